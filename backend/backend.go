@@ -1,0 +1,58 @@
+// Package backend turns leases into the kernel state that should exist. A Backend is pure: the same Node and
+// Snapshot give the same State, on any machine.
+package backend
+
+import (
+	"encoding/json"
+	"net/netip"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Backend is one way to carry packets between nodes.
+type Backend interface {
+	// MTU is the largest packet, in bytes, that a pod of this node may send.
+	MTU(Node) int
+	// Publish is what peers must know of this node for one address family; nil: nothing.
+	Publish(node Node, is4 bool) (json.RawMessage, error)
+	// Desired is the path to every peer that can be reached, and the peers that cannot.
+	Desired(Node, subnet.Snapshot) (netstate.State, []subnet.Skip)
+}
+
+// Node is what a backend may know of the machine that it runs on.
+type Node struct {
+	Name      string
+	Underlays []Underlay              // one per address family of the config, IPv4 first
+	Last      subnet.Lease            // what this node published before, zero if nothing
+	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
+}
+
+// Underlay is the interface that carries one address family between nodes.
+type Underlay struct {
+	Dev    string
+	Local  netip.Addr     // an address of Dev
+	Public netip.Addr     // what is advertised to peers; Local unless told otherwise
+	MTU    int            // of Dev
+	OnLink []netip.Prefix // what is reached through Dev without a gateway
+}
+
+// Underlay is the underlay of one address family, and whether there is one.
+func (n Node) Underlay(is4 bool) (Underlay, bool) {
+	for _, u := range n.Underlays {
+		if u.Local.Is4() == is4 {
+			return u, true
+		}
+	}
+	return Underlay{}, false
+}
+
+// Reaches says whether a is on u's own link.
+func (u Underlay) Reaches(a netip.Addr) bool {
+	for _, p := range u.OnLink {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,117 @@
+package controlplane_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/twill-net/twill/lab/controlplane"
+)
+
+func TestEtcdServesRealClients(t *testing.T) {
+	e := startEtcd(t, t.TempDir())
+	client := etcdClient(t, e.Endpoints())
+	if _, err := client.Put(t.Context(), "/twill/key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	if got := etcdGet(t, client, "/twill/key"); got != "value" {
+		t.Errorf("got %q, want %q", got, "value")
+	}
+}
+
+func TestEtcdKeepsItsDataOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	first := startEtcd(t, dir)
+	if _, err := etcdClient(t, first.Endpoints()).Put(t.Context(), "key", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	second := startEtcd(t, dir)
+	if got := etcdGet(t, etcdClient(t, second.Endpoints()), "key"); got != "kept" {
+		t.Errorf("after a restart: got %q, want %q", got, "kept")
+	}
+}
+
+func TestEtcdClosesUnderAnOpenWatch(t *testing.T) {
+	e := startEtcd(t, t.TempDir())
+	client := etcdClient(t, e.Endpoints())
+	watch := client.Watch(t.Context(), "key", clientv3.WithCreatedNotify())
+	if r := <-watch; !r.Created {
+		t.Fatalf("no watch: %+v", r)
+	}
+	started := time.Now()
+	e.Close()
+	if took := time.Since(started); took > 3*time.Second {
+		t.Errorf("closing took %v", took)
+	}
+}
+
+func TestTwoEtcdsSideBySide(t *testing.T) {
+	a, b := startEtcd(t, t.TempDir()), startEtcd(t, t.TempDir())
+	if _, err := etcdClient(t, a.Endpoints()).Put(t.Context(), "key", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := etcdGet(t, etcdClient(t, b.Endpoints()), "key"); got != "" {
+		t.Errorf("the second etcd has the first one's value %q", got)
+	}
+}
+
+func TestRunEtcdEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- controlplane.RunEtcd(ctx, controlplane.EtcdConfig{
+			Dir:       filepath.Join(t.TempDir(), "etcd"),
+			ClientURL: "http://127.0.0.1:0",
+			Ready:     func() { close(ready) },
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatalf("ended before it was ready: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("after cancel: %v", err)
+	}
+}
+
+func startEtcd(t *testing.T, dir string) *controlplane.Etcd {
+	t.Helper()
+	started := time.Now()
+	e, err := controlplane.StartEtcd(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("etcd ready after %v", time.Since(started).Round(time.Millisecond))
+	t.Cleanup(e.Close)
+	return e
+}
+
+func etcdClient(t *testing.T, endpoints []string) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func etcdGet(t *testing.T, client *clientv3.Client, key string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	r, err := client.Get(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Kvs) == 0 {
+		return ""
+	}
+	return string(r.Kvs[0].Value)
+}

@@ -1,0 +1,125 @@
+package netstate
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Mode is the kernel interface that carries firewall rules.
+type Mode uint8
+
+// The modes. A chain of one mode is another object than the same chain of the other, so switching the mode
+// is a plan that adds the one and deletes the other.
+const (
+	NFTables Mode = iota
+	IPTables
+)
+
+func (m Mode) String() string { return [...]string{"nftables", "iptables"}[m] }
+
+// Role is what a chain is for.
+type Role uint8
+
+// The roles, and flannel's names of their chains.
+const (
+	Postrouting Role = iota // FLANNEL-POSTRTG in table nat; postrtg in flannel-ipv4 and flannel-ipv6
+	Forward                 // FLANNEL-FWD in table filter; forward in flannel-ipv4 and flannel-ipv6
+)
+
+func (r Role) String() string { return [...]string{"postrouting", "forward"}[r] }
+
+// MaxRules is the number of rules that a Chain can hold.
+const MaxRules = 10
+
+// Chain is one firewall chain with all its rules: it is compared and written as a whole. Slot: mode, family
+// and role. Mark: flannel's table or chain name. Cascade: none.
+type Chain struct {
+	Mode Mode
+	IPv6 bool
+	Role Role
+	// First says that nothing can decide before the chain: its jump (or, for nftables' forward chain, an
+	// accept in "ip filter FORWARD", if there is such a chain) stands in the first place.
+	First bool
+	Rules [MaxRules]Rule
+	Extra string
+}
+
+// Key implements Object.
+func (c Chain) Key() Key {
+	return Key{Kind: KindChain, Name: fmt.Sprintf("%s %s %s", c.Mode, c.family(), c.Role)}
+}
+
+func (c Chain) family() string {
+	if c.IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+func (c Chain) String() string {
+	var b strings.Builder
+	b.WriteString(words("chain", c.Mode.String(), c.family(), c.Role.String(), flag(!c.First, "not first"), c.Extra))
+	for _, r := range c.Rules {
+		if r != (Rule{}) {
+			b.WriteString("; " + r.String())
+		}
+	}
+	return b.String()
+}
+
+// Verdict is what a rule does with a packet that it matches.
+type Verdict uint8
+
+// The verdicts. None makes the zero Rule no rule at all.
+const (
+	None Verdict = iota
+	Accept
+	Return
+	Masquerade
+	MasqueradeRandom // --random-fully
+)
+
+func (v Verdict) String() string {
+	return [...]string{"none", "accept", "return", "masquerade", "masquerade random-fully"}[v]
+}
+
+// Rule matches packets by all of its conditions that are set.
+type Rule struct {
+	Mark    uint32 // packets that have all of these bits set
+	Local   bool   // the source address is the host's own
+	NotOut  string // the output interface is not this one; only together with Local
+	Src     netip.Prefix
+	NotSrc  netip.Prefix
+	Dst     netip.Prefix
+	NotDst  netip.Prefix
+	Verdict Verdict
+	// Extra is what an observed rule has beyond these fields, or the whole rule if it was not understood.
+	Extra string
+}
+
+func (r Rule) String() string {
+	return words(r.mark(), flag(r.Local, "local"), prefixed("oif != ", r.NotOut), match("src ", r.Src),
+		match("src != ", r.NotSrc), match("dst ", r.Dst), match("dst != ", r.NotDst), r.Verdict.String(), r.Extra)
+}
+
+func (r Rule) mark() string {
+	if r.Mark == 0 {
+		return ""
+	}
+	return fmt.Sprintf("mark & %#x", r.Mark)
+}
+
+func match(label string, p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return label + p.String()
+}
+
+func prefixed(label, s string) string {
+	if s == "" {
+		return ""
+	}
+	return label + s
+}

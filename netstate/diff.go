@@ -1,0 +1,98 @@
+package netstate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// State is a set of objects by slot.
+type State map[Key]Object
+
+// NewState makes a State of the objects; of two with the same Key the later one stays.
+func NewState(objects ...Object) State {
+	s := make(State, len(objects))
+	s.Add(objects...)
+	return s
+}
+
+// Add puts the objects into s, each in its slot.
+func (s State) Add(objects ...Object) {
+	for _, o := range objects {
+		s[o.Key()] = o
+	}
+}
+
+// Merge adds all of o to s.
+func (s State) Merge(o State) { maps.Copy(s, o) }
+
+// Sorted is the objects of s in dependency order.
+func (s State) Sorted() []Object {
+	objects := make([]Object, 0, len(s))
+	for _, k := range slices.SortedFunc(maps.Keys(s), Key.Compare) {
+		objects = append(objects, s[k])
+	}
+	return objects
+}
+
+// String is one object a line, in dependency order.
+func (s State) String() string {
+	var b strings.Builder
+	for _, o := range s.Sorted() {
+		b.WriteString(o.String() + "\n")
+	}
+	return b.String()
+}
+
+// Change is one step: a nil Was adds, a nil Want deletes, both replace.
+type Change struct{ Was, Want Object }
+
+// Key is the slot that c changes.
+func (c Change) Key() Key {
+	if c.Want != nil {
+		return c.Want.Key()
+	}
+	return c.Was.Key()
+}
+
+// String is "+ object", "- object" or "~ object (was object)".
+func (c Change) String() string {
+	switch {
+	case c.Was == nil:
+		return "+ " + c.Want.String()
+	case c.Want == nil:
+		return "- " + c.Was.String()
+	}
+	return "~ " + c.Want.String() + " (was " + c.Was.String() + ")"
+}
+
+// Plan is the steps from one State to another, in an order that the kernel accepts.
+type Plan []Change
+
+// String is one change a line.
+func (p Plan) String() string {
+	var b strings.Builder
+	for _, c := range p {
+		b.WriteString(c.String() + "\n")
+	}
+	return b.String()
+}
+
+// Diff is the plan that turns have into want: adds and replaces in dependency order, then deletes in reverse,
+// so that a new path stands before the old one goes.
+func Diff(want, have State) Plan {
+	var puts, deletes Plan
+	for k, w := range want {
+		if h, ok := have[k]; !ok || h != w {
+			puts = append(puts, Change{Was: h, Want: w})
+		}
+	}
+	for k, h := range have {
+		if _, ok := want[k]; !ok && k.Kind != KindSysctl {
+			deletes = append(deletes, Change{Was: h})
+		}
+	}
+	slices.SortFunc(puts, func(a, b Change) int { return a.Key().Compare(b.Key()) })
+	slices.SortFunc(deletes, func(a, b Change) int { return b.Key().Compare(a.Key()) })
+	return append(puts, deletes...)
+}

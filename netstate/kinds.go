@@ -1,0 +1,199 @@
+package netstate
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Mark is the ifalias of every link that Twill made or took over, so that an agent without memory
+// recognises it.
+const Mark = "twill"
+
+// Protocol is the rtm_protocol of every route that Twill writes ('t').
+const Protocol = 116
+
+// VXLAN is an overlay device. Slot: its name. Mark: its ifalias. Cascade: deleting it deletes its addresses,
+// neighbours, FDB entries and routes; setting it down deletes its routes and neighbours (seen on 6.18).
+// VNI, Port, Dev, Local, Learning and GBP are fixed at creation: changing one of them recreates the device.
+type VXLAN struct {
+	Name     string
+	VNI      int
+	Port     int        // UDP destination port
+	Dev      string     // underlay interface
+	Local    netip.Addr // an address of Dev: the outer source
+	MTU      int
+	MAC      MAC
+	Learning bool
+	GBP      bool // group based policy extension
+	Up       bool
+	Marked   bool
+	Extra    string
+}
+
+// Key implements Object.
+func (l VXLAN) Key() Key { return Key{Kind: KindLink, Name: l.Name} }
+
+func (l VXLAN) String() string {
+	return words("link", l.Name, "vxlan id", fmt.Sprint(l.VNI), "dev", l.Dev, "local", l.Local.String(),
+		"dstport", fmt.Sprint(l.Port), "mtu", fmt.Sprint(l.MTU), "address", l.MAC.String(),
+		flag(l.Learning, "learning"), flag(l.GBP, "gbp"), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
+}
+
+// SameDevice says whether o can be had from l by changing attributes in place.
+func (l VXLAN) SameDevice(o VXLAN) bool {
+	l.MTU, l.MAC, l.Up, l.Marked = o.MTU, o.MAC, o.Up, o.Marked
+	return l == o
+}
+
+// Bridge is the bridge that pods are plugged into. Slot, mark and cascade as for VXLAN.
+type Bridge struct {
+	Name   string
+	MTU    int
+	MAC    MAC
+	Up     bool
+	Marked bool
+	Extra  string
+}
+
+// Key implements Object.
+func (l Bridge) Key() Key { return Key{Kind: KindLink, Name: l.Name} }
+
+func (l Bridge) String() string {
+	return words("link", l.Name, "bridge mtu", fmt.Sprint(l.MTU), "address", l.MAC.String(), updown(l.Up),
+		flag(!l.Marked, "unmarked"), l.Extra)
+}
+
+// OtherLink is a device that stands under a name of ours but is of a type that is not: it is never wanted.
+type OtherLink struct{ Name, Type string }
+
+// Key implements Object.
+func (l OtherLink) Key() Key { return Key{Kind: KindLink, Name: l.Name} }
+
+func (l OtherLink) String() string { return words("link", l.Name, "of type", l.Type) }
+
+// Sysctl is a kernel parameter, named as sysctl(8) does but with slashes: net/ipv4/ip_forward. It cannot be
+// absent, so Diff never deletes it.
+type Sysctl struct{ Name, Value string }
+
+// Key implements Object.
+func (s Sysctl) Key() Key { return Key{Kind: KindSysctl, Name: s.Name} }
+
+func (s Sysctl) String() string { return words("sysctl", s.Name, "=", s.Value) }
+
+// Addr is an address of an owned link. Slot: device and address with its prefix length. Mark: the device.
+// Cascade: deleting the last IPv4 address of a device deletes its IPv4 routes and neighbours.
+type Addr struct {
+	Dev    string
+	Prefix netip.Prefix // with host bits: 10.244.1.1/24
+	NoDAD  bool         // IPv6 only: usable at once
+	Extra  string
+}
+
+// Key implements Object.
+func (a Addr) Key() Key { return Key{Kind: KindAddr, Name: a.Dev, Prefix: a.Prefix} }
+
+func (a Addr) String() string {
+	return words("addr", a.Prefix.String(), "dev", a.Dev, flag(a.NoDAD, "nodad"), a.Extra)
+}
+
+// Neigh is a permanent neighbour (ARP or NDP) entry. Slot: device and address. Mark: the device.
+type Neigh struct {
+	Dev string
+	IP  netip.Addr
+	MAC MAC
+}
+
+// Key implements Object.
+func (n Neigh) Key() Key { return Key{Kind: KindNeigh, Name: n.Dev, Prefix: Host(n.IP)} }
+
+func (n Neigh) String() string {
+	return words("neigh", n.IP.String(), "lladdr", n.MAC.String(), "dev", n.Dev, "permanent")
+}
+
+// FDB is a permanent forwarding entry of a VXLAN device: frames to MAC go to Dst. Slot: device, MAC and Dst,
+// because one MAC can have several destinations and then each gets a copy. Mark: the device.
+type FDB struct {
+	Dev   string
+	MAC   MAC
+	Dst   netip.Addr
+	Extra string
+}
+
+// Key implements Object.
+func (f FDB) Key() Key { return Key{Kind: KindFDB, Name: f.Dev, MAC: f.MAC, Prefix: Host(f.Dst)} }
+
+func (f FDB) String() string {
+	return words("fdb", f.MAC.String(), "dst", f.Dst.String(), "dev", f.Dev, "self permanent", f.Extra)
+}
+
+// Route is a route of the main table. Slot: destination and metric (the kernel's TOS is always 0 here). Mark:
+// its protocol.
+type Route struct {
+	Dst       netip.Prefix
+	Via       netip.Addr // invalid: none
+	Dev       string     // empty for a blackhole
+	Metric    int        // say it: the kernel turns an IPv6 0 into 1024
+	Onlink    bool
+	Blackhole bool
+	Protocol  int
+	Extra     string
+}
+
+// Key implements Object.
+func (r Route) Key() Key { return Key{Kind: KindRoute, Prefix: r.Dst, Metric: r.Metric} }
+
+func (r Route) String() string {
+	via, dev, proto := "", "", ""
+	if r.Via.IsValid() {
+		via = "via " + r.Via.String()
+	}
+	if r.Dev != "" {
+		dev = "dev " + r.Dev
+	}
+	if r.Protocol != Protocol {
+		proto = fmt.Sprintf("proto %d", r.Protocol)
+	}
+	return words("route", flag(r.Blackhole, "blackhole"), r.Dst.String(), via, dev,
+		metric(r), flag(r.Onlink, "onlink"), proto, r.Extra)
+}
+
+func metric(r Route) string {
+	if r.Metric == DefaultMetric(r.Dst.Addr()) {
+		return ""
+	}
+	return fmt.Sprintf("metric %d", r.Metric)
+}
+
+// DefaultMetric is what the kernel gives to a route of a's family for which no metric was said.
+func DefaultMetric(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1024
+}
+
+func words(w ...string) string {
+	var b strings.Builder
+	for _, s := range w {
+		if s != "" && b.Len() > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(s)
+	}
+	return b.String()
+}
+
+func flag(on bool, s string) string {
+	if on {
+		return s
+	}
+	return ""
+}
+
+func updown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "down"
+}

@@ -1,0 +1,75 @@
+// Package subnet holds what the nodes of a cluster agree on: the network config (flannel's net-conf.json), the
+// leases that nodes hold on pieces of it, and the Store contract that the Kubernetes API, etcd and a file keep.
+package subnet
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"slices"
+)
+
+// Lease is what one node holds and what its peers must know of it.
+type Lease struct {
+	Node    string
+	Backend string  // the backend's type, as in net-conf.json: "vxlan", "host-gw", …
+	Stacks  []Stack // one per address family that the node has, IPv4 first
+}
+
+// Stack is one address family's part of a Lease.
+type Stack struct {
+	Subnet   netip.Prefix    // the node's pods, masked; invalid before the lease is acquired
+	Underlay netip.Addr      // where peers reach this node; advertised, not always an address of the host
+	Data     json.RawMessage // what the backend publishes (flannel's backend-data); empty or null: nothing
+}
+
+// Stack is the part of l for the family of a (any address of it), and whether there is one.
+func (l Lease) Stack(is4 bool) (Stack, bool) {
+	i := slices.IndexFunc(l.Stacks, func(s Stack) bool { return s.Is4() == is4 })
+	if i < 0 {
+		return Stack{}, false
+	}
+	return l.Stacks[i], true
+}
+
+// Is4 says whether s is the IPv4 part of its lease.
+func (s Stack) Is4() bool {
+	if s.Underlay.IsValid() {
+		return s.Underlay.Is4()
+	}
+	return s.Subnet.Addr().Is4()
+}
+
+// Equal says whether two leases say the same; absent and null Data are the same.
+func (l Lease) Equal(o Lease) bool {
+	return l.Node == o.Node && l.Backend == o.Backend && slices.EqualFunc(l.Stacks, o.Stacks, Stack.equal)
+}
+
+func (s Stack) equal(o Stack) bool {
+	return s.Subnet == o.Subnet && s.Underlay == o.Underlay && bytes.Equal(compact(s.Data), compact(o.Data))
+}
+
+// compact is data without insignificant space, empty for null; what is not JSON stays as it is.
+func compact(data json.RawMessage) []byte {
+	var b bytes.Buffer
+	if json.Compact(&b, data) != nil {
+		return data
+	}
+	if b.String() == "null" {
+		return nil
+	}
+	return b.Bytes()
+}
+
+// Snapshot is everything a Store knows at one moment. It is complete: a peer that is not in it has left.
+type Snapshot struct {
+	Local Lease   // this node's lease as it is published now
+	Peers []Lease // the other nodes' leases, oldest first: of two that claim the same thing the earlier one holds it
+	Skips []Skip  // records that could not be read
+}
+
+// Skip is a peer's record that was left out, and why.
+type Skip struct {
+	Node   string // or the record's own name where no node can be read from it
+	Reason string // one clause, lower case: `backend-data "{": unexpected end of JSON input`
+}

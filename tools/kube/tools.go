@@ -1,0 +1,13 @@
+//go:build tools
+
+// Package kube pins the Kubernetes programs that Twill is tested against. The imports keep go.mod and go.sum
+// complete for them; the tag keeps the file out of every build, since programs cannot be imported.
+package kube
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "k8s.io/kubernetes/cmd/kube-proxy"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+	_ "k8s.io/kubernetes/cmd/kubelet"
+)

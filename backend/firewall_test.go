@@ -1,0 +1,75 @@
+package backend
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+var (
+	stack4 = FirewallStack{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.244.1.0/24"), "flannel.1"}
+	stack6 = FirewallStack{netip.MustParsePrefix("fc00::/48"), netip.MustParsePrefix("fc00:0:0:1::/64"), ""}
+)
+
+const head4 = `chain nftables ip postrouting; mark & 0x4000 return; src 10.244.1.0/24 dst 10.244.0.0/16 return;` +
+	` src 10.244.0.0/16 dst 10.244.1.0/24 return; src != 10.244.0.0/16 dst 10.244.1.0/24 return;` +
+	` src 10.244.0.0/16 dst != 224.0.0.0/4 masquerade`
+
+func TestFirewallChains(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg  FirewallConfig
+		want string
+	}{
+		"nothing": {FirewallConfig{Stacks: []FirewallStack{stack4}}, ""},
+		"routed": {
+			FirewallConfig{Stacks: []FirewallStack{stack4}, Masq: true, Random: true},
+			head4 + ` random-fully; local oif != flannel.1 src != 127.0.0.0/8 dst 10.244.0.0/16 return;` +
+				` src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade random-fully`,
+		},
+		"always": {
+			FirewallConfig{Stacks: []FirewallStack{stack4}, Masq: true, KeepLocal: KeepAlways},
+			head4 + `; local src != 127.0.0.0/8 dst 10.244.0.0/16 return;` +
+				` src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade`,
+		},
+		"never, flannel's rules": {
+			FirewallConfig{Stacks: []FirewallStack{stack4}, Masq: true, KeepLocal: KeepNever},
+			head4 + `; src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade`,
+		},
+		"ipv6, both chains": {
+			FirewallConfig{Mode: netstate.IPTables, Stacks: []FirewallStack{stack6}, Masq: true, Forward: true},
+			"chain iptables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00::/48 return;" +
+				" src fc00::/48 dst fc00:0:0:1::/64 return; src != fc00::/48 dst fc00:0:0:1::/64 return;" +
+				" src fc00::/48 dst != ff00::/8 masquerade; local src != ::1/128 dst fc00::/48 return;" +
+				" src != fc00::/48 dst fc00::/48 masquerade\n" +
+				"chain iptables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept",
+		},
+		"dual stack": {
+			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: true},
+			"chain nftables ip forward; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept\n" +
+				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lines []string
+			for _, o := range FirewallChains(test.cfg) {
+				lines = append(lines, o.String())
+			}
+			if got := strings.Join(lines, "\n"); got != test.want {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestParseKeepLocal(t *testing.T) {
+	for _, k := range []KeepLocal{KeepRouted, KeepAlways, KeepNever} {
+		if got, err := ParseKeepLocal(k.String()); got != k || err != nil {
+			t.Errorf("ParseKeepLocal(%q) = %v, %v", k, got, err)
+		}
+	}
+	if _, err := ParseKeepLocal("sometimes"); err == nil || !strings.Contains(err.Error(), `"sometimes"`) {
+		t.Errorf("ParseKeepLocal(sometimes): %v", err)
+	}
+}

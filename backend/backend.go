@@ -30,11 +30,12 @@ type Node struct {
 
 // Underlay is the interface that carries one address family between nodes.
 type Underlay struct {
-	Dev    string
-	Local  netip.Addr     // an address of Dev
-	Public netip.Addr     // what is advertised to peers; Local unless told otherwise
-	MTU    int            // of Dev
-	OnLink []netip.Prefix // what is reached through Dev without a gateway
+	Dev      string
+	Local    netip.Addr     // an address of Dev
+	Public   netip.Addr     // what is advertised to peers; Local unless told otherwise
+	MTU      int            // of Dev, bytes
+	OnLink   []netip.Prefix // what is reached through Dev without a gateway
+	AcceptRA bool           // IPv6 router advertisements configure Dev
 }
 
 // Underlay is the underlay of one address family, and whether there is one.

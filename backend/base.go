@@ -1,0 +1,62 @@
+package backend
+
+import (
+	"net/netip"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// BaseConfig is what every node has whatever its backend.
+type BaseConfig struct {
+	Bridge    string // cni0
+	MTU       int    // of the pods, bytes
+	Blackhole bool   // a blackhole route for the node's own subnet: addresses of no pod are not sent upstream
+}
+
+// blackholeMetric lets the bridge's own route, of a lower metric, win as long as it stands.
+const blackholeMetric = 4096
+
+// Base is the bridge with the gateway addresses of the lease's subnets and the forwarding sysctls.
+func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
+	state := netstate.State{}
+	for i, stack := range lease.Stacks {
+		gateway := Gateway(stack.Subnet)
+		if i == 0 {
+			state.Add(netstate.Bridge{Name: cfg.Bridge, MTU: cfg.MTU, MAC: bridgeMAC(cfg.Bridge, node, gateway), Up: true, Marked: true})
+		}
+		state.Add(netstate.Addr{Dev: cfg.Bridge, Prefix: netip.PrefixFrom(gateway, stack.Subnet.Bits()), NoDAD: !stack.Is4()})
+		for _, s := range forwarding(node, stack.Is4()) {
+			state.Add(s)
+		}
+		if cfg.Blackhole {
+			state.Add(netstate.Route{Dst: stack.Subnet, Metric: blackholeMetric, Blackhole: true, Protocol: netstate.Protocol})
+		}
+	}
+	return state
+}
+
+// Gateway is the address of the bridge in a node's subnet: the first after the subnet's own, as in subnet.env.
+func Gateway(subnet netip.Prefix) netip.Addr { return subnet.Masked().Addr().Next() }
+
+// bridgeMAC keeps the address of a bridge that exists, because the pods on it know it; a new one is made of the
+// gateway's address.
+func bridgeMAC(bridge string, node Node, gateway netip.Addr) netstate.MAC {
+	if mac := node.MACs[bridge]; mac.IsUnicast() {
+		return mac
+	}
+	return netstate.BridgeMAC(gateway)
+}
+
+// forwarding is the sysctls of one family. A host that forwards IPv6 ignores router advertisements, and so
+// loses a default route that came by one, unless accept_ra is 2.
+func forwarding(node Node, is4 bool) []netstate.Sysctl {
+	if is4 {
+		return []netstate.Sysctl{{Name: "net/ipv4/ip_forward", Value: "1"}}
+	}
+	sysctls := []netstate.Sysctl{{Name: "net/ipv6/conf/all/forwarding", Value: "1"}}
+	if u, ok := node.Underlay(is4); ok && u.AcceptRA {
+		sysctls = append(sysctls, netstate.Sysctl{Name: "net/ipv6/conf/" + u.Dev + "/accept_ra", Value: "2"})
+	}
+	return sysctls
+}

@@ -1,0 +1,47 @@
+// Package hostgw is the backend that writes one route per peer through the peer's own address: no
+// encapsulation, the full MTU, but all nodes must share an L2 segment.
+package hostgw
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Backend is host-gw. It has no options.
+type Backend struct{ networks []netip.Prefix }
+
+// New makes the backend of net-conf.json's {"Type": "host-gw"}.
+func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
+	warnings, err := backend.ParseOptions(options, &struct{}{})
+	return Backend{networks}, warnings, err
+}
+
+// MTU is the underlay's: the smallest, if there are two.
+func (Backend) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
+
+// Publish is nothing: flannel writes null.
+func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
+
+// Desired is one route per peer.
+func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	state := netstate.State{}
+	peers, skips := backend.Peers(b.networks, snap)
+	for _, peer := range peers {
+		underlay, ok := node.Underlay(peer.Is4())
+		switch {
+		case !ok:
+		case underlay.Reaches(peer.Underlay):
+			state.Add(backend.DirectRoute(underlay, peer))
+		default:
+			skips = append(skips, subnet.Skip{Node: peer.Node, Reason: fmt.Sprintf(
+				"its underlay address %s is not on the same L2 segment as %s (%v), which host-gw needs: use the vxlan backend",
+				peer.Underlay, underlay.Dev, underlay.OnLink)})
+		}
+	}
+	return state, skips
+}

@@ -1,0 +1,36 @@
+// Package registry is the literal map of the backends that net-conf.json can name.
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/hostgw"
+	"github.com/twill-net/twill/backend/vxlan"
+)
+
+// newFunc makes a backend for the cluster's networks from net-conf.json's Backend object, with warnings about
+// what it ignores.
+type newFunc func(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error)
+
+func backends() map[string]newFunc {
+	return map[string]newFunc{
+		"host-gw": hostgw.New,
+		"vxlan":   vxlan.New,
+	}
+}
+
+// New makes the backend of one type.
+func New(kind string, networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
+	known := backends()
+	if f, ok := known[strings.ToLower(kind)]; ok {
+		return f(networks, options)
+	}
+	return nil, nil, fmt.Errorf("net-conf Backend: unknown Type %q, want one of %s", kind,
+		strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+}

@@ -1,0 +1,145 @@
+// Package vxlan is the backend that carries pods' packets in UDP: one VXLAN device per address family, and per
+// peer a neighbour, an FDB entry and a route. With DirectRouting, peers on the same L2 segment get a plain
+// route instead.
+package vxlan
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// What VXLAN adds to a packet, in bytes: outer IPv4 (20) or IPv6 (40), UDP (8), VXLAN (8), inner Ethernet (14).
+// flannel subtracts 50 for both.
+const overhead4, overhead6 = 50, 70
+
+// Backend is vxlan.
+type Backend struct {
+	networks []netip.Prefix
+	options  Options
+}
+
+// New makes the backend of net-conf.json's {"Type": "vxlan", …}.
+func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
+	o, warnings, err := parseOptions(options)
+	return Backend{networks, o}, warnings, err
+}
+
+// device is flannel's name of the VTEP of one family.
+func (b Backend) device(is4 bool) string {
+	if is4 {
+		return fmt.Sprintf("flannel.%d", b.options.VNI)
+	}
+	return fmt.Sprintf("flannel-v6.%d", b.options.VNI)
+}
+
+// mtu is what fits into one packet of the underlay.
+func (b Backend) mtu(u backend.Underlay) int {
+	mtu := u.MTU
+	if b.options.MTU != 0 {
+		mtu = b.options.MTU
+	}
+	if u.Local.Is4() {
+		return mtu - overhead4
+	}
+	return mtu - overhead6
+}
+
+// MTU is the smallest of the families' VTEPs.
+func (b Backend) MTU(node backend.Node) int {
+	vteps := make([]backend.Underlay, 0, len(node.Underlays))
+	for _, u := range node.Underlays {
+		vteps = append(vteps, backend.Underlay{MTU: b.mtu(u)})
+	}
+	return backend.SmallestMTU(vteps)
+}
+
+// Publish is the VNI and the VTEP's MAC address.
+func (b Backend) Publish(node backend.Node, is4 bool) (json.RawMessage, error) {
+	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, is4).String()})
+}
+
+// Desired is this node's VTEPs and the path to every peer.
+func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	d := desired{Backend: b, node: node, state: netstate.State{}, holders: map[netstate.MAC]string{}}
+	for _, stack := range snap.Local.Stacks {
+		if underlay, ok := node.Underlay(stack.Is4()); ok {
+			d.vtep(underlay, stack)
+		}
+	}
+	peers, skips := backend.Peers(b.networks, snap)
+	d.skips = skips
+	for _, peer := range peers {
+		if underlay, ok := node.Underlay(peer.Is4()); ok {
+			d.peer(underlay, peer)
+		}
+	}
+	return d.state, d.skips
+}
+
+// desired is one call of Desired.
+type desired struct {
+	Backend
+	node    backend.Node
+	state   netstate.State
+	skips   []subnet.Skip
+	holders map[netstate.MAC]string // who has a VTEP MAC already
+}
+
+func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
+	mac := d.vtepMAC(d.node, stack.Is4())
+	d.holders[mac] = d.node.Name
+	dev := d.device(stack.Is4())
+	d.state.Add(
+		netstate.VXLAN{Name: dev, VNI: d.options.VNI, Port: d.options.Port, Dev: u.Dev, Local: u.Local, MTU: d.mtu(u),
+			MAC: mac, Learning: d.options.Learning, GBP: d.options.GBP, Up: true, Marked: true},
+		netstate.Addr{Dev: dev, Prefix: netstate.Host(stack.Subnet.Addr())},
+		vtepSysctl(dev, stack.Is4()),
+	)
+}
+
+// vtepSysctl is what a VTEP needs: a loose reverse path check, because a peer's own address arrives through the
+// VTEP while the route back to it is the underlay's; and no IPv6 configuration from pods' router advertisements.
+func vtepSysctl(dev string, is4 bool) netstate.Sysctl {
+	if is4 {
+		return netstate.Sysctl{Name: "net/ipv4/conf/" + dev + "/rp_filter", Value: "2"}
+	}
+	return netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}
+}
+
+func (d *desired) peer(u backend.Underlay, peer backend.Peer) {
+	if d.options.DirectRouting && u.Reaches(peer.Underlay) {
+		d.state.Add(backend.DirectRoute(u, peer))
+		return
+	}
+	vni, mac, err := parseData(peer.Data)
+	switch {
+	case err != nil:
+		d.skip(peer, err.Error())
+	case vni != d.options.VNI:
+		d.skip(peer, fmt.Sprintf("it uses VNI %d, this node uses %d", vni, d.options.VNI))
+	case d.holders[mac] != "":
+		d.skip(peer, fmt.Sprintf("its VTEP MAC %s is %s's already", mac, d.holders[mac]))
+	default:
+		d.holders[mac] = peer.Node
+		d.tunnel(peer, mac)
+	}
+}
+
+func (d *desired) skip(peer backend.Peer, reason string) {
+	d.skips = append(d.skips, subnet.Skip{Node: peer.Node, Reason: reason})
+}
+
+func (d *desired) tunnel(peer backend.Peer, mac netstate.MAC) {
+	dev, vtep := d.device(peer.Is4()), peer.Subnet.Addr()
+	d.state.Add(
+		netstate.Neigh{Dev: dev, IP: vtep, MAC: mac},
+		netstate.FDB{Dev: dev, MAC: mac, Dst: peer.Underlay},
+		netstate.Route{Dst: peer.Subnet, Via: vtep, Dev: dev, Metric: netstate.DefaultMetric(vtep), Onlink: true,
+			Protocol: netstate.Protocol},
+	)
+}

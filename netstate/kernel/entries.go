@@ -1,0 +1,163 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// putAddr adds or changes an address. One whose scope or peer differs is another address to the kernel: the
+// old one goes first.
+func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
+	l, err := a.link(want.Dev)
+	if err != nil {
+		return err
+	}
+	if was, ok := was.(netstate.Addr); ok && was.Extra != "" {
+		if err := ignoreAbsent(a.deleteAddr(was)); err != nil {
+			return err
+		}
+	}
+	addr := &netlink.Addr{IPNet: ipNet(want.Prefix), Scope: unix.RT_SCOPE_UNIVERSE}
+	if want.NoDAD {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return a.nl.AddrReplace(l, addr)
+}
+
+func (a *applier) deleteAddr(o netstate.Addr) error {
+	l, err := a.link(o.Dev)
+	if err != nil {
+		return err
+	}
+	return a.nl.AddrDel(l, &netlink.Addr{IPNet: ipNet(o.Prefix)})
+}
+
+// putNeigh writes a neighbour or an FDB entry. An FDB entry with other attributes is deleted first, because
+// the kernel would append a second destination; so is a destination that stands beside others: append keeps
+// them, and Diff deletes what is not wanted.
+func (a *applier) putNeigh(want, was netstate.Object) error {
+	n, err := a.encodeNeigh(want)
+	if err != nil {
+		return err
+	}
+	if n.Family != unix.AF_BRIDGE {
+		return a.nl.NeighSet(n)
+	}
+	if was != nil {
+		if err := ignoreAbsent(a.nl.NeighDel(n)); err != nil {
+			return err
+		}
+	}
+	if err := a.nl.NeighAppend(n); !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return a.nl.NeighSet(n) // the destination is there, but learned or not permanent
+}
+
+func (a *applier) deleteNeigh(o netstate.Object) error {
+	n, err := a.encodeNeigh(o)
+	if err != nil {
+		return err
+	}
+	return a.nl.NeighDel(n)
+}
+
+func (a *applier) encodeNeigh(o netstate.Object) (*netlink.Neigh, error) {
+	l, err := a.link(o.Key().Name)
+	if err != nil {
+		return nil, err
+	}
+	n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT}
+	switch o := o.(type) {
+	case netstate.Neigh:
+		n.Family, n.IP, n.HardwareAddr = family(o.IP), o.IP.AsSlice(), net.HardwareAddr(o.MAC[:])
+	case netstate.FDB:
+		n.Family, n.Flags = unix.AF_BRIDGE, netlink.NTF_SELF
+		n.HardwareAddr = net.HardwareAddr(o.MAC[:])
+		if o.Dst.IsValid() {
+			n.IP = o.Dst.AsSlice()
+		}
+	}
+	return n, nil
+}
+
+// putRoute adds or replaces a route. IPv6 refuses (EINVAL, seen on 6.1 and 6.18) to replace a route by one with
+// an onlink gateway that resolves through another device now, and never replaces several next hops by one:
+// there the old route goes first.
+func (a *applier) putRoute(want netstate.Route, was netstate.Object) error {
+	r, err := a.encodeRoute(want)
+	if err != nil {
+		return err
+	}
+	err = a.nl.RouteReplace(r)
+	if old, ok := was.(netstate.Route); ok && err != nil {
+		if err := ignoreAbsent(a.deleteRoute(old)); err != nil {
+			return err
+		}
+		err = a.nl.RouteReplace(r)
+	}
+	return explainGateway(want, err)
+}
+
+// explainGateway says what "Nexthop has invalid gateway" (host-gw towards a peer behind a router) means.
+func explainGateway(r netstate.Route, err error) error {
+	unreachable := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
+	if unreachable && r.Via.IsValid() && !r.Onlink {
+		return fmt.Errorf("gateway %s is not on the same L2 segment as %s, use the vxlan backend to reach it: %w", r.Via, r.Dev, err)
+	}
+	return err
+}
+
+func (a *applier) deleteRoute(o netstate.Route) error {
+	r, err := a.encodeRoute(o)
+	if err != nil {
+		return err
+	}
+	r.Flags = 0 // onlink is not part of what identifies a route
+	return a.nl.RouteDel(r)
+}
+
+func (a *applier) encodeRoute(o netstate.Route) (*netlink.Route, error) {
+	r := &netlink.Route{Dst: ipNet(o.Dst), Priority: o.Metric, Protocol: netlink.RouteProtocol(o.Protocol),
+		Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST, Family: family(o.Dst.Addr())}
+	if o.Via.IsValid() {
+		r.Gw = o.Via.AsSlice()
+	}
+	if o.Onlink {
+		r.Flags = int(netlink.FLAG_ONLINK)
+	}
+	if o.Blackhole {
+		r.Type = unix.RTN_BLACKHOLE
+		return r, nil
+	}
+	if o.Dev == "" {
+		return r, nil // an observed multipath route, to be deleted
+	}
+	l, err := a.link(o.Dev)
+	if err != nil {
+		return nil, err
+	}
+	r.LinkIndex = l.Attrs().Index
+	if !o.Via.IsValid() {
+		r.Scope = netlink.SCOPE_LINK
+	}
+	return r, nil
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,98 @@
+// Package kernel observes, applies and watches netstate objects on the Linux kernel over rtnetlink and
+// /proc/sys. It is the only package that knows an interface index.
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// Kernel is the network namespace that the process was in when New was called. One goroutine may use Observe
+// and Apply; Watch runs beside it.
+type Kernel struct {
+	nl       *netlink.Handle
+	networks []netip.Prefix
+	filter   atomic.Pointer[filter]
+}
+
+// filter is what Watch needs of the last Observe to tell our messages from the others.
+type filter struct {
+	links   map[int]bool // indices of our links; true: its neighbours are ours too
+	sysctls []string
+}
+
+// socketTimeout bounds one netlink request; dumps of 30,000 objects take a tenth of it.
+const socketTimeout = 10 * time.Second
+
+// New opens the netlink sockets in the current network namespace. A route through a gateway into networks, of
+// protocol boot, counts as ours: a flannel agent left it.
+func New(networks []netip.Prefix) (*Kernel, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	if err := h.SetSocketTimeout(socketTimeout); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("set the netlink timeout: %w", err)
+	}
+	k := &Kernel{nl: h, networks: networks}
+	k.filter.Store(&filter{})
+	return k, nil
+}
+
+// Close frees the sockets.
+func (k *Kernel) Close() { k.nl.Close() }
+
+// ownsLink says whether a link is ours: by its mark, or because want has one of that name (a flannel agent may
+// have left it, without a mark).
+func ownsLink(a *netlink.LinkAttrs, want netstate.State) bool {
+	_, wanted := want[netstate.Key{Kind: netstate.KindLink, Name: a.Name}]
+	return wanted || a.Alias == netstate.Mark
+}
+
+// ownsRoute says whether a main-table route is ours: by its protocol, or left by a flannel agent on a device
+// of ours or through a gateway into the cluster's networks.
+func (k *Kernel) ownsRoute(r netlink.Route, dst netip.Prefix, onOwned bool) bool {
+	switch r.Protocol {
+	case netstate.Protocol:
+		return true
+	case unix.RTPROT_BOOT, unix.RTPROT_STATIC:
+		return onOwned || r.Protocol == unix.RTPROT_BOOT && r.Gw != nil && k.inNetworks(dst)
+	}
+	return false
+}
+
+func (k *Kernel) inNetworks(p netip.Prefix) bool {
+	return slices.ContainsFunc(k.networks, func(n netip.Prefix) bool {
+		return n.Bits() <= p.Bits() && n.Contains(p.Addr())
+	})
+}
+
+// dumpTries is how often a dump that the kernel interrupted (because something changed meanwhile) is begun
+// again.
+const dumpTries = 5
+
+// dump runs a netlink dump to a consistent end. Every dump goes through here.
+func dump[T any](what string, f func() ([]T, error)) ([]T, error) {
+	for try := 1; ; try++ {
+		items, err := f()
+		switch {
+		case err == nil:
+			return items, nil
+		case errors.Is(err, netlink.ErrDumpInterrupted), errors.Is(err, unix.EINTR):
+			if try < dumpTries {
+				continue
+			}
+		}
+		return nil, fmt.Errorf("list %s: %w", what, err)
+	}
+}

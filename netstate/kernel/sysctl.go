@@ -1,0 +1,58 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+const procSys = "/proc/sys"
+
+// sysctlNames is the sysctls that want names, in order.
+func sysctlNames(want netstate.State) []string {
+	var names []string
+	for k := range want {
+		if k.Kind == netstate.KindSysctl {
+			names = append(names, k.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// observeSysctls adds the named sysctls; one that does not exist (no such device, IPv6 compiled out) is left
+// out, so that wanting it is a change that fails with its name.
+func observeSysctls(names []string, state netstate.State) error {
+	var errs error
+	for _, name := range names {
+		value, err := readSysctl(name)
+		switch {
+		case err == nil:
+			state.Add(netstate.Sysctl{Name: name, Value: value})
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = errors.Join(errs, err)
+		}
+	}
+	return errs
+}
+
+func readSysctl(name string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(procSys, name))
+	if err != nil {
+		return "", fmt.Errorf("read sysctl %s: %w", name, err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+func writeSysctl(s netstate.Sysctl) error {
+	if err := os.WriteFile(filepath.Join(procSys, s.Name), []byte(s.Value), 0); err != nil {
+		return fmt.Errorf("set sysctl %s to %s: %w", s.Name, s.Value, err)
+	}
+	return nil
+}

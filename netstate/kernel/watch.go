@@ -1,0 +1,161 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// pollSysctls is how often the sysctls of the last Observe are read: the kernel sends no message for most of them.
+const pollSysctls = 250 * time.Millisecond
+
+// watchBuffer is the receive buffer of the subscription in bytes; when a burst overflows it, the subscription
+// ends and the caller looks at everything again.
+const watchBuffer = 4 << 20
+
+// Watch sends a hint whenever something of ours, or an interface that could carry us, may have changed. Hints
+// carry nothing and are coalesced. The channel is closed when ctx is done or the subscription broke (a burst
+// overflowed its buffer): subscribe again and observe everything.
+func (k *Kernel) Watch(ctx context.Context) (<-chan struct{}, error) {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups(
+		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to kernel changes: %w", err)
+	}
+	if err := conn.SetReadBuffer(watchBuffer); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("set the subscription's buffer: %w", err)
+	}
+	hints := make(chan struct{}, 1)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return k.receive(conn, hints) })
+	group.Go(func() error { return k.poll(ctx, hints) })
+	group.Go(func() error { <-ctx.Done(); return conn.Close() })
+	go func() {
+		_ = group.Wait() // how it ended does not matter: the closed channel says "look at everything"
+		close(hints)
+	}()
+	return hints, nil
+}
+
+// groups is the bit mask of netlink multicast groups.
+func groups(ids ...uint) (mask uint32) {
+	for _, id := range ids {
+		mask |= 1 << (id - 1)
+	}
+	return mask
+}
+
+func (k *Kernel) receive(conn *netlink.Conn, hints chan<- struct{}) error {
+	for {
+		msgs, err := conn.Receive()
+		if err != nil {
+			return err
+		}
+		for _, m := range msgs {
+			if k.concerns(m) {
+				hint(hints)
+				break
+			}
+		}
+	}
+}
+
+func hint(hints chan<- struct{}) {
+	select {
+	case hints <- struct{}{}:
+	default: // one is waiting already
+	}
+}
+
+// concerns says whether a message is about something of ours or about an interface that may be an underlay.
+// Pods come and go on veth devices: those messages are dropped here.
+func (k *Kernel) concerns(m netlink.Message) bool {
+	owned := k.filter.Load().links
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		index, name := int(field32(m.Data, 4)), attribute(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME)
+		_, ours := owned[index]
+		return ours || !strings.HasPrefix(string(name), "veth")
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return true
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return owned[int(field32(m.Data, 4))]
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		return k.concernsRoute(m.Data, owned)
+	}
+	return false
+}
+
+func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]bool) bool {
+	if len(rtmsg) < unix.SizeofRtMsg || rtmsg[4] != unix.RT_TABLE_MAIN {
+		return false
+	}
+	if rtmsg[5] == netstate.Protocol || rtmsg[1] == 0 { // ours, or a default route
+		return true
+	}
+	if oif := attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_OIF); len(oif) == 4 {
+		if _, ours := owned[int(binary.NativeEndian.Uint32(oif))]; ours {
+			return true
+		}
+	}
+	dst, ok := netip.AddrFromSlice(attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_DST))
+	return ok && k.inNetworks(netip.PrefixFrom(dst, int(rtmsg[1])))
+}
+
+func field32(data []byte, at int) uint32 {
+	if len(data) < at+4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(data[at:])
+}
+
+// attribute is the value of one attribute behind a message's fixed header, nil if there is none; names come
+// without their closing zero.
+func attribute(data []byte, header int, want uint16) []byte {
+	if len(data) < header {
+		return nil
+	}
+	ad, err := netlink.NewAttributeDecoder(data[header:])
+	if err != nil {
+		return nil
+	}
+	for ad.Next() {
+		if ad.Type() == want {
+			return ad.Bytes()
+		}
+	}
+	return nil
+}
+
+// poll hints when one of the observed sysctls is not what it was.
+func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}) error {
+	tick := time.NewTicker(pollSysctls)
+	defer tick.Stop()
+	seen := netstate.State{}
+	_ = observeSysctls(k.filter.Load().sysctls, seen)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := netstate.State{}
+		_ = observeSysctls(k.filter.Load().sysctls, now) // an unreadable sysctl is Observe's to report
+		if !maps.Equal(now, seen) {
+			seen = now
+			hint(hints)
+		}
+	}
+}

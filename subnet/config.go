@@ -1,0 +1,239 @@
+package subnet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Config is the cluster's network config, flannel's net-conf.json.
+type Config struct {
+	Pools    []Pool          // one per enabled address family, IPv4 first; never empty
+	NFTables *bool           // EnableNFTables; nil when it is not said
+	Backend  string          // Backend's Type in lower case
+	Options  json.RawMessage // the whole Backend object, never empty; its other keys are the backend's business
+	Warnings []string        // one sentence each: what works but is probably not meant
+}
+
+// defaultBackend is flannel's recommendation. Flannel itself falls back to udp, which is slow and for debugging.
+const defaultBackend = "vxlan"
+
+// Pool is the pool of one address family, and whether there is one.
+func (c Config) Pool(is4 bool) (Pool, bool) {
+	for _, p := range c.Pools {
+		if p.Is4() == is4 {
+			return p, true
+		}
+	}
+	return Pool{}, false
+}
+
+// ParseConfig reads a net-conf.json. As in flannel, keys are case-insensitive, null is the same as absent, IPv4
+// is enabled and IPv6 is not unless the config says otherwise, and host bits of a network are cut off.
+func ParseConfig(data []byte) (Config, error) {
+	obj, err := parseObject(data)
+	if err != nil {
+		return Config{}, err
+	}
+	var c Config
+	c.Warnings = append(c.Warnings, obj.repeated...)
+	for _, step := range []func(object) error{c.pools, c.firewall, c.backend} {
+		if err := step(obj); err != nil {
+			return Config{}, err
+		}
+	}
+	for _, key := range obj.keys {
+		if !knownKeys[strings.ToLower(key)] {
+			c.warn("key %q is unknown and has no effect", key)
+		}
+	}
+	return c, nil
+}
+
+var knownKeys = map[string]bool{
+	"enableipv4": true, "enableipv6": true, "enablenftables": true, "backend": true,
+	"network": true, "subnetlen": true, "subnetmin": true, "subnetmax": true,
+	"ipv6network": true, "ipv6subnetlen": true, "ipv6subnetmin": true, "ipv6subnetmax": true,
+}
+
+func (c *Config) warn(format string, args ...any) {
+	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
+}
+
+func (c *Config) pools(obj object) error {
+	for _, f := range families {
+		enabled := f.is4
+		if _, err := obj.get(f.enable, &enabled, "true or false"); err != nil {
+			return err
+		}
+		if !enabled {
+			if obj.has(f.prefix + "Network") {
+				c.warn("%sNetwork has no effect because %s is not true", f.prefix, f.enable)
+			}
+			continue
+		}
+		p, err := c.pool(obj, f)
+		if err != nil {
+			return err
+		}
+		c.Pools = append(c.Pools, p)
+	}
+	if len(c.Pools) == 0 {
+		return fmt.Errorf("EnableIPv4 and EnableIPv6 are both false: at least one must be true")
+	}
+	return nil
+}
+
+func (c *Config) firewall(obj object) error {
+	var nft bool
+	if ok, err := obj.get("EnableNFTables", &nft, "true or false"); err != nil || !ok {
+		return err
+	}
+	c.NFTables = &nft
+	return nil
+}
+
+func (c *Config) backend(obj object) error {
+	if !obj.has("Backend") {
+		c.Backend, c.Options = defaultBackend, json.RawMessage(`{"Type":"`+defaultBackend+`"}`)
+		c.warn("Backend is missing: using %s", defaultBackend)
+		return nil
+	}
+	raw := obj.values["backend"]
+	options, err := parseObject(raw)
+	if err != nil {
+		return fmt.Errorf("key Backend is %s: want an object such as {\"Type\": \"vxlan\"}", brief(raw))
+	}
+	kind := defaultBackend
+	if ok, err := options.get("Type", &kind, `a string such as "vxlan"`); err != nil {
+		return fmt.Errorf("key Backend: %w", err)
+	} else if !ok {
+		c.warn("Backend has no Type: using %s", defaultBackend)
+	}
+	if kind == "" {
+		return fmt.Errorf(`key Backend has an empty Type: want a backend's name such as "vxlan"`)
+	}
+	c.Backend, c.Options = strings.ToLower(kind), raw
+	return nil
+}
+
+// family is what differs between the keys of IPv4 and of IPv6.
+type family struct {
+	is4     bool
+	name    string
+	enable  string // the key that enables it
+	prefix  string // of its other keys
+	length  int    // SubnetLen unless the network is too long for it
+	longest int    // SubnetLen: a subnet needs room for a tunnel and a bridge address
+	example string
+}
+
+var families = []family{
+	{is4: true, name: "IPv4", enable: "EnableIPv4", length: 24, longest: 30, example: "10.244.0.0/16"},
+	{name: "IPv6", enable: "EnableIPv6", prefix: "IPv6", length: 64, longest: 126, example: "fd00:10:244::/48"},
+}
+
+func (c *Config) pool(obj object, f family) (Pool, error) {
+	network, err := c.network(obj, f)
+	if err != nil {
+		return Pool{}, err
+	}
+	length, err := subnetLen(obj, f, network)
+	if err != nil {
+		return Pool{}, err
+	}
+	p := Pool{Network: network, SubnetLen: length}
+	first, last := network.Addr(), netip.PrefixFrom(lastAddr(network), length).Masked().Addr()
+	if p.Min, err = bound(obj, f.prefix+"SubnetMin", p, first); err != nil {
+		return Pool{}, err
+	}
+	if p.Max, err = bound(obj, f.prefix+"SubnetMax", p, last); err != nil {
+		return Pool{}, err
+	}
+	if p.Max.Less(p.Min) {
+		return Pool{}, fmt.Errorf("%[1]sSubnetMax %[2]s is before %[1]sSubnetMin %[3]s: exchange them", f.prefix, p.Max, p.Min)
+	}
+	return p, nil
+}
+
+func (c *Config) network(obj object, f family) (netip.Prefix, error) {
+	key, text := f.prefix+"Network", ""
+	if ok, err := obj.get(key, &text, "a string such as \""+f.example+"\""); err != nil {
+		return netip.Prefix{}, err
+	} else if !ok {
+		return netip.Prefix{}, fmt.Errorf("%s is missing: want a network such as %q, or %s false", key, f.example, f.enable)
+	}
+	n, err := netip.ParsePrefix(text)
+	if err != nil || n.Addr().Is4() != f.is4 || n.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%s %q is not an %s network: want one such as %q", key, text, f.name, f.example)
+	}
+	if n.Bits() == 0 {
+		return netip.Prefix{}, fmt.Errorf("%s %q holds every address: want a network such as %q", key, text, f.example)
+	}
+	if n != n.Masked() {
+		c.warn("%s %s has host bits set: using %s", key, n, n.Masked())
+		n = n.Masked()
+	}
+	if !isPrivate(n) {
+		c.warn("%s %s is not a private range: pods will not reach the hosts on the internet that have these addresses", key, n)
+	}
+	return n, nil
+}
+
+// subnetLen follows flannel: at least four subnets fit into the network, and by default each node gets a /24
+// (IPv6: a /64), or a quarter of a network that is too small for that.
+func subnetLen(obj object, f family, network netip.Prefix) (int, error) {
+	key, least := f.prefix+"SubnetLen", network.Bits()+2
+	if least > f.longest {
+		return 0, fmt.Errorf("%sNetwork %s is too small: want a /%d or larger", f.prefix, network, f.longest-2)
+	}
+	length := 0
+	if _, err := obj.get(key, &length, fmt.Sprintf("a number from %d to %d", least, f.longest)); err != nil {
+		return 0, err
+	}
+	if length == 0 {
+		return max(f.length, least), nil
+	}
+	if length < least || length > f.longest {
+		return 0, fmt.Errorf("%s %d does not fit %sNetwork %s: want a number from %d to %d",
+			key, length, f.prefix, network, least, f.longest)
+	}
+	return length, nil
+}
+
+// bound is SubnetMin or SubnetMax: the first address of a subnet of p, or what when the key is absent (or, as
+// in flannel, zero).
+func bound(obj object, key string, p Pool, otherwise netip.Addr) (netip.Addr, error) {
+	text := ""
+	want := fmt.Sprintf("an address in %s such as %q", p.Network, otherwise)
+	if ok, err := obj.get(key, &text, want); err != nil || !ok {
+		return otherwise, err
+	}
+	a, err := netip.ParseAddr(text)
+	if err == nil && a.IsUnspecified() && a.Is4() == p.Is4() {
+		return otherwise, nil
+	}
+	if err != nil || !p.Network.Contains(a) {
+		return netip.Addr{}, fmt.Errorf("%s %q is not in the network: want %s", key, text, want)
+	}
+	if start := netip.PrefixFrom(a, p.SubnetLen).Masked().Addr(); start != a {
+		return netip.Addr{}, fmt.Errorf("%s %s is not the start of a /%d: want %s", key, a, p.SubnetLen, start)
+	}
+	return a, nil
+}
+
+var privateRanges = []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT, RFC 6598
+	netip.MustParsePrefix("fc00::/7"),
+}
+
+func isPrivate(n netip.Prefix) bool {
+	for _, r := range privateRanges {
+		if r.Bits() <= n.Bits() && r.Contains(n.Addr()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,67 @@
+package subnet
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func prefixes(texts ...string) (list []netip.Prefix) {
+	for _, s := range texts {
+		list = append(list, netip.MustParsePrefix(s))
+	}
+	return list
+}
+
+func testPool(network string, length int, first, last string) Pool {
+	return Pool{netip.MustParsePrefix(network), length, netip.MustParseAddr(first), netip.MustParseAddr(last)}
+}
+
+func TestPoolContains(t *testing.T) {
+	p := testPool("10.5.0.0/16", 24, "10.5.1.0", "10.5.3.0")
+	for s, want := range map[string]struct{ contains, fits bool }{
+		"10.5.1.0/24": {true, true}, "10.5.3.0/24": {true, true},
+		"10.5.0.0/24": {false, true}, "10.5.4.0/24": {false, true},
+		"10.5.1.0/25": {}, "10.5.1.7/24": {}, "10.6.1.0/24": {}, "fd00::/24": {},
+	} {
+		if s := netip.MustParsePrefix(s); p.Contains(s) != want.contains || p.Fits(s) != want.fits {
+			t.Errorf("%s: contains %t, fits %t; want %+v", s, p.Contains(s), p.Fits(s), want)
+		}
+	}
+	if p.Contains(netip.Prefix{}) || p.Fits(netip.Prefix{}) {
+		t.Error("the pool contains the invalid prefix")
+	}
+}
+
+func TestPoolFree(t *testing.T) {
+	small := testPool("10.5.0.0/16", 24, "10.5.0.0", "10.5.3.0")
+	wide := testPool("fd00::/16", 64, "fd00::", "fd00:ffff:ffff:ffff::")
+	all := testPool("::/0", 128, "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
+	for _, tc := range []struct {
+		name string
+		pool Pool
+		n    uint64
+		used []netip.Prefix
+		want string // empty: none
+	}{
+		{"the first", small, 0, nil, "10.5.0.0/24"},
+		{"the n-th", small, 2, nil, "10.5.2.0/24"},
+		{"modulo the count", small, 4003, nil, "10.5.3.0/24"},
+		{"used", small, 1, prefixes("10.5.1.0/24"), "10.5.2.0/24"},
+		{"partly used", small, 1, prefixes("10.5.1.64/26"), "10.5.2.0/24"},
+		{"a wider one", small, 0, prefixes("10.5.0.0/23"), "10.5.2.0/24"},
+		{"wraps around", small, 3, prefixes("10.5.3.0/24", "10.5.0.0/24"), "10.5.1.0/24"},
+		{"full", small, 1, prefixes("10.5.0.0/22"), ""},
+		{"full one by one", small, 1, prefixes("10.5.0.0/24", "10.5.1.0/24", "10.5.2.0/24", "10.5.3.0/24"), ""},
+		{"the other family does not count", small, 0, prefixes("fd00::/8", "::/0"), "10.5.0.0/24"},
+		{"invalid ones do not count", small, 0, []netip.Prefix{{}}, "10.5.0.0/24"},
+		{"jumps over 2^32", wide, 5, prefixes("fd00::/32"), "fd00:1::/64"},
+		{"jumps over the end", wide, 1 << 47, prefixes("fd00:8000::/17"), "fd00::/64"},
+		{"full at once", wide, 77, prefixes("fc00::/7"), ""},
+		{"more than can be counted", all, 3, prefixes("::/32"), ""},
+	} {
+		got, ok := tc.pool.Free(tc.n, tc.used)
+		if ok != (tc.want != "") || ok && got.String() != tc.want {
+			t.Errorf("%s: got %s %t, want %q", tc.name, got, ok, tc.want)
+		}
+	}
+}

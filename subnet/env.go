@@ -1,0 +1,211 @@
+package subnet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Env is a subnet.env, the file by which the agent tells the CNI plugin of its lease. The plugin reads it with
+// the standard library only.
+type Env struct {
+	Networks []netip.Prefix // the cluster's pods, IPv4 first; several per family are allowed
+	Subnets  []netip.Prefix // the node's pods, at most one per family, IPv4 first, with the gateway's address: 10.244.1.1/24
+	MTU      int            // of a pod, in bytes
+	IPMasq   bool           // the agent masquerades, so the plugin must not
+	NodeUID  string         // TWILL_NODE_UID; empty: not said
+	BootID   string         // TWILL_BOOT_ID, of the boot in which the file was written; empty: not said
+}
+
+// Subnet is the node's subnet of one address family, masked, and whether there is one.
+func (e Env) Subnet(is4 bool) (netip.Prefix, bool) {
+	for _, s := range e.Subnets {
+		if s.Addr().Is4() == is4 {
+			return s.Masked(), true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// ParseEnv reads a subnet.env that flannel or Twill wrote. Unknown keys, blank lines and # comments are ignored.
+func ParseEnv(data []byte) (Env, error) {
+	var e Env
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok {
+			return Env{}, fmt.Errorf("line %.40q is not a setting: want KEY=value", line)
+		}
+		if seen[key] {
+			return Env{}, fmt.Errorf("%s is there more than once: want it once", key)
+		}
+		seen[key] = true
+		if err := e.set(key, value); err != nil {
+			return Env{}, err
+		}
+	}
+	return e.checked(seen)
+}
+
+func (e *Env) set(key, value string) (err error) {
+	switch key {
+	case "FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK":
+		networks, err := parsePrefixes(key, value)
+		for _, n := range networks {
+			e.Networks = put4First(e.Networks, n.Masked())
+		}
+		return err
+	case "FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET":
+		subnets, err := parsePrefixes(key, value)
+		if len(subnets) > 1 {
+			return fmt.Errorf("%s %q has several subnets: want one", key, value)
+		}
+		for _, s := range subnets {
+			e.Subnets = put4First(e.Subnets, s)
+		}
+		return err
+	case "FLANNEL_MTU":
+		if e.MTU, err = strconv.Atoi(value); err != nil || e.MTU < 1 || e.MTU > 65535 {
+			return fmt.Errorf("%s %q: want a number from 1 to 65535", key, value)
+		}
+	case "FLANNEL_IPMASQ":
+		if value != "true" && value != "false" {
+			return fmt.Errorf("%s %q: want true or false", key, value)
+		}
+		e.IPMasq = value == "true"
+	case "TWILL_NODE_UID":
+		e.NodeUID = value
+	case "TWILL_BOOT_ID":
+		e.BootID = value
+	}
+	return nil
+}
+
+// put4First appends p, but an IPv4 prefix before the first IPv6 one.
+func put4First(list []netip.Prefix, p netip.Prefix) []netip.Prefix {
+	if !p.Addr().Is4() {
+		return append(list, p)
+	}
+	i := 0
+	for i < len(list) && list[i].Addr().Is4() {
+		i++
+	}
+	return append(list[:i:i], append([]netip.Prefix{p}, list[i:]...)...)
+}
+
+// parsePrefixes reads one or more prefixes of the family that key names. Flannel wrote lists with commas while
+// it supported several cluster CIDRs, and its CNI plugin still reads them.
+func parsePrefixes(key, value string) (prefixes []netip.Prefix, err error) {
+	family, example, is4 := "IPv4", "10.244.1.1/24", true
+	if strings.HasPrefix(key, "FLANNEL_IPV6_") {
+		family, example, is4 = "IPv6", "fd00:10:244:1::1/64", false
+	}
+	for text := range strings.SplitSeq(value, ",") {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Addr().Is4() != is4 || p.Addr().Is4In6() {
+			return nil, fmt.Errorf("%s %q is not an %s prefix: want one such as %s", key, text, family, example)
+		}
+		prefixes = append(prefixes, p)
+	}
+	return prefixes, nil
+}
+
+func (e Env) checked(seen map[string]bool) (Env, error) {
+	if len(e.Subnets) == 0 {
+		return Env{}, errors.New("FLANNEL_SUBNET and FLANNEL_IPV6_SUBNET are missing: want at least one")
+	}
+	for _, key := range []string{"FLANNEL_MTU", "FLANNEL_IPMASQ"} {
+		if !seen[key] {
+			return Env{}, fmt.Errorf("%s is missing: want it in every subnet.env", key)
+		}
+	}
+	for _, key := range []string{"FLANNEL_", "FLANNEL_IPV6_"} {
+		if seen[key+"SUBNET"] != seen[key+"NETWORK"] {
+			return Env{}, fmt.Errorf("only one of %[1]sNETWORK and %[1]sSUBNET is there: want both", key)
+		}
+	}
+	return e, nil
+}
+
+// Format is the file's text, byte for byte what flannel writes, and then Twill's own lines.
+func (e Env) Format() []byte {
+	var b bytes.Buffer
+	for _, f := range []struct {
+		prefix string
+		is4    bool
+	}{{"FLANNEL_", true}, {"FLANNEL_IPV6_", false}} {
+		line(&b, f.prefix+"NETWORK", join(e.Networks, f.is4))
+		line(&b, f.prefix+"SUBNET", join(e.Subnets, f.is4))
+	}
+	fmt.Fprintf(&b, "FLANNEL_MTU=%d\nFLANNEL_IPMASQ=%t\n", e.MTU, e.IPMasq)
+	line(&b, "TWILL_NODE_UID", e.NodeUID)
+	line(&b, "TWILL_BOOT_ID", e.BootID)
+	return b.Bytes()
+}
+
+func line(b *bytes.Buffer, key, value string) {
+	if value != "" {
+		fmt.Fprintf(b, "%s=%s\n", key, value)
+	}
+}
+
+func join(prefixes []netip.Prefix, is4 bool) string {
+	var texts []string
+	for _, p := range prefixes {
+		if p.Addr().Is4() == is4 {
+			texts = append(texts, p.String())
+		}
+	}
+	return strings.Join(texts, ",")
+}
+
+// ReadEnv reads the subnet.env at path; the error is fs.ErrNotExist when there is none.
+func ReadEnv(path string) (Env, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Env{}, fmt.Errorf("read the lease of this node: %w", err)
+	}
+	e, err := ParseEnv(data)
+	if err != nil {
+		return Env{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return e, nil
+}
+
+// WriteEnv writes e to path with mode 0644, so that a reader sees the old file or the new one, also after a
+// crash; it makes path's directory. An unchanged file is not touched.
+func WriteEnv(path string, e Env) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, e.Format()) {
+		return nil
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the directory of subnet.env: %w", err)
+	}
+	f, err := os.CreateTemp(dir, ".subnet.env-*")
+	if err != nil {
+		return fmt.Errorf("write subnet.env: %w", err)
+	}
+	_, err = f.Write(e.Format())
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		if gone := os.Remove(f.Name()); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

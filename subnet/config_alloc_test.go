@@ -1,0 +1,40 @@
+package subnet
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestAllocate(t *testing.T) {
+	pools := []Pool{
+		testPool("10.5.0.0/16", 24, "10.5.0.0", "10.5.3.0"),
+		testPool("fd00::/48", 64, "fd00::", "fd00:0:0:3::"),
+	}
+	want := Lease{Node: "a", Stacks: []Stack{{Underlay: netip.MustParseAddr("192.0.2.1")}, {Underlay: netip.MustParseAddr("2001:db8::1")}}}
+	first, err := Allocate(pools, want, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := Allocate(pools, want, nil); !again.Equal(first) {
+		t.Errorf("the same node got %v, then %v", first, again)
+	}
+	other, err := Allocate(pools, first, []netip.Prefix{first.Stacks[0].Subnet})
+	if err != nil || other.Stacks[0].Subnet == first.Stacks[0].Subnet || other.Stacks[1].Subnet != first.Stacks[1].Subnet {
+		t.Errorf("%v is in use: got %v %v", first.Stacks[0].Subnet, other, err)
+	}
+	wish := want
+	wish.Stacks = []Stack{want.Stacks[0], want.Stacks[1]}
+	wish.Stacks[0].Subnet = netip.MustParsePrefix("10.9.0.0/24")
+	if got, err := Allocate(pools, wish, nil); err != nil || !got.Equal(first) {
+		t.Errorf("a wish outside of the network: got %v %v, want %v", got, err, first)
+	}
+	_, err = Allocate(pools, want, prefixes("10.5.0.0/22"))
+	if want := "all 4 subnets of 10.5.0.0/16 are in use: remove stale leases or use a larger network"; err == nil || err.Error() != want {
+		t.Errorf("full: got %v, want %s", err, want)
+	}
+	for _, stacks := range [][]Stack{want.Stacks[:1], want.Stacks[1:], append(want.Stacks[:2:2], want.Stacks[0])} {
+		if _, err := Allocate(pools, Lease{Node: "a", Stacks: stacks}, nil); err == nil {
+			t.Errorf("stacks %v do not match the pools, and there is no error", stacks)
+		}
+	}
+}

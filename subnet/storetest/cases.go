@@ -1,0 +1,270 @@
+package storetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// cases are the clauses of the contract, each on a cluster of its own.
+var cases = []struct {
+	name string
+	run  func(cluster)
+}{
+	{"acquire is within the network", acquireWithin},
+	{"acquire again gives the same subnet", acquireAgain},
+	{"two nodes get different subnets", acquireTwo},
+	{"twenty nodes at once get different subnets", acquireMany},
+	{"acquire honours its context", acquireContext},
+	{"last is what was acquired", last},
+	{"the first snapshot is complete", firstSnapshot},
+	{"a watcher sees what is published again", republish},
+	{"a watcher sees joins and leaves", joinLeave},
+	{"a malformed record is skipped", malformed},
+	{"the own record is published again after it was deleted", ownDeleted},
+	{"the own record is published again after it was altered", ownAltered},
+	{"the own record is published again after it was damaged", ownDamaged},
+	{"an outage changes nothing", outage},
+	{"acquire waits for the end of an outage", acquireOutage},
+}
+
+func acquireWithin(c cluster) {
+	want := c.lease(1)
+	got := c.acquire(c.store(want), want)
+	if got.Node != want.Node || got.Backend != want.Backend || len(got.Stacks) != len(c.pools) {
+		c.t.Fatalf("got lease %+v, want one like %+v", got, want)
+	}
+	for i, s := range got.Stacks {
+		if w := want.Stacks[i]; !c.pools[i].Contains(s.Subnet) || s.Underlay != w.Underlay || string(s.Data) != string(w.Data) {
+			c.t.Errorf("got stack %+v, want %+v with a subnet of %s", s, w, c.pools[i].Network)
+		}
+	}
+}
+
+func acquireAgain(c cluster) {
+	want := c.lease(1)
+	store := c.store(want)
+	first := c.acquire(store, want)
+	c.same(first, c.acquire(store, want))
+	c.same(first, c.acquire(store, first))
+	c.same(first, c.acquire(c.store(want), want)) // the agent was restarted and remembers nothing
+	c.same(first, c.acquire(c.store(want), first))
+}
+
+func acquireTwo(c cluster) {
+	a, b := c.join(1), c.join(2)
+	for i := range a.Stacks {
+		if a.Stacks[i].Subnet.Overlaps(b.Stacks[i].Subnet) {
+			c.t.Errorf("two nodes have %s and %s", a.Stacks[i].Subnet, b.Stacks[i].Subnet)
+		}
+	}
+}
+
+func acquireMany(c cluster) {
+	const nodes = 20
+	leases, errs := make([]subnet.Lease, nodes), make([]error, nodes)
+	var group sync.WaitGroup
+	for i := range nodes {
+		want := c.lease(i)
+		store := c.store(want)
+		group.Go(func() { leases[i], errs[i] = store.Acquire(c.ctx(), want) })
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		c.t.Fatal(err)
+	}
+	for i, a := range leases {
+		for _, b := range leases[:i] {
+			for k := range a.Stacks {
+				if a.Stacks[k].Subnet.Overlaps(b.Stacks[k].Subnet) {
+					c.t.Errorf("%s and %s both have %s", a.Node, b.Node, a.Stacks[k].Subnet)
+				}
+			}
+		}
+	}
+	snapshot := c.watch(leases[0]).until("all peers", func(s subnet.Snapshot) bool { return len(s.Peers) == nodes-1 })
+	for _, l := range leases[1:] {
+		c.same(l, peer(snapshot, l.Node))
+	}
+}
+
+func acquireContext(c cluster) {
+	want := c.lease(1)
+	ctx, cancel := context.WithCancel(c.ctx())
+	cancel()
+	if _, err := c.store(want).Acquire(ctx, want); !errors.Is(err, context.Canceled) {
+		c.t.Errorf("got %v, want context.Canceled", err)
+	}
+}
+
+func last(c cluster) {
+	want := c.lease(1)
+	if l, ok, err := c.store(want).Last(c.ctx(), want); ok || err != nil {
+		c.t.Fatalf("before the node acquired anything: got %+v %t %v", l, ok, err)
+	}
+	first := c.acquire(c.store(want), want)
+	c.join(2)
+	l, ok, err := c.store(want).Last(c.ctx(), want)
+	if !ok || err != nil {
+		c.t.Fatalf("after the node acquired %+v: got %t %v", first, ok, err)
+	}
+	c.same(first, l)
+	stranger := c.lease(3)
+	if l, ok, err := c.store(stranger).Last(c.ctx(), stranger); ok || err != nil {
+		c.t.Errorf("another node: got %+v %t %v", l, ok, err)
+	}
+}
+
+func firstSnapshot(c cluster) {
+	want := c.lease(9)
+	store := c.store(want)
+	local := c.acquire(store, want)
+	var peers []subnet.Lease
+	for i := range 5 {
+		peers = append(peers, c.join(i))
+	}
+	w := c.watchStore(store)
+	snapshot := w.until("the first snapshot", func(subnet.Snapshot) bool { return true })
+	c.same(local, snapshot.Local)
+	if !slices.EqualFunc(snapshot.Peers, peers, subnet.Lease.Equal) {
+		c.t.Errorf("got peers\n%+v\nwant, oldest first,\n%+v", snapshot.Peers, peers)
+	}
+	if len(snapshot.Skips) > 0 {
+		c.t.Errorf("got skips %+v", snapshot.Skips)
+	}
+}
+
+func republish(c cluster) {
+	w := c.watch(c.join(1))
+	want := c.lease(2)
+	store := c.store(want)
+	before := c.acquire(store, want)
+	w.sees(before)
+	changed := c.lease(2)
+	for i := range changed.Stacks {
+		changed.Stacks[i].Underlay = c.lease(102).Stacks[i].Underlay
+		changed.Stacks[i].Data = json.RawMessage(`{"VNI":1,"VtepMAC":"aa:bb:cc:00:11:22"}`)
+	}
+	after := c.acquire(store, changed)
+	for i := range after.Stacks {
+		if after.Stacks[i].Subnet != before.Stacks[i].Subnet {
+			c.t.Errorf("the subnet became %s, it was %s", after.Stacks[i].Subnet, before.Stacks[i].Subnet)
+		}
+	}
+	w.sees(after)
+	own := c.watchStore(store)
+	again := c.acquire(store, before)
+	own.until("the local lease as it is now", func(s subnet.Snapshot) bool { return s.Local.Equal(again) })
+}
+
+func joinLeave(c cluster) {
+	a, b := c.join(1), c.join(2)
+	w := c.watch(a)
+	w.sees(b)
+	d := c.join(3)
+	w.sees(d)
+	c.harness.Leave(c.t, b)
+	s := w.until("peer "+b.Node+" gone", func(s subnet.Snapshot) bool { return peer(s, b.Node).Node == "" })
+	c.same(d, peer(s, d.Node))
+	c.same(a, s.Local)
+	w.sees(c.join(2))
+}
+
+func malformed(c cluster) {
+	a, b := c.join(1), c.join(2)
+	want := c.lease(3)
+	store := c.store(want)
+	bad := c.acquire(store, want)
+	w := c.watch(a)
+	w.sees(bad)
+	name := c.harness.Damage(c.t, bad)
+	s := w.until("a skip named "+name, func(s subnet.Snapshot) bool { return skipped(s, name) })
+	c.same(b, peer(s, b.Node))
+	c.same(a, s.Local)
+	if p := peer(s, bad.Node); p.Node != "" {
+		c.t.Errorf("the damaged record is a peer: %+v", p)
+	}
+	w.sees(c.join(4)) // what comes later is not blocked either
+	c.same(bad, c.acquire(store, want))
+	s = w.sees(bad)
+	if skipped(s, name) {
+		c.t.Errorf("the record was mended, and is still skipped: %+v", s.Skips)
+	}
+}
+
+func ownDeleted(c cluster) {
+	c.ownRecord(func(l subnet.Lease) { c.harness.Delete(c.t, l) })
+}
+
+func ownAltered(c cluster) {
+	c.ownRecord(func(l subnet.Lease) { c.harness.Alter(c.t, l) })
+}
+
+func ownDamaged(c cluster) {
+	c.ownRecord(func(l subnet.Lease) { c.harness.Damage(c.t, l) })
+}
+
+// ownRecord checks that a watching node mends its own record after do, twice, with the same subnet.
+func (c cluster) ownRecord(do func(subnet.Lease)) {
+	want := c.lease(1)
+	store := c.store(want)
+	l := c.acquire(store, want)
+	own := c.watchStore(store)
+	own.until("the own lease", func(s subnet.Snapshot) bool { return s.Local.Equal(l) })
+	observer := c.join(2)
+	for range 2 {
+		do(l)
+		c.watch(observer).sees(l) // a new watcher, so that it has not seen l before
+		own.until("the own lease", func(s subnet.Snapshot) bool { return s.Local.Equal(l) })
+	}
+}
+
+func outage(c cluster) {
+	harness, ok := c.harness.(Outager)
+	if !ok {
+		return
+	}
+	a, b := c.join(1), c.join(2)
+	w := c.watch(a)
+	w.sees(b)
+	harness.Outage(c.t, func() {
+		w.quiet(time.Second, func(s subnet.Snapshot) bool { return peer(s, b.Node).Equal(b) && s.Local.Equal(a) })
+	})
+	w.sees(c.join(3))
+	w.sees(b)
+	c.harness.Leave(c.t, b)
+	w.until("peer "+b.Node+" gone", func(s subnet.Snapshot) bool { return peer(s, b.Node).Node == "" })
+}
+
+func acquireOutage(c cluster) {
+	harness, ok := c.harness.(Outager)
+	if !ok {
+		return
+	}
+	want := c.lease(1)
+	store := c.store(want)
+	var group sync.WaitGroup
+	var got subnet.Lease
+	var err error
+	harness.Outage(c.t, func() {
+		short, cancel := context.WithTimeout(c.ctx(), 500*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		if _, err := store.Acquire(short, want); !errors.Is(err, context.DeadlineExceeded) {
+			c.t.Errorf("got %v, want context.DeadlineExceeded", err)
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			c.t.Errorf("acquire took %s with a deadline of 500ms", took)
+		}
+		group.Go(func() { got, err = store.Acquire(c.ctx(), want) })
+	})
+	group.Wait()
+	if err != nil || len(got.Stacks) != len(c.pools) {
+		c.t.Errorf("after the outage: got %+v %v", got, err)
+	}
+}

@@ -1,0 +1,24 @@
+package netstate
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+)
+
+// BridgeMAC is the hardware address that belongs to an address on the pods' bridge: 0a:58 and the four bytes of
+// an IPv4 address, or 0a:58 and a 32-bit hash of an IPv6 one. The bridge has its gateway's, a pod its own, so
+// that neighbour entries stay right when the bridge is made anew or another pod gets the address.
+func BridgeMAC(addr netip.Addr) MAC {
+	mac := MAC{0x0a, 0x58}
+	if addr.Is4() {
+		ip := addr.As4()
+		copy(mac[2:], ip[:])
+		return mac
+	}
+	h := fnv.New32a()
+	ip := addr.As16()
+	h.Write(ip[:])
+	binary.BigEndian.PutUint32(mac[2:], h.Sum32())
+	return mac
+}

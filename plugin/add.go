@@ -1,0 +1,127 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// adding is one ADD under way.
+type adding struct {
+	*network
+	owner  owner
+	pod    *pod
+	host   *netlink.Handle
+	bridge *netlink.Bridge
+	grants []grant
+	routes []route
+	veth   veth
+}
+
+func add(ctx context.Context, args *skel.CmdArgs) error {
+	a, err := begin(args)
+	if err != nil {
+		return err
+	}
+	defer a.pod.close()
+	defer a.host.Close()
+	// Only ADD warns: runtimes copy a successful plugin's standard error into their own log, and one line a pod
+	// is enough to be found there.
+	for _, w := range a.warnings {
+		fmt.Fprintln(os.Stderr, "twill: network", a.name+":", w)
+	}
+	return run(ctx, a.steps())
+}
+
+// begin reads everything that ADD needs and changes nothing.
+func begin(args *skel.CmdArgs) (*adding, error) {
+	c, err := parseConfig(args.StdinData)
+	if err != nil {
+		return nil, err
+	}
+	n, err := newNetwork(c)
+	if err != nil {
+		return nil, err
+	}
+	p, err := openPod(args.Netns)
+	if errors.Is(err, errNoPod) {
+		return nil, failure(types.ErrUnknownContainer, "CNI_NETNS %s is not there or not a network namespace: want a pod's", args.Netns)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a := &adding{network: n, owner: owner{args.ContainerID, args.IfName}, pod: p}
+	if err := a.vacant(); err != nil {
+		p.close()
+		return nil, err
+	}
+	if a.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		p.close()
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	return a, nil
+}
+
+// vacant says that the pod does not have the interface yet; the specification wants an error if it does.
+func (a *adding) vacant() error {
+	link, err := a.pod.link(a.owner.dev)
+	if err != nil {
+		return fmt.Errorf("look for %s in the pod: %w", a.owner.dev, err)
+	}
+	if link != nil {
+		return failure(types.ErrInvalidEnvironmentVariables, "CNI_IFNAME %s: the pod %s has that interface already, want a DEL before another ADD",
+			a.owner.dev, a.owner.container)
+	}
+	return nil
+}
+
+func (a *adding) steps() []step {
+	return []step{
+		{do: a.reserve, undo: func() error { return free(a.storeDir(), a.owner, a.grants) }},
+		{do: a.findBridge}, // never undone: other pods may be on it already
+		{do: a.plug, undo: func() error { return deleteVeth(a.veth.host) }},
+		{do: a.hairpinOn},
+		{do: func(context.Context) error { return a.pod.configure(a.owner.dev, a.grants, a.routes) }},
+		{do: a.print},
+	}
+}
+
+func (a *adding) reserve(ctx context.Context) (err error) {
+	a.grants, err = allocate(ctx, a.storeDir(), a.sets, a.owner)
+	a.routes = a.podRoutes(a.grants)
+	a.veth = newVeth(a.owner, a.grants, a.mtu)
+	return err
+}
+
+func (a *adding) findBridge(ctx context.Context) (err error) {
+	a.bridge, err = ensureBridge(ctx, a.host, a.network)
+	return err
+}
+
+func (a *adding) plug(context.Context) error { return a.veth.create(a.bridge.Index, int(a.pod.ns)) }
+
+func (a *adding) hairpinOn(context.Context) error {
+	if !a.hairpin {
+		return nil
+	}
+	return setHairpin(a.host, a.veth.host)
+}
+
+// print is the last step: a runtime that is not there any more to read the result does not know of the pod.
+func (a *adding) print(context.Context) error {
+	r, err := a.result()
+	if err != nil {
+		return err
+	}
+	if err := types.PrintResult(r, a.version); err != nil {
+		return fmt.Errorf("write the result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+// Package plugin is Twill's CNI plugin: it gives a pod an interface on the node's bridge, addresses from the
+// node's lease and routes to the cluster, in one process. Reservations are kept in host-local's format, so that
+// a node can go from flannel to Twill and back without restarting its pods.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+const about = "CNI plugin twill: a container runtime calls it with CNI_COMMAND and a network config on standard input"
+
+// Main handles the one call that the environment and standard input describe, and gives the exit code. The
+// result or the error goes to standard output, as JSON.
+func Main() int {
+	funcs := skel.CNIFuncs{Add: guard(add), Del: guard(del), Check: guard(check), GC: guard(gc), Status: guard(status)}
+	versions := version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+	if e := skel.PluginMainFuncsWithError(funcs, versions, about); e != nil {
+		_ = e.Print() // standard output is all that the runtime reads; if it is closed, nobody is left to tell
+		return 1
+	}
+	return 0
+}
+
+// guard runs one command under a context that a signal ends, so that the command can roll back. A closed
+// standard output must come as an error and not as a deadly SIGPIPE for the same reason.
+func guard(command func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) (err error) {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+		defer stop()
+		signal.Ignore(syscall.SIGPIPE)
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("%s stopped at a bug in twill: %v", os.Getenv("CNI_COMMAND"), r)
+			}
+		}()
+		return command(ctx, args)
+	}
+}
+
+// failure is an error that the runtime can tell apart by its code.
+func failure(code uint, format string, values ...any) error {
+	return types.NewError(code, fmt.Sprintf(format, values...), "")
+}

@@ -1,0 +1,179 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// store is one network's reservations on disk, in the format of host-local: one file for each address, named
+// after it, with the container id, CR LF and the interface's name in it; last_reserved_ip.<range index>; and
+// lock, on which whoever changes something holds a flock.
+type store struct {
+	dir  string
+	lock *os.File // nil: not locked, reading only
+}
+
+// owner is who holds a reservation.
+type owner struct{ container, dev string }
+
+func (o owner) String() string { return strings.TrimSpace(o.container) + "\r\n" + o.dev }
+
+func parseOwner(content []byte) owner {
+	container, dev, _ := strings.Cut(strings.TrimSpace(string(content)), "\r\n")
+	return owner{container, dev}
+}
+
+// owns says whether a file with that content is o's; host-local once wrote the container id only.
+func (o owner) owns(content []byte) bool {
+	in := parseOwner(content)
+	return in.container == strings.TrimSpace(o.container) && (in.dev == o.dev || in.dev == "")
+}
+
+// lockStore makes dir if need be and waits for its lock.
+func lockStore(ctx context.Context, dir string) (*store, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDONLY|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(ctx, f); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return &store{dir, f}, nil
+}
+
+// flock waits in a goroutine of its own where it cannot have the lock at once, because a signal does not end
+// the system call; the waiter dies with the process.
+func flock(ctx context.Context, f *os.File) error {
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		return nil
+	}
+	got := make(chan error, 1)
+	go func() {
+		for {
+			err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+			if !errors.Is(err, syscall.EINTR) {
+				got <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-got:
+		return err
+	case <-ctx.Done():
+		return errors.New("stopped by a signal while another process held it")
+	}
+}
+
+// close gives the lock back.
+func (s *store) close() { _ = s.lock.Close() }
+
+func (s *store) path(a netip.Addr) string { return filepath.Join(s.dir, a.String()) }
+
+// reserve takes a for o and says whether it was free. The file appears with its content or not at all: the
+// content is written elsewhere and linked. An empty file is what host-local leaves when it dies between
+// creating and writing; under the lock nobody is about to write it, so it is free.
+func (s *store) reserve(o owner, a netip.Addr) (bool, error) {
+	if _, err := os.Lstat(s.path(a)); err == nil && !s.reclaim(a) {
+		return false, nil
+	}
+	temp := filepath.Join(s.dir, ".twill")
+	// A leftover can be linked to somebody's reservation already: never write into it.
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err := writeNew(temp, o.String()); err != nil {
+		return false, errors.Join(err, absent(os.Remove(temp)))
+	}
+	err := os.Link(temp, s.path(a))
+	if err2 := os.Remove(temp); err == nil && err2 != nil {
+		return false, errors.Join(err2, os.Remove(s.path(a)))
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func writeNew(path, content string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	return errors.Join(err, f.Close())
+}
+
+// reclaim removes the file of a if it is an empty one, and says whether it did.
+func (s *store) reclaim(a netip.Addr) bool {
+	info, err := os.Lstat(s.path(a))
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0 && os.Remove(s.path(a)) == nil
+}
+
+// last is the address that was reserved last from range set i, invalid if that is not known.
+func (s *store) last(i int) netip.Addr {
+	content, err := os.ReadFile(s.lastPath(i))
+	if err != nil {
+		return netip.Addr{}
+	}
+	a, _ := netip.ParseAddr(strings.TrimSpace(string(content)))
+	return a.Unmap()
+}
+
+func (s *store) setLast(i int, a netip.Addr) error {
+	return os.WriteFile(s.lastPath(i), []byte(a.String()), 0o600)
+}
+
+func (s *store) lastPath(i int) string {
+	return filepath.Join(s.dir, "last_reserved_ip."+strconv.Itoa(i))
+}
+
+// release gives a back if o has it, and says whether it had.
+func (s *store) release(o owner, a netip.Addr) (bool, error) {
+	content, err := os.ReadFile(s.path(a))
+	if err != nil || !o.owns(content) {
+		return false, absent(err)
+	}
+	err = absent(os.Remove(s.path(a)))
+	return err == nil, err
+}
+
+// each calls f with every reservation, in no order. It reads all the files: ADD never does.
+func (s *store) each(f func(a netip.Addr, content []byte)) error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return absent(err)
+	}
+	var errs []error
+	for _, e := range entries {
+		a, err := netip.ParseAddr(e.Name())
+		if err != nil {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(s.dir, e.Name()))
+		if errs = append(errs, absent(err)); err == nil {
+			f(a, content)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// absent is err, unless it only says that something is not there.
+func absent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

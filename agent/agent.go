@@ -1,0 +1,152 @@
+// Package agent keeps the kernel in the state that the current leases ask for. Everything that happens (the
+// store changed, the kernel said something, time passed) only says "look again"; one goroutine looks, and it
+// alone touches the kernel.
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Kernel is what the agent reads and writes.
+type Kernel interface {
+	// Observe is what is ours, and what stands in the slots that want names.
+	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
+	// Apply does all of the plan that it can and joins the errors.
+	Apply(ctx context.Context, p netstate.Plan) error
+	// Watch sends hints that something may have changed; the channel is closed when the subscription broke.
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Machine is the facts from which an underlay is chosen.
+type Machine interface {
+	Interfaces(ctx context.Context) ([]netstate.Interface, error)
+	// RouteTo is the interface through which packets to dst leave now.
+	RouteTo(dst netip.Addr) (dev string, err error)
+}
+
+// Config is everything that an Agent needs; nothing of it is optional but what says so.
+type Config struct {
+	Node        string
+	Network     subnet.Config
+	BackendName string
+	Backend     backend.Backend
+	Store       subnet.Store
+	Kernel      Kernel
+	Machine     Machine
+	Choice      Choice
+	Base        backend.BaseConfig     // its MTU is the backend's
+	Firewall    backend.FirewallConfig // its Stacks are the leases'
+	SubnetFile  string
+	Checkpoint  string // optional: where lease and peers are kept for a start without the store
+	Raw         []byte // net-conf.json as it was read, for the checkpoint
+	Log         *slog.Logger
+	Metrics     *Metrics
+}
+
+// Agent is one node's agent. Make it with New, run it once.
+type Agent struct {
+	Config
+	status   Status
+	kicks    chan struct{}
+	nodes    chan backend.Node // the newest facts, for the publisher
+	snapshot atomic.Pointer[subnet.Snapshot]
+	begun    time.Time
+	fights   fights
+	node     backend.Node // the last complete facts
+	skips    map[subnet.Skip]bool
+	saved    *subnet.Snapshot // what the checkpoint file holds
+	savedAt  time.Time
+}
+
+// resync is how often the agent looks without any hint.
+const resync = time.Minute
+
+// minPause is the least time between two looks: a burst of hints is one look.
+const minPause = 10 * time.Millisecond
+
+// New makes an agent that has not touched anything yet.
+func New(cfg Config) *Agent {
+	return &Agent{Config: cfg, kicks: make(chan struct{}, 1), nodes: make(chan backend.Node, 1), skips: map[subnet.Skip]bool{}}
+}
+
+// Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is one that
+// waiting does not mend.
+func (a *Agent) Run(ctx context.Context) error {
+	a.begun = time.Now()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.watchKernel(ctx) })
+	group.Go(func() error { return a.keepLease(ctx, group) })
+	group.Go(func() error { return a.loop(ctx) })
+	return group.Wait()
+}
+
+// kick makes the loop look again.
+func (a *Agent) kick() {
+	select {
+	case a.kicks <- struct{}{}:
+	default:
+	}
+}
+
+// loop is the goroutine that owns the kernel.
+func (a *Agent) loop(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.kicks:
+		case <-timer.C:
+		}
+		began := time.Now()
+		next := a.pass(ctx)
+		timer.Reset(next)
+		if !pause(ctx, min(max(minPause, time.Since(began)), 20*minPause)) {
+			return nil
+		}
+	}
+}
+
+// pause waits, and is false when ctx ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// watchKernel turns kernel hints into kicks. When the subscription breaks, everything is looked at again.
+func (a *Agent) watchKernel(ctx context.Context) error {
+	for ctx.Err() == nil {
+		hints, err := a.Kernel.Watch(ctx)
+		if err != nil {
+			a.Log.Error("watch the kernel", "err", err)
+			pause(ctx, time.Second)
+			continue
+		}
+		a.kick()
+		for range hints {
+			a.kick()
+		}
+		if ctx.Err() == nil {
+			a.Log.Warn("the subscription to kernel changes broke, subscribing again")
+			pause(ctx, minPause)
+		}
+	}
+	return nil
+}

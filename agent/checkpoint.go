@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// checkpoint is the file that lets an agent start while the store does not answer: the lease and the peers as
+// they were, and the net-conf.json that they belong to.
+type checkpoint struct {
+	Version int
+	Node    string
+	Network json.RawMessage // net-conf.json
+	Local   savedLease
+	Peers   []savedLease
+}
+
+// savedLease is a subnet.Lease in the file.
+type savedLease struct {
+	Node    string
+	Backend string
+	Stacks  []savedStack
+}
+
+type savedStack struct {
+	Subnet   netip.Prefix
+	Underlay netip.Addr
+	Data     json.RawMessage `json:",omitempty"`
+}
+
+const checkpointVersion = 1
+
+func save(l subnet.Lease) savedLease {
+	s := savedLease{Node: l.Node, Backend: l.Backend}
+	for _, stack := range l.Stacks {
+		s.Stacks = append(s.Stacks, savedStack(stack))
+	}
+	return s
+}
+
+func (s savedLease) lease(node string) subnet.Lease {
+	l := subnet.Lease{Node: node, Backend: s.Backend}
+	for _, stack := range s.Stacks {
+		l.Stacks = append(l.Stacks, subnet.Stack(stack))
+	}
+	return l
+}
+
+func (c checkpoint) snapshot() subnet.Snapshot {
+	snap := subnet.Snapshot{Local: c.Local.lease(c.Node)}
+	for _, p := range c.Peers {
+		snap.Peers = append(snap.Peers, p.lease(p.Node))
+	}
+	return snap
+}
+
+// parseCheckpoint reads a checkpoint file. Leases in it that could not have come from a store are an error: a
+// damaged file is worse than none.
+func parseCheckpoint(data []byte) (checkpoint, error) {
+	var c checkpoint
+	if err := json.Unmarshal(data, &c); err != nil {
+		return c, fmt.Errorf("read the checkpoint: %w", err)
+	}
+	if c.Version != checkpointVersion {
+		return c, fmt.Errorf("read the checkpoint: version %d, want %d", c.Version, checkpointVersion)
+	}
+	for _, lease := range append([]savedLease{c.Local}, c.Peers...) {
+		for _, s := range lease.Stacks {
+			if !s.Subnet.IsValid() || s.Subnet != s.Subnet.Masked() || !s.Underlay.IsValid() || s.Underlay.Is4() != s.Subnet.Addr().Is4() {
+				return c, fmt.Errorf("read the checkpoint: node %q has the subnet %s at %s, which is no lease", lease.Node, s.Subnet, s.Underlay)
+			}
+		}
+	}
+	return c, nil
+}
+
+func readCheckpoint(path string) (checkpoint, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return checkpoint{}, err
+	}
+	return parseCheckpoint(data)
+}
+
+// CheckpointConfig is the net-conf.json of the checkpoint at path.
+func CheckpointConfig(path string) ([]byte, error) {
+	c, err := readCheckpoint(path)
+	return c.Network, err
+}
+
+// checkpointPause bounds how often the file is written while leases come and go.
+const checkpointPause = time.Second
+
+// saveCheckpoint writes the file when the leases changed. A file that cannot be written is a warning: the
+// network works without it.
+func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
+	if a.Checkpoint == "" || a.saved != nil && sameLeases(*a.saved, snap) {
+		return
+	}
+	if wait := checkpointPause - time.Since(a.savedAt); wait > 0 {
+		time.AfterFunc(wait, a.kick)
+		return
+	}
+	a.savedAt = time.Now()
+	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Raw, Local: save(snap.Local)}
+	for _, p := range snap.Peers {
+		c.Peers = append(c.Peers, save(p))
+	}
+	if err := writeCheckpoint(a.Checkpoint, c); err != nil {
+		a.status.fail(a.Log, "write the checkpoint", err)
+		return
+	}
+	a.saved = &snap
+}
+
+func sameLeases(a, b subnet.Snapshot) bool {
+	if !a.Local.Equal(b.Local) || len(a.Peers) != len(b.Peers) {
+		return false
+	}
+	for i := range a.Peers {
+		if !a.Peers[i].Equal(b.Peers[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// writeCheckpoint replaces the file in one step, readable by root alone.
+func writeCheckpoint(path string, c checkpoint) error {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".checkpoint-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// bootID is the kernel's name of this boot, empty if it has none.
+func bootID() string {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(bytes.TrimSpace(data)))
+}

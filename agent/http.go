@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Serve answers /healthz, /readyz and /metrics on l until ctx is done.
+func (a *Agent) Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer) error {
+	mux := http.NewServeMux()
+	mux.Handle("/healthz", probe(a.status.Live))
+	mux.Handle("/readyz", probe(a.status.Ready))
+	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve health and metrics on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// probe answers 200 "ok", or 503 with the reason.
+func probe(check func() error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := check(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+}

@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// Rules is the kernel's firewall: like Kernel, but all that is ours is known by its name.
+type Rules interface {
+	Observe(ctx context.Context) (netstate.State, error)
+	Apply(ctx context.Context, p netstate.Plan) error
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Join makes one Kernel of the network state and the firewall.
+func Join(net Kernel, rules Rules) Kernel { return joined{net, rules} }
+
+type joined struct {
+	net   Kernel
+	rules Rules
+}
+
+func (j joined) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
+	state, err := j.net.Observe(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	chains, err := j.rules.Observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	state.Merge(chains)
+	return state, nil
+}
+
+// Apply keeps the plan's order: chains are the last kind, so their changes stand together.
+func (j joined) Apply(ctx context.Context, p netstate.Plan) error {
+	var net, rules netstate.Plan
+	for _, c := range p {
+		if c.Key().Kind == netstate.KindChain {
+			rules = append(rules, c)
+		} else {
+			net = append(net, c)
+		}
+	}
+	var errs []error
+	if len(rules) > 0 {
+		errs = append(errs, j.rules.Apply(ctx, rules))
+	}
+	if len(net) > 0 {
+		errs = append(errs, j.net.Apply(ctx, net))
+	}
+	return errors.Join(errs...)
+}
+
+// Watch ends when either subscription ends.
+func (j joined) Watch(ctx context.Context) (<-chan struct{}, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	net, err := j.net.Watch(ctx)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	rules, err := j.rules.Watch(ctx)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	hints := make(chan struct{}, 1)
+	go func() {
+		defer cancel()
+		defer close(hints)
+		forward(hints, net, rules)
+	}()
+	return hints, nil
+}
+
+// forward passes hints on until one source is closed.
+func forward(hints chan<- struct{}, net, rules <-chan struct{}) {
+	for {
+		ok := false
+		select {
+		case _, ok = <-net:
+		case _, ok = <-rules:
+		}
+		if !ok {
+			return
+		}
+		select {
+		case hints <- struct{}{}:
+		default:
+		}
+	}
+}

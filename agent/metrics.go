@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Metrics are the agent's numbers for Prometheus.
+type Metrics struct {
+	snapshots    prometheus.Counter
+	peers        prometheus.Gauge
+	skipped      prometheus.Gauge
+	objects      *prometheus.GaugeVec
+	changes      *prometheus.CounterVec
+	applySeconds prometheus.Histogram
+	applyErrors  prometheus.Counter
+	wrong        prometheus.Gauge
+	fights       prometheus.Counter
+	ready        prometheus.Gauge
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		snapshots: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_snapshots_total",
+			Help: "Snapshots of the leases that the store delivered."}),
+		peers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_peers",
+			Help: "Other nodes that have a lease, those that are left out included."}),
+		skipped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_peers_skipped",
+			Help: "Peers' leases, or parts of them, that are left out; the log says why."}),
+		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twill_objects",
+			Help: "Kernel objects that should exist, by kind."}, []string{"kind"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twill_changes_total",
+			Help: "Changes that were applied to the kernel, by kind of object."}, []string{"kind"}),
+		applySeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twill_apply_seconds",
+			Help: "Time to apply one plan.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}),
+		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_apply_errors_total",
+			Help: "Plans of which a part could not be applied."}),
+		wrong: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_objects_wrong",
+			Help: "Kernel objects that were still not as wanted after the last look."}),
+		fights: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_contended_total",
+			Help: "Times that an object was found to be changed by someone else again and again."}),
+		ready: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_ready",
+			Help: "1 when pods of this node can count on their network."}),
+	}
+	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.wrong, m.fights, m.ready)
+	return m
+}
+
+func (m *Metrics) observed(snap subnet.Snapshot, want netstate.State) {
+	m.peers.Set(float64(len(snap.Peers)))
+	counts := map[netstate.Kind]int{}
+	for k := range want {
+		counts[k.Kind]++
+	}
+	for k := netstate.KindLink; k <= netstate.KindChain; k++ {
+		m.objects.WithLabelValues(k.String()).Set(float64(counts[k]))
+	}
+}
+
+func (m *Metrics) concluded(o outcome, ready bool) {
+	m.wrong.Set(float64(len(o.rest)))
+	m.ready.Set(0)
+	if ready {
+		m.ready.Set(1)
+	}
+}

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// planPatience is how long a dry run waits for the store.
+const planPatience = 15 * time.Second
+
+// Plan is what Run would change now. It claims no lease and writes nothing; a node without a lease has no plan.
+func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) {
+	node, err := a.look(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, planPatience)
+	defer cancel()
+	last, ok, err := a.Store.Last(ctx, a.unleased(node))
+	if err != nil || !ok {
+		return nil, nil, noLease(a.Node, err)
+	}
+	snap, err := a.firstSnapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(snap.Local.Stacks) == 0 {
+		snap.Local = last
+	}
+	want, skips := a.desired(node, snap)
+	plan, err := a.plan(ctx, want, true)
+	return plan, append(snap.Skips, skips...), err
+}
+
+func noLease(node string, err error) error {
+	if err != nil {
+		return fmt.Errorf("find the lease of node %s: %w", node, err)
+	}
+	return fmt.Errorf("node %s has no lease yet: start twilld without --dry-run to get one", node)
+}
+
+// firstSnapshot watches the store until it is in sync.
+func (a *Agent) firstSnapshot(ctx context.Context) (subnet.Snapshot, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var first *subnet.Snapshot
+	err := a.Store.Watch(ctx, func(snap subnet.Snapshot) {
+		if first == nil {
+			first = &snap
+			cancel()
+		}
+	})
+	if first != nil {
+		return *first, nil
+	}
+	return subnet.Snapshot{}, errors.Join(fmt.Errorf("the store was not in sync within %s", planPatience), err)
+}
+
+// Cleanup deletes everything of Twill's from a kernel and returns what was deleted.
+func Cleanup(ctx context.Context, k Kernel) (netstate.Plan, error) {
+	var done netstate.Plan
+	for range maxRounds {
+		have, err := k.Observe(ctx, nil)
+		if err != nil {
+			return done, err
+		}
+		plan := netstate.Diff(nil, have)
+		if len(plan) == 0 {
+			return done, nil
+		}
+		if err := k.Apply(ctx, plan); err != nil {
+			return done, err
+		}
+		done = append(done, plan...)
+	}
+	return done, nil
+}

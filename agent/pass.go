@@ -1,0 +1,221 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// maxRounds bounds the fixpoint of one pass: a recreated device needs a second round for what the kernel
+// deleted with it, and a switched backend a third for a name or port that was still in use.
+const maxRounds = 4
+
+// pass looks once: facts, leases, kernel. It returns when to look again if nothing happens.
+func (a *Agent) pass(ctx context.Context) time.Duration {
+	a.status.beat()
+	node, err := a.look(ctx)
+	if err != nil {
+		a.status.fail(a.Log, "choose the underlay", err)
+		if len(node.Underlays) == 0 {
+			return firstRetry * 10
+		}
+	}
+	a.node = node
+	a.offer(node)
+	snap, synced := a.newest()
+	if snap == nil {
+		return firstRetry
+	}
+	want, skips := a.desired(node, *snap)
+	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
+	a.Metrics.observed(*snap, want)
+	rest, err := a.converge(ctx, want, synced)
+	if ctx.Err() != nil {
+		return resync
+	}
+	return a.conclude(node, *snap, synced, outcome{want, rest, err})
+}
+
+// look reads the machine's facts. With an error, the node may still have the underlays that it had before: a
+// flapping interface is no reason to forget the peers.
+func (a *Agent) look(ctx context.Context) (backend.Node, error) {
+	interfaces, err := a.Machine.Interfaces(ctx)
+	if err != nil {
+		return a.node, err
+	}
+	node := backend.Node{Name: a.Node, MACs: map[string]netstate.MAC{}}
+	for _, i := range interfaces {
+		node.MACs[i.Name] = i.MAC
+	}
+	for _, pool := range a.Network.Pools {
+		before, _ := a.node.Underlay(pool.Is4())
+		underlay, err := a.Choice.Pick(interfaces, pool.Is4(), before, a.Machine.RouteTo)
+		if err != nil {
+			node.Underlays = a.node.Underlays
+			return node, err
+		}
+		node.Underlays = append(node.Underlays, underlay)
+	}
+	return node, nil
+}
+
+// patience is how long a start waits for the store before it goes on with the checkpoint.
+const patience = 3 * time.Second
+
+// newest is the newest snapshot, and whether it comes from the store in this run. Nil: there is none yet.
+func (a *Agent) newest() (snap *subnet.Snapshot, synced bool) {
+	if snap := a.snapshot.Load(); snap != nil {
+		return snap, true
+	}
+	if time.Since(a.begun) < patience {
+		return nil, false
+	}
+	c, err := readCheckpoint(a.Checkpoint)
+	if err != nil || c.Node != a.Node || c.Local.Backend != a.BackendName {
+		return nil, false
+	}
+	snapshot := c.snapshot()
+	a.status.once(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
+	return &snapshot, false
+}
+
+// desired is everything that should exist on this node.
+func (a *Agent) desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	node.Last = snap.Local
+	want, skips := a.Backend.Desired(node, snap)
+	base, firewall := a.Base, a.Firewall
+	base.MTU = a.Backend.MTU(node)
+	firewall.Stacks = nil
+	for _, stack := range snap.Local.Stacks {
+		if pool, ok := a.Network.Pool(stack.Is4()); ok {
+			firewall.Stacks = append(firewall.Stacks, backend.FirewallStack{
+				Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Is4())})
+		}
+	}
+	want.Merge(backend.Base(base, node, snap.Local))
+	want.Add(backend.FirewallChains(firewall)...)
+	return want, skips
+}
+
+// overlay is the device in want that encapsulates one family's packets, empty if there is none.
+func overlay(want netstate.State, is4 bool) string {
+	for _, o := range want {
+		if v, ok := o.(netstate.VXLAN); ok && v.Local.Is4() == is4 {
+			return v.Name
+		}
+	}
+	return ""
+}
+
+// converge brings the kernel to want and returns what is still different. Without the store's own word
+// nothing is deleted.
+func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, error) {
+	var before netstate.Plan
+	var applied error
+	for range maxRounds {
+		plan, err := a.plan(ctx, want, synced)
+		switch {
+		case err != nil || len(plan) == 0:
+			return plan, err
+		case applied != nil && slices.Equal(plan, before):
+			return plan, applied // trying again at once would not help
+		}
+		began := time.Now()
+		applied = a.Kernel.Apply(ctx, plan)
+		a.logPlan(plan, time.Since(began), applied)
+		if applied == nil {
+			a.fights.note(plan, time.Now())
+		}
+		before = plan
+	}
+	plan, err := a.plan(ctx, want, synced)
+	if err == nil && len(plan) > 0 {
+		err = fmt.Errorf("%d objects are still not as wanted, the first: %s", len(plan), plan[0])
+	}
+	return plan, err
+}
+
+// plan is what to change now. Objects that someone else keeps changing back wait.
+func (a *Agent) plan(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, error) {
+	have, err := a.Kernel.Observe(ctx, want)
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's state: %w", err)
+	}
+	plan := netstate.Diff(want, have)
+	now := time.Now()
+	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
+		return !synced && c.Want == nil || a.fights.held(c.Key(), now)
+	}), nil
+}
+
+// outcome is how a pass ended: what was wanted, what of it is not so, and why.
+type outcome struct {
+	want netstate.State
+	rest netstate.Plan
+	err  error
+}
+
+// broken says whether the node's data path as a whole does not work, as opposed to the way to some peers.
+func (o outcome) broken() bool {
+	if o.err != nil && len(o.rest) == 0 {
+		return true // not even read back
+	}
+	wayToPeers := 0
+	for _, c := range o.rest {
+		switch c.Key().Kind {
+		case netstate.KindNeigh, netstate.KindFDB, netstate.KindRoute:
+			wayToPeers++
+		default:
+			return true
+		}
+	}
+	return wayToPeers > len(o.want)/2
+}
+
+// conclude tells the world how the pass ended, and returns when to look again.
+func (a *Agent) conclude(node backend.Node, snap subnet.Snapshot, synced bool, o outcome) time.Duration {
+	broken := o.broken()
+	if !broken {
+		o.err = errors.Join(o.err, a.writeEnv(node, snap.Local))
+		broken = o.err != nil && len(o.rest) == 0
+	}
+	if o.err != nil {
+		a.status.fail(a.Log, "bring the kernel to the wanted state", o.err)
+	}
+	a.status.concluded(synced, broken)
+	a.Metrics.concluded(o, a.status.Ready() == nil)
+	a.reportFights()
+	a.reportNetwork(o)
+	if synced {
+		a.saveCheckpoint(snap)
+	}
+	switch {
+	case o.err != nil:
+		return a.status.backoff()
+	case a.fights.any():
+		return time.Second
+	}
+	a.status.worked()
+	return resync
+}
+
+// writeEnv tells the CNI plugin of the lease.
+func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
+	env := subnet.Env{MTU: a.Backend.MTU(node), IPMasq: a.Firewall.Masq, BootID: bootID()}
+	for _, stack := range lease.Stacks {
+		pool, ok := a.Network.Pool(stack.Is4())
+		if !ok {
+			continue
+		}
+		env.Networks = append(env.Networks, pool.Network)
+		env.Subnets = append(env.Subnets, netip.PrefixFrom(backend.Gateway(stack.Subnet), stack.Subnet.Bits()))
+	}
+	return subnet.WriteEnv(a.SubnetFile, env)
+}

@@ -36,11 +36,14 @@ type Outager interface {
 // family, IPv4 first, each with 32 subnets. What it starts ends with the test.
 type New func(t *testing.T, pools []subnet.Pool) Harness
 
-// Pools are the pools of the suite's clusters.
-var pools = map[string][]subnet.Pool{
-	"ipv4": {v4},
-	"ipv6": {v6},
-	"dual": {v4, v6},
+// families are the kinds of clusters on which the suite runs.
+var families = []struct {
+	name  string
+	pools []subnet.Pool
+}{
+	{"ipv4", []subnet.Pool{v4}},
+	{"ipv6", []subnet.Pool{v6}},
+	{"dual", []subnet.Pool{v4, v6}},
 }
 
 // The pools are small, so that many nodes at once collide.
@@ -57,11 +60,11 @@ var (
 
 // Run holds the contract against the store of newHarness, on IPv4, IPv6 and dual-stack clusters.
 func Run(t *testing.T, newHarness New) {
-	for family, pools := range pools {
-		t.Run(family, func(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
 			for _, c := range cases {
 				t.Run(c.name, func(t *testing.T) {
-					c.run(cluster{t: t, harness: newHarness(t, pools), pools: pools})
+					c.run(cluster{t: t, harness: newHarness(t, f.pools), pools: f.pools})
 				})
 			}
 		})

@@ -1,0 +1,121 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// malformedError is a file that somebody has to mend.
+type malformedError struct {
+	path string
+	err  error
+}
+
+func (e malformedError) Error() string { return fmt.Sprintf("read %s: %v", e.path, e.err) }
+func (e malformedError) Unwrap() error { return e.err }
+
+// version tells one content of the file from another without reading it. The zero version is no file.
+type version struct {
+	inode uint64
+	size  int64
+	mtime time.Time
+}
+
+// settled says whether a later write would change v for sure: file systems give two writes of the same clock
+// tick (4 ms and more) the same mtime, and a freed inode number to the next file.
+func (v version) settled() bool { return time.Since(v.mtime) > time.Second }
+
+func (s *Store) stat() (version, error) {
+	info, err := os.Stat(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return version{}, nil
+	}
+	if err != nil {
+		return version{}, fmt.Errorf("look at leases: %w", err)
+	}
+	return version{inode: info.Sys().(*syscall.Stat_t).Ino, size: info.Size(), mtime: info.ModTime()}, nil
+}
+
+func (s *Store) read() (document, error) {
+	data, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return document{}, nil
+	}
+	if err != nil {
+		return document{}, fmt.Errorf("read leases: %w", err)
+	}
+	doc, err := parse(data)
+	if err != nil {
+		return document{}, malformedError{s.path, err}
+	}
+	return doc, nil
+}
+
+// update changes the file under the lock, if change says so.
+func (s *Store) update(ctx context.Context, change func(*document) (bool, error)) error {
+	unlock, err := lock(ctx, s.path+".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	doc, err := s.read()
+	if err != nil {
+		return err
+	}
+	changed, err := change(&doc)
+	if err != nil || !changed {
+		return err
+	}
+	data, err := doc.format()
+	if err != nil {
+		return fmt.Errorf("encode leases: %w", err)
+	}
+	return replace(s.path, data)
+}
+
+// lock takes the flock on path. It asks again and again because a flock that blocks does not end with ctx.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock leases: %w", err)
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil // which gives the lock back
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// replace writes data to path so that readers see the old file or the new one, also after a crash.
+func replace(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("write leases: %w", err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}

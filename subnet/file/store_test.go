@@ -1,0 +1,210 @@
+package file
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+	"github.com/twill-net/twill/subnet/storetest"
+)
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T, pools []subnet.Pool) storetest.Harness {
+		return harness{path: filepath.Join(t.TempDir(), "leases.json"), pools: pools}
+	})
+}
+
+// harness does to the file what a human with an editor does.
+type harness struct {
+	path  string
+	pools []subnet.Pool
+}
+
+func (h harness) Store(*testing.T, subnet.Lease) subnet.Store { return New(h.path, h.pools) }
+
+// edit changes the node's entry, or removes it when change returns nil.
+func (h harness) edit(t *testing.T, node string, change func(json.RawMessage) json.RawMessage) {
+	t.Helper()
+	err := New(h.path, h.pools).update(t.Context(), func(doc *document) (bool, error) {
+		i := doc.find(node)
+		if i < 0 {
+			t.Fatalf("node %s has no entry", node)
+		}
+		if entry := change(doc.Leases[i]); entry != nil {
+			doc.Leases[i] = entry
+		} else {
+			doc.Leases = append(doc.Leases[:i], doc.Leases[i+1:]...)
+		}
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h harness) Delete(t *testing.T, l subnet.Lease) {
+	h.edit(t, l.Node, func(json.RawMessage) json.RawMessage { return nil })
+}
+
+func (h harness) Leave(t *testing.T, l subnet.Lease) { h.Delete(t, l) }
+
+func (h harness) Alter(t *testing.T, l subnet.Lease) {
+	h.edit(t, l.Node, func(entry json.RawMessage) json.RawMessage {
+		altered, err := decode(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		altered.Stacks[0].Subnet = h.pools[0].Subnet(31)
+		altered.Stacks[0].Data = json.RawMessage(`{"VNI":2}`)
+		entry, err = encode(altered)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entry
+	})
+}
+
+func (h harness) Damage(t *testing.T, l subnet.Lease) string {
+	h.edit(t, l.Node, func(json.RawMessage) json.RawMessage {
+		return json.RawMessage(`{"node":"` + l.Node + `","stacks":7}`)
+	})
+	return l.Node
+}
+
+func (h harness) Outage(t *testing.T, during func()) {
+	good, err := os.ReadFile(h.path)
+	if err != nil {
+		good = []byte(`{"leases":[]}`)
+	}
+	put := func(data []byte) {
+		if err := os.WriteFile(h.path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put([]byte(`{"leases":[`))
+	during()
+	put(good)
+}
+
+var pool = subnet.Pool{
+	Network: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24,
+	Min: netip.MustParseAddr("10.244.0.0"), Max: netip.MustParseAddr("10.244.3.0"),
+}
+
+func want(node, underlay string) subnet.Lease {
+	return subnet.Lease{Node: node, Backend: "vxlan", Stacks: []subnet.Stack{{Underlay: netip.MustParseAddr(underlay)}}}
+}
+
+func TestAcquireKeepsForeignEntriesAndOrder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "leases.json")
+	before := `{"leases": [{"node": "z", "future": {"a": 1}, "stacks": [{"subnet": "10.244.1.0/24", "underlay": "192.0.2.26"}]},
+		{"strange": true}, 7, {"node": "b", "stacks": [{"subnet": "10.244.2.0/24", "underlay": "192.0.2.2"}]}]}`
+	if err := os.WriteFile(path, []byte(before), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	store := New(path, []subnet.Pool{pool})
+	if _, err := store.Acquire(t.Context(), want("b", "192.0.2.22")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Acquire(t.Context(), want("a", "192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, skips, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, l := range leases {
+		got = append(got, l.Node+" "+l.Stacks[0].Underlay.String())
+	}
+	for _, s := range skips {
+		got = append(got, s.Node+": "+s.Reason)
+	}
+	const expect = `z 192.0.2.26|b 192.0.2.22|a 192.0.2.1|entry 2: the key node is missing|` +
+		`entry 3: json: cannot unmarshal number into Go value of type file.record`
+	if strings.Join(got, "|") != expect {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "|"), expect)
+	}
+	if !strings.Contains(string(data), `"future"`) || !strings.Contains(string(data), `"strange"`) {
+		t.Errorf("foreign text was lost:\n%s", data)
+	}
+}
+
+func TestAcquireErrors(t *testing.T) {
+	dir := t.TempDir()
+	store := New(filepath.Join(dir, "leases.json"), []subnet.Pool{pool})
+	for i := range 4 {
+		if _, err := store.Acquire(t.Context(), want(string(rune('a'+i)), "192.0.2.1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		store *Store
+		want  subnet.Lease
+		err   string
+	}{
+		{store, want("x", "192.0.2.9"), "all 4 subnets of 10.244.0.0/16 are in use"},
+		{store, want("x", "2001:db8::1"), `the lease of node "x" has no address for network 10.244.0.0/16`},
+		{store, want("", "192.0.2.9"), "the node has no name"},
+		{New(filepath.Join(dir, "no", "leases.json"), store.pools), want("x", "192.0.2.9"), "no such file or directory"},
+	} {
+		if _, err := tc.store.Acquire(t.Context(), tc.want); err == nil || !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("got %v, want an error with %q", err, tc.err)
+		}
+	}
+}
+
+func TestAcquireGivesUpOnALockThatIsHeld(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "leases.json")
+	unlock, err := lock(t.Context(), path+".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := New(path, []subnet.Pool{pool}).Acquire(ctx, want("a", "192.0.2.1")); err == nil {
+		t.Error("acquired a lease without the lock")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	l := want("a", "192.0.2.1")
+	l.Stacks[0].Subnet = pool.Subnet(1)
+	good, err := Format([]subnet.Lease{l})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte(`{"leases":[null,{"node":"a","stacks":[{"subnet":"::ffff:1.2.3.0/120","underlay":"fe80::1%eth0"}]}]}`))
+	f.Add([]byte(`{"leases":[{"node":"a","stacks":[{"subnet":"fd00::/64","underlay":"fd01::1"},{"subnet":"10.0.0.0/24","underlay":"10.9.0.1","data":null}]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		leases, _, err := Parse(data)
+		if err != nil {
+			return
+		}
+		text, err := Format(leases)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, skips, err := Parse(text)
+		if err != nil || len(skips) > 0 || len(back) != len(leases) {
+			t.Fatalf("%q is read as %q, and that as %+v %+v %v", data, text, back, skips, err)
+		}
+		for i := range back {
+			if !back[i].Equal(leases[i]) {
+				t.Errorf("lease %+v becomes %+v", leases[i], back[i])
+			}
+		}
+	})
+}

@@ -1,0 +1,48 @@
+# Twill's build. `make help` lists the targets.
+export CGO_ENABLED = 0
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS  = -s -w -X main.version=$(VERSION)
+BINARIES = twilld twill twillctl
+LINT     = bin/golangci-lint
+LINTVER  = v2.15.0
+LAB     ?= --nodes 3 --pods 2
+
+.PHONY: help build lab lab-down test lint kube-tools fuzz bench image clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
+	@for b in $(BINARIES); do echo "build $$b"; go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
+
+lab: build ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
+	bin/twillctl lab up $(LAB)
+
+lab-down: build ## Remove that cluster
+	bin/twillctl lab down
+
+test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
+	.ci/test
+
+lint: $(LINT) ## Check the style
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
+	$(LINT) run ./...
+
+$(LINT):
+	@echo "building golangci-lint $(LINTVER), once; this takes a few minutes"
+	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVER)
+
+kube-tools: ## Build the Kubernetes binaries that tests and labs use, once
+	tools/kube/build
+
+fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
+	.ci/fuzz
+
+bench: build ## Run the benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+image: ## Build the container image from the Dockerfile with buildah
+	buildah bud --build-arg VERSION=$(VERSION) -t twill:$(VERSION) .
+
+clean: ## Remove what the build made
+	rm -rf bin

@@ -1,0 +1,258 @@
+package firewall
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// field is what a register was loaded with.
+type field uint8
+
+const (
+	nothing field = iota
+	srcAddr
+	dstAddr
+	packetMark
+	outName
+	srcType
+)
+
+// decoder reads a rule's expressions back. It knows the shapes that encode writes; whatever else it meets goes
+// into the rule's Extra, so that an altered rule is another rule.
+type decoder struct {
+	ipv6 bool
+	rule netstate.Rule
+	load field
+	size int    // bytes loaded
+	mask []byte // of a bitwise since the load
+}
+
+// decode is the rule that r says. Counters are left out.
+func decode(r rawRule, ipv6 bool) netstate.Rule {
+	d := decoder{ipv6: ipv6}
+	for _, e := range r.exprs {
+		if !d.expr(e) {
+			d.load = nothing
+			d.rule.Extra = join(d.rule.Extra, e.name+" "+hex.EncodeToString(e.data))
+		}
+	}
+	return d.rule
+}
+
+// expr takes one expression in and says whether it was understood to the last attribute.
+func (d *decoder) expr(e rawExpr) bool {
+	if e.name == "counter" {
+		return true
+	}
+	attrs, err := attributes(e.data)
+	if err != nil || d.rule.Verdict != netstate.None {
+		return false
+	}
+	switch e.name {
+	case "payload":
+		return d.payload(attrs)
+	case "meta":
+		return d.meta(attrs)
+	case "fib": // result 3: address type; flags 1: of the source address
+		d.load = srcType
+		return attrs.are(map[uint16]uint32{1: unix.NFT_REG_1, 2: 3, 3: 1})
+	case "bitwise":
+		return d.bitwise(attrs)
+	case "cmp":
+		return d.cmp(attrs)
+	case "immediate":
+		return d.verdict(attrs)
+	case "masq":
+		return d.masquerade(attrs)
+	}
+	return false
+}
+
+// are says whether m holds exactly these numbers; attributes that are not named must be zero.
+func (m attrMap) are(want map[uint16]uint32) bool {
+	for t, data := range m {
+		if len(data) != 4 || binary.BigEndian.Uint32(data) != want[t] {
+			return false
+		}
+	}
+	for t := range want {
+		if _, ok := m[t]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *decoder) payload(attrs attrMap) bool {
+	offset, _ := attrs.u32(unix.NFTA_PAYLOAD_OFFSET)
+	size, _ := attrs.u32(unix.NFTA_PAYLOAD_LEN)
+	src, dst, full := uint32(src4), uint32(dst4), 4
+	if d.ipv6 {
+		src, dst, full = src6, dst6, 16
+	}
+	d.load, d.size, d.mask = nothing, int(size), nil
+	switch offset {
+	case src:
+		d.load = srcAddr
+	case dst:
+		d.load = dstAddr
+	}
+	return d.load != nothing && 0 < d.size && d.size <= full && attrs.are(map[uint16]uint32{
+		unix.NFTA_PAYLOAD_DREG: unix.NFT_REG_1, unix.NFTA_PAYLOAD_BASE: unix.NFT_PAYLOAD_NETWORK_HEADER,
+		unix.NFTA_PAYLOAD_OFFSET: offset, unix.NFTA_PAYLOAD_LEN: size,
+	})
+}
+
+func (d *decoder) meta(attrs attrMap) bool {
+	key, _ := attrs.u32(unix.NFTA_META_KEY)
+	d.load, d.mask = nothing, nil
+	switch key {
+	case unix.NFT_META_MARK:
+		d.load = packetMark
+	case unix.NFT_META_OIFNAME:
+		d.load = outName
+	}
+	return d.load != nothing && attrs.are(map[uint16]uint32{
+		unix.NFTA_META_DREG: unix.NFT_REG_1, unix.NFTA_META_KEY: key,
+	})
+}
+
+// bitwise accepts a plain "and" with the register that was just loaded.
+func (d *decoder) bitwise(attrs attrMap) bool {
+	m, xor := dataValue(attrs[unix.NFTA_BITWISE_MASK]), dataValue(attrs[unix.NFTA_BITWISE_XOR])
+	delete(attrs, unix.NFTA_BITWISE_MASK)
+	delete(attrs, unix.NFTA_BITWISE_XOR)
+	ok := d.load != nothing && d.mask == nil && len(m) > 0 && len(bytes.Trim(xor, "\x00")) == 0
+	d.mask = m
+	return ok && attrs.are(map[uint16]uint32{
+		unix.NFTA_BITWISE_SREG: unix.NFT_REG_1, unix.NFTA_BITWISE_DREG: unix.NFT_REG_1,
+		unix.NFTA_BITWISE_LEN: uint32(len(m)),
+	})
+}
+
+func (d *decoder) cmp(attrs attrMap) bool {
+	data := dataValue(attrs[unix.NFTA_CMP_DATA])
+	op, _ := attrs.u32(unix.NFTA_CMP_OP)
+	reg, _ := attrs.u32(unix.NFTA_CMP_SREG)
+	if len(attrs) != 3 || reg != unix.NFT_REG_1 || op > unix.NFT_CMP_NEQ {
+		return false
+	}
+	load := d.load
+	d.load = nothing
+	return d.condition(load, op == unix.NFT_CMP_NEQ, data)
+}
+
+// condition sets the field of the rule that a comparison stands for; each can be set once.
+func (d *decoder) condition(load field, not bool, data []byte) bool {
+	r := &d.rule
+	switch {
+	case load == srcAddr && not:
+		return d.prefix(&r.NotSrc, data)
+	case load == srcAddr:
+		return d.prefix(&r.Src, data)
+	case load == dstAddr && not:
+		return d.prefix(&r.NotDst, data)
+	case load == dstAddr:
+		return d.prefix(&r.Dst, data)
+	case load == packetMark && !not && r.Mark == 0 && len(data) == 4 && bytes.Equal(data, d.mask):
+		r.Mark = binary.NativeEndian.Uint32(data)
+	case load == outName && not && r.NotOut == "" && bytes.HasSuffix(data, []byte{0}):
+		r.NotOut = cstring(data)
+	case load == srcType && !not && !r.Local && len(data) == 4 && binary.NativeEndian.Uint32(data) == unix.RTN_LOCAL:
+		r.Local = true
+	default:
+		return false
+	}
+	return true
+}
+
+// prefix sets p to data and the mask of the load, which may be shorter than an address: whole bytes of it.
+func (d *decoder) prefix(p *netip.Prefix, data []byte) bool {
+	bits := 8 * d.size
+	if d.mask != nil {
+		for bits = 0; bits < 8*len(d.mask) && d.mask[bits/8]&(0x80>>(bits%8)) != 0; bits++ {
+		}
+		if !bytes.Equal(d.mask, maskBytes(bits, len(d.mask))) {
+			return false
+		}
+	}
+	full := make([]byte, 4)
+	if d.ipv6 {
+		full = make([]byte, 16)
+	}
+	copy(full, data)
+	addr, _ := netip.AddrFromSlice(full)
+	if p.IsValid() || len(data) != d.size {
+		return false
+	}
+	*p = netip.PrefixFrom(addr, bits)
+	return p.IsValid() && *p == p.Masked()
+}
+
+func (d *decoder) verdict(attrs attrMap) bool {
+	data, err := attributes(attrs[unix.NFTA_IMMEDIATE_DATA])
+	if err != nil {
+		return false
+	}
+	v, err := attributes(data[unix.NFTA_DATA_VERDICT])
+	code, ok := v.u32(unix.NFTA_VERDICT_CODE)
+	if err != nil || !ok || len(v) != 1 {
+		return false
+	}
+	switch int32(code) {
+	case unix.NFT_RETURN:
+		d.rule.Verdict = netstate.Return
+	case int32(nfAccept):
+		d.rule.Verdict = netstate.Accept
+	default:
+		return false
+	}
+	return true
+}
+
+// nfAccept is NF_ACCEPT of linux/netfilter.h, also a chain's policy "accept".
+const nfAccept = 1
+
+func (d *decoder) masquerade(attrs attrMap) bool {
+	if attrs.are(nil) {
+		d.rule.Verdict = netstate.Masquerade
+		return true
+	}
+	d.rule.Verdict = netstate.MasqueradeRandom
+	return attrs.are(map[uint16]uint32{unix.NFTA_MASQ_FLAGS: unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY})
+}
+
+// jumpTo is the chain that an iptables-nft rule jumps or goes to.
+func (r rawRule) jumpTo() string {
+	for _, e := range r.exprs {
+		if e.name != "immediate" {
+			continue
+		}
+		attrs, _ := attributes(e.data)
+		data, _ := attributes(attrs[unix.NFTA_IMMEDIATE_DATA])
+		verdict, _ := attributes(data[unix.NFTA_DATA_VERDICT])
+		if chain := cstring(verdict[unix.NFTA_VERDICT_CHAIN]); chain != "" {
+			return chain
+		}
+	}
+	return ""
+}
+
+// dataValue is the NFTA_DATA_VALUE in nested.
+func dataValue(nested []byte) []byte {
+	attrs, _ := attributes(nested)
+	return attrs[unix.NFTA_DATA_VALUE]
+}
+
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + ", " + b
+}

@@ -1,0 +1,164 @@
+// Package firewall is the kernel side of netstate.Chain: it observes, applies and watches firewall rules, over
+// nf_tables netlink or through the iptables binaries.
+//
+// Nothing is forked while the rules stand still. nf_tables (iptables-nft included) has a generation number that
+// moves with every change, and legacy iptables tables can be read with one getsockopt; only when the rules of
+// our own iptables chains have moved are they listed with "iptables -S".
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// errMoved says that rules changed while they were read.
+var errMoved = errors.New("rules kept changing while they were read")
+
+// families are the address families, by Chain.IPv6.
+var families = [...]bool{false, true}
+
+// Firewall reads and writes the chains of one network namespace, the one of the thread that calls it. It is
+// used by one goroutine; only Watch's own goroutine runs beside it.
+type Firewall struct {
+	nf         nfnl
+	known      bool           // whether generation, native and compat hold
+	generation uint32         // of native and compat
+	native     netstate.State // the nftables mode's chains
+	compat     []found        // the iptables mode's chains that live in nf_tables
+	lists      map[place]list // what iptables -S said, as long as the fingerprint stands
+	tools      toolbox
+}
+
+// New makes a Firewall. It opens nothing yet.
+func New() *Firewall { return &Firewall{lists: map[place]list{}} }
+
+// Close gives back what the Firewall holds. It can be used again.
+func (f *Firewall) Close() { f.nf.close() }
+
+// Observe gives the chains that are ours, in both modes: what flannel, or this agent in the other mode, left
+// here appears too, so that a plan deletes it.
+func (f *Firewall) Observe(context.Context) (netstate.State, error) {
+	err := f.observeNF()
+	state := netstate.State{}
+	state.Merge(f.native)
+	legacy, legacyErr := f.observeLegacy()
+	for _, o := range append(f.compat[:len(f.compat):len(f.compat)], legacy...) {
+		f.merge(state, o)
+	}
+	return state, errors.Join(err, legacyErr)
+}
+
+// merge adds a chain of the iptables mode. Chains can stand in both variants of iptables; the one that we do
+// not write to makes the object differ from every wanted one, and so it goes.
+func (f *Firewall) merge(state netstate.State, o found) {
+	c := o.chain
+	if o.variant != f.tools.variant() {
+		c.Extra = join(c.Extra, "in "+o.variant.String())
+	}
+	if other, ok := state[c.Key()].(netstate.Chain); ok {
+		other.Extra = join(other.Extra, c.Extra)
+		c = other
+	}
+	state.Add(c)
+}
+
+// observeNF reads nf_tables again if its generation moved. A kernel without nf_tables has none of our chains.
+func (f *Firewall) observeNF() error {
+	for range 10 {
+		before, err := f.nf.generation()
+		if noNFTables(err) {
+			f.native, f.compat = nil, nil
+			return nil
+		}
+		if err != nil || (f.known && before == f.generation) {
+			return err
+		}
+		f.known = false
+		native, compat, err := f.readNF()
+		if err != nil && !errors.Is(err, errMoved) {
+			return err
+		}
+		after, genErr := f.nf.generation()
+		if genErr != nil {
+			return genErr
+		}
+		if err == nil && before == after {
+			f.native, f.compat, f.generation, f.known = native, compat, before, true
+			return nil
+		}
+	}
+	return errMoved
+}
+
+func (f *Firewall) readNF() (netstate.State, []found, error) {
+	native := netstate.State{}
+	for _, ipv6 := range families {
+		for _, role := range roles {
+			c, ok, err := f.readNative(ipv6, role)
+			if err != nil {
+				return nil, nil, err
+			}
+			if ok {
+				native.Add(c)
+			}
+		}
+	}
+	compat, err := f.readCompat()
+	return native, compat, err
+}
+
+// Apply carries out the changes of plan that are about chains, each in one transaction. It does all that can
+// be done and joins the errors.
+func (f *Firewall) Apply(ctx context.Context, plan netstate.Plan) error {
+	var errs []error
+	for _, change := range plan {
+		if change.Key().Kind != netstate.KindChain {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		if err := f.change(change); err != nil {
+			errs = append(errs, fmt.Errorf("write %s: %w", change.Key().Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Firewall) change(change netstate.Change) error {
+	if want, ok := change.Want.(netstate.Chain); ok {
+		if want.Mode == netstate.NFTables {
+			return f.putNative(want)
+		}
+		return f.putIPTables(want)
+	}
+	was := change.Was.(netstate.Chain)
+	if was.Mode == netstate.NFTables {
+		return f.deleteNative(was)
+	}
+	return f.deleteIPTables(was)
+}
+
+// roles are the chains of one mode and family.
+var roles = [...]netstate.Role{netstate.Postrouting, netstate.Forward}
+
+// rulesOf are c's rules without the empty places.
+func rulesOf(c netstate.Chain) []netstate.Rule {
+	var rules []netstate.Rule
+	for _, r := range c.Rules {
+		if r != (netstate.Rule{}) {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+// setRules puts rules into c; those that do not fit go into Extra.
+func setRules(c *netstate.Chain, rules []netstate.Rule) {
+	for _, r := range rules[copy(c.Rules[:], rules):] {
+		c.Extra = join(c.Extra, r.String())
+	}
+}

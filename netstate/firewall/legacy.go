@@ -1,0 +1,177 @@
+package firewall
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Legacy iptables tables are read with getsockopt, as iptables-legacy does (linux/netfilter_ipv4/ip_tables.h and
+// its IPv6 twin), because starting a process for it every second is what this package is there to avoid.
+// A table that is asked for by name comes into being, so only those that /proc names are asked for.
+
+// Numbers of both families' getsockopt interface.
+const (
+	soGetInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
+	soGetEntries = 65
+	infoSize     = 84 // struct ipt_getinfo: name, valid_hooks, hook_entry[5], underflow[5], num_entries, size
+	entriesStart = 40 // struct ipt_get_entries: name, size, padding
+)
+
+// layout is where the fields of struct ipt_entry or ip6t_entry are.
+type layout struct {
+	domain, level        int
+	names                string
+	nextOffset, counters int
+	minEntry             int
+}
+
+func layoutOf(ipv6 bool) layout {
+	if ipv6 {
+		return layout{unix.AF_INET6, unix.SOL_IPV6, "/proc/thread-self/net/ip6_tables_names", 142, 152, 168}
+	}
+	return layout{unix.AF_INET, unix.SOL_IP, "/proc/thread-self/net/ip_tables_names", 90, 96, 112}
+}
+
+// observeLegacy finds the iptables mode's chains in ip_tables.
+func (f *Firewall) observeLegacy() ([]found, error) {
+	var all []found
+	var errs []error
+	for _, ipv6 := range families {
+		for _, role := range roles {
+			p := place{legacy, ipv6, role}
+			fingerprint, exists, err := fingerprintLegacy(p)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if !exists {
+				delete(f.lists, p)
+				continue
+			}
+			c, err := f.list(p, fingerprint)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, found{legacy, c})
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// fingerprintLegacy is a hash over a table without its counters, and whether our chain is in it. A chain's name
+// stands in its head entry; a jump cannot outlive its chain.
+func fingerprintLegacy(p place) (sum [sha256.Size]byte, exists bool, err error) {
+	s := siteOf(p.role)
+	tables, err := legacyTables(p.ipv6)
+	if err != nil || !slices.Contains(tables, s.table) {
+		return sum, false, err
+	}
+	blob, err := legacyEntries(p.ipv6, s.table)
+	if err != nil {
+		return sum, false, fmt.Errorf("read legacy table %s: %w", s.table, err)
+	}
+	maskCounters(blob, layoutOf(p.ipv6))
+	return sha256.Sum256(blob), bytes.Contains(blob, append([]byte(s.chain), 0)), nil
+}
+
+// legacyTables are the tables that exist in this network namespace; none if the kernel part is not loaded.
+func legacyTables(ipv6 bool) ([]string, error) {
+	names, err := os.ReadFile(layoutOf(ipv6).names)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list legacy tables: %w", err)
+	}
+	return strings.Fields(string(names)), nil
+}
+
+// legacyEntries is a table's rules as the kernel holds them. Between the question for its size and the one for
+// its rules the table can change: then the second fails with EAGAIN and both are asked again.
+func legacyEntries(ipv6 bool, table string) ([]byte, error) {
+	for range 10 {
+		info, err := legacyInfo(ipv6, table)
+		if err != nil {
+			return nil, err
+		}
+		size := binary.NativeEndian.Uint32(info[infoSize-4:])
+		blob := make([]byte, entriesStart+int(size))
+		copy(blob, table)
+		binary.NativeEndian.PutUint32(blob[32:], size)
+		switch err := getsockopt(layoutOf(ipv6), soGetEntries, blob); {
+		case err == nil:
+			return blob[entriesStart:], nil
+		case !errors.Is(err, unix.EAGAIN):
+			return nil, err
+		}
+	}
+	return nil, errMoved
+}
+
+func legacyInfo(ipv6 bool, table string) ([]byte, error) {
+	info := make([]byte, infoSize)
+	copy(info, table)
+	return info, getsockopt(layoutOf(ipv6), soGetInfo, info)
+}
+
+// getsockopt asks with buf as the question, and has the answer in it.
+func getsockopt(l layout, option int, buf []byte) error {
+	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	size := uint32(len(buf))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(l.level), uintptr(option),
+		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// maskCounters zeroes the counters of every entry: two 64 bit numbers.
+func maskCounters(blob []byte, l layout) {
+	for len(blob) >= l.minEntry {
+		clear(blob[l.counters : l.counters+16])
+		next := int(binary.NativeEndian.Uint16(blob[l.nextOffset:]))
+		if next < l.minEntry || next > len(blob) {
+			return
+		}
+		blob = blob[next:]
+	}
+}
+
+// bareEntries is the number of entries that a table without rules has: one for each hook, and the end mark.
+var bareEntries = map[string]uint32{"filter": 4, "nat": 5, "mangle": 6, "raw": 3, "security": 4}
+
+// legacyInUse says whether any legacy table has a rule.
+func legacyInUse() (bool, error) {
+	for _, ipv6 := range families {
+		tables, err := legacyTables(ipv6)
+		if err != nil {
+			return false, err
+		}
+		for _, table := range tables {
+			info, err := legacyInfo(ipv6, table)
+			if err != nil {
+				return false, fmt.Errorf("read legacy table %s: %w", table, err)
+			}
+			if binary.NativeEndian.Uint32(info[infoSize-8:]) > bareEntries[table] {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

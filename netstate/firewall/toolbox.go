@@ -1,0 +1,164 @@
+package firewall
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// variant is the kernel interface behind an iptables binary.
+type variant uint8
+
+const (
+	overNF variant = iota // iptables-nft: rules are in nf_tables, in tables with iptables' names
+	legacy                // iptables-legacy: rules are in ip_tables
+)
+
+func (v variant) String() string { return [...]string{"iptables-nft", "iptables-legacy"}[v] }
+
+// tool is one iptables binary.
+type tool struct {
+	path        string
+	randomFully bool // knows --random-fully; the same version brought iptables-restore --wait
+}
+
+// toolbox finds the iptables binaries, once.
+type toolbox struct {
+	found  map[string]tool // by variant and family
+	chosen *variant
+}
+
+// get is the binary of a variant and family. A binary that is missing is looked for again the next time.
+func (b *toolbox) get(v variant, ipv6 bool) (tool, error) {
+	plain := "iptables"
+	if ipv6 {
+		plain = "ip6tables"
+	}
+	name := strings.Replace(v.String(), "iptables", plain, 1)
+	if t, ok := b.found[name]; ok {
+		return t, nil
+	}
+	for _, candidate := range []string{name, plain} {
+		t, got, err := probe(candidate)
+		if err != nil || got != v {
+			continue
+		}
+		if b.found == nil {
+			b.found = map[string]tool{}
+		}
+		b.found[name] = t
+		return t, nil
+	}
+	return tool{}, fmt.Errorf("find %s: %w", name, exec.ErrNotFound)
+}
+
+// variant is the one that rules are written with: legacy where legacy tables are in use, as iptables-wrappers of
+// Kubernetes does, otherwise what the binary "iptables" is.
+func (b *toolbox) variant() variant {
+	if b.chosen == nil {
+		v := overNF
+		if _, err := b.get(legacy, false); err == nil {
+			_, plain, err := probe("iptables")
+			if inUse, _ := legacyInUse(); inUse || (err == nil && plain == legacy) {
+				v = legacy
+			} else if _, err := b.get(overNF, false); err != nil {
+				v = legacy
+			}
+		}
+		b.chosen = &v
+	}
+	return *b.chosen
+}
+
+var versionText = regexp.MustCompile(`v(\d+)\.(\d+)\.(\d+)(?: \((\w+)\))?`)
+
+// probe asks a binary for its version: "iptables v1.8.9 (nf_tables)"; before 1.8 there was only legacy.
+func probe(name string) (tool, variant, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return tool{}, 0, err
+	}
+	out, err := run(path, nil, "--version")
+	if err != nil {
+		return tool{}, 0, err
+	}
+	m := versionText.FindStringSubmatch(out)
+	if m == nil {
+		return tool{}, 0, fmt.Errorf("version of %s is %q: want the form v1.8.9", path, out)
+	}
+	var version [3]int
+	for i := range version {
+		version[i], _ = strconv.Atoi(m[i+1])
+	}
+	t := tool{path: path, randomFully: cmp.Or(cmp.Compare(version[0], 1), cmp.Compare(version[1], 6),
+		cmp.Compare(version[2], 2)) >= 0}
+	if m[4] == "nf_tables" {
+		return t, overNF, nil
+	}
+	return t, legacy, nil
+}
+
+// list is "iptables -t TABLE -S CHAIN", a rule a line; nil if there is no such chain.
+func (t tool) list(table, chain string) ([]string, error) {
+	out, err := run(t.path, nil, "--wait", "-t", table, "-S", chain)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 && noSuchChain(err.Error()) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSpace(out), "\n"), nil
+}
+
+// noSuchChain recognises the two wordings of nft and legacy.
+func noSuchChain(s string) bool {
+	return strings.Contains(s, "No chain/target/match") || strings.Contains(s, "does not exist") ||
+		strings.Contains(s, "incompatible, use 'nft' tool")
+}
+
+// restore applies lines, which are one table's, as one transaction.
+func (t tool) restore(table string, lines []string) error {
+	args := []string{"--noflush"}
+	if t.randomFully {
+		args = append(args, "--wait")
+	}
+	input := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
+	_, err := run(t.path+"-restore", []byte(input), args...)
+	return err
+}
+
+// run runs a program in the calling thread's network namespace; what it says on stderr becomes the error.
+func run(path string, stdin []byte, args ...string) (string, error) {
+	var out, complaint bytes.Buffer
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &complaint
+	if err := cmd.Run(); err != nil {
+		said := strings.Join(strings.Fields(complaint.String()), " ")
+		return "", fmt.Errorf("run %s %s: %w: %s", path, strings.Join(args, " "), err, said)
+	}
+	return out.String(), nil
+}
+
+// RandomFully says whether masquerade rules of a mode can have --random-fully. nf_tables has had it as long as
+// it has had masquerade; iptables since 1.6.2.
+func (f *Firewall) RandomFully(mode netstate.Mode) bool {
+	if mode == netstate.NFTables {
+		return true
+	}
+	for _, ipv6 := range families {
+		if t, err := f.tools.get(f.tools.variant(), ipv6); err == nil && !t.randomFully {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,123 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// annotations are the full names of flannel's annotations under one prefix.
+type annotations struct {
+	prefix, managed, backend string
+	families                 []familyNotes // of the network config, IPv4 first
+}
+
+// familyNotes are the annotations of one address family.
+type familyNotes struct {
+	is4                             bool
+	data, public, overwrite, choose string
+	dataName, publicName            string // without the prefix, for messages
+}
+
+func newAnnotations(prefix string, pools []subnet.Pool) annotations {
+	a := annotations{
+		prefix:  prefix,
+		managed: prefix + "/kube-subnet-manager",
+		backend: prefix + "/backend-type",
+	}
+	for _, f := range bothFamilies(prefix) {
+		if slices.ContainsFunc(pools, func(p subnet.Pool) bool { return p.Is4() == f.is4 }) {
+			a.families = append(a.families, f)
+		}
+	}
+	return a
+}
+
+func bothFamilies(prefix string) [2]familyNotes {
+	return [2]familyNotes{
+		{
+			is4: true, data: prefix + "/backend-data", public: prefix + "/public-ip",
+			overwrite: prefix + "/public-ip-overwrite", choose: prefix + "/node-public-ip",
+			dataName: "backend-data", publicName: "public-ip",
+		},
+		{
+			is4: false, data: prefix + "/backend-v6-data", public: prefix + "/public-ipv6",
+			overwrite: prefix + "/public-ipv6-overwrite", choose: prefix + "/node-public-ipv6",
+			dataName: "backend-v6-data", publicName: "public-ipv6",
+		},
+	}
+}
+
+// address reads an annotation that names a node's address.
+func (f familyNotes) address(name, value string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(value)
+	if err != nil || a.Is4() != f.is4 || a.Is4In6() || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%s %q is not an %s address", name, value, f.version())
+	}
+	if a.IsUnspecified() || a.IsMulticast() {
+		return netip.Addr{}, fmt.Errorf("%s %q is not an address of one host", name, value)
+	}
+	return a, nil
+}
+
+func (f familyNotes) version() string {
+	if f.is4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// payload reads backend-data, which flannel writes as "null" for a backend that publishes nothing.
+func (f familyNotes) payload(value string) (json.RawMessage, error) {
+	if value == "" {
+		return nil, nil
+	}
+	var data json.RawMessage
+	if err := json.Unmarshal([]byte(value), &data); err != nil {
+		return nil, fmt.Errorf("%s %.80q: %w", f.dataName, value, err)
+	}
+	if bytes.Equal(bytes.TrimSpace(data), []byte("null")) {
+		return nil, nil
+	}
+	return data, nil
+}
+
+// encode is the annotations that publish l; nil removes one. Annotations of a family that l does not have go, or
+// peers would still send to an address that nobody keeps up to date.
+func (a annotations) encode(l subnet.Lease) map[string]*string {
+	set := map[string]*string{a.managed: new("true"), a.backend: new(l.Backend)}
+	for _, f := range bothFamilies(a.prefix) {
+		set[f.data], set[f.public] = nil, nil
+		if st, ok := l.Stack(f.is4); ok {
+			set[f.data], set[f.public] = new(encodePayload(st.Data)), new(st.Underlay.String())
+		}
+	}
+	return set
+}
+
+func encodePayload(data json.RawMessage) string {
+	var b bytes.Buffer
+	if len(data) == 0 || json.Compact(&b, data) != nil {
+		return "null"
+	}
+	return b.String()
+}
+
+// missing is what must be written so that r publishes l; empty if r already does.
+func (a annotations) missing(l subnet.Lease, r record) map[string]*string {
+	have := map[string]string{a.managed: r.managed, a.backend: r.backend}
+	for _, f := range bothFamilies(a.prefix) {
+		have[f.data], have[f.public] = r.family(f.is4).data, r.family(f.is4).public
+	}
+	want := a.encode(l)
+	for key, value := range want {
+		if value == nil && have[key] == "" || value != nil && have[key] == *value {
+			delete(want, key)
+		}
+	}
+	return want
+}

@@ -1,0 +1,130 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// callTimeout bounds every call but the watch: an API server that accepts and then says nothing is an outage.
+const callTimeout = 10 * time.Second
+
+// client makes the few calls that the store needs, and turns their errors into sentences.
+type client struct{ rest *rest.RESTClient }
+
+func newClient(cfg *rest.Config) (*client, error) {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{}, &corev1.Pod{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+
+	cfg = rest.CopyConfig(cfg)
+	cfg.APIPath = "/api"
+	cfg.GroupVersion = &corev1.SchemeGroupVersion
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.ContentType = runtime.ContentTypeProtobuf
+	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	cfg.UserAgent = "twilld"
+	cfg.QPS, cfg.Burst = 5, 20
+	cfg.WarningHandler = rest.NoWarnings{}
+	c, err := rest.RESTClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for the API server %q: %w", cfg.Host, err)
+	}
+	return &client{rest: c}, nil
+}
+
+func (c *client) getNode(ctx context.Context, name string) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	n := &corev1.Node{}
+	err := c.rest.Get().Resource("nodes").Name(name).Do(ctx).Into(n)
+	if apierrors.IsNotFound(err) {
+		return nil, refusal{fmt.Errorf("node %q does not exist: NODE_NAME, or the pod that POD_NAME and POD_NAMESPACE name, must give the name of a Node object", name)}
+	}
+	return n, explain("get", "nodes", err)
+}
+
+func (c *client) podNode(ctx context.Context, namespace, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	p := &corev1.Pod{}
+	err := c.rest.Get().Namespace(namespace).Resource("pods").Name(name).Do(ctx).Into(p)
+	if apierrors.IsNotFound(err) {
+		return "", refusal{fmt.Errorf("pod %s/%s does not exist: POD_NAMESPACE and POD_NAME must name the agent's own pod", namespace, name)}
+	}
+	if err == nil && p.Spec.NodeName == "" {
+		err = refusal{fmt.Errorf("pod %s/%s has no spec.nodeName: POD_NAMESPACE and POD_NAME must name the agent's own pod", namespace, name)}
+	}
+	return p.Spec.NodeName, explain("get", "pods", err)
+}
+
+// patchStatus patches a node through its status subresource, which takes changes of the metadata too.
+func (c *client) patchStatus(ctx context.Context, node string, kind types.PatchType, patch any) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode a patch of node %q: %w", node, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err = c.rest.Patch(kind).Resource("nodes").Name(node).SubResource("status").Body(body).Do(ctx).Error()
+	return explain("patch", "nodes/status", err)
+}
+
+func (c *client) createEvent(ctx context.Context, e *corev1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := c.rest.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+	return explain("create", "events", err)
+}
+
+func (c *client) patchEvent(ctx context.Context, namespace, name string, patch any) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode a patch of event %q: %w", name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err = c.rest.Patch(types.MergePatchType).Namespace(namespace).Resource("events").Name(name).Body(body).Do(ctx).Error()
+	return explain("patch", "events", err)
+}
+
+func (c *client) listNodes(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+	list := &corev1.NodeList{}
+	err := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
+	return list, explain("list", "nodes", err)
+}
+
+func (c *client) watchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	r := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec)
+	if o.TimeoutSeconds != nil {
+		r = r.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
+	}
+	w, err := r.Watch(ctx)
+	return w, explain("watch", "nodes", err)
+}
+
+// explain says in a sentence what the API server did not do; errors that waiting does not mend become refusals.
+func explain(verb, resource string, err error) error {
+	switch {
+	case err == nil || refused(err):
+		return err
+	case apierrors.IsForbidden(err):
+		return refusal{fmt.Errorf("the API server forbids %s on %s: %w", verb, resource, err)}
+	case apierrors.IsUnauthorized(err):
+		return refusal{fmt.Errorf("the API server does not know the credentials for %s on %s: %w", verb, resource, err)}
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
+		return refusal{fmt.Errorf("%s %s: %w", verb, resource, err)}
+	}
+	return fmt.Errorf("%s %s: %w", verb, resource, err)
+}

@@ -1,0 +1,121 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// DefaultPrefix is the prefix of flannel's annotations.
+const DefaultPrefix = "flannel.alpha.coreos.com"
+
+// Options say how to reach the API server, and which node this is.
+type Options struct {
+	Kubeconfig string // path; with no APIURL either: the pod's service account
+	APIURL     string // instead of the server that Kubeconfig names
+
+	// Node is the name of this node's object. Empty: the environment's NODE_NAME, or else spec.nodeName of the
+	// pod that POD_NAME and POD_NAMESPACE name.
+	Node string
+
+	AnnotationPrefix string        // empty: DefaultPrefix
+	Pools            []subnet.Pool // of the network config; of a lease only their address families are read
+
+	// SetNetworkUnavailable lets Network write the node's condition NetworkUnavailable.
+	SetNetworkUnavailable bool
+
+	// Waiting, if set, is told when a task of the store does not get on: once for each new reason, and with a
+	// nil error when it got on again. Tasks are "find the node's name", "acquire the lease", "watch nodes",
+	// "publish the lease", "set NetworkUnavailable" and "record an event". Calls come from several goroutines,
+	// one at a time, and must return quickly.
+	Waiting func(task string, err error)
+}
+
+// Store keeps leases in Node objects. It implements subnet.Store and subnet.Reporter.
+type Store struct {
+	api   *client
+	notes annotations
+	pools []subnet.Pool
+	waits waits
+
+	node     string
+	setsCond bool
+
+	own      own
+	events   chan event
+	recorder *recorder
+}
+
+// New connects to nothing yet, unless the name of the node has to be read from a pod: then it retries until ctx
+// is done.
+func New(ctx context.Context, o Options) (*Store, error) {
+	if len(o.Pools) == 0 {
+		return nil, errors.New("kube store without a pool: the network config must have a Network or IPv6Network")
+	}
+	cfg, err := restConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	api, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		api:      api,
+		notes:    newAnnotations(cmp.Or(o.AnnotationPrefix, DefaultPrefix), o.Pools),
+		pools:    o.Pools,
+		waits:    waits{told: o.Waiting},
+		setsCond: o.SetNetworkUnavailable,
+		own:      own{kick: make(chan struct{}, 1)},
+		events:   make(chan event, maxQueued),
+	}
+	if s.node, err = s.nodeName(ctx, o.Node); err != nil {
+		return nil, err
+	}
+	s.recorder = newRecorder(api, s.node)
+	return s, nil
+}
+
+// Node is the name of this node's object.
+func (s *Store) Node() string { return s.node }
+
+func restConfig(o Options) (*rest.Config, error) {
+	if o.Kubeconfig == "" && o.APIURL == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("read the pod's service account (outside of a pod, say --kubeconfig-file or --kube-api-url): %w", err)
+		}
+		return cfg, nil
+	}
+	overrides := &clientcmd.ConfigOverrides{}
+	overrides.ClusterInfo.Server = o.APIURL
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: o.Kubeconfig}
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %q: %w", o.Kubeconfig, err)
+	}
+	return cfg, nil
+}
+
+func (s *Store) nodeName(ctx context.Context, given string) (string, error) {
+	if name := cmp.Or(given, os.Getenv("NODE_NAME")); name != "" {
+		return name, nil
+	}
+	namespace, name := os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
+	if namespace == "" || name == "" {
+		return "", errors.New("no node name: set NODE_NAME, or POD_NAME and POD_NAMESPACE, in the environment")
+	}
+	var node string
+	err := s.retry(ctx, taskName, func() (err error) {
+		node, err = s.api.podNode(ctx, namespace, name)
+		return err
+	})
+	return node, err
+}

@@ -1,0 +1,145 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// record is what the store keeps of a Node object, of which thousands can be cached. It is comparable, so that
+// a status update, which every node makes every few minutes, is seen to change nothing.
+type record struct {
+	name, uid string
+	created   time.Time // in UTC, so that == holds
+	podCIDRs  string    // separated by commas
+	managed   string
+	backend   string
+	v4, v6    notes
+	network   condition // of this node only
+}
+
+// notes are a node's annotations for one address family, as they stand there.
+type notes struct{ data, public, overwrite string }
+
+// condition is what the store writes of the condition NetworkUnavailable.
+type condition struct{ status, reason, message string }
+
+func (r record) family(is4 bool) notes {
+	if is4 {
+		return r.v4
+	}
+	return r.v6
+}
+
+// isPeer says whether r's node runs flannel or Twill.
+func (r record) isPeer() bool { return r.managed == "true" }
+
+// compare orders nodes by age; creation times are whole seconds, so names decide between nodes of one moment.
+func (r record) compare(o record) int {
+	return cmp.Or(r.created.Compare(o.created), cmp.Compare(r.name, o.name))
+}
+
+// podCIDR is the node's subnet of one family; invalid: it has none.
+func (r record) podCIDR(is4 bool) (netip.Prefix, error) {
+	for s := range strings.SplitSeq(r.podCIDRs, ",") {
+		if s == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return netip.Prefix{}, fmt.Errorf("podCIDR %q is not of the form address/length", s)
+		}
+		if p.Addr().Is4() == is4 {
+			return p.Masked(), nil
+		}
+	}
+	return netip.Prefix{}, nil
+}
+
+// lease reads r as a peer's lease, in the families of the pools.
+func (a annotations) lease(r record) (subnet.Lease, error) {
+	l := subnet.Lease{Node: r.name, Backend: r.backend}
+	if r.backend == "" {
+		return l, fmt.Errorf("no annotation %s", a.backend)
+	}
+	for _, f := range a.families {
+		st, err := f.stack(r)
+		if err != nil {
+			return l, err
+		}
+		if st.Subnet.IsValid() {
+			l.Stacks = append(l.Stacks, st)
+		}
+	}
+	if len(l.Stacks) == 0 {
+		return l, fmt.Errorf("neither a podCIDR (%q) with its annotation public-ip nor one with public-ipv6", r.podCIDRs)
+	}
+	return l, nil
+}
+
+// stack reads one family's part of r; its Subnet is invalid if the node has no such part. A dual-stack cluster
+// may have nodes of a single family, and nodes whose agent is not yet told of the second one.
+func (f familyNotes) stack(r record) (subnet.Stack, error) {
+	n := r.family(f.is4)
+	cidr, err := r.podCIDR(f.is4)
+	switch {
+	case err != nil:
+		return subnet.Stack{}, err
+	case !cidr.IsValid() || n.public == "" && n.data == "":
+		return subnet.Stack{}, nil
+	}
+	public, err := f.address(f.publicName, n.public)
+	if err != nil {
+		return subnet.Stack{}, err
+	}
+	data, err := f.payload(n.data)
+	return subnet.Stack{Subnet: cidr, Underlay: public, Data: data}, err
+}
+
+// record reads a Node object.
+func (a annotations) record(n *corev1.Node, own bool) record {
+	get := func(key string) string { return n.Annotations[key] }
+	r := record{
+		name:     n.Name,
+		uid:      string(n.UID),
+		created:  n.CreationTimestamp.UTC().Round(0),
+		podCIDRs: podCIDRs(n),
+		managed:  get(a.managed),
+		backend:  get(a.backend),
+	}
+	for _, f := range bothFamilies(a.prefix) {
+		v := notes{data: get(f.data), public: get(f.public), overwrite: get(f.overwrite)}
+		if f.is4 {
+			r.v4 = v
+		} else {
+			r.v6 = v
+		}
+	}
+	if own {
+		r.network = networkCondition(n)
+	}
+	return r
+}
+
+// podCIDRs joins spec.podCIDRs; spec.podCIDR is the first of them, and alone on clusters before 1.20.
+func podCIDRs(n *corev1.Node) string {
+	if len(n.Spec.PodCIDRs) == 0 {
+		return n.Spec.PodCIDR
+	}
+	return strings.Join(n.Spec.PodCIDRs, ",")
+}
+
+func networkCondition(n *corev1.Node) condition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable {
+			return condition{string(c.Status), c.Reason, c.Message}
+		}
+	}
+	return condition{}
+}

@@ -1,0 +1,185 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	component = "twilld"
+
+	// maxQueued events wait for the API server, and as many different ones are counted; more are dropped.
+	maxQueued = 64
+
+	// sameSeries is how long a repeated event adds to the count of the first one.
+	sameSeries = 10 * time.Minute
+)
+
+// Network implements subnet.Reporter: it sets the node's condition NetworkUnavailable, if the options say so.
+func (s *Store) Network(up bool, reason, message string) {
+	if !s.setsCond {
+		return
+	}
+	c := condition{string(corev1.ConditionTrue), cmp.Or(reason, "TwillIsDown"), message}
+	if up {
+		c = condition{string(corev1.ConditionFalse), cmp.Or(reason, "TwillIsUp"), message}
+	}
+	s.own.mu.Lock()
+	s.own.network = &c
+	s.own.mu.Unlock()
+	s.own.wake()
+}
+
+// event is what Event was told; the same event again is a repetition.
+type event struct{ kind, reason, message string }
+
+// Event implements subnet.Reporter: it queues an event on the node. Repetitions within ten minutes are counted
+// in one object; of more than 25 events at once, or six a minute, the rest is only counted.
+func (s *Store) Event(kind, reason, message string) {
+	select {
+	case s.events <- event{kind, reason, message}:
+	default:
+	}
+}
+
+// sendEvents writes queued events until ctx is done.
+func (s *Store) sendEvents(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-s.events:
+			s.send(ctx, e)
+		}
+	}
+}
+
+// sendQueued makes one attempt at each event that waits now.
+func (s *Store) sendQueued(ctx context.Context) {
+	for {
+		select {
+		case e := <-s.events:
+			s.waits.tell(taskEvent, s.recorder.record(ctx, e))
+		default:
+			return
+		}
+	}
+}
+
+// send writes e, and retries until the API server refuses it.
+func (s *Store) send(ctx context.Context, e event) {
+	err := s.retry(ctx, taskEvent, func() error { return s.recorder.record(ctx, e) })
+	if err != nil && ctx.Err() == nil {
+		s.waits.tell(taskEvent, err)
+	}
+}
+
+// recorder writes events about one node.
+type recorder struct {
+	api   *client
+	node  string
+	limit *rate.Limiter
+
+	mu     sync.Mutex
+	series map[event]*series
+}
+
+// series is one event object in the API and how often the event happened.
+type series struct {
+	name    string // of the object; empty: not written yet
+	count   int32
+	first   time.Time
+	last    time.Time
+	counted bool // the event that is being written is in count
+}
+
+func newRecorder(api *client, node string) *recorder {
+	return &recorder{api: api, node: node, limit: rate.NewLimiter(rate.Every(10*time.Second), 25), series: map[event]*series{}}
+}
+
+// record writes e, as a new object or as the repetition of one. It can be called again when it fails.
+func (r *recorder) record(ctx context.Context, e event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.find(e)
+	if !s.counted {
+		s.count, s.last, s.counted = s.count+1, time.Now(), true
+		if !r.limit.Allow() {
+			s.counted = false
+			return nil
+		}
+	}
+	err := r.write(ctx, e, s)
+	if err == nil || refused(err) {
+		s.counted = false
+	}
+	return err
+}
+
+// find is e's series; one that is too old, or would be one too many, begins anew.
+func (r *recorder) find(e event) *series {
+	now := time.Now()
+	s, ok := r.series[e]
+	if ok && (s.counted || now.Sub(s.last) < sameSeries) {
+		return s
+	}
+	if len(r.series) >= maxQueued {
+		clear(r.series)
+	}
+	s = &series{first: now}
+	r.series[e] = s
+	return s
+}
+
+func (r *recorder) write(ctx context.Context, e event, s *series) error {
+	if s.name != "" {
+		patch := map[string]any{"count": s.count, "lastTimestamp": metav1.NewTime(s.last)}
+		err := r.api.patchEvent(ctx, metav1.NamespaceDefault, s.name, patch)
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		s.name = "" // the API server forgets events after an hour
+	}
+	name := fmt.Sprintf("%s.%x", r.node, time.Now().UnixNano())
+	if err := r.api.createEvent(ctx, r.object(name, e, s)); err != nil {
+		return err
+	}
+	s.name = name
+	return nil
+}
+
+func (r *recorder) object(name string, e event, s *series) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+		// Events of kubelet have the node's name for a UID, and kubectl describe looks for that.
+		InvolvedObject:      corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node, UID: types.UID(r.node)},
+		Type:                e.kind,
+		Reason:              e.reason,
+		Message:             truncate(e.message),
+		Count:               s.count,
+		FirstTimestamp:      metav1.NewTime(s.first),
+		LastTimestamp:       metav1.NewTime(s.last),
+		Source:              corev1.EventSource{Component: component, Host: r.node},
+		ReportingController: component,
+		ReportingInstance:   r.node,
+	}
+}
+
+// truncate keeps to the 1 kB that the API server takes for a message.
+func truncate(s string) string {
+	const most = 1024
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most-len("…")], "") + "…"
+}

@@ -1,0 +1,272 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+)
+
+const (
+	agentUser    = "twill-agent" // has the rights of the manifest, and no more
+	strangerUser = "stranger"    // has none at first
+	note         = DefaultPrefix + "/"
+)
+
+// server is a real API server; the agents of the tests reach it through a wire that can be cut.
+type server struct {
+	api   *controlplane.APIServer
+	admin *client
+	wire  *wire
+	dir   string
+}
+
+func startServer(t *testing.T, cfg controlplane.APIServerConfig) *server {
+	t.Helper()
+	cfg.Users = []controlplane.User{{Name: agentUser}, {Name: strangerUser}}
+	s := &server{api: controlplanetest.Start(t, cfg), dir: t.TempDir()}
+	if err := s.api.ApplyAgentRBAC(t.Context(), agentUser); err != nil {
+		t.Fatal(err)
+	}
+	rc, err := restConfig(Options{Kubeconfig: s.api.KubeconfigFile(controlplane.Admin)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.admin, err = newClient(rc); err != nil {
+		t.Fatal(err)
+	}
+	s.wire = newWire(t, strings.TrimPrefix(s.api.URL(), "https://"))
+	return s
+}
+
+// kubeconfig is a user's, by way of the wire.
+func (s *server) kubeconfig(t *testing.T, user string) string {
+	t.Helper()
+	text := string(s.api.Kubeconfig(s.api.Token(user)))
+	text = strings.ReplaceAll(text, strings.TrimPrefix(s.api.URL(), "https://"), s.wire.address)
+	path := filepath.Join(s.dir, user+".kubeconfig")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (s *server) clear(t *testing.T) {
+	t.Helper()
+	if err := s.admin.rest.Delete().Resource("nodes").Do(t.Context()).Error(); err != nil {
+		t.Fatalf("delete all nodes: %v", err)
+	}
+}
+
+func (s *server) createNode(t *testing.T, n *corev1.Node) {
+	t.Helper()
+	n.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
+	if err := s.admin.rest.Post().Resource("nodes").Body(n).Do(t.Context()).Error(); err != nil {
+		t.Fatalf("create node %s: %v", n.Name, err)
+	}
+}
+
+func (s *server) deleteNode(t *testing.T, name string) {
+	t.Helper()
+	if err := s.admin.rest.Delete().Resource("nodes").Name(name).Do(t.Context()).Error(); err != nil {
+		t.Fatalf("delete node %s: %v", name, err)
+	}
+}
+
+func (s *server) hasNode(t *testing.T, name string) bool {
+	t.Helper()
+	err := s.admin.rest.Get().Resource("nodes").Name(name).Do(t.Context()).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func (s *server) node(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	n, err := s.admin.getNode(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// annotate sets annotations behind the agent's back; nil removes one.
+func (s *server) annotate(t *testing.T, node string, set map[string]any) {
+	t.Helper()
+	full := map[string]any{}
+	for k, v := range set {
+		full[note+k] = v
+	}
+	patch := map[string]any{"metadata": map[string]any{"annotations": full}}
+	if err := s.admin.patchStatus(t.Context(), node, types.MergePatchType, patch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// patchSpec is kube-controller-manager, which assigns podCIDRs.
+func (s *server) patchSpec(t *testing.T, node, body string) {
+	t.Helper()
+	err := s.admin.rest.Patch(types.StrategicMergePatchType).Resource("nodes").Name(node).Body([]byte(body)).Do(t.Context()).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// post creates any object, given as a Go value that encodes to its JSON.
+func (s *server) post(t *testing.T, path string, object any) {
+	t.Helper()
+	body, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.admin.rest.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(t.Context()).Error()
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatalf("create %s: %v", path, err)
+	}
+}
+
+// eventsOf are the events on a node with a reason.
+func (s *server) eventsOf(t *testing.T, node, reason string) []corev1.Event {
+	t.Helper()
+	raw, err := s.admin.rest.Get().Namespace("default").Resource("events").
+		SetHeader("Accept", "application/json").Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list corev1.EventList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		t.Fatal(err)
+	}
+	var found []corev1.Event
+	for _, e := range list.Items {
+		if e.InvolvedObject.Name == node && e.Reason == reason {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// eventually waits until ok, at most limit, and returns how long that took.
+func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for !ok() {
+		if time.Since(begin) > limit {
+			t.Fatalf("waited %s for %s", limit, what)
+		}
+		pause(t.Context(), 10*time.Millisecond)
+	}
+	return time.Since(begin)
+}
+
+// wire forwards connections to the API server until it is cut.
+type wire struct {
+	t               testing.TB
+	address, target string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]bool
+	group    sync.WaitGroup
+}
+
+func newWire(t testing.TB, target string) *wire {
+	w := &wire{t: t, address: "127.0.0.1:0", target: target, conns: map[net.Conn]bool{}}
+	w.mend()
+	w.address = w.listener.Addr().String()
+	t.Cleanup(func() { w.cut(); w.group.Wait() })
+	return w
+}
+
+// mend listens again, on the same port.
+func (w *wire) mend() {
+	l, err := net.Listen("tcp", w.address)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.listener = l
+	w.mu.Unlock()
+	w.group.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.group.Go(func() { w.carry(c) })
+		}
+	})
+}
+
+// cut refuses new connections and breaks the old ones.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listener.Close()
+	for c := range w.conns {
+		c.Close()
+	}
+}
+
+func (w *wire) carry(c net.Conn) {
+	defer c.Close()
+	d, err := net.Dial("tcp", w.target)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	w.mu.Lock()
+	w.conns[c], w.conns[d] = true, true
+	w.mu.Unlock()
+	var both sync.WaitGroup
+	both.Go(func() { io.Copy(c, d); c.Close() })
+	both.Go(func() { io.Copy(d, c); d.Close() })
+	both.Wait()
+	w.mu.Lock()
+	delete(w.conns, c)
+	delete(w.conns, d)
+	w.mu.Unlock()
+}
+
+func testNode(name string, podCIDRs ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if len(podCIDRs) > 0 {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = podCIDRs[0], podCIDRs
+	}
+	return n
+}
+
+// flannelNode is a node as flannel v0.28 publishes it.
+func flannelNode(i int) *corev1.Node {
+	n := testNode(fmt.Sprintf("kubetest-peer-%03d", i), fmt.Sprintf("10.244.%d.0/24", i))
+	n.Annotations = map[string]string{
+		note + "kube-subnet-manager": "true",
+		note + "backend-type":        "vxlan",
+		note + "backend-data":        fmt.Sprintf(`{"VNI":1,"VtepMAC":"0a:00:00:00:00:%02x"}`, i),
+		note + "public-ip":           fmt.Sprintf("192.0.2.%d", i),
+	}
+	return n
+}
+
+// background is a context that ends with the test, after its cleanups began.
+func background(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,208 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// pollPodCIDR is how often Acquire looks for a podCIDR that is not there yet.
+const pollPodCIDR = time.Second
+
+var errNoPodCIDR = errors.New("has no podCIDR yet")
+
+// own is what the store keeps published of its own node.
+type own struct {
+	writing sync.Mutex    // held while the Node object is read, compared and written
+	kick    chan struct{} // something of this changed, or the Node object did
+
+	mu      sync.Mutex
+	want    *subnet.Lease // nil before Acquire
+	lease   subnet.Lease  // the last one that was whole
+	network *condition    // nil before Network
+}
+
+func (o *own) wake() {
+	select {
+	case o.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (o *own) wanted() (*subnet.Lease, *condition) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.want, o.network
+}
+
+// Last implements subnet.Store: it reads the node's annotations. It retries until ctx is done.
+func (s *Store) Last(ctx context.Context, want subnet.Lease) (subnet.Lease, bool, error) {
+	r, err := s.read(ctx, cmp.Or(want.Node, s.node))
+	if err != nil {
+		return subnet.Lease{}, false, err
+	}
+	l, err := s.notes.lease(r)
+	if err != nil || !r.isPeer() {
+		return subnet.Lease{}, false, nil // what cannot be read is no lease, and Acquire writes it anew
+	}
+	return l, true, nil
+}
+
+func (s *Store) read(ctx context.Context, node string) (r record, err error) {
+	err = s.retry(ctx, taskAcquire, func() error {
+		n, err := s.api.getNode(ctx, node)
+		if err == nil {
+			r = s.notes.record(n, node == s.node)
+		}
+		return err
+	})
+	return r, err
+}
+
+// Hints is what the Node object says about the choice of the underlay interface.
+type Hints struct {
+	Choose   []netip.Addr // node-public-ip and node-public-ipv6: the interface that has this address, IPv4 first
+	Internal []netip.Addr // the node's addresses of type InternalIP
+}
+
+// Hints reads the node's hints, and retries until ctx is done. An annotation that is not an address is an error.
+func (s *Store) Hints(ctx context.Context) (h Hints, err error) {
+	err = s.retry(ctx, taskAcquire, func() error {
+		n, err := s.api.getNode(ctx, s.node)
+		if err == nil {
+			h, err = s.notes.hints(n)
+		}
+		return err
+	})
+	return h, err
+}
+
+func (a annotations) hints(n *corev1.Node) (Hints, error) {
+	var h Hints
+	for _, f := range a.families {
+		if value := n.Annotations[f.choose]; value != "" {
+			addr, err := f.address(f.choose, value)
+			if err != nil {
+				return h, refusal{fmt.Errorf("node %q: annotation %w", n.Name, err)}
+			}
+			h.Choose = append(h.Choose, addr)
+		}
+	}
+	for _, na := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(na.Address); err == nil && na.Type == corev1.NodeInternalIP {
+			h.Internal = append(h.Internal, addr)
+		}
+	}
+	return h, nil
+}
+
+// Acquire implements subnet.Store: the subnets are the node's podCIDRs, whatever want wishes. While the node has
+// none, it waits, says so in an event, and tells Options.Waiting.
+func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
+	want.Stacks = slices.Clone(want.Stacks)
+	var got subnet.Lease
+	said := false
+	err := s.retry(ctx, taskAcquire, func() (err error) {
+		got, err = s.claim(ctx, want)
+		if errors.Is(err, errNoPodCIDR) && !said {
+			said = true
+			s.Event(corev1.EventTypeWarning, "NoPodCIDR", err.Error())
+			s.sendQueued(ctx) // the queue is otherwise served while Watch runs only
+		}
+		return err
+	})
+	return got, err
+}
+
+// claim publishes want, and makes it what Watch keeps published.
+func (s *Store) claim(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
+	s.own.writing.Lock()
+	defer s.own.writing.Unlock()
+	got, err := s.publish(ctx, want)
+	if err != nil {
+		return subnet.Lease{}, err
+	}
+	s.own.mu.Lock()
+	s.own.want, s.own.lease = &want, got
+	s.own.mu.Unlock()
+	s.own.wake()
+	return got, nil
+}
+
+// publish reads the Node object and writes what it lacks of want. Call it with own.writing held.
+func (s *Store) publish(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
+	n, err := s.api.getNode(ctx, s.node)
+	if err != nil {
+		return subnet.Lease{}, err
+	}
+	r := s.notes.record(n, true)
+	l, err := s.local(want, r)
+	if err != nil {
+		return subnet.Lease{}, err
+	}
+	set := s.notes.missing(l, r)
+	if len(set) == 0 {
+		return l, nil
+	}
+	patch := map[string]any{"metadata": map[string]any{"annotations": set}}
+	return l, s.api.patchStatus(ctx, s.node, types.MergePatchType, patch)
+}
+
+// local is want with the subnets that r's podCIDRs give, and the addresses that its annotations overwrite.
+func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
+	l := subnet.Lease{Node: s.node, Backend: want.Backend, Stacks: slices.Clone(want.Stacks)}
+	if r.podCIDRs == "" {
+		return l, fmt.Errorf("node %q %w: kube-controller-manager assigns one if it runs with --allocate-node-cidrs and --cluster-cidr", s.node, errNoPodCIDR)
+	}
+	for i := range l.Stacks {
+		st := &l.Stacks[i]
+		cidr, err := s.ownSubnet(r, st.Is4())
+		if err != nil {
+			return l, refusal{fmt.Errorf("node %q: %w", s.node, err)}
+		}
+		st.Subnet = cidr
+		if st.Underlay, err = s.notes.advertised(st.Underlay, r); err != nil {
+			return l, refusal{fmt.Errorf("node %q: annotation %w", s.node, err)}
+		}
+	}
+	return l, nil
+}
+
+func (s *Store) ownSubnet(r record, is4 bool) (netip.Prefix, error) {
+	i := slices.IndexFunc(s.pools, func(p subnet.Pool) bool { return p.Is4() == is4 })
+	if i < 0 {
+		return netip.Prefix{}, errors.New("the lease has an address family that the network config does not have")
+	}
+	network := s.pools[i].Network
+	cidr, err := r.podCIDR(is4)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	if !cidr.IsValid() {
+		return netip.Prefix{}, fmt.Errorf("its podCIDRs (%s) have none in the network %s: --cluster-cidr of kube-controller-manager must name a range of each address family", r.podCIDRs, network)
+	}
+	if cidr.Bits() < network.Bits() || !network.Contains(cidr.Addr()) {
+		return netip.Prefix{}, fmt.Errorf("its podCIDR %s is outside of the network %s: --cluster-cidr of kube-controller-manager and the network config must agree", cidr, network)
+	}
+	return cidr, nil
+}
+
+// advertised is the address that peers are told: a, unless an annotation overwrites it.
+func (a annotations) advertised(addr netip.Addr, r record) (netip.Addr, error) {
+	for _, f := range a.families {
+		if value := r.family(f.is4).overwrite; f.is4 == addr.Is4() && value != "" {
+			return f.address(f.overwrite, value)
+		}
+	}
+	return addr, nil
+}

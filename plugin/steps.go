@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
 )
 
 // step is one thing that ADD does to the machine. do does it wholly or leaves nothing behind; undo takes it
@@ -23,7 +25,7 @@ func run(ctx context.Context, steps []step) (err error) {
 			err = fmt.Errorf("bug in twill: %v", r)
 		}
 		if err != nil {
-			err = errors.Join(err, undo(steps[:done]))
+			err = withRollback(err, undo(steps[:done]))
 		}
 	}()
 	for _, s := range steps {
@@ -36,6 +38,18 @@ func run(ctx context.Context, steps []step) (err error) {
 		done++
 	}
 	return nil
+}
+
+// withRollback is err, and what is left over because it could not be taken back. The code of err stays.
+func withRollback(err, left error) error {
+	if left == nil {
+		return err
+	}
+	var coded *types.Error
+	if errors.As(err, &coded) {
+		return types.NewError(coded.Code, coded.Msg, left.Error())
+	}
+	return errors.Join(err, left)
 }
 
 func undo(steps []step) error {

@@ -1,0 +1,354 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func addresses(t testing.TB, result []byte) []netip.Addr {
+	t.Helper()
+	var r struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		t.Fatal(err)
+	}
+	var all []netip.Addr
+	for _, ip := range r.IPs {
+		all = append(all, ip.Address.Addr())
+	}
+	return all
+}
+
+// TestAdd wires two pods and sends real packets between them and the node, at once: nothing may wait for
+// duplicate address detection.
+func TestAdd(t *testing.T) {
+	for name, env := range map[string]string{"v4": envV4, "v6": envV6, "dual": envDual} {
+		t.Run(name, func(t *testing.T) {
+			n, a, b := newNode(t, env), newNamespace(t), newNamespace(t)
+			n.must("ADD", "a", a, n.config(nil))
+			for _, addr := range addresses(t, n.must("ADD", "b", b, n.config(nil))) {
+				mustPing(t, a, addr)
+				mustTalk(t, a, b, addr)
+				mustPing(t, n.ns, addr)
+				mustTalk(t, n.ns, b, addr)
+				gateway := netip.MustParseAddr("10.244.1.1")
+				if addr.Is6() {
+					gateway = netip.MustParseAddr("fd00:10:244:1::1")
+				}
+				mustPing(t, b, gateway)
+				mustTalk(t, b, n.ns, gateway)
+			}
+		})
+	}
+}
+
+// mustPing sends an ICMP echo request from the namespace from and waits for the reply.
+func mustPing(t *testing.T, from string, to netip.Addr) {
+	t.Helper()
+	network, proto, request, reply := "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEcho), icmp.Type(ipv4.ICMPTypeEchoReply)
+	if to.Is6() {
+		network, proto, request, reply = "ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
+	}
+	inside(t, from, func() error {
+		conn, err := icmp.ListenPacket(network, "")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		m := icmp.Message{Type: request, Body: &icmp.Echo{ID: 7, Seq: 1, Data: []byte(t.Name())}}
+		packet, err := m.Marshal(nil)
+		if err != nil {
+			return err
+		}
+		if _, err := conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
+			return fmt.Errorf("ping %s: %w", to, err)
+		}
+		buf := make([]byte, 1500)
+		_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+		for {
+			n, peer, err := conn.ReadFrom(buf)
+			if err != nil {
+				return fmt.Errorf("ping %s from %s: %w", to, from, err)
+			}
+			got, err := icmp.ParseMessage(proto, buf[:n])
+			if err == nil && got.Type == reply && peer.String() == to.String() {
+				return nil
+			}
+		}
+	})
+}
+
+// mustTalk sends a megabyte over TCP from one namespace to an address of another.
+func mustTalk(t *testing.T, from, to string, addr netip.Addr) {
+	t.Helper()
+	var l net.Listener
+	inside(t, to, func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(addr.String(), "0"))
+		return err
+	})
+	defer l.Close()
+	received := make(chan int64, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		n, _ := io.Copy(io.Discard, conn)
+		received <- n
+	}()
+	inside(t, from, func() error {
+		conn, err := net.DialTimeout("tcp", l.Addr().String(), 2*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write(make([]byte, 1<<20))
+		return err
+	})
+	if n := <-received; n != 1<<20 {
+		t.Errorf("%d bytes arrived at %s, want %d", n, addr, 1<<20)
+	}
+}
+
+// TestHairpin sends a frame of an experimental type to all from a pod and waits for the bridge to bring it back.
+func TestHairpin(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		n, pod := newNode(t, envV4), newNamespace(t)
+		n.must("ADD", "a", pod, n.config(map[string]any{"delegate": map[string]any{"hairpinMode": on}}))
+		if back := reflects(t, pod); back != on {
+			t.Errorf("hairpinMode %t: the pod's frame came back: %t", on, back)
+		}
+	}
+}
+
+func reflects(t *testing.T, pod string) (back bool) {
+	t.Helper()
+	link, err := netlinkIn(t, pod).LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const experimental = 0xb588 // ETH_P_802_EX1, 0x88b5 in network order
+	inside(t, pod, func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM, experimental)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		timeout := unix.NsecToTimeval(int64(300 * time.Millisecond))
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+			return err
+		}
+		to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Protocol: experimental, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+		if err := unix.Sendto(fd, make([]byte, 64), 0, to); err != nil {
+			return err
+		}
+		for {
+			_, from, err := unix.Recvfrom(fd, make([]byte, 1500), 0)
+			if err == unix.EAGAIN {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING {
+				back = true
+				return nil
+			}
+		}
+	})
+	return back
+}
+
+// TestResult compares the results with golden files: names and hardware addresses follow from the pod, so they
+// are the same every time.
+func TestResult(t *testing.T) {
+	for _, tt := range []struct{ name, version, env string }{
+		{"v4-0.3.1", "0.3.1", envV4}, {"v4-0.4.0", "0.4.0", envV4}, {"v4-1.0.0", "1.0.0", envV4},
+		{"v6-1.1.0", "1.1.0", envV6}, {"dual-1.1.0", "1.1.0", envDual},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n, pod := newNode(t, tt.env), newNamespace(t)
+			conf := n.config(map[string]any{"cniVersion": tt.version, "dns": map[string]any{"nameservers": []string{"10.96.0.10"}}})
+			got := bytes.ReplaceAll(n.must("ADD", "a", pod, conf), []byte(pod), []byte("/run/netns/pod"))
+			golden := filepath.Join("testdata", "result-"+tt.name+".json")
+			if *update {
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("result:\n%s\nwant %s:\n%s", got, golden, want)
+			}
+		})
+	}
+}
+
+// TestLibcni goes through a pod's life as containerd does: with libcni's cache, CHECK, and DEL from the cache.
+func TestLibcni(t *testing.T) {
+	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			n, pod := newNode(t, envDual), newNamespace(t)
+			list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion":%q,"name":"cbr0","plugins":[%s]}`,
+				version, n.config(map[string]any{"cniVersion": version})))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cni := libcni.NewCNIConfigWithCacheDir([]string{binaries}, n.dir, nil)
+			rt := &libcni.RuntimeConf{ContainerID: "a", NetNS: pod, IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", "a"}, {"IgnoreUnknown", "1"}},
+				CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": nil}}
+			inside(t, n.ns, func() error { return lifecycle(cni, list, rt, version) })
+			n.mustBeClean(pod)
+		})
+	}
+}
+
+func lifecycle(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf, version string) error {
+	ctx := context.Background()
+	r, err := cni.AddNetworkList(ctx, list, rt)
+	if err != nil {
+		return fmt.Errorf("ADD: %w", err)
+	}
+	got, err := types100.NewResultFromResult(r)
+	if err != nil || r.Version() != version || len(got.IPs) != 2 {
+		return fmt.Errorf("result %v: %v, want version %s and two addresses", r, err, version)
+	}
+	if version != "0.3.1" { // which has no CHECK
+		if err := cni.CheckNetworkList(ctx, list, rt); err != nil {
+			return fmt.Errorf("CHECK: %w", err)
+		}
+	}
+	if version == "1.1.0" {
+		if err := cni.GetStatusNetworkList(ctx, list); err != nil {
+			return fmt.Errorf("STATUS: %w", err)
+		}
+	}
+	if err := cni.DelNetworkList(ctx, list, rt); err != nil {
+		return fmt.Errorf("DEL: %w", err)
+	}
+	rt.NetNS = ""
+	return cni.DelNetworkList(ctx, list, rt)
+}
+
+func TestAddTwice(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	n.must("ADD", "a", pod, n.config(nil))
+	before := n.reserved()
+	n.mustFail(4, "has that interface already", "ADD", "a", pod, n.config(nil))
+	if after := n.reserved(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the second ADD changed the reservations from %q to %q", before, after)
+	}
+	if _, err := netlinkIn(t, pod).LinkByName("eth0"); err != nil {
+		t.Errorf("the second ADD took the first one's interface: %v", err)
+	}
+}
+
+func TestAddParallel(t *testing.T) {
+	n := newNode(t, envDual)
+	const pods = 100
+	results := make([]reply, pods)
+	names := make([]string, pods)
+	for i := range names {
+		names[i] = newNamespace(t)
+	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for i := range pods {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i] = n.call("ADD", fmt.Sprintf("pod%d", i), names[i], n.config(nil))
+		})
+	}
+	wg.Wait()
+	seen := map[netip.Addr]bool{}
+	for i, r := range results {
+		if r.failed != nil {
+			t.Fatalf("pod%d: %v", i, r.failed)
+		}
+		for _, a := range addresses(t, r.stdout) {
+			seen[a] = true
+		}
+	}
+	if len(seen) != 2*pods || len(n.reserved()) != 2*pods {
+		t.Errorf("%d distinct addresses and %d reservations, want %d", len(seen), len(n.reserved()), 2*pods)
+	}
+	mustPing(t, names[0], addresses(t, results[pods-1].stdout)[0])
+}
+
+func TestRangeFull(t *testing.T) {
+	n := newNode(t, strings.Replace(envV4, "10.244.1.1/24", "10.244.1.1/29", 1))
+	for i := range 5 {
+		n.must("ADD", fmt.Sprint("pod", i), newNamespace(t), n.config(nil))
+	}
+	pod := newNamespace(t)
+	n.mustFail(11, "all 5 addresses of 10.244.1.0/29", "ADD", "one-too-many", pod, n.config(nil))
+	n.mustFail(50, "all 5 addresses of 10.244.1.0/29", "STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
+	n.must("DEL", "pod3", "", n.config(nil))
+	n.must("STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
+	if got := addresses(t, n.must("ADD", "one-too-many", pod, n.config(nil))); got[0] != netip.MustParseAddr("10.244.1.5") {
+		t.Errorf("got %s, want the only free address 10.244.1.5", got)
+	}
+}
+
+func TestNoLease(t *testing.T) {
+	n, pod := newNode(t, ""), newNamespace(t)
+	file := filepath.Join(n.dir, "subnet.env")
+	n.mustFail(11, file+" does not exist: the agent (twilld)", "ADD", "a", pod, n.config(nil))
+	n.mustFail(50, file+" does not exist: the agent (twilld)", "STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
+	n.lease("FLANNEL_MTU=many\n")
+	n.mustFail(11, `FLANNEL_MTU "many"`, "ADD", "a", pod, n.config(nil))
+	n.mustBeClean(pod)
+}
+
+// TestBridgeOfAnother holds that a bridge with another address or MTU than the lease's never fails a pod, and
+// that it is left to the agent.
+func TestBridgeOfAnother(t *testing.T) {
+	n, a := newNode(t, envV4), newNamespace(t)
+	n.must("ADD", "a", a, n.config(nil))
+	n.lease(strings.ReplaceAll(strings.ReplaceAll(envV4, "10.244.1.", "10.244.9."), "1450", "1400"))
+	b := newNamespace(t)
+	if got := addresses(t, n.must("ADD", "b", b, n.config(nil))); got[0] != netip.MustParseAddr("10.244.9.2") {
+		t.Errorf("got %s, want 10.244.9.2", got)
+	}
+}
+
+func TestPrevResultPassesThrough(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	out := n.must("ADD", "a", pod, n.config(map[string]any{"prevResult": json.RawMessage(
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"net7","sandbox":"/x"}],"ips":[{"address":"192.0.2.9/24","interface":0}]}`)}))
+	var r types100.Result
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Interfaces) != 4 || r.Interfaces[0].Name != "net7" || len(r.IPs) != 2 || *r.IPs[0].Interface != 0 || *r.IPs[1].Interface != 3 {
+		t.Errorf("result %s, want the earlier plugin's part first and eth0 as interface 3", out)
+	}
+}

@@ -1,0 +1,115 @@
+package plugin
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestCheck alters each thing that ADD made, one at a time: CHECK has to name it, and to be content before.
+func TestCheck(t *testing.T) {
+	host := hostName(owner{"a", "eth0"})
+	defaultRoute := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Table: unix.RT_TABLE_MAIN}
+	type world struct {
+		*testing.T
+		n         *node
+		pod, host *netlink.Handle
+		eth0, end netlink.Link
+	}
+	for _, tt := range []struct {
+		name, want string
+		alter      func(w world) error
+	}{
+		{"address deleted", "+ addr 10.244.1.2/24 dev eth0", func(w world) error {
+			return w.pod.AddrDel(w.eth0, &netlink.Addr{IPNet: ipNet(prefix("10.244.1.2/24"))})
+		}},
+		{"IPv6 address deleted", "+ addr fd00:10:244:1::2/64 dev eth0", func(w world) error {
+			return w.pod.AddrDel(w.eth0, &netlink.Addr{IPNet: ipNet(prefix("fd00:10:244:1::2/64"))})
+		}},
+		{"default route deleted", "+ route 0.0.0.0/0 via 10.244.1.1 dev eth0", func(w world) error {
+			return w.pod.RouteDel(defaultRoute)
+		}},
+		{"IPv6 cluster route deleted", "+ route fd00:10:244::/48 via fd00:10:244:1::1 dev eth0", func(w world) error {
+			return w.pod.RouteDel(&netlink.Route{Dst: ipNet(prefix("fd00:10:244::/48"))})
+		}},
+		{"default route altered", "~ route 0.0.0.0/0 via 10.244.1.1 dev eth0 (was route 0.0.0.0/0 via 10.244.1.99 dev eth0)", func(w world) error {
+			r := *defaultRoute
+			r.LinkIndex, r.Gw = w.eth0.Attrs().Index, net.IPv4(10, 244, 1, 99)
+			return w.pod.RouteReplace(&r)
+		}},
+		{"pod's mtu", "~ link eth0 address 0a:58:0a:f4:01:02 mtu 1430 up (was link eth0 address 0a:58:0a:f4:01:02 mtu 1400 up)", func(w world) error {
+			return w.pod.LinkSetMTU(w.eth0, 1400)
+		}},
+		{"host's mtu", "master cni0 mtu 1430 hairpin on up (was link " + host + " master cni0 mtu 1400", func(w world) error {
+			return w.host.LinkSetMTU(w.end, 1400)
+		}},
+		{"pod's hardware address", "was link eth0 address 02:00:00:00:00:01", func(w world) error {
+			return w.pod.LinkSetHardwareAddr(w.eth0, net.HardwareAddr{2, 0, 0, 0, 0, 1})
+		}},
+		{"pod's end down", "was link eth0 address 0a:58:0a:f4:01:02 mtu 1430 down", func(w world) error { return w.pod.LinkSetDown(w.eth0) }},
+		{"host's end down", "hairpin on down", func(w world) error { return w.host.LinkSetDown(w.end) }},
+		{"master", "was link " + host + " master none", func(w world) error { return w.host.LinkSetNoMaster(w.end) }},
+		{"hairpin", "was link " + host + " master cni0 mtu 1430 hairpin off", func(w world) error {
+			return w.host.LinkSetHairpin(w.end, false)
+		}},
+		{"interface deleted", "+ link eth0", func(w world) error { return w.pod.LinkDel(w.eth0) }},
+		{"reservation deleted", "10.244.1.2 of a", func(w world) error {
+			remove(w.T, filepath.Join(w.n.storeDir(), "10.244.1.2"))
+			return nil
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n, pod := newNode(t, envDual), newNamespace(t)
+			conf := n.withPrev(n.must("ADD", "a", pod, n.config(nil)))
+			w := world{T: t, n: n, pod: netlinkIn(t, pod), host: netlinkIn(t, n.ns)}
+			var err, err2 error
+			w.eth0, err = w.pod.LinkByName("eth0")
+			w.end, err2 = w.host.LinkByName(host)
+			if err != nil || err2 != nil {
+				t.Fatal(err, err2)
+			}
+			n.must("CHECK", "a", pod, conf)
+			if err := tt.alter(w); err != nil {
+				t.Fatal(err)
+			}
+			n.mustFail(999, tt.want, "CHECK", "a", pod, conf)
+		})
+	}
+}
+
+// TestCheckTolerates holds that what later plugins add or change, and say so in the result, is no finding.
+func TestCheckTolerates(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	result := n.must("ADD", "a", pod, n.config(nil))
+	h := netlinkIn(t, pod)
+	eth0, err := h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := addAddr(h, eth0.Attrs().Index, prefix("192.0.2.1/24")); err != nil {
+		t.Fatal(err)
+	}
+	if err := addRoute(h, eth0.Attrs().Index, route{prefix("198.51.100.0/24"), prefix("192.0.2.2/32").Addr()}); err != nil {
+		t.Fatal(err)
+	}
+	n.must("CHECK", "a", pod, n.withPrev(result))
+	remove(t, filepath.Join(n.dir, "subnet.env"))
+	n.must("CHECK", "a", pod, n.withPrev(result))
+}
+
+func TestCheckNeeds(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	result := n.must("ADD", "a", pod, n.config(nil))
+	n.mustFail(7, "prevResult is missing", "CHECK", "a", pod, n.config(nil))
+	n.mustFail(7, "no interface eth0", "CHECK", "a", pod, n.withPrev([]byte(`{"cniVersion":"1.0.0"}`)))
+	n.mustFail(3, "is not there or not a network namespace", "CHECK", "a", pod+"-gone", n.withPrev(result))
+	n.mustFail(1, "", "CHECK", "a", pod, n.config(map[string]any{"cniVersion": "0.3.1"}))
+	n.mustFail(1, "", "ADD", "a", pod, n.config(map[string]any{"cniVersion": "9.9.9"}))
+	if err := fmt.Sprint(n.reserved()); len(n.reserved()) != 2 {
+		t.Errorf("reservations %s, want two as before", err)
+	}
+}

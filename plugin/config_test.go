@@ -1,0 +1,143 @@
+package plugin
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+func TestParseConfig(t *testing.T) {
+	c, err := parseConfig([]byte(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":"/s","dataDir":"/d",
+		"DELEGATE":{"hairpinMode":false,"isDefaultGateway":false,"MTU":1300,"bridge":"br7","type":"bridge"},
+		"ipam":{"type":"host-local","routes":[{"dst":"192.0.2.0/24"},{"dst":"2001:db8::/32","gw":"fd00::9"}]},
+		"runtimeConfig":{"portMappings":null,"PortMappings":[]},"capabilities":{"portMappings":true},"args":{"cni":{}},"dns":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.warnings) > 0 {
+		t.Errorf("warnings %q, want none", c.warnings)
+	}
+	if c.hairpin || c.defaultGateway || c.mtu != 1300 || c.bridge != "br7" || c.subnetFile != "/s" || c.flannelDir != "/d" ||
+		c.storeDir() != "/var/lib/cni/networks/cbr0" || len(c.routes) != 2 || c.routes[0].via.IsValid() || !c.routes[1].via.IsValid() {
+		t.Errorf("config %+v", c)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	c, err := parseConfig([]byte(`{"name":"n","mtu":null,"delegate":null,"ipam":null,"prevResult":null}`))
+	if err != nil || !c.hairpin || !c.defaultGateway || c.bridge != "cni0" || c.subnetFile != "/run/flannel/subnet.env" ||
+		c.storeDir() != "/var/lib/cni/networks/n" || c.mtu != 0 || c.prevResult != nil || c.attachments != nil {
+		t.Errorf("config %+v, %v", c, err)
+	}
+}
+
+// TestBadValues holds that an error names the key, its value and what would be right.
+func TestBadValues(t *testing.T) {
+	for conf, want := range map[string]string{
+		`{"mtu":"9000x"}`:                                           `mtu is "9000x": want a number of bytes from 68 to 65535`,
+		`{"delegate":{"mtu":5}}`:                                    `delegate.mtu is 5: want a number of bytes from 68 to 65535`,
+		`{"hairpinMode":"yes"}`:                                     `hairpinMode is "yes": want true or false`,
+		`{"bridge":"a/b"}`:                                          `bridge is a/b: want an interface name`,
+		`{"bridge":"0123456789abcdef"}`:                             `want an interface name of 1 to 15 characters`,
+		`{"delegate":7}`:                                            `delegate is 7: want an object`,
+		`{"delegate":{"type":"ipvlan"}}`:                            `delegate.type is ipvlan: want bridge or nothing`,
+		`{"ipam":{"type":"dhcp"}}`:                                  `ipam.type is dhcp: want host-local or nothing`,
+		`{"ipam":{"routes":[{"dst":"10.0.0.0"}]}}`:                  `ipam.routes is [{"dst":"10.0.0.0"}]: want a list of`,
+		`{"ipam":{"routes":[{"dst":"10.0.0.0/8","gw":"fd00::1"}]}}`: `ipam.routes is`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/31"}]]}}`:          `subnet 10.0.0.0/31: want a prefix with room`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}]]}}`:                       `range 10.0.1.1 to 10.0.0.254: want addresses of 10.0.0.0/24`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","gateway":"fd00::1"}]]}}`:                           `gateway fd00::1 of 10.0.0.0/24: want an address of the same family`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}]]}}`: `the lower one first`,
+	} {
+		_, err := parseConfig([]byte(conf))
+		var e *types.Error
+		if !errors.As(err, &e) || e.Code != types.ErrInvalidNetworkConfig || !strings.Contains(e.Msg, want) {
+			t.Errorf("%s: %v, want code 7: %s", conf, err, want)
+		}
+	}
+}
+
+// TestWarnings holds that an unknown key is told on standard error, once a pod, and that the pod gets its network.
+func TestWarnings(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	conf := n.config(map[string]any{"hairpinmod": true, "delegate": map[string]any{"vlan": 7, "ipMasq": true}})
+	r := n.call("ADD", "a", pod, conf)
+	want := "twill: network cbr0: delegate.ipMasq is ignored: the agent masquerades for all pods (twilld --ip-masq)\n" +
+		"twill: network cbr0: delegate.vlan is not a setting of twill and has no effect\n" +
+		"twill: network cbr0: hairpinmod is not a setting of twill and has no effect\n"
+	if r.failed != nil || string(r.stderr) != want {
+		t.Errorf("%v, standard error:\n%s\nwant\n%s", r.failed, r.stderr, want)
+	}
+	n.must("DEL", "a", pod, conf)
+}
+
+func TestVersion(t *testing.T) {
+	n := newNode(t, "")
+	want := `{"cniVersion":"1.1.0","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}` + "\n"
+	if got := n.must("VERSION", "", "", nil); string(got) != want {
+		t.Errorf("VERSION: %s, want %s", got, want)
+	}
+}
+
+// TestSize holds what a runtime pays for every pod: the binary's size and what is linked into it.
+func TestSize(t *testing.T) {
+	info, err := os.Stat(filepath.Join(binaries, "twill"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 4<<20 {
+		t.Errorf("the plugin has %d bytes, want at most 4 MiB", info.Size())
+	}
+	out, err := exec.Command("go", "list", "-deps", "github.com/twill-net/twill/cmd/twill").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range strings.Lines(string(out)) {
+		for _, bad := range []string{"k8s.io/", "go-iptables", "nftables", "knftables", "prometheus", "log/slog"} {
+			if strings.Contains(pkg, bad) {
+				t.Errorf("the plugin reaches %s", strings.TrimSpace(pkg))
+			}
+		}
+	}
+}
+
+// FuzzParseConfig feeds foreign bytes: never a panic, and a config without an error has only values that the
+// rest of the package relies on.
+func FuzzParseConfig(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `null`, `[]`, `{"name":"cbr0","type":"flannel","delegate":{"hairpinMode":true}}`,
+		`{"mtu":1450,"bridge":"cni0","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64","rangeEnd":"fd00::9"}]]}}`,
+		`{"ipam":{"routes":[{"dst":"0.0.0.0/0"},{"dst":"::ffff:1.2.3.4/128"}]},"prevResult":{"cniVersion":"1.0.0"}}`,
+		`{"ipam":{"ranges":[[{"subnet":"0.0.0.0/0"},{"subnet":"::/0"}]]}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := parseConfig(data)
+		if c == nil {
+			t.Fatal("no config")
+		}
+		_ = c.addresses()
+		if err != nil {
+			return
+		}
+		if !validDev(c.bridge) || (c.mtu != 0 && (c.mtu < 68 || c.mtu > 65535)) {
+			t.Errorf("bridge %q, mtu %d", c.bridge, c.mtu)
+		}
+		for _, set := range c.ranges {
+			n := 0
+			set.next(set[0].last, func(r addrRange, a netip.Addr) bool {
+				if n++; a == r.gateway || !r.subnet.Contains(a) {
+					t.Errorf("%s is handed out of %s", a, r.subnet)
+				}
+				return n > 20
+			})
+		}
+	})
+}

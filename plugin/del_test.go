@@ -1,0 +1,172 @@
+package plugin
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+)
+
+// withPrev is n's config as a runtime sends it after an ADD that gave result.
+func (n *node) withPrev(result []byte) []byte {
+	return n.config(map[string]any{"prevResult": rawJSON(result)})
+}
+
+type rawJSON []byte
+
+func (r rawJSON) MarshalJSON() ([]byte, error) { return r, nil }
+
+// TestDel holds that DEL leaves nothing, whatever of the pod and the node is gone already, and that a second one
+// is as good as the first.
+func TestDel(t *testing.T) {
+	drop := func(t *testing.T, n *node, pod string) {}
+	tests := []struct {
+		name    string
+		prepare func(t *testing.T, n *node, pod string)
+		netns   func(pod string) string
+		prev    bool
+	}{
+		{"everything there", drop, func(pod string) string { return pod }, true},
+		{"no prevResult", drop, func(pod string) string { return pod }, false},
+		{"no netns given", drop, func(string) string { return "" }, false},
+		{"netns path gone", func(t *testing.T, n *node, pod string) { _ = os.Remove(pod) }, func(pod string) string { return pod + "-gone" }, true},
+		{"netns path is a plain file", drop, func(string) string { return plainFile(t) }, true},
+		{"interface gone", func(t *testing.T, n *node, pod string) { deleteLink(t, pod, "eth0") }, func(pod string) string { return pod }, true},
+		{"subnet.env gone", func(t *testing.T, n *node, pod string) { remove(t, filepath.Join(n.dir, "subnet.env")) }, func(pod string) string { return pod }, true},
+		{"bridge gone", func(t *testing.T, n *node, pod string) { deleteLink(t, n.ns, "cni0") }, func(pod string) string { return pod }, true},
+		{"last_reserved_ip and lock gone", func(t *testing.T, n *node, pod string) {
+			remove(t, filepath.Join(n.storeDir(), "last_reserved_ip.0"))
+			remove(t, filepath.Join(n.storeDir(), "lock"))
+		}, func(pod string) string { return pod }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n, pod, other := newNode(t, envDual), newNamespace(t), newNamespace(t)
+			result := n.must("ADD", "a", pod, n.config(nil))
+			n.must("ADD", "other", other, n.config(nil))
+			tt.prepare(t, n, pod)
+			conf := n.config(nil)
+			if tt.prev {
+				conf = n.withPrev(result)
+			}
+			n.must("DEL", "a", tt.netns(pod), conf)
+			n.must("DEL", "a", tt.netns(pod), conf)
+			n.must("DEL", "a", "", n.config(nil))
+			if len(n.reserved()) != 2 {
+				t.Errorf("reservations %q, want the other pod's two", n.reserved())
+			}
+			n.must("DEL", "other", other, n.config(nil))
+			n.mustBeClean(pod, other)
+		})
+	}
+}
+
+func plainFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "netns")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func deleteLink(t *testing.T, ns, name string) {
+	t.Helper()
+	h := netlinkIn(t, ns)
+	link, err := h.LinkByName(name)
+	if err == nil {
+		err = h.LinkDel(link)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDelBeforeAnyAdd(t *testing.T) {
+	n := newNode(t, "")
+	n.must("DEL", "a", "", n.config(map[string]any{"mtu": "nonsense"}))
+	if _, err := os.Stat(n.storeDir()); !os.IsNotExist(err) {
+		t.Errorf("DEL made %s", n.storeDir())
+	}
+}
+
+// TestOwnNamespace holds that neither ADD nor DEL touches the node when a runtime names the node's own namespace.
+func TestOwnNamespace(t *testing.T) {
+	n := newNode(t, envV4)
+	h := netlinkIn(t, n.ns)
+	uplink := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "uplink"}
+	if err := h.LinkAdd(uplink); err != nil {
+		t.Fatal(err)
+	}
+	n.mustFail(8, "the node's own network namespace", "ADD", "a", n.ns, n.config(nil))
+	n.mustFail(8, "the node's own network namespace", "DEL", "a", n.ns, n.config(nil))
+	if _, err := h.LinkByName("eth0"); err != nil {
+		t.Errorf("the node's eth0: %v", err)
+	}
+	if len(n.reserved()) > 0 {
+		t.Errorf("left in the store: %q", n.reserved())
+	}
+}
+
+// TestDelOfFlannelsPod deletes what flannel, bridge and host-local made: a pair with a random name, a reservation
+// and flannel's own file, through a config of type flannel.
+func TestDelOfFlannelsPod(t *testing.T) {
+	n, pod := newNode(t, ""), newNamespace(t)
+	store, err := disk.New("cbr0", filepath.Join(n.dir, "networks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := store.Reserve("a", "eth0", netip.MustParseAddr("10.244.1.7").AsSlice(), "0"); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	flannel := filepath.Join(n.dir, "flannel")
+	if err := os.MkdirAll(flannel, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(flannel, "a"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlinkIn(t, pod).LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "vethffff"}); err != nil {
+		t.Fatal(err)
+	}
+	conf := n.config(map[string]any{"type": "flannel", "dataDir": flannel, "delegate": map[string]any{"hairpinMode": true, "isDefaultGateway": true}})
+	n.must("DEL", "a", pod, conf)
+	n.must("DEL", "a", pod, conf)
+	n.mustBeClean(pod)
+	if _, err := os.Stat(filepath.Join(flannel, "a")); !os.IsNotExist(err) {
+		t.Errorf("flannel's file of the container: %v, want it gone", err)
+	}
+}
+
+func TestGC(t *testing.T) {
+	n := newNode(t, envDual)
+	for _, id := range []string{"a", "b", "c"} {
+		n.must("ADD", id, newNamespace(t), n.config(nil))
+	}
+	gc := func(extra map[string]any) {
+		extra["cniVersion"] = "1.1.0"
+		n.must("GC", "", "", n.config(extra))
+	}
+	gc(map[string]any{})
+	if len(n.reserved()) != 6 {
+		t.Fatalf("without a list %d reservations stayed, want all 6", len(n.reserved()))
+	}
+	gc(map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "b", "ifname": "eth0"}}})
+	if got := fmt.Sprint(n.reserved()); got != fmt.Sprint(map[string]string{"10.244.1.3": "b\r\neth0", "fd00:10:244:1::3": "b\r\neth0"}) {
+		t.Fatalf("reservations %s, want those of b", got)
+	}
+	gc(map[string]any{"cni.dev/valid-attachments": nil})
+	n.mustBeClean()
+}

@@ -1,0 +1,311 @@
+package firewall
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// flannelIPTables is what flannel v0.28 writes for IPv4 in its iptables mode.
+const flannelIPTables = `*nat
+:FLANNEL-POSTRTG - [0:0]
+-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG -s 10.244.1.0/24 -d 10.244.0.0/16 -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG -s 10.244.0.0/16 -d 10.244.1.0/24 -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG ! -s 10.244.0.0/16 -d 10.244.1.0/24 -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG -s 10.244.0.0/16 ! -d 224.0.0.0/4 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
+-A FLANNEL-POSTRTG ! -s 10.244.0.0/16 -d 10.244.0.0/16 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
+COMMIT
+*filter
+:FLANNEL-FWD - [0:0]
+-A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD
+-A FLANNEL-FWD -s 10.244.0.0/16 -m comment --comment "flanneld forward" -j ACCEPT
+-A FLANNEL-FWD -d 10.244.0.0/16 -m comment --comment "flanneld forward" -j ACCEPT
+COMMIT
+`
+
+// flannelNFT is what it writes in its nftables mode.
+const flannelNFT = `table ip flannel-ipv4 {
+	chain postrtg {
+		type nat hook postrouting priority srcnat; policy accept;
+		meta mark 0x00004000 return
+		ip saddr 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+		ip saddr 10.244.0.0/16 ip daddr 10.244.1.0/24 return
+		ip saddr != 10.244.1.0/24 ip daddr 10.244.0.0/16 return
+		ip saddr 10.244.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
+		ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
+	}
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		ip saddr 10.244.0.0/16 accept
+		ip daddr 10.244.0.0/16 accept
+	}
+}
+`
+
+func load(t *testing.T, command, input string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "input")
+	if err := os.WriteFile(file, []byte(input), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sh(t, command+" < "+file)
+}
+
+func loadFlannel(t *testing.T) {
+	t.Helper()
+	load(t, "nft -f -", flannelNFT)
+	for _, v := range []variant{overNF, legacy} {
+		load(t, v.String()+"-restore --noflush", flannelIPTables)
+	}
+}
+
+// TestTakeOver starts where flannel, in all of its modes, was before.
+func TestTakeOver(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
+		need(t, "nft", "iptables-nft", "iptables-legacy")
+		loadFlannel(t)
+		settle(t, f, wanted(g.mode))
+		if g.mode == netstate.IPTables {
+			for _, chain := range []string{"-t nat -S POSTROUTING", "-S FORWARD"} {
+				if rules := sh(t, f.tools.variant().String()+" "+chain); strings.Count(rules, "-A ") != 1 {
+					t.Errorf("%s: want one jump, got\n%s", chain, rules)
+				}
+			}
+		}
+		loadFlannel(t) // comes back beside us
+		settle(t, f, wanted(g.mode))
+		loadFlannel(t)
+		settle(t, f, netstate.State{})
+		empty(t)
+	})
+}
+
+func TestChangeMode(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
+		need(t, "nft")
+		sh(t, "iptables -N OTHER && iptables -A FORWARD -j OTHER && nft add table ip foreign")
+		for range 2 {
+			settle(t, f, wanted(netstate.IPTables))
+			if out := sh(t, "nft list tables"); strings.Contains(out, "flannel") {
+				t.Errorf("tables of the nftables mode are left:\n%s", out)
+			}
+			settle(t, f, wanted(netstate.NFTables))
+			for _, save := range []string{"iptables-legacy-save", "iptables-nft-save", "ip6tables-nft-save"} {
+				if out := sh(t, save+" 2>&1"); strings.Contains(out, "FLANNEL") {
+					t.Errorf("%s: chains of the iptables mode are left:\n%s", save, out)
+				}
+			}
+		}
+		settle(t, f, netstate.State{})
+		empty(t)
+		if out := sh(t, "nft list tables; iptables -S"); !strings.Contains(out, "table ip foreign") ||
+			!strings.Contains(out, "-A FORWARD -j OTHER") {
+			t.Errorf("what is not ours was touched:\n%s", out)
+		}
+	})
+}
+
+// TestNoBinary removes what flannel left in nf_tables on a host without any iptables binary.
+func TestNoBinary(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "iptables-nft-restore")
+	load(t, "iptables-nft-restore --noflush", flannelIPTables)
+	path := pathVar()
+	t.Setenv("PATH", t.TempDir())
+	f := New()
+	defer f.Close()
+	settle(t, f, wanted(netstate.NFTables))
+	settle(t, f, netstate.State{})
+	t.Setenv("PATH", path)
+	empty(t)
+	if err := f.Apply(t.Context(), netstate.Diff(wanted(netstate.IPTables), nil)); err != nil {
+		t.Errorf("the binaries are back but: %v", err)
+	}
+}
+
+// TestForwardFirst puts our accepts before what other programs write into iptables-nft's FORWARD.
+func TestForwardFirst(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft", "iptables-nft", "ip6tables-nft")
+	f := New()
+	defer f.Close()
+	want := wanted(netstate.NFTables)
+	for _, disturb := range []string{
+		"true", // there is no such chain
+		"iptables-nft -P FORWARD DROP; ip6tables-nft -P FORWARD DROP",
+		"iptables-nft -I FORWARD -j REJECT",
+		"ip6tables-nft -I FORWARD -j DROP",
+		"iptables-nft -D FORWARD 2",
+		"iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment 'twill forward' -j ACCEPT",
+		"iptables-nft-save | iptables-nft-restore",
+		"iptables-nft -F FORWARD",
+	} {
+		settle(t, f, want)
+		sh(t, disturb)
+		if strings.Contains(disturb, "FORWARD") && len(netstate.Diff(want, observe(t, f))) == 0 {
+			t.Errorf("%s: the plan is empty", disturb)
+		}
+		settle(t, f, want)
+	}
+	rules := sh(t, "iptables-nft -S FORWARD")
+	for i, direction := range []string{"-s", "-d"} {
+		got := strings.Split(rules, "\n")[i+1]
+		accept := "-A FORWARD " + direction + " 10.244.0.0/16"
+		if !strings.HasPrefix(got, accept) || !strings.HasSuffix(got, "-j ACCEPT") || !strings.Contains(got, acceptComment) {
+			t.Errorf("iptables -S FORWARD, rule %d: got %s, want %s with our comment", i+1, got, accept)
+		}
+	}
+	sh(t, "nft delete table ip flannel-ipv4") // the accepts stay behind
+	settle(t, f, netstate.State{})
+	empty(t)
+	if rules := sh(t, "iptables-nft -S FORWARD"); strings.TrimSpace(rules) != "-P FORWARD DROP" {
+		t.Errorf("after all was deleted FORWARD has\n%s", rules)
+	}
+}
+
+// TestNoFork counts the processes that observing starts.
+func TestNoFork(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
+		need(t, "nft", "ip")
+		loadFlannel(t)
+		sh(t, "ip link set lo up")
+		log := filepath.Join(t.TempDir(), "log")
+		countForks(t, log)
+		settle(t, f, wanted(g.mode))
+		before := lines(t, log)
+		for i := range 50 {
+			if i == 25 { // another program's rules and generation move
+				sh(t, "nft add table ip foreign; nft add chain ip nat OTHER; nft add rule ip nat OTHER counter")
+			}
+			traffic(t)
+			if left := netstate.Diff(wanted(g.mode), observe(t, f)); len(left) > 0 {
+				t.Fatalf("round %d: the plan is\n%s", i, left)
+			}
+		}
+		if after := lines(t, log); len(after) != len(before) {
+			t.Errorf("50 rounds of observing started\n%s", strings.Join(after[len(before):], "\n"))
+		}
+		if g.mode == netstate.IPTables && len(before) == 0 {
+			t.Error("the counter of processes has counted nothing: want some for the first plan")
+		}
+	})
+}
+
+// countForks puts a program before each iptables binary that writes a line to log.
+func countForks(t *testing.T, log string) {
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"} {
+		for _, suffix := range []string{"", "-restore", "-save"} {
+			path := strings.TrimSpace(sh(t, "command -v "+name+suffix))
+			script := fmt.Sprintf("#!/bin/sh\necho %s \"$@\" >> %s\nexec %s \"$@\"\n", name+suffix, log, path)
+			if err := os.WriteFile(filepath.Join(dir, name+suffix), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+pathVar())
+}
+
+func lines(t *testing.T, file string) []string {
+	data, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")[:strings.Count(string(data), "\n")]
+}
+
+// traffic moves the counters of the base chains.
+func traffic(t *testing.T) {
+	conn, err := net.Dial("udp", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.Write([]byte("x"))
+}
+
+// TestWatch wants a hint within a second after each disturbance, and none without one.
+func TestWatch(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
+		need(t, "nft")
+		settle(t, f, wanted(g.mode))
+		hints, err := f.Watch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.name != "iptables-legacy" {
+			sh(t, "nft add table ip foreign; nft add chain ip foreign c; nft add rule ip foreign c counter")
+		}
+		select {
+		case <-hints:
+			t.Error("a hint without a change of ours")
+		case <-time.After(1200 * time.Millisecond):
+		}
+		for _, d := range append(slices.Clone(drifts[g.name][:1]), map[netstate.Mode]string{
+			netstate.NFTables: "nft flush table ip6 flannel-ipv6",
+			netstate.IPTables: "ip6tables -t nat -F POSTROUTING",
+		}[g.mode]) {
+			sh(t, d)
+			start := time.Now()
+			select {
+			case _, ok := <-hints:
+				if !ok {
+					t.Fatalf("%s: the channel was closed", d)
+				}
+			case <-time.After(time.Second):
+				t.Errorf("%s: no hint within a second", d)
+			}
+			settle(t, f, wanted(g.mode))
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("%s: healed after %v, want less than a second", d, took)
+			}
+			for drained := false; !drained; {
+				select {
+				case <-hints:
+				case <-time.After(legacyPoll + 200*time.Millisecond):
+					drained = true
+				}
+			}
+		}
+	})
+}
+
+func TestPick(t *testing.T) {
+	yes, no := true, false
+	for name, test := range map[string]struct {
+		setup string
+		told  *bool
+		want  netstate.Mode
+	}{
+		"new":            {"true", nil, netstate.NFTables},
+		"legacy-empty":   {"iptables-legacy -S", nil, netstate.NFTables},
+		"legacy-in-use":  {"ip6tables-legacy -A FORWARD -j DROP", nil, netstate.IPTables},
+		"told-nftables":  {"ip6tables-legacy -A FORWARD -j DROP", &yes, netstate.NFTables},
+		"told-iptables":  {"true", &no, netstate.IPTables},
+		"other-variants": {"iptables-nft -A FORWARD -j DROP", nil, netstate.NFTables},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !inNamespace(t) {
+				return
+			}
+			need(t, "iptables-nft", "iptables-legacy", "ip6tables-legacy")
+			sh(t, test.setup)
+			if mode, why, err := Pick(test.told); mode != test.want || why == "" || err != nil {
+				t.Errorf("Pick: got %s, %q, %v; want %s", mode, why, err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Stream is an endless ping at a fixed rate, to count what was lost between two moments.
+type Stream struct {
+	socket *echoSocket
+	to     netip.Addr
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+
+	mu       sync.Mutex
+	answered []bool // by number of the request
+	failed   error  // the first error of sending
+}
+
+// Mark is a moment of a Stream: the number of requests sent before it.
+type Mark int
+
+// Loss is what a Stream saw between two marks.
+type Loss struct{ Sent, Lost int }
+
+func (l Loss) String() string { return fmt.Sprintf("%d of %d lost", l.Lost, l.Sent) }
+
+// Stream starts to ping an address every interval, until Close.
+func (h Host) Stream(to netip.Addr, interval time.Duration) (*Stream, error) {
+	socket, err := h.openEcho(to.Is4(), false)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Stream{socket: socket, to: to, stop: stop}
+	s.done.Go(func() { s.send(ctx, interval) })
+	s.done.Go(s.receive)
+	return s, nil
+}
+
+func (s *Stream) send(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		s.mu.Lock()
+		n := len(s.answered)
+		s.answered = append(s.answered, false)
+		s.mu.Unlock()
+		if err := s.socket.send(s.to, uint64(n), 0); err != nil {
+			s.fail(err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Stream) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed == nil {
+		s.failed = fmt.Errorf("ping %s: %w", s.to, err)
+	}
+}
+
+func (s *Stream) receive() {
+	for {
+		_, n, err := s.socket.receive(time.Time{})
+		if err != nil {
+			return // closed
+		}
+		s.mu.Lock()
+		if int(n) < len(s.answered) {
+			s.answered[n] = true
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Mark is this moment.
+func (s *Stream) Mark() Mark {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Mark(len(s.answered))
+}
+
+// Between counts the requests sent from one mark up to another. It gives the last replies up to a second; the
+// error is the first one of sending, if any request was lost.
+func (s *Stream) Between(ctx context.Context, from, to Mark) (Loss, error) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Second)
+	for {
+		loss, err := s.count(from, to)
+		if loss.Lost == 0 {
+			return loss, nil
+		}
+		select {
+		case <-ctx.Done():
+			return loss, ctx.Err()
+		case <-late:
+			return loss, err
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Stream) count(from, to Mark) (Loss, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	loss := Loss{Sent: int(to - from)}
+	for _, ok := range s.answered[from:to] {
+		if !ok {
+			loss.Lost++
+		}
+	}
+	return loss, s.failed
+}
+
+// Close ends the ping and releases its socket, which would keep the namespace alive.
+func (s *Stream) Close() {
+	s.stop()
+	s.socket.close()
+	s.done.Wait()
+}

@@ -48,7 +48,6 @@ type Config struct {
 	Firewall    backend.FirewallConfig // its Stacks are the leases'
 	SubnetFile  string
 	Checkpoint  string // optional: where lease and peers are kept for a start without the store
-	Raw         []byte // net-conf.json as it was read, for the checkpoint
 	Log         *slog.Logger
 	Metrics     *Metrics
 }

@@ -97,6 +97,19 @@ func CheckpointConfig(path string) ([]byte, error) {
 	return c.Network, err
 }
 
+// CheckpointAddrs is where the checkpoint at path says that peers reach this node, empty if there is none.
+func CheckpointAddrs(path string) []netip.Addr {
+	c, err := readCheckpoint(path)
+	if err != nil {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, s := range c.Local.Stacks {
+		addrs = append(addrs, s.Underlay)
+	}
+	return addrs
+}
+
 // checkpointPause bounds how often the file is written while leases come and go.
 const checkpointPause = time.Second
 
@@ -111,7 +124,7 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 		return
 	}
 	a.savedAt = time.Now()
-	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Raw, Local: save(snap.Local)}
+	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: save(snap.Local)}
 	for _, p := range snap.Peers {
 		c.Peers = append(c.Peers, save(p))
 	}

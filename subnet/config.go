@@ -1,6 +1,7 @@
 package subnet
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ type Config struct {
 	Backend  string          // Backend's Type in lower case
 	Options  json.RawMessage // the whole Backend object, never empty; its other keys are the backend's business
 	Warnings []string        // one sentence each: what works but is probably not meant
+	Raw      []byte          // the net-conf.json as it was read
 }
 
 // defaultBackend is flannel's recommendation. Flannel itself falls back to udp, which is slow and for debugging.
@@ -36,7 +38,7 @@ func ParseConfig(data []byte) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	var c Config
+	c := Config{Raw: bytes.Clone(data)}
 	c.Warnings = append(c.Warnings, obj.repeated...)
 	for _, step := range []func(object) error{c.pools, c.firewall, c.backend} {
 		if err := step(obj); err != nil {

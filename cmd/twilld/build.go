@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/netstate/firewall"
+	"github.com/twill-net/twill/netstate/kernel"
+	"github.com/twill-net/twill/subnet"
+)
+
+// needNetAdmin says early what every netlink call would say later.
+func needNetAdmin() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("read this process's capabilities: %w", err)
+	}
+	if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
+		return errors.New("the capability NET_ADMIN is missing: run twilld as root, or in a container with NET_ADMIN and NET_RAW")
+	}
+	return nil
+}
+
+// parts are what an agent is made of, and how to let go of them.
+type parts struct {
+	config  agent.Config
+	metrics *prometheus.Registry
+	close   func()
+}
+
+// build makes the parts from the flags and the network config. Nothing is written anywhere yet.
+func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
+	choice, err := o.choice()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := o.firewall()
+	if err != nil {
+		return nil, err
+	}
+	store, network, err := openStore(ctx, o, log)
+	if err != nil {
+		return nil, err
+	}
+	if choice.NodeIPs, err = store.nodeIPs(ctx, o); err != nil {
+		return nil, err
+	}
+	b, warnings, err := registry.New(network.Backend, networks(network), network.Options)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range append(network.Warnings, warnings...) {
+		log.Warn("network config", "reason", w)
+	}
+	mode, why, err := firewall.Pick(network.NFTables)
+	if err != nil {
+		return nil, err
+	}
+	log.Debug("firewall", "mode", mode.String(), "reason", why)
+	rules.Mode = mode
+	k, err := kernel.New(networks(network))
+	if err != nil {
+		return nil, err
+	}
+	f := firewall.New()
+	registry := prometheus.NewRegistry()
+	return &parts{
+		config: agent.Config{
+			Node: store.node, Network: network, BackendName: network.Backend, Backend: b, Store: store.Store,
+			Kernel: agent.Join(k, f), Machine: k, Choice: choice, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
+			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
+			Metrics: agent.NewMetrics(registry),
+		},
+		metrics: registry,
+		close:   func() { f.Close(); k.Close() },
+	}, nil
+}
+
+func networks(c subnet.Config) []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range c.Pools {
+		list = append(list, p.Network)
+	}
+	return list
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/backend"
+)
+
+// options are the command line. Names and defaults are flannel's (v0.28) unless the comment says Twill.
+type options struct {
+	etcdEndpoints, etcdPrefix, etcdKeyfile, etcdCertfile, etcdCAFile, etcdUsername, etcdPassword string
+
+	kubeSubnetMgr                                            bool
+	kubeAPIURL, kubeconfig, kubeAnnotationPrefix, netConfigs string
+	setNodeNetworkUnavailable                                bool
+
+	leaseFile string // Twill: the store is this file
+	nodeName  string // Twill
+
+	iface, ifaceRegex, ifaceCanReach list
+	publicIP, publicIPv6             string
+
+	subnetFile     string
+	checkpointFile string // Twill
+	renewMargin    int    // minutes
+	bridge         string // Twill
+
+	ipMasq, randomFullyDisable, forwardRules, blackhole bool
+	keepNodeSource                                      string // Twill
+
+	healthzIP   string
+	healthzPort int
+
+	dryRun, cleanup, version bool // dryRun, cleanup: Twill
+	verbosity                int
+	logFormat                string // Twill
+
+	ignored []string // flags that were given but have no meaning here
+}
+
+// list is a flag that can be repeated; a comma separates too.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, ",") }
+
+func (l *list) Set(s string) error {
+	*l = append(*l, strings.Split(s, ",")...)
+	return nil
+}
+
+// ignoredFlags are flannel's (and its log library's) that have no meaning in Twill, and why.
+var ignoredFlags = map[string]struct {
+	why    string
+	isBool bool
+}{
+	"iptables-resync":  {"rules are watched and repaired at once", false},
+	"logtostderr":      {"the log always goes to standard error", true},
+	"alsologtostderr":  {"the log always goes to standard error", true},
+	"stderrthreshold":  {"use -v", false},
+	"log_dir":          {"the log always goes to standard error", false},
+	"log_backtrace_at": {"there are no backtraces", false},
+	"vmodule":          {"use -v", false},
+}
+
+// parseFlags reads the command line, then the environment for what the command line does not say.
+func parseFlags(args []string, environ func(string) (string, bool), out io.Writer) (*options, error) {
+	o := &options{}
+	fs := flag.NewFlagSet("twilld", flag.ContinueOnError)
+	fs.SetOutput(io.Discard) // errors are main's to print, once
+	o.register(fs)
+	switch err := fs.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fs.SetOutput(out)
+		fmt.Fprint(out, usage)
+		fs.PrintDefaults()
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w (twilld --help lists the flags)", err)
+	case fs.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q: twilld takes flags only", fs.Arg(0))
+	}
+	return o, applyEnv(fs, environ)
+}
+
+const usage = `twilld leases a subnet of the cluster's network for this node and keeps the kernel's routes, VXLAN entries
+and firewall in the state that all nodes' leases ask for. It takes flannel's flags; each can also be given in the
+environment as TWILLD_NAME or FLANNELD_NAME (upper case, _ for -).
+
+`
+
+func (o *options) register(fs *flag.FlagSet) {
+	o.registerStore(fs)
+	o.registerNetwork(fs)
+	fs.StringVar(&o.subnetFile, "subnet-file", "/run/flannel/subnet.env", "where the CNI plugin finds this node's lease")
+	fs.StringVar(&o.checkpointFile, "checkpoint-file", "/var/lib/twill/checkpoint.json", "lease and peers, for a start without the store; empty: none")
+	fs.StringVar(&o.healthzIP, "healthz-ip", "0.0.0.0", "address of /healthz, /readyz and /metrics")
+	fs.IntVar(&o.healthzPort, "healthz-port", 0, "port of /healthz, /readyz and /metrics; 0: not served")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and exit")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "delete everything that Twill made on this node and exit")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+	fs.IntVar(&o.verbosity, "v", 0, "log level: 0 events, 1 and more also every change")
+	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	for name, f := range ignoredFlags {
+		note := func(string) error {
+			o.ignored = append(o.ignored, name)
+			return nil
+		}
+		if f.isBool {
+			fs.BoolFunc(name, "accepted for flannel, no effect: "+f.why, note)
+		} else {
+			fs.Func(name, "accepted for flannel, no effect: "+f.why, note)
+		}
+	}
+}
+
+func (o *options) registerStore(fs *flag.FlagSet) {
+	fs.StringVar(&o.etcdEndpoints, "etcd-endpoints", "http://127.0.0.1:4001,http://127.0.0.1:2379", "etcd servers, comma separated")
+	fs.StringVar(&o.etcdPrefix, "etcd-prefix", "/coreos.com/network", "etcd prefix of config and leases")
+	fs.StringVar(&o.etcdKeyfile, "etcd-keyfile", "", "TLS key for etcd")
+	fs.StringVar(&o.etcdCertfile, "etcd-certfile", "", "TLS certificate for etcd")
+	fs.StringVar(&o.etcdCAFile, "etcd-cafile", "", "TLS certificate authority of etcd")
+	fs.StringVar(&o.etcdUsername, "etcd-username", "", "user name for etcd")
+	fs.StringVar(&o.etcdPassword, "etcd-password", "", "password for etcd (better in the environment)")
+	fs.BoolVar(&o.kubeSubnetMgr, "kube-subnet-mgr", false, "lease through the Kubernetes API instead of etcd")
+	fs.StringVar(&o.kubeAPIURL, "kube-api-url", "", "Kubernetes API server; empty: kubeconfig's, or the pod's")
+	fs.StringVar(&o.kubeconfig, "kubeconfig-file", "", "kubeconfig; empty: the pod's service account")
+	fs.StringVar(&o.kubeAnnotationPrefix, "kube-annotation-prefix", "flannel.alpha.coreos.com", "prefix of the node annotations")
+	fs.StringVar(&o.netConfigs, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, unless it is in etcd")
+	fs.BoolVar(&o.setNodeNetworkUnavailable, "set-node-network-unavailable", true, "keep the node condition NetworkUnavailable true to fact")
+	fs.StringVar(&o.leaseFile, "lease-file", "", "lease in this JSON file instead of etcd")
+	fs.StringVar(&o.nodeName, "node-name", "", "this node's name; empty: NODE_NAME, else the pod's node, else the host name")
+	fs.IntVar(&o.renewMargin, "subnet-lease-renew-margin", 60, "minutes before its end at which an etcd lease is renewed, 1 to 1439")
+}
+
+func (o *options) registerNetwork(fs *flag.FlagSet) {
+	fs.Var(&o.iface, "iface", "interface (name or address) between the nodes; repeatable, the first that matches is used")
+	fs.Var(&o.ifaceRegex, "iface-regex", "regular expression for the interface's name or address; repeatable, after --iface")
+	fs.Var(&o.ifaceCanReach, "iface-can-reach", "use the interface that the route to this address uses")
+	fs.StringVar(&o.publicIP, "public-ip", "", "IPv4 address that peers are told, if it is not the interface's")
+	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address that peers are told, if it is not the interface's")
+	fs.BoolVar(&o.ipMasq, "ip-masq", false, "masquerade what pods send out of the cluster's network")
+	fs.BoolVar(&o.randomFullyDisable, "ip-masq-fully-random-disable", false, "masquerade without --random-fully")
+	fs.BoolVar(&o.forwardRules, "iptables-forward-rules", true, "accept forwarded packets from and to the cluster's network")
+	fs.BoolVar(&o.blackhole, "ip-blackhole-route", false, "a blackhole route for the node's subnet, for addresses of no pod")
+	fs.StringVar(&o.bridge, "bridge", "cni0", "the bridge that pods are plugged into")
+	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed", "from a node's own address to pods, keep that address: routed (unless encapsulated), always, never (flannel)")
+}
+
+// applyEnv sets the flags that the command line did not, from TWILLD_NAME or FLANNELD_NAME.
+func applyEnv(fs *flag.FlagSet, environ func(string) (string, bool)) error {
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	var err error
+	fs.VisitAll(func(f *flag.Flag) {
+		for _, prefix := range []string{"TWILLD_", "FLANNELD_"} {
+			name := prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+			value, ok := environ(name)
+			if !ok || given[f.Name] {
+				continue
+			}
+			given[f.Name] = true
+			if e := fs.Set(f.Name, value); e != nil {
+				err = errors.Join(err, fmt.Errorf("environment %s=%q: %w", name, value, e))
+			}
+		}
+	})
+	return err
+}
+
+// choice is how the interface is chosen, without what the cluster knows of the node.
+func (o *options) choice() (agent.Choice, error) {
+	c := agent.Choice{Names: o.iface}
+	for _, expr := range o.ifaceRegex {
+		re, err := regexp.Compile(expr)
+		if err != nil {
+			return c, fmt.Errorf("--iface-regex %q: %w", expr, err)
+		}
+		c.Patterns = append(c.Patterns, re)
+	}
+	for _, s := range o.ifaceCanReach {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return c, fmt.Errorf("--iface-can-reach %q: want an IP address", s)
+		}
+		c.Reach = append(c.Reach, a)
+	}
+	for _, f := range []struct {
+		name, value string
+		is4         bool
+	}{{"--public-ip", o.publicIP, true}, {"--public-ipv6", o.publicIPv6, false}} {
+		a, err := netip.ParseAddr(f.value)
+		switch {
+		case f.value == "":
+		case err != nil || a.Is4() != f.is4:
+			return c, fmt.Errorf("%s %q: want an %s address", f.name, f.value, map[bool]string{true: "IPv4", false: "IPv6"}[f.is4])
+		default:
+			c.Public = append(c.Public, a)
+		}
+	}
+	return c, nil
+}
+
+// firewall is what the flags say of the rules.
+func (o *options) firewall() (backend.FirewallConfig, error) {
+	keep, err := backend.ParseKeepLocal(o.keepNodeSource)
+	if err != nil {
+		return backend.FirewallConfig{}, fmt.Errorf("--keep-node-source: %w", err)
+	}
+	return backend.FirewallConfig{Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep}, nil
+}
+
+// renew is the margin before an etcd lease's end.
+func (o *options) renew() (time.Duration, error) {
+	if o.renewMargin < 1 || o.renewMargin > 1439 {
+		return 0, fmt.Errorf("--subnet-lease-renew-margin %d: want 1 to 1439 minutes", o.renewMargin)
+	}
+	return time.Duration(o.renewMargin) * time.Minute, nil
+}
+
+// node is the name that the flags and the environment give, else the host's.
+func (o *options) node() (string, error) {
+	if o.nodeName != "" {
+		return o.nodeName, nil
+	}
+	if name := os.Getenv("NODE_NAME"); name != "" {
+		return name, nil
+	}
+	return os.Hostname()
+}

@@ -1,0 +1,82 @@
+// Command twilld is Twill's node agent: it leases a subnet for its node and keeps the kernel in the state that
+// all nodes' leases ask for.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+)
+
+// version is set by the build: -ldflags "-X main.version=v1.2.3".
+var version = "devel"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	switch err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	default:
+		fmt.Fprintln(os.Stderr, "twilld:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parseFlags(args, os.LookupEnv, stdout)
+	if err != nil {
+		return err
+	}
+	if o.version {
+		fmt.Fprintln(stdout, versionText())
+		return nil
+	}
+	log, err := newLogger(o, stderr)
+	if err != nil {
+		return err
+	}
+	for _, name := range o.ignored {
+		log.Warn("this flag has no effect in Twill", "flag", name, "reason", ignoredFlags[name].why)
+	}
+	if err := needNetAdmin(); err != nil {
+		return err
+	}
+	switch {
+	case o.cleanup:
+		return cleanup(ctx, o, stdout)
+	case o.dryRun:
+		return dryRun(ctx, o, log, stdout)
+	}
+	return serve(ctx, o, log)
+}
+
+func newLogger(o *options, w io.Writer) (*slog.Logger, error) {
+	level := slog.LevelInfo
+	if o.verbosity > 0 {
+		level = slog.LevelDebug
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	switch o.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+}
+
+// versionText is Twill's version and what it was built with.
+func versionText() string {
+	text := "twilld " + version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		text += " (" + info.GoVersion + ")"
+	}
+	return text
+}

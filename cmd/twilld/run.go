@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/netstate/firewall"
+	"github.com/twill-net/twill/netstate/kernel"
+)
+
+// serve runs the agent until a signal. The data path stays when it ends.
+func serve(ctx context.Context, o *options, log *slog.Logger) error {
+	unlock, err := lock(o.subnetFile)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p, err := build(ctx, o, log)
+	if err != nil {
+		return orDone(ctx, err)
+	}
+	defer p.close()
+	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.BackendName, "version", version)
+	a := agent.New(p.config)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.Run(ctx) })
+	if o.healthzPort != 0 {
+		l, err := net.Listen("tcp", net.JoinHostPort(o.healthzIP, strconv.Itoa(o.healthzPort)))
+		if err != nil {
+			return fmt.Errorf("--healthz-ip %s --healthz-port %d: %w", o.healthzIP, o.healthzPort, err)
+		}
+		group.Go(func() error { return a.Serve(ctx, l, p.metrics) })
+	}
+	err = group.Wait()
+	log.Info("twilld ends, the data path stays", "node", p.config.Node)
+	return err
+}
+
+// orDone is nil when the signal came first.
+func orDone(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// dryRun prints the plan and exits.
+func dryRun(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
+	p, err := build(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	plan, skips, err := agent.New(p.config).Plan(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range skips {
+		fmt.Fprintf(stdout, "# node %s is left out: %s\n", s.Node, s.Reason)
+	}
+	if len(plan) == 0 {
+		fmt.Fprintln(stdout, "# nothing to change")
+	}
+	fmt.Fprint(stdout, plan)
+	return nil
+}
+
+// cleanup deletes everything of Twill's and says what it was.
+func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
+	k, err := kernel.New(nil)
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	f := firewall.New()
+	defer f.Close()
+	plan, err := agent.Cleanup(ctx, agent.Join(k, f))
+	fmt.Fprint(stdout, plan)
+	for _, path := range []string{o.subnetFile, o.checkpointFile} {
+		switch e := os.Remove(path); {
+		case e == nil:
+			fmt.Fprintln(stdout, "- file", path)
+		case !errors.Is(e, fs.ErrNotExist):
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}

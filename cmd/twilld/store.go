@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/subnet"
+	"github.com/twill-net/twill/subnet/etcd"
+	"github.com/twill-net/twill/subnet/file"
+	"github.com/twill-net/twill/subnet/kube"
+)
+
+// patience is how long a start waits for the store where the checkpoint can stand in.
+const patience = 3 * time.Second
+
+// store is the Store that the flags choose, with what only its kind knows.
+type store struct {
+	subnet.Store
+	node string
+	raw  []byte      // net-conf.json
+	kube *kube.Store // nil for the other kinds
+}
+
+// openStore opens the store and reads the network config.
+func openStore(ctx context.Context, o *options, log *slog.Logger) (store, subnet.Config, error) {
+	switch {
+	case o.kubeSubnetMgr && o.leaseFile != "":
+		return store{}, subnet.Config{}, errors.New("--kube-subnet-mgr and --lease-file are two stores: give one")
+	case o.kubeSubnetMgr:
+		return openKube(ctx, o, log)
+	case o.leaseFile != "":
+		return openFile(o)
+	}
+	return openEtcd(ctx, o, log)
+}
+
+func openKube(ctx context.Context, o *options, log *slog.Logger) (store, subnet.Config, error) {
+	network, err := configFile(o.netConfigs)
+	if err != nil {
+		return store{}, network, err
+	}
+	s, err := kube.New(ctx, kube.Options{
+		Kubeconfig: o.kubeconfig, APIURL: o.kubeAPIURL, Node: o.nodeName, AnnotationPrefix: o.kubeAnnotationPrefix,
+		Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
+		Waiting: func(task string, err error) { logWaiting(log, task, err) },
+	})
+	if err != nil {
+		return store{}, network, err
+	}
+	return store{Store: s, node: s.Node(), kube: s}, network, nil
+}
+
+// logWaiting says what the store waits for, and that it got on.
+func logWaiting(log *slog.Logger, task string, err error) {
+	if err == nil {
+		log.Info("the store got on", "task", task)
+		return
+	}
+	log.Warn("the store does not get on, it tries again", "task", task, "err", err)
+}
+
+func openFile(o *options) (store, subnet.Config, error) {
+	network, err := configFile(o.netConfigs)
+	if err != nil {
+		return store{}, network, err
+	}
+	node, err := o.node()
+	return store{Store: file.New(o.leaseFile, network.Pools), node: node}, network, err
+}
+
+// configFile reads net-conf.json.
+func configFile(path string) (subnet.Config, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return subnet.Config{}, fmt.Errorf("no network config at %s: write a net-conf.json there, or name another file with --net-config-path", path)
+	}
+	if err != nil {
+		return subnet.Config{}, err
+	}
+	network, err := subnet.ParseConfig(raw)
+	if err != nil {
+		return network, fmt.Errorf("network config %s: %w", path, err)
+	}
+	return network, nil
+}
+
+// nodeIPs is what the cluster knows of this node's addresses: the annotation that selects an interface, then
+// the InternalIPs, or what the checkpoint's lease said while the API server does not answer.
+func (s store) nodeIPs(ctx context.Context, o *options) ([]netip.Addr, error) {
+	if s.kube == nil || len(o.iface)+len(o.ifaceRegex)+len(o.ifaceCanReach) > 0 {
+		return nil, nil
+	}
+	last := agent.CheckpointAddrs(o.checkpointFile)
+	if len(last) > 0 {
+		limited, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		if hints, err := s.kube.Hints(limited); err == nil {
+			return append(hints.Choose, hints.Internal...), nil
+		}
+		return last, nil
+	}
+	hints, err := s.kube.Hints(ctx)
+	return append(hints.Choose, hints.Internal...), err
+}
+
+func openEtcd(ctx context.Context, o *options, log *slog.Logger) (store, subnet.Config, error) {
+	margin, err := o.renew()
+	if err != nil {
+		return store{}, subnet.Config{}, err
+	}
+	node, err := o.node()
+	if err != nil {
+		return store{}, subnet.Config{}, err
+	}
+	opts := etcd.Options{Endpoints: strings.Split(o.etcdEndpoints, ","), Prefix: o.etcdPrefix, KeyFile: o.etcdKeyfile,
+		CertFile: o.etcdCertfile, CAFile: o.etcdCAFile, Username: o.etcdUsername, Password: o.etcdPassword, RenewMargin: margin,
+		Report: func(err error) { logWaiting(log, "etcd", err) }}
+	network, err := etcdConfig(ctx, opts, o.checkpointFile, log)
+	if err != nil {
+		return store{}, network, err
+	}
+	opts.Pools = network.Pools
+	s, err := etcd.New(opts)
+	return store{Store: s, node: node}, network, err
+}
+
+// etcdConfig reads the network config, and waits for it; while etcd does not answer, the checkpoint's serves.
+func etcdConfig(ctx context.Context, opts etcd.Options, checkpoint string, log *slog.Logger) (subnet.Config, error) {
+	s, err := etcd.New(opts)
+	if err != nil {
+		return subnet.Config{}, err
+	}
+	defer s.Close()
+	saved, savedErr := agent.CheckpointConfig(checkpoint)
+	said := ""
+	for begun := time.Now(); ; {
+		network, err := s.Config(ctx)
+		switch {
+		case err == nil || !etcd.IsOutage(err) || ctx.Err() != nil:
+			return network, err
+		case savedErr == nil && len(saved) > 0 && time.Since(begun) > patience:
+			return subnet.ParseConfig(saved)
+		case err.Error() != said:
+			said = err.Error()
+			log.Warn("waiting for the network config", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(patience / 3):
+		}
+	}
+}

@@ -86,6 +86,7 @@ func (s Sysctl) String() string { return words("sysctl", s.Name, "=", s.Value) }
 type Addr struct {
 	Dev    string
 	Prefix netip.Prefix // with host bits: 10.244.1.1/24
+	Peer   netip.Prefix // the other end of a point-to-point address, never wanted
 	NoDAD  bool         // IPv6 only: usable at once
 	Extra  string
 }
@@ -94,7 +95,7 @@ type Addr struct {
 func (a Addr) Key() Key { return Key{Kind: KindAddr, Name: a.Dev, Prefix: a.Prefix} }
 
 func (a Addr) String() string {
-	return words("addr", a.Prefix.String(), "dev", a.Dev, flag(a.NoDAD, "nodad"), a.Extra)
+	return words("addr", a.Prefix.String(), match("peer ", a.Peer), "dev", a.Dev, flag(a.NoDAD, "nodad"), a.Extra)
 }
 
 // Neigh is a permanent neighbour (ARP or NDP) entry. Slot: device and address. Mark: the device.
@@ -127,8 +128,7 @@ func (f FDB) String() string {
 	return words("fdb", f.MAC.String(), "dst", f.Dst.String(), "dev", f.Dev, "self permanent", f.Extra)
 }
 
-// Route is a route of the main table. Slot: destination and metric (the kernel's TOS is always 0 here). Mark:
-// its protocol.
+// Route is a route of the main table. Slot: destination, metric, TOS and Nth. Mark: its protocol.
 type Route struct {
 	Dst       netip.Prefix
 	Via       netip.Addr // invalid: none
@@ -137,11 +137,31 @@ type Route struct {
 	Onlink    bool
 	Blackhole bool
 	Protocol  int
-	Extra     string
+	TOS       int // IPv4 only, never wanted
+	// Nth is 0, or from 2 on for what is appended to (or stands before) another route of the same destination and
+	// metric: both kernel families allow that. It is never wanted.
+	Nth   int
+	Extra string
 }
 
 // Key implements Object.
-func (r Route) Key() Key { return Key{Kind: KindRoute, Prefix: r.Dst, Metric: r.Metric} }
+func (r Route) Key() Key {
+	return Key{Kind: KindRoute, Prefix: r.Dst, Metric: r.Metric, Name: words(r.tos(), r.nth())}
+}
+
+func (r Route) tos() string {
+	if r.TOS == 0 {
+		return ""
+	}
+	return fmt.Sprintf("tos %#x", r.TOS)
+}
+
+func (r Route) nth() string {
+	if r.Nth == 0 {
+		return ""
+	}
+	return fmt.Sprintf("(no. %d)", r.Nth)
+}
 
 func (r Route) String() string {
 	via, dev, proto := "", "", ""
@@ -155,7 +175,7 @@ func (r Route) String() string {
 		proto = fmt.Sprintf("proto %d", r.Protocol)
 	}
 	return words("route", flag(r.Blackhole, "blackhole"), r.Dst.String(), via, dev,
-		metric(r), flag(r.Onlink, "onlink"), proto, r.Extra)
+		metric(r), flag(r.Onlink, "onlink"), proto, r.tos(), r.nth(), r.Extra)
 }
 
 func metric(r Route) string {

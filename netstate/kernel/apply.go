@@ -63,7 +63,7 @@ func (a *applier) change(c netstate.Change) error {
 	case netstate.Addr:
 		return a.putAddr(want, c.Was)
 	case netstate.Neigh, netstate.FDB:
-		return a.putNeigh(want, c.Was)
+		return a.putNeigh(want)
 	case netstate.Route:
 		return a.putRoute(want, c.Was)
 	}

@@ -65,21 +65,17 @@ func decodeAddr(dev string, a netlink.Addr) (netstate.Addr, bool) {
 	e.add(a.Scope != unix.RT_SCOPE_UNIVERSE, "scope %d", a.Scope)
 	e.add(a.Flags&unix.IFA_F_NOPREFIXROUTE != 0, "noprefixroute")
 	e.add(a.Flags&unix.IFA_F_PERMANENT == 0, "valid_lft %d", a.ValidLft)
-	e.add(a.Peer != nil && addrPrefix(a.Peer) != p, "peer %s", a.Peer)
-	return netstate.Addr{Dev: dev, Prefix: p, NoDAD: a.Flags&unix.IFA_F_NODAD != 0, Extra: e.String()}, true
+	o := netstate.Addr{Dev: dev, Prefix: p, NoDAD: a.Flags&unix.IFA_F_NODAD != 0, Extra: e.String()}
+	if a.Peer != nil {
+		o.Peer = addrPrefix(a.Peer)
+	}
+	return o, true
 }
 
 // decodeNeigh is false for entries that the kernel learned: only permanent ones are ours.
-func decodeNeigh(dev string, n netlink.Neigh) (netstate.Object, bool) {
-	if n.State&netlink.NUD_PERMANENT == 0 {
-		return nil, false
-	}
-	if n.Family != unix.AF_BRIDGE {
-		return netstate.Neigh{Dev: dev, IP: addrOf(n.IP), MAC: macOf(n.HardwareAddr)}, !linkLocal(addrOf(n.IP))
-	}
-	var e extra
-	e.add(n.VNI != 0, "vni %d", n.VNI)
-	return netstate.FDB{Dev: dev, MAC: macOf(n.HardwareAddr), Dst: addrOf(n.IP), Extra: e.String()}, n.Flags&netlink.NTF_SELF != 0
+func decodeNeigh(dev string, n netlink.Neigh) (netstate.Neigh, bool) {
+	o := netstate.Neigh{Dev: dev, IP: addrOf(n.IP), MAC: macOf(n.HardwareAddr)}
+	return o, n.State&netlink.NUD_PERMANENT != 0 && !linkLocal(o.IP)
 }
 
 func decodeRoute(r netlink.Route, dst netip.Prefix, names map[int]string) netstate.Route {
@@ -88,12 +84,11 @@ func decodeRoute(r netlink.Route, dst netip.Prefix, names map[int]string) netsta
 	e.add(r.Src != nil, "src %s", r.Src)
 	e.add(r.MTU != 0, "mtu %d", r.MTU)
 	e.add(r.AdvMSS != 0, "advmss %d", r.AdvMSS)
-	e.add(r.Tos != 0, "tos %#x", r.Tos)
 	e.add(r.Encap != nil, "encap")
 	e.add(r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_BLACKHOLE, "type %d", r.Type)
 	e.add(r.Type == unix.RTN_UNICAST && r.Gw != nil && r.Scope != netlink.SCOPE_UNIVERSE, "scope %s", r.Scope)
 	o := netstate.Route{Dst: dst, Via: addrOf(r.Gw), Metric: r.Priority, Onlink: r.Flags&unix.RTNH_F_ONLINK != 0,
-		Protocol: int(r.Protocol), Blackhole: r.Type == unix.RTN_BLACKHOLE, Extra: e.String()}
+		Protocol: int(r.Protocol), TOS: r.Tos, Blackhole: r.Type == unix.RTN_BLACKHOLE, Extra: e.String()}
 	if !o.Blackhole { // IPv6 puts blackholes on lo
 		o.Dev = names[r.LinkIndex]
 	}

@@ -19,7 +19,7 @@ func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
 	if err != nil {
 		return err
 	}
-	if was, ok := was.(netstate.Addr); ok && was.Extra != "" {
+	if was, ok := was.(netstate.Addr); ok && (was.Extra != "" || was.Peer.IsValid()) {
 		if err := ignoreAbsent(a.deleteAddr(was)); err != nil {
 			return err
 		}
@@ -36,35 +36,36 @@ func (a *applier) deleteAddr(o netstate.Addr) error {
 	if err != nil {
 		return err
 	}
-	return a.nl.AddrDel(l, &netlink.Addr{IPNet: ipNet(o.Prefix)})
+	addr := &netlink.Addr{IPNet: ipNet(o.Prefix)}
+	if o.Peer.IsValid() {
+		addr.Peer = ipNet(o.Peer)
+	}
+	return a.nl.AddrDel(l, addr)
 }
 
-// putNeigh writes a neighbour or an FDB entry. An FDB entry with other attributes is deleted first, because
-// the kernel would append a second destination; so is a destination that stands beside others: append keeps
-// them, and Diff deletes what is not wanted.
-func (a *applier) putNeigh(want, was netstate.Object) error {
+// putNeigh writes a neighbour or an FDB entry. The kernel keeps one destination for a unicast MAC and replaces it
+// whole (append to an existing entry does nothing and says nothing, seen on 6.18); only a group address or
+// zero has several.
+func (a *applier) putNeigh(want netstate.Object) error {
 	n, err := a.encodeNeigh(want)
 	if err != nil {
 		return err
 	}
-	if n.Family != unix.AF_BRIDGE {
-		return a.nl.NeighSet(n)
+	if fdb, ok := want.(netstate.FDB); ok && !fdb.MAC.IsUnicast() {
+		return a.nl.NeighAppend(n)
 	}
-	if was != nil {
-		if err := ignoreAbsent(a.nl.NeighDel(n)); err != nil {
-			return err
-		}
-	}
-	if err := a.nl.NeighAppend(n); !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	return a.nl.NeighSet(n) // the destination is there, but learned or not permanent
+	return a.nl.NeighSet(n)
 }
 
+// deleteNeigh deletes an FDB entry with its attributes beyond MAC and destination by MAC alone: the kernel
+// finds a destination only by all of them.
 func (a *applier) deleteNeigh(o netstate.Object) error {
 	n, err := a.encodeNeigh(o)
 	if err != nil {
 		return err
+	}
+	if fdb, ok := o.(netstate.FDB); ok && (fdb.Extra != "" || !fdb.Dst.IsValid()) {
+		n.IP = net.IPv4zero
 	}
 	return a.nl.NeighDel(n)
 }
@@ -120,12 +121,14 @@ func (a *applier) deleteRoute(o netstate.Route) error {
 	if err != nil {
 		return err
 	}
-	r.Flags = 0 // onlink is not part of what identifies a route
+	// A route is identified by destination, metric, TOS, protocol and next hop. The kernel takes "no type" and "scope
+	// nowhere" as any, and would not find a route whose type or scope differs from what is said here.
+	r.Flags, r.Type, r.Scope = 0, unix.RTN_UNSPEC, netlink.SCOPE_NOWHERE
 	return a.nl.RouteDel(r)
 }
 
 func (a *applier) encodeRoute(o netstate.Route) (*netlink.Route, error) {
-	r := &netlink.Route{Dst: ipNet(o.Dst), Priority: o.Metric, Protocol: netlink.RouteProtocol(o.Protocol),
+	r := &netlink.Route{Dst: ipNet(o.Dst), Priority: o.Metric, Protocol: netlink.RouteProtocol(o.Protocol), Tos: o.TOS,
 		Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST, Family: family(o.Dst.Addr())}
 	if o.Via.IsValid() {
 		r.Gw = o.Via.AsSlice()

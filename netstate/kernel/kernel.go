@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -20,6 +22,7 @@ import (
 // and Apply; Watch runs beside it.
 type Kernel struct {
 	nl       *netlink.Handle
+	sockets  map[int]*nl.SocketHandle // for what the library's handle cannot ask
 	networks []netip.Prefix
 	filter   atomic.Pointer[filter]
 }
@@ -40,17 +43,28 @@ func New(networks []netip.Prefix) (*Kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	if err := h.SetSocketTimeout(socketTimeout); err != nil {
+	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
 		h.Close()
+		return nil, fmt.Errorf("open a second netlink socket: %w", err)
+	}
+	k := &Kernel{nl: h, sockets: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}, networks: networks}
+	timeout := unix.NsecToTimeval(socketTimeout.Nanoseconds())
+	if err := errors.Join(h.SetSocketTimeout(socketTimeout), socket.SetReceiveTimeout(&timeout)); err != nil {
+		k.Close()
 		return nil, fmt.Errorf("set the netlink timeout: %w", err)
 	}
-	k := &Kernel{nl: h, networks: networks}
 	k.filter.Store(&filter{})
 	return k, nil
 }
 
 // Close frees the sockets.
-func (k *Kernel) Close() { k.nl.Close() }
+func (k *Kernel) Close() {
+	k.nl.Close()
+	for _, s := range k.sockets {
+		s.Close()
+	}
+}
 
 // ownsLink says whether a link is ours: by its mark, or because want has one of that name (a flannel agent may
 // have left it, without a mark).

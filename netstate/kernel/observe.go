@@ -20,91 +20,115 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	if err != nil {
 		return nil, err
 	}
-	names := make(map[int]string, len(links))
+	o := observation{Kernel: k, want: want, state: netstate.State{}, names: make(map[int]string, len(links)),
+		filter: &filter{links: map[int]bool{}, sysctls: sysctlNames(want)}}
 	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
+		o.names[l.Attrs().Index] = l.Attrs().Name
 	}
-	state, f := netstate.State{}, &filter{links: map[int]bool{}, sysctls: sysctlNames(want)}
 	for _, l := range links {
-		if !ownsLink(l.Attrs(), want) {
-			continue
+		if ownsLink(l.Attrs(), want) {
+			o.filter.links[l.Attrs().Index] = l.Type() == "vxlan"
+			o.state.Add(decodeLink(l, o.names))
 		}
-		f.links[l.Attrs().Index] = l.Type() == "vxlan"
-		state.Add(decodeLink(l, names))
-		if err := k.observeOn(l, state); err != nil {
+	}
+	k.filter.Store(o.filter)
+	for _, part := range []func() error{o.addrs, o.neighbours, o.forwarding, o.routes} {
+		if err := part(); err != nil {
 			return nil, err
 		}
 	}
-	k.filter.Store(f)
-	err = errors.Join(k.observeRoutes(names, f.links, state), observeSysctls(f.sysctls, state))
-	return state, errors.Join(err, ctx.Err())
+	return o.state, errors.Join(observeSysctls(o.filter.sysctls, o.state), ctx.Err())
+}
+
+// observation is one Observe.
+type observation struct {
+	*Kernel
+	want   netstate.State
+	state  netstate.State
+	names  map[int]string // of all links, by index
+	filter *filter
 }
 
 func (k *Kernel) links() ([]netlink.Link, error) {
 	return dump("links", k.nl.LinkList)
 }
 
-// observeOn adds the addresses of an owned link and, on a VXLAN device, its neighbours and FDB entries. A
-// bridge's neighbours are the pods': not ours. A link that went away meanwhile has nothing on it.
-func (k *Kernel) observeOn(l netlink.Link, state netstate.State) error {
-	dev := l.Attrs().Name
-	addrs, err := dump("addresses on "+dev, func() ([]netlink.Addr, error) { return k.nl.AddrList(l, unix.AF_UNSPEC) })
-	if err != nil {
-		return ignoreGone(err)
-	}
+func (o *observation) addrs() error {
+	addrs, err := dump("addresses", func() ([]netlink.Addr, error) { return o.nl.AddrList(nil, unix.AF_UNSPEC) })
 	for _, a := range addrs {
-		if o, ok := decodeAddr(dev, a); ok {
-			state.Add(o)
+		if _, owned := o.filter.links[a.LinkIndex]; !owned {
+			continue
+		}
+		if addr, ok := decodeAddr(o.names[a.LinkIndex], a); ok {
+			o.state.Add(addr)
 		}
 	}
-	if l.Type() != "vxlan" {
-		return nil
-	}
-	return ignoreGone(k.observeNeighbours(l.Attrs(), state))
+	return err
 }
 
-func (k *Kernel) observeNeighbours(l *netlink.LinkAttrs, state netstate.State) error {
-	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
-		neighs, err := dump("neighbours on "+l.Name, func() ([]netlink.Neigh, error) { return k.nl.NeighList(l.Index, family) })
+// neighbours are those on VXLAN devices: a bridge's are the pods', not ours.
+func (o *observation) neighbours() error {
+	for _, family := range families {
+		neighs, err := dump("neighbours", func() ([]netlink.Neigh, error) { return o.nl.NeighList(0, family) })
 		if err != nil {
 			return err
 		}
 		for _, n := range neighs {
-			if o, ok := decodeNeigh(l.Name, n); ok {
-				state.Add(o)
+			if neigh, ok := decodeNeigh(o.names[n.LinkIndex], n); ok && o.filter.links[n.LinkIndex] {
+				o.state.Add(neigh)
 			}
 		}
 	}
 	return nil
 }
 
-func (k *Kernel) observeRoutes(names map[int]string, owned map[int]bool, state netstate.State) error {
+func (o *observation) forwarding() error {
+	entries, err := o.fdb()
+	for _, n := range entries {
+		if entry, ok := decodeFDB(o.names[n.LinkIndex], n, o.names); ok && o.filter.links[n.LinkIndex] {
+			o.state.Add(entry)
+		}
+	}
+	return err
+}
+
+func (o *observation) routes() error {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
 	for _, family := range families {
 		routes, err := dump("routes", func() ([]netlink.Route, error) {
-			return k.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
+			return o.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {
 			return err
 		}
 		for _, r := range routes {
 			dst := prefixOf(r.Dst, family)
-			_, onOwned := owned[r.LinkIndex]
-			if k.ownsRoute(r, dst, onOwned) && !linkLocal(dst.Addr()) {
-				state.Add(decodeRoute(r, dst, names))
+			_, onOwned := o.filter.links[r.LinkIndex]
+			if o.ownsRoute(r, dst, onOwned) && !linkLocal(dst.Addr()) {
+				o.route(decodeRoute(r, dst, o.names))
 			}
 		}
 	}
 	return nil
 }
 
+// route adds r. Of several routes in one slot ("ip route append" and "prepend" make them) the wanted one has the
+// slot, so that the others are deleted, or else the first.
+func (o *observation) route(r netstate.Route) {
+	key := r.Key()
+	first, taken := o.state[key].(netstate.Route)
+	if !taken {
+		o.state.Add(r)
+		return
+	}
+	if o.want[key] == r {
+		o.state.Add(r)
+		r = first
+	}
+	for r.Nth = 2; o.state[r.Key()] != nil; r.Nth++ {
+	}
+	o.state.Add(r)
+}
+
 // linkLocal says whether the kernel manages a by itself: link-local and multicast.
 func linkLocal(a netip.Addr) bool { return a.IsLinkLocalUnicast() || a.IsMulticast() }
-
-// ignoreGone drops the error of a dump on a link that has been deleted since it was listed.
-func ignoreGone(err error) error {
-	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		return nil
-	}
-	return err
-}

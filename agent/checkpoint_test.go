@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+func someSnapshot() subnet.Snapshot {
+	stack := func(p, a string) subnet.Stack {
+		return subnet.Stack{Subnet: prefixes(p)[0], Underlay: addrs(a)[0], Data: json.RawMessage(`{"VNI":1,"VtepMAC":"0a:00:00:00:00:01"}`)}
+	}
+	return subnet.Snapshot{
+		Local: subnet.Lease{Node: "node1", Backend: "vxlan", Stacks: []subnet.Stack{stack("10.244.1.0/24", "192.168.33.101")}},
+		Peers: []subnet.Lease{{Node: "node2", Backend: "vxlan", Stacks: []subnet.Stack{
+			stack("10.244.2.0/24", "192.168.33.102"), stack("fd00:244:0:2::/64", "fd33::102")}}},
+	}
+}
+
+func TestCheckpointRoundTrip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state", "checkpoint.json")
+	want := someSnapshot()
+	c := checkpoint{Version: checkpointVersion, Node: "node1", Network: json.RawMessage(`{"Network":"10.244.0.0/16"}`), Local: save(want.Local)}
+	for _, p := range want.Peers {
+		c.Peers = append(c.Peers, save(p))
+	}
+	if err := writeCheckpoint(path, c); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, err %v", info.Mode(), err)
+	}
+	got, err := readCheckpoint(path)
+	if err != nil || !reflect.DeepEqual(got.snapshot(), want) {
+		t.Errorf("read %+v, err %v", got.snapshot(), err)
+	}
+	if files, _ := os.ReadDir(filepath.Dir(path)); len(files) != 1 {
+		t.Errorf("left behind: %v", files)
+	}
+	if a := CheckpointAddrs(path); !reflect.DeepEqual(a, addrs("192.168.33.101")) {
+		t.Errorf("addresses %v", a)
+	}
+}
+
+func FuzzParseCheckpoint(f *testing.F) {
+	f.Add([]byte(`{"Version":1,"Node":"a","Network":{},"Local":{"Stacks":[{"Subnet":"10.0.1.0/24","Underlay":"10.9.0.1"}]}}`))
+	f.Add([]byte(`{"Version":1,"Local":{"Stacks":[{"Subnet":"10.0.1.3/24","Underlay":"::1"}]}}`))
+	f.Add([]byte(`{"Version":2}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := parseCheckpoint(data)
+		if err != nil {
+			return
+		}
+		for _, lease := range append(c.snapshot().Peers, c.snapshot().Local) {
+			for _, s := range lease.Stacks {
+				if !s.Subnet.IsValid() || !s.Underlay.IsValid() || s.Is4() != s.Subnet.Addr().Is4() {
+					t.Errorf("took the stack %+v", s)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func noEnv(string) (string, bool) { return "", false }
+
+func TestFlagsAndEnvironment(t *testing.T) {
+	env := func(name string) (string, bool) {
+		value, ok := map[string]string{
+			"FLANNELD_IFACE": "eth1", "FLANNELD_IP_MASQ": "true", "TWILLD_IP_MASQ": "false",
+			"FLANNELD_SUBNET_FILE": "/env", "FLANNELD_ETCD_PREFIX": "/env",
+		}[name]
+		return value, ok
+	}
+	o, err := parseFlags([]string{"-etcd-prefix=/flag", "--iptables-resync", "5", "--alsologtostderr"}, env, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.iface.String() != "eth1" || o.subnetFile != "/env" {
+		t.Errorf("FLANNELD_ variables are not read: iface %q, subnet file %q", o.iface, o.subnetFile)
+	}
+	if o.ipMasq {
+		t.Error("TWILLD_IP_MASQ does not beat FLANNELD_IP_MASQ")
+	}
+	if o.etcdPrefix != "/flag" {
+		t.Errorf("a flag does not beat the environment: %q", o.etcdPrefix)
+	}
+	if strings.Join(o.ignored, " ") != "iptables-resync alsologtostderr" {
+		t.Errorf("ignored %q", o.ignored)
+	}
+}
+
+func TestBadFlagsAreOneSentence(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--ifcae eth1", "flag provided but not defined: -ifcae (twilld --help lists the flags)"},
+		{"up", `unexpected argument "up": twilld takes flags only`},
+		{"--public-ip nowhere", `--public-ip "nowhere": want an IPv4 address`},
+		{"--public-ip fd00::1", `--public-ip "fd00::1": want an IPv4 address`},
+		{"--public-ipv6 10.0.0.1", `--public-ipv6 "10.0.0.1": want an IPv6 address`},
+		{"--iface-can-reach x", `--iface-can-reach "x": want an IP address`},
+		{"--iface-regex (", `--iface-regex "(": error parsing regexp: missing closing ): ` + "`(`"},
+		{"--keep-node-source maybe", `--keep-node-source: keep local addresses "maybe": want routed, always or never`},
+		{"--subnet-lease-renew-margin 1440", "--subnet-lease-renew-margin 1440: want 1 to 1439 minutes"},
+		{"--log-format xml", `--log-format "xml": want text or json`},
+		{"--healthz-port http", `invalid value "http" for flag -healthz-port: parse error (twilld --help lists the flags)`},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			var out bytes.Buffer
+			err := flagErrors(strings.Fields(c.args), &out)
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+			if out.Len() > 0 {
+				t.Errorf("printed %q beside the error", out.String())
+			}
+		})
+	}
+}
+
+// flagErrors is the first error of the steps that look at flags alone.
+func flagErrors(args []string, out *bytes.Buffer) error {
+	o, err := parseFlags(args, noEnv, out)
+	if err != nil {
+		return err
+	}
+	_, choice := o.choice()
+	_, firewall := o.firewall()
+	_, renew := o.renew()
+	_, log := newLogger(o, out)
+	for _, err := range []error{choice, firewall, renew, log} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestBadEnvironmentNamesTheVariable(t *testing.T) {
+	_, err := parseFlags(nil, func(name string) (string, bool) { return "soon", name == "FLANNELD_HEALTHZ_PORT" }, nil)
+	if want := `environment FLANNELD_HEALTHZ_PORT="soon": parse error`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

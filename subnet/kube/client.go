@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -34,7 +35,7 @@ func newClient(cfg *rest.Config) (*client, error) {
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.UserAgent = "twilld"
-	cfg.QPS, cfg.Burst = 5, 20
+	cfg.QPS, cfg.Burst = cmp.Or(cfg.QPS, 5), cmp.Or(cfg.Burst, 20)
 	cfg.WarningHandler = rest.NoWarnings{}
 	c, err := rest.RESTClientFor(cfg)
 	if err != nil {

@@ -47,6 +47,7 @@ func startServer(t *testing.T, cfg controlplane.APIServerConfig) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rc.QPS = -1 // no limit
 	if s.admin, err = newClient(rc); err != nil {
 		t.Fatal(err)
 	}
@@ -66,10 +67,14 @@ func (s *server) kubeconfig(t *testing.T, user string) string {
 	return path
 }
 
+// clear deletes what an earlier test left.
 func (s *server) clear(t *testing.T) {
 	t.Helper()
 	if err := s.admin.rest.Delete().Resource("nodes").Do(t.Context()).Error(); err != nil {
 		t.Fatalf("delete all nodes: %v", err)
+	}
+	if err := s.admin.rest.Delete().Namespace("default").Resource("events").Do(t.Context()).Error(); err != nil {
+		t.Fatalf("delete all events: %v", err)
 	}
 }
 

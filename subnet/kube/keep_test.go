@@ -1,0 +1,211 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+func restored(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{})
+	lease := acquire(t, store, want4)
+	published := s.node(t, self).Annotations
+	w := watching(t, store)
+	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
+	for _, damage := range []map[string]any{
+		{"public-ip": "203.0.113.9"},
+		{"backend-data": `{"VNI":2}`},
+		{"backend-data": "{"},
+		{"backend-type": nil},
+		{"kube-subnet-manager": "false"},
+		{"kube-subnet-manager": nil, "backend-type": nil, "backend-data": nil, "public-ip": nil},
+	} {
+		s.annotate(t, self, damage)
+		took := eventually(t, time.Second, "the annotations as they were", func() bool {
+			have := s.node(t, self).Annotations
+			for k, v := range published {
+				if have[k] != v {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("%v restored in %s", damage, took.Round(time.Millisecond))
+		if took > time.Second {
+			t.Errorf("%v: restored in %s, want less than a second", damage, took)
+		}
+		pause(t.Context(), time.Second) // the sixth repair in a row would have to wait its turn
+	}
+	for _, snap := range w.each() {
+		if !snap.Local.Equal(lease) {
+			t.Errorf("a snapshot has the local lease %+v, want %+v", snap.Local, lease)
+		}
+	}
+}
+
+func writesDifferences(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{SetNetworkUnavailable: true})
+	acquire(t, store, want4)
+	w := watching(t, store)
+	store.Network(true, "TwillIsUp", "")
+	eventually(t, 5*time.Second, "the condition", func() bool { return networkCondition(s.node(t, self)).reason == "TwillIsUp" })
+	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
+	before := s.node(t, self).ResourceVersion
+	acquire(t, store, want4)
+	store.Network(true, "TwillIsUp", "")
+	pause(t.Context(), 500*time.Millisecond)
+	again, _ := s.open(t, Options{})
+	acquire(t, again, want4)
+	if after := s.node(t, self).ResourceVersion; after != before {
+		t.Error("the node was written although nothing differed")
+	}
+}
+
+func familyGoes(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24", "fd00:10:244:7::/64"))
+	store, _ := s.open(t, Options{Pools: []subnet.Pool{pool4, pool6}})
+	want := want4
+	want.Stacks = append(slices.Clone(want4.Stacks), subnet.Stack{Underlay: netip.MustParseAddr("2001:db8::1")})
+	got := acquire(t, store, want)
+	if len(got.Stacks) != 2 || got.Stacks[1].Subnet.String() != "fd00:10:244:7::/64" {
+		t.Errorf("got %+v", got)
+	}
+	a := s.node(t, self).Annotations
+	if a[note+"public-ipv6"] != "2001:db8::1" || a[note+"backend-v6-data"] != "null" {
+		t.Errorf("got annotations %v", a)
+	}
+	acquire(t, store, want4)
+	a = s.node(t, self).Annotations
+	for _, k := range []string{"public-ipv6", "backend-v6-data"} {
+		if v, ok := a[note+k]; ok {
+			t.Errorf("%s is still %q", k, v)
+		}
+	}
+	if a[note+"public-ip"] != "192.0.2.200" {
+		t.Errorf("got annotations %v", a)
+	}
+}
+
+func conditionOf(t *testing.T, s *server) corev1.NodeCondition {
+	t.Helper()
+	for _, c := range s.node(t, self).Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+func conditionWritten(t *testing.T, s *server) {
+	n := testNode(self, "10.244.7.0/24")
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
+	s.createNode(t, n)
+	store, _ := s.open(t, Options{SetNetworkUnavailable: true})
+	acquire(t, store, want4)
+	watching(t, store)
+	is := func(status corev1.ConditionStatus, reason, message string) func() bool {
+		return func() bool {
+			c := conditionOf(t, s)
+			return c.Status == status && c.Reason == reason && c.Message == message
+		}
+	}
+	store.Network(false, "NoPath", "the overlay device is missing")
+	eventually(t, 2*time.Second, "the condition", is("True", "NoPath", "the overlay device is missing"))
+	first := conditionOf(t, s).LastTransitionTime
+	pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
+	store.Network(false, "NoPath", "no route")
+	eventually(t, 2*time.Second, "the new message", is("True", "NoPath", "no route"))
+	if c := conditionOf(t, s); !c.LastTransitionTime.Equal(&first) || c.LastTransitionTime.IsZero() {
+		t.Errorf("lastTransitionTime became %s, it was %s, and the status is the same", c.LastTransitionTime, first)
+	}
+	store.Network(true, "", "")
+	eventually(t, 2*time.Second, "the condition", is("False", "TwillIsUp", ""))
+	if c := conditionOf(t, s); c.LastTransitionTime.Equal(&first) {
+		t.Error("the status changed, and lastTransitionTime did not")
+	}
+	patch := map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
+		"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud"}}}}
+	if err := s.admin.patchStatus(t.Context(), self, types.StrategicMergePatchType, patch); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Second, "the condition again", is("False", "TwillIsUp", ""))
+	got := s.node(t, self).Status.Conditions
+	if !slices.ContainsFunc(got, func(c corev1.NodeCondition) bool { return c.Reason == "KubeletReady" }) || len(got) != 2 {
+		t.Errorf("the other condition was touched: %+v", got)
+	}
+}
+
+func conditionOutage(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, waits := s.open(t, Options{SetNetworkUnavailable: true})
+	acquire(t, store, want4)
+	w := watching(t, store)
+	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
+	s.wire.cut()
+	store.Network(true, "TwillIsUp", "")
+	store.Event("Normal", "AfterOutage", "said during the outage")
+	eventually(t, 5*time.Second, "word of it", func() bool { return waits.has(taskNetwork, "connection refused") })
+	if conditionOf(t, s).Status != "" {
+		t.Error("the wire is not cut")
+	}
+	s.wire.mend()
+	eventually(t, 15*time.Second, "the condition", func() bool { return conditionOf(t, s).Reason == "TwillIsUp" })
+	eventually(t, 15*time.Second, "the event", func() bool { return len(s.eventsOf(t, self, "AfterOutage")) == 1 })
+	eventually(t, 15*time.Second, "word that it is over", func() bool { return waits.has(taskNetwork + ": ok") })
+}
+
+func conditionOff(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{})
+	acquire(t, store, want4)
+	watching(t, store)
+	store.Network(true, "TwillIsUp", "")
+	store.Event("Normal", "ConditionOff", "the queue was served")
+	eventually(t, 5*time.Second, "the event", func() bool { return len(s.eventsOf(t, self, "ConditionOff")) == 1 })
+	if c := conditionOf(t, s); c.Status != "" {
+		t.Errorf("got condition %+v", c)
+	}
+}
+
+func eventsCounted(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{})
+	acquire(t, store, want4)
+	watching(t, store)
+	for range 3 {
+		store.Event("Warning", "PeerSkipped", "the same")
+	}
+	store.Event("Warning", "PeerSkipped", "another")
+	var got []corev1.Event
+	eventually(t, 5*time.Second, "two events", func() bool {
+		got = s.eventsOf(t, self, "PeerSkipped")
+		return len(got) == 2 && got[0].Count+got[1].Count == 4
+	})
+	for _, e := range got {
+		if (e.Count == 3) != (e.Message == "the same") || e.Type != "Warning" || e.Source.Component != "twilld" || e.InvolvedObject.Kind != "Node" {
+			t.Errorf("got event %+v", e)
+		}
+	}
+	err := s.admin.rest.Delete().Namespace("default").Resource("events").Name(got[0].Name).Do(t.Context()).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Event("Warning", "PeerSkipped", got[0].Message)
+	eventually(t, 5*time.Second, "the event that the server forgot", func() bool { return len(s.eventsOf(t, self, "PeerSkipped")) == 2 })
+	for i := range 60 {
+		store.Event("Normal", "Flood", string(rune('a'+i)))
+	}
+	store.Event("Normal", "Flood", "a")
+	pause(t.Context(), time.Second)
+	if n := len(s.eventsOf(t, self, "Flood")); n == 0 || n > 25 {
+		t.Errorf("of a flood of 60 events the API server got %d, want at most 25", n)
+	}
+}

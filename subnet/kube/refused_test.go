@@ -1,0 +1,152 @@
+package kube
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+)
+
+func forbidden(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{Kubeconfig: s.kubeconfig(t, strangerUser)})
+	_, err := store.Acquire(t.Context(), want4)
+	wantError(t, err, "the API server forbids get on nodes: ")
+	_, err = store.Hints(t.Context())
+	wantError(t, err, "the API server forbids get on nodes: ")
+}
+
+// forbiddenPatch gives the stranger all rights but the one to write.
+func forbiddenPatch(t *testing.T, s *server) {
+	const group = "/apis/rbac.authorization.k8s.io/v1/"
+	s.post(t, group+"clusterroles", map[string]any{
+		"metadata": map[string]any{"name": "kubetest-reader"},
+		"rules":    []any{map[string]any{"apiGroups": []string{""}, "resources": []string{"nodes"}, "verbs": []string{"get", "list", "watch"}}},
+	})
+	s.post(t, group+"clusterrolebindings", map[string]any{
+		"metadata": map[string]any{"name": "kubetest-reader"},
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kubetest-reader"},
+		"subjects": []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": strangerUser}},
+	})
+	t.Cleanup(func() {
+		for _, kind := range []string{"clusterrolebindings", "clusterroles"} {
+			if err := s.admin.rest.Delete().AbsPath(group + kind + "/kubetest-reader").Do(background(t)).Error(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, waits := s.open(t, Options{Kubeconfig: s.kubeconfig(t, strangerUser), SetNetworkUnavailable: true})
+	var err error
+	eventually(t, 5*time.Second, "the right to read", func() bool {
+		_, err = store.Acquire(t.Context(), want4)
+		return !strings.Contains(err.Error(), "forbids get")
+	})
+	wantError(t, err, "the API server forbids patch on nodes/status: ")
+	if !refused(err) {
+		t.Error("the error is not a refusal")
+	}
+	w := watching(t, store)
+	store.Network(true, "", "")
+	store.Event("Normal", "Refused", "nobody will read this")
+	eventually(t, 5*time.Second, "a snapshot all the same", func() bool { return len(w.each()) > 0 })
+	eventually(t, 5*time.Second, "word of the condition", func() bool {
+		return waits.has(taskNetwork, "the API server forbids patch on nodes/status")
+	})
+	eventually(t, 5*time.Second, "word of the event", func() bool {
+		return waits.has(taskEvent, "the API server forbids create on events")
+	})
+}
+
+func unauthorized(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, s.api.Kubeconfig("not-a-token"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store, _ := s.open(t, Options{Kubeconfig: path})
+	_, err := store.Acquire(t.Context(), want4)
+	wantError(t, err, "the API server does not know the credentials for get on nodes")
+}
+
+// lateRights: Watch is not given up because of a refusal.
+func lateRights(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(1))
+	store, waits := s.open(t, Options{Kubeconfig: s.kubeconfig(t, strangerUser)})
+	w := watching(t, store)
+	eventually(t, 5*time.Second, "word of it", func() bool { return waits.has(taskWatch, "the API server forbids list on nodes") })
+	if n := len(w.each()); n > 0 {
+		t.Fatalf("got %d snapshots without the right to read nodes", n)
+	}
+	if err := s.api.ApplyAgentRBAC(t.Context(), agentUser, strangerUser); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.api.ApplyAgentRBAC(background(t), agentUser); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, 20*time.Second, "a snapshot", func() bool { return len(w.last().Peers) == 1 })
+	eventually(t, 5*time.Second, "word that it is over", func() bool { return waits.has(taskWatch + ": ok") })
+}
+
+// TestRestart restarts the API server under a Watch: no snapshot loses a peer, except the one that left while no
+// API server ran. The new server has no history, so the old watch cannot be resumed (410).
+func TestRestart(t *testing.T) {
+	etcd := controlplanetest.Etcd(t)
+	cfg := controlplane.APIServerConfig{Dir: t.TempDir(), EtcdEndpoints: etcd.Endpoints()}
+	s := startServer(t, cfg)
+	for i := range 5 {
+		s.createNode(t, flannelNode(i+1))
+	}
+	s.createNode(t, testNode(self, "10.244.200.0/24"))
+	store, _ := s.open(t, Options{Kubeconfig: s.kubeconfig(t, agentUser)})
+	local := acquire(t, store, want4)
+	w := watching(t, store)
+	all := []string{"kubetest-peer-001", "kubetest-peer-002", "kubetest-peer-003", "kubetest-peer-004", "kubetest-peer-005"}
+	eventually(t, 5*time.Second, "all peers", func() bool { return slices.Equal(names(w.last()), all) })
+
+	if err := s.api.Close(); err != nil {
+		t.Fatal(err)
+	}
+	deleteKey(t, etcd, "/registry/minions/kubetest-peer-003")
+	cfg.Listen = netip.MustParseAddrPort(strings.TrimPrefix(s.api.URL(), "https://"))
+	cfg.Users = []controlplane.User{{Name: agentUser}, {Name: strangerUser}}
+	s.api = controlplanetest.Start(t, cfg)
+
+	left := slices.Delete(slices.Clone(all), 2, 3)
+	took := eventually(t, 30*time.Second, "the peer that left to be gone", func() bool { return slices.Equal(names(w.last()), left) })
+	t.Logf("in sync %s after the API server was ready", took.Round(time.Millisecond))
+	for _, snap := range w.each() {
+		if got := names(snap); !slices.Equal(got, all) && !slices.Equal(got, left) || !snap.Local.Equal(local) {
+			t.Errorf("a snapshot has %v and %+v", got, snap.Local)
+		}
+	}
+	s.createNode(t, flannelNode(6))
+	eventually(t, 5*time.Second, "a peer that joins later", func() bool { return len(w.last().Peers) == 5 })
+}
+
+func deleteKey(t *testing.T, e *controlplane.Etcd, key string) {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: e.Endpoints(), DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r, err := c.Delete(t.Context(), key)
+	if err == nil && r.Deleted != 1 {
+		err = errors.New("there is no such key")
+	}
+	if err != nil {
+		t.Fatalf("delete %s: %v", key, err)
+	}
+}

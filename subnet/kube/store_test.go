@@ -1,0 +1,427 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/subnet"
+)
+
+const self = "kubetest-self"
+
+var (
+	pool4 = subnet.Pool{
+		Network: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24,
+		Min: netip.MustParseAddr("10.244.1.0"), Max: netip.MustParseAddr("10.244.255.0"),
+	}
+	pool6 = subnet.Pool{
+		Network: netip.MustParsePrefix("fd00:10:244::/48"), SubnetLen: 64,
+		Min: netip.MustParseAddr("fd00:10:244:1::"), Max: netip.MustParseAddr("fd00:10:244:ffff::"),
+	}
+	want4 = subnet.Lease{Node: self, Backend: "vxlan", Stacks: []subnet.Stack{{
+		Underlay: netip.MustParseAddr("192.0.2.200"), Data: json.RawMessage(`{"VNI":1,"VtepMAC":"0a:00:00:00:00:c8"}`),
+	}}}
+)
+
+// TestStore runs everything that needs an API server against one of them.
+func TestStore(t *testing.T) {
+	s := startServer(t, controlplane.APIServerConfig{})
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, *server)
+	}{
+		{"late podCIDR", latePodCIDR},
+		{"changed podCIDR", changedPodCIDR},
+		{"podCIDR outside of the network", foreignPodCIDR},
+		{"missing family", missingFamily},
+		{"annotations are restored within a second", restored},
+		{"writes only differences", writesDifferences},
+		{"a second family that goes takes its annotations along", familyGoes},
+		{"overwritten addresses", overwritten},
+		{"condition", conditionWritten},
+		{"condition survives an outage", conditionOutage},
+		{"no condition unless told", conditionOff},
+		{"events", eventsCounted},
+		{"peers of flannel", flannelPeers},
+		{"bursts", bursts},
+		{"hints", hints},
+		{"node name from the pod", nameFromPod},
+		{"node that does not exist", noNode},
+		{"forbidden", forbidden},
+		{"forbidden patch", forbiddenPatch},
+		{"unknown credentials", unauthorized},
+		{"rights that come late", lateRights},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s.clear(t)
+			c.run(t, s)
+		})
+	}
+}
+
+// told collects what Options.Waiting is told.
+type told struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (w *told) tell(task string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.text = append(w.text, task+": ok")
+		return
+	}
+	w.text = append(w.text, task+": "+err.Error())
+}
+
+func (w *told) has(parts ...string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.text, func(s string) bool {
+		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(s, part) })
+	})
+}
+
+func (s *server) open(t *testing.T, o Options) (*Store, *told) {
+	t.Helper()
+	w := &told{}
+	o.Waiting = w.tell
+	if o.Kubeconfig == "" {
+		o.Kubeconfig = s.kubeconfig(t, agentUser)
+	}
+	if o.Node == "" {
+		o.Node = self
+	}
+	if o.Pools == nil {
+		o.Pools = []subnet.Pool{pool4}
+	}
+	store, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, w
+}
+
+func acquire(t *testing.T, s *Store, want subnet.Lease) subnet.Lease {
+	t.Helper()
+	l, err := s.Acquire(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// snapshots is what a running Watch gave.
+type snapshots struct {
+	mu  sync.Mutex
+	all []subnet.Snapshot
+	at  []time.Time
+}
+
+// watching runs Watch until the test ends.
+func watching(t *testing.T, s *Store) *snapshots {
+	w := &snapshots{}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Watch(ctx, func(s subnet.Snapshot) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.all, w.at = append(w.all, s), append(w.at, time.Now())
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		begin := time.Now()
+		if err := <-ended; err != nil {
+			t.Errorf("watch ended with %v", err)
+		}
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("watch took %s to end", took)
+		}
+	})
+	return w
+}
+
+func (w *snapshots) each() []subnet.Snapshot {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.all)
+}
+
+func (w *snapshots) last() subnet.Snapshot {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.all) == 0 {
+		return subnet.Snapshot{}
+	}
+	return w.all[len(w.all)-1]
+}
+
+func names(s subnet.Snapshot) []string {
+	var n []string
+	for _, l := range s.Peers {
+		n = append(n, l.Node)
+	}
+	return n
+}
+
+func latePodCIDR(t *testing.T, s *server) {
+	s.createNode(t, testNode(self))
+	store, waits := s.open(t, Options{})
+	got := make(chan subnet.Lease, 1)
+	ctx := background(t)
+	go func() {
+		l, err := store.Acquire(ctx, want4)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	eventually(t, 5*time.Second, "word of it", func() bool { return waits.has("acquire the lease", "has no podCIDR") })
+	eventually(t, 5*time.Second, "the event", func() bool { return len(s.eventsOf(t, self, "NoPodCIDR")) == 1 })
+	select {
+	case l := <-got:
+		t.Fatalf("acquired %+v without a podCIDR", l)
+	default:
+	}
+	s.patchSpec(t, self, `{"spec":{"podCIDR":"10.244.7.0/24","podCIDRs":["10.244.7.0/24"]}}`)
+	select {
+	case l := <-got:
+		if l.Stacks[0].Subnet.String() != "10.244.7.0/24" {
+			t.Errorf("got %+v", l)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the podCIDR came, and the lease did not")
+	}
+	if !waits.has("acquire the lease: ok") {
+		t.Error("no word that the wait is over")
+	}
+}
+
+// changedPodCIDR deletes the node and creates it again, which is the only way to change a podCIDR.
+func changedPodCIDR(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(1))
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{})
+	first := acquire(t, store, want4)
+	w := watching(t, store)
+	eventually(t, 5*time.Second, "the first snapshot", func() bool { return w.last().Local.Equal(first) })
+	before := s.node(t, self).UID
+	s.deleteNode(t, self)
+	s.createNode(t, testNode(self))
+	pause(t.Context(), 300*time.Millisecond)
+	if l := w.last().Local; !l.Equal(first) {
+		t.Errorf("without a podCIDR the local lease became %+v", l)
+	}
+	s.patchSpec(t, self, `{"spec":{"podCIDR":"10.244.8.0/24","podCIDRs":["10.244.8.0/24"]}}`)
+	eventually(t, 2*time.Second, "the new local lease", func() bool {
+		l := w.last().Local
+		return len(l.Stacks) == 1 && l.Stacks[0].Subnet.String() == "10.244.8.0/24"
+	})
+	eventually(t, 2*time.Second, "the annotations of the new node", func() bool {
+		n := s.node(t, self)
+		return n.UID != before && n.Annotations[note+"public-ip"] == "192.0.2.200" && n.Annotations[note+"kube-subnet-manager"] == "true"
+	})
+	for _, snap := range w.each() {
+		if len(snap.Peers) != 1 {
+			t.Errorf("a snapshot has the peers %v", names(snap))
+		}
+	}
+}
+
+func foreignPodCIDR(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.9.0.0/24"))
+	store, _ := s.open(t, Options{})
+	_, err := store.Acquire(t.Context(), want4)
+	wantError(t, err, `node "kubetest-self": its podCIDR 10.9.0.0/24 is outside of the network 10.244.0.0/16`)
+}
+
+func missingFamily(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{Pools: []subnet.Pool{pool4, pool6}})
+	want := want4
+	want.Stacks = append(slices.Clone(want4.Stacks), subnet.Stack{Underlay: netip.MustParseAddr("2001:db8::1")})
+	_, err := store.Acquire(t.Context(), want)
+	wantError(t, err, "its podCIDRs (10.244.7.0/24) have none in the network fd00:10:244::/48")
+}
+
+func wantError(t *testing.T, err error, part string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Errorf("got error %v, want one with %q", err, part)
+	}
+}
+
+func overwritten(t *testing.T, s *server) {
+	n := testNode(self, "10.244.7.0/24")
+	n.Annotations = map[string]string{note + "public-ip-overwrite": "203.0.113.1"}
+	s.createNode(t, n)
+	store, waits := s.open(t, Options{})
+	if l := acquire(t, store, want4); l.Stacks[0].Underlay.String() != "203.0.113.1" {
+		t.Errorf("got %+v", l)
+	}
+	w := watching(t, store)
+	advertises := func(ip string) func() bool {
+		return func() bool {
+			l := w.last().Local
+			return s.node(t, self).Annotations[note+"public-ip"] == ip && len(l.Stacks) == 1 && l.Stacks[0].Underlay.String() == ip
+		}
+	}
+	eventually(t, 2*time.Second, "the overwritten address", advertises("203.0.113.1"))
+	s.annotate(t, self, map[string]any{"public-ip-overwrite": "203.0.113.2"})
+	eventually(t, 2*time.Second, "another address", advertises("203.0.113.2"))
+	s.annotate(t, self, map[string]any{"public-ip-overwrite": "x"})
+	eventually(t, 2*time.Second, "the complaint", func() bool {
+		return waits.has("publish the lease", `annotation flannel.alpha.coreos.com/public-ip-overwrite "x" is not an IPv4 address`)
+	})
+	eventually(t, 2*time.Second, "its event", func() bool { return len(s.eventsOf(t, self, "LeaseNotPublished")) == 1 })
+	if !advertises("203.0.113.2")() {
+		t.Error("the last good address is not advertised any more")
+	}
+	s.annotate(t, self, map[string]any{"public-ip-overwrite": nil})
+	eventually(t, 2*time.Second, "the own address", advertises("192.0.2.200"))
+}
+
+func flannelPeers(t *testing.T, s *server) {
+	hostgw := flannelNode(2)
+	hostgw.Annotations[note+"backend-type"], hostgw.Annotations[note+"backend-data"] = "host-gw", "null"
+	stranger := flannelNode(3)
+	delete(stranger.Annotations, note+"kube-subnet-manager")
+	bad := flannelNode(4)
+	bad.Annotations[note+"public-ip"] = "192.0.2"
+	pending := flannelNode(5)
+	pending.Spec = corev1.NodeSpec{}
+	for _, n := range []*corev1.Node{flannelNode(1), hostgw, stranger, bad, pending, testNode(self, "10.244.9.0/24")} {
+		s.createNode(t, n)
+	}
+	store, _ := s.open(t, Options{})
+	acquire(t, store, want4)
+	w := watching(t, store)
+	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
+	snap := w.last()
+	if got := names(snap); !slices.Equal(got, []string{"kubetest-peer-001", "kubetest-peer-002"}) {
+		t.Errorf("got peers %v", got)
+	}
+	if l := snap.Peers[1]; l.Backend != "host-gw" || l.Stacks[0].Data != nil {
+		t.Errorf("got host-gw peer %+v", l)
+	}
+	if len(snap.Skips) != 2 || snap.Skips[0].Node != bad.Name || snap.Skips[1].Node != pending.Name {
+		t.Fatalf("got skips %+v", snap.Skips)
+	}
+	if got := snap.Skips[0].Reason; got != `public-ip "192.0.2" is not an IPv4 address` {
+		t.Errorf("got reason %q", got)
+	}
+	s.annotate(t, "kubetest-peer-003", map[string]any{"kube-subnet-manager": "true"})
+	s.annotate(t, "kubetest-peer-001", map[string]any{"kube-subnet-manager": nil})
+	eventually(t, 2*time.Second, "what changed", func() bool {
+		return slices.Equal(names(w.last()), []string{"kubetest-peer-002", "kubetest-peer-003"})
+	})
+}
+
+// bursts checks that changes which come together are one snapshot.
+func bursts(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.200.0/24"))
+	store, _ := s.open(t, Options{})
+	acquire(t, store, want4)
+	w := watching(t, store)
+	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
+	var group sync.WaitGroup
+	for k := range 10 {
+		group.Go(func() {
+			for i := range 10 {
+				s.createNode(t, flannelNode(1+10*k+i))
+			}
+		})
+	}
+	group.Wait()
+	eventually(t, 5*time.Second, "all peers", func() bool { return len(w.last().Peers) == 100 })
+	for i := 1; i < len(w.at); i++ {
+		if gap := w.at[i].Sub(w.at[i-1]); gap < burst {
+			t.Errorf("snapshot %d came %s after the one before", i, gap)
+		}
+	}
+	count := len(w.each())
+	heartbeat := `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","message":"ok"}]}}`
+	err := s.admin.patchStatus(t.Context(), "kubetest-peer-050", "application/strategic-merge-patch+json", json.RawMessage(heartbeat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pause(t.Context(), 300*time.Millisecond)
+	if n := len(w.each()); n != count {
+		t.Errorf("a status update of a peer gave %d snapshots", n-count)
+	}
+}
+
+func hints(t *testing.T, s *server) {
+	n := testNode(self, "10.244.7.0/24")
+	n.Annotations = map[string]string{note + "node-public-ip": "192.0.2.9", note + "node-public-ipv6": "2001:db8::9"}
+	n.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: self}, {Type: corev1.NodeInternalIP, Address: "192.0.2.10"},
+		{Type: corev1.NodeExternalIP, Address: "203.0.113.10"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::10"},
+	}
+	s.createNode(t, n)
+	store, _ := s.open(t, Options{Pools: []subnet.Pool{pool4, pool6}})
+	h, err := store.Hints(t.Context())
+	choose := []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")}
+	internal := []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}
+	if err != nil || !slices.Equal(h.Choose, choose) || !slices.Equal(h.Internal, internal) {
+		t.Errorf("got %+v %v", h, err)
+	}
+	s.annotate(t, self, map[string]any{"node-public-ip": "here"})
+	_, err = store.Hints(t.Context())
+	wantError(t, err, `annotation flannel.alpha.coreos.com/node-public-ip "here" is not an IPv4 address`)
+}
+
+func nameFromPod(t *testing.T, s *server) {
+	s.post(t, "/api/v1/namespaces/default/serviceaccounts", map[string]any{"metadata": map[string]any{"name": "default"}})
+	s.post(t, "/api/v1/namespaces/default/pods", map[string]any{
+		"metadata": map[string]any{"name": "twilld-abc"},
+		"spec":     map[string]any{"nodeName": self, "containers": []any{map[string]any{"name": "c", "image": "none"}}},
+	})
+	t.Cleanup(func() {
+		zero := int64(0)
+		err := s.admin.rest.Delete().Namespace("default").Resource("pods").Name("twilld-abc").
+			Body(&metav1.DeleteOptions{GracePeriodSeconds: &zero}).Do(context.Background()).Error()
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	o := Options{Kubeconfig: s.api.KubeconfigFile(controlplane.Admin), Pools: []subnet.Pool{pool4}}
+	t.Setenv("NODE_NAME", "")
+	t.Setenv("POD_NAME", "twilld-abc")
+	_, err := New(t.Context(), o)
+	wantError(t, err, "no node name: set NODE_NAME, or POD_NAME and POD_NAMESPACE")
+	t.Setenv("POD_NAMESPACE", "default")
+	store, err := New(t.Context(), o)
+	if err != nil || store.Node() != self {
+		t.Errorf("got %v, %v", store, err)
+	}
+	t.Setenv("POD_NAME", "other")
+	_, err = New(t.Context(), o)
+	wantError(t, err, "pod default/other does not exist")
+	o.Kubeconfig = s.kubeconfig(t, agentUser)
+	_, err = New(t.Context(), o)
+	wantError(t, err, "the API server forbids get on pods")
+	t.Setenv("NODE_NAME", "named")
+	if store, err = New(t.Context(), o); err != nil || store.Node() != "named" {
+		t.Errorf("got %v, %v", store, err)
+	}
+}
+
+func noNode(t *testing.T, s *server) {
+	store, _ := s.open(t, Options{})
+	_, err := store.Acquire(t.Context(), want4)
+	wantError(t, err, `node "kubetest-self" does not exist: NODE_NAME, or the pod that POD_NAME and POD_NAMESPACE name`)
+}

@@ -23,6 +23,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -325,7 +327,24 @@ func TestNoLease(t *testing.T) {
 	n.mustFail(50, file+" does not exist: the agent (twilld)", "STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
 	n.lease("FLANNEL_MTU=many\n")
 	n.mustFail(11, `FLANNEL_MTU "many"`, "ADD", "a", pod, n.config(nil))
+	n.lease(envV4 + "TWILL_BOOT_ID=6fd34ea3-0f2a-4a43-b2bb-2e3fd2e3a4c1\n")
+	n.mustFail(11, file+" is of an earlier boot", "ADD", "a", pod, n.config(nil))
 	n.mustBeClean(pod)
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.lease(envV4 + "TWILL_BOOT_ID=" + string(boot))
+	n.must("ADD", "a", pod, n.config(nil))
+}
+
+// TestIPv6TurnedOff adds a pod where the runtime turned IPv6 off in the new namespace.
+func TestIPv6TurnedOff(t *testing.T) {
+	n, pod := newNode(t, envV6), newNamespace(t)
+	inside(t, pod, func() error {
+		return writeSysctls([]netstate.Sysctl{{Name: "net/ipv6/conf/all/disable_ipv6", Value: "1"}, {Name: "net/ipv6/conf/default/disable_ipv6", Value: "1"}})
+	})
+	mustPing(t, n.ns, addresses(t, n.must("ADD", "a", pod, n.config(nil)))[0])
 }
 
 // TestBridgeOfAnother holds that a bridge with another address or MTU than the lease's never fails a pod, and

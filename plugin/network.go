@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -24,16 +26,30 @@ type network struct {
 	routes []route // the cluster's networks and the config's, vias may be invalid; never defaults of our own
 }
 
-// newNetwork joins the config with the node's lease. The order of the range sets is flannel's: IPv4 first, so
-// that last_reserved_ip.0 and .1 mean the same to both.
-func newNetwork(c *config) (*network, error) {
+// lease reads subnet.env. Whatever is wrong with it, the runtime should try again: the agent writes it anew.
+func (c *config) lease() (subnet.Env, error) {
 	env, err := subnet.ReadEnv(c.subnetFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failure(types.ErrTryAgainLater,
+		return env, failure(types.ErrTryAgainLater,
 			"%s does not exist: the agent (twilld) on this node has not leased a subnet yet, look at its log", c.subnetFile)
 	}
 	if err != nil {
-		return nil, failure(types.ErrTryAgainLater, "%v; the agent (twilld) writes the file when it has a lease", err)
+		return env, failure(types.ErrTryAgainLater, "%v; the agent (twilld) writes the file when it has a lease", err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err == nil && env.BootID != "" && env.BootID != strings.TrimSpace(string(boot)) {
+		return env, failure(types.ErrTryAgainLater, "%s is of an earlier boot: the agent (twilld) on this node "+
+			"has not leased a subnet since, look at its log", c.subnetFile)
+	}
+	return env, nil
+}
+
+// newNetwork joins the config with the node's lease. The order of the range sets is flannel's: IPv4 first, so
+// that last_reserved_ip.0 and .1 mean the same to both.
+func newNetwork(c *config) (*network, error) {
+	env, err := c.lease()
+	if err != nil {
+		return nil, err
 	}
 	n := &network{config: c, sets: c.ranges, routes: slices.Clone(c.routes)}
 	if n.mtu == 0 {

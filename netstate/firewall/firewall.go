@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -41,14 +42,16 @@ func (f *Firewall) Close() { f.nf.close() }
 // Observe gives the chains that are ours, in both modes: what flannel, or this agent in the other mode, left
 // here appears too, so that a plan deletes it.
 func (f *Firewall) Observe(context.Context) (netstate.State, error) {
-	err := f.observeNF()
+	legacy, legacyErr := f.observeLegacy()
+	if err := errors.Join(f.observeNF(), legacyErr); err != nil {
+		return nil, err
+	}
 	state := netstate.State{}
 	state.Merge(f.native)
-	legacy, legacyErr := f.observeLegacy()
-	for _, o := range append(f.compat[:len(f.compat):len(f.compat)], legacy...) {
+	for _, o := range slices.Concat(f.compat, legacy) {
 		f.merge(state, o)
 	}
-	return state, errors.Join(err, legacyErr)
+	return state, nil
 }
 
 // merge adds a chain of the iptables mode. Chains can stand in both variants of iptables; the one that we do

@@ -125,9 +125,10 @@ func legacyInfo(ipv6 bool, table string) ([]byte, error) {
 	return info, getsockopt(layoutOf(ipv6), soGetInfo, info)
 }
 
-// getsockopt asks with buf as the question, and has the answer in it.
+// getsockopt asks with buf as the question, and has the answer in it. Any socket of the family does; a raw one,
+// which iptables takes, would need CAP_NET_RAW.
 func getsockopt(l layout, option int, buf []byte) error {
-	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	fd, err := unix.Socket(l.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -141,22 +142,67 @@ func getsockopt(l layout, option int, buf []byte) error {
 	return nil
 }
 
-// maskCounters zeroes the counters of every entry: two 64 bit numbers.
-func maskCounters(blob []byte, l layout) {
+// entries are the entries of a table, in their order and without copying; see struct ipt_entry.
+func entries(blob []byte, l layout) [][]byte {
+	var all [][]byte
 	for len(blob) >= l.minEntry {
-		clear(blob[l.counters : l.counters+16])
 		next := int(binary.NativeEndian.Uint16(blob[l.nextOffset:]))
 		if next < l.minEntry || next > len(blob) {
-			return
+			break
 		}
+		all = append(all, blob[:next:next])
 		blob = blob[next:]
+	}
+	return all
+}
+
+// maskCounters zeroes the counters of every entry: two 64 bit numbers.
+func maskCounters(blob []byte, l layout) {
+	for _, e := range entries(blob, l) {
+		clear(e[l.counters : l.counters+16])
 	}
 }
 
-// bareEntries is the number of entries that a table without rules has: one for each hook, and the end mark.
-var bareEntries = map[string]uint32{"filter": 4, "nat": 5, "mangle": 6, "raw": 3, "security": 4}
+// targetHead is the size of struct xt_entry_target: target_size, name[29], revision. The data comes after it: a
+// chain's name for the target ERROR, which heads a chain, and a verdict for the one without name, which is where
+// to go on in the table, or negative.
+const targetHead = 32
 
-// legacyInUse says whether any legacy table has a rule.
+func (l layout) target(e []byte) (name string, data []byte) {
+	start := int(binary.NativeEndian.Uint16(e[l.nextOffset-2:]))
+	if start+targetHead+4 > len(e) {
+		return "", nil
+	}
+	return cstring(e[start+2 : start+targetHead-1]), e[start+targetHead:]
+}
+
+// foreignEntries is the number of entries that are neither in a chain of ours nor jumps to it.
+func foreignEntries(blob []byte, l layout, chain string) int {
+	all, offset, first, inside, count := entries(blob, l), 0, -1, false, 0
+	for _, e := range all {
+		offset += len(e)
+		if name, data := l.target(e); name == "ERROR" {
+			if inside = cstring(data) == chain; inside {
+				first = offset
+			}
+		}
+		if !inside {
+			count++
+		}
+	}
+	for _, e := range all {
+		name, data := l.target(e)
+		if name == "" && len(data) >= 4 && first >= 0 && int(int32(binary.NativeEndian.Uint32(data))) == first {
+			count--
+		}
+	}
+	return count
+}
+
+// bareEntries is the number of entries that a table without rules has: one for each hook, and the end mark.
+var bareEntries = map[string]int{"filter": 4, "nat": 5, "mangle": 6, "raw": 3, "security": 4}
+
+// legacyInUse says whether any legacy table has a rule that is not ours.
 func legacyInUse() (bool, error) {
 	for _, ipv6 := range families {
 		tables, err := legacyTables(ipv6)
@@ -164,14 +210,24 @@ func legacyInUse() (bool, error) {
 			return false, err
 		}
 		for _, table := range tables {
-			info, err := legacyInfo(ipv6, table)
+			blob, err := legacyEntries(ipv6, table)
 			if err != nil {
 				return false, fmt.Errorf("read legacy table %s: %w", table, err)
 			}
-			if binary.NativeEndian.Uint32(info[infoSize-8:]) > bareEntries[table] {
+			if foreignEntries(blob, layoutOf(ipv6), chainIn(table)) > bareEntries[table] {
 				return true, nil
 			}
 		}
 	}
 	return false, nil
+}
+
+// chainIn is our chain's name in a table; empty if we have none there.
+func chainIn(table string) string {
+	for _, role := range roles {
+		if s := siteOf(role); s.table == table {
+			return s.chain
+		}
+	}
+	return ""
 }

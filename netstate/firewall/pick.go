@@ -3,7 +3,9 @@ package firewall
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -15,7 +17,7 @@ import (
 func Pick(told *bool) (netstate.Mode, string, error) {
 	f := New()
 	defer f.Close()
-	_, kernel := f.nf.generation()
+	kernel := f.tryNF()
 	if errors.Is(kernel, unix.EPERM) {
 		return 0, "", fmt.Errorf("choose a firewall mode: %w: the agent needs CAP_NET_ADMIN", kernel)
 	}
@@ -52,4 +54,32 @@ func pickTold(nft bool, kernel error, tools *toolbox) (netstate.Mode, string, er
 		return 0, "", fmt.Errorf("use iptables as the config says: %w", err)
 	}
 	return netstate.IPTables, "the config says EnableNFTables false", nil
+}
+
+// tryNF writes a rule with all that ours are made of into a table that the same transaction deletes again: a
+// kernel can have nf_tables without one of the expressions.
+func (f *Firewall) tryNF() error {
+	if _, err := f.nf.generation(); err != nil {
+		return err
+	}
+	e, err := encode(netstate.Rule{
+		Mark: 1, Local: true, NotOut: "lo", Src: netip.MustParsePrefix("10.0.0.0/9"), Verdict: netstate.MasqueradeRandom,
+	})
+	if err != nil {
+		return err
+	}
+	tx, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c := nativeChain(false, netstate.Postrouting)
+	c.Table.Name = "twill-try"
+	tx.AddTable(c.Table)
+	tx.AddChain(c)
+	tx.AddRule(&nftables.Rule{Table: c.Table, Chain: c, Exprs: e})
+	tx.DelTable(c.Table)
+	if err := tx.Flush(); err != nil {
+		return fmt.Errorf("try nf_tables nat with fib and masquerade: %w", err)
+	}
+	return nil
 }

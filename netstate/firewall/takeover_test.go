@@ -290,11 +290,14 @@ func TestPick(t *testing.T) {
 		told  *bool
 		want  netstate.Mode
 	}{
-		"new":            {"true", nil, netstate.NFTables},
-		"legacy-empty":   {"iptables-legacy -S", nil, netstate.NFTables},
-		"legacy-in-use":  {"ip6tables-legacy -A FORWARD -j DROP", nil, netstate.IPTables},
-		"told-nftables":  {"ip6tables-legacy -A FORWARD -j DROP", &yes, netstate.NFTables},
-		"told-iptables":  {"true", &no, netstate.IPTables},
+		"new":           {"true", nil, netstate.NFTables},
+		"legacy-empty":  {"iptables-legacy -S", nil, netstate.NFTables},
+		"legacy-in-use": {"ip6tables-legacy -A FORWARD -j DROP", nil, netstate.IPTables},
+		"told-nftables": {"ip6tables-legacy -A FORWARD -j DROP", &yes, netstate.NFTables},
+		"told-iptables": {"true", &no, netstate.IPTables},
+		"legacy-flannel": {"iptables-legacy -N FLANNEL-FWD; iptables-legacy -A FORWARD -j FLANNEL-FWD;" +
+			"iptables-legacy -A FLANNEL-FWD -j ACCEPT", nil, netstate.NFTables},
+		"legacy-chain":   {"iptables-legacy -N FLANNEL-FWD; iptables-legacy -N OTHER", nil, netstate.IPTables},
 		"other-variants": {"iptables-nft -A FORWARD -j DROP", nil, netstate.NFTables},
 	} {
 		t.Run(name, func(t *testing.T) {

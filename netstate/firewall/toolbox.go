@@ -30,10 +30,15 @@ type tool struct {
 	randomFully bool // knows --random-fully; the same version brought iptables-restore --wait
 }
 
-// toolbox finds the iptables binaries, once.
+// toolbox finds the iptables binaries, and asks each for its version once.
 type toolbox struct {
-	found  map[string]tool // by variant and family
+	probed map[string]probed // by path
 	chosen *variant
+}
+
+type probed struct {
+	tool    tool
+	variant variant
 }
 
 // get is the binary of a variant and family. A binary that is missing is looked for again the next time.
@@ -43,21 +48,31 @@ func (b *toolbox) get(v variant, ipv6 bool) (tool, error) {
 		plain = "ip6tables"
 	}
 	name := strings.Replace(v.String(), "iptables", plain, 1)
-	if t, ok := b.found[name]; ok {
-		return t, nil
-	}
 	for _, candidate := range []string{name, plain} {
-		t, got, err := probe(candidate)
-		if err != nil || got != v {
-			continue
+		if p, err := b.probe(candidate); err == nil && p.variant == v {
+			return p.tool, nil
 		}
-		if b.found == nil {
-			b.found = map[string]tool{}
-		}
-		b.found[name] = t
-		return t, nil
 	}
 	return tool{}, fmt.Errorf("find %s: %w", name, exec.ErrNotFound)
+}
+
+func (b *toolbox) probe(name string) (probed, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return probed{}, err
+	}
+	if p, ok := b.probed[path]; ok {
+		return p, nil
+	}
+	p, err := probe(path)
+	if err != nil {
+		return probed{}, err
+	}
+	if b.probed == nil {
+		b.probed = map[string]probed{}
+	}
+	b.probed[path] = p
+	return p, nil
 }
 
 // variant is the one that rules are written with: legacy where legacy tables are in use, as iptables-wrappers of
@@ -66,8 +81,8 @@ func (b *toolbox) variant() variant {
 	if b.chosen == nil {
 		v := overNF
 		if _, err := b.get(legacy, false); err == nil {
-			_, plain, err := probe("iptables")
-			if inUse, _ := legacyInUse(); inUse || (err == nil && plain == legacy) {
+			plain, err := b.probe("iptables")
+			if inUse, _ := legacyInUse(); inUse || (err == nil && plain.variant == legacy) {
 				v = legacy
 			} else if _, err := b.get(overNF, false); err != nil {
 				v = legacy
@@ -81,18 +96,14 @@ func (b *toolbox) variant() variant {
 var versionText = regexp.MustCompile(`v(\d+)\.(\d+)\.(\d+)(?: \((\w+)\))?`)
 
 // probe asks a binary for its version: "iptables v1.8.9 (nf_tables)"; before 1.8 there was only legacy.
-func probe(name string) (tool, variant, error) {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return tool{}, 0, err
-	}
+func probe(path string) (probed, error) {
 	out, err := run(path, nil, "--version")
 	if err != nil {
-		return tool{}, 0, err
+		return probed{}, err
 	}
 	m := versionText.FindStringSubmatch(out)
 	if m == nil {
-		return tool{}, 0, fmt.Errorf("version of %s is %q: want the form v1.8.9", path, out)
+		return probed{}, fmt.Errorf("version of %s is %q: want the form v1.8.9", path, out)
 	}
 	var version [3]int
 	for i := range version {
@@ -101,9 +112,9 @@ func probe(name string) (tool, variant, error) {
 	t := tool{path: path, randomFully: cmp.Or(cmp.Compare(version[0], 1), cmp.Compare(version[1], 6),
 		cmp.Compare(version[2], 2)) >= 0}
 	if m[4] == "nf_tables" {
-		return t, overNF, nil
+		return probed{t, overNF}, nil
 	}
-	return t, legacy, nil
+	return probed{t, legacy}, nil
 }
 
 // list is "iptables -t TABLE -S CHAIN", a rule a line; nil if there is no such chain.

@@ -63,7 +63,19 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 		}
 		node.Underlays = append(node.Underlays, underlay)
 	}
-	return node, nil
+	return node, a.checkMTU(node)
+}
+
+// minIPv6MTU is what every IPv6 link must carry, in bytes (RFC 8200): below it the kernel has no IPv6 at all.
+const minIPv6MTU = 1280
+
+func (a *Agent) checkMTU(node backend.Node) error {
+	underlay, ok := node.Underlay(false)
+	if mtu := a.Backend.MTU(node); ok && mtu < minIPv6MTU {
+		return fmt.Errorf("pods would have an MTU of %d bytes, and IPv6 needs %d: raise the MTU of %s, which is %d",
+			mtu, minIPv6MTU, underlay.Dev, underlay.MTU)
+	}
+	return nil
 }
 
 // patience is how long a start waits for the store before it goes on with the checkpoint.

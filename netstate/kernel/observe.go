@@ -13,8 +13,8 @@ import (
 
 var families = [...]int{unix.AF_INET, unix.AF_INET6}
 
-// Observe reads back what is ours (links by mark or by a name in want with all that stands on them, and routes)
-// and the sysctls that want names.
+// Observe reads back what is ours (links by mark with all that stands on them, and routes), what stands in the
+// slots of want's links and routes, and the sysctls that want names.
 func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
 	links, err := k.links()
 	if err != nil {
@@ -104,7 +104,8 @@ func (o *observation) routes() error {
 		for _, r := range routes {
 			dst := prefixOf(r.Dst, family)
 			_, onOwned := o.filter.links[r.LinkIndex]
-			if o.ownsRoute(r, dst, onOwned) && !linkLocal(dst.Addr()) {
+			_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: dst, Metric: r.Priority}]
+			if (wanted || o.ownsRoute(r, dst, onOwned)) && !linkLocal(dst.Addr()) {
 				o.route(decodeRoute(r, dst, o.names))
 			}
 		}

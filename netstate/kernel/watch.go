@@ -88,8 +88,9 @@ func (k *Kernel) concerns(m netlink.Message) bool {
 		index, name := int(field32(m.Data, 4)), attribute(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME)
 		_, ours := owned[index]
 		return ours || !strings.HasPrefix(string(name), "veth")
-	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return true
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR: // every veth gets a link-local address
+		addr, ok := netip.AddrFromSlice(attribute(m.Data, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
+		return ok && !linkLocal(addr)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		return owned[int(field32(m.Data, 4))]
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:

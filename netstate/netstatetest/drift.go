@@ -53,7 +53,12 @@ func (h *host) drift(d drift) {
 	want := node()
 	h.apply(want)
 	before := [...]int{h.Index("flannel.1"), h.Index("flannel-v6.1"), h.Index("cni0")}
-	h.run(strings.Split(d.commands, "; ")...)
+	commands := strings.Split(d.commands, "; ")
+	if d.plan == "" || strings.HasPrefix(d.commands, "sysctl") { // these are polled, in the process's own namespace
+		h.run(commands...)
+	} else {
+		h.hints(commands...)
+	}
 	h.plan(want, strings.Split(d.plan, "\n")...)
 	h.apply(want)
 	if after := [...]int{h.Index("flannel.1"), h.Index("flannel-v6.1"), h.Index("cni0")}; after != before {

@@ -24,6 +24,7 @@ type EtcdConfig struct {
 // it never syncs to disk, but not when the process is killed.
 type Etcd struct {
 	embedded *embed.Etcd
+	closing  sync.Once // embed panics when it is closed twice
 
 	mu      sync.Mutex
 	servers []*grpc.Server
@@ -57,8 +58,10 @@ func (e *Etcd) Endpoints() []string {
 	return []string{"http://" + e.embedded.Clients[0].Addr().String()}
 }
 
-// Close cuts all connections, open watches too, and returns when etcd has released its files.
-func (e *Etcd) Close() {
+// Close cuts all connections, open watches too, and returns when etcd has released its files. More calls do nothing.
+func (e *Etcd) Close() { e.closing.Do(e.close) }
+
+func (e *Etcd) close() {
 	// Left alone, etcd (3.7) waits seven seconds for clients to end their watches.
 	e.mu.Lock()
 	for _, s := range e.servers {

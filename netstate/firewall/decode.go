@@ -42,7 +42,15 @@ func decode(r rawRule, ipv6 bool) netstate.Rule {
 			d.rule.Extra = join(d.rule.Extra, e.name+" "+hex.EncodeToString(e.data))
 		}
 	}
-	return d.rule
+	return visible(d.rule)
+}
+
+// visible keeps a rule without condition and verdict from looking like no rule at all.
+func visible(r netstate.Rule) netstate.Rule {
+	if r == (netstate.Rule{}) {
+		r.Extra = "no effect"
+	}
+	return r
 }
 
 // expr takes one expression in and says whether it was understood to the last attribute.

@@ -129,7 +129,7 @@ func (f *Firewall) list(p place, fingerprint [sha256.Size]byte) (netstate.Chain,
 func parseAll(lines []string) []netstate.Rule {
 	var rules []netstate.Rule
 	for _, l := range lines {
-		if words := split(l); len(words) > 2 && words[0] == "-A" {
+		if words := split(l); len(words) >= 2 && words[0] == "-A" {
 			rules = append(rules, parse(words[2:]))
 		}
 	}

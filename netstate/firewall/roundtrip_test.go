@@ -132,6 +132,7 @@ var drifts = map[string][]string{
 		"nft delete chain ip flannel-ipv4 forward",
 		"nft add rule ip flannel-ipv4 postrtg ip saddr 1.2.3.4 accept",
 		"nft insert rule ip flannel-ipv4 postrtg masquerade",
+		"nft add rule ip flannel-ipv4 postrtg counter",
 		"nft insert rule ip flannel-ipv4 postrtg limit rate 1/second return",
 		"nft insert rule ip6 flannel-ipv6 forward reject",
 		"nft add rule ip6 flannel-ipv6 forward numgen random mod 2 0 drop",
@@ -150,6 +151,7 @@ var drifts = map[string][]string{
 var iptablesDrifts = []string{
 	"iptables -t nat -F",
 	"iptables -t nat -F FLANNEL-POSTRTG",
+	"iptables -t nat -A FLANNEL-POSTRTG",
 	"iptables -F FORWARD",
 	"ip6tables -F FORWARD && ip6tables -F FLANNEL-FWD && ip6tables -X FLANNEL-FWD",
 	"ip6tables -t nat -D FLANNEL-POSTRTG 1",

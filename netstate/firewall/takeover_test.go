@@ -5,10 +5,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -310,5 +313,21 @@ func TestPick(t *testing.T) {
 				t.Errorf("Pick: got %s, %q, %v; want %s", mode, why, err, test.want)
 			}
 		})
+	}
+}
+
+// TestPickUnprivileged wants to be told what is missing.
+func TestPickUnprivileged(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	runtime.LockOSThread() // not unlocked: the thread has lost its capabilities
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&head, &none[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Pick(nil); err == nil || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+		t.Errorf("Pick without capabilities: got %v, want a word about CAP_NET_ADMIN", err)
 	}
 }

@@ -52,7 +52,7 @@ func parse(words []string) netstate.Rule {
 			p.rule.Extra = strings.TrimSpace(p.rule.Extra + " " + quote(start[0]))
 		}
 	}
-	return p.rule
+	return visible(p.rule)
 }
 
 type parser struct {

@@ -90,6 +90,9 @@ func TestRollbackOfRealFaults(t *testing.T) {
 			if link, _ := netlinkIn(t, pod).LinkByName("eth0"); link != nil {
 				t.Errorf("eth0 is left in the pod")
 			}
+			if link, _ := netlinkIn(t, n.ns).LinkByName("cni0"); link != nil && strings.HasPrefix(tt.name, "the bridge's") {
+				t.Errorf("half a bridge is left on the node")
+			}
 			if link, _ := netlinkIn(t, n.ns).LinkByName(hostName(owner{"a", "eth0"})); link != nil && link.Type() == "veth" {
 				t.Errorf("%s is left on the node", link.Attrs().Name)
 			}
@@ -173,4 +176,26 @@ func waitsForLock(t *testing.T, pid int) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	t.Fatal("the plugin did not wait for the lock in 5 s")
+}
+
+// TestSignalAnywhere sends SIGTERM at many moments of an ADD: the runtime gets a result and the pod has its
+// network, or it gets none and nothing is left.
+func TestSignalAnywhere(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	results := 0
+	for i := range 60 {
+		c := n.command("ADD", "a", pod, n.config(nil))
+		var stdout bytes.Buffer
+		c.Stdout = &stdout
+		inside(t, n.ns, c.Start)
+		time.Sleep(time.Duration(i) * 300 * time.Microsecond)
+		_ = c.Process.Signal(syscall.SIGTERM) // or it is done already
+		if err := c.Wait(); err == nil {
+			results++
+			n.must("CHECK", "a", pod, n.withPrev(stdout.Bytes()))
+			n.must("DEL", "a", pod, n.withPrev(stdout.Bytes()))
+		}
+		n.mustBeClean(pod)
+	}
+	t.Logf("%d of 60 pods got their network before the signal", results)
 }

@@ -1,0 +1,133 @@
+package plugin
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// mustPing sends an ICMP echo request from the namespace from and waits for the reply.
+func mustPing(t *testing.T, from string, to netip.Addr) {
+	t.Helper()
+	network, proto, request, reply := "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEcho), icmp.Type(ipv4.ICMPTypeEchoReply)
+	if to.Is6() {
+		network, proto, request, reply = "ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
+	}
+	inside(t, from, func() error {
+		conn, err := icmp.ListenPacket(network, "")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		m := icmp.Message{Type: request, Body: &icmp.Echo{ID: 7, Seq: 1, Data: []byte(t.Name())}}
+		packet, err := m.Marshal(nil)
+		if err != nil {
+			return err
+		}
+		if _, err := conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
+			return fmt.Errorf("ping %s: %w", to, err)
+		}
+		buf := make([]byte, 1500)
+		_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+		for {
+			n, peer, err := conn.ReadFrom(buf)
+			if err != nil {
+				return fmt.Errorf("ping %s from %s: %w", to, from, err)
+			}
+			got, err := icmp.ParseMessage(proto, buf[:n])
+			if err == nil && got.Type == reply && peer.String() == to.String() {
+				return nil
+			}
+		}
+	})
+}
+
+// mustTalk sends a megabyte over TCP from one namespace to an address of another.
+func mustTalk(t *testing.T, from, to string, addr netip.Addr) {
+	t.Helper()
+	var l net.Listener
+	inside(t, to, func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(addr.String(), "0"))
+		return err
+	})
+	defer l.Close()
+	received := make(chan int64, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		n, _ := io.Copy(io.Discard, conn)
+		received <- n
+	}()
+	inside(t, from, func() error {
+		conn, err := net.DialTimeout("tcp", l.Addr().String(), 2*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write(make([]byte, 1<<20))
+		return err
+	})
+	if n := <-received; n != 1<<20 {
+		t.Errorf("%d bytes arrived at %s, want %d", n, addr, 1<<20)
+	}
+}
+
+// TestHairpin sends a frame of an experimental type to all from a pod and waits for the bridge to bring it back.
+func TestHairpin(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		n, pod := newNode(t, envV4), newNamespace(t)
+		n.must("ADD", "a", pod, n.config(map[string]any{"delegate": map[string]any{"hairpinMode": on}}))
+		if back := reflects(t, pod); back != on {
+			t.Errorf("hairpinMode %t: the pod's frame came back: %t", on, back)
+		}
+	}
+}
+
+func reflects(t *testing.T, pod string) (back bool) {
+	t.Helper()
+	link, err := netlinkIn(t, pod).LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const experimental = 0xb588 // ETH_P_802_EX1, 0x88b5 in network order
+	inside(t, pod, func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM, experimental)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		timeout := unix.NsecToTimeval(int64(300 * time.Millisecond))
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+			return err
+		}
+		to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Protocol: experimental, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+		if err := unix.Sendto(fd, make([]byte, 64), 0, to); err != nil {
+			return err
+		}
+		for {
+			_, from, err := unix.Recvfrom(fd, make([]byte, 1500), 0)
+			if err == unix.EAGAIN {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING {
+				back = true
+				return nil
+			}
+		}
+	})
+	return back
+}

@@ -30,17 +30,17 @@ func (a *Agent) logPlan(plan netstate.Plan, took time.Duration, err error) {
 		return
 	}
 	a.Metrics.applyErrors.Inc()
-	first, rest := firstError(err)
+	rest, first := firstError(err)
 	a.Log.Error("applied a plan in part", append(args, "err", first, "more_errors", rest)...)
 }
 
 // firstError is the first of joined errors, and how many more there are.
-func firstError(err error) (first error, more int) {
+func firstError(err error) (more int, first error) {
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) && len(joined.Unwrap()) > 0 {
-		return joined.Unwrap()[0], len(joined.Unwrap()) - 1
+		return len(joined.Unwrap()) - 1, joined.Unwrap()[0]
 	}
-	return err, 0
+	return 0, err
 }
 
 // reportSkips logs, and tells the cluster, which peers are left out; each once as long as it lasts.
@@ -88,7 +88,7 @@ func errText(err error) string {
 	if err == nil {
 		return ""
 	}
-	first, _ := firstError(err)
+	_, first := firstError(err)
 	return ": " + first.Error()
 }
 

@@ -25,7 +25,6 @@ const patience = 3 * time.Second
 type store struct {
 	subnet.Store
 	node string
-	raw  []byte      // net-conf.json
 	kube *kube.Store // nil for the other kinds
 }
 

@@ -1,0 +1,57 @@
+package firewall
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+func TestPick(t *testing.T) {
+	yes, no := true, false
+	for name, test := range map[string]struct {
+		setup string
+		told  *bool
+		want  netstate.Mode
+	}{
+		"new":           {"true", nil, netstate.NFTables},
+		"legacy-empty":  {"iptables-legacy -S", nil, netstate.NFTables},
+		"legacy-in-use": {"ip6tables-legacy -A FORWARD -j DROP", nil, netstate.IPTables},
+		"told-nftables": {"ip6tables-legacy -A FORWARD -j DROP", &yes, netstate.NFTables},
+		"told-iptables": {"true", &no, netstate.IPTables},
+		"legacy-flannel": {"iptables-legacy -N FLANNEL-FWD; iptables-legacy -A FORWARD -j FLANNEL-FWD;" +
+			"iptables-legacy -A FLANNEL-FWD -j ACCEPT", nil, netstate.NFTables},
+		"legacy-chain":   {"iptables-legacy -N FLANNEL-FWD; iptables-legacy -N OTHER", nil, netstate.IPTables},
+		"other-variants": {"iptables-nft -A FORWARD -j DROP", nil, netstate.NFTables},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !inNamespace(t) {
+				return
+			}
+			need(t, "iptables-nft", "iptables-legacy", "ip6tables-legacy")
+			sh(t, test.setup)
+			if mode, why, err := Pick(test.told); mode != test.want || why == "" || err != nil {
+				t.Errorf("Pick: got %s, %q, %v; want %s", mode, why, err, test.want)
+			}
+		})
+	}
+}
+
+// TestPickUnprivileged wants to be told what is missing.
+func TestPickUnprivileged(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	runtime.LockOSThread() // not unlocked: the thread has lost its capabilities
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&head, &none[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Pick(nil); err == nil || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+		t.Errorf("Pick without capabilities: got %v, want a word about CAP_NET_ADMIN", err)
+	}
+}

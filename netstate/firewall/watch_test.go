@@ -1,0 +1,132 @@
+package firewall
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// TestNoFork counts the processes that observing starts.
+func TestNoFork(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
+		need(t, "nft", "ip")
+		loadFlannel(t)
+		sh(t, "ip link set lo up")
+		log := filepath.Join(t.TempDir(), "log")
+		countForks(t, log)
+		settle(t, f, wanted(g.mode))
+		before := lines(t, log)
+		for i := range 50 {
+			if i == 25 { // another program's rules and generation move
+				sh(t, "nft add table ip foreign; nft add chain ip nat OTHER; nft add rule ip nat OTHER counter")
+			}
+			traffic(t)
+			if left := netstate.Diff(wanted(g.mode), observe(t, f)); len(left) > 0 {
+				t.Fatalf("round %d: the plan is\n%s", i, left)
+			}
+		}
+		if after := lines(t, log); len(after) != len(before) {
+			t.Errorf("50 rounds of observing started\n%s", strings.Join(after[len(before):], "\n"))
+		}
+		if g.mode == netstate.IPTables && len(before) == 0 {
+			t.Error("the counter of processes has counted nothing: want some for the first plan")
+		}
+	})
+}
+
+// countForks puts a program before each iptables binary that writes a line to log.
+func countForks(t *testing.T, log string) {
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"} {
+		for _, suffix := range []string{"", "-restore", "-save"} {
+			path := strings.TrimSpace(sh(t, "command -v "+name+suffix))
+			script := fmt.Sprintf("#!/bin/sh\necho %s \"$@\" >> %s\nexec %s \"$@\"\n", name+suffix, log, path)
+			if err := os.WriteFile(filepath.Join(dir, name+suffix), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+pathVar())
+}
+
+func lines(t *testing.T, file string) []string {
+	data, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")[:strings.Count(string(data), "\n")]
+}
+
+// traffic moves the counters of the base chains.
+func traffic(t *testing.T) {
+	conn, err := net.Dial("udp", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.Write([]byte("x"))
+}
+
+// TestWatch wants a hint within a second after each disturbance, and none without one.
+func TestWatch(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
+		need(t, "nft")
+		settle(t, f, wanted(g.mode))
+		hints, err := f.Watch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.name != "iptables-legacy" {
+			sh(t, "nft add table ip foreign; nft add chain ip foreign c; nft add rule ip foreign c counter")
+		}
+		select {
+		case <-hints:
+			t.Error("a hint without a change of ours")
+		case <-time.After(1200 * time.Millisecond):
+		}
+		for _, d := range append(slices.Clone(drifts[g.name][:1]), map[netstate.Mode]string{
+			netstate.NFTables: "nft flush table ip6 flannel-ipv6",
+			netstate.IPTables: "ip6tables -t nat -F POSTROUTING",
+		}[g.mode]) {
+			sh(t, d)
+			start := time.Now()
+			select {
+			case _, ok := <-hints:
+				if !ok {
+					t.Fatalf("%s: the channel was closed", d)
+				}
+			case <-time.After(time.Second):
+				t.Errorf("%s: no hint within a second", d)
+			}
+			settle(t, f, wanted(g.mode))
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("%s: healed after %v, want less than a second", d, took)
+			}
+			for drained := false; !drained; {
+				select {
+				case <-hints:
+				case <-time.After(legacyPoll + 200*time.Millisecond):
+					drained = true
+				}
+			}
+		}
+	})
+}
+
+// BenchmarkObserve is one look at rules that stand still, on the machine as it is; it only reads.
+func BenchmarkObserve(b *testing.B) {
+	f := New()
+	defer f.Close()
+	for b.Loop() {
+		if _, err := f.Observe(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -18,7 +18,7 @@ import (
 type Command struct {
 	Path string
 	Args []string // without the program's name
-	Env  []string // added to this process's environment
+	Env  []string // the whole environment
 	Log  string   // file that stdout and stderr are appended to
 }
 
@@ -38,7 +38,7 @@ func (h Host) Start(c Command) (Process, error) {
 	}
 	defer log.Close()
 	cmd := exec.Command(c.Path, c.Args...)
-	cmd.Env = append(os.Environ(), c.Env...)
+	cmd.Env = c.Env
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// The child is forked from the thread that is in the namespace, and inherits it.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/lab"
+)
+
+func labCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "lab",
+		Short: "Run a small cluster of network namespaces on this machine",
+		Long: `A lab's nodes are network namespaces on an underlay. Each runs the real twilld, and pods are wired by the
+real twill plugin. It needs root, and nothing else is installed.`,
+	}
+	name := c.PersistentFlags().String("name", lab.DefaultName, "the lab's name, and the prefix of its namespaces")
+	c.AddCommand(labUp(name), labDown(name), labStatus(name), labPing(name), labExec(name), labServe())
+	return c
+}
+
+// upFlags is what lab up was told.
+type upFlags struct {
+	spec    lab.Spec
+	netConf string
+	agents  []string
+	timeout time.Duration
+}
+
+func labUp(name *string) *cobra.Command {
+	var f upFlags
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Bring up a lab and print its ping matrix",
+		Example: `  twillctl lab up                                      3 nodes, vxlan, etcd
+  twillctl lab up --family dual --store kube            with a real kube-apiserver
+  twillctl lab up --underlay l3 --direct-routing        two segments, encapsulated only between them
+  twillctl lab up --agent node2=/usr/bin/flanneld       a mixed cluster`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f.spec.Name = *name
+			return f.run(c)
+		},
+	}
+	fs := c.Flags()
+	fs.IntVar(&f.spec.Nodes, "nodes", 3, "number of nodes")
+	fs.IntVar(&f.spec.Pods, "pods", 2, "number of pods on each node")
+	fs.StringVar(&f.spec.Underlay, "underlay", lab.L2, "l2: one segment; l3: two, with a router between them")
+	fs.StringVar(&f.spec.Backend, "backend", "vxlan", "vxlan or host-gw")
+	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "vxlan: encapsulate only between segments")
+	fs.StringVar(&f.spec.Store, "store", lab.Etcd, "where leases are: etcd, kube (a real kube-apiserver) or file")
+	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "4, 6 or dual")
+	fs.StringVar(&f.netConf, "net-conf", "", "a net-conf.json of your own, instead of one made from the other flags")
+	fs.StringArrayVar(&f.agents, "agent", nil, "[NODE=]PATH: another agent that takes flannel's flags, on all nodes or on one; repeatable")
+	fs.BoolVar(&f.spec.Keep, "keep", false, "leave what stands when the lab does not come up")
+	fs.DurationVar(&f.timeout, "timeout", time.Minute, "give up after this time")
+	return c
+}
+
+// complete reads what the flags refer to.
+func (f *upFlags) complete() error {
+	if f.netConf != "" {
+		data, err := os.ReadFile(f.netConf)
+		if err != nil {
+			return fmt.Errorf("--net-conf: %w", err)
+		}
+		f.spec.NetConf = data
+	}
+	if f.spec.Pods == 0 {
+		f.spec.Pods = -1 // in a Spec 0 is the default
+	}
+	for _, value := range f.agents {
+		node, path, ok := strings.Cut(value, "=")
+		if !ok {
+			node, path = "", value
+		}
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("--agent %s: want [NODE=]PATH: %w", value, err)
+		}
+		if f.spec.Agents == nil {
+			f.spec.Agents = map[string]string{}
+		}
+		f.spec.Agents[node] = path
+	}
+	return nil
+}
+
+func (f *upFlags) run(c *cobra.Command) error {
+	if err := f.complete(); err != nil {
+		return err
+	}
+	ctx, cancel := withTimeout(c, f.timeout)
+	defer cancel()
+	started := time.Now()
+	l, err := lab.Up(ctx, f.spec, func(line string) {
+		fmt.Fprintf(c.ErrOrStderr(), "%6.2fs  %s\n", time.Since(started).Seconds(), line)
+	})
+	if err != nil {
+		return err
+	}
+	report, err := l.Report(ctx, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "%6.2fs  done\n\n", time.Since(started).Seconds())
+	if err := report.WriteText(c.OutOrStdout()); err != nil {
+		return err
+	}
+	if err := writeNext(c.OutOrStdout(), l); err != nil {
+		return err
+	}
+	return findings(report)
+}
+
+// writeNext says what can be tried in a new lab.
+func writeNext(w io.Writer, l *lab.Lab) error {
+	flag, node := "", l.Nodes()[0]
+	if l.Name() != lab.DefaultName {
+		flag = " --name " + l.Name()
+	}
+	_, err := fmt.Fprintf(w, `
+try next:
+  twillctl lab%[1]s ping                                  the matrix again
+  twillctl lab%[1]s exec %[2]s -- ip route                what the agent wrote
+  twillctl lab%[1]s exec %[2]s -- ip route flush table main   break something, and ping again
+  tail -f %[3]s      what the agent says
+  twillctl lab%[1]s down                                  remove it all
+`, flag, node.Name, node.Log())
+	return err
+}
+
+func findings(r lab.Report) error {
+	if len(r.Findings) > 0 {
+		return errFindings
+	}
+	return nil
+}

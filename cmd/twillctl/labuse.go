@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/lab"
+)
+
+func withTimeout(c *cobra.Command, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(c.Context(), d, fmt.Errorf("not done after %v", d))
+}
+
+func labDown(name *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Remove a lab: its processes, namespaces and files, also after a crash",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			found, err := lab.Down("", *name)
+			if err != nil {
+				return err
+			}
+			text := "lab %s is removed\n"
+			if !found {
+				text = "lab %s is not there: nothing to remove\n"
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), text, *name)
+			return err
+		},
+	}
+}
+
+func labStatus(name *string) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show a lab's nodes, agents and pods",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := lab.Open("", *name)
+			if err != nil {
+				return err
+			}
+			return show(c, l.Status(c.Context()), output)
+		},
+	}
+	addOutput(c, &output)
+	return c
+}
+
+func labPing(name *string) *cobra.Command {
+	var output string
+	var wait time.Duration
+	c := &cobra.Command{
+		Use:   "ping",
+		Short: "Ping every pod from every other pod",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := lab.Open("", *name)
+			if err != nil {
+				return err
+			}
+			report, err := l.Report(c.Context(), wait)
+			if err != nil {
+				return err
+			}
+			return show(c, report, output)
+		},
+	}
+	c.Flags().DurationVar(&wait, "wait", 0, "repeat for this long until all pings are answered")
+	addOutput(c, &output)
+	return c
+}
+
+func labExec(name *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec HOST -- COMMAND [ARGUMENT…]",
+		Short: "Run a command on a node, a pod (NODE/POD), outside or underlay; exits as the command does",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			l, err := lab.Open("", *name)
+			if err != nil {
+				return err
+			}
+			h, err := l.Find(args[0])
+			if err != nil {
+				return err
+			}
+			err = h.Attach(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr(), args[1:]...)
+			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+				return fmt.Errorf("run %s on %s: %w", args[1], args[0], err)
+			}
+			return err
+		},
+	}
+}
+
+// labServe is how a lab runs its servers: this program again, in the underlay's namespace.
+func labServe() *cobra.Command {
+	return &cobra.Command{
+		Use:    "serve SERVER ARGUMENT…",
+		Hidden: true,
+		RunE:   func(c *cobra.Command, args []string) error { return lab.Serve(c.Context(), args) },
+	}
+}
+
+func addOutput(c *cobra.Command, output *string) {
+	c.Flags().StringVarP(output, "output", "o", "text", "text or json")
+}
+
+func show(c *cobra.Command, r lab.Report, output string) error {
+	write := r.WriteText
+	switch output {
+	case "text":
+	case "json":
+		write = r.WriteJSON
+	default:
+		return fmt.Errorf("--output %q: want text or json", output)
+	}
+	if err := write(c.OutOrStdout()); err != nil {
+		return err
+	}
+	return findings(r)
+}

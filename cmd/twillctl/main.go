@@ -1,0 +1,72 @@
+// Command twillctl shows, checks and explains a Twill network, and runs a lab of one on this machine.
+//
+// Exit codes: 0 all is well, 1 there are findings, 2 it could not be done.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the build: -ldflags "-X main.version=v1.2.3".
+var version = "devel"
+
+// errFindings is the end of a command that found something and has said so.
+var errFindings = errors.New("there are findings")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	os.Exit(exitCode(err))
+}
+
+// exitCode says the error, if nobody has, and what to exit with.
+func exitCode(err error) int {
+	var command *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errFindings):
+		return 1
+	case errors.As(err, &command):
+		return command.ExitCode() // of lab exec: the command has spoken for itself
+	}
+	fmt.Fprintln(os.Stderr, "twillctl:", err)
+	return 2
+}
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:           "twillctl",
+		Short:         "Show, check and explain a Twill network",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	c.AddCommand(labCommand(), versionCommand())
+	return c
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			text := "twillctl " + version
+			if info, ok := debug.ReadBuildInfo(); ok {
+				text += " (" + info.GoVersion + ")"
+			}
+			_, err := fmt.Fprintln(c.OutOrStdout(), text)
+			return err
+		},
+	}
+}

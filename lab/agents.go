@@ -1,0 +1,178 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/lab/host"
+)
+
+const (
+	// healthPort can be the same everywhere: each node has its own loopback.
+	healthPort = 10256
+	// grace is how long an agent may take to end.
+	grace = 5 * time.Second
+	// readyLimit is how long an agent may take to have a lease and a data path.
+	readyLimit = 30 * time.Second
+)
+
+// agentPath is the node's agent binary.
+func (n *Node) agentPath() string {
+	agents := n.lab.spec.Agents
+	return cmp.Or(agents[n.Name], agents[""], n.lab.spec.Programs.Agent)
+}
+
+// foreign says whether the agent is another project's, which takes flannel's flags and no more.
+func (n *Node) foreign() bool { return !strings.HasPrefix(filepath.Base(n.agentPath()), "twilld") }
+
+// AgentFlags is the command line of the node's agent.
+func (n *Node) AgentFlags() []string {
+	flags := append(n.lab.store.flags(n),
+		"--iface="+nodeDev,
+		"--subnet-file="+n.SubnetFile(),
+		"--ip-masq",
+		"--healthz-ip=127.0.0.1", "--healthz-port="+strconv.Itoa(healthPort))
+	if n.foreign() {
+		return flags
+	}
+	return append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.checkpointFile(), "--v=1")
+}
+
+// StartAgent starts the node's agent and returns when it is ready. One that runs already is left alone.
+func (n *Node) StartAgent(ctx context.Context) error {
+	if n.AgentRunning() {
+		return nil
+	}
+	started := time.Now()
+	p, err := n.Start(host.Command{Path: n.agentPath(), Args: n.AgentFlags(), Env: environment("NODE_NAME=" + n.Name), Log: n.Log()})
+	if err != nil {
+		return err
+	}
+	if err := n.lab.change(func(*state) { n.state.Agent = p }); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	return n.waitReady(ctx, started)
+}
+
+// environment is what processes of the lab get: nothing of this program's, whose proxies and TWILLD_ variables
+// are not meant for them.
+func environment(more ...string) []string {
+	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/root"}, more...)
+}
+
+// WaitReady returns when the node's agent is ready.
+func (n *Node) WaitReady(ctx context.Context) error { return n.waitReady(ctx, time.Time{}) }
+
+// waitReady takes a subnet.env that is older than the agent for another agent's.
+func (n *Node) waitReady(ctx context.Context, started time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	var last error
+	err := poll(ctx, 10*time.Millisecond, func() (bool, error) {
+		if !n.AgentRunning() {
+			return false, errors.New("it has ended")
+		}
+		last = n.ready(ctx, started)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the agent of %s: %w\n%s", n.Name, errors.Join(err, last), tail(n.Log(), 8))
+	}
+	return nil
+}
+
+func (n *Node) ready(ctx context.Context, started time.Time) error {
+	info, err := os.Stat(n.SubnetFile())
+	if err != nil {
+		return err
+	}
+	if !n.foreign() {
+		return n.Probe(ctx, "/readyz")
+	}
+	// File times come from a clock that ticks every few milliseconds.
+	if info.ModTime().Before(started.Add(-20 * time.Millisecond)) {
+		return fmt.Errorf("%s is an earlier agent's", n.SubnetFile())
+	}
+	return nil
+}
+
+// Probe asks the agent's /healthz or /readyz; the error is what it says if it is not 200.
+func (n *Node) Probe(ctx context.Context, path string) error {
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return n.Dial(ctx, network, address)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text := make([]byte, 500)
+		size, _ := resp.Body.Read(text)
+		return fmt.Errorf("%s of %s: %s: %s", path, n.Name, resp.Status, strings.TrimSpace(string(text[:size])))
+	}
+	return nil
+}
+
+// AgentRunning says whether the node's agent process is there.
+func (n *Node) AgentRunning() bool { return n.Agent().Running() }
+
+// Agent is the node's agent process, zero if none was started.
+func (n *Node) Agent() (p host.Process) {
+	n.lab.view(func(*state) { p = n.state.Agent })
+	return p
+}
+
+// StopAgent ends the agent with SIGTERM. Its data path stays.
+func (n *Node) StopAgent(ctx context.Context) error { return n.Agent().Stop(ctx, grace) }
+
+// KillAgent ends the agent with SIGKILL.
+func (n *Node) KillAgent() error { return n.Agent().Kill() }
+
+// RestartAgent ends the agent with SIGTERM and starts it again.
+func (n *Node) RestartAgent(ctx context.Context) error {
+	if err := n.StopAgent(ctx); err != nil {
+		return err
+	}
+	return n.StartAgent(ctx)
+}
+
+// Subnets are the node's subnets as its agent leased them, and none if it has not.
+func (n *Node) Subnets() []netip.Prefix {
+	env, err := n.Env()
+	if err != nil {
+		return nil
+	}
+	var subnets []netip.Prefix
+	for _, s := range env.Subnets {
+		subnets = append(subnets, s.Masked())
+	}
+	return subnets
+}
+
+// tail is the end of a log, for errors: why a program ended stands in its last lines.
+func tail(path string, lines int) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return "  " + strings.Join(all[max(0, len(all)-lines):], "\n  ")
+}

@@ -1,0 +1,104 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+
+	"github.com/twill-net/twill/lab/host"
+)
+
+// Down removes a lab, also a broken one: its processes, namespaces and files. It says whether there was one.
+// Dir may be empty.
+func Down(dir, name string) (bool, error) {
+	spec := Spec{Dir: dir, Name: name}.withDefaults()
+	if !validName.MatchString(spec.Name) {
+		return false, spec.check()
+	}
+	unlock, err := lock(spec)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return newLab(spec, nil).remove()
+}
+
+// Down removes the lab.
+func (l *Lab) Down() error {
+	unlock, err := lock(l.spec)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, err = l.remove()
+	return err
+}
+
+// remove ends the processes that state.json names and removes the rest by name: a crash can have left more
+// namespaces than the state tells of.
+func (l *Lab) remove() (found bool, err error) {
+	st, err := readState(l.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return true, err
+	}
+	found = err == nil
+	var errs []error
+	for _, p := range st.processes() {
+		errs = append(errs, p.Kill())
+	}
+	hosts, err := l.hosts()
+	errs = append(errs, err)
+	for _, h := range hosts {
+		found = true
+		errs = append(errs, h.Delete())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return found, fmt.Errorf("remove lab %s: %w", l.spec.Name, err)
+	}
+	return found, os.RemoveAll(l.dir)
+}
+
+func (s state) processes() []host.Process {
+	var all []host.Process
+	for _, n := range s.Nodes {
+		all = append(all, n.Agent)
+	}
+	for _, p := range s.Servers {
+		all = append(all, p)
+	}
+	return all
+}
+
+// hosts are the namespaces that carry names of this lab.
+func (l *Lab) hosts() ([]host.Host, error) {
+	entries, err := os.ReadDir(host.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	ours := regexp.MustCompile("^" + l.spec.Name + `-(underlay|outside|node[0-9]+(-[a-z0-9]+)?)$`)
+	var hosts []host.Host
+	for _, e := range entries {
+		if ours.MatchString(e.Name()) {
+			hosts = append(hosts, host.Host{Name: e.Name()})
+		}
+	}
+	return hosts, nil
+}
+
+// List is the names of all labs in dir, which may be empty.
+func List(dir string) ([]string, error) {
+	spec := Spec{Dir: dir}.withDefaults()
+	entries, err := os.ReadDir(spec.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list labs: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}

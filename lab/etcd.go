@@ -1,0 +1,91 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+const (
+	etcdPort    = 2379
+	etcdPrefix  = "/coreos.com/network"
+	pollServers = 5 * time.Millisecond
+)
+
+// etcdStore is an etcd of the lab's own, in a process on the router.
+type etcdStore struct{ lab *Lab }
+
+func (l *Lab) etcdURL() string {
+	return "http://" + netip.AddrPortFrom(l.routerAddr(), etcdPort).String()
+}
+
+func (l *Lab) runEtcd(ctx context.Context) error {
+	l.progress("store: starting etcd")
+	return l.runServer(ctx, serveEtcd, filepath.Join(l.dir, "etcd"), l.etcdURL())
+}
+
+func (s *etcdStore) start(ctx context.Context) error {
+	if err := s.lab.runEtcd(ctx); err != nil {
+		return err
+	}
+	conf, err := os.ReadFile(s.lab.netConfFile())
+	if err != nil {
+		return fmt.Errorf("read the net config: %w", err)
+	}
+	return s.client(func(c *clientv3.Client) error {
+		_, err := c.Put(ctx, etcdPrefix+"/config", string(conf))
+		return err
+	})
+}
+
+func (s *etcdStore) flags(*Node) []string { return []string{"--etcd-endpoints=" + s.lab.etcdURL()} }
+
+func (s *etcdStore) register(context.Context, *Node) error { return nil }
+
+// forget deletes the keys that hold one of the node's subnets.
+func (s *etcdStore) forget(ctx context.Context, n *Node) error {
+	return s.client(func(c *clientv3.Client) error {
+		kvs, err := c.Get(ctx, etcdPrefix+"/subnets/", clientv3.WithPrefix())
+		if err != nil {
+			return err
+		}
+		for _, kv := range kvs.Kvs {
+			// The value names the addresses of the node, and the quotes end them.
+			for _, a := range n.Underlay() {
+				if strings.Contains(string(kv.Value), `"`+a.String()+`"`) {
+					if _, err := c.Delete(ctx, string(kv.Key)); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// client calls f with a client whose connections are opened on the router.
+func (s *etcdStore) client(f func(*clientv3.Client) error) error {
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
+		return s.lab.underlay.Dial(ctx, "tcp", address)
+	}
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{s.lab.etcdURL()},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial), grpc.WithNoProxy()},
+	})
+	if err != nil {
+		return fmt.Errorf("open etcd: %w", err)
+	}
+	defer c.Close()
+	if err := f(c); err != nil {
+		return fmt.Errorf("write to etcd: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+
+	"github.com/twill-net/twill/lab/controlplane"
+)
+
+const (
+	apiPort   = 6443
+	agentUser = "system:serviceaccount:kube-flannel:twill"
+)
+
+// kubeStore is a real kube-apiserver, in a process on the router. No controller runs, so the lab makes the Node
+// objects and gives them their podCIDRs.
+type kubeStore struct{ lab *Lab }
+
+func (s *kubeStore) dir() string { return filepath.Join(s.lab.dir, "apiserver") }
+
+func (s *kubeStore) start(ctx context.Context) error {
+	binary, err := controlplane.FindBinary("kube-apiserver")
+	if err != nil {
+		return err
+	}
+	if err := s.lab.runEtcd(ctx); err != nil {
+		return err
+	}
+	s.lab.progress("store: starting kube-apiserver, which takes a few seconds")
+	return s.lab.runServer(ctx, serveAPI, s.dir(), binary, s.lab.routerAddr().String(), s.lab.etcdURL())
+}
+
+func (s *kubeStore) flags(*Node) []string {
+	return []string{
+		"--kube-subnet-mgr",
+		"--kubeconfig-file=" + kubeconfigFile(s.dir()),
+		"--net-config-path=" + s.lab.netConfFile(),
+	}
+}
+
+// register makes the Node object, as a kubelet and the controller manager would.
+func (s *kubeStore) register(ctx context.Context, n *Node) error {
+	cidrs, err := s.lab.spec.podCIDRs(n.Number)
+	if err != nil {
+		return fmt.Errorf("find the podCIDR of %s: %w", n.Name, err)
+	}
+	type object = map[string]any
+	var addresses []object
+	for _, a := range n.Underlay() {
+		addresses = append(addresses, object{"type": "InternalIP", "address": a.String()})
+	}
+	body, err := json.Marshal(object{
+		"apiVersion": "v1", "kind": "Node",
+		"metadata": object{"name": n.Name},
+		"spec":     object{"podCIDR": cidrs[0], "podCIDRs": cidrs},
+		"status":   object{"addresses": addresses},
+	})
+	if err != nil {
+		return err
+	}
+	return s.call(ctx, http.MethodPost, "/api/v1/nodes", body, http.StatusConflict)
+}
+
+func (s *kubeStore) forget(ctx context.Context, n *Node) error {
+	return s.call(ctx, http.MethodDelete, "/api/v1/nodes/"+n.Name, nil, http.StatusNotFound)
+}
+
+// call makes a request as the administrator; the status fine is as good as success.
+func (s *kubeStore) call(ctx context.Context, method, path string, body []byte, fine int) error {
+	api, err := controlplane.OpenAPIServer(s.dir())
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(api.CA())
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, // its connections are the router's, and would keep that namespace
+		TLSClientConfig:   &tls.Config{RootCAs: roots},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return s.lab.underlay.Dial(ctx, network, address)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, api.URL()+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+api.Token(controlplane.Admin))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask the API server: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 && resp.StatusCode != fine {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	}
+	return nil
+}

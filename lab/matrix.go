@@ -1,0 +1,83 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Ping is one direction of one pair of pods, in one address family.
+type Ping struct {
+	From  string        `json:"from"` // node1/pod1
+	To    string        `json:"to"`
+	Addr  netip.Addr    `json:"addr"`
+	RTT   time.Duration `json:"rttNanoseconds"`
+	Error string        `json:"error,omitempty"`
+}
+
+// OK says whether the ping was answered.
+func (p Ping) OK() bool { return p.Error == "" }
+
+// Matrix pings every pod from every other pod, once and all at the same time.
+func (l *Lab) Matrix(ctx context.Context) ([]Ping, error) { return matrix(ctx, l.Pods()) }
+
+func matrix(ctx context.Context, pods []*Pod) ([]Ping, error) {
+	rows := make([][]Ping, len(pods))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, p := range pods {
+		group.Go(func() (err error) {
+			rows[i], err = p.pingAll(ctx, pods)
+			return err
+		})
+	}
+	err := group.Wait()
+	return slices.Concat(rows...), err
+}
+
+func (p *Pod) pingAll(ctx context.Context, pods []*Pod) ([]Ping, error) {
+	var pings []Ping
+	var addrs []netip.Addr
+	for _, to := range pods {
+		if to.ID() == p.ID() {
+			continue
+		}
+		for _, a := range to.Addrs {
+			pings = append(pings, Ping{From: p.ID(), To: to.ID(), Addr: a})
+			addrs = append(addrs, a)
+		}
+	}
+	echoes, err := p.PingAll(ctx, addrs, time.Second)
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range echoes {
+		if pings[i].RTT = e.RTT; e.Err != nil {
+			pings[i].Error = e.Err.Error()
+		}
+	}
+	return pings, nil
+}
+
+// ID is the pod's name in the lab: node1/pod1.
+func (p *Pod) ID() string { return p.Node.Name + "/" + p.Name }
+
+// Converge repeats the matrix until every ping is answered or the limit has passed, and returns the last one:
+// an agent is ready when its own lease stands, and learns of its peers a moment later.
+func (l *Lab) Converge(ctx context.Context, limit time.Duration) ([]Ping, error) {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var last []Ping
+	err := poll(limited, 20*time.Millisecond, func() (bool, error) {
+		pings, err := l.Matrix(ctx)
+		last = pings
+		return !slices.ContainsFunc(pings, func(p Ping) bool { return !p.OK() }), err
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = nil // what is still missing stands in the matrix
+	}
+	return last, err
+}

@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Node is a namespace on the underlay with an agent in it.
+type Node struct {
+	host.Host        // its namespace, which is named after the lab too
+	Name      string // node1, …
+	Number    int    // 1, …
+
+	lab   *Lab
+	state *nodeState // guarded by lab.mu
+}
+
+func nodeNumber(name string) (int, bool) {
+	text, ok := strings.CutPrefix(name, "node")
+	n, err := strconv.Atoi(text)
+	return n, ok && err == nil && n > 0
+}
+
+func (l *Lab) newNode(n int, ns *nodeState) *Node {
+	return &Node{Host: l.host(ns.Name), Name: ns.Name, Number: n, lab: l, state: ns}
+}
+
+// enroll puts a node into the state, before anything of it exists.
+func (l *Lab) enroll(n int) (*Node, error) {
+	ns := &nodeState{Name: fmt.Sprintf("node%d", n)}
+	node := l.newNode(n, ns)
+	err := l.change(func(s *state) {
+		s.Nodes = append(s.Nodes, ns)
+		l.nodes = append(l.nodes, node)
+	})
+	return node, err
+}
+
+// Join adds one more node to the lab and returns when its agent is ready and its pods are wired.
+func (l *Lab) Join(ctx context.Context) (*Node, error) {
+	next := 1
+	for _, n := range l.Nodes() {
+		next = max(next, n.Number+1)
+	}
+	if next > maxNodes {
+		return nil, fmt.Errorf("node%d: the underlay has addresses for %d nodes", next, maxNodes)
+	}
+	n, err := l.enroll(next)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.plug(ctx); err != nil {
+		return nil, err
+	}
+	return n, n.populate(ctx)
+}
+
+// Leave takes a node out of the lab, and its lease out of the store, as an administrator would.
+func (n *Node) Leave(ctx context.Context) error {
+	if err := n.KillAgent(); err != nil {
+		return err
+	}
+	if err := n.lab.store.forget(ctx, n); err != nil {
+		return err
+	}
+	for _, h := range append(n.podHosts(), n.Host) {
+		if err := h.Delete(); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(n.Dir()); err != nil {
+		return fmt.Errorf("remove %s: %w", n.Name, err)
+	}
+	return n.lab.change(func(s *state) {
+		s.Nodes = slices.DeleteFunc(s.Nodes, func(ns *nodeState) bool { return ns == n.state })
+		n.lab.nodes = slices.DeleteFunc(n.lab.nodes, func(o *Node) bool { return o == n })
+	})
+}
+
+// Forget takes the node's lease out of the store, and what its agent remembers off its disk.
+func (n *Node) Forget(ctx context.Context) error {
+	for _, path := range []string{n.checkpointFile(), n.SubnetFile()} {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("forget %s: %w", n.Name, err)
+		}
+	}
+	if err := n.lab.store.forget(ctx, n); err != nil {
+		return err
+	}
+	return n.lab.store.register(ctx, n)
+}
+
+// plug makes the namespace and connects it to the underlay.
+func (n *Node) plug(ctx context.Context) error {
+	if err := os.MkdirAll(n.Dir(), 0o755); err != nil {
+		return fmt.Errorf("create the directory of %s: %w", n.Name, err)
+	}
+	if err := n.Create(); err != nil {
+		return err
+	}
+	segment := (n.Number - 1) % n.lab.spec.segments()
+	if err := n.lab.cable(n.Name, bridgeName(segment), n.Host); err != nil {
+		return err
+	}
+	if err := address(n.Host, n.lab.spec.links(n.Number)); err != nil {
+		return err
+	}
+	return waitCarrier(ctx, n.Host)
+}
+
+// populate starts the node's agent and wires its pods.
+func (n *Node) populate(ctx context.Context) error {
+	if err := n.lab.store.register(ctx, n); err != nil {
+		return err
+	}
+	if err := n.StartAgent(ctx); err != nil {
+		return err
+	}
+	for i := range n.lab.spec.Pods {
+		if _, err := n.AddPod(ctx, fmt.Sprintf("pod%d", i+1)); err != nil {
+			return err
+		}
+	}
+	n.lab.progress(fmt.Sprintf("%s: agent ready, subnet %s, %d pod(s)", n.Name, joined(n.Subnets()), n.lab.spec.Pods))
+	return nil
+}
+
+// Underlay are the node's addresses on the underlay, IPv4 first.
+func (n *Node) Underlay() []netip.Addr {
+	var addrs []netip.Addr
+	for _, k := range n.lab.spec.links(n.Number) {
+		addrs = append(addrs, k.host.Addr())
+	}
+	return addrs
+}
+
+// Dir is where the node's files are.
+func (n *Node) Dir() string { return filepath.Join(n.lab.dir, n.Name) }
+
+// SubnetFile is the node's subnet.env.
+func (n *Node) SubnetFile() string { return filepath.Join(n.Dir(), "subnet.env") }
+
+// Log is the file that the node's agent writes to.
+func (n *Node) Log() string { return filepath.Join(n.lab.dir, "logs", n.Name+".log") }
+
+func (n *Node) checkpointFile() string { return filepath.Join(n.Dir(), "checkpoint.json") }
+
+// Env is what subnet.env says now.
+func (n *Node) Env() (subnet.Env, error) {
+	data, err := os.ReadFile(n.SubnetFile())
+	if err != nil {
+		return subnet.Env{}, err
+	}
+	return subnet.ParseEnv(data)
+}
+
+// Pods are the node's pods, in the order in which they came.
+func (n *Node) Pods() []*Pod {
+	n.lab.mu.Lock()
+	defer n.lab.mu.Unlock()
+	var pods []*Pod
+	for _, ps := range n.state.Pods {
+		pods = append(pods, n.newPod(ps))
+	}
+	return pods
+}
+
+func (n *Node) podHosts() []host.Host {
+	var hosts []host.Host
+	for _, p := range n.Pods() {
+		hosts = append(hosts, p.Host)
+	}
+	return hosts
+}
+
+func joined[T fmt.Stringer](values []T) string {
+	var texts []string
+	for _, v := range values {
+		texts = append(texts, v.String())
+	}
+	return strings.Join(texts, ",")
+}

@@ -1,0 +1,181 @@
+package lab
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// Spec says what a lab is made of. The zero value is a lab of three nodes with two pods each.
+type Spec struct {
+	Name          string            `json:"name"`  // of the lab, and the prefix of its namespaces: "twill"
+	Nodes         int               `json:"nodes"` // 3
+	Pods          int               `json:"pods"`  // on each node; negative: none; 0: 2
+	Underlay      string            `json:"underlay"`
+	Family        string            `json:"family"`            // "4", "6" or "dual"
+	Backend       string            `json:"backend"`           // "vxlan"
+	DirectRouting bool              `json:"directRouting"`     // of vxlan
+	NetConf       json.RawMessage   `json:"netConf,omitempty"` // net-conf.json; empty: made from Family, Backend and DirectRouting
+	Store         string            `json:"store"`             // "etcd", "kube" or "file"
+	Agents        map[string]string `json:"agents"`            // a node's agent binary; "": that of all other nodes
+
+	Programs Programs `json:"-"` // FindPrograms
+	Dir      string   `json:"-"` // where labs keep their state: /run/twill/lab
+	Keep     bool     `json:"-"` // leave what stands when Up does not come to its end
+}
+
+// The underlays: one segment that all nodes share, or two with a router between them.
+const (
+	L2 = "l2"
+	L3 = "l3"
+)
+
+// The address families of a lab.
+const (
+	IPv4 = "4"
+	IPv6 = "6"
+	Dual = "dual"
+)
+
+// The stores that a lab can have.
+const (
+	Etcd = "etcd"
+	Kube = "kube"
+	File = "file"
+)
+
+// DefaultDir is where labs keep their state.
+const DefaultDir = "/run/twill/lab"
+
+// DefaultName is the name of a lab that was not given one.
+const DefaultName = "twill"
+
+// maxNodes is what the underlay's addressing has room for: the nodes' addresses end in 101 to 254.
+const maxNodes = 154
+
+// A namespace is named <lab>-<node>[-<pod>], so a name with a dash could be part of another lab's.
+var validName = regexp.MustCompile(`^[a-z][a-z0-9]{0,30}$`)
+
+func (s Spec) withDefaults() Spec {
+	s.Name = cmp.Or(s.Name, DefaultName)
+	s.Nodes, s.Pods = cmp.Or(s.Nodes, 3), max(cmp.Or(s.Pods, 2), 0)
+	s.Underlay = cmp.Or(s.Underlay, L2)
+	s.Family = cmp.Or(s.Family, IPv4)
+	s.Backend = cmp.Or(s.Backend, "vxlan")
+	s.Store = cmp.Or(s.Store, Etcd)
+	s.Dir = cmp.Or(s.Dir, DefaultDir)
+	return s
+}
+
+func (s Spec) check() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !validName.MatchString(s.Name) {
+		fault("name %q: want lower-case letters and digits, a letter first", s.Name)
+	}
+	if s.Nodes < 1 || s.Nodes > maxNodes {
+		fault("nodes %d: want 1 to %d", s.Nodes, maxNodes)
+	}
+	for _, f := range []struct {
+		name, value string
+		want        []string
+	}{{"underlay", s.Underlay, []string{L2, L3}}, {"family", s.Family, []string{IPv4, IPv6, Dual}}, {"store", s.Store, []string{Etcd, Kube, File}}} {
+		if !slices.Contains(f.want, f.value) {
+			fault("%s %q: want %s", f.name, f.value, strings.Join(f.want, ", "))
+		}
+	}
+	if s.DirectRouting && s.Backend != "vxlan" {
+		fault("direct routing: backend %s has no such option, only vxlan has", s.Backend)
+	}
+	for node := range s.Agents {
+		if n, ok := nodeNumber(node); node != "" && (!ok || n > s.Nodes) {
+			fault("agent for %q: want one of node1 to node%d", node, s.Nodes)
+		}
+	}
+	if len(s.NetConf) > 0 {
+		if _, err := subnet.ParseConfig(s.NetConf); err != nil {
+			fault("net config: %w", err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// is4s are the address families of the lab's nodes, IPv4 first: true is IPv4.
+func (s Spec) is4s() []bool {
+	switch s.Family {
+	case IPv4:
+		return []bool{true}
+	case IPv6:
+		return []bool{false}
+	}
+	return []bool{true, false}
+}
+
+// netConf is the net-conf.json that the agents get.
+func (s Spec) netConf() ([]byte, error) {
+	if len(s.NetConf) > 0 {
+		return s.NetConf, nil
+	}
+	conf := map[string]any{"EnableIPv4": false}
+	for _, is4 := range s.is4s() {
+		if is4 {
+			conf["EnableIPv4"], conf["Network"] = true, "10.244.0.0/16"
+			continue
+		}
+		conf["EnableIPv6"], conf["IPv6Network"], conf["IPv6SubnetLen"] = true, "fd00:244::/56", 64
+	}
+	options := map[string]any{"Type": s.Backend}
+	if s.DirectRouting {
+		options["DirectRouting"] = true
+	}
+	conf["Backend"] = options
+	data, err := json.MarshalIndent(conf, "", "  ")
+	return append(data, '\n'), err
+}
+
+// podCIDRs are what a controller manager would give to node number n from the networks of the config.
+func (s Spec) podCIDRs(n int) ([]netip.Prefix, error) {
+	data, err := s.netConf()
+	if err != nil {
+		return nil, err
+	}
+	config, err := subnet.ParseConfig(data)
+	if err != nil {
+		return nil, err
+	}
+	var cidrs []netip.Prefix
+	for _, pool := range config.Pools {
+		cidrs = append(cidrs, nthSubnet(pool.Network, pool.SubnetLen, n))
+	}
+	return cidrs, nil
+}
+
+// nthSubnet is network number n, counted from 0, of the given length.
+func nthSubnet(network netip.Prefix, length, n int) netip.Prefix {
+	addr := network.Masked().Addr()
+	b := addr.AsSlice()
+	carry := uint64(n) << (7 - (length-1)%8)
+	for i := (length - 1) / 8; i >= 0 && carry > 0; i-- {
+		carry += uint64(b[i])
+		b[i], carry = byte(carry), carry>>8
+	}
+	addr, _ = netip.AddrFromSlice(b)
+	return netip.PrefixFrom(addr, length)
+}
+
+func (s Spec) dir() string { return filepath.Join(s.Dir, s.Name) }
+
+// same says whether two specs ask for the same lab.
+func (s Spec) same(o Spec) bool {
+	a, errA := json.Marshal(s)
+	b, errB := json.Marshal(o)
+	return errA == nil && errB == nil && string(a) == string(b)
+}

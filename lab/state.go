@@ -1,0 +1,98 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/lab/host"
+)
+
+// state is what a later program needs to use a lab and to remove it; state.json.
+type state struct {
+	Spec     Spec
+	Complete bool                    // Up came to its end
+	Servers  map[string]host.Process // etcd, apiserver
+	Nodes    []*nodeState            // in the order of their numbers
+}
+
+type nodeState struct {
+	Name  string
+	Agent host.Process // zero: it was never started
+	Pods  []*podState
+}
+
+type podState struct {
+	Name  string
+	Addrs []netip.Addr // IPv4 first
+}
+
+const stateFile = "state.json"
+
+func readState(dir string) (state, error) {
+	var st state
+	data, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err != nil {
+		return st, err
+	}
+	if err := json.Unmarshal(data, &st); err != nil {
+		return st, fmt.Errorf("read %s: %w", filepath.Join(dir, stateFile), err)
+	}
+	return st, nil
+}
+
+// change alters the state and writes it. A change is written before the next process is started, so that a
+// crash leaves nothing that Down does not know.
+func (l *Lab) change(alter func(*state)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	alter(&l.state)
+	data, err := json.MarshalIndent(l.state, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the lab's state: %w", err)
+	}
+	path := filepath.Join(l.dir, stateFile)
+	if err := os.WriteFile(path+".new", data, 0o644); err != nil {
+		return fmt.Errorf("write the lab's state: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// view reads the state.
+func (l *Lab) view(read func(*state)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	read(&l.state)
+}
+
+// lock keeps two programs from building or removing the same lab at once.
+func lock(spec Spec) (unlock func(), err error) {
+	if err := os.MkdirAll(spec.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("create the labs' directory: %w", err)
+	}
+	f, err := os.OpenFile(spec.dir()+".lock", os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open the lab's lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lab %s: another program is building or removing it", spec.Name)
+	}
+	return func() { f.Close() }, nil
+}
+
+// ErrNoLab says that there is no lab of that name.
+var ErrNoLab = errors.New("there is no such lab")
+
+func notThere(err error, name string) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("lab %s: %w: twillctl lab up makes one", name, ErrNoLab)
+	}
+	return err
+}

@@ -1,0 +1,130 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/subnet"
+	"github.com/twill-net/twill/subnet/file"
+)
+
+// store is where the agents keep their leases.
+type store interface {
+	start(context.Context) error           // what runs already stays
+	flags(*Node) []string                  // by which an agent finds it
+	register(context.Context, *Node) error // before the node's agent starts
+	forget(context.Context, *Node) error   // the node's lease
+}
+
+func newStore(l *Lab) store {
+	switch l.spec.Store {
+	case Kube:
+		return &kubeStore{lab: l}
+	case File:
+		return &fileStore{lab: l}
+	}
+	return &etcdStore{lab: l}
+}
+
+func (l *Lab) netConfFile() string { return filepath.Join(l.dir, "net-conf.json") }
+
+func (l *Lab) writeNetConf() error {
+	data, err := l.spec.netConf()
+	if err != nil {
+		return fmt.Errorf("encode the net config: %w", err)
+	}
+	if err := os.WriteFile(l.netConfFile(), data, 0o644); err != nil {
+		return fmt.Errorf("write the net config: %w", err)
+	}
+	return nil
+}
+
+// routerAddr is the address by which all nodes reach the servers that run on the router.
+func (l *Lab) routerAddr() netip.Addr { return l.spec.links(1)[0].router.Addr() }
+
+// runServer starts one of Serve's servers in the underlay's namespace and returns when it is ready. One that
+// runs already stays.
+func (l *Lab) runServer(ctx context.Context, name, dir string, args ...string) error {
+	var p host.Process
+	l.view(func(s *state) { p = s.Servers[name] })
+	if p.Running() {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("create the directory of %s: %w", name, err)
+	}
+	ready := filepath.Join(dir, readyFile)
+	if err := os.Remove(ready); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	command := append(slices.Clone(l.spec.Programs.Server), append([]string{name, dir}, args...)...)
+	log := filepath.Join(l.dir, "logs", name+".log")
+	p, err := l.underlay.Start(host.Command{Path: command[0], Args: command[1:], Env: environment(), Log: log})
+	if err != nil {
+		return err
+	}
+	if err := l.change(func(s *state) { s.Servers[name] = p }); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	err = poll(ctx, pollServers, func() (bool, error) {
+		_, err := os.Stat(ready)
+		if err != nil && !p.Running() {
+			return false, errors.New("it has ended")
+		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w\n%s", name, err, tail(log, 8))
+	}
+	return nil
+}
+
+// fileStore is a JSON file that all agents share; see subnet/file.
+type fileStore struct{ lab *Lab }
+
+func (s *fileStore) path() string { return filepath.Join(s.lab.dir, "leases.json") }
+
+func (s *fileStore) start(context.Context) error { return nil }
+
+func (s *fileStore) flags(*Node) []string {
+	return []string{"--lease-file=" + s.path(), "--net-config-path=" + s.lab.netConfFile()}
+}
+
+func (s *fileStore) register(context.Context, *Node) error { return nil }
+
+// forget takes the lock that the agents' stores take.
+func (s *fileStore) forget(_ context.Context, n *Node) error {
+	lock, err := os.OpenFile(s.path()+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("lock the leases: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the leases: %w", err)
+	}
+	data, err := os.ReadFile(s.path())
+	if err != nil {
+		return fmt.Errorf("read the leases: %w", err)
+	}
+	leases, _, err := file.Parse(data)
+	if err != nil {
+		return err
+	}
+	leases = slices.DeleteFunc(leases, func(l subnet.Lease) bool { return l.Node == n.Name })
+	if data, err = file.Format(leases); err != nil {
+		return err
+	}
+	if err := os.WriteFile(s.path()+".new", data, 0o644); err != nil {
+		return fmt.Errorf("write the leases: %w", err)
+	}
+	return os.Rename(s.path()+".new", s.path())
+}

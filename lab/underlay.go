@@ -1,0 +1,219 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/lab/host"
+)
+
+// The underlay is a namespace with a bridge per segment. It routes between the segments and to a host outside,
+// which knows no way to the pods: their packets only find back when the node masquerades them.
+const (
+	underlayName = "underlay"
+	outsideName  = "outside"
+	nodeDev      = "eth1" // a node's interface on the underlay
+)
+
+var outsideNets = []link{
+	{netip.MustParsePrefix("203.0.113.1/24"), netip.MustParsePrefix("203.0.113.2/24")},
+	{netip.MustParsePrefix("2001:db8:33::1/64"), netip.MustParsePrefix("2001:db8:33::2/64")},
+}
+
+// link is one cable's addresses: the router's and the host's behind it.
+type link struct{ router, host netip.Prefix }
+
+// segments is the number of the underlay's segments.
+func (s Spec) segments() int {
+	if s.Underlay == L3 {
+		return 2
+	}
+	return 1
+}
+
+// links are the addresses of node number n; nodes take the segments in turn.
+func (s Spec) links(n int) []link {
+	segment := (n - 1) % s.segments()
+	var links []link
+	for _, is4 := range s.is4s() {
+		if is4 {
+			links = append(links, segmentLink(segment, "192.168.%d.", 33, "%d", 100+n, 24))
+		} else {
+			links = append(links, segmentLink(segment, "fd%d::", 33, "%d", 100+n, 64))
+		}
+	}
+	return links
+}
+
+func segmentLink(segment int, network string, base int, hostPart string, n, bits int) link {
+	at := func(n int) netip.Prefix {
+		text := fmt.Sprintf(network, base+segment) + fmt.Sprintf(hostPart, n)
+		return netip.PrefixFrom(netip.MustParseAddr(text), bits)
+	}
+	return link{router: at(1), host: at(n)}
+}
+
+func bridgeName(segment int) string { return fmt.Sprintf("br%d", segment+1) }
+
+// buildUnderlay makes the router with its bridges, and the host outside.
+func (l *Lab) buildUnderlay() error {
+	for _, h := range []host.Host{l.underlay, l.outside} {
+		if err := h.Create(); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := l.underlay.SetSysctl(name, "1"); err != nil {
+			return err
+		}
+	}
+	dual := l.spec
+	dual.Family = Dual // the router always has both: the API server wants an IPv4 address
+	for segment := range l.spec.segments() {
+		err := l.underlay.Links(func(nl *netlink.Handle) error {
+			return addBridge(nl, bridgeName(segment), dual.links(segment+1))
+		})
+		if err != nil {
+			return fmt.Errorf("build underlay segment %d: %w", segment+1, err)
+		}
+	}
+	return l.plugOutside()
+}
+
+// addBridge makes a bridge with the router's addresses. Multicast snooping would hold back neighbour discovery
+// until it has learned who listens.
+func addBridge(nl *netlink.Handle, name string, links []link) error {
+	off := false
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}, MulticastSnooping: &off}
+	if err := nl.LinkAdd(br); err != nil {
+		return err
+	}
+	for _, k := range links {
+		if err := addAddr(nl, br, k.router); err != nil {
+			return err
+		}
+	}
+	return nl.LinkSetUp(br)
+}
+
+func (l *Lab) plugOutside() error {
+	if err := l.cable(outsideName, "", l.outside); err != nil {
+		return err
+	}
+	err := l.underlay.Links(func(nl *netlink.Handle) error {
+		dev, err := nl.LinkByName(outsideName)
+		if err != nil {
+			return err
+		}
+		for _, k := range outsideNets {
+			if err := addAddr(nl, dev, k.router); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("address the underlay's way out: %w", err)
+	}
+	return address(l.outside, outsideNets)
+}
+
+// cable plugs the other host's eth1 into the underlay: into the bridge, if one is named. The cable carries
+// packets when both ends are up.
+func (l *Lab) cable(name, bridge string, other host.Host) error {
+	ns, err := os.Open(other.Path())
+	if err != nil {
+		return fmt.Errorf("plug %s into the underlay: %w", name, err)
+	}
+	defer ns.Close()
+	err = l.underlay.Links(func(nl *netlink.Handle) error {
+		attrs := netlink.LinkAttrs{Name: name, Flags: net.FlagUp}
+		if bridge != "" {
+			br, err := nl.LinkByName(bridge)
+			if err != nil {
+				return err
+			}
+			attrs.MasterIndex = br.Attrs().Index
+		}
+		return nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: nodeDev, PeerNamespace: netlink.NsFd(ns.Fd())})
+	})
+	if err != nil {
+		return fmt.Errorf("plug %s into the underlay: %w", name, err)
+	}
+	return nil
+}
+
+// address gives eth1 of a host its addresses and its way out.
+func address(h host.Host, links []link) error {
+	err := h.Links(func(nl *netlink.Handle) error {
+		dev, err := nl.LinkByName(nodeDev)
+		if err != nil {
+			return err
+		}
+		if err := nl.LinkSetUp(dev); err != nil {
+			return err
+		}
+		for _, k := range links {
+			if err := addAddr(nl, dev, k.host); err != nil {
+				return err
+			}
+			route := &netlink.Route{LinkIndex: dev.Attrs().Index, Gw: k.router.Addr().AsSlice()}
+			if err := nl.RouteAdd(route); err != nil {
+				return fmt.Errorf("default route via %s: %w", k.router.Addr(), err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("address %s of %s: %w", nodeDev, h.Name, err)
+	}
+	return nil
+}
+
+func addAddr(nl *netlink.Handle, dev netlink.Link, p netip.Prefix) error {
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	if p.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD // usable at once: nobody else is here
+	}
+	if err := nl.AddrAdd(dev, addr); err != nil {
+		return fmt.Errorf("address %s on %s: %w", p, dev.Attrs().Name, err)
+	}
+	return nil
+}
+
+// waitCarrier returns when eth1 passes packets: the kernel opens a device's queue some time after its carrier
+// came, and drops what is sent before.
+func waitCarrier(ctx context.Context, h host.Host) error {
+	return poll(ctx, time.Millisecond, func() (bool, error) {
+		up := false
+		err := h.Links(func(nl *netlink.Handle) error {
+			dev, err := nl.LinkByName(nodeDev)
+			up = err == nil && dev.Attrs().OperState == netlink.OperUp
+			return err
+		})
+		return up, err
+	})
+}
+
+// poll asks again and again until the answer is yes, an error, or ctx is done.
+func poll(ctx context.Context, interval time.Duration, ok func() (bool, error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if yes, err := ok(); yes || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}

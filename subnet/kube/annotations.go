@@ -5,14 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/twill-net/twill/subnet"
 )
 
 // annotations are the full names of flannel's annotations under one prefix.
 type annotations struct {
-	prefix, managed, backend string
+	prefix, managed, backend string        // the prefix with its last slash or hyphen
 	families                 []familyNotes // of the network config, IPv4 first
 }
 
@@ -23,11 +25,30 @@ type familyNotes struct {
 	dataName, publicName            string // without the prefix, for messages
 }
 
+// prefixForm is a domain name, a slash, and perhaps the beginning of a name.
+var prefixForm = regexp.MustCompile(`^([a-z0-9_-]+\.)+[a-z0-9_-]+/([a-z0-9_-]+-)?$`)
+
+// fullPrefix completes a prefix as flannel does: example.com gives example.com/backend-type, and example.com/net
+// gives example.com/net-backend-type.
+func fullPrefix(given string) (string, error) {
+	prefix := given
+	if !strings.Contains(prefix, "/") {
+		prefix += "/"
+	}
+	if !strings.HasSuffix(prefix, "/") && !strings.HasSuffix(prefix, "-") {
+		prefix += "-"
+	}
+	if !prefixForm.MatchString(prefix) {
+		return "", fmt.Errorf("annotation prefix %q: want a domain name like %s, or one with a slash and a name", given, DefaultPrefix)
+	}
+	return prefix, nil
+}
+
 func newAnnotations(prefix string, pools []subnet.Pool) annotations {
 	a := annotations{
 		prefix:  prefix,
-		managed: prefix + "/kube-subnet-manager",
-		backend: prefix + "/backend-type",
+		managed: prefix + "kube-subnet-manager",
+		backend: prefix + "backend-type",
 	}
 	for _, f := range bothFamilies(prefix) {
 		if slices.ContainsFunc(pools, func(p subnet.Pool) bool { return p.Is4() == f.is4 }) {
@@ -40,13 +61,13 @@ func newAnnotations(prefix string, pools []subnet.Pool) annotations {
 func bothFamilies(prefix string) [2]familyNotes {
 	return [2]familyNotes{
 		{
-			is4: true, data: prefix + "/backend-data", public: prefix + "/public-ip",
-			overwrite: prefix + "/public-ip-overwrite", choose: prefix + "/node-public-ip",
+			is4: true, data: prefix + "backend-data", public: prefix + "public-ip",
+			overwrite: prefix + "public-ip-overwrite", choose: prefix + "node-public-ip",
 			dataName: "backend-data", publicName: "public-ip",
 		},
 		{
-			is4: false, data: prefix + "/backend-v6-data", public: prefix + "/public-ipv6",
-			overwrite: prefix + "/public-ipv6-overwrite", choose: prefix + "/node-public-ipv6",
+			is4: false, data: prefix + "backend-v6-data", public: prefix + "public-ipv6",
+			overwrite: prefix + "public-ipv6-overwrite", choose: prefix + "node-public-ipv6",
 			dataName: "backend-v6-data", publicName: "public-ipv6",
 		},
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 )
 
 // callTimeout bounds every call but the watch: an API server that accepts and then says nothing is an outage.
@@ -44,8 +46,13 @@ func newClient(cfg *rest.Config) (*client, error) {
 	return &client{rest: c}, nil
 }
 
+// bound gives ctx the timeout of one call, and takes client-go's log of slow calls away: callers report errors.
+func bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(klog.NewContext(ctx, logr.Discard()), callTimeout)
+}
+
 func (c *client) getNode(ctx context.Context, name string) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := bound(ctx)
 	defer cancel()
 	n := &corev1.Node{}
 	err := c.rest.Get().Resource("nodes").Name(name).Do(ctx).Into(n)
@@ -56,7 +63,7 @@ func (c *client) getNode(ctx context.Context, name string) (*corev1.Node, error)
 }
 
 func (c *client) podNode(ctx context.Context, namespace, name string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := bound(ctx)
 	defer cancel()
 	p := &corev1.Pod{}
 	err := c.rest.Get().Namespace(namespace).Resource("pods").Name(name).Do(ctx).Into(p)
@@ -75,14 +82,14 @@ func (c *client) patchStatus(ctx context.Context, node string, kind types.PatchT
 	if err != nil {
 		return fmt.Errorf("encode a patch of node %q: %w", node, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := bound(ctx)
 	defer cancel()
 	err = c.rest.Patch(kind).Resource("nodes").Name(node).SubResource("status").Body(body).Do(ctx).Error()
 	return explain("patch", "nodes/status", err)
 }
 
 func (c *client) createEvent(ctx context.Context, e *corev1.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := bound(ctx)
 	defer cancel()
 	err := c.rest.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 	return explain("create", "events", err)
@@ -93,7 +100,7 @@ func (c *client) patchEvent(ctx context.Context, namespace, name string, patch a
 	if err != nil {
 		return fmt.Errorf("encode a patch of event %q: %w", name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := bound(ctx)
 	defer cancel()
 	err = c.rest.Patch(types.MergePatchType).Namespace(namespace).Resource("events").Name(name).Body(body).Do(ctx).Error()
 	return explain("patch", "events", err)

@@ -14,7 +14,7 @@ func FuzzLease(f *testing.F) {
 	f.Add("10.244.1.7/24", "host-gw", "null", "192.0.2.1", "", "", "203.0.113.1")
 	f.Add("fd00::/64", "wireguard", "", "", `{"PublicKey":"x"}`, "fe80::1%eth0", "")
 	f.Add(",,::ffff:10.0.0.0/100", "", "{", "::ffff:10.0.0.1", "\x00", "ff02::1", "0.0.0.0")
-	a := newAnnotations(DefaultPrefix, []subnet.Pool{pool4, pool6})
+	a := newAnnotations(note, []subnet.Pool{pool4, pool6})
 	f.Fuzz(func(t *testing.T, cidrs, backend, data4, ip4, data6, ip6, overwrite string) {
 		r := record{
 			name: "n", podCIDRs: cidrs, managed: "true", backend: backend,

@@ -167,7 +167,7 @@ func (c *nodes) trim(n *corev1.Node) *corev1.Node {
 		Annotations: map[string]string{},
 	}}
 	for k, v := range n.Annotations {
-		if strings.HasPrefix(k, c.notes.prefix+"/") {
+		if strings.HasPrefix(k, c.notes.prefix) {
 			t.Annotations[k] = v
 		}
 	}

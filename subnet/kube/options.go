@@ -25,7 +25,7 @@ type Options struct {
 	// pod that POD_NAME and POD_NAMESPACE name.
 	Node string
 
-	AnnotationPrefix string        // empty: DefaultPrefix
+	AnnotationPrefix string        // empty: DefaultPrefix; with or without a slash, as flannel takes it
 	Pools            []subnet.Pool // of the network config; of a lease only their address families are read
 
 	// SetNetworkUnavailable lets Network write the node's condition NetworkUnavailable.
@@ -59,6 +59,10 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	if len(o.Pools) == 0 {
 		return nil, errors.New("kube store without a pool: the network config must have a Network or IPv6Network")
 	}
+	prefix, err := fullPrefix(cmp.Or(o.AnnotationPrefix, DefaultPrefix))
+	if err != nil {
+		return nil, err
+	}
 	cfg, err := restConfig(o)
 	if err != nil {
 		return nil, err
@@ -69,7 +73,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		api:      api,
-		notes:    newAnnotations(cmp.Or(o.AnnotationPrefix, DefaultPrefix), o.Pools),
+		notes:    newAnnotations(prefix, o.Pools),
 		pools:    o.Pools,
 		waits:    waits{told: o.Waiting},
 		setsCond: o.SetNetworkUnavailable,

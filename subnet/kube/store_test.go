@@ -55,6 +55,7 @@ func TestStore(t *testing.T) {
 		{"peers of flannel", flannelPeers},
 		{"bursts", bursts},
 		{"hints", hints},
+		{"own prefix", ownPrefix},
 		{"node name from the pod", nameFromPod},
 		{"node that does not exist", noNode},
 		{"forbidden", forbidden},

@@ -174,13 +174,17 @@ type outcome struct {
 	err  error
 }
 
-// broken says whether the node's data path as a whole does not work, as opposed to the way to some peers.
+// broken says whether the node's data path as a whole does not work, as opposed to the way to some peers or to a
+// leftover that cannot be deleted.
 func (o outcome) broken() bool {
 	if o.err != nil && len(o.rest) == 0 {
 		return true // not even read back
 	}
 	wayToPeers := 0
 	for _, c := range o.rest {
+		if c.Want == nil {
+			continue
+		}
 		switch c.Key().Kind {
 		case netstate.KindNeigh, netstate.KindFDB, netstate.KindRoute:
 			wayToPeers++

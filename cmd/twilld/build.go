@@ -73,6 +73,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 		return nil, err
 	}
 	f := firewall.New()
+	rules.Random = rules.Random && f.RandomFully(mode)
 	registry := prometheus.NewRegistry()
 	return &parts{
 		config: agent.Config{

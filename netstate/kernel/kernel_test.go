@@ -66,7 +66,8 @@ func fresh(t *testing.T) netstatetest.Harness {
 	if err := command("ip link set lo up"); err != nil {
 		t.Fatal(err)
 	}
-	return netstatetest.Harness{Kernel: newKernel(t), Command: command, Index: index}
+	k := newKernel(t)
+	return netstatetest.Harness{Kernel: k, Machine: k, Command: command, Index: index}
 }
 
 func newKernel(t *testing.T) *Kernel {

@@ -27,13 +27,17 @@ const watchBuffer = 4 << 20
 // carry nothing and are coalesced. The channel is closed when ctx is done or the subscription broke (a burst
 // overflowed its buffer): subscribe again and observe everything.
 func (k *Kernel) Watch(ctx context.Context) (<-chan struct{}, error) {
+	return k.watch(ctx, watchBuffer)
+}
+
+func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error) {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups(
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to kernel changes: %w", err)
 	}
-	if err := conn.SetReadBuffer(watchBuffer); err != nil {
+	if err := conn.SetReadBuffer(buffer); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("set the subscription's buffer: %w", err)
 	}

@@ -20,10 +20,17 @@ type Kernel interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
+// Machine is the facts that a kernel tells.
+type Machine interface {
+	Interfaces(ctx context.Context) ([]netstate.Interface, error)
+	RouteTo(dst netip.Addr) (dev string, err error)
+}
+
 // Harness is a kernel that has nothing but a loopback device, made for Networks, and independent means to
 // change it.
 type Harness struct {
 	Kernel  Kernel
+	Machine Machine
 	Command func(command string) error      // an "ip", "bridge" or "sysctl" command
 	Index   func(device string) (index int) // the interface index, 0 if there is no such device
 }
@@ -40,7 +47,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		cases []testCase
 	}{
 		{"RoundTrip", roundTrips()}, {"Drift", drifts()}, {"Cascade", cascades()}, {"Apply", applies()},
-		{"Ownership", ownerships()}, {"Watch", watches()},
+		{"Ownership", ownerships()}, {"Watch", watches()}, {"Machine", machines()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, c := range group.cases {

@@ -1,0 +1,15 @@
+package fake_test
+
+import (
+	"testing"
+
+	"github.com/twill-net/twill/netstate/fake"
+	"github.com/twill-net/twill/netstate/netstatetest"
+)
+
+func TestConformance(t *testing.T) {
+	netstatetest.Run(t, func(t *testing.T) netstatetest.Harness {
+		k := fake.New(netstatetest.Networks()...)
+		return netstatetest.Harness{Kernel: k, Machine: k, Command: k.Run, Index: k.Index}
+	})
+}

@@ -1,0 +1,252 @@
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+var errNoDevice = errors.New("no such device")
+
+// link is a device of any kind; what only a VXLAN has is zero in the others.
+type link struct {
+	netstate.VXLAN
+	index  int
+	kind   string // "vxlan", "bridge", "veth"
+	alias  string
+	master string
+	peer   string // of a veth
+}
+
+func (l *link) object() netstate.Object {
+	extra := ""
+	if l.master != "" {
+		extra = "master " + l.master
+	}
+	switch l.kind {
+	case "vxlan":
+		v := l.VXLAN
+		v.Marked, v.Extra = l.alias == netstate.Mark, extra
+		return v
+	case "bridge":
+		return netstate.Bridge{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
+	}
+	return netstate.OtherLink{Name: l.Name, Type: l.kind}
+}
+
+func (k *Kernel) link(name string) (*link, error) {
+	if l, ok := k.links[name]; ok {
+		return l, nil
+	}
+	return nil, fmt.Errorf("%s: %w", name, errNoDevice)
+}
+
+// putVXLAN changes the device in place where the kernel can, or makes it anew, marked as ours.
+func (k *Kernel) putVXLAN(want netstate.VXLAN) error {
+	if l, ok := k.links[want.Name]; ok {
+		if have, ok := l.object().(netstate.VXLAN); ok && have.SameDevice(want) {
+			return k.adjust(l, want.MTU, want.MAC, want.Up)
+		}
+		k.deleteLink(want.Name)
+	}
+	return k.create(&link{VXLAN: want, kind: "vxlan", alias: netstate.Mark})
+}
+
+func (k *Kernel) putBridge(want netstate.Bridge) error {
+	if l, ok := k.links[want.Name]; ok {
+		if l.kind == "bridge" && l.master == "" {
+			return k.adjust(l, want.MTU, want.MAC, want.Up)
+		}
+		k.deleteLink(want.Name)
+	}
+	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, MTU: want.MTU, MAC: want.MAC, Up: want.Up}, kind: "bridge",
+		alias: netstate.Mark})
+}
+
+// adjust changes what can be changed in place, each part whether or not another was refused.
+func (k *Kernel) adjust(l *link, mtu int, mac netstate.MAC, up bool) error {
+	err := k.setMTU(l, mtu)
+	k.setMAC(l, mac)
+	l.alias = netstate.Mark
+	k.setUp(l, up)
+	return err
+}
+
+// create refuses a second VXLAN device of one VNI and port (of one family), and clamps its MTU silently.
+func (k *Kernel) create(l *link) error {
+	if _, ok := k.links[l.Name]; ok {
+		return syscall.EEXIST
+	}
+	if l.kind == "vxlan" {
+		if _, err := k.link(l.Dev); err != nil {
+			return err
+		}
+		for _, o := range k.links {
+			if o.kind == "vxlan" && o.VNI == l.VNI && o.Port == l.Port && o.Local.Is4() == l.Local.Is4() && o.GBP == l.GBP {
+				return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", l.VNI, l.Port, syscall.EEXIST)
+			}
+		}
+		if top := k.maxMTU(l); l.MTU == 0 || l.MTU > top {
+			l.MTU = top
+		}
+	}
+	if l.MTU == 0 {
+		l.MTU = 1500
+	}
+	k.indices++
+	l.index = k.indices
+	if l.MAC == (netstate.MAC{}) {
+		l.MAC = netstate.MAC{0xfe, 0xed, 0, 0, byte(l.index >> 8), byte(l.index)}
+	}
+	k.links[l.Name] = l
+	k.changed(l.Name)
+	return nil
+}
+
+// maxMTU is what a VXLAN device can have on its underlay.
+func (k *Kernel) maxMTU(l *link) int {
+	if l.Local.Is4() {
+		return k.links[l.Dev].MTU - 50
+	}
+	return k.links[l.Dev].MTU - 70
+}
+
+// minIPv6 is the least MTU of IPv6: on a device with less there is none, and nothing of it stays.
+const minIPv6 = 1280
+
+func (k *Kernel) setMTU(l *link, mtu int) error {
+	if l.kind == "vxlan" && mtu > k.maxMTU(l) {
+		return syscall.EINVAL
+	}
+	if mtu < minIPv6 {
+		k.purge(l.Name, func(o netstate.Object) bool { return !o.Key().Prefix.Addr().Is4() && o.Key().Kind != netstate.KindFDB })
+		k.forgetSysctls("net/ipv6/conf/" + l.Name + "/")
+	}
+	l.MTU = mtu
+	k.changed(l.Name)
+	return nil
+}
+
+// setMAC costs the device its neighbours, the permanent ones too.
+func (k *Kernel) setMAC(l *link, mac netstate.MAC) {
+	if l.MAC != mac {
+		k.purge(l.Name, func(o netstate.Object) bool { return o.Key().Kind == netstate.KindNeigh })
+	}
+	l.MAC = mac
+	k.changed(l.Name)
+}
+
+// setUp to false costs the device its routes, neighbours and IPv6 addresses, but not its FDB.
+func (k *Kernel) setUp(l *link, up bool) {
+	if l.Up && !up {
+		k.purge(l.Name, func(o netstate.Object) bool {
+			kind := o.Key().Kind
+			return kind == netstate.KindRoute || kind == netstate.KindNeigh || kind == netstate.KindAddr && !o.Key().Prefix.Addr().Is4()
+		})
+	}
+	l.Up = up
+	k.changed(l.Name)
+}
+
+// deleteLink takes all that stands on the device, a veth's other end, and the VXLAN devices that use it.
+func (k *Kernel) deleteLink(name string) {
+	l, ok := k.links[name]
+	if !ok {
+		return
+	}
+	delete(k.links, name)
+	k.purge(name, func(netstate.Object) bool { return true })
+	k.forgetSysctls("net/ipv4/conf/" + name + "/")
+	k.forgetSysctls("net/ipv6/conf/" + name + "/")
+	k.changed(name)
+	k.deleteLink(l.peer)
+	for other, o := range k.links {
+		if o.kind == "vxlan" && o.Dev == name {
+			k.deleteLink(other)
+		}
+		if o.master == name {
+			o.master = ""
+		}
+	}
+}
+
+// purge deletes the entries and routes on a device that gone is true for.
+func (k *Kernel) purge(dev string, gone func(netstate.Object) bool) {
+	for key, o := range k.entries {
+		if key.Name == dev && gone(o) {
+			delete(k.entries, key)
+		}
+	}
+	var stay []route
+	for _, r := range k.routes {
+		if !r.uses(dev) || !gone(r.Route) {
+			stay = append(stay, r)
+		}
+	}
+	k.routes = stay
+}
+
+// sysctl is a parameter's value, and whether it exists: a device's do as long as the device, and IPv6 on it, does.
+func (k *Kernel) sysctl(name string) (string, bool) {
+	parts := strings.Split(name, "/")
+	if len(parts) == 5 && parts[2] == "conf" && parts[3] != "all" && parts[3] != "default" {
+		l, ok := k.links[parts[3]]
+		if !ok || parts[1] == "ipv6" && l.MTU < minIPv6 {
+			return "", false
+		}
+	}
+	if value, ok := k.sysctls[name]; ok {
+		return value, true
+	}
+	if parts[len(parts)-1] == "accept_ra" {
+		return "1", true
+	}
+	return "0", true
+}
+
+func (k *Kernel) setSysctl(name, value string) error {
+	if _, ok := k.sysctl(name); !ok {
+		return fmt.Errorf("set sysctl %s to %s: %w", name, value, syscall.ENOENT)
+	}
+	k.sysctls[name] = value
+	k.changed("")
+	return nil
+}
+
+func (k *Kernel) forgetSysctls(prefix string) {
+	for name := range k.sysctls {
+		if strings.HasPrefix(name, prefix) {
+			delete(k.sysctls, name)
+		}
+	}
+}
+
+// reaches says whether a is on the link of dev: in the prefix of an address, or of a route without a gateway.
+func (k *Kernel) reaches(dev string, a netip.Addr) bool {
+	for _, p := range k.connected(dev) {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// connected is what is reached through dev without a gateway.
+func (k *Kernel) connected(dev string) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for key := range k.entries {
+		if key.Kind == netstate.KindAddr && key.Name == dev && k.links[dev].Up {
+			prefixes = append(prefixes, key.Prefix.Masked())
+		}
+	}
+	for _, r := range k.routes {
+		if r.table == main && r.Dev == dev && !r.Via.IsValid() && r.Dst.Bits() > 0 {
+			prefixes = append(prefixes, r.Dst)
+		}
+	}
+	return prefixes
+}

@@ -1,0 +1,80 @@
+package fake
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// Interfaces are the links as facts, in the order in which they were made.
+func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	links := slices.SortedFunc(maps.Values(k.links), func(a, b *link) int { return cmp.Compare(a.index, b.index) })
+	defaults := [2]string{k.defaultDev(true), k.defaultDev(false)}
+	interfaces := make([]netstate.Interface, 0, len(links))
+	for _, l := range links {
+		ra, _ := k.sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
+		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Owned: l.alias == netstate.Mark || l.master != "",
+			AcceptRA: ra != "0" && ra != "", Default: [2]bool{defaults[0] == l.Name, defaults[1] == l.Name}}
+		for _, p := range k.connected(l.Name) {
+			if !linkLocal(p.Addr()) {
+				i.OnLink = append(i.OnLink, p)
+			}
+		}
+		for key := range k.entries {
+			if key.Kind == netstate.KindAddr && key.Name == l.Name && !linkLocal(key.Prefix.Addr()) {
+				i.Addrs = append(i.Addrs, key.Prefix)
+			}
+		}
+		for _, list := range [][]netip.Prefix{i.OnLink, i.Addrs} {
+			slices.SortFunc(list, func(a, b netip.Prefix) int { return cmp.Compare(a.String(), b.String()) })
+		}
+		i.OnLink = slices.Compact(i.OnLink)
+		interfaces = append(interfaces, i)
+	}
+	return interfaces, ctx.Err()
+}
+
+// defaultDev is the device of a family's preferred default route.
+func (k *Kernel) defaultDev(is4 bool) (dev string) {
+	best := -1
+	for _, r := range k.routes {
+		if r.table == main && r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == is4 && (best < 0 || r.Metric < best) {
+			best, dev = r.Metric, r.Dev
+		}
+	}
+	return dev
+}
+
+// RouteTo is the interface of the longest prefix that holds dst.
+func (k *Kernel) RouteTo(dst netip.Addr) (dev string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	longest := -1
+	offer := func(p netip.Prefix, through string) {
+		if p.Contains(dst) && p.Bits() > longest {
+			longest, dev = p.Bits(), through
+		}
+	}
+	for name := range k.links {
+		for _, p := range k.connected(name) {
+			offer(p, name)
+		}
+	}
+	for _, r := range k.routes {
+		if r.table == main && r.Dev != "" && !(r.Dst.Bits() == 0 && r.Dev != k.defaultDev(r.Dst.Addr().Is4())) {
+			offer(r.Dst, r.Dev)
+		}
+	}
+	if dev == "" {
+		return "", fmt.Errorf("find the route to %s: %w", dst, syscall.ENETUNREACH)
+	}
+	return dev, nil
+}

@@ -64,12 +64,17 @@ func (s *Store) sendEvents(ctx context.Context) {
 	}
 }
 
-// sendQueued makes one attempt at each event that waits now.
+// sendQueued writes the events that wait now. What the API server cannot take yet waits on.
 func (s *Store) sendQueued(ctx context.Context) {
 	for {
 		select {
 		case e := <-s.events:
-			s.waits.tell(taskEvent, s.recorder.record(ctx, e))
+			err := s.recorder.record(ctx, e)
+			s.waits.tell(taskEvent, err)
+			if err != nil && !refused(err) {
+				s.Event(e.kind, e.reason, e.message)
+				return
+			}
 		default:
 			return
 		}

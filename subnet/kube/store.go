@@ -16,6 +16,11 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
+var (
+	_ subnet.Store    = (*Store)(nil)
+	_ subnet.Reporter = (*Store)(nil)
+)
+
 // pollPodCIDR is how often Acquire looks for a podCIDR that is not there yet.
 const pollPodCIDR = time.Second
 
@@ -114,9 +119,11 @@ func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 	said := false
 	err := s.retry(ctx, taskAcquire, func() (err error) {
 		got, err = s.claim(ctx, want)
-		if errors.Is(err, errNoPodCIDR) && !said {
-			said = true
-			s.Event(corev1.EventTypeWarning, "NoPodCIDR", err.Error())
+		if errors.Is(err, errNoPodCIDR) {
+			if !said {
+				said = true
+				s.Event(corev1.EventTypeWarning, "NoPodCIDR", err.Error())
+			}
 			s.sendQueued(ctx) // the queue is otherwise served while Watch runs only
 		}
 		return err

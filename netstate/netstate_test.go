@@ -1,0 +1,256 @@
+package netstate
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+var mac = MAC{2, 0, 0, 0, 0, 1}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// TestStrings is every kind with every attribute, as plans print it.
+func TestStrings(t *testing.T) {
+	for want, o := range map[string]Object{
+		"link flannel.1 vxlan id 1 dev eth0 local 192.0.2.1 dstport 8472 mtu 1450 address 02:00:00:00:00:01 up": VXLAN{Name: "flannel.1",
+			VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true, Marked: true},
+		"link x vxlan id 2 dev eth0 local 2001:db8::1 dstport 4789 mtu 1 address 00:00:00:00:00:00 learning gbp down unmarked proxy": VXLAN{
+			Name: "x", VNI: 2, Port: 4789, Dev: "eth0", Local: addr("2001:db8::1"), MTU: 1, Learning: true, GBP: true, Extra: "proxy"},
+		"link cni0 bridge mtu 1450 address 02:00:00:00:00:01 up":                  Bridge{Name: "cni0", MTU: 1450, MAC: mac, Up: true, Marked: true},
+		"link cni0 bridge mtu 0 address 00:00:00:00:00:00 down unmarked master b": Bridge{Name: "cni0", Extra: "master b"},
+		"link cni0 of type dummy":                                         OtherLink{"cni0", "dummy"},
+		"sysctl net/ipv4/ip_forward = 1":                                  Sysctl{"net/ipv4/ip_forward", "1"},
+		"addr 10.244.1.1/24 dev cni0":                                     Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
+		"addr fc00::1/64 dev cni0 nodad valid_lft 5":                      Addr{Dev: "cni0", Prefix: prefix("fc00::1/64"), NoDAD: true, Extra: "valid_lft 5"},
+		"addr 10.0.0.1/32 peer 10.0.0.2/32 dev p":                         Addr{Dev: "p", Prefix: prefix("10.0.0.1/32"), Peer: prefix("10.0.0.2/32")},
+		"neigh fc00:: lladdr 02:00:00:00:00:01 dev f permanent":           Neigh{"f", addr("fc00::"), mac},
+		"fdb 02:00:00:00:00:01 dst 192.0.2.2 dev f self permanent port 1": FDB{"f", mac, addr("192.0.2.2"), "port 1"},
+		"route 10.244.2.0/24 via 10.244.2.0 dev f onlink": Route{Dst: prefix("10.244.2.0/24"), Via: addr("10.244.2.0"), Dev: "f",
+			Onlink: true, Protocol: Protocol},
+		"route 10.244.2.0/24 dev f metric 1024 proto 3 tos 0x10 (no. 2) mtu 900": Route{Dst: prefix("10.244.2.0/24"), Dev: "f", Metric: 1024,
+			Protocol: 3, TOS: 16, Nth: 2, Extra: "mtu 900"},
+		"route fc00:2::/64 dev f":                      Route{Dst: prefix("fc00:2::/64"), Dev: "f", Metric: 1024, Protocol: Protocol},
+		"route fc00:2::/64 dev f metric 0":             Route{Dst: prefix("fc00:2::/64"), Dev: "f", Protocol: Protocol},
+		"route blackhole 10.244.1.0/24 metric 4096":    Route{Dst: prefix("10.244.1.0/24"), Metric: 4096, Blackhole: true, Protocol: Protocol},
+		"chain iptables ip6 forward not first; accept": Chain{Mode: IPTables, IPv6: true, Role: Forward, Rules: [MaxRules]Rule{{Verdict: Accept}}},
+	} {
+		if got := o.String(); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+}
+
+// node is one object of every kind, in dependency order.
+func node() []Object {
+	gw := addr("10.244.2.0")
+	return []Object{
+		Bridge{Name: "cni0", MTU: 1450, MAC: mac, Up: true, Marked: true},
+		VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true, Marked: true},
+		Sysctl{"net/ipv4/ip_forward", "1"},
+		Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
+		Addr{Dev: "flannel.1", Prefix: prefix("10.244.1.0/32")},
+		Neigh{"flannel.1", gw, mac},
+		FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.2")},
+		Route{Dst: prefix("10.244.2.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: Protocol},
+		Route{Dst: prefix("10.244.10.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: Protocol},
+		Chain{Role: Postrouting, First: true},
+		Chain{Role: Forward, First: true},
+	}
+}
+
+func TestDiffOrder(t *testing.T) {
+	state := NewState(node()...)
+	var up, down []string
+	for _, o := range state.Sorted() {
+		up = append(up, "+ "+o.String())
+		if o.Key().Kind != KindSysctl {
+			down = append([]string{"- " + o.String()}, down...)
+		}
+	}
+	kinds := ""
+	for _, c := range Diff(state, nil) {
+		kinds += c.Key().Kind.String() + " "
+	}
+	if want := "link link sysctl addr addr neigh fdb route route chain chain "; kinds != want {
+		t.Errorf("got the kinds %s, want %s", kinds, want)
+	}
+	for name, test := range map[string]struct {
+		want, have State
+		plan       []string
+	}{
+		"up": {state, nil, up}, "down": {nil, state, down}, "same": {state, state, nil},
+	} {
+		if got, want := Diff(test.want, test.have).String(), strings.Join(append(test.plan, ""), "\n"); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
+		}
+	}
+}
+
+// TestDiffGolden: puts first, then deletes; a replaced object is one change; another type in a slot as well.
+func TestDiffGolden(t *testing.T) {
+	want := NewState(node()...)
+	have := maps.Clone(want)
+	have.Add(OtherLink{"cni0", "dummy"}, Sysctl{"net/ipv4/ip_forward", "0"}, Sysctl{"net/ipv4/other", "0"},
+		Route{Dst: prefix("10.244.10.0/24"), Dev: "eth0", Protocol: 3}, Route{Dst: prefix("10.244.2.0/24"), Metric: 7, Protocol: Protocol, Dev: "eth0"},
+		Neigh{"flannel.1", addr("10.244.9.0"), mac}, FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.9")})
+	delete(have, Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")}.Key())
+	const golden = `~ link cni0 bridge mtu 1450 address 02:00:00:00:00:01 up (was link cni0 of type dummy)
+~ sysctl net/ipv4/ip_forward = 1 (was sysctl net/ipv4/ip_forward = 0)
++ addr 10.244.1.1/24 dev cni0
+~ route 10.244.10.0/24 via 10.244.2.0 dev flannel.1 onlink (was route 10.244.10.0/24 dev eth0 proto 3)
+- route 10.244.2.0/24 dev eth0 metric 7
+- fdb 02:00:00:00:00:01 dst 192.0.2.9 dev flannel.1 self permanent
+- neigh 10.244.9.0 lladdr 02:00:00:00:00:01 dev flannel.1 permanent
+`
+	if got := Diff(want, have).String(); got != golden {
+		t.Errorf("got\n%s\nwant\n%s", got, golden)
+	}
+}
+
+// randomState has objects in few slots, so that two of them meet.
+func randomState(r *rand.Rand) State {
+	s := State{}
+	for range r.IntN(30) {
+		dev := string(rune('a' + r.IntN(3)))
+		ip := netip.AddrFrom4([4]byte{10, 244, byte(r.IntN(3)), 0})
+		m := MAC{2, 0, 0, 0, 0, byte(r.IntN(3))}
+		s.Add([]Object{
+			Bridge{Name: dev, MTU: r.IntN(2)}, VXLAN{Name: dev, VNI: r.IntN(2)}, OtherLink{dev, "dummy"},
+			Sysctl{dev, string(rune('0' + r.IntN(2)))}, Addr{Dev: dev, Prefix: Host(ip), NoDAD: r.IntN(2) == 0},
+			Neigh{dev, ip, m}, FDB{Dev: dev, MAC: m, Dst: ip, Extra: dev}, Route{Dst: Host(ip), Metric: r.IntN(2), Dev: dev, Nth: r.IntN(2)},
+			Chain{Mode: Mode(r.IntN(2)), First: r.IntN(2) == 0},
+		}[r.IntN(9)])
+	}
+	return s
+}
+
+// TestDiffProperties: the diff of equals is empty; carried out on a map it gives what was wanted (sysctls stay);
+// its text does not depend on map order; no slot comes twice.
+func TestDiffProperties(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		want, have := randomState(r), randomState(r)
+		if p := Diff(want, maps.Clone(want)); len(p) > 0 {
+			t.Fatalf("the diff of equals:\n%s", p)
+		}
+		plan, got, seen := Diff(want, have), maps.Clone(have), map[Key]bool{}
+		for _, c := range plan {
+			if seen[c.Key()] {
+				t.Fatalf("two changes of %v:\n%s", c.Key(), plan)
+			}
+			seen[c.Key()] = true
+			if c.Want == nil {
+				delete(got, c.Was.Key())
+			} else {
+				got.Add(c.Want)
+			}
+		}
+		for k := range have {
+			if _, wanted := want[k]; !wanted && k.Kind == KindSysctl {
+				delete(got, k)
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("got\n%s\nwant\n%s", got, want)
+		}
+		if again := Diff(maps.Clone(want), maps.Clone(have)); again.String() != plan.String() {
+			t.Fatalf("two diffs of the same:\n%s\n%s", plan, again)
+		}
+	}
+}
+
+// TestSlots: what the kernel can hold at once has different keys, what it cannot has one.
+func TestSlots(t *testing.T) {
+	r := Route{Dst: prefix("10.244.2.0/24"), Via: addr("10.0.0.1"), Dev: "a"}
+	with := func(f func(*Route)) Route { o := r; f(&o); return o }
+	for name, test := range map[string]struct {
+		a, b Object
+		same bool
+	}{
+		"route, another gateway":   {r, with(func(r *Route) { r.Via = addr("10.0.0.2") }), true},
+		"route, another device":    {r, with(func(r *Route) { r.Dev = "b" }), true},
+		"route and blackhole":      {r, with(func(r *Route) { r.Blackhole = true }), true},
+		"route, another protocol":  {r, with(func(r *Route) { r.Protocol = 3 }), true},
+		"route, another metric":    {r, with(func(r *Route) { r.Metric = 3 }), false},
+		"route, another tos":       {r, with(func(r *Route) { r.TOS = 4 }), false},
+		"route, the second":        {r, with(func(r *Route) { r.Nth = 2 }), false},
+		"route, another length":    {r, with(func(r *Route) { r.Dst = prefix("10.244.2.0/25") }), false},
+		"link, another type":       {Bridge{Name: "a"}, VXLAN{Name: "a"}, true},
+		"link, a foreign type":     {Bridge{Name: "a"}, OtherLink{"a", "dummy"}, true},
+		"addr, another length":     {Addr{Dev: "a", Prefix: prefix("10.0.0.1/24")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/25")}, false},
+		"neigh, another mac":       {Neigh{"a", addr("10.0.0.1"), mac}, Neigh{"a", addr("10.0.0.1"), MAC{}}, true},
+		"fdb, another destination": {FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.1")}, FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.2")}, false},
+		"neigh and addr":           {Neigh{Dev: "a", IP: addr("10.0.0.1")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/32")}, false},
+		"chain, another mode":      {Chain{}, Chain{Mode: IPTables}, false},
+		"chain, another rule":      {Chain{}, Chain{Rules: [MaxRules]Rule{{Verdict: Accept}}}, true},
+	} {
+		if same := test.a.Key() == test.b.Key(); same != test.same {
+			t.Errorf("%s: same slot %t, want %t", name, same, test.same)
+		}
+	}
+}
+
+func TestSameDevice(t *testing.T) {
+	have := VXLAN{Name: "f", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true, Marked: true}
+	for name, f := range map[string]func(*VXLAN){
+		"mtu": func(l *VXLAN) { l.MTU = 1 }, "mac": func(l *VXLAN) { l.MAC = MAC{} }, "up": func(l *VXLAN) { l.Up = false },
+		"mark": func(l *VXLAN) { l.Marked = false }, "vni!": func(l *VXLAN) { l.VNI = 2 }, "port!": func(l *VXLAN) { l.Port = 1 },
+		"dev!": func(l *VXLAN) { l.Dev = "x" }, "local!": func(l *VXLAN) { l.Local = addr("192.0.2.2") },
+		"gbp!": func(l *VXLAN) { l.GBP = true }, "learning!": func(l *VXLAN) { l.Learning = true }, "extra!": func(l *VXLAN) { l.Extra = "x" },
+	} {
+		want := have
+		f(&want)
+		if same := have.SameDevice(want); same == strings.HasSuffix(name, "!") {
+			t.Errorf("another %s: the same device %t", name, same)
+		}
+	}
+}
+
+func TestBridgeMAC(t *testing.T) {
+	for a, want := range map[string]string{"10.244.1.1": "0a:58:0a:f4:01:01", "fc00::1": "0a:58:c6:5d:db:e6"} {
+		if got := BridgeMAC(addr(a)); got.String() != want || !got.IsUnicast() {
+			t.Errorf("BridgeMAC(%s) = %s, want %s", a, got, want)
+		}
+	}
+}
+
+func TestInterface(t *testing.T) {
+	i := Interface{Addrs: []netip.Prefix{prefix("fc00::1/64"), prefix("10.0.0.1/24"), prefix("10.0.0.2/24")}}
+	if a, ok := i.First(true); !ok || a != addr("10.0.0.1") {
+		t.Errorf("first IPv4 address %s %t", a, ok)
+	}
+	if a, ok := i.First(false); !ok || a != addr("fc00::1") {
+		t.Errorf("first IPv6 address %s %t", a, ok)
+	}
+	if _, ok := (Interface{}).First(true); ok || !i.Has(addr("10.0.0.2")) || i.Has(addr("10.0.0.3")) {
+		t.Error("First of nothing, or Has")
+	}
+}
+
+func TestParseMACErrors(t *testing.T) {
+	for _, s := range []string{"", "02:00:00:00:00:0", "02:00:00:00:00:011", "02-00-00-00-00-01", "0g:00:00:00:00:01", "02:00:00:00:00:1:"} {
+		if m, err := ParseMAC(s); err == nil || !strings.Contains(err.Error(), "want the form aa:bb:cc:dd:ee:ff") {
+			t.Errorf("ParseMAC(%q) = %s, %v", s, m, err)
+		}
+	}
+}
+
+func FuzzParseMAC(f *testing.F) {
+	for _, s := range []string{"02:00:00:00:00:01", "AA:bb:Cc:dd:ee:ff", "", "0@:00:00:00:00:00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		m, err := ParseMAC(s)
+		if err != nil {
+			return
+		}
+		if m.String() != strings.ToLower(s) {
+			t.Errorf("%q was read as %s", s, m)
+		}
+	})
+}

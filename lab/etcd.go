@@ -28,7 +28,6 @@ func (l *Lab) etcdURL() string {
 }
 
 func (l *Lab) runEtcd(ctx context.Context) error {
-	l.progress("store: starting etcd")
 	return l.runServer(ctx, serveEtcd, filepath.Join(l.dir, "etcd"), l.etcdURL())
 }
 

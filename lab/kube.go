@@ -34,7 +34,6 @@ func (s *kubeStore) start(ctx context.Context) error {
 	if err := s.lab.runEtcd(ctx); err != nil {
 		return err
 	}
-	s.lab.progress("store: starting kube-apiserver, which takes a few seconds")
 	return s.lab.runServer(ctx, serveAPI, s.dir(), binary, s.lab.routerAddr().String(), s.lab.etcdURL())
 }
 
@@ -93,7 +92,7 @@ func (s *kubeStore) call(ctx context.Context, method, path string, body []byte, 
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+api.Token(controlplane.Admin))
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", contentType(method))
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("ask the API server: %w", err)
@@ -104,4 +103,12 @@ func (s *kubeStore) call(ctx context.Context, method, path string, body []byte, 
 		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
 	}
 	return nil
+}
+
+// contentType is JSON, or for a patch the kind that changes only what it names.
+func contentType(method string) string {
+	if method == http.MethodPatch {
+		return "application/merge-patch+json"
+	}
+	return "application/json"
 }

@@ -23,14 +23,15 @@ type Ping struct {
 func (p Ping) OK() bool { return p.Error == "" }
 
 // Matrix pings every pod from every other pod, once and all at the same time.
-func (l *Lab) Matrix(ctx context.Context) ([]Ping, error) { return matrix(ctx, l.Pods()) }
+func (l *Lab) Matrix(ctx context.Context) ([]Ping, error) { return l.matrix(ctx, time.Second) }
 
-func matrix(ctx context.Context, pods []*Pod) ([]Ping, error) {
+func (l *Lab) matrix(ctx context.Context, timeout time.Duration) ([]Ping, error) {
+	pods := l.Pods()
 	rows := make([][]Ping, len(pods))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, p := range pods {
 		group.Go(func() (err error) {
-			rows[i], err = p.pingAll(ctx, pods)
+			rows[i], err = p.pingAll(ctx, pods, timeout)
 			return err
 		})
 	}
@@ -38,7 +39,7 @@ func matrix(ctx context.Context, pods []*Pod) ([]Ping, error) {
 	return slices.Concat(rows...), err
 }
 
-func (p *Pod) pingAll(ctx context.Context, pods []*Pod) ([]Ping, error) {
+func (p *Pod) pingAll(ctx context.Context, pods []*Pod, timeout time.Duration) ([]Ping, error) {
 	var pings []Ping
 	var addrs []netip.Addr
 	for _, to := range pods {
@@ -50,7 +51,7 @@ func (p *Pod) pingAll(ctx context.Context, pods []*Pod) ([]Ping, error) {
 			addrs = append(addrs, a)
 		}
 	}
-	echoes, err := p.PingAll(ctx, addrs, time.Second)
+	echoes, err := p.PingAll(ctx, addrs, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -65,15 +66,20 @@ func (p *Pod) pingAll(ctx context.Context, pods []*Pod) ([]Ping, error) {
 // ID is the pod's name in the lab: node1/pod1.
 func (p *Pod) ID() string { return p.Node.Name + "/" + p.Name }
 
-// Converge repeats the matrix until every ping is answered or the limit has passed, and returns the last one:
-// an agent is ready when its own lease stands, and learns of its peers a moment later.
+// Converge repeats the matrix until every ping is answered or the limit has passed, and returns the last one;
+// without a limit that is one Matrix. It can take a few: an agent is ready when its own lease stands, and learns
+// of its peers a moment later.
 func (l *Lab) Converge(ctx context.Context, limit time.Duration) ([]Ping, error) {
+	if limit <= 0 {
+		return l.Matrix(ctx)
+	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var last []Ping
+	patience := 50 * time.Millisecond // at first: what is missing is mostly a route that is about to come
 	err := poll(limited, 20*time.Millisecond, func() (bool, error) {
-		pings, err := l.Matrix(ctx)
-		last = pings
+		pings, err := l.matrix(ctx, patience)
+		last, patience = pings, min(2*patience, time.Second)
 		return !slices.ContainsFunc(pings, func(p Ping) bool { return !p.OK() }), err
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

@@ -86,12 +86,11 @@ func (n *Node) Leave(ctx context.Context) error {
 	})
 }
 
-// Forget takes the node's lease out of the store, and what its agent remembers off its disk.
+// Forget takes the node's lease out of the store, and the agent's checkpoint off its disk. subnet.env stays, by
+// which the agent wishes for the same subnet again.
 func (n *Node) Forget(ctx context.Context) error {
-	for _, path := range []string{n.checkpointFile(), n.SubnetFile()} {
-		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("forget %s: %w", n.Name, err)
-		}
+	if err := os.RemoveAll(n.checkpointFile()); err != nil {
+		return fmt.Errorf("forget %s: %w", n.Name, err)
 	}
 	if err := n.lab.store.forget(ctx, n); err != nil {
 		return err

@@ -59,6 +59,7 @@ func (l *Lab) runServer(ctx context.Context, name, dir string, args ...string) e
 	if p.Running() {
 		return nil
 	}
+	l.progress("store: starting " + name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory of %s: %w", name, err)
 	}

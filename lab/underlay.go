@@ -69,8 +69,12 @@ func (l *Lab) buildUnderlay() error {
 			return err
 		}
 	}
-	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		if err := l.underlay.SetSysctl(name, "1"); err != nil {
+	for name, value := range map[string]string{
+		"net/ipv4/ip_forward":              "1",
+		"net/ipv6/conf/all/forwarding":     "1",
+		"net/ipv6/conf/default/accept_dad": "0",
+	} {
+		if err := l.underlay.SetSysctl(name, value); err != nil {
 			return err
 		}
 	}
@@ -150,8 +154,12 @@ func (l *Lab) cable(name, bridge string, other host.Host) error {
 	return nil
 }
 
-// address gives eth1 of a host its addresses and its way out.
+// address gives eth1 of a host its addresses and its way out. A host that forwards asks for its neighbours with
+// its link-local address, and cannot for the one or two seconds of that address's duplicate detection.
 func address(h host.Host, links []link) error {
+	if err := h.SetSysctl("net/ipv6/conf/"+nodeDev+"/accept_dad", "0"); err != nil {
+		return err
+	}
 	err := h.Links(func(nl *netlink.Handle) error {
 		dev, err := nl.LinkByName(nodeDev)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,15 +124,23 @@ func writeNext(w io.Writer, l *lab.Lab) error {
 	if l.Name() != lab.DefaultName {
 		flag = " --name " + l.Name()
 	}
-	_, err := fmt.Fprintf(w, `
-try next:
-  twillctl lab%[1]s ping                                  the matrix again
-  twillctl lab%[1]s exec %[2]s -- ip route                what the agent wrote
-  twillctl lab%[1]s exec %[2]s -- ip route flush table main   break something, and ping again
-  tail -f %[3]s      what the agent says
-  twillctl lab%[1]s down                                  remove it all
-`, flag, node.Name, node.Log())
-	return err
+	peers := l.Nodes()[len(l.Nodes())-1].Subnets()
+	if len(peers) == 0 {
+		return nil // its agent has ended, which the report says
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "\ntry next:")
+	for _, line := range [][2]string{
+		{"ping", "the matrix again"},
+		{fmt.Sprintf("exec %s -- ip route", node.Name), "what the agent wrote"},
+		{fmt.Sprintf("exec %s -- ip route del %v", node.Name, peers[0]), "break something, and ping again"},
+		{"status -o json", "for programs"},
+		{"down", "remove it all"},
+	} {
+		fmt.Fprintf(t, "  twillctl lab%s %s\t%s\n", flag, line[0], line[1])
+	}
+	fmt.Fprintf(t, "  tail -f %s\twhat the agent says\n", node.Log())
+	return t.Flush()
 }
 
 func findings(r lab.Report) error {

@@ -1,0 +1,311 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+)
+
+const (
+	underlayMTU = 1500
+	settle      = 5 * time.Second // within which agents follow what happened to the others
+)
+
+// path is a way to carry packets between nodes.
+type path struct {
+	name string
+	spec lab.Spec
+}
+
+var paths = []path{
+	{"vxlan", lab.Spec{Backend: "vxlan", Nodes: 3}},
+	{"direct", lab.Spec{Backend: "vxlan", DirectRouting: true, Underlay: lab.L3, Nodes: 4}}, // two nodes a segment
+	{"hostgw", lab.Spec{Backend: "host-gw", Nodes: 3}},
+}
+
+func TestCluster(t *testing.T) {
+	for _, p := range paths {
+		for _, family := range []string{lab.IPv4, lab.IPv6, lab.Dual} {
+			for _, store := range []string{lab.Etcd, lab.Kube, lab.File} {
+				t.Run(fmt.Sprintf("%s/%s/%s", p.name, family, store), func(t *testing.T) {
+					t.Parallel()
+					spec := p.spec
+					spec.Family, spec.Store, spec.Pods = family, store, 1
+					spec.Name = "e2e" + p.name + family + store
+					cluster{t, up(t, spec)}.run()
+				})
+			}
+		}
+	}
+}
+
+// up brings a lab up for the time of the test.
+func up(t *testing.T, spec lab.Spec) *lab.Lab {
+	t.Helper()
+	spec.Programs, spec.Dir = programs, stateDir
+	if _, err := lab.Down(spec.Dir, spec.Name); err != nil { // of a run that crashed
+		t.Fatal(err)
+	}
+	started := time.Now()
+	l, err := lab.Up(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("up after %v", time.Since(started).Round(time.Millisecond))
+	t.Cleanup(func() {
+		if t.Failed() {
+			logAgents(t, l)
+		}
+		if err := l.Down(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+type cluster struct {
+	*testing.T
+	lab *lab.Lab
+}
+
+// run is one life of a cluster: later steps find what earlier ones made.
+func (c cluster) run() {
+	for _, step := range []struct {
+		name string
+		do   func(cluster)
+	}{
+		{"every pod reaches every pod", cluster.matrix},
+		{"the packets take the path that was asked for", cluster.route},
+		{"TCP keeps the pod's address", cluster.transfer},
+		{"outside sees the node's address", cluster.masquerade},
+		{"the MTU is exact", cluster.mtu},
+		{"restarting agents loses nothing", cluster.restart},
+		{"killing agents loses nothing", cluster.kill},
+		{"a node joins and leaves", cluster.joinAndLeave},
+		{"a node returns with another MAC", cluster.comeBack},
+	} {
+		if !c.Run(step.name, func(t *testing.T) { step.do(cluster{t, c.lab}) }) {
+			return // the cluster is not what the next step expects
+		}
+	}
+}
+
+func (c cluster) must(err error) {
+	c.Helper()
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c cluster) matrix() {
+	c.Helper()
+	pings, err := c.lab.Converge(c.Context(), settle)
+	c.must(err)
+	pods, perPair := len(c.lab.Pods()), len(c.lab.Pods()[0].Addrs)
+	if want := pods * (pods - 1) * perPair; len(pings) != want || perPair != len(families(c.lab)) {
+		c.Errorf("%d pings, want %d", len(pings), want)
+	}
+	for _, p := range pings {
+		if !p.OK() {
+			c.Errorf("%s → %s (%s): %s", p.From, p.To, p.Addr, p.Error)
+		}
+	}
+}
+
+func families(l *lab.Lab) []bool {
+	switch l.Spec().Family {
+	case lab.IPv4:
+		return []bool{true}
+	case lab.IPv6:
+		return []bool{false}
+	}
+	return []bool{true, false}
+}
+
+func (c cluster) pod(node int) *lab.Pod { return c.lab.Nodes()[node-1].Pods()[0] }
+
+func (c cluster) transfer() {
+	from := c.pod(1)
+	for _, to := range c.lab.Pods()[1:] {
+		for _, addr := range to.Addrs {
+			got, err := from.Send(c.Context(), to.Host, addr, 1<<20)
+			c.must(err)
+			if want := from.Addr(addr.Is4()); got.Peer != want {
+				c.Errorf("%s at %s comes from %s, want %s", from.ID(), to.ID(), got.Peer, want)
+			}
+		}
+	}
+}
+
+func (c cluster) masquerade() {
+	outside, addrs := c.lab.Outside()
+	for _, p := range c.lab.Pods() {
+		for _, addr := range addrs {
+			got, err := p.Send(c.Context(), outside, addr, 1<<16)
+			c.must(err)
+			if want := family(p.Node.Underlay(), addr.Is4()); got.Peer != want {
+				c.Errorf("%s outside comes from %s, want %s", p.ID(), got.Peer, want)
+			}
+		}
+	}
+}
+
+func family(addrs []netip.Addr, is4 bool) netip.Addr {
+	for _, a := range addrs {
+		if a.Is4() == is4 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (c cluster) mtu() {
+	want := underlayMTU
+	if spec := c.lab.Spec(); spec.Backend == "vxlan" {
+		if want -= 50; spec.Family != lab.IPv4 {
+			want -= 20
+		}
+	}
+	before := fragments(c.T, c.lab)
+	for _, to := range c.lab.Pods()[1:] {
+		for _, addr := range to.Addrs {
+			c.exact(c.pod(1), addr, want)
+		}
+	}
+	if after := fragments(c.T, c.lab); after != before {
+		c.Errorf("nodes made %d fragments: the MTU %d is too large for the underlay", after-before, want)
+	}
+}
+
+func (c cluster) exact(from *lab.Pod, to netip.Addr, want int) {
+	c.Helper()
+	mtu, err := from.MTU()
+	c.must(err)
+	if mtu != want {
+		c.Errorf("the MTU of %s is %d, want %d", from.ID(), mtu, want)
+	}
+	for size, wantErr := range map[int]error{mtu: nil, mtu + 1: host.ErrTooLong} {
+		_, err := from.Ping(c.Context(), host.Ping{To: to, Size: size, DontFragment: true})
+		if !errors.Is(err, wantErr) {
+			c.Errorf("ping %s with %d bytes and MTU %d: %v, want %v", to, size, mtu, err, wantErr)
+		}
+	}
+}
+
+func (c cluster) restart() {
+	c.unharmed(func() {
+		for _, n := range c.lab.Nodes()[:2] {
+			c.must(n.RestartAgent(c.Context()))
+		}
+	})
+}
+
+func (c cluster) kill() {
+	c.unharmed(func() {
+		for _, n := range c.lab.Nodes()[:2] {
+			c.must(n.KillAgent())
+			c.must(n.StartAgent(c.Context()))
+		}
+	})
+}
+
+// unharmed pings 100 times a second between pods of two nodes, while do runs and some time after it.
+func (c cluster) unharmed(do func()) {
+	c.Helper()
+	var streams []*host.Stream
+	for _, addr := range c.pod(2).Addrs {
+		s, err := c.pod(1).Stream(addr, 10*time.Millisecond)
+		c.must(err)
+		defer s.Close()
+		streams = append(streams, s)
+	}
+	do()
+	after(c.Context(), 300*time.Millisecond)
+	for streams[0].Mark() < 30 { // a busy machine leaves out ticks
+		after(c.Context(), 10*time.Millisecond)
+	}
+	for _, s := range streams {
+		loss, err := s.Between(c.Context(), 0, s.Mark())
+		if loss.Lost > 0 || err != nil {
+			c.Errorf("%v: %v", loss, err)
+		}
+	}
+}
+
+func after(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func (c cluster) joinAndLeave() {
+	n, err := c.lab.Join(c.Context())
+	c.must(err)
+	c.matrix()
+	c.route()
+	what := append(underlays(n), subnets(n)...)
+	if len(c.traces(what)) == 0 {
+		c.Fatalf("no node knows %v", what)
+	}
+	c.must(n.Leave(c.Context()))
+	c.gone(what)
+	c.matrix()
+}
+
+// comeBack is a node that lost its devices, its checkpoint and its record; then one that lost the last two and
+// whose devices are another installation's, with MACs that nobody knows.
+func (c cluster) comeBack() {
+	n := c.lab.Nodes()[1]
+	for _, alter := range []func(*netlink.Handle, netlink.Link) error{
+		func(nl *netlink.Handle, l netlink.Link) error { return nl.LinkDel(l) },
+		func(nl *netlink.Handle, l netlink.Link) error { return nl.LinkSetHardwareAddr(l, otherMACs[l.Attrs().Name]) },
+	} {
+		c.must(n.KillAgent())
+		old := vteps(c.T, n, alter)
+		c.must(n.Forget(c.Context()))
+		c.must(n.StartAgent(c.Context()))
+		c.matrix()
+		if c.lab.Spec().Backend == "vxlan" && len(old) != len(families(c.lab)) {
+			c.Errorf("%s had the devices %v", n.Name, old)
+		}
+		for dev, mac := range vteps(c.T, n, keep) {
+			if mac != old[dev] {
+				c.gone([]string{old[dev]})
+				c.Logf("%s of %s is %s after %s", dev, n.Name, mac, old[dev])
+			}
+		}
+	}
+	for dev, mac := range vteps(c.T, n, keep) {
+		if want := otherMACs[dev].String(); mac != want {
+			c.Errorf("%s of %s is %s, want the device's own %s", dev, n.Name, mac, want)
+		}
+	}
+}
+
+var otherMACs = map[string]net.HardwareAddr{
+	"flannel.1":    {0x02, 0x33, 0x44, 0x55, 0x66, 0x04},
+	"flannel-v6.1": {0x02, 0x33, 0x44, 0x55, 0x66, 0x06},
+}
+
+// gone fails if any node keeps an entry that names one of these.
+func (c cluster) gone(what []string) {
+	c.Helper()
+	var left []string
+	for end := time.Now().Add(settle); time.Now().Before(end); after(c.Context(), 20*time.Millisecond) {
+		if left = c.traces(what); len(left) == 0 {
+			return
+		}
+	}
+	c.Errorf("still there after %v:\n%s", settle, strings.Join(left, "\n"))
+}

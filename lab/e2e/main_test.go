@@ -1,0 +1,69 @@
+// Package e2e drives whole clusters: the real twilld and twill in the lab's namespaces, for every backend,
+// address family and store.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/twill-net/twill/lab"
+)
+
+// programs are built from this checkout by TestMain.
+var programs lab.Programs
+
+// stateDir is the same in every run, so that a run finds what a crashed one left.
+const stateDir = "/run/twill/e2e"
+
+// TestMain runs the tests or, when the lab starts this binary again with "serve", one of the lab's servers.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		err := lab.Serve(ctx, os.Args[2:])
+		stop()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		fmt.Println("the labs of these tests need root")
+		if os.Getenv("CI") == "true" {
+			return 1
+		}
+		return 0
+	}
+	dir, err := os.MkdirTemp("", "twill-e2e-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = build(dir)
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return m.Run()
+}
+
+func build(dir string) error {
+	// As the Makefile builds them, so that the compiled packages come from the cache.
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "../../cmd/twilld", "../../cmd/twill")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build twilld and twill: %w\n%s", err, out)
+	}
+	self, err := os.Executable()
+	programs = lab.Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill"), Server: []string{self, "serve"}}
+	return err
+}

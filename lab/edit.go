@@ -1,0 +1,96 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/twill-net/twill/lab/host"
+)
+
+// errNotKube is what the edits of Node objects say where there are none.
+var errNotKube = errors.New("the lab's store has no Node objects: bring it up with the store kube")
+
+// storeGrace is how long a server of the lab may take to end.
+const storeGrace = 10 * time.Second
+
+// StopStore ends the store's servers; the agents are on their own until StartStore.
+func (l *Lab) StopStore(ctx context.Context) error {
+	var servers []host.Process
+	l.view(func(s *state) {
+		for _, name := range []string{serveAPI, serveEtcd} {
+			if p, ok := s.Servers[name]; ok {
+				servers = append(servers, p)
+			}
+		}
+	})
+	var errs []error
+	for _, p := range servers {
+		errs = append(errs, p.Stop(ctx, storeGrace))
+	}
+	return errors.Join(errs...)
+}
+
+// StartStore starts the store's servers again, with the data that they had.
+func (l *Lab) StartStore(ctx context.Context) error { return l.store.start(ctx) }
+
+// Usurp makes another node, which does not exist, claim the subnets of the victim at an underlay address.
+func (l *Lab) Usurp(ctx context.Context, name string, victim *Node, at netip.Addr) error {
+	kube, ok := l.store.(*kubeStore)
+	if !ok {
+		return errNotKube
+	}
+	cidrs, err := l.spec.podCIDRs(victim.Number)
+	if err != nil {
+		return fmt.Errorf("find the podCIDR of %s: %w", victim.Name, err)
+	}
+	const prefix = "flannel.alpha.coreos.com/"
+	type object = map[string]any
+	body, err := json.Marshal(object{
+		"apiVersion": "v1", "kind": "Node",
+		"metadata": object{"name": name, "annotations": object{
+			prefix + "kube-subnet-manager": "true",
+			prefix + "backend-type":        l.spec.Backend,
+			prefix + "backend-data":        `{"VNI":1,"VtepMAC":"0e:00:00:00:00:99"}`,
+			prefix + "public-ip":           at.String(),
+		}},
+		"spec": object{"podCIDR": cidrs[0], "podCIDRs": cidrs},
+	})
+	if err != nil {
+		return err
+	}
+	return kube.call(ctx, http.MethodPost, "/api/v1/nodes", body, http.StatusConflict)
+}
+
+// Annotate sets annotations of a node's object, as an administrator would; an empty value deletes one.
+func (l *Lab) Annotate(ctx context.Context, node string, annotations map[string]string) error {
+	kube, ok := l.store.(*kubeStore)
+	if !ok {
+		return errNotKube
+	}
+	values := map[string]any{}
+	for key, value := range annotations {
+		values[key] = value
+		if value == "" {
+			values[key] = nil
+		}
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}})
+	if err != nil {
+		return err
+	}
+	return kube.call(ctx, http.MethodPatch, "/api/v1/nodes/"+node, body, 0)
+}
+
+// DeleteNode deletes a node's object, whether a node of the lab or not.
+func (l *Lab) DeleteNode(ctx context.Context, name string) error {
+	kube, ok := l.store.(*kubeStore)
+	if !ok {
+		return errNotKube
+	}
+	return kube.call(ctx, http.MethodDelete, "/api/v1/nodes/"+name, nil, http.StatusNotFound)
+}

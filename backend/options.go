@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -28,6 +29,7 @@ func ParseOptions(options json.RawMessage, into any) (warnings []string, err err
 			warnings = append(warnings, fmt.Sprintf("net-conf Backend has an unknown key %q, it is ignored", key))
 		}
 	}
+	slices.Sort(warnings)
 	return warnings, nil
 }
 
@@ -42,6 +44,9 @@ func fieldNames(into any) map[string]bool {
 // explainType turns Go's words about a value of the wrong type into net-conf's.
 func explainType(err error) error {
 	if e, ok := err.(*json.UnmarshalTypeError); ok {
+		if e.Field == "" {
+			return fmt.Errorf("a JSON %s, want an object", e.Value)
+		}
 		return fmt.Errorf("%s is a JSON %s, want %s", e.Field, e.Value, article(e.Type.Kind()))
 	}
 	return err

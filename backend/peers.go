@@ -15,7 +15,7 @@ type Peer struct {
 
 // Peers are the stacks of the snapshot that this node can use, and the leases left out, each with its reason.
 // A lease is left out whole when it uses another backend, and a stack of it when its subnet is not inside the
-// network or when an older lease (or this node) holds its subnet or underlay address already: the snapshot's
+// network, when its underlay address is none, or when an older lease (or this node) holds one of both already: the snapshot's
 // order decides, so every node decides alike. Families that this node does not have are passed over silently.
 func Peers(networks []netip.Prefix, snap subnet.Snapshot) ([]Peer, []subnet.Skip) {
 	var peers []Peer
@@ -55,6 +55,12 @@ func (s *screen) admit(node string, stack subnet.Stack) bool {
 	if !s.inNetworks(stack.Subnet) {
 		return s.skip(node, "its subnet %s is outside the network %v", stack.Subnet, s.networks)
 	}
+	if !routable(stack.Underlay) {
+		return s.skip(node, "its underlay address %s is not one that packets can be sent to", stack.Underlay)
+	}
+	if stack.Underlay.Is4() != stack.Subnet.Addr().Is4() {
+		return s.skip(node, "its subnet %s and its underlay address %s are of different families", stack.Subnet, stack.Underlay)
+	}
 	if holder, ok := s.underlays[stack.Underlay]; ok {
 		return s.skip(node, "its underlay address %s is %s's already", stack.Underlay, holder)
 	}
@@ -63,6 +69,11 @@ func (s *screen) admit(node string, stack subnet.Stack) bool {
 	}
 	s.hold(node, stack)
 	return true
+}
+
+// routable is false for what no host can have, and for the zero Addr of a record without an address.
+func routable(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
 }
 
 func (s *screen) hold(node string, stack subnet.Stack) {

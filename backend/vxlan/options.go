@@ -3,6 +3,7 @@ package vxlan
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 
 	"github.com/twill-net/twill/backend"
 )
@@ -42,6 +43,18 @@ func (o Options) validate() error {
 		return fmt.Errorf("net-conf Backend: Port %d: want 1 to 65535, or 0 for %d", o.Port, kernelPort)
 	case o.MTU != 0 && (o.MTU < minMTU || o.MTU > maxMTU):
 		return fmt.Errorf("net-conf Backend: MTU %d: want %d to %d, or 0 for the interface's", o.MTU, minMTU, maxMTU)
+	}
+	return nil
+}
+
+// fits refuses an MTU with which the VTEP of one of the networks' families would be none: the kernel takes IPv6 off
+// a device with less than 1280 bytes (RFC 8200).
+func (o Options) fits(networks []netip.Prefix) error {
+	const least = 1280 + overhead6
+	for _, n := range networks {
+		if !n.Addr().Is4() && o.MTU != 0 && o.MTU < least {
+			return fmt.Errorf("net-conf Backend: MTU %d: want at least %d, because IPv6 pods need packets of 1280 bytes", o.MTU, least)
+		}
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ type Backend struct {
 // New makes the backend of net-conf.json's {"Type": "vxlan", …}.
 func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
 	o, warnings, err := parseOptions(options)
+	if err == nil {
+		err = o.fits(networks)
+	}
 	return Backend{networks, o}, warnings, err
 }
 
@@ -65,7 +68,7 @@ func (b Backend) Publish(node backend.Node, is4 bool) (json.RawMessage, error) {
 
 // Desired is this node's VTEPs and the path to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
-	d := desired{Backend: b, node: node, state: netstate.State{}, holders: map[netstate.MAC]string{}}
+	d := desired{Backend: b, node: node, state: netstate.State{}, holders: map[holder]string{}}
 	for _, stack := range snap.Local.Stacks {
 		if underlay, ok := node.Underlay(stack.Is4()); ok {
 			d.vtep(underlay, stack)
@@ -87,12 +90,18 @@ type desired struct {
 	node    backend.Node
 	state   netstate.State
 	skips   []subnet.Skip
-	holders map[netstate.MAC]string // who has a VTEP MAC already
+	holders map[holder]string // the nodes' names
+}
+
+// holder is a VTEP's MAC address; the families have a device each, so one MAC can be in both.
+type holder struct {
+	is4 bool
+	mac netstate.MAC
 }
 
 func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
 	mac := d.vtepMAC(d.node, stack.Is4())
-	d.holders[mac] = d.node.Name
+	d.holders[holder{stack.Is4(), mac}] = d.node.Name
 	dev := d.device(stack.Is4())
 	d.state.Add(
 		netstate.VXLAN{Name: dev, VNI: d.options.VNI, Port: d.options.Port, Dev: u.Dev, Local: u.Local, MTU: d.mtu(u),
@@ -117,15 +126,16 @@ func (d *desired) peer(u backend.Underlay, peer backend.Peer) {
 		return
 	}
 	vni, mac, err := parseData(peer.Data)
+	vtep := holder{peer.Is4(), mac}
 	switch {
 	case err != nil:
 		d.skip(peer, err.Error())
 	case vni != d.options.VNI:
 		d.skip(peer, fmt.Sprintf("it uses VNI %d, this node uses %d", vni, d.options.VNI))
-	case d.holders[mac] != "":
-		d.skip(peer, fmt.Sprintf("its VTEP MAC %s is %s's already", mac, d.holders[mac]))
+	case d.holders[vtep] != "":
+		d.skip(peer, fmt.Sprintf("its VTEP MAC %s is %s's already", mac, d.holders[vtep]))
 	default:
-		d.holders[mac] = peer.Node
+		d.holders[vtep] = peer.Node
 		d.tunnel(peer, mac)
 	}
 }

@@ -1,0 +1,56 @@
+package hostgw
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/subnet"
+)
+
+func lease(node, prefix, underlay string) subnet.Lease {
+	return subnet.Lease{Node: node, Backend: "host-gw", Stacks: []subnet.Stack{{Subnet: netip.MustParsePrefix(prefix), Underlay: netip.MustParseAddr(underlay)}}}
+}
+
+func both(a, b subnet.Lease) subnet.Lease {
+	a.Stacks = append(a.Stacks, b.Stacks...)
+	return a
+}
+
+func TestDesired(t *testing.T) {
+	networks := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fc00::/48")}
+	b, warnings, err := New(networks, []byte(`{"Type":"host-gw","VNI":3}`))
+	if err != nil || len(warnings) != 1 {
+		t.Fatalf("warnings %v, %v, want one about VNI", warnings, err)
+	}
+	node := backend.Node{Name: "n1", Underlays: []backend.Underlay{
+		{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1500, OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+		{Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1"), MTU: 1400, OnLink: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}}}}
+	snap := subnet.Snapshot{Local: both(lease("n1", "10.244.1.0/24", "192.0.2.1"), lease("", "fc00:0:0:1::/64", "2001:db8::1")), Peers: []subnet.Lease{
+		both(lease("n2", "10.244.2.0/24", "192.0.2.2"), lease("", "fc00:0:0:2::/64", "2001:db8::2")),
+		both(lease("n3", "10.244.3.0/24", "203.0.113.3"), lease("", "fc00:0:0:3::/64", "2001:db8::3")),
+	}}
+	state, skips := b.Desired(node, snap)
+	const golden = `route 10.244.2.0/24 via 192.0.2.2 dev eth0
+route fc00:0:0:2::/64 via 2001:db8::2 dev eth1
+route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
+`
+	if got := state.String(); got != golden {
+		t.Errorf("got\n%swant\n%s", got, golden)
+	}
+	want := subnet.Skip{Node: "n3", Reason: "its underlay address 203.0.113.3 is not on the same L2 segment as eth0 ([192.0.2.0/24]), " +
+		"which host-gw needs: use the vxlan backend"}
+	if len(skips) != 1 || skips[0] != want {
+		t.Errorf("skips %v, want %v", skips, want)
+	}
+	if mtu := b.MTU(node); mtu != 1400 {
+		t.Errorf("MTU %d, want the smallest underlay's 1400", mtu)
+	}
+	if data, err := b.Publish(node, true); data != nil || err != nil {
+		t.Errorf("publishes %s, %v, want nothing", data, err)
+	}
+	node.Underlays = node.Underlays[:1]
+	if state, _ := b.Desired(node, snap); len(state) != 1 {
+		t.Errorf("without an IPv6 underlay:\n%s", state)
+	}
+}

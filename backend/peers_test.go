@@ -1,0 +1,184 @@
+package backend_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+func prefixes(list ...string) (all []netip.Prefix) {
+	for _, s := range list {
+		all = append(all, netip.MustParsePrefix(s))
+	}
+	return all
+}
+
+// lease is one of pairs of subnet and underlay address.
+func lease(node, kind string, pairs ...string) subnet.Lease {
+	l := subnet.Lease{Node: node, Backend: kind}
+	for i := 0; i < len(pairs); i += 2 {
+		a, _ := netip.ParseAddr(pairs[i+1])
+		p, _ := netip.ParsePrefix(pairs[i])
+		l.Stacks = append(l.Stacks, subnet.Stack{Subnet: p, Underlay: a})
+	}
+	return l
+}
+
+// TestPeers leaves out what is wrong, says why, and keeps the good peer that stands behind it.
+func TestPeers(t *testing.T) {
+	networks := prefixes("10.244.0.0/16", "fc00::/48")
+	local := lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1", "fc00:0:0:1::/64", "2001:db8::1")
+	good := lease("good", "vxlan", "10.244.99.0/24", "192.0.2.99", "fc00:0:0:99::/64", "2001:db8::99")
+	for name, test := range map[string]struct {
+		peers []subnet.Lease
+		kept  string // node/subnet
+		skips string
+	}{
+		"nothing wrong": {nil, "", ""},
+		"other backend": {[]subnet.Lease{lease("a", "host-gw", "10.244.2.0/24", "192.0.2.2")}, "",
+			`a: it uses the backend "host-gw", this node uses "vxlan"`},
+		"outside": {[]subnet.Lease{lease("a", "vxlan", "10.99.2.0/24", "192.0.2.2", "fc00:0:0:2::/64", "2001:db8::2")}, "a/fc00:0:0:2::/64",
+			"a: its subnet 10.99.2.0/24 is outside the network [10.244.0.0/16 fc00::/48]"},
+		"wider than the network": {[]subnet.Lease{lease("a", "vxlan", "10.0.0.0/8", "192.0.2.2")}, "",
+			"a: its subnet 10.0.0.0/8 is outside the network [10.244.0.0/16 fc00::/48]"},
+		"no subnet": {[]subnet.Lease{lease("a", "vxlan", "", "192.0.2.2")}, "",
+			"a: its subnet invalid Prefix is outside the network [10.244.0.0/16 fc00::/48]"},
+		"no underlay": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "")}, "",
+			"a: its underlay address invalid IP is not one that packets can be sent to"},
+		"underlay is nobody's": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "0.0.0.0"), lease("b", "vxlan", "10.244.3.0/24", "127.0.0.1"),
+			lease("c", "vxlan", "fc00:0:0:2::/64", "ff02::1")}, "", "a: its underlay address 0.0.0.0 is not one that packets can be sent to\n" +
+			"b: its underlay address 127.0.0.1 is not one that packets can be sent to\n" +
+			"c: its underlay address ff02::1 is not one that packets can be sent to"},
+		"mixed families": {[]subnet.Lease{lease("a", "vxlan", "fc00:0:0:2::/64", "192.0.2.2")}, "",
+			"a: its subnet fc00:0:0:2::/64 and its underlay address 192.0.2.2 are of different families"},
+		"this node's underlay": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.1")}, "",
+			"a: its underlay address 192.0.2.1 is n1's already"},
+		"this node's subnet": {[]subnet.Lease{lease("a", "vxlan", "10.244.1.0/24", "192.0.2.2")}, "",
+			"a: its subnet 10.244.1.0/24 overlaps 10.244.1.0/24, which n1 holds already"},
+		"one subnet twice: the older has it": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.2"), lease("b", "vxlan", "10.244.2.0/24", "192.0.2.3")},
+			"a/10.244.2.0/24", "b: its subnet 10.244.2.0/24 overlaps 10.244.2.0/24, which a holds already"},
+		"one underlay twice": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.2"), lease("b", "vxlan", "10.244.3.0/24", "192.0.2.2")},
+			"a/10.244.2.0/24", "b: its underlay address 192.0.2.2 is a's already"},
+		"wider after longer": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.128/25", "192.0.2.2"), lease("b", "vxlan", "10.244.2.0/24", "192.0.2.3")},
+			"a/10.244.2.128/25", "b: its subnet 10.244.2.0/24 overlaps 10.244.2.128/25, which a holds already"},
+		"longer after wider": {[]subnet.Lease{lease("a", "vxlan", "10.244.4.0/22", "192.0.2.2"), lease("b", "vxlan", "10.244.6.0/24", "192.0.2.3")},
+			"a/10.244.4.0/22", "b: its subnet 10.244.6.0/24 overlaps 10.244.4.0/22, which a holds already"},
+		"a skipped lease holds nothing": {[]subnet.Lease{lease("a", "host-gw", "10.244.2.0/24", "192.0.2.2"), lease("b", "vxlan", "10.244.2.0/24", "192.0.2.2")},
+			"b/10.244.2.0/24", `a: it uses the backend "host-gw", this node uses "vxlan"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			snap := subnet.Snapshot{Local: local, Peers: append(test.peers, good)}
+			peers, skips := backend.Peers(networks, snap)
+			var kept, skipped []string
+			for _, p := range peers {
+				kept = append(kept, fmt.Sprintf("%s/%s", p.Node, p.Subnet))
+			}
+			for _, s := range skips {
+				skipped = append(skipped, s.Node+": "+s.Reason)
+			}
+			want := strings.TrimSpace(test.kept + " good/10.244.99.0/24 good/fc00:0:0:99::/64")
+			if got := strings.Join(kept, " "); got != want {
+				t.Errorf("kept %s, want %s", got, want)
+			}
+			if got := strings.Join(skipped, "\n"); got != test.skips {
+				t.Errorf("skipped\n%s\nwant\n%s", got, test.skips)
+			}
+		})
+	}
+}
+
+// TestPeersFamilies: what this node does not have is passed over without a word.
+func TestPeersFamilies(t *testing.T) {
+	snap := subnet.Snapshot{Local: lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1"),
+		Peers: []subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.2", "fc00:0:0:2::/64", "2001:db8::2")}}
+	peers, skips := backend.Peers(prefixes("10.244.0.0/16"), snap)
+	if len(peers) != 1 || len(skips) != 0 {
+		t.Errorf("got %v, %v", peers, skips)
+	}
+}
+
+func TestParseOptions(t *testing.T) {
+	type options struct {
+		VNI           int
+		DirectRouting bool
+		PSK           string
+	}
+	for raw, want := range map[string]string{
+		``:                                      `{0 false } []`,
+		`null`:                                  `{0 false } []`,
+		`{"type":"vxlan","vni":7,"PSK":"x"}`:    `{7 false x} []`,
+		`{"Type":"vxlan","directrouting":true}`: `{0 true } []`,
+		`{"Zzz":1,"DirectRoutin":true}`: `{0 false } [net-conf Backend has an unknown key "DirectRoutin", it is ignored ` +
+			`net-conf Backend has an unknown key "Zzz", it is ignored]`,
+		`{"VNI":"1"}`:           `net-conf Backend: VNI is a JSON string, want a whole number`,
+		`{"VNI":1.5}`:           `net-conf Backend: VNI is a JSON number 1.5, want a whole number`,
+		`{"DirectRouting":"x"}`: `net-conf Backend: DirectRouting is a JSON string, want true or false`,
+		`{"PSK":1}`:             `net-conf Backend: PSK is a JSON number, want a string`,
+		`[]`:                    `net-conf Backend: a JSON array, want an object`,
+		`"vxlan"`:               `net-conf Backend: a JSON string, want an object`,
+	} {
+		var o options
+		warnings, err := backend.ParseOptions([]byte(raw), &o)
+		got := fmt.Sprint(o, warnings)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s:\n got %s\nwant %s", raw, got, want)
+		}
+	}
+	if _, err := backend.ParseOptions([]byte(`{`), &options{}); err == nil || !strings.HasPrefix(err.Error(), "net-conf Backend: ") {
+		t.Errorf("half an object: %v", err)
+	}
+}
+
+func TestBase(t *testing.T) {
+	local := lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1", "fc00:0:0:1::/64", "2001:db8::1")
+	node := backend.Node{Name: "n1", Underlays: []backend.Underlay{{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), AcceptRA: true}}}
+	cfg := backend.BaseConfig{Bridge: "cni0", MTU: 1430, Blackhole: true}
+	const golden = `link cni0 bridge mtu 1430 address 0a:58:0a:f4:01:01 up
+sysctl net/ipv4/ip_forward = 1
+sysctl net/ipv6/conf/all/forwarding = 1
+addr 10.244.1.1/24 dev cni0
+addr fc00:0:0:1::1/64 dev cni0 nodad
+route blackhole 10.244.1.0/24 metric 4096
+route blackhole fc00:0:0:1::/64 metric 4096
+`
+	if got := backend.Base(cfg, node, local).String(); got != golden {
+		t.Errorf("got\n%s\nwant\n%s", got, golden)
+	}
+	node.Underlays = append(node.Underlays, backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1"), AcceptRA: true})
+	node.MACs = map[string]netstate.MAC{"cni0": {2, 0, 0, 0, 0, 9}}
+	cfg.Blackhole = false
+	got := backend.Base(cfg, node, local).String()
+	for _, want := range []string{"sysctl net/ipv6/conf/eth1/accept_ra = 2\n", "link cni0 bridge mtu 1430 address 02:00:00:00:00:09 up\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "blackhole") || strings.Contains(got, "eth0") {
+		t.Errorf("a blackhole, or IPv4's interface, in\n%s", got)
+	}
+	if got := backend.Base(cfg, node, subnet.Lease{}); len(got) != 0 {
+		t.Errorf("without a lease:\n%s", got)
+	}
+}
+
+func TestReachesAndSmallestMTU(t *testing.T) {
+	u := backend.Underlay{OnLink: prefixes("192.0.2.0/24", "2001:db8::/64")}
+	for a, want := range map[string]bool{"192.0.2.9": true, "192.0.3.9": false, "2001:db8::9": true, "2001:db8:1::9": false} {
+		if got := u.Reaches(netip.MustParseAddr(a)); got != want {
+			t.Errorf("reaches %s: %t", a, got)
+		}
+	}
+	for want, underlays := range map[int][]backend.Underlay{0: nil, 1400: {{MTU: 1500}, {MTU: 1400}}, 9000: {{MTU: 9000}}} {
+		if got := backend.SmallestMTU(underlays); got != want {
+			t.Errorf("smallest of %v: %d, want %d", underlays, got, want)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package registry
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+func TestNew(t *testing.T) {
+	for kind := range backends() {
+		b, warnings, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`","Typo":1}`))
+		if b == nil || err != nil || len(warnings) != 1 {
+			t.Errorf("%s: %v, %v, %v", kind, b, warnings, err)
+		}
+	}
+	if _, _, err := New("VXLAN", nil, nil); err != nil {
+		t.Errorf("upper case: %v", err)
+	}
+	for _, kind := range []string{"", "geneve"} {
+		_, _, err := New(kind, nil, nil)
+		if want := `net-conf Backend: unknown Type "` + kind + `", want one of host-gw, vxlan`; err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", kind, err, want)
+		}
+	}
+}

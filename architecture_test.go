@@ -1,0 +1,277 @@
+package twill_test
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/twill-net/twill/"
+
+// pkg is what "go list" says of one package; names of this module are without the module's.
+type pkg struct {
+	ImportPath   string
+	Standard     bool
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+	Deps         []string
+}
+
+// packages are this module's, and the standard library's names.
+func packages(t *testing.T) (own []pkg, standard map[string]bool) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Standard,Imports,Deps,TestImports,XTestImports", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	standard = map[string]bool{"C": true}
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case p.Standard:
+			standard[p.ImportPath] = true
+		case strings.HasPrefix(p.ImportPath, module) && !strings.ContainsAny(p.ImportPath, " ") && !strings.HasSuffix(p.ImportPath, ".test"):
+			p.ImportPath = strings.TrimPrefix(p.ImportPath, module)
+			own = append(own, p)
+		}
+	}
+	if len(own) == 0 || len(standard) < 50 {
+		t.Fatalf("go list knows %d packages of this module and %d of the standard library", len(own), len(standard))
+	}
+	return own, standard
+}
+
+// within says whether path is one of the folders, or in one that ends in "/...".
+func within(path string, folders []string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool {
+		root, deep := strings.CutSuffix(f, "/...")
+		return path == root || deep && strings.HasPrefix(path, root+"/")
+	})
+}
+
+// arrows say who may import whom in this module; Documentation/architecture.md draws them. The first entry that
+// fits a package decides; one that fits no entry may import everything.
+var arrows = []struct {
+	from string
+	to   []string
+}{
+	{"subnet", nil},
+	{"subnet/redial", nil},
+	{"subnet/...", []string{"subnet", "subnet/redial"}},
+	{"netstate", nil},
+	{"netstate/...", []string{"netstate"}},
+	{"backend/...", []string{"backend/...", "subnet", "netstate"}},
+	{"agent", []string{"subnet", "backend", "netstate"}},
+	{"doctor", []string{"subnet", "backend", "netstate"}},
+	{"plugin", []string{"subnet", "netstate", "netstate/kernel"}},
+	{"cmd/twill", []string{"plugin"}},
+}
+
+// TestArchitecture asks go list once for all of it.
+func TestArchitecture(t *testing.T) {
+	own, standard := packages(t)
+	t.Run("Arrows", func(t *testing.T) { checkArrows(t, own) })
+	t.Run("StandardOnly", func(t *testing.T) { checkStandardOnly(t, own, standard) })
+	t.Run("HeavyDependencies", func(t *testing.T) { checkHeavy(t, own) })
+	t.Run("Owners", func(t *testing.T) { checkOwners(t, own) })
+	t.Run("Silence", func(t *testing.T) { checkSilence(t, own) })
+}
+
+func checkArrows(t *testing.T, own []pkg) {
+	seen := map[string]bool{}
+	for _, p := range own {
+		for _, a := range arrows {
+			if !within(p.ImportPath, []string{a.from}) {
+				continue
+			}
+			seen[a.from] = true
+			for _, i := range p.Imports {
+				if to, ours := strings.CutPrefix(i, module); ours && !within(to, a.to) {
+					t.Errorf("%s imports %s: it may import %v of this module", p.ImportPath, to, a.to)
+				}
+			}
+			break
+		}
+	}
+	for _, must := range []string{"subnet", "netstate", "netstate/...", "backend/...", "agent", "plugin", "cmd/twill"} {
+		if !seen[must] {
+			t.Errorf("there is no package %s: this test proves nothing about it", must)
+		}
+	}
+}
+
+// checkStandardOnly: these are for everyone, so they bring nothing with them.
+func checkStandardOnly(t *testing.T, own []pkg, standard map[string]bool) {
+	for _, p := range own {
+		if !within(p.ImportPath, []string{"subnet", "netstate"}) {
+			continue
+		}
+		for _, d := range p.Deps {
+			if !standard[d] {
+				t.Errorf("%s depends on %s: it may use the standard library only", p.ImportPath, d)
+			}
+		}
+	}
+}
+
+// heavy are dependencies that must not reach a package even through others.
+var heavy = []struct {
+	packages, never []string
+	why             string
+}{
+	{[]string{"plugin", "cmd/twill"}, []string{"k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
+		"github.com/coreos/go-iptables/...", "github.com/prometheus/...", "google.golang.org/..."},
+		"the CNI binary is started for every pod and has to be small"},
+	{[]string{"backend/...", "agent", "doctor"}, []string{"github.com/vishvananda/...", "github.com/mdlayher/..."},
+		"it has to run on any machine, without a kernel"},
+}
+
+func checkHeavy(t *testing.T, own []pkg) {
+	for _, h := range heavy {
+		for _, p := range own {
+			for _, d := range p.Deps {
+				if within(p.ImportPath, h.packages) && within(d, h.never) {
+					t.Errorf("%s depends on %s: %s", p.ImportPath, d, h.why)
+				}
+			}
+		}
+	}
+}
+
+// owners are the only importers of a library, beside lab and cluster, which play the machine; tests are those
+// that use it in tests only.
+var owners = []struct {
+	library       string
+	owners, tests []string
+}{
+	{"k8s.io/...", []string{"subnet/kube/..."}, nil},
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}}, // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/kernel", "plugin"}, nil},
+	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/..."}, nil},
+	{"github.com/google/nftables/...", []string{"netstate/firewall/..."}, nil},
+	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
+	{"github.com/containernetworking/...", []string{"plugin", "cmd/twill"}, nil},
+	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
+}
+
+func checkOwners(t *testing.T, own []pkg) {
+	for _, p := range own {
+		if within(p.ImportPath, []string{"lab/...", "cluster/...", "tools/..."}) {
+			continue
+		}
+		for _, o := range owners {
+			refuseImports(t, p, p.Imports, o.library, o.owners)
+			refuseImports(t, p, slices.Concat(p.TestImports, p.XTestImports), o.library, slices.Concat(o.owners, o.tests))
+		}
+	}
+}
+
+func refuseImports(t *testing.T, p pkg, imports []string, library string, owners []string) {
+	for _, i := range imports {
+		if within(i, []string{library}) && !within(p.ImportPath, owners) {
+			t.Errorf("%s imports %s: only %v may", p.ImportPath, i, owners)
+		}
+	}
+}
+
+// checkSilence: libraries below agent do not log.
+func checkSilence(t *testing.T, own []pkg) {
+	for _, p := range own {
+		for _, i := range p.Imports {
+			if within(p.ImportPath, []string{"backend/...", "netstate/...", "plugin", "subnet"}) && within(i, []string{"log/..."}) {
+				t.Errorf("%s imports %s: libraries below agent do not log", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+// TestDumps: the kernel may interrupt a dump, so none is made outside netstate/kernel's dump, which tries again.
+// The plugin and the lab ask for single objects, or may fail.
+func TestDumps(t *testing.T) {
+	found := 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "plugin" || path == "lab" || path == "cluster" || path == "tools" || strings.HasPrefix(path, ".") && path != "."):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		files := token.NewFileSet()
+		f, err := parser.ParseFile(files, path, nil, 0)
+		if err != nil || !importsNetlink(f) {
+			return err
+		}
+		for pos, inDump := range dumps(f) {
+			found++
+			if !inDump {
+				t.Errorf("%s: a netlink list outside of dump: the kernel may interrupt it", files.Position(pos))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found < 5 {
+		t.Errorf("%d netlink lists found, there are more: this test does not see them", found)
+	}
+}
+
+func importsNetlink(f *ast.File) bool {
+	return slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"github.com/vishvananda/netlink"` })
+}
+
+// dumps are the places where a function named …List… is used, or a dump request is made, and whether they are
+// inside a call of dump.
+func dumps(f *ast.File) map[token.Pos]bool {
+	places := map[token.Pos]bool{}
+	var stack []ast.Node
+	ast.Inspect(f, func(n ast.Node) bool {
+		if n == nil {
+			stack = stack[:len(stack)-1]
+			return true
+		}
+		stack = append(stack, n)
+		s, ok := n.(*ast.SelectorExpr)
+		if ok && (listName(s.Sel.Name) || s.Sel.Name == "NLM_F_DUMP") {
+			places[n.Pos()] = slices.ContainsFunc(stack, isDump)
+		}
+		return true
+	})
+	return places
+}
+
+func listName(name string) bool {
+	for _, kind := range []string{"Link", "Addr", "Neigh", "NeighProxy", "Route", "Rule", "Bridge", "Qdisc"} {
+		if strings.HasPrefix(name, kind+"List") || strings.HasPrefix(name, kind+"VlanList") {
+			return true
+		}
+	}
+	return false
+}
+
+func isDump(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	name, ok := call.Fun.(*ast.Ident)
+	return ok && name.Name == "dump"
+}

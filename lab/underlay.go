@@ -92,10 +92,12 @@ func (l *Lab) buildUnderlay() error {
 }
 
 // addBridge makes a bridge with the router's addresses. Multicast snooping would hold back neighbour discovery
-// until it has learned who listens.
+// until it has learned who listens. A bridge whose MAC was not set takes the lowest one of its ports: it would
+// change when a node joins or leaves, and the other nodes' ARP entries for the router be wrong for half a minute.
 func addBridge(nl *netlink.Handle, name string, links []link) error {
 	off := false
-	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}, MulticastSnooping: &off}
+	mac := net.HardwareAddr{0x02, 0, 0, 0, 0, name[len(name)-1]}
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: mac}, MulticastSnooping: &off}
 	if err := nl.LinkAdd(br); err != nil {
 		return err
 	}

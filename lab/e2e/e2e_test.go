@@ -269,7 +269,9 @@ func (c cluster) comeBack() {
 	n := c.lab.Nodes()[1]
 	for _, alter := range []func(*netlink.Handle, netlink.Link) error{
 		func(nl *netlink.Handle, l netlink.Link) error { return nl.LinkDel(l) },
-		func(nl *netlink.Handle, l netlink.Link) error { return nl.LinkSetHardwareAddr(l, otherMACs[l.Attrs().Name]) },
+		func(nl *netlink.Handle, l netlink.Link) error {
+			return nl.LinkSetHardwareAddr(l, otherMACs[l.Attrs().Name])
+		},
 	} {
 		c.must(n.KillAgent())
 		old := vteps(c.T, n, alter)

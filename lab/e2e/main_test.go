@@ -15,7 +15,7 @@ import (
 	"github.com/twill-net/twill/lab"
 )
 
-// programs are built from this checkout by TestMain.
+// programs are what TestMain found or built.
 var programs lab.Programs
 
 // stateDir is the same in every run, so that a run finds what a crashed one left.
@@ -44,16 +44,35 @@ func runTests(m *testing.M) int {
 		}
 		return 0
 	}
-	dir, err := os.MkdirTemp("", "twill-e2e-")
-	if err == nil {
-		defer os.RemoveAll(dir)
-		err = build(dir)
-	}
-	if err != nil {
+	if err := findPrograms(); err != nil {
 		fmt.Println(err)
 		return 1
 	}
+	if built != "" {
+		defer os.RemoveAll(built)
+	}
 	return m.Run()
+}
+
+// built is the directory of what was built for this run.
+var built string
+
+// findPrograms takes the binaries in $TWILL_BIN_DIR, or builds this checkout's.
+func findPrograms() error {
+	dir := os.Getenv("TWILL_BIN_DIR")
+	if dir == "" {
+		var err error
+		if built, err = os.MkdirTemp("", "twill-e2e-"); err != nil {
+			return err
+		}
+		if err := build(built); err != nil {
+			return err
+		}
+		dir = built
+	}
+	self, err := os.Executable()
+	programs = lab.Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill"), Server: []string{self, "serve"}}
+	return err
 }
 
 func build(dir string) error {
@@ -63,7 +82,5 @@ func build(dir string) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build twilld and twill: %w\n%s", err, out)
 	}
-	self, err := os.Executable()
-	programs = lab.Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill"), Server: []string{self, "serve"}}
-	return err
+	return nil
 }

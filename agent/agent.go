@@ -47,7 +47,8 @@ type Config struct {
 	Base        backend.BaseConfig     // its MTU is the backend's
 	Firewall    backend.FirewallConfig // its Stacks are the leases'
 	SubnetFile  string
-	Checkpoint  string // optional: where lease and peers are kept for a start without the store
+	Checkpoint  string   // optional: where lease and peers are kept for a start without the store
+	Conflist    Conflist // optional: the runtime's config, installed when the data path works
 	Log         *slog.Logger
 	Metrics     *Metrics
 }
@@ -61,7 +62,8 @@ type Agent struct {
 	snapshot atomic.Pointer[subnet.Snapshot]
 	begun    time.Time
 	fights   fights
-	node     backend.Node // the last complete facts
+	node     backend.Node        // the last complete facts
+	addrs    map[netip.Addr]bool // of this machine, at the last look
 	skips    map[subnet.Skip]bool
 	saved    *subnet.Snapshot // what the checkpoint file holds
 	savedAt  time.Time

@@ -9,7 +9,7 @@ import (
 // A key that is repaired fightLimit times within fightWindow is fought over: someone else writes it too. It
 // then waits, twice as long each time, up to fightMax.
 const (
-	fightLimit  = 8
+	fightLimit  = 30
 	fightWindow = 10 * time.Second
 	fightFirst  = 2 * time.Second
 	fightMax    = time.Minute

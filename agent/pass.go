@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -50,6 +51,7 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 	if err != nil {
 		return a.node, err
 	}
+	a.redial(interfaces)
 	node := backend.Node{Name: a.Node, MACs: map[string]netstate.MAC{}}
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
@@ -64,6 +66,21 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 		node.Underlays = append(node.Underlays, underlay)
 	}
 	return node, a.checkMTU(node)
+}
+
+// redial has the store connect again when an address of this machine is gone.
+func (a *Agent) redial(interfaces []netstate.Interface) {
+	now := map[netip.Addr]bool{}
+	for _, i := range interfaces {
+		for _, p := range i.Addrs {
+			now[p.Addr()] = true
+		}
+	}
+	gone := slices.ContainsFunc(slices.Collect(maps.Keys(a.addrs)), func(addr netip.Addr) bool { return !now[addr] })
+	a.addrs = now
+	if r, ok := a.Store.(subnet.Redialer); ok && gone {
+		r.Redial()
+	}
 }
 
 // minIPv6MTU is what every IPv6 link must carry, in bytes (RFC 8200): below it the kernel has no IPv6 at all.
@@ -199,7 +216,11 @@ func (o outcome) broken() bool {
 func (a *Agent) conclude(node backend.Node, snap subnet.Snapshot, synced bool, o outcome) time.Duration {
 	broken := o.broken()
 	if !broken {
-		o.err = errors.Join(o.err, a.writeEnv(node, snap.Local))
+		if err := a.writeEnv(node, snap.Local); err != nil || !synced {
+			o.err = errors.Join(o.err, err)
+		} else {
+			o.err = errors.Join(o.err, a.Conflist.write())
+		}
 		broken = o.err != nil && len(o.rest) == 0
 	}
 	if o.err != nil {

@@ -27,3 +27,10 @@ type Reporter interface {
 	// Network says whether pods of this node can be reached.
 	Network(up bool, reason, message string)
 }
+
+// Redialer is a Store that has connections to a server.
+type Redialer interface {
+	// Redial closes them, because an address of this node that they may come from is gone: TCP alone would
+	// take many seconds to notice. The Store connects again by itself.
+	Redial()
+}

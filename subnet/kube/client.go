@@ -17,13 +17,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/twill-net/twill/subnet/redial"
 )
 
 // callTimeout bounds every call but the watch: an API server that accepts and then says nothing is an outage.
 const callTimeout = 10 * time.Second
 
 // client makes the few calls that the store needs, and turns their errors into sentences.
-type client struct{ rest *rest.RESTClient }
+type client struct {
+	rest   *rest.RESTClient
+	dialer *redial.Dialer
+}
 
 func newClient(cfg *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()
@@ -39,11 +44,13 @@ func newClient(cfg *rest.Config) (*client, error) {
 	cfg.UserAgent = "twilld"
 	cfg.QPS, cfg.Burst = cmp.Or(cfg.QPS, 5), cmp.Or(cfg.Burst, 20)
 	cfg.WarningHandler = rest.NoWarnings{}
+	dialer := &redial.Dialer{}
+	cfg.Dial = dialer.DialContext
 	c, err := rest.RESTClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for the API server %q: %w", cfg.Host, err)
 	}
-	return &client{rest: c}, nil
+	return &client{c, dialer}, nil
 }
 
 // bound gives ctx the timeout of one call, and takes client-go's log of slow calls away: callers report errors.

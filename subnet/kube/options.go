@@ -87,6 +87,9 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// Redial implements subnet.Redialer.
+func (s *Store) Redial() { s.api.dialer.Redial() }
+
 // Node is the name of this node's object.
 func (s *Store) Node() string { return s.node }
 

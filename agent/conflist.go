@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Conflist is the CNI config that makes a runtime start pods: the agent writes it when the data path works, and not
+// before, since its presence is what makes a node Ready.
+type Conflist struct {
+	Source string // what to write; empty: nothing is written
+	Target string // in the runtime's directory, such as /etc/cni/net.d/10-twill.conflist
+}
+
+// flannelConflist is what flannel's manifest installs. It sorts before ours, and runtimes take the first.
+const flannelConflist = "10-flannel.conflist"
+
+// replaced is appended to the name of flannel's conflist, so that runtimes do not see it any more and people do.
+const replaced = ".replaced-by-twill"
+
+// write brings the target to the source's content and takes flannel's out of the way. It touches nothing when all
+// is as it should be.
+func (c Conflist) write() error {
+	if c.Source == "" {
+		return nil
+	}
+	want, err := os.ReadFile(c.Source)
+	if err != nil {
+		return fmt.Errorf("read the CNI config: %w", err)
+	}
+	if !json.Valid(want) {
+		return fmt.Errorf("the CNI config %s is not JSON: want a conflist with a list of plugins", c.Source)
+	}
+	if have, err := os.ReadFile(c.Target); err != nil || !bytes.Equal(have, want) {
+		if err := replaceFile(c.Target, want); err != nil {
+			return fmt.Errorf("write the CNI config: %w", err)
+		}
+	}
+	return c.retireFlannel()
+}
+
+// retireFlannel renames flannel's conflist, if it is flannel's.
+func (c Conflist) retireFlannel() error {
+	path := filepath.Join(filepath.Dir(c.Target), flannelConflist)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || path == c.Target {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var list struct{ Plugins []struct{ Type string } }
+	if json.Unmarshal(data, &list) != nil || len(list.Plugins) == 0 || list.Plugins[0].Type != "flannel" {
+		return nil
+	}
+	return os.Rename(path, path+replaced)
+}
+
+// replaceFile writes a file in one step. The temporary file is in the same directory: containerd does not see a file
+// that is moved in from another one.
+func replaceFile(path string, data []byte) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, ".twill-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

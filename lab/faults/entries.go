@@ -1,0 +1,35 @@
+package faults
+
+var vxlanOnly = []string{"vxlan"}
+
+var hostgwOnly = []string{"host-gw"}
+
+// entryFaults injure one route, neighbour or FDB entry.
+var entryFaults = []Fault{
+	{Name: "route-deleted", Says: "the route to a peer is deleted", Inject: script("ip route del {peer}")},
+	{Name: "route-blackholed", Says: "the route to a peer is replaced by a blackhole",
+		Inject: script("ip route replace blackhole {peer}")},
+	{Name: "route-gateway", Says: "the route to a peer leads through another gateway", Backends: vxlanOnly,
+		Inject: script("ip route replace {peer} via 10.244.255.0 dev {dev} onlink")},
+	{Name: "route-gateway-hostgw", Says: "the route to a peer leads through another gateway", Backends: hostgwOnly,
+		Inject: script("ip route replace {peer} via 192.168.33.253 dev {eth}")},
+	{Name: "route-mtu", Says: "the route to a peer gets an MTU of 600", Backends: vxlanOnly,
+		Inject: script("ip route replace {peer} via {vtep} dev {dev} onlink proto 116 mtu 600")},
+	{Name: "routes-flushed", Says: "all routes of Twill's are deleted", Inject: script("ip route flush proto 116")},
+	{Name: "neighbour-deleted", Says: "a peer's ARP entry is deleted", Backends: vxlanOnly,
+		Inject: script("ip neigh del {vtep} dev {dev}")},
+	{Name: "neighbour-altered", Says: "a peer's ARP entry gets another MAC", Backends: vxlanOnly,
+		Inject: script("ip neigh replace {vtep} lladdr 0e:00:00:00:00:66 dev {dev} nud permanent")},
+	{Name: "fdb-deleted", Says: "a peer's FDB entry is deleted", Backends: vxlanOnly,
+		Inject: script("bridge fdb del {mac} dev {dev} dst {at} self")},
+	{Name: "fdb-altered", Says: "a peer's FDB entry leads to another host", Backends: vxlanOnly,
+		Inject: script("bridge fdb replace {mac} dev {dev} dst 192.168.33.250 self permanent")},
+	{Name: "fdb-old-mac", Says: "an FDB entry of a MAC that nobody has any more", Backends: vxlanOnly,
+		Inject: script("bridge fdb append 0e:00:00:00:00:77 dev {dev} dst {at} self permanent")},
+	{Name: "stale-peer", Says: "route, ARP and FDB entries of a node that left long ago", Backends: vxlanOnly,
+		Inject: script("ip neigh replace 10.244.254.0 lladdr 0e:00:00:00:00:55 dev {dev} nud permanent",
+			"bridge fdb append 0e:00:00:00:00:55 dev {dev} dst 192.168.33.250 self permanent",
+			"ip route replace 10.244.254.0/24 via 10.244.254.0 dev {dev} onlink")},
+	{Name: "stale-route", Says: "a flannel agent's route to a node that left long ago", Backends: hostgwOnly,
+		Inject: script("ip route replace 10.244.254.0/24 via 192.168.33.250 dev {eth}")},
+}

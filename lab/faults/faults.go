@@ -1,0 +1,116 @@
+// Package faults is a library of what goes wrong with node networks, each by name: how to inject it into a lab,
+// and what must hold when it has healed. Entries are injured with iproute2, so that what is tested does not
+// test itself.
+package faults
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/lab"
+)
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	Name     string
+	Says     string   // what is done, for people
+	Backends []string // that have what is injured; empty: all
+	// Inject does the damage. It returns when the damage is done, and before anything can have healed that
+	// has to be undone first (a link that is set down and up again).
+	Inject func(context.Context, *Victim) error
+	// Healed says whether the damage is gone, for faults after which the node's state is another than before.
+	// Nil: the node's state must be what it was.
+	Healed func(context.Context, *Victim) (bool, error)
+	// Lossless says that no packet between pods may be lost.
+	Lossless bool
+	// Store is the store that the lab must have; empty: any.
+	Store string
+}
+
+// Applies says whether the fault can be injected into labs of that spec.
+func (f Fault) Applies(spec lab.Spec) bool {
+	return (len(f.Backends) == 0 || slices.Contains(f.Backends, spec.Backend)) && (f.Store == "" || f.Store == spec.Store)
+}
+
+// Victim is the node that is injured, and a peer of it that its pods talk to.
+type Victim struct {
+	Lab        *lab.Lab
+	Node, Peer *lab.Node
+	Overlay    string // the VXLAN device's name
+	Device     string // the underlay's
+}
+
+// NewVictim is node1 of a lab, with node2 as its peer.
+func NewVictim(l *lab.Lab) *Victim {
+	nodes := l.Nodes()
+	return &Victim{Lab: l, Node: nodes[0], Peer: nodes[1], Overlay: "flannel.1", Device: "eth1"}
+}
+
+// All are the faults, in the order of the tables that are made of them.
+func All() []Fault {
+	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults)
+}
+
+// run runs one command line in a node's namespace.
+func run(ctx context.Context, n *lab.Node, format string, args ...any) error {
+	line := fmt.Sprintf(format, args...)
+	if _, err := n.Exec(ctx, strings.Fields(line)...); err != nil {
+		return fmt.Errorf("%s: %s: %w", n.Name, line, err)
+	}
+	return nil
+}
+
+// script injects by command lines on the victim, in which {peer}, {vtep}, {mac}, {at}, {dev} and {eth} stand for
+// the peer's subnet, its VTEP address and MAC, its underlay address, and the victim's devices.
+func script(lines ...string) func(context.Context, *Victim) error {
+	return func(ctx context.Context, v *Victim) error {
+		r, err := v.names(ctx)
+		if err != nil {
+			return err
+		}
+		for _, line := range lines {
+			if err := run(ctx, v.Node, "%s", r.Replace(line)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// batch is script for lines of one "ip -batch", between which nothing has time to heal.
+func batch(lines ...string) func(context.Context, *Victim) error {
+	return func(ctx context.Context, v *Victim) error {
+		r, err := v.names(ctx)
+		if err != nil {
+			return err
+		}
+		input := strings.NewReader(r.Replace(strings.Join(lines, "\n") + "\n"))
+		return v.Node.Attach(ctx, input, io.Discard, io.Discard, "ip", "-batch", "-")
+	}
+}
+
+func (v *Victim) names(ctx context.Context) (*strings.Replacer, error) {
+	peer := v.Peer.Subnets()[0]
+	mac := ""
+	if v.Lab.Spec().Backend == "vxlan" {
+		out, err := v.Peer.Exec(ctx, "ip", "-o", "link", "show", v.Overlay)
+		if err != nil {
+			return nil, err
+		}
+		_, rest, _ := strings.Cut(out, "link/ether ")
+		mac, _, _ = strings.Cut(rest, " ")
+	}
+	return strings.NewReplacer("{peer}", peer.String(), "{vtep}", peer.Addr().String(), "{mac}", mac,
+		"{at}", v.Peer.Underlay()[0].String(), "{dev}", v.Overlay, "{eth}", v.Device,
+		"{own}", v.Node.Subnets()[0].Addr().String(), "{gateway}", gateway(v.Node)), nil
+}
+
+// gateway is a node's address on its bridge, with the prefix length.
+func gateway(n *lab.Node) string {
+	subnet := n.Subnets()[0]
+	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()).String()
+}

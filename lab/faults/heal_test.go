@@ -1,0 +1,150 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/lab/labtest"
+)
+
+// patience is how long a fault may take to heal before the test fails. The table in Documentation/reliability.md
+// shows how long it took.
+const patience = 5 * time.Second
+
+// interval is the time between two pings, and so the unit in which an outage is counted.
+const interval = 2 * time.Millisecond
+
+// TestHeal injects every fault into a healthy lab whose pods talk, and waits for the damage to be gone. With
+// TWILL_TABLE=FILE it writes what it measured there.
+func TestHeal(t *testing.T) {
+	var table strings.Builder
+	table.WriteString("| fault | backend | healed after | pings lost (every 2 ms) |\n|---|---|---|---|\n")
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		l := labtest.Up(t, lab.Spec{Name: "heal" + strings.ReplaceAll(backend, "-", ""), Backend: backend, Store: lab.Kube, Nodes: 3, Pods: 1})
+		for _, f := range All() {
+			if !f.Applies(l.Spec()) {
+				continue
+			}
+			t.Run(backend+"/"+f.Name, func(t *testing.T) {
+				took, loss := heal(t, f, NewVictim(l))
+				fmt.Fprintf(&table, "| %s | %s | %d ms | %d |\n", f.Says, backend, took.Milliseconds(), loss.Lost)
+				if f.Lossless && loss.Lost > 0 {
+					t.Errorf("lost %s pings, want none", loss)
+				}
+			})
+		}
+	}
+	if path := os.Getenv("TWILL_TABLE"); path != "" {
+		if err := os.WriteFile(path, []byte(table.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Log("\n" + table.String())
+}
+
+// TestHealAtStart injects each fault that changes the node's state while no agent runs, which also proves that
+// the fault does damage, and then starts the agent.
+func TestHealAtStart(t *testing.T) {
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		l := labtest.Up(t, lab.Spec{Name: "start" + strings.ReplaceAll(backend, "-", ""), Backend: backend, Store: lab.File, Nodes: 2, Pods: 1})
+		for _, f := range All() {
+			if !f.Applies(l.Spec()) || f.Healed != nil || f.Lossless || strings.HasPrefix(f.Name, "peer-") || f.Name == "underlay-flap" && backend == "vxlan" {
+				continue
+			}
+			t.Run(backend+"/"+f.Name, func(t *testing.T) {
+				healAtStart(t, f, NewVictim(l))
+			})
+		}
+	}
+}
+
+func healAtStart(t *testing.T, f Fault, v *Victim) {
+	w := witness(t, v)
+	check(t, v.Node.KillAgent())
+	check(t, f.Inject(t.Context(), v))
+	damage, err := w.Diff(t.Context())
+	check(t, err)
+	if len(damage) == 0 {
+		t.Error("the fault does no damage")
+	}
+	check(t, v.Node.StartAgent(t.Context()))
+	waitHealed(t, w, f, v)
+}
+
+// heal injects the fault and returns how long it took until the damage was gone, and what was lost.
+func heal(t *testing.T, f Fault, v *Victim) (time.Duration, host.Loss) {
+	w := witness(t, v)
+	pods := [2]*lab.Pod{v.Node.Pods()[0], v.Peer.Pods()[0]}
+	stream, err := pods[0].Stream(pods[1].Addrs[0], interval)
+	check(t, err)
+	defer stream.Close()
+	pause(50 * time.Millisecond)
+	before := stream.Mark()
+	check(t, f.Inject(t.Context(), v))
+	injected := time.Now()
+	waitHealed(t, w, f, v)
+	took := time.Since(injected)
+	pause(50 * time.Millisecond)
+	loss, err := stream.Between(t.Context(), before, stream.Mark())
+	if err != nil && !strings.Contains(err.Error(), "unreachable") { // the node says what the fault did
+		t.Log(err)
+	}
+	return took, loss
+}
+
+func witness(t *testing.T, v *Victim) *Witness {
+	t.Helper()
+	w, err := NewWitness(t.Context(), v.Node.Host)
+	check(t, err)
+	return w
+}
+
+// waitHealed returns when the damage is gone and the pods reach each other.
+func waitHealed(t *testing.T, w *Witness, f Fault, v *Victim) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		rest := remaining(ctx, w, f, v)
+		if rest == "" {
+			return
+		}
+		if ctx.Err() != nil {
+			log, _ := os.ReadFile(v.Node.Log())
+			lines := strings.Split(string(log), "\n")
+			t.Fatalf("not healed after %s:\n%s\nthe agent's log ends with\n%s", patience, rest, strings.Join(lines[max(0, len(lines)-12):], "\n"))
+		}
+		pause(5 * time.Millisecond)
+	}
+}
+
+// remaining says what is still wrong, empty if nothing is.
+func remaining(ctx context.Context, w *Witness, f Fault, v *Victim) string {
+	if f.Healed != nil {
+		if ok, err := f.Healed(ctx, v); err != nil || !ok {
+			return fmt.Sprint("what the fault asks for is not so yet, error: ", err)
+		}
+	} else if plan, err := w.Diff(ctx); err != nil || len(plan) > 0 {
+		return fmt.Sprintf("%serror: %v", plan, err)
+	}
+	ping := host.Ping{To: v.Peer.Pods()[0].Addrs[0], Timeout: 100 * time.Millisecond}
+	if _, err := v.Node.Pods()[0].Ping(ctx, ping); err != nil {
+		return "the pods do not reach each other: " + err.Error()
+	}
+	return ""
+}
+
+func pause(d time.Duration) { <-time.After(d) }
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,62 @@
+package faults
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/firewall"
+	"github.com/twill-net/twill/netstate/kernel"
+)
+
+// Witness sees everything of Twill's on a node, and remembers how it was.
+type Witness struct {
+	host   host.Host
+	before netstate.State
+}
+
+// networks are the labs' pods.
+var networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+
+// sysctls are those that the agent keeps.
+var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/flannel.1/rp_filter"}
+
+// NewWitness looks at a healthy node.
+func NewWitness(ctx context.Context, h host.Host) (*Witness, error) {
+	asked := netstate.State{}
+	for _, name := range sysctls {
+		asked.Add(netstate.Sysctl{Name: name})
+	}
+	before, err := observe(ctx, h, asked)
+	return &Witness{h, before}, err
+}
+
+// Diff is what is not as it was.
+func (w *Witness) Diff(ctx context.Context) (netstate.Plan, error) {
+	now, err := observe(ctx, w.host, w.before)
+	if err != nil || maps.Equal(now, w.before) {
+		return nil, err
+	}
+	return netstate.Diff(w.before, now), nil
+}
+
+func observe(ctx context.Context, h host.Host, want netstate.State) (state netstate.State, err error) {
+	err = h.Do(func() error {
+		k, err := kernel.New(networks)
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		f := firewall.New()
+		defer f.Close()
+		if state, err = k.Observe(ctx, want); err != nil {
+			return err
+		}
+		rules, err := f.Observe(ctx)
+		state.Merge(rules)
+		return err
+	})
+	return state, err
+}

@@ -53,7 +53,6 @@ func (n *Node) StartAgent(ctx context.Context) error {
 	if n.AgentRunning() {
 		return nil
 	}
-	started := time.Now()
 	p, err := n.Start(host.Command{Path: n.agentPath(), Args: n.AgentFlags(), Env: environment("NODE_NAME=" + n.Name), Log: n.Log()})
 	if err != nil {
 		return err
@@ -61,7 +60,7 @@ func (n *Node) StartAgent(ctx context.Context) error {
 	if err := n.lab.change(func(*state) { n.state.Agent = p }); err != nil {
 		return errors.Join(err, p.Kill())
 	}
-	return n.waitReady(ctx, started)
+	return n.WaitReady(ctx)
 }
 
 // environment is what processes of the lab get: nothing of this program's, whose proxies and TWILLD_ variables
@@ -71,10 +70,7 @@ func environment(more ...string) []string {
 }
 
 // WaitReady returns when the node's agent is ready.
-func (n *Node) WaitReady(ctx context.Context) error { return n.waitReady(ctx, time.Time{}) }
-
-// waitReady takes a subnet.env that is older than the agent for another agent's.
-func (n *Node) waitReady(ctx context.Context, started time.Time) error {
+func (n *Node) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	var last error
@@ -82,7 +78,7 @@ func (n *Node) waitReady(ctx context.Context, started time.Time) error {
 		if !n.AgentRunning() {
 			return false, errors.New("it has ended")
 		}
-		last = n.ready(ctx, started)
+		last = n.ready(ctx)
 		return last == nil, nil
 	})
 	if err != nil {
@@ -91,19 +87,16 @@ func (n *Node) waitReady(ctx context.Context, started time.Time) error {
 	return nil
 }
 
-func (n *Node) ready(ctx context.Context, started time.Time) error {
-	info, err := os.Stat(n.SubnetFile())
-	if err != nil {
+// ready asks a foreign agent no more than whether it lives: flannel has no /readyz, and writes subnet.env when it
+// has a lease.
+func (n *Node) ready(ctx context.Context) error {
+	if _, err := os.Stat(n.SubnetFile()); err != nil {
 		return err
 	}
-	if !n.foreign() {
-		return n.Probe(ctx, "/readyz")
+	if n.foreign() {
+		return n.Probe(ctx, "/healthz")
 	}
-	// File times come from a clock that ticks every few milliseconds.
-	if info.ModTime().Before(started.Add(-20 * time.Millisecond)) {
-		return fmt.Errorf("%s is an earlier agent's", n.SubnetFile())
-	}
-	return nil
+	return n.Probe(ctx, "/readyz")
 }
 
 // Probe asks the agent's /healthz or /readyz; the error is what it says if it is not 200.

@@ -91,7 +91,7 @@ func (n *Node) agentState(ctx context.Context) string {
 	switch {
 	case !n.AgentRunning():
 		return "ended"
-	case n.ready(ctx, time.Time{}) == nil:
+	case n.ready(ctx) == nil:
 		return "ready"
 	}
 	return "running"

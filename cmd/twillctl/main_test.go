@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/lab"
+)
+
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	c := root()
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetArgs(args)
+	err := c.ExecuteContext(context.Background())
+	return out.String(), err
+}
+
+func TestExitCodes(t *testing.T) {
+	said := exec.Command("sh", "-c", "exit 7").Run()
+	for want, err := range map[int]error{0: nil, 1: errFindings, 2: errors.New("it did not work"), 7: said} {
+		if got := exitCode(err); got != want {
+			t.Errorf("%v: exit code %d, want %d", err, got, want)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if out, err := run(t, "version"); err != nil || !strings.HasPrefix(out, "twillctl "+version) {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
+func TestBadInputIsASentence(t *testing.T) {
+	for want, args := range map[string][]string{
+		`--agent /no/such: want [NODE=]PATH`:                           {"lab", "up", "--agent", "/no/such"},
+		`--net-conf: open /no/such`:                                    {"lab", "up", "--net-conf", "/no/such"},
+		`nodes -1: want 1 to 154`:                                      {"lab", "up", "--name", "ctltest", "--nodes", "-1"},
+		`lab ctltest: there is no such lab: twillctl lab up makes one`: {"lab", "status", "--name", "ctltest"},
+		`name "CTL": want lower-case letters`:                          {"lab", "down", "--name", "CTL"},
+		`serve ["etcd"]: want etcd DIR`:                                {"lab", "serve", "etcd"},
+	} {
+		if out, err := run(t, args...); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: %v, want %s\n%s", args, err, want, out)
+		}
+	}
+}
+
+func TestShowRefusesAnotherFormat(t *testing.T) {
+	c := labStatus(new(string))
+	if err := show(c, lab.Report{}, "yaml"); err == nil || err.Error() != `--output "yaml": want text or json` {
+		t.Errorf("got %v", err)
+	}
+	var out bytes.Buffer
+	c.SetOut(&out)
+	if err := show(c, lab.Report{Findings: []string{"a"}}, "json"); !errors.Is(err, errFindings) || !strings.Contains(out.String(), `"findings"`) {
+		t.Errorf("a report with findings: %v\n%s", err, &out)
+	}
+}

@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+)
+
+func small(name string) lab.Spec {
+	return lab.Spec{Name: name, Nodes: 2, Pods: 1, Store: lab.File, Programs: programs, Dir: stateDir}
+}
+
+func TestUpTwiceUsesTheSameLab(t *testing.T) {
+	t.Parallel()
+	l := up(t, small("e2etwice"))
+	n := l.Nodes()[0]
+	if err := n.KillAgent(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := lab.Up(t.Context(), small("e2etwice"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !again.Nodes()[0].AgentRunning() {
+		t.Error("the agent that died was not started again")
+	}
+	if a, b := l.Nodes()[1].Agent(), again.Nodes()[1].Agent(); a != b {
+		t.Errorf("the other agent is %+v, want still %+v", b, a)
+	}
+	cluster{t, again}.matrix()
+	other := small("e2etwice")
+	other.Nodes = 3
+	if _, err := lab.Up(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "other settings") {
+		t.Errorf("up with three nodes: %v, want a sentence about other settings", err)
+	}
+}
+
+func TestOpenFindsALabAndItsHosts(t *testing.T) {
+	up(t, small("e2eopen"))
+	t.Setenv("TWILL_BIN_DIR", filepath.Dir(programs.Agent))
+	l, err := lab.Open(stateDir, "e2eopen")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster{t, l}.matrix()
+	for name, want := range map[string]string{"node1": "e2eopen-node1", "node2/pod1": "e2eopen-node2-pod1",
+		"node2-pod1": "e2eopen-node2-pod1", "outside": "e2eopen-outside", "underlay": "e2eopen-underlay"} {
+		if h, err := l.Find(name); err != nil || h.Name != want || !h.Exists() {
+			t.Errorf("find %s: %s, %v, want %s", name, h.Name, err, want)
+		}
+	}
+	if _, err := l.Find("node3"); err == nil || !strings.Contains(err.Error(), "node1 node2") {
+		t.Errorf("find node3: %v, want a sentence with the nodes", err)
+	}
+	if names, err := lab.List(stateDir); err != nil || !slices.Contains(names, "e2eopen") {
+		t.Errorf("labs: %v, %v", names, err)
+	}
+	if _, err := lab.Open(stateDir, "e2enone"); !errors.Is(err, lab.ErrNoLab) {
+		t.Errorf("open a lab that is not there: %v", err)
+	}
+}
+
+func TestUpRemovesWhatACrashLeft(t *testing.T) {
+	t.Parallel()
+	l := up(t, small("e2ecrash"))
+	old := l.Nodes()[0].Agent()
+	state := filepath.Join(l.Dir(), "state.json")
+	data, err := os.ReadFile(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crashed := strings.Replace(string(data), `"Complete": true`, `"Complete": false`, 1)
+	if crashed == string(data) {
+		t.Fatalf("%s is not complete", state)
+	}
+	if err := os.WriteFile(state, []byte(crashed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// A namespace that was made just before the crash, which the state does not tell of.
+	if err := (host.Host{Name: "e2ecrash-node7"}).Create(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	again, err := lab.Up(t.Context(), small("e2ecrash"), func(line string) { said = append(said, line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster{t, again}.matrix()
+	if old.Running() || (host.Host{Name: "e2ecrash-node7"}).Exists() {
+		t.Errorf("the crashed run's agent runs: %v", old.Running())
+	}
+	if !slices.Contains(said, "removed what an earlier run had left") {
+		t.Errorf("said %q", said)
+	}
+}
+
+func TestUpThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	spec := small("e2efails")
+	spec.Agents = map[string]string{"node2": "/bin/false"}
+	_, err := lab.Up(t.Context(), spec, nil)
+	if err == nil || !strings.Contains(err.Error(), "node2") || !strings.Contains(err.Error(), "it has ended") {
+		t.Errorf("up with an agent that ends: %v", err)
+	}
+	left, err := filepath.Glob(host.Dir + "/e2efails-*")
+	if err != nil || len(left) > 0 {
+		t.Errorf("left over: %v, %v", left, err)
+	}
+	if found, err := lab.Down(stateDir, "e2efails"); found || err != nil {
+		t.Errorf("down found something: %v, %v", found, err)
+	}
+}
+
+// The other agent is Twill's, behind a script that gives it what a foreign agent does not get.
+func TestAgentWithFlannelsFlagsOnly(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script := "#!/bin/sh\nexec " + programs.Agent + ` "$@" --checkpoint-file=` + dir + "/checkpoint.json\n"
+	path := filepath.Join(dir, "flanneld")
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spec := small("e2eforeign")
+	spec.Agents = map[string]string{"node2": path}
+	l := up(t, spec)
+	for _, f := range l.Nodes()[1].AgentFlags() {
+		if strings.HasPrefix(f, "--checkpoint-file") || strings.HasPrefix(f, "--node-name") {
+			t.Errorf("a foreign agent gets %s", f)
+		}
+	}
+	if got := l.Status(t.Context()).Nodes[1]; got.Agent != "flanneld" || got.State != "ready" {
+		t.Errorf("status of node2: %+v", got)
+	}
+	cluster{t, l}.matrix()
+	if err := l.Nodes()[1].RestartAgent(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Host-gw has no way through a router: the report has to say so.
+func TestReportTellsWhatDoesNotWork(t *testing.T) {
+	t.Parallel()
+	spec := small("e2ereport")
+	spec.Backend, spec.Underlay, spec.Nodes = "host-gw", lab.L3, 3
+	l := up(t, spec)
+	report, err := l.Report(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := map[string]bool{}
+	for _, p := range report.Pings {
+		answered[p.From+" "+p.To] = p.OK()
+	}
+	want := map[string]bool{
+		"node1/pod1 node2/pod1": false, "node2/pod1 node1/pod1": false, "node2/pod1 node3/pod1": false,
+		"node3/pod1 node2/pod1": false, "node1/pod1 node3/pod1": true, "node3/pod1 node1/pod1": true,
+	}
+	for pair, ok := range want {
+		if got, found := answered[pair]; got != ok || !found {
+			t.Errorf("ping %s: %v, want %v", pair, got, ok)
+		}
+	}
+	if len(report.Pings) != 6 || len(report.Findings) != 4 {
+		t.Errorf("%d pings and the findings %q", len(report.Pings), report.Findings)
+	}
+	if err := l.Nodes()[0].KillAgent(); err != nil {
+		t.Fatal(err)
+	}
+	status := l.Status(t.Context())
+	if status.Nodes[0].State != "ended" || len(status.Findings) != 1 || !strings.Contains(status.Findings[0], "node1: the agent is not ready") {
+		t.Errorf("status after a kill: %+v", status)
+	}
+}
+
+func TestPodsComeAndGo(t *testing.T) {
+	t.Parallel()
+	l := up(t, small("e2epods"))
+	n := l.Nodes()[0]
+	pod, err := n.AddPod(t.Context(), "extra")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.CheckPod(t.Context(), pod); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	cluster{t, l}.matrix()
+	if err := n.DelPod(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if pod.Exists() || len(n.Pods()) != 1 {
+		t.Errorf("after the pod went: exists %v, pods %v", pod.Exists(), n.Pods())
+	}
+	cluster{t, l}.matrix()
+	if _, err := n.AddPod(t.Context(), "No-Name"); err == nil || !strings.Contains(err.Error(), "lower-case") {
+		t.Errorf("bad name: %v", err)
+	}
+}

@@ -1,0 +1,142 @@
+package lab
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestSpecSaysWhatIsWrong(t *testing.T) {
+	for want, spec := range map[string]Spec{
+		`name "A-b": want lower-case letters and digits, a letter first`:     {Name: "A-b"},
+		`nodes 155: want 1 to 154`:                                           {Nodes: 155},
+		`underlay "l4": want l2, l3`:                                         {Underlay: "l4"},
+		`family "5": want 4, 6, dual`:                                        {Family: "5"},
+		`store "disk": want etcd, kube, file`:                                {Store: "disk"},
+		`direct routing: backend host-gw has no such option, only vxlan has`: {Backend: "host-gw", DirectRouting: true},
+		`agent for "node4": want one of node1 to node3`:                      {Agents: map[string]string{"node4": "/x"}},
+		`net config: `: {NetConf: []byte(`{"Network":"10.0.0.0/33"}`)},
+	} {
+		if err := spec.withDefaults().check(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", spec, err, want)
+		}
+	}
+	for _, spec := range []Spec{{}, {Pods: -1}, {Family: Dual, Underlay: L3, DirectRouting: true, Agents: map[string]string{"": "/x", "node3": "/y"}}} {
+		if err := spec.withDefaults().check(); err != nil {
+			t.Errorf("%+v: %v", spec, err)
+		}
+	}
+}
+
+func TestNetConfIsWhatAgentsUnderstand(t *testing.T) {
+	for _, family := range []string{IPv4, IPv6, Dual} {
+		spec := Spec{Family: family, DirectRouting: true}.withDefaults()
+		data, err := spec.netConf()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := subnet.ParseConfig(data)
+		if err != nil || len(config.Warnings) > 0 || len(config.Pools) != len(spec.is4s()) || config.Backend != "vxlan" {
+			t.Errorf("family %s: %+v, %v\n%s", family, config, err, data)
+		}
+	}
+}
+
+func TestPodCIDRs(t *testing.T) {
+	spec := Spec{Family: Dual}.withDefaults()
+	for n, want := range map[int]string{1: "10.244.1.0/24,fd00:244:0:1::/64", 154: "10.244.154.0/24,fd00:244:0:9a::/64"} {
+		got, err := spec.podCIDRs(n)
+		if err != nil || joined(got) != want {
+			t.Errorf("node%d: %s, %v, want %s", n, joined(got), err, want)
+		}
+	}
+	for _, c := range []struct {
+		network   string
+		length, n int
+		want      string
+	}{
+		{"10.0.0.0/8", 16, 3, "10.3.0.0/16"},
+		{"10.0.0.0/8", 26, 5, "10.0.1.64/26"},
+		{"10.0.255.0/8", 24, 258, "10.1.2.0/24"},
+		{"fd00::/48", 56, 2, "fd00:0:0:200::/56"},
+	} {
+		if got := nthSubnet(netip.MustParsePrefix(c.network), c.length, c.n); got.String() != c.want {
+			t.Errorf("subnet %d of length %d of %s is %s, want %s", c.n, c.length, c.network, got, c.want)
+		}
+	}
+}
+
+func TestReportText(t *testing.T) {
+	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	r := Report{
+		Name: "twill", Underlay: L2, Family: Dual, Backend: "vxlan", Store: Etcd,
+		Nodes: []NodeReport{
+			{Name: "node1", Underlay: []netip.Addr{addr("192.168.33.101"), addr("fd33::101")},
+				Subnets: []netip.Prefix{prefix("10.244.1.0/24"), prefix("fd00:244:0:1::/64")}, MTU: 1430, Agent: "twilld", State: "ready",
+				Pods: []PodReport{{"pod1", []netip.Addr{addr("10.244.1.2"), addr("fd00:244:0:1::2")}}}},
+			{Name: "node2", Underlay: []netip.Addr{addr("192.168.33.102"), addr("fd33::102")}, Agent: "flanneld", State: "ended",
+				Pods: []PodReport{{"pod1", []netip.Addr{addr("10.244.2.2"), addr("fd00:244:0:2::2")}}}},
+		},
+		Pings: []Ping{
+			{From: "node1/pod1", To: "node2/pod1", Addr: addr("10.244.2.2"), RTT: 120 * time.Microsecond},
+			{From: "node1/pod1", To: "node2/pod1", Addr: addr("fd00:244:0:2::2"), Error: "no reply"},
+			{From: "node2/pod1", To: "node1/pod1", Addr: addr("10.244.1.2"), RTT: 1300 * time.Microsecond},
+			{From: "node2/pod1", To: "node1/pod1", Addr: addr("fd00:244:0:1::2"), RTT: 90 * time.Microsecond},
+		},
+		Findings: []string{"node2: the agent is not ready, it is ended: see /run/twill/lab/twill/logs/node2.log",
+			"node1/pod1 → node2/pod1 (fd00:244:0:2::2): no reply"},
+	}
+	for name, write := range map[string]func(*strings.Builder) error{
+		"report.txt":  func(b *strings.Builder) error { return r.WriteText(b) },
+		"report.json": func(b *strings.Builder) error { return r.WriteJSON(b) },
+	} {
+		var b strings.Builder
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, b.String())
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; -update writes it. Got:\n%s", path, got)
+	}
+}
+
+func TestMissingProgramsAreASentence(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("TWILL_BIN_DIR", "")
+	if _, err := FindPrograms(); err == nil || !strings.Contains(err.Error(), "run `make build`") {
+		t.Errorf("got %v", err)
+	}
+	dir := t.TempDir()
+	t.Setenv("TWILL_BIN_DIR", dir)
+	for _, name := range []string{"twilld", "twill"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p, err := FindPrograms(); err != nil || p.Plugin != filepath.Join(dir, "twill") {
+		t.Errorf("got %+v, %v", p, err)
+	}
+}

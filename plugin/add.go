@@ -11,6 +11,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // adding is one ADD under way.
@@ -23,6 +26,9 @@ type adding struct {
 	grants []grant
 	routes []route
 	veth   veth
+	result *types100.Result
+
+	cniPath, cniArgs string
 }
 
 func add(ctx context.Context, args *skel.CmdArgs) error {
@@ -46,6 +52,9 @@ func begin(args *skel.CmdArgs) (*adding, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.fromEnvironment(args.Args); err != nil {
+		return nil, err
+	}
 	n, err := newNetwork(c)
 	if err != nil {
 		return nil, err
@@ -57,7 +66,7 @@ func begin(args *skel.CmdArgs) (*adding, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &adding{network: n, owner: owner{args.ContainerID, args.IfName}, pod: p}
+	a := &adding{network: n, owner: owner{args.ContainerID, args.IfName}, pod: p, cniPath: args.Path, cniArgs: args.Args}
 	if err := a.vacant(); err != nil {
 		p.close()
 		return nil, err
@@ -87,16 +96,21 @@ func (a *adding) steps() []step {
 		{do: a.reserve, undo: func() error { return free(a.storeDir(), a.owner, a.grants) }},
 		{do: a.findBridge}, // never undone: other pods may be on it already
 		{do: a.plug, undo: func() error { return deleteVeth(a.veth.host) }},
-		{do: a.hairpinOn},
+		{do: a.setPort},
 		{do: func(context.Context) error { return a.pod.configure(a.owner.dev, a.grants, a.routes) }},
+		{do: a.makeResult},
+		{do: a.addAddons, undo: a.undoAddons},
 		{do: a.print},
 	}
 }
 
 func (a *adding) reserve(ctx context.Context) (err error) {
-	a.grants, err = allocate(ctx, a.storeDir(), a.sets, a.owner)
+	a.grants, err = request{a.sets, a.wanted}.allocate(ctx, a.storeDir(), a.owner)
 	a.routes = a.podRoutes(a.grants)
 	a.veth = newVeth(a.owner, a.grants, a.mtu)
+	if a.mac != (netstate.MAC{}) {
+		a.veth.podMAC = a.mac
+	}
 	return err
 }
 
@@ -107,20 +121,21 @@ func (a *adding) findBridge(ctx context.Context) (err error) {
 
 func (a *adding) plug(context.Context) error { return a.veth.create(a.bridge.Index, int(a.pod.ns)) }
 
-func (a *adding) hairpinOn(context.Context) error {
-	if !a.hairpin {
+func (a *adding) setPort(context.Context) error {
+	return port{a.veth.host, a.hairpin, a.isolated, a.checkMAC}.set(a.veth.podMAC)
+}
+
+func (a *adding) undoAddons() error {
+	if len(a.addons()) == 0 {
 		return nil
 	}
-	return setHairpin(a.host, a.veth.host)
+	file := (&store{dir: a.storeDir()}).recordPath(a.owner)
+	return dropAddons(context.Background(), file, caller{a.owner, a.pod.path, a.cniPath, a.cniArgs}, nil)
 }
 
 // print is the last step: a runtime that is not there any more to read the result does not know of the pod.
 func (a *adding) print(context.Context) error {
-	r, err := a.result()
-	if err != nil {
-		return err
-	}
-	if err := types.PrintResult(r, a.version); err != nil {
+	if err := types.PrintResult(a.result, a.version); err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}
 	return nil

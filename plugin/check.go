@@ -18,7 +18,7 @@ import (
 )
 
 // check says what of the pod's network is not as ADD left it. What is there beyond that is another plugin's.
-func check(_ context.Context, args *skel.CmdArgs) error {
+func check(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func check(_ context.Context, args *skel.CmdArgs) error {
 	}
 	defer p.close()
 	o := owner{args.ContainerID, args.IfName}
-	want, err := c.wanted(prev, args)
+	want, err := c.expected(prev, args)
 	if err != nil {
 		return err
 	}
@@ -51,11 +51,11 @@ func check(_ context.Context, args *skel.CmdArgs) error {
 		return failure(types.ErrInternal, "the pod's network is not as ADD left it, delete the pod to get a new one: %s",
 			strings.ReplaceAll(strings.TrimSpace(plan.String()), "\n", "; "))
 	}
-	return nil
+	return c.checkAddons(ctx, caller{o, args.Netns, args.Path, args.Args})
 }
 
-// wanted is the state that prevResult and the config describe.
-func (c *config) wanted(prev *types100.Result, args *skel.CmdArgs) (netstate.State, error) {
+// expected is the state that prevResult and the config describe.
+func (c *config) expected(prev *types100.Result, args *skel.CmdArgs) (netstate.State, error) {
 	in := slices.IndexFunc(prev.Interfaces, func(i *types100.Interface) bool {
 		return i.Name == args.IfName && i.Sandbox != ""
 	})
@@ -64,8 +64,8 @@ func (c *config) wanted(prev *types100.Result, args *skel.CmdArgs) (netstate.Sta
 	}
 	s := netstate.NewState(podEnd{Name: args.IfName, MAC: prev.Interfaces[in].Mac, MTU: c.wantedMTU(prev.Interfaces[in]), Up: true})
 	for _, i := range prev.Interfaces {
-		if i.Sandbox == "" && i.Name != c.bridge {
-			s.Add(hostEnd{i.Name, c.bridge, c.wantedMTU(i), c.hairpin, true})
+		if i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") { // and not the bridge or another plugin's device
+			s.Add(hostEnd{i.Name, c.bridge, c.wantedMTU(i), c.hairpin, c.isolated, true})
 		}
 	}
 	var grants []grant

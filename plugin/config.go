@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // config is the network config, with every default filled in. It is Twill's own form and flannel's (delegate,
@@ -19,6 +21,8 @@ type config struct {
 	mtu            int // 0: what subnet.env says
 	hairpin        bool
 	defaultGateway bool
+	isolated       bool // the pod's port talks to the bridge only
+	checkMAC       bool // frames with another source address than the pod's are dropped
 	bridge         string
 	subnetFile     string
 	networksDir    string // host-local's directory; one folder a network
@@ -26,6 +30,11 @@ type config struct {
 	ranges         []rangeSet
 	routes         []route
 	dns            types.DNS
+	wanted         []netip.Addr // what this pod should get
+	mac            netstate.MAC // zero: it follows from the address
+	ports          []portMapping
+	bandwidth      bandwidth
+	portmap        map[string]json.RawMessage // settings that are passed to portmap
 	prevResult     json.RawMessage
 	attachments    json.RawMessage // nil: absent; "null": there are none
 	warnings       []string
@@ -45,6 +54,7 @@ func parseConfig(data []byte) (*config, error) {
 		c.delegate(f, raw)
 	}
 	c.settings(f)
+	c.runtime(f)
 	c.warnings = append(c.warnings, f.unknown()...)
 	if len(f.errs) > 0 {
 		return c, failure(types.ErrInvalidNetworkConfig, "%v", errors.Join(f.errs...))
@@ -67,7 +77,8 @@ func (c *config) frame(f *fields) {
 	}
 	c.prevResult = f.raw("prevResult")
 	c.attachments = f.take("cni.dev/valid-attachments")
-	for _, key := range []string{"capabilities", "runtimeConfig", "args", "cni.dev/attachments", "disableCheck", "disableGC"} {
+	f.get("portmap", "an object with settings for the portmap plugin", &c.portmap)
+	for _, key := range []string{"capabilities", "cni.dev/attachments", "disableCheck", "disableGC"} {
 		f.take(key)
 	}
 }
@@ -101,6 +112,8 @@ func (c *config) settings(f *fields) {
 	}
 	f.get("hairpinMode", "true or false", &c.hairpin)
 	f.get("isDefaultGateway", "true or false", &c.defaultGateway)
+	f.get("portIsolation", "true or false", &c.isolated)
+	f.get("macspoofchk", "true or false", &c.checkMAC)
 	f.take("isGateway") // the bridge always has the gateway's address
 	f.take("forceAddress")
 	if f.get("ipMasq", "true or false", &masq) && masq {
@@ -130,7 +143,7 @@ func (c *config) ipam(f *fields, raw json.RawMessage) {
 		c.takeRoutes(i, raw)
 	}
 	if raw := i.raw("ranges"); raw != nil {
-		c.takeRanges(i, raw)
+		c.takeRanges(i, "ranges", raw)
 	}
 	f.errs = append(f.errs, i.errs...)
 	c.warnings = append(c.warnings, i.unknown()...)
@@ -155,13 +168,13 @@ func (c *config) takeRoutes(f *fields, raw json.RawMessage) {
 	}
 }
 
-func (c *config) takeRanges(f *fields, raw json.RawMessage) {
+func (c *config) takeRanges(f *fields, key string, raw json.RawMessage) {
 	var sets [][]struct {
 		Subnet                        netip.Prefix
 		RangeStart, RangeEnd, Gateway netip.Addr
 	}
 	if json.Unmarshal(raw, &sets) != nil {
-		f.bad("ranges", raw, `a list of lists of {"subnet", "rangeStart", "rangeEnd", "gateway"}`)
+		f.bad(key, raw, `a list of lists of {"subnet", "rangeStart", "rangeEnd", "gateway"}`)
 		return
 	}
 	c.ranges = nil
@@ -170,7 +183,7 @@ func (c *config) takeRanges(f *fields, raw json.RawMessage) {
 		for _, r := range set {
 			rng, err := newRange(r.Subnet, r.RangeStart, r.RangeEnd, r.Gateway)
 			if err != nil {
-				f.errs = append(f.errs, fmt.Errorf("%sranges: %w", f.path, err))
+				f.errs = append(f.errs, fmt.Errorf("%s%s: %w", f.path, key, err))
 				continue
 			}
 			rs = append(rs, rng)

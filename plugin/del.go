@@ -23,9 +23,14 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 		deleteInPod(args.Netns, args.IfName),
 		c.forgetFlannel(o.container),
 	)
+	rules := dropAddons(ctx, (&store{dir: c.storeDir()}).recordPath(o),
+		caller{o, args.Netns, args.Path, args.Args}, c.addons())
 	var refused *types.Error
 	if errors.As(err, &refused) { // the node's own namespace: somebody mixed things up, touch nothing more
 		return err
+	}
+	if rules != nil { // which may lead to the addresses
+		return errors.Join(err, rules)
 	}
 	if released := releaseAll(ctx, c.storeDir(), o, c.addresses()); released != nil {
 		err = errors.Join(err, fmt.Errorf("release the addresses of %s: %w", o.container, released))

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -167,6 +168,12 @@ func TestGC(t *testing.T) {
 	if got := fmt.Sprint(n.reserved()); got != fmt.Sprint(map[string]string{"10.244.1.3": "b\r\neth0", "fd00:10:244:1::3": "b\r\neth0"}) {
 		t.Fatalf("reservations %s, want those of b", got)
 	}
+	pod := newNamespace(t)
+	n.must("ADD", "d", pod, n.config(runtimeConfig(hostPort)))
+	remove(t, filepath.Join(n.storeDir(), "10.244.1.5")) // only the rules and the index are left of it
 	gc(map[string]any{"cni.dev/valid-attachments": nil})
-	n.mustBeClean()
+	n.mustBeClean(pod)
+	if left := rules(t, n.ns); strings.Contains(left, "CNI-DN-") {
+		t.Errorf("rules are left:\n%s", left)
+	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -30,20 +28,11 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 		keep[owner{v.ContainerID, v.IfName}] = true
 		keep[owner{v.ContainerID, ""}] = true // host-local's old form
 	}
-	return c.sweep(ctx, keep)
-}
-
-func (c *config) sweep(ctx context.Context, keep map[owner]bool) error {
-	leftover := map[owner][]netip.Addr{}
-	err := (&store{dir: c.storeDir()}).each(func(a netip.Addr, content []byte) {
-		if o := parseOwner(content); len(content) > 0 && !keep[o] {
-			leftover[o] = append(leftover[o], a)
-		}
-	})
+	holdings, err := Holdings(c.storeDir())
 	errs := []error{err}
-	for o, addrs := range leftover {
-		if err := errors.Join(deleteVeth(hostName(o)), releaseAll(ctx, c.storeDir(), o, addrs)); err != nil {
-			errs = append(errs, fmt.Errorf("remove what %s left: %w", o.container, err))
+	for _, h := range holdings {
+		if !keep[owner{h.Container, h.Dev}] {
+			errs = append(errs, h.Remove(ctx, c.storeDir(), args.Path))
 		}
 	}
 	return errors.Join(errs...)

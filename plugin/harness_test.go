@@ -22,7 +22,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// binaries is where TestMain puts twill and upstream's host-local.
+// binaries is where TestMain puts twill and the upstream plugins that tests use.
 var binaries string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -39,6 +39,8 @@ func testMain(m *testing.M) int {
 	for name, pkg := range map[string]string{
 		"twill":      "github.com/twill-net/twill/cmd/twill",
 		"host-local": "github.com/containernetworking/plugins/plugins/ipam/host-local",
+		"portmap":    "github.com/containernetworking/plugins/plugins/meta/portmap",
+		"bandwidth":  "github.com/containernetworking/plugins/plugins/meta/bandwidth",
 	} {
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -146,6 +148,8 @@ type node struct {
 	t   testing.TB
 	ns  string
 	dir string
+
+	args, path string // CNI_ARGS, and CNI_PATH if it is not where the binaries are
 }
 
 func newNode(t testing.TB, env string) *node {
@@ -185,7 +189,8 @@ type reply struct {
 
 func (n *node) command(cmd, id, pod string, conf []byte) *exec.Cmd {
 	c := exec.Command(filepath.Join(binaries, "twill"))
-	c.Env = []string{"CNI_COMMAND=" + cmd, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + binaries}
+	c.Env = []string{"CNI_COMMAND=" + cmd, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_ARGS=" + n.args,
+		"CNI_PATH=" + state(n.path != "", n.path, binaries), "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
 	c.Stdin = bytes.NewReader(conf)
 	return c
 }
@@ -244,8 +249,15 @@ func (n *node) reserved() map[string]string {
 	n.t.Helper()
 	all := map[string]string{}
 	entries, _ := os.ReadDir(n.storeDir())
+	index, _ := os.ReadDir(filepath.Join(n.storeDir(), indexDir))
+	for _, e := range index {
+		var stat unix.Stat_t
+		if err := unix.Stat(filepath.Join(n.storeDir(), indexDir, e.Name()), &stat); err == nil && stat.Nlink == 1 {
+			all[indexDir+"/"+e.Name()] = "of no address"
+		}
+	}
 	for _, e := range entries {
-		if e.Name() == "lock" || strings.HasPrefix(e.Name(), "last_reserved_ip.") {
+		if e.Name() == "lock" || e.IsDir() || strings.HasPrefix(e.Name(), "last_reserved_ip.") {
 			continue
 		}
 		content, err := os.ReadFile(filepath.Join(n.storeDir(), e.Name()))

@@ -54,7 +54,7 @@ func TestSameAddressesAsHostLocal(t *testing.T) {
 		for i := range 40 {
 			id := fmt.Sprint("pod", i)
 			want, errWant := theirs.Get(id, "eth0", nil)
-			got, errGot := allocate(context.Background(), dir, sets, owner{id, "eth0"})
+			got, errGot := request{sets: sets}.allocate(context.Background(), dir, owner{id, "eth0"})
 			if (errWant == nil) != (errGot == nil) {
 				t.Fatalf("%s, %s: host-local says %v, we say %v", subnet, id, errWant, errGot)
 			}
@@ -88,7 +88,7 @@ func TestOneDirectoryWithHostLocal(t *testing.T) {
 			if err != nil || addrOf(got.Address.IP) != want {
 				t.Fatalf("host-local gave %v, %v; want %s", got, err, want)
 			}
-		} else if got, err := allocate(context.Background(), dir, sets, owner{id, "eth0"}); err != nil || got[0].prefix.Addr() != want {
+		} else if got, err := (request{sets: sets}).allocate(context.Background(), dir, owner{id, "eth0"}); err != nil || got[0].prefix.Addr() != want {
 			t.Fatalf("we gave %v, %v; want %s", got, err, want)
 		}
 	}
@@ -116,7 +116,9 @@ func mustHoldOnly(t *testing.T, dir string, names ...string) {
 	}
 	var got []string
 	for _, e := range entries {
-		got = append(got, e.Name())
+		if e.Name() != indexDir {
+			got = append(got, e.Name())
+		}
 	}
 	if fmt.Sprint(got) != fmt.Sprint(names) {
 		t.Errorf("%s holds %s, want %s", dir, got, names)
@@ -141,7 +143,7 @@ func TestParallelWithHostLocal(t *testing.T) {
 	for i := range each {
 		wg.Go(func() { saw(addresses(t, hostLocal(t, "ADD", base, fmt.Sprint("theirs", i)))[0]) })
 		wg.Go(func() {
-			got, err := allocate(context.Background(), dir, sets, owner{fmt.Sprint("ours", i), "eth0"})
+			got, err := request{sets: sets}.allocate(context.Background(), dir, owner{fmt.Sprint("ours", i), "eth0"})
 			if err != nil {
 				t.Error(err)
 				return
@@ -179,35 +181,84 @@ func hostLocal(t *testing.T, cmd, dataDir, id string) []byte {
 // TestEmptyFile holds that a reservation whose writer died before it wrote is handed out again.
 func TestEmptyFile(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"10.244.1.2", ".twill"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(filepath.Join(dir, "10.244.1.2"), nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	got, err := allocate(context.Background(), dir, []rangeSet{{mustRange(t, "10.244.1.0/24")}}, owner{"a", "eth0"})
+	got, err := request{sets: []rangeSet{{mustRange(t, "10.244.1.0/24")}}}.allocate(context.Background(), dir, owner{"a", "eth0"})
 	if err != nil || got[0].prefix != prefix("10.244.1.2/24") {
 		t.Errorf("got %v, %v; want 10.244.1.2/24", got, err)
 	}
 	mustHoldOnly(t, dir, "10.244.1.2", "last_reserved_ip.0", "lock")
 }
 
-// TestCrashBetweenLinkAndRemove holds that a temporary file which is linked to a reservation already does not
-// carry the next pod's name into it.
-func TestCrashBetweenLinkAndRemove(t *testing.T) {
+// TestCrashOfADraft holds that what a process leaves when it is killed between writing its draft and linking it to
+// an address is neither in the way of its pod's next ADD nor of other pods.
+func TestCrashOfADraft(t *testing.T) {
 	dir := t.TempDir()
-	sets := []rangeSet{{mustRange(t, "10.244.1.0/24")}}
-	if _, err := allocate(context.Background(), dir, sets, owner{"a", "eth0"}); err != nil {
+	s := &store{dir: dir}
+	a, b := owner{"a", "eth0"}, owner{"b", "eth0"}
+	if _, err := s.draft(a, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Link(filepath.Join(dir, "10.244.1.2"), filepath.Join(dir, ".twill")); err != nil {
+	want := map[owner]string{b: "10.244.1.2/24", a: "10.244.1.3/24"}
+	for _, o := range []owner{b, a} {
+		got, err := request{sets: []rangeSet{{mustRange(t, "10.244.1.0/24")}}}.allocate(context.Background(), dir, o)
+		if err != nil || got[0].prefix != prefix(want[o]) {
+			t.Fatalf("%s got %v, %v; want %s", o.container, got, err, want[o])
+		}
+	}
+	if content, err := os.ReadFile(s.path(prefix("10.244.1.2/24").Addr())); string(content) != b.String() {
+		t.Errorf("10.244.1.2 is of %q, %v; want b's", content, err)
+	}
+}
+
+// TestIndex holds that DEL without prevResult gives back all that an owner has, whether the index knows of it or
+// not, opens no file that the index knows, and leaves nothing behind in either directory.
+func TestIndex(t *testing.T) {
+	base := t.TempDir()
+	theirs, dir := upstream(t, base, "cbr0", "10.244.1.0/24"), filepath.Join(base, "cbr0")
+	ctx, both := context.Background(), request{sets: []rangeSet{{mustRange(t, "10.244.1.0/24")}, {mustRange(t, "fd00::/120")}}}
+	for _, id := range []string{"a", "b"} {
+		if _, err := both.allocate(ctx, dir, owner{id, "eth0"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := theirs.Get(id, "net1", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := both.allocate(ctx, dir, owner{"a", "eth0"}); err == nil {
+		t.Error("a second address for one interface was given out")
+	}
+	// What the index knows is not read: content that is a's does not make b's file a's.
+	if err := os.WriteFile(filepath.Join(dir, "10.244.1.4"), []byte("a\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := allocate(context.Background(), dir, sets, owner{"b", "eth0"}); err != nil {
+	if err := releaseAll(ctx, dir, owner{"a", "eth0"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if content, err := os.ReadFile(filepath.Join(dir, "10.244.1.2")); string(content) != "a\r\neth0" {
-		t.Errorf("10.244.1.2 is of %q, %v; want a's", content, err)
+	mustHoldOnly(t, dir, "10.244.1.3", "10.244.1.4", "10.244.1.5", "fd00::3", "last_reserved_ip.0", "last_reserved_ip.1", "lock")
+	mustHoldOnly(t, filepath.Join(dir, indexDir), indexName(owner{"b", "eth0"})+"0", indexName(owner{"b", "eth0"})+"1")
+	if err := theirs.Release("b", "net1"); err != nil {
+		t.Fatal(err)
 	}
+	if err := releaseAll(ctx, dir, owner{"a", "net1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	mustHoldOnly(t, dir, "10.244.1.4", "fd00::3", "last_reserved_ip.0", "last_reserved_ip.1", "lock")
+}
+
+// TestHostLocalCleansTheIndex holds that a DEL by host-local, after a node went back to flannel, leaves nothing.
+func TestHostLocalCleansTheIndex(t *testing.T) {
+	base := t.TempDir()
+	theirs, dir := upstream(t, base, "cbr0", "10.244.1.0/24"), filepath.Join(base, "cbr0")
+	if _, err := (request{sets: []rangeSet{{mustRange(t, "10.244.1.0/24")}}}).allocate(context.Background(), dir, owner{"a", "eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := theirs.Release("a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	mustHoldOnly(t, dir, "last_reserved_ip.0", "lock")
+	mustHoldOnly(t, filepath.Join(dir, indexDir))
 }
 
 // TestOldForm holds host-local's rule for files with only a container id: they count where there is none of the

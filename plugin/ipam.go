@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 	"slices"
@@ -17,51 +18,105 @@ type grant struct {
 	gateway netip.Addr
 }
 
+// request is what allocate is asked for: an address of every range set, of those in wanted where they are in it.
+type request struct {
+	sets   []rangeSet
+	wanted []netip.Addr
+}
+
 // allocate reserves one address of every range set for o, or none.
-func allocate(ctx context.Context, dir string, sets []rangeSet, o owner) ([]grant, error) {
+func (r request) allocate(ctx context.Context, dir string, o owner) ([]grant, error) {
+	wanted, err := r.assign()
+	if err != nil {
+		return nil, err
+	}
 	s, err := lockStore(ctx, dir)
 	if err != nil {
 		return nil, failure(types.ErrIOFailure, "reserve an address: %v", err)
 	}
 	defer s.close()
 	var grants []grant
-	for i, set := range sets {
-		g, err := s.take(ctx, i, set, o)
+	for i, set := range r.sets {
+		g, err := s.take(ctx, i, set.candidates(s.last(i), wanted[i]), o)
 		if err != nil {
-			return nil, errors.Join(err, s.giveBack(o, grants))
+			return nil, withRollback(err, s.giveBack(o, grants))
+		}
+		if !g.prefix.IsValid() {
+			return nil, withRollback(r.noneFree(ctx, i, wanted[i], dir), s.giveBack(o, grants))
 		}
 		grants = append(grants, g)
 	}
 	return grants, nil
 }
 
-// take reserves the next free address of range set i.
-func (s *store) take(ctx context.Context, i int, set rangeSet, o owner) (g grant, err error) {
-	tried := 0
-	set.next(s.last(i), func(r addrRange, a netip.Addr) bool {
-		tried++
-		free := false
-		if free, err = s.reserve(o, a); free {
-			g = grant{r.prefix(a), r.gateway}
+// assign gives each wanted address to the range set that it is in.
+func (r request) assign() (map[int]netip.Addr, error) {
+	wanted := map[int]netip.Addr{}
+	for _, a := range r.wanted {
+		i := slices.IndexFunc(r.sets, func(s rangeSet) bool { return s.offers(a) })
+		if i < 0 {
+			return nil, failure(types.ErrInvalidNetworkConfig, "address %s was asked for: want one of %s", a, setsText(r.sets))
 		}
-		return free || err != nil || ctx.Err() != nil
-	})
-	switch {
-	case err != nil:
-		return grant{}, failure(types.ErrIOFailure, "reserve an address in %s: %v", s.dir, err)
-	case g.prefix.IsValid():
-		// Without it the round only begins again at the start: never a reason to refuse a pod.
-		_ = s.setLast(i, g.prefix.Addr())
-		return g, nil
-	case ctx.Err() != nil:
-		return grant{}, errors.New("stopped by a signal before an address was free")
+		if other, taken := wanted[i]; taken {
+			return nil, failure(types.ErrInvalidNetworkConfig, "addresses %s and %s were asked for: want at most one of %s", other, a, r.sets[i])
+		}
+		wanted[i] = a
 	}
-	return grant{}, full(set, tried, s.dir)
+	return wanted, nil
 }
 
-func full(set rangeSet, tried int, dir string) error {
+// noneFree is why set i gave nothing.
+func (r request) noneFree(ctx context.Context, i int, wanted netip.Addr, dir string) error {
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("stopped by a signal before an address was free")
+	case wanted.IsValid():
+		return failure(types.ErrTryAgainLater, "address %s was asked for and is reserved in %s: "+
+			"remove the pod that has it or ask for another", wanted, dir)
+	}
+	count := 0
+	r.sets[i].next(netip.Addr{}, func(addrRange, netip.Addr) bool { count++; return false })
 	return failure(types.ErrTryAgainLater, "all %d addresses of %s are reserved in %s: "+
-		"remove pods from this node or give its lease a larger subnet", tried, set, dir)
+		"remove pods from this node or give its lease a larger subnet", count, r.sets[i], dir)
+}
+
+// take reserves the first of the candidates that is free, and gives no grant if there is none.
+func (s *store) take(ctx context.Context, i int, candidates iter.Seq2[addrRange, netip.Addr], o owner) (grant, error) {
+	draft, err := s.draft(o, i)
+	if err != nil {
+		return grant{}, storeFailure(s.dir, err)
+	}
+	for r, a := range candidates {
+		free, err := s.reserve(draft, a)
+		if err != nil {
+			return grant{}, withRollback(storeFailure(s.dir, err), absent(os.Remove(draft)))
+		}
+		if free {
+			// Without it the round only begins again at the start: never a reason to refuse a pod.
+			_ = s.setLast(i, a)
+			return grant{r.prefix(a), r.gateway}, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return grant{}, absent(os.Remove(draft))
+}
+
+func storeFailure(dir string, err error) error {
+	var coded *types.Error
+	if errors.As(err, &coded) {
+		return err
+	}
+	return failure(types.ErrIOFailure, "reserve an address in %s: %v", dir, err)
+}
+
+func setsText(sets []rangeSet) string {
+	text := ""
+	for i, s := range sets {
+		text += state(i > 0, ", ", "") + s.String()
+	}
+	return text
 }
 
 func (s rangeSet) String() string {
@@ -81,7 +136,7 @@ func (s *store) giveBack(o owner, grants []grant) error {
 		_, err := s.release(o, g.prefix.Addr())
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.undraft(o, len(grants)))...)
 }
 
 // free takes grants back under the lock, even after a signal.
@@ -95,17 +150,18 @@ func free(dir string, o owner, grants []grant) error {
 }
 
 // releaseAll gives back whatever o has. known are addresses that it probably has: when it had them all there is
-// nothing more to look for. Without them every file is read, first without the lock, so that the usual second
-// DEL of a pod never waits for anybody.
+// nothing more to look for. Otherwise the index is asked, first without the lock, so that the usual second DEL of a
+// pod never waits for anybody.
 func releaseAll(ctx context.Context, dir string, o owner, known []netip.Addr) error {
-	found := owned(dir, o, known)
+	found, searched := owned(dir, o, known), false
 	if len(known) == 0 || len(found) < len(known) {
 		var err error
-		if found, err = search(dir, o); err != nil {
+		if found, err = (&store{dir: dir}).search(o); err != nil {
 			return err
 		}
+		searched = true
 	}
-	if len(found) == 0 {
+	if _, err := os.Lstat((&store{dir: dir}).indexPath(o, 0)); len(found) == 0 && err != nil {
 		return nil
 	}
 	s, err := lockStore(ctx, dir)
@@ -118,6 +174,10 @@ func releaseAll(ctx context.Context, dir string, o owner, known []netip.Addr) er
 		_, err := s.release(o, a)
 		errs = append(errs, err)
 	}
+	errs = append(errs, s.undraft(o, -1))
+	if searched {
+		errs = append(errs, s.forgetIndex(o))
+	}
 	return errors.Join(errs...)
 }
 
@@ -128,23 +188,4 @@ func owned(dir string, o owner, addrs []netip.Addr) []netip.Addr {
 		content, err := os.ReadFile(s.path(a))
 		return err != nil || !o.owns(content)
 	})
-}
-
-// search is every address that o has. Files of the old form, with the container id only, count where there is
-// none of the new form: that is host-local's rule.
-func search(dir string, o owner) ([]netip.Addr, error) {
-	var exact, old []netip.Addr
-	err := (&store{dir: dir}).each(func(a netip.Addr, content []byte) {
-		switch in := parseOwner(content); {
-		case !o.owns(content):
-		case in.dev == "":
-			old = append(old, a)
-		default:
-			exact = append(exact, a)
-		}
-	})
-	if len(exact) > 0 {
-		return exact, err
-	}
-	return old, err
 }

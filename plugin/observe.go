@@ -33,6 +33,7 @@ type hostEnd struct {
 	Master  string
 	MTU     int
 	Hairpin bool
+	Alone   bool // isolated: it talks to the bridge, not to other isolated ports
 	Up      bool
 }
 
@@ -40,8 +41,8 @@ type hostEnd struct {
 func (l hostEnd) Key() netstate.Key { return netstate.Key{Kind: netstate.KindLink, Name: l.Name} }
 
 func (l hostEnd) String() string {
-	return fmt.Sprintf("link %s master %s mtu %d%s%s", l.Name, state(l.Master != "", l.Master, "none"), l.MTU,
-		state(l.Hairpin, " hairpin on", " hairpin off"), state(l.Up, " up", " down"))
+	return fmt.Sprintf("link %s master %s mtu %d%s%s%s", l.Name, state(l.Master != "", l.Master, "none"), l.MTU,
+		state(l.Hairpin, " hairpin on", " hairpin off"), state(l.Alone, " isolated on", ""), state(l.Up, " up", " down"))
 }
 
 // reservation is an address's file in the store, as a netstate object.
@@ -136,7 +137,7 @@ func observeHostEnd(nl *netlink.Handle, want hostEnd) (netstate.Object, error) {
 		return nil, err
 	}
 	port, err := dump(func() (netlink.Protinfo, error) { return nl.LinkGetProtinfo(link) })
-	h.Master, h.Hairpin = master.Attrs().Name, port.Hairpin
+	h.Master, h.Hairpin, h.Alone = master.Attrs().Name, port.Hairpin, port.Isolated
 	return h, err
 }
 

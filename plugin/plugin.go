@@ -33,8 +33,8 @@ func Main() int {
 // standard output must come as an error and not as a deadly SIGPIPE for the same reason.
 func guard(command func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-		defer stop()
+		// Never stopped: a signal that comes after the result was written must not make a failure of a success.
+		ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 		signal.Ignore(syscall.SIGPIPE)
 		defer func() {
 			if r := recover(); r != nil {

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 )
 
@@ -91,4 +92,21 @@ func (s rangeSet) after(i int, a netip.Addr) (int, netip.Addr) {
 	}
 	i = (i + 1) % len(s)
 	return i, s[i].first
+}
+
+// candidates are the addresses to try: the wanted one if it is valid, else all, beginning after last.
+func (s rangeSet) candidates(last, wanted netip.Addr) iter.Seq2[addrRange, netip.Addr] {
+	return func(yield func(addrRange, netip.Addr) bool) {
+		if wanted.IsValid() {
+			yield(s[s.find(wanted)], wanted)
+			return
+		}
+		s.next(last, func(r addrRange, a netip.Addr) bool { return !yield(r, a) })
+	}
+}
+
+// offers says whether a pod can have a from the set.
+func (s rangeSet) offers(a netip.Addr) bool {
+	i := s.find(a)
+	return i >= 0 && a != s[i].gateway
 }

@@ -1,6 +1,9 @@
 package plugin
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 
@@ -9,11 +12,11 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// result is what ADD tells the runtime, after what earlier plugins of the chain told it.
-func (a *adding) result() (*types100.Result, error) {
+// makeResult is what ADD tells the runtime, after what earlier plugins of the chain told it.
+func (a *adding) makeResult(context.Context) error {
 	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	if prev, err := a.previous(); err != nil {
-		return nil, err
+		return err
 	} else if prev != nil {
 		r = prev
 	}
@@ -31,7 +34,30 @@ func (a *adding) result() (*types100.Result, error) {
 	if !a.dns.IsEmpty() {
 		r.DNS = a.dns
 	}
-	return r, nil
+	a.result = r
+	return nil
+}
+
+// printable is the result so far, in the config's version.
+func (a *adding) printable() (json.RawMessage, error) {
+	r, err := a.result.GetAsVersion(a.version)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if err := r.PrintTo(&b); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// takeResult makes what another plugin printed the result.
+func (a *adding) takeResult(printed []byte) error {
+	r, err := version.NewResult(a.version, printed)
+	if err == nil {
+		a.result, err = types100.NewResultFromResult(r)
+	}
+	return err
 }
 
 // previous is the config's prevResult, nil if there is none.

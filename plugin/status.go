@@ -4,26 +4,68 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// status says whether an ADD would succeed now; if not, the error has code 50.
+// status says whether an ADD would succeed now and give a working network. If not, the error has code 50, or 51
+// when the pods that are there are cut off too.
 func status(_ context.Context, args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
 		return err
 	}
 	n, err := newNetwork(c)
-	var e *types.Error
-	if errors.As(err, &e) && e.Code == types.ErrTryAgainLater {
-		return failure(types.ErrPluginNotAvailable, "%s", e.Msg)
+	if err == nil {
+		err = n.room()
 	}
-	if err != nil {
+	var e *types.Error
+	if err != nil && (!errors.As(err, &e) || e.Code != types.ErrTryAgainLater && e.Code != types.ErrPluginNotAvailable) {
 		return err
 	}
-	return n.room()
+	cut := c.cutOff(n)
+	switch {
+	case cut != "":
+		return failure(types.ErrLimitedConnectivity, "%s; the agent (twilld) mends it, look at its log", cut)
+	case e != nil:
+		return failure(types.ErrPluginNotAvailable, "%s", e.Msg)
+	}
+	return nil
+}
+
+// cutOff is why pods that are plugged into the bridge have no network now, empty if they have. A bridge that is
+// not there yet is no reason: there are no pods on it, and ADD makes it. n is nil where there is no lease.
+func (c *config) cutOff(n *network) string {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return ""
+	}
+	defer nl.Close()
+	link, err := findLink(nl, c.bridge)
+	if link == nil || err != nil {
+		return ""
+	}
+	if link.Attrs().Flags&unix.IFF_UP == 0 {
+		return c.bridge + " is down"
+	}
+	if n == nil {
+		return ""
+	}
+	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return ""
+	}
+	for _, g := range n.gateways() {
+		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return prefixOf(a.IPNet) == g }) {
+			return c.bridge + " does not have the pods' gateway address " + g.String()
+		}
+	}
+	return ""
 }
 
 // room is an error when some range set has no free address, and says how full it is.

@@ -17,7 +17,7 @@ import (
 
 // store is one network's reservations on disk, in the format of host-local: one file for each address, named
 // after it, with the container id, CR LF and the interface's name in it; last_reserved_ip.<range index>; and
-// lock, on which whoever changes something holds a flock.
+// lock, on which whoever changes something holds a flock. The directory indexDir in it is our own.
 type store struct {
 	dir  string
 	lock *os.File // nil: not locked, reading only
@@ -84,24 +84,14 @@ func (s *store) close() { _ = s.lock.Close() }
 
 func (s *store) path(a netip.Addr) string { return filepath.Join(s.dir, a.String()) }
 
-// reserve takes a for o and says whether it was free. The file appears with its content or not at all: the
-// content is written elsewhere and linked. An empty file is what host-local leaves when it dies between
-// creating and writing; under the lock nobody is about to write it, so it is free.
-func (s *store) reserve(o owner, a netip.Addr) (bool, error) {
-	if _, err := os.Lstat(s.path(a)); err == nil && !s.reclaim(a) {
-		return false, nil
-	}
-	temp := filepath.Join(s.dir, ".twill")
-	// A leftover can be linked to somebody's reservation already: never write into it.
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	if err := writeNew(temp, o.String()); err != nil {
-		return false, errors.Join(err, absent(os.Remove(temp)))
-	}
-	err := os.Link(temp, s.path(a))
-	if err2 := os.Remove(temp); err == nil && err2 != nil {
-		return false, errors.Join(err2, os.Remove(s.path(a)))
+// reserve takes a for the owner in draft and says whether it was free. The file appears with its content or not
+// at all, because it is a new name for a whole one. An empty file is what host-local leaves when it dies between
+// creating and writing (and what a power loss can leave of any young file); under the lock nobody is about to
+// write it, so it is free.
+func (s *store) reserve(draft string, a netip.Addr) (bool, error) {
+	err := os.Link(draft, s.path(a))
+	if errors.Is(err, fs.ErrExist) && s.reclaim(a) {
+		err = os.Link(draft, s.path(a))
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
@@ -152,26 +142,32 @@ func (s *store) release(o owner, a netip.Addr) (bool, error) {
 	return err == nil, err
 }
 
-// each calls f with every reservation, in no order; content is only good until f returns. It reads all the files
-// (ADD never does), with the fewest system calls: a DEL without prevResult waits for it.
+// each calls f with every reservation, in no order; content is only good until f returns. It reads all the files,
+// which ADD and DEL never do.
 func (s *store) each(f func(a netip.Addr, content []byte)) error {
+	var all []netip.Addr
+	err := entries(s.dir, func(_ uint64, name string) {
+		if a, err := netip.ParseAddr(name); err == nil {
+			all = append(all, a)
+		}
+	})
+	return errors.Join(err, s.read(all, f))
+}
+
+// read calls f with those reservations, with the fewest system calls.
+func (s *store) read(all []netip.Addr, f func(a netip.Addr, content []byte)) error {
+	if len(all) == 0 {
+		return nil
+	}
 	dir, err := os.Open(s.dir)
 	if err != nil {
 		return absent(err)
 	}
 	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
 	var errs []error
 	buf := make([]byte, 4096)
-	for _, name := range names {
-		a, err := netip.ParseAddr(name)
-		if err != nil {
-			continue
-		}
-		n, err := readAt(int(dir.Fd()), name, buf)
+	for _, a := range all {
+		n, err := readAt(int(dir.Fd()), a.String(), buf)
 		if err != nil {
 			errs = append(errs, absent(fmt.Errorf("read %s: %w", s.path(a), err)))
 			continue

@@ -94,18 +94,6 @@ func deleteVeth(name string) error {
 
 func gone(err error) bool { return errors.Is(err, unix.ENODEV) }
 
-// setHairpin lets the bridge send a pod's packets back to it: a pod that calls a service and is chosen itself.
-func setHairpin(nl *netlink.Handle, host string) error {
-	link, err := nl.LinkByName(host)
-	if err == nil {
-		err = nl.LinkSetHairpin(link, true)
-	}
-	if err != nil {
-		return fmt.Errorf("set hairpin on %s: %w", host, err)
-	}
-	return nil
-}
-
 // configure gives the pod's end its addresses and routes.
 func (p *pod) configure(dev string, grants []grant, routes []route) error {
 	link, err := p.nl.LinkByName(dev)

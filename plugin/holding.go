@@ -1,0 +1,92 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Holding is everything that the store of one network holds for one interface of a pod.
+type Holding struct {
+	Container, Dev string
+	Addrs          []netip.Addr // none: all there is was left by a killed process
+	Since          time.Time    // when the newest of it was written
+}
+
+// Holdings reads the store at dir, which is host-local's data directory joined with the network's name. It may be
+// missing. What it could read is returned with an error too.
+func Holdings(dir string) ([]Holding, error) {
+	h := holdings{}
+	s := &store{dir: dir}
+	err := s.each(func(a netip.Addr, content []byte) {
+		if len(content) > 0 { // an empty file is free
+			one := h.of(parseOwner(content), s.path(a))
+			one.Addrs = append(one.Addrs, a)
+		}
+	})
+	index := filepath.Join(dir, indexDir)
+	err = errors.Join(err, entries(index, func(_ uint64, name string) {
+		path := filepath.Join(index, name)
+		content, err := os.ReadFile(path)
+		if err != nil || name == "." || name == ".." {
+			return
+		}
+		if !isIndexName(name) {
+			var r record
+			if json.Unmarshal(content, &r) != nil {
+				return
+			}
+			content = []byte(owner{r.Container, r.Dev}.String())
+		}
+		if len(content) > 0 {
+			h.of(parseOwner(content), path)
+		}
+	}))
+	all := make([]Holding, 0, len(h))
+	for _, one := range h {
+		all = append(all, *one)
+	}
+	return all, err
+}
+
+// holdings is them by owner.
+type holdings map[owner]*Holding
+
+func (h holdings) of(o owner, file string) *Holding {
+	one := h[o]
+	if one == nil {
+		one = &Holding{Container: o.container, Dev: o.dev}
+		h[o] = one
+	}
+	if info, err := os.Lstat(file); err == nil && info.ModTime().After(one.Since) {
+		one.Since = info.ModTime()
+	}
+	return one
+}
+
+// HostEnd is the name of the host's end of the veth pair, if this plugin made it: while it exists, so does the
+// pod's network namespace.
+func (h Holding) HostEnd() string { return hostName(owner{h.Container, h.Dev}) }
+
+// Remove takes it all away as DEL does: the veth pair, what portmap and bandwidth did (they are looked for in
+// cniPath), and the reservations in dir that are still this owner's.
+func (h Holding) Remove(ctx context.Context, dir, cniPath string) error {
+	o := owner{h.Container, h.Dev}
+	err := deleteVeth(hostName(o))
+	if err == nil {
+		err = dropAddons(ctx, (&store{dir: dir}).recordPath(o), caller{owner: o, path: cniPath}, nil)
+	}
+	if err == nil {
+		err = releaseAll(ctx, dir, o, h.Addrs)
+	}
+	if err != nil {
+		return fmt.Errorf("remove what %s left in %s: %w", strings.TrimSpace(h.Container+" "+h.Dev), dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// Options says where etcd is and what the Store may do there. Only Endpoints is needed.
+type Options struct {
+	Endpoints []string // URLs such as http://127.0.0.1:2379
+	Prefix    string   // of all keys; default /coreos.com/network
+
+	// TLS: a CA alone is enough to trust an https endpoint; without one the system's CAs are trusted.
+	KeyFile, CertFile, CAFile string
+	Username, Password        string
+
+	RenewMargin time.Duration // how long before its end the lease is renewed; default 60 min, less than 24 h
+	Pools       []subnet.Pool // what subnets come from; default: as <prefix>/config says at the first Acquire
+	Report      func(error)   // is told of every outage, from any goroutine; may be nil
+}
+
+const (
+	defaultPrefix = "/coreos.com/network"
+	defaultMargin = 60 * time.Minute
+	leaseTTL      = 24 * time.Hour // flannel's
+	callTimeout   = 5 * time.Second
+)
+
+func (o Options) check() error {
+	if len(o.Endpoints) == 0 {
+		return errors.New("etcd-endpoints is empty: want a URL such as http://127.0.0.1:2379")
+	}
+	for _, e := range o.Endpoints {
+		u, err := url.Parse(e)
+		if err != nil {
+			// The parser's own error repeats the text, which may hold a password.
+			return errors.New("an etcd endpoint is not a URL: want one such as http://127.0.0.1:2379")
+		}
+		if u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+			return fmt.Errorf("etcd endpoint %s: want a URL such as http://127.0.0.1:2379, and a user in etcd-username", u.Redacted())
+		}
+	}
+	switch {
+	case (o.KeyFile == "") != (o.CertFile == ""):
+		return fmt.Errorf("only one of etcd-keyfile %q and etcd-certfile %q is set: want both or none", o.KeyFile, o.CertFile)
+	case (o.Username == "") != (o.Password == ""):
+		return fmt.Errorf("only one of etcd-username %q and etcd-password is set: want both or none", o.Username)
+	case o.RenewMargin <= 0 || o.RenewMargin >= leaseTTL:
+		return fmt.Errorf("lease renew margin %s: want 1 to 1439 minutes", o.RenewMargin)
+	}
+	return nil
+}
+
+// tls is nil when nothing asks for TLS.
+func (o Options) tls() (*tls.Config, error) {
+	secure := o.KeyFile != "" || o.CAFile != ""
+	for _, e := range o.Endpoints {
+		secure = secure || strings.HasPrefix(e, "https://")
+	}
+	if !secure {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read etcd-cafile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("etcd-cafile %s holds no certificate: want PEM", o.CAFile)
+		}
+	}
+	if o.KeyFile != "" {
+		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read etcd-certfile and etcd-keyfile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	return config, nil
+}
+
+// connect is the client, made at the first call: with a password that already takes an etcd that answers.
+func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
+	s.clientMu.Lock()
+	defer s.clientMu.Unlock()
+	if s.client != nil || s.closed {
+		return s.client, closedError(s.closed)
+	}
+	config, err := s.options.tls()
+	if err != nil {
+		return nil, err
+	}
+	timeout := callTimeout
+	if end, ok := ctx.Deadline(); ok {
+		timeout = max(min(timeout, time.Until(end)), time.Millisecond)
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: s.options.Endpoints, TLS: config,
+		Username: s.options.Username, Password: s.options.Password,
+		DialTimeout: timeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		// Few retries of a call, so that its error says what is wrong; the Store itself tries again for ever.
+		MaxUnaryRetries: 3,
+		Logger:          zap.NewNop(),
+		// gRPC's own default lets a client sleep for two minutes after etcd is back.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: callTimeout,
+		}), grpc.WithContextDialer(s.dial)},
+	})
+	if err != nil {
+		return nil, s.failed("connect", err)
+	}
+	s.client = client
+	return client, nil
+}
+
+func (s *Store) dial(ctx context.Context, address string) (net.Conn, error) {
+	return s.dialer.DialContext(ctx, "tcp", address)
+}
+
+// Redial implements subnet.Redialer.
+func (s *Store) Redial() { s.dialer.Redial() }
+
+func closedError(closed bool) error {
+	if closed {
+		return errors.New("the etcd store is closed: make a new one")
+	}
+	return nil
+}
+
+// Close ends all connections. The lease stays until its time is over.
+func (s *Store) Close() error {
+	s.clientMu.Lock()
+	defer s.clientMu.Unlock()
+	s.closed = true
+	if s.client == nil {
+		return nil
+	}
+	err := s.client.Close()
+	s.client = nil
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close etcd client: %w", err)
+	}
+	return nil
+}
+
+// outageError is an error that waiting may mend.
+type outageError struct{ err error }
+
+func (e outageError) Error() string { return e.err.Error() }
+func (e outageError) Unwrap() error { return e.err }
+
+// failed says what was done where; it is an outageError unless etcd refused the request itself.
+func (s *Store) failed(operation string, err error) error {
+	wrapped := fmt.Errorf("%s at etcd %s: %w", operation, strings.Join(s.options.Endpoints, ","), err)
+	var refused rpctypes.EtcdError
+	// An old auth revision is also InvalidArgument, but goes away with the next token.
+	if errors.As(err, &refused) && !errors.Is(err, rpctypes.ErrAuthOldRevision) {
+		switch refused.Code() {
+		case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
+			return wrapped
+		}
+	}
+	return outageError{wrapped}
+}
+
+// IsOutage says whether waiting may mend err: etcd does not answer, or the network config is not there yet.
+func IsOutage(err error) bool {
+	var outage outageError
+	return errors.As(err, &outage)
+}
+
+// Config reads the network config from <prefix>/config.
+func (s *Store) Config(ctx context.Context) (subnet.Config, error) {
+	client, err := s.connect(ctx)
+	if err != nil {
+		return subnet.Config{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	key := s.options.Prefix + "/config"
+	resp, err := client.Get(ctx, key)
+	if err != nil {
+		return subnet.Config{}, s.failed("read "+key, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return subnet.Config{}, outageError{fmt.Errorf(`etcd key %[1]s is missing: set it with etcdctl put %[1]s '{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}'`, key)}
+	}
+	config, err := subnet.ParseConfig(resp.Kvs[0].Value)
+	if err != nil {
+		return subnet.Config{}, fmt.Errorf("etcd key %s: %w", key, err)
+	}
+	return config, nil
+}

@@ -1,22 +1,37 @@
-# The image of the DaemonSet: the agent, the CNI plugin and the tool for people, iptables in both flavours for
-# hosts whose rules live there, and the upstream plugins that the conflist names.
+# The image of the DaemonSet: the agent, the tool for people, the CNI plugins that the conflist names, and iptables in
+# both flavours for hosts whose rules live there. There is no shell and no package manager in it.
 ARG BASE=debian:bookworm-slim
 ARG BUILDER=golang:1.26-bookworm
 
-FROM ${BUILDER} AS build
+FROM --platform=$BUILDPLATFORM ${BUILDER} AS build
 ARG VERSION=devel
-ENV CGO_ENABLED=0
+ARG TARGETARCH=amd64
+ENV CGO_ENABLED=0 GOARCH=${TARGETARCH}
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 RUN make build VERSION=${VERSION}
-RUN for p in meta/portmap meta/bandwidth main/loopback; do \
-      go build -trimpath -ldflags '-s -w' -o /cni/ github.com/containernetworking/plugins/plugins/$p; done
+# In their own module: ours does not list what only they import.
+RUN cd "$(go list -m -f '{{.Dir}}' github.com/containernetworking/plugins)" && mkdir /cni && \
+    go build -trimpath -ldflags '-s -w' -o /cni/ ./plugins/meta/portmap ./plugins/meta/bandwidth ./plugins/main/loopback
+RUN go version -m /src/bin/twilld /src/bin/twill /src/bin/twillctl /cni/* >/modules.txt
 
-FROM ${BASE}
-RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends iptables nftables && rm -rf /var/lib/apt/lists/*
+# Packages are unpacked and not installed, so that this works for another architecture too.
+FROM --platform=$BUILDPLATFORM ${BASE} AS iptables
+ARG TARGETARCH=amd64
+WORKDIR /deb
+RUN dpkg --add-architecture ${TARGETARCH} && apt-get update -qq && \
+    for p in iptables libxtables12 libip4tc2 libip6tc2 libnftnl11 libmnl0 libc6; do apt-get download -qq -o APT::Sandbox::User=root $p:${TARGETARCH} || exit 1; done && \
+    for d in *.deb; do dpkg-deb -x $d /out || exit 1; done && mkdir -p /out/usr/share/doc/twill && ls *.deb >/out/usr/share/doc/twill/packages.txt && \
+    rm -rf /out/usr/lib/*/gconv /out/usr/share/man /out/usr/share/lintian /out/usr/share/bug && \
+    for t in iptables ip6tables; do for s in '' -save -restore; do ln -sf xtables-nft-multi /out/usr/sbin/$t$s; done; done
+
+FROM scratch
+COPY --from=iptables /out/ /
 COPY --from=build /src/bin/twilld /src/bin/twillctl /usr/local/bin/
 COPY --from=build /src/bin/twill /cni/ /opt/twill/cni/
+COPY --from=build /modules.txt /usr/share/doc/twill/
 COPY LICENSE NOTICE /usr/share/doc/twill/
+ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ENTRYPOINT ["/usr/local/bin/twilld"]

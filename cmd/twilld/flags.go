@@ -34,6 +34,8 @@ type options struct {
 	renewMargin    int    // minutes
 	bridge         string // Twill
 
+	cniSource, cniTarget, installCNI string // Twill
+
 	ipMasq, randomFullyDisable, forwardRules, blackhole bool
 	keepNodeSource                                      string // Twill
 
@@ -104,6 +106,9 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.checkpointFile, "checkpoint-file", "/var/lib/twill/checkpoint.json", "lease and peers, for a start without the store; empty: none")
 	fs.StringVar(&o.healthzIP, "healthz-ip", "0.0.0.0", "address of /healthz, /readyz and /metrics")
 	fs.IntVar(&o.healthzPort, "healthz-port", 0, "port of /healthz, /readyz and /metrics; 0: not served")
+	fs.StringVar(&o.cniSource, "cni-conf-source", "", "a conflist to install as --cni-conf-file when the data path works; empty: none")
+	fs.StringVar(&o.cniTarget, "cni-conf-file", "/etc/cni/net.d/10-twill.conflist", "where the container runtime finds the conflist")
+	fs.StringVar(&o.installCNI, "install-cni", "", "copy the image's CNI plugins to this directory and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and exit")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "delete everything that Twill made on this node and exit")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")

@@ -45,6 +45,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for _, name := range o.ignored {
 		log.Warn("this flag has no effect in Twill", "flag", name, "reason", ignoredFlags[name].why)
 	}
+	if o.installCNI != "" {
+		return installPlugins(pluginDir, o.installCNI, stdout)
+	}
 	if err := needNetAdmin(); err != nil {
 		return err
 	}

@@ -9,10 +9,16 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/netstate"
 )
 
 const procSys = "/proc/sys"
+
+// hostProcSys is where a container that is not privileged finds the host's /proc/sys, if its pod mounts it there:
+// its own is read-only. What is below net is that of the process' network namespace wherever it is mounted.
+const hostProcSys = "/host/proc/sys"
 
 // sysctlNames is the sysctls that want names, in order.
 func sysctlNames(want netstate.State) []string {
@@ -51,7 +57,13 @@ func readSysctl(name string) (string, error) {
 }
 
 func writeSysctl(s netstate.Sysctl) error {
-	if err := os.WriteFile(filepath.Join(procSys, s.Name), []byte(s.Value), 0); err != nil {
+	err := os.WriteFile(filepath.Join(procSys, s.Name), []byte(s.Value), 0)
+	if errors.Is(err, unix.EROFS) {
+		if again := os.WriteFile(filepath.Join(hostProcSys, s.Name), []byte(s.Value), 0); !errors.Is(again, fs.ErrNotExist) {
+			err = again
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("set sysctl %s to %s: %w", s.Name, s.Value, err)
 	}
 	return nil

@@ -196,10 +196,8 @@ func (l *Lab) Dir() string { return l.dir }
 // Outside is the host behind the underlay's router, and its addresses, IPv4 first. It knows no way to pods.
 func (l *Lab) Outside() (host.Host, []netip.Addr) {
 	var addrs []netip.Addr
-	for i, is4 := range []bool{true, false} {
-		if slices.Contains(l.spec.is4s(), is4) {
-			addrs = append(addrs, outsideNets[i].host.Addr())
-		}
+	for _, k := range l.outsideLinks() {
+		addrs = append(addrs, k.host.Addr())
 	}
 	return l.outside, addrs
 }

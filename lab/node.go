@@ -110,7 +110,7 @@ func (n *Node) plug(ctx context.Context) error {
 	if err := n.lab.cable(n.Name, bridgeName(segment), n.Host); err != nil {
 		return err
 	}
-	if err := address(n.Host, n.lab.spec.links(n.Number)); err != nil {
+	if err := n.lab.address(n.Host, n.lab.spec.links(n.Number)); err != nil {
 		return err
 	}
 	return waitCarrier(ctx, n.Host)

@@ -2,10 +2,13 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -74,15 +77,13 @@ func (l *Lab) buildUnderlay() error {
 		"net/ipv6/conf/all/forwarding":     "1",
 		"net/ipv6/conf/default/accept_dad": "0",
 	} {
-		if err := l.underlay.SetSysctl(name, value); err != nil {
+		if err := l.setSysctl(l.underlay, name, value); err != nil {
 			return err
 		}
 	}
-	dual := l.spec
-	dual.Family = Dual // the router always has both: the API server wants an IPv4 address
 	for segment := range l.spec.segments() {
 		err := l.underlay.Links(func(nl *netlink.Handle) error {
-			return addBridge(nl, bridgeName(segment), dual.links(segment+1))
+			return addBridge(nl, bridgeName(segment), l.spec.links(segment+1))
 		})
 		if err != nil {
 			return fmt.Errorf("build underlay segment %d: %w", segment+1, err)
@@ -118,7 +119,7 @@ func (l *Lab) plugOutside() error {
 		if err != nil {
 			return err
 		}
-		for _, k := range outsideNets {
+		for _, k := range l.outsideLinks() {
 			if err := addAddr(nl, dev, k.router); err != nil {
 				return err
 			}
@@ -128,7 +129,29 @@ func (l *Lab) plugOutside() error {
 	if err != nil {
 		return fmt.Errorf("address the underlay's way out: %w", err)
 	}
-	return address(l.outside, outsideNets)
+	return l.address(l.outside, l.outsideLinks())
+}
+
+// outsideLinks are the addresses of the way out, in the lab's families.
+func (l *Lab) outsideLinks() []link {
+	var links []link
+	for _, is4 := range l.spec.is4s() {
+		for _, k := range outsideNets {
+			if k.host.Addr().Is4() == is4 {
+				links = append(links, k)
+			}
+		}
+	}
+	return links
+}
+
+// setSysctl passes over IPv6's where the machine has no IPv6 and the lab needs none.
+func (l *Lab) setSysctl(h host.Host, name, value string) error {
+	err := h.SetSysctl(name, value)
+	if errors.Is(err, fs.ErrNotExist) && l.spec.Family == IPv4 && strings.HasPrefix(name, "net/ipv6/") {
+		return nil
+	}
+	return err
 }
 
 // cable plugs the other host's eth1 into the underlay: into the bridge, if one is named. The cable carries
@@ -158,8 +181,8 @@ func (l *Lab) cable(name, bridge string, other host.Host) error {
 
 // address gives eth1 of a host its addresses and its way out. A host that forwards asks for its neighbours with
 // its link-local address, and cannot for the one or two seconds of that address's duplicate detection.
-func address(h host.Host, links []link) error {
-	if err := h.SetSysctl("net/ipv6/conf/"+nodeDev+"/accept_dad", "0"); err != nil {
+func (l *Lab) address(h host.Host, links []link) error {
+	if err := l.setSysctl(h, "net/ipv6/conf/"+nodeDev+"/accept_dad", "0"); err != nil {
 		return err
 	}
 	err := h.Links(func(nl *netlink.Handle) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -101,6 +102,9 @@ func (f *upFlags) run(c *cobra.Command) error {
 	l, err := lab.Up(ctx, f.spec, func(line string) {
 		fmt.Fprintf(c.ErrOrStderr(), "%6.2fs  %s\n", time.Since(started).Seconds(), line)
 	})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 func withTimeout(c *cobra.Command, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(c.Context(), d, fmt.Errorf("not done after %v", d))
+	return context.WithTimeoutCause(c.Context(), d, fmt.Errorf("not done within --timeout %v", d))
 }
 
 func labDown(name *string) *cobra.Command {
@@ -79,8 +79,8 @@ func labPing(name *string) *cobra.Command {
 }
 
 func labExec(name *string) *cobra.Command {
-	return &cobra.Command{
-		Use:   "exec HOST -- COMMAND [ARGUMENT…]",
+	c := &cobra.Command{
+		Use:   "exec HOST [--] COMMAND [ARGUMENT…]",
 		Short: "Run a command on a node, a pod (NODE/POD), outside or underlay; exits as the command does",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -99,6 +99,8 @@ func labExec(name *string) *cobra.Command {
 			return err
 		},
 	}
+	c.Flags().SetInterspersed(false) // what comes after HOST is the command's
+	return c
 }
 
 // labServe is how a lab runs its servers: this program again, in the underlay's namespace.

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -114,6 +113,3 @@ func (s *echoSocket) decode(b []byte) (uint64, bool) {
 }
 
 func (s *echoSocket) close() { s.conn.Close() }
-
-// isTimeout says whether a read ended because its deadline passed.
-func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -39,6 +39,8 @@ func cascades() []testCase {
 		{"vtep down and up", "ip link set flannel.1 down; ip link set flannel.1 up", slots(neighsOfV4, routesOfV4), ""},
 		{"vtep deleted", "ip link del flannel.1",
 			slots("+ link flannel.1; + sysctl net/ipv4/conf/flannel.1/rp_filter", allOfV4), ""},
+		{"vtep v6 deleted", "ip link del flannel-v6.1",
+			slots("+ link flannel-v6.1; + sysctl net/ipv6/conf/flannel-v6.1/accept_ra", allOfV6), ""},
 		{"vtep made anew by someone", "ip link del flannel.1; ip link add flannel.1 type vxlan id 1 dev u0 local 192.0.2.1 dstport 8472 nolearning",
 			slots("~ link flannel.1; ~ sysctl net/ipv4/conf/flannel.1/rp_filter", allOfV4), ""},
 		{"bridge deleted", "ip link del cni0", slots("+ link cni0; + addr 10.244.1.1/24 cni0; + addr fc00:0:0:1::1/64 cni0"), ""},

@@ -7,7 +7,6 @@ const (
 	link4  = "link flannel.1 vxlan id 1 dev u0 local 192.0.2.1 dstport 8472 mtu 1450 address 02:00:00:00:04:01 up"
 	link6  = "link flannel-v6.1 vxlan id 1 dev u0 local 2001:db8::1 dstport 8472 mtu 1430 address 02:00:00:00:06:01 up"
 	cni0   = "link cni0 bridge mtu 1430 address 0a:58:0a:f4:01:01 up"
-	addr4  = "addr 10.244.1.0/32 dev flannel.1"
 	addr6  = "addr fc00:0:0:1::/128 dev flannel-v6.1"
 	gate4  = "addr 10.244.1.1/24 dev cni0"
 	gate6  = "addr fc00:0:0:1::1/64 dev cni0 nodad"
@@ -91,6 +90,7 @@ func linkDrifts() []drift {
 func entryDrifts() []drift {
 	return []drift{
 		{"addr deleted", "ip addr del fc00:0:0:1::/128 dev flannel-v6.1", "+ " + addr6},
+		{"addr of the bridge deleted", "ip addr del fc00:0:0:1::1/64 dev cni0", "+ " + gate6},
 		{"addr added", "ip addr add 10.9.9.9/24 dev flannel.1", "- addr 10.9.9.9/24 dev flannel.1"},
 		{"addr added v6", "ip addr add fc00:0:0:9::9/64 dev cni0 nodad", "- addr fc00:0:0:9::9/64 dev cni0 nodad"},
 		{"addr prefix altered", "ip addr add 10.244.1.1/25 dev cni0; ip addr del 10.244.1.1/24 dev cni0",

@@ -161,11 +161,11 @@ var owners = []struct {
 }{
 	{"k8s.io/...", []string{"subnet/kube/..."}, nil},
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}}, // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/kernel", "plugin"}, nil},
+	{"github.com/vishvananda/...", []string{"netstate/kernel", "plugin"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/..."}, nil},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
-	{"github.com/containernetworking/...", []string{"plugin", "cmd/twill"}, nil},
+	{"github.com/containernetworking/...", []string{"plugin", "cmd/twill"}, []string{"agent/..."}},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 }
 

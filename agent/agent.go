@@ -47,10 +47,13 @@ type Config struct {
 	Base        backend.BaseConfig     // its MTU is the backend's
 	Firewall    backend.FirewallConfig // its Stacks are the leases'
 	SubnetFile  string
-	Checkpoint  string   // optional: where lease and peers are kept for a start without the store
-	Conflist    Conflist // optional: the runtime's config, installed when the data path works
-	Log         *slog.Logger
-	Metrics     *Metrics
+	Checkpoint  string // optional: where lease and peers are kept for a start without the store
+	// Live counts the pods of this node that have an address of a subnet. Optional: without it a changed lease takes
+	// the old gateway address from the bridge at once.
+	Live     func(netip.Prefix) (int, error)
+	Conflist Conflist // optional: the runtime's config, installed when the data path works
+	Log      *slog.Logger
+	Metrics  *Metrics
 }
 
 // Agent is one node's agent. Make it with New, run it once.

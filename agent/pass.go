@@ -180,7 +180,7 @@ func (a *Agent) plan(ctx context.Context, want netstate.State, synced bool) (net
 	plan := netstate.Diff(want, have)
 	now := time.Now()
 	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
-		return !synced && c.Want == nil || a.fights.held(c.Key(), now)
+		return !synced && c.Want == nil || a.fights.held(c.Key(), now) || a.keepsPods(c)
 	}), nil
 }
 

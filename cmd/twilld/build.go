@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/netstate/firewall"
@@ -81,6 +82,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 			Kernel: agent.Join(k, f), Machine: k, Choice: choice, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
 			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
 			Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget},
+			Live:     pods.Live,
 			Metrics:  agent.NewMetrics(registry),
 		},
 		metrics: registry,

@@ -35,6 +35,7 @@ type options struct {
 	bridge         string // Twill
 
 	cniSource, cniTarget, installCNI string // Twill
+	pods                             podOptions
 
 	ipMasq, randomFullyDisable, forwardRules, blackhole bool
 	keepNodeSource                                      string // Twill
@@ -102,6 +103,7 @@ environment as TWILLD_NAME or FLANNELD_NAME (upper case, _ for -).
 func (o *options) register(fs *flag.FlagSet) {
 	o.registerStore(fs)
 	o.registerNetwork(fs)
+	o.pods.register(fs)
 	fs.StringVar(&o.subnetFile, "subnet-file", "/run/flannel/subnet.env", "where the CNI plugin finds this node's lease")
 	fs.StringVar(&o.checkpointFile, "checkpoint-file", "/var/lib/twill/checkpoint.json", "lease and peers, for a start without the store; empty: none")
 	fs.StringVar(&o.healthzIP, "healthz-ip", "0.0.0.0", "address of /healthz, /readyz and /metrics")

@@ -33,6 +33,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.BackendName, "version", version)
 	a := agent.New(p.config)
 	group, ctx := errgroup.WithContext(ctx)
+	keepPods(ctx, group, o, &p.config)
 	group.Go(func() error { return a.Run(ctx) })
 	if o.healthzPort != 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(o.healthzIP, strconv.Itoa(o.healthzPort)))

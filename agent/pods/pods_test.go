@@ -1,0 +1,358 @@
+package pods
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+)
+
+var twill string // the plugin's binary
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	sweepCrashedRuns()
+	dir, err := os.MkdirTemp("", "twr-bin-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	twill = filepath.Join(dir, "twill")
+	cmd := exec.Command("go", "build", "-o", twill, "github.com/twill-net/twill/cmd/twill")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build twill: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// sweepCrashedRuns removes the namespaces (twr-<pid>-<number>) of test processes that are gone.
+func sweepCrashedRuns() {
+	paths, _ := filepath.Glob("/run/netns/twr-*-*")
+	for _, path := range paths {
+		if _, err := os.Stat("/proc/" + strings.Split(filepath.Base(path), "-")[1]); os.IsNotExist(err) {
+			_ = netns.DeleteNamed(filepath.Base(path))
+		}
+	}
+}
+
+var namespaces atomic.Int32
+
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("needs root: network namespaces are the real thing that is tested")
+		}
+		t.Skip("needs root")
+	}
+	name := fmt.Sprintf("twr-%d-%d", os.Getpid(), namespaces.Add(1))
+	onThread(t, "", func() error {
+		ns, err := netns.NewNamed(name)
+		if err == nil {
+			err = ns.Close()
+		}
+		return err
+	})
+	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
+	return "/run/netns/" + name
+}
+
+// onThread calls f on a thread of its own, in the network namespace at path if there is one.
+func onThread(t *testing.T, path string, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if path != "" {
+			ns, err := netns.GetFromPath(path)
+			if err == nil {
+				defer ns.Close()
+				err = netns.Set(ns)
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- f()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// node is a machine with a lease.
+type node struct {
+	*testing.T
+	ns, dir string
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t, newNamespace(t), t.TempDir()}
+	env := "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_IPV6_NETWORK=fd00:10:244::/48\n" +
+		"FLANNEL_IPV6_SUBNET=fd00:10:244:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+	if err := os.WriteFile(filepath.Join(n.dir, "subnet.env"), []byte(env), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *node) store() string { return filepath.Join(n.dir, "networks", "cbr0") }
+
+// add wires a pod with the real plugin; no runtime is left that knows of it.
+func (n *node) add(id, pod string) {
+	n.Helper()
+	c := exec.Command(twill)
+	c.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + filepath.Dir(twill)}
+	c.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"twill","subnetFile":%q,"ipam":{"dataDir":%q}}`,
+		filepath.Join(n.dir, "subnet.env"), filepath.Join(n.dir, "networks")))
+	var out bytes.Buffer
+	c.Stdout = &out
+	onThread(n.T, n.ns, c.Start)
+	if err := c.Wait(); err != nil {
+		n.Fatalf("ADD %s: %v: %s", id, err, out.Bytes())
+	}
+}
+
+// addLikeFlannel wires a pod as flannel's chain does: a pair with a random name, a reservation by host-local.
+func (n *node) addLikeFlannel(id, pod, addr string) {
+	n.Helper()
+	n.reserve(id, addr)
+	onThread(n.T, n.ns, func() error {
+		ns, err := netns.GetFromPath(pod)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		name := "veth" + id
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)})
+	})
+	onThread(n.T, pod, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(addr), Mask: net.CIDRMask(24, 32)}})
+	})
+}
+
+func (n *node) reserve(id, addr string) {
+	n.Helper()
+	s, err := disk.New("cbr0", filepath.Join(n.dir, "networks"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer s.Close()
+	if ok, err := s.Reserve(id, "eth0", netip.MustParseAddr(addr).AsSlice(), "0"); !ok || err != nil {
+		n.Fatal(ok, err)
+	}
+}
+
+// owners is who has reservations, in order.
+func (n *node) owners() string {
+	n.Helper()
+	paths, err := filepath.Glob(filepath.Join(n.store(), "[0-9f]*"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, p := range paths {
+		content, err := os.ReadFile(p)
+		if os.IsNotExist(err) { // freed meanwhile
+			continue
+		}
+		id, _, _ := strings.Cut(string(content), "\r\n")
+		all[id] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), " ")
+}
+
+func (n *node) reclaimer(grace time.Duration) *Reclaimer {
+	return New(Config{Store: n.store(), Plugins: filepath.Dir(twill), Grace: grace, Every: 10 * time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+}
+
+func (n *node) run(f func() error) { n.Helper(); onThread(n.T, n.ns, f) }
+
+// someOfEach is a node with pods of both kinds, living and gone.
+func someOfEach(t *testing.T) *node {
+	n := newNode(t)
+	n.add("live", newNamespace(t))
+	n.addLikeFlannel("flannel", newNamespace(t), "10.244.1.90")
+	gone, gone2 := newNamespace(t), newNamespace(t)
+	n.add("gone", gone)
+	n.addLikeFlannel("flannelgone", gone2, "10.244.1.200")
+	for _, path := range []string{gone, gone2} {
+		if err := netns.DeleteNamed(filepath.Base(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.waitGone("vethflannelgone")
+	return n
+}
+
+// waitGone waits for the kernel, which removes a namespace's devices a little later than the namespace.
+func (n *node) waitGone(link string) {
+	n.Helper()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		there := false
+		n.run(func() error {
+			links, err := netlink.LinkList()
+			veths := 0
+			for _, l := range links {
+				if l.Type() == "veth" {
+					veths++
+				}
+			}
+			there = veths > 2
+			return err
+		})
+		if !there {
+			return
+		}
+	}
+	n.Fatalf("%s is still there", link)
+}
+
+const all = "flannel flannelgone gone live"
+
+// TestLook frees what pods that are gone have left, after the grace period and not before, and never an address of a
+// pod that lives without any runtime.
+func TestLook(t *testing.T) {
+	n := someOfEach(t)
+	r := n.reclaimer(time.Hour)
+	n.run(func() error { return r.Look(context.Background()) })
+	if got := n.owners(); got != all {
+		t.Fatalf("within the grace period reservations of %q are left, want all: %q", got, all)
+	}
+	r.Grace = 0
+	n.run(func() error { return r.Look(context.Background()) })
+	if got := n.owners(); got != "flannel live" {
+		t.Errorf("reservations of %q are left, want those of the living: flannel, live", got)
+	}
+	index, err := os.ReadDir(filepath.Join(n.store(), ".twill"))
+	if err != nil || len(index) != 2 {
+		t.Errorf("the index holds %v, %v; want two entries of the living pod", index, err)
+	}
+	n.add("next", newNamespace(t))
+}
+
+// TestGraceBeginsAnew holds that a pod which is wired after it was once seen without its pair is left alone: that
+// was an ADD under way.
+func TestGraceBeginsAnew(t *testing.T) {
+	n := newNode(t)
+	n.reserve("slow", "10.244.1.90")
+	r := n.reclaimer(50 * time.Millisecond)
+	n.run(func() error { return r.Look(context.Background()) })
+	if len(r.dead) != 1 {
+		t.Fatalf("%d holdings without a pod, want one", len(r.dead))
+	}
+	if err := os.Remove(filepath.Join(n.store(), "10.244.1.90")); err != nil {
+		t.Fatal(err)
+	}
+	n.addLikeFlannel("slow", newNamespace(t), "10.244.1.90")
+	time.Sleep(60 * time.Millisecond)
+	n.run(func() error { return r.Look(context.Background()) })
+	if got := n.owners(); got != "slow" || len(r.dead) != 0 {
+		t.Errorf("reservations of %q, %d holdings without a pod; want slow's and none", got, len(r.dead))
+	}
+}
+
+// TestBoot frees reservations of an earlier boot without any grace period, and none of this one.
+func TestBoot(t *testing.T) {
+	boot, err := bootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-100 * 24 * time.Hour)
+	for _, tt := range []struct {
+		name, mark, want string
+		old              bool // the files are from before this boot
+	}{
+		{"another boot", "6fd34ea3-0f2a-4a43-b2bb-2e3fd2e3a4c1\n", "flannel live", false},
+		{"this boot", boot + "\n", all, true},
+		{"flannel ran in this boot", "", all, false},
+		{"flannel ran in an earlier boot", "", "flannel live", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := someOfEach(t)
+			if tt.mark != "" {
+				if err := os.WriteFile(filepath.Join(n.store(), bootMark), []byte(tt.mark), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			paths, _ := filepath.Glob(filepath.Join(n.store(), "[0-9f]*"))
+			for _, p := range paths {
+				if tt.old {
+					if err := os.Chtimes(p, long, long); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			n.run(func() error { return n.reclaimer(time.Hour).Boot(context.Background()) })
+			if got := n.owners(); got != tt.want {
+				t.Errorf("reservations of %q are left, want those of %q", got, tt.want)
+			}
+			if mark, err := os.ReadFile(filepath.Join(n.store(), bootMark)); string(mark) != boot+"\n" {
+				t.Errorf("the mark is %q, %v; want this boot's", mark, err)
+			}
+		})
+	}
+}
+
+func TestBootOfANewNode(t *testing.T) {
+	n := newNode(t)
+	n.run(func() error { return n.reclaimer(0).Boot(context.Background()) })
+	if _, err := os.Stat(n.store()); !os.IsNotExist(err) {
+		t.Errorf("the store was made: %v", err)
+	}
+}
+
+func TestRun(t *testing.T) {
+	n := someOfEach(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		for end := time.Now().Add(5 * time.Second); n.owners() != "flannel live" && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		cancel()
+	}()
+	n.run(func() error { return n.reclaimer(30 * time.Millisecond).Run(ctx) })
+	if got := n.owners(); got != "flannel live" {
+		t.Errorf("reservations of %q are left, want those of the living", got)
+	}
+}
+
+func TestLive(t *testing.T) {
+	n := someOfEach(t)
+	for subnet, want := range map[string]int{"10.244.1.1/24": 2, "fd00:10:244:1::/64": 1, "10.244.2.0/24": 0} {
+		n.run(func() error {
+			if got, err := Live(netip.MustParsePrefix(subnet)); got != want || err != nil {
+				t.Errorf("%d pods live in %s, %v; want %d", got, subnet, err, want)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/agent/install"
+	"github.com/twill-net/twill/agent/pods"
+	"github.com/twill-net/twill/subnet"
+)
+
+// podOptions are the flags about what the CNI plugin needs and leaves behind; all are Twill's own.
+type podOptions struct {
+	reservations string
+	grace        time.Duration
+	binDir       string
+}
+
+func (o *podOptions) register(fs *flag.FlagSet) {
+	fs.StringVar(&o.reservations, "reservations-dir", "", "free addresses that no pod has in this directory of the CNI plugin's; empty: "+defaultReservations+" with --cni-conf-source, else none")
+	fs.DurationVar(&o.grace, "reservations-grace", 2*time.Minute, "free a reservation that has had no pod for so long; 0: never")
+	fs.StringVar(&o.binDir, "cni-bin-dir", "", "keep the image's CNI plugins installed in this directory; empty: do not")
+}
+
+const defaultReservations = "/var/lib/cni/networks/cbr0"
+
+// store is the directory to free addresses in, empty for none. An agent that does not install the CNI config may share
+// its files with other nodes (a lab does), and would take their pods for dead.
+func (o podOptions) store(installs bool) string {
+	switch {
+	case o.grace <= 0:
+		return ""
+	case o.reservations == "" && installs:
+		return defaultReservations
+	}
+	return o.reservations
+}
+
+// keepPods runs what sees to the CNI plugin's surroundings. Reservations of an earlier boot are freed before it
+// returns, which has to be before the lease is written.
+func keepPods(ctx context.Context, group *errgroup.Group, o *options, c *agent.Config) {
+	if store := o.pods.store(o.cniSource != ""); store != "" {
+		r := pods.New(pods.Config{Store: store, Plugins: pluginPath(o), Grace: o.pods.grace, Every: time.Minute, Log: c.Log})
+		if err := r.Boot(ctx); err != nil {
+			c.Log.Error("free the addresses of an earlier boot", "err", err)
+		}
+		group.Go(func() error { return r.Run(ctx) })
+	}
+	k := &install.Keeper{From: pluginDir, To: o.pods.binDir, Conflist: o.cniTarget, Every: 10 * time.Second, Log: c.Log, Event: events(c.Store)}
+	if o.pods.binDir != "" || o.cniSource != "" {
+		group.Go(func() error { return k.Run(ctx) })
+	}
+}
+
+// pluginPath is where portmap and bandwidth are looked for.
+func pluginPath(o *options) string {
+	if o.pods.binDir != "" {
+		return pluginDir + ":" + o.pods.binDir
+	}
+	return pluginDir + ":/opt/cni/bin"
+}
+
+// events tells the cluster of something, nil where the store has nobody to tell.
+func events(s subnet.Store) func(kind, reason, message string) {
+	if r, ok := s.(subnet.Reporter); ok {
+		return r.Event
+	}
+	return nil
+}

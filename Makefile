@@ -7,7 +7,7 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 
-.PHONY: help build lab lab-down test lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,21 @@ lab: build ## Bring up a cluster of network namespaces and print its ping matrix
 
 lab-down: build ## Remove that cluster
 	bin/twillctl lab down
+
+cluster: cluster-tools ## Bring up a real Kubernetes with Twill and print its pod-to-pod matrix (needs root)
+	bin/cluster up
+
+cluster-down: ## Remove that cluster
+	bin/cluster down
+
+test-cluster: cluster-tools ## Run the end-to-end tests on real Kubernetes clusters (needs root)
+	go test -tags e2e -count=1 -timeout 40m -v ./cluster/e2e
+
+cluster-tools:
+	.ci/setup
+	tools/kube/build kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl
+	tools/containerd/build
+	go build -trimpath -o bin/cluster ./cluster/cmd
 
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
 	.ci/test

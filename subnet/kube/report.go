@@ -150,6 +150,9 @@ func (r *recorder) write(ctx context.Context, e event, s *series) error {
 	if s.name != "" {
 		patch := map[string]any{"count": s.count, "lastTimestamp": metav1.NewTime(s.last)}
 		err := r.api.patchEvent(ctx, metav1.NamespaceDefault, s.name, patch)
+		if apierrors.IsForbidden(err) {
+			return nil // the manifest gives no right to it: what is repeated is told once in ten minutes
+		}
 		if !apierrors.IsNotFound(err) {
 			return err
 		}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// The ports of a server: one answers with a line of text, the other swallows and sends back what it gets.
+const (
+	askPort  = ":8080" // TCP and UDP: "host name, client's address"
+	echoPort = ":8081" // TCP: an echo
+)
+
+// serve answers until SIGTERM.
+func serve() error {
+	ended := make(chan error, 4)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() { <-signals; ended <- nil }()
+	go func() { ended <- accept(askPort, answer) }()
+	go func() { ended <- accept(echoPort, func(c net.Conn) { _, _ = io.Copy(c, c) }) }()
+	go func() { ended <- serveUDP() }()
+	return <-ended
+}
+
+func accept(address string, handle func(net.Conn)) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer c.Close()
+			handle(c)
+		}()
+	}
+}
+
+func answer(c net.Conn) { fmt.Fprint(c, text(c.RemoteAddr())) }
+
+// text is what both protocols answer: this pod's name and the client's address as it is seen here.
+func text(from net.Addr) string {
+	name, _ := os.Hostname()
+	host, _, _ := net.SplitHostPort(from.String())
+	return name + " " + host + "\n"
+}
+
+func serveUDP() error {
+	c, err := net.ListenPacket("udp", askPort)
+	if err != nil {
+		return err
+	}
+	var buf [2048]byte
+	for {
+		_, from, err := c.ReadFrom(buf[:])
+		if err != nil && !errors.Is(err, net.ErrClosed) {
+			continue // a port that an earlier answer found closed
+		}
+		if err != nil {
+			return err
+		}
+		_, _ = c.WriteTo([]byte(text(from)), from)
+	}
+}

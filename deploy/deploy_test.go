@@ -1,0 +1,168 @@
+package deploy
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"sigs.k8s.io/yaml"
+)
+
+func TestMadeFilesAreCurrent(t *testing.T) {
+	files, err := Files(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range files {
+		if got, err := os.ReadFile(filepath.Join("..", path)); err != nil || string(got) != want {
+			t.Errorf("%s is out of date (%v): run go generate ./deploy", path, err)
+		}
+	}
+}
+
+// TestChartIsTheBase renders the chart with its own values. It uses few enough functions for text/template.
+func TestChartIsTheBase(t *testing.T) {
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(Values), &values); err != nil {
+		t.Fatal(err)
+	}
+	functions := template.FuncMap{
+		"toJson": func(v any) (string, error) { b, err := json.Marshal(v); return string(b), err },
+		"quote":  func(s string) string { return `"` + s + `"` },
+	}
+	for _, name := range sources {
+		base, err := os.ReadFile(filepath.Join("base", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := os.ReadFile(filepath.Join("chart", "templates", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		tmpl, err := template.New(name).Funcs(functions).Parse(string(made))
+		if err == nil {
+			err = tmpl.Execute(&out, map[string]any{"Values": values})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != string(base) {
+			t.Errorf("%s renders as\n%s", name, out.String())
+		}
+	}
+}
+
+func TestKustomizationNamesEverything(t *testing.T) {
+	data, err := os.ReadFile("base/kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k struct{ Resources []string }
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(k.Resources, sources) {
+		t.Errorf("kustomization.yaml has %v, want %v", k.Resources, sources)
+	}
+}
+
+type object = map[string]any
+
+// TestNothingIsLooserThanNeeded walks the manifest: every right and every hole in the container's walls has to be in
+// these lists.
+func TestNothingIsLooserThanNeeded(t *testing.T) {
+	objects := read(t, "../Documentation/twill.yml")
+	rules := objects["ClusterRole/twill"]["rules"]
+	if want := []any{
+		object{"apiGroups": []any{""}, "resources": []any{"nodes"}, "verbs": []any{"get", "list", "watch"}},
+		object{"apiGroups": []any{""}, "resources": []any{"nodes/status"}, "verbs": []any{"patch"}},
+		object{"apiGroups": []any{""}, "resources": []any{"events"}, "verbs": []any{"create"}},
+	}; !reflect.DeepEqual(rules, want) {
+		t.Errorf("the agent's rights are %v, want %v", rules, want)
+	}
+	for name := range objects {
+		if kind, _, _ := strings.Cut(name, "/"); strings.Contains(kind, "Role") && name != "ClusterRole/twill" && name != "ClusterRoleBinding/twill" {
+			t.Errorf("%s gives further rights", name)
+		}
+	}
+	pod := dig(objects["DaemonSet/twill"], "spec", "template", "spec").(object)
+	for _, key := range []string{"hostPID", "hostIPC", "shareProcessNamespace"} {
+		if pod[key] != nil {
+			t.Errorf("the pod has %s", key)
+		}
+	}
+	if got := dig(pod, "securityContext", "seccompProfile", "type"); got != "RuntimeDefault" {
+		t.Errorf("seccomp is %v", got)
+	}
+	capabilities := map[string][]any{"install-cni": nil, "twilld": {"NET_ADMIN", "NET_RAW"}}
+	for _, c := range append(pod["initContainers"].([]any), pod["containers"].([]any)...) {
+		checkContainer(t, c.(object), capabilities)
+	}
+	paths := []string{"/etc/cni/net.d", "/opt/cni/bin", "/proc/sys/net", "/run/flannel", "/run/xtables.lock", "/var/lib/twill"}
+	var got []string
+	for _, v := range pod["volumes"].([]any) {
+		if v.(object)["hostPath"] != nil {
+			got = append(got, dig(v.(object), "hostPath", "path").(string))
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, paths) {
+		t.Errorf("the pod has the host's %v, want %v", got, paths)
+	}
+}
+
+func checkContainer(t *testing.T, c object, capabilities map[string][]any) {
+	name := c["name"].(string)
+	add, known := capabilities[name]
+	if !known {
+		t.Errorf("container %s is not known here", name)
+	}
+	s := c["securityContext"].(object)
+	got, _ := dig(s, "capabilities", "add").([]any)
+	if !slices.Equal(got, add) || !reflect.DeepEqual(dig(s, "capabilities", "drop"), []any{"ALL"}) {
+		t.Errorf("container %s has the capabilities %v", name, s["capabilities"])
+	}
+	if s["privileged"] != nil || s["allowPrivilegeEscalation"] != false || s["readOnlyRootFilesystem"] != true {
+		t.Errorf("container %s has %v", name, s)
+	}
+	for _, resource := range []string{"cpu", "memory"} {
+		if dig(c, "resources", "requests", resource) == nil {
+			t.Errorf("container %s requests no %s", name, resource)
+		}
+	}
+}
+
+// read gives a manifest's objects by kind and name.
+func read(t *testing.T, path string) map[string]object {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := map[string]object{}
+	for _, document := range strings.Split(string(data), "\n---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			t.Fatal(err)
+		}
+		objects[o["kind"].(string)+"/"+dig(o, "metadata", "name").(string)] = o
+	}
+	return objects
+}
+
+func dig(v any, path ...string) any {
+	for _, key := range path {
+		o, ok := v.(object)
+		if !ok {
+			return nil
+		}
+		v = o[key]
+	}
+	return v
+}

@@ -1,0 +1,84 @@
+// Package deploy holds the manifests of Twill. deploy/base is the one source: Documentation/twill.yml and the Helm
+// chart are made from it by `go generate ./deploy`, and a test says when they are out of date.
+package deploy
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+//go:generate go run ./gen
+
+// sources are the files of the base, in the order in which they are applied.
+var sources = []string{"namespace.yaml", "rbac.yaml", "policy.yaml", "config.yaml", "daemonset.yaml"}
+
+// header says where a made file comes from.
+const header = "# Made from deploy/base by `go generate ./deploy`; change it there.\n"
+
+// holes are the texts of the base that the chart's values replace. All of them have to occur.
+var holes = []struct{ text, value string }{
+	{"ghcr.io/twill-net/twill:v0.1.0", "{{ .Values.image }}"},
+	{"imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"},
+	{`"Network": "10.244.0.0/16"`, `"Network": {{ .Values.network | quote }}`},
+	{`"EnableIPv6": false`, `"EnableIPv6": {{ .Values.enableIPv6 }}`},
+	{`"IPv6Network": "fd00:10:244::/48"`, `"IPv6Network": {{ .Values.ipv6Network | quote }}`},
+	{`{"Type":"vxlan"}`, "{{ .Values.backend | toJson }}"},
+	{"maxUnavailable: 10%", "maxUnavailable: {{ .Values.maxUnavailable }}"},
+	{"        - --healthz-port=10267\n", "        - --healthz-port=10267\n{{- range .Values.extraArgs }}\n        - {{ . }}\n{{- end }}\n"},
+}
+
+// Values is the chart's values.yaml: with them the chart is the base.
+const Values = `# The image of twilld, the CNI plugins and twillctl.
+image: ghcr.io/twill-net/twill:v0.1.0
+imagePullPolicy: IfNotPresent
+# The networks of pods: those that the controller manager has as --cluster-cidr.
+network: 10.244.0.0/16
+enableIPv6: false
+ipv6Network: fd00:10:244::/48
+# The Backend of net-conf.json: {Type: vxlan, VNI: 1, DirectRouting: true}, {Type: host-gw}, …
+backend:
+  Type: vxlan
+# How many nodes' agents may be replaced at once. Traffic goes on meanwhile.
+maxUnavailable: 10%
+# Further flags of twilld, such as --iface=eth1.
+extraArgs: []
+`
+
+const chart = `apiVersion: v2
+name: twill
+description: An overlay network for Kubernetes that speaks flannel's formats
+type: application
+version: 0.1.0
+appVersion: v0.1.0
+kubeVersion: ">=1.30.0-0"
+home: https://github.com/twill-net/twill
+`
+
+// Files are all made files by their path from the root of the source; dir is the folder deploy.
+func Files(dir string) (map[string]string, error) {
+	files := map[string]string{"deploy/chart/Chart.yaml": chart, "deploy/chart/values.yaml": Values}
+	var all []string
+	found := map[string]bool{}
+	for _, name := range sources {
+		data, err := os.ReadFile(filepath.Join(dir, "base", name))
+		if err != nil {
+			return nil, err
+		}
+		text := string(data)
+		all = append(all, text)
+		for _, h := range holes {
+			found[h.text] = found[h.text] || strings.Contains(text, h.text)
+			text = strings.ReplaceAll(text, h.text, h.value)
+		}
+		files["deploy/chart/templates/"+name] = text
+	}
+	for _, h := range holes {
+		if !found[h.text] {
+			return nil, fmt.Errorf("the base has no %q any more: change the chart's values", h.text)
+		}
+	}
+	files["Documentation/twill.yml"] = header + strings.Join(all, "---\n")
+	return files, nil
+}

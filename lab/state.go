@@ -71,20 +71,37 @@ func (l *Lab) view(read func(*state)) {
 	read(&l.state)
 }
 
-// lock keeps two programs from building or removing the same lab at once.
+// lock keeps two programs from building or removing the same lab at once. The file goes with the lab: unlock
+// removes it when the lab's directory is gone.
 func lock(spec Spec) (unlock func(), err error) {
 	if err := os.MkdirAll(spec.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create the labs' directory: %w", err)
 	}
-	f, err := os.OpenFile(spec.dir()+".lock", os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	path := spec.dir() + ".lock"
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the lab's lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	// A lock on a file that its last holder has removed meanwhile locks nothing.
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil || !isAt(f, path) {
 		f.Close()
 		return nil, fmt.Errorf("lab %s: another program is building or removing it", spec.Name)
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		if _, err := os.Stat(spec.dir()); errors.Is(err, fs.ErrNotExist) {
+			_ = os.Remove(path) // a leftover is locked and removed the next time
+		}
+		f.Close()
+	}, nil
+}
+
+func isAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(open, there)
 }
 
 // ErrNoLab says that there is no lab of that name.

@@ -115,6 +115,9 @@ func TestUpThatFailsLeavesNothing(t *testing.T) {
 	if found, err := lab.Down(stateDir, "e2efails"); found || err != nil {
 		t.Errorf("down found something: %v, %v", found, err)
 	}
+	if left, err := filepath.Glob(stateDir + "/e2efails*"); err != nil || len(left) > 0 {
+		t.Errorf("left over: %v, %v", left, err)
+	}
 }
 
 // The other agent is Twill's, behind a script that gives it what a foreign agent does not get.

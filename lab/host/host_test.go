@@ -44,12 +44,22 @@ func pair(t *testing.T) (a, b host.Host) {
 	must(t, a.Links(func(nl *netlink.Handle) error { return up(nl, "10.99.0.1/24", "fd99::1/64") }))
 	must(t, b.Links(func(nl *netlink.Handle) error { return up(nl, "10.99.0.2/24", "fd99::2/64") }))
 	// The kernel opens a device's queue some time after its carrier came, drops what is sent before, and only then
-	// takes the IPv6 address for usable.
+	// takes the IPv6 address for usable. Who asks for a neighbour too early asks again after a second.
+	waitFor(t, func() bool { return operUp(a) && operUp(b) })
 	waitFor(t, func() bool {
 		echoes, err := a.PingAll(t.Context(), far, 50*time.Millisecond)
 		return err == nil && echoes[0].Err == nil && echoes[1].Err == nil
 	})
 	return a, b
+}
+
+func operUp(h host.Host) (yes bool) {
+	err := h.Links(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName("eth0")
+		yes = err == nil && link.Attrs().OperState == netlink.OperUp
+		return err
+	})
+	return err == nil && yes
 }
 
 // plug makes a cable from this thread's namespace to b's.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
@@ -152,7 +153,7 @@ func TestReportTellsWhatDoesNotWork(t *testing.T) {
 	spec := small("e2ereport")
 	spec.Backend, spec.Underlay, spec.Nodes = "host-gw", lab.L3, 3
 	l := up(t, spec)
-	report, err := l.Report(t.Context(), 0)
+	report, err := l.Report(t.Context(), 2*time.Second) // agents learn of their peers a moment after they are ready
 	if err != nil {
 		t.Fatal(err)
 	}

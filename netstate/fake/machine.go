@@ -69,7 +69,7 @@ func (k *Kernel) RouteTo(dst netip.Addr) (dev string, err error) {
 		}
 	}
 	for _, r := range k.routes {
-		if r.table == main && r.Dev != "" && !(r.Dst.Bits() == 0 && r.Dev != k.defaultDev(r.Dst.Addr().Is4())) {
+		if r.table == main && r.Dev != "" && (r.Dst.Bits() > 0 || r.Dev == k.defaultDev(r.Dst.Addr().Is4())) {
 			offer(r.Dst, r.Dev)
 		}
 	}

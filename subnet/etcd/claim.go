@@ -106,7 +106,7 @@ func (s *Store) usable(r record) bool {
 		return false
 	}
 	for i, p := range s.pools {
-		if !p.Contains(r.subnets[i]) && !(r.leaseID == 0 && p.Fits(r.subnets[i])) {
+		if !p.Contains(r.subnets[i]) && (r.leaseID != 0 || !p.Fits(r.subnets[i])) {
 			return false
 		}
 	}

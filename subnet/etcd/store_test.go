@@ -18,7 +18,6 @@ import (
 type server struct {
 	dir string
 	url string
-	now *controlplane.Etcd
 	end func()
 }
 

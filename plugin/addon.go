@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -89,6 +91,10 @@ func (a addon) run(ctx context.Context, command string, by caller, prev json.Raw
 		"CNI_COMMAND="+command, "CNI_CONTAINERID="+by.owner.container, "CNI_IFNAME="+by.owner.dev,
 		"CNI_NETNS="+by.netns, "CNI_PATH="+by.path, "CNI_ARGS="+by.args)
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(quote(conf)), &stdout, &stderr
+	// Killed with this process, or it would go on while the runtime deletes the pod. The kernel means the thread.
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if err := c.Run(); err != nil {
 		return nil, a.failed(command, err, stdout.Bytes(), stderr.Bytes())
 	}

@@ -91,12 +91,12 @@ func isIndexName(name string) bool {
 	return ok && set != "" && set[0] <= '9'
 }
 
-// search is every address that o has. It opens only the files that the index does not know. Files of the old
+// search is every address that o has, and whether the index has anything of it. It opens only the files that the index does not know. Files of the old
 // form, with the container id only, count where there is none of the new form: that is host-local's rule.
-func (s *store) search(o owner) (found []netip.Addr, err error) {
+func (s *store) search(o owner) (found []netip.Addr, indexed bool, err error) {
 	own, others, err := s.inodes(o)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var old, unknown []netip.Addr
 	err = entries(s.dir, func(inode uint64, name string) {
@@ -125,7 +125,7 @@ func (s *store) search(o owner) (found []netip.Addr, err error) {
 	if len(found) == 0 {
 		found = old
 	}
-	return found, err
+	return found, len(own) > 0, err
 }
 
 // forgetIndex removes what the index has of o and no address any more.

@@ -155,14 +155,13 @@ func free(dir string, o owner, grants []grant) error {
 func releaseAll(ctx context.Context, dir string, o owner, known []netip.Addr) error {
 	found, searched := owned(dir, o, known), false
 	if len(known) == 0 || len(found) < len(known) {
+		var indexed bool
 		var err error
-		if found, err = (&store{dir: dir}).search(o); err != nil {
+		found, indexed, err = (&store{dir: dir}).search(o)
+		if err != nil || len(found) == 0 && !indexed {
 			return err
 		}
 		searched = true
-	}
-	if _, err := os.Lstat((&store{dir: dir}).indexPath(o, 0)); len(found) == 0 && err != nil {
-		return nil
 	}
 	s, err := lockStore(ctx, dir)
 	if err != nil {

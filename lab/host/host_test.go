@@ -208,6 +208,20 @@ func TestProcessIsKnownByItsStart(t *testing.T) {
 	}
 }
 
+// A process that is just being reaped is in neither of the states that one usually sees.
+func TestKilledProcessIsNotRunning(t *testing.T) {
+	a, _ := pair(t)
+	log := filepath.Join(t.TempDir(), "log")
+	for range 200 {
+		p, err := a.Start(host.Command{Path: "/bin/sleep", Args: []string{"60"}, Log: log})
+		must(t, err)
+		must(t, p.Kill())
+		if p.Running() {
+			t.Fatal("running after it was killed")
+		}
+	}
+}
+
 func TestStopKillsWhatDoesNotEnd(t *testing.T) {
 	a, _ := pair(t)
 	log := filepath.Join(t.TempDir(), "log")

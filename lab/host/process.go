@@ -53,13 +53,13 @@ func (h Host) Start(c Command) (Process, error) {
 	return Process{PID: cmd.Process.Pid, Started: started, Log: c.Log}, nil
 }
 
-// Running says whether the process is there and not a zombie.
+// Running says whether the process is there and neither a zombie (Z) nor just being reaped (X).
 func (p Process) Running() bool {
 	if p.PID == 0 {
 		return false
 	}
 	started, state, err := stat(p.PID)
-	return err == nil && started == p.Started && state != 'Z'
+	return err == nil && started == p.Started && state != 'Z' && state != 'X'
 }
 
 // Stop ends the process with SIGTERM, and with SIGKILL what has not ended after grace. A process that is not

@@ -91,6 +91,22 @@ func readCheckpoint(path string) (checkpoint, error) {
 	return parseCheckpoint(data)
 }
 
+// Saved is what a checkpoint file holds.
+type Saved struct {
+	Node     string
+	Network  []byte // net-conf.json
+	Snapshot subnet.Snapshot
+}
+
+// ReadCheckpoint reads the checkpoint at path; the error is fs.ErrNotExist when there is none.
+func ReadCheckpoint(path string) (Saved, error) {
+	c, err := readCheckpoint(path)
+	if err != nil {
+		return Saved{}, err
+	}
+	return Saved{c.Node, c.Network, c.snapshot()}, nil
+}
+
 // CheckpointConfig is the net-conf.json of the checkpoint at path.
 func CheckpointConfig(path string) ([]byte, error) {
 	c, err := readCheckpoint(path)

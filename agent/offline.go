@@ -32,7 +32,7 @@ func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) 
 	if len(snap.Local.Stacks) == 0 {
 		snap.Local = last
 	}
-	want, skips := a.desired(node, snap)
+	want, skips := a.Desired(node, snap)
 	plan, err := a.plan(ctx, want, true)
 	return plan, append(snap.Skips, skips...), err
 }

@@ -34,7 +34,7 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	if snap == nil {
 		return firstRetry
 	}
-	want, skips := a.desired(node, *snap)
+	want, skips := a.Desired(node, *snap)
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
 	a.Metrics.observed(*snap, want)
 	rest, err := a.converge(ctx, want, synced)
@@ -52,20 +52,30 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 		return a.node, err
 	}
 	a.redial(interfaces)
-	node := backend.Node{Name: a.Node, MACs: map[string]netstate.MAC{}}
+	node, err := a.NodeFrom(interfaces, a.node, a.Machine.RouteTo)
+	if err != nil {
+		return node, err
+	}
+	return node, a.checkMTU(node)
+}
+
+// NodeFrom is what a backend may know of a machine with these interfaces. Of the underlays that the rule allows it
+// keeps the ones that before has; with an error it has before's.
+func (c Config) NodeFrom(interfaces []netstate.Interface, before backend.Node, route func(netip.Addr) (string, error)) (backend.Node, error) {
+	node := backend.Node{Name: c.Node, MACs: map[string]netstate.MAC{}}
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
 	}
-	for _, pool := range a.Network.Pools {
-		before, _ := a.node.Underlay(pool.Is4())
-		underlay, err := a.Choice.Pick(interfaces, pool.Is4(), before, a.Machine.RouteTo)
+	for _, pool := range c.Network.Pools {
+		last, _ := before.Underlay(pool.Is4())
+		underlay, err := c.Choice.Pick(interfaces, pool.Is4(), last, route)
 		if err != nil {
-			node.Underlays = a.node.Underlays
+			node.Underlays = before.Underlays
 			return node, err
 		}
 		node.Underlays = append(node.Underlays, underlay)
 	}
-	return node, a.checkMTU(node)
+	return node, nil
 }
 
 // redial has the store connect again when an address of this machine is gone.
@@ -115,15 +125,16 @@ func (a *Agent) newest() (snap *subnet.Snapshot, synced bool) {
 	return &snapshot, false
 }
 
-// desired is everything that should exist on this node.
-func (a *Agent) desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+// Desired is everything that should exist on this node. It is pure, and the same for the agent that applies it, for
+// a dry run and for the doctor. Of c it needs Network, Backend, Base and Firewall.
+func (c Config) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	node.Last = snap.Local
-	want, skips := a.Backend.Desired(node, snap)
-	base, firewall := a.Base, a.Firewall
-	base.MTU = a.Backend.MTU(node)
+	want, skips := c.Backend.Desired(node, snap)
+	base, firewall := c.Base, c.Firewall
+	base.MTU = c.Backend.MTU(node)
 	firewall.Stacks = nil
 	for _, stack := range snap.Local.Stacks {
-		if pool, ok := a.Network.Pool(stack.Is4()); ok {
+		if pool, ok := c.Network.Pool(stack.Is4()); ok {
 			firewall.Stacks = append(firewall.Stacks, backend.FirewallStack{
 				Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Is4())})
 		}

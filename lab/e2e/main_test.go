@@ -44,7 +44,12 @@ func runTests(m *testing.M) int {
 		}
 		return 0
 	}
-	if err := findPrograms(); err != nil {
+	unlock, err := onlyRun()
+	if err == nil {
+		defer unlock()
+		err = findPrograms()
+	}
+	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
@@ -52,6 +57,18 @@ func runTests(m *testing.M) int {
 		defer os.RemoveAll(built)
 	}
 	return m.Run()
+}
+
+// onlyRun waits for another run of these tests: each removes what it takes for a crashed run's labs.
+func onlyRun() (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(stateDir), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(stateDir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 }
 
 // built is the directory of what was built for this run.

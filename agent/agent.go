@@ -62,6 +62,7 @@ type Agent struct {
 	status   Status
 	kicks    chan struct{}
 	nodes    chan backend.Node // the newest facts, for the publisher
+	views    chan backend.View // the newest view, for a backend that runs
 	snapshot atomic.Pointer[subnet.Snapshot]
 	begun    time.Time
 	fights   fights
@@ -80,7 +81,8 @@ const minPause = 10 * time.Millisecond
 
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
-	return &Agent{Config: cfg, kicks: make(chan struct{}, 1), nodes: make(chan backend.Node, 1), skips: map[subnet.Skip]bool{}}
+	return &Agent{Config: cfg, kicks: make(chan struct{}, 1), nodes: make(chan backend.Node, 1),
+		views: make(chan backend.View, 1), skips: map[subnet.Skip]bool{}}
 }
 
 // Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is one that
@@ -91,6 +93,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.watchKernel(ctx) })
 	group.Go(func() error { return a.keepLease(ctx, group) })
 	group.Go(func() error { return a.loop(ctx) })
+	if r, ok := a.Backend.(backend.Runner); ok {
+		group.Go(func() error { return a.runBackend(ctx, r) })
+	}
 	return group.Wait()
 }
 

@@ -26,11 +26,12 @@ import (
 // node is one agent on a kernel in memory, with a file as its store.
 type node struct {
 	*testing.T
-	kernel *fake.Kernel
-	dir    string
-	log    logBuffer
-	agent  *Agent
-	live   func(netip.Prefix) (int, error)
+	kernel  *fake.Kernel
+	dir     string
+	log     logBuffer
+	agent   *Agent
+	live    func(netip.Prefix) (int, error)
+	backend backend.Backend // nil: vxlan
 }
 
 // logBuffer is a log that can be read while it is written.
@@ -74,6 +75,9 @@ func (n *node) start() (stop func()) {
 	networks := []netip.Prefix{network.Pools[0].Network}
 	b, _, err := vxlan.New(networks, network.Options)
 	n.must(err)
+	if n.backend != nil {
+		b = n.backend
+	}
 	n.agent = New(Config{
 		Node: "node1", Network: network, BackendName: "vxlan", Backend: b, Store: file.New(n.leases(), network.Pools),
 		Kernel: n.kernel, Machine: n.kernel, Choice: Choice{Names: []string{"eth1"}},

@@ -41,6 +41,7 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	if ctx.Err() != nil {
 		return resync
 	}
+	a.show(node, *snap, synced)
 	return a.conclude(node, *snap, synced, outcome{want, rest, err})
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/alloc"
+	"github.com/twill-net/twill/backend/extension"
 	"github.com/twill-net/twill/backend/hostgw"
 	"github.com/twill-net/twill/backend/vxlan"
 )
@@ -20,8 +22,10 @@ type newFunc func(networks []netip.Prefix, options json.RawMessage) (backend.Bac
 
 func backends() map[string]newFunc {
 	return map[string]newFunc{
-		"host-gw": hostgw.New,
-		"vxlan":   vxlan.New,
+		"alloc":     alloc.New,
+		"extension": extension.New,
+		"host-gw":   hostgw.New,
+		"vxlan":     vxlan.New,
 	}
 }
 

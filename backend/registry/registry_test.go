@@ -3,6 +3,8 @@ package registry
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/twill-net/twill/backend"
 )
 
 func TestNew(t *testing.T) {
@@ -17,8 +19,18 @@ func TestNew(t *testing.T) {
 	}
 	for _, kind := range []string{"", "geneve"} {
 		_, _, err := New(kind, nil, nil)
-		if want := `net-conf Backend: unknown Type "` + kind + `", want one of host-gw, vxlan`; err == nil || err.Error() != want {
+		if want := `net-conf Backend: unknown Type "` + kind + `", want one of alloc, extension, host-gw, vxlan`; err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", kind, err, want)
+		}
+	}
+}
+
+// TestOutsiders: routes that others write are swept with all other backends.
+func TestOutsiders(t *testing.T) {
+	for kind := range backends() {
+		b, _, err := New(kind, nil, nil)
+		if _, outsider := b.(backend.Outsider); err != nil || outsider != (kind == "alloc" || kind == "extension") {
+			t.Errorf("%s: outsider %t, %v", kind, outsider, err)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func labUp(name *string) *cobra.Command {
 	fs.IntVar(&f.spec.Nodes, "nodes", 3, "number of nodes")
 	fs.IntVar(&f.spec.Pods, "pods", 2, "number of pods on each node")
 	fs.StringVar(&f.spec.Underlay, "underlay", lab.L2, "l2: one segment; l3: two, with a router between them")
-	fs.StringVar(&f.spec.Backend, "backend", "vxlan", "vxlan or host-gw")
+	fs.StringVar(&f.spec.Backend, "backend", "vxlan", "vxlan, host-gw, alloc, extension, …: a Type of net-conf.json")
 	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "vxlan: encapsulate only between segments")
 	fs.StringVar(&f.spec.Store, "store", lab.Etcd, "where leases are: etcd, kube (a real kube-apiserver) or file")
 	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "4, 6 or dual")

@@ -69,7 +69,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	}
 	log.Debug("firewall", "mode", mode.String(), "reason", why)
 	rules.Mode = mode
-	k, err := kernel.New(networks(network))
+	k, err := kernel.New(takenOver(b, network))
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +88,14 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 		metrics: registry,
 		close:   func() { f.Close(); k.Close() },
 	}, nil
+}
+
+// takenOver are the networks into which a route of unknown origin is a flannel agent's leftover.
+func takenOver(b backend.Backend, c subnet.Config) []netip.Prefix {
+	if _, ok := b.(backend.Outsider); ok {
+		return nil
+	}
+	return networks(c)
 }
 
 func networks(c subnet.Config) []netip.Prefix {

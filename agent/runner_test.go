@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// mover is a backend that runs: each of its parts fails once.
+type mover struct {
+	prepared, begun atomic.Int32
+	seen            chan string // what the views said
+	ended           chan struct{}
+}
+
+func (*mover) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
+
+func (m *mover) Publish(backend.Node, bool) (json.RawMessage, error) {
+	if m.prepared.Load() < 2 {
+		return nil, errors.New("published before it was prepared")
+	}
+	return json.RawMessage(`"ready"`), nil
+}
+
+func (*mover) Desired(backend.Node, subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	return netstate.State{}, nil
+}
+
+func (m *mover) Prepare(context.Context, backend.Site) error {
+	if m.prepared.Add(1) == 1 {
+		return errors.New("not prepared yet")
+	}
+	return nil
+}
+
+func (m *mover) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
+	v := <-views
+	if m.begun.Add(1) == 1 {
+		return errors.New("not running yet")
+	}
+	site.Say("moves", nil, "dir", filepath.Base(site.Dir))
+	m.seen <- string(v.Snapshot.Local.Stacks[0].Data) + " " + v.Node.Last.Stacks[0].Underlay.String()
+	<-ctx.Done()
+	close(m.ended)
+	return nil
+}
+
+// TestRunner: it is prepared before the lease is published, started with a view of what the kernel has been brought
+// to, started again when it fails, and ends with the agent.
+func TestRunner(t *testing.T) {
+	n, m := newNode(t), &mover{seen: make(chan string, 1), ended: make(chan struct{})}
+	n.backend = m
+	stop := n.start()
+	select {
+	case got := <-m.seen:
+		if got != `"ready" 192.168.33.101` {
+			t.Errorf("the view says %s", got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("no view\n%s", n.log.String())
+	}
+	stop()
+	<-m.ended
+	for _, want := range []string{`msg="prepare the backend" err="not prepared yet"`, `msg="run the backend" err="not running yet"`, "msg=moves node=node1 dir="} {
+		if !strings.Contains(n.log.String(), want) {
+			t.Errorf("no %s in\n%s", want, n.log.String())
+		}
+	}
+	if strings.Contains(n.log.String(), "published before") {
+		t.Error(n.log.String())
+	}
+}

@@ -1,0 +1,58 @@
+// Package extension is the backend that lets commands of the administrator carry packets: they are run through
+// "sh -c" when the agent starts and ends and when peers come and go, with flannel's environment variables.
+package extension
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"sync"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Options are net-conf.json's Backend keys of flannel's extension; an empty command is not run.
+type Options struct {
+	PreStartupCommand   string // its output is what peers get of this node
+	PostStartupCommand  string
+	SubnetAddCommand    string
+	SubnetRemoveCommand string
+	ShutdownCommand     string
+}
+
+// Backend is extension. It is the same for the whole run of an agent: Prepare remembers what Publish says.
+type Backend struct {
+	networks []netip.Prefix
+	options  Options
+
+	mu   sync.Mutex
+	data json.RawMessage // what PreStartupCommand wrote, as a JSON string; nil: nothing
+}
+
+// New makes the backend of net-conf.json's {"Type": "extension", …}.
+func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
+	b := &Backend{networks: networks}
+	warnings, err := backend.ParseOptions(options, &b.options)
+	return b, warnings, err
+}
+
+// MTU is the underlay's: the smallest, if there are two.
+func (b *Backend) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
+
+// Publish is the output of PreStartupCommand, for every family the same.
+func (b *Backend) Publish(backend.Node, bool) (json.RawMessage, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.data), nil
+}
+
+// Desired is nothing: what the commands make is theirs.
+func (b *Backend) Desired(_ backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	_, skips := backend.Peers(b.networks, snap)
+	return netstate.State{}, skips
+}
+
+// Outside implements backend.Outsider.
+func (*Backend) Outside() {}

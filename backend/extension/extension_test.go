@@ -1,0 +1,225 @@
+package extension
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/subnet"
+)
+
+var networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fc00::/48")}
+
+// lease is node n's, with both families.
+func lease(n int, data string) subnet.Lease {
+	raw, _ := json.Marshal(data)
+	return subnet.Lease{Node: fmt.Sprintf("n%d", n), Backend: "extension", Stacks: []subnet.Stack{
+		{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", n)), Underlay: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)), Data: raw},
+		{Subnet: netip.MustParsePrefix(fmt.Sprintf("fc00:0:0:%d::/64", n)), Underlay: netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", n)), Data: raw}}}
+}
+
+// trial is a backend whose commands write what they got to a file.
+type trial struct {
+	*testing.T
+	dir   string
+	out   string
+	mu    sync.Mutex
+	said  []string
+	views chan backend.View
+}
+
+const heard = `(echo "%s $NETWORK $IPV6NETWORK|$SUBNET $PUBLIC_IP|$IPV6SUBNET $PUBLIC_IPV6|$(cat)") | tr '\n' '.' >> %[2]s; echo >> %[2]s`
+
+func newTrial(t *testing.T) *trial {
+	dir := t.TempDir()
+	return &trial{T: t, dir: dir, out: filepath.Join(dir, "out")}
+}
+
+func (tr *trial) site() backend.Site {
+	return backend.Site{Dir: tr.dir, Say: func(text string, err error, args ...any) {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		tr.said = append(tr.said, strings.TrimSpace(fmt.Sprintln(append([]any{text, err}, args...)...)))
+	}}
+}
+
+func (tr *trial) heard(word string) string { return fmt.Sprintf(heard, word, tr.out) }
+
+func (tr *trial) backend(more string) backend.Runner {
+	tr.Helper()
+	o := map[string]string{"Type": "extension", "PreStartupCommand": "printf 'my key'", "PostStartupCommand": tr.heard("post"),
+		"SubnetAddCommand": tr.heard("add") + more, "SubnetRemoveCommand": tr.heard("remove"), "ShutdownCommand": tr.heard("shutdown")}
+	raw, _ := json.Marshal(o)
+	b, warnings, err := New(networks, raw)
+	if err != nil || len(warnings) > 0 {
+		tr.Fatal(warnings, err)
+	}
+	return b.(backend.Runner)
+}
+
+// start runs b until stop.
+func (tr *trial) start(b backend.Runner) (stop func()) {
+	ctx, cancel := context.WithCancel(tr.Context())
+	tr.views = make(chan backend.View)
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx, tr.site(), tr.views) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			tr.Error(err)
+		}
+	}
+}
+
+func (tr *trial) show(synced bool, peers ...subnet.Lease) {
+	tr.views <- backend.View{Snapshot: subnet.Snapshot{Local: lease(1, "my key"), Peers: peers}, Synced: synced}
+}
+
+// wants waits for exactly these lines, and takes them out of the file.
+func (tr *trial) wants(lines ...string) {
+	tr.Helper()
+	want, got := strings.Join(lines, "\n"), ""
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		data, _ := os.ReadFile(tr.out)
+		if got = strings.TrimSpace(string(data)); strings.Count(got, "\n") >= strings.Count(want, "\n") && got == want {
+			break
+		}
+	}
+	if got != want {
+		tr.Errorf("the commands got\n%s\nwant\n%s", got, want)
+	}
+	if err := os.Remove(tr.out); err != nil && want != "" {
+		tr.Error(err)
+	}
+}
+
+func line(word string, n int, data string) string {
+	nets := " "
+	if word == "post" || word == "shutdown" {
+		nets = "10.244.0.0/16 fc00::/48"
+	}
+	return fmt.Sprintf("%s %s|10.244.%d.0/24 192.0.2.%d|fc00:0:0:%d::/64 2001:db8::%d|%s.", word, nets, n, n, n, n, data)
+}
+
+func TestCommands(t *testing.T) {
+	tr := newTrial(t)
+	b := tr.backend("")
+	if err := b.Prepare(t.Context(), tr.site()); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := b.Publish(backend.Node{}, true); err != nil || string(data) != `"my key"` {
+		t.Errorf("publishes %s, %v", data, err)
+	}
+	stop := tr.start(b)
+	tr.show(true, lease(2, "key 2"), lease(3, "key 3"))
+	tr.wants(line("post", 1, ""), line("add", 2, "key 2"), line("add", 3, "key 3"))
+	tr.show(true, lease(2, "key 2"), lease(3, "new 3"))
+	tr.wants(line("add", 3, "new 3"))
+	tr.show(true, lease(3, "new 3"))
+	tr.wants(line("remove", 2, "key 2"))
+	tr.show(false) // remembered: nobody has left
+	tr.show(true, lease(3, "new 3"))
+	stop()
+	tr.wants(line("shutdown", 1, ""))
+
+	// The next run adds again what is there, and removes what left while no agent ran.
+	stop = tr.start(tr.backend(""))
+	tr.show(true, lease(4, "key 4"))
+	tr.wants(line("post", 1, ""), line("remove", 3, "new 3"), line("add", 4, "key 4"))
+	stop()
+	tr.wants(line("shutdown", 1, ""))
+	stop = tr.start(tr.backend(""))
+	tr.show(true, lease(4, "key 4"))
+	tr.wants(line("post", 1, ""), line("add", 4, "key 4"))
+	stop()
+	tr.wants(line("shutdown", 1, ""))
+}
+
+// TestMoved: a node with another subnet is removed with the old one.
+func TestMoved(t *testing.T) {
+	tr := newTrial(t)
+	stop := tr.start(tr.backend(""))
+	tr.show(true, lease(2, "k"))
+	tr.wants(line("post", 1, ""), line("add", 2, "k"))
+	moved := lease(5, "k")
+	moved.Node = "n2"
+	tr.show(true, moved)
+	tr.wants(line("remove", 2, "k"), line("add", 5, "k"))
+	stop()
+	tr.wants(line("shutdown", 1, ""))
+}
+
+// TestFailure: the output is told, others go on, and the next view tries again.
+func TestFailure(t *testing.T) {
+	tr := newTrial(t)
+	bad := filepath.Join(tr.dir, "bad")
+	if err := os.WriteFile(bad, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop := tr.start(tr.backend(`; if [ -e ` + bad + ` ] && [ "$SUBNET" = 10.244.2.0/24 ]; then echo no such cloud >&2; exit 3; fi`))
+	tr.show(true, lease(2, "k"), lease(3, "k"))
+	tr.wants(line("post", 1, ""), line("add", 2, "k"), line("add", 3, "k"))
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
+	tr.show(true, lease(2, "k"), lease(3, "k"))
+	tr.wants(line("add", 2, "k"))
+	stop()
+	tr.wants(line("shutdown", 1, ""))
+	if said := strings.Join(tr.said, "\n"); strings.Count(said, "exit status 3: no such cloud peer n2") != 1 {
+		t.Errorf("said:\n%s", said)
+	}
+}
+
+func TestRun(t *testing.T) {
+	began := time.Now()
+	_, err := run(t.Context(), 200*time.Millisecond, "sleep 60 & sleep 60", "")
+	if err == nil || !strings.Contains(err.Error(), "it took longer than 200ms") || time.Since(began) > 5*time.Second {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	long := strings.Repeat("x", 3*maxShown)
+	if _, err := run(t.Context(), patience, "echo "+long+"; exit 1", ""); err == nil || len(err.Error()) > 5*maxShown || !strings.HasSuffix(err.Error(), "xx") {
+		t.Errorf("a long output: %v", err)
+	}
+	if out, err := run(t.Context(), patience, "cat; echo $A", "in ", "A=b"); out != "in b\n" || err != nil {
+		t.Errorf("%q %v", out, err)
+	}
+}
+
+func TestPrepareFails(t *testing.T) {
+	b, _, err := New(networks, []byte(`{"PreStartupCommand":"echo broken; false","Typo":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.(backend.Runner).Prepare(t.Context(), newTrial(t).site()); err == nil || !strings.HasSuffix(err.Error(), "exit status 1: broken") {
+		t.Errorf("got %v", err)
+	}
+	if data, _ := b.Publish(backend.Node{}, true); data != nil {
+		t.Errorf("publishes %s", data)
+	}
+}
+
+// TestDamagedFile: a file that cannot be read costs the commands one more run, and is told.
+func TestDamagedFile(t *testing.T) {
+	for _, text := range []string{"{", "null", "[]"} {
+		tr := newTrial(t)
+		if err := os.WriteFile(filepath.Join(tr.dir, "extension.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stop := tr.start(tr.backend(""))
+		tr.show(true, lease(2, "k"))
+		tr.wants(line("post", 1, ""), line("add", 2, "k"))
+		stop()
+		if len(tr.said) == 0 || !strings.Contains(tr.said[0], "starting without it") {
+			t.Errorf("%s: said %q", text, tr.said)
+		}
+	}
+}

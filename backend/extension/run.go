@@ -1,0 +1,198 @@
+package extension
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/subnet"
+)
+
+// retry is how long a command that failed waits.
+const retry = 5 * time.Second
+
+// Prepare runs PreStartupCommand and keeps what it wrote for Publish. flannel publishes nothing when there is no
+// such command, and an empty string when it wrote nothing.
+func (b *Backend) Prepare(ctx context.Context, site backend.Site) error {
+	if b.options.PreStartupCommand == "" {
+		return nil
+	}
+	out, err := run(ctx, patience, b.options.PreStartupCommand, "", network(b.networks)...)
+	if err != nil {
+		return err
+	}
+	site.Say("ran a command", nil, "command", "PreStartupCommand", "output", out)
+	data, err := json.Marshal(out)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.data = data
+	return err
+}
+
+// Run runs PostStartupCommand with the first view, then SubnetAddCommand for each peer that is new or has changed, and
+// SubnetRemoveCommand for each that left, also while no agent ran; ShutdownCommand when ctx is done.
+func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
+	r := runs{Backend: b, site: site, file: filepath.Join(site.Dir, "extension.json")}
+	if err := r.load(); err != nil {
+		return err
+	}
+	var view *backend.View
+	again := time.NewTimer(retry)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.shutdown(context.WithoutCancel(ctx), view)
+			return nil
+		case v := <-views:
+			view = &v
+		case <-again.C:
+		}
+		if view != nil && !r.follow(ctx, *view) {
+			again.Reset(retry)
+		}
+	}
+}
+
+// runs is one Run.
+type runs struct {
+	*Backend
+	site    backend.Site
+	file    string
+	started bool
+	added   map[string]place // the nodes for which SubnetAddCommand succeeded; kept in file
+	fresh   map[string]bool  // of these, those of this run
+}
+
+// follow runs what a view asks for, and is false if some of it failed.
+func (r *runs) follow(ctx context.Context, view backend.View) bool {
+	ok := r.startup(ctx, view)
+	peers := r.places(view.Snapshot)
+	for _, node := range slices.Sorted(maps.Keys(r.added)) {
+		p, here := peers[node]
+		moved := here && (p.Subnet != r.added[node].Subnet || p.IPv6Subnet != r.added[node].IPv6Subnet)
+		if view.Synced && !here || moved {
+			ok = r.remove(ctx, node) && ok
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(peers)) {
+		if old, known := r.added[node]; !known || old != peers[node] || !r.fresh[node] {
+			ok = r.add(ctx, node, peers[node]) && ok
+		}
+	}
+	return ok
+}
+
+// places are the peers of a snapshot that can be used, by node.
+func (r *runs) places(snap subnet.Snapshot) map[string]place {
+	stacks := map[string][]subnet.Stack{}
+	peers, _ := backend.Peers(r.networks, snap)
+	for _, p := range peers {
+		stacks[p.Node] = append(stacks[p.Node], p.Stack)
+	}
+	places := make(map[string]place, len(stacks))
+	for node, s := range stacks {
+		places[node] = placeOf(s)
+	}
+	return places
+}
+
+func (r *runs) startup(ctx context.Context, view backend.View) bool {
+	env := append(network(r.networks), placeOf(view.Snapshot.Local.Stacks).environment()...)
+	if !r.started && r.command(ctx, "PostStartupCommand", r.options.PostStartupCommand, r.site.Say, "", env) {
+		r.started = true
+	}
+	return r.started
+}
+
+func (r *runs) shutdown(ctx context.Context, view *backend.View) {
+	env := network(r.networks)
+	if view != nil {
+		env = append(env, placeOf(view.Snapshot.Local.Stacks).environment()...)
+	}
+	r.command(ctx, "ShutdownCommand", r.options.ShutdownCommand, r.site.Say, "", env)
+}
+
+func (r *runs) add(ctx context.Context, node string, p place) bool {
+	if !r.command(ctx, "SubnetAddCommand", r.options.SubnetAddCommand, r.about(node), p.Data, p.environment()) {
+		return false
+	}
+	r.added[node], r.fresh[node] = p, true
+	return r.save()
+}
+
+func (r *runs) remove(ctx context.Context, node string) bool {
+	p := r.added[node]
+	if !r.command(ctx, "SubnetRemoveCommand", r.options.SubnetRemoveCommand, r.about(node), p.Data, p.environment()) {
+		return false
+	}
+	delete(r.added, node)
+	return r.save()
+}
+
+type say func(text string, err error, args ...any)
+
+func (r *runs) about(peer string) say {
+	return func(text string, err error, args ...any) { r.site.Say(text, err, append(args, "peer", peer)...) }
+}
+
+// command runs one of the options' commands, tells its output, and says whether it succeeded.
+func (r *runs) command(ctx context.Context, name, command string, tell say, input string, env []string) bool {
+	if command == "" {
+		return true
+	}
+	out, err := run(ctx, patience, command, input, env...)
+	if err != nil {
+		if ctx.Err() == nil {
+			tell("run "+name, err)
+		}
+		return false
+	}
+	tell("ran a command", nil, "command", name, "output", strings.TrimSpace(out))
+	return true
+}
+
+// load reads which nodes an earlier run of this boot has added: the directory does not outlive the boot, like what
+// the commands made.
+func (r *runs) load() error {
+	r.added, r.fresh = map[string]place{}, map[string]bool{}
+	data, err := os.ReadFile(r.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, &r.added); err != nil || r.added == nil {
+		r.site.Say("read "+r.file+": starting without it", errors.Join(err, errors.New("want an object of nodes")))
+		r.added = map[string]place{}
+	}
+	return nil
+}
+
+// save writes the file; commands that succeeded would only run once more without it.
+func (r *runs) save() bool {
+	data, err := json.Marshal(r.added)
+	if err == nil {
+		if old, e := os.ReadFile(r.file); e == nil && bytes.Equal(old, data) {
+			return true
+		}
+		err = os.WriteFile(r.file+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(r.file+".new", r.file)
+	}
+	if err != nil {
+		r.site.Say("remember the peers", err)
+	}
+	return err == nil
+}

@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// long says whether tests may take minutes.
-func long() bool { return os.Getenv("TWILL_LONG") != "" }
-
 // TestKillAnywhere ends an ADD with SIGKILL after each of its system calls that change something on the machine.
 // The DEL that a runtime then sends leaves nothing, and the pod can be added.
 func TestKillAnywhere(t *testing.T) {
@@ -27,7 +24,7 @@ func TestKillAnywhere(t *testing.T) {
 func TestKillAnywhereWithPorts(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	every := 9
-	if long() {
+	if long {
 		every = 1
 	}
 	killEverywhere(t, n, pod, n.config(runtimeConfig(hostPort)), every)

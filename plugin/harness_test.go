@@ -42,14 +42,33 @@ func testMain(m *testing.M) int {
 		"portmap":    "github.com/containernetworking/plugins/plugins/meta/portmap",
 		"bandwidth":  "github.com/containernetworking/plugins/plugins/meta/bandwidth",
 	} {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", pkg, err, out)
+		if err := build(name, pkg); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}
 	return m.Run()
+}
+
+// build puts a program among the binaries.
+func build(name, pkg string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(binaries, name), pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}
+
+// buildUpstream puts one more of upstream's plugins among the binaries: "main/bridge".
+func buildUpstream(t testing.TB, plugin string) {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(binaries, filepath.Base(plugin))); err == nil {
+		return
+	}
+	if err := build(filepath.Base(plugin), "github.com/containernetworking/plugins/plugins/"+plugin); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sweepCrashedRuns removes the namespaces (twp-<pid>-<number>) of test processes that are gone.

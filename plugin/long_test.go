@@ -1,0 +1,6 @@
+//go:build long
+
+package plugin
+
+// long says that tests may take minutes.
+const long = true

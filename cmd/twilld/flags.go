@@ -20,6 +20,7 @@ type options struct {
 	etcdEndpoints, etcdPrefix, etcdKeyfile, etcdCertfile, etcdCAFile, etcdUsername, etcdPassword string
 
 	kubeSubnetMgr                                            bool
+	kubeLeaseNamespace                                       string // Twill
 	kubeAPIURL, kubeconfig, kubeAnnotationPrefix, netConfigs string
 	setNodeNetworkUnavailable                                bool
 
@@ -141,6 +142,7 @@ func (o *options) registerStore(fs *flag.FlagSet) {
 	fs.StringVar(&o.kubeAPIURL, "kube-api-url", "", "Kubernetes API server; empty: kubeconfig's, or the pod's")
 	fs.StringVar(&o.kubeconfig, "kubeconfig-file", "", "kubeconfig; empty: the pod's service account")
 	fs.StringVar(&o.kubeAnnotationPrefix, "kube-annotation-prefix", "flannel.alpha.coreos.com", "prefix of the node annotations")
+	fs.StringVar(&o.kubeLeaseNamespace, "kube-lease-namespace", "", "lease a subnet by itself where nobody assigns podCIDRs, with Lease objects in this namespace; empty: wait for a podCIDR")
 	fs.StringVar(&o.netConfigs, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, unless it is in etcd")
 	fs.BoolVar(&o.setNodeNetworkUnavailable, "set-node-network-unavailable", true, "keep the node condition NetworkUnavailable true to fact")
 	fs.StringVar(&o.leaseFile, "lease-file", "", "lease in this JSON file instead of etcd")

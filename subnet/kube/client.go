@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ const callTimeout = 10 * time.Second
 // client makes the few calls that the store needs, and turns their errors into sentences.
 type client struct {
 	rest   *rest.RESTClient
+	leases *rest.RESTClient // coordination.k8s.io
 	dialer *redial.Dialer
 }
 
@@ -34,6 +36,8 @@ func newClient(cfg *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{}, &corev1.Pod{})
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
+	metav1.AddToGroupVersion(scheme, coordinationv1.SchemeGroupVersion)
 
 	cfg = rest.CopyConfig(cfg)
 	cfg.APIPath = "/api"
@@ -50,7 +54,9 @@ func newClient(cfg *rest.Config) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for the API server %q: %w", cfg.Host, err)
 	}
-	return &client{c, dialer}, nil
+	cfg.APIPath, cfg.GroupVersion = "/apis", &coordinationv1.SchemeGroupVersion
+	leases, err := rest.RESTClientFor(cfg)
+	return &client{c, leases, dialer}, err
 }
 
 // bound gives ctx the timeout of one call, and takes client-go's log of slow calls away: callers report errors.
@@ -85,14 +91,24 @@ func (c *client) podNode(ctx context.Context, namespace, name string) (string, e
 
 // patchStatus patches a node through its status subresource, which takes changes of the metadata too.
 func (c *client) patchStatus(ctx context.Context, node string, kind types.PatchType, patch any) error {
+	return c.patch(ctx, node, "status", kind, patch)
+}
+
+// patch patches a node, or a subresource of it.
+func (c *client) patch(ctx context.Context, node, subresource string, kind types.PatchType, patch any) error {
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode a patch of node %q: %w", node, err)
 	}
 	ctx, cancel := bound(ctx)
 	defer cancel()
-	err = c.rest.Patch(kind).Resource("nodes").Name(node).SubResource("status").Body(body).Do(ctx).Error()
-	return explain("patch", "nodes/status", err)
+	what := "nodes"
+	r := c.rest.Patch(kind).Resource("nodes").Name(node)
+	if subresource != "" {
+		what += "/" + subresource
+		r = r.SubResource(subresource)
+	}
+	return explain("patch", what, r.Body(body).Do(ctx).Error())
 }
 
 func (c *client) createEvent(ctx context.Context, e *corev1.Event) error {

@@ -43,6 +43,12 @@ func (s *Store) keepLease(ctx context.Context, r record, limit *rate.Limiter) er
 		return nil
 	}
 	l, err := s.local(*want, r)
+	if errors.Is(err, errNoPodCIDR) && s.claimSpace != "" {
+		if err := limit.Wait(ctx); err != nil {
+			return err
+		}
+		return s.again(ctx)
+	}
 	if err != nil { // only a change of the node mends that
 		if s.waits.tell(taskPublish, err) {
 			s.Event(corev1.EventTypeWarning, "LeaseNotPublished", err.Error())
@@ -56,7 +62,12 @@ func (s *Store) keepLease(ctx context.Context, r record, limit *rate.Limiter) er
 	if err := limit.Wait(ctx); err != nil {
 		return err
 	}
-	err = s.republish(ctx)
+	return s.again(ctx)
+}
+
+// again publishes and tells how that went.
+func (s *Store) again(ctx context.Context) error {
+	err := s.republish(ctx)
 	s.waits.tell(taskPublish, err)
 	return err
 }

@@ -28,6 +28,10 @@ type Options struct {
 	AnnotationPrefix string        // empty: DefaultPrefix; with or without a slash, as flannel takes it
 	Pools            []subnet.Pool // of the network config; of a lease only their address families are read
 
+	// ClaimNamespace lets the store lease by itself, from the Pools, for a node to which nobody assigns a podCIDR: it
+	// claims subnets by Lease objects in this namespace and writes them to the node's spec. Empty: it waits for one.
+	ClaimNamespace string
+
 	// SetNetworkUnavailable lets Network write the node's condition NetworkUnavailable.
 	SetNetworkUnavailable bool
 
@@ -45,8 +49,9 @@ type Store struct {
 	pools []subnet.Pool
 	waits waits
 
-	node     string
-	setsCond bool
+	node       string
+	setsCond   bool
+	claimSpace string
 
 	own      own
 	events   chan event
@@ -76,9 +81,9 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		notes:    newAnnotations(prefix, o.Pools),
 		pools:    o.Pools,
 		waits:    waits{told: o.Waiting},
-		setsCond: o.SetNetworkUnavailable,
-		own:      own{kick: make(chan struct{}, 1)},
-		events:   make(chan event, maxQueued),
+		setsCond: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
+		own:    own{kick: make(chan struct{}, 1)},
+		events: make(chan event, maxQueued),
 	}
 	if s.node, err = s.nodeName(ctx, o.Node); err != nil {
 		return nil, err

@@ -152,6 +152,14 @@ func (s *Store) publish(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 	if err != nil {
 		return subnet.Lease{}, err
 	}
+	if s.claimSpace != "" && podCIDRs(n) == "" {
+		if err := s.assign(ctx, n, want); err != nil {
+			return subnet.Lease{}, err
+		}
+		if n, err = s.api.getNode(ctx, s.node); err != nil {
+			return subnet.Lease{}, err
+		}
+	}
 	r := s.notes.record(n, true)
 	l, err := s.local(want, r)
 	if err != nil {

@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// A claim is a Lease object of coordination.k8s.io whose name is a subnet: twill-10-244-7-0-24. Names are unique, so
+// its creation is the claim. It is owned by the Node, so that the garbage collector frees the subnet when the node is
+// deleted. One that an administrator made, with no owner, is a reservation: for the node that its holderIdentity
+// names, or for nobody.
+const claimPrefix = "twill-"
+
+// claimName is the name of the claim on p: IPv6 addresses with all their digits, since names cannot end in colons.
+func claimName(p netip.Prefix) string {
+	addr := strings.NewReplacer(".", "-", ":", "-").Replace(p.Addr().StringExpanded())
+	return claimPrefix + addr + "-" + strconv.Itoa(p.Bits())
+}
+
+// claimed reads a claim's name; false: it is no claim.
+func claimed(name string) (netip.Prefix, bool) {
+	rest, ok := strings.CutPrefix(name, claimPrefix)
+	i := strings.LastIndexByte(rest, '-')
+	if !ok || i < 0 {
+		return netip.Prefix{}, false
+	}
+	separator := "."
+	if strings.Count(rest[:i], "-") == 7 {
+		separator = ":"
+	}
+	p, err := netip.ParsePrefix(strings.ReplaceAll(rest[:i], "-", separator) + "/" + rest[i+1:])
+	return p, err == nil && p == p.Masked()
+}
+
+// maxClaims bounds the claims that one attempt loses to quicker nodes; the next attempt comes a second later.
+const maxClaims = 20
+
+// assign gives a node without podCIDR a free subnet of each pool: it claims them and writes them to the node's spec,
+// where a controller would, so that everybody reads them as ever. An error is worth a retry.
+func (s *Store) assign(ctx context.Context, n *corev1.Node, want subnet.Lease) error {
+	others, err := s.assignedCIDRs(ctx)
+	if err != nil {
+		return err
+	}
+	for range maxClaims {
+		got, err := s.tryClaims(ctx, n, want, others)
+		if errors.Is(err, errClaimed) {
+			continue // what was lost is in the next list
+		}
+		if err != nil {
+			return err
+		}
+		return s.api.setPodCIDRs(ctx, n, got)
+	}
+	return fmt.Errorf("node %q %w: other nodes were quicker to claim %d subnets", n.Name, errNoPodCIDR, maxClaims)
+}
+
+// tryClaims claims the first free subnet for each stack of want, or what is n's already.
+func (s *Store) tryClaims(ctx context.Context, n *corev1.Node, want subnet.Lease, others []netip.Prefix) ([]netip.Prefix, error) {
+	all, err := s.api.listClaims(ctx, s.claimSpace)
+	if err != nil {
+		return nil, err
+	}
+	mine, used, err := s.sortClaims(ctx, n, all.Items)
+	if err != nil {
+		return nil, err
+	}
+	want.Stacks = slices.Clone(want.Stacks)
+	for i, st := range want.Stacks {
+		if at := slices.IndexFunc(mine, func(p netip.Prefix) bool { return p.Addr().Is4() == st.Is4() }); at >= 0 {
+			want.Stacks[i].Subnet = mine[at]
+		}
+	}
+	got, err := subnet.Allocate(s.pools, want, append(used, others...))
+	if err != nil {
+		return nil, fmt.Errorf("node %q %w: %w", n.Name, errNoPodCIDR, err)
+	}
+	var subnets []netip.Prefix
+	for _, st := range got.Stacks {
+		if err := s.api.createClaim(ctx, s.claimSpace, n, st.Subnet, slices.Contains(mine, st.Subnet)); err != nil {
+			return nil, err
+		}
+		subnets = append(subnets, st.Subnet)
+	}
+	return subnets, nil
+}
+
+// sortClaims gives the subnets that n holds already or that are reserved for it, and those that others hold. Claims of
+// an earlier Node object of this name are deleted and count as wishes: the garbage collector is about to free them.
+func (s *Store) sortClaims(ctx context.Context, n *corev1.Node, all []coordinationv1.Lease) (mine, used []netip.Prefix, err error) {
+	for _, c := range all {
+		p, ok := claimed(c.Name)
+		switch {
+		case !ok:
+		case c.Spec.HolderIdentity == nil || *c.Spec.HolderIdentity != n.Name:
+			used = append(used, p)
+		case len(c.OwnerReferences) > 0 && c.OwnerReferences[0].UID != n.UID:
+			if err := s.api.deleteClaim(ctx, s.claimSpace, &c); err != nil {
+				return nil, nil, err
+			}
+			fallthrough
+		default:
+			mine = append(mine, p)
+		}
+	}
+	return mine, used, nil
+}
+
+// assignedCIDRs is what nodes have, from claims or from a controller that ran earlier.
+func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
+	list, err := s.api.listNodes(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	var all []netip.Prefix
+	for _, n := range list.Items {
+		for text := range strings.SplitSeq(podCIDRs(&n), ",") {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				all = append(all, p.Masked())
+			}
+		}
+	}
+	return all, nil
+}
+
+// errClaimed says that a claim exists and is another node's.
+var errClaimed = errors.New("it is claimed")
+
+func (c *client) listClaims(ctx context.Context, namespace string) (*coordinationv1.LeaseList, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	list := &coordinationv1.LeaseList{}
+	err := c.leases.Get().Namespace(namespace).Resource("leases").Do(ctx).Into(list)
+	return list, explain("list", "leases in namespace "+namespace, err)
+}
+
+// createClaim claims p for n; one that exists is as good if it is n's.
+func (c *client) createClaim(ctx context.Context, namespace string, n *corev1.Node, p netip.Prefix, mine bool) error {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	claim := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: claimName(p), Namespace: namespace,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(n.Name)},
+	}
+	err := c.leases.Post().Namespace(namespace).Resource("leases").Body(claim).Do(ctx).Error()
+	switch {
+	case !apierrors.IsAlreadyExists(err):
+		return explain("create", "leases in namespace "+namespace, err)
+	case mine:
+		return nil
+	}
+	return errClaimed
+}
+
+// deleteClaim deletes the claim as it was read, and no newer one.
+func (c *client) deleteClaim(ctx context.Context, namespace string, claim *coordinationv1.Lease) error {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	only := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}}
+	err := c.leases.Delete().Namespace(namespace).Resource("leases").Name(claim.Name).Body(only).Do(ctx).Error()
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return explain("delete", "leases in namespace "+namespace, err)
+}
+
+// setPodCIDRs writes the node's podCIDRs. The API server lets that happen once in a node's life; the UID makes sure
+// that it is this life.
+func (c *client) setPodCIDRs(ctx context.Context, n *corev1.Node, cidrs []netip.Prefix) error {
+	texts := make([]string, len(cidrs))
+	for i, p := range cidrs {
+		texts[i] = p.String()
+	}
+	err := c.patch(ctx, n.Name, "", types.MergePatchType, map[string]any{
+		"metadata": map[string]any{"uid": n.UID}, "spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}})
+	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
+		return fmt.Errorf("node %q changed while its podCIDR was written: %v", n.Name, err) // no refusal: look again
+	}
+	return err
+}

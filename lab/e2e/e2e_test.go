@@ -14,11 +14,12 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/lab/labtest"
 )
 
 const (
 	underlayMTU = 1500
-	settle      = 5 * time.Second // within which agents follow what happened to the others
+	settle      = labtest.Settle
 )
 
 // path is a way to carry packets between nodes.
@@ -42,35 +43,11 @@ func TestCluster(t *testing.T) {
 					spec := p.spec
 					spec.Family, spec.Store, spec.Pods = family, store, 1
 					spec.Name = "e2e" + p.name + family + store
-					cluster{t, up(t, spec)}.run()
+					cluster{t, labtest.Start(t, spec)}.run()
 				})
 			}
 		}
 	}
-}
-
-// up brings a lab up for the time of the test.
-func up(t *testing.T, spec lab.Spec) *lab.Lab {
-	t.Helper()
-	spec.Programs, spec.Dir = programs, stateDir
-	if _, err := lab.Down(spec.Dir, spec.Name); err != nil { // of a run that crashed
-		t.Fatal(err)
-	}
-	started := time.Now()
-	l, err := lab.Up(t.Context(), spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("up after %v", time.Since(started).Round(time.Millisecond))
-	t.Cleanup(func() {
-		if t.Failed() {
-			logAgents(t, l)
-		}
-		if err := l.Down(); err != nil {
-			t.Error(err)
-		}
-	})
-	return l
 }
 
 type cluster struct {

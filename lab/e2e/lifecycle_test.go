@@ -11,15 +11,16 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/lab/labtest"
 )
 
 func small(name string) lab.Spec {
-	return lab.Spec{Name: name, Nodes: 2, Pods: 1, Store: lab.File, Programs: programs, Dir: stateDir}
+	return labtest.Spec(lab.Spec{Name: name, Nodes: 2, Pods: 1, Store: lab.File})
 }
 
 func TestUpTwiceUsesTheSameLab(t *testing.T) {
 	t.Parallel()
-	l := up(t, small("e2etwice"))
+	l := labtest.Start(t, small("e2etwice"))
 	n := l.Nodes()[0]
 	if err := n.KillAgent(); err != nil {
 		t.Fatal(err)
@@ -43,9 +44,9 @@ func TestUpTwiceUsesTheSameLab(t *testing.T) {
 }
 
 func TestOpenFindsALabAndItsHosts(t *testing.T) {
-	up(t, small("e2eopen"))
-	t.Setenv("TWILL_BIN_DIR", filepath.Dir(programs.Agent))
-	l, err := lab.Open(stateDir, "e2eopen")
+	labtest.Start(t, small("e2eopen"))
+	t.Setenv("TWILL_BIN_DIR", filepath.Dir(small("").Programs.Agent))
+	l, err := lab.Open(labtest.Dir, "e2eopen")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,17 +60,17 @@ func TestOpenFindsALabAndItsHosts(t *testing.T) {
 	if _, err := l.Find("node3"); err == nil || !strings.Contains(err.Error(), "node1 node2") {
 		t.Errorf("find node3: %v, want a sentence with the nodes", err)
 	}
-	if names, err := lab.List(stateDir); err != nil || !slices.Contains(names, "e2eopen") {
+	if names, err := lab.List(labtest.Dir); err != nil || !slices.Contains(names, "e2eopen") {
 		t.Errorf("labs: %v, %v", names, err)
 	}
-	if _, err := lab.Open(stateDir, "e2enone"); !errors.Is(err, lab.ErrNoLab) {
+	if _, err := lab.Open(labtest.Dir, "e2enone"); !errors.Is(err, lab.ErrNoLab) {
 		t.Errorf("open a lab that is not there: %v", err)
 	}
 }
 
 func TestUpRemovesWhatACrashLeft(t *testing.T) {
 	t.Parallel()
-	l := up(t, small("e2ecrash"))
+	l := labtest.Start(t, small("e2ecrash"))
 	old := l.Nodes()[0].Agent()
 	state := filepath.Join(l.Dir(), "state.json")
 	data, err := os.ReadFile(state)
@@ -113,10 +114,10 @@ func TestUpThatFailsLeavesNothing(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
-	if found, err := lab.Down(stateDir, "e2efails"); found || err != nil {
+	if found, err := lab.Down(labtest.Dir, "e2efails"); found || err != nil {
 		t.Errorf("down found something: %v, %v", found, err)
 	}
-	if left, err := filepath.Glob(stateDir + "/e2efails*"); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(labtest.Dir + "/e2efails*"); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
 }
@@ -125,14 +126,14 @@ func TestUpThatFailsLeavesNothing(t *testing.T) {
 func TestAgentWithFlannelsFlagsOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	script := "#!/bin/sh\nexec " + programs.Agent + ` "$@" --checkpoint-file=` + dir + "/checkpoint.json\n"
+	script := "#!/bin/sh\nexec " + small("").Programs.Agent + ` "$@" --checkpoint-file=` + dir + "/checkpoint.json\n"
 	path := filepath.Join(dir, "flanneld")
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	spec := small("e2eforeign")
 	spec.Agents = map[string]string{"node2": path}
-	l := up(t, spec)
+	l := labtest.Start(t, spec)
 	for _, f := range l.Nodes()[1].AgentFlags() {
 		if strings.HasPrefix(f, "--checkpoint-file") || strings.HasPrefix(f, "--node-name") {
 			t.Errorf("a foreign agent gets %s", f)
@@ -152,7 +153,7 @@ func TestReportTellsWhatDoesNotWork(t *testing.T) {
 	t.Parallel()
 	spec := small("e2ereport")
 	spec.Backend, spec.Underlay, spec.Nodes = "host-gw", lab.L3, 3
-	l := up(t, spec)
+	l := labtest.Start(t, spec)
 	report, err := l.Report(t.Context(), 2*time.Second) // agents learn of their peers a moment after they are ready
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +185,7 @@ func TestReportTellsWhatDoesNotWork(t *testing.T) {
 
 func TestPodsComeAndGo(t *testing.T) {
 	t.Parallel()
-	l := up(t, small("e2epods"))
+	l := labtest.Start(t, small("e2epods"))
 	n := l.Nodes()[0]
 	pod, err := n.AddPod(t.Context(), "extra")
 	if err != nil {

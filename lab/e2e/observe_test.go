@@ -197,15 +197,3 @@ func fragmentsHere() (sum int, err error) {
 	}
 	return 0, fmt.Errorf("no FragCreates in %q", lines[0])
 }
-
-func logAgents(t *testing.T, l *lab.Lab) {
-	for _, n := range l.Nodes() {
-		data, err := os.ReadFile(n.Log())
-		if err != nil {
-			t.Log(err)
-			continue
-		}
-		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-		t.Logf("%s:\n%s\n%s", n.Log(), strings.Join(lines[max(0, len(lines)-25):], "\n"), strings.Join(entries(t, n), "\n"))
-	}
-}

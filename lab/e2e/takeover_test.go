@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/labtest"
 )
 
 // flannelFirewall is what flannel v0.28 writes in its iptables mode, for a node with the subnet POD.
@@ -32,7 +33,7 @@ func TestTakeOver(t *testing.T) {
 		for _, store := range []string{lab.Kube, lab.Etcd} {
 			t.Run(backend+"/"+store, func(t *testing.T) {
 				spec := lab.Spec{Name: "take" + strings.ReplaceAll(backend, "-", "") + store, Backend: backend, Store: store, Nodes: 2, Pods: 1}
-				c := cluster{t, up(t, spec)}
+				c := cluster{t, labtest.Start(t, spec)}
 				c.matrix()
 				c.takeOver()
 			})

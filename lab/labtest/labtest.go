@@ -4,10 +4,8 @@ package labtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -18,11 +16,14 @@ import (
 	"github.com/twill-net/twill/lab"
 )
 
-// programs are built from this checkout by Main.
+// programs are what Main found or built.
 var programs lab.Programs
 
 // Dir is where the tests' labs are: the same in every run, so that a run finds what a crashed one left.
 const Dir = "/run/twill/test"
+
+// Settle is within which agents follow what happened to others.
+const Settle = 5 * time.Second
 
 // Main is a package's TestMain: it runs the tests or, when a lab starts the test binary again with "serve", one
 // of the lab's servers. It returns the exit code.
@@ -34,12 +35,14 @@ func Main(m *testing.M) int {
 		fmt.Println("labs need root: the tests of this package are not run")
 		return map[bool]int{true: 1, false: 0}[os.Getenv("CI") != ""]
 	}
-	dir, err := os.MkdirTemp("", "twill-labtest-")
+	unlock, err := onlyRun()
 	if err != nil {
 		return report(err)
 	}
-	defer os.RemoveAll(dir)
-	if err := build(dir); err != nil {
+	defer unlock()
+	remove, err := findPrograms()
+	defer remove()
+	if err != nil {
 		return report(err)
 	}
 	return m.Run()
@@ -59,53 +62,56 @@ func serve() error {
 	return lab.Serve(ctx, os.Args[2:])
 }
 
-// build makes the binaries as the Makefile does, so that the compiled packages come from the cache.
-func build(dir string) error {
-	root, err := moduleRoot()
+// onlyRun waits for another run of the same package's tests: each removes what it takes for a crashed run's labs.
+func onlyRun() (unlock func(), err error) {
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("create the labs' directory: %w", err)
+	}
+	path := Dir + "-" + filepath.Base(os.Args[0]) + ".lock"
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("lock the tests' labs: %w", err)
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./cmd/twilld", "./cmd/twill")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build twilld and twill: %w\n%s", err, out)
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	self, err := os.Executable()
-	programs = lab.Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill"), Server: []string{self, "serve"}}
-	return err
+	return func() { f.Close() }, nil
 }
 
-func moduleRoot() (string, error) {
-	out, err := exec.Command("go", "env", "GOMOD").Output()
-	if err != nil {
-		return "", fmt.Errorf("find the module: %w", err)
-	}
-	gomod := strings.TrimSpace(string(out))
-	if gomod == "" || gomod == os.DevNull {
-		return "", errors.New("find the module: the tests do not run inside of it")
-	}
-	return filepath.Dir(gomod), nil
-}
-
-// Settle is within which agents follow what happened to others.
-const Settle = 5 * time.Second
-
-// Up brings a lab up for the time of the test, and waits until all pods reach each other.
-func Up(t testing.TB, spec lab.Spec) *lab.Lab {
-	t.Helper()
+// Spec completes a spec with the tests' programs and directory.
+func Spec(spec lab.Spec) lab.Spec {
 	spec.Programs, spec.Dir = programs, Dir
+	return spec
+}
+
+// Start brings a lab up for the time of the test. What a crashed run left of it is removed first.
+func Start(t testing.TB, spec lab.Spec) *lab.Lab {
+	t.Helper()
+	spec = Spec(spec)
 	if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
 		t.Fatal(err)
 	}
+	started := time.Now()
 	l, err := lab.Up(t.Context(), spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("up after %v", time.Since(started).Round(time.Millisecond))
 	t.Cleanup(func() {
+		if t.Failed() {
+			logAgents(t, l)
+		}
 		if err := l.Down(); err != nil {
 			t.Error(err)
 		}
 	})
+	return l
+}
+
+// Up is Start, and waits until all pods reach each other.
+func Up(t testing.TB, spec lab.Spec) *lab.Lab {
+	t.Helper()
+	l := Start(t, spec)
 	pings, err := l.Converge(t.Context(), Settle)
 	if err != nil {
 		t.Fatal(err)
@@ -116,4 +122,17 @@ func Up(t testing.TB, spec lab.Spec) *lab.Lab {
 		}
 	}
 	return l
+}
+
+// logAgents shows the end of every agent's log.
+func logAgents(t testing.TB, l *lab.Lab) {
+	for _, n := range l.Nodes() {
+		data, err := os.ReadFile(n.Log())
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+		t.Logf("%s:\n%s", n.Log(), strings.Join(lines[max(0, len(lines)-25):], "\n"))
+	}
 }

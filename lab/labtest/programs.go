@@ -1,0 +1,56 @@
+package labtest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/twill-net/twill/lab"
+)
+
+// findPrograms takes the binaries in $TWILL_BIN_DIR, or builds this checkout's; remove deletes what was built.
+func findPrograms() (remove func(), err error) {
+	remove = func() {}
+	dir := os.Getenv("TWILL_BIN_DIR")
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "twill-labtest-"); err != nil {
+			return remove, err
+		}
+		remove = func() { _ = os.RemoveAll(dir) }
+		if err := build(dir); err != nil {
+			return remove, err
+		}
+	}
+	self, err := os.Executable()
+	programs = lab.Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill"), Server: []string{self, "serve"}}
+	return remove, err
+}
+
+// build makes the binaries as the Makefile does, so that the compiled packages come from the cache.
+func build(dir string) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./cmd/twilld", "./cmd/twill")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build twilld and twill: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	gomod := strings.TrimSpace(string(out))
+	if gomod == "" || gomod == os.DevNull {
+		return "", errors.New("find the module: the tests do not run inside of it")
+	}
+	return filepath.Dir(gomod), nil
+}

@@ -86,30 +86,26 @@ func findLink(nl linker, dev string) (netlink.Link, error) {
 	return link, err
 }
 
-// sysctls writes kernel parameters (net/ipv6/conf/eth0/accept_ra) in the pod's namespace, each only if it
-// differs. /proc/sys/net is that of the thread which opens the file. A thread that cannot go back stays locked
-// to a goroutine that ends, and dies with it.
+// sysctls writes kernel parameters (net/ipv6/conf/eth0/accept_ra) in the pod's namespace. /proc/sys/net is that of
+// the thread which opens the file. A thread that cannot go back stays locked, and is not used for anything else.
 func (p *pod) sysctls(all ...netstate.Sysctl) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		own, err := netns.Get()
-		if err != nil {
-			done <- err
-			return
-		}
-		defer own.Close()
-		if err := netns.Set(p.ns); err != nil {
-			done <- fmt.Errorf("enter %s: %w", p.path, err)
-			return
-		}
-		err = writeSysctls(all)
-		if netns.Set(own) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
+	runtime.LockOSThread()
+	own, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open this thread's network namespace: %w", err)
+	}
+	defer own.Close()
+	if err := netns.Set(p.ns); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter %s: %w", p.path, err)
+	}
+	err = writeSysctls(all)
+	if back := netns.Set(own); back != nil {
+		return errors.Join(err, fmt.Errorf("leave %s: %w", p.path, back))
+	}
+	runtime.UnlockOSThread()
+	return err
 }
 
 // writeSysctls skips what the kernel does not have: one without IPv6 has no IPv6 parameters.

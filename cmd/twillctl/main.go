@@ -51,7 +51,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(labCommand(), versionCommand())
+	c.AddCommand(labCommand(), doctorCommand(), versionCommand())
 	return c
 }
 

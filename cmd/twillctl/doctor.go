@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/facts"
+	"github.com/twill-net/twill/lab"
+)
+
+// target is the node that a command is about: this machine, or a lab's.
+type target struct {
+	lab                                   string
+	checkpoint, subnetFile, bridge, iface string
+	cniDir, cniFile, binDir, reservations string
+}
+
+func (t *target) register(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, and not at this machine")
+	fs.StringVar(&t.checkpoint, "checkpoint-file", "", "twilld's; empty: as the running twilld was told, else the default")
+	fs.StringVar(&t.subnetFile, "subnet-file", "", "twilld's; empty: as for --checkpoint-file")
+	fs.StringVar(&t.bridge, "bridge", "", "twilld's; empty: as for --checkpoint-file")
+	fs.StringVar(&t.iface, "iface", "", "twilld's; empty: as for --checkpoint-file")
+	fs.StringVar(&t.cniDir, "cni-conf-dir", "", "the container runtime's directory of CNI configs; empty: /etc/cni/net.d if it has one of Twill's")
+	fs.StringVar(&t.cniFile, "cni-conf-file", "", "the name of Twill's CNI config there; empty: 10-twill.conflist")
+	fs.StringVar(&t.binDir, "cni-bin-dir", "", "the container runtime's directory of CNI plugins; empty: /opt/cni/bin")
+	fs.StringVar(&t.reservations, "reservations-dir", "", "the pods' reserved addresses; empty: as the CNI config says")
+}
+
+// settings completes what was found with what the flags say.
+func (t *target) settings(s facts.Settings) facts.Settings {
+	for at, value := range map[*string]string{&s.Checkpoint: t.checkpoint, &s.SubnetFile: t.subnetFile, &s.Bridge: t.bridge,
+		&s.CNIDir: t.cniDir, &s.CNIFile: t.cniFile, &s.BinDir: t.binDir, &s.IPAMDir: t.reservations} {
+		if value != "" {
+			*at = value
+		}
+	}
+	if t.iface != "" {
+		s.Choice.Names = []string{t.iface}
+	}
+	return s
+}
+
+// gather looks at the node. Without --lab it is the network namespace of this process.
+func (t *target) gather(ctx context.Context, args []string) (doctor.Facts, error) {
+	if t.lab == "" {
+		if len(args) > 0 {
+			return doctor.Facts{}, fmt.Errorf("node %q: only a node of a lab can be named, with --lab", args[0])
+		}
+		found, _ := facts.FindAgent()
+		return facts.Gather(ctx, t.settings(found))
+	}
+	node, s, err := labNode(t.lab, args)
+	if err != nil {
+		return doctor.Facts{}, err
+	}
+	var f doctor.Facts
+	err = node.Do(func() (err error) {
+		f, err = facts.Gather(ctx, t.settings(s))
+		return err
+	})
+	return f, err
+}
+
+// labNode is a lab's node and where its files are, whether its agent runs or not.
+func labNode(name string, args []string) (*lab.Node, facts.Settings, error) {
+	l, err := lab.Open("", name)
+	if err != nil {
+		return nil, facts.Settings{}, err
+	}
+	want := "node1"
+	if len(args) > 0 {
+		want = args[0]
+	}
+	for _, n := range l.Nodes() {
+		if n.Name == want {
+			return n, labSettings(l, n), nil
+		}
+	}
+	return nil, facts.Settings{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d", name, want, len(l.Nodes()))
+}
+
+func labSettings(l *lab.Lab, n *lab.Node) facts.Settings {
+	s := facts.FromFlags(n.AgentFlags(), nil)
+	s.CNIDir, s.BinDir = n.Dir(), filepath.Dir(l.Spec().Programs.Plugin)
+	return s
+}
+
+func doctorCommand() *cobra.Command {
+	var t target
+	var output string
+	c := &cobra.Command{
+		Use:   "doctor [NODE]",
+		Short: "Say what is wrong with this node's network, why, and what mends it",
+		Long: `The doctor compares this node with what the agent's last known leases ask for, and looks at everything else
+that keeps pods from reaching each other. It reads and changes nothing, and needs no API server.
+The first finding is the most likely cause. Exit codes: 0 nothing found, 1 findings, 2 it could not look.`,
+		Example: `  twillctl doctor                       this machine, or the container of the agent
+  twillctl doctor --lab twill node2     a node of a lab
+  twillctl doctor -o json | jq -r '.findings[0].id'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			began := time.Now()
+			f, err := t.gather(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			r := doctor.NewReport(f, time.Since(began))
+			if err := render(c.OutOrStdout(), output, r.WriteText, r.WriteJSON); err != nil {
+				return err
+			}
+			if len(r.Findings) > 0 {
+				return errFindings
+			}
+			return nil
+		},
+	}
+	t.register(c)
+	addOutput(c, &output)
+	return c
+}
+
+// render writes in the format that was asked for.
+func render(w io.Writer, format string, text, json func(io.Writer) error) error {
+	switch format {
+	case "text":
+		return text(w)
+	case "json":
+		return json(w)
+	}
+	return fmt.Errorf("--output %q: want text or json", format)
+}

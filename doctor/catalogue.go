@@ -1,0 +1,56 @@
+package doctor
+
+// heals is the fix of everything that a running agent repairs by itself.
+const heals = "start twilld: it repairs this by itself within milliseconds"
+
+// pathKinds are what breaks the way between nodes.
+func pathKinds() []Kind {
+	return []Kind{
+		{"no-lease", "this node has no lease", Broken, "without a subnet no pod gets an address and no route to other nodes is written",
+			"start twilld and look at its log: it says what it waits for (the store, the podCIDR of the Node, an address of the underlay)", "ls -l /var/lib/twill/checkpoint.json /run/flannel/subnet.env"},
+		{"lease-damaged", "the agent's checkpoint cannot be read", Risk, "if the agent starts while the store does not answer, it has nothing to go on with",
+			"delete the file and restart twilld: it writes a new one", "cat /var/lib/twill/checkpoint.json"},
+		{"underlay-missing", "no interface can carry the packets between nodes", Broken, "pods' packets to other nodes have no interface to leave by",
+			"bring the interface up with its address, or choose another with twilld --iface", "ip addr; ip route get 1.1.1.1"},
+		{"underlay-address", "peers send to an address that this node's underlay does not have", Broken, "packets from other nodes go to an address where nobody, or somebody else, is",
+			"give the interface its address back, choose the right interface with --iface, or restart twilld so that it publishes the new one", "ip addr show"},
+		{"underlay-mtu", "the underlay's MTU changed after pods got theirs", Broken, "full packets no longer fit: connections hang as soon as they carry data, while pings work",
+			"set the interface's MTU back; or restart twilld, and then the pods", "ip -d link show; cat /run/flannel/subnet.env"},
+		{"udp-port-taken", "another process has the VXLAN's UDP port", Broken, "the kernel cannot open the VXLAN device on a port that a process holds",
+			"stop that process, or give net-conf.json's Backend another Port on all nodes", "ss -ulpn"},
+		{"device-foreign", "a device of another kind has the name of ours", Broken, "packets go into a device that leads elsewhere", heals, "ip -d link show"},
+		{"vtep-missing", "the VXLAN device is gone", Broken, "with it its routes, neighbours and FDB entries went: no pod of another node is reached", heals, "ip -d link show type vxlan"},
+		{"vtep-down", "the VXLAN device is down", Broken, "the kernel took its routes and neighbours away with it", "ip link set DEV up, and " + heals, "ip link show type vxlan"},
+		{"vtep-mac", "the VXLAN device has another MAC than peers know", Broken, "peers address frames to the old MAC, and the kernel drops them as not its own", heals, "ip link show type vxlan"},
+		{"vtep-mtu", "the VXLAN device has the wrong MTU", Broken, "packets are refused or fragmented that should pass, or do not fit the underlay", heals, "ip link show type vxlan"},
+		{"vtep-altered", "the VXLAN device is not as it should be", Broken, "encapsulation differs from what peers expect", heals, "ip -d link show type vxlan"},
+		{"bridge-missing", "the pods' bridge is gone", Broken, "all pods of this node hang in the air", "restart the pods of this node after twilld has made the bridge again", "ip link show type bridge"},
+		{"bridge-down", "the pods' bridge is down", Broken, "no pod of this node reaches its gateway", "ip link set BRIDGE up", "ip link show type bridge"},
+		{"bridge-mtu", "the pods' bridge has the wrong MTU", Broken, "large packets to pods are dropped, or never sent", heals, "ip link show type bridge"},
+		{"bridge-altered", "the pods' bridge is not as it should be", Risk, "pods hang on a bridge that someone else configures", heals, "ip -d link show type bridge"},
+		{"ip-forward-off", "the host does not forward packets", Broken, "every packet between a pod and another node is dropped", "sysctl -w net.ipv4.ip_forward=1, and find what turned it off (/etc/sysctl.d)", "sysctl net.ipv4.ip_forward"},
+		{"device-forwarding-off", "forwarding is off for one device", Broken, "packets that come in by this device are not forwarded, whatever ip_forward says", "sysctl -w net/ipv4/conf/DEV/forwarding=1", "sysctl -a -r forwarding"},
+		{"gateway-address", "the pods' bridge has lost the gateway's address", Broken, "pods send everything to an address that nobody answers for", heals, "ip addr show cni0"},
+		{"vtep-address", "the VXLAN device has lost its address", Broken, "what the node itself sends to pods has no source address to be answered to", heals, "ip addr show type vxlan"},
+		{"forward-rejected", "a firewall rule refuses forwarded packets of pods", Broken, "packets between pods of different nodes are dropped before any rule of ours", "delete the rule, or put it after the accepting ones", "iptables-save -c; nft list ruleset"},
+		{"forward-policy", "a firewall chain drops what no rule accepts, pods' packets too", Broken, "a DROP policy ends the packet, even if another table accepts it", "let the chain accept the cluster's network: twilld does so (--iptables-forward-rules); or iptables -P FORWARD ACCEPT", "iptables -S FORWARD; nft list chains"},
+		{"prerouting-dropped", "a firewall rule drops pods' packets before they are routed", Broken, "the packet ends in raw, mangle or nat PREROUTING, where nobody looks", "delete the rule", "iptables-save -t raw; nft list ruleset"},
+		{"postrouting-dropped", "a firewall rule drops pods' packets after they were routed", Broken, "the packet ends in POSTROUTING, where nobody looks", "delete the rule", "iptables-save; nft list ruleset"},
+		{"bridge-nf-dropped", "bridged packets go through iptables, and are dropped there", Broken, "pods of one node do not reach each other: br_netfilter sends their frames through FORWARD", "accept packets from the bridge to itself, or sysctl -w net.bridge.bridge-nf-call-iptables=0 if nothing needs it", "sysctl net.bridge.bridge-nf-call-iptables; iptables -S FORWARD"},
+		{"udp-out-filtered", "this node's firewall drops the VXLAN packets that it sends", Broken, "encapsulated packets do not leave: no pod of another node is reached", "allow the UDP port towards the other nodes", "iptables -S OUTPUT; nft list ruleset"},
+		{"udp-in-filtered", "this node's firewall drops the VXLAN packets that it gets", Broken, "encapsulated packets of peers arrive and are dropped: requests go out and no reply comes", "allow the UDP port from the other nodes", "iptables -S INPUT; nft list ruleset"},
+		{"masquerade-catches-pods", "a rule masquerades what pods send to pods", Broken, "pods see the node's address instead of each other's: network policies and source checks fail, and some replies get lost", "delete the rule, or exempt the cluster's network with ! -d", "iptables -t nat -S POSTROUTING; nft list ruleset"},
+		{"policy-rule", "a policy routing rule takes packets for pods out of the main table", Broken, "our routes are right and are not asked", "ip rule del …, or have the rule leave out the cluster's network", "ip rule; ip route get POD"},
+		{"route-shadowed", "a more specific route leads pods' packets elsewhere", Broken, "the longest prefix wins: our route is right and is not used", "delete that route and find who wrote it", "ip route get POD"},
+		{"underlay-unreachable", "the kernel has no way to a peer's underlay address", Broken, "encapsulated or routed packets to this peer cannot leave", "delete the refusing route, or add the missing one", "ip route get PEER"},
+		{"underlay-neighbour", "a wrong or failed neighbour entry stands for a peer on the underlay", Broken, "frames to this peer go to another MAC, or nowhere", "ip neigh del PEER dev DEV; if it is FAILED, the peer is down or in another segment", "ip neigh show"},
+		{"route-missing", "the route to a peer's pods is gone", Broken, "packets for those pods go to the default route", heals, "ip route show proto 116"},
+		{"route-altered", "the route to a peer's pods was changed", Broken, "packets for those pods go elsewhere", heals, "ip route show"},
+		{"fdb-altered", "the FDB entry of a peer leads to another host", Broken, "encapsulated packets go to a host that is not the peer", heals, "bridge fdb show dev flannel.1"},
+		{"fdb-missing", "the FDB entry of a peer is gone", Broken, "the kernel does not know to which host to send this peer's packets, and drops them", heals, "bridge fdb show dev flannel.1"},
+		{"neighbour-altered", "the neighbour entry of a peer has another MAC", Broken, "frames carry a MAC that the peer's VXLAN device does not take", heals, "ip neigh show dev flannel.1"},
+		{"neighbour-missing", "the neighbour entry of a peer is gone", Broken, "the kernel asks by ARP, which nobody answers on this device", heals, "ip neigh show dev flannel.1"},
+		{"rp-filter", "strict reverse path checks are on for the VXLAN device", Broken, "packets whose sender is routed by another device are dropped without a trace", "sysctl -w net/ipv4/conf/DEV/rp_filter=2", "sysctl -a -r rp_filter"},
+		{"sysctl", "a kernel parameter is not as it should be", Risk, "see the parameter", heals, "sysctl -a"},
+	}
+}

@@ -1,0 +1,50 @@
+package doctor
+
+// podKinds are what keeps single pods, or new ones, from having a network.
+func podKinds() []Kind {
+	return []Kind{
+		{"pod-unplugged", "a pod's interface is not plugged into the bridge", Broken, "this pod reaches nobody", "ip link set VETH master BRIDGE, or delete the pod", "bridge link"},
+		{"pod-link-down", "a pod's interface is down on the host", Broken, "this pod reaches nobody", "ip link set VETH up", "ip link show type veth"},
+		{"duplicate-underlay", "two nodes have the same underlay address", Broken, "only the older of the two gets packets", "give one of them another address, or correct its public-ip annotation", "kubectl get nodes -o yaml | grep public-ip"},
+		{"duplicate-mac", "two nodes have the same VTEP MAC", Broken, "an FDB has one destination for a MAC: one of the two nodes gets the other's packets", "delete the VXLAN device of one of them (a cloned machine) and its backend-data annotation; twilld makes a new one", "kubectl get nodes -o yaml | grep VtepMAC"},
+		{"duplicate-subnet", "two nodes hold the same subnet", Broken, "only the older of the two gets packets", "take the podCIDR from one of them: delete its Node object and let it register again", "kubectl get nodes -o custom-columns=N:.metadata.name,C:.spec.podCIDR"},
+		{"peer-skipped", "a peer is left out", Broken, "pods of that node are not reached from here", "correct that node's record as the reason says", "kubectl describe node"},
+		{"network-overlap", "another network of this machine overlaps the pods' network", Broken, "the machine takes some pods for hosts of that network, or the other way round", "move one of the two to other addresses", "ip addr; ip route"},
+		{"masquerade-missing", "the masquerading rules are gone or changed", Broken, "what pods send out of the cluster keeps an address that nobody outside can answer", heals, "nft list table ip flannel-ipv4; iptables -t nat -S FLANNEL-POSTRTG"},
+		{"forward-rules", "the rules that accept pods' packets are gone, changed or not first", Risk, "another rule or a DROP policy decides about pods' packets", heals, "nft list ruleset; iptables -S FORWARD"},
+		{"bridge-address-foreign", "the pods' bridge has an address of another subnet", Risk, "the bridge plugin of flannel refuses to wire pods then, and packets may leave with this address", "ip addr del ADDRESS dev BRIDGE once no pod has an address of it", "ip addr show cni0"},
+		{"env-missing", "subnet.env does not exist", Broken, "the CNI plugin does not know the lease: every new pod stays in ContainerCreating", heals, "ls -l /run/flannel/subnet.env"},
+		{"env-damaged", "subnet.env cannot be read", Broken, "the CNI plugin refuses it: every new pod stays in ContainerCreating", heals, "cat /run/flannel/subnet.env"},
+		{"env-stale", "subnet.env says something else than the lease", Broken, "new pods get addresses, or an MTU, that are not this node's", heals, "cat /run/flannel/subnet.env"},
+		{"conflist-invalid", "the CNI config is not valid", Broken, "the runtime refuses the network: the node is NotReady or pods do not start", "write it anew: twilld --cni-conf-source does", "python3 -m json.tool /etc/cni/net.d/10-twill.conflist"},
+		{"conflist-missing", "the runtime has no CNI config of ours", Broken, "the node stays NotReady, or pods get another network", "install it: twilld --cni-conf-source does", "ls /etc/cni/net.d"},
+		{"conflist-shadowed", "another CNI config stands before ours", Broken, "runtimes take the first file: new pods get another network", "remove or rename the other file", "ls /etc/cni/net.d"},
+		{"conflist-subnet-file", "the CNI config names another subnet.env than the agent writes", Broken, "the plugin reads a file that nobody keeps up to date", "let the conflist's subnetFile and twilld --subnet-file be the same", "cat /etc/cni/net.d/10-twill.conflist"},
+		{"plugin-missing", "a CNI plugin that the config names is not installed", Broken, "the runtime cannot start it: no new pod gets a network", "install the plugin into the runtime's bin directory: twilld --install-cni does for its own", "ls /opt/cni/bin"},
+		{"range-full", "all addresses of this node are reserved", Broken, "new pods stay in ContainerCreating", "free leaked reservations (twilld --reservations-dir does), or give nodes larger subnets", "ls /var/lib/cni/networks/cbr0"},
+		{"reservations-leaked", "addresses are reserved for pods that are gone", Risk, "the node runs out of addresses sooner or later", "let twilld free them (--reservations-dir), or delete the files", "ls /var/lib/cni/networks/cbr0"},
+	}
+}
+
+// otherKinds are weaker causes: what keeps the agent from repairing, and what may hurt later.
+func otherKinds() []Kind {
+	return []Kind{
+		{"peer-unanswered", "a peer's node does not answer at all", Broken, "no pod of that node is reached", "look whether the node is up, and whether the two are in the same network", "ping NODE"},
+		{"udp-sent-unanswered", "VXLAN packets leave for a peer, and none comes back", Broken, "a firewall on the way, or at the peer, drops UDP in one direction", "allow the VXLAN's UDP port between all nodes (security groups, the peer's INPUT chain); run the doctor on the peer too", "tcpdump -ni DEV udp port 8472"},
+		{"udp-not-sent", "packets for a peer's pods do not leave this node's underlay", Broken, "something on this node drops them after routing", "look for drops on this node: twillctl trace", "tcpdump -ni DEV udp port 8472"},
+		{"udp-reply-dropped", "a peer's VXLAN packets come in, and are not taken", Broken, "something on this node drops them before the VXLAN device: a filter, a wrong VNI or a bad checksum", "look for drops on this node: nft list ruleset; nstat UdpInCsumErrors", "tcpdump -ni DEV udp port 8472"},
+		{"path-mtu", "full packets do not pass on the way to a peer", Broken, "connections hang as soon as they carry data, while pings work", "raise the MTU on the way, or lower it: net-conf.json's Backend MTU, or the interface's", "ping -M do -s SIZE PEER"},
+		{"checksum-errors", "packets come in with wrong checksums", Risk, "a network card that computes the outer UDP checksum wrongly breaks TCP and lets ping pass", "ethtool -K flannel.1 tx-checksum-ip-generic off", "nstat -az TcpInCsumErrors UdpInCsumErrors"},
+		{"second-agent", "another agent works on the same network", Broken, "two agents change the same routes back and forth", "stop the other one: of flannel, delete its DaemonSet", "pgrep -a flanneld"},
+		{"agent-down", "the agent does not run", Risk, "what is written stays, but no peer that comes, moves or leaves is followed, and nothing is repaired", "start twilld: systemctl start twilld, or look at the pod of its DaemonSet", "pgrep -a twilld"},
+		{"agent-deaf", "the agent runs and does not answer", Risk, "it may be stuck", "look at its log; restart it", "curl -s localhost:PORT/healthz"},
+		{"agent-not-ready", "the agent says that it is not ready", Risk, "it has not leased, or not written, everything yet", "look at its log", "curl -s localhost:PORT/readyz"},
+		{"api-trouble", "the cluster's API refuses the agent", Risk, "the lease is not renewed and new peers are not seen", "give the agent's service account the rights of the manifest; look at the API server if it is 429 or a timeout", "kubectl auth can-i --list --as system:serviceaccount:kube-system:twill"},
+		{"leftover-entries", "entries of nodes that are no peers", Risk, "packets to an address of a node that left go to whoever has its address now", heals, "ip route; bridge fdb; ip neigh"},
+		{"leftover-rules", "chains of another firewall mode, or of another agent, are left", Risk, "two sets of rules decide, and the older one may be wrong", heals, "iptables-save | grep FLANNEL; nft list tables"},
+		{"conntrack-full", "the connection table is nearly full", Risk, "new connections are dropped at random", "sysctl -w net.netfilter.nf_conntrack_max=…", "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max"},
+		{"kube-proxy-cidr", "kube-proxy believes in another cluster CIDR", Risk, "it masquerades pods' packets to services as if they came from outside, or the other way round", "set kube-proxy's --cluster-cidr to the network of net-conf.json", "kubectl -n kube-system get cm kube-proxy -o yaml"},
+		{"device-manager", "NetworkManager or systemd-networkd may manage our devices", Risk, "they take addresses and routes from devices that they think are theirs", "mark cni0, flannel.* and veth* as unmanaged", "nmcli device; networkctl"},
+		{"kernel-old", "the kernel is older than what Twill is tested on", Risk, "features are missing", "use Linux 5.4 or newer", "uname -r"},
+	}
+}

@@ -1,0 +1,63 @@
+package doctor
+
+import (
+	"fmt"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// link is what a change of a device means.
+func (d drift) link(c netstate.Change) (Finding, bool) {
+	name := c.Key().Name
+	if c.Want == nil {
+		return evidence("leftover-entries", name, c, "ip link del "+name), true
+	}
+	if id, fix := linkChange(c); id != "" {
+		return evidence(id, name, c, fix), true
+	}
+	return Finding{}, false
+}
+
+func linkChange(c netstate.Change) (id, fix string) {
+	switch want := c.Want.(type) {
+	case netstate.VXLAN:
+		return vxlanChange(want, c.Was)
+	case netstate.Bridge:
+		return bridgeChange(want, c.Was)
+	}
+	return "", ""
+}
+
+func vxlanChange(want netstate.VXLAN, was netstate.Object) (id, fix string) {
+	have, ok := was.(netstate.VXLAN)
+	switch {
+	case was == nil:
+		return "vtep-missing", ""
+	case !ok || have.VNI != want.VNI:
+		return "device-foreign", "ip link del " + want.Name
+	case !have.Up:
+		return "vtep-down", fmt.Sprintf("ip link set %s up", want.Name)
+	case have.MAC != want.MAC:
+		return "vtep-mac", fmt.Sprintf("ip link set %s address %s", want.Name, want.MAC)
+	case !have.SameDevice(want):
+		return "vtep-altered", ""
+	case have.MTU != want.MTU:
+		return "vtep-mtu", fmt.Sprintf("ip link set %s mtu %d", want.Name, want.MTU)
+	}
+	return "vtep-altered", ""
+}
+
+func bridgeChange(want netstate.Bridge, was netstate.Object) (id, fix string) {
+	have, ok := was.(netstate.Bridge)
+	switch {
+	case was == nil:
+		return "bridge-missing", ""
+	case !ok:
+		return "device-foreign", "ip link del " + want.Name
+	case !have.Up:
+		return "bridge-down", fmt.Sprintf("ip link set %s up", want.Name)
+	case have.MTU != want.MTU:
+		return "bridge-mtu", fmt.Sprintf("ip link set %s mtu %d", want.Name, want.MTU)
+	}
+	return "bridge-altered", ""
+}

@@ -1,0 +1,118 @@
+package facts
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+// programs are the processes that the doctor wants to know of.
+var programs = []string{"twilld", "flanneld", "kube-proxy", "NetworkManager"}
+
+// processes finds them among those that live in this thread's network namespace. A process whose namespace cannot be
+// read is passed over.
+func processes() []doctor.Program {
+	own, err := os.Readlink("/proc/thread-self/ns/net")
+	dirs, err2 := filepath.Glob("/proc/[0-9]*")
+	if err != nil || err2 != nil {
+		return nil
+	}
+	var found []doctor.Program
+	for _, dir := range dirs {
+		comm, err := os.ReadFile(dir + "/comm")
+		name := strings.TrimSpace(string(comm))
+		if err != nil || !slices.Contains(programs, name) {
+			continue
+		}
+		if ns, err := os.Readlink(dir + "/ns/net"); err != nil || ns != own {
+			continue
+		}
+		line, err := os.ReadFile(dir + "/cmdline")
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		if err == nil && len(line) > 0 { // a zombie has none
+			found = append(found, doctor.Program{PID: pid, Name: name, Args: strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]})
+		}
+	}
+	return found
+}
+
+// FindAgent is the settings of the twilld that runs in this network namespace, and whether there is one.
+func FindAgent() (Settings, bool) {
+	for _, p := range processes() {
+		if p.Name == "twilld" {
+			return FromFlags(p.Args, environ(p.PID)), true
+		}
+	}
+	return Defaults(), false
+}
+
+func environ(pid int) map[string]string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return nil
+	}
+	values := map[string]string{}
+	for _, pair := range strings.Split(string(data), "\x00") {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			values[name] = value
+		}
+	}
+	return values
+}
+
+// agentOf says how the agent is doing.
+func agentOf(s Settings, all []doctor.Program) doctor.Agent {
+	i := slices.IndexFunc(all, func(p doctor.Program) bool { return p.Name == "twilld" })
+	if i < 0 {
+		return doctor.Agent{}
+	}
+	a := doctor.Agent{Running: true, PID: all[i].PID, Args: all[i].Args}
+	if s.Health == "" {
+		return a
+	}
+	status, text, err := ask(s.Health, "/readyz")
+	switch {
+	case err != nil:
+		a.Deaf, a.NotReady = true, err.Error()
+	case status != http.StatusOK:
+		a.NotReady = text
+	}
+	return a
+}
+
+// answerIn is how long the agent has to answer.
+const answerIn = 500 * time.Millisecond
+
+// ask makes one HTTP request on a connection that is opened on this very thread, and so in its network namespace.
+func ask(address, path string) (status int, text string, err error) {
+	conn, err := net.DialTimeout("tcp", address, answerIn)
+	if err != nil {
+		return 0, "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(answerIn)); err != nil {
+		return 0, "", err
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n", path); err != nil {
+		return 0, "", err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	line, err := bufio.NewReader(resp.Body).ReadString('\n')
+	if err != nil && line == "" {
+		return resp.StatusCode, "", nil
+	}
+	return resp.StatusCode, strings.TrimSpace(line), nil
+}

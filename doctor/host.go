@@ -1,0 +1,141 @@
+package doctor
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// checkAgent is about the process that repairs what this finds.
+func checkAgent(f Facts) []Finding {
+	var all []Finding
+	for _, p := range f.Programs {
+		if p.Name == "flanneld" && f.Agent.Running {
+			all = append(all, find("second-agent", fmt.Sprintf("%s, process %d", p.Name, p.PID), "one agent", "two agents", ""))
+		}
+	}
+	switch {
+	case !f.Agent.Running:
+		all = append(all, find("agent-down", "twilld", "a running process", "none in this network namespace", ""))
+	case f.Agent.Deaf:
+		all = append(all, find("agent-deaf", "twilld", "an answer on its health port", f.Agent.NotReady, ""))
+	case f.Agent.NotReady != "":
+		all = append(all, find("agent-not-ready", "twilld", "ready", f.Agent.NotReady, ""))
+	}
+	if f.API.Error != "" {
+		all = append(all, find("api-trouble", "the cluster's API", "an answer", f.API.Error, ""))
+	}
+	return all
+}
+
+// nearlyFull is the part of the connection table that may be in use, in percent.
+const nearlyFull = 90
+
+// checkHost is about the rest of the machine.
+func checkHost(f Facts) []Finding {
+	var all []Finding
+	count, max := number(f.Sysctls["net/netfilter/nf_conntrack_count"]), number(f.Sysctls["net/netfilter/nf_conntrack_max"])
+	if max > 0 && count*100 >= max*nearlyFull {
+		all = append(all, find("conntrack-full", "the connection table", fmt.Sprintf("less than %d %% of %d", nearlyFull, max), strconv.Itoa(count),
+			fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*max)))
+	}
+	for _, p := range f.Programs {
+		switch {
+		case p.Name == "kube-proxy":
+			all = append(all, proxyCIDR(f, p)...)
+		case p.Name == "NetworkManager":
+			all = append(all, find("device-manager", p.Name, "our devices marked as unmanaged", fmt.Sprintf("process %d runs here", p.PID), ""))
+		}
+	}
+	if major, minor := release(f.Release); major > 0 && (major < 5 || major == 5 && minor < 4) {
+		all = append(all, find("kernel-old", "Linux", "5.4 or newer", f.Release, ""))
+	}
+	return all
+}
+
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// release is the first two numbers of "6.1.0-18-amd64".
+func release(text string) (major, minor int) {
+	parts := strings.SplitN(text, ".", 3)
+	if len(parts) < 2 {
+		return 0, 0
+	}
+	return number(parts[0]), number(parts[1])
+}
+
+// proxyCIDR compares kube-proxy's flag, where it has one, with the networks of pods.
+func proxyCIDR(f Facts, p Program) []Finding {
+	value, ok := flagOf(p.Args, "cluster-cidr")
+	if !ok || value == "" {
+		return nil
+	}
+	var want []string
+	for _, pool := range f.Lease.Network.Pools {
+		want = append(want, pool.Network.String())
+	}
+	for _, cidr := range strings.Split(value, ",") {
+		if len(want) > 0 && !strings.Contains(strings.Join(want, ",")+",", strings.TrimSpace(cidr)+",") {
+			return []Finding{find("kube-proxy-cidr", fmt.Sprintf("kube-proxy, process %d", p.PID), "--cluster-cidr="+strings.Join(want, ","), "--cluster-cidr="+value, "")}
+		}
+	}
+	return nil
+}
+
+// flagOf is the value of a flag in a command line.
+func flagOf(args []string, name string) (string, bool) {
+	for i, a := range args {
+		flag, value, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		switch {
+		case !strings.HasPrefix(a, "-") || flag != name:
+		case joined:
+			return value, true
+		case i+1 < len(args):
+			return args[i+1], true
+		}
+	}
+	return "", false
+}
+
+// checkProbes reads what came of packets that were really sent. Peer by peer, the first of underlay, overlay and
+// large packets that failed says where.
+func checkProbes(f Facts) []Finding {
+	failed := map[string]bool{}
+	var all []Finding
+	for _, p := range f.Probes {
+		if p.OK || failed[p.Node] {
+			continue
+		}
+		failed[p.Node] = true
+		all = append(all, find(probeKind(p), "peer "+p.Node, fmt.Sprintf("a reply of %s to %d bytes", p.To, p.Size), p.outcome(), ""))
+	}
+	return all
+}
+
+func probeKind(p Probe) string {
+	switch {
+	case p.Kind == "large":
+		return "path-mtu"
+	case p.Kind == "underlay":
+		return "peer-unanswered"
+	case p.Sent == 0:
+		return "udp-not-sent"
+	case p.Seen > 0:
+		return "udp-reply-dropped"
+	}
+	return "udp-sent-unanswered"
+}
+
+func (p Probe) outcome() string {
+	text := p.Error
+	if p.Sent >= 0 {
+		text += fmt.Sprintf("; packets seen at the underlay's device: %d out, %d in", p.Sent, p.Seen)
+	}
+	return text
+}

@@ -169,6 +169,11 @@ type outageError struct{ err error }
 func (e outageError) Error() string { return e.err.Error() }
 func (e outageError) Unwrap() error { return e.err }
 
+// missingError is a network config that nobody has written yet. Who was promised one does not wait for it.
+type missingError struct{ error }
+
+func (e missingError) Unwrap() error { return e.error }
+
 // failed says what was done where; it is an outageError unless etcd refused the request itself.
 func (s *Store) failed(operation string, err error) error {
 	wrapped := fmt.Errorf("%s at etcd %s: %w", operation, strings.Join(s.options.Endpoints, ","), err)
@@ -185,8 +190,7 @@ func (s *Store) failed(operation string, err error) error {
 
 // IsOutage says whether waiting may mend err: etcd does not answer, or the network config is not there yet.
 func IsOutage(err error) bool {
-	var outage outageError
-	return errors.As(err, &outage)
+	return errors.As(err, new(outageError)) || errors.As(err, new(missingError))
 }
 
 // Config reads the network config from <prefix>/config.
@@ -203,7 +207,7 @@ func (s *Store) Config(ctx context.Context) (subnet.Config, error) {
 		return subnet.Config{}, s.failed("read "+key, err)
 	}
 	if len(resp.Kvs) == 0 {
-		return subnet.Config{}, outageError{fmt.Errorf(`etcd key %[1]s is missing: set it with etcdctl put %[1]s '{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}'`, key)}
+		return subnet.Config{}, missingError{fmt.Errorf(`etcd key %[1]s is missing: set it with etcdctl put %[1]s '{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}'`, key)}
 	}
 	config, err := subnet.ParseConfig(resp.Kvs[0].Value)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -36,6 +37,9 @@ type rawChain struct {
 	device         bool
 }
 
+// callTimeout bounds one request: an answer that got lost must not stop the agent for ever.
+const callTimeout = 10 * time.Second
+
 // call sends one request and gives its answers; a missing table or chain is fs.ErrNotExist.
 func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family byte, attrs ...netlink.Attribute) ([]netlink.Message, error) {
 	if n.conn == nil {
@@ -48,6 +52,9 @@ func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family byte, attrs ..
 	data, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
 		return nil, err
+	}
+	if err := n.conn.SetDeadline(time.Now().Add(callTimeout)); err != nil {
+		return nil, fmt.Errorf("bound an nf_tables request: %w", err)
 	}
 	replies, err := n.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},

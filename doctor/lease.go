@@ -91,20 +91,17 @@ func checkWays(f Facts) []Finding {
 	var all []Finding
 	for _, w := range f.Ways {
 		all = append(all, checkOuter(f, w)...)
-		if want := wantedDevice(f, w.Subnet); want != "" && !drifted[w.Subnet] && w.Hop.Dev != want {
+		shadows := shadowsOf(f, w)
+		all = append(all, shadows...)
+		if want := wantedDevice(f, w.Subnet); want != "" && !drifted[w.Subnet] && w.Hop.Dev != want && len(shadows) == 0 {
 			all = append(all, diverted(f, w, want))
 		}
 	}
-	return append(all, shadows(f)...)
+	return all
 }
 
 // diverted is a peer whose route is right and not used.
 func diverted(f Facts, w Way, want string) Finding {
-	for _, r := range f.Routes {
-		if r.Dst.Contains(w.Pod) && r.Dst.Bits() > w.Subnet.Bits() {
-			return shadow(f, r, w)
-		}
-	}
 	if len(f.Rules) > 0 {
 		return find("policy-rule", "peer "+w.Node, "packets to "+w.Pod.String()+" leave by dev "+want,
 			w.Hop.String()+"; rules: "+strings.Join(f.Rules, "; "), "")
@@ -112,14 +109,12 @@ func diverted(f Facts, w Way, want string) Finding {
 	return find("route-shadowed", "peer "+w.Node, "packets to "+w.Pod.String()+" leave by dev "+want, w.Hop.String(), "")
 }
 
-// shadows are more specific routes into a peer's subnet, also where they miss the address that was asked for.
-func shadows(f Facts) []Finding {
+// shadowsOf are the more specific routes into a peer's subnet.
+func shadowsOf(f Facts, w Way) []Finding {
 	var all []Finding
-	for _, w := range f.Ways {
-		for _, r := range f.Routes {
-			if r.Dst.Bits() > w.Subnet.Bits() && w.Subnet.Contains(r.Dst.Addr()) && !r.Dst.Contains(w.Pod) {
-				all = append(all, shadow(f, r, w))
-			}
+	for _, r := range f.Routes {
+		if r.Dst.Bits() > w.Subnet.Bits() && w.Subnet.Contains(r.Dst.Addr()) {
+			all = append(all, shadow(f, r, w))
 		}
 	}
 	return all

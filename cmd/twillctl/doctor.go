@@ -19,6 +19,7 @@ type target struct {
 	lab                                   string
 	checkpoint, subnetFile, bridge, iface string
 	cniDir, cniFile, binDir, reservations string
+	probe                                 bool
 }
 
 func (t *target) register(c *cobra.Command) {
@@ -42,6 +43,7 @@ func (t *target) settings(s facts.Settings) facts.Settings {
 			*at = value
 		}
 	}
+	s.Probe = t.probe
 	if t.iface != "" {
 		s.Choice.Names = []string{t.iface}
 	}
@@ -123,6 +125,7 @@ The first finding is the most likely cause. Exit codes: 0 nothing found, 1 findi
 		},
 	}
 	t.register(c)
+	c.Flags().BoolVar(&t.probe, "probe", false, "also send packets to all peers, by the path of pods and by the underlay, small and of full size")
 	addOutput(c, &output)
 	return c
 }

@@ -116,7 +116,9 @@ func ipam(s Settings, c conf, env subnet.Env) (doctor.IPAM, error) {
 			}
 		}
 		if !hasPod(attached, h) && time.Since(h.Since) > young {
-			i.Leaked = append(i.Leaked, strings.TrimSpace(h.Container+" "+h.Dev))
+			for _, a := range h.Addrs {
+				i.Leaked = append(i.Leaked, a.String()+" of "+strings.TrimSpace(h.Container+" "+h.Dev))
+			}
 		}
 	}
 	if subnet, ok := env.Subnet(true); ok {

@@ -66,6 +66,9 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 		g.plan(ctx)
 		g.ways()
 	}
+	if s.Probe {
+		g.probe()
+	}
 	f.CNI, g.conf = cni(s)
 	if f.IPAM, err = ipam(s, g.conf, f.Env.Env); err != nil {
 		g.unread("reservations", err)

@@ -21,6 +21,7 @@ type Settings struct {
 	Health                         string // host:port, empty if it is not served
 	CNIDir, CNIFile, BinDir        string // CNIDir empty: not looked at
 	IPAMDir                        string // empty: as the conflist says
+	Probe                          bool   // send packets to peers
 }
 
 // Defaults are flannel's and Twill's.

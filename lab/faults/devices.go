@@ -2,31 +2,31 @@ package faults
 
 // deviceFaults injure the VXLAN device, the bridge and the underlay's link.
 var deviceFaults = []Fault{
-	{Name: "vtep-deleted", Says: "the VXLAN device is deleted", Backends: vxlanOnly, Inject: script("ip link del {dev}")},
-	{Name: "vtep-down", Says: "the VXLAN device is set down", Backends: vxlanOnly, Inject: script("ip link set {dev} down")},
-	{Name: "vtep-address", Says: "the VXLAN device loses its address", Backends: vxlanOnly,
+	{Name: "vtep-deleted", Finding: "vtep-missing", Says: "the VXLAN device is deleted", Backends: vxlanOnly, Inject: script("ip link del {dev}")},
+	{Name: "vtep-down", Finding: "vtep-down", Says: "the VXLAN device is set down", Backends: vxlanOnly, Inject: script("ip link set {dev} down")},
+	{Name: "vtep-address", Finding: "vtep-address", Says: "the VXLAN device loses its address", Backends: vxlanOnly,
 		Inject: script("ip addr del {own}/32 dev {dev}")},
-	{Name: "vtep-mtu", Says: "the VXLAN device's MTU is set to 1000", Backends: vxlanOnly, Inject: script("ip link set {dev} mtu 1000")},
-	{Name: "vtep-mac", Says: "the VXLAN device's MAC is changed", Backends: vxlanOnly,
+	{Name: "vtep-mtu", Finding: "vtep-mtu", Says: "the VXLAN device's MTU is set to 1000", Backends: vxlanOnly, Inject: script("ip link set {dev} mtu 1000")},
+	{Name: "vtep-mac", Finding: "vtep-mac", Says: "the VXLAN device's MAC is changed", Backends: vxlanOnly,
 		Inject: script("ip link set {dev} address 0e:00:00:00:00:88")},
-	{Name: "vtep-foreign", Says: "the VXLAN device is renamed, and one of another VNI takes its name", Backends: vxlanOnly,
+	{Name: "vtep-foreign", Finding: "device-foreign", Says: "the VXLAN device is renamed, and one of another VNI takes its name", Backends: vxlanOnly,
 		Inject: batch("link add other type vxlan id 77 dev {eth} dstport 8472 nolearning", "link set {dev} down",
 			"link set {dev} name mine", "link set other name {dev}")},
 	{Name: "peer-vtep-deleted", Says: "the peer's VXLAN device is deleted", Backends: vxlanOnly, Inject: onPeer(script("ip link del {dev}"))},
-	{Name: "bridge-down", Says: "cni0 is set down", Inject: script("ip link set cni0 down")},
-	{Name: "bridge-address", Says: "cni0 loses its address", Inject: script("ip addr del {gateway} dev cni0")},
-	{Name: "bridge-mtu", Says: "cni0's MTU is set to 1000", Inject: script("ip link set cni0 mtu 1000")},
+	{Name: "bridge-down", Finding: "bridge-down", Says: "cni0 is set down", Inject: script("ip link set cni0 down")},
+	{Name: "bridge-address", Finding: "gateway-address", Says: "cni0 loses its address", Inject: script("ip addr del {gateway} dev cni0")},
+	{Name: "bridge-mtu", Finding: "bridge-mtu", Says: "cni0's MTU is set to 1000", Inject: script("ip link set cni0 mtu 1000")},
 	{Name: "underlay-flap", Says: "the underlay's interface goes down and up again",
 		Inject: script("ip link set {eth} down", "ip link set {eth} up")},
 }
 
 // hostFaults injure sysctls and rules.
 var hostFaults = []Fault{
-	{Name: "ip-forward-off", Says: "net.ipv4.ip_forward is turned off", Inject: script("sysctl -q -w net.ipv4.ip_forward=0")},
-	{Name: "rp-filter-strict", Says: "strict reverse path checks on the VXLAN device", Backends: vxlanOnly,
+	{Name: "ip-forward-off", Finding: "ip-forward-off", Says: "net.ipv4.ip_forward is turned off", Inject: script("sysctl -q -w net.ipv4.ip_forward=0")},
+	{Name: "rp-filter-strict", Finding: "rp-filter", Says: "strict reverse path checks on the VXLAN device", Backends: vxlanOnly,
 		Inject: script("sysctl -q -w net/ipv4/conf/{dev}/rp_filter=1")},
-	{Name: "firewall-flushed", Says: "all rules are flushed", Inject: script("nft flush ruleset")},
-	{Name: "forward-drop", Says: "a DROP policy, and a REJECT before everything else, in ip filter FORWARD",
+	{Name: "firewall-flushed", Finding: "masquerade-missing", Says: "all rules are flushed", Inject: script("nft flush ruleset")},
+	{Name: "forward-drop", Finding: "forward-rejected", Says: "a DROP policy, and a REJECT before everything else, in ip filter FORWARD",
 		Inject: script("iptables -w -P FORWARD DROP", "iptables -w -I FORWARD 1 -j REJECT")},
-	{Name: "masquerade-deleted", Says: "the masquerading rules are deleted", Inject: script("nft delete chain ip flannel-ipv4 postrtg")},
+	{Name: "masquerade-deleted", Finding: "masquerade-missing", Says: "the masquerading rules are deleted", Inject: script("nft delete chain ip flannel-ipv4 postrtg")},
 }

@@ -5,6 +5,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -29,6 +30,22 @@ type Fault struct {
 	Lossless bool
 	// Store is the store that the lab must have; empty: any.
 	Store string
+	// Finding is what twillctl doctor says first, on the victim and with its agent stopped; empty: the fault is an
+	// event, or nothing that shows on the victim.
+	Finding string
+	// Probe says that the doctor sees it only by sending packets (--probe).
+	Probe bool
+	// Undo takes the damage back. Nil: a running agent heals it by itself.
+	Undo func(context.Context, *Victim) error
+}
+
+// Heal brings the victim back to health: by Undo, and by its agent.
+func (f Fault) Heal(ctx context.Context, v *Victim) error {
+	var err error
+	if f.Undo != nil {
+		err = f.Undo(ctx, v)
+	}
+	return errors.Join(err, v.Node.RestartAgent(ctx))
 }
 
 // Applies says whether the fault can be injected into labs of that spec.
@@ -42,6 +59,8 @@ type Victim struct {
 	Node, Peer *lab.Node
 	Overlay    string // the VXLAN device's name
 	Device     string // the underlay's
+
+	held io.Closer // what a fault holds until it is undone
 }
 
 // NewVictim is node1 of a lab, with node2 as its peer.
@@ -52,7 +71,7 @@ func NewVictim(l *lab.Lab) *Victim {
 
 // All are the faults, in the order of the tables that are made of them.
 func All() []Fault {
-	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults)
+	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, distantFaults)
 }
 
 // run runs one command line in a node's namespace.
@@ -104,9 +123,26 @@ func (v *Victim) names(ctx context.Context) (*strings.Replacer, error) {
 		_, rest, _ := strings.Cut(out, "link/ether ")
 		mac, _, _ = strings.Cut(rest, " ")
 	}
-	return strings.NewReplacer("{peer}", peer.String(), "{vtep}", peer.Addr().String(), "{mac}", mac,
+	return strings.NewReplacer("{half}", netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(), "{self}", v.Node.Underlay()[0].String(),
+		"{veth}", v.podLink(ctx), "{peer}", peer.String(), "{vtep}", peer.Addr().String(), "{mac}", mac,
 		"{at}", v.Peer.Underlay()[0].String(), "{dev}", v.Overlay, "{eth}", v.Device,
 		"{own}", v.Node.Subnets()[0].Addr().String(), "{gateway}", gateway(v.Node)), nil
+}
+
+// podLink is the host's end of a pod of the victim, empty if it has none.
+func (v *Victim) podLink(ctx context.Context) string {
+	out, err := v.Node.Exec(ctx, "ip", "-o", "link", "show", "type", "veth")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(out) {
+		_, name, _ := strings.Cut(line, ": ")
+		name, _, _ = strings.Cut(name, "@")
+		if strings.HasPrefix(name, "veth") {
+			return name
+		}
+	}
+	return ""
 }
 
 // gateway is a node's address on its bridge, with the prefix length.

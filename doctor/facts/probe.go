@@ -1,0 +1,212 @@
+package facts
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/netstate"
+)
+
+// replyIn is how long a round of probes waits. All of a round's are sent at once.
+const replyIn = 300 * time.Millisecond
+
+// mostProbed is how many peers are probed.
+const mostProbed = 100
+
+// probe sends packets: to each peer's bridge by the path of pods, small and of the full size. To those that do not
+// answer it sends by the underlay too, and watches what leaves and what comes back.
+func (g *gathering) probe() {
+	for _, u := range g.Facts.Underlay.Underlays {
+		is4 := u.Local.Is4()
+		var all []doctor.Probe
+		for _, w := range g.Ways {
+			if w.Subnet.Addr().Is4() == is4 && len(all) < mostProbed {
+				all = append(all, doctor.Probe{Node: w.Node, Kind: "overlay", To: backend.Gateway(w.Subnet), Size: smallest(is4), Sent: -1, Seen: -1})
+			}
+		}
+		if len(all) == 0 {
+			continue
+		}
+		if err := g.rounds(u, all); err != nil {
+			g.unread("probes", err)
+		}
+	}
+}
+
+// smallest is the size of an echo request with eight bytes of data.
+func smallest(is4 bool) int {
+	if is4 {
+		return 20 + 8 + 8
+	}
+	return 40 + 8 + 8
+}
+
+func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
+	if err := send(overlay, nil); err != nil {
+		return err
+	}
+	var large, silent []doctor.Probe
+	for _, p := range overlay {
+		if p.OK {
+			p.Kind, p.Size, p.OK = "large", g.PodMTU, false
+			large = append(large, p)
+		} else {
+			silent = append(silent, p)
+		}
+	}
+	if err := send(large, nil); err != nil {
+		return err
+	}
+	outer := make([]doctor.Probe, 0, len(silent))
+	for _, p := range silent {
+		outer = append(outer, doctor.Probe{Node: p.Node, Kind: "underlay", To: g.underlayOf(p), Size: p.Size, Sent: -1, Seen: -1})
+	}
+	if err := send(outer, nil); err != nil {
+		return err
+	}
+	if len(silent) > 0 {
+		w, err := watch(u.Dev)
+		if err != nil {
+			return err
+		}
+		defer w.close()
+		for i, p := range silent {
+			w.peers[g.underlayOf(p)], w.peers[p.To] = i, i
+		}
+		w.port = g.vxlanPort()
+		if err := send(silent, w); err != nil {
+			return err
+		}
+	}
+	for _, p := range [][]doctor.Probe{outer, silent, large} {
+		g.Probes = append(g.Probes, p...)
+	}
+	return nil
+}
+
+func (g *gathering) underlayOf(p doctor.Probe) netip.Addr {
+	for _, w := range g.Ways {
+		if w.Node == p.Node && w.Underlay.Is4() == p.To.Is4() {
+			return w.Underlay
+		}
+	}
+	return netip.Addr{}
+}
+
+// vxlanPort is the overlay's UDP port, 0 if there is no overlay.
+func (g *gathering) vxlanPort() int {
+	for _, o := range g.Want {
+		if v, ok := o.(netstate.VXLAN); ok {
+			return v.Port
+		}
+	}
+	return 0
+}
+
+// send sends each probe once and notes which are answered. What is watched meanwhile is counted in the probes.
+func send(probes []doctor.Probe, w *watcher) error {
+	if len(probes) == 0 {
+		return nil
+	}
+	is4 := probes[0].To.Is4()
+	conn, err := open(is4)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	id := os.Getpid() & 0xffff
+	for i := range probes {
+		p := &probes[i]
+		p.Error = "no reply"
+		if err := request(conn, *p, id, i); err != nil {
+			p.Error = err.Error()
+		}
+	}
+	receive(conn, probes, id)
+	if w != nil {
+		w.count(probes)
+	}
+	return nil
+}
+
+// open opens a socket in the calling thread's network namespace. It never fragments.
+func open(is4 bool) (*net.IPConn, error) {
+	network, any := "ip6:ipv6-icmp", net.IPv6unspecified
+	level, option, value := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
+	if is4 {
+		network, any = "ip4:icmp", net.IPv4zero
+		level, option, value = unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
+	}
+	conn, err := net.ListenIP(network, &net.IPAddr{IP: any})
+	if err != nil {
+		return nil, fmt.Errorf("open a socket for probes: %w", err)
+	}
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		var set error
+		err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), level, option, value) })
+		err = errors.Join(err, set)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("forbid fragments of probes: %w", err), conn.Close())
+	}
+	return conn, nil
+}
+
+func request(conn *net.IPConn, p doctor.Probe, id, seq int) error {
+	m := icmp.Message{Type: ipv6.ICMPTypeEchoRequest}
+	if p.To.Is4() {
+		m.Type = ipv4.ICMPTypeEcho
+	}
+	m.Body = &icmp.Echo{ID: id, Seq: seq, Data: make([]byte, p.Size-smallest(p.To.Is4())+8)}
+	data, err := m.Marshal(nil)
+	if err != nil {
+		return err
+	}
+	_, err = conn.WriteToIP(data, &net.IPAddr{IP: p.To.AsSlice()})
+	switch {
+	case errors.Is(err, unix.EMSGSIZE):
+		return fmt.Errorf("%d bytes are more than this node's own MTU towards %s", p.Size, p.To)
+	case err != nil:
+		return err
+	}
+	return nil
+}
+
+// receive notes the replies until all have come or the time is over.
+func receive(conn *net.IPConn, probes []doctor.Probe, id int) {
+	_ = conn.SetReadDeadline(time.Now().Add(replyIn)) // a socket that cannot have one ends the read at once
+	protocol := unix.IPPROTO_ICMPV6
+	if probes[0].To.Is4() {
+		protocol = unix.IPPROTO_ICMP
+	}
+	buf := make([]byte, 1<<16)
+	for open := len(probes); open > 0; {
+		n, from, err := conn.ReadFromIP(buf)
+		if err != nil {
+			return
+		}
+		m, err := icmp.ParseMessage(protocol, buf[:n])
+		if err != nil || m.Type != ipv4.ICMPTypeEchoReply && m.Type != ipv6.ICMPTypeEchoReply {
+			continue
+		}
+		echo, ok := m.Body.(*icmp.Echo)
+		addr, _ := netip.AddrFromSlice(from.IP)
+		if !ok || echo.ID != id || echo.Seq >= len(probes) || probes[echo.Seq].To != addr.Unmap() || probes[echo.Seq].OK {
+			continue
+		}
+		probes[echo.Seq].OK, probes[echo.Seq].Error = true, ""
+		open--
+	}
+}

@@ -1,0 +1,109 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// leaseFaults are records of other nodes that cannot be true, as they stand in what the agent knew last, and the loss of
+// that memory.
+var leaseFaults = []Fault{
+	{Name: "duplicate-underlay", Finding: "duplicate-underlay", Says: "two peers have the same public IP",
+		Inject: alterPeer(func(last, first stack) { last["Underlay"] = first["Underlay"] }), Undo: restartAgent},
+	{Name: "duplicate-mac", Finding: "duplicate-mac", Says: "two peers have the same VTEP MAC, as cloned machines do", Backends: vxlanOnly,
+		Inject: alterPeer(func(last, first stack) { last["Data"] = first["Data"] }), Undo: restartAgent},
+	{Name: "duplicate-subnet", Finding: "duplicate-subnet", Says: "two peers hold the same subnet",
+		Inject: alterPeer(func(last, first stack) { last["Subnet"] = first["Subnet"] }), Undo: restartAgent},
+	{Name: "peer-other-vni", Finding: "peer-skipped", Says: "a peer uses another VNI", Backends: vxlanOnly,
+		Inject: alterPeer(func(last, _ stack) { last["Data"].(stack)["VNI"] = 7 }), Undo: restartAgent},
+	{Name: "peer-outside", Finding: "peer-skipped", Says: "a peer's subnet is outside of the network",
+		Inject: alterPeer(func(last, _ stack) { last["Subnet"] = "10.99.0.0/24" }), Undo: restartAgent},
+	{Name: "checkpoint-damaged", Finding: "lease-damaged", Says: "the agent's checkpoint is cut off",
+		Inject: func(_ context.Context, v *Victim) error {
+			return os.WriteFile(v.checkpoint(), []byte(`{"Version":1,"Node":`), 0o600)
+		}, Undo: restartAgent},
+	{Name: "state-lost", Finding: "no-lease", Says: "checkpoint and subnet.env are gone, as after a reboot without an agent",
+		Inject: func(_ context.Context, v *Victim) error {
+			return errors.Join(os.Remove(v.checkpoint()), os.Remove(v.Node.SubnetFile()))
+		}, Undo: restartAgent},
+}
+
+func (v *Victim) checkpoint() string { return filepath.Join(v.Node.Dir(), "checkpoint.json") }
+
+// stack is one address family of a lease, as the checkpoint has it.
+type stack = map[string]any
+
+// alterPeer changes the record of the last peer; it is told the first one's too.
+func alterPeer(alter func(last, first stack)) func(context.Context, *Victim) error {
+	return func(_ context.Context, v *Victim) error {
+		data, err := os.ReadFile(v.checkpoint())
+		if err != nil {
+			return err
+		}
+		var c struct {
+			Version int
+			Node    string
+			Network json.RawMessage
+			Local   any
+			Peers   []struct {
+				Node, Backend string
+				Stacks        []stack
+			}
+		}
+		if err := json.Unmarshal(data, &c); err != nil {
+			return err
+		}
+		if len(c.Peers) < 2 {
+			return fmt.Errorf("the checkpoint of %s has %d peers: want two", v.Node.Name, len(c.Peers))
+		}
+		alter(c.Peers[len(c.Peers)-1].Stacks[0], c.Peers[0].Stacks[0])
+		if data, err = json.Marshal(c); err != nil {
+			return err
+		}
+		return os.WriteFile(v.checkpoint(), data, 0o600)
+	}
+}
+
+// distantFaults are not on the victim: it only sees that packets do not come back.
+var distantFaults = []Fault{
+	{Name: "udp-filtered-behind", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops VXLAN packets from the peer",
+		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through ip saddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
+	{Name: "udp-filtered-ahead", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops VXLAN packets to the peer",
+		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through ip daddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
+	{Name: "path-mtu", Finding: "path-mtu", Probe: true, Says: "a switch on the way drops packets of more than 1400 bytes",
+		Inject: onUnderlay("ip link set {name} mtu 1400"), Undo: onUnderlay("ip link set {name} mtu 1500")},
+	{Name: "peer-unplugged", Finding: "peer-unanswered", Probe: true, Says: "the peer's network cable is pulled",
+		Inject: onUnderlay("ip link set {name} down", "ip link set {name} nomaster"), Undo: onUnderlay("ip link set {name} master br1", "ip link set {name} up")},
+}
+
+// onUnderlay runs command lines where the switches are; {name} is the peer's port there.
+func onUnderlay(lines ...string) func(context.Context, *Victim) error {
+	return func(ctx context.Context, v *Victim) error {
+		h, err := v.Lab.Find("underlay")
+		if err != nil {
+			return err
+		}
+		for _, line := range lines {
+			words := strings.Fields(line)
+			for i, w := range words {
+				switch w {
+				case "{at}":
+					words[i] = v.Peer.Underlay()[0].String()
+				case "{name}":
+					words[i] = v.Peer.Name
+				}
+			}
+			if _, err := h.Exec(ctx, words...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

@@ -1,12 +1,13 @@
-// Command testreport reads the output of "go test -json" from a file, prints failures with their output, skips
-// with their reason, and closes with the number of tests passed, failed and skipped. A test with subtests
-// counts by its subtests.
+// Command testreport reads the output of "go test -json" from standard input. It prints a line for each package
+// as it ends, then failures with their output and skips with their reason, and closes with the number of tests
+// passed, failed and skipped. A test with subtests counts by its subtests.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -26,11 +27,7 @@ type report struct {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: testreport FILE")
-		os.Exit(2)
-	}
-	r, err := read(os.Args[1])
+	r, err := read(os.Stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(2)
@@ -40,12 +37,7 @@ func main() {
 	}
 }
 
-func read(path string) (*report, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
+func read(f io.Reader) (*report, error) {
 	r := &report{output: map[string][]string{}, results: map[string]string{}, parents: map[string]bool{}}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 16<<20)

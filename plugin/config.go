@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -145,6 +146,8 @@ func (c *config) ipam(f *fields, raw json.RawMessage) {
 	if raw := i.raw("ranges"); raw != nil {
 		c.takeRanges(i, "ranges", raw)
 	}
+	c.takeSubnet(i)
+	c.takeResolver(i)
 	f.errs = append(f.errs, i.errs...)
 	c.warnings = append(c.warnings, i.unknown()...)
 }
@@ -190,6 +193,52 @@ func (c *config) takeRanges(f *fields, key string, raw json.RawMessage) {
 		}
 		if len(rs) > 0 {
 			c.ranges = append(c.ranges, rs)
+		}
+	}
+}
+
+// takeSubnet takes the older form of one range, which counts before the others.
+func (c *config) takeSubnet(i *fields) {
+	one := map[string]json.RawMessage{}
+	for _, key := range []string{"subnet", "rangeStart", "rangeEnd", "gateway"} {
+		if raw := i.raw(key); raw != nil {
+			one[key] = raw
+		}
+	}
+	if one["subnet"] == nil {
+		return
+	}
+	others := c.ranges
+	c.takeRanges(i, "subnet", quote([][]map[string]json.RawMessage{{one}}))
+	c.ranges = append(c.ranges, others...)
+}
+
+// takeResolver takes the resolver from a file of the form of resolv.conf(5).
+func (c *config) takeResolver(i *fields) {
+	path := ""
+	if !i.get("resolvConf", "a path", &path) || path == "" {
+		return
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		i.bad("resolvConf", []byte(path), "a file that can be read")
+		return
+	}
+	c.dns = types.DNS{}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		switch f[0] {
+		case "nameserver":
+			c.dns.Nameservers = append(c.dns.Nameservers, f[1])
+		case "domain":
+			c.dns.Domain = f[1]
+		case "search":
+			c.dns.Search = append(c.dns.Search, f[1:]...)
+		case "options":
+			c.dns.Options = append(c.dns.Options, f[1:]...)
 		}
 	}
 }

@@ -28,6 +28,9 @@ var binaries string
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
+	if os.Getenv("TWILL_TEST_IPAM") != "" {
+		return ipamMain()
+	}
 	sweepCrashedRuns()
 	dir, err := os.MkdirTemp("", "twp-bin-")
 	if err != nil {

@@ -3,6 +3,16 @@
 ARG BASE=debian:bookworm-slim
 ARG BUILDER=golang:1.26-bookworm
 
+# Packages are unpacked and not installed, so that this works for another architecture too.
+FROM --platform=$BUILDPLATFORM ${BASE} AS iptables
+ARG TARGETARCH=amd64
+WORKDIR /deb
+RUN dpkg --add-architecture ${TARGETARCH} && apt-get update -qq && \
+    for p in iptables libxtables12 libip4tc2 libip6tc2 libnftnl11 libmnl0 libc6; do apt-get download -qq -o APT::Sandbox::User=root $p:${TARGETARCH} || exit 1; done && \
+    for d in *.deb; do dpkg-deb -x $d /out || exit 1; done && \
+    rm -rf /out/usr/lib/*/gconv /out/usr/share/man /out/usr/share/lintian /out/usr/share/bug && \
+    for t in iptables ip6tables; do for s in '' -save -restore; do ln -sf xtables-nft-multi /out/usr/sbin/$t$s; done; done
+
 FROM --platform=$BUILDPLATFORM ${BUILDER} AS build
 ARG VERSION=devel
 ARG TARGETARCH=amd64
@@ -15,23 +25,14 @@ RUN make build VERSION=${VERSION}
 # In their own module: ours does not list what only they import.
 RUN cd "$(go list -m -f '{{.Dir}}' github.com/containernetworking/plugins)" && mkdir /cni && \
     go build -trimpath -ldflags '-s -w' -o /cni/ ./plugins/meta/portmap ./plugins/meta/bandwidth ./plugins/main/loopback
-RUN go version -m /src/bin/twilld /src/bin/twill /src/bin/twillctl /cni/* >/modules.txt
-
-# Packages are unpacked and not installed, so that this works for another architecture too.
-FROM --platform=$BUILDPLATFORM ${BASE} AS iptables
-ARG TARGETARCH=amd64
-WORKDIR /deb
-RUN dpkg --add-architecture ${TARGETARCH} && apt-get update -qq && \
-    for p in iptables libxtables12 libip4tc2 libip6tc2 libnftnl11 libmnl0 libc6; do apt-get download -qq -o APT::Sandbox::User=root $p:${TARGETARCH} || exit 1; done && \
-    for d in *.deb; do dpkg-deb -x $d /out || exit 1; done && mkdir -p /out/usr/share/doc/twill && ls *.deb >/out/usr/share/doc/twill/packages.txt && \
-    rm -rf /out/usr/lib/*/gconv /out/usr/share/man /out/usr/share/lintian /out/usr/share/bug && \
-    for t in iptables ip6tables; do for s in '' -save -restore; do ln -sf xtables-nft-multi /out/usr/sbin/$t$s; done; done
+COPY --from=iptables /deb/ /deb/
+RUN GOARCH= go run ./tools/sbom ghcr.io/twill-net/twill ${VERSION} bin/twilld bin/twill bin/twillctl /cni/* /deb/*.deb >/sbom.spdx.json
 
 FROM scratch
 COPY --from=iptables /out/ /
 COPY --from=build /src/bin/twilld /src/bin/twillctl /usr/local/bin/
 COPY --from=build /src/bin/twill /cni/ /opt/twill/cni/
-COPY --from=build /modules.txt /usr/share/doc/twill/
+COPY --from=build /sbom.spdx.json /usr/share/doc/twill/
 COPY LICENSE NOTICE /usr/share/doc/twill/
 ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ENTRYPOINT ["/usr/local/bin/twilld"]

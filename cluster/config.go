@@ -60,6 +60,7 @@ func (s Spec) kubeletConfig() object {
 		"serializeImagePulls":           false,
 		"registryPullQPS":               0,
 		"kubeAPIQPS":                    100, "kubeAPIBurst": 200,
+		"crashLoopBackOff":          object{"maxContainerRestartPeriod": "1s"},
 		"nodeStatusUpdateFrequency": "5s",
 		"evictionHard":              object{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
 	}

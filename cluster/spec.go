@@ -80,6 +80,12 @@ func (s Spec) path(elem ...string) string {
 	return filepath.Join(append([]string{s.Dir}, elem...)...)
 }
 
+// NodeFiles is a node's own file below /etc, /opt or /var, as the machine sees it.
+func (s Spec) NodeFiles(name, path string) string { return filepath.Join(s.nodeDir(name), "fs", path) }
+
+// PodProgram is the program of PodImage.
+func (s Spec) PodProgram() string { return s.path("pod") }
+
 func (s Spec) nodeDir(name string) string { return s.path("nodes", name) }
 
 // APIDir is where the API server's keys and log are.

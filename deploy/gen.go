@@ -26,7 +26,9 @@ var holes = []struct{ text, value string }{
 	{`"IPv6Network": "fd00:10:244::/48"`, `"IPv6Network": {{ .Values.ipv6Network | quote }}`},
 	{`{"Type":"vxlan"}`, "{{ .Values.backend | toJson }}"},
 	{"maxUnavailable: 10%", "maxUnavailable: {{ .Values.maxUnavailable }}"},
-	{"        - --healthz-port=10267\n", "        - --healthz-port=10267\n{{- range .Values.extraArgs }}\n        - {{ . }}\n{{- end }}\n"},
+	{"        - --healthz-port=10267\n", "        - --healthz-port=10267\n" +
+		"{{- if .Values.selfLease }}\n        - --kube-lease-namespace=kube-twill\n{{- end }}\n" +
+		"{{- range .Values.extraArgs }}\n        - {{ . }}\n{{- end }}\n"},
 }
 
 // Values is the chart's values.yaml: with them the chart is the base.
@@ -44,6 +46,8 @@ backend:
 maxUnavailable: 10%
 # Further flags of twilld, such as --iface=eth1.
 extraArgs: []
+# Lease subnets without the controller manager's --allocate-node-cidrs; gives agents the right to patch their node.
+selfLease: false
 `
 
 const chart = `apiVersion: v2
@@ -73,6 +77,13 @@ func Files(dir string) (map[string]string, error) {
 			text = strings.ReplaceAll(text, h.text, h.value)
 		}
 		files["deploy/chart/templates/"+name] = text
+	}
+	for _, name := range []string{"rbac.yaml", "policy.yaml"} {
+		data, err := os.ReadFile(filepath.Join(dir, "self-lease", name))
+		if err != nil {
+			return nil, err
+		}
+		files["deploy/chart/templates/self-lease-"+name] = "{{- if .Values.selfLease }}\n" + string(data) + "{{- end }}\n"
 	}
 	for _, h := range holes {
 		if !found[h.text] {

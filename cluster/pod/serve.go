@@ -8,6 +8,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 )
 
 // The ports of a server: one answers with a line of text, the other swallows and sends back what it gets.
@@ -18,13 +21,14 @@ const (
 
 // serve answers until SIGTERM.
 func serve() error {
-	ended := make(chan error, 4)
+	ended := make(chan error, 5)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() { <-signals; ended <- nil }()
 	go func() { ended <- accept(askPort, answer) }()
 	go func() { ended <- accept(echoPort, func(c net.Conn) { _, _ = io.Copy(c, c) }) }()
-	go func() { ended <- serveUDP() }()
+	go func() { ended <- serveUDP4() }()
+	go func() { ended <- serveUDP6() }()
 	return <-ended
 }
 
@@ -54,20 +58,45 @@ func text(from net.Addr) string {
 	return name + " " + host + "\n"
 }
 
-func serveUDP() error {
-	c, err := net.ListenPacket("udp", askPort)
+// serveUDP4 answers from the address that was asked: a node has several, and a client takes no answer from another.
+func serveUDP4() error {
+	l, err := net.ListenPacket("udp4", askPort)
 	if err != nil {
+		return err
+	}
+	c := ipv4.NewPacketConn(l)
+	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
 		return err
 	}
 	var buf [2048]byte
 	for {
-		_, from, err := c.ReadFrom(buf[:])
-		if err != nil && !errors.Is(err, net.ErrClosed) {
-			continue // a port that an earlier answer found closed
-		}
-		if err != nil {
+		_, asked, from, err := c.ReadFrom(buf[:])
+		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
-		_, _ = c.WriteTo([]byte(text(from)), from)
+		if err == nil { // not the news of a port that an earlier answer found closed
+			_, _ = c.WriteTo([]byte(text(from)), &ipv4.ControlMessage{Src: asked.Dst}, from)
+		}
+	}
+}
+
+func serveUDP6() error {
+	l, err := net.ListenPacket("udp6", askPort)
+	if err != nil {
+		return err
+	}
+	c := ipv6.NewPacketConn(l)
+	if err := c.SetControlMessage(ipv6.FlagDst, true); err != nil {
+		return err
+	}
+	var buf [2048]byte
+	for {
+		_, asked, from, err := c.ReadFrom(buf[:])
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if err == nil {
+			_, _ = c.WriteTo([]byte(text(from)), &ipv6.ControlMessage{Src: asked.Dst}, from)
+		}
 	}
 }

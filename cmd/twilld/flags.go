@@ -113,7 +113,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.cniTarget, "cni-conf-file", "/etc/cni/net.d/10-twill.conflist", "where the container runtime finds the conflist")
 	fs.StringVar(&o.installCNI, "install-cni", "", "copy the image's CNI plugins to this directory and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and exit")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "delete everything that Twill made on this node and exit")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "delete everything that Twill made on this node and exit; with --healthz-port, stay and be ready")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 	fs.IntVar(&o.verbosity, "v", 0, "log level: 0 events, 1 and more also every change")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")

@@ -75,11 +75,14 @@ func newLogger(o *options, w io.Writer) (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 }
 
-// versionText is Twill's version and what it was built with.
+// versionText is Twill's version and what it was built with: the compiler, and every module with its version.
 func versionText() string {
 	text := "twilld " + version
 	if info, ok := debug.ReadBuildInfo(); ok {
 		text += " (" + info.GoVersion + ")"
+		for _, m := range info.Deps {
+			text += "\n  " + m.Path + " " + m.Version
+		}
 	}
 	return text
 }

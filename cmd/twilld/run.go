@@ -87,13 +87,16 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 	defer f.Close()
 	plan, err := agent.Cleanup(ctx, agent.Join(k, f))
 	fmt.Fprint(stdout, plan)
-	for _, path := range []string{o.subnetFile, o.checkpointFile} {
+	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile} {
 		switch e := os.Remove(path); {
 		case e == nil:
 			fmt.Fprintln(stdout, "- file", path)
 		case !errors.Is(e, fs.ErrNotExist):
 			err = errors.Join(err, e)
 		}
+	}
+	if err == nil && o.healthzPort != 0 {
+		return stay(ctx, o)
 	}
 	return err
 }

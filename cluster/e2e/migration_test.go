@@ -1,0 +1,184 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/cluster"
+)
+
+// ownCluster makes a cluster for one test.
+func ownCluster(t *testing.T, s cluster.Spec) {
+	t.Helper()
+	s.Dir = filepath.Join(filepath.Dir(spec.Dir), s.Name)
+	old := spec
+	must(t, os.MkdirAll(filepath.Join(s.Dir, "images"), 0o755))
+	image := filepath.Join(s.Dir, "images", "twill.tar")
+	_ = os.Remove(image)
+	must(t, os.Link(filepath.Join(old.Dir, "images", "twill.tar"), image))
+	must(t, cluster.Up(t.Context(), s, func(what string) { t.Log(what) }))
+	spec = s
+	t.Cleanup(func() {
+		spec = old
+		if err := cluster.Down(s); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// flannelDaemonSet stands for flannel's own: the commands of the page concern it. Its pods do nothing, since the test
+// has made flannel's state.
+const flannelDaemonSet = `apiVersion: v1
+kind: Namespace
+metadata: {name: kube-flannel}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-flannel-ds, namespace: kube-flannel}
+spec:
+  selector: {matchLabels: {app: flannel}}
+  template:
+    metadata: {labels: {app: flannel}}
+    spec:
+      hostNetwork: true
+      terminationGracePeriodSeconds: 1
+      tolerations: [{operator: Exists}]
+      containers: [{name: kube-flannel, image: "localhost/twill-pod:1", args: [pause]}]
+`
+
+// TestMigration replaces flannel node by node while its pods talk, and goes back.
+func TestMigration(t *testing.T) {
+	plugins := stockPlugins(t)
+	ownCluster(t, cluster.Spec{Name: "twm", Nodes: 2})
+	f := flannel{Spec: spec, plugins: plugins}
+	f.install(t)
+	kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
+	old := probes(t)
+	matrix(t) // flannel's state does carry packets
+	stop := watchLoss(t, old)
+
+	page := blocks(t, "migration.md")
+	if len(page) != 4 {
+		t.Fatalf("migration.md has %d blocks, want: prepare, a node, the end, back", len(page))
+	}
+	must(t, spec.Apply(t.Context(), flannelDaemonSet))
+	execute(t, page[0])
+	for n := 1; n <= spec.Nodes; n++ {
+		node := spec.NodeName(n)
+		execute(t, strings.Replace(page[1], "node=node1", "node="+node, 1))
+		f.isGone(t, n)
+		must(t, spec.Apply(t.Context(), podsOn("new"+node, node, 2)))
+		kubectl(t, "rollout", "status", "deployment/new"+node, "--timeout=60s")
+		mixed(t, "old and new pods with Twill on "+node)
+	}
+	stop()
+	if macs := kubectl(t, "get", "nodes", `--output=jsonpath={range .items[*]}{.metadata.annotations.flannel\.alpha\.coreos\.com/backend-data}{"\n"}{end}`); !strings.Contains(macs, f.mac(1)) || !strings.Contains(macs, f.mac(2)) {
+		t.Errorf("the devices' MACs changed: %s", macs)
+	}
+	kubectl(t, "delete", "pods", "--selector=app=probe")
+	probes(t)
+	for n := 1; n <= spec.Nodes; n++ {
+		f.noTrace(t, n)
+	}
+	mixed(t, "after all old pods were replaced")
+	t.Run("and back", func(t *testing.T) { f.back(t, page[3]) })
+	t.Run("the end", func(t *testing.T) {
+		execute(t, page[2])
+		mixed(t, "with Twill alone")
+	})
+}
+
+// watchLoss pings between the old pods, both ways, until the returned function is called; what is lost is an error.
+func watchLoss(t *testing.T, pods []cluster.Pod) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	for i := range 2 {
+		from, to := pods[i], pods[1-i]
+		go func() {
+			for ctx.Err() == nil {
+				if err := pingAll(from.Name, to.Addrs[0], 5); err != nil {
+					ended <- fmt.Errorf("%s → %s: %w", from.Node, to.Node, err)
+					return
+				}
+			}
+			ended <- nil
+		}()
+	}
+	return func() {
+		t.Helper()
+		cancel()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// isGone checks that nothing of flannel's is in force on a node: rules, conflist.
+func (f flannel) isGone(t *testing.T, n int) {
+	t.Helper()
+	if rules := f.run(t, n, "iptables-save"); strings.Contains(rules, "flanneld") || strings.Contains(rules, "FLANNEL-POSTRTG -") && !strings.Contains(rules, "twill") {
+		t.Errorf("node%d has flannel's rules still:\n%s", n, rules)
+	}
+	files, err := filepath.Glob(f.inside(t, n, "/etc/cni/net.d/*.conflist"))
+	must(t, err)
+	if len(files) != 1 || filepath.Base(files[0]) != "10-twill.conflist" {
+		t.Errorf("node%d has the conflists %v, want Twill's alone", n, files)
+	}
+}
+
+// noTrace checks that the deletion of the pods that flannel's chain made left nothing.
+func (f flannel) noTrace(t *testing.T, n int) {
+	t.Helper()
+	await(t, "the traces of flannel's pods to go", 30*time.Second, func() (bool, error) {
+		left, err := os.ReadDir(f.inside(t, n, "/var/lib/cni/flannel"))
+		if len(left) > 0 {
+			err = fmt.Errorf("/var/lib/cni/flannel has %d files", len(left))
+		}
+		return len(left) == 0, err
+	})
+	noLeak(t, spec.NodeName(n))
+}
+
+// mixed lets old and new pods on all nodes ask each other.
+func mixed(t *testing.T, when string) {
+	t.Helper()
+	pods, err := spec.Pods(t.Context(), "app in (probe,newnode1,newnode2)")
+	must(t, err)
+	m, err := spec.PodMatrix(t.Context(), pods)
+	must(t, err)
+	if err := m.Err(); err != nil {
+		t.Errorf("%s: %v", when, err)
+	}
+}
+
+// back goes back to flannel on the first node, and Twill stays on the second.
+func (f flannel) back(t *testing.T, script string) {
+	stop := watchLoss(t, probes(t))
+	execute(t, script)
+	await(t, "the agent on node1 to end", time.Minute, func() (bool, error) {
+		out, err := spec.Kubectl(t.Context(), "-n", "kube-twill", "get", "pods", "--field-selector=spec.nodeName=node1", "--output=name")
+		return err == nil && out == "", err
+	})
+	// What flannel does when it starts with its own manifest: it keeps the device, writes its rules and its conflist.
+	f.firewall(t, 1)
+	f.conflist(t, 1)
+	kubectl(t, "rollout", "restart", "deployment/newnode1")
+	kubectl(t, "rollout", "status", "deployment/newnode1", "--timeout=60s")
+	await(t, "pods on node1 that flannel's chain made", time.Minute, func() (bool, error) {
+		made, err := os.ReadDir(f.inside(t, 1, "/var/lib/cni/flannel"))
+		return len(made) == 2, err
+	})
+	mixed(t, "with flannel on node1 again")
+	stop()
+	noLeak(t, "node1")
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twill-net/twill/netstate"
@@ -30,11 +31,22 @@ func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) 
 		return nil, nil, err
 	}
 	if len(snap.Local.Stacks) == 0 {
-		snap.Local = last
+		snap.Local, snap.Peers = last, without(snap.Peers, last)
 	}
 	want, skips := a.Desired(node, snap)
 	plan, err := a.plan(ctx, want, true)
 	return plan, append(snap.Skips, skips...), err
+}
+
+// without is the peers that are not the lease's own node. A store that has acquired nothing in this run may not
+// know which of its records is the own one.
+func without(peers []subnet.Lease, own subnet.Lease) []subnet.Lease {
+	return slices.DeleteFunc(slices.Clone(peers), func(p subnet.Lease) bool {
+		return slices.ContainsFunc(p.Stacks, func(s subnet.Stack) bool {
+			mine, ok := own.Stack(s.Is4())
+			return ok && mine.Subnet == s.Subnet && mine.Underlay == s.Underlay
+		})
+	})
 }
 
 func noLease(node string, err error) error {

@@ -92,15 +92,24 @@ func labExec(name *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = h.Attach(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr(), args[1:]...)
+			command := commandOf(args)
+			err = h.Attach(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr(), command...)
 			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-				return fmt.Errorf("run %s on %s: %w", args[1], args[0], err)
+				return fmt.Errorf("run %s on %s: %w", command[0], args[0], err)
 			}
 			return err
 		},
 	}
 	c.Flags().SetInterspersed(false) // what comes after HOST is the command's
 	return c
+}
+
+// commandOf is what follows "HOST" or "HOST --": where flags end at HOST, cobra leaves the dashes in.
+func commandOf(args []string) []string {
+	if len(args) > 2 && args[1] == "--" {
+		return args[2:]
+	}
+	return args[1:]
 }
 
 // labServe is how a lab runs its servers: this program again, in the underlay's namespace.

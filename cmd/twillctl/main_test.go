@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,5 +62,17 @@ func TestShowRefusesAnotherFormat(t *testing.T) {
 	c.SetOut(&out)
 	if err := show(c, lab.Report{Findings: []string{"a"}}, "json"); !errors.Is(err, errFindings) || !strings.Contains(out.String(), `"findings"`) {
 		t.Errorf("a report with findings: %v\n%s", err, &out)
+	}
+}
+
+func TestExecTakesDashesOrNone(t *testing.T) {
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"node1", "ip", "route"}, []string{"ip", "route"}},
+		{[]string{"node1", "--", "ip", "route"}, []string{"ip", "route"}},
+		{[]string{"node1", "grep", "--", "-x"}, []string{"grep", "--", "-x"}},
+	} {
+		if got := commandOf(c.args); !slices.Equal(got, c.want) {
+			t.Errorf("%q runs %q, want %q", c.args, got, c.want)
+		}
 	}
 }

@@ -40,10 +40,10 @@ func checkHost(f Facts) []Finding {
 			fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*max)))
 	}
 	for _, p := range f.Programs {
-		switch {
-		case p.Name == "kube-proxy":
+		switch p.Name {
+		case "kube-proxy":
 			all = append(all, proxyCIDR(f, p)...)
-		case p.Name == "NetworkManager":
+		case "NetworkManager":
 			all = append(all, find("device-manager", p.Name, "our devices marked as unmanaged", fmt.Sprintf("process %d runs here", p.PID), ""))
 		}
 	}

@@ -180,7 +180,7 @@ func (g *gathering) plan(ctx context.Context) {
 		g.Lease.Error = err.Error()
 		return
 	}
-	if g.Facts.Underlay, err = c.NodeFrom(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
+	if g.Underlay, err = c.NodeFrom(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
 		g.UnderlayError = err.Error()
 		return
 	}
@@ -190,8 +190,8 @@ func (g *gathering) plan(ctx context.Context) {
 	}
 	c.Firewall.Mode = mode(c.Network.NFTables, rules)
 	c.Firewall.Random = c.Firewall.Random && g.firewall.RandomFully(c.Firewall.Mode)
-	g.PodMTU = c.Backend.MTU(g.Facts.Underlay)
-	g.Want, g.Skips = c.Desired(g.Facts.Underlay, g.Lease.Snapshot)
+	g.PodMTU = c.Backend.MTU(g.Underlay)
+	g.Want, g.Skips = c.Desired(g.Underlay, g.Lease.Snapshot)
 	if g.Have, err = g.kernel.Observe(ctx, g.Want); err != nil {
 		g.unread("kernel", err)
 		return

@@ -1,0 +1,144 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// healthy is a node of which there is nothing to say.
+func healthy() Facts {
+	local := subnet.Lease{Node: "n1", Backend: "vxlan", Stacks: []subnet.Stack{{Subnet: prefix("10.244.1.0/24"), Underlay: addr("192.0.2.1")}}}
+	f := Facts{Node: "n1", Bridge: "cni0", PodMTU: 1450, Release: "6.1.0-18-amd64", Agent: Agent{Running: true}}
+	f.Lease.Network.Pools = []subnet.Pool{{Network: prefix("10.244.0.0/16")}}
+	f.Lease.Snapshot.Local = local
+	f.Env.Env = subnet.Env{Subnets: []netip.Prefix{prefix("10.244.1.1/24")}, MTU: 1450}
+	f.Sysctls = map[string]string{"net/ipv4/ip_forward": "1"}
+	return f
+}
+
+func TestHealthyIsSilent(t *testing.T) {
+	if got := Check(healthy()); len(got) > 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestHost is what a lab cannot be made to have.
+func TestHost(t *testing.T) {
+	for want, alter := range map[string]func(*Facts){
+		"conntrack-full": func(f *Facts) {
+			f.Sysctls["net/netfilter/nf_conntrack_count"], f.Sysctls["net/netfilter/nf_conntrack_max"] = "95", "100"
+		},
+		"kernel-old":     func(f *Facts) { f.Release = "4.19.0-26-amd64" },
+		"device-manager": func(f *Facts) { f.Programs = []Program{{Name: "NetworkManager"}} },
+		"second-agent":   func(f *Facts) { f.Programs = []Program{{Name: "flanneld"}} },
+		"kube-proxy-cidr": func(f *Facts) {
+			f.Programs = []Program{{Name: "kube-proxy", Args: []string{"--cluster-cidr", "10.0.0.0/16"}}}
+		},
+		"agent-deaf":      func(f *Facts) { f.Agent.Deaf, f.Agent.NotReady = true, "refused" },
+		"agent-not-ready": func(f *Facts) { f.Agent.NotReady = "no lease" },
+		"api-trouble":     func(f *Facts) { f.API = API{Asked: true, Error: "list nodes: 403"} },
+		"udp-not-sent":    func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: "overlay"}} },
+		"udp-reply-dropped": func(f *Facts) {
+			f.Probes = []Probe{{Node: "n2", Kind: "overlay", Sent: 1, Seen: 1}}
+		},
+	} {
+		f := healthy()
+		alter(&f)
+		if got := Check(f); len(got) != 1 || got[0].ID != want {
+			t.Errorf("%s: got %+v", want, got)
+		}
+	}
+	f := healthy()
+	f.Programs = []Program{{Name: "kube-proxy", Args: []string{"--cluster-cidr=10.244.0.0/16"}}}
+	f.Release, f.Sysctls["net/netfilter/nf_conntrack_count"], f.Sysctls["net/netfilter/nf_conntrack_max"] = "5.4.0", "5", "100"
+	if got := Check(f); len(got) > 0 {
+		t.Errorf("all is well: got %+v", got)
+	}
+}
+
+// TestMerge: a thousand routes of one cause are one finding, that says how many and shows a few.
+func TestMerge(t *testing.T) {
+	f := healthy()
+	for i := range 1000 {
+		want := netstate.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), 32), Dev: "flannel.1", Protocol: netstate.Protocol}
+		f.Plan = append(f.Plan, netstate.Change{Want: want})
+	}
+	got := Check(f)
+	if len(got) != 1 || got[0].Count != 1000 || len(got[0].More) != mostShown {
+		t.Errorf("got %d findings, the first: %+v", len(got), got[0])
+	}
+}
+
+// TestDecide walks chains as the kernel does.
+func TestDecide(t *testing.T) {
+	pods := Match{Prefixes: []netip.Prefix{prefix("10.244.0.0/16")}}
+	base := func(rules ...Rule) Chain {
+		return Chain{Family: "ip", Table: "filter", Name: "FORWARD", Hook: "forward", Policy: "drop", Rules: rules}
+	}
+	user := func(rules ...Rule) Chain { return Chain{Family: "ip", Table: "filter", Name: "USER", Rules: rules} }
+	jump := Rule{Verdict: "jump", Target: "USER"}
+	p := Packet{Src: addr("10.244.1.2"), Dst: addr("10.244.2.2"), In: "cni0", Out: "flannel.1", Proto: "tcp", DPort: 80}
+	for name, test := range map[string]struct {
+		chains []Chain
+		want   string
+	}{
+		"policy":               {[]Chain{base()}, "drop"},
+		"accepted":             {[]Chain{base(Rule{Src: pods, Verdict: "accept"})}, "accept"},
+		"first rule wins":      {[]Chain{base(Rule{Verdict: "reject"}, Rule{Src: pods, Verdict: "accept"})}, "reject"},
+		"not":                  {[]Chain{base(Rule{Src: Match{pods.Prefixes, true}, Verdict: "reject"}, Rule{Verdict: "accept"})}, "accept"},
+		"wildcard device":      {[]Chain{base(Rule{In: DevMatch{Name: "cni+"}, Verdict: "accept"})}, "accept"},
+		"nft wildcard device":  {[]Chain{base(Rule{Out: DevMatch{Name: "flannel*"}, Verdict: "accept"})}, "accept"},
+		"other device":         {[]Chain{base(Rule{In: DevMatch{Name: "docker0"}, Verdict: "accept"})}, "drop"},
+		"unknown never holds":  {[]Chain{base(Rule{UnknownIf: "-m set", Verdict: "reject"}, Rule{Verdict: "accept"})}, "accept"},
+		"jump accepts":         {[]Chain{base(jump), user(Rule{Verdict: "accept"})}, "accept"},
+		"jump returns":         {[]Chain{base(jump, Rule{Verdict: "accept"}), user(Rule{Verdict: "return"}, Rule{Verdict: "drop"})}, "accept"},
+		"goto ends the caller": {[]Chain{base(Rule{Verdict: "goto", Target: "USER"}, Rule{Verdict: "accept"}), user()}, "drop"},
+		"loop":                 {[]Chain{base(jump), user(jump)}, "drop"},
+		"every chain decides": {[]Chain{base(Rule{Verdict: "accept"}), {Family: "inet", Table: "fw", Name: "f", Hook: "forward", Priority: 5, Policy: "accept",
+			Rules: []Rule{{DPort: 80, Proto: "tcp", Verdict: "drop"}}}}, "drop"},
+		"other family": {[]Chain{{Family: "ip6", Hook: "forward", Policy: "drop"}}, "accept"},
+	} {
+		if got := Decide(test.chains, "forward", p); got.Verdict != test.want {
+			t.Errorf("%s: got %+v, want %s", name, got, test.want)
+		}
+	}
+}
+
+// TestReport: the JSON's names are a promise.
+func TestReport(t *testing.T) {
+	f := healthy()
+	f.Agent.Running = false
+	var text, data bytes.Buffer
+	r := NewReport(f, time.Second)
+	if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "! agent-down: the agent does not run  ← most likely the cause") {
+		t.Errorf("%v\n%s", err, &text)
+	}
+	if err := r.WriteJSON(&data); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(data.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"schema", "node", "backend", "subnets", "peers", "tookSeconds", "findings", "unread"} {
+		if _, ok := got[key]; !ok {
+			t.Errorf("the report has no %q", key)
+		}
+	}
+	first := got["findings"].([]any)[0].(map[string]any)
+	for _, key := range []string{"id", "title", "object", "expected", "actual", "why", "fix", "page", "severity", "count"} {
+		if _, ok := first[key]; !ok {
+			t.Errorf("a finding has no %q", key)
+		}
+	}
+}

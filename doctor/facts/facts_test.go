@@ -1,0 +1,106 @@
+package facts
+
+import (
+	"testing"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+func TestFromFlags(t *testing.T) {
+	s := FromFlags([]string{"--iface=eth1", "-subnet-file", "/x/subnet.env", "--ip-masq", "--iptables-forward-rules=false", "--healthz-port=10256",
+		"--cni-conf-source=/src", "--ip-masq-fully-random-disable", "--keep-node-source=always"}, map[string]string{"TWILLD_BRIDGE": "br7", "FLANNELD_IFACE": "eth9"})
+	if s.SubnetFile != "/x/subnet.env" || !s.Firewall.Masq || s.Firewall.Forward || s.Firewall.Random || s.Firewall.KeepLocal.String() != "always" {
+		t.Errorf("got %+v", s)
+	}
+	if s.Bridge != "br7" || len(s.Choice.Names) != 1 || s.Choice.Names[0] != "eth1" || s.Health != "127.0.0.1:10256" || s.CNIDir != "/etc/cni/net.d/" {
+		t.Errorf("got %+v", s)
+	}
+	if d := FromFlags(nil, nil); d.Checkpoint != "/var/lib/twill/checkpoint.json" || d.Firewall.Masq || !d.Firewall.Forward || d.CNIDir != "" {
+		t.Errorf("the defaults are %+v", d)
+	}
+}
+
+const saved = `*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [1:60]
+:DOCKER-USER - [0:0]
+-A FORWARD -m comment --comment "a b" -j DOCKER-USER
+-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A FORWARD ! -i docker0 -o docker0 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
+-A FORWARD -s 10.0.0.0/8,192.168.0.1 -m set --match-set x src -j ACCEPT
+-A DOCKER-USER -j RETURN
+COMMIT
+*nat
+:POSTROUTING ACCEPT [0:0]
+-A POSTROUTING -s 10.244.0.0/16 ! -d 10.244.0.0/16 -j MASQUERADE --random-fully
+COMMIT
+`
+
+func TestParseSave(t *testing.T) {
+	all := parseSave("ip", saved)
+	if len(all) != 4 {
+		t.Fatalf("got %d chains: %+v", len(all), all)
+	}
+	f := all[1]
+	if f.Hook != "forward" || f.Policy != "drop" || len(f.Rules) != 4 || all[2].Hook != "" {
+		t.Errorf("got %+v", f)
+	}
+	if r := f.Rules[0]; r.Verdict != "jump" || r.Target != "DOCKER-USER" || r.UnknownIf != "" {
+		t.Errorf("the jump: %+v", r)
+	}
+	if r := f.Rules[1]; r.UnknownIf == "" {
+		t.Errorf("a new connection is not RELATED: %+v", r)
+	}
+	if r := f.Rules[2]; r.Verdict != "reject" || !r.In.Not || r.Out.Name != "docker0" || r.DPort != 80 || r.UnknownIf != "" {
+		t.Errorf("the REJECT: %+v", r)
+	}
+	if r := f.Rules[3]; r.UnknownIf == "" || len(r.Src.Prefixes) != 2 {
+		t.Errorf("a set is not understood: %+v", r)
+	}
+	if r := all[3].Rules[0]; r.Verdict != "masquerade" || !r.Dst.Not || r.UnknownIf != "" {
+		t.Errorf("the MASQUERADE: %+v", r)
+	}
+}
+
+func TestParseNFT(t *testing.T) {
+	all, err := parseNFT([]byte(`{"nftables": [{"metainfo": {}}, {"table": {"family": "inet", "name": "fw", "handle": 1}},
+{"chain": {"family": "inet", "table": "fw", "name": "f", "handle": 2, "type": "filter", "hook": "forward", "prio": 10, "policy": "drop"}},
+{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 3, "expr": [
+ {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": {"prefix": {"addr": "10.244.0.0", "len": 16}}}},
+ {"match": {"op": "==", "left": {"payload": {"protocol": "udp", "field": "dport"}}, "right": 8472}}, {"counter": {"packets": 0, "bytes": 0}}, {"drop": null}]}},
+{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 4, "expr": [
+ {"match": {"op": "!=", "left": {"meta": {"key": "iifname"}}, "right": "cni0"}}, {"jump": {"target": "x"}}]}},
+{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 5, "expr": [
+ {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}}, {"accept": null}]}}]}`))
+	if err != nil || len(all) != 1 || len(all[0].Rules) != 3 || all[0].Hook != "forward" || all[0].Priority != 10 || all[0].Policy != "drop" {
+		t.Fatalf("%v: %+v", err, all)
+	}
+	rules := all[0].Rules
+	if r := rules[0]; r.Verdict != "drop" || r.DPort != 8472 || r.Proto != "udp" || r.Src.Prefixes[0].String() != "10.244.0.0/16" || r.UnknownIf != "" {
+		t.Errorf("the drop: %+v", r)
+	}
+	if r := rules[1]; r.Verdict != "jump" || r.Target != "x" || !r.In.Not {
+		t.Errorf("the jump: %+v", r)
+	}
+	if r := rules[2]; r.UnknownIf == "" {
+		t.Errorf("a new connection is not established: %+v", r)
+	}
+	if _, err := parseNFT([]byte(`{`)); err == nil {
+		t.Error("half a document is read")
+	}
+}
+
+func FuzzParseSave(f *testing.F) {
+	f.Add(saved)
+	f.Add("-A FORWARD\n*x\n:y\n-A y")
+	f.Fuzz(func(t *testing.T, text string) { parseSave("ip", text) })
+}
+
+func FuzzParseNFT(f *testing.F) {
+	f.Add([]byte(`{"nftables":[{"chain":{"name":"a"}},{"rule":{"chain":"a","expr":[{"match":{"op":"==","left":{},"right":1}}]}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if all, err := parseNFT(data); err == nil {
+			doctor.Decide(all, "forward", doctor.Packet{})
+		}
+	})
+}

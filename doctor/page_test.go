@@ -1,0 +1,91 @@
+package doctor_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/lab/faults"
+)
+
+const pages = "../Documentation/doctor"
+
+// TestPages: each kind of finding has its page, and nothing else has one. TWILL_WRITE=1 writes them.
+func TestPages(t *testing.T) {
+	makers, known := map[string][]string{}, map[string]bool{"README.md": true}
+	for _, f := range faults.All() {
+		makers[f.Finding] = append(makers[f.Finding], f.Name)
+	}
+	for _, k := range doctor.Catalogue() {
+		if known[k.ID+".md"] {
+			t.Errorf("%s is in the catalogue twice", k.ID)
+		}
+		known[k.ID+".md"] = true
+		want, path := doctor.Page(k, makers[k.ID]), filepath.Join(pages, k.ID+".md")
+		if os.Getenv("TWILL_WRITE") != "" {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have, err := os.ReadFile(path); err != nil || string(have) != want {
+			t.Errorf("%s is not what the catalogue says (error: %v): TWILL_WRITE=1 go test ./doctor -run TestPages", path, err)
+		}
+	}
+	entries, err := os.ReadDir(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !known[e.Name()] {
+			t.Errorf("%s is the page of no finding", e.Name())
+		}
+	}
+}
+
+// TestFaultsNameFindings: what a fault is expected to be is something that can be found.
+func TestFaultsNameFindings(t *testing.T) {
+	names := map[string]bool{}
+	for _, f := range faults.All() {
+		if names[f.Name] {
+			t.Errorf("two faults are named %s", f.Name)
+		}
+		names[f.Name] = true
+		if _, ok := doctor.KindOf(f.Finding); f.Finding != "" && !ok {
+			t.Errorf("%s: there is no finding %q", f.Name, f.Finding)
+		}
+	}
+	if len(names) < 50 {
+		t.Errorf("%d faults, want at least 50", len(names))
+	}
+}
+
+// TestSourceNamesOnlyKinds: every finding that a check can make is in the catalogue.
+func TestSourceNamesOnlyKinds(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, call := range []string{`find("`, `evidence("`, `onlyStop("`} {
+			for _, part := range strings.Split(string(data), call)[1:] {
+				id, _, _ := strings.Cut(part, `"`)
+				if found++; strings.HasSuffix(name, "_test.go") {
+					continue
+				}
+				if _, ok := doctor.KindOf(id); !ok {
+					t.Errorf("%s finds %q, which is not in the catalogue", name, id)
+				}
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("%d findings seen in the source, there are more: this test does not see them", found)
+	}
+}

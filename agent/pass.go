@@ -148,8 +148,8 @@ func (c Config) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State
 // overlay is the device in want that encapsulates one family's packets, empty if there is none.
 func overlay(want netstate.State, is4 bool) string {
 	for _, o := range want {
-		if v, ok := o.(netstate.VXLAN); ok && v.Local.Is4() == is4 {
-			return v.Name
+		if l, ok := o.(netstate.Overlay); ok && l.Carries(is4) {
+			return l.Key().Name
 		}
 	}
 	return ""

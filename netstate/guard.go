@@ -13,6 +13,8 @@ var (
 	_ = mustCompare[VXLAN]
 	_ = mustCompare[Bridge]
 	_ = mustCompare[OtherLink]
+	_ = mustCompare[Tun]
+	_ = mustCompare[Tunnel]
 	_ = mustCompare[Sysctl]
 	_ = mustCompare[Addr]
 	_ = mustCompare[Neigh]

@@ -133,6 +133,10 @@ func (k *Kernel) put(want, was netstate.Object) error {
 		return k.putVXLAN(o)
 	case netstate.Bridge:
 		return k.putBridge(o)
+	case netstate.Tun:
+		return k.putTun(o)
+	case netstate.Tunnel:
+		return k.putTunnel(o)
 	case netstate.Sysctl:
 		return k.setSysctl(o.Name, o.Value)
 	case netstate.Addr:
@@ -157,7 +161,7 @@ func (k *Kernel) put(want, was netstate.Object) error {
 // remove deletes an object, and what the kernel deletes with it; what is absent stays absent.
 func (k *Kernel) remove(o netstate.Object) {
 	switch o := o.(type) {
-	case netstate.VXLAN, netstate.Bridge, netstate.OtherLink:
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.OtherLink:
 		k.deleteLink(o.Key().Name)
 	case netstate.Addr:
 		k.deleteAddr(o)

@@ -8,8 +8,11 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	netstatetest.Run(t, func(t *testing.T) netstatetest.Harness {
-		k := fake.New(netstatetest.Networks()...)
-		return netstatetest.Harness{Kernel: k, Machine: k, Command: k.Run, Index: k.Index}
-	})
+	netstatetest.Run(t, fresh)
+	netstatetest.RunTunnels(t, fresh)
+}
+
+func fresh(*testing.T) netstatetest.Harness {
+	k := fake.New(netstatetest.Networks()...)
+	return netstatetest.Harness{Kernel: k, Machine: k, Command: k.Run, Index: k.Index}
 }

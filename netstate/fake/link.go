@@ -16,7 +16,7 @@ var errNoDevice = errors.New("no such device")
 type link struct {
 	netstate.VXLAN
 	index  int
-	kind   string // "vxlan", "bridge", "veth"
+	kind   string // "vxlan", "bridge", "veth", "tun", "ipip", "ip6tnl"
 	alias  string
 	master string
 	peer   string // of a veth
@@ -34,6 +34,10 @@ func (l *link) object() netstate.Object {
 		return v
 	case "bridge":
 		return netstate.Bridge{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
+	case "tun":
+		return netstate.Tun{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
+	case "ipip", "ip6tnl":
+		return netstate.Tunnel{Name: l.Name, Local: l.Local, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
 	}
 	return netstate.OtherLink{Name: l.Name, Type: l.kind}
 }
@@ -64,6 +68,33 @@ func (k *Kernel) putBridge(want netstate.Bridge) error {
 		k.deleteLink(want.Name)
 	}
 	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, MTU: want.MTU, MAC: want.MAC, Up: want.Up}, kind: "bridge",
+		alias: netstate.Mark})
+}
+
+// putTun makes a TUN device, or changes it in place.
+func (k *Kernel) putTun(want netstate.Tun) error {
+	if l, ok := k.links[want.Name]; ok {
+		if l.kind == "tun" && l.master == "" {
+			return k.adjust(l, want.MTU, l.MAC, want.Up)
+		}
+		k.deleteLink(want.Name)
+	}
+	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, MTU: want.MTU, Up: want.Up}, kind: "tun", alias: netstate.Mark})
+}
+
+// putTunnel makes an IP-in-IP device, changes it in place, or makes it anew for another local address.
+func (k *Kernel) putTunnel(want netstate.Tunnel) error {
+	if l, ok := k.links[want.Name]; ok {
+		if have, ok := l.object().(netstate.Tunnel); ok && have.SameDevice(want) {
+			return k.adjust(l, want.MTU, l.MAC, want.Up)
+		}
+		k.deleteLink(want.Name)
+	}
+	kind := "ip6tnl"
+	if want.Local.Is4() {
+		kind = "ipip"
+	}
+	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, Local: want.Local, MTU: want.MTU, Up: want.Up}, kind: kind,
 		alias: netstate.Mark})
 }
 

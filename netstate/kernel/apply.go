@@ -58,6 +58,10 @@ func (a *applier) change(c netstate.Change) error {
 		return a.putVXLAN(want)
 	case netstate.Bridge:
 		return a.putBridge(want)
+	case netstate.Tun:
+		return a.putTun(want)
+	case netstate.Tunnel:
+		return a.putTunnel(want)
 	case netstate.Sysctl:
 		return writeSysctl(want)
 	case netstate.Addr:
@@ -72,7 +76,7 @@ func (a *applier) change(c netstate.Change) error {
 
 func (a *applier) remove(o netstate.Object) error {
 	switch o := o.(type) {
-	case netstate.VXLAN, netstate.Bridge, netstate.OtherLink:
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.OtherLink:
 		return a.deleteLink(o.Key().Name)
 	case netstate.Addr:
 		return a.deleteAddr(o)

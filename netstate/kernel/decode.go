@@ -34,6 +34,10 @@ func decodeLink(l netlink.Link, names map[int]string) netstate.Object {
 		e.add(l.VlanFiltering != nil && *l.VlanFiltering, "vlan_filtering")
 		return netstate.Bridge{Name: a.Name, MTU: a.MTU, MAC: macOf(a.HardwareAddr), Up: isUp(a),
 			Marked: a.Alias == netstate.Mark, Extra: e.String()}
+	case *netlink.Tuntap:
+		return decodeTun(l, e)
+	case *netlink.Iptun, *netlink.Ip6tnl:
+		return decodeTunnel(l, names, e)
 	}
 	return netstate.OtherLink{Name: a.Name, Type: l.Type()}
 }

@@ -14,11 +14,7 @@ import (
 // putVXLAN creates the device, changes it in place where the kernel can, or recreates it.
 func (a *applier) putVXLAN(want netstate.VXLAN) error {
 	if have, ok := a.links[want.Name]; ok {
-		names := map[int]string{}
-		for name, l := range a.links {
-			names[l.Attrs().Index] = name
-		}
-		if have, ok := decodeLink(have, names).(netstate.VXLAN); ok && have.SameDevice(want) {
+		if have, ok := decodeLink(have, a.names()).(netstate.VXLAN); ok && have.SameDevice(want) {
 			return a.adjust(want.Name, attrs{want.MTU, want.MAC, want.Up})
 		}
 		if err := a.deleteLink(want.Name); err != nil {
@@ -55,13 +51,16 @@ func (a *applier) putBridge(want netstate.Bridge) error {
 // attrs is what every owned link has and what can be changed in place.
 type attrs struct {
 	mtu int
-	mac netstate.MAC
+	mac netstate.MAC // zero: the link has none
 	up  bool
 }
 
 func linkAttrs(name string, want attrs) netlink.LinkAttrs {
 	l := netlink.NewLinkAttrs()
-	l.Name, l.MTU, l.HardwareAddr = name, want.mtu, net.HardwareAddr(want.mac[:])
+	l.Name, l.MTU = name, want.mtu
+	if want.mac != (netstate.MAC{}) {
+		l.HardwareAddr = net.HardwareAddr(want.mac[:])
+	}
 	if want.up {
 		l.Flags |= net.FlagUp
 	}
@@ -92,7 +91,7 @@ func (a *applier) adjust(name string, want attrs) error {
 	if have.MTU != want.mtu {
 		errs = append(errs, a.nl.LinkSetMTU(l, want.mtu))
 	}
-	if macOf(have.HardwareAddr) != want.mac {
+	if want.mac != (netstate.MAC{}) && macOf(have.HardwareAddr) != want.mac {
 		errs = append(errs, a.nl.LinkSetHardwareAddr(l, want.mac[:]))
 	}
 	if have.Alias != netstate.Mark {

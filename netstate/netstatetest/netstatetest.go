@@ -47,13 +47,9 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		cases []testCase
 	}{
 		{"RoundTrip", roundTrips()}, {"Drift", drifts()}, {"Cascade", cascades()}, {"Apply", applies()},
-		{"Ownership", ownerships()}, {"Watch", watches()}, {"Machine", machines()},
+		{"Ownership", ownerships()}, {"Tun", tunDevice.cases()}, {"Watch", watches()}, {"Machine", machines()},
 	} {
-		t.Run(group.name, func(t *testing.T) {
-			for _, c := range group.cases {
-				t.Run(c.name, func(t *testing.T) { c.run(&host{T: t, Harness: harness(t)}) })
-			}
-		})
+		t.Run(group.name, func(t *testing.T) { runCases(t, harness, group.cases) })
 	}
 }
 

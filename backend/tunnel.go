@@ -1,0 +1,27 @@
+package backend
+
+import (
+	"net/netip"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// TunnelSysctl is what an overlay device needs of the kernel: a loose reverse path check, because a peer's own address
+// arrives through the device while the route back to it is the underlay's; and no IPv6 configuration from pods' router
+// advertisements.
+func TunnelSysctl(dev string, is4 bool) netstate.Sysctl {
+	if is4 {
+		return netstate.Sysctl{Name: "net/ipv4/conf/" + dev + "/rp_filter", Value: "2"}
+	}
+	return netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}
+}
+
+// TunnelRoute leads to a peer's pods through a device that finds the peer by itself.
+func TunnelRoute(dev string, peer Peer) netstate.Route {
+	return netstate.Route{Dst: peer.Subnet, Dev: dev, Metric: netstate.DefaultMetric(peer.Subnet.Addr()), Protocol: netstate.Protocol}
+}
+
+// TunnelAddr is the address that the node itself has towards remote pods: its subnet's first, as flannel has it.
+func TunnelAddr(dev string, subnet netip.Prefix) netstate.Addr {
+	return netstate.Addr{Dev: dev, Prefix: netstate.Host(subnet.Masked().Addr())}
+}

@@ -1,0 +1,81 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// packet4 is an IPv4 packet of a protocol, from 10.244.1.2 to 10.244.9.9.
+func packet4(proto byte, payload ...byte) []byte {
+	p := []byte{0x45, 0, 0, byte(20 + len(payload)), 0, 0, 0, 0, 64, proto, 0, 0, 10, 244, 1, 2, 10, 244, 9, 9}
+	return append(p, payload...)
+}
+
+func packet6(proto byte, payload ...byte) []byte {
+	p := []byte{0x60, 0, 0, 0, byte(len(payload) >> 8), byte(len(payload)), proto, 64}
+	p = append(p, netip.MustParseAddr("fc00:0:0:1::2").AsSlice()...)
+	p = append(p, netip.MustParseAddr("fc00:0:0:9::9").AsSlice()...)
+	return append(p, payload...)
+}
+
+var udpHeader = []byte{0, 1, 0, 2, 0, 8, 0, 0}
+
+func TestUnreachable(t *testing.T) {
+	p := packet4(17, udpHeader...)
+	m := unreachable(nil, p)
+	src, dst, ok := addresses(m)
+	if !ok || src.String() != "10.244.9.9" || dst.String() != "10.244.1.2" || m[9] != icmp4 || m[20] != unreachType4 || !slices.Equal(m[28:], p) {
+		t.Errorf("IPv4: % x", m)
+	}
+	if checksum(m[:20], 0) != 0 || checksum(m[20:], 0) != 0 {
+		t.Errorf("IPv4: a checksum is wrong: % x", m)
+	}
+	p = packet6(17, append(slices.Clone(udpHeader), make([]byte, 1400)...)...)
+	m = unreachable(nil, p)
+	src, dst, ok = addresses(m)
+	if !ok || src.String() != "fc00:0:0:9::9" || dst.String() != "fc00:0:0:1::2" || m[6] != icmp6 || m[40] != unreachType6 || len(m) != least6 || !slices.Equal(m[48:], p[:least6-48]) {
+		t.Errorf("IPv6: %d bytes, % x", len(m), m[:60])
+	}
+	if checksum(m[8:], uint32(len(m)-40)+icmp6) != 0 {
+		t.Errorf("IPv6: the checksum is wrong")
+	}
+}
+
+// TestUnreachableNot: errors about these would never end, or reach someone else.
+func TestUnreachableNot(t *testing.T) {
+	fragment, multicast, broken := packet4(17, udpHeader...), packet4(17, udpHeader...), packet4(17, udpHeader...)
+	binary.BigEndian.PutUint16(fragment[6:], 100)
+	multicast[16] = 224
+	binary.BigEndian.PutUint16(broken[2:], 1000)
+	for name, p := range map[string][]byte{
+		"an ICMP error": packet4(1, 3, 1, 0, 0, 0, 0, 0, 0), "an ICMPv6 error": packet6(58, 1, 0, 0, 0), "ICMPv6 without a type": packet6(58),
+		"a later fragment": fragment, "to a group": multicast, "cut short": broken, "empty": nil, "no IP": {0x15, 1, 2},
+	} {
+		if m := unreachable(nil, p); m != nil {
+			t.Errorf("%s: % x", name, m)
+		}
+	}
+	if m := unreachable(nil, packet4(1, 8, 0, 0, 0, 0, 0, 0, 0)); m == nil {
+		t.Error("no error about an echo request")
+	}
+}
+
+func FuzzUnreachable(f *testing.F) {
+	f.Add(packet4(17, udpHeader...))
+	f.Add(packet6(58, 128, 0, 0, 0))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		m := unreachable(nil, p)
+		if m == nil {
+			return
+		}
+		_, asked, _ := addresses(p)
+		if src, _, ok := addresses(m); !ok || src != asked || len(m) > least6 {
+			t.Errorf("about % x: % x", p, m)
+		}
+		if again := unreachable(nil, m); again != nil {
+			t.Errorf("an error about an error: % x", again)
+		}
+	})
+}

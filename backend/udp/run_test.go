@@ -1,0 +1,292 @@
+package udp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/tun"
+)
+
+// inside is set in the copy of the test binary that has a network namespace of its own.
+const inside = "TWILL_UDP_TEST_INSIDE"
+
+// TestMain runs the tests in a copy of this program in a fresh network namespace.
+func TestMain(m *testing.M) {
+	if os.Getenv(inside) != "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "these tests need root:", err)
+		os.Exit(1)
+	}
+}
+
+func command(t *testing.T, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		words := strings.Fields(line)
+		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", line, err, out)
+		}
+	}
+}
+
+// peer is a socket in another network namespace, behind the veth u0: what flannel's node 2 has.
+func peer(t *testing.T) *net.UDPConn {
+	t.Helper()
+	opened, tid, moved, done := make(chan *net.UDPConn), make(chan int), make(chan bool), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine, and the namespace with the socket
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		tid <- unix.Gettid()
+		<-moved
+		for _, line := range []string{"ip link set lo up", "ip addr add 192.0.2.2/24 dev u0p", "ip addr add 2001:db8::2/64 dev u0p nodad", "ip link set u0p up"} {
+			words := strings.Fields(line)
+			if err := exec.Command(words[0], words[1:]...).Run(); err != nil {
+				done <- fmt.Errorf("%s: %w", line, err)
+				return
+			}
+		}
+		c, err := net.ListenUDP("udp", &net.UDPAddr{Port: 8285})
+		if err != nil {
+			done <- err
+			return
+		}
+		opened <- c
+	}()
+	select {
+	case err := <-done:
+		t.Fatal(err)
+	case id := <-tid:
+		command(t, fmt.Sprintf("ip link set u0p netns %d", id))
+		moved <- true
+	}
+	select {
+	case err := <-done:
+		t.Fatal(err)
+	case c := <-opened:
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	return nil
+}
+
+// node makes the device as the reconciler does, and runs the backend on it.
+func node(t *testing.T) (far *net.UDPConn, views chan backend.View) {
+	t.Helper()
+	command(t, "ip link set lo up", "ip link add u0 type veth peer name u0p")
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "u0").Run() }) // unless it went with the peer's namespace
+	far = peer(t)
+	command(t, "ip addr add 192.0.2.1/24 dev u0", "ip addr add 2001:db8::1/64 dev u0 nodad", "ip link set u0 up")
+	device(t)
+	t.Cleanup(func() { command(t, "ip link del flannel0") })
+	views = make(chan backend.View, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, running := make(chan error, 1), make(chan string, 9)
+	site := backend.Site{Say: func(text string, err error, _ ...any) { running <- fmt.Sprint(text, err) }}
+	b := newBackend(t, `{}`)
+	go func() {
+		err := b.Run(ctx, site, views)
+		for err != nil && ctx.Err() == nil {
+			running <- err.Error()
+			time.Sleep(50 * time.Millisecond)
+			select {
+			case views <- backend.View{Snapshot: snap}:
+			default:
+			}
+			err = b.Run(ctx, site, views)
+		}
+		ended <- err
+	}()
+	views <- backend.View{Snapshot: snap}
+	if said := <-running; !strings.HasPrefix(said, "moving packets") {
+		t.Fatal(said)
+	}
+	for i, _ := net.InterfaceByName(Device); i.Flags&net.FlagRunning == 0; i, _ = net.InterfaceByName(Device) {
+		time.Sleep(time.Millisecond) // packets are dropped until the kernel has seen that somebody reads them
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return far, views
+}
+
+func device(t *testing.T) {
+	t.Helper()
+	command(t, "ip tuntap add flannel0 mode tun", "ip link set flannel0 mtu 1452 up", "ip addr add 10.244.1.0/32 dev flannel0",
+		"ip addr add fc00:0:0:1::/128 dev flannel0 nodad", "ip route add 10.244.0.0/16 dev flannel0", "ip route add fc00::/48 dev flannel0")
+}
+
+// TestWire: a datagram is an IP packet and nothing else, in both directions and both families.
+func TestWire(t *testing.T) {
+	far, _ := node(t)
+	for _, c := range []struct{ pod, node, underlay string }{
+		{"10.244.2.9", "10.244.1.0", "192.0.2.1"}, {"fc00:0:0:2::9", "fc00:0:0:1::", "2001:db8::1"}} {
+		local, err := net.ListenPacket("udp", net.JoinHostPort(c.node, "7000"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer local.Close()
+		packet := read(t, far, "hello", func() {
+			if _, err := local.WriteTo([]byte("hello"), &net.UDPAddr{IP: net.ParseIP(c.pod), Port: 9}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		src, dst, ok := addresses(packet)
+		if !ok || src.String() != c.node || dst.String() != c.pod || len(packet) != header(src)+8+5 {
+			t.Fatalf("the peer got % x", packet)
+		}
+		back := answer(packet, "world")
+		if _, err := far.WriteToUDPAddrPort(back, netip.AddrPortFrom(netip.MustParseAddr(c.underlay), 8285)); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 99)
+		_ = local.SetReadDeadline(time.Now().Add(5 * time.Second))
+		n, from, err := local.ReadFrom(buf)
+		if err != nil || string(buf[:n]) != "world" || from.String() != net.JoinHostPort(c.pod, "9") {
+			t.Errorf("got %q from %v, %v", buf[:n], from, err)
+		}
+	}
+}
+
+func header(a netip.Addr) int {
+	if a.Is4() {
+		return header4
+	}
+	return header6
+}
+
+// read is the next packet that ends in text: the kernel sends its own in between. Until it comes, send is called again and
+// again, because links take a moment to come up.
+func read(t *testing.T, c *net.UDPConn, text string, send func()) []byte {
+	t.Helper()
+	buf := make([]byte, 2000)
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+		send()
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		for {
+			n, err := c.Read(buf)
+			if err != nil {
+				break
+			}
+			if bytes.HasSuffix(buf[:n], []byte(text)) {
+				return buf[:n]
+			}
+		}
+	}
+	t.Fatalf("no packet with %q", text)
+	return nil
+}
+
+// answer is a UDP packet turned around, with as many other bytes; the checksum is computed anew.
+func answer(p []byte, text string) []byte {
+	a := bytes.Clone(p)
+	src, dst, _ := addresses(p)
+	at, h := 12, header(src)
+	if !src.Is4() {
+		at = 8
+	}
+	size := src.BitLen() / 8
+	copy(a[at:], dst.AsSlice())
+	copy(a[at+size:], src.AsSlice())
+	copy(a[h:], p[h+2:h+4])
+	copy(a[h+2:], p[h:h+2])
+	copy(a[h+8:], text)
+	a[h+6], a[h+7] = 0, 0
+	sum := checksum(a[h:], uint32(17+len(a)-h)+uint32(^checksum(a[at:at+2*size], 0)))
+	a[h+6], a[h+7] = byte(sum>>8), byte(sum)
+	return a
+}
+
+// TestNoRoute: who sends to a subnet that nobody has is told.
+func TestNoRoute(t *testing.T) {
+	node(t)
+	for _, dst := range []string{"10.244.9.9:9", "[fc00:0:0:9::9]:9"} {
+		c, err := net.Dial("udp", dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		tellErrors(t, c.(*net.UDPConn))
+		for try := 0; try < 100 && !errors.Is(err, unix.ENETUNREACH); try++ {
+			_, _ = c.Write([]byte("hello"))
+			_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+			_, err = c.Read(make([]byte, 9))
+		}
+		if !errors.Is(err, unix.ENETUNREACH) {
+			t.Errorf("%s: %v, want %v", dst, err, unix.ENETUNREACH)
+		}
+	}
+}
+
+// tellErrors makes a socket tell of ICMP errors that may pass, too.
+func tellErrors(t *testing.T, c *net.UDPConn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	level, option := unix.IPPROTO_IP, unix.IP_RECVERR
+	if c.LocalAddr().(*net.UDPAddr).IP.To4() == nil {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	}
+	_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDeviceDeleted: the next view finds it out, and the run after that goes on with the new device.
+func TestDeviceDeleted(t *testing.T) {
+	far, views := node(t)
+	command(t, "ip link del flannel0")
+	device(t)
+	views <- backend.View{Snapshot: snap}
+	read(t, far, "anew", func() {
+		c, err := net.Dial("udp", "10.244.2.9:9")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write([]byte("anew"))
+		c.Close()
+	})
+}
+
+// TestOpenMissing: a device that is not there is not made.
+func TestOpenMissing(t *testing.T) {
+	if _, err := tun.Open("nodev0"); !errors.Is(err, tun.ErrMissing) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := net.InterfaceByName("nodev0"); err == nil {
+		t.Error("the device is there now")
+	}
+}

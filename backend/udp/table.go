@@ -1,0 +1,59 @@
+package udp
+
+import (
+	"net/netip"
+	"slices"
+
+	"golang.zx2c4.com/wireguard/conn"
+
+	"github.com/twill-net/twill/backend"
+)
+
+// table says where packets go. It is not changed once it is made, so any number of goroutines read it.
+type table struct {
+	lengths [2][]int // of the subnets, longest first; IPv6, IPv4
+	ends    map[netip.Prefix]conn.Endpoint
+}
+
+func index(is4 bool) int {
+	if is4 {
+		return 1
+	}
+	return 0
+}
+
+// newTable is the way to the peers of a view; with an error, to those before it.
+func (b Backend) newTable(view backend.View, endpoint func(string) (conn.Endpoint, error)) (*table, error) {
+	t := &table{ends: map[netip.Prefix]conn.Endpoint{}}
+	peers, _ := backend.Peers(b.networks, view.Snapshot)
+	for _, p := range peers {
+		e, err := endpoint(netip.AddrPortFrom(p.Underlay, uint16(b.options.Port)).String())
+		if err != nil {
+			return t, err
+		}
+		t.ends[p.Subnet] = e
+		t.learn(index(p.Is4()), p.Subnet.Bits())
+	}
+	return t, nil
+}
+
+// learn keeps the lengths, longest first.
+func (t *table) learn(family, bits int) {
+	if slices.Contains(t.lengths[family], bits) {
+		return
+	}
+	t.lengths[family] = append(t.lengths[family], bits)
+	slices.SortFunc(t.lengths[family], func(a, b int) int { return b - a })
+}
+
+// find is where a packet to dst goes, nil if nowhere.
+func (t *table) find(dst netip.Addr) conn.Endpoint {
+	for _, bits := range t.lengths[index(dst.Is4())] {
+		if p, err := dst.Prefix(bits); err == nil {
+			if e, ok := t.ends[p]; ok {
+				return e
+			}
+		}
+	}
+	return nil
+}

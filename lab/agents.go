@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,14 +39,22 @@ func (n *Node) foreign() bool { return !strings.HasPrefix(filepath.Base(n.agentP
 // AgentFlags is the command line of the node's agent.
 func (n *Node) AgentFlags() []string {
 	flags := append(n.lab.store.flags(n),
-		"--iface="+nodeDev,
 		"--subnet-file="+n.SubnetFile(),
 		"--ip-masq",
 		"--healthz-ip=127.0.0.1", "--healthz-port="+strconv.Itoa(healthPort))
+	flags = append(flags, n.site().flags(n.Underlay()[0])...)
 	if n.foreign() {
 		return flags
 	}
 	return append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.checkpointFile(), "--v=1")
+}
+
+// DryRun is the command that prints what the node's agent would change. The program is Twill's own, whatever the
+// node's agent is.
+func (n *Node) DryRun() []string {
+	flags := append(n.lab.store.flags(n), "--subnet-file="+n.SubnetFile(), "--ip-masq", "--node-name="+n.Name,
+		"--checkpoint-file="+n.checkpointFile(), "--dry-run")
+	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.site().flags(n.Underlay()[0]))
 }
 
 // StartAgent starts the node's agent and returns when it is ready. One that runs already is left alone.

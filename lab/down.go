@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"strings"
 
 	"github.com/twill-net/twill/lab/host"
 )
@@ -48,7 +49,7 @@ func (l *Lab) remove() (found bool, err error) {
 	for _, p := range st.processes() {
 		errs = append(errs, p.Kill())
 	}
-	hosts, err := l.hosts()
+	hosts, err := l.hosts(st)
 	errs = append(errs, err)
 	for _, h := range hosts {
 		found = true
@@ -71,13 +72,14 @@ func (s state) processes() []host.Process {
 	return all
 }
 
-// hosts are the namespaces that carry names of this lab.
-func (l *Lab) hosts() ([]host.Host, error) {
+// hosts are the namespaces that carry names of this lab, whether the state tells of them or not.
+func (l *Lab) hosts(st state) ([]host.Host, error) {
 	entries, err := os.ReadDir(host.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
-	ours := regexp.MustCompile("^" + l.spec.Name + `-(underlay|outside|node[0-9]+(-[a-z0-9]+)?)$`)
+	names := append([]string{"node[0-9]+"}, st.Spec.Names...)
+	ours := regexp.MustCompile("^" + l.spec.Name + `-(underlay|outside|(` + strings.Join(names, "|") + `)(-[a-z0-9]+)?)$`)
 	var hosts []host.Host
 	for _, e := range entries {
 		if ours.MatchString(e.Name()) {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -47,7 +48,26 @@ func (s *etcdStore) start(ctx context.Context) error {
 
 func (s *etcdStore) flags(*Node) []string { return []string{"--etcd-endpoints=" + s.lab.etcdURL()} }
 
-func (s *etcdStore) register(context.Context, *Node) error { return nil }
+// register keeps the site's subnets for the node: a key without an etcd lease, which its agent finds by its address.
+func (s *etcdStore) register(ctx context.Context, n *Node) error {
+	var names []string
+	record := map[string]string{"BackendType": s.lab.spec.Backend}
+	for i, p := range n.site().Subnets {
+		names = append(names, strings.ReplaceAll(p.String(), "/", "-"))
+		record[map[bool]string{true: "PublicIP", false: "PublicIPv6"}[p.Addr().Is4()]] = n.Underlay()[i].String()
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	value, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	return s.client(func(c *clientv3.Client) error {
+		_, err := c.Put(ctx, etcdPrefix+"/subnets/"+strings.Join(names, "&"), string(value))
+		return err
+	})
+}
 
 // forget deletes the keys that hold one of the node's subnets.
 func (s *etcdStore) forget(ctx context.Context, n *Node) error {

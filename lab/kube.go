@@ -51,6 +51,9 @@ func (s *kubeStore) register(ctx context.Context, n *Node) error {
 	if err != nil {
 		return fmt.Errorf("find the podCIDR of %s: %w", n.Name, err)
 	}
+	if kept := n.site().Subnets; len(kept) > 0 {
+		cidrs = kept
+	}
 	type object = map[string]any
 	var addresses []object
 	for _, a := range n.Underlay() {

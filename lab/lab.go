@@ -117,8 +117,7 @@ func restore(spec Spec, st state, progress func(string)) *Lab {
 	l := newLab(spec, progress)
 	l.state = st
 	for _, ns := range st.Nodes {
-		n, _ := nodeNumber(ns.Name)
-		l.nodes = append(l.nodes, l.newNode(n, ns))
+		l.nodes = append(l.nodes, l.newNode(ns))
 	}
 	return l
 }
@@ -148,7 +147,7 @@ func (l *Lab) build(ctx context.Context) error {
 // buildNodes starts the store's servers while the nodes are plugged in, and then the agents.
 func (l *Lab) buildNodes(ctx context.Context) error {
 	plug, plugCtx := errgroup.WithContext(ctx)
-	plug.Go(func() error { return l.store.start(plugCtx) })
+	plug.Go(func() error { return l.startStore(plugCtx) })
 	for n := 1; n <= l.spec.Nodes; n++ {
 		node, err := l.enroll(n)
 		if err != nil {
@@ -166,9 +165,20 @@ func (l *Lab) buildNodes(ctx context.Context) error {
 	return start.Wait()
 }
 
+// startStore starts the servers of a lab that has agents.
+func (l *Lab) startStore(ctx context.Context) error {
+	if l.spec.Bare {
+		return nil
+	}
+	return l.store.start(ctx)
+}
+
 // resume starts what has died.
 func (l *Lab) resume(ctx context.Context) error {
 	l.progress(fmt.Sprintf("lab %s is up already", l.spec.Name))
+	if l.spec.Bare {
+		return nil
+	}
 	if err := l.store.start(ctx); err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/twill-net/twill/lab/host"
@@ -24,20 +23,14 @@ type Node struct {
 	state *nodeState // guarded by lab.mu
 }
 
-func nodeNumber(name string) (int, bool) {
-	text, ok := strings.CutPrefix(name, "node")
-	n, err := strconv.Atoi(text)
-	return n, ok && err == nil && n > 0
-}
-
-func (l *Lab) newNode(n int, ns *nodeState) *Node {
-	return &Node{Host: l.host(ns.Name), Name: ns.Name, Number: n, lab: l, state: ns}
+func (l *Lab) newNode(ns *nodeState) *Node {
+	return &Node{Host: l.host(ns.Name), Name: ns.Name, Number: ns.Number, lab: l, state: ns}
 }
 
 // enroll puts a node into the state, before anything of it exists.
 func (l *Lab) enroll(n int) (*Node, error) {
-	ns := &nodeState{Name: fmt.Sprintf("node%d", n)}
-	node := l.newNode(n, ns)
+	ns := &nodeState{Name: l.spec.nodeName(n), Number: n}
+	node := l.newNode(ns)
 	err := l.change(func(s *state) {
 		s.Nodes = append(s.Nodes, ns)
 		l.nodes = append(l.nodes, node)
@@ -72,7 +65,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	if err := n.lab.store.forget(ctx, n); err != nil {
 		return err
 	}
-	for _, h := range append(n.podHosts(), n.Host) {
+	for _, h := range slices.Concat(n.podHosts(), n.routers(), []host.Host{n.Host}) {
 		if err := h.Delete(); err != nil {
 			return err
 		}
@@ -106,18 +99,17 @@ func (n *Node) plug(ctx context.Context) error {
 	if err := n.Create(); err != nil {
 		return err
 	}
-	segment := (n.Number - 1) % n.lab.spec.segments()
-	if err := n.lab.cable(n.Name, bridgeName(segment), n.Host); err != nil {
-		return err
-	}
-	if err := n.lab.address(n.Host, n.lab.spec.links(n.Number)); err != nil {
+	if err := n.connect(); err != nil {
 		return err
 	}
 	return waitCarrier(ctx, n.Host)
 }
 
-// populate starts the node's agent and wires its pods.
+// populate starts the node's agent and wires its pods. A bare lab's nodes stay as they are.
 func (n *Node) populate(ctx context.Context) error {
+	if n.lab.spec.Bare {
+		return nil
+	}
 	if err := n.lab.store.register(ctx, n); err != nil {
 		return err
 	}

@@ -60,15 +60,8 @@ func (p *Pod) MTU() (mtu int, err error) {
 
 // AddPod makes a namespace and has the plugin wire it. The name is of lower-case letters and digits.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
-	if !validPod.MatchString(name) {
-		return nil, fmt.Errorf("pod name %q: want lower-case letters and digits", name)
-	}
-	ps := &podState{Name: name}
-	pod := n.newPod(ps)
-	if err := pod.Create(); err != nil {
-		return nil, err
-	}
-	if err := n.lab.change(func(*state) { n.state.Pods = append(n.state.Pods, ps) }); err != nil {
+	pod, ps, err := n.addNamespace(name)
+	if err != nil {
 		return nil, err
 	}
 	result, err := n.cni(ctx, pod)
@@ -81,6 +74,24 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	}
 	slices.SortFunc(pod.Addrs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
 	return pod, n.lab.change(func(*state) { ps.Addrs = slices.Clone(pod.Addrs) })
+}
+
+// AddNamespace makes a namespace that is plugged into nothing, for a lab that is wired by hand.
+func (n *Node) AddNamespace(name string) (*Pod, error) {
+	pod, _, err := n.addNamespace(name)
+	return pod, err
+}
+
+func (n *Node) addNamespace(name string) (*Pod, *podState, error) {
+	if !validPod.MatchString(name) || name == natName || name == vagrantName {
+		return nil, nil, fmt.Errorf("pod name %q: want lower-case letters and digits, and not %s or %s", name, natName, vagrantName)
+	}
+	ps := &podState{Name: name}
+	pod := n.newPod(ps)
+	if err := pod.Create(); err != nil {
+		return nil, nil, err
+	}
+	return pod, ps, n.lab.change(func(*state) { n.state.Pods = append(n.state.Pods, ps) })
 }
 
 func (n *Node) cni(ctx context.Context, pod *Pod) (*current.Result, error) {

@@ -26,6 +26,9 @@ type Spec struct {
 	NetConf       json.RawMessage   `json:"netConf,omitempty"` // net-conf.json; empty: made from Family, Backend and DirectRouting
 	Store         string            `json:"store"`             // "etcd", "kube" or "file"
 	Agents        map[string]string `json:"agents"`            // a node's agent binary; "": that of all other nodes
+	Names         []string          `json:"names,omitempty"`   // of the first nodes; the others are node<number>
+	Sites         map[string]Site   `json:"sites,omitempty"`   // how a node is plugged in; "": all other nodes
+	Bare          bool              `json:"bare,omitempty"`    // hosts on an underlay: no store, no agents, no pods
 
 	Programs Programs `json:"-"` // FindPrograms
 	Dir      string   `json:"-"` // where labs keep their state: /run/twill/lab
@@ -64,6 +67,25 @@ const maxNodes = 154
 // A namespace is named <lab>-<node>[-<pod>], so a name with a dash could be part of another lab's.
 var validName = regexp.MustCompile(`^[a-z][a-z0-9]{0,30}$`)
 
+// A node's name is that of its cable's far end too, which may have a letter more, and 15 in all.
+var validNode = regexp.MustCompile(`^[a-z][a-z0-9]{0,9}$`)
+
+// nodeName is the name of node number n, counted from 1.
+func (s Spec) nodeName(n int) string {
+	if n <= len(s.Names) {
+		return s.Names[n-1]
+	}
+	return fmt.Sprintf("node%d", n)
+}
+
+func (s Spec) nodeNames() []string {
+	var names []string
+	for n := 1; n <= s.Nodes; n++ {
+		names = append(names, s.nodeName(n))
+	}
+	return names
+}
+
 func (s Spec) withDefaults() Spec {
 	s.Name = cmp.Or(s.Name, DefaultName)
 	s.Nodes, s.Pods = cmp.Or(s.Nodes, 3), max(cmp.Or(s.Pods, 2), 0)
@@ -96,10 +118,19 @@ func (s Spec) check() error {
 		fault("direct routing: backend %s has no such option, only vxlan has", s.Backend)
 	}
 	for node := range s.Agents {
-		if n, ok := nodeNumber(node); node != "" && (!ok || n > s.Nodes) {
-			fault("agent for %q: want one of node1 to node%d", node, s.Nodes)
+		if node != "" && !slices.Contains(s.nodeNames(), node) {
+			fault("agent for %q: want one of %v", node, s.nodeNames())
 		}
 	}
+	for _, name := range s.Names {
+		if !validNode.MatchString(name) || name == underlayName || name == outsideName {
+			fault("node name %q: want at most ten lower-case letters and digits, a letter first, and not underlay or outside", name)
+		}
+	}
+	if names := s.nodeNames(); len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names) {
+		fault("nodes %v: want different names", names)
+	}
+	errs = append(errs, s.checkSites())
 	if len(s.NetConf) > 0 {
 		if _, err := subnet.ParseConfig(s.NetConf); err != nil {
 			fault("net config: %w", err)

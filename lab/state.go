@@ -23,9 +23,10 @@ type state struct {
 }
 
 type nodeState struct {
-	Name  string
-	Agent host.Process // zero: it was never started
-	Pods  []*podState
+	Name   string
+	Number int
+	Agent  host.Process // zero: it was never started
+	Pods   []*podState
 }
 
 type podState struct {

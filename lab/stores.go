@@ -100,10 +100,28 @@ func (s *fileStore) flags(*Node) []string {
 	return []string{"--lease-file=" + s.path(), "--net-config-path=" + s.lab.netConfFile()}
 }
 
-func (s *fileStore) register(context.Context, *Node) error { return nil }
+// register keeps the site's subnets for the node: a lease that stands there before its agent comes.
+func (s *fileStore) register(_ context.Context, n *Node) error {
+	lease := subnet.Lease{Node: n.Name, Backend: n.lab.spec.Backend}
+	for i, p := range n.site().Subnets {
+		lease.Stacks = append(lease.Stacks, subnet.Stack{Subnet: p, Underlay: n.Underlay()[i]})
+	}
+	if len(lease.Stacks) == 0 {
+		return nil
+	}
+	return s.edit(func(leases []subnet.Lease) []subnet.Lease {
+		return append(slices.DeleteFunc(leases, func(l subnet.Lease) bool { return l.Node == n.Name }), lease)
+	})
+}
 
-// forget takes the lock that the agents' stores take.
 func (s *fileStore) forget(_ context.Context, n *Node) error {
+	return s.edit(func(leases []subnet.Lease) []subnet.Lease {
+		return slices.DeleteFunc(leases, func(l subnet.Lease) bool { return l.Node == n.Name })
+	})
+}
+
+// edit takes the lock that the agents' stores take.
+func (s *fileStore) edit(change func([]subnet.Lease) []subnet.Lease) error {
 	lock, err := os.OpenFile(s.path()+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return fmt.Errorf("lock the leases: %w", err)
@@ -113,15 +131,16 @@ func (s *fileStore) forget(_ context.Context, n *Node) error {
 		return fmt.Errorf("lock the leases: %w", err)
 	}
 	data, err := os.ReadFile(s.path())
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the leases: %w", err)
 	}
-	leases, _, err := file.Parse(data)
-	if err != nil {
-		return err
+	var leases []subnet.Lease
+	if err == nil {
+		if leases, _, err = file.Parse(data); err != nil {
+			return err
+		}
 	}
-	leases = slices.DeleteFunc(leases, func(l subnet.Lease) bool { return l.Node == n.Name })
-	if data, err = file.Format(leases); err != nil {
+	if data, err = file.Format(change(leases)); err != nil {
 		return err
 	}
 	if err := os.WriteFile(s.path()+".new", data, 0o644); err != nil {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -23,6 +22,7 @@ const (
 	underlayName = "underlay"
 	outsideName  = "outside"
 	nodeDev      = "eth1" // a node's interface on the underlay
+	secondDev    = "eth2" // of a node with two
 )
 
 var outsideNets = []link{
@@ -82,14 +82,30 @@ func (l *Lab) buildUnderlay() error {
 		}
 	}
 	for segment := range l.spec.segments() {
+		links := l.spec.links(segment + 1)
 		err := l.underlay.Links(func(nl *netlink.Handle) error {
-			return addBridge(nl, bridgeName(segment), l.spec.links(segment+1))
+			if !l.spec.split() {
+				return addBridge(nl, bridgeName(segment), links)
+			}
+			return errors.Join(addBridge(nl, bridgeName(segment), links[:1]), addBridge(nl, bridgeName(segment)+"b", links[1:]))
 		})
 		if err != nil {
 			return fmt.Errorf("build underlay segment %d: %w", segment+1, err)
 		}
 	}
-	return l.plugOutside()
+	return errors.Join(l.addVagrantBridge(), l.plugOutside())
+}
+
+// addVagrantBridge is where the nodes' translating routers are plugged in, if there are any.
+func (l *Lab) addVagrantBridge() error {
+	for _, name := range append(l.spec.nodeNames(), "") {
+		if l.spec.site(name).Vagrant {
+			return l.underlay.Links(func(nl *netlink.Handle) error {
+				return addBridge(nl, vagrantBridge, []link{vagrantUplink(1)})
+			})
+		}
+	}
+	return nil
 }
 
 // addBridge makes a bridge with the router's addresses. Multicast snooping would hold back neighbour discovery
@@ -111,7 +127,7 @@ func addBridge(nl *netlink.Handle, name string, links []link) error {
 }
 
 func (l *Lab) plugOutside() error {
-	if err := l.cable(outsideName, "", l.outside); err != nil {
+	if err := (wire{l.underlay, outsideName, "", l.outside, nodeDev, 0}).lay(); err != nil {
 		return err
 	}
 	err := l.underlay.Links(func(nl *netlink.Handle) error {
@@ -129,7 +145,7 @@ func (l *Lab) plugOutside() error {
 	if err != nil {
 		return fmt.Errorf("address the underlay's way out: %w", err)
 	}
-	return l.address(l.outside, l.outsideLinks())
+	return l.address(l.outside, nodeDev, l.outsideLinks(), true)
 }
 
 // outsideLinks are the addresses of the way out, in the lab's families.
@@ -154,39 +170,15 @@ func (l *Lab) setSysctl(h host.Host, name, value string) error {
 	return err
 }
 
-// cable plugs the other host's eth1 into the underlay: into the bridge, if one is named. The cable carries
-// packets when both ends are up.
-func (l *Lab) cable(name, bridge string, other host.Host) error {
-	ns, err := os.Open(other.Path())
-	if err != nil {
-		return fmt.Errorf("plug %s into the underlay: %w", name, err)
-	}
-	defer ns.Close()
-	err = l.underlay.Links(func(nl *netlink.Handle) error {
-		attrs := netlink.LinkAttrs{Name: name, Flags: net.FlagUp}
-		if bridge != "" {
-			br, err := nl.LinkByName(bridge)
-			if err != nil {
-				return err
-			}
-			attrs.MasterIndex = br.Attrs().Index
-		}
-		return nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: nodeDev, PeerNamespace: netlink.NsFd(ns.Fd())})
-	})
-	if err != nil {
-		return fmt.Errorf("plug %s into the underlay: %w", name, err)
-	}
-	return nil
-}
-
-// address gives eth1 of a host its addresses and its way out. A host that forwards asks for its neighbours with
-// its link-local address, and cannot for the one or two seconds of that address's duplicate detection.
-func (l *Lab) address(h host.Host, links []link) error {
-	if err := l.setSysctl(h, "net/ipv6/conf/"+nodeDev+"/accept_dad", "0"); err != nil {
+// address gives an interface of a host its addresses and, if it is the way out, default routes. A host that
+// forwards asks for its neighbours with its link-local address, and cannot for the one or two seconds of that
+// address's duplicate detection.
+func (l *Lab) address(h host.Host, name string, links []link, wayOut bool) error {
+	if err := l.setSysctl(h, "net/ipv6/conf/"+name+"/accept_dad", "0"); err != nil {
 		return err
 	}
 	err := h.Links(func(nl *netlink.Handle) error {
-		dev, err := nl.LinkByName(nodeDev)
+		dev, err := nl.LinkByName(name)
 		if err != nil {
 			return err
 		}
@@ -197,6 +189,9 @@ func (l *Lab) address(h host.Host, links []link) error {
 			if err := addAddr(nl, dev, k.host); err != nil {
 				return err
 			}
+			if !wayOut {
+				continue
+			}
 			route := &netlink.Route{LinkIndex: dev.Attrs().Index, Gw: k.router.Addr().AsSlice()}
 			if err := nl.RouteAdd(route); err != nil {
 				return fmt.Errorf("default route via %s: %w", k.router.Addr(), err)
@@ -205,7 +200,7 @@ func (l *Lab) address(h host.Host, links []link) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("address %s of %s: %w", nodeDev, h.Name, err)
+		return fmt.Errorf("address %s of %s: %w", name, h.Name, err)
 	}
 	return nil
 }

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/lab/faults"
+	"github.com/twill-net/twill/lab/script"
+	"github.com/twill-net/twill/lab/scripts"
+)
+
+// runFlags is what lab run was told.
+type runFlags struct {
+	verbose, keep bool
+	timeout       time.Duration
+}
+
+func labRun() *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:   "run SCRIPT…",
+		Short: "Run scripts: the ones that lab list shows, or files",
+		Long: `A script brings up a lab of its own, alters or breaks it, and says what must hold. lab list shows those that
+come with Twill; lab show prints one, and lab verbs the vocabulary.`,
+		Example: `  twillctl lab run manual-vxlan          an overlay by hand
+  twillctl lab run -v stale-mac.txtar    a file of your own, with every command and its output`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			failed := 0
+			for _, name := range args {
+				ok, err := f.run(c, name)
+				if err != nil {
+					return err
+				}
+				if !ok {
+					failed++
+				}
+			}
+			if failed > 0 {
+				return errFindings
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "show every command and what it prints")
+	c.Flags().BoolVar(&f.keep, "keep", false, "leave the lab of a script that failed")
+	c.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "give up on a script after this time")
+	return c
+}
+
+// run runs one script and says whether all of it held.
+func (f runFlags) run(c *cobra.Command, name string) (bool, error) {
+	data, err := readScript(name)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
+	defer cancel()
+	out, started := c.OutOrStdout(), time.Now()
+	var hidden bytes.Buffer
+	log := io.Writer(&hidden)
+	if f.verbose {
+		log = out
+	}
+	r := script.Runner{Keep: f.keep, Brief: !f.verbose}
+	failed := r.Run(ctx, name, data, log)
+	took := time.Since(started).Seconds()
+	if failed == nil {
+		fmt.Fprintf(out, "ok    %-24s %5.1fs  %s\n", filepath.Base(name), took, script.Title(data))
+		return true, nil
+	}
+	if _, err := hidden.WriteTo(out); err != nil {
+		return false, err
+	}
+	fmt.Fprintf(out, "FAIL  %-24s %5.1fs  %s\n      %s\n", filepath.Base(name), took, script.Title(data), strings.ReplaceAll(failed.Error(), "\n", "\n      "))
+	return false, nil
+}
+
+// readScript takes what looks like a file as a file, and else one of Twill's own scripts.
+func readScript(name string) ([]byte, error) {
+	if strings.ContainsAny(name, "./") {
+		return os.ReadFile(name)
+	}
+	return scripts.Read(name)
+}
+
+func labList() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the scripts that come with Twill",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			names, err := scripts.Names()
+			if err != nil {
+				return err
+			}
+			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+			for _, name := range names {
+				data, err := scripts.Read(name)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(t, "%s\t%s\n", name, script.Title(data))
+			}
+			return t.Flush()
+		},
+	}
+}
+
+func labShow() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show SCRIPT",
+		Short: "Print a script, to read it or to begin one of your own",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			data, err := readScript(args[0])
+			if err == nil {
+				_, err = c.OutOrStdout().Write(data)
+			}
+			return err
+		},
+	}
+}
+
+func labVerbs() *cobra.Command {
+	return &cobra.Command{
+		Use:   "verbs [COMMAND…]",
+		Short: "Explain the commands that scripts know",
+		RunE: func(c *cobra.Command, args []string) error {
+			return script.Vocabulary(c.OutOrStdout(), args...)
+		},
+	}
+}
+
+func labFaults() *cobra.Command {
+	return &cobra.Command{
+		Use:   "faults",
+		Short: "List the faults that a script can inject by name",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+			for _, f := range faults.All() {
+				fmt.Fprintf(t, "%s\t%s\n", f.Name, f.Says)
+			}
+			return t.Flush()
+		},
+	}
+}

@@ -1,0 +1,221 @@
+package script
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+)
+
+func (r *run) asserts() map[string]func() verb {
+	return map[string]func() verb{"ping": r.ping, "reach": r.reach, "tcp": r.tcp, "no-snat": r.noSNAT, "path-mtu": r.pathMTU,
+		"plan": r.plan}
+}
+
+// to is the address of a target: an address, or a host's of the given family.
+func (r *run) to(target string, is4 bool) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(target); err == nil {
+		return a, nil
+	}
+	var addrs []netip.Addr
+	if target == "outside" && r.lab != nil {
+		_, addrs = r.lab.Outside()
+	} else if n, err := r.node(target); err == nil {
+		addrs = n.Underlay()
+	} else if p, podErr := r.pod(target); podErr == nil {
+		addrs = p.Addrs
+	} else {
+		return netip.Addr{}, fmt.Errorf("%q: want an address, a node, NODE/POD or outside", target)
+	}
+	for _, a := range addrs {
+		if a.Is4() == is4 {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("%s has no address of that family, only %v", target, addrs)
+}
+
+// ends are a sender and a receiver's address.
+func (r *run) ends(c *call, six bool) (host.Host, netip.Addr, error) {
+	from, err := r.find(c.args[0])
+	if err != nil {
+		return from, netip.Addr{}, err
+	}
+	to, err := r.to(c.args[1], !six && !r.only6())
+	return from, to, err
+}
+
+func (r *run) only6() bool { return r.lab.Spec().Family == "6" }
+
+func (r *run) ping() verb {
+	var p host.Ping
+	var six bool
+	return verb{args: "[-6] [-size BYTES] [-df] FROM TO", least: 2, summary: "ping a host, or an address, once",
+		detail: []string{"-size is that of the whole IP packet; a ping program's -s says 28 (IPv6: 48) bytes less."},
+		flags: func(fs *flag.FlagSet) {
+			fs.IntVar(&p.Size, "size", 0, "")
+			fs.BoolVar(&p.DontFragment, "df", false, "")
+			fs.BoolVar(&six, "6", false, "")
+		},
+		do: func(c *call) error {
+			from, to, err := r.ends(c, six)
+			if err != nil {
+				return err
+			}
+			p.To, p.Timeout = to, 500*time.Millisecond
+			took, err := from.Ping(c.ctx, p)
+			if err != nil {
+				return fmt.Errorf("%s → %s: %w", c.args[0], to, err)
+			}
+			c.printf("%s answers %s after %.2f ms\n", to, c.args[0], took.Seconds()*1000)
+			return nil
+		}}
+}
+
+func (r *run) reach() verb {
+	var ring bool
+	return verb{args: "[-ring]", summary: "ping every pod from every other pod, until all answer or five seconds have passed",
+		detail: []string{"-ring: every pod pings the next one only, once. All namespaces share one ARP table of 1024 entries."},
+		flags:  func(fs *flag.FlagSet) { fs.BoolVar(&ring, "ring", false, "") },
+		do: func(c *call) error {
+			if r.lab == nil {
+				return errNoLab
+			}
+			pings, err := r.pings(c, ring)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, p := range pings {
+				if !p.OK() {
+					errs = append(errs, fmt.Errorf("%s → %s (%s): %s", p.From, p.To, p.Addr, p.Error))
+				}
+			}
+			c.printf("%d of %d pings answered\n", len(pings)-len(errs), len(pings))
+			if len(pings) == 0 {
+				errs = append(errs, errors.New("there are no two pods"))
+			}
+			return errors.Join(errs...)
+		}}
+}
+
+func (r *run) pings(c *call, ring bool) ([]lab.Ping, error) {
+	if !ring {
+		return r.lab.Converge(c.ctx, 5*time.Second)
+	}
+	var pings []lab.Ping
+	pods := r.lab.Pods()
+	for i, p := range pods {
+		next := pods[(i+1)%len(pods)]
+		ping := lab.Ping{From: p.ID(), To: next.ID(), Addr: next.Addrs[0]}
+		if _, err := p.Ping(c.ctx, host.Ping{To: ping.Addr, Timeout: 500 * time.Millisecond}); err != nil {
+			ping.Error = err.Error()
+		}
+		pings = append(pings, ping)
+	}
+	return pings, nil
+}
+
+func (r *run) tcp() verb {
+	var size int64
+	var six bool
+	return verb{args: "[-6] [-bytes N] FROM TO", least: 2, summary: "send a megabyte over TCP; prints the sender's address as the receiver sees it",
+		flags: func(fs *flag.FlagSet) {
+			fs.Int64Var(&size, "bytes", 1<<20, "")
+			fs.BoolVar(&six, "6", false, "")
+		},
+		do: func(c *call) error {
+			t, err := r.send(c, size, six)
+			if err == nil {
+				c.printf("%d bytes from %s\n", t.Bytes, t.Peer)
+			}
+			return err
+		}}
+}
+
+func (r *run) send(c *call, size int64, six bool) (host.Transfer, error) {
+	from, addr, err := r.ends(c, six)
+	if err != nil {
+		return host.Transfer{}, err
+	}
+	to, err := r.find(c.args[1])
+	if err != nil {
+		return host.Transfer{}, err
+	}
+	return from.Send(c.ctx, to, addr, size)
+}
+
+func (r *run) noSNAT() verb {
+	var six bool
+	return verb{args: "[-6] POD POD", least: 2, summary: "a pod must be seen by another with its own address",
+		flags: func(fs *flag.FlagSet) { fs.BoolVar(&six, "6", false, "") },
+		do: func(c *call) error {
+			from, err := r.pod(c.args[0])
+			if err != nil {
+				return err
+			}
+			t, err := r.send(c, 1000, six)
+			if err != nil {
+				return err
+			}
+			c.printf("%s is seen as %s\n", from.ID(), t.Peer)
+			if !slices.Contains(from.Addrs, t.Peer) {
+				return fmt.Errorf("%s is seen as %s: want its own address, one of %v", from.ID(), t.Peer, from.Addrs)
+			}
+			return nil
+		}}
+}
+
+func (r *run) pathMTU() verb {
+	var six bool
+	return verb{args: "[-6] FROM TO MTU", least: 3, summary: "a packet of MTU bytes must pass whole, and one byte more must not",
+		flags: func(fs *flag.FlagSet) { fs.BoolVar(&six, "6", false, "") },
+		do: func(c *call) error {
+			mtu, err := strconv.Atoi(c.args[2])
+			if err != nil {
+				return fmt.Errorf("MTU %q: want a number", c.args[2])
+			}
+			from, to, err := r.ends(c, six)
+			if err != nil {
+				return err
+			}
+			if _, err := from.Ping(c.ctx, host.Ping{To: to, Size: mtu, DontFragment: true}); err != nil {
+				return fmt.Errorf("%d bytes from %s to %s: %w", mtu, c.args[0], to, err)
+			}
+			if _, err := from.Ping(c.ctx, host.Ping{To: to, Size: mtu + 1, DontFragment: true, Timeout: 300 * time.Millisecond}); err == nil {
+				return fmt.Errorf("%d bytes from %s to %s pass: want no more than %d", mtu+1, c.args[0], to, mtu)
+			}
+			return nil
+		}}
+}
+
+// nothingToDo is what twilld --dry-run says of a node that is as it should be.
+const nothingToDo = "# nothing to change"
+
+func (r *run) plan() verb {
+	return verb{args: "NODE...|all", least: 1, summary: "nothing on these nodes may differ from what the leases ask for; prints what does",
+		detail: []string{"It runs the node's twilld with --dry-run beside the running agent, whose repairs take a moment: say within 5s plan."},
+		do: func(c *call) error {
+			nodes, err := r.nodesOf(c.args)
+			if err != nil {
+				return err
+			}
+			for _, n := range nodes {
+				before := c.out.Len()
+				if err := n.Attach(c.ctx, nil, &c.out, &c.errOut, n.DryRun()...); err != nil {
+					return fmt.Errorf("dry run on %s: %w", n.Name, err)
+				}
+				if said := c.out.String()[before:]; !strings.Contains(said, nothingToDo) {
+					return fmt.Errorf("%s is not as it should be:\n%s", n.Name, said)
+				}
+			}
+			return nil
+		}}
+}

@@ -1,0 +1,169 @@
+// Package script runs labs from files: a script brings a lab up, alters or breaks it, and says what must hold. The
+// language is that of rsc.io/script (one command a line, ! for one that must fail); the files that a script needs
+// stand behind it in txtar form. Documentation/lab.md lists the vocabulary, and so does the command help.
+package script
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/tools/txtar"
+	"rsc.io/script"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+)
+
+// Runner says where and with what scripts run.
+type Runner struct {
+	Programs lab.Programs // zero: lab.FindPrograms
+	Dir      string       // of the labs' state; empty: lab.DefaultDir
+	Keep     bool         // leave the lab of a script that failed
+	Brief    bool         // show a section's commands only if one of them failed
+}
+
+// run is one script being run.
+type run struct {
+	Runner
+	name    string // of the lab
+	work    string // the script's directory
+	engine  *script.Engine
+	lab     *lab.Lab // nil before the command up
+	streams map[string]*stream
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// LabName is the name of the lab of a script file.
+func LabName(file string) string {
+	name := "s" + notInNames.ReplaceAllString(strings.ToLower(strings.TrimSuffix(filepath.Base(file), ".txtar")), "")
+	return name[:min(len(name), 20)]
+}
+
+// Run runs a script in a lab of its own, and removes the lab. The log gets what a reader wants to see: sections,
+// commands and what they print.
+func (o Runner) Run(ctx context.Context, file string, data []byte, log io.Writer) (err error) {
+	work, err := os.MkdirTemp("", "twill-script-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if o.Programs.Agent == "" {
+		if o.Programs, err = lab.FindPrograms(); err != nil {
+			return err
+		}
+	}
+	r := &run{Runner: o, name: LabName(file), work: work, streams: map[string]*stream{}}
+	if _, err := lab.Down(r.Dir, r.name); err != nil { // of a run that crashed
+		return err
+	}
+	defer func() { err = errors.Join(err, r.end(err, log)) }()
+	return r.execute(ctx, file, data, log)
+}
+
+func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writer) error {
+	r.engine = script.NewEngine()
+	r.engine.Quiet = r.Brief
+	for name, v := range r.verbs() {
+		r.engine.Cmds[name] = r.command(v)
+	}
+	state, err := script.NewState(ctx, r.work, []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "LAB=" + r.name, "WORK=" + r.work, "TWILLD=" + r.Programs.Agent})
+	if err != nil {
+		return err
+	}
+	archive := txtar.Parse(data)
+	if err := state.ExtractFiles(archive); err != nil {
+		return fmt.Errorf("unpack %s: %w", file, err)
+	}
+	err = r.engine.Execute(state, file, bufio.NewReader(bytes.NewReader(archive.Comment)), log)
+	return errors.Join(err, state.CloseAndWait(log))
+}
+
+// end removes what the script made. Of a script that failed it shows the agents' last words first.
+func (r *run) end(failed error, log io.Writer) error {
+	for _, s := range r.streams {
+		s.Close()
+	}
+	if r.lab == nil {
+		return nil
+	}
+	if failed != nil {
+		for _, n := range r.lab.Nodes() {
+			if text, err := os.ReadFile(n.Log()); err == nil {
+				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+				fmt.Fprintf(log, "%s:\n  %s\n", n.Log(), strings.Join(lines[max(0, len(lines)-12):], "\n  "))
+			}
+		}
+		if r.Keep {
+			fmt.Fprintf(log, "the lab is kept: twillctl lab down --name %s removes it\n", r.name)
+			return nil
+		}
+	}
+	return r.lab.Down()
+}
+
+// Title is the first comment of a script: what it shows, in one line.
+func Title(data []byte) string {
+	line, _, _ := strings.Cut(string(data), "\n")
+	return strings.TrimSpace(strings.TrimPrefix(line, "#"))
+}
+
+// Vocabulary writes the commands that scripts know, beside rsc.io/script's own, or details of those that are named.
+func Vocabulary(w io.Writer, names ...string) error {
+	r := &run{engine: &script.Engine{Cmds: map[string]script.Cmd{}}}
+	for name, v := range r.verbs() {
+		r.engine.Cmds[name] = r.command(v)
+	}
+	if len(names) > 0 {
+		maps.Insert(r.engine.Cmds, maps.All(script.DefaultCmds()))
+	}
+	return r.engine.ListCmds(w, true, names...)
+}
+
+// node finds a node by name.
+func (r *run) node(name string) (*lab.Node, error) {
+	if r.lab == nil {
+		return nil, errNoLab
+	}
+	var names []string
+	for _, n := range r.lab.Nodes() {
+		if n.Name == name {
+			return n, nil
+		}
+		names = append(names, n.Name)
+	}
+	return nil, fmt.Errorf("there is no node %q: want one of %v", name, names)
+}
+
+// pod finds a pod by NODE/POD.
+func (r *run) pod(id string) (*lab.Pod, error) {
+	if r.lab == nil {
+		return nil, errNoLab
+	}
+	var ids []string
+	for _, p := range r.lab.Pods() {
+		if p.ID() == id {
+			return p, nil
+		}
+		ids = append(ids, p.ID())
+	}
+	return nil, fmt.Errorf("there is no pod %q: want one of %v", id, ids)
+}
+
+func (r *run) find(name string) (host.Host, error) {
+	if r.lab == nil {
+		return host.Host{}, errNoLab
+	}
+	return r.lab.Find(name)
+}
+
+var errNoLab = errors.New("there is no lab yet: begin with the command up")

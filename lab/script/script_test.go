@@ -1,0 +1,84 @@
+package script_test
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/lab/script"
+	"github.com/twill-net/twill/lab/scripts"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+
+// TestScripts runs every script that comes with Twill.
+func TestScripts(t *testing.T) {
+	names, err := scripts.Names()
+	if err != nil || len(names) < 10 {
+		t.Fatalf("%d scripts: %v", len(names), err)
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			data, err := scripts.Read(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := runner().Run(t.Context(), name, data, t.Output()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func runner() script.Runner {
+	spec := labtest.Spec(lab.Spec{})
+	return script.Runner{Programs: spec.Programs, Dir: spec.Dir, Brief: true}
+}
+
+// TestScriptsFail proves that each assert can fail, and says why in a sentence.
+func TestScriptsFail(t *testing.T) {
+	for name, want := range map[string]string{
+		"ping node1 node2":       "there is no lab yet",
+		"up -nodes 0x":           "want [-nodes N]",
+		"up -nodes 200":          "nodes 200: want 1 to 154",
+		"up -subnet 10.0.0.0/24": `"10.0.0.0/24": want NODE=VALUE`,
+		"within 1x plan all":     "unknown unit",
+		"within 1s exec true":    `"exec" cannot be repeated`,
+		"keep A b":               `no match for "b"`,
+		"fault nothing":          "there is no lab yet",
+		"agent pause node1":      `agent "pause": want start, stop, kill or restart`,
+		"lost a b c 0":           `there is no stream "a"`,
+		"ping":                   "0 arguments: want [-6] [-size BYTES]",
+	} {
+		var log bytes.Buffer
+		err := runner().Run(t.Context(), "fails", []byte(name+"\n"), &log)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s\n%s", name, err, want, &log)
+		}
+	}
+}
+
+// TestAssertsFail proves on a lab that what a script says must hold.
+func TestAssertsFail(t *testing.T) {
+	up := "up\nreach\n"
+	for name, want := range map[string]string{
+		up + "path-mtu node1/pod1 node2/pod1 1400":                             "1401 bytes from node1/pod1",
+		up + "path-mtu node1/pod1 node2/pod1 1451":                             "packet is larger than the MTU",
+		up + "agent kill node1\non node1 ip route del $node2_subnet\nplan all": "node1 is not as it should be:\n+ route",
+		up + "fault nothing":                                                   `there is no fault "nothing": want one of route-deleted`,
+		up + "! ping node1/pod1 node2/pod1":                                    "unexpected success",
+		up + "partition node1 node2\nreach":                                    "no reply",
+		up + "stream a node1/pod1 node2/pod1\nmark a 1\npartition node1 node2\nsleep 200ms\nmark a 2\nlost a 1 2 3": "want 3 at most",
+	} {
+		t.Run(strings.ReplaceAll(strings.TrimPrefix(name, up), "\n", ";"), func(t *testing.T) {
+			var log bytes.Buffer
+			err := runner().Run(t.Context(), "asserts", []byte(name+"\n"), &log)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s\n%s", err, want, &log)
+			}
+		})
+	}
+}

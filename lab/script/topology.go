@@ -1,0 +1,277 @@
+package script
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/twill-net/twill/lab"
+)
+
+func (r *run) topology() map[string]func() verb {
+	return map[string]func() verb{
+		"up": r.up, "namespace": r.namespace, "on": r.on, "join": r.join, "leave": r.leave,
+	}
+}
+
+// upFlags is the lab that the command up describes.
+type upFlags struct {
+	spec                                lab.Spec
+	netConf, names, vagrant, nat, split string
+	subnets, mtus, agents, flags        values
+}
+
+// values is a flag that can be repeated: NODE=VALUE.
+type values []string
+
+func (v *values) String() string { return strings.Join(*v, ",") }
+
+func (v *values) Set(s string) error {
+	*v = append(*v, s)
+	return nil
+}
+
+func (f *upFlags) register(fs *flag.FlagSet) {
+	fs.IntVar(&f.spec.Nodes, "nodes", 2, "")
+	fs.IntVar(&f.spec.Pods, "pods", 1, "")
+	fs.StringVar(&f.names, "names", "", "")
+	fs.StringVar(&f.spec.Underlay, "underlay", lab.L2, "")
+	fs.StringVar(&f.spec.Backend, "backend", "vxlan", "")
+	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "")
+	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "")
+	fs.StringVar(&f.spec.Store, "store", lab.File, "")
+	fs.StringVar(&f.netConf, "net-conf", "", "")
+	fs.BoolVar(&f.spec.Bare, "bare", false, "")
+	fs.StringVar(&f.nat, "nat", "", "")
+	fs.StringVar(&f.vagrant, "vagrant", "", "")
+	fs.StringVar(&f.split, "split", "", "")
+	fs.Var(&f.subnets, "subnet", "")
+	fs.Var(&f.mtus, "link-mtu", "")
+	fs.Var(&f.agents, "agent", "")
+	fs.Var(&f.flags, "agent-flag", "")
+}
+
+func (r *run) up() verb {
+	var f upFlags
+	return verb{args: "[-nodes N] [-pods N] [-names A,B] [-backend B] ...", summary: "bring up a lab", flags: f.register,
+		detail: []string{
+			"-nodes 2 and -pods 1 (on each node); -names names the first nodes, the others are node1, node2, ...;",
+			"-underlay l2, or l3: two segments that the nodes take in turn, with a router between them;",
+			"-backend vxlan|host-gw|..., -direct-routing, -family 4|6|dual, -store file|etcd|kube, -net-conf FILE;",
+			"-subnet NODE=PREFIX keeps a subnet for a node; -agent NODE=FILE is another agent binary;",
+			"-agent-flag NODE=--flag=value; -link-mtu NODE=1400; -bare: hosts on an underlay, without agents and pods;",
+			"-nat A,B: a translating router in front of these nodes; -vagrant A,B: a first interface eth0, with the",
+			"default route and the same address 10.0.2.15 on all of them; -split A,B: IPv6 on an interface of its own.",
+			"Node lists can be 'all'. Then $LAB is the lab's name, $node1 node1's underlay address, $node1_6 its IPv6 one,",
+			"$node1_subnet its subnet, $node1_pod1 its pod's address, $node1_log its agent's log; $WORK is the script's",
+			"directory, and $TWILLD Twill's agent.",
+		},
+		do: func(c *call) error {
+			if r.lab != nil {
+				return errors.New("the lab is up already: one script has one lab")
+			}
+			if err := f.complete(r.work); err != nil {
+				return err
+			}
+			f.spec.Name, f.spec.Dir, f.spec.Programs = r.name, r.Dir, r.Programs
+			l, err := lab.Up(c.ctx, f.spec, func(line string) { c.printf("%s\n", line) })
+			if err != nil {
+				return err
+			}
+			r.lab = l
+			return r.publish(c)
+		}}
+}
+
+// complete puts what stands in lists into the spec.
+func (f *upFlags) complete(work string) error {
+	if f.spec.Pods == 0 {
+		f.spec.Pods = -1
+	}
+	if f.netConf != "" {
+		data, err := os.ReadFile(filepath.Join(work, f.netConf))
+		if err != nil {
+			return err
+		}
+		f.spec.NetConf = data
+	}
+	if f.names != "" {
+		f.spec.Names = strings.Split(f.names, ",")
+	}
+	f.spec.Agents, f.spec.Sites = map[string]string{}, map[string]lab.Site{}
+	f.eachOf(f.nat, func(s *lab.Site) { s.NAT = true })
+	f.eachOf(f.vagrant, func(s *lab.Site) { s.Vagrant = true })
+	f.eachOf(f.split, func(s *lab.Site) { s.Split = true })
+	return errors.Join(
+		each(f.agents, func(node, path string) error {
+			if !filepath.IsAbs(path) {
+				path = filepath.Join(work, path)
+			}
+			f.spec.Agents[strings.TrimPrefix(node, "all")] = path
+			return nil
+		}),
+		each(f.flags, func(node, text string) error {
+			f.site(node, func(s *lab.Site) { s.Flags = append(s.Flags, text) })
+			return nil
+		}),
+		each(f.subnets, func(node, text string) error {
+			p, err := netip.ParsePrefix(text)
+			f.site(node, func(s *lab.Site) { s.Subnets = append(s.Subnets, p) })
+			return err
+		}),
+		each(f.mtus, func(node, text string) error {
+			mtu := 0
+			_, err := fmt.Sscanf(text, "%d", &mtu)
+			f.site(node, func(s *lab.Site) { s.MTU = mtu })
+			return err
+		}),
+	)
+}
+
+// site alters one node's site, or with "all" that of every node.
+func (f *upFlags) site(node string, set func(*lab.Site)) {
+	nodes := []string{node}
+	if node == "all" {
+		nodes = f.nodes()
+	}
+	for _, n := range nodes {
+		s := f.spec.Sites[n]
+		set(&s)
+		f.spec.Sites[n] = s
+	}
+}
+
+func (f *upFlags) eachOf(list string, set func(*lab.Site)) {
+	for name := range strings.SplitSeq(list, ",") {
+		if name != "" {
+			f.site(name, set)
+		}
+	}
+}
+
+func (f *upFlags) nodes() []string {
+	names := append([]string{}, f.spec.Names...)
+	for n := len(names) + 1; n <= f.spec.Nodes; n++ {
+		names = append(names, fmt.Sprintf("node%d", n))
+	}
+	return names
+}
+
+func each(list values, do func(node, value string) error) error {
+	for _, text := range list {
+		node, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return fmt.Errorf("%q: want NODE=VALUE", text)
+		}
+		if err := do(node, value); err != nil {
+			return fmt.Errorf("%q: %w", text, err)
+		}
+	}
+	return nil
+}
+
+// publish sets the variables that name the lab's addresses.
+func (r *run) publish(c *call) error {
+	var errs []error
+	set := func(name string, value any) { errs = append(errs, c.state.Setenv(name, fmt.Sprint(value))) }
+	for _, n := range r.lab.Nodes() {
+		set(n.Name+"_log", n.Log())
+		for _, a := range n.Underlay() {
+			set(n.Name+family(a, n.Underlay()[0]), a)
+		}
+		for _, s := range n.Subnets() {
+			set(n.Name+"_subnet"+family(s.Addr(), n.Subnets()[0].Addr()), s)
+		}
+		for _, p := range n.Pods() {
+			for _, a := range p.Addrs {
+				set(n.Name+"_"+p.Name+family(a, p.Addrs[0]), a)
+			}
+		}
+	}
+	outside, addrs := r.lab.Outside()
+	if outside.Exists() && len(addrs) > 0 {
+		set("outside", addrs[0])
+	}
+	return errors.Join(errs...)
+}
+
+// family marks the second family's addresses.
+func family(a, first netip.Addr) string {
+	if a.Is4() == first.Is4() {
+		return ""
+	}
+	return "_6"
+}
+
+func (r *run) namespace() verb {
+	return verb{args: "NODE/NAME...", least: 1, summary: "make a namespace that is plugged into nothing, named $LAB-NODE-NAME",
+		do: func(c *call) error {
+			for _, id := range c.args {
+				node, name, _ := strings.Cut(id, "/")
+				n, err := r.node(node)
+				if err != nil {
+					return err
+				}
+				if _, err := n.AddNamespace(name); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}
+}
+
+func (r *run) on() verb {
+	return verb{args: "HOST command [argument...]", least: 2, summary: "run a command on a node, a pod (NODE/POD), outside or underlay",
+		do: func(c *call) error {
+			h, err := r.find(c.args[0])
+			if err != nil {
+				return err
+			}
+			return h.Attach(c.ctx, nil, &c.out, &c.errOut, c.args[1:]...)
+		}}
+}
+
+func (r *run) join() verb {
+	return verb{summary: "add a node with its agent and pods", do: func(c *call) error {
+		if r.lab == nil {
+			return errNoLab
+		}
+		n, err := r.lab.Join(c.ctx)
+		if err != nil {
+			return err
+		}
+		c.printf("%s\n", n.Name)
+		return r.publish(c)
+	}}
+}
+
+func (r *run) leave() verb {
+	return verb{args: "NODE", least: 1, summary: "take a node, and its lease, away", do: func(c *call) error {
+		n, err := r.node(c.args[0])
+		if err != nil {
+			return err
+		}
+		return n.Leave(c.ctx)
+	}}
+}
+
+func keep() verb {
+	return verb{args: "VARIABLE pattern", least: 2, summary: "keep what the last command printed, as matched by the pattern's first group",
+		do: func(c *call) error {
+			re, err := regexp.Compile("(?m)" + c.args[1])
+			if err != nil {
+				return err
+			}
+			m := re.FindStringSubmatch(c.state.Stdout())
+			if m == nil {
+				return fmt.Errorf("no match for %q", c.args[1])
+			}
+			c.printf("%s", c.state.Stdout())
+			return c.state.Setenv(c.args[0], m[len(m)-1])
+		}}
+}

@@ -19,9 +19,9 @@ type Facts struct {
 	Underlay backend.Node
 	// UnderlayError says why no underlay could be chosen; Want and Plan are empty then.
 	UnderlayError string
-	Want          netstate.State
-	Have          netstate.State
-	Plan          netstate.Plan
+	Want          netstate.State `json:"-"`
+	Have          netstate.State `json:"-"`
+	Plan          netstate.Plan  `json:"-"`
 	Skips         []subnet.Skip
 	PodMTU        int // bytes, what a pod may send
 	Env           EnvFile
@@ -50,6 +50,8 @@ type Agent struct {
 	Args     []string
 	NotReady string // what /readyz says, empty if it is ready or was not asked
 	Deaf     bool   // it runs and does not answer
+	Version  string
+	Metrics  map[string]float64 // its counters, summed over labels; nil if they are not served
 }
 
 // Lease is the agent's checkpoint: the newest leases that it knew.

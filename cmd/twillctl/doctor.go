@@ -20,6 +20,7 @@ type target struct {
 	checkpoint, subnetFile, bridge, iface string
 	cniDir, cniFile, binDir, reservations string
 	probe                                 bool
+	leases, netConf, node                 string // of plan
 }
 
 func (t *target) register(c *cobra.Command) {
@@ -43,7 +44,7 @@ func (t *target) settings(s facts.Settings) facts.Settings {
 			*at = value
 		}
 	}
-	s.Probe = t.probe
+	s.Probe, s.LeaseFile, s.NetConf, s.Node = t.probe, t.leases, t.netConf, t.node
 	if t.iface != "" {
 		s.Choice.Names = []string{t.iface}
 	}

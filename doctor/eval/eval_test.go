@@ -34,7 +34,7 @@ type result struct {
 }
 
 // TestFaults injects every fault into a healthy lab while the agent is stopped. With TWILL_TABLE=FILE it writes the
-// results there.
+// results there, after the line that begins them.
 func TestFaults(t *testing.T) {
 	results := map[string]*result{}
 	right, all := 0, 0
@@ -66,9 +66,7 @@ func TestFaults(t *testing.T) {
 	}
 	t.Logf("%d of %d faults are the first finding", right, all)
 	if path := os.Getenv("TWILL_TABLE"); path != "" {
-		if err := os.WriteFile(path, []byte(table(results, right, all)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, writeTable(path, table(results, right, all)))
 	}
 }
 
@@ -142,6 +140,21 @@ func cell(f faults.Fault, got []doctor.Finding, took time.Duration) string {
 		text += " (--probe)"
 	}
 	return text
+}
+
+// marker is the line after which a document has the results.
+const marker = "<!-- results -->\n"
+
+func writeTable(path, table string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	head, _, ok := strings.Cut(string(data), marker)
+	if !ok {
+		return fmt.Errorf("%s has no line %q", path, marker)
+	}
+	return os.WriteFile(path, []byte(head+marker+table), 0o644)
 }
 
 // table is in the order of the library.

@@ -102,7 +102,11 @@ func (g *gathering) has(is4 bool) bool {
 func (g *gathering) lease() {
 	l := &g.Lease
 	l.Path = g.set.Checkpoint
-	saved, err := agent.ReadCheckpoint(l.Path)
+	read := agent.ReadCheckpoint
+	if g.set.LeaseFile != "" {
+		l.Path, read = g.set.LeaseFile, g.set.readLeases
+	}
+	saved, err := read(l.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		l.Missing = true

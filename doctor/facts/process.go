@@ -3,6 +3,7 @@ package facts
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -39,10 +40,29 @@ func processes() []doctor.Program {
 		line, err := os.ReadFile(dir + "/cmdline")
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		if err == nil && len(line) > 0 { // a zombie has none
-			found = append(found, doctor.Program{PID: pid, Name: name, Args: strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]})
+			args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
+			found = append(found, doctor.Program{PID: pid, Name: name, Args: withoutSecrets(args)})
 		}
 	}
 	return found
+}
+
+// secret are flags whose values go into no report.
+var secret = []string{"etcd-password", "etcd-username"}
+
+func withoutSecrets(args []string) []string {
+	clean := slices.Clone(args)
+	for i, a := range clean {
+		name, _, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		switch {
+		case !slices.Contains(secret, name):
+		case joined:
+			clean[i] = "--" + name + "=…"
+		case i+1 < len(clean):
+			clean[i+1] = "…"
+		}
+	}
+	return clean
 }
 
 // FindAgent is the settings of the twilld that runs in this network namespace, and whether there is one.
@@ -83,14 +103,37 @@ func agentOf(s Settings, all []doctor.Program) doctor.Agent {
 	switch {
 	case err != nil:
 		a.Deaf, a.NotReady = true, err.Error()
+		return a
 	case status != http.StatusOK:
-		a.NotReady = text
+		a.NotReady, _, _ = strings.Cut(text, "\n")
+	}
+	if status, text, err := ask(s.Health, "/metrics"); err == nil && status == http.StatusOK {
+		a.Metrics = metrics(text)
 	}
 	return a
 }
 
+// metrics are Twill's own counters and gauges of Prometheus' text format, summed over their labels.
+func metrics(text string) map[string]float64 {
+	sums := map[string]float64{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		name, _, _ = strings.Cut(name, "{")
+		if !ok || !strings.HasPrefix(name, "twill_") {
+			continue
+		}
+		if n, err := strconv.ParseFloat(value, 64); err == nil {
+			sums[name] += n
+		}
+	}
+	return sums
+}
+
 // answerIn is how long the agent has to answer.
 const answerIn = 500 * time.Millisecond
+
+// mostRead bounds an answer, in bytes.
+const mostRead = 1 << 20
 
 // ask makes one HTTP request on a connection that is opened on this very thread, and so in its network namespace.
 func ask(address, path string) (status int, text string, err error) {
@@ -110,9 +153,6 @@ func ask(address, path string) (status int, text string, err error) {
 		return 0, "", err
 	}
 	defer resp.Body.Close()
-	line, err := bufio.NewReader(resp.Body).ReadString('\n')
-	if err != nil && line == "" {
-		return resp.StatusCode, "", nil
-	}
-	return resp.StatusCode, strings.TrimSpace(line), nil
+	body, err := io.ReadAll(io.LimitReader(resp.Body, mostRead))
+	return resp.StatusCode, strings.TrimSpace(string(body)), err
 }

@@ -22,6 +22,9 @@ type Settings struct {
 	CNIDir, CNIFile, BinDir        string // CNIDir empty: not looked at
 	IPAMDir                        string // empty: as the conflist says
 	Probe                          bool   // send packets to peers
+	// LeaseFile and NetConf, if they are set, stand in for the checkpoint: a file of leases as twilld --lease-file has
+	// it, and the network's config. Node is then this node's name.
+	LeaseFile, NetConf, Node string
 }
 
 // Defaults are flannel's and Twill's.

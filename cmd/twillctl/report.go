@@ -1,0 +1,146 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+func reportCommand() *cobra.Command {
+	var t target
+	var path, log string
+	c := &cobra.Command{
+		Use:   "report [NODE]",
+		Short: "Write one file with all that a bug report needs: facts, findings, plan, log; no secrets",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			files, err := t.bundle(c.Context(), args, log)
+			if err != nil {
+				return err
+			}
+			if err := writeBundle(path, files); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %d files\n", path, len(files))
+			return err
+		},
+	}
+	t.register(c)
+	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write")
+	c.Flags().StringVar(&log, "log", "", "the agent's log, to put its end into the report; of a lab's node it is known")
+	return c
+}
+
+// member is one file of the bundle.
+type member struct {
+	name string
+	data []byte
+}
+
+// mostLog is how much of the log's end is taken, in bytes.
+const mostLog = 1 << 20
+
+func (t *target) bundle(ctx context.Context, args []string, log string) ([]member, error) {
+	t.probe = true
+	began := time.Now()
+	f, err := t.gather(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	var text, findings bytes.Buffer
+	r := doctor.NewReport(f, time.Since(began))
+	f.Lease.Network.Raw, f.Lease.Network.Options = nil, nil // a backend's options can hold a PSK
+	facts, err := json.MarshalIndent(f, "", "  ")
+	if err = errors.Join(err, r.WriteText(&text), r.WriteJSON(&findings)); err != nil {
+		return nil, err
+	}
+	files := []member{{"doctor.txt", text.Bytes()}, {"doctor.json", findings.Bytes()}, {"facts.json", facts}, {"plan.txt", []byte(f.Plan.String())},
+		{"want.txt", []byte(f.Want.String())}, {"have.txt", []byte(f.Have.String())}, {"version.txt", []byte("twillctl " + version + "\n")}}
+	raw, where := t.commands(ctx, args)
+	files = append(files, raw...)
+	if log == "" {
+		log = where
+	}
+	if log != "" {
+		data, err := tailOf(log)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, member{"twilld.log", data})
+	}
+	return files, nil
+}
+
+// commands are what people ask for first. Programs that are not installed are left out.
+func (t *target) commands(ctx context.Context, args []string) (files []member, log string) {
+	do := func(f func() error) error { return f() }
+	if t.lab != "" {
+		node, _, err := labNode(t.lab, args)
+		if err != nil {
+			return nil, ""
+		}
+		do, log = node.Do, node.Log()
+	}
+	for name, command := range map[string][]string{
+		"ip-link.txt": {"ip", "-d", "-s", "link"}, "ip-addr.txt": {"ip", "addr"}, "ip-route.txt": {"ip", "route", "show", "table", "all"},
+		"ip-rule.txt": {"ip", "rule"}, "ip-neigh.txt": {"ip", "neigh"}, "bridge-fdb.txt": {"bridge", "fdb"},
+		"iptables-save.txt": {"iptables-save", "-c"}, "nft.txt": {"nft", "list", "ruleset"},
+	} {
+		var out bytes.Buffer
+		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if do(cmd.Start) == nil {
+			_ = cmd.Wait() // what it said of its failure is in the file
+			files = append(files, member{name, out.Bytes()})
+		}
+	}
+	return files, log
+}
+
+func tailOf(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the log: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(max(0, info.Size()-mostLog), io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(f)
+}
+
+// writeBundle writes a tar.gz, readable by its owner alone: it has addresses and names of a cluster.
+func writeBundle(path string, files []member) error {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	w := tar.NewWriter(z)
+	for _, f := range files {
+		header := &tar.Header{Name: "twill-report/" + f.name, Mode: 0o600, Size: int64(len(f.data)), ModTime: time.Now()}
+		if err := w.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		return err
+	}
+	return os.WriteFile(path, b.Bytes(), 0o600)
+}

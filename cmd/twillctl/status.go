@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/lab"
+)
+
+func statusCommand() *cobra.Command {
+	var t target
+	var output string
+	c := &cobra.Command{
+		Use:   "status [NODE]",
+		Short: "Show this node, or all nodes of a lab: lease, agent, peers in and out of sync",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			all, err := t.gatherAll(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			r := doctor.StatusReport{Schema: doctor.Schema}
+			for _, f := range all {
+				r.Nodes = append(r.Nodes, doctor.NewStatus(f))
+			}
+			if err := render(c.OutOrStdout(), output, r.WriteText, r.WriteJSON); err != nil {
+				return err
+			}
+			if r.Findings() {
+				return errFindings
+			}
+			return nil
+		},
+	}
+	t.register(c)
+	addOutput(c, &output)
+	return c
+}
+
+// gatherAll is gather for all nodes of a lab when none is named.
+func (t *target) gatherAll(ctx context.Context, args []string) ([]doctor.Facts, error) {
+	names := [][]string{args}
+	if t.lab != "" && len(args) == 0 {
+		l, err := lab.Open("", t.lab)
+		if err != nil {
+			return nil, err
+		}
+		names = nil
+		for _, n := range l.Nodes() {
+			names = append(names, []string{n.Name})
+		}
+	}
+	var all []doctor.Facts
+	for _, name := range names {
+		f, err := t.gather(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+func planCommand() *cobra.Command {
+	var t target
+	var leases, netConf, node string
+	c := &cobra.Command{
+		Use:   "plan [NODE]",
+		Short: "Print what the agent would change on this node now, and change nothing",
+		Long: `The plan is the difference between what the leases ask for and the kernel. The leases are those of the agent's
+checkpoint, or of a file: twillctl plan --lease-file leases.json --net-config-path net-conf.json --node node1.
+Exit codes: 0 nothing to change, 1 there is something, 2 it could not be found out.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			t.leases, t.netConf, t.node = leases, netConf, node
+			f, err := t.gather(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			return writePlan(c.OutOrStdout(), f)
+		},
+	}
+	t.register(c)
+	c.Flags().StringVar(&leases, "lease-file", "", "take the leases from this file (as twilld --lease-file) and not from the checkpoint")
+	c.Flags().StringVar(&netConf, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, with --lease-file")
+	c.Flags().StringVar(&node, "node", "", "this node's name in the lease file")
+	return c
+}
+
+func writePlan(w io.Writer, f doctor.Facts) error {
+	switch {
+	case f.Lease.Missing:
+		return fmt.Errorf("no checkpoint at %s: start twilld once, or name leases with --lease-file", f.Lease.Path)
+	case f.Lease.Error != "":
+		return fmt.Errorf("read the leases: %s", f.Lease.Error)
+	case f.UnderlayError != "":
+		return fmt.Errorf("choose the underlay: %s", f.UnderlayError)
+	}
+	for _, s := range f.Skips {
+		fmt.Fprintf(w, "# node %s is left out: %s\n", s.Node, s.Reason)
+	}
+	if len(f.Plan) == 0 {
+		fmt.Fprintln(w, "# nothing to change")
+		return nil
+	}
+	fmt.Fprint(w, f.Plan)
+	return errFindings
+}

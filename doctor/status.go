@@ -1,0 +1,149 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// Status is how a node stands. Text and JSON are renderings of it.
+type Status struct {
+	Node     string       `json:"node"`
+	Backend  string       `json:"backend"`
+	Subnets  []string     `json:"subnets"`
+	Underlay []string     `json:"underlay"`
+	MTU      int          `json:"mtu"`
+	Agent    string       `json:"agent"` // ready, running, deaf or down
+	PID      int          `json:"pid"`
+	Changes  int          `json:"changes"`   // to the kernel since the agent's start, -1 if it does not say
+	Errors   int          `json:"errors"`    // of applying, -1 as for Changes
+	OutOf    int          `json:"outOfSync"` // objects that are not as they should be
+	Peers    []PeerStatus `json:"peers"`
+	Findings []string     `json:"findings"` // ids, the likeliest cause first
+}
+
+// PeerStatus is one peer as this node has it.
+type PeerStatus struct {
+	Node   string `json:"node"`
+	InSync bool   `json:"inSync"`
+	Reason string `json:"reason,omitempty"` // why it is not
+}
+
+// NewStatus is the status that the facts give.
+func NewStatus(f Facts) Status {
+	local := f.Lease.Snapshot.Local
+	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU, Agent: agentState(f.Agent),
+		PID: f.Agent.PID, Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
+	if m := f.Agent.Metrics; m != nil {
+		s.Changes, s.Errors = int(m["twill_changes_total"]), int(m["twill_apply_errors_total"])
+	}
+	for _, stack := range local.Stacks {
+		s.Subnets, s.Underlay = append(s.Subnets, stack.Subnet.String()), append(s.Underlay, stack.Underlay.String())
+	}
+	for _, finding := range Check(f) {
+		s.Findings = append(s.Findings, finding.ID)
+	}
+	return s
+}
+
+func agentState(a Agent) string {
+	switch {
+	case !a.Running:
+		return "down"
+	case a.Deaf:
+		return "deaf"
+	case a.NotReady != "":
+		return "running"
+	}
+	return "ready"
+}
+
+// peerStates are the peers, each with the first of its objects that is not as it should be.
+func peerStates(f Facts) []PeerStatus {
+	d := drift{Facts: f, peers: peersBySubnet(f.Lease.Snapshot)}
+	wrong := map[string]string{}
+	for _, s := range f.Skips {
+		wrong[s.Node] = s.Reason
+	}
+	for _, c := range f.Plan {
+		name := ""
+		switch o := c.Want.(type) {
+		case netstate.Route:
+			name = d.peers[o.Dst]
+		case netstate.Neigh:
+			name = d.peers[netstate.Host(o.IP)]
+		case netstate.FDB:
+			name = d.peers[netstate.Host(o.Dst)]
+		}
+		if name != "" && wrong[name] == "" {
+			wrong[name] = c.String()
+		}
+	}
+	peers := []PeerStatus{}
+	for _, p := range f.Lease.Snapshot.Peers {
+		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node]})
+	}
+	return peers
+}
+
+// StatusReport is the status of one node, or of all.
+type StatusReport struct {
+	Schema int      `json:"schema"`
+	Nodes  []Status `json:"nodes"`
+}
+
+// Findings says whether there is any on any node.
+func (r StatusReport) Findings() bool {
+	for _, n := range r.Nodes {
+		if len(n.Findings) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// WriteJSON renders the report for programs.
+func (r StatusReport) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+// WriteText renders the report for people: a line for each node, and one for each peer that is out of sync.
+func (r StatusReport) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tPEERS IN SYNC\tCHANGES\tERRORS\tFINDINGS")
+	var out []string
+	for _, n := range r.Nodes {
+		in := 0
+		for _, p := range n.Peers {
+			if p.InSync {
+				in++
+				continue
+			}
+			out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Reason))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%d of %d\t%s\t%s\t%s\n", or(n.Node, "?"), or(n.Backend, "–"), or(strings.Join(n.Subnets, " "), "–"),
+			or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent, in, len(n.Peers), count(n.Changes), count(n.Errors), or(strings.Join(n.Findings, " "), "none"))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, line := range out {
+		if _, err := fmt.Fprintln(w, "✗", line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func count(n int) string {
+	if n < 0 {
+		return "?"
+	}
+	return fmt.Sprint(n)
+}

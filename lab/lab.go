@@ -228,6 +228,18 @@ func (l *Lab) Pods() []*Pod {
 	return pods
 }
 
+// FindPod is the pod of a name: NODE/POD.
+func (l *Lab) FindPod(id string) (*Pod, error) {
+	var ids []string
+	for _, p := range l.Pods() {
+		if p.ID() == id {
+			return p, nil
+		}
+		ids = append(ids, p.ID())
+	}
+	return nil, fmt.Errorf("lab %s has no pod %q: want one of %v", l.spec.Name, id, ids)
+}
+
 // Find is the host of a name: a node, a pod as NODE/POD or NODE-POD, underlay or outside.
 func (l *Lab) Find(name string) (host.Host, error) {
 	switch name {

@@ -65,7 +65,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	if err := n.lab.store.forget(ctx, n); err != nil {
 		return err
 	}
-	for _, h := range slices.Concat(n.podHosts(), n.routers(), []host.Host{n.Host}) {
+	for _, h := range slices.Concat(n.podHosts(), n.Routers(), []host.Host{n.Host}) {
 		if err := h.Delete(); err != nil {
 			return err
 		}

@@ -202,8 +202,8 @@ func (n *Node) putBehind(r router) error {
 	return errors.Join(n.lab.address(h, nodeDev, r.outer, true), n.lab.address(n.Host, r.dev, []link{r.inner}, true), nft(h, rules+"}\n"))
 }
 
-// routers are the hosts that stand between the node and the underlay.
-func (n *Node) routers() []host.Host {
+// Routers are the hosts that stand between the node and the underlay.
+func (n *Node) Routers() []host.Host {
 	var hosts []host.Host
 	if n.site().NAT {
 		hosts = append(hosts, n.lab.host(n.Name+"-"+natName))

@@ -12,11 +12,12 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/lab/walk"
 )
 
 func (r *run) asserts() map[string]func() verb {
 	return map[string]func() verb{"ping": r.ping, "reach": r.reach, "tcp": r.tcp, "no-snat": r.noSNAT, "path-mtu": r.pathMTU,
-		"plan": r.plan}
+		"plan": r.plan, "walk": r.walk}
 }
 
 // to is the address of a target: an address, or a host's of the given family.
@@ -193,6 +194,30 @@ func (r *run) pathMTU() verb {
 				return fmt.Errorf("%d bytes from %s to %s pass: want no more than %d", mtu+1, c.args[0], to, mtu)
 			}
 			return nil
+		}}
+}
+
+func (r *run) walk() verb {
+	var six bool
+	return verb{args: "[-6] POD POD", least: 2, summary: "follow one ping; prints every device that saw it, and the table entries that decided",
+		flags: func(fs *flag.FlagSet) { fs.BoolVar(&six, "6", false, "") },
+		do: func(c *call) error {
+			from, err := r.pod(c.args[0])
+			if err != nil {
+				return err
+			}
+			to, err := r.pod(c.args[1])
+			if err != nil {
+				return err
+			}
+			path, err := walk.Walk(c.ctx, r.lab, from, to, !six && !r.only6())
+			if err != nil {
+				return err
+			}
+			if err := path.WriteText(&c.out); err != nil || path.Arrived {
+				return err
+			}
+			return fmt.Errorf("the ping from %s to %s did not arrive: %s", from.ID(), to.ID(), path.Reply)
 		}}
 }
 

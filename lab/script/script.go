@@ -149,14 +149,7 @@ func (r *run) pod(id string) (*lab.Pod, error) {
 	if r.lab == nil {
 		return nil, errNoLab
 	}
-	var ids []string
-	for _, p := range r.lab.Pods() {
-		if p.ID() == id {
-			return p, nil
-		}
-		ids = append(ids, p.ID())
-	}
-	return nil, fmt.Errorf("there is no pod %q: want one of %v", id, ids)
+	return r.lab.FindPod(id)
 }
 
 func (r *run) find(name string) (host.Host, error) {

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/walk"
+)
+
+// walkFlags is what lab walk was told.
+type walkFlags struct {
+	output, svg string
+	six         bool
+}
+
+func labWalk(name *string) *cobra.Command {
+	var f walkFlags
+	c := &cobra.Command{
+		Use:   "walk NODE/POD NODE/POD",
+		Short: "Follow one ping: its headers on every device, and the table entries that decided",
+		Example: `  twillctl lab walk node1/pod1 node2/pod1
+  twillctl lab walk --svg walk.svg node1/pod1 node2/pod1    a picture too`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			l, err := lab.Open("", *name)
+			if err != nil {
+				return err
+			}
+			return f.run(c, l, args)
+		},
+	}
+	c.Flags().BoolVarP(&f.six, "ipv6", "6", false, "ping the pods' IPv6 addresses")
+	c.Flags().StringVar(&f.svg, "svg", "", "draw the way into this file")
+	addOutput(c, &f.output)
+	return c
+}
+
+func (f walkFlags) run(c *cobra.Command, l *lab.Lab, args []string) error {
+	from, err := l.FindPod(args[0])
+	if err != nil {
+		return err
+	}
+	to, err := l.FindPod(args[1])
+	if err != nil {
+		return err
+	}
+	path, err := walk.Walk(c.Context(), l, from, to, !f.six && l.Spec().Family != lab.IPv6)
+	if err != nil {
+		return err
+	}
+	if f.svg != "" {
+		if err := writeSVG(f.svg, path); err != nil {
+			return err
+		}
+	}
+	write := map[string]func() error{
+		"text": func() error { return path.WriteText(c.OutOrStdout()) },
+		"json": func() error { return path.WriteJSON(c.OutOrStdout()) },
+	}[f.output]
+	if write == nil {
+		return fmt.Errorf("--output %q: want text or json", f.output)
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	if !path.Arrived {
+		return errFindings
+	}
+	return nil
+}
+
+func writeSVG(name string, path walk.Path) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("draw the way: %w", err)
+	}
+	if err := path.WriteSVG(file); err != nil {
+		file.Close()
+		return fmt.Errorf("draw the way: %w", err)
+	}
+	return file.Close()
+}

@@ -34,6 +34,7 @@ cluster-tools:
 	.ci/setup
 	tools/kube/build kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl
 	tools/containerd/build
+	tools/coredns/build
 	go build -trimpath -o bin/cluster ./cluster/cmd
 
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)

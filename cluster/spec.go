@@ -32,6 +32,8 @@ const (
 	DNSAddress = "10.96.0.10"
 	// PodImage is the image of cluster/pod: the sandbox, and what tests run.
 	PodImage = "localhost/twill-pod:1"
+	// DNSImage is CoreDNS as tools/coredns builds it.
+	DNSImage = "localhost/twill-coredns:1"
 	// TwillImage is the image of the Dockerfile as the nodes know it.
 	TwillImage = "ghcr.io/twill-net/twill:v0.1.0"
 

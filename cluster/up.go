@@ -112,6 +112,9 @@ func (s Spec) images(ctx context.Context, progress func(string)) error {
 	if err := writeImage(filepath.Join(dir, "pod.tar"), PodImage, program, "pod"); err != nil {
 		return err
 	}
+	if err := writeImage(filepath.Join(dir, "coredns.tar"), DNSImage, filepath.Join(root, "bin", "coredns"), "coredns"); err != nil {
+		return fmt.Errorf("pack CoreDNS (build it with tools/coredns/build): %w", err)
+	}
 	if current(filepath.Join(dir, "twill.tar"), root) {
 		return nil
 	}

@@ -72,7 +72,8 @@ func run(m *testing.M) (code int, err error) {
 func tell(ctx context.Context) error {
 	pods, _ := spec.Kubectl(ctx, "get", "pods", "--all-namespaces", "--output=wide")
 	logs, _ := spec.Kubectl(ctx, "-n", "kube-twill", "logs", "daemonset/twill", "--all-containers", "--tail=30")
-	return errors.New(pods + logs)
+	events, _ := spec.Kubectl(ctx, "get", "events", "--all-namespaces", "--field-selector=type=Warning")
+	return errors.New(pods + logs + events)
 }
 
 func must(t *testing.T, err error) {

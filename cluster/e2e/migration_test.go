@@ -26,6 +26,9 @@ func ownCluster(t *testing.T, s cluster.Spec) {
 	must(t, cluster.Up(t.Context(), s, func(what string) { t.Log(what) }))
 	spec = s
 	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(tell(context.Background()))
+		}
 		spec = old
 		if err := cluster.Down(s); err != nil {
 			t.Error(err)
@@ -164,6 +167,7 @@ func mixed(t *testing.T, when string) {
 // back goes back to flannel on the first node, and Twill stays on the second.
 func (f flannel) back(t *testing.T, script string) {
 	stop := watchLoss(t, probes(t))
+	kubectl(t, "scale", "deployment/newnode1", "--replicas=0") // pods that are bound to their node come back when drained
 	execute(t, script)
 	await(t, "the agent on node1 to end", time.Minute, func() (bool, error) {
 		out, err := spec.Kubectl(t.Context(), "-n", "kube-twill", "get", "pods", "--field-selector=spec.nodeName=node1", "--output=name")
@@ -172,7 +176,7 @@ func (f flannel) back(t *testing.T, script string) {
 	// What flannel does when it starts with its own manifest: it keeps the device, writes its rules and its conflist.
 	f.firewall(t, 1)
 	f.conflist(t, 1)
-	kubectl(t, "rollout", "restart", "deployment/newnode1")
+	kubectl(t, "scale", "deployment/newnode1", "--replicas=2")
 	kubectl(t, "rollout", "status", "deployment/newnode1", "--timeout=60s")
 	await(t, "pods on node1 that flannel's chain made", time.Minute, func() (bool, error) {
 		made, err := os.ReadDir(f.inside(t, 1, "/var/lib/cni/flannel"))

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,10 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	subnet, err := netip.ParsePrefix(env["FLANNEL_SUBNET"]) // the gateway's address with the subnet's length
+	if err != nil {
+		return fmt.Errorf("FLANNEL_SUBNET %q: want a subnet such as 10.244.1.1/24", env["FLANNEL_SUBNET"])
+	}
 	delegate, ok := conf["delegate"].(object)
 	if !ok {
 		delegate = object{}
@@ -47,7 +52,7 @@ func add(args *skel.CmdArgs) error {
 	delegate["name"], delegate["type"], delegate["cniVersion"] = conf["name"], "bridge", conf["cniVersion"]
 	delegate["ipMasq"] = env["FLANNEL_IPMASQ"] == "false"
 	delegate["mtu"], delegate["isGateway"] = mtu, true
-	delegate["ipam"] = object{"type": "host-local", "ranges": [][]object{{{"subnet": env["FLANNEL_SUBNET"]}}},
+	delegate["ipam"] = object{"type": "host-local", "ranges": [][]object{{{"subnet": subnet.Masked().String()}}},
 		"routes": []object{{"dst": env["FLANNEL_NETWORK"]}}}
 	data, err := json.Marshal(delegate)
 	if err != nil {

@@ -7,7 +7,7 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test test-vm lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ cluster-tools:
 
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
 	.ci/test
+
+test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, vxlan, host-gw, tun
+	tools/vm/run ./netstate/kernel ./backend/ipip ./backend/udp
 
 lint: $(LINT) ## Check the style
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

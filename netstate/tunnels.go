@@ -25,8 +25,9 @@ func (l Tun) String() string {
 // Carries implements Overlay: one device is for both families.
 func (l Tun) Carries(bool) bool { return true }
 
-// Tunnel is an IP-in-IP device without a remote end: ipip over IPv4, ip6ip6 over IPv6. A route's gateway, written onlink,
-// is the outer destination. Slot, mark and cascade as for VXLAN. Local is fixed at creation.
+// Tunnel is an IPv4-in-IPv4 device (ipip) without a remote end: a route's gateway, written onlink, is the outer
+// destination. There is no such thing for IPv6, whose routes refuse a gateway on one device that is reached through
+// another (EINVAL, seen on 6.1). Slot, mark and cascade as for VXLAN. Local is fixed at creation.
 type Tunnel struct {
 	Name   string
 	Local  netip.Addr // an address of the host: the outer source
@@ -40,15 +41,11 @@ type Tunnel struct {
 func (l Tunnel) Key() Key { return Key{Kind: KindLink, Name: l.Name} }
 
 func (l Tunnel) String() string {
-	mode := "ip6ip6"
-	if l.Local.Is4() {
-		mode = "ipip"
-	}
-	return words("link", l.Name, mode, "local", l.Local.String(), "mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
+	return words("link", l.Name, "ipip local", l.Local.String(), "mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
-// Carries implements Overlay: a tunnel is of one family.
-func (l Tunnel) Carries(is4 bool) bool { return l.Local.Is4() == is4 }
+// Carries implements Overlay.
+func (l Tunnel) Carries(is4 bool) bool { return is4 }
 
 // SameDevice says whether o can be had from l by changing attributes in place.
 func (l Tunnel) SameDevice(o Tunnel) bool {

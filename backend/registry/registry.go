@@ -13,6 +13,7 @@ import (
 	"github.com/twill-net/twill/backend/alloc"
 	"github.com/twill-net/twill/backend/extension"
 	"github.com/twill-net/twill/backend/hostgw"
+	"github.com/twill-net/twill/backend/ipip"
 	"github.com/twill-net/twill/backend/udp"
 	"github.com/twill-net/twill/backend/vxlan"
 )
@@ -26,6 +27,7 @@ func backends() map[string]newFunc {
 		"alloc":     alloc.New,
 		"extension": extension.New,
 		"host-gw":   hostgw.New,
+		"ipip":      ipip.New,
 		"udp":       udp.New,
 		"vxlan":     vxlan.New,
 	}

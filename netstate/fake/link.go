@@ -16,7 +16,7 @@ var errNoDevice = errors.New("no such device")
 type link struct {
 	netstate.VXLAN
 	index  int
-	kind   string // "vxlan", "bridge", "veth", "tun", "ipip", "ip6tnl"
+	kind   string // "vxlan", "bridge", "veth", "tun", "ipip"
 	alias  string
 	master string
 	peer   string // of a veth
@@ -36,7 +36,7 @@ func (l *link) object() netstate.Object {
 		return netstate.Bridge{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
 	case "tun":
 		return netstate.Tun{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
-	case "ipip", "ip6tnl":
+	case "ipip":
 		return netstate.Tunnel{Name: l.Name, Local: l.Local, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
 	}
 	return netstate.OtherLink{Name: l.Name, Type: l.kind}
@@ -90,11 +90,7 @@ func (k *Kernel) putTunnel(want netstate.Tunnel) error {
 		}
 		k.deleteLink(want.Name)
 	}
-	kind := "ip6tnl"
-	if want.Local.Is4() {
-		kind = "ipip"
-	}
-	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, Local: want.Local, MTU: want.MTU, Up: want.Up}, kind: kind,
+	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, Local: want.Local, MTU: want.MTU, Up: want.Up}, kind: "ipip",
 		alias: netstate.Mark})
 }
 

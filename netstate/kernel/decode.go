@@ -36,7 +36,7 @@ func decodeLink(l netlink.Link, names map[int]string) netstate.Object {
 			Marked: a.Alias == netstate.Mark, Extra: e.String()}
 	case *netlink.Tuntap:
 		return decodeTun(l, e)
-	case *netlink.Iptun, *netlink.Ip6tnl:
+	case *netlink.Iptun:
 		return decodeTunnel(l, names, e)
 	}
 	return netstate.OtherLink{Name: a.Name, Type: l.Type()}

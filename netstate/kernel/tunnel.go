@@ -62,38 +62,19 @@ func createTun(name string) error {
 	return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1)
 }
 
-// decodeTunnel is an IP-in-IP device. What encapsulates something else than its own family is of another type.
-func decodeTunnel(l netlink.Link, names map[int]string, e extra) netstate.Object {
+func decodeTunnel(l *netlink.Iptun, names map[int]string, e extra) netstate.Object {
 	a := l.Attrs()
-	o := netstate.Tunnel{Name: a.Name, MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark}
+	remote := addrOf(l.Remote)
 	e.add(a.ParentIndex != 0, "dev %s", names[a.ParentIndex])
-	switch l := l.(type) {
-	case *netlink.Iptun:
-		o.Local = addrOf(l.Local)
-		e.add(!addrOf(l.Remote).IsUnspecified() && addrOf(l.Remote).IsValid(), "remote %s", l.Remote)
-		e.add(l.Ttl != 0, "ttl %d", l.Ttl)
-		e.add(l.Tos != 0, "tos %#x", l.Tos)
-		e.add(l.PMtuDisc != 1, "nopmtudisc")
-		e.add(l.EncapType != 0, "encap %d", l.EncapType)
-		e.add(l.FlowBased, "external")
-		e.add(l.Proto != unix.IPPROTO_IPIP, "proto %d", l.Proto)
-	case *netlink.Ip6tnl:
-		o.Local = addrOf(l.Local)
-		e.add(!addrOf(l.Remote).IsUnspecified() && addrOf(l.Remote).IsValid(), "remote %s", l.Remote)
-		e.add(l.Ttl != hopLimit, "hoplimit %d", l.Ttl)
-		e.add(l.Tos != 0, "tclass %#x", l.Tos)
-		e.add(l.Flags != ignoreEncapLimit, "flags %#x", l.Flags)
-		e.add(l.EncapType != 0, "encap %d", l.EncapType)
-		e.add(l.FlowBased, "external")
-		e.add(l.Proto != unix.IPPROTO_IPV6, "proto %d", l.Proto)
-	}
-	o.Extra = e.String()
-	return o
+	e.add(remote.IsValid() && !remote.IsUnspecified(), "remote %s", remote)
+	e.add(l.Ttl != 0, "ttl %d", l.Ttl)
+	e.add(l.Tos != 0, "tos %#x", l.Tos)
+	e.add(l.PMtuDisc != 1, "nopmtudisc")
+	e.add(l.EncapType != 0, "encap %d", l.EncapType)
+	e.add(l.FlowBased, "external")
+	e.add(l.Proto != unix.IPPROTO_IPIP, "proto %d", l.Proto)
+	return netstate.Tunnel{Name: a.Name, Local: addrOf(l.Local), MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
 }
-
-// ignoreEncapLimit is IP6_TNL_F_IGN_ENCAP_LIMIT of linux/ip6_tunnel.h: without it the kernel adds a destination option
-// of 8 bytes to each packet. hopLimit is that of outer IPv6 packets.
-const ignoreEncapLimit, hopLimit = 1, 64
 
 func (a *applier) putTunnel(want netstate.Tunnel) error {
 	if have, ok := a.links[want.Name]; ok {
@@ -104,12 +85,8 @@ func (a *applier) putTunnel(want netstate.Tunnel) error {
 			return err
 		}
 	}
-	at := linkAttrs(want.Name, attrs{mtu: want.MTU, up: want.Up})
-	if want.Local.Is4() {
-		return a.createLink(&netlink.Iptun{LinkAttrs: at, Local: want.Local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP})
-	}
-	return a.createLink(&netlink.Ip6tnl{LinkAttrs: at, Local: want.Local.AsSlice(), Ttl: hopLimit, Flags: ignoreEncapLimit,
-		Proto: unix.IPPROTO_IPV6})
+	return a.createLink(&netlink.Iptun{LinkAttrs: linkAttrs(want.Name, attrs{mtu: want.MTU, up: want.Up}),
+		Local: want.Local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP})
 }
 
 // names are the links' names by index.

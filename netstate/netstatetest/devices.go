@@ -10,7 +10,7 @@ import (
 
 // RunTunnels is the suite of what not every kernel has: IP-in-IP devices.
 func RunTunnels(t *testing.T, harness func(t *testing.T) Harness) {
-	runCases(t, harness, append(tunnel4.cases(), tunnel6.cases()...))
+	runCases(t, harness, tunnelDevice.cases())
 }
 
 func runCases(t *testing.T, harness func(t *testing.T) Harness, cases []testCase) {
@@ -49,7 +49,7 @@ func (s stack) through(node int, dev string) netstate.Route {
 	return r
 }
 
-var tunnel4 = device{
+var tunnelDevice = device{
 	name: "flannel.ipip",
 	state: netstate.NewState(
 		netstate.Tunnel{Name: "flannel.ipip", Local: v4.underlay(1), MTU: 1480, Up: true, Marked: true},
@@ -60,18 +60,6 @@ var tunnel4 = device{
 	route:  "route 10.244.2.0/24 via 192.0.2.2 dev flannel.ipip onlink",
 	shrunk: netstate.Tunnel{Name: "flannel.ipip", Local: v4.underlay(1), MTU: 1400, Up: true, Marked: true},
 	other:  netstate.Tunnel{Name: "flannel.ipip", Local: v4.across(1), MTU: 1480, Up: true, Marked: true},
-}
-
-var tunnel6 = device{
-	name: "flannel-v6.ipip",
-	state: netstate.NewState(
-		netstate.Tunnel{Name: "flannel-v6.ipip", Local: v6.underlay(1), MTU: 1460, Up: true, Marked: true},
-		netstate.Addr{Dev: "flannel-v6.ipip", Prefix: netip.MustParsePrefix("fc00:0:0:1::/128"), NoDAD: true},
-		v6.route(2, v6.underlay(2), "flannel-v6.ipip", true)),
-	line:   "link flannel-v6.ipip ip6ip6 local 2001:db8::1 mtu 1460 up",
-	route:  "route fc00:0:0:2::/64 via 2001:db8::2 dev flannel-v6.ipip onlink",
-	shrunk: netstate.Tunnel{Name: "flannel-v6.ipip", Local: v6.underlay(1), MTU: 1400, Up: true, Marked: true},
-	other:  netstate.Tunnel{Name: "flannel-v6.ipip", Local: v6.across(1), MTU: 1460, Up: true, Marked: true},
 }
 
 func (d device) cases() []testCase {

@@ -28,6 +28,7 @@ type Facts struct {
 	Bridge        string
 	Interfaces    []netstate.Interface
 	Ports         []Port
+	Pods          []Pod
 	Routes        []Route // of other owners, into the networks of pods
 	Rules         []string
 	Ways          []Way
@@ -77,6 +78,12 @@ type Port struct {
 	Name, Master string
 	Up           bool
 	Pod          bool // the other end is in a pod's namespace
+}
+
+// Pod is an address in a namespace behind a port of this node.
+type Pod struct {
+	Addr netip.Addr
+	Port string
 }
 
 // Route is a route that is not ours.

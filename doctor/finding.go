@@ -68,14 +68,17 @@ func Catalogue() []Kind { return slices.Concat(pathKinds(), podKinds(), otherKin
 type check func(Facts) []Finding
 
 // Check is everything that is wrong, the likeliest cause first. Findings of one kind are merged.
-func Check(f Facts) []Finding {
+func Check(f Facts) []Finding { return merge(checkAll(f)) }
+
+// checkAll is Check with every finding by itself.
+func checkAll(f Facts) []Finding {
 	var all []Finding
 	for _, c := range []check{checkLease, checkUnderlay, checkDrift, checkSkips, checkWays, checkOverlaps, checkForwarding,
 		checkFirewall, checkPods, checkEnv, checkCNI, checkIPAM, checkAgent, checkHost, checkProbes} {
 		all = append(all, c(f)...)
 	}
 	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(rank(a.ID), rank(b.ID)) })
-	return merge(all)
+	return all
 }
 
 // mostShown is how many of one kind's objects a finding lists.

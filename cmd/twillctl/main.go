@@ -51,7 +51,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(labCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), versionCommand())
+	c.AddCommand(labCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
 	return c
 }
 

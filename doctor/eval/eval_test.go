@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/twill-net/twill/doctor/facts"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/faults"
+	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 
@@ -82,10 +84,34 @@ func diagnose(t *testing.T, f faults.Fault, v *faults.Victim) ([]doctor.Finding,
 	check(t, err)
 	got := doctor.Check(seen)
 	took := time.Since(began)
+	follow(t, f, v, seen, got)
 	check(t, f.Heal(t.Context(), v))
 	awaitHealth(t, v)
 	return got, took
 }
+
+// follow traces a packet from a pod of the victim to one of the peer. It has to stop, at the fault or at what the fault took
+// with it, when a real one does not arrive, and not to stop when it does.
+func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, got []doctor.Finding) {
+	t.Helper()
+	far, err := lookAt(t.Context(), v.Lab, v.Peer, f.Probe)
+	check(t, err)
+	near.Node, far.Node = v.Node.Name, v.Peer.Name
+	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
+	trip := doctor.Trace(near, far, doctor.Journey{Src: src.Addrs[0], Dst: dst.Addrs[0], From: v.Node.Name, To: v.Peer.Name})
+	_, ping := src.Ping(t.Context(), host.Ping{To: dst.Addrs[0], Timeout: pingLimit})
+	switch {
+	case ping == nil && trip.Stopped != nil:
+		t.Errorf("the ping is answered, and trace stops: %+v", *trip.Stopped)
+	case ping != nil && trip.Stopped == nil:
+		t.Errorf("%v, and trace does not stop: %+v %+v", ping, trip.There, trip.Back)
+	case ping != nil && !slices.ContainsFunc(got, func(x doctor.Finding) bool { return x.ID == trip.Stopped.Finding }):
+		t.Errorf("trace stops at what is not the fault, nor a consequence of it: %+v", *trip.Stopped)
+	}
+}
+
+// pingLimit is how long a packet may take before it is lost.
+const pingLimit = 500 * time.Millisecond
 
 // look gathers the victim's facts as twillctl doctor --lab does.
 func look(ctx context.Context, v *faults.Victim, probe bool) (f doctor.Facts, err error) {

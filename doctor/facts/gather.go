@@ -16,6 +16,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
+	"github.com/twill-net/twill/plugin"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -145,6 +146,13 @@ func (g *gathering) machine(ctx context.Context) error {
 	}
 	for _, p := range ports {
 		g.Ports = append(g.Ports, doctor.Port{Name: p.Name, Master: p.Master, Up: p.Up, Pod: p.Veth})
+	}
+	attached, err := plugin.AttachedPods()
+	if err != nil {
+		g.unread("pods", err)
+	}
+	for a, port := range attached.Addrs {
+		g.Pods = append(g.Pods, doctor.Pod{Addr: a, Port: port})
 	}
 	rules, err := g.kernel.Rules()
 	if err != nil {

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/lab"
+)
+
+func traceCommand() *cobra.Command {
+	var t target
+	var output string
+	c := &cobra.Command{
+		Use:   "trace SRC DST",
+		Short: "Follow a packet between two pods from table to table, and stop where it cannot go on",
+		Long: `Trace shows each place on the way of a packet and of its reply, with the entry that decides there, and stops at the
+first that stops the packet. In a lab SRC and DST are pods (node1/pod1), addresses of pods, or nodes (their first
+pod), and both nodes are looked at. On a machine they are addresses, and only this node's part of the way is seen.
+Exit codes: 0 nothing stops it, 1 something does, 2 it could not be followed.`,
+		Example: `  twillctl trace --lab twill node1/pod1 node2/pod1
+  twillctl trace 10.244.1.5 10.244.2.7`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			trip, err := t.trace(c.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			if err := render(c.OutOrStdout(), output, trip.WriteText, trip.WriteJSON); err != nil {
+				return err
+			}
+			if trip.Stopped != nil {
+				return errFindings
+			}
+			return nil
+		},
+	}
+	t.register(c)
+	c.Flags().BoolVar(&t.probe, "probe", false, "also send packets, which shows what stops them between the nodes")
+	addOutput(c, &output)
+	return c
+}
+
+func (t *target) trace(ctx context.Context, src, dst string) (doctor.Trip, error) {
+	if t.lab == "" {
+		return t.traceHere(ctx, src, dst)
+	}
+	l, err := lab.Open("", t.lab)
+	if err != nil {
+		return doctor.Trip{}, err
+	}
+	from, err := findPod(l, src, netip.Addr{})
+	if err != nil {
+		return doctor.Trip{}, err
+	}
+	to, err := findPod(l, dst, from.addr)
+	if err != nil {
+		return doctor.Trip{}, err
+	}
+	j := doctor.Journey{Src: from.addr, Dst: to.addr, From: from.node, To: to.node}
+	near, err := t.gather(ctx, []string{from.node})
+	if err != nil || from.node == to.node {
+		return doctor.Trace(near, near, j), err
+	}
+	far, err := t.gather(ctx, []string{to.node})
+	near.Node, far.Node = from.node, to.node // without a lease a node does not know its name
+	return doctor.Trace(near, far, j), err
+}
+
+// end is a pod as trace needs it.
+type end struct {
+	node string
+	addr netip.Addr
+}
+
+// findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family counts.
+func findPod(l *lab.Lab, text string, other netip.Addr) (end, error) {
+	for _, p := range l.Pods() {
+		for _, a := range p.Addrs {
+			named := text == p.Node.Name || text == p.Node.Name+"/"+p.Name
+			if a.String() == text || named && a != other && (!other.IsValid() || a.Is4() == other.Is4()) {
+				return end{p.Node.Name, a}, nil
+			}
+		}
+	}
+	return end{}, fmt.Errorf("lab %s has no pod %q: want NODE/POD, an address of a pod, or a node", l.Name(), text)
+}
+
+// traceHere is this node's part of the way: both ends' nodes are known from the leases.
+func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trip, error) {
+	a, err := netip.ParseAddr(src)
+	if err != nil {
+		return doctor.Trip{}, fmt.Errorf("SRC %q: want an address of a pod", src)
+	}
+	b, err := netip.ParseAddr(dst)
+	if err != nil {
+		return doctor.Trip{}, fmt.Errorf("DST %q: want an address of a pod", dst)
+	}
+	f, err := t.gather(ctx, nil)
+	if err != nil {
+		return doctor.Trip{}, err
+	}
+	j := doctor.Journey{Src: a, Dst: b, From: f.HolderOf(a), To: f.HolderOf(b)}
+	for _, e := range []struct{ node, text string }{{j.From, src}, {j.To, dst}} {
+		if e.node == "" {
+			return doctor.Trip{}, fmt.Errorf("%s is in no node's subnet that this node knows", e.text)
+		}
+	}
+	if !strings.EqualFold(f.Node, j.From) && !strings.EqualFold(f.Node, j.To) {
+		return doctor.Trip{}, fmt.Errorf("neither %s (on %s) nor %s (on %s) is on this node, which is %s", src, j.From, dst, j.To, f.Node)
+	}
+	return doctor.TraceHere(f, j), nil
+}

@@ -17,7 +17,7 @@ import (
 
 func (r *run) asserts() map[string]func() verb {
 	return map[string]func() verb{"ping": r.ping, "reach": r.reach, "tcp": r.tcp, "no-snat": r.noSNAT, "path-mtu": r.pathMTU,
-		"plan": r.plan, "walk": r.walk}
+		"plan": r.plan, "walk": r.walk, "doctor": r.doctor}
 }
 
 // to is the address of a target: an address, or a host's of the given family.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/txtar"
@@ -128,6 +129,9 @@ func Vocabulary(w io.Writer, names ...string) error {
 	}
 	return r.engine.ListCmds(w, true, names...)
 }
+
+// Names are the commands of the vocabulary, sorted.
+func Names() []string { return slices.Sorted(maps.Keys((&run{}).verbs())) }
 
 // node finds a node by name.
 func (r *run) node(name string) (*lab.Node, error) {

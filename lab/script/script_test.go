@@ -33,6 +33,40 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// TestTitles: the list of scripts has a line for each, which fits.
+func TestTitles(t *testing.T) {
+	names, err := scripts.Names()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		data, err := scripts.Read(name)
+		if title := script.Title(data); err != nil || len(title) < 20 || len(title) > 120 || !strings.HasPrefix(string(data), "# ") {
+			t.Errorf("%s: %q, %v: want a first line that begins with # and says what the script shows", name, title, err)
+		}
+	}
+	if _, err := scripts.Read("none"); err == nil {
+		t.Error("there is a script none")
+	}
+}
+
+// TestVocabulary: every command is explained, and the manual names it.
+func TestVocabulary(t *testing.T) {
+	var text strings.Builder
+	if err := script.Vocabulary(&text); err != nil {
+		t.Fatal(err)
+	}
+	manual, err := os.ReadFile("../../Documentation/lab.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range script.Names() {
+		if !strings.Contains(text.String(), name) || !strings.Contains(string(manual), "`"+name) {
+			t.Errorf("the command %s is not explained in the vocabulary and in Documentation/lab.md", name)
+		}
+	}
+}
+
 func runner() script.Runner {
 	spec := labtest.Spec(lab.Spec{})
 	return script.Runner{Programs: spec.Programs, Dir: spec.Dir, Brief: true}
@@ -68,6 +102,10 @@ func TestAssertsFail(t *testing.T) {
 		up + "path-mtu node1/pod1 node2/pod1 1400":                             "1401 bytes from node1/pod1",
 		up + "path-mtu node1/pod1 node2/pod1 1451":                             "packet is larger than the MTU",
 		up + "agent kill node1\non node1 ip route del $node2_subnet\nplan all": "node1 is not as it should be:\n+ route",
+		up + "doctor node1 fdb-missing":                                        "the doctor finds nothing on node1: want fdb-missing",
+		up + "agent kill node1\ndoctor node1":                                  "the doctor finds agent-down on node1: want nothing",
+		up + "agent kill node1\nfault fdb-deleted\nwalk node1/pod1 node2/pod1": "did not arrive: no reply",
+		up + "tcp node1/pod1 node9":                                            `"node9": want an address, a node, NODE/POD or outside`,
 		up + "fault nothing":                                                   `there is no fault "nothing": want one of route-deleted`,
 		up + "! ping node1/pod1 node2/pod1":                                    "unexpected success",
 		up + "partition node1 node2\nreach":                                    "no reply",

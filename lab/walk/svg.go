@@ -58,6 +58,9 @@ func (p Path) width() int {
 			}
 			widest = max(widest, width)
 		}
+		for _, e := range s.Entries {
+			widest = max(widest, 2*svgMargin+svgBand+20+7*(len([]rune(e.Text))+16))
+		}
 	}
 	return widest
 }

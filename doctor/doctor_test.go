@@ -46,6 +46,7 @@ func TestHost(t *testing.T) {
 		},
 		"agent-deaf":      func(f *Facts) { f.Agent.Deaf, f.Agent.NotReady = true, "refused" },
 		"agent-not-ready": func(f *Facts) { f.Agent.NotReady = "no lease" },
+		"contended":       func(f *Facts) { f.Agent.Metrics = map[string]float64{"twill_contended_total": 2} },
 		"api-trouble":     func(f *Facts) { f.API = API{Asked: true, Error: "list nodes: 403"} },
 		"udp-not-sent":    func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: "overlay"}} },
 		"udp-reply-dropped": func(f *Facts) {

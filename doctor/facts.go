@@ -164,7 +164,7 @@ type Program struct {
 // Probe is one packet that was sent to find out.
 type Probe struct {
 	Node string
-	Kind string // underlay, overlay, large
+	Kind string // underlay, overlay, large, tcp
 	To   netip.Addr
 	Size int // bytes of the IP packet
 	OK   bool

@@ -22,6 +22,9 @@ func checkAgent(f Facts) []Finding {
 	case f.Agent.NotReady != "":
 		all = append(all, find("agent-not-ready", "twilld", "ready", f.Agent.NotReady, ""))
 	}
+	if n := f.Agent.Metrics["twill_contended_total"]; n > 0 {
+		all = append(all, find("contended", "objects of the agent's", "no fights", fmt.Sprintf("%.0f since the agent started", n), ""))
+	}
 	if f.API.Error != "" {
 		all = append(all, find("api-trouble", "the cluster's API", "an answer", f.API.Error, ""))
 	}
@@ -122,6 +125,8 @@ func probeKind(p Probe) string {
 	switch {
 	case p.Kind == "large":
 		return "path-mtu"
+	case p.Kind == "tcp":
+		return "tcp-lost"
 	case p.Kind == "underlay":
 		return "peer-unanswered"
 	case p.Sent == 0:

@@ -199,7 +199,7 @@ func leavePlaces() []place {
 		{name: "way to the node", ids: []string{"underlay-unreachable"}, entry: outerEntry, soft: routed},
 		{name: "neighbour on the underlay", ids: []string{"underlay-neighbour"}, entry: func(f Facts, j Journey) string { return wayOf(f, j).Neighbour }},
 		{name: "between the nodes", ids: []string{"peer-unanswered", "udp-sent-unanswered", "udp-not-sent"}},
-		{name: "full packets between the nodes", ids: []string{"path-mtu"}, soft: always},
+		{name: "some packets between the nodes", ids: []string{"path-mtu", "tcp-lost"}, soft: always},
 	}
 }
 

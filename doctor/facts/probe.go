@@ -68,6 +68,7 @@ func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 	if err := send(large, nil); err != nil {
 		return err
 	}
+	g.tcp(large)
 	outer := make([]doctor.Probe, 0, len(silent))
 	for _, p := range silent {
 		outer = append(outer, doctor.Probe{Node: p.Node, Kind: "underlay", To: g.underlayOf(p), Size: p.Size, Sent: -1, Seen: -1})
@@ -93,6 +94,36 @@ func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 		g.Probes = append(g.Probes, p...)
 	}
 	return nil
+}
+
+// closedPort is one that nothing listens on: a host answers a connection with a reset.
+const closedPort = 1
+
+// mostLost bounds the connections that are waited for.
+const mostLost = 3
+
+// tcp opens a connection to each peer that answers pings, by the path of pods. Only where the same host answers by the
+// underlay it counts that it did not: many hosts drop what nobody listens for.
+func (g *gathering) tcp(answering []doctor.Probe) {
+	for lost, i := 0, 0; i < len(answering) && lost < mostLost; i++ {
+		p := answering[i]
+		if answers(p.To) || !answers(g.underlayOf(p)) {
+			continue
+		}
+		lost++
+		g.Probes = append(g.Probes, doctor.Probe{Node: p.Node, Kind: "tcp", To: p.To, Size: smallest(p.To.Is4()), Sent: -1, Seen: -1,
+			Error: "no answer to a TCP connection, while pings are answered"})
+	}
+}
+
+// answers says whether a host accepts or refuses a connection, as opposed to silence.
+func answers(a netip.Addr) bool {
+	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, closedPort).String(), replyIn)
+	if err == nil {
+		conn.Close()
+		return true
+	}
+	return errors.Is(err, unix.ECONNREFUSED)
 }
 
 func (g *gathering) underlayOf(p doctor.Probe) netip.Addr {

@@ -39,12 +39,29 @@ func processes() []doctor.Program {
 		}
 		line, err := os.ReadFile(dir + "/cmdline")
 		pid, _ := strconv.Atoi(filepath.Base(dir))
-		if err == nil && len(line) > 0 { // a zombie has none
+		if err == nil && len(line) > 0 && (name != "NetworkManager" || !leavesOurs()) { // a zombie has none
 			args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
 			found = append(found, doctor.Program{PID: pid, Name: name, Args: withoutSecrets(args)})
 		}
 	}
 	return found
+}
+
+// leavesOurs says whether NetworkManager was told not to manage devices such as ours.
+func leavesOurs() bool {
+	for _, pattern := range []string{"/etc/NetworkManager/NetworkManager.conf", "/etc/NetworkManager/conf.d/*.conf", "/usr/lib/NetworkManager/conf.d/*.conf"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			continue
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if text := string(data); err == nil && strings.Contains(text, "unmanaged-devices") && (strings.Contains(text, "flannel") || strings.Contains(text, "cni")) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // secret are flags whose values go into no report.

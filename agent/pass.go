@@ -148,8 +148,11 @@ func (c Config) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State
 // overlay is the device in want that encapsulates one family's packets, empty if there is none.
 func overlay(want netstate.State, is4 bool) string {
 	for _, o := range want {
-		if l, ok := o.(netstate.Overlay); ok && l.Carries(is4) {
-			return l.Key().Name
+		if addr, ok := o.(netstate.Addr); ok && addr.Prefix.Addr().Is4() == is4 {
+			link := want[netstate.Key{Kind: netstate.KindLink, Name: addr.Dev}]
+			if _, ok := link.(netstate.Overlay); ok {
+				return addr.Dev
+			}
 		}
 	}
 	return ""

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -77,5 +78,24 @@ func TestRunner(t *testing.T) {
 	}
 	if strings.Contains(n.log.String(), "published before") {
 		t.Error(n.log.String())
+	}
+}
+
+// TestOverlay: the device that has the family's address, whatever else encapsulates.
+func TestOverlay(t *testing.T) {
+	addr := func(dev, prefix string) netstate.Addr {
+		return netstate.Addr{Dev: dev, Prefix: netip.MustParsePrefix(prefix)}
+	}
+	v4, v6 := addr("flannel-wg", "10.244.1.0/32"), addr("flannel-wg-v6", "fc00::/128")
+	want := netstate.NewState(netstate.Tun{Name: "flannel-wg"}, netstate.Tun{Name: "flannel-wg-v6"}, netstate.Bridge{Name: "cni0"},
+		v4, v6, addr("cni0", "10.244.1.1/24"), addr("cni0", "fc00::1/64"))
+	for range 20 { // maps have no order
+		if a, b := overlay(want, true), overlay(want, false); a != "flannel-wg" || b != "flannel-wg-v6" {
+			t.Fatalf("IPv4 %q, IPv6 %q", a, b)
+		}
+	}
+	delete(want, v6.Key())
+	if got := overlay(want, false); got != "" {
+		t.Errorf("without an address: %q", got)
 	}
 }

@@ -5,11 +5,10 @@ import (
 	"net/netip"
 )
 
-// Overlay is a link that encapsulates pods' packets.
+// Overlay is a link that encapsulates pods' packets, of the families of which it has addresses.
 type Overlay interface {
 	Object
-	// Carries says whether it does so for IPv4, or for IPv6.
-	Carries(is4 bool) bool
+	Encapsulates()
 }
 
 // VXLAN is an overlay device. Slot: its name. Mark: its ifalias. Cascade: deleting it deletes its addresses,
@@ -39,8 +38,8 @@ func (l VXLAN) String() string {
 		flag(l.Learning, "learning"), flag(l.GBP, "gbp"), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
-// Carries implements Overlay: a VTEP is of one family.
-func (l VXLAN) Carries(is4 bool) bool { return l.Local.Is4() == is4 }
+// Encapsulates implements Overlay.
+func (l VXLAN) Encapsulates() {}
 
 // SameDevice says whether o can be had from l by changing attributes in place.
 func (l VXLAN) SameDevice(o VXLAN) bool {

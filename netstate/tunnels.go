@@ -22,8 +22,8 @@ func (l Tun) String() string {
 	return words("link", l.Name, "tun mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
-// Carries implements Overlay: one device is for both families.
-func (l Tun) Carries(bool) bool { return true }
+// Encapsulates implements Overlay.
+func (l Tun) Encapsulates() {}
 
 // Tunnel is an IPv4-in-IPv4 device (ipip) without a remote end: a route's gateway, written onlink, is the outer
 // destination. There is no such thing for IPv6, whose routes refuse a gateway on one device that is reached through
@@ -44,8 +44,8 @@ func (l Tunnel) String() string {
 	return words("link", l.Name, "ipip local", l.Local.String(), "mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
-// Carries implements Overlay.
-func (l Tunnel) Carries(is4 bool) bool { return is4 }
+// Encapsulates implements Overlay.
+func (l Tunnel) Encapsulates() {}
 
 // SameDevice says whether o can be had from l by changing attributes in place.
 func (l Tunnel) SameDevice(o Tunnel) bool {

@@ -35,7 +35,7 @@ cluster-tools:
 	tools/kube/build kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl
 	tools/containerd/build
 	tools/coredns/build
-	go build -trimpath -o bin/cluster ./cluster/cmd
+	go build -trimpath -o bin/cluster ./cluster/cmd/cluster
 
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
 	.ci/test

@@ -22,7 +22,7 @@ func Manifest() (string, error) {
 	data, err := os.ReadFile(filepath.Join(root, "Documentation", "twill.yml"))
 	const off, on = `"EnableIPv6": false`, `"EnableIPv6": true`
 	if err == nil && !strings.Contains(string(data), off) {
-		err = fmt.Errorf("Documentation/twill.yml has no %s: the cluster is dual-stack", off)
+		err = fmt.Errorf("the manifest Documentation/twill.yml has no %s: the cluster is dual-stack", off)
 	}
 	return strings.Replace(string(data), off, on, 1), err
 }
@@ -112,7 +112,7 @@ func (s Spec) Pods(ctx context.Context, selector string) ([]Pod, error) {
 	return pods, nil
 }
 
-// Reply is what a pod heard of one target, see cluster/pod.
+// Reply is what a pod heard of one target, see cluster/cmd/pod.
 type Reply struct{ Target, Answer, Error string }
 
 // Probe lets a pod ask targets such as tcp://10.244.1.2:8080.

@@ -30,7 +30,7 @@ var (
 const (
 	// DNSAddress is where a cluster's DNS belongs.
 	DNSAddress = "10.96.0.10"
-	// PodImage is the image of cluster/pod: the sandbox, and what tests run.
+	// PodImage is the image of cluster/cmd/pod: the sandbox, and what tests run.
 	PodImage = "localhost/twill-pod:1"
 	// DNSImage is CoreDNS as tools/coredns builds it.
 	DNSImage = "localhost/twill-coredns:1"

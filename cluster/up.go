@@ -104,7 +104,7 @@ func (s Spec) images(ctx context.Context, progress func(string)) error {
 	}
 	progress("image " + PodImage)
 	program := s.path("pod")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cluster/pod")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cluster/cmd/pod")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the pod program: %w: %s", err, out)

@@ -26,7 +26,7 @@ func stockPlugins(t *testing.T) string {
 	dir := t.TempDir()
 	sh(t, "../..", "cd \"$(go list -m -f '{{.Dir}}' github.com/containernetworking/plugins)\" && GOWORK=off GOFLAGS=-buildvcs=false CGO_ENABLED=0 go build -o "+dir+
 		"/ ./plugins/main/bridge ./plugins/main/loopback ./plugins/ipam/host-local ./plugins/meta/portmap")
-	sh(t, "../..", "CGO_ENABLED=0 go build -o "+dir+"/flannel ./cluster/flannelcni")
+	sh(t, "../..", "CGO_ENABLED=0 go build -o "+dir+"/flannel ./cluster/cmd/flannelcni")
 	return dir
 }
 

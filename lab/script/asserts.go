@@ -1,10 +1,12 @@
 package script
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +55,7 @@ func (r *run) ends(c *call, six bool) (host.Host, netip.Addr, error) {
 	return from, to, err
 }
 
-func (r *run) only6() bool { return r.lab.Spec().Family == "6" }
+func (r *run) only6() bool { return r.lab != nil && r.lab.Spec().Family == lab.IPv6 }
 
 func (r *run) ping() verb {
 	var p host.Ping
@@ -199,26 +201,46 @@ func (r *run) pathMTU() verb {
 
 func (r *run) walk() verb {
 	var six bool
-	return verb{args: "[-6] POD POD", least: 2, summary: "follow one ping; prints every device that saw it, and the table entries that decided",
-		flags: func(fs *flag.FlagSet) { fs.BoolVar(&six, "6", false, "") },
+	var svg string
+	return verb{args: "[-6] [-svg FILE] POD POD", least: 2, summary: "follow one ping; prints every device that saw it, and the table entries that decided",
+		detail: []string{"-svg draws it into a file, which is the script's own unless its name begins with a slash."},
+		flags: func(fs *flag.FlagSet) {
+			fs.BoolVar(&six, "6", false, "")
+			fs.StringVar(&svg, "svg", "", "")
+		},
 		do: func(c *call) error {
-			from, err := r.pod(c.args[0])
-			if err != nil {
-				return err
+			path, err := r.follow(c, !six && !r.only6())
+			if err == nil && svg != "" {
+				err = draw(c.state.Path(svg), path)
 			}
-			to, err := r.pod(c.args[1])
-			if err != nil {
-				return err
-			}
-			path, err := walk.Walk(c.ctx, r.lab, from, to, !six && !r.only6())
 			if err != nil {
 				return err
 			}
 			if err := path.WriteText(&c.out); err != nil || path.Arrived {
 				return err
 			}
-			return fmt.Errorf("the ping from %s to %s did not arrive: %s", from.ID(), to.ID(), path.Reply)
+			return fmt.Errorf("the ping from %s to %s did not arrive: %s", path.From, path.To, path.Reply)
 		}}
+}
+
+func (r *run) follow(c *call, is4 bool) (walk.Path, error) {
+	from, err := r.pod(c.args[0])
+	if err != nil {
+		return walk.Path{}, err
+	}
+	to, err := r.pod(c.args[1])
+	if err != nil {
+		return walk.Path{}, err
+	}
+	return walk.Walk(c.ctx, r.lab, from, to, is4)
+}
+
+func draw(file string, path walk.Path) error {
+	var picture bytes.Buffer
+	if err := path.WriteSVG(&picture); err != nil {
+		return err
+	}
+	return os.WriteFile(file, picture.Bytes(), 0o644)
 }
 
 // nothingToDo is what twilld --dry-run says of a node that is as it should be.

@@ -20,6 +20,7 @@ type target struct {
 	checkpoint, subnetFile, bridge, iface string
 	cniDir, cniFile, binDir, reservations string
 	probe                                 bool
+	kubeconfig                            string
 	leases, netConf, node                 string // of plan
 }
 
@@ -33,17 +34,19 @@ func (t *target) register(c *cobra.Command) {
 	fs.StringVar(&t.cniDir, "cni-conf-dir", "", "the container runtime's directory of CNI configs; empty: /etc/cni/net.d if it has one of Twill's")
 	fs.StringVar(&t.cniFile, "cni-conf-file", "", "the name of Twill's CNI config there; empty: 10-twill.conflist")
 	fs.StringVar(&t.binDir, "cni-bin-dir", "", "the container runtime's directory of CNI plugins; empty: /opt/cni/bin")
+	fs.StringVar(&t.kubeconfig, "kubeconfig-file", "", "twilld's; empty: as for --checkpoint-file. The API is asked only where twilld has --kube-subnet-mgr")
 	fs.StringVar(&t.reservations, "reservations-dir", "", "the pods' reserved addresses; empty: as the CNI config says")
 }
 
 // settings completes what was found with what the flags say.
 func (t *target) settings(s facts.Settings) facts.Settings {
 	for at, value := range map[*string]string{&s.Checkpoint: t.checkpoint, &s.SubnetFile: t.subnetFile, &s.Bridge: t.bridge,
-		&s.CNIDir: t.cniDir, &s.CNIFile: t.cniFile, &s.BinDir: t.binDir, &s.IPAMDir: t.reservations} {
+		&s.CNIDir: t.cniDir, &s.CNIFile: t.cniFile, &s.BinDir: t.binDir, &s.IPAMDir: t.reservations, &s.Kube.Kubeconfig: t.kubeconfig} {
 		if value != "" {
 			*at = value
 		}
 	}
+	s.AskAPI = t.lab == "" && t.leases == ""
 	s.Probe, s.LeaseFile, s.NetConf, s.Node = t.probe, t.leases, t.netConf, t.node
 	if t.iface != "" {
 		s.Choice.Names = []string{t.iface}

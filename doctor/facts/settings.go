@@ -22,6 +22,8 @@ type Settings struct {
 	CNIDir, CNIFile, BinDir        string // CNIDir empty: not looked at
 	IPAMDir                        string // empty: as the conflist says
 	Probe                          bool   // send packets to peers
+	Kube                           Kube
+	AskAPI                         bool // ask the cluster's API whether it answers the agent
 	// LeaseFile and NetConf, if they are set, stand in for the checkpoint: a file of leases as twilld --lease-file has
 	// it, and the network's config. Node is then this node's name.
 	LeaseFile, NetConf, Node string
@@ -50,12 +52,14 @@ func FromFlags(args []string, environ map[string]string) Settings {
 		return "", false
 	}
 	for name, at := range map[string]*string{"checkpoint-file": &s.Checkpoint, "subnet-file": &s.SubnetFile, "bridge": &s.Bridge,
-		"cni-bin-dir": &s.BinDir, "reservations-dir": &s.IPAMDir} {
+		"cni-bin-dir": &s.BinDir, "kubeconfig-file": &s.Kube.Kubeconfig, "kube-api-url": &s.Kube.URL, "kube-annotation-prefix": &s.Kube.AnnotationPrefix,
+		"reservations-dir": &s.IPAMDir} {
 		if v, ok := get(name); ok && v != "" {
 			*at = v
 		}
 	}
-	for name, at := range map[string]*bool{"ip-masq": &s.Firewall.Masq, "iptables-forward-rules": &s.Firewall.Forward, "ip-blackhole-route": &s.Blackhole} {
+	for name, at := range map[string]*bool{"ip-masq": &s.Firewall.Masq, "iptables-forward-rules": &s.Firewall.Forward, "ip-blackhole-route": &s.Blackhole,
+		"kube-subnet-mgr": &s.Kube.Use} {
 		if v, ok := get(name); ok {
 			*at = isTrue(v)
 		}

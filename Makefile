@@ -45,7 +45,7 @@ test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, vx
 
 lint: $(LINT) ## Check the style
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
-	$(LINT) run ./...
+	$(LINT) run --allow-parallel-runners ./...
 
 $(LINT):
 	@echo "building golangci-lint $(LINTVER), once; this takes a few minutes"

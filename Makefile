@@ -40,8 +40,8 @@ cluster-tools:
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
 	.ci/test
 
-test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, vxlan, host-gw, tun
-	tools/vm/run ./netstate/kernel ./backend/ipip ./backend/udp
+test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, wireguard, vxlan, tun
+	tools/vm/run ./netstate/kernel ./backend/ipip ./backend/udp ./backend/wireguard
 
 lint: $(LINT) ## Check the style
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

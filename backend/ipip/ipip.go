@@ -36,7 +36,7 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 	warnings, err := backend.ParseOptions(options, &b.options)
 	for _, n := range networks {
 		if err == nil && !n.Addr().Is4() {
-			err = fmt.Errorf("net-conf Backend: ipip carries IPv4 only, and IPv6Network is %s: use vxlan, udp or host-gw", n)
+			err = fmt.Errorf("net-conf Backend: ipip carries IPv4 only, and IPv6Network is %s: use vxlan, wireguard, udp or host-gw", n)
 		}
 	}
 	return b, warnings, err

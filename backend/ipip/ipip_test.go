@@ -64,7 +64,7 @@ route 10.244.3.0/24 via 203.0.113.3 dev flannel.ipip onlink
 		t.Errorf("without an underlay:\n%s", state)
 	}
 	_, _, err = New(append(networks, netip.MustParsePrefix("fc00::/48")), nil)
-	if want := "net-conf Backend: ipip carries IPv4 only, and IPv6Network is fc00::/48: use vxlan, udp or host-gw"; err == nil || err.Error() != want {
+	if want := "net-conf Backend: ipip carries IPv4 only, and IPv6Network is fc00::/48: use vxlan, wireguard, udp or host-gw"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/twill-net/twill/backend/ipip"
 	"github.com/twill-net/twill/backend/udp"
 	"github.com/twill-net/twill/backend/vxlan"
+	"github.com/twill-net/twill/backend/wireguard"
 )
 
 // newFunc makes a backend for the cluster's networks from net-conf.json's Backend object, with warnings about
@@ -30,6 +31,7 @@ func backends() map[string]newFunc {
 		"ipip":      ipip.New,
 		"udp":       udp.New,
 		"vxlan":     vxlan.New,
+		"wireguard": wireguard.New,
 	}
 }
 

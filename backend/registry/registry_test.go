@@ -19,7 +19,7 @@ func TestNew(t *testing.T) {
 	}
 	for _, kind := range []string{"", "geneve"} {
 		_, _, err := New(kind, nil, nil)
-		if want := `net-conf Backend: unknown Type "` + kind + `", want one of alloc, extension, host-gw, ipip, udp, vxlan`; err == nil || err.Error() != want {
+		if want := `net-conf Backend: unknown Type "` + kind + `", want one of alloc, extension, host-gw, ipip, udp, vxlan, wireguard`; err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", kind, err, want)
 		}
 	}

@@ -1,0 +1,150 @@
+package wireguard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/subnet"
+)
+
+// data is flannel's backend-data annotation: {"PublicKey":"…","Port":51820}; a Port that is missing is this node's.
+type data struct {
+	PublicKey string
+	Port      int `json:",omitempty"`
+}
+
+// peer is a peer's part of one family with what its data say.
+type peer struct {
+	backend.Peer
+	key  wgtypes.Key
+	port int
+}
+
+// peers are those of the snapshot that can be used, and why the others cannot.
+func (b *Backend) peers(snap subnet.Snapshot) ([]peer, []subnet.Skip) {
+	all, skips := backend.Peers(b.networks, snap)
+	type slot struct {
+		is4 bool
+		key wgtypes.Key
+	}
+	holders := map[slot]string{}
+	for _, s := range snap.Local.Stacks {
+		if key, _, err := parseData(s.Data); err == nil {
+			holders[slot{s.Is4(), key}] = snap.Local.Node
+		}
+	}
+	var usable []peer
+	for _, p := range all {
+		key, port, err := parseData(p.Data)
+		holder := holders[slot{p.Is4(), key}]
+		switch {
+		case err != nil:
+			skips = append(skips, subnet.Skip{Node: p.Node, Reason: err.Error()})
+		case holder != "":
+			skips = append(skips, subnet.Skip{Node: p.Node, Reason: fmt.Sprintf("its public key %s is %s's already", key, holder)})
+		default:
+			if port == 0 {
+				port = b.port(p.Is4())
+			}
+			holders[slot{p.Is4(), key}] = p.Node
+			usable = append(usable, peer{p, key, port})
+		}
+	}
+	return usable, skips
+}
+
+// parseData reads a peer's backend-data.
+func parseData(raw json.RawMessage) (key wgtypes.Key, port int, err error) {
+	var d data
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return key, 0, fmt.Errorf("its backend-data %q is not an object with PublicKey", raw)
+	}
+	key, err = wgtypes.ParseKey(d.PublicKey)
+	if err != nil || key == (wgtypes.Key{}) {
+		return key, 0, fmt.Errorf("its backend-data has the PublicKey %q, want 32 bytes in base64", d.PublicKey)
+	}
+	if d.Port < 0 || d.Port > 65535 {
+		return key, 0, fmt.Errorf("its backend-data has the Port %d, want 1 to 65535", d.Port)
+	}
+	return key, d.Port, nil
+}
+
+// Publish is the public key and the port.
+func (b *Backend) Publish(_ backend.Node, is4 bool) (json.RawMessage, error) {
+	key := b.private()
+	if key == (wgtypes.Key{}) {
+		return nil, errors.New("the private key has not been read yet")
+	}
+	return json.Marshal(data{key.PublicKey().String(), b.port(is4)})
+}
+
+func (b *Backend) private() wgtypes.Key {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.key
+}
+
+// keyVariable is the environment variable with which flannel names the key's file; else it is wgkey beside subnet.env.
+const keyVariable = "WIREGUARD_KEY_FILE"
+
+// Prepare reads the private key, and makes one if there is none.
+func (b *Backend) Prepare(_ context.Context, site backend.Site) error {
+	path := os.Getenv(keyVariable)
+	if path == "" {
+		path = filepath.Join(site.Dir, "wgkey")
+	}
+	key, err := readKey(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err = makeKey(path)
+	}
+	if err != nil {
+		return err
+	}
+	site.Say("WireGuard runs in this process", nil, "publickey", key.PublicKey().String(), "file", path)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.key = key
+	return nil
+}
+
+// readKey never tells what it read.
+func readKey(path string) (wgtypes.Key, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return wgtypes.Key{}, err
+	}
+	key, err := wgtypes.ParseKey(strings.TrimSpace(string(text)))
+	if err != nil {
+		return key, fmt.Errorf("the private key in %s is none: want 32 bytes in base64, or no such file", path)
+	}
+	return key, nil
+}
+
+// makeKey writes a new key to a file that only root reads, whole or not at all.
+func makeKey(path string) (wgtypes.Key, error) {
+	key, err := wgtypes.GeneratePrivateKey()
+	if err != nil {
+		return key, err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".wgkey-*") // mode 0600
+	if err != nil {
+		return key, err
+	}
+	_, err = f.WriteString(key.String())
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return key, errors.Join(err, os.Remove(f.Name()))
+	}
+	return key, nil
+}

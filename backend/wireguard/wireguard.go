@@ -1,0 +1,123 @@
+// Package wireguard is the backend that encrypts pods' packets: flannel's device names, keys and annotations, so that
+// nodes of both understand each other. The reconciler makes TUN devices and routes into them; Run is the WireGuard
+// implementation of golang.zx2c4.com/wireguard on these.
+package wireguard
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// The devices' names, as flannel has them with Mode separate.
+const device4, device6 = "flannel-wg", "flannel-wg-v6"
+
+// overhead is what WireGuard adds to a packet, in bytes, with an outer IPv6 header; flannel takes it for IPv4 too.
+const overhead = 80
+
+// Options are net-conf.json's Backend keys of flannel's wireguard.
+type Options struct {
+	ListenPort                  int    // UDP, of the IPv4 device; 51820
+	ListenPortV6                int    // UDP, of the IPv6 device; 51821
+	PSK                         string // base64; shared by all nodes
+	PersistentKeepaliveInterval int    // seconds; 0: none
+	Mode                        string // "separate": a device for each address family
+	MTU                         int    // of the underlay, bytes; 0: the interface's
+}
+
+// Backend is wireguard. It is the same for the whole run of an agent: Prepare reads the private key.
+type Backend struct {
+	networks []netip.Prefix
+	options  Options
+
+	mu  sync.Mutex
+	key wgtypes.Key // private; zero before Prepare
+}
+
+// New makes the backend of net-conf.json's {"Type": "wireguard", …}.
+func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
+	b := &Backend{networks: networks, options: Options{ListenPort: 51820, ListenPortV6: 51821, Mode: "separate"}}
+	warnings, err := backend.ParseOptions(options, &b.options)
+	if err == nil {
+		err = b.options.validate(networks)
+	}
+	return b, warnings, err
+}
+
+func (o Options) validate(networks []netip.Prefix) error {
+	for name, port := range map[string]int{"ListenPort": o.ListenPort, "ListenPortV6": o.ListenPortV6} {
+		if port < 1 || port > 65535 {
+			return fmt.Errorf("net-conf Backend: %s %d: want 1 to 65535", name, port)
+		}
+	}
+	switch {
+	case o.ListenPort == o.ListenPortV6 && len(networks) > 1:
+		return fmt.Errorf("net-conf Backend: ListenPort and ListenPortV6 are both %d: want two ports", o.ListenPort)
+	case o.PersistentKeepaliveInterval < 0 || o.PersistentKeepaliveInterval > 65535:
+		return fmt.Errorf("net-conf Backend: PersistentKeepaliveInterval %d: want 0 to 65535 seconds", o.PersistentKeepaliveInterval)
+	case o.Mode != "separate":
+		return fmt.Errorf("net-conf Backend: Mode %q: want separate, which is a device for each address family", o.Mode)
+	case o.MTU != 0 && (o.MTU < 576+overhead || o.MTU > 65535):
+		return fmt.Errorf("net-conf Backend: MTU %d: want %d to 65535, or 0 for the interface's", o.MTU, 576+overhead)
+	}
+	if _, err := wgtypes.ParseKey(o.PSK); o.PSK != "" && err != nil {
+		return fmt.Errorf("net-conf Backend: PSK is not a key: want 32 bytes in base64, as wg genpsk makes it")
+	}
+	return nil
+}
+
+func deviceOf(is4 bool) string {
+	if is4 {
+		return device4
+	}
+	return device6
+}
+
+func (b *Backend) port(is4 bool) int {
+	if is4 {
+		return b.options.ListenPort
+	}
+	return b.options.ListenPortV6
+}
+
+func (b *Backend) mtu(u backend.Underlay) int {
+	if b.options.MTU != 0 {
+		return b.options.MTU - overhead
+	}
+	return u.MTU - overhead
+}
+
+// MTU is the smallest of the families' devices.
+func (b *Backend) MTU(node backend.Node) int {
+	inner := make([]backend.Underlay, 0, len(node.Underlays))
+	for _, u := range node.Underlays {
+		inner = append(inner, backend.Underlay{MTU: b.mtu(u)})
+	}
+	return backend.SmallestMTU(inner)
+}
+
+// Desired is this node's devices and a route into them for every peer.
+func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	state := netstate.State{}
+	for _, stack := range snap.Local.Stacks {
+		if u, ok := node.Underlay(stack.Is4()); ok {
+			dev := deviceOf(stack.Is4())
+			state.Add(netstate.Tun{Name: dev, MTU: b.mtu(u), Up: true, Marked: true},
+				backend.TunnelAddr(dev, stack.Subnet), backend.TunnelSysctl(dev, stack.Is4()))
+		}
+	}
+	peers, skips := b.peers(snap)
+	for _, p := range peers {
+		if _, ok := node.Underlay(p.Is4()); ok {
+			state.Add(backend.TunnelRoute(deviceOf(p.Is4()), p.Peer))
+		}
+	}
+	return state, skips
+}

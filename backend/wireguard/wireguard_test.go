@@ -1,0 +1,152 @@
+package wireguard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/subnet"
+)
+
+var networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fc00::/48")}
+
+// key is node n's public key in base64.
+func key(n int) string { return wgtypes.Key{byte(n), 1}.String() }
+
+// lease is node n's, with both families and data.
+func lease(n int, data string) subnet.Lease {
+	return subnet.Lease{Node: fmt.Sprintf("n%d", n), Backend: "wireguard", Stacks: []subnet.Stack{
+		{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", n)), Underlay: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)), Data: json.RawMessage(data)},
+		{Subnet: netip.MustParsePrefix(fmt.Sprintf("fc00:0:0:%d::/64", n)), Underlay: netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", n)), Data: json.RawMessage(data)}}}
+}
+
+func published(n int) string { return `{"PublicKey":"` + key(n) + `"}` }
+
+func newBackend(t *testing.T, options string) *Backend {
+	t.Helper()
+	b, _, err := New(networks, []byte(options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.(*Backend)
+}
+
+func TestDesired(t *testing.T) {
+	b := newBackend(t, `{"Type":"wireguard"}`)
+	node := backend.Node{Name: "n1", Underlays: []backend.Underlay{
+		{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1500}, {Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1"), MTU: 1500}}}
+	snap := subnet.Snapshot{Local: lease(1, published(1)), Peers: []subnet.Lease{lease(2, published(2)), lease(3, `{"PublicKey":"x"}`),
+		lease(4, published(2)), lease(5, published(1)), lease(6, `null`), lease(7, `{"PublicKey":"`+key(7)+`","Port":99999}`), lease(8, `[]`)}}
+	state, skips := b.Desired(node, snap)
+	const golden = `link flannel-wg tun mtu 1420 up
+link flannel-wg-v6 tun mtu 1420 up
+sysctl net/ipv4/conf/flannel-wg/rp_filter = 2
+sysctl net/ipv6/conf/flannel-wg-v6/accept_ra = 0
+addr 10.244.1.0/32 dev flannel-wg
+addr fc00:0:0:1::/128 dev flannel-wg-v6
+route 10.244.2.0/24 dev flannel-wg
+route fc00:0:0:2::/64 dev flannel-wg-v6
+`
+	if got := state.String(); got != golden {
+		t.Errorf("got\n%swant\n%s", got, golden)
+	}
+	reasons := map[string]string{}
+	for _, s := range skips {
+		reasons[s.Node] = s.Reason
+	}
+	for node, want := range map[string]string{"n3": `has the PublicKey "x"`, "n4": "is n2's already", "n5": "is n1's already", "n6": `has the PublicKey ""`,
+		"n7": "has the Port 99999", "n8": "is not an object"} {
+		if !strings.Contains(reasons[node], want) {
+			t.Errorf("%s: %q, want %q", node, reasons[node], want)
+		}
+	}
+	if len(reasons) != 6 || b.MTU(node) != 1420 {
+		t.Errorf("skips %v, MTU %d", reasons, b.MTU(node))
+	}
+}
+
+// TestPorts: a peer's own port is used; flannel's nodes do not say one.
+func TestPorts(t *testing.T) {
+	b := newBackend(t, `{"ListenPort":7000,"ListenPortV6":7001}`)
+	peers, skips := b.peers(subnet.Snapshot{Local: lease(1, published(1)), Peers: []subnet.Lease{lease(2, published(2)), lease(3, `{"PublicKey":"`+key(3)+`","Port":9}`)}})
+	if len(peers) != 4 || len(skips) != 0 || peers[0].port != 7000 || peers[1].port != 7001 || peers[2].port != 9 {
+		t.Errorf("%v %v", peers, skips)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for options, want := range map[string]string{
+		`{"ListenPort":0}`:                   "ListenPort 0: want 1 to 65535",
+		`{"ListenPortV6":70000}`:             "ListenPortV6 70000: want 1 to 65535",
+		`{"ListenPort":9,"ListenPortV6":9}`:  "are both 9: want two ports",
+		`{"PersistentKeepaliveInterval":-1}`: "PersistentKeepaliveInterval -1: want 0 to 65535 seconds",
+		`{"Mode":"auto"}`:                    `Mode "auto": want separate`,
+		`{"MTU":100}`:                        "MTU 100: want 656 to 65535",
+		`{"PSK":"c2VjcmV0"}`:                 "PSK is not a key",
+		`{"PSK":"` + key(1) + `","Mode":"separate","MTU":1400}`: "",
+	} {
+		_, warnings, err := New(networks, []byte(options))
+		if got := fmt.Sprint(err); len(warnings) > 0 || want == "" && err != nil || !strings.Contains(got, want) && want != "" || strings.Contains(got, "c2VjcmV0") {
+			t.Errorf("%s: %v %s", options, warnings, got)
+		}
+	}
+}
+
+// TestKey: it is made once, for root's eyes, and never told.
+func TestKey(t *testing.T) {
+	dir, said := t.TempDir(), ""
+	site := backend.Site{Dir: dir, Say: func(text string, err error, args ...any) { said += fmt.Sprint(text, err, args) }}
+	b := newBackend(t, `{}`)
+	if data, err := b.Publish(backend.Node{}, true); err == nil {
+		t.Errorf("publishes %s before there is a key", data)
+	}
+	var first string
+	for range 2 {
+		b := newBackend(t, `{}`)
+		if err := b.Prepare(context.Background(), site); err != nil {
+			t.Fatal(err)
+		}
+		data, err := b.Publish(backend.Node{}, false)
+		if err != nil || !strings.HasSuffix(string(data), `,"Port":51821}`) || first != "" && string(data) != first {
+			t.Errorf("publishes %s, %v, before it was %s", data, err, first)
+		}
+		first = string(data)
+	}
+	path := filepath.Join(dir, "wgkey")
+	text, err := os.ReadFile(path)
+	info, _ := os.Stat(path)
+	if err != nil || info.Mode() != 0o600 || strings.Contains(said, string(text)) || len(text) != 44 {
+		t.Errorf("the key's file: %v, %v; said %s", err, info.Mode(), said)
+	}
+	if err := os.WriteFile(path, []byte("c2VjcmV0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Prepare(context.Background(), site); err == nil || strings.Contains(err.Error(), "c2VjcmV0") || !strings.Contains(err.Error(), path) {
+		t.Errorf("a damaged key: %v", err)
+	}
+	t.Setenv(keyVariable, filepath.Join(dir, "other"))
+	if err := b.Prepare(context.Background(), site); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "other")); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzData(f *testing.F) {
+	f.Add([]byte(published(1)))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		k, port, err := parseData(raw)
+		if err == nil && (k == (wgtypes.Key{}) || port < 0 || port > 65535) {
+			t.Errorf("%q: %v %d", raw, k, port)
+		}
+	})
+}

@@ -27,7 +27,7 @@ const mostProbed = 100
 // probe sends packets: to each peer's bridge by the path of pods, small and of the full size. To those that do not
 // answer it sends by the underlay too, and watches what leaves and what comes back.
 func (g *gathering) probe() {
-	for _, u := range g.Facts.Underlay.Underlays {
+	for _, u := range g.Underlay.Underlays {
 		is4 := u.Local.Is4()
 		var all []doctor.Probe
 		for _, w := range g.Ways {

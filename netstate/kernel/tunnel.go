@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/vishvananda/netlink"
@@ -85,8 +86,12 @@ func (a *applier) putTunnel(want netstate.Tunnel) error {
 			return err
 		}
 	}
-	return a.createLink(&netlink.Iptun{LinkAttrs: linkAttrs(want.Name, attrs{mtu: want.MTU, up: want.Up}),
+	err := a.createLink(&netlink.Iptun{LinkAttrs: linkAttrs(want.Name, attrs{mtu: want.MTU, up: want.Up}),
 		Local: want.Local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("this kernel has no IP-in-IP devices, load the module ipip or use another backend: %w", err)
+	}
+	return err
 }
 
 // names are the links' names by index.

@@ -6,17 +6,20 @@ package script
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
 	"rsc.io/script"
 
@@ -28,6 +31,7 @@ import (
 type Runner struct {
 	Programs lab.Programs // zero: lab.FindPrograms
 	Dir      string       // of the labs' state; empty: lab.DefaultDir
+	Prefix   string       // of the labs' names; empty: "s"
 	Keep     bool         // leave the lab of a script that failed
 	Brief    bool         // show a section's commands only if one of them failed
 }
@@ -44,9 +48,9 @@ type run struct {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// LabName is the name of the lab of a script file.
-func LabName(file string) string {
-	name := "s" + notInNames.ReplaceAllString(strings.ToLower(strings.TrimSuffix(filepath.Base(file), ".txtar")), "")
+// labName is the name of the lab of a script file.
+func (o Runner) labName(file string) string {
+	name := cmp.Or(o.Prefix, "s") + notInNames.ReplaceAllString(strings.ToLower(strings.TrimSuffix(filepath.Base(file), ".txtar")), "")
 	return name[:min(len(name), 20)]
 }
 
@@ -63,12 +67,30 @@ func (o Runner) Run(ctx context.Context, file string, data []byte, log io.Writer
 			return err
 		}
 	}
-	r := &run{Runner: o, name: LabName(file), work: work, streams: map[string]*stream{}}
+	r := &run{Runner: o, name: o.labName(file), work: work, streams: map[string]*stream{}}
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if _, err := lab.Down(r.Dir, r.name); err != nil { // of a run that crashed
 		return err
 	}
 	defer func() { err = errors.Join(err, r.end(err, log)) }()
 	return r.execute(ctx, file, data, log)
+}
+
+// lock keeps two runs of one script from removing each other's lab. A socket's abstract name is free again when
+// its process has ended, however it ended.
+func (r *run) lock() (unlock func(), err error) {
+	l, err := net.Listen("unix", "@twill-lab-run-"+r.name)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("the lab %s is that of a script that another program runs: wait for its end", r.name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the lab %s: %w", r.name, err)
+	}
+	return func() { l.Close() }, nil
 }
 
 func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writer) error {

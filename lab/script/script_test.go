@@ -2,9 +2,14 @@ package script_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
@@ -69,7 +74,7 @@ func TestVocabulary(t *testing.T) {
 
 func runner() script.Runner {
 	spec := labtest.Spec(lab.Spec{})
-	return script.Runner{Programs: spec.Programs, Dir: spec.Dir, Brief: true}
+	return script.Runner{Programs: spec.Programs, Dir: spec.Dir, Prefix: "t", Brief: true}
 }
 
 // TestScriptsFail proves that each assert can fail, and says why in a sentence.
@@ -95,6 +100,32 @@ func TestScriptsFail(t *testing.T) {
 	}
 }
 
+// TestOneRunAtATime: a second run of a script would remove the first one's lab.
+func TestOneRunAtATime(t *testing.T) {
+	began := filepath.Join(t.TempDir(), "began")
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		ended <- runner().Run(ctx, "twice", []byte("exec touch "+began+"\nsleep 1m\n"), io.Discard)
+	}()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(began); err == nil {
+			break
+		}
+	}
+	err := runner().Run(t.Context(), "twice", []byte("echo two\n"), io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "another program runs") {
+		t.Errorf("the second run: %v", err)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first run, which was stopped: %v", err)
+	}
+	if err := runner().Run(t.Context(), "twice", []byte("echo three\n"), io.Discard); err != nil {
+		t.Errorf("the third run: %v", err)
+	}
+}
+
 // TestAssertsFail proves on a lab that what a script says must hold.
 func TestAssertsFail(t *testing.T) {
 	up := "up\nreach\n"
@@ -106,9 +137,11 @@ func TestAssertsFail(t *testing.T) {
 		up + "agent kill node1\ndoctor node1":                                  "the doctor finds agent-down on node1: want nothing",
 		up + "agent kill node1\nfault fdb-deleted\nwalk node1/pod1 node2/pod1": "did not arrive: no reply",
 		up + "tcp node1/pod1 node9":                                            `"node9": want an address, a node, NODE/POD or outside`,
-		up + "fault nothing":                                                   `there is no fault "nothing": want one of route-deleted`,
-		up + "! ping node1/pod1 node2/pod1":                                    "unexpected success",
-		up + "partition node1 node2\nreach":                                    "no reply",
+		up + "within 100ms ! ping node1/pod1 node2/pod1":                       "it is still so after 100ms",
+		up + "up":                           "the lab is up already",
+		up + "fault nothing":                `there is no fault "nothing": want one of route-deleted`,
+		up + "! ping node1/pod1 node2/pod1": "unexpected success",
+		up + "partition node1 node2\nreach": "no reply",
 		up + "stream a node1/pod1 node2/pod1\nmark a 1\npartition node1 node2\nsleep 200ms\nmark a 2\nlost a 1 2 3": "want 3 at most",
 	} {
 		t.Run(strings.ReplaceAll(strings.TrimPrefix(name, up), "\n", ";"), func(t *testing.T) {

@@ -1,0 +1,72 @@
+package kernel
+
+import (
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netns"
+)
+
+// TestLookup asks a namespace of its own where packets go: along a route, into a blackhole, and past a policy rule.
+func TestLookup(t *testing.T) {
+	inNamespace(t, "ip link set lo up", "ip link add b0 type bridge", "ip link set b0 up", "ip addr add 192.0.2.1/24 dev b0",
+		"ip route add 10.9.0.0/16 via 192.0.2.9", "ip route add blackhole 10.8.0.0/16", "ip rule add to 10.7.0.0/16 lookup 77 priority 50",
+		"ip route add unreachable default table 77", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev b0 nud permanent")
+	k, err := New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	h, err := k.Lookup(netip.MustParseAddr("10.9.1.1"), netip.Addr{}, "")
+	if err != nil || h.Dev != "b0" || h.Via.String() != "192.0.2.9" || h.Src.String() != "192.0.2.1" {
+		t.Errorf("a route: %+v, %v", h, err)
+	}
+	for dst, want := range map[string]string{"10.8.0.1": "blackhole", "10.7.0.1": "unreachable", "10.6.0.1": "no route"} {
+		if h, err := k.Lookup(netip.MustParseAddr(dst), netip.Addr{}, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v, want %s", dst, h, err, want)
+		}
+	}
+	if rules, err := k.Rules(); err != nil || len(rules) != 1 || rules[0].Priority != 50 || !strings.Contains(rules[0].Text, "10.7.0.0/16") {
+		t.Errorf("rules %+v, %v", rules, err)
+	}
+	all, err := k.Neighbours()
+	if err != nil || !slices.Contains(all, Neighbour{"b0", netip.MustParseAddr("192.0.2.9"), "0e:00:00:00:00:09", "permanent"}) {
+		t.Errorf("neighbours %+v, %v", all, err)
+	}
+	ports, err := k.Ports()
+	if i := slices.IndexFunc(ports, func(p Port) bool { return p.Name == "b0" }); err != nil || i < 0 || !ports[i].Up || ports[i].Veth {
+		t.Errorf("ports %+v, %v", ports, err)
+	}
+}
+
+// inNamespace moves this test's thread into a new network namespace and runs the command lines there.
+func inNamespace(t *testing.T, lines ...string) {
+	t.Helper()
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Set(home); err != nil {
+			t.Error(err)
+		}
+		made.Close()
+		home.Close()
+	})
+	for _, line := range lines {
+		words := strings.Fields(line)
+		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", line, err, out)
+		}
+	}
+}

@@ -134,7 +134,7 @@ func TestAssertsFail(t *testing.T) {
 		up + "path-mtu node1/pod1 node2/pod1 1451":                             "packet is larger than the MTU",
 		up + "agent kill node1\non node1 ip route del $node2_subnet\nplan all": "node1 is not as it should be:\n+ route",
 		up + "doctor node1 fdb-missing":                                        "the doctor finds nothing on node1: want fdb-missing",
-		up + "agent kill node1\ndoctor node1":                                  "the doctor finds agent-down on node1: want nothing",
+		up + "agent kill node1\ndoctor node1":                                  "agent-down on node1: want nothing",
 		up + "agent kill node1\nfault fdb-deleted\nwalk node1/pod1 node2/pod1": "did not arrive: no reply",
 		up + "tcp node1/pod1 node9":                                            `"node9": want an address, a node, NODE/POD or outside`,
 		up + "within 100ms ! ping node1/pod1 node2/pod1":                       "it is still so after 100ms",

@@ -138,9 +138,10 @@ func (m *machine) show(peers ...subnet.Lease) {
 	m.views <- backend.View{Snapshot: subnet.Snapshot{Local: m.lease(), Peers: peers}, Synced: true}
 }
 
-// pings says whether an address answers within some seconds: links take a moment to come up.
+// pings says whether an address answers within some seconds: WireGuard tries a handshake that got lost again
+// after five.
 func (m *machine) pings(to string) bool {
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
 		if _, err := m.try("ping -c 1 -W 1 " + to); err == nil {
 			return true
 		}

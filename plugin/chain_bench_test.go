@@ -41,12 +41,10 @@ func stock(b *testing.B, subnets ...string) wirer {
 		buildUpstream(b, p)
 	}
 	var ranges [][]map[string]string
-	var routes []map[string]string
 	for _, s := range subnets {
 		ranges = append(ranges, []map[string]string{{"subnet": s}})
-		routes = append(routes, map[string]string{"dst": netip.MustParsePrefix(s).Masked().String()})
 	}
-	routes = []map[string]string{{"dst": "10.240.0.0/12"}}
+	routes := []map[string]string{{"dst": "10.240.0.0/12"}}
 	ipam := map[string]any{"type": "host-local", "ranges": ranges, "routes": routes, "dataDir": filepath.Join(n.dir, "networks")}
 	return wirer{n, "stock chain", []map[string]any{
 		{"type": "bridge", "bridge": "cni0", "mtu": 1450, "hairpinMode": true, "isGateway": true, "isDefaultGateway": true, "ipMasq": false, "ipam": ipam},
@@ -150,7 +148,7 @@ func serial(b *testing.B, others int) []row {
 	pair := []wirer{stock(b, "10.244.0.0/16"), ours(b, envBench)}
 	times := make([][3]samples, 2)
 	pod := newNamespace(b)
-	for i, w := range pair {
+	for _, w := range pair {
 		result, err := w.add("first", pod)
 		if err != nil {
 			b.Fatal(err)
@@ -159,7 +157,6 @@ func serial(b *testing.B, others int) []row {
 		if err := w.del("first", pod, result); err != nil {
 			b.Fatal(err)
 		}
-		_ = i
 	}
 	for range 60 {
 		for i, w := range pair {

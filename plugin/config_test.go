@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -26,6 +27,32 @@ func TestParseConfig(t *testing.T) {
 	if c.hairpin || c.defaultGateway || c.mtu != 1300 || c.bridge != "br7" || c.subnetFile != "/s" || c.flannelDir != "/d" ||
 		c.storeDir() != "/var/lib/cni/networks/cbr0" || len(c.routes) != 2 || c.routes[0].via.IsValid() || !c.routes[1].via.IsValid() {
 		t.Errorf("config %+v", c)
+	}
+}
+
+// TestOlderForms reads one range in host-local's older form, and the resolver from a file.
+func TestOlderForms(t *testing.T) {
+	resolver := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolver, []byte("# a comment\nnameserver 192.0.2.3\nsearch a b\ndomain c\noptions ndots:5\nnonsense\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := parseConfig([]byte(`{"ipam":{"subnet":"10.1.2.0/24","rangeStart":"10.1.2.9","gateway":"10.1.2.3",
+		"ranges":[[{"subnet":"fd00::/64"}]],"resolvConf":"` + resolver + `"}}`))
+	if err != nil || len(c.warnings) > 0 {
+		t.Fatal(err, c.warnings)
+	}
+	if got := setsText(c.ranges); got != "10.1.2.0/24 (10.1.2.9 to 10.1.2.254), fd00::/64 (fd00::1 to fd00::ffff:ffff:ffff:ffff)" {
+		t.Errorf("ranges %s", got)
+	}
+	if c.ranges[0][0].gateway != netip.MustParseAddr("10.1.2.3") {
+		t.Errorf("gateway %s", c.ranges[0][0].gateway)
+	}
+	want := types.DNS{Nameservers: []string{"192.0.2.3"}, Domain: "c", Search: []string{"a", "b"}, Options: []string{"ndots:5"}}
+	if !reflect.DeepEqual(c.dns, want) {
+		t.Errorf("dns %+v, want %+v", c.dns, want)
+	}
+	if _, err := parseConfig([]byte(`{"ipam":{"resolvConf":"/nonexistent"}}`)); err == nil || !strings.Contains(err.Error(), "want a file that can be read") {
+		t.Errorf("a resolver file that is not there: %v", err)
 	}
 }
 
@@ -114,6 +141,8 @@ func FuzzParseConfig(f *testing.F) {
 		`{}`, `null`, `[]`, `{"name":"cbr0","type":"flannel","delegate":{"hairpinMode":true}}`,
 		`{"mtu":1450,"bridge":"cni0","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64","rangeEnd":"fd00::9"}]]}}`,
 		`{"ipam":{"routes":[{"dst":"0.0.0.0/0"},{"dst":"::ffff:1.2.3.4/128"}]},"prevResult":{"cniVersion":"1.0.0"}}`,
+		`{"runtimeConfig":{"portMappings":[{"HostPort":80,"ContainerPort":8080}],"bandwidth":{"ingressRate":1,"ingressBurst":1},"ips":["10.0.0.1/8"],"mac":"02:00:00:00:00:01"}}`,
+		`{"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/8"}]],"dns":{"servers":["x"]}},"args":{"cni":{"ips":["::1"]}},"ipam":{"subnet":"10.0.0.0/8","rangeEnd":"10.0.0.9"},"portmap":{}}`,
 		`{"ipam":{"ranges":[[{"subnet":"0.0.0.0/0"},{"subnet":"::/0"}]]}}`,
 	} {
 		f.Add([]byte(seed))

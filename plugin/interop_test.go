@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -245,6 +246,33 @@ func TestIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustHoldOnly(t, dir, "10.244.1.4", "fd00::3", "last_reserved_ip.0", "last_reserved_ip.1", "lock")
+}
+
+// TestNearlyFull takes the last free addresses of a range in which a long run is taken, and then an empty file's.
+func TestNearlyFull(t *testing.T) {
+	dir, sets := t.TempDir(), []rangeSet{{mustRange(t, "10.244.0.0/21")}}
+	for i := 2; i < 2047; i++ {
+		a := netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})
+		content := []byte("other\r\neth0")
+		if i == 300 {
+			content = nil
+		}
+		if i == 1000 {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, a.String()), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, w := range []string{"10.244.3.232/21", "10.244.1.44/21"} {
+		got, err := request{sets: sets}.allocate(context.Background(), dir, owner{fmt.Sprint("a", i), "eth0"})
+		if err != nil || got[0].prefix != prefix(w) {
+			t.Errorf("got %v, %v; want %s", got, err, w)
+		}
+	}
+	if got, err := (request{sets: sets}).allocate(context.Background(), dir, owner{"b", "eth0"}); err == nil || !strings.Contains(err.Error(), "all 2045 addresses") {
+		t.Errorf("got %v, %v; want that all 2045 addresses are reserved", got, err)
+	}
 }
 
 // TestHostLocalCleansTheIndex holds that a DEL by host-local, after a node went back to flannel, leaves nothing.

@@ -86,21 +86,65 @@ func (s *store) take(ctx context.Context, i int, candidates iter.Seq2[addrRange,
 	if err != nil {
 		return grant{}, storeFailure(s.dir, err)
 	}
+	g, err := s.first(ctx, candidates, draft)
+	if err != nil {
+		return grant{}, withRollback(storeFailure(s.dir, err), absent(os.Remove(draft)))
+	}
+	if !g.prefix.IsValid() {
+		return grant{}, absent(os.Remove(draft))
+	}
+	// Without it the round only begins again at the start: never a reason to refuse a pod.
+	_ = s.setLast(i, g.prefix.Addr())
+	return g, nil
+}
+
+// manyTaken is how many addresses are tried one by one before the directory is read: one listing costs as much as
+// some thousand tries.
+const manyTaken = 200
+
+// first links the draft to the first candidate that is free. Where many in a row are not, it passes over those that
+// the directory lists; only when all are listed it tries each, for an empty file is free.
+func (s *store) first(ctx context.Context, candidates iter.Seq2[addrRange, netip.Addr], draft string) (grant, error) {
+	var listed map[netip.Addr]bool
+	tried := 0
 	for r, a := range candidates {
-		free, err := s.reserve(draft, a)
-		if err != nil {
-			return grant{}, withRollback(storeFailure(s.dir, err), absent(os.Remove(draft)))
+		if listed[a] {
+			continue
 		}
-		if free {
-			// Without it the round only begins again at the start: never a reason to refuse a pod.
-			_ = s.setLast(i, a)
-			return grant{r.prefix(a), r.gateway}, nil
+		free, err := s.reserve(draft, a)
+		if err != nil || free {
+			return grant{r.prefix(a), r.gateway}, err
 		}
 		if ctx.Err() != nil {
-			break
+			return grant{}, nil
+		}
+		if tried++; tried == manyTaken {
+			if listed, err = s.listed(); err != nil {
+				return grant{}, err
+			}
 		}
 	}
-	return grant{}, absent(os.Remove(draft))
+	for r, a := range candidates {
+		if !listed[a] || ctx.Err() != nil {
+			continue
+		}
+		free, err := s.reserve(draft, a)
+		if err != nil || free {
+			return grant{r.prefix(a), r.gateway}, err
+		}
+	}
+	return grant{}, nil
+}
+
+// listed is the addresses that have a file.
+func (s *store) listed() (map[netip.Addr]bool, error) {
+	all := map[netip.Addr]bool{}
+	err := entries(s.dir, func(_ uint64, name string) {
+		if a, err := netip.ParseAddr(name); err == nil {
+			all[a] = true
+		}
+	})
+	return all, err
 }
 
 func storeFailure(dir string, err error) error {

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netlink/nl"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -21,7 +21,7 @@ type adding struct {
 	*network
 	owner  owner
 	pod    *pod
-	host   *netlink.Handle
+	host   *rtnl
 	bridge *netlink.Bridge
 	grants []grant
 	routes []route
@@ -37,7 +37,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	defer a.pod.close()
-	defer a.host.Close()
+	defer a.host.close()
 	// Only ADD warns: runtimes copy a successful plugin's standard error into their own log, and one line a pod
 	// is enough to be found there.
 	for _, w := range a.warnings {
@@ -71,16 +71,16 @@ func begin(args *skel.CmdArgs) (*adding, error) {
 		p.close()
 		return nil, err
 	}
-	if a.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+	if a.host, err = dialRTNL(); err != nil {
 		p.close()
-		return nil, fmt.Errorf("open a netlink socket: %w", err)
+		return nil, err
 	}
 	return a, nil
 }
 
 // vacant says that the pod does not have the interface yet; the specification wants an error if it does.
 func (a *adding) vacant() error {
-	link, err := a.pod.link(a.owner.dev)
+	link, err := a.pod.nl.link(a.owner.dev)
 	if err != nil {
 		return fmt.Errorf("look for %s in the pod: %w", a.owner.dev, err)
 	}
@@ -96,7 +96,7 @@ func (a *adding) steps() []step {
 		{do: a.reserve, undo: func() error { return free(a.storeDir(), a.owner, a.grants) }},
 		{do: a.findBridge}, // never undone: other pods may be on it already
 		{do: a.plug, undo: func() error { return deleteVeth(a.veth.host) }},
-		{do: a.setPort},
+		{do: a.lockPort},
 		{do: func(context.Context) error { return a.pod.configure(a.owner.dev, a.grants, a.routes) }},
 		{do: a.makeResult},
 		{do: a.addAddons, undo: a.undoAddons},
@@ -119,11 +119,30 @@ func (a *adding) findBridge(ctx context.Context) (err error) {
 	return err
 }
 
-func (a *adding) plug(context.Context) error { return a.veth.create(a.bridge.Index, int(a.pod.ns)) }
-
-func (a *adding) setPort(context.Context) error {
-	return port{a.veth.host, a.hairpin, a.isolated, a.checkMAC}.set(a.veth.podMAC)
+// plug makes the pair and sets up its port of the bridge, in one write.
+func (a *adding) plug(context.Context) error {
+	requests := []*nl.NetlinkRequest{a.veth.request(a.bridge.Index, int(a.pod.ns))}
+	if p := a.port(); p.special() {
+		requests = append(requests, p.request())
+	}
+	failed, err := a.host.do(requests...)
+	switch {
+	case err == nil:
+		return nil
+	case failed == 0:
+		return fmt.Errorf("make veth pair %s and %s of mtu %d: %w", a.veth.host, a.veth.pod, a.veth.mtu, err)
+	}
+	return withRollback(fmt.Errorf("set up the bridge's port %s: %w", a.veth.host, err), deleteVeth(a.veth.host))
 }
+
+func (a *adding) lockPort(context.Context) error {
+	if !a.checkMAC {
+		return nil
+	}
+	return a.port().lock(a.host, a.veth.podMAC)
+}
+
+func (a *adding) port() port { return port{a.veth.host, a.hairpin, a.isolated, a.checkMAC} }
 
 func (a *adding) undoAddons() error {
 	if len(a.addons()) == 0 {

@@ -16,8 +16,8 @@ import (
 
 // ensureBridge is the bridge's index and hardware address. The bridge is the agent's: it is made here only when
 // it is missing, and what is wrong with an existing one is never a reason to refuse a pod.
-func ensureBridge(ctx context.Context, nl *netlink.Handle, n *network) (*netlink.Bridge, error) {
-	if b, err := findBridge(nl, n.bridge); b != nil || err != nil {
+func ensureBridge(ctx context.Context, host *rtnl, n *network) (*netlink.Bridge, error) {
+	if b, err := findBridge(host, n.bridge); b != nil || err != nil {
 		return b, err
 	}
 	// One makes it and the others wait, so that nobody wires a pod to half a bridge.
@@ -26,18 +26,18 @@ func ensureBridge(ctx context.Context, nl *netlink.Handle, n *network) (*netlink
 		return nil, err
 	}
 	defer s.close()
-	if b, err := findBridge(nl, n.bridge); b != nil || err != nil {
+	if b, err := findBridge(host, n.bridge); b != nil || err != nil {
 		return b, err
 	}
-	b, err := makeBridge(nl, n)
+	b, err := makeBridge(host, n)
 	if errors.Is(err, unix.EEXIST) { // the agent was faster
-		return findBridge(nl, n.bridge)
+		return findBridge(host, n.bridge)
 	}
 	return b, err
 }
 
-func findBridge(nl *netlink.Handle, name string) (*netlink.Bridge, error) {
-	link, err := findLink(nl, name)
+func findBridge(host *rtnl, name string) (*netlink.Bridge, error) {
+	link, err := host.link(name)
 	if err != nil {
 		return nil, fmt.Errorf("look for %s: %w", name, err)
 	}
@@ -54,24 +54,24 @@ func findBridge(nl *netlink.Handle, name string) (*netlink.Bridge, error) {
 
 // makeBridge makes the bridge as the agent does, whole or not at all. Its hardware address is said at creation:
 // otherwise udev alters it later, and the bridge itself does with every port that comes or goes.
-func makeBridge(nl *netlink.Handle, n *network) (*netlink.Bridge, error) {
+func makeBridge(host *rtnl, n *network) (*netlink.Bridge, error) {
 	b := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: n.bridge, MTU: n.mtu, TxQLen: -1}}
 	gateways := n.gateways()
 	if len(gateways) > 0 {
 		mac := netstate.BridgeMAC(gateways[0].Addr())
 		b.HardwareAddr = net.HardwareAddr(mac[:])
 	}
-	if err := nl.LinkAdd(b); err != nil {
+	if err := netlink.LinkAdd(b); err != nil {
 		return nil, fmt.Errorf("make bridge %s: %w", n.bridge, err)
 	}
-	if err := setUpBridge(nl, b, n); err != nil {
-		return nil, errors.Join(fmt.Errorf("set up bridge %s: %w", n.bridge, err), nl.LinkDel(b))
+	if err := setUpBridge(host, b, n); err != nil {
+		return nil, errors.Join(fmt.Errorf("set up bridge %s: %w", n.bridge, err), netlink.LinkDel(b))
 	}
 	return b, nil
 }
 
-func setUpBridge(nl *netlink.Handle, b *netlink.Bridge, n *network) error {
-	if err := nl.LinkSetAlias(b, netstate.Mark); err != nil {
+func setUpBridge(host *rtnl, b *netlink.Bridge, n *network) error {
+	if err := netlink.LinkSetAlias(b, netstate.Mark); err != nil {
 		return err
 	}
 	sysctls := []netstate.Sysctl{{Name: "net/ipv6/conf/" + n.bridge + "/accept_ra", Value: "0"}}
@@ -82,11 +82,11 @@ func setUpBridge(nl *netlink.Handle, b *netlink.Bridge, n *network) error {
 		return err
 	}
 	for _, g := range n.gateways() {
-		if err := addAddr(nl, b.Index, g); err != nil {
-			return err
+		if _, err := host.do(addrRequest(b.Index, g)); err != nil {
+			return fmt.Errorf("add address %s: %w", g, err)
 		}
 	}
-	return nl.LinkSetUp(b)
+	return netlink.LinkSetUp(b)
 }
 
 func forwarding(is4 bool, bridge string) []netstate.Sysctl {

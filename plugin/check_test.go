@@ -90,10 +90,10 @@ func TestCheckTolerates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := addAddr(h, eth0.Attrs().Index, prefix("192.0.2.1/24")); err != nil {
+	if err := h.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(prefix("192.0.2.1/24"))}); err != nil {
 		t.Fatal(err)
 	}
-	if err := addRoute(h, eth0.Attrs().Index, route{prefix("198.51.100.0/24"), prefix("192.0.2.2/32").Addr()}); err != nil {
+	if err := h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: ipNet(prefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}); err != nil {
 		t.Fatal(err)
 	}
 	n.must("CHECK", "a", pod, n.withPrev(result))

@@ -52,11 +52,11 @@ func deleteInPod(netns, dev string) error {
 		return err
 	}
 	defer p.close()
-	link, err := p.link(dev)
+	link, err := p.nl.link(dev)
 	if link == nil || err != nil {
 		return err
 	}
-	if err := p.nl.LinkDel(link); err != nil && !gone(err) {
+	if _, err := p.nl.do(deleteRequest(dev)); err != nil && !gone(err) {
 		return fmt.Errorf("delete %s in the pod: %w", dev, err)
 	}
 	return nil

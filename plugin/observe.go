@@ -62,11 +62,11 @@ func state(on bool, yes, no string) string {
 
 // observe is as much of the kernel's and the store's state as want is about.
 func observe(p *pod, o owner, want netstate.State) (netstate.State, error) {
-	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	host, err := dialRTNL()
 	if err != nil {
 		return nil, err
 	}
-	defer host.Close()
+	defer host.close()
 	all, err := p.observe(o.dev)
 	if err != nil {
 		return nil, err
@@ -119,8 +119,8 @@ func (r reservation) observe(o owner) (netstate.Object, error) {
 	return reservation{r.File, parseOwner(content).container}, nil
 }
 
-func observeHostEnd(nl *netlink.Handle, want hostEnd) (netstate.Object, error) {
-	link, err := findLink(nl, want.Name)
+func observeHostEnd(host *rtnl, want hostEnd) (netstate.Object, error) {
+	link, err := host.link(want.Name)
 	if link == nil || err != nil {
 		return nil, err
 	}
@@ -132,11 +132,11 @@ func observeHostEnd(nl *netlink.Handle, want hostEnd) (netstate.Object, error) {
 	if a.MasterIndex == 0 {
 		return h, nil
 	}
-	master, err := nl.LinkByIndex(a.MasterIndex)
+	master, err := netlink.LinkByIndex(a.MasterIndex)
 	if err != nil {
 		return nil, err
 	}
-	port, err := dump(func() (netlink.Protinfo, error) { return nl.LinkGetProtinfo(link) })
+	port, err := dump(func() (netlink.Protinfo, error) { return netlink.LinkGetProtinfo(link) })
 	h.Master, h.Hairpin, h.Alone = master.Attrs().Name, port.Hairpin, port.Isolated
 	return h, err
 }
@@ -144,20 +144,25 @@ func observeHostEnd(nl *netlink.Handle, want hostEnd) (netstate.Object, error) {
 // observe is the interface, its addresses and its routes in the pod.
 func (p *pod) observe(dev string) (netstate.State, error) {
 	s := netstate.State{}
-	link, err := p.link(dev)
+	link, err := p.nl.link(dev)
 	if link == nil || err != nil {
 		return s, err
 	}
+	nl, err := netlink.NewHandleAt(p.ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("enter %s: %w", p.path, err)
+	}
+	defer nl.Close()
 	a := link.Attrs()
 	s.Add(podEnd{a.Name, a.HardwareAddr.String(), a.MTU, a.Flags&unix.IFF_UP != 0})
-	addrs, err := dump(func() ([]netlink.Addr, error) { return p.nl.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, err
 	}
 	for _, addr := range addrs {
 		s.Add(netstate.Addr{Dev: dev, Prefix: prefixOf(addr.IPNet), Extra: state(addr.Flags&unix.IFA_F_DADFAILED != 0, "dadfailed", "")})
 	}
-	routes, err := dump(func() ([]netlink.Route, error) { return p.nl.RouteList(link, netlink.FAMILY_ALL) })
+	routes, err := dump(func() ([]netlink.Route, error) { return nl.RouteList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, err
 	}

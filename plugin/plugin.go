@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -20,7 +21,8 @@ const about = "CNI plugin twill: a container runtime calls it with CNI_COMMAND a
 // Main handles the one call that the environment and standard input describe, and gives the exit code. The
 // result or the error goes to standard output, as JSON.
 func Main() int {
-	funcs := skel.CNIFuncs{Add: guard(add), Del: guard(del), Check: guard(check), GC: guard(gc), Status: guard(status)}
+	runtime.GOMAXPROCS(1) // or each answer of the kernel wakes a thread on another CPU
+	funcs := skel.CNIFuncs{Add: guard(stoppable(add)), Del: guard(del), Check: guard(check), GC: guard(gc), Status: guard(status)}
 	versions := version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 	if e := skel.PluginMainFuncsWithError(funcs, versions, about); e != nil {
 		_ = e.Print() // standard output is all that the runtime reads; if it is closed, nobody is left to tell
@@ -29,19 +31,29 @@ func Main() int {
 	return 0
 }
 
-// guard runs one command under a context that a signal ends, so that the command can roll back. A closed
-// standard output must come as an error and not as a deadly SIGPIPE for the same reason.
-func guard(command func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
-	return func(args *skel.CmdArgs) (err error) {
+type command func(context.Context, *skel.CmdArgs) error
+
+// stoppable runs a command under a context that a signal ends, so that it can roll back. A closed standard output
+// must come as an error and not as a deadly SIGPIPE for the same reason. The other commands can be ended anywhere
+// and be repeated, and save themselves the thread that waits for signals.
+func stoppable(c command) command {
+	return func(ctx context.Context, args *skel.CmdArgs) error {
 		// Never stopped: a signal that comes after the result was written must not make a failure of a success.
-		ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+		ctx, _ = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		signal.Ignore(syscall.SIGPIPE)
+		return c(ctx, args)
+	}
+}
+
+// guard makes an error of a bug's panic.
+func guard(c command) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) (err error) {
 		defer func() {
 			if r := recover(); r != nil {
 				err = fmt.Errorf("%s stopped at a bug in twill: %v", os.Getenv("CNI_COMMAND"), r)
 			}
 		}()
-		return command(ctx, args)
+		return c(context.Background(), args)
 	}
 }
 

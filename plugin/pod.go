@@ -6,10 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -20,9 +18,9 @@ import (
 
 // pod is a pod's network namespace, opened.
 type pod struct {
-	path string
-	ns   netns.NsHandle
-	nl   *netlink.Handle
+	path    string
+	ns, own netns.NsHandle // own is the node's
+	nl      *rtnl          // in ns
 }
 
 // errNoPod says that there is no network namespace at a path: for DEL nothing is left to do there.
@@ -52,60 +50,30 @@ func enterable(path string, ns netns.NsHandle) (*pod, error) {
 		_ = ns.Close()
 		return nil, fmt.Errorf("open this process's network namespace: %w", err)
 	}
-	defer own.Close()
+	p := &pod{path: path, ns: ns, own: own}
 	if own.Equal(ns) {
-		_ = ns.Close()
+		p.close()
 		return nil, failure(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace: want a pod's", path)
 	}
-	nl, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	if err != nil {
-		_ = ns.Close()
+	if p.nl, err = dialRTNLIn(ns, own); err != nil {
+		p.close()
 		return nil, fmt.Errorf("enter %s: %w", path, err)
 	}
-	return &pod{path, ns, nl}, nil
+	return p, nil
 }
 
 func (p *pod) close() {
-	p.nl.Close()
+	if p.nl != nil {
+		p.nl.close()
+	}
+	_ = p.own.Close()
 	_ = p.ns.Close()
 }
 
-// link is the interface named dev, nil if there is none.
-func (p *pod) link(dev string) (netlink.Link, error) { return findLink(p.nl, dev) }
-
-// linker is the part of a netlink handle that findLink uses.
-type linker interface {
-	LinkByName(name string) (netlink.Link, error)
-}
-
-func findLink(nl linker, dev string) (netlink.Link, error) {
-	link, err := nl.LinkByName(dev)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return nil, nil
-	}
-	return link, err
-}
-
 // sysctls writes kernel parameters (net/ipv6/conf/eth0/accept_ra) in the pod's namespace. /proc/sys/net is that of
-// the thread which opens the file. A thread that cannot go back stays locked, and is not used for anything else.
+// the thread which opens the file.
 func (p *pod) sysctls(all ...netstate.Sysctl) error {
-	runtime.LockOSThread()
-	own, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("open this thread's network namespace: %w", err)
-	}
-	defer own.Close()
-	if err := netns.Set(p.ns); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter %s: %w", p.path, err)
-	}
-	err = writeSysctls(all)
-	if back := netns.Set(own); back != nil {
-		return errors.Join(err, fmt.Errorf("leave %s: %w", p.path, back))
-	}
-	runtime.UnlockOSThread()
-	return err
+	return within(p.ns, p.own, func() error { return writeSysctls(all) })
 }
 
 // writeSysctls skips what the kernel does not have: one without IPv6 has no IPv6 parameters.

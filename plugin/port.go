@@ -19,23 +19,23 @@ type port struct {
 	checkMAC bool // frames with another source address than the pod's are dropped
 }
 
-// set needs one message, and none at all for a port like any other. Checking source addresses is a locked port
-// (Linux 5.18): it takes frames only from hardware addresses that the bridge has on it, and it learns none, so
-// that the pod's own, written here, stays the only one. No firewall is involved.
-func (p port) set(pod netstate.MAC) error {
-	if !p.hairpin && !p.isolated && !p.checkMAC {
-		return nil
+// special says whether the port is another than the kernel makes.
+func (p port) special() bool { return p.hairpin || p.isolated || p.checkMAC }
+
+// lock ends what request began for a port that checks source addresses. That is a locked port (Linux 5.18): it takes
+// frames only from hardware addresses that the bridge has on it, and it learns none, so that the pod's own, written
+// here, stays the only one. No firewall is involved.
+func (p port) lock(host *rtnl, pod netstate.MAC) error {
+	link, err := host.link(p.host)
+	if err == nil && link == nil {
+		err = unix.ENODEV
 	}
-	if p.checkMAC {
-		if err := p.know(pod); err != nil {
-			return err
-		}
+	if err == nil {
+		err = netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE,
+			State: netlink.NUD_NOARP, Flags: netlink.NTF_MASTER, HardwareAddr: pod[:]})
 	}
-	if err := p.change(); err != nil {
-		return fmt.Errorf("set up the bridge's port %s: %w", p.host, err)
-	}
-	if !p.checkMAC {
-		return nil
+	if err != nil {
+		return fmt.Errorf("tell the bridge that %s is at %s: %w", pod, p.host, err)
 	}
 	locked, err := p.locked()
 	if err == nil && !locked { // an older kernel passes over what it does not know
@@ -44,7 +44,7 @@ func (p port) set(pod netstate.MAC) error {
 	return err
 }
 
-func (p port) change() error {
+func (p port) request() *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.host)))
@@ -62,21 +62,7 @@ func (p port) change() error {
 		data.AddRtAttr(nl.IFLA_BRPORT_LOCKED, []byte{1})
 	}
 	req.AddData(info)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
-}
-
-// know writes the pod's hardware address into the bridge's table.
-func (p port) know(pod netstate.MAC) error {
-	link, err := netlink.LinkByName(p.host)
-	if err == nil {
-		err = netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE,
-			State: netlink.NUD_NOARP, Flags: netlink.NTF_MASTER, HardwareAddr: pod[:]})
-	}
-	if err != nil {
-		return fmt.Errorf("tell the bridge that %s is at %s: %w", pod, p.host, err)
-	}
-	return nil
+	return req
 }
 
 // locked reads back whether the port is locked.

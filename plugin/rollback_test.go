@@ -34,7 +34,7 @@ func TestRollback(t *testing.T) {
 					return err
 				}
 				defer a.pod.close()
-				defer a.host.Close()
+				defer a.host.close()
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				all := a.steps()

@@ -41,12 +41,12 @@ func status(_ context.Context, args *skel.CmdArgs) error {
 // cutOff is why pods that are plugged into the bridge have no network now, empty if they have. A bridge that is
 // not there yet is no reason: there are no pods on it, and ADD makes it. n is nil where there is no lease.
 func (c *config) cutOff(n *network) string {
-	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	host, err := dialRTNL()
 	if err != nil {
 		return ""
 	}
-	defer nl.Close()
-	link, err := findLink(nl, c.bridge)
+	defer host.close()
+	link, err := host.link(c.bridge)
 	if link == nil || err != nil {
 		return ""
 	}
@@ -56,7 +56,7 @@ func (c *config) cutOff(n *network) string {
 	if n == nil {
 		return ""
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return ""
 	}

@@ -124,8 +124,18 @@ func (s *store) last(i int) netip.Addr {
 	return a.Unmap()
 }
 
+// setLast writes over the old address and cuts off what is left of a longer one: file systems flush a file that was
+// emptied first (ext4's auto_da_alloc), and an ADD would wait for the disk.
 func (s *store) setLast(i int, a netip.Addr) error {
-	return os.WriteFile(s.lastPath(i), []byte(a.String()), 0o600)
+	f, err := os.OpenFile(s.lastPath(i), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := f.WriteString(a.String())
+	if info, e := f.Stat(); err == nil && e == nil && info.Size() > int64(n) {
+		err = f.Truncate(int64(n))
+	}
+	return errors.Join(err, f.Close())
 }
 
 func (s *store) lastPath(i int) string {

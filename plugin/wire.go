@@ -1,13 +1,12 @@
 package plugin
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -44,10 +43,10 @@ func ownerHash(o owner) uint64 {
 // hostName is the name of the host's end of o's pair: 15 characters, the most that the kernel takes.
 func hostName(o owner) string { return fmt.Sprintf("veth%011x", ownerHash(o)&(1<<44-1)) }
 
-// create makes the pair with one message: the host's end up and on the bridge, the pod's end in its namespace
+// request makes the pair with one message: the host's end up and on the bridge, the pod's end in its namespace
 // from the start (moving one there costs ten times as much). The pod's end cannot be created up: the kernel
 // says ENOTCONN.
-func (v veth) create(master int, ns int) error {
+func (v veth) request(master int, ns int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
@@ -65,11 +64,7 @@ func (v veth) create(master int, ns int) error {
 	}
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns)))
 	req.AddData(info)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if err != nil {
-		return fmt.Errorf("make veth pair %s and %s of mtu %d: %w", v.host, v.pod, v.mtu, err)
-	}
-	return nil
+	return req
 }
 
 func (v veth) attrs(name string, mac netstate.MAC) []*nl.RtAttr {
@@ -82,40 +77,53 @@ func (v veth) attrs(name string, mac netstate.MAC) []*nl.RtAttr {
 
 // deleteVeth deletes a device by its name, which takes one message. That there is none is success.
 func deleteVeth(name string) error {
-	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if err != nil && !gone(err) {
+	host, err := dialRTNL()
+	if err != nil {
+		return err
+	}
+	defer host.close()
+	if _, err := host.do(deleteRequest(name)); err != nil && !gone(err) {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	return nil
 }
 
+func deleteRequest(name string) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	return req
+}
+
 func gone(err error) bool { return errors.Is(err, unix.ENODEV) }
 
-// configure gives the pod's end its addresses and routes.
+// configure gives the pod's end its addresses and routes, in one write after the sysctls: what a link may learn by
+// itself must be said before it is up.
 func (p *pod) configure(dev string, grants []grant, routes []route) error {
-	link, err := p.nl.LinkByName(dev)
+	link, err := p.nl.link(dev)
+	if err == nil && link == nil {
+		err = unix.ENODEV
+	}
 	if err != nil {
 		return fmt.Errorf("find %s in the pod: %w", dev, err)
 	}
 	if err := p.sysctls(podSysctls(dev, grants)...); err != nil {
 		return err
 	}
-	if err := p.nl.LinkSetUp(link); err != nil {
-		return fmt.Errorf("set %s up in the pod: %w", dev, err)
-	}
 	index := link.Attrs().Index
+	requests, what := []*nl.NetlinkRequest{upRequest(index)}, []string{"set " + dev + " up in the pod"}
 	for _, g := range grants {
-		if err := addAddr(p.nl, index, g.prefix); err != nil {
-			return err
-		}
+		requests, what = append(requests, addrRequest(index, g.prefix)), append(what, "add address "+g.prefix.String())
 	}
 	for _, r := range routes {
-		if err := addRoute(p.nl, index, r); err != nil {
-			return err
-		}
+		requests, what = append(requests, routeRequest(index, r)), append(what, fmt.Sprintf("add route %s via %s", r.dst, r.via))
+	}
+	failed, err := p.nl.do(requests...)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return fmt.Errorf("%s: want a gateway inside the pod's own subnet: %w", what[failed], err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what[failed], err)
 	}
 	return nil
 }
@@ -135,30 +143,57 @@ func podSysctls(dev string, grants []grant) []netstate.Sysctl {
 	return all
 }
 
-// addAddr adds an address. IPv6 ones are usable at once: addresses here come from one allocator, so nothing is
-// found by waiting two seconds for duplicates.
-func addAddr(nl *netlink.Handle, index int, p netip.Prefix) error {
-	addr := &netlink.Addr{IPNet: ipNet(p)}
-	if !p.Addr().Is4() {
-		addr.Flags = unix.IFA_F_NODAD
-	}
-	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
-	if err := nl.AddrAdd(link, addr); err != nil {
-		return fmt.Errorf("add address %s: %w", p, err)
-	}
-	return nil
+func upRequest(index int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index, msg.Flags, msg.Change = int32(index), unix.IFF_UP, unix.IFF_UP
+	req.AddData(msg)
+	return req
 }
 
-func addRoute(nl *netlink.Handle, index int, r route) error {
-	err := nl.RouteAdd(&netlink.Route{
-		LinkIndex: index, Dst: ipNet(r.dst), Gw: net.IP(r.via.AsSlice()), Protocol: netstate.Protocol,
-		Priority: netstate.DefaultMetric(r.dst.Addr()), Table: unix.RT_TABLE_MAIN, Scope: netlink.SCOPE_UNIVERSE,
-	})
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		return fmt.Errorf("add route %s via %s: want a gateway inside the pod's own subnet: %w", r.dst, r.via, err)
+// addrRequest adds an address. IPv6 ones are usable at once: addresses here come from one allocator, so nothing is
+// found by waiting two seconds for duplicates.
+func addrRequest(index int, p netip.Prefix) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	msg := nl.NewIfAddrmsg(family(p.Addr()))
+	msg.Index, msg.Prefixlen = uint32(index), uint8(p.Bits())
+	if !p.Addr().Is4() {
+		msg.Flags = unix.IFA_F_NODAD
 	}
-	if err != nil {
-		return fmt.Errorf("add route %s via %s: %w", r.dst, r.via, err)
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, p.Addr().AsSlice()))
+	if p.Addr().Is4() && p.Bits() < 31 { // RFC 3021: shorter subnets have no broadcast address
+		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(p).AsSlice()))
 	}
-	return nil
+	return req
+}
+
+// broadcast is the last address of an IPv4 subnet.
+func broadcast(p netip.Prefix) netip.Addr {
+	a := p.Addr().As4()
+	host := binary.BigEndian.Uint32(a[:]) | (1<<(32-p.Bits()) - 1)
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, host)))
+}
+
+func routeRequest(index int, r route) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	msg := nl.NewRtMsg()
+	msg.Family, msg.Dst_len, msg.Protocol = uint8(family(r.dst.Addr())), uint8(r.dst.Bits()), netstate.Protocol
+	msg.Table, msg.Scope, msg.Type = unix.RT_TABLE_MAIN, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST
+	req.AddData(msg)
+	if r.dst.Bits() > 0 {
+		req.AddData(nl.NewRtAttr(unix.RTA_DST, r.dst.Addr().AsSlice()))
+	}
+	req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.via.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
+	req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(netstate.DefaultMetric(r.dst.Addr())))))
+	return req
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
 }

@@ -7,7 +7,7 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test test-vm lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test test-vm test-long lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test: build kube-tools ## Run all tests (needs root; the first run builds a kube
 
 test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, wireguard, vxlan, tun
 	tools/vm/run ./netstate/kernel ./backend/ipip ./backend/udp ./backend/wireguard
+
+test-long: ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
+	tools/containerd/build
+	TWILL_CHURN=$(CHURN) go test -tags long -count=1 -timeout 90m ./plugin
 
 lint: $(LINT) ## Check the style
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

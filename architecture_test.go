@@ -78,6 +78,9 @@ var arrows = []struct {
 	{"backend/...", []string{"backend/...", "subnet", "netstate"}},
 	{"agent", []string{"subnet", "backend", "netstate"}},
 	{"doctor", []string{"subnet", "backend", "netstate"}},
+	{"doctor/capture", nil},
+	{"doctor/drops", nil},
+	{"doctor/live", []string{"doctor", "doctor/capture", "doctor/drops"}},
 	{"plugin", []string{"subnet", "netstate", "netstate/kernel"}},
 	{"cmd/twill", []string{"plugin"}},
 }
@@ -166,6 +169,7 @@ var owners = []struct {
 	{"github.com/google/nftables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin", "cmd/twill"}, []string{"agent/..."}},
+	{"github.com/cilium/ebpf/...", []string{"doctor/drops"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 }
 

@@ -19,6 +19,7 @@ type Trip struct {
 	Back   []Step `json:"back,omitempty"` // empty when the packet did not arrive
 	// Stopped is the step that stops it; nil: nothing that was seen does.
 	Stopped *Step `json:"stopped,omitempty"`
+	Live    *Live `json:"live,omitempty"` // with --live: what became of real packets
 }
 
 // Trace follows a packet over the facts of its two nodes (which can be the same), and the reply if it arrives.
@@ -72,9 +73,15 @@ func (t Trip) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "✗ stops at %s, %s: %s\n  fix: %s\n  more: Documentation/doctor/%s.md\n", t.Stopped.Node, t.Stopped.Place, t.Stopped.Stops,
 			or(t.Stopped.Fix, "see there"), t.Stopped.Finding)
 	}
+	if t.Live != nil {
+		t.Live.write(&b, t.Src, t.Dst)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// Trouble says whether a packet does not get through, or did not.
+func (t Trip) Trouble() bool { return t.Stopped != nil || t.Live != nil && t.Live.Trouble() }
 
 func writeSteps(b *strings.Builder, steps []Step) {
 	for _, s := range steps {

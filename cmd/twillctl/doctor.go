@@ -20,6 +20,8 @@ type target struct {
 	checkpoint, subnetFile, bridge, iface string
 	cniDir, cniFile, binDir, reservations string
 	probe                                 bool
+	live                                  bool          // of trace
+	during                                time.Duration // of trace
 	kubeconfig                            string
 	leases, netConf, node                 string // of plan
 }

@@ -5,6 +5,8 @@ import (
 	"html"
 	"io"
 	"strings"
+
+	"github.com/twill-net/twill/doctor/capture"
 )
 
 // The picture's measures, in pixels.
@@ -51,10 +53,10 @@ func (p Path) WriteSVG(w io.Writer) error {
 func (p Path) width() int {
 	widest := svgWidth
 	for _, s := range p.Steps {
-		for _, row := range s.Frame.rows() {
+		for _, row := range rows(s.Frame) {
 			width := 2*svgMargin + svgBand + 20
 			for _, l := range row {
-				width += l.width()
+				width += headerWidth(l)
 			}
 			widest = max(widest, width)
 		}
@@ -65,8 +67,8 @@ func (p Path) width() int {
 	return widest
 }
 
-// width of a header: a monospaced character of 11 pixels is 6.6 wide.
-func (l Layer) width() int { return 7*len([]rune(l.String())) + 12 }
+// headerWidth is a header's: a monospaced character of 11 pixels is 6.6 wide.
+func headerWidth(l capture.Layer) int { return 7*len([]rune(l.String())) + 12 }
 
 // box is where a step is drawn.
 type box struct {
@@ -77,7 +79,7 @@ type box struct {
 // draw draws one step and returns its height.
 func (s Step) draw(b *strings.Builder, in box) int {
 	y, colour := in.y, in.colour
-	rows := s.Frame.rows()
+	rows := rows(s.Frame)
 	height := svgLine + len(rows)*(svgHeaders+4) + len(s.Entries)*svgLine + 10
 	fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" rx="6" fill="#fafafa" stroke="%s" stroke-width="1.5"/>`+"\n",
 		svgMargin, y, in.width-2*svgMargin, height, colour)
@@ -98,8 +100,8 @@ func (s Step) draw(b *strings.Builder, in box) int {
 }
 
 // rows are the layers, a wrapped frame's in a row of their own.
-func (f Frame) rows() [][]Layer {
-	var rows [][]Layer
+func rows(f capture.Frame) [][]capture.Layer {
+	var rows [][]capture.Layer
 	for i, l := range f.Layers {
 		if i == 0 || l.Kind == "eth" {
 			rows = append(rows, nil)
@@ -109,9 +111,9 @@ func (f Frame) rows() [][]Layer {
 	return rows
 }
 
-func drawHeaders(b *strings.Builder, x, y int, row []Layer) {
+func drawHeaders(b *strings.Builder, x, y int, row []capture.Layer) {
 	for _, l := range row {
-		label, width := l.String(), l.width()
+		label, width := l.String(), headerWidth(l)
 		fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s" stroke="#999"/>`+"\n", x, y, width, svgHeaders, headerColour[l.Kind])
 		text(b, x+6, y+15, label, `font-size="11"`)
 		x += width

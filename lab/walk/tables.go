@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/doctor/capture"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -25,11 +26,11 @@ type tables struct {
 }
 
 // decide lists the entries that decide what the host does with what was seen on a device.
-func decide(h host.Host, s sighting) (entries []Entry, err error) {
+func decide(h host.Host, s capture.Sighting) (entries []Entry, err error) {
 	err = h.Links(func(nl *netlink.Handle) error {
 		t := &tables{nl: nl}
 		defer func() { entries = t.entries }()
-		dev, err := nl.LinkByName(s.dev)
+		dev, err := nl.LinkByName(s.Dev)
 		if err != nil {
 			return err
 		}
@@ -43,27 +44,27 @@ func (t *tables) say(table, format string, args ...any) {
 	t.entries = append(t.entries, Entry{table, fmt.Sprintf(format, args...)})
 }
 
-func (t *tables) follow(dev netlink.Link, s sighting) {
-	eth, _ := s.frame.first("eth")
-	ip, _ := s.frame.first("ip")
+func (t *tables) follow(dev netlink.Link, s capture.Sighting) {
+	eth, _ := s.Frame.First("eth")
+	ip, _ := s.Frame.First("ip")
 	_, isVXLAN := dev.(*netlink.Vxlan)
 	_, isBridge := dev.(*netlink.Bridge)
 	switch {
-	case s.out && isVXLAN:
+	case s.Out && isVXLAN:
 		t.fdb(dev, eth.To)
-	case s.out && isBridge:
+	case s.Out && isBridge:
 		t.bridge(dev, eth.To)
-	case s.out && dev.Attrs().MasterIndex == 0 && dev.Attrs().Name == "eth0":
-		t.route(ip.dst, netip.Addr{}, "")
-	case s.out:
+	case s.Out && dev.Attrs().MasterIndex == 0 && dev.Attrs().Name == "eth0":
+		t.route(ip.Dst, netip.Addr{}, "")
+	case s.Out:
 	case dev.Attrs().MasterIndex != 0:
 		if master, err := t.nl.LinkByIndex(dev.Attrs().MasterIndex); err == nil {
 			t.bridge(master, eth.To)
 		}
-	case s.frame.wrapped() && t.mine(ip.dst):
-		t.tunnel(s.frame)
+	case s.Frame.Wrapped() && t.mine(ip.Dst):
+		t.tunnel(s.Frame)
 	default:
-		t.route(ip.dst, ip.src, dev.Attrs().Name)
+		t.route(ip.Dst, ip.Src, dev.Attrs().Name)
 	}
 }
 
@@ -199,10 +200,10 @@ func (t *tables) mine(a netip.Addr) bool {
 }
 
 // tunnel is the device that takes the wrapped frame: the one of its VNI and port.
-func (t *tables) tunnel(f Frame) {
-	vxlan, _ := f.first("vxlan")
-	udp, _ := f.first("udp")
-	inner, _ := f.last("eth")
+func (t *tables) tunnel(f capture.Frame) {
+	vxlan, _ := f.First("vxlan")
+	udp, _ := f.First("udp")
+	inner, _ := f.Last("eth")
 	links, err := t.nl.LinkList()
 	if err != nil {
 		return

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/twill-net/twill/doctor/capture"
 )
 
 // WriteJSON renders the path for programs.
@@ -20,7 +22,7 @@ func (p Path) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s (%s) → %s (%s)\n", p.From, p.Src, p.To, p.Dst)
 	for i, s := range p.Steps {
 		fmt.Fprintf(&b, "\n%2d  %s\n", i+1, s.title())
-		for _, line := range s.Frame.lines() {
+		for _, line := range lines(s.Frame) {
 			fmt.Fprintf(&b, "      %s\n", line)
 		}
 		for _, e := range s.Entries {
@@ -52,7 +54,7 @@ func (p Path) end() string {
 }
 
 // lines are the frame's headers, those of a wrapped frame on a line of their own.
-func (f Frame) lines() []string {
+func lines(f capture.Frame) []string {
 	var lines []string
 	var line []string
 	for _, l := range f.Layers {

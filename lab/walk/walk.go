@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/twill-net/twill/doctor/capture"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 )
@@ -26,17 +27,17 @@ type Path struct {
 
 // Step is one device that saw the packet.
 type Step struct {
-	Host    string  `json:"host"` // node1, node1/pod1, underlay
-	Dev     string  `json:"dev"`
-	Out     bool    `json:"out"` // it leaves the host, or its stack, through the device
-	Frame   Frame   `json:"frame"`
-	Entries []Entry `json:"entries"` // what decided about the next step
+	Host    string        `json:"host"` // node1, node1/pod1, underlay
+	Dev     string        `json:"dev"`
+	Out     bool          `json:"out"` // it leaves the host, or its stack, through the device
+	Frame   capture.Frame `json:"frame"`
+	Entries []Entry       `json:"entries"` // what decided about the next step
 }
 
-// stop is a namespace on the way.
-type stop struct {
-	name string
-	host host.Host
+// Stop is a namespace on the way.
+type Stop struct {
+	Name string
+	Host host.Host
 }
 
 // patience is how long a host may take to see the packet.
@@ -52,7 +53,7 @@ func Walk(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool) (Path, e
 	if _, err := from.Ping(ctx, host.Ping{To: p.Dst, Timeout: patience}); err != nil && ctx.Err() != nil {
 		return p, err // this first one is for the ARP entries that the second one's way is explained with
 	}
-	stops, err := stopsOf(l, from, to)
+	stops, err := Stops(l, from, to)
 	if err != nil {
 		return p, err
 	}
@@ -69,53 +70,72 @@ func Walk(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool) (Path, e
 	return p, p.collect(stops, taps)
 }
 
-// stopsOf are the hosts between two pods, in the order in which a packet meets them.
-func stopsOf(l *lab.Lab, from, to *lab.Pod) ([]stop, error) {
-	first, last := stop{from.ID(), from.Host}, stop{to.ID(), to.Host}
+// Stops are the hosts between two pods, in the order in which a packet meets them.
+func Stops(l *lab.Lab, from, to *lab.Pod) ([]Stop, error) {
+	first, last := Stop{from.ID(), from.Host}, Stop{to.ID(), to.Host}
 	if from.Node.Name == to.Node.Name {
-		return []stop{first, {from.Node.Name, from.Node.Host}, last}, nil
+		return []Stop{first, {from.Node.Name, from.Node.Host}, last}, nil
 	}
 	underlay, err := l.Find("underlay")
-	stops := []stop{first, {from.Node.Name, from.Node.Host}}
+	stops := []Stop{first, {from.Node.Name, from.Node.Host}}
 	for _, r := range from.Node.Routers() {
-		stops = append(stops, stop{from.Node.Name + "'s router", r})
+		stops = append(stops, Stop{from.Node.Name + "'s router", r})
 	}
-	stops = append(stops, stop{"underlay", underlay})
+	stops = append(stops, Stop{"underlay", underlay})
 	for _, r := range to.Node.Routers() {
-		stops = append(stops, stop{to.Node.Name + "'s router", r})
+		stops = append(stops, Stop{to.Node.Name + "'s router", r})
 	}
-	return append(stops, stop{to.Node.Name, to.Node.Host}, last), err
+	return append(stops, Stop{to.Node.Name, to.Node.Host}, last), err
 }
 
-func openTaps(stops []stop) ([]*tap, error) {
-	var taps []*tap
+func openTaps(stops []Stop) ([]*capture.Tap, error) {
+	var taps []*capture.Tap
 	for _, s := range stops {
-		t, err := openTap(s.host)
+		err := s.Host.Do(func() error {
+			t, err := capture.Open()
+			if err == nil {
+				taps = append(taps, t)
+			}
+			return err
+		})
 		if err != nil {
-			return taps, err
+			return taps, fmt.Errorf("listen in %s: %w", s.Name, err)
 		}
-		taps = append(taps, t)
 	}
 	return taps, nil
 }
 
-func closeTaps(taps []*tap) {
+func closeTaps(taps []*capture.Tap) {
 	for _, t := range taps {
-		_ = t.close() // a packet socket has nothing to lose
+		_ = t.Close() // a packet socket has nothing to lose
 	}
 }
 
-func (p *Path) collect(stops []stop, taps []*tap) error {
+func (p *Path) collect(stops []Stop, taps []*capture.Tap) error {
 	var errs []error
 	for i, t := range taps {
-		seen, err := t.read(p.Dst, patience)
+		seen, err := await(t, p.Dst)
 		errs = append(errs, err)
 		for _, s := range seen {
-			entries, err := decide(t.host, s)
+			entries, err := decide(stops[i].Host, s)
 			errs = append(errs, err)
-			p.Steps = append(p.Steps, Step{Host: stops[i].name, Dev: s.dev, Out: s.out, Frame: s.frame, Entries: entries})
+			p.Steps = append(p.Steps, Step{Host: stops[i].Name, Dev: s.Dev, Out: s.Out, Frame: s.Frame, Entries: entries})
 			p.Arrived = p.Arrived || i == len(taps)-1
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// await returns the echo requests to dst that a host saw; it waits for the first one.
+func await(t *capture.Tap, dst netip.Addr) ([]capture.Sighting, error) {
+	for end := time.Now().Add(patience); ; {
+		seen, err := t.Read(func(f capture.Frame) bool { return f.Request(dst) })
+		left := time.Until(end)
+		if err != nil || len(seen) > 0 || left <= 0 {
+			return seen, err
+		}
+		if err := capture.Wait([]*capture.Tap{t}, left); err != nil {
+			return nil, err
+		}
+	}
 }

@@ -1,4 +1,5 @@
-package walk
+// Package capture sees packets on the devices of a network namespace, and reads their headers from the outside in.
+package capture
 
 import (
 	"encoding/binary"
@@ -12,16 +13,17 @@ import (
 type Frame struct {
 	Layers []Layer `json:"layers"`
 	Length int     `json:"length"` // bytes, with the Ethernet header and without its checksum
+	cut    bool    // only the beginning is there
 }
 
 // Layer is one header.
 type Layer struct {
-	Kind string     `json:"kind"` // eth, ip, udp, vxlan, icmp
+	Kind string     `json:"kind"` // eth, ip, udp, tcp, vxlan, wireguard, icmp
 	From string     `json:"from,omitempty"`
 	To   string     `json:"to,omitempty"`
 	Info string     `json:"info,omitempty"` // "ttl 63", "vni 1", "echo request"
-	src  netip.Addr // of ip
-	dst  netip.Addr
+	Src  netip.Addr `json:"-"`              // of ip
+	Dst  netip.Addr `json:"-"`
 }
 
 const (
@@ -29,10 +31,14 @@ const (
 	etherIPv6 = 0x86dd
 	protoICMP = 1
 	protoIPIP = 4
+	protoTCP  = 6
 	protoUDP  = 17
+	protoIPv6 = 41
 	protoV6   = 58
 	vxlanPort = 8472 // and 4789, which IANA gave it later
 	vxlanIANA = 4789
+	udpPort   = 8285 // flannel's udp backend: a bare packet in UDP
+	wgPort    = 51820
 )
 
 // Decode reads a frame. What it does not understand ends the list of layers; it never fails.
@@ -40,6 +46,25 @@ func Decode(data []byte) Frame {
 	f := Frame{Length: len(data)}
 	f.ethernet(data)
 	return f
+}
+
+// DecodeIP is Decode for a packet that begins with its IP header.
+func DecodeIP(data []byte) Frame {
+	f := Frame{Length: len(data)}
+	f.bare(data)
+	return f
+}
+
+// DecodeStart is DecodeIP for the beginning of a packet, whose lengths need not be right yet.
+func DecodeStart(data []byte) Frame {
+	f := Frame{Length: len(data), cut: true}
+	f.bare(data)
+	return f
+}
+
+func (f *Frame) bare(data []byte) {
+	f.ipv4(data)
+	f.ipv6(data)
 }
 
 func (f *Frame) add(l Layer) { f.Layers = append(f.Layers, l) }
@@ -63,6 +88,9 @@ func (f *Frame) ipv4(data []byte) {
 		return
 	}
 	size, total := int(data[0]&15)*4, int(binary.BigEndian.Uint16(data[2:]))
+	if f.cut {
+		total = len(data)
+	}
 	if size < 20 || total < size || total > len(data) {
 		return
 	}
@@ -77,6 +105,9 @@ func (f *Frame) ipv6(data []byte) {
 		return
 	}
 	total := 40 + int(binary.BigEndian.Uint16(data[4:]))
+	if f.cut {
+		total = len(data)
+	}
 	if total > len(data) {
 		return
 	}
@@ -86,15 +117,19 @@ func (f *Frame) ipv6(data []byte) {
 }
 
 func (f *Frame) ip(src, dst netip.Addr, info string) {
-	f.add(Layer{Kind: "ip", From: src.String(), To: dst.String(), Info: info, src: src, dst: dst})
+	f.add(Layer{Kind: "ip", From: src.String(), To: dst.String(), Info: info, Src: src, Dst: dst})
 }
 
 func (f *Frame) payload(proto byte, data []byte) {
 	switch proto {
 	case protoUDP:
 		f.udp(data)
+	case protoTCP:
+		f.tcp(data)
 	case protoIPIP:
 		f.ipv4(data)
+	case protoIPv6:
+		f.ipv6(data)
 	case protoICMP, protoV6:
 		if len(data) >= 8 {
 			f.add(Layer{Kind: "icmp", Info: icmpName(data[0])})
@@ -112,21 +147,41 @@ func icmpName(kind byte) string {
 	return fmt.Sprintf("type %d", kind)
 }
 
-// udp goes on into VXLAN (RFC 7348: 8 bytes, of which 4 to 6 are the VNI) by its ports.
+func (f *Frame) tcp(data []byte) {
+	if len(data) < 20 {
+		return
+	}
+	var flags []string
+	for bit, name := range []string{"fin", "syn", "rst", "psh", "ack"} {
+		if data[13]&(1<<bit) != 0 {
+			flags = append(flags, name)
+		}
+	}
+	f.add(Layer{Kind: "tcp", From: fmt.Sprint(binary.BigEndian.Uint16(data)), To: fmt.Sprint(binary.BigEndian.Uint16(data[2:])), Info: strings.Join(flags, " ")})
+}
+
+// udp goes on into VXLAN (RFC 7348: 8 bytes, of which 4 to 6 are the VNI) and flannel's udp by its ports. What is in
+// WireGuard nobody can read.
 func (f *Frame) udp(data []byte) {
 	if len(data) < 8 {
 		return
 	}
 	from, to := binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:])
 	f.add(Layer{Kind: "udp", From: fmt.Sprint(from), To: fmt.Sprint(to)})
-	if data = data[8:]; (to == vxlanPort || to == vxlanIANA) && len(data) >= 8 && data[0]&8 != 0 {
+	data = data[8:]
+	switch {
+	case (to == vxlanPort || to == vxlanIANA) && len(data) >= 8 && data[0]&8 != 0:
 		f.add(Layer{Kind: "vxlan", Info: fmt.Sprintf("vni %d", binary.BigEndian.Uint32(data[4:])>>8)})
 		f.ethernet(data[8:])
+	case to == udpPort:
+		f.bare(data)
+	case to == wgPort || from == wgPort:
+		f.add(Layer{Kind: "wireguard", Info: "encrypted"})
 	}
 }
 
-// last is the innermost layer of a kind.
-func (f Frame) last(kind string) (Layer, bool) {
+// Last is the innermost layer of a kind.
+func (f Frame) Last(kind string) (Layer, bool) {
 	for i := len(f.Layers) - 1; i >= 0; i-- {
 		if f.Layers[i].Kind == kind {
 			return f.Layers[i], true
@@ -135,8 +190,8 @@ func (f Frame) last(kind string) (Layer, bool) {
 	return Layer{}, false
 }
 
-// first is the outermost layer of a kind.
-func (f Frame) first(kind string) (Layer, bool) {
+// First is the outermost layer of a kind.
+func (f Frame) First(kind string) (Layer, bool) {
 	for _, l := range f.Layers {
 		if l.Kind == kind {
 			return l, true
@@ -145,18 +200,44 @@ func (f Frame) first(kind string) (Layer, bool) {
 	return Layer{}, false
 }
 
-// wrapped says whether the frame holds another one.
-func (f Frame) wrapped() bool {
-	outer, ok := f.first("ip")
-	inner, _ := f.last("ip")
+// Wrapped says whether the frame holds another one.
+func (f Frame) Wrapped() bool {
+	outer, ok := f.First("ip")
+	inner, _ := f.Last("ip")
 	return ok && outer != inner
 }
 
-// request says whether an echo request to dst is in the frame, and the frame is of that ping's size.
-func (f Frame) request(dst netip.Addr) bool {
-	ip, ok := f.last("ip")
-	icmp, isICMP := f.last("icmp")
-	return ok && isICMP && ip.dst == dst && icmp.Info == "echo request"
+// Between says whether the innermost packet is on its way from src to dst.
+func (f Frame) Between(src, dst netip.Addr) bool {
+	ip, ok := f.Last("ip")
+	return ok && ip.Src == src && ip.Dst == dst
+}
+
+// Request says whether an echo request to dst is in the frame, and the frame is of that ping's size.
+func (f Frame) Request(dst netip.Addr) bool {
+	ip, ok := f.Last("ip")
+	icmp, isICMP := f.Last("icmp")
+	return ok && isICMP && ip.Dst == dst && icmp.Info == "echo request"
+}
+
+// Reply says whether an echo reply is in the frame.
+func (f Frame) Reply() bool {
+	icmp, ok := f.Last("icmp")
+	return ok && icmp.Info == "echo reply"
+}
+
+// Brief is the frame without what changes at every hop: MACs and TTLs.
+func (f Frame) Brief() string {
+	var texts []string
+	for _, l := range f.Layers {
+		if l.Kind == "ip" {
+			l.Info = ""
+		}
+		if l.Kind != "eth" {
+			texts = append(texts, l.String())
+		}
+	}
+	return strings.Join(texts, " | ")
 }
 
 func (l Layer) String() string {

@@ -1,0 +1,103 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sighting is one frame on one device.
+type Sighting struct {
+	Dev   string
+	Out   bool // leaving through the device
+	Frame Frame
+}
+
+// Tap is a packet socket that sees every device of a namespace.
+type Tap struct {
+	fd    int
+	names map[int32]string
+	buf   []byte
+}
+
+// queue is how many bytes of packets wait in a tap until they are read: a burst on a busy node.
+const queue = 8 << 20
+
+// Open begins to listen in the namespace of the calling thread. ETH_P_ALL also sees what the host itself sends.
+func Open() (*Tap, error) {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(bigEndian(unix.ETH_P_ALL)))
+	if err != nil {
+		return nil, fmt.Errorf("open a packet socket: %w", err)
+	}
+	t := &Tap{fd: fd, names: map[int32]string{}, buf: make([]byte, 65536)}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queue); err != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, queue) // what the limit allows
+	}
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("list devices: %w", err), t.Close())
+	}
+	for _, d := range devices {
+		t.names[int32(d.Index)] = d.Name
+	}
+	return t, nil
+}
+
+// bigEndian is the protocol number as packet sockets want it, whatever the machine's byte order is.
+func bigEndian(v uint16) uint16 { return v<<8 | v>>8 }
+
+// Close stops listening.
+func (t *Tap) Close() error { return unix.Close(t.fd) }
+
+// Wait returns when one of the taps has something to read, or the time is over.
+func Wait(taps []*Tap, most time.Duration) error {
+	var fds []unix.PollFd
+	for _, t := range taps {
+		fds = append(fds, unix.PollFd{Fd: int32(t.fd), Events: unix.POLLIN})
+	}
+	if _, err := unix.Poll(fds, int(most.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("wait for packets: %w", err)
+	}
+	return nil
+}
+
+// Read returns what was seen and matches, in its order; it does not wait.
+func (t *Tap) Read(match func(Frame) bool) ([]Sighting, error) {
+	var seen []Sighting
+	for {
+		n, from, err := unix.Recvfrom(t.fd, t.buf, 0)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN): // a device that went down is no end
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return seen, nil
+		case err != nil:
+			return seen, fmt.Errorf("read packets: %w", err)
+		}
+		at, ok := from.(*unix.SockaddrLinklayer)
+		if !ok {
+			continue
+		}
+		if frame := decodeOn(at.Hatype, t.buf[:n]); match(frame) {
+			seen = append(seen, Sighting{t.name(at.Ifindex), at.Pkttype == unix.PACKET_OUTGOING, frame})
+		}
+	}
+}
+
+// decodeOn is Decode for a kind of device: tunnels (ipip, wireguard, tun) have no Ethernet header.
+func decodeOn(kind uint16, data []byte) Frame {
+	if kind == unix.ARPHRD_ETHER || kind == unix.ARPHRD_LOOPBACK {
+		return Decode(data)
+	}
+	return DecodeIP(data)
+}
+
+func (t *Tap) name(index int) string {
+	if name := t.names[int32(index)]; name != "" {
+		return name
+	}
+	return fmt.Sprintf("device %d, which is new", index)
+}

@@ -1,0 +1,68 @@
+package walk
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/live"
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+)
+
+// Between a lab's pods nobody talks: the sender pings while packets are watched.
+const (
+	pingEvery = 100 * time.Millisecond
+	pingTakes = 300 * time.Millisecond
+)
+
+// Watch watches the whole way between two pods while the first pings the second, and says where packets were seen
+// and why the kernel dropped them.
+func Watch(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool, during time.Duration) (seen doctor.Live, err error) {
+	w := live.Watching{Src: from.Addr(is4), Dst: to.Addr(is4), Whole: true}
+	if !w.Src.IsValid() || !w.Dst.IsValid() {
+		return seen, fmt.Errorf("watch %s and %s: they have no addresses of that family, only %v and %v", from.ID(), to.ID(), from.Addrs, to.Addrs)
+	}
+	stops, err := Stops(l, from, to)
+	if err != nil {
+		return seen, err
+	}
+	for _, s := range stops {
+		w.Places = append(w.Places, live.Place{Host: s.Name, Do: s.Host.Do})
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ready := make(chan struct{})
+	g.Go(func() (err error) {
+		seen, err = w.Watch(ctx, func() { close(ready) })
+		return err
+	})
+	g.Go(func() error {
+		defer stop()
+		select {
+		case <-ready:
+			pings(ctx, from, host.Ping{To: w.Dst, Timeout: pingTakes}, during)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return seen, g.Wait()
+}
+
+// pings sends one echo request after the other; what becomes of them is what is watched.
+func pings(ctx context.Context, from *lab.Pod, p host.Ping, during time.Duration) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for over := time.Now().Add(during); time.Now().Before(over); {
+		_, _ = from.Ping(ctx, p)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

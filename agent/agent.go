@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
@@ -81,8 +82,12 @@ const minPause = 10 * time.Millisecond
 
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
-	return &Agent{Config: cfg, kicks: make(chan struct{}, 1), nodes: make(chan backend.Node, 1),
+	a := &Agent{Config: cfg, kicks: make(chan struct{}, 1), nodes: make(chan backend.Node, 1),
 		views: make(chan backend.View, 1), skips: map[subnet.Skip]bool{}}
+	if _, ok := cfg.Backend.(backend.Runner); ok {
+		a.status.down = errors.New("it has not started yet")
+	}
+	return a
 }
 
 // Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is one that

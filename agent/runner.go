@@ -32,10 +32,21 @@ func (a *Agent) prepare(ctx context.Context) bool {
 	return a.persist(ctx, "prepare the backend", func() error { return r.Prepare(ctx, a.site()) })
 }
 
+// settled is how long a Runner must run to count as running: what it cannot do it finds out at once.
+const settled = 200 * time.Millisecond
+
 // runBackend keeps a Runner running.
 func (a *Agent) runBackend(ctx context.Context, r backend.Runner) error {
 	for ctx.Err() == nil {
-		a.persist(ctx, "run the backend", func() error { return r.Run(ctx, a.site(), a.views) })
+		a.persist(ctx, "run the backend", func() error {
+			timer := time.AfterFunc(settled, func() { a.status.runs(nil) })
+			err := r.Run(ctx, a.site(), a.views)
+			timer.Stop()
+			if err != nil {
+				a.status.runs(err)
+			}
+			return err
+		})
 	}
 	return nil
 }

@@ -81,6 +81,28 @@ func TestRunner(t *testing.T) {
 	}
 }
 
+// TestReadyWithRunner: pods cannot count on a network whose packets nobody moves.
+func TestReadyWithRunner(t *testing.T) {
+	a := New(Config{Backend: &mover{}})
+	a.status.concluded(true, false)
+	mustBeReady := func(words string) {
+		t.Helper()
+		if err := a.status.Ready(); (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
+			t.Errorf("ready: %v, want %q", err, words)
+		}
+	}
+	mustBeReady("has not started yet")
+	a.status.runs(nil)
+	mustBeReady("")
+	a.status.runs(errors.New("no such device"))
+	mustBeReady("") // it is started again at once
+	a.status.downSince = a.status.downSince.Add(-2 * wrongFor)
+	a.status.runs(errors.New("port in use"))
+	mustBeReady("the backend moves no packets: port in use")
+	a.status.runs(nil)
+	mustBeReady("")
+}
+
 // TestOverlay: the device that has the family's address, whatever else encapsulates.
 func TestOverlay(t *testing.T) {
 	addr := func(dev, prefix string) netstate.Addr {

@@ -15,6 +15,8 @@ type Status struct {
 	synced     bool
 	applied    bool      // once complete
 	wrongSince time.Time // zero: the data path is right
+	down       error     // why the backend's own part does not run, nil if it does or there is none
+	downSince  time.Time // zero: it never ran
 	retry      time.Duration
 	said       map[string]string // the last error of each operation, to say it in full only once
 }
@@ -43,6 +45,16 @@ func (s *Status) concluded(synced, broken bool) {
 	}
 }
 
+// runs says whether the backend's own part runs, and if not, why.
+func (s *Status) runs(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down == nil && err != nil {
+		s.downSince = time.Now()
+	}
+	s.down = err
+}
+
 // Live says why the agent should be restarted, nil if it should not.
 func (s *Status) Live() error {
 	s.mu.Lock()
@@ -62,6 +74,8 @@ func (s *Status) Ready() error {
 		return errors.New("no lease, or not in sync with the store yet")
 	case !s.applied:
 		return errors.New("the kernel has not been brought to the wanted state yet")
+	case s.down != nil && time.Since(s.downSince) > wrongFor:
+		return fmt.Errorf("the backend moves no packets: %w", s.down)
 	case !s.wrongSince.IsZero() && time.Since(s.wrongSince) > wrongFor:
 		return fmt.Errorf("the data path has been wrong for %s", time.Since(s.wrongSince).Round(time.Second))
 	}

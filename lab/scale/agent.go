@@ -1,0 +1,151 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/lab/host"
+)
+
+// healthPort is free in every machine.
+const healthPort = 10256
+
+// Agent is a running agent process.
+type Agent struct {
+	host.Process
+	machine *Machine
+	Began   time.Time // just before it was started
+}
+
+// Start runs the agent binary at path for node 0. A binary that is not named twilld gets flannel's flags only.
+func (m *Machine) Start(path string) (*Agent, error) {
+	args := []string{"--kube-subnet-mgr", "--kubeconfig-file=" + m.cluster.server.KubeconfigFile(agentUser), "--net-config-path=" + filepath.Join(m.dir, "net-conf.json"),
+		"--subnet-file=" + filepath.Join(m.dir, "subnet.env"), "--ip-masq", "--iface=u0", "--healthz-ip=127.0.0.1", "--healthz-port=" + strconv.Itoa(healthPort)}
+	if strings.HasPrefix(filepath.Base(path), "twilld") {
+		args = append(args, "--checkpoint-file="+m.checkpoint())
+	}
+	log := filepath.Join(m.dir, "agent.log")
+	if err := os.RemoveAll(log); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	p, err := m.Host.Start(host.Command{Path: path, Args: args, Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "NODE_NAME=" + Name(0)}, Log: log})
+	return &Agent{p, m, began}, err
+}
+
+// Close ends the agent.
+func (a *Agent) Close() error { return a.Stop(context.Background(), 5*time.Second) }
+
+// LogSize is how many bytes the agent has logged.
+func (a *Agent) LogSize() int64 {
+	info, err := os.Stat(a.Log)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// CPU is the processor time that the agent has used.
+func (a *Agent) CPU() time.Duration {
+	var t unix.Timespec
+	// The clock of a process: its pid inverted and shifted, and 2 for "scheduled" (kernel/time/posix-cpu-timers.c).
+	if err := unix.ClockGettime(int32(^a.PID<<3|2), &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// Memory is what an agent holds, in bytes.
+type Memory struct{ RSS, PSS, Peak int64 }
+
+// Memory reads smaps_rollup and status of the process.
+func (a *Agent) Memory() (m Memory, err error) {
+	for file, fields := range map[string]map[string]*int64{
+		"smaps_rollup": {"Rss:": &m.RSS, "Pss:": &m.PSS},
+		"status":       {"VmHWM:": &m.Peak},
+	} {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", a.PID, file))
+		if err != nil {
+			return m, err
+		}
+		for line := range strings.Lines(string(data)) {
+			words := strings.Fields(line)
+			if to := fields[words[0]]; to != nil && len(words) > 1 {
+				kib, err := strconv.ParseInt(words[1], 10, 64)
+				if err != nil {
+					return m, err
+				}
+				*to = kib << 10
+			}
+		}
+	}
+	return m, nil
+}
+
+// children is the processor time of the agent's ended children in clock ticks: fields 16 and 17 of /proc/PID/stat.
+func (a *Agent) children() (int, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.PID))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(fields) < 15 {
+		return 0, fmt.Errorf("read process %d: %q has too few fields", a.PID, data)
+	}
+	user, err := strconv.Atoi(fields[13])
+	system, err2 := strconv.Atoi(fields[14])
+	return user + system, errors.Join(err, err2)
+}
+
+// get reads from the agent's health port.
+func (a *Agent) get(ctx context.Context, path string) (string, error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		err = a.machine.Do(func() error { c, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
+		return c, err
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path), nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: %s: %s", path, resp.Status, body)
+	}
+	return string(body), err
+}
+
+// WaitReady returns how long after its start the agent was ready.
+func (a *Agent) WaitReady(ctx context.Context) (time.Duration, error) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := a.get(ctx, "/readyz")
+		if err == nil {
+			return time.Since(a.Began), nil
+		}
+		if !a.Running() {
+			return 0, errors.New("the agent has ended, see " + a.Log)
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("wait until the agent is ready: %w", err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Floor is how long iproute2 takes for the kernel objects of the peers [1, to) on a device of the machine's own: what
+// any agent needs at least. It is removed again.
+func (m *Machine) Floor(ctx context.Context, to int) (time.Duration, error) {
+	if _, err := m.Exec(ctx, strings.Fields("ip link add flannel.1 type vxlan id 1 dev u0 dstport 8472 nolearning local "+Underlay(0).String())...); err != nil {
+		return 0, err
+	}
+	defer func() { _, _ = m.Exec(context.WithoutCancel(ctx), "ip", "link", "del", "flannel.1") }()
+	if _, err := m.Exec(ctx, "ip", "link", "set", "flannel.1", "up"); err != nil {
+		return 0, err
+	}
+	var ip, bridge strings.Builder
+	for i := 1; i < to; i++ {
+		a := Subnet(i).Addr()
+		fmt.Fprintf(&ip, "neigh replace %s lladdr %s dev flannel.1 nud permanent\n", a, MAC(i))
+		fmt.Fprintf(&ip, "route replace %s via %s dev flannel.1 onlink proto 116\n", Subnet(i), a)
+		fmt.Fprintf(&bridge, "fdb replace %s dst %s dev flannel.1 self permanent\n", MAC(i), Underlay(i))
+		if m.cluster.dual {
+			a := SubnetV6(i).Addr()
+			fmt.Fprintf(&ip, "neigh replace %s lladdr %s dev flannel.1 nud permanent\n", a, macV6(i))
+			fmt.Fprintf(&ip, "route replace %s via %s dev flannel.1 onlink proto 116\n", SubnetV6(i), a)
+			fmt.Fprintf(&bridge, "fdb replace %s dst %s dev flannel.1 self permanent\n", macV6(i), Underlay(i))
+		}
+	}
+	began := time.Now()
+	if err := m.batch(ctx, "ip", ip.String()); err != nil {
+		return 0, err
+	}
+	if err := m.batch(ctx, "bridge", bridge.String()); err != nil {
+		return 0, err
+	}
+	return time.Since(began), nil
+}
+
+func (m *Machine) batch(ctx context.Context, program, lines string) error {
+	cmd := exec.CommandContext(ctx, program, "-batch", "-")
+	cmd.Stdin = strings.NewReader(lines)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := m.Do(cmd.Start); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%s -batch: %w: %.300s", program, err, out.String())
+	}
+	return nil
+}

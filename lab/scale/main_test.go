@@ -1,0 +1,158 @@
+package scale
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	agentPath = flag.String("agent", "", "the agent's binary; one not named twilld gets flannel's flags only; empty: this checkout's")
+	peers     = flag.Int("peers", 1000, "virtual nodes beside the agent's own")
+	dual      = flag.Bool("dual", false, "two address families")
+)
+
+// dir is the same in every run, so that a run ends what a crashed one left.
+const dir = "/run/twill/scale"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		fmt.Println("network namespaces need root: nothing is measured")
+		return 0
+	}
+	unlock, err := alone()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer unlock()
+	defer shared.close()
+	return m.Run()
+}
+
+// alone waits for another run to end.
+func alone() (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// shared is the cluster of all benchmarks: thousands of Node objects are made once.
+var shared sharedCluster
+
+type sharedCluster struct {
+	once    sync.Once
+	cluster *Cluster
+	err     error
+}
+
+func (s *sharedCluster) open(ctx context.Context) (*Cluster, error) {
+	s.once.Do(func() {
+		if s.err = s.build(ctx); s.err == nil {
+			s.err = s.cluster.Join(ctx, 0, *peers+1)
+		}
+	})
+	return s.cluster, s.err
+}
+
+func (s *sharedCluster) build(ctx context.Context) (err error) {
+	if err := os.RemoveAll(filepath.Join(dir, "etcd")); err != nil {
+		return err
+	}
+	if *agentPath == "" {
+		*agentPath = filepath.Join(dir, "twilld")
+		out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", *agentPath, "github.com/twill-net/twill/cmd/twilld").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("build the agent: %w: %s", err, out)
+		}
+	}
+	s.cluster, err = NewCluster(context.WithoutCancel(ctx), dir, *dual)
+	return err
+}
+
+func (s *sharedCluster) close() {
+	if s.cluster != nil {
+		_ = s.cluster.Close()
+	}
+	_ = os.RemoveAll(dir)
+}
+
+// rig is what one benchmark works with: the cluster, a machine and its kernel's changes.
+type rig struct {
+	b       *testing.B
+	ctx     context.Context
+	cluster *Cluster
+	machine *Machine
+	watch   *Watch
+}
+
+func newRig(b *testing.B) *rig {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	b.Cleanup(cancel)
+	r := &rig{b: b, ctx: ctx}
+	var err error
+	r.cluster, err = shared.open(ctx)
+	r.must(err)
+	r.machine, err = r.cluster.NewMachine(ctx, "twscale")
+	r.must(err)
+	b.Cleanup(func() { r.machine.Close() })
+	r.watch, err = r.machine.Watch()
+	r.must(err)
+	b.Cleanup(func() { r.watch.Close() })
+	return r
+}
+
+func (r *rig) must(err error) {
+	r.b.Helper()
+	if err != nil {
+		r.b.Fatal(err)
+	}
+}
+
+// start runs the agent until the end of the benchmark and returns when every peer's route stands, and when that was.
+func (r *rig) start() (*Agent, time.Duration) {
+	r.b.Helper()
+	a, err := r.machine.Start(*agentPath)
+	r.must(err)
+	r.b.Cleanup(func() { a.Kill() })
+	last, err := r.watch.Until(r.ctx, a.Began, Routes(1, *peers+1)...)
+	r.must(err)
+	return a, last.Sub(a.Began)
+}
+
+// settle waits until the agent has been idle for a while.
+func (r *rig) settle(a *Agent) {
+	r.b.Helper()
+	for before := time.Duration(-1); a.CPU()-before > 10*time.Millisecond; r.pause(time.Second) {
+		before = a.CPU()
+	}
+}
+
+func (r *rig) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-r.ctx.Done():
+		r.b.Fatal(r.ctx.Err())
+	}
+}

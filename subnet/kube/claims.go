@@ -121,7 +121,7 @@ func (s *Store) sortClaims(ctx context.Context, n *corev1.Node, all []coordinati
 
 // assignedCIDRs is what nodes have, from claims or from a controller that ran earlier.
 func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
-	list, err := s.api.listNodes(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	list, err := s.api.listNodes(ctx, s.lean(), metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -28,35 +30,60 @@ const callTimeout = 10 * time.Second
 // client makes the few calls that the store needs, and turns their errors into sentences.
 type client struct {
 	rest   *rest.RESTClient
+	reads  *rest.RESTClient // the same without a limit of requests per second
 	leases *rest.RESTClient // coordination.k8s.io
 	dialer *redial.Dialer
 }
 
 func newClient(cfg *rest.Config) (*client, error) {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{}, &corev1.Pod{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
-	metav1.AddToGroupVersion(scheme, coordinationv1.SchemeGroupVersion)
-
 	cfg = rest.CopyConfig(cfg)
 	cfg.APIPath = "/api"
 	cfg.GroupVersion = &corev1.SchemeGroupVersion
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(newScheme()).WithoutConversion()
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.UserAgent = "twilld"
 	cfg.QPS, cfg.Burst = cmp.Or(cfg.QPS, 5), cmp.Or(cfg.Burst, 20)
 	cfg.WarningHandler = rest.NoWarnings{}
+	// A list of thousands of Nodes costs the API server a second of processor time to compress.
+	cfg.DisableCompression = true
 	dialer := &redial.Dialer{}
 	cfg.Dial = dialer.DialContext
-	c, err := rest.RESTClientFor(cfg)
+	pingSoon()
+	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for the API server %q: %w", cfg.Host, err)
 	}
+	c := &client{dialer: dialer}
+	var errs [3]error
+	c.rest, errs[0] = rest.RESTClientForConfigAndClient(cfg, h)
+	unlimited := rest.CopyConfig(cfg)
+	unlimited.QPS = -1
+	c.reads, errs[1] = rest.RESTClientForConfigAndClient(unlimited, h)
 	cfg.APIPath, cfg.GroupVersion = "/apis", &coordinationv1.SchemeGroupVersion
-	leases, err := rest.RESTClientFor(cfg)
-	return &client{c, leases, dialer}, err
+	c.leases, errs[2] = rest.RESTClientForConfigAndClient(cfg, h)
+	return c, errors.Join(errs[:]...)
+}
+
+// newScheme has the few types that are sent and received.
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{}, &corev1.Pod{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
+	metav1.AddToGroupVersion(scheme, coordinationv1.SchemeGroupVersion)
+	scheme.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{})
+	return scheme
+}
+
+// pingSoon has client-go ask after ten silent seconds whether the connection still carries, and give it up after five
+// more, instead of 30 and 15; the environment is the only way to say it. An operator's word goes first.
+func pingSoon() {
+	for name, value := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
+		if os.Getenv(name) == "" {
+			_ = os.Setenv(name, value)
+		}
+	}
 }
 
 // bound gives ctx the timeout of one call, and takes client-go's log of slow calls away: callers report errors.
@@ -129,15 +156,39 @@ func (c *client) patchEvent(ctx context.Context, namespace, name string, patch a
 	return explain("patch", "events", err)
 }
 
-func (c *client) listNodes(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
-	list := &corev1.NodeList{}
-	err := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
+// listNodes reads all Nodes in one answer, and of each what d keeps.
+func (c *client) listNodes(ctx context.Context, d lean, o metav1.ListOptions) (*corev1.NodeList, error) {
+	body, err := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).SetHeader("Accept", runtime.ContentTypeProtobuf).Stream(ctx)
+	if err != nil {
+		return nil, explain("list", "nodes", err)
+	}
+	defer body.Close()
+	list, err := d.list(body)
 	return list, explain("list", "nodes", err)
 }
 
+// leanNode reads of a Node what d keeps; nil: there is none.
+func (c *client) leanNode(ctx context.Context, d lean, name string) (*corev1.Node, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	body, err := c.reads.Get().Resource("nodes").Name(name).SetHeader("Accept", runtime.ContentTypeProtobuf).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, explain("get", "nodes", err)
+	}
+	n, err := d.one(body)
+	return n, explain("get", "nodes", err)
+}
+
+// asMetadata asks for a PartialObjectMetadata of each object: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+const asMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// watchNodes watches the metadata of all Nodes.
 func (c *client) watchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
-	r := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec)
+	r := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).SetHeader("Accept", asMetadata)
 	if o.TimeoutSeconds != nil {
 		r = r.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -149,18 +148,7 @@ func (c *nodes) note(r record) {
 // Resync implements cache.ReflectorStore; nothing here is resynced.
 func (c *nodes) Resync() error { return nil }
 
-// Transformer implements cache.TransformingStore: a first list of thousands of whole Node objects, some 13 kB
-// each, never stands in memory at once.
-func (c *nodes) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) {
-		n, ok := obj.(*corev1.Node)
-		if !ok {
-			return obj, nil
-		}
-		return c.trim(n), nil
-	}
-}
-
+// trim is what the store wants of n.
 func (c *nodes) trim(n *corev1.Node) *corev1.Node {
 	t := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, CreationTimestamp: n.CreationTimestamp,

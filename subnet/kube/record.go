@@ -135,6 +135,9 @@ func podCIDRs(n *corev1.Node) string {
 	return strings.Join(n.Spec.PodCIDRs, ",")
 }
 
+// split is podCIDRs undone.
+func split(podCIDRs string) []string { return strings.Split(podCIDRs, ",") }
+
 func networkCondition(n *corev1.Node) condition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeNetworkUnavailable {

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -89,7 +88,7 @@ func (s *Store) reflect(ctx context.Context, c *nodes) {
 	// The reflector logs through the context; what there is to say, s.waits says.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	silent := logr.Discard()
-	r := cache.NewReflectorWithOptions(s.listWatch(ctx), &corev1.Node{}, c, cache.ReflectorOptions{
+	r := cache.NewReflectorWithOptions(s.listWatch(ctx, c), &corev1.Node{}, c, cache.ReflectorOptions{
 		Name:    "nodes",
 		Logger:  &silent,
 		Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5},
@@ -105,43 +104,37 @@ func (s *Store) reflect(ctx context.Context, c *nodes) {
 
 // listWatch lists and watches under ctx, whatever context the reflector gives (its list has none), and tells
 // s.waits of each outcome.
-func (s *Store) listWatch(ctx context.Context) *cache.ListWatch {
-	return &cache.ListWatch{
-		ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			if o.ResourceVersion == "0" {
-				// An API server that lags behind may answer "0" with a past in which peers were missing.
-				o.ResourceVersion = ""
-			}
-			list, err := s.api.listNodes(ctx, o)
+func (s *Store) listWatch(ctx context.Context, c *nodes) cache.ListerWatcher {
+	return listWatch{&cache.ListWatch{
+		ListWithContextFunc: func(_ context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			// The reflector would take "0", the past of an API server that lags behind, in which peers may be missing,
+			// and pages, which are for those who hold them in memory.
+			list, err := s.api.listNodes(ctx, s.lean(), metav1.ListOptions{})
 			if err != nil { // a list alone is not yet a watch
-				s.tellWatch(ctx, err)
-			}
-			return list, err
-		},
-		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := s.api.watchNodes(ctx, o)
-			if err == nil {
-				s.tellWatch(ctx, nil)
-				return w, nil
-			}
-			if o.SendInitialEvents == nil {
 				s.tellWatch(ctx, err)
 				return nil, err
 			}
-			return nil, opaque(err)
+			return list, nil
 		},
-	}
+		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := s.api.watchNodes(ctx, o)
+			s.tellWatch(ctx, err)
+			if err != nil {
+				return nil, err
+			}
+			return s.fill(ctx, c, w), nil
+		},
+	}}
 }
 
-// opaque hides from the reflector (client-go 0.36) that an error can be retried: before the first list it would
-// wait without looking at the context. It lists instead, and reflect's own loop waits. That a resource version
-// is too old or too new it must see, to ask without one.
-func opaque(err error) error {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsTimeout(err) {
-		return err
-	}
-	return errors.New(err.Error())
-}
+// lean keeps of Nodes what the store's records have.
+func (s *Store) lean() lean { return lean{s.notes.prefix, s.node} }
+
+// listWatch has the reflector list, and not begin with a watch that brings everything: metadata is not everything.
+type listWatch struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is what client-go 0.36 asks for.
+func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (s *Store) tellWatch(ctx context.Context, err error) {
 	if ctx.Err() == nil && (err == nil || !apierrors.IsResourceExpired(err)) {

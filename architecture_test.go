@@ -74,8 +74,8 @@ var arrows = []struct {
 	{"subnet/redial", nil},
 	{"subnet/...", []string{"subnet", "subnet/redial"}},
 	{"netstate", nil},
-	{"netstate/...", []string{"netstate"}},
-	{"backend/...", []string{"backend/...", "subnet", "netstate"}},
+	{"netstate/...", []string{"netstate", "netstate/secret"}},
+	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret"}},
 	{"agent", []string{"subnet", "backend", "netstate"}},
 	{"doctor", []string{"subnet", "backend", "netstate"}},
 	{"doctor/capture", nil},
@@ -137,7 +137,7 @@ var heavy = []struct {
 	packages, never []string
 	why             string
 }{
-	{[]string{"plugin", "cmd/twill"}, []string{"k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
+	{[]string{"plugin", "cmd/twill"}, []string{"golang.zx2c4.com/...", "k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
 		"github.com/coreos/go-iptables/...", "github.com/prometheus/...", "google.golang.org/..."},
 		"the CNI binary is started for every pod and has to be small"},
 	{[]string{"backend/...", "agent", "doctor"}, []string{"github.com/vishvananda/...", "github.com/mdlayher/..."},
@@ -165,7 +165,8 @@ var owners = []struct {
 	{"k8s.io/...", []string{"subnet/kube/..."}, nil},
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                     // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/kernel", "plugin"}, []string{"agent/..."}}, // makes pods
-	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/..."}, nil},
+	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard"}, nil},
+	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin", "cmd/twill"}, []string{"agent/..."}},

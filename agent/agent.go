@@ -45,6 +45,7 @@ type Config struct {
 	Kernel      Kernel
 	Machine     Machine
 	Choice      Choice
+	WireGuard   bool                   // the kernel has WireGuard
 	Base        backend.BaseConfig     // its MTU is the backend's
 	Firewall    backend.FirewallConfig // its Stacks are the leases'
 	SubnetFile  string

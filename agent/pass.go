@@ -63,7 +63,7 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 // NodeFrom is what a backend may know of a machine with these interfaces. Of the underlays that the rule allows it
 // keeps the ones that before has; with an error it has before's.
 func (c Config) NodeFrom(interfaces []netstate.Interface, before backend.Node, route func(netip.Addr) (string, error)) (backend.Node, error) {
-	node := backend.Node{Name: c.Node, MACs: map[string]netstate.MAC{}}
+	node := backend.Node{Name: c.Node, WireGuard: c.WireGuard, MACs: map[string]netstate.MAC{}}
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
 	}
@@ -218,7 +218,7 @@ func (o outcome) broken() bool {
 			continue
 		}
 		switch c.Key().Kind {
-		case netstate.KindNeigh, netstate.KindFDB, netstate.KindRoute:
+		case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer, netstate.KindRoute:
 			wayToPeers++
 		default:
 			return true

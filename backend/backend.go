@@ -26,6 +26,7 @@ type Node struct {
 	Underlays []Underlay              // one per address family of the config, IPv4 first
 	Last      subnet.Lease            // what this node published before, zero if nothing
 	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
+	WireGuard bool                    // the kernel has devices of this kind
 }
 
 // Underlay is the interface that carries one address family between nodes.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -24,8 +25,24 @@ func linkChange(c netstate.Change) (id, fix string) {
 		return vxlanChange(want, c.Was)
 	case netstate.Bridge:
 		return bridgeChange(want, c.Was)
+	case netstate.Tun, netstate.Tunnel, netstate.WireGuard:
+		return overlayChange(c)
 	}
 	return "", ""
+}
+
+// overlayChange is about devices that have no MAC address: they are missing, down, another's, or altered otherwise.
+func overlayChange(c netstate.Change) (id, fix string) {
+	name := c.Key().Name
+	switch {
+	case c.Was == nil:
+		return "vtep-missing", ""
+	case reflect.TypeOf(c.Was) != reflect.TypeOf(c.Want):
+		return "device-foreign", "ip link del " + name
+	case !isUp(c.Was):
+		return "vtep-down", fmt.Sprintf("ip link set %s up", name)
+	}
+	return "vtep-altered", ""
 }
 
 func vxlanChange(want netstate.VXLAN, was netstate.Object) (id, fix string) {

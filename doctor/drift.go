@@ -54,6 +54,12 @@ func isUp(o netstate.Object) bool {
 		return l.Up
 	case netstate.Bridge:
 		return l.Up
+	case netstate.Tun:
+		return l.Up
+	case netstate.Tunnel:
+		return l.Up
+	case netstate.WireGuard:
+		return l.Up
 	}
 	return false
 }
@@ -92,6 +98,10 @@ func (d drift) finding(c netstate.Change) (Finding, bool) {
 			fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud permanent", want.IP, want.MAC, want.Dev)), true
 	case netstate.FDB:
 		return d.fdb(want, c), true
+	case netstate.Listener:
+		return evidence("vtep-altered", want.Dev, c, ""), true
+	case netstate.Peer:
+		return evidence(changed("fdb", c), d.peer(want.Allowed[0]), c, ""), true
 	case netstate.Route:
 		return evidence(changed("route", c), d.peer(want.Dst), c, "ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116"), true
 	case netstate.Chain:
@@ -109,8 +119,10 @@ func deviceOf(c netstate.Change) string {
 		if parts := strings.Split(o.Name, "/"); len(parts) == 5 {
 			return parts[3]
 		}
-	case netstate.Addr, netstate.Neigh, netstate.FDB:
+	case netstate.Addr, netstate.Neigh, netstate.FDB, netstate.Listener:
 		return c.Key().Name
+	case netstate.Peer:
+		return o.Dev
 	}
 	return ""
 }

@@ -88,7 +88,7 @@ func Diff(want, have State) Plan {
 		}
 	}
 	for k, h := range have {
-		if _, ok := want[k]; !ok && k.Kind != KindSysctl {
+		if _, ok := want[k]; !ok && !k.Kind.lasts() {
 			deletes = append(deletes, Change{Was: h})
 		}
 	}
@@ -96,3 +96,7 @@ func Diff(want, have State) Plan {
 	slices.SortFunc(deletes, func(a, b Change) int { return b.Key().Compare(a.Key()) })
 	return append(puts, deletes...)
 }
+
+// lasts says whether objects of a kind cannot be absent, so that there is nothing to delete: a parameter, and what goes with
+// its device.
+func (k Kind) lasts() bool { return k == KindSysctl || k == KindListener }

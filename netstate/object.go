@@ -23,19 +23,21 @@ const (
 	KindAddr
 	KindNeigh
 	KindFDB
+	KindListener
+	KindPeer
 	KindRoute
 	KindChain
 )
 
 func (k Kind) String() string {
-	return [...]string{"link", "sysctl", "addr", "neigh", "fdb", "route", "chain"}[k]
+	return [...]string{"link", "sysctl", "addr", "neigh", "fdb", "listener", "peer", "route", "chain"}[k]
 }
 
 // Key is the slot that an object occupies in the kernel: two objects with the same Key cannot both exist.
 // Fields that a kind does not use are zero.
 type Key struct {
 	Kind   Kind
-	Name   string // device, sysctl or chain
+	Name   string // device (and a peer's key), sysctl or chain
 	Prefix netip.Prefix
 	MAC    MAC
 	Metric int

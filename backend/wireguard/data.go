@@ -109,7 +109,7 @@ func (b *Backend) Prepare(_ context.Context, site backend.Site) error {
 	if err != nil {
 		return err
 	}
-	site.Say("WireGuard runs in this process", nil, "publickey", key.PublicKey().String(), "file", path)
+	site.Say("WireGuard's private key is read", nil, "publickey", key.PublicKey().String(), "file", path)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.key = key

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"golang.zx2c4.com/wireguard/conn"
@@ -16,12 +15,12 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/tun"
-	"github.com/twill-net/twill/subnet"
+	"github.com/twill-net/twill/netstate"
 )
 
-// Run is WireGuard on this node's devices until ctx is done.
+// Run is WireGuard on this node's TUN devices until ctx is done. Where the kernel has WireGuard it has nothing to do.
 func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
-	var tunnels []*tunnel
+	tunnels, said := map[string]*tunnel{}, false
 	defer func() {
 		for _, t := range tunnels {
 			t.wg.Close()
@@ -32,54 +31,58 @@ func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backe
 		case <-ctx.Done():
 			return nil
 		case view := <-views:
-			opened, err := b.follow(site, view.Snapshot, tunnels)
-			tunnels = opened
-			if err != nil {
+			if view.Node.WireGuard {
+				if !said {
+					site.Say("the kernel's WireGuard moves the packets", nil)
+				}
+				said = true
+				continue
+			}
+			if err := b.follow(site, view, tunnels); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// follow opens a tunnel for each address family that has none, and brings all to the snapshot's peers.
-func (b *Backend) follow(site backend.Site, snap subnet.Snapshot, tunnels []*tunnel) ([]*tunnel, error) {
+// follow opens a tunnel on each device that has none, and brings all to the view's peers.
+func (b *Backend) follow(site backend.Site, view backend.View, tunnels map[string]*tunnel) error {
 	if b.private() == (wgtypes.Key{}) {
-		return tunnels, errors.New("the private key has not been read yet")
+		return errors.New("the private key has not been read yet")
 	}
-	for _, s := range snap.Local.Stacks[len(tunnels):] { // there are no more families than at the start
-		t, err := b.open(site, s.Is4())
+	for _, s := range view.Snapshot.Local.Stacks {
+		dev := b.deviceOf(s.Is4())
+		if tunnels[dev] != nil {
+			continue
+		}
+		t, err := b.open(site, dev, b.port(s.Is4()))
 		if err != nil {
-			return tunnels, err
+			return err
 		}
-		tunnels = append(tunnels, t)
+		tunnels[dev] = t
 	}
-	peers, _ := b.peers(snap)
-	for _, t := range tunnels {
-		if err := t.sync(peers); err != nil {
-			return tunnels, err
+	peers, _ := b.peers(view.Snapshot)
+	ends := map[string][]netstate.Peer{}
+	for _, end := range b.ends(view.Node, peers) {
+		ends[end.Dev] = append(ends[end.Dev], end)
+	}
+	for dev, t := range tunnels {
+		if err := t.sync(ends[dev]); err != nil {
+			return err
 		}
 	}
-	return tunnels, nil
+	return nil
 }
 
 // tunnel is WireGuard on one device.
 type tunnel struct {
-	is4   bool
 	dev   wgtun.Device
 	wg    *device.Device
-	peers map[wgtypes.Key]target
+	peers map[netstate.Key]netstate.Peer
 	psk   string
-	alive int // seconds
 }
 
-// target is what a tunnel knows of a peer.
-type target struct {
-	end    netip.AddrPort
-	subnet netip.Prefix
-}
-
-func (b *Backend) open(site backend.Site, is4 bool) (*tunnel, error) {
-	name := deviceOf(is4)
+func (b *Backend) open(site backend.Site, name string, port int) (*tunnel, error) {
 	dev, err := tun.Open(name)
 	if err != nil {
 		return nil, err
@@ -87,50 +90,42 @@ func (b *Backend) open(site backend.Site, is4 bool) (*tunnel, error) {
 	log := &device.Logger{Verbosef: device.DiscardLogf, Errorf: func(format string, args ...any) {
 		site.Say("WireGuard", fmt.Errorf(format, args...), "dev", name)
 	}}
-	t := &tunnel{is4: is4, dev: dev, wg: device.NewDevice(dev, conn.NewStdNetBind(), log), peers: map[wgtypes.Key]target{},
-		alive: b.options.PersistentKeepaliveInterval}
-	if psk, err := wgtypes.ParseKey(b.options.PSK); err == nil && b.options.PSK != "" {
-		t.psk = hex.EncodeToString(psk[:])
+	t := &tunnel{dev: dev, wg: device.NewDevice(dev, conn.NewStdNetBind(), log)}
+	if b.psk != (wgtypes.Key{}) {
+		t.psk = hex.EncodeToString(b.psk[:])
 	}
 	key := b.private()
-	err = t.wg.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\n", hex.EncodeToString(key[:]), b.port(is4)))
+	err = t.wg.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\n", hex.EncodeToString(key[:]), port))
 	if err == nil {
 		err = t.wg.Up()
 	}
 	if err != nil {
 		t.wg.Close()
-		return nil, fmt.Errorf("start WireGuard on %s, UDP port %d: %w", name, b.port(is4), err)
+		return nil, fmt.Errorf("start WireGuard on %s, UDP port %d: %w", name, port, err)
 	}
-	site.Say("moving packets", nil, "dev", name, "port", b.port(is4))
+	site.Say("this kernel has no WireGuard, the agent moves the packets itself", nil, "dev", name, "port", port)
 	return t, nil
 }
 
 // sync tells WireGuard what is new: a peer that stays keeps its session.
-func (t *tunnel) sync(peers []peer) error {
+func (t *tunnel) sync(ends []netstate.Peer) error {
 	if err := tun.Alive(t.dev); err != nil {
 		return fmt.Errorf("the device was deleted: %w", err)
 	}
-	want := map[wgtypes.Key]target{}
-	for _, p := range peers {
-		if p.Is4() == t.is4 {
-			want[p.key] = target{netip.AddrPortFrom(p.Underlay, uint16(p.port)), p.Subnet}
-		}
+	want := map[netstate.Key]netstate.Peer{}
+	for _, end := range ends {
+		want[end.Key()] = end
 	}
 	var b strings.Builder
-	for key := range t.peers {
+	for key, p := range t.peers {
 		if _, ok := want[key]; !ok {
-			fmt.Fprintf(&b, "public_key=%s\nremove=true\n", hex.EncodeToString(key[:]))
+			fmt.Fprintf(&b, "public_key=%s\nremove=true\n", hex.EncodeToString(p.Public[:]))
 		}
 	}
-	for key, w := range want {
-		if t.peers[key] == w {
-			continue
+	for key, p := range want {
+		if t.peers[key] != p {
+			t.describe(&b, p)
 		}
-		fmt.Fprintf(&b, "public_key=%s\nendpoint=%s\nreplace_allowed_ips=true\nallowed_ip=%s\n", hex.EncodeToString(key[:]), w.end, w.subnet)
-		if t.psk != "" {
-			fmt.Fprintf(&b, "preshared_key=%s\n", t.psk)
-		}
-		fmt.Fprintf(&b, "persistent_keepalive_interval=%d\n", t.alive)
 	}
 	if b.Len() == 0 {
 		return nil
@@ -143,11 +138,25 @@ func (t *tunnel) sync(peers []peer) error {
 	return nil
 }
 
+// describe is a peer in the words of WireGuard's configuration protocol.
+func (t *tunnel) describe(b *strings.Builder, p netstate.Peer) {
+	fmt.Fprintf(b, "public_key=%s\nendpoint=%s\nreplace_allowed_ips=true\n", hex.EncodeToString(p.Public[:]), p.Endpoint)
+	for _, allowed := range p.Allowed {
+		if allowed.IsValid() {
+			fmt.Fprintf(b, "allowed_ip=%s\n", allowed)
+		}
+	}
+	if t.psk != "" {
+		fmt.Fprintf(b, "preshared_key=%s\n", t.psk)
+	}
+	fmt.Fprintf(b, "persistent_keepalive_interval=%d\n", p.Keepalive)
+}
+
 // greet begins a session with each new peer. One that had a session with this node before would otherwise go on sending
 // with its keys, which are unknown here, for up to 15 s.
-func (t *tunnel) greet(want map[wgtypes.Key]target) {
+func (t *tunnel) greet(want map[netstate.Key]netstate.Peer) {
 	for key, w := range want {
-		if p := t.wg.LookupPeer(device.NoisePublicKey(key)); p != nil && t.peers[key] != w {
+		if p := t.wg.LookupPeer(device.NoisePublicKey(w.Public)); p != nil && t.peers[key] != w {
 			p.SendKeepalive()
 		}
 	}

@@ -70,6 +70,11 @@ func (m *machine) try(line string) ([]byte, error) {
 // newMachine makes the namespace: a thread that stays in it until the test ends.
 func newMachine(t *testing.T, n int, psk string) *machine {
 	t.Helper()
+	return newMachineWith(t, n, `{"PSK":"`+psk+`"}`)
+}
+
+func newMachineWith(t *testing.T, n int, options string) *machine {
+	t.Helper()
 	ready, end := make(chan string), make(chan bool)
 	go func() {
 		runtime.LockOSThread()
@@ -80,7 +85,7 @@ func newMachine(t *testing.T, n int, psk string) *machine {
 		ready <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
 		<-end
 	}()
-	m := &machine{T: t, n: n, ns: <-ready, b: newBackend(t, `{"PSK":"`+psk+`"}`), views: make(chan backend.View, 1)}
+	m := &machine{T: t, n: n, ns: <-ready, b: newBackend(t, options), views: make(chan backend.View, 1)}
 	t.Cleanup(func() { close(end) })
 	if err := m.b.Prepare(t.Context(), backend.Site{Dir: t.TempDir(), Say: func(string, error, ...any) {}}); err != nil {
 		t.Fatal(err)
@@ -135,7 +140,7 @@ func (m *machine) lease() subnet.Lease {
 }
 
 func (m *machine) show(peers ...subnet.Lease) {
-	m.views <- backend.View{Snapshot: subnet.Snapshot{Local: m.lease(), Peers: peers}, Synced: true}
+	m.views <- backend.View{Node: bothFamilies(m.n), Snapshot: subnet.Snapshot{Local: m.lease(), Peers: peers}, Synced: true}
 }
 
 // pings says whether an address answers within some seconds: WireGuard tries a handshake that got lost again
@@ -153,6 +158,19 @@ func (m *machine) pings(to string) bool {
 func pair(t *testing.T, psk1, psk2 string) (a, b *machine) {
 	t.Helper()
 	a, b = newMachine(t, 1, psk1), newMachine(t, 2, psk2)
+	connect(t, a, b)
+	for _, m := range []*machine{a, b} {
+		m.device()
+		m.start()
+	}
+	a.show(b.lease())
+	b.show(a.lease())
+	return a, b
+}
+
+// connect puts two machines on one segment.
+func connect(t *testing.T, a, b *machine) {
+	t.Helper()
 	a.command("ip link add u0 type veth peer name u0p")
 	if out, err := exec.Command("nsenter", "--net="+a.ns, "ip", "link", "set", "u0p", "netns", strings.Split(b.ns, "/")[4]).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -160,12 +178,7 @@ func pair(t *testing.T, psk1, psk2 string) (a, b *machine) {
 	b.command("ip link set u0p name u0")
 	for _, m := range []*machine{a, b} {
 		m.command("ip link set lo up", fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.n), "ip link set u0 up")
-		m.device()
-		m.start()
 	}
-	a.show(b.lease())
-	b.show(a.lease())
-	return a, b
 }
 
 // TestPackets: both families, the exact MTU, a restart in which the other side sends first, and a peer that left.

@@ -13,6 +13,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate/secret"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -39,10 +40,63 @@ func newBackend(t *testing.T, options string) *Backend {
 	return b.(*Backend)
 }
 
+// bothFamilies is node n, on two interfaces.
+func bothFamilies(n int) backend.Node {
+	l := lease(n, "")
+	return backend.Node{Name: l.Node, Underlays: []backend.Underlay{
+		{Dev: "eth0", Local: l.Stacks[0].Underlay, MTU: 1500}, {Dev: "eth1", Local: l.Stacks[1].Underlay, MTU: 1500}}}
+}
+
+// TestKernel is what is wanted of a kernel with WireGuard, in every mode.
+func TestKernel(t *testing.T) {
+	node := bothFamilies(1)
+	node.WireGuard = true
+	snap := subnet.Snapshot{Local: lease(1, published(1)), Peers: []subnet.Lease{lease(2, published(2))}}
+	psk := key(9)
+	const separate = `link flannel-wg wireguard mtu 1420 up
+link flannel-wg-v6 wireguard mtu 1420 up
+sysctl net/ipv4/conf/flannel-wg/rp_filter = 2
+sysctl net/ipv6/conf/flannel-wg-v6/accept_ra = 0
+addr 10.244.1.0/32 dev flannel-wg
+addr fc00:0:0:1::/128 dev flannel-wg-v6
+listener dev flannel-wg port 51820 key KEY1
+listener dev flannel-wg-v6 port 51821 key KEY1
+peer KEY2 dev flannel-wg endpoint 192.0.2.2:51820 allowed 10.244.2.0/24 shared SHARED keepalive 25
+peer KEY2 dev flannel-wg-v6 endpoint [2001:db8::2]:51821 allowed fc00:0:0:2::/64 shared SHARED keepalive 25
+route 10.244.2.0/24 dev flannel-wg
+route fc00:0:0:2::/64 dev flannel-wg-v6
+`
+	const shared = `link flannel-wg wireguard mtu 1420 up
+sysctl net/ipv4/conf/flannel-wg/rp_filter = 2
+sysctl net/ipv6/conf/flannel-wg/accept_ra = 0
+addr 10.244.1.0/32 dev flannel-wg
+addr fc00:0:0:1::/128 dev flannel-wg
+listener dev flannel-wg port 51820 key KEY1
+peer KEY2 dev flannel-wg endpoint ENDPOINT:51820 allowed 10.244.2.0/24 allowed fc00:0:0:2::/64 shared SHARED keepalive 25
+route 10.244.2.0/24 dev flannel-wg
+route fc00:0:0:2::/64 dev flannel-wg
+`
+	for mode, golden := range map[string]string{
+		"separate": separate,
+		"auto":     strings.Replace(shared, "ENDPOINT", "192.0.2.2", 1), // of two public ones the IPv4 one
+		"ipv4":     strings.Replace(shared, "ENDPOINT", "192.0.2.2", 1),
+		"ipv6":     strings.Replace(shared, "ENDPOINT", "[2001:db8::2]", 1),
+	} {
+		b := newBackend(t, `{"Mode":"`+mode+`","PSK":"`+psk+`","PersistentKeepaliveInterval":25}`)
+		golden = strings.NewReplacer("KEY1", key(1), "KEY2", key(2), "SHARED", secret.Fingerprint(wgtypes.Key{9, 1})).Replace(golden)
+		state, skips := b.Desired(node, snap)
+		if got := state.String(); got != golden || len(skips) > 0 {
+			t.Errorf("%s: skips %v, got\n%swant\n%s", mode, skips, got, golden)
+		}
+		if strings.Contains(state.String(), psk) {
+			t.Errorf("the pre-shared key stands in\n%s", state)
+		}
+	}
+}
+
 func TestDesired(t *testing.T) {
 	b := newBackend(t, `{"Type":"wireguard"}`)
-	node := backend.Node{Name: "n1", Underlays: []backend.Underlay{
-		{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1500}, {Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1"), MTU: 1500}}}
+	node := bothFamilies(1)
 	snap := subnet.Snapshot{Local: lease(1, published(1)), Peers: []subnet.Lease{lease(2, published(2)), lease(3, `{"PublicKey":"x"}`),
 		lease(4, published(2)), lease(5, published(1)), lease(6, `null`), lease(7, `{"PublicKey":"`+key(7)+`","Port":99999}`), lease(8, `[]`)}}
 	state, skips := b.Desired(node, snap)
@@ -88,7 +142,7 @@ func TestOptions(t *testing.T) {
 		`{"ListenPortV6":70000}`:             "ListenPortV6 70000: want 1 to 65535",
 		`{"ListenPort":9,"ListenPortV6":9}`:  "are both 9: want two ports",
 		`{"PersistentKeepaliveInterval":-1}`: "PersistentKeepaliveInterval -1: want 0 to 65535 seconds",
-		`{"Mode":"auto"}`:                    `Mode "auto": want separate`,
+		`{"Mode":"both"}`:                    `Mode "both": want separate, auto, ipv4 or ipv6`,
 		`{"MTU":100}`:                        "MTU 100: want 656 to 65535",
 		`{"PSK":"c2VjcmV0"}`:                 "PSK is not a key",
 		`{"PSK":"` + key(1) + `","Mode":"separate","MTU":1400}`: "",

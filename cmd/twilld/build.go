@@ -16,6 +16,7 @@ import (
 	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
+	"github.com/twill-net/twill/netstate/wireguard"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -69,7 +70,11 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	}
 	log.Debug("firewall", "mode", mode.String(), "reason", why)
 	rules.Mode = mode
-	k, err := kernel.New(takenOver(b, network))
+	more, closeMore, err := kernelParts(b)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel.New(takenOver(b, network), more...)
 	if err != nil {
 		return nil, err
 	}
@@ -79,15 +84,31 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	return &parts{
 		config: agent.Config{
 			Node: store.node, Network: network, BackendName: network.Backend, Backend: b, Store: store.Store,
-			Kernel: agent.Join(k, f), Machine: k, Choice: choice, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
+			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: len(more) > 0, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
 			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
 			Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget},
 			Live:     pods.Live,
 			Metrics:  agent.NewMetrics(registry),
 		},
 		metrics: registry,
-		close:   func() { f.Close(); k.Close() },
+		close:   func() { f.Close(); k.Close(); closeMore() },
 	}, nil
+}
+
+// kernelParts are what the backend needs beside rtnetlink: nothing, or the kernel's WireGuard if it has one.
+func kernelParts(b backend.Backend) (parts []kernel.Part, closed func(), err error) {
+	secrets, ok := b.(wireguard.Secrets)
+	if !ok {
+		return nil, func() {}, nil
+	}
+	w, err := wireguard.Open(secrets)
+	switch {
+	case errors.Is(err, wireguard.ErrMissing):
+		return nil, func() {}, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	return []kernel.Part{w}, func() { _ = w.Close() }, nil
 }
 
 // takenOver are the networks into which a route of unknown origin is a flannel agent's leftover.

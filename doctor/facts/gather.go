@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twill-net/twill/agent"
@@ -16,6 +17,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
+	"github.com/twill-net/twill/netstate/wireguard"
 	"github.com/twill-net/twill/plugin"
 	"github.com/twill-net/twill/subnet"
 )
@@ -23,10 +25,11 @@ import (
 // gathering is one look at a node.
 type gathering struct {
 	*doctor.Facts
-	set      Settings
-	kernel   *kernel.Kernel
-	firewall *firewall.Firewall
-	conf     conf
+	set       Settings
+	kernel    *kernel.Kernel
+	firewall  *firewall.Firewall
+	wireguard *wireguard.WireGuard // nil where it is not used
+	conf      conf
 }
 
 // settles is how long a running agent may take to write its checkpoint after it wrote the kernel's state.
@@ -55,11 +58,14 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 	g.lease()
 	g.env()
 	f.Agent = agentOf(s, f.Programs)
-	var err error
-	if g.kernel, err = kernel.New(g.networks()); err != nil {
+	err := g.openKernel()
+	if err != nil {
 		return f, err
 	}
 	defer g.kernel.Close()
+	if g.wireguard != nil {
+		defer g.wireguard.Close()
+	}
 	if err := g.machine(ctx); err != nil {
 		return f, err
 	}
@@ -84,6 +90,22 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 
 func (g *gathering) unread(what string, err error) {
 	g.Unread = append(g.Unread, fmt.Sprintf("%s: %v", what, err))
+}
+
+// openKernel brings the kernel's WireGuard along where the backend uses it.
+func (g *gathering) openKernel() (err error) {
+	var parts []kernel.Part
+	if strings.EqualFold(g.Lease.Network.Backend, "wireguard") {
+		g.wireguard, err = wireguard.Open(nil)
+		switch {
+		case err == nil:
+			parts = append(parts, g.wireguard)
+		case !errors.Is(err, wireguard.ErrMissing):
+			return err
+		}
+	}
+	g.kernel, err = kernel.New(g.networks(), parts...)
+	return err
 }
 
 func (g *gathering) networks() []netip.Prefix {
@@ -176,7 +198,7 @@ func (g *gathering) machine(ctx context.Context) error {
 
 // config is the agent's, as far as the wanted state needs it.
 func (g *gathering) config() (agent.Config, error) {
-	c := agent.Config{Node: g.Node, Network: g.Lease.Network, BackendName: g.Lease.Network.Backend, Choice: g.set.Choice,
+	c := agent.Config{Node: g.Node, Network: g.Lease.Network, BackendName: g.Lease.Network.Backend, Choice: g.set.Choice, WireGuard: g.wireguard != nil,
 		Base: backend.BaseConfig{Bridge: g.Bridge, Blackhole: g.set.Blackhole}, Firewall: g.set.Firewall}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		c.Choice.NodeIPs = append(c.Choice.NodeIPs, s.Underlay)

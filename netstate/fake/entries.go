@@ -82,12 +82,13 @@ func (k *Kernel) ownsRoute(r route, want netstate.State) bool {
 }
 
 func (k *Kernel) putEntry(o netstate.Object) error {
-	if _, err := k.link(o.Key().Name); err != nil {
+	dev := deviceOf(o)
+	if _, err := k.link(dev); err != nil {
 		return err
 	}
 	k.entries.Add(o)
 	if !linkLocal(o.Key().Prefix.Addr()) {
-		k.changed(o.Key().Name)
+		k.changed(dev)
 	}
 	return nil
 }

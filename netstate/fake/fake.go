@@ -19,7 +19,7 @@ type Kernel struct {
 	networks []netip.Prefix
 	mu       sync.Mutex
 	links    map[string]*link
-	entries  netstate.State // addresses, neighbours and FDB entries, of all links
+	entries  netstate.State // addresses, neighbours, FDB entries, listeners and peers, of all links
 	routes   []route        // of one slot, the first is the one that packets take
 	sysctls  map[string]string
 	chains   netstate.State
@@ -75,9 +75,9 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		}
 	}
 	for _, o := range k.entries {
-		dev := o.Key().Name
+		dev := deviceOf(o)
 		_, addr := o.(netstate.Addr)
-		if k.owns(dev, want) && (addr || k.links[dev].kind == "vxlan") && !linkLocal(o.Key().Prefix.Addr()) {
+		if k.owns(dev, want) && (addr || k.links[dev].kind == "vxlan" || k.links[dev].kind == "wireguard") && !linkLocal(o.Key().Prefix.Addr()) {
 			state.Add(o)
 		}
 	}
@@ -137,6 +137,12 @@ func (k *Kernel) put(want, was netstate.Object) error {
 		return k.putTun(o)
 	case netstate.Tunnel:
 		return k.putTunnel(o)
+	case netstate.WireGuard:
+		return k.putWireGuard(o)
+	case netstate.Listener:
+		return k.putEntry(o)
+	case netstate.Peer:
+		return k.putPeer(o)
 	case netstate.Sysctl:
 		return k.setSysctl(o.Name, o.Value)
 	case netstate.Addr:
@@ -161,13 +167,13 @@ func (k *Kernel) put(want, was netstate.Object) error {
 // remove deletes an object, and what the kernel deletes with it; what is absent stays absent.
 func (k *Kernel) remove(o netstate.Object) {
 	switch o := o.(type) {
-	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.OtherLink:
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.WireGuard, netstate.OtherLink:
 		k.deleteLink(o.Key().Name)
 	case netstate.Addr:
 		k.deleteAddr(o)
-	case netstate.Neigh:
+	case netstate.Neigh, netstate.Peer:
 		delete(k.entries, o.Key())
-		k.changed(o.Dev)
+		k.changed(deviceOf(o))
 	case netstate.FDB:
 		k.deleteFDB(o)
 	case netstate.Route:

@@ -10,6 +10,7 @@ import (
 func TestConformance(t *testing.T) {
 	netstatetest.Run(t, fresh)
 	netstatetest.RunTunnels(t, fresh)
+	netstatetest.RunWireGuard(t, fresh)
 }
 
 func fresh(*testing.T) netstatetest.Harness {

@@ -13,16 +13,17 @@ import (
 )
 
 // Run changes the kernel as another program would: it takes the commands of iproute2 that its tests need, "ip
-// link|addr|neigh|route …", "bridge fdb …" and "sysctl -w name=value". What it does not understand is an error.
+// link|addr|neigh|route …", "bridge fdb …", and "sysctl -w name=value" and "wg set …". What it does not understand is an
+// error.
 func (k *Kernel) Run(command string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w := words(strings.Fields(command))
 	if len(w) < 3 {
-		return fmt.Errorf("%q is not a command of ip, bridge or sysctl", command)
+		return fmt.Errorf("%q is not a command of ip, bridge, sysctl or wg", command)
 	}
 	run, ok := map[string]func(words) error{
-		"ip link": k.ipLink, "ip addr": k.ipAddr, "ip neigh": k.ipNeigh, "ip route": k.ipRoute, "bridge fdb": k.bridgeFDB,
+		"ip link": k.ipLink, "ip addr": k.ipAddr, "ip neigh": k.ipNeigh, "ip route": k.ipRoute, "bridge fdb": k.bridgeFDB, "wg set": k.wgSet,
 	}[w[0]+" "+w[1]]
 	if w[0] == "sysctl" {
 		run, ok = k.sysctlW, true
@@ -94,9 +95,9 @@ func (k *Kernel) ipLinkAdd(name string, w words) error {
 		if err := k.create(&link{VXLAN: netstate.VXLAN{Name: l.peer}, kind: "veth", peer: name}); err != nil {
 			return err
 		}
-	case "bridge":
+	case "bridge", "wireguard":
 	default:
-		return fmt.Errorf("link type %q: want vxlan, veth or bridge", l.kind)
+		return fmt.Errorf("link type %q: want vxlan, veth, bridge or wireguard", l.kind)
 	}
 	return k.create(l)
 }

@@ -16,7 +16,7 @@ var errNoDevice = errors.New("no such device")
 type link struct {
 	netstate.VXLAN
 	index  int
-	kind   string // "vxlan", "bridge", "veth", "tun", "ipip"
+	kind   string // "vxlan", "bridge", "veth", "tun", "ipip", "wireguard"
 	alias  string
 	master string
 	peer   string // of a veth
@@ -38,6 +38,9 @@ func (l *link) object() netstate.Object {
 		return netstate.Tun{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
 	case "ipip":
 		return netstate.Tunnel{Name: l.Name, Local: l.Local, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
+	}
+	if l.kind == "wireguard" {
+		return netstate.WireGuard{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
 	}
 	return netstate.OtherLink{Name: l.Name, Type: l.kind}
 }
@@ -150,7 +153,7 @@ func (k *Kernel) setMTU(l *link, mtu int) error {
 		return syscall.EINVAL
 	}
 	if mtu < minIPv6 {
-		k.purge(l.Name, func(o netstate.Object) bool { return !o.Key().Prefix.Addr().Is4() && o.Key().Kind != netstate.KindFDB })
+		k.purge(l.Name, func(o netstate.Object) bool { return o.Key().Prefix.Addr().Is6() && o.Key().Kind != netstate.KindFDB })
 		k.forgetSysctls("net/ipv6/conf/" + l.Name + "/")
 	}
 	l.MTU = mtu
@@ -204,7 +207,7 @@ func (k *Kernel) deleteLink(name string) {
 // purge deletes the entries and routes on a device that gone is true for.
 func (k *Kernel) purge(dev string, gone func(netstate.Object) bool) {
 	for key, o := range k.entries {
-		if key.Name == dev && gone(o) {
+		if deviceOf(o) == dev && gone(o) {
 			delete(k.entries, key)
 		}
 	}

@@ -34,6 +34,7 @@ func (k *Kernel) Apply(ctx context.Context, p netstate.Plan) error {
 // its own link changes.
 type applier struct {
 	nl    *netlink.Handle
+	parts []Part
 	links map[string]netlink.Link
 }
 
@@ -42,7 +43,7 @@ func (k *Kernel) newApplier() (*applier, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &applier{nl: k.nl, links: make(map[string]netlink.Link, len(links))}
+	a := &applier{nl: k.nl, parts: k.parts, links: make(map[string]netlink.Link, len(links))}
 	for _, l := range links {
 		a.links[l.Attrs().Name] = l
 	}
@@ -50,6 +51,9 @@ func (k *Kernel) newApplier() (*applier, error) {
 }
 
 func (a *applier) change(c netstate.Change) error {
+	if kind := c.Key().Kind; kind == netstate.KindListener || kind == netstate.KindPeer {
+		return a.part("wireguard", c)
+	}
 	if c.Want == nil {
 		return ignoreAbsent(a.remove(c.Was))
 	}
@@ -62,6 +66,8 @@ func (a *applier) change(c netstate.Change) error {
 		return a.putTun(want)
 	case netstate.Tunnel:
 		return a.putTunnel(want)
+	case netstate.WireGuard:
+		return a.putWireGuard(want)
 	case netstate.Sysctl:
 		return writeSysctl(want)
 	case netstate.Addr:
@@ -74,9 +80,19 @@ func (a *applier) change(c netstate.Change) error {
 	return fmt.Errorf("a %s is not an object that this kernel package writes", c.Want.Key().Kind)
 }
 
+// part hands a change to the part for links of a type.
+func (a *applier) part(linkType string, c netstate.Change) error {
+	for _, p := range a.parts {
+		if p.Type() == linkType {
+			return p.Apply(c)
+		}
+	}
+	return fmt.Errorf("nothing here writes to %s devices", linkType)
+}
+
 func (a *applier) remove(o netstate.Object) error {
 	switch o := o.(type) {
-	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.OtherLink:
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.WireGuard, netstate.OtherLink:
 		return a.deleteLink(o.Key().Name)
 	case netstate.Addr:
 		return a.deleteAddr(o)

@@ -24,6 +24,7 @@ type Kernel struct {
 	nl       *netlink.Handle
 	sockets  map[int]*nl.SocketHandle // for what the library's handle cannot ask
 	networks []netip.Prefix
+	parts    []Part
 	filter   atomic.Pointer[filter]
 }
 
@@ -31,14 +32,22 @@ type Kernel struct {
 type filter struct {
 	links   map[int]bool // indices of our links; true: its neighbours are ours too
 	sysctls []string
+	devs    map[string][]string // names of our links by type
 }
 
 // socketTimeout bounds one netlink request; dumps of 30,000 objects take a tenth of it.
 const socketTimeout = 10 * time.Second
 
+// Part observes and writes what rtnetlink does not carry, on our links of one type. Watch asks it again and again.
+type Part interface {
+	Type() string // of the links, as rtnetlink has it
+	Observe(devs []string, want netstate.State) (netstate.State, error)
+	Apply(c netstate.Change) error
+}
+
 // New opens the netlink sockets in the current network namespace. A route through a gateway into networks, of
 // protocol boot, counts as ours: a flannel agent left it.
-func New(networks []netip.Prefix) (*Kernel, error) {
+func New(networks []netip.Prefix, parts ...Part) (*Kernel, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
@@ -48,7 +57,7 @@ func New(networks []netip.Prefix) (*Kernel, error) {
 		h.Close()
 		return nil, fmt.Errorf("open a second netlink socket: %w", err)
 	}
-	k := &Kernel{nl: h, sockets: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}, networks: networks}
+	k := &Kernel{nl: h, sockets: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}, networks: networks, parts: parts}
 	timeout := unix.NsecToTimeval(socketTimeout.Nanoseconds())
 	if err := errors.Join(h.SetSocketTimeout(socketTimeout), socket.SetReceiveTimeout(&timeout)); err != nil {
 		k.Close()

@@ -59,6 +59,12 @@ func TestConformance(t *testing.T) { netstatetest.Run(t, fresh) }
 
 // fresh is a network namespace for one test: the goroutine stays on a thread that moves into it and ends with it.
 func fresh(t *testing.T) netstatetest.Harness {
+	return freshWith(t, func() []Part { return nil })
+}
+
+// freshWith is fresh with parts that are opened in the namespace.
+func freshWith(t *testing.T, parts func() []Part) netstatetest.Harness {
+	t.Helper()
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("make a network namespace: %v", err)
@@ -66,13 +72,13 @@ func fresh(t *testing.T) netstatetest.Harness {
 	if err := command("ip link set lo up"); err != nil {
 		t.Fatal(err)
 	}
-	k := newKernel(t)
+	k := newKernel(t, parts()...)
 	return netstatetest.Harness{Kernel: k, Machine: k, Command: command, Index: index}
 }
 
-func newKernel(t *testing.T) *Kernel {
+func newKernel(t *testing.T, parts ...Part) *Kernel {
 	t.Helper()
-	k, err := New(netstatetest.Networks())
+	k, err := New(netstatetest.Networks(), parts...)
 	if err != nil {
 		t.Fatal(err)
 	}

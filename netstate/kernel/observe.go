@@ -21,18 +21,19 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		return nil, err
 	}
 	o := observation{Kernel: k, want: want, state: netstate.State{}, names: make(map[int]string, len(links)),
-		filter: &filter{links: map[int]bool{}, sysctls: sysctlNames(want)}}
+		filter: &filter{links: map[int]bool{}, sysctls: sysctlNames(want), devs: map[string][]string{}}}
 	for _, l := range links {
 		o.names[l.Attrs().Index] = l.Attrs().Name
 	}
 	for _, l := range links {
 		if ownsLink(l.Attrs(), want) {
 			o.filter.links[l.Attrs().Index] = l.Type() == "vxlan"
+			o.filter.devs[l.Type()] = append(o.filter.devs[l.Type()], l.Attrs().Name)
 			o.state.Add(decodeLink(l, o.names))
 		}
 	}
 	k.filter.Store(o.filter)
-	for _, part := range []func() error{o.addrs, o.neighbours, o.forwarding, o.routes} {
+	for _, part := range []func() error{o.addrs, o.neighbours, o.forwarding, o.routes, o.parts} {
 		if err := part(); err != nil {
 			return nil, err
 		}
@@ -47,6 +48,17 @@ type observation struct {
 	state  netstate.State
 	names  map[int]string // of all links, by index
 	filter *filter
+}
+
+func (o *observation) parts() error {
+	for _, part := range o.Kernel.parts {
+		state, err := part.Observe(o.filter.devs[part.Type()], o.want)
+		if err != nil {
+			return err
+		}
+		o.state.Merge(state)
+	}
+	return nil
 }
 
 func (k *Kernel) links() ([]netlink.Link, error) {

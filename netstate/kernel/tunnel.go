@@ -94,6 +94,22 @@ func (a *applier) putTunnel(want netstate.Tunnel) error {
 	return err
 }
 
+func (a *applier) putWireGuard(want netstate.WireGuard) error {
+	if have, ok := a.links[want.Name]; ok {
+		if have.Type() == "wireguard" && have.Attrs().MasterIndex == 0 {
+			return a.adjust(want.Name, attrs{mtu: want.MTU, up: want.Up})
+		}
+		if err := a.deleteLink(want.Name); err != nil {
+			return err
+		}
+	}
+	err := a.createLink(&netlink.Wireguard{LinkAttrs: linkAttrs(want.Name, attrs{mtu: want.MTU, up: want.Up})})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("this kernel has no WireGuard devices, load the module wireguard: %w", err)
+	}
+	return err
+}
+
 // names are the links' names by index.
 func (a *applier) names() map[int]string {
 	names := make(map[int]string, len(a.links))

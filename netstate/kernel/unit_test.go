@@ -82,7 +82,7 @@ func TestWatchSysctl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, wait := range []time.Duration{2 * pollSysctls, 300 * time.Millisecond} {
+	for _, wait := range []time.Duration{2 * pollEvery, 300 * time.Millisecond} {
 		select {
 		case <-hints:
 			if wait != 300*time.Millisecond {

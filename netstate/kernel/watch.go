@@ -16,8 +16,9 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// pollSysctls is how often the sysctls of the last Observe are read: the kernel sends no message for most of them.
-const pollSysctls = 250 * time.Millisecond
+// pollEvery is how often the sysctls of the last Observe and the parts are read: the kernel sends no message about them. A
+// reading that takes longer than a hundredth of it makes the next ones rarer.
+const pollEvery, pollShare = 250 * time.Millisecond, 100
 
 // watchBuffer is the receive buffer of the subscription in bytes; when a burst overflows it, the subscription
 // ends and the caller looks at everything again.
@@ -144,23 +145,35 @@ func attribute(data []byte, header int, want uint16) []byte {
 	return nil
 }
 
-// poll hints when one of the observed sysctls is not what it was.
+// poll hints when one of the observed sysctls, or something of a part's, is not what it was.
 func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}) error {
-	tick := time.NewTicker(pollSysctls)
-	defer tick.Stop()
-	seen := netstate.State{}
-	_ = observeSysctls(k.filter.Load().sysctls, seen)
+	timer := time.NewTimer(pollEvery)
+	defer timer.Stop()
+	seen := k.silent()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-timer.C:
 		}
-		now := netstate.State{}
-		_ = observeSysctls(k.filter.Load().sysctls, now) // an unreadable sysctl is Observe's to report
+		began := time.Now()
+		now := k.silent()
 		if !maps.Equal(now, seen) {
 			seen = now
 			hint(hints)
 		}
+		timer.Reset(max(pollEvery, pollShare*time.Since(began)))
 	}
+}
+
+// silent is what the kernel sends no messages about. What cannot be read is Observe's to report.
+func (k *Kernel) silent() netstate.State {
+	f, state := k.filter.Load(), netstate.State{}
+	_ = observeSysctls(f.sysctls, state)
+	for _, part := range k.parts {
+		if more, err := part.Observe(f.devs[part.Type()], nil); err == nil {
+			state.Merge(more)
+		}
+	}
+	return state
 }

@@ -1,6 +1,7 @@
 package netstatetest
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ func runCases(t *testing.T, harness func(t *testing.T) Harness, cases []testCase
 // device is a kind of overlay device that has no entries but addresses and routes, with a state around it.
 type device struct {
 	name   string
+	drifts map[string]drift // beside those of every device
 	state  netstate.State
 	line   string // of the link, as plans print it
 	route  string // of the route to node 2
@@ -80,13 +82,15 @@ func (d device) cases() []testCase {
 			h.settle(merge(v4.overlay(), v6.overlay()))
 		}},
 	}
-	for name, f := range map[string]drift{
+	all := map[string]drift{
 		"mtu":           {commands: "ip link set DEV mtu 1300", plan: "~ " + d.line + " (was " + mtu1300(d.line) + ")"},
 		"alias":         {commands: "ip link set DEV alias mine", plan: "~ " + d.line + " (was " + d.line + " unmarked)"},
 		"addr added":    {commands: "ip addr add 10.9.9.9/24 dev DEV", plan: "- addr 10.9.9.9/24 dev DEV"},
 		"route deleted": {commands: "ip route del " + strings.Fields(d.route)[1], plan: "+ " + d.route},
 		"route altered": {commands: "ip " + strings.Replace(d.route, "route", "route replace", 1) + " proto boot", plan: "~ " + d.route + " (was " + d.route + " proto 3)"},
-	} {
+	}
+	maps.Copy(all, d.drifts)
+	for name, f := range all {
 		cases = append(cases, testCase{d.name + " " + name, func(h *host) {
 			d.up(h)
 			h.hints(strings.Split(strings.ReplaceAll(f.commands, "DEV", d.name), "; ")...)

@@ -251,7 +251,7 @@ func (h *host) watch(ctx context.Context) <-chan struct{} {
 // silent waits until the hints of earlier changes are over and fails if there is no end.
 func (h *host) silent(hints <-chan struct{}) {
 	h.Helper()
-	for range 5 {
+	for range 40 { // on a busy machine they come late
 		select {
 		case _, ok := <-hints:
 			if !ok {

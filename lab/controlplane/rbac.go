@@ -10,15 +10,16 @@ import (
 
 const rbacGroup = "rbac.authorization.k8s.io"
 
-// agentRules are all rights of a Twill agent, as its manifest gives them. Tests run with exactly these, so that a
-// call that needs more fails here and not in somebody's cluster.
-var agentRules = []rule{
+// agentRules are all rights of a Twill agent, as its manifest (deploy/base/rbac.yaml) gives them. Tests run with exactly
+// these, so that a call that needs more fails here and not in somebody's cluster.
+var agentRules = []Rule{
 	{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 	{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
-	{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-type rule struct {
+// Rule is one rule of a ClusterRole.
+type Rule struct {
 	APIGroups []string `json:"apiGroups"`
 	Resources []string `json:"resources"`
 	Verbs     []string `json:"verbs"`
@@ -29,7 +30,7 @@ type object struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
 	Metadata   map[string]string `json:"metadata"`
-	Rules      []rule            `json:"rules,omitempty"`
+	Rules      []Rule            `json:"rules,omitempty"`
 	RoleRef    *reference        `json:"roleRef,omitempty"`
 	Subjects   []reference       `json:"subjects,omitempty"`
 }
@@ -44,18 +45,22 @@ type reference struct {
 // ApplyAgentRBAC makes the ClusterRole twill and binds it to the given users, and to nobody else. A name of the
 // form system:serviceaccount:NAMESPACE:NAME is a service account. Doing it again changes nothing.
 func (s *APIServer) ApplyAgentRBAC(ctx context.Context, users ...string) error {
-	role := object{Kind: "ClusterRole", Rules: agentRules}
-	if err := s.apply(ctx, "clusterroles", role); err != nil {
+	return s.ApplyRole(ctx, "twill", agentRules, users...)
+}
+
+// ApplyRole does the same for a role of any name.
+func (s *APIServer) ApplyRole(ctx context.Context, name string, rules []Rule, users ...string) error {
+	if err := s.apply(ctx, "clusterroles", name, object{Kind: "ClusterRole", Rules: rules}); err != nil {
 		return err
 	}
 	binding := object{
 		Kind:    "ClusterRoleBinding",
-		RoleRef: &reference{APIGroup: rbacGroup, Kind: "ClusterRole", Name: "twill"},
+		RoleRef: &reference{APIGroup: rbacGroup, Kind: "ClusterRole", Name: name},
 	}
 	for _, user := range users {
 		binding.Subjects = append(binding.Subjects, subject(user))
 	}
-	return s.apply(ctx, "clusterrolebindings", binding)
+	return s.apply(ctx, "clusterrolebindings", name, binding)
 }
 
 func subject(user string) reference {
@@ -67,16 +72,16 @@ func subject(user string) reference {
 }
 
 // apply is a server-side apply, which creates what is missing.
-func (s *APIServer) apply(ctx context.Context, resource string, o object) error {
+func (s *APIServer) apply(ctx context.Context, resource, name string, o object) error {
 	o.APIVersion = rbacGroup + "/v1"
-	o.Metadata = map[string]string{"name": "twill"}
+	o.Metadata = map[string]string{"name": name}
 	body, err := json.Marshal(o)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", resource, err)
 	}
 	_, err = s.do(ctx, request{
 		method:      http.MethodPatch,
-		path:        "/apis/" + rbacGroup + "/v1/" + resource + "/twill?fieldManager=twill-lab&force=true",
+		path:        "/apis/" + rbacGroup + "/v1/" + resource + "/" + name + "?fieldManager=twill-lab&force=true",
 		contentType: "application/apply-patch+yaml", // of which JSON is a part
 		body:        body,
 	})

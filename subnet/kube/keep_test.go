@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -175,7 +176,39 @@ func conditionOff(t *testing.T, s *server) {
 	}
 }
 
+// eventsOnce: the manifest's rights let an agent create events, and not count them.
+func eventsOnce(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, waits := s.open(t, Options{})
+	acquire(t, store, want4)
+	watching(t, store)
+	for range 3 {
+		store.Event("Warning", "PeerSkipped", "the same")
+	}
+	store.Event("Warning", "PeerSkipped", "the last") // events are written in order
+	eventually(t, 5*time.Second, "the last event", func() bool {
+		return slices.ContainsFunc(s.eventsOf(t, self, "PeerSkipped"), func(e corev1.Event) bool { return e.Message == "the last" })
+	})
+	if got := s.eventsOf(t, self, "PeerSkipped"); len(got) != 2 || got[0].Count != 1 || got[1].Count != 1 {
+		t.Errorf("got events %+v, want each message once", got)
+	}
+	if waits.has("forbids patch on events") {
+		t.Error("that a repetition cannot be counted is reported")
+	}
+}
+
+// eventsCounted: where agents may patch events, repetitions are counted.
 func eventsCounted(t *testing.T, s *server) {
+	const role = "twill-counts-events"
+	rules := []controlplane.Rule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"patch"}}}
+	if err := s.api.ApplyRole(t.Context(), role, rules, agentUser); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.api.ApplyRole(background(t), role, rules); err != nil {
+			t.Error(err)
+		}
+	})
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
 	store, _ := s.open(t, Options{})
 	acquire(t, store, want4)

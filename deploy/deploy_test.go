@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -104,16 +105,34 @@ func TestNothingIsLooserThanNeeded(t *testing.T) {
 	for _, c := range append(pod["initContainers"].([]any), pod["containers"].([]any)...) {
 		checkContainer(t, c.(object), capabilities)
 	}
-	paths := []string{"/etc/cni/net.d", "/opt/cni/bin", "/proc/sys/net", "/run/flannel", "/run/xtables.lock", "/var/lib/twill"}
-	var got []string
+	checkVolumes(t, pod)
+}
+
+// checkVolumes knows all that the pod has of the host, and that nothing that is mounted in it later reaches the host.
+func checkVolumes(t *testing.T, pod object) {
+	t.Helper()
+	want := map[string]string{
+		"/etc/cni/net.d": "DirectoryOrCreate", "/opt/cni/bin": "DirectoryOrCreate", "/proc/sys/net": "Directory", "/run/flannel": "DirectoryOrCreate",
+		"/run/xtables.lock": "FileOrCreate", "/var/lib/cni/networks/cbr0": "DirectoryOrCreate", "/var/lib/twill": "DirectoryOrCreate",
+	}
+	got := map[string]string{}
 	for _, v := range pod["volumes"].([]any) {
-		if v.(object)["hostPath"] != nil {
-			got = append(got, dig(v.(object), "hostPath", "path").(string))
+		switch path := dig(v, "hostPath", "path"); {
+		case path != nil:
+			got[path.(string)] = dig(v, "hostPath", "type").(string)
+		case dig(v, "configMap", "name") != "twill":
+			t.Errorf("the pod has the volume %v: want the host's files and its own ConfigMap", v)
 		}
 	}
-	slices.Sort(got)
-	if !slices.Equal(got, paths) {
-		t.Errorf("the pod has the host's %v, want %v", got, paths)
+	if !maps.Equal(got, want) {
+		t.Errorf("the pod has the host's %v, want %v", got, want)
+	}
+	for _, c := range append(pod["initContainers"].([]any), pod["containers"].([]any)...) {
+		for _, m := range dig(c, "volumeMounts").([]any) {
+			if dig(m, "mountPropagation") != nil {
+				t.Errorf("the mount %v reaches the host", m)
+			}
+		}
 	}
 }
 

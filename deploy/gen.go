@@ -29,6 +29,19 @@ var holes = []struct{ text, value string }{
 	{"        - --healthz-port=10267\n", "        - --healthz-port=10267\n" +
 		"{{- if .Values.selfLease }}\n        - --kube-lease-namespace=kube-twill\n{{- end }}\n" +
 		"{{- range .Values.extraArgs }}\n        - {{ . }}\n{{- end }}\n"},
+	{sysctlMount, sysctlMount + ifTun("        - name: tun\n          mountPath: /dev/net/tun\n")},
+	{sysctlVolume, sysctlVolume + ifTun("      - name: tun\n        hostPath:\n          path: /dev/net/tun\n          type: CharDevice\n")},
+}
+
+// The last mount and the last volume of the base; what deploy/tun adds comes after them.
+const (
+	sysctlMount  = "          mountPath: /host/proc/sys/net\n"
+	sysctlVolume = "          path: /proc/sys/net\n          type: Directory\n"
+)
+
+// ifTun is lines of the chart for those backends whose agent opens /dev/net/tun.
+func ifTun(lines string) string {
+	return "{{- if or (eq .Values.backend.Type \"udp\") (eq .Values.backend.Type \"wireguard\") }}\n" + lines + "{{- end }}\n"
 }
 
 // Values is the chart's values.yaml: with them the chart is the base.

@@ -7,7 +7,7 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test test-vm test-long lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test test-vm test-long soak lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, wi
 test-long: ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
 	tools/containerd/build
 	TWILL_CHURN=$(CHURN) go test -tags long -count=1 -timeout 90m ./plugin
+
+soak: kube-tools ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
+	go test -tags soak -count=1 -timeout 0 -v ./lab/soak
 
 lint: $(LINT) ## Check the style
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

@@ -18,15 +18,29 @@ func (k *Kernel) Apply(ctx context.Context, p netstate.Plan) error {
 	if err != nil {
 		return err
 	}
+	b := newBatch(k.bulk)
+	defer b.drop()
 	var errs []error
+	slowly := func(changes ...netstate.Change) {
+		for _, c := range changes {
+			if err := a.change(c); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", c, err))
+			}
+		}
+	}
 	for _, c := range p {
 		if ctx.Err() != nil {
 			return errors.Join(append(errs, ctx.Err())...)
 		}
-		if err := a.change(c); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c, err))
+		taken := b.takes(a, c)
+		if !taken || b.full() {
+			slowly(b.flush()...)
+		}
+		if !taken {
+			slowly(c)
 		}
 	}
+	slowly(b.flush()...)
 	return errors.Join(errs...)
 }
 

@@ -78,29 +78,6 @@ func decodeAddr(dev string, a netlink.Addr) (netstate.Addr, bool) {
 	return o, true
 }
 
-// decodeNeigh is false for entries that the kernel learned: only permanent ones are ours.
-func decodeNeigh(dev string, n netlink.Neigh) (netstate.Neigh, bool) {
-	o := netstate.Neigh{Dev: dev, IP: addrOf(n.IP), MAC: macOf(n.HardwareAddr)}
-	return o, n.State&netlink.NUD_PERMANENT != 0 && !linkLocal(o.IP)
-}
-
-func decodeRoute(r netlink.Route, dst netip.Prefix, names map[int]string) netstate.Route {
-	var e extra
-	e.add(len(r.MultiPath) > 0, "multipath %d", len(r.MultiPath))
-	e.add(r.Src != nil, "src %s", r.Src)
-	e.add(r.MTU != 0, "mtu %d", r.MTU)
-	e.add(r.AdvMSS != 0, "advmss %d", r.AdvMSS)
-	e.add(r.Encap != nil, "encap")
-	e.add(r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_BLACKHOLE, "type %d", r.Type)
-	e.add(r.Type == unix.RTN_UNICAST && r.Gw != nil && r.Scope != netlink.SCOPE_UNIVERSE, "scope %s", r.Scope)
-	o := netstate.Route{Dst: dst, Via: addrOf(r.Gw), Metric: r.Priority, Onlink: r.Flags&unix.RTNH_F_ONLINK != 0,
-		Protocol: int(r.Protocol), TOS: r.Tos, Blackhole: r.Type == unix.RTN_BLACKHOLE, Extra: e.String()}
-	if !o.Blackhole { // IPv6 puts blackholes on lo
-		o.Dev = names[r.LinkIndex]
-	}
-	return o
-}
-
 func macOf(h net.HardwareAddr) (m netstate.MAC) {
 	copy(m[:], h)
 	return m
@@ -114,15 +91,4 @@ func addrOf(ip net.IP) netip.Addr {
 func addrPrefix(n *net.IPNet) netip.Prefix {
 	ones, _ := n.Mask.Size()
 	return netip.PrefixFrom(addrOf(n.IP), ones)
-}
-
-// prefixOf is a route's destination; nil is the default route of family.
-func prefixOf(n *net.IPNet, family int) netip.Prefix {
-	if n != nil {
-		return addrPrefix(n)
-	}
-	if family == unix.AF_INET {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }

@@ -27,6 +27,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
+	carriers := map[int]bool{}
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
 		a := l.Attrs()
@@ -35,11 +36,12 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 			Default: [2]bool{defaults[0] == a.Index, defaults[1] == a.Index}}
 		for _, addr := range addrs {
 			if p := addrPrefix(addr.IPNet); addr.LinkIndex == a.Index && !linkLocal(p.Addr()) {
-				i.Addrs = append(i.Addrs, p)
+				i.Addrs, carriers[a.Index] = append(i.Addrs, p), true
 			}
 		}
 		interfaces = append(interfaces, i)
 	}
+	k.carriers.Store(&carriers)
 	return interfaces, ctx.Err()
 }
 
@@ -48,36 +50,24 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults [2]int, err error) {
 	onLink = map[int][]netip.Prefix{}
 	for i, family := range families {
-		routes, err := dump("routes", func() ([]netlink.Route, error) {
-			return k.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		best := -1
+		err := k.routes(family, func(r route) {
+			switch {
+			case r.kind != unix.RTN_UNICAST:
+			case r.dst.Bits() == 0 && (best < 0 || r.priority < best):
+				best, defaults[i] = r.priority, r.index
+			case !r.gw.IsValid() && r.hops == 0 && r.dst.Bits() > 0 && !linkLocal(r.dst.Addr()):
+				onLink[r.index] = append(onLink[r.index], r.dst.Masked())
+			}
 		})
 		if err != nil {
 			return nil, defaults, err
-		}
-		best := -1
-		for _, r := range routes {
-			dst := prefixOf(r.Dst, family)
-			switch {
-			case r.Type != unix.RTN_UNICAST:
-			case dst.Bits() == 0 && (best < 0 || r.Priority < best):
-				best, defaults[i] = r.Priority, defaultDev(r)
-			case r.Gw == nil && len(r.MultiPath) == 0 && dst.Bits() > 0 && !linkLocal(dst.Addr()):
-				onLink[r.LinkIndex] = append(onLink[r.LinkIndex], dst.Masked())
-			}
 		}
 	}
 	for _, prefixes := range onLink {
 		slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
 	}
 	return onLink, defaults, nil
-}
-
-// defaultDev is the interface of a default route, of its first next hop if it has several.
-func defaultDev(r netlink.Route) int {
-	if len(r.MultiPath) > 0 {
-		return r.MultiPath[0].LinkIndex
-	}
-	return r.LinkIndex
 }
 
 // RouteTo is the interface through which the kernel would send to dst now.

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -22,15 +20,19 @@ import (
 // and Apply; Watch runs beside it.
 type Kernel struct {
 	nl       *netlink.Handle
-	sockets  map[int]*nl.SocketHandle // for what the library's handle cannot ask
+	bulk     *socket // for what there are thousands of
 	networks []netip.Prefix
 	parts    []Part
 	filter   atomic.Pointer[filter]
+	carriers atomic.Pointer[map[int]bool] // indices of the interfaces that had an address at the last look
 }
 
 // filter is what Watch needs of the last Observe to tell our messages from the others.
 type filter struct {
-	links   map[int]bool // indices of our links; true: its neighbours are ours too
+	links   map[int]bool            // indices of our links; true: its neighbours are ours too
+	objects map[int]netstate.Object // what they were
+	names   map[int]string          // of all links
+	wanted  map[string]bool         // names of links
 	sysctls []string
 	devs    map[string][]string // names of our links by type
 }
@@ -52,14 +54,13 @@ func New(networks []netip.Prefix, parts ...Part) (*Kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+	bulk, err := openSocket(socketTimeout)
 	if err != nil {
 		h.Close()
 		return nil, fmt.Errorf("open a second netlink socket: %w", err)
 	}
-	k := &Kernel{nl: h, sockets: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}, networks: networks, parts: parts}
-	timeout := unix.NsecToTimeval(socketTimeout.Nanoseconds())
-	if err := errors.Join(h.SetSocketTimeout(socketTimeout), socket.SetReceiveTimeout(&timeout)); err != nil {
+	k := &Kernel{nl: h, bulk: bulk, networks: networks, parts: parts}
+	if err := h.SetSocketTimeout(socketTimeout); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("set the netlink timeout: %w", err)
 	}
@@ -70,9 +71,7 @@ func New(networks []netip.Prefix, parts ...Part) (*Kernel, error) {
 // Close frees the sockets.
 func (k *Kernel) Close() {
 	k.nl.Close()
-	for _, s := range k.sockets {
-		s.Close()
-	}
+	k.bulk.close()
 }
 
 // ownsLink says whether a link is ours: by its mark, or because want has one of that name (a flannel agent may
@@ -84,12 +83,12 @@ func ownsLink(a *netlink.LinkAttrs, want netstate.State) bool {
 
 // ownsRoute says whether a main-table route is ours: by its protocol, or left by a flannel agent on a device
 // of ours or through a gateway into the cluster's networks.
-func (k *Kernel) ownsRoute(r netlink.Route, dst netip.Prefix, onOwned bool) bool {
-	switch r.Protocol {
+func (k *Kernel) ownsRoute(r route, onOwned bool) bool {
+	switch r.protocol {
 	case netstate.Protocol:
 		return true
 	case unix.RTPROT_BOOT, unix.RTPROT_STATIC:
-		return onOwned || r.Protocol == unix.RTPROT_BOOT && r.Gw != nil && k.inNetworks(dst)
+		return onOwned || r.protocol == unix.RTPROT_BOOT && r.gw.IsValid() && k.inNetworks(r.dst)
 	}
 	return false
 }

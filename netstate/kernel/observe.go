@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,8 +21,9 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	if err != nil {
 		return nil, err
 	}
-	o := observation{Kernel: k, want: want, state: netstate.State{}, names: make(map[int]string, len(links)),
-		filter: &filter{links: map[int]bool{}, sysctls: sysctlNames(want), devs: map[string][]string{}}}
+	o := observation{Kernel: k, want: want, state: make(netstate.State, len(want)), names: make(map[int]string, len(links)),
+		filter: newFilter(want)}
+	o.filter.names = o.names
 	for _, l := range links {
 		o.names[l.Attrs().Index] = l.Attrs().Name
 	}
@@ -29,7 +31,9 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		if ownsLink(l.Attrs(), want) {
 			o.filter.links[l.Attrs().Index] = l.Type() == "vxlan"
 			o.filter.devs[l.Type()] = append(o.filter.devs[l.Type()], l.Attrs().Name)
-			o.state.Add(decodeLink(l, o.names))
+			object := decodeLink(l, o.names)
+			o.filter.objects[l.Attrs().Index] = object
+			o.state.Add(object)
 		}
 	}
 	k.filter.Store(o.filter)
@@ -39,6 +43,20 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		}
 	}
 	return o.state, errors.Join(observeSysctls(o.filter.sysctls, o.state), ctx.Err())
+}
+
+func newFilter(want netstate.State) *filter {
+	f := &filter{links: map[int]bool{}, objects: map[int]netstate.Object{}, devs: map[string][]string{}, wanted: map[string]bool{}}
+	for k := range want {
+		switch k.Kind {
+		case netstate.KindLink:
+			f.wanted[k.Name] = true
+		case netstate.KindSysctl:
+			f.sysctls = append(f.sysctls, k.Name)
+		}
+	}
+	slices.Sort(f.sysctls)
+	return f
 }
 
 // observation is one Observe.
@@ -81,45 +99,66 @@ func (o *observation) addrs() error {
 // neighbours are those on VXLAN devices: a bridge's are the pods', not ours.
 func (o *observation) neighbours() error {
 	for _, family := range families {
-		neighs, err := dump("neighbours", func() ([]netlink.Neigh, error) { return o.nl.NeighList(0, family) })
+		err := o.entries("neighbours", family, func(e entry) {
+			if n, ok := decodeNeigh(o.names[e.index], e); ok {
+				observed(o, n)
+			}
+		})
 		if err != nil {
 			return err
-		}
-		for _, n := range neighs {
-			if neigh, ok := decodeNeigh(o.names[n.LinkIndex], n); ok && o.filter.links[n.LinkIndex] {
-				o.state.Add(neigh)
-			}
 		}
 	}
 	return nil
 }
 
 func (o *observation) forwarding() error {
-	entries, err := o.fdb()
-	for _, n := range entries {
-		if entry, ok := decodeFDB(o.names[n.LinkIndex], n, o.names); ok && o.filter.links[n.LinkIndex] {
-			o.state.Add(entry)
+	return o.entries("forwarding entries", unix.AF_BRIDGE, func(e entry) {
+		if f, ok := decodeFDB(o.names[e.index], e, o.names); ok {
+			observed(o, f)
 		}
-	}
+	})
+}
+
+// entries calls do with those on VXLAN devices of ours. The kernel does not filter them for one device.
+func (o *observation) entries(what string, family int, do func(entry)) error {
+	_, err := dump(what, func() ([]struct{}, error) {
+		return nil, o.bulk.list(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, []byte{byte(family), sizeofNdMsg - 1: 0}, func(m []byte) error {
+			e, err := parseEntry(m)
+			if err == nil && o.filter.links[e.index] {
+				do(e)
+			}
+			return err
+		})
+	})
 	return err
 }
 
+// observed adds v. One that is as wanted is the wanted object itself, so that thousands are not made again.
+func observed[T interface {
+	comparable
+	netstate.Object
+}](o *observation, v T) {
+	key := v.Key()
+	if want := o.want[key]; want != nil {
+		if w, ok := want.(T); ok && w == v {
+			o.state[key] = want
+			return
+		}
+	}
+	o.state[key] = v
+}
+
 func (o *observation) routes() error {
-	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
 	for _, family := range families {
-		routes, err := dump("routes", func() ([]netlink.Route, error) {
-			return o.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
+		err := o.Kernel.routes(family, func(r route) {
+			_, onOwned := o.filter.links[r.index]
+			_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: r.dst, Metric: r.priority}]
+			if (wanted || o.ownsRoute(r, onOwned && r.hops == 0)) && !linkLocal(r.dst.Addr()) {
+				o.route(decodeRoute(r, o.names))
+			}
 		})
 		if err != nil {
 			return err
-		}
-		for _, r := range routes {
-			dst := prefixOf(r.Dst, family)
-			_, onOwned := o.filter.links[r.LinkIndex]
-			_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: dst, Metric: r.Priority}]
-			if (wanted || o.ownsRoute(r, dst, onOwned)) && !linkLocal(dst.Addr()) {
-				o.route(decodeRoute(r, dst, o.names))
-			}
 		}
 	}
 	return nil
@@ -131,7 +170,7 @@ func (o *observation) route(r netstate.Route) {
 	key := r.Key()
 	first, taken := o.state[key].(netstate.Route)
 	if !taken {
-		o.state.Add(r)
+		observed(o, r)
 		return
 	}
 	if o.want[key] == r {

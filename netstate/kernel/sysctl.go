@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,18 +18,6 @@ const procSys = "/proc/sys"
 // hostProcSys is where a container that is not privileged finds the host's /proc/sys, if its pod mounts it there:
 // its own is read-only. What is below net is that of the process' network namespace wherever it is mounted.
 const hostProcSys = "/host/proc/sys"
-
-// sysctlNames is the sysctls that want names, in order.
-func sysctlNames(want netstate.State) []string {
-	var names []string
-	for k := range want {
-		if k.Kind == netstate.KindSysctl {
-			names = append(names, k.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
 
 // observeSysctls adds the named sysctls; one that does not exist (no such device, IPv6 compiled out) is left
 // out, so that wanting it is a change that fails with its name.

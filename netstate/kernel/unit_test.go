@@ -192,13 +192,13 @@ func TestCancelled(t *testing.T) {
 	k.Close()
 }
 
-// TestParseFDB reads a message as Linux 6.18 sends it: 02:…:04:02 dst 192.0.2.2 port 4789 on device 4.
-func TestParseFDB(t *testing.T) {
+// TestParseEntry reads a message as Linux 6.18 sends it: 02:…:04:02 dst 192.0.2.2 port 4789 on device 4.
+func TestParseEntry(t *testing.T) {
 	m := []byte{7, 0, 0, 0, 4, 0, 0, 0, 0x80, 0, 2, 0, // ndmsg: AF_BRIDGE, ifindex, NUD_PERMANENT, NTF_SELF
 		10, 0, 2, 0, 2, 0, 0, 0, 4, 2, 0, 0, // NDA_LLADDR
 		8, 0, 1, 0, 192, 0, 2, 2, // NDA_DST
 		6, 0, 6, 0, 0x12, 0xb5, 0, 0} // NDA_PORT
-	e, err := parseFDB(m)
+	e, err := parseEntry(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestParseFDB(t *testing.T) {
 	if want := "fdb 02:00:00:00:04:02 dst 192.0.2.2 dev flannel.1 self permanent port 4789"; !ok || o.String() != want {
 		t.Errorf("got %s, %t, want %s", o, ok, want)
 	}
-	if _, err := parseFDB(m[:7]); err == nil {
+	if _, err := parseEntry(m[:7]); err == nil {
 		t.Error("a message of 7 bytes was read")
 	}
 }

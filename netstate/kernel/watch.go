@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -82,26 +81,6 @@ func hint(hints chan<- struct{}) {
 	case hints <- struct{}{}:
 	default: // one is waiting already
 	}
-}
-
-// concerns says whether a message is about something of ours or about an interface that may be an underlay.
-// Pods come and go on veth devices: those messages are dropped here.
-func (k *Kernel) concerns(m netlink.Message) bool {
-	owned := k.filter.Load().links
-	switch m.Header.Type {
-	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		index, name := int(field32(m.Data, 4)), attribute(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME)
-		_, ours := owned[index]
-		return ours || !strings.HasPrefix(string(name), "veth")
-	case unix.RTM_NEWADDR, unix.RTM_DELADDR: // every veth gets a link-local address
-		addr, ok := netip.AddrFromSlice(attribute(m.Data, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
-		return ok && !linkLocal(addr)
-	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		return owned[int(field32(m.Data, 4))]
-	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return k.concernsRoute(m.Data, owned)
-	}
-	return false
 }
 
 func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]bool) bool {

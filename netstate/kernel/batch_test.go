@@ -1,0 +1,74 @@
+package kernel
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// TestBatchErrors applies thousands of routes of which each third has a gateway that nobody reaches: exactly those
+// fail, each with its words, and the others stand. The second time the kernel has hardly any room for its answers.
+func TestBatchErrors(t *testing.T) {
+	for name, buffer := range map[string]int{"answered": 0, "hardly any room": 1} {
+		t.Run(name, func(t *testing.T) {
+			h := fresh(t)
+			for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+				if err := h.Command(c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k := h.Kernel.(*Kernel)
+			if buffer > 0 {
+				if err := unix.SetsockoptInt(k.bulk.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all, good := netstate.State{}, netstate.State{}
+			for i := range 3000 {
+				r := netstate.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),
+					Via: netip.MustParseAddr("192.0.2.9"), Dev: "u0", Protocol: netstate.Protocol}
+				if i%3 == 0 {
+					r.Via = netip.MustParseAddr("198.51.100.9")
+				} else {
+					good.Add(r)
+				}
+				all.Add(r)
+			}
+			err := k.Apply(t.Context(), netstate.Diff(all, nil))
+			var joined interface{ Unwrap() []error }
+			if !errors.As(err, &joined) || len(joined.Unwrap()) != 1000 || !strings.Contains(joined.Unwrap()[0].Error(), "use the vxlan backend") {
+				t.Errorf("got %.300v", err)
+			}
+			other, err := New(nil) // a list needs room
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			have, err := other.Observe(t.Context(), good)
+			if p := netstate.Diff(good, have); err != nil || len(p) > 0 {
+				t.Fatalf("%v, %d changes", err, len(p))
+			}
+			if err := k.Apply(t.Context(), append(netstate.Diff(nil, good), netstate.Diff(nil, all)...)); err != nil {
+				t.Errorf("deleting what is there, and what is not: %.300v", err)
+			}
+			if have, err := other.Observe(t.Context(), nil); err != nil || len(have) > 0 {
+				t.Errorf("%v, %d objects left", err, len(have))
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(make([]byte, 64))
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		_, _ = parseEntry(data)
+		if r, err := parseRoute(data); err == nil {
+			_ = decodeRoute(r, nil).String()
+		}
+	})
+}

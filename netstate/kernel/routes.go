@@ -1,0 +1,135 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// route is a route as the kernel sends it.
+type route struct {
+	dst      netip.Prefix
+	gw       netip.Addr
+	index    int // of the interface, the first next hop's if there are several
+	priority int
+	hops     int // 0: not a multipath route
+	tos      byte
+	table    byte
+	protocol byte
+	scope    byte
+	kind     byte // RTN_…
+	flags    uint32
+	extra    extra // what no wanted route has
+}
+
+// routes calls do with each route of the main table.
+func (k *Kernel) routes(family int, do func(route)) error {
+	_, err := dump("routes", func() ([]struct{}, error) {
+		return nil, k.bulk.list(unix.RTM_GETROUTE, unix.NLM_F_DUMP, []byte{byte(family), 11: 0}, func(m []byte) error {
+			if len(m) > 4 && m[4] != unix.RT_TABLE_MAIN {
+				return nil
+			}
+			r, err := parseRoute(m)
+			if err == nil {
+				do(r)
+			}
+			return err
+		})
+	})
+	return err
+}
+
+// parseRoute reads struct rtmsg and its attributes.
+func parseRoute(m []byte) (route, error) {
+	if len(m) < unix.SizeofRtMsg {
+		return route{}, fmt.Errorf("a route of %d bytes: want at least %d", len(m), unix.SizeofRtMsg)
+	}
+	r := route{tos: m[3], table: m[4], protocol: m[5], scope: m[6], kind: m[7], flags: binary.NativeEndian.Uint32(m[8:])}
+	addr := netip.IPv4Unspecified()
+	if m[0] == unix.AF_INET6 {
+		addr = netip.IPv6Unspecified()
+	}
+	err := attributes(m[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+		if kind == unix.RTA_DST {
+			addr = addrOf(value)
+			return
+		}
+		r.attribute(kind, value)
+	})
+	r.dst = netip.PrefixFrom(addr, int(m[1]))
+	return r, err
+}
+
+func (r *route) attribute(kind uint16, value []byte) {
+	number := func() int {
+		if len(value) < 4 {
+			return 0
+		}
+		return int(binary.NativeEndian.Uint32(value))
+	}
+	switch kind {
+	case unix.RTA_TABLE, unix.RTA_CACHEINFO, unix.RTA_PREF, unix.RTA_EXPIRES:
+	case unix.RTA_GATEWAY:
+		r.gw = addrOf(value)
+	case unix.RTA_OIF:
+		r.index = number()
+	case unix.RTA_PRIORITY:
+		r.priority = number()
+	case unix.RTA_PREFSRC:
+		r.extra.add(true, "src %s", addrOf(value))
+	case unix.RTA_METRICS:
+		r.metrics(value)
+	case unix.RTA_MULTIPATH:
+		r.multipath(value)
+	case unix.RTA_ENCAP:
+		r.extra.add(true, "encap")
+	case unix.RTA_ENCAP_TYPE:
+	default:
+		r.extra.add(true, "attribute %d", kind)
+	}
+}
+
+// metrics reads what a route says of its packets: MTU, advertised MSS and others.
+func (r *route) metrics(data []byte) {
+	names := map[uint16]string{unix.RTAX_MTU: "mtu", unix.RTAX_ADVMSS: "advmss"}
+	_ = attributes(data, func(kind uint16, value []byte) {
+		if name, ok := names[kind]; ok && len(value) == 4 {
+			r.extra.add(true, "%s %d", name, binary.NativeEndian.Uint32(value))
+			return
+		}
+		r.extra.add(true, "metric %d", kind)
+	})
+}
+
+// multipath reads struct rtnexthop: its size, flags, hops and interface.
+func (r *route) multipath(data []byte) {
+	for len(data) >= unix.SizeofRtNexthop {
+		size := int(binary.NativeEndian.Uint16(data))
+		if size < unix.SizeofRtNexthop || size > len(data) {
+			break
+		}
+		if r.hops++; r.hops == 1 {
+			r.index = int(int32(binary.NativeEndian.Uint32(data[4:])))
+		}
+		data = data[min(aligned(size), len(data)):]
+	}
+	r.extra.add(true, "multipath %d", r.hops)
+}
+
+func decodeRoute(r route, names map[int]string) netstate.Route {
+	o := netstate.Route{Dst: r.dst, Via: r.gw, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0,
+		Protocol: int(r.protocol), TOS: int(r.tos), Blackhole: r.kind == unix.RTN_BLACKHOLE}
+	if !o.Blackhole && r.hops == 0 { // IPv6 puts blackholes on lo
+		o.Dev = names[r.index]
+	}
+	e := r.extra
+	e.add(r.kind != unix.RTN_UNICAST && r.kind != unix.RTN_BLACKHOLE, "type %d", r.kind)
+	e.add(r.kind == unix.RTN_UNICAST && r.gw.IsValid() && r.scope != unix.RT_SCOPE_UNIVERSE, "scope %s", netlink.Scope(r.scope))
+	o.Extra = e.String()
+	return o
+}

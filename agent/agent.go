@@ -69,6 +69,7 @@ type Agent struct {
 	begun    time.Time
 	fights   fights
 	node     backend.Node        // the last complete facts
+	asked    asked
 	addrs    map[netip.Addr]bool // of this machine, at the last look
 	skips    map[subnet.Skip]bool
 	saved    *subnet.Snapshot // what the checkpoint file holds

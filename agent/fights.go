@@ -29,12 +29,19 @@ type fight struct {
 	fresh   bool // not reported yet
 }
 
+// fightCrowd is a plan so large that it is not about single peers: a start, or a device with all that stands on it.
+// Of those only what is not about a peer is remembered.
+const fightCrowd = 1000
+
 // note records an applied plan.
 func (f *fights) note(plan netstate.Plan, now time.Time) {
 	if f.keys == nil {
 		f.keys = map[netstate.Key]*fight{}
 	}
 	for _, c := range plan {
+		if kind := c.Key().Kind; len(plan) > fightCrowd && kind >= netstate.KindNeigh && kind <= netstate.KindRoute {
+			continue
+		}
 		k := f.keys[c.Key()]
 		if k == nil || k.want != c.Want {
 			f.keys[c.Key()] = &fight{want: c.Want, repairs: []time.Time{now}}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -34,15 +35,33 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	if snap == nil {
 		return firstRetry
 	}
-	want, skips := a.Desired(node, *snap)
-	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
-	a.Metrics.observed(*snap, want)
+	want := a.desired(node, snap)
 	rest, err := a.converge(ctx, want, synced)
 	if ctx.Err() != nil {
 		return resync
 	}
 	a.show(node, *snap, synced)
 	return a.conclude(node, *snap, synced, outcome{want, rest, err})
+}
+
+// asked is what the backend was asked last, and its answer: thousands of objects, which stay the same while only the
+// kernel changes.
+type asked struct {
+	node backend.Node
+	snap *subnet.Snapshot
+	want netstate.State
+}
+
+// desired is Desired for this pass, with what there is to tell of it.
+func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State {
+	if a.asked.snap == snap && reflect.DeepEqual(a.asked.node, node) {
+		return a.asked.want
+	}
+	want, skips := a.Desired(node, *snap)
+	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
+	a.Metrics.observed(*snap, want)
+	a.asked = asked{node, snap, want}
+	return want
 }
 
 // look reads the machine's facts. With an error, the node may still have the underlays that it had before: a

@@ -46,7 +46,8 @@ func (l Lease) Equal(o Lease) bool {
 }
 
 func (s Stack) equal(o Stack) bool {
-	return s.Subnet == o.Subnet && s.Underlay == o.Underlay && bytes.Equal(compact(s.Data), compact(o.Data))
+	return s.Subnet == o.Subnet && s.Underlay == o.Underlay &&
+		(bytes.Equal(s.Data, o.Data) || bytes.Equal(compact(s.Data), compact(o.Data)))
 }
 
 // compact is data without insignificant space, empty for null; what is not JSON stays as it is.

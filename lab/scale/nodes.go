@@ -44,7 +44,9 @@ func underlayV6(i int) netip.Addr {
 }
 
 // MAC is the address of virtual node i's VTEP.
-func MAC(i int) string { return fmt.Sprintf("02:00:00:%02x:%02x:%02x", byte(i>>16), byte(i>>8), byte(i)) }
+func MAC(i int) string {
+	return fmt.Sprintf("02:00:00:%02x:%02x:%02x", byte(i>>16), byte(i>>8), byte(i))
+}
 
 func macV6(i int) string {
 	return fmt.Sprintf("02:06:00:%02x:%02x:%02x", byte(i>>16), byte(i>>8), byte(i))

@@ -22,7 +22,7 @@ type nodes struct {
 	wakeOwn func()        // the own node changed
 
 	mu      sync.Mutex
-	entries map[string]entry
+	entries map[string]*entry
 	synced  bool
 	version int // counts changes of peers
 }
@@ -95,7 +95,7 @@ func (c *nodes) Replace(objs []any, _ string) error {
 }
 
 func (c *nodes) replace(records []record) {
-	next := make(map[string]entry, len(records))
+	next := make(map[string]*entry, len(records))
 	for _, r := range records {
 		if old, ok := c.entries[r.name]; ok {
 			next[r.name] = old
@@ -116,12 +116,12 @@ func (c *nodes) replace(records []record) {
 }
 
 // put enters r, and does nothing if it says what is known.
-func (c *nodes) put(entries map[string]entry, r record) {
+func (c *nodes) put(entries map[string]*entry, r record) {
 	old, ok := entries[r.name]
 	if ok && old.record == r {
 		return
 	}
-	e := entry{record: r}
+	e := &entry{record: r}
 	if r.isPeer() {
 		e.lease, e.err = c.notes.lease(r)
 	}
@@ -179,7 +179,10 @@ func (c *nodes) ownRecord() (record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.entries[c.self]
-	return e.record, ok
+	if !ok {
+		return record{}, false
+	}
+	return e.record, true
 }
 
 // peers are the other nodes' leases, oldest first, what could not be read, and the version of both; false: the
@@ -187,13 +190,13 @@ func (c *nodes) ownRecord() (record, bool) {
 func (c *nodes) peers() ([]subnet.Lease, []subnet.Skip, int, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	others := make([]entry, 0, len(c.entries))
+	others := make([]*entry, 0, len(c.entries))
 	for _, e := range c.entries {
 		if e.name != c.self && e.isPeer() {
 			others = append(others, e)
 		}
 	}
-	slices.SortFunc(others, func(a, b entry) int { return a.compare(b.record) })
+	slices.SortFunc(others, func(a, b *entry) int { return a.compare(b.record) })
 	leases, skips := make([]subnet.Lease, 0, len(others)), []subnet.Skip(nil)
 	for _, e := range others {
 		if e.err != nil {

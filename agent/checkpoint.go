@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,11 @@ type checkpoint struct {
 	Network json.RawMessage // net-conf.json
 	Local   savedLease
 	Peers   []savedLease
+	Skips   []savedSkip `json:",omitempty"` // peers' records that could not be read
 }
+
+// savedSkip is a subnet.Skip in the file.
+type savedSkip struct{ Node, Reason string }
 
 // savedLease is a subnet.Lease in the file.
 type savedLease struct {
@@ -59,6 +64,9 @@ func (c checkpoint) snapshot() subnet.Snapshot {
 	snap := subnet.Snapshot{Local: c.Local.lease(c.Node)}
 	for _, p := range c.Peers {
 		snap.Peers = append(snap.Peers, p.lease(p.Node))
+	}
+	for _, s := range c.Skips {
+		snap.Skips = append(snap.Skips, subnet.Skip(s))
 	}
 	return snap
 }
@@ -144,6 +152,9 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 	for _, p := range snap.Peers {
 		c.Peers = append(c.Peers, save(p))
 	}
+	for _, s := range snap.Skips {
+		c.Skips = append(c.Skips, savedSkip(s))
+	}
 	if err := writeCheckpoint(a.Checkpoint, c); err != nil {
 		a.status.fail(a.Log, "write the checkpoint", err)
 		return
@@ -152,7 +163,7 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 }
 
 func sameLeases(a, b subnet.Snapshot) bool {
-	if !a.Local.Equal(b.Local) || len(a.Peers) != len(b.Peers) {
+	if !a.Local.Equal(b.Local) || len(a.Peers) != len(b.Peers) || !slices.Equal(a.Skips, b.Skips) {
 		return false
 	}
 	if len(a.Peers) > 0 && &a.Peers[0] == &b.Peers[0] {

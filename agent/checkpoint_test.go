@@ -18,6 +18,7 @@ func someSnapshot() subnet.Snapshot {
 		Local: subnet.Lease{Node: "node1", Backend: "vxlan", Stacks: []subnet.Stack{stack("10.244.1.0/24", "192.168.33.101")}},
 		Peers: []subnet.Lease{{Node: "node2", Backend: "vxlan", Stacks: []subnet.Stack{
 			stack("10.244.2.0/24", "192.168.33.102"), stack("fd00:244:0:2::/64", "fd33::102")}}},
+		Skips: []subnet.Skip{{Node: "node3", Reason: "no public IP"}},
 	}
 }
 
@@ -27,6 +28,9 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	c := checkpoint{Version: checkpointVersion, Node: "node1", Network: json.RawMessage(`{"Network":"10.244.0.0/16"}`), Local: save(want.Local)}
 	for _, p := range want.Peers {
 		c.Peers = append(c.Peers, save(p))
+	}
+	for _, s := range want.Skips {
+		c.Skips = append(c.Skips, savedSkip(s))
 	}
 	if err := writeCheckpoint(path, c); err != nil {
 		t.Fatal(err)

@@ -87,6 +87,9 @@ func peerStates(f Facts) []PeerStatus {
 	for _, p := range f.Lease.Snapshot.Peers {
 		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node]})
 	}
+	for _, s := range f.Lease.Snapshot.Skips { // whose records are no leases
+		peers = append(peers, PeerStatus{s.Node, false, s.Reason})
+	}
 	return peers
 }
 
@@ -94,10 +97,15 @@ func peerStates(f Facts) []PeerStatus {
 type StatusReport struct {
 	Schema int      `json:"schema"`
 	Nodes  []Status `json:"nodes"`
+	// Silent are the nodes of a cluster whose agents could not be asked, each with the reason.
+	Silent []string `json:"silent,omitempty"`
 }
 
 // Findings says whether there is any on any node.
 func (r StatusReport) Findings() bool {
+	if len(r.Silent) > 0 {
+		return true
+	}
 	for _, n := range r.Nodes {
 		if len(n.Findings) > 0 {
 			return true
@@ -113,7 +121,8 @@ func (r StatusReport) WriteJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// WriteText renders the report for people: a line for each node, and one for each peer that is out of sync.
+// WriteText renders the report for people: a line for each node, one for each peer that is out of sync, and
+// one for each node that does not answer.
 func (r StatusReport) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tPEERS IN SYNC\tCHANGES\tERRORS\tFINDINGS")
@@ -133,7 +142,7 @@ func (r StatusReport) WriteText(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	for _, line := range out {
+	for _, line := range append(out, r.Silent...) {
 		if _, err := fmt.Fprintln(w, "✗", line); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,25 @@ func TestReport(t *testing.T) {
 	for _, key := range []string{"id", "title", "object", "expected", "actual", "why", "fix", "page", "severity", "count"} {
 		if _, ok := first[key]; !ok {
 			t.Errorf("a finding has no %q", key)
+		}
+	}
+}
+
+// TestAPITrouble: who has to act is told from what the API server says.
+func TestAPITrouble(t *testing.T) {
+	for text, want := range map[string][2]string{
+		`get node "a": nodes "a" is forbidden: User "system:serviceaccount:kube-twill:twill" cannot get resource "nodes" in API group "" at the cluster scope`: {
+			"api-trouble", "403: grant system:serviceaccount:kube-twill:twill the verb get on nodes"},
+		`get node "a": Unauthorized`: {"api-trouble", "401: "},
+		`get node "a": the server has received too many requests and has asked us to try again later`:                                            {"api-trouble", "429: "},
+		`Get "https://10.96.0.1": tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2020-01-01`: {"clock-skew", "set the clock"},
+		`Get "https://10.96.0.1": tls: failed to verify certificate: x509: certificate signed by unknown authority`:                              {"api-trouble", "the API server's certificate is of another authority"},
+		`dial tcp 10.96.0.1:443: connect: connection refused`:                                                                                    {"api-trouble", "nobody answers"},
+	} {
+		got := Check(Facts{API: API{Asked: true, Error: text}, Agent: Agent{Running: true}})
+		i := slices.IndexFunc(got, func(f Finding) bool { return f.ID == want[0] })
+		if i < 0 || !strings.HasPrefix(got[i].Fix, want[1]) {
+			t.Errorf("%s: want %v, got %+v", text, want, got)
 		}
 	}
 }

@@ -37,8 +37,9 @@ type Facts struct {
 	CNI           CNI
 	IPAM          IPAM
 	Programs      []Program
-	PortOwner     string // of the VXLAN's UDP port, if that is a process and not the kernel
-	Release       string // of the kernel: 6.1.0-18-amd64
+	PortOwner     string   // of the VXLAN's UDP port, if that is a process and not the kernel
+	Release       string   // of the kernel: 6.1.0-18-amd64
+	NoModules     []string // parts of the kernel that the backend needs and that this one cannot have, with the reason
 	Probes        []Probe
 	API           API
 	Unread        []string // what could not be read, and why

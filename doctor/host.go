@@ -26,10 +26,13 @@ func checkAgent(f Facts) []Finding {
 		all = append(all, find("contended", "objects of the agent's", "no fights", fmt.Sprintf("%.0f since the agent started", n), ""))
 	}
 	if f.API.Error != "" {
-		all = append(all, find("api-trouble", "the cluster's API", "an answer", f.API.Error, ""))
+		all = append(all, apiFinding(f.API.Error))
 	}
 	return all
 }
+
+// networkd is the name of systemd-networkd's process: the kernel keeps 15 characters.
+const networkd = "systemd-network"
 
 // nearlyFull is the part of the connection table that may be in use, in percent.
 const nearlyFull = 90
@@ -48,7 +51,13 @@ func checkHost(f Facts) []Finding {
 			all = append(all, proxyCIDR(f, p)...)
 		case "NetworkManager":
 			all = append(all, find("device-manager", p.Name, "our devices marked as unmanaged", fmt.Sprintf("process %d runs here", p.PID), ""))
+		case networkd:
+			all = append(all, find("device-manager", "systemd-networkd", "ManageForeignRoutes=no in networkd.conf", fmt.Sprintf("process %d runs here", p.PID),
+				"write [Network] ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no into /etc/systemd/networkd.conf.d/twill.conf, and restart systemd-networkd"))
 		}
+	}
+	for _, m := range f.NoModules {
+		all = append(all, find("module-missing", "the kernel's module "+m, "built in, or a file that can be loaded", "neither", ""))
 	}
 	if major, minor := release(f.Release); major > 0 && (major < 5 || major == 5 && minor < 4) {
 		all = append(all, find("kernel-old", "Linux", "5.4 or newer", f.Release, ""))

@@ -14,6 +14,8 @@ type Live struct {
 	Drops   []Drop  `json:"drops"`
 	// Ends are the hosts at which packets begin and end, if both were watched; else empty.
 	Ends [2]string `json:"ends"`
+	// Gone says where all of the packets went missing, if two nodes watched their own part each.
+	Gone string `json:"gone,omitempty"`
 	// NoReasons says why the kernel was not asked for the drops.
 	NoReasons string `json:"noReasons,omitempty"`
 }
@@ -66,7 +68,8 @@ func (l *Live) Miss(d Drop) {
 
 // Trouble says whether packets were lost. Of packets whose end was not watched only drops tell.
 func (l Live) Trouble() bool {
-	return len(l.Drops) > 0 || l.Ends[0] != "" && len(l.There) > 0 && (l.lost(l.There, l.Ends[1]) > 0 || l.lost(l.Back, l.Ends[0]) > 0 || len(l.Back) == 0)
+	_, lost := l.Lost()
+	return len(l.Drops) > 0 || l.Gone != "" || l.Ends[0] != "" && lost
 }
 
 // lost is how many of the packets did not come to a host.
@@ -79,6 +82,23 @@ func (l Live) lost(way []Sight, end string) int {
 		return way[0].Packets
 	}
 	return max(0, way[0].Packets-way[i].Packets)
+}
+
+// Lost is the last device that packets were seen on, of which some did not get to their end; false if none was lost.
+func (l Live) Lost() (last Sight, lost bool) {
+	if len(l.There) == 0 {
+		return Sight{Host: l.Ends[0]}, true
+	}
+	if n := l.lost(l.There, l.Ends[1]); n > 0 {
+		return lastOf(l.There, n), true
+	}
+	if n := l.lost(l.Back, l.Ends[0]); n > 0 {
+		return lastOf(l.Back, n), true
+	}
+	if len(l.Back) == 0 {
+		return l.There[len(l.There)-1], true
+	}
+	return last, false
 }
 
 func (l Live) write(b *strings.Builder, src, dst string) {
@@ -133,12 +153,16 @@ func (d Drop) cause() string {
 // verdict is the result in one line.
 func (l Live) verdict() string {
 	switch {
+	case len(l.There) == 0 && len(l.Back) == 0 && l.Ends[0] != "":
+		return "✗ no packet leaves " + l.Ends[0]
 	case len(l.There) == 0 && len(l.Back) == 0:
 		return "! no packet between them was seen: is there any traffic?"
+	case l.Gone != "":
+		return "✗ " + l.Gone
 	case l.Ends[0] == "" && len(l.Drops) > 0:
-		return "✗ this machine drops packets"
+		return "✗ packets are dropped where it was watched"
 	case l.Ends[0] == "":
-		return "✓ no packet was seen to be dropped on this machine"
+		return "✓ no packet was seen to be dropped where it was watched"
 	case l.lost(l.There, l.Ends[1]) > 0:
 		return "✗ " + lastSeen(l.There, l.lost(l.There, l.Ends[1]))
 	case len(l.Back) == 0:
@@ -149,17 +173,24 @@ func (l Live) verdict() string {
 	return "✓ all arrive, and so do the replies"
 }
 
-// lastSeen names the last device that more packets passed than were lost after it.
-func lastSeen(way []Sight, lost int) string {
+// lastOf is the last device that more packets passed than were lost after it.
+func lastOf(way []Sight, lost int) Sight {
 	last := way[0]
 	for _, s := range way {
 		if s.Packets > way[0].Packets-lost {
 			last = s
 		}
 	}
-	direction := "coming in through "
-	if last.Out {
-		direction = "leaving through "
+	return last
+}
+
+func lastSeen(way []Sight, lost int) string {
+	return fmt.Sprintf("%d of %d were seen last on %s", lost, way[0].Packets, lastOf(way, lost))
+}
+
+func (s Sight) String() string {
+	if s.Out {
+		return s.Host + ", leaving through " + s.Dev
 	}
-	return fmt.Sprintf("%d of %d were seen last on %s, %s%s", lost, way[0].Packets, last.Host, direction, last.Dev)
+	return s.Host + ", coming in through " + s.Dev
 }

@@ -101,13 +101,13 @@ func sameNode(f Facts, a, b netip.Addr) []flow {
 
 // tunnel is the outer packets to and from a peer that is reached by the overlay.
 func tunnel(f Facts, w Way) []flow {
-	v, ok := f.Want[netstate.Key{Kind: netstate.KindLink, Name: wantedDevice(f, w.Subnet)}].(netstate.VXLAN)
+	o, ok := outerOf(f, w)
 	if !ok {
 		return nil
 	}
-	out := Packet{Src: v.Local, Dst: w.Underlay, Out: v.Dev, Proto: "udp", DPort: v.Port}
-	in := Packet{Src: w.Underlay, Dst: v.Local, In: v.Dev, Proto: "udp", DPort: v.Port}
-	to, from := "a VXLAN packet to "+w.Node, "a VXLAN packet of "+w.Node
+	out := Packet{Src: o.local, Dst: w.Underlay, Out: o.dev, Proto: o.proto, DPort: o.port}
+	in := Packet{Src: w.Underlay, Dst: o.local, In: o.dev, Proto: o.proto, DPort: o.port}
+	to, from := "a "+o.what+" packet to "+w.Node, "a "+o.what+" packet of "+w.Node
 	return []flow{{"output", out, to, onlyStop("udp-out-filtered")}, {"postrouting", out, to, onlyStop("udp-out-filtered")},
 		{"prerouting", in, from, onlyStop("udp-in-filtered")}, {"input", in, from, onlyStop("udp-in-filtered")}}
 }

@@ -17,7 +17,7 @@ func leavePlaces() []place {
 		{name: "bridge", ids: []string{"bridge-missing", "bridge-down", "gateway-address"}, entry: bridgeEntry},
 		{name: "prerouting rules", rules: podFlow("prerouting", onlyStop("prerouting-dropped"))},
 		{name: "forwarding", ids: []string{"ip-forward-off", "device-forwarding-off"}, entry: forwardingEntry},
-		{name: "overlay device", ids: []string{"udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-address"}, entry: overlayEntry},
+		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-address"}, entry: overlayEntry},
 		{name: "peer's record", ids: []string{"duplicate-underlay", "duplicate-mac", "duplicate-subnet", "peer-skipped"}, soft: hasRoute},
 		{name: "policy rules", ids: []string{"policy-rule"}},
 		{name: "more specific route", ids: []string{"route-shadowed"}, soft: besideDst},
@@ -39,7 +39,7 @@ func arrivePlaces() []place {
 	return []place{
 		{name: "node's address", ids: []string{"underlay-missing", "underlay-address"}},
 		{name: "input rules", rules: tunnelFlow(2)},
-		{name: "overlay device", ids: []string{"udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-mac", "vtep-altered"}, entry: overlayEntry},
+		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-mac", "vtep-altered"}, entry: overlayEntry},
 		{name: "reverse path check", ids: []string{"rp-filter"}, soft: always},
 		{name: "prerouting rules", rules: podFlow("prerouting", onlyStop("prerouting-dropped"))},
 		{name: "forwarding", ids: []string{"ip-forward-off", "device-forwarding-off"}, entry: forwardingEntry},
@@ -134,13 +134,12 @@ func routeEntry(f Facts, j Journey) string {
 	return ""
 }
 
-// overlayEntry is the VXLAN device; empty for packets that are routed.
+// overlayEntry is the device that wraps packets; empty for packets that are routed.
 func overlayEntry(f Facts, j Journey) string {
-	v, ok := overlayOf(f, j)
-	if !ok {
+	if _, ok := outerOf(f, wayOf(f, j)); !ok {
 		return ""
 	}
-	return v.String()
+	return text(f.Have[netstate.Key{Kind: netstate.KindLink, Name: wantedDevice(f, wayOf(f, j).Subnet)}])
 }
 
 func overlayOf(f Facts, j Journey) (netstate.VXLAN, bool) {

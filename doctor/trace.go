@@ -119,7 +119,7 @@ func besideDst(f Facts, j Journey) bool {
 
 // routed: what leaves un-encapsulated goes to a next hop that was found when the route was written.
 func routed(f Facts, j Journey) bool {
-	_, ok := overlayOf(f, j)
+	_, ok := outerOf(f, wayOf(f, j))
 	return !ok
 }
 

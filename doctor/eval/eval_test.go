@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/twill-net/twill/doctor/facts"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/faults"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 
@@ -33,6 +31,7 @@ const limit = 2 * time.Second
 type result struct {
 	fault, says string
 	cells       map[string]string // by backend
+	stops       map[string]halt   // by backend
 }
 
 // TestFaults injects every fault into a healthy lab while the agent is stopped. With TWILL_TABLE=FILE it writes the
@@ -49,11 +48,12 @@ func TestFaults(t *testing.T) {
 				continue
 			}
 			if results[f.Name] == nil {
-				results[f.Name] = &result{f.Name, f.Says, map[string]string{}}
+				results[f.Name] = &result{f.Name, f.Says, map[string]string{}, map[string]halt{}}
 			}
 			t.Run(backend+"/"+f.Name, func(t *testing.T) {
 				all++
-				got, took := diagnose(t, f, v)
+				got, took, stop := diagnose(t, f, v)
+				results[f.Name].stops[backend] = stop
 				results[f.Name].cells[backend] = cell(f, got, took)
 				switch {
 				case len(got) == 0 || got[0].ID != f.Finding:
@@ -68,14 +68,16 @@ func TestFaults(t *testing.T) {
 	}
 	t.Logf("%d of %d faults are the first finding", right, all)
 	if path := os.Getenv("TWILL_TABLE"); path != "" {
-		check(t, writeTable(path, table(results, right, all)))
+		check(t, writeTable(path, table(results, right, all)+"\n"+stopsTable(results)))
 	}
 }
 
 // diagnose injects one fault, asks the doctor, and heals.
-func diagnose(t *testing.T, f faults.Fault, v *faults.Victim) ([]doctor.Finding, time.Duration) {
+func diagnose(t *testing.T, f faults.Fault, v *faults.Victim) ([]doctor.Finding, time.Duration, halt) {
 	t.Helper()
-	check(t, v.Node.KillAgent())
+	if !f.KeepAgent {
+		check(t, v.Node.KillAgent())
+	}
 	if err := f.Inject(t.Context(), v); err != nil {
 		t.Fatal(errors.Join(err, f.Heal(t.Context(), v)))
 	}
@@ -84,34 +86,11 @@ func diagnose(t *testing.T, f faults.Fault, v *faults.Victim) ([]doctor.Finding,
 	check(t, err)
 	got := doctor.Check(seen)
 	took := time.Since(began)
-	follow(t, f, v, seen, got)
+	stop := follow(t, f, v, seen, got)
 	check(t, f.Heal(t.Context(), v))
 	awaitHealth(t, v)
-	return got, took
+	return got, took, stop
 }
-
-// follow traces a packet from a pod of the victim to one of the peer. It has to stop, at the fault or at what the fault took
-// with it, when a real one does not arrive, and not to stop when it does.
-func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, got []doctor.Finding) {
-	t.Helper()
-	far, err := lookAt(t.Context(), v.Lab, v.Peer, f.Probe)
-	check(t, err)
-	near.Node, far.Node = v.Node.Name, v.Peer.Name
-	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
-	trip := doctor.Trace(near, far, doctor.Journey{Src: src.Addrs[0], Dst: dst.Addrs[0], From: v.Node.Name, To: v.Peer.Name})
-	_, ping := src.Ping(t.Context(), host.Ping{To: dst.Addrs[0], Timeout: pingLimit})
-	switch {
-	case ping == nil && trip.Stopped != nil:
-		t.Errorf("the ping is answered, and trace stops: %+v", *trip.Stopped)
-	case ping != nil && trip.Stopped == nil:
-		t.Errorf("%v, and trace does not stop: %+v %+v", ping, trip.There, trip.Back)
-	case ping != nil && !slices.ContainsFunc(got, func(x doctor.Finding) bool { return x.ID == trip.Stopped.Finding }):
-		t.Errorf("trace stops at what is not the fault, nor a consequence of it: %+v", *trip.Stopped)
-	}
-}
-
-// pingLimit is how long a packet may take before it is lost.
-const pingLimit = 500 * time.Millisecond
 
 // look gathers the victim's facts as twillctl doctor --lab does.
 func look(ctx context.Context, v *faults.Victim, probe bool) (f doctor.Facts, err error) {

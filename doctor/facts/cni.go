@@ -39,6 +39,9 @@ func cni(s Settings) (doctor.CNI, conf) {
 		dir = defaultCNIDir
 	}
 	c := doctor.CNI{Dir: filepath.Clean(dir), BinDir: s.BinDir, Ours: s.CNIFile, Binaries: map[string]bool{}}
+	if _, err := os.Stat(s.BinDir); err != nil && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		c.BinDir = "" // the agent's container does not have the runtime's directory
+	}
 	var ours conf
 	for _, name := range confFiles(dir) {
 		file, content := readConf(filepath.Join(dir, name))

@@ -1,6 +1,8 @@
 package facts
 
 import (
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/doctor"
@@ -87,6 +89,51 @@ func TestParseNFT(t *testing.T) {
 	}
 	if _, err := parseNFT([]byte(`{`)); err == nil {
 		t.Error("half a document is read")
+	}
+}
+
+// TestUnmarked: kube-proxy masquerades what it has marked, and the packets that are tried are not.
+func TestUnmarked(t *testing.T) {
+	all := parseSave("ip", `*nat
+:POSTROUTING ACCEPT [0:0]
+:KUBE-POSTROUTING - [0:0]
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
+-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
+COMMIT
+`)
+	nft, err := parseNFT([]byte(`{"nftables": [
+{"chain": {"family": "ip", "table": "kube-proxy", "name": "nat-postrouting", "type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"}},
+{"chain": {"family": "ip", "table": "kube-proxy", "name": "masquerading"}},
+{"rule": {"family": "ip", "table": "kube-proxy", "chain": "nat-postrouting", "expr": [{"jump": {"target": "masquerading"}}]}},
+{"rule": {"family": "ip", "table": "kube-proxy", "chain": "masquerading", "expr": [
+ {"match": {"op": "==", "left": {"&": [{"meta": {"key": "mark"}}, 16384]}, "right": 0}}, {"return": null}]}},
+{"rule": {"family": "ip", "table": "kube-proxy", "chain": "masquerading", "expr": [
+ {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 0}}, {"masquerade": {"flags": "fully-random"}}]}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := doctor.Packet{Src: netip.MustParseAddr("10.244.0.2"), Dst: netip.MustParseAddr("10.244.1.2"), Proto: "tcp", DPort: 80}
+	for name, chains := range map[string][]doctor.Chain{"iptables": all, "nft": nft} {
+		if d := doctor.Decide(chains, "postrouting", p); d.Verdict != "accept" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+// TestMissing asks this kernel: what is loaded or built in is there, and what has no option at all is not.
+func TestMissing(t *testing.T) {
+	release := kernelRelease()
+	if got := missing(needed("vxlan"), release); len(got) > 0 {
+		t.Errorf("a kernel on which these tests run lacks %v", got)
+	}
+	if _, known := moduleFiles(release); !known && len(kernelConfig(release)) == 0 {
+		t.Skip("this kernel does not say what it has")
+	}
+	got := missing([]module{{"nosuchnet", "CONFIG_NO_SUCH_NET"}}, release)
+	if len(got) != 1 || !strings.HasPrefix(got[0], "nosuchnet (") {
+		t.Errorf("got %v", got)
 	}
 }
 

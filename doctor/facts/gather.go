@@ -69,6 +69,7 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 	if err := g.machine(ctx); err != nil {
 		return f, err
 	}
+	f.NoModules = missing(needed(f.Lease.Network.Backend), f.Release)
 	if f.Lease.Error == "" && !f.Lease.Missing {
 		g.plan(ctx)
 		g.ways()
@@ -226,7 +227,8 @@ func (g *gathering) plan(ctx context.Context) {
 	c.Firewall.Mode = mode(c.Network.NFTables, rules)
 	c.Firewall.Random = c.Firewall.Random && g.firewall.RandomFully(c.Firewall.Mode)
 	g.PodMTU = c.Backend.MTU(g.Underlay)
-	g.Want, g.Skips = c.Desired(g.Underlay, g.Lease.Snapshot)
+	want, skips := c.Desired(g.Underlay, g.Lease.Snapshot)
+	g.Want, g.Skips = want, append(slices.Clone(g.Lease.Snapshot.Skips), skips...)
 	if g.Have, err = g.kernel.Observe(ctx, g.Want); err != nil {
 		g.unread("kernel", err)
 		return

@@ -121,7 +121,7 @@ func parseRule(words []string, text string) doctor.Rule {
 				r.UnknownIf = "! -p " + value
 			}
 		case "-m":
-			if !slices.Contains([]string{"comment", "tcp", "udp", "conntrack", "state"}, value) {
+			if !slices.Contains([]string{"comment", "tcp", "udp", "conntrack", "state", "mark", "connmark"}, value) {
 				r.UnknownIf = "-m " + value
 			}
 		case "--comment", "--reject-with", "--to-source", "--to-ports", "--log-prefix", "--log-level":
@@ -132,6 +132,10 @@ func parseRule(words []string, text string) doctor.Rule {
 			}
 		case "--ctstate", "--state": // the packets that are tried are the first of their connection
 			if strings.Contains(value, "NEW") == not {
+				r.UnknownIf = words[i] + " " + value
+			}
+		case "--mark": // nobody has marked them either
+			if wanted, ok := markOf(value); !ok || (wanted == 0) == not {
 				r.UnknownIf = words[i] + " " + value
 			}
 		case "-j", "-g":
@@ -145,6 +149,13 @@ func parseRule(words []string, text string) doctor.Rule {
 		i++
 	}
 	return r
+}
+
+// markOf is the value of "0x4000/0x4000" or "1", which must be 0 for an unmarked packet whatever the mask is.
+func markOf(text string) (uint64, bool) {
+	value, _, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseUint(value, 0, 32)
+	return n, err == nil
 }
 
 func match(text string, not bool) doctor.Match {

@@ -102,6 +102,7 @@ func nftMatch(r *doctor.Rule, body json.RawMessage) {
 			Payload *struct{ Protocol, Field string }
 			Meta    *struct{ Key string }
 			CT      *struct{ Key string }
+			And     []json.RawMessage `json:"&"`
 		}
 		Right json.RawMessage
 	}
@@ -117,6 +118,8 @@ func nftMatch(r *doctor.Rule, body json.RawMessage) {
 		known = nftPayload(&r2, m.Left.Payload.Protocol, m.Left.Payload.Field, m.Right, not)
 	case m.Left.Meta != nil:
 		known = nftMeta(&r2, m.Left.Meta.Key, m.Right, not)
+	case len(m.Left.And) == 2:
+		known = unmarked(m.Left.And[0], m.Right, not)
 	case m.Left.CT != nil && m.Left.CT.Key == "state":
 		known = slices.Contains(words(m.Right), "new") != not
 	default:
@@ -163,6 +166,16 @@ func nftMeta(r *doctor.Rule, key string, right json.RawMessage, not bool) bool {
 		return false
 	}
 	return true
+}
+
+// unmarked says whether "meta mark & MASK == VALUE" holds for a packet that nobody has marked, as those that are tried.
+func unmarked(left, right json.RawMessage, not bool) bool {
+	var meta struct{ Meta struct{ Key string } }
+	var value uint64
+	if json.Unmarshal(left, &meta) != nil || meta.Meta.Key != "mark" || json.Unmarshal(right, &value) != nil {
+		return false
+	}
+	return (value == 0) != not
 }
 
 // words is a string, or a list or a set of them.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,7 @@ import (
 )
 
 // programs are the processes that the doctor wants to know of.
-var programs = []string{"twilld", "flanneld", "kube-proxy", "NetworkManager"}
+var programs = []string{"twilld", "flanneld", "kube-proxy", "NetworkManager", "systemd-network"}
 
 // processes finds them among those that live in this thread's network namespace. A process whose namespace cannot be
 // read is passed over.
@@ -39,7 +40,7 @@ func processes() []doctor.Program {
 		}
 		line, err := os.ReadFile(dir + "/cmdline")
 		pid, _ := strconv.Atoi(filepath.Base(dir))
-		if err == nil && len(line) > 0 && (name != "NetworkManager" || !leavesOurs()) { // a zombie has none
+		if err == nil && len(line) > 0 && !leavesOurs(name) { // a zombie has none
 			args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
 			found = append(found, doctor.Program{PID: pid, Name: name, Args: withoutSecrets(args)})
 		}
@@ -47,16 +48,31 @@ func processes() []doctor.Program {
 	return found
 }
 
-// leavesOurs says whether NetworkManager was told not to manage devices such as ours.
-func leavesOurs() bool {
-	for _, pattern := range []string{"/etc/NetworkManager/NetworkManager.conf", "/etc/NetworkManager/conf.d/*.conf", "/usr/lib/NetworkManager/conf.d/*.conf"} {
+// leavesOurs says whether a manager of devices was told to keep its hands off ours. NetworkManager names the devices;
+// networkd deletes routes and rules of others when it starts, unless it is told not to.
+func leavesOurs(manager string) bool {
+	switch manager {
+	case "NetworkManager":
+		return configured([]string{"/etc/NetworkManager/NetworkManager.conf", "/etc/NetworkManager/conf.d/*.conf", "/usr/lib/NetworkManager/conf.d/*.conf"},
+			func(text string) bool {
+				return strings.Contains(text, "unmanaged-devices") && (strings.Contains(text, "flannel") || strings.Contains(text, "cni"))
+			})
+	case "systemd-network":
+		return configured([]string{"/etc/systemd/networkd.conf", "/etc/systemd/networkd.conf.d/*.conf", "/usr/lib/systemd/networkd.conf.d/*.conf"},
+			regexp.MustCompile(`(?m)^\s*ManageForeignRoutes\s*=\s*(no|false|off|0)\s*$`).MatchString)
+	}
+	return false
+}
+
+// configured says whether one of the files says so.
+func configured(patterns []string, says func(string) bool) bool {
+	for _, pattern := range patterns {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			continue
 		}
 		for _, file := range files {
-			data, err := os.ReadFile(file)
-			if text := string(data); err == nil && strings.Contains(text, "unmanaged-devices") && (strings.Contains(text, "flannel") || strings.Contains(text, "cni")) {
+			if data, err := os.ReadFile(file); err == nil && says(string(data)) {
 				return true
 			}
 		}

@@ -35,6 +35,8 @@ type Fault struct {
 	Finding string
 	// Probe says that the doctor sees it only by sending packets (--probe).
 	Probe bool
+	// KeepAgent says that the agent runs on while the doctor looks: it does not heal this, and the finding is about it.
+	KeepAgent bool
 	// Undo takes the damage back. Nil: a running agent heals it by itself.
 	Undo func(context.Context, *Victim) error
 }
@@ -71,7 +73,7 @@ func NewVictim(l *lab.Lab) *Victim {
 
 // All are the faults, in the order of the tables that are made of them.
 func All() []Fault {
-	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, distantFaults)
+	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, distantFaults)
 }
 
 // run runs one command line in a node's namespace.

@@ -23,6 +23,11 @@ var leaseFaults = []Fault{
 		Inject: alterPeer(func(last, _ stack) { last["Data"].(stack)["VNI"] = 7 }), Undo: restartAgent},
 	{Name: "peer-outside", Finding: "peer-skipped", Says: "a peer's subnet is outside of the network",
 		Inject: alterPeer(func(last, _ stack) { last["Subnet"] = "10.99.0.0/24" }), Undo: restartAgent},
+	{Name: "peer-unreadable", Finding: "peer-skipped", Says: "a node's record in the store cannot be read",
+		Inject: alterCheckpoint(func(c *checkpoint) error {
+			c.Skips = append(c.Skips, map[string]string{"Node": "broken", "Reason": `backend-data "{": unexpected end of JSON input`})
+			return nil
+		}), Undo: restartAgent},
 	{Name: "checkpoint-damaged", Finding: "lease-damaged", Says: "the agent's checkpoint is cut off",
 		Inject: func(_ context.Context, v *Victim) error {
 			return os.WriteFile(v.checkpoint(), []byte(`{"Version":1,"Node":`), 0o600)
@@ -38,30 +43,43 @@ func (v *Victim) checkpoint() string { return filepath.Join(v.Node.Dir(), "check
 // stack is one address family of a lease, as the checkpoint has it.
 type stack = map[string]any
 
+// checkpoint is the agent's file, as far as faults alter it.
+type checkpoint struct {
+	Version int
+	Node    string
+	Network json.RawMessage
+	Local   any
+	Peers   []struct {
+		Node, Backend string
+		Stacks        []stack
+	}
+	Skips []any
+}
+
 // alterPeer changes the record of the last peer; it is told the first one's too.
 func alterPeer(alter func(last, first stack)) func(context.Context, *Victim) error {
+	return alterCheckpoint(func(c *checkpoint) error {
+		if len(c.Peers) < 2 {
+			return fmt.Errorf("the checkpoint of %s has %d peers: want two", c.Node, len(c.Peers))
+		}
+		alter(c.Peers[len(c.Peers)-1].Stacks[0], c.Peers[0].Stacks[0])
+		return nil
+	})
+}
+
+func alterCheckpoint(alter func(*checkpoint) error) func(context.Context, *Victim) error {
 	return func(_ context.Context, v *Victim) error {
 		data, err := os.ReadFile(v.checkpoint())
 		if err != nil {
 			return err
 		}
-		var c struct {
-			Version int
-			Node    string
-			Network json.RawMessage
-			Local   any
-			Peers   []struct {
-				Node, Backend string
-				Stacks        []stack
-			}
-		}
+		var c checkpoint
 		if err := json.Unmarshal(data, &c); err != nil {
 			return err
 		}
-		if len(c.Peers) < 2 {
-			return fmt.Errorf("the checkpoint of %s has %d peers: want two", v.Node.Name, len(c.Peers))
+		if err := alter(&c); err != nil {
+			return err
 		}
-		alter(c.Peers[len(c.Peers)-1].Stacks[0], c.Peers[0].Stacks[0])
 		if data, err = json.Marshal(c); err != nil {
 			return err
 		}

@@ -1,0 +1,94 @@
+package eval
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/lab/faults"
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/lab/walk"
+)
+
+// pingLimit is how long a packet may take before it is lost, and watchFor how long lost ones are watched.
+const (
+	pingLimit = 500 * time.Millisecond
+	watchFor  = 300 * time.Millisecond
+)
+
+// halt is where a packet of a fault's victim ends: by trace, by what was seen of real packets, and the kernel's word.
+type halt struct{ trace, seen, kernel string }
+
+// follow traces a packet from a pod of the victim to one of the peer. It has to stop, at the fault or at what the fault took
+// with it, when a real one does not arrive, and not to stop when it does. A real packet must have been seen as far as the
+// node that trace names, and no node on the way may drop it but that one.
+func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, got []doctor.Finding) halt {
+	t.Helper()
+	far, err := lookAt(t.Context(), v.Lab, v.Peer, f.Probe)
+	check(t, err)
+	near.Node, far.Node = v.Node.Name, v.Peer.Name
+	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
+	trip := doctor.Trace(near, far, doctor.Journey{Src: src.Addrs[0], Dst: dst.Addrs[0], From: v.Node.Name, To: v.Peer.Name})
+	_, ping := src.Ping(t.Context(), host.Ping{To: dst.Addrs[0], Timeout: pingLimit})
+	switch {
+	case ping == nil && trip.Stopped != nil:
+		t.Errorf("the ping is answered, and trace stops: %+v", *trip.Stopped)
+	case ping != nil && trip.Stopped == nil:
+		t.Errorf("%v, and trace does not stop: %+v %+v", ping, trip.There, trip.Back)
+	case ping != nil && !slices.ContainsFunc(got, func(x doctor.Finding) bool { return x.ID == trip.Stopped.Finding }):
+		t.Errorf("trace stops at what is not the fault, nor a consequence of it: %+v", *trip.Stopped)
+	}
+	if ping == nil || trip.Stopped == nil {
+		return halt{}
+	}
+	seen, err := walk.Watch(t.Context(), v.Lab, src, dst, src.Addrs[0].Is4(), watchFor)
+	check(t, err)
+	return compare(t, trip, seen)
+}
+
+// veth is the name of a pod's device, which is another one in each run.
+var veth = regexp.MustCompile(`veth[0-9a-f]+`)
+
+// compare holds the trace against what real packets did: none may be lost before it gets to the node that trace names.
+func compare(t *testing.T, trip doctor.Trip, seen doctor.Live) halt {
+	t.Helper()
+	h := halt{trace: trip.Stopped.Node + ", " + trip.Stopped.Place}
+	last, lost := seen.Lost()
+	if !lost {
+		t.Errorf("trace stops, and no packet was lost: %+v", seen)
+	}
+	h.seen = fmt.Sprintf("%s, %s", last.Host, veth.ReplaceAllString(last.Dev, "veth…"))
+	if last.Dev == "" {
+		h.seen = "nothing leaves " + last.Host
+	}
+	if order := []string{"node1/pod1", "node1", "underlay", "node2", "node2/pod1"}; len(trip.Back) == 0 && len(seen.Back) == 0 &&
+		slices.Index(order, last.Host) < slices.Index(order, trip.Stopped.Node)-1 {
+		t.Errorf("trace stops at %s, and packets were seen last on %s", trip.Stopped.Node, last)
+	}
+	for _, d := range seen.Drops {
+		h.kernel = d.Host + ": " + d.Reason
+	}
+	return h
+}
+
+// stopsTable is where packets end, for the faults that stop them.
+func stopsTable(results map[string]*result) string {
+	var b strings.Builder
+	fmt.Fprint(&b, "| fault | trace stops at | last seen | the kernel says |\n|---|---|---|---|\n")
+	for _, f := range faults.All() {
+		r := results[f.Name]
+		if r == nil {
+			continue
+		}
+		for _, backend := range []string{"vxlan", "host-gw"} {
+			if s, ok := r.stops[backend]; ok && s.trace != "" {
+				fmt.Fprintf(&b, "| %s, %s | %s | %s | %s |\n", r.fault, backend, s.trace, s.seen, s.kernel)
+			}
+		}
+	}
+	return b.String()
+}

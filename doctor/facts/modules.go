@@ -1,0 +1,91 @@
+package facts
+
+import (
+	"bufio"
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// module is a part of the kernel that may be built in, a file, or not there at all.
+type module struct{ name, config string }
+
+// needed is what the network of a backend is made of. wireguard goes on with a TUN device where the kernel has no
+// WireGuard.
+func needed(backend string) []module {
+	all := []module{{"bridge", "CONFIG_BRIDGE"}, {"veth", "CONFIG_VETH"}}
+	switch strings.ToLower(backend) {
+	case "vxlan":
+		all = append(all, module{"vxlan", "CONFIG_VXLAN"})
+	case "ipip":
+		all = append(all, module{"ipip", "CONFIG_NET_IPIP"})
+	case "udp", "wireguard":
+		all = append(all, module{"tun", "CONFIG_TUN"})
+	}
+	return all
+}
+
+// missing are those that this kernel cannot have, as "ipip (CONFIG_NET_IPIP is not set)". Where neither the kernel's
+// config nor its files are to be seen, as in a container, nothing is said of a module.
+func missing(all []module, release string) []string {
+	config := kernelConfig(release)
+	files, known := moduleFiles(release)
+	var names []string
+	for _, m := range all {
+		_, err := os.Stat("/sys/module/" + m.name)
+		built, asked := config[m.config]
+		switch {
+		case err == nil || built == "y":
+		case len(config) > 0 && !asked:
+			names = append(names, m.name+" ("+m.config+" is not set)")
+		case known && !files[m.name]:
+			names = append(names, m.name+" (no file of it in /lib/modules/"+release+")")
+		}
+	}
+	return names
+}
+
+// kernelConfig is how the kernel was built, "y" or "m" by option; empty if nobody says.
+func kernelConfig(release string) map[string]string {
+	values := map[string]string{}
+	var r io.Reader
+	if f, err := os.Open("/proc/config.gz"); err == nil {
+		defer f.Close()
+		if z, err := gzip.NewReader(f); err == nil {
+			r = z
+		}
+	} else if f, err := os.Open("/boot/config-" + release); err == nil {
+		defer f.Close()
+		r = f
+	}
+	if r == nil {
+		return values
+	}
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		if name, value, ok := strings.Cut(lines.Text(), "="); ok {
+			values[name] = value
+		}
+	}
+	return values
+}
+
+// moduleFiles are the modules that depmod(8) listed, "kernel/drivers/net/vxlan/vxlan.ko.xz: …", and those that are
+// built in; known says whether there is such a list.
+func moduleFiles(release string) (names map[string]bool, known bool) {
+	names = map[string]bool{}
+	for _, list := range []string{"modules.dep", "modules.builtin"} {
+		data, err := os.ReadFile(filepath.Join("/lib/modules", release, list))
+		if err != nil {
+			continue
+		}
+		known = true
+		for line := range strings.Lines(string(data)) {
+			path, _, _ := strings.Cut(strings.TrimSpace(line), ":")
+			name, _, _ := strings.Cut(filepath.Base(path), ".ko")
+			names[strings.ReplaceAll(name, "-", "_")] = true
+		}
+	}
+	return names, known
+}

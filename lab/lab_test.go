@@ -16,21 +16,21 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func TestSpecSaysWhatIsWrong(t *testing.T) {
 	for want, spec := range map[string]Spec{
-		`name "A-b": want lower-case letters and digits, a letter first`:     {Name: "A-b"},
-		`nodes 155: want 1 to 154`:                                           {Nodes: 155},
-		`underlay "l4": want l2, l3`:                                         {Underlay: "l4"},
-		`family "5": want 4, 6, dual`:                                        {Family: "5"},
-		`store "disk": want etcd, kube, file`:                                {Store: "disk"},
-		`direct routing: backend host-gw has no such option, only vxlan has`: {Backend: "host-gw", DirectRouting: true},
-		`agent for "node4": want one of [node1 node2 node3]`:                 {Agents: map[string]string{"node4": "/x"}},
-		`node name "Master": want at most ten lower-case letters`:            {Names: []string{"Master"}},
-		`nodes [node2 node2 node3]: want different names`:                    {Names: []string{"node2"}},
-		`site of "node9": want one of [node1 node2 node3]`:                   {Sites: map[string]Site{"node9": {}}},
-		`site of "": NAT is for IPv4 only, and the family is dual`:           {Family: Dual, Sites: map[string]Site{"": {NAT: true}}},
-		`site of "": two interfaces want the family dual, not 4`:             {Sites: map[string]Site{"": {Split: true}}},
-		`site of "node2": want two interfaces on all nodes or on none`:       {Family: Dual, Sites: map[string]Site{"node1": {Split: true}}},
-		`site of "": MTU 100: want 1280 to 9000`:                             {Sites: map[string]Site{"": {MTU: 100}}},
-		`net config: `:                                                       {NetConf: []byte(`{"Network":"10.0.0.0/33"}`)},
+		`name "A-b": want lower-case letters and digits, a letter first`:               {Name: "A-b"},
+		`nodes 155: want 1 to 154`:                                                     {Nodes: 155},
+		`underlay "l4": want l2, l3`:                                                   {Underlay: "l4"},
+		`family "5": want 4, 6, dual`:                                                  {Family: "5"},
+		`store "disk": want etcd, kube, file`:                                          {Store: "disk"},
+		`direct routing: backend host-gw has no such option, only vxlan and ipip have`: {Backend: "host-gw", DirectRouting: true},
+		`agent for "node4": want one of [node1 node2 node3]`:                           {Agents: map[string]string{"node4": "/x"}},
+		`node name "Master": want at most ten lower-case letters`:                      {Names: []string{"Master"}},
+		`nodes [node2 node2 node3]: want different names`:                              {Names: []string{"node2"}},
+		`site of "node9": want one of [node1 node2 node3]`:                             {Sites: map[string]Site{"node9": {}}},
+		`site of "": NAT is for IPv4 only, and the family is dual`:                     {Family: Dual, Sites: map[string]Site{"": {NAT: true}}},
+		`site of "": two interfaces want the family dual, not 4`:                       {Sites: map[string]Site{"": {Split: true}}},
+		`site of "node2": want two interfaces on all nodes or on none`:                 {Family: Dual, Sites: map[string]Site{"node1": {Split: true}}},
+		`site of "": MTU 100: want 1280 to 9000`:                                       {Sites: map[string]Site{"": {MTU: 100}}},
+		`net config: `:                                                                 {NetConf: []byte(`{"Network":"10.0.0.0/33"}`)},
 	} {
 		if err := spec.withDefaults().check(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", spec, err, want)

@@ -34,6 +34,11 @@ type Site struct {
 	Flags []string `json:"flags,omitempty"`
 }
 
+// IsZero says whether the site is like any other.
+func (s Site) IsZero() bool {
+	return s.MTU == 0 && !s.NAT && !s.Vagrant && !s.Split && len(s.Subnets) == 0 && len(s.Flags) == 0
+}
+
 // The hosts that stand between a node and the underlay, by the last part of their names.
 const (
 	natName     = "nat"
@@ -65,14 +70,14 @@ func (s Spec) split() bool { return s.site(s.nodeName(1)).Split }
 
 func (s Spec) checkSites() error {
 	var errs []error
-	for _, name := range s.nodeNames() {
+	for _, name := range s.NodeNames() {
 		if s.site(name).Split != s.split() {
 			errs = append(errs, fmt.Errorf("site of %q: want two interfaces on all nodes or on none", name))
 		}
 	}
 	for node, site := range s.Sites {
-		if node != "" && !slices.Contains(s.nodeNames(), node) {
-			errs = append(errs, fmt.Errorf("site of %q: want one of %v", node, s.nodeNames()))
+		if node != "" && !slices.Contains(s.NodeNames(), node) {
+			errs = append(errs, fmt.Errorf("site of %q: want one of %v", node, s.NodeNames()))
 		}
 		if site.NAT && s.Family != IPv4 {
 			errs = append(errs, fmt.Errorf("site of %q: NAT is for IPv4 only, and the family is %s", node, s.Family))

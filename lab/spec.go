@@ -22,7 +22,7 @@ type Spec struct {
 	Underlay      string            `json:"underlay"`
 	Family        string            `json:"family"`            // "4", "6" or "dual"
 	Backend       string            `json:"backend"`           // "vxlan"
-	DirectRouting bool              `json:"directRouting"`     // of vxlan
+	DirectRouting bool              `json:"directRouting"`     // of vxlan and ipip
 	NetConf       json.RawMessage   `json:"netConf,omitempty"` // net-conf.json; empty: made from Family, Backend and DirectRouting
 	Store         string            `json:"store"`             // "etcd", "kube" or "file"
 	Agents        map[string]string `json:"agents"`            // a node's agent binary; "": that of all other nodes
@@ -78,7 +78,8 @@ func (s Spec) nodeName(n int) string {
 	return fmt.Sprintf("node%d", n)
 }
 
-func (s Spec) nodeNames() []string {
+// NodeNames are the names of all nodes, in their order.
+func (s Spec) NodeNames() []string {
 	var names []string
 	for n := 1; n <= s.Nodes; n++ {
 		names = append(names, s.nodeName(n))
@@ -114,12 +115,12 @@ func (s Spec) check() error {
 			fault("%s %q: want %s", f.name, f.value, strings.Join(f.want, ", "))
 		}
 	}
-	if s.DirectRouting && s.Backend != "vxlan" {
-		fault("direct routing: backend %s has no such option, only vxlan has", s.Backend)
+	if s.DirectRouting && s.Backend != "vxlan" && s.Backend != "ipip" {
+		fault("direct routing: backend %s has no such option, only vxlan and ipip have", s.Backend)
 	}
 	for node := range s.Agents {
-		if node != "" && !slices.Contains(s.nodeNames(), node) {
-			fault("agent for %q: want one of %v", node, s.nodeNames())
+		if node != "" && !slices.Contains(s.NodeNames(), node) {
+			fault("agent for %q: want one of %v", node, s.NodeNames())
 		}
 	}
 	for _, name := range s.Names {
@@ -127,7 +128,7 @@ func (s Spec) check() error {
 			fault("node name %q: want at most ten lower-case letters and digits, a letter first, and not underlay or outside", name)
 		}
 	}
-	if names := s.nodeNames(); len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names) {
+	if names := s.NodeNames(); len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names) {
 		fault("nodes %v: want different names", names)
 	}
 	errs = append(errs, s.checkSites())

@@ -98,7 +98,7 @@ func (l *Lab) buildUnderlay() error {
 
 // addVagrantBridge is where the nodes' translating routers are plugged in, if there are any.
 func (l *Lab) addVagrantBridge() error {
-	for _, name := range append(l.spec.nodeNames(), "") {
+	for _, name := range append(l.spec.NodeNames(), "") {
 		if l.spec.site(name).Vagrant {
 			return l.underlay.Links(func(nl *netlink.Handle) error {
 				return addBridge(nl, vagrantBridge, []link{vagrantUplink(1)})

@@ -32,6 +32,7 @@ type upFlags struct {
 	spec    lab.Spec
 	netConf string
 	agents  []string
+	sites   siteFlags
 	timeout time.Duration
 }
 
@@ -43,6 +44,7 @@ func labUp(name *string) *cobra.Command {
 		Example: `  twillctl lab up                                      3 nodes, vxlan, etcd
   twillctl lab up --family dual --store kube            with a real kube-apiserver
   twillctl lab up --underlay l3 --direct-routing        two segments, encapsulated only between them
+  twillctl lab up --nat node2 --link-mtu 9000           one node behind a router that translates, large packets
   twillctl lab up --agent node2=/usr/bin/flanneld       a mixed cluster`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -55,11 +57,12 @@ func labUp(name *string) *cobra.Command {
 	fs.IntVar(&f.spec.Pods, "pods", 2, "number of pods on each node")
 	fs.StringVar(&f.spec.Underlay, "underlay", lab.L2, "l2: one segment; l3: two, with a router between them")
 	fs.StringVar(&f.spec.Backend, "backend", "vxlan", "vxlan, host-gw, alloc, extension, …: a Type of net-conf.json")
-	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "vxlan: encapsulate only between segments")
+	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "vxlan and ipip: encapsulate only between segments")
 	fs.StringVar(&f.spec.Store, "store", lab.Etcd, "where leases are: etcd, kube (a real kube-apiserver) or file")
 	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "4, 6 or dual")
 	fs.StringVar(&f.netConf, "net-conf", "", "a net-conf.json of your own, instead of one made from the other flags")
 	fs.StringArrayVar(&f.agents, "agent", nil, "[NODE=]PATH: another agent that takes flannel's flags, on all nodes or on one; repeatable")
+	f.sites.register(fs)
 	fs.BoolVar(&f.spec.Keep, "keep", false, "leave what stands when the lab does not come up")
 	fs.DurationVar(&f.timeout, "timeout", time.Minute, "give up after this time")
 	return c
@@ -73,6 +76,9 @@ func (f *upFlags) complete() error {
 			return fmt.Errorf("--net-conf: %w", err)
 		}
 		f.spec.NetConf = data
+	}
+	if err := f.sites.complete(&f.spec); err != nil {
+		return err
 	}
 	if f.spec.Pods == 0 {
 		f.spec.Pods = -1 // in a Spec 0 is the default

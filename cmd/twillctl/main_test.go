@@ -42,6 +42,10 @@ func TestBadInputIsASentence(t *testing.T) {
 	for want, args := range map[string][]string{
 		`--agent /no/such: want [NODE=]PATH`:                           {"lab", "up", "--agent", "/no/such"},
 		`--net-conf: open /no/such`:                                    {"lab", "up", "--net-conf", "/no/such"},
+		`--link-mtu node2=big: want [NODE=]BYTES`:                      {"lab", "up", "--link-mtu", "node2=big"},
+		`--subnet 10.244.1.0/24: want NODE=PREFIX`:                     {"lab", "up", "--subnet", "10.244.1.0/24"},
+		`--agent-flag node2=iface=eth1: want [NODE=]--FLAG=VALUE`:      {"lab", "up", "--agent-flag", "node2=iface=eth1"},
+		`site of "node9": want one of [node1 node2 node3]`:             {"lab", "up", "--name", "ctltest", "--nat", "node9"},
 		`nodes -1: want 1 to 154`:                                      {"lab", "up", "--name", "ctltest", "--nodes", "-1"},
 		`lab ctltest: there is no such lab: twillctl lab up makes one`: {"lab", "status", "--name", "ctltest"},
 		`name "CTL": want lower-case letters`:                          {"lab", "down", "--name", "CTL"},
@@ -74,5 +78,23 @@ func TestExecTakesDashesOrNone(t *testing.T) {
 		if got := commandOf(c.args); !slices.Equal(got, c.want) {
 			t.Errorf("%q runs %q, want %q", c.args, got, c.want)
 		}
+	}
+}
+
+func TestSites(t *testing.T) {
+	spec := lab.Spec{Nodes: 2}
+	f := siteFlags{nat: []string{"node2"}, mtus: []string{"9000", "node1=1400"}, agents: []string{"--iface=eth1", "node2=--public-ip=1.2.3.4"}}
+	if err := f.complete(&spec); err != nil {
+		t.Fatal(err)
+	}
+	if one := spec.Sites["node1"]; one.MTU != 1400 || one.NAT || !slices.Equal(one.Flags, []string{"--iface=eth1"}) {
+		t.Errorf("node1: %+v", one)
+	}
+	if two := spec.Sites["node2"]; two.MTU != 9000 || !two.NAT || len(two.Flags) != 2 {
+		t.Errorf("node2: %+v", two)
+	}
+	spec = lab.Spec{Nodes: 2}
+	if err := (&siteFlags{}).complete(&spec); err != nil || len(spec.Sites) > 0 {
+		t.Errorf("without flags: %+v, %v", spec.Sites, err)
 	}
 }

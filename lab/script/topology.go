@@ -137,7 +137,7 @@ func (f *upFlags) complete(work string) error {
 func (f *upFlags) site(node string, set func(*lab.Site)) {
 	nodes := []string{node}
 	if node == "all" {
-		nodes = f.nodes()
+		nodes = f.spec.NodeNames()
 	}
 	for _, n := range nodes {
 		s := f.spec.Sites[n]
@@ -152,14 +152,6 @@ func (f *upFlags) eachOf(list string, set func(*lab.Site)) {
 			f.site(name, set)
 		}
 	}
-}
-
-func (f *upFlags) nodes() []string {
-	names := append([]string{}, f.spec.Names...)
-	for n := len(names) + 1; n <= f.spec.Nodes; n++ {
-		names = append(names, fmt.Sprintf("node%d", n))
-	}
-	return names
 }
 
 func each(list values, do func(node, value string) error) error {

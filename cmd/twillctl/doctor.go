@@ -24,10 +24,18 @@ type target struct {
 	during                                time.Duration // of trace
 	kubeconfig                            string
 	leases, netConf, node                 string // of plan
+	remote                                bool   // ask the nodes of a real cluster
+	cluster                               cluster
 }
+
+// inCluster says whether the command is about a real cluster's nodes. As a kubectl plugin it is, unless a lab is named.
+func (t *target) inCluster() bool { return t.remote && t.lab == "" }
 
 func (t *target) register(c *cobra.Command) {
 	fs := c.Flags()
+	fs.BoolVar(&t.remote, "cluster", isPlugin(), "ask the nodes of a real cluster, through kubectl exec into the agents' pods")
+	fs.StringVar(&t.cluster.context, "context", "", "kubectl's, with --cluster")
+	fs.StringVar(&t.cluster.kubeconfig, "kubeconfig", "", "kubectl's, with --cluster")
 	fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, and not at this machine")
 	fs.StringVar(&t.checkpoint, "checkpoint-file", "", "twilld's; empty: as the running twilld was told, else the default")
 	fs.StringVar(&t.subnetFile, "subnet-file", "", "twilld's; empty: as for --checkpoint-file")
@@ -112,19 +120,18 @@ that keeps pods from reaching each other. It reads and changes nothing, and need
 The first finding is the most likely cause. Exit codes: 0 nothing found, 1 findings, 2 it could not look.`,
 		Example: `  twillctl doctor                       this machine, or the container of the agent
   twillctl doctor --lab twill node2     a node of a lab
+  kubectl twill doctor worker3          a node of a cluster; without a name all nodes
   twillctl doctor -o json | jq -r '.findings[0].id'`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			began := time.Now()
-			f, err := t.gather(c.Context(), args)
+			r, err := t.doctor(c.Context(), args)
 			if err != nil {
 				return err
 			}
-			r := doctor.NewReport(f, time.Since(began))
-			if err := render(c.OutOrStdout(), output, r.WriteText, r.WriteJSON); err != nil {
+			if err := render(c.OutOrStdout(), output, r.writeText, r.writeJSON); err != nil {
 				return err
 			}
-			if len(r.Findings) > 0 {
+			if r.findings() {
 				return errFindings
 			}
 			return nil
@@ -134,6 +141,16 @@ The first finding is the most likely cause. Exit codes: 0 nothing found, 1 findi
 	c.Flags().BoolVar(&t.probe, "probe", false, "also send packets to all peers, by the path of pods and by the underlay, small and of full size")
 	addOutput(c, &output)
 	return c
+}
+
+// doctor judges the node, or the nodes of a cluster.
+func (t *target) doctor(ctx context.Context, args []string) (reports, error) {
+	if t.inCluster() {
+		return t.cluster.doctor(ctx, args, t.probe)
+	}
+	began := time.Now()
+	f, err := t.gather(ctx, args)
+	return reports{Nodes: []doctor.Report{doctor.NewReport(f, time.Since(began))}, single: true}, err
 }
 
 // render writes in the format that was asked for.

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -40,7 +42,7 @@ func exitCode(err error) int {
 	case errors.As(err, &command):
 		return command.ExitCode() // of lab exec: the command has spoken for itself
 	}
-	fmt.Fprintln(os.Stderr, "twillctl:", err)
+	fmt.Fprintln(os.Stderr, filepath.Base(os.Args[0])+":", err)
 	return 2
 }
 
@@ -51,9 +53,15 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(labCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
+	if isPlugin() {
+		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
+	}
+	c.AddCommand(manCommand(), labCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
 	return c
 }
+
+// isPlugin says whether kubectl runs this program, under the name kubectl-twill: then commands are about a cluster's nodes.
+func isPlugin() bool { return strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-twill") }
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{

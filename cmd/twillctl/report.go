@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,9 +27,16 @@ func reportCommand() *cobra.Command {
 		Short: "Write one file with all that a bug report needs: facts, findings, plan, log; no secrets",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			files, err := t.bundle(c.Context(), args, log)
+			bundle := t.bundle
+			if t.inCluster() {
+				bundle = t.cluster.bundle
+			}
+			files, err := bundle(c.Context(), args, log)
 			if err != nil {
 				return err
+			}
+			if path == "-" {
+				return writeTar(c.OutOrStdout(), files)
 			}
 			if err := writeBundle(path, files); err != nil {
 				return err
@@ -38,7 +46,7 @@ func reportCommand() *cobra.Command {
 		},
 	}
 	t.register(c)
-	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write")
+	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: the standard output")
 	c.Flags().StringVar(&log, "log", "", "the agent's log, to put its end into the report; of a lab's node it is known")
 	return c
 }
@@ -127,11 +135,21 @@ func tailOf(path string) ([]byte, error) {
 
 // writeBundle writes a tar.gz, readable by its owner alone: it has addresses and names of a cluster.
 func writeBundle(path string, files []member) error {
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return errors.Join(writeTar(f, files), f.Close())
+}
+
+// inBundle is the folder that the files of a bundle are in.
+const inBundle = "twill-report/"
+
+func writeTar(to io.Writer, files []member) error {
+	z := gzip.NewWriter(to)
 	w := tar.NewWriter(z)
 	for _, f := range files {
-		header := &tar.Header{Name: "twill-report/" + f.name, Mode: 0o600, Size: int64(len(f.data)), ModTime: time.Now()}
+		header := &tar.Header{Name: inBundle + f.name, Mode: 0o600, Size: int64(len(f.data)), ModTime: time.Now()}
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}
@@ -139,8 +157,27 @@ func writeBundle(path string, files []member) error {
 			return err
 		}
 	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		return err
+	return errors.Join(w.Close(), z.Close())
+}
+
+func readTar(from io.Reader) ([]member, error) {
+	z, err := gzip.NewReader(from)
+	if err != nil {
+		return nil, err
 	}
-	return os.WriteFile(path, b.Bytes(), 0o600)
+	var files []member
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files, nil
+		}
+		if err != nil {
+			return files, err
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, member{strings.TrimPrefix(h.Name, inBundle), data})
+	}
 }

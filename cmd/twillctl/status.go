@@ -16,16 +16,12 @@ func statusCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "status [NODE]",
-		Short: "Show this node, or all nodes of a lab: lease, agent, peers in and out of sync",
+		Short: "Show this node, or all nodes of a lab or a cluster: lease, agent, peers in and out of sync",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			all, err := t.gatherAll(c.Context(), args)
+			r, err := t.status(c.Context(), args)
 			if err != nil {
 				return err
-			}
-			r := doctor.StatusReport{Schema: doctor.Schema}
-			for _, f := range all {
-				r.Nodes = append(r.Nodes, doctor.NewStatus(f))
 			}
 			if err := render(c.OutOrStdout(), output, r.WriteText, r.WriteJSON); err != nil {
 				return err
@@ -39,6 +35,18 @@ func statusCommand() *cobra.Command {
 	t.register(c)
 	addOutput(c, &output)
 	return c
+}
+
+func (t *target) status(ctx context.Context, args []string) (doctor.StatusReport, error) {
+	if t.inCluster() {
+		return t.cluster.status(ctx, args)
+	}
+	all, err := t.gatherAll(ctx, args)
+	r := doctor.StatusReport{Schema: doctor.Schema}
+	for _, f := range all {
+		r.Nodes = append(r.Nodes, doctor.NewStatus(f))
+	}
+	return r, err
 }
 
 // gatherAll is gather for all nodes of a lab when none is named.
@@ -77,6 +85,9 @@ Exit codes: 0 nothing to change, 1 there is something, 2 it could not be found o
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			t.leases, t.netConf, t.node = leases, netConf, node
+			if t.inCluster() && leases == "" {
+				return t.cluster.plan(c.Context(), c.OutOrStdout(), args)
+			}
 			f, err := t.gather(c.Context(), args)
 			if err != nil {
 				return err
@@ -91,6 +102,9 @@ Exit codes: 0 nothing to change, 1 there is something, 2 it could not be found o
 	return c
 }
 
+// nothingToChange is the plan of a healthy node.
+const nothingToChange = "# nothing to change"
+
 func writePlan(w io.Writer, f doctor.Facts) error {
 	switch {
 	case f.Lease.Missing:
@@ -104,7 +118,7 @@ func writePlan(w io.Writer, f doctor.Facts) error {
 		fmt.Fprintf(w, "# node %s is left out: %s\n", s.Node, s.Reason)
 	}
 	if len(f.Plan) == 0 {
-		fmt.Fprintln(w, "# nothing to change")
+		fmt.Fprintln(w, nothingToChange)
 		return nil
 	}
 	fmt.Fprint(w, f.Plan)

@@ -23,12 +23,14 @@ func traceCommand() *cobra.Command {
 		Short: "Follow a packet between two pods from table to table, and stop where it cannot go on",
 		Long: `Trace shows each place on the way of a packet and of its reply, with the entry that decides there, and stops at the
 first that stops the packet. In a lab SRC and DST are pods (node1/pod1), addresses of pods, or nodes (their first
-pod), and both nodes are looked at. On a machine they are addresses, and only this node's part of the way is seen.
+pod), and both nodes are looked at. In a cluster (kubectl twill) they are pods (namespace/name), addresses of pods, or
+nodes. On a machine they are addresses, and only this node's part of the way is seen.
 With --live it also watches real packets of the two, in either direction: on which devices they are seen, and for what
 reason the kernel drops them, which it says through eBPF (Linux 5.17, root). In a lab the sender pings meanwhile.
 Exit codes: 0 nothing stops it, 1 something does, 2 it could not be followed.`,
 		Example: `  twillctl trace --lab twill node1/pod1 node2/pod1
   twillctl trace 10.244.1.5 10.244.2.7
+  kubectl twill trace default/web-0 shop/db-1
   twillctl trace --live --for 30s 10.244.1.5 10.244.2.7`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -54,7 +56,10 @@ Exit codes: 0 nothing stops it, 1 something does, 2 it could not be followed.`,
 }
 
 func (t *target) trace(ctx context.Context, src, dst string) (doctor.Trip, error) {
-	if t.lab == "" {
+	switch {
+	case t.inCluster():
+		return t.cluster.trace(ctx, t, src, dst)
+	case t.lab == "":
 		return t.traceHere(ctx, src, dst)
 	}
 	l, err := lab.Open("", t.lab)

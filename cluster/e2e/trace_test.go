@@ -1,0 +1,123 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+// plugin is twillctl under the name that kubectl looks for.
+type plugin struct{ dir string }
+
+func newPlugin(t *testing.T) plugin {
+	t.Helper()
+	p := plugin{t.TempDir()}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(p.dir, "kubectl-twill"), "../../cmd/twillctl")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build twillctl: %v\n%s", err, out)
+	}
+	return p
+}
+
+// run is "kubectl twill ARG…", as a user types it; the exit code is the plugin's.
+func (p plugin) run(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	bin, err := filepath.Abs("../../bin/kube")
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), append([]string{"twill"}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+spec.Kubeconfig(), "PATH="+p.dir+":"+bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	t.Logf("kubectl twill %s: exit %d\n%s", strings.Join(args, " "), cmd.ProcessState.ExitCode(), out)
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// want runs it and compares the exit code and parts of what it says.
+func (p plugin) want(t *testing.T, code int, parts []string, args ...string) {
+	t.Helper()
+	out, got := p.run(t, args...)
+	if got != code {
+		t.Errorf("kubectl twill %v: exit code %d, want %d\n%s", args, got, code, out)
+	}
+	for _, part := range parts {
+		if !strings.Contains(out, part) {
+			t.Errorf("kubectl twill %v: want %q in\n%s", args, part, out)
+		}
+	}
+}
+
+// TestKubectlTwill: as a kubectl plugin the commands are about the cluster's nodes.
+func TestKubectlTwill(t *testing.T) {
+	pods := probes(t)
+	matrix(t)
+	p := newPlugin(t)
+	var status doctor.StatusReport
+	await(t, "a status without findings", time.Minute, func() (bool, error) {
+		out, code := p.run(t, "status", "--output=json")
+		return code == 0, json.Unmarshal([]byte(out), &status)
+	})
+	if len(status.Nodes) != spec.Nodes {
+		t.Fatalf("got the status of %d nodes: %+v", len(status.Nodes), status)
+	}
+	for _, n := range status.Nodes {
+		if n.Agent != "ready" || len(n.Peers) != spec.Nodes-1 || n.OutOf != 0 {
+			t.Errorf("%+v", n)
+		}
+	}
+	p.want(t, 0, []string{"✓ nothing is wrong here"}, "doctor")
+	p.want(t, 0, []string{"# nothing to change"}, "plan", pods[0].Node)
+	p.want(t, 2, []string{`no agent of Twill runs on node "nowhere"`}, "doctor", "nowhere")
+	p.want(t, 0, []string{pods[0].Node + " ", pods[1].Node + " ", "the reply", "✓ nothing that can be seen stops it"}, "trace", "default/"+pods[0].Name, pods[1].Name)
+	p.want(t, 2, []string{`the cluster has no running pod "nothing"`}, "trace", pods[0].Name, "nothing")
+
+	bundle := filepath.Join(t.TempDir(), "report.tar.gz")
+	p.want(t, 0, []string{bundle}, "report", pods[0].Node, "--file="+bundle)
+	names, err := exec.Command("tar", "tzf", bundle).CombinedOutput()
+	if err != nil || !strings.Contains(string(names), "twilld.log") || !strings.Contains(string(names), "facts.json") {
+		t.Errorf("the report holds %s, %v", names, err)
+	}
+}
+
+// TestKubectlTwillFindsTheRule: a rule on one node that drops what comes from another's pods.
+func TestKubectlTwillFindsTheRule(t *testing.T) {
+	pods := probes(t)
+	matrix(t)
+	p := newPlugin(t)
+	victim := spec.Host(pods[1].Node)
+	rule := "PREROUTING -t raw -s " + pods[0].Addrs[0].String() + " -d " + pods[1].Addrs[0].String() + " -j DROP"
+	iptables := func(ctx context.Context, verb string) {
+		if _, err := victim.Exec(ctx, append([]string{"iptables", verb}, strings.Fields(rule)...)...); err != nil {
+			t.Error(err)
+		}
+	}
+	iptables(t.Context(), "-A")
+	defer iptables(context.Background(), "-D")
+	p.want(t, 1, []string{"✗ stops at " + pods[1].Node + ", prerouting rules"}, "trace", pods[0].Addrs[0].String(), pods[1].Addrs[0].String())
+
+	ctx, stop := context.WithCancel(t.Context())
+	asking := make(chan struct{})
+	go func() { // real packets, while they are watched
+		defer close(asking)
+		for ctx.Err() == nil {
+			_, _ = spec.Probe(ctx, pods[0].Name, pods[1].Targets()...)
+		}
+	}()
+	// The agents' pods may capture packets, and may not trace the kernel: the counts are there, and the reason why no more.
+	p.want(t, 1, []string{"leaving through flannel.1", "the kernel's own reasons are not known", "not permitted"}, "trace", "--live", "--for=4s", pods[0].Name, pods[1].Name)
+	stop()
+	<-asking
+}

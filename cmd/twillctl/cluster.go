@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// cluster is a real one, seen through "kubectl exec": the agent's image has twillctl, which looks at its own node there.
+// No port is opened for it, and who may do it is the API server's business.
+type cluster struct {
+	context, kubeconfig string // kubectl's; empty: its defaults
+}
+
+// Where the agents are: the manifest's label and container.
+const (
+	agentLabel     = "app.kubernetes.io/name=twill"
+	agentContainer = "twilld"
+	atOnce         = 16 // nodes that are asked at the same time
+)
+
+// agentPod is the pod of the agent on a node.
+type agentPod struct{ node, namespace, name, phase string }
+
+// pod is what is needed of a pod's record.
+type pod struct {
+	Metadata struct{ Name, Namespace string }
+	Spec     struct {
+		NodeName    string
+		HostNetwork bool
+	}
+	Status struct {
+		Phase  string
+		PodIPs []struct{ IP string }
+	}
+}
+
+// kubectl runs it and returns what it printed.
+func (c cluster) kubectl(ctx context.Context, args ...string) ([]byte, error) {
+	var flags []string
+	if c.context != "" {
+		flags = append(flags, "--context="+c.context)
+	}
+	if c.kubeconfig != "" {
+		flags = append(flags, "--kubeconfig="+c.kubeconfig)
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, "kubectl", append(flags, args...)...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if err != nil {
+		said, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
+		err = fmt.Errorf("kubectl %s: %w: %s", args[0], err, said)
+	}
+	return stdout.Bytes(), err
+}
+
+// pods asks for the pods of a selection.
+func (c cluster) pods(ctx context.Context, selection ...string) ([]pod, error) {
+	out, err := c.kubectl(ctx, append([]string{"get", "pods", "--output=json"}, selection...)...)
+	if err != nil {
+		return nil, err
+	}
+	var list struct{ Items []pod }
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil, fmt.Errorf("read kubectl's list of pods: %w", err)
+	}
+	return list.Items, nil
+}
+
+// agents are the pods of the agents, by node.
+func (c cluster) agents(ctx context.Context) ([]agentPod, error) {
+	list, err := c.pods(ctx, "--all-namespaces", "--selector="+agentLabel)
+	if err != nil {
+		return nil, err
+	}
+	var all []agentPod
+	for _, p := range list {
+		if p.Spec.NodeName != "" {
+			all = append(all, agentPod{p.Spec.NodeName, p.Metadata.Namespace, p.Metadata.Name, p.Status.Phase})
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("the cluster has no pods with the label %s: is Twill installed?", agentLabel)
+	}
+	slices.SortFunc(all, func(a, b agentPod) int { return strings.Compare(a.node, b.node) })
+	return all, nil
+}
+
+// agent is the one of a node.
+func (c cluster) agent(ctx context.Context, node string) (agentPod, error) {
+	all, err := c.agents(ctx)
+	if err != nil {
+		return agentPod{}, err
+	}
+	return agentOn(all, node)
+}
+
+func agentOn(all []agentPod, node string) (agentPod, error) {
+	i := slices.IndexFunc(all, func(a agentPod) bool { return a.node == node })
+	if i < 0 {
+		return agentPod{}, fmt.Errorf("no agent of Twill runs on node %q", node)
+	}
+	return all[i], nil
+}
+
+// ask runs twillctl on a node. That it ended with findings (1) is no error; kubectl ends so too when it fails itself,
+// but then there is no output.
+func (c cluster) ask(ctx context.Context, a agentPod, args ...string) ([]byte, error) {
+	command := append([]string{"exec", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, "--", "twillctl"}, args...)
+	out, err := c.kubectl(ctx, command...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 && len(out) > 0 {
+		return out, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask node %s: %v", a.node, err) // not %w: the exit code is not ours
+	}
+	return out, nil
+}
+
+// answer is what a node said, or why it did not.
+type answer struct {
+	agentPod
+	out []byte
+	err error
+}
+
+// askAll asks several nodes at once.
+func (c cluster) askAll(ctx context.Context, all []agentPod, args ...string) []answer {
+	answers := make([]answer, len(all))
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, a := range all {
+		g.Go(func() error {
+			out, err := c.ask(ctx, a, args...)
+			answers[i] = answer{a, out, err}
+			return nil
+		})
+	}
+	_ = g.Wait() // errors are in the answers
+	return answers
+}
+
+// askNodes asks one node, or all where none is named.
+func (c cluster) askNodes(ctx context.Context, nodes []string, args ...string) ([]answer, error) {
+	all, err := c.agents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(nodes) > 0 {
+		a, err := agentOn(all, nodes[0])
+		if err != nil {
+			return nil, err
+		}
+		all = []agentPod{a}
+	}
+	return c.askAll(ctx, all, args...), nil
+}

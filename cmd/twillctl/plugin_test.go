@@ -1,0 +1,113 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+// build makes the program, and a link of the name that kubectl looks for.
+func build(t *testing.T) (program, plugin string) {
+	t.Helper()
+	dir := t.TempDir()
+	program, plugin = filepath.Join(dir, "twillctl"), filepath.Join(dir, "kubectl-twill")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.Symlink("twillctl", plugin); err != nil {
+		t.Fatal(err)
+	}
+	return program, plugin
+}
+
+// TestPlugin: under kubectl's name the usage is kubectl's, and the commands are about a cluster.
+func TestPlugin(t *testing.T) {
+	program, plugin := build(t)
+	for _, c := range []struct{ program, want string }{
+		{program, "  twillctl status [NODE] [flags]"}, {plugin, "  kubectl twill status [NODE] [flags]"},
+		{plugin, "kubectl exec into the agents' pods (default true)"},
+	} {
+		out, err := exec.Command(c.program, "status", "--help").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%v: want %q in\n%s", err, c.want, out)
+		}
+	}
+	cmd := exec.Command(plugin, "status")
+	cmd.Env = []string{"PATH=/nowhere"}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 2 || !strings.HasPrefix(string(out), "kubectl-twill: kubectl get: exec: \"kubectl\": executable file not found") {
+		t.Errorf("without kubectl: %v, %s", err, out)
+	}
+}
+
+// TestCompletion: the scripts of cobra are whole, and the program answers them.
+func TestCompletion(t *testing.T) {
+	program, _ := build(t)
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, err := exec.Command(program, "completion", shell).Output(); err != nil || !strings.Contains(string(out), "__complete") {
+			t.Errorf("%s: %v, %d bytes", shell, err, len(out))
+		}
+	}
+	out, err := exec.Command("bash", "-c", "source <("+program+" completion bash) && complete -p twillctl").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "__start_twillctl") {
+		t.Errorf("bash: %v, %s", err, out)
+	}
+	if out, err := exec.Command(program, "__complete", "la").Output(); err != nil || !strings.HasPrefix(string(out), "lab\t") {
+		t.Errorf("la…: %v, %s", err, out)
+	}
+}
+
+func TestMan(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "man1")
+	if out, err := run(t, "man", dir); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, page := range []string{"twillctl.1", "twillctl-doctor.1", "twillctl-trace.1", "twillctl-lab-up.1"} {
+		data, err := os.ReadFile(filepath.Join(dir, page))
+		if err != nil || !strings.Contains(string(data), ".TH") || !strings.Contains(string(data), ".SH SYNOPSIS") {
+			t.Errorf("%s: %v", page, err)
+		}
+	}
+}
+
+// TestJoin: of two nodes' parts the first that stops the packet ends the way.
+func TestJoin(t *testing.T) {
+	step := func(node, stops string) doctor.Step {
+		return doctor.Step{Node: node, Place: "route", Entry: "x", Stops: stops}
+	}
+	near := doctor.Trip{There: []doctor.Step{step("a", "")}, Back: []doctor.Step{step("a", "")},
+		Live: &doctor.Live{There: []doctor.Sight{{Host: "a", Dev: "eth0", Out: true, Packets: 3}}}}
+	far := doctor.Trip{There: []doctor.Step{step("b", "")}, Back: []doctor.Step{step("b", "no")}, Live: &doctor.Live{}}
+	got := doctor.Join(near, far)
+	if got.Stopped == nil || got.Stopped.Node != "b" || len(got.There) != 2 || len(got.Back) != 1 {
+		t.Errorf("got %+v", got)
+	}
+	if !got.Trouble() || got.Live.Gone != "none came to the other node; seen last on a, leaving through eth0" {
+		t.Errorf("got %+v", got.Live)
+	}
+}
+
+// TestPodAddress: the family of the other end counts, and pods on the node's own network have no way to trace.
+func TestPodAddress(t *testing.T) {
+	var p pod
+	p.Status.Phase = "Running"
+	p.Status.PodIPs = []struct{ IP string }{{"10.244.1.5"}, {"fd00::5"}}
+	for _, c := range []struct{ text, other, want string }{
+		{"web", "", "10.244.1.5"}, {"web", "fd00::9", "fd00::5"}, {"fd00::5", "", "fd00::5"}, {"10.244.1.6", "", ""}, {"node1", "10.244.1.5", ""},
+	} {
+		other, _ := netip.ParseAddr(c.other)
+		got, ok := p.address(c.text, other)
+		if ok != (c.want != "") || ok && got.String() != c.want {
+			t.Errorf("%+v: %s, %v", c, got, ok)
+		}
+	}
+	p.Spec.HostNetwork = true
+	if got, ok := p.address("web", netip.Addr{}); ok {
+		t.Errorf("on the node's network: %s", got)
+	}
+}

@@ -68,7 +68,7 @@ type Agent struct {
 	snapshot atomic.Pointer[subnet.Snapshot]
 	begun    time.Time
 	fights   fights
-	node     backend.Node        // the last complete facts
+	node     backend.Node // the last complete facts
 	asked    asked
 	addrs    map[netip.Addr]bool // of this machine, at the last look
 	skips    map[subnet.Skip]bool

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -47,6 +48,7 @@ func firstError(err error) (more int, first error) {
 func (a *Agent) reportSkips(skips []subnet.Skip) {
 	now := make(map[subnet.Skip]bool, len(skips))
 	for _, s := range skips {
+		s.Reason = clip(s.Reason)
 		now[s] = true
 		if !a.skips[s] {
 			a.Log.Warn("a peer is left out", "node", s.Node, "reason", s.Reason)
@@ -60,6 +62,16 @@ func (a *Agent) reportSkips(skips []subnet.Skip) {
 	}
 	a.skips = now
 	a.Metrics.skipped.Set(float64(len(now)))
+}
+
+// maxReason is how much of a reason is told, in bytes: it may quote a value of any length that somebody else wrote.
+const maxReason = 500
+
+func clip(s string) string {
+	if len(s) <= maxReason {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxReason], "") + fmt.Sprintf(" … (%d bytes)", len(s))
 }
 
 // reportFights tells of objects that someone else keeps changing.

@@ -5,9 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/lab/host"
 )
@@ -37,6 +42,30 @@ func (l *Lab) StopStore(ctx context.Context) error {
 
 // StartStore starts the store's servers again, with the data that they had.
 func (l *Lab) StartStore(ctx context.Context) error { return l.store.start(ctx) }
+
+// StallStore has the store's servers stand still until the returned function is called: connections stay, and nothing
+// is answered.
+func (l *Lab) StallStore() (resume func() error, err error) {
+	var servers []host.Process
+	l.view(func(s *state) { servers = slices.Collect(maps.Values(s.Servers)) })
+	signal := func(sig unix.Signal) error {
+		var errs []error
+		for _, p := range servers {
+			errs = append(errs, p.Signal(sig))
+		}
+		return errors.Join(errs...)
+	}
+	return func() error { return signal(unix.SIGCONT) }, signal(unix.SIGSTOP)
+}
+
+// EditEtcd calls f with a client of the lab's etcd, and the prefix of the cluster's keys.
+func (l *Lab) EditEtcd(f func(c *clientv3.Client, prefix string) error) error {
+	etcd, ok := l.store.(*etcdStore)
+	if !ok {
+		return errors.New("the lab's store has no keys to edit: bring it up with the store etcd")
+	}
+	return etcd.client(func(c *clientv3.Client) error { return f(c, etcdPrefix) })
+}
 
 // Usurp makes another node, which does not exist, claim the subnets of the victim at an underlay address.
 func (l *Lab) Usurp(ctx context.Context, name string, victim *Node, at netip.Addr) error {

@@ -79,7 +79,18 @@ func (p Process) Stop(ctx context.Context, grace time.Duration) error {
 // Kill ends the process with SIGKILL and returns when it is gone.
 func (p Process) Kill() error { return p.end(context.Background(), unix.SIGKILL) }
 
+// Signal sends a signal. A process that is not running is success.
+func (p Process) Signal(sig unix.Signal) error {
+	return p.signal(sig, func(int) error { return nil })
+}
+
+// end sends a signal and waits until the process has ended.
 func (p Process) end(ctx context.Context, sig unix.Signal) error {
+	return p.signal(sig, func(fd int) error { return waitExit(ctx, fd) })
+}
+
+// signal sends a signal, and then calls f with the process's pidfd.
+func (p Process) signal(sig unix.Signal, f func(fd int) error) error {
 	if p.PID == 0 {
 		return nil
 	}
@@ -98,7 +109,7 @@ func (p Process) end(ctx context.Context, sig unix.Signal) error {
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("send %v to process %d: %w", sig, p.PID, err)
 	}
-	return waitExit(ctx, fd)
+	return f(fd)
 }
 
 // waitExit returns when the process has ended; a pidfd is readable then, also for a zombie.

@@ -65,6 +65,8 @@ func newWeek(t *testing.T, seed uint64) *week {
 	random := rand.New(rand.NewPCG(seed, 0))
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	spec := lab.Spec{Name: "soak", Nodes: 4, Pods: 2, Backend: pick("vxlan", "vxlan", "host-gw"), Store: pick(lab.Etcd, lab.Kube)}
+	// The faults' own nodes and pods have addresses from 10.244.200.0 on.
+	spec.NetConf = fmt.Appendf(nil, `{"Network": "10.244.0.0/16", "SubnetMax": "10.244.199.0", "Backend": {"Type": %q}}`, spec.Backend)
 	t.Logf("backend %s, store %s", spec.Backend, spec.Store)
 	w := &week{T: t, random: random, lab: labtest.Up(t, spec), looks: map[string][]agentLook{}}
 	for _, f := range faults.All() {

@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/lab/labtest"
+)
+
+// TestSwitchBackend gives a running cluster another backend: the cluster's config is changed and every agent is started
+// again, as a DaemonSet's rollout does. The new path comes with one plan, and nothing of the old one stays. How much is lost
+// while nodes are of different backends is in the log.
+func TestSwitchBackend(t *testing.T) {
+	c := cluster{t, labtest.Up(t, lab.Spec{Name: "e2eswitch", Store: lab.File, Nodes: 3, Pods: 1})}
+	streams := c.streams()
+	for _, to := range []string{"host-gw", "udp", "wireguard", "vxlan"} {
+		c.Run(to, func(t *testing.T) {
+			c := cluster{t, c.lab}
+			before := marks(streams)
+			began := time.Now()
+			c.switchTo(to)
+			took := time.Since(began)
+			c.matrix()
+			c.mustHaveOnly(to)
+			for i, s := range streams {
+				loss, err := s.Between(t.Context(), before[i], s.Mark())
+				if err != nil && !strings.Contains(err.Error(), "unreachable") {
+					t.Error(err)
+				}
+				t.Logf("to %s in %d ms: %s, sent every 5 ms", to, took.Milliseconds(), loss)
+			}
+		})
+	}
+}
+
+// streams are pings from the first node's pod to the others'.
+func (c cluster) streams() (all []*host.Stream) {
+	for _, p := range c.lab.Pods()[1:] {
+		s, err := c.pod(1).Stream(p.Addrs[0], 5*time.Millisecond)
+		c.must(err)
+		c.Cleanup(s.Close)
+		all = append(all, s)
+	}
+	return all
+}
+
+func marks(streams []*host.Stream) (all []host.Mark) {
+	for _, s := range streams {
+		all = append(all, s.Mark())
+	}
+	return all
+}
+
+// switchTo changes the cluster's config and starts all agents again.
+func (c cluster) switchTo(backend string) {
+	conf := fmt.Appendf(nil, `{"Network": "10.244.0.0/16", "Backend": {"Type": %q}}`, backend)
+	for _, f := range c.lab.Nodes()[0].AgentFlags() {
+		if path, ok := strings.CutPrefix(f, "--net-config-path="); ok {
+			c.must(os.WriteFile(path, conf, 0o644))
+		}
+	}
+	var wg sync.WaitGroup
+	for _, n := range c.lab.Nodes() {
+		wg.Go(func() {
+			if err := n.RestartAgent(c.Context()); err != nil {
+				c.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// devices are those that each backend makes.
+var devices = map[string]string{"vxlan": "flannel.1", "udp": "flannel0", "wireguard": "flannel-wg"}
+
+// mustHaveOnly waits until no node has another backend's device or routes.
+func (c cluster) mustHaveOnly(backend string) {
+	c.Helper()
+	for _, n := range c.lab.Nodes() {
+		out := ""
+		for began := time.Now(); time.Since(began) < settle; {
+			if out = c.exec(n, "ip -o link show") + c.exec(n, "ip route show proto 116"); !c.hasOthers(out, backend) {
+				break
+			}
+		}
+		if c.hasOthers(out, backend) {
+			c.Errorf("%s still has more than %s needs:\n%s", n.Name, backend, out)
+		}
+		plan := c.execArgs(n, n.DryRun())
+		if !strings.Contains(plan, "# nothing to change") {
+			c.Errorf("%s is not as it should be:\n%s", n.Name, plan)
+		}
+	}
+}
+
+func (c cluster) hasOthers(out, backend string) bool {
+	for b, dev := range devices {
+		if b != backend && (strings.Contains(out, " "+dev+":") || strings.Contains(out, "dev "+dev+" ")) {
+			return true
+		}
+	}
+	return false
+}

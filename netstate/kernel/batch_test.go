@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -71,4 +72,56 @@ func FuzzParse(f *testing.F) {
 			_ = decodeRoute(r, nil).String()
 		}
 	})
+}
+
+// TestWatchOwnChanges: what Apply writes of routes and neighbours is no hint, and the same from someone else is one.
+func TestWatchOwnChanges(t *testing.T) {
+	h := fresh(t)
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+		if err := h.Command(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := large(1)
+	if err := h.Kernel.Apply(t.Context(), netstate.Diff(want, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Kernel.Observe(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	hints, err := h.Kernel.Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for wait := true; wait; {
+		select {
+		case <-hints:
+		case <-time.After(200 * time.Millisecond):
+			wait = false
+		}
+	}
+	more := netstate.State{}
+	for k, o := range large(50) {
+		if k.Kind == netstate.KindRoute || k.Kind == netstate.KindNeigh {
+			more.Add(o)
+		}
+	}
+	if err := h.Kernel.Apply(t.Context(), netstate.Diff(more, nil)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-hints:
+		t.Error("a hint about what was applied")
+	case <-time.After(200 * time.Millisecond):
+	}
+	for _, c := range []string{"ip route del 10.100.7.0/24", "ip neigh del 10.100.8.0 dev flannel.1"} {
+		if err := h.Command(c); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-hints:
+		case <-time.After(2 * time.Second):
+			t.Errorf("no hint after %q", c)
+		}
+	}
 }

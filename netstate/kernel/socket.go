@@ -14,10 +14,11 @@ import (
 // decoded from the receive buffer without a copy, and written many at a time. The formats are those of netlink(7) and
 // rtnetlink(7).
 type socket struct {
-	fd  int
-	seq uint32
-	in  []byte
-	out []byte
+	fd   int
+	port uint32 // its address
+	seq  uint32
+	in   []byte
+	out  []byte
 	// sent is the sequence number of the first request in out.
 	sent uint32
 }
@@ -48,7 +49,12 @@ func openSocket(timeout time.Duration) (*socket, error) {
 		// Without the right to more, what the system allows is enough for most: lost answers are asked for again.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
-	return &socket{fd: fd, in: make([]byte, messageBuffer)}, nil
+	addr, err := unix.Getsockname(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &socket{fd: fd, port: addr.(*unix.SockaddrNetlink).Pid, in: make([]byte, messageBuffer)}, nil
 }
 
 func (s *socket) close() { unix.Close(s.fd) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,10 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 		conn.Close()
 		return nil, fmt.Errorf("set the subscription's buffer: %w", err)
 	}
+	if err := conn.SetBPF(exceptFrom(k.bulk.port)); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("filter the subscription: %w", err)
+	}
 	hints := make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return k.receive(conn, hints) })
@@ -51,6 +56,19 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 		close(hints)
 	}()
 	return hints, nil
+}
+
+// exceptFrom is a filter that drops what a socket's own requests caused: Apply's thousands of changes are no news, and
+// are looked at by who called it. The requester's port stands in nlmsg_pid, the last of the header's fields.
+func exceptFrom(port uint32) []bpf.RawInstruction {
+	const pidOffset = unix.SizeofNlMsghdr - 4
+	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port)) // the filter loads in network order
+	return []bpf.RawInstruction{
+		{Op: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: pidOffset},
+		{Op: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: loaded},
+		{Op: unix.BPF_RET | unix.BPF_K},
+		{Op: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+	}
 }
 
 // groups is the bit mask of netlink multicast groups.

@@ -29,9 +29,9 @@ type fight struct {
 	fresh   bool // not reported yet
 }
 
-// fightCrowd is a plan so large that it is not about single peers: a start, or a device with all that stands on it.
-// Of those only what is not about a peer is remembered.
-const fightCrowd = 1000
+// crowd is a plan so large that it is not about single peers: a start, or a device with all that stands on it. Of those
+// only what is not about a peer is remembered.
+const crowd = 1000
 
 // note records an applied plan.
 func (f *fights) note(plan netstate.Plan, now time.Time) {
@@ -39,7 +39,7 @@ func (f *fights) note(plan netstate.Plan, now time.Time) {
 		f.keys = map[netstate.Key]*fight{}
 	}
 	for _, c := range plan {
-		if kind := c.Key().Kind; len(plan) > fightCrowd && kind >= netstate.KindNeigh && kind <= netstate.KindRoute {
+		if kind := c.Key().Kind; len(plan) > crowd && kind >= netstate.KindNeigh && kind <= netstate.KindRoute {
 			continue
 		}
 		k := f.keys[c.Key()]

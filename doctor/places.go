@@ -12,12 +12,13 @@ import (
 func leavePlaces() []place {
 	return []place{
 		{name: "lease", ids: []string{"no-lease"}, soft: always},
-		{name: "underlay", ids: []string{"underlay-missing"}},
+		{name: "underlay", ids: []string{"underlay-missing"}, soft: otherFamily},
 		{name: "pod's interface", ids: []string{"pod-unplugged", "pod-link-down"}, entry: func(f Facts, j Journey) string { return portEntry(f, j.Src) }},
 		{name: "bridge", ids: []string{"bridge-missing", "bridge-down", "gateway-address"}, entry: bridgeEntry},
 		{name: "prerouting rules", rules: podFlow("prerouting", onlyStop("prerouting-dropped"))},
 		{name: "forwarding", ids: []string{"ip-forward-off", "device-forwarding-off"}, entry: forwardingEntry},
-		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-address"}, entry: overlayEntry},
+		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down"}, entry: overlayEntry},
+		{name: "overlay device's address", ids: []string{"vtep-address"}, soft: isSix},
 		{name: "peer's record", ids: []string{"duplicate-underlay", "duplicate-mac", "duplicate-subnet", "peer-skipped"}, soft: hasRoute},
 		{name: "policy rules", ids: []string{"policy-rule"}},
 		{name: "more specific route", ids: []string{"route-shadowed"}, soft: besideDst},
@@ -37,7 +38,7 @@ func leavePlaces() []place {
 
 func arrivePlaces() []place {
 	return []place{
-		{name: "node's address", ids: []string{"underlay-missing", "underlay-address"}},
+		{name: "node's address", ids: []string{"underlay-missing", "underlay-address"}, soft: otherFamily},
 		{name: "input rules", rules: tunnelFlow(2)},
 		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-mac", "vtep-altered"}, entry: overlayEntry},
 		{name: "reverse path check", ids: []string{"rp-filter"}, soft: always},

@@ -3,6 +3,7 @@ package doctor
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -94,6 +95,14 @@ func (p place) isSoft(f Facts, j Journey) bool { return p.soft != nil && p.soft(
 
 func always(Facts, Journey) bool { return true }
 
+// otherFamily: it is the other address family that has no underlay; what was written for this one still works.
+func otherFamily(f Facts, j Journey) bool {
+	return j.Dst.Is4() && strings.Contains(f.UnderlayError, "IPv6") || j.Dst.Is6() && strings.Contains(f.UnderlayError, "IPv4")
+}
+
+// isSix: IPv6 forwards through a device that has no address, and the kernel keeps its routes.
+func isSix(_ Facts, j Journey) bool { return j.Dst.Is6() }
+
 // hasRoute: what a record says that this node refuses does not matter as long as the kernel still has the way.
 func hasRoute(f Facts, j Journey) bool {
 	for _, o := range f.Have {
@@ -141,7 +150,7 @@ func (p place) decide(f Facts, j Journey, s Step) (Step, bool) {
 	return s, false
 }
 
-// relevant leaves out what is about other peers, and about other pods' interfaces.
+// relevant leaves out what is about other peers, other pods' interfaces, and addresses of the other family.
 func relevant(f Facts, j Journey) []Finding {
 	other := j.To
 	if f.Node == j.To {
@@ -151,11 +160,24 @@ func relevant(f Facts, j Journey) []Finding {
 		if name, ok := peerOf(f, x.Object); ok {
 			return name != other
 		}
+		if p, ok := addressOf(x); ok && p.Addr().Is4() != j.Dst.Is4() {
+			return true
+		}
 		if x.ID == "pod-unplugged" || x.ID == "pod-link-down" {
 			return x.Object != portOf(f, j.Src) && x.Object != portOf(f, j.Dst)
 		}
 		return false
 	})
+}
+
+// addressOf is what a finding about a device's missing address expects: "addr 10.244.1.1/24 dev cni0".
+func addressOf(x Finding) (netip.Prefix, bool) {
+	words := strings.Fields(x.Expected)
+	if x.ID != "gateway-address" && x.ID != "vtep-address" || len(words) < 2 {
+		return netip.Prefix{}, false
+	}
+	p, err := netip.ParsePrefix(words[1])
+	return p, err == nil
 }
 
 func peerOf(f Facts, object string) (string, bool) {

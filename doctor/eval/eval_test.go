@@ -16,6 +16,7 @@ import (
 	"github.com/twill-net/twill/doctor/facts"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/faults"
+	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 
@@ -27,11 +28,16 @@ const recovery = 10 * time.Second
 // limit is how long one look may take.
 const limit = 2 * time.Second
 
+// columns are the labs that are injured.
+var columns = []struct{ name, backend, family string }{
+	{"vxlan", "vxlan", lab.IPv4}, {"host-gw", "host-gw", lab.IPv4}, {"vxlan-ipv6", "vxlan", lab.IPv6}, {"vxlan-dual", "vxlan", lab.Dual},
+}
+
 // result is one line of the table.
 type result struct {
 	fault, says string
-	cells       map[string]string // by backend
-	stops       map[string]halt   // by backend
+	cells       map[string]string // by column
+	stops       map[string]halt   // by column
 }
 
 // TestFaults injects every fault into a healthy lab while the agent is stopped. With TWILL_TABLE=FILE it writes the
@@ -39,8 +45,8 @@ type result struct {
 func TestFaults(t *testing.T) {
 	results := map[string]*result{}
 	right, all := 0, 0
-	for _, backend := range []string{"vxlan", "host-gw"} {
-		l := labtest.Up(t, lab.Spec{Name: "doctor" + strings.ReplaceAll(backend, "-", ""), Backend: backend, Store: lab.File, Nodes: 3, Pods: 2})
+	for i, column := range columns {
+		l := labtest.Up(t, lab.Spec{Name: fmt.Sprintf("doctor%d", i), Backend: column.backend, Family: column.family, Store: lab.File, Nodes: 3, Pods: 2})
 		v := faults.NewVictim(l)
 		awaitHealth(t, v)
 		for _, f := range faults.All() {
@@ -50,11 +56,11 @@ func TestFaults(t *testing.T) {
 			if results[f.Name] == nil {
 				results[f.Name] = &result{f.Name, f.Says, map[string]string{}, map[string]halt{}}
 			}
-			t.Run(backend+"/"+f.Name, func(t *testing.T) {
+			t.Run(column.name+"/"+f.Name, func(t *testing.T) {
 				all++
 				got, took, stop := diagnose(t, f, v)
-				results[f.Name].stops[backend] = stop
-				results[f.Name].cells[backend] = cell(f, got, took)
+				results[f.Name].stops[column.name] = stop
+				results[f.Name].cells[column.name] = cell(f, got, took)
 				switch {
 				case len(got) == 0 || got[0].ID != f.Finding:
 					t.Errorf("want %s first, got %s", f.Finding, ids(got))
@@ -89,6 +95,7 @@ func diagnose(t *testing.T, f faults.Fault, v *faults.Victim) ([]doctor.Finding,
 	stop := follow(t, f, v, seen, got)
 	check(t, f.Heal(t.Context(), v))
 	awaitHealth(t, v)
+	awaitPing(t, v)
 	return got, took, stop
 }
 
@@ -120,6 +127,21 @@ func awaitHealth(t *testing.T, v *faults.Victim) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("after %s the healed node still has %s, the first: %+v", recovery, ids(got), got[0])
+		}
+	}
+}
+
+// awaitPing returns when the victim's pods reach the peer's: IPv6 looks for duplicates before it uses a link again.
+func awaitPing(t *testing.T, v *faults.Victim) {
+	t.Helper()
+	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
+	for deadline := time.Now().Add(recovery); ; {
+		_, err := src.Ping(t.Context(), host.Ping{To: dst.Addrs[0], Timeout: pingLimit})
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s the pods of the healed node do not reach the peer's: %v", recovery, err)
 		}
 	}
 }
@@ -165,10 +187,18 @@ func writeTable(path, table string) error {
 // table is in the order of the library.
 func table(results map[string]*result, right, all int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d are the first finding.\n\n| fault | what is done | vxlan | host-gw |\n|---|---|---|---|\n", right, all)
+	fmt.Fprintf(&b, "%d of %d are the first finding.\n\n| fault | what is done |", right, all)
+	for _, c := range columns {
+		fmt.Fprintf(&b, " %s |", c.name)
+	}
+	fmt.Fprintf(&b, "\n|---|---|%s\n", strings.Repeat("---|", len(columns)))
 	for _, f := range faults.All() {
 		if r := results[f.Name]; r != nil {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.fault, r.says, r.cells["vxlan"], r.cells["host-gw"])
+			fmt.Fprintf(&b, "| %s | %s |", r.fault, r.says)
+			for _, c := range columns {
+				fmt.Fprintf(&b, " %s |", r.cells[c.name])
+			}
+			b.WriteByte('\n')
 		}
 	}
 	return b.String()

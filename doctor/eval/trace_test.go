@@ -84,9 +84,9 @@ func stopsTable(results map[string]*result) string {
 		if r == nil {
 			continue
 		}
-		for _, backend := range []string{"vxlan", "host-gw"} {
-			if s, ok := r.stops[backend]; ok && s.trace != "" {
-				fmt.Fprintf(&b, "| %s, %s | %s | %s | %s |\n", r.fault, backend, s.trace, s.seen, s.kernel)
+		for _, c := range columns[:2] {
+			if s, ok := r.stops[c.name]; ok && s.trace != "" {
+				fmt.Fprintf(&b, "| %s, %s | %s | %s | %s |\n", r.fault, c.name, s.trace, s.seen, s.kernel)
 			}
 		}
 	}

@@ -260,7 +260,7 @@ func mode(told *bool, have netstate.State) netstate.Mode {
 func (g *gathering) port() {
 	for _, o := range g.Want.Sorted() {
 		if v, ok := o.(netstate.VXLAN); ok && g.Have[v.Key()] == nil && g.PortOwner == "" {
-			g.PortOwner = portOwner(v.Port)
+			g.PortOwner = portOwner(v.Port, v.Local.Is4())
 		}
 	}
 }

@@ -2,7 +2,10 @@ package facts
 
 import (
 	"encoding/binary"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -41,9 +44,58 @@ const (
 	routeColumns = 11
 )
 
-// routes are all IPv4 routes of the main table, from /proc/net/route: addresses there are 32-bit numbers in the
-// machine's own byte order.
+// routes are all routes of the main table.
 func routes() ([]doctor.Route, error) {
+	four, err4 := routes4()
+	six, err6 := routes6()
+	if errors.Is(err6, fs.ErrNotExist) {
+		err6 = nil // no IPv6 here
+	}
+	return append(four, six...), errors.Join(err4, err6)
+}
+
+// Columns of /proc/net/ipv6_route, and flags of its routes.
+const (
+	route6Dst     = 0
+	route6Bits    = 1
+	route6Via     = 4
+	route6Flags   = 8
+	route6Dev     = 9
+	route6Columns = 10
+	flagCache     = 1 << 24 // RTF_CACHE: learnt, for one address
+)
+
+// routes6 are the IPv6 routes, from /proc/net/ipv6_route; what leads to this host itself is left out.
+func routes6() ([]doctor.Route, error) {
+	data, err := os.ReadFile(netDir + "/ipv6_route")
+	if err != nil {
+		return nil, err
+	}
+	var all []doctor.Route
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) < route6Columns || f[route6Dev] == "lo" {
+			continue
+		}
+		dst, err1 := hex.DecodeString(f[route6Dst])
+		via, err2 := hex.DecodeString(f[route6Via])
+		bits, err3 := strconv.ParseUint(f[route6Bits], 16, 8)
+		flags, err4 := strconv.ParseUint(f[route6Flags], 16, 32)
+		if errors.Join(err1, err2, err3, err4) != nil || len(dst) != 16 || len(via) != 16 || flags&flagCache != 0 {
+			continue
+		}
+		r := doctor.Route{Dst: netip.PrefixFrom(netip.AddrFrom16([16]byte(dst)), int(bits)), Dev: f[route6Dev]}
+		if next := netip.AddrFrom16([16]byte(via)); !next.IsUnspecified() {
+			r.Via = next
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// routes4 are the IPv4 routes, from /proc/net/route: addresses there are 32-bit numbers in the
+// machine's own byte order.
+func routes4() ([]doctor.Route, error) {
 	data, err := os.ReadFile(netDir + "/route")
 	if err != nil {
 		return nil, err
@@ -89,8 +141,10 @@ func ones(mask netip.Addr) int {
 	return bits
 }
 
-// portOwner is the process that holds a UDP port, empty if none does. The kernel's own sockets have no inode.
-func portOwner(port int) string {
+// portOwner is the process that holds a UDP port against a device of one address family, empty if none does. A socket of
+// the other family counts if a process has it, because it may be for both; if none has, it is the kernel's own, of the
+// other family's device.
+func portOwner(port int, is4 bool) string {
 	for _, file := range []string{"/udp", "/udp6"} {
 		data, err := os.ReadFile(netDir + file)
 		if err != nil {
@@ -101,18 +155,25 @@ func portOwner(port int) string {
 			if len(f) < 10 || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) || f[9] == "0" {
 				continue
 			}
-			return "UDP port " + strconv.Itoa(port) + " is held by " + socketHolder(f[9])
+			holder := socketHolder(f[9])
+			if holder == "" && (file == "/udp") != is4 {
+				continue
+			}
+			if holder == "" {
+				holder = "a process that is not seen from here (socket " + f[9] + ")"
+			}
+			return "UDP port " + strconv.Itoa(port) + " is held by " + holder
 		}
 	}
 	return ""
 }
 
-// socketHolder finds the process with a socket.
+// socketHolder finds the process with a socket, empty if none is seen.
 func socketHolder(inode string) string {
 	want := "socket:[" + inode + "]"
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
-		return "socket " + inode
+		return ""
 	}
 	for _, fd := range fds {
 		if target, err := os.Readlink(fd); err == nil && target == want {
@@ -121,7 +182,7 @@ func socketHolder(inode string) string {
 			return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(comm)), filepath.Base(dir))
 		}
 	}
-	return "a process that is not seen from here (socket " + inode + ")"
+	return ""
 }
 
 func kernelRelease() string {

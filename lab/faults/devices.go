@@ -23,7 +23,7 @@ var deviceFaults = []Fault{
 // hostFaults injure sysctls and rules.
 var hostFaults = []Fault{
 	{Name: "ip-forward-off", Finding: "ip-forward-off", Says: "net.ipv4.ip_forward is turned off", Inject: script("sysctl -q -w net.ipv4.ip_forward=0")},
-	{Name: "rp-filter-strict", Finding: "rp-filter", Says: "strict reverse path checks on the VXLAN device", Backends: vxlanOnly,
+	{Name: "rp-filter-strict", Finding: "rp-filter", Says: "strict reverse path checks on the VXLAN device", Backends: vxlanOnly, IPv4: true,
 		Inject: script("sysctl -q -w net/ipv4/conf/{dev}/rp_filter=1")},
 	{Name: "firewall-flushed", Finding: "masquerade-missing", Says: "all rules are flushed", Inject: script("nft flush ruleset")},
 	{Name: "forward-drop", Finding: "forward-rejected", Says: "a DROP policy, and a REJECT before everything else, in ip filter FORWARD",

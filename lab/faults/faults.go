@@ -28,6 +28,8 @@ type Fault struct {
 	Healed func(context.Context, *Victim) (bool, error)
 	// Lossless says that no packet between pods may be lost.
 	Lossless bool
+	// IPv4 says that there is no such thing in labs of IPv6 alone.
+	IPv4 bool
 	// Store is the store that the lab must have; empty: any.
 	Store string
 	// Finding is what twillctl doctor says first, on the victim and with its agent stopped; empty: the fault is an
@@ -52,6 +54,9 @@ func (f Fault) Heal(ctx context.Context, v *Victim) error {
 
 // Applies says whether the fault can be injected into labs of that spec.
 func (f Fault) Applies(spec lab.Spec) bool {
+	if f.IPv4 && spec.Family == lab.IPv6 {
+		return false
+	}
 	return (len(f.Backends) == 0 || slices.Contains(f.Backends, spec.Backend)) && (f.Store == "" || f.Store == spec.Store)
 }
 
@@ -68,7 +73,11 @@ type Victim struct {
 // NewVictim is node1 of a lab, with node2 as its peer.
 func NewVictim(l *lab.Lab) *Victim {
 	nodes := l.Nodes()
-	return &Victim{Lab: l, Node: nodes[0], Peer: nodes[1], Overlay: "flannel.1", Device: "eth1"}
+	v := &Victim{Lab: l, Node: nodes[0], Peer: nodes[1], Overlay: "flannel.1", Device: "eth1"}
+	if l.Spec().Family == lab.IPv6 {
+		v.Overlay = "flannel-v6.1"
+	}
+	return v
 }
 
 // All are the faults, in the order of the tables that are made of them.
@@ -89,12 +98,12 @@ func run(ctx context.Context, n *lab.Node, format string, args ...any) error {
 // the peer's subnet, its VTEP address and MAC, its underlay address, and the victim's devices.
 func script(lines ...string) func(context.Context, *Victim) error {
 	return func(ctx context.Context, v *Victim) error {
-		r, err := v.names(ctx)
+		replace, err := v.names(ctx)
 		if err != nil {
 			return err
 		}
 		for _, line := range lines {
-			if err := run(ctx, v.Node, "%s", r.Replace(line)); err != nil {
+			if err := run(ctx, v.Node, "%s", replace(line)); err != nil {
 				return err
 			}
 		}
@@ -105,16 +114,17 @@ func script(lines ...string) func(context.Context, *Victim) error {
 // batch is script for lines of one "ip -batch", between which nothing has time to heal.
 func batch(lines ...string) func(context.Context, *Victim) error {
 	return func(ctx context.Context, v *Victim) error {
-		r, err := v.names(ctx)
+		replace, err := v.names(ctx)
 		if err != nil {
 			return err
 		}
-		input := strings.NewReader(r.Replace(strings.Join(lines, "\n") + "\n"))
+		input := strings.NewReader(replace(strings.Join(lines, "\n") + "\n"))
 		return v.Node.Attach(ctx, input, io.Discard, io.Discard, "ip", "-batch", "-")
 	}
 }
 
-func (v *Victim) names(ctx context.Context) (*strings.Replacer, error) {
+// names is what completes a command line. They are written for IPv4, and translated for labs that have none.
+func (v *Victim) names(ctx context.Context) (func(string) string, error) {
 	peer := v.Peer.Subnets()[0]
 	mac := ""
 	if v.Lab.Spec().Backend == "vxlan" {
@@ -125,10 +135,16 @@ func (v *Victim) names(ctx context.Context) (*strings.Replacer, error) {
 		_, rest, _ := strings.Cut(out, "link/ether ")
 		mac, _, _ = strings.Cut(rest, " ")
 	}
-	return strings.NewReplacer("{half}", netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(), "{self}", v.Node.Underlay()[0].String(),
+	words := []string{"{half}", netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(), "{self}", v.Node.Underlay()[0].String(),
 		"{veth}", v.podLink(ctx), "{peer}", peer.String(), "{vtep}", peer.Addr().String(), "{mac}", mac,
 		"{at}", v.Peer.Underlay()[0].String(), "{dev}", v.Overlay, "{eth}", v.Device,
-		"{own}", v.Node.Subnets()[0].Addr().String(), "{gateway}", gateway(v.Node)), nil
+		"{own}", v.Node.Subnets()[0].Addr().String(), "{gateway}", gateway(v.Node)}
+	return func(line string) string {
+		if peer.Addr().Is6() {
+			line = strings.NewReplacer(six...).Replace(line)
+		}
+		return strings.NewReplacer(words...).Replace(line)
+	}, nil
 }
 
 // podLink is the host's end of a pod of the victim, empty if it has none.

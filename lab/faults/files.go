@@ -23,7 +23,11 @@ var fileFaults = []Fault{
 		}, Undo: restartAgent},
 	{Name: "env-stale", Finding: "env-stale", Says: "subnet.env is of an earlier lease",
 		Inject: func(_ context.Context, v *Victim) error {
-			return edit(v.Node.SubnetFile(), gateway(v.Node), "10.244.249.1/24")
+			earlier := "10.244.249.1/24"
+			if v.Node.Subnets()[0].Addr().Is6() {
+				earlier = "fd00:244:0:f9::1/64"
+			}
+			return edit(v.Node.SubnetFile(), gateway(v.Node), earlier)
 		}, Undo: restartAgent},
 	{Name: "conflist-deleted", Finding: "conflist-missing", Says: "the CNI config is deleted",
 		Inject: func(_ context.Context, v *Victim) error { return os.Rename(v.conflist(), v.conflist()+".saved") }, Undo: restoreConflist},
@@ -36,8 +40,8 @@ var fileFaults = []Fault{
 		Inject: func(_ context.Context, v *Victim) error {
 			return os.WriteFile(v.shadow(), []byte(`{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"}]}`), 0o644)
 		}, Undo: func(_ context.Context, v *Victim) error { return os.Remove(v.shadow()) }},
-	{Name: "range-full", Finding: "range-full", Says: "all addresses of the node are reserved", Inject: reserve(254), Undo: unreserve},
-	{Name: "reservations-leaked", Finding: "reservations-leaked", Says: "forty reservations of pods that are gone", Inject: reserve(40), Undo: unreserve},
+	{Name: "range-full", IPv4: true, Finding: "range-full", Says: "all addresses of the node are reserved", Inject: reserve(254), Undo: unreserve},
+	{Name: "reservations-leaked", IPv4: true, Finding: "reservations-leaked", Says: "forty reservations of pods that are gone", Inject: reserve(40), Undo: unreserve},
 	{Name: "port-taken", Finding: "udp-port-taken", Says: "a process took the VXLAN's UDP port while the device was gone", Backends: vxlanOnly,
 		Inject: takePort, Undo: func(_ context.Context, v *Victim) error { return v.held.Close() }},
 	{Name: "agent-down", Finding: "agent-down", Says: "the agent does not run",

@@ -22,7 +22,7 @@ var leaseFaults = []Fault{
 	{Name: "peer-other-vni", Finding: "peer-skipped", Says: "a peer uses another VNI", Backends: vxlanOnly,
 		Inject: alterPeer(func(last, _ stack) { last["Data"].(stack)["VNI"] = 7 }), Undo: restartAgent},
 	{Name: "peer-outside", Finding: "peer-skipped", Says: "a peer's subnet is outside of the network",
-		Inject: alterPeer(func(last, _ stack) { last["Subnet"] = "10.99.0.0/24" }), Undo: restartAgent},
+		Inject: alterPeer(func(last, _ stack) { last["Subnet"] = outside(last["Subnet"]) }), Undo: restartAgent},
 	{Name: "peer-unreadable", Finding: "peer-skipped", Says: "a node's record in the store cannot be read",
 		Inject: alterCheckpoint(func(c *checkpoint) error {
 			c.Skips = append(c.Skips, map[string]string{"Node": "broken", "Reason": `backend-data "{": unexpected end of JSON input`})
@@ -87,17 +87,25 @@ func alterCheckpoint(alter func(*checkpoint) error) func(context.Context, *Victi
 	}
 }
 
+// outside is a subnet of the same family that is in no lab's network.
+func outside(subnet any) string {
+	if text, ok := subnet.(string); ok && strings.Contains(text, ":") {
+		return "fd00:99::/64"
+	}
+	return "10.99.0.0/24"
+}
+
 // distantFaults are not on the victim: it only sees that packets do not come back.
 var distantFaults = []Fault{
 	{Name: "udp-filtered-behind", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops VXLAN packets from the peer",
 		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through ip saddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
+			"nft add rule bridge filter through {ip} saddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
 	{Name: "udp-filtered-ahead", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops VXLAN packets to the peer",
 		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through ip daddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
+			"nft add rule bridge filter through {ip} daddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
 	{Name: "tcp-lost", Finding: "tcp-lost", Probe: true, Says: "encapsulated TCP is dropped, as after a card that breaks its checksums; pings pass",
 		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through ip protocol udp udp dport 8472 @th,312,8 6 drop"), Undo: onUnderlay("nft delete table bridge filter")},
+			"nft add rule bridge filter through ip protocol udp udp dport 8472 @th,312,8 6 drop"), IPv4: true, Undo: onUnderlay("nft delete table bridge filter")},
 	{Name: "path-mtu", Finding: "path-mtu", Probe: true, Says: "a switch on the way drops packets of more than 1400 bytes",
 		Inject: onUnderlay("ip link set {name} mtu 1400"), Undo: onUnderlay("ip link set {name} mtu 1500")},
 	{Name: "peer-unplugged", Finding: "peer-unanswered", Probe: true, Says: "the peer's network cable is pulled",
@@ -117,6 +125,8 @@ func onUnderlay(lines ...string) func(context.Context, *Victim) error {
 				switch w {
 				case "{at}":
 					words[i] = v.Peer.Underlay()[0].String()
+				case "{ip}":
+					words[i] = map[bool]string{true: "ip", false: "ip6"}[v.Peer.Underlay()[0].Is4()]
 				case "{name}":
 					words[i] = v.Peer.Name
 				}

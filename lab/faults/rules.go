@@ -1,5 +1,10 @@
 package faults
 
+import (
+	"context"
+	"errors"
+)
+
 // ruleFaults are other people's firewall rules. No agent touches those.
 var ruleFaults = []Fault{
 	{Name: "forward-reject", Finding: "forward-rejected", Says: "a REJECT stands first in ip filter FORWARD",
@@ -46,19 +51,34 @@ var wayFaults = []Fault{
 		Inject: script("ip link add br9 type bridge", "ip addr add 10.244.77.1/24 dev br9", "ip link set br9 up"), Undo: script("ip link del br9")},
 	{Name: "bridge-old-address", Finding: "bridge-address-foreign", Says: "cni0 has an address of an earlier lease",
 		Inject: script("ip addr add 10.244.250.1/24 dev cni0")},
-	{Name: "device-forwarding", Finding: "device-forwarding-off", Says: "forwarding is off for the bridge alone",
+	{Name: "device-forwarding", IPv4: true, Finding: "device-forwarding-off", Says: "forwarding is off for the bridge alone",
 		Inject: script("sysctl -q -w net/ipv4/conf/cni0/forwarding=0"), Undo: script("sysctl -q -w net/ipv4/conf/cni0/forwarding=1")},
 	{Name: "underlay-down", Finding: "underlay-missing", Says: "the underlay's interface is down",
-		Inject: script("ip link set {eth} down"), Undo: script("ip link set {eth} up", "ip route replace default via 192.168.33.1")},
+		Inject: script("ip link set {eth} down"), Undo: restoreUnderlay},
 	{Name: "underlay-address-lost", Finding: "underlay-missing", Says: "the underlay's interface loses its address",
-		Inject: script("ip addr del {self}/24 dev {eth}"), Undo: script("ip addr add {self}/24 dev {eth}", "ip route replace default via 192.168.33.1")},
+		Inject: script("ip addr del {self}/24 dev {eth}"), Undo: restoreUnderlay},
 	{Name: "underlay-address-changed", Finding: "underlay-address", Says: "the underlay's interface gets another address, by DHCP for instance",
 		Inject: script("ip addr add 192.168.33.223/24 dev {eth}", "ip addr del {self}/24 dev {eth}", "ip addr replace 192.168.33.223/24 dev {eth}"),
-		Undo:   script("ip addr add {self}/24 dev {eth}", "ip addr del 192.168.33.223/24 dev {eth}", "ip addr replace {self}/24 dev {eth}", "ip route replace default via 192.168.33.1")},
+		Undo: func(ctx context.Context, v *Victim) error {
+			return errors.Join(script("ip addr del 192.168.33.223/24 dev {eth}")(ctx, v), restoreUnderlay(ctx, v))
+		}},
 	{Name: "underlay-mtu", Finding: "underlay-mtu", Says: "the underlay's MTU is lowered under running pods",
 		Inject: script("ip link set {eth} mtu 1400"), Undo: script("ip link set {eth} mtu 1500")},
 	{Name: "pod-unplugged", Finding: "pod-unplugged", Says: "a pod's interface is taken off the bridge",
 		Inject: script("ip link set {veth} nomaster"), Undo: script("ip link set {veth} master cni0")},
 	{Name: "pod-link-down", Finding: "pod-link-down", Says: "a pod's interface is set down on the host",
 		Inject: script("ip link set {veth} down"), Undo: script("ip link set {veth} up")},
+}
+
+// restoreUnderlay gives the interface back what it lost: with the link the kernel takes IPv6 addresses and all routes.
+func restoreUnderlay(ctx context.Context, v *Victim) error {
+	errs := []error{run(ctx, v.Node, "ip link set %s up", v.Device)}
+	for _, a := range v.Node.Underlay() {
+		bits, router := 24, "192.168.33.1"
+		if a.Is6() {
+			bits, router = 64, "fd33::1"
+		}
+		errs = append(errs, run(ctx, v.Node, "ip addr replace %s/%d dev %s nodad", a, bits, v.Device), run(ctx, v.Node, "ip route replace default via %s dev %s", router, v.Device))
+	}
+	return errors.Join(errs...)
 }

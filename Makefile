@@ -40,8 +40,8 @@ cluster-tools:
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
 	.ci/test
 
-test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, wireguard, vxlan, tun
-	tools/vm/run ./netstate/kernel:-test.skip=UnderChurn ./backend/ipip ./backend/udp ./backend/wireguard
+test-vm: ## Run the kernel suites on Debian's kernel in a QEMU microvm: ipip, wireguard, ipsec, vxlan, tun
+	tools/vm/run ./netstate/kernel:-test.skip=UnderChurn ./backend/ipip ./backend/udp ./backend/wireguard ./backend/ipsec
 
 test-long: ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
 	tools/containerd/build

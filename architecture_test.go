@@ -164,8 +164,9 @@ var owners = []struct {
 }{
 	{"k8s.io/...", []string{"subnet/kube/..."}, nil},
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                     // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/kernel", "plugin"}, []string{"agent/..."}}, // makes pods
+	{"github.com/vishvananda/...", []string{"netstate/kernel", "netstate/xfrm", "plugin"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard"}, nil},
+	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},

@@ -98,6 +98,8 @@ func (d drift) finding(c netstate.Change) (Finding, bool) {
 			fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud permanent", want.IP, want.MAC, want.Dev)), true
 	case netstate.FDB:
 		return d.fdb(want, c), true
+	case netstate.Policy:
+		return evidence(changed("route", c), d.peer(want.Dst), c, ""), true
 	case netstate.Listener:
 		return evidence("vtep-altered", want.Dev, c, ""), true
 	case netstate.Peer:

@@ -18,6 +18,7 @@ var (
 	_ = mustCompare[WireGuard]
 	_ = mustCompare[Listener]
 	_ = mustCompare[Peer]
+	_ = mustCompare[Policy]
 	_ = mustCompare[Sysctl]
 	_ = mustCompare[Addr]
 	_ = mustCompare[Neigh]

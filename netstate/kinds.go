@@ -76,6 +76,7 @@ type Route struct {
 	Dev       string     // empty for a blackhole
 	Metric    int        // say it: the kernel turns an IPv6 0 into 1024
 	Onlink    bool
+	Src       netip.Addr // of packets of this host that have not chosen one; invalid: the kernel chooses
 	Blackhole bool
 	Protocol  int
 	TOS       int // IPv4 only, never wanted
@@ -105,18 +106,21 @@ func (r Route) nth() string {
 }
 
 func (r Route) String() string {
-	via, dev, proto := "", "", ""
+	via, dev, proto, src := "", "", "", ""
 	if r.Via.IsValid() {
 		via = "via " + r.Via.String()
 	}
 	if r.Dev != "" {
 		dev = "dev " + r.Dev
 	}
+	if r.Src.IsValid() {
+		src = "src " + r.Src.String()
+	}
 	if r.Protocol != Protocol {
 		proto = fmt.Sprintf("proto %d", r.Protocol)
 	}
 	return words("route", flag(r.Blackhole, "blackhole"), r.Dst.String(), via, dev,
-		metric(r), flag(r.Onlink, "onlink"), proto, r.tos(), r.nth(), r.Extra)
+		metric(r), flag(r.Onlink, "onlink"), src, proto, r.tos(), r.nth(), r.Extra)
 }
 
 func metric(r Route) string {

@@ -25,12 +25,13 @@ const (
 	KindFDB
 	KindListener
 	KindPeer
+	KindPolicy
 	KindRoute
 	KindChain
 )
 
 func (k Kind) String() string {
-	return [...]string{"link", "sysctl", "addr", "neigh", "fdb", "listener", "peer", "route", "chain"}[k]
+	return [...]string{"link", "sysctl", "addr", "neigh", "fdb", "listener", "peer", "policy", "route", "chain"}[k]
 }
 
 // Key is the slot that an object occupies in the kernel: two objects with the same Key cannot both exist.

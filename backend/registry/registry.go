@@ -14,6 +14,7 @@ import (
 	"github.com/twill-net/twill/backend/extension"
 	"github.com/twill-net/twill/backend/hostgw"
 	"github.com/twill-net/twill/backend/ipip"
+	"github.com/twill-net/twill/backend/ipsec"
 	"github.com/twill-net/twill/backend/udp"
 	"github.com/twill-net/twill/backend/vxlan"
 	"github.com/twill-net/twill/backend/wireguard"
@@ -29,6 +30,7 @@ func backends() map[string]newFunc {
 		"extension": extension.New,
 		"host-gw":   hostgw.New,
 		"ipip":      ipip.New,
+		"ipsec":     ipsec.New,
 		"udp":       udp.New,
 		"vxlan":     vxlan.New,
 		"wireguard": wireguard.New,

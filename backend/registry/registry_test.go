@@ -2,14 +2,18 @@ package registry
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/backend"
 )
 
+// needs are the options without which a backend refuses to work.
+var needs = map[string]string{"ipsec": `,"PSK":"` + strings.Repeat("0123456789abcdef", 6) + `"`}
+
 func TestNew(t *testing.T) {
 	for kind := range backends() {
-		b, warnings, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`","Typo":1}`))
+		b, warnings, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`","Typo":1`+needs[kind]+`}`))
 		if b == nil || err != nil || len(warnings) != 1 {
 			t.Errorf("%s: %v, %v, %v", kind, b, warnings, err)
 		}
@@ -19,7 +23,7 @@ func TestNew(t *testing.T) {
 	}
 	for _, kind := range []string{"", "geneve"} {
 		_, _, err := New(kind, nil, nil)
-		if want := `net-conf Backend: unknown Type "` + kind + `", want one of alloc, extension, host-gw, ipip, udp, vxlan, wireguard`; err == nil || err.Error() != want {
+		if want := `net-conf Backend: unknown Type "` + kind + `", want one of alloc, extension, host-gw, ipip, ipsec, udp, vxlan, wireguard`; err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", kind, err, want)
 		}
 	}
@@ -28,7 +32,7 @@ func TestNew(t *testing.T) {
 // TestOutsiders: routes that others write are swept with all other backends.
 func TestOutsiders(t *testing.T) {
 	for kind := range backends() {
-		b, _, err := New(kind, nil, nil)
+		b, _, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`"`+needs[kind]+`}`))
 		if _, outsider := b.(backend.Outsider); err != nil || outsider != (kind == "alloc" || kind == "extension") {
 			t.Errorf("%s: outsider %t, %v", kind, outsider, err)
 		}

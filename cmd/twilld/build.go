@@ -17,6 +17,7 @@ import (
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/wireguard"
+	"github.com/twill-net/twill/netstate/xfrm"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -70,11 +71,11 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	}
 	log.Debug("firewall", "mode", mode.String(), "reason", why)
 	rules.Mode = mode
-	more, closeMore, err := kernelParts(b)
+	more, err := openExtras(b)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel.New(takenOver(b, network), more...)
+	k, err := kernel.New(takenOver(b, network), more.parts...)
 	if err != nil {
 		return nil, err
 	}
@@ -84,31 +85,53 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	return &parts{
 		config: agent.Config{
 			Node: store.node, Network: network, BackendName: network.Backend, Backend: b, Store: store.Store,
-			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: len(more) > 0, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
+			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: more.wireguard, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
 			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
 			Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget},
 			Live:     pods.Live,
 			Metrics:  agent.NewMetrics(registry),
 		},
 		metrics: registry,
-		close:   func() { f.Close(); k.Close(); closeMore() },
+		close:   func() { f.Close(); k.Close(); more.close() },
 	}, nil
 }
 
-// kernelParts are what the backend needs beside rtnetlink: nothing, or the kernel's WireGuard if it has one.
-func kernelParts(b backend.Backend) (parts []kernel.Part, closed func(), err error) {
+// extras are what the kernel may have beside rtnetlink.
+type extras struct {
+	parts     []kernel.Part
+	wireguard bool
+	closers   []func()
+}
+
+func (e *extras) close() {
+	for _, c := range e.closers {
+		c()
+	}
+}
+
+// openExtras opens the kernel's IPsec policies if it has IPsec, whatever the backend is: another one may have left some, and
+// they block packets. WireGuard is opened if the backend uses it and the kernel has it.
+func openExtras(b backend.Backend) (e extras, err error) {
+	p, err := xfrm.Open()
+	switch {
+	case err == nil:
+		e.parts, e.closers = append(e.parts, p), append(e.closers, p.Close)
+	case !errors.Is(err, xfrm.ErrMissing):
+		return e, err
+	}
 	secrets, ok := b.(wireguard.Secrets)
 	if !ok {
-		return nil, func() {}, nil
+		return e, nil
 	}
 	w, err := wireguard.Open(secrets)
 	switch {
-	case errors.Is(err, wireguard.ErrMissing):
-		return nil, func() {}, nil
-	case err != nil:
-		return nil, nil, err
+	case err == nil:
+		e.parts, e.wireguard, e.closers = append(e.parts, w), true, append(e.closers, func() { _ = w.Close() })
+	case !errors.Is(err, wireguard.ErrMissing):
+		e.close()
+		return e, err
 	}
-	return []kernel.Part{w}, func() { _ = w.Close() }, nil
+	return e, nil
 }
 
 // takenOver are the networks into which a route of unknown origin is a flannel agent's leftover.

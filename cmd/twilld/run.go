@@ -78,7 +78,12 @@ func dryRun(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 
 // cleanup deletes everything of Twill's and says what it was.
 func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
-	k, err := kernel.New(nil)
+	more, err := openExtras(nil)
+	if err != nil {
+		return err
+	}
+	defer more.close()
+	k, err := kernel.New(nil, more.parts...)
 	if err != nil {
 		return err
 	}

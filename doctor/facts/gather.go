@@ -18,6 +18,7 @@ import (
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/wireguard"
+	"github.com/twill-net/twill/netstate/xfrm"
 	"github.com/twill-net/twill/plugin"
 	"github.com/twill-net/twill/subnet"
 )
@@ -29,6 +30,7 @@ type gathering struct {
 	kernel    *kernel.Kernel
 	firewall  *firewall.Firewall
 	wireguard *wireguard.WireGuard // nil where it is not used
+	policies  *xfrm.Policies       // nil where the kernel has none
 	conf      conf
 }
 
@@ -63,9 +65,7 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 		return f, err
 	}
 	defer g.kernel.Close()
-	if g.wireguard != nil {
-		defer g.wireguard.Close()
-	}
+	defer g.closeParts()
 	if err := g.machine(ctx); err != nil {
 		return f, err
 	}
@@ -93,9 +93,16 @@ func (g *gathering) unread(what string, err error) {
 	g.Unread = append(g.Unread, fmt.Sprintf("%s: %v", what, err))
 }
 
-// openKernel brings the kernel's WireGuard along where the backend uses it.
+// openKernel brings the kernel's IPsec policies along if it has any, and its WireGuard where the backend uses that.
 func (g *gathering) openKernel() (err error) {
 	var parts []kernel.Part
+	g.policies, err = xfrm.Open()
+	switch {
+	case err == nil:
+		parts = append(parts, g.policies)
+	case !errors.Is(err, xfrm.ErrMissing):
+		return err
+	}
 	if strings.EqualFold(g.Lease.Network.Backend, "wireguard") {
 		g.wireguard, err = wireguard.Open(nil)
 		switch {
@@ -107,6 +114,15 @@ func (g *gathering) openKernel() (err error) {
 	}
 	g.kernel, err = kernel.New(g.networks(), parts...)
 	return err
+}
+
+func (g *gathering) closeParts() {
+	if g.policies != nil {
+		g.policies.Close()
+	}
+	if g.wireguard != nil {
+		_ = g.wireguard.Close()
+	}
 }
 
 func (g *gathering) networks() []netip.Prefix {

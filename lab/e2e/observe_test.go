@@ -37,10 +37,8 @@ func (c cluster) wantDev(from, to *lab.Node, is4 bool) string {
 	switch {
 	case spec.Backend == "host-gw", spec.DirectRouting && sameSegment:
 		return "eth1"
-	case is4:
-		return "flannel.1"
 	}
-	return "flannel-v6.1"
+	return c.carrier().devices[is4]
 }
 
 func outDev(t *testing.T, n *lab.Node, to netip.Addr) (dev string) {
@@ -129,17 +127,19 @@ func entries(t *testing.T, n *lab.Node) (all []string) {
 // keep alters nothing.
 func keep(*netlink.Handle, netlink.Link) error { return nil }
 
-// vteps alters the node's overlay devices and returns the MACs that they had before.
+// vteps alters the node's overlay devices and returns the MACs that the VXLAN devices among them had before.
 func vteps(t *testing.T, n *lab.Node, alter func(*netlink.Handle, netlink.Link) error) map[string]string {
 	t.Helper()
 	macs := map[string]string{}
 	err := n.Links(func(nl *netlink.Handle) error {
-		for _, dev := range []string{"flannel.1", "flannel-v6.1"} {
+		for _, dev := range overlays {
 			link, err := nl.LinkByName(dev)
 			if err != nil {
 				continue
 			}
-			macs[dev] = link.Attrs().HardwareAddr.String()
+			if link.Type() == "vxlan" {
+				macs[dev] = link.Attrs().HardwareAddr.String()
+			}
 			if err := alter(nl, link); err != nil {
 				return err
 			}

@@ -19,6 +19,7 @@ type Kernel struct {
 	networks []netip.Prefix
 	mu       sync.Mutex
 	links    map[string]*link
+	policies netstate.State
 	entries  netstate.State // addresses, neighbours, FDB entries, listeners and peers, of all links
 	routes   []route        // of one slot, the first is the one that packets take
 	sysctls  map[string]string
@@ -38,7 +39,7 @@ type Faults struct {
 // New is a kernel without any interface; networks as for netstate/kernel.New.
 func New(networks ...netip.Prefix) *Kernel {
 	return &Kernel{networks: networks, links: map[string]*link{}, entries: netstate.State{}, sysctls: map[string]string{},
-		chains: netstate.State{}, watchers: map[chan struct{}]bool{}}
+		chains: netstate.State{}, policies: netstate.State{}, watchers: map[chan struct{}]bool{}}
 }
 
 // SetFaults replaces the faults.
@@ -69,6 +70,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	}
 	state := netstate.State{}
 	state.Merge(k.chains)
+	state.Merge(k.policies)
 	for _, l := range k.links {
 		if k.owns(l.Name, want) {
 			state.Add(l.object())
@@ -156,6 +158,10 @@ func (k *Kernel) put(want, was netstate.Object) error {
 		return k.putFDB(o, true)
 	case netstate.Route:
 		return k.putRoute(o, was)
+	case netstate.Policy:
+		k.policies.Add(o)
+		k.changed("")
+		return nil
 	case netstate.Chain:
 		k.chains.Add(o)
 		k.changed("")
@@ -178,6 +184,9 @@ func (k *Kernel) remove(o netstate.Object) {
 		k.deleteFDB(o)
 	case netstate.Route:
 		k.deleteRoute(o)
+	case netstate.Policy:
+		delete(k.policies, o.Key())
+		k.changed("")
 	case netstate.Chain:
 		delete(k.chains, o.Key())
 		k.changed("")

@@ -252,7 +252,7 @@ func parseRoute(w words) (route, error) {
 	case w.has("mtu"):
 		r.Extra = "mtu " + w.after("mtu")
 	case w.has("src"):
-		r.Extra = "src " + w.after("src")
+		r.Src = w.addr("src")
 	}
 	if w.has("table") {
 		r.table = w.number("table")

@@ -65,8 +65,10 @@ func (k *Kernel) newApplier() (*applier, error) {
 }
 
 func (a *applier) change(c netstate.Change) error {
-	if kind := c.Key().Kind; kind == netstate.KindListener || kind == netstate.KindPeer {
-		return a.part("wireguard", c)
+	for _, p := range a.parts {
+		if p.Writes(c.Key().Kind) {
+			return p.Apply(c)
+		}
 	}
 	if c.Want == nil {
 		return ignoreAbsent(a.remove(c.Was))
@@ -92,16 +94,6 @@ func (a *applier) change(c netstate.Change) error {
 		return a.putRoute(want, c.Was)
 	}
 	return fmt.Errorf("a %s is not an object that this kernel package writes", c.Want.Key().Kind)
-}
-
-// part hands a change to the part for links of a type.
-func (a *applier) part(linkType string, c netstate.Change) error {
-	for _, p := range a.parts {
-		if p.Type() == linkType {
-			return p.Apply(c)
-		}
-	}
-	return fmt.Errorf("nothing here writes to %s devices", linkType)
 }
 
 func (a *applier) remove(o netstate.Object) error {

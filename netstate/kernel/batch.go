@@ -114,6 +114,9 @@ func (b *batch) route(kind, flags uint16, r netstate.Route, index int) {
 	if r.Via.IsValid() {
 		b.attribute(start, unix.RTA_GATEWAY, r.Via.AsSlice())
 	}
+	if r.Src.IsValid() {
+		b.attribute(start, unix.RTA_PREFSRC, r.Src.AsSlice())
+	}
 	if r.Metric > 0 {
 		b.attribute(start, unix.RTA_PRIORITY, binary.NativeEndian.AppendUint32(nil, uint32(r.Metric)))
 	}

@@ -133,6 +133,9 @@ func (a *applier) encodeRoute(o netstate.Route) (*netlink.Route, error) {
 	if o.Via.IsValid() {
 		r.Gw = o.Via.AsSlice()
 	}
+	if o.Src.IsValid() {
+		r.Src = o.Src.AsSlice()
+	}
 	if o.Onlink {
 		r.Flags = int(netlink.FLAG_ONLINK)
 	}

@@ -40,10 +40,11 @@ type filter struct {
 // socketTimeout bounds one netlink request; dumps of 30,000 objects take a tenth of it.
 const socketTimeout = 10 * time.Second
 
-// Part observes and writes what rtnetlink does not carry, on our links of one type. Watch asks it again and again.
+// Part observes and writes kinds of objects that rtnetlink does not carry. Watch asks it again and again.
 type Part interface {
-	Type() string // of the links, as rtnetlink has it
-	Observe(devs []string, want netstate.State) (netstate.State, error)
+	Writes(netstate.Kind) bool
+	// Observe gets the names of our links by type, as rtnetlink has it.
+	Observe(devs map[string][]string, want netstate.State) (netstate.State, error)
 	Apply(c netstate.Change) error
 }
 

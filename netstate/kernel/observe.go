@@ -70,7 +70,7 @@ type observation struct {
 
 func (o *observation) parts() error {
 	for _, part := range o.Kernel.parts {
-		state, err := part.Observe(o.filter.devs[part.Type()], o.want)
+		state, err := part.Observe(o.filter.devs, o.want)
 		if err != nil {
 			return err
 		}

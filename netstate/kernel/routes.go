@@ -14,7 +14,7 @@ import (
 // route is a route as the kernel sends it.
 type route struct {
 	dst      netip.Prefix
-	gw       netip.Addr
+	gw, src  netip.Addr
 	index    int // of the interface, the first next hop's if there are several
 	priority int
 	hops     int // 0: not a multipath route
@@ -81,7 +81,7 @@ func (r *route) attribute(kind uint16, value []byte) {
 	case unix.RTA_PRIORITY:
 		r.priority = number()
 	case unix.RTA_PREFSRC:
-		r.extra.add(true, "src %s", addrOf(value))
+		r.src = addrOf(value)
 	case unix.RTA_METRICS:
 		r.metrics(value)
 	case unix.RTA_MULTIPATH:
@@ -122,7 +122,7 @@ func (r *route) multipath(data []byte) {
 }
 
 func decodeRoute(r route, names map[int]string) netstate.Route {
-	o := netstate.Route{Dst: r.dst, Via: r.gw, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0,
+	o := netstate.Route{Dst: r.dst, Via: r.gw, Src: r.src, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0,
 		Protocol: int(r.protocol), TOS: int(r.tos), Blackhole: r.kind == unix.RTN_BLACKHOLE}
 	if !o.Blackhole && r.hops == 0 { // IPv6 puts blackholes on lo
 		o.Dev = names[r.index]

@@ -168,7 +168,7 @@ func (k *Kernel) silent() netstate.State {
 	f, state := k.filter.Load(), netstate.State{}
 	_ = observeSysctls(f.sysctls, state)
 	for _, part := range k.parts {
-		if more, err := part.Observe(f.devs[part.Type()], nil); err == nil {
+		if more, err := part.Observe(f.devs, nil); err == nil {
 			state.Merge(more)
 		}
 	}

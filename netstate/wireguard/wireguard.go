@@ -67,8 +67,10 @@ func probe() error {
 // Close frees the socket.
 func (w *WireGuard) Close() error { return w.client.Close() }
 
-// Type is that of the devices which this is about, as rtnetlink has it.
-func (w *WireGuard) Type() string { return "wireguard" }
+// Writes says which kinds are WireGuard's.
+func (w *WireGuard) Writes(k netstate.Kind) bool {
+	return k == netstate.KindListener || k == netstate.KindPeer
+}
 
 // alive is how long a session lasts without a new handshake, in WireGuard's own terms: REJECT_AFTER_TIME.
 const alive = 180 * time.Second
@@ -78,9 +80,9 @@ const alive = 180 * time.Second
 // A peer behind a NAT has another endpoint than the one it published: WireGuard follows the packets that it sends. With
 // a keepalive, an endpoint that a session uses therefore counts as the wanted one. Without, it is what the peer
 // published, and a change of that is written at once.
-func (w *WireGuard) Observe(devs []string, want netstate.State) (netstate.State, error) {
+func (w *WireGuard) Observe(devs map[string][]string, want netstate.State) (netstate.State, error) {
 	state := netstate.State{}
-	for _, dev := range devs {
+	for _, dev := range devs["wireguard"] {
 		d, err := w.client.Device(dev)
 		switch {
 		case errors.Is(err, os.ErrNotExist):

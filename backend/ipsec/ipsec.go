@@ -1,0 +1,121 @@
+// Package ipsec is the backend that sends pods' packets through IPsec tunnels (ESP): flannel's options and connections, so
+// that nodes of both understand each other. The policies that keep plain packets from leaving are kernel state and the
+// reconciler's; Run drives strongSwan's charon, which exchanges the keys.
+package ipsec
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// What ESP adds to a packet at most, in bytes, over IPv4 (flannel's figure) and IPv6.
+const overhead4, overhead6 = 77, 97
+
+// reqID is that of all security associations, as flannel has it: policies find theirs by it and the tunnel's ends.
+const reqID = 11
+
+// minPSK is the least length of the shared key, as flannel asks for.
+const minPSK = 96
+
+// Options are net-conf.json's Backend keys of flannel's ipsec.
+type Options struct {
+	PSK         string // shared by all nodes, at least 96 characters
+	UDPEncap    bool   // ESP in UDP 4500 even where no NAT is seen
+	ESPProposal string // in strongSwan's words
+}
+
+// Backend is ipsec.
+type Backend struct {
+	networks []netip.Prefix
+	options  Options
+}
+
+// New makes the backend of net-conf.json's {"Type": "ipsec", …}.
+func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
+	b := Backend{networks: networks, options: Options{ESPProposal: "aes128gcm16-sha256-prfsha256-ecp256"}}
+	warnings, err := backend.ParseOptions(options, &b.options)
+	if n := len(b.options.PSK); err == nil && n < minPSK {
+		err = fmt.Errorf("net-conf Backend: the PSK has %d characters, want %d or more: dd if=/dev/urandom count=48 bs=1 status=none | xxd -p -c 48", n, minPSK)
+	}
+	return b, warnings, err
+}
+
+// MTU is what fits into one packet of each family's underlay.
+func (b Backend) MTU(node backend.Node) int {
+	inner := make([]backend.Underlay, 0, len(node.Underlays))
+	for _, u := range node.Underlays {
+		overhead := overhead6
+		if u.Local.Is4() {
+			overhead = overhead4
+		}
+		inner = append(inner, backend.Underlay{MTU: u.MTU - overhead})
+	}
+	return backend.SmallestMTU(inner)
+}
+
+// Publish is nothing: flannel writes null.
+func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
+
+// The priorities, in the order in which policies decide.
+const (
+	local   = netstate.PolicyPriority + iota // this node's own pods
+	through                                  // a peer
+	blocked                                  // everything else of the cluster's networks
+)
+
+// Desired is, for every peer, the policies that send packets through its tunnel, and a route, whose gateway only says by
+// which interface: the tunnel's own packets have a way of their own. What goes to the cluster's networks and has no tunnel is
+// blocked, so that no pod's packet ever leaves as it is.
+func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	state := netstate.State{}
+	for _, stack := range snap.Local.Stacks {
+		any := netip.PrefixFrom(unspecified(stack.Is4()), 0)
+		state.Add(netstate.Policy{Dir: netstate.Out, Src: any, Dst: stack.Subnet, Priority: local})
+		for _, n := range b.networks {
+			if n.Addr().Is4() == stack.Is4() {
+				state.Add(netstate.Policy{Dir: netstate.Out, Src: any, Dst: n, Priority: blocked, Block: true})
+			}
+		}
+	}
+	peers, skips := backend.Peers(b.networks, snap)
+	for _, p := range peers {
+		u, ok := node.Underlay(p.Is4())
+		own, leased := snap.Local.Stack(p.Is4())
+		if ok && leased {
+			state.Add(policies(u.Local, own.Subnet, p)...)
+			route := backend.DirectRoute(u, p)
+			route.Onlink, route.Src = true, backend.Gateway(own.Subnet)
+			state.Add(route)
+		}
+	}
+	return state, skips
+}
+
+func unspecified(is4 bool) netip.Addr {
+	if is4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// policies are one peer's. What comes from a node's own address to pods, or from pods to it, may come plain: a node of
+// flannel sends it so.
+func policies(here netip.Addr, own netip.Prefix, p backend.Peer) []netstate.Object {
+	out := netstate.Policy{Dir: netstate.Out, Src: own, Dst: p.Subnet, Priority: through, From: here, To: p.Underlay, ReqID: reqID}
+	in := netstate.Policy{Dir: netstate.In, Src: p.Subnet, Dst: own, Priority: through, From: p.Underlay, To: here, ReqID: reqID}
+	fwd := in
+	fwd.Dir = netstate.Fwd
+	hostOut, toHost := out, out
+	hostOut.Src, toHost.Dst = netstate.Host(here), netstate.Host(p.Underlay)
+	fromHost, hostIn := in, in
+	fromHost.Src, fromHost.Optional = netstate.Host(p.Underlay), true
+	hostIn.Dst, hostIn.Optional = netstate.Host(here), true
+	fromHostFwd := fromHost
+	fromHostFwd.Dir = netstate.Fwd
+	return []netstate.Object{out, hostOut, toHost, in, hostIn, fromHost, fwd, fromHostFwd}
+}

@@ -1,0 +1,270 @@
+//go:build vm
+
+package ipsec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/kernel"
+	"github.com/twill-net/twill/netstate/xfrm"
+	"github.com/twill-net/twill/subnet"
+)
+
+// inside is set in the copy of the test binary that has a network namespace of its own.
+const inside = "TWILL_IPSEC_TEST_INSIDE"
+
+// TestMain runs the tests in a copy of this program in a fresh network namespace.
+func TestMain(m *testing.M) {
+	if os.Getenv(inside) != "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
+	var exit *exec.ExitError
+	if err := cmd.Run(); errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	} else if err != nil {
+		fmt.Fprintln(os.Stderr, "these tests need root:", err)
+		os.Exit(1)
+	}
+}
+
+// machine is a node in a namespace of its own.
+type machine struct {
+	*testing.T
+	n     int
+	ns    string // a path
+	site  backend.Site
+	views chan backend.View
+	ended chan error
+	stop  context.CancelFunc
+}
+
+func newMachine(t *testing.T, n int) *machine {
+	t.Helper()
+	ready, end := make(chan string), make(chan bool)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Unshare(unix.CLONE_NEWNET) != nil {
+			close(ready)
+			return
+		}
+		ready <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
+		<-end
+	}()
+	m := &machine{T: t, n: n, ns: <-ready, views: make(chan backend.View, 1)}
+	t.Cleanup(func() { close(end) })
+	m.site = backend.Site{Dir: t.TempDir(), Say: func(text string, err error, args ...any) { t.Log("node", n, text, err, args) }}
+	return m
+}
+
+func (m *machine) try(line string) (string, error) {
+	out, err := exec.Command("nsenter", append([]string{"--net=" + m.ns}, strings.Fields(line)...)...).CombinedOutput()
+	return string(out), err
+}
+
+func (m *machine) command(lines ...string) {
+	m.Helper()
+	for _, line := range lines {
+		if out, err := m.try(line); err != nil {
+			m.Fatalf("node %d: %s: %v: %s", m.n, line, err, out)
+		}
+	}
+}
+
+// do runs f on a thread in the namespace.
+func (m *machine) do(f func() error) error {
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		ns, err := os.Open(m.ns)
+		if err == nil {
+			err = errors.Join(unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET), ns.Close())
+		}
+		if err == nil {
+			err = f()
+		}
+		ended <- err
+	}()
+	return <-ended
+}
+
+// reconcile does what the agent does, and returns the plan that it took.
+func (m *machine) reconcile(peers ...subnet.Lease) (plan string) {
+	m.Helper()
+	view := backend.View{Node: node(m.n, "u0"), Snapshot: subnet.Snapshot{Local: lease(m.n), Peers: peers}, Synced: true}
+	err := m.do(func() error {
+		p, err := xfrm.Open()
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		k, err := kernel.New(networks, p)
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		want, _ := newBackend(m.T).Desired(view.Node, view.Snapshot)
+		have, err := k.Observe(m.Context(), want)
+		if err != nil {
+			return err
+		}
+		diff := netstate.Diff(want, have)
+		plan = diff.String()
+		if err := k.Apply(m.Context(), diff); err != nil {
+			return err
+		}
+		have, err = k.Observe(m.Context(), want)
+		if rest := netstate.Diff(want, have); len(rest) > 0 {
+			return fmt.Errorf("still to do:\n%s", rest)
+		}
+		return err
+	})
+	if err != nil {
+		m.Fatal(err)
+	}
+	select {
+	case <-m.views:
+	default:
+	}
+	m.views <- view
+	return plan
+}
+
+// start runs the backend, whose charon is in the namespace.
+func (m *machine) start() {
+	ctx, cancel := context.WithCancel(m.Context())
+	m.ended, m.stop = make(chan error, 1), cancel
+	b := newBackend(m.T)
+	go func() {
+		err := m.do(func() error { return b.Run(ctx, m.site, m.views) })
+		m.Logf("node %d: Run has ended: %v", m.n, err)
+		m.ended <- err
+	}()
+}
+
+// pings says whether an address answers within a minute: key exchanges take seconds where there is no KVM.
+func (m *machine) pings(to string) bool {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		if _, err := m.try("ping -c 1 -W 1 " + to); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func pair(t *testing.T) (a, b *machine) {
+	t.Helper()
+	a, b = newMachine(t, 1), newMachine(t, 2)
+	a.command("ip link add u0 type veth peer name u0p")
+	a.command("ip link set u0p netns " + strings.Split(b.ns, "/")[4])
+	b.command("ip link set u0p name u0")
+	for _, m := range []*machine{a, b} {
+		m.command("ip link set lo up", fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), "ip link set u0 up",
+			"ip link add cni0 type bridge", "ip link set cni0 up", fmt.Sprintf("ip addr add 10.244.%d.1/24 dev cni0", m.n))
+		m.reconcile(lease(3 - m.n))
+	}
+	return a, b
+}
+
+// watch counts what leaves by the interface: ESP packets, and packets with a pod's address. What comes in is no measure:
+// decrypted packets come in a second time, by the same interface.
+func (m *machine) watch() (esp, plain string) {
+	m.Helper()
+	m.command("nft add table netdev watch",
+		"nft add chain netdev watch out { type filter hook egress device u0 priority 0 ; }",
+		"nft add rule netdev watch out ip protocol esp counter", "nft add rule netdev watch out ip saddr 10.244.0.0/16 counter")
+	return "ip protocol 50 counter packets 0 bytes 0", "ip saddr 10.244.0.0/16 counter packets 0 bytes 0"
+}
+
+// TestPackets: nothing passes before there are keys, then ESP, and never a pod's packet as it is; with charon killed, with
+// an agent that begins anew, and after a peer left.
+func TestPackets(t *testing.T) {
+	a, b := pair(t)
+	noESP, noPlain := a.watch()
+	if out, err := a.try("ping -c 2 -W 1 10.244.2.1"); err == nil {
+		t.Errorf("answered without keys: %s", out)
+	}
+	a.start()
+	b.start()
+	if !a.pings("10.244.2.1") {
+		t.Fatal("no answer")
+	}
+	a.command("ping -c 3 -i 0.2 -W 5 -M do -s 1395 10.244.2.1") // 1423 bytes
+	for _, line := range []string{"ping -c 1 -W 5 -I 192.0.2.1 10.244.2.1", "ping -c 1 -W 5 192.0.2.2"} {
+		a.command(line)
+	}
+	saw, err := a.try("nft -n list table netdev watch")
+	if err != nil || strings.Contains(saw, noESP) || !strings.Contains(saw, noPlain) {
+		t.Errorf("what left node 1, want ESP and no pods' addresses: %v\n%s", err, saw)
+	}
+	t.Logf("what left node 1:\n%s", saw)
+
+	if plan := a.reconcile(lease(2)); plan != "" {
+		t.Errorf("a new agent writes\n%s", plan)
+	}
+	a.stop()
+	if err := <-a.ended; err != nil {
+		t.Errorf("the end of Run: %v", err)
+	}
+	a.command("ping -c 3 -i 0.2 -W 2 10.244.2.1") // the kernel's associations go on
+	a.start()
+	a.reconcile(lease(2))
+	if !a.pings("10.244.2.1") {
+		t.Error("no answer with a new charon")
+	}
+
+	kill(t, a.site.Dir)
+	if err := <-a.ended; err == nil || !strings.Contains(err.Error(), "charon has ended (signal: killed)") {
+		t.Errorf("charon was killed, and Run says %v", err)
+	}
+	a.start()
+	plan := a.reconcile()
+	if strings.Count(plan, "\n") != 9 {
+		t.Errorf("the peer left, and the plan is\n%s", plan)
+	}
+	if out, err := a.try("ping -c 2 -W 1 10.244.2.1"); err == nil {
+		t.Errorf("a peer that left answers: %s", out)
+	}
+	if saw, err := a.try("nft -n list table netdev watch"); err != nil || !strings.Contains(saw, noPlain) {
+		t.Errorf("pods' packets left as they are: %v\n%s", err, saw)
+	}
+	a.stop()
+	b.stop()
+}
+
+// kill ends the charon whose configuration is in dir.
+func kill(t *testing.T, dir string) {
+	t.Helper()
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		env, err := os.ReadFile("/proc/" + p.Name() + "/environ")
+		var pid int
+		if _, e := fmt.Sscan(p.Name(), &pid); e != nil || err != nil || pid == os.Getpid() || !strings.Contains(string(env), "STRONGSWAN_CONF="+dir) {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("there is no charon")
+}

@@ -1,0 +1,8 @@
+//go:build vm
+
+package e2e
+
+import "github.com/twill-net/twill/lab"
+
+// kernelPaths need a kernel that has them: "make test-vm" boots one.
+var kernelPaths = []path{{name: "ipip", spec: lab.Spec{Backend: "ipip", Nodes: 3}, only: []string{lab.IPv4}}}

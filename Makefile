@@ -7,7 +7,7 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools test test-vm test-long soak lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools cluster-test-tools test test-vm test-long soak lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ cluster: cluster-tools ## Bring up a real Kubernetes with Twill and print its po
 cluster-down: ## Remove that cluster
 	bin/cluster down
 
-test-cluster: cluster-tools ## Run the end-to-end tests on real Kubernetes clusters (needs root)
+test-cluster: cluster-test-tools ## Run the end-to-end tests on real Kubernetes clusters (needs root)
 	go test -tags e2e -count=1 -timeout 40m -v ./cluster/e2e
 
 cluster-tools:
@@ -36,6 +36,10 @@ cluster-tools:
 	tools/containerd/build
 	tools/coredns/build
 	go build -trimpath -o bin/cluster ./cluster/cmd/cluster
+
+cluster-test-tools: cluster-tools
+	tools/flannel/build
+	tools/helm/build
 
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
 	.ci/test

@@ -3,35 +3,93 @@ package cluster
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strings"
 )
 
-// writeImage packs one static program as an image in docker's archive format: a layer, a config and a manifest.
-// See https://github.com/moby/docker-image-spec/blob/main/v1.2.md
-func writeImage(path, name, program, entry string) error {
-	data, err := os.ReadFile(program)
-	if err != nil {
+// Image is a container image that is packed from files of this machine. It has no shell.
+type Image struct {
+	Name  string // with its tag
+	Entry []string
+	files []file
+}
+
+type file struct {
+	name string // without the first slash
+	data []byte
+	mode int64
+}
+
+// Add puts a program of this machine at path, with the shared libraries that it is linked to where the loader looks
+// for them.
+func (i *Image) Add(ctx context.Context, path, from string) error {
+	if err := i.AddFile(path, from, 0o755); err != nil {
 		return err
 	}
-	layer, err := tarOf(file{entry, data, 0o755})
+	program, err := elf.Open(from)
+	if err != nil {
+		return fmt.Errorf("pack %s: %w", from, err)
+	}
+	defer program.Close()
+	if libraries, err := program.ImportedLibraries(); err != nil || len(libraries) == 0 {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "ldd", from).Output()
+	if err != nil {
+		return fmt.Errorf("list the libraries of %s: %w", from, err)
+	}
+	for field := range strings.FieldsSeq(string(out)) {
+		if filepath.IsAbs(field) {
+			if err := i.AddFile(field, field, 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// AddFile puts a file of this machine at path, which is taken once.
+func (i *Image) AddFile(path, from string, mode int64) error {
+	name := strings.TrimPrefix(path, "/")
+	for _, f := range i.files {
+		if f.name == name {
+			return nil
+		}
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("pack %s: %w", path, err)
+	}
+	i.files = append(i.files, file{name, data, mode})
+	return nil
+}
+
+// Write packs the image in docker's archive format: a layer, a config and a manifest. /tmp is there for everybody.
+// See https://github.com/moby/docker-image-spec/blob/main/v1.2.md
+func (i *Image) Write(path string) error {
+	layer, err := tarOf(append([]file{{"tmp/", nil, 0o1777}}, i.files...)...)
 	if err != nil {
 		return err
 	}
 	config, err := json.Marshal(map[string]any{
 		"os": "linux", "architecture": runtime.GOARCH,
-		"config": map[string]any{"Entrypoint": []string{"/" + entry}, "Env": []string{"PATH=/"}},
+		"config": map[string]any{"Entrypoint": i.Entry, "Env": []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin:/"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
 	})
 	if err != nil {
 		return err
 	}
 	manifest, err := json.Marshal([]map[string]any{{
-		"Config": digest(config) + ".json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"},
+		"Config": digest(config) + ".json", "RepoTags": []string{i.Name}, "Layers": []string{"layer.tar"},
 	}})
 	if err != nil {
 		return err
@@ -44,12 +102,7 @@ func writeImage(path, name, program, entry string) error {
 	return os.WriteFile(path, archive, 0o644)
 }
 
-type file struct {
-	name string
-	data []byte
-	mode int64
-}
-
+// tarOf packs files; a name that ends in a slash is a directory.
 func tarOf(files ...file) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

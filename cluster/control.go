@@ -84,8 +84,11 @@ func (s Spec) ctr(ctx context.Context, node string, args ...string) error {
 	return nil
 }
 
-// KillProgram sends SIGKILL to a node's containerd, kubelet or kube-proxy; the node's first process starts it again.
-func (s Spec) KillProgram(name, program string) error {
+// KillProgram ends a node's containerd, kubelet or kube-proxy at once; the node's first process starts it again.
+func (s Spec) KillProgram(name, program string) error { return s.Signal(name, program, unix.SIGKILL) }
+
+// Signal sends a signal to a node's containerd, kubelet or kube-proxy.
+func (s Spec) Signal(name, program string, signal unix.Signal) error {
 	init, err := s.NodeProcess(name)
 	if err != nil {
 		return err
@@ -97,7 +100,7 @@ func (s Spec) KillProgram(name, program string) error {
 			line, _ := os.ReadFile("/proc/" + field + "/cmdline")
 			pid, badPID := strconv.Atoi(field)
 			if first, _, _ := strings.Cut(string(line), "\x00"); badPID == nil && filepath.Base(first) == program {
-				return unix.Kill(pid, unix.SIGKILL)
+				return unix.Kill(pid, signal)
 			}
 		}
 	}

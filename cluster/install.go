@@ -55,7 +55,7 @@ func (s Spec) WaitReady(ctx context.Context) error {
 	return err
 }
 
-// ProbeManifest is a pod on every node that answers and asks.
+// ProbeManifest is a pod on every node that answers and asks, and an iperf3 server in it.
 const ProbeManifest = `apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: probe, namespace: default, labels: {app: probe}}
@@ -66,7 +66,9 @@ spec:
     spec:
       terminationGracePeriodSeconds: 1
       tolerations: [{operator: Exists}]
-      containers: [{name: probe, image: "` + PodImage + `", args: [serve]}]
+      containers:
+      - {name: probe, image: "` + PodImage + `", args: [serve]}
+      - {name: iperf3, image: "` + PodImage + `", command: [iperf3, --server]}
 `
 
 // Pod is what tests need to know of a pod.

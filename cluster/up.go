@@ -103,16 +103,11 @@ func (s Spec) images(ctx context.Context, progress func(string)) error {
 		return err
 	}
 	progress("image " + PodImage)
-	program := s.path("pod")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cluster/cmd/pod")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the pod program: %w: %s", err, out)
-	}
-	if err := writeImage(filepath.Join(dir, "pod.tar"), PodImage, program, "pod"); err != nil {
+	if err := s.podImage(ctx, root); err != nil {
 		return err
 	}
-	if err := writeImage(filepath.Join(dir, "coredns.tar"), DNSImage, filepath.Join(root, "bin", "coredns"), "coredns"); err != nil {
+	dns := Image{Name: DNSImage, Entry: []string{"/coredns"}}
+	if err := errors.Join(dns.Add(ctx, "/coredns", filepath.Join(root, "bin", "coredns")), dns.Write(filepath.Join(dir, "coredns.tar"))); err != nil {
 		return fmt.Errorf("pack CoreDNS (build it with tools/coredns/build): %w", err)
 	}
 	if current(filepath.Join(dir, "twill.tar"), root) {
@@ -120,6 +115,25 @@ func (s Spec) images(ctx context.Context, progress func(string)) error {
 	}
 	progress("image " + TwillImage + " from the Dockerfile")
 	return s.BuildTwill(ctx, root, TwillImage)
+}
+
+// podImage packs what the containers of tests run: cluster/cmd/pod, and Debian's iperf3.
+func (s Spec) podImage(ctx context.Context, root string) error {
+	program := s.path("pod")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cluster/cmd/pod")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the pod program: %w: %s", err, out)
+	}
+	iperf, err := exec.LookPath("iperf3")
+	if err != nil {
+		return fmt.Errorf("pack iperf3 (install Debian's package): %w", err)
+	}
+	image := Image{Name: PodImage, Entry: []string{"/pod"}}
+	if err := errors.Join(image.Add(ctx, "/pod", program), image.Add(ctx, "/usr/bin/iperf3", iperf)); err != nil {
+		return err
+	}
+	return image.Write(s.path("images", "pod.tar"))
 }
 
 // BuildTwill builds the image of the Dockerfile, as the nodes know it, for the next node that starts.

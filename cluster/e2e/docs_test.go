@@ -33,11 +33,11 @@ func blocks(t *testing.T, page string) []string {
 // execute runs a block of a page as its reader does, in the folder of the source.
 func execute(t *testing.T, script string) string {
 	t.Helper()
-	bin, err := filepath.Abs("../../bin/kube")
+	bin, err := filepath.Abs("../../bin")
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
 	cmd.Dir = "../.."
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+spec.Kubeconfig(), "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+spec.Kubeconfig(), "PATH="+bin+"/kube:"+bin+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)

@@ -3,10 +3,9 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,60 +14,6 @@ import (
 	"github.com/twill-net/twill/cluster"
 	"github.com/twill-net/twill/lab/host"
 )
-
-// load is what runs between two pods while something happens to the network below.
-type load struct {
-	seconds int
-	done    chan error
-}
-
-// startLoad pings each of the addresses of one pod 100 times a second, and keeps a TCP connection busy.
-func startLoad(t *testing.T, from, to cluster.Pod, seconds int) load {
-	t.Helper()
-	l := load{seconds, make(chan error, 3)}
-	for _, a := range to.Addrs {
-		go func() { l.done <- pingAll(from.Name, a, seconds) }()
-	}
-	go func() {
-		target := net.JoinHostPort(to.Addrs[0].String(), "8081")
-		out, err := spec.Kubectl(context.Background(), "exec", from.Name, "--", "/pod", "stream", target, fmt.Sprint(seconds))
-		if err == nil {
-			t.Logf("one TCP connection echoed %s bytes in %d s", strings.TrimSpace(out), seconds)
-		}
-		l.done <- err
-	}()
-	return l
-}
-
-func pingAll(pod string, a netip.Addr, seconds int) error {
-	out, err := spec.Kubectl(context.Background(), "exec", pod, "--", "/pod", "ping", a.String(), fmt.Sprint(100*seconds))
-	if err != nil {
-		return err
-	}
-	var sent, lost int
-	if _, err := fmt.Sscan(out, &sent, &lost); err != nil {
-		return err
-	}
-	if lost > 0 || sent != 100*seconds {
-		return fmt.Errorf("ping %s: %d of %d lost", a, lost, sent)
-	}
-	return nil
-}
-
-// finish waits for the load; whatever was lost is an error.
-func (l load) finish(t *testing.T) {
-	t.Helper()
-	for range cap(l.done) {
-		select {
-		case err := <-l.done:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(time.Duration(l.seconds+30) * time.Second):
-			t.Fatal("the load does not end")
-		}
-	}
-}
 
 // pause is time that passes while a load runs.
 func pause(t *testing.T, d time.Duration) {
@@ -112,6 +57,13 @@ func agentOn(t *testing.T, node, path string) string {
 	t.Helper()
 	return strings.TrimSpace(kubectl(t, "-n", "kube-twill", "get", "pods", "--field-selector=spec.nodeName="+node,
 		"--output=jsonpath={.items[0].status.containerStatuses[0]."+path+"}"))
+}
+
+// agentLog is what the agent on a node has said since it started.
+func agentLog(t *testing.T, node string) string {
+	t.Helper()
+	pod := strings.TrimSpace(kubectl(t, "-n", "kube-twill", "get", "pods", "--field-selector=spec.nodeName="+node, "--output=jsonpath={.items[0].metadata.name}"))
+	return kubectl(t, "-n", "kube-twill", "logs", pod, "--container=twilld")
 }
 
 func restarts(t *testing.T) (n int) {
@@ -225,6 +177,10 @@ func TestReboot(t *testing.T) {
 	apply(t, podsOn("some", "node3", 10))
 	kubectl(t, "rollout", "status", "deployment/some", "--timeout=60s")
 	probes(t)
+	leak(t, 3, "of-an-earlier-boot")
+	must(t, spec.StopNode("node3"))
+	// The machine's kernel goes on, and with it its boot id.
+	must(t, os.WriteFile(spec.NodeFiles("node3", "var/lib/cni/networks/cbr0/.twill-boot"), []byte("an earlier boot's id\n"), 0o644))
 	must(t, spec.Reboot(3))
 	await(t, "node3 to be seen as gone or back", time.Minute, func() (bool, error) {
 		return bootReady(t), nil
@@ -244,6 +200,16 @@ func TestReboot(t *testing.T) {
 	must(t, err)
 	distinct(t, pods, 10)
 	noLeak(t, "node3")
+	freedBeforeTheLease(t, agentLog(t, "node3"))
+}
+
+// freedBeforeTheLease checks the agent's order after a reboot: no pod can be given an address before.
+func freedBeforeTheLease(t *testing.T, log string) {
+	t.Helper()
+	freed, leased := strings.Index(log, "container=of-an-earlier-boot"), strings.Index(log, "msg=leased")
+	if freed < 0 || leased < 0 || freed > leased {
+		t.Errorf("addresses of an earlier boot are freed at %d of the log, the subnet is leased at %d:\n%s", freed, leased, log)
+	}
 }
 
 // bootReady says whether the agent on node3 has come up since the last boot and node3 is Ready.

@@ -9,25 +9,67 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/cluster"
 )
 
-// flannel is flannel's complete state on the nodes of a cluster, as v0.28 leaves it: lease, device, routes, neighbours,
-// FDB, iptables chains, subnet.env, the conflist and the plugins that it names.
-type flannel struct {
-	cluster.Spec
-	plugins string // a directory with the stock CNI plugins
+// flannel is a cluster that genuine flannel runs in: flanneld as tools/flannel builds it, by flannel's own manifest. Its
+// CNI plugin alone is a stand-in, cluster/cmd/flannelcni; it calls the stock plugins, which are genuine again.
+type flannel struct{ cluster.Spec }
+
+// flannelImages packs the images that flannel's manifest names, for nodes that are yet to start.
+func flannelImages(t *testing.T, manifest, dir string) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o755))
+	plugin := filepath.Join(t.TempDir(), "flannel")
+	sh(t, "../..", "CGO_ENABLED=0 go build -o "+plugin+" ./cluster/cmd/flannelcni")
+	agent, err := filepath.Abs("../../bin/flannel/flanneld")
+	must(t, err)
+	ctx := t.Context()
+	for _, line := range strings.Split(manifest, "\n") {
+		name, ok := strings.CutPrefix(strings.TrimSpace(line), "image: ")
+		if !ok {
+			continue
+		}
+		i := cluster.Image{Name: name}
+		must(t, i.Add(ctx, "/bin/cp", "/bin/cp"))
+		file := "flannel.tar"
+		if strings.Contains(name, "cni-plugin") {
+			file = "flannel-cni-plugin.tar"
+			must(t, i.Add(ctx, "/flannel", plugin))
+		} else {
+			must(t, i.Add(ctx, "/opt/bin/flanneld", agent))
+			addIPTables(t, &i)
+		}
+		must(t, i.Write(filepath.Join(dir, file)))
+	}
 }
 
-// stockPlugins builds the plugins that flannel's conflist needs.
-func stockPlugins(t *testing.T) string {
+// addIPTables adds this machine's iptables, which flanneld runs, with its matches and targets.
+func addIPTables(t *testing.T, i *cluster.Image) {
+	t.Helper()
+	program, err := exec.LookPath("/usr/sbin/iptables")
+	must(t, err)
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		must(t, i.Add(t.Context(), "/usr/sbin/"+name, program))
+	}
+	plugins, err := filepath.Glob("/usr/lib/*/xtables/lib*.so")
+	must(t, err)
+	for _, path := range plugins {
+		must(t, i.AddFile(path, path, 0o755))
+	}
+}
+
+// stockPlugins builds the plugins that flannel's conflist needs into the nodes, as Kubernetes' packages bring them.
+func (f flannel) stockPlugins(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
 	sh(t, "../..", "cd \"$(go list -m -f '{{.Dir}}' github.com/containernetworking/plugins)\" && GOWORK=off GOFLAGS=-buildvcs=false CGO_ENABLED=0 go build -o "+dir+
 		"/ ./plugins/main/bridge ./plugins/main/loopback ./plugins/ipam/host-local ./plugins/meta/portmap")
-	sh(t, "../..", "CGO_ENABLED=0 go build -o "+dir+"/flannel ./cluster/cmd/flannelcni")
-	return dir
+	for n := 1; n <= f.Nodes; n++ {
+		sh(t, ".", "cp "+dir+"/* "+f.inside(t, n, "/opt/cni/bin/"))
+	}
 }
 
 func sh(t *testing.T, dir, script string) {
@@ -39,15 +81,20 @@ func sh(t *testing.T, dir, script string) {
 	}
 }
 
-func (f flannel) mac(n int) string { return fmt.Sprintf("0e:00:00:00:00:%02x", n) }
-func (f flannel) subnet(t *testing.T, n int) string {
+// flannelManifest is flannel's own, as it is.
+func flannelManifest(t *testing.T) string {
 	t.Helper()
-	out, err := f.Kubectl(t.Context(), "get", "node", f.NodeName(n), "--output=jsonpath={.spec.podCIDR}")
-	must(t, err)
-	if !strings.HasSuffix(out, ".0/24") {
-		t.Fatalf("%s has podCIDR %q", f.NodeName(n), out)
+	data, err := os.ReadFile("../../bin/flannel/kube-flannel.yml")
+	if err != nil {
+		t.Fatalf("%v: run tools/flannel/build", err)
 	}
-	return strings.TrimSuffix(out, ".0/24")
+	return string(data)
+}
+
+// published is what flannel or Twill tells peers of each node: the devices' MAC addresses.
+func (f flannel) published(t *testing.T) string {
+	t.Helper()
+	return kubectl(t, "get", "nodes", `--output=jsonpath={range .items[*]}{.metadata.annotations.flannel\.alpha\.coreos\.com/backend-data}{"\n"}{end}`)
 }
 
 // inside is a path of a node's own files.
@@ -58,13 +105,6 @@ func (f flannel) inside(t *testing.T, n int, path string) string {
 	return filepath.Join("/proc", fmt.Sprint(p.PID), "root", path)
 }
 
-func (f flannel) put(t *testing.T, n int, path string, data []byte, mode os.FileMode) {
-	t.Helper()
-	full := f.inside(t, n, path)
-	must(t, os.MkdirAll(filepath.Dir(full), 0o755))
-	must(t, os.WriteFile(full, data, mode))
-}
-
 // run runs commands in a node's network.
 func (f flannel) run(t *testing.T, n int, script string) string {
 	t.Helper()
@@ -73,72 +113,41 @@ func (f flannel) run(t *testing.T, n int, script string) string {
 	return out
 }
 
-const flannelConflist = `{"name":"cbr0","cniVersion":"0.3.1","plugins":[
- {"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},
- {"type":"portmap","capabilities":{"portMappings":true}}]}`
-
-// install makes flannel's state on all nodes.
-func (f flannel) install(t *testing.T) {
+// isThere checks that a node is flannel's: its rules, its conflist first.
+func (f flannel) isThere(t *testing.T, n int) {
 	t.Helper()
-	for n := 1; n <= f.Nodes; n++ {
-		for _, name := range []string{"flannel", "bridge", "host-local", "portmap", "loopback"} {
-			data, err := os.ReadFile(filepath.Join(f.plugins, name))
-			must(t, err)
-			f.put(t, n, "/opt/cni/bin/"+name, data, 0o755)
-		}
-		f.lease(t, n)
-		f.device(t, n)
-		f.firewall(t, n)
-		f.conflist(t, n)
+	if rules := f.run(t, n, "iptables-save"); !strings.Contains(rules, "flanneld masq") || !strings.Contains(rules, "flanneld forward") {
+		t.Errorf("node%d has no rules of flannel's:\n%s", n, rules)
 	}
-}
-
-func (f flannel) lease(t *testing.T, n int) {
-	t.Helper()
-	note := func(key, value string) string { return "flannel.alpha.coreos.com/" + key + "=" + value }
-	_, err := f.Kubectl(t.Context(), "annotate", "--overwrite", "node", f.NodeName(n), note("kube-subnet-manager", "true"),
-		note("backend-type", "vxlan"), note("backend-data", fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, f.mac(n))), note("public-ip", f.Underlay(n)[0].String()))
+	files, err := filepath.Glob(f.inside(t, n, "/etc/cni/net.d/*.conflist"))
 	must(t, err)
-	f.put(t, n, "/run/flannel/subnet.env", fmt.Appendf(nil,
-		"FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=%s.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", f.subnet(t, n)), 0o644)
-}
-
-func (f flannel) device(t *testing.T, n int) {
-	t.Helper()
-	script := fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=1\nip link add flannel.1 address %s mtu 1450 type vxlan id 1 dev eth0 local %s dstport 8472 nolearning\n"+
-		"ip addr add %s.0/32 dev flannel.1\nip link set flannel.1 up\n", f.mac(n), f.Underlay(n)[0], f.subnet(t, n))
-	for peer := 1; peer <= f.Nodes; peer++ {
-		if peer != n {
-			s := f.subnet(t, peer)
-			script += fmt.Sprintf("ip neigh replace %s.0 lladdr %s dev flannel.1 nud permanent\nbridge fdb replace %s dev flannel.1 dst %s self permanent\n"+
-				"ip route replace %s.0/24 via %s.0 dev flannel.1 onlink\n", s, f.mac(peer), f.mac(peer), f.Underlay(peer)[0], s, s)
-		}
+	if len(files) == 0 || filepath.Base(files[0]) != "10-flannel.conflist" {
+		t.Errorf("node%d has the conflists %v, want flannel's first", n, files)
 	}
-	f.run(t, n, script)
 }
 
-func (f flannel) firewall(t *testing.T, n int) {
+// isGone checks that nothing of flannel's is in force on a node: rules, conflist.
+func (f flannel) isGone(t *testing.T, n int) {
 	t.Helper()
-	f.run(t, n, strings.ReplaceAll(`
-c='-m comment --comment'
-iptables -w -t nat -N FLANNEL-POSTRTG
-iptables -w -t nat -A POSTROUTING $c 'flanneld masq' -j FLANNEL-POSTRTG
-iptables -w -t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 $c 'flanneld masq' -j RETURN
-iptables -w -t nat -A FLANNEL-POSTRTG -s POD.0/24 -d 10.244.0.0/16 $c 'flanneld masq' -j RETURN
-iptables -w -t nat -A FLANNEL-POSTRTG -s 10.244.0.0/16 -d POD.0/24 $c 'flanneld masq' -j RETURN
-iptables -w -t nat -A FLANNEL-POSTRTG ! -s 10.244.0.0/16 -d POD.0/24 $c 'flanneld masq' -j RETURN
-iptables -w -t nat -A FLANNEL-POSTRTG -s 10.244.0.0/16 ! -d 224.0.0.0/4 $c 'flanneld masq' -j MASQUERADE --random-fully
-iptables -w -t nat -A FLANNEL-POSTRTG ! -s 10.244.0.0/16 -d 10.244.0.0/16 $c 'flanneld masq' -j MASQUERADE --random-fully
-iptables -w -N FLANNEL-FWD
-iptables -w -A FORWARD $c 'flanneld forward' -j FLANNEL-FWD
-iptables -w -A FLANNEL-FWD -s 10.244.0.0/16 $c 'flanneld forward' -j ACCEPT
-iptables -w -A FLANNEL-FWD -d 10.244.0.0/16 $c 'flanneld forward' -j ACCEPT
-`, "POD", f.subnet(t, n)))
+	if rules := f.run(t, n, "iptables-save"); strings.Contains(rules, "flanneld") {
+		t.Errorf("node%d has flannel's rules still:\n%s", n, rules)
+	}
+	files, err := filepath.Glob(f.inside(t, n, "/etc/cni/net.d/*.conflist"))
+	must(t, err)
+	if len(files) != 1 || filepath.Base(files[0]) != "10-twill.conflist" {
+		t.Errorf("node%d has the conflists %v, want Twill's alone", n, files)
+	}
 }
 
-// conflist writes flannel's conflist the way that containerd notices.
-func (f flannel) conflist(t *testing.T, n int) {
+// noTrace checks that the deletion of the pods that flannel's chain made left nothing.
+func (f flannel) noTrace(t *testing.T, n int) {
 	t.Helper()
-	f.put(t, n, "/etc/cni/net.d/.flannel", []byte(flannelConflist), 0o644)
-	must(t, os.Rename(f.inside(t, n, "/etc/cni/net.d/.flannel"), f.inside(t, n, "/etc/cni/net.d/10-flannel.conflist")))
+	await(t, "the traces of flannel's pods to go", 30*time.Second, func() (bool, error) {
+		left, err := os.ReadDir(f.inside(t, n, "/var/lib/cni/flannel"))
+		if len(left) > 0 {
+			err = fmt.Errorf("/var/lib/cni/flannel has %d files", len(left))
+		}
+		return len(left) == 0, err
+	})
+	noLeak(t, spec.NodeName(n))
 }

@@ -36,44 +36,30 @@ func ownCluster(t *testing.T, s cluster.Spec) {
 	})
 }
 
-// flannelDaemonSet stands for flannel's own: the commands of the page concern it. Its pods do nothing, since the test
-// has made flannel's state.
-const flannelDaemonSet = `apiVersion: v1
-kind: Namespace
-metadata: {name: kube-flannel}
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: kube-flannel-ds, namespace: kube-flannel}
-spec:
-  selector: {matchLabels: {app: flannel}}
-  template:
-    metadata: {labels: {app: flannel}}
-    spec:
-      hostNetwork: true
-      terminationGracePeriodSeconds: 1
-      tolerations: [{operator: Exists}]
-      containers: [{name: kube-flannel, image: "localhost/twill-pod:1", args: [pause]}]
-`
-
-// TestMigration replaces flannel node by node while its pods talk, and goes back.
+// TestMigration replaces genuine flannel node by node while its pods talk, and goes back, by the commands of
+// Documentation/migration.md.
 func TestMigration(t *testing.T) {
-	plugins := stockPlugins(t)
-	ownCluster(t, cluster.Spec{Name: "twm", Nodes: 2})
-	f := flannel{Spec: spec, plugins: plugins}
-	f.install(t)
+	manifest := flannelManifest(t)
+	own := cluster.Spec{Name: "twm", Nodes: 2}
+	flannelImages(t, manifest, filepath.Join(filepath.Dir(spec.Dir), own.Name, "images"))
+	ownCluster(t, own)
+	f := flannel{spec}
+	f.stockPlugins(t)
+	must(t, spec.Apply(t.Context(), manifest))
+	kubectl(t, "--namespace=kube-flannel", "rollout", "status", "daemonset/kube-flannel-ds", "--timeout=120s")
 	kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
 	old := probes(t)
-	matrix(t) // flannel's state does carry packets
-	stop := watchLoss(t, old)
+	matrix(t) // flannel does carry packets
+	published := f.published(t)
 
 	page := blocks(t, "migration.md")
 	if len(page) != 4 {
 		t.Fatalf("migration.md has %d blocks, want: prepare, a node, the end, back", len(page))
 	}
-	must(t, spec.Apply(t.Context(), flannelDaemonSet))
+	stop := watchLoss(t, old)
 	execute(t, page[0])
 	for n := 1; n <= spec.Nodes; n++ {
+		f.isThere(t, n)
 		node := spec.NodeName(n)
 		execute(t, strings.Replace(page[1], "node=node1", "node="+node, 1))
 		f.isGone(t, n)
@@ -82,8 +68,8 @@ func TestMigration(t *testing.T) {
 		mixed(t, "old and new pods with Twill on "+node)
 	}
 	stop()
-	if macs := kubectl(t, "get", "nodes", `--output=jsonpath={range .items[*]}{.metadata.annotations.flannel\.alpha\.coreos\.com/backend-data}{"\n"}{end}`); !strings.Contains(macs, f.mac(1)) || !strings.Contains(macs, f.mac(2)) {
-		t.Errorf("the devices' MACs changed: %s", macs)
+	if now := f.published(t); now != published {
+		t.Errorf("flannel published %s, and Twill %s", published, now)
 	}
 	kubectl(t, "delete", "pods", "--selector=app=probe")
 	probes(t)
@@ -95,6 +81,7 @@ func TestMigration(t *testing.T) {
 	t.Run("the end", func(t *testing.T) {
 		execute(t, page[2])
 		mixed(t, "with Twill alone")
+		f.isGone(t, 1)
 	})
 }
 
@@ -126,32 +113,6 @@ func watchLoss(t *testing.T, pods []cluster.Pod) (stop func()) {
 	}
 }
 
-// isGone checks that nothing of flannel's is in force on a node: rules, conflist.
-func (f flannel) isGone(t *testing.T, n int) {
-	t.Helper()
-	if rules := f.run(t, n, "iptables-save"); strings.Contains(rules, "flanneld") || strings.Contains(rules, "FLANNEL-POSTRTG -") && !strings.Contains(rules, "twill") {
-		t.Errorf("node%d has flannel's rules still:\n%s", n, rules)
-	}
-	files, err := filepath.Glob(f.inside(t, n, "/etc/cni/net.d/*.conflist"))
-	must(t, err)
-	if len(files) != 1 || filepath.Base(files[0]) != "10-twill.conflist" {
-		t.Errorf("node%d has the conflists %v, want Twill's alone", n, files)
-	}
-}
-
-// noTrace checks that the deletion of the pods that flannel's chain made left nothing.
-func (f flannel) noTrace(t *testing.T, n int) {
-	t.Helper()
-	await(t, "the traces of flannel's pods to go", 30*time.Second, func() (bool, error) {
-		left, err := os.ReadDir(f.inside(t, n, "/var/lib/cni/flannel"))
-		if len(left) > 0 {
-			err = fmt.Errorf("/var/lib/cni/flannel has %d files", len(left))
-		}
-		return len(left) == 0, err
-	})
-	noLeak(t, spec.NodeName(n))
-}
-
 // mixed lets old and new pods on all nodes ask each other.
 func mixed(t *testing.T, when string) {
 	t.Helper()
@@ -173,9 +134,7 @@ func (f flannel) back(t *testing.T, script string) {
 		out, err := spec.Kubectl(t.Context(), "-n", "kube-twill", "get", "pods", "--field-selector=spec.nodeName=node1", "--output=name")
 		return err == nil && out == "", err
 	})
-	// What flannel does when it starts with its own manifest: it keeps the device, writes its rules and its conflist.
-	f.firewall(t, 1)
-	f.conflist(t, 1)
+	f.isThere(t, 1)
 	kubectl(t, "scale", "deployment/newnode1", "--replicas=2")
 	kubectl(t, "rollout", "status", "deployment/newnode1", "--timeout=60s")
 	await(t, "pods on node1 that flannel's chain made", time.Minute, func() (bool, error) {

@@ -1,5 +1,5 @@
 // Command pod is everything that the containers of a test cluster run: a pause process, a server that says who
-// asked, and a prober. It is the only file of its image.
+// asked, and a prober.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: pod pause | pod serve | pod probe TARGET… | pod ping ADDRESS COUNT | pod stream ADDRESS SECONDS"
+const usage = "usage: pod pause | pod serve | pod probe TARGET… | pod ping ADDRESS COUNT"
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -31,8 +31,6 @@ func run(args []string) error {
 		return probeAll(args[1:])
 	case "ping":
 		return ping(args[1:])
-	case "stream":
-		return stream(args[1:])
 	}
 	return fmt.Errorf("%q is unknown; %s", args[0], usage)
 }

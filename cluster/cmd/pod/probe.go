@@ -157,33 +157,3 @@ func collect(c *icmp.PacketConn, proto, id, count int) int {
 	}
 	return len(answered)
 }
-
-// stream sends through one connection to ADDRESS and reads the echo back for SECONDS, and prints the bytes. A
-// connection that breaks is an error.
-func stream(args []string) error {
-	if len(args) != 2 {
-		return errors.New(usage)
-	}
-	seconds, err := strconv.Atoi(args[1])
-	if err != nil {
-		return fmt.Errorf("seconds %q: want a number", args[1])
-	}
-	c, err := net.DialTimeout("tcp", args[0], limit)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	block, back := make([]byte, 32<<10), make([]byte, 32<<10)
-	total := 0
-	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end); total += len(block) {
-		_ = c.SetDeadline(time.Now().Add(2 * limit))
-		if _, err := c.Write(block); err != nil {
-			return fmt.Errorf("after %d bytes: %w", total, err)
-		}
-		if _, err := io.ReadFull(c, back); err != nil {
-			return fmt.Errorf("after %d bytes: %w", total, err)
-		}
-	}
-	fmt.Println(total)
-	return nil
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -13,27 +12,23 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// The ports of a server: one answers with a line of text, the other swallows and sends back what it gets.
-const (
-	askPort  = ":8080" // TCP and UDP: "host name, client's address"
-	echoPort = ":8081" // TCP: an echo
-)
+// askPort is where a server answers by TCP and UDP: "host name, client's address".
+const askPort = ":8080"
 
 // serve answers until SIGTERM.
 func serve() error {
-	ended := make(chan error, 5)
+	ended := make(chan error, 4)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() { <-signals; ended <- nil }()
-	go func() { ended <- accept(askPort, answer) }()
-	go func() { ended <- accept(echoPort, func(c net.Conn) { _, _ = io.Copy(c, c) }) }()
+	go func() { ended <- accept() }()
 	go func() { ended <- serveUDP4() }()
 	go func() { ended <- serveUDP6() }()
 	return <-ended
 }
 
-func accept(address string, handle func(net.Conn)) error {
-	l, err := net.Listen("tcp", address)
+func accept() error {
+	l, err := net.Listen("tcp", askPort)
 	if err != nil {
 		return err
 	}
@@ -44,7 +39,7 @@ func accept(address string, handle func(net.Conn)) error {
 		}
 		go func() {
 			defer c.Close()
-			handle(c)
+			answer(c)
 		}()
 	}
 }

@@ -78,7 +78,8 @@ type Keeper struct {
 	Log      *slog.Logger
 	Event    func(kind, reason, message string) // tells the cluster; nil: nobody is told
 
-	foreign string // the conflist that was reported
+	seen    string // the conflist of the last look
+	foreign string // the one that was reported
 	failed  string
 }
 
@@ -116,13 +117,16 @@ func (k *Keeper) plugins() {
 	k.failed = text
 }
 
-// rivals reports another network's config that sorts before ours: runtimes take the first and never ours.
+// rivals reports another network's config that sorts before ours: runtimes take the first and never ours. It has to
+// be there at two looks, because the agent renames flannel's when it starts.
 func (k *Keeper) rivals() {
 	if k.Conflist == "" {
 		return
 	}
 	rival, err := Rival(k.Conflist)
-	if err != nil || rival == k.foreign {
+	again := rival == k.seen || rival == ""
+	k.seen = rival
+	if err != nil || rival == k.foreign || !again {
 		return
 	}
 	k.foreign = rival

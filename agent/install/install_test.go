@@ -118,6 +118,32 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
+// TestRivalOfAMoment: what is gone at the next look is nobody's business; the agent renames flannel's conflist.
+func TestRivalOfAMoment(t *testing.T) {
+	conf := t.TempDir()
+	rival := filepath.Join(conf, "10-flannel.conflist")
+	var told []string
+	k := &Keeper{Conflist: filepath.Join(conf, "10-twill.conflist"), Log: slog.New(slog.DiscardHandler),
+		Event: func(_, reason, _ string) { told = append(told, reason) }}
+	for range 2 {
+		put(t, rival, `{"plugins":[{"type":"flannel"}]}`)
+		k.rivals()
+		if err := os.Remove(rival); err != nil {
+			t.Fatal(err)
+		}
+		k.rivals()
+	}
+	if len(told) > 0 {
+		t.Errorf("told %v", told)
+	}
+	put(t, rival, `{"plugins":[{"type":"flannel"}]}`)
+	k.rivals()
+	k.rivals()
+	if len(told) != 1 {
+		t.Errorf("told %v of one that stays, want one event", told)
+	}
+}
+
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {

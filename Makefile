@@ -6,6 +6,7 @@ BINARIES = twilld twill twillctl
 LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
+RUN     ?= .
 
 .PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools cluster-test-tools test test-vm test-long soak lint kube-tools fuzz bench image clean
 
@@ -27,8 +28,8 @@ cluster: cluster-tools ## Bring up a real Kubernetes with Twill and print its po
 cluster-down: ## Remove that cluster
 	bin/cluster down
 
-test-cluster: cluster-test-tools ## Run the end-to-end tests on real Kubernetes clusters (needs root)
-	go test -tags e2e -count=1 -timeout 40m -v ./cluster/e2e
+test-cluster: cluster-test-tools ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
+	go test -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
 
 cluster-tools:
 	.ci/setup

@@ -116,9 +116,10 @@ func (f flannel) run(t *testing.T, n int, script string) string {
 // isThere checks that a node is flannel's: its rules, its conflist first.
 func (f flannel) isThere(t *testing.T, n int) {
 	t.Helper()
-	if rules := f.run(t, n, "iptables-save"); !strings.Contains(rules, "flanneld masq") || !strings.Contains(rules, "flanneld forward") {
-		t.Errorf("node%d has no rules of flannel's:\n%s", n, rules)
-	}
+	await(t, fmt.Sprintf("node%d to have flannel's rules, which its readiness says nothing of", n), 30*time.Second, func() (bool, error) {
+		rules := f.run(t, n, "iptables-save")
+		return strings.Contains(rules, "flanneld masq") && strings.Contains(rules, "flanneld forward"), nil
+	})
 	files, err := filepath.Glob(f.inside(t, n, "/etc/cni/net.d/*.conflist"))
 	must(t, err)
 	if len(files) == 0 || filepath.Base(files[0]) != "10-flannel.conflist" {

@@ -30,6 +30,7 @@ cluster-down: ## Remove that cluster
 
 test-cluster: cluster-test-tools ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
 	go test -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
+	go test -tags e2e -count=1 -timeout 40m -run 'TestFlannel/$(RUN)' ./lab/e2e
 
 cluster-tools:
 	.ci/setup

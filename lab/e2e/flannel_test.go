@@ -1,0 +1,87 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/labtest"
+)
+
+// TestFlannel changes a node from genuine flannel to Twill and back, in a cluster whose other node runs Twill, and in
+// one whose other node runs flannel. Pods ping each other all the while, and no packet is lost.
+func TestFlannel(t *testing.T) {
+	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(flanneld); err != nil {
+		t.Fatalf("%v: run tools/flannel/build", err)
+	}
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		for _, store := range []string{lab.Etcd, lab.Kube} {
+			for _, family := range []string{lab.IPv4, lab.Dual} {
+				for _, peer := range []string{"twilld", "flanneld"} {
+					t.Run(fmt.Sprintf("%s/%s/%s/beside %s", backend, store, family, peer), func(t *testing.T) {
+						s := lab.Spec{Name: "fl" + strings.ReplaceAll(backend, "-", "") + store + family + peer[:1],
+							Backend: backend, Store: store, Family: family, Nodes: 2, Pods: 1}
+						either := newSwitchable(t, flanneld)
+						s.Agents = map[string]string{"node1": either.path}
+						if peer == "flanneld" {
+							s.Agents["node2"] = flanneld
+						}
+						c := cluster{t, labtest.Start(t, s)}
+						c.matrix()
+						c.change(either, true)
+						c.change(either, false)
+						c.change(either, true)
+					})
+				}
+			}
+		}
+	}
+}
+
+// switchable is a program that is flannel, or Twill when a file is there.
+type switchable struct{ path, file string }
+
+func newSwitchable(t *testing.T, flanneld string) switchable {
+	t.Helper()
+	dir := t.TempDir()
+	s := switchable{filepath.Join(dir, "flanneld"), filepath.Join(dir, "twill")}
+	script := fmt.Sprintf("#!/bin/sh\n[ -e %s ] || exec %s \"$@\"\nexec %s \"$@\" --checkpoint-file=%s/checkpoint.json\n",
+		s.file, flanneld, small("").Programs.Agent, dir)
+	if err := os.WriteFile(s.path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// change ends the agent of node1 and starts the other one; what peers are told of the node stays as it was.
+func (c cluster) change(agent switchable, twill bool) {
+	c.Helper()
+	node := c.lab.Nodes()[0]
+	subnets := fmt.Sprint(node.Subnets())
+	c.unharmed(func() {
+		c.must(node.StopAgent(c.Context()))
+		c.must(os.RemoveAll(agent.file))
+		if twill {
+			c.must(os.WriteFile(agent.file, nil, 0o644))
+		}
+		c.must(node.StartAgent(c.Context()))
+		after(c.Context(), 2*time.Second) // flannel says that it is well before it is
+	})
+	c.matrix()
+	if now := fmt.Sprint(node.Subnets()); now != subnets {
+		c.Errorf("the node had %s and has %s", subnets, now)
+	}
+	if rules := c.exec(node, "iptables-save"); strings.Contains(rules, "flanneld") == twill {
+		c.Errorf("to Twill: %t: the node's rules are\n%s", twill, rules)
+	}
+}

@@ -61,7 +61,8 @@ func (s *kubeStore) register(ctx context.Context, n *Node) error {
 	}
 	body, err := json.Marshal(object{
 		"apiVersion": "v1", "kind": "Node",
-		"metadata": object{"name": n.Name},
+		// kubelet's own annotation; flannel panics on a node that has none at all.
+		"metadata": object{"name": n.Name, "annotations": object{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
 		"spec":     object{"podCIDR": cidrs[0], "podCIDRs": cidrs},
 		"status":   object{"addresses": addresses},
 	})

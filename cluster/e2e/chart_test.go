@@ -45,7 +45,7 @@ func objects(t *testing.T, manifest string) map[string]any {
 	all := map[string]any{}
 	for document := range strings.SplitSeq(manifest, "\n---\n") {
 		var o map[string]any
-		must(t, yaml.Unmarshal([]byte(document), &o))
+		must(t, yaml.Unmarshal([]byte(document+"\n"), &o)) // a text of many lines ends with its line
 		if o != nil {
 			all[o["kind"].(string)+"/"+o["metadata"].(map[string]any)["name"].(string)] = o
 		}
@@ -59,7 +59,7 @@ func TestHelmAndUDP(t *testing.T) {
 	ownCluster(t, cluster.Spec{Name: "twu", Nodes: 2})
 	execute(t, "helm install twill deploy/chart --set backend.Type=udp --set enableIPv6=true --wait --timeout 120s")
 	must(t, spec.WaitReady(t.Context()))
-	matrix(t)
+	converge(t)
 	for n := 1; n <= spec.Nodes; n++ {
 		out, err := spec.Host(spec.NodeName(n)).Exec(t.Context(), "ip", "-o", "-details", "link", "show", "type", "tun")
 		if err != nil || !strings.Contains(out, "flannel0") {
@@ -69,12 +69,21 @@ func TestHelmAndUDP(t *testing.T) {
 	execute(t, "helm upgrade twill deploy/chart --set backend.Type=vxlan --set enableIPv6=true --wait --timeout 120s\n"+
 		"kubectl --namespace kube-twill rollout restart daemonset/twill")
 	must(t, spec.WaitReady(t.Context()))
-	await(t, "every pod to reach every pod by vxlan", time.Minute, func() (bool, error) {
+	converge(t)
+	execute(t, "helm uninstall twill --wait")
+}
+
+// converge waits until every pod reaches every pod: agents learn of a backend that changes one after the other.
+func converge(t *testing.T) {
+	t.Helper()
+	await(t, "every pod to reach every pod", time.Minute, func() (bool, error) {
 		m, err := spec.PodMatrix(t.Context(), probes(t))
 		if err != nil {
 			return false, err
 		}
+		if err := m.Err(); err != nil {
+			t.Log(err)
+		}
 		return m.Err() == nil, m.Err()
 	})
-	execute(t, "helm uninstall twill --wait")
 }

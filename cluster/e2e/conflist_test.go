@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -89,9 +90,11 @@ func (h hostPort) works(t *testing.T) {
 	t.Helper()
 	for i, a := range spec.Underlay(1) {
 		target := "tcp://" + netip.AddrPortFrom(a, uint16(h.port)).String()
-		if r, want := outside(t, target)[0], h.pod+" "+spec.Outside()[i].String(); r.Answer != want {
-			t.Errorf("%s: got %q, want %q", target, r.Answer, want)
-		}
+		want := h.pod + " " + spec.Outside()[i].String()
+		await(t, target+" to answer "+want, 10*time.Second, func() (bool, error) { // a pod is ready before it listens
+			out, err := spec.Host("outside").Exec(t.Context(), spec.PodProgram(), "probe", target)
+			return strings.Contains(out, want), errors.Join(err, errors.New(out))
+		})
 	}
 }
 

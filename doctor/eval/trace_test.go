@@ -78,6 +78,9 @@ func compare(t *testing.T, trip doctor.Trip, seen doctor.Live) halt {
 // stopsTable is where packets end, for the faults that stop them.
 func stopsTable(results map[string]*result) string {
 	var b strings.Builder
+	fmt.Fprint(&b, "Where the packets of these faults end: by `trace`, which looks at tables only; by real packets, which were watched on every\n"+
+		"device of the way; and by the kernel's own word for dropping them, where it says one. A packet that no route takes leaves by the\n"+
+		"default route, and the underlay's router drops it.\n\n")
 	fmt.Fprint(&b, "| fault | trace stops at | last seen | the kernel says |\n|---|---|---|---|\n")
 	for _, f := range faults.All() {
 		r := results[f.Name]

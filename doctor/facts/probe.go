@@ -53,7 +53,7 @@ func smallest(is4 bool) int {
 }
 
 func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
-	if err := send(overlay, nil); err != nil {
+	if err := send(overlay); err != nil {
 		return err
 	}
 	var large, silent []doctor.Probe
@@ -65,35 +65,39 @@ func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 			silent = append(silent, p)
 		}
 	}
-	if err := send(large, nil); err != nil {
-		return err
-	}
-	g.tcp(large)
 	outer := make([]doctor.Probe, 0, len(silent))
 	for _, p := range silent {
 		outer = append(outer, doctor.Probe{Node: p.Node, Kind: "underlay", To: g.underlayOf(p), Size: p.Size, Sent: -1, Seen: -1})
 	}
-	if err := send(outer, nil); err != nil {
+	if err := g.watched(u, silent, large, outer); err != nil {
 		return err
 	}
-	if len(silent) > 0 {
-		w, err := watch(u.Dev)
-		if err != nil {
-			return err
-		}
-		defer w.close()
-		for i, p := range silent {
-			w.peers[g.underlayOf(p)], w.peers[p.To] = i, i
-		}
-		w.port = g.vxlanPort()
-		if err := send(silent, w); err != nil {
-			return err
-		}
-	}
+	g.tcp(large)
 	for _, p := range [][]doctor.Probe{outer, silent, large} {
 		g.Probes = append(g.Probes, p...)
 	}
 	return nil
+}
+
+// watched sends all three at once, and counts at the underlay's device what becomes of those to silent peers.
+func (g *gathering) watched(u backend.Underlay, silent, large, outer []doctor.Probe) error {
+	if len(silent) == 0 {
+		return send(large)
+	}
+	w, err := watch(u.Dev)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	w.port = g.vxlanPort()
+	for i, p := range silent {
+		if w.peers[p.To] = i; w.port != 0 { // else the echoes to the underlay's address would be counted too
+			w.peers[g.underlayOf(p)] = i
+		}
+	}
+	err = send(large, outer, silent)
+	w.count(silent)
+	return err
 }
 
 // closedPort is one that nothing listens on: a host answers a connection with a reset.
@@ -145,31 +149,41 @@ func (g *gathering) vxlanPort() int {
 	return 0
 }
 
-// send sends each probe once and notes which are answered. What is watched meanwhile is counted in the probes.
-func send(probes []doctor.Probe, w *watcher) error {
-	if len(probes) == 0 {
-		return nil
-	}
-	is4 := probes[0].To.Is4()
-	conn, err := open(is4)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	id := os.Getpid() & 0xffff
-	for i := range probes {
-		p := &probes[i]
-		p.Error = "no reply"
-		if err := request(conn, *p, id, i); err != nil {
-			p.Error = err.Error()
+// send sends each probe of the groups once and notes which are answered. The probes of a group are of one family.
+func send(groups ...[]doctor.Probe) error {
+	conns := make([]*net.IPConn, len(groups))
+	for n, probes := range groups {
+		if len(probes) == 0 {
+			continue
+		}
+		conn, err := open(probes[0].To.Is4())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conns[n] = conn
+		for i := range probes {
+			p := &probes[i]
+			p.Error = "no reply"
+			if err := request(conn, *p, echoID(n), i); err != nil {
+				p.Error = err.Error()
+			}
 		}
 	}
-	receive(conn, probes, id)
-	if w != nil {
-		w.count(probes)
+	deadline := time.Now().Add(replyIn)
+	for n, probes := range groups {
+		if conns[n] != nil {
+			receive(conns[n], probes, echoID(n), deadline)
+		}
 	}
 	return nil
 }
+
+// echoID tells the replies to groups apart: a raw socket gets those to all.
+func echoID(group int) int { return (os.Getpid() + group) & 0xffff }
+
+// grace is for replies that wait already when the time is over.
+const grace = 5 * time.Millisecond
 
 // open opens a socket in the calling thread's network namespace. It never fragments.
 func open(is4 bool) (*net.IPConn, error) {
@@ -216,8 +230,11 @@ func request(conn *net.IPConn, p doctor.Probe, id, seq int) error {
 }
 
 // receive notes the replies until all have come or the time is over.
-func receive(conn *net.IPConn, probes []doctor.Probe, id int) {
-	_ = conn.SetReadDeadline(time.Now().Add(replyIn)) // a socket that cannot have one ends the read at once
+func receive(conn *net.IPConn, probes []doctor.Probe, id int, deadline time.Time) {
+	if soon := time.Now().Add(grace); deadline.Before(soon) {
+		deadline = soon
+	}
+	_ = conn.SetReadDeadline(deadline) // a socket that cannot have one ends the read at once
 	protocol := unix.IPPROTO_ICMPV6
 	if probes[0].To.Is4() {
 		protocol = unix.IPPROTO_ICMP

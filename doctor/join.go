@@ -28,6 +28,8 @@ func joinLive(near, far *Live) *Live {
 		l.Gone = "none came to the other node; seen last on " + near.There[len(near.There)-1].String()
 	case len(far.Back) > 0 && len(near.Back) == 0:
 		l.Gone = "no reply came to the sender's node; seen last on " + far.Back[len(far.Back)-1].String()
+	case len(far.There) > 0 && len(l.Back) == 0:
+		l.Gone = "no reply was seen; seen last on " + far.There[len(far.There)-1].String()
 	}
 	return &l
 }

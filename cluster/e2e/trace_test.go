@@ -117,7 +117,7 @@ func TestKubectlTwillFindsTheRule(t *testing.T) {
 		}
 	}()
 	// The agents' pods may capture packets, and may not trace the kernel: the counts are there, and the reason why no more.
-	p.want(t, 1, []string{"leaving through flannel.1", "the kernel's own reasons are not known", "not permitted"}, "trace", "--live", "--for=4s", pods[0].Name, pods[1].Name)
+	p.want(t, 1, []string{"✗ no reply was seen; seen last on " + pods[1].Node + ", coming in through flannel.1", "the kernel's own reasons are not known", "not permitted"}, "trace", "--live", "--for=4s", pods[0].Name, pods[1].Name)
 	stop()
 	<-asking
 }

@@ -90,6 +90,10 @@ func TestJoin(t *testing.T) {
 	if !got.Trouble() || got.Live.Gone != "none came to the other node; seen last on a, leaving through eth0" {
 		t.Errorf("got %+v", got.Live)
 	}
+	far.Live.There = []doctor.Sight{{Host: "b", Dev: "flannel.1", Packets: 3}}
+	if got := doctor.Join(near, far); !got.Trouble() || got.Live.Gone != "no reply was seen; seen last on b, coming in through flannel.1" {
+		t.Errorf("got %+v", got.Live)
+	}
 }
 
 // TestPodAddress: the family of the other end counts, and pods on the node's own network have no way to trace.

@@ -87,6 +87,9 @@ func (c Config) NodeFrom(interfaces []netstate.Interface, before backend.Node, r
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
 	}
+	if mac, ok := before.MACs[c.Base.Bridge]; ok && node.MACs[c.Base.Bridge].IsUnicast() {
+		node.MACs[c.Base.Bridge] = mac // pods have it in their ARP caches, whatever it became
+	}
 	for _, pool := range c.Network.Pools {
 		last, _ := before.Underlay(pool.Is4())
 		underlay, err := c.Choice.Pick(interfaces, pool.Is4(), last, route)

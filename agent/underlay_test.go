@@ -100,3 +100,24 @@ func TestPickSaysWhatThereWas(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestBridgeMAC: pods have the bridge's MAC in their ARP caches, so the one that it had stays wanted.
+func TestBridgeMAC(t *testing.T) {
+	c := Config{Base: backend.BaseConfig{Bridge: "cni0"}}
+	was, is := netstate.MAC{2, 0, 0, 0, 0, 1}, netstate.MAC{2, 0, 0, 0, 0, 2}
+	for name, test := range map[string]struct {
+		before     map[string]netstate.MAC
+		interfaces []netstate.Interface
+		want       netstate.MAC
+	}{
+		"altered":       {map[string]netstate.MAC{"cni0": was}, []netstate.Interface{{Name: "cni0", MAC: is}}, was},
+		"never seen":    {nil, []netstate.Interface{{Name: "cni0", MAC: is}}, is},
+		"deleted":       {map[string]netstate.MAC{"cni0": was}, nil, netstate.MAC{}},
+		"other devices": {map[string]netstate.MAC{"eth0": was}, []netstate.Interface{{Name: "cni0", MAC: is}}, is},
+	} {
+		node, err := c.NodeFrom(test.interfaces, backend.Node{MACs: test.before}, nil)
+		if err != nil || node.MACs["cni0"] != test.want {
+			t.Errorf("%s: got %s %v, want %s", name, node.MACs["cni0"], err, test.want)
+		}
+	}
+}

@@ -30,6 +30,8 @@ type Fault struct {
 	Lossless bool
 	// IPv4 says that there is no such thing in labs of IPv6 alone.
 	IPv4 bool
+	// Running says that it is damage to a running agent only: without one it cannot be done, or leaves none.
+	Running bool
 	// Store is the store that the lab must have; empty: any.
 	Store string
 	// Finding is what twillctl doctor says first, on the victim and with its agent stopped; empty: the fault is an
@@ -82,7 +84,7 @@ func NewVictim(l *lab.Lab) *Victim {
 
 // All are the faults, in the order of the tables that are made of them.
 func All() []Fault {
-	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, distantFaults)
+	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, distantFaults, abuseFaults)
 }
 
 // run runs one command line in a node's namespace.

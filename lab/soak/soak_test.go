@@ -113,7 +113,9 @@ func (w *week) choose() action {
 }
 
 // sequels are the faults that only make sense after another.
-var sequels = map[string]string{"peer-moves": "peer-moves-back", "subnet-usurped": "usurper-leaves"}
+var sequels = map[string]string{"peer-moves": "peer-moves-back", "subnet-usurped": "usurper-leaves",
+	"underlay-second-address": "underlay-first-address", "underlay-mtu-lowered": "underlay-mtu-restored",
+	"default-route-moves": "default-route-back", "iptables-flushed": "iptables-restored"}
 
 func isSequel(name string) bool {
 	for _, sequel := range sequels {

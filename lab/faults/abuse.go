@@ -12,7 +12,7 @@ import (
 
 // abuseFaults are what other programs, and people, do to our devices and to the underlay: all heal by themselves, and
 // the doctor has no finding of its own for them.
-var abuseFaults = []Fault{
+var abuseFaults = onIPv4([]Fault{
 	{Name: "vtep-renamed", Says: "the VXLAN device is renamed", Backends: vxlanOnly, Inject: batch("link set {dev} down", "link set {dev} name mine")},
 	{Name: "vtep-enslaved", Says: "the VXLAN device is plugged into a bridge", Backends: vxlanOnly,
 		Running: true, Inject: enslave},
@@ -60,6 +60,14 @@ var abuseFaults = []Fault{
 		Inject: script("ip route replace default via 192.168.33.254 dev {eth}")},
 	{Name: "default-route-back", Says: "and back", Lossless: true, Inject: script("ip route replace default via 192.168.33.1")},
 	{Name: "store-killed-during-drift", Running: true, Says: "everything of Twill's is deleted while the store is down", Inject: driftWithoutStore},
+})
+
+// onIPv4 keeps faults, whose commands have IPv4 addresses, from labs of IPv6 alone.
+func onIPv4(list []Fault) []Fault {
+	for i := range list {
+		list[i].IPv4 = true
+	}
+	return list
 }
 
 // race is a batch that the agent may be faster than: it is tried again.

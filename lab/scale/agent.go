@@ -2,9 +2,11 @@ package scale
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -41,7 +43,37 @@ func (m *Machine) Start(path string) (*Agent, error) {
 	}
 	began := time.Now()
 	p, err := m.Host.Start(host.Command{Path: path, Args: args, Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "NODE_NAME=" + Name(0)}, Log: log})
-	return &Agent{p, m, began}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{p, m, began}, m.remember(p)
+}
+
+// remember writes down which process is the agent, for endLeftover.
+func (m *Machine) remember(p host.Process) error {
+	data, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(m.agentFile(), data, 0o644)
+}
+
+func (m *Machine) agentFile() string { return filepath.Join(m.dir, "agent.json") }
+
+// endLeftover kills the agent of a run that crashed.
+func (m *Machine) endLeftover() error {
+	data, err := os.ReadFile(m.agentFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var p host.Process
+	if err := json.Unmarshal(data, &p); err != nil {
+		return fmt.Errorf("read %s: %w", m.agentFile(), err)
+	}
+	return p.Kill()
 }
 
 // Close ends the agent.

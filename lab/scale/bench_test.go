@@ -125,19 +125,20 @@ func BenchmarkJoin(b *testing.B) {
 	r := newRig(b)
 	a, _ := r.start()
 	r.settle(a)
-	i := *peers + 1
+	next := *peers + 1
 	var all []time.Duration
 	for b.Loop() {
-		for range samples {
+		for range samples { // other nodes each time: one that comes back at once may have nothing changed
 			began := time.Now()
-			r.must(r.cluster.Join(r.ctx, i, i+1))
-			last, err := r.watch.Until(r.ctx, began, Objects(i)...)
+			r.must(r.cluster.Join(r.ctx, next, next+1))
+			last, err := r.watch.Until(r.ctx, began, Objects(next)...)
 			r.must(err)
 			all = append(all, last.Sub(began))
-			r.must(r.cluster.Leave(r.ctx, i, i+1))
+			next++
 			r.pause(50 * time.Millisecond)
 		}
 	}
+	r.must(r.cluster.Leave(r.ctx, *peers+1, next))
 	percentiles(b, all)
 }
 

@@ -26,6 +26,9 @@ type Machine struct {
 // NewMachine makes the namespace; what a crashed run left of its name goes first. Close removes it.
 func (c *Cluster) NewMachine(ctx context.Context, name string) (*Machine, error) {
 	m := &Machine{Host: host.Host{Name: name}, cluster: c, dir: filepath.Join(c.dir, name)}
+	if err := m.endLeftover(); err != nil {
+		return nil, err
+	}
 	if err := m.Delete(); err != nil {
 		return nil, err
 	}

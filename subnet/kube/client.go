@@ -167,11 +167,13 @@ func (c *client) listNodes(ctx context.Context, d lean, o metav1.ListOptions) (*
 	return list, explain("list", "nodes", err)
 }
 
-// leanNode reads of a Node what d keeps; nil: there is none.
-func (c *client) leanNode(ctx context.Context, d lean, name string) (*corev1.Node, error) {
+// leanNode reads of a Node what d keeps; nil: there is none. It is at least as new as version, which the API server has
+// in memory.
+func (c *client) leanNode(ctx context.Context, d lean, name, version string) (*corev1.Node, error) {
 	ctx, cancel := bound(ctx)
 	defer cancel()
-	body, err := c.reads.Get().Resource("nodes").Name(name).SetHeader("Accept", runtime.ContentTypeProtobuf).Do(ctx).Raw()
+	body, err := c.reads.Get().Resource("nodes").Name(name).Param("resourceVersion", version).
+		SetHeader("Accept", runtime.ContentTypeProtobuf).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

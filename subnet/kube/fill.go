@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +18,7 @@ import (
 // conditions are wanted too.
 
 // atOnce is how many events are looked at together, and reads how many Nodes are then read at a time.
-const atOnce, reads = 256, 8
+const atOnce, reads = 64, 16
 
 // filling is a watch of metadata on its way to become one of Nodes.
 type filling struct {
@@ -104,28 +106,26 @@ func (f *filling) pass(ctx context.Context, events []watch.Event) bool {
 // read reads the nodes of the events that have to be read in full, by name; nil stands for one that is gone. It tries
 // until ctx is done: an event that were passed over would not come again.
 func (f *filling) read(ctx context.Context, events []watch.Event) (map[string]*corev1.Node, error) {
-	full := map[string]*corev1.Node{}
+	versions := map[string]string{}
 	for _, e := range events {
 		if m, ok := e.Object.(*metav1.PartialObjectMetadata); ok && f.lacks(m, e.Type) {
-			full[m.Name] = nil
+			versions[m.Name] = m.ResourceVersion
 		}
 	}
-	names := make([]string, 0, len(full))
-	for name := range full {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(versions))
 	got := make([]*corev1.Node, len(names))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(reads)
 	for i, name := range names {
 		group.Go(func() error {
 			return f.store.retry(ctx, taskWatch, func() (err error) {
-				got[i], err = f.store.api.leanNode(ctx, f.store.lean(), name)
+				got[i], err = f.store.api.leanNode(ctx, f.store.lean(), name, versions[name])
 				return err
 			})
 		})
 	}
 	err := group.Wait()
+	full := make(map[string]*corev1.Node, len(names))
 	for i, name := range names {
 		full[name] = got[i]
 	}

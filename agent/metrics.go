@@ -16,6 +16,7 @@ type Metrics struct {
 	changes      *prometheus.CounterVec
 	applySeconds prometheus.Histogram
 	applyErrors  prometheus.Counter
+	lastApply    prometheus.Gauge
 	wrong        prometheus.Gauge
 	fights       prometheus.Counter
 	ready        prometheus.Gauge
@@ -38,6 +39,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Time to apply one plan.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}),
 		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_apply_errors_total",
 			Help: "Plans of which a part could not be applied."}),
+		lastApply: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_last_apply_timestamp_seconds",
+			Help: "When a plan was last applied to the kernel, in Unix time; 0: there was none yet."}),
 		wrong: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_objects_wrong",
 			Help: "Kernel objects that were still not as wanted after the last look."}),
 		fights: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_contended_total",
@@ -45,7 +48,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_ready",
 			Help: "1 when pods of this node can count on their network."}),
 	}
-	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.wrong, m.fights, m.ready)
+	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply, m.wrong, m.fights, m.ready)
 	return m
 }
 

@@ -25,6 +25,7 @@ func (a *Agent) logPlan(plan netstate.Plan, took time.Duration, err error) {
 		}
 	}
 	a.Metrics.applySeconds.Observe(took.Seconds())
+	a.Metrics.lastApply.SetToCurrentTime()
 	args = append(args, "took", took.Round(time.Microsecond))
 	if err == nil {
 		a.Log.Info("applied a plan", args...)

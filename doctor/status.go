@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -19,9 +20,11 @@ type Status struct {
 	MTU      int          `json:"mtu"`
 	Agent    string       `json:"agent"` // ready, running, deaf or down
 	PID      int          `json:"pid"`
-	Changes  int          `json:"changes"`   // to the kernel since the agent's start, -1 if it does not say
-	Errors   int          `json:"errors"`    // of applying, -1 as for Changes
-	OutOf    int          `json:"outOfSync"` // objects that are not as they should be
+	Version  string       `json:"version,omitempty"`   // of the agent, if it says
+	Applied  *time.Time   `json:"lastApply,omitempty"` // when it last changed the kernel
+	Changes  int          `json:"changes"`             // to the kernel since the agent's start, -1 if it does not say
+	Errors   int          `json:"errors"`              // of applying, -1 as for Changes
+	OutOf    int          `json:"outOfSync"`           // objects that are not as they should be
 	Peers    []PeerStatus `json:"peers"`
 	Findings []string     `json:"findings"` // ids, the likeliest cause first
 }
@@ -40,6 +43,11 @@ func NewStatus(f Facts) Status {
 		PID: f.Agent.PID, Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
 	if m := f.Agent.Metrics; m != nil {
 		s.Changes, s.Errors = int(m["twill_changes_total"]), int(m["twill_apply_errors_total"])
+		s.Version = f.Agent.Version
+		if at := m["twill_last_apply_timestamp_seconds"]; at > 0 {
+			when := time.Unix(int64(at), 0).UTC()
+			s.Applied = &when
+		}
 	}
 	for _, stack := range local.Stacks {
 		s.Subnets, s.Underlay = append(s.Subnets, stack.Subnet.String()), append(s.Underlay, stack.Underlay.String())
@@ -125,7 +133,7 @@ func (r StatusReport) WriteJSON(w io.Writer) error {
 // one for each node that does not answer.
 func (r StatusReport) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tPEERS IN SYNC\tCHANGES\tERRORS\tFINDINGS")
+	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tVERSION\tPEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tFINDINGS")
 	var out []string
 	for _, n := range r.Nodes {
 		in := 0
@@ -136,8 +144,8 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			}
 			out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Reason))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%d of %d\t%s\t%s\t%s\n", or(n.Node, "?"), or(n.Backend, "–"), or(strings.Join(n.Subnets, " "), "–"),
-			or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent, in, len(n.Peers), count(n.Changes), count(n.Errors), or(strings.Join(n.Findings, " "), "none"))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", or(n.Node, "?"), or(n.Backend, "–"), or(strings.Join(n.Subnets, " "), "–"),
+			or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent, or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(), or(strings.Join(n.Findings, " "), "none"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -148,6 +156,14 @@ func (r StatusReport) WriteText(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// lastApply is how long ago, for people.
+func (s Status) lastApply() string {
+	if s.Applied == nil {
+		return "?"
+	}
+	return time.Since(*s.Applied).Round(time.Second).String() + " ago"
 }
 
 func count(n int) string {

@@ -122,6 +122,16 @@ COMMIT
 	}
 }
 
+func TestAgentSaysItsVersion(t *testing.T) {
+	text := "# HELP twill_build_info 1; the version is a label.\n# TYPE twill_build_info gauge\ntwill_build_info{version=\"v1.2.3\"} 1\ntwill_last_apply_timestamp_seconds 1.7e+09\n"
+	if got := buildOf(text); got != "v1.2.3" {
+		t.Errorf("got %q", got)
+	}
+	if m := metrics(text); m["twill_last_apply_timestamp_seconds"] != 1.7e9 {
+		t.Errorf("got %v", m)
+	}
+}
+
 // TestMissing asks this kernel: what is loaded or built in is there, and what has no option at all is not.
 func TestMissing(t *testing.T) {
 	release := kernelRelease()

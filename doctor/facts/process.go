@@ -141,7 +141,7 @@ func agentOf(s Settings, all []doctor.Program) doctor.Agent {
 		a.NotReady, _, _ = strings.Cut(text, "\n")
 	}
 	if status, text, err := ask(s.Health, "/metrics"); err == nil && status == http.StatusOK {
-		a.Metrics = metrics(text)
+		a.Metrics, a.Version = metrics(text), buildOf(text)
 	}
 	return a
 }
@@ -160,6 +160,16 @@ func metrics(text string) map[string]float64 {
 		}
 	}
 	return sums
+}
+
+// buildInfo is the line by which an agent says its version.
+var buildInfo = regexp.MustCompile(`(?m)^twill_build_info\{version="([^"]*)"\} 1$`)
+
+func buildOf(text string) string {
+	if m := buildInfo.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // answerIn is how long the agent has to answer.

@@ -8,9 +8,9 @@ import (
 	"os"
 	"sync/atomic"
 
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-	"golang.zx2c4.com/wireguard/conn"
 	wgtun "golang.zx2c4.com/wireguard/tun"
 
 	"github.com/twill-net/twill/backend"
@@ -35,8 +35,10 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 	group, inner := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.follow(inner, views) })
 	group.Go(p.send)
-	for _, receive := range p.receivers {
-		group.Go(func() error { return p.receive(receive) })
+	for _, s := range p.sockets {
+		if s != nil {
+			group.Go(func() error { return p.receive(s) })
+		}
 	}
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
@@ -47,11 +49,10 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 // proxy is one Run.
 type proxy struct {
 	Backend
-	site      backend.Site
-	dev       wgtun.Device
-	bind      conn.Bind
-	receivers []conn.ReceiveFunc // one per address family
-	table     atomic.Pointer[table]
+	site    backend.Site
+	dev     wgtun.Device
+	sockets [2]*socket // by index; nil: the node has no such family
+	table   atomic.Pointer[table]
 }
 
 // maxPacket is the longest IP packet, and what the kernel puts together from several, in bytes.
@@ -62,22 +63,15 @@ func (b Backend) open(site backend.Site, view backend.View) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{Backend: b, site: site, dev: dev, bind: conn.NewStdNetBind()}
-	p.learn(view)
-	if p.receivers, _, err = p.bind.Open(uint16(b.options.Port)); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on UDP port %d: %w", b.options.Port, err), dev.Close())
+	p := &proxy{Backend: b, site: site, dev: dev}
+	p.table.Store(b.newTable(view))
+	for _, s := range view.Snapshot.Local.Stacks {
+		if p.sockets[index(s.Is4())], err = listen(b.options.Port, s.Is4()); err != nil {
+			return nil, errors.Join(fmt.Errorf("listen on UDP port %d: %w", b.options.Port, err), p.close())
+		}
 	}
 	site.Say("moving packets", nil, "dev", Device, "port", b.options.Port)
 	return p, nil
-}
-
-// learn makes the table of a view.
-func (p *proxy) learn(view backend.View) {
-	t, err := p.newTable(view, p.bind.ParseEndpoint)
-	if err != nil {
-		p.site.Say("find the peers", err)
-	}
-	p.table.Store(t)
 }
 
 // follow keeps the table up to date until ctx is done or the device is gone. Closing everything ends the others.
@@ -87,7 +81,7 @@ func (p *proxy) follow(ctx context.Context, views <-chan backend.View) error {
 		case <-ctx.Done():
 			return p.close()
 		case view := <-views:
-			p.learn(view)
+			p.table.Store(p.newTable(view))
 		}
 		if err := tun.Alive(p.dev); err != nil {
 			return errors.Join(fmt.Errorf("the device %s was deleted: %w", Device, err), p.close())
@@ -95,7 +89,15 @@ func (p *proxy) follow(ctx context.Context, views <-chan backend.View) error {
 	}
 }
 
-func (p *proxy) close() error { return errors.Join(p.bind.Close(), p.dev.Close()) }
+func (p *proxy) close() error {
+	errs := []error{p.dev.Close()}
+	for _, s := range p.sockets {
+		if s != nil {
+			errs = append(errs, s.conn.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // buffers are as many as one call may fill.
 func buffers(n int) [][]byte {
@@ -109,8 +111,7 @@ func buffers(n int) [][]byte {
 // send is the way from the device to the peers.
 func (p *proxy) send() error {
 	bufs, sizes := buffers(p.dev.BatchSize()), make([]int, p.dev.BatchSize())
-	batch := make([][]byte, 0, p.bind.BatchSize())
-	var to conn.Endpoint
+	senders := [2]sender{{socket: p.sockets[0]}, {socket: p.sockets[1]}}
 	for {
 		n, err := p.dev.Read(bufs, sizes, tun.Headroom)
 		if errors.Is(err, os.ErrClosed) {
@@ -119,22 +120,22 @@ func (p *proxy) send() error {
 		t := p.table.Load()
 		for i := range n {
 			packet := bufs[i][tun.Headroom : tun.Headroom+sizes[i]]
-			end := p.route(t, packet)
-			if end != to || len(batch) == cap(batch) {
-				p.transmit(batch, to)
-				batch = batch[:0]
-			}
-			if to = end; end != nil {
-				batch = append(batch, packet)
+			if end := p.route(t, packet); end != nil {
+				if s := &senders[index(end.IP.To4() != nil)]; s.socket != nil {
+					s.add(packet, end)
+				}
 			}
 		}
-		p.transmit(batch, to)
-		batch = batch[:0]
+		for i := range senders {
+			if s := &senders[i]; len(s.messages) > 0 {
+				s.flush(func(m ipv6.Message, err error) { p.retry(s.socket, m, err) })
+			}
+		}
 	}
 }
 
 // route is where a packet goes. If nowhere, its sender is told.
-func (p *proxy) route(t *table, packet []byte) conn.Endpoint {
+func (p *proxy) route(t *table, packet []byte) *net.UDPAddr {
 	_, dst, ok := addresses(packet)
 	if !ok {
 		return nil
@@ -149,52 +150,74 @@ func (p *proxy) route(t *table, packet []byte) conn.Endpoint {
 	return nil
 }
 
-// transmit sends packets to one peer. A peer that cannot be reached now costs these packets and nothing else.
-func (p *proxy) transmit(packets [][]byte, to conn.Endpoint) {
-	if len(packets) == 0 {
-		return
+// retry sends what the kernel refused to cut into datagrams: they are longer than the path's MTU (EINVAL), and single ones it
+// fragments; or the interface cannot (EIO). A peer that cannot be reached now costs these packets and nothing else.
+func (p *proxy) retry(s *socket, m ipv6.Message, err error) {
+	if errors.Is(err, unix.EIO) {
+		s.segments = false
 	}
-	err := p.bind.Send(packets, to)
-	var disabled conn.ErrUDPGSODisabled
-	if errors.As(err, &disabled) {
-		err = disabled.RetryErr // the packets went without the kernel's segmentation
-	}
-	if errors.Is(err, unix.EINVAL) && len(packets) > 1 {
-		// The kernel refuses to segment into datagrams that are longer than the path's MTU; single ones it fragments.
-		for _, packet := range packets {
-			p.transmit([][]byte{packet}, to)
+	if len(m.Buffers) > 1 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO)) {
+		for _, packet := range m.Buffers {
+			if _, err = s.conn.WriteTo(packet, m.Addr); err != nil {
+				break
+			}
 		}
-		return
 	}
 	if err != nil && !errors.Is(err, net.ErrClosed) {
-		p.site.Say("send to a peer", err, "via", to.DstIP().String())
+		p.site.Say("send to a peer", err, "via", m.Addr.String())
 	}
 }
 
+// receiveMessages is how many messages, each of many datagrams, are taken at a time.
+const receiveMessages = 4
+
 // receive is the way from the peers to the device, for one address family.
-func (p *proxy) receive(from conn.ReceiveFunc) error {
-	n := p.bind.BatchSize()
-	bufs, packets, sizes, ends := buffers(n), make([][]byte, n), make([]int, n), make([]conn.Endpoint, n)
-	for i := range bufs {
-		packets[i] = bufs[i][tun.Headroom:]
+func (p *proxy) receive(s *socket) error {
+	messages := make([]ipv6.Message, receiveMessages)
+	for i := range messages {
+		messages[i].Buffers, messages[i].OOB = [][]byte{make([]byte, maxPacket)}, make([]byte, unix.CmsgSpace(4))
 	}
-	batch := make([][]byte, 0, n)
+	w := writer{dev: p.dev, bufs: buffers(receiveMessages * maxSegments)}
 	for {
-		n, err := from(packets, sizes, ends)
+		n, err := s.batch.ReadBatch(messages, 0)
 		if err != nil {
 			return fmt.Errorf("receive on UDP port %d: %w", p.options.Port, err)
 		}
-		batch = batch[:0]
-		for i := range n {
-			if _, _, ok := addresses(packets[i][:sizes[i]]); ok {
-				batch = append(batch, bufs[i][:tun.Headroom+sizes[i]])
-			}
+		for _, m := range messages[:n] {
+			w.split(m.Buffers[0][:m.N], datagramSize(m.OOB[:m.NN]))
 		}
-		if len(batch) == 0 {
-			continue
-		}
-		if _, err := p.dev.Write(batch, tun.Headroom); errors.Is(err, os.ErrClosed) {
+		if err := w.flush(); errors.Is(err, os.ErrClosed) {
 			return fmt.Errorf("write to %s: %w", Device, err)
 		}
 	}
+}
+
+// writer collects packets for the device.
+type writer struct {
+	dev   wgtun.Device
+	bufs  [][]byte // with the headroom that the device wants before each packet, and room for those that it puts together
+	batch [][]byte
+}
+
+// split takes a message's datagrams; size 0: it is one.
+func (w *writer) split(data []byte, size int) {
+	if size <= 0 {
+		size = max(len(data), 1)
+	}
+	for ; len(data) > 0 && len(w.batch) < len(w.bufs); data = data[min(size, len(data)):] {
+		packet := data[:min(size, len(data))]
+		if _, _, ok := addresses(packet); ok {
+			buf := w.bufs[len(w.batch)]
+			w.batch = append(w.batch, buf[:tun.Headroom+copy(buf[tun.Headroom:], packet)])
+		}
+	}
+}
+
+func (w *writer) flush() error {
+	defer func() { w.batch = w.batch[:0] }()
+	if len(w.batch) == 0 {
+		return nil
+	}
+	_, err := w.dev.Write(w.batch, tun.Headroom)
+	return err
 }

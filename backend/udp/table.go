@@ -1,10 +1,9 @@
 package udp
 
 import (
+	"net"
 	"net/netip"
 	"slices"
-
-	"golang.zx2c4.com/wireguard/conn"
 
 	"github.com/twill-net/twill/backend"
 )
@@ -12,7 +11,7 @@ import (
 // table says where packets go. It is not changed once it is made, so any number of goroutines read it.
 type table struct {
 	lengths [2][]int // of the subnets, longest first; IPv6, IPv4
-	ends    map[netip.Prefix]conn.Endpoint
+	ends    map[netip.Prefix]*net.UDPAddr
 }
 
 func index(is4 bool) int {
@@ -22,19 +21,15 @@ func index(is4 bool) int {
 	return 0
 }
 
-// newTable is the way to the peers of a view; with an error, to those before it.
-func (b Backend) newTable(view backend.View, endpoint func(string) (conn.Endpoint, error)) (*table, error) {
-	t := &table{ends: map[netip.Prefix]conn.Endpoint{}}
+// newTable is the way to the peers of a view.
+func (b Backend) newTable(view backend.View) *table {
+	t := &table{ends: map[netip.Prefix]*net.UDPAddr{}}
 	peers, _ := backend.Peers(b.networks, view.Snapshot)
 	for _, p := range peers {
-		e, err := endpoint(netip.AddrPortFrom(p.Underlay, uint16(b.options.Port)).String())
-		if err != nil {
-			return t, err
-		}
-		t.ends[p.Subnet] = e
+		t.ends[p.Subnet] = net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Underlay, uint16(b.options.Port)))
 		t.learn(index(p.Is4()), p.Subnet.Bits())
 	}
-	return t, nil
+	return t
 }
 
 // learn keeps the lengths, longest first.
@@ -47,7 +42,7 @@ func (t *table) learn(family, bits int) {
 }
 
 // find is where a packet to dst goes, nil if nowhere.
-func (t *table) find(dst netip.Addr) conn.Endpoint {
+func (t *table) find(dst netip.Addr) *net.UDPAddr {
 	for _, bits := range t.lengths[index(dst.Is4())] {
 		if p, err := dst.Prefix(bits); err == nil {
 			if e, ok := t.ends[p]; ok {

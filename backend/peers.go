@@ -24,7 +24,7 @@ func Peers(networks []netip.Prefix, snap subnet.Snapshot) ([]Peer, []subnet.Skip
 		s.hold(snap.Local.Node, stack)
 	}
 	for _, lease := range snap.Peers {
-		if lease.Backend != snap.Local.Backend {
+		if !speaks(lease.Backend, snap.Local.Backend) {
 			s.skip(lease.Node, "it uses the backend %q, this node uses %q", lease.Backend, snap.Local.Backend)
 			continue
 		}
@@ -35,6 +35,11 @@ func Peers(networks []netip.Prefix, snap subnet.Snapshot) ([]Peer, []subnet.Skip
 		}
 	}
 	return peers, s.skips
+}
+
+// speaks says whether a lease of that backend is one of ours. flannel v0.28 publishes no name for udp and alloc.
+func speaks(theirs, ours string) bool {
+	return theirs == ours || theirs == "" && (ours == "udp" || ours == "alloc")
 }
 
 // screen remembers who holds what.

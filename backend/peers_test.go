@@ -182,3 +182,16 @@ func TestReachesAndSmallestMTU(t *testing.T) {
 		}
 	}
 }
+
+// TestPeersOfFlannelWithoutName: in its leases flannel names all backends but udp and alloc.
+func TestPeersOfFlannelWithoutName(t *testing.T) {
+	for name, want := range map[string]int{"udp": 1, "alloc": 1, "vxlan": 0} {
+		peers, skips := backend.Peers(prefixes("10.244.0.0/16"), subnet.Snapshot{
+			Local: lease("n1", name, "10.244.1.0/24", "192.0.2.1"),
+			Peers: []subnet.Lease{lease("flannels", "", "10.244.2.0/24", "192.0.2.2")},
+		})
+		if len(peers) != want || len(skips) != 1-want {
+			t.Errorf("%s: peers %v, left out %v; want %d peers", name, peers, skips, want)
+		}
+	}
+}

@@ -65,9 +65,6 @@ func (r record) podCIDR(is4 bool) (netip.Prefix, error) {
 // lease reads r as a peer's lease, in the families of the pools.
 func (a annotations) lease(r record) (subnet.Lease, error) {
 	l := subnet.Lease{Node: r.name, Backend: r.backend}
-	if r.backend == "" {
-		return l, fmt.Errorf("no annotation %s", a.backend)
-	}
 	for _, f := range a.families {
 		st, err := f.stack(r)
 		if err != nil {

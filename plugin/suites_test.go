@@ -4,14 +4,17 @@ package plugin
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // suite is one of upstream's sets of specs, run against this plugin. None of its files is in this repository: they
@@ -95,6 +98,7 @@ func testBinary(t *testing.T) string {
 // run compiles the specs and runs them in a network namespace of their own.
 func (s suite) run(t *testing.T) {
 	binary, ns := s.compile(t), newNamespace(t)
+	sweepSpecs(t)
 	inside(t, ns, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -121,6 +125,25 @@ func (s suite) run(t *testing.T) {
 		t.Fatalf("%v\n%s", err, text[max(0, len(text)-5000):])
 	}
 	t.Logf("%s: %d specs passed, %d failed, %d do not apply", s.pkg, counts["passed"], counts["failed"], counts["skipped"])
+}
+
+// sweepSpecs removes the network namespaces that the specs leave behind, when the test ends: upstream's portmap specs do.
+func sweepSpecs(t *testing.T) {
+	list := func() []string {
+		paths, _ := filepath.Glob("/run/netns/cnitest-*")
+		return paths
+	}
+	before := list()
+	t.Cleanup(func() {
+		for _, path := range list() {
+			if slices.Contains(before, path) {
+				continue
+			}
+			if err := errors.Join(unix.Unmount(path, unix.MNT_DETACH), os.Remove(path)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // report counts the specs by their end, and fails the test for each that failed.

@@ -127,7 +127,7 @@ func (s suite) run(t *testing.T) {
 	t.Logf("%s: %d specs passed, %d failed, %d do not apply", s.pkg, counts["passed"], counts["failed"], counts["skipped"])
 }
 
-// sweepSpecs removes the network namespaces that the specs leave behind, when the test ends: upstream's portmap specs do.
+// sweepSpecs removes, when the test ends, the network namespaces that specs which were interrupted leave behind.
 func sweepSpecs(t *testing.T) {
 	list := func() []string {
 		paths, _ := filepath.Glob("/run/netns/cnitest-*")

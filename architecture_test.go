@@ -163,7 +163,7 @@ var owners = []struct {
 	owners, tests []string
 }{
 	{"k8s.io/...", []string{"subnet/kube/..."}, nil},
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                     // alters records under the API server
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                      // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/kernel", "netstate/xfrm", "plugin"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},

@@ -50,6 +50,13 @@ test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microv
 	tools/vm/run ./netstate/kernel:-test.skip=UnderChurn ./backend/ipip ./backend/udp ./backend/wireguard ./backend/ipsec \
 		'./lab/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/ipip'
 
+test-long: ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
+	tools/containerd/build
+	TWILL_CHURN=$(CHURN) go test -tags long -count=1 -timeout 90m ./plugin
+
+soak: kube-tools ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
+	go test -tags soak -count=1 -timeout 0 -v ./lab/soak
+
 lint: $(LINT) ## Check the style
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	$(LINT) run --allow-parallel-runners ./...

@@ -8,8 +8,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/lab/host"
 )
@@ -124,7 +126,24 @@ func (w wire) lay() error {
 		return fmt.Errorf("plug %s into %s: %w", w.to.Name, w.from.Name, err)
 	}
 	defer ns.Close()
-	err = w.from.Links(func(nl *netlink.Handle) error {
+	// The kernel takes a cable's end away some time after the namespace at its other end is gone.
+	for end := time.Now().Add(slowKernel); ; <-time.After(10 * time.Millisecond) {
+		err = w.lead(int(ns.Fd()))
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
+			return fmt.Errorf("plug %s into %s: %w", w.to.Name, w.from.Name, err)
+		}
+	}
+}
+
+// slowKernel is how long an end may stay.
+const slowKernel = 5 * time.Second
+
+// lead makes the cable to a namespace.
+func (w wire) lead(ns int) error {
+	return w.from.Links(func(nl *netlink.Handle) error {
 		attrs := netlink.LinkAttrs{Name: w.port, Flags: net.FlagUp, MTU: w.mtu}
 		if w.bridge != "" {
 			br, err := nl.LinkByName(w.bridge)
@@ -133,12 +152,8 @@ func (w wire) lay() error {
 			}
 			attrs.MasterIndex = br.Attrs().Index
 		}
-		return nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: w.dev, PeerNamespace: netlink.NsFd(ns.Fd()), PeerMTU: uint32(w.mtu)})
+		return nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: w.dev, PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(w.mtu)})
 	})
-	if err != nil {
-		return fmt.Errorf("plug %s into %s: %w", w.to.Name, w.from.Name, err)
-	}
-	return nil
 }
 
 // connect lays the node's cables and gives its interfaces their addresses.

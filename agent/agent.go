@@ -70,6 +70,7 @@ type Agent struct {
 	fights   fights
 	node     backend.Node // the last complete facts
 	asked    asked
+	right    netstate.State      // what was wanted at the last look, if it is so
 	addrs    map[netip.Addr]bool // of this machine, at the last look
 	skips    map[subnet.Skip]bool
 	saved    *subnet.Snapshot // what the checkpoint file holds
@@ -128,7 +129,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		began := time.Now()
 		next := a.pass(ctx)
 		timer.Reset(next)
-		if !pause(ctx, min(max(minPause, time.Since(began)), 20*minPause)) {
+		if !pause(ctx, min(max(minPause, time.Since(began)/2), 20*minPause)) {
 			return nil
 		}
 	}

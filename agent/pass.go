@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -15,10 +14,6 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
-
-// maxRounds bounds the fixpoint of one pass: a recreated device needs a second round for what the kernel
-// deleted with it, and a switched backend a third for a name or port that was still in use.
-const maxRounds = 4
 
 // pass looks once: facts, leases, kernel. It returns when to look again if nothing happens.
 func (a *Agent) pass(ctx context.Context) time.Duration {
@@ -36,10 +31,16 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	if snap == nil {
 		return firstRetry
 	}
-	want := a.desired(node, snap)
+	want, fresh := a.desired(node, snap)
+	if fresh && synced {
+		a.hurry(ctx, want)
+	}
 	rest, err := a.converge(ctx, want, synced)
 	if ctx.Err() != nil {
 		return resync
+	}
+	if a.right = nil; err == nil && len(rest) == 0 {
+		a.right = want
 	}
 	a.show(node, *snap, synced)
 	return a.conclude(node, *snap, synced, outcome{want, rest, err})
@@ -53,16 +54,16 @@ type asked struct {
 	want netstate.State
 }
 
-// desired is Desired for this pass, with what there is to tell of it.
-func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State {
+// desired is Desired for this pass, with what there is to tell of it; fresh says that it may be another than before.
+func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) (want netstate.State, fresh bool) {
 	if a.asked.snap == snap && reflect.DeepEqual(a.asked.node, node) {
-		return a.asked.want
+		return a.asked.want, false
 	}
 	want, skips := a.Desired(node, *snap)
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
 	a.Metrics.observed(*snap, want)
 	a.asked = asked{node, snap, want}
-	return want
+	return want, true
 }
 
 // look reads the machine's facts. With an error, the node may still have the underlays that it had before: a
@@ -179,50 +180,6 @@ func overlay(want netstate.State, is4 bool) string {
 		}
 	}
 	return ""
-}
-
-// converge brings the kernel to want and returns what is still different. Without the store's own word
-// nothing is deleted.
-func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, error) {
-	var before netstate.Plan
-	var applied error
-	for range maxRounds {
-		plan, err := a.plan(ctx, want, synced)
-		switch {
-		case err != nil || len(plan) == 0:
-			return plan, err
-		case applied != nil && slices.Equal(plan, before):
-			return plan, applied // trying again at once would not help
-		}
-		began := time.Now()
-		applied = a.Kernel.Apply(ctx, plan)
-		a.logPlan(plan, time.Since(began), applied)
-		if len(plan) > crowd {
-			defer debug.FreeOSMemory() // a start needs three times what the agent holds afterwards
-		}
-		if applied == nil {
-			a.fights.note(plan, time.Now())
-		}
-		before = plan
-	}
-	plan, err := a.plan(ctx, want, synced)
-	if err == nil && len(plan) > 0 {
-		err = fmt.Errorf("%d objects are still not as wanted, the first: %s", len(plan), plan[0])
-	}
-	return plan, err
-}
-
-// plan is what to change now. Objects that someone else keeps changing back wait.
-func (a *Agent) plan(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, error) {
-	have, err := a.Kernel.Observe(ctx, want)
-	if err != nil {
-		return nil, fmt.Errorf("read the kernel's state: %w", err)
-	}
-	plan := netstate.Diff(want, have)
-	now := time.Now()
-	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
-		return !synced && c.Want == nil || a.fights.held(c.Key(), now) || a.keepsPods(c)
-	}), nil
 }
 
 // outcome is how a pass ended: what was wanted, what of it is not so, and why.

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// maxRounds bounds the fixpoint of one pass: a recreated device needs a second round for what the kernel
+// deleted with it, and a switched backend a third for a name or port that was still in use.
+const maxRounds = 4
+
+// hurry writes the entries of peers that came, changed or left since the last look ended with everything right. Among
+// thousands of peers a look takes a tenth of a second, which a new one need not wait for. The look that follows finds
+// it done, or mends what somebody else has changed meanwhile.
+func (a *Agent) hurry(ctx context.Context, want netstate.State) {
+	if a.right == nil {
+		return
+	}
+	plan := netstate.Diff(want, a.right)
+	for _, c := range plan {
+		switch c.Key().Kind {
+		case netstate.KindNeigh, netstate.KindFDB, netstate.KindRoute:
+		default:
+			return // what entries stand on changes: in the look's order
+		}
+	}
+	plan = slices.DeleteFunc(plan, func(c netstate.Change) bool { return a.fights.held(c.Key(), time.Now()) })
+	if len(plan) > 0 {
+		began := time.Now()
+		err := a.Kernel.Apply(ctx, plan)
+		a.logPlan(plan, time.Since(began), err)
+	}
+}
+
+// converge brings the kernel to want and returns what is still different. Without the store's own word
+// nothing is deleted.
+func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, error) {
+	var before netstate.Plan
+	var applied error
+	for range maxRounds {
+		plan, err := a.plan(ctx, want, synced)
+		switch {
+		case err != nil || len(plan) == 0:
+			return plan, err
+		case applied != nil && slices.Equal(plan, before):
+			return plan, applied // trying again at once would not help
+		}
+		began := time.Now()
+		applied = a.Kernel.Apply(ctx, plan)
+		a.logPlan(plan, time.Since(began), applied)
+		if len(plan) > crowd {
+			defer debug.FreeOSMemory() // a start needs three times what the agent holds afterwards
+		}
+		if applied == nil {
+			a.fights.note(plan, time.Now())
+		}
+		before = plan
+	}
+	plan, err := a.plan(ctx, want, synced)
+	if err == nil && len(plan) > 0 {
+		err = fmt.Errorf("%d objects are still not as wanted, the first: %s", len(plan), plan[0])
+	}
+	return plan, err
+}
+
+// plan is what to change now. Objects that someone else keeps changing back wait.
+func (a *Agent) plan(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, error) {
+	have, err := a.Kernel.Observe(ctx, want)
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's state: %w", err)
+	}
+	plan := netstate.Diff(want, have)
+	now := time.Now()
+	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
+		return !synced && c.Want == nil || a.fights.held(c.Key(), now) || a.keepsPods(c)
+	}), nil
+}

@@ -2,9 +2,12 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
@@ -70,18 +73,14 @@ func onIPv4(list []Fault) []Fault {
 	return list
 }
 
-// race is a batch that the agent may be faster than: it is tried again.
+// race is a batch that the agent would be faster than: it stands still meanwhile.
 func race(lines ...string) func(context.Context, *Victim) error {
-	return func(ctx context.Context, v *Victim) (err error) {
-		for range 20 {
-			if err = batch(lines...)(ctx, v); err == nil {
-				return nil
-			}
-			if err := wait(ctx, 50*time.Millisecond); err != nil {
-				return err
-			}
+	return func(ctx context.Context, v *Victim) error {
+		agent := v.Node.Agent()
+		if err := agent.Signal(unix.SIGSTOP); err != nil {
+			return err
 		}
-		return err
+		return errors.Join(batch(lines...)(ctx, v), agent.Signal(unix.SIGCONT))
 	}
 }
 

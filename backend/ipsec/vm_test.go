@@ -150,8 +150,13 @@ func (m *machine) reconcile(peers ...subnet.Lease) (plan string) {
 func (m *machine) start() {
 	ctx, cancel := context.WithCancel(m.Context())
 	m.ended, m.stop = make(chan error, 1), cancel
-	b := newBackend(m.T)
+	b, over := newBackend(m.T), make(chan struct{})
+	m.Cleanup(func() {
+		cancel()
+		<-over // it logs into the test
+	})
 	go func() {
+		defer close(over)
 		err := m.do(func() error { return b.Run(ctx, m.site, m.views) })
 		m.Logf("node %d: Run has ended: %v", m.n, err)
 		m.ended <- err

@@ -52,10 +52,6 @@ func deleteInPod(netns, dev string) error {
 		return err
 	}
 	defer p.close()
-	link, err := p.nl.link(dev)
-	if link == nil || err != nil {
-		return err
-	}
 	if _, err := p.nl.do(deleteRequest(dev)); err != nil && !gone(err) {
 		return fmt.Errorf("delete %s in the pod: %w", dev, err)
 	}

@@ -37,7 +37,7 @@ func (p port) lock(host *rtnl, pod netstate.MAC) error {
 	if err != nil {
 		return fmt.Errorf("tell the bridge that %s is at %s: %w", pod, p.host, err)
 	}
-	locked, err := p.locked()
+	locked, err := p.locked(host)
 	if err == nil && !locked { // an older kernel passes over what it does not know
 		err = fmt.Errorf("macspoofchk: this kernel has no locked ports, want Linux 5.18 or the setting off")
 	}
@@ -66,18 +66,12 @@ func (p port) request() *nl.NetlinkRequest {
 }
 
 // locked reads back whether the port is locked.
-func (p port) locked() (bool, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.host)))
-	replies, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if err == nil && (len(replies) == 0 || len(replies[0]) < unix.SizeofIfInfomsg) {
-		err = unix.ENODEV
-	}
+func (p port) locked(host *rtnl) (bool, error) {
+	message, err := host.linkMessage(p.host)
 	if err != nil {
 		return false, fmt.Errorf("look at %s: %w", p.host, err)
 	}
-	data := replies[0][unix.SizeofIfInfomsg:]
+	data := message[unix.SizeofIfInfomsg:]
 	for _, kind := range []uint16{unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA, nl.IFLA_BRPORT_LOCKED} {
 		if data, err = attribute(data, kind); err != nil {
 			return false, fmt.Errorf("look at %s: %w", p.host, err)

@@ -115,18 +115,27 @@ func errnoIn(kind uint16, payload []byte) error {
 
 // link is the interface named dev, nil if there is none.
 func (s *rtnl) link(dev string) (netlink.Link, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(dev)))
-	if err := unix.Sendto(s.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
-	}
-	payload, err := s.answer(req.Seq)
+	message, err := s.linkMessage(dev)
 	if gone(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return netlink.LinkDeserialize(nil, payload)
+	return netlink.LinkDeserialize(nil, message)
+}
+
+// linkMessage is what the kernel says of dev: struct ifinfomsg and attributes.
+func (s *rtnl) linkMessage(dev string) ([]byte, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(dev)))
+	if err := unix.Sendto(s.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
+	}
+	message, err := s.answer(req.Seq)
+	if err == nil && len(message) < unix.SizeofIfInfomsg {
+		err = unix.ENODEV
+	}
+	return message, err
 }

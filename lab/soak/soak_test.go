@@ -5,6 +5,7 @@ package soak
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -120,12 +121,7 @@ var sequels = map[string]string{"peer-moves": "peer-moves-back", "subnet-usurped
 	"default-route-moves": "default-route-back", "iptables-flushed": "iptables-restored"}
 
 func isSequel(name string) bool {
-	for _, sequel := range sequels {
-		if name == sequel {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(slices.Collect(maps.Values(sequels)), name)
 }
 
 // fault injects one of the library, waits a moment, and takes it back where no agent can.

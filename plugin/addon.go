@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,13 +36,21 @@ func (s *store) recordPath(o owner) string {
 	return filepath.Join(s.dir, indexDir, indexName(o)+"addons")
 }
 
+const addonsLock = "addons.lock" // in a store's index
+
+// oneAtATime waits until nobody else runs addons for a pod of the store in whose index file is. portmap fails where
+// another one makes the chains that all pods share between its look for them and its making them.
+func oneAtATime(ctx context.Context, file string) (io.Closer, error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return nil, err
+	}
+	return lockFile(ctx, filepath.Join(filepath.Dir(file), addonsLock))
+}
+
 // write makes the file whole or not at all. Nobody else writes the record of this owner.
 func (r record) write(path string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	temp := path + ".new"
@@ -134,20 +143,33 @@ func (a *adding) addAddons(ctx context.Context) error {
 		}
 	}
 	file := (&store{dir: a.storeDir()}).recordPath(a.owner)
+	if err := a.runAddons(ctx, file, by, all); err != nil {
+		return withRollback(err, dropAddons(context.Background(), file, by, nil))
+	}
+	return nil
+}
+
+func (a *adding) runAddons(ctx context.Context, file string, by caller, all []addon) error {
+	turn, err := oneAtATime(ctx, file)
+	if err != nil {
+		return err
+	}
+	defer turn.Close()
 	r := record{a.owner.container, a.owner.dev, a.pod.path, all}
 	if err := r.write(file); err != nil {
 		return fmt.Errorf("note which plugins are run for the pod: %w", err)
 	}
 	for _, add := range all {
 		prev, err := a.printable()
+		if err != nil {
+			return err
+		}
+		out, err := add.run(ctx, "ADD", by, prev)
 		if err == nil {
-			var out []byte
-			if out, err = add.run(ctx, "ADD", by, prev); err == nil {
-				err = a.takeResult(out)
-			}
+			err = a.takeResult(out)
 		}
 		if err != nil {
-			return withRollback(err, dropAddons(context.Background(), file, by, nil))
+			return err
 		}
 	}
 	return nil
@@ -166,6 +188,21 @@ func dropAddons(ctx context.Context, file string, by caller, configured []addon)
 			all = append(all, c)
 		}
 	}
+	if len(all) > 0 {
+		if err := runBackwards(ctx, file, by, all); err != nil {
+			return err
+		}
+	}
+	return errors.Join(absent(os.Remove(file)), absent(os.Remove(file+".new")))
+}
+
+// runBackwards has every addon undo its part, the last one first; one that fails does not keep the others from it.
+func runBackwards(ctx context.Context, file string, by caller, all []addon) error {
+	turn, err := oneAtATime(ctx, file)
+	if err != nil {
+		return err
+	}
+	defer turn.Close()
 	var errs []error
 	for _, a := range slices.Backward(all) {
 		if a.Type == "bandwidth" {
@@ -174,10 +211,7 @@ func dropAddons(ctx context.Context, file string, by caller, configured []addon)
 		_, err := a.run(ctx, "DEL", by, nil)
 		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return errors.Join(absent(os.Remove(file)), absent(os.Remove(file+".new")))
+	return errors.Join(errs...)
 }
 
 // checkAddons asks the addons of this pod whether all is as they left it.

@@ -274,7 +274,7 @@ func (n *node) reserved() map[string]string {
 	index, _ := os.ReadDir(filepath.Join(n.storeDir(), indexDir))
 	for _, e := range index {
 		var stat unix.Stat_t
-		if err := unix.Stat(filepath.Join(n.storeDir(), indexDir, e.Name()), &stat); err == nil && stat.Nlink == 1 {
+		if err := unix.Stat(filepath.Join(n.storeDir(), indexDir, e.Name()), &stat); err == nil && stat.Nlink == 1 && e.Name() != addonsLock {
 			all[indexDir+"/"+e.Name()] = "of no address"
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -201,6 +202,39 @@ func mustServe(t *testing.T, n *node, pod, to string) {
 		}
 		return nil
 	})
+}
+
+// TestPortsAtOnce adds the node's first pods with host ports all at once: portmap looks for the chain that they share
+// before it makes it, and fails if another portmap was faster.
+func TestPortsAtOnce(t *testing.T) {
+	n := newNode(t, envDual)
+	pods := make([]string, 12)
+	for i := range pods {
+		pods[i] = newNamespace(t)
+	}
+	all := func(cmd string) {
+		var wg sync.WaitGroup
+		for i, pod := range pods {
+			ports := map[string]any{"portMappings": []portMapping{{8080 + i, 80, "tcp", ""}}}
+			wg.Go(func() {
+				if r := n.call(cmd, fmt.Sprintf("pod%d", i), pod, n.config(runtimeConfig(ports))); r.failed != nil {
+					t.Errorf("%s pod%d: %v", cmd, i, r.failed)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	all("ADD")
+	for i := range pods {
+		if made := rules(t, n.ns); !strings.Contains(made, fmt.Sprintf("--dport %d", 8080+i)) {
+			t.Errorf("no rule for port %d:\n%s", 8080+i, made)
+		}
+	}
+	all("DEL")
+	if left := rules(t, n.ns); strings.Contains(left, "CNI-DN-") {
+		t.Errorf("rules are left:\n%s", left)
+	}
+	n.mustBeClean(pods...)
 }
 
 // TestPortsOfFlannelsPod deletes a pod whose rules another portmap made, in a chain with flannel.

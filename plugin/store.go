@@ -44,15 +44,24 @@ func lockStore(ctx context.Context, dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDONLY|syscall.O_CLOEXEC, 0o600)
+	f, err := lockFile(ctx, filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	return &store{dir, f}, nil
+}
+
+// lockFile makes the file if need be and waits for its lock, which lasts until the file is closed.
+func lockFile(ctx context.Context, path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	if err := flock(ctx, f); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return &store{dir, f}, nil
+	return f, nil
 }
 
 // flock waits in a goroutine of its own where it cannot have the lock at once, because a signal does not end

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/cluster"
 	"github.com/twill-net/twill/doctor"
 )
 
@@ -92,32 +93,45 @@ func TestKubectlTwill(t *testing.T) {
 	}
 }
 
-// TestKubectlTwillFindsTheRule: a rule on one node that drops what comes from another's pods.
+// TestKubectlTwillFindsTheRule: a rule on one node that drops what comes from another's pods, written by the node's own
+// iptables or nft and read by the agent's image.
 func TestKubectlTwillFindsTheRule(t *testing.T) {
 	pods := probes(t)
 	matrix(t)
-	p := newPlugin(t)
-	victim := spec.Host(pods[1].Node)
-	rule := "PREROUTING -t raw -s " + pods[0].Addrs[0].String() + " -d " + pods[1].Addrs[0].String() + " -j DROP"
-	iptables := func(ctx context.Context, verb string) {
-		if _, err := victim.Exec(ctx, append([]string{"iptables", verb}, strings.Fields(rule)...)...); err != nil {
-			t.Error(err)
-		}
+	p, victim := newPlugin(t), spec.Host(pods[1].Node)
+	src, dst := pods[0].Addrs[0].String(), pods[1].Addrs[0].String()
+	for _, wall := range []struct{ name, up, down string }{
+		{"nft", "nft add table ip e2e; add chain ip e2e in { type filter hook prerouting priority raw; }; add rule ip e2e in ip saddr " +
+			src + " ip daddr " + dst + " drop", "nft delete table ip e2e"},
+		{"iptables", "iptables -t raw -A PREROUTING -s " + src + " -d " + dst + " -j DROP", "iptables -t raw -D PREROUTING -s " + src + " -d " + dst + " -j DROP"},
+	} {
+		t.Run(wall.name, func(t *testing.T) {
+			write := func(ctx context.Context, words string) {
+				if _, err := victim.Exec(ctx, strings.Fields(words)...); err != nil {
+					t.Error(err)
+				}
+			}
+			write(t.Context(), wall.up)
+			defer write(context.Background(), wall.down)
+			p.want(t, 1, []string{"✗ stops at " + pods[1].Node + ", prerouting rules"}, "trace", src, dst)
+			p.traceLive(t, pods[0], pods[1])
+		})
 	}
-	iptables(t.Context(), "-A")
-	defer iptables(context.Background(), "-D")
-	p.want(t, 1, []string{"✗ stops at " + pods[1].Node + ", prerouting rules"}, "trace", pods[0].Addrs[0].String(), pods[1].Addrs[0].String())
+}
 
+// traceLive follows real packets from src towards dst, which drops them unseen.
+func (p plugin) traceLive(t *testing.T, src, dst cluster.Pod) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	asking := make(chan struct{})
 	go func() { // real packets, while they are watched
 		defer close(asking)
 		for ctx.Err() == nil {
-			_, _ = spec.Probe(ctx, pods[0].Name, pods[1].Targets()...)
+			_, _ = spec.Probe(ctx, src.Name, dst.Targets()...)
 		}
 	}()
 	// The agents' pods may capture packets, and may not trace the kernel: the counts are there, and the reason why no more.
-	p.want(t, 1, []string{"✗ no reply was seen; seen last on " + pods[1].Node + ", coming in through flannel.1", "the kernel's own reasons are not known", "not permitted"}, "trace", "--live", "--for=4s", pods[0].Name, pods[1].Name)
+	p.want(t, 1, []string{"✗ no reply was seen; seen last on " + dst.Node + ", coming in through flannel.1", "the kernel's own reasons are not known", "not permitted"}, "trace", "--live", "--for=4s", src.Name, dst.Name)
 	stop()
 	<-asking
 }

@@ -18,8 +18,9 @@ type Peer struct {
 // network, when its underlay address is none, or when an older lease (or this node) holds one of both already: the snapshot's
 // order decides, so every node decides alike. Families that this node does not have are passed over silently.
 func Peers(networks []netip.Prefix, snap subnet.Snapshot) ([]Peer, []subnet.Skip) {
-	var peers []Peer
-	s := screen{networks: networks, subnets: map[netip.Prefix]string{}, underlays: map[netip.Addr]string{}}
+	n := len(snap.Peers) + 1
+	peers := make([]Peer, 0, n)
+	s := screen{networks: networks, subnets: make(map[netip.Prefix]string, n), underlays: make(map[netip.Addr]string, n)}
 	for _, stack := range snap.Local.Stacks {
 		s.hold(snap.Local.Node, stack)
 	}

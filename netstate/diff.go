@@ -82,19 +82,32 @@ func (p Plan) String() string {
 // so that a new path stands before the old one goes.
 func Diff(want, have State) Plan {
 	var puts, deletes Plan
+	both := 0
 	for k, w := range want {
-		if h, ok := have[k]; !ok || h != w {
+		h, ok := have[k]
+		if ok {
+			both++
+		}
+		if !ok || h != w {
 			puts = append(puts, Change{Was: h, Want: w})
 		}
 	}
+	if both < len(have) {
+		deletes = unwanted(want, have)
+	}
+	slices.SortFunc(puts, func(a, b Change) int { return a.Key().Compare(b.Key()) })
+	slices.SortFunc(deletes, func(a, b Change) int { return b.Key().Compare(a.Key()) })
+	return append(puts, deletes...)
+}
+
+// unwanted deletes what is in have alone.
+func unwanted(want, have State) (deletes Plan) {
 	for k, h := range have {
 		if _, ok := want[k]; !ok && !k.Kind.lasts() {
 			deletes = append(deletes, Change{Was: h})
 		}
 	}
-	slices.SortFunc(puts, func(a, b Change) int { return a.Key().Compare(b.Key()) })
-	slices.SortFunc(deletes, func(a, b Change) int { return b.Key().Compare(a.Key()) })
-	return append(puts, deletes...)
+	return deletes
 }
 
 // lasts says whether objects of a kind cannot be absent, so that there is nothing to delete: a parameter, and what goes with

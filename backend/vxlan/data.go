@@ -1,6 +1,7 @@
 package vxlan
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,9 @@ type data struct {
 
 // parseData reads a peer's backend-data.
 func parseData(raw json.RawMessage) (vni int, mac netstate.MAC, err error) {
+	if vni, mac, ok := parseUsual(raw); ok {
+		return vni, mac, nil
+	}
 	var d data
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return 0, mac, fmt.Errorf("its backend-data %q is not an object with VNI and VtepMAC", raw)
@@ -26,6 +30,25 @@ func parseData(raw json.RawMessage) (vni int, mac netstate.MAC, err error) {
 		return 0, mac, fmt.Errorf("its backend-data has the VtepMAC %q, want a unicast MAC address", d.VtepMAC)
 	}
 	return d.VNI, mac, nil
+}
+
+// parseUsual reads backend-data as flannel and Twill write it, to the letter. Thousands are read whenever a peer joins, and
+// a JSON decoder would take a third of the time until its route stands.
+func parseUsual(raw []byte) (vni int, mac netstate.MAC, ok bool) {
+	raw, begins := bytes.CutPrefix(raw, []byte(`{"VNI":`))
+	number, text, has := bytes.Cut(raw, []byte(`,"VtepMAC":"`))
+	text, ends := bytes.CutSuffix(text, []byte(`"}`))
+	if !begins || !has || !ends || len(number) == 0 || len(number) > 8 || number[0] == '0' {
+		return 0, mac, false
+	}
+	for _, c := range number {
+		if c < '0' || c > '9' {
+			return 0, mac, false
+		}
+		vni = 10*vni + int(c-'0')
+	}
+	mac, err := netstate.ParseMAC(string(text))
+	return vni, mac, err == nil && mac.IsUnicast()
 }
 
 // vtepMAC is the address of this node's VTEP of one family: the one that peers know already, else the existing

@@ -66,16 +66,19 @@ func (b Backend) Publish(node backend.Node, is4 bool) (json.RawMessage, error) {
 	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, is4).String()})
 }
 
+// entries is how many objects lead to a peer: a neighbour, an FDB entry and a route.
+const entries = 3
+
 // Desired is this node's VTEPs and the path to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
-	d := desired{Backend: b, node: node, state: netstate.State{}, holders: map[holder]string{}}
+	peers, skips := backend.Peers(b.networks, snap)
+	d := desired{Backend: b, node: node, skips: skips,
+		state: make(netstate.State, entries*len(peers)), holders: make(map[holder]string, len(peers))}
 	for _, stack := range snap.Local.Stacks {
 		if underlay, ok := node.Underlay(stack.Is4()); ok {
 			d.vtep(underlay, stack)
 		}
 	}
-	peers, skips := backend.Peers(b.networks, snap)
-	d.skips = skips
 	for _, peer := range peers {
 		if underlay, ok := node.Underlay(peer.Is4()); ok {
 			d.peer(underlay, peer)

@@ -243,10 +243,17 @@ func TestOptions(t *testing.T) {
 }
 
 func FuzzParseData(f *testing.F) {
-	for _, s := range []string{`{"VNI":1,"VtepMAC":"02:00:00:00:04:02"}`, `null`, `{}`, `[`, `{"vni":1e3,"vtepmac":"x"}`} {
+	for _, s := range []string{`{"VNI":1,"VtepMAC":"02:00:00:00:04:02"}`, `null`, `{}`, `[`, `{"vni":1e3,"vtepmac":"x"}`,
+		`{"VNI":01,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":+1,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":16777215,"VtepMAC":"0A:bb:00:00:04:02"}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
+		if vni, mac, ok := parseUsual(raw); ok {
+			var d data
+			if err := json.Unmarshal(raw, &d); err != nil || d.VNI != vni || !strings.EqualFold(d.VtepMAC, mac.String()) {
+				t.Errorf("%q was read as %d %s, and is %+v: %v", raw, vni, mac, d, err)
+			}
+		}
 		vni, mac, err := parseData(raw)
 		if err != nil {
 			return
@@ -271,4 +278,25 @@ func FuzzParseOptions(f *testing.F) {
 			t.Errorf("%q was read as %+v", raw, o)
 		}
 	})
+}
+
+func BenchmarkDesired(b *testing.B) {
+	node, snap := backend.Node{Name: "n1", Underlays: []backend.Underlay{{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1500}}}, subnet.Snapshot{}
+	for i := range 5001 {
+		snap.Peers = append(snap.Peers, subnet.Lease{Node: fmt.Sprint("n", i), Backend: "vxlan", Stacks: []subnet.Stack{{
+			Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),
+			Underlay: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}),
+			Data:     json.RawMessage(fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:00:%02x:%02x"}`, i>>8, i&255))}}})
+	}
+	snap.Local, snap.Peers = snap.Peers[0], snap.Peers[1:]
+	vx, _, err := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if want, skips := vx.Desired(node, snap); len(want) != 3*5000+3 || len(skips) > 0 {
+			b.Fatalf("%d objects, %d peers left out", len(want), len(skips))
+		}
+	}
 }

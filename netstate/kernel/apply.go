@@ -18,7 +18,7 @@ func (k *Kernel) Apply(ctx context.Context, p netstate.Plan) error {
 	if err != nil {
 		return err
 	}
-	b := newBatch(k.bulk)
+	b := newBatch(k.bulk, &k.echoes)
 	defer b.drop()
 	var errs []error
 	slowly := func(changes ...netstate.Change) {

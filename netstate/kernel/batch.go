@@ -21,17 +21,18 @@ const answerSize = 2048
 // next and has the error's words; what lost its answer too: each request can be repeated.
 type batch struct {
 	*socket
+	echoes  *echoes
 	changes []netstate.Change // in the order of the requests in out
 	last    int               // where the last request begins in out
 	most    int               // how many requests
 }
 
-func newBatch(s *socket) *batch {
+func newBatch(s *socket, e *echoes) *batch {
 	room, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if err != nil {
 		room = 0
 	}
-	return &batch{socket: s, most: min(max(room/answerSize, 1), batchSize)}
+	return &batch{socket: s, echoes: e, most: min(max(room/answerSize, 1), batchSize)}
 }
 
 // takes adds c if it is one of those of which there can be thousands, and says whether it did.
@@ -48,12 +49,16 @@ func (b *batch) takes(a *applier, c netstate.Change) bool {
 			return false
 		}
 		b.neigh(kind+unix.RTM_NEWNEIGH, flags, ndmsg(family(o.IP), index, 0), o.IP.AsSlice(), o.MAC)
+		if c.Want == nil {
+			b.echoes.expect(echo{unix.RTM_DELNEIGH, index, netstate.MAC{}, o.IP})
+		}
 	case netstate.FDB:
 		index, ok := a.index(o.Dev)
 		if !ok || !o.MAC.IsUnicast() || !o.Dst.IsValid() || o.Extra != "" {
 			return false
 		}
 		b.neigh(kind+unix.RTM_NEWNEIGH, flags, ndmsg(unix.AF_BRIDGE, index, unix.NTF_SELF), o.Dst.AsSlice(), o.MAC)
+		b.echoes.expect(echo{kind + unix.RTM_NEWNEIGH, index, o.MAC, o.Dst})
 	case netstate.Route:
 		index, ok := a.index(o.Dev)
 		if !ok && o.Dev != "" || o.Dev == "" && !o.Blackhole {

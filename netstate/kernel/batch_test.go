@@ -74,7 +74,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestWatchOwnChanges: what Apply writes of routes and neighbours is no hint, and the same from someone else is one.
+// TestWatchOwnChanges: what Apply writes of peers' entries is no hint, and the same from someone else is one.
 func TestWatchOwnChanges(t *testing.T) {
 	h := fresh(t)
 	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
@@ -100,21 +100,22 @@ func TestWatchOwnChanges(t *testing.T) {
 			wait = false
 		}
 	}
-	more := netstate.State{}
-	for k, o := range large(50) {
-		if k.Kind == netstate.KindRoute || k.Kind == netstate.KindNeigh {
-			more.Add(o)
+	more := large(50)
+	for k := range large(1) {
+		delete(more, k)
+	}
+	for _, plan := range []netstate.Plan{netstate.Diff(more, nil), netstate.Diff(large(30), large(50))} {
+		if err := h.Kernel.Apply(t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-hints:
+			t.Errorf("a hint about what was applied, from %s on", plan[0])
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	if err := h.Kernel.Apply(t.Context(), netstate.Diff(more, nil)); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-hints:
-		t.Error("a hint about what was applied")
-	case <-time.After(200 * time.Millisecond):
-	}
-	for _, c := range []string{"ip route del 10.100.7.0/24", "ip neigh del 10.100.8.0 dev flannel.1"} {
+	for _, c := range []string{"ip route del 10.100.7.0/24", "ip neigh del 10.100.8.0 dev flannel.1", "bridge fdb del 02:00:00:01:00:09 dev flannel.1",
+		"bridge fdb replace 02:00:00:01:00:0a dst 192.0.2.9 dev flannel.1 self permanent"} {
 		if err := h.Command(c); err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ func (k *Kernel) concerns(m netlink.Message) bool {
 		addr, ok := netip.AddrFromSlice(attribute(m.Data, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
 		return ok && !linkLocal(addr)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		return f.links[int(field32(m.Data, 4))]
+		return f.links[int(field32(m.Data, 4))] && !k.echoes.heard(m)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return k.concernsRoute(m.Data, f.links)
 	}

@@ -24,6 +24,7 @@ type Kernel struct {
 	networks []netip.Prefix
 	parts    []Part
 	filter   atomic.Pointer[filter]
+	echoes   echoes
 	carriers atomic.Pointer[map[int]bool] // indices of the interfaces that had an address at the last look
 }
 

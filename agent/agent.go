@@ -63,6 +63,7 @@ type Agent struct {
 	Config
 	status   Status
 	kicks    chan struct{}
+	news     chan struct{}     // the store has a newer snapshot
 	nodes    chan backend.Node // the newest facts, for the publisher
 	views    chan backend.View // the newest view, for a backend that runs
 	snapshot atomic.Pointer[subnet.Snapshot]
@@ -70,11 +71,12 @@ type Agent struct {
 	fights   fights
 	node     backend.Node // the last complete facts
 	asked    asked
-	right    netstate.State      // what was wanted at the last look, if it is so
+	right    netstate.State      // what the kernel was brought to, nil if anything of it is not so
+	unseen   time.Time           // when the first write was made that no look has judged yet
 	addrs    map[netip.Addr]bool // of this machine, at the last look
 	skips    map[subnet.Skip]bool
-	saved    *subnet.Snapshot // what the checkpoint file holds
-	savedAt  time.Time
+	saves    chan subnet.Snapshot // the newest leases, for the checkpoint
+	saved    *subnet.Snapshot     // what keepCheckpoint wrote
 }
 
 // resync is how often the agent looks without any hint.
@@ -85,8 +87,8 @@ const minPause = 10 * time.Millisecond
 
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
-	a := &Agent{Config: cfg, kicks: make(chan struct{}, 1), nodes: make(chan backend.Node, 1),
-		views: make(chan backend.View, 1), skips: map[subnet.Skip]bool{}}
+	a := &Agent{Config: cfg, kicks: make(chan struct{}, 1), news: make(chan struct{}, 1), nodes: make(chan backend.Node, 1),
+		views: make(chan backend.View, 1), saves: make(chan subnet.Snapshot, 1), skips: map[subnet.Skip]bool{}}
 	if _, ok := cfg.Backend.(backend.Runner); ok {
 		a.status.down = errors.New("it has not started yet")
 	}
@@ -101,6 +103,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.watchKernel(ctx) })
 	group.Go(func() error { return a.keepLease(ctx, group) })
 	group.Go(func() error { return a.loop(ctx) })
+	group.Go(func() error { return a.keepCheckpoint(ctx) })
 	if r, ok := a.Backend.(backend.Runner); ok {
 		group.Go(func() error { return a.runBackend(ctx, r) })
 	}
@@ -108,30 +111,42 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // kick makes the loop look again.
-func (a *Agent) kick() {
+func (a *Agent) kick() { ring(a.kicks) }
+
+// ring leaves word in a channel that has room for one.
+func ring(c chan<- struct{}) {
 	select {
-	case a.kicks <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-// loop is the goroutine that owns the kernel.
+// loop is the goroutine that owns the kernel. After a look it rests, but not for what it can write without one.
 func (a *Agent) loop(ctx context.Context) error {
+	defer close(a.saves)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	kicks, rested := a.kicks, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.kicks:
+		case <-rested:
+			kicks = a.kicks
+			continue
+		case <-a.news:
+			if !a.hurry(ctx) {
+				a.kick()
+			} else {
+				timer.Reset(a.untilLook())
+			}
+			continue
+		case <-kicks:
 		case <-timer.C:
 		}
 		began := time.Now()
-		next := a.pass(ctx)
-		timer.Reset(next)
-		if !pause(ctx, min(max(minPause, time.Since(began)/2), 20*minPause)) {
-			return nil
-		}
+		timer.Reset(a.pass(ctx))
+		kicks, rested = nil, time.After(min(max(minPause, time.Since(began)/2), 20*minPause))
 	}
 }
 

@@ -151,9 +151,11 @@ func TestRunFollowsTheStoreAndStopsQuietly(t *testing.T) {
 	}
 	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
 	n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) })
-	n.eventually("the checkpoint", func() bool { c, err := readCheckpoint(n.checkpoint()); return err == nil && len(c.Peers) == 1 })
 	before := n.state()
 	stop()
+	if c, err := readCheckpoint(n.checkpoint()); err != nil || len(c.Peers) != 1 {
+		t.Errorf("the checkpoint has %d peers, want 1: %v", len(c.Peers), err)
+	}
 	if after := n.state(); after != before {
 		t.Errorf("the data path did not stay:\n%s\nbecame\n%s", before, after)
 	}

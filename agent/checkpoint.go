@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,17 +138,31 @@ func CheckpointAddrs(path string) []netip.Addr {
 // checkpointPause bounds how often the file is written while leases come and go.
 const checkpointPause = time.Second
 
+// save hands the leases to keepCheckpoint; older ones that it has not taken yet are dropped.
+func (a *Agent) save(snap subnet.Snapshot) {
+	select {
+	case <-a.saves:
+	default:
+	}
+	a.saves <- snap
+}
+
+// keepCheckpoint writes the file, beside the loop: thousands of peers, or a slow disk, take longer than a repair. It ends
+// after the loop, with what came last.
+func (a *Agent) keepCheckpoint(ctx context.Context) error {
+	for snap := range a.saves {
+		a.saveCheckpoint(snap)
+		pause(ctx, checkpointPause)
+	}
+	return nil
+}
+
 // saveCheckpoint writes the file when the leases changed. A file that cannot be written is a warning: the
 // network works without it.
 func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 	if a.Checkpoint == "" || a.saved != nil && sameLeases(*a.saved, snap) {
 		return
 	}
-	if wait := checkpointPause - time.Since(a.savedAt); wait > 0 {
-		time.AfterFunc(wait, a.kick)
-		return
-	}
-	a.savedAt = time.Now()
 	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: save(snap.Local)}
 	for _, p := range snap.Peers {
 		c.Peers = append(c.Peers, save(p))

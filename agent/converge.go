@@ -14,29 +14,6 @@ import (
 // deleted with it, and a switched backend a third for a name or port that was still in use.
 const maxRounds = 4
 
-// hurry writes the entries of peers that came, changed or left since the last look ended with everything right. Among
-// thousands of peers a look takes a tenth of a second, which a new one need not wait for. The look that follows finds
-// it done, or mends what somebody else has changed meanwhile.
-func (a *Agent) hurry(ctx context.Context, want netstate.State) {
-	if a.right == nil {
-		return
-	}
-	plan := netstate.Diff(want, a.right)
-	for _, c := range plan {
-		switch c.Key().Kind {
-		case netstate.KindNeigh, netstate.KindFDB, netstate.KindRoute:
-		default:
-			return // what entries stand on changes: in the look's order
-		}
-	}
-	plan = slices.DeleteFunc(plan, func(c netstate.Change) bool { return a.fights.held(c.Key(), time.Now()) })
-	if len(plan) > 0 {
-		began := time.Now()
-		err := a.Kernel.Apply(ctx, plan)
-		a.logPlan(plan, time.Since(began), err)
-	}
-}
-
 // converge brings the kernel to want and returns what is still different. Without the store's own word
 // nothing is deleted.
 func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, error) {

@@ -129,7 +129,7 @@ func (a *Agent) watchStore(ctx context.Context) error {
 	err := a.Store.Watch(ctx, func(snap subnet.Snapshot) {
 		a.snapshot.Store(&snap)
 		a.Metrics.snapshots.Inc()
-		a.kick()
+		ring(a.news)
 	})
 	if err != nil {
 		return ignoreDone(ctx, fmt.Errorf("watch the leases: %w", err))

@@ -62,7 +62,9 @@ func play(t *testing.T, history []byte) {
 	for len(m.bytes) > 0 {
 		m.act()
 		m.agent.fights = fights{} // histories take no time, so that all repairs would count as one fight
-		m.agent.pass(t.Context())
+		if m.next(2) == 0 || !m.agent.hurry(t.Context()) {
+			m.agent.pass(t.Context())
+		}
 		m.mustKeepForeign()
 	}
 	m.kernel.SetFaults(fake.Faults{})

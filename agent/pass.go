@@ -31,15 +31,12 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	if snap == nil {
 		return firstRetry
 	}
-	want, fresh := a.desired(node, snap)
-	if fresh && synced {
-		a.hurry(ctx, want)
-	}
+	want := a.desired(node, snap)
 	rest, err := a.converge(ctx, want, synced)
 	if ctx.Err() != nil {
 		return resync
 	}
-	if a.right = nil; err == nil && len(rest) == 0 {
+	if a.right, a.unseen = nil, (time.Time{}); synced && err == nil && len(rest) == 0 {
 		a.right = want
 	}
 	a.show(node, *snap, synced)
@@ -54,16 +51,16 @@ type asked struct {
 	want netstate.State
 }
 
-// desired is Desired for this pass, with what there is to tell of it; fresh says that it may be another than before.
-func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) (want netstate.State, fresh bool) {
+// desired is Desired for this pass, with what there is to tell of it.
+func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State {
 	if a.asked.snap == snap && reflect.DeepEqual(a.asked.node, node) {
-		return a.asked.want, false
+		return a.asked.want
 	}
 	want, skips := a.Desired(node, *snap)
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
 	a.Metrics.observed(*snap, want)
 	a.asked = asked{node, snap, want}
-	return want, true
+	return want
 }
 
 // look reads the machine's facts. With an error, the node may still have the underlays that it had before: a
@@ -229,7 +226,7 @@ func (a *Agent) conclude(node backend.Node, snap subnet.Snapshot, synced bool, o
 	a.reportFights()
 	a.reportNetwork(o)
 	if synced {
-		a.saveCheckpoint(snap)
+		a.save(snap)
 	}
 	switch {
 	case o.err != nil:

@@ -14,7 +14,7 @@ help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
-	@for b in $(BINARIES); do echo "build $$b"; go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
+	@for b in $(BINARIES); do echo "build $$b"; go build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
 
 lab: build ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
 	bin/twillctl lab up $(LAB)

@@ -156,6 +156,19 @@ func checkHeavy(t *testing.T, own []pkg) {
 	}
 }
 
+// TestImage holds labs, and the etcd server in them, out of the twillctl of the agent's image, which has no use for them.
+func TestImage(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-tags", "nolab", "./cmd/twillctl").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for _, d := range strings.Fields(string(out)) {
+		if within(d, []string{module + "lab/...", "go.etcd.io/etcd/server/..."}) {
+			t.Errorf("with the tag nolab, cmd/twillctl depends on %s", d)
+		}
+	}
+}
+
 // owners are the only importers of a library, beside lab and cluster, which play the machine; tests are those
 // that use it in tests only.
 var owners = []struct {

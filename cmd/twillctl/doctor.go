@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/facts"
-	"github.com/twill-net/twill/lab"
 )
 
 // target is the node that a command is about: this machine, or a lab's.
@@ -36,7 +34,9 @@ func (t *target) register(c *cobra.Command) {
 	fs.BoolVar(&t.remote, "cluster", isPlugin(), "ask the nodes of a real cluster, through kubectl exec into the agents' pods")
 	fs.StringVar(&t.cluster.context, "context", "", "kubectl's, with --cluster")
 	fs.StringVar(&t.cluster.kubeconfig, "kubeconfig", "", "kubectl's, with --cluster")
-	fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, and not at this machine")
+	if hasLabs {
+		fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, and not at this machine")
+	}
 	fs.StringVar(&t.checkpoint, "checkpoint-file", "", "twilld's; empty: as the running twilld was told, else the default")
 	fs.StringVar(&t.subnetFile, "subnet-file", "", "twilld's; empty: as for --checkpoint-file")
 	fs.StringVar(&t.bridge, "bridge", "", "twilld's; empty: as for --checkpoint-file")
@@ -73,40 +73,7 @@ func (t *target) gather(ctx context.Context, args []string) (doctor.Facts, error
 		found, _ := facts.FindAgent()
 		return facts.Gather(ctx, t.settings(found))
 	}
-	node, s, err := labNode(t.lab, args)
-	if err != nil {
-		return doctor.Facts{}, err
-	}
-	var f doctor.Facts
-	err = node.Do(func() (err error) {
-		f, err = facts.Gather(ctx, t.settings(s))
-		return err
-	})
-	return f, err
-}
-
-// labNode is a lab's node and where its files are, whether its agent runs or not.
-func labNode(name string, args []string) (*lab.Node, facts.Settings, error) {
-	l, err := lab.Open("", name)
-	if err != nil {
-		return nil, facts.Settings{}, err
-	}
-	want := "node1"
-	if len(args) > 0 {
-		want = args[0]
-	}
-	for _, n := range l.Nodes() {
-		if n.Name == want {
-			return n, labSettings(l, n), nil
-		}
-	}
-	return nil, facts.Settings{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d", name, want, len(l.Nodes()))
-}
-
-func labSettings(l *lab.Lab, n *lab.Node) facts.Settings {
-	s := facts.FromFlags(n.AgentFlags(), nil)
-	s.CNIDir, s.BinDir = n.Dir(), filepath.Dir(l.Spec().Programs.Plugin)
-	return s
+	return t.gatherInLab(ctx, args)
 }
 
 func doctorCommand() *cobra.Command {
@@ -151,6 +118,10 @@ func (t *target) doctor(ctx context.Context, args []string) (reports, error) {
 	began := time.Now()
 	f, err := t.gather(ctx, args)
 	return reports{Nodes: []doctor.Report{doctor.NewReport(f, time.Since(began))}, single: true}, err
+}
+
+func addOutput(c *cobra.Command, output *string) {
+	c.Flags().StringVarP(output, "output", "o", "text", "text or json")
 }
 
 // render writes in the format that was asked for.

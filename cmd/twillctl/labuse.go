@@ -1,3 +1,5 @@
+//go:build !nolab
+
 package main
 
 import (
@@ -121,20 +123,8 @@ func labServe() *cobra.Command {
 	}
 }
 
-func addOutput(c *cobra.Command, output *string) {
-	c.Flags().StringVarP(output, "output", "o", "text", "text or json")
-}
-
 func show(c *cobra.Command, r lab.Report, output string) error {
-	write := r.WriteText
-	switch output {
-	case "text":
-	case "json":
-		write = r.WriteJSON
-	default:
-		return fmt.Errorf("--output %q: want text or json", output)
-	}
-	if err := write(c.OutOrStdout()); err != nil {
+	if err := render(c.OutOrStdout(), output, r.WriteText, r.WriteJSON); err != nil {
 		return err
 	}
 	return findings(r)

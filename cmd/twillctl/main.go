@@ -56,7 +56,10 @@ func root() *cobra.Command {
 	if isPlugin() {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
 	}
-	c.AddCommand(manCommand(), labCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
+	if hasLabs {
+		c.AddCommand(labCommand())
+	}
+	c.AddCommand(manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
 	return c
 }
 

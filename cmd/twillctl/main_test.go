@@ -1,8 +1,9 @@
+//go:build !nolab
+
 package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os/exec"
 	"slices"
@@ -11,17 +12,6 @@ import (
 
 	"github.com/twill-net/twill/lab"
 )
-
-func run(t *testing.T, args ...string) (string, error) {
-	t.Helper()
-	var out bytes.Buffer
-	c := root()
-	c.SetOut(&out)
-	c.SetErr(&out)
-	c.SetArgs(args)
-	err := c.ExecuteContext(context.Background())
-	return out.String(), err
-}
 
 func TestExitCodes(t *testing.T) {
 	said := exec.Command("sh", "-c", "exit 7").Run()

@@ -95,11 +95,10 @@ func (t *target) bundle(ctx context.Context, args []string, log string) ([]membe
 func (t *target) commands(ctx context.Context, args []string) (files []member, log string) {
 	do := func(f func() error) error { return f() }
 	if t.lab != "" {
-		node, _, err := labNode(t.lab, args)
-		if err != nil {
+		var err error
+		if do, log, err = inLabNode(t.lab, args); err != nil {
 			return nil, ""
 		}
-		do, log = node.Do, node.Log()
 	}
 	for name, command := range map[string][]string{
 		"ip-link.txt": {"ip", "-d", "-s", "link"}, "ip-addr.txt": {"ip", "addr"}, "ip-route.txt": {"ip", "route", "show", "table", "all"},

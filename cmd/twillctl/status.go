@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twill-net/twill/doctor"
-	"github.com/twill-net/twill/lab"
 )
 
 func statusCommand() *cobra.Command {
@@ -53,13 +52,13 @@ func (t *target) status(ctx context.Context, args []string) (doctor.StatusReport
 func (t *target) gatherAll(ctx context.Context, args []string) ([]doctor.Facts, error) {
 	names := [][]string{args}
 	if t.lab != "" && len(args) == 0 {
-		l, err := lab.Open("", t.lab)
+		nodes, err := labNodes(t.lab)
 		if err != nil {
 			return nil, err
 		}
 		names = nil
-		for _, n := range l.Nodes() {
-			names = append(names, []string{n.Name})
+		for _, n := range nodes {
+			names = append(names, []string{n})
 		}
 	}
 	var all []doctor.Facts

@@ -11,8 +11,6 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/live"
-	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/walk"
 )
 
 func traceCommand() *cobra.Command {
@@ -62,57 +60,13 @@ func (t *target) trace(ctx context.Context, src, dst string) (doctor.Trip, error
 	case t.lab == "":
 		return t.traceHere(ctx, src, dst)
 	}
-	l, err := lab.Open("", t.lab)
-	if err != nil {
-		return doctor.Trip{}, err
-	}
-	from, err := findPod(l, src, netip.Addr{})
-	if err != nil {
-		return doctor.Trip{}, err
-	}
-	to, err := findPod(l, dst, from.addr)
-	if err != nil {
-		return doctor.Trip{}, err
-	}
-	trip, err := t.traceLab(ctx, from, to)
-	if err != nil || !t.live {
-		return trip, err
-	}
-	seen, err := walk.Watch(ctx, l, from.pod, to.pod, from.addr.Is4(), t.during)
-	trip.Live = &seen
-	return trip, err
-}
-
-// traceLab has the facts of both nodes.
-func (t *target) traceLab(ctx context.Context, from, to end) (doctor.Trip, error) {
-	j := doctor.Journey{Src: from.addr, Dst: to.addr, From: from.node, To: to.node}
-	near, err := t.gather(ctx, []string{from.node})
-	if err != nil || from.node == to.node {
-		return doctor.Trace(near, near, j), err
-	}
-	far, err := t.gather(ctx, []string{to.node})
-	near.Node, far.Node = from.node, to.node // without a lease a node does not know its name
-	return doctor.Trace(near, far, j), err
+	return t.traceInLab(ctx, src, dst)
 }
 
 // end is a pod as trace needs it.
 type end struct {
 	node string
 	addr netip.Addr
-	pod  *lab.Pod
-}
-
-// findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family counts.
-func findPod(l *lab.Lab, text string, other netip.Addr) (end, error) {
-	for _, p := range l.Pods() {
-		for _, a := range p.Addrs {
-			named := text == p.Node.Name || text == p.Node.Name+"/"+p.Name
-			if a.String() == text || named && a != other && (!other.IsValid() || a.Is4() == other.Is4()) {
-				return end{p.Node.Name, a, p}, nil
-			}
-		}
-	}
-	return end{}, fmt.Errorf("lab %s has no pod %q: want NODE/POD, an address of a pod, or a node", l.Name(), text)
 }
 
 // traceHere is this node's part of the way: both ends' nodes are known from the leases.

@@ -1,0 +1,126 @@
+//go:build !nolab
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/facts"
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/walk"
+)
+
+// hasLabs says whether this build runs labs and looks into them (nolab.go).
+const hasLabs = true
+
+// gatherInLab looks at the node of the lab that args name.
+func (t *target) gatherInLab(ctx context.Context, args []string) (doctor.Facts, error) {
+	node, s, err := labNode(t.lab, args)
+	if err != nil {
+		return doctor.Facts{}, err
+	}
+	var f doctor.Facts
+	err = node.Do(func() (err error) {
+		f, err = facts.Gather(ctx, t.settings(s))
+		return err
+	})
+	return f, err
+}
+
+// labNode is a lab's node and where its files are, whether its agent runs or not.
+func labNode(name string, args []string) (*lab.Node, facts.Settings, error) {
+	l, err := lab.Open("", name)
+	if err != nil {
+		return nil, facts.Settings{}, err
+	}
+	want := "node1"
+	if len(args) > 0 {
+		want = args[0]
+	}
+	for _, n := range l.Nodes() {
+		if n.Name == want {
+			return n, labSettings(l, n), nil
+		}
+	}
+	return nil, facts.Settings{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d", name, want, len(l.Nodes()))
+}
+
+func labSettings(l *lab.Lab, n *lab.Node) facts.Settings {
+	s := facts.FromFlags(n.AgentFlags(), nil)
+	s.CNIDir, s.BinDir = n.Dir(), filepath.Dir(l.Spec().Programs.Plugin)
+	return s
+}
+
+// labNodes is the names of a lab's nodes.
+func labNodes(name string) ([]string, error) {
+	l, err := lab.Open("", name)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, n := range l.Nodes() {
+		names = append(names, n.Name)
+	}
+	return names, nil
+}
+
+// inLabNode is how something is done in the network namespace of a lab's node, and where its agent's log is.
+func inLabNode(name string, args []string) (do func(func() error) error, log string, err error) {
+	n, _, err := labNode(name, args)
+	if err != nil {
+		return nil, "", err
+	}
+	return n.Do, n.Log(), nil
+}
+
+// traceInLab looks at both ends' nodes.
+func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trip, error) {
+	l, err := lab.Open("", t.lab)
+	if err != nil {
+		return doctor.Trip{}, err
+	}
+	from, sender, err := findPod(l, src, netip.Addr{})
+	if err != nil {
+		return doctor.Trip{}, err
+	}
+	to, receiver, err := findPod(l, dst, from.addr)
+	if err != nil {
+		return doctor.Trip{}, err
+	}
+	trip, err := t.traceLab(ctx, from, to)
+	if err != nil || !t.live {
+		return trip, err
+	}
+	seen, err := walk.Watch(ctx, l, sender, receiver, from.addr.Is4(), t.during)
+	trip.Live = &seen
+	return trip, err
+}
+
+// traceLab has the facts of both nodes.
+func (t *target) traceLab(ctx context.Context, from, to end) (doctor.Trip, error) {
+	j := doctor.Journey{Src: from.addr, Dst: to.addr, From: from.node, To: to.node}
+	near, err := t.gather(ctx, []string{from.node})
+	if err != nil || from.node == to.node {
+		return doctor.Trace(near, near, j), err
+	}
+	far, err := t.gather(ctx, []string{to.node})
+	near.Node, far.Node = from.node, to.node // without a lease a node does not know its name
+	return doctor.Trace(near, far, j), err
+}
+
+// findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family counts.
+func findPod(l *lab.Lab, text string, other netip.Addr) (end, *lab.Pod, error) {
+	for _, p := range l.Pods() {
+		for _, a := range p.Addrs {
+			named := text == p.Node.Name || text == p.Node.Name+"/"+p.Name
+			if a.String() == text || named && a != other && (!other.IsValid() || a.Is4() == other.Is4()) {
+				return end{p.Node.Name, a}, p, nil
+			}
+		}
+	}
+	return end{}, nil, fmt.Errorf("lab %s has no pod %q: want NODE/POD, an address of a pod, or a node", l.Name(), text)
+}

@@ -71,11 +71,14 @@ func (f FDB) String() string {
 
 // Route is a route of the main table. Slot: destination, metric, TOS and Nth. Mark: its protocol.
 type Route struct {
-	Dst       netip.Prefix
-	Via       netip.Addr // invalid: none
-	Dev       string     // empty for a blackhole
-	Metric    int        // say it: the kernel turns an IPv6 0 into 1024
-	Onlink    bool
+	Dst    netip.Prefix
+	Via    netip.Addr // invalid: none
+	Dev    string     // empty for a blackhole
+	Metric int        // say it: the kernel turns an IPv6 0 into 1024
+	Onlink bool
+	// Outer, if valid, makes Via the destination of an IPv6 packet around each packet, and is that packet's source: Dev is
+	// a Tunnel that is External. IPv6 only.
+	Outer     netip.Addr
 	Src       netip.Addr // of packets of this host that have not chosen one; invalid: the kernel chooses
 	Blackhole bool
 	Protocol  int
@@ -107,7 +110,10 @@ func (r Route) nth() string {
 
 func (r Route) String() string {
 	via, dev, proto, src := "", "", "", ""
-	if r.Via.IsValid() {
+	switch {
+	case r.Outer.IsValid():
+		via = "encap ip6 src " + r.Outer.String() + " dst " + r.Via.String()
+	case r.Via.IsValid():
 		via = "via " + r.Via.String()
 	}
 	if r.Dev != "" {

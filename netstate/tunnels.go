@@ -25,23 +25,30 @@ func (l Tun) String() string {
 // Encapsulates implements Overlay.
 func (l Tun) Encapsulates() {}
 
-// Tunnel is an IPv4-in-IPv4 device (ipip) without a remote end: a route's gateway, written onlink, is the outer
-// destination. There is no such thing for IPv6, whose routes refuse a gateway on one device that is reached through
-// another (EINVAL, seen on 6.1). Slot, mark and cascade as for VXLAN. Local is fixed at creation.
+// Tunnel is a device that puts packets into IP packets of the same family, without a remote end. For IPv4 (ipip) a route's
+// gateway, written onlink, is the outer destination. IPv6 refuses such a route, whose gateway is on one device and is reached
+// through another (EINVAL, seen on 6.1); there the device (ip6tnl) is External. Slot, mark and cascade as for VXLAN. Local and
+// External are fixed at creation.
 type Tunnel struct {
-	Name   string
-	Local  netip.Addr // an address of the host: the outer source
-	MTU    int
-	Up     bool
-	Marked bool
-	Extra  string
+	Name  string
+	Local netip.Addr // an address of the host: the outer source; invalid if External
+	// External says that routes give the outer addresses (Route.Outer). A network namespace has one such device at most.
+	External bool
+	MTU      int
+	Up       bool
+	Marked   bool
+	Extra    string
 }
 
 // Key implements Object.
 func (l Tunnel) Key() Key { return Key{Kind: KindLink, Name: l.Name} }
 
 func (l Tunnel) String() string {
-	return words("link", l.Name, "ipip local", l.Local.String(), "mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
+	kind := "ip6tnl external"
+	if !l.External {
+		kind = "ipip local " + l.Local.String()
+	}
+	return words("link", l.Name, kind, "mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
 // Encapsulates implements Overlay.

@@ -207,7 +207,7 @@ func (k *Kernel) checkHops(r route) error {
 			return err
 		case !l.Up:
 			return syscall.ENETDOWN
-		case !h.via.IsValid() || r.Onlink || k.reaches(h.dev, h.via):
+		case !h.via.IsValid() || r.Onlink || r.Outer.IsValid() || k.reaches(h.dev, h.via):
 		case h.via.Is4():
 			return syscall.ENETUNREACH
 		default:

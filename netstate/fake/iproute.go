@@ -95,9 +95,9 @@ func (k *Kernel) ipLinkAdd(name string, w words) error {
 		if err := k.create(&link{VXLAN: netstate.VXLAN{Name: l.peer}, kind: "veth", peer: name}); err != nil {
 			return err
 		}
-	case "bridge", "wireguard":
+	case "bridge", "wireguard", "ip6tnl":
 	default:
-		return fmt.Errorf("link type %q: want vxlan, veth, bridge or wireguard", l.kind)
+		return fmt.Errorf("link type %q: want vxlan, veth, bridge, wireguard or ip6tnl", l.kind)
 	}
 	return k.create(l)
 }
@@ -251,6 +251,11 @@ func parseRoute(w words) (route, error) {
 		r.Via, r.Dev, r.Extra = netip.Addr{}, "", fmt.Sprintf("multipath %d", len(r.hops))
 	case w.has("mtu"):
 		r.Extra = "mtu " + w.after("mtu")
+	case w.has("encap"):
+		r.Outer, r.Via = w.addr("src"), w.addr("dst")
+		if w.has("hoplimit") {
+			r.Extra = fmt.Sprintf("hoplimit %#02x", w.number("hoplimit"))
+		}
 	case w.has("src"):
 		r.Src = w.addr("src")
 	}

@@ -16,7 +16,7 @@ var errNoDevice = errors.New("no such device")
 type link struct {
 	netstate.VXLAN
 	index  int
-	kind   string // "vxlan", "bridge", "veth", "tun", "ipip", "wireguard"
+	kind   string // "vxlan", "bridge", "veth", "tun", "ipip", "ip6tnl", "wireguard"
 	alias  string
 	master string
 	peer   string // of a veth
@@ -36,8 +36,8 @@ func (l *link) object() netstate.Object {
 		return netstate.Bridge{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
 	case "tun":
 		return netstate.Tun{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
-	case "ipip":
-		return netstate.Tunnel{Name: l.Name, Local: l.Local, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
+	case "ipip", "ip6tnl":
+		return netstate.Tunnel{Name: l.Name, Local: l.Local, External: l.kind == "ip6tnl", MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
 	}
 	if l.kind == "wireguard" {
 		return netstate.WireGuard{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
@@ -93,7 +93,11 @@ func (k *Kernel) putTunnel(want netstate.Tunnel) error {
 		}
 		k.deleteLink(want.Name)
 	}
-	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, Local: want.Local, MTU: want.MTU, Up: want.Up}, kind: "ipip",
+	kind := "ipip"
+	if want.External {
+		kind = "ip6tnl"
+	}
+	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, Local: want.Local, MTU: want.MTU, Up: want.Up}, kind: kind,
 		alias: netstate.Mark})
 }
 
@@ -106,19 +110,17 @@ func (k *Kernel) adjust(l *link, mtu int, mac netstate.MAC, up bool) error {
 	return err
 }
 
-// create refuses a second VXLAN device of one VNI and port (of one family), and clamps its MTU silently.
+// create refuses a second device for the same packets, and clamps the MTU of a VXLAN device silently.
 func (k *Kernel) create(l *link) error {
 	if _, ok := k.links[l.Name]; ok {
 		return syscall.EEXIST
 	}
+	if err := k.checkRival(l); err != nil {
+		return err
+	}
 	if l.kind == "vxlan" {
 		if _, err := k.link(l.Dev); err != nil {
 			return err
-		}
-		for _, o := range k.links {
-			if o.kind == "vxlan" && o.VNI == l.VNI && o.Port == l.Port && o.Local.Is4() == l.Local.Is4() && o.GBP == l.GBP {
-				return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", l.VNI, l.Port, syscall.EEXIST)
-			}
 		}
 		if top := k.maxMTU(l); l.MTU == 0 || l.MTU > top {
 			l.MTU = top
@@ -134,6 +136,20 @@ func (k *Kernel) create(l *link) error {
 	}
 	k.links[l.Name] = l
 	k.changed(l.Name)
+	return nil
+}
+
+// checkRival refuses a second VXLAN device of one VNI and port (of one family), and a second external ip6tnl device.
+func (k *Kernel) checkRival(l *link) error {
+	for _, o := range k.links {
+		switch {
+		case o.kind != l.kind:
+		case l.kind == "ip6tnl":
+			return fmt.Errorf("another ip6_tunnel device on this host takes all packets (ip -d link show type ip6tnl): %w", syscall.EEXIST)
+		case l.kind == "vxlan" && o.VNI == l.VNI && o.Port == l.Port && o.Local.Is4() == l.Local.Is4() && o.GBP == l.GBP:
+			return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", l.VNI, l.Port, syscall.EEXIST)
+		}
+	}
 	return nil
 }
 

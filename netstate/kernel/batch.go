@@ -116,7 +116,11 @@ func (b *batch) route(kind, flags uint16, r netstate.Route, index int) {
 	start := len(b.out)
 	b.begin(kind, flags, m[:])
 	b.attribute(start, unix.RTA_DST, r.Dst.Addr().AsSlice())
-	if r.Via.IsValid() {
+	switch {
+	case r.Outer.IsValid() && kind == unix.RTM_DELROUTE: // the kernel does not compare it
+	case r.Outer.IsValid():
+		b.encap(start, r)
+	case r.Via.IsValid():
 		b.attribute(start, unix.RTA_GATEWAY, r.Via.AsSlice())
 	}
 	if r.Src.IsValid() {

@@ -38,6 +38,8 @@ func decodeLink(l netlink.Link, names map[int]string) netstate.Object {
 		return decodeTun(l, e)
 	case *netlink.Iptun:
 		return decodeTunnel(l, names, e)
+	case *netlink.Ip6tnl:
+		return decodeTunnel6(l, e)
 	case *netlink.Wireguard:
 		return netstate.WireGuard{Name: a.Name, MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
 	}

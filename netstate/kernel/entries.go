@@ -110,7 +110,7 @@ func (a *applier) putRoute(want netstate.Route, was netstate.Object) error {
 // explainGateway says what "Nexthop has invalid gateway" (host-gw towards a peer behind a router) means.
 func explainGateway(r netstate.Route, err error) error {
 	unreachable := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
-	if unreachable && r.Via.IsValid() && !r.Onlink {
+	if unreachable && r.Via.IsValid() && !r.Onlink && !r.Outer.IsValid() {
 		return fmt.Errorf("gateway %s is not on the same L2 segment as %s, use the vxlan backend to reach it: %w", r.Via, r.Dev, err)
 	}
 	return err
@@ -123,14 +123,17 @@ func (a *applier) deleteRoute(o netstate.Route) error {
 	}
 	// A route is identified by destination, metric, TOS, protocol and next hop. The kernel takes "no type" and "scope
 	// nowhere" as any, and would not find a route whose type or scope differs from what is said here.
-	r.Flags, r.Type, r.Scope = 0, unix.RTN_UNSPEC, netlink.SCOPE_NOWHERE
+	r.Encap, r.Flags, r.Type, r.Scope = nil, 0, unix.RTN_UNSPEC, netlink.SCOPE_NOWHERE
 	return a.nl.RouteDel(r)
 }
 
 func (a *applier) encodeRoute(o netstate.Route) (*netlink.Route, error) {
 	r := &netlink.Route{Dst: ipNet(o.Dst), Priority: o.Metric, Protocol: netlink.RouteProtocol(o.Protocol), Tos: o.TOS,
 		Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST, Family: family(o.Dst.Addr())}
-	if o.Via.IsValid() {
+	switch {
+	case o.Outer.IsValid():
+		r.Encap = encapOf(o)
+	case o.Via.IsValid():
 		r.Gw = o.Via.AsSlice()
 	}
 	if o.Src.IsValid() {

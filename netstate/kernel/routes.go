@@ -24,7 +24,10 @@ type route struct {
 	scope    byte
 	kind     byte // RTN_…
 	flags    uint32
-	extra    extra // what no wanted route has
+	encap    []byte // attributes, of the kind encapBy
+	encapBy  uint16
+	outer    netip.Addr // source of the IPv6 packet around each packet, whose destination is gw
+	extra    extra      // what no wanted route has
 }
 
 // routes calls do with each route of the main table.
@@ -62,6 +65,7 @@ func parseRoute(m []byte) (route, error) {
 		r.attribute(kind, value)
 	})
 	r.dst = netip.PrefixFrom(addr, int(m[1]))
+	r.decodeEncap()
 	return r, err
 }
 
@@ -87,8 +91,11 @@ func (r *route) attribute(kind uint16, value []byte) {
 	case unix.RTA_MULTIPATH:
 		r.multipath(value)
 	case unix.RTA_ENCAP:
-		r.extra.add(true, "encap")
+		r.encap = value
 	case unix.RTA_ENCAP_TYPE:
+		if len(value) >= 2 {
+			r.encapBy = binary.NativeEndian.Uint16(value)
+		}
 	default:
 		r.extra.add(true, "attribute %d", kind)
 	}
@@ -122,7 +129,7 @@ func (r *route) multipath(data []byte) {
 }
 
 func decodeRoute(r route, names map[int]string) netstate.Route {
-	o := netstate.Route{Dst: r.dst, Via: r.gw, Src: r.src, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0,
+	o := netstate.Route{Dst: r.dst, Via: r.gw, Src: r.src, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0, Outer: r.outer,
 		Protocol: int(r.protocol), TOS: int(r.tos), Blackhole: r.kind == unix.RTN_BLACKHOLE}
 	if !o.Blackhole && r.hops == 0 { // IPv6 puts blackholes on lo
 		o.Dev = names[r.index]

@@ -77,6 +77,14 @@ func decodeTunnel(l *netlink.Iptun, names map[int]string, e extra) netstate.Obje
 	return netstate.Tunnel{Name: a.Name, Local: addrOf(l.Local), MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
 }
 
+func decodeTunnel6(l *netlink.Ip6tnl, e extra) netstate.Object {
+	a := l.Attrs()
+	e.add(!l.FlowBased, "local %s remote %s", addrOf(l.Local), addrOf(l.Remote))
+	e.add(l.Proto != 0, "proto %d", l.Proto)
+	e.add(l.EncapType != 0, "encap %d", l.EncapType)
+	return netstate.Tunnel{Name: a.Name, External: l.FlowBased, MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
+}
+
 func (a *applier) putTunnel(want netstate.Tunnel) error {
 	if have, ok := a.links[want.Name]; ok {
 		if have, ok := decodeLink(have, a.names()).(netstate.Tunnel); ok && have.SameDevice(want) {
@@ -86,10 +94,20 @@ func (a *applier) putTunnel(want netstate.Tunnel) error {
 			return err
 		}
 	}
-	err := a.createLink(&netlink.Iptun{LinkAttrs: linkAttrs(want.Name, attrs{mtu: want.MTU, up: want.Up}),
-		Local: want.Local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP})
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("this kernel has no IP-in-IP devices, load the module ipip or use another backend: %w", err)
+	common := linkAttrs(want.Name, attrs{mtu: want.MTU, up: want.Up})
+	if want.External {
+		return explainTunnel("ip6_tunnel", a.createLink(&netlink.Ip6tnl{LinkAttrs: common, FlowBased: true}))
+	}
+	return explainTunnel("ipip", a.createLink(&netlink.Iptun{LinkAttrs: common, Local: want.Local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}))
+}
+
+// explainTunnel says what is wrong with a kernel that refuses a device.
+func explainTunnel(module string, err error) error {
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("this kernel has no IP-in-IP devices, load the module %s or use another backend: %w", module, err)
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("another %s device on this host takes all packets (ip -d link show type ip6tnl): %w", module, err)
 	}
 	return err
 }

@@ -12,6 +12,25 @@ import (
 // RunTunnels is the suite of what not every kernel has: IP-in-IP devices.
 func RunTunnels(t *testing.T, harness func(t *testing.T) Harness) {
 	runCases(t, harness, tunnelDevice.cases())
+	runCases(t, harness, tunnelDevice6.cases())
+	runCases(t, harness, []testCase{
+		{"both families' tunnels", func(h *host) { h.roundTrip(merge(tunnelDevice.state, tunnelDevice6.state)) }},
+		{"a second tunnel for IPv6", func(h *host) {
+			h.underlay()
+			h.run("ip link add other type ip6tnl mode any external")
+			h.refuses(tunnelDevice6.link(), "another ip6_tunnel device on this host takes all packets", "+ link flannel-v6.ipip")
+			h.run("ip link del other")
+			h.apply(tunnelDevice6.state)
+		}},
+		{"an IPv6 route between underlay and tunnel", func(h *host) {
+			h.underlay()
+			direct := merge(tunnelDevice6.state, v6.direct(2, v6.underlay(2), "u0"))
+			for range 2 {
+				h.apply(tunnelDevice6.state)
+				h.apply(direct)
+			}
+		}},
+	})
 }
 
 func runCases(t *testing.T, harness func(t *testing.T) Harness, cases []testCase) {
@@ -62,6 +81,40 @@ var tunnelDevice = device{
 	route:  "route 10.244.2.0/24 via 192.0.2.2 dev flannel.ipip onlink",
 	shrunk: netstate.Tunnel{Name: "flannel.ipip", Local: v4.underlay(1), MTU: 1400, Up: true, Marked: true},
 	other:  netstate.Tunnel{Name: "flannel.ipip", Local: v4.across(1), MTU: 1480, Up: true, Marked: true},
+}
+
+var tunnelDevice6 = device{
+	name: "flannel-v6.ipip",
+	state: netstate.NewState(
+		netstate.Tunnel{Name: "flannel-v6.ipip", External: true, MTU: 1460, Up: true, Marked: true},
+		netstate.Addr{Dev: "flannel-v6.ipip", Prefix: netip.MustParsePrefix("fc00:0:0:1::/128")},
+		netstate.Sysctl{Name: "net/ipv6/conf/flannel-v6.ipip/accept_ra", Value: "0"},
+		v6.encap(2, "flannel-v6.ipip"), v6.encap(3, "flannel-v6.ipip")),
+	line:   "link flannel-v6.ipip ip6tnl external mtu 1460 up",
+	route:  encap6,
+	shrunk: netstate.Tunnel{Name: "flannel-v6.ipip", External: true, MTU: 1400, Up: true, Marked: true},
+	drifts: map[string]drift{
+		"destination": {commands: "ip route replace fc00:0:0:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::9 dev DEV proto 116", plan: was(encap6, "dst 2001:db8::2", "dst 2001:db8::9")},
+		"source":      {commands: "ip route replace fc00:0:0:2::/64 encap ip6 src 2001:db8::9 dst 2001:db8::2 dev DEV proto 116", plan: was(encap6, "src 2001:db8::1", "src 2001:db8::9")},
+		"hop limit": {commands: "ip route replace fc00:0:0:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 hoplimit 7 dev DEV proto 116",
+			plan: "~ " + encap6 + " (was " + encap6 + " hoplimit 0x07)"},
+		"nothing around packets": {commands: "ip route replace fc00:0:0:2::/64 dev DEV proto 116", plan: was(encap6, "encap ip6 src 2001:db8::1 dst 2001:db8::2 ", "")},
+	},
+}
+
+const encap6 = "route fc00:0:0:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 dev flannel-v6.ipip"
+
+// encap is the route to a peer that says what is around packets.
+func (s stack) encap(node int, dev string) netstate.Route {
+	r := s.route(node, s.underlay(node), dev, false)
+	r.Outer = s.underlay(1)
+	return r
+}
+
+// link is the device without what stands on it.
+func (d device) link() netstate.State {
+	key := netstate.Key{Kind: netstate.KindLink, Name: d.name}
+	return netstate.NewState(d.state[key])
 }
 
 func (d device) cases() []testCase {

@@ -1,11 +1,10 @@
-// Package ipip is the backend that carries pods' IPv4 packets in IPv4 packets without any other header: one device, and
-// one route per peer, whose gateway is the peer's underlay address. With DirectRouting, peers on the same L2 segment get a
-// plain route instead.
+// Package ipip is the backend that carries pods' packets in IP packets of the same family without any other header: one
+// device per family, and one route per peer, which names the peer's underlay address. With DirectRouting, peers on the same
+// L2 segment get a plain route instead.
 package ipip
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 
 	"github.com/twill-net/twill/backend"
@@ -13,11 +12,11 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// device is flannel's name of it.
-const device = "flannel.ipip"
+// The devices. flannel has the first one only.
+const device4, device6 = "flannel.ipip", "flannel-v6.ipip"
 
-// overhead is what the outer IPv4 header adds to a packet, in bytes.
-const overhead = 20
+// What the outer header adds to a packet, in bytes.
+const overhead4, overhead6 = 20, 40
 
 // Options are net-conf.json's Backend keys of flannel's ipip.
 type Options struct {
@@ -34,42 +33,65 @@ type Backend struct {
 func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
 	b := Backend{networks: networks}
 	warnings, err := backend.ParseOptions(options, &b.options)
-	for _, n := range networks {
-		if err == nil && !n.Addr().Is4() {
-			err = fmt.Errorf("net-conf Backend: ipip carries IPv4 only, and IPv6Network is %s: use vxlan, wireguard, udp or host-gw", n)
-		}
-	}
 	return b, warnings, err
 }
 
-// MTU is what fits into one packet of the underlay.
+// MTU is what fits into one packet of each family's underlay.
 func (b Backend) MTU(node backend.Node) int {
-	u, _ := node.Underlay(true)
-	return u.MTU - overhead
+	inner := make([]backend.Underlay, 0, len(node.Underlays))
+	for _, u := range node.Underlays {
+		inner = append(inner, backend.Underlay{MTU: inside(u)})
+	}
+	return backend.SmallestMTU(inner)
+}
+
+// inside is the largest packet, in bytes, that fits into one of u.
+func inside(u backend.Underlay) int {
+	if u.Local.Is4() {
+		return u.MTU - overhead4
+	}
+	return u.MTU - overhead6
 }
 
 // Publish is nothing: flannel writes null.
 func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
 
-// Desired is this node's device and a route to every peer.
+// Desired is this node's devices and a route to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
-	peers, skips := backend.Peers(b.networks, snap)
-	u, ok := node.Underlay(true)
-	stack, leased := snap.Local.Stack(true)
-	if !ok || !leased {
-		return state, skips
-	}
-	state.Add(netstate.Tunnel{Name: device, Local: u.Local, MTU: b.MTU(node), Up: true, Marked: true},
-		backend.TunnelAddr(device, stack.Subnet), backend.TunnelSysctl(device, true))
-	for _, peer := range peers {
-		if b.options.DirectRouting && u.Reaches(peer.Underlay) {
-			state.Add(backend.DirectRoute(u, peer))
-			continue
+	for _, stack := range snap.Local.Stacks {
+		if u, ok := node.Underlay(stack.Is4()); ok {
+			d := tunnel(u)
+			state.Add(d, backend.TunnelAddr(d.Name, stack.Subnet), backend.TunnelSysctl(d.Name, stack.Is4()))
 		}
-		route := backend.TunnelRoute(device, peer)
-		route.Via, route.Onlink = peer.Underlay, true
-		state.Add(route)
+	}
+	peers, skips := backend.Peers(b.networks, snap)
+	for _, peer := range peers {
+		if u, ok := node.Underlay(peer.Is4()); ok {
+			state.Add(b.route(u, peer))
+		}
 	}
 	return state, skips
+}
+
+// tunnel is the device of u's family.
+func tunnel(u backend.Underlay) netstate.Tunnel {
+	if u.Local.Is4() {
+		return netstate.Tunnel{Name: device4, Local: u.Local, MTU: inside(u), Up: true, Marked: true}
+	}
+	return netstate.Tunnel{Name: device6, External: true, MTU: inside(u), Up: true, Marked: true}
+}
+
+// route leads to a peer's pods. The outer destination is the gateway (IPv4), or is said beside the outer source (IPv6).
+func (b Backend) route(u backend.Underlay, peer backend.Peer) netstate.Route {
+	if b.options.DirectRouting && u.Reaches(peer.Underlay) {
+		return backend.DirectRoute(u, peer)
+	}
+	d := tunnel(u)
+	r := backend.TunnelRoute(d.Name, peer)
+	r.Via, r.Onlink = peer.Underlay, !d.External
+	if d.External {
+		r.Outer = u.Local
+	}
+	return r
 }

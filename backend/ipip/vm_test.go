@@ -5,7 +5,6 @@ package ipip
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -19,10 +18,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-var networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
-
 func host(n int) subnet.Lease {
-	return lease(fmt.Sprintf("n%d", n), stack(fmt.Sprintf("10.244.%d.0/24", n), fmt.Sprintf("192.0.2.%d", n)))
+	return lease(fmt.Sprintf("n%d", n), stack(fmt.Sprintf("10.244.%d.0/24", n), fmt.Sprintf("192.0.2.%d", n)),
+		stack(fmt.Sprintf("fc00:0:0:%d::/64", n), fmt.Sprintf("2001:db8::%d", n)))
 }
 
 func run(line string) error {
@@ -35,7 +33,8 @@ func run(line string) error {
 
 // node brings this thread's namespace to what the backend wants of node n, whose underlay is dev.
 func node(n, other int, dev string) error {
-	for _, line := range []string{fmt.Sprintf("ip addr add 192.0.2.%d/24 dev %s", n, dev), "ip link set lo up", "ip link set " + dev + " up"} {
+	for _, line := range []string{fmt.Sprintf("ip addr add 192.0.2.%d/24 dev %s", n, dev), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev %s nodad", n, dev),
+		"ip link set lo up", "ip link set " + dev + " up"} {
 		if err := run(line); err != nil {
 			return err
 		}
@@ -44,7 +43,8 @@ func node(n, other int, dev string) error {
 	if err != nil {
 		return err
 	}
-	facts := backend.Node{Underlays: []backend.Underlay{{Dev: dev, Local: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)), MTU: 1500}}}
+	facts := backend.Node{Underlays: []backend.Underlay{{Dev: dev, Local: host(n).Stacks[0].Underlay, MTU: 1500},
+		{Dev: dev, Local: host(n).Stacks[1].Underlay, MTU: 1500}}}
 	want, skips := b.Desired(facts, subnet.Snapshot{Local: host(n), Peers: []subnet.Lease{host(other)}})
 	k, err := kernel.New(networks)
 	if err != nil || len(skips) > 0 {
@@ -89,12 +89,15 @@ func TestPackets(t *testing.T) {
 	if err := node(1, 2, "u0"); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"ping -c 3 -W 2 10.244.2.0", "ping -c 1 -W 2 -M do -s 1452 10.244.2.0", "ping -c 1 -W 2 -s 3000 10.244.2.0"} {
+	for _, line := range []string{"ping -c 3 -W 5 10.244.2.0", "ping -c 1 -W 5 -M do -s 1452 10.244.2.0", "ping -c 1 -W 5 -s 3000 10.244.2.0",
+		"ping -c 3 -W 5 fc00:0:0:2::", "ping -c 1 -W 5 -M do -s 1412 fc00:0:0:2::", "ping -c 1 -W 5 -s 3000 fc00:0:0:2::"} {
 		if err := run(line); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := run("ping -c 1 -W 2 -M do -s 1453 10.244.2.0"); err == nil || !strings.Contains(err.Error(), "mtu=1480") {
-		t.Errorf("a packet of 1481 bytes: %v", err)
+	for line, mtu := range map[string]string{"ping -c 1 -W 2 -M do -s 1453 10.244.2.0": "mtu=1480", "ping -c 1 -W 2 -M do -s 1413 fc00:0:0:2::": "mtu: 1460"} {
+		if err := run(line); err == nil || !strings.Contains(err.Error(), mtu) {
+			t.Errorf("%s, longer than the %s: %v", line, mtu, err)
+		}
 	}
 }

@@ -47,11 +47,11 @@ var carriers = map[string]carrier{
 	"vxlan":     {map[bool]string{true: "flannel.1", false: "flannel-v6.1"}, map[bool]int{true: 50, false: 70}},
 	"udp":       {map[bool]string{true: "flannel0", false: "flannel0"}, map[bool]int{true: 28, false: 48}},
 	"wireguard": {map[bool]string{true: "flannel-wg", false: "flannel-wg-v6"}, map[bool]int{true: 80, false: 80}},
-	"ipip":      {map[bool]string{true: "flannel.ipip"}, map[bool]int{true: 20}},
+	"ipip":      {map[bool]string{true: "flannel.ipip", false: "flannel-v6.ipip"}, map[bool]int{true: 20, false: 40}},
 }
 
 // overlays are all carriers' devices.
-var overlays = []string{"flannel.1", "flannel-v6.1", "flannel0", "flannel-wg", "flannel-wg-v6", "flannel.ipip"}
+var overlays = []string{"flannel.1", "flannel-v6.1", "flannel0", "flannel-wg", "flannel-wg-v6", "flannel.ipip", "flannel-v6.ipip"}
 
 func (c cluster) carrier() carrier { return carriers[c.lab.Spec().Backend] }
 

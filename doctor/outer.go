@@ -14,12 +14,12 @@ type outer struct {
 	what  string // "VXLAN"
 	local netip.Addr
 	dev   string // of the underlay
-	proto string // udp or ipip
+	proto string // udp, ipip or ipv6
 	port  int    // UDP, of the peer and of this node
 }
 
-// protoIPIP is IPv4 in IPv4, by the name that nft prints.
-const protoIPIP = "ipip"
+// What is in IP packets that hold IP packets, IPv4 and IPv6, by the names that nft prints.
+const protoIPIP, protoIPv6 = "ipip", "ipv6"
 
 // outerOf is the wrapping for a peer; false: its packets are routed as they are.
 func outerOf(f Facts, w Way) (outer, bool) {
@@ -31,8 +31,8 @@ func outerOf(f Facts, w Way) (outer, bool) {
 	if _, isBridge := o.(netstate.Bridge); o == nil || isBridge || !ok {
 		return outer{}, false
 	}
-	if _, ok := o.(netstate.Tunnel); ok {
-		return outer{"IPIP", u.Local, u.Dev, protoIPIP, 0}, true
+	if t, ok := o.(netstate.Tunnel); ok {
+		return outer{"IPIP", u.Local, u.Dev, map[bool]string{false: protoIPIP, true: protoIPv6}[t.External], 0}, true
 	}
 	name := strings.ToLower(f.Lease.Network.Backend)
 	if port := f.port(name, w.Underlay.Is4()); port > 0 {

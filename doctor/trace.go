@@ -117,7 +117,7 @@ func hasRoute(f Facts, j Journey) bool {
 func sameWay(f Facts, j Journey) bool {
 	have, ok := routeOf(f, j)
 	want, ok2 := f.Want[have.Key()].(netstate.Route)
-	return ok && ok2 && have.Via == want.Via && have.Dev == want.Dev && have.Blackhole == want.Blackhole
+	return ok && ok2 && have.Via == want.Via && have.Outer == want.Outer && have.Dev == want.Dev && have.Blackhole == want.Blackhole
 }
 
 // besideDst: a more specific route that does not take this packet.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/subnet"
 )
 
 func TestFromFlags(t *testing.T) {
@@ -132,10 +133,24 @@ func TestAgentSaysItsVersion(t *testing.T) {
 	}
 }
 
+// TestNeeded: each address family of ipip has a module of its own.
+func TestNeeded(t *testing.T) {
+	pool4, pool6 := subnet.Pool{Network: netip.MustParsePrefix("10.244.0.0/16")}, subnet.Pool{Network: netip.MustParsePrefix("fc00::/48")}
+	for want, pools := range map[string][]subnet.Pool{"ipip": {pool4}, "ip6_tunnel": {pool6}, "ipip ip6_tunnel": {pool4, pool6}} {
+		var names []string
+		for _, m := range needed(subnet.Config{Backend: "ipip", Pools: pools})[2:] {
+			names = append(names, m.name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%v: got %s, want %s", pools, got, want)
+		}
+	}
+}
+
 // TestMissing asks this kernel: what is loaded or built in is there, and what has no option at all is not.
 func TestMissing(t *testing.T) {
 	release := kernelRelease()
-	if got := missing(needed("vxlan"), release); len(got) > 0 {
+	if got := missing(needed(subnet.Config{Backend: "vxlan"}), release); len(got) > 0 {
 		t.Errorf("a kernel on which these tests run lacks %v", got)
 	}
 	if _, known := moduleFiles(release); !known && len(kernelConfig(release)) == 0 {

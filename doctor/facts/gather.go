@@ -69,7 +69,7 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 	if err := g.machine(ctx); err != nil {
 		return f, err
 	}
-	f.NoModules = missing(needed(f.Lease.Network.Backend), f.Release)
+	f.NoModules = missing(needed(f.Lease.Network), f.Release)
 	if f.Lease.Error == "" && !f.Lease.Missing {
 		g.plan(ctx)
 		g.ways()

@@ -7,20 +7,24 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/twill-net/twill/subnet"
 )
 
 // module is a part of the kernel that may be built in, a file, or not there at all.
 type module struct{ name, config string }
 
-// needed is what the network of a backend is made of. wireguard goes on with a TUN device where the kernel has no
-// WireGuard.
-func needed(backend string) []module {
+// needed is what a network is made of. wireguard goes on with a TUN device where the kernel has no WireGuard.
+func needed(network subnet.Config) []module {
 	all := []module{{"bridge", "CONFIG_BRIDGE"}, {"veth", "CONFIG_VETH"}}
-	switch strings.ToLower(backend) {
+	switch strings.ToLower(network.Backend) {
 	case "vxlan":
 		all = append(all, module{"vxlan", "CONFIG_VXLAN"})
 	case "ipip":
-		all = append(all, module{"ipip", "CONFIG_NET_IPIP"})
+		tunnels := map[bool]module{true: {"ipip", "CONFIG_NET_IPIP"}, false: {"ip6_tunnel", "CONFIG_IPV6_TUNNEL"}}
+		for _, p := range network.Pools {
+			all = append(all, tunnels[p.Network.Addr().Is4()])
+		}
 	case "udp", "wireguard":
 		all = append(all, module{"tun", "CONFIG_TUN"})
 	}

@@ -1,0 +1,33 @@
+package doctor
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/ipip"
+	"github.com/twill-net/twill/subnet"
+)
+
+// TestOuterOfIPIP: the firewall is asked about the protocol that is really on the wire, 4 or 41.
+func TestOuterOfIPIP(t *testing.T) {
+	f := healthy()
+	node := backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1500}, {Dev: "eth1", Local: addr("2001:db8::1"), MTU: 1500}}}
+	lease := func(name, subnet4, underlay4, subnet6, underlay6 string) subnet.Lease {
+		return subnet.Lease{Node: name, Backend: "ipip", Stacks: []subnet.Stack{
+			{Subnet: prefix(subnet4), Underlay: addr(underlay4)}, {Subnet: prefix(subnet6), Underlay: addr(underlay6)}}}
+	}
+	peer := lease("n2", "10.244.2.0/24", "192.0.2.2", "fc00:0:0:2::/64", "2001:db8::2")
+	b, _, err := ipip.New([]netip.Prefix{prefix("10.244.0.0/16"), prefix("fc00::/48")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Underlay = node
+	f.Want, _ = b.Desired(node, subnet.Snapshot{Local: lease("n1", "10.244.1.0/24", "192.0.2.1", "fc00:0:0:1::/64", "2001:db8::1"), Peers: []subnet.Lease{peer}})
+	want := []outer{{"IPIP", addr("192.0.2.1"), "eth0", "ipip", 0}, {"IPIP", addr("2001:db8::1"), "eth1", "ipv6", 0}}
+	for i, s := range peer.Stacks {
+		if got, ok := outerOf(f, Way{Subnet: s.Subnet, Underlay: s.Underlay}); !ok || got != want[i] {
+			t.Errorf("around packets to %s: %+v, %t, want %+v", s.Subnet, got, ok, want[i])
+		}
+	}
+}

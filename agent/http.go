@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,11 +12,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Serve answers /healthz, /readyz and /metrics on l until ctx is done.
+// Serve answers /healthz, /readyz, /status and /metrics on l until ctx is done.
 func (a *Agent) Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer) error {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", probe(a.status.Live))
 	mux.Handle("/readyz", probe(a.status.Ready))
+	mux.Handle("/status", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(a.Report()) // who asked has gone away
+	}))
 	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { server.Close() })()

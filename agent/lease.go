@@ -28,7 +28,7 @@ func (a *Agent) offer(node backend.Node) {
 // facts change.
 func (a *Agent) keepLease(ctx context.Context, group *errgroup.Group) error {
 	node, ok := a.nextNode(ctx)
-	if !ok || !a.prepare(ctx) {
+	if !ok || !a.prepare(ctx, node) {
 		return nil
 	}
 	last := a.lastLease(ctx, node)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -20,16 +21,87 @@ func (a *Agent) say(text string, err error, args ...any) {
 		a.status.fail(a.Log.With(args...), text, err)
 		return
 	}
+	a.status.heard(text, args)
 	a.Log.Info(text, append([]any{"node", a.Node}, args...)...)
 }
 
-// prepare lets a Runner make ready what it publishes. It is false when ctx ended first.
-func (a *Agent) prepare(ctx context.Context) bool {
+// RunnerStatus is how a backend's own part is doing.
+type RunnerStatus struct {
+	Running bool      `json:"running"`
+	Since   time.Time `json:"since"`           // when that began; zero: it never ran
+	Error   string    `json:"error,omitempty"` // why it does not run
+	Says    string    `json:"says,omitempty"`  // what it said last: what moves the packets, on which port
+}
+
+func (s *Status) heard(text string, args []any) {
+	for i := 0; i+1 < len(args); i += 2 {
+		text += fmt.Sprintf(" %v=%v", args[i], args[i+1])
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.says = text
+}
+
+func (s *Status) runner() *RunnerStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down != nil {
+		return &RunnerStatus{Since: s.downSince.UTC(), Error: s.down.Error(), Says: s.says}
+	}
+	return &RunnerStatus{Running: true, Since: s.upSince.UTC(), Says: s.says}
+}
+
+// Report is what /status says, for programs.
+type Report struct {
+	Node     string        `json:"node"`
+	Backend  string        `json:"backend"`
+	NotReady string        `json:"notReady,omitempty"` // why, empty if it is ready
+	Runner   *RunnerStatus `json:"runner,omitempty"`   // of a backend that has a part which is no kernel state
+}
+
+// Report is how the agent is doing now. Any goroutine may ask.
+func (a *Agent) Report() Report {
+	r := Report{Node: a.Node, Backend: a.BackendName}
+	if err := a.status.Ready(); err != nil {
+		r.NotReady = err.Error()
+	}
+	if _, ok := a.Backend.(backend.Runner); ok {
+		r.Runner = a.status.runner()
+	}
+	return r
+}
+
+// prepare lets a Runner make ready what it publishes, and go on with what an earlier agent left. It is false when ctx
+// ended first.
+func (a *Agent) prepare(ctx context.Context, node backend.Node) bool {
 	r, ok := a.Backend.(backend.Runner)
 	if !ok {
 		return true
 	}
-	return a.persist(ctx, "prepare the backend", func() error { return r.Prepare(ctx, a.site()) })
+	done := a.persist(ctx, "prepare the backend", func() error { return r.Prepare(ctx, a.site()) })
+	if done {
+		a.resume(node)
+	}
+	return done
+}
+
+// resume shows a Runner the checkpoint's leases, so that packets move before the store has spoken: a list of thousands of
+// nodes takes a second, and a store that is away takes longer. Only an agent of the same boot has left what they stand on.
+func (a *Agent) resume(node backend.Node) {
+	env, err := subnet.ReadEnv(a.SubnetFile)
+	if err != nil || env.BootID == "" || env.BootID != bootID() {
+		return
+	}
+	c, err := readCheckpoint(a.Checkpoint)
+	if err != nil || c.Node != a.Node || c.Local.Backend != a.BackendName {
+		return
+	}
+	snap := c.snapshot()
+	node.Last = snap.Local
+	select {
+	case a.views <- backend.View{Node: node, Snapshot: snap}:
+	default: // the loop was first, and knows better
+	}
 }
 
 // settled is how long a Runner must run to count as running: what it cannot do it finds out at once.
@@ -77,9 +149,12 @@ func (a *Agent) show(node backend.Node, snap subnet.Snapshot, synced bool) {
 		return
 	}
 	node.Last = snap.Local
-	select {
-	case <-a.views:
-	default:
+	view := backend.View{Node: node, Snapshot: snap, Synced: synced}
+	for {
+		select {
+		case a.views <- view:
+			return
+		case <-a.views:
+		}
 	}
-	a.views <- backend.View{Node: node, Snapshot: snap, Synced: synced}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -44,7 +46,12 @@ func (m *mover) Prepare(context.Context, backend.Site) error {
 }
 
 func (m *mover) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
-	v := <-views
+	var v backend.View
+	select {
+	case v = <-views:
+	case <-ctx.Done():
+		return nil
+	}
 	if m.begun.Add(1) == 1 {
 		return errors.New("not running yet")
 	}
@@ -81,9 +88,43 @@ func TestRunner(t *testing.T) {
 	}
 }
 
+// TestRunnerResumes: after a restart it gets the leases that it had, before the store has said anything. After a boot there
+// is nothing yet on which it could stand.
+func TestRunnerResumes(t *testing.T) {
+	n, m := newNode(t), &mover{seen: make(chan string, 9), ended: make(chan struct{})}
+	m.prepared.Store(1)
+	m.begun.Store(1)
+	n.backend = m
+	stop := n.start()
+	n.eventually("a checkpoint", func() bool { _, err := os.Stat(n.checkpoint()); return err == nil && n.ready() })
+	<-m.seen
+	stop()
+	n.must(os.Remove(n.leases())) // and no store any more
+	n.must(os.Mkdir(n.leases(), 0o755))
+
+	m.ended = make(chan struct{})
+	stop = n.start()
+	if got := <-m.seen; got != `"ready" 192.168.33.101` || strings.Contains(n.log.String(), "going on with the checkpoint") {
+		t.Errorf("the view says %s\n%s", got, n.log.String())
+	}
+	stop()
+
+	env, err := subnet.ReadEnv(n.agent.SubnetFile)
+	n.must(err)
+	env.BootID = "another"
+	n.must(subnet.WriteEnv(n.agent.SubnetFile, env))
+	m.ended = make(chan struct{})
+	stop = n.start()
+	n.eventually("the store is asked", func() bool { return strings.Count(n.log.String(), "ask the store") > 1 })
+	if len(m.seen) > 0 {
+		t.Errorf("after a boot it got %s", <-m.seen)
+	}
+	stop()
+}
+
 // TestReadyWithRunner: pods cannot count on a network whose packets nobody moves.
 func TestReadyWithRunner(t *testing.T) {
-	a := New(Config{Backend: &mover{}})
+	a := New(Config{Backend: &mover{}, Log: slog.New(slog.DiscardHandler)})
 	a.status.concluded(true, false)
 	mustBeReady := func(words string) {
 		t.Helper()
@@ -93,8 +134,15 @@ func TestReadyWithRunner(t *testing.T) {
 	}
 	mustBeReady("has not started yet")
 	a.status.runs(nil)
+	a.say("moving packets", nil, "port", 8285)
 	mustBeReady("")
+	if r := a.Report().Runner; !r.Running || r.Says != "moving packets port=8285" || time.Since(r.Since) > time.Minute {
+		t.Errorf("reports %+v", r)
+	}
 	a.status.runs(errors.New("no such device"))
+	if r := a.Report().Runner; r.Running || r.Error != "no such device" || time.Since(r.Since) > time.Minute {
+		t.Errorf("reports %+v", r)
+	}
 	mustBeReady("") // it is started again at once
 	a.status.downSince = a.status.downSince.Add(-2 * wrongFor)
 	a.status.runs(errors.New("port in use"))

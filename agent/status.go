@@ -17,6 +17,8 @@ type Status struct {
 	wrongSince time.Time // zero: the data path is right
 	down       error     // why the backend's own part does not run, nil if it does or there is none
 	downSince  time.Time // zero: it never ran
+	upSince    time.Time // when the backend's own part began to run
+	says       string    // what it said last
 	retry      time.Duration
 	said       map[string]string // the last error of each operation, to say it in full only once
 }
@@ -49,8 +51,11 @@ func (s *Status) concluded(synced, broken bool) {
 func (s *Status) runs(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down == nil && err != nil {
+	switch {
+	case s.down == nil && err != nil:
 		s.downSince = time.Now()
+	case s.down != nil && err == nil:
+		s.upSince = time.Now()
 	}
 	s.down = err
 }

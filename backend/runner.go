@@ -12,7 +12,8 @@ type Runner interface {
 	// Prepare runs before anything is published. It is tried again until it returns nil or ctx is done.
 	Prepare(ctx context.Context, site Site) error
 	// Run works until ctx is done and then returns nil; after an error it is started again. It gets every View
-	// that comes after the kernel was brought to it; one that it does not take is replaced by the next.
+	// that comes after the kernel was brought to it; one that it does not take is replaced by the next. The first may
+	// be what an earlier agent of this boot brought the kernel to.
 	Run(ctx context.Context, site Site, views <-chan View) error
 }
 

@@ -45,7 +45,10 @@ func TestHost(t *testing.T) {
 		"kube-proxy-cidr": func(f *Facts) {
 			f.Programs = []Program{{Name: "kube-proxy", Args: []string{"--cluster-cidr", "10.0.0.0/16"}}}
 		},
-		"agent-deaf":      func(f *Facts) { f.Agent.Deaf, f.Agent.NotReady = true, "refused" },
+		"agent-deaf": func(f *Facts) { f.Agent.Deaf, f.Agent.NotReady = true, "refused" },
+		"runner-down": func(f *Facts) {
+			f.Agent.Runner = &Runner{Error: "listen on UDP port 8285: address already in use"}
+		},
 		"agent-not-ready": func(f *Facts) { f.Agent.NotReady = "no lease" },
 		"contended":       func(f *Facts) { f.Agent.Metrics = map[string]float64{"twill_contended_total": 2} },
 		"api-trouble":     func(f *Facts) { f.API = API{Asked: true, Error: "list nodes: 403"} },
@@ -65,6 +68,31 @@ func TestHost(t *testing.T) {
 	f.Release, f.Sysctls["net/netfilter/nf_conntrack_count"], f.Sysctls["net/netfilter/nf_conntrack_max"] = "5.4.0", "5", "100"
 	if got := Check(f); len(got) > 0 {
 		t.Errorf("all is well: got %+v", got)
+	}
+}
+
+// TestMovedByAgent: where the agent moves the packets itself, its end is a cause, and not only a risk.
+func TestMovedByAgent(t *testing.T) {
+	f := healthy()
+	f.Want = netstate.NewState(netstate.Tun{Name: "flannel0"})
+	f.Agent.Running = false
+	if got := Check(f); len(got) != 2 || got[0].ID != "runner-down" || got[0].Severity != Broken || got[1].ID != "agent-down" {
+		t.Errorf("got %+v", got)
+	}
+	f.Lease.Snapshot.Local.Backend = "wireguard"
+	f.Agent = Agent{Running: true, Runner: &Runner{Running: true, Says: "the agent moves the packets itself dev=flannel-wg"}}
+	down := NewStatus(f)
+	down.Runner = &Runner{Error: "address already in use"}
+	var text bytes.Buffer
+	if err := (StatusReport{Nodes: []Status{NewStatus(f), down}}).WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	if s := text.String(); !strings.Contains(s, "wireguard (agent)") || strings.Count(s, "✗") != 1 || !strings.Contains(s, "does not run: address already in use") {
+		t.Error(s)
+	}
+	f.Want = netstate.NewState(netstate.WireGuard{Name: "flannel-wg"})
+	if s := NewStatus(f); s.Packets != "kernel" || s.backend() != "wireguard (kernel)" {
+		t.Errorf("got %+v", s)
 	}
 }
 

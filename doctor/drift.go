@@ -103,7 +103,7 @@ func (d drift) finding(c netstate.Change) (Finding, bool) {
 	case netstate.Listener:
 		return evidence("vtep-altered", want.Dev, c, ""), true
 	case netstate.Peer:
-		return evidence(changed("fdb", c), d.peer(want.Allowed[0]), c, ""), true
+		return evidence(changed("peer", c), d.peer(want.Allowed[0]), c, ""), true
 	case netstate.Route:
 		return evidence(changed("route", c), d.peer(want.Dst), c, "ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116"), true
 	case netstate.Chain:

@@ -5,6 +5,7 @@ package doctor
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -53,7 +54,16 @@ type Agent struct {
 	NotReady string // what /readyz says, empty if it is ready or was not asked
 	Deaf     bool   // it runs and does not answer
 	Version  string
+	Runner   *Runner            // of a backend's own part, nil if there is none or the agent does not say
 	Metrics  map[string]float64 // its counters, summed over labels; nil if they are not served
+}
+
+// Runner is how a backend's own part is doing, which is no kernel state: as the agent's /status has it.
+type Runner struct {
+	Running bool      `json:"running"`
+	Since   time.Time `json:"since"`           // when that began; zero: it never ran
+	Error   string    `json:"error,omitempty"` // why it does not run
+	Says    string    `json:"says,omitempty"`  // what it said last
 }
 
 // Lease is the agent's checkpoint: the newest leases that it knew.

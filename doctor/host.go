@@ -22,6 +22,12 @@ func checkAgent(f Facts) []Finding {
 	case f.Agent.NotReady != "":
 		all = append(all, find("agent-not-ready", "twilld", "ready", f.Agent.NotReady, ""))
 	}
+	switch r := f.Agent.Runner; {
+	case r != nil && !r.Running:
+		all = append(all, find("runner-down", "twilld", "running", r.Error, ""))
+	case !f.Agent.Running && f.movedBy() == "agent":
+		all = append(all, find("runner-down", "twilld", "a running process: it moves the packets itself", "none in this network namespace", ""))
+	}
 	if n := f.Agent.Metrics["twill_contended_total"]; n > 0 {
 		all = append(all, find("contended", "objects of the agent's", "no fights", fmt.Sprintf("%.0f since the agent started", n), ""))
 	}

@@ -27,6 +27,8 @@ func leavePlaces() []place {
 		{name: "postrouting rules", rules: podFlow("postrouting", postrouting)},
 		{name: "neighbour", ids: []string{"neighbour-missing", "neighbour-altered"}, entry: neighbourEntry},
 		{name: "forwarding database", ids: []string{"fdb-missing", "fdb-altered"}, entry: fdbEntry},
+		{name: "peer's key", ids: []string{"peer-missing", "peer-altered"}, entry: peerEntry},
+		{name: "agent", ids: []string{"runner-down"}, entry: runnerEntry},
 		{name: "MTU", ids: []string{"vtep-mtu", "bridge-mtu", "underlay-mtu"}, entry: mtuEntry, soft: always},
 		{name: "output rules", rules: tunnelFlow(0)},
 		{name: "way to the node", ids: []string{"underlay-unreachable"}, entry: outerEntry, soft: routed},
@@ -41,6 +43,7 @@ func arrivePlaces() []place {
 		{name: "node's address", ids: []string{"underlay-missing", "underlay-address"}, soft: otherFamily},
 		{name: "input rules", rules: tunnelFlow(2)},
 		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-mac", "vtep-altered"}, entry: overlayEntry},
+		{name: "agent", ids: []string{"runner-down"}, entry: runnerEntry},
 		{name: "reverse path check", ids: []string{"rp-filter"}, soft: always},
 		{name: "prerouting rules", rules: podFlow("prerouting", onlyStop("prerouting-dropped"))},
 		{name: "forwarding", ids: []string{"ip-forward-off", "device-forwarding-off"}, entry: forwardingEntry},
@@ -170,6 +173,29 @@ func fdbEntry(f Facts, j Journey) string {
 		return ""
 	}
 	return text(f.Have[netstate.FDB{Dev: n.Dev, MAC: n.MAC, Dst: wayOf(f, j).Underlay}.Key()])
+}
+
+// peerEntry is the other node as the kernel's WireGuard has it.
+func peerEntry(f Facts, j Journey) string {
+	subnet := wayOf(f, j).Subnet
+	for _, o := range f.Have.Sorted() {
+		if p, ok := o.(netstate.Peer); ok && subnet.IsValid() && slices.Contains(p.Allowed[:], subnet) {
+			return p.String()
+		}
+	}
+	return ""
+}
+
+// runnerEntry is the agent, where it moves the packets itself.
+func runnerEntry(f Facts, _ Journey) string {
+	if f.movedBy() != "agent" {
+		return ""
+	}
+	entry := fmt.Sprintf("process %d moves the packets", f.Agent.PID)
+	if r := f.Agent.Runner; r != nil && r.Says != "" {
+		entry += ": " + r.Says
+	}
+	return entry
 }
 
 func mtuEntry(f Facts, _ Journey) string { return fmt.Sprintf("%d bytes for pods", f.PodMTU) }

@@ -13,8 +13,11 @@ import (
 
 // Status is how a node stands. Text and JSON are renderings of it.
 type Status struct {
-	Node     string       `json:"node"`
-	Backend  string       `json:"backend"`
+	Node    string `json:"node"`
+	Backend string `json:"backend"`
+	Packets string `json:"packets,omitempty"` // who moves them from node to node: kernel or agent
+	// Runner is how a backend's own part is doing, where it has one and the agent says.
+	Runner   *Runner      `json:"runner,omitempty"`
 	Subnets  []string     `json:"subnets"`
 	Underlay []string     `json:"underlay"`
 	MTU      int          `json:"mtu"`
@@ -40,7 +43,7 @@ type PeerStatus struct {
 func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
 	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU, Agent: agentState(f.Agent),
-		PID: f.Agent.PID, Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
+		Packets: f.movedBy(), Runner: f.Agent.Runner, PID: f.Agent.PID, Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
 	if m := f.Agent.Metrics; m != nil {
 		s.Changes, s.Errors = int(m["twill_changes_total"]), int(m["twill_apply_errors_total"])
 		s.Version = f.Agent.Version
@@ -56,6 +59,20 @@ func NewStatus(f Facts) Status {
 		s.Findings = append(s.Findings, finding.ID)
 	}
 	return s
+}
+
+// movedBy is who moves packets from node to node: kernel, or agent where the backend's device is a TUN device. Empty: the
+// backend could not be asked.
+func (f Facts) movedBy() string {
+	if len(f.Want) == 0 {
+		return ""
+	}
+	for _, o := range f.Want {
+		if _, ok := o.(netstate.Tun); ok {
+			return "agent"
+		}
+	}
+	return "kernel"
 }
 
 func agentState(a Agent) string {
@@ -130,13 +147,16 @@ func (r StatusReport) WriteJSON(w io.Writer) error {
 }
 
 // WriteText renders the report for people: a line for each node, one for each peer that is out of sync, and
-// one for each node that does not answer.
+// one for each node that does not answer. A backend that may be moved by either says by whom it is.
 func (r StatusReport) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tVERSION\tPEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tFINDINGS")
 	var out []string
 	for _, n := range r.Nodes {
 		in := 0
+		if r := n.Runner; r != nil && !r.Running {
+			out = append(out, fmt.Sprintf("%s: the backend's own part does not run: %s", n.Node, r.Error))
+		}
 		for _, p := range n.Peers {
 			if p.InSync {
 				in++
@@ -144,7 +164,7 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			}
 			out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Reason))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", or(n.Node, "?"), or(n.Backend, "–"), or(strings.Join(n.Subnets, " "), "–"),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", or(n.Node, "?"), n.backend(), or(strings.Join(n.Subnets, " "), "–"),
 			or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent, or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(), or(strings.Join(n.Findings, " "), "none"))
 	}
 	if err := t.Flush(); err != nil {
@@ -156,6 +176,14 @@ func (r StatusReport) WriteText(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// backend is its name, for people, and who moves its packets where that is not the kernel as with most, or may be either.
+func (s Status) backend() string {
+	if s.Backend != "" && (s.Packets == "agent" || s.Backend == "wireguard" && s.Packets != "") {
+		return s.Backend + " (" + s.Packets + ")"
+	}
+	return or(s.Backend, "–")
 }
 
 // lastApply is how long ago, for people.

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/doctor"
 )
 
@@ -143,7 +145,19 @@ func agentOf(s Settings, all []doctor.Program) doctor.Agent {
 	if status, text, err := ask(s.Health, "/metrics"); err == nil && status == http.StatusOK {
 		a.Metrics, a.Version = metrics(text), buildOf(text)
 	}
+	if status, text, err := ask(s.Health, "/status"); err == nil && status == http.StatusOK {
+		a.Runner = runnerOf(text)
+	}
 	return a
+}
+
+// runnerOf is how an agent's answer to /status says that the backend's own part is doing; older agents have no such answer.
+func runnerOf(text string) *doctor.Runner {
+	var r agent.Report
+	if json.Unmarshal([]byte(text), &r) != nil {
+		return nil
+	}
+	return (*doctor.Runner)(r.Runner)
 }
 
 // metrics are Twill's own counters and gauges of Prometheus' text format, summed over their labels.

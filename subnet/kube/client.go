@@ -91,11 +91,14 @@ func bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(klog.NewContext(ctx, logr.Discard()), callTimeout)
 }
 
+// once keeps client-go from trying again by itself where it was told 429: the store does, and says why it waits.
+func once(r *rest.Request) *rest.Request { return r.MaxRetries(0) }
+
 func (c *client) getNode(ctx context.Context, name string) (*corev1.Node, error) {
 	ctx, cancel := bound(ctx)
 	defer cancel()
 	n := &corev1.Node{}
-	err := c.rest.Get().Resource("nodes").Name(name).Do(ctx).Into(n)
+	err := once(c.rest.Get()).Resource("nodes").Name(name).Do(ctx).Into(n)
 	if apierrors.IsNotFound(err) {
 		return nil, refusal{fmt.Errorf("node %q does not exist: NODE_NAME, or the pod that POD_NAME and POD_NAMESPACE name, must give the name of a Node object", name)}
 	}
@@ -130,7 +133,7 @@ func (c *client) patch(ctx context.Context, node, subresource string, kind types
 	ctx, cancel := bound(ctx)
 	defer cancel()
 	what := "nodes"
-	r := c.rest.Patch(kind).Resource("nodes").Name(node)
+	r := once(c.rest.Patch(kind)).Resource("nodes").Name(node)
 	if subresource != "" {
 		what += "/" + subresource
 		r = r.SubResource(subresource)
@@ -158,7 +161,7 @@ func (c *client) patchEvent(ctx context.Context, namespace, name string, patch a
 
 // listNodes reads all Nodes in one answer, and of each what d keeps.
 func (c *client) listNodes(ctx context.Context, d lean, o metav1.ListOptions) (*corev1.NodeList, error) {
-	body, err := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).SetHeader("Accept", runtime.ContentTypeProtobuf).Stream(ctx)
+	body, err := once(c.rest.Get()).Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).SetHeader("Accept", runtime.ContentTypeProtobuf).Stream(ctx)
 	if err != nil {
 		return nil, explain("list", "nodes", err)
 	}
@@ -190,7 +193,7 @@ const asMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadata;g=me
 // watchNodes watches the metadata of all Nodes.
 func (c *client) watchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
-	r := c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).SetHeader("Accept", asMetadata)
+	r := once(c.rest.Get()).Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).SetHeader("Accept", asMetadata)
 	if o.TimeoutSeconds != nil {
 		r = r.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}

@@ -23,8 +23,8 @@ const (
 // halt is where a packet of a fault's victim ends: by trace, by what was seen of real packets, and the kernel's word.
 type halt struct{ trace, seen, kernel string }
 
-// follow traces a packet from a pod of the victim to one of the peer. It has to stop, at the fault or at what the fault took
-// with it, when a real one does not arrive, and not to stop when it does. A real packet must have been seen as far as the
+// follow traces a packet from a pod of the victim to one of the peer. It has to stop, at the place where the fault is (ends)
+// and for the fault or what that took with it, when a real one does not arrive, and not to stop when it does. A real packet must have been seen as far as the
 // node that trace names, and no node on the way may drop it but that one.
 func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, got []doctor.Finding) halt {
 	t.Helper()
@@ -33,6 +33,7 @@ func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, g
 	near.Node, far.Node = v.Node.Name, v.Peer.Name
 	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
 	trip := doctor.Trace(near, far, doctor.Journey{Src: src.Addrs[0], Dst: dst.Addrs[0], From: v.Node.Name, To: v.Peer.Name})
+	mustEnd(t, f, v, trip.Stopped)
 	_, ping := src.Ping(t.Context(), host.Ping{To: dst.Addrs[0], Timeout: pingLimit})
 	switch {
 	case ping == nil && trip.Stopped != nil:

@@ -67,6 +67,8 @@ type Agent struct {
 	nodes    chan backend.Node // the newest facts, for the publisher
 	views    chan backend.View // the newest view, for a backend that runs
 	snapshot atomic.Pointer[subnet.Snapshot]
+	leased   atomic.Pointer[subnet.Lease] // what Acquire gave
+	warmth   warmth
 	begun    time.Time
 	fights   fights
 	node     backend.Node // the last complete facts

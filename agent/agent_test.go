@@ -32,6 +32,22 @@ type node struct {
 	agent   *Agent
 	live    func(netip.Prefix) (int, error)
 	backend backend.Backend // nil: vxlan
+	list    chan struct{}   // nil: the store tells of the peers at once; else when this is closed
+}
+
+// slow is a store that takes its time to tell of the peers.
+type slow struct {
+	subnet.Store
+	list <-chan struct{}
+}
+
+func (s slow) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.list:
+		return s.Store.Watch(ctx, f)
+	}
 }
 
 // logBuffer is a log that can be read while it is written.
@@ -85,6 +101,9 @@ func (n *node) start() (stop func()) {
 		SubnetFile: filepath.Join(n.dir, "subnet.env"), Checkpoint: n.checkpoint(),
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
+	if n.list != nil {
+		n.agent.Store = slow{n.agent.Store, n.list}
+	}
 	ctx, cancel := context.WithCancel(n.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.agent.Run(ctx) }()

@@ -37,6 +37,7 @@ func (a *Agent) keepLease(ctx context.Context, group *errgroup.Group) error {
 		return ignoreDone(ctx, fmt.Errorf("lease a subnet for node %s: %w", a.Node, err))
 	}
 	a.Log.Info("leased", "node", a.Node, "lease", leaseText(lease))
+	a.took(lease)
 	group.Go(func() error { return a.watchStore(ctx) })
 	for wait := firstRetry; ; {
 		node, ok := a.nextNode(ctx)
@@ -55,8 +56,15 @@ func (a *Agent) keepLease(ctx context.Context, group *errgroup.Group) error {
 			continue
 		}
 		lease, wait = renewed, firstRetry
+		a.took(lease)
 		a.Log.Info("published", "node", a.Node, "lease", leaseText(lease))
 	}
+}
+
+// took tells the loop of the lease that the store has given.
+func (a *Agent) took(lease subnet.Lease) {
+	a.leased.Store(&lease)
+	a.kick()
 }
 
 func (a *Agent) nextNode(ctx context.Context) (backend.Node, bool) {

@@ -29,6 +29,9 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	a.offer(node)
 	snap, synced := a.newest()
 	if snap == nil {
+		if err == nil {
+			a.warm(ctx, node)
+		}
 		return firstRetry
 	}
 	want := a.desired(node, snap)
@@ -138,13 +141,21 @@ func (a *Agent) newest() (snap *subnet.Snapshot, synced bool) {
 	if time.Since(a.begun) < patience {
 		return nil, false
 	}
+	if snap, ok := a.lastTime(); ok {
+		a.status.once(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
+		return snap, false
+	}
+	return nil, false
+}
+
+// lastTime is the checkpoint's snapshot, and whether there is one for this node and backend.
+func (a *Agent) lastTime() (*subnet.Snapshot, bool) {
 	c, err := readCheckpoint(a.Checkpoint)
 	if err != nil || c.Node != a.Node || c.Local.Backend != a.BackendName {
 		return nil, false
 	}
-	snapshot := c.snapshot()
-	a.status.once(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
-	return &snapshot, false
+	snap := c.snapshot()
+	return &snap, true
 }
 
 // Desired is everything that should exist on this node. It is pure, and the same for the agent that applies it, for

@@ -14,6 +14,7 @@ type Status struct {
 	lastBeat   time.Time
 	synced     bool
 	applied    bool      // once complete
+	warmUntil  time.Time // until then the checkpoint's leases count as the store's
 	wrongSince time.Time // zero: the data path is right
 	down       error     // why the backend's own part does not run, nil if it does or there is none
 	downSince  time.Time // zero: it never ran
@@ -47,6 +48,13 @@ func (s *Status) concluded(synced, broken bool) {
 	}
 }
 
+// warm has the checkpoint's leases, as the kernel has them already, stand in for the store's until then.
+func (s *Status) warm(until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.warmUntil = until
+}
+
 // runs says whether the backend's own part runs, and if not, why.
 func (s *Status) runs(err error) {
 	s.mu.Lock()
@@ -74,10 +82,11 @@ func (s *Status) Live() error {
 func (s *Status) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	warm := time.Now().Before(s.warmUntil)
 	switch {
-	case !s.synced:
+	case !s.synced && !warm:
 		return errors.New("no lease, or not in sync with the store yet")
-	case !s.applied:
+	case !s.applied && !warm:
 		return errors.New("the kernel has not been brought to the wanted state yet")
 	case s.down != nil && time.Since(s.downSince) > wrongFor:
 		return fmt.Errorf("the backend moves no packets: %w", s.down)

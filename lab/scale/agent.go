@@ -164,10 +164,27 @@ func (a *Agent) get(ctx context.Context, path string) (string, error) {
 
 // WaitReady returns how long after its start the agent was ready.
 func (a *Agent) WaitReady(ctx context.Context) (time.Duration, error) {
-	tick := time.NewTicker(2 * time.Millisecond)
+	return a.wait(ctx, "is ready", 2*time.Millisecond, func() error { _, err := a.get(ctx, "/readyz"); return err })
+}
+
+// WaitPeers returns how long after its start the agent knew that many peers.
+func (a *Agent) WaitPeers(ctx context.Context, peers int) (time.Duration, error) {
+	want := fmt.Sprintf("\ntwill_peers %d\n", peers)
+	return a.wait(ctx, fmt.Sprintf("knows %d peers", peers), 20*time.Millisecond, func() error {
+		metrics, err := a.get(ctx, "/metrics")
+		if err == nil && !strings.Contains(metrics, want) {
+			err = errors.New("its metrics say something else")
+		}
+		return err
+	})
+}
+
+// wait asks again and again, and returns how long after the agent's start the answer was no error.
+func (a *Agent) wait(ctx context.Context, what string, every time.Duration, ask func() error) (time.Duration, error) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		_, err := a.get(ctx, "/readyz")
+		err := ask()
 		if err == nil {
 			return time.Since(a.Began), nil
 		}
@@ -176,7 +193,7 @@ func (a *Agent) WaitReady(ctx context.Context) (time.Duration, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("wait until the agent is ready: %w", err)
+			return 0, fmt.Errorf("wait until the agent %s: %w", what, err)
 		case <-tick.C:
 		}
 	}

@@ -45,13 +45,13 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkRestart: an agent that finds everything as it should be.
+// BenchmarkRestart: an agent that finds everything as it should be; until it is ready, and until it knows all peers.
 func BenchmarkRestart(b *testing.B) {
 	r := newRig(b)
 	a, _ := r.start()
 	r.settle(a)
 	r.must(a.Close())
-	var took, cpu time.Duration
+	var took, complete, cpu time.Duration
 	writes := 0
 	for b.Loop() {
 		before := r.watch.Writes()
@@ -59,13 +59,16 @@ func BenchmarkRestart(b *testing.B) {
 		r.must(err)
 		t, err := a.WaitReady(r.ctx)
 		r.must(err)
-		took, cpu = took+t, cpu+a.CPU()
+		all, err := a.WaitPeers(r.ctx, *peers)
+		r.must(err)
 		r.settle(a)
+		took, complete, cpu = took+t, complete+all, cpu+a.CPU()
 		writes += r.watch.Writes() - before
 		r.must(a.Close())
 	}
 	n := float64(b.N)
 	b.ReportMetric(took.Seconds()/n, "s/ready")
+	b.ReportMetric(complete.Seconds()/n, "s/all-peers")
 	b.ReportMetric(cpu.Seconds()/n, "cpu-s/start")
 	b.ReportMetric(float64(writes)/n, "writes/start")
 	b.ReportMetric(0, "ns/op")

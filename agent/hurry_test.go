@@ -2,11 +2,13 @@ package agent
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twill-net/twill/netstate/fake"
+	"github.com/twill-net/twill/subnet"
 )
 
 // TestHurry writes what a join changes without a look, and leaves to a look all that is more than that.
@@ -66,6 +68,28 @@ func TestUntilLook(t *testing.T) {
 		a.unseen = time.Now().Add(-age)
 		if d := a.untilLook(); d > most || d < 0 {
 			t.Errorf("%s after the first join the look waits %s, want at most %s", age, d, most)
+		}
+	}
+}
+
+// TestAdded tells leases that are new from ones that changed or went.
+func TestAdded(t *testing.T) {
+	list := func(nodes string) (leases []subnet.Lease) {
+		for name := range strings.FieldsSeq(nodes) {
+			leases = append(leases, subnet.Lease{Node: name})
+		}
+		return leases
+	}
+	for _, test := range []struct {
+		before, now, more string
+		only              bool
+	}{
+		{"", "", "", true}, {"a b", "a b", "", true}, {"a b", "a b c", "c", true}, {"a b", "x a y b z", "x y z", true}, {"", "a", "a", true},
+		{"a b", "a", "", false}, {"a b", "b a", "b", false}, {"a b", "a c", "c", false},
+	} {
+		more, only := added(list(test.before), list(test.now))
+		if only != test.only || only && !slices.EqualFunc(more, list(test.more), subnet.Lease.Equal) {
+			t.Errorf("%q to %q: %v, only %t; want %q, %t", test.before, test.now, more, only, test.more, test.only)
 		}
 	}
 }

@@ -20,6 +20,13 @@ type Backend interface {
 	Desired(Node, subnet.Snapshot) (netstate.State, []subnet.Skip)
 }
 
+// Joiner is a Backend that can tell what a few more peers ask for without being asked about all of them again.
+type Joiner interface {
+	// Joined is what Desired wants of a snapshot that has more beside snap's peers, wherever in their order, beyond what it
+	// wants of snap. False: only Desired can tell, because the peers have to be weighed against each other.
+	Joined(node Node, snap subnet.Snapshot, more []subnet.Lease) (netstate.State, bool)
+}
+
 // Node is what a backend may know of the machine that it runs on.
 type Node struct {
 	Name      string

@@ -38,6 +38,28 @@ func Peers(networks []netip.Prefix, snap subnet.Snapshot) ([]Peer, []subnet.Skip
 	return peers, s.skips
 }
 
+// Apart says whether nobody in snap has a subnet or an underlay address in common with a lease of more.
+func Apart(snap subnet.Snapshot, more []subnet.Lease) bool {
+	apart := func(held subnet.Lease) bool {
+		for _, h := range held.Stacks {
+			for _, lease := range more {
+				for _, s := range lease.Stacks {
+					if h.Underlay == s.Underlay || h.Subnet.Overlaps(s.Subnet) {
+						return false
+					}
+				}
+			}
+		}
+		return true
+	}
+	for _, held := range snap.Peers {
+		if !apart(held) {
+			return false
+		}
+	}
+	return apart(snap.Local)
+}
+
 // speaks says whether a lease of that backend is one of ours. flannel v0.28 publishes no name for udp and alloc.
 func speaks(theirs, ours string) bool {
 	return theirs == ours || theirs == "" && (ours == "udp" || ours == "alloc")

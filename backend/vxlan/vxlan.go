@@ -79,11 +79,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 			d.vtep(underlay, stack)
 		}
 	}
-	for _, peer := range peers {
-		if underlay, ok := node.Underlay(peer.Is4()); ok {
-			d.peer(underlay, peer)
-		}
-	}
+	d.each(peers)
 	return d.state, d.skips
 }
 
@@ -121,6 +117,14 @@ func vtepSysctl(dev string, is4 bool) netstate.Sysctl {
 		return netstate.Sysctl{Name: "net/ipv4/conf/" + dev + "/rp_filter", Value: "2"}
 	}
 	return netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}
+}
+
+func (d *desired) each(peers []backend.Peer) {
+	for _, peer := range peers {
+		if underlay, ok := d.node.Underlay(peer.Is4()); ok {
+			d.peer(underlay, peer)
+		}
+	}
 }
 
 func (d *desired) peer(u backend.Underlay, peer backend.Peer) {

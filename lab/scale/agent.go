@@ -125,21 +125,6 @@ func (a *Agent) Memory() (m Memory, err error) {
 	return m, nil
 }
 
-// children is the processor time of the agent's ended children in clock ticks: fields 16 and 17 of /proc/PID/stat.
-func (a *Agent) children() (int, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.PID))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) < 15 {
-		return 0, fmt.Errorf("read process %d: %q has too few fields", a.PID, data)
-	}
-	user, err := strconv.Atoi(fields[13])
-	system, err2 := strconv.Atoi(fields[14])
-	return user + system, errors.Join(err, err2)
-}
-
 // get reads from the agent's health port.
 func (a *Agent) get(ctx context.Context, path string) (string, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {

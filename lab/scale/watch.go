@@ -85,7 +85,7 @@ func name(m netlink.Message) string {
 		a, _ := netip.AddrFromSlice(attribute(m.Data, unix.SizeofRtMsg, unix.RTA_DST))
 		return "route " + netip.PrefixFrom(a, int(m.Data[1])).String()
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return "link " + string(attribute(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME))
+		return "link " + unix.ByteSliceToString(attribute(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME))
 	}
 	if m.Data[0] == unix.AF_BRIDGE {
 		return fmt.Sprintf("fdb % x", attribute(m.Data, 12, unix.NDA_LLADDR))
@@ -94,7 +94,7 @@ func name(m netlink.Message) string {
 	return "neigh " + a.String()
 }
 
-// attribute is the value of an attribute behind the header; names come without their closing zero.
+// attribute is the value of an attribute behind the header; names come with a closing zero.
 func attribute(data []byte, header int, want uint16) []byte {
 	for data = data[header:]; len(data) >= 4; {
 		size, kind := int(binary.NativeEndian.Uint16(data)), binary.NativeEndian.Uint16(data[2:])

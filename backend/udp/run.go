@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"sync/atomic"
 
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	wgtun "golang.zx2c4.com/wireguard/tun"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/datagram"
 	"github.com/twill-net/twill/backend/tun"
 )
 
@@ -51,7 +51,7 @@ type proxy struct {
 	Backend
 	site    backend.Site
 	dev     wgtun.Device
-	sockets [2]*socket // by index; nil: the node has no such family
+	sockets [2]*datagram.Socket // by index; nil: the node has no such family
 	table   atomic.Pointer[table]
 }
 
@@ -66,7 +66,7 @@ func (b Backend) open(site backend.Site, view backend.View) (*proxy, error) {
 	p := &proxy{Backend: b, site: site, dev: dev}
 	p.table.Store(b.newTable(view))
 	for _, s := range view.Snapshot.Local.Stacks {
-		if p.sockets[index(s.Is4())], err = listen(b.options.Port, s.Is4()); err != nil {
+		if p.sockets[index(s.Is4())], err = datagram.Listen(b.options.Port, s.Is4()); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen on UDP port %d: %w", b.options.Port, err), p.close())
 		}
 	}
@@ -93,7 +93,7 @@ func (p *proxy) close() error {
 	errs := []error{p.dev.Close()}
 	for _, s := range p.sockets {
 		if s != nil {
-			errs = append(errs, s.conn.Close())
+			errs = append(errs, s.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -111,7 +111,7 @@ func buffers(n int) [][]byte {
 // send is the way from the device to the peers.
 func (p *proxy) send() error {
 	bufs, sizes := buffers(p.dev.BatchSize()), make([]int, p.dev.BatchSize())
-	senders := [2]sender{{socket: p.sockets[0]}, {socket: p.sockets[1]}}
+	senders := [2]datagram.Sender{{Socket: p.sockets[0]}, {Socket: p.sockets[1]}}
 	for {
 		n, err := p.dev.Read(bufs, sizes, tun.Headroom)
 		if errors.Is(err, os.ErrClosed) {
@@ -121,15 +121,13 @@ func (p *proxy) send() error {
 		for i := range n {
 			packet := bufs[i][tun.Headroom : tun.Headroom+sizes[i]]
 			if end := p.route(t, packet); end != nil {
-				if s := &senders[index(end.IP.To4() != nil)]; s.socket != nil {
-					s.add(packet, end)
+				if s := &senders[index(end.IP.To4() != nil)]; s.Socket != nil {
+					s.Add(packet, end, netip.Addr{})
 				}
 			}
 		}
 		for i := range senders {
-			if s := &senders[i]; len(s.messages) > 0 {
-				s.flush(func(m ipv6.Message, err error) { p.retry(s.socket, m, err) })
-			}
+			senders[i].Flush(p.lost)
 		}
 	}
 }
@@ -150,21 +148,10 @@ func (p *proxy) route(t *table, packet []byte) *net.UDPAddr {
 	return nil
 }
 
-// retry sends what the kernel refused to cut into datagrams: they are longer than the path's MTU (EINVAL), and single ones it
-// fragments; or the interface cannot (EIO). A peer that cannot be reached now costs these packets and nothing else.
-func (p *proxy) retry(s *socket, m ipv6.Message, err error) {
-	if errors.Is(err, unix.EIO) {
-		s.segments = false
-	}
-	if len(m.Buffers) > 1 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO)) {
-		for _, packet := range m.Buffers {
-			if _, err = s.conn.WriteTo(packet, m.Addr); err != nil {
-				break
-			}
-		}
-	}
-	if err != nil && !errors.Is(err, net.ErrClosed) {
-		p.site.Say("send to a peer", err, "via", m.Addr.String())
+// lost tells of a message that could not be sent: a peer that cannot be reached now costs these packets and nothing else.
+func (p *proxy) lost(to net.Addr, err error) {
+	if !errors.Is(err, net.ErrClosed) {
+		p.site.Say("send to a peer", err, "via", to.String())
 	}
 }
 
@@ -172,19 +159,12 @@ func (p *proxy) retry(s *socket, m ipv6.Message, err error) {
 const receiveMessages = 4
 
 // receive is the way from the peers to the device, for one address family.
-func (p *proxy) receive(s *socket) error {
-	messages := make([]ipv6.Message, receiveMessages)
-	for i := range messages {
-		messages[i].Buffers, messages[i].OOB = [][]byte{make([]byte, maxPacket)}, make([]byte, unix.CmsgSpace(4))
-	}
-	w := writer{dev: p.dev, bufs: buffers(receiveMessages * maxSegments)}
+func (p *proxy) receive(s *datagram.Socket) error {
+	r := datagram.NewReceiver(s, receiveMessages)
+	w := writer{dev: p.dev, bufs: buffers(datagram.Most(receiveMessages))}
 	for {
-		n, err := s.batch.ReadBatch(messages, 0)
-		if err != nil {
+		if err := r.Receive(w.add); err != nil {
 			return fmt.Errorf("receive on UDP port %d: %w", p.options.Port, err)
-		}
-		for _, m := range messages[:n] {
-			w.split(m.Buffers[0][:m.N], datagramSize(m.OOB[:m.NN]))
 		}
 		if err := w.flush(); errors.Is(err, os.ErrClosed) {
 			return fmt.Errorf("write to %s: %w", Device, err)
@@ -199,17 +179,11 @@ type writer struct {
 	batch [][]byte
 }
 
-// split takes a message's datagrams; size 0: it is one.
-func (w *writer) split(data []byte, size int) {
-	if size <= 0 {
-		size = max(len(data), 1)
-	}
-	for ; len(data) > 0 && len(w.batch) < len(w.bufs); data = data[min(size, len(data)):] {
-		packet := data[:min(size, len(data))]
-		if _, _, ok := addresses(packet); ok {
-			buf := w.bufs[len(w.batch)]
-			w.batch = append(w.batch, buf[:tun.Headroom+copy(buf[tun.Headroom:], packet)])
-		}
+// add takes a datagram if it is an IP packet.
+func (w *writer) add(packet []byte, _ netip.AddrPort, _ netip.Addr) {
+	if _, _, ok := addresses(packet); ok && len(w.batch) < len(w.bufs) {
+		buf := w.bufs[len(w.batch)]
+		w.batch = append(w.batch, buf[:tun.Headroom+copy(buf[tun.Headroom:], packet)])
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -26,8 +25,7 @@ func (m *machine) reconcile(peers ...subnet.Lease) string {
 	}
 	ended := make(chan result)
 	go func() {
-		runtime.LockOSThread() // the thread ends in m's namespace
-		err := enter(m.ns)
+		err := lockedEnter(m.ns)
 		plan := ""
 		if err == nil {
 			plan, err = pass(m.b, m.n, subnet.Snapshot{Local: m.lease(), Peers: peers})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
@@ -90,7 +89,7 @@ func (b *Backend) open(site backend.Site, name string, port int) (*tunnel, error
 	log := &device.Logger{Verbosef: device.DiscardLogf, Errorf: func(format string, args ...any) {
 		site.Say("WireGuard", fmt.Errorf(format, args...), "dev", name)
 	}}
-	t := &tunnel{dev: dev, wg: device.NewDevice(dev, conn.NewStdNetBind(), log)}
+	t := &tunnel{dev: dev, wg: device.NewDevice(dev, &bind{}, log)}
 	if b.psk != (wgtypes.Key{}) {
 		t.psk = hex.EncodeToString(b.psk[:])
 	}

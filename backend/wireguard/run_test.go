@@ -107,8 +107,7 @@ func (m *machine) start() {
 	ctx, cancel := context.WithCancel(m.Context())
 	ended := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
-		ended <- errors.Join(enter(m.ns), m.b.Run(ctx, backend.Site{Say: func(string, error, ...any) {}}, m.views))
+		ended <- errors.Join(lockedEnter(m.ns), m.b.Run(ctx, backend.Site{Say: func(string, error, ...any) {}}, m.views))
 	}()
 	m.stop = func() {
 		cancel()
@@ -118,7 +117,9 @@ func (m *machine) start() {
 	}
 }
 
-func enter(path string) error {
+// lockedEnter moves this goroutine's thread, which is never unlocked and so ends with it.
+func lockedEnter(path string) error {
+	runtime.LockOSThread()
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -171,13 +172,22 @@ func pair(t *testing.T, psk1, psk2 string) (a, b *machine) {
 // connect puts two machines on one segment.
 func connect(t *testing.T, a, b *machine) {
 	t.Helper()
-	a.command("ip link add u0 type veth peer name u0p")
-	if out, err := exec.Command("nsenter", "--net="+a.ns, "ip", "link", "set", "u0p", "netns", strings.Split(b.ns, "/")[4]).CombinedOutput(); err != nil {
+	cable(t, a, b, "u0")
+	for _, m := range []*machine{a, b} {
+		m.command(fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.n))
+	}
+}
+
+// cable is a veth between two machines, of one name on both.
+func cable(t *testing.T, a, b *machine, dev string) {
+	t.Helper()
+	a.command("ip link add " + dev + " type veth peer name " + dev + "p")
+	if out, err := exec.Command("nsenter", "--net="+a.ns, "ip", "link", "set", dev+"p", "netns", strings.Split(b.ns, "/")[4]).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	b.command("ip link set u0p name u0")
+	b.command("ip link set " + dev + "p name " + dev)
 	for _, m := range []*machine{a, b} {
-		m.command("ip link set lo up", fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.n), "ip link set u0 up")
+		m.command("ip link set lo up", "ip link set "+dev+" up")
 	}
 }
 

@@ -1,0 +1,144 @@
+package wireguard
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/subnet"
+)
+
+// TestBind: packets of both families go where they should, in turn, and what comes back is answered from the address that it was
+// sent to. wireguard-go's own sockets fail here: after an IPv4 packet they send IPv6 ones elsewhere.
+func TestBind(t *testing.T) {
+	m := newMachine(t, 1, "")
+	m.command("ip link set lo up", "ip addr add fd00::1/128 dev lo nodad", "ip addr add fd00::2/128 dev lo nodad")
+	in(t, m.ns, func() {
+		b := &bind{}
+		receive, port, err := b.Open(0)
+		if err != nil || len(receive) != 2 {
+			t.Errorf("%d sockets, %v", len(receive), err)
+			return
+		}
+		defer b.Close()
+		if _, _, err := b.Open(port); err == nil {
+			t.Error("opened twice")
+		}
+		for i := range 4 { // 127.0.0.1, fd00::1, 127.0.0.2, fd00::2
+			addr := netip.MustParseAddr([]string{fmt.Sprintf("127.0.0.%d", i/2+1), fmt.Sprintf("fd00::%d", i/2+1)}[i%2])
+			bothWays(t, b, receive[i%2], port, addr)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, _, err := b.Open(port); err != nil {
+			t.Errorf("open again: %v", err)
+		}
+	})
+}
+
+// in runs f on a thread in the namespace.
+func in(t *testing.T, ns string, f func()) {
+	t.Helper()
+	failed := make(chan error)
+	go func() {
+		err := lockedEnter(ns)
+		if err == nil {
+			f()
+		}
+		failed <- err
+	}()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bothWays sends three packets to a peer at addr, and answers one that the peer sends to the same address.
+func bothWays(t *testing.T, b conn.Bind, receive conn.ReceiveFunc, port uint16, addr netip.Addr) {
+	peer, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer peer.Close()
+	_ = peer.SetDeadline(time.Now().Add(10 * time.Second))
+	end, err := b.ParseEndpoint(peer.LocalAddr().String())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	hear := func(want string) {
+		buf := make([]byte, 99)
+		n, from, err := peer.ReadFromUDPAddrPort(buf)
+		if err != nil || string(buf[:n]) != want || from.Port() != port {
+			t.Errorf("%s got %q from %s, %v, want %q", addr, buf[:n], from, err, want)
+		}
+	}
+	if err := b.Send([][]byte{[]byte("one"), []byte("two"), []byte("3")}, end); err != nil {
+		t.Error(err)
+	}
+	hear("one")
+	hear("two")
+	hear("3")
+	if _, err := peer.WriteToUDPAddrPort([]byte("hello"), netip.AddrPortFrom(addr, port)); err != nil {
+		t.Error(err)
+		return
+	}
+	packets, sizes, ends := [][]byte{make([]byte, 99)}, []int{0}, []conn.Endpoint{nil}
+	if n, err := receive(packets, sizes, ends); n != 1 || err != nil || string(packets[0][:sizes[0]]) != "hello" || ends[0].SrcIP() != addr || ends[0].DstToString() != end.DstToString() {
+		t.Errorf("%d packets, %v: %q from %v to %v", n, err, packets[0][:sizes[0]], ends[0].DstToString(), ends[0].SrcToString())
+	}
+	if err := b.Send([][]byte{[]byte("yes")}, ends[0]); err != nil {
+		t.Error(err)
+	}
+	hear("yes")
+}
+
+// TestOneDevice: one device for both families reaches a peer by IPv4 and another by IPv6, in turn.
+func TestOneDevice(t *testing.T) {
+	a, b, c := newMachineWith(t, 1, `{"Mode":"auto"}`), newMachineWith(t, 2, `{"Mode":"auto"}`), newMachineWith(t, 3, `{"Mode":"auto"}`)
+	for i, peer := range []*machine{b, c} {
+		cable(t, a, peer, fmt.Sprintf("u%d", i))
+	}
+	a.command("ip addr add 192.0.2.1/24 dev u0", "ip addr add 2001:db8::1/64 dev u1 nodad")
+	b.command("ip addr add 192.0.2.2/24 dev u0")
+	c.command("ip addr add 2001:db8::3/64 dev u1 nodad")
+	only := func(m *machine, is4 bool) subnet.Lease {
+		l := m.lease()
+		for _, s := range l.Stacks {
+			if s.Is4() == is4 {
+				l.Stacks = []subnet.Stack{s}
+				break
+			}
+		}
+		return l
+	}
+	for _, m := range []*machine{a, b, c} {
+		m.command("ip tuntap add "+device4+" mode tun", "ip link set "+device4+" mtu 1420 up",
+			fmt.Sprintf("ip addr add 10.244.%d.0/32 dev %s", m.n, device4), fmt.Sprintf("ip addr add fc00:0:0:%d::/128 dev %s nodad", m.n, device4),
+			"ip route add 10.244.0.0/16 dev "+device4, "ip route add fc00::/48 dev "+device4)
+		m.start()
+		defer func() { m.stop() }()
+	}
+	a.show(only(b, true), only(c, false))
+	b.views <- backend.View{Node: bothFamilies(2), Snapshot: subnet.Snapshot{Local: b.lease(), Peers: []subnet.Lease{only(a, true)}}}
+	c.views <- backend.View{Node: bothFamilies(3), Snapshot: subnet.Snapshot{Local: c.lease(), Peers: []subnet.Lease{only(a, false)}}}
+	peers := []string{"10.244.2.0", "fc00:0:0:3::"}
+	for _, to := range peers {
+		if !a.pings(to) {
+			t.Fatalf("no answer from %s", to)
+		}
+	}
+	for range 20 {
+		for _, to := range peers {
+			if out, err := a.try("ping -c 1 -W 2 " + to); err != nil {
+				t.Fatalf("one packet to %s, after one to the other: %v: %s", to, err, out)
+			}
+		}
+	}
+}

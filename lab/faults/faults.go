@@ -84,7 +84,7 @@ func NewVictim(l *lab.Lab) *Victim {
 
 // All are the faults, in the order of the tables that are made of them.
 func All() []Fault {
-	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, distantFaults, abuseFaults)
+	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, connectionFaults, distantFaults, abuseFaults)
 }
 
 // run runs one command line in a node's namespace.

@@ -106,6 +106,16 @@ func (d *daemon) failure() error {
 	return fmt.Errorf("charon has ended (%s): %s", d.ProcessState, bytes.TrimSpace(d.log))
 }
 
+// explain is the end of charon, if that is why it did not answer, or else err.
+func (d *daemon) explain(err error) error {
+	select {
+	case <-d.ended:
+		return d.failure()
+	case <-time.After(time.Second): // the connection ends before the process
+		return err
+	}
+}
+
 // patience is how long charon may take to answer after its start.
 const patience = 15 * time.Second
 
@@ -161,7 +171,7 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 	}
 	defer s.Close()
 	if err := s.call("load-shared", sharedKey{"twill", "IKE", b.options.PSK}); err != nil {
-		return err
+		return d.explain(err)
 	}
 	site.Say("charon exchanges the keys", nil, "program", d.Path)
 	again := time.NewTicker(checkEvery)
@@ -176,11 +186,11 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 		case view := <-views:
 			want = b.connections(view)
 			if err := b.sync(s, want); err != nil {
-				return err
+				return d.explain(err)
 			}
 		case <-again.C:
 			if err := b.revive(site, s, want); err != nil {
-				return err
+				return d.explain(err)
 			}
 		}
 	}

@@ -180,8 +180,9 @@ func pair(t *testing.T) (a, b *machine) {
 	a.command("ip link set u0p netns " + strings.Split(b.ns, "/")[4])
 	b.command("ip link set u0p name u0")
 	for _, m := range []*machine{a, b} {
-		m.command("ip link set lo up", fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), "ip link set u0 up",
-			"ip link add cni0 type bridge", "ip link set cni0 up", fmt.Sprintf("ip addr add 10.244.%d.1/24 dev cni0", m.n))
+		m.command("ip link set lo up", fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.n),
+			"ip link set u0 up", "ip link add cni0 type bridge", "ip link set cni0 up", fmt.Sprintf("ip addr add 10.244.%d.1/24 dev cni0", m.n),
+			fmt.Sprintf("ip addr add fd00:244:0:%d::1/64 dev cni0 nodad", m.n))
 		m.reconcile(lease(3 - m.n))
 	}
 	return a, b
@@ -189,36 +190,56 @@ func pair(t *testing.T) (a, b *machine) {
 
 // watch counts what leaves by the interface: ESP packets, and packets with a pod's address. What comes in is no measure:
 // decrypted packets come in a second time, by the same interface.
-func (m *machine) watch() (esp, plain string) {
+func (m *machine) watch() {
 	m.Helper()
-	m.command("nft add table netdev watch",
-		"nft add chain netdev watch out { type filter hook egress device u0 priority 0 ; }",
-		"nft add rule netdev watch out ip protocol esp counter", "nft add rule netdev watch out ip saddr 10.244.0.0/16 counter")
-	return "ip protocol 50 counter packets 0 bytes 0", "ip saddr 10.244.0.0/16 counter packets 0 bytes 0"
+	m.command("nft add table netdev watch", "nft add chain netdev watch out { type filter hook egress device u0 priority 0 ; }")
+	for _, match := range []string{"ip protocol esp", "ip saddr 10.244.0.0/16", "ip6 nexthdr esp", "ip6 saddr fd00:244::/56"} {
+		m.command("nft add rule netdev watch out " + match + " counter")
+	}
 }
+
+// saw wants ESP of both families to have left, if any, and no packet of a pod as it is.
+func (m *machine) saw(esp bool) {
+	m.Helper()
+	saw, err := m.try("nft -n list table netdev watch")
+	if err != nil {
+		m.Fatalf("%v: %s", err, saw)
+	}
+	for match, want := range map[string]bool{"ip protocol 50": esp, "ip6 nexthdr 50": esp, "ip saddr 10.244.0.0/16": false, "ip6 saddr fd00:244::/56": false} {
+		none := strings.Contains(saw, match+" counter packets 0 bytes 0")
+		if !strings.Contains(saw, match+" counter") || none == want {
+			m.Errorf("packets of %s left: %t, want %t:\n%s", match, !none, want, saw)
+		}
+	}
+}
+
+// pods are those of the other node.
+var pods = []string{"10.244.2.1", "fd00:244:0:2::1"}
 
 // TestPackets: nothing passes before there are keys, then ESP, and never a pod's packet as it is; with charon killed, with
 // an agent that begins anew, and after a peer left.
 func TestPackets(t *testing.T) {
 	a, b := pair(t)
-	noESP, noPlain := a.watch()
-	if out, err := a.try("ping -c 2 -W 1 10.244.2.1"); err == nil {
-		t.Errorf("answered without keys: %s", out)
+	a.watch()
+	for _, pod := range pods {
+		if out, err := a.try("ping -c 2 -W 1 " + pod); err == nil {
+			t.Errorf("answered without keys: %s", out)
+		}
 	}
+	a.saw(false)
 	a.start()
 	b.start()
-	if !a.pings("10.244.2.1") {
-		t.Fatal("no answer")
+	for _, pod := range pods {
+		if !a.pings(pod) {
+			t.Fatalf("no answer of %s", pod)
+		}
 	}
-	a.command("ping -c 3 -i 0.2 -W 5 -M do -s 1395 10.244.2.1") // 1423 bytes
-	for _, line := range []string{"ping -c 1 -W 5 -I 192.0.2.1 10.244.2.1", "ping -c 1 -W 5 192.0.2.2"} {
+	for _, line := range []string{"ping -c 3 -i 0.2 -W 5 -M do -s 1395 10.244.2.1", // 1423 bytes
+		"ping -c 3 -i 0.2 -W 5 -M do -s 1355 fd00:244:0:2::1", // 1403 bytes
+		"ping -c 1 -W 5 -I 192.0.2.1 10.244.2.1", "ping -c 1 -W 5 -I 2001:db8::1 fd00:244:0:2::1", "ping -c 1 -W 5 192.0.2.2", "ping -c 1 -W 5 2001:db8::2"} {
 		a.command(line)
 	}
-	saw, err := a.try("nft -n list table netdev watch")
-	if err != nil || strings.Contains(saw, noESP) || !strings.Contains(saw, noPlain) {
-		t.Errorf("what left node 1, want ESP and no pods' addresses: %v\n%s", err, saw)
-	}
-	t.Logf("what left node 1:\n%s", saw)
+	a.saw(true)
 
 	if plan := a.reconcile(lease(2)); plan != "" {
 		t.Errorf("a new agent writes\n%s", plan)
@@ -227,11 +248,15 @@ func TestPackets(t *testing.T) {
 	if err := <-a.ended; err != nil {
 		t.Errorf("the end of Run: %v", err)
 	}
-	a.command("ping -c 3 -i 0.2 -W 2 10.244.2.1") // the kernel's associations go on
+	for _, pod := range pods {
+		a.command("ping -c 3 -i 0.2 -W 2 " + pod) // the kernel's associations go on
+	}
 	a.start()
 	a.reconcile(lease(2))
-	if !a.pings("10.244.2.1") {
-		t.Error("no answer with a new charon")
+	for _, pod := range pods {
+		if !a.pings(pod) {
+			t.Errorf("no answer of %s with a new charon", pod)
+		}
 	}
 
 	kill(t, a.site.Dir)
@@ -240,15 +265,15 @@ func TestPackets(t *testing.T) {
 	}
 	a.start()
 	plan := a.reconcile()
-	if strings.Count(plan, "\n") != 9 {
+	if strings.Count(plan, "\n") != 18 {
 		t.Errorf("the peer left, and the plan is\n%s", plan)
 	}
-	if out, err := a.try("ping -c 2 -W 1 10.244.2.1"); err == nil {
-		t.Errorf("a peer that left answers: %s", out)
+	for _, pod := range pods {
+		if out, err := a.try("ping -c 2 -W 1 " + pod); err == nil {
+			t.Errorf("a peer that left answers: %s", out)
+		}
 	}
-	if saw, err := a.try("nft -n list table netdev watch"); err != nil || !strings.Contains(saw, noPlain) {
-		t.Errorf("pods' packets left as they are: %v\n%s", err, saw)
-	}
+	a.saw(true)
 	a.stop()
 	b.stop()
 }

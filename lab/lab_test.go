@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"encoding/json"
 	"flag"
 	"net/netip"
 	"os"
@@ -54,6 +55,22 @@ func TestNetConfIsWhatAgentsUnderstand(t *testing.T) {
 		if err != nil || len(config.Warnings) > 0 || len(config.Pools) != len(spec.is4s()) || config.Backend != "vxlan" {
 			t.Errorf("family %s: %+v, %v\n%s", family, config, err, data)
 		}
+	}
+}
+
+// TestNetConfHasAKey: each lab of ipsec has a key of its own, as long as the backend wants it.
+func TestNetConfHasAKey(t *testing.T) {
+	var last string
+	for range 2 {
+		data, err := Spec{Backend: "ipsec"}.withDefaults().netConf()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conf struct{ Backend struct{ PSK string } }
+		if err := json.Unmarshal(data, &conf); err != nil || len(conf.Backend.PSK) < 96 || conf.Backend.PSK == last {
+			t.Errorf("%v: %s", err, data)
+		}
+		last = conf.Backend.PSK
 	}
 }
 

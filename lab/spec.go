@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -167,6 +168,9 @@ func (s Spec) netConf() ([]byte, error) {
 	options := map[string]any{"Type": s.Backend}
 	if s.DirectRouting {
 		options["DirectRouting"] = true
+	}
+	if s.Backend == "ipsec" { // its least is 96 characters
+		options["PSK"] = rand.Text() + rand.Text() + rand.Text() + rand.Text()
 	}
 	conf["Backend"] = options
 	data, err := json.MarshalIndent(conf, "", "  ")

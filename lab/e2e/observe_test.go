@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -34,11 +35,10 @@ func (c cluster) route() {
 func (c cluster) wantDev(from, to *lab.Node, is4 bool) string {
 	spec := c.lab.Spec()
 	sameSegment := spec.Underlay == lab.L2 || from.Number%2 == to.Number%2
-	switch {
-	case spec.Backend == "host-gw", spec.DirectRouting && sameSegment:
+	if spec.DirectRouting && sameSegment {
 		return "eth1"
 	}
-	return c.carrier().devices[is4]
+	return cmp.Or(c.carrier().devices[is4], "eth1")
 }
 
 func outDev(t *testing.T, n *lab.Node, to netip.Addr) (dev string) {

@@ -42,11 +42,12 @@ type carrier struct {
 	overhead map[bool]int // bytes that it adds to a packet
 }
 
-// carriers are the backends; host-gw has no device and adds nothing.
+// carriers are the backends; host-gw has no device and adds nothing, ipsec has no device.
 var carriers = map[string]carrier{
 	"vxlan":     {map[bool]string{true: "flannel.1", false: "flannel-v6.1"}, map[bool]int{true: 50, false: 70}},
 	"udp":       {map[bool]string{true: "flannel0", false: "flannel0"}, map[bool]int{true: 28, false: 48}},
 	"wireguard": {map[bool]string{true: "flannel-wg", false: "flannel-wg-v6"}, map[bool]int{true: 80, false: 80}},
+	"ipsec":     {overhead: map[bool]int{true: 77, false: 97}},
 	"ipip":      {map[bool]string{true: "flannel.ipip", false: "flannel-v6.ipip"}, map[bool]int{true: 20, false: 40}},
 }
 

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -216,6 +217,30 @@ func checkSilence(t *testing.T, own []pkg) {
 				t.Errorf("%s imports %s: libraries below agent do not log", p.ImportPath, i)
 			}
 		}
+	}
+}
+
+// TestLinker: with text/template in the program the linker keeps every exported method of every type, because a template
+// may call it by its name. The agent's file is then a quarter larger, and so is what of it is in memory.
+func TestLinker(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tags, _ := strings.Cut(string(makefile), "\nTAGS     = ")
+	tags, _, _ = strings.Cut(tags, "\n")
+	out, err := exec.Command("go", "list", "-deps", "-tags", tags, "./cmd/twilld").Output()
+	if err != nil || tags == "" {
+		t.Fatalf("go list -tags %q: %v", tags, err)
+	}
+	deps := strings.Fields(string(out))
+	for _, never := range []string{"text/template", "html/template"} {
+		if slices.Contains(deps, never) {
+			t.Errorf("built with the tags %q, twilld depends on %s: find out through whom with go list -deps", tags, never)
+		}
+	}
+	if !slices.Contains(deps, "net/http") {
+		t.Errorf("go list knows %d dependencies, and not net/http: this test proves nothing", len(deps))
 	}
 }
 

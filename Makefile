@@ -2,8 +2,6 @@
 export CGO_ENABLED = 0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  = -s -w -X main.version=$(VERSION)
-# gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type: 6 MB.
-TAGS     = grpcnotrace
 BINARIES = twilld twill twillctl
 LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
@@ -15,8 +13,9 @@ RUN     ?= .
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# grpcnotrace: gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type.
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
-	@for b in $(BINARIES); do echo "build $$b"; go build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
+	@for b in $(BINARIES); do echo "build $$b"; go build -trimpath -tags 'grpcnotrace $(TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
 
 lab: build ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
 	bin/twillctl lab up $(LAB)

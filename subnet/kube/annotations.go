@@ -73,6 +73,33 @@ func bothFamilies(prefix string) [2]familyNotes {
 	}
 }
 
+// noted is where an annotation belongs, whose name comes without the prefix; nil: it is not ours.
+func (n *node) noted(name []byte) *string {
+	switch string(name) {
+	case "kube-subnet-manager":
+		return &n.managed
+	case "backend-type":
+		return &n.backend
+	case "backend-data":
+		return &n.v4.data
+	case "public-ip":
+		return &n.v4.public
+	case "public-ip-overwrite":
+		return &n.v4.overwrite
+	case "node-public-ip":
+		return &n.choose[0]
+	case "backend-v6-data":
+		return &n.v6.data
+	case "public-ipv6":
+		return &n.v6.public
+	case "public-ipv6-overwrite":
+		return &n.v6.overwrite
+	case "node-public-ipv6":
+		return &n.choose[1]
+	}
+	return nil
+}
+
 // address reads an annotation that names a node's address.
 func (f familyNotes) address(name, value string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(value)

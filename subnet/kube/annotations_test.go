@@ -2,6 +2,8 @@ package kube
 
 import (
 	"bytes"
+	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -32,56 +34,73 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// TestTrim checks that nothing is lost on the way through the metadata of a watch.
-func TestTrim(t *testing.T) {
-	n := largeNode()
-	a := newAnnotations(note, []subnet.Pool{pool4})
-	for _, c := range []*nodes{{notes: a, self: n.Name}, {notes: a, self: "other"}} {
-		checkLean(t, a, n, c.trim(n), c.self == n.Name)
-	}
-}
-
-// TestLean checks that nothing is lost when a list is read from the API server's bytes.
+// TestLean checks that nothing is lost when Nodes are read from the API server's bytes.
 func TestLean(t *testing.T) {
 	n := largeNode()
-	a := newAnnotations(note, []subnet.Pool{pool4})
 	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.Node{*n, *flannelNode(2)}}
 	for _, self := range []string{n.Name, "other"} {
-		d := lean{a.prefix, self}
+		d := lean{note, self}
 		got, err := d.list(bytes.NewReader(encode(t, list)))
-		if err != nil || got.ResourceVersion != "9" || len(got.Items) != 2 || got.Items[1].Name != "kubetest-peer-002" {
+		if err != nil || got.version != "9" || len(got.items) != 2 || got.items[1].name != "kubetest-peer-002" {
 			t.Fatalf("got %+v %v", got, err)
 		}
-		checkLean(t, a, n, &got.Items[0], self == n.Name)
+		checkLean(t, got.items[0], self == n.Name)
 		one, err := d.one(encode(t, n))
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkLean(t, a, n, one, self == n.Name)
+		checkLean(t, one, self == n.Name)
 		if _, err := d.list(bytes.NewReader(encode(t, list)[:200])); err == nil {
 			t.Error("a list that ends in the middle was read")
 		}
 	}
 }
 
-func checkLean(t *testing.T, a annotations, whole, kept *corev1.Node, own bool) {
+// checkLean compares with largeNode.
+func checkLean(t *testing.T, got *node, own bool) {
 	t.Helper()
-	if got, want := a.record(kept, own), a.record(whole, own); got != want || got.uid != "uid" || got.v4.overwrite == "" {
+	want := &node{version: "7", choose: [2]string{"192.0.2.77", "2001:db8::77"}, record: record{
+		name: "kubetest-peer-001", uid: "uid", created: time.Unix(1700000000, 0).UTC(), podCIDRs: "10.244.1.0/24,fd00:10:244:1::/64",
+		managed: "true", backend: "vxlan",
+		v4: notes{data: `{"VNI":1,"VtepMAC":"0a:00:00:00:00:01"}`, public: "192.0.2.1", overwrite: "203.0.113.1"},
+		v6: notes{data: "null", public: "2001:db8::1", overwrite: "2001:db8::2"},
+	}}
+	if own {
+		want.network = condition{"False", "TwillIsUp", "it is"}
+		want.internal = []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}
+	}
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if kept.ResourceVersion != "7" || len(kept.Status.Images) > 0 || kept.Annotations["other/annotation"] != "" {
-		t.Errorf("got %+v", kept)
+}
+
+// TestOldSpec: podCIDR stands alone on clusters before 1.20.
+func TestOldSpec(t *testing.T) {
+	n := testNode("old")
+	n.Spec.PodCIDR = "10.244.1.0/24"
+	got, err := lean{prefix: note}.one(encode(t, n))
+	if err != nil || got.podCIDRs != "10.244.1.0/24" {
+		t.Errorf("got %+v %v", got, err)
 	}
 }
 
 func largeNode() *corev1.Node {
 	n := flannelNode(1)
 	n.Annotations[note+"public-ip-overwrite"] = "203.0.113.1"
-	n.Annotations["other/annotation"] = "large"
+	n.Annotations[note+"node-public-ip"], n.Annotations[note+"node-public-ipv6"] = "192.0.2.77", "2001:db8::77"
+	n.Annotations[note+"public-ipv6"], n.Annotations[note+"public-ipv6-overwrite"] = "2001:db8::1", "2001:db8::2"
+	n.Annotations[note+"backend-v6-data"] = "null"
+	n.Annotations[note+"unknown"], n.Annotations["other/annotation"] = "unknown", "large"
+	n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, "fd00:10:244:1::/64")
 	n.UID, n.ResourceVersion = "uid", "7"
 	n.CreationTimestamp = metav1.NewTime(time.Unix(1700000000, 0))
 	n.Spec.Unschedulable = true
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: "False", Reason: "TwillIsUp"}}
+	n.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: "True", Reason: "KubeletReady"},
+		{Type: corev1.NodeNetworkUnavailable, Status: "False", Reason: "TwillIsUp", Message: "it is"},
+	}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "192.0.2.9"},
+		{Type: corev1.NodeInternalIP, Address: "192.0.2.10"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::10"}}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
 	return n
 }
@@ -89,7 +108,7 @@ func largeNode() *corev1.Node {
 // encode is o as the API server sends it.
 func encode(t testing.TB, o runtime.Object) []byte {
 	t.Helper()
-	scheme := newScheme()
+	scheme := testScheme()
 	var b bytes.Buffer
 	if err := protobuf.NewSerializer(scheme, scheme).Encode(o, &b); err != nil {
 		t.Fatal(err)

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -50,7 +46,7 @@ const maxClaims = 20
 
 // assign gives a node without podCIDR a free subnet of each pool: it claims them and writes them to the node's spec,
 // where a controller would, so that everybody reads them as ever. An error is worth a retry.
-func (s *Store) assign(ctx context.Context, n *corev1.Node, want subnet.Lease) error {
+func (s *Store) assign(ctx context.Context, n *node, want subnet.Lease) error {
 	others, err := s.assignedCIDRs(ctx)
 	if err != nil {
 		return err
@@ -65,16 +61,16 @@ func (s *Store) assign(ctx context.Context, n *corev1.Node, want subnet.Lease) e
 		}
 		return s.api.setPodCIDRs(ctx, n, got)
 	}
-	return fmt.Errorf("node %q %w: other nodes were quicker to claim %d subnets", n.Name, errNoPodCIDR, maxClaims)
+	return fmt.Errorf("node %q %w: other nodes were quicker to claim %d subnets", n.name, errNoPodCIDR, maxClaims)
 }
 
 // tryClaims claims the first free subnet for each stack of want, or what is n's already.
-func (s *Store) tryClaims(ctx context.Context, n *corev1.Node, want subnet.Lease, others []netip.Prefix) ([]netip.Prefix, error) {
+func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, others []netip.Prefix) ([]netip.Prefix, error) {
 	all, err := s.api.listClaims(ctx, s.claimSpace)
 	if err != nil {
 		return nil, err
 	}
-	mine, used, err := s.sortClaims(ctx, n, all.Items)
+	mine, used, err := s.sortClaims(ctx, n, all)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +82,7 @@ func (s *Store) tryClaims(ctx context.Context, n *corev1.Node, want subnet.Lease
 	}
 	got, err := subnet.Allocate(s.pools, want, append(used, others...))
 	if err != nil {
-		return nil, fmt.Errorf("node %q %w: %w", n.Name, errNoPodCIDR, err)
+		return nil, fmt.Errorf("node %q %w: %w", n.name, errNoPodCIDR, err)
 	}
 	var subnets []netip.Prefix
 	for _, st := range got.Stacks {
@@ -100,15 +96,15 @@ func (s *Store) tryClaims(ctx context.Context, n *corev1.Node, want subnet.Lease
 
 // sortClaims gives the subnets that n holds already or that are reserved for it, and those that others hold. Claims of
 // an earlier Node object of this name are deleted and count as wishes: the garbage collector is about to free them.
-func (s *Store) sortClaims(ctx context.Context, n *corev1.Node, all []coordinationv1.Lease) (mine, used []netip.Prefix, err error) {
+func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (mine, used []netip.Prefix, err error) {
 	for _, c := range all {
-		p, ok := claimed(c.Name)
+		p, ok := claimed(c.Metadata.Name)
 		switch {
 		case !ok:
-		case c.Spec.HolderIdentity == nil || *c.Spec.HolderIdentity != n.Name:
+		case c.Spec.HolderIdentity == nil || *c.Spec.HolderIdentity != n.name:
 			used = append(used, p)
-		case len(c.OwnerReferences) > 0 && c.OwnerReferences[0].UID != n.UID:
-			if err := s.api.deleteClaim(ctx, s.claimSpace, &c); err != nil {
+		case len(c.Metadata.OwnerReferences) > 0 && c.Metadata.OwnerReferences[0].UID != n.uid:
+			if err := s.api.deleteClaim(ctx, s.claimSpace, c); err != nil {
 				return nil, nil, err
 			}
 			fallthrough
@@ -121,13 +117,13 @@ func (s *Store) sortClaims(ctx context.Context, n *corev1.Node, all []coordinati
 
 // assignedCIDRs is what nodes have, from claims or from a controller that ran earlier.
 func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
-	list, err := s.api.listNodes(ctx, s.lean(), metav1.ListOptions{ResourceVersion: "0"})
+	list, err := s.api.listNodes(ctx, s.lean(), "0")
 	if err != nil {
 		return nil, err
 	}
 	var all []netip.Prefix
-	for _, n := range list.Items {
-		for text := range strings.SplitSeq(podCIDRs(&n), ",") {
+	for _, n := range list.items {
+		for text := range strings.SplitSeq(n.podCIDRs, ",") {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				all = append(all, p.Masked())
 			}
@@ -139,26 +135,47 @@ func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 // errClaimed says that a claim exists and is another node's.
 var errClaimed = errors.New("it is claimed")
 
-func (c *client) listClaims(ctx context.Context, namespace string) (*coordinationv1.LeaseList, error) {
-	ctx, cancel := bound(ctx)
-	defer cancel()
-	list := &coordinationv1.LeaseList{}
-	err := c.leases.Get().Namespace(namespace).Resource("leases").Do(ctx).Into(list)
-	return list, explain("list", "leases in namespace "+namespace, err)
+// claim is a Lease of coordination.k8s.io, as far as it is used.
+type claim struct {
+	APIVersion string      `json:"apiVersion,omitempty"`
+	Kind       string      `json:"kind,omitempty"`
+	Metadata   claimObject `json:"metadata"`
+	Spec       struct {
+		HolderIdentity *string `json:"holderIdentity,omitempty"`
+	} `json:"spec"`
+}
+
+type claimObject struct {
+	Name            string       `json:"name"`
+	UID             string       `json:"uid,omitempty"`
+	OwnerReferences []claimOwner `json:"ownerReferences,omitempty"`
+}
+
+type claimOwner struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+func claimsPath(namespace string) string {
+	return "apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/leases"
+}
+
+func (c *client) listClaims(ctx context.Context, namespace string) ([]claim, error) {
+	var list struct{ Items []claim }
+	err := c.do(ctx, call{method: http.MethodGet, path: claimsPath(namespace)}, &list)
+	return list.Items, explain("list", "leases in namespace "+namespace, err)
 }
 
 // createClaim claims p for n; one that exists is as good if it is n's.
-func (c *client) createClaim(ctx context.Context, namespace string, n *corev1.Node, p netip.Prefix, mine bool) error {
-	ctx, cancel := bound(ctx)
-	defer cancel()
-	claim := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: claimName(p), Namespace: namespace,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(n.Name)},
-	}
-	err := c.leases.Post().Namespace(namespace).Resource("leases").Body(claim).Do(ctx).Error()
+func (c *client) createClaim(ctx context.Context, namespace string, n *node, p netip.Prefix, mine bool) error {
+	body := claim{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: claimObject{Name: claimName(p),
+		OwnerReferences: []claimOwner{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: n.uid}}}}
+	body.Spec.HolderIdentity = &n.name
+	err := c.do(ctx, call{method: http.MethodPost, path: claimsPath(namespace), body: body}, nil)
 	switch {
-	case !apierrors.IsAlreadyExists(err):
+	case !answered(err, http.StatusConflict):
 		return explain("create", "leases in namespace "+namespace, err)
 	case mine:
 		return nil
@@ -167,12 +184,11 @@ func (c *client) createClaim(ctx context.Context, namespace string, n *corev1.No
 }
 
 // deleteClaim deletes the claim as it was read, and no newer one.
-func (c *client) deleteClaim(ctx context.Context, namespace string, claim *coordinationv1.Lease) error {
-	ctx, cancel := bound(ctx)
-	defer cancel()
-	only := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}}
-	err := c.leases.Delete().Namespace(namespace).Resource("leases").Name(claim.Name).Body(only).Do(ctx).Error()
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+func (c *client) deleteClaim(ctx context.Context, namespace string, old claim) error {
+	only := map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]any{"uid": old.Metadata.UID}}
+	path := claimsPath(namespace) + "/" + url.PathEscape(old.Metadata.Name)
+	err := c.do(ctx, call{method: http.MethodDelete, path: path, body: only}, nil)
+	if answered(err, http.StatusNotFound, http.StatusConflict) {
 		return nil
 	}
 	return explain("delete", "leases in namespace "+namespace, err)
@@ -180,15 +196,15 @@ func (c *client) deleteClaim(ctx context.Context, namespace string, claim *coord
 
 // setPodCIDRs writes the node's podCIDRs. The API server lets that happen once in a node's life; the UID makes sure
 // that it is this life.
-func (c *client) setPodCIDRs(ctx context.Context, n *corev1.Node, cidrs []netip.Prefix) error {
+func (c *client) setPodCIDRs(ctx context.Context, n *node, cidrs []netip.Prefix) error {
 	texts := make([]string, len(cidrs))
 	for i, p := range cidrs {
 		texts[i] = p.String()
 	}
-	err := c.patch(ctx, n.Name, "", types.MergePatchType, map[string]any{
-		"metadata": map[string]any{"uid": n.UID}, "spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}})
-	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
-		return fmt.Errorf("node %q changed while its podCIDR was written: %v", n.Name, err) // no refusal: look again
+	err := c.do(ctx, call{method: http.MethodPatch, path: nodePath(n.name), kind: mergePatch, body: map[string]any{
+		"metadata": map[string]any{"uid": n.uid}, "spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}}}, nil)
+	if answered(err, http.StatusUnprocessableEntity, http.StatusConflict) {
+		return fmt.Errorf("node %q changed while its podCIDR was written: %w", n.name, err) // no refusal: look again
 	}
-	return err
+	return explain("patch", "nodes", err)
 }

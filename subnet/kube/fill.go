@@ -6,10 +6,6 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 )
 
 // Every node's kubelet writes its Node object again and again, and a watch of whole objects would bring 13 kB each
@@ -17,153 +13,88 @@ import (
 // Node is read in full only when it is a peer whose podCIDRs are not known yet, or when it is this node's, whose
 // conditions are wanted too.
 
-// atOnce is how many events are looked at together, and reads how many Nodes are then read at a time.
-const atOnce, reads = 64, 16
+// reads is how many Nodes are read in full at a time.
+const reads = 16
 
-// filling is a watch of metadata on its way to become one of Nodes.
-type filling struct {
-	store *Store
-	nodes *nodes
-	in    chan watch.Event
-	out   chan watch.Event
-}
-
-// fill makes of a watch of metadata one of Nodes, as lean as the list's. It ends with ctx, with src, or by its Stop.
-func (s *Store) fill(ctx context.Context, c *nodes, src watch.Interface) watch.Interface {
-	f := filling{s, c, make(chan watch.Event, atOnce), make(chan watch.Event)}
-	w := watch.NewProxyWatcher(f.out)
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-w.StopChan():
-		case <-ctx.Done():
-		}
-		cancel()
-		src.Stop()
-	}()
-	go func() {
-		defer close(f.in)
-		for e := range src.ResultChan() {
-			select {
-			case f.in <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	go func() {
-		defer close(f.out)
-		defer cancel()
-		for e := range f.in {
-			if !f.pass(ctx, f.waiting(e)) {
-				return
-			}
-		}
-	}()
-	return w
-}
-
-// waiting is first and the events that have come behind it.
-func (f *filling) waiting(first watch.Event) []watch.Event {
-	events := []watch.Event{first}
-	for len(events) < atOnce {
-		select {
-		case e, ok := <-f.in:
-			if !ok {
-				return events
-			}
-			events = append(events, e)
-		default:
-			return events
+// enter brings c up to date with the events.
+func (s *Store) enter(ctx context.Context, c *nodes, events []change) error {
+	lacking := map[string]string{}
+	for _, e := range events {
+		if c.lacks(e) {
+			lacking[e.name] = e.version
 		}
 	}
-	return events
-}
-
-// pass hands the events on, and is false when the watch is to end.
-func (f *filling) pass(ctx context.Context, events []watch.Event) bool {
-	full, err := f.read(ctx, events)
+	full, err := s.readFull(ctx, lacking)
 	if err != nil {
-		return false
+		return err
 	}
 	for _, e := range events {
-		if m, ok := e.Object.(*metav1.PartialObjectMetadata); ok {
-			n := f.node(m, full[m.Name], e.Type)
-			if n == nil {
-				continue
+		switch e.kind {
+		case deleted:
+			c.remove(e.name)
+		case added, modified:
+			if n := c.complete(e, full); n != nil {
+				c.update(n.record)
 			}
-			e.Object = n
-		}
-		select {
-		case f.out <- e:
-		case <-ctx.Done():
-			return false
 		}
 	}
-	return true
+	return nil
 }
 
-// read reads the nodes of the events that have to be read in full, by name; nil stands for one that is gone. It tries
-// until ctx is done: an event that were passed over would not come again.
-func (f *filling) read(ctx context.Context, events []watch.Event) (map[string]*corev1.Node, error) {
-	versions := map[string]string{}
-	for _, e := range events {
-		if m, ok := e.Object.(*metav1.PartialObjectMetadata); ok && f.lacks(m, e.Type) {
-			versions[m.Name] = m.ResourceVersion
-		}
-	}
+// readFull reads nodes by name, each at least as new as its version; nil stands for one that is gone. It tries until
+// ctx is done: an event that were passed over would not come again.
+func (s *Store) readFull(ctx context.Context, versions map[string]string) (map[string]*node, error) {
 	names := slices.Collect(maps.Keys(versions))
-	got := make([]*corev1.Node, len(names))
+	got := make([]*node, len(names))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(reads)
 	for i, name := range names {
 		group.Go(func() error {
-			return f.store.retry(ctx, taskWatch, func() (err error) {
-				got[i], err = f.store.api.leanNode(ctx, f.store.lean(), name, versions[name])
+			return s.retry(ctx, taskWatch, func() (err error) {
+				got[i], err = s.api.leanNode(ctx, s.lean(), name, versions[name])
 				return err
 			})
 		})
 	}
 	err := group.Wait()
-	full := make(map[string]*corev1.Node, len(names))
+	full := make(map[string]*node, len(names))
 	for i, name := range names {
 		full[name] = got[i]
 	}
 	return full, err
 }
 
-// lacks says whether metadata is not enough.
-func (f *filling) lacks(m *metav1.PartialObjectMetadata, t watch.EventType) bool {
-	if t != watch.Added && t != watch.Modified {
+// lacks says whether the metadata of e is not enough.
+func (c *nodes) lacks(e change) bool {
+	if e.kind != added && e.kind != modified {
 		return false
 	}
-	return m.Name == f.nodes.self || m.Annotations[f.store.notes.managed] == "true" && f.nodes.podCIDRs(m.Name, m.UID) == nil
+	return e.name == c.self || e.isPeer() && c.podCIDRs(e.record) == ""
 }
 
-// node is m as a Node. Nil: what m tells of is gone already, and another event will say so.
-func (f *filling) node(m *metav1.PartialObjectMetadata, full *corev1.Node, t watch.EventType) *corev1.Node {
-	n := f.nodes.trim(&corev1.Node{ObjectMeta: m.ObjectMeta})
-	if !f.lacks(m, t) {
-		n.Spec.PodCIDRs = f.nodes.podCIDRs(m.Name, m.UID)
-		return n
+// complete is the node of e with its podCIDRs. Nil: what e tells of is gone already, and another event will say so.
+func (c *nodes) complete(e change, full map[string]*node) *node {
+	if !c.lacks(e) {
+		e.podCIDRs = c.podCIDRs(e.record)
+		return e.node
 	}
-	if full == nil || full.UID != m.UID {
+	n := full[e.name]
+	if n == nil || n.uid != e.uid {
 		return nil
 	}
-	if m.Name == f.nodes.self {
-		full.ResourceVersion = m.ResourceVersion // of the event: from it the watch goes on
-		return full
+	if e.name == c.self {
+		return n
 	}
-	n.Spec = full.Spec
-	return n
+	e.podCIDRs = n.podCIDRs
+	return e.node
 }
 
-// podCIDRs are those of a node that is known already, nil if it is not or had none.
-func (c *nodes) podCIDRs(name string, uid types.UID) []string {
+// podCIDRs are those of a node that is known already, empty if it is not or had none.
+func (c *nodes) podCIDRs(r record) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e, ok := c.entries[name]; ok && e.uid == string(uid) && e.podCIDRs != "" {
-		return split(e.podCIDRs)
+	if e, ok := c.entries[r.name]; ok && e.uid == r.uid {
+		return e.podCIDRs
 	}
-	return nil
+	return ""
 }

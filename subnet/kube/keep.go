@@ -6,9 +6,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // keep writes this node's lease and condition again whenever the Node object does not say them, until ctx is
@@ -51,7 +48,7 @@ func (s *Store) keepLease(ctx context.Context, r record, limit *rate.Limiter) er
 	}
 	if err != nil { // only a change of the node mends that
 		if s.waits.tell(taskPublish, err) {
-			s.Event(corev1.EventTypeWarning, "LeaseNotPublished", err.Error())
+			s.Event(warning, "LeaseNotPublished", err.Error())
 		}
 		return nil
 	}
@@ -100,17 +97,17 @@ func (s *Store) keepNetwork(ctx context.Context, r record, limit *rate.Limiter) 
 }
 
 func (s *Store) writeNetwork(ctx context.Context, want condition) error {
-	n, err := s.api.getNode(ctx, s.node)
+	n, err := s.api.getNode(ctx, s.lean(), s.node)
 	if err != nil {
 		return err
 	}
-	have := networkCondition(n)
+	have := n.network
 	if have == want {
 		return nil
 	}
-	now := metav1.Now()
+	now := stamp(time.Now())
 	c := map[string]any{
-		"type": corev1.NodeNetworkUnavailable, "status": want.status, "reason": want.reason, "message": want.message,
+		"type": networkUnavailable, "status": want.status, "reason": want.reason, "message": want.message,
 		"lastHeartbeatTime": now,
 	}
 	if have.status != want.status {
@@ -118,5 +115,5 @@ func (s *Store) writeNetwork(ctx context.Context, want condition) error {
 	}
 	// A strategic merge patch merges conditions by their type; a merge patch would replace the whole list.
 	patch := map[string]any{"status": map[string]any{"conditions": []any{c}}}
-	return s.api.patchStatus(ctx, s.node, types.StrategicMergePatchType, patch)
+	return s.api.patchStatus(ctx, s.node, strategicPatch, patch)
 }

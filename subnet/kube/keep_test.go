@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
@@ -134,7 +133,7 @@ func conditionWritten(t *testing.T, s *server) {
 	}
 	patch := map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
 		"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud"}}}}
-	if err := s.admin.patchStatus(t.Context(), self, types.StrategicMergePatchType, patch); err != nil {
+	if err := s.admin.patchStatus(t.Context(), self, strategicPatch, patch); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, time.Second, "the condition again", is("False", "TwillIsUp", ""))

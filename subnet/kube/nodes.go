@@ -1,20 +1,14 @@
 package kube
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/twill-net/twill/subnet"
 )
 
-// nodes is the cache of one Watch. A cache.Reflector fills it: from a complete list first, then from a watch,
-// and from a complete list again whenever the watch cannot be resumed. A node that was deleted in between is
-// thus simply not in the list.
+// nodes is the cache of one Watch: filled from a complete list first, then from a watch, and from a complete list again
+// whenever the watch cannot be resumed. A node that was deleted in between is thus simply not in the list.
 type nodes struct {
 	notes   annotations
 	self    string
@@ -46,61 +40,34 @@ func (c *nodes) mark() {
 	}
 }
 
-// Add implements cache.ReflectorStore.
-func (c *nodes) Add(obj any) error { return c.Update(obj) }
-
-// Update implements cache.ReflectorStore.
-func (c *nodes) Update(obj any) error {
-	n, err := asNode(obj)
-	if err != nil {
-		return err
-	}
-	r := c.notes.record(n, n.Name == c.self)
+// update enters what is known of a node now.
+func (c *nodes) update(r record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.put(c.entries, r)
-	return nil
 }
 
-// Delete implements cache.ReflectorStore.
-func (c *nodes) Delete(obj any) error {
-	n, err := asNode(obj)
-	if err != nil {
-		return err
-	}
+// remove forgets a node.
+func (c *nodes) remove(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old, ok := c.entries[n.Name]
-	delete(c.entries, n.Name)
+	old, ok := c.entries[name]
+	delete(c.entries, name)
 	if ok {
 		c.note(old.record)
 	}
-	return nil
 }
 
-// Replace implements cache.ReflectorStore: objs is all that there is.
-func (c *nodes) Replace(objs []any, _ string) error {
-	records := make([]record, 0, len(objs))
-	for _, obj := range objs {
-		n, err := asNode(obj)
-		if err != nil {
-			return err
-		}
-		records = append(records, c.notes.record(n, n.Name == c.self))
-	}
+// replace enters all nodes that there are.
+func (c *nodes) replace(all []*node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.replace(records)
-	return nil
-}
-
-func (c *nodes) replace(records []record) {
-	next := make(map[string]*entry, len(records))
-	for _, r := range records {
-		if old, ok := c.entries[r.name]; ok {
-			next[r.name] = old
+	next := make(map[string]*entry, len(all))
+	for _, n := range all {
+		if old, ok := c.entries[n.name]; ok {
+			next[n.name] = old
 		}
-		c.put(next, r)
+		c.put(next, n.record)
 	}
 	for name, old := range c.entries {
 		if _, ok := next[name]; !ok {
@@ -143,35 +110,6 @@ func (c *nodes) note(r record) {
 		return
 	}
 	c.mark()
-}
-
-// Resync implements cache.ReflectorStore; nothing here is resynced.
-func (c *nodes) Resync() error { return nil }
-
-// trim is what the store wants of n.
-func (c *nodes) trim(n *corev1.Node) *corev1.Node {
-	t := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, CreationTimestamp: n.CreationTimestamp,
-		Annotations: map[string]string{},
-	}}
-	for k, v := range n.Annotations {
-		if strings.HasPrefix(k, c.notes.prefix) {
-			t.Annotations[k] = v
-		}
-	}
-	t.Spec.PodCIDR, t.Spec.PodCIDRs = n.Spec.PodCIDR, n.Spec.PodCIDRs
-	if n.Name == c.self {
-		t.Status.Conditions = n.Status.Conditions
-	}
-	return t
-}
-
-func asNode(obj any) (*corev1.Node, error) {
-	n, ok := obj.(*corev1.Node)
-	if !ok {
-		return nil, fmt.Errorf("watch nodes: the API server sent a %T", obj)
-	}
-	return n, nil
 }
 
 // ownRecord is this node's record, and whether the cache is in sync and has it.

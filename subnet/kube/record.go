@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -97,49 +95,4 @@ func (f familyNotes) stack(r record) (subnet.Stack, error) {
 	}
 	data, err := f.payload(n.data)
 	return subnet.Stack{Subnet: cidr, Underlay: public, Data: data}, err
-}
-
-// record reads a Node object.
-func (a annotations) record(n *corev1.Node, own bool) record {
-	get := func(key string) string { return n.Annotations[key] }
-	r := record{
-		name:     n.Name,
-		uid:      string(n.UID),
-		created:  n.CreationTimestamp.UTC().Round(0),
-		podCIDRs: podCIDRs(n),
-		managed:  get(a.managed),
-		backend:  get(a.backend),
-	}
-	for _, f := range bothFamilies(a.prefix) {
-		v := notes{data: get(f.data), public: get(f.public), overwrite: get(f.overwrite)}
-		if f.is4 {
-			r.v4 = v
-		} else {
-			r.v6 = v
-		}
-	}
-	if own {
-		r.network = networkCondition(n)
-	}
-	return r
-}
-
-// podCIDRs joins spec.podCIDRs; spec.podCIDR is the first of them, and alone on clusters before 1.20.
-func podCIDRs(n *corev1.Node) string {
-	if len(n.Spec.PodCIDRs) == 0 {
-		return n.Spec.PodCIDR
-	}
-	return strings.Join(n.Spec.PodCIDRs, ",")
-}
-
-// split is podCIDRs undone.
-func split(podCIDRs string) []string { return strings.Split(podCIDRs, ",") }
-
-func networkCondition(n *corev1.Node) condition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeNetworkUnavailable {
-			return condition{string(c.Status), c.Reason, c.Message}
-		}
-	}
-	return condition{}
 }

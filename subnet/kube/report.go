@@ -4,19 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
 	component = "twilld"
+	warning   = "Warning" // the kind of an event
 
 	// maxQueued events wait for the API server, and as many different ones are counted; more are dropped.
 	maxQueued = 64
@@ -30,9 +28,9 @@ func (s *Store) Network(up bool, reason, message string) {
 	if !s.setsCond {
 		return
 	}
-	c := condition{string(corev1.ConditionTrue), cmp.Or(reason, "TwillIsDown"), message}
+	c := condition{"True", cmp.Or(reason, "TwillIsDown"), message}
 	if up {
-		c = condition{string(corev1.ConditionFalse), cmp.Or(reason, "TwillIsUp"), message}
+		c = condition{"False", cmp.Or(reason, "TwillIsUp"), message}
 	}
 	s.own.mu.Lock()
 	s.own.network = &c
@@ -148,12 +146,12 @@ func (r *recorder) find(e event) *series {
 
 func (r *recorder) write(ctx context.Context, e event, s *series) error {
 	if s.name != "" {
-		patch := map[string]any{"count": s.count, "lastTimestamp": metav1.NewTime(s.last)}
-		err := r.api.patchEvent(ctx, metav1.NamespaceDefault, s.name, patch)
-		if apierrors.IsForbidden(err) {
+		patch := map[string]any{"count": s.count, "lastTimestamp": stamp(s.last)}
+		err := r.api.patchEvent(ctx, s.name, patch)
+		if answered(err, http.StatusForbidden) {
 			return nil // the manifest gives no right to it: what is repeated is told once in ten minutes
 		}
-		if !apierrors.IsNotFound(err) {
+		if !answered(err, http.StatusNotFound) {
 			return err
 		}
 		s.name = "" // the API server forgets events after an hour
@@ -166,22 +164,21 @@ func (r *recorder) write(ctx context.Context, e event, s *series) error {
 	return nil
 }
 
-func (r *recorder) object(name string, e event, s *series) *corev1.Event {
-	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+func (r *recorder) object(name string, e event, s *series) map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Event",
+		"metadata": map[string]any{"namespace": "default", "name": name},
 		// Events of kubelet have the node's name for a UID, and kubectl describe looks for that.
-		InvolvedObject:      corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node, UID: types.UID(r.node)},
-		Type:                e.kind,
-		Reason:              e.reason,
-		Message:             truncate(e.message),
-		Count:               s.count,
-		FirstTimestamp:      metav1.NewTime(s.first),
-		LastTimestamp:       metav1.NewTime(s.last),
-		Source:              corev1.EventSource{Component: component, Host: r.node},
-		ReportingController: component,
-		ReportingInstance:   r.node,
+		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": r.node, "uid": r.node},
+		"type":           e.kind, "reason": e.reason, "message": truncate(e.message),
+		"count": s.count, "firstTimestamp": stamp(s.first), "lastTimestamp": stamp(s.last),
+		"source":             map[string]any{"component": component, "host": r.node},
+		"reportingComponent": component, "reportingInstance": r.node,
 	}
 }
+
+// stamp is a time as the API writes it.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // truncate keeps to the 1 kB that the API server takes for a message.
 func truncate(s string) string {

@@ -13,10 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
@@ -31,7 +36,7 @@ const (
 // server is a real API server; the agents of the tests reach it through a wire that can be cut.
 type server struct {
 	api   *controlplane.APIServer
-	admin *client
+	admin *admin
 	wire  *wire
 	dir   string
 }
@@ -47,12 +52,44 @@ func startServer(t *testing.T, cfg controlplane.APIServerConfig) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rc.QPS = -1 // no limit
-	if s.admin, err = newClient(rc); err != nil {
+	if s.admin, err = newAdmin(rc); err != nil {
 		t.Fatal(err)
 	}
 	s.wire = newWire(t, strings.TrimPrefix(s.api.URL(), "https://"))
 	return s
+}
+
+// admin is client-go's view of the API, so that the tests do not believe what they test, and the store's own calls.
+type admin struct {
+	*client
+	rest, leases *rest.RESTClient
+}
+
+func newAdmin(cfg *rest.Config) (*admin, error) {
+	c, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.limit = rate.NewLimiter(rate.Inf, 0)
+	cfg.APIPath, cfg.GroupVersion, cfg.QPS = "/api", &corev1.SchemeGroupVersion, -1
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(testScheme()).WithoutConversion()
+	a := &admin{client: c}
+	if a.rest, err = rest.RESTClientFor(cfg); err != nil {
+		return nil, err
+	}
+	cfg.APIPath, cfg.GroupVersion = "/apis", &coordinationv1.SchemeGroupVersion
+	a.leases, err = rest.RESTClientFor(cfg)
+	return a, err
+}
+
+func testScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
+	metav1.AddToGroupVersion(scheme, coordinationv1.SchemeGroupVersion)
+	scheme.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{}, &metav1.Status{})
+	return scheme
 }
 
 // kubeconfig is a user's, by way of the wire.
@@ -104,11 +141,20 @@ func (s *server) hasNode(t *testing.T, name string) bool {
 
 func (s *server) node(t *testing.T, name string) *corev1.Node {
 	t.Helper()
-	n, err := s.admin.getNode(t.Context(), name)
-	if err != nil {
+	n := &corev1.Node{}
+	if err := s.admin.rest.Get().Resource("nodes").Name(name).Do(t.Context()).Into(n); err != nil {
 		t.Fatal(err)
 	}
 	return n
+}
+
+func networkCondition(n *corev1.Node) condition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable {
+			return condition{string(c.Status), c.Reason, c.Message}
+		}
+	}
+	return condition{}
 }
 
 // annotate sets annotations behind the agent's back; nil removes one.
@@ -119,7 +165,7 @@ func (s *server) annotate(t *testing.T, node string, set map[string]any) {
 		full[note+k] = v
 	}
 	patch := map[string]any{"metadata": map[string]any{"annotations": full}}
-	if err := s.admin.patchStatus(t.Context(), node, types.MergePatchType, patch); err != nil {
+	if err := s.admin.patchStatus(t.Context(), node, mergePatch, patch); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -10,9 +10,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -65,9 +62,9 @@ func (s *Store) Last(ctx context.Context, want subnet.Lease) (subnet.Lease, bool
 
 func (s *Store) read(ctx context.Context, node string) (r record, err error) {
 	err = s.retry(ctx, taskAcquire, func() error {
-		n, err := s.api.getNode(ctx, node)
+		n, err := s.api.getNode(ctx, s.lean(), node)
 		if err == nil {
-			r = s.notes.record(n, node == s.node)
+			r = n.record
 		}
 		return err
 	})
@@ -83,7 +80,7 @@ type Hints struct {
 // Hints reads the node's hints, and retries until ctx is done. An annotation that is not an address is an error.
 func (s *Store) Hints(ctx context.Context) (h Hints, err error) {
 	err = s.retry(ctx, taskAcquire, func() error {
-		n, err := s.api.getNode(ctx, s.node)
+		n, err := s.api.getNode(ctx, s.lean(), s.node)
 		if err == nil {
 			h, err = s.notes.hints(n)
 		}
@@ -92,21 +89,21 @@ func (s *Store) Hints(ctx context.Context) (h Hints, err error) {
 	return h, err
 }
 
-func (a annotations) hints(n *corev1.Node) (Hints, error) {
-	var h Hints
+func (a annotations) hints(n *node) (Hints, error) {
+	h := Hints{Internal: n.internal}
 	for _, f := range a.families {
-		if value := n.Annotations[f.choose]; value != "" {
-			addr, err := f.address(f.choose, value)
-			if err != nil {
-				return h, refusal{fmt.Errorf("node %q: annotation %w", n.Name, err)}
-			}
-			h.Choose = append(h.Choose, addr)
+		value := n.choose[0]
+		if !f.is4 {
+			value = n.choose[1]
 		}
-	}
-	for _, na := range n.Status.Addresses {
-		if addr, err := netip.ParseAddr(na.Address); err == nil && na.Type == corev1.NodeInternalIP {
-			h.Internal = append(h.Internal, addr)
+		if value == "" {
+			continue
 		}
+		addr, err := f.address(f.choose, value)
+		if err != nil {
+			return h, refusal{fmt.Errorf("node %q: annotation %w", n.name, err)}
+		}
+		h.Choose = append(h.Choose, addr)
 	}
 	return h, nil
 }
@@ -122,7 +119,7 @@ func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 		if errors.Is(err, errNoPodCIDR) {
 			if !said {
 				said = true
-				s.Event(corev1.EventTypeWarning, "NoPodCIDR", err.Error())
+				s.Event(warning, "NoPodCIDR", err.Error())
 			}
 			s.sendQueued(ctx) // the queue is otherwise served while Watch runs only
 		}
@@ -148,29 +145,28 @@ func (s *Store) claim(ctx context.Context, want subnet.Lease) (subnet.Lease, err
 
 // publish reads the Node object and writes what it lacks of want. Call it with own.writing held.
 func (s *Store) publish(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
-	n, err := s.api.getNode(ctx, s.node)
+	n, err := s.api.getNode(ctx, s.lean(), s.node)
 	if err != nil {
 		return subnet.Lease{}, err
 	}
-	if s.claimSpace != "" && podCIDRs(n) == "" {
+	if s.claimSpace != "" && n.podCIDRs == "" {
 		if err := s.assign(ctx, n, want); err != nil {
 			return subnet.Lease{}, err
 		}
-		if n, err = s.api.getNode(ctx, s.node); err != nil {
+		if n, err = s.api.getNode(ctx, s.lean(), s.node); err != nil {
 			return subnet.Lease{}, err
 		}
 	}
-	r := s.notes.record(n, true)
-	l, err := s.local(want, r)
+	l, err := s.local(want, n.record)
 	if err != nil {
 		return subnet.Lease{}, err
 	}
-	set := s.notes.missing(l, r)
+	set := s.notes.missing(l, n.record)
 	if len(set) == 0 {
 		return l, nil
 	}
 	patch := map[string]any{"metadata": map[string]any{"annotations": set}}
-	return l, s.api.patchStatus(ctx, s.node, types.MergePatchType, patch)
+	return l, s.api.patchStatus(ctx, s.node, mergePatch, patch)
 }
 
 // local is want with the subnets that r's podCIDRs give, and the addresses that its annotations overwrite.

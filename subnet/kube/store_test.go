@@ -356,7 +356,7 @@ func bursts(t *testing.T, s *server) {
 	}
 	count := len(w.each())
 	heartbeat := `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","message":"ok"}]}}`
-	err := s.admin.patchStatus(t.Context(), "kubetest-peer-050", "application/strategic-merge-patch+json", json.RawMessage(heartbeat))
+	err := s.admin.patchStatus(t.Context(), "kubetest-peer-050", strategicPatch, json.RawMessage(heartbeat))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,18 +2,13 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -85,59 +80,75 @@ func (s *Store) localNow(c *nodes) subnet.Lease {
 
 // reflect keeps c like the API server's nodes until ctx is done.
 func (s *Store) reflect(ctx context.Context, c *nodes) {
-	// The reflector logs through the context; what there is to say, s.waits says.
-	ctx = klog.NewContext(ctx, logr.Discard())
-	silent := logr.Discard()
-	r := cache.NewReflectorWithOptions(s.listWatch(ctx, c), &corev1.Node{}, c, cache.ReflectorOptions{
-		Name:    "nodes",
-		Logger:  &silent,
-		Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5},
-	})
 	again := backoff{least: 200 * time.Millisecond, most: 10 * time.Second}
+	version := "" // up to which c knows everything; empty: c has to be filled from a list
 	for ctx.Err() == nil {
-		if r.ListAndWatchWithContext(ctx) == nil {
+		var err error
+		if version == "" {
+			version, err = s.list(ctx, c)
+		}
+		began := time.Now()
+		if err == nil {
+			version, err = s.follow(ctx, c, version)
+		}
+		if err == nil && time.Since(began) > time.Second {
 			again.reset() // a watch that ran and ended
+			continue
 		}
 		pause(ctx, again.step())
 	}
 }
 
-// listWatch lists and watches under ctx, whatever context the reflector gives (its list has none), and tells
-// s.waits of each outcome.
-func (s *Store) listWatch(ctx context.Context, c *nodes) cache.ListerWatcher {
-	return listWatch{&cache.ListWatch{
-		ListWithContextFunc: func(_ context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			// The reflector would take "0", the past of an API server that lags behind, in which peers may be missing,
-			// and pages, which are for those who hold them in memory.
-			list, err := s.api.listNodes(ctx, s.lean(), metav1.ListOptions{})
-			if err != nil { // a list alone is not yet a watch
-				s.tellWatch(ctx, err)
-				return nil, err
-			}
-			return list, nil
-		},
-		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := s.api.watchNodes(ctx, o)
-			s.tellWatch(ctx, err)
-			if err != nil {
-				return nil, err
-			}
-			return s.fill(ctx, c, w), nil
-		},
-	}}
+// list fills c and returns the version from which a watch goes on. It does not take "0", the past of an API server that
+// lags behind, in which peers may be missing.
+func (s *Store) list(ctx context.Context, c *nodes) (string, error) {
+	all, err := s.api.listNodes(ctx, s.lean(), "")
+	if err != nil { // a list alone is not yet a watch
+		s.tellWatch(ctx, err)
+		return "", err
+	}
+	c.replace(all.items)
+	return all.version, nil
+}
+
+// watchFor is how long a watch is asked for, at least; the API servers of a cluster share their clients anew when one
+// comes back.
+const watchFor = 5 * time.Minute
+
+// follow watches from version on, and returns the version up to which c knows everything: empty if the API server no
+// longer has what came after it.
+func (s *Store) follow(ctx context.Context, c *nodes, version string) (string, error) {
+	most := watchFor + rand.N(watchFor)
+	ctx, cancel := context.WithTimeout(ctx, most+callTimeout)
+	defer cancel()
+	w, err := s.api.watchNodes(ctx, s.lean(), version, most)
+	if err == nil {
+		defer w.body.Close()
+	}
+	s.tellWatch(ctx, err)
+	for err == nil {
+		var events []change
+		if events, err = w.batch(); err == nil {
+			err = s.enter(ctx, c, events)
+		}
+		if err == nil {
+			version = events[len(events)-1].version
+		}
+	}
+	switch {
+	case answered(err, http.StatusGone):
+		return "", nil
+	case errors.Is(err, io.EOF):
+		return version, nil
+	}
+	return version, err
 }
 
 // lean keeps of Nodes what the store's records have.
 func (s *Store) lean() lean { return lean{s.notes.prefix, s.node} }
 
-// listWatch has the reflector list, and not begin with a watch that brings everything: metadata is not everything.
-type listWatch struct{ *cache.ListWatch }
-
-// IsWatchListSemanticsUnSupported is what client-go 0.36 asks for.
-func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
-
 func (s *Store) tellWatch(ctx context.Context, err error) {
-	if ctx.Err() == nil && (err == nil || !apierrors.IsResourceExpired(err)) {
+	if ctx.Err() == nil && !answered(err, http.StatusGone) {
 		s.waits.tell(taskWatch, err)
 	}
 }

@@ -5,13 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // A Node is some 13 kB, most of them the names of images, of which the store wants none. So a list, of which clusters
@@ -20,12 +15,7 @@ import (
 const (
 	unknownRaw = 2 // of runtime.Unknown, which is around every object
 
-	listMeta, listItem                  = 1, 2
-	nodeMeta, nodeSpec, nodeStatus      = 1, 2, 3
-	specPodCIDR, specPodCIDRs           = 1, 7
-	metaName, metaUID, metaVersion      = 1, 5, 6
-	metaCreated, metaAnnotations        = 8, 12
-	timeSeconds, entryKey, entryContent = 1, 1, 2
+	listMeta, listItem, listVersion = 1, 2, 2
 )
 
 // envelope is before every object that the API server sends as protobuf.
@@ -34,20 +24,20 @@ const envelope = "k8s\x00"
 // maxNode is more than etcd stores of one object, in bytes.
 const maxNode = 16 << 20
 
-// lean reads Nodes without what the store does not want.
-type lean struct {
-	prefix string // of the annotations to keep
-	self   string // the node whose conditions are wanted
+// nodeList is a NodeList, or one of metadata.
+type nodeList struct {
+	version string // metadata.resourceVersion: a watch goes on from it
+	items   []*node
 }
 
-// list reads a NodeList as the API server sends it.
-func (d lean) list(body io.Reader) (*corev1.NodeList, error) {
+// list reads a list of Nodes or of their metadata, which have the same numbers, as the API server sends it.
+func (d lean) list(body io.Reader) (*nodeList, error) {
 	r := &frames{Reader: bufio.NewReaderSize(body, 64<<10)}
 	size, err := r.open()
 	if err != nil {
 		return nil, err
 	}
-	list := &corev1.NodeList{}
+	list := &nodeList{}
 	for end := r.read + size; r.read < end; {
 		number, err := r.field()
 		if err != nil {
@@ -55,11 +45,16 @@ func (d lean) list(body io.Reader) (*corev1.NodeList, error) {
 		}
 		switch number {
 		case listMeta:
-			err = list.ListMeta.Unmarshal(r.content)
+			err = each(r.content, func(number protowire.Number, content []byte) error {
+				if number == listVersion {
+					list.version = string(content)
+				}
+				return nil
+			})
 		case listItem:
-			var n *corev1.Node
+			var n *node
 			n, err = d.node(r.content)
-			list.Items = append(list.Items, *n)
+			list.items = append(list.items, n)
 		}
 		if err != nil {
 			return nil, err
@@ -69,17 +64,27 @@ func (d lean) list(body io.Reader) (*corev1.NodeList, error) {
 }
 
 // one reads a Node as the API server sends it.
-func (d lean) one(body []byte) (*corev1.Node, error) {
-	r := &frames{Reader: bufio.NewReader(strings.NewReader(string(body)))}
-	size, err := r.open()
+func (d lean) one(body []byte) (*node, error) {
+	object, err := opened(body)
 	if err != nil {
 		return nil, err
 	}
-	raw := make([]byte, min(size, int64(len(body))))
-	if _, err := io.ReadFull(r, raw); err != nil {
-		return nil, err
+	return d.node(object)
+}
+
+// opened is the object inside of the envelope.
+func opened(body []byte) ([]byte, error) {
+	if len(body) < len(envelope) || string(body[:len(envelope)]) != envelope {
+		return nil, fmt.Errorf("the API server's answer begins with %.8q and not as protobuf does", body)
 	}
-	return d.node(raw)
+	var object []byte
+	err := each(body[len(envelope):], func(number protowire.Number, content []byte) error {
+		if number == unknownRaw {
+			object = content
+		}
+		return nil
+	})
+	return object, err
 }
 
 // frames reads the fields of a message that is too large to be held.
@@ -162,97 +167,6 @@ func unexpected(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// node reads a message Node.
-func (d lean) node(data []byte) (*corev1.Node, error) {
-	n := &corev1.Node{}
-	var status []byte
-	err := each(data, func(number protowire.Number, content []byte) error {
-		switch number {
-		case nodeMeta:
-			return d.meta(content, &n.ObjectMeta)
-		case nodeSpec:
-			return spec(content, &n.Spec)
-		case nodeStatus:
-			status = content
-		}
-		return nil
-	})
-	if err == nil && n.Name == d.self {
-		var s corev1.NodeStatus
-		err = s.Unmarshal(status)
-		n.Status.Conditions = s.Conditions
-	}
-	return n, err
-}
-
-func (d lean) meta(data []byte, m *metav1.ObjectMeta) error {
-	return each(data, func(number protowire.Number, content []byte) error {
-		switch number {
-		case metaName:
-			m.Name = string(content)
-		case metaUID:
-			m.UID = types.UID(content)
-		case metaVersion:
-			m.ResourceVersion = string(content)
-		case metaCreated:
-			return created(content, m)
-		case metaAnnotations:
-			return d.annotation(content, m)
-		}
-		return nil
-	})
-}
-
-// created reads a Time, whose seconds are the only number among the fields here.
-func created(data []byte, m *metav1.ObjectMeta) error {
-	for len(data) > 0 {
-		number, kind, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		data = data[n:]
-		if number == timeSeconds && kind == protowire.VarintType {
-			seconds, n := protowire.ConsumeVarint(data)
-			m.CreationTimestamp = metav1.NewTime(time.Unix(int64(seconds), 0))
-			return protowire.ParseError(min(n, 0))
-		}
-		if n = protowire.ConsumeFieldValue(number, kind, data); n < 0 {
-			return protowire.ParseError(n)
-		}
-		data = data[n:]
-	}
-	return nil
-}
-
-func (d lean) annotation(data []byte, m *metav1.ObjectMeta) error {
-	var key, value string
-	err := each(data, func(number protowire.Number, content []byte) error {
-		switch {
-		case number == entryKey:
-			key = string(content)
-		case number == entryContent && strings.HasPrefix(key, d.prefix):
-			value = string(content)
-		}
-		return nil
-	})
-	if strings.HasPrefix(key, d.prefix) {
-		metav1.SetMetaDataAnnotation(m, key, value)
-	}
-	return err
-}
-
-func spec(data []byte, s *corev1.NodeSpec) error {
-	return each(data, func(number protowire.Number, content []byte) error {
-		switch number {
-		case specPodCIDR:
-			s.PodCIDR = string(content)
-		case specPodCIDRs:
-			s.PodCIDRs = append(s.PodCIDRs, string(content))
-		}
-		return nil
-	})
 }
 
 // each calls do with every field of a message that has a content; numbers it passes over.

@@ -21,6 +21,7 @@ type annotations struct {
 // familyNotes are the annotations of one address family.
 type familyNotes struct {
 	is4                             bool
+	network                         netip.Prefix // of the network config
 	data, public, overwrite, choose string
 	dataName, publicName            string // without the prefix, for messages
 }
@@ -51,7 +52,8 @@ func newAnnotations(prefix string, pools []subnet.Pool) annotations {
 		backend: prefix + "backend-type",
 	}
 	for _, f := range bothFamilies(prefix) {
-		if slices.ContainsFunc(pools, func(p subnet.Pool) bool { return p.Is4() == f.is4 }) {
+		if i := slices.IndexFunc(pools, func(p subnet.Pool) bool { return p.Is4() == f.is4 }); i >= 0 {
+			f.network = pools[i].Network
 			a.families = append(a.families, f)
 		}
 	}

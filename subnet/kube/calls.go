@@ -45,14 +45,14 @@ func (c *client) leanNode(ctx context.Context, d lean, name, version string) (*n
 	return n, explain("get", "nodes", err)
 }
 
-// listNodes reads all Nodes in one answer, and of each what d keeps. Empty version: as etcd has them now; "0": as the
-// API server remembers them.
-func (c *client) listNodes(ctx context.Context, d lean, version string) (*nodeList, error) {
+// listNodes reads all Nodes in one answer, and of each what d keeps: as whole Nodes (asProto) or their metadata
+// (asMetadataList). Empty version: as etcd has them now; "0": as the API server remembers them.
+func (c *client) listNodes(ctx context.Context, d lean, as, version string) (*nodeList, error) {
 	var query url.Values
 	if version != "" {
 		query = url.Values{"resourceVersion": {version}}
 	}
-	body, err := c.open(ctx, call{method: http.MethodGet, path: nodesPath, accept: asProto, query: query})
+	body, err := c.open(ctx, call{method: http.MethodGet, path: nodesPath, accept: as, query: query})
 	if err != nil {
 		return nil, explain("list", "nodes", err)
 	}
@@ -61,8 +61,11 @@ func (c *client) listNodes(ctx context.Context, d lean, version string) (*nodeLi
 	return list, explain("list", "nodes", err)
 }
 
-// asMetadata asks for a PartialObjectMetadata of each object: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
-const asMetadata = asProto + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+// What asks for the metadata of objects: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+const (
+	asMetadata     = asProto + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	asMetadataList = asProto + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
 
 // watchNodes watches the metadata of all Nodes, for at most so long, from a version on.
 func (c *client) watchNodes(ctx context.Context, d lean, version string, most time.Duration) (*changes, error) {

@@ -117,7 +117,7 @@ func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (mine, use
 
 // assignedCIDRs is what nodes have, from claims or from a controller that ran earlier.
 func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
-	list, err := s.api.listNodes(ctx, s.lean(), "0")
+	list, err := s.api.listNodes(ctx, s.lean(), asProto, "0")
 	if err != nil {
 		return nil, err
 	}

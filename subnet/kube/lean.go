@@ -17,6 +17,7 @@ const (
 	addressType, addressText            = 1, 2
 	metaName, metaUID, metaVersion      = 1, 5, 6
 	metaCreated, metaAnnotations        = 8, 12
+	metaManaged                         = 17
 	timeSeconds, entryKey, entryContent = 1, 1, 2
 )
 
@@ -26,6 +27,8 @@ const networkUnavailable, internalIP = "NetworkUnavailable", "InternalIP"
 type node struct {
 	record
 	version  string       // metadata.resourceVersion
+	told     string       // what the metadata tells of the podCIDRs, see told.go
+	gone     bool         // it was deleted before it could be read in full
 	choose   [2]string    // the annotations node-public-ip and node-public-ipv6
 	internal []netip.Addr // the addresses of type InternalIP, of a node whose status is wanted
 }
@@ -70,6 +73,8 @@ func (d lean) meta(data []byte, n *node) error {
 			return n.born(content)
 		case metaAnnotations:
 			return d.annotation(content, n)
+		case metaManaged:
+			return n.tell(content)
 		}
 		return nil
 	})

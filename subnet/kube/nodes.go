@@ -64,6 +64,9 @@ func (c *nodes) replace(all []*node) {
 	defer c.mu.Unlock()
 	next := make(map[string]*entry, len(all))
 	for _, n := range all {
+		if n.gone {
+			continue
+		}
 		if old, ok := c.entries[n.name]; ok {
 			next[n.name] = old
 		}

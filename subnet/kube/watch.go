@@ -99,10 +99,20 @@ func (s *Store) reflect(ctx context.Context, c *nodes) {
 	}
 }
 
+// few is up to how many nodes are read one by one, when a list of metadata is not enough; beyond, all are read whole.
+const few = 64
+
 // list fills c and returns the version from which a watch goes on. It does not take "0", the past of an API server that
 // lags behind, in which peers may be missing.
 func (s *Store) list(ctx context.Context, c *nodes) (string, error) {
-	all, err := s.api.listNodes(ctx, s.lean(), "")
+	all, err := s.api.listNodes(ctx, s.lean(), asMetadataList, "")
+	switch {
+	case err != nil:
+	case len(c.lacking(all.items)) > few:
+		all, err = s.api.listNodes(ctx, s.lean(), asProto, "")
+	default:
+		_, err = s.complete(ctx, c, all.items)
+	}
 	if err != nil { // a list alone is not yet a watch
 		s.tellWatch(ctx, err)
 		return "", err

@@ -134,6 +134,9 @@ func (n *Node) Underlay() []netip.Addr {
 	return addrs
 }
 
+// Segment is the number of the underlay's segment that the node is on, from 0.
+func (n *Node) Segment() int { return (n.Number - 1) % n.lab.spec.segments() }
+
 // Dir is where the node's files are.
 func (n *Node) Dir() string { return filepath.Join(n.lab.dir, n.Name) }
 

@@ -159,7 +159,7 @@ func (w wire) lead(ns int) error {
 // connect lays the node's cables and gives its interfaces their addresses.
 func (n *Node) connect() error {
 	site, all := n.site(), n.lab.spec.links(n.Number)
-	bridge := bridgeName((n.Number - 1) % n.lab.spec.segments())
+	bridge := bridgeName(n.Segment())
 	if site.Vagrant {
 		r := router{name: vagrantName, port: n.Name + "v", bridge: vagrantBridge, outer: []link{vagrantUplink(n.Number)}, inner: vagrantLink, dev: "eth0"}
 		if err := n.putBehind(r); err != nil {

@@ -48,12 +48,12 @@ var clusterFaults = []Fault{
 // movePeer gives the peer another underlay address instead of its own.
 func movePeer(to string) func(context.Context, *Victim) error {
 	return func(ctx context.Context, v *Victim) error {
-		return move(ctx, v, v.Peer.Underlay()[0].String(), to)
+		return move(ctx, v, v.Address(v.Peer.Underlay()).String(), to)
 	}
 }
 
 func moveBack(ctx context.Context, v *Victim) error {
-	return move(ctx, v, movedAddress, v.Peer.Underlay()[0].String())
+	return move(ctx, v, movedAddress, v.Address(v.Peer.Underlay()).String())
 }
 
 func move(ctx context.Context, v *Victim, from, to string) error {
@@ -71,14 +71,14 @@ func peerIsAt(addr string) func(context.Context, *Victim) (bool, error) {
 		if v.Lab.Spec().Backend == "vxlan" {
 			out, err = v.Node.Exec(ctx, "bridge", "fdb", "show", "dev", v.Overlay)
 		} else {
-			out, err = v.Node.Exec(ctx, "ip", "route", "show", v.Peer.Subnets()[0].String())
+			out, err = v.Node.Exec(ctx, "ip", "route", "show", v.Subnet(v.Peer).String())
 		}
 		return strings.Contains(out, " "+addr+" "), err
 	}
 }
 
 func peerIsBack(ctx context.Context, v *Victim) (bool, error) {
-	return peerIsAt(v.Peer.Underlay()[0].String())(ctx, v)
+	return peerIsAt(v.Address(v.Peer.Underlay()).String())(ctx, v)
 }
 
 func killAgent(ctx context.Context, v *Victim) error {

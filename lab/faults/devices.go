@@ -1,5 +1,11 @@
 package faults
 
+import (
+	"context"
+
+	"github.com/twill-net/twill/lab"
+)
+
 // deviceFaults injure the VXLAN device, the bridge and the underlay's link.
 var deviceFaults = []Fault{
 	{Name: "vtep-deleted", Finding: "vtep-missing", Says: "the VXLAN device is deleted", Backends: vxlanOnly, Inject: script("ip link del {dev}")},
@@ -16,8 +22,7 @@ var deviceFaults = []Fault{
 	{Name: "bridge-down", Finding: "bridge-down", Says: "cni0 is set down", Inject: script("ip link set cni0 down")},
 	{Name: "bridge-address", Finding: "gateway-address", Says: "cni0 loses its address", Inject: script("ip addr del {gateway} dev cni0")},
 	{Name: "bridge-mtu", Finding: "bridge-mtu", Says: "cni0's MTU is set to 1000", Inject: script("ip link set cni0 mtu 1000")},
-	{Name: "underlay-flap", Says: "the underlay's interface goes down and up again",
-		Inject: script("ip link set {eth} down", "ip link set {eth} up")},
+	{Name: "underlay-flap", Says: "the underlay's interface goes down and up again", Inject: flapUnderlay},
 }
 
 // hostFaults injure sysctls and rules.
@@ -29,4 +34,13 @@ var hostFaults = []Fault{
 	{Name: "forward-drop", Finding: "forward-rejected", Says: "a DROP policy, and a REJECT before everything else, in ip filter FORWARD",
 		Inject: script("iptables -w -P FORWARD DROP", "iptables -w -I FORWARD 1 -j REJECT")},
 	{Name: "masquerade-deleted", Finding: "masquerade-missing", Says: "the masquerading rules are deleted", Inject: script("nft delete chain ip flannel-ipv4 postrtg")},
+}
+
+// flapUnderlay gives IPv6 its address and routes back, as who configured them would: the kernel has taken them with the link.
+func flapUnderlay(ctx context.Context, v *Victim) error {
+	err := script("ip link set {eth} down", "ip link set {eth} up")(ctx, v)
+	if err != nil || v.Lab.Spec().Family == lab.IPv4 {
+		return err
+	}
+	return restoreUnderlay(ctx, v)
 }

@@ -62,24 +62,66 @@ func (f Fault) Applies(spec lab.Spec) bool {
 	return (len(f.Backends) == 0 || slices.Contains(f.Backends, spec.Backend)) && (f.Store == "" || f.Store == spec.Store)
 }
 
+// Suits says whether the fault can be injected into that victim: what leads to a peer without a tunnel is as with host-gw.
+func (f Fault) Suits(v *Victim) bool {
+	spec := v.Lab.Spec()
+	if v.direct() {
+		spec.Backend = "host-gw"
+	}
+	return f.Applies(spec) && (!f.IPv4 || !v.Six)
+}
+
+// Core are the faults of single entries, devices, parameters and rules: what there is of each kind of drift.
+func Core() []Fault { return slices.Concat(entryFaults, deviceFaults, hostFaults) }
+
 // Victim is the node that is injured, and a peer of it that its pods talk to.
 type Victim struct {
 	Lab        *lab.Lab
 	Node, Peer *lab.Node
+	Six        bool   // what is injured is the IPv6 side
 	Overlay    string // the VXLAN device's name
 	Device     string // the underlay's
 
 	held io.Closer // what a fault holds until it is undone
 }
 
-// NewVictim is node1 of a lab, with node2 as its peer.
+// NewVictim is node1 of a lab, with node2 as its peer, and the lab's first address family.
 func NewVictim(l *lab.Lab) *Victim {
-	nodes := l.Nodes()
-	v := &Victim{Lab: l, Node: nodes[0], Peer: nodes[1], Overlay: "flannel.1", Device: "eth1"}
-	if l.Spec().Family == lab.IPv6 {
+	return NewVictimOf(l, l.Nodes()[1], l.Spec().Family == lab.IPv6)
+}
+
+// NewVictimOf is node1 of a lab with that peer, and its IPv4 or IPv6 side.
+func NewVictimOf(l *lab.Lab, peer *lab.Node, six bool) *Victim {
+	v := &Victim{Lab: l, Node: l.Nodes()[0], Peer: peer, Six: six, Overlay: "flannel.1", Device: "eth1"}
+	if six {
 		v.Overlay = "flannel-v6.1"
 	}
 	return v
+}
+
+// Subnet is a node's, of the victim's address family.
+func (v *Victim) Subnet(n *lab.Node) netip.Prefix {
+	for _, p := range n.Subnets() {
+		if p.Addr().Is6() == v.Six {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}
+
+// Address is the one of addrs that is of the victim's family.
+func (v *Victim) Address(addrs []netip.Addr) netip.Addr {
+	for _, a := range addrs {
+		if a.Is6() == v.Six {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// direct says whether there is no tunnel between victim and peer.
+func (v *Victim) direct() bool {
+	return v.Lab.Spec().Backend != "vxlan" || v.Lab.Spec().DirectRouting && v.Node.Segment() == v.Peer.Segment()
 }
 
 // All are the faults, in the order of the tables that are made of them.
@@ -125,9 +167,9 @@ func batch(lines ...string) func(context.Context, *Victim) error {
 	}
 }
 
-// names is what completes a command line. They are written for IPv4, and translated for labs that have none.
+// names is what completes a command line. They are written for IPv4, and translated for the IPv6 side.
 func (v *Victim) names(ctx context.Context) (func(string) string, error) {
-	peer := v.Peer.Subnets()[0]
+	peer := v.Subnet(v.Peer)
 	mac := ""
 	if v.Lab.Spec().Backend == "vxlan" {
 		out, err := v.Peer.Exec(ctx, "ip", "-o", "link", "show", v.Overlay)
@@ -137,12 +179,12 @@ func (v *Victim) names(ctx context.Context) (func(string) string, error) {
 		_, rest, _ := strings.Cut(out, "link/ether ")
 		mac, _, _ = strings.Cut(rest, " ")
 	}
-	words := []string{"{half}", netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(), "{self}", v.Node.Underlay()[0].String(),
+	words := []string{"{half}", netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(), "{self}", v.Address(v.Node.Underlay()).String(),
 		"{veth}", v.podLink(ctx), "{peer}", peer.String(), "{vtep}", peer.Addr().String(), "{mac}", mac,
-		"{at}", v.Peer.Underlay()[0].String(), "{dev}", v.Overlay, "{eth}", v.Device,
-		"{own}", v.Node.Subnets()[0].Addr().String(), "{gateway}", gateway(v.Node)}
+		"{at}", v.Address(v.Peer.Underlay()).String(), "{dev}", v.Overlay, "{eth}", v.Device,
+		"{own}", v.Subnet(v.Node).Addr().String(), "{gateway}", v.gateway()}
 	return func(line string) string {
-		if peer.Addr().Is6() {
+		if v.Six {
 			line = strings.NewReplacer(six...).Replace(line)
 		}
 		return strings.NewReplacer(words...).Replace(line)
@@ -165,8 +207,8 @@ func (v *Victim) podLink(ctx context.Context) string {
 	return ""
 }
 
-// gateway is a node's address on its bridge, with the prefix length.
-func gateway(n *lab.Node) string {
-	subnet := n.Subnets()[0]
+// gateway is the victim's address on its bridge, with the prefix length.
+func (v *Victim) gateway() string {
+	subnet := v.Subnet(v.Node)
 	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()).String()
 }

@@ -24,10 +24,10 @@ var fileFaults = []Fault{
 	{Name: "env-stale", Finding: "env-stale", Says: "subnet.env is of an earlier lease",
 		Inject: func(_ context.Context, v *Victim) error {
 			earlier := "10.244.249.1/24"
-			if v.Node.Subnets()[0].Addr().Is6() {
+			if v.Six {
 				earlier = "fd00:244:0:f9::1/64"
 			}
-			return edit(v.Node.SubnetFile(), gateway(v.Node), earlier)
+			return edit(v.Node.SubnetFile(), v.gateway(), earlier)
 		}, Undo: restartAgent},
 	{Name: "conflist-deleted", Finding: "conflist-missing", Says: "the CNI config is deleted",
 		Inject: func(_ context.Context, v *Victim) error { return os.Rename(v.conflist(), v.conflist()+".saved") }, Undo: restoreConflist},
@@ -93,7 +93,7 @@ func (v *Victim) reservations() string { return filepath.Join(v.Node.Dir(), "net
 // reserve makes reservations of an hour ago for the last n addresses of the victim's subnet that are free.
 func reserve(n int) func(context.Context, *Victim) error {
 	return func(_ context.Context, v *Victim) error {
-		subnet := v.Node.Subnets()[0]
+		subnet := v.Subnet(v.Node)
 		for host := 254; host > 254-n && host > 1; host-- {
 			b := subnet.Addr().As4()
 			b[3] = byte(host)

@@ -40,12 +40,15 @@ func TestHeal(t *testing.T) {
 			})
 		}
 	}
+	write(t, table.String())
+}
+
+// write puts the table where TWILL_TABLE says, and into the log.
+func write(t *testing.T, table string) {
 	if path := os.Getenv("TWILL_TABLE"); path != "" {
-		if err := os.WriteFile(path, []byte(table.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(path, []byte(table), 0o644))
 	}
-	t.Log("\n" + table.String())
+	t.Log("\n" + table)
 }
 
 // TestHealAtStart injects each fault that changes the node's state while no agent runs, which also proves that
@@ -81,7 +84,7 @@ func healAtStart(t *testing.T, f Fault, v *Victim) {
 func heal(t *testing.T, f Fault, v *Victim) (time.Duration, host.Loss) {
 	w := witness(t, v)
 	pods := [2]*lab.Pod{v.Node.Pods()[0], v.Peer.Pods()[0]}
-	stream, err := pods[0].Stream(pods[1].Addrs[0], interval)
+	stream, err := pods[0].Stream(v.Address(pods[1].Addrs), interval)
 	check(t, err)
 	defer stream.Close()
 	pause(50 * time.Millisecond)
@@ -133,7 +136,7 @@ func remaining(ctx context.Context, w *Witness, f Fault, v *Victim) string {
 	} else if plan, err := w.Diff(ctx); err != nil || len(plan) > 0 {
 		return fmt.Sprintf("%serror: %v", plan, err)
 	}
-	ping := host.Ping{To: v.Peer.Pods()[0].Addrs[0], Timeout: 100 * time.Millisecond}
+	ping := host.Ping{To: v.Address(v.Peer.Pods()[0].Addrs), Timeout: 100 * time.Millisecond}
 	if _, err := v.Node.Pods()[0].Ping(ctx, ping); err != nil {
 		return "the pods do not reach each other: " + err.Error()
 	}

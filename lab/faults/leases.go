@@ -124,9 +124,9 @@ func onUnderlay(lines ...string) func(context.Context, *Victim) error {
 			for i, w := range words {
 				switch w {
 				case "{at}":
-					words[i] = v.Peer.Underlay()[0].String()
+					words[i] = v.Address(v.Peer.Underlay()).String()
 				case "{ip}":
-					words[i] = map[bool]string{true: "ip", false: "ip6"}[v.Peer.Underlay()[0].Is4()]
+					words[i] = map[bool]string{false: "ip", true: "ip6"}[v.Six]
 				case "{name}":
 					words[i] = v.Peer.Name
 				}

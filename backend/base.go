@@ -29,11 +29,20 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 		for _, s := range forwarding(node, stack.Is4()) {
 			state.Add(s)
 		}
+		if !stack.Is4() {
+			state.Add(noDAD(cfg.Bridge))
+		}
 		if cfg.Blackhole {
 			state.Add(netstate.Route{Dst: stack.Subnet, Metric: blackholeMetric, Blackhole: true, Protocol: netstate.Protocol})
 		}
 	}
 	return state
+}
+
+// noDAD has a bridge that was down ask for its pods' MAC addresses at once: the kernel asks from the link-local address
+// (ndisc_send_ns, seen on 6.18), and looks for two seconds whether somebody else has that one.
+func noDAD(bridge string) netstate.Sysctl {
+	return netstate.Sysctl{Name: "net/ipv6/conf/" + bridge + "/accept_dad", Value: "0"}
 }
 
 // Gateway is the address of the bridge in a node's subnet: the first after the subnet's own, as in subnet.env.

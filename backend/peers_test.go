@@ -144,6 +144,7 @@ func TestBase(t *testing.T) {
 	const golden = `link cni0 bridge mtu 1430 address 0a:58:0a:f4:01:01 up
 sysctl net/ipv4/ip_forward = 1
 sysctl net/ipv6/conf/all/forwarding = 1
+sysctl net/ipv6/conf/cni0/accept_dad = 0
 addr 10.244.1.1/24 dev cni0
 addr fc00:0:0:1::1/64 dev cni0 nodad
 route blackhole 10.244.1.0/24 metric 4096

@@ -21,7 +21,8 @@ type Witness struct {
 var networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/56")}
 
 // sysctls are those that the agent keeps; what the node does not have is not seen.
-var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/flannel.1/rp_filter", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/flannel-v6.1/accept_ra"}
+var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/flannel.1/rp_filter", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/flannel-v6.1/accept_ra",
+	"net/ipv6/conf/cni0/accept_dad"}
 
 // NewWitness looks at a healthy node.
 func NewWitness(ctx context.Context, h host.Host) (*Witness, error) {

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -48,20 +47,20 @@ func (e *echoes) expect(m echo) {
 	e.due[m] = now
 }
 
-// heard says whether m is an echo, and forgets it if it is.
-func (e *echoes) heard(m netlink.Message) bool {
-	n, err := parseEntry(m.Data)
+// heard says whether a message is an echo, and forgets it if it is.
+func (e *echoes) heard(kind uint16, data []byte) bool {
+	n, err := parseEntry(data)
 	if err != nil {
 		return false
 	}
-	if m.Data[0] == unix.AF_BRIDGE {
+	if data[0] == unix.AF_BRIDGE {
 		if f, _ := decodeFDB("", n, nil); f.Extra != "" {
 			return false // somebody else's: ours have nothing that stands in Extra
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := echo{uint16(m.Header.Type), n.index, n.mac, n.dst}
+	key := echo{kind, n.index, n.mac, n.dst}
 	at, ok := e.due[key]
 	delete(e.due, key)
 	return ok && time.Since(at) < echoLasts

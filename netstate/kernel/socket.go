@@ -76,7 +76,12 @@ func (s *socket) receive(do func(header, []byte) error) error {
 	if flags&unix.MSG_TRUNC != 0 {
 		return fmt.Errorf("a netlink message of more than %d bytes", len(s.in))
 	}
-	for data := s.in[:n]; len(data) >= unix.SizeofNlMsghdr; {
+	return messages(s.in[:n], do)
+}
+
+// messages calls do with each message in data.
+func messages(data []byte, do func(header, []byte) error) error {
+	for len(data) >= unix.SizeofNlMsghdr {
 		h := header{binary.NativeEndian.Uint32(data), binary.NativeEndian.Uint16(data[4:]), binary.NativeEndian.Uint16(data[6:]), binary.NativeEndian.Uint32(data[8:])}
 		if int(h.size) < unix.SizeofNlMsghdr || int(h.size) > len(data) {
 			return fmt.Errorf("a netlink message of %d bytes in %d", h.size, len(data))

@@ -35,12 +35,21 @@ func observeSysctls(names []string, state netstate.State) error {
 	return errs
 }
 
+// readSysctl reads by system calls alone: several are read four times a second, and an os.File would be registered with the
+// runtime's poller each time.
 func readSysctl(name string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(procSys, name))
+	path := filepath.Join(procSys, name)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", fmt.Errorf("read sysctl %s: %w", name, err)
+		return "", fmt.Errorf("read sysctl %s: %w", name, &fs.PathError{Op: "open", Path: path, Err: err})
 	}
-	return strings.TrimSpace(string(data)), nil
+	defer unix.Close(fd)
+	var value [256]byte // one number each
+	n, err := unix.Read(fd, value[:])
+	if err != nil {
+		return "", fmt.Errorf("read sysctl %s: %w", name, &fs.PathError{Op: "read", Path: path, Err: err})
+	}
+	return strings.TrimSpace(string(value[:n])), nil
 }
 
 func writeSysctl(s netstate.Sysctl) error {

@@ -216,6 +216,6 @@ func FuzzConcerns(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
 		k := &Kernel{networks: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 		k.filter.Store(&filter{links: map[int]bool{4: true}})
-		k.concerns(message(kind, data))
+		k.concerns(kind, data)
 	})
 }

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -48,7 +49,7 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 	}
 	hints := make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.receive(conn, hints) })
+	group.Go(func() error { return k.receive(ctx, conn, hints) })
 	group.Go(func() error { return k.poll(ctx, hints) })
 	group.Go(func() error { <-ctx.Done(); return conn.Close() })
 	go func() {
@@ -79,18 +80,54 @@ func groups(ids ...uint) (mask uint32) {
 	return mask
 }
 
-func (k *Kernel) receive(conn *netlink.Conn, hints chan<- struct{}) error {
-	for {
-		msgs, err := conn.Receive()
-		if err != nil {
+// gather is how long messages are left to come together. A pod causes dozens, and to be woken costs more than to read one.
+const gather = 20 * time.Millisecond
+
+// receive hints when a message concerns us. The first one after a silence is read at once.
+func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints chan<- struct{}) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	buffer := make([]byte, messageBuffer)
+	for ctx.Err() == nil {
+		concerned, failed := false, error(nil)
+		err := raw.Read(func(fd uintptr) (got bool) {
+			got, concerned, failed = k.drain(int(fd), buffer)
+			return got || failed != nil
+		})
+		if err := errors.Join(err, failed); err != nil {
 			return err
 		}
-		for _, m := range msgs {
-			if k.concerns(m) {
-				hint(hints)
-				break
-			}
+		if concerned {
+			hint(hints)
 		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(gather):
+		}
+	}
+	return nil
+}
+
+// drain reads what is there: whether there was anything, and whether it concerns us.
+func (k *Kernel) drain(fd int, buffer []byte) (got, concerned bool, err error) {
+	for {
+		n, err := unix.Read(fd, buffer)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return got, concerned, nil
+		case err != nil:
+			return got, concerned, err // ENOBUFS: messages were lost
+		}
+		got = true
+		err = messages(buffer[:n], func(h header, data []byte) error {
+			concerned = concerned || k.concerns(h.kind, data)
+			return nil
+		})
+		concerned = concerned || err != nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -19,31 +20,63 @@ type side struct {
 // TestHealFamilies injects the core faults into dual-stack labs, into each family and, with DirectRouting, towards a peer on the
 // same segment and one behind a router. With TWILL_TABLE=FILE it writes what it measured there.
 func TestHealFamilies(t *testing.T) {
-	var table strings.Builder
-	table.WriteString("| fault | where | healed after | pings lost (every 2 ms) |\n|---|---|---|---|\n")
+	var table matrix
 	for _, test := range []struct {
 		spec  lab.Spec
 		sides []side
 	}{
-		{lab.Spec{Name: "famvxlan", Backend: "vxlan", Nodes: 2}, []side{{1, true, "vxlan, IPv6 of dual stack"}, {1, false, "vxlan, IPv4 of dual stack"}}},
-		{lab.Spec{Name: "famhostgw", Backend: "host-gw", Nodes: 2}, []side{{1, true, "host-gw, IPv6 of dual stack"}}},
+		{lab.Spec{Name: "famvxlan", Backend: "vxlan", Nodes: 2}, []side{{1, true, "vxlan IPv6"}, {1, false, "vxlan IPv4"}}},
+		{lab.Spec{Name: "famhostgw", Backend: "host-gw", Nodes: 2}, []side{{1, true, "host-gw IPv6"}}},
 		{lab.Spec{Name: "famdirect", Backend: "vxlan", DirectRouting: true, Underlay: lab.L3, Nodes: 3}, []side{
-			{2, false, "DirectRouting, IPv4, same segment"}, {2, true, "DirectRouting, IPv6, same segment"},
-			{1, false, "DirectRouting, IPv4, behind a router"}, {1, true, "DirectRouting, IPv6, behind a router"}}},
+			{2, false, "direct, IPv4"}, {2, true, "direct, IPv6"},
+			{1, false, "routed, IPv4"}, {1, true, "routed, IPv6"}}},
 	} {
 		test.spec.Family, test.spec.Store, test.spec.Pods = lab.Dual, lab.Kube, 1
-		l := labtest.Up(t, test.spec)
-		for _, s := range test.sides {
-			v := NewVictimOf(l, l.Nodes()[s.peer], s.six)
-			for _, f := range Core() {
-				if f.Suits(v) {
-					t.Run(s.says+"/"+f.Name, func(t *testing.T) {
-						took, loss := heal(t, f, v)
-						fmt.Fprintf(&table, "| %s | %s | %d ms | %d |\n", f.Says, s.says, took.Milliseconds(), loss.Lost)
-					})
-				}
+		t.Run(test.spec.Name, func(t *testing.T) {
+			l := labtest.Up(t, test.spec)
+			for _, s := range test.sides {
+				table.heal(t, NewVictimOf(l, l.Nodes()[s.peer], s.six), s.says)
 			}
+		})
+	}
+	write(t, table.text())
+}
+
+// matrix is what was measured, "milliseconds (pings lost)" by fault and by victim.
+type matrix struct {
+	victims []string
+	cells   map[[2]string]string
+}
+
+// heal injects all core faults that suit the victim.
+func (m *matrix) heal(t *testing.T, v *Victim, says string) {
+	if m.cells == nil {
+		m.cells = map[[2]string]string{}
+	}
+	m.victims = append(m.victims, says)
+	for _, f := range Core() {
+		if f.Suits(v) {
+			t.Run(says+"/"+f.Name, func(t *testing.T) {
+				took, loss := heal(t, f, v)
+				m.cells[[2]string{f.Says, says}] = fmt.Sprintf("%d (%d)", took.Milliseconds(), loss.Lost)
+			})
 		}
 	}
-	write(t, table.String())
+}
+
+// text is a row for each fault, and a dash where there is no such thing.
+func (m *matrix) text() string {
+	rows := []string{"| fault | " + strings.Join(m.victims, " | ") + " |", strings.Repeat("|---", len(m.victims)+1) + "|"}
+	done := map[string]bool{}
+	for _, f := range Core() {
+		row := "| " + f.Says + " |"
+		for _, v := range m.victims {
+			row += " " + cmp.Or(m.cells[[2]string{f.Says, v}], "–") + " |"
+		}
+		if !done[f.Says] {
+			rows = append(rows, row)
+		}
+		done[f.Says] = true
+	}
+	return strings.Join(rows, "\n") + "\n"
 }

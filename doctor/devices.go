@@ -41,8 +41,23 @@ func overlayChange(c netstate.Change) (id, fix string) {
 		return "device-foreign", "ip link del " + name
 	case !isUp(c.Was):
 		return "vtep-down", fmt.Sprintf("ip link set %s up", name)
+	case mtuOf(c.Was) != mtuOf(c.Want):
+		return "vtep-mtu", fmt.Sprintf("ip link set %s mtu %d", name, mtuOf(c.Want))
 	}
 	return "vtep-altered", ""
+}
+
+// mtuOf is a device's, in bytes, 0 for what has none.
+func mtuOf(o netstate.Object) int {
+	switch l := o.(type) {
+	case netstate.Tun:
+		return l.MTU
+	case netstate.Tunnel:
+		return l.MTU
+	case netstate.WireGuard:
+		return l.MTU
+	}
+	return 0
 }
 
 func vxlanChange(want netstate.VXLAN, was netstate.Object) (id, fix string) {

@@ -41,6 +41,12 @@ func outerOf(f Facts, w Way) (outer, bool) {
 	return outer{}, false
 }
 
+// Wrapped is the protocol of a peer's packets on the underlay, udp or ipip, and their UDP port; empty: they are not wrapped.
+func (f Facts) Wrapped(w Way) (proto string, port int) {
+	o, _ := outerOf(f, w)
+	return o.proto, o.port
+}
+
 // port is the UDP port of net-conf.json's Backend, or flannel's default; 0: the backend has none.
 func (f Facts) port(backend string, is4 bool) int {
 	var options struct {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
-	"github.com/twill-net/twill/netstate"
 )
 
 // replyIn is how long a round of probes waits. All of a round's are sent at once.
@@ -89,9 +88,9 @@ func (g *gathering) watched(u backend.Underlay, silent, large, outer []doctor.Pr
 		return err
 	}
 	defer w.close()
-	w.port = g.vxlanPort()
+	w.proto, w.port = g.wrapped(u.Local.Is4())
 	for i, p := range silent {
-		if w.peers[p.To] = i; w.port != 0 { // else the echoes to the underlay's address would be counted too
+		if w.peers[p.To] = i; w.proto != "" { // else the echoes to the underlay's address would be counted too
 			w.peers[g.underlayOf(p)] = i
 		}
 	}
@@ -139,14 +138,17 @@ func (g *gathering) underlayOf(p doctor.Probe) netip.Addr {
 	return netip.Addr{}
 }
 
-// vxlanPort is the overlay's UDP port, 0 if there is no overlay.
-func (g *gathering) vxlanPort() int {
-	for _, o := range g.Want {
-		if v, ok := o.(netstate.VXLAN); ok {
-			return v.Port
+// wrapped is how one family's packets to peers look on the underlay, by the first peer whose packets are wrapped.
+func (g *gathering) wrapped(is4 bool) (proto string, port int) {
+	for _, w := range g.Ways {
+		if w.Underlay.Is4() != is4 {
+			continue
+		}
+		if proto, port = g.Wrapped(w); proto != "" {
+			break
 		}
 	}
-	return 0
+	return proto, port
 }
 
 // send sends each probe of the groups once and notes which are answered. The probes of a group are of one family.

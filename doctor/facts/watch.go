@@ -15,7 +15,8 @@ import (
 // before PREROUTING and INPUT. So it tells a filter on this node from one on the way.
 type watcher struct {
 	fd    int
-	port  int                // of the VXLAN; 0: packets are not encapsulated
+	proto string             // of what is encapsulated, udp or ipip; empty: nothing is
+	port  int                // UDP
 	peers map[netip.Addr]int // index of the probe, by the peer's addresses
 }
 
@@ -71,7 +72,7 @@ const (
 	ip6Header                   = 40
 )
 
-// ends are the addresses of a packet of ours: VXLAN's, or an echo where nothing is encapsulated.
+// ends are the addresses of a packet of ours: an encapsulated one, or an echo where nothing is encapsulated.
 func (w *watcher) ends(b []byte) (src, dst netip.Addr, ok bool) {
 	var protocol byte
 	var header int
@@ -85,8 +86,11 @@ func (w *watcher) ends(b []byte) (src, dst netip.Addr, ok bool) {
 	default:
 		return src, dst, false
 	}
-	if w.port == 0 {
+	switch w.proto {
+	case "":
 		return src, dst, protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6
+	case "ipip":
+		return src, dst, protocol == unix.IPPROTO_IPIP
 	}
 	return src, dst, protocol == unix.IPPROTO_UDP && len(b) >= header+4 && int(binary.BigEndian.Uint16(b[header+2:])) == w.port
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/twill-net/twill/lab/labtest"
 )
 
-// TestHealthy: on twenty different healthy labs the doctor has nothing to say of any node, also with probes.
+// TestHealthy: on 26 different healthy labs the doctor has nothing to say of any node, also with probes.
 func TestHealthy(t *testing.T) {
 	for i, spec := range healthyLabs() {
 		spec.Name = fmt.Sprintf("well%d", i+1)
@@ -38,6 +38,11 @@ func healthyLabs() []lab.Spec {
 	for _, family := range []string{lab.IPv4, lab.IPv6, lab.Dual} {
 		all = append(all, lab.Spec{Backend: "vxlan", Family: family, Underlay: lab.L3, Store: lab.File, Nodes: 3, Pods: 1},
 			lab.Spec{Backend: "vxlan", Family: family, Underlay: lab.L3, DirectRouting: true, Store: lab.File, Nodes: 4, Pods: 1})
+	}
+	for _, family := range []string{lab.IPv4, lab.IPv6, lab.Dual} {
+		for _, backend := range []string{"udp", "wireguard"} {
+			all = append(all, lab.Spec{Backend: backend, Family: family, Underlay: lab.L2, Store: lab.File, Nodes: 3, Pods: 1})
+		}
 	}
 	return append(all, lab.Spec{Backend: "vxlan", Family: lab.IPv4, Underlay: lab.L2, Store: lab.Etcd, Nodes: 5, Pods: 2},
 		lab.Spec{Backend: "vxlan", Family: lab.Dual, Underlay: lab.L2, Store: lab.Kube, Nodes: 2, Pods: 1})

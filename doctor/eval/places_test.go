@@ -18,7 +18,7 @@ var ends = map[string][]string{
 	"policy rules":              {"policy-rule"},
 	"more specific route":       {"route-shadowed"},
 	"route":                     {"route-deleted", "route-blackholed", "route-gateway", "route-gateway-hostgw", "routes-flushed"},
-	"overlay device":            {"vtep-deleted", "vtep-down", "vtep-foreign", "port-taken"},
+	"overlay device":            {"vtep-deleted", "vtep-down", "vtep-foreign", "port-taken", "wg-key-altered"},
 	"overlay device's address":  {"vtep-address"},
 	"neighbour":                 {"neighbour-deleted", "neighbour-altered", "vtep-mac"},
 	"forwarding database":       {"fdb-deleted", "fdb-altered"},
@@ -30,7 +30,9 @@ var ends = map[string][]string{
 	"node's address":            {"underlay-address-changed"},
 	"way to the node":           {"underlay-blackhole"},
 	"neighbour on the underlay": {"underlay-neighbour"},
-	"between the nodes":         {"udp-filtered-behind", "udp-filtered-ahead", "peer-unplugged"},
+	"between the nodes":         {"udp-filtered-behind", "udp-filtered-ahead", "peer-unplugged", "peer-mover-down", "peer-readdressed"},
+	"peer's key":                {"wg-peer-deleted", "wg-peer-altered"},
+	agentPlace:                  {"mover-down", "mover-port-taken"},
 }
 
 // endsElsewhere are the exceptions, by lab and fault; none: packets arrive there.
@@ -40,16 +42,30 @@ var endsElsewhere = map[string]string{
 	"vxlan-ipv6/vtep-address":          "",       // IPv6 routes do not go with an address
 	"vxlan-ipv6/vtep-mtu":              "route",  // below 1280 bytes the kernel turns IPv6 off, and its routes go
 	"vxlan-ipv6/bridge-mtu":            "bridge", // and its addresses
+	"udp-ipv6/vtep-address":            agentPlace,
+	"udp-ipv6/vtep-mtu":                "route",
+	"udp-ipv6/bridge-mtu":              "bridge",
 }
+
+// agentPlace is where packets end whose agent was stopped, and does not move them: what comes after it on the way, they do not
+// get to.
+const agentPlace = "agent"
+
+var beforeAgent = []string{"pod's interface", "bridge", "forwarding", "policy rules", "more specific route", "route", "overlay device",
+	"overlay device's address", "forward rules", "postrouting rules", "underlay"}
 
 // mustEnd holds the place at which trace stopped against the one that the fault is at.
 func mustEnd(t *testing.T, f faults.Fault, v *faults.Victim, stopped *doctor.Step) {
 	t.Helper()
-	want, known := endsElsewhere[strings.TrimPrefix(t.Name(), "TestFaults/")]
+	_, lab, _ := strings.Cut(t.Name(), "/")
+	want, known := endsElsewhere[lab]
 	for place, names := range ends {
 		if !known && slices.Contains(names, f.Name) {
 			want = place
 		}
+	}
+	if strings.HasPrefix(t.Name(), "TestFaultsOfMovers/") && !known && !f.KeepAgent && !slices.Contains(beforeAgent, want) {
+		want = agentPlace
 	}
 	switch {
 	case stopped == nil && want != "":

@@ -77,18 +77,20 @@ func compare(t *testing.T, trip doctor.Trip, seen doctor.Live) halt {
 }
 
 // stopsTable is where packets end, for the faults that stop them.
-func stopsTable(results map[string]*result) string {
+func (e *evaluation) stopsTable() string {
 	var b strings.Builder
-	fmt.Fprint(&b, "Where the packets of these faults end: by `trace`, which looks at tables only; by real packets, which were watched on every\n"+
-		"device of the way; and by the kernel's own word for dropping them, where it says one. A packet that no route takes leaves by the\n"+
-		"default route, and the underlay's router drops it.\n\n")
+	if !e.moved {
+		fmt.Fprint(&b, "Where the packets of these faults end: by `trace`, which looks at tables only; by real packets, which were watched on every\n"+
+			"device of the way; and by the kernel's own word for dropping them, where it says one. A packet that no route takes leaves by the\n"+
+			"default route, and the underlay's router drops it.\n\n")
+	}
 	fmt.Fprint(&b, "| fault | trace stops at | last seen | the kernel says |\n|---|---|---|---|\n")
 	for _, f := range faults.All() {
-		r := results[f.Name]
+		r := e.results[f.Name]
 		if r == nil {
 			continue
 		}
-		for _, c := range columns[:2] {
+		for _, c := range e.columns[:2] {
 			if s, ok := r.stops[c.name]; ok && s.trace != "" {
 				fmt.Fprintf(&b, "| %s, %s | %s | %s | %s |\n", r.fault, c.name, s.trace, s.seen, s.kernel)
 			}

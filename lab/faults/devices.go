@@ -8,11 +8,11 @@ import (
 
 // deviceFaults injure the VXLAN device, the bridge and the underlay's link.
 var deviceFaults = []Fault{
-	{Name: "vtep-deleted", Finding: "vtep-missing", Says: "the VXLAN device is deleted", Backends: vxlanOnly, Inject: script("ip link del {dev}")},
-	{Name: "vtep-down", Finding: "vtep-down", Says: "the VXLAN device is set down", Backends: vxlanOnly, Inject: script("ip link set {dev} down")},
-	{Name: "vtep-address", Finding: "vtep-address", Says: "the VXLAN device loses its address", Backends: vxlanOnly,
+	{Name: "vtep-deleted", Finding: "vtep-missing", Says: "the overlay's device is deleted", Backends: overlays, Inject: script("ip link del {dev}")},
+	{Name: "vtep-down", Finding: "vtep-down", Says: "the overlay's device is set down", Backends: overlays, Inject: script("ip link set {dev} down")},
+	{Name: "vtep-address", Finding: "vtep-address", Says: "the overlay's device loses its address", Backends: overlays,
 		Inject: script("ip addr del {own}/32 dev {dev}")},
-	{Name: "vtep-mtu", Finding: "vtep-mtu", Says: "the VXLAN device's MTU is set to 1000", Backends: vxlanOnly, Inject: script("ip link set {dev} mtu 1000")},
+	{Name: "vtep-mtu", Finding: "vtep-mtu", Says: "the overlay device's MTU is set to 1000", Backends: overlays, Inject: script("ip link set {dev} mtu 1000")},
 	{Name: "vtep-mac", Finding: "vtep-mac", Says: "the VXLAN device's MAC is changed", Backends: vxlanOnly,
 		Inject: script("ip link set {dev} address 0e:00:00:00:00:88")},
 	{Name: "vtep-foreign", Finding: "device-foreign", Says: "the VXLAN device is renamed, and one of another VNI takes its name", Backends: vxlanOnly,
@@ -28,7 +28,7 @@ var deviceFaults = []Fault{
 // hostFaults injure sysctls and rules.
 var hostFaults = []Fault{
 	{Name: "ip-forward-off", Finding: "ip-forward-off", Says: "net.ipv4.ip_forward is turned off", Inject: script("sysctl -q -w net.ipv4.ip_forward=0")},
-	{Name: "rp-filter-strict", Finding: "rp-filter", Says: "strict reverse path checks on the VXLAN device", Backends: vxlanOnly, IPv4: true,
+	{Name: "rp-filter-strict", Finding: "rp-filter", Says: "strict reverse path checks on the overlay's device", Backends: overlays, IPv4: true,
 		Inject: script("sysctl -q -w net/ipv4/conf/{dev}/rp_filter=1")},
 	{Name: "firewall-flushed", Finding: "masquerade-missing", Says: "all rules are flushed", Inject: script("nft flush ruleset")},
 	{Name: "forward-drop", Finding: "forward-rejected", Says: "a DROP policy, and a REJECT before everything else, in ip filter FORWARD",

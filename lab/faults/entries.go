@@ -2,6 +2,15 @@ package faults
 
 var vxlanOnly = []string{"vxlan"}
 
+// overlays have a device that wraps packets. Of these, movers are those whose packets the agent moves itself; wireguard is one
+// on kernels that have none.
+var (
+	overlays = []string{"vxlan", "ipip", "udp", "wireguard"}
+	movers   = []string{"udp", "wireguard"}
+	ported   = []string{"vxlan", "udp", "wireguard"} // they wrap in UDP
+	written  = []string{"vxlan", "host-gw", "ipip"}  // what the agent wrote goes on without it
+)
+
 var hostgwOnly = []string{"host-gw"}
 
 // entryFaults injure one route, neighbour or FDB entry.

@@ -79,7 +79,7 @@ type Victim struct {
 	Lab        *lab.Lab
 	Node, Peer *lab.Node
 	Six        bool   // what is injured is the IPv6 side
-	Overlay    string // the VXLAN device's name
+	Overlay    string // the name of the device that wraps packets
 	Device     string // the underlay's
 
 	held io.Closer // what a fault holds until it is undone
@@ -92,9 +92,16 @@ func NewVictim(l *lab.Lab) *Victim {
 
 // NewVictimOf is node1 of a lab with that peer, and its IPv4 or IPv6 side.
 func NewVictimOf(l *lab.Lab, peer *lab.Node, six bool) *Victim {
-	v := &Victim{Lab: l, Node: l.Nodes()[0], Peer: peer, Six: six, Overlay: "flannel.1", Device: "eth1"}
-	if six {
-		v.Overlay = "flannel-v6.1"
+	v := &Victim{Lab: l, Node: l.Nodes()[0], Peer: peer, Six: six, Device: "eth1"}
+	switch l.Spec().Backend {
+	case "udp":
+		v.Overlay = "flannel0"
+	case "ipip":
+		v.Overlay = "flannel.ipip"
+	case "wireguard":
+		v.Overlay = map[bool]string{false: "flannel-wg", true: "flannel-wg-v6"}[six]
+	default:
+		v.Overlay = map[bool]string{false: "flannel.1", true: "flannel-v6.1"}[six]
 	}
 	return v
 }
@@ -121,12 +128,29 @@ func (v *Victim) Address(addrs []netip.Addr) netip.Addr {
 
 // direct says whether there is no tunnel between victim and peer.
 func (v *Victim) direct() bool {
-	return v.Lab.Spec().Backend != "vxlan" || v.Lab.Spec().DirectRouting && v.Node.Segment() == v.Peer.Segment()
+	return !slices.Contains(overlays, v.Lab.Spec().Backend) || v.Lab.Spec().DirectRouting && v.Node.Segment() == v.Peer.Segment()
+}
+
+// port is the UDP port of wrapped packets, 0 for what is not wrapped in UDP.
+func (v *Victim) port() int {
+	ports := map[string]int{"vxlan": 8472, "udp": 8285, "wireguard": 51820}
+	if v.Overlay == "flannel-wg-v6" {
+		return 51821
+	}
+	return ports[v.Lab.Spec().Backend]
+}
+
+// wrapped is how iptables matches wrapped packets; IPIP is protocol 4.
+func (v *Victim) wrapped() string {
+	if port := v.port(); port != 0 {
+		return fmt.Sprintf("udp --dport %d", port)
+	}
+	return "4"
 }
 
 // All are the faults, in the order of the tables that are made of them.
 func All() []Fault {
-	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, connectionFaults, distantFaults, abuseFaults)
+	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, connectionFaults, distantFaults, moverFaults, kernelFaults, abuseFaults)
 }
 
 // run runs one command line in a node's namespace.
@@ -182,7 +206,7 @@ func (v *Victim) names(ctx context.Context) (func(string) string, error) {
 	words := []string{"{half}", netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(), "{self}", v.Address(v.Node.Underlay()).String(),
 		"{veth}", v.podLink(ctx), "{peer}", peer.String(), "{vtep}", peer.Addr().String(), "{mac}", mac,
 		"{at}", v.Address(v.Peer.Underlay()).String(), "{dev}", v.Overlay, "{eth}", v.Device,
-		"{own}", v.Subnet(v.Node).Addr().String(), "{gateway}", v.gateway()}
+		"{wrapped}", v.wrapped(), "{own}", v.Subnet(v.Node).Addr().String(), "{gateway}", v.gateway()}
 	return func(line string) string {
 		if v.Six {
 			line = strings.NewReplacer(six...).Replace(line)

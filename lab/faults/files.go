@@ -44,7 +44,7 @@ var fileFaults = []Fault{
 	{Name: "reservations-leaked", IPv4: true, Finding: "reservations-leaked", Says: "forty reservations of pods that are gone", Inject: reserve(40), Undo: unreserve},
 	{Name: "port-taken", Finding: "udp-port-taken", Says: "a process took the VXLAN's UDP port while the device was gone", Backends: vxlanOnly,
 		Inject: takePort, Undo: func(_ context.Context, v *Victim) error { return v.held.Close() }},
-	{Name: "agent-down", Finding: "agent-down", Says: "the agent does not run",
+	{Name: "agent-down", Finding: "agent-down", Says: "the agent does not run", Backends: written,
 		Inject: func(_ context.Context, v *Victim) error { return v.Node.KillAgent() }, Undo: restartAgent},
 }
 

@@ -28,11 +28,11 @@ var leaseFaults = []Fault{
 			c.Skips = append(c.Skips, map[string]string{"Node": "broken", "Reason": `backend-data "{": unexpected end of JSON input`})
 			return nil
 		}), Undo: restartAgent},
-	{Name: "checkpoint-damaged", Finding: "lease-damaged", Says: "the agent's checkpoint is cut off",
+	{Name: "checkpoint-damaged", Finding: "lease-damaged", Says: "the agent's checkpoint is cut off", Backends: written,
 		Inject: func(_ context.Context, v *Victim) error {
 			return os.WriteFile(v.checkpoint(), []byte(`{"Version":1,"Node":`), 0o600)
 		}, Undo: restartAgent},
-	{Name: "state-lost", Finding: "no-lease", Says: "checkpoint and subnet.env are gone, as after a reboot without an agent",
+	{Name: "state-lost", Finding: "no-lease", Says: "checkpoint and subnet.env are gone, as after a reboot without an agent", Backends: written,
 		Inject: func(_ context.Context, v *Victim) error {
 			return errors.Join(os.Remove(v.checkpoint()), os.Remove(v.Node.SubnetFile()))
 		}, Undo: restartAgent},
@@ -97,15 +97,18 @@ func outside(subnet any) string {
 
 // distantFaults are not on the victim: it only sees that packets do not come back.
 var distantFaults = []Fault{
-	{Name: "udp-filtered-behind", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops VXLAN packets from the peer",
-		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through {ip} saddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
-	{Name: "udp-filtered-ahead", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops VXLAN packets to the peer",
-		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through {ip} daddr {at} udp dport 8472 drop"), Undo: onUnderlay("nft delete table bridge filter")},
+	{Name: "udp-filtered-behind", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops encapsulated packets from the peer",
+		Backends: ported, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through {ip} saddr {at} udp dport {port} drop"), Undo: onUnderlay("nft delete table bridge filter")},
+	{Name: "udp-filtered-ahead", Finding: "udp-sent-unanswered", Probe: true, Says: "a firewall between the nodes drops encapsulated packets to the peer",
+		Backends: ported, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through {ip} daddr {at} udp dport {port} drop"), Undo: onUnderlay("nft delete table bridge filter")},
 	{Name: "tcp-lost", Finding: "tcp-lost", Probe: true, Says: "encapsulated TCP is dropped, as after a card that breaks its checksums; pings pass",
 		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
 			"nft add rule bridge filter through ip protocol udp udp dport 8472 @th,312,8 6 drop"), IPv4: true, Undo: onUnderlay("nft delete table bridge filter")},
+	{Name: "tcp-lost-udp", Finding: "tcp-lost", Probe: true, Says: "TCP in UDP is dropped between the nodes; pings pass",
+		Backends: []string{"udp"}, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through ip protocol udp udp dport 8285 @th,136,8 6 drop"), IPv4: true, Undo: onUnderlay("nft delete table bridge filter")},
 	{Name: "path-mtu", Finding: "path-mtu", Probe: true, Says: "a switch on the way drops packets of more than 1400 bytes",
 		Inject: onUnderlay("ip link set {name} mtu 1400"), Undo: onUnderlay("ip link set {name} mtu 1500")},
 	{Name: "peer-unplugged", Finding: "peer-unanswered", Probe: true, Says: "the peer's network cable is pulled",
@@ -125,6 +128,8 @@ func onUnderlay(lines ...string) func(context.Context, *Victim) error {
 				switch w {
 				case "{at}":
 					words[i] = v.Address(v.Peer.Underlay()).String()
+				case "{port}":
+					words[i] = fmt.Sprint(v.port())
 				case "{ip}":
 					words[i] = map[bool]string{false: "ip", true: "ip6"}[v.Six]
 				case "{name}":

@@ -1,0 +1,15 @@
+//go:build !vm
+
+package eval
+
+import (
+	"time"
+
+	"github.com/twill-net/twill/lab/faults"
+)
+
+// limit is how long one look may take.
+const limit = 2 * time.Second
+
+// possible says whether a fault can be injected here.
+func possible(faults.Fault) bool { return true }

@@ -92,14 +92,13 @@ func (a *Agent) resume(node backend.Node) {
 	if err != nil || env.BootID == "" || env.BootID != bootID() {
 		return
 	}
-	c, err := readCheckpoint(a.Checkpoint)
-	if err != nil || c.Node != a.Node || c.Local.Backend != a.BackendName {
+	snap, ok := a.lastTime()
+	if !ok {
 		return
 	}
-	snap := c.snapshot()
 	node.Last = snap.Local
 	select {
-	case a.views <- backend.View{Node: node, Snapshot: snap}:
+	case a.views <- backend.View{Node: node, Snapshot: *snap}:
 	default: // the loop was first, and knows better
 	}
 }

@@ -76,6 +76,7 @@ var arrows = []struct {
 	{"subnet/...", []string{"subnet", "subnet/redial"}},
 	{"netstate", nil},
 	{"netstate/...", []string{"netstate", "netstate/secret"}},
+	{"backend/backendtest", nil},
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret"}},
 	{"agent", []string{"subnet", "backend", "netstate"}},
 	{"doctor", []string{"subnet", "backend", "netstate"}},

@@ -4,51 +4,27 @@ package ipsec
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/xfrm"
 	"github.com/twill-net/twill/subnet"
 )
 
-// inside is set in the copy of the test binary that has a network namespace of its own.
-const inside = "TWILL_IPSEC_TEST_INSIDE"
-
-// TestMain runs the tests in a copy of this program in a fresh network namespace.
-func TestMain(m *testing.M) {
-	if os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
-	var exit *exec.ExitError
-	if err := cmd.Run(); errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	} else if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need root:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 // machine is a node in a namespace of its own.
 type machine struct {
-	*testing.T
-	n     int
-	ns    string // a path
+	*backendtest.Machine
 	site  backend.Site
 	views chan backend.View
 	ended chan error
@@ -57,58 +33,16 @@ type machine struct {
 
 func newMachine(t *testing.T, n int) *machine {
 	t.Helper()
-	ready, end := make(chan string), make(chan bool)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Unshare(unix.CLONE_NEWNET) != nil {
-			close(ready)
-			return
-		}
-		ready <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-		<-end
-	}()
-	m := &machine{T: t, n: n, ns: <-ready, views: make(chan backend.View, 1)}
-	t.Cleanup(func() { close(end) })
+	m := &machine{Machine: backendtest.New(t, n, time.Minute), views: make(chan backend.View, 1)} // key exchanges take seconds without KVM
 	m.site = backend.Site{Dir: t.TempDir(), Say: func(text string, err error, args ...any) { t.Log("node", n, text, err, args) }}
 	return m
-}
-
-func (m *machine) try(line string) (string, error) {
-	out, err := exec.Command("nsenter", append([]string{"--net=" + m.ns}, strings.Fields(line)...)...).CombinedOutput()
-	return string(out), err
-}
-
-func (m *machine) command(lines ...string) {
-	m.Helper()
-	for _, line := range lines {
-		if out, err := m.try(line); err != nil {
-			m.Fatalf("node %d: %s: %v: %s", m.n, line, err, out)
-		}
-	}
-}
-
-// do runs f on a thread in the namespace.
-func (m *machine) do(f func() error) error {
-	ended := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		ns, err := os.Open(m.ns)
-		if err == nil {
-			err = errors.Join(unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET), ns.Close())
-		}
-		if err == nil {
-			err = f()
-		}
-		ended <- err
-	}()
-	return <-ended
 }
 
 // reconcile does what the agent does, and returns the plan that it took.
 func (m *machine) reconcile(peers ...subnet.Lease) (plan string) {
 	m.Helper()
-	view := backend.View{Node: node(m.n, "u0"), Snapshot: subnet.Snapshot{Local: lease(m.n), Peers: peers}, Synced: true}
-	err := m.do(func() error {
+	view := backend.View{Node: node(m.N, "u0"), Snapshot: subnet.Snapshot{Local: lease(m.N), Peers: peers}, Synced: true}
+	err := m.Do(func() error {
 		p, err := xfrm.Open()
 		if err != nil {
 			return err
@@ -157,33 +91,20 @@ func (m *machine) start() {
 	})
 	go func() {
 		defer close(over)
-		err := m.do(func() error { return b.Run(ctx, m.site, m.views) })
-		m.Logf("node %d: Run has ended: %v", m.n, err)
+		err := m.Do(func() error { return b.Run(ctx, m.site, m.views) })
+		m.Logf("node %d: Run has ended: %v", m.N, err)
 		m.ended <- err
 	}()
-}
-
-// pings says whether an address answers within a minute: key exchanges take seconds where there is no KVM.
-func (m *machine) pings(to string) bool {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-		if _, err := m.try("ping -c 1 -W 1 " + to); err == nil {
-			return true
-		}
-	}
-	return false
 }
 
 func pair(t *testing.T) (a, b *machine) {
 	t.Helper()
 	a, b = newMachine(t, 1), newMachine(t, 2)
-	a.command("ip link add u0 type veth peer name u0p")
-	a.command("ip link set u0p netns " + strings.Split(b.ns, "/")[4])
-	b.command("ip link set u0p name u0")
+	backendtest.Connect(a.Machine, b.Machine)
 	for _, m := range []*machine{a, b} {
-		m.command("ip link set lo up", fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.n),
-			"ip link set u0 up", "ip link add cni0 type bridge", "ip link set cni0 up", fmt.Sprintf("ip addr add 10.244.%d.1/24 dev cni0", m.n),
-			fmt.Sprintf("ip addr add fd00:244:0:%d::1/64 dev cni0 nodad", m.n))
-		m.reconcile(lease(3 - m.n))
+		m.Command("ip link add cni0 type bridge", "ip link set cni0 up", fmt.Sprintf("ip addr add 10.244.%d.1/24 dev cni0", m.N),
+			fmt.Sprintf("ip addr add fd00:244:0:%d::1/64 dev cni0 nodad", m.N))
+		m.reconcile(lease(3 - m.N))
 	}
 	return a, b
 }
@@ -192,16 +113,16 @@ func pair(t *testing.T) (a, b *machine) {
 // decrypted packets come in a second time, by the same interface.
 func (m *machine) watch() {
 	m.Helper()
-	m.command("nft add table netdev watch", "nft add chain netdev watch out { type filter hook egress device u0 priority 0 ; }")
+	m.Command("nft add table netdev watch", "nft add chain netdev watch out { type filter hook egress device u0 priority 0 ; }")
 	for _, match := range []string{"ip protocol esp", "ip saddr 10.244.0.0/16", "ip6 nexthdr esp", "ip6 saddr fd00:244::/56"} {
-		m.command("nft add rule netdev watch out " + match + " counter")
+		m.Command("nft add rule netdev watch out " + match + " counter")
 	}
 }
 
 // saw wants ESP of both families to have left, if any, and no packet of a pod as it is.
 func (m *machine) saw(esp bool) {
 	m.Helper()
-	saw, err := m.try("nft -n list table netdev watch")
+	saw, err := m.Try("nft -n list table netdev watch")
 	if err != nil {
 		m.Fatalf("%v: %s", err, saw)
 	}
@@ -222,7 +143,7 @@ func TestPackets(t *testing.T) {
 	a, b := pair(t)
 	a.watch()
 	for _, pod := range pods {
-		if out, err := a.try("ping -c 2 -W 1 " + pod); err == nil {
+		if out, err := a.Try("ping -c 2 -W 1 " + pod); err == nil {
 			t.Errorf("answered without keys: %s", out)
 		}
 	}
@@ -230,14 +151,14 @@ func TestPackets(t *testing.T) {
 	a.start()
 	b.start()
 	for _, pod := range pods {
-		if !a.pings(pod) {
+		if !a.Pings(pod) {
 			t.Fatalf("no answer of %s", pod)
 		}
 	}
 	for _, line := range []string{"ping -c 3 -i 0.2 -W 5 -M do -s 1395 10.244.2.1", // 1423 bytes
 		"ping -c 3 -i 0.2 -W 5 -M do -s 1355 fd00:244:0:2::1", // 1403 bytes
 		"ping -c 1 -W 5 -I 192.0.2.1 10.244.2.1", "ping -c 1 -W 5 -I 2001:db8::1 fd00:244:0:2::1", "ping -c 1 -W 5 192.0.2.2", "ping -c 1 -W 5 2001:db8::2"} {
-		a.command(line)
+		a.Command(line)
 	}
 	a.saw(true)
 
@@ -249,12 +170,12 @@ func TestPackets(t *testing.T) {
 		t.Errorf("the end of Run: %v", err)
 	}
 	for _, pod := range pods {
-		a.command("ping -c 3 -i 0.2 -W 2 " + pod) // the kernel's associations go on
+		a.Command("ping -c 3 -i 0.2 -W 2 " + pod) // the kernel's associations go on
 	}
 	a.start()
 	a.reconcile(lease(2))
 	for _, pod := range pods {
-		if !a.pings(pod) {
+		if !a.Pings(pod) {
 			t.Errorf("no answer of %s with a new charon", pod)
 		}
 	}
@@ -269,7 +190,7 @@ func TestPackets(t *testing.T) {
 		t.Errorf("the peer left, and the plan is\n%s", plan)
 	}
 	for _, pod := range pods {
-		if out, err := a.try("ping -c 2 -W 1 " + pod); err == nil {
+		if out, err := a.Try("ping -c 2 -W 1 " + pod); err == nil {
 			t.Errorf("a peer that left answers: %s", out)
 		}
 	}

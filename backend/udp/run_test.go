@@ -11,38 +11,17 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/backend/tun"
 )
 
-// inside is set in the copy of the test binary that has a network namespace of its own.
-const inside = "TWILL_UDP_TEST_INSIDE"
-
-// TestMain runs the tests in a copy of this program in a fresh network namespace.
-func TestMain(m *testing.M) {
-	if os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need root:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func command(t *testing.T, lines ...string) {
 	t.Helper()

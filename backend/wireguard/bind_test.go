@@ -10,6 +10,7 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -17,8 +18,8 @@ import (
 // sent to. wireguard-go's own sockets fail here: after an IPv4 packet they send IPv6 ones elsewhere.
 func TestBind(t *testing.T) {
 	m := newMachine(t, 1, "")
-	m.command("ip link set lo up", "ip addr add fd00::1/128 dev lo nodad", "ip addr add fd00::2/128 dev lo nodad")
-	in(t, m.ns, func() {
+	m.Command("ip link set lo up", "ip addr add fd00::1/128 dev lo nodad", "ip addr add fd00::2/128 dev lo nodad")
+	in(m, func() {
 		b := &bind{}
 		receive, port, err := b.Open(0)
 		if err != nil || len(receive) != 2 {
@@ -42,19 +43,11 @@ func TestBind(t *testing.T) {
 	})
 }
 
-// in runs f on a thread in the namespace.
-func in(t *testing.T, ns string, f func()) {
-	t.Helper()
-	failed := make(chan error)
-	go func() {
-		err := lockedEnter(ns)
-		if err == nil {
-			f()
-		}
-		failed <- err
-	}()
-	if err := <-failed; err != nil {
-		t.Fatal(err)
+// in runs f on a thread in the machine's namespace.
+func in(m *machine, f func()) {
+	m.Helper()
+	if err := m.Do(func() error { f(); return nil }); err != nil {
+		m.Fatal(err)
 	}
 }
 
@@ -103,11 +96,11 @@ func bothWays(t *testing.T, b conn.Bind, receive conn.ReceiveFunc, port uint16, 
 func TestOneDevice(t *testing.T) {
 	a, b, c := newMachineWith(t, 1, `{"Mode":"auto"}`), newMachineWith(t, 2, `{"Mode":"auto"}`), newMachineWith(t, 3, `{"Mode":"auto"}`)
 	for i, peer := range []*machine{b, c} {
-		cable(t, a, peer, fmt.Sprintf("u%d", i))
+		backendtest.Cable(a.Machine, peer.Machine, fmt.Sprintf("u%d", i))
 	}
-	a.command("ip addr add 192.0.2.1/24 dev u0", "ip addr add 2001:db8::1/64 dev u1 nodad")
-	b.command("ip addr add 192.0.2.2/24 dev u0")
-	c.command("ip addr add 2001:db8::3/64 dev u1 nodad")
+	a.Command("ip addr add 192.0.2.1/24 dev u0", "ip addr add 2001:db8::1/64 dev u1 nodad")
+	b.Command("ip addr add 192.0.2.2/24 dev u0")
+	c.Command("ip addr add 2001:db8::3/64 dev u1 nodad")
 	only := func(m *machine, is4 bool) subnet.Lease {
 		l := m.lease()
 		for _, s := range l.Stacks {
@@ -119,8 +112,8 @@ func TestOneDevice(t *testing.T) {
 		return l
 	}
 	for _, m := range []*machine{a, b, c} {
-		m.command("ip tuntap add "+device4+" mode tun", "ip link set "+device4+" mtu 1420 up",
-			fmt.Sprintf("ip addr add 10.244.%d.0/32 dev %s", m.n, device4), fmt.Sprintf("ip addr add fc00:0:0:%d::/128 dev %s nodad", m.n, device4),
+		m.Command("ip tuntap add "+device4+" mode tun", "ip link set "+device4+" mtu 1420 up",
+			fmt.Sprintf("ip addr add 10.244.%d.0/32 dev %s", m.N, device4), fmt.Sprintf("ip addr add fc00:0:0:%d::/128 dev %s nodad", m.N, device4),
 			"ip route add 10.244.0.0/16 dev "+device4, "ip route add fc00::/48 dev "+device4)
 		m.start()
 		defer func() { m.stop() }()
@@ -130,13 +123,13 @@ func TestOneDevice(t *testing.T) {
 	c.views <- backend.View{Node: bothFamilies(3), Snapshot: subnet.Snapshot{Local: c.lease(), Peers: []subnet.Lease{only(a, false)}}}
 	peers := []string{"10.244.2.0", "fc00:0:0:3::"}
 	for _, to := range peers {
-		if !a.pings(to) {
+		if !a.Pings(to) {
 			t.Fatalf("no answer from %s", to)
 		}
 	}
 	for range 20 {
 		for _, to := range peers {
-			if out, err := a.try("ping -c 1 -W 2 " + to); err != nil {
+			if out, err := a.Try("ping -c 1 -W 2 " + to); err != nil {
 				t.Fatalf("one packet to %s, after one to the other: %v: %s", to, err, out)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/wireguard"
@@ -19,24 +20,15 @@ import (
 // reconcile brings the machine to what the backend wants and returns the plan that it took.
 func (m *machine) reconcile(peers ...subnet.Lease) string {
 	m.Helper()
-	type result struct {
-		plan string
-		err  error
+	var plan string
+	err := m.Do(func() (err error) {
+		plan, err = pass(m.b, m.N, subnet.Snapshot{Local: m.lease(), Peers: peers})
+		return err
+	})
+	if err != nil {
+		m.Fatal(err)
 	}
-	ended := make(chan result)
-	go func() {
-		err := lockedEnter(m.ns)
-		plan := ""
-		if err == nil {
-			plan, err = pass(m.b, m.n, subnet.Snapshot{Local: m.lease(), Peers: peers})
-		}
-		ended <- result{plan, err}
-	}()
-	r := <-ended
-	if r.err != nil {
-		m.Fatal(r.err)
-	}
-	return r.plan
+	return plan
 }
 
 // pass is the agent's, in this thread's namespace, with the connections of a process that has just begun.
@@ -86,7 +78,7 @@ func pass(b *Backend, n int, snap subnet.Snapshot) (string, error) {
 func kernelPair(t *testing.T, options string) (a, b *machine) {
 	t.Helper()
 	a, b = newMachineWith(t, 1, options), newMachineWith(t, 2, options)
-	connect(t, a, b)
+	backendtest.Connect(a.Machine, b.Machine)
 	a.reconcile(b.lease())
 	b.reconcile(a.lease())
 	return a, b
@@ -98,12 +90,12 @@ func TestKernelPackets(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			a, b := kernelPair(t, `{"Mode":"`+mode+`","PSK":"`+key(9)+`"}`)
 			for _, to := range []string{"10.244.2.0", "fc00:0:0:2::"} {
-				if !a.pings(to) {
+				if !a.Pings(to) {
 					t.Fatalf("no answer from %s", to)
 				}
 			}
-			a.command("ping -c 1 -W 2 -M do -s 1392 10.244.2.0")
-			if out, err := a.try("ping -c 1 -W 2 -M do -s 1393 10.244.2.0"); err == nil || !strings.Contains(string(out), "mtu=1420") {
+			a.Command("ping -c 1 -W 2 -M do -s 1392 10.244.2.0")
+			if out, err := a.Try("ping -c 1 -W 2 -M do -s 1393 10.244.2.0"); err == nil || !strings.Contains(out, "mtu=1420") {
 				t.Errorf("a packet of 1421 bytes: %s", out)
 			}
 			if plan := a.reconcile(b.lease()); plan != "" {
@@ -112,7 +104,7 @@ func TestKernelPackets(t *testing.T) {
 			if plan := a.reconcile(); !strings.Contains(plan, "- peer "+b.b.private().PublicKey().String()) {
 				t.Errorf("the peer left, and the plan is\n%s", plan)
 			}
-			if out, err := b.try("ping -c 2 -W 1 10.244.1.0"); err == nil {
+			if out, err := b.Try("ping -c 2 -W 1 10.244.1.0"); err == nil {
 				t.Errorf("a peer that left still gets answers: %s", out)
 			}
 		})
@@ -122,10 +114,10 @@ func TestKernelPackets(t *testing.T) {
 // TestKernelRotation: node 1 gets another key while both sides send. What is lost is what was under way.
 func TestKernelRotation(t *testing.T) {
 	a, b := kernelPair(t, `{}`)
-	if !a.pings("10.244.2.0") {
+	if !a.Pings("10.244.2.0") {
 		t.Fatal("no answer")
 	}
-	pinger := exec.Command("nsenter", "--net="+b.ns, "ping", "-i", "0.1", "-c", "100", "-W", "10", "-q", "10.244.1.0")
+	pinger := exec.Command("nsenter", "--net="+b.NS, "ping", "-i", "0.1", "-c", "100", "-W", "10", "-q", "10.244.1.0")
 	var out strings.Builder
 	pinger.Stdout = &out
 	if err := pinger.Start(); err != nil {

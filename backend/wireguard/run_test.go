@@ -1,73 +1,33 @@
 package wireguard
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/subnet"
 )
 
-// inside is set in the copy of the test binary that has a network namespace of its own.
-const inside = "TWILL_WIREGUARD_TEST_INSIDE"
-
-// TestMain runs the tests in a copy of this program in a fresh network namespace.
-func TestMain(m *testing.M) {
-	if os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need root:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 // machine is a node in a network namespace of its own.
 type machine struct {
-	*testing.T
-	n     int
-	ns    string // a path
+	*backendtest.Machine
 	b     *Backend
 	views chan backend.View
 	stop  func()
 }
 
-func (m *machine) command(lines ...string) {
-	m.Helper()
-	for _, line := range lines {
-		if out, err := m.try(line); err != nil {
-			m.Fatalf("node %d: %s: %v: %s", m.n, line, err, out)
-		}
-	}
-}
+// patience is for WireGuard, which tries a handshake that got lost again after five seconds.
+const patience = 20 * time.Second
 
-func (m *machine) try(line string) ([]byte, error) {
-	return exec.Command("nsenter", append([]string{"--net=" + m.ns}, strings.Fields(line)...)...).CombinedOutput()
-}
-
-// newMachine makes the namespace: a thread that stays in it until the test ends.
 func newMachine(t *testing.T, n int, psk string) *machine {
 	t.Helper()
 	return newMachineWith(t, n, `{"PSK":"`+psk+`"}`)
@@ -75,18 +35,7 @@ func newMachine(t *testing.T, n int, psk string) *machine {
 
 func newMachineWith(t *testing.T, n int, options string) *machine {
 	t.Helper()
-	ready, end := make(chan string), make(chan bool)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Unshare(unix.CLONE_NEWNET) != nil {
-			close(ready)
-			return
-		}
-		ready <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-		<-end
-	}()
-	m := &machine{T: t, n: n, ns: <-ready, b: newBackend(t, options), views: make(chan backend.View, 1)}
-	t.Cleanup(func() { close(end) })
+	m := &machine{Machine: backendtest.New(t, n, patience), b: newBackend(t, options), views: make(chan backend.View, 1)}
 	if err := m.b.Prepare(t.Context(), backend.Site{Dir: t.TempDir(), Say: func(string, error, ...any) {}}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +46,8 @@ func newMachineWith(t *testing.T, n int, options string) *machine {
 func (m *machine) device() {
 	m.Helper()
 	for _, l := range []struct{ dev, addr, network string }{{device4, "10.244.%d.0/32", "10.244.0.0/16"}, {device6, "fc00:0:0:%d::/128", "fc00::/48"}} {
-		m.command("ip tuntap add "+l.dev+" mode tun", "ip link set "+l.dev+" mtu 1420 up")
-		m.command("ip addr add "+fmt.Sprintf(l.addr, m.n)+" dev "+l.dev, "ip route add "+l.network+" dev "+l.dev)
+		m.Command("ip tuntap add "+l.dev+" mode tun", "ip link set "+l.dev+" mtu 1420 up")
+		m.Command("ip addr add "+fmt.Sprintf(l.addr, m.N)+" dev "+l.dev, "ip route add "+l.network+" dev "+l.dev)
 	}
 }
 
@@ -107,7 +56,7 @@ func (m *machine) start() {
 	ctx, cancel := context.WithCancel(m.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- errors.Join(lockedEnter(m.ns), m.b.Run(ctx, backend.Site{Say: func(string, error, ...any) {}}, m.views))
+		ended <- m.Do(func() error { return m.b.Run(ctx, backend.Site{Say: func(string, error, ...any) {}}, m.views) })
 	}()
 	m.stop = func() {
 		cancel()
@@ -117,19 +66,8 @@ func (m *machine) start() {
 	}
 }
 
-// lockedEnter moves this goroutine's thread, which is never unlocked and so ends with it.
-func lockedEnter(path string) error {
-	runtime.LockOSThread()
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-}
-
 func (m *machine) lease() subnet.Lease {
-	l := lease(m.n, "")
+	l := lease(m.N, "")
 	for i, s := range l.Stacks {
 		d, err := m.b.Publish(backend.Node{}, s.Is4())
 		if err != nil {
@@ -141,25 +79,14 @@ func (m *machine) lease() subnet.Lease {
 }
 
 func (m *machine) show(peers ...subnet.Lease) {
-	m.views <- backend.View{Node: bothFamilies(m.n), Snapshot: subnet.Snapshot{Local: m.lease(), Peers: peers}, Synced: true}
-}
-
-// pings says whether an address answers within some seconds: WireGuard tries a handshake that got lost again
-// after five.
-func (m *machine) pings(to string) bool {
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if _, err := m.try("ping -c 1 -W 1 " + to); err == nil {
-			return true
-		}
-	}
-	return false
+	m.views <- backend.View{Node: bothFamilies(m.N), Snapshot: subnet.Snapshot{Local: m.lease(), Peers: peers}, Synced: true}
 }
 
 // pair is two nodes on one segment.
 func pair(t *testing.T, psk1, psk2 string) (a, b *machine) {
 	t.Helper()
 	a, b = newMachine(t, 1, psk1), newMachine(t, 2, psk2)
-	connect(t, a, b)
+	backendtest.Connect(a.Machine, b.Machine)
 	for _, m := range []*machine{a, b} {
 		m.device()
 		m.start()
@@ -169,38 +96,16 @@ func pair(t *testing.T, psk1, psk2 string) (a, b *machine) {
 	return a, b
 }
 
-// connect puts two machines on one segment.
-func connect(t *testing.T, a, b *machine) {
-	t.Helper()
-	cable(t, a, b, "u0")
-	for _, m := range []*machine{a, b} {
-		m.command(fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.n), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.n))
-	}
-}
-
-// cable is a veth between two machines, of one name on both.
-func cable(t *testing.T, a, b *machine, dev string) {
-	t.Helper()
-	a.command("ip link add " + dev + " type veth peer name " + dev + "p")
-	if out, err := exec.Command("nsenter", "--net="+a.ns, "ip", "link", "set", dev+"p", "netns", strings.Split(b.ns, "/")[4]).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	b.command("ip link set " + dev + "p name " + dev)
-	for _, m := range []*machine{a, b} {
-		m.command("ip link set lo up", "ip link set "+dev+" up")
-	}
-}
-
 // TestPackets: both families, the exact MTU, a restart in which the other side sends first, and a peer that left.
 func TestPackets(t *testing.T) {
 	a, b := pair(t, key(9), key(9))
 	for _, to := range []string{"10.244.2.0", "fc00:0:0:2::"} {
-		if !a.pings(to) {
+		if !a.Pings(to) {
 			t.Fatalf("no answer from %s", to)
 		}
 	}
-	a.command("ping -c 1 -W 2 -M do -s 1392 10.244.2.0")
-	if out, err := a.try("ping -c 1 -W 2 -M do -s 1393 10.244.2.0"); err == nil || !bytes.Contains(out, []byte("mtu=1420")) {
+	a.Command("ping -c 1 -W 2 -M do -s 1392 10.244.2.0")
+	if out, err := a.Try("ping -c 1 -W 2 -M do -s 1393 10.244.2.0"); err == nil || !strings.Contains(out, "mtu=1420") {
 		t.Errorf("a packet of 1421 bytes: %s", out)
 	}
 
@@ -208,14 +113,14 @@ func TestPackets(t *testing.T) {
 	a.start()
 	a.show(b.lease())
 	began := time.Now()
-	if !b.pings("10.244.1.0") {
+	if !b.Pings("10.244.1.0") {
 		t.Error("no answer after a restart")
 	}
 	t.Logf("answered %s after the restart", time.Since(began).Round(time.Millisecond))
 
 	a.show()
 	a.show() // taken, so the one before has been worked on
-	if out, err := b.try("ping -c 2 -W 1 10.244.1.0"); err == nil {
+	if out, err := b.Try("ping -c 2 -W 1 10.244.1.0"); err == nil {
 		t.Errorf("a peer that left still gets answers: %s", out)
 	}
 	a.stop()
@@ -225,7 +130,7 @@ func TestPackets(t *testing.T) {
 // TestOtherPSK: nodes without the same key do not understand each other.
 func TestOtherPSK(t *testing.T) {
 	a, b := pair(t, key(8), key(9))
-	if out, err := a.try("ping -c 2 -W 1 10.244.2.0"); err == nil {
+	if out, err := a.Try("ping -c 2 -W 1 10.244.2.0"); err == nil {
 		t.Errorf("answered: %s", out)
 	}
 	a.stop()
@@ -235,7 +140,7 @@ func TestOtherPSK(t *testing.T) {
 // TestNewKey: a peer that comes back with another key is reached with that.
 func TestNewKey(t *testing.T) {
 	a, b := pair(t, key(9), key(9))
-	if !a.pings("10.244.2.0") {
+	if !a.Pings("10.244.2.0") {
 		t.Fatal("no answer")
 	}
 	b.stop()
@@ -245,7 +150,7 @@ func TestNewKey(t *testing.T) {
 	b.start()
 	b.show(a.lease())
 	a.show(b.lease())
-	if !a.pings("10.244.2.0") {
+	if !a.Pings("10.244.2.0") {
 		t.Error("no answer with the new key")
 	}
 	var d data

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -59,6 +60,7 @@ func (b *batch) takes(a *applier, c netstate.Change) bool {
 		}
 		b.neigh(kind+unix.RTM_NEWNEIGH, flags, ndmsg(unix.AF_BRIDGE, index, unix.NTF_SELF), o.Dst.AsSlice(), o.MAC)
 		b.echoes.expect(echo{kind + unix.RTM_NEWNEIGH, index, o.MAC, o.Dst})
+		b.echoes.expect(echo{kind + unix.RTM_NEWNEIGH, index, o.MAC, netip.Addr{}}) // 6.1 says it twice
 	case netstate.Route:
 		index, ok := a.index(o.Dev)
 		if !ok && o.Dev != "" || o.Dev == "" && !o.Blackhole {

@@ -11,8 +11,8 @@ import (
 )
 
 // echoes are the messages that Apply will cause and exceptFrom cannot know, because the kernel does not say in them who
-// requested the change: those of forwarding entries (vxlan_fdb_notify), and of neighbours that are deleted
-// (neigh_cleanup_and_release, both seen on 6.18). Any goroutine may use them.
+// requested the change: those of forwarding entries (vxlan_fdb_notify; on 6.1 also rtnl_fdb_notify, without a destination), and
+// of neighbours that are deleted (neigh_cleanup_and_release, seen on 6.1 and 6.18). Any goroutine may use them.
 type echoes struct {
 	mu     sync.Mutex
 	due    map[echo]time.Time

@@ -193,7 +193,7 @@ func runnerEntry(f Facts, _ Journey) string {
 	}
 	entry := fmt.Sprintf("process %d moves the packets", f.Agent.PID)
 	if r := f.Agent.Runner; r != nil && r.Says != "" {
-		entry += ": " + r.Says
+		entry = fmt.Sprintf("process %d: %s", f.Agent.PID, r.Says)
 	}
 	return entry
 }

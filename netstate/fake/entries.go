@@ -74,7 +74,7 @@ func (k *Kernel) ownsRoute(r route, want netstate.State) bool {
 	case netstate.Protocol:
 		return true
 	case boot:
-		return onOwned || r.Via.IsValid() && k.inNetworks(r.Dst)
+		return onOwned || r.Via.IsValid() && !r.Outer.IsValid() && k.inNetworks(r.Dst)
 	case static:
 		return onOwned
 	}

@@ -90,7 +90,7 @@ func (k *Kernel) ownsRoute(r route, onOwned bool) bool {
 	case netstate.Protocol:
 		return true
 	case unix.RTPROT_BOOT, unix.RTPROT_STATIC:
-		return onOwned || r.protocol == unix.RTPROT_BOOT && r.gw.IsValid() && k.inNetworks(r.dst)
+		return onOwned || r.protocol == unix.RTPROT_BOOT && r.gw.IsValid() && !r.outer.IsValid() && k.inNetworks(r.dst)
 	}
 	return false
 }

@@ -22,6 +22,12 @@ func RunTunnels(t *testing.T, harness func(t *testing.T) Harness) {
 			h.run("ip link del other")
 			h.apply(tunnelDevice6.state)
 		}},
+		{"someone else's IPv6 tunnel", func(h *host) {
+			h.underlay()
+			h.run("ip link add other type ip6tnl mode any external", "ip link set other up",
+				"ip route add fc00:0:0:7::/64 encap ip6 src 2001:db8::1 dst 2001:db8::7 dev other")
+			h.clean(netstate.State{})
+		}},
 		{"an IPv6 route between underlay and tunnel", func(h *host) {
 			h.underlay()
 			direct := merge(tunnelDevice6.state, v6.direct(2, v6.underlay(2), "u0"))

@@ -7,6 +7,6 @@ import "github.com/twill-net/twill/lab"
 // kernelPaths need a kernel that has them: "make test-vm" boots one.
 var kernelPaths = []path{
 	{name: "ipip", spec: lab.Spec{Backend: "ipip", Nodes: 3}, only: []string{lab.IPv6}},
-	{name: "ipsec", spec: lab.Spec{Backend: "ipsec", Nodes: 3}, only: []string{lab.Dual}},
+	{name: "ipsec", spec: lab.Spec{Backend: "ipsec", Nodes: 2}, only: []string{lab.Dual}},
 	{name: "ipipdirect", spec: lab.Spec{Backend: "ipip", DirectRouting: true, Underlay: lab.L3, Nodes: 4}, only: []string{lab.Dual}}, // two nodes a segment
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -30,9 +29,6 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 		began := time.Now()
 		applied = a.Kernel.Apply(ctx, plan)
 		a.logPlan(plan, time.Since(began), applied)
-		if len(plan) > crowd {
-			defer debug.FreeOSMemory() // a start needs three times what the agent holds afterwards
-		}
 		if applied == nil {
 			a.fights.note(plan, time.Now())
 		}

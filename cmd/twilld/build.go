@@ -89,7 +89,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
 			Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget},
 			Live:     pods.Live,
-			Metrics:  metrics(registry),
+			Metrics:  agentMetrics(registry),
 		},
 		metrics: registry,
 		close:   func() { f.Close(); k.Close(); more.close() },
@@ -150,8 +150,8 @@ func networks(c subnet.Config) []netip.Prefix {
 	return list
 }
 
-// metrics are the agent's, and which version it is.
-func metrics(registry prometheus.Registerer) *agent.Metrics {
+// agentMetrics are the agent's, and which version it is.
+func agentMetrics(registry prometheus.Registerer) *agent.Metrics {
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "twill_build_info", Help: "1; the version is a label.",
 		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 }))
 	return agent.NewMetrics(registry)

@@ -19,10 +19,6 @@ import (
 var version = "devel"
 
 func main() {
-	if os.Getenv("GOGC") == "" {
-		// The agent holds a few megabytes and idles: a larger heap would buy nothing.
-		debug.SetGCPercent(50)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	switch err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); {

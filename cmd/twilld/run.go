@@ -36,6 +36,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.BackendName, "version", version)
 	a := agent.New(p.config)
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { keepSmall(ctx, glance); return nil })
 	keepPods(ctx, group, o, &p.config)
 	group.Go(func() error { return a.Run(ctx) })
 	if o.healthzPort != 0 {

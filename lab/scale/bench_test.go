@@ -26,6 +26,7 @@ func BenchmarkStart(b *testing.B) {
 		cpu += a.CPU()
 		received += r.machine.Received() - before
 		r.settle(a)
+		r.pause(3 * time.Second) // the agent returns memory when it rests
 		memory, err = a.Memory()
 		r.must(err)
 		took, floor, logged = took+t, floor+f, a.LogSize()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -40,7 +41,8 @@ func leavePlaces() []place {
 
 func arrivePlaces() []place {
 	return []place{
-		{name: "node's address", ids: []string{"underlay-missing", "underlay-address"}, soft: otherFamily},
+		{name: "node's address", ids: []string{"underlay-missing"}, soft: otherFamily},
+		{name: "node's address", ids: []string{"underlay-address"}, soft: roams},
 		{name: "input rules", rules: tunnelFlow(2)},
 		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-mac", "vtep-altered"}, entry: overlayEntry},
 		{name: "agent", ids: []string{"runner-down"}, entry: runnerEntry},
@@ -174,6 +176,9 @@ func fdbEntry(f Facts, j Journey) string {
 	}
 	return text(f.Have[netstate.FDB{Dev: n.Dev, MAC: n.MAC, Dst: wayOf(f, j).Underlay}.Key()])
 }
+
+// roams: WireGuard answers a peer at the address that its last packet came from, whatever the peer published.
+func roams(f Facts, _ Journey) bool { return strings.EqualFold(f.Lease.Network.Backend, "wireguard") }
 
 // peerEntry is the other node as the kernel's WireGuard has it.
 func peerEntry(f Facts, j Journey) string {

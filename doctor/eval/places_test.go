@@ -37,14 +37,15 @@ var ends = map[string][]string{
 
 // endsElsewhere are the exceptions, by lab and fault; none: packets arrive there.
 var endsElsewhere = map[string]string{
-	"host-gw/underlay-address-changed": "route",  // the kernel took the routes by the old address away
-	"host-gw/underlay-blackhole":       "",       // a gateway on the link is not looked up again
-	"vxlan-ipv6/vtep-address":          "",       // IPv6 routes do not go with an address
-	"vxlan-ipv6/vtep-mtu":              "route",  // below 1280 bytes the kernel turns IPv6 off, and its routes go
-	"vxlan-ipv6/bridge-mtu":            "bridge", // and its addresses
-	"udp-ipv6/vtep-address":            agentPlace,
-	"udp-ipv6/vtep-mtu":                "route",
-	"udp-ipv6/bridge-mtu":              "bridge",
+	"host-gw/underlay-address-changed":          "route",  // the kernel took the routes by the old address away
+	"host-gw/underlay-blackhole":                "",       // a gateway on the link is not looked up again
+	"vxlan-ipv6/vtep-address":                   "",       // IPv6 routes do not go with an address
+	"vxlan-ipv6/vtep-mtu":                       "route",  // below 1280 bytes the kernel turns IPv6 off, and its routes go
+	"vxlan-ipv6/bridge-mtu":                     "bridge", // and its addresses
+	"udp-ipv6/vtep-address":                     agentPlace,
+	"wireguard-kernel/underlay-address-changed": "", // peers answer at the new one
+	"udp-ipv6/vtep-mtu":                         "route",
+	"udp-ipv6/bridge-mtu":                       "bridge",
 }
 
 // agentPlace is where packets end whose agent was stopped, and does not move them: what comes after it on the way, they do not

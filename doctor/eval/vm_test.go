@@ -24,10 +24,10 @@ func possible(f faults.Fault) bool {
 
 // TestFaultsOfThisKernel is TestFaults for backends that need a kernel that has them.
 func TestFaultsOfThisKernel(t *testing.T) {
-	all := []column{{"ipip", "ipip", lab.IPv4}, {"wireguard in the kernel", "wireguard", lab.IPv4}}
+	all := []column{{"ipip", "ipip", lab.IPv4}, {"wireguard-kernel", "wireguard", lab.IPv4}}
 	e := evaluation{columns: all, results: map[string]*result{}}
 	for i, c := range all {
-		t.Run(c.backend, func(t *testing.T) { e.run(t, []string{"doctori", "doctorw"}[i], c) })
+		t.Run(c.name, func(t *testing.T) { e.run(t, []string{"doctori", "doctorw"}[i], c) })
 	}
 	t.Logf("%d of %d faults are the first finding\n%s\n%s", e.right, e.all, e.table(), e.stopsTable())
 }

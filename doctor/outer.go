@@ -41,7 +41,7 @@ func outerOf(f Facts, w Way) (outer, bool) {
 	return outer{}, false
 }
 
-// Wrapped is the protocol of a peer's packets on the underlay, udp or ipip, and their UDP port; empty: they are not wrapped.
+// Wrapped is the protocol of a peer's packets on the underlay, udp, ipip or ipv6, and their UDP port; empty: they are not wrapped.
 func (f Facts) Wrapped(w Way) (proto string, port int) {
 	o, _ := outerOf(f, w)
 	return o.proto, o.port

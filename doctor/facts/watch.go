@@ -15,7 +15,7 @@ import (
 // before PREROUTING and INPUT. So it tells a filter on this node from one on the way.
 type watcher struct {
 	fd    int
-	proto string             // of what is encapsulated, udp or ipip; empty: nothing is
+	proto string             // of what is encapsulated: udp, ipip or ipv6; empty: nothing is
 	port  int                // UDP
 	peers map[netip.Addr]int // index of the probe, by the peer's addresses
 }
@@ -91,6 +91,8 @@ func (w *watcher) ends(b []byte) (src, dst netip.Addr, ok bool) {
 		return src, dst, protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6
 	case "ipip":
 		return src, dst, protocol == unix.IPPROTO_IPIP
+	case "ipv6":
+		return src, dst, protocol == unix.IPPROTO_IPV6
 	}
 	return src, dst, protocol == unix.IPPROTO_UDP && len(b) >= header+4 && int(binary.BigEndian.Uint16(b[header+2:])) == w.port
 }

@@ -58,7 +58,7 @@ func stream(b *testing.B, from, to *lab.Pod) (rate, cost float64) {
 		}
 		return float64(bytes) * 8 / 1e9, got.Took
 	}
-	const sample = 64 << 20
+	const sample = 16 << 20
 	_, took := send(sample)
 	busy := busyTime(b)
 	gbits, took := send(int64(float64(sample) * 2 / took.Seconds()))

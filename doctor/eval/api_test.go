@@ -95,6 +95,7 @@ func (w *ward) kubeconfig(t *testing.T, pattern, with string) string {
 // TestInside runs the program itself on a node, as people do: it finds the agent and its flags by itself, and asks the
 // API server with the agent's rights, or with wrong ones, or one that refuses it.
 func TestInside(t *testing.T) {
+	t.Parallel()
 	w := newWard(t)
 	w.await(t, func(r doctor.Report) bool {
 		return len(r.Findings) == 0 && r.Peers == 1 && r.Node == w.node.Name && r.Schema == doctor.Schema

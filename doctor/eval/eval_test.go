@@ -45,6 +45,7 @@ type result struct {
 // TestFaults injects every fault into a healthy lab while the agent is stopped. With TWILL_TABLE=FILE it writes the
 // results there, after the line that begins them.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	e := evaluation{columns: columns, results: map[string]*result{}}
 	for i, c := range columns {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctor%d", i), c) })
@@ -54,6 +55,7 @@ func TestFaults(t *testing.T) {
 
 // TestFaultsOfMovers is TestFaults for backends whose packets the agent moves.
 func TestFaultsOfMovers(t *testing.T) {
+	t.Parallel()
 	e := evaluation{columns: moved, results: map[string]*result{}, moved: true}
 	for i, c := range moved {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorm%d", i), c) })

@@ -11,6 +11,7 @@ import (
 
 // TestHealthy: on 26 different healthy labs the doctor has nothing to say of any node, also with probes.
 func TestHealthy(t *testing.T) {
+	t.Parallel()
 	for i, spec := range healthyLabs() {
 		spec.Name = fmt.Sprintf("well%d", i+1)
 		t.Run(fmt.Sprintf("%s_%s_%s_%s_%d_%d_%t", spec.Backend, spec.Family, spec.Underlay, spec.Store, spec.Nodes, spec.Pods, spec.DirectRouting), func(t *testing.T) {

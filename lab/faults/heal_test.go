@@ -23,6 +23,7 @@ const interval = 2 * time.Millisecond
 // TestHeal injects every fault into a healthy lab whose pods talk, and waits for the damage to be gone. With
 // TWILL_TABLE=FILE it writes what it measured there.
 func TestHeal(t *testing.T) {
+	t.Parallel()
 	var table strings.Builder
 	table.WriteString("| fault | backend | healed after | pings lost (every 2 ms) |\n|---|---|---|---|\n")
 	for _, backend := range []string{"vxlan", "host-gw"} {
@@ -54,6 +55,7 @@ func write(t *testing.T, table string) {
 // TestHealAtStart injects each fault that changes the node's state while no agent runs, which also proves that
 // the fault does damage, and then starts the agent.
 func TestHealAtStart(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		l := labtest.Up(t, lab.Spec{Name: "start" + strings.ReplaceAll(backend, "-", ""), Backend: backend, Store: lab.File, Nodes: 2, Pods: 1})
 		for _, f := range All() {

@@ -38,7 +38,7 @@ func (k *Kernel) routes(family int, do func(route)) error {
 				return nil
 			}
 			r, err := parseRoute(m)
-			if err == nil {
+			if err == nil && r.flags&unix.RTM_F_CLONED == 0 { // else what the kernel learned of one destination, its path MTU
 				do(r)
 			}
 			return err

@@ -3,40 +3,17 @@ package datagram
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/twill-net/twill/backend/backendtest"
 )
 
-// inside is set in the copy of the test binary that has a network namespace of its own.
-const inside = "TWILL_DATAGRAM_TEST_INSIDE"
-
-// TestMain runs the tests in a copy of this program in a fresh network namespace.
-func TestMain(m *testing.M) {
-	if os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need root:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 // addresses gives the loopback two IPv6 addresses beside ::1.
 func addresses(t *testing.T) {

@@ -154,8 +154,8 @@ func (r StatusReport) WriteText(w io.Writer) error {
 	var out []string
 	for _, n := range r.Nodes {
 		in := 0
-		if r := n.Runner; r != nil && !r.Running {
-			out = append(out, fmt.Sprintf("%s: the backend's own part does not run: %s", n.Node, r.Error))
+		if part := n.Runner; part != nil && !part.Running {
+			out = append(out, fmt.Sprintf("%s: the backend's own part does not run: %s", n.Node, part.Error))
 		}
 		for _, p := range n.Peers {
 			if p.InSync {

@@ -2,5 +2,5 @@
 
 package faults
 
-// kernelFaults need a kernel that not every machine has: "make test-vm" boots one.
+// kernelFaults need a kernel that not every machine has: tools/vm/run boots one, and builds with the tag vm.
 var kernelFaults []Fault

@@ -67,6 +67,10 @@ type Snapshot struct {
 	Local Lease   // this node's lease as it is published now
 	Peers []Lease // the other nodes' leases, oldest first: of two that claim the same thing the earlier one holds it
 	Skips []Skip  // records that could not be read
+
+	// NodeIPs are this node's addresses as the cluster knows them now, the preferred ones first. They are empty where
+	// the store does not know any, or cannot read them: then those that were known before stay.
+	NodeIPs []netip.Addr
 }
 
 // Skip is a peer's record that was left out, and why.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -26,11 +27,9 @@ const networkUnavailable, internalIP = "NetworkUnavailable", "InternalIP"
 // node is what the store reads of a Node object.
 type node struct {
 	record
-	version  string       // metadata.resourceVersion
-	told     string       // what the metadata tells of the podCIDRs, see told.go
-	gone     bool         // it was deleted before it could be read in full
-	choose   [2]string    // the annotations node-public-ip and node-public-ipv6
-	internal []netip.Addr // the addresses of type InternalIP, of a node whose status is wanted
+	version string // metadata.resourceVersion
+	told    string // what the metadata tells of the podCIDRs, see told.go
+	gone    bool   // it was deleted before it could be read in full
 }
 
 // lean reads Nodes without what the store does not want.
@@ -54,10 +53,14 @@ func (d lean) node(data []byte) (*node, error) {
 		}
 		return nil
 	})
-	if err == nil && n.name == d.self {
-		err = n.status(status)
+	if err != nil {
+		return nil, err
 	}
-	return n, err
+	if n.name == d.self {
+		return n, n.status(status)
+	}
+	n.choose = [2]string{}
+	return n, nil
 }
 
 func (d lean) meta(data []byte, n *node) error {
@@ -180,8 +183,8 @@ func (n *node) address(data []byte) error {
 		}
 		return nil
 	})
-	if a, parsed := netip.ParseAddr(text); parsed == nil && name == internalIP {
-		n.internal = append(n.internal, a)
+	if _, parsed := netip.ParseAddr(text); parsed == nil && name == internalIP {
+		n.internal = strings.TrimPrefix(n.internal+","+text, ",")
 	}
 	return err
 }

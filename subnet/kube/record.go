@@ -19,7 +19,11 @@ type record struct {
 	managed   string
 	backend   string
 	v4, v6    notes
-	network   condition // of this node only
+
+	// Of this node only:
+	network  condition
+	choose   [2]string // the annotations node-public-ip and node-public-ipv6
+	internal string    // the addresses of type InternalIP, separated by commas
 }
 
 // notes are a node's annotations for one address family, as they stand there.

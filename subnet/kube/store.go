@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,31 +83,38 @@ func (s *Store) Hints(ctx context.Context) (h Hints, err error) {
 	err = s.retry(ctx, taskAcquire, func() error {
 		n, err := s.api.getNode(ctx, s.lean(), s.node)
 		if err == nil {
-			h, err = s.notes.hints(n)
+			h, err = s.notes.hints(n.record)
 		}
 		return err
 	})
 	return h, err
 }
 
-func (a annotations) hints(n *node) (Hints, error) {
-	h := Hints{Internal: n.internal}
+func (a annotations) hints(r record) (h Hints, err error) {
 	for _, f := range a.families {
-		value := n.choose[0]
+		value := r.choose[0]
 		if !f.is4 {
-			value = n.choose[1]
+			value = r.choose[1]
 		}
 		if value == "" {
 			continue
 		}
 		addr, err := f.address(f.choose, value)
 		if err != nil {
-			return h, refusal{fmt.Errorf("node %q: annotation %w", n.name, err)}
+			return h, refusal{fmt.Errorf("node %q: annotation %w", r.name, err)}
 		}
 		h.Choose = append(h.Choose, addr)
 	}
+	for text := range strings.SplitSeq(r.internal, ",") {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			h.Internal = append(h.Internal, addr)
+		}
+	}
 	return h, nil
 }
+
+// Addrs returns the hints in the order in which they are tried.
+func (h Hints) Addrs() []netip.Addr { return slices.Concat(h.Choose, h.Internal) }
 
 // Acquire implements subnet.Store: the subnets are the node's podCIDRs, whatever want wishes. While the node has
 // none, it waits, says so in an event, and tells Options.Waiting.

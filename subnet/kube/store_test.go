@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -62,6 +63,7 @@ func TestStore(t *testing.T) {
 		{"forged metadata", forged},
 		{"forged metadata of a node that came first", forgedFirst},
 		{"hints", hints},
+		{"NodeIPs are followed", nodeIPsFollowed},
 		{"own prefix", ownPrefix},
 		{"node name from the pod", nameFromPod},
 		{"node that does not exist", noNode},
@@ -390,6 +392,29 @@ func hints(t *testing.T, s *server) {
 	s.annotate(t, self, map[string]any{"node-public-ip": "here"})
 	_, err = store.Hints(t.Context())
 	wantError(t, err, `annotation flannel.alpha.coreos.com/node-public-ip "here" is not an IPv4 address`)
+}
+
+// nodeIPsFollowed changes the InternalIPs of a node whose agent runs.
+func nodeIPsFollowed(t *testing.T, s *server) {
+	n := testNode(self, "10.244.7.0/24")
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.10"}}
+	s.createNode(t, n)
+	store, _ := s.open(t, Options{})
+	acquire(t, store, want4)
+	w := watching(t, store)
+	is := func(addrs ...string) func() bool {
+		return func() bool { return fmt.Sprint(w.last().NodeIPs) == fmt.Sprint(addrs) }
+	}
+	eventually(t, 5*time.Second, "the first InternalIP", is("192.0.2.10"))
+	status := `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.11"}]}}`
+	if err := s.admin.patchStatus(t.Context(), self, mergePatch, json.RawMessage(status)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 2*time.Second, "the new InternalIP", is("192.0.2.11"))
+	s.annotate(t, self, map[string]any{"node-public-ip": "192.0.2.12"})
+	eventually(t, 2*time.Second, "the chosen address first", is("192.0.2.12", "192.0.2.11"))
+	s.annotate(t, self, map[string]any{"node-public-ip": "here"})
+	eventually(t, 2*time.Second, "no addresses", is())
 }
 
 func nameFromPod(t *testing.T, s *server) {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,7 +31,7 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 
 // deliver calls f with the newest snapshot after each burst of changes that matter.
 func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) {
-	seen, local := -1, subnet.Lease{}
+	seen, local, nodeIPs := -1, subnet.Lease{}, []netip.Addr(nil)
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,12 +49,12 @@ func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) 
 		if !synced {
 			continue
 		}
-		now := s.localNow(c)
-		if version == seen && now.Equal(local) {
+		now, addrs := s.localNow(c), s.nodeIPs(c)
+		if version == seen && now.Equal(local) && slices.Equal(addrs, nodeIPs) {
 			continue
 		}
-		seen, local = version, now
-		f(subnet.Snapshot{Local: now, Peers: peers, Skips: skips})
+		seen, local, nodeIPs = version, now, addrs
+		f(subnet.Snapshot{Local: now, Peers: peers, Skips: skips, NodeIPs: addrs})
 	}
 }
 
@@ -76,6 +78,16 @@ func (s *Store) localNow(c *nodes) subnet.Lease {
 		s.own.lease = l
 	}
 	return s.own.lease
+}
+
+// nodeIPs returns what the Node object says about the choice of the underlay, empty when that is nonsense.
+func (s *Store) nodeIPs(c *nodes) []netip.Addr {
+	r, _ := c.ownRecord()
+	h, err := s.notes.hints(r)
+	if err != nil {
+		return nil
+	}
+	return h.Addrs()
 }
 
 // reflect keeps c like the API server's nodes until ctx is done.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Holding is everything that the store of one network holds for one interface of a pod.
@@ -17,6 +19,7 @@ type Holding struct {
 	Container, Dev string
 	Addrs          []netip.Addr // none: all there is was left by a killed process
 	Since          time.Time    // when the newest of it was written
+	Named          bool         // this plugin reserved all of it, so its pod has the veth end HostEnd
 }
 
 // Holdings reads the store at dir, which is host-local's data directory joined with the network's name. It may be
@@ -24,29 +27,30 @@ type Holding struct {
 func Holdings(dir string) ([]Holding, error) {
 	h := holdings{}
 	s := &store{dir: dir}
-	err := s.each(func(a netip.Addr, content []byte) {
-		if len(content) > 0 { // an empty file is free
-			one := h.of(parseOwner(content), s.path(a))
-			one.Addrs = append(one.Addrs, a)
-		}
-	})
 	index := filepath.Join(dir, indexDir)
-	err = errors.Join(err, entries(index, func(_ uint64, name string) {
+	indexed := map[uint64]bool{}
+	err := entries(index, func(inode uint64, name string) {
 		path := filepath.Join(index, name)
 		content, err := os.ReadFile(path)
 		if err != nil || name == "." || name == ".." {
 			return
 		}
-		if !isIndexName(name) {
-			var r record
-			if json.Unmarshal(content, &r) != nil {
-				return
-			}
-			content = []byte(owner{r.Container, r.Dev}.String())
+		if isIndexName(name) {
+			indexed[inode] = true
+		} else if content, err = recordOwner(content); err != nil {
+			return
 		}
 		if len(content) > 0 {
 			h.of(parseOwner(content), path)
 		}
+	})
+	err = errors.Join(err, s.each(func(a netip.Addr, content []byte) {
+		if len(content) == 0 { // an empty file is free
+			return
+		}
+		one, inode := h.of(parseOwner(content), s.path(a))
+		one.Addrs = append(one.Addrs, a)
+		one.Named = one.Named && indexed[inode]
 	}))
 	all := make([]Holding, 0, len(h))
 	for _, one := range h {
@@ -55,19 +59,31 @@ func Holdings(dir string) ([]Holding, error) {
 	return all, err
 }
 
+// recordOwner returns the owner in a record of addons, in the form of a reservation.
+func recordOwner(content []byte) ([]byte, error) {
+	var r record
+	err := json.Unmarshal(content, &r)
+	return []byte(owner{r.Container, r.Dev}.String()), err
+}
+
 // holdings is them by owner.
 type holdings map[owner]*Holding
 
-func (h holdings) of(o owner, file string) *Holding {
+// of returns the holding of o, to which the file belongs, and the file's inode number.
+func (h holdings) of(o owner, file string) (*Holding, uint64) {
 	one := h[o]
 	if one == nil {
-		one = &Holding{Container: o.container, Dev: o.dev}
+		one = &Holding{Container: o.container, Dev: o.dev, Named: true}
 		h[o] = one
 	}
-	if info, err := os.Lstat(file); err == nil && info.ModTime().After(one.Since) {
-		one.Since = info.ModTime()
+	var stat unix.Stat_t
+	if unix.Lstat(file, &stat) != nil {
+		return one, 0
 	}
-	return one
+	if written := time.Unix(stat.Mtim.Unix()); written.After(one.Since) {
+		one.Since = written
+	}
+	return one, stat.Ino
 }
 
 // HostEnd is the name of the host's end of the veth pair, if this plugin made it: while it exists, so does the

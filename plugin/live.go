@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -17,12 +18,21 @@ import (
 type Attached struct {
 	Ends  map[string]bool       // names of the ends here
 	Addrs map[netip.Addr]string // addresses in the namespaces at the other ends, and the end here that leads there
+
+	spaces []space
+}
+
+// space is a network namespace at the other end of veth pairs.
+type space struct {
+	ends  []string // their ends here
+	ports []string // the bridges that those are on
+	addrs []netip.Addr
 }
 
 // AttachedPods asks the kernel. The addresses in the other namespaces are asked for by the id that the kernel has
 // for each (IFA_TARGET_NETNSID, Linux 4.20), so no path to them and no view of other processes is needed.
 func AttachedPods() (Attached, error) {
-	all := Attached{map[string]bool{}, map[netip.Addr]string{}}
+	all := Attached{Ends: map[string]bool{}, Addrs: map[netip.Addr]string{}}
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return all, fmt.Errorf("open a netlink socket: %w", err)
@@ -36,29 +46,92 @@ func AttachedPods() (Attached, error) {
 	if err != nil {
 		return all, fmt.Errorf("list links: %w", err)
 	}
-	seen := map[int]bool{}
+	for id, s := range spacesOf(links) {
+		for _, end := range s.ends {
+			all.Ends[end] = true
+		}
+		s.addrs, err = dump(func() ([]netip.Addr, error) { return addrsIn(socket, id) })
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // it went meanwhile
+			continue
+		}
+		if err != nil {
+			return all, fmt.Errorf("list the addresses behind %s: %w", s.ends[0], err)
+		}
+		for _, addr := range s.addrs {
+			all.Addrs[addr] = s.ends[0]
+		}
+		all.spaces = append(all.spaces, *s)
+	}
+	return all, nil
+}
+
+// spacesOf returns the namespaces at the other ends of links by the kernel's id for each.
+func spacesOf(links []netlink.Link) map[int]*space {
+	bridges := map[int]string{}
+	for _, l := range links {
+		if l.Type() == "bridge" {
+			bridges[l.Attrs().Index] = l.Attrs().Name
+		}
+	}
+	all := map[int]*space{}
 	for _, l := range links {
 		a := l.Attrs()
 		if l.Type() != "veth" || a.NetNsID < 0 { // the other end is here too
 			continue
 		}
-		all.Ends[a.Name] = true
-		if seen[a.NetNsID] {
-			continue
+		s := all[a.NetNsID]
+		if s == nil {
+			s = &space{}
+			all[a.NetNsID] = s
 		}
-		seen[a.NetNsID] = true
-		addrs, err := dump(func() ([]netip.Addr, error) { return addrsIn(socket, a.NetNsID) })
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // it went meanwhile
-			continue
-		}
-		if err != nil {
-			return all, fmt.Errorf("list the addresses behind %s: %w", a.Name, err)
-		}
-		for _, addr := range addrs {
-			all.Addrs[addr] = a.Name
+		s.ends = append(s.ends, a.Name)
+		if bridge := bridges[a.MasterIndex]; bridge != "" {
+			s.ports = append(s.ports, bridge)
 		}
 	}
-	return all, nil
+	return all
+}
+
+// Has reports whether a pod has any of h for certain.
+func (a Attached) Has(h Holding) bool {
+	return a.Ends[h.HostEnd()] || slices.ContainsFunc(h.Addrs, func(addr netip.Addr) bool { return a.Addrs[addr] != "" })
+}
+
+// MayHave reports whether h can be of a pod at one of the ends that Unknown returned. What this plugin reserved is
+// not: its pods have an end of their own name.
+func (a Attached) MayHave(h Holding, unknown []string) bool { return len(unknown) > 0 && !h.Named }
+
+// Unknown returns the ends here that lead to pods of which nobody knows what they hold: ports of the bridge whose
+// namespace has no held address (or one that another namespace has too), and ports of any bridge whose namespace has
+// no address at all. gVisor takes the address off the interface, and a pod with NET_ADMIN can do as it likes.
+func (a Attached) Unknown(bridge string, holdings []Holding) []string {
+	ends, holders := map[string]bool{}, map[netip.Addr]string{}
+	for _, h := range holdings {
+		ends[h.HostEnd()] = true
+		for _, addr := range h.Addrs {
+			holders[addr] = h.HostEnd()
+		}
+	}
+	var unknown []string
+	claimed := map[string]bool{} // holders of which a namespace was found
+	for _, s := range a.spaces {
+		known := slices.ContainsFunc(s.ends, func(end string) bool { return ends[end] })
+		var claims []string
+		for _, addr := range s.addrs {
+			if h := holders[addr]; h != "" && !claimed[h] {
+				claims = append(claims, h)
+			}
+		}
+		for _, h := range claims {
+			claimed[h] = true
+		}
+		pod := slices.Contains(s.ports, bridge) || len(s.ports) > 0 && len(s.addrs) == 0
+		if pod && !known && len(claims) == 0 {
+			unknown = append(unknown, s.ends...)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
 }
 
 // addrsIn is the addresses of the namespace with that id, without loopback's and link-local ones.

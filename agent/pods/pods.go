@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,18 +21,22 @@ import (
 // Config is what a Reclaimer needs.
 type Config struct {
 	Store   string        // the network's reservations: /var/lib/cni/networks/cbr0
+	Bridge  string        // which pods are on: cni0
 	Plugins string        // where portmap and bandwidth are, in the form of PATH
 	Grace   time.Duration // how long a reservation without a pod is left alone
 	Every   time.Duration // between two looks
 	Log     *slog.Logger
 }
 
-// Reclaimer frees the reservations that no pod has. A pod is known by its veth pair or by one of its addresses
-// standing in the network namespace at the other end of any pair: both exist exactly as long as the namespace
-// does, whether a runtime or a process is there or not.
+// Reclaimer frees the reservations that no pod has. A pod is known by its veth pair, which exists exactly as long as
+// its network namespace does, whether a runtime or a process is there or not. Where flannel's chain of plugins made
+// the pair, it has a random name, and the pod is known by one of its addresses standing in that namespace. While any
+// namespace is there whose addresses do not tell (gVisor takes them off the interface), nothing of that chain's is
+// freed.
 type Reclaimer struct {
 	Config
 	dead map[holder]time.Time // since when a holding has been seen without a pod
+	kept string               // what was last said of holdings that are kept
 }
 
 // holder is who holds something.
@@ -143,27 +148,31 @@ func (r *Reclaimer) reclaim(ctx context.Context, due func(plugin.Holding) bool) 
 	if err2 != nil {
 		return errors.Join(err, err2)
 	}
-	errs := []error{err}
+	errs, kept, unknown := []error{err}, 0, attached.Unknown(r.Bridge, holdings)
 	for _, h := range holdings {
-		if has(attached, h) || !due(h) || ctx.Err() != nil {
-			continue
+		switch {
+		case attached.Has(h) || !due(h) || ctx.Err() != nil:
+		case attached.MayHave(h, unknown):
+			kept++
+		default:
+			errs = append(errs, r.free(ctx, h))
 		}
-		errs = append(errs, r.free(ctx, h))
 	}
+	r.reportKept(kept, unknown)
 	return errors.Join(errs...)
 }
 
-// has says whether a pod still has any of h.
-func has(attached plugin.Attached, h plugin.Holding) bool {
-	if attached.Ends[h.HostEnd()] {
-		return true
+// reportKept logs once why reservations are kept.
+func (r *Reclaimer) reportKept(kept int, unknown []string) {
+	said := ""
+	if kept > 0 {
+		said = fmt.Sprint(kept, unknown)
 	}
-	for _, a := range h.Addrs {
-		if _, ok := attached.Addrs[a]; ok {
-			return true
-		}
+	if said != "" && said != r.kept {
+		r.Log.Info("reservations of flannel's without a pod are kept: pods are there whose addresses nobody knows",
+			"count", kept, "ends", unknown)
 	}
-	return false
+	r.kept = said
 }
 
 func (r *Reclaimer) free(ctx context.Context, h plugin.Holding) error {
@@ -174,16 +183,28 @@ func (r *Reclaimer) free(ctx context.Context, h plugin.Holding) error {
 	return nil
 }
 
-// Live counts the pods that have an address of a subnet.
-func Live(subnet netip.Prefix) (int, error) {
-	attached, err := plugin.AttachedPods()
-	count := 0
-	for a := range attached.Addrs {
-		if subnet.Masked().Contains(a) {
-			count++
+// Live returns a function that counts the pods which have, or may have, an address of a subnet. store and bridge are as
+// in Config; without a store only the addresses that stand in pods count.
+func Live(store, bridge string) func(netip.Prefix) (int, error) {
+	return func(subnet netip.Prefix) (int, error) {
+		var holdings []plugin.Holding
+		var err error
+		if store != "" {
+			holdings, err = plugin.Holdings(store)
 		}
+		attached, err2 := plugin.AttachedPods()
+		live, unknown := map[netip.Addr]bool{}, attached.Unknown(bridge, holdings)
+		for a := range attached.Addrs {
+			live[a] = true
+		}
+		for _, h := range holdings {
+			for _, a := range h.Addrs {
+				live[a] = live[a] || attached.Ends[h.HostEnd()] || !attached.Has(h) && attached.MayHave(h, unknown)
+			}
+		}
+		maps.DeleteFunc(live, func(a netip.Addr, there bool) bool { return !there || !subnet.Masked().Contains(a) })
+		return len(live), errors.Join(err, err2)
 	}
-	return count, err
 }
 
 func bootID() (string, error) {

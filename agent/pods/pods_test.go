@@ -3,6 +3,7 @@ package pods
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -136,19 +137,12 @@ func (n *node) add(id, pod string) {
 	}
 }
 
-// addLikeFlannel wires a pod as flannel's chain does: a pair with a random name, a reservation by host-local.
+// addLikeFlannel wires a pod as flannel's chain does: a pair with a random name on the bridge, a reservation by
+// host-local.
 func (n *node) addLikeFlannel(id, pod, addr string) {
 	n.Helper()
 	n.reserve(id, addr)
-	onThread(n.T, n.ns, func() error {
-		ns, err := netns.GetFromPath(pod)
-		if err != nil {
-			return err
-		}
-		defer ns.Close()
-		name := "veth" + id
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)})
-	})
+	n.plug("veth"+id, pod, "cni0")
 	onThread(n.T, pod, func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -156,6 +150,53 @@ func (n *node) addLikeFlannel(id, pod, addr string) {
 		}
 		return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(addr), Mask: net.CIDRMask(24, 32)}})
 	})
+}
+
+// plug makes the pair of a pod, on the bridge of that name.
+func (n *node) plug(name, pod, bridge string) {
+	n.Helper()
+	onThread(n.T, n.ns, func() error {
+		ns, err := netns.GetFromPath(pod)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		master, err := netlink.LinkByName(bridge)
+		if err != nil {
+			if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}); err != nil {
+				return err
+			}
+			master, err = netlink.LinkByName(bridge)
+		}
+		if err != nil {
+			return err
+		}
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: master.Attrs().Index},
+			PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)})
+	})
+}
+
+// dropAddresses takes all addresses off a pod's interface, as gVisor does when it takes over the interface.
+func (n *node) dropAddresses(pod string) {
+	n.Helper()
+	onThread(n.T, pod, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		for _, a := range addrs {
+			err = errors.Join(err, netlink.AddrDel(link, &a))
+		}
+		return err
+	})
+}
+
+func removeNamespace(t *testing.T, path string) {
+	t.Helper()
+	if err := netns.DeleteNamed(filepath.Base(path)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (n *node) reserve(id, addr string) {
@@ -190,7 +231,7 @@ func (n *node) owners() string {
 }
 
 func (n *node) reclaimer(grace time.Duration) *Reclaimer {
-	return New(Config{Store: n.store(), Plugins: filepath.Dir(twill), Grace: grace, Every: 10 * time.Millisecond,
+	return New(Config{Store: n.store(), Bridge: "cni0", Plugins: filepath.Dir(twill), Grace: grace, Every: 10 * time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 }
 
@@ -204,36 +245,32 @@ func someOfEach(t *testing.T) *node {
 	gone, gone2 := newNamespace(t), newNamespace(t)
 	n.add("gone", gone)
 	n.addLikeFlannel("flannelgone", gone2, "10.244.1.200")
-	for _, path := range []string{gone, gone2} {
-		if err := netns.DeleteNamed(filepath.Base(path)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	n.waitGone("vethflannelgone")
+	removeNamespace(t, gone)
+	removeNamespace(t, gone2)
+	n.waitVeths(2)
 	return n
 }
 
-// waitGone waits for the kernel, which removes a namespace's devices a little later than the namespace.
-func (n *node) waitGone(link string) {
+// waitVeths waits for the kernel, which removes a namespace's devices a little later than the namespace.
+func (n *node) waitVeths(want int) {
 	n.Helper()
+	veths := 0
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		there := false
 		n.run(func() error {
 			links, err := netlink.LinkList()
-			veths := 0
+			veths = 0
 			for _, l := range links {
 				if l.Type() == "veth" {
 					veths++
 				}
 			}
-			there = veths > 2
 			return err
 		})
-		if !there {
+		if veths == want {
 			return
 		}
 	}
-	n.Fatalf("%s is still there", link)
+	n.Fatalf("the node has %d ends of veth pairs, want %d", veths, want)
 }
 
 const all = "flannel flannelgone gone live"
@@ -257,6 +294,25 @@ func TestLook(t *testing.T) {
 		t.Errorf("the index holds %v, %v; want two entries of the living pod", index, err)
 	}
 	n.add("next", newNamespace(t))
+}
+
+// TestGrace holds that a holding is left alone for the whole period, and not a part of it.
+func TestGrace(t *testing.T) {
+	n := newNode(t)
+	n.reserve("gone", "10.244.1.90")
+	r := n.reclaimer(time.Hour)
+	for _, tt := range []struct {
+		since time.Duration
+		want  string
+	}{{0, "gone"}, {59 * time.Minute, "gone"}, {61 * time.Minute, ""}} {
+		if tt.since > 0 {
+			r.dead[holder{"gone", "eth0"}] = time.Now().Add(-tt.since)
+		}
+		n.run(func() error { return r.Look(context.Background()) })
+		if got := n.owners(); got != tt.want {
+			t.Errorf("seen without a pod for %s: reservations of %q are left, want %q", tt.since, got, tt.want)
+		}
+	}
 }
 
 // TestGraceBeginsAnew holds that a pod which is wired after it was once seen without its pair is left alone: that
@@ -347,12 +403,95 @@ func TestRun(t *testing.T) {
 
 func TestLive(t *testing.T) {
 	n := someOfEach(t)
-	for subnet, want := range map[string]int{"10.244.1.1/24": 2, "fd00:10:244:1::/64": 1, "10.244.2.0/24": 0} {
+	n.wantLive(map[string]int{"10.244.1.1/24": 2, "fd00:10:244:1::/64": 1, "10.244.2.0/24": 0})
+}
+
+func (n *node) wantLive(want map[string]int) {
+	n.Helper()
+	for subnet, want := range want {
 		n.run(func() error {
-			if got, err := Live(netip.MustParsePrefix(subnet)); got != want || err != nil {
-				t.Errorf("%d pods live in %s, %v; want %d", got, subnet, err, want)
+			if got, err := Live(n.store(), "cni0")(netip.MustParsePrefix(subnet)); got != want || err != nil {
+				n.Errorf("%d pods live in %s, %v; want %d", got, subnet, err, want)
 			}
 			return nil
 		})
 	}
+}
+
+// TestPodsThatHideTheirAddress holds that a pod whose interface has no address, or another than it was given, keeps
+// its own: nothing that it may hold is freed, and its subnet counts as lived in. What this plugin reserved is told by
+// the pair's name, so that is freed all the same.
+func TestPodsThatHideTheirAddress(t *testing.T) {
+	for name, hide := range map[string]func(n *node, pod string){
+		"gVisor": func(n *node, pod string) { n.dropAddresses(pod) },
+		"another address": func(n *node, pod string) {
+			n.dropAddresses(pod)
+			n.giveAddress(pod, "192.0.2.7/24")
+		},
+		"another pod's address": func(n *node, pod string) {
+			n.dropAddresses(pod)
+			n.giveAddress(pod, "10.244.1.90/24")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := someOfEach(t)
+			sandbox := newNamespace(t)
+			n.addLikeFlannel("sandbox", sandbox, "10.244.1.150")
+			hide(n, sandbox)
+			r := n.reclaimer(0)
+			n.run(func() error { return r.Look(context.Background()) })
+			if got := n.owners(); got != "flannel flannelgone live sandbox" {
+				t.Errorf("reservations of %q are left, want those of the living and all of flannel's", got)
+			}
+			n.wantLive(map[string]int{"10.244.1.1/24": 4, "fd00:10:244:1::/64": 1})
+			if err := os.Remove(filepath.Join(n.store(), bootMark)); err != nil {
+				t.Fatal(err)
+			}
+			n.run(func() error { return r.Boot(context.Background()) })
+			removeNamespace(t, sandbox)
+			n.waitVeths(2)
+			n.run(func() error { return r.Look(context.Background()) })
+			if got := n.owners(); got != "flannel live" {
+				t.Errorf("without the sandbox reservations of %q are left, want those of the living", got)
+			}
+		})
+	}
+}
+
+// TestLiveTwillPodThatHidesItsAddress holds that a pod of this plugin's counts by its pair.
+func TestLiveTwillPodThatHidesItsAddress(t *testing.T) {
+	n, pod := newNode(t), newNamespace(t)
+	n.add("sandbox", pod)
+	n.dropAddresses(pod)
+	n.wantLive(map[string]int{"10.244.1.1/24": 1, "fd00:10:244:1::/64": 1, "10.244.2.0/24": 0})
+	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	if got := n.owners(); got != "sandbox" {
+		t.Errorf("reservations of %q are left, want the sandbox's", got)
+	}
+}
+
+// TestOthersContainers holds that containers of another bridge, with addresses of their own, keep nothing.
+func TestOthersContainers(t *testing.T) {
+	n, container := someOfEach(t), newNamespace(t)
+	n.plug("vethdocker", container, "docker0")
+	n.giveAddress(container, "172.17.0.2/16")
+	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	if got := n.owners(); got != "flannel live" {
+		t.Errorf("reservations of %q are left, want those of the living", got)
+	}
+}
+
+func (n *node) giveAddress(pod, prefix string) {
+	n.Helper()
+	onThread(n.T, pod, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(prefix)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(link, addr)
+	})
 }

@@ -44,7 +44,7 @@ func (o podOptions) store(installs bool) string {
 // returns, which has to be before the lease is written.
 func keepPods(ctx context.Context, group *errgroup.Group, o *options, c *agent.Config) {
 	if store := o.pods.store(o.cniSource != ""); store != "" {
-		r := pods.New(pods.Config{Store: store, Plugins: pluginPath(o), Grace: o.pods.grace, Every: min(o.pods.grace, time.Minute), Log: c.Log})
+		r := pods.New(pods.Config{Store: store, Bridge: o.bridge, Plugins: pluginPath(o), Grace: o.pods.grace, Every: min(o.pods.grace, time.Minute), Log: c.Log})
 		if err := r.Boot(ctx); err != nil {
 			c.Log.Error("free the addresses of an earlier boot", "err", err)
 		}

@@ -112,13 +112,14 @@ func ipam(s Settings, c conf, env subnet.Env) (doctor.IPAM, error) {
 	if err != nil {
 		return i, err
 	}
+	unknown := attached.Unknown(s.Bridge, holdings)
 	for _, h := range holdings {
 		for _, a := range h.Addrs {
 			if a.Is4() && in(a, env.Subnets) {
 				i.Reserved++
 			}
 		}
-		if !hasPod(attached, h) && time.Since(h.Since) > young {
+		if !attached.Has(h) && !attached.MayHave(h, unknown) && time.Since(h.Since) > young {
 			for _, a := range h.Addrs {
 				i.Leaked = append(i.Leaked, a.String()+" of "+strings.TrimSpace(h.Container+" "+h.Dev))
 			}
@@ -150,11 +151,4 @@ func ipamDir(s Settings, c conf) string {
 
 func in(a netip.Addr, subnets []netip.Prefix) bool {
 	return slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Masked().Contains(a) })
-}
-
-func hasPod(attached plugin.Attached, h plugin.Holding) bool {
-	if attached.Ends[h.HostEnd()] {
-		return true
-	}
-	return slices.ContainsFunc(h.Addrs, func(a netip.Addr) bool { _, ok := attached.Addrs[a]; return ok })
 }

@@ -7,8 +7,10 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 RUN     ?= .
+# What .ci/run leaves out, or runs for a shorter time.
+NIGHTLY ?= test-cluster test-vm test-long soak fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools cluster-test-tools test test-vm test-long soak lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools cluster-test-tools test test-vm test-long soak nightly lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,9 +31,9 @@ cluster: cluster-tools ## Bring up a real Kubernetes with Twill and print its po
 cluster-down: ## Remove that cluster
 	bin/cluster down
 
-test-cluster: cluster-test-tools ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
-	go test -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
-	go test -tags e2e -count=1 -timeout 40m -run 'TestFlannel/$(RUN)' ./lab/e2e
+test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
+	bin/testreport -once -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
+	bin/testreport -once -tags e2e -count=1 -timeout 40m -run 'TestFlannel/$(RUN)' ./lab/e2e
 
 cluster-tools:
 	.ci/setup
@@ -51,20 +53,24 @@ test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microv
 	tools/vm/run ./netstate/kernel:-test.skip=UnderChurn ./netstate/xfrm ./backend/ipip ./backend/udp ./backend/wireguard ./backend/ipsec \
 		'./lab/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/(ipip|ipsec)'
 
-test-long: ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
+test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
 	tools/containerd/build
-	TWILL_CHURN=$(CHURN) go test -tags long -count=1 -timeout 90m ./plugin
+	TWILL_CHURN=$(CHURN) bin/testreport -once -tags long -count=1 -timeout 90m ./plugin
 
-soak: kube-tools ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
-	go test -tags soak -count=1 -timeout 0 -v ./lab/soak
+soak: kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
+	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./lab/soak
 
-lint: $(LINT) ## Check the style
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
-	$(LINT) run --allow-parallel-runners ./...
+nightly: ## Run all that .ci/run leaves out, whatever fails, and say what passed, failed and ran nothing (hours; needs root)
+	CHURN=$(or $(CHURN),50000) SOAK_TIME=$(or $(SOAK_TIME),2h) .ci/nightly $(NIGHTLY)
 
-$(LINT):
-	@echo "building golangci-lint $(LINTVER), once; this takes a few minutes"
-	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVER)
+lint: ## Vet and check the style of all code, also of what is behind build tags
+	@go version -m $(LINT) 2>/dev/null | grep -q 'golangci-lint/v2.$(LINTVER)' || { \
+		echo "building golangci-lint $(LINTVER), once; this takes a few minutes"; \
+		GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVER); }
+	.ci/lint $(LINT)
+
+bin/testreport: $(wildcard tools/testreport/*.go)
+	go build -o bin/testreport ./tools/testreport
 
 kube-tools: ## Build the Kubernetes binaries that tests and labs use, once
 	tools/kube/build

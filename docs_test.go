@@ -1,0 +1,109 @@
+package twill_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	testName   = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*\b`)
+	makeRule   = regexp.MustCompile(`(?m)^([a-z-]+):`)
+	makeName   = regexp.MustCompile("(?m)(?:`|^)make ([a-z][a-z-]*)")
+	link       = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)\s]*)?\)`)
+	aptPackage = regexp.MustCompile(`missing\+=\(([a-z0-9 -]+)\)`)
+)
+
+// TestDocuments: every test, make target and file that a document names exists.
+func TestDocuments(t *testing.T) {
+	tests := map[string]bool{}
+	targets := map[string]bool{}
+	pages := map[string]string{}
+	for _, path := range sourceFiles(t, ".go", ".md") {
+		text := readFile(t, path)
+		if strings.HasSuffix(path, ".md") {
+			pages[path] = text
+		}
+		for _, m := range testFunc.FindAllStringSubmatch(text, -1) {
+			tests[m[1]] = true
+		}
+	}
+	for _, m := range makeRule.FindAllStringSubmatch(readFile(t, "Makefile"), -1) {
+		targets[m[1]] = true
+	}
+	if len(tests) < 100 || len(targets) < 10 || len(pages) < 20 {
+		t.Fatalf("%d tests, %d targets, %d pages found: there are more", len(tests), len(targets), len(pages))
+	}
+	for path, text := range pages {
+		for _, name := range testName.FindAllString(text, -1) {
+			if !tests[name] {
+				t.Errorf("%s names %s, which does not exist", path, name)
+			}
+		}
+		for _, m := range makeName.FindAllStringSubmatch(text, -1) {
+			if !targets[m[1]] {
+				t.Errorf("%s names make %s, which is no target", path, m[1])
+			}
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+				t.Errorf("%s links to %s, which does not exist", path, m[1])
+			}
+		}
+	}
+}
+
+// TestReadmeNamesPackages: README says what make test may install.
+func TestReadmeNamesPackages(t *testing.T) {
+	readme := readFile(t, "README.md")
+	_, list, _ := strings.Cut(readme, "Debian packages that are missing of ")
+	list, _, ok := strings.Cut(list, ";")
+	found := aptPackage.FindAllStringSubmatch(readFile(t, ".ci/setup"), -1)
+	if !ok || len(found) < 5 {
+		t.Fatalf("README's list of packages: found is %v; .ci/setup installs %d", ok, len(found))
+	}
+	for _, m := range found {
+		for _, name := range strings.Fields(m[1]) {
+			if !regexp.MustCompile(`(^|\s)` + name + `([,\s]|$)`).MatchString(list) {
+				t.Errorf(".ci/setup installs %s, and README does not say so", name)
+			}
+		}
+	}
+}
+
+// sourceFiles are the files of this module with one of the endings, without what was built.
+func sourceFiles(t *testing.T, endings ...string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (path == "bin" || strings.HasPrefix(d.Name(), ".") && path != ".") {
+			return fs.SkipDir
+		}
+		for _, e := range endings {
+			if strings.HasSuffix(path, e) {
+				files = append(files, path)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -101,7 +101,7 @@ func TestNothingIsLooserThanNeeded(t *testing.T) {
 	if got := dig(pod, "securityContext", "seccompProfile", "type"); got != "RuntimeDefault" {
 		t.Errorf("seccomp is %v", got)
 	}
-	capabilities := map[string][]any{"install-cni": nil, "twilld": {"NET_ADMIN", "NET_RAW"}}
+	capabilities := map[string][]any{"install-cni": {"DAC_OVERRIDE"}, "twilld": {"DAC_OVERRIDE", "NET_ADMIN", "NET_RAW"}}
 	for _, c := range append(pod["initContainers"].([]any), pod["containers"].([]any)...) {
 		checkContainer(t, c.(object), capabilities)
 	}

@@ -3,7 +3,6 @@
 package install
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,74 +11,22 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Plugins copies every program of the directory from to the directory to, where it is not there yet or another one,
-// and returns the paths that it wrote. Each appears in one step: a runtime may start it at any moment, and a program
-// that runs cannot be written to.
-func Plugins(from, to string) (written []string, err error) {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return nil, fmt.Errorf("find the CNI plugins: %w", err)
-	}
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return nil, fmt.Errorf("make the directory of the CNI plugins: %w", err)
-	}
-	var errs []error
-	for _, e := range entries {
-		target := filepath.Join(to, e.Name())
-		did, err := program(filepath.Join(from, e.Name()), target)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("install the CNI plugin %s: %w", e.Name(), err))
-		}
-		if did {
-			written = append(written, target)
-		}
-	}
-	return written, errors.Join(errs...)
-}
-
-func program(from, to string) (bool, error) {
-	want, err := os.ReadFile(from)
-	if err != nil {
-		return false, err
-	}
-	if info, err := os.Stat(to); err == nil && info.Mode().Perm() == 0o755 && info.Size() == int64(len(want)) {
-		if have, err := os.ReadFile(to); err == nil && bytes.Equal(have, want) {
-			return false, nil
-		}
-	}
-	return true, replace(to, want)
-}
-
-// replace writes a program so that it is there whole, or as it was before, also after a power loss.
-func replace(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".twill-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
-}
-
 // Keeper keeps the plugins installed and looks for what keeps the runtime from using them.
 type Keeper struct {
-	From, To string        // the image's plugins and the runtime's directory; no To: none are kept
+	Plugins                // no To: none are kept
 	Conflist string        // where ours is, such as /etc/cni/net.d/10-twill.conflist; empty: not looked for
 	Every    time.Duration // between two looks
 	Log      *slog.Logger
 	Event    func(kind, reason, message string) // tells the cluster; nil: nobody is told
 
-	seen    string // the conflist of the last look
-	foreign string // the one that was reported
+	seen    string   // the conflist of the last look
+	foreign string   // the one that was reported
+	left    []string // other people's plugins that were reported
 	failed  string
 }
 
@@ -98,21 +45,31 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// plugins installs again what was deleted or altered.
+// plugins installs again what was deleted or damaged.
 func (k *Keeper) plugins() {
-	if k.To == "" {
-		return
+	var errs []error
+	if k.To != "" {
+		done, err := k.Install()
+		errs = append(errs, err)
+		if len(done.Written) > 0 {
+			k.Log.Info("installed CNI plugins", "paths", done.Written)
+		}
+		if !slices.Equal(done.Left, k.left) && len(done.Left) > 0 {
+			k.Log.Info("other CNI plugins than the image's are left alone, --cni-bin-replace replaces them", "paths", done.Left)
+		}
+		k.left = done.Left
 	}
-	written, err := Plugins(k.From, k.To)
-	if len(written) > 0 {
-		k.Log.Info("installed CNI plugins", "paths", written)
+	if k.Conflist != "" {
+		dir := filepath.Dir(k.Conflist)
+		errs = append(errs, sweepDrafts(dir), writable(dir))
 	}
+	err := errors.Join(errs...)
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
 	if text != k.failed && err != nil {
-		k.Log.Error("keep the CNI plugins installed", "err", err)
+		k.Log.Error("keep what the container runtime needs installed", "err", err)
 	}
 	k.failed = text
 }

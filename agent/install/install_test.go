@@ -3,12 +3,14 @@ package install
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +20,15 @@ import (
 func put(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// script is a program of a plugin.
+func script(t *testing.T, path, text string) {
+	t.Helper()
+	put(t, path, "#!"+text)
+	if err := os.Chmod(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -34,30 +45,131 @@ func TestPlugins(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, filepath.Join(from, "twill"), string(program))
-	target := filepath.Join(to, "twill")
-	if written, err := Plugins(from, to); err != nil || fmt.Sprint(written) != fmt.Sprint([]string{target}) {
-		t.Fatalf("wrote %s, %v; want %s", written, err, target)
+	target, p := filepath.Join(to, "twill"), Plugins{From: from, To: to}
+	if done, err := p.Install(); err != nil || fmt.Sprint(done.Written) != fmt.Sprint([]string{target}) {
+		t.Fatalf("did %s, %v; want %s written", done, err, target)
 	}
 	c := exec.Command(target, "60")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
-	put(t, filepath.Join(from, "twill"), "another")
-	if written, err := Plugins(from, to); err != nil || len(written) != 1 {
-		t.Fatalf("over a running program: wrote %s, %v", written, err)
+	put(t, filepath.Join(from, "twill"), "#!another")
+	if done, err := p.Install(); err != nil || len(done.Written) != 1 {
+		t.Fatalf("over a running program: did %s, %v", done, err)
 	}
-	if data, err := os.ReadFile(target); string(data) != "another" {
+	if data, err := os.ReadFile(target); string(data) != "#!another" {
 		t.Errorf("%s has %d bytes, %v; want the new program", target, len(data), err)
 	}
-	if written, err := Plugins(from, to); err != nil || len(written) > 0 {
-		t.Errorf("wrote %s, %v a second time", written, err)
+	if done, err := p.Install(); err != nil || len(done.Written) > 0 {
+		t.Errorf("did %s, %v a second time", done, err)
 	}
-	if entries, _ := os.ReadDir(to); len(entries) != 1 {
-		t.Errorf("%s holds %v, want one program", to, entries)
+	if entries, _ := os.ReadDir(to); len(entries) != 2 {
+		t.Errorf("%s holds %v, want one program and the list of what is Twill's", to, entries)
 	}
-	if _, err := Plugins(filepath.Join(from, "none"), to); err == nil {
+	if _, err := (Plugins{From: filepath.Join(from, "none"), To: to}).Install(); err == nil {
 		t.Error("a missing source is no error")
+	}
+}
+
+// TestPluginsOfOthers holds what is replaced: the own plugin always; another one where it is missing, damaged, or one that
+// Twill installed from an earlier image; and one that somebody else put there only where that is asked for.
+func TestPluginsOfOthers(t *testing.T) {
+	elf, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, plugin string
+		there        func(t *testing.T, path string)
+		replace      bool
+		want         string // what is done
+	}{
+		{"missing", "portmap", func(*testing.T, string) {}, false, "written"},
+		{"somebody's", "portmap", func(t *testing.T, path string) { script(t, path, "newer") }, false, "left"},
+		{"somebody's binary", "portmap", func(t *testing.T, path string) { put(t, path, string(elf)); _ = os.Chmod(path, 0o755) }, false, "left"},
+		{"somebody's, asked for", "portmap", func(t *testing.T, path string) { script(t, path, "newer") }, true, "written"},
+		{"a link to somewhere", "portmap", func(t *testing.T, path string) { _ = os.Symlink("/usr/libexec/cni/portmap", path) }, false, "left"},
+		{"own name", "twill", func(t *testing.T, path string) { script(t, path, "newer") }, false, "written"},
+		{"the same", "portmap", func(t *testing.T, path string) { script(t, path, "image") }, false, ""},
+		{"empty", "portmap", func(t *testing.T, path string) { put(t, path, ""); _ = os.Chmod(path, 0o755) }, false, "written"},
+		{"cut short", "portmap", func(t *testing.T, path string) { put(t, path, string(elf[:len(elf)/2])); _ = os.Chmod(path, 0o755) }, false, "written"},
+		{"not executable", "portmap", func(t *testing.T, path string) { put(t, path, "#!newer") }, false, "written"},
+		{"of an earlier image", "portmap", func(t *testing.T, path string) {
+			old := t.TempDir()
+			script(t, filepath.Join(old, "portmap"), "old")
+			if _, err := (Plugins{From: old, To: filepath.Dir(path)}).Install(); err != nil {
+				t.Fatal(err)
+			}
+		}, false, "written"},
+		{"somebody's after an earlier image's", "portmap", func(t *testing.T, path string) {
+			old := t.TempDir()
+			script(t, filepath.Join(old, "portmap"), "old")
+			if _, err := (Plugins{From: old, To: filepath.Dir(path)}).Install(); err != nil {
+				t.Fatal(err)
+			}
+			script(t, path, "newer")
+		}, false, "left"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Plugins{From: t.TempDir(), To: t.TempDir(), Replace: tt.replace}
+			script(t, filepath.Join(p.From, tt.plugin), "image")
+			path := filepath.Join(p.To, tt.plugin)
+			tt.there(t, path)
+			for range 2 {
+				done, err := p.Install()
+				want := map[string]Done{"written": {Written: []string{path}}, "left": {Left: []string{path}}}[tt.want]
+				if err != nil || fmt.Sprint(done) != fmt.Sprint(want) {
+					t.Errorf("did %v, %v; want %v", done, err, want)
+				}
+				if tt.want == "written" {
+					tt.want = "" // the second time there is nothing to do
+				}
+			}
+		})
+	}
+}
+
+// TestDrafts holds that drafts of killed processes go, and nothing else does: not a young one, not one that is held, not
+// a file of another name or kind.
+func TestDrafts(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	script(t, filepath.Join(from, "twill"), "image")
+	old := time.Now().Add(-time.Hour)
+	held, err := newDraft(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for _, name := range []string{".twill-1", ".twill-2", ".twill-x", "twill-3", ".twill-4.so"} {
+		put(t, filepath.Join(to, name), "draft")
+	}
+	want := []string{".twill-2", ".twill-4.so", ".twill-5", ".twill-6", filepath.Base(held.Name()), ".twill-installed", ".twill-x", "twill", "twill-3"}
+	if err := errors.Join(os.Mkdir(filepath.Join(to, ".twill-5"), 0o755), os.Symlink("twill-3", filepath.Join(to, ".twill-6"))); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() != ".twill-2" && e.Name() != ".twill-6" {
+			if err := os.Chtimes(filepath.Join(to, e.Name()), old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := (Plugins{From: from, To: to}).Install(); err != nil {
+		t.Fatal(err)
+	}
+	entries, err = os.ReadDir(to)
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) || err != nil {
+		t.Errorf("left are %q, %v; want %q", got, err, want)
 	}
 }
 
@@ -88,12 +200,12 @@ func TestRival(t *testing.T) {
 // TestKeeper holds that a deleted plugin comes back, and that a rival is told of once each time it appears.
 func TestKeeper(t *testing.T) {
 	from, to, conf := t.TempDir(), t.TempDir(), t.TempDir()
-	put(t, filepath.Join(from, "twill"), "program")
+	script(t, filepath.Join(from, "twill"), "program")
 	rival := filepath.Join(conf, "05-other.conf")
 	put(t, rival, `{"type":"bridge"}`)
 	events := make(chan string, 100)
 	var log safeBuffer
-	k := &Keeper{From: from, To: to, Conflist: filepath.Join(conf, "10-twill.conflist"), Every: 5 * time.Millisecond,
+	k := &Keeper{Plugins: Plugins{From: from, To: to}, Conflist: filepath.Join(conf, "10-twill.conflist"), Every: 5 * time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(&log, nil)), Event: func(_, reason, message string) { events <- reason + " " + message }}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

@@ -10,11 +10,14 @@ import (
 // pluginDir is where the image has the CNI plugins.
 const pluginDir = "/opt/twill/cni"
 
-// installPlugins copies every CNI plugin of the image to dir and says which it wrote.
-func installPlugins(from, dir string, out io.Writer) error {
-	written, err := install.Plugins(from, dir)
-	for _, path := range written {
+// installPlugins copies the CNI plugins of the image to dir and says what it did.
+func installPlugins(plugins install.Plugins, out io.Writer) error {
+	done, err := plugins.Install()
+	for _, path := range done.Written {
 		fmt.Fprintln(out, "installed", path)
+	}
+	for _, path := range done.Left {
+		fmt.Fprintln(out, "left", path, "alone: it is not Twill's, --cni-bin-replace replaces it")
 	}
 	return err
 }

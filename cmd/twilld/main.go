@@ -13,6 +13,8 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"github.com/twill-net/twill/agent/install"
 )
 
 // version is set by the build: -ldflags "-X main.version=v1.2.3".
@@ -46,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		log.Warn("this flag has no effect in Twill", "flag", name, "reason", ignoredFlags[name].why)
 	}
 	if o.installCNI != "" {
-		return installPlugins(pluginDir, o.installCNI, stdout)
+		return installPlugins(install.Plugins{From: pluginDir, To: o.installCNI, Replace: o.pods.replace}, stdout)
 	}
 	if err := needNetAdmin(); err != nil {
 		return err

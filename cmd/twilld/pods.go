@@ -18,12 +18,14 @@ type podOptions struct {
 	reservations string
 	grace        time.Duration
 	binDir       string
+	replace      bool
 }
 
 func (o *podOptions) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.reservations, "reservations-dir", "", "free addresses that no pod has in this directory of the CNI plugin's; empty: "+defaultReservations+" with --cni-conf-source, else none")
 	fs.DurationVar(&o.grace, "reservations-grace", 2*time.Minute, "free a reservation that has had no pod for so long; 0: never")
 	fs.StringVar(&o.binDir, "cni-bin-dir", "", "keep the image's CNI plugins installed in this directory; empty: do not")
+	fs.BoolVar(&o.replace, "cni-bin-replace", false, "replace portmap, bandwidth and loopback of others there too, with --install-cni as well")
 }
 
 const defaultReservations = "/var/lib/cni/networks/cbr0"
@@ -50,7 +52,7 @@ func keepPods(ctx context.Context, group *errgroup.Group, o *options, c *agent.C
 		}
 		group.Go(func() error { return r.Run(ctx) })
 	}
-	k := &install.Keeper{From: pluginDir, To: o.pods.binDir, Conflist: o.cniTarget, Every: 10 * time.Second, Log: c.Log, Event: events(c.Store)}
+	k := &install.Keeper{Plugins: install.Plugins{From: pluginDir, To: o.pods.binDir, Replace: o.pods.replace}, Conflist: o.cniTarget, Every: 10 * time.Second, Log: c.Log, Event: events(c.Store)}
 	if o.pods.binDir != "" || o.cniSource != "" {
 		group.Go(func() error { return k.Run(ctx) })
 	}

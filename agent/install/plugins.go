@@ -1,0 +1,163 @@
+package install
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Plugins are the CNI plugins of the image and the directory that a runtime starts them from.
+type Plugins struct {
+	From, To string
+	Replace  bool // also plugins of these names that somebody else put there
+}
+
+// ours is the plugin that nobody else installs.
+const ours = "twill"
+
+// installedFile, in the directory To, has a line for every program that Twill installed, in the form of sha256sum(1).
+// A program that has that sum is Twill's to replace, whatever image it came from.
+const installedFile = ".twill-installed"
+
+// Done is what an installation did: the paths that it wrote, and those of other people's plugins that it left alone.
+type Done struct{ Written, Left []string }
+
+// Install copies the programs that are missing or damaged, or that Twill itself installed from another image. The
+// others (portmap, bandwidth, loopback) may be there from a distribution or from another network, and may be newer: they
+// are left alone. Each program appears in one step: a runtime may start it at any moment, and a program that runs
+// cannot be written to.
+func (p Plugins) Install() (done Done, err error) {
+	entries, err := os.ReadDir(p.From)
+	if err != nil {
+		return done, fmt.Errorf("find the CNI plugins: %w", err)
+	}
+	if err := os.MkdirAll(p.To, 0o755); err != nil {
+		return done, fmt.Errorf("make the directory of the CNI plugins: %w", err)
+	}
+	if err := writable(p.To); err != nil {
+		return done, fmt.Errorf("install the CNI plugins: %w", err)
+	}
+	sums := readSums(filepath.Join(p.To, installedFile))
+	before := maps.Clone(sums)
+	errs := []error{sweepDrafts(p.To)}
+	for _, e := range entries {
+		if err := p.program(e.Name(), sums, &done); err != nil {
+			errs = append(errs, fmt.Errorf("install the CNI plugin %s: %w", e.Name(), err))
+		}
+	}
+	if !maps.Equal(before, sums) {
+		errs = append(errs, writeSums(filepath.Join(p.To, installedFile), sums))
+	}
+	return done, errors.Join(errs...)
+}
+
+// program installs one of them, if it has to be, and notes its sum.
+func (p Plugins) program(name string, sums map[string]string, done *Done) error {
+	want, err := os.ReadFile(filepath.Join(p.From, name))
+	if err != nil {
+		return err
+	}
+	to := filepath.Join(p.To, name)
+	have, err := readProgram(to)
+	switch {
+	case err == nil && bytes.Equal(have, want):
+		return nil
+	case err == nil && name != ours && !p.Replace && sum(have) != sums[name],
+		name != ours && !p.Replace && isLink(to):
+		done.Left = append(done.Left, to)
+		return nil
+	}
+	if err := replace(to, want, 0o755); err != nil {
+		return err
+	}
+	sums[name] = sum(want)
+	done.Written = append(done.Written, to)
+	return nil
+}
+
+// isLink reports whether path is a symbolic link; what it leads to may be there for the node and not for a container.
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
+}
+
+func sum(data []byte) string {
+	s := sha256.Sum256(data)
+	return hex.EncodeToString(s[:])
+}
+
+// readProgram returns the program at path. It is an error if nobody could start it: it may not be executed, is empty or
+// cut short, or is neither a binary nor a script.
+func readProgram(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 != 0o111 {
+		return nil, fmt.Errorf("%s has the mode %s: want a regular file that everybody may execute", path, info.Mode())
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || bytes.HasPrefix(data, []byte("#!")) {
+		return data, err
+	}
+	f, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("%s is no program: %w", path, err)
+	}
+	for _, segment := range f.Progs {
+		if segment.Off+segment.Filesz > uint64(len(data)) {
+			return nil, fmt.Errorf("%s is cut short at %d bytes", path, len(data))
+		}
+	}
+	return data, nil
+}
+
+// readSums reads the file that writeSums wrote; what cannot be read is not Twill's.
+func readSums(path string) map[string]string {
+	sums := map[string]string{}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return sums
+	}
+	for s := bufio.NewScanner(bytes.NewReader(data)); s.Scan(); {
+		if sum, name, ok := strings.Cut(s.Text(), "  "); ok {
+			sums[name] = sum
+		}
+	}
+	return sums
+}
+
+func writeSums(path string, sums map[string]string) error {
+	var b bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		fmt.Fprintf(&b, "%s  %s\n", sums[name], name)
+	}
+	return replace(path, b.Bytes(), 0o644)
+}
+
+// replace writes a file so that it is there whole, or as it was before, also after a power loss.
+func replace(path string, data []byte, mode fs.FileMode) error {
+	f, err := newDraft(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	// Closed before it has its name: a program that somebody has open to write to cannot be started.
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

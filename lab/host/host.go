@@ -6,18 +6,13 @@ package host
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 )
-
-// Dir is where named network namespaces are mounted; iproute2 uses the same place.
-const Dir = "/run/netns"
 
 // Host is a named network namespace.
 type Host struct{ Name string }
@@ -25,56 +20,11 @@ type Host struct{ Name string }
 // Path is the file that the namespace is mounted on.
 func (h Host) Path() string { return filepath.Join(Dir, h.Name) }
 
-// Create makes the namespace, with its loopback up. It fails when the name is taken.
-func (h Host) Create() error {
-	err := inThread(func() error {
-		ns, err := netns.NewNamed(h.Name)
-		if err != nil {
-			return err
-		}
-		return ns.Close()
-	})
-	if err != nil {
-		return fmt.Errorf("create namespace %s: %w", h.Name, err)
-	}
-	return h.Links(func(nl *netlink.Handle) error {
-		lo, err := nl.LinkByName("lo")
-		if err != nil {
-			return fmt.Errorf("find lo in %s: %w", h.Name, err)
-		}
-		return nl.LinkSetUp(lo)
-	})
-}
-
-// Delete removes the name; the kernel removes the rest when the last process and socket have left. Absence is
-// success.
-func (h Host) Delete() error {
-	// EINVAL: a crash left the file but not the mount.
-	if err := unix.Unmount(h.Path(), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount namespace %s: %w", h.Name, err)
-	}
-	if err := os.Remove(h.Path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove namespace %s: %w", h.Name, err)
-	}
-	return nil
-}
-
-// Exists says whether the namespace is there.
-func (h Host) Exists() bool {
-	ns, err := netns.GetFromName(h.Name)
-	if err != nil {
-		return false
-	}
-	defer ns.Close()
-	var s unix.Statfs_t
-	return unix.Fstatfs(int(ns), &s) == nil && s.Type == unix.NSFS_MAGIC
-}
-
 // Do runs fn on a thread that is inside the namespace. What fn opens and starts stays there.
 func (h Host) Do(fn func() error) error {
-	ns, err := netns.GetFromName(h.Name)
+	ns, err := h.open()
 	if err != nil {
-		return fmt.Errorf("open namespace %s: %w", h.Name, err)
+		return err
 	}
 	defer ns.Close()
 	return inThread(func() error {
@@ -87,9 +37,9 @@ func (h Host) Do(fn func() error) error {
 
 // Links calls fn with a netlink handle that works in the namespace and ends with the call.
 func (h Host) Links(fn func(*netlink.Handle) error) error {
-	ns, err := netns.GetFromName(h.Name)
+	ns, err := h.open()
 	if err != nil {
-		return fmt.Errorf("open namespace %s: %w", h.Name, err)
+		return err
 	}
 	defer ns.Close()
 	nl, err := netlink.NewHandleAt(ns)

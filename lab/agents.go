@@ -62,7 +62,7 @@ func (n *Node) StartAgent(ctx context.Context) error {
 	if n.AgentRunning() {
 		return nil
 	}
-	p, err := n.Start(host.Command{Path: n.agentPath(), Args: n.AgentFlags(), Env: environment("NODE_NAME=" + n.Name), Log: n.Log()})
+	p, err := n.Start(host.Command{Path: n.agentPath(), Args: n.AgentFlags(), Env: n.lab.environment("NODE_NAME=" + n.Name), Log: n.Log()})
 	if err != nil {
 		return err
 	}
@@ -73,10 +73,12 @@ func (n *Node) StartAgent(ctx context.Context) error {
 }
 
 // environment is what processes of the lab get: nothing of this program's, whose proxies and TWILLD_ variables
-// are not meant for them.
-func environment(more ...string) []string {
-	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/root"}, more...)
+// are not meant for them, and the mark by which Down finds them.
+func (l *Lab) environment(more ...string) []string {
+	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/root", l.mark()}, more...)
 }
+
+func (l *Lab) mark() string { return "TWILL_LAB=" + l.dir }
 
 // WaitReady returns when the node's agent is ready.
 func (n *Node) WaitReady(ctx context.Context) error {

@@ -37,16 +37,18 @@ func (l *Lab) Down() error {
 	return err
 }
 
-// remove ends the processes that state.json names and removes the rest by name: a crash can have left more
-// namespaces than the state tells of.
+// remove ends the processes that carry the lab's mark and removes the rest by name: a crash can have left more
+// processes and namespaces than state.json tells of.
 func (l *Lab) remove() (found bool, err error) {
 	st, err := readState(l.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return true, err
 	}
 	found = err == nil
-	var errs []error
-	for _, p := range st.processes() {
+	processes, err := host.FindMarked(l.mark())
+	errs := []error{err}
+	for _, p := range processes {
+		found = true
 		errs = append(errs, p.Kill())
 	}
 	hosts, err := l.hosts(st)
@@ -59,17 +61,6 @@ func (l *Lab) remove() (found bool, err error) {
 		return found, fmt.Errorf("remove lab %s: %w", l.spec.Name, err)
 	}
 	return found, os.RemoveAll(l.dir)
-}
-
-func (s state) processes() []host.Process {
-	var all []host.Process
-	for _, n := range s.Nodes {
-		all = append(all, n.Agent)
-	}
-	for _, p := range s.Servers {
-		all = append(all, p)
-	}
-	return all
 }
 
 // hosts are the namespaces that carry names of this lab, whether the state tells of them or not.

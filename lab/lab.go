@@ -80,8 +80,9 @@ func up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
 		return nil, fmt.Errorf("lab %s is up with other settings: remove it with twillctl lab down --name %s, or give this one another --name",
 			spec.Name, spec.Name)
 	case err == nil && st.Complete:
-		l := restore(spec, st, progress)
-		return l, l.resume(ctx)
+		if l := restore(spec, st, progress); l.check() == nil {
+			return l, l.resume(ctx)
+		}
 	}
 	l := newLab(spec, progress)
 	if found, err := l.remove(); err != nil {
@@ -110,7 +111,25 @@ func Open(dir, name string) (*Lab, error) {
 	if st.Spec.Programs, err = FindPrograms(); err != nil {
 		return nil, err
 	}
-	return restore(st.Spec, st, nil), nil
+	l := restore(st.Spec, st, nil)
+	return l, l.check()
+}
+
+// check returns an error if a namespace of a lab that is up is gone or hidden: its cables are cut then.
+func (l *Lab) check() error {
+	if !l.state.Complete {
+		return nil
+	}
+	hosts := []host.Host{l.underlay, l.outside}
+	for _, n := range l.nodes {
+		hosts = slices.Concat(hosts, []host.Host{n.Host}, n.Routers(), n.podHosts())
+	}
+	for _, h := range hosts {
+		if !h.Exists() {
+			return fmt.Errorf("lab %s: the namespace %s is gone or hidden by another mount: twillctl lab up makes the lab anew", l.spec.Name, h.Path())
+		}
+	}
+	return nil
 }
 
 func restore(spec Spec, st state, progress func(string)) *Lab {

@@ -48,8 +48,7 @@ func readState(dir string) (state, error) {
 	return st, nil
 }
 
-// change alters the state and writes it. A change is written before the next process is started, so that a
-// crash leaves nothing that Down does not know.
+// change alters the state and writes it.
 func (l *Lab) change(alter func(*state)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -69,7 +69,7 @@ func (l *Lab) runServer(ctx context.Context, name, dir string, args ...string) e
 	}
 	command := append(slices.Clone(l.spec.Programs.Server), append([]string{name, dir}, args...)...)
 	log := filepath.Join(l.dir, "logs", name+".log")
-	p, err := l.underlay.Start(host.Command{Path: command[0], Args: command[1:], Env: environment(), Log: log})
+	p, err := l.underlay.Start(host.Command{Path: command[0], Args: command[1:], Env: l.environment(), Log: log})
 	if err != nil {
 		return err
 	}

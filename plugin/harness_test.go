@@ -20,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/twill-net/twill/lab/host"
 )
 
 // binaries is where TestMain puts twill and the upstream plugins that tests use.
@@ -80,7 +82,7 @@ func sweepCrashedRuns() {
 	for _, path := range paths {
 		pid, err := strconv.Atoi(strings.Split(filepath.Base(path), "-")[1])
 		if err == nil && syscall.Kill(pid, 0) == syscall.ESRCH {
-			_ = netns.DeleteNamed(filepath.Base(path))
+			_ = host.Host{Name: filepath.Base(path)}.Delete()
 		}
 	}
 }
@@ -97,21 +99,12 @@ func newNamespace(t testing.TB) string {
 		t.Skip("needs root")
 	}
 	name := fmt.Sprintf("twp-%d-%d", os.Getpid(), namespaces.Add(1))
-	onThread(t, func() error {
-		own, err := netns.Get()
-		if err != nil {
-			return err
-		}
-		defer own.Close()
-		ns, err := netns.NewNamed(name) // moves the thread
-		if err != nil {
-			return err
-		}
-		_ = ns.Close()
-		return netns.Set(own)
-	})
-	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
-	return "/run/netns/" + name
+	ns := host.Host{Name: name}
+	if err := ns.Create(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Delete() })
+	return ns.Path()
 }
 
 // onThread calls f on a thread of its own.

@@ -24,6 +24,8 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/twill-net/twill/lab/host"
 )
 
 var twill string // the plugin's binary
@@ -53,7 +55,7 @@ func sweepCrashedRuns() {
 	paths, _ := filepath.Glob("/run/netns/twr-*-*")
 	for _, path := range paths {
 		if _, err := os.Stat("/proc/" + strings.Split(filepath.Base(path), "-")[1]); os.IsNotExist(err) {
-			_ = netns.DeleteNamed(filepath.Base(path))
+			_ = host.Host{Name: filepath.Base(path)}.Delete()
 		}
 	}
 }
@@ -69,15 +71,12 @@ func newNamespace(t *testing.T) string {
 		t.Skip("needs root")
 	}
 	name := fmt.Sprintf("twr-%d-%d", os.Getpid(), namespaces.Add(1))
-	onThread(t, "", func() error {
-		ns, err := netns.NewNamed(name)
-		if err == nil {
-			err = ns.Close()
-		}
-		return err
-	})
-	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
-	return "/run/netns/" + name
+	ns := host.Host{Name: name}
+	if err := ns.Create(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Delete() })
+	return ns.Path()
 }
 
 // onThread calls f on a thread of its own, in the network namespace at path if there is one.
@@ -194,7 +193,7 @@ func (n *node) dropAddresses(pod string) {
 
 func removeNamespace(t *testing.T, path string) {
 	t.Helper()
-	if err := netns.DeleteNamed(filepath.Base(path)); err != nil {
+	if err := (host.Host{Name: filepath.Base(path)}).Delete(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,11 +79,13 @@ func TestUpRemovesWhatACrashLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The crash came between an agent's start and its entry.
 	crashed := strings.Replace(string(data), `"Complete": true`, `"Complete": false`, 1)
-	if crashed == string(data) {
-		t.Fatalf("%s is not complete", state)
+	unwritten := strings.Replace(crashed, fmt.Sprintf(`"PID": %d,`, old.PID), `"PID": 0,`, 1)
+	if crashed == string(data) || unwritten == crashed {
+		t.Fatalf("%s is not complete, or has no process %d", state, old.PID)
 	}
-	if err := os.WriteFile(state, []byte(crashed), 0o644); err != nil {
+	if err := os.WriteFile(state, []byte(unwritten), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	// A namespace that was made just before the crash, which the state does not tell of.
@@ -99,6 +103,50 @@ func TestUpRemovesWhatACrashLeft(t *testing.T) {
 	}
 	if !slices.Contains(said, "removed what an earlier run had left") {
 		t.Errorf("said %q", said)
+	}
+}
+
+// TestLabUnderAnotherMount: what mounts over /run/netns hides a lab's namespaces. The test runs again in a mount
+// namespace where /run is its own.
+func TestLabUnderAnotherMount(t *testing.T) {
+	spec := small("e2ehidden")
+	if os.Getenv("TWILL_FRESH_RUN") == "" {
+		cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-ec", `mount -t tmpfs tmpfs /run; exec "$0" "$@"`,
+			os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), "TWILL_FRESH_RUN=1", "TWILL_BIN_DIR="+filepath.Dir(spec.Programs.Agent))
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	l := labtest.Start(t, spec)
+	sh := func(command string) {
+		t.Helper()
+		if out, err := exec.CommandContext(t.Context(), "sh", "-ec", command).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+	sh("ip netns add other")
+	cluster{t, l}.matrix()
+	agent := l.Nodes()[0].Agent()
+	sh("mount --bind /run/netns /run/netns")
+	if _, err := lab.Open(labtest.Dir, spec.Name); err == nil || !strings.Contains(err.Error(), "hidden by another mount: twillctl lab up makes the lab anew") {
+		t.Errorf("open: %v", err)
+	}
+	again, err := lab.Up(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if agent.Running() {
+		t.Error("an agent of the hidden lab runs")
+	}
+	cluster{t, again}.matrix()
+	sh("mount --bind /run/netns /run/netns")
+	if found, err := lab.Down(labtest.Dir, spec.Name); err != nil || !found {
+		t.Errorf("down: %v, %v", found, err)
+	}
+	if left, err := filepath.Glob(host.Dir + "/e2e*"); err != nil || len(left) > 0 {
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }
 

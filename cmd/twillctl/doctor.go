@@ -56,6 +56,7 @@ func (t *target) settings(s facts.Settings) facts.Settings {
 			*at = value
 		}
 	}
+	s.Kube.Named = t.kubeconfig != ""
 	s.AskAPI = t.lab == "" && t.leases == ""
 	s.Probe, s.LeaseFile, s.NetConf, s.Node = t.probe, t.leases, t.netConf, t.node
 	if t.iface != "" {

@@ -74,7 +74,7 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 		g.plan(ctx)
 		g.ways()
 	}
-	f.API = s.api(ctx, f.Node, f.Lease.Network.Pools)
+	f.API = g.api(ctx)
 	if s.Probe {
 		g.probe()
 	}

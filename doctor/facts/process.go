@@ -19,11 +19,16 @@ import (
 	"github.com/twill-net/twill/doctor"
 )
 
-// programs are the processes that the doctor wants to know of.
-var programs = []string{"twilld", "flanneld", "kube-proxy", "NetworkManager", "systemd-network"}
+// programs are the processes that the doctor wants to know of, and managers those of which it wants no more than that
+// they run: they have users of their own.
+var (
+	programs = []string{"twilld", "flanneld", "kube-proxy"}
+	managers = []string{"NetworkManager", "systemd-network"}
+)
 
 // processes finds them among those that live in this thread's network namespace. A process whose namespace cannot be
-// read is passed over.
+// read is passed over. So is a program that root or the caller did not start, or whose file has another name: anybody
+// can start a process with a name and a command line that he likes.
 func processes() []doctor.Program {
 	own, err := os.Readlink("/proc/thread-self/ns/net")
 	dirs, err2 := filepath.Glob("/proc/[0-9]*")
@@ -34,7 +39,8 @@ func processes() []doctor.Program {
 	for _, dir := range dirs {
 		comm, err := os.ReadFile(dir + "/comm")
 		name := strings.TrimSpace(string(comm))
-		if err != nil || !slices.Contains(programs, name) {
+		manager := slices.Contains(managers, name)
+		if err != nil || !manager && !(slices.Contains(programs, name) && believed(dir, name)) {
 			continue
 		}
 		if ns, err := os.Readlink(dir + "/ns/net"); err != nil || ns != own {
@@ -42,12 +48,40 @@ func processes() []doctor.Program {
 		}
 		line, err := os.ReadFile(dir + "/cmdline")
 		pid, _ := strconv.Atoi(filepath.Base(dir))
-		if err == nil && len(line) > 0 && !leavesOurs(name) { // a zombie has none
-			args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
-			found = append(found, doctor.Program{PID: pid, Name: name, Args: withoutSecrets(args)})
+		if err == nil && len(line) > 0 && !(manager && leavesOurs(name)) { // a zombie has none
+			found = append(found, doctor.Program{PID: pid, Name: name, Args: withoutSecrets(arguments(line))})
 		}
 	}
 	return found
+}
+
+// arguments are those of /proc/PID/cmdline, without the program's name.
+func arguments(line []byte) []string {
+	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
+}
+
+// believed reports whether all users of a process, of which a set-user-ID program has several, are root or the caller,
+// and its program's file is named as the process is.
+func believed(dir, name string) bool {
+	exe, err := os.Readlink(dir + "/exe")
+	if err != nil || strings.TrimSuffix(filepath.Base(exe), " (deleted)") != name { // deleted: replaced while it runs
+		return false
+	}
+	status, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		return false
+	}
+	return ownedBy(string(status), "0", strconv.Itoa(os.Geteuid()))
+}
+
+// ownedBy reports whether a /proc/PID/status says that all users of the process are among these.
+func ownedBy(status string, users ...string) bool {
+	for line := range strings.Lines(status) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			return !slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return !slices.Contains(users, id) })
+		}
+	}
+	return false
 }
 
 // leavesOurs says whether a manager of devices was told to keep its hands off ours. NetworkManager names the devices;

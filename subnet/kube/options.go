@@ -20,6 +20,7 @@ const DefaultPrefix = "flannel.alpha.coreos.com"
 type Options struct {
 	Kubeconfig string // path; with no APIURL either: the pod's service account
 	APIURL     string // instead of the server that Kubeconfig names
+	NoCommands bool   // refuse a Kubeconfig that has a command run to prove who calls
 
 	// Node is the name of this node's object. Empty: the environment's NODE_NAME, or else spec.nodeName of the
 	// pod that POD_NAME and POD_NAMESPACE name.
@@ -41,6 +42,9 @@ type Options struct {
 	// one at a time, and must return quickly.
 	Waiting func(task string, err error)
 }
+
+// ErrCommand is what a kubeconfig that runs a command is refused with.
+var ErrCommand = errors.New("it runs a command (exec or auth-provider) to prove who calls")
 
 // Store keeps leases in Node objects. It implements subnet.Store and subnet.Reporter.
 type Store struct {
@@ -112,6 +116,9 @@ func restConfig(o Options) (*rest.Config, error) {
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %q: %w", o.Kubeconfig, err)
+	}
+	if o.NoCommands && (cfg.ExecProvider != nil || cfg.AuthProvider != nil) {
+		return nil, fmt.Errorf("kubeconfig %q: %w", o.Kubeconfig, ErrCommand)
 	}
 	return cfg, nil
 }

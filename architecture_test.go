@@ -82,6 +82,7 @@ var arrows = []struct {
 	{"doctor", []string{"subnet", "backend", "netstate"}},
 	{"doctor/capture", nil},
 	{"doctor/drops", nil},
+	{"doctor/trust", nil},
 	{"doctor/live", []string{"doctor", "doctor/capture", "doctor/drops"}},
 	{"plugin", []string{"subnet", "netstate", "netstate/kernel"}},
 	{"cmd/twill", []string{"plugin"}},

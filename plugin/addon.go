@@ -10,10 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -28,8 +26,8 @@ type addon struct {
 // record is the file that says which addons were run for an owner, so that what they did is taken back even if
 // the config does not name them any more. It is written before the first one is run.
 type record struct {
-	Container, Dev, Netns string
-	Addons                []addon
+	Container, Dev string
+	Addons         []addon
 }
 
 func (s *store) recordPath(o owner) string {
@@ -44,7 +42,15 @@ func oneAtATime(ctx context.Context, file string) (io.Closer, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return nil, err
 	}
-	return lockFile(ctx, filepath.Join(filepath.Dir(file), addonsLock))
+	lock := filepath.Join(filepath.Dir(file), addonsLock)
+	ctx, cancel := context.WithTimeout(ctx, turnTime)
+	defer cancel()
+	turn, err := lockFile(ctx, lock)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil {
+		err = failure(types.ErrTryAgainLater, "the host ports of other pods were set up or taken down for %s: "+
+			"look for a portmap that hangs, with %s open", turnTime, lock)
+	}
+	return turn, err
 }
 
 // write makes the file whole or not at all. Nobody else writes the record of this owner.
@@ -94,24 +100,23 @@ func (a addon) run(ctx context.Context, command string, by caller, prev json.Raw
 	if prev != nil {
 		conf["prevResult"] = prev
 	}
-	var stdout, stderr bytes.Buffer
-	c := exec.CommandContext(ctx, binary)
+	c := exec.Command(binary)
 	c.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "CNI_") }),
 		"CNI_COMMAND="+command, "CNI_CONTAINERID="+by.owner.container, "CNI_IFNAME="+by.owner.dev,
 		"CNI_NETNS="+by.netns, "CNI_PATH="+by.path, "CNI_ARGS="+by.args)
-	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(quote(conf)), &stdout, &stderr
-	// Killed with this process, or it would go on while the runtime deletes the pod. The kernel means the thread.
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := c.Run(); err != nil {
-		return nil, a.failed(command, err, stdout.Bytes(), stderr.Bytes())
+	c.Stdin = bytes.NewReader(quote(conf))
+	stdout, stderr, err := runBounded(ctx, c)
+	if err != nil {
+		return nil, a.failed(command, err, stdout, stderr)
 	}
-	return stdout.Bytes(), nil
+	return stdout, nil
 }
 
 // failed is the error of an addon with its own words and code, if it gave any.
 func (a addon) failed(command string, err error, stdout, stderr []byte) error {
+	if errors.Is(err, errStuck) {
+		return failure(types.ErrTryAgainLater, "%s %s: %v: look for what holds /run/xtables.lock", a.Type, command, err)
+	}
 	var said types.Error
 	if json.Unmarshal(stdout, &said) == nil && said.Code != 0 {
 		return types.NewError(said.Code, fmt.Sprintf("%s %s: %s", a.Type, command, said.Msg), said.Details)
@@ -155,7 +160,7 @@ func (a *adding) runAddons(ctx context.Context, file string, by caller, all []ad
 		return err
 	}
 	defer turn.Close()
-	r := record{a.owner.container, a.owner.dev, a.pod.path, all}
+	r := record{a.owner.container, a.owner.dev, all}
 	if err := r.write(file); err != nil {
 		return fmt.Errorf("note which plugins are run for the pod: %w", err)
 	}

@@ -65,7 +65,7 @@ func (c *config) expected(prev *types100.Result, args *skel.CmdArgs) (netstate.S
 	s := netstate.NewState(podEnd{Name: args.IfName, MAC: prev.Interfaces[in].Mac, MTU: c.wantedMTU(prev.Interfaces[in]), Up: true})
 	for _, i := range prev.Interfaces {
 		if i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") { // and not the bridge or another plugin's device
-			s.Add(hostEnd{i.Name, c.bridge, c.wantedMTU(i), c.hairpin, c.isolated, true})
+			s.Add(hostEnd{i.Name, c.bridge, c.wantedMTU(i), c.hairpin, c.isolated, c.checkMAC, true})
 		}
 	}
 	var grants []grant

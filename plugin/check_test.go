@@ -3,6 +3,7 @@ package plugin
 import (
 	"fmt"
 	"net"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -79,6 +80,19 @@ func TestCheck(t *testing.T) {
 			n.mustFail(999, tt.want, "CHECK", "a", pod, conf)
 		})
 	}
+}
+
+// TestCheckLock holds that CHECK sees a port that takes frames from any hardware address though macspoofchk is on.
+func TestCheckLock(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	conf := map[string]any{"macspoofchk": true}
+	conf["prevResult"] = rawJSON(n.must("ADD", "a", pod, n.config(conf)))
+	n.must("CHECK", "a", pod, n.config(conf))
+	host := hostName(owner{"a", "eth0"})
+	inside(t, n.ns, func() error { return exec.Command("bridge", "link", "set", "dev", host, "locked", "off").Run() })
+	n.mustFail(999, "hairpin on locked on up (was link "+host+" master cni0 mtu 1450 hairpin on up)", "CHECK", "a", pod, n.config(conf))
+	conf["macspoofchk"] = false
+	n.must("CHECK", "a", pod, n.config(conf))
 }
 
 // TestCheckTolerates holds that what later plugins add or change, and say so in the result, is no finding.

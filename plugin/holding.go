@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,19 +91,59 @@ func (h holdings) of(o owner, file string) (*Holding, uint64) {
 // pod's network namespace.
 func (h Holding) HostEnd() string { return hostName(owner{h.Container, h.Dev}) }
 
-// Remove takes it all away as DEL does: the veth pair, what portmap and bandwidth did (they are looked for in
-// cniPath), and the reservations in dir that are still this owner's.
-func (h Holding) Remove(ctx context.Context, dir, cniPath string) error {
+// Remover takes away what pods that are gone left in one store. It is made for one round over the holdings.
+type Remover struct {
+	Dir  string // the store
+	Path string // where portmap and bandwidth are, in the form of PATH
+
+	ports map[netip.Addr]bool // that rules lead to; nil: not looked yet
+}
+
+// Remove takes all of a holding away as DEL does: the veth pair, what portmap and bandwidth did, and the reservations
+// that are still this owner's. An address is not given back while any rule leads a port of the node to it.
+func (r *Remover) Remove(ctx context.Context, h Holding) error {
 	o := owner{h.Container, h.Dev}
+	file := (&store{dir: r.Dir}).recordPath(o)
 	err := deleteVeth(hostName(o))
 	if err == nil {
-		err = dropAddons(ctx, (&store{dir: dir}).recordPath(o), caller{owner: o, path: cniPath}, nil)
+		err = dropAddons(ctx, file, caller{owner: o, path: r.Path}, nil)
 	}
 	if err == nil {
-		err = releaseAll(ctx, dir, o, h.Addrs)
+		err = r.dropPorts(ctx, file, h.Addrs)
+	}
+	if err == nil {
+		err = releaseAll(ctx, r.Dir, o, h.Addrs)
 	}
 	if err != nil {
-		return fmt.Errorf("remove what %s left in %s: %w", strings.TrimSpace(h.Container+" "+h.Dev), dir, err)
+		return fmt.Errorf("remove what %s left in %s: %w", strings.TrimSpace(h.Container+" "+h.Dev), r.Dir, err)
 	}
 	return nil
+}
+
+// dropPorts removes the rules that portmap's DEL did not find. file is the owner's record.
+func (r *Remover) dropPorts(ctx context.Context, file string, addrs []netip.Addr) error {
+	var err error
+	if r.ports == nil {
+		if r.ports, err = leftPorts(ctx); err != nil {
+			return err
+		}
+	}
+	if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return r.ports[a] }) {
+		return nil
+	}
+	turn, err := oneAtATime(ctx, file)
+	if err != nil {
+		return err
+	}
+	defer turn.Close()
+	if err := removePorts(ctx, addrs); err != nil {
+		return err
+	}
+	left, err := leftPorts(ctx)
+	for _, a := range addrs {
+		if left[a] {
+			err = errors.Join(err, fmt.Errorf("rules still lead host ports to %s", a))
+		}
+	}
+	return err
 }

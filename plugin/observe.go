@@ -34,6 +34,7 @@ type hostEnd struct {
 	MTU     int
 	Hairpin bool
 	Alone   bool // isolated: it talks to the bridge, not to other isolated ports
+	Locked  bool // it takes frames from the pod's hardware address only; looked at where it should
 	Up      bool
 }
 
@@ -41,8 +42,8 @@ type hostEnd struct {
 func (l hostEnd) Key() netstate.Key { return netstate.Key{Kind: netstate.KindLink, Name: l.Name} }
 
 func (l hostEnd) String() string {
-	return fmt.Sprintf("link %s master %s mtu %d%s%s%s", l.Name, state(l.Master != "", l.Master, "none"), l.MTU,
-		state(l.Hairpin, " hairpin on", " hairpin off"), state(l.Alone, " isolated on", ""), state(l.Up, " up", " down"))
+	return fmt.Sprintf("link %s master %s mtu %d%s%s%s%s", l.Name, state(l.Master != "", l.Master, "none"), l.MTU,
+		state(l.Hairpin, " hairpin on", " hairpin off"), state(l.Alone, " isolated on", ""), state(l.Locked, " locked on", ""), state(l.Up, " up", " down"))
 }
 
 // reservation is an address's file in the store, as a netstate object.
@@ -136,8 +137,11 @@ func observeHostEnd(host *rtnl, want hostEnd) (netstate.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := dump(func() (netlink.Protinfo, error) { return netlink.LinkGetProtinfo(link) })
-	h.Master, h.Hairpin, h.Alone = master.Attrs().Name, port.Hairpin, port.Isolated
+	protinfo, err := dump(func() (netlink.Protinfo, error) { return netlink.LinkGetProtinfo(link) })
+	h.Master, h.Hairpin, h.Alone = master.Attrs().Name, protinfo.Hairpin, protinfo.Isolated
+	if want.Locked && err == nil {
+		h.Locked, err = port{host: want.Name}.locked(host)
+	}
 	return h, err
 }
 

@@ -84,6 +84,9 @@ func flock(ctx context.Context, f *os.File) error {
 	case err := <-got:
 		return err
 	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return ctx.Err()
+		}
 		return errors.New("stopped by a signal while another process held it")
 	}
 }

@@ -148,6 +148,7 @@ func (r *Reclaimer) reclaim(ctx context.Context, due func(plugin.Holding) bool) 
 	if err2 != nil {
 		return errors.Join(err, err2)
 	}
+	remover := &plugin.Remover{Dir: r.Store, Path: r.Plugins}
 	errs, kept, unknown := []error{err}, 0, attached.Unknown(r.Bridge, holdings)
 	for _, h := range holdings {
 		switch {
@@ -155,7 +156,7 @@ func (r *Reclaimer) reclaim(ctx context.Context, due func(plugin.Holding) bool) 
 		case attached.MayHave(h, unknown):
 			kept++
 		default:
-			errs = append(errs, r.free(ctx, h))
+			errs = append(errs, r.free(ctx, remover, h))
 		}
 	}
 	r.reportKept(kept, unknown)
@@ -175,8 +176,8 @@ func (r *Reclaimer) reportKept(kept int, unknown []string) {
 	r.kept = said
 }
 
-func (r *Reclaimer) free(ctx context.Context, h plugin.Holding) error {
-	if err := h.Remove(ctx, r.Store, r.Plugins); err != nil {
+func (r *Reclaimer) free(ctx context.Context, remover *plugin.Remover, h plugin.Holding) error {
+	if err := remover.Remove(ctx, h); err != nil {
 		return err
 	}
 	r.Log.Info("freed what a pod that is gone had left", "container", h.Container, "dev", h.Dev, "addrs", fmt.Sprint(h.Addrs))

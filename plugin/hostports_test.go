@@ -1,0 +1,280 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// useIptables makes one variant what the programs iptables and ip6tables are.
+func useIptables(t *testing.T, variant string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, family := range []string{"iptables", "ip6tables"} {
+		path, err := exec.LookPath(family + "-" + variant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := "#!/bin/sh\nexec " + path + " \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(dir, family), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// allRules is everything about host ports that the node has, in all three places.
+func allRules(t *testing.T, n *node) string {
+	t.Helper()
+	var all strings.Builder
+	inside(t, n.ns, func() error {
+		for _, c := range []string{"iptables-legacy-save -t nat", "ip6tables-legacy-save -t nat", "iptables-nft-save -t nat", "ip6tables-nft-save -t nat", "nft list ruleset"} {
+			out, err := exec.Command("sh", "-c", c).Output()
+			if err != nil {
+				return fmt.Errorf("%s: %w", c, err)
+			}
+			all.Write(out)
+		}
+		return nil
+	})
+	return all.String()
+}
+
+// leads reports whether a rule leads a port to one of the pod's addresses.
+func leads(rules string) bool {
+	return strings.Contains(rules, "10.244.1.2:80") || strings.Contains(rules, "[fd00:10:244:1::2]:80")
+}
+
+// forget leaves a pod as a runtime that crashed does: its pair is gone, and nobody sends a DEL.
+func forget(t *testing.T, n *node, pod string) {
+	t.Helper()
+	deleteLink(t, pod, "eth0")
+	if r := n.reserved(); len(r) != 2 {
+		t.Fatalf("reservations %q, want the two of the pod", r)
+	}
+}
+
+// places are the ways of a node to lead its ports to pods.
+var places = []struct{ name, variant, backend string }{
+	{"iptables-legacy", "legacy", "iptables"}, {"iptables-nft", "nft", "iptables"}, {"nftables", "nft", "nftables"},
+}
+
+// TestHostPortsOfAnotherIptables frees the addresses of a forgotten pod in a process that has another iptables than the
+// node, as an agent in a container does: no rule of any kind may lead to them then. It does not matter whether anybody
+// still knows that there were host ports.
+func TestHostPortsOfAnotherIptables(t *testing.T) {
+	for _, place := range places {
+		for _, recorded := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/recorded=%t", place.name, recorded), func(t *testing.T) {
+				n, pod, other := newNode(t, envDual), newNamespace(t), newNamespace(t)
+				ports := runtimeConfig(hostPort)
+				ports["portmap"] = map[string]string{"backend": place.backend}
+				t.Run("add", func(t *testing.T) {
+					useIptables(t, place.variant)
+					n.must("ADD", "a", pod, n.config(ports))
+					n.must("ADD", "other", other, n.config(map[string]any{"portmap": ports["portmap"],
+						"runtimeConfig": map[string]any{"portMappings": []portMapping{{8081, 81, "tcp", ""}}}}))
+				})
+				before := allRules(t, n)
+				if !strings.Contains(before, "10.244.1.2:80") || !strings.Contains(before, "[fd00:10:244:1::2]:80") {
+					t.Fatalf("portmap made no rules:\n%s", before)
+				}
+				deleteLink(t, pod, "eth0")
+				if !recorded {
+					if err := os.RemoveAll(filepath.Join(n.storeDir(), indexDir)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				useIptables(t, map[string]string{"legacy": "nft", "nft": "legacy"}[place.variant])
+				inside(t, n.ns, func() error { return removeHolding(n, "a") })
+				after := allRules(t, n)
+				if leads(after) {
+					t.Errorf("rules lead to addresses that are free:\n%s", after)
+				}
+				if !strings.Contains(after, "10.244.1.3:81") || !strings.Contains(after, "[fd00:10:244:1::3]:81") {
+					t.Errorf("the other pod's rules are gone:\n%s", after)
+				}
+				if r := n.reserved(); r["10.244.1.2"] != "" || r["fd00:10:244:1::2"] != "" || r["10.244.1.3"] == "" {
+					t.Errorf("reservations %q, want the other pod's", r)
+				}
+			})
+		}
+	}
+}
+
+// removeHolding does what the agent does about a pod that is gone.
+func removeHolding(n *node, container string) error {
+	holdings, err := Holdings(n.storeDir())
+	if err != nil {
+		return err
+	}
+	for _, h := range holdings {
+		if h.Container == container {
+			r := &Remover{Dir: n.storeDir(), Path: binaries}
+			return r.Remove(context.Background(), h)
+		}
+	}
+	return fmt.Errorf("%s holds nothing", container)
+}
+
+// TestHostPortsThatStay keeps the addresses where the rules that lead to them cannot be removed or read.
+func TestHostPortsThatStay(t *testing.T) {
+	for name, broken := range map[string]string{
+		"no program": "", "it fails": "#!/bin/sh\nexit 4\n", "it does nothing": "#!/bin/sh\ncase $0 in *save) exec REAL \"$@\";; esac\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, pod := newNode(t, envDual), newNamespace(t)
+			n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
+			forgetPorts(t, n, pod)
+			dir := t.TempDir()
+			for _, program := range []string{"iptables", "ip6tables", "iptables-nft-save", "ip6tables-nft-save", "iptables-nft-restore", "ip6tables-nft-restore"} {
+				path, err := exec.LookPath(program)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if broken != "" {
+					if err := os.WriteFile(filepath.Join(dir, program), []byte(strings.ReplaceAll(broken, "REAL", path)), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			t.Setenv("PATH", dir)
+			inside(t, n.ns, func() error {
+				if err := removeHolding(n, "a"); err == nil {
+					t.Error("no error, though the rules stayed")
+				}
+				return nil
+			})
+			if r := n.reserved(); r["10.244.1.2"] == "" || r["fd00:10:244:1::2"] == "" {
+				t.Errorf("reservations %q: an address is free that rules lead to", r)
+			}
+		})
+	}
+}
+
+// forgetPorts leaves a pod's reservations and rules, and nothing that tells of the rules.
+func forgetPorts(t *testing.T, n *node, pod string) {
+	t.Helper()
+	deleteLink(t, pod, "eth0")
+	if err := os.RemoveAll(filepath.Join(n.storeDir(), indexDir)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNoIptablesComesIntoBeing holds that to look for rules makes no tables where there are none.
+func TestNoIptablesComesIntoBeing(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	n.must("ADD", "a", pod, n.config(nil))
+	forget(t, n, pod)
+	inside(t, n.ns, func() error { return removeHolding(n, "a") })
+	n.mustBeClean(pod)
+	inside(t, n.ns, func() error {
+		for _, path := range []string{"/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"} {
+			if tables, err := os.ReadFile(path); len(tables) > 0 {
+				t.Errorf("%s says %q, %v; want no tables", path, tables, err)
+			}
+		}
+		out, err := exec.Command("nft", "list", "ruleset").CombinedOutput()
+		if len(out) > 0 {
+			t.Errorf("nft list ruleset: %s", out)
+		}
+		return err
+	})
+}
+
+// stuckPortmap is a directory with a portmap that starts a program which hangs, as iptables does behind its lock.
+func stuckPortmap(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "portmap"), []byte("#!/bin/sh\nsleep 1000\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// limit sets the limits for programs for a test.
+func limit(t *testing.T, program, turn time.Duration) {
+	oldProgram, oldTurn := programTime, turnTime
+	programTime, turnTime = program, turn
+	t.Cleanup(func() { programTime, turnTime = oldProgram, oldTurn })
+}
+
+// TestStuckPortmap holds that a portmap that hangs ends with an error that says so, together with what it started, and
+// that its pod's addresses stay reserved; pods that wait for it are told after a while.
+func TestStuckPortmap(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
+	deleteLink(t, pod, "eth0")
+	limit(t, 300*time.Millisecond, 100*time.Millisecond)
+	holdings, err := Holdings(n.storeDir())
+	if err != nil || len(holdings) != 1 {
+		t.Fatal(holdings, err)
+	}
+	r, done := &Remover{Dir: n.storeDir(), Path: stuckPortmap(t)}, make(chan error)
+	go func() {
+		inside(t, n.ns, func() error { done <- r.Remove(context.Background(), holdings[0]); return nil })
+	}()
+	file := (&store{dir: n.storeDir()}).recordPath(owner{"a", "eth0"})
+	waitHeld(t, filepath.Join(filepath.Dir(file), addonsLock))
+	if turn, err := oneAtATime(context.Background(), file); err == nil {
+		_ = turn.Close()
+		t.Error("two have their turn at once")
+	} else if !strings.Contains(err.Error(), "look for a portmap that hangs") {
+		t.Errorf("who waits is told %q", err)
+	}
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "portmap DEL: it took too long and was stopped after 300ms: look for what holds") {
+		t.Errorf("a portmap that hangs gives %v", err)
+	}
+	turn, err := oneAtATime(context.Background(), file)
+	if err != nil {
+		t.Fatalf("after it was stopped: %v", err)
+	}
+	_ = turn.Close()
+	if r := n.reserved(); r["10.244.1.2"] == "" {
+		t.Errorf("reservations %q: the address is free, and rules lead to it", r)
+	}
+	n.must("DEL", "a", "", n.config(nil))
+	n.mustBeClean(pod)
+	if leads(allRules(t, n)) {
+		t.Error("rules are left")
+	}
+}
+
+// waitHeld waits until somebody has the lock of a file.
+func waitHeld(t *testing.T, path string) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+		f, err := lockFile(ctx, path)
+		cancel()
+		if err != nil {
+			return
+		}
+		_ = f.Close()
+	}
+	t.Fatalf("nobody took %s in 5 s", path)
+}
+
+// FuzzSavedPorts reads the output of a program that shows what others wrote.
+func FuzzSavedPorts(f *testing.F) {
+	f.Add("# Generated\n*nat\n:CNI-DN-1 - [0:0]\n-A CNI-HOSTPORT-DNAT -m comment --comment \"a b\" -j CNI-DN-1\n-A CNI-DN-1 -p tcp -j DNAT --to-destination 10.244.1.2:80\nCOMMIT\n")
+	f.Add("-A CNI-DN-1 --to-destination [fd00::2]:80")
+	f.Fuzz(func(t *testing.T, saved string) {
+		for a, lines := range savedPorts(saved) {
+			if !a.IsValid() || len(lines) < 2 {
+				t.Errorf("%s is removed by %q", a, lines)
+			}
+			for _, l := range lines {
+				if strings.ContainsAny(l, "\n") || !strings.HasPrefix(l, "-D CNI-HOSTPORT-DNAT") && !strings.HasPrefix(l, "-F CNI-DN-") && !strings.HasPrefix(l, "-X CNI-DN-") {
+					t.Errorf("%q touches something else than portmap's rules", l)
+				}
+			}
+		}
+		_ = nftTarget(append(strings.Fields(saved), "end"))
+	})
+}

@@ -7,10 +7,15 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 RUN     ?= .
+# Packages, and where not their own tests alone are to notice, those that are.
+MUTATE  ?= -n 10
+MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,./backend/udp ./backend/hostgw ./backend/vxlan ./backend/ipip \
+	./backend/alloc ./backend/udp ./backend/wireguard ./backend/ipsec ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
+	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./agent ./agent/pods
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster test-vm test-long soak fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools cluster-test-tools test test-vm test-long soak nightly lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools cluster-test-tools test test-vm test-long soak nightly mutate lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +73,10 @@ lint: ## Vet and check the style of all code, also of what is behind build tags
 		echo "building golangci-lint $(LINTVER), once; this takes a few minutes"; \
 		GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVER); }
 	.ci/lint $(LINT)
+
+mutate: kube-tools ## Break single lines of the packages where an error loses packets or addresses; tests must notice (MUTATE=-n 10)
+	go build -o bin/mutate ./tools/mutate
+	PATH=$$PATH:/usr/sbin:/sbin bin/mutate -min 90 $(MUTATE) $(MUTATED)
 
 bin/testreport: $(wildcard tools/testreport/*.go)
 	go build -o bin/testreport ./tools/testreport

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const source = `package m
+
+type T struct{ A, B int }
+
+func Max(a, b int, log func(string)) int {
+	log("asked")
+	if a >= b {
+		return a
+	}
+	return b
+}
+
+func Make() T {
+	t := T{A: 1, B: 2}
+	t.A++
+	return t
+}
+`
+
+// The tests see everything but B, and that equal values are equal.
+const tests = `package m
+
+import "testing"
+
+func TestMax(t *testing.T) {
+	if say := func(string) {}; Max(1, 2, say) != 2 || Max(2, 1, say) != 2 || Make().A != 2 {
+		t.Error("wrong")
+	}
+}
+`
+
+func inModule(t *testing.T, tests string) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"go.mod": "module m\n\ngo 1.24\n", "m.go": source, "m_test.go": tests} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+}
+
+func TestMutate(t *testing.T) {
+	inModule(t, tests)
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	var out strings.Builder
+	score, err := options{out: &out, n: 100, timeout: time.Minute}.run([]string{"."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alive, dead []string
+	for line := range strings.Lines(out.String()) {
+		if what, ok := strings.CutPrefix(strings.TrimSpace(line), "SURVIVED "); ok {
+			alive = append(alive, what)
+		} else if what, ok := strings.CutPrefix(strings.TrimSpace(line), "killed "); ok {
+			dead = append(dead, strings.TrimSpace(what))
+		}
+	}
+	slices.Sort(alive)
+	slices.Sort(dead)
+	if want := []string{"m.go:14: 9 in place of 2", "m.go:14: without B: 2", "m.go:7: > in place of >="}; !slices.Equal(alive, want) {
+		t.Errorf("survivors\n%q, want\n%q", alive, want)
+	}
+	if want := []string{"m.go:14: 5 in place of 1", "m.go:14: without A: 1,", "m.go:15: without t.A++", "m.go:7: !(a >= b) in place of a >= b",
+		"m.go:7: false && (a >= b) in place of a >= b"}; !slices.Equal(dead, want) {
+		t.Errorf("killed\n%q, want\n%q", dead, want)
+	}
+	if want := 100 * 5. / 8; score != want {
+		t.Errorf("score %v, want %v", score, want)
+	}
+	if text, err := os.ReadFile("m.go"); err != nil || string(text) != source {
+		t.Errorf("the source was changed, error: %v", err)
+	}
+}
+
+// TestSample: the seed decides, and -at chooses lines.
+func TestSample(t *testing.T) {
+	inModule(t, tests)
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	var first, again, line strings.Builder
+	for _, o := range []options{
+		{out: &first, n: 2, seed: 7, timeout: time.Minute},
+		{out: &again, n: 2, seed: 7, timeout: time.Minute},
+		{out: &line, n: 2, at: `m\.go:7:`, timeout: time.Minute},
+	} {
+		if _, err := o.run([]string{"."}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first.String() != again.String() || !strings.Contains(first.String(), " of 2 killed") {
+		t.Errorf("two runs with one seed:\n%s\n%s", &first, &again)
+	}
+	if n := strings.Count(line.String(), "m.go:7:"); n != 3 || !strings.Contains(line.String(), "2 of 3 killed") {
+		t.Errorf("of line 7 there are 3 mutants:\n%s", &line)
+	}
+}
+
+// TestFailingTests: tests that fail anyway kill nothing.
+func TestFailingTests(t *testing.T) {
+	inModule(t, strings.ReplaceAll(tests, "!= 2 ||", "!= 3 ||"))
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	_, err := options{out: &strings.Builder{}, n: 1, timeout: time.Minute}.run([]string{"."})
+	if err == nil || !strings.Contains(err.Error(), "fail without a mutant") {
+		t.Errorf("error %v, want that the tests fail without a mutant", err)
+	}
+}

@@ -41,24 +41,27 @@ func TestHealFamilies(t *testing.T) {
 		})
 	}
 	write(t, table.text())
+	table.times.check(t)
 }
 
 // matrix is what was measured, "milliseconds (pings lost)" by fault and by victim.
 type matrix struct {
 	victims []string
 	cells   map[[2]string]string
+	times   pace
 }
 
 // heal injects all core faults that suit the victim.
 func (m *matrix) heal(t *testing.T, v *Victim, says string) {
 	if m.cells == nil {
-		m.cells = map[[2]string]string{}
+		m.cells, m.times = map[[2]string]string{}, pace{}
 	}
 	m.victims = append(m.victims, says)
 	for _, f := range Core() {
 		if f.Suits(v) {
 			t.Run(says+"/"+f.Name, func(t *testing.T) {
 				took, loss := heal(t, f, v)
+				m.times[says+"/"+f.Name] = took
 				m.cells[[2]string{f.Says, says}] = fmt.Sprintf("%d (%d)", took.Milliseconds(), loss.Lost)
 			})
 		}

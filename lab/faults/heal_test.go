@@ -1,9 +1,12 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +20,30 @@ import (
 // shows how long it took.
 const patience = 5 * time.Second
 
+// promise is what README says: all is repaired within a second. Nine of ten faults have to be, on a machine that does other things
+// too; what may take longer is explained beside the tables.
+const promise = time.Second
+
+// pace is how long each fault took to heal.
+type pace map[string]time.Duration
+
+// check fails the test where the promise is not held.
+func (p pace) check(t *testing.T) {
+	t.Helper()
+	if len(p) < 10 {
+		return // a few were chosen by -run
+	}
+	names := slices.SortedFunc(maps.Keys(p), func(a, b string) int { return cmp.Compare(p[a], p[b]) })
+	p90 := p[names[len(names)*9/10]]
+	t.Logf("%d faults: half were healed after %s, 90 %% after %s, all after %s", len(names), p[names[len(names)/2]].Round(time.Millisecond),
+		p90.Round(time.Millisecond), p[names[len(names)-1]].Round(time.Millisecond))
+	if p90 > promise {
+		for _, name := range names[len(names)*9/10:] {
+			t.Errorf("%s was healed after %s: nine of ten faults have to be after %s", name, p[name].Round(time.Millisecond), promise)
+		}
+	}
+}
+
 // interval is the time between two pings, and so the unit in which an outage is counted.
 const interval = 2 * time.Millisecond
 
@@ -25,6 +52,7 @@ const interval = 2 * time.Millisecond
 func TestHeal(t *testing.T) {
 	t.Parallel()
 	var table strings.Builder
+	times := pace{}
 	table.WriteString("| fault | backend | healed after | pings lost (every 2 ms) |\n|---|---|---|---|\n")
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		l := labtest.Up(t, lab.Spec{Name: "heal" + strings.ReplaceAll(backend, "-", ""), Backend: backend, Store: lab.Kube, Nodes: 3, Pods: 1})
@@ -34,6 +62,7 @@ func TestHeal(t *testing.T) {
 			}
 			t.Run(backend+"/"+f.Name, func(t *testing.T) {
 				took, loss := heal(t, f, NewVictim(l))
+				times[backend+"/"+f.Name] = took
 				fmt.Fprintf(&table, "| %s | %s | %d ms | %d |\n", f.Says, backend, took.Milliseconds(), loss.Lost)
 				if f.Lossless && loss.Lost > 0 {
 					t.Errorf("lost %s pings, want none", loss)
@@ -42,6 +71,7 @@ func TestHeal(t *testing.T) {
 		}
 	}
 	write(t, table.String())
+	times.check(t)
 }
 
 // write puts the table where TWILL_TABLE says, and into the log.

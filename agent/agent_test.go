@@ -97,7 +97,7 @@ func (n *node) start() (stop func()) {
 	n.agent = New(Config{
 		Node: "node1", Network: network, BackendName: "vxlan", Backend: b, Store: file.New(n.leases(), network.Pools),
 		Kernel: n.kernel, Machine: n.kernel, Choice: Choice{Names: []string{"eth1"}},
-		Live: n.live, Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: true},
+		Live: n.live, Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn},
 		SubnetFile: filepath.Join(n.dir, "subnet.env"), Checkpoint: n.checkpoint(),
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})

@@ -97,7 +97,7 @@ func newModel(t *testing.T, history []byte) *model {
 	dir := t.TempDir()
 	m.agent = New(Config{Node: "node1", Network: network, BackendName: "vxlan", Backend: b, Kernel: m.kernel, Machine: m.kernel,
 		Store: file.New(filepath.Join(dir, "leases.json"), network.Pools), Choice: Choice{Names: []string{"eth1"}},
-		Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: true},
+		Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn},
 		SubnetFile: filepath.Join(dir, "subnet.env"), Checkpoint: filepath.Join(dir, "checkpoint.json"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 	m.snap = subnet.Snapshot{Local: m.lease("node1", 1, 1)}
@@ -265,7 +265,7 @@ func meddled(o netstate.Object) (netstate.Object, bool) {
 		o.Extra = "mtu 900"
 		return o, true
 	case netstate.Chain:
-		o.First = false
+		o.Place = netstate.Misplaced
 		return o, true
 	}
 	return o, false

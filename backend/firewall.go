@@ -1,8 +1,10 @@
 package backend
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -32,13 +34,44 @@ func ParseKeepLocal(s string) (KeepLocal, error) {
 
 func (k KeepLocal) String() string { return [...]string{"routed", "always", "never"}[k] }
 
+// ForwardRules says whether packets from and to pods are accepted where they are forwarded. It is a flag.Value.
+type ForwardRules uint8
+
+// The choices.
+const (
+	ForwardOff   ForwardRules = iota
+	ForwardOn                 // behind the rules of others, as with flannel: network policies decide first
+	ForwardFirst              // before the rules of others, whatever they say
+)
+
+func (f ForwardRules) String() string { return [...]string{"false", "true", "first"}[f] }
+
+// IsBoolFlag lets the flag stand without a value, which means true.
+func (ForwardRules) IsBoolFlag() bool { return true }
+
+// Set reads flannel's boolean, or "first".
+func (f *ForwardRules) Set(s string) error {
+	on, err := strconv.ParseBool(s)
+	switch {
+	case s == "first":
+		*f = ForwardFirst
+	case err != nil:
+		return errors.New("want true, false or first")
+	case on:
+		*f = ForwardOn
+	default:
+		*f = ForwardOff
+	}
+	return nil
+}
+
 // FirewallConfig is what FirewallChains needs to know.
 type FirewallConfig struct {
 	Mode      netstate.Mode
 	Stacks    []FirewallStack // one per address family
 	Masq      bool            // --ip-masq
 	Random    bool            // masquerade with --random-fully
-	Forward   bool            // --iptables-forward-rules
+	Forward   ForwardRules    // --iptables-forward-rules
 	KeepLocal KeepLocal
 }
 
@@ -72,13 +105,16 @@ type FirewallStack struct {
 func FirewallChains(cfg FirewallConfig) []netstate.Object {
 	var objects []netstate.Object
 	for _, s := range cfg.Stacks {
-		base := netstate.Chain{Mode: cfg.Mode, IPv6: s.Cluster.Addr().Is6(), First: true}
+		base := netstate.Chain{Mode: cfg.Mode, IPv6: s.Cluster.Addr().Is6()}
 		if cfg.Masq {
 			base.Role = netstate.Postrouting
 			objects = append(objects, withRules(base, masqueradeRules(cfg, s)))
 		}
-		if cfg.Forward {
+		if cfg.Forward != ForwardOff {
 			base.Role = netstate.Forward
+			if cfg.Forward == ForwardFirst {
+				base.Place = netstate.First
+			}
 			objects = append(objects, withRules(base, forwardRules(s)))
 		}
 	}

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"flag"
 	"net/netip"
 	"strings"
 	"testing"
@@ -38,15 +39,19 @@ func TestFirewallChains(t *testing.T) {
 			head4 + `; src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade`,
 		},
 		"ipv6, both chains": {
-			FirewallConfig{Mode: netstate.IPTables, Stacks: []FirewallStack{stack6}, Masq: true, Forward: true},
+			FirewallConfig{Mode: netstate.IPTables, Stacks: []FirewallStack{stack6}, Masq: true, Forward: ForwardOn},
 			"chain iptables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00::/48 return;" +
 				" src fc00::/48 dst fc00:0:0:1::/64 return; src != fc00::/48 dst fc00:0:0:1::/64 return;" +
 				" src fc00::/48 dst != ff00::/8 masquerade; local src != ::1/128 dst fc00::/48 return;" +
 				" src != fc00::/48 dst fc00::/48 masquerade\n" +
 				"chain iptables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept",
 		},
+		"first": {
+			FirewallConfig{Stacks: []FirewallStack{stack4}, Forward: ForwardFirst},
+			"chain nftables ip forward first; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept",
+		},
 		"dual stack": {
-			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: true},
+			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: ForwardOn},
 			"chain nftables ip forward; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept\n" +
 				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept",
 		},
@@ -60,6 +65,24 @@ func TestFirewallChains(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
 			}
 		})
+	}
+}
+
+func TestForwardRules(t *testing.T) {
+	for s, want := range map[string]ForwardRules{"true": ForwardOn, "1": ForwardOn, "false": ForwardOff, "0": ForwardOff, "first": ForwardFirst} {
+		var got ForwardRules
+		if err := got.Set(s); got != want || err != nil {
+			t.Errorf("%q is %s, %v; want %s", s, got, err, want)
+		}
+	}
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	var got ForwardRules
+	fs.Var(&got, "rules", "")
+	if err := fs.Parse([]string{"--rules"}); err != nil || got != ForwardOn {
+		t.Errorf("without a value: %s, %v", got, err)
+	}
+	if err := got.Set("last"); err == nil || got != ForwardOn {
+		t.Errorf("last: %s, %v", got, err)
 	}
 }
 

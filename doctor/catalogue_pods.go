@@ -11,7 +11,7 @@ func podKinds() []Kind {
 		{"peer-skipped", "a peer is left out", Broken, "pods of that node are not reached from here", "correct that node's record as the reason says", "kubectl describe node"},
 		{"network-overlap", "another network of this machine overlaps the pods' network", Broken, "the machine takes some pods for hosts of that network, or the other way round", "move one of the two to other addresses", "ip addr; ip route"},
 		{"masquerade-missing", "the masquerading rules are gone or changed", Broken, "what pods send out of the cluster keeps an address that nobody outside can answer", heals, "nft list table ip flannel-ipv4; iptables -t nat -S FLANNEL-POSTRTG"},
-		{"forward-rules", "the rules that accept pods' packets are gone, changed or not first", Risk, "another rule or a DROP policy decides about pods' packets", heals, "nft list ruleset; iptables -S FORWARD"},
+		{"forward-rules", "the rules that accept pods' packets are gone, changed or not in their place", Risk, "another rule or a DROP policy decides about pods' packets", heals, "nft list ruleset; iptables -S FORWARD"},
 		{"bridge-address-foreign", "the pods' bridge has an address of another subnet", Risk, "the bridge plugin of flannel refuses to wire pods then, and packets may leave with this address", "ip addr del ADDRESS dev BRIDGE once no pod has an address of it", "ip addr show cni0"},
 		{"env-missing", "subnet.env does not exist", Broken, "the CNI plugin does not know the lease: every new pod stays in ContainerCreating", heals, "ls -l /run/flannel/subnet.env"},
 		{"env-damaged", "subnet.env cannot be read", Broken, "the CNI plugin refuses it: every new pod stays in ContainerCreating", heals, "cat /run/flannel/subnet.env"},

@@ -29,18 +29,32 @@ const (
 
 func (r Role) String() string { return [...]string{"postrouting", "forward"}[r] }
 
+// Place is where a chain's rules stand among the rules of others in the same base chain: the jump to an iptables
+// chain, and for nftables' forward chain the accepts in "ip filter FORWARD", if there is such a chain, because an
+// accept in a table of ours cannot overrule another table's drop.
+type Place uint8
+
+// The places.
+const (
+	// Appended is flannel's order. The rules are appended, but stand before the unconditional REJECT or DROP at the
+	// chain's end, if it has one. What was there before decides first, and so does what others put before them later.
+	Appended  Place = iota
+	First           // nothing stands before the rules: no policy of anyone decides first
+	Misplaced       // as observed: neither of the two
+)
+
+func (p Place) String() string { return [...]string{"appended", "first", "misplaced"}[p] }
+
 // MaxRules is the number of rules that a Chain can hold.
 const MaxRules = 10
 
 // Chain is one firewall chain with all its rules: it is compared and written as a whole. Slot: mode, family
 // and role. Mark: flannel's table or chain name. Cascade: none.
 type Chain struct {
-	Mode Mode
-	IPv6 bool
-	Role Role
-	// First says that nothing can decide before the chain: its jump (or, for nftables' forward chain, an
-	// accept in "ip filter FORWARD", if there is such a chain) stands in the first place.
-	First bool
+	Mode  Mode
+	IPv6  bool
+	Role  Role
+	Place Place
 	Rules [MaxRules]Rule
 	Extra string
 }
@@ -57,9 +71,16 @@ func (c Chain) family() string {
 	return "ip"
 }
 
+func (c Chain) place() string {
+	if c.Place == Appended {
+		return ""
+	}
+	return c.Place.String()
+}
+
 func (c Chain) String() string {
 	var b strings.Builder
-	b.WriteString(words("chain", c.Mode.String(), c.family(), c.Role.String(), flag(!c.First, "not first"), c.Extra))
+	b.WriteString(words("chain", c.Mode.String(), c.family(), c.Role.String(), c.place(), c.Extra))
 	for _, r := range c.Rules {
 		if r != (Rule{}) {
 			b.WriteString("; " + r.String())

@@ -37,7 +37,7 @@ func TestStrings(t *testing.T) {
 		"route fc00:2::/64 dev f":                      Route{Dst: prefix("fc00:2::/64"), Dev: "f", Metric: 1024, Protocol: Protocol},
 		"route fc00:2::/64 dev f metric 0":             Route{Dst: prefix("fc00:2::/64"), Dev: "f", Protocol: Protocol},
 		"route blackhole 10.244.1.0/24 metric 4096":    Route{Dst: prefix("10.244.1.0/24"), Metric: 4096, Blackhole: true, Protocol: Protocol},
-		"chain iptables ip6 forward not first; accept": Chain{Mode: IPTables, IPv6: true, Role: Forward, Rules: [MaxRules]Rule{{Verdict: Accept}}},
+		"chain iptables ip6 forward misplaced; accept": Chain{Mode: IPTables, IPv6: true, Role: Forward, Place: Misplaced, Rules: [MaxRules]Rule{{Verdict: Accept}}},
 	} {
 		if got := o.String(); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -58,8 +58,8 @@ func node() []Object {
 		FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.2")},
 		Route{Dst: prefix("10.244.2.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: Protocol},
 		Route{Dst: prefix("10.244.10.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: Protocol},
-		Chain{Role: Postrouting, First: true},
-		Chain{Role: Forward, First: true},
+		Chain{Role: Postrouting},
+		Chain{Role: Forward, Place: First},
 	}
 }
 
@@ -123,7 +123,7 @@ func randomState(r *rand.Rand) State {
 			Bridge{Name: dev, MTU: r.IntN(2)}, VXLAN{Name: dev, VNI: r.IntN(2)}, OtherLink{dev, "dummy"},
 			Sysctl{dev, string(rune('0' + r.IntN(2)))}, Addr{Dev: dev, Prefix: Host(ip), NoDAD: r.IntN(2) == 0},
 			Neigh{dev, ip, m}, FDB{Dev: dev, MAC: m, Dst: ip, Extra: dev}, Route{Dst: Host(ip), Metric: r.IntN(2), Dev: dev, Nth: r.IntN(2)},
-			Chain{Mode: Mode(r.IntN(2)), First: r.IntN(2) == 0},
+			Chain{Mode: Mode(r.IntN(2)), Place: Place(r.IntN(3))},
 		}[r.IntN(9)])
 	}
 	return s

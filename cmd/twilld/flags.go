@@ -38,8 +38,9 @@ type options struct {
 	cniSource, cniTarget, installCNI string // Twill
 	pods                             podOptions
 
-	ipMasq, randomFullyDisable, forwardRules, blackhole bool
-	keepNodeSource                                      string // Twill
+	ipMasq, randomFullyDisable, blackhole bool
+	forwardRules                          backend.ForwardRules // Twill: first
+	keepNodeSource                        string               // Twill
 
 	healthzIP   string
 	healthzPort int
@@ -158,7 +159,8 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address that peers are told, if it is not the interface's")
 	fs.BoolVar(&o.ipMasq, "ip-masq", false, "masquerade what pods send out of the cluster's network")
 	fs.BoolVar(&o.randomFullyDisable, "ip-masq-fully-random-disable", false, "masquerade without --random-fully")
-	fs.BoolVar(&o.forwardRules, "iptables-forward-rules", true, "accept forwarded packets from and to the cluster's network")
+	o.forwardRules = backend.ForwardOn
+	fs.Var(&o.forwardRules, "iptables-forward-rules", "accept forwarded packets from and to the cluster's network: true, after the rules of others; false; first, before them, network policies too")
 	fs.BoolVar(&o.blackhole, "ip-blackhole-route", false, "a blackhole route for the node's subnet, for addresses of no pod")
 	fs.StringVar(&o.bridge, "bridge", "cni0", "the bridge that pods are plugged into")
 	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed", "from a node's own address to pods, keep that address: routed (unless encapsulated), always, never (flannel)")

@@ -45,6 +45,7 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--iface-regex (", `--iface-regex "(": error parsing regexp: missing closing ): ` + "`(`"},
 		{"--keep-node-source maybe", `--keep-node-source: keep local addresses "maybe": want routed, always or never`},
 		{"--subnet-lease-renew-margin 1440", "--subnet-lease-renew-margin 1440: want 1 to 1439 minutes"},
+		{"--iptables-forward-rules=last", `invalid boolean value "last" for -iptables-forward-rules: want true, false or first (twilld --help lists the flags)`},
 		{"--log-format xml", `--log-format "xml": want text or json`},
 		{"--healthz-port http", `invalid value "http" for flag -healthz-port: parse error (twilld --help lists the flags)`},
 	} {

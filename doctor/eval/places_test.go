@@ -22,7 +22,7 @@ var ends = map[string][]string{
 	"overlay device's address":  {"vtep-address"},
 	"neighbour":                 {"neighbour-deleted", "neighbour-altered", "vtep-mac"},
 	"forwarding database":       {"fdb-deleted", "fdb-altered"},
-	"forward rules":             {"forward-drop", "forward-reject", "forward-policy", "forward-other-table"},
+	"forward rules":             {"forward-drop", "forward-reject", "forward-engine", "forward-policy", "forward-other-table"},
 	"postrouting rules":         {"mangle-drop"},
 	"output rules":              {"udp-out-filtered"},
 	"input rules":               {"udp-in-filtered", "input-policy"},

@@ -12,13 +12,16 @@ import (
 func TestFromFlags(t *testing.T) {
 	s := FromFlags([]string{"--iface=eth1", "-subnet-file", "/x/subnet.env", "--ip-masq", "--iptables-forward-rules=false", "--healthz-port=10256",
 		"--cni-conf-source=/src", "--ip-masq-fully-random-disable", "--keep-node-source=always"}, map[string]string{"TWILLD_BRIDGE": "br7", "FLANNELD_IFACE": "eth9"})
-	if s.SubnetFile != "/x/subnet.env" || !s.Firewall.Masq || s.Firewall.Forward || s.Firewall.Random || s.Firewall.KeepLocal.String() != "always" {
+	if s.SubnetFile != "/x/subnet.env" || !s.Firewall.Masq || s.Firewall.Forward != 0 || s.Firewall.Random || s.Firewall.KeepLocal.String() != "always" {
 		t.Errorf("got %+v", s)
+	}
+	if first := FromFlags([]string{"--iptables-forward-rules=first"}, nil); first.Firewall.Forward.String() != "first" {
+		t.Errorf("got %+v", first)
 	}
 	if s.Bridge != "br7" || len(s.Choice.Names) != 1 || s.Choice.Names[0] != "eth1" || s.Health != "127.0.0.1:10256" || s.CNIDir != "/etc/cni/net.d/" {
 		t.Errorf("got %+v", s)
 	}
-	if d := FromFlags(nil, nil); d.Checkpoint != "/var/lib/twill/checkpoint.json" || d.Firewall.Masq || !d.Firewall.Forward || d.CNIDir != "" {
+	if d := FromFlags(nil, nil); d.Checkpoint != "/var/lib/twill/checkpoint.json" || d.Firewall.Masq || d.Firewall.Forward != 1 || d.CNIDir != "" {
 		t.Errorf("the defaults are %+v", d)
 	}
 }

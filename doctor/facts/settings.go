@@ -3,6 +3,7 @@
 package facts
 
 import (
+	"cmp"
 	"net/netip"
 	"path/filepath"
 	"regexp"
@@ -32,7 +33,7 @@ type Settings struct {
 // Defaults are flannel's and Twill's.
 func Defaults() Settings {
 	return Settings{Checkpoint: "/var/lib/twill/checkpoint.json", SubnetFile: "/run/flannel/subnet.env", Bridge: "cni0",
-		Firewall: backend.FirewallConfig{Random: true, Forward: true}, BinDir: "/opt/cni/bin", CNIFile: "10-twill.conflist"}
+		Firewall: backend.FirewallConfig{Random: true, Forward: backend.ForwardOn}, BinDir: "/opt/cni/bin", CNIFile: "10-twill.conflist"}
 }
 
 // FromFlags reads an agent's command line and environment; what is not a flag that matters here is passed over.
@@ -58,7 +59,7 @@ func FromFlags(args []string, environ map[string]string) Settings {
 			*at = v
 		}
 	}
-	for name, at := range map[string]*bool{"ip-masq": &s.Firewall.Masq, "iptables-forward-rules": &s.Firewall.Forward, "ip-blackhole-route": &s.Blackhole,
+	for name, at := range map[string]*bool{"ip-masq": &s.Firewall.Masq, "ip-blackhole-route": &s.Blackhole,
 		"kube-subnet-mgr": &s.Kube.Use} {
 		if v, ok := get(name); ok {
 			*at = isTrue(v)
@@ -66,6 +67,9 @@ func FromFlags(args []string, environ map[string]string) Settings {
 	}
 	if v, ok := get("ip-masq-fully-random-disable"); ok {
 		s.Firewall.Random = !isTrue(v)
+	}
+	if v, ok := get("iptables-forward-rules"); ok {
+		_ = s.Firewall.Forward.Set(cmp.Or(v, "true")) // the agent refuses what cannot be read
 	}
 	if v, ok := get("keep-node-source"); ok {
 		s.Firewall.KeepLocal, _ = backend.ParseKeepLocal(v) // the agent refuses what cannot be read

@@ -31,8 +31,8 @@ var hostFaults = []Fault{
 	{Name: "rp-filter-strict", Finding: "rp-filter", Says: "strict reverse path checks on the overlay's device", Backends: overlays, IPv4: true,
 		Inject: script("sysctl -q -w net/ipv4/conf/{dev}/rp_filter=1")},
 	{Name: "firewall-flushed", Finding: "masquerade-missing", Says: "all rules are flushed", Inject: script("nft flush ruleset")},
-	{Name: "forward-drop", Finding: "forward-rejected", Says: "a DROP policy, and a REJECT before everything else, in ip filter FORWARD",
-		Inject: script("iptables -w -P FORWARD DROP", "iptables -w -I FORWARD 1 -j REJECT")},
+	{Name: "forward-drop", Finding: "forward-rejected", Says: "a firewall is loaded that ends ip filter FORWARD with a REJECT and a DROP policy",
+		Inject: script("iptables -w -F FORWARD", "iptables -w -P FORWARD DROP", "iptables -w -A FORWARD -j REJECT")},
 	{Name: "masquerade-deleted", Finding: "masquerade-missing", Says: "the masquerading rules are deleted", Inject: script("nft delete chain ip flannel-ipv4 postrtg")},
 }
 

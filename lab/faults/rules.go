@@ -7,8 +7,11 @@ import (
 
 // ruleFaults are other people's firewall rules. No agent touches those.
 var ruleFaults = []Fault{
-	{Name: "forward-reject", Finding: "forward-rejected", Says: "a REJECT stands first in ip filter FORWARD",
-		Inject: script("iptables -w -I FORWARD 1 -j REJECT"), Undo: script("iptables -w -D FORWARD -j REJECT")},
+	{Name: "forward-reject", Finding: "forward-rejected", Says: "a REJECT for pods stands first in ip filter FORWARD", KeepAgent: true,
+		Inject: script("iptables -w -I FORWARD 1 -s 10.244.0.0/16 -j REJECT"), Undo: script("iptables -w -D FORWARD -s 10.244.0.0/16 -j REJECT")},
+	{Name: "forward-engine", Finding: "forward-rejected", Says: "a policy engine's chain rejects what comes from a peer's pods", KeepAgent: true,
+		Inject: script("iptables -w -N POLICIES", "iptables -w -A POLICIES -s {peer} -j REJECT", "iptables -w -I FORWARD 1 -j POLICIES"),
+		Undo:   script("iptables -w -D FORWARD -j POLICIES", "iptables -w -F POLICIES", "iptables -w -X POLICIES")},
 	{Name: "forward-policy", Finding: "forward-policy", Says: "a DROP policy and no rule of ours in ip filter FORWARD",
 		Inject: script("iptables -w -F FORWARD", "iptables -w -P FORWARD DROP"), Undo: script("iptables -w -P FORWARD ACCEPT")},
 	{Name: "forward-other-table", Finding: "forward-rejected", Says: "another firewall's nft table drops what is forwarded from pods",

@@ -43,7 +43,7 @@ func node() netstate.State {
 		netstate.Neigh{Dev: "flannel.1", IP: gw, MAC: mac},
 		netstate.FDB{Dev: "flannel.1", MAC: mac, Dst: netip.MustParseAddr("192.0.2.2")},
 		netstate.Route{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: netstate.Protocol},
-		netstate.Chain{Role: netstate.Forward, First: true, Rules: [netstate.MaxRules]netstate.Rule{{Verdict: netstate.Accept}}},
+		netstate.Chain{Role: netstate.Forward, Rules: [netstate.MaxRules]netstate.Rule{{Verdict: netstate.Accept}}},
 	)
 }
 
@@ -81,7 +81,7 @@ func altered(o netstate.Object) netstate.Object {
 		o.Extra = "mtu 900"
 		return o
 	case netstate.Chain:
-		o.First = false
+		o.Place = netstate.Misplaced
 		return o
 	}
 	return o
@@ -184,7 +184,7 @@ func TestChains(t *testing.T) {
 	if err := k.Apply(t.Context(), plan(t, k, want)); err != nil {
 		t.Fatal(err)
 	}
-	chain := netstate.Chain{Role: netstate.Forward, First: true, Rules: [netstate.MaxRules]netstate.Rule{{Verdict: netstate.Accept}}}
+	chain := netstate.Chain{Role: netstate.Forward, Rules: [netstate.MaxRules]netstate.Rule{{Verdict: netstate.Accept}}}
 	k.Remove(chain)
 	if got := plan(t, k, want).String(); got != "+ chain nftables ip forward; accept\n" {
 		t.Errorf("after a flush: %s", got)

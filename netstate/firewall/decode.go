@@ -224,8 +224,8 @@ func (d *decoder) verdict(attrs attrMap) bool {
 	return true
 }
 
-// nfAccept is NF_ACCEPT of linux/netfilter.h, also a chain's policy "accept".
-const nfAccept = 1
+// NF_DROP and NF_ACCEPT of linux/netfilter.h; the second is also a chain's policy "accept".
+const nfDrop, nfAccept = 0, 1
 
 func (d *decoder) masquerade(attrs attrMap) bool {
 	if attrs.are(nil) {
@@ -250,6 +250,28 @@ func (r rawRule) jumpTo() string {
 		}
 	}
 	return ""
+}
+
+// drops reports whether the rule drops or rejects every packet.
+func (r rawRule) drops() bool {
+	drop := false
+	for _, e := range r.exprs {
+		attrs, _ := attributes(e.data)
+		_, isComment := e.xtComment()
+		switch {
+		case e.name == "counter" || isComment:
+		case e.name == "reject" || e.name == "target" && cstring(attrs[unix.NFTA_TARGET_NAME]) == "REJECT":
+			drop = true
+		case e.name == "immediate":
+			data, _ := attributes(attrs[unix.NFTA_IMMEDIATE_DATA])
+			verdict, _ := attributes(data[unix.NFTA_DATA_VERDICT])
+			code, ok := verdict.u32(unix.NFTA_VERDICT_CODE)
+			drop = ok && code == nfDrop
+		default:
+			return false
+		}
+	}
+	return drop
 }
 
 // dataValue is the NFTA_DATA_VALUE in nested.

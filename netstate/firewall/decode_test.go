@@ -132,7 +132,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(`-A FORWARD -m comment --comment "a \"b\" c" -j FLANNEL-FWD`)
 	f.Fuzz(func(_ *testing.T, line string) {
 		_ = parse(split(line)).String()
-		jumpsFirst([]string{line}, siteOf(netstate.Forward))
+		base, _ := jumpRules([]string{line}, siteOf(netstate.Forward))
+		placeOf(base, 1)
 		parseAll([]string{line})
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -13,15 +12,14 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// site is where a role's chain lives in iptables. The comment is the one that flannel gives to its jump, so that
-// a flannel that comes back finds the jump instead of making a second one.
-type site struct{ table, base, chain, comment string }
+// site is where a role's chain lives in iptables.
+type site struct{ table, base, chain string }
 
 func siteOf(role netstate.Role) site {
 	if role == netstate.Postrouting {
-		return site{"nat", "POSTROUTING", "FLANNEL-POSTRTG", "flanneld masq"}
+		return site{"nat", "POSTROUTING", "FLANNEL-POSTRTG"}
 	}
-	return site{"filter", "FORWARD", "FLANNEL-FWD", "flanneld forward"}
+	return site{"filter", "FORWARD", "FLANNEL-FWD"}
 }
 
 // place is one chain of one variant of iptables.
@@ -121,7 +119,8 @@ func (f *Firewall) list(p place, fingerprint [sha256.Size]byte) (netstate.Chain,
 		c.Extra = "missing"
 	}
 	setRules(&c, parseAll(lines))
-	c.First = jumpsFirst(base, s)
+	rules, _ := jumpRules(base, s)
+	c.Place = placeOf(rules, 1)
 	f.lists[p] = list{fingerprint, c}
 	return c, nil
 }
@@ -136,28 +135,28 @@ func parseAll(lines []string) []netstate.Rule {
 	return rules
 }
 
-// jumpsFirst says whether the only jump to the site's chain is the base chain's first rule and has no condition.
-func jumpsFirst(base []string, s site) bool {
-	rules := slices.DeleteFunc(slices.Clone(base), func(l string) bool { return !strings.HasPrefix(l, "-A ") })
-	if len(rules) == 0 || len(jumps(base, s)) != 1 {
-		return false
-	}
-	r := parse(split(rules[0])[2:])
-	bare := netstate.Rule{Extra: "-j " + s.chain}
-	commented := netstate.Rule{Extra: "-m comment --comment " + quote(s.comment) + " -j " + s.chain}
-	return r == bare || r == commented
-}
-
-// jumps are the rules of the base chain that lead to the site's chain, whoever wrote them.
-func jumps(base []string, s site) []string {
-	var rules []string
-	for _, l := range base {
+// jumpRules are the rules of a base chain as "iptables -S" lists them, and of these the ones that lead to the
+// site's chain, whoever wrote them.
+func jumpRules(lines []string, s site) (base []baseRule, jumps []string) {
+	for _, l := range lines {
 		words := split(l)
-		if n := len(words); n > 3 && (words[n-2] == "-j" || words[n-2] == "-g") && words[n-1] == s.chain {
-			rules = append(rules, strings.TrimPrefix(l, "-A "))
+		if len(words) < 3 || words[0] != "-A" {
+			continue
 		}
+		r := baseRule{}
+		words = words[2:]
+		if n := len(words); n >= 2 && (words[n-2] == "-j" || words[n-2] == "-g") && words[n-1] == s.chain {
+			r.ours = true
+			jumps = append(jumps, strings.TrimPrefix(l, "-A "))
+		}
+		if len(words) > 4 && words[0] == "-m" && words[1] == "comment" && words[2] == "--comment" {
+			r.comment, words = words[3], words[4:]
+		}
+		r.conditional = words[0] != "-j"
+		r.drops = !r.conditional && (words[1] == "DROP" || words[1] == "REJECT")
+		base = append(base, r)
 	}
-	return rules
+	return base, jumps
 }
 
 // putIPTables writes one chain of the iptables mode: its rules and its jump in one transaction, so that there
@@ -173,6 +172,7 @@ func (f *Firewall) putIPTables(c netstate.Chain) error {
 	if err != nil {
 		return err
 	}
+	rules, old := jumpRules(base, s)
 	lines := []string{":" + s.chain + " - [0:0]"} // makes the chain or empties it
 	for _, r := range rulesOf(c) {
 		words, err := render(r)
@@ -181,10 +181,14 @@ func (f *Firewall) putIPTables(c netstate.Chain) error {
 		}
 		lines = append(lines, "-A "+s.chain+" "+words)
 	}
-	for _, j := range jumps(base, s) {
+	for _, j := range old {
 		lines = append(lines, "-D "+j)
 	}
-	lines = append(lines, fmt.Sprintf("-I %s 1 -m comment --comment %q -j %s", s.base, s.comment, s.chain))
+	at := "-A " + s.base
+	if i, end := slot(c.Place, rules); !end {
+		at = fmt.Sprintf("-I %s %d", s.base, i+1)
+	}
+	lines = append(lines, fmt.Sprintf("%s -m comment --comment %q -j %s", at, placeComment(c.Place), s.chain))
 	if err := t.restore(s.table, lines); err != nil {
 		return err
 	}
@@ -218,7 +222,8 @@ func (f *Firewall) deleteFrom(p place) error {
 		return err
 	}
 	lines := []string{":" + s.chain + " - [0:0]"} // so that it is there and empty
-	for _, j := range jumps(base, s) {
+	_, old := jumpRules(base, s)
+	for _, j := range old {
 		lines = append(lines, "-D "+j)
 	}
 	return t.restore(s.table, append(lines, "-X "+s.chain))

@@ -11,9 +11,6 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// acceptComment marks our accept rules in the chain FORWARD of iptables-nft.
-const acceptComment = "twill forward"
-
 // nativeTable is flannel's table for a family.
 func nativeTable(ipv6 bool) *nftables.Table {
 	if ipv6 {
@@ -38,7 +35,7 @@ func nativeChain(ipv6 bool, role netstate.Role) *nftables.Chain {
 }
 
 // forwardChain is the chain of iptables-nft in which another program may drop what we forward. An accept in a
-// table of ours ends only our own base chain, so the accepts have to stand in that chain too, first.
+// table of ours ends only our own base chain, so the accepts have to stand in that chain too.
 func forwardChain(ipv6 bool) *nftables.Chain {
 	return &nftables.Chain{Name: "FORWARD", Table: &nftables.Table{Name: "filter", Family: family(ipv6)}}
 }
@@ -51,7 +48,7 @@ func (c *rawChain) fits(want *nftables.Chain) bool {
 
 // readNative is one chain of the nftables mode, and whether any part of it exists.
 func (f *Firewall) readNative(ipv6 bool, role netstate.Role) (netstate.Chain, bool, error) {
-	c := netstate.Chain{Mode: netstate.NFTables, IPv6: ipv6, Role: role, First: true}
+	c := netstate.Chain{Mode: netstate.NFTables, IPv6: ipv6, Role: role}
 	want := nativeChain(ipv6, role)
 	header, err := f.nf.chain(byte(want.Table.Family), want.Table.Name, want.Name)
 	if err != nil {
@@ -90,6 +87,9 @@ func (f *Firewall) readBody(c *netstate.Chain, header *rawChain) error {
 		return err
 	}
 	setRules(c, decodeAll(raw, c.IPv6))
+	if c.Role == netstate.Forward && len(raw) > 0 && raw[0].comment == placeComment(netstate.First) {
+		c.Place = netstate.First
+	}
 	return nil
 }
 
@@ -101,17 +101,34 @@ func decodeAll(raw []rawRule, ipv6 bool) []netstate.Rule {
 	return rules
 }
 
-// readAccepts sets c.First, and gives the number of our rules in FORWARD. Without such a base chain nothing
-// there can decide before us.
+// readAccepts sets c.Place, and gives the number of our rules in FORWARD. Without such a base chain the place that
+// was asked for stands in the comments of our own.
 func (f *Firewall) readAccepts(c *netstate.Chain) (int, error) {
 	header, rules, err := f.forwardRules(c.IPv6)
 	if err != nil || header == nil || header.kind == "" {
 		return 0, err
 	}
-	ours := slices.DeleteFunc(slices.Clone(rules), func(r rawRule) bool { return r.comment != acceptComment })
+	ours := slices.DeleteFunc(slices.Clone(rules), func(r rawRule) bool { return !r.isAccept() })
 	want := rulesOf(*c)
-	c.First = len(ours) == len(want) && slices.Equal(decodeAll(rules[:min(len(want), len(rules))], c.IPv6), want)
+	c.Place = placeOf(baseRules(rules), len(want))
+	if !slices.Equal(decodeAll(ours, c.IPv6), want) {
+		c.Place = netstate.Misplaced
+	}
 	return len(ours), nil
+}
+
+// isAccept reports whether r, of iptables-nft's FORWARD, is one of our accepts.
+func (r rawRule) isAccept() bool {
+	marks := []string{placeComment(netstate.Appended), placeComment(netstate.First), oldComment}
+	return slices.Contains(marks, r.comment) && r.jumpTo() == ""
+}
+
+func baseRules(rules []rawRule) []baseRule {
+	var base []baseRule
+	for _, r := range rules {
+		base = append(base, baseRule{ours: r.isAccept(), comment: r.comment, drops: r.drops()})
+	}
+	return base
 }
 
 func (f *Firewall) forwardRules(ipv6 bool) (*rawChain, []rawRule, error) {
@@ -151,7 +168,7 @@ func (f *Firewall) putNative(c netstate.Chain) error {
 		if err != nil {
 			return err
 		}
-		tx.AddRule(&nftables.Rule{Table: want.Table, Chain: want, Exprs: e})
+		tx.AddRule(&nftables.Rule{Table: want.Table, Chain: want, Exprs: e, UserData: comment(placeComment(c.Place))})
 	}
 	if c.Role == netstate.Forward {
 		if err := f.putAccepts(tx, c); err != nil {
@@ -161,24 +178,30 @@ func (f *Firewall) putNative(c netstate.Chain) error {
 	return tx.Flush()
 }
 
-// putAccepts moves our accepts to the front of FORWARD, if there is such a base chain.
+// putAccepts moves our accepts to their place in FORWARD, if there is such a base chain.
 func (f *Firewall) putAccepts(tx *nftables.Conn, c netstate.Chain) error {
 	header, rules, err := f.forwardRules(c.IPv6)
 	if err != nil || header == nil || header.kind == "" {
 		return err
 	}
 	fwd := forwardChain(c.IPv6)
-	if err := deleteRules(tx, fwd, rules, func(r rawRule) bool { return r.comment == acceptComment }); err != nil {
+	if err := deleteRules(tx, fwd, rules, rawRule.isAccept); err != nil {
 		return err
 	}
-	accepts := rulesOf(c)
-	slices.Reverse(accepts) // each is inserted before the others
-	for _, r := range accepts {
+	others := slices.DeleteFunc(slices.Clone(rules), rawRule.isAccept)
+	at, end := slot(c.Place, baseRules(rules))
+	for _, r := range rulesOf(c) {
 		e, err := encode(r)
 		if err != nil {
 			return err
 		}
-		tx.InsertRule(&nftables.Rule{Table: fwd.Table, Chain: fwd, Exprs: e, UserData: comment(acceptComment)})
+		rule := &nftables.Rule{Table: fwd.Table, Chain: fwd, Exprs: e, UserData: comment(placeComment(c.Place))}
+		if end {
+			tx.AddRule(rule)
+		} else {
+			rule.Position = others[at].handle // each is inserted right before that one
+			tx.InsertRule(rule)
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -121,7 +122,7 @@ func (p packet) want(keep backend.KeepLocal) string {
 }
 
 func config(mode netstate.Mode, keep backend.KeepLocal) netstate.State {
-	cfg := backend.FirewallConfig{Mode: mode, Masq: true, Random: true, Forward: true, KeepLocal: keep}
+	cfg := backend.FirewallConfig{Mode: mode, Masq: true, Random: true, Forward: backend.ForwardOn, KeepLocal: keep}
 	for _, w := range worlds {
 		cfg.Stacks = append(cfg.Stacks, backend.FirewallStack{
 			Cluster: netip.MustParsePrefix(w.cluster), Pod: netip.MustParsePrefix(w.podNet), Overlay: "flannel.1",
@@ -146,7 +147,7 @@ func TestPackets(t *testing.T) {
 				expect(t, w.packets(pod, outside), keep)
 			}
 		}
-		overrule(t, g, f, pod, outside)
+		decide(t, g, f, pod, outside)
 	})
 }
 
@@ -160,37 +161,95 @@ func expect(t *testing.T, packets []packet, keep backend.KeepLocal) {
 	}
 }
 
-// overrule has another program drop whatever is forwarded, by policy and by a rule.
-func overrule(t *testing.T, g ground, f *Firewall, pod, outside *space) {
-	bin := "iptables-nft"
-	if g.name == "iptables-legacy" {
-		bin = g.name
-	}
-	bins := []string{bin, strings.Replace(bin, "iptables", "ip6tables", 1)}
-	for _, b := range bins {
-		sh(t, b+" -P FORWARD DROP; "+b+" -I FORWARD -j REJECT")
-	}
-	for _, w := range worlds {
-		blocked := shot{from: pod, to: outside, dst: w.routed}
-		if got, err := blocked.fire(); got != "nothing" {
-			t.Errorf("with REJECT before us a packet came from %s (%v), want none: the test proves nothing", got, err)
-		}
-	}
-	settle(t, f, config(g.mode, backend.KeepRouted))
-	for _, w := range worlds {
-		packets := w.packets(pod, outside)
-		for i := range packets {
-			if strings.HasPrefix(packets[i].name, "stranger to outside") {
-				packets[i].routed = "nothing" // it is no business of ours
+// decide lets other programs decide what is forwarded, before the agent comes and after each of its repairs: whatever
+// stands before ours stays in force, and a firewall that ends in a REJECT or in the policy DROP lets pods talk.
+func decide(t *testing.T, g ground, f *Firewall, pod, outside *space) {
+	want := config(g.mode, backend.KeepRouted)
+	for _, c := range []struct {
+		name, rules string // of FORWARD, without ours; POLICIES rejects what the pod sends
+		talk        bool
+	}{
+		{"a policy engine's jump", "J", false},
+		{"an administrator's rule for one pod", "c", false},
+		{"an administrator's rule, at the end of others", "J0 c", false},
+		{"a firewall's last rule", "R", true},
+		{"a firewall's last rules", "J0 D R", true},
+		{"the policy DROP", "", true},
+	} {
+		for i, b := range g.bases() {
+			b.pod = worlds[i].pod
+			b.set(t, strings.ReplaceAll(c.rules, "J0", "J"))
+			sh(t, b.bin+" -P FORWARD DROP; "+b.bin+" -F POLICIES")
+			if c.rules == "J" {
+				sh(t, b.bin+" -A POLICIES -s "+b.pod+" -j REJECT")
 			}
 		}
-		expect(t, packets, backend.KeepRouted)
+		for _, moment := range []string{"at first", "after a repair"} {
+			settle(t, f, want)
+			for _, w := range worlds {
+				got, err := shot{from: pod, to: outside, dst: w.routed}.fire()
+				if (got == w.pod) != c.talk {
+					t.Errorf("%s, %s: a pod's packet to %s came from %s (%v), want it to pass: %v", c.name, moment, w.routed, got, err, c.talk)
+				}
+			}
+			for _, b := range g.bases() {
+				_, ours := b.lines(t)
+				sh(t, b.bin+" -D FORWARD "+ours[0])
+			}
+		}
+	}
+	invalid(t, g, f, pod)
+	overrule(t, g, f, pod, outside)
+}
+
+// invalid sends what belongs to no connection: kube-proxy drops it before ours accept it, because a reply that is not
+// translated back resets connections to services.
+func invalid(t *testing.T, g ground, f *Firewall, pod *space) {
+	for i, b := range g.bases() {
+		b.set(t, "J")
+		sh(t, b.bin+" -F POLICIES; "+b.bin+" -A POLICIES -m conntrack --ctstate INVALID -j DROP")
+		settle(t, f, config(g.mode, backend.KeepRouted))
+		var err error
+		pod.do(func() {
+			var conn net.Conn
+			if conn, err = net.Dial("ip:tcp", worlds[i].routed); err == nil {
+				defer conn.Close()
+				_, err = conn.Write([]byte{0, 80, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0}) // RST, with no checksum
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := ""
+		for try := 0; try < 20 && !strings.Contains(rules, "-c 1 "); try++ {
+			rules = sh(t, "sleep 0.05; "+b.bin+" -v -S POLICIES")
+		}
+		if !strings.Contains(rules, "-c 1 ") {
+			t.Errorf("%s: the rule against invalid packets has not seen the one:\n%s", b.bin, rules)
+		}
+	}
+}
+
+// overrule asks for the first place.
+func overrule(t *testing.T, g ground, f *Firewall, pod, outside *space) {
+	for _, b := range g.bases() {
+		b.set(t, "D J R")
+	}
+	want := placed(g.mode, backend.ForwardFirst)
+	settle(t, f, want)
+	for _, w := range worlds {
+		if got, err := (shot{from: pod, to: outside, dst: w.routed}).fire(); got == "nothing" {
+			t.Errorf("first: a pod's packet to %s did not arrive (%v)", w.routed, err)
+		}
+		stranger := shot{from: pod, to: outside, src: w.stranger, dst: w.outside}
+		if got, _ := stranger.fire(); got != "nothing" {
+			t.Errorf("first: a packet of no pod came from %s, want it dropped: it is no business of ours", got)
+		}
 	}
 	settle(t, f, netstate.State{})
 	for _, w := range worlds {
-		blocked := shot{from: pod, to: outside, dst: w.routed}
-		if got, _ := blocked.fire(); got != "nothing" {
-			t.Errorf("without our rules a packet came from %s, want the policy DROP to stand", got)
+		if got, _ := (shot{from: pod, to: outside, dst: w.routed}).fire(); got != "nothing" {
+			t.Errorf("without our rules a packet came from %s, want the DROP to stand", got)
 		}
 	}
 }

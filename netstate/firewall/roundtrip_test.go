@@ -18,7 +18,7 @@ var stacks = []backend.FirewallStack{
 
 func wanted(mode netstate.Mode) netstate.State {
 	return netstate.NewState(backend.FirewallChains(backend.FirewallConfig{
-		Mode: mode, Stacks: stacks, Masq: true, Random: true, Forward: true,
+		Mode: mode, Stacks: stacks, Masq: true, Random: true, Forward: backend.ForwardOn,
 	})...)
 }
 
@@ -102,7 +102,7 @@ func TestRoundTrip(t *testing.T) {
 		for _, keep := range []backend.KeepLocal{backend.KeepRouted, backend.KeepAlways, backend.KeepNever} {
 			for _, random := range []bool{true, false} {
 				settle(t, f, netstate.NewState(backend.FirewallChains(backend.FirewallConfig{
-					Mode: g.mode, Stacks: stacks, Masq: true, Random: random, Forward: true, KeepLocal: keep,
+					Mode: g.mode, Stacks: stacks, Masq: true, Random: random, Forward: backend.ForwardOn, KeepLocal: keep,
 				})...))
 			}
 		}
@@ -159,9 +159,6 @@ var iptablesDrifts = []string{
 	"iptables -t nat -I FLANNEL-POSTRTG 2 -p tcp --dport 80 -j MASQUERADE",
 	"iptables -t nat -A FLANNEL-POSTRTG -s 1.2.3.4 -m limit --limit 1/s -j ACCEPT",
 	"ip6tables -A FLANNEL-FWD -j DROP",
-	"iptables -I FORWARD -j REJECT",
-	"iptables -I FORWARD -j DROP",
-	"iptables -t nat -I POSTROUTING -j RETURN",
 	"iptables -A FORWARD -m comment --comment 'flanneld forward' -j FLANNEL-FWD",
 	"ip6tables -t nat -D POSTROUTING 1 && ip6tables -t nat -A POSTROUTING -p tcp -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
 	"iptables -t nat -R FLANNEL-POSTRTG 1 -m mark --mark 0x4000/0xffff -j RETURN",

@@ -3,6 +3,7 @@ package firewall
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -24,14 +26,19 @@ const (
 
 func (v variant) String() string { return [...]string{"iptables-nft", "iptables-legacy"}[v] }
 
+// runLimit bounds one run of a binary: who holds the lock that --wait waits for must not stop the agent for ever.
+const runLimit = 10 * time.Second
+
 // tool is one iptables binary.
 type tool struct {
 	path        string
 	randomFully bool // knows --random-fully; the same version brought iptables-restore --wait
+	limit       time.Duration
 }
 
 // toolbox finds the iptables binaries, and asks each for its version once.
 type toolbox struct {
+	limit  time.Duration     // of one run; 0: runLimit
 	probed map[string]probed // by path
 	chosen *variant
 }
@@ -64,7 +71,7 @@ func (b *toolbox) probe(name string) (probed, error) {
 	if p, ok := b.probed[path]; ok {
 		return p, nil
 	}
-	p, err := probe(path)
+	p, err := probe(path, cmp.Or(b.limit, runLimit))
 	if err != nil {
 		return probed{}, err
 	}
@@ -96,8 +103,9 @@ func (b *toolbox) variant() variant {
 var versionText = regexp.MustCompile(`v(\d+)\.(\d+)\.(\d+)(?: \((\w+)\))?`)
 
 // probe asks a binary for its version: "iptables v1.8.9 (nf_tables)"; before 1.8 there was only legacy.
-func probe(path string) (probed, error) {
-	out, err := run(path, nil, "--version")
+func probe(path string, limit time.Duration) (probed, error) {
+	t := tool{path: path, limit: limit}
+	out, err := t.run("", nil, "--version")
 	if err != nil {
 		return probed{}, err
 	}
@@ -109,8 +117,7 @@ func probe(path string) (probed, error) {
 	for i := range version {
 		version[i], _ = strconv.Atoi(m[i+1])
 	}
-	t := tool{path: path, randomFully: cmp.Or(cmp.Compare(version[0], 1), cmp.Compare(version[1], 6),
-		cmp.Compare(version[2], 2)) >= 0}
+	t.randomFully = cmp.Or(cmp.Compare(version[0], 1), cmp.Compare(version[1], 6), cmp.Compare(version[2], 2)) >= 0
 	if m[4] == "nf_tables" {
 		return probed{t, overNF}, nil
 	}
@@ -119,7 +126,7 @@ func probe(path string) (probed, error) {
 
 // list is "iptables -t TABLE -S CHAIN", a rule a line; nil if there is no such chain.
 func (t tool) list(table, chain string) ([]string, error) {
-	out, err := run(t.path, nil, "--wait", "-t", table, "-S", chain)
+	out, err := t.run("", nil, "--wait", "-t", table, "-S", chain)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 && noSuchChain(err.Error()) {
 		return nil, nil
@@ -143,17 +150,27 @@ func (t tool) restore(table string, lines []string) error {
 		args = append(args, "--wait")
 	}
 	input := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
-	_, err := run(t.path+"-restore", []byte(input), args...)
+	_, err := t.run("-restore", []byte(input), args...)
 	return err
 }
 
-// run runs a program in the calling thread's network namespace; what it says on stderr becomes the error.
-func run(path string, stdin []byte, args ...string) (string, error) {
+// run runs the binary, or its sibling with that suffix, in the calling thread's network namespace; what it says on
+// stderr becomes the error.
+func (t tool) run(suffix string, stdin []byte, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.limit)
+	defer cancel()
 	var out, complaint bytes.Buffer
-	cmd := exec.Command(path, args...)
+	path := t.path + suffix
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.WaitDelay = time.Second // for a child of its own that holds stderr
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &complaint
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("run %s %s: it was ended after %s: another program may hold the lock of iptables", path,
+			strings.Join(args, " "), t.limit)
+	}
+	if err != nil {
 		said := strings.Join(strings.Fields(complaint.String()), " ")
 		return "", fmt.Errorf("run %s %s: %w: %s", path, strings.Join(args, " "), err, said)
 	}

@@ -1,0 +1,61 @@
+package firewall
+
+import (
+	"slices"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// baseRule is what matters of a rule of a base chain, where others write too, to the place of ours.
+type baseRule struct {
+	ours        bool
+	comment     string
+	conditional bool
+	drops       bool // drops or rejects every packet
+}
+
+// placeComment marks rules of ours in a base chain with the place that was asked for. flannel's own jump has no such
+// comment, so it is written anew once.
+func placeComment(p netstate.Place) string { return "twill " + p.String() }
+
+// oldComment marked the accepts of an earlier version, which stood first.
+const oldComment = "twill forward"
+
+// slot is where ours belong, counted without those that are there already, and whether that is the end. The rules
+// that end a chain by dropping all that is left stay behind ours.
+func slot(p netstate.Place, rules []baseRule) (at int, end bool) {
+	others := slices.DeleteFunc(slices.Clone(rules), func(r baseRule) bool { return r.ours })
+	if p == netstate.First {
+		return 0, len(others) == 0
+	}
+	at = len(others)
+	for at > 0 && others[at-1].drops {
+		at--
+	}
+	return at, at == len(others)
+}
+
+// placeOf is the place at which ours stand, which are count rules. Appended ones may stay where they are, whatever others insert or append
+// later: two programs that each want the last place would never rest. Only behind the rules that end the chain they
+// are of no use. Where there is nothing else, a rule that drops everything before ours was put there after them, by
+// someone who means it.
+func placeOf(rules []baseRule, count int) netstate.Place {
+	isOurs := func(r baseRule) bool { return r.ours }
+	first := slices.IndexFunc(rules, isOurs)
+	if first < 0 || len(rules)-first < count || slices.ContainsFunc(rules[first+count:], isOurs) {
+		return netstate.Misplaced
+	}
+	for _, r := range rules[first : first+count] {
+		if !r.ours || r.conditional || r.comment != rules[first].comment {
+			return netstate.Misplaced
+		}
+	}
+	end, _ := slot(netstate.Appended, rules)
+	switch {
+	case rules[first].comment == placeComment(netstate.First) && first == 0:
+		return netstate.First
+	case rules[first].comment == placeComment(netstate.Appended) && (first <= end || end == 0):
+		return netstate.Appended
+	}
+	return netstate.Misplaced
+}

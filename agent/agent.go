@@ -63,10 +63,13 @@ type Agent struct {
 	Config
 	status   Status
 	kicks    chan struct{}
-	news     chan struct{}     // the store has a newer snapshot
-	nodes    chan backend.Node // the newest facts, for the publisher
-	views    chan backend.View // the newest view, for a backend that runs
-	snapshot atomic.Pointer[subnet.Snapshot]
+	news     chan struct{}                   // the store has a newer snapshot
+	nodes    chan backend.Node               // the newest facts, for the publisher
+	views    chan backend.View               // the newest view, for a backend that runs
+	snapshot atomic.Pointer[subnet.Snapshot] // the store's
+	peers    *peers
+	taken    *subnet.Snapshot             // the last one of the store that peers were told of
+	reminder *time.Timer                  // rings news when a record that waits may be followed
 	leased   atomic.Pointer[subnet.Lease] // what Acquire gave
 	warmth   warmth
 	begun    time.Time
@@ -76,7 +79,8 @@ type Agent struct {
 	right    netstate.State      // what the kernel was brought to, nil if anything of it is not so
 	unseen   time.Time           // when the first write was made that no look has judged yet
 	addrs    map[netip.Addr]bool // of this machine, at the last look
-	skips    map[subnet.Skip]bool
+	skips    skips
+	conflist string               // why it stays as it was, empty if it does not
 	saves    chan subnet.Snapshot // the newest leases, for the checkpoint
 	saved    *subnet.Snapshot     // what keepCheckpoint wrote
 }
@@ -90,9 +94,12 @@ const minPause = 10 * time.Millisecond
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
 	a := &Agent{Config: cfg, kicks: make(chan struct{}, 1), news: make(chan struct{}, 1), nodes: make(chan backend.Node, 1),
-		views: make(chan backend.View, 1), saves: make(chan subnet.Snapshot, 1), skips: map[subnet.Skip]bool{}}
+		views: make(chan backend.View, 1), saves: make(chan subnet.Snapshot, 1), peers: newPeers(nil), skips: newSkips()}
 	if _, ok := cfg.Backend.(backend.Runner); ok {
 		a.status.down = errors.New("it has not started yet")
+	}
+	if c, ok := cfg.Backend.(backend.Claimer); ok {
+		a.peers.claim = c.Claim
 	}
 	return a
 }
@@ -101,6 +108,7 @@ func New(cfg Config) *Agent {
 // waiting does not mend.
 func (a *Agent) Run(ctx context.Context) error {
 	a.begun = time.Now()
+	a.remember()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.watchKernel(ctx) })
 	group.Go(func() error { return a.keepLease(ctx, group) })
@@ -123,32 +131,43 @@ func ring(c chan<- struct{}) {
 	}
 }
 
-// loop is the goroutine that owns the kernel. After a look it rests, but not for what it can write without one.
+// loop is the goroutine that owns the kernel. After a look it rests from kicks, and after what the store's changes cost from these.
 func (a *Agent) loop(ctx context.Context) error {
 	defer close(a.saves)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	kicks, rested := a.kicks, (<-chan time.Time)(nil)
+	kicks, news, limit, forNews := gate{c: a.kicks, open: a.kicks}, gate{c: a.news, open: a.news}, newNewsLimit(), false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-rested:
-			kicks = a.kicks
+		case <-kicks.rested:
+			kicks.open = kicks.c
 			continue
-		case <-a.news:
-			if !a.hurry(ctx) {
+		case <-news.rested:
+			news.open = news.c
+			continue
+		case <-news.open:
+			began := time.Now()
+			switch a.hurry(ctx) {
+			case lookNow:
+				forNews = true
 				a.kick()
-			} else {
+			case wrote:
 				timer.Reset(a.untilLook())
 			}
+			news.rest(workedSince(limit, began))
 			continue
-		case <-kicks:
+		case <-kicks.open:
 		case <-timer.C:
 		}
 		began := time.Now()
 		timer.Reset(a.pass(ctx))
-		kicks, rested = nil, time.After(min(max(minPause, time.Since(began)/2), 20*minPause))
+		kicks.rest(min(max(minPause, time.Since(began)/2), 20*minPause))
+		if forNews {
+			news.rest(workedSince(limit, began))
+			forNews = false
+		}
 	}
 }
 

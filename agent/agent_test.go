@@ -125,18 +125,48 @@ func (n *node) must(err error) {
 // addPeer writes a peer's lease into the store.
 func (n *node) addPeer(name, pods, at, mac string) {
 	n.Helper()
-	var leases []subnet.Lease
+	n.setPeers(append(n.peers(), peerLease(name, pods, at, mac)))
+}
+
+// setPeer replaces a peer's lease.
+func (n *node) setPeer(name, pods, at, mac string) {
+	n.Helper()
+	leases := n.peers()
+	for i, l := range leases {
+		if l.Node == name {
+			leases[i] = peerLease(name, pods, at, mac)
+		}
+	}
+	n.setPeers(leases)
+}
+
+func peerLease(name, pods, at, mac string) subnet.Lease {
+	return subnet.Lease{Node: name, Backend: "vxlan", Stacks: []subnet.Stack{{
+		Subnet: netip.MustParsePrefix(pods), Underlay: netip.MustParseAddr(at), Data: json.RawMessage(`{"VNI":1,"VtepMAC":"` + mac + `"}`)}}}
+}
+
+// peers are the leases in the store.
+func (n *node) peers() (leases []subnet.Lease) {
+	n.Helper()
 	if data, err := os.ReadFile(n.leases()); err == nil {
 		leases, _, err = file.Parse(data)
 		n.must(err)
 	}
-	leases = append(leases, subnet.Lease{Node: name, Backend: "vxlan", Stacks: []subnet.Stack{{
-		Subnet: netip.MustParsePrefix(pods), Underlay: netip.MustParseAddr(at), Data: json.RawMessage(`{"VNI":1,"VtepMAC":"` + mac + `"}`)}}})
+	return leases
+}
+
+func (n *node) setPeers(leases []subnet.Lease) {
+	n.Helper()
 	data, err := file.Format(leases)
 	n.must(err)
 	n.must(os.WriteFile(n.leases()+".tmp", data, 0o600))
 	n.must(os.Rename(n.leases()+".tmp", n.leases()))
 }
+
+func (n *node) has(text string) bool { return strings.Contains(n.state(), text) }
+
+// logs is how often something was logged.
+func (n *node) logs(text string) int { return strings.Count(n.log.String(), text) }
 
 // state is everything of Twill's, as text.
 func (n *node) state() string {

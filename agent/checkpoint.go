@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,11 +25,22 @@ type checkpoint struct {
 	Network json.RawMessage // net-conf.json
 	Local   savedLease
 	Peers   []savedLease
-	Skips   []savedSkip `json:",omitempty"` // peers' records that could not be read
+	Skips   []savedSkip  `json:",omitempty"` // peers' records that could not be read
+	Claims  []savedClaim `json:",omitempty"` // who was seen first with what several nodes publish
 }
 
 // savedSkip is a subnet.Skip in the file.
-type savedSkip struct{ Node, Reason string }
+type savedSkip struct {
+	Node   string
+	Code   subnet.Code
+	Detail string `json:"Reason"`
+}
+
+// savedClaim is one of a snapshot's Claims in the file.
+type savedClaim struct {
+	subnet.Claim
+	Order int
+}
 
 // savedLease is a subnet.Lease in the file.
 type savedLease struct {
@@ -68,6 +80,12 @@ func (c checkpoint) snapshot() subnet.Snapshot {
 	}
 	for _, s := range c.Skips {
 		snap.Skips = append(snap.Skips, subnet.Skip(s))
+	}
+	if len(c.Claims) > 0 {
+		snap.Claims = make(map[subnet.Claim]int, len(c.Claims))
+	}
+	for _, s := range c.Claims {
+		snap.Claims[s.Claim] = s.Order
 	}
 	return snap
 }
@@ -170,6 +188,9 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 	for _, s := range snap.Skips {
 		c.Skips = append(c.Skips, savedSkip(s))
 	}
+	for claim, order := range snap.Claims {
+		c.Claims = append(c.Claims, savedClaim{claim, order})
+	}
 	if err := writeCheckpoint(a.Checkpoint, c); err != nil {
 		a.status.fail(a.Log, "write the checkpoint", err)
 		return
@@ -178,7 +199,7 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 }
 
 func sameLeases(a, b subnet.Snapshot) bool {
-	if !a.Local.Equal(b.Local) || len(a.Peers) != len(b.Peers) || !slices.Equal(a.Skips, b.Skips) {
+	if !a.Local.Equal(b.Local) || len(a.Peers) != len(b.Peers) || !slices.Equal(a.Skips, b.Skips) || !maps.Equal(a.Claims, b.Claims) {
 		return false
 	}
 	if len(a.Peers) > 0 && &a.Peers[0] == &b.Peers[0] {

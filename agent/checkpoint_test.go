@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/subnet"
@@ -18,7 +19,7 @@ func someSnapshot() subnet.Snapshot {
 		Local: subnet.Lease{Node: "node1", Backend: "vxlan", Stacks: []subnet.Stack{stack("10.244.1.0/24", "192.168.33.101")}},
 		Peers: []subnet.Lease{{Node: "node2", Backend: "vxlan", Stacks: []subnet.Stack{
 			stack("10.244.2.0/24", "192.168.33.102"), stack("fd00:244:0:2::/64", "fd33::102")}}},
-		Skips: []subnet.Skip{{Node: "node3", Reason: "no public IP"}},
+		Skips: []subnet.Skip{{Node: "node3", Code: subnet.Unreadable, Detail: "no public IP"}},
 	}
 }
 
@@ -47,6 +48,30 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	}
 	if a := CheckpointAddrs(path); !reflect.DeepEqual(a, addrs("192.168.33.101")) {
 		t.Errorf("addresses %v", a)
+	}
+}
+
+// TestCheckpointIsOurs: what another version or another node has written is not taken for a lease of this node.
+func TestCheckpointIsOurs(t *testing.T) {
+	const text = `{"Version":VERSION,"Node":"node9","Network":{},"Local":{"Node":"node9","Backend":"vxlan","Stacks":[{"Subnet":"10.244.9.0/24","Underlay":"10.9.0.1"}]}}`
+	if _, err := parseCheckpoint([]byte(strings.Replace(text, "VERSION", "1", 1))); err != nil {
+		t.Errorf("version 1: %v", err)
+	}
+	for _, version := range []string{"0", "2"} {
+		if _, err := parseCheckpoint([]byte(strings.Replace(text, "VERSION", version, 1))); err == nil || !strings.Contains(err.Error(), "want 1") {
+			t.Errorf("version %s: %v", version, err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "checkpoint.json")
+	must(t, os.WriteFile(path, []byte(strings.Replace(text, "VERSION", "1", 1)), 0o600))
+	for node, want := range map[string]int{"node9": 1, "node1": 0} {
+		a := New(Config{Node: node, BackendName: "vxlan", Checkpoint: path, SubnetFile: path + ".env"})
+		if lease := a.oldLease(); len(lease.Stacks) != want || lease.Node != node {
+			t.Errorf("%s goes on with %v, want %d stacks", node, lease, want)
+		}
+		if _, ok := a.lastTime(); ok != (want > 0) {
+			t.Errorf("%s goes on with the peers of node9: %t", node, ok)
+		}
 	}
 }
 

@@ -44,6 +44,12 @@ func (c Conflist) write() error {
 	return c.retireFlannel()
 }
 
+// usable reports whether a config is installed that a runtime can read.
+func (c Conflist) usable() bool {
+	data, err := os.ReadFile(c.Target)
+	return err == nil && json.Valid(data)
+}
+
 // retireFlannel renames flannel's conflist, if it is flannel's.
 func (c Conflist) retireFlannel() error {
 	path := filepath.Join(filepath.Dir(c.Target), flannelConflist)

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -51,5 +55,47 @@ func TestConflist(t *testing.T) {
 	}
 	if list, _ := filepath.Glob(path(".twill-*")); len(list) > 0 {
 		t.Errorf("leftovers: %v", list)
+	}
+}
+
+// TestBadConflist: a CNI config that cannot be taken keeps a node without any from becoming ready, and hurts no other.
+func TestBadConflist(t *testing.T) {
+	const good = `{"plugins":[{"type":"twill"}]}`
+	for name, spoil := range map[string]func(c Conflist) error{
+		"a stray comma": func(c Conflist) error { return os.WriteFile(c.Source, []byte(good+","), 0o644) },
+		"no source":     func(c Conflist) error { return os.Remove(c.Source) },
+		"a directory in its place": func(c Conflist) error {
+			return errors.Join(os.Remove(c.Source), os.Mkdir(c.Source, 0o755))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, log := newModel(t, nil), &bytes.Buffer{}
+			dir := t.TempDir()
+			m.agent.Log = slog.New(slog.NewTextHandler(log, nil))
+			m.agent.Conflist = Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
+			must(t, os.WriteFile(m.agent.Conflist.Source, []byte("{"), 0o644))
+			m.agent.pass(t.Context())
+			if err := m.agent.status.Ready(); err == nil || !strings.Contains(err.Error(), "is not JSON") {
+				t.Errorf("without any CNI config: %v", err)
+			}
+			must(t, os.WriteFile(m.agent.Conflist.Source, []byte(good), 0o644))
+			m.agent.pass(t.Context())
+			must(t, m.agent.status.Ready())
+			must(t, spoil(m.agent.Conflist))
+			for range 3 {
+				if wait := m.agent.pass(t.Context()); wait != resync {
+					t.Errorf("it looks again after %s", wait)
+				}
+			}
+			if m.agent.status.Ready() != nil || !m.agent.status.wrongSince.IsZero() {
+				t.Errorf("the data path counts as wrong since %s: %v", m.agent.status.wrongSince, m.agent.status.Ready())
+			}
+			if got := strings.Count(log.String(), "the CNI config stays as it was"); got != 1 {
+				t.Errorf("it is logged %d times, want once:\n%s", got, log)
+			}
+			if data, err := os.ReadFile(m.agent.Conflist.Target); err != nil || string(data) != good {
+				t.Errorf("the installed one is %q, %v", data, err)
+			}
+		})
 	}
 }

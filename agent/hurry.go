@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,33 +15,47 @@ import (
 // thousands of peers a look takes tens of milliseconds, for which the next one to join would have to wait.
 const settleAfter, judgeBy = 200 * time.Millisecond, 10 * time.Second
 
-// hurry writes the entries of peers that came, changed or left, if everything was right after the last look. It is a
-// Diff of two wanted states; the look that follows finds it done, or mends what somebody else has changed meanwhile.
-// False: a look is needed at once.
-func (a *Agent) hurry(ctx context.Context) bool {
-	snap := a.snapshot.Load()
-	if a.right == nil || !snap.Local.Equal(a.asked.snap.Local) {
-		return false // this node's own lease is more than entries
+// hurried is what came of a change of the leases.
+type hurried int
+
+const (
+	lookNow hurried = iota // a look is needed at once
+	nothing                // there was nothing to write
+	wrote                  // a look has to judge what was written
+)
+
+// hurry writes the entries of peers that came, changed or left, if no more than the way to single peers was wrong after the last
+// look. It is a Diff of two wanted states; the look that follows finds it done, or mends what somebody else has changed meanwhile.
+func (a *Agent) hurry(ctx context.Context) hurried {
+	snap := a.latest()
+	switch {
+	case a.right == nil || !snap.Local.Equal(a.asked.snap.Local) || !slices.Equal(snap.NodeIPs, a.asked.snap.NodeIPs):
+		return lookNow // this node's own lease and addresses are more than entries
+	case snap == a.asked.snap:
+		return nothing
 	}
 	plan, ok := a.joined(snap)
 	if !ok {
 		plan = netstate.Diff(a.desired(a.node, snap), a.right)
 	}
 	if a.right = nil; !a.onlyEntries(plan) {
-		return false
+		return lookNow
 	}
 	if len(plan) > 0 {
 		began := time.Now()
 		err := a.Kernel.Apply(ctx, plan)
 		a.logPlan(plan, time.Since(began), err)
 		if err != nil {
-			return false
+			return lookNow
 		}
 	}
 	a.right = a.asked.want
 	a.show(a.node, *snap, true)
 	a.save(*snap)
-	return true
+	if len(plan) == 0 {
+		return nothing
+	}
+	return wrote
 }
 
 // manyJoins is more than a few: then everything is asked anew.
@@ -51,7 +66,8 @@ const manyJoins = 64
 func (a *Agent) joined(snap *subnet.Snapshot) (netstate.Plan, bool) {
 	joiner, ok := a.Backend.(backend.Joiner)
 	more, only := added(a.asked.snap.Peers, snap.Peers)
-	if !ok || !only || len(more) > manyJoins || !slices.Equal(snap.Skips, a.asked.snap.Skips) {
+	if !ok || !only || len(more) > manyJoins || !slices.Equal(snap.Skips, a.asked.snap.Skips) ||
+		!maps.Equal(snap.Claims, a.asked.snap.Claims) {
 		return nil, false
 	}
 	node := a.node

@@ -14,19 +14,19 @@ import (
 // TestHurry writes what a join changes without a look, and leaves to a look all that is more than that.
 func TestHurry(t *testing.T) {
 	m := newModel(t, nil)
-	if m.agent.hurry(t.Context()) {
+	if m.agent.hurry(t.Context()) != lookNow {
 		t.Error("hurried before the first look")
 	}
 	m.agent.pass(t.Context())
 	blind := fake.Faults{Observe: func() error { return errors.New("nobody may look") }}
 	m.kernel.SetFaults(blind)
 	m.join() // node2
-	if !m.agent.hurry(t.Context()) {
+	if m.agent.hurry(t.Context()) == lookNow {
 		t.Error("a join needs a look")
 	}
 	m.leave()
 	m.join()
-	if !m.agent.hurry(t.Context()) {
+	if m.agent.hurry(t.Context()) == lookNow {
 		t.Error("a leave with a join needs a look")
 	}
 	m.kernel.SetFaults(fake.Faults{})
@@ -37,7 +37,7 @@ func TestHurry(t *testing.T) {
 	}
 	m.snap.Local = m.lease("node1", 1, 2)
 	m.publish()
-	if m.agent.hurry(t.Context()) {
+	if m.agent.hurry(t.Context()) != lookNow {
 		t.Error("this node's own lease changed, and no look was needed")
 	}
 }
@@ -48,12 +48,12 @@ func TestHurryFails(t *testing.T) {
 	m.agent.pass(t.Context())
 	must(t, m.kernel.Run("ip link del flannel.1"))
 	m.join()
-	if m.agent.hurry(t.Context()) {
+	if m.agent.hurry(t.Context()) != lookNow {
 		t.Error("wrote to a device that is gone")
 	}
 	m.agent.pass(t.Context())
 	m.leave()
-	if !m.agent.hurry(t.Context()) {
+	if m.agent.hurry(t.Context()) == lookNow {
 		t.Error("a leave needs a look after all was repaired")
 	}
 }

@@ -62,7 +62,7 @@ func play(t *testing.T, history []byte) {
 	for len(m.bytes) > 0 {
 		m.act()
 		m.agent.fights = fights{} // histories take no time, so that all repairs would count as one fight
-		if m.next(2) == 0 || !m.agent.hurry(t.Context()) {
+		if m.next(2) == 0 || m.agent.hurry(t.Context()) == lookNow {
 			m.agent.pass(t.Context())
 		}
 		m.mustKeepForeign()
@@ -72,7 +72,7 @@ func play(t *testing.T, history []byte) {
 	for range 2 {
 		m.agent.pass(t.Context())
 	}
-	want, _ := m.agent.Desired(m.agent.node, m.snap)
+	want, _ := m.agent.Desired(m.agent.node, *m.agent.latest())
 	have, err := m.kernel.Observe(t.Context(), want)
 	must(t, err)
 	if plan := netstate.Diff(want, have); len(plan) > 0 {
@@ -100,6 +100,7 @@ func newModel(t *testing.T, history []byte) *model {
 		Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn},
 		SubnetFile: filepath.Join(dir, "subnet.env"), Checkpoint: filepath.Join(dir, "checkpoint.json"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+	m.agent.peers.changes = 1 << 30 // histories take no time
 	m.snap = subnet.Snapshot{Local: m.lease("node1", 1, 1)}
 	m.publish()
 	m.foreigners()

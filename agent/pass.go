@@ -39,11 +39,12 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	if ctx.Err() != nil {
 		return resync
 	}
-	if a.right, a.unseen = nil, (time.Time{}); synced && err == nil && len(rest) == 0 {
+	o := outcome{want, rest, err}
+	if a.right, a.unseen = nil, (time.Time{}); synced && !o.broken() {
 		a.right = want
 	}
 	a.show(node, *snap, synced)
-	return a.conclude(node, *snap, synced, outcome{want, rest, err})
+	return a.conclude(node, *snap, synced, o)
 }
 
 // asked is what the backend was asked last, and its answer: thousands of objects, which stay the same while only the
@@ -135,7 +136,7 @@ const patience = 3 * time.Second
 
 // newest is the newest snapshot, and whether it comes from the store in this run. Nil: there is none yet.
 func (a *Agent) newest() (snap *subnet.Snapshot, synced bool) {
-	if snap := a.snapshot.Load(); snap != nil {
+	if snap := a.latest(); snap != nil {
 		return snap, true
 	}
 	if time.Since(a.begun) < patience {
@@ -146,6 +147,36 @@ func (a *Agent) newest() (snap *subnet.Snapshot, synced bool) {
 		return snap, false
 	}
 	return nil, false
+}
+
+// latest is the store's newest snapshot as the agent follows it, nil if there is none yet. Only the loop calls it.
+func (a *Agent) latest() *subnet.Snapshot {
+	raw := a.snapshot.Load()
+	if raw == nil || raw == a.taken && a.peers.late == 0 {
+		return a.peers.last
+	}
+	a.taken = raw
+	snap := a.peers.follow(raw, time.Now())
+	if a.peers.late > 0 {
+		a.remind(a.peers.wait)
+	}
+	return snap
+}
+
+// remind makes the loop ask for the snapshot again after a while.
+func (a *Agent) remind(wait time.Duration) {
+	if a.reminder == nil {
+		a.reminder = time.AfterFunc(wait, func() { ring(a.news) })
+		return
+	}
+	a.reminder.Reset(wait)
+}
+
+// remember takes over what the checkpoint knows of the other nodes.
+func (a *Agent) remember() {
+	if snap, ok := a.lastTime(); ok {
+		a.peers.remember(*snap)
+	}
 }
 
 // lastTime is the checkpoint's snapshot, and whether there is one for this node and backend.
@@ -222,17 +253,14 @@ func (o outcome) broken() bool {
 func (a *Agent) conclude(node backend.Node, snap subnet.Snapshot, synced bool, o outcome) time.Duration {
 	broken := o.broken()
 	if !broken {
-		if err := a.writeEnv(node, snap.Local); err != nil || !synced {
-			o.err = errors.Join(o.err, err)
-		} else {
-			o.err = errors.Join(o.err, a.Conflist.write())
-		}
-		broken = o.err != nil && len(o.rest) == 0
+		err := a.writeFiles(node, snap.Local, synced)
+		broken = err != nil && !a.status.wasReady()
+		o.err = errors.Join(o.err, err)
 	}
 	if o.err != nil {
 		a.status.fail(a.Log, "bring the kernel to the wanted state", o.err)
 	}
-	a.status.concluded(synced, broken)
+	a.status.concluded(synced, broken, o.err)
 	a.Metrics.concluded(o, a.status.Ready() == nil)
 	a.reportFights()
 	a.reportNetwork(o)
@@ -247,6 +275,26 @@ func (a *Agent) conclude(node backend.Node, snap subnet.Snapshot, synced bool, o
 	}
 	a.status.worked()
 	return resync
+}
+
+// writeFiles writes what the runtime and the CNI plugin read. Its error keeps a node that was never ready from becoming so; one
+// that is ready stays so, because its pods' network is as good as before. A CNI config that cannot be replaced hurts nobody as
+// long as the one that is installed can be used: it is only told.
+func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) error {
+	if err := a.writeEnv(node, lease); err != nil || !synced {
+		return err
+	}
+	err := a.Conflist.write()
+	if err == nil || !a.Conflist.usable() {
+		a.conflist = ""
+		return err
+	}
+	if text := err.Error(); a.conflist != text {
+		a.conflist = text
+		a.Log.Error("the CNI config stays as it was", "node", a.Node, "err", err)
+		a.event("Warning", "ConflistNotWritten", clip(text))
+	}
+	return nil
 }
 
 // writeEnv tells the CNI plugin of the lease.

@@ -125,7 +125,7 @@ func TestRunnerResumes(t *testing.T) {
 // TestReadyWithRunner: pods cannot count on a network whose packets nobody moves.
 func TestReadyWithRunner(t *testing.T) {
 	a := New(Config{Backend: &mover{}, Log: slog.New(slog.DiscardHandler)})
-	a.status.concluded(true, false)
+	a.status.concluded(true, false, nil)
 	mustBeReady := func(words string) {
 		t.Helper()
 		if err := a.status.Ready(); (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {

@@ -14,6 +14,7 @@ type Status struct {
 	lastBeat   time.Time
 	synced     bool
 	applied    bool      // once complete
+	why        error     // what the last look could not do
 	warmUntil  time.Time // until then the checkpoint's leases count as the store's
 	wrongSince time.Time // zero: the data path is right
 	down       error     // why the backend's own part does not run, nil if it does or there is none
@@ -36,10 +37,10 @@ func (s *Status) beat() {
 	s.lastBeat = time.Now()
 }
 
-func (s *Status) concluded(synced, broken bool) {
+func (s *Status) concluded(synced, broken bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.synced = synced
+	s.synced, s.why = synced, err
 	switch {
 	case !broken:
 		s.applied, s.wrongSince = s.applied || synced, time.Time{}
@@ -87,7 +88,7 @@ func (s *Status) Ready() error {
 	case !s.synced && !warm:
 		return errors.New("no lease, or not in sync with the store yet")
 	case !s.applied && !warm:
-		return errors.New("the kernel has not been brought to the wanted state yet")
+		return fmt.Errorf("the node has not been brought to the wanted state yet%s", errText(s.why))
 	case s.down != nil && time.Since(s.downSince) > wrongFor:
 		return fmt.Errorf("the backend moves no packets: %w", s.down)
 	case !s.wrongSince.IsZero() && time.Since(s.wrongSince) > wrongFor:

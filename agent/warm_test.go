@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -49,6 +51,12 @@ func TestRunNotWarm(t *testing.T) {
 			c.Local.Stacks[0].Data = []byte(`{"VNI":1,"VtepMAC":"0e:00:00:00:00:01"}`)
 			n.must(writeCheckpoint(n.checkpoint(), c))
 		},
+		"published at another address": func(n *node) { // of which the kernel knows nothing
+			c, err := readCheckpoint(n.checkpoint())
+			n.must(err)
+			c.Local.Stacks[0].Underlay = netip.MustParseAddr("192.168.33.99")
+			n.must(writeCheckpoint(n.checkpoint(), c))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := restarted(t)
@@ -67,6 +75,27 @@ func TestRunNotWarm(t *testing.T) {
 	}
 }
 
+// TestNotReadyBeforeAllWasWritten: the store's word alone makes no node ready.
+func TestNotReadyBeforeAllWasWritten(t *testing.T) {
+	var s Status
+	s.concluded(true, true, errors.New("eth1 is away"))
+	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "eth1 is away") {
+		t.Errorf("in sync, and nothing was written: %v", err)
+	}
+	s.concluded(false, false, nil)
+	if err := s.Ready(); err == nil {
+		t.Error("ready without the store")
+	}
+	s.concluded(true, false, nil)
+	if err := s.Ready(); err != nil {
+		t.Errorf("all is written: %v", err)
+	}
+	s.concluded(true, true, nil)
+	if err := s.Ready(); err != nil {
+		t.Errorf("wrong for a moment: %v", err)
+	}
+}
+
 // TestWarmEnds has a node whose list does not come not ready any more.
 func TestWarmEnds(t *testing.T) {
 	var s Status
@@ -78,7 +107,7 @@ func TestWarmEnds(t *testing.T) {
 	if err := s.Ready(); err == nil {
 		t.Error("ready without the list for longer than warmFor")
 	}
-	s.concluded(true, false)
+	s.concluded(true, false, nil)
 	if err := s.Ready(); err != nil {
 		t.Errorf("with the list: %v", err)
 	}

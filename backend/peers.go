@@ -3,6 +3,7 @@ package backend
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -13,20 +14,21 @@ type Peer struct {
 	subnet.Stack
 }
 
-// Peers are the stacks of the snapshot that this node can use, and the leases left out, each with its reason.
-// A lease is left out whole when it uses another backend, and a stack of it when its subnet is not inside the
-// network, when its underlay address is none, or when an older lease (or this node) holds one of both already: the snapshot's
-// order decides, so every node decides alike. Families that this node does not have are passed over silently.
-func Peers(networks []netip.Prefix, snap subnet.Snapshot) ([]Peer, []subnet.Skip) {
-	n := len(snap.Peers) + 1
-	peers := make([]Peer, 0, n)
-	s := screen{networks: networks, subnets: make(map[netip.Prefix]string, n), underlays: make(map[netip.Addr]string, n)}
+// Peers returns the stacks of the snapshot that node can use, and the leases left out, each with its reason.
+// A lease is left out whole when it uses another backend, and a stack of it when its subnet is not inside the networks, when
+// packets cannot be sent to its underlay address, or when an older lease (or this node) holds a part of its subnet: the
+// snapshot's order decides, so every node decides alike. Two peers may have one underlay address: a machine that was renamed has
+// two records for a while, and machines behind one NAT share its address. Families that this node does not have are passed over
+// silently.
+func Peers(networks []netip.Prefix, node Node, snap subnet.Snapshot) ([]Peer, []subnet.Skip) {
+	peers := make([]Peer, 0, len(snap.Peers)+1)
+	s := newScreen(networks, node, snap)
 	for _, stack := range snap.Local.Stacks {
-		s.hold(snap.Local.Node, stack)
+		s.held.add(snap.Local.Node, stack.Subnet)
 	}
 	for _, lease := range snap.Peers {
 		if !speaks(lease.Backend, snap.Local.Backend) {
-			s.skip(lease.Node, "it uses the backend %q, this node uses %q", lease.Backend, snap.Local.Backend)
+			s.skip(lease.Node, subnet.OtherBackend, "it uses the backend %.80q, this node uses %q", lease.Backend, snap.Local.Backend)
 			continue
 		}
 		for _, stack := range lease.Stacks {
@@ -38,13 +40,13 @@ func Peers(networks []netip.Prefix, snap subnet.Snapshot) ([]Peer, []subnet.Skip
 	return peers, s.skips
 }
 
-// Apart says whether nobody in snap has a subnet or an underlay address in common with a lease of more.
+// Apart reports whether nobody in snap has a part of its subnet in common with a lease of more.
 func Apart(snap subnet.Snapshot, more []subnet.Lease) bool {
 	apart := func(held subnet.Lease) bool {
 		for _, h := range held.Stacks {
 			for _, lease := range more {
 				for _, s := range lease.Stacks {
-					if h.Underlay == s.Underlay || h.Subnet.Overlaps(s.Subnet) {
+					if h.Subnet.Overlaps(s.Subnet) {
 						return false
 					}
 				}
@@ -60,53 +62,47 @@ func Apart(snap subnet.Snapshot, more []subnet.Lease) bool {
 	return apart(snap.Local)
 }
 
-// speaks says whether a lease of that backend is one of ours. flannel v0.28 publishes no name for udp and alloc.
+// speaks reports whether a lease of that backend is one of ours. flannel v0.28 publishes no name for udp and alloc.
 func speaks(theirs, ours string) bool {
 	return theirs == ours || theirs == "" && (ours == "udp" || ours == "alloc")
 }
 
-// screen remembers who holds what.
+// screen checks one stack after the other.
 type screen struct {
-	networks  []netip.Prefix
-	subnets   map[netip.Prefix]string
-	underlays map[netip.Addr]string
-	longest   int // bits of the longest held subnet
-	skips     []subnet.Skip
+	networks []netip.Prefix
+	node     Node
+	held     holdings
+	skips    []subnet.Skip
 }
 
-func (s *screen) skip(node, format string, args ...any) bool {
-	s.skips = append(s.skips, subnet.Skip{Node: node, Reason: fmt.Sprintf(format, args...)})
+func newScreen(networks []netip.Prefix, node Node, snap subnet.Snapshot) *screen {
+	return &screen{networks: networks, node: node, held: newHoldings(snap)}
+}
+
+func (s *screen) skip(node string, code subnet.Code, format string, args ...any) bool {
+	s.skips = append(s.skips, subnet.Skip{Node: node, Code: code, Detail: fmt.Sprintf(format, args...)})
 	return false
 }
 
 func (s *screen) admit(node string, stack subnet.Stack) bool {
+	underlay, _ := s.node.Underlay(stack.Underlay.Is4())
 	if !s.inNetworks(stack.Subnet) {
-		return s.skip(node, "its subnet %s is outside the network %v", stack.Subnet, s.networks)
+		return s.skip(node, subnet.OutsideNetwork, "its subnet %s is outside the network %v", stack.Subnet, s.networks)
 	}
-	if !routable(stack.Underlay) {
-		return s.skip(node, "its underlay address %s is not one that packets can be sent to", stack.Underlay)
+	if !underlay.routable(stack.Underlay) || stack.Subnet.Contains(stack.Underlay) {
+		return s.skip(node, subnet.Unroutable, "its underlay address %s is not one that packets can be sent to", stack.Underlay)
+	}
+	if stack.Underlay == underlay.Local {
+		return s.skip(node, subnet.OwnAddress, "its underlay address %s is this node's own", stack.Underlay)
 	}
 	if stack.Underlay.Is4() != stack.Subnet.Addr().Is4() {
-		return s.skip(node, "its subnet %s and its underlay address %s are of different families", stack.Subnet, stack.Underlay)
+		return s.skip(node, subnet.MixedFamilies, "its subnet %s and its underlay address %s are of different families", stack.Subnet, stack.Underlay)
 	}
-	if holder, ok := s.underlays[stack.Underlay]; ok {
-		return s.skip(node, "its underlay address %s is %s's already", stack.Underlay, holder)
+	if held, holder, ok := s.held.overlap(stack.Subnet); ok {
+		return s.skip(node, subnet.DuplicateSubnet, "its subnet %s overlaps %s, which %s holds already", stack.Subnet, held, holder)
 	}
-	if subnet, holder, ok := s.overlaps(stack.Subnet); ok {
-		return s.skip(node, "its subnet %s overlaps %s, which %s holds already", stack.Subnet, subnet, holder)
-	}
-	s.hold(node, stack)
+	s.held.add(node, stack.Subnet)
 	return true
-}
-
-// routable is false for what no host can have, and for the zero Addr of a record without an address.
-func routable(a netip.Addr) bool {
-	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
-}
-
-func (s *screen) hold(node string, stack subnet.Stack) {
-	s.subnets[stack.Subnet], s.underlays[stack.Underlay] = node, node
-	s.longest = max(s.longest, stack.Subnet.Bits())
 }
 
 func (s *screen) inNetworks(p netip.Prefix) bool {
@@ -118,21 +114,33 @@ func (s *screen) inNetworks(p netip.Prefix) bool {
 	return false
 }
 
-// overlaps finds a held subnet that shares addresses with p. The subnets of a cluster nearly always have one
-// length: then only p itself can be held, and looking upwards finds it at once.
-func (s *screen) overlaps(p netip.Prefix) (netip.Prefix, string, bool) {
-	for bits := p.Bits(); bits > 0; bits-- {
-		wider := netip.PrefixFrom(p.Addr(), bits).Masked()
-		if holder, ok := s.subnets[wider]; ok {
-			return wider, holder, true
-		}
+// reserved are the IPv4 addresses that no host has: "this network" (RFC 791), and what was never given to anybody (RFC 1112),
+// the limited broadcast address among it.
+var reserved = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4")}
+
+// routable reports whether packets can be sent to one host with the address a. A link-local address alone is none: it means
+// nothing without the name of an interface. Of u's own links neither the first nor the last address is a host's: the kernel
+// takes neither for a gateway, and sends what goes to the last one to everybody there.
+func (u Underlay) routable(a netip.Addr) bool {
+	if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
+		return false
 	}
-	if s.longest > p.Bits() {
-		for held, holder := range s.subnets {
-			if held.Overlaps(p) {
-				return held, holder, true
-			}
-		}
+	if !a.Is4() {
+		return !a.IsLinkLocalUnicast()
 	}
-	return netip.Prefix{}, "", false
+	if slices.ContainsFunc(reserved, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		return false
+	}
+	return !slices.ContainsFunc(u.OnLink, func(link netip.Prefix) bool {
+		return link.Bits() < 31 && link.Contains(a) && (a == link.Masked().Addr() || a == last(link))
+	})
+}
+
+// last is the last address of an IPv4 prefix.
+func last(p netip.Prefix) netip.Addr {
+	bytes := p.Masked().Addr().As4()
+	for bit := p.Bits(); bit < 32; bit++ {
+		bytes[bit/8] |= 1 << (7 - bit%8)
+	}
+	return netip.AddrFrom4(bytes)
 }

@@ -2,7 +2,9 @@ package backend_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +35,9 @@ func lease(node, kind string, pairs ...string) subnet.Lease {
 func TestPeers(t *testing.T) {
 	networks := prefixes("10.244.0.0/16", "fc00::/48")
 	local := lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1", "fc00:0:0:1::/64", "2001:db8::1")
+	node := backend.Node{Name: "n1", Underlays: []backend.Underlay{
+		{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), OnLink: prefixes("192.0.2.0/24", "198.51.100.4/31")},
+		{Dev: "eth0", Local: netip.MustParseAddr("2001:db8::1"), OnLink: prefixes("2001:db8::/64")}}}
 	good := lease("good", "vxlan", "10.244.99.0/24", "192.0.2.99", "fc00:0:0:99::/64", "2001:db8::99")
 	for name, test := range map[string]struct {
 		peers []subnet.Lease
@@ -54,16 +59,28 @@ func TestPeers(t *testing.T) {
 			lease("c", "vxlan", "fc00:0:0:2::/64", "ff02::1")}, "", "a: its underlay address 0.0.0.0 is not one that packets can be sent to\n" +
 			"b: its underlay address 127.0.0.1 is not one that packets can be sent to\n" +
 			"c: its underlay address ff02::1 is not one that packets can be sent to"},
+		"everybody's": {every("10.244.2.0/24", "255.255.255.255", "240.1.2.3", "0.1.2.3", "224.0.0.1", "192.0.2.255", "192.0.2.0", "::ffff:192.0.2.9"), "", refused(
+			"255.255.255.255", "240.1.2.3", "0.1.2.3", "224.0.0.1", "192.0.2.255", "192.0.2.0", "::ffff:192.0.2.9")},
+		"IPv6 of one link, or of none": {every("fc00:0:0:2::/64", "fe80::1", "fe80::1%eth0", "::", "::1", "ff0e::1", "2001:db8::9%eth0"), "", refused(
+			"fe80::1", "fe80::1%eth0", "::", "::1", "ff0e::1", "2001:db8::9%eth0")},
+		"in its own subnet": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "10.244.2.9")}, "",
+			"a: its underlay address 10.244.2.9 is not one that packets can be sent to"},
+		"two hosts of one link": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "198.51.100.4"), lease("b", "vxlan", "10.244.3.0/24", "198.51.100.5")},
+			"a/10.244.2.0/24 b/10.244.3.0/24", ""},
+		"the last address of a /23 that is no link": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.1.255")}, "a/10.244.2.0/24", ""},
+		"longer in a wider one's end": {[]subnet.Lease{lease("a", "vxlan", "10.244.8.0/22", "192.0.2.2"), lease("b", "vxlan", "10.244.11.255/32", "192.0.2.3"),
+			lease("c", "vxlan", "10.244.12.0/24", "192.0.2.4")}, "a/10.244.8.0/22 c/10.244.12.0/24", "b: its subnet 10.244.11.255/32 overlaps 10.244.8.0/22, which a holds already"},
 		"mixed families": {[]subnet.Lease{lease("a", "vxlan", "fc00:0:0:2::/64", "192.0.2.2")}, "",
 			"a: its subnet fc00:0:0:2::/64 and its underlay address 192.0.2.2 are of different families"},
 		"this node's underlay": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.1")}, "",
-			"a: its underlay address 192.0.2.1 is n1's already"},
+			"a: its underlay address 192.0.2.1 is this node's own"},
+		"this node's address before a NAT is another's too": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "203.0.113.1")}, "a/10.244.2.0/24", ""},
 		"this node's subnet": {[]subnet.Lease{lease("a", "vxlan", "10.244.1.0/24", "192.0.2.2")}, "",
 			"a: its subnet 10.244.1.0/24 overlaps 10.244.1.0/24, which n1 holds already"},
 		"one subnet twice: the older has it": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.2"), lease("b", "vxlan", "10.244.2.0/24", "192.0.2.3")},
 			"a/10.244.2.0/24", "b: its subnet 10.244.2.0/24 overlaps 10.244.2.0/24, which a holds already"},
 		"one underlay twice": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.2"), lease("b", "vxlan", "10.244.3.0/24", "192.0.2.2")},
-			"a/10.244.2.0/24", "b: its underlay address 192.0.2.2 is a's already"},
+			"a/10.244.2.0/24 b/10.244.3.0/24", ""},
 		"wider after longer": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.128/25", "192.0.2.2"), lease("b", "vxlan", "10.244.2.0/24", "192.0.2.3")},
 			"a/10.244.2.128/25", "b: its subnet 10.244.2.0/24 overlaps 10.244.2.128/25, which a holds already"},
 		"longer after wider": {[]subnet.Lease{lease("a", "vxlan", "10.244.4.0/22", "192.0.2.2"), lease("b", "vxlan", "10.244.6.0/24", "192.0.2.3")},
@@ -73,13 +90,13 @@ func TestPeers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			snap := subnet.Snapshot{Local: local, Peers: append(test.peers, good)}
-			peers, skips := backend.Peers(networks, snap)
+			peers, skips := backend.Peers(networks, node, snap)
 			var kept, skipped []string
 			for _, p := range peers {
 				kept = append(kept, fmt.Sprintf("%s/%s", p.Node, p.Subnet))
 			}
 			for _, s := range skips {
-				skipped = append(skipped, s.Node+": "+s.Reason)
+				skipped = append(skipped, s.Node+": "+s.Detail)
 			}
 			want := strings.TrimSpace(test.kept + " good/10.244.99.0/24 good/fc00:0:0:99::/64")
 			if got := strings.Join(kept, " "); got != want {
@@ -92,11 +109,48 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// every is a peer for each of the underlay addresses.
+func every(pods string, underlays ...string) (peers []subnet.Lease) {
+	for _, a := range underlays {
+		peers = append(peers, lease("a", "vxlan", pods, a))
+	}
+	return peers
+}
+
+// refused is why these addresses are none.
+func refused(underlays ...string) string {
+	var lines []string
+	for _, a := range underlays {
+		lines = append(lines, "a: its underlay address "+a+" is not one that packets can be sent to")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestPeersOverlap compares what is left out with what a look at every pair says, in networks of few addresses and many lengths.
+func TestPeersOverlap(t *testing.T) {
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		snap := subnet.Snapshot{Local: lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1")}
+		held, want := prefixes("10.244.1.0/24"), 0
+		for i := range 12 {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(random.IntN(4)), byte(random.IntN(256))}), 20+random.IntN(13)).Masked()
+			snap.Peers = append(snap.Peers, subnet.Lease{Node: fmt.Sprint("p", i), Backend: "vxlan", Stacks: []subnet.Stack{
+				{Subnet: p, Underlay: netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)})}}})
+			if !slices.ContainsFunc(held, p.Overlaps) {
+				held, want = append(held, p), want+1
+			}
+		}
+		if peers, skips := backend.Peers(prefixes("10.244.0.0/16"), backend.Node{}, snap); len(peers) != want || len(skips) != 12-want {
+			t.Fatalf("seed %d: %v: %d peers, want %d; left out %v", seed, snap.Peers, len(peers), want, skips)
+		}
+	}
+}
+
 // TestPeersFamilies: what this node does not have is passed over without a word.
 func TestPeersFamilies(t *testing.T) {
 	snap := subnet.Snapshot{Local: lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1"),
 		Peers: []subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "192.0.2.2", "fc00:0:0:2::/64", "2001:db8::2")}}
-	peers, skips := backend.Peers(prefixes("10.244.0.0/16"), snap)
+	peers, skips := backend.Peers(prefixes("10.244.0.0/16"), backend.Node{}, snap)
 	if len(peers) != 1 || len(skips) != 0 {
 		t.Errorf("got %v, %v", peers, skips)
 	}
@@ -187,7 +241,7 @@ func TestReachesAndSmallestMTU(t *testing.T) {
 // TestPeersOfFlannelWithoutName: in its leases flannel names all backends but udp and alloc.
 func TestPeersOfFlannelWithoutName(t *testing.T) {
 	for name, want := range map[string]int{"udp": 1, "alloc": 1, "vxlan": 0} {
-		peers, skips := backend.Peers(prefixes("10.244.0.0/16"), subnet.Snapshot{
+		peers, skips := backend.Peers(prefixes("10.244.0.0/16"), backend.Node{}, subnet.Snapshot{
 			Local: lease("n1", name, "10.244.1.0/24", "192.0.2.1"),
 			Peers: []subnet.Lease{lease("flannels", "", "10.244.2.0/24", "192.0.2.2")},
 		})

@@ -5,8 +5,9 @@ func podKinds() []Kind {
 	return []Kind{
 		{"pod-unplugged", "a pod's interface is not plugged into the bridge", Broken, "this pod reaches nobody", "ip link set VETH master BRIDGE, or delete the pod", "bridge link"},
 		{"pod-link-down", "a pod's interface is down on the host", Broken, "this pod reaches nobody", "ip link set VETH up", "ip link show type veth"},
-		{"duplicate-underlay", "two nodes have the same underlay address", Broken, "only the older of the two gets packets", "give one of them another address, or correct its public-ip annotation", "kubectl get nodes -o yaml | grep public-ip"},
-		{"duplicate-mac", "two nodes have the same VTEP MAC", Broken, "an FDB has one destination for a MAC: one of the two nodes gets the other's packets", "delete the VXLAN device of one of them (a cloned machine) and its backend-data annotation; twilld makes a new one", "kubectl get nodes -o yaml | grep VtepMAC"},
+		{"duplicate-mac", "two nodes at different addresses have the same VTEP MAC", Broken, "an FDB has one destination for a MAC: pods of the node that was seen with it later are not reached from here", "delete the VXLAN device of one of them (a cloned machine) and its backend-data annotation; twilld makes a new one", "kubectl get nodes -o yaml | grep VtepMAC"},
+		{"duplicate-key", "two nodes at different addresses have the same public key", Broken, "WireGuard has one address for a key: pods of the node that was seen with it later are not reached from here",
+			"delete the private key of one of them (a cloned machine) and restart its twilld; it makes a new one", "kubectl get nodes -o yaml | grep PublicKey; ls -l /run/flannel/wgkey"},
 		{"duplicate-subnet", "two nodes hold the same subnet", Broken, "only the older of the two gets packets", "take the podCIDR from one of them: delete its Node object and let it register again", "kubectl get nodes -o custom-columns=N:.metadata.name,C:.spec.podCIDR"},
 		{"peer-skipped", "a peer is left out", Broken, "pods of that node are not reached from here", "correct that node's record as the reason says", "kubectl describe node"},
 		{"network-overlap", "another network of this machine overlaps the pods' network", Broken, "the machine takes some pods for hosts of that network, or the other way round", "move one of the two to other addresses", "ip addr; ip route"},
@@ -21,6 +22,8 @@ func podKinds() []Kind {
 		{"conflist-shadowed", "another CNI config stands before ours", Broken, "runtimes take the first file: new pods get another network", "remove or rename the other file", "ls /etc/cni/net.d"},
 		{"conflist-subnet-file", "the CNI config names another subnet.env than the agent writes", Broken, "the plugin reads a file that nobody keeps up to date", "let the conflist's subnetFile and twilld --subnet-file be the same", "cat /etc/cni/net.d/10-twill.conflist"},
 		{"plugin-missing", "a CNI plugin that the config names is not installed", Broken, "the runtime cannot start it: no new pod gets a network", "install the plugin into the runtime's bin directory: twilld --install-cni does for its own", "ls /opt/cni/bin"},
+		{"duplicate-underlay", "two nodes have the same underlay address", Risk, "nothing, if they are behind one NAT, or are one machine under two names; a record that is not true leads its own pods' packets astray",
+			"delete the Node object of the one that is gone, or correct its public-ip annotation", "kubectl get nodes -o yaml | grep public-ip"},
 		{"range-full", "all addresses of this node are reserved", Broken, "new pods stay in ContainerCreating", "free leaked reservations (twilld --reservations-dir does), or give nodes larger subnets", "ls /var/lib/cni/networks/cbr0"},
 		{"reservations-leaked", "addresses are reserved for pods that are gone", Risk, "the node runs out of addresses sooner or later", "let twilld free them (--reservations-dir), or delete the files", "ls /var/lib/cni/networks/cbr0"},
 	}

@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // checkLease is about the checkpoint, without which nothing else can be judged.
@@ -62,20 +64,34 @@ func deviceHasMTU(f Facts, mtu int) bool {
 	return false
 }
 
+// skipFindings are the findings for codes of which there is more to say than that a peer is left out.
+var skipFindings = map[subnet.Code]string{subnet.DuplicateMAC: "duplicate-mac", subnet.DuplicateKey: "duplicate-key",
+	subnet.DuplicateSubnet: "duplicate-subnet", subnet.OwnAddress: "duplicate-underlay"}
+
 // checkSkips is about peers whose records cannot be used.
 func checkSkips(f Facts) []Finding {
 	var all []Finding
 	for _, s := range f.Skips {
-		id := "peer-skipped"
-		switch {
-		case strings.Contains(s.Reason, "VTEP MAC"):
-			id = "duplicate-mac"
-		case strings.Contains(s.Reason, "underlay address") && strings.HasSuffix(s.Reason, "already"):
-			id = "duplicate-underlay"
-		case strings.Contains(s.Reason, "overlaps"):
-			id = "duplicate-subnet"
+		all = append(all, find(cmp.Or(skipFindings[s.Code], "peer-skipped"), "peer "+s.Node, "a record of its own", s.Detail, ""))
+	}
+	return append(all, checkSharedUnderlay(f)...)
+}
+
+// checkSharedUnderlay is about peers that have one underlay address, which is nothing wrong by itself: nodes behind one NAT do, and
+// a machine does that was renamed. But a record of a node that is gone, or one that is not true, may be among them.
+func checkSharedUnderlay(f Facts) []Finding {
+	var all []Finding
+	first := map[netip.Addr]string{}
+	for _, peer := range f.Lease.Snapshot.Peers {
+		for _, s := range peer.Stacks {
+			other, ok := first[s.Underlay]
+			if !ok {
+				first[s.Underlay] = peer.Node
+				continue
+			}
+			all = append(all, find("duplicate-underlay", "peer "+peer.Node, "an underlay address of its own",
+				fmt.Sprintf("%s is %s's too", s.Underlay, other), ""))
 		}
-		all = append(all, find(id, "peer "+s.Node, "a record of its own", s.Reason, ""))
 	}
 	return all
 }

@@ -92,7 +92,7 @@ func peerStates(f Facts) []PeerStatus {
 	d := drift{Facts: f, peers: peersBySubnet(f.Lease.Snapshot)}
 	wrong := map[string]string{}
 	for _, s := range f.Skips {
-		wrong[s.Node] = s.Reason
+		wrong[s.Node] = s.Detail
 	}
 	for _, c := range f.Plan {
 		name := ""
@@ -113,7 +113,7 @@ func peerStates(f Facts) []PeerStatus {
 		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node]})
 	}
 	for _, s := range f.Lease.Snapshot.Skips { // whose records are no leases
-		peers = append(peers, PeerStatus{s.Node, false, s.Reason})
+		peers = append(peers, PeerStatus{s.Node, false, s.Detail})
 	}
 	return peers
 }

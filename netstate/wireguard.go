@@ -49,10 +49,21 @@ type Peer struct {
 	Dev       string
 	Public    PublicKey
 	Endpoint  netip.AddrPort
-	Allowed   [2]netip.Prefix // what it may send and gets, sorted; the zero Prefix is none
-	Shared    string          // fingerprint of the pre-shared key (netstate/secret), empty if there is none
-	Keepalive int             // seconds; 0: none
+	Allowed   Allowed // what it may send and gets, sorted; the zero Prefix is none
+	Shared    string  // fingerprint of the pre-shared key (netstate/secret), empty if there is none
+	Keepalive int     // seconds; 0: none
 	Extra     string
+}
+
+// Allowed has room for a machine with two records, each with a subnet of both families.
+type Allowed [4]netip.Prefix
+
+func (a Allowed) String() string {
+	all := make([]string, 0, len(a))
+	for _, p := range a {
+		all = append(all, match("allowed ", p))
+	}
+	return words(all...)
 }
 
 // Key implements Object.
@@ -67,7 +78,7 @@ func (p Peer) String() string {
 	if p.Keepalive != 0 {
 		keepalive = fmt.Sprintf("keepalive %d", p.Keepalive)
 	}
-	return words("peer", p.Public.String(), "dev", p.Dev, endpoint(p.Endpoint), match("allowed ", p.Allowed[0]), match("allowed ", p.Allowed[1]),
+	return words("peer", p.Public.String(), "dev", p.Dev, endpoint(p.Endpoint), p.Allowed.String(),
 		prefixed("shared ", p.Shared), keepalive, p.Extra)
 }
 

@@ -65,16 +65,17 @@ func compact(data json.RawMessage) []byte {
 // Snapshot is everything a Store knows at one moment. It is complete: a peer that is not in it has left.
 type Snapshot struct {
 	Local Lease   // this node's lease as it is published now
-	Peers []Lease // the other nodes' leases, oldest first: of two that claim the same thing the earlier one holds it
+	Peers []Lease // the other nodes' leases, oldest first: of two that claim the same subnet the earlier one holds it
 	Skips []Skip  // records that could not be read
 
 	// NodeIPs are this node's addresses as the cluster knows them now, the preferred ones first. They are empty where
 	// the store does not know any, or cannot read them: then those that were known before stay.
 	NodeIPs []netip.Addr
+
+	// Claims orders what several nodes publish and only one of them can have, a MAC address or a key: whoever has the lower
+	// number was seen with it first. What is not disputed, or seen for the first time by this agent, is not in it.
+	Claims map[Claim]int
 }
 
-// Skip is a peer's record that was left out, and why.
-type Skip struct {
-	Node   string // or the record's own name where no node can be read from it
-	Reason string // one clause, lower case: `backend-data "{": unexpected end of JSON input`
-}
+// Claim is something that a node publishes and that only one node can have.
+type Claim struct{ Node, What string }

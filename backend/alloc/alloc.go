@@ -27,8 +27,8 @@ func (Backend) MTU(node backend.Node) int { return backend.SmallestMTU(node.Unde
 func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
 
 // Desired is nothing; leases that contradict each other are reported all the same.
-func (b Backend) Desired(_ backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
-	_, skips := backend.Peers(b.networks, snap)
+func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	_, skips := backend.Peers(b.networks, node, snap)
 	return netstate.State{}, skips
 }
 

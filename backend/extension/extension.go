@@ -49,8 +49,8 @@ func (b *Backend) Publish(backend.Node, bool) (json.RawMessage, error) {
 }
 
 // Desired is nothing: what the commands make is theirs.
-func (b *Backend) Desired(_ backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
-	_, skips := backend.Peers(b.networks, snap)
+func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	_, skips := backend.Peers(b.networks, node, snap)
 	return netstate.State{}, skips
 }
 

@@ -76,7 +76,7 @@ type runs struct {
 // follow runs what a view asks for, and is false if some of it failed.
 func (r *runs) follow(ctx context.Context, view backend.View) bool {
 	ok := r.startup(ctx, view)
-	peers := r.places(view.Snapshot)
+	peers := r.places(view)
 	for _, node := range slices.Sorted(maps.Keys(r.added)) {
 		p, here := peers[node]
 		moved := here && (p.Subnet != r.added[node].Subnet || p.IPv6Subnet != r.added[node].IPv6Subnet)
@@ -92,10 +92,10 @@ func (r *runs) follow(ctx context.Context, view backend.View) bool {
 	return ok
 }
 
-// places are the peers of a snapshot that can be used, by node.
-func (r *runs) places(snap subnet.Snapshot) map[string]place {
+// places are the peers of a view that can be used, by node.
+func (r *runs) places(view backend.View) map[string]place {
 	stacks := map[string][]subnet.Stack{}
-	peers, _ := backend.Peers(r.networks, snap)
+	peers, _ := backend.Peers(r.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
 		stacks[p.Node] = append(stacks[p.Node], p.Stack)
 	}

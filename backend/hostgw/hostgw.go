@@ -30,7 +30,7 @@ func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil
 // Desired is one route per peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
-	peers, skips := backend.Peers(b.networks, snap)
+	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
 		underlay, ok := node.Underlay(peer.Is4())
 		switch {
@@ -38,7 +38,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		case underlay.Reaches(peer.Underlay):
 			state.Add(backend.DirectRoute(underlay, peer))
 		default:
-			skips = append(skips, subnet.Skip{Node: peer.Node, Reason: fmt.Sprintf(
+			skips = append(skips, subnet.Skip{Node: peer.Node, Code: subnet.OffLink, Detail: fmt.Sprintf(
 				"its underlay address %s is not on the same L2 segment as %s (%v), which host-gw needs: use the vxlan backend",
 				peer.Underlay, underlay.Dev, underlay.OnLink)})
 		}

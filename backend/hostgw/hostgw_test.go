@@ -38,7 +38,7 @@ route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
 	if got := state.String(); got != golden {
 		t.Errorf("got\n%swant\n%s", got, golden)
 	}
-	want := subnet.Skip{Node: "n3", Reason: "its underlay address 203.0.113.3 is not on the same L2 segment as eth0 ([192.0.2.0/24]), " +
+	want := subnet.Skip{Node: "n3", Code: subnet.OffLink, Detail: "its underlay address 203.0.113.3 is not on the same L2 segment as eth0 ([192.0.2.0/24]), " +
 		"which host-gw needs: use the vxlan backend"}
 	if len(skips) != 1 || skips[0] != want {
 		t.Errorf("skips %v, want %v", skips, want)

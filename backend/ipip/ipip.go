@@ -65,7 +65,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 			state.Add(d, backend.TunnelAddr(d.Name, stack.Subnet), backend.TunnelSysctl(d.Name, stack.Is4()))
 		}
 	}
-	peers, skips := backend.Peers(b.networks, snap)
+	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
 		if u, ok := node.Underlay(peer.Is4()); ok {
 			state.Add(b.route(u, peer))

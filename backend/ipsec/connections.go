@@ -27,7 +27,7 @@ func (c connection) child() string { return fmt.Sprintf("%s-%s", c.own, c.peer) 
 // connections are those that a view asks for, by name.
 func (b Backend) connections(view backend.View) map[string]connection {
 	all := map[string]connection{}
-	peers, _ := backend.Peers(b.networks, view.Snapshot)
+	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
 		u, ok := view.Node.Underlay(p.Is4())
 		own, leased := view.Snapshot.Local.Stack(p.Is4())

@@ -82,7 +82,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 			}
 		}
 	}
-	peers, skips := backend.Peers(b.networks, snap)
+	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, p := range peers {
 		u, ok := node.Underlay(p.Is4())
 		own, leased := snap.Local.Stack(p.Is4())

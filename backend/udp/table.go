@@ -24,7 +24,7 @@ func index(is4 bool) int {
 // newTable is the way to the peers of a view.
 func (b Backend) newTable(view backend.View) *table {
 	t := &table{ends: map[netip.Prefix]*net.UDPAddr{}}
-	peers, _ := backend.Peers(b.networks, view.Snapshot)
+	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
 		t.ends[p.Subnet] = net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Underlay, uint16(b.options.Port)))
 		t.learn(index(p.Is4()), p.Subnet.Bits())

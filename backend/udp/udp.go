@@ -65,7 +65,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 				backend.TunnelAddr(Device, stack.Subnet), backend.TunnelSysctl(Device, stack.Is4()))
 		}
 	}
-	peers, skips := backend.Peers(b.networks, snap)
+	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
 		if _, ok := node.Underlay(peer.Is4()); ok {
 			state.Add(backend.TunnelRoute(Device, peer))

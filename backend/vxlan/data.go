@@ -23,11 +23,11 @@ func parseData(raw json.RawMessage) (vni int, mac netstate.MAC, err error) {
 	}
 	var d data
 	if err := json.Unmarshal(raw, &d); err != nil {
-		return 0, mac, fmt.Errorf("its backend-data %q is not an object with VNI and VtepMAC", raw)
+		return 0, mac, fmt.Errorf("its backend-data %.80q is not an object with VNI and VtepMAC", raw)
 	}
 	mac, err = netstate.ParseMAC(d.VtepMAC)
 	if err != nil || !mac.IsUnicast() {
-		return 0, mac, fmt.Errorf("its backend-data has the VtepMAC %q, want a unicast MAC address", d.VtepMAC)
+		return 0, mac, fmt.Errorf("its backend-data has the VtepMAC %.80q, want a unicast MAC address", d.VtepMAC)
 	}
 	return d.VNI, mac, nil
 }
@@ -59,12 +59,16 @@ func (b Backend) vtepMAC(node backend.Node, is4 bool) netstate.MAC {
 			return mac
 		}
 	}
-	dev := b.device(is4)
-	if mac := node.MACs[dev]; mac.IsUnicast() {
+	if mac := node.MACs[b.device(is4)]; mac.IsUnicast() {
 		return mac
 	}
+	return b.namedMAC(node.Name, is4)
+}
+
+// namedMAC is the address that a node's name makes.
+func (b Backend) namedMAC(name string, is4 bool) netstate.MAC {
 	var mac netstate.MAC
-	sum := sha256.Sum256([]byte(node.Name + "/" + dev))
+	sum := sha256.Sum256([]byte(name + "/" + b.device(is4)))
 	copy(mac[:], sum[:])
 	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
 	return mac

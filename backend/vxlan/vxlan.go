@@ -71,9 +71,8 @@ const entries = 3
 
 // Desired is this node's VTEPs and the path to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
-	peers, skips := backend.Peers(b.networks, snap)
-	d := desired{Backend: b, node: node, skips: skips,
-		state: make(netstate.State, entries*len(peers)), holders: make(map[holder]string, len(peers))}
+	peers, skips := backend.Peers(b.networks, node, snap)
+	d := b.begin(node, snap, skips, len(peers))
 	for _, stack := range snap.Local.Stacks {
 		if underlay, ok := node.Underlay(stack.Is4()); ok {
 			d.vtep(underlay, stack)
@@ -86,21 +85,30 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 // desired is one call of Desired.
 type desired struct {
 	Backend
-	node    backend.Node
-	state   netstate.State
-	skips   []subnet.Skip
-	holders map[holder]string // the nodes' names
+	node   backend.Node
+	state  netstate.State
+	skips  []subnet.Skip
+	claims *backend.Claims[vtep]
 }
 
-// holder is a VTEP's MAC address; the families have a device each, so one MAC can be in both.
-type holder struct {
+// vtep is a VTEP's MAC address; the families have a device each, so one MAC can be in both.
+type vtep struct {
 	is4 bool
 	mac netstate.MAC
 }
 
+func (b Backend) begin(node backend.Node, snap subnet.Snapshot, skips []subnet.Skip, peers int) *desired {
+	return &desired{Backend: b, node: node, skips: skips, state: make(netstate.State, entries*peers),
+		claims: backend.NewClaims(snap, b.isNamed)}
+}
+
+// isNamed reports whether the MAC is the one that the node's name alone makes: no other node has a right to it. A node that
+// flannel or a device gave another one has no such proof.
+func (b Backend) isNamed(v vtep, node string) bool { return b.namedMAC(node, v.is4) == v.mac }
+
 func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
 	mac := d.vtepMAC(d.node, stack.Is4())
-	d.holders[holder{stack.Is4(), mac}] = d.node.Name
+	d.claims.Own(vtep{stack.Is4(), mac}, d.node.Name)
 	dev := d.device(stack.Is4())
 	d.state.Add(
 		netstate.VXLAN{Name: dev, VNI: d.options.VNI, Port: d.options.Port, Dev: u.Dev, Local: u.Local, MTU: d.mtu(u),
@@ -119,36 +127,54 @@ func vtepSysctl(dev string, is4 bool) netstate.Sysctl {
 	return netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}
 }
 
+// way is a peer that is reached through its VTEP, and what its record says of it.
+type way struct {
+	backend.Peer
+	vni  int
+	vtep vtep
+	err  error
+}
+
+func (w way) place() netip.AddrPort { return netip.AddrPortFrom(w.Underlay, 0) }
+
+// each adds what leads to the peers: who has a MAC is known when all have been read.
 func (d *desired) each(peers []backend.Peer) {
+	ways := make([]way, 0, len(peers))
 	for _, peer := range peers {
-		if underlay, ok := d.node.Underlay(peer.Is4()); ok {
-			d.peer(underlay, peer)
+		underlay, ok := d.node.Underlay(peer.Is4())
+		switch {
+		case !ok:
+		case d.options.DirectRouting && underlay.Reaches(peer.Underlay):
+			d.state.Add(backend.DirectRoute(underlay, peer))
+		default:
+			vni, mac, err := parseData(peer.Data)
+			w := way{peer, vni, vtep{peer.Is4(), mac}, err}
+			if err == nil && vni == d.options.VNI {
+				d.claims.Enter(w.vtep, peer.Node, w.place())
+			}
+			ways = append(ways, w)
 		}
 	}
+	for _, w := range ways {
+		d.way(w)
+	}
 }
 
-func (d *desired) peer(u backend.Underlay, peer backend.Peer) {
-	if d.options.DirectRouting && u.Reaches(peer.Underlay) {
-		d.state.Add(backend.DirectRoute(u, peer))
-		return
-	}
-	vni, mac, err := parseData(peer.Data)
-	vtep := holder{peer.Is4(), mac}
-	switch {
-	case err != nil:
-		d.skip(peer, err.Error())
-	case vni != d.options.VNI:
-		d.skip(peer, fmt.Sprintf("it uses VNI %d, this node uses %d", vni, d.options.VNI))
-	case d.holders[vtep] != "":
-		d.skip(peer, fmt.Sprintf("its VTEP MAC %s is %s's already", mac, d.holders[vtep]))
+func (d *desired) way(w way) {
+	switch holder, denied := d.claims.Holder(w.vtep, w.Node, w.place()); {
+	case w.err != nil:
+		d.skip(w, subnet.BackendData, "%v", w.err)
+	case w.vni != d.options.VNI:
+		d.skip(w, subnet.DifferentOptions, "it uses VNI %d, this node uses %d", w.vni, d.options.VNI)
+	case denied:
+		d.skip(w, subnet.DuplicateMAC, "its VTEP MAC %s is %s's already", w.vtep.mac, holder)
 	default:
-		d.holders[vtep] = peer.Node
-		d.tunnel(peer, mac)
+		d.tunnel(w.Peer, w.vtep.mac)
 	}
 }
 
-func (d *desired) skip(peer backend.Peer, reason string) {
-	d.skips = append(d.skips, subnet.Skip{Node: peer.Node, Reason: reason})
+func (d *desired) skip(w way, code subnet.Code, format string, args ...any) {
+	d.skips = append(d.skips, subnet.Skip{Node: w.Node, Code: code, Detail: fmt.Sprintf(format, args...)})
 }
 
 func (d *desired) tunnel(peer backend.Peer, mac netstate.MAC) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,7 +149,7 @@ func TestSkips(t *testing.T) {
 	} {
 		snap := subnet.Snapshot{Local: lease(1, "4"), Peers: []subnet.Lease{with(data), lease(3, "4")}}
 		state, skips := newBackend(t, "").Desired(node("4"), snap)
-		if len(skips) != 1 || skips[0].Node+": "+skips[0].Reason != want {
+		if len(skips) != 1 || skips[0].Node+": "+skips[0].Detail != want {
 			t.Errorf("%s:\n got %v\nwant %s", data, skips, want)
 		}
 		if text := state.String(); !strings.Contains(text, "route 10.244.3.0/24") || strings.Contains(text, "10.244.2.0") {
@@ -158,8 +159,69 @@ func TestSkips(t *testing.T) {
 	third := lease(3, "4")
 	third.Stacks[0].Data = lease(2, "4").Stacks[0].Data
 	_, skips := newBackend(t, "").Desired(node("4"), subnet.Snapshot{Local: lease(1, "4"), Peers: []subnet.Lease{lease(2, "4"), third}})
-	if len(skips) != 1 || skips[0] != (subnet.Skip{Node: "n3", Reason: "its VTEP MAC 02:00:00:00:04:02 is n2's already"}) {
+	if len(skips) != 1 || skips[0] != (subnet.Skip{Node: "n3", Code: subnet.DuplicateMAC, Detail: "its VTEP MAC 02:00:00:00:04:02 is n2's already"}) {
 		t.Errorf("two peers with one MAC: %v", skips)
+	}
+}
+
+// TestClaims: of two nodes at different addresses with one MAC only one has it, and it is not the one that copied it.
+func TestClaims(t *testing.T) {
+	const mac = "0a:0b:0c:0d:0e:0f"
+	claimed := func(n int, mac string) subnet.Lease {
+		l := lease(n, "4")
+		l.Stacks[0].Data = json.RawMessage(`{"VNI":1,"VtepMAC":"` + mac + `"}`)
+		return l
+	}
+	at := func(l subnet.Lease, underlay string) subnet.Lease {
+		l.Stacks[0].Underlay = netip.MustParseAddr(underlay)
+		return l
+	}
+	b := newBackend(t, "").(Backend)
+	first := func(nodes ...string) map[subnet.Claim]int {
+		order := map[subnet.Claim]int{}
+		for i, n := range nodes {
+			order[subnet.Claim{Node: n, What: b.Claim(claimed(2, mac).Stacks[0])}] = i
+		}
+		return order
+	}
+	own := b.namedMAC("n3", true).String()
+	for name, test := range map[string]struct {
+		peers  []subnet.Lease // oldest first
+		claims map[subnet.Claim]int
+		lost   string
+	}{
+		"the older one, if nothing is known":     {[]subnet.Lease{claimed(2, mac), claimed(3, mac)}, nil, "n3: its VTEP MAC " + mac + " is n2's already"},
+		"who was seen with it first":             {[]subnet.Lease{claimed(2, mac), claimed(3, mac)}, first("n3", "n2"), "n2: its VTEP MAC " + mac + " is n3's already"},
+		"who was seen with it first, of three":   {[]subnet.Lease{claimed(2, mac), claimed(4, mac), claimed(3, mac)}, first("n3", "n2", "n4"), "n2 n4"},
+		"the one whose name makes it":            {[]subnet.Lease{claimed(2, own), claimed(3, own)}, nil, "n2: its VTEP MAC " + own + " is n3's already"},
+		"this node":                              {[]subnet.Lease{claimed(2, "02:00:00:00:04:01")}, nil, "n2: its VTEP MAC 02:00:00:00:04:01 is n1's already"},
+		"one machine with two names":             {[]subnet.Lease{claimed(2, mac), at(claimed(3, mac), "192.0.2.2")}, nil, ""},
+		"one machine with two names, and a copy": {[]subnet.Lease{claimed(4, mac), claimed(2, mac), at(claimed(3, mac), "192.0.2.2")}, first("n2", "n3", "n4"), "n4"},
+		"a copy of address and MAC harms nobody": {[]subnet.Lease{at(claimed(2, mac), "192.0.2.3"), claimed(3, mac)}, nil, ""},
+		"a copy of the address alone":            {[]subnet.Lease{at(lease(2, "4"), "192.0.2.3"), lease(3, "4")}, nil, ""},
+		"a copy with another VNI does not stand for it": {[]subnet.Lease{func() subnet.Lease {
+			l := lease(2, "4")
+			l.Stacks[0].Data = json.RawMessage(`{"VNI":2,"VtepMAC":"` + mac + `"}`)
+			return l
+		}(), claimed(3, mac)}, nil, "n2: it uses VNI 2, this node uses 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, skips := b.Desired(node("4"), subnet.Snapshot{Local: lease(1, "4"), Peers: test.peers, Claims: test.claims})
+			var lost, names []string
+			for _, s := range skips {
+				lost, names = append(lost, s.Node+": "+s.Detail), append(names, s.Node)
+			}
+			if got := strings.Join(lost, "\n"); got != test.lost && strings.Join(names, " ") != test.lost {
+				t.Errorf("left out %q, want %q", got, test.lost)
+			}
+			text := state.String()
+			for _, p := range test.peers {
+				reached := strings.Contains(text, "route "+p.Stacks[0].Subnet.String())
+				if reached == slices.Contains(names, p.Node) {
+					t.Errorf("%s is reached: %t\n%s", p.Node, reached, text)
+				}
+			}
+		})
 	}
 }
 

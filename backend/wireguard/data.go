@@ -1,11 +1,13 @@
 package wireguard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -29,48 +32,73 @@ type peer struct {
 	port int
 }
 
-// peers are those of the snapshot that can be used, and why the others cannot.
-func (b *Backend) peers(snap subnet.Snapshot) ([]peer, []subnet.Skip) {
-	all, skips := backend.Peers(b.networks, snap)
-	type slot struct {
-		is4 bool
-		key wgtypes.Key
+// owner is a public key of one device: there it has one address, and what may come from it is its own.
+type owner struct {
+	dev string
+	key wgtypes.Key
+}
+
+// Claim implements backend.Claimer: a public key.
+func (b *Backend) Claim(stack subnet.Stack) string {
+	key, _, err := parseData(stack.Data)
+	if err != nil {
+		return ""
 	}
-	holders := map[slot]string{}
+	return owner{b.deviceOf(stack.Is4()), key}.String()
+}
+
+func (o owner) String() string { return o.dev + " " + o.key.String() }
+
+// unproven: whose a key is, only packets show.
+func unproven(owner, string) bool { return false }
+
+// peers are those of the snapshot that can be used, and why the others cannot.
+func (b *Backend) peers(node backend.Node, snap subnet.Snapshot) ([]peer, []subnet.Skip) {
+	all, skips := backend.Peers(b.networks, node, snap)
+	claims := backend.NewClaims(snap, unproven)
 	for _, s := range snap.Local.Stacks {
 		if key, _, err := parseData(s.Data); err == nil {
-			holders[slot{s.Is4(), key}] = snap.Local.Node
+			claims.Own(owner{b.deviceOf(s.Is4()), key}, snap.Local.Node)
 		}
 	}
-	var usable []peer
+	readable := make([]peer, 0, len(all))
 	for _, p := range all {
 		key, port, err := parseData(p.Data)
-		holder := holders[slot{p.Is4(), key}]
-		switch {
-		case err != nil:
-			skips = append(skips, subnet.Skip{Node: p.Node, Reason: err.Error()})
-		case holder != "":
-			skips = append(skips, subnet.Skip{Node: p.Node, Reason: fmt.Sprintf("its public key %s is %s's already", key, holder)})
-		default:
-			if port == 0 {
-				port = b.port(p.Is4())
-			}
-			holders[slot{p.Is4(), key}] = p.Node
-			usable = append(usable, peer{p, key, port})
+		if err != nil {
+			skips = append(skips, subnet.Skip{Node: p.Node, Code: subnet.BackendData, Detail: err.Error()})
+			continue
 		}
+		one := peer{p, key, cmp.Or(port, b.port(p.Is4()))}
+		claims.Enter(one.owner(b), p.Node, one.endpoint())
+		readable = append(readable, one)
+	}
+	usable, allowed := make([]peer, 0, len(readable)), map[owner]int{}
+	for _, p := range readable {
+		holder, denied := claims.Holder(p.owner(b), p.Node, p.endpoint())
+		if denied || allowed[p.owner(b)] == len(netstate.Allowed{}) {
+			skips = append(skips, subnet.Skip{Node: p.Node, Code: subnet.DuplicateKey,
+				Detail: fmt.Sprintf("its public key %s is %s's already", p.key, holder)})
+			continue
+		}
+		allowed[p.owner(b)]++
+		usable = append(usable, p)
 	}
 	return usable, skips
 }
+
+func (p peer) owner(b *Backend) owner { return owner{b.deviceOf(p.Is4()), p.key} }
+
+func (p peer) endpoint() netip.AddrPort { return netip.AddrPortFrom(p.Underlay, uint16(p.port)) }
 
 // parseData reads a peer's backend-data.
 func parseData(raw json.RawMessage) (key wgtypes.Key, port int, err error) {
 	var d data
 	if err := json.Unmarshal(raw, &d); err != nil {
-		return key, 0, fmt.Errorf("its backend-data %q is not an object with PublicKey", raw)
+		return key, 0, fmt.Errorf("its backend-data %.80q is not an object with PublicKey", raw)
 	}
 	key, err = wgtypes.ParseKey(d.PublicKey)
 	if err != nil || key == (wgtypes.Key{}) {
-		return key, 0, fmt.Errorf("its backend-data has the PublicKey %q, want 32 bytes in base64", d.PublicKey)
+		return key, 0, fmt.Errorf("its backend-data has the PublicKey %.80q, want 32 bytes in base64", d.PublicKey)
 	}
 	if d.Port < 0 || d.Port > 65535 {
 		return key, 0, fmt.Errorf("its backend-data has the Port %d, want 1 to 65535", d.Port)

@@ -24,7 +24,7 @@ func (b *Backend) ends(node backend.Node, peers []peer) []netstate.Peer {
 		}
 		end.Shared, end.Keepalive = secret.Fingerprint(b.psk), b.options.PersistentKeepaliveInterval
 		end.Allowed = allow(end.Allowed, p.Subnet)
-		underlays[key] = append(underlays[key], netip.AddrPortFrom(p.Underlay, uint16(p.port)))
+		underlays[key] = append(underlays[key], p.endpoint())
 		end.Endpoint = b.choose(node, underlays[key])
 		byKey[key] = end
 	}
@@ -36,12 +36,10 @@ func (b *Backend) ends(node backend.Node, peers []peer) []netstate.Peer {
 }
 
 // allow adds a prefix and keeps the order that netstate.Peer has.
-func allow(have [2]netip.Prefix, more netip.Prefix) [2]netip.Prefix {
-	if !have[0].IsValid() {
-		return [2]netip.Prefix{more}
-	}
-	have[1] = more
-	slices.SortFunc(have[:], netip.Prefix.Compare)
+func allow(have netstate.Allowed, more netip.Prefix) netstate.Allowed {
+	n := slices.IndexFunc(have[:], func(p netip.Prefix) bool { return !p.IsValid() })
+	have[n] = more
+	slices.SortFunc(have[:n+1], netip.Prefix.Compare)
 	return have
 }
 

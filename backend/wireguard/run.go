@@ -60,7 +60,7 @@ func (b *Backend) follow(site backend.Site, view backend.View, tunnels map[strin
 		}
 		tunnels[dev] = t
 	}
-	peers, _ := b.peers(view.Snapshot)
+	peers, _ := b.peers(view.Node, view.Snapshot)
 	ends := map[string][]netstate.Peer{}
 	for _, end := range b.ends(view.Node, peers) {
 		ends[end.Dev] = append(ends[end.Dev], end)

@@ -130,7 +130,7 @@ func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Sta
 			state.Add(backend.TunnelAddr(dev, stack.Subnet), backend.TunnelSysctl(dev, stack.Is4()))
 		}
 	}
-	peers, skips := b.peers(snap)
+	peers, skips := b.peers(node, snap)
 	for _, p := range peers {
 		if _, ok := node.Underlay(p.Is4()); ok {
 			state.Add(backend.TunnelRoute(b.deviceOf(p.Is4()), p.Peer))

@@ -114,7 +114,7 @@ route fc00:0:0:2::/64 dev flannel-wg-v6
 	}
 	reasons := map[string]string{}
 	for _, s := range skips {
-		reasons[s.Node] = s.Reason
+		reasons[s.Node] = s.Detail
 	}
 	for node, want := range map[string]string{"n3": `has the PublicKey "x"`, "n4": "is n2's already", "n5": "is n1's already", "n6": `has the PublicKey ""`,
 		"n7": "has the Port 99999", "n8": "is not an object"} {
@@ -127,10 +127,63 @@ route fc00:0:0:2::/64 dev flannel-wg-v6
 	}
 }
 
+// TestClaims: of two nodes at different places with one key only one has it; behind one NAT there are many.
+func TestClaims(t *testing.T) {
+	at := func(l subnet.Lease, other subnet.Lease) subnet.Lease {
+		for i := range l.Stacks {
+			l.Stacks[i].Underlay = other.Stacks[i].Underlay
+		}
+		return l
+	}
+	port := func(n, port int) string { return fmt.Sprintf(`{"PublicKey":"%s","Port":%d}`, key(n), port) }
+	only := func(l subnet.Lease, i int) subnet.Lease { l.Stacks = l.Stacks[i : i+1]; return l }
+	first := func(b *Backend, n int, nodes ...string) map[subnet.Claim]int {
+		order := map[subnet.Claim]int{}
+		for _, s := range lease(n, published(n)).Stacks {
+			for i, name := range nodes {
+				order[subnet.Claim{Node: name, What: b.Claim(s)}] = i
+			}
+		}
+		return order
+	}
+	for _, mode := range []string{"separate", "auto", "ipv6"} {
+		b := newBackend(t, `{"Mode":"`+mode+`"}`)
+		for name, test := range map[string]struct {
+			peers  []subnet.Lease // oldest first
+			claims map[subnet.Claim]int
+			lost   string // the nodes
+			ends   string // what must stand in the state
+		}{
+			"a copied key, nothing known":   {[]subnet.Lease{lease(2, published(3)), lease(3, published(3))}, nil, "n3 n3", ""},
+			"a copied key":                  {[]subnet.Lease{lease(2, published(3)), lease(3, published(3))}, first(b, 3, "n3", "n2"), "n2 n2", ""},
+			"a copied key and port":         {[]subnet.Lease{at(lease(2, port(3, 7)), lease(3, "")), lease(3, published(3))}, first(b, 3, "n3", "n2"), "n2 n2", ""},
+			"a copied address":              {[]subnet.Lease{at(lease(2, published(2)), lease(3, "")), lease(3, published(3))}, nil, "", ""},
+			"a copied address and key":      {[]subnet.Lease{at(lease(2, published(3)), lease(3, "")), lease(3, published(3))}, nil, "", "allowed 10.244.2.0/24 allowed 10.244.3.0/24"},
+			"two ports of one NAT":          {[]subnet.Lease{at(lease(2, port(2, 7)), lease(3, "")), lease(3, port(3, 8))}, nil, "", ":7 allowed 10.244.2.0/24"},
+			"this node's key":               {[]subnet.Lease{lease(2, published(1))}, nil, "n2 n2", ""},
+			"a key of a node without IPv6":  {[]subnet.Lease{only(lease(2, published(3)), 1), only(lease(3, published(3)), 0)}, first(b, 3, "n3", "n2"), map[bool]string{true: "", false: "n2"}[mode == "separate"], "192.0.2.3:51820 allowed 10.244.3.0/24"},
+			"one machine under three names": {[]subnet.Lease{lease(2, published(2)), at(lease(3, published(2)), lease(2, "")), at(lease(4, published(2)), lease(2, ""))}, nil, map[bool]string{true: "", false: "n4 n4"}[mode == "separate"], ""},
+		} {
+			t.Run(mode+"/"+name, func(t *testing.T) {
+				node := bothFamilies(1)
+				node.WireGuard = true
+				state, skips := b.Desired(node, subnet.Snapshot{Local: lease(1, published(1)), Peers: test.peers, Claims: test.claims})
+				var lost []string
+				for _, s := range skips {
+					lost = append(lost, s.Node)
+				}
+				if got := strings.Join(lost, " "); got != test.lost || !strings.Contains(state.String(), test.ends) {
+					t.Errorf("left out %q, want %q: %v\n%s", got, test.lost, skips, state)
+				}
+			})
+		}
+	}
+}
+
 // TestPorts: a peer's own port is used; flannel's nodes do not say one.
 func TestPorts(t *testing.T) {
 	b := newBackend(t, `{"ListenPort":7000,"ListenPortV6":7001}`)
-	peers, skips := b.peers(subnet.Snapshot{Local: lease(1, published(1)), Peers: []subnet.Lease{lease(2, published(2)), lease(3, `{"PublicKey":"`+key(3)+`","Port":9}`)}})
+	peers, skips := b.peers(backend.Node{}, subnet.Snapshot{Local: lease(1, published(1)), Peers: []subnet.Lease{lease(2, published(2)), lease(3, `{"PublicKey":"`+key(3)+`","Port":9}`)}})
 	if len(peers) != 4 || len(skips) != 0 || peers[0].port != 7000 || peers[1].port != 7001 || peers[2].port != 9 {
 		t.Errorf("%v %v", peers, skips)
 	}

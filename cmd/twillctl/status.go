@@ -114,7 +114,7 @@ func writePlan(w io.Writer, f doctor.Facts) error {
 		return fmt.Errorf("choose the underlay: %s", f.UnderlayError)
 	}
 	for _, s := range f.Skips {
-		fmt.Fprintf(w, "# node %s is left out: %s\n", s.Node, s.Reason)
+		fmt.Fprintf(w, "# node %s is left out: %s\n", s.Node, s.Detail)
 	}
 	if len(f.Plan) == 0 {
 		fmt.Fprintln(w, nothingToChange)

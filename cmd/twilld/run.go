@@ -80,7 +80,7 @@ func dryRun(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 		return err
 	}
 	for _, s := range skips {
-		fmt.Fprintf(stdout, "# node %s is left out: %s\n", s.Node, s.Reason)
+		fmt.Fprintf(stdout, "# node %s is left out: %s\n", s.Node, s.Detail)
 	}
 	if len(plan) == 0 {
 		fmt.Fprintln(stdout, "# nothing to change")

@@ -13,9 +13,14 @@ import (
 // leaseFaults are records of other nodes that cannot be true, as they stand in what the agent knew last, and the loss of
 // that memory.
 var leaseFaults = []Fault{
-	{Name: "duplicate-underlay", Finding: "duplicate-underlay", Says: "two peers have the same public IP",
-		Inject: alterPeer(func(last, first stack) { last["Underlay"] = first["Underlay"] }), Undo: restartAgent},
+	{Name: "duplicate-underlay", Finding: "duplicate-underlay", Says: "a peer has this node's public IP",
+		Inject: alterCheckpoint(func(c *checkpoint) error {
+			c.Peers[len(c.Peers)-1].Stacks[0]["Underlay"] = c.Local.Stacks[0]["Underlay"]
+			return nil
+		}), Undo: restartAgent},
 	{Name: "duplicate-mac", Finding: "duplicate-mac", Says: "two peers have the same VTEP MAC, as cloned machines do", Backends: vxlanOnly,
+		Inject: alterPeer(func(last, first stack) { last["Data"] = first["Data"] }), Undo: restartAgent},
+	{Name: "duplicate-key", Finding: "duplicate-key", Says: "two peers have the same public key, as cloned machines do", Backends: []string{"wireguard"},
 		Inject: alterPeer(func(last, first stack) { last["Data"] = first["Data"] }), Undo: restartAgent},
 	{Name: "duplicate-subnet", Finding: "duplicate-subnet", Says: "two peers hold the same subnet",
 		Inject: alterPeer(func(last, first stack) { last["Subnet"] = first["Subnet"] }), Undo: restartAgent},
@@ -25,7 +30,7 @@ var leaseFaults = []Fault{
 		Inject: alterPeer(func(last, _ stack) { last["Subnet"] = outside(last["Subnet"]) }), Undo: restartAgent},
 	{Name: "peer-unreadable", Finding: "peer-skipped", Says: "a node's record in the store cannot be read",
 		Inject: alterCheckpoint(func(c *checkpoint) error {
-			c.Skips = append(c.Skips, map[string]string{"Node": "broken", "Reason": `backend-data "{": unexpected end of JSON input`})
+			c.Skips = append(c.Skips, map[string]string{"Node": "broken", "Code": "unreadable", "Reason": `backend-data "{": unexpected end of JSON input`})
 			return nil
 		}), Undo: restartAgent},
 	{Name: "checkpoint-damaged", Finding: "lease-damaged", Says: "the agent's checkpoint is cut off", Backends: written,
@@ -48,12 +53,15 @@ type checkpoint struct {
 	Version int
 	Node    string
 	Network json.RawMessage
-	Local   any
-	Peers   []struct {
-		Node, Backend string
-		Stacks        []stack
-	}
-	Skips []any
+	Local   record
+	Peers   []record
+	Skips   []any
+}
+
+// record is a node's lease.
+type record struct {
+	Node, Backend string
+	Stacks        []stack
 }
 
 // alterPeer changes the record of the last peer; it is told the first one's too.

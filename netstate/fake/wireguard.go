@@ -55,7 +55,7 @@ func (k *Kernel) putPeer(p netstate.Peer) error {
 }
 
 // sorted has the zero Prefix at the end.
-func sorted(prefixes []netip.Prefix) (s [2]netip.Prefix) {
+func sorted(prefixes []netip.Prefix) (s netstate.Allowed) {
 	prefixes = slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return !p.IsValid() })
 	slices.SortFunc(prefixes, netip.Prefix.Compare)
 	copy(s[:], prefixes)

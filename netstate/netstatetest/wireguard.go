@@ -48,7 +48,7 @@ func RunWireGuard(t *testing.T, harness func(t *testing.T) Harness) {
 
 func wireguardPeer(n int) netstate.Peer {
 	return netstate.Peer{Dev: "flannel-wg", Public: publicOf([32]byte{0: byte(8 * n), 31: 64}), Endpoint: netip.AddrPortFrom(v4.underlay(n), 51820),
-		Allowed: [2]netip.Prefix{v4.prefix(n)}, Shared: secret.Fingerprint(shared), Keepalive: 25}
+		Allowed: netstate.Allowed{v4.prefix(n)}, Shared: secret.Fingerprint(shared), Keepalive: 25}
 }
 
 func wireguardDevice() device {
@@ -72,8 +72,8 @@ func wireguardDevice() device {
 			"endpoint":        {commands: "wg set DEV peer " + key + " endpoint 192.0.2.9:51820", plan: was(peer, "192.0.2.2:", "192.0.2.9:")},
 			"keepalive":       {commands: "wg set DEV peer " + key + " persistent-keepalive 7", plan: was(peer, "keepalive 25", "keepalive 7")},
 			"allowed another": {commands: "wg set DEV peer " + key + " allowed-ips 10.244.2.0/24,10.244.9.0/24", plan: was(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 allowed 10.244.9.0/24")},
-			"allowed more": {commands: "wg set DEV peer " + key + " allowed-ips 10.244.2.0/24,10.244.8.0/24,10.244.9.0/24",
-				plan: "~ " + peer + " (was " + strings.Replace(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 allowed 10.244.8.0/24", 1) + " allowed [10.244.9.0/24])"},
+			"allowed more": {commands: "wg set DEV peer " + key + " allowed-ips 10.244.2.0/24,10.244.6.0/24,10.244.7.0/24,10.244.8.0/24,10.244.9.0/24",
+				plan: "~ " + peer + " (was " + strings.Replace(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 allowed 10.244.6.0/24 allowed 10.244.7.0/24 allowed 10.244.8.0/24", 1) + " allowed [10.244.9.0/24])"},
 			"port":   {commands: "wg set DEV listen-port 51830", plan: was(listen, "port 51820", "port 51830")},
 			"fwmark": {commands: "wg set DEV fwmark 0x7", plan: "~ " + listen + " (was " + listen + " fwmark 0x7)"},
 		},

@@ -36,7 +36,7 @@ func TestWatchFlannelAndGarbage(t *testing.T) {
 		lines = append(lines, p.Node+" "+subnetOf(p))
 	}
 	for _, k := range got.Skips {
-		lines = append(lines, k.Node+" "+k.Reason)
+		lines = append(lines, k.Node+" "+k.Detail)
 	}
 	want := `localhost 10.5.3.0/24
 192.0.2.20 10.5.2.0/24

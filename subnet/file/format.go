@@ -76,7 +76,7 @@ func (d document) leases() (leases []subnet.Lease, skips []subnet.Skip) {
 			err = errors.New("the node has an earlier entry")
 		}
 		if err != nil {
-			skips = append(skips, subnet.Skip{Node: entryName(i, entry), Reason: err.Error()})
+			skips = append(skips, subnet.Skip{Node: entryName(i, entry), Code: subnet.Unreadable, Detail: err.Error()})
 			continue
 		}
 		seen[l.Node] = true

@@ -128,7 +128,7 @@ func TestAcquireKeepsForeignEntriesAndOrder(t *testing.T) {
 		got = append(got, l.Node+" "+l.Stacks[0].Underlay.String())
 	}
 	for _, s := range skips {
-		got = append(got, s.Node+": "+s.Reason)
+		got = append(got, s.Node+": "+s.Detail)
 	}
 	const expect = `z 192.0.2.26|b 192.0.2.22|a 192.0.2.1|entry 2: the key node is missing|` +
 		`entry 3: json: cannot unmarshal number into Go value of type file.record`

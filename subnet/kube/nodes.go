@@ -141,7 +141,7 @@ func (c *nodes) peers() ([]subnet.Lease, []subnet.Skip, int, bool) {
 	leases, skips := make([]subnet.Lease, 0, len(others)), []subnet.Skip(nil)
 	for _, e := range others {
 		if e.err != nil {
-			skips = append(skips, subnet.Skip{Node: e.name, Reason: e.err.Error()})
+			skips = append(skips, subnet.Skip{Node: e.name, Code: subnet.Unreadable, Detail: e.err.Error()})
 		} else {
 			leases = append(leases, e.lease)
 		}

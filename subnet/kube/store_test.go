@@ -330,7 +330,7 @@ func flannelPeers(t *testing.T, s *server) {
 	if len(snap.Skips) != 2 || snap.Skips[0].Node != bad.Name || snap.Skips[1].Node != pending.Name {
 		t.Fatalf("got skips %+v", snap.Skips)
 	}
-	if got := snap.Skips[0].Reason; got != `public-ip "192.0.2" is not an IPv4 address` {
+	if got := snap.Skips[0].Detail; got != `public-ip "192.0.2" is not an IPv4 address` {
 		t.Errorf("got reason %q", got)
 	}
 	s.annotate(t, "kubetest-peer-003", map[string]any{"kube-subnet-manager": "true"})

@@ -82,7 +82,7 @@ func peer(s subnet.Snapshot, node string) subnet.Lease {
 }
 
 func skipped(s subnet.Snapshot, node string) bool {
-	return slices.ContainsFunc(s.Skips, func(k subnet.Skip) bool { return k.Node == node && k.Reason != "" })
+	return slices.ContainsFunc(s.Skips, func(k subnet.Skip) bool { return k.Node == node && k.Detail != "" })
 }
 
 // watcher is a running Watch.

@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// claiming is a lease that publishes something.
+func claiming(node, what string) subnet.Lease {
+	return subnet.Lease{Node: node, Backend: "vxlan", Stacks: []subnet.Stack{{Subnet: netip.MustParsePrefix("10.244.2.0/24"), Data: []byte(what)}}}
+}
+
+// claim is all that a stack publishes.
+func claim(s subnet.Stack) string { return string(s.Data) }
+
+func snapshot(peers ...subnet.Lease) *subnet.Snapshot { return &subnet.Snapshot{Peers: peers} }
+
+// winner is the node that the order puts first, empty if there is no order between the two.
+func winner(order map[subnet.Claim]int, what, a, b string) string {
+	first, ok := order[subnet.Claim{Node: a, What: what}]
+	second, also := order[subnet.Claim{Node: b, What: what}]
+	switch {
+	case !ok || !also || first == second:
+		return ""
+	case first < second:
+		return a
+	}
+	return b
+}
+
+// TestPeersClaims: whoever was seen with something first keeps it, whatever the other one does, and also over a restart.
+func TestPeersClaims(t *testing.T) {
+	now := time.Now()
+	p := newPeers(claim)
+	see := func(peers ...subnet.Lease) map[subnet.Claim]int {
+		now = now.Add(time.Minute)
+		return p.follow(snapshot(peers...), now).Claims
+	}
+	if order := see(claiming("old", "x"), claiming("victim", "m")); order != nil {
+		t.Errorf("an order without a dispute: %v", order)
+	}
+	steps := map[string][]subnet.Lease{
+		"1 it copies":                       {claiming("old", "m"), claiming("victim", "m")},
+		"2 the victim is away":              {claiming("old", "m")},
+		"3 and comes back":                  {claiming("old", "m"), claiming("victim", "m")},
+		"4 a third one":                     {claiming("old", "m"), claiming("third", "m"), claiming("victim", "m")},
+		"5 it copies another one, and this": {claiming("old", "y"), claiming("third", "m"), claiming("victim", "m")},
+		"6 again":                           {claiming("old", "m"), claiming("third", "m"), claiming("victim", "m")},
+	}
+	for _, step := range []string{"1 it copies", "2 the victim is away", "3 and comes back", "4 a third one", "5 it copies another one, and this", "6 again"} {
+		order := see(steps[step]...)
+		if got := winner(order, "m", "old", "victim"); got != "victim" && len(steps[step]) > 1 && step[0] != '5' {
+			t.Errorf("%s: %v", step, order)
+		}
+		if got := winner(order, "m", "third", "victim"); got != "victim" && step[0] > '3' {
+			t.Errorf("%s: the third one: %v", step, order)
+		}
+	}
+	last := *p.last
+	p = newPeers(claim)
+	p.remember(last)
+	order := see(claiming("old", "m"), claiming("third", "m"), claiming("late", "m"), claiming("victim", "m"))
+	for _, other := range []string{"old", "third", "late"} {
+		if winner(order, "m", other, "victim") != "victim" {
+			t.Errorf("after a restart %s: %v", other, order)
+		}
+	}
+	p = newPeers(claim)
+	if order := see(claiming("old", "m"), claiming("victim", "m")); winner(order, "m", "old", "victim") != "" {
+		t.Errorf("without any memory one of two is first: %v", order)
+	}
+}
+
+// TestPeersForget: what is gone takes no memory for ever.
+func TestPeersForget(t *testing.T) {
+	now, p := time.Now(), newPeers(claim)
+	for i := range 1000 {
+		now = now.Add(time.Second)
+		p.follow(snapshot(claiming(fmt.Sprint("n", i), fmt.Sprint("m", i)), claiming("both", "m7")), now)
+	}
+	if len(p.nodes) > 200 || len(p.claims) > 200 || p.disputes != 1 {
+		t.Errorf("%d nodes, %d claims, %d disputes are remembered; want two nodes, those of the last 100 s, and the rivals of one that is there", len(p.nodes), len(p.claims), p.disputes)
+	}
+}
+
+// TestPeersRest follows every node at once but the one whose record never rests, which is followed now and then, and in the end.
+func TestPeersRest(t *testing.T) {
+	now, p := time.Now(), newPeers(claim)
+	mad := func(i int) subnet.Lease { return claiming("mad", fmt.Sprint(i)) }
+	peers := []subnet.Lease{claiming("a", "a"), mad(0), claiming("z", "z")}
+	last, changes := p.follow(snapshot(peers...), now), 0
+	for i := range 2500 { // 25 changes a second
+		now = now.Add(40 * time.Millisecond)
+		now0 := []subnet.Lease{peers[0], mad(i), peers[2]}
+		switch i % 3 {
+		case 1:
+			now0 = []subnet.Lease{peers[0], peers[2]} // it leaves
+		case 2:
+			now0 = []subnet.Lease{peers[0], peers[2]} // it cannot be read
+		}
+		raw := snapshot(now0...)
+		if i%3 == 2 {
+			raw.Skips = []subnet.Skip{{Node: "mad", Code: subnet.Unreadable, Detail: fmt.Sprint(i)}}
+		}
+		if i == 1000 {
+			peers[2] = claiming("z", "moved")
+			raw.Peers[len(raw.Peers)-1] = peers[2]
+		}
+		snap := p.follow(raw, now)
+		if snap != last {
+			changes++
+		}
+		if last = snap; !has(snap, peers[0]) || !has(snap, peers[2]) {
+			t.Fatalf("change %d: others are not followed: %v", i, snap.Peers)
+		}
+	}
+	if changes > peerChanges+12 || changes < peerChanges {
+		t.Errorf("%d changes in 100 s were followed, want %d and one in ten seconds", changes, peerChanges)
+	}
+	final := snapshot(peers[0], mad(-1), peers[2])
+	if p.follow(final, now); p.late != 1 || p.wait <= 0 || p.wait > peerRest {
+		t.Errorf("%d records wait for %s", p.late, p.wait)
+	}
+	if snap := p.follow(final, now.Add(p.wait)); !has(snap, mad(-1)) || p.late != 0 {
+		t.Errorf("in the end it is %v", snap.Peers)
+	}
+}
+
+func has(snap *subnet.Snapshot, lease subnet.Lease) bool {
+	for _, l := range snap.Peers {
+		if l.Equal(lease) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestRunKeepsTheVictim: a peer that copies a younger one's MAC changes nothing for it, not even for an agent that starts anew.
+func TestRunKeepsTheVictim(t *testing.T) {
+	n := newNode(t)
+	n.addPeer("old", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
+	n.addPeer("victim", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+	const fdb = "fdb 0e:00:00:00:00:02 dst 192.168.33.102 dev flannel.1 self permanent"
+	const copied = "fdb 0e:00:00:00:00:02 dst 192.168.33.103"
+	stop := n.start()
+	n.eventually("both are reached", func() bool { return n.has(fdb) && n.has("10.244.3.0/24") && n.ready() })
+	n.setPeer("old", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:02")
+	n.eventually("the copy is left out", func() bool { return !n.has("10.244.3.0/24") })
+	if !n.has(fdb) || n.has(copied) {
+		t.Errorf("the victim's MAC leads elsewhere:\n%s", n.state())
+	}
+	n.eventually("that is in the checkpoint", func() bool {
+		saved, err := ReadCheckpoint(n.checkpoint())
+		return err == nil && len(saved.Snapshot.Claims) == 2
+	})
+	stop()
+	saved, err := ReadCheckpoint(n.checkpoint())
+	n.must(err)
+	if !maps.Equal(saved.Snapshot.Claims, n.agent.peers.last.Claims) {
+		t.Errorf("the checkpoint has %v, want %v", saved.Snapshot.Claims, n.agent.peers.last.Claims)
+	}
+	stop = n.start()
+	defer stop()
+	n.eventually("in sync again", n.ready)
+	n.eventually("told once more", func() bool { return n.logs("a peer is left out") == 2 })
+	if !n.has(fdb) || n.has(copied) {
+		t.Errorf("after a restart the victim's MAC leads elsewhere:\n%s", n.state())
+	}
+}

@@ -1,0 +1,35 @@
+package agent
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// What the store's changes cost is bounded, whoever makes how many: after newsBurst of work the loop rests from them so long that
+// they take newsShare of a processor. Among thousands of peers one plan takes tens of milliseconds.
+const newsShare, newsBurst = 0.04, 500 * time.Millisecond
+
+// newNewsLimit makes the limiter of that work, in microseconds.
+func newNewsLimit() *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(newsShare*1e6), int(newsBurst.Microseconds()))
+}
+
+// workedSince returns how long to rest after work that began then.
+func workedSince(limit *rate.Limiter, began time.Time) time.Duration {
+	now := time.Now()
+	return limit.ReserveN(now, int(min(now.Sub(began), newsBurst).Microseconds())).DelayFrom(now)
+}
+
+// gate lets through what comes from c, but not while it rests.
+type gate struct {
+	c, open <-chan struct{} // open is c, or nil while it rests
+	rested  <-chan time.Time
+}
+
+// rest closes the gate for a while; the loop opens it when rested says so.
+func (g *gate) rest(d time.Duration) {
+	if d > 0 {
+		g.open, g.rested = nil, time.After(d)
+	}
+}

@@ -1,0 +1,66 @@
+package backend
+
+import (
+	"net/netip"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// holdings are the subnets that are held, by whom. The work for each subnet depends on how many lengths the subnets of a
+// snapshot have, which is one in nearly every cluster, and not on how many subnets there are.
+type holdings struct {
+	lengths map[bool][]int                // of the snapshot's subnets, by whether they are IPv4
+	nodes   map[netip.Prefix]string       // the holders of subnets
+	inside  map[netip.Prefix]netip.Prefix // for what is wider than a held subnet and has one of the lengths: the first one in it
+}
+
+func newHoldings(snap subnet.Snapshot) holdings {
+	h := holdings{lengths: map[bool][]int{}, nodes: make(map[netip.Prefix]string, len(snap.Peers)+1), inside: map[netip.Prefix]netip.Prefix{}}
+	var seen [2][129]bool
+	note := func(lease subnet.Lease) {
+		for _, s := range lease.Stacks {
+			is4, family := s.Subnet.Addr().Is4(), 0
+			if is4 {
+				family = 1
+			}
+			if bits := s.Subnet.Bits(); bits >= 0 && !seen[family][bits] {
+				seen[family][bits] = true
+				h.lengths[is4] = append(h.lengths[is4], bits)
+			}
+		}
+	}
+	note(snap.Local)
+	for _, lease := range snap.Peers {
+		note(lease)
+	}
+	return h
+}
+
+// add makes node the holder of p, which overlaps nothing that is held.
+func (h holdings) add(node string, p netip.Prefix) {
+	h.nodes[p] = node
+	for _, bits := range h.lengths[p.Addr().Is4()] {
+		if bits >= p.Bits() {
+			continue
+		}
+		wider := netip.PrefixFrom(p.Addr(), bits).Masked()
+		if _, ok := h.inside[wider]; !ok {
+			h.inside[wider] = p
+		}
+	}
+}
+
+// overlap finds a held subnet that shares addresses with p, and its holder.
+func (h holdings) overlap(p netip.Prefix) (netip.Prefix, string, bool) {
+	for _, bits := range h.lengths[p.Addr().Is4()] {
+		if bits > p.Bits() {
+			continue
+		}
+		wider := netip.PrefixFrom(p.Addr(), bits).Masked()
+		if holder, ok := h.nodes[wider]; ok {
+			return wider, holder, true
+		}
+	}
+	held, ok := h.inside[p]
+	return held, h.nodes[held], ok
+}

@@ -30,6 +30,7 @@ RUN make build VERSION=${VERSION} TAGS=nolab
 RUN cd "$(go list -m -f '{{.Dir}}' github.com/containernetworking/plugins)" && mkdir /cni && \
     go build -trimpath -ldflags '-s -w' -o /cni/ ./plugins/meta/portmap ./plugins/meta/bandwidth ./plugins/main/loopback
 COPY --from=firewalls /deb/ /deb/
+ARG SOURCE_DATE_EPOCH
 RUN GOARCH= go run ./tools/sbom ghcr.io/twill-net/twill ${VERSION} bin/twilld bin/twill bin/twillctl /cni/* /deb/*.deb >/sbom.spdx.json
 
 FROM scratch

@@ -91,7 +91,8 @@ bench: build ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
 image: ## Build the container image from the Dockerfile with buildah
-	buildah bud --build-arg VERSION=$(VERSION) -t twill:$(VERSION) .
+	epoch=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
+	buildah bud --build-arg VERSION=$(VERSION) --build-arg SOURCE_DATE_EPOCH=$$epoch --timestamp $$epoch -t twill:$(VERSION) .
 
 clean: ## Remove what the build made
 	rm -rf bin

@@ -1,15 +1,21 @@
 // Command sbom prints a software bill of materials in SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/) for programs
 // that Go built and, by their file names, for Debian packages: sbom NAME VERSION FILE…
+//
+// It is the same for the same files: it has the time SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/)
+// if that is set, and its namespace is made of what it lists.
 package main
 
 import (
+	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -68,9 +74,25 @@ func run(args []string) error {
 			return err
 		}
 	}
+	created, err := epoch(os.Getenv("SOURCE_DATE_EPOCH"))
+	if err != nil {
+		return err
+	}
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", " ")
-	return out.Encode(describe(args[0], args[1], urls))
+	return out.Encode(describe(args[0], args[1], created, urls))
+}
+
+// epoch returns the time that a number of seconds since 1970 names, and now if there is none.
+func epoch(seconds string) (time.Time, error) {
+	if seconds == "" {
+		return time.Now(), nil
+	}
+	n, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH is %q, want a number of seconds since 1970", seconds)
+	}
+	return time.Unix(n, 0), nil
 }
 
 // add takes a program's modules, or a Debian package by its name: libmnl0_1.0.4-3_amd64.deb.
@@ -97,20 +119,17 @@ func add(urls map[string]bool, path string) error {
 	return nil
 }
 
-func describe(name, version string, urls map[string]bool) document {
+func describe(name, version string, created time.Time, urls map[string]bool) document {
 	const doc, root = "SPDXRef-DOCUMENT", "SPDXRef-image"
+	all := slices.Sorted(maps.Keys(urls))
+	content := sha256.Sum256([]byte(strings.Join(all, "\n")))
 	d := document{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: doc, Name: name + " " + version,
-		DocumentNamespace: "https://" + name + "/sbom/" + version,
-		CreationInfo:      creation{Created: time.Now().UTC().Format(time.RFC3339), Creators: []string{"Tool: twill-sbom"}},
+		DocumentNamespace: fmt.Sprintf("https://%s/sbom/%s-%x", name, version, content[:8]),
+		CreationInfo:      creation{Created: created.UTC().Format(time.RFC3339), Creators: []string{"Tool: twill-sbom"}},
 		Packages:          []pkg{{SPDXID: root, Name: name, Version: version, DownloadLocation: "NOASSERTION"}},
 		Relationships:     []relationship{{doc, "DESCRIBES", root}},
 	}
-	all := make([]string, 0, len(urls))
-	for url := range urls {
-		all = append(all, url)
-	}
-	slices.Sort(all)
 	for i, url := range all {
 		id := fmt.Sprintf("SPDXRef-%d", i+1)
 		rest, _, _ := strings.Cut(strings.TrimPrefix(url, "pkg:"), "?")

@@ -183,6 +183,9 @@ func TestSlots(t *testing.T) {
 		"link, another type":       {Bridge{Name: "a"}, VXLAN{Name: "a"}, true},
 		"link, a foreign type":     {Bridge{Name: "a"}, OtherLink{"a", "dummy"}, true},
 		"addr, another length":     {Addr{Dev: "a", Prefix: prefix("10.0.0.1/24")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/25")}, false},
+		"link, WireGuard":          {Bridge{Name: "a"}, WireGuard{Name: "a"}, true},
+		"link, another name":       {Bridge{Name: "a"}, Bridge{Name: "b"}, false},
+		"link and sysctl":          {Bridge{Name: "a"}, Sysctl{Name: "a"}, false},
 		"neigh, another mac":       {Neigh{"a", addr("10.0.0.1"), mac}, Neigh{"a", addr("10.0.0.1"), MAC{}}, true},
 		"fdb, another destination": {FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.1")}, FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.2")}, false},
 		"neigh and addr":           {Neigh{Dev: "a", IP: addr("10.0.0.1")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/32")}, false},
@@ -229,6 +232,16 @@ func TestInterface(t *testing.T) {
 	}
 	if _, ok := (Interface{}).First(true); ok || !i.Has(addr("10.0.0.2")) || i.Has(addr("10.0.0.3")) {
 		t.Error("First of nothing, or Has")
+	}
+}
+
+// TestIsUnicast: a group's address, or none, is no device's.
+func TestIsUnicast(t *testing.T) {
+	for s, want := range map[string]bool{"02:00:00:00:00:01": true, "fe:ff:ff:ff:ff:ff": true, "00:00:00:00:00:01": true,
+		"00:00:00:00:00:00": false, "01:00:5e:00:00:01": false, "03:00:00:00:00:01": false, "ff:ff:ff:ff:ff:ff": false} {
+		if m, err := ParseMAC(s); err != nil || m.IsUnicast() != want {
+			t.Errorf("%s is unicast: %t, error %v, want %t", s, m.IsUnicast(), err, want)
+		}
 	}
 }
 

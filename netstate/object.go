@@ -18,7 +18,7 @@ type Kind uint8
 // The kinds, in the order in which they are created. A neighbour and its FDB entry must stand before the
 // route that uses them, or the kernel sends ARP requests for the gateway.
 const (
-	KindLink Kind = iota
+	KindLink Kind = iota + 1
 	KindSysctl
 	KindAddr
 	KindNeigh
@@ -31,7 +31,7 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"link", "sysctl", "addr", "neigh", "fdb", "listener", "peer", "policy", "route", "chain"}[k]
+	return [...]string{"none", "link", "sysctl", "addr", "neigh", "fdb", "listener", "peer", "policy", "route", "chain"}[k]
 }
 
 // Key is the slot that an object occupies in the kernel: two objects with the same Key cannot both exist.

@@ -29,6 +29,10 @@ func TestUnreachable(t *testing.T) {
 	if !ok || src.String() != "10.244.9.9" || dst.String() != "10.244.1.2" || m[9] != icmp4 || m[20] != unreachType4 || !slices.Equal(m[28:], p) {
 		t.Errorf("IPv4: % x", m)
 	}
+	header, netError := []byte{0x45, 0, 0, byte(len(m)), 0, 0, 0, 0, hopLimit, icmp4}, []byte{unreachType4, 0, m[22], m[23], 0, 0, 0, 0}
+	if !slices.Equal(m[:10], header) || !slices.Equal(m[20:28], netError) {
+		t.Errorf("IPv4: the headers are % x and % x, want % x and % x", m[:10], m[20:28], header, netError)
+	}
 	if checksum(m[:20], 0) != 0 || checksum(m[20:], 0) != 0 {
 		t.Errorf("IPv4: a checksum is wrong: % x", m)
 	}

@@ -1,0 +1,51 @@
+package backend_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+)
+
+// TestTunnel: what every overlay device has beside itself.
+func TestTunnel(t *testing.T) {
+	for _, test := range []struct {
+		subnet string
+		sysctl netstate.Sysctl
+		route  netstate.Route
+		addr   string
+	}{
+		{"10.244.2.0/24", netstate.Sysctl{Name: "net/ipv4/conf/tun0/rp_filter", Value: "2"},
+			netstate.Route{Dev: "tun0", Protocol: netstate.Protocol}, "10.244.2.0/32"},
+		{"fc00:0:0:2::/64", netstate.Sysctl{Name: "net/ipv6/conf/tun0/accept_ra", Value: "0"},
+			netstate.Route{Dev: "tun0", Protocol: netstate.Protocol, Metric: 1024}, "fc00:0:0:2::/128"},
+	} {
+		subnet := netip.MustParsePrefix(test.subnet)
+		test.route.Dst = subnet
+		if got := backend.TunnelSysctl("tun0", subnet.Addr().Is4()); got != test.sysctl {
+			t.Errorf("%s: sysctl %+v, want %+v", test.subnet, got, test.sysctl)
+		}
+		if got := backend.TunnelRoute("tun0", backend.Peer{Stack: lease("b", "vxlan", test.subnet, "").Stacks[0]}); got != test.route {
+			t.Errorf("%s: route %+v, want %+v", test.subnet, got, test.route)
+		}
+		if got, want := backend.TunnelAddr("tun0", subnet), (netstate.Addr{Dev: "tun0", Prefix: netip.MustParsePrefix(test.addr)}); got != want {
+			t.Errorf("%s: address %+v, want %+v", test.subnet, got, want)
+		}
+	}
+}
+
+// TestUnderlay: a node has an underlay of a family or none, and never the other family's.
+func TestUnderlay(t *testing.T) {
+	four := backend.Underlay{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1")}
+	six := backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1")}
+	both := backend.Node{Underlays: []backend.Underlay{four, six}}
+	for is4, want := range map[bool]string{true: "eth0", false: "eth1"} {
+		if u, ok := both.Underlay(is4); !ok || u.Dev != want {
+			t.Errorf("the underlay of a dual-stack node is %s, %t, want %s", u.Dev, ok, want)
+		}
+	}
+	if u, ok := (backend.Node{Underlays: []backend.Underlay{four}}).Underlay(false); ok || u.Local.IsValid() {
+		t.Errorf("an IPv4 node has the IPv6 underlay %v", u)
+	}
+}

@@ -1,0 +1,64 @@
+package subnet
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+)
+
+// TestEqual: two leases that say the same are equal, however their data is spaced.
+func TestEqual(t *testing.T) {
+	with := func(change func(*Lease)) Lease {
+		l := Lease{Node: "a", Backend: "vxlan", Stacks: []Stack{{Subnet: netip.MustParsePrefix("10.244.1.0/24"),
+			Underlay: netip.MustParseAddr("192.0.2.1"), Data: json.RawMessage(`{"VNI":1}`)}}}
+		change(&l)
+		return l
+	}
+	for name, test := range map[string]struct {
+		change func(*Lease)
+		equal  bool
+	}{
+		"same":              {func(*Lease) {}, true},
+		"spaces":            {func(l *Lease) { l.Stacks[0].Data = json.RawMessage(` { "VNI" : 1 } `) }, true},
+		"another node":      {func(l *Lease) { l.Node = "b" }, false},
+		"another backend":   {func(l *Lease) { l.Backend = "host-gw" }, false},
+		"another subnet":    {func(l *Lease) { l.Stacks[0].Subnet = netip.MustParsePrefix("10.244.2.0/24") }, false},
+		"another underlay":  {func(l *Lease) { l.Stacks[0].Underlay = netip.MustParseAddr("192.0.2.2") }, false},
+		"other data":        {func(l *Lease) { l.Stacks[0].Data = json.RawMessage(`{"VNI":2}`) }, false},
+		"no data":           {func(l *Lease) { l.Stacks[0].Data = nil }, false},
+		"one more stack":    {func(l *Lease) { l.Stacks = append(l.Stacks, l.Stacks[0]) }, false},
+		"data that is text": {func(l *Lease) { l.Stacks[0].Data = json.RawMessage(`VNI 1`) }, false},
+	} {
+		a, b := with(func(*Lease) {}), with(test.change)
+		if a.Equal(b) != test.equal || b.Equal(a) != test.equal {
+			t.Errorf("%s: equal %t and %t, want %t", name, a.Equal(b), b.Equal(a), test.equal)
+		}
+	}
+	null := with(func(l *Lease) { l.Stacks[0].Data = json.RawMessage("null") })
+	if !null.Equal(with(func(l *Lease) { l.Stacks[0].Data = nil })) {
+		t.Error("null data is not as none")
+	}
+}
+
+// TestFamily: what has two families gives the one that is asked for, or none.
+func TestFamily(t *testing.T) {
+	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fc00::/48")
+	for name, networks := range map[string][]netip.Prefix{"four": {four}, "six": {six}, "dual": {four, six}, "none": nil} {
+		var c Config
+		var l Lease
+		for _, n := range networks {
+			c.Pools = append(c.Pools, Pool{Network: n})
+			l.Stacks = append(l.Stacks, Stack{Subnet: n})
+		}
+		for _, want := range []netip.Prefix{four, six} {
+			is4 := want.Addr().Is4()
+			has := name == "dual" || name == map[bool]string{true: "four", false: "six"}[is4]
+			if p, ok := c.Pool(is4); ok != has || ok && p.Network != want {
+				t.Errorf("%s: the pool for %s is %s, %t", name, want, p.Network, ok)
+			}
+			if s, ok := l.Stack(is4); ok != has || ok && s.Subnet != want {
+				t.Errorf("%s: the stack for %s is %s, %t", name, want, s.Subnet, ok)
+			}
+		}
+	}
+}

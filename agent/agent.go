@@ -31,8 +31,8 @@ type Kernel interface {
 // Machine is the facts from which an underlay is chosen.
 type Machine interface {
 	Interfaces(ctx context.Context) ([]netstate.Interface, error)
-	// RouteTo is the interface through which packets to dst leave now.
-	RouteTo(dst netip.Addr) (dev string, err error)
+	// RouteTo is the interface through which packets to dst leave now, and the address that they are sent from.
+	RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 }
 
 // Config is everything that an Agent needs; nothing of it is optional but what says so.
@@ -73,6 +73,7 @@ type Agent struct {
 	leased   atomic.Pointer[subnet.Lease] // what Acquire gave
 	warmth   warmth
 	begun    time.Time
+	told     []netip.Addr // what peers were told of this node in an earlier run
 	fights   fights
 	node     backend.Node // the last complete facts
 	asked    asked
@@ -107,7 +108,7 @@ func New(cfg Config) *Agent {
 // Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is one that
 // waiting does not mend.
 func (a *Agent) Run(ctx context.Context) error {
-	a.begun = time.Now()
+	a.begun, a.told = time.Now(), CheckpointAddrs(a.Checkpoint)
 	a.remember()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.watchKernel(ctx) })

@@ -32,6 +32,7 @@ type node struct {
 	agent   *Agent
 	live    func(netip.Prefix) (int, error)
 	backend backend.Backend // nil: vxlan
+	tune    func(*Config)   // nil, or what changes before the start
 	list    chan struct{}   // nil: the store tells of the peers at once; else when this is closed
 }
 
@@ -94,13 +95,17 @@ func (n *node) start() (stop func()) {
 	if n.backend != nil {
 		b = n.backend
 	}
-	n.agent = New(Config{
+	config := Config{
 		Node: "node1", Network: network, BackendName: "vxlan", Backend: b, Store: file.New(n.leases(), network.Pools),
 		Kernel: n.kernel, Machine: n.kernel, Choice: Choice{Names: []string{"eth1"}},
 		Live: n.live, Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn},
 		SubnetFile: filepath.Join(n.dir, "subnet.env"), Checkpoint: n.checkpoint(),
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry()),
-	})
+	}
+	if n.tune != nil {
+		n.tune(&config)
+	}
+	n.agent = New(config)
 	if n.list != nil {
 		n.agent.Store = slow{n.agent.Store, n.list}
 	}

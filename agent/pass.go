@@ -67,6 +67,10 @@ func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State
 	return want
 }
 
+// nodeIPGrace is how long a start waits for the node's own address to come to an interface before it takes the default
+// route's: a network manager or a DHCP client may be slower than the agent.
+const nodeIPGrace = 30 * time.Second
+
 // look reads the machine's facts. With an error, the node may still have the underlays that it had before: a
 // flapping interface is no reason to forget the peers.
 func (a *Agent) look(ctx context.Context) (backend.Node, error) {
@@ -75,7 +79,12 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 		return a.node, err
 	}
 	a.redial(interfaces)
-	node, err := a.NodeFrom(interfaces, a.node, a.Machine.RouteTo)
+	c := a.Config
+	c.Choice.Last, c.Choice.Settled = a.told, c.Choice.Settled || time.Since(a.begun) > nodeIPGrace
+	if snap := a.snapshot.Load(); snap != nil && len(snap.NodeIPs) > 0 {
+		c.Choice.NodeIPs = snap.NodeIPs
+	}
+	node, err := c.NodeFrom(interfaces, a.node, a.Machine.RouteTo)
 	if err != nil {
 		return node, err
 	}
@@ -84,7 +93,7 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 
 // NodeFrom is what a backend may know of a machine with these interfaces. Of the underlays that the rule allows it
 // keeps the ones that before has; with an error it has before's.
-func (c Config) NodeFrom(interfaces []netstate.Interface, before backend.Node, route func(netip.Addr) (string, error)) (backend.Node, error) {
+func (c Config) NodeFrom(interfaces []netstate.Interface, before backend.Node, route routeTo) (backend.Node, error) {
 	node := backend.Node{Name: c.Node, WireGuard: c.WireGuard, MACs: map[string]netstate.MAC{}}
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
@@ -92,16 +101,16 @@ func (c Config) NodeFrom(interfaces []netstate.Interface, before backend.Node, r
 	if mac, ok := before.MACs[c.Base.Bridge]; ok && node.MACs[c.Base.Bridge].IsUnicast() {
 		node.MACs[c.Base.Bridge] = mac // pods have it in their ARP caches, whatever it became
 	}
+	var families []bool
 	for _, pool := range c.Network.Pools {
-		last, _ := before.Underlay(pool.Is4())
-		underlay, err := c.Choice.Pick(interfaces, pool.Is4(), last, route)
-		if err != nil {
-			node.Underlays = before.Underlays
-			return node, err
-		}
-		node.Underlays = append(node.Underlays, underlay)
+		families = append(families, pool.Is4())
 	}
-	return node, nil
+	underlays, err := c.Choice.Pick(interfaces, families, before, route)
+	if err != nil {
+		underlays = before.Underlays
+	}
+	node.Underlays = underlays
+	return node, err
 }
 
 // redial has the store connect again when an address of this machine is gone.

@@ -1,132 +1,166 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
-	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
 )
 
-// Choice says how the interface between the nodes is chosen, for each address family alone. The first rule
-// that is set decides: Names, Patterns, Reach, then NodeIPs, then the default route.
-type Choice struct {
-	Names    []string         // --iface: interface names or addresses, tried in order
-	Patterns []*regexp.Regexp // --iface-regex: match an interface's name or one of its addresses
-	Reach    []netip.Addr     // --iface-can-reach: the interface that the route to it uses
-	NodeIPs  []netip.Addr     // the node's own addresses as the cluster knows them
-	Public   []netip.Addr     // --public-ip, --public-ipv6: advertised instead of the chosen address
-}
+// routeTo finds the interface towards an address, and the address that the kernel would send from.
+type routeTo func(netip.Addr) (dev string, src netip.Addr, err error)
 
-// routeTo finds the interface towards an address.
-type routeTo func(netip.Addr) (dev string, err error)
-
-// Pick chooses the underlay of one family. It stays with the address that it chose before as long as that
-// still satisfies the rule.
-func (c Choice) Pick(interfaces []netstate.Interface, is4 bool, before backend.Underlay, route routeTo) (backend.Underlay, error) {
-	candidates, err := c.candidates(usable(interfaces, is4), is4, route)
-	if err != nil {
-		return backend.Underlay{}, err
-	}
-	if len(candidates) == 0 {
-		return backend.Underlay{}, fmt.Errorf("no interface with an %s address %s; there are: %s",
-			familyName(is4), c.rule(), describe(interfaces))
-	}
-	for _, u := range candidates {
-		if u.Dev == before.Dev && u.Local == before.Local {
-			return c.advertise(u), nil
+// Pick chooses the underlays of the address families as flannel does: one interface that has an address of each, by the first
+// rule that finds such a one. Where no interface has all of them, each family gets its own.
+//
+// What was chosen before stays as long as its rule takes it. An interface of an earlier rule is followed when it appears; but
+// when the rule that chose finds nothing any more, no later one is asked: a flapping interface is an error, and does not move
+// the overlay to another network.
+func (c Choice) Pick(interfaces []netstate.Interface, families []bool, before backend.Node, route routeTo) ([]backend.Underlay, error) {
+	if len(families) > 1 && c.given() {
+		if chosen, err := c.pick(interfaces, families, before, route); err == nil {
+			return chosen, nil
 		}
 	}
-	return c.advertise(candidates[0]), nil
-}
-
-// rule is the deciding rule in words.
-func (c Choice) rule() string {
-	switch {
-	case len(c.Names) > 0:
-		return "matches --iface " + strings.Join(c.Names, " or ")
-	case len(c.Patterns) > 0:
-		return fmt.Sprintf("matches --iface-regex %v", c.Patterns)
-	case len(c.Reach) > 0:
-		return fmt.Sprintf("reaches %v (--iface-can-reach)", c.Reach)
-	}
-	return "is the node's own or has the default route (choose one with --iface)"
-}
-
-// candidates are the underlays that the deciding rule allows, the best first.
-func (c Choice) candidates(interfaces []netstate.Interface, is4 bool, route routeTo) ([]backend.Underlay, error) {
-	switch {
-	case len(c.Names) > 0:
-		return matching(interfaces, is4, c.Names, func(name string, i netstate.Interface, a netip.Addr) bool {
-			return i.Name == name || a.String() == name
-		}), nil
-	case len(c.Patterns) > 0:
-		return matching(interfaces, is4, c.Patterns, func(p *regexp.Regexp, i netstate.Interface, a netip.Addr) bool {
-			return p.MatchString(i.Name) || p.MatchString(a.String())
-		}), nil
-	case len(c.Reach) > 0:
-		return c.reaching(interfaces, is4, route)
-	}
-	byNodeIP := matching(interfaces, is4, c.NodeIPs, func(ip netip.Addr, _ netstate.Interface, a netip.Addr) bool { return a == ip })
-	if len(byNodeIP) > 0 {
-		return byNodeIP, nil
-	}
-	return matching(interfaces, is4, []bool{true}, func(_ bool, i netstate.Interface, _ netip.Addr) bool {
-		return is4 && i.Default[0] || !is4 && i.Default[1]
-	}), nil
-}
-
-func (c Choice) reaching(interfaces []netstate.Interface, is4 bool, route routeTo) ([]backend.Underlay, error) {
-	var devs []string
-	for _, a := range c.Reach {
-		if a.Is4() != is4 {
-			continue
-		}
-		dev, err := route(a)
+	var all []backend.Underlay
+	for _, is4 := range families {
+		chosen, err := c.pick(interfaces, []bool{is4}, before, route)
 		if err != nil {
 			return nil, err
 		}
-		devs = append(devs, dev)
+		all = append(all, chosen...)
 	}
-	return matching(interfaces, is4, devs, func(dev string, i netstate.Interface, _ netip.Addr) bool { return i.Name == dev }), nil
+	return all, nil
 }
 
-// matching lists the addresses that one of the rules takes: by rule, then by interface, then by address.
-func matching[R any](interfaces []netstate.Interface, is4 bool, rules []R, takes func(R, netstate.Interface, netip.Addr) bool) []backend.Underlay {
-	var found []backend.Underlay
-	for _, rule := range rules {
-		for _, i := range interfaces {
-			for _, p := range i.Addrs {
-				if p.Addr().Is4() == is4 && takes(rule, i, p.Addr()) {
-					found = append(found, backend.Underlay{Dev: i.Name, Local: p.Addr(), MTU: i.MTU, OnLink: i.OnLink, AcceptRA: i.AcceptRA})
-				}
+// pick finds one interface for all these families.
+func (c Choice) pick(interfaces []netstate.Interface, families []bool, before backend.Node, route routeTo) ([]backend.Underlay, error) {
+	var tried []string
+	rules := c.rules(interfaces, families, route)
+	last, _ := before.Underlay(families[0])
+	for k, r := range rules {
+		if isWorse(rules, k, families, before) {
+			break
+		}
+		i, addrs, ok := r.find(interfaces, families, before)
+		switch {
+		case ok && i.Up:
+			return c.underlays(i, addrs, r.text), nil
+		case ok && (last.By == "" || last.By == r.text):
+			return nil, fmt.Errorf("the interface %s, which matches %s, is down", i.Name, r.text)
+		case r.err != nil:
+			tried = append(tried, fmt.Sprintf("%s (%v)", r.text, r.err))
+		default:
+			tried = append(tried, r.text)
+		}
+	}
+	stays := ""
+	if last.By != "" {
+		stays = fmt.Sprintf(" any more, %s with %s stays", last.Dev, last.Local)
+	}
+	return nil, fmt.Errorf("no interface with an %s address matches %s%s; there are: %s",
+		familyNames(families), strings.Join(slices.Compact(tried), " or "), stays, describe(interfaces))
+}
+
+// isWorse reports whether the rule k comes after the one that chose the underlay of one of the families before.
+func isWorse(rules []rule, k int, families []bool, before backend.Node) bool {
+	for _, is4 := range families {
+		if u, ok := before.Underlay(is4); ok && u.By != "" && u.By != rules[k].text &&
+			slices.ContainsFunc(rules[:k], func(r rule) bool { return r.text == u.By }) {
+			return true
+		}
+	}
+	return false
+}
+
+// find is the first interface on which r takes an address of each family, and these addresses. The interface that there was
+// before comes first.
+func (r rule) find(interfaces []netstate.Interface, families []bool, before backend.Node) (netstate.Interface, []netip.Addr, bool) {
+	last, _ := before.Underlay(families[0])
+	order := slices.Clone(interfaces)
+	slices.SortStableFunc(order, func(a, b netstate.Interface) int {
+		return cmp.Or(first(a.Name == last.Dev, b.Name == last.Dev), first(a.Has(r.best), b.Has(r.best)))
+	})
+	for _, i := range order {
+		if i.Owned || r.err != nil {
+			continue
+		}
+		var found []netip.Addr
+		for _, is4 := range families {
+			was, _ := before.Underlay(is4)
+			if a, ok := r.addr(i, is4, was); ok {
+				found = append(found, a)
 			}
 		}
+		if len(found) == len(families) {
+			return i, found, true
+		}
 	}
-	return found
+	return netstate.Interface{}, nil, false
 }
 
-// usable are the interfaces that are up, not our own, and have an address of the family.
-func usable(interfaces []netstate.Interface, is4 bool) []netstate.Interface {
-	var list []netstate.Interface
-	for _, i := range interfaces {
-		if _, ok := i.First(is4); ok && i.Up && !i.Owned {
-			list = append(list, i)
+// addr is the address of one family that r takes on i: the one that there was before, else the rule's own, else the first.
+func (r rule) addr(i netstate.Interface, is4 bool, before backend.Underlay) (best netip.Addr, ok bool) {
+	rank := func(a netip.Addr) int {
+		switch a {
+		case before.Local:
+			return 2
+		case r.best:
+			return 1
 		}
+		return 0
+	}
+	for _, p := range i.Addrs {
+		a := p.Addr()
+		if a.Is4() == is4 && (!a.IsLoopback() || a == r.best) && r.takes(i, a) && (!ok || rank(a) > rank(best)) {
+			best, ok = a, true
+		}
+	}
+	return best, ok
+}
+
+// first orders what holds before what does not.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by string) []backend.Underlay {
+	var list []backend.Underlay
+	for _, a := range addrs {
+		u := backend.Underlay{Dev: i.Name, Local: a, Public: a, MTU: i.MTU, OnLink: i.OnLink, AcceptRA: i.AcceptRA, By: by}
+		if p := c.public(a.Is4()); p.IsValid() {
+			u.Public = p
+		}
+		list = append(list, u)
 	}
 	return list
 }
 
-func (c Choice) advertise(u backend.Underlay) backend.Underlay {
-	u.Public = u.Local
-	for _, a := range c.Public {
-		if a.Is4() == u.Local.Is4() {
-			u.Public = a
-		}
+// public is what the flags and the cluster have peers told, invalid if nothing.
+func (c Choice) public(is4 bool) netip.Addr {
+	k := slices.IndexFunc(c.Public, func(a netip.Addr) bool { return a.Is4() == is4 })
+	if k < 0 {
+		return netip.Addr{}
 	}
-	return u
+	return c.Public[k]
+}
+
+func familyNames(families []bool) string {
+	var names []string
+	for _, is4 := range families {
+		names = append(names, familyName(is4))
+	}
+	return strings.Join(names, " and an ")
 }
 
 func familyName(is4 bool) string {

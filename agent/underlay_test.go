@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -19,17 +21,6 @@ func prefixes(texts ...string) []netip.Prefix {
 	return list
 }
 
-// vagrant is a machine whose default route is a NAT interface that looks the same on every node.
-func vagrant() []netstate.Interface {
-	return []netstate.Interface{
-		{Name: "lo", Up: true, Addrs: prefixes("127.0.0.1/8")},
-		{Name: "eth0", MTU: 1500, Up: true, Addrs: prefixes("10.0.2.15/24"), OnLink: prefixes("10.0.2.0/24"), Default: [2]bool{true, false}},
-		{Name: "eth1", MTU: 9000, Up: true, Addrs: prefixes("192.168.33.101/24", "192.168.33.201/24", "fd33::101/64"), Default: [2]bool{false, true}},
-		{Name: "eth2", MTU: 1500, Up: false, Addrs: prefixes("192.168.44.101/24")},
-		{Name: "cni0", MTU: 1450, Up: true, Owned: true, Addrs: prefixes("10.244.1.1/24")},
-	}
-}
-
 func addrs(texts ...string) []netip.Addr {
 	var list []netip.Addr
 	for _, t := range texts {
@@ -38,39 +29,154 @@ func addrs(texts ...string) []netip.Addr {
 	return list
 }
 
+// linux is a machine as flannel's rules have it: lo, two interfaces with both families, one with IPv4 alone, one that is down.
+func linux() []netstate.Interface {
+	return []netstate.Interface{
+		{Name: "lo", Up: true, Addrs: prefixes("127.0.0.1/8", "192.0.2.1/32", "::1/128")},
+		{Name: "eth0", Up: true, Addrs: prefixes("10.0.2.15/24", "fd02::15/64"), Default: [2]bool{true, true}},
+		{Name: "eth1", Up: true, Addrs: prefixes("10.64.0.1/24", "10.64.0.2/24")},
+		{Name: "eth2", Up: true, Addrs: prefixes("10.65.0.1/24", "fd65::1/64", "fd65::2/64")},
+		{Name: "eth3", Addrs: prefixes("10.66.0.1/24")},
+		{Name: "eth4", Up: true},
+		{Name: "eth5", Up: true, Addrs: prefixes("fd05::1/64")},
+		{Name: "odd,name", Up: true, Addrs: prefixes("10.67.0.1/24")},
+		{Name: "cni0", Up: true, Owned: true, Addrs: prefixes("10.244.1.1/24")},
+	}
+}
+
+func patterns(exprs ...string) []*regexp.Regexp {
+	var list []*regexp.Regexp
+	for _, e := range exprs {
+		list = append(list, regexp.MustCompile(e))
+	}
+	return list
+}
+
+var ipv4, ipv6, dual = []bool{true}, []bool{false}, []bool{true, false}
+
+// picked is what Pick finds: "dev local" of each family, or the error.
+func picked(c Choice, interfaces []netstate.Interface, families []bool, before ...backend.Underlay) string {
+	us, err := c.Pick(interfaces, families, backend.Node{Underlays: before}, func(a netip.Addr) (string, netip.Addr, error) {
+		if a == netip.MustParseAddr("198.51.100.1") {
+			return "", netip.Addr{}, errors.New("network is unreachable")
+		}
+		return "eth1", netip.MustParseAddr("10.64.0.2"), nil
+	})
+	if err != nil {
+		return err.Error()
+	}
+	var texts []string
+	for _, u := range us {
+		text := u.Dev + " " + u.Local.String()
+		if u.Public != u.Local {
+			text += " as " + u.Public.String()
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// TestPick has flannel's order: each flag value is tried where those before it found nothing, all families on one interface.
 func TestPick(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		choice Choice
-		is4    bool
-		before backend.Underlay
-		want   string // "dev local public"
+		name     string
+		choice   Choice
+		families []bool
+		want     string
 	}{
-		{name: "default route", is4: true, want: "eth0 10.0.2.15 10.0.2.15"},
-		{name: "default route of the other family", is4: false, want: "eth1 fd33::101 fd33::101"},
-		{name: "the node's InternalIP beats the default route", is4: true,
-			choice: Choice{NodeIPs: addrs("192.168.33.101")}, want: "eth1 192.168.33.101 192.168.33.101"},
-		{name: "an InternalIP that is not here does not", is4: true,
-			choice: Choice{NodeIPs: addrs("203.0.113.7")}, want: "eth0 10.0.2.15 10.0.2.15"},
-		{name: "iface by name", is4: true, choice: Choice{Names: []string{"eth9", "eth1"}}, want: "eth1 192.168.33.101 192.168.33.101"},
-		{name: "iface by address", is4: true, choice: Choice{Names: []string{"192.168.33.201"}}, want: "eth1 192.168.33.201 192.168.33.201"},
-		{name: "regex by name", is4: true, choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile("^eth1$")}}, want: "eth1 192.168.33.101 192.168.33.101"},
-		{name: "regex by address", is4: true, choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile(`^192\.168\.`)}}, want: "eth1 192.168.33.101 192.168.33.101"},
-		{name: "can reach", is4: true, choice: Choice{Reach: addrs("192.168.33.7")}, want: "eth1 192.168.33.101 192.168.33.101"},
-		{name: "advertised elsewhere", is4: true, choice: Choice{Names: []string{"eth1"}, Public: addrs("203.0.113.7", "2001:db8::7")},
-			want: "eth1 192.168.33.101 203.0.113.7"},
-		{name: "stays with its address", is4: true, choice: Choice{Names: []string{"eth1"}},
-			before: backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("192.168.33.201")}, want: "eth1 192.168.33.201 192.168.33.201"},
-		{name: "follows when its address is gone", is4: true, choice: Choice{Names: []string{"eth1"}},
-			before: backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("192.168.33.250")}, want: "eth1 192.168.33.101 192.168.33.101"},
+		{"default route", Choice{}, dual, "eth0 10.0.2.15, eth0 fd02::15"},
+		{"iface by name", Choice{Names: []string{"eth9", "eth2"}}, dual, "eth2 10.65.0.1, eth2 fd65::1"},
+		{"a comma is a part of the name", Choice{Names: []string{"odd,name"}}, ipv4, "odd,name 10.67.0.1"},
+		{"iface without an address of the family", Choice{Names: []string{"eth4", "eth1", "eth2"}}, ipv6, "eth2 fd65::1"},
+		{"iface without addresses of both families", Choice{Names: []string{"eth1", "eth2"}}, dual, "eth2 10.65.0.1, eth2 fd65::1"},
+		{"iface by address", Choice{Names: []string{"10.64.0.2"}}, ipv4, "eth1 10.64.0.2"},
+		{"iface by address, other family", Choice{Names: []string{"10.65.0.1"}}, dual, "eth2 10.65.0.1, eth2 fd65::1"},
+		{"iface by address, with the other family's", Choice{Names: []string{"10.65.0.1"}, Public: addrs("fd65::2")}, dual, "eth2 10.65.0.1, eth2 fd65::2"},
+		{"lo has an address", Choice{Names: []string{"lo"}}, ipv4, "lo 192.0.2.1"},
+		{"an empty iface is the default route's", Choice{Names: []string{""}}, ipv4, "eth0 10.0.2.15"},
+		{"families apart, if no interface has both", Choice{Names: []string{"eth1", "eth5"}}, dual, "eth1 10.64.0.1, eth5 fd05::1"},
+		{"regex after iface", Choice{Names: []string{"enp0s8"}, Patterns: patterns(`10\.64\.`)}, ipv4, "eth1 10.64.0.1"},
+		{"second regex", Choice{Patterns: patterns(`^172\.`, `^eth2$`)}, ipv4, "eth2 10.65.0.1"},
+		{"regex matches addresses before names", Choice{Patterns: patterns(`eth1|10\.65\.`)}, ipv4, "eth2 10.65.0.1"},
+		{"regex matches one of several addresses", Choice{Patterns: patterns(`0\.2$`)}, ipv4, "eth1 10.64.0.2"},
+		{"regex with a comma", Choice{Patterns: patterns(`10\.6[45]\.\d{1,3}\.2`)}, ipv4, "eth1 10.64.0.2"},
+		{"can reach after regex", Choice{Names: []string{"eth9"}, Patterns: patterns("^wlan"), Reach: netip.MustParseAddr("10.64.0.9")}, ipv4, "eth1 10.64.0.2"},
+		{"public address of an interface", Choice{Public: addrs("10.65.0.1")}, ipv4, "eth2 10.65.0.1"},
+		{"public address of no interface", Choice{Public: addrs("203.0.113.7")}, ipv4, "eth0 10.0.2.15 as 203.0.113.7"},
+		{"public address beside iface", Choice{Names: []string{"eth1"}, Public: addrs("10.65.0.1", "2001:db8::7")}, ipv4, "eth1 10.64.0.1 as 10.65.0.1"},
+		{"the node's address beats the default route", Choice{NodeIPs: addrs("10.64.0.2")}, ipv4, "eth1 10.64.0.2"},
+		{"for its family alone", Choice{NodeIPs: addrs("10.64.0.2")}, dual, "eth1 10.64.0.2, eth0 fd02::15"},
+		{"and no flag", Choice{NodeIPs: addrs("10.64.0.2"), Names: []string{"eth2"}}, ipv4, "eth2 10.65.0.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			u, err := c.choice.Pick(vagrant(), c.is4, c.before, func(netip.Addr) (string, error) { return "eth1", nil })
+			if got := picked(c.choice, linux(), c.families); got != c.want {
+				t.Errorf("got %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestPickAgain is the choice of a machine that has one already.
+func TestPickAgain(t *testing.T) {
+	without := func(name string, prefixes ...netip.Prefix) []netstate.Interface {
+		all := linux()
+		for k := range all {
+			if all[k].Name == name {
+				all[k].Addrs = prefixes
+			}
+		}
+		return all
+	}
+	down := linux()
+	down[2].Up = false
+	either := Choice{Names: []string{"eth1"}, Patterns: patterns("^10\\.65")}
+	for _, c := range []struct {
+		name         string
+		choice       Choice
+		before, then []netstate.Interface
+		want         string
+	}{
+		{"its address stays", Choice{Names: []string{"10.64.0.2"}}, linux(), linux(), "eth1 10.64.0.2"},
+		{"another address of the interface", Choice{Names: []string{"eth1"}}, linux(), without("eth1", prefixes("10.64.0.9/24")...), "eth1 10.64.0.9"},
+		{"a second address", Choice{Names: []string{"eth1"}}, linux(), without("eth1", prefixes("10.64.0.9/24", "10.64.0.1/24")...), "eth1 10.64.0.1"},
+		{"no later rule", either, linux(), without("eth1"), "matches --iface eth1 any more, eth1 with 10.64.0.1 stays; there are: lo"},
+		{"an earlier rule", either, without("eth1"), linux(), "eth1 10.64.0.1"},
+		{"down", either, linux(), down, "the interface eth1, which matches --iface eth1, is down"},
+		{"an earlier rule's is down", either, without("eth1"), down, "eth2 10.65.0.1"},
+		{"the node's address is gone", Choice{NodeIPs: addrs("10.64.0.1"), Settled: true}, linux(), without("eth1"), "matches the node's InternalIP any more"},
+		{"the default route is elsewhere", Choice{}, linux(), []netstate.Interface{{Name: "eth1", Up: true, Addrs: prefixes("10.64.0.1/24"), Default: [2]bool{true}}}, "eth1 10.64.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, err := c.choice.Pick(c.before, ipv4, backend.Node{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := u.Dev + " " + u.Local.String() + " " + u.Public.String(); got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
+			if got := picked(c.choice, c.then, ipv4, before...); !strings.Contains(got, c.want) {
+				t.Errorf("got %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestPickAwaitsNodeIP: a node's own address that no interface has may still come, or an address translator may have it.
+func TestPickAwaitsNodeIP(t *testing.T) {
+	const none = "matches the node's InternalIP"
+	for _, c := range []struct {
+		name   string
+		choice Choice
+		want   string
+	}{
+		{"first start", Choice{}, none},
+		{"after a while", Choice{Settled: true}, "eth0 10.0.2.15"},
+		{"it was never here", Choice{Last: addrs("10.0.2.15")}, "eth0 10.0.2.15"},
+		{"it was here before", Choice{Last: addrs("203.0.113.7"), Settled: true}, none},
+		{"peers were told another one", Choice{Last: addrs("203.0.113.99")}, none},
+		{"and after a while", Choice{Last: addrs("203.0.113.99"), Settled: true}, "eth0 10.0.2.15"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.choice.NodeIPs = addrs("203.0.113.7")
+			if got := picked(c.choice, linux(), ipv4); !strings.Contains(got, c.want) {
+				t.Errorf("got %s\nwant %s", got, c.want)
 			}
 		})
 	}
@@ -78,26 +184,23 @@ func TestPick(t *testing.T) {
 
 func TestPickSaysWhatThereWas(t *testing.T) {
 	for _, c := range []struct {
-		choice Choice
-		is4    bool
-		want   string
+		choice   Choice
+		families []bool
+		want     string
 	}{
-		{Choice{Names: []string{"eth7"}}, true, "no interface with an IPv4 address matches --iface eth7; there are: lo (127.0.0.1/8), eth0 (10.0.2.15/24), " +
-			"eth1 (192.168.33.101/24 192.168.33.201/24 fd33::101/64), eth2 (192.168.44.101/24 down)"},
-		{Choice{Names: []string{"eth0"}}, false, "no interface with an IPv6 address matches --iface eth0"},
-		{Choice{Names: []string{"eth2"}}, true, "no interface with an IPv4 address matches --iface eth2"},
-		{Choice{Names: []string{"cni0"}}, true, "no interface with an IPv4 address matches --iface cni0"},
+		{Choice{Names: []string{"eth7", "eth8"}}, ipv4, "no interface with an IPv4 address matches --iface eth7 or --iface eth8; there are: " +
+			"lo (127.0.0.1/8 192.0.2.1/32 ::1/128), eth0 (10.0.2.15/24 fd02::15/64), eth1 (10.64.0.1/24 10.64.0.2/24), " +
+			"eth2 (10.65.0.1/24 fd65::1/64 fd65::2/64), eth3 (10.66.0.1/24 down), eth4 (), eth5 (fd05::1/64), odd,name (10.67.0.1/24)"},
+		{Choice{Names: []string{"eth1"}}, ipv6, "no interface with an IPv6 address matches --iface eth1"},
+		{Choice{Names: []string{"eth3"}}, ipv4, "the interface eth3, which matches --iface eth3, is down"},
+		{Choice{Names: []string{"cni0"}}, ipv4, "no interface with an IPv4 address matches --iface cni0"},
+		{Choice{Patterns: patterns("^wlan")}, ipv4, "no interface with an IPv4 address matches --iface-regex ^wlan"},
+		{Choice{Reach: netip.MustParseAddr("198.51.100.1")}, ipv4,
+			"no interface with an IPv4 address matches --iface-can-reach 198.51.100.1 (network is unreachable)"},
 	} {
-		_, err := c.choice.Pick(vagrant(), c.is4, backend.Underlay{}, nil)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("got %v, want %q", err, c.want)
+		if got := picked(c.choice, linux(), c.families); !strings.HasPrefix(got, c.want) {
+			t.Errorf("got %s\nwant %s", got, c.want)
 		}
-	}
-	_, err := Choice{Reach: addrs("198.51.100.1")}.Pick(vagrant(), true, backend.Underlay{}, func(netip.Addr) (string, error) {
-		return "", errors.New("network is unreachable")
-	})
-	if err == nil || err.Error() != "network is unreachable" {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -120,4 +223,66 @@ func TestBridgeMAC(t *testing.T) {
 			t.Errorf("%s: got %s %v, want %s", name, node.MACs["cni0"], err, test.want)
 		}
 	}
+}
+
+// says is a store that tells of the node's own addresses.
+type says struct {
+	subnet.Store
+	nodeIPs chan []netip.Addr
+}
+
+func (s says) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
+	snaps := make(chan subnet.Snapshot)
+	go func() {
+		var last subnet.Snapshot
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case last.NodeIPs = <-s.nodeIPs:
+			case snap := <-snaps:
+				last.Local, last.Peers, last.Skips = snap.Local, snap.Peers, snap.Skips
+			}
+			if len(last.Local.Stacks) > 0 {
+				f(last)
+			}
+		}
+	}()
+	return s.Store.Watch(ctx, func(snap subnet.Snapshot) {
+		select {
+		case snaps <- snap:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// TestRunFollowsTheNodeIP: the cluster tells of another InternalIP while the agent runs, before the interface has it and after.
+func TestRunFollowsTheNodeIP(t *testing.T) {
+	n := newNode(t)
+	for _, command := range []string{"ip link add eth0 type veth peer name peer0", "ip link set eth0 up", "ip addr add 10.0.2.15/24 dev eth0",
+		"ip route add default via 10.0.2.2 dev eth0"} {
+		n.must(n.kernel.Run(command))
+	}
+	store := says{nodeIPs: make(chan []netip.Addr)}
+	n.tune = func(c *Config) {
+		store.Store, c.Choice = c.Store, Choice{NodeIPs: addrs("192.168.33.101")}
+		c.Store = store
+	}
+	stop := n.start()
+	defer stop()
+	n.eventually("ready", n.ready)
+	n.eventually("the device is at the node's address", func() bool { return strings.Contains(n.state(), "local 192.168.33.101") })
+	before := n.state()
+	store.nodeIPs <- addrs("192.168.33.150")
+	n.eventually("the address is missed", func() bool {
+		return strings.Contains(n.log.String(), "matches the node's InternalIP any more, eth1 with 192.168.33.101 stays")
+	})
+	if n.state() != before {
+		t.Errorf("without an underlay the state became\n%s", n.state())
+	}
+	n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
+	n.eventually("the device follows", func() bool { return strings.Contains(n.state(), "local 192.168.33.150") })
+	n.must(n.kernel.Run("ip addr add 192.168.33.160/24 dev eth1"))
+	store.nodeIPs <- addrs("192.168.33.160")
+	n.eventually("the device follows what the store says alone", func() bool { return strings.Contains(n.state(), "local 192.168.33.160") })
 }

@@ -44,6 +44,7 @@ type Underlay struct {
 	MTU      int            // of Dev, bytes
 	OnLink   []netip.Prefix // what is reached through Dev without a gateway
 	AcceptRA bool           // IPv6 router advertisements configure Dev
+	By       string         // the rule that chose it, as errors name it
 }
 
 // Underlay is the underlay of one address family, and whether there is one.

@@ -8,9 +8,9 @@ type Interface struct {
 	MTU      int
 	MAC      MAC
 	Up       bool
-	Owned    bool           // one of Twill's own devices, or enslaved to another: never an underlay
+	Owned    bool           // one of Twill's own devices, or a port of one: never an underlay
 	AcceptRA bool           // IPv6 router advertisements configure it
-	Addrs    []netip.Prefix // with host bits, without link-local addresses, in the kernel's order
+	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first
 	OnLink   []netip.Prefix // reached without a gateway, masked
 	Default  [2]bool        // has the preferred default route of IPv4, of IPv6
 }

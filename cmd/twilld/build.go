@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -55,9 +56,14 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	if choice.NodeIPs, err = store.nodeIPs(ctx, o); err != nil {
+	hints, err := store.hints(ctx, o)
+	if err != nil {
 		return nil, err
 	}
+	choice.NodeIPs = hints.Addrs()
+	choice.Public = slices.DeleteFunc(choice.Public, func(a netip.Addr) bool { // the node's annotation beats the flag
+		return slices.ContainsFunc(hints.Choose, func(c netip.Addr) bool { return c.Is4() == a.Is4() })
+	})
 	b, warnings, err := registry.New(network.Backend, networks(network), network.Options)
 	if err != nil {
 		return nil, err

@@ -27,8 +27,8 @@ type options struct {
 	leaseFile string // Twill: the store is this file
 	nodeName  string // Twill
 
-	iface, ifaceRegex, ifaceCanReach list
-	publicIP, publicIPv6             string
+	iface, ifaceRegex                   list
+	ifaceCanReach, publicIP, publicIPv6 string
 
 	subnetFile     string
 	checkpointFile string // Twill
@@ -52,13 +52,13 @@ type options struct {
 	ignored []string // flags that were given but have no meaning here
 }
 
-// list is a flag that can be repeated; a comma separates too.
+// list is a flag that can be repeated. A comma is a part of the value.
 type list []string
 
-func (l *list) String() string { return strings.Join(*l, ",") }
+func (l *list) String() string { return strings.Join(*l, " ") }
 
 func (l *list) Set(s string) error {
-	*l = append(*l, strings.Split(s, ",")...)
+	*l = append(*l, s)
 	return nil
 }
 
@@ -152,9 +152,9 @@ func (o *options) registerStore(fs *flag.FlagSet) {
 }
 
 func (o *options) registerNetwork(fs *flag.FlagSet) {
-	fs.Var(&o.iface, "iface", "interface (name or address) between the nodes; repeatable, the first that matches is used")
-	fs.Var(&o.ifaceRegex, "iface-regex", "regular expression for the interface's name or address; repeatable, after --iface")
-	fs.Var(&o.ifaceCanReach, "iface-can-reach", "use the interface that the route to this address uses")
+	fs.Var(&o.iface, "iface", "interface (name or address) between the nodes; repeatable, tried in order")
+	fs.Var(&o.ifaceRegex, "iface-regex", "regular expression for the interface's address or else its name; repeatable, tried in order where no --iface matches")
+	fs.StringVar(&o.ifaceCanReach, "iface-can-reach", "", "the interface that the route to this address uses; after --iface and --iface-regex")
 	fs.StringVar(&o.publicIP, "public-ip", "", "IPv4 address that peers are told, if it is not the interface's")
 	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address that peers are told, if it is not the interface's")
 	fs.BoolVar(&o.ipMasq, "ip-masq", false, "masquerade what pods send out of the cluster's network")
@@ -166,7 +166,7 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed", "from a node's own address to pods, keep that address: routed (unless encapsulated), always, never (flannel)")
 }
 
-// applyEnv sets the flags that the command line did not, from TWILLD_NAME or FLANNELD_NAME.
+// applyEnv sets the flags that the command line did not, from TWILLD_NAME or FLANNELD_NAME. An empty variable says nothing.
 func applyEnv(fs *flag.FlagSet, environ func(string) (string, bool)) error {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -175,7 +175,7 @@ func applyEnv(fs *flag.FlagSet, environ func(string) (string, bool)) error {
 		for _, prefix := range []string{"TWILLD_", "FLANNELD_"} {
 			name := prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 			value, ok := environ(name)
-			if !ok || given[f.Name] {
+			if !ok || value == "" || given[f.Name] {
 				continue
 			}
 			given[f.Name] = true
@@ -197,12 +197,12 @@ func (o *options) choice() (agent.Choice, error) {
 		}
 		c.Patterns = append(c.Patterns, re)
 	}
-	for _, s := range o.ifaceCanReach {
-		a, err := netip.ParseAddr(s)
+	if o.ifaceCanReach != "" {
+		a, err := netip.ParseAddr(o.ifaceCanReach)
 		if err != nil {
-			return c, fmt.Errorf("--iface-can-reach %q: want an IP address", s)
+			return c, fmt.Errorf("--iface-can-reach %q: want an IP address", o.ifaceCanReach)
 		}
-		c.Reach = append(c.Reach, a)
+		c.Reach = a
 	}
 	for _, f := range []struct {
 		name, value string

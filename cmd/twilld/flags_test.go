@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -31,6 +32,36 @@ func TestFlagsAndEnvironment(t *testing.T) {
 	}
 	if strings.Join(o.ignored, " ") != "iptables-resync alsologtostderr" {
 		t.Errorf("ignored %q", o.ignored)
+	}
+}
+
+// TestListsAreFlannels: a value may contain a comma, the environment gives one value, and an empty variable none.
+func TestListsAreFlannels(t *testing.T) {
+	for _, c := range []struct {
+		name, args string
+		env        map[string]string
+		want       string
+	}{
+		{"kubespray", `--iface-regex=10\.0\.[0-2]\.\d{1,3}`, nil, `[] [10\.0\.[0-2]\.\d{1,3}] ""`},
+		{"Vagrant", `--iface=enp0s8 --iface=eth1 --iface-regex=10\.64`, nil, `["enp0s8" "eth1"] [10\.64] ""`},
+		{"a comma", "--iface=a,b -iface c", nil, `["a,b" "c"] [] ""`},
+		{"empty", "--iface= --iface-can-reach=", nil, `[""] [] ""`},
+		{"the last", "--iface-can-reach=10.0.0.1 --iface-can-reach=10.0.0.2", nil, `[] [] "10.0.0.2"`},
+		{"environment", "", map[string]string{"FLANNELD_IFACE": "a,b", "FLANNELD_IFACE_REGEX": `\d{1,3}`, "FLANNELD_IFACE_CAN_REACH": "10.0.0.1"},
+			`["a,b"] [\d{1,3}] "10.0.0.1"`},
+		{"empty environment", "", map[string]string{"FLANNELD_IFACE": "", "TWILLD_IFACE_REGEX": "", "FLANNELD_IFACE_REGEX": "x", "FLANNELD_IP_MASQ": ""},
+			`[] [x] ""`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o, err := parseFlags(strings.Fields(c.args), func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			choice, err := o.choice()
+			if got := fmt.Sprintf("%q %v %q", choice.Names, choice.Patterns, o.ifaceCanReach); got != c.want || err != nil {
+				t.Errorf("got %s, %v\nwant %s", got, err, c.want)
+			}
+		})
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -92,23 +91,22 @@ func configFile(path string) (subnet.Config, error) {
 	return network, nil
 }
 
-// nodeIPs is what the cluster knows of this node's addresses: the annotation that selects an interface, then
-// the InternalIPs, or what the checkpoint's lease said while the API server does not answer.
-func (s store) nodeIPs(ctx context.Context, o *options) ([]netip.Addr, error) {
-	if s.kube == nil || len(o.iface)+len(o.ifaceRegex)+len(o.ifaceCanReach) > 0 {
-		return nil, nil
+// hints is what the cluster knows of this node's addresses, or what the checkpoint's lease said while the API server does
+// not answer. Where the flags say which interface it is, nobody asks.
+func (s store) hints(ctx context.Context, o *options) (kube.Hints, error) {
+	if s.kube == nil || len(o.iface)+len(o.ifaceRegex) > 0 || o.ifaceCanReach != "" {
+		return kube.Hints{}, nil
 	}
 	last := agent.CheckpointAddrs(o.checkpointFile)
 	if len(last) > 0 {
 		limited, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		if hints, err := s.kube.Hints(limited); err == nil {
-			return append(hints.Choose, hints.Internal...), nil
+			return hints, nil
 		}
-		return last, nil
+		return kube.Hints{Internal: last}, nil
 	}
-	hints, err := s.kube.Hints(ctx)
-	return append(hints.Choose, hints.Internal...), err
+	return s.kube.Hints(ctx)
 }
 
 func openEtcd(ctx context.Context, o *options, log *slog.Logger) (store, subnet.Config, error) {

@@ -33,6 +33,7 @@ type Settings struct {
 // Defaults are flannel's and Twill's.
 func Defaults() Settings {
 	return Settings{Checkpoint: "/var/lib/twill/checkpoint.json", SubnetFile: "/run/flannel/subnet.env", Bridge: "cni0",
+		Choice:   agent.Choice{Settled: true},
 		Firewall: backend.FirewallConfig{Random: true, Forward: backend.ForwardOn}, BinDir: "/opt/cni/bin", CNIFile: "10-twill.conflist"}
 }
 
@@ -46,7 +47,7 @@ func FromFlags(args []string, environ map[string]string) Settings {
 		}
 		upper := strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 		for _, prefix := range []string{"TWILLD_", "FLANNELD_"} {
-			if v, ok := environ[prefix+upper]; ok {
+			if v := environ[prefix+upper]; v != "" {
 				return v, true
 			}
 		}
@@ -94,15 +95,17 @@ func choice(flags map[string][]string, get func(string) (string, bool)) agent.Ch
 		if v, ok := get(name); ok && len(values) == 0 {
 			values = []string{v}
 		}
-		return strings.FieldsFunc(strings.Join(values, ","), func(r rune) bool { return r == ',' })
+		return values
 	}
-	c := agent.Choice{Names: list("iface")}
+	c := agent.Choice{Names: list("iface"), Public: addrs(append(list("public-ip"), list("public-ipv6")...)), Settled: true}
 	for _, expr := range list("iface-regex") {
 		if re, err := regexp.Compile(expr); err == nil {
 			c.Patterns = append(c.Patterns, re)
 		}
 	}
-	c.Reach, c.Public = addrs(list("iface-can-reach")), addrs(append(list("public-ip"), list("public-ipv6")...))
+	for _, a := range addrs(list("iface-can-reach")) {
+		c.Reach = a // the last one counts
+	}
 	return c
 }
 

@@ -21,7 +21,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
 		ra, _ := k.sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
-		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Owned: l.alias == netstate.Mark || l.master != "",
+		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Owned: l.alias == netstate.Mark || k.isOurs(l.master),
 			AcceptRA: ra != "0" && ra != "", Default: [2]bool{defaults[0] == l.Name, defaults[1] == l.Name}}
 		for _, p := range k.connected(l.Name) {
 			if !linkLocal(p.Addr()) {
@@ -53,8 +53,14 @@ func (k *Kernel) defaultDev(is4 bool) (dev string) {
 	return dev
 }
 
-// RouteTo is the interface of the longest prefix that holds dst.
-func (k *Kernel) RouteTo(dst netip.Addr) (dev string, err error) {
+// isOurs reports whether the link of this name is marked.
+func (k *Kernel) isOurs(name string) bool {
+	l, ok := k.links[name]
+	return ok && l.alias == netstate.Mark
+}
+
+// RouteTo is the interface of the longest prefix that holds dst, and its address that is nearest to dst.
+func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	longest := -1
@@ -74,7 +80,13 @@ func (k *Kernel) RouteTo(dst netip.Addr) (dev string, err error) {
 		}
 	}
 	if dev == "" {
-		return "", fmt.Errorf("find the route to %s: %w", dst, syscall.ENETUNREACH)
+		return "", src, fmt.Errorf("find the route to %s: %w", dst, syscall.ENETUNREACH)
 	}
-	return dev, nil
+	for key := range k.entries {
+		a := key.Prefix.Addr()
+		if key.Kind == netstate.KindAddr && key.Name == dev && a.Is4() == dst.Is4() && (!src.IsValid() || key.Prefix.Contains(dst)) {
+			src = a
+		}
+	}
+	return dev, src, nil
 }

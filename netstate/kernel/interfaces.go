@@ -27,12 +27,17 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
+	slices.SortStableFunc(addrs, func(a, b netlink.Addr) int { return unlikely(a) - unlikely(b) })
+	ours := map[int]bool{}
+	for _, l := range links {
+		ours[l.Attrs().Index] = l.Attrs().Alias == netstate.Mark
+	}
 	carriers := map[int]bool{}
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
 		a := l.Attrs()
 		i := netstate.Interface{Name: a.Name, MTU: a.MTU, MAC: macOf(a.HardwareAddr), Up: isUp(a),
-			OnLink: onLink[a.Index], Owned: a.Alias == netstate.Mark || a.MasterIndex != 0, AcceptRA: acceptsRA(a.Name),
+			OnLink: onLink[a.Index], Owned: ours[a.Index] || ours[a.MasterIndex], AcceptRA: acceptsRA(a.Name),
 			Default: [2]bool{defaults[0] == a.Index, defaults[1] == a.Index}}
 		for _, addr := range addrs {
 			if p := addrPrefix(addr.IPNet); addr.LinkIndex == a.Index && !linkLocal(p.Addr()) {
@@ -43,6 +48,19 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	}
 	k.carriers.Store(&carriers)
 	return interfaces, ctx.Err()
+}
+
+// unlikely orders addresses as flannel does: what an administrator gave, what lasts, what is for some time, what is on its way out.
+func unlikely(a netlink.Addr) (points int) {
+	for flag, n := range map[int]int{unix.IFA_F_DEPRECATED: 4, unix.IFA_F_TEMPORARY: 1} {
+		if a.Flags&flag != 0 {
+			points += n
+		}
+	}
+	if a.Flags&unix.IFA_F_PERMANENT == 0 {
+		points += 2
+	}
+	return points
 }
 
 // connected is, by interface index, the prefixes that are reached without a gateway, and the interfaces of
@@ -70,17 +88,18 @@ func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults [2]int, er
 	return onLink, defaults, nil
 }
 
-// RouteTo is the interface through which the kernel would send to dst now.
-func (k *Kernel) RouteTo(dst netip.Addr) (dev string, err error) {
+// RouteTo is the interface through which the kernel would send to dst now, and the address that it would send from.
+func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error) {
 	routes, err := k.nl.RouteGet(dst.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return "", fmt.Errorf("find the route to %s: %w", dst, err)
+		return "", src, fmt.Errorf("find the route to %s: %w", dst, err)
 	}
 	l, err := k.nl.LinkByIndex(routes[0].LinkIndex)
 	if err != nil {
-		return "", fmt.Errorf("find the interface towards %s: %w", dst, err)
+		return "", src, fmt.Errorf("find the interface towards %s: %w", dst, err)
 	}
-	return l.Attrs().Name, nil
+	src, _ = netip.AddrFromSlice(routes[0].Src)
+	return l.Attrs().Name, src.Unmap(), nil
 }
 
 // acceptsRA says whether the interface is configured by IPv6 router advertisements.

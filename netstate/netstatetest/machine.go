@@ -59,6 +59,9 @@ func interfaces(h *host) {
 			}
 		}
 	}
+	h.run("ip link add other type bridge", "ip link set u1 master other")
+	h.isFact("u1", "mtu 1500 up true owned false ra true addrs [198.51.100.1/24 2001:db8:1::1/64] "+
+		"onlink [198.51.100.0/24 2001:db8:1::/64] default [false false]")
 	h.run("ip link set u0 down")
 	h.isFact("u0", "mtu 9000 up false owned false ra false addrs [192.0.2.1/24] onlink [] default [false false]")
 	h.mac("flannel.1", v4.mac(1))
@@ -92,17 +95,21 @@ func routesTo(h *host) {
 	h.underlay()
 	h.routeTo("203.0.113.9", "")
 	h.run("ip route add default via 192.0.2.254 dev u0", "ip route add 203.0.113.0/24 via 198.51.100.9 dev u1")
-	for dst, dev := range map[string]string{"192.0.2.7": "u0", "198.51.100.7": "u1", "203.0.113.9": "u1", "203.0.114.9": "u0",
-		"2001:db8::7": "u0", "2001:db8:1::7": "u1", "2001:db8:2::7": ""} {
+	for dst, dev := range map[string]string{"192.0.2.7": "u0 192.0.2.1", "198.51.100.7": "u1 198.51.100.1", "203.0.113.9": "u1 198.51.100.1",
+		"203.0.114.9": "u0 192.0.2.1", "2001:db8::7": "u0 2001:db8::1", "2001:db8:1::7": "u1 2001:db8:1::1", "2001:db8:2::7": ""} {
 		h.routeTo(dst, dev)
 	}
 }
 
-// routeTo expects a device, or an error that names the destination.
+// routeTo expects a device and the address to send from, or an error that names the destination.
 func (h *host) routeTo(dst, want string) {
 	h.Helper()
-	dev, err := h.Machine.RouteTo(netip.MustParseAddr(dst))
-	if dev != want || (err == nil) != (want != "") {
-		h.Errorf("route to %s: %q, %v, want %q", dst, dev, err, want)
+	dev, src, err := h.Machine.RouteTo(netip.MustParseAddr(dst))
+	got := dev
+	if src.IsValid() {
+		got += " " + src.String()
+	}
+	if got != want || (err == nil) != (want != "") {
+		h.Errorf("route to %s: %q, %v, want %q", dst, got, err, want)
 	}
 }

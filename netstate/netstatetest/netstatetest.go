@@ -23,7 +23,7 @@ type Kernel interface {
 // Machine is the facts that a kernel tells.
 type Machine interface {
 	Interfaces(ctx context.Context) ([]netstate.Interface, error)
-	RouteTo(dst netip.Addr) (dev string, err error)
+	RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 }
 
 // Harness is a kernel that has nothing but a loopback device, made for Networks, and independent means to

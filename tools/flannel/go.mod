@@ -89,4 +89,5 @@ require (
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
 
+// The module proxy does not have the one that flannel asks for; nobody runs that backend here.
 replace github.com/tencentcloud/tencentcloud-sdk-go/tencentcloud/vpc => github.com/tencentcloud/tencentcloud-sdk-go/tencentcloud/vpc v1.3.75

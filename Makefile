@@ -7,6 +7,8 @@ LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
 RUN     ?= .
+FAMILY  ?= ipv4
+PROXY   ?= iptables
 # Packages, and where not their own tests alone are to notice, those that are.
 MUTATE  ?= -n 10
 MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,./backend/udp ./backend/hostgw ./backend/vxlan ./backend/ipip \
@@ -15,7 +17,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster test-vm test-long soak fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster cluster-tools cluster-test-tools test test-vm test-long soak nightly mutate lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak nightly mutate lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +42,12 @@ test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN
 	bin/testreport -once -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
 	bin/testreport -once -tags e2e -count=1 -timeout 40m -run 'TestFlannel/$(RUN)' ./lab/e2e
 
+conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables FOCUS= SKIP=
+	tools/kube/build e2e.test ginkgo agnhost regression-issue-74839
+	tools/conformance/rootfs bin/conformance/rootfs.tar
+	go build -trimpath -o bin/conformance/run ./tools/conformance
+	bin/conformance/run -families '$(FAMILY)' -proxy-mode '$(PROXY)' -focus '$(FOCUS)' -skip '$(SKIP)' -agent '$(AGENT)'
+
 cluster-tools:
 	.ci/setup
 	tools/kube/build kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl
@@ -50,6 +58,7 @@ cluster-tools:
 cluster-test-tools: cluster-tools
 	tools/flannel/build
 	tools/helm/build
+	tools/kube-router/build
 
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
 	.ci/test

@@ -13,13 +13,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
-// Image is a container image that is packed from files of this machine. It has no shell.
+// Image is a container image that is packed from files of this machine. It has no shell unless its base has one.
 type Image struct {
-	Name  string // with its tag
-	Entry []string
+	Name  string   // with its tag
+	Base  string   // an archive of the files that lie below; empty if there are none
+	Entry []string // what runs, and
+	Args  []string // its arguments unless a pod gives others
 	files []file
 }
 
@@ -73,33 +76,60 @@ func (i *Image) AddFile(path, from string, mode int64) error {
 	return nil
 }
 
-// Write packs the image in docker's archive format: a layer, a config and a manifest. /tmp is there for everybody.
+// Write packs the image, see WriteImages.
+func (i *Image) Write(path string) error { return WriteImages(path, *i) }
+
+// WriteImages packs images in docker's archive format: layers, a config for each image and a manifest. Images with the
+// same base share it. /tmp is there for everybody.
 // See https://github.com/moby/docker-image-spec/blob/main/v1.2.md
-func (i *Image) Write(path string) error {
-	layer, err := tarOf(append([]file{{"tmp/", nil, 0o1777}}, i.files...)...)
+func WriteImages(path string, images ...Image) error {
+	var files []file
+	var manifest []map[string]any
+	add := func(data []byte, suffix string) string {
+		name := digest(data) + suffix
+		if !slices.ContainsFunc(files, func(f file) bool { return f.name == name }) {
+			files = append(files, file{name, data, 0o644})
+		}
+		return name
+	}
+	for _, i := range images {
+		layers, err := i.layers()
+		if err != nil {
+			return err
+		}
+		var names, ids []string
+		for _, l := range layers {
+			names, ids = append(names, add(l, ".tar")), append(ids, "sha256:"+digest(l))
+		}
+		config, err := json.Marshal(map[string]any{
+			"os": "linux", "architecture": runtime.GOARCH,
+			"config": map[string]any{"Entrypoint": i.Entry, "Cmd": i.Args, "Env": []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin:/"}},
+			"rootfs": map[string]any{"type": "layers", "diff_ids": ids},
+		})
+		if err != nil {
+			return err
+		}
+		manifest = append(manifest, map[string]any{"Config": add(config, ".json"), "RepoTags": []string{i.Name}, "Layers": names})
+	}
+	list, err := json.Marshal(manifest)
 	if err != nil {
 		return err
 	}
-	config, err := json.Marshal(map[string]any{
-		"os": "linux", "architecture": runtime.GOARCH,
-		"config": map[string]any{"Entrypoint": i.Entry, "Env": []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin:/"}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
-	})
-	if err != nil {
-		return err
-	}
-	manifest, err := json.Marshal([]map[string]any{{
-		"Config": digest(config) + ".json", "RepoTags": []string{i.Name}, "Layers": []string{"layer.tar"},
-	}})
-	if err != nil {
-		return err
-	}
-	archive, err := tarOf(file{"layer.tar", layer, 0o644}, file{digest(config) + ".json", config, 0o644},
-		file{"manifest.json", manifest, 0o644})
+	archive, err := tarOf(append(files, file{"manifest.json", list, 0o644})...)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(path, archive, 0o644)
+}
+
+// layers are the archives of the image's files, the lowest first.
+func (i *Image) layers() ([][]byte, error) {
+	own, err := tarOf(append([]file{{"tmp/", nil, 0o1777}}, i.files...)...)
+	if err != nil || i.Base == "" {
+		return [][]byte{own}, err
+	}
+	base, err := os.ReadFile(i.Base)
+	return [][]byte{base, own}, err
 }
 
 // tarOf packs files; a name that ends in a slash is a directory.

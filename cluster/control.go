@@ -122,3 +122,8 @@ func (s Spec) Reserved(node string) ([]string, error) {
 	}
 	return addrs, err
 }
+
+// Import gives a node the images of an archive, see WriteImages.
+func (s Spec) Import(ctx context.Context, node, archive string) error {
+	return s.ctr(ctx, node, "images", "import", "--local", archive)
+}

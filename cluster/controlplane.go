@@ -50,8 +50,8 @@ func (s Spec) apiConfig(etcd []string) (controlplane.APIServerConfig, error) {
 	certFile, keyFile := filepath.Join(s.APIDir(), "kubelet-client.crt"), filepath.Join(s.APIDir(), "kubelet-client.key")
 	err = errors.Join(os.WriteFile(certFile, cert, 0o600), os.WriteFile(keyFile, key, 0o600))
 	return controlplane.APIServerConfig{
-		Dir: s.APIDir(), EtcdEndpoints: etcd, Listen: netip.AddrPortFrom(netip.IPv4Unspecified(), apiPort),
-		Advertise: s.Underlay(1)[0], ServiceCIDRs: ServiceNetworks, Pdeathsig: true,
+		Dir: s.APIDir(), EtcdEndpoints: etcd, Listen: netip.AddrPortFrom(netip.IPv6Unspecified(), apiPort),
+		Advertise: s.Underlay(1)[0], ServiceCIDRs: s.inFamilies(ServiceNetworks), Pdeathsig: true,
 		Flags: []string{"--kubelet-client-certificate=" + certFile, "--kubelet-client-key=" + keyFile,
 			"--kubelet-preferred-address-types=InternalIP", "--service-node-port-range=30000-32767"},
 	}, err
@@ -67,8 +67,8 @@ func (s Spec) managerFlags() []string {
 	if s.SelfLease {
 		return append(flags, "--allocate-node-cidrs=false")
 	}
-	return append(flags, "--allocate-node-cidrs", "--cluster-cidr="+join(PodNetworks), "--service-cluster-ip-range="+join(ServiceNetworks),
-		"--node-cidr-mask-size-ipv4=24", "--node-cidr-mask-size-ipv6=64")
+	return append(flags, "--allocate-node-cidrs", "--cluster-cidr="+join(s.inFamilies(PodNetworks)),
+		"--service-cluster-ip-range="+join(s.inFamilies(ServiceNetworks)))
 }
 
 // holdFile keeps the API server down as long as it exists.

@@ -13,28 +13,38 @@ import (
 	"time"
 )
 
-// Manifest is Documentation/twill.yml as a user of a dual-stack cluster applies it.
-func Manifest() (string, error) {
+// Manifest is Documentation/twill.yml as a user of such a cluster applies it.
+func (s Spec) Manifest() (string, error) {
 	root, err := checkout()
 	if err != nil {
 		return "", err
 	}
 	data, err := os.ReadFile(filepath.Join(root, "Documentation", "twill.yml"))
-	const off, on = `"EnableIPv6": false`, `"EnableIPv6": true`
+	const off = `"EnableIPv6": false`
 	if err == nil && !strings.Contains(string(data), off) {
-		err = fmt.Errorf("the manifest Documentation/twill.yml has no %s: the cluster is dual-stack", off)
+		err = fmt.Errorf("the manifest Documentation/twill.yml has no %s", off)
 	}
-	return strings.Replace(string(data), off, on, 1), err
+	enabled := map[Families]string{Dual: `"EnableIPv6": true`, IPv4Only: off, IPv6Only: `"EnableIPv4": false, "EnableIPv6": true`}
+	return strings.Replace(string(data), off, enabled[s.withDefaults().Families], 1), err
 }
 
 // Install applies the manifest and waits until every node is Ready.
 func (s Spec) Install(ctx context.Context, progress func(string)) error {
-	manifest, err := Manifest()
+	manifest, err := s.Manifest()
 	if err != nil {
 		return err
 	}
 	progress("twill: Documentation/twill.yml")
 	if err := s.Apply(ctx, manifest); err != nil {
+		return err
+	}
+	return s.WaitReady(ctx)
+}
+
+// AgentFlag gives the agents a further flag and waits until every node is Ready with it.
+func (s Spec) AgentFlag(ctx context.Context, flag string) error {
+	patch := fmt.Sprintf(`[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": %q}]`, flag)
+	if _, err := s.Kubectl(ctx, "--namespace=kube-twill", "patch", "daemonset", "twill", "--type=json", "--patch="+patch); err != nil {
 		return err
 	}
 	return s.WaitReady(ctx)

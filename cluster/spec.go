@@ -5,10 +5,12 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Spec says what cluster to run.
@@ -18,9 +20,30 @@ type Spec struct {
 	Nodes int
 	// SelfLease runs kube-controller-manager with --allocate-node-cidrs=false: nobody assigns podCIDRs.
 	SelfLease bool
+	Families  Families
+	ProxyMode ProxyMode
 }
 
-// The networks of every cluster. All are dual-stack.
+// Families is the address families of a cluster: its pods, its services and its underlay. The empty one is Dual.
+type Families string
+
+// The choices.
+const (
+	Dual     Families = "dual"
+	IPv4Only Families = "ipv4"
+	IPv6Only Families = "ipv6"
+)
+
+// ProxyMode is kube-proxy's --proxy-mode. The empty one is IPTables.
+type ProxyMode string
+
+// The choices.
+const (
+	IPTables ProxyMode = "iptables"
+	NFTables ProxyMode = "nftables"
+)
+
+// The networks of a dual-stack cluster, IPv4 first; others have one of each.
 var (
 	PodNetworks     = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 	ServiceNetworks = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}
@@ -28,8 +51,6 @@ var (
 )
 
 const (
-	// DNSAddress is where a cluster's DNS belongs.
-	DNSAddress = "10.96.0.10"
 	// PodImage is the image of cluster/cmd/pod: the sandbox, and what tests run.
 	PodImage = "localhost/twill-pod:1"
 	// DNSImage is CoreDNS as tools/coredns builds it.
@@ -51,12 +72,24 @@ func DefaultDir() string {
 	return filepath.Join(cache, "twill", "cluster")
 }
 
+// withDefaults says what is meant by empty fields, so that specs can be compared.
+func (s Spec) withDefaults() Spec {
+	s.Families, s.ProxyMode = cmp.Or(s.Families, Dual), cmp.Or(s.ProxyMode, IPTables)
+	return s
+}
+
 func (s Spec) validate() error {
 	if s.Nodes < 1 || s.Nodes > 50 {
 		return fmt.Errorf("%d nodes: want 1 to 50", s.Nodes)
 	}
 	if len(s.Name) < 2 || len(s.Name) > 8 {
 		return fmt.Errorf("name %q: want 2 to 8 characters", s.Name)
+	}
+	if !slices.Contains([]Families{Dual, IPv4Only, IPv6Only}, s.Families) {
+		return fmt.Errorf("address families %q: want dual, ipv4 or ipv6", s.Families)
+	}
+	if !slices.Contains([]ProxyMode{IPTables, NFTables}, s.ProxyMode) {
+		return fmt.Errorf("kube-proxy's mode %q: want iptables or nftables", s.ProxyMode)
 	}
 	return nil
 }
@@ -65,17 +98,38 @@ func (s Spec) validate() error {
 func (s Spec) NodeName(n int) string { return fmt.Sprintf("node%d", n) }
 
 // Underlay is the addresses of node number n on the underlay, IPv4 first.
-func (s Spec) Underlay(n int) []netip.Addr { return underlayAddrs(10 + n) }
+func (s Spec) Underlay(n int) []netip.Addr { return s.underlayAddrs(10 + n) }
 
 // Outside is the addresses of a host on the underlay that is no node and knows no way to pods.
-func (s Spec) Outside() []netip.Addr { return underlayAddrs(100) }
+func (s Spec) Outside() []netip.Addr { return s.underlayAddrs(outsideHost) }
 
-func underlayAddrs(host int) []netip.Addr {
-	v4 := underlays[0].Addr().As4()
-	v4[3] = byte(host)
-	v6 := underlays[1].Addr().As16()
-	v6[15] = byte(host)
-	return []netip.Addr{netip.AddrFrom4(v4), netip.AddrFrom16(v6)}
+// outsideHost is the last part of the addresses of the host that is no node.
+const outsideHost = 100
+
+func (s Spec) underlayAddrs(host int) []netip.Addr {
+	var addrs []netip.Addr
+	for _, p := range s.inFamilies(underlays) {
+		addrs = append(addrs, nth(p, host))
+	}
+	return addrs
+}
+
+// DNSAddress is where the cluster's DNS belongs: the tenth address of its first network for services.
+func (s Spec) DNSAddress() netip.Addr { return nth(s.inFamilies(ServiceNetworks)[0], 10) }
+
+// inFamilies returns those of the networks that the cluster has.
+func (s Spec) inFamilies(networks []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(networks), func(p netip.Prefix) bool {
+		return s.Families == IPv4Only && p.Addr().Is6() || s.Families == IPv6Only && p.Addr().Is4()
+	})
+}
+
+// nth is address number n, below 256, of a network.
+func nth(p netip.Prefix, n int) netip.Addr {
+	bytes := p.Masked().Addr().AsSlice()
+	bytes[len(bytes)-1] = byte(n)
+	addr, _ := netip.AddrFromSlice(bytes)
+	return addr
 }
 
 func (s Spec) path(elem ...string) string {

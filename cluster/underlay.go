@@ -81,11 +81,11 @@ func (s Spec) plug(name string, addrs []netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("plug %s into the underlay: %w", name, err)
 	}
-	return h.Links(func(nl *netlink.Handle) error { return configure(nl, addrs) })
+	return h.Links(func(nl *netlink.Handle) error { return configure(nl, addrs, s.Outside()) })
 }
 
 // configure gives eth0 its addresses and, since kubelet wants one, a default route: to nobody.
-func configure(nl *netlink.Handle, addrs []netip.Addr) error {
+func configure(nl *netlink.Handle, addrs, gateways []netip.Addr) error {
 	dev, err := nl.LinkByName(nodeDev)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", nodeDev, err)
@@ -95,7 +95,10 @@ func configure(nl *netlink.Handle, addrs []netip.Addr) error {
 	}
 	var errs error
 	for i, a := range addrs {
-		p := netip.PrefixFrom(a, underlays[i].Bits())
+		p := netip.PrefixFrom(a, underlays[0].Bits())
+		if a.Is6() {
+			p = netip.PrefixFrom(a, underlays[1].Bits())
+		}
 		addr, err := netlink.ParseAddr(p.String())
 		if err != nil {
 			return err
@@ -104,8 +107,7 @@ func configure(nl *netlink.Handle, addrs []netip.Addr) error {
 			addr.Flags = unix.IFA_F_NODAD
 		}
 		errs = errors.Join(errs, nl.AddrAdd(dev, addr))
-		gw := underlayAddrs(100)[i]
-		if gw != a {
+		if gw := gateways[i]; gw != a {
 			errs = errors.Join(errs, nl.RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, Gw: gw.AsSlice()}))
 		}
 	}

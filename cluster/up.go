@@ -36,6 +36,7 @@ func Open(dir string) (Spec, error) {
 // Up makes the cluster and returns when the API server answers and every node has registered. What is up already
 // stays; leftovers of a run that did not end well are removed first. Nodes become Ready only with a network.
 func Up(ctx context.Context, s Spec, progress func(string)) error {
+	s = s.withDefaults()
 	if err := s.validate(); err != nil {
 		return err
 	}

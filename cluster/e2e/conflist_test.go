@@ -42,7 +42,7 @@ spec:
 // TestConflistChanges: pods with host ports outlive a change between a chain of plugins and Twill alone, both ways, and
 // leave nothing when they are deleted under the other one.
 func TestConflistChanges(t *testing.T) {
-	manifest, err := cluster.Manifest()
+	manifest, err := spec.Manifest()
 	must(t, err)
 	t.Cleanup(func() {
 		if err := install(context.Background(), manifest); err != nil {

@@ -49,9 +49,7 @@ echo '{"cniVersion": "1.0.0", "name": "cbr0", "type": "twill"}' |
 // TestLeakedAddresses: the agent frees what a pod left that is gone without word, and nothing of pods whose runtime does
 // not answer. All it has for this is the manifest's.
 func TestLeakedAddresses(t *testing.T) {
-	kubectl(t, "-n", "kube-twill", "patch", "daemonset", "twill", "--type=json",
-		`--patch=[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--reservations-grace=5s"}]`)
-	kubectl(t, "-n", "kube-twill", "rollout", "status", "daemonset/twill", "--timeout=60s")
+	must(t, spec.AgentFlag(t.Context(), "--reservations-grace=5s"))
 	t.Cleanup(func() {
 		if err := spec.Install(context.Background(), func(string) {}); err != nil {
 			t.Error(err)

@@ -55,6 +55,8 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&s.Name, "name", "twk", "prefix of its network namespaces")
 	flags.IntVar(&s.Nodes, "nodes", 3, "number of nodes")
 	flags.BoolVar(&s.SelfLease, "self-lease", false, "let nobody assign podCIDRs: Twill leases by itself")
+	flags.StringVar((*string)(&s.Families), "families", string(cluster.Dual), "address families: dual, ipv4 or ipv6")
+	flags.StringVar((*string)(&s.ProxyMode), "proxy-mode", string(cluster.IPTables), "kube-proxy's mode: iptables or nftables")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

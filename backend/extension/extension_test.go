@@ -223,3 +223,29 @@ func TestDamagedFile(t *testing.T) {
 		}
 	}
 }
+
+// TestFileOfOthers: the file holds what peers published, for root's eyes; a run that cannot read it ends instead of forgetting
+// for whom the commands ran.
+func TestFileOfOthers(t *testing.T) {
+	tr := newTrial(t)
+	stop := tr.start(tr.backend(""))
+	tr.show(true, lease(2, "k"))
+	tr.wants(line("post", 1, ""), line("add", 2, "k"))
+	stop()
+	path := filepath.Join(tr.dir, "extension.json")
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file has the mode %v, error %v, want 0600", info.Mode(), err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := tr.backend("").Run(ctx, tr.site(), make(chan backend.View)); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("Run with a directory in the file's place: %v, want an error that names it", err)
+	}
+}

@@ -17,6 +17,7 @@ import (
 // mutant is one edit of one file: the bytes from start to end become text.
 type mutant struct {
 	file       string // absolute
+	source     []byte // of the file
 	line       int
 	start, end int
 	old, text  string
@@ -81,7 +82,8 @@ func (f *finder) add(n ast.Node, text string) { f.cut(n.Pos(), n.End(), text) }
 func (f *finder) cut(from, to token.Pos, text string) {
 	at := f.files.Position(from)
 	end := f.files.Position(to).Offset
-	f.mutants = append(f.mutants, mutant{file: f.path, line: at.Line, start: at.Offset, end: end, old: string(f.source[at.Offset:end]), text: text})
+	f.mutants = append(f.mutants, mutant{file: f.path, source: f.source, line: at.Line, start: at.Offset, end: end,
+		old: string(f.source[at.Offset:end]), text: text})
 }
 
 func (f *finder) text(n ast.Node) string {

@@ -50,12 +50,8 @@ func newTester(tests []string, timeout time.Duration) (*tester, error) {
 func (t *tester) close() { _ = os.RemoveAll(t.dir) }
 
 func (t *tester) test(m mutant) (verdict, error) {
-	source, err := os.ReadFile(m.file)
-	if err != nil {
-		return "", err
-	}
 	mutated := filepath.Join(t.dir, filepath.Base(m.file))
-	text := bytes.Join([][]byte{source[:m.start], []byte(m.text), source[m.end:]}, nil)
+	text := bytes.Join([][]byte{m.source[:m.start], []byte(m.text), m.source[m.end:]}, nil)
 	if err := os.WriteFile(mutated, text, 0o600); err != nil {
 		return "", err
 	}

@@ -15,6 +15,7 @@ var (
 	makeRule   = regexp.MustCompile(`(?m)^([a-z-]+):`)
 	makeName   = regexp.MustCompile("(?m)(?:`|^)make ([a-z][a-z-]*)")
 	link       = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)\s]*)?\)`)
+	testLink   = regexp.MustCompile(`\[((?:Test|Fuzz)\w+)\]\(([^)]+)\)`)
 	aptPackage = regexp.MustCompile(`missing\+=\(([a-z0-9 -]+)\)`)
 )
 
@@ -52,6 +53,29 @@ func TestDocuments(t *testing.T) {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
 				t.Errorf("%s links to %s, which does not exist", path, m[1])
+			}
+		}
+	}
+}
+
+// TestSecurityPage: each thing that Documentation/security.md says somebody can or cannot do has a link to a test, and the file has
+// that test.
+func TestSecurityPage(t *testing.T) {
+	page := readFile(t, "Documentation/security.md")
+	for _, heading := range []string{"node", "pod", "local user without rights", "careless administrator"} {
+		if !regexp.MustCompile(`(?m)^## One (compromised )?` + heading + `$`).MatchString(page) {
+			t.Errorf("nothing is said of one %s", heading)
+		}
+	}
+	for _, part := range strings.Split(page, "\n- ")[1:] {
+		item, _, _ := strings.Cut(part, "\n\n")
+		links := testLink.FindAllStringSubmatch(item, -1)
+		if len(links) == 0 {
+			t.Errorf("no test shows that: %s", item)
+		}
+		for _, m := range links {
+			if !strings.Contains(readFile(t, filepath.Join("Documentation", m[2])), "func "+m[1]+"(") {
+				t.Errorf("%s has no %s", m[2], m[1])
 			}
 		}
 	}

@@ -15,9 +15,9 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 	./backend/alloc ./backend/udp ./backend/wireguard ./backend/ipsec ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./agent ./agent/pods
 # What .ci/run leaves out, or runs for a shorter time.
-NIGHTLY ?= test-cluster test-vm test-long soak fuzz
+NIGHTLY ?= test-cluster test-vm test-long soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak nightly mutate lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak fuzz-peers nightly mutate lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites,
 
 soak: kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
 	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./lab/soak
+
+fuzz-peers: kube-tools bin/testreport ## Let one node write what it likes to the API server for PEERS_TIME (8m); PEERS_SEED repeats a run
+	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./lab/peers
 
 nightly: ## Run all that .ci/run leaves out, whatever fails, and say what passed, failed and ran nothing (hours; needs root)
 	CHURN=$(or $(CHURN),50000) SOAK_TIME=$(or $(SOAK_TIME),2h) .ci/nightly $(NIGHTLY)

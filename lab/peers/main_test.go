@@ -1,0 +1,12 @@
+//go:build soak
+
+package peers
+
+import (
+	"os"
+	"testing"
+
+	"github.com/twill-net/twill/lab/labtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }

@@ -9,10 +9,10 @@ LAB     ?= --nodes 3 --pods 2
 RUN     ?= .
 FAMILY  ?= ipv4
 PROXY   ?= iptables
-# Packages, and where not their own tests alone are to notice, those that are.
+# Packages, and where not their own tests alone are to notice, those that are. The tests of backend/ipsec are the microvm's.
 MUTATE  ?= -n 10
 MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,./backend/udp ./backend/hostgw ./backend/vxlan ./backend/ipip \
-	./backend/alloc ./backend/udp ./backend/wireguard ./backend/ipsec ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
+	./backend/alloc ./backend/udp ./backend/wireguard ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./agent ./agent/pods
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster test-vm test-long soak fuzz-peers fuzz

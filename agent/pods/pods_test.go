@@ -41,7 +41,7 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	twill = filepath.Join(dir, "twill")
-	cmd := exec.Command("go", "build", "-o", twill, "github.com/twill-net/twill/cmd/twill")
+	cmd := exec.Command("go", "build", "-o", dir, "github.com/twill-net/twill/cmd/twill", "github.com/containernetworking/plugins/plugins/meta/portmap")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build twill: %v\n%s", err, out)
@@ -122,12 +122,15 @@ func newNode(t *testing.T) *node {
 func (n *node) store() string { return filepath.Join(n.dir, "networks", "cbr0") }
 
 // add wires a pod with the real plugin; no runtime is left that knows of it.
-func (n *node) add(id, pod string) {
+func (n *node) add(id, pod string) { n.Helper(); n.addWith(id, pod, "") }
+
+// addWith gives the plugin more of a config than it needs.
+func (n *node) addWith(id, pod, config string) {
 	n.Helper()
 	c := exec.Command(twill)
-	c.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + filepath.Dir(twill)}
-	c.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"twill","subnetFile":%q,"ipam":{"dataDir":%q}}`,
-		filepath.Join(n.dir, "subnet.env"), filepath.Join(n.dir, "networks")))
+	c.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + filepath.Dir(twill), "PATH=" + os.Getenv("PATH")}
+	c.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"twill","subnetFile":%q,"ipam":{"dataDir":%q}%s}`,
+		filepath.Join(n.dir, "subnet.env"), filepath.Join(n.dir, "networks"), config))
 	var out bytes.Buffer
 	c.Stdout = &out
 	onThread(n.T, n.ns, c.Start)
@@ -257,7 +260,10 @@ func (n *node) waitVeths(want int) {
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		n.run(func() error {
 			links, err := netlink.LinkList()
-			veths = 0
+			if veths = 0; errors.Is(err, netlink.ErrDumpInterrupted) {
+				veths = -1 // something came or went meanwhile
+				return nil
+			}
 			for _, l := range links {
 				if l.Type() == "veth" {
 					veths++
@@ -293,6 +299,32 @@ func TestLook(t *testing.T) {
 		t.Errorf("the index holds %v, %v; want two entries of the living pod", index, err)
 	}
 	n.add("next", newNamespace(t))
+}
+
+// TestHostPorts: with the address of a pod that is gone its host ports are freed, by the plugin that made the rules.
+func TestHostPorts(t *testing.T) {
+	n := newNode(t)
+	gone := newNamespace(t)
+	n.addWith("gone", gone, `,"capabilities":{"portMappings":true},"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`)
+	rules := func() (out []byte) {
+		n.run(func() (err error) {
+			out, err = exec.Command("nft", "list", "ruleset").Output()
+			return err
+		})
+		return out
+	}
+	if !bytes.Contains(rules(), []byte("dport 8080")) {
+		t.Fatalf("the pod has no host port:\n%s", rules())
+	}
+	removeNamespace(t, gone)
+	n.waitVeths(0)
+	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	if got := n.owners(); got != "" {
+		t.Errorf("reservations of %q are left, want none", got)
+	}
+	if left := rules(); bytes.Contains(left, []byte("dport 8080")) {
+		t.Errorf("the host port still leads to the address that is free:\n%s", left)
+	}
 }
 
 // TestGrace holds that a holding is left alone for the whole period, and not a part of it.

@@ -67,7 +67,7 @@ func (r record) write(path string) error {
 }
 
 // readRecord is the zero record where there is none. What cannot be read any more (a power loss can cut it short)
-// is of an earlier boot, and so is what the addons did.
+// is of an earlier boot, and so is what the addons did. Other programs than the two are never started.
 func readRecord(path string) (record, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -77,6 +77,7 @@ func readRecord(path string) (record, error) {
 	if json.Unmarshal(data, &r) != nil {
 		return record{}, nil
 	}
+	r.Addons = slices.DeleteFunc(r.Addons, func(a addon) bool { return a.Type != "portmap" && a.Type != "bandwidth" })
 	return r, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
@@ -35,7 +36,9 @@ func TestDel(t *testing.T) {
 		{"everything there", drop, func(pod string) string { return pod }, true},
 		{"no prevResult", drop, func(pod string) string { return pod }, false},
 		{"no netns given", drop, func(string) string { return "" }, false},
-		{"netns path gone", func(t *testing.T, n *node, pod string) { _ = os.Remove(pod) }, func(pod string) string { return pod + "-gone" }, true},
+		{"netns path gone", removeNamespace, func(pod string) string { return pod }, true},
+		{"netns path gone, no prevResult", removeNamespace, func(pod string) string { return pod }, false},
+		{"netns path never there", drop, func(pod string) string { return pod + "-none" }, true},
 		{"netns path is a plain file", drop, func(string) string { return plainFile(t) }, true},
 		{"interface gone", func(t *testing.T, n *node, pod string) { deleteLink(t, pod, "eth0") }, func(pod string) string { return pod }, true},
 		{"subnet.env gone", func(t *testing.T, n *node, pod string) { remove(t, filepath.Join(n.dir, "subnet.env")) }, func(pod string) string { return pod }, true},
@@ -62,8 +65,72 @@ func TestDel(t *testing.T) {
 				t.Errorf("reservations %q, want the other pod's two", n.reserved())
 			}
 			n.must("DEL", "other", other, n.config(nil))
-			n.mustBeClean(pod, other)
+			pods := []string{other}
+			if _, err := os.Stat(pod); err == nil {
+				pods = append(pods, pod)
+			}
+			n.mustBeClean(pods...)
 		})
+	}
+}
+
+// removeNamespace removes a pod's network namespace, as a runtime does that deletes the pod before its network.
+func removeNamespace(t *testing.T, _ *node, pod string) {
+	t.Helper()
+	if err := netns.DeleteNamed(filepath.Base(pod)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(pod); !os.IsNotExist(err) {
+		t.Fatalf("%s is still there: %v", pod, err)
+	}
+}
+
+// TestDelOfAShorterResult holds that a prevResult with fewer addresses than were reserved, as a later plugin may make it,
+// leaves none of them reserved.
+func TestDelOfAShorterResult(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	for _, first := range []string{"10.244.1.2/24", "fd00:10:244:1::3/64"} {
+		n.must("ADD", "a", pod, n.config(nil))
+		n.must("DEL", "a", pod, n.withPrev(fmt.Appendf(nil, `{"cniVersion":"1.0.0","ips":[{"address":%q}]}`, first)))
+		n.mustBeClean(pod)
+	}
+}
+
+// TestDelKeepsAddressesOfRules holds that the addresses stay reserved while portmap has not taken back the rules that
+// lead to them.
+func TestDelKeepsAddressesOfRules(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	result := n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
+	n.path = t.TempDir()
+	if err := os.WriteFile(filepath.Join(n.path, "portmap"), []byte("#!/bin/sh\necho it cannot >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, conf := range [][]byte{n.withPrev(result), n.config(nil)} {
+		n.mustFail(999, "portmap DEL: exit status 1: it cannot", "DEL", "a", pod, conf)
+		if r := n.reserved(); r["10.244.1.2"] == "" || r["fd00:10:244:1::2"] == "" {
+			t.Fatalf("reservations %q: an address is free that rules lead to", r)
+		}
+	}
+	n.path = ""
+	n.must("DEL", "a", pod, n.withPrev(result))
+	n.mustBeClean(pod)
+}
+
+// TestGCOldForm holds that GC keeps what host-local's old form reserves for a valid pod, and frees that of others.
+func TestGCOldForm(t *testing.T) {
+	n := newNode(t, envV4)
+	if err := os.MkdirAll(n.storeDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"10.244.1.2": "valid", "10.244.1.3": "gone"} {
+		if err := os.WriteFile(filepath.Join(n.storeDir(), name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.must("GC", "", "", n.config(map[string]any{"cniVersion": "1.1.0",
+		"cni.dev/valid-attachments": []map[string]string{{"containerID": "valid", "ifname": "eth0"}}}))
+	if got := fmt.Sprint(n.reserved()); got != fmt.Sprint(map[string]string{"10.244.1.2": "valid"}) {
+		t.Errorf("reservations %s, want that of the valid pod", got)
 	}
 }
 

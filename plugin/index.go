@@ -70,6 +70,16 @@ func (s *store) undraft(o owner, sets int) error {
 	return nil
 }
 
+// drafts returns how many range sets the index has an entry of o for.
+func (s *store) drafts(o owner) (n int) {
+	for {
+		if _, err := os.Lstat(s.indexPath(o, n)); err != nil {
+			return n
+		}
+		n++
+	}
+}
+
 // inodes is the inode numbers of all index entries: those of o, and the others'.
 func (s *store) inodes(o owner) (own, others map[uint64]string, err error) {
 	own, others = map[uint64]string{}, map[uint64]string{}
@@ -91,8 +101,9 @@ func isIndexName(name string) bool {
 	return ok && set != "" && set[0] <= '9'
 }
 
-// search is every address that o has, and whether the index has anything of it. It opens only the files that the index does not know. Files of the old
-// form, with the container id only, count where there is none of the new form: that is host-local's rule.
+// search returns every address that o has, and whether the index has anything of it. It opens only the files that the
+// index does not know. Files of the old form, with the container id only, count where there is none of the new form: that
+// is host-local's rule.
 func (s *store) search(o owner) (found []netip.Addr, indexed bool, err error) {
 	own, others, err := s.inodes(o)
 	if err != nil {

@@ -193,12 +193,12 @@ func free(dir string, o owner, grants []grant) error {
 	return s.giveBack(o, grants)
 }
 
-// releaseAll gives back whatever o has. known are addresses that it probably has: when it had them all there is
-// nothing more to look for. Otherwise the index is asked, first without the lock, so that the usual second DEL of a
-// pod never waits for anybody.
+// releaseAll gives back whatever o has. known are addresses that it probably has: when it had them all, and the index has
+// no more of it, there is nothing more to look for. Otherwise the store is searched, first without the lock, so that the
+// usual second DEL of a pod never waits for anybody.
 func releaseAll(ctx context.Context, dir string, o owner, known []netip.Addr) error {
 	found, searched := owned(dir, o, known), false
-	if len(known) == 0 || len(found) < len(known) {
+	if len(known) == 0 || len(found) < len(known) || (&store{dir: dir}).drafts(o) > len(found) {
 		var indexed bool
 		var err error
 		found, indexed, err = (&store{dir: dir}).search(o)

@@ -1,0 +1,160 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// TestAddonsWaitForTheirTurn holds that ADD, DEL and the removal of what is left each wait while another pod's portmap
+// may run.
+func TestAddonsWaitForTheirTurn(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	file := (&store{dir: n.storeDir()}).recordPath(owner{"a", "eth0"})
+	for _, cmd := range []string{"ADD", "DEL"} {
+		turn, err := oneAtATime(context.Background(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := rules(t, n.ns)
+		c := n.command(cmd, "a", pod, n.config(runtimeConfig(hostPort)))
+		var stdout, stderr bytes.Buffer
+		c.Stdout, c.Stderr = &stdout, &stderr
+		inside(t, n.ns, c.Start)
+		waitsForLock(t, c.Process.Pid)
+		if now := rules(t, n.ns); strings.Count(now, "-A CNI-DN-") != strings.Count(before, "-A CNI-DN-") {
+			t.Errorf("%s changed rules before it had its turn:\n%s", cmd, now)
+		}
+		_ = turn.Close()
+		if r := n.reply(c.Wait(), &stdout, &stderr); r.failed != nil {
+			t.Errorf("%s: %v", cmd, r.failed)
+		}
+		if made := strings.Contains(rules(t, n.ns), "-A CNI-DN-"); made != (cmd == "ADD") {
+			t.Errorf("after %s there are rules: %t", cmd, made)
+		}
+	}
+	n.mustBeClean(pod)
+}
+
+// TestAddonDiesWithItsPlugin kills an ADD while its portmap runs: portmap must not go on when the runtime deletes the pod.
+func TestAddonDiesWithItsPlugin(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	n.path = t.TempDir()
+	pidFile := filepath.Join(n.path, "pid")
+	script := "#!/bin/sh\necho $$ >" + pidFile + ".new\nmv " + pidFile + ".new " + pidFile + "\nexec sleep 1000\n"
+	if err := os.WriteFile(filepath.Join(n.path, "portmap"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := n.command("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
+	inside(t, n.ns, c.Start)
+	pid := 0
+	within5s(t, "portmap runs", func() bool {
+		data, err := os.ReadFile(pidFile)
+		if err == nil {
+			_, err = fmt.Sscan(string(data), &pid)
+		}
+		return err == nil
+	})
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	within5s(t, "portmap is gone", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return errors.Is(err, os.ErrNotExist) || bytes.Contains(stat, []byte(") Z "))
+	})
+	n.path = ""
+	n.must("DEL", "a", pod, n.config(nil))
+	n.mustBeClean(pod)
+}
+
+func within5s(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("not so after 5 s: %s", what)
+}
+
+// TestPodsInterface holds what a pod's interface has beside addresses and routes: a broadcast address, and IPv6 addresses
+// that stay when the pod sets the interface down and up.
+func TestPodsInterface(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	n.must("ADD", "a", pod, n.config(nil))
+	h := netlinkIn(t, pod)
+	eth0, err := h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := h.AddrList(eth0, netlink.FAMILY_V4)
+	if err != nil || len(addrs) != 1 || addrs[0].Broadcast.String() != "10.244.1.255" {
+		t.Errorf("eth0 has the addresses %v, %v; want one with the broadcast address 10.244.1.255", addrs, err)
+	}
+	if err := errors.Join(h.LinkSetDown(eth0), h.LinkSetUp(eth0)); err != nil {
+		t.Fatal(err)
+	}
+	addrs, err = h.AddrList(eth0, netlink.FAMILY_V6)
+	kept := false
+	for _, a := range addrs {
+		kept = kept || prefixOf(a.IPNet) == prefix("fd00:10:244:1::2/64")
+	}
+	if !kept || err != nil {
+		t.Errorf("down and up again eth0 has the IPv6 addresses %v, %v; want its own as before", addrs, err)
+	}
+}
+
+// FuzzRecord reads records that a power loss or somebody else wrote.
+func FuzzRecord(f *testing.F) {
+	good := record{"a", "eth0", (&config{name: "cbr0", ports: []portMapping{{8080, 80, "tcp", ""}}}).addons()}
+	f.Add([]byte(quote(good)))
+	f.Add([]byte(`{"Container":"a","Dev":"eth0","Netns":"/run/netns/a","Addons":[{"Type":"../../bin/sh"},{}]}`))
+	f.Add([]byte("null"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "record")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := readRecord(path)
+		if err != nil {
+			t.Fatalf("a record that cannot be read: %v, want none", err)
+		}
+		for _, a := range r.Addons {
+			if a.Type != "portmap" && a.Type != "bandwidth" {
+				t.Errorf("the record has %q started", a.Type)
+			}
+		}
+		if content, err := recordOwner(data); err == nil {
+			parseOwner(content)
+		}
+	})
+}
+
+// FuzzEntries decodes directory entries: whatever the kernel gives, names are inside of the buffer.
+func FuzzEntries(f *testing.F) {
+	one := append(append(make([]byte, 16), 32, 0, 8), "10.244.1.2\x00\x00\x00"...)
+	f.Add(one)
+	f.Add(append(one, one...))
+	f.Add(one[:20])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		total := 0
+		eachEntry(data, func(_ uint64, name string) {
+			if strings.ContainsRune(name, 0) {
+				t.Errorf("the name %q has a zero in it", name)
+			}
+			total += 19 + len(name)
+		})
+		if total > len(data) {
+			t.Errorf("%d bytes of entries in a buffer of %d", total, len(data))
+		}
+	})
+}

@@ -29,7 +29,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 		keep[owner{v.ContainerID, ""}] = true // host-local's old form
 	}
 	holdings, err := Holdings(c.storeDir())
-	r := Remover{Dir: c.storeDir(), Path: args.Path}
+	r := Remover{Path: args.Path}
 	errs := []error{err}
 	for _, h := range holdings {
 		if !keep[owner{h.Container, h.Dev}] {

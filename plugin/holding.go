@@ -17,6 +17,7 @@ import (
 
 // Holding is everything that the store of one network holds for one interface of a pod.
 type Holding struct {
+	Dir            string // the store
 	Container, Dev string
 	Addrs          []netip.Addr // none: all there is was left by a killed process
 	Since          time.Time    // when the newest of it was written
@@ -55,6 +56,7 @@ func Holdings(dir string) ([]Holding, error) {
 	}))
 	all := make([]Holding, 0, len(h))
 	for _, one := range h {
+		one.Dir = dir
 		all = append(all, *one)
 	}
 	return all, err
@@ -91,9 +93,8 @@ func (h holdings) of(o owner, file string) (*Holding, uint64) {
 // pod's network namespace.
 func (h Holding) HostEnd() string { return hostName(owner{h.Container, h.Dev}) }
 
-// Remover takes away what pods that are gone left in one store. It is made for one round over the holdings.
+// Remover takes away what pods that are gone left. It is made for one round over the holdings.
 type Remover struct {
-	Dir  string // the store
 	Path string // where portmap and bandwidth are, in the form of PATH
 
 	ports map[netip.Addr]bool // that rules lead to; nil: not looked yet
@@ -103,7 +104,7 @@ type Remover struct {
 // that are still this owner's. An address is not given back while any rule leads a port of the node to it.
 func (r *Remover) Remove(ctx context.Context, h Holding) error {
 	o := owner{h.Container, h.Dev}
-	file := (&store{dir: r.Dir}).recordPath(o)
+	file := (&store{dir: h.Dir}).recordPath(o)
 	err := deleteVeth(hostName(o))
 	if err == nil {
 		err = dropAddons(ctx, file, caller{owner: o, path: r.Path}, nil)
@@ -112,10 +113,10 @@ func (r *Remover) Remove(ctx context.Context, h Holding) error {
 		err = r.dropPorts(ctx, file, h.Addrs)
 	}
 	if err == nil {
-		err = releaseAll(ctx, r.Dir, o, h.Addrs)
+		err = releaseAll(ctx, h.Dir, o, h.Addrs)
 	}
 	if err != nil {
-		return fmt.Errorf("remove what %s left in %s: %w", strings.TrimSpace(h.Container+" "+h.Dev), r.Dir, err)
+		return fmt.Errorf("remove what %s left in %s: %w", strings.TrimSpace(h.Container+" "+h.Dev), h.Dir, err)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func removeHolding(n *node, container string) error {
 	}
 	for _, h := range holdings {
 		if h.Container == container {
-			r := &Remover{Dir: n.storeDir(), Path: binaries}
+			r := &Remover{Path: binaries}
 			return r.Remove(context.Background(), h)
 		}
 	}
@@ -215,7 +215,7 @@ func TestStuckPortmap(t *testing.T) {
 	if err != nil || len(holdings) != 1 {
 		t.Fatal(holdings, err)
 	}
-	r, done := &Remover{Dir: n.storeDir(), Path: stuckPortmap(t)}, make(chan error)
+	r, done := &Remover{Path: stuckPortmap(t)}, make(chan error)
 	go func() {
 		inside(t, n.ns, func() error { done <- r.Remove(context.Background(), holdings[0]); return nil })
 	}()

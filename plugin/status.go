@@ -71,13 +71,16 @@ func (c *config) cutOff(n *network) string {
 // room is an error when some range set has no free address, and says how full it is.
 func (n *network) room() error {
 	used := make([]int, len(n.sets))
-	err := (&store{dir: n.storeDir()}).each(func(a netip.Addr, content []byte) {
-		for i, set := range n.sets {
-			if len(content) > 0 && set.find(a) >= 0 {
-				used[i]++
+	var err error
+	for _, dir := range append(Neighbours(n.storeDir()), n.storeDir()) {
+		err = errors.Join(err, (&store{dir: dir}).each(func(a netip.Addr, content []byte) {
+			for i, set := range n.sets {
+				if len(content) > 0 && set.find(a) >= 0 {
+					used[i]++
+				}
 			}
-		}
-	})
+		}))
+	}
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, "read the reservations in %s: %v", n.storeDir(), err)
 	}

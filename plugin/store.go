@@ -19,8 +19,9 @@ import (
 // after it, with the container id, CR LF and the interface's name in it; last_reserved_ip.<range index>; and
 // lock, on which whoever changes something holds a flock. The directory indexDir in it is our own.
 type store struct {
-	dir  string
-	lock *os.File // nil: not locked, reading only
+	dir    string
+	lock   *os.File // nil: not locked, reading only
+	others []string // stores of other networks in which an address may be reserved
 }
 
 // owner is who holds a reservation.
@@ -48,7 +49,20 @@ func lockStore(ctx context.Context, dir string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &store{dir, f}, nil
+	return &store{dir: dir, lock: f, others: Neighbours(dir)}, nil
+}
+
+// Neighbours returns the stores of the other networks beside the store at dir. flannel's chain keeps its reservations under
+// the name in flannel's conflist, which is not cbr0 everywhere: after a migration pods have addresses of this node's lease
+// that are reserved in another store.
+func Neighbours(dir string) []string {
+	var all []string
+	_ = entries(filepath.Dir(dir), func(_ uint64, name string) {
+		if name != "." && name != ".." && name != filepath.Base(dir) {
+			all = append(all, filepath.Join(filepath.Dir(dir), name))
+		}
+	})
+	return all
 }
 
 // lockFile makes the file if need be and waits for its lock, which lasts until the file is closed.
@@ -96,11 +110,16 @@ func (s *store) close() { _ = s.lock.Close() }
 
 func (s *store) path(a netip.Addr) string { return filepath.Join(s.dir, a.String()) }
 
-// reserve takes a for the owner in draft and says whether it was free. The file appears with its content or not
+// reserve takes a for the owner in draft and reports whether it was free, here and in the other networks. The file appears with its content or not
 // at all, because it is a new name for a whole one. An empty file is what host-local leaves when it dies between
 // creating and writing (and what a power loss can leave of any young file); under the lock nobody is about to
 // write it, so it is free.
 func (s *store) reserve(draft string, a netip.Addr) (bool, error) {
+	for _, dir := range s.others {
+		if info, err := os.Lstat(filepath.Join(dir, a.String())); err == nil && info.Size() > 0 {
+			return false, nil
+		}
+	}
 	err := os.Link(draft, s.path(a))
 	if errors.Is(err, fs.ErrExist) && s.reclaim(a) {
 		err = os.Link(draft, s.path(a))

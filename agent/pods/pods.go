@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,11 +21,12 @@ import (
 
 // Config is what a Reclaimer needs.
 type Config struct {
-	Store   string        // the network's reservations: /var/lib/cni/networks/cbr0
-	Bridge  string        // which pods are on: cni0
-	Plugins string        // where portmap and bandwidth are, in the form of PATH
-	Grace   time.Duration // how long a reservation without a pod is left alone
-	Every   time.Duration // between two looks
+	Store   string                // the network's reservations: /var/lib/cni/networks/cbr0
+	Bridge  string                // which pods are on: cni0
+	Plugins string                // where portmap and bandwidth are, in the form of PATH
+	Lease   func() []netip.Prefix // this node's subnets now
+	Grace   time.Duration         // how long a reservation without a pod is left alone
+	Every   time.Duration         // between two looks
 	Log     *slog.Logger
 }
 
@@ -40,7 +42,7 @@ type Reclaimer struct {
 }
 
 // holder is who holds something.
-type holder struct{ container, dev string }
+type holder struct{ store, container, dev string }
 
 // New makes a Reclaimer that has not looked yet.
 func New(cfg Config) *Reclaimer {
@@ -108,7 +110,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 func (r *Reclaimer) Look(ctx context.Context) error {
 	now, seen := time.Now(), map[holder]bool{}
 	err := r.reclaim(ctx, func(h plugin.Holding) bool {
-		id := holder{h.Container, h.Dev}
+		id := holder{h.Dir, h.Container, h.Dev}
 		seen[id] = true
 		since, known := r.dead[id]
 		if !known {
@@ -137,10 +139,30 @@ func (r *Reclaimer) mark() error {
 	return os.WriteFile(path, []byte(boot+"\n"), 0o644)
 }
 
+// allHoldings reads the reservations of the store and of those beside it: what flannel's chain reserved is under the name
+// in flannel's conflist.
+func allHoldings(store string) ([]plugin.Holding, error) {
+	all, err := plugin.Holdings(store)
+	for _, dir := range plugin.Neighbours(store) {
+		more, err2 := plugin.Holdings(dir)
+		all, err = append(all, more...), errors.Join(err, err2)
+	}
+	return all, err
+}
+
+// ours reports whether h is this network's to free: it is in the network's own store, or all its addresses are of this
+// node's lease.
+func (r *Reclaimer) ours(h plugin.Holding, lease []netip.Prefix) bool {
+	outside := func(a netip.Addr) bool {
+		return !slices.ContainsFunc(lease, func(p netip.Prefix) bool { return p.Masked().Contains(a) })
+	}
+	return h.Dir == r.Store || len(h.Addrs) > 0 && !slices.ContainsFunc(h.Addrs, outside)
+}
+
 // reclaim frees those holdings without a pod that due picks. The reservations are read first: a pod that is wired
 // in between is then found attached.
 func (r *Reclaimer) reclaim(ctx context.Context, due func(plugin.Holding) bool) error {
-	holdings, err := plugin.Holdings(r.Store)
+	holdings, err := allHoldings(r.Store)
 	if len(holdings) == 0 {
 		return err
 	}
@@ -148,11 +170,11 @@ func (r *Reclaimer) reclaim(ctx context.Context, due func(plugin.Holding) bool) 
 	if err2 != nil {
 		return errors.Join(err, err2)
 	}
-	remover := &plugin.Remover{Dir: r.Store, Path: r.Plugins}
+	remover, lease := &plugin.Remover{Path: r.Plugins}, r.Lease()
 	errs, kept, unknown := []error{err}, 0, attached.Unknown(r.Bridge, holdings)
 	for _, h := range holdings {
 		switch {
-		case attached.Has(h) || !due(h) || ctx.Err() != nil:
+		case !r.ours(h, lease) || attached.Has(h) || !due(h) || ctx.Err() != nil:
 		case attached.MayHave(h, unknown):
 			kept++
 		default:
@@ -191,7 +213,7 @@ func Live(store, bridge string) func(netip.Prefix) (int, error) {
 		var holdings []plugin.Holding
 		var err error
 		if store != "" {
-			holdings, err = plugin.Holdings(store)
+			holdings, err = allHoldings(store)
 		}
 		attached, err2 := plugin.AttachedPods()
 		live, unknown := map[netip.Addr]bool{}, attached.Unknown(bridge, holdings)

@@ -201,9 +201,12 @@ func removeNamespace(t *testing.T, path string) {
 	}
 }
 
-func (n *node) reserve(id, addr string) {
+func (n *node) reserve(id, addr string) { n.Helper(); n.reserveIn("cbr0", id, addr) }
+
+// reserveIn reserves under a network's name, as host-local does.
+func (n *node) reserveIn(network, id, addr string) {
 	n.Helper()
-	s, err := disk.New("cbr0", filepath.Join(n.dir, "networks"))
+	s, err := disk.New(network, filepath.Join(n.dir, "networks"))
 	if err != nil {
 		n.Fatal(err)
 	}
@@ -233,8 +236,13 @@ func (n *node) owners() string {
 }
 
 func (n *node) reclaimer(grace time.Duration) *Reclaimer {
-	return New(Config{Store: n.store(), Bridge: "cni0", Plugins: filepath.Dir(twill), Grace: grace, Every: 10 * time.Millisecond,
+	return New(Config{Store: n.store(), Bridge: "cni0", Plugins: filepath.Dir(twill), Lease: lease, Grace: grace, Every: 10 * time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+}
+
+// lease is the node's.
+func lease() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.244.1.1/24"), netip.MustParsePrefix("fd00:10:244:1::1/64")}
 }
 
 func (n *node) run(f func() error) { n.Helper(); onThread(n.T, n.ns, f) }
@@ -337,7 +345,7 @@ func TestGrace(t *testing.T) {
 		want  string
 	}{{0, "gone"}, {59 * time.Minute, "gone"}, {61 * time.Minute, ""}} {
 		if tt.since > 0 {
-			r.dead[holder{"gone", "eth0"}] = time.Now().Add(-tt.since)
+			r.dead[holder{n.store(), "gone", "eth0"}] = time.Now().Add(-tt.since)
 		}
 		n.run(func() error { return r.Look(context.Background()) })
 		if got := n.owners(); got != tt.want {
@@ -525,4 +533,32 @@ func (n *node) giveAddress(pod, prefix string) {
 		}
 		return netlink.AddrAdd(link, addr)
 	})
+}
+
+// TestFlannelOfAnotherName goes over to Twill on a node where flannel's conflist has the name cni0: no address that a pod
+// of before has is given out again, and those of pods that are gone are freed, without a word about other networks.
+func TestFlannelOfAnotherName(t *testing.T) {
+	n, pod := newNode(t), newNamespace(t)
+	n.reserveIn("cni0", "before", "10.244.1.2")
+	n.reserveIn("cni0", "gone", "10.244.1.3")
+	n.reserveIn("macvlan", "secondary", "192.0.2.7")
+	n.plug("vethbefore", pod, "cni0")
+	n.giveAddress(pod, "10.244.1.2/24")
+	n.add("twill", newNamespace(t))
+	if _, err := os.Stat(filepath.Join(n.store(), "10.244.1.4")); err != nil {
+		t.Errorf("the new pod does not have 10.244.1.4, the first address that no pod has: %v", err)
+	}
+	n.wantLive(map[string]int{"10.244.1.1/24": 2, "192.0.2.0/24": 0})
+	r := n.reclaimer(0)
+	n.run(func() error { return r.Look(context.Background()) })
+	for name, want := range map[string]bool{"cni0/10.244.1.2": true, "cni0/10.244.1.3": false, "macvlan/192.0.2.7": true, "cbr0/10.244.1.4": true} {
+		if _, err := os.Stat(filepath.Join(n.dir, "networks", name)); (err == nil) != want {
+			t.Errorf("%s is there: %t, want %t", name, err == nil, want)
+		}
+	}
+	n.dropAddresses(pod)
+	n.run(func() error { return r.Look(context.Background()) })
+	if _, err := os.Stat(filepath.Join(n.dir, "networks", "cni0", "10.244.1.2")); err != nil {
+		t.Errorf("the address of a pod that hides it was freed: %v", err)
+	}
 }

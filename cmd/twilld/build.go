@@ -94,7 +94,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: more.wireguard, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
 			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
 			Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget},
-			Live:     pods.Live(o.pods.store(o.cniSource != ""), o.bridge),
+			Live:     pods.Live(o.pods.store(o.cniSource), o.bridge),
 			Metrics:  agentMetrics(registry),
 		},
 		metrics: registry,

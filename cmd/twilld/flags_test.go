@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -115,5 +117,30 @@ func TestBadEnvironmentNamesTheVariable(t *testing.T) {
 	_, err := parseFlags(nil, func(name string) (string, bool) { return "soon", name == "FLANNELD_HEALTHZ_PORT" }, nil)
 	if want := `environment FLANNELD_HEALTHZ_PORT="soon": parse error`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestReservationsDir holds which directory an agent frees addresses in.
+func TestReservationsDir(t *testing.T) {
+	conflist := filepath.Join(t.TempDir(), "cni-conf.json")
+	for _, tt := range []struct{ text, source, flag, want string }{
+		{`{"name": "cbr0"}`, conflist, "", "/var/lib/cni/networks/cbr0"},
+		{`{"name": "cni0"}`, conflist, "", "/var/lib/cni/networks/cni0"},
+		{`{"name": "cni0"}`, conflist, "/elsewhere/net", "/elsewhere/net"},
+		{`{"name": "../etc"}`, conflist, "", "/var/lib/cni/networks/cbr0"},
+		{`{"name": ".."}`, conflist, "", "/var/lib/cni/networks/cbr0"},
+		{`{`, conflist, "", "/var/lib/cni/networks/cbr0"},
+		{`{"name": "cni0"}`, conflist + "-none", "", "/var/lib/cni/networks/cbr0"},
+		{`{"name": "cni0"}`, "", "", ""},
+	} {
+		if err := os.WriteFile(conflist, []byte(tt.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := (podOptions{reservations: tt.flag, grace: 1}).store(tt.source); got != tt.want {
+			t.Errorf("conflist %q, %s, flag %q: %q, want %q", tt.text, tt.source, tt.flag, got, tt.want)
+		}
+	}
+	if got := (podOptions{reservations: "/elsewhere/net"}).store(conflist); got != "" {
+		t.Errorf("without a grace period: %q, want none", got)
 	}
 }

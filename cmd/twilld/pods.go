@@ -2,7 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,7 +27,8 @@ type podOptions struct {
 }
 
 func (o *podOptions) register(fs *flag.FlagSet) {
-	fs.StringVar(&o.reservations, "reservations-dir", "", "free addresses that no pod has in this directory of the CNI plugin's; empty: "+defaultReservations+" with --cni-conf-source, else none")
+	fs.StringVar(&o.reservations, "reservations-dir", "", "free addresses that no pod has in this directory of the CNI plugin's; empty: "+defaultReservations+
+		", or what the conflist's name is instead of cbr0, with --cni-conf-source, else none")
 	fs.DurationVar(&o.grace, "reservations-grace", 2*time.Minute, "free a reservation that has had no pod for so long; 0: never")
 	fs.StringVar(&o.binDir, "cni-bin-dir", "", "keep the image's CNI plugins installed in this directory; empty: do not")
 	fs.BoolVar(&o.replace, "cni-bin-replace", false, "replace portmap, bandwidth and loopback of others there too, with --install-cni as well")
@@ -30,23 +36,34 @@ func (o *podOptions) register(fs *flag.FlagSet) {
 
 const defaultReservations = "/var/lib/cni/networks/cbr0"
 
-// store is the directory to free addresses in, empty for none. An agent that does not install the CNI config may share
-// its files with other nodes (a lab does), and would take their pods for dead.
-func (o podOptions) store(installs bool) string {
+// store is the directory to free addresses in, empty for none: what the flag says, or the one of the network that the
+// conflist names. An agent that does not install the CNI config may share its files with other nodes (a lab does), and
+// would take their pods for dead.
+func (o podOptions) store(conflist string) string {
 	switch {
 	case o.grace <= 0:
 		return ""
-	case o.reservations == "" && installs:
+	case o.reservations != "" || conflist == "":
+		return o.reservations
+	}
+	var list struct{ Name string }
+	data, err := os.ReadFile(conflist)
+	if err != nil || json.Unmarshal(data, &list) != nil || list.Name != filepath.Base(list.Name) || strings.HasPrefix(list.Name, ".") {
 		return defaultReservations
 	}
-	return o.reservations
+	return filepath.Join(filepath.Dir(defaultReservations), list.Name)
 }
 
 // keepPods runs what sees to the CNI plugin's surroundings. Reservations of an earlier boot are freed before it
 // returns, which has to be before the lease is written.
 func keepPods(ctx context.Context, group *errgroup.Group, o *options, c *agent.Config) {
-	if store := o.pods.store(o.cniSource != ""); store != "" {
-		r := pods.New(pods.Config{Store: store, Bridge: o.bridge, Plugins: pluginPath(o), Grace: o.pods.grace, Every: min(o.pods.grace, time.Minute), Log: c.Log})
+	if store := o.pods.store(o.cniSource); store != "" {
+		lease := func() []netip.Prefix {
+			env, _ := subnet.ReadEnv(o.subnetFile) // without one nothing of other networks' is freed
+			return env.Subnets
+		}
+		r := pods.New(pods.Config{Store: store, Bridge: o.bridge, Plugins: pluginPath(o), Lease: lease, Grace: o.pods.grace,
+			Every: min(o.pods.grace, time.Minute), Log: c.Log})
 		if err := r.Boot(ctx); err != nil {
 			c.Log.Error("free the addresses of an earlier boot", "err", err)
 		}

@@ -15,7 +15,8 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 	./backend/alloc ./backend/udp ./backend/wireguard ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./agent ./agent/pods
 # What .ci/run leaves out, or runs for a shorter time.
-NIGHTLY ?= test-cluster test-vm test-long soak fuzz-peers fuzz
+NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
+	test-vm test-long soak fuzz-peers fuzz
 
 .PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak fuzz-peers nightly mutate lint kube-tools fuzz bench image clean
 

@@ -91,10 +91,10 @@ func TestWatch(t *testing.T) {
 			t.Error("a hint without a change of ours")
 		case <-time.After(1200 * time.Millisecond):
 		}
-		for _, d := range append(slices.Clone(drifts[g.name][:1]), map[netstate.Mode]string{
-			netstate.NFTables: "nft flush table ip6 flannel-ipv6",
-			netstate.IPTables: "ip6tables -t nat -F POSTROUTING",
-		}[g.mode]) {
+		for _, d := range append(slices.Clone(drifts[g.name][:1]), map[netstate.Mode][]string{
+			netstate.NFTables: {"nft flush table ip flannel-ipv4", "nft flush table ip6 flannel-ipv6"},
+			netstate.IPTables: {"iptables -t nat -F POSTROUTING", "ip6tables -t nat -F POSTROUTING"},
+		}[g.mode]...) {
 			sh(t, d)
 			start := time.Now()
 			select {

@@ -41,7 +41,7 @@ cluster-down: ## Remove that cluster
 
 test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
 	bin/testreport -once -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
-	bin/testreport -once -tags e2e -count=1 -timeout 40m -run 'TestFlannel/$(RUN)' ./lab/e2e
+	bin/testreport -once -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$' ./lab/e2e
 
 conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables FOCUS= SKIP=
 	tools/kube/build e2e.test ginkgo agnhost regression-issue-74839

@@ -31,6 +31,13 @@ type View struct {
 	Synced   bool // the snapshot is the store's own; else it is remembered, and nobody can be said to have left
 }
 
+// Requirer is a Backend that needs a program that not every machine, or not every image, has.
+type Requirer interface {
+	Backend
+	// Require says what is missing, nil if nothing is.
+	Require() error
+}
+
 // Outsider is a Backend whose paths someone else writes, without Twill's mark: a route into the cluster's networks is
 // theirs then, and not what a flannel agent left.
 type Outsider interface {

@@ -62,14 +62,37 @@ func network(networks []netip.Prefix) []string {
 	return env
 }
 
-// run runs a command and returns what it wrote. When it takes longer than limit, it and everything it started in its
-// process group is ended.
-func run(ctx context.Context, limit time.Duration, command, input string, env ...string) (string, error) {
+// argv is the program and the arguments of a command. As flannel does since v0.28.2, it is split at white space, then variables
+// are put in: what they hold is never split or read as anything but text. A shell reads all of it only if the config asks for one.
+func (o Options) argv(command string, env []string) []string {
+	if o.Shell {
+		return []string{"sh", "-c", command}
+	}
+	values := map[string]string{}
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		values[name] = value
+	}
+	words := strings.Fields(command)
+	for i, w := range words {
+		words[i] = os.Expand(w, func(name string) string { return values[name] })
+	}
+	return words
+}
+
+// run runs a command and returns what it wrote, without white space around it. When it takes longer than limit, it and
+// everything it started in its process group is ended.
+func (o Options) run(ctx context.Context, limit time.Duration, command, input string, env ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "sh", "-c", command)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdin = strings.NewReader(input)
+	env = append(os.Environ(), env...)
+	argv := o.argv(command, env)
+	if len(argv) == 0 {
+		return "", nil
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = env
+	cmd.Stdin = strings.NewReader(input + "\n") // flannel's ends in a line break
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -82,7 +105,7 @@ func run(ctx context.Context, limit time.Duration, command, input string, env ..
 	if err != nil {
 		return "", fmt.Errorf("run %q: %w%s", command, err, shown(out.String()))
 	}
-	return out.String(), nil
+	return strings.TrimSpace(out.String()), nil
 }
 
 // shown is output for an error's end.

@@ -1,11 +1,17 @@
-// Package extension is the backend that lets commands of the administrator carry packets: they are run through
-// "sh -c" when the agent starts and ends and when peers come and go, with flannel's environment variables.
+// Package extension is the backend that lets commands of the administrator carry packets: they are run when the agent starts
+// and ends and when peers come and go, with flannel's environment variables.
 package extension
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/twill-net/twill/backend"
@@ -20,6 +26,15 @@ type Options struct {
 	SubnetAddCommand    string
 	SubnetRemoveCommand string
 	ShutdownCommand     string
+	Shell               bool // run them by "sh -c"
+}
+
+// commands are those that are set, by their keys.
+func (o Options) commands() map[string]string {
+	all := map[string]string{"PreStartupCommand": o.PreStartupCommand, "PostStartupCommand": o.PostStartupCommand,
+		"SubnetAddCommand": o.SubnetAddCommand, "SubnetRemoveCommand": o.SubnetRemoveCommand, "ShutdownCommand": o.ShutdownCommand}
+	maps.DeleteFunc(all, func(_, command string) bool { return command == "" })
+	return all
 }
 
 // Backend is extension. It is the same for the whole run of an agent: Prepare remembers what Publish says.
@@ -35,7 +50,25 @@ type Backend struct {
 func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
 	b := &Backend{networks: networks}
 	warnings, err := backend.ParseOptions(options, &b.options)
+	if b.options.Shell {
+		return b, warnings, err
+	}
+	commands := b.options.commands()
+	for _, key := range slices.Sorted(maps.Keys(commands)) {
+		if strings.ContainsAny(commands[key], "\"'`|&;<>()") {
+			warnings = append(warnings, fmt.Sprintf(`%s has a shell's syntax, and runs without one: set "Shell": true, or name a script`, key))
+		}
+	}
 	return b, warnings, err
+}
+
+// Require implements backend.Requirer.
+func (b *Backend) Require() error {
+	if _, err := exec.LookPath("sh"); b.options.Shell && err != nil {
+		return errors.New(`the backend extension with "Shell": true needs sh, and there is none (Twill's image has no shell): ` +
+			"use an image that has one, or commands that need none")
+	}
+	return nil
 }
 
 // MTU is the underlay's: the smallest, if there are two.

@@ -55,7 +55,7 @@ func (tr *trial) heard(word string) string { return fmt.Sprintf(heard, word, tr.
 
 func (tr *trial) backend(more string) backend.Runner {
 	tr.Helper()
-	o := map[string]string{"Type": "extension", "PreStartupCommand": "printf 'my key'", "PostStartupCommand": tr.heard("post"),
+	o := map[string]any{"Type": "extension", "Shell": true, "PreStartupCommand": "printf 'my key'", "PostStartupCommand": tr.heard("post"),
 		"SubnetAddCommand": tr.heard("add") + more, "SubnetRemoveCommand": tr.heard("remove"), "ShutdownCommand": tr.heard("shutdown")}
 	raw, _ := json.Marshal(o)
 	b, warnings, err := New(networks, raw)
@@ -181,6 +181,7 @@ func TestFailure(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	began := time.Now()
+	run := Options{Shell: true}.run
 	_, err := run(t.Context(), 200*time.Millisecond, "sleep 60 & sleep 60", "")
 	if err == nil || !strings.Contains(err.Error(), "it took longer than 200ms") || time.Since(began) > 5*time.Second {
 		t.Errorf("after %s: %v", time.Since(began), err)
@@ -189,13 +190,13 @@ func TestRun(t *testing.T) {
 	if _, err := run(t.Context(), patience, "echo "+long+"; exit 1", ""); err == nil || len(err.Error()) > 5*maxShown || !strings.HasSuffix(err.Error(), "xx") {
 		t.Errorf("a long output: %v", err)
 	}
-	if out, err := run(t.Context(), patience, "cat; echo $A", "in ", "A=b"); out != "in b\n" || err != nil {
+	if out, err := run(t.Context(), patience, "cat; echo $A", "in ", "A=b"); out != "in \nb" || err != nil {
 		t.Errorf("%q %v", out, err)
 	}
 }
 
 func TestPrepareFails(t *testing.T) {
-	b, _, err := New(networks, []byte(`{"PreStartupCommand":"echo broken; false","Typo":1}`))
+	b, _, err := New(networks, []byte(`{"PreStartupCommand":"echo broken; false","Shell":true,"Typo":1}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,5 +248,64 @@ func TestFileOfOthers(t *testing.T) {
 	defer cancel()
 	if err := tr.backend("").Run(ctx, tr.site(), make(chan backend.View)); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("Run with a directory in the file's place: %v, want an error that names it", err)
+	}
+}
+
+// TestWithoutShell: a peer that tells of a command in its data, or an administrator who writes one, gets text and no command
+// (CVE-2026-32241). Words are split before variables are put in, so that a value stays one argument.
+func TestWithoutShell(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TWILL_SPACES", "two  words; touch "+dir+"/pwned")
+	hostile := "$(touch " + dir + "/pwned); `touch " + dir + "/pwned`\ntouch " + dir + "/pwned"
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nfor a; do printf '%s|' \"$a\"; done; cat\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	env := append(placeOf(lease(2, hostile).Stacks).environment(), "SCRIPT="+script)
+	for command, want := range map[string]string{
+		"$SCRIPT ${SUBNET} via $PUBLIC_IP":                                   "10.244.2.0/24|via|192.0.2.2|" + hostile,
+		script + " $TWILL_SPACES":                                            "two  words; touch " + dir + "/pwned|" + hostile,
+		script + " a; touch " + dir + "/pwned && $(touch " + dir + "/pwned)": "a;|touch|" + dir + "/pwned|&&|$(touch|" + dir + "/pwned)|" + hostile,
+		"cat": hostile,
+		" ":   "",
+	} {
+		if out, err := (Options{}).run(t.Context(), patience, command, placeOf(lease(2, hostile).Stacks).Data, env...); out != want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", command, out, err, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pwned")); err == nil {
+		t.Error("a command in the data ran")
+	}
+}
+
+func TestShellIsToldOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"SubnetAddCommand":"ip route replace $SUBNET via $PUBLIC_IP"}`: "",
+		`{"SubnetAddCommand":"read key; true"}`:                          `SubnetAddCommand has a shell's syntax, and runs without one: set "Shell": true, or name a script`,
+		`{"SubnetAddCommand":"read key; true","Shell":true}`:             "",
+	} {
+		if _, warnings, err := New(networks, []byte(text)); err != nil || strings.Join(warnings, " ") != want {
+			t.Errorf("%s: %q, %v", text, warnings, err)
+		}
+	}
+}
+
+// TestRequire is the image without a shell.
+func TestRequire(t *testing.T) {
+	for _, text := range []string{`{"Shell":true}`, `{}`} {
+		b, _, err := New(networks, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := b.(backend.Requirer)
+		if err := r.Require(); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		path := os.Getenv("PATH")
+		t.Setenv("PATH", t.TempDir())
+		if err := r.Require(); (text == "{}") != (err == nil) || err != nil && !strings.Contains(err.Error(), "needs sh, and there is none (Twill's image has no shell)") {
+			t.Errorf("%s, without sh: %v", text, err)
+		}
+		t.Setenv("PATH", path)
 	}
 }

@@ -26,7 +26,7 @@ func (b *Backend) Prepare(ctx context.Context, site backend.Site) error {
 	if b.options.PreStartupCommand == "" {
 		return nil
 	}
-	out, err := run(ctx, patience, b.options.PreStartupCommand, "", network(b.networks)...)
+	out, err := b.options.run(ctx, patience, b.options.PreStartupCommand, "", network(b.networks)...)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (r *runs) command(ctx context.Context, name, command string, tell say, inpu
 	if command == "" {
 		return true
 	}
-	out, err := run(ctx, patience, command, input, env...)
+	out, err := r.options.run(ctx, patience, command, input, env...)
 	if err != nil {
 		if ctx.Err() == nil {
 			tell("run "+name, err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,11 +17,14 @@ import (
 	"github.com/twill-net/twill/backend"
 )
 
-// Prepare says early that there is no charon.
-func (b Backend) Prepare(context.Context, backend.Site) error {
+// Require implements backend.Requirer.
+func (b Backend) Require() error {
 	_, err := find()
 	return err
 }
+
+// Prepare has nothing to do before the lease is published.
+func (b Backend) Prepare(context.Context, backend.Site) error { return nil }
 
 // programs are where distributions have charon. charon-systemd comes first because it has no pid file, of which there can
 // be one on a machine only; it runs without systemd.
@@ -33,7 +37,8 @@ func find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("strongSwan's charon is not installed: looked for %v", programs)
+	return "", fmt.Errorf("the backend ipsec needs strongSwan's charon, and none is installed (Twill's image has none): looked for %s",
+		strings.Join(programs, ", "))
 }
 
 // settings are charon's strongswan.conf: only what is needed is loaded, the routes and policies are Twill's. charon-systemd

@@ -68,6 +68,11 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r, ok := b.(backend.Requirer); ok {
+		if err := r.Require(); err != nil {
+			return nil, err
+		}
+	}
 	for _, w := range append(network.Warnings, warnings...) {
 		log.Warn("network config", "reason", w)
 	}

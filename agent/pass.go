@@ -205,11 +205,14 @@ func (c Config) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State
 	want, skips := c.Backend.Desired(node, snap)
 	base, firewall := c.Base, c.Firewall
 	base.MTU = c.Backend.MTU(node)
-	firewall.Stacks = nil
+	firewall.Stacks, firewall.Bridge = nil, base.Bridge
 	for _, stack := range snap.Local.Stacks {
 		if pool, ok := c.Network.Pool(stack.Is4()); ok {
-			firewall.Stacks = append(firewall.Stacks, backend.FirewallStack{
-				Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Is4())})
+			s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Is4())}
+			if b, ok := c.Backend.(backend.Exposed); ok {
+				s.Guarded = b.Wrapped(stack.Is4())
+			}
+			firewall.Stacks = append(firewall.Stacks, s)
 		}
 	}
 	want.Merge(backend.Base(base, node, snap.Local))

@@ -27,6 +27,12 @@ type Joiner interface {
 	Joined(node Node, snap subnet.Snapshot, more []subnet.Lease) (netstate.State, bool)
 }
 
+// Exposed is a Backend that takes packets of peers by their form alone, without a secret.
+type Exposed interface {
+	// Wrapped is the form of a family's packets between nodes.
+	Wrapped(is4 bool) netstate.Transport
+}
+
 // Node is what a backend may know of the machine that it runs on.
 type Node struct {
 	Name      string

@@ -69,6 +69,7 @@ func (f *ForwardRules) Set(s string) error {
 type FirewallConfig struct {
 	Mode      netstate.Mode
 	Stacks    []FirewallStack // one per address family
+	Bridge    string          // the pods'
 	Masq      bool            // --ip-masq
 	Random    bool            // masquerade with --random-fully
 	Forward   ForwardRules    // --iptables-forward-rules
@@ -77,9 +78,10 @@ type FirewallConfig struct {
 
 // FirewallStack is one address family's part of a FirewallConfig.
 type FirewallStack struct {
-	Cluster netip.Prefix // all pods: Network or IPv6Network
-	Pod     netip.Prefix // this node's pods
-	Overlay string       // the device that encapsulates; empty if there is none
+	Cluster netip.Prefix       // all pods: Network or IPv6Network
+	Pod     netip.Prefix       // this node's pods
+	Overlay string             // the device that encapsulates; empty if there is none
+	Guarded netstate.Transport // the packets between nodes that only nodes may send; zero: none
 }
 
 // FirewallChains is the firewall that a node should have: flannel's chains, with flannel's packet semantics.
@@ -117,6 +119,9 @@ func FirewallChains(cfg FirewallConfig) []netstate.Object {
 			}
 			objects = append(objects, withRules(base, forwardRules(s)))
 		}
+		if s.Guarded.Protocol != 0 {
+			objects = append(objects, guards(cfg, s)...)
+		}
 	}
 	return objects
 }
@@ -153,6 +158,27 @@ func forwardRules(s FirewallStack) []netstate.Rule {
 	return []netstate.Rule{
 		{Src: s.Cluster, Verdict: netstate.Accept},
 		{Dst: s.Cluster, Verdict: netstate.Accept},
+	}
+}
+
+// guards keep pods from sending what only nodes send each other: whoever wraps a packet as a peer does speaks for any pod.
+// No pod has business with such packets at an address of this node, by whatever way they come. Those that it sends to
+// addresses outside of the network may be for another node, and nobody could tell there whose they were: they are
+// masqueraded. Between pods they pass: a pod can be a node of a network of its own.
+func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
+	base := netstate.Chain{Mode: cfg.Mode, IPv6: s.Cluster.Addr().Is6()}
+	input, forward := base, base
+	input.Role, forward.Role = netstate.GuardInput, netstate.GuardForward
+	return []netstate.Object{
+		withRules(input, []netstate.Rule{
+			{In: cfg.Bridge, Packet: s.Guarded, Verdict: netstate.Drop},
+			{Src: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
+			{Dst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
+		}),
+		withRules(forward, []netstate.Rule{
+			{In: cfg.Bridge, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
+			{Src: s.Cluster, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
+		}),
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	stack4 = FirewallStack{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.244.1.0/24"), "flannel.1"}
-	stack6 = FirewallStack{netip.MustParsePrefix("fc00::/48"), netip.MustParsePrefix("fc00:0:0:1::/64"), ""}
+	stack4 = FirewallStack{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.244.1.0/24"), "flannel.1", netstate.Transport{}}
+	stack6 = FirewallStack{netip.MustParsePrefix("fc00::/48"), netip.MustParsePrefix("fc00:0:0:1::/64"), "", netstate.Transport{Protocol: netstate.UDP, Port: 8472}}
 )
 
 const head4 = `chain nftables ip postrouting; mark & 0x4000 return; src 10.244.1.0/24 dst 10.244.0.0/16 return;` +
@@ -39,21 +39,25 @@ func TestFirewallChains(t *testing.T) {
 			head4 + `; src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade`,
 		},
 		"ipv6, both chains": {
-			FirewallConfig{Mode: netstate.IPTables, Stacks: []FirewallStack{stack6}, Masq: true, Forward: ForwardOn},
+			FirewallConfig{Mode: netstate.IPTables, Stacks: []FirewallStack{stack6}, Masq: true, Forward: ForwardOn, Bridge: "cni0"},
 			"chain iptables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00::/48 return;" +
 				" src fc00::/48 dst fc00:0:0:1::/64 return; src != fc00::/48 dst fc00:0:0:1::/64 return;" +
 				" src fc00::/48 dst != ff00::/8 masquerade; local src != ::1/128 dst fc00::/48 return;" +
 				" src != fc00::/48 dst fc00::/48 masquerade\n" +
-				"chain iptables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept",
+				"chain iptables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept\n" +
+				"chain iptables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop\n" +
+				"chain iptables ip6 guard-forward; iif cni0 dst != fc00::/48 udp dport 8472 drop; src fc00::/48 dst != fc00::/48 udp dport 8472 drop",
 		},
 		"first": {
 			FirewallConfig{Stacks: []FirewallStack{stack4}, Forward: ForwardFirst},
 			"chain nftables ip forward first; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept",
 		},
-		"dual stack": {
-			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: ForwardOn},
+		"dual stack, one guarded": {
+			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: ForwardOn, Bridge: "cni0"},
 			"chain nftables ip forward; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept\n" +
-				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept",
+				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept\n" +
+				"chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop\n" +
+				"chain nftables ip6 guard-forward; iif cni0 dst != fc00::/48 udp dport 8472 drop; src fc00::/48 dst != fc00::/48 udp dport 8472 drop",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

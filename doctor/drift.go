@@ -191,8 +191,11 @@ func (d drift) sysctl(want netstate.Sysctl, c netstate.Change) (Finding, bool) {
 
 func (d drift) chain(want netstate.Chain, c netstate.Change) Finding {
 	id := "forward-rules"
-	if want.Role == netstate.Postrouting {
+	switch want.Role {
+	case netstate.Postrouting:
 		id = "masquerade-missing"
+	case netstate.GuardInput, netstate.GuardForward:
+		id = "guard-rules"
 	}
 	return evidence(id, c.Key().Name, c, "")
 }

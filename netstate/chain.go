@@ -21,13 +21,17 @@ func (m Mode) String() string { return [...]string{"nftables", "iptables"}[m] }
 // Role is what a chain is for.
 type Role uint8
 
-// The roles, and flannel's names of their chains.
+// The roles, and the names of their chains, of which the first two are flannel's.
 const (
-	Postrouting Role = iota // FLANNEL-POSTRTG in table nat; postrtg in flannel-ipv4 and flannel-ipv6
-	Forward                 // FLANNEL-FWD in table filter; forward in flannel-ipv4 and flannel-ipv6
+	Postrouting  Role = iota // FLANNEL-POSTRTG in table nat; postrtg in flannel-ipv4 and flannel-ipv6
+	Forward                  // FLANNEL-FWD in table filter; forward in flannel-ipv4 and flannel-ipv6
+	GuardInput               // what may come in to the overlay: TWILL-INPUT in table mangle; guard-input in flannel-ipv4 …
+	GuardForward             // what pods may send to nodes: TWILL-FORWARD in table mangle; guard-forward in flannel-ipv4 …
 )
 
-func (r Role) String() string { return [...]string{"postrouting", "forward"}[r] }
+func (r Role) String() string {
+	return [...]string{"postrouting", "forward", "guard-input", "guard-forward"}[r]
+}
 
 // Place is where a chain's rules stand among the rules of others in the same base chain: the jump to an iptables
 // chain, and for nftables' forward chain the accepts in "ip filter FORWARD", if there is such a chain, because an
@@ -96,20 +100,46 @@ type Verdict uint8
 const (
 	None Verdict = iota
 	Accept
+	Drop
 	Return
 	Masquerade
 	MasqueradeRandom // --random-fully
 )
 
 func (v Verdict) String() string {
-	return [...]string{"none", "accept", "return", "masquerade", "masquerade random-fully"}[v]
+	return [...]string{"none", "accept", "drop", "return", "masquerade", "masquerade random-fully"}[v]
+}
+
+// Transport is how a packet is carried: the number of its protocol and, of UDP, the port that it is sent to.
+type Transport struct {
+	Protocol uint8
+	Port     uint16
+}
+
+// The protocols that carry packets between nodes (IANA's numbers).
+const (
+	IPv4InIP uint8 = 4
+	UDP      uint8 = 17
+	IPv6InIP uint8 = 41
+)
+
+func (t Transport) String() string {
+	switch t.Protocol {
+	case 0:
+		return ""
+	case UDP:
+		return fmt.Sprintf("udp dport %d", t.Port)
+	}
+	return fmt.Sprintf("proto %d", t.Protocol)
 }
 
 // Rule matches packets by all of its conditions that are set.
 type Rule struct {
 	Mark    uint32 // packets that have all of these bits set
 	Local   bool   // the source address is the host's own
+	In      string // the input interface
 	NotOut  string // the output interface is not this one; only together with Local
+	Packet  Transport
 	Src     netip.Prefix
 	NotSrc  netip.Prefix
 	Dst     netip.Prefix
@@ -120,8 +150,8 @@ type Rule struct {
 }
 
 func (r Rule) String() string {
-	return words(r.mark(), flag(r.Local, "local"), prefixed("oif != ", r.NotOut), match("src ", r.Src),
-		match("src != ", r.NotSrc), match("dst ", r.Dst), match("dst != ", r.NotDst), r.Verdict.String(), r.Extra)
+	return words(r.mark(), flag(r.Local, "local"), prefixed("iif ", r.In), prefixed("oif != ", r.NotOut), match("src ", r.Src),
+		match("src != ", r.NotSrc), match("dst ", r.Dst), match("dst != ", r.NotDst), r.Packet.String(), r.Verdict.String(), r.Extra)
 }
 
 func (r Rule) mark() string {

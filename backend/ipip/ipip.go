@@ -56,6 +56,14 @@ func inside(u backend.Underlay) int {
 // Publish is nothing: flannel writes null.
 func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
 
+// Wrapped is an IP packet in an IP packet.
+func (Backend) Wrapped(is4 bool) netstate.Transport {
+	if is4 {
+		return netstate.Transport{Protocol: netstate.IPv4InIP}
+	}
+	return netstate.Transport{Protocol: netstate.IPv6InIP}
+}
+
 // Desired is this node's devices and a route to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}

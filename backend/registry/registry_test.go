@@ -29,6 +29,24 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// TestExposed: pods are kept from the packets that nodes take by their form.
+func TestExposed(t *testing.T) {
+	want := map[string]string{"vxlan": "udp dport 4789, udp dport 4789", "udp": "udp dport 4789, udp dport 4789", "ipip": "proto 4, proto 41"}
+	for kind := range backends() {
+		b, _, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`","Port":4789`+needs[kind]+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if e, ok := b.(backend.Exposed); ok {
+			got = e.Wrapped(true).String() + ", " + e.Wrapped(false).String()
+		}
+		if got != want[kind] {
+			t.Errorf("%s: %q, want %q", kind, got, want[kind])
+		}
+	}
+}
+
 // TestOutsiders: routes that others write are swept with all other backends.
 func TestOutsiders(t *testing.T) {
 	for kind := range backends() {

@@ -161,7 +161,7 @@ const receiveMessages = 4
 // receive is the way from the peers to the device, for one address family.
 func (p *proxy) receive(s *datagram.Socket) error {
 	r := datagram.NewReceiver(s, receiveMessages)
-	w := writer{dev: p.dev, bufs: buffers(datagram.Most(receiveMessages))}
+	w := writer{dev: p.dev, table: &p.table, bufs: buffers(datagram.Most(receiveMessages))}
 	for {
 		if err := r.Receive(w.add); err != nil {
 			return fmt.Errorf("receive on UDP port %d: %w", p.options.Port, err)
@@ -175,13 +175,15 @@ func (p *proxy) receive(s *datagram.Socket) error {
 // writer collects packets for the device.
 type writer struct {
 	dev   wgtun.Device
+	table *atomic.Pointer[table]
 	bufs  [][]byte // with the headroom that the device wants before each packet, and room for those that it puts together
 	batch [][]byte
 }
 
-// add takes a datagram if it is an IP packet.
-func (w *writer) add(packet []byte, _ netip.AddrPort, _ netip.Addr) {
-	if _, _, ok := addresses(packet); ok && len(w.batch) < len(w.bufs) {
+// add takes a datagram if it is an IP packet that its sender may send.
+func (w *writer) add(packet []byte, from netip.AddrPort, _ netip.Addr) {
+	src, _, ok := addresses(packet)
+	if ok && len(w.batch) < len(w.bufs) && w.table.Load().takes(from.Addr().Unmap(), src) {
 		buf := w.bufs[len(w.batch)]
 		w.batch = append(w.batch, buf[:tun.Headroom+copy(buf[tun.Headroom:], packet)])
 	}

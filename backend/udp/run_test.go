@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,6 +210,41 @@ func answer(p []byte, text string) []byte {
 	sum := checksum(a[h:], uint32(17+len(a)-h)+uint32(^checksum(a[at:at+2*size], 0)))
 	a[h+6], a[h+7] = byte(sum>>8), byte(sum)
 	return a
+}
+
+// TestTake: only IP packets that their sender may send get to the device.
+func TestTake(t *testing.T) {
+	var table atomic.Pointer[table]
+	b := newBackend(t, `{}`)
+	table.Store(b.newTable(backend.View{Snapshot: snap}))
+	four := append([]byte{0x45, 0, 0, 21}, make([]byte, 17)...)
+	six := append([]byte{0x60, 0, 0, 0, 0, 1}, make([]byte, 35)...)
+	for _, c := range []struct {
+		name, from, src string
+		packet          []byte
+		want            bool
+	}{
+		{"a pod of the peer", "192.0.2.2", "10.244.2.9", four, true},
+		{"the peer", "192.0.2.2", "192.0.2.2", four, true},
+		{"a pod of the peer, IPv6", "2001:db8::2", "fc00:0:0:2::9", six, true},
+		{"a pod of the peer, as a socket of both families has it", "::ffff:192.0.2.2", "10.244.2.9", four, true},
+		{"a stranger", "192.0.2.66", "10.244.2.9", four, false},
+		{"this node", "192.0.2.1", "10.244.1.9", four, false},
+		{"a pod of this node, from the peer", "192.0.2.2", "10.244.1.9", four, false},
+		{"a pod of another node", "192.0.2.2", "10.244.3.9", four, false},
+		{"an address outside", "192.0.2.2", "198.51.100.1", four, false},
+		{"IPv6, from the peer's IPv4 address", "192.0.2.2", "fc00:0:0:2::9", six, false},
+		{"no IP packet", "192.0.2.2", "10.244.2.9", append([]byte{0x55}, four[1:]...), false},
+		{"an IP packet that is cut short", "192.0.2.2", "10.244.2.9", four[:20], false},
+	} {
+		packet, src := bytes.Clone(c.packet), netip.MustParseAddr(c.src)
+		copy(packet[map[bool]int{true: 12, false: 8}[src.Is4()]:], src.AsSlice())
+		w := writer{table: &table, bufs: buffers(1)}
+		w.add(packet, netip.AddrPortFrom(netip.MustParseAddr(c.from), 8285), netip.Addr{})
+		if got := len(w.batch) == 1; got != c.want {
+			t.Errorf("%s: taken %t, want %t", c.name, got, c.want)
+		}
+	}
 }
 
 // TestNoRoute: who sends to a subnet that nobody has is told.

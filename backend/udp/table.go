@@ -12,6 +12,7 @@ import (
 type table struct {
 	lengths [2][]int // of the subnets, longest first; IPv6, IPv4
 	ends    map[netip.Prefix]*net.UDPAddr
+	subnets map[netip.Addr][]netip.Prefix // by the node's address
 }
 
 func index(is4 bool) int {
@@ -23,10 +24,11 @@ func index(is4 bool) int {
 
 // newTable is the way to the peers of a view.
 func (b Backend) newTable(view backend.View) *table {
-	t := &table{ends: map[netip.Prefix]*net.UDPAddr{}}
+	t := &table{ends: map[netip.Prefix]*net.UDPAddr{}, subnets: map[netip.Addr][]netip.Prefix{}}
 	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
 		t.ends[p.Subnet] = net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Underlay, uint16(b.options.Port)))
+		t.subnets[p.Underlay] = append(t.subnets[p.Underlay], p.Subnet)
 		t.learn(index(p.Is4()), p.Subnet.Bits())
 	}
 	return t
@@ -39,6 +41,16 @@ func (t *table) learn(family, bits int) {
 	}
 	t.lengths[family] = append(t.lengths[family], bits)
 	slices.SortFunc(t.lengths[family], func(a, b int) int { return b - a })
+}
+
+// takes reports whether the node at an address may send a packet of src: its pods' and its own.
+func (t *table) takes(from, src netip.Addr) bool {
+	for _, p := range t.subnets[from] {
+		if p.Contains(src) || src == from {
+			return true
+		}
+	}
+	return false
 }
 
 // find is where a packet to dst goes, nil if nowhere.

@@ -56,6 +56,11 @@ func (b Backend) MTU(node backend.Node) int {
 // Publish is nothing: flannel writes null.
 func (b Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
 
+// Wrapped is a UDP datagram.
+func (b Backend) Wrapped(bool) netstate.Transport {
+	return netstate.Transport{Protocol: netstate.UDP, Port: uint16(b.options.Port)}
+}
+
 // Desired is the device, and a route into it for every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}

@@ -69,6 +69,11 @@ func (b Backend) Publish(node backend.Node, is4 bool) (json.RawMessage, error) {
 // entries is how many objects lead to a peer: a neighbour, an FDB entry and a route.
 const entries = 3
 
+// Wrapped is a UDP datagram.
+func (b Backend) Wrapped(bool) netstate.Transport {
+	return netstate.Transport{Protocol: netstate.UDP, Port: uint16(b.options.Port)}
+}
+
 // Desired is this node's VTEPs and the path to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	peers, skips := backend.Peers(b.networks, node, snap)

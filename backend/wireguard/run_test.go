@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +124,42 @@ func TestPackets(t *testing.T) {
 	a.show() // taken, so the one before has been worked on
 	if out, err := b.Try("ping -c 2 -W 1 10.244.1.0"); err == nil {
 		t.Errorf("a peer that left still gets answers: %s", out)
+	}
+	a.stop()
+	b.stop()
+}
+
+// echoes is the number of echo requests that came in.
+func (m *machine) echoes() (n int) {
+	m.Helper()
+	if err := m.Do(func() error {
+		snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
+		icmp := strings.SplitN(string(snmp), "Icmp: ", 3)
+		if err != nil || len(icmp) < 3 {
+			return fmt.Errorf("no ICMP in %q: %w", snmp, err)
+		}
+		names, values := strings.Fields(icmp[1]), strings.Fields(icmp[2])
+		n, err = strconv.Atoi(values[slices.Index(names, "InEchos")])
+		return err
+	}); err != nil {
+		m.Fatal(err)
+	}
+	return n
+}
+
+// TestForgedSource: a node's packets are taken if they come from its own subnet, and not in the name of another's pods.
+func TestForgedSource(t *testing.T) {
+	a, b := pair(t, key(9), key(9))
+	b.Command("ip addr add 10.244.3.9/32 dev lo", "ip addr add 10.244.2.9/32 dev lo")
+	if !b.Pings("10.244.1.0") {
+		t.Fatal("no answer")
+	}
+	before := a.echoes()
+	if _, err := b.Try("ping -c 2 -i 0.2 -W 1 -I 10.244.3.9 10.244.1.0"); err == nil || a.echoes() != before {
+		t.Errorf("%d packets of another node's pod came in, %v", a.echoes()-before, err)
+	}
+	if _, err := b.Try("ping -c 2 -i 0.2 -W 1 -I 10.244.2.9 10.244.1.0"); err != nil || a.echoes() != before+2 {
+		t.Errorf("%d packets of its own pod came in, want 2; %v", a.echoes()-before, err)
 	}
 	a.stop()
 	b.stop()

@@ -98,7 +98,7 @@ func TestDesired(t *testing.T) {
 	b := newBackend(t, `{"Type":"wireguard"}`)
 	node := bothFamilies(1)
 	snap := subnet.Snapshot{Local: lease(1, published(1)), Peers: []subnet.Lease{lease(2, published(2)), lease(3, `{"PublicKey":"x"}`),
-		lease(4, published(2)), lease(5, published(1)), lease(6, `null`), lease(7, `{"PublicKey":"`+key(7)+`","Port":99999}`), lease(8, `[]`)}}
+		lease(4, published(2)), lease(5, published(1)), lease(6, `null`), lease(7, `{"PublicKey":"`+key(7)+`","Port":99999}`), lease(8, `[]`), lease(9, `{"PublicKey":"`+wgtypes.Key{}.String()+`"}`)}}
 	state, skips := b.Desired(node, snap)
 	const golden = `link flannel-wg tun mtu 1420 up
 link flannel-wg-v6 tun mtu 1420 up
@@ -117,12 +117,12 @@ route fc00:0:0:2::/64 dev flannel-wg-v6
 		reasons[s.Node] = s.Detail
 	}
 	for node, want := range map[string]string{"n3": `has the PublicKey "x"`, "n4": "is n2's already", "n5": "is n1's already", "n6": `has the PublicKey ""`,
-		"n7": "has the Port 99999", "n8": "is not an object"} {
+		"n7": "has the Port 99999", "n8": "is not an object", "n9": `has the PublicKey "AAAA`} {
 		if !strings.Contains(reasons[node], want) {
 			t.Errorf("%s: %q, want %q", node, reasons[node], want)
 		}
 	}
-	if len(reasons) != 6 || b.MTU(node) != 1420 {
+	if len(reasons) != 7 || b.MTU(node) != 1420 {
 		t.Errorf("skips %v, MTU %d", reasons, b.MTU(node))
 	}
 }

@@ -33,6 +33,8 @@ var hostFaults = []Fault{
 	{Name: "firewall-flushed", Finding: "masquerade-missing", Says: "all rules are flushed", Inject: script("nft flush ruleset")},
 	{Name: "forward-drop", Finding: "forward-rejected", Says: "a firewall is loaded that ends ip filter FORWARD with a REJECT and a DROP policy",
 		Inject: script("iptables -w -F FORWARD", "iptables -w -P FORWARD DROP", "iptables -w -A FORWARD -j REJECT")},
+	{Name: "guard-deleted", Finding: "guard-rules", Says: "the rules that keep pods out of the overlay are deleted", Backends: []string{"vxlan", "udp", "ipip"},
+		Inject: script("nft delete chain ip flannel-ipv4 guard-forward"), Lossless: true},
 	{Name: "masquerade-deleted", Finding: "masquerade-missing", Says: "the masquerading rules are deleted", Inject: script("nft delete chain ip flannel-ipv4 postrtg")},
 }
 

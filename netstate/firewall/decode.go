@@ -19,8 +19,11 @@ const (
 	srcAddr
 	dstAddr
 	packetMark
+	inName
 	outName
 	srcType
+	protocol
+	toPort
 )
 
 // decoder reads a rule's expressions back. It knows the shapes that encode writes; whatever else it meets goes
@@ -105,6 +108,13 @@ func (d *decoder) payload(attrs attrMap) bool {
 		src, dst, full = src6, dst6, 16
 	}
 	d.load, d.size, d.mask = nothing, int(size), nil
+	if base, _ := attrs.u32(unix.NFTA_PAYLOAD_BASE); base == unix.NFT_PAYLOAD_TRANSPORT_HEADER {
+		d.load = toPort
+		return attrs.are(map[uint16]uint32{
+			unix.NFTA_PAYLOAD_DREG: unix.NFT_REG_1, unix.NFTA_PAYLOAD_BASE: base,
+			unix.NFTA_PAYLOAD_OFFSET: dstPort, unix.NFTA_PAYLOAD_LEN: 2,
+		})
+	}
 	switch offset {
 	case src:
 		d.load = srcAddr
@@ -123,8 +133,12 @@ func (d *decoder) meta(attrs attrMap) bool {
 	switch key {
 	case unix.NFT_META_MARK:
 		d.load = packetMark
+	case unix.NFT_META_IIFNAME:
+		d.load = inName
 	case unix.NFT_META_OIFNAME:
 		d.load = outName
+	case unix.NFT_META_L4PROTO:
+		d.load = protocol
 	}
 	return d.load != nothing && attrs.are(map[uint16]uint32{
 		unix.NFTA_META_DREG: unix.NFT_REG_1, unix.NFTA_META_KEY: key,
@@ -175,6 +189,22 @@ func (d *decoder) condition(load field, not bool, data []byte) bool {
 	case load == srcType && !not && !r.Local && len(data) == 4 && binary.NativeEndian.Uint32(data) == unix.RTN_LOCAL:
 		r.Local = true
 	default:
+		return !not && d.mask == nil && d.guarded(load, data)
+	}
+	return true
+}
+
+// guarded is condition for what only rules about wrapped packets have.
+func (d *decoder) guarded(load field, data []byte) bool {
+	r := &d.rule
+	switch {
+	case load == inName && r.In == "" && bytes.HasSuffix(data, []byte{0}):
+		r.In = cstring(data)
+	case load == protocol && r.Packet.Protocol == 0 && len(data) == 1:
+		r.Packet.Protocol = data[0]
+	case load == toPort && r.Packet.Protocol == netstate.UDP && r.Packet.Port == 0 && len(data) == 2:
+		r.Packet.Port = binary.BigEndian.Uint16(data)
+	default:
 		return false
 	}
 	return true
@@ -216,8 +246,10 @@ func (d *decoder) verdict(attrs attrMap) bool {
 	switch int32(code) {
 	case unix.NFT_RETURN:
 		d.rule.Verdict = netstate.Return
-	case int32(nfAccept):
+	case nfAccept:
 		d.rule.Verdict = netstate.Accept
+	case nfDrop:
+		d.rule.Verdict = netstate.Drop
 	default:
 		return false
 	}

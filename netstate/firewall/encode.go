@@ -18,6 +18,9 @@ const (
 	src6, dst6 = 8, 24
 )
 
+// dstPort is the offset of the destination port in the UDP header, in bytes.
+const dstPort = 2
+
 // encode is r as native nf_tables expressions, the ones that nft and iptables-nft write too, and a counter.
 func encode(r netstate.Rule) ([]expr.Any, error) {
 	if r.Extra != "" {
@@ -36,15 +39,13 @@ func encode(r netstate.Rule) ([]expr.Any, error) {
 		e = append(e, &expr.Fib{Register: 1, ResultADDRTYPE: true, FlagSADDR: true},
 			compare(expr.CmpOpEq, binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)))
 	}
-	if r.NotOut != "" {
-		name := make([]byte, unix.IFNAMSIZ)
-		copy(name, r.NotOut)
-		e = append(e, &expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, compare(expr.CmpOpNeq, name))
-	}
+	e = append(e, matchName(expr.MetaKeyIIFNAME, r.In, expr.CmpOpEq)...)
+	e = append(e, matchName(expr.MetaKeyOIFNAME, r.NotOut, expr.CmpOpNeq)...)
 	e = append(e, matchPrefix(r.Src, src4, src6, expr.CmpOpEq)...)
 	e = append(e, matchPrefix(r.NotSrc, src4, src6, expr.CmpOpNeq)...)
 	e = append(e, matchPrefix(r.Dst, dst4, dst6, expr.CmpOpEq)...)
 	e = append(e, matchPrefix(r.NotDst, dst4, dst6, expr.CmpOpNeq)...)
+	e = append(e, matchTransport(r.Packet)...)
 	return append(e, &expr.Counter{}, verdict), nil
 }
 
@@ -52,6 +53,8 @@ func encodeVerdict(v netstate.Verdict) (expr.Any, error) {
 	switch v {
 	case netstate.Accept:
 		return &expr.Verdict{Kind: expr.VerdictAccept}, nil
+	case netstate.Drop:
+		return &expr.Verdict{Kind: expr.VerdictDrop}, nil
 	case netstate.Return:
 		return &expr.Verdict{Kind: expr.VerdictReturn}, nil
 	case netstate.Masquerade:
@@ -59,7 +62,28 @@ func encodeVerdict(v netstate.Verdict) (expr.Any, error) {
 	case netstate.MasqueradeRandom:
 		return &expr.Masq{FullyRandom: true}, nil
 	}
-	return nil, fmt.Errorf("rule verdict %d: want accept, return or masquerade", v)
+	return nil, fmt.Errorf("rule verdict %d: want accept, drop, return or masquerade", v)
+}
+
+func matchName(key expr.MetaKey, name string, op expr.CmpOp) []expr.Any {
+	if name == "" {
+		return nil
+	}
+	data := make([]byte, unix.IFNAMSIZ)
+	copy(data, name)
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, compare(op, data)}
+}
+
+func matchTransport(t netstate.Transport) []expr.Any {
+	if t.Protocol == 0 {
+		return nil
+	}
+	e := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, compare(expr.CmpOpEq, []byte{t.Protocol})}
+	if t.Port == 0 {
+		return e
+	}
+	return append(e, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: dstPort, Len: 2},
+		compare(expr.CmpOpEq, binaryutil.BigEndian.PutUint16(t.Port)))
 }
 
 func matchPrefix(p netip.Prefix, off4, off6 uint32, op expr.CmpOp) []expr.Any {

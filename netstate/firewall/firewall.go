@@ -146,7 +146,7 @@ func (f *Firewall) change(change netstate.Change) error {
 }
 
 // roles are the chains of one mode and family.
-var roles = [...]netstate.Role{netstate.Postrouting, netstate.Forward}
+var roles = [...]netstate.Role{netstate.Postrouting, netstate.Forward, netstate.GuardInput, netstate.GuardForward}
 
 // rulesOf are c's rules without the empty places.
 func rulesOf(c netstate.Chain) []netstate.Rule {

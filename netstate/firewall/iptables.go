@@ -16,8 +16,13 @@ import (
 type site struct{ table, base, chain string }
 
 func siteOf(role netstate.Role) site {
-	if role == netstate.Postrouting {
+	switch role {
+	case netstate.Postrouting:
 		return site{"nat", "POSTROUTING", "FLANNEL-POSTRTG"}
+	case netstate.GuardInput: // in mangle an accept of others, in filter, does not overrule a drop
+		return site{"mangle", "INPUT", "TWILL-INPUT"}
+	case netstate.GuardForward:
+		return site{"mangle", "FORWARD", "TWILL-FORWARD"}
 	}
 	return site{"filter", "FORWARD", "FLANNEL-FWD"}
 }

@@ -176,14 +176,15 @@ func (l layout) target(e []byte) (name string, data []byte) {
 	return cstring(e[start+2 : start+targetHead-1]), e[start+targetHead:]
 }
 
-// foreignEntries is the number of entries that are neither in a chain of ours nor jumps to it.
-func foreignEntries(blob []byte, l layout, chain string) int {
-	all, offset, first, inside, count := entries(blob, l), 0, -1, false, 0
+// foreignEntries is the number of entries that are neither in a chain of ours nor jumps to one.
+func foreignEntries(blob []byte, l layout, chains []string) int {
+	all, offset, inside, count := entries(blob, l), 0, false, 0
+	starts := map[int]bool{}
 	for _, e := range all {
 		offset += len(e)
 		if name, data := l.target(e); name == "ERROR" {
-			if inside = cstring(data) == chain; inside {
-				first = offset
+			if inside = slices.Contains(chains, cstring(data)); inside {
+				starts[offset] = true
 			}
 		}
 		if !inside {
@@ -192,7 +193,7 @@ func foreignEntries(blob []byte, l layout, chain string) int {
 	}
 	for _, e := range all {
 		name, data := l.target(e)
-		if name == "" && len(data) >= 4 && first >= 0 && int(int32(binary.NativeEndian.Uint32(data))) == first {
+		if name == "" && len(data) >= 4 && starts[int(int32(binary.NativeEndian.Uint32(data)))] {
 			count--
 		}
 	}
@@ -214,7 +215,7 @@ func legacyInUse() (bool, error) {
 			if err != nil {
 				return false, fmt.Errorf("read legacy table %s: %w", table, err)
 			}
-			if foreignEntries(blob, layoutOf(ipv6), chainIn(table)) > bareEntries[table] {
+			if foreignEntries(blob, layoutOf(ipv6), chainsIn(table)) > bareEntries[table] {
 				return true, nil
 			}
 		}
@@ -222,12 +223,13 @@ func legacyInUse() (bool, error) {
 	return false, nil
 }
 
-// chainIn is our chain's name in a table; empty if we have none there.
-func chainIn(table string) string {
+// chainsIn are the names of our chains in a table.
+func chainsIn(table string) []string {
+	var chains []string
 	for _, role := range roles {
 		if s := siteOf(role); s.table == table {
-			return s.chain
+			chains = append(chains, s.chain)
 		}
 	}
-	return ""
+	return chains
 }

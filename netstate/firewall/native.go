@@ -30,6 +30,12 @@ func nativeChain(ipv6 bool, role netstate.Role) *nftables.Chain {
 	case netstate.Forward:
 		c.Name, c.Type = "forward", nftables.ChainTypeFilter
 		c.Hooknum, c.Priority = nftables.ChainHookForward, nftables.ChainPriorityFilter
+	case netstate.GuardInput:
+		c.Name, c.Type = "guard-input", nftables.ChainTypeFilter
+		c.Hooknum, c.Priority = nftables.ChainHookInput, nftables.ChainPriorityMangle
+	case netstate.GuardForward:
+		c.Name, c.Type = "guard-forward", nftables.ChainTypeFilter
+		c.Hooknum, c.Priority = nftables.ChainHookForward, nftables.ChainPriorityMangle
 	}
 	return c
 }

@@ -13,7 +13,7 @@ import (
 // placed are the chains with the forward rules at a place.
 func placed(mode netstate.Mode, forward backend.ForwardRules) netstate.State {
 	return netstate.NewState(backend.FirewallChains(backend.FirewallConfig{
-		Mode: mode, Stacks: stacks, Masq: true, Random: true, Forward: forward,
+		Mode: mode, Stacks: stacks, Bridge: "cni0", Masq: true, Random: true, Forward: forward,
 	})...)
 }
 

@@ -12,13 +12,19 @@ import (
 )
 
 var stacks = []backend.FirewallStack{
-	{Cluster: netip.MustParsePrefix("10.244.0.0/16"), Pod: netip.MustParsePrefix("10.244.1.0/24"), Overlay: "flannel.1"},
-	{Cluster: netip.MustParsePrefix("fd00:244::/44"), Pod: netip.MustParsePrefix("fd00:244:1::/64"), Overlay: "flannel-v6.1"},
+	{
+		Cluster: netip.MustParsePrefix("10.244.0.0/16"), Pod: netip.MustParsePrefix("10.244.1.0/24"), Overlay: "flannel.1",
+		Guarded: netstate.Transport{Protocol: netstate.UDP, Port: 8472},
+	},
+	{
+		Cluster: netip.MustParsePrefix("fd00:244::/44"), Pod: netip.MustParsePrefix("fd00:244:1::/64"), Overlay: "flannel-v6.1",
+		Guarded: netstate.Transport{Protocol: netstate.IPv6InIP},
+	},
 }
 
 func wanted(mode netstate.Mode) netstate.State {
 	return netstate.NewState(backend.FirewallChains(backend.FirewallConfig{
-		Mode: mode, Stacks: stacks, Masq: true, Random: true, Forward: backend.ForwardOn,
+		Mode: mode, Stacks: stacks, Bridge: "cni0", Masq: true, Random: true, Forward: backend.ForwardOn,
 	})...)
 }
 
@@ -102,7 +108,7 @@ func TestRoundTrip(t *testing.T) {
 		for _, keep := range []backend.KeepLocal{backend.KeepRouted, backend.KeepAlways, backend.KeepNever} {
 			for _, random := range []bool{true, false} {
 				settle(t, f, netstate.NewState(backend.FirewallChains(backend.FirewallConfig{
-					Mode: g.mode, Stacks: stacks, Masq: true, Random: random, Forward: backend.ForwardOn, KeepLocal: keep,
+					Mode: g.mode, Stacks: stacks, Bridge: "cni0", Masq: true, Random: random, Forward: backend.ForwardOn, KeepLocal: keep,
 				})...))
 			}
 		}
@@ -141,6 +147,9 @@ var drifts = map[string][]string{
 			" add chain ip flannel-ipv4 forward { type filter hook forward priority 10; }'",
 		"nft 'flush chain ip flannel-ipv4 forward; delete chain ip flannel-ipv4 forward; add chain ip flannel-ipv4 forward'",
 		"nft chain ip flannel-ipv4 forward '{ policy drop; }'",
+		"nft delete chain ip flannel-ipv4 guard-input",
+		"nft insert rule ip flannel-ipv4 guard-forward iifname cni0 udp dport 8472 accept",
+		"nft add rule ip flannel-ipv4 guard-forward iifname cni0 udp sport 8472 drop",
 	},
 	"iptables-nft": {"nft flush ruleset"},
 	"iptables-legacy": {
@@ -153,6 +162,9 @@ var iptablesDrifts = []string{
 	"iptables -t nat -F FLANNEL-POSTRTG",
 	"iptables -t nat -A FLANNEL-POSTRTG",
 	"iptables -F FORWARD",
+	"iptables -t mangle -F INPUT",
+	"iptables -t mangle -F TWILL-FORWARD",
+	"ip6tables -t mangle -R TWILL-INPUT 1 -i cni+ -p 41 -j DROP",
 	"ip6tables -F FORWARD && ip6tables -F FLANNEL-FWD && ip6tables -X FLANNEL-FWD",
 	"ip6tables -t nat -D FLANNEL-POSTRTG 1",
 	"iptables -t nat -D FLANNEL-POSTRTG 6",

@@ -131,7 +131,7 @@ func pollLegacy(ctx context.Context, hints chan<- struct{}) {
 
 // legacyState is all that pollLegacy compares. A table that cannot be read counts as empty: the next round
 // tells.
-func legacyState() (state [4][32]byte) {
+func legacyState() (state [len(families) * len(roles)][32]byte) {
 	i := 0
 	for _, ipv6 := range families {
 		for _, role := range roles {

@@ -24,12 +24,17 @@ func render(r netstate.Rule) (string, error) {
 	put(r.NotSrc.IsValid(), "!", "-s", r.NotSrc.String())
 	put(r.Dst.IsValid(), "-d", r.Dst.String())
 	put(r.NotDst.IsValid(), "!", "-d", r.NotDst.String())
+	put(r.In != "", "-i", r.In)
 	put(r.NotOut != "", "!", "-o", r.NotOut)
+	put(r.Packet.Protocol != 0, "-p", strconv.Itoa(int(r.Packet.Protocol)))
+	put(r.Packet.Port != 0, "-m", "udp", "--dport", strconv.Itoa(int(r.Packet.Port)))
 	put(r.Mark != 0, "-m", "mark", "--mark", fmt.Sprintf("%#x/%#x", r.Mark, r.Mark))
 	put(r.Local, "-m", "addrtype", "--src-type", "LOCAL")
 	switch r.Verdict {
 	case netstate.Accept:
 		put(true, "-j", "ACCEPT")
+	case netstate.Drop:
+		put(true, "-j", "DROP")
 	case netstate.Return:
 		put(true, "-j", "RETURN")
 	case netstate.Masquerade:
@@ -37,7 +42,7 @@ func render(r netstate.Rule) (string, error) {
 	case netstate.MasqueradeRandom:
 		put(true, "-j", "MASQUERADE", "--random-fully")
 	default:
-		return "", fmt.Errorf("rule verdict %d: want accept, return or masquerade", r.Verdict)
+		return "", fmt.Errorf("rule verdict %d: want accept, drop, return or masquerade", r.Verdict)
 	}
 	return strings.Join(w, " "), nil
 }
@@ -77,6 +82,13 @@ func (p *parser) next(want ...string) (string, bool) {
 	return any, true
 }
 
+// protocols are those of our rules by the names in /etc/protocols, and by number, which is what iptables prints where
+// there is no such file.
+var protocols = map[string]uint8{
+	"udp": netstate.UDP, "17": netstate.UDP, "ipencap": netstate.IPv4InIP, "4": netstate.IPv4InIP,
+	"ipv6": netstate.IPv6InIP, "41": netstate.IPv6InIP,
+}
+
 // condition reads one condition or the target, and says whether it was one of ours.
 func (p *parser) condition() bool {
 	r := &p.rule
@@ -92,6 +104,19 @@ func (p *parser) condition() bool {
 			*match.to = prefix
 			return err == nil
 		}
+	}
+	if s, ok := p.next("-i", "*"); ok {
+		r.In = s
+		return !strings.HasSuffix(s, "+")
+	}
+	if s, ok := p.next("-p", "*"); ok {
+		r.Packet.Protocol = protocols[s]
+		return protocols[s] != 0
+	}
+	if s, ok := p.next("-m", "udp", "--dport", "*"); ok {
+		port, err := strconv.ParseUint(s, 10, 16)
+		r.Packet.Port = uint16(port)
+		return err == nil && r.Packet.Protocol == netstate.UDP
 	}
 	if s, ok := p.next("!", "-o", "*"); ok {
 		r.NotOut = s
@@ -116,6 +141,7 @@ func (p *parser) target() bool {
 		verdict netstate.Verdict
 	}{
 		{[]string{"-j", "ACCEPT"}, netstate.Accept},
+		{[]string{"-j", "DROP"}, netstate.Drop},
 		{[]string{"-j", "RETURN"}, netstate.Return},
 		{[]string{"-j", "MASQUERADE", "--random-fully"}, netstate.MasqueradeRandom},
 		{[]string{"-j", "MASQUERADE"}, netstate.Masquerade},

@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/labtest"
+)
+
+// TestInject: what a pod wraps as nodes do reaches no other pod, by whatever address of a node it tries.
+func TestInject(t *testing.T) {
+	t.Parallel()
+	for mode, clear := range map[string][]string{
+		"nftables": {"nft flush chain ip flannel-ipv4 guard-input", "nft flush chain ip flannel-ipv4 guard-forward"},
+		"iptables": {"iptables -t mangle -F TWILL-INPUT", "iptables -t mangle -F TWILL-FORWARD"},
+	} {
+		for _, backend := range []string{"vxlan", "udp"} {
+			t.Run(backend+"/"+mode, func(t *testing.T) {
+				conf := fmt.Sprintf(`{"Network":"10.244.0.0/16","IPv6Network":"fd00:244::/56","EnableIPv6":true,"EnableNFTables":%t,"Backend":{"Type":%q}}`,
+					mode == "nftables", backend)
+				l := labtest.Up(t, lab.Spec{Name: "inject" + backend + mode, Backend: backend, Family: lab.Dual, Store: lab.File,
+					Nodes: 2, Pods: 2, NetConf: json.RawMessage(conf)})
+				c := cluster{t, l}
+				for _, at := range c.targets() {
+					if c.injected(at, 3) {
+						c.Errorf("a forged packet was delivered by way of %s of %s", at.addr, at.node.Name)
+					}
+				}
+				c.nested()
+				if backend == "udp" {
+					return // its agent looks at what it is sent, too
+				}
+				c.unguard(clear)
+				for _, at := range c.targets() {
+					if !c.injected(at, 20) {
+						c.Errorf("without the rules a forged packet is not delivered by way of %s of %s: the test proves nothing", at.addr, at.node.Name)
+					}
+				}
+			})
+		}
+	}
+}
+
+// unguard takes the rules away, of both families, and the agents that would put them back.
+func (c cluster) unguard(clear []string) {
+	for _, n := range c.lab.Nodes() {
+		c.must(n.KillAgent())
+		for _, line := range clear {
+			six := strings.NewReplacer("iptables", "ip6tables", "ip flannel-ipv4", "ip6 flannel-ipv6").Replace(line)
+			for _, l := range []string{line, six} {
+				_, err := n.Exec(c.Context(), strings.Fields(l)...)
+				c.must(err)
+			}
+		}
+	}
+}
+
+// target is an address of a node at which it may take wrapped packets.
+type target struct {
+	node *lab.Node
+	addr netip.Addr
+}
+
+// targets are the addresses of the underlay, of the bridge and of the overlay's device.
+func (c cluster) targets() []target {
+	var all []target
+	for _, n := range c.lab.Nodes() {
+		for _, a := range n.Underlay() {
+			all = append(all, target{n, a})
+		}
+		for _, s := range n.Subnets() {
+			all = append(all, target{n, s.Addr().Next()}, target{n, s.Addr()})
+		}
+	}
+	return all
+}
+
+// injected has the first pod of the first node send a packet that says that it comes from another pod, to the last pod
+// of the target's node, and reports whether it arrived.
+func (c cluster) injected(at target, tries int) bool {
+	c.Helper()
+	victim := at.node.Pods()[1]
+	forged := netip.AddrPortFrom(c.lab.Nodes()[1].Pods()[0].Addr(true), 99)
+	listener := c.listen(victim, netip.AddrPortFrom(victim.Addr(true), 7000))
+	defer listener.Close()
+	to := netip.AddrPortFrom(victim.Addr(true), 7000)
+	packet, port := inner(forged, to), uint16(8285)
+	if c.lab.Spec().Backend == "vxlan" {
+		packet, port = c.vxlan(at, packet), 8472
+	}
+	conn, err := c.pod(1).Dial(c.Context(), "udp", netip.AddrPortFrom(at.addr, port).String())
+	c.must(err)
+	defer conn.Close()
+	for range tries {
+		_, _ = conn.Write(packet) // refused where nobody listens
+		if c.heard(listener) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c cluster) listen(p *lab.Pod, at netip.AddrPort) (conn *net.UDPConn) {
+	c.Helper()
+	c.must(p.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		return err
+	}))
+	return conn
+}
+
+// heard reports whether a packet comes within a moment.
+func (c cluster) heard(conn *net.UDPConn) bool {
+	c.must(conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond)))
+	_, err := conn.Read(make([]byte, 99))
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.Fatal(err)
+	}
+	return err == nil
+}
+
+// inner is an IPv4 packet with a UDP datagram, which needs no checksum of its own.
+func inner(from, to netip.AddrPort) []byte {
+	const text = "forged"
+	p := []byte{0x45, 0, 0, byte(28 + len(text)), 0, 0, 0, 0, 64, 17, 0, 0}
+	p = append(append(p, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+	sum := uint32(0)
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(p[i:]))
+	}
+	binary.BigEndian.PutUint16(p[10:], ^uint16(sum+sum>>16))
+	p = binary.BigEndian.AppendUint16(p, from.Port())
+	p = binary.BigEndian.AppendUint16(p, to.Port())
+	return append(p, append([]byte{0, byte(8 + len(text)), 0, 0}, text...)...)
+}
+
+// vxlan wraps a packet for the device of the target's family.
+func (c cluster) vxlan(at target, packet []byte) []byte {
+	device := c.carrier().devices[at.addr.Is4()]
+	out, err := at.node.Exec(c.Context(), "ip", "-o", "link", "show", device)
+	c.must(err)
+	_, rest, _ := strings.Cut(out, "link/ether ")
+	out, _, _ = strings.Cut(rest, " ")
+	mac, err := net.ParseMAC(out)
+	c.must(err)
+	frame := []byte{8, 0, 0, 0, 0, 0, 1, 0}
+	frame = append(append(frame, mac...), 2, 0, 0, 0, 0, 9, 8, 0)
+	return append(frame, packet...)
+}
+
+// nested: pods that carry a network of their own on the same port reach each other.
+func (c cluster) nested() {
+	c.Helper()
+	for _, is4 := range []bool{true, false} {
+		to := netip.AddrPortFrom(c.pod(2).Addr(is4), 8472)
+		listener := c.listen(c.pod(2), to)
+		conn, err := c.pod(1).Dial(c.Context(), "udp", to.String())
+		c.must(err)
+		_, err = conn.Write(bytes.Repeat([]byte{8}, 60))
+		c.must(err)
+		if !c.heard(listener) {
+			c.Errorf("a pod's datagram to port 8472 of another pod, %s, does not arrive", to)
+		}
+		c.must(errors.Join(conn.Close(), listener.Close()))
+	}
+}

@@ -36,8 +36,8 @@ func ownCluster(t *testing.T, s cluster.Spec) {
 	})
 }
 
-// TestMigration replaces genuine flannel node by node while its pods talk, and goes back, by the commands of
-// Documentation/migration.md.
+// TestMigration replaces genuine flannel node by node while its pods talk and a NetworkPolicy is enforced, and goes
+// back, by the commands of Documentation/migration.md.
 func TestMigration(t *testing.T) {
 	manifest := flannelManifest(t)
 	own := cluster.Spec{Name: "twm", Nodes: 2}
@@ -56,18 +56,7 @@ func TestMigration(t *testing.T) {
 	if len(page) != 4 {
 		t.Fatalf("migration.md has %d blocks, want: prepare, a node, the end, back", len(page))
 	}
-	stop := watchLoss(t, old)
-	execute(t, page[0])
-	for n := 1; n <= spec.Nodes; n++ {
-		f.isThere(t, n)
-		node := spec.NodeName(n)
-		execute(t, strings.Replace(page[1], "node=node1", "node="+node, 1))
-		f.isGone(t, n)
-		must(t, spec.Apply(t.Context(), podsOn("new"+node, node, 2)))
-		kubectl(t, "rollout", "status", "deployment/new"+node, "--timeout=60s")
-		mixed(t, "old and new pods with Twill on "+node)
-	}
-	stop()
+	t.Run("node by node", func(t *testing.T) { f.forth(t, page, old) })
 	if now := f.published(t); now != published {
 		t.Errorf("flannel published %s, and Twill %s", published, now)
 	}
@@ -83,6 +72,26 @@ func TestMigration(t *testing.T) {
 		mixed(t, "with Twill alone")
 		f.isGone(t, 1)
 	})
+}
+
+// forth changes all nodes to Twill.
+func (f flannel) forth(t *testing.T, page []string, old []cluster.Pod) {
+	g := startGuard(t)
+	g.holds(t, "with flannel")
+	stopLoss, stopGuard := watchLoss(t, old), g.watch(t)
+	execute(t, page[0])
+	for n := 1; n <= spec.Nodes; n++ {
+		f.isThere(t, n)
+		node := spec.NodeName(n)
+		execute(t, strings.Replace(page[1], "node=node1", "node="+node, 1))
+		f.isGone(t, n)
+		must(t, spec.Apply(t.Context(), podsOn("new"+node, node, 2)))
+		kubectl(t, "rollout", "status", "deployment/new"+node, "--timeout=60s")
+		mixed(t, "old and new pods with Twill on "+node)
+		g.holds(t, "with Twill on "+node)
+	}
+	stopLoss()
+	stopGuard()
 }
 
 // watchLoss pings between the old pods, both ways, until the returned function is called; what is lost is an error.

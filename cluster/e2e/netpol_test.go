@@ -14,8 +14,8 @@ import (
 	"github.com/twill-net/twill/cluster"
 )
 
-// engineImage is kube-router as tools/kube-router builds it, the engine of NetworkPolicies that k3s embeds. It works
-// with iptables and ipset in the chain FORWARD.
+// engineImage is kube-router's engine of NetworkPolicies as tools/kube-router builds it and k3s embeds it. It works with
+// iptables and ipset in the chain FORWARD.
 const engineImage = "localhost/kube-router:1"
 
 const engineManifest = `apiVersion: v1
@@ -47,15 +47,12 @@ spec:
       serviceAccountName: kube-router
       hostNetwork: true
       tolerations: [{operator: Exists}]
-      terminationGracePeriodSeconds: 1
       containers:
       - name: kube-router
         image: "` + engineImage + `"
-        args: [--run-firewall=true, --run-router=false, --run-service-proxy=false, --enable-cni=false, --enable-ipv6=true,
-          "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112"]
+        args: [10.96.0.0/16, "fd00:10:96::/112"]
         env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
         securityContext: {privileged: true}
-        readinessProbe: {httpGet: {port: 20244, path: /healthz}, periodSeconds: 1}
 `
 
 // policy lets the pod "guarded" speak with the pods "friend1" and "friend2" alone.

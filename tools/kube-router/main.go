@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// run enforces policies until ctx is done; args are the cluster's networks for services, of both families.
+// run enforces policies until ctx is done, and leaves no rule then; args are the cluster's networks for services, of both families.
 func run(ctx context.Context, args []string) error {
 	config := options.NewKubeRouterConfig()
 	config.ClusterIPCIDRs = args
@@ -78,6 +78,7 @@ func run(ctx context.Context, args []string) error {
 	running.Add(1)
 	go controller.Run(beats, ctx.Done(), &running)
 	running.Wait()
+	controller.Cleanup()
 	return nil
 }
 

@@ -1,7 +1,5 @@
 //go:build e2e
 
-// Package e2e tests Twill as users get it: the image of the Dockerfile, applied by Documentation/twill.yml to a
-// genuine Kubernetes of three nodes.
 package e2e
 
 import (

@@ -74,7 +74,7 @@ type Snapshot struct {
 
 	// Claims orders what several nodes publish and only one of them can have, a MAC address or a key: whoever has the lower
 	// number was seen with it first. What is not disputed, or seen for the first time by this agent, is not in it.
-	Claims map[Claim]int
+	Claims map[Claim]int `json:"-"`
 }
 
 // Claim is something that a node publishes and that only one node can have.

@@ -40,7 +40,7 @@ func processes() []doctor.Program {
 		comm, err := os.ReadFile(dir + "/comm")
 		name := strings.TrimSpace(string(comm))
 		manager := slices.Contains(managers, name)
-		if err != nil || !manager && !(slices.Contains(programs, name) && believed(dir, name)) {
+		if known := manager || slices.Contains(programs, name) && believed(dir, name); err != nil || !known {
 			continue
 		}
 		if ns, err := os.Readlink(dir + "/ns/net"); err != nil || ns != own {
@@ -48,7 +48,7 @@ func processes() []doctor.Program {
 		}
 		line, err := os.ReadFile(dir + "/cmdline")
 		pid, _ := strconv.Atoi(filepath.Base(dir))
-		if err == nil && len(line) > 0 && !(manager && leavesOurs(name)) { // a zombie has none
+		if err == nil && len(line) > 0 && (!manager || !leavesOurs(name)) { // a zombie has none
 			found = append(found, doctor.Program{PID: pid, Name: name, Args: withoutSecrets(arguments(line))})
 		}
 	}

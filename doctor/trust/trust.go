@@ -48,7 +48,7 @@ func check(path string, links *int) error {
 		if err := check(target, links); err != nil {
 			return err
 		}
-	case mode.Perm()&0o022 != 0 && !(mode.IsDir() && mode&fs.ModeSticky != 0): // of a sticky directory only owners take names away
+	case mode.Perm()&0o022 != 0 && (!mode.IsDir() || mode&fs.ModeSticky == 0): // of a sticky directory only owners take names away
 		return fmt.Errorf("%s may be written by others than its owner: its mode is %v", path, mode)
 	}
 	if path == "/" {

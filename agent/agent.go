@@ -110,6 +110,7 @@ func New(cfg Config) *Agent {
 func (a *Agent) Run(ctx context.Context) error {
 	a.begun, a.told = time.Now(), CheckpointAddrs(a.Checkpoint)
 	a.remember()
+	a.restoreStore()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.watchKernel(ctx) })
 	group.Go(func() error { return a.keepLease(ctx, group) })

@@ -27,6 +27,8 @@ type checkpoint struct {
 	Peers   []savedLease
 	Skips   []savedSkip  `json:",omitempty"` // peers' records that could not be read
 	Claims  []savedClaim `json:",omitempty"` // who was seen first with what several nodes publish
+
+	Store json.RawMessage `json:",omitempty"` // of a subnet.Checkpointer
 }
 
 // savedSkip is a subnet.Skip in the file.
@@ -191,11 +193,22 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 	for claim, order := range snap.Claims {
 		c.Claims = append(c.Claims, savedClaim{claim, order})
 	}
+	if store, ok := a.Store.(subnet.Checkpointer); ok {
+		c.Store = store.Checkpoint()
+	}
 	if err := writeCheckpoint(a.Checkpoint, c); err != nil {
 		a.status.fail(a.Log, "write the checkpoint", err)
 		return
 	}
 	a.saved = &snap
+}
+
+// restoreStore gives the store what it had put into the checkpoint.
+func (a *Agent) restoreStore() {
+	store, ok := a.Store.(subnet.Checkpointer)
+	if c, err := readCheckpoint(a.Checkpoint); ok && err == nil && len(c.Store) > 0 {
+		store.Restore(c.Store)
+	}
 }
 
 func sameLeases(a, b subnet.Snapshot) bool {

@@ -75,6 +75,35 @@ func TestCheckpointIsOurs(t *testing.T) {
 	}
 }
 
+// mindful is a store that has something to remember.
+type mindful struct {
+	subnet.Store
+	says  string
+	given *string
+}
+
+func (m mindful) Checkpoint() json.RawMessage  { return json.RawMessage(m.says) }
+func (m mindful) Restore(data json.RawMessage) { *m.given = string(data) }
+
+// TestCheckpointOfTheStore gives a restarted store what it knew, also when the agent cannot lease before it writes.
+func TestCheckpointOfTheStore(t *testing.T) {
+	n := newNode(t)
+	given := ""
+	n.tune = func(c *Config) { c.Store = mindful{c.Store, `{"known":1}`, &given} }
+	stop := n.start()
+	n.eventually("a checkpoint", func() bool { _, err := os.Stat(n.checkpoint()); return err == nil && n.ready() })
+	stop()
+	if given != "" {
+		t.Errorf("without a checkpoint the store was given %q", given)
+	}
+	stop = n.start()
+	n.eventually("ready", n.ready)
+	stop()
+	if given != `{"known":1}` {
+		t.Errorf("the store was given %q", given)
+	}
+}
+
 func FuzzParseCheckpoint(f *testing.F) {
 	f.Add([]byte(`{"Version":1,"Node":"a","Network":{},"Local":{"Stacks":[{"Subnet":"10.0.1.0/24","Underlay":"10.9.0.1"}]}}`))
 	f.Add([]byte(`{"Version":1,"Local":{"Stacks":[{"Subnet":"10.0.1.3/24","Underlay":"::1"}]}}`))

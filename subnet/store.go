@@ -1,6 +1,9 @@
 package subnet
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+)
 
 // Store keeps the leases of a cluster. Every Store passes the suite in storetest.
 type Store interface {
@@ -26,6 +29,14 @@ type Reporter interface {
 	Event(kind, reason, message string)
 	// Network says whether pods of this node can be reached.
 	Network(up bool, reason, message string)
+}
+
+// Checkpointer is a Store that starts faster with what it knew before a restart.
+type Checkpointer interface {
+	// Checkpoint returns what the store wants to be given after a restart, as JSON.
+	Checkpoint() json.RawMessage
+	// Restore gives it back, before Watch. What the store cannot read it ignores.
+	Restore(data json.RawMessage)
 }
 
 // Redialer is a Store that has connections to a server.

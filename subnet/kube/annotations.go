@@ -24,6 +24,7 @@ type familyNotes struct {
 	network                         netip.Prefix // of the network config
 	data, public, overwrite, choose string
 	dataName, publicName            string // without the prefix, for messages
+	longest                         int    // prefix length that leaves room for pods
 }
 
 // prefixForm is a domain name, a slash, and perhaps the beginning of a name.
@@ -65,12 +66,12 @@ func bothFamilies(prefix string) [2]familyNotes {
 		{
 			is4: true, data: prefix + "backend-data", public: prefix + "public-ip",
 			overwrite: prefix + "public-ip-overwrite", choose: prefix + "node-public-ip",
-			dataName: "backend-data", publicName: "public-ip",
+			dataName: "backend-data", publicName: "public-ip", longest: 30,
 		},
 		{
 			is4: false, data: prefix + "backend-v6-data", public: prefix + "public-ipv6",
 			overwrite: prefix + "public-ipv6-overwrite", choose: prefix + "node-public-ipv6",
-			dataName: "backend-v6-data", publicName: "public-ipv6",
+			dataName: "backend-v6-data", publicName: "public-ipv6", longest: 126,
 		},
 	}
 }
@@ -102,8 +103,24 @@ func (n *node) noted(name []byte) *string {
 	return nil
 }
 
+// What peers say is bounded, because every node keeps it. The decoder keeps one byte more than maxData of an annotation.
+const (
+	maxData = 4 << 10 // bytes of backend-data
+	maxText = 64      // bytes of any other annotation
+)
+
+func within(name, value string, most int) error {
+	if len(value) > most {
+		return fmt.Errorf("%s has more than %d bytes", name, most)
+	}
+	return nil
+}
+
 // address reads an annotation that names a node's address.
 func (f familyNotes) address(name, value string) (netip.Addr, error) {
+	if err := within(name, value, maxText); err != nil {
+		return netip.Addr{}, err
+	}
 	a, err := netip.ParseAddr(value)
 	if err != nil || a.Is4() != f.is4 || a.Is4In6() || a.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("%s %q is not an %s address", name, value, f.version())
@@ -125,6 +142,9 @@ func (f familyNotes) version() string {
 func (f familyNotes) payload(value string) (json.RawMessage, error) {
 	if value == "" {
 		return nil, nil
+	}
+	if err := within(f.dataName, value, maxData); err != nil {
+		return nil, err
 	}
 	var data json.RawMessage
 	if err := json.Unmarshal([]byte(value), &data); err != nil {

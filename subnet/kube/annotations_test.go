@@ -58,7 +58,7 @@ func TestLean(t *testing.T) {
 // checkLean compares with largeNode.
 func checkLean(t *testing.T, got *node, own bool) {
 	t.Helper()
-	want := &node{version: "7", record: record{
+	want := &node{version: "7", whole: true, record: record{
 		name: "kubetest-peer-001", uid: "uid", created: time.Unix(1700000000, 0).UTC(), podCIDRs: "10.244.1.0/24,fd00:10:244:1::/64",
 		managed: "true", backend: "vxlan",
 		v4: notes{data: `{"VNI":1,"VtepMAC":"0a:00:00:00:00:01"}`, public: "192.0.2.1", overwrite: "203.0.113.1"},

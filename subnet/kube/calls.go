@@ -45,13 +45,41 @@ func (c *client) leanNode(ctx context.Context, d lean, name, version string) (*n
 	return n, explain("get", "nodes", err)
 }
 
-// listNodes reads all Nodes in one answer, and of each what d keeps: as whole Nodes (asProto) or their metadata
-// (asMetadataList). Empty version: as etcd has them now; "0": as the API server remembers them.
+// page is how many whole Nodes are asked for at a time: some 7 MB.
+const page = "500"
+
+// listNodes reads all Nodes, and of each what d keeps: as whole Nodes (asProto), page by page, or their metadata
+// (asMetadataList). Empty version: as etcd has them now; "0": as the API server remembers them, on one page.
 func (c *client) listNodes(ctx context.Context, d lean, as, version string) (*nodeList, error) {
-	var query url.Values
+	query := url.Values{}
 	if version != "" {
-		query = url.Values{"resourceVersion": {version}}
+		query.Set("resourceVersion", version)
+	} else if as == asProto {
+		query.Set("limit", page)
 	}
+	all, err := c.listPage(ctx, d, as, query)
+	for err == nil && all.more != "" {
+		query.Set("continue", all.more)
+		var next *nodeList
+		if next, err = c.listPage(ctx, d, as, query); err == nil {
+			all.items, all.more = append(all.items, next.items...), next.more
+		}
+	}
+	return all, err
+}
+
+// revision is the version of all Nodes as etcd has them now.
+func (c *client) revision(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	one, err := c.listPage(ctx, lean{}, asMetadataList, url.Values{"limit": {"1"}})
+	if err != nil {
+		return "", err
+	}
+	return one.version, nil
+}
+
+func (c *client) listPage(ctx context.Context, d lean, as string, query url.Values) (*nodeList, error) {
 	body, err := c.open(ctx, call{method: http.MethodGet, path: nodesPath, accept: as, query: query})
 	if err != nil {
 		return nil, explain("list", "nodes", err)

@@ -2,178 +2,230 @@ package kube
 
 import (
 	"context"
-	"iter"
-	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
 
 // Every node's kubelet writes its Node object again and again, and a watch of whole objects would bring 13 kB each
-// time. So the store lists and watches metadata, which tells the podCIDRs too, or nearly always (told.go). A Node is read
-// in full when it is a peer whose metadata does not, or is contradicted, or when it is this node's, whose conditions
-// are wanted too.
+// time. So the store lists and watches metadata. That lacks a peer's podCIDRs, which never change while the Node exists:
+// a stranger is read in full once, and then known by its UID. This node's own object is read after each change, because
+// its status is wanted too.
 
-// reads is how many Nodes are read in full at a time.
-const reads = 16
+// maxReads is how many Nodes are read in full at a time.
+const maxReads = 16
 
-// enter brings c up to date with the events.
-func (s *Store) enter(ctx context.Context, c *nodes, events []change) error {
-	var now []*node
-	for _, e := range events {
-		if e.kind == added || e.kind == modified {
-			now = append(now, e.node)
-		}
+// A Node that was read, and has to be read again, waits: this node's own shortly, and a peer that had no podCIDR longer
+// each time, because it may be written to as often as its kubelet likes.
+const (
+	ownPause               = 100 * time.Millisecond
+	leastPause, mostPauses = 500 * time.Millisecond, time.Minute
+)
+
+// stranger is a Node to be read in full, or one that was and may have to be again.
+type stranger struct {
+	uid     string
+	version string // it is to be read at least as new as this; empty: it was
+	wait    backoff
+	next    time.Time
+}
+
+// strangers are the Nodes to be read, by name.
+type strangers struct {
+	came chan struct{} // there are more
+
+	mu    sync.Mutex
+	names map[string]*stranger
+}
+
+func newStrangers() *strangers {
+	return &strangers{came: make(chan struct{}, 1), names: map[string]*stranger{}}
+}
+
+// add asks for a Node to be read.
+func (w *strangers) add(n *node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v, ok := w.names[n.name]
+	if !ok || v.uid != n.uid {
+		v = &stranger{uid: n.uid, wait: backoff{least: leastPause, most: mostPauses}}
+		w.names[n.name] = v
 	}
-	others, err := s.complete(ctx, c, now)
-	if err != nil {
-		return err
+	v.version = n.version
+	select {
+	case w.came <- struct{}{}:
+	default:
 	}
-	for _, r := range others {
-		c.update(r)
-	}
-	for _, e := range events {
+}
+
+// remove forgets a Node.
+func (w *strangers) remove(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.names, name)
+}
+
+// clear forgets all Nodes.
+func (w *strangers) clear() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.names)
+}
+
+// due returns the Nodes that are to be read now, with their versions, and how long it is until the next one is due.
+func (w *strangers) due(now time.Time) (versions map[string]string, wait time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	versions, wait = map[string]string{}, time.Hour
+	for name, v := range w.names {
 		switch {
-		case e.kind == deleted:
-			c.remove(e.name)
-		case e.kind != bookmark && !e.gone:
-			c.update(e.record)
+		case v.version == "":
+		case !v.next.After(now):
+			versions[name], v.version = v.version, ""
+		default:
+			wait = min(wait, v.next.Sub(now))
 		}
 	}
-	return nil
+	return versions, wait
 }
 
-// complete gives nodes, of which there is metadata, what they lack. It returns what turned out to be wrong of nodes
-// that are in c and not among them.
-func (s *Store) complete(ctx context.Context, c *nodes, all []*node) ([]record, error) {
-	full, err := s.readFull(ctx, c.lacking(all))
-	if err != nil {
-		return nil, err
+// done notes how the reading of a Node went: whether there is no reason to read it again, and otherwise when it may be.
+// A version asks for it anyway, as after an error.
+func (w *strangers) done(name string, known bool, version string, pause time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v, ok := w.names[name]
+	switch {
+	case !ok:
+		return
+	case known && v.version == "":
+		delete(w.names, name)
+		return
+	case v.version == "":
+		v.version = version
 	}
-	suspects, err := s.readFull(ctx, c.suspects(all, full))
-	if err != nil {
-		return nil, err
+	if pause == 0 {
+		pause = v.wait.step()
 	}
-	maps.Copy(full, suspects)
-	for _, n := range all {
-		c.complete(n, full)
-		delete(suspects, n.name)
-	}
-	return c.wrong(suspects), nil
+	v.next = time.Now().Add(pause)
 }
 
-// readFull reads nodes by name, each at least as new as its version; nil stands for one that is gone. It tries until
-// ctx is done: an event that were passed over would not come again.
-func (s *Store) readFull(ctx context.Context, versions map[string]string) (map[string]*node, error) {
-	names := slices.Collect(maps.Keys(versions))
-	got := make([]*node, len(names))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(reads)
-	for i, name := range names {
+// resolve reads strangers until ctx is done. Meanwhile the watch goes on.
+func (s *Store) resolve(ctx context.Context, c *nodes) {
+	for ctx.Err() == nil {
+		versions, wait := c.strangers.due(time.Now())
+		if len(versions) > 0 {
+			s.meet(ctx, c, versions)
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-c.strangers.came:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// meet reads Nodes and enters what they are.
+func (s *Store) meet(ctx context.Context, c *nodes, versions map[string]string) {
+	var group errgroup.Group
+	group.SetLimit(maxReads)
+	for name, version := range versions {
 		group.Go(func() error {
-			return s.retry(ctx, taskWatch, func() (err error) {
-				got[i], err = s.api.leanNode(ctx, s.lean(), name, versions[name])
-				return err
-			})
+			n, err := s.api.leanNode(ctx, s.lean(), name, version)
+			switch {
+			case ctx.Err() != nil:
+			case err != nil:
+				c.strangers.done(name, false, version, 0)
+				s.waits.tell(taskRead, err)
+			default:
+				pause := time.Duration(0)
+				if name == c.self {
+					pause = ownPause
+				}
+				c.strangers.done(name, n == nil || c.resolved(n), "", pause)
+				s.waits.tell(taskRead, nil)
+			}
+			return nil
 		})
 	}
-	err := group.Wait()
-	full := make(map[string]*node, len(names))
-	for i, name := range names {
-		full[name] = got[i]
-	}
-	return full, err
+	_ = group.Wait()
 }
 
-// lacking are the nodes of which metadata is not enough, and its versions.
-func (c *nodes) lacking(all []*node) map[string]string {
-	versions := map[string]string{}
-	for _, n := range all {
-		if n.name == c.self || n.isPeer() && c.podCIDRs(n.record) == "" && !c.notes.plausible(n) {
-			versions[n.name] = n.version
-		}
-	}
-	return versions
-}
-
-// suspects are the nodes to read because of what new peers among all tell, which are not in full: see disputed.
-func (c *nodes) suspects(all []*node, full map[string]*node) map[string]string {
-	told, versions := map[string]string{}, map[string]string{}
-	for _, n := range all {
-		if _, read := full[n.name]; !read && n.isPeer() && c.podCIDRs(n.record) == "" {
-			told[n.name], versions[n.name] = n.told, n.version
-		}
-	}
-	if len(told) == 0 {
-		return nil
-	}
-	names := map[string]string{}
-	for name := range disputed(told, c.known(told, full)) {
-		if _, read := full[name]; !read {
-			names[name] = versions[name]
-		}
-	}
-	return names
-}
-
-// known are the podCIDRs of the nodes that are in c or in full, but not in told.
-func (c *nodes) known(told map[string]string, full map[string]*node) iter.Seq2[string, string] {
-	return func(yield func(string, string) bool) {
-		for name, n := range full {
-			if n != nil && !yield(name, n.podCIDRs) {
-				return
-			}
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for name, e := range c.entries {
-			if told[name] == "" && full[name] == nil && !yield(name, e.podCIDRs) {
-				return
-			}
+// enter brings c up to date with the events.
+func (c *nodes) enter(events []change) {
+	for _, e := range events {
+		switch e.kind {
+		case deleted:
+			c.remove(e.node)
+		case added, modified:
+			c.update(e.node)
 		}
 	}
 }
 
-// complete gives n its podCIDRs, or all that was read of it.
-func (c *nodes) complete(n *node, full map[string]*node) {
-	f, read := full[n.name]
-	switch {
-	case read && (f == nil || f.uid != n.uid):
-		n.gone = true
-	case read && n.name == c.self:
-		version := n.version // from it the watch goes on
-		*n = *f
-		n.version = version
-	case read:
-		n.podCIDRs = f.podCIDRs
-	default:
-		if n.podCIDRs = c.podCIDRs(n.record); n.podCIDRs == "" && n.isPeer() {
-			n.podCIDRs = n.told
+// everything lists all Nodes, with the podCIDRs of all peers. While hardly any are known it lists them whole; otherwise
+// their metadata, and reads what is missing.
+func (s *Store) everything(ctx context.Context, c *nodes) (*nodeList, error) {
+	if s.known.empty() {
+		return s.listWhole(ctx)
+	}
+	all, err := s.api.listNodes(ctx, s.lean(), asMetadataList, "")
+	if err != nil {
+		return nil, err
+	}
+	s.known.reach(all.version)
+	lacking := map[string]string{}
+	for _, n := range all.items {
+		if c.lacks(n) {
+			lacking[n.name] = n.version
 		}
 	}
-}
-
-// podCIDRs are those of a node that is known already, empty if it is not or had none.
-func (c *nodes) podCIDRs(r record) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e, ok := c.entries[r.name]; ok && e.uid == r.uid {
-		return e.podCIDRs
+	if len(lacking) > few {
+		return s.listWhole(ctx)
 	}
-	return ""
-}
-
-// wrong are the records in c that say other podCIDRs than what was read of their nodes.
-func (c *nodes) wrong(full map[string]*node) (records []record) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, n := range full {
-		e, ok := c.entries[name]
-		if ok && n != nil && e.uid == n.uid && e.podCIDRs != n.podCIDRs {
-			r := e.record
-			r.podCIDRs = n.podCIDRs
-			records = append(records, r)
+	whole, err := s.readWhole(ctx, lacking)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range all.items {
+		if w := whole[n.name]; w != nil {
+			all.items[i] = w // it is as new or newer: the watch says so again
 		}
 	}
-	return records
+	all.items = slices.DeleteFunc(all.items, func(n *node) bool {
+		w, read := whole[n.name]
+		return read && w == nil
+	})
+	return all, nil
+}
+
+func (s *Store) listWhole(ctx context.Context) (*nodeList, error) {
+	all, err := s.api.listNodes(ctx, s.lean(), asProto, "")
+	if err == nil {
+		s.known.reach(all.version)
+	}
+	return all, err
+}
+
+// readWhole reads Nodes by name, each at least as new as its version; nil stands for one that is gone.
+func (s *Store) readWhole(ctx context.Context, versions map[string]string) (map[string]*node, error) {
+	var mu sync.Mutex
+	whole := make(map[string]*node, len(versions))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxReads)
+	for name, version := range versions {
+		group.Go(func() error {
+			n, err := s.api.leanNode(ctx, s.lean(), name, version)
+			mu.Lock()
+			defer mu.Unlock()
+			whole[name] = n
+			return err
+		})
+	}
+	return whole, group.Wait()
 }

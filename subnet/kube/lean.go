@@ -18,7 +18,6 @@ const (
 	addressType, addressText            = 1, 2
 	metaName, metaUID, metaVersion      = 1, 5, 6
 	metaCreated, metaAnnotations        = 8, 12
-	metaManaged                         = 17
 	timeSeconds, entryKey, entryContent = 1, 1, 2
 )
 
@@ -28,8 +27,7 @@ const networkUnavailable, internalIP = "NetworkUnavailable", "InternalIP"
 type node struct {
 	record
 	version string // metadata.resourceVersion
-	told    string // what the metadata tells of the podCIDRs, see told.go
-	gone    bool   // it was deleted before it could be read in full
+	whole   bool   // it was read in full, and not its metadata only
 }
 
 // lean reads Nodes without what the store does not want.
@@ -47,6 +45,7 @@ func (d lean) node(data []byte) (*node, error) {
 		case nodeMeta:
 			return d.meta(content, n)
 		case nodeSpec:
+			n.whole = true
 			return n.spec(content)
 		case nodeStatus:
 			status = content
@@ -76,8 +75,6 @@ func (d lean) meta(data []byte, n *node) error {
 			return n.born(content)
 		case metaAnnotations:
 			return d.annotation(content, n)
-		case metaManaged:
-			return n.tell(content)
 		}
 		return nil
 	})
@@ -111,7 +108,7 @@ func (d lean) annotation(data []byte, n *node) error {
 		case number == entryKey && len(content) > len(d.prefix) && string(content[:len(d.prefix)]) == d.prefix:
 			to = n.noted(content[len(d.prefix):])
 		case number == entryContent && to != nil:
-			*to = string(content)
+			*to = string(content[:min(len(content), maxData+1)])
 		}
 		return nil
 	})

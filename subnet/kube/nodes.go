@@ -3,6 +3,7 @@ package kube
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -15,6 +16,10 @@ type nodes struct {
 	changed chan struct{} // the snapshot may have changed
 	wakeOwn func()        // the own node changed
 
+	known     *known
+	strangers *strangers
+	relist    time.Time // when to list again; of reflect only
+
 	mu      sync.Mutex
 	entries map[string]*entry
 	synced  bool
@@ -24,12 +29,14 @@ type nodes struct {
 // entry is a node and, if it is a peer, its lease or why there is none.
 type entry struct {
 	record
-	lease subnet.Lease
-	err   error
+	unread bool // it is a peer whose podCIDRs have not been read yet
+	lease  subnet.Lease
+	err    error
 }
 
 func (s *Store) newNodes() *nodes {
-	return &nodes{notes: s.notes, self: s.node, changed: make(chan struct{}, 1), wakeOwn: s.own.wake}
+	return &nodes{notes: s.notes, self: s.node, changed: make(chan struct{}, 1), wakeOwn: s.own.wake,
+		known: &s.known, strangers: newStrangers()}
 }
 
 // mark says that the snapshot may have changed.
@@ -40,19 +47,63 @@ func (c *nodes) mark() {
 	}
 }
 
-// update enters what is known of a node now.
-func (c *nodes) update(r record) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.put(c.entries, r)
+// lacks reports whether n, of which there is metadata, has to be read in full.
+func (c *nodes) lacks(n *node) bool {
+	return !n.whole && (n.name == c.self || n.isPeer() && c.known.get(n.uid) == "")
 }
 
-// remove forgets a node.
-func (c *nodes) remove(name string) {
+// learn completes n by what is known of it, or learns from it.
+func (c *nodes) learn(n *node) {
+	if n.podCIDRs == "" {
+		n.podCIDRs = c.known.get(n.uid)
+	} else {
+		c.known.put(n.uid, n.podCIDRs)
+	}
+}
+
+// update enters what an event says of a node.
+func (c *nodes) update(n *node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old, ok := c.entries[name]
-	delete(c.entries, name)
+	lacks := c.lacks(n)
+	if lacks {
+		c.strangers.add(n)
+	}
+	if n.name == c.self {
+		return // all of it comes when it was read
+	}
+	c.learn(n)
+	old, ok := c.entries[n.name]
+	c.put(c.entries, entry{record: n.record, unread: lacks && !(ok && old.uid == n.uid && !old.unread)})
+}
+
+// resolved enters a node that was read in full, and reports whether nothing of it can be missing any more.
+func (c *nodes) resolved(n *node) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.learn(n)
+	old, ok := c.entries[n.name]
+	switch {
+	case n.name == c.self:
+		c.put(c.entries, entry{record: n.record})
+		c.wakeOwn() // it may say what it said before, and have said something else between
+		return false
+	case ok && old.uid == n.uid: // its annotations come from the watch, which may be further
+		r := old.record
+		r.podCIDRs = n.podCIDRs
+		c.put(c.entries, entry{record: r})
+	}
+	return n.podCIDRs != ""
+}
+
+// remove forgets a node that was deleted.
+func (c *nodes) remove(n *node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known.forget(n.uid)
+	c.strangers.remove(n.name)
+	old, ok := c.entries[n.name]
+	delete(c.entries, n.name)
 	if ok {
 		c.note(old.record)
 	}
@@ -62,15 +113,15 @@ func (c *nodes) remove(name string) {
 func (c *nodes) replace(all []*node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.known.keep(all)
+	c.strangers.clear()
 	next := make(map[string]*entry, len(all))
 	for _, n := range all {
-		if n.gone {
-			continue
-		}
 		if old, ok := c.entries[n.name]; ok {
 			next[n.name] = old
 		}
-		c.put(next, n.record)
+		c.learn(n)
+		c.put(next, entry{record: n.record})
 	}
 	for name, old := range c.entries {
 		if _, ok := next[name]; !ok {
@@ -85,21 +136,20 @@ func (c *nodes) replace(all []*node) {
 	}
 }
 
-// put enters r, and does nothing if it says what is known.
-func (c *nodes) put(entries map[string]*entry, r record) {
-	old, ok := entries[r.name]
-	if ok && old.record == r {
+// put enters e, and does nothing if it says what is known.
+func (c *nodes) put(entries map[string]*entry, e entry) {
+	old, ok := entries[e.name]
+	if ok && old.record == e.record && old.unread == e.unread {
 		return
 	}
-	e := &entry{record: r}
-	if r.isPeer() {
-		e.lease, e.err = c.notes.lease(r)
+	if e.isPeer() && !e.unread {
+		e.lease, e.err = c.notes.lease(e.record)
 	}
-	entries[r.name] = e
-	if ok && old.isPeer() != r.isPeer() {
+	entries[e.name] = &e
+	if ok && old.isPeer() != e.isPeer() {
 		c.note(old.record)
 	}
-	c.note(r)
+	c.note(e.record)
 }
 
 // note tells who depends on r that it changed; nodes that are no peers concern nobody.
@@ -133,7 +183,7 @@ func (c *nodes) peers() ([]subnet.Lease, []subnet.Skip, int, bool) {
 	defer c.mu.Unlock()
 	others := make([]*entry, 0, len(c.entries))
 	for _, e := range c.entries {
-		if e.name != c.self && e.isPeer() {
+		if e.name != c.self && e.isPeer() && !e.unread {
 			others = append(others, e)
 		}
 	}

@@ -37,7 +37,7 @@ type Options struct {
 	SetNetworkUnavailable bool
 
 	// Waiting, if set, is told when a task of the store does not get on: once for each new reason, and with a
-	// nil error when it got on again. Tasks are "find the node's name", "acquire the lease", "watch nodes",
+	// nil error when it got on again. Tasks are "find the node's name", "acquire the lease", "watch nodes", "read nodes",
 	// "publish the lease", "set NetworkUnavailable" and "record an event". Calls come from several goroutines,
 	// one at a time, and must return quickly.
 	Waiting func(task string, err error)
@@ -52,6 +52,8 @@ type Store struct {
 	notes annotations
 	pools []subnet.Pool
 	waits waits
+
+	known known
 
 	node       string
 	setsCond   bool

@@ -67,6 +67,9 @@ func (r record) podCIDR(is4 bool) (netip.Prefix, error) {
 // lease reads r as a peer's lease, in the families of the pools.
 func (a annotations) lease(r record) (subnet.Lease, error) {
 	l := subnet.Lease{Node: r.name, Backend: r.backend}
+	if err := within("backend-type", r.backend, maxText); err != nil {
+		return l, err
+	}
 	for _, f := range a.families {
 		st, err := f.stack(r)
 		if err != nil {
@@ -92,6 +95,12 @@ func (f familyNotes) stack(r record) (subnet.Stack, error) {
 		return subnet.Stack{}, err
 	case !cidr.IsValid() || n.public == "" && n.data == "":
 		return subnet.Stack{}, nil
+	}
+	if cidr.Bits() > f.longest {
+		return subnet.Stack{}, fmt.Errorf("podCIDR %s has no room for pods: want at most /%d", cidr, f.longest)
+	}
+	if cidr.Bits() <= f.network.Bits() && cidr.Overlaps(f.network) {
+		return subnet.Stack{}, fmt.Errorf("podCIDR %s has all of the network %s", cidr, f.network)
 	}
 	public, err := f.address(f.publicName, n.public)
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 var (
 	_ subnet.Store    = (*Store)(nil)
 	_ subnet.Reporter = (*Store)(nil)
+
+	_ subnet.Checkpointer = (*Store)(nil)
 )
 
 // pollPodCIDR is how often Acquire looks for a podCIDR that is not there yet.

@@ -14,6 +14,7 @@ const (
 	taskName    = "find the node's name"
 	taskAcquire = "acquire the lease"
 	taskWatch   = "watch nodes"
+	taskRead    = "read nodes"
 	taskPublish = "publish the lease"
 	taskNetwork = "set NetworkUnavailable"
 	taskEvent   = "record an event"

@@ -23,6 +23,7 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 	c := s.newNodes()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { s.reflect(ctx, c); return nil })
+	g.Go(func() error { s.resolve(ctx, c); return nil })
 	g.Go(func() error { s.keep(ctx, c); return nil })
 	g.Go(func() error { s.sendEvents(ctx); return nil })
 	g.Go(func() error { s.deliver(ctx, c, f); return nil })
@@ -111,25 +112,23 @@ func (s *Store) reflect(ctx context.Context, c *nodes) {
 	}
 }
 
-// few is up to how many nodes are read one by one, when a list of metadata is not enough; beyond, all are read whole.
+// few is up to how many Nodes are read one by one when a list of metadata is not enough; beyond, all are listed whole.
 const few = 64
+
+// relist is how often c is filled from a list although every watch could be resumed, at least: whatever made c and the
+// API server differ ends there.
+const relist = time.Hour
 
 // list fills c and returns the version from which a watch goes on. It does not take "0", the past of an API server that
 // lags behind, in which peers may be missing.
 func (s *Store) list(ctx context.Context, c *nodes) (string, error) {
-	all, err := s.api.listNodes(ctx, s.lean(), asMetadataList, "")
-	switch {
-	case err != nil:
-	case len(c.lacking(all.items)) > few:
-		all, err = s.api.listNodes(ctx, s.lean(), asProto, "")
-	default:
-		_, err = s.complete(ctx, c, all.items)
-	}
+	all, err := s.everything(ctx, c)
 	if err != nil { // a list alone is not yet a watch
 		s.tellWatch(ctx, err)
 		return "", err
 	}
 	c.replace(all.items)
+	c.relist = time.Now().Add(relist + rand.N(relist/2))
 	return all.version, nil
 }
 
@@ -137,13 +136,13 @@ func (s *Store) list(ctx context.Context, c *nodes) (string, error) {
 // comes back.
 const watchFor = 5 * time.Minute
 
-// follow watches from version on, and returns the version up to which c knows everything: empty if the API server no
-// longer has what came after it.
+// follow watches from version on, and returns the version up to which c knows everything: empty if c has to be filled
+// from a list again.
 func (s *Store) follow(ctx context.Context, c *nodes, version string) (string, error) {
 	most := watchFor + rand.N(watchFor)
 	ctx, cancel := context.WithTimeout(ctx, most+callTimeout)
 	defer cancel()
-	w, err := s.api.watchNodes(ctx, s.lean(), version, most)
+	w, err := s.watch(ctx, version, most)
 	if err == nil {
 		defer w.body.Close()
 	}
@@ -151,26 +150,56 @@ func (s *Store) follow(ctx context.Context, c *nodes, version string) (string, e
 	for err == nil {
 		var events []change
 		if events, err = w.batch(); err == nil {
-			err = s.enter(ctx, c, events)
-		}
-		if err == nil {
-			version = events[len(events)-1].version
+			if version, err = s.reached(version, events); err == nil {
+				c.enter(events)
+			}
 		}
 	}
 	switch {
-	case answered(err, http.StatusGone):
+	case errors.Is(err, errRestored) || answered(err, http.StatusGone):
 		return "", nil
-	case errors.Is(err, io.EOF):
-		return version, nil
+	case !errors.Is(err, io.EOF):
+		return version, err
+	case time.Now().After(c.relist):
+		return "", nil
 	}
-	return version, err
+	return version, nil
+}
+
+// errRestored says that the API server knows less than it did: its etcd was restored from a backup.
+var errRestored = errors.New("the API server was restored from a backup")
+
+// watch begins a watch. From a revision of the future the API server would begin one too, and be silent: so it is asked
+// how far it is. It only can go back while nobody is connected.
+func (s *Store) watch(ctx context.Context, version string, most time.Duration) (*changes, error) {
+	now, err := s.api.revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.known.reach(now) {
+		return nil, errRestored
+	}
+	return s.api.watchNodes(ctx, s.lean(), version, most)
+}
+
+// reached returns the version up to which everything is known after the events, which follow version.
+func (s *Store) reached(version string, events []change) (string, error) {
+	for _, e := range events {
+		if older(e.version, version) {
+			s.known.reach(e.version)
+			return version, errRestored
+		}
+		version = e.version
+	}
+	s.known.advance(version)
+	return version, nil
 }
 
 // lean keeps of Nodes what the store's records have.
 func (s *Store) lean() lean { return lean{s.notes.prefix, s.node} }
 
 func (s *Store) tellWatch(ctx context.Context, err error) {
-	if ctx.Err() == nil && !answered(err, http.StatusGone) {
+	if ctx.Err() == nil && !errors.Is(err, errRestored) && !answered(err, http.StatusGone) {
 		s.waits.tell(taskWatch, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 const (
 	unknownRaw = 2 // of runtime.Unknown, which is around every object
 
-	listMeta, listItem, listVersion = 1, 2, 2
+	listMeta, listItem, listVersion, listContinue = 1, 2, 2, 3
 )
 
 // envelope is before every object that the API server sends as protobuf.
@@ -27,6 +27,7 @@ const maxNode = 16 << 20
 // nodeList is a NodeList, or one of metadata.
 type nodeList struct {
 	version string // metadata.resourceVersion: a watch goes on from it
+	more    string // metadata.continue: asks for the next page; empty: this is the last
 	items   []*node
 }
 
@@ -46,8 +47,11 @@ func (d lean) list(body io.Reader) (*nodeList, error) {
 		switch number {
 		case listMeta:
 			err = each(r.content, func(number protowire.Number, content []byte) error {
-				if number == listVersion {
+				switch number {
+				case listVersion:
 					list.version = string(content)
+				case listContinue:
+					list.more = string(content)
 				}
 				return nil
 			})

@@ -1,0 +1,209 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// asked counts what a store asks for.
+type asked struct {
+	next   http.RoundTripper
+	before func(*http.Request) // is called before each request goes out; may be nil
+	after  func(*http.Request) // is called after each answer; may be nil
+
+	mu    sync.Mutex
+	calls []string
+}
+
+// asks makes a store count its requests.
+func asks(s *Store) *asked {
+	a := &asked{next: s.api.http.Transport}
+	s.api.http.Transport = a
+	return a
+}
+
+func (a *asked) RoundTrip(r *http.Request) (*http.Response, error) {
+	what := "whole"
+	if strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata") {
+		what = "metadata"
+	}
+	a.mu.Lock()
+	a.calls = append(a.calls, r.Method+" "+what+" "+strings.TrimPrefix(r.URL.Path, "/api/v1/"))
+	before, after := a.before, a.after
+	a.mu.Unlock()
+	if before != nil {
+		before(r)
+	}
+	resp, err := a.next.RoundTrip(r)
+	if after != nil {
+		after(r)
+	}
+	return resp, err
+}
+
+// whole are the Nodes that were read in full, once for each time, "nodes" for all of them.
+func (a *asked) whole() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var got []string
+	for _, c := range a.calls {
+		if name, ok := strings.CutPrefix(c, "GET whole "); ok {
+			got = append(got, strings.TrimPrefix(name, "nodes/"))
+		}
+	}
+	slices.Sort(got)
+	return got
+}
+
+func (a *asked) wantWhole(t *testing.T, want ...string) {
+	t.Helper()
+	if got := a.whole(); !slices.Equal(got, want) {
+		t.Errorf("read in full %v, want %v", got, want)
+	}
+}
+
+// reader opens a store that counts, without a lease of its own, gives it what an earlier one knew, and watches.
+func (s *server) reader(t *testing.T, earlier json.RawMessage) (*snapshots, *asked, *Store) {
+	t.Helper()
+	if !s.hasNode(t, self) {
+		s.createNode(t, testNode(self, "10.244.200.0/24"))
+	}
+	store, _ := s.open(t, Options{})
+	store.Restore(earlier)
+	a := asks(store)
+	return watching(t, store), a, store
+}
+
+// leased is what a snapshot says: "peer-001 10.244.1.0/24", in order.
+func leased(s subnet.Snapshot) string {
+	var all []string
+	for _, l := range s.Peers {
+		all = append(all, strings.TrimPrefix(l.Node, "kubetest-")+" "+l.Stacks[0].Subnet.String())
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+func (w *snapshots) leasing(want string) func() bool {
+	return func() bool { return leased(w.last()) == want }
+}
+
+// strangersOnce: all nodes are listed whole once; a node that joins is read once, whatever it changes later, and a
+// restarted agent reads none but its own.
+func strangersOnce(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(1))
+	w, asked, store := s.reader(t, nil)
+	eventually(t, 5*time.Second, "a peer", w.leasing("peer-001 10.244.1.0/24"))
+	late := flannelNode(2) // its podCIDR comes from kube-controller-manager
+	late.Spec.PodCIDR, late.Spec.PodCIDRs = "", nil
+	late.Annotations = nil
+	s.createNode(t, late)
+	s.patchSpec(t, late.Name, `{"spec":{"podCIDR":"10.244.2.0/24","podCIDRs":["10.244.2.0/24"]}}`)
+	s.annotate(t, late.Name, map[string]any{"kube-subnet-manager": "true", "backend-type": "vxlan", "public-ip": "192.0.2.2"})
+	s.createNode(t, flannelNode(3))
+	all := "peer-001 10.244.1.0/24, peer-002 10.244.2.0/24, peer-003 10.244.3.0/24"
+	eventually(t, 5*time.Second, "three peers", w.leasing(all))
+	for _, name := range []string{"kubetest-peer-001", "kubetest-peer-003"} {
+		s.annotate(t, name, map[string]any{"public-ip": "192.0.2.99"})
+	}
+	eventually(t, 5*time.Second, "a change", func() bool { return w.last().Peers[2].Stacks[0].Underlay.String() == "192.0.2.99" })
+	asked.wantWhole(t, "kubetest-peer-002", "kubetest-peer-003", "nodes")
+	again, asked, _ := s.reader(t, store.Checkpoint())
+	eventually(t, 5*time.Second, "the three peers", again.leasing(all))
+	asked.wantWhole(t, self)
+}
+
+// manyStrangers: after an outage in which many nodes joined, one list is better than as many reads.
+func manyStrangers(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(1))
+	w, _, store := s.reader(t, nil)
+	eventually(t, 5*time.Second, "the first peer", w.leasing("peer-001 10.244.1.0/24"))
+	before := store.Checkpoint()
+	for i := range few + 1 {
+		s.createNode(t, flannelNode(i+2))
+	}
+	w, asked, _ := s.reader(t, before)
+	eventually(t, 5*time.Second, "all peers", func() bool { return len(w.last().Peers) == few+2 })
+	asked.wantWhole(t, "nodes")
+}
+
+// pagedList: more nodes than fit on a page of the list.
+func pagedList(t *testing.T, s *server) {
+	const most = 501
+	for i := range most {
+		n := testNode(fmt.Sprintf("kubetest-page-%03d", i), fmt.Sprintf("10.244.%d.%d/25", i/2, i%2*128))
+		n.Annotations = flannelNode(1).Annotations
+		s.createNode(t, n)
+	}
+	w, asked, _ := s.reader(t, nil)
+	eventually(t, 10*time.Second, "all peers", func() bool { return len(w.last().Peers) == most })
+	asked.wantWhole(t, "nodes", "nodes")
+}
+
+func peerReturns(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(1))
+	w, asked, store := s.reader(t, nil)
+	eventually(t, 5*time.Second, "the peer", w.leasing("peer-001 10.244.1.0/24"))
+	before := store.Checkpoint()
+	s.deleteNode(t, "kubetest-peer-001")
+	again := flannelNode(1)
+	again.Spec.PodCIDR, again.Spec.PodCIDRs = "10.244.9.0/24", []string{"10.244.9.0/24"}
+	s.createNode(t, again)
+	eventually(t, 5*time.Second, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
+	asked.wantWhole(t, "kubetest-peer-001", "nodes")
+	w, asked, _ = s.reader(t, before) // the agent was away meanwhile
+	eventually(t, 5*time.Second, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
+	asked.wantWhole(t, "kubetest-peer-001", self)
+	if text := string(store.Checkpoint()); strings.Contains(text, "10.244.1.0/24") {
+		t.Errorf("the node that is gone is remembered: %s", text)
+	}
+}
+
+// managedFieldsAlone: what a node's metadata says of its podCIDR is nobody's business.
+func managedFieldsAlone(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(1))
+	s.createNode(t, flannelNode(2))
+	entries := `[{"manager":"x","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1",` +
+		`"fieldsV1":{"f:spec":{"f:podCIDRs":{".":{},"v:\"10.244.2.0/24\"":{}}}}}]`
+	patch := json.RawMessage(`{"metadata":{"managedFields":` + entries + `}}`)
+	r := call{method: http.MethodPatch, path: nodePath("kubetest-peer-001"), kind: mergePatch, body: patch}
+	if err := s.admin.do(t.Context(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+	w, _, _ := s.reader(t, nil)
+	eventually(t, 5*time.Second, "the subnets of the specs", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
+}
+
+// noPodCIDR: a peer without a podCIDR, which writes to its Node all the time, is read now and then only, and others'
+// changes come meanwhile.
+func noPodCIDR(t *testing.T, s *server) {
+	w, asked, _ := s.reader(t, nil)
+	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
+	busy := flannelNode(1)
+	busy.Spec.PodCIDR, busy.Spec.PodCIDRs = "", nil
+	s.createNode(t, busy)
+	for i := range 100 {
+		s.annotate(t, busy.Name, map[string]any{"public-ip": fmt.Sprintf("192.0.2.%d", i)})
+	}
+	s.createNode(t, flannelNode(2))
+	eventually(t, time.Second, "another peer", w.leasing("peer-002 10.244.2.0/24"))
+	reads := 0
+	for _, name := range asked.whole() {
+		if name == busy.Name {
+			reads++
+		}
+	}
+	if reads == 0 || reads > 5 {
+		t.Errorf("the node without a podCIDR was read %d times for 100 changes, want a few", reads)
+	}
+	s.patchSpec(t, busy.Name, `{"spec":{"podCIDR":"10.244.1.0/24","podCIDRs":["10.244.1.0/24"]}}`)
+	eventually(t, 20*time.Second, "its podCIDR", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
+}

@@ -70,14 +70,14 @@ func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, other
 	if err != nil {
 		return nil, err
 	}
-	mine, used, err := s.sortClaims(ctx, n, all)
+	wishes, used, err := s.sortClaims(ctx, n, all)
 	if err != nil {
 		return nil, err
 	}
 	want.Stacks = slices.Clone(want.Stacks)
 	for i, st := range want.Stacks {
-		if at := slices.IndexFunc(mine, func(p netip.Prefix) bool { return p.Addr().Is4() == st.Is4() }); at >= 0 {
-			want.Stacks[i].Subnet = mine[at]
+		if at := slices.IndexFunc(wishes, func(p netip.Prefix) bool { return p.Addr().Is4() == st.Is4() }); at >= 0 {
+			want.Stacks[i].Subnet = wishes[at]
 		}
 	}
 	got, err := subnet.Allocate(s.pools, want, append(used, others...))
@@ -86,7 +86,7 @@ func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, other
 	}
 	var subnets []netip.Prefix
 	for _, st := range got.Stacks {
-		if err := s.api.createClaim(ctx, s.claimSpace, n, st.Subnet, slices.Contains(mine, st.Subnet)); err != nil {
+		if err := s.api.createClaim(ctx, s.claimSpace, n, st.Subnet); err != nil {
 			return nil, err
 		}
 		subnets = append(subnets, st.Subnet)
@@ -94,25 +94,27 @@ func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, other
 	return subnets, nil
 }
 
-// sortClaims gives the subnets that n holds already or that are reserved for it, and those that others hold. Claims of
-// an earlier Node object of this name are deleted and count as wishes: the garbage collector is about to free them.
-func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (mine, used []netip.Prefix, err error) {
+// sortClaims gives the subnets to try first, which n claimed already or which are reserved for it, and those that others
+// hold. Claims of an earlier Node object of this name are deleted, as the garbage collector is about to, and their
+// subnets are tried first too: but they are free now, and whoever is quicker has them.
+func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (wishes, used []netip.Prefix, err error) {
+	var old []netip.Prefix
 	for _, c := range all {
 		p, ok := claimed(c.Metadata.Name)
 		switch {
 		case !ok:
-		case c.Spec.HolderIdentity == nil || *c.Spec.HolderIdentity != n.name:
+		case c.of(n):
+			wishes = append(wishes, p)
+		case !c.names(n):
 			used = append(used, p)
-		case len(c.Metadata.OwnerReferences) > 0 && c.Metadata.OwnerReferences[0].UID != n.uid:
+		default:
 			if err := s.api.deleteClaim(ctx, s.claimSpace, c); err != nil {
 				return nil, nil, err
 			}
-			fallthrough
-		default:
-			mine = append(mine, p)
+			old = append(old, p)
 		}
 	}
-	return mine, used, nil
+	return append(wishes, old...), used, nil
 }
 
 // assignedCIDRs is what nodes have, from claims or from a controller that ran earlier.
@@ -145,6 +147,17 @@ type claim struct {
 	} `json:"spec"`
 }
 
+// names reports whether c's holder is a node of n's name: n, or an earlier Node object.
+func (c claim) names(n *node) bool {
+	return c.Spec.HolderIdentity != nil && *c.Spec.HolderIdentity == n.name
+}
+
+// of reports whether c is n's: it claimed it, or an administrator reserved it for n's name.
+func (c claim) of(n *node) bool {
+	owners := c.Metadata.OwnerReferences
+	return c.names(n) && !slices.ContainsFunc(owners, func(o claimOwner) bool { return o.UID != n.uid })
+}
+
 type claimObject struct {
 	Name            string       `json:"name"`
 	UID             string       `json:"uid,omitempty"`
@@ -162,32 +175,41 @@ func claimsPath(namespace string) string {
 	return "apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/leases"
 }
 
+func claimPath(namespace, name string) string { return claimsPath(namespace) + "/" + url.PathEscape(name) }
+
 func (c *client) listClaims(ctx context.Context, namespace string) ([]claim, error) {
 	var list struct{ Items []claim }
 	err := c.do(ctx, call{method: http.MethodGet, path: claimsPath(namespace)}, &list)
 	return list.Items, explain("list", "leases in namespace "+namespace, err)
 }
 
-// createClaim claims p for n; one that exists is as good if it is n's.
-func (c *client) createClaim(ctx context.Context, namespace string, n *node, p netip.Prefix, mine bool) error {
+// createClaim claims p for n; one that exists is as good if it is n's. What was listed before does not tell: it may have
+// been deleted meanwhile, and another node's now.
+func (c *client) createClaim(ctx context.Context, namespace string, n *node, p netip.Prefix) error {
 	body := claim{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: claimObject{Name: claimName(p),
 		OwnerReferences: []claimOwner{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: n.uid}}}}
 	body.Spec.HolderIdentity = &n.name
 	err := c.do(ctx, call{method: http.MethodPost, path: claimsPath(namespace), body: body}, nil)
-	switch {
-	case !answered(err, http.StatusConflict):
+	if !answered(err, http.StatusConflict) {
 		return explain("create", "leases in namespace "+namespace, err)
-	case mine:
-		return nil
 	}
-	return errClaimed
+	var there claim
+	err = c.do(ctx, call{method: http.MethodGet, path: claimPath(namespace, claimName(p))}, &there)
+	switch {
+	case answered(err, http.StatusNotFound):
+		return errClaimed // it is free again, or was never there: the next list says so
+	case err != nil:
+		return explain("get", "leases in namespace "+namespace, err)
+	case !there.of(n):
+		return errClaimed
+	}
+	return nil
 }
 
 // deleteClaim deletes the claim as it was read, and no newer one.
 func (c *client) deleteClaim(ctx context.Context, namespace string, old claim) error {
 	only := map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]any{"uid": old.Metadata.UID}}
-	path := claimsPath(namespace) + "/" + url.PathEscape(old.Metadata.Name)
-	err := c.do(ctx, call{method: http.MethodDelete, path: path, body: only}, nil)
+	err := c.do(ctx, call{method: http.MethodDelete, path: claimPath(namespace, old.Metadata.Name), body: only}, nil)
 	if answered(err, http.StatusNotFound, http.StatusConflict) {
 		return nil
 	}

@@ -55,6 +55,8 @@ func TestSelfLease(t *testing.T) {
 		{"reservations and foreign podCIDRs", reservations},
 		{"a node that comes back keeps its subnet", claimantReturns},
 		{"a crash between claim and podCIDR", halfClaimed},
+		{"an old claim that another node has when it is deleted", claimLost},
+		{"an old claim that another node has after it was deleted", claimStolen},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.clear(t)
@@ -263,7 +265,7 @@ func claimantReturns(t *testing.T, s *server) {
 
 func halfClaimed(t *testing.T, s *server) {
 	s.createNode(t, testNode(self))
-	if err := s.admin.createClaim(t.Context(), claimSpace, &node{record: record{name: self, uid: string(s.node(t, self).UID)}}, netip.MustParsePrefix("10.244.9.0/24"), false); err != nil {
+	if err := s.admin.createClaim(t.Context(), claimSpace, &node{record: record{name: self, uid: string(s.node(t, self).UID)}}, netip.MustParsePrefix("10.244.9.0/24")); err != nil {
 		t.Fatal(err)
 	}
 	store, _ := s.open(t, Options{ClaimNamespace: claimSpace})

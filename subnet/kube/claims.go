@@ -175,7 +175,9 @@ func claimsPath(namespace string) string {
 	return "apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/leases"
 }
 
-func claimPath(namespace, name string) string { return claimsPath(namespace) + "/" + url.PathEscape(name) }
+func claimPath(namespace, name string) string {
+	return claimsPath(namespace) + "/" + url.PathEscape(name)
+}
 
 func (c *client) listClaims(ctx context.Context, namespace string) ([]claim, error) {
 	var list struct{ Items []claim }

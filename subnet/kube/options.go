@@ -60,7 +60,7 @@ type Store struct {
 	claimSpace string
 
 	own      own
-	events   chan event
+	events   *queue
 	recorder *recorder
 }
 
@@ -89,7 +89,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		waits:    waits{told: o.Waiting},
 		setsCond: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
 		own:    own{kick: make(chan struct{}, 1)},
-		events: make(chan event, maxQueued),
+		events: newQueue(),
 	}
 	if s.node, err = s.nodeName(ctx, o.Node); err != nil {
 		return nil, err

@@ -16,9 +16,6 @@ const (
 	component = "twilld"
 	warning   = "Warning" // the kind of an event
 
-	// maxQueued events wait for the API server, and as many different ones are counted; more are dropped.
-	maxQueued = 64
-
 	// sameSeries is how long a repeated event adds to the count of the first one.
 	sameSeries = 10 * time.Minute
 )
@@ -38,50 +35,44 @@ func (s *Store) Network(up bool, reason, message string) {
 	s.own.wake()
 }
 
-// event is what Event was told; the same event again is a repetition.
-type event struct{ kind, reason, message string }
-
-// Event implements subnet.Reporter: it queues an event on the node. Repetitions within ten minutes are counted
-// in one object; of more than 25 events at once, or six a minute, the rest is only counted.
+// Event implements subnet.Reporter: it queues an event on the node. Repetitions within ten minutes are counted in one
+// object. Of one reason ten are written at once and one in five minutes then, of all reasons 25 and one a minute; the rest
+// is only counted.
 func (s *Store) Event(kind, reason, message string) {
-	select {
-	case s.events <- event{kind, reason, message}:
-	default:
-	}
+	s.events.add(event{kind, reason, truncate(message)}, 1)
 }
 
 // sendEvents writes queued events until ctx is done.
 func (s *Store) sendEvents(ctx context.Context) {
 	for {
+		e, times := s.events.next()
+		if times > 0 {
+			s.send(ctx, e, times)
+			continue
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-s.events:
-			s.send(ctx, e)
+		case <-s.events.came:
 		}
 	}
 }
 
 // sendQueued writes the events that wait now. What the API server cannot take yet waits on.
 func (s *Store) sendQueued(ctx context.Context) {
-	for {
-		select {
-		case e := <-s.events:
-			err := s.recorder.record(ctx, e)
-			s.waits.tell(taskEvent, err)
-			if err != nil && !refused(err) {
-				s.Event(e.kind, e.reason, e.message)
-				return
-			}
-		default:
+	for e, times := s.events.next(); times > 0; e, times = s.events.next() {
+		err := s.recorder.record(ctx, e, times)
+		s.waits.tell(taskEvent, err)
+		if err != nil && !refused(err) {
+			s.events.add(e, times)
 			return
 		}
 	}
 }
 
 // send writes e, and retries until the API server refuses it.
-func (s *Store) send(ctx context.Context, e event) {
-	err := s.retry(ctx, taskEvent, func() error { return s.recorder.record(ctx, e) })
+func (s *Store) send(ctx context.Context, e event, times int32) {
+	err := s.retry(ctx, taskEvent, func() error { return s.recorder.record(ctx, e, times) })
 	if err != nil && ctx.Err() == nil {
 		s.waits.tell(taskEvent, err)
 	}
@@ -93,8 +84,9 @@ type recorder struct {
 	node  string
 	limit *rate.Limiter
 
-	mu     sync.Mutex
-	series map[event]*series
+	mu      sync.Mutex
+	reasons map[string]*rate.Limiter // for each reason one more
+	series  map[event]*series
 }
 
 // series is one event object in the API and how often the event happened.
@@ -107,17 +99,29 @@ type series struct {
 }
 
 func newRecorder(api *client, node string) *recorder {
-	return &recorder{api: api, node: node, limit: rate.NewLimiter(rate.Every(10*time.Second), 25), series: map[event]*series{}}
+	return &recorder{api: api, node: node, limit: rate.NewLimiter(rate.Every(time.Minute), 25),
+		reasons: map[string]*rate.Limiter{}, series: map[event]*series{}}
 }
 
-// record writes e, as a new object or as the repetition of one. It can be called again when it fails.
-func (r *recorder) record(ctx context.Context, e event) error {
+// allows reports whether one more event of a reason may be written now.
+func (r *recorder) allows(reason string) bool {
+	own, ok := r.reasons[reason]
+	if !ok {
+		own = rate.NewLimiter(rate.Every(5*time.Minute), maxOfReason)
+		r.reasons[reason] = own
+	}
+	return own.Allow() && r.limit.Allow()
+}
+
+// record writes e, which happened so many times, as a new object or as the repetition of one. It can be called again when
+// it fails.
+func (r *recorder) record(ctx context.Context, e event, times int32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.find(e)
 	if !s.counted {
-		s.count, s.last, s.counted = s.count+1, time.Now(), true
-		if !r.limit.Allow() {
+		s.count, s.last, s.counted = s.count+times, time.Now(), true
+		if !r.allows(e.reason) {
 			s.counted = false
 			return nil
 		}
@@ -170,7 +174,7 @@ func (r *recorder) object(name string, e event, s *series) map[string]any {
 		"metadata": map[string]any{"namespace": "default", "name": name},
 		// Events of kubelet have the node's name for a UID, and kubectl describe looks for that.
 		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": r.node, "uid": r.node},
-		"type":           e.kind, "reason": e.reason, "message": truncate(e.message),
+		"type":           e.kind, "reason": e.reason, "message": e.message,
 		"count": s.count, "firstTimestamp": stamp(s.first), "lastTimestamp": stamp(s.last),
 		"source":             map[string]any{"component": component, "host": r.node},
 		"reportingComponent": component, "reportingInstance": r.node,

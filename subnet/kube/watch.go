@@ -18,6 +18,10 @@ import (
 // burst is how long Watch waits for more changes before it calls f.
 const burst = 10 * time.Millisecond
 
+// After a snapshot, Watch rests restAfter times as long as it took to make it, but mostRest at most: one node that changes
+// all the time shall cost the others little of a processor.
+const restAfter, mostRest = 20, 50 * time.Millisecond
+
 // Watch implements subnet.Store. It also keeps the lease, the condition and the events of this node written.
 func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 	c := s.newNodes()
@@ -33,7 +37,10 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 // deliver calls f with the newest snapshot after each burst of changes that matter.
 func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) {
 	seen, local, nodeIPs := -1, subnet.Lease{}, []netip.Addr(nil)
-	for {
+	for rest := time.Duration(0); ; {
+		if !pause(ctx, rest) {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -46,7 +53,9 @@ func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) 
 		case <-c.changed:
 		default:
 		}
+		begin := time.Now()
 		peers, skips, version, synced := c.peers()
+		rest = min(restAfter*time.Since(begin), mostRest)
 		if !synced {
 			continue
 		}

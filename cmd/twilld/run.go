@@ -27,6 +27,11 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
+	unlockHost, err := lockHost(o.subnetFile, lockPatience)
+	if err != nil {
+		return err
+	}
+	defer unlockHost()
 	p, err := build(ctx, o, log)
 	if err != nil {
 		return orDone(ctx, err)

@@ -28,10 +28,24 @@ var holes = []struct{ text, value string }{
 	{"maxUnavailable: 10%", "maxUnavailable: {{ .Values.maxUnavailable }}"},
 	{"        - --healthz-port=10267\n", "        - --healthz-port=10267\n" +
 		"{{- if .Values.selfLease }}\n        - --kube-lease-namespace=kube-twill\n{{- end }}\n" +
-		"{{- range .Values.extraArgs }}\n        - {{ . }}\n{{- end }}\n"},
+		"{{- range .Values.extraArgs }}\n        - {{ . | quote }}\n{{- end }}\n"},
+	// Agents read their config when they start: another one is another pod.
+	{"  template:\n    metadata:\n", "  template:\n    metadata:\n      annotations:\n        checksum/config: " +
+		"{{ include (print $.Template.BasePath \"/config.yaml\") . | sha256sum }}\n"},
 	{sysctlMount, sysctlMount + ifTun("        - name: tun\n          mountPath: /dev/net/tun\n")},
 	{sysctlVolume, sysctlVolume + ifTun("      - name: tun\n        hostPath:\n          path: /dev/net/tun\n          type: CharDevice\n")},
+	{namespace, `{{ template "twill.namespace" . }}`}, // the last, because those before have it too
 }
+
+// namespace is where everything is. The chart has it in the namespace that helm is told, if it is told one; that one is
+// not the chart's to make.
+const (
+	namespace = "kube-twill"
+	helpers   = `{{- define "twill.namespace" -}}
+{{- if eq .Release.Namespace "default" }}` + namespace + `{{ else }}{{ .Release.Namespace }}{{ end }}
+{{- end }}
+`
+)
 
 // The last mount and the last volume of the base; what deploy/tun adds comes after them.
 const (
@@ -75,7 +89,7 @@ home: https://github.com/twill-net/twill
 
 // Files are all made files by their path from the root of the source; dir is the folder deploy.
 func Files(dir string) (map[string]string, error) {
-	files := map[string]string{"deploy/chart/Chart.yaml": chart, "deploy/chart/values.yaml": Values}
+	files := map[string]string{"deploy/chart/Chart.yaml": chart, "deploy/chart/values.yaml": Values, "deploy/chart/templates/_helpers.tpl": helpers}
 	var all []string
 	found := map[string]bool{}
 	for _, name := range sources {
@@ -89,6 +103,9 @@ func Files(dir string) (map[string]string, error) {
 			found[h.text] = found[h.text] || strings.Contains(text, h.text)
 			text = strings.ReplaceAll(text, h.text, h.value)
 		}
+		if name == "namespace.yaml" {
+			text = "{{- if eq .Release.Namespace \"default\" }}\n" + text + "{{- end }}\n"
+		}
 		files["deploy/chart/templates/"+name] = text
 	}
 	for _, name := range []string{"rbac.yaml", "policy.yaml"} {
@@ -96,7 +113,8 @@ func Files(dir string) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		files["deploy/chart/templates/self-lease-"+name] = "{{- if .Values.selfLease }}\n" + string(data) + "{{- end }}\n"
+		files["deploy/chart/templates/self-lease-"+name] = "{{- if .Values.selfLease }}\n" +
+			strings.ReplaceAll(string(data), namespace, `{{ template "twill.namespace" . }}`) + "{{- end }}\n"
 	}
 	for _, h := range holes {
 		if !found[h.text] {

@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,11 @@ func TestChartRendersAsKustomize(t *testing.T) {
 				made = strings.ReplaceAll(made, `"Type":"vxlan"`, `"Type":"udp"`)
 			}
 			want, got := objects(t, made), objects(t, rendered)
+			pod := got["DaemonSet/twill"].(map[string]any)["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)
+			if sum := fmt.Sprint(pod["annotations"]); !regexp.MustCompile(`^map\[checksum/config:[0-9a-f]{64}\]$`).MatchString(sum) {
+				t.Errorf("helm gives the agents' pods the annotations %s, want the config's checksum alone", sum)
+			}
+			delete(pod, "annotations")
 			for name := range want {
 				if !reflect.DeepEqual(got[name], want[name]) {
 					t.Errorf("%s: helm makes\n%v\nkustomize makes\n%v", name, got[name], want[name])

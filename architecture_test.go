@@ -86,6 +86,7 @@ var arrows = []struct {
 	{"doctor/live", []string{"doctor", "doctor/capture", "doctor/drops"}},
 	{"plugin", []string{"subnet", "netstate", "netstate/kernel"}},
 	{"cmd/twill", []string{"plugin"}},
+	{"cmd/internal/plain", nil},
 }
 
 // TestArchitecture asks go list once for all of it.

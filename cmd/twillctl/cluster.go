@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"slices"
 	"strings"
@@ -17,22 +18,32 @@ import (
 // No port is opened for it, and who may do it is the API server's business.
 type cluster struct {
 	context, kubeconfig string // kubectl's; empty: its defaults
+	namespace           string // of the agents' DaemonSet
 }
 
-// Where the agents are: the manifest's label and container.
+// Where the agents are: the manifest's namespace, label and container.
 const (
+	agentNamespace = "kube-twill"
 	agentLabel     = "app.kubernetes.io/name=twill"
 	agentContainer = "twilld"
-	atOnce         = 16 // nodes that are asked at the same time
+	atOnce         = 16       // nodes that are asked at the same time
+	mostSaid       = 64 << 20 // bytes that kubectl may print
 )
 
 // agentPod is the pod of the agent on a node.
-type agentPod struct{ node, namespace, name, phase string }
+type agentPod struct{ node, namespace, name string }
 
-// pod is what is needed of a pod's record.
+// pod is what is needed of the record of a pod, or of a DaemonSet.
 type pod struct {
-	Metadata struct{ Name, Namespace string }
-	Spec     struct {
+	Kind     string
+	Metadata struct {
+		Name, Namespace, UID string
+		OwnerReferences      []struct {
+			Kind, UID  string
+			Controller bool
+		}
+	}
+	Spec struct {
 		NodeName    string
 		HostNetwork bool
 	}
@@ -51,7 +62,7 @@ func (c cluster) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	if c.kubeconfig != "" {
 		flags = append(flags, "--kubeconfig="+c.kubeconfig)
 	}
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr bounded
 	cmd := exec.CommandContext(ctx, "kubectl", append(flags, args...)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
@@ -62,36 +73,89 @@ func (c cluster) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
+// bounded is a buffer that takes mostSaid bytes: a node that never ends is not to fill the memory of who asks.
+type bounded struct{ bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > mostSaid {
+		return 0, fmt.Errorf("it said more than %d bytes", mostSaid)
+	}
+	return b.Buffer.Write(p)
+}
+
+// ReadFrom keeps io.Copy from going round Write.
+func (b *bounded) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{b}, r)
+}
+
 // pods asks for the pods of a selection.
 func (c cluster) pods(ctx context.Context, selection ...string) ([]pod, error) {
-	out, err := c.kubectl(ctx, append([]string{"get", "pods", "--output=json"}, selection...)...)
+	return c.get(ctx, "pods", selection...)
+}
+
+// get asks for objects of the given kinds.
+func (c cluster) get(ctx context.Context, kinds string, selection ...string) ([]pod, error) {
+	out, err := c.kubectl(ctx, append([]string{"get", kinds, "--output=json"}, selection...)...)
 	if err != nil {
 		return nil, err
 	}
 	var list struct{ Items []pod }
 	if err := json.Unmarshal(out, &list); err != nil {
-		return nil, fmt.Errorf("read kubectl's list of pods: %w", err)
+		return nil, fmt.Errorf("read kubectl's list of %s: %w", kinds, err)
 	}
 	return list.Items, nil
 }
 
-// agents are the pods of the agents, by node.
+// agents are the pods of the agents, by node: those of the one DaemonSet with the agents' label in the agents' namespace.
+// Anybody may give a pod of his own the label, and so be asked instead of an agent.
 func (c cluster) agents(ctx context.Context) ([]agentPod, error) {
-	list, err := c.pods(ctx, "--all-namespaces", "--selector="+agentLabel)
+	found, err := c.get(ctx, "daemonsets.apps,pods", "--namespace="+c.namespace, "--selector="+agentLabel)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := c.daemonSet(found)
 	if err != nil {
 		return nil, err
 	}
 	var all []agentPod
-	for _, p := range list {
-		if p.Spec.NodeName != "" {
-			all = append(all, agentPod{p.Spec.NodeName, p.Metadata.Namespace, p.Metadata.Name, p.Status.Phase})
+	for _, p := range found {
+		if p.Spec.NodeName != "" && p.ownedBy(owner) {
+			all = append(all, agentPod{p.Spec.NodeName, p.Metadata.Namespace, p.Metadata.Name})
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("the cluster has no pods with the label %s: is Twill installed?", agentLabel)
+		return nil, fmt.Errorf("the DaemonSet %s of the namespace %s has no pods on any node", owner.Metadata.Name, c.namespace)
 	}
 	slices.SortFunc(all, func(a, b agentPod) int { return strings.Compare(a.node, b.node) })
 	return all, nil
+}
+
+// daemonSet is the agents'.
+func (c cluster) daemonSet(found []pod) (pod, error) {
+	var sets []pod
+	var names []string
+	for _, p := range found {
+		if p.Kind == "DaemonSet" {
+			sets, names = append(sets, p), append(names, p.Metadata.Name)
+		}
+	}
+	switch len(sets) {
+	case 0:
+		return pod{}, fmt.Errorf("the namespace %s has no DaemonSet with the label %s: say with --namespace where Twill is installed", c.namespace, agentLabel)
+	case 1:
+		return sets[0], nil
+	}
+	return pod{}, fmt.Errorf("the namespace %s has several DaemonSets with the label %s (%s): only Twill's may have it", c.namespace, agentLabel, strings.Join(names, ", "))
+}
+
+// ownedBy reports whether a DaemonSet made the pod.
+func (p pod) ownedBy(set pod) bool {
+	for _, o := range p.Metadata.OwnerReferences {
+		if p.Kind == "Pod" && o.Kind == "DaemonSet" && o.Controller && o.UID == set.Metadata.UID {
+			return true
+		}
+	}
+	return false
 }
 
 // agent is the one of a node.

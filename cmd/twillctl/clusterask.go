@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,7 +111,7 @@ func (c cluster) plan(ctx context.Context, w io.Writer, nodes []string) error {
 	if _, err := w.Write(out); err != nil {
 		return err
 	}
-	if strings.Contains(string(out), nothingToChange) {
+	if slices.Contains(strings.Split(string(out), "\n"), nothingToChange) {
 		return nil
 	}
 	return errFindings
@@ -133,11 +134,27 @@ func (c cluster) bundle(ctx context.Context, nodes []string, _ string) ([]member
 	if err != nil {
 		return nil, fmt.Errorf("read the report of node %s: %w", a.node, err)
 	}
-	log, err := c.kubectl(ctx, "logs", "--namespace="+a.namespace, a.name, "--container="+agentContainer, fmt.Sprintf("--limit-bytes=%d", mostLog))
+	log, err := c.log(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	return append(files, member{"twilld.log", log}), nil
+	files = append(files, member{"twilld.log", log})
+	// That there was no container before this one, or that its log is gone, is no error.
+	if log, err := c.log(ctx, a, "--previous"); err == nil {
+		files = append(files, member{"twilld-previous.log", log})
+	}
+	return files, nil
+}
+
+// mostLines is how many lines of the log's end are asked for: most of them are shorter than a hundred bytes. --limit-bytes
+// would cut off the end.
+const mostLines = 10000
+
+// log is the end of an agent's log.
+func (c cluster) log(ctx context.Context, a agentPod, flags ...string) ([]byte, error) {
+	args := []string{"logs", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, fmt.Sprintf("--tail=%d", mostLines)}
+	out, err := c.kubectl(ctx, append(args, flags...)...)
+	return out[max(0, len(out)-mostLog):], err
 }
 
 // trace asks both nodes about their part of the way, and joins what they say.

@@ -34,6 +34,7 @@ func (t *target) register(c *cobra.Command) {
 	fs.BoolVar(&t.remote, "cluster", isPlugin(), "ask the nodes of a real cluster, through kubectl exec into the agents' pods")
 	fs.StringVar(&t.cluster.context, "context", "", "kubectl's, with --cluster")
 	fs.StringVar(&t.cluster.kubeconfig, "kubeconfig", "", "kubectl's, with --cluster")
+	fs.StringVarP(&t.cluster.namespace, "namespace", "n", agentNamespace, "the namespace of the agents' DaemonSet, with --cluster")
 	if hasLabs {
 		fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, and not at this machine")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/lab"
 )
 
@@ -95,7 +96,7 @@ func labExec(name *string) *cobra.Command {
 				return err
 			}
 			command := commandOf(args)
-			err = h.Attach(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr(), command...)
+			err = h.Attach(c.Context(), c.InOrStdin(), plain.Raw(c.OutOrStdout()), plain.Raw(c.ErrOrStderr()), command...)
 			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 				return fmt.Errorf("run %s on %s: %w", command[0], args[0], err)
 			}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/cmd/internal/plain"
 )
 
 // version is set by the build: -ldflags "-X main.version=v1.2.3".
@@ -42,7 +44,7 @@ func exitCode(err error) int {
 	case errors.As(err, &command):
 		return command.ExitCode() // of lab exec: the command has spoken for itself
 	}
-	fmt.Fprintln(os.Stderr, filepath.Base(os.Args[0])+":", err)
+	fmt.Fprintln(plain.NewWriter(os.Stderr), filepath.Base(os.Args[0])+":", err)
 	return 2
 }
 
@@ -53,6 +55,9 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	// Most of what commands print was read from a cluster, from peers' leases or from the machine.
+	c.SetOut(plain.NewWriter(os.Stdout))
+	c.SetErr(plain.NewWriter(os.Stderr))
 	if isPlugin() {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
 	}

@@ -9,13 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/doctor"
 )
 
@@ -36,7 +39,7 @@ func reportCommand() *cobra.Command {
 				return err
 			}
 			if path == "-" {
-				return writeTar(c.OutOrStdout(), files)
+				return writeTar(plain.Raw(c.OutOrStdout()), files)
 			}
 			if err := writeBundle(path, files); err != nil {
 				return err
@@ -132,13 +135,20 @@ func tailOf(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// writeBundle writes a tar.gz, readable by its owner alone: it has addresses and names of a cluster.
+// writeBundle writes a tar.gz, readable by its owner alone: it has addresses and names of a cluster. It makes the file:
+// in a directory that others may write to they could have laid a file or a link there.
 func writeBundle(path string, files []member) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("write the report: %s exists already: remove it, or name another file with --file", path)
+	}
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	return errors.Join(writeTar(f, files), f.Close())
+	if err := errors.Join(writeTar(f, files), f.Close()); err != nil {
+		return errors.Join(fmt.Errorf("write the report: %w", err), os.Remove(path))
+	}
+	return nil
 }
 
 // inBundle is the folder that the files of a bundle are in.
@@ -148,35 +158,57 @@ func writeTar(to io.Writer, files []member) error {
 	z := gzip.NewWriter(to)
 	w := tar.NewWriter(z)
 	for _, f := range files {
-		header := &tar.Header{Name: inBundle + f.name, Mode: 0o600, Size: int64(len(f.data)), ModTime: time.Now()}
+		text := plain.Text(f.data)
+		header := &tar.Header{Name: inBundle + f.name, Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}
-		if _, err := w.Write(f.data); err != nil {
+		if _, err := w.Write(text); err != nil {
 			return err
 		}
 	}
 	return errors.Join(w.Close(), z.Close())
 }
 
+// A bundle of a node is read within these bounds, whatever the node says.
+const (
+	mostMembers = 100
+	mostBytes   = mostSaid // of all members, unpacked
+)
+
+// memberName is what the name of a member may be: it is a file's in whatever directory the bundle is unpacked.
+var memberName = regexp.MustCompile(`^[a-z0-9-]+\.(txt|json|log)$`)
+
 func readTar(from io.Reader) ([]member, error) {
 	z, err := gzip.NewReader(from)
 	if err != nil {
 		return nil, err
 	}
+	limit := &io.LimitedReader{R: z, N: mostBytes}
 	var files []member
-	for r := tar.NewReader(z); ; {
+	for r := tar.NewReader(limit); ; {
 		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) && limit.N > 0 {
 			return files, nil
 		}
 		if err != nil {
-			return files, err
+			return nil, unpackError(err, limit)
+		}
+		name := strings.TrimPrefix(h.Name, inBundle)
+		if h.Typeflag != tar.TypeReg || !memberName.MatchString(name) || len(files) == mostMembers {
+			return nil, fmt.Errorf("member %q: want at most %d files, with names such as facts.json", h.Name, mostMembers)
 		}
 		data, err := io.ReadAll(r)
 		if err != nil {
-			return files, err
+			return nil, unpackError(err, limit)
 		}
-		files = append(files, member{strings.TrimPrefix(h.Name, inBundle), data})
+		files = append(files, member{name, data})
 	}
+}
+
+func unpackError(err error, limit *io.LimitedReader) error {
+	if limit.N <= 0 {
+		return fmt.Errorf("it is larger than %d bytes when it is unpacked", mostBytes)
+	}
+	return err
 }

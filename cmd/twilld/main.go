@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/twill-net/twill/agent/install"
+	"github.com/twill-net/twill/cmd/internal/plain"
 )
 
 // version is set by the build: -ldflags "-X main.version=v1.2.3".
@@ -23,10 +24,12 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	switch err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); {
+	stderr := plain.NewWriter(os.Stderr)
+	// Logs, plans and errors quote peers' leases.
+	switch err := run(ctx, os.Args[1:], plain.NewWriter(os.Stdout), stderr); {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 	default:
-		fmt.Fprintln(os.Stderr, "twilld:", err)
+		fmt.Fprintln(stderr, "twilld:", err)
 		os.Exit(1)
 	}
 }

@@ -35,6 +35,14 @@ func readRecord(name string, kv *mvccpb.KeyValue) record {
 	return r
 }
 
+// shown is the record's key for people: anybody who may write to etcd chooses it.
+func (r record) shown() string {
+	if subnet.CheckNode(strings.ReplaceAll(r.name, "&", "")) != nil {
+		return strconv.Quote(r.name)
+	}
+	return r.name
+}
+
 // parseName reads a key's last element. Flannel has no form for a node without IPv4; what its code writes for
 // one is 0.0.0.0-0 in IPv4's place, so that is what Twill reads and writes.
 func parseName(name string) ([]netip.Prefix, error) {
@@ -111,6 +119,11 @@ func parseValue(subnets []netip.Prefix, data []byte) (l subnet.Lease, named bool
 	var v value
 	if err := json.Unmarshal(data, &v); err != nil {
 		return subnet.Lease{}, false, fmt.Errorf("value %.60q is malformed: %w", data, err)
+	}
+	if v.Node != "" {
+		if err := subnet.CheckNode(v.Node); err != nil {
+			return subnet.Lease{}, false, err
+		}
 	}
 	l = subnet.Lease{Node: v.Node, Backend: v.BackendType}
 	for _, s := range subnets {

@@ -83,9 +83,19 @@ func TestReadRecordErrors(t *testing.T) {
 		{"10.5.52.0-24", `{"PublicIP":"2001:db8::1"}`, `PublicIP "2001:db8::1" is not an address for subnet 10.5.52.0/24`},
 		{"10.5.52.0-24", `{"PublicIP":"0.0.0.0"}`, `PublicIP "0.0.0.0" is not an address`},
 		{"10.5.52.0-24&fc00::-64", good, "PublicIPv6 is missing for subnet fc00::/64"},
+		{"10.5.52.0-24", `{"PublicIP":"192.0.2.1","Node":"a\n# nothing to change"}`, `node name "a\n# nothing to change": want at most 253 letters`},
 	} {
 		if r := readRecord(tc.name, &mvccpb.KeyValue{Value: []byte(tc.value)}); r.err == nil || !strings.Contains(r.err.Error(), tc.want) {
 			t.Errorf("%s = %s:\n got %v\nwant %s", tc.name, tc.value, r.err, tc.want)
+		}
+	}
+}
+
+// TestShown: a key that breaks the line is quoted.
+func TestShown(t *testing.T) {
+	for name, want := range map[string]string{"10.5.52.0-24&fc00::-64": "10.5.52.0-24&fc00::-64", "a\nb": `"a\nb"`, "": `""`} {
+		if got := (record{name: name}).shown(); got != want {
+			t.Errorf("%q is shown as %s, want %s", name, got, want)
 		}
 	}
 }

@@ -203,9 +203,9 @@ func (s *Store) snapshot(v *view) (snapshot subnet.Snapshot) {
 		switch {
 		case own != nil && r.name == own.name:
 		case r.err != nil:
-			snapshot.Skips = append(snapshot.Skips, subnet.Skip{Node: r.name, Code: subnet.Unreadable, Detail: r.err.Error()})
+			snapshot.Skips = append(snapshot.Skips, subnet.Skip{Node: r.shown(), Code: subnet.Unreadable, Detail: r.err.Error()})
 		case own != nil && sameNode(r.lease, own.lease):
-			snapshot.Skips = append(snapshot.Skips, subnet.Skip{Node: r.name, Code: subnet.OwnAddress, Detail: "the record has this node's own public IP"})
+			snapshot.Skips = append(snapshot.Skips, subnet.Skip{Node: r.shown(), Code: subnet.OwnAddress, Detail: "the record has this node's own public IP"})
 		default:
 			if names[r.lease.Node] {
 				r.lease.Node = publicIP(r.lease) // two hosts called localhost are two peers

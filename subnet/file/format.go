@@ -96,7 +96,7 @@ func (d document) find(node string) int {
 }
 
 func entryName(i int, entry json.RawMessage) string {
-	if node := nodeOf(entry); node != "" {
+	if node := nodeOf(entry); subnet.CheckNode(node) == nil {
 		return node
 	}
 	return fmt.Sprintf("entry %d", i+1)
@@ -120,6 +120,9 @@ func decode(entry json.RawMessage) (subnet.Lease, error) {
 	}
 	if r.Node == "" {
 		return subnet.Lease{}, errors.New("the key node is missing")
+	}
+	if err := subnet.CheckNode(r.Node); err != nil {
+		return subnet.Lease{}, err
 	}
 	l := subnet.Lease{Node: r.Node, Backend: r.Backend}
 	for _, s := range r.Stacks {

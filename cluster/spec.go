@@ -67,7 +67,7 @@ const (
 func DefaultDir() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		cache = "/var/tmp"
+		cache = "/root/.cache" // without a HOME; a cluster is root's, and nobody else may own its directory
 	}
 	return filepath.Join(cache, "twill", "cluster")
 }

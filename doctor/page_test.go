@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -40,6 +41,29 @@ func TestPages(t *testing.T) {
 	for _, e := range entries {
 		if !known[e.Name()] {
 			t.Errorf("%s is the page of no finding", e.Name())
+		}
+	}
+}
+
+// TestAdvice: commands name what is installed, and do not turn off what Services need.
+func TestAdvice(t *testing.T) {
+	manifest, err := os.ReadFile("../Documentation/twill.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(manifest), "kind: ServiceAccount\nmetadata:\n  name: twill\n  namespace: kube-twill\n") {
+		t.Fatal("the manifest has no ServiceAccount twill in kube-twill: this test proves nothing")
+	}
+	account := regexp.MustCompile(`system:serviceaccount:[a-z:-]*`)
+	for _, k := range doctor.Catalogue() {
+		text := doctor.Page(k, nil)
+		if got := account.FindString(text); got != "" && got != "system:serviceaccount:kube-twill:twill" {
+			t.Errorf("%s names the account %s", k.ID, got)
+		}
+		for _, wrong := range []string{"systemctl start twilld", "bridge-nf-call-iptables=0"} {
+			if strings.Contains(text, wrong) {
+				t.Errorf("%s advises %s", k.ID, wrong)
+			}
 		}
 	}
 }

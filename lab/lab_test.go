@@ -164,3 +164,45 @@ func TestMissingProgramsAreASentence(t *testing.T) {
 		t.Errorf("got %+v, %v", p, err)
 	}
 }
+
+// TestProgramsOfOthers: a checkout that somebody else laid above the working directory is not run.
+func TestProgramsOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: files of other users")
+	}
+	t.Setenv("TWILL_BIN_DIR", "")
+	root := t.TempDir()
+	bin, below := filepath.Join(root, "bin"), filepath.Join(root, "some", "where")
+	for _, dir := range []string{bin, below} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, text := range map[string]string{"go.mod": "module github.com/twill-net/twill\n", "bin/twilld": "", "bin/twill": ""} {
+		if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(below)
+	if p, err := FindPrograms(); err != nil || p.Agent != filepath.Join(bin, "twilld") {
+		t.Errorf("one's own checkout: %+v, %v", p, err)
+	}
+	for name, spoil := range map[string]func() error{
+		"belongs to the user 65534":     func() error { return os.Chown(filepath.Join(bin, "twilld"), 65534, 0) },
+		"may be written by others than": func() error { return os.Chmod(bin, 0o777) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := FindPrograms(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%+v, %v, want %q", p, err, name)
+		}
+		if err := os.Chown(filepath.Join(bin, "twilld"), 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("TWILL_BIN_DIR", bin)
+	if _, err := FindPrograms(); err != nil {
+		t.Errorf("what the caller names: %v", err)
+	}
+}

@@ -1,10 +1,14 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/twill-net/twill/doctor/trust"
 )
 
 // Programs are the binaries that a lab runs.
@@ -14,10 +18,15 @@ type Programs struct {
 	Server []string // a command that passes its further arguments to Serve: twillctl lab serve
 }
 
-// FindPrograms looks for Twill's binaries next to the running executable, then in bin below the working
-// directory or one above it, then in $TWILL_BIN_DIR.
+// FindPrograms looks for Twill's binaries in $TWILL_BIN_DIR, then next to the running executable, then in bin below the
+// working directory or one above it. What lies there by chance is only run if it is root's or the caller's alone: a lab
+// runs it as root.
 func FindPrograms() (Programs, error) {
 	var dirs []string
+	named := os.Getenv("TWILL_BIN_DIR")
+	if named != "" {
+		dirs = append(dirs, named)
+	}
 	self, err := os.Executable()
 	if err == nil {
 		dirs = append(dirs, filepath.Dir(self))
@@ -25,21 +34,32 @@ func FindPrograms() (Programs, error) {
 	if root, ok := checkout(); ok {
 		dirs = append(dirs, filepath.Join(root, "bin"))
 	}
-	if dir := os.Getenv("TWILL_BIN_DIR"); dir != "" {
-		dirs = append(dirs, dir)
-	}
 	for _, dir := range dirs {
 		p := Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill")}
-		if isFile(p.Agent) && isFile(p.Plugin) {
-			p.Server = []string{filepath.Join(dir, "twillctl"), "lab", "serve"}
-			if filepath.Base(self) == "twillctl" {
-				p.Server[0] = self
-			}
+		if !isFile(p.Agent) || !isFile(p.Plugin) {
+			continue
+		}
+		p.Server = []string{filepath.Join(dir, "twillctl"), "lab", "serve"}
+		if filepath.Base(self) == "twillctl" {
+			p.Server[0] = self
+		}
+		if dir == named || dir == filepath.Dir(self) {
 			return p, nil
 		}
+		return p, p.trusted()
 	}
 	return Programs{}, fmt.Errorf("no twilld and twill in %s: run `make build`, or say where they are with TWILL_BIN_DIR",
 		strings.Join(dirs, " or "))
+}
+
+// trusted returns an error if others could have put the programs there.
+func (p Programs) trusted() error {
+	for _, path := range []string{p.Agent, p.Plugin, p.Server[0]} {
+		if err := trust.File(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("not run: %w; say with TWILL_BIN_DIR that it is to be run", err)
+		}
+	}
+	return nil
 }
 
 func isFile(path string) bool {

@@ -4,10 +4,11 @@ package labtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,7 +68,12 @@ func onlyRun() (unlock func(), err error) {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create the labs' directory: %w", err)
 	}
-	path := Dir + "-" + filepath.Base(os.Args[0]) + ".lock"
+	// A test program may have any name, so the lock goes by the package that it was built from.
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil, errors.New("lock the tests' labs: the test program does not say which package's it is")
+	}
+	path := Dir + "-" + strings.ReplaceAll(info.Path, "/", "_") + ".lock"
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock the tests' labs: %w", err)

@@ -1,0 +1,77 @@
+package labtest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestMain is, in a second test program, one that takes the lock and waits for the end of its input.
+func TestMain(m *testing.M) {
+	if os.Getenv("TWILL_LOCK_AND_WAIT") == "" {
+		os.Exit(m.Run())
+	}
+	unlock, err := onlyRun()
+	fmt.Println("locked", err)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err == nil {
+		unlock()
+	}
+}
+
+// TestOnlyRun: a second program of the same tests, under another name, waits for the first: their labs have the same names.
+func TestOnlyRun(t *testing.T) {
+	unlock, err := onlyRun()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), other)
+	cmd.Env = append(os.Environ(), "TWILL_LOCK_AND_WAIT=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		said <- line
+	}()
+	select {
+	case line := <-said:
+		t.Errorf("the other program does not wait: %q", line)
+	case <-time.After(time.Second):
+	}
+	unlock()
+	select {
+	case line := <-said:
+		if line != "locked <nil>\n" {
+			t.Errorf("the other program said %q", line)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the other program waits for ever")
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -74,11 +74,17 @@ func confFiles(dir string) []string {
 
 func readConf(path string) (doctor.ConfFile, conf) {
 	file := doctor.ConfFile{Name: filepath.Base(path)}
-	var c conf
 	data, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(data, &c)
+	if err != nil {
+		file.Error = err.Error()
+		return file, conf{}
 	}
+	return parseConf(file, data)
+}
+
+func parseConf(file doctor.ConfFile, data []byte) (doctor.ConfFile, conf) {
+	var c conf
+	err := json.Unmarshal(data, &c)
 	if err == nil && len(c.Plugins) == 0 && c.Type == "" {
 		err = errors.New("it has no plugins")
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -78,7 +79,8 @@ func believed(dir, name string) bool {
 func ownedBy(status string, users ...string) bool {
 	for line := range strings.Lines(status) {
 		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			return !slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return !slices.Contains(users, id) })
+			all := strings.Fields(ids)
+			return len(all) > 0 && !slices.ContainsFunc(all, func(id string) bool { return !slices.Contains(users, id) })
 		}
 	}
 	return false
@@ -194,7 +196,8 @@ func runnerOf(text string) *doctor.Runner {
 	return (*doctor.Runner)(r.Runner)
 }
 
-// metrics are Twill's own counters and gauges of Prometheus' text format, summed over their labels.
+// metrics are Twill's own counters and gauges of Prometheus' text format, summed over their labels. JSON has no numbers
+// for what is not finite.
 func metrics(text string) map[string]float64 {
 	sums := map[string]float64{}
 	for line := range strings.Lines(text) {
@@ -203,7 +206,7 @@ func metrics(text string) map[string]float64 {
 		if !ok || !strings.HasPrefix(name, "twill_") {
 			continue
 		}
-		if n, err := strconv.ParseFloat(value, 64); err == nil {
+		if n, err := strconv.ParseFloat(value, 64); err == nil && !math.IsNaN(n) && !math.IsInf(sums[name]+n, 0) {
 			sums[name] += n
 		}
 	}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/doctor"
+)
+
+// FuzzReadTar: what a node sends as its report stays within the bounds.
+func FuzzReadTar(f *testing.F) {
+	for _, files := range [][]member{{{"facts.json", []byte("{}")}, {"plan.txt", nil}}, {{"../x.txt", nil}}} {
+		var b bytes.Buffer
+		if err := writeTar(&b, files); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		files, err := readTar(bytes.NewReader(data))
+		if len(files) > mostMembers || err != nil && len(files) > 0 {
+			t.Errorf("%d files, %v", len(files), err)
+		}
+		for _, m := range files {
+			if !memberName.MatchString(m.name) {
+				t.Errorf("a member %q", m.name)
+			}
+		}
+	})
+}
+
+// FuzzAnswer: whatever a node says as JSON is shown, without control characters, or is an error.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"schema":1,"nodes":[{"node":"n1","peers":[{"node":"n2","reason":"x"}],"findings":["a"]}],"silent":["n3"]}`))
+	f.Add([]byte(`{"schema":1,"node":"n1","findings":[{"id":"no-lease","count":3,"fix":"\u001b[2J"}],"unread":["x"]}`))
+	f.Add([]byte(`{"there":[{"node":"a","place":"route"}],"back":[],"stopped":{"node":"b"},"live":{"there":[{"host":"a","dev":"x","packets":1}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var out bytes.Buffer
+		w := plain.NewWriter(&out)
+		a := answer{out: data}
+		var status doctor.StatusReport
+		if decodeAnswer(a, &status) == nil {
+			_, _ = status.WriteText(w), status.WriteJSON(w)
+		}
+		var report doctor.Report
+		if decodeAnswer(a, &report) == nil {
+			r := reports{Nodes: []doctor.Report{report}, single: true}
+			_, _, _ = r.writeText(w), r.writeJSON(w), r.findings()
+		}
+		if trip, err := joinAnswers([]answer{a, a}); err == nil {
+			_, _, _ = trip.WriteText(w), trip.WriteJSON(w), trip.Trouble()
+		}
+		if bad := strings.IndexFunc(out.String(), func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }); bad >= 0 {
+			t.Errorf("%q at %d", out.String(), bad)
+		}
+	})
+}
+
+// FuzzPods: kubectl's list holds what users of the cluster wrote.
+func FuzzPods(f *testing.F) {
+	f.Add([]byte(list(ownSet, podJSON("twill-abc", "n1", "DaemonSet", "1"))))
+	f.Add([]byte(`{"items":[{"status":{"phase":"Running","podIPs":[{"ip":"10.244.1.5"},{"ip":"x"}]}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var all struct{ Items []pod }
+		if json.Unmarshal(data, &all) != nil {
+			return
+		}
+		set, err := cluster{}.daemonSet(all.Items)
+		for _, p := range all.Items {
+			if err == nil && p.ownedBy(set) && p.Kind != "Pod" {
+				t.Errorf("%+v is a pod", p)
+			}
+			if a, ok := p.address("n1", netip.Addr{}); ok && (!a.IsValid() || p.Spec.HostNetwork) {
+				t.Errorf("%+v has the address %s", p, a)
+			}
+		}
+	})
+}

@@ -1,0 +1,74 @@
+package facts
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+// FuzzAnswers: whatever is said at the agent's port, it can be written as JSON.
+func FuzzAnswers(f *testing.F) {
+	f.Add("twill_a 1\ntwill_a{b=\"c\"} 2\ntwill_build_info{version=\"v1\"} 1\n")
+	f.Add("twill_a NaN\ntwill_b +Inf\ntwill_c 1e308\ntwill_c 1e308\n")
+	f.Add(`{"runner":{"running":true}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		a := doctor.Agent{Metrics: metrics(text), Version: buildOf(text), Runner: runnerOf(text)}
+		if _, err := json.Marshal(a); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		for name := range a.Metrics {
+			if !strings.HasPrefix(name, "twill_") {
+				t.Errorf("%q has the metric %q", text, name)
+			}
+		}
+	})
+}
+
+// FuzzCommandLine: a process may have any command line; a password in it goes into no report.
+func FuzzCommandLine(f *testing.F) {
+	f.Add([]byte("twilld\x00--etcd-password=x\x00--iface\x00eth1\x00"))
+	f.Add([]byte("twilld\x00-etcd-username\x00x\x00-\x00--\x00=\x00--=\x00"))
+	f.Add([]byte("\x00\x00"))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		args := arguments(line)
+		FromFlags(args, map[string]string{"TWILLD_IFACE": string(line)})
+		clean := withoutSecrets(args)
+		if len(clean) != len(args) {
+			t.Fatalf("%q became %q", args, clean)
+		}
+		for i, a := range args {
+			name, value, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
+			if slices.Contains(secret, name) && joined && value != "" && value != "…" && strings.HasSuffix(clean[i], "="+value) {
+				t.Errorf("%q became %q", args, clean)
+			}
+		}
+	})
+}
+
+// FuzzConf: other projects' CNI configs lie in the runtime's directory too.
+func FuzzConf(f *testing.F) {
+	f.Add([]byte(`{"name":"cbr0","plugins":[{"type":"twill","subnetFile":"/x","ipam":{"dataDir":"/y"}}]}`))
+	f.Add([]byte(`{"type":"bridge"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, c := parseConf(doctor.ConfFile{Name: "10-x.conflist"}, data)
+		if file.Error == "" && len(c.Plugins) == 0 && c.Type == "" {
+			t.Errorf("%q has no plugins, and no error", data)
+		}
+		ipamDir(Settings{}, c)
+	})
+}
+
+// FuzzOwnedBy: a status without a line of users belongs to nobody who is believed.
+func FuzzOwnedBy(f *testing.F) {
+	f.Add("Name:\ttwilld\nUid:\t0\t0\t0\t0\n")
+	f.Add("Name:\tx\nUid:\n")
+	f.Add("Name:\tx\nUid:\t65534\t0\t0\t0\n")
+	f.Fuzz(func(t *testing.T, status string) {
+		if _, ids, ok := strings.Cut(status, "Uid:"); ownedBy(status, "0") && (!ok || !strings.Contains(ids, "0")) {
+			t.Errorf("%q is believed", status)
+		}
+	})
+}

@@ -1,8 +1,10 @@
 package firewall
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/nftables/expr"
@@ -65,6 +67,38 @@ func TestDecodeEncoded(t *testing.T) {
 		if got := decode(raw, isIPv6(r)); got != r {
 			t.Errorf("got %s, want %s", got, r)
 		}
+	}
+}
+
+// TestDecodeMask: a mask with a hole, which nft writes too, is no prefix, and the rule is not ours as it was.
+func TestDecodeMask(t *testing.T) {
+	ours := netstate.Rule{Dst: prefix("10.0.0.0/9"), Verdict: netstate.Return}
+	data := message(t, ours, false)
+	mask := bytes.Index(data, []byte{0xff, 0x80, 0, 0})
+	if mask < 0 {
+		t.Fatalf("no mask in % x", data)
+	}
+	data[mask+3] = 1
+	raw, err := parseRule(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := decode(raw, false); got == ours {
+		t.Errorf("the mask ff800001 is read as %s", got)
+	}
+}
+
+// TestJumpRules: what leads to our chain is found with and without a comment, and only a rule without a condition drops.
+func TestJumpRules(t *testing.T) {
+	lines := []string{"-P FORWARD ACCEPT", `-A FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-A FORWARD -j FLANNEL-FWD",
+		"-A FORWARD -j DROP", `-A FORWARD -m comment --comment last -j REJECT`, "-A FORWARD -i eth0 -j DROP", "-A FORWARD -j"}
+	base, jumps := jumpRules(lines, siteOf(netstate.Forward))
+	if want := []string{strings.TrimPrefix(lines[1], "-A "), "FORWARD -j FLANNEL-FWD"}; !slices.Equal(jumps, want) {
+		t.Errorf("jumps %q, want %q", jumps, want)
+	}
+	want := []baseRule{{ours: true, comment: "a b"}, {ours: true}, {drops: true}, {drops: true, comment: "last"}, {conditional: true}, {conditional: true}}
+	if !slices.Equal(base, want) {
+		t.Errorf("rules\n%+v, want\n%+v", base, want)
 	}
 }
 

@@ -157,7 +157,7 @@ func jumpRules(lines []string, s site) (base []baseRule, jumps []string) {
 		if len(words) > 4 && words[0] == "-m" && words[1] == "comment" && words[2] == "--comment" {
 			r.comment, words = words[3], words[4:]
 		}
-		r.conditional = words[0] != "-j"
+		r.conditional = len(words) < 2 || words[0] != "-j"
 		r.drops = !r.conditional && (words[1] == "DROP" || words[1] == "REJECT")
 		base = append(base, r)
 	}

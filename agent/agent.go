@@ -150,7 +150,7 @@ func (a *Agent) loop(ctx context.Context) error {
 			news.open = news.c
 			continue
 		case <-news.open:
-			began := time.Now()
+			began := used()
 			switch a.hurry(ctx) {
 			case lookNow:
 				forNews = true
@@ -163,11 +163,11 @@ func (a *Agent) loop(ctx context.Context) error {
 		case <-kicks.open:
 		case <-timer.C:
 		}
-		began := time.Now()
+		began, worked := time.Now(), used()
 		timer.Reset(a.pass(ctx))
 		kicks.rest(min(max(minPause, time.Since(began)/2), 20*minPause))
 		if forNews {
-			news.rest(workedSince(limit, began))
+			news.rest(workedSince(limit, worked))
 			forNews = false
 		}
 	}

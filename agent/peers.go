@@ -14,7 +14,7 @@ import (
 // thousands of peers. So a record that has changed peerChanges times is followed once in peerRest from then on; all others are
 // followed at once, as ever.
 const (
-	peerChanges = 10
+	peerChanges = 5
 	peerRest    = 10 * time.Second
 )
 

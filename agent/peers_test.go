@@ -172,3 +172,19 @@ func TestRunKeepsTheVictim(t *testing.T) {
 		t.Errorf("after a restart the victim's MAC leads elsewhere:\n%s", n.state())
 	}
 }
+
+// BenchmarkFollow: one record among 5,000 changes, and waits.
+func BenchmarkFollow(b *testing.B) {
+	raw := snapshot()
+	for i := range 5000 {
+		raw.Peers = append(raw.Peers, subnet.Lease{Node: fmt.Sprint("node-", i), Backend: "vxlan", Stacks: []subnet.Stack{{
+			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24), Underlay: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}),
+			Data: fmt.Appendf(nil, `{"VNI":1,"VtepMAC":"02:00:00:00:%02x:%02x"}`, i>>8, i&255)}}})
+	}
+	p, now := newPeers(claim), time.Now()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		raw.Peers[7] = claiming("node-7", fmt.Sprint(i))
+		p.follow(raw, now)
+	}
+}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -15,10 +16,19 @@ func newNewsLimit() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(newsShare*1e6), int(newsBurst.Microseconds()))
 }
 
-// workedSince returns how long to rest after work that began then.
-func workedSince(limit *rate.Limiter, began time.Time) time.Duration {
+// workedSince returns how long to rest after work that began when the process had used so much time.
+func workedSince(limit *rate.Limiter, began time.Duration) time.Duration {
 	now := time.Now()
-	return limit.ReserveN(now, int(min(now.Sub(began), newsBurst).Microseconds())).DelayFrom(now)
+	return limit.ReserveN(now, int(min(used()-began, newsBurst).Microseconds())).DelayFrom(now)
+}
+
+// used is the processor time of this process. On a busy machine a clock would count what others take.
+func used() time.Duration {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // gate lets through what comes from c, but not while it rests.

@@ -99,14 +99,14 @@ func (s *sharedCluster) close() {
 
 // rig is what one benchmark works with: the cluster, a machine and its kernel's changes.
 type rig struct {
-	b       *testing.B
+	b       testing.TB
 	ctx     context.Context
 	cluster *Cluster
 	machine *Machine
 	watch   *Watch
 }
 
-func newRig(b *testing.B) *rig {
+func newRig(b testing.TB) *rig {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	b.Cleanup(cancel)

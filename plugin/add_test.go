@@ -194,6 +194,29 @@ func TestRangeFull(t *testing.T) {
 	}
 }
 
+// TestReservedElsewhere holds that an address which another network's directory has is given to nobody, and counts.
+func TestReservedElsewhere(t *testing.T) {
+	n := newNode(t, strings.Replace(envV4, "10.244.1.1/24", "10.244.1.1/29", 1))
+	flannels := filepath.Join(n.dir, "networks", "cni0")
+	if err := os.MkdirAll(flannels, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"10.244.1.2": "a\r\neth0", "10.244.1.3": "", "10.244.1.4": "b", "10.244.1.5": "c\r\neth0"} {
+		if err := os.WriteFile(filepath.Join(flannels, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.mustFail(11, "address 10.244.1.4 was asked for and is reserved", "ADD", "d", newNamespace(t),
+		n.config(runtimeConfig(map[string]any{"ips": []string{"10.244.1.4"}})))
+	for i, want := range []string{"10.244.1.3", "10.244.1.6"} { // the empty file is nobody's
+		if got := addresses(t, n.must("ADD", fmt.Sprint("pod", i), newNamespace(t), n.config(nil))); got[0] != netip.MustParseAddr(want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	n.mustFail(50, "all 5 addresses of 10.244.1.0/29", "STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
+	n.mustFail(11, "all 5 addresses of 10.244.1.0/29", "ADD", "e", newNamespace(t), n.config(nil))
+}
+
 func TestNoLease(t *testing.T) {
 	n, pod := newNode(t, ""), newNamespace(t)
 	file := filepath.Join(n.dir, "subnet.env")

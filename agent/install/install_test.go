@@ -87,6 +87,7 @@ func TestPluginsOfOthers(t *testing.T) {
 	}{
 		{"missing", "portmap", func(*testing.T, string) {}, false, "written"},
 		{"somebody's", "portmap", func(t *testing.T, path string) { script(t, path, "newer") }, false, "left"},
+		{"somebody's, for root only", "portmap", func(t *testing.T, path string) { script(t, path, "newer"); _ = os.Chmod(path, 0o700) }, false, "left"},
 		{"somebody's binary", "portmap", func(t *testing.T, path string) { put(t, path, string(elf)); _ = os.Chmod(path, 0o755) }, false, "left"},
 		{"somebody's, asked for", "portmap", func(t *testing.T, path string) { script(t, path, "newer") }, true, "written"},
 		{"a link to somewhere", "portmap", func(t *testing.T, path string) { _ = os.Symlink("/usr/libexec/cni/portmap", path) }, false, "left"},

@@ -103,8 +103,8 @@ func readProgram(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 != 0o111 {
-		return nil, fmt.Errorf("%s has the mode %s: want a regular file that everybody may execute", path, info.Mode())
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o100 == 0 {
+		return nil, fmt.Errorf("%s has the mode %s: want a regular file that its owner may execute", path, info.Mode())
 	}
 	data, err := os.ReadFile(path)
 	if err != nil || bytes.HasPrefix(data, []byte("#!")) {

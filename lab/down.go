@@ -18,6 +18,9 @@ func Down(dir, name string) (bool, error) {
 	if !validName.MatchString(spec.Name) {
 		return false, spec.check()
 	}
+	if err := needsRoot(); err != nil {
+		return false, err
+	}
 	unlock, err := lock(spec)
 	if err != nil {
 		return false, err

@@ -55,8 +55,8 @@ func Up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
-	if os.Geteuid() != 0 {
-		return nil, errors.New("a lab needs root: network namespaces and raw sockets")
+	if err := needsRoot(); err != nil {
+		return nil, err
 	}
 	if spec.Programs.Agent == "" {
 		programs, err := FindPrograms()
@@ -71,6 +71,13 @@ func Up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
 	}
 	defer unlock()
 	return up(ctx, spec, progress)
+}
+
+func needsRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("a lab needs root: network namespaces and raw sockets")
+	}
+	return nil
 }
 
 func up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
@@ -106,6 +113,9 @@ func Open(dir, name string) (*Lab, error) {
 	st, err := readState(spec.dir())
 	if err != nil {
 		return nil, notThere(err, spec.Name)
+	}
+	if err := needsRoot(); err != nil {
+		return nil, err
 	}
 	st.Spec.Dir = spec.Dir
 	if st.Spec.Programs, err = FindPrograms(); err != nil {

@@ -131,7 +131,7 @@ func (f *upFlags) run(c *cobra.Command) error {
 	return findings(report)
 }
 
-// writeNext says what can be tried in a new lab.
+// writeNext says what can be tried in a new lab, with the program as it was called: it need not be in the PATH.
 func writeNext(w io.Writer, l *lab.Lab) error {
 	flag, node := "", l.Nodes()[0]
 	if l.Name() != lab.DefaultName {
@@ -150,7 +150,7 @@ func writeNext(w io.Writer, l *lab.Lab) error {
 		{"status -o json", "for programs"},
 		{"down", "remove it all"},
 	} {
-		fmt.Fprintf(t, "  twillctl lab%s %s\t%s\n", flag, line[0], line[1])
+		fmt.Fprintf(t, "  %s lab%s %s\t%s\n", os.Args[0], flag, line[0], line[1])
 	}
 	fmt.Fprintf(t, "  tail -f %s\twhat the agent says\n", node.Log())
 	return t.Flush()

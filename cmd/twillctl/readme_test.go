@@ -75,3 +75,31 @@ func TestFirstFiveMinutes(t *testing.T) {
 		}
 	}
 }
+
+// TestWithoutRoot: a user without rights gets one sentence, of a lab that is there too.
+func TestWithoutRoot(t *testing.T) {
+	program, _ := build(t)
+	open(t, filepath.Dir(program))
+	call := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
+		return string(out), err
+	}
+	flags := []string{"--name", "rootless", "--nodes", "1", "--pods", "1", "--store", "file"}
+	t.Setenv("TWILL_BIN_DIR", filepath.Join("..", "..", "bin"))
+	out, err := call(append([]string{program, "lab", "up"}, flags...)...)
+	t.Cleanup(func() {
+		if _, err := lab.Down("", "rootless"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || !strings.Contains(out, "  "+program+" lab --name rootless ping") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, args := range [][]string{append([]string{"up"}, flags...), {"ping", "--name", "rootless"}, {"exec", "--name", "rootless", "node1", "true"},
+		{"status", "--name", "rootless"}, {"down", "--name", "rootless"}} {
+		out, err := call(append([]string{"setpriv", "--reuid=65534", "--clear-groups", program, "lab"}, args...)...)
+		if err == nil || out != "twillctl: a lab needs root: network namespaces and raw sockets\n" {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+}

@@ -74,7 +74,7 @@ func (c *nodes) update(n *node) {
 	}
 	c.learn(n)
 	old, ok := c.entries[n.name]
-	c.put(c.entries, entry{record: n.record, unread: lacks && !(ok && old.uid == n.uid && !old.unread)})
+	c.put(c.entries, entry{record: n.record, unread: lacks && (!ok || old.uid != n.uid || old.unread)})
 }
 
 // resolved enters a node that was read in full, and reports whether nothing of it can be missing any more.
@@ -85,8 +85,9 @@ func (c *nodes) resolved(n *node) bool {
 	old, ok := c.entries[n.name]
 	switch {
 	case n.name == c.self:
-		c.put(c.entries, entry{record: n.record})
-		c.wakeOwn() // it may say what it said before, and have said something else between
+		if !c.put(c.entries, entry{record: n.record}) {
+			c.wakeOwn() // it says what it said before, but may have said something else between
+		}
 		return false
 	case ok && old.uid == n.uid: // its annotations come from the watch, which may be further
 		r := old.record
@@ -136,11 +137,11 @@ func (c *nodes) replace(all []*node) {
 	}
 }
 
-// put enters e, and does nothing if it says what is known.
-func (c *nodes) put(entries map[string]*entry, e entry) {
+// put enters e, and reports whether it says anything new.
+func (c *nodes) put(entries map[string]*entry, e entry) bool {
 	old, ok := entries[e.name]
 	if ok && old.record == e.record && old.unread == e.unread {
-		return
+		return false
 	}
 	if e.isPeer() && !e.unread {
 		e.lease, e.err = c.notes.lease(e.record)
@@ -150,6 +151,7 @@ func (c *nodes) put(entries map[string]*entry, e entry) {
 		c.note(old.record)
 	}
 	c.note(e.record)
+	return true
 }
 
 // note tells who depends on r that it changed; nodes that are no peers concern nobody.

@@ -195,6 +195,9 @@ func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
 		if st.Underlay, err = s.notes.advertised(st.Underlay, r); err != nil {
 			return l, refusal{fmt.Errorf("node %q: annotation %w", s.node, err)}
 		}
+		if err := within("the backend's data", encodePayload(st.Data), maxData); err != nil {
+			return l, refusal{fmt.Errorf("node %q: %w: peers would leave it out", s.node, err)}
+		}
 	}
 	return l, nil
 }

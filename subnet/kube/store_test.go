@@ -49,6 +49,7 @@ func TestStore(t *testing.T) {
 		{"a rival is answered at rest", rivalRested},
 		{"writes only differences", writesDifferences},
 		{"a second family that goes takes its annotations along", familyGoes},
+		{"more data than peers keep", muchData},
 		{"overwritten addresses", overwritten},
 		{"condition", conditionWritten},
 		{"condition survives an outage", conditionOutage},
@@ -267,6 +268,17 @@ func missingFamily(t *testing.T, s *server) {
 	want.Stacks = append(slices.Clone(want4.Stacks), subnet.Stack{Underlay: netip.MustParseAddr("2001:db8::1")})
 	_, err := store.Acquire(t.Context(), want)
 	wantError(t, err, "its podCIDRs (10.244.7.0/24) have none in the network fd00:10:244::/48")
+}
+
+// muchData: what peers would not keep is not published either.
+func muchData(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{})
+	want := want4
+	want.Stacks = slices.Clone(want4.Stacks)
+	want.Stacks[0].Data = json.RawMessage(`"` + strings.Repeat("x", maxData) + `"`)
+	_, err := store.Acquire(t.Context(), want)
+	wantError(t, err, `node "kubetest-self": the backend's data has more than 4096 bytes: peers would leave it out`)
 }
 
 func wantError(t *testing.T, err error, part string) {

@@ -72,7 +72,7 @@ func (b *logBuffer) String() string {
 const netConf = `{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}`
 
 func newNode(t *testing.T) *node {
-	n := &node{T: t, kernel: fake.New(netip.MustParsePrefix("10.244.0.0/16")), dir: t.TempDir()}
+	n := &node{T: t, kernel: fake.New(netstate.Left{Network: netip.MustParsePrefix("10.244.0.0/16"), Bits: 24}), dir: t.TempDir()}
 	for _, command := range []string{"ip link add eth1 type veth peer name peer1", "ip link set eth1 up", "ip link set peer1 up",
 		"ip addr add 192.168.33.101/24 dev eth1"} {
 		if err := n.kernel.Run(command); err != nil {

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -36,6 +37,25 @@ type Requirer interface {
 	Backend
 	// Require says what is missing, nil if nothing is.
 	Require() error
+}
+
+// Direct is a Backend that may route to peers through the underlay, without a device of its own, as flannel's of its kind does.
+type Direct interface {
+	Backend
+	Direct() bool
+}
+
+// Left tells what flannel's agent with this backend may have left, for netstate's kernel.
+func Left(b Backend, pools []subnet.Pool) []netstate.Left {
+	if _, ok := b.(Outsider); ok {
+		return nil
+	}
+	d, ok := b.(Direct)
+	var list []netstate.Left
+	for _, p := range pools {
+		list = append(list, netstate.Left{Network: p.Network, Bits: p.SubnetLen, Gateways: ok && d.Direct()})
+	}
+	return list
 }
 
 // Outsider is a Backend whose paths someone else writes, without Twill's mark: a route into the cluster's networks is

@@ -45,3 +45,6 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	}
 	return state, skips
 }
+
+// Direct implements backend.Direct.
+func (Backend) Direct() bool { return true }

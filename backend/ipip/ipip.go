@@ -103,3 +103,6 @@ func (b Backend) route(u backend.Underlay, peer backend.Peer) netstate.Route {
 	}
 	return r
 }
+
+// Direct implements backend.Direct.
+func (b Backend) Direct() bool { return b.options.DirectRouting }

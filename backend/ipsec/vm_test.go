@@ -48,7 +48,7 @@ func (m *machine) reconcile(peers ...subnet.Lease) (plan string) {
 			return err
 		}
 		defer p.Close()
-		k, err := kernel.New(networks, p)
+		k, err := kernel.New(nil, p)
 		if err != nil {
 			return err
 		}

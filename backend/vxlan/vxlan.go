@@ -191,3 +191,6 @@ func (d *desired) tunnel(peer backend.Peer, mac netstate.MAC) {
 			Protocol: netstate.Protocol},
 	)
 }
+
+// Direct implements backend.Direct.
+func (b Backend) Direct() bool { return b.options.DirectRouting }

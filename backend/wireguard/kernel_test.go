@@ -38,7 +38,7 @@ func pass(b *Backend, n int, snap subnet.Snapshot) (string, error) {
 		return "", err
 	}
 	defer w.Close()
-	k, err := kernel.New(networks, w)
+	k, err := kernel.New(nil, w)
 	if err != nil {
 		return "", err
 	}

@@ -86,7 +86,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel.New(takenOver(b, network), more.parts...)
+	k, err := kernel.New(backend.Left(b, network.Pools), more.parts...)
 	if err != nil {
 		return nil, err
 	}
@@ -143,14 +143,6 @@ func openExtras(b backend.Backend) (e extras, err error) {
 		return e, err
 	}
 	return e, nil
-}
-
-// takenOver are the networks into which a route of unknown origin is a flannel agent's leftover.
-func takenOver(b backend.Backend, c subnet.Config) []netip.Prefix {
-	if _, ok := b.(backend.Outsider); ok {
-		return nil
-	}
-	return networks(c)
 }
 
 func networks(c subnet.Config) []netip.Prefix {

@@ -112,7 +112,11 @@ func (g *gathering) openKernel() (err error) {
 			return err
 		}
 	}
-	g.kernel, err = kernel.New(g.networks(), parts...)
+	b, _, err := registry.New(g.Lease.Network.Backend, g.networks(), g.Lease.Network.Options)
+	if err != nil {
+		b = nil // told of where it is needed
+	}
+	g.kernel, err = kernel.New(backend.Left(b, g.Lease.Network.Pools), parts...)
 	return err
 }
 

@@ -17,8 +17,9 @@ type Witness struct {
 	before netstate.State
 }
 
-// networks are the labs' pods.
-var networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/56")}
+// left is how the labs' nodes route to peers, so that a fault's route of that kind is seen.
+var left = []netstate.Left{{Network: netip.MustParsePrefix("10.244.0.0/16"), Bits: 24, Gateways: true},
+	{Network: netip.MustParsePrefix("fd00:244::/56"), Bits: 64, Gateways: true}}
 
 // sysctls are those that the agent keeps; what the node does not have is not seen.
 var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/flannel.1/rp_filter", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/flannel-v6.1/accept_ra",
@@ -45,7 +46,7 @@ func (w *Witness) Diff(ctx context.Context) (netstate.Plan, error) {
 
 func observe(ctx context.Context, h host.Host, want netstate.State) (state netstate.State, err error) {
 	err = h.Do(func() error {
-		k, err := kernel.New(networks)
+		k, err := kernel.New(left)
 		if err != nil {
 			return err
 		}

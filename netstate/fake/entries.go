@@ -74,7 +74,7 @@ func (k *Kernel) ownsRoute(r route, want netstate.State) bool {
 	case netstate.Protocol:
 		return true
 	case boot:
-		return onOwned || r.Via.IsValid() && !r.Outer.IsValid() && k.inNetworks(r.Dst)
+		return onOwned || slices.ContainsFunc(k.left, func(l netstate.Left) bool { return l.Made(r.Route, want) })
 	case static:
 		return onOwned
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 
@@ -16,7 +15,7 @@ import (
 
 // Kernel is a network namespace in memory. It may be used by several goroutines.
 type Kernel struct {
-	networks []netip.Prefix
+	left     []netstate.Left
 	mu       sync.Mutex
 	links    map[string]*link
 	policies netstate.State
@@ -36,9 +35,9 @@ type Faults struct {
 	Watch   func() error
 }
 
-// New is a kernel without any interface; networks as for netstate/kernel.New.
-func New(networks ...netip.Prefix) *Kernel {
-	return &Kernel{networks: networks, links: map[string]*link{}, entries: netstate.State{}, sysctls: map[string]string{},
+// New is a kernel without any interface; left as for netstate/kernel.New.
+func New(left ...netstate.Left) *Kernel {
+	return &Kernel{left: left, links: map[string]*link{}, entries: netstate.State{}, sysctls: map[string]string{},
 		chains: netstate.State{}, policies: netstate.State{}, watchers: map[chan struct{}]bool{}}
 }
 
@@ -259,8 +258,4 @@ func (k *Kernel) changed(dev string) {
 		default:
 		}
 	}
-}
-
-func (k *Kernel) inNetworks(p netip.Prefix) bool {
-	return slices.ContainsFunc(k.networks, func(n netip.Prefix) bool { return n.Bits() <= p.Bits() && n.Contains(p.Addr()) })
 }

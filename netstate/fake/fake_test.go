@@ -14,6 +14,6 @@ func TestConformance(t *testing.T) {
 }
 
 func fresh(*testing.T) netstatetest.Harness {
-	k := fake.New(netstatetest.Networks()...)
+	k := fake.New(netstatetest.Left()...)
 	return netstatetest.Harness{Kernel: k, Machine: k, Command: k.Run, Index: k.Index}
 }

@@ -19,7 +19,7 @@ var errnos = []syscall.Errno{syscall.EINTR, syscall.EBUSY, syscall.ENODEV, sysca
 // host is a kernel with an underlay.
 func host(t *testing.T) *fake.Kernel {
 	t.Helper()
-	k := fake.New(netip.MustParsePrefix("10.244.0.0/16"))
+	k := fake.New()
 	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
 		if err := k.Run(c); err != nil {
 			t.Fatal(err)

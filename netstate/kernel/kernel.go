@@ -21,7 +21,7 @@ import (
 type Kernel struct {
 	nl       *netlink.Handle
 	bulk     *socket // for what there are thousands of
-	networks []netip.Prefix
+	left     []netstate.Left
 	parts    []Part
 	filter   atomic.Pointer[filter]
 	echoes   echoes
@@ -49,9 +49,8 @@ type Part interface {
 	Apply(c netstate.Change) error
 }
 
-// New opens the netlink sockets in the current network namespace. A route through a gateway into networks, of
-// protocol boot, counts as ours: a flannel agent left it.
-func New(networks []netip.Prefix, parts ...Part) (*Kernel, error) {
+// New opens the netlink sockets in the current network namespace. What a flannel agent left counts as ours.
+func New(left []netstate.Left, parts ...Part) (*Kernel, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
@@ -61,7 +60,7 @@ func New(networks []netip.Prefix, parts ...Part) (*Kernel, error) {
 		h.Close()
 		return nil, fmt.Errorf("open a second netlink socket: %w", err)
 	}
-	k := &Kernel{nl: h, bulk: bulk, networks: networks, parts: parts}
+	k := &Kernel{nl: h, bulk: bulk, left: left, parts: parts}
 	if err := h.SetSocketTimeout(socketTimeout); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("set the netlink timeout: %w", err)
@@ -83,21 +82,26 @@ func ownsLink(a *netlink.LinkAttrs, want netstate.State) bool {
 	return wanted || a.Alias == netstate.Mark
 }
 
-// ownsRoute says whether a main-table route is ours: by its protocol, or left by a flannel agent on a device
-// of ours or through a gateway into the cluster's networks.
-func (k *Kernel) ownsRoute(r route, onOwned bool) bool {
+// ownsRoute reports whether a main-table route is ours: by its protocol, or left by a flannel agent on a device of ours or
+// elsewhere.
+func (o *observation) ownsRoute(r route, onOwned bool) bool {
 	switch r.protocol {
 	case netstate.Protocol:
 		return true
-	case unix.RTPROT_BOOT, unix.RTPROT_STATIC:
-		return onOwned || r.protocol == unix.RTPROT_BOOT && r.gw.IsValid() && !r.outer.IsValid() && k.inNetworks(r.dst)
+	case unix.RTPROT_BOOT:
+		return onOwned || slices.ContainsFunc(o.left, func(l netstate.Left) bool {
+			return r.dst.Bits() == l.Bits && l.Made(decodeRoute(r, o.names), o.want)
+		})
+	case unix.RTPROT_STATIC:
+		return onOwned
 	}
 	return false
 }
 
+// inNetworks reports whether p is within a network that flannel's routes lead into.
 func (k *Kernel) inNetworks(p netip.Prefix) bool {
-	return slices.ContainsFunc(k.networks, func(n netip.Prefix) bool {
-		return n.Bits() <= p.Bits() && n.Contains(p.Addr())
+	return slices.ContainsFunc(k.left, func(l netstate.Left) bool {
+		return l.Network.Bits() <= p.Bits() && l.Network.Contains(p.Addr())
 	})
 }
 

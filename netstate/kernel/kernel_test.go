@@ -78,7 +78,7 @@ func freshWith(t *testing.T, parts func() []Part) netstatetest.Harness {
 
 func newKernel(t *testing.T, parts ...Part) *Kernel {
 	t.Helper()
-	k, err := New(netstatetest.Networks(), parts...)
+	k, err := New(netstatetest.Left(), parts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -214,7 +214,7 @@ func TestParseEntry(t *testing.T) {
 func FuzzConcerns(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWROUTE), make([]byte, 64))
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
-		k := &Kernel{networks: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+		k := &Kernel{left: []netstate.Left{{Network: netip.MustParsePrefix("10.244.0.0/16")}}}
 		k.filter.Store(&filter{links: map[int]bool{4: true}})
 		k.concerns(kind, data)
 	})

@@ -88,6 +88,8 @@ func ownerships() []testCase {
 	return []testCase{
 		{"take over what flannel left", takeOver},
 		{"routes that flannel left without a device", takeOverRoutes},
+		{"routes in the network that flannel did not make", foreignInNetworks},
+		{"the blackhole that flannel left", blackholeLeft},
 		{"what is not ours is not seen", foreign},
 		{"a foreign route in our slot is replaced", foreignInSlot},
 		{"a marked link that nobody wants", func(h *host) {
@@ -127,6 +129,40 @@ func takeOverRoutes(h *host) {
 	h.run("ip route add 10.244.7.0/24 via 192.0.2.7 dev u0", "ip route add fc00:0:0:7::/64 via 2001:db8::7 dev u0")
 	h.plan(want, "- route fc00:0:0:7::/64 via 2001:db8::7 dev u0 proto 3", "- route 10.244.7.0/24 via 192.0.2.7 dev u0 proto 3")
 	h.apply(want)
+}
+
+// foreignInNetworks: what is wider, narrower, of another metric or source than a node's subnet is an administrator's.
+func foreignInNetworks(h *host) {
+	h.underlay()
+	want := node()
+	h.apply(want)
+	h.run(
+		"ip route add 10.244.0.0/16 via 192.0.2.9 dev u0 metric 50",
+		"ip route add 10.244.7.7/32 via 192.0.2.9 dev u0",
+		"ip route add 10.244.6.0/23 via 192.0.2.9 dev u0",
+		"ip route add 10.244.7.0/24 via 192.0.2.9 dev u0 metric 7",
+		"ip route add 10.244.8.0/24 via 192.0.2.250 dev u0 onlink",
+		"ip route add blackhole 10.244.9.0/24", // not this node's subnet
+		"ip route add fc00::/48 via 2001:db8::9 dev u0 metric 50",
+		"ip route add fc00:0:0:7::7/128 via 2001:db8::9 dev u0",
+		"ip route add fc00:0:0:7::/64 via 2001:db8::9 dev u0 metric 7",
+		"ip route add blackhole fc00:0:0:9::/64",
+	)
+	h.plan(want)
+}
+
+// blackholeLeft: flanneld --ip-blackhole-route makes one of the node's own subnet where there is no bridge. It would win over the
+// bridge's route.
+func blackholeLeft(h *host) {
+	h.underlay()
+	lines := []string{"ip route add blackhole 10.244.1.0/24", "ip route add blackhole fc00:0:0:1::/64"}
+	h.run(lines...)
+	h.apply(bridge())
+	for _, line := range lines {
+		if err := h.Command(strings.Replace(line, "add", "del", 1)); err == nil {
+			h.Errorf("what %q made is still there", line)
+		}
+	}
 }
 
 func foreign(h *host) {

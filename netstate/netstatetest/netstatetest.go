@@ -36,8 +36,9 @@ type Harness struct {
 }
 
 // Networks are the cluster's networks of every harness.
-func Networks() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fc00::/48")}
+func Left() []netstate.Left {
+	return []netstate.Left{{Network: netip.MustParsePrefix("10.244.0.0/16"), Bits: 24, Gateways: true},
+		{Network: netip.MustParsePrefix("fc00::/48"), Bits: 64, Gateways: true}}
 }
 
 // Run is the whole suite; each case gets a harness of its own.

@@ -7,25 +7,22 @@ import (
 
 // TestRest: work for the store's changes is not followed by a rest, until it is so much that it would take more than its share.
 func TestRest(t *testing.T) {
-	limit, rests := newNewsLimit(), 0
-	for spent := time.Duration(0); spent < newsBurst+100*time.Millisecond; {
+	limit, start, spent := newNewsLimit(), time.Now(), time.Duration(0)
+	for rest := time.Duration(0); rest == 0; {
 		began := used()
 		for used()-began < 10*time.Millisecond { // a plan among thousands of peers
 		}
-		worked := used() - began
-		rest := workedSince(limit, began)
-		if spent += worked; rest > 0 {
-			rests++
-		}
+		spent += used() - began
+		rest = workedSince(limit, began)
 		if rest > 0 && spent < newsBurst {
 			t.Fatalf("a rest of %v after %v", rest, spent)
 		}
-		if most := time.Duration(float64(max(0, spent-newsBurst+50*time.Millisecond)) / newsShare); rest > most {
-			t.Fatalf("a rest of %v after %v, want at most %v", rest, spent, most)
+		if rest > time.Duration(float64(spent)/newsShare) {
+			t.Fatalf("a rest of %v after %v", rest, spent)
 		}
-	}
-	if rests == 0 {
-		t.Error("there is never a rest")
+		if share := time.Duration(newsShare * float64(time.Since(start))); rest == 0 && spent > newsBurst+share+50*time.Millisecond {
+			t.Fatalf("no rest after %v", spent)
+		}
 	}
 	c := make(chan struct{}, 1)
 	g := gate{c: c, open: c}

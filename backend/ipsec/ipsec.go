@@ -104,18 +104,19 @@ func unspecified(is4 bool) netip.Addr {
 }
 
 // policies are one peer's. What comes from a node's own address to pods, or from pods to it, may come plain: a node of
-// flannel sends it so.
+// flannel sends it so. There is none about what pods send to the address that a peer announces: whose address that is
+// nobody knows, and pods would lose the API server, say, to a tunnel that never comes up.
 func policies(here netip.Addr, own netip.Prefix, p backend.Peer) []netstate.Object {
 	out := netstate.Policy{Dir: netstate.Out, Src: own, Dst: p.Subnet, Priority: through, From: here, To: p.Underlay, ReqID: reqID}
 	in := netstate.Policy{Dir: netstate.In, Src: p.Subnet, Dst: own, Priority: through, From: p.Underlay, To: here, ReqID: reqID}
 	fwd := in
 	fwd.Dir = netstate.Fwd
-	hostOut, toHost := out, out
-	hostOut.Src, toHost.Dst = netstate.Host(here), netstate.Host(p.Underlay)
+	hostOut := out
+	hostOut.Src = netstate.Host(here)
 	fromHost, hostIn := in, in
 	fromHost.Src, fromHost.Optional = netstate.Host(p.Underlay), true
 	hostIn.Dst, hostIn.Optional = netstate.Host(here), true
 	fromHostFwd := fromHost
 	fromHostFwd.Dir = netstate.Fwd
-	return []netstate.Object{out, hostOut, toHost, in, hostIn, fromHost, fwd, fromHostFwd}
+	return []netstate.Object{out, hostOut, in, hostIn, fromHost, fwd, fromHostFwd}
 }

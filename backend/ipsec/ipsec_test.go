@@ -55,7 +55,6 @@ policy in src 192.0.2.2/32 dst 10.244.1.0/24 priority 116001 esp 192.0.2.2 to 19
 policy out src 0.0.0.0/0 dst 10.244.0.0/16 priority 116002 block
 policy out src 0.0.0.0/0 dst 10.244.1.0/24 priority 116000
 policy out src 10.244.1.0/24 dst 10.244.2.0/24 priority 116001 esp 192.0.2.1 to 192.0.2.2 reqid 11
-policy out src 10.244.1.0/24 dst 192.0.2.2/32 priority 116001 esp 192.0.2.1 to 192.0.2.2 reqid 11
 policy out src 192.0.2.1/32 dst 10.244.2.0/24 priority 116001 esp 192.0.2.1 to 192.0.2.2 reqid 11
 route 10.244.2.0/24 via 192.0.2.2 dev eth0 onlink src 10.244.1.1
 `

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -186,7 +187,7 @@ func TestPackets(t *testing.T) {
 	}
 	a.start()
 	plan := a.reconcile()
-	if strings.Count(plan, "\n") != 18 {
+	if strings.Count(plan, "\n") != 16 {
 		t.Errorf("the peer left, and the plan is\n%s", plan)
 	}
 	for _, pod := range pods {
@@ -197,6 +198,41 @@ func TestPackets(t *testing.T) {
 	a.saw(true)
 	a.stop()
 	b.stop()
+}
+
+// TestAnnouncedAddress: a peer that announces the address of another host, which has no keys, cuts no pod off from that host.
+func TestAnnouncedAddress(t *testing.T) {
+	a, b := newMachine(t, 1), newMachine(t, 2)
+	backendtest.Connect(a.Machine, b.Machine)
+	a.Command("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.1.1/24 dev cni0", "ip addr add fd00:244:0:1::1/64 dev cni0 nodad")
+	b.Command("ip route add 10.244.1.0/24 via 192.0.2.1", "ip route add fd00:244:0:1::/64 via 2001:db8::1")
+	evil := lease(3)
+	evil.Stacks = slices.Clone(evil.Stacks)
+	for i, s := range lease(2).Stacks {
+		evil.Stacks[i].Underlay = s.Underlay
+	}
+	for _, to := range []string{"-I 10.244.1.1 192.0.2.2", "-I fd00:244:0:1::1 2001:db8::2"} {
+		if !a.Pings(to) {
+			t.Fatalf("no answer of %s without policies", to)
+		}
+	}
+	a.reconcile(evil)
+	for _, charon := range []bool{false, true} {
+		if charon {
+			a.start()
+		}
+		for _, to := range []string{"-I 10.244.1.1 192.0.2.2", "-I fd00:244:0:1::1 2001:db8::2"} {
+			if out, err := a.Try("ping -c 5 -i 0.5 -W 2 " + to); err != nil || !strings.Contains(out, " 0% packet loss") {
+				t.Errorf("charon runs: %t, ping %s: %v: %s", charon, to, err, out)
+			}
+		}
+		for _, to := range []string{"10.244.3.1", "fd00:244:0:3::1"} {
+			if _, err := a.Try("ping -c 1 -W 1 " + to); err == nil {
+				t.Errorf("charon runs: %t, %s answers without keys", charon, to)
+			}
+		}
+	}
+	a.stop()
 }
 
 // kill ends the charon whose configuration is in dir.

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 )
@@ -33,7 +35,7 @@ func TestInject(t *testing.T) {
 				c := cluster{t, l}
 				for _, at := range c.targets() {
 					if c.injected(at, 3) {
-						c.Errorf("a forged packet was delivered by way of %s of %s", at.addr, at.node.Name)
+						c.Errorf("a forged packet was delivered by way of %s", at)
 					}
 				}
 				c.nested()
@@ -43,7 +45,7 @@ func TestInject(t *testing.T) {
 				c.unguard(clear)
 				for _, at := range c.targets() {
 					if !c.injected(at, 20) {
-						c.Errorf("without the rules a forged packet is not delivered by way of %s of %s: the test proves nothing", at.addr, at.node.Name)
+						c.Errorf("without the rules no forged packet is delivered by way of %s: the test proves nothing", at)
 					}
 				}
 			})
@@ -67,19 +69,28 @@ func (c cluster) unguard(clear []string) {
 
 // target is an address of a node at which it may take wrapped packets.
 type target struct {
-	node *lab.Node
-	addr netip.Addr
+	node  *lab.Node
+	addr  netip.Addr
+	spoof bool // the pod may use raw sockets, and says that it is another machine of the underlay
+}
+
+func (t target) String() string {
+	return fmt.Sprintf("%s of %s, from an address that is no pod's: %t", t.addr, t.node.Name, t.spoof)
 }
 
 // targets are the addresses of the underlay, of the bridge and of the overlay's device.
 func (c cluster) targets() []target {
 	var all []target
 	for _, n := range c.lab.Nodes() {
-		for _, a := range n.Underlay() {
-			all = append(all, target{n, a})
-		}
+		addrs := n.Underlay()
 		for _, s := range n.Subnets() {
-			all = append(all, target{n, s.Addr().Next()}, target{n, s.Addr()})
+			addrs = append(addrs, s.Addr().Next(), s.Addr())
+		}
+		for _, a := range addrs {
+			all = append(all, target{node: n, addr: a})
+			if a.Is4() {
+				all = append(all, target{n, a, true})
+			}
 		}
 	}
 	return all
@@ -94,20 +105,40 @@ func (c cluster) injected(at target, tries int) bool {
 	listener := c.listen(victim, netip.AddrPortFrom(victim.Addr(true), 7000))
 	defer listener.Close()
 	to := netip.AddrPortFrom(victim.Addr(true), 7000)
-	packet, port := inner(forged, to), uint16(8285)
+	packet, port := datagram(forged, to, "forged"), uint16(8285)
 	if c.lab.Spec().Backend == "vxlan" {
 		packet, port = c.vxlan(at, packet), 8472
 	}
-	conn, err := c.pod(1).Dial(c.Context(), "udp", netip.AddrPortFrom(at.addr, port).String())
-	c.must(err)
-	defer conn.Close()
 	for range tries {
-		_, _ = conn.Write(packet) // refused where nobody listens
+		c.send(at, port, packet)
 		if c.heard(listener) {
 			return true
 		}
 	}
 	return false
+}
+
+// send sends a datagram from the first pod of the first node.
+func (c cluster) send(at target, port uint16, payload []byte) {
+	c.Helper()
+	to := netip.AddrPortFrom(at.addr, port)
+	if !at.spoof {
+		conn, err := c.pod(1).Dial(c.Context(), "udp", to.String())
+		c.must(err)
+		defer conn.Close()
+		_, err = conn.Write(payload)
+		c.must(err)
+		return
+	}
+	c.must(c.pod(1).Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		from := netip.AddrPortFrom(netip.MustParseAddr("192.168.33.77"), port)
+		return unix.Sendto(fd, datagram(from, to, string(payload)), 0, &unix.SockaddrInet4{Addr: at.addr.As4()})
+	}))
 }
 
 func (c cluster) listen(p *lab.Pod, at netip.AddrPort) (conn *net.UDPConn) {
@@ -129,9 +160,8 @@ func (c cluster) heard(conn *net.UDPConn) bool {
 	return err == nil
 }
 
-// inner is an IPv4 packet with a UDP datagram, which needs no checksum of its own.
-func inner(from, to netip.AddrPort) []byte {
-	const text = "forged"
+// datagram is an IPv4 packet with a UDP datagram, which needs no checksum of its own.
+func datagram(from, to netip.AddrPort, text string) []byte {
 	p := []byte{0x45, 0, 0, byte(28 + len(text)), 0, 0, 0, 0, 64, 17, 0, 0}
 	p = append(append(p, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
 	sum := uint32(0)

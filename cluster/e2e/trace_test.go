@@ -66,6 +66,12 @@ func TestKubectlTwill(t *testing.T) {
 	pods := probes(t)
 	matrix(t)
 	p := newPlugin(t)
+	// Pods with the agents' label that are not the agents': nobody asks them.
+	for _, namespace := range []string{"default", "kube-twill"} {
+		apply(t, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "aaa-impostor", "namespace": "`+namespace+`",
+  "labels": {"app.kubernetes.io/name": "twill"}}, "spec": {"nodeName": "`+pods[0].Node+`", "terminationGracePeriodSeconds": 0,
+  "tolerations": [{"operator": "Exists"}], "containers": [{"name": "twilld", "image": "`+cluster.PodImage+`"}]}}`)
+	}
 	var status doctor.StatusReport
 	await(t, "a status without findings", time.Minute, func() (bool, error) {
 		out, code := p.run(t, "status", "--output=json")

@@ -85,10 +85,8 @@ type Claim struct{ Node, What string }
 // CheckNode returns an error unless name can be a node's: a DNS name, also with capitals and underscores, or an address,
 // by which flannel's nodes are named. Stores that take names from peers check them: they are printed, a line each.
 func CheckNode(name string) error {
-	const most = 253
-	if name == "" || len(name) > most || strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_:", r))
-	}) {
+	const most, letters = 253, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:"
+	if name == "" || len(name) > most || strings.Trim(name, letters) != "" {
 		return fmt.Errorf("node name %.60q: want at most %d letters, digits, dots, dashes, underscores and colons", name, most)
 	}
 	return nil

@@ -140,9 +140,10 @@ func savedPorts(saved string) map[netip.Addr][]string {
 			continue
 		}
 		to := f[len(f)-1]
+		jump, ok := strings.CutPrefix(line, "-A "+dnatChain+" ")
 		switch {
-		case f[1] == dnatChain && strings.HasPrefix(to, "CNI-DN-"):
-			jumps[to] = append(jumps[to], "-D"+strings.TrimPrefix(line, "-A"))
+		case ok && strings.HasPrefix(to, "CNI-DN-"):
+			jumps[to] = append(jumps[to], "-D "+dnatChain+" "+jump)
 		case strings.HasPrefix(f[1], "CNI-DN-") && f[len(f)-2] == "--to-destination":
 			if a, err := netip.ParseAddrPort(to); err == nil {
 				targets[f[1]] = append(targets[f[1]], a.Addr())

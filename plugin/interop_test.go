@@ -50,7 +50,7 @@ func upstream(t testing.TB, dir, network, subnet string) *allocator.IPAllocator 
 // each over a directory of its own: they hand out the same addresses in the same order, to the last one.
 func TestSameAddressesAsHostLocal(t *testing.T) {
 	for _, subnet := range []string{"10.244.1.0/28", "10.244.1.0/30", "fd00::/125"} {
-		theirs, dir := upstream(t, t.TempDir(), "cbr0", subnet), t.TempDir()
+		theirs, dir := upstream(t, t.TempDir(), "cbr0", subnet), filepath.Join(t.TempDir(), "cbr0")
 		sets := []rangeSet{{mustRange(t, subnet)}}
 		for i := range 40 {
 			id := fmt.Sprint("pod", i)

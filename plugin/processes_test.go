@@ -71,8 +71,7 @@ func (n *node) programs(c *exec.Cmd) (names []string) {
 	n.t.Helper()
 	var stdout bytes.Buffer
 	c.Stdout = &stdout
-	// Its own process group is what is waited for; its children stay in it.
-	c.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
+	c.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	inside(n.t, n.ns, func() error {
 		if err := c.Start(); err != nil {
 			return err
@@ -89,22 +88,22 @@ func (n *node) programs(c *exec.Cmd) (names []string) {
 }
 
 // watchExec follows a process that stands at its beginning, all its threads and children, and names what they execute.
-func watchExec(group int) (names []string, err error) {
+func watchExec(pid int) (names []string, err error) {
 	runtime.LockOSThread() // only the thread that started it may trace it
 	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(group, &status, syscall.WALL, nil); err != nil {
+	if _, err := syscall.Wait4(pid, &status, syscall.WALL, nil); err != nil {
 		return nil, fmt.Errorf("wait for the process to start: %w", err)
 	}
 	const follow = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
-	if err := syscall.PtraceSetOptions(group, follow); err != nil {
+	if err := syscall.PtraceSetOptions(pid, follow); err != nil {
 		return nil, fmt.Errorf("trace the process: %w", err)
 	}
-	for tid := group; ; {
+	for tid := pid; ; {
 		if err := syscall.PtraceCont(tid, deliver(status)); err != nil && err != syscall.ESRCH {
 			return names, fmt.Errorf("let %d go on: %w", tid, err)
 		}
 		for {
-			tid, err = syscall.Wait4(-group, &status, syscall.WALL, nil)
+			tid, err = syscall.Wait4(-1, &status, syscall.WALL|unix.WNOTHREAD, nil) // what this thread traces, and nothing else
 			if err == syscall.ECHILD {
 				return names, nil // all are gone
 			}

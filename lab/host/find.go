@@ -2,8 +2,6 @@ package host
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,8 +31,8 @@ func FindMarked(variable string) ([]Process, error) {
 			continue // it has ended
 		}
 		environ, err := os.ReadFile(dir + "/environ")
-		if errors.Is(err, os.ErrPermission) {
-			return nil, fmt.Errorf("look for processes with %s: %w", variable, err)
+		if err != nil {
+			continue // it has ended, or is of somebody with more rights
 		}
 		if slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == variable }) && p.Running() {
 			found = append(found, p)

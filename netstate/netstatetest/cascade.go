@@ -155,7 +155,7 @@ func foreignInNetworks(h *host) {
 // bridge's route.
 func blackholeLeft(h *host) {
 	h.underlay()
-	lines := []string{"ip route add blackhole 10.244.1.0/24", "ip route add blackhole fc00:0:0:1::/64"}
+	lines := []string{"ip route add blackhole 10.244.1.0/24", "ip route add blackhole fc00:0:0:1::/64 metric 1024"} // cni0's has 256
 	h.run(lines...)
 	h.apply(bridge())
 	for _, line := range lines {

@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Serve answers /healthz, /readyz, /status and /metrics on l until ctx is done.
-func (a *Agent) Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer) error {
+// Handler answers /healthz, /readyz, /status and /metrics.
+func (a *Agent) Handler(g prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", probe(a.status.Live))
 	mux.Handle("/readyz", probe(a.status.Ready))
@@ -22,7 +22,12 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer
 		_ = json.NewEncoder(w).Encode(a.Report()) // who asked has gone away
 	}))
 	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	return mux
+}
+
+// Serve answers on l until ctx is done.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(l); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve health and metrics on %s: %w", l.Addr(), err)

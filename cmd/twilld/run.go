@@ -32,25 +32,31 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return err
 	}
 	defer unlockHost()
-	p, err := build(ctx, o, log)
-	if err != nil {
-		return orDone(ctx, err)
-	}
-	defer p.close()
-	spareProcessors(p.config.BackendName)
-	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.BackendName, "version", version)
-	a := agent.New(p.config)
+	signalled := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { keepSmall(ctx, glance); return nil })
-	keepPods(ctx, group, o, &p.config)
-	group.Go(func() error { return a.Run(ctx) })
+	var d door
 	if o.healthzPort != 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(o.healthzIP, strconv.Itoa(o.healthzPort)))
 		if err != nil {
 			return fmt.Errorf("--healthz-ip %s --healthz-port %d: %w", o.healthzIP, o.healthzPort, err)
 		}
-		group.Go(func() error { return a.Serve(ctx, l, p.metrics) })
+		group.Go(func() error { return agent.Serve(ctx, l, &d) })
 	}
+	p, err := build(ctx, o, log)
+	if err != nil {
+		cancel()
+		return errors.Join(orDone(signalled, err), group.Wait())
+	}
+	defer p.close()
+	spareProcessors(p.config.BackendName)
+	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.BackendName, "version", version)
+	a := agent.New(p.config)
+	d.open(a.Handler(p.metrics))
+	group.Go(func() error { keepSmall(ctx, glance); return nil })
+	keepPods(ctx, group, o, &p.config)
+	group.Go(func() error { return a.Run(ctx) })
 	err = group.Wait()
 	log.Info("twilld ends, the data path stays", "node", p.config.Node)
 	return err

@@ -90,10 +90,10 @@ func (h *hostile) lies() object {
 }
 
 func (h *hostile) value(name string) any {
-	switch k := h.IntN(20); {
-	case k == 0:
+	switch h.IntN(20) {
+	case 0:
 		return nil
-	case k == 1:
+	case 1:
 		return h.garbage()
 	}
 	switch name {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -226,5 +227,31 @@ func TestPlaceInNAT(t *testing.T) {
 		}
 		settle(t, f, netstate.State{})
 		empty(t)
+	})
+}
+
+// TestPlaceWatched: rules of ours that somebody moves behind the end are noticed.
+func TestPlaceWatched(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
+		need(t, "nft", "iptables-nft", "ip6tables-nft")
+		want := placed(g.mode, backend.ForwardOn)
+		for _, b := range g.bases() {
+			b.set(t, "J R")
+			settle(t, f, want)
+			hints, err := f.Watch(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.again(t, true, "-A")
+			select {
+			case <-hints:
+			case <-time.After(5 * time.Second):
+				t.Errorf("%s: no hint", b.bin)
+			}
+			settle(t, f, want)
+			if got := b.letters(t); got != "J ours R" {
+				t.Errorf("%s: got %q, want \"J ours R\"", b.bin, got)
+			}
+		}
 	})
 }

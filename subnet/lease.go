@@ -67,7 +67,7 @@ func compact(data json.RawMessage) []byte {
 // Snapshot is everything a Store knows at one moment. It is complete: a peer that is not in it has left.
 type Snapshot struct {
 	Local Lease   // this node's lease as it is published now
-	Peers []Lease // the other nodes' leases, oldest first: of two that claim the same subnet the earlier one holds it
+	Peers []Lease // the other nodes' leases, one a node, oldest first: of two that claim the same subnet the earlier one holds it
 	Skips []Skip  // records that could not be read
 
 	// NodeIPs are this node's addresses as the cluster knows them now, the preferred ones first. They are empty where

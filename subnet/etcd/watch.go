@@ -207,14 +207,23 @@ func (s *Store) snapshot(v *view) (snapshot subnet.Snapshot) {
 		case own != nil && sameNode(r.lease, own.lease):
 			snapshot.Skips = append(snapshot.Skips, subnet.Skip{Node: r.shown(), Code: subnet.OwnAddress, Detail: "the record has this node's own public IP"})
 		default:
-			if names[r.lease.Node] {
-				r.lease.Node = publicIP(r.lease) // two hosts called localhost are two peers
-			}
+			r.lease.Node = r.unlike(names)
 			names[r.lease.Node] = true
 			snapshot.Peers = append(snapshot.Peers, r.lease)
 		}
 	}
 	return snapshot
+}
+
+// unlike is a name for the record's node that no other peer has: two hosts called localhost are two peers, and so are two
+// records of one address, of which the older one belongs to nobody any more.
+func (r record) unlike(names map[string]bool) string {
+	for _, name := range []string{r.lease.Node, publicIP(r.lease)} {
+		if !names[name] {
+			return name
+		}
+	}
+	return "subnets/" + r.name // a node's name has no slash
 }
 
 // sameNode says whether two leases advertise the same address.

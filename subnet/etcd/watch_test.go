@@ -25,6 +25,8 @@ func TestWatchFlannelAndGarbage(t *testing.T) {
 	s.put(t, dir+"10.5.3.0-24", strings.Replace(fmt.Sprintf(flannelValue, 30), "}}", `},"Node":"localhost"}`, 1))
 	s.put(t, dir+"10.5.2.0-24", fmt.Sprintf(flannelValue, 20))
 	s.put(t, dir+"10.5.1.0-24", strings.Replace(fmt.Sprintf(flannelValue, 10), "}}", `},"Node":"localhost"}`, 1))
+	s.put(t, dir+"10.5.4.0-24", fmt.Sprintf(flannelValue, 20)) // it came back with another network config
+	s.put(t, dir+"10.5.5.0-24", fmt.Sprintf(flannelValue, 20))
 	s.put(t, dir+"garbage", "x")
 	s.put(t, dir+"10.9.1.0-24", fmt.Sprintf(flannelValue, 1))
 	s.put(t, "/coreos.com/network/subnetsX/10.5.9.0-24", fmt.Sprintf(flannelValue, 90))
@@ -41,6 +43,8 @@ func TestWatchFlannelAndGarbage(t *testing.T) {
 	want := `localhost 10.5.3.0/24
 192.0.2.20 10.5.2.0/24
 192.0.2.10 10.5.1.0/24
+subnets/10.5.4.0-24 10.5.4.0/24
+subnets/10.5.5.0-24 10.5.5.0/24
 garbage key "garbage" is not a subnet: want the form 10.5.52.0-24 or 10.5.52.0-24&fc00::-64
 10.9.1.0-24 the record has this node's own public IP`
 	if strings.Join(lines, "\n") != want {

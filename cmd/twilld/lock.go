@@ -47,8 +47,8 @@ const hostLock = "@twill/agent"
 const maxPath = 4096
 
 // lockHost makes sure that one agent works in this network namespace: two would take each other's devices and routes, which
-// carry the same mark, for leftovers of their own. The other agent says which subnet file it writes. A socket of somebody who
-// is not root is no agent, and keeps nobody from starting.
+// carry the same mark, for leftovers of their own. The other agent says which subnet file it writes. Whoever is not root, or
+// does not answer, is no agent, and keeps nobody from starting.
 func lockHost(subnetFile string, patience time.Duration) (unlock func(), err error) {
 	for end := time.Now().Add(patience); ; <-time.After(patience / 50) {
 		l, err := net.Listen("unix", hostLock)
@@ -56,16 +56,17 @@ func lockHost(subnetFile string, patience time.Duration) (unlock func(), err err
 			go answer(l, subnetFile)
 			return func() { l.Close() }, nil
 		}
-		other, isAgent := askHost()
-		switch {
-		case !errors.Is(err, unix.EADDRINUSE):
+		if !errors.Is(err, unix.EADDRINUSE) {
 			return nil, fmt.Errorf("lock this network namespace: %w", err)
-		case other != "" && !isAgent:
-			return func() {}, nil
-		case time.Now().After(end):
+		}
+		if time.Now().Before(end) {
+			continue
+		}
+		if other, isAgent := askHost(); isAgent {
 			return nil, fmt.Errorf("another twilld in this network namespace writes %q, and two would undo each other's work: "+
 				"one network of Twill on a host, or one of Twill beside one of flannel", other)
 		}
+		return func() {}, nil
 	}
 }
 
@@ -98,7 +99,7 @@ func askHost() (subnetFile string, isAgent bool) {
 		return "", false
 	}
 	if peer.Uid != 0 {
-		return "somebody", false
+		return "", false
 	}
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	text, _ := io.ReadAll(io.LimitReader(conn, maxPath)) // what there is of it

@@ -52,21 +52,58 @@ func TestOneAgentInANetworkNamespace(t *testing.T) {
 // TestLockOfSomebodyElse: a local user who takes the name does not keep the agent from starting.
 func TestLockOfSomebodyElse(t *testing.T) {
 	newNICs(t)
-	const nobody = 65534
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, 0); errno != 0 { // of this thread alone
-		t.Fatal(errno)
-	}
-	l, err := net.Listen("unix", hostLock)
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 0, 0, 0); errno != 0 {
-		t.Fatal(errno)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := asNobody(t, func() (net.Listener, error) { return net.Listen("unix", hostLock) })
 	defer l.Close()
 	unlock, err := lockHost("/run/flannel/subnet.env", 200*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
 	unlock()
+}
+
+// TestLockThatNobodyServes: nor does one who takes the name and does not answer, or has no room for whoever asks.
+func TestLockThatNobodyServes(t *testing.T) {
+	for name, backlog := range map[string]int{"never listens": -1, "never accepts": 0} {
+		t.Run(name, func(t *testing.T) {
+			newNICs(t)
+			s := asNobody(t, func() (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) })
+			t.Cleanup(func() { unix.Close(s) })
+			if err := unix.Bind(s, &unix.SockaddrUnix{Name: hostLock}); err != nil {
+				t.Fatal(err)
+			}
+			if backlog >= 0 {
+				asNobody(t, func() (int, error) { return 0, unix.Listen(s, backlog) })
+			}
+			for err := error(nil); err == nil && backlog >= 0; { // fill the backlog
+				c, e := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+				if e != nil {
+					t.Fatal(e)
+				}
+				t.Cleanup(func() { unix.Close(c) })
+				err = unix.Connect(c, &unix.SockaddrUnix{Name: hostLock})
+			}
+			unlock, err := lockHost("/run/flannel/subnet.env", 200*time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unlock()
+		})
+	}
+}
+
+// asNobody calls f with the thread's user of somebody without rights.
+func asNobody[T any](t *testing.T, f func() (T, error)) T {
+	t.Helper()
+	const nobody = 65534
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, 0); errno != 0 { // of this thread alone
+		t.Fatal(errno)
+	}
+	got, err := f()
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 0, 0, 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
 }

@@ -71,6 +71,7 @@ type Agent struct {
 	taken    *subnet.Snapshot             // the last one of the store that peers were told of
 	reminder *time.Timer                  // rings news when a record that waits may be followed
 	leased   atomic.Pointer[subnet.Lease] // what Acquire gave
+	nodeIPs  atomic.Pointer[[]netip.Addr] // the store's, before there is a snapshot
 	warmth   warmth
 	begun    time.Time
 	told     []netip.Addr // what peers were told of this node in an earlier run

@@ -27,7 +27,7 @@ func (a *Agent) offer(node backend.Node) {
 // keepLease acquires the node's lease, watches the store from then on, and publishes again when the node's
 // facts change.
 func (a *Agent) keepLease(ctx context.Context, group *errgroup.Group) error {
-	node, ok := a.nextNode(ctx)
+	node, ok := a.firstNode(ctx)
 	if !ok || !a.prepare(ctx, node) {
 		return nil
 	}
@@ -65,6 +65,40 @@ func (a *Agent) keepLease(ctx context.Context, group *errgroup.Group) error {
 func (a *Agent) took(lease subnet.Lease) {
 	a.leased.Store(&lease)
 	a.kick()
+}
+
+// askPause is how often the store is asked for the node's own addresses while there is no underlay, askLimit for how long.
+const askPause, askLimit = 2 * time.Second, 3 * time.Second
+
+// firstNode waits for an underlay. Nothing watches the store until then, so it is asked for the node's own addresses: a node
+// may come back with others, and the cluster learn of them later than the agent starts.
+func (a *Agent) firstNode(ctx context.Context) (backend.Node, bool) {
+	tick := time.NewTicker(askPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return backend.Node{}, false
+		case node := <-a.nodes:
+			return node, true
+		case <-tick.C:
+			a.askNodeIPs(ctx)
+		}
+	}
+}
+
+// askNodeIPs tells the loop what the store knows of the node's own addresses now. No answer is no news.
+func (a *Agent) askNodeIPs(ctx context.Context) {
+	l, ok := a.Store.(subnet.Locator)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	if addrs, err := l.NodeIPs(ctx); err == nil && len(addrs) > 0 {
+		a.nodeIPs.Store(&addrs)
+		a.kick()
+	}
 }
 
 func (a *Agent) nextNode(ctx context.Context) (backend.Node, bool) {

@@ -81,6 +81,9 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 	a.redial(interfaces)
 	c := a.Config
 	c.Choice.Last, c.Choice.Settled = a.told, c.Choice.Settled || time.Since(a.begun) > nodeIPGrace
+	if addrs := a.nodeIPs.Load(); addrs != nil {
+		c.Choice.NodeIPs = *addrs
+	}
 	if snap := a.snapshot.Load(); snap != nil && len(snap.NodeIPs) > 0 {
 		c.Choice.NodeIPs = snap.NodeIPs
 	}

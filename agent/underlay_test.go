@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/twill-net/twill/backend"
@@ -285,4 +286,36 @@ func TestRunFollowsTheNodeIP(t *testing.T) {
 	n.must(n.kernel.Run("ip addr add 192.168.33.160/24 dev eth1"))
 	store.nodeIPs <- addrs("192.168.33.160")
 	n.eventually("the device follows what the store says alone", func() bool { return strings.Contains(n.state(), "local 192.168.33.160") })
+}
+
+// knows is a store that can be asked for the node's own addresses.
+type knows struct {
+	subnet.Store
+	nodeIPs *atomic.Pointer[[]netip.Addr]
+}
+
+func (k knows) NodeIPs(context.Context) ([]netip.Addr, error) { return *k.nodeIPs.Load(), nil }
+
+// TestRunFindsTheNodeIPThatChangedWhileItWasAway: the node comes back with another address, and the cluster learns of that later than
+// its agent starts, so there is no underlay, no lease and no snapshot yet that could tell.
+func TestRunFindsTheNodeIPThatChangedWhileItWasAway(t *testing.T) {
+	n, known := newNode(t), atomic.Pointer[[]netip.Addr]{}
+	own := addrs("192.168.33.101")
+	known.Store(&own)
+	n.tune = func(c *Config) {
+		c.Choice = Choice{NodeIPs: own, Settled: true}
+		c.Store = knows{c.Store, &known}
+	}
+	stop := n.start()
+	n.eventually("ready", n.ready)
+	n.eventually("the checkpoint", func() bool { return len(CheckpointAddrs(n.checkpoint())) > 0 })
+	stop()
+	n.must(n.kernel.Run("ip addr del 192.168.33.101/24 dev eth1"))
+	n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
+	stop = n.start()
+	defer stop()
+	n.eventually("the address is missed", func() bool { return n.logs("matches the node's InternalIP") > 0 })
+	moved := addrs("192.168.33.150")
+	known.Store(&moved)
+	n.eventually("the device follows", func() bool { return n.ready() && n.has("local 192.168.33.150") })
 }

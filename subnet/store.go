@@ -3,6 +3,7 @@ package subnet
 import (
 	"context"
 	"encoding/json"
+	"net/netip"
 )
 
 // Store keeps the leases of a cluster. Every Store passes the suite in storetest.
@@ -37,6 +38,12 @@ type Checkpointer interface {
 	Checkpoint() json.RawMessage
 	// Restore gives it back, before Watch. What the store cannot read it ignores.
 	Restore(data json.RawMessage)
+}
+
+// Locator is a Store that can be asked for this node's own addresses before there is a snapshot.
+type Locator interface {
+	// NodeIPs returns what a Snapshot's NodeIPs will be. It retries until ctx is done.
+	NodeIPs(ctx context.Context) ([]netip.Addr, error)
 }
 
 // Redialer is a Store that has connections to a server.

@@ -19,6 +19,7 @@ var (
 	_ subnet.Reporter = (*Store)(nil)
 
 	_ subnet.Checkpointer = (*Store)(nil)
+	_ subnet.Locator      = (*Store)(nil)
 )
 
 // pollPodCIDR is how often Acquire looks for a podCIDR that is not there yet.
@@ -90,6 +91,12 @@ func (s *Store) Hints(ctx context.Context) (h Hints, err error) {
 		return err
 	})
 	return h, err
+}
+
+// NodeIPs implements subnet.Locator.
+func (s *Store) NodeIPs(ctx context.Context) ([]netip.Addr, error) {
+	h, err := s.Hints(ctx)
+	return h.Addrs(), err
 }
 
 func (a annotations) hints(r record) (h Hints, err error) {

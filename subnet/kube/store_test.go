@@ -403,6 +403,9 @@ func hints(t *testing.T, s *server) {
 	if err != nil || !slices.Equal(h.Choose, choose) || !slices.Equal(h.Internal, internal) {
 		t.Errorf("got %+v %v", h, err)
 	}
+	if all, err := store.NodeIPs(t.Context()); err != nil || !slices.Equal(all, append(choose, internal...)) {
+		t.Errorf("of all addresses, those to choose first: %v %v", all, err)
+	}
 	s.annotate(t, self, map[string]any{"node-public-ip": "here"})
 	_, err = store.Hints(t.Context())
 	wantError(t, err, `annotation flannel.alpha.coreos.com/node-public-ip "here" is not an IPv4 address`)

@@ -113,7 +113,8 @@ func (p iptablesPorts) tool(suffix string) (string, error) {
 	return path, err
 }
 
-// list reads what iptables-save says of table nat: "-A CNI-DN-0123 -p tcp … -j DNAT --to-destination 10.244.1.2:80".
+// list reads what iptables-save says of table nat: "-A CNI-DN-0123 -p tcp … -j DNAT --to-destination 10.244.1.2:80". Of a
+// table in which it cannot read one rule it prints none, and ends well.
 func (p iptablesPorts) list(ctx context.Context) (map[netip.Addr][]string, error) {
 	path, err := p.tool("-save")
 	if err != nil {
@@ -126,6 +127,10 @@ func (p iptablesPorts) list(ctx context.Context) (map[netip.Addr][]string, error
 	header, _, _ := strings.Cut(out, "\n")
 	if (p.variant == "nft") != strings.Contains(header, "nf_tables") && strings.Contains(out, "*nat") {
 		return nil, fmt.Errorf("look for rules of host ports: %s is no iptables-%s, and there are rules of that: want one in PATH", path, p.variant)
+	}
+	if p.variant == "nft" && !strings.Contains(out, "\n:"+dnatChain+" ") {
+		return nil, fmt.Errorf("look for rules of host ports: %s does not print the chain %s of table nat, which is there: "+
+			"look for rules in that table that iptables did not make", path, dnatChain)
 	}
 	return savedPorts(out), nil
 }

@@ -157,6 +157,27 @@ func TestHostPortsThatStay(t *testing.T) {
 	}
 }
 
+// TestHostPortsBesideOthersRules keeps an address where somebody put a rule into the table that iptables cannot print: then
+// iptables-save ends well and prints none of the table's rules.
+func TestHostPortsBesideOthersRules(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
+	forgetPorts(t, n, pod)
+	inside(t, n.ns, func() error {
+		const set = "add set ip nat some { type ipv4_addr; }; add chain ip nat others; add rule ip nat others ip saddr @some dnat to 192.0.2.1"
+		if out, err := exec.Command("nft", set).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if err := removeHolding(n, "a"); err == nil || !strings.Contains(err.Error(), "does not print the chain "+dnatChain) {
+			t.Errorf("error %v, want one about the chain %s", err, dnatChain)
+		}
+		return nil
+	})
+	if r := n.reserved(); r["10.244.1.2"] == "" {
+		t.Errorf("reservations %q: an address is free that rules lead to", r)
+	}
+}
+
 // forgetPorts leaves a pod's reservations and rules, and nothing that tells of the rules.
 func forgetPorts(t *testing.T, n *node, pod string) {
 	t.Helper()

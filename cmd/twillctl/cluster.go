@@ -185,7 +185,7 @@ func (c cluster) ask(ctx context.Context, a agentPod, args ...string) ([]byte, e
 		return out, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask node %s: %v", a.node, err) // not %w: the exit code is not ours
+		return nil, fmt.Errorf("ask node %s: %w", a.node, err)
 	}
 	return out, nil
 }

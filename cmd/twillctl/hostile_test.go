@@ -113,6 +113,20 @@ func TestOnlyTheDaemonSetsPods(t *testing.T) {
 	}
 }
 
+// TestKubectlFails: kubectl's error is told, and is no finding.
+func TestKubectlFails(t *testing.T) {
+	k := newFakeKubectl(t, map[string]string{})
+	const script = "#!/bin/sh\necho 'error: context \"here\" does not exist' >&2\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(k.dir, "kubectl"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"doctor"}, {"doctor", "n1"}, {"status"}, {"plan", "n1"}, {"report", "n1"}, {"trace", "n1", "n2"}} {
+		if out, code := k.run(args...); code != 2 || !strings.Contains(out, `error: context "here" does not exist`) {
+			t.Errorf("%q: exit code %d, %q", args, code, out)
+		}
+	}
+}
+
 // harmless fails the test if a text could steer a terminal.
 func harmless(t *testing.T, what, text string) {
 	t.Helper()

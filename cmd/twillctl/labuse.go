@@ -97,10 +97,13 @@ func labExec(name *string) *cobra.Command {
 			}
 			command := commandOf(args)
 			err = h.Attach(c.Context(), c.InOrStdin(), plain.Raw(c.OutOrStdout()), plain.Raw(c.ErrOrStderr()), command...)
-			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+				return exited(exit.ExitCode())
+			}
+			if err != nil {
 				return fmt.Errorf("run %s on %s: %w", command[0], args[0], err)
 			}
-			return err
+			return nil
 		},
 	}
 	c.Flags().SetInterspersed(false) // what comes after HOST is the command's

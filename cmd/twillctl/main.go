@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
@@ -26,6 +25,11 @@ var version = "devel"
 // errFindings is the end of a command that found something and has said so.
 var errFindings = errors.New("there are findings")
 
+// exited is the end of a command that lab exec ran and that has spoken for itself: its exit code.
+type exited int
+
+func (e exited) Error() string { return fmt.Sprintf("the command ended with exit code %d", int(e)) }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := root().ExecuteContext(ctx)
@@ -35,14 +39,14 @@ func main() {
 
 // exitCode says the error, if nobody has, and what to exit with.
 func exitCode(err error) int {
-	var command *exec.ExitError
+	var command exited
 	switch {
 	case err == nil:
 		return 0
 	case errors.Is(err, errFindings):
 		return 1
 	case errors.As(err, &command):
-		return command.ExitCode() // of lab exec: the command has spoken for itself
+		return int(command)
 	}
 	fmt.Fprintln(plain.NewWriter(os.Stderr), filepath.Base(os.Args[0])+":", err)
 	return 2

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -14,11 +15,13 @@ import (
 )
 
 func TestExitCodes(t *testing.T) {
-	said := exec.Command("sh", "-c", "exit 7").Run()
-	for want, err := range map[int]error{0: nil, 1: errFindings, 2: errors.New("it did not work"), 7: said} {
+	for want, err := range map[int]error{0: nil, 1: errFindings, 2: errors.New("it did not work"), 7: exited(7)} {
 		if got := exitCode(err); got != want {
 			t.Errorf("%v: exit code %d, want %d", err, got, want)
 		}
+	}
+	if got := exitCode(fmt.Errorf("run it: %w", exec.Command("false").Run())); got != 2 {
+		t.Errorf("with a program that failed: exit code %d, want 2", got)
 	}
 }
 

@@ -103,6 +103,14 @@ func TestPluginsOfOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false, "written"},
+		{"of an earlier image that kept no sums", "portmap", func(t *testing.T, path string) {
+			old := t.TempDir()
+			script(t, filepath.Join(old, "portmap"), "old")
+			script(t, path, "old")
+			if done, err := (Plugins{From: old, To: filepath.Dir(path)}).Install(); err != nil || len(done.Written)+len(done.Left) > 0 {
+				t.Fatal(done, err)
+			}
+		}, false, "written"},
 		{"somebody's after an earlier image's", "portmap", func(t *testing.T, path string) {
 			old := t.TempDir()
 			script(t, filepath.Join(old, "portmap"), "old")

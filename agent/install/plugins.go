@@ -71,6 +71,9 @@ func (p Plugins) program(name string, sums map[string]string, done *Done) error 
 	have, err := readProgram(to)
 	switch {
 	case err == nil && bytes.Equal(have, want):
+		if sums[name] == "" { // an earlier version installed it, which kept no sums
+			sums[name] = sum(want)
+		}
 		return nil
 	case err == nil && name != ours && !p.Replace && sum(have) != sums[name],
 		name != ours && !p.Replace && isLink(to):

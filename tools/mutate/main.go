@@ -1,9 +1,10 @@
 // Command mutate breaks a package in one place at a time and runs tests: a mutant that no test notices (a survivor) is a
 // line that may be wrong unseen.
 //
-//	mutate [flags] PACKAGE[=TESTS,…] …
+//	mutate [flags] PACKAGE[=TESTS,…][:RUN] …
 //
-// PACKAGE is a folder; TESTS are the folders whose tests are to notice, by default PACKAGE itself. Of all mutants of a
+// PACKAGE is a folder; TESTS are the folders whose tests are to notice, by default PACKAGE itself, and RUN chooses some of
+// them as go test's -run does. Of all mutants of a
 // package a sample is tried, which the seed decides. The source is not touched: the compiler gets a mutant by -overlay,
 // also where a test builds programs. The tests run in network, mount and process namespaces of their own (so it needs
 // root), where what a mutant does to the kernel stays. A mutant that does not compile is not counted; one that no test
@@ -66,12 +67,13 @@ func (o options) run(args []string) (float64, error) {
 	var all result
 	var lines []string
 	for _, arg := range args {
+		arg, run, _ := strings.Cut(arg, ":")
 		dir, list, _ := strings.Cut(arg, "=")
 		tests := []string{dir}
 		if list != "" {
 			tests = strings.Split(list, ",")
 		}
-		r, err := o.try(dir, tests)
+		r, err := o.try(dir, tests, run)
 		if err != nil {
 			return 0, err
 		}
@@ -82,8 +84,8 @@ func (o options) run(args []string) (float64, error) {
 	return all.score(), nil
 }
 
-// try tries a sample of the mutants of the package in dir.
-func (o options) try(dir string, tests []string) (result, error) {
+// try tries a sample of the mutants of the package in dir with the tests that run chooses, all if it is empty.
+func (o options) try(dir string, tests []string, run string) (result, error) {
 	var r result
 	mutants, err := find(dir)
 	if err != nil {
@@ -101,7 +103,7 @@ func (o options) try(dir string, tests []string) (result, error) {
 	name := fnv.New64a()
 	_, _ = io.WriteString(name, dir)
 	rand.New(rand.NewPCG(o.seed, name.Sum64())).Shuffle(len(mutants), func(i, j int) { mutants[i], mutants[j] = mutants[j], mutants[i] })
-	t, err := newTester(tests, o.timeout)
+	t, err := newTester(tests, run, o.timeout)
 	if err != nil {
 		return r, err
 	}

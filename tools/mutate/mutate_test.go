@@ -114,3 +114,19 @@ func TestFailingTests(t *testing.T) {
 		t.Errorf("error %v, want that the tests fail without a mutant", err)
 	}
 }
+
+// TestRun: only tests that are chosen can kill, and at least one has to be.
+func TestRun(t *testing.T) {
+	inModule(t, tests+"\nfunc TestNothing(*testing.T) {}\n")
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	for run, want := range map[string]float64{".:TestMax": 100, ".:TestNothing": 0} {
+		score, err := options{out: &strings.Builder{}, n: 1, at: `without A`, timeout: time.Minute}.run([]string{run})
+		if err != nil || score != want {
+			t.Errorf("%s kills %v %%, %v; want %v %%", run, score, err, want)
+		}
+	}
+	_, err := options{out: &strings.Builder{}, n: 1, timeout: time.Minute}.run([]string{".:TestMin"})
+	if err == nil || !strings.Contains(err.Error(), "chooses no test") {
+		t.Errorf("error %v, want that no test is chosen", err)
+	}
+}

@@ -23,21 +23,26 @@ const (
 // tester runs the tests of some folders against mutants.
 type tester struct {
 	tests   []string
+	choose  string // as -run does
 	timeout time.Duration
 	dir     string // for what is in place of source files
 }
 
 // newTester fails where the tests fail without a mutant: then they prove nothing.
-func newTester(tests []string, timeout time.Duration) (*tester, error) {
+func newTester(tests []string, run string, timeout time.Duration) (*tester, error) {
 	dir, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return nil, err
 	}
-	t := &tester{tests: tests, timeout: timeout, dir: dir}
+	t := &tester{tests: tests, choose: run, timeout: timeout, dir: dir}
 	began := time.Now()
 	v, out, err := t.run(nil)
-	if err == nil && v != survived {
+	switch {
+	case err != nil:
+	case v != survived:
 		err = fmt.Errorf("the tests of %v fail without a mutant:\n%s", tests, out)
+	case bytes.Contains(out, []byte("[no tests to run]")):
+		err = fmt.Errorf("%q chooses no test in one of %v:\n%s", run, tests, out)
 	}
 	if err != nil {
 		t.close()
@@ -74,7 +79,7 @@ func (t *tester) run(replace map[string]string) (verdict, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout+time.Minute) // go test ends tests; this one is for the rest
 	defer cancel()
 	args := append([]string{"--net", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-c", apart, "sh",
-		"go", "test", "-count=1", "-failfast", "-vet=off", "-timeout=" + t.timeout.String()}, t.tests...)
+		"go", "test", "-count=1", "-failfast", "-vet=off", "-run=" + t.choose, "-timeout=" + t.timeout.String()}, t.tests...)
 	cmd := exec.CommandContext(ctx, "unshare", args...)
 	cmd.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay, "CI=true")
 	cmd.WaitDelay = time.Second

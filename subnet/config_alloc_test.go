@@ -22,6 +22,21 @@ func TestAllocate(t *testing.T) {
 	if err != nil || other.Stacks[0].Subnet == first.Stacks[0].Subnet || other.Stacks[1].Subnet != first.Stacks[1].Subnet {
 		t.Errorf("%v is in use: got %v %v", first.Stacks[0].Subnet, other, err)
 	}
+	wide := []Pool{testPool("10.0.0.0/8", 24, "10.0.0.0", "10.255.255.0")}
+	places := map[netip.Prefix]bool{}
+	for _, l := range []Lease{
+		{Node: "a", Stacks: want.Stacks[:1]}, {Node: "b", Stacks: want.Stacks[:1]},
+		{Node: "a", Stacks: []Stack{{Underlay: netip.MustParseAddr("192.0.2.2")}}}, // as flannel's nodes that are all called localhost
+	} {
+		got, err := Allocate(wide, l, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places[got.Stacks[0].Subnet] = true
+	}
+	if len(places) != 3 {
+		t.Errorf("three nodes begin at %v, want three places", places)
+	}
 	wish := want
 	wish.Stacks = []Stack{want.Stacks[0], want.Stacks[1]}
 	wish.Stacks[0].Subnet = netip.MustParsePrefix("10.9.0.0/24")

@@ -105,16 +105,12 @@ func lastAddr(n netip.Prefix) netip.Addr {
 	return number(n.Masked().Addr()).plus(host).addr(n.Addr().Is4())
 }
 
-// uint128 is an address as a number; an IPv4 address is its 32 bits.
+// uint128 is an address as a number; an IPv4 address is its 32 bits behind the prefix ::ffff:0:0/96.
 type uint128 struct{ hi, lo uint64 }
 
 func number(a netip.Addr) uint128 {
 	b := a.As16()
-	n := uint128{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
-	if a.Is4() {
-		return uint128{lo: n.lo & math.MaxUint32}
-	}
-	return n
+	return uint128{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
 func (n uint128) addr(is4 bool) netip.Addr {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,6 +96,7 @@ func TestParseConfigDefaults(t *testing.T) {
 func TestParseConfigErrors(t *testing.T) {
 	for _, tc := range []struct{ config, want string }{
 		{``, `malformed JSON at line 1, column 1: unexpected end of JSON input`},
+		{`x`, `malformed JSON at line 1, column 1: invalid character 'x' looking for beginning of value`},
 		{"{\n  \"Network\": \"10.0.0.0/16\",\n}", `malformed JSON at line 3, column 1: invalid character '}' looking for beginning of object key string`},
 		{`{"Network": "10.0.0.0/16"} x`, `malformed JSON at line 1, column 28: invalid character 'x' after top-level value`},
 		{`[]`, `the text starts with []: want a JSON object in braces`},
@@ -111,6 +113,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{`{"Network":"10.0.0.0/16","SubnetLen":"24"}`, `SubnetLen "24": want a number from 18 to 30`},
 		{`{"Network":"10.0.0.0/16","SubnetMin":"10.1.0.0"}`, `SubnetMin "10.1.0.0" is not in the network: want an address in 10.0.0.0/16 such as "10.0.0.0"`},
 		{`{"Network":"10.0.0.0/16","SubnetMax":"fd00::"}`, `SubnetMax "fd00::" is not in the network: want an address in 10.0.0.0/16 such as "10.0.255.0"`},
+		{`{"Network":"10.0.0.0/16","SubnetMin":"::"}`, `SubnetMin "::" is not in the network: want an address in 10.0.0.0/16 such as "10.0.0.0"`},
 		{`{"Network":"10.0.0.0/16","SubnetMin":"10.0.3.7"}`, `SubnetMin 10.0.3.7 is not the start of a /24: want 10.0.3.0`},
 		{`{"Network":"10.0.0.0/16","SubnetMin":"10.0.9.0","SubnetMax":"10.0.3.0"}`, `SubnetMax 10.0.3.0 is before SubnetMin 10.0.9.0: exchange them`},
 		{`{"EnableIPv4":false}`, `EnableIPv4 and EnableIPv6 are both false: at least one must be true`},
@@ -127,6 +130,29 @@ func TestParseConfigErrors(t *testing.T) {
 	} {
 		if _, err := ParseConfig([]byte(tc.config)); err == nil || err.Error() != tc.want {
 			t.Errorf("%s:\n got %v\nwant %s", tc.config, err, tc.want)
+		}
+	}
+}
+
+// TestPrivateNetworks: a network is warned of unless all of it is in one private range.
+func TestPrivateNetworks(t *testing.T) {
+	for network, private := range map[string]bool{
+		"10.0.0.0/8": true, "10.244.0.0/16": true, "172.16.0.0/12": true, "172.31.0.0/16": true, "192.168.0.0/16": true, "100.64.0.0/10": true,
+		"fc00::/7": true, "fd00::/48": true,
+		"10.0.0.0/7": false, "11.0.0.0/16": false, "172.32.0.0/16": false, "100.128.0.0/16": false, "2001:db8::/32": false,
+	} {
+		if got := isPrivate(netip.MustParsePrefix(network)); got != private {
+			t.Errorf("%s is private: %t, want %t", network, got, private)
+		}
+	}
+}
+
+// TestBrief: forty bytes are shown, a rune whole or not at all.
+func TestBrief(t *testing.T) {
+	forty := strings.Repeat("x", 40)
+	for data, want := range map[string]string{"{ }": "{}", forty: forty, forty + "y": forty + "…", forty[1:] + "é": forty[1:] + "…"} {
+		if got := brief([]byte(data)); got != want {
+			t.Errorf("%q is shown as %q, want %q", data, got, want)
 		}
 	}
 }

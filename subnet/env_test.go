@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -41,12 +42,23 @@ func TestParseEnvLenient(t *testing.T) {
 	}
 }
 
+// TestParseEnvMTU: the smallest and the largest that a device can have are taken.
+func TestParseEnvMTU(t *testing.T) {
+	for _, mtu := range []string{"1", "65535"} {
+		e, err := ParseEnv([]byte("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_IPMASQ=true\nFLANNEL_MTU=" + mtu))
+		if err != nil || strconv.Itoa(e.MTU) != mtu {
+			t.Errorf("MTU %s is read as %d, %v", mtu, e.MTU, err)
+		}
+	}
+}
+
 func TestParseEnvErrors(t *testing.T) {
 	good := "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
 	for _, tc := range []struct{ from, to, want string }{
 		{good, "", "FLANNEL_SUBNET and FLANNEL_IPV6_SUBNET are missing: want at least one"},
 		{"=1450", "", `line "FLANNEL_MTU" is not a setting: want KEY=value`},
 		{"1450", "big", `FLANNEL_MTU "big": want a number from 1 to 65535`},
+		{"1450", "65536", `FLANNEL_MTU "65536": want a number from 1 to 65535`},
 		{"1450", "0", `FLANNEL_MTU "0": want a number from 1 to 65535`},
 		{"=true", "=yes", `FLANNEL_IPMASQ "yes": want true or false`},
 		{"FLANNEL_MTU=1450\n", "", "FLANNEL_MTU is missing: want it in every subnet.env"},
@@ -76,6 +88,9 @@ func TestWriteEnv(t *testing.T) {
 			t.Errorf("got %+v %v, want MTU %d", got, err, e.MTU)
 		}
 	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the directory has %v, %v; want mode 0755: the plugin reads it", info, err)
+	}
 	before, _ := os.Stat(path)
 	if err := WriteEnv(path, e); err != nil {
 		t.Fatal(err)
@@ -85,6 +100,24 @@ func TestWriteEnv(t *testing.T) {
 	}
 	if list, _ := os.ReadDir(filepath.Dir(path)); len(list) != 1 {
 		t.Errorf("leftovers: %v", list)
+	}
+}
+
+// TestWriteEnvFails: what cannot be put in its place is an error, and leaves nothing.
+func TestWriteEnvFails(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "subnet.env")
+	if err := os.MkdirAll(filepath.Join(path, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e := Env{Networks: prefixes("10.244.0.0/16"), Subnets: prefixes("10.244.1.1/24"), MTU: 1450}
+	for _, path := range []string{path, filepath.Join(path, "full"), "/proc/none/subnet.env", "/proc/subnet.env"} {
+		if err := WriteEnv(path, e); err == nil {
+			t.Errorf("%s was written", path)
+		}
+	}
+	if list, _ := os.ReadDir(dir); len(list) != 1 {
+		t.Errorf("left are %v, want only what was there", list)
 	}
 }
 

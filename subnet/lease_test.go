@@ -3,6 +3,7 @@ package subnet
 import (
 	"encoding/json"
 	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -37,6 +38,34 @@ func TestEqual(t *testing.T) {
 	null := with(func(l *Lease) { l.Stacks[0].Data = json.RawMessage("null") })
 	if !null.Equal(with(func(l *Lease) { l.Stacks[0].Data = nil })) {
 		t.Error("null data is not as none")
+	}
+}
+
+// TestCheckNode: names come from peers and are printed, so what is no host's name or address is refused.
+func TestCheckNode(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"node-1.example.org": true, "Node_1": true, "192.0.2.1": true, "2001:db8::1": true, strings.Repeat("a", 253): true,
+		"": false, strings.Repeat("a", 254): false, "a\nb": false, "a b": false, "\x1b[2J": false, "é": false, "a/b": false,
+	} {
+		if err := CheckNode(name); (err == nil) != ok {
+			t.Errorf("%.20q: %v, want that it is a name: %t", name, err, ok)
+		}
+	}
+}
+
+// TestMeaning: every code has a meaning of its own, and an unknown one has one too.
+func TestMeaning(t *testing.T) {
+	unknown := Code("unknown").Meaning()
+	seen := map[string]Code{unknown: "unknown"}
+	for _, c := range []Code{Unreadable, OtherBackend, OutsideNetwork, Unroutable, OwnAddress, MixedFamilies, OffLink, DuplicateSubnet,
+		DuplicateMAC, DuplicateKey, BackendData, DifferentOptions} {
+		if other, ok := seen[c.Meaning()]; ok || c.Meaning() == "" {
+			t.Errorf("%s means %q, as %q does", c, c.Meaning(), other)
+		}
+		seen[c.Meaning()] = c
+	}
+	if unknown == "" {
+		t.Error("an unknown code means nothing")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -200,7 +201,8 @@ func TestRunFollowsTheStoreAndStopsQuietly(t *testing.T) {
 	stop := n.start()
 	n.eventually("ready", n.ready)
 	env, err := subnet.ReadEnv(filepath.Join(n.dir, "subnet.env"))
-	if err != nil || env.MTU != 1450 || !env.IPMasq || len(env.Subnets) != 1 {
+	if err != nil || env.MTU != 1450 || !env.IPMasq || len(env.Subnets) != 1 || env.Subnets[0].Addr() != env.Subnets[0].Masked().Addr().Next() ||
+		env.Subnets[0].Bits() != 24 || len(env.Networks) != 1 || env.Networks[0] != n.agent.Network.Pools[0].Network || env.BootID != bootID() {
 		t.Errorf("subnet.env says %+v, err %v", env, err)
 	}
 	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
@@ -231,6 +233,23 @@ func TestRunRepairs(t *testing.T) {
 	<-time.After(50 * time.Millisecond)
 	n.must(n.kernel.Run("ip link del flannel.1"))
 	n.eventually("healed after the subscription broke", func() bool { return n.state() == before })
+}
+
+// TestRunIsQuiet: where nothing happens the agent does nothing.
+func TestRunIsQuiet(t *testing.T) {
+	n := newNode(t)
+	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+	var looks atomic.Int32
+	n.kernel.SetFaults(fake.Faults{Observe: func() error { looks.Add(1); return nil }})
+	stop := n.start()
+	defer stop()
+	n.eventually("ready", n.ready)
+	n.eventually("no look for half a second", func() bool {
+		before := looks.Load()
+		<-time.After(500 * time.Millisecond)
+		return looks.Load() == before
+	})
+	n.kernel.SetFaults(fake.Faults{})
 }
 
 func TestRunSkipsOnePeer(t *testing.T) {

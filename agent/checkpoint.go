@@ -197,7 +197,7 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 		c.Store = store.Checkpoint()
 	}
 	if err := writeCheckpoint(a.Checkpoint, c); err != nil {
-		a.status.fail(a.Log, "write the checkpoint", err)
+		a.status.logError(a.Log, "write the checkpoint", err)
 		return
 	}
 	a.saved = &snap

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,7 +20,8 @@ func someSnapshot() subnet.Snapshot {
 		Local: subnet.Lease{Node: "node1", Backend: "vxlan", Stacks: []subnet.Stack{stack("10.244.1.0/24", "192.168.33.101")}},
 		Peers: []subnet.Lease{{Node: "node2", Backend: "vxlan", Stacks: []subnet.Stack{
 			stack("10.244.2.0/24", "192.168.33.102"), stack("fd00:244:0:2::/64", "fd33::102")}}},
-		Skips: []subnet.Skip{{Node: "node3", Code: subnet.Unreadable, Detail: "no public IP"}},
+		Skips:  []subnet.Skip{{Node: "node3", Code: subnet.Unreadable, Detail: "no public IP"}},
+		Claims: map[subnet.Claim]int{{Node: "node2", What: "0a:00:00:00:00:01"}: 4},
 	}
 }
 
@@ -32,6 +34,9 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	}
 	for _, s := range want.Skips {
 		c.Skips = append(c.Skips, savedSkip(s))
+	}
+	for claim, order := range want.Claims {
+		c.Claims = append(c.Claims, savedClaim{claim, order})
 	}
 	if err := writeCheckpoint(path, c); err != nil {
 		t.Fatal(err)
@@ -48,6 +53,84 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	}
 	if a := CheckpointAddrs(path); !reflect.DeepEqual(a, addrs("192.168.33.101")) {
 		t.Errorf("addresses %v", a)
+	}
+}
+
+// TestSaveCheckpoint: the file has all that a snapshot says, and is written when that changed and only then.
+func TestSaveCheckpoint(t *testing.T) {
+	a := New(Config{Node: "node1", BackendName: "vxlan", Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
+		Network: subnet.Config{Raw: []byte(`{"Network":"10.244.0.0/16"}`)}, Log: slog.New(slog.DiscardHandler)})
+	a.saveCheckpoint(someSnapshot())
+	got, err := ReadCheckpoint(a.Checkpoint)
+	if err != nil || !reflect.DeepEqual(got, Saved{"node1", a.Network.Raw, someSnapshot()}) {
+		t.Errorf("read %+v, %v", got, err)
+	}
+	for name, change := range map[string]func(*subnet.Snapshot){
+		"nothing":       func(*subnet.Snapshot) {},
+		"own lease":     func(s *subnet.Snapshot) { s.Local.Stacks[0].Underlay = addrs("192.168.33.111")[0] },
+		"a peer":        func(s *subnet.Snapshot) { s.Peers[0].Stacks[0].Underlay = addrs("192.168.33.112")[0] },
+		"no peer":       func(s *subnet.Snapshot) { s.Peers = nil },
+		"other peers":   func(s *subnet.Snapshot) { s.Peers = append(s.Peers, s.Local) },
+		"another skip":  func(s *subnet.Snapshot) { s.Skips[0].Node = "node4" },
+		"no skip":       func(s *subnet.Snapshot) { s.Skips = nil },
+		"another claim": func(s *subnet.Snapshot) { s.Claims[subnet.Claim{Node: "node3", What: "x"}] = 5 },
+	} {
+		must(t, os.Remove(a.Checkpoint))
+		before, snap := someSnapshot(), someSnapshot()
+		a.saved = &before
+		change(&snap)
+		a.saveCheckpoint(snap)
+		if _, err := os.Stat(a.Checkpoint); (err == nil) != (name != "nothing") {
+			t.Errorf("%s changed: %v", name, err)
+		}
+		if name == "nothing" {
+			a.saved = nil
+			a.saveCheckpoint(snap)
+		}
+	}
+}
+
+// TestCheckpointThatCannotBeWritten leaves nothing, and is tried again.
+func TestCheckpointThatCannotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	a := New(Config{Checkpoint: filepath.Join(dir, "checkpoint.json"), Network: subnet.Config{Raw: []byte(`{}`)}, Log: slog.New(slog.DiscardHandler)})
+	must(t, os.MkdirAll(filepath.Join(a.Checkpoint, "full"), 0o755))
+	a.saveCheckpoint(someSnapshot())
+	if list, _ := os.ReadDir(dir); len(list) != 1 || a.saved != nil {
+		t.Errorf("left are %v; it counts as written: %t", list, a.saved != nil)
+	}
+	must(t, os.RemoveAll(a.Checkpoint))
+	a.saveCheckpoint(someSnapshot())
+	if _, err := ReadCheckpoint(a.Checkpoint); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDamagedCheckpoint: leases that cannot have come from a store are none.
+func TestDamagedCheckpoint(t *testing.T) {
+	for stack, good := range map[string]bool{
+		`{"Subnet":"10.244.9.0/24","Underlay":"10.9.0.1"}`: true, `{"Subnet":"fd00::/64","Underlay":"fd09::1"}`: true,
+		`{"Subnet":"10.244.9.1/24","Underlay":"10.9.0.1"}`: false, `{"Subnet":"","Underlay":"10.9.0.1"}`: false,
+		`{"Subnet":"10.244.9.0/24","Underlay":""}`: false, `{"Subnet":"10.244.9.0/24","Underlay":"fd09::1"}`: false,
+	} {
+		for _, text := range []string{`{"Version":1,"Local":{"Stacks":[` + stack + `]}}`, `{"Version":1,"Peers":[{"Stacks":[` + stack + `]}]}`} {
+			if _, err := parseCheckpoint([]byte(text)); (err == nil) != good {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	}
+}
+
+// TestOldLease: the subnets of subnet.env are the wish of a node without a checkpoint, as of one that flannel ran on.
+func TestOldLease(t *testing.T) {
+	a := New(Config{Node: "node1", Checkpoint: filepath.Join(t.TempDir(), "none"), SubnetFile: filepath.Join(t.TempDir(), "subnet.env")})
+	if lease := a.oldLease(); lease.Node != "node1" || len(lease.Stacks) != 0 {
+		t.Errorf("without anything: %+v", lease)
+	}
+	must(t, subnet.WriteEnv(a.SubnetFile, subnet.Env{Networks: prefixes("10.244.0.0/16", "fd00::/48"), Subnets: prefixes("10.244.7.1/24", "fd00::1/64"), MTU: 1450}))
+	lease := a.oldLease()
+	if len(lease.Stacks) != 2 || lease.Stacks[0].Subnet != prefixes("10.244.7.0/24")[0] || lease.Stacks[1].Subnet != prefixes("fd00::/64")[0] {
+		t.Errorf("from subnet.env: %+v", lease)
 	}
 }
 

@@ -16,7 +16,7 @@ func (a *Agent) keepsPods(c netstate.Change) bool {
 	}
 	pods, err := a.Live(addr.Prefix)
 	if err != nil {
-		a.status.fail(a.Log, "count the pods of "+addr.Prefix.Masked().String(), err)
+		a.status.logError(a.Log, "count the pods of "+addr.Prefix.Masked().String(), err)
 		return true // in doubt the pods keep their gateway
 	}
 	if pods == 0 {

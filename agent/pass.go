@@ -20,7 +20,7 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 	a.status.beat()
 	node, err := a.look(ctx)
 	if err != nil {
-		a.status.fail(a.Log, "choose the underlay", err)
+		a.status.logError(a.Log, "choose the underlay", err)
 		if len(node.Underlays) == 0 {
 			return firstRetry * 10
 		}
@@ -155,7 +155,7 @@ func (a *Agent) newest() (snap *subnet.Snapshot, synced bool) {
 		return nil, false
 	}
 	if snap, ok := a.lastTime(); ok {
-		a.status.once(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
+		a.status.logOnce(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
 		return snap, false
 	}
 	return nil, false
@@ -273,7 +273,7 @@ func (a *Agent) conclude(node backend.Node, snap subnet.Snapshot, synced bool, o
 		o.err = errors.Join(o.err, err)
 	}
 	if o.err != nil {
-		a.status.fail(a.Log, "bring the kernel to the wanted state", o.err)
+		a.status.logError(a.Log, "bring the kernel to the wanted state", o.err)
 	}
 	a.status.concluded(synced, broken, o.err)
 	a.Metrics.concluded(o, a.status.Ready() == nil)

@@ -3,13 +3,17 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -17,6 +21,9 @@ import (
 func TestClip(t *testing.T) {
 	if got := clip("short"); got != "short" {
 		t.Errorf("short: %q", got)
+	}
+	if got := clip(strings.Repeat("x", 500)); len(got) != 500 {
+		t.Errorf("500 bytes became %d", len(got))
 	}
 	got := clip(strings.Repeat("é", 1<<20))
 	if len(got) > maxReason+30 || !utf8.ValidString(got) || !strings.HasSuffix(got, " … (2097152 bytes)") {
@@ -64,14 +71,88 @@ func TestReportSkips(t *testing.T) {
 	}
 }
 
-// TestCodes: each code says something of its own.
-func TestCodes(t *testing.T) {
-	said := map[string]bool{}
-	for _, c := range []subnet.Code{subnet.Unreadable, subnet.OtherBackend, subnet.OutsideNetwork, subnet.Unroutable, subnet.OwnAddress, subnet.MixedFamilies,
-		subnet.OffLink, subnet.DuplicateSubnet, subnet.DuplicateMAC, subnet.DuplicateKey, subnet.BackendData, subnet.DifferentOptions, "another"} {
-		if text := c.Meaning(); text == "" || said[text] {
-			t.Errorf("%s: %q", c, text)
+// TestMoreWasNotLogged: what was not logged is counted in the next line that is, once.
+func TestMoreWasNotLogged(t *testing.T) {
+	var log bytes.Buffer
+	a := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	a.skips.logs = rate.NewLimiter(0, 0)
+	for range 3 {
+		a.logSkip(slog.LevelWarn, "left out")
+	}
+	a.skips.logs = rate.NewLimiter(rate.Inf, 1)
+	for range 2 {
+		a.logSkip(slog.LevelWarn, "left out")
+	}
+	if text := log.String(); strings.Count(text, "left out") != 2 || strings.Count(text, "more_of_this_was_not_logged=3") != 1 ||
+		strings.Count(text, "more_of_this") != 1 {
+		t.Errorf("logged was\n%s", text)
+	}
+}
+
+// TestEventsComeAgain: after an hour the same may be told again, as far as there is room.
+func TestEventsComeAgain(t *testing.T) {
+	s, now, k := newSkips(), time.Now(), skipped{"node2", subnet.Unreadable}
+	for after, want := range map[time.Duration]bool{0: true, time.Minute: false, skipsRest: false, skipsRest + time.Second: true} {
+		s.told = map[skipped]time.Time{k: now}
+		if after == 0 {
+			s.told = map[skipped]time.Time{}
 		}
-		said[c.Meaning()] = true
+		if got := s.mayTell(k, now.Add(after)); got != want {
+			t.Errorf("%s later: told again %t, want %t", after, got, want)
+		}
+	}
+	s = newSkips()
+	for i := range 2 * skipEvents {
+		if got := s.mayTell(skipped{node: strings.Repeat("x", i)}, now); got != (i < skipEvents) {
+			t.Errorf("event %d of a moment is told: %t", i, got)
+		}
+	}
+	if !s.mayTell(k, now.Add(10*time.Minute+time.Second)) {
+		t.Error("ten minutes later there is no event")
+	}
+	if skipEvents != 5 || skipsRest != time.Hour || skipLines != 100 {
+		t.Error("other bounds than the manual's")
+	}
+}
+
+// TestFirstError: of errors that were joined the first is told, and how many more there are.
+func TestFirstError(t *testing.T) {
+	one, two, three := errors.New("one"), errors.New("two"), errors.New("three")
+	for _, test := range []struct {
+		err  error
+		more int
+	}{{one, 0}, {errors.Join(one), 0}, {errors.Join(one, two, three), 2}, {fmt.Errorf("apply: %w", errors.Join(one, two)), 1}} {
+		if more, first := firstError(test.err); more != test.more || first != one {
+			t.Errorf("%v: %v and %d more, want %v and %d", test.err, first, more, one, test.more)
+		}
+	}
+	if errText(nil) != "" || errText(errors.Join(one, two)) != ": one" {
+		t.Errorf("as text: %q, %q", errText(nil), errText(errors.Join(one, two)))
+	}
+}
+
+// networkReporter is a store that is told whether pods can be reached.
+type networkReporter struct {
+	reporter
+	said []string
+}
+
+func (r *networkReporter) Network(up bool, reason, message string) {
+	r.said = append(r.said, fmt.Sprintf("%t %s %s", up, reason, message))
+}
+
+// TestReportNetwork: a node that never worked says nothing, a ready one that it is up, and one that broke why.
+func TestReportNetwork(t *testing.T) {
+	store := &networkReporter{}
+	a := New(Config{Store: store, Log: slog.New(slog.DiscardHandler)})
+	a.reportNetwork(outcome{})
+	a.status.concluded(true, false, nil)
+	a.reportNetwork(outcome{})
+	a.status.concluded(true, true, nil)
+	a.status.wrongSince = time.Now().Add(-2 * wrongFor)
+	a.reportNetwork(outcome{err: errors.New("no device")})
+	want := []string{"true TwillIsUp Twill is running on this node", "false DataPathBroken the data path has been wrong for 1m0s: no device"}
+	if !slices.Equal(store.said, want) {
+		t.Errorf("said\n%q, want\n%q", store.said, want)
 	}
 }

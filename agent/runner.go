@@ -18,7 +18,7 @@ func (a *Agent) site() backend.Site {
 // say is a Runner's word in the log: an error in full once.
 func (a *Agent) say(text string, err error, args ...any) {
 	if err != nil {
-		a.status.fail(a.Log.With(args...), text, err)
+		a.status.logError(a.Log.With(args...), text, err)
 		return
 	}
 	a.status.heard(text, args)
@@ -134,7 +134,7 @@ func (a *Agent) persist(ctx context.Context, what string, f func() error) bool {
 		if time.Since(began) > lastRetry {
 			wait = firstRetry // it worked for a while
 		}
-		a.status.fail(a.Log, what, err)
+		a.status.logError(a.Log, what, err)
 		if !pause(ctx, wait) {
 			return false
 		}

@@ -97,8 +97,8 @@ func (s *Status) Ready() error {
 	return nil
 }
 
-// fail logs an error: the first of its text in full, repetitions at debug level.
-func (s *Status) fail(log *slog.Logger, what string, err error) {
+// logError logs an error: the first of its text in full, repetitions at debug level.
+func (s *Status) logError(log *slog.Logger, what string, err error) {
 	if s.isNews(what, err.Error()) {
 		log.Error(what, "err", err)
 		return
@@ -106,8 +106,8 @@ func (s *Status) fail(log *slog.Logger, what string, err error) {
 	log.Debug(what, "err", err)
 }
 
-// once logs a warning one time.
-func (s *Status) once(log *slog.Logger, what string, args ...any) {
+// logOnce logs a warning one time.
+func (s *Status) logOnce(log *slog.Logger, what string, args ...any) {
 	if s.isNews(what, "") {
 		log.Warn(what, args...)
 	}

@@ -1,0 +1,206 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fake"
+	"github.com/twill-net/twill/subnet"
+)
+
+// TestBroken: the way to a few peers, or a leftover, does not make a node's data path wrong; all else that is not as wanted does.
+func TestBroken(t *testing.T) {
+	want := netstate.State{}
+	for i := range 10 {
+		want.Add(netstate.Sysctl{Name: fmt.Sprint(i)})
+	}
+	entries := func(n int) (p netstate.Plan) {
+		for i := range n {
+			p = append(p, netstate.Change{Want: []netstate.Object{netstate.Neigh{}, netstate.FDB{}, netstate.Peer{}, netstate.Route{}}[i%4]})
+		}
+		return p
+	}
+	for name, test := range map[string]struct {
+		rest   netstate.Plan
+		err    error
+		broken bool
+	}{
+		"all is well":     {nil, nil, false},
+		"not read back":   {nil, errors.New("no answer"), true},
+		"one peer":        {entries(1), errors.New("refused"), false},
+		"half of all":     {entries(5), nil, false},
+		"more than half":  {entries(6), nil, true},
+		"a leftover":      {netstate.Plan{{Was: netstate.Bridge{Name: "cni1"}}}, errors.New("busy"), false},
+		"many leftovers":  {append(entries(5), netstate.Change{Was: netstate.Neigh{}}, netstate.Change{Was: netstate.Route{}}), nil, false},
+		"the bridge":      {netstate.Plan{{Want: netstate.Bridge{Name: "cni0"}}}, nil, true},
+		"an address":      {netstate.Plan{{Want: netstate.Addr{Dev: "cni0"}}}, nil, true},
+		"a sysctl behind": {append(entries(1), netstate.Change{Want: netstate.Sysctl{Name: "1"}}), nil, true},
+		"the firewall":    {netstate.Plan{{Want: netstate.Chain{}}}, nil, true},
+	} {
+		if got := (outcome{want, test.rest, test.err}).broken(); got != test.broken {
+			t.Errorf("%s: broken %t, want %t", name, got, test.broken)
+		}
+	}
+}
+
+// thin is a backend of which only the MTU is asked.
+type thin struct {
+	backend.Backend
+	mtu int
+}
+
+func (b thin) MTU(backend.Node) int { return b.mtu }
+
+// TestCheckMTU: a pod's IPv6 needs 1280 bytes, IPv4 does not.
+func TestCheckMTU(t *testing.T) {
+	six := backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addrs("fd00::1")[0]}}}
+	four := backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addrs("192.0.2.1")[0]}}}
+	for _, test := range []struct {
+		node backend.Node
+		mtu  int
+		good bool
+	}{{six, 1280, true}, {six, 1279, false}, {four, 1279, true}} {
+		if err := New(Config{Backend: thin{mtu: test.mtu}}).checkMTU(test.node); (err == nil) != test.good {
+			t.Errorf("%s with %d: %v", test.node.Underlays[0].Local, test.mtu, err)
+		}
+	}
+}
+
+// dialling is a store that counts how often it has to connect again.
+type dialling struct {
+	subnet.Store
+	times int
+}
+
+func (d *dialling) Redial() { d.times++ }
+
+// TestRedial: the store connects again when an address is gone, and only then.
+func TestRedial(t *testing.T) {
+	store := &dialling{}
+	a := New(Config{Store: store})
+	for i, step := range []struct {
+		addrs string
+		want  int
+	}{{"10.0.0.1/24", 0}, {"10.0.0.1/24 10.0.0.2/24", 0}, {"10.0.0.2/24", 1}, {"10.0.0.2/24", 1}, {"10.0.0.3/24", 2}, {"", 3}, {"", 3}} {
+		a.redial([]netstate.Interface{{Name: "lo"}, {Name: "eth0", Addrs: prefixes(strings.Fields(step.addrs)...)}})
+		if store.times != step.want {
+			t.Errorf("step %d, %q: connected again %d times, want %d", i, step.addrs, store.times, step.want)
+		}
+	}
+	New(Config{}).redial(nil) // a store that has no connections
+}
+
+// TestOnlyEntries: what others stand on, or what is fought over, is nothing for a write without a look.
+func TestOnlyEntries(t *testing.T) {
+	a, route := New(Config{}), netstate.Change{Want: netstate.Route{Dst: prefixes("10.244.2.0/24")[0]}}
+	entries := netstate.Plan{{Want: netstate.Neigh{}}, {Was: netstate.FDB{}}, route}
+	if !a.onlyEntries(nil) || !a.onlyEntries(entries) {
+		t.Error("entries alone need a look")
+	}
+	for _, o := range []netstate.Object{netstate.Bridge{}, netstate.Addr{}, netstate.Sysctl{}, netstate.Chain{}} {
+		if a.onlyEntries(append(netstate.Plan{{Want: o}}, entries...)) || a.onlyEntries(append(netstate.Plan{route}, netstate.Change{Was: o})) {
+			t.Errorf("%s needs no look", o)
+		}
+	}
+	for range fightLimit {
+		a.fights.note(netstate.Plan{route}, time.Now())
+	}
+	if a.onlyEntries(entries) || !a.fights.any() {
+		t.Error("what is fought over needs no look")
+	}
+}
+
+// TestIgnoreDone: the end of the agent is no error, whatever it cut short.
+func TestIgnoreDone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	err := errors.New("no answer")
+	if ignoreDone(ctx, err) != err || ignoreDone(ctx, nil) != nil || ignoreDone(ctx, fmt.Errorf("call: %w", context.Canceled)) != nil {
+		t.Error("while it runs another error is told")
+	}
+	if cancel(); ignoreDone(ctx, err) != nil {
+		t.Error("an error of the end is told")
+	}
+}
+
+// TestConvergeGivesUp: what cannot be applied is not tried again at once, and what does not last is tried four times.
+func TestConvergeGivesUp(t *testing.T) {
+	m := newModel(t, nil)
+	m.agent.pass(t.Context())
+	refused, tries := errors.New("no memory"), 0
+	must(t, m.kernel.Run("sysctl -w net/ipv4/ip_forward=0"))
+	m.kernel.SetFaults(fake.Faults{Change: func(netstate.Change) error { tries++; return refused }})
+	rest, err := m.agent.converge(t.Context(), m.agent.asked.want, true)
+	if !errors.Is(err, refused) || len(rest) != 1 || tries != 1 {
+		t.Errorf("refused: %v, left %s, tried %d times", err, rest, tries)
+	}
+	m.kernel.SetFaults(fake.Faults{})
+	m.agent.Kernel = forgetful{m.kernel, &tries}
+	tries = 0
+	if rest, err := m.agent.converge(t.Context(), m.agent.asked.want, true); err == nil || len(rest) != 1 || tries != maxRounds {
+		t.Errorf("undone: %v, left %s, tried %d times", err, rest, tries)
+	}
+	if maxRounds < 3 || maxRounds > 10 {
+		t.Errorf("%d rounds", maxRounds)
+	}
+}
+
+// forgetful is a kernel that does nothing and says that it did.
+type forgetful struct {
+	Kernel
+	times *int
+}
+
+func (f forgetful) Apply(context.Context, netstate.Plan) error { *f.times++; return nil }
+
+// failing is a kernel that cannot do one thing.
+type failing struct {
+	Kernel
+	observe, apply error
+}
+
+func (f failing) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
+	have, err := f.Kernel.Observe(ctx, want)
+	return have, errors.Join(err, f.observe)
+}
+
+func (f failing) Apply(ctx context.Context, p netstate.Plan) error {
+	return errors.Join(f.Kernel.Apply(ctx, p), f.apply)
+}
+
+// TestCleanupFails: a cleanup that could not read, or not delete, is an error.
+func TestCleanupFails(t *testing.T) {
+	m, broken := newModel(t, nil), errors.New("broken")
+	m.agent.pass(t.Context())
+	if _, err := Cleanup(t.Context(), failing{Kernel: m.kernel, observe: broken}); !errors.Is(err, broken) {
+		t.Errorf("not read: %v", err)
+	}
+	if _, err := Cleanup(t.Context(), failing{Kernel: m.kernel, apply: broken}); !errors.Is(err, broken) {
+		t.Errorf("not deleted: %v", err)
+	}
+}
+
+// TestWithout: of the peers, what has the own lease's subnet and address is this node; what has one of them is not.
+func TestWithout(t *testing.T) {
+	own := peerLease("node1", "10.244.1.0/24", "192.168.33.101", "")
+	peers := []subnet.Lease{peerLease("192.168.33.101", "10.244.1.0/24", "192.168.33.101", ""),
+		peerLease("node2", "10.244.1.0/24", "192.168.33.102", ""), peerLease("node3", "10.244.3.0/24", "192.168.33.101", "")}
+	if got := without(peers, own); len(got) != 2 || got[0].Node != "node2" || got[1].Node != "node3" || peers[0].Node != "192.168.33.101" {
+		t.Errorf("left are %v of %v", got, peers)
+	}
+}
+
+// TestKeepsPodsOnlyWhereCounted: without a count of pods, an address that is not wanted goes.
+func TestKeepsPodsOnlyWhereCounted(t *testing.T) {
+	a := New(Config{Base: backend.BaseConfig{Bridge: "cni0"}, Log: slog.New(slog.DiscardHandler)})
+	gone := netstate.Change{Was: netstate.Addr{Dev: "cni0", Prefix: prefixes("10.244.1.1/24")[0]}}
+	if a.keepsPods(gone) {
+		t.Error("kept although nobody counts pods")
+	}
+}

@@ -159,10 +159,10 @@ func (p *peers) leave(now time.Time) (changed bool) {
 	return changed
 }
 
-// publish notes what n publishes with this lease. What a node that is not there published stays its own as long as somebody else
-// publishes it.
+// publish notes what n publishes with this lease. What a node that is not there published stays its own until it is forgotten:
+// its record may be made anew, and somebody else may copy it meanwhile.
 func (p *peers) publish(n *peer, lease subnet.Lease) {
-	if p.claim == nil {
+	if p.claim == nil || lease.Node == "" {
 		return
 	}
 	before := n.claims
@@ -182,15 +182,11 @@ func (p *peers) publish(n *peer, lease subnet.Lease) {
 			p.disputes++
 		}
 	}
-	if lease.Node == "" {
-		n.claims = slices.DeleteFunc(before, func(s since) bool { return p.claims[s.what] == 1 && p.retract([]since{s}) })
-		return
-	}
 	p.retract(before)
 }
 
-// retract is the end of claims. It returns true.
-func (p *peers) retract(claims []since) bool {
+// retract is the end of claims.
+func (p *peers) retract(claims []since) {
 	for _, s := range claims {
 		switch p.claims[s.what]--; p.claims[s.what] {
 		case 1:
@@ -199,7 +195,6 @@ func (p *peers) retract(claims []since) bool {
 			delete(p.claims, s.what)
 		}
 	}
-	return true
 }
 
 // snapshot is the store's with the records by which the agent goes.

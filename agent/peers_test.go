@@ -76,6 +76,18 @@ func TestPeersClaims(t *testing.T) {
 	}
 }
 
+// TestPeersClaimsOfANodeMadeAnew: whoever copies what a node published while its record is gone for a moment does not get it.
+func TestPeersClaimsOfANodeMadeAnew(t *testing.T) {
+	p, now := newPeers(claim), time.Now()
+	p.follow(snapshot(claiming("old", "x"), claiming("victim", "m")), now)
+	p.follow(snapshot(claiming("old", "x")), now.Add(time.Second))
+	p.follow(snapshot(claiming("old", "m")), now.Add(2*time.Second))
+	order := p.follow(snapshot(claiming("old", "m"), claiming("victim", "m")), now.Add(3*time.Second)).Claims
+	if got := winner(order, "m", "old", "victim"); got != "victim" {
+		t.Errorf("%q has it: %v", got, order)
+	}
+}
+
 // TestPeersForget: what is gone takes no memory for ever.
 func TestPeersForget(t *testing.T) {
 	now, p := time.Now(), newPeers(claim)

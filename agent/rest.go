@@ -8,8 +8,9 @@ import (
 )
 
 // What the store's changes cost is bounded, whoever makes how many: after newsBurst of work the loop rests from them so long that
-// they take newsShare of a processor. Among thousands of peers one plan takes tens of milliseconds.
-const newsShare, newsBurst = 0.04, 500 * time.Millisecond
+// they take newsShare of a processor. Among thousands of peers one plan takes tens of milliseconds. But nobody who joins waits
+// longer than mostNewsRest for it, whatever came before.
+const newsShare, newsBurst, mostNewsRest = 0.04, 500 * time.Millisecond, time.Second
 
 // newNewsLimit makes the limiter of that work, in microseconds.
 func newNewsLimit() *rate.Limiter {
@@ -19,7 +20,13 @@ func newNewsLimit() *rate.Limiter {
 // workedSince returns how long to rest after work that began when the process had used so much time.
 func workedSince(limit *rate.Limiter, began time.Duration) time.Duration {
 	now := time.Now()
-	return limit.ReserveN(now, int(min(used()-began, newsBurst).Microseconds())).DelayFrom(now)
+	work := limit.ReserveN(now, int(min(used()-began, newsBurst).Microseconds()))
+	rest := work.DelayFrom(now)
+	if rest > mostNewsRest {
+		work.CancelAt(now) // or those who join after a storm would pay for it one after the other
+		return mostNewsRest
+	}
+	return rest
 }
 
 // used is the processor time of this process. On a busy machine a clock would count what others take.

@@ -24,6 +24,14 @@ func TestRest(t *testing.T) {
 			t.Fatalf("no rest after %v", spent)
 		}
 	}
+	for range 3 { // a thousand nodes come at once, and one more a moment later
+		if rest := workedSince(limit, used()-newsBurst); rest <= 0 || rest > mostNewsRest {
+			t.Errorf("a rest of %v, want at most %v: who joins then waits for its end", rest, mostNewsRest)
+		}
+	}
+	if rest := limit.ReserveN(time.Now().Add(mostNewsRest), 1).Delay(); rest > mostNewsRest+mostNewsRest/10 {
+		t.Errorf("after that a rest of %v is left", rest)
+	}
 	c := make(chan struct{}, 1)
 	g := gate{c: c, open: c}
 	g.rest(0)

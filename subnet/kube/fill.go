@@ -168,13 +168,13 @@ func (c *nodes) enter(events []change) {
 	}
 }
 
-// everything lists all Nodes, with the podCIDRs of all peers. While hardly any are known it lists them whole; otherwise
+// everything lists all Nodes as they were at a version or later, with the podCIDRs of all peers. While hardly any are known it lists them whole; otherwise
 // their metadata, and reads what is missing.
-func (s *Store) everything(ctx context.Context, c *nodes) (*nodeList, error) {
+func (s *Store) everything(ctx context.Context, c *nodes, version string) (*nodeList, error) {
 	if s.known.empty() {
 		return s.listWhole(ctx)
 	}
-	all, err := s.api.listNodes(ctx, s.lean(), asMetadataList, "")
+	all, err := s.api.listNodes(ctx, s.lean(), asMetadataList, version)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -206,4 +207,47 @@ func noPodCIDR(t *testing.T, s *server) {
 	}
 	s.patchSpec(t, busy.Name, `{"spec":{"podCIDR":"10.244.1.0/24","podCIDRs":["10.244.1.0/24"]}}`)
 	eventually(t, 20*time.Second, "its podCIDR", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
+}
+
+// listedAgain: now and then all is listed anew, which finds what no watch told of. The API server has it in memory.
+func listedAgain(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.200.0/24"))
+	s.createNode(t, flannelNode(1))
+	store, _ := s.open(t, Options{})
+	asked, c := asks(store), store.newNodes()
+	var mu sync.Mutex
+	var from []string
+	asked.before = func(r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if q := r.URL.Query(); r.URL.Path == "/"+nodesPath && q.Get("watch") == "" && q.Get("limit") != "1" {
+			from = append(from, q.Get("resourceVersion"))
+		}
+	}
+	names := func() string {
+		leases, _, _, _ := c.peers()
+		return leased(subnet.Snapshot{Peers: leases})
+	}
+	c.every = 2 // nanoseconds
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); store.reflect(ctx, c) }()
+	defer func() { cancel(); <-done }()
+	eventually(t, 5*time.Second, "a peer", func() bool { return names() == "peer-001 10.244.1.0/24" })
+	missed := record{name: "kubetest-peer-002", uid: "2", managed: "true", podCIDRs: "10.244.2.0/24"}
+	missed.v4.public = "192.0.2.2"
+	c.mu.Lock()
+	c.put(c.entries, entry{record: missed})
+	c.mu.Unlock()
+	if got := names(); !strings.Contains(got, "peer-002") {
+		t.Fatalf("a node that left and was missed is not there: %s", got)
+	}
+	s.wire.cut()
+	s.wire.mend()
+	eventually(t, 10*time.Second, "the truth", func() bool { return names() == "peer-001 10.244.1.0/24" })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(from) < 2 || from[0] != "" || from[1] == "" || from[1] == "0" {
+		t.Errorf("listed from the versions %q, want none at first and then one that is known", from)
+	}
 }

@@ -18,7 +18,8 @@ type nodes struct {
 
 	known     *known
 	strangers *strangers
-	relist    time.Time // when to list again; of reflect only
+	every     time.Duration // how often to list again, at least
+	relist    time.Time     // when; of reflect only
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -36,7 +37,7 @@ type entry struct {
 
 func (s *Store) newNodes() *nodes {
 	return &nodes{notes: s.notes, self: s.node, changed: make(chan struct{}, 1), wakeOwn: s.own.wake,
-		known: &s.known, strangers: newStrangers()}
+		known: &s.known, strangers: newStrangers(), every: relist}
 }
 
 // mark says that the snapshot may have changed.

@@ -60,6 +60,7 @@ func TestStore(t *testing.T) {
 		{"peers of flannel", flannelPeers},
 		{"bursts", bursts},
 		{"a stranger is read once", strangersOnce},
+		{"all is listed again", listedAgain},
 		{"many strangers", manyStrangers},
 		{"more than a page of nodes", pagedList},
 		{"a peer that comes back with another podCIDR", peerReturns},

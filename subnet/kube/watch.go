@@ -106,8 +106,8 @@ func (s *Store) reflect(ctx context.Context, c *nodes) {
 	version := "" // up to which c knows everything; empty: c has to be filled from a list
 	for ctx.Err() == nil {
 		var err error
-		if version == "" {
-			version, err = s.list(ctx, c)
+		if version == "" || time.Now().After(c.relist) {
+			version, err = s.list(ctx, c, version)
 		}
 		began := time.Now()
 		if err == nil {
@@ -128,16 +128,17 @@ const few = 64
 // API server differ ends there.
 const relist = time.Hour
 
-// list fills c and returns the version from which a watch goes on. It does not take "0", the past of an API server that
-// lags behind, in which peers may be missing.
-func (s *Store) list(ctx context.Context, c *nodes) (string, error) {
-	all, err := s.everything(ctx, c)
+// list fills c with what there is at a version or later, and returns the version from which a watch goes on. The API server has
+// a version in memory; without one it asks etcd. It never takes "0", the past of an API server that lags behind, in which peers may
+// be missing.
+func (s *Store) list(ctx context.Context, c *nodes, version string) (string, error) {
+	all, err := s.everything(ctx, c, version)
 	if err != nil { // a list alone is not yet a watch
 		s.tellWatch(ctx, err)
 		return "", err
 	}
 	c.replace(all.items)
-	c.relist = time.Now().Add(relist + rand.N(relist/2))
+	c.relist = time.Now().Add(c.every + rand.N(c.every/2))
 	return all.version, nil
 }
 
@@ -167,12 +168,10 @@ func (s *Store) follow(ctx context.Context, c *nodes, version string) (string, e
 	switch {
 	case errors.Is(err, errRestored) || answered(err, http.StatusGone):
 		return "", nil
-	case !errors.Is(err, io.EOF):
-		return version, err
-	case time.Now().After(c.relist):
-		return "", nil
+	case errors.Is(err, io.EOF):
+		return version, nil
 	}
-	return version, nil
+	return version, err
 }
 
 // errRestored says that the API server knows less than it did: its etcd was restored from a backup.

@@ -145,7 +145,7 @@ func (o *options) registerStore(fs *flag.FlagSet) {
 	fs.StringVar(&o.kubeAnnotationPrefix, "kube-annotation-prefix", "flannel.alpha.coreos.com", "prefix of the node annotations")
 	fs.StringVar(&o.kubeLeaseNamespace, "kube-lease-namespace", "", "lease a subnet by itself where nobody assigns podCIDRs, with Lease objects in this namespace; empty: wait for a podCIDR")
 	fs.StringVar(&o.netConfigs, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, unless it is in etcd")
-	fs.BoolVar(&o.setNodeNetworkUnavailable, "set-node-network-unavailable", true, "keep the node condition NetworkUnavailable true to fact")
+	fs.BoolVar(&o.setNodeNetworkUnavailable, "set-node-network-unavailable", true, "keep the node condition NetworkUnavailable in step with the data path")
 	fs.StringVar(&o.leaseFile, "lease-file", "", "lease in this JSON file instead of etcd")
 	fs.StringVar(&o.nodeName, "node-name", "", "this node's name; empty: NODE_NAME, else the pod's node, else the host name")
 	fs.IntVar(&o.renewMargin, "subnet-lease-renew-margin", 60, "minutes before its end at which an etcd lease is renewed, 1 to 1439")
@@ -160,7 +160,7 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 	fs.BoolVar(&o.ipMasq, "ip-masq", false, "masquerade what pods send out of the cluster's network")
 	fs.BoolVar(&o.randomFullyDisable, "ip-masq-fully-random-disable", false, "masquerade without --random-fully")
 	o.forwardRules = backend.ForwardOn
-	fs.Var(&o.forwardRules, "iptables-forward-rules", "accept forwarded packets from and to the cluster's network: true, after the rules of others; false; first, before them, network policies too")
+	fs.Var(&o.forwardRules, "iptables-forward-rules", "accept forwarded packets from and to the cluster's network: true (after the rules of others), first (before them, network policies included) or false")
 	fs.BoolVar(&o.blackhole, "ip-blackhole-route", false, "a blackhole route for the node's subnet, for addresses of no pod")
 	fs.StringVar(&o.bridge, "bridge", "cni0", "the bridge that pods are plugged into")
 	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed", "from a node's own address to pods, keep that address: routed (unless encapsulated), always, never (flannel)")

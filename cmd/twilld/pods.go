@@ -27,11 +27,11 @@ type podOptions struct {
 }
 
 func (o *podOptions) register(fs *flag.FlagSet) {
-	fs.StringVar(&o.reservations, "reservations-dir", "", "free addresses that no pod has in this directory of the CNI plugin's; empty: "+defaultReservations+
-		", or what the conflist's name is instead of cbr0, with --cni-conf-source, else none")
+	fs.StringVar(&o.reservations, "reservations-dir", "", "the CNI plugin's directory of reserved addresses, in which those that no pod has are freed; empty: with --cni-conf-source "+
+		defaultReservations+" (or the conflist's name in place of cbr0), else none")
 	fs.DurationVar(&o.grace, "reservations-grace", 2*time.Minute, "free a reservation that has had no pod for so long; 0: never")
 	fs.StringVar(&o.binDir, "cni-bin-dir", "", "keep the image's CNI plugins installed in this directory; empty: do not")
-	fs.BoolVar(&o.replace, "cni-bin-replace", false, "replace portmap, bandwidth and loopback of others there too, with --install-cni as well")
+	fs.BoolVar(&o.replace, "cni-bin-replace", false, "with --cni-bin-dir and --install-cni: also replace portmap, bandwidth and loopback that somebody else installed")
 }
 
 const defaultReservations = "/var/lib/cni/networks/cbr0"

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -110,16 +111,11 @@ func (s *store) close() { _ = s.lock.Close() }
 
 func (s *store) path(a netip.Addr) string { return filepath.Join(s.dir, a.String()) }
 
-// reserve takes a for the owner in draft and reports whether it was free, here and in the other networks. The file appears with its content or not
-// at all, because it is a new name for a whole one. An empty file is what host-local leaves when it dies between
-// creating and writing (and what a power loss can leave of any young file); under the lock nobody is about to
-// write it, so it is free.
+// reserve takes a for the owner in draft and reports whether it was free, here and in the other networks. The file
+// appears with its content or not at all, because it is a new name for a whole one. An empty file is what host-local
+// leaves when it dies between creating and writing (and what a power loss can leave of any young file); under the lock
+// nobody is about to write it, so it is free.
 func (s *store) reserve(draft string, a netip.Addr) (bool, error) {
-	for _, dir := range s.others {
-		if info, err := os.Lstat(filepath.Join(dir, a.String())); err == nil && info.Size() > 0 {
-			return false, nil
-		}
-	}
 	err := os.Link(draft, s.path(a))
 	if errors.Is(err, fs.ErrExist) && s.reclaim(a) {
 		err = os.Link(draft, s.path(a))
@@ -127,7 +123,19 @@ func (s *store) reserve(draft string, a netip.Addr) (bool, error) {
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
 	}
+	// Afterwards: other networks have locks of their own, and of two that take a at once neither would see the other's.
+	if err == nil && s.elsewhere(a) {
+		return false, os.Remove(s.path(a))
+	}
 	return err == nil, err
+}
+
+// elsewhere reports whether another network has a.
+func (s *store) elsewhere(a netip.Addr) bool {
+	return slices.ContainsFunc(s.others, func(dir string) bool {
+		info, err := os.Lstat(filepath.Join(dir, a.String()))
+		return err == nil && info.Size() > 0
+	})
 }
 
 func writeNew(path, content string) error {

@@ -1,0 +1,54 @@
+package plugin
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// TestNetworksAtOnce holds that of two networks with the same addresses no two get one address when they ask at once:
+// each has a lock of its own.
+func TestNetworksAtOnce(t *testing.T) {
+	networks := t.TempDir()
+	var stores []*store
+	for _, name := range []string{"cbr0", "net1"} {
+		dir := filepath.Join(networks, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "draft"), []byte("pod of "+name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"cbr0", "net1"} {
+		s, err := lockStore(context.Background(), filepath.Join(networks, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		stores = append(stores, s)
+	}
+	for a, i := netip.MustParseAddr("10.244.0.2"), 0; i < 5000; a, i = a.Next(), i+1 {
+		var got [2]bool
+		var errs [2]error
+		start := make(chan struct{})
+		var g sync.WaitGroup
+		for i, s := range stores {
+			g.Go(func() {
+				<-start
+				got[i], errs[i] = s.reserve(filepath.Join(s.dir, "draft"), a)
+			})
+		}
+		close(start)
+		g.Wait()
+		if errs[0] != nil || errs[1] != nil {
+			t.Fatal(errs)
+		}
+		if got[0] && got[1] {
+			t.Fatalf("both networks have %s, after %d that only one got", a, i)
+		}
+	}
+}

@@ -114,6 +114,8 @@ func (f *finder) visit(n ast.Node) bool {
 		}
 	case *ast.CompositeLit:
 		f.fields(n)
+	case *ast.CallExpr:
+		return f.call(n)
 	case *ast.BasicLit:
 		f.number(n)
 	case *ast.Ident:
@@ -136,6 +138,43 @@ func (f *finder) binary(n *ast.BinaryExpr) {
 
 // logs are statements that only tell people something.
 var logs = regexp.MustCompile(`(?i)\b(log|logger|say)\w*(\(\))?\.?\w*\(|\.(Debug|Info|Warn|Error|Print\w*)\(`)
+
+// texts are calls whose arguments only people read.
+var texts = regexp.MustCompile(`^(fmt\.Errorf|errors\.New)$|(?i:^|\.)(log|logger|say)\w*$|\.(Debug|Info|Warn|Error|Print\w*)$`)
+
+// call leaves out the capacities of slices and maps, and what errors and logs say, but not functions in it. It reports whether
+// all parts of n are still to be visited.
+func (f *finder) call(n *ast.CallExpr) bool {
+	args := n.Args
+	switch {
+	case f.text(n.Fun) == "make":
+		args = sized(n.Args)
+	case texts.MatchString(f.text(n.Fun)):
+		args = nil
+		for _, arg := range n.Args {
+			if function, ok := arg.(*ast.FuncLit); ok {
+				args = append(args, function)
+			}
+		}
+	default:
+		return true
+	}
+	for _, arg := range args {
+		ast.Inspect(arg, f.visit)
+	}
+	return false
+}
+
+// sized are the arguments of make without the capacity of a slice or a map; a channel's is behaviour.
+func sized(args []ast.Expr) []ast.Expr {
+	switch args[0].(type) {
+	case *ast.MapType:
+		return args[:1]
+	case *ast.ArrayType:
+		return args[:2]
+	}
+	return args
+}
 
 // statements leaves out one statement at a time, unless others need what it declares.
 func (f *finder) statements(list []ast.Stmt) {

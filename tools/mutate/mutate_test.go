@@ -11,6 +11,8 @@ import (
 
 const source = `package m
 
+import "fmt"
+
 type T struct{ A, B int }
 
 func Max(a, b int, log func(string)) int {
@@ -25,6 +27,12 @@ func Make() T {
 	t := T{A: 1, B: 2}
 	t.A++
 	return t
+}
+
+// The capacities and texts here are no mutants.
+func Fail(log func(string, int)) (map[int]int, error) {
+	log("failed", 4)
+	return make(map[int]int, 6), fmt.Errorf("after %d", 5)
 }
 `
 
@@ -68,11 +76,11 @@ func TestMutate(t *testing.T) {
 	}
 	slices.Sort(alive)
 	slices.Sort(dead)
-	if want := []string{"m.go:14: 9 in place of 2", "m.go:14: without B: 2", "m.go:7: > in place of >="}; !slices.Equal(alive, want) {
+	if want := []string{"m.go:16: 9 in place of 2", "m.go:16: without B: 2", "m.go:9: > in place of >="}; !slices.Equal(alive, want) {
 		t.Errorf("survivors\n%q, want\n%q", alive, want)
 	}
-	if want := []string{"m.go:14: 5 in place of 1", "m.go:14: without A: 1,", "m.go:15: without t.A++", "m.go:7: !(a >= b) in place of a >= b",
-		"m.go:7: false && (a >= b) in place of a >= b"}; !slices.Equal(dead, want) {
+	if want := []string{"m.go:16: 5 in place of 1", "m.go:16: without A: 1,", "m.go:17: without t.A++", "m.go:9: !(a >= b) in place of a >= b",
+		"m.go:9: false && (a >= b) in place of a >= b"}; !slices.Equal(dead, want) {
 		t.Errorf("killed\n%q, want\n%q", dead, want)
 	}
 	if want := 100 * 5. / 8; score != want {
@@ -91,7 +99,7 @@ func TestSample(t *testing.T) {
 	for _, o := range []options{
 		{out: &first, n: 2, seed: 7, timeout: time.Minute},
 		{out: &again, n: 2, seed: 7, timeout: time.Minute},
-		{out: &line, n: 2, at: `m\.go:7:`, timeout: time.Minute},
+		{out: &line, n: 2, at: `m\.go:9:`, timeout: time.Minute},
 	} {
 		if _, err := o.run([]string{"."}); err != nil {
 			t.Fatal(err)
@@ -100,8 +108,8 @@ func TestSample(t *testing.T) {
 	if first.String() != again.String() || !strings.Contains(first.String(), " of 2 killed") {
 		t.Errorf("two runs with one seed:\n%s\n%s", &first, &again)
 	}
-	if n := strings.Count(line.String(), "m.go:7:"); n != 3 || !strings.Contains(line.String(), "2 of 3 killed") {
-		t.Errorf("of line 7 there are 3 mutants:\n%s", &line)
+	if n := strings.Count(line.String(), "m.go:9:"); n != 3 || !strings.Contains(line.String(), "2 of 3 killed") {
+		t.Errorf("of line 9 there are 3 mutants:\n%s", &line)
 	}
 }
 

@@ -150,7 +150,7 @@ func (d *decoder) bitwise(attrs attrMap) bool {
 	m, xor := dataValue(attrs[unix.NFTA_BITWISE_MASK]), dataValue(attrs[unix.NFTA_BITWISE_XOR])
 	delete(attrs, unix.NFTA_BITWISE_MASK)
 	delete(attrs, unix.NFTA_BITWISE_XOR)
-	ok := d.load != nothing && d.mask == nil && len(m) > 0 && len(bytes.Trim(xor, "\x00")) == 0
+	ok := d.load != nothing && d.mask == nil && len(m) > 0 && bytes.Equal(xor, make([]byte, len(m)))
 	d.mask = m
 	return ok && attrs.are(map[uint16]uint32{
 		unix.NFTA_BITWISE_SREG: unix.NFT_REG_1, unix.NFTA_BITWISE_DREG: unix.NFT_REG_1,
@@ -184,7 +184,7 @@ func (d *decoder) condition(load field, not bool, data []byte) bool {
 		return d.prefix(&r.Dst, data)
 	case load == packetMark && !not && r.Mark == 0 && len(data) == 4 && bytes.Equal(data, d.mask):
 		r.Mark = binary.NativeEndian.Uint32(data)
-	case load == outName && not && r.NotOut == "" && bytes.HasSuffix(data, []byte{0}):
+	case load == outName && not && r.NotOut == "" && isName(data):
 		r.NotOut = cstring(data)
 	case load == srcType && !not && !r.Local && len(data) == 4 && binary.NativeEndian.Uint32(data) == unix.RTN_LOCAL:
 		r.Local = true
@@ -198,7 +198,7 @@ func (d *decoder) condition(load field, not bool, data []byte) bool {
 func (d *decoder) guarded(load field, data []byte) bool {
 	r := &d.rule
 	switch {
-	case load == inName && r.In == "" && bytes.HasSuffix(data, []byte{0}):
+	case load == inName && r.In == "" && isName(data):
 		r.In = cstring(data)
 	case load == protocol && r.Packet.Protocol == 0 && len(data) == 1:
 		r.Packet.Protocol = data[0]
@@ -208,6 +208,12 @@ func (d *decoder) guarded(load field, data []byte) bool {
 		return false
 	}
 	return true
+}
+
+// isName reports whether data are a whole name and nothing behind it; one without a zero stands for all that begin so.
+func isName(data []byte) bool {
+	name := bytes.TrimRight(data, "\x00")
+	return len(name) < len(data) && !bytes.Contains(name, []byte{0})
 }
 
 // prefix sets p to data and the mask of the load, which may be shorter than an address: whole bytes of it.
@@ -234,13 +240,11 @@ func (d *decoder) prefix(p *netip.Prefix, data []byte) bool {
 }
 
 func (d *decoder) verdict(attrs attrMap) bool {
-	data, err := attributes(attrs[unix.NFTA_IMMEDIATE_DATA])
-	if err != nil {
-		return false
-	}
-	v, err := attributes(data[unix.NFTA_DATA_VERDICT])
+	data, _ := attributes(attrs[unix.NFTA_IMMEDIATE_DATA])
+	v, _ := attributes(data[unix.NFTA_DATA_VERDICT])
 	code, ok := v.u32(unix.NFTA_VERDICT_CODE)
-	if err != nil || !ok || len(v) != 1 {
+	delete(attrs, unix.NFTA_IMMEDIATE_DATA)
+	if !ok || len(v) != 1 || len(data) != 1 || !attrs.are(map[uint16]uint32{unix.NFTA_IMMEDIATE_DREG: unix.NFT_REG_VERDICT}) {
 		return false
 	}
 	switch int32(code) {
@@ -306,9 +310,12 @@ func (r rawRule) drops() bool {
 	return drop
 }
 
-// dataValue is the NFTA_DATA_VALUE in nested.
+// dataValue is the NFTA_DATA_VALUE in nested; nil if anything else is there.
 func dataValue(nested []byte) []byte {
 	attrs, _ := attributes(nested)
+	if len(attrs) != 1 {
+		return nil
+	}
 	return attrs[unix.NFTA_DATA_VALUE]
 }
 

@@ -88,15 +88,142 @@ func TestDecodeMask(t *testing.T) {
 	}
 }
 
+// TestDecodeAltered: whatever is changed in a rule, left out of it or added, it is another rule then.
+func TestDecodeAltered(t *testing.T) {
+	for _, r := range rules {
+		ipv6 := isIPv6(r)
+		raw, err := parseRule(message(t, r, ipv6))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range raw.exprs {
+			if e.name == "counter" {
+				continue
+			}
+			for _, data := range altered(t, e.data) {
+				if got := with(raw, i, rawExpr{e.name, data}, ipv6); got == r {
+					t.Errorf("%s with %s % x in place of % x is not noticed", r, e.name, data, e.data)
+				}
+			}
+			for name, other := range map[string]rawRule{
+				"without":   {exprs: slices.Delete(slices.Clone(raw.exprs), i, i+1)},
+				"with two":  {exprs: slices.Insert(slices.Clone(raw.exprs), i, e)},
+				"with lost": {exprs: slices.Insert(slices.Clone(raw.exprs), i, rawExpr{name: "limit"})},
+			} {
+				if got := decode(other, ipv6); got == r && !(name == "with two" && (e.name == "payload" || e.name == "meta" || e.name == "fib")) {
+					t.Errorf("%s %s %s is not noticed", r, name, e.name)
+				}
+			}
+		}
+	}
+}
+
+func with(r rawRule, i int, e rawExpr, ipv6 bool) netstate.Rule {
+	exprs := slices.Clone(r.exprs)
+	exprs[i] = e
+	return decode(rawRule{exprs: exprs}, ipv6)
+}
+
+// altered are attributes of which one is missing, or another one, or one more is there.
+func altered(t *testing.T, data []byte) (all [][]byte) {
+	list, err := netlink.UnmarshalAttributes(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(list []netlink.Attribute) {
+		data, err := netlink.MarshalAttributes(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, data)
+	}
+	for i := range list {
+		list[i].Length = 0 // Marshal computes it
+	}
+	for i, a := range list {
+		var parts [][]byte
+		if a.Type&unix.NLA_F_NESTED != 0 {
+			parts = altered(t, a.Data)
+		}
+		for at := range a.Data {
+			if part := bytes.Clone(a.Data); a.Type&unix.NLA_F_NESTED == 0 {
+				part[at] ^= 1
+				parts = append(parts, part)
+			}
+		}
+		for _, part := range parts {
+			other := slices.Clone(list)
+			other[i].Data = part
+			put(other)
+		}
+		put(slices.Delete(slices.Clone(list), i, i+1))
+	}
+	put(append(list, netlink.Attribute{Type: 30, Data: []byte{0, 0, 0, 1}}))
+	return all
+}
+
+// TestUserComment: a comment is found among other user data; what is cut short is none.
+func TestUserComment(t *testing.T) {
+	for data, want := range map[string]string{"": "", "\x00": "", "\x00\x03ab\x00": "ab", "\x01\x02xx\x00\x02a\x00": "a", "\x00\x04ab": "", "\x01\x01x": "", "\x02\x00\x00\x01\x00": ""} {
+		if got := userComment([]byte(data)); got != want {
+			t.Errorf("% x: %q, want %q", data, got, want)
+		}
+	}
+}
+
+// TestConcernsUs: of all changes of nf_tables only those of our chains, and of the chains from which packets come to them, matter.
+func TestConcernsUs(t *testing.T) {
+	notice := func(kind uint16, names ...string) netlink.Message {
+		var list []netlink.Attribute
+		for i, name := range names {
+			list = append(list, text(uint16(i+1), name))
+		}
+		if kind == unix.NFT_MSG_NEWCHAIN || kind == unix.NFT_MSG_DELCHAIN {
+			list = list[:1]
+			if len(names) > 1 {
+				list = append(list, text(unix.NFTA_CHAIN_NAME, names[1]))
+			}
+		}
+		data, err := netlink.MarshalAttributes(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)}, Data: append(make([]byte, 4), data...)}
+	}
+	for _, kind := range []uint16{unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE} {
+		hasChain := kind != unix.NFT_MSG_NEWTABLE && kind != unix.NFT_MSG_DELTABLE
+		for names, want := range map[string]bool{
+			"flannel-ipv4 postrtg": true, "flannel-ipv6 forward": true, "flannel-ipv5 forward": false, "foreign FORWARD": false, "raw PREROUTING": false,
+			"nat POSTROUTING": true, "nat FLANNEL-POSTRTG": true, "filter FORWARD": true, "filter FLANNEL-FWD": true,
+			"mangle INPUT": true, "mangle TWILL-INPUT": true, "mangle FORWARD": true, "mangle TWILL-FORWARD": true,
+			"nat KUBE-SERVICES": !hasChain, "filter INPUT": !hasChain, "mangle OUTPUT": !hasChain,
+		} {
+			if got := concernsUs(notice(kind, strings.Fields(names)...)); got != want {
+				t.Errorf("message %d about %s: %t, want %t", kind, names, got, want)
+			}
+		}
+	}
+	ours := notice(unix.NFT_MSG_NEWRULE, "flannel-ipv4", "postrtg")
+	short, foreign, broken := ours, ours, ours
+	short.Data = ours.Data[:3]
+	foreign.Header.Type = unix.NFNL_SUBSYS_CTNETLINK << 8
+	broken.Data = append(slices.Clone(ours.Data[:4]), 1, 0, 1, 0)
+	if concernsUs(short) || concernsUs(foreign) || concernsUs(notice(unix.NFT_MSG_NEWSET, "flannel-ipv4", "set")) || !concernsUs(broken) {
+		t.Error("a short message, another subsystem's or a set's concerns us, or one that cannot be read does not")
+	}
+}
+
 // TestJumpRules: what leads to our chain is found with and without a comment, and only a rule without a condition drops.
 func TestJumpRules(t *testing.T) {
 	lines := []string{"-P FORWARD ACCEPT", `-A FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-A FORWARD -j FLANNEL-FWD",
-		"-A FORWARD -j DROP", `-A FORWARD -m comment --comment last -j REJECT`, "-A FORWARD -i eth0 -j DROP", "-A FORWARD -j"}
+		"-A FORWARD -j DROP", `-A FORWARD -m comment --comment last -j REJECT`, "-A FORWARD -i eth0 -j DROP", "-A FORWARD -j",
+		"-A FORWARD -g FLANNEL-FWD", "-A FORWARD -m comment --comment x", "-N FORWARD -j FLANNEL-FWD", "-A FORWARD -p FLANNEL-FWD", "-A FORWARD"}
 	base, jumps := jumpRules(lines, siteOf(netstate.Forward))
-	if want := []string{strings.TrimPrefix(lines[1], "-A "), "FORWARD -j FLANNEL-FWD"}; !slices.Equal(jumps, want) {
+	if want := []string{strings.TrimPrefix(lines[1], "-A "), "FORWARD -j FLANNEL-FWD", "FORWARD -g FLANNEL-FWD"}; !slices.Equal(jumps, want) {
 		t.Errorf("jumps %q, want %q", jumps, want)
 	}
-	want := []baseRule{{ours: true, comment: "a b"}, {ours: true}, {drops: true}, {drops: true, comment: "last"}, {conditional: true}, {conditional: true}}
+	want := []baseRule{{ours: true, comment: "a b"}, {ours: true}, {drops: true}, {drops: true, comment: "last"}, {conditional: true}, {conditional: true},
+		{ours: true, conditional: true}, {conditional: true}, {conditional: true}}
 	if !slices.Equal(base, want) {
 		t.Errorf("rules\n%+v, want\n%+v", base, want)
 	}
@@ -127,6 +254,14 @@ func TestParse(t *testing.T) {
 		`-i cni+ -p ipv6 -j DROP`:                                   "iif cni+ proto 41 drop -i cni+",
 		`! -p udp -m udp --dport 1 -j DROP`:                         "udp dport 1 drop !",
 		`-p sctp -m udp --dport 1 -j DROP`:                          "drop -p sctp -m udp --dport 1",
+		`-p udp -m udp --dport 65536 -j DROP`:                       "udp dport 65535 drop -m udp --dport 65536",
+		`-m udp --dport 1 -j DROP`:                                  "drop -m udp --dport 1",
+		`-p ipencap -j DROP`:                                        "proto 4 drop",
+		`-p 17 -m udp --dport 65535 -j DROP`:                        "udp dport 65535 drop",
+		`-m mark --mark 0x4000 -j RETURN`:                           "mark & 0x4000 return -m mark --mark 0x4000",
+		`-m mark --mark x/x -j RETURN`:                              "return -m mark --mark x/x",
+		`-s example -j RETURN`:                                      "return -s example",
+		`-i`:                                                        "none -i",
 		`! -o flannel+ -j RETURN`:                                   "oif != flannel+ return ! -o flannel+",
 		`-p tcp -m tcp --dport 80 -j DNAT --to-destination 1.2.3.4`: "none -p tcp -m tcp --dport 80 -j DNAT --to-destination 1.2.3.4",
 	} {

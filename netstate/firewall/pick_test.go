@@ -12,11 +12,12 @@ import (
 
 func TestPick(t *testing.T) {
 	yes, no := true, false
-	for name, test := range map[string]struct {
+	type pick struct {
 		setup string
 		told  *bool
 		want  netstate.Mode
-	}{
+	}
+	tests := map[string]pick{
 		"new":           {"true", nil, netstate.NFTables},
 		"legacy-empty":  {"iptables-legacy -S", nil, netstate.NFTables},
 		"legacy-in-use": {"ip6tables-legacy -A FORWARD -j DROP", nil, netstate.IPTables},
@@ -26,7 +27,12 @@ func TestPick(t *testing.T) {
 			"iptables-legacy -A FLANNEL-FWD -j ACCEPT", nil, netstate.NFTables},
 		"legacy-chain":   {"iptables-legacy -N FLANNEL-FWD; iptables-legacy -N OTHER", nil, netstate.IPTables},
 		"other-variants": {"iptables-nft -A FORWARD -j DROP", nil, netstate.NFTables},
-	} {
+	}
+	for table, chain := range map[string]string{"filter": "INPUT", "nat": "OUTPUT", "mangle": "INPUT", "raw": "OUTPUT", "security": "INPUT"} {
+		tests[table+"-empty"] = pick{"iptables-legacy -t " + table + " -S", nil, netstate.NFTables}
+		tests[table+"-in-use"] = pick{"iptables-legacy -t " + table + " -A " + chain + " -j ACCEPT", nil, netstate.IPTables}
+	}
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			if !inNamespace(t) {
 				return

@@ -88,7 +88,7 @@ func Diff(want, have State) Plan {
 		if ok {
 			both++
 		}
-		if !ok || h != w {
+		if h != w {
 			puts = append(puts, Change{Was: h, Want: w})
 		}
 	}

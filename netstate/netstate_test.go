@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"cmp"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -23,6 +24,27 @@ func TestStrings(t *testing.T) {
 			Name: "x", VNI: 2, Port: 4789, Dev: "eth0", Local: addr("2001:db8::1"), MTU: 1, Learning: true, GBP: true, Extra: "proxy"},
 		"link cni0 bridge mtu 1450 address 02:00:00:00:00:01 up":                  Bridge{Name: "cni0", MTU: 1450, MAC: mac, Up: true, Marked: true},
 		"link cni0 bridge mtu 0 address 00:00:00:00:00:00 down unmarked master b": Bridge{Name: "cni0", Extra: "master b"},
+		"link flannel0 tun mtu 1472 up":                                           Tun{Name: "flannel0", MTU: 1472, Up: true, Marked: true},
+		"link flannel0 tun mtu 0 down unmarked tap":                               Tun{Name: "flannel0", Extra: "tap"},
+		"link flannel.ipip ipip local 192.0.2.1 mtu 1480 up":                      Tunnel{Name: "flannel.ipip", Local: addr("192.0.2.1"), MTU: 1480, Up: true, Marked: true},
+		"link flannel-v6.ipip ip6tnl external mtu 0 down unmarked ttl 3":          Tunnel{Name: "flannel-v6.ipip", External: true, Extra: "ttl 3"},
+		"link flannel-wg wireguard mtu 1420 up":                                   WireGuard{Name: "flannel-wg", MTU: 1420, Up: true, Marked: true},
+		"link flannel-wg wireguard mtu 0 down unmarked x":                         WireGuard{Name: "flannel-wg", Extra: "x"},
+		"listener dev f port 51820 key " + keyText + " fwmark 1":                  Listener{Dev: "f", Port: 51820, Public: PublicKey{1}, Extra: "fwmark 1"},
+		"peer " + keyText + " dev f":                                              Peer{Dev: "f", Public: PublicKey{1}},
+		"policy fwd src 10.0.0.0/8 dst 10.1.0.0/16 priority 116000 block":         Policy{Dir: Fwd, Src: prefix("10.0.0.0/8"), Dst: prefix("10.1.0.0/16"), Priority: PolicyPriority, Block: true},
+		"route fc00:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 dev f": Route{Dst: prefix("fc00:2::/64"), Via: addr("2001:db8::2"), Outer: addr("2001:db8::1"),
+			Dev: "f", Metric: 1024, Protocol: Protocol},
+		"route 10.244.2.0/24 dev f src 10.244.1.1": Route{Dst: prefix("10.244.2.0/24"), Dev: "f", Src: addr("10.244.1.1"), Protocol: Protocol},
+		"peer " + keyText + " dev f endpoint 192.0.2.2:51820 allowed 10.244.2.0/24 allowed fc00:2::/64 shared abc keepalive 25 x": Peer{Dev: "f", Public: PublicKey{1},
+			Endpoint: netip.MustParseAddrPort("192.0.2.2:51820"), Allowed: Allowed{prefix("10.244.2.0/24"), prefix("fc00:2::/64")}, Shared: "abc", Keepalive: 25, Extra: "x"},
+		"policy in src 10.0.0.0/8 dst 10.1.0.0/16 priority 116001 esp 192.0.2.1 to 192.0.2.2 reqid 11 optional x": Policy{Dir: In, Src: prefix("10.0.0.0/8"),
+			Dst: prefix("10.1.0.0/16"), Priority: PolicyPriority + 1, From: addr("192.0.2.1"), To: addr("192.0.2.2"), ReqID: 11, Optional: true, Extra: "x"},
+		"chain nftables ip guard-input first x; mark & 0x4000 local iif cni0 oif != f src 10.0.0.0/8 udp dport 8472 drop; dst != 10.0.0.0/8 proto 4 return y": Chain{
+			Role: GuardInput, Place: First, Extra: "x", Rules: [MaxRules]Rule{{Mark: 0x4000, Local: true, In: "cni0", NotOut: "f", Src: prefix("10.0.0.0/8"),
+				Packet: Transport{Protocol: UDP, Port: 8472}, Verdict: Drop}, {NotDst: prefix("10.0.0.0/8"), Packet: Transport{Protocol: IPv4InIP}, Verdict: Return, Extra: "y"}}},
+		"chain iptables ip guard-forward; src != 10.0.0.0/8 masquerade; dst 10.0.0.0/8 masquerade random-fully": Chain{Mode: IPTables, Role: GuardForward,
+			Rules: [MaxRules]Rule{{NotSrc: prefix("10.0.0.0/8"), Verdict: Masquerade}, {Dst: prefix("10.0.0.0/8"), Verdict: MasqueradeRandom}}},
 		"link cni0 of type dummy":                                         OtherLink{"cni0", "dummy"},
 		"sysctl net/ipv4/ip_forward = 1":                                  Sysctl{"net/ipv4/ip_forward", "1"},
 		"addr 10.244.1.1/24 dev cni0":                                     Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
@@ -41,6 +63,40 @@ func TestStrings(t *testing.T) {
 	} {
 		if got := o.String(); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+}
+
+// keyText is the public key that begins with 1, and is zero else.
+const keyText = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+
+// TestMarks: by these an agent knows what another version of it wrote, so they must never change.
+func TestMarks(t *testing.T) {
+	if Mark != "twill" || Protocol != 116 || PolicyPriority != 116000 || PolicyPriorities != 10 {
+		t.Errorf("the marks are %q, protocol %d, and %d priorities from %d on", Mark, Protocol, PolicyPriorities, PolicyPriority)
+	}
+}
+
+// TestKeyOrder: keys differ in the first of these that does; the order is the one in which objects can be written.
+func TestKeyOrder(t *testing.T) {
+	low, high := prefix("10.0.0.0/8"), prefix("10.0.0.0/9")
+	keys := []Key{
+		{Kind: KindLink, Name: "b", Prefix: high, MAC: MAC{1}, Metric: 9},
+		{Kind: KindSysctl, Name: "a", Prefix: high, MAC: MAC{1}, Metric: 9},
+		{Kind: KindSysctl, Name: "b", Prefix: low, MAC: MAC{1}, Metric: 9},
+		{Kind: KindSysctl, Name: "b", Prefix: high, MAC: MAC{5: 1}, Metric: 9},
+		{Kind: KindSysctl, Name: "b", Prefix: high, MAC: MAC{4: 1}, Metric: 9},
+		{Kind: KindSysctl, Name: "b", Prefix: high, MAC: MAC{1}, Metric: 1},
+		{Kind: KindSysctl, Name: "b", Prefix: high, MAC: MAC{1}, Metric: 2},
+		{Kind: KindSysctl, Name: "b", Prefix: prefix("11.0.0.0/8"), MAC: MAC{}},
+		{Kind: KindAddr, Name: "a"},
+		{Kind: KindNeigh}, {Kind: KindFDB}, {Kind: KindListener}, {Kind: KindPeer}, {Kind: KindPolicy}, {Kind: KindRoute}, {Kind: KindChain},
+	}
+	for i, a := range keys {
+		for j, b := range keys {
+			if got, want := a.Compare(b), cmp.Compare(i, j); got != want {
+				t.Errorf("%v and %v are compared to %d, want %d", a, b, got, want)
+			}
 		}
 	}
 }
@@ -97,6 +153,7 @@ func TestDiffGolden(t *testing.T) {
 	have := maps.Clone(want)
 	have.Add(OtherLink{"cni0", "dummy"}, Sysctl{"net/ipv4/ip_forward", "0"}, Sysctl{"net/ipv4/other", "0"},
 		Route{Dst: prefix("10.244.10.0/24"), Dev: "eth0", Protocol: 3}, Route{Dst: prefix("10.244.2.0/24"), Metric: 7, Protocol: Protocol, Dev: "eth0"},
+		Listener{Dev: "flannel-wg"}, // it goes with its device
 		Neigh{"flannel.1", addr("10.244.9.0"), mac}, FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.9")})
 	delete(have, Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")}.Key())
 	const golden = `~ link cni0 bridge mtu 1450 address 02:00:00:00:00:01 up (was link cni0 of type dummy)
@@ -189,6 +246,20 @@ func TestSlots(t *testing.T) {
 		"neigh, another mac":       {Neigh{"a", addr("10.0.0.1"), mac}, Neigh{"a", addr("10.0.0.1"), MAC{}}, true},
 		"fdb, another destination": {FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.1")}, FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.2")}, false},
 		"neigh and addr":           {Neigh{Dev: "a", IP: addr("10.0.0.1")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/32")}, false},
+		"tun and tunnel":           {Tun{Name: "a"}, Tunnel{Name: "a"}, true},
+		"listener, another port":   {Listener{Dev: "a", Port: 1}, Listener{Dev: "a"}, true},
+		"listener, another device": {Listener{Dev: "a"}, Listener{Dev: "b"}, false},
+		"peer, another endpoint":   {Peer{Dev: "a", Keepalive: 1}, Peer{Dev: "a"}, true},
+		"peer, another key":        {Peer{Dev: "a", Public: PublicKey{1}}, Peer{Dev: "a"}, false},
+		"peer, another device":     {Peer{Dev: "a"}, Peer{Dev: "b"}, false},
+		"policy, another tunnel":   {Policy{Src: r.Dst, Dst: r.Dst, ReqID: 1}, Policy{Src: r.Dst, Dst: r.Dst}, true},
+		"policy, another priority": {Policy{Src: r.Dst, Dst: r.Dst, Priority: 1}, Policy{Src: r.Dst, Dst: r.Dst}, true},
+		"policy, the other way":    {Policy{Src: r.Dst, Dst: r.Dst, Dir: Out}, Policy{Src: r.Dst, Dst: r.Dst}, false},
+		"policy, another source":   {Policy{Src: prefix("10.0.0.0/8"), Dst: r.Dst}, Policy{Src: r.Dst, Dst: r.Dst}, false},
+		"policy, other pods":       {Policy{Src: r.Dst, Dst: prefix("10.0.0.0/8")}, Policy{Src: r.Dst, Dst: r.Dst}, false},
+		"chain, another family":    {Chain{}, Chain{IPv6: true}, false},
+		"chain, another role":      {Chain{}, Chain{Role: Forward}, false},
+		"chain, another place":     {Chain{}, Chain{Place: First}, true},
 		"chain, another mode":      {Chain{}, Chain{Mode: IPTables}, false},
 		"chain, another rule":      {Chain{}, Chain{Rules: [MaxRules]Rule{{Verdict: Accept}}}, true},
 	} {
@@ -205,6 +276,22 @@ func TestSameDevice(t *testing.T) {
 		"mark": func(l *VXLAN) { l.Marked = false }, "vni!": func(l *VXLAN) { l.VNI = 2 }, "port!": func(l *VXLAN) { l.Port = 1 },
 		"dev!": func(l *VXLAN) { l.Dev = "x" }, "local!": func(l *VXLAN) { l.Local = addr("192.0.2.2") },
 		"gbp!": func(l *VXLAN) { l.GBP = true }, "learning!": func(l *VXLAN) { l.Learning = true }, "extra!": func(l *VXLAN) { l.Extra = "x" },
+	} {
+		want := have
+		f(&want)
+		if same := have.SameDevice(want); same == strings.HasSuffix(name, "!") {
+			t.Errorf("another %s: the same device %t", name, same)
+		}
+	}
+}
+
+// TestSameTunnel: what is fixed when a tunnel is made.
+func TestSameTunnel(t *testing.T) {
+	have := Tunnel{Name: "f", Local: addr("192.0.2.1"), MTU: 1480, Up: true, Marked: true}
+	for name, f := range map[string]func(*Tunnel){
+		"mtu": func(l *Tunnel) { l.MTU = 1 }, "up": func(l *Tunnel) { l.Up = false }, "mark": func(l *Tunnel) { l.Marked = false },
+		"name!": func(l *Tunnel) { l.Name = "x" }, "local!": func(l *Tunnel) { l.Local = addr("192.0.2.2") },
+		"external!": func(l *Tunnel) { l.External = true }, "extra!": func(l *Tunnel) { l.Extra = "x" },
 	} {
 		want := have
 		f(&want)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,11 @@ import (
 func TestBind(t *testing.T) {
 	m := newMachine(t, 1, "")
 	m.Command("ip link set lo up", "ip addr add fd00::1/128 dev lo nodad", "ip addr add fd00::2/128 dev lo nodad")
+	for _, to := range []string{"fd00::1", "fd00::2"} {
+		for out, _ := m.Try("ip route get " + to); !strings.HasPrefix(out, "local "); out, _ = m.Try("ip route get " + to) {
+			time.Sleep(time.Millisecond) // a busy kernel takes a moment to put the route in
+		}
+	}
 	in(m, func() {
 		b := &bind{}
 		receive, port, err := b.Open(0)
@@ -34,6 +40,7 @@ func TestBind(t *testing.T) {
 			addr := netip.MustParseAddr([]string{fmt.Sprintf("127.0.0.%d", i/2+1), fmt.Sprintf("fd00::%d", i/2+1)}[i%2])
 			bothWays(t, b, receive[i%2], port, addr)
 		}
+		twoAddresses(t, receive[0], port)
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
@@ -90,6 +97,37 @@ func bothWays(t *testing.T, b conn.Bind, receive conn.ReceiveFunc, port uint16, 
 		t.Error(err)
 	}
 	hear("yes")
+}
+
+// twoAddresses: a peer that sends to two addresses of this host is answered from the one that each packet came to.
+func twoAddresses(t *testing.T, receive conn.ReceiveFunc, port uint16) {
+	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9)})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer peer.Close()
+	to := []string{"127.0.0.1", "127.0.0.2", "127.0.0.1"}
+	for _, a := range to {
+		if _, err := peer.WriteToUDPAddrPort([]byte(a), netip.AddrPortFrom(netip.MustParseAddr(a), port)); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+	for len(to) > 0 {
+		packets, sizes, ends := [][]byte{make([]byte, 99), make([]byte, 99), make([]byte, 99)}, make([]int, 3), make([]conn.Endpoint, 3)
+		n, err := receive(packets, sizes, ends)
+		if err != nil || n == 0 || n > len(to) {
+			t.Errorf("%d packets, %v, want %d", n, err, len(to))
+			return
+		}
+		for i := range n {
+			if got := string(packets[i][:sizes[i]]); got != to[i] || ends[i].SrcToString() != to[i] || ends[i].DstToString() != peer.LocalAddr().String() {
+				t.Errorf("packet to %s: %q from %s to %s", to[i], got, ends[i].DstToString(), ends[i].SrcToString())
+			}
+		}
+		to = to[n:]
+	}
 }
 
 // TestOneDevice: one device for both families reaches a peer by IPv4 and another by IPv6, in turn.

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -16,15 +17,10 @@ type holdings struct {
 
 func newHoldings(snap subnet.Snapshot) holdings {
 	h := holdings{lengths: map[bool][]int{}, nodes: make(map[netip.Prefix]string, len(snap.Peers)+1), inside: map[netip.Prefix]netip.Prefix{}}
-	var seen [2][129]bool
 	note := func(lease subnet.Lease) {
 		for _, s := range lease.Stacks {
-			is4, family := s.Subnet.Addr().Is4(), 0
-			if is4 {
-				family = 1
-			}
-			if bits := s.Subnet.Bits(); bits >= 0 && !seen[family][bits] {
-				seen[family][bits] = true
+			is4, bits := s.Subnet.Addr().Is4(), s.Subnet.Bits()
+			if s.Subnet.IsValid() && !slices.Contains(h.lengths[is4], bits) {
 				h.lengths[is4] = append(h.lengths[is4], bits)
 			}
 		}

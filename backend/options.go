@@ -2,6 +2,7 @@ package backend
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -16,12 +17,9 @@ func ParseOptions(options json.RawMessage, into any) (warnings []string, err err
 	if len(bytes.TrimSpace(options)) == 0 {
 		return nil, nil
 	}
-	if err := json.Unmarshal(options, into); err != nil {
-		return nil, fmt.Errorf("net-conf Backend: %w", explainType(err))
-	}
 	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(options, &keys); err != nil {
-		return nil, fmt.Errorf("net-conf Backend: want an object: %w", err)
+	if err := cmp.Or(json.Unmarshal(options, &keys), json.Unmarshal(options, into)); err != nil {
+		return nil, fmt.Errorf("net-conf Backend: %w", explainType(err))
 	}
 	known := fieldNames(into)
 	for key := range keys {

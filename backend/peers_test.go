@@ -51,6 +51,10 @@ func TestPeers(t *testing.T) {
 			"a: its subnet 10.99.2.0/24 is outside the network [10.244.0.0/16 fc00::/48]"},
 		"wider than the network": {[]subnet.Lease{lease("a", "vxlan", "10.0.0.0/8", "192.0.2.2")}, "",
 			"a: its subnet 10.0.0.0/8 is outside the network [10.244.0.0/16 fc00::/48]"},
+		"as wide as the network": {[]subnet.Lease{lease("a", "vxlan", "10.244.0.0/16", "192.0.2.2")}, "",
+			"a: its subnet 10.244.0.0/16 overlaps 10.244.1.0/24, which n1 holds already"},
+		"wider than two": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.128/25", "192.0.2.2"), lease("b", "vxlan", "10.244.2.0/25", "192.0.2.3"),
+			lease("c", "vxlan", "10.244.2.0/24", "192.0.2.4")}, "a/10.244.2.128/25 b/10.244.2.0/25", "c: its subnet 10.244.2.0/24 overlaps 10.244.2.128/25, which a holds already"},
 		"no subnet": {[]subnet.Lease{lease("a", "vxlan", "", "192.0.2.2")}, "",
 			"a: its subnet invalid Prefix is outside the network [10.244.0.0/16 fc00::/48]"},
 		"no underlay": {[]subnet.Lease{lease("a", "vxlan", "10.244.2.0/24", "")}, "",
@@ -215,6 +219,10 @@ route blackhole fc00:0:0:1::/64 metric 4096
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
+	}
+	node.Underlays[1].AcceptRA = false
+	if got := backend.Base(cfg, node, local).String(); strings.Contains(got, "accept_ra") {
+		t.Errorf("eth1 takes no router advertisements, and is to take them:\n%s", got)
 	}
 	if strings.Contains(got, "blackhole") || strings.Contains(got, "eth0") {
 		t.Errorf("a blackhole, or IPv4's interface, in\n%s", got)

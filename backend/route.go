@@ -1,6 +1,9 @@
 package backend
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -13,11 +16,8 @@ func DirectRoute(u Underlay, peer Peer) netstate.Route {
 
 // SmallestMTU is the MTU in bytes that all underlays carry, 0 if there is none.
 func SmallestMTU(underlays []Underlay) int {
-	mtu := 0
-	for _, u := range underlays {
-		if mtu == 0 || u.MTU < mtu {
-			mtu = u.MTU
-		}
+	if len(underlays) == 0 {
+		return 0
 	}
-	return mtu
+	return slices.MinFunc(underlays, func(a, b Underlay) int { return cmp.Compare(a.MTU, b.MTU) }).MTU
 }

@@ -186,12 +186,71 @@ func TestRun(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "it took longer than 200ms") || time.Since(began) > 5*time.Second {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
-	long := strings.Repeat("x", 3*maxShown)
-	if _, err := run(t.Context(), patience, "echo "+long+"; exit 1", ""); err == nil || len(err.Error()) > 5*maxShown || !strings.HasSuffix(err.Error(), "xx") {
+	shown := "exit status 1: " + strings.Repeat("x", 500)
+	if _, err := run(t.Context(), patience, "head -c 5000 /dev/zero | tr '\\0' x; exit 1", ""); err == nil || !strings.HasSuffix(err.Error(), shown) {
 		t.Errorf("a long output: %v", err)
 	}
 	if out, err := run(t.Context(), patience, "cat; echo $A", "in ", "A=b"); out != "in \nb" || err != nil {
 		t.Errorf("%q %v", out, err)
+	}
+}
+
+// TestRetry: a command that failed is run again without a view, others are not.
+func TestRetry(t *testing.T) {
+	tr := newTrial(t)
+	once := filepath.Join(tr.dir, "once")
+	stop := tr.start(tr.backend(`; if [ "$SUBNET" = 10.244.2.0/24 ]; then mkdir ` + once + ` 2>/dev/null && exit 1 || true; fi`))
+	tr.show(true, lease(2, "k"), lease(3, "k"))
+	tr.wants(line("post", 1, ""), line("add", 2, "k"), line("add", 3, "k"))
+	began := time.Now()
+	for end := began.Add(3 * retry); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(tr.out); err == nil {
+			break
+		}
+	}
+	tr.wants(line("add", 2, "k"))
+	if took := time.Since(began); took < 4*time.Second || took > 9*time.Second {
+		t.Errorf("tried again after %s, want 5 s", took)
+	}
+	stop()
+	tr.wants(line("shutdown", 1, ""))
+}
+
+// TestWithoutCommands: what is not set is not run.
+func TestWithoutCommands(t *testing.T) {
+	tr := newTrial(t)
+	b, _, err := New(networks, []byte(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.(backend.Runner)
+	if err := r.Prepare(t.Context(), tr.site()); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := b.Publish(backend.Node{}, true); data != nil || err != nil {
+		t.Errorf("publishes %s, %v, want nothing, as flannel does", data, err)
+	}
+	stop := tr.start(r)
+	tr.show(true, lease(2, "k"))
+	tr.show(true)
+	stop()
+	if len(tr.said) > 0 {
+		t.Errorf("said %q", tr.said)
+	}
+}
+
+// TestDesired: paths are the commands'; what cannot be used is told.
+func TestDesired(t *testing.T) {
+	b, _, err := New(networks, []byte(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, skips := b.Desired(backend.Node{}, subnet.Snapshot{Local: lease(1, ""), Peers: []subnet.Lease{lease(2, ""), {Node: "n3", Backend: "vxlan"}}})
+	if len(state) != 0 || len(skips) != 1 || skips[0].Node != "n3" {
+		t.Errorf("wants\n%sand leaves out %v, want nothing and n3", state, skips)
+	}
+	if mtu := b.MTU(backend.Node{Underlays: []backend.Underlay{{MTU: 1500}, {MTU: 1400}}}); mtu != 1400 {
+		t.Errorf("MTU %d, want the smallest underlay's 1400", mtu)
 	}
 }
 

@@ -49,6 +49,9 @@ route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
 	if data, err := b.Publish(node, true); data != nil || err != nil {
 		t.Errorf("publishes %s, %v, want nothing", data, err)
 	}
+	if !b.(backend.Direct).Direct() {
+		t.Error("its routes are not direct")
+	}
 	node.Underlays = node.Underlays[:1]
 	if state, _ := b.Desired(node, snap); len(state) != 1 {
 		t.Errorf("without an IPv6 underlay:\n%s", state)

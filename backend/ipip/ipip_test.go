@@ -67,6 +67,20 @@ route fc00:0:0:3::/64 encap ip6 src 2001:db8::1 dst 2001:db8:3::3 dev flannel-v6
 	}
 }
 
+// TestWrapped: pods are kept from the packets that nodes take, and what flannel left is known.
+func TestWrapped(t *testing.T) {
+	for options, direct := range map[string]bool{`{}`: false, `{"DirectRouting":true}`: true} {
+		b, _, err := New(networks, []byte(options))
+		if err != nil {
+			t.Fatal(err)
+		}
+		four, six := b.(backend.Exposed).Wrapped(true).String(), b.(backend.Exposed).Wrapped(false).String()
+		if four != "proto 4" || six != "proto 41" || b.(backend.Direct).Direct() != direct {
+			t.Errorf("%s: packets are wrapped in %s and %s, want proto 4 and proto 41; direct: %t", options, four, six, !direct)
+		}
+	}
+}
+
 func TestMTU(t *testing.T) {
 	b, _, err := New(networks, nil)
 	if err != nil {

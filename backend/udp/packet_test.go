@@ -45,6 +45,37 @@ func TestUnreachable(t *testing.T) {
 	if checksum(m[8:], uint32(len(m)-40)+icmp6) != 0 {
 		t.Errorf("IPv6: the checksum is wrong")
 	}
+	header, netError = []byte{0x60, 0, 0, 0, byte((least6 - 40) >> 8), byte((least6 - 40) & 255), icmp6, hopLimit}, []byte{unreachType6, 0, m[42], m[43], 0, 0, 0, 0}
+	if !slices.Equal(m[:8], header) || !slices.Equal(m[40:48], netError) {
+		t.Errorf("IPv6: the headers are % x and % x, want % x and % x", m[:8], m[40:48], header, netError)
+	}
+	if m = unreachable(nil, packet6(17, 1, 2, 3)); len(m) != 48+43 || checksum(m[8:], uint32(len(m)-40)+icmp6) != 0 {
+		t.Errorf("IPv6, an odd number of bytes: %d bytes, % x", len(m), m)
+	}
+	options := append(append([]byte{0x46, 0, 0, 34}, p4()[4:20]...), 1, 1, 1, 1, 0, 1, 0, 2, 0, 10, 0, 0, 9, 9)
+	if m = unreachable(nil, options); len(m) != 28+32 || m[3] != byte(len(m)) || !slices.Equal(m[28:], options[:32]) || checksum(m[20:], 0) != 0 {
+		t.Errorf("IPv4 with options: % x", m)
+	}
+}
+
+func p4() []byte { return packet4(17) }
+
+// TestAddresses: a packet is at least its header and what that says.
+func TestAddresses(t *testing.T) {
+	four, six := p4(), packet6(59)
+	for name, c := range map[string]struct {
+		packet []byte
+		want   bool
+	}{
+		"IPv4": {four, true}, "IPv6": {six, true}, "IPv4 with more behind it": {append(p4(), 0), true}, "IPv6 with more behind it": {append(packet6(59), 0), true},
+		"IPv4 without the last byte": {four[:19], false}, "IPv6 without the last byte": {six[:39], false},
+		"IPv4 that says more": {append([]byte{0x45, 0, 0, 21}, four[4:]...), false}, "IPv6 that says more": {append([]byte{0x60, 0, 0, 0, 0, 1}, six[6:]...), false},
+		"IPv4 with half a header": {append([]byte{0x44}, four[1:]...), false}, "version 5": {append([]byte{0x55}, six[1:]...), false},
+	} {
+		if _, _, ok := addresses(c.packet); ok != c.want {
+			t.Errorf("%s: %t, want %t", name, ok, c.want)
+		}
+	}
 }
 
 // TestUnreachableNot: errors about these would never end, or reach someone else.
@@ -55,15 +86,29 @@ func TestUnreachableNot(t *testing.T) {
 	binary.BigEndian.PutUint16(broken[2:], 1000)
 	for name, p := range map[string][]byte{
 		"an ICMP error": packet4(1, 3, 1, 0, 0, 0, 0, 0, 0), "an ICMPv6 error": packet6(58, 1, 0, 0, 0), "ICMPv6 without a type": packet6(58),
+		"from a group": from(packet4(17, udpHeader...), "224.0.0.1"), "from nobody": from(packet4(17, udpHeader...), "0.0.0.0"),
+		"IPv6 from nobody": from(packet6(17, udpHeader...), "::"), "half a UDP header": packet4(17, udpHeader[:7]...),
 		"a later fragment": fragment, "to a group": multicast, "cut short": broken, "empty": nil, "no IP": {0x15, 1, 2},
 	} {
 		if m := unreachable(nil, p); m != nil {
 			t.Errorf("%s: % x", name, m)
 		}
 	}
-	if m := unreachable(nil, packet4(1, 8, 0, 0, 0, 0, 0, 0, 0)); m == nil {
-		t.Error("no error about an echo request")
+	first := packet4(17, udpHeader...)
+	binary.BigEndian.PutUint16(first[6:], 0x2000)
+	for name, p := range map[string][]byte{"an echo request": packet4(1, 8, 0, 0, 0, 0, 0, 0, 0), "an echo reply": packet4(1, 0, 0, 0, 0, 0, 0, 0, 0),
+		"an ICMPv6 echo request": packet6(58, 128, 0, 0, 0), "the first fragment": first, "IPv6 without a next header": packet6(59)} {
+		if m := unreachable(nil, p); m == nil {
+			t.Errorf("no error about %s", name)
+		}
 	}
+}
+
+// from is p from another address.
+func from(p []byte, src string) []byte {
+	a := netip.MustParseAddr(src)
+	copy(p[map[bool]int{true: 12, false: 8}[a.Is4()]:], a.AsSlice())
+	return p
 }
 
 func FuzzUnreachable(f *testing.F) {

@@ -20,6 +20,7 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/backend/tun"
+	"github.com/twill-net/twill/subnet"
 )
 
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
@@ -160,6 +161,29 @@ func TestWire(t *testing.T) {
 		if err != nil || string(buf[:n]) != strings.ToUpper(text) || from.String() != net.JoinHostPort(c.pod, "9") {
 			t.Errorf("got %q from %v, %v", buf[:n], from, err)
 		}
+		once(t, far, local, answer(packet, "once"+text[4:]), netip.AddrPortFrom(netip.MustParseAddr(c.underlay), 8285))
+	}
+}
+
+// once sends an answer when no other is on the way: it comes once and alone.
+func once(t *testing.T, far *net.UDPConn, local net.PacketConn, packet []byte, to netip.AddrPort) {
+	t.Helper()
+	hear := func() string {
+		buf := make([]byte, 99)
+		_ = local.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		n, _, err := local.ReadFrom(buf)
+		if err != nil {
+			return ""
+		}
+		return string(buf[:n])
+	}
+	for hear() != "" {
+	}
+	if _, err := far.WriteToUDPAddrPort(packet, to); err != nil {
+		t.Fatal(err)
+	}
+	if first, second := hear(), hear(); !strings.HasPrefix(first, "once") || second != "" {
+		t.Errorf("got %q and %q, want the new packet alone", first, second)
 	}
 }
 
@@ -244,6 +268,9 @@ func TestTake(t *testing.T) {
 		if got := len(w.batch) == 1; got != c.want {
 			t.Errorf("%s: taken %t, want %t", c.name, got, c.want)
 		}
+		if w.add(packet, netip.AddrPortFrom(netip.MustParseAddr(c.from), 8285), netip.Addr{}); len(w.batch) > len(w.bufs) {
+			t.Errorf("%s: %d packets in %d buffers", c.name, len(w.batch), len(w.bufs))
+		}
 	}
 }
 
@@ -285,6 +312,22 @@ func tellErrors(t *testing.T, c *net.UDPConn) {
 	}
 }
 
+// TestNextView: it takes effect while packets move, and ends nothing.
+func TestNextView(t *testing.T) {
+	far, views := node(t)
+	next := snap
+	next.Peers = append([]subnet.Lease{lease("n9", stack("10.244.9.0/24", "192.0.2.2"))}, snap.Peers[1:]...)
+	views <- backend.View{Snapshot: next}
+	read(t, far, "next", func() {
+		c, err := net.Dial("udp", "10.244.9.9:9")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write([]byte("next"))
+		c.Close()
+	})
+}
+
 // TestDeviceDeleted: the next view finds it out, and the run after that goes on with the new device.
 func TestDeviceDeleted(t *testing.T) {
 	far, views := node(t)
@@ -299,6 +342,42 @@ func TestDeviceDeleted(t *testing.T) {
 		_, _ = c.Write([]byte("anew"))
 		c.Close()
 	})
+}
+
+// TestPortTaken: the error names the port, and the device is free for the next try.
+func TestPortTaken(t *testing.T) {
+	command(t, "ip link set lo up")
+	device(t)
+	defer command(t, "ip link del flannel0")
+	other, err := net.ListenUDP("udp", &net.UDPAddr{Port: 8285})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, views := newBackend(t, `{}`), make(chan backend.View, 1)
+	views <- backend.View{Snapshot: snap}
+	site := backend.Site{Say: func(string, error, ...any) {}}
+	if err := b.Run(t.Context(), site, views); err == nil || !strings.Contains(err.Error(), "listen on UDP port 8285") {
+		t.Errorf("Run: %v, want an error that names the port", err)
+	}
+	other.Close()
+	p, err := b.open(site, backend.View{Snapshot: snap})
+	if err != nil {
+		t.Fatalf("open again: %v", err)
+	}
+	if err := p.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLost: what could not be sent is told, but not that the end came.
+func TestLost(t *testing.T) {
+	var said []string
+	p := proxy{site: backend.Site{Say: func(text string, err error, args ...any) { said = append(said, fmt.Sprint(text, " ", err, args)) }}}
+	p.lost(&net.UDPAddr{Port: 1}, fmt.Errorf("write: %w", net.ErrClosed))
+	p.lost(&net.UDPAddr{Port: 2}, unix.EHOSTUNREACH)
+	if want := "send to a peer no route to host [via :2]"; strings.Join(said, "; ") != want {
+		t.Errorf("said %q, want %q", said, want)
+	}
 }
 
 // TestOpenMissing: a device that is not there is not made.

@@ -10,7 +10,7 @@ import (
 
 // table says where packets go. It is not changed once it is made, so any number of goroutines read it.
 type table struct {
-	lengths [2][]int // of the subnets, longest first; IPv6, IPv4
+	lengths [2][]int // of the subnets, of which none is in another; IPv6, IPv4
 	ends    map[netip.Prefix]*net.UDPAddr
 	subnets map[netip.Addr][]netip.Prefix // by the node's address
 }
@@ -34,13 +34,10 @@ func (b Backend) newTable(view backend.View) *table {
 	return t
 }
 
-// learn keeps the lengths, longest first.
 func (t *table) learn(family, bits int) {
-	if slices.Contains(t.lengths[family], bits) {
-		return
+	if !slices.Contains(t.lengths[family], bits) {
+		t.lengths[family] = append(t.lengths[family], bits)
 	}
-	t.lengths[family] = append(t.lengths[family], bits)
-	slices.SortFunc(t.lengths[family], func(a, b int) int { return b - a })
 }
 
 // takes reports whether the node at an address may send a packet of src: its pods' and its own.

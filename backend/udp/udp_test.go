@@ -73,6 +73,12 @@ func TestOptions(t *testing.T) {
 	if b := newBackend(t, `{"port":9}`); b.options.Port != 9 {
 		t.Errorf("port %d", b.options.Port)
 	}
+	for _, options := range []string{`{"Port":1}`, `{"Port":65535}`} {
+		newBackend(t, options)
+	}
+	if b := newBackend(t, `{"Port":9}`); b.Wrapped(true).String() != "udp dport 9" || b.Wrapped(false) != b.Wrapped(true) {
+		t.Errorf("packets are wrapped in %s and %s, want udp dport 9", b.Wrapped(true), b.Wrapped(false))
+	}
 	for _, options := range []string{`{"Port":0}`, `{"Port":65536}`, `{"Port":"x"}`} {
 		if _, _, err := New(networks, []byte(options)); err == nil {
 			t.Errorf("%s: no error", options)

@@ -118,18 +118,9 @@ func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
 	d.state.Add(
 		netstate.VXLAN{Name: dev, VNI: d.options.VNI, Port: d.options.Port, Dev: u.Dev, Local: u.Local, MTU: d.mtu(u),
 			MAC: mac, Learning: d.options.Learning, GBP: d.options.GBP, Up: true, Marked: true},
-		netstate.Addr{Dev: dev, Prefix: netstate.Host(stack.Subnet.Addr())},
-		vtepSysctl(dev, stack.Is4()),
+		backend.TunnelAddr(dev, stack.Subnet),
+		backend.TunnelSysctl(dev, stack.Is4()),
 	)
-}
-
-// vtepSysctl is what a VTEP needs: a loose reverse path check, because a peer's own address arrives through the
-// VTEP while the route back to it is the underlay's; and no IPv6 configuration from pods' router advertisements.
-func vtepSysctl(dev string, is4 bool) netstate.Sysctl {
-	if is4 {
-		return netstate.Sysctl{Name: "net/ipv4/conf/" + dev + "/rp_filter", Value: "2"}
-	}
-	return netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}
 }
 
 // way is a peer that is reached through its VTEP, and what its record says of it.
@@ -154,7 +145,7 @@ func (d *desired) each(peers []backend.Peer) {
 		default:
 			vni, mac, err := parseData(peer.Data)
 			w := way{peer, vni, vtep{peer.Is4(), mac}, err}
-			if err == nil && vni == d.options.VNI {
+			if vni == d.options.VNI {
 				d.claims.Enter(w.vtep, peer.Node, w.place())
 			}
 			ways = append(ways, w)

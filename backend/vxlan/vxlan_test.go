@@ -288,6 +288,9 @@ func TestOptions(t *testing.T) {
 		`{"Port":65536}`:     "net-conf Backend: Port 65536: want 1 to 65535, or 0 for 8472",
 		`{"Port":-1}`:        "net-conf Backend: Port -1: want 1 to 65535, or 0 for 8472",
 		`{"MTU":100}`:        "net-conf Backend: MTU 100: want 626 to 65535, or 0 for the interface's",
+		`{"MTU":625}`:        "net-conf Backend: MTU 625: want 626 to 65535, or 0 for the interface's",
+		`{"MTU":65536}`:      "net-conf Backend: MTU 65536: want 626 to 65535, or 0 for the interface's",
+		`{"MTU":1349}`:       "net-conf Backend: MTU 1349: want at least 1350, because IPv6 pods need packets of 1280 bytes",
 		`{"MTU":1300}`:       "net-conf Backend: MTU 1300: want at least 1350, because IPv6 pods need packets of 1280 bytes",
 		`{"GBP":1}`:          "net-conf Backend: GBP is a JSON number, want true or false",
 		`{"Learning":"yes"}`: "net-conf Backend: Learning is a JSON string, want true or false",
@@ -296,8 +299,17 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s:\n got %v\nwant %s", raw, err, want)
 		}
 	}
-	if _, _, err := New(networks[:1], json.RawMessage(`{"MTU":1300}`)); err != nil {
-		t.Errorf("MTU 1300 for IPv4 alone: %v", err)
+	for _, raw := range []string{`{"VNI":1,"Port":1,"MTU":1350}`, `{"VNI":16777215,"Port":65535,"MTU":65535}`} {
+		if _, _, err := New(networks, json.RawMessage(raw)); err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	if _, _, err := New(networks[:1], json.RawMessage(`{"MTU":626}`)); err != nil {
+		t.Errorf("MTU 626 for IPv4 alone: %v", err)
+	}
+	b := newBackend(t, `{"DirectRouting":true,"Port":4789}`).(Backend)
+	if want := (netstate.Transport{Protocol: netstate.UDP, Port: 4789}); b.Wrapped(true) != want || b.Wrapped(false) != want || !b.Direct() {
+		t.Errorf("packets are wrapped in %s and %s, want %s; direct: %t", b.Wrapped(true), b.Wrapped(false), want, b.Direct())
 	}
 	if _, warnings, err := New(networks, json.RawMessage(`{"Type":"vxlan","Vnii":3}`)); err != nil || len(warnings) != 1 {
 		t.Errorf("a typo: %v, %v", warnings, err)
@@ -306,6 +318,8 @@ func TestOptions(t *testing.T) {
 
 func FuzzParseData(f *testing.F) {
 	for _, s := range []string{`{"VNI":1,"VtepMAC":"02:00:00:00:04:02"}`, `null`, `{}`, `[`, `{"vni":1e3,"vtepmac":"x"}`,
+		`{"VNI":,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":18446744073709551617,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":1/,"VtepMAC":"02:00:00:00:04:02"}`,
+		`{"VNI":1:,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":1,"VtepMAC":"02:00:00:00:04:02"`, `"VNI":1,"VtepMAC":"02:00:00:00:04:02"}`,
 		`{"VNI":01,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":+1,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":16777215,"VtepMAC":"0A:bb:00:00:04:02"}`} {
 		f.Add([]byte(s))
 	}

@@ -3,6 +3,7 @@ package wireguard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/backendtest"
+	"github.com/twill-net/twill/backend/tun"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -173,6 +175,39 @@ func TestOtherPSK(t *testing.T) {
 	}
 	a.stop()
 	b.stop()
+}
+
+// TestDeviceMissing: the error names what is not there; the agent starts Run again when it is.
+func TestDeviceMissing(t *testing.T) {
+	m := newMachine(t, 1, "")
+	views := make(chan backend.View, 1)
+	views <- backend.View{Node: bothFamilies(1), Snapshot: subnet.Snapshot{Local: m.lease()}}
+	err := m.Do(func() error { return m.b.Run(t.Context(), backend.Site{Say: func(string, error, ...any) {}}, views) })
+	if !errors.Is(err, tun.ErrMissing) || !strings.Contains(err.Error(), device4) {
+		t.Errorf("Run: %v, want that %s is missing", err, device4)
+	}
+	b := newBackend(t, `{}`) // without Prepare
+	views <- backend.View{Node: bothFamilies(1), Snapshot: subnet.Snapshot{Local: m.lease()}}
+	if err := b.Run(t.Context(), backend.Site{Say: func(string, error, ...any) {}}, views); err == nil || !strings.Contains(err.Error(), "has not been read yet") {
+		t.Errorf("Run: %v, want that the private key has not been read", err)
+	}
+}
+
+// TestKernelHasIt: Run leaves the packets to a kernel that has WireGuard, and says so once.
+func TestKernelHasIt(t *testing.T) {
+	m, said := newMachine(t, 1, ""), 0
+	node := bothFamilies(1)
+	node.WireGuard = true
+	ctx, cancel := context.WithCancel(t.Context())
+	views, ended := make(chan backend.View), make(chan error, 1)
+	go func() { ended <- m.b.Run(ctx, backend.Site{Say: func(string, error, ...any) { said++ }}, views) }()
+	for range 3 {
+		views <- backend.View{Node: node, Snapshot: subnet.Snapshot{Local: m.lease()}}
+	}
+	cancel()
+	if err := <-ended; err != nil || said != 1 {
+		t.Errorf("Run: %v, after it said something %d times, want once", err, said)
+	}
 }
 
 // TestNewKey: a peer that comes back with another key is reached with that.

@@ -191,18 +191,21 @@ func TestPorts(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for options, want := range map[string]string{
-		`{"ListenPort":0}`:                      "ListenPort 0: want 1 to 65535",
-		`{"ListenPortV6":70000}`:                "ListenPortV6 70000: want 1 to 65535",
-		`{"ListenPort":9,"ListenPortV6":9}`:     "are both 9: want two ports",
-		`{"PersistentKeepaliveInterval":-1}`:    "PersistentKeepaliveInterval -1: want 0 to 65535 seconds",
-		`{"Mode":"both"}`:                       `Mode "both": want separate, auto, ipv4 or ipv6`,
-		`{"MTU":655}`:                           "MTU 655: want 656 to 65535",
-		`{"MTU":656}`:                           "",
-		`{"MTU":65535}`:                         "",
-		`{"MTU":65536}`:                         "MTU 65536: want 656 to 65535",
-		`{"PersistentKeepaliveInterval":65535}`: "",
-		`{"PersistentKeepaliveInterval":65536}`: "PersistentKeepaliveInterval 65536: want 0 to 65535 seconds",
-		`{"PSK":"c2VjcmV0"}`:                    "PSK is not a key",
+		`{"ListenPort":0}`:                                      "ListenPort 0: want 1 to 65535",
+		`{"ListenPortV6":70000}`:                                "ListenPortV6 70000: want 1 to 65535",
+		`{"ListenPort":9,"ListenPortV6":9}`:                     "are both 9: want two ports",
+		`{"PersistentKeepaliveInterval":-1}`:                    "PersistentKeepaliveInterval -1: want 0 to 65535 seconds",
+		`{"Mode":"both"}`:                                       `Mode "both": want separate, auto, ipv4 or ipv6`,
+		`{"MTU":655}`:                                           "MTU 655: want 656 to 65535",
+		`{"ListenPort":65536}`:                                  "ListenPort 65536: want 1 to 65535",
+		`{"ListenPort":1,"ListenPortV6":65535}`:                 "",
+		`{"ListenPort":9,"ListenPortV6":9,"Mode":"auto"}`:       "",
+		`{"MTU":656}`:                                           "",
+		`{"MTU":65535}`:                                         "",
+		`{"MTU":65536}`:                                         "MTU 65536: want 656 to 65535",
+		`{"PersistentKeepaliveInterval":65535}`:                 "",
+		`{"PersistentKeepaliveInterval":65536}`:                 "PersistentKeepaliveInterval 65536: want 0 to 65535 seconds",
+		`{"PSK":"c2VjcmV0"}`:                                    "PSK is not a key",
 		`{"PSK":"` + key(1) + `","Mode":"separate","MTU":1400}`: "",
 	} {
 		_, warnings, err := New(networks, []byte(options))

@@ -155,8 +155,12 @@ func CheckpointAddrs(path string) []netip.Addr {
 	return addrs
 }
 
-// checkpointPause bounds how often the file is written while leases come and go.
-const checkpointPause = time.Second
+// How often the file is written while leases come and go is bounded: after checkpointPause at the earliest, and longer in
+// proportion to what the file of thousands of peers takes, but no longer than mostPause.
+const (
+	checkpointPause, mostPause = time.Second, time.Minute
+	checkpointRest             = 50 // times what a file took
+)
 
 // save hands the leases to keepCheckpoint; older ones that it has not taken yet are dropped.
 func (a *Agent) save(snap subnet.Snapshot) {
@@ -171,8 +175,9 @@ func (a *Agent) save(snap subnet.Snapshot) {
 // after the loop, with what came last.
 func (a *Agent) keepCheckpoint(ctx context.Context) error {
 	for snap := range a.saves {
+		began := time.Now()
 		a.saveCheckpoint(snap)
-		pause(ctx, checkpointPause)
+		pause(ctx, min(max(checkpointPause, checkpointRest*time.Since(began)), mostPause))
 	}
 	return nil
 }

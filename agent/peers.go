@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"maps"
+	"cmp"
 	"slices"
 	"time"
 
@@ -24,6 +24,7 @@ type peers struct {
 	claim    func(subnet.Stack) string // of a backend.Claimer, else nil
 	changes  int
 	nodes    map[string]*peer
+	listed   []*peer        // those of the last snapshot's leases
 	claims   map[string]int // how many nodes publish something
 	disputes int            // what more than one node publishes
 	round    int            // the number of the snapshot
@@ -34,6 +35,7 @@ type peers struct {
 
 // peer is one of the other nodes.
 type peer struct {
+	name string
 	record
 	round   int           // the last snapshot that had it
 	late    bool          // the store's record is another one
@@ -80,19 +82,25 @@ func (p *peers) follow(raw *subnet.Snapshot, now time.Time) *subnet.Snapshot {
 	p.round++
 	p.late, p.wait = 0, peerRest
 	changed, seen := p.last == nil || !raw.Local.Equal(p.last.Local) || !slices.Equal(raw.NodeIPs, p.last.NodeIPs), 0
-	see := func(name string, r record) {
-		n := p.node(name)
+	see := func(n *peer, r record) {
 		if n.round != p.round {
 			n.round = p.round
 			seen++
 			changed = p.enter(n, r, now) || changed
 		}
 	}
-	for _, lease := range raw.Peers {
-		see(lease.Node, record{lease: lease})
+	before := p.listed
+	p.listed = make([]*peer, len(raw.Peers))
+	for i, lease := range raw.Peers {
+		if i < len(before) && before[i].name == lease.Node { // as it mostly is, without a search
+			p.listed[i] = before[i]
+		} else {
+			p.listed[i] = p.node(lease.Node)
+		}
+		see(p.listed[i], record{lease: lease})
 	}
 	for _, skip := range raw.Skips {
-		see(skip.Node, record{skip: skip})
+		see(p.node(skip.Node), record{skip: skip})
 	}
 	if seen != len(p.nodes) {
 		changed = p.leave(now) || changed
@@ -106,7 +114,7 @@ func (p *peers) follow(raw *subnet.Snapshot, now time.Time) *subnet.Snapshot {
 func (p *peers) node(name string) *peer {
 	n, ok := p.nodes[name]
 	if !ok {
-		n = &peer{}
+		n = &peer{name: name}
 		p.nodes[name] = n
 	}
 	return n
@@ -212,16 +220,21 @@ func (p *peers) snapshot(raw *subnet.Snapshot) *subnet.Snapshot {
 			snap.Skips = append(snap.Skips, r.skip)
 		}
 	}
-	for _, lease := range raw.Peers {
-		add(p.nodes[lease.Node].record)
+	for _, n := range p.listed {
+		add(n.record)
 	}
 	for _, skip := range raw.Skips {
 		add(p.nodes[skip.Node].record)
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
-		if n := p.nodes[name]; n.round != p.round {
-			add(n.record) // it left, and that waits
+	var left []*peer // and that waits
+	for _, n := range p.nodes {
+		if n.round != p.round {
+			left = append(left, n)
 		}
+	}
+	slices.SortFunc(left, func(a, b *peer) int { return cmp.Compare(a.name, b.name) })
+	for _, n := range left {
+		add(n.record)
 	}
 	return &snap
 }

@@ -44,7 +44,10 @@ func (s Stack) Is4() bool {
 
 // Equal says whether two leases say the same; absent and null Data are the same.
 func (l Lease) Equal(o Lease) bool {
-	return l.Node == o.Node && l.Backend == o.Backend && slices.EqualFunc(l.Stacks, o.Stacks, Stack.equal)
+	if l.Node != o.Node || l.Backend != o.Backend || len(l.Stacks) != len(o.Stacks) {
+		return false
+	}
+	return len(l.Stacks) == 0 || &l.Stacks[0] == &o.Stacks[0] || slices.EqualFunc(l.Stacks, o.Stacks, Stack.equal)
 }
 
 func (s Stack) equal(o Stack) bool {

@@ -23,6 +23,7 @@ type nodes struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry
+	order   []*entry // the same, oldest first
 	synced  bool
 	version int // counts changes of peers
 }
@@ -37,7 +38,7 @@ type entry struct {
 
 func (s *Store) newNodes() *nodes {
 	return &nodes{notes: s.notes, self: s.node, changed: make(chan struct{}, 1), wakeOwn: s.own.wake,
-		known: &s.known, strangers: newStrangers(), every: relist}
+		known: &s.known, strangers: newStrangers(), every: relist, entries: map[string]*entry{}}
 }
 
 // mark says that the snapshot may have changed.
@@ -75,7 +76,7 @@ func (c *nodes) update(n *node) {
 	}
 	c.learn(n)
 	old, ok := c.entries[n.name]
-	c.put(c.entries, entry{record: n.record, unread: lacks && (!ok || old.uid != n.uid || old.unread)})
+	c.put(entry{record: n.record, unread: lacks && (!ok || old.uid != n.uid || old.unread)})
 }
 
 // resolved enters a node that was read in full, and reports whether nothing of it can be missing any more.
@@ -86,14 +87,14 @@ func (c *nodes) resolved(n *node) bool {
 	old, ok := c.entries[n.name]
 	switch {
 	case n.name == c.self:
-		if !c.put(c.entries, entry{record: n.record}) {
+		if !c.put(entry{record: n.record}) {
 			c.wakeOwn() // it says what it said before, but may have said something else between
 		}
 		return false
 	case ok && old.uid == n.uid: // its annotations come from the watch, which may be further
 		r := old.record
 		r.podCIDRs = n.podCIDRs
-		c.put(c.entries, entry{record: r})
+		c.put(entry{record: r})
 	}
 	return n.podCIDRs != ""
 }
@@ -105,8 +106,9 @@ func (c *nodes) remove(n *node) {
 	c.known.forget(n.uid)
 	c.strangers.remove(n.name)
 	old, ok := c.entries[n.name]
-	delete(c.entries, n.name)
 	if ok {
+		delete(c.entries, n.name)
+		c.drop(old)
 		c.note(old.record)
 	}
 }
@@ -117,20 +119,21 @@ func (c *nodes) replace(all []*node) {
 	defer c.mu.Unlock()
 	c.known.keep(all)
 	c.strangers.clear()
-	next := make(map[string]*entry, len(all))
+	slices.SortFunc(all, func(a, b *node) int { return a.compare(b.record) }) // each then comes behind the last one
+	there := make(map[string]bool, len(all))
 	for _, n := range all {
-		if old, ok := c.entries[n.name]; ok {
-			next[n.name] = old
-		}
+		there[n.name] = true
 		c.learn(n)
-		c.put(next, entry{record: n.record})
+		c.put(entry{record: n.record})
 	}
-	for name, old := range c.entries {
-		if _, ok := next[name]; !ok {
-			c.note(old.record)
+	c.order = slices.DeleteFunc(c.order, func(old *entry) bool {
+		if there[old.name] {
+			return false
 		}
-	}
-	c.entries = next
+		delete(c.entries, old.name)
+		c.note(old.record)
+		return true
+	})
 	if !c.synced {
 		c.synced = true
 		c.mark()
@@ -138,21 +141,43 @@ func (c *nodes) replace(all []*node) {
 	}
 }
 
-// put enters e, and reports whether it says anything new.
-func (c *nodes) put(entries map[string]*entry, e entry) bool {
-	old, ok := entries[e.name]
+// put enters e, and reports whether it says anything new. It moves what changed, not what there is: a node may change as
+// often as it likes.
+func (c *nodes) put(e entry) bool {
+	old, ok := c.entries[e.name]
 	if ok && old.record == e.record && old.unread == e.unread {
 		return false
 	}
 	if e.isPeer() && !e.unread {
 		e.lease, e.err = c.notes.lease(e.record)
 	}
-	entries[e.name] = &e
 	if ok && old.isPeer() != e.isPeer() {
 		c.note(old.record)
 	}
+	if ok && old.created.Equal(e.created) {
+		*old = e
+	} else {
+		if ok {
+			c.drop(old)
+		}
+		c.entries[e.name] = &e
+		at, _ := c.place(&e)
+		c.order = slices.Insert(c.order, at, &e)
+	}
 	c.note(e.record)
 	return true
+}
+
+// place is where e stands in the order, or would, and whether it does.
+func (c *nodes) place(e *entry) (int, bool) {
+	return slices.BinarySearchFunc(c.order, e, func(a, b *entry) int { return a.compare(b.record) })
+}
+
+// drop takes e out of the order.
+func (c *nodes) drop(e *entry) {
+	if at, ok := c.place(e); ok {
+		c.order = slices.Delete(c.order, at, at+1)
+	}
 }
 
 // note tells who depends on r that it changed; nodes that are no peers concern nobody.
@@ -184,18 +209,13 @@ func (c *nodes) ownRecord() (record, bool) {
 func (c *nodes) peers() ([]subnet.Lease, []subnet.Skip, int, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	others := make([]*entry, 0, len(c.entries))
-	for _, e := range c.entries {
-		if e.name != c.self && e.isPeer() && !e.unread {
-			others = append(others, e)
-		}
-	}
-	slices.SortFunc(others, func(a, b *entry) int { return a.compare(b.record) })
-	leases, skips := make([]subnet.Lease, 0, len(others)), []subnet.Skip(nil)
-	for _, e := range others {
-		if e.err != nil {
+	leases, skips := make([]subnet.Lease, 0, len(c.order)), []subnet.Skip(nil)
+	for _, e := range c.order {
+		switch {
+		case e.name == c.self || !e.isPeer() || e.unread:
+		case e.err != nil:
 			skips = append(skips, subnet.Skip{Node: e.name, Code: subnet.Unreadable, Detail: e.err.Error()})
-		} else {
+		default:
 			leases = append(leases, e.lease)
 		}
 	}

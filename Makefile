@@ -9,6 +9,7 @@ LAB     ?= --nodes 3 --pods 2
 RUN     ?= .
 FAMILY  ?= ipv4
 PROXY   ?= iptables
+BACKEND ?= vxlan
 # Packages, and where not their own tests alone are to notice, those that are. The tests of backend/ipsec are the microvm's.
 MUTATE  ?= -n 10
 MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,./backend/udp ./backend/hostgw ./backend/vxlan ./backend/ipip \
@@ -43,11 +44,11 @@ test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN
 	bin/testreport -once -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
 	bin/testreport -once -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$' ./lab/e2e
 
-conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables FOCUS= SKIP=
+conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables BACKEND=vxlan|host-gw FOCUS= SKIP=
 	tools/kube/build e2e.test ginkgo agnhost regression-issue-74839
 	tools/conformance/rootfs bin/conformance/rootfs.tar
 	go build -trimpath -o bin/conformance/run ./tools/conformance
-	bin/conformance/run -families '$(FAMILY)' -proxy-mode '$(PROXY)' -focus '$(FOCUS)' -skip '$(SKIP)' -agent '$(AGENT)'
+	bin/conformance/run -families '$(FAMILY)' -proxy-mode '$(PROXY)' -focus '$(FOCUS)' -skip '$(SKIP)' -backend '$(BACKEND)'
 
 cluster-tools:
 	.ci/setup

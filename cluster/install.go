@@ -20,12 +20,20 @@ func (s Spec) Manifest() (string, error) {
 		return "", err
 	}
 	data, err := os.ReadFile(filepath.Join(root, "Documentation", "twill.yml"))
-	const off = `"EnableIPv6": false`
-	if err == nil && !strings.Contains(string(data), off) {
-		err = fmt.Errorf("the manifest Documentation/twill.yml has no %s", off)
+	if err != nil {
+		return "", err
 	}
-	enabled := map[Families]string{Dual: `"EnableIPv6": true`, IPv4Only: off, IPv6Only: `"EnableIPv4": false, "EnableIPv6": true`}
-	return strings.Replace(string(data), off, enabled[s.withDefaults().Families], 1), err
+	s = s.withDefaults()
+	const off, vxlan = `"EnableIPv6": false`, `{"Type":"vxlan"}`
+	families := map[Families]string{Dual: `"EnableIPv6": true`, IPv4Only: off, IPv6Only: `"EnableIPv4": false, "EnableIPv6": true`}
+	manifest := string(data)
+	for was, now := range map[string]string{off: families[s.Families], vxlan: fmt.Sprintf(`{"Type":%q}`, s.Backend)} {
+		if !strings.Contains(manifest, was) {
+			return "", fmt.Errorf("the manifest Documentation/twill.yml has no %s", was)
+		}
+		manifest = strings.Replace(manifest, was, now, 1)
+	}
+	return manifest, nil
 }
 
 // Install applies the manifest and waits until every node is Ready.

@@ -22,6 +22,7 @@ type Spec struct {
 	SelfLease bool
 	Families  Families
 	ProxyMode ProxyMode
+	Backend   string // of Twill; empty: as in the manifest, vxlan
 }
 
 // Families is the address families of a cluster: its pods, its services and its underlay. The empty one is Dual.
@@ -74,7 +75,7 @@ func DefaultDir() string {
 
 // withDefaults says what is meant by empty fields, so that specs can be compared.
 func (s Spec) withDefaults() Spec {
-	s.Families, s.ProxyMode = cmp.Or(s.Families, Dual), cmp.Or(s.ProxyMode, IPTables)
+	s.Families, s.ProxyMode, s.Backend = cmp.Or(s.Families, Dual), cmp.Or(s.ProxyMode, IPTables), cmp.Or(s.Backend, "vxlan")
 	return s
 }
 

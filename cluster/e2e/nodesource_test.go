@@ -14,9 +14,9 @@ import (
 	"github.com/twill-net/twill/cluster"
 )
 
-// TestNodeSource is why the agent masquerades what a node sends into the overlay from its own address, although
-// Kubernetes' test of ExternalTrafficPolicy wants to see that address: the answer to it comes back beside the overlay,
-// and a host that checks reverse paths strictly drops it.
+// TestNodeSource is why what a node sends into the overlay has the overlay's address, and not the node's own, which
+// Kubernetes' test of ExternalTrafficPolicy wants to see: the answer to that comes back beside the overlay, and a host
+// that checks reverse paths strictly drops it.
 func TestNodeSource(t *testing.T) {
 	pods := probes(t)
 	from, to := spec.Underlay(1)[0], pods[2].Addrs[0]

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,9 +32,9 @@ func main() {
 
 // options is what a run can be told.
 type options struct {
-	focus, skip, agent string
-	procs              int
-	keep               bool
+	focus, skip string
+	procs       int
+	keep        bool
 }
 
 func run(ctx context.Context, args []string) error {
@@ -44,7 +45,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar((*string)(&s.ProxyMode), "proxy-mode", string(cluster.IPTables), "kube-proxy's mode: iptables or nftables")
 	flags.StringVar(&o.focus, "focus", "", "run only those of the tests whose names this matches")
 	flags.StringVar(&o.skip, "skip", "", "leave out tests whose names this matches")
-	flags.StringVar(&o.agent, "agent", "", "a flag for twilld, besides the manifest's")
+	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend: vxlan or host-gw")
 	flags.IntVar(&o.procs, "procs", 6, "number of processes that run tests")
 	flags.BoolVar(&o.keep, "keep", false, "leave the cluster up")
 	if err := flags.Parse(args); err != nil {
@@ -68,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 			}
 		}()
 	}
-	if err := p.up(ctx, s, o.agent, progress); err != nil {
+	if err := p.up(ctx, s, progress); err != nil {
 		return err
 	}
 	progress("tests")
@@ -76,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // up brings up the cluster with Twill and DNS, every node in a zone of its own.
-func (p programs) up(ctx context.Context, s cluster.Spec, agentFlag string, progress func(string)) error {
+func (p programs) up(ctx context.Context, s cluster.Spec, progress func(string)) error {
 	images := filepath.Join(s.Dir, "images")
 	if err := os.MkdirAll(images, 0o755); err != nil {
 		return err
@@ -91,11 +92,6 @@ func (p programs) up(ctx context.Context, s cluster.Spec, agentFlag string, prog
 	if err := s.Install(ctx, progress); err != nil {
 		return err
 	}
-	if agentFlag != "" {
-		if err := s.AgentFlag(ctx, agentFlag); err != nil {
-			return err
-		}
-	}
 	for n := 1; n <= s.Nodes; n++ { // tests of zones leave themselves out where there are none
 		zone := fmt.Sprint("topology.kubernetes.io/zone=zone", n)
 		if _, err := s.Kubectl(ctx, "label", "node", s.NodeName(n), zone, "--overwrite"); err != nil {
@@ -107,7 +103,7 @@ func (p programs) up(ctx context.Context, s cluster.Spec, agentFlag string, prog
 
 // test runs the tests; what they say goes to a log, and to the terminal what came of them.
 func (p programs) test(ctx context.Context, s cluster.Spec, o options) error {
-	dir := filepath.Join(p.bin, "conformance", string(s.Families)+"-"+string(s.ProxyMode))
+	dir := filepath.Join(p.bin, "conformance", strings.Join([]string{s.Backend, string(s.Families), string(s.ProxyMode)}, "-"))
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
@@ -135,7 +131,7 @@ func (p programs) test(ctx context.Context, s cluster.Spec, o options) error {
 	if err != nil {
 		return fmt.Errorf("%w; see %s", errors.Join(ran, err), log.Name())
 	}
-	summary.expect(expected(o.agent))
+	summary.expect(expected(s))
 	fmt.Print(summary)
 	err = os.WriteFile(filepath.Join(dir, "summary.txt"), []byte(summary.String()), 0o644)
 	return errors.Join(err, summary.err())

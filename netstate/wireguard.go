@@ -59,11 +59,11 @@ type Peer struct {
 type Allowed [4]netip.Prefix
 
 func (a Allowed) String() string {
-	all := make([]string, 0, len(a))
-	for _, p := range a {
-		all = append(all, match("allowed ", p))
+	var all [len(a)]string
+	for i, p := range a {
+		all[i] = match("allowed ", p)
 	}
-	return words(all...)
+	return words(all[:]...)
 }
 
 // Key implements Object.

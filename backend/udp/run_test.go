@@ -380,8 +380,13 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestOpenMissing: a device that is not there is not made.
+// TestOpenMissing: a device that is not there is not made, and Run ends with that.
 func TestOpenMissing(t *testing.T) {
+	views := make(chan backend.View, 1)
+	views <- backend.View{Snapshot: snap}
+	if err := newBackend(t, `{}`).Run(t.Context(), backend.Site{}, views); !errors.Is(err, tun.ErrMissing) {
+		t.Errorf("Run: %v, want that the device is missing", err)
+	}
 	if _, err := tun.Open("nodev0"); !errors.Is(err, tun.ErrMissing) {
 		t.Errorf("got %v", err)
 	}

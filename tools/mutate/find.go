@@ -145,12 +145,11 @@ var texts = regexp.MustCompile(`^(fmt\.Errorf|errors\.New)$|(?i:^|\.)(log|logger
 // call leaves out the capacities of slices and maps, and what errors and logs say, but not functions in it. It reports whether
 // all parts of n are still to be visited.
 func (f *finder) call(n *ast.CallExpr) bool {
-	args := n.Args
+	var args []ast.Expr
 	switch {
 	case f.text(n.Fun) == "make":
 		args = sized(n.Args)
 	case texts.MatchString(f.text(n.Fun)):
-		args = nil
 		for _, arg := range n.Args {
 			if function, ok := arg.(*ast.FuncLit); ok {
 				args = append(args, function)

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +57,41 @@ func TestHurryFails(t *testing.T) {
 	m.leave()
 	if m.agent.hurry(t.Context()) == lookNow {
 		t.Error("a leave needs a look after all was repaired")
+	}
+}
+
+// TestJoined: only a few more peers, and nothing else, are asked for alone.
+func TestJoined(t *testing.T) {
+	m := newModel(t, nil)
+	m.join()
+	m.agent.pass(t.Context())
+	more := func(n int) (leases []subnet.Lease) {
+		for i := range n {
+			leases = append(leases, peerLease(fmt.Sprintf("more%d", i), fmt.Sprintf("10.244.%d.0/24", 100+i), fmt.Sprintf("192.168.34.%d", 1+i),
+				fmt.Sprintf("0e:00:00:00:01:%02x", i)))
+		}
+		return leases
+	}
+	for name, test := range map[string]struct {
+		change func(*subnet.Snapshot)
+		ok     bool
+	}{
+		"too many":    {func(s *subnet.Snapshot) { s.Peers = append(s.Peers, more(manyJoins+1)...) }, false},
+		"a leave":     {func(s *subnet.Snapshot) { s.Peers = more(1) }, false},
+		"a skip":      {func(s *subnet.Snapshot) { s.Peers, s.Skips = append(s.Peers, more(1)...), []subnet.Skip{{Node: "x"}} }, false},
+		"a claim":     {func(s *subnet.Snapshot) { s.Claims = map[subnet.Claim]int{{Node: "x"}: 1} }, false},
+		"one":         {func(s *subnet.Snapshot) { s.Peers = append(s.Peers, more(1)...) }, true},
+		"just so few": {func(s *subnet.Snapshot) { s.Peers = append(s.Peers, more(manyJoins)...) }, true},
+	} {
+		before := m.agent.asked
+		m.agent.asked.want = maps.Clone(before.want)
+		snap := *before.snap
+		snap.Peers = slices.Clone(snap.Peers)
+		test.change(&snap)
+		if plan, ok := m.agent.joined(&snap); ok != test.ok || ok != (len(plan) > 0) {
+			t.Errorf("%s: joined %t, %d changes", name, ok, len(plan))
+		}
+		m.agent.asked = before
 	}
 }
 

@@ -97,6 +97,36 @@ func TestRedial(t *testing.T) {
 	New(Config{}).redial(nil) // a store that has no connections
 }
 
+// TestRemind: the loop is told to ask for the snapshot again, each time that a record waits.
+func TestRemind(t *testing.T) {
+	a := New(Config{})
+	for range 2 {
+		a.remind(time.Millisecond)
+		select {
+		case <-a.news:
+		case <-time.After(10 * time.Second):
+			t.Fatal("nobody was reminded")
+		}
+	}
+}
+
+// TestDesiredHasAll: the backend's objects, what every node has, and the firewall.
+func TestDesiredHasAll(t *testing.T) {
+	m := newModel(t, nil)
+	m.join()
+	m.agent.pass(t.Context())
+	counts := map[netstate.Kind]int{}
+	for k := range m.agent.asked.want {
+		counts[k.Kind]++
+	}
+	for k, least := range map[netstate.Kind]int{netstate.KindLink: 2, netstate.KindAddr: 2, netstate.KindSysctl: 1, netstate.KindRoute: 1,
+		netstate.KindNeigh: 1, netstate.KindFDB: 1, netstate.KindChain: 2} {
+		if counts[k] < least {
+			t.Errorf("%d objects of kind %s, want %d", counts[k], k, least)
+		}
+	}
+}
+
 // TestOnlyEntries: what others stand on, or what is fought over, is nothing for a write without a look.
 func TestOnlyEntries(t *testing.T) {
 	a, route := New(Config{}), netstate.Change{Want: netstate.Route{Dst: prefixes("10.244.2.0/24")[0]}}

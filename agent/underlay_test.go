@@ -140,6 +140,7 @@ func TestPickAgain(t *testing.T) {
 		{"its address stays", Choice{Names: []string{"10.64.0.2"}}, linux(), linux(), "eth1 10.64.0.2"},
 		{"another address of the interface", Choice{Names: []string{"eth1"}}, linux(), without("eth1", prefixes("10.64.0.9/24")...), "eth1 10.64.0.9"},
 		{"a second address", Choice{Names: []string{"eth1"}}, linux(), without("eth1", prefixes("10.64.0.9/24", "10.64.0.1/24")...), "eth1 10.64.0.1"},
+		{"by name, as before", Choice{Patterns: patterns("^eth1$")}, linux(), linux(), "eth1 10.64.0.1"},
 		{"no later rule", either, linux(), without("eth1"), "matches --iface eth1 any more, eth1 with 10.64.0.1 stays; there are: lo"},
 		{"an earlier rule", either, without("eth1"), linux(), "eth1 10.64.0.1"},
 		{"down", either, linux(), down, "the interface eth1, which matches --iface eth1, is down"},
@@ -180,6 +181,20 @@ func TestPickAwaitsNodeIP(t *testing.T) {
 				t.Errorf("got %s\nwant %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestPickSaysWhy: an underlay tells by which rule it was chosen, by which it is kept or left later.
+func TestPickSaysWhy(t *testing.T) {
+	for want, c := range map[string]Choice{
+		"the default route": {}, "--iface eth1": {Names: []string{"eth1"}}, "--iface-regex eth1": {Patterns: patterns("eth1")},
+		"--iface-can-reach 192.0.2.9": {Reach: addrs("192.0.2.9")[0]}, "the node's InternalIP": {NodeIPs: addrs("10.64.0.1")},
+		"--public-ip 10.64.0.1": {Public: addrs("10.64.0.1")},
+	} {
+		us, err := c.Pick(linux(), ipv4, backend.Node{}, func(netip.Addr) (string, netip.Addr, error) { return "eth1", netip.Addr{}, nil })
+		if err != nil || len(us) != 1 || us[0].By != want {
+			t.Errorf("%s: got %+v, %v", want, us, err)
+		}
 	}
 }
 

@@ -91,6 +91,14 @@ func TestPluginsOfOthers(t *testing.T) {
 		{"somebody's binary", "portmap", func(t *testing.T, path string) { put(t, path, string(elf)); _ = os.Chmod(path, 0o755) }, false, "left"},
 		{"somebody's, asked for", "portmap", func(t *testing.T, path string) { script(t, path, "newer") }, true, "written"},
 		{"a link to somewhere", "portmap", func(t *testing.T, path string) { _ = os.Symlink("/usr/libexec/cni/portmap", path) }, false, "left"},
+		{"a link, asked for", "portmap", func(t *testing.T, path string) { _ = os.Symlink("/usr/libexec/cni/portmap", path) }, true, "written"},
+		{"own name, a link", "twill", func(t *testing.T, path string) { _ = os.Symlink("/usr/libexec/cni/twill", path) }, false, "written"},
+		{"whole, without sections", "portmap", func(t *testing.T, path string) { put(t, path, string(withoutSections(elf))); _ = os.Chmod(path, 0o755) }, false, "left"},
+		{"cut short, without sections", "portmap", func(t *testing.T, path string) {
+			put(t, path, string(withoutSections(elf)[:len(elf)/2]))
+			_ = os.Chmod(path, 0o755)
+		}, false, "written"},
+		{"a directory", "portmap", func(t *testing.T, path string) { _ = os.Mkdir(path, 0o755) }, false, "refused"},
 		{"own name", "twill", func(t *testing.T, path string) { script(t, path, "newer") }, false, "written"},
 		{"the same", "portmap", func(t *testing.T, path string) { script(t, path, "image") }, false, ""},
 		{"empty", "portmap", func(t *testing.T, path string) { put(t, path, ""); _ = os.Chmod(path, 0o755) }, false, "written"},
@@ -128,7 +136,7 @@ func TestPluginsOfOthers(t *testing.T) {
 			for range 2 {
 				done, err := p.Install()
 				want := map[string]Done{"written": {Written: []string{path}}, "left": {Left: []string{path}}}[tt.want]
-				if err != nil || fmt.Sprint(done) != fmt.Sprint(want) {
+				if (err != nil) != (tt.want == "refused") || fmt.Sprint(done) != fmt.Sprint(want) {
 					t.Errorf("did %v, %v; want %v", done, err, want)
 				}
 				if tt.want == "written" {
@@ -137,6 +145,83 @@ func TestPluginsOfOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withoutSections is a program whose header says that it has no sections, as some linkers write them.
+func withoutSections(program []byte) []byte {
+	p := bytes.Clone(program)
+	clear(p[0x28:0x30]) // where they are
+	clear(p[0x3c:0x40]) // how many, and which has their names
+	return p
+}
+
+// TestSweepDraft: one that went meanwhile is no error, and what is not a file of its own is not touched.
+func TestSweepDraft(t *testing.T) {
+	dir := t.TempDir()
+	if err := sweepDraft(filepath.Join(dir, "none")); err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+	if err := sweepDrafts(filepath.Join(dir, "none")); err != nil {
+		t.Errorf("the directory is gone: %v", err)
+	}
+	put(t, filepath.Join(dir, "other"), "other")
+	link, old := filepath.Join(dir, ".twill-1"), time.Now().Add(-time.Hour)
+	if err := errors.Join(os.Symlink("other", link), os.Chtimes(filepath.Join(dir, "other"), old, old)); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweepDraft(link); err == nil {
+		t.Error("a link was followed")
+	}
+	for age, goes := range map[time.Duration]bool{9 * time.Minute: false, 11 * time.Minute: true} {
+		path := filepath.Join(dir, ".twill-2")
+		put(t, path, "draft")
+		then := time.Now().Add(-age)
+		if err := errors.Join(os.Chtimes(path, then, then), sweepDraft(path)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); (err != nil) != goes {
+			t.Errorf("a draft of %s: %v, want that it goes: %t", age, err, goes)
+		}
+	}
+}
+
+// TestInstallNowhere: a directory that cannot be made is an error that says so.
+func TestInstallNowhere(t *testing.T) {
+	from := t.TempDir()
+	put(t, filepath.Join(from, "file"), "")
+	if _, err := (Plugins{From: from, To: filepath.Join(from, "file", "bin")}).Install(); err == nil || !strings.Contains(err.Error(), "make the directory") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestKeeperTellsOnce: an error is logged when it comes or becomes another, and again only after all was well.
+func TestKeeperTellsOnce(t *testing.T) {
+	var log safeBuffer
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "bin")
+	script(t, filepath.Join(from, "portmap"), "image")
+	k := &Keeper{Plugins: Plugins{From: from, To: to}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	logged := func(text string, want int) {
+		t.Helper()
+		k.plugins()
+		if got := strings.Count(log.String(), text); got != want {
+			t.Errorf("%q is logged %d times, want %d:\n%s", text, got, want, log.String())
+		}
+	}
+	const failed, installed, left = "keep what the container runtime needs", "installed CNI plugins", "are left alone"
+	logged(installed, 1)
+	logged(installed, 1)
+	put(t, filepath.Join(filepath.Dir(to), "file"), "")
+	k.To = filepath.Join(filepath.Dir(to), "file", "bin")
+	logged(failed, 1)
+	logged(failed, 1)
+	k.To = to
+	logged(failed, 1)
+	k.To = filepath.Join(filepath.Dir(to), "file", "bin")
+	logged(failed, 2)
+	k.To = to
+	script(t, filepath.Join(to, "portmap"), "newer")
+	logged(left, 1)
+	logged(left, 1)
 }
 
 // TestDrafts holds that drafts of killed processes go, and nothing else does: not a young one, not one that is held, not

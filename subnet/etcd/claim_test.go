@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/twill-net/twill/subnet"
@@ -152,6 +154,97 @@ func TestAcquireGivesUpALeaseThatDoesNotFit(t *testing.T) {
 	resp, err := s.client(t).Get(t.Context(), "/coreos.com/network/subnets/", clientv3.WithPrefix())
 	if err != nil || len(resp.Kvs) != 1 {
 		t.Errorf("got %+v %v, want one key", resp, err)
+	}
+}
+
+// TestAcquireOfOtherFamilies: who asks for families that the network does not have gets nothing, and loses nothing.
+func TestAcquireOfOtherFamilies(t *testing.T) {
+	s := startServer(t)
+	store := s.open(t, Options{Pools: []subnet.Pool{v4}})
+	l := acquire(t, store, lease(1))
+	before, _ := s.get(t, dir+formatName(l))
+	if got, err := store.Acquire(t.Context(), dual(1)); err == nil || !strings.Contains(err.Error(), "has 2 addresses: want 1") {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if after, _ := s.get(t, dir+formatName(l)); after != before || store.own.Load().lease.Node != "node1" {
+		t.Errorf("the record became %s, it was %s", after, before)
+	}
+}
+
+// TestLastOfFlannel: flannel's record of this address is this node's, under this node's name.
+func TestLastOfFlannel(t *testing.T) {
+	s := startServer(t)
+	store := s.open(t, Options{Pools: []subnet.Pool{v4}})
+	if l, ok, err := store.Last(t.Context(), lease(1)); ok || err != nil {
+		t.Errorf("without a record: %+v %t %v", l, ok, err)
+	}
+	s.put(t, dir+"10.5.2.0-24", fmt.Sprintf(flannelValue, 1))
+	s.put(t, dir+"10.5.3.0-24", fmt.Sprintf(flannelValue, 2))
+	if l, ok, err := store.Last(t.Context(), lease(1)); !ok || err != nil || l.Node != "node1" || subnetOf(l) != "10.5.2.0/24" {
+		t.Errorf("got %+v %t %v", l, ok, err)
+	}
+}
+
+// TestOneClaimAtATime: who gives up waiting for its turn leaves the turn to who has it.
+func TestOneClaimAtATime(t *testing.T) {
+	store, err := New(Options{Endpoints: []string{"http://127.0.0.1:1"}, Pools: []subnet.Pool{v4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	store.own.Store(&owned{lease: lease(1)})
+	store.claiming <- struct{}{} // somebody's turn
+	for name, f := range map[string]func() error{
+		"claim": func() error { return store.claim(ctx, lease(1)) }, "reclaim": func() error { return store.reclaim(ctx) },
+	} {
+		if err := f(); !errors.Is(err, context.Canceled) || len(store.claiming) != 1 {
+			t.Errorf("%s: %v, and the other's turn goes on: %t", name, err, len(store.claiming) == 1)
+		}
+	}
+	<-store.claiming
+	_ = store.claim(ctx, lease(1))
+	if len(store.claiming) != 0 {
+		t.Error("the turn did not end")
+	}
+}
+
+// TestUsed: of the subnets that are taken, those of the record that is given up are free.
+func TestUsed(t *testing.T) {
+	records := []record{{name: "a", subnets: []netip.Prefix{v4.Subnet(0), v6.Subnet(0)}}, {name: "b", subnets: []netip.Prefix{v4.Subnet(1)}}}
+	if got := used(records, "b"); len(got) != 2 || got[0] != v4.Subnet(0) || got[1] != v6.Subnet(0) {
+		t.Errorf("but b: %v", got)
+	}
+	if got := used(records, ""); len(got) != 3 {
+		t.Errorf("of all: %v", got)
+	}
+}
+
+// TestSameEtcd: another cluster, or a revision of the past, is another etcd; a later one is not.
+func TestSameEtcd(t *testing.T) {
+	v := &view{rev: 5, cluster: 7}
+	for _, test := range []struct {
+		cluster uint64
+		rev     int64
+		same    bool
+	}{{7, 5, true}, {7, 6, true}, {7, 4, false}, {8, 5, false}} {
+		if err := sameEtcd(v, &etcdserverpb.ResponseHeader{ClusterId: test.cluster, Revision: test.rev}); (err == nil) != test.same {
+			t.Errorf("cluster %d at %d: %v", test.cluster, test.rev, err)
+		}
+	}
+}
+
+// TestSameNode: one address in common is enough.
+func TestSameNode(t *testing.T) {
+	other := dual(2)
+	other.Stacks[1] = dual(1).Stacks[1]
+	for _, test := range []struct {
+		a, b subnet.Lease
+		same bool
+	}{{lease(1), lease(1), true}, {lease(1), lease(2), false}, {dual(1), lease(1), true}, {dual(1), dual(2), false}, {dual(1), other, true}, {lease(1), other, false}} {
+		if sameNode(test.a, test.b) != test.same || sameNode(test.b, test.a) != test.same {
+			t.Errorf("%+v and %+v are the same: %t", test.a, test.b, !test.same)
+		}
 	}
 }
 

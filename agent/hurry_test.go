@@ -68,7 +68,7 @@ func TestJoined(t *testing.T) {
 	more := func(n int) (leases []subnet.Lease) {
 		for i := range n {
 			leases = append(leases, peerLease(fmt.Sprintf("more%d", i), fmt.Sprintf("10.244.%d.0/24", 100+i), fmt.Sprintf("192.168.34.%d", 1+i),
-				fmt.Sprintf("0e:00:00:00:01:%02x", i)))
+				fmt.Sprintf("0a:00:00:00:99:%02x", i)))
 		}
 		return leases
 	}

@@ -56,12 +56,10 @@ func (p Pool) index(a netip.Addr) uint64 {
 // nodes which look at the same time find different ones, and wraps around. It is false when all are in use.
 func (p Pool) Free(n uint64, used []netip.Prefix) (netip.Prefix, bool) {
 	taken, blocks := map[netip.Prefix]bool{}, []netip.Prefix(nil)
-	for _, u := range used {
-		switch {
-		case !u.IsValid() || u.Addr().Is4() != p.Is4():
-		case u.Bits() >= p.SubnetLen:
+	for _, u := range used { // those of the other family, and invalid ones, hold no subnet of p
+		if u.Bits() >= p.SubnetLen {
 			taken[netip.PrefixFrom(u.Addr(), p.SubnetLen).Masked()] = true
-		default:
+		} else {
 			blocks = append(blocks, u.Masked())
 		}
 	}

@@ -53,6 +53,8 @@ func TestPoolFree(t *testing.T) {
 		{"full", small, 1, prefixes("10.5.0.0/22"), ""},
 		{"full one by one", small, 1, prefixes("10.5.0.0/24", "10.5.1.0/24", "10.5.2.0/24", "10.5.3.0/24"), ""},
 		{"the other family does not count", small, 0, prefixes("fd00::/8", "::/0"), "10.5.0.0/24"},
+		{"nor does a long one of it", small, 1, prefixes("fd00::/64", "::a05:100/120"), "10.5.1.0/24"},
+		{"nor IPv4 for IPv6", wide, 0, prefixes("0.0.0.0/0", "10.5.0.0/24", "253.0.0.0/32"), "fd00::/64"},
 		{"invalid ones do not count", small, 0, []netip.Prefix{{}}, "10.5.0.0/24"},
 		{"jumps over 2^32", wide, 5, prefixes("fd00::/32"), "fd00:1::/64"},
 		{"jumps over the end", wide, 1 << 47, prefixes("fd00:8000::/17"), "fd00::/64"},

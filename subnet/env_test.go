@@ -30,12 +30,15 @@ func TestEnvGolden(t *testing.T) {
 
 func TestParseEnvLenient(t *testing.T) {
 	e, err := ParseEnv([]byte("# by hand\r\n\r\nFLANNEL_IPV6_SUBNET=fc00::1/64\r\nFLANNEL_SUBNET=10.5.52.1/24\nFUTURE=x=y\n" +
-		"FLANNEL_IPV6_NETWORK=fc00::/48\nFLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_IPMASQ=false\nFLANNEL_MTU=1450"))
+		"FLANNEL_IPV6_NETWORK=fd00::/48,fc00::/48\nFLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_IPMASQ=false\nFLANNEL_MTU=1450"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s, ok := e.Subnet(true); !ok || s.String() != "10.5.52.0/24" || !e.Subnets[0].Addr().Is4() || !e.Networks[0].Addr().Is4() {
 		t.Errorf("got %+v", e)
+	}
+	if n := e.Networks; len(n) != 3 || n[1].String() != "fd00::/48" || n[2].String() != "fc00::/48" {
+		t.Errorf("the networks are %v, want them in the file's order", n)
 	}
 	if s, ok := e.Subnet(false); !ok || s.String() != "fc00::/64" {
 		t.Errorf("got %+v", e)

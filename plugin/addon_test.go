@@ -44,7 +44,8 @@ func TestAddonsWaitForTheirTurn(t *testing.T) {
 	n.mustBeClean(pod)
 }
 
-// TestAddonDiesWithItsPlugin kills an ADD while its portmap runs: portmap must not go on when the runtime deletes the pod.
+// TestAddonDiesWithItsPlugin kills an ADD while its portmap runs, in which nobody else has the turn: portmap must not go on when
+// the runtime deletes the pod.
 func TestAddonDiesWithItsPlugin(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	n.path = t.TempDir()
@@ -63,6 +64,12 @@ func TestAddonDiesWithItsPlugin(t *testing.T) {
 		}
 		return err == nil
 	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if turn, err := oneAtATime(ctx, (&store{dir: n.storeDir()}).recordPath(owner{"a", "eth0"})); err == nil {
+		_ = turn.Close()
+		t.Error("another has the turn while portmap runs")
+	}
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -237,7 +237,7 @@ func listedAgain(t *testing.T, s *server) {
 	missed := record{name: "kubetest-peer-002", uid: "2", managed: "true", podCIDRs: "10.244.2.0/24"}
 	missed.v4.public = "192.0.2.2"
 	c.mu.Lock()
-	c.put(c.entries, entry{record: missed})
+	c.put(entry{record: missed})
 	c.mu.Unlock()
 	if got := names(); !strings.Contains(got, "peer-002") {
 		t.Fatalf("a node that left and was missed is not there: %s", got)

@@ -58,6 +58,7 @@ func TestPoolFree(t *testing.T) {
 		{"invalid ones do not count", small, 0, []netip.Prefix{{}}, "10.5.0.0/24"},
 		{"jumps over 2^32", wide, 5, prefixes("fd00::/32"), "fd00:1::/64"},
 		{"subnets of more than 2^64 addresses", testPool("fd00::/16", 48, "fd00::", "fd00:ffff:ffff::"), 5, prefixes("fd00:0:5::/64"), "fd00:0:6::/48"},
+		{"subnets of less, over the middle", testPool("fd00::/16", 72, "fd00::", "fd00:ffff:ffff:ffff:ff00::"), 259, nil, "fd00:0:0:1:300::/72"},
 		{"jumps over the end", wide, 1 << 47, prefixes("fd00:8000::/17"), "fd00::/64"},
 		{"full at once", wide, 77, prefixes("fc00::/7"), ""},
 		{"more than can be counted", all, 3, prefixes("::/32"), ""},

@@ -44,11 +44,7 @@ type parts struct {
 
 // build makes the parts from the flags and the network config. Nothing is written anywhere yet.
 func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
-	choice, err := o.choice()
-	if err != nil {
-		return nil, err
-	}
-	rules, err := o.firewall()
+	choice, rules, base, err := o.wishes()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +92,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	return &parts{
 		config: agent.Config{
 			Node: store.node, Network: network, BackendName: network.Backend, Backend: b, Store: store.Store,
-			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: more.wireguard, Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole},
+			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: more.wireguard, Base: base,
 			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
 			Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget},
 			Live:     pods.Live(o.pods.store(o.cniSource), o.bridge),

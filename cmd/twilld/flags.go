@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -227,6 +228,25 @@ func (o *options) firewall() (backend.FirewallConfig, error) {
 		return backend.FirewallConfig{}, fmt.Errorf("--keep-node-source: %w", err)
 	}
 	return backend.FirewallConfig{Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep}, nil
+}
+
+// base is what the flags say of the bridge.
+func (o *options) base() (backend.BaseConfig, error) {
+	if n := len(o.bridge); n == 0 || n > maxName || o.bridge == "." || o.bridge == ".." || strings.ContainsAny(o.bridge, "/: \t\n") {
+		return backend.BaseConfig{}, fmt.Errorf("--bridge %q: want the name of an interface, of 1 to %d letters", o.bridge, maxName)
+	}
+	return backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}, nil
+}
+
+// maxName is how long the kernel lets an interface's name be, in bytes (IFNAMSIZ less its terminator).
+const maxName = 15
+
+// wishes are what the flags alone say of an agent; build asks for them before it opens anything.
+func (o *options) wishes() (agent.Choice, backend.FirewallConfig, backend.BaseConfig, error) {
+	choice, err := o.choice()
+	rules, err2 := o.firewall()
+	base, err3 := o.base()
+	return choice, rules, base, cmp.Or(err, err2, err3)
 }
 
 // renew is the margin before an etcd lease's end.

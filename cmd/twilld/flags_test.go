@@ -79,6 +79,9 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--keep-node-source maybe", `--keep-node-source: keep local addresses "maybe": want routed, always or never`},
 		{"--subnet-lease-renew-margin 1440", "--subnet-lease-renew-margin 1440: want 1 to 1439 minutes"},
 		{"--iptables-forward-rules=last", `invalid boolean value "last" for -iptables-forward-rules: want true, false or first (twilld --help lists the flags)`},
+		{"--bridge=", `--bridge "": want the name of an interface, of 1 to 15 letters`},
+		{"--bridge a/b", `--bridge "a/b": want the name of an interface, of 1 to 15 letters`},
+		{"--bridge a-name-of-sixteen", `--bridge "a-name-of-sixteen": want the name of an interface, of 1 to 15 letters`},
 		{"--log-format xml", `--log-format "xml": want text or json`},
 		{"--healthz-port http", `invalid value "http" for flag -healthz-port: parse error (twilld --help lists the flags)`},
 	} {
@@ -101,11 +104,10 @@ func flagErrors(args []string, out *bytes.Buffer) error {
 	if err != nil {
 		return err
 	}
-	_, choice := o.choice()
-	_, firewall := o.firewall()
+	_, _, _, wishes := o.wishes()
 	_, renew := o.renew()
 	_, log := newLogger(o, out)
-	for _, err := range []error{choice, firewall, renew, log} {
+	for _, err := range []error{wishes, renew, log} {
 		if err != nil {
 			return err
 		}

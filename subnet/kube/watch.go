@@ -20,7 +20,7 @@ const burst = 10 * time.Millisecond
 
 // After a snapshot, Watch rests restAfter times as long as it took to make it, but mostRest at most: one node that changes
 // all the time shall cost the others little of a processor.
-const restAfter, mostRest = 20, 50 * time.Millisecond
+const restAfter, mostRest = 100, 50 * time.Millisecond
 
 // Watch implements subnet.Store. It also keeps the lease, the condition and the events of this node written.
 func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {

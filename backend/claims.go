@@ -53,7 +53,7 @@ func (c *Claims[C]) Enter(what C, node string, place netip.AddrPort) {
 	switch {
 	case !ok:
 		held = claim{node: node}
-	case held.node == node && !held.own:
+	case held.node == node:
 	case held.own || held.places[family] == place || !c.before(what, node, held.node):
 		return
 	default:

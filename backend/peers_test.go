@@ -227,6 +227,10 @@ route blackhole fc00:0:0:1::/64 metric 4096
 	if strings.Contains(got, "blackhole") || strings.Contains(got, "eth0") {
 		t.Errorf("a blackhole, or IPv4's interface, in\n%s", got)
 	}
+	local.Stacks = local.Stacks[:1]
+	if got := backend.Base(cfg, node, local).String(); strings.Contains(got, "ipv6") {
+		t.Errorf("without IPv6:\n%s", got)
+	}
 	if got := backend.Base(cfg, node, subnet.Lease{}); len(got) != 0 {
 		t.Errorf("without a lease:\n%s", got)
 	}

@@ -301,6 +301,34 @@ func TestSameTunnel(t *testing.T) {
 	}
 }
 
+func TestLeftMade(t *testing.T) {
+	l := Left{Network: netip.MustParsePrefix("10.244.0.0/16"), Bits: 24, Gateways: true}
+	want := State{}
+	want.Add(Addr{Dev: "cni0", Prefix: netip.MustParsePrefix("10.244.1.1/24")})
+	via := func(dst string) Route {
+		return Route{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr("192.0.2.2"), Dev: "eth0", Protocol: 3}
+	}
+	hole := func(dst string) Route {
+		return Route{Dst: netip.MustParsePrefix(dst), Blackhole: true, Protocol: 3}
+	}
+	metric, noGateway := via("10.244.9.0/24"), via("10.244.9.0/24")
+	metric.Metric, noGateway.Via = 50, netip.Addr{}
+	for _, c := range []struct {
+		route Route
+		made  bool
+	}{
+		{via("10.244.9.0/24"), true}, {via("10.245.9.0/24"), false}, {via("10.244.9.0/25"), false}, {via("10.244.0.0/16"), false},
+		{metric, false}, {noGateway, false}, {hole("10.244.1.0/24"), true}, {hole("10.244.2.0/24"), false},
+	} {
+		if got := l.Made(c.route, want); got != c.made {
+			t.Errorf("%s: may be flannel's is %v, want %v", c.route, got, c.made)
+		}
+	}
+	if l.Gateways = false; l.Made(via("10.244.9.0/24"), want) {
+		t.Error("a backend without gateways has made a route by one")
+	}
+}
+
 func TestBridgeMAC(t *testing.T) {
 	for a, want := range map[string]string{"10.244.1.1": "0a:58:0a:f4:01:01", "fc00::1": "0a:58:c6:5d:db:e6"} {
 		if got := BridgeMAC(addr(a)); got.String() != want || !got.IsUnicast() {

@@ -43,6 +43,12 @@ func TestAllocate(t *testing.T) {
 	if got, err := Allocate(pools, wish, nil); err != nil || !got.Equal(first) {
 		t.Errorf("a wish outside of the network: got %v %v, want %v", got, err, first)
 	}
+	for _, wished := range []string{"10.5.0.0/24", "10.5.1.0/24"} { // where the node would begin to look is one of them at most
+		wish.Stacks[0].Subnet = netip.MustParsePrefix(wished)
+		if got, err := Allocate(pools, wish, prefixes("10.5.2.0/24")); err != nil || got.Stacks[0].Subnet != wish.Stacks[0].Subnet {
+			t.Errorf("a wish that is free: got %v %v, want %s", got, err, wished)
+		}
+	}
 	_, err = Allocate(pools, want, prefixes("10.5.0.0/22"))
 	if want := "all 4 subnets of 10.5.0.0/16 are in use: remove stale leases or use a larger network"; err == nil || err.Error() != want {
 		t.Errorf("full: got %v, want %s", err, want)

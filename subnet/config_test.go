@@ -113,6 +113,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{`{"Network":"10.0.0.0/16","SubnetLen":"24"}`, `SubnetLen "24": want a number from 18 to 30`},
 		{`{"Network":"10.0.0.0/16","SubnetMin":"10.1.0.0"}`, `SubnetMin "10.1.0.0" is not in the network: want an address in 10.0.0.0/16 such as "10.0.0.0"`},
 		{`{"Network":"10.0.0.0/16","SubnetMax":"fd00::"}`, `SubnetMax "fd00::" is not in the network: want an address in 10.0.0.0/16 such as "10.0.255.0"`},
+		{`{"Network":"10.0.0.0/16","SubnetMin":7}`, `SubnetMin 7: want an address in 10.0.0.0/16 such as "10.0.0.0"`},
 		{`{"Network":"10.0.0.0/16","SubnetMin":"::"}`, `SubnetMin "::" is not in the network: want an address in 10.0.0.0/16 such as "10.0.0.0"`},
 		{`{"Network":"10.0.0.0/16","SubnetMin":"10.0.3.7"}`, `SubnetMin 10.0.3.7 is not the start of a /24: want 10.0.3.0`},
 		{`{"Network":"10.0.0.0/16","SubnetMin":"10.0.9.0","SubnetMax":"10.0.3.0"}`, `SubnetMax 10.0.3.0 is before SubnetMin 10.0.9.0: exchange them`},

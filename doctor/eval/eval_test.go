@@ -69,6 +69,7 @@ type evaluation struct {
 	moved      bool // the agent moves the packets
 	results    map[string]*result
 	right, all int
+	took       []time.Duration // of each look
 }
 
 // run injects all faults into one lab.
@@ -90,13 +91,14 @@ func (e *evaluation) run(t *testing.T, name string, c column) {
 		t.Run(f.Name, func(t *testing.T) {
 			e.all++
 			got, took, stop := diagnose(t, f, v)
+			e.took = append(e.took, took)
 			e.results[f.Name].stops[c.name] = stop
 			e.results[f.Name].cells[c.name] = cell(f, got, took)
 			switch {
 			case len(got) == 0 || got[0].ID != f.Finding:
 				t.Errorf("want %s first, got %s", f.Finding, ids(got))
-			case took > limit:
-				t.Errorf("took %s, want less than %s", took, limit)
+			case took > stuck:
+				t.Errorf("took %s, want less than %s", took, stuck)
 			default:
 				e.right++
 			}
@@ -112,7 +114,15 @@ func after(id, other string) bool {
 	return rank(id) > rank(other)
 }
 
+// stuck is longer than any look takes on a machine that has other work too.
+const stuck = 5 * limit
+
+// write ends a table. Nine of ten looks take no longer than limit.
 func (e *evaluation) write(t *testing.T, marker string) {
+	slices.Sort(e.took)
+	if n := len(e.took); n > 0 && e.took[n*9/10] > limit {
+		t.Errorf("one look in ten took %s or more, want less than %s", e.took[n*9/10], limit)
+	}
 	t.Logf("%d of %d faults are the first finding", e.right, e.all)
 	if path := os.Getenv("TWILL_TABLE"); path != "" {
 		check(t, writeTable(path, marker, e.table()+"\n"+e.stopsTable()))

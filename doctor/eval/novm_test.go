@@ -8,7 +8,7 @@ import (
 	"github.com/twill-net/twill/lab/faults"
 )
 
-// limit is how long one look may take.
+// limit is how long nine of ten looks may take.
 const limit = 2 * time.Second
 
 // possible says whether a fault can be injected here.

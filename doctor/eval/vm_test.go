@@ -11,7 +11,7 @@ import (
 	"github.com/twill-net/twill/lab/faults"
 )
 
-// limit is how long one look may take on a machine that is emulated.
+// limit is how long nine of ten looks may take on a machine that is emulated.
 const limit = 30 * time.Second
 
 // possible says whether a fault can be injected in the microvm, which has no iptables.

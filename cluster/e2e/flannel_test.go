@@ -24,7 +24,7 @@ func flannelImages(t *testing.T, manifest, dir string) {
 	must(t, os.MkdirAll(dir, 0o755))
 	plugin := filepath.Join(t.TempDir(), "flannel")
 	sh(t, "../..", "CGO_ENABLED=0 go build -o "+plugin+" ./cluster/cmd/flannelcni")
-	agent, err := filepath.Abs("../../bin/flannel/flanneld")
+	built, err := filepath.Abs("../../bin/flannel")
 	must(t, err)
 	ctx := t.Context()
 	for _, line := range strings.Split(manifest, "\n") {
@@ -39,7 +39,8 @@ func flannelImages(t *testing.T, manifest, dir string) {
 			file = "flannel-cni-plugin.tar"
 			must(t, i.Add(ctx, "/flannel", plugin))
 		} else {
-			must(t, i.Add(ctx, "/opt/bin/flanneld", agent))
+			must(t, i.Add(ctx, "/opt/bin/flanneld", filepath.Join(built, "flanneld")))
+			must(t, i.Add(ctx, "/opt/bin/install-conf", filepath.Join(built, "install-conf")))
 			addIPTables(t, &i)
 		}
 		must(t, i.Write(filepath.Join(dir, file)))

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 // dnsManifest is CoreDNS as a cluster's DNS, with the labels that kubeadm gives it, at an address that is to be filled
@@ -67,9 +68,17 @@ spec:
 
 // InstallDNS runs the cluster's DNS in a pod and waits until it answers.
 func (s Spec) InstallDNS(ctx context.Context) error {
-	if err := s.Apply(ctx, fmt.Sprintf(dnsManifest, s.DNSAddress())); err != nil {
+	if err := s.Apply(ctx, s.dns()); err != nil {
 		return err
 	}
 	_, err := s.Kubectl(ctx, "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
 	return err
 }
+
+// RemoveDNS removes what InstallDNS made, and waits until its pod is gone.
+func (s Spec) RemoveDNS(ctx context.Context) error {
+	_, err := s.KubectlIn(ctx, strings.NewReader(s.dns()), "delete", "--ignore-not-found", "--cascade=foreground", "--wait=true", "-f", "-")
+	return err
+}
+
+func (s Spec) dns() string { return fmt.Sprintf(dnsManifest, s.DNSAddress()) }

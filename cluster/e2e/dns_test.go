@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ spec: {clusterIP: None, ipFamilyPolicy: RequireDualStack, selector: {app: probe}
 func TestDNS(t *testing.T) {
 	pods := probes(t)
 	apply(t, headless)
+	t.Cleanup(func() { must(t, spec.RemoveDNS(context.Background())) })
 	must(t, spec.InstallDNS(t.Context()))
 	var want []string
 	for _, p := range pods {

@@ -35,10 +35,10 @@ func slot(p netstate.Place, rules []baseRule) (at int, end bool) {
 	return at, at == len(others)
 }
 
-// placeOf is the place at which ours stand, which are count rules. Appended ones may stay where they are, whatever others insert or append
-// later: two programs that each want the last place would never rest. Only behind the rules that end the chain they
-// are of no use. Where there is nothing else, a rule that drops everything before ours was put there after them, by
-// someone who means it.
+// placeOf returns the place at which our count rules stand. Appended rules may stay where they are, whatever others
+// insert or append later: two programs that each want the last place would never rest. They are misplaced only behind
+// the rules that end the chain. If the chain has nothing else, a rule that drops everything before ours was inserted
+// after ours on purpose, and stays in force.
 func placeOf(rules []baseRule, count int) netstate.Place {
 	isOurs := func(r baseRule) bool { return r.ours }
 	first := slices.IndexFunc(rules, isOurs)

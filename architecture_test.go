@@ -71,9 +71,9 @@ var arrows = []struct {
 	from string
 	to   []string
 }{
-	{"subnet", nil},
+	{"subnet", []string{"netstate"}},
 	{"subnet/redial", nil},
-	{"subnet/...", []string{"subnet", "subnet/redial"}},
+	{"subnet/...", []string{"subnet", "subnet/redial", "netstate"}},
 	{"netstate", nil},
 	{"netstate/...", []string{"netstate", "netstate/secret"}},
 	{"backend/backendtest", nil},

@@ -53,6 +53,7 @@ type Config struct {
 	// Live counts the pods of this node that have an address of a subnet. Optional: without it a changed lease takes
 	// the old gateway address from the bridge at once.
 	Live     func(netip.Prefix) (int, error)
+	Settings Settings // optional: what the checkpoint says of this agent's flags
 	Conflist Conflist // optional: the runtime's config, installed when the data path works
 	Log      *slog.Logger
 	Metrics  *Metrics

@@ -28,7 +28,8 @@ type checkpoint struct {
 	Skips   []savedSkip  `json:",omitempty"` // peers' records that could not be read
 	Claims  []savedClaim `json:",omitempty"` // who was seen first with what several nodes publish
 
-	Store json.RawMessage `json:",omitempty"` // of a subnet.Checkpointer
+	Store    json.RawMessage `json:",omitempty"` // of a subnet.Checkpointer
+	Settings *Settings       `json:",omitempty"` // of the agent that wrote it; nil: an older one wrote it
 }
 
 // savedSkip is a subnet.Skip in the file.
@@ -125,6 +126,7 @@ type Saved struct {
 	Node     string
 	Network  []byte // net-conf.json
 	Snapshot subnet.Snapshot
+	Settings *Settings // of the agent that wrote it; nil: an older one wrote it
 }
 
 // ReadCheckpoint reads the checkpoint at path; the error is fs.ErrNotExist when there is none.
@@ -133,7 +135,7 @@ func ReadCheckpoint(path string) (Saved, error) {
 	if err != nil {
 		return Saved{}, err
 	}
-	return Saved{c.Node, c.Network, c.snapshot()}, nil
+	return Saved{c.Node, c.Network, c.snapshot(), c.Settings}, nil
 }
 
 // CheckpointConfig is the net-conf.json of the checkpoint at path.
@@ -188,7 +190,7 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 	if a.Checkpoint == "" || a.saved != nil && sameLeases(*a.saved, snap) {
 		return
 	}
-	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: save(snap.Local)}
+	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: save(snap.Local), Settings: &a.Settings}
 	for _, p := range snap.Peers {
 		c.Peers = append(c.Peers, save(p))
 	}

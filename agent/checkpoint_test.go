@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -59,10 +60,11 @@ func TestCheckpointRoundTrip(t *testing.T) {
 // TestSaveCheckpoint: the file has all that a snapshot says, and is written when that changed and only then.
 func TestSaveCheckpoint(t *testing.T) {
 	a := New(Config{Node: "node1", BackendName: "vxlan", Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
-		Network: subnet.Config{Raw: []byte(`{"Network":"10.244.0.0/16"}`)}, Log: slog.New(slog.DiscardHandler)})
+		Network: subnet.Config{Raw: []byte(`{"Network":"10.244.0.0/16"}`)}, Log: slog.New(slog.DiscardHandler),
+		Settings: Settings{Bridge: "br7", Choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile("^eth")}}}})
 	a.saveCheckpoint(someSnapshot())
 	got, err := ReadCheckpoint(a.Checkpoint)
-	if err != nil || !reflect.DeepEqual(got, Saved{"node1", a.Network.Raw, someSnapshot()}) {
+	if err != nil || !reflect.DeepEqual(got, Saved{"node1", a.Network.Raw, someSnapshot(), &a.Settings}) {
 		t.Errorf("read %+v, %v", got, err)
 	}
 	for name, change := range map[string]func(*subnet.Snapshot){

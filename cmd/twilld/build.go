@@ -44,7 +44,7 @@ type parts struct {
 
 // build makes the parts from the flags and the network config. Nothing is written anywhere yet.
 func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
-	choice, rules, base, err := o.wishes()
+	settings, err := o.settings()
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +56,9 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	choice, rules := settings.Choice, settings.Firewall
 	choice.NodeIPs = hints.Addrs()
-	choice.Public = slices.DeleteFunc(choice.Public, func(a netip.Addr) bool { // the node's annotation beats the flag
+	choice.Public = slices.DeleteFunc(slices.Clone(choice.Public), func(a netip.Addr) bool { // the node's annotation beats the flag
 		return slices.ContainsFunc(hints.Choose, func(c netip.Addr) bool { return c.Is4() == a.Is4() })
 	})
 	b, warnings, err := registry.New(network.Backend, networks(network), network.Options)
@@ -92,10 +93,11 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	return &parts{
 		config: agent.Config{
 			Node: store.node, Network: network, BackendName: network.Backend, Backend: b, Store: store.Store,
-			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: more.wireguard, Base: base,
+			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: more.wireguard,
+			Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}, Settings: settings,
 			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
-			Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget},
-			Live:     pods.Live(o.pods.store(o.cniSource), o.bridge),
+			Conflist: settings.Conflist,
+			Live:     pods.Live(settings.Reservations, o.bridge),
 			Metrics:  agentMetrics(registry),
 		},
 		metrics: registry,

@@ -6,9 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -230,23 +232,32 @@ func (o *options) firewall() (backend.FirewallConfig, error) {
 	return backend.FirewallConfig{Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep}, nil
 }
 
-// base is what the flags say of the bridge.
-func (o *options) base() (backend.BaseConfig, error) {
+// checkBridge refuses what cannot be the name of an interface.
+func (o *options) checkBridge() error {
 	if n := len(o.bridge); n == 0 || n > maxName || o.bridge == "." || o.bridge == ".." || strings.ContainsAny(o.bridge, "/: \t\n") {
-		return backend.BaseConfig{}, fmt.Errorf("--bridge %q: want the name of an interface, of 1 to %d letters", o.bridge, maxName)
+		return fmt.Errorf("--bridge %q: want the name of an interface, of 1 to %d letters", o.bridge, maxName)
 	}
-	return backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}, nil
+	return nil
 }
 
 // maxName is how long the kernel lets an interface's name be, in bytes (IFNAMSIZ less its terminator).
 const maxName = 15
 
-// wishes are what the flags alone say of an agent; build asks for them before it opens anything.
-func (o *options) wishes() (agent.Choice, backend.FirewallConfig, backend.BaseConfig, error) {
+// settings returns what the flags alone say of an agent. It opens nothing.
+func (o *options) settings() (agent.Settings, error) {
 	choice, err := o.choice()
 	rules, err2 := o.firewall()
-	base, err3 := o.base()
-	return choice, rules, base, cmp.Or(err, err2, err3)
+	s := agent.Settings{
+		SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Bridge: o.bridge, Choice: choice, Firewall: rules,
+		Blackhole: o.blackhole, Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget}, BinDir: o.pods.binDir,
+		Reservations: o.pods.store(o.cniSource),
+		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
+			AnnotationPrefix: o.kubeAnnotationPrefix},
+	}
+	if o.healthzPort != 0 {
+		s.Healthz = net.JoinHostPort(o.healthzIP, strconv.Itoa(o.healthzPort))
+	}
+	return s, cmp.Or(err, err2, o.checkBridge())
 }
 
 // renew is the margin before an etcd lease's end.

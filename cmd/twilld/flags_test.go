@@ -104,10 +104,10 @@ func flagErrors(args []string, out *bytes.Buffer) error {
 	if err != nil {
 		return err
 	}
-	_, _, _, wishes := o.wishes()
+	_, settings := o.settings()
 	_, renew := o.renew()
 	_, log := newLogger(o, out)
-	for _, err := range []error{wishes, renew, log} {
+	for _, err := range []error{settings, renew, log} {
 		if err != nil {
 			return err
 		}

@@ -1,22 +1,24 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/agent"
 )
 
-// lockPatience is how long a new agent waits for the one that it replaces.
-const lockPatience = 5 * time.Second
+// lockTimeout is how long a new agent waits for the one that it replaces.
+const lockTimeout = 5 * time.Second
 
-// lock makes sure that one agent writes the subnet file. It also finds out early whether it can be written.
-func lock(subnetFile string) (unlock func(), err error) {
+// lockFile makes sure that one agent writes the subnet file. It also finds out early whether it can be written.
+func lockFile(ctx context.Context, subnetFile string, timeout time.Duration) (unlock func(), err error) {
 	dir := filepath.Dir(subnetFile)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("--subnet-file %s cannot be written: %w", subnetFile, err)
@@ -25,7 +27,9 @@ func lock(subnetFile string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--subnet-file %s cannot be written: %w", subnetFile, err)
 	}
-	for end := time.Now().Add(lockPatience); ; {
+	tick := time.NewTicker(timeout / 50)
+	defer tick.Stop()
+	for end := time.Now().Add(timeout); ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
@@ -36,72 +40,42 @@ func lock(subnetFile string) (unlock func(), err error) {
 			f.Close()
 			return nil, fmt.Errorf("another twilld on this node writes %s: stop it first", subnetFile)
 		}
-		<-time.After(lockPatience / 50)
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-tick.C:
+		}
 	}
 }
 
-// hostLock is the name of an abstract socket: there is one of it in each network namespace, and it goes with its process.
-const hostLock = "@twill/agent"
-
-// maxPath bounds what another agent says of itself.
-const maxPath = 4096
-
 // lockHost makes sure that one agent works in this network namespace: two would take each other's devices and routes, which
-// carry the same mark, for leftovers of their own. The other agent says which subnet file it writes. Whoever is not root, or
-// does not answer, is no agent, and keeps nobody from starting.
-func lockHost(subnetFile string, patience time.Duration) (unlock func(), err error) {
-	for end := time.Now().Add(patience); ; <-time.After(patience / 50) {
-		l, err := net.Listen("unix", hostLock)
+// carry the same mark, for leftovers of their own. A holder of the lock that is not root's, or does not answer, is no agent
+// and keeps nobody from starting. Meanwhile the holder answers agent.AskSettings.
+func lockHost(ctx context.Context, s agent.Settings, timeout time.Duration) (unlock func(), err error) {
+	tick := time.NewTicker(timeout / 50)
+	defer tick.Stop()
+	for end := time.Now().Add(timeout); ; {
+		l, err := net.Listen("unix", agent.SettingsSocket)
 		if err == nil {
-			go answer(l, subnetFile)
+			go s.Serve(l)
 			return func() { l.Close() }, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return nil, fmt.Errorf("lock this network namespace: %w", err)
 		}
-		if time.Now().Before(end) {
-			continue
+		if time.Now().After(end) {
+			break
 		}
-		if other, isAgent := askHost(); isAgent {
-			return nil, fmt.Errorf("another twilld in this network namespace writes %q, and two would undo each other's work: "+
-				"one network of Twill on a host, or one of Twill beside one of flannel", other)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-tick.C:
 		}
-		return func() {}, nil
 	}
-}
-
-// answer tells whoever connects of this agent.
-func answer(l net.Listener, subnetFile string) {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return // closed
-		}
-		_ = conn.SetDeadline(time.Now().Add(time.Second))
-		_, _ = io.WriteString(conn, subnetFile) // who asked has gone away
-		conn.Close()
+	if other, _, err := agent.AskSettings(); err == nil {
+		return nil, fmt.Errorf("another twilld in this network namespace writes %q, and two would undo each other's work: "+
+			"one network of Twill on a host, or one of Twill beside one of flannel", other.SubnetFile)
 	}
-}
-
-// askHost is what the holder of the lock says of itself, and whether it is root's.
-func askHost() (subnetFile string, isAgent bool) {
-	conn, err := net.DialTimeout("unix", hostLock, time.Second)
-	if err != nil {
-		return "", false
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return "", false
-	}
-	var peer *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
-		return "", false
-	}
-	if peer.Uid != 0 {
-		return "", false
-	}
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	text, _ := io.ReadAll(io.LimitReader(conn, maxPath)) // what there is of it
-	return string(text), true
+	return func() {}, nil
 }

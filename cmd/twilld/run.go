@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -22,14 +21,18 @@ import (
 
 // serve runs the agent until a signal. The data path stays when it ends.
 func serve(ctx context.Context, o *options, log *slog.Logger) error {
-	unlock, err := lock(o.subnetFile)
+	settings, err := o.settings()
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	unlockHost, err := lockHost(o.subnetFile, lockPatience)
+	unlock, err := lockFile(ctx, o.subnetFile, lockTimeout)
 	if err != nil {
-		return err
+		return orDone(ctx, err)
+	}
+	defer unlock()
+	unlockHost, err := lockHost(ctx, settings, lockTimeout)
+	if err != nil {
+		return orDone(ctx, err)
 	}
 	defer unlockHost()
 	signalled := ctx
@@ -38,7 +41,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var d door
 	if o.healthzPort != 0 {
-		l, err := net.Listen("tcp", net.JoinHostPort(o.healthzIP, strconv.Itoa(o.healthzPort)))
+		l, err := net.Listen("tcp", settings.Healthz)
 		if err != nil {
 			return fmt.Errorf("--healthz-ip %s --healthz-port %d: %w", o.healthzIP, o.healthzPort, err)
 		}

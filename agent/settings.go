@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/backend"
+)
+
+// Settings are the options that a running twilld works with: its flags, the environment and the defaults, resolved, and
+// without secrets. Others on the node read them instead of twilld's command line: from the running agent with AskSettings,
+// and after it from its checkpoint.
+type Settings struct {
+	SubnetFile   string
+	Checkpoint   string // empty: none
+	Bridge       string
+	Choice       Choice                 // as the flags say, without what the cluster knows of the node
+	Firewall     backend.FirewallConfig // likewise: without Mode, Stacks and Bridge
+	Blackhole    bool
+	Healthz      string   // host:port, empty: not served
+	Conflist     Conflist // no Source: twilld installs none
+	BinDir       string   // where twilld keeps the CNI plugins installed, empty: nowhere
+	Reservations string   // the directory in which twilld frees addresses, empty: none
+	Kube         KubeSettings
+}
+
+// KubeSettings tell how the agent reaches the cluster's API.
+type KubeSettings struct {
+	Use              bool // its leases are there
+	Kubeconfig       string
+	URL              string
+	AnnotationPrefix string
+}
+
+// SettingsSocket is an abstract Unix socket, of which each network namespace has its own. The twilld that works in the
+// namespace answers each connection with its Settings in JSON; while it holds the name, no other can start there.
+const SettingsSocket = "@twill/agent"
+
+// maxSettings bounds what AskSettings reads, in bytes.
+const maxSettings = 64 << 10
+
+// settingsTimeout bounds how long one question and its answer may take.
+const settingsTimeout = time.Second
+
+// Serve answers every connection to l with s until l is closed.
+func (s Settings) Serve(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = conn.SetDeadline(time.Now().Add(settingsTimeout))
+		_ = json.NewEncoder(conn).Encode(s) // the other end may have gone away
+		conn.Close()
+	}
+}
+
+// AskSettings returns the settings and the process of the twilld that runs in the calling thread's network namespace. It
+// believes root's processes and the caller's own. The process is 0 if it is not in the caller's PID namespace.
+func AskSettings() (s Settings, pid int, err error) {
+	conn, err := net.DialTimeout("unix", SettingsSocket, settingsTimeout)
+	if err != nil {
+		return s, 0, err
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return s, 0, err
+	}
+	var peer *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		peer, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, credErr); err != nil {
+		return s, 0, err
+	}
+	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
+		return s, 0, fmt.Errorf("%s belongs to user %d: want root's", SettingsSocket, peer.Uid)
+	}
+	if err := conn.SetDeadline(time.Now().Add(settingsTimeout)); err != nil {
+		return s, 0, err
+	}
+	if err := json.NewDecoder(io.LimitReader(conn, maxSettings)).Decode(&s); err != nil {
+		return s, 0, fmt.Errorf("read the answer of twilld: %w", err)
+	}
+	return s, int(peer.Pid), nil
+}

@@ -107,7 +107,7 @@ type FirewallStack struct {
 func FirewallChains(cfg FirewallConfig) []netstate.Object {
 	var objects []netstate.Object
 	for _, s := range cfg.Stacks {
-		base := netstate.Chain{Mode: cfg.Mode, IPv6: s.Cluster.Addr().Is6()}
+		base := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr())}
 		if cfg.Masq {
 			base.Role = netstate.Postrouting
 			objects = append(objects, withRules(base, masqueradeRules(cfg, s)))
@@ -166,7 +166,7 @@ func forwardRules(s FirewallStack) []netstate.Rule {
 // addresses outside of the network may be for another node, and nobody could tell there whose they were: they are
 // masqueraded. Between pods they pass: a pod can be a node of a network of its own.
 func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
-	base := netstate.Chain{Mode: cfg.Mode, IPv6: s.Cluster.Addr().Is6()}
+	base := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr())}
 	input, forward := base, base
 	input.Role, forward.Role = netstate.GuardInput, netstate.GuardForward
 	return []netstate.Object{

@@ -55,12 +55,12 @@ const MaxRules = 10
 // Chain is one firewall chain with all its rules: it is compared and written as a whole. Slot: mode, family
 // and role. Mark: flannel's table or chain name. Cascade: none.
 type Chain struct {
-	Mode  Mode
-	IPv6  bool
-	Role  Role
-	Place Place
-	Rules [MaxRules]Rule
-	Extra string
+	Mode   Mode
+	Family Family
+	Role   Role
+	Place  Place
+	Rules  [MaxRules]Rule
+	Extra  string
 }
 
 // Key implements Object.
@@ -69,7 +69,7 @@ func (c Chain) Key() Key {
 }
 
 func (c Chain) family() string {
-	if c.IPv6 {
+	if c.Family == IPv6 {
 		return "ip6"
 	}
 	return "ip"

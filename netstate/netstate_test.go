@@ -59,7 +59,7 @@ func TestStrings(t *testing.T) {
 		"route fc00:2::/64 dev f":                      Route{Dst: prefix("fc00:2::/64"), Dev: "f", Metric: 1024, Protocol: Protocol},
 		"route fc00:2::/64 dev f metric 0":             Route{Dst: prefix("fc00:2::/64"), Dev: "f", Protocol: Protocol},
 		"route blackhole 10.244.1.0/24 metric 4096":    Route{Dst: prefix("10.244.1.0/24"), Metric: 4096, Blackhole: true, Protocol: Protocol},
-		"chain iptables ip6 forward misplaced; accept": Chain{Mode: IPTables, IPv6: true, Role: Forward, Place: Misplaced, Rules: [MaxRules]Rule{{Verdict: Accept}}},
+		"chain iptables ip6 forward misplaced; accept": Chain{Mode: IPTables, Family: IPv6, Role: Forward, Place: Misplaced, Rules: [MaxRules]Rule{{Verdict: Accept}}},
 	} {
 		if got := o.String(); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -257,7 +257,7 @@ func TestSlots(t *testing.T) {
 		"policy, the other way":    {Policy{Src: r.Dst, Dst: r.Dst, Dir: Out}, Policy{Src: r.Dst, Dst: r.Dst}, false},
 		"policy, another source":   {Policy{Src: prefix("10.0.0.0/8"), Dst: r.Dst}, Policy{Src: r.Dst, Dst: r.Dst}, false},
 		"policy, other pods":       {Policy{Src: r.Dst, Dst: prefix("10.0.0.0/8")}, Policy{Src: r.Dst, Dst: r.Dst}, false},
-		"chain, another family":    {Chain{}, Chain{IPv6: true}, false},
+		"chain, another family":    {Chain{}, Chain{Family: IPv6}, false},
 		"chain, another role":      {Chain{}, Chain{Role: Forward}, false},
 		"chain, another place":     {Chain{}, Chain{Place: First}, true},
 		"chain, another mode":      {Chain{}, Chain{Mode: IPTables}, false},

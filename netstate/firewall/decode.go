@@ -29,16 +29,16 @@ const (
 // decoder reads a rule's expressions back. It knows the shapes that encode writes; whatever else it meets goes
 // into the rule's Extra, so that an altered rule is another rule.
 type decoder struct {
-	ipv6 bool
-	rule netstate.Rule
-	load field
-	size int    // bytes loaded
-	mask []byte // of a bitwise since the load
+	family netstate.Family
+	rule   netstate.Rule
+	load   field
+	size   int    // bytes loaded
+	mask   []byte // of a bitwise since the load
 }
 
 // decode is the rule that r says. Counters are left out.
-func decode(r rawRule, ipv6 bool) netstate.Rule {
-	d := decoder{ipv6: ipv6}
+func decode(r rawRule, family netstate.Family) netstate.Rule {
+	d := decoder{family: family}
 	for _, e := range r.exprs {
 		if !d.expr(e) {
 			d.load = nothing
@@ -104,7 +104,7 @@ func (d *decoder) payload(attrs attrMap) bool {
 	offset, _ := attrs.u32(unix.NFTA_PAYLOAD_OFFSET)
 	size, _ := attrs.u32(unix.NFTA_PAYLOAD_LEN)
 	src, dst, full := uint32(src4), uint32(dst4), 4
-	if d.ipv6 {
+	if d.family == netstate.IPv6 {
 		src, dst, full = src6, dst6, 16
 	}
 	d.load, d.size, d.mask = nothing, int(size), nil
@@ -227,7 +227,7 @@ func (d *decoder) prefix(p *netip.Prefix, data []byte) bool {
 		}
 	}
 	full := make([]byte, 4)
-	if d.ipv6 {
+	if d.family == netstate.IPv6 {
 		full = make([]byte, 16)
 	}
 	copy(full, data)

@@ -28,7 +28,7 @@ var rules = []netstate.Rule{
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // message is r as the kernel sends it.
-func message(t testing.TB, r netstate.Rule, ipv6 bool) []byte {
+func message(t testing.TB, r netstate.Rule, family netstate.Family) []byte {
 	t.Helper()
 	exprs, err := encode(r)
 	if err != nil {
@@ -36,7 +36,7 @@ func message(t testing.TB, r netstate.Rule, ipv6 bool) []byte {
 	}
 	var list []netlink.Attribute
 	for _, e := range exprs {
-		data, err := expr.Marshal(byte(family(ipv6)), e)
+		data, err := expr.Marshal(byte(tableFamily(family)), e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,18 +53,24 @@ func message(t testing.TB, r netstate.Rule, ipv6 bool) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append([]byte{byte(family(ipv6)), 0, 0, 0}, data...)
+	return append([]byte{byte(tableFamily(family)), 0, 0, 0}, data...)
 }
 
-func isIPv6(r netstate.Rule) bool { return r.Dst.Addr().Is6() }
+// familyOf returns the family of a rule that has an IPv6 destination or is one of IPv4.
+func familyOf(r netstate.Rule) netstate.Family {
+	if r.Dst.Addr().Is6() {
+		return netstate.IPv6
+	}
+	return netstate.IPv4
+}
 
 func TestDecodeEncoded(t *testing.T) {
 	for _, r := range rules {
-		raw, err := parseRule(message(t, r, isIPv6(r)))
+		raw, err := parseRule(message(t, r, familyOf(r)))
 		if err != nil || raw.comment != "a comment" {
 			t.Errorf("%s: comment %q, %v", r, raw.comment, err)
 		}
-		if got := decode(raw, isIPv6(r)); got != r {
+		if got := decode(raw, familyOf(r)); got != r {
 			t.Errorf("got %s, want %s", got, r)
 		}
 	}
@@ -73,7 +79,7 @@ func TestDecodeEncoded(t *testing.T) {
 // TestDecodeMask: a mask with a hole, which nft writes too, is no prefix, and the rule is not ours as it was.
 func TestDecodeMask(t *testing.T) {
 	ours := netstate.Rule{Dst: prefix("10.0.0.0/9"), Verdict: netstate.Return}
-	data := message(t, ours, false)
+	data := message(t, ours, netstate.IPv4)
 	mask := bytes.Index(data, []byte{0xff, 0x80, 0, 0})
 	if mask < 0 {
 		t.Fatalf("no mask in % x", data)
@@ -83,7 +89,7 @@ func TestDecodeMask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := decode(raw, false); got == ours {
+	if got := decode(raw, netstate.IPv4); got == ours {
 		t.Errorf("the mask ff800001 is read as %s", got)
 	}
 }
@@ -91,8 +97,8 @@ func TestDecodeMask(t *testing.T) {
 // TestDecodeAltered: whatever is changed in a rule, left out of it or added, it is another rule then.
 func TestDecodeAltered(t *testing.T) {
 	for _, r := range rules {
-		ipv6 := isIPv6(r)
-		raw, err := parseRule(message(t, r, ipv6))
+		family := familyOf(r)
+		raw, err := parseRule(message(t, r, family))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +107,7 @@ func TestDecodeAltered(t *testing.T) {
 				continue
 			}
 			for _, data := range altered(t, e.data) {
-				if got := with(raw, i, rawExpr{e.name, data}, ipv6); got == r {
+				if got := with(raw, i, rawExpr{e.name, data}, family); got == r {
 					t.Errorf("%s with %s % x in place of % x is not noticed", r, e.name, data, e.data)
 				}
 			}
@@ -111,7 +117,7 @@ func TestDecodeAltered(t *testing.T) {
 				"with lost": {exprs: slices.Insert(slices.Clone(raw.exprs), i, rawExpr{name: "limit"})},
 			} {
 				again := name == "with two" && slices.Contains([]string{"payload", "meta", "fib"}, e.name) // loads the same
-				if got := decode(other, ipv6); got == r && !again {
+				if got := decode(other, family); got == r && !again {
 					t.Errorf("%s %s %s is not noticed", r, name, e.name)
 				}
 			}
@@ -119,10 +125,10 @@ func TestDecodeAltered(t *testing.T) {
 	}
 }
 
-func with(r rawRule, i int, e rawExpr, ipv6 bool) netstate.Rule {
+func with(r rawRule, i int, e rawExpr, family netstate.Family) netstate.Rule {
 	exprs := slices.Clone(r.exprs)
 	exprs[i] = e
-	return decode(rawRule{exprs: exprs}, ipv6)
+	return decode(rawRule{exprs: exprs}, family)
 }
 
 // altered are attributes of which one is missing, or another one, or one more is there.
@@ -288,12 +294,13 @@ func TestRefuse(t *testing.T) {
 
 func FuzzRule(f *testing.F) {
 	for _, r := range rules {
-		f.Add(message(f, r, isIPv6(r)), isIPv6(r))
+		f.Add(message(f, r, familyOf(r)), uint8(familyOf(r)))
 	}
-	f.Fuzz(func(_ *testing.T, data []byte, ipv6 bool) {
+	f.Fuzz(func(_ *testing.T, data []byte, version uint8) {
+		family := netstate.Family(version)
 		r, err := parseRule(data)
 		if err == nil {
-			_ = decode(r, ipv6).String() + r.jumpTo()
+			_ = decode(r, family).String() + r.jumpTo()
 		}
 		concernsUs(netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE}, Data: data})
 	})
@@ -314,14 +321,15 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzEntries(f *testing.F) {
-	f.Add(make([]byte, 200), false)
+	f.Add(make([]byte, 200), uint8(4))
 	e := make([]byte, 152)
 	e[88], e[90] = 112, 152
 	copy(e[114:], "ERROR")
 	copy(e[144:], "CHAIN")
-	f.Add(slices.Concat(e, e), false)
-	f.Fuzz(func(_ *testing.T, blob []byte, ipv6 bool) {
-		maskCounters(blob, layoutOf(ipv6))
-		foreignEntries(blob, layoutOf(ipv6), []string{"CHAIN"})
+	f.Add(slices.Concat(e, e), uint8(4))
+	f.Fuzz(func(_ *testing.T, blob []byte, version uint8) {
+		family := netstate.Family(version)
+		maskCounters(blob, layoutOf(family))
+		foreignEntries(blob, layoutOf(family), []string{"CHAIN"})
 	})
 }

@@ -126,8 +126,8 @@ func comment(s string) []byte {
 	return append([]byte{0, byte(len(s) + 1)}, append([]byte(s), 0)...)
 }
 
-func family(ipv6 bool) nftables.TableFamily {
-	if ipv6 {
+func tableFamily(family netstate.Family) nftables.TableFamily {
+	if family == netstate.IPv6 {
 		return nftables.TableFamilyIPv6
 	}
 	return nftables.TableFamilyIPv4

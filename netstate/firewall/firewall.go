@@ -18,9 +18,6 @@ import (
 // errMoved says that rules changed while they were read.
 var errMoved = errors.New("rules kept changing while they were read")
 
-// families are the address families, by Chain.IPv6.
-var families = [...]bool{false, true}
-
 // Firewall reads and writes the chains of one network namespace, the one of the thread that calls it. It is
 // used by one goroutine; only Watch's own goroutine runs beside it.
 type Firewall struct {
@@ -98,9 +95,9 @@ func (f *Firewall) observeNF() error {
 
 func (f *Firewall) readNF() (netstate.State, []found, error) {
 	native := netstate.State{}
-	for _, ipv6 := range families {
+	for _, family := range netstate.Families {
 		for _, role := range roles {
-			c, ok, err := f.readNative(ipv6, role)
+			c, ok, err := f.readNative(family, role)
 			if err != nil {
 				return nil, nil, err
 			}

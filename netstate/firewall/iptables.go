@@ -30,7 +30,7 @@ func siteOf(role netstate.Role) site {
 // place is one chain of one variant of iptables.
 type place struct {
 	variant variant
-	ipv6    bool
+	family  netstate.Family
 	role    netstate.Role
 }
 
@@ -50,9 +50,9 @@ type found struct {
 // and have moved.
 func (f *Firewall) readCompat() ([]found, error) {
 	var all []found
-	for _, ipv6 := range families {
+	for _, family := range netstate.Families {
 		for _, role := range roles {
-			p := place{overNF, ipv6, role}
+			p := place{overNF, family, role}
 			fingerprint, exists, err := f.fingerprintNF(p)
 			if err != nil {
 				return nil, err
@@ -74,7 +74,7 @@ func (f *Firewall) readCompat() ([]found, error) {
 // fingerprintNF is a hash over the rules, counters left out, of a place's chain and of the chain that jumps to
 // it, and whether there is such a chain or jump.
 func (f *Firewall) fingerprintNF(p place) (sum [sha256.Size]byte, exists bool, err error) {
-	s, fam := siteOf(p.role), byte(family(p.ipv6))
+	s, fam := siteOf(p.role), byte(tableFamily(p.family))
 	header, err := f.nf.chain(fam, s.table, s.chain)
 	if err != nil {
 		return sum, false, err
@@ -105,8 +105,8 @@ func (f *Firewall) list(p place, fingerprint [sha256.Size]byte) (netstate.Chain,
 	if l, ok := f.lists[p]; ok && l.fingerprint == fingerprint {
 		return l.chain, nil
 	}
-	c := netstate.Chain{Mode: netstate.IPTables, IPv6: p.ipv6, Role: p.role}
-	t, err := f.tools.get(p.variant, p.ipv6)
+	c := netstate.Chain{Mode: netstate.IPTables, Family: p.family, Role: p.role}
+	t, err := f.tools.get(p.variant, p.family)
 	if err != nil {
 		c.Extra = "unread, no " + p.variant.String()
 		return c, nil
@@ -167,8 +167,8 @@ func jumpRules(lines []string, s site) (base []baseRule, jumps []string) {
 // putIPTables writes one chain of the iptables mode: its rules and its jump in one transaction, so that there
 // is no moment in which pods are masqueraded towards pods.
 func (f *Firewall) putIPTables(c netstate.Chain) error {
-	p := place{f.tools.variant(), c.IPv6, c.Role}
-	t, err := f.tools.get(p.variant, c.IPv6)
+	p := place{f.tools.variant(), c.Family, c.Role}
+	t, err := f.tools.get(p.variant, c.Family)
 	if err != nil {
 		return err
 	}
@@ -197,14 +197,14 @@ func (f *Firewall) putIPTables(c netstate.Chain) error {
 	if err := t.restore(s.table, lines); err != nil {
 		return err
 	}
-	return f.deleteFrom(place{1 - p.variant, c.IPv6, c.Role})
+	return f.deleteFrom(place{1 - p.variant, c.Family, c.Role})
 }
 
 // deleteIPTables removes one chain of the iptables mode and its jumps, from both variants.
 func (f *Firewall) deleteIPTables(c netstate.Chain) error {
 	return errors.Join(
-		f.deleteFrom(place{overNF, c.IPv6, c.Role}),
-		f.deleteFrom(place{legacy, c.IPv6, c.Role}),
+		f.deleteFrom(place{overNF, c.Family, c.Role}),
+		f.deleteFrom(place{legacy, c.Family, c.Role}),
 	)
 }
 
@@ -214,7 +214,7 @@ func (f *Firewall) deleteFrom(p place) error {
 	if err != nil || !exists {
 		return err
 	}
-	t, err := f.tools.get(p.variant, p.ipv6)
+	t, err := f.tools.get(p.variant, p.family)
 	if errors.Is(err, exec.ErrNotFound) && p.variant == overNF {
 		return f.deleteRaw(p)
 	}
@@ -249,7 +249,7 @@ func (f *Firewall) exists(p place) (bool, error) {
 // deleteRaw removes an iptables-nft chain and its jumps without a binary.
 func (f *Firewall) deleteRaw(p place) error {
 	s := siteOf(p.role)
-	table := &nftables.Table{Name: s.table, Family: family(p.ipv6)}
+	table := &nftables.Table{Name: s.table, Family: tableFamily(p.family)}
 	chain, base := &nftables.Chain{Table: table, Name: s.chain}, &nftables.Chain{Table: table, Name: s.base}
 	rules, err := f.nf.rules(byte(table.Family), s.table, s.base)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Legacy iptables tables are read with getsockopt, as iptables-legacy does (linux/netfilter_ipv4/ip_tables.h and
@@ -35,8 +37,8 @@ type layout struct {
 	minEntry             int
 }
 
-func layoutOf(ipv6 bool) layout {
-	if ipv6 {
+func layoutOf(family netstate.Family) layout {
+	if family == netstate.IPv6 {
 		return layout{unix.AF_INET6, unix.SOL_IPV6, "/proc/thread-self/net/ip6_tables_names", 142, 152, 168}
 	}
 	return layout{unix.AF_INET, unix.SOL_IP, "/proc/thread-self/net/ip_tables_names", 90, 96, 112}
@@ -46,9 +48,9 @@ func layoutOf(ipv6 bool) layout {
 func (f *Firewall) observeLegacy() ([]found, error) {
 	var all []found
 	var errs []error
-	for _, ipv6 := range families {
+	for _, family := range netstate.Families {
 		for _, role := range roles {
-			p := place{legacy, ipv6, role}
+			p := place{legacy, family, role}
 			fingerprint, exists, err := fingerprintLegacy(p)
 			if err != nil {
 				errs = append(errs, err)
@@ -73,21 +75,21 @@ func (f *Firewall) observeLegacy() ([]found, error) {
 // stands in its head entry; a jump cannot outlive its chain.
 func fingerprintLegacy(p place) (sum [sha256.Size]byte, exists bool, err error) {
 	s := siteOf(p.role)
-	tables, err := legacyTables(p.ipv6)
+	tables, err := legacyTables(p.family)
 	if err != nil || !slices.Contains(tables, s.table) {
 		return sum, false, err
 	}
-	blob, err := legacyEntries(p.ipv6, s.table)
+	blob, err := legacyEntries(p.family, s.table)
 	if err != nil {
 		return sum, false, fmt.Errorf("read legacy table %s: %w", s.table, err)
 	}
-	maskCounters(blob, layoutOf(p.ipv6))
+	maskCounters(blob, layoutOf(p.family))
 	return sha256.Sum256(blob), bytes.Contains(blob, append([]byte(s.chain), 0)), nil
 }
 
 // legacyTables are the tables that exist in this network namespace; none if the kernel part is not loaded.
-func legacyTables(ipv6 bool) ([]string, error) {
-	names, err := os.ReadFile(layoutOf(ipv6).names)
+func legacyTables(family netstate.Family) ([]string, error) {
+	names, err := os.ReadFile(layoutOf(family).names)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -99,9 +101,9 @@ func legacyTables(ipv6 bool) ([]string, error) {
 
 // legacyEntries is a table's rules as the kernel holds them. Between the question for its size and the one for
 // its rules the table can change: then the second fails with EAGAIN and both are asked again.
-func legacyEntries(ipv6 bool, table string) ([]byte, error) {
+func legacyEntries(family netstate.Family, table string) ([]byte, error) {
 	for range 10 {
-		info, err := legacyInfo(ipv6, table)
+		info, err := legacyInfo(family, table)
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +111,7 @@ func legacyEntries(ipv6 bool, table string) ([]byte, error) {
 		blob := make([]byte, entriesStart+int(size))
 		copy(blob, table)
 		binary.NativeEndian.PutUint32(blob[32:], size)
-		switch err := getsockopt(layoutOf(ipv6), soGetEntries, blob); {
+		switch err := getsockopt(layoutOf(family), soGetEntries, blob); {
 		case err == nil:
 			return blob[entriesStart:], nil
 		case !errors.Is(err, unix.EAGAIN):
@@ -119,10 +121,10 @@ func legacyEntries(ipv6 bool, table string) ([]byte, error) {
 	return nil, errMoved
 }
 
-func legacyInfo(ipv6 bool, table string) ([]byte, error) {
+func legacyInfo(family netstate.Family, table string) ([]byte, error) {
 	info := make([]byte, infoSize)
 	copy(info, table)
-	return info, getsockopt(layoutOf(ipv6), soGetInfo, info)
+	return info, getsockopt(layoutOf(family), soGetInfo, info)
 }
 
 // getsockopt asks with buf as the question, and has the answer in it. Any socket of the family does; a raw one,
@@ -205,17 +207,17 @@ var bareEntries = map[string]int{"filter": 4, "nat": 5, "mangle": 6, "raw": 3, "
 
 // legacyInUse says whether any legacy table has a rule that is not ours.
 func legacyInUse() (bool, error) {
-	for _, ipv6 := range families {
-		tables, err := legacyTables(ipv6)
+	for _, family := range netstate.Families {
+		tables, err := legacyTables(family)
 		if err != nil {
 			return false, err
 		}
 		for _, table := range tables {
-			blob, err := legacyEntries(ipv6, table)
+			blob, err := legacyEntries(family, table)
 			if err != nil {
 				return false, fmt.Errorf("read legacy table %s: %w", table, err)
 			}
-			if foreignEntries(blob, layoutOf(ipv6), chainsIn(table)) > bareEntries[table] {
+			if foreignEntries(blob, layoutOf(family), chainsIn(table)) > bareEntries[table] {
 				return true, nil
 			}
 		}

@@ -12,17 +12,17 @@ import (
 )
 
 // nativeTable is flannel's table for a family.
-func nativeTable(ipv6 bool) *nftables.Table {
-	if ipv6 {
+func nativeTable(family netstate.Family) *nftables.Table {
+	if family == netstate.IPv6 {
 		return &nftables.Table{Name: "flannel-ipv6", Family: nftables.TableFamilyIPv6}
 	}
 	return &nftables.Table{Name: "flannel-ipv4", Family: nftables.TableFamilyIPv4}
 }
 
 // nativeChain is flannel's chain for a role.
-func nativeChain(ipv6 bool, role netstate.Role) *nftables.Chain {
+func nativeChain(family netstate.Family, role netstate.Role) *nftables.Chain {
 	policy := nftables.ChainPolicyAccept
-	c := &nftables.Chain{Table: nativeTable(ipv6), Policy: &policy}
+	c := &nftables.Chain{Table: nativeTable(family), Policy: &policy}
 	switch role {
 	case netstate.Postrouting:
 		c.Name, c.Type = "postrtg", nftables.ChainTypeNAT
@@ -42,8 +42,8 @@ func nativeChain(ipv6 bool, role netstate.Role) *nftables.Chain {
 
 // forwardChain is the chain of iptables-nft in which another program may drop what we forward. An accept in a
 // table of ours ends only our own base chain, so the accepts have to stand in that chain too.
-func forwardChain(ipv6 bool) *nftables.Chain {
-	return &nftables.Chain{Name: "FORWARD", Table: &nftables.Table{Name: "filter", Family: family(ipv6)}}
+func forwardChain(family netstate.Family) *nftables.Chain {
+	return &nftables.Chain{Name: "FORWARD", Table: &nftables.Table{Name: "filter", Family: tableFamily(family)}}
 }
 
 // fits says whether the chain that exists has the header of the one that we want.
@@ -53,9 +53,9 @@ func (c *rawChain) fits(want *nftables.Chain) bool {
 }
 
 // readNative is one chain of the nftables mode, and whether any part of it exists.
-func (f *Firewall) readNative(ipv6 bool, role netstate.Role) (netstate.Chain, bool, error) {
-	c := netstate.Chain{Mode: netstate.NFTables, IPv6: ipv6, Role: role}
-	want := nativeChain(ipv6, role)
+func (f *Firewall) readNative(family netstate.Family, role netstate.Role) (netstate.Chain, bool, error) {
+	c := netstate.Chain{Mode: netstate.NFTables, Family: family, Role: role}
+	want := nativeChain(family, role)
 	header, err := f.nf.chain(byte(want.Table.Family), want.Table.Name, want.Name)
 	if err != nil {
 		return c, false, err
@@ -76,7 +76,7 @@ func (f *Firewall) readNative(ipv6 bool, role netstate.Role) (netstate.Chain, bo
 
 // readBody reads what is in c's table and chain.
 func (f *Firewall) readBody(c *netstate.Chain, header *rawChain) error {
-	want := nativeChain(c.IPv6, c.Role)
+	want := nativeChain(c.Family, c.Role)
 	if !header.fits(want) {
 		c.Extra = fmt.Sprintf("type %q hook %d priority %d policy %d", header.kind, header.hook,
 			int32(header.priority), header.policy)
@@ -92,17 +92,17 @@ func (f *Firewall) readBody(c *netstate.Chain, header *rawChain) error {
 	if err != nil {
 		return err
 	}
-	setRules(c, decodeAll(raw, c.IPv6))
+	setRules(c, decodeAll(raw, c.Family))
 	if c.Role == netstate.Forward && len(raw) > 0 && raw[0].comment == placeComment(netstate.First) {
 		c.Place = netstate.First
 	}
 	return nil
 }
 
-func decodeAll(raw []rawRule, ipv6 bool) []netstate.Rule {
+func decodeAll(raw []rawRule, family netstate.Family) []netstate.Rule {
 	var rules []netstate.Rule
 	for _, r := range raw {
-		rules = append(rules, decode(r, ipv6))
+		rules = append(rules, decode(r, family))
 	}
 	return rules
 }
@@ -110,14 +110,14 @@ func decodeAll(raw []rawRule, ipv6 bool) []netstate.Rule {
 // readAccepts sets c.Place, and gives the number of our rules in FORWARD. Without such a base chain the place that
 // was asked for stands in the comments of our own.
 func (f *Firewall) readAccepts(c *netstate.Chain) (int, error) {
-	header, rules, err := f.forwardRules(c.IPv6)
+	header, rules, err := f.forwardRules(c.Family)
 	if err != nil || header == nil || header.kind == "" {
 		return 0, err
 	}
 	ours := slices.DeleteFunc(slices.Clone(rules), func(r rawRule) bool { return !r.isAccept() })
 	want := rulesOf(*c)
 	c.Place = placeOf(baseRules(rules), len(want))
-	if !slices.Equal(decodeAll(ours, c.IPv6), want) {
+	if !slices.Equal(decodeAll(ours, c.Family), want) {
 		c.Place = netstate.Misplaced
 	}
 	return len(ours), nil
@@ -137,8 +137,8 @@ func baseRules(rules []rawRule) []baseRule {
 	return base
 }
 
-func (f *Firewall) forwardRules(ipv6 bool) (*rawChain, []rawRule, error) {
-	fwd := forwardChain(ipv6)
+func (f *Firewall) forwardRules(family netstate.Family) (*rawChain, []rawRule, error) {
+	fwd := forwardChain(family)
 	header, err := f.nf.chain(byte(fwd.Table.Family), fwd.Table.Name, fwd.Name)
 	if err != nil || header == nil {
 		return nil, nil, err
@@ -149,7 +149,7 @@ func (f *Firewall) forwardRules(ipv6 bool) (*rawChain, []rawRule, error) {
 
 // putNative writes one chain of the nftables mode as one transaction.
 func (f *Firewall) putNative(c netstate.Chain) error {
-	want := nativeChain(c.IPv6, c.Role)
+	want := nativeChain(c.Family, c.Role)
 	header, err := f.nf.chain(byte(want.Table.Family), want.Table.Name, want.Name)
 	if err != nil {
 		return err
@@ -186,11 +186,11 @@ func (f *Firewall) putNative(c netstate.Chain) error {
 
 // putAccepts moves our accepts to their place in FORWARD, if there is such a base chain.
 func (f *Firewall) putAccepts(tx *nftables.Conn, c netstate.Chain) error {
-	header, rules, err := f.forwardRules(c.IPv6)
+	header, rules, err := f.forwardRules(c.Family)
 	if err != nil || header == nil || header.kind == "" {
 		return err
 	}
-	fwd := forwardChain(c.IPv6)
+	fwd := forwardChain(c.Family)
 	if err := deleteRules(tx, fwd, rules, rawRule.isAccept); err != nil {
 		return err
 	}
@@ -226,14 +226,14 @@ func deleteRules(tx *nftables.Conn, c *nftables.Chain, rules []rawRule, match fu
 
 // deleteNative removes one chain of the nftables mode, our accepts in FORWARD, and with its last chain the table.
 func (f *Firewall) deleteNative(c netstate.Chain) error {
-	want := nativeChain(c.IPv6, c.Role)
+	want := nativeChain(c.Family, c.Role)
 	tx, err := nftables.New()
 	if err != nil {
 		return err
 	}
 	others := 0
 	for _, role := range roles {
-		n := nativeChain(c.IPv6, role)
+		n := nativeChain(c.Family, role)
 		header, err := f.nf.chain(byte(n.Table.Family), n.Table.Name, n.Name)
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ func Pick(told *bool) (netstate.Mode, string, error) {
 	if err != nil && !errors.Is(err, unix.EPERM) {
 		return 0, "", fmt.Errorf("choose a firewall mode: %w", err)
 	}
-	_, missing := f.tools.get(legacy, false)
+	_, missing := f.tools.get(legacy, netstate.IPv4)
 	switch {
 	case inUse && missing == nil:
 		return netstate.IPTables, "legacy iptables tables are in use", nil
@@ -50,7 +50,7 @@ func pickTold(nft bool, kernel error, tools *toolbox) (netstate.Mode, string, er
 		}
 		return netstate.NFTables, "the config says EnableNFTables", nil
 	}
-	if _, err := tools.get(tools.variant(), false); err != nil {
+	if _, err := tools.get(tools.variant(), netstate.IPv4); err != nil {
 		return 0, "", fmt.Errorf("use iptables as the config says: %w", err)
 	}
 	return netstate.IPTables, "the config says EnableNFTables false", nil
@@ -72,7 +72,7 @@ func (f *Firewall) tryNF() error {
 	if err != nil {
 		return err
 	}
-	c := nativeChain(false, netstate.Postrouting)
+	c := nativeChain(netstate.IPv4, netstate.Postrouting)
 	c.Table.Name = "twill-try"
 	tx.AddTable(c.Table)
 	tx.AddChain(c)

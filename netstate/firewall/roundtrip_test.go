@@ -201,16 +201,16 @@ func TestDrift(t *testing.T) {
 
 // eachRule deletes each rule, and puts a copy of it in another place.
 func eachRule(t *testing.T, f *Firewall, want netstate.State) {
-	for _, ipv6 := range families {
+	for _, family := range netstate.Families {
 		for _, role := range roles {
-			chain := nativeChain(ipv6, role)
-			for i := range rulesOf(want[netstate.Chain{IPv6: ipv6, Role: role}.Key()].(netstate.Chain)) {
+			chain := nativeChain(family, role)
+			for i := range rulesOf(want[netstate.Chain{Family: family, Role: role}.Key()].(netstate.Chain)) {
 				settle(t, f, want)
 				raw, err := f.nf.rules(byte(chain.Table.Family), chain.Table.Name, chain.Name)
 				if err != nil {
 					t.Fatal(err)
 				}
-				table := map[bool]string{false: "ip", true: "ip6"}[ipv6] + " " + chain.Table.Name + " " + chain.Name
+				table := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[family] + " " + chain.Table.Name + " " + chain.Name
 				sh(t, "nft delete rule "+table+" handle "+itoa(raw[i].handle))
 				if plan := netstate.Diff(want, observe(t, f)); len(plan) != 1 {
 					t.Errorf("rule %d of %s deleted: want one change, got\n%s", i, table, plan)

@@ -49,9 +49,9 @@ type probed struct {
 }
 
 // get is the binary of a variant and family. A binary that is missing is looked for again the next time.
-func (b *toolbox) get(v variant, ipv6 bool) (tool, error) {
+func (b *toolbox) get(v variant, family netstate.Family) (tool, error) {
 	plain := "iptables"
-	if ipv6 {
+	if family == netstate.IPv6 {
 		plain = "ip6tables"
 	}
 	name := strings.Replace(v.String(), "iptables", plain, 1)
@@ -87,11 +87,11 @@ func (b *toolbox) probe(name string) (probed, error) {
 func (b *toolbox) variant() variant {
 	if b.chosen == nil {
 		v := overNF
-		if _, err := b.get(legacy, false); err == nil {
+		if _, err := b.get(legacy, netstate.IPv4); err == nil {
 			plain, err := b.probe("iptables")
 			if inUse, _ := legacyInUse(); inUse || (err == nil && plain.variant == legacy) {
 				v = legacy
-			} else if _, err := b.get(overNF, false); err != nil {
+			} else if _, err := b.get(overNF, netstate.IPv4); err != nil {
 				v = legacy
 			}
 		}
@@ -183,8 +183,8 @@ func (f *Firewall) RandomFully(mode netstate.Mode) bool {
 	if mode == netstate.NFTables {
 		return true
 	}
-	for _, ipv6 := range families {
-		if t, err := f.tools.get(f.tools.variant(), ipv6); err == nil && !t.randomFully {
+	for _, family := range netstate.Families {
+		if t, err := f.tools.get(f.tools.variant(), family); err == nil && !t.randomFully {
 			return false
 		}
 	}

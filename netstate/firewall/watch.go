@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // legacyPoll is how often legacy tables are looked at, because ip_tables tells nobody of its changes.
@@ -108,7 +110,7 @@ func concernsUs(m netlink.Message) bool {
 			return true
 		}
 	}
-	return table == nativeTable(false).Name || table == nativeTable(true).Name
+	return table == nativeTable(netstate.IPv4).Name || table == nativeTable(netstate.IPv6).Name
 }
 
 // pollLegacy gives a hint when a legacy table that we could have a chain in is another than the last time.
@@ -131,11 +133,11 @@ func pollLegacy(ctx context.Context, hints chan<- struct{}) {
 
 // legacyState is all that pollLegacy compares. A table that cannot be read counts as empty: the next round
 // tells.
-func legacyState() (state [len(families) * len(roles)][32]byte) {
+func legacyState() (state [len(netstate.Families) * len(roles)][32]byte) {
 	i := 0
-	for _, ipv6 := range families {
+	for _, family := range netstate.Families {
 		for _, role := range roles {
-			state[i], _, _ = fingerprintLegacy(place{legacy, ipv6, role})
+			state[i], _, _ = fingerprintLegacy(place{legacy, family, role})
 			i++
 		}
 	}

@@ -88,7 +88,7 @@ func TestSecurityPage(t *testing.T) {
 // TestReadmeNamesPackages: README says what make test may install.
 func TestReadmeNamesPackages(t *testing.T) {
 	readme := readFile(t, "README.md")
-	_, list, _ := strings.Cut(readme, "Debian packages that are missing of ")
+	_, list, _ := strings.Cut(readme, "Debian packages if they are missing: ")
 	list, _, ok := strings.Cut(list, ";")
 	found := aptPackage.FindAllStringSubmatch(readFile(t, ".ci/setup"), -1)
 	if !ok || len(found) < 5 {

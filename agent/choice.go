@@ -83,7 +83,7 @@ const defaultRoute = "the default route"
 
 // hasDefault reports whether a's family has its default route through i, and need not wait for the node's own address.
 func (c Choice) hasDefault(i netstate.Interface, a netip.Addr) bool {
-	if a.Is4() && !i.Default[0] || !a.Is4() && !i.Default[1] {
+	if !slices.Contains(i.Default, netstate.FamilyOf(a)) {
 		return false
 	}
 	own := c.own(a.Is4())

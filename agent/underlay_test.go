@@ -34,7 +34,7 @@ func addrs(texts ...string) []netip.Addr {
 func linux() []netstate.Interface {
 	return []netstate.Interface{
 		{Name: "lo", Up: true, Addrs: prefixes("127.0.0.1/8", "192.0.2.1/32", "::1/128")},
-		{Name: "eth0", Up: true, Addrs: prefixes("10.0.2.15/24", "fd02::15/64"), Default: [2]bool{true, true}},
+		{Name: "eth0", Up: true, Addrs: prefixes("10.0.2.15/24", "fd02::15/64"), Default: netstate.Families[:]},
 		{Name: "eth1", Up: true, Addrs: prefixes("10.64.0.1/24", "10.64.0.2/24")},
 		{Name: "eth2", Up: true, Addrs: prefixes("10.65.0.1/24", "fd65::1/64", "fd65::2/64")},
 		{Name: "eth3", Addrs: prefixes("10.66.0.1/24")},
@@ -146,7 +146,7 @@ func TestPickAgain(t *testing.T) {
 		{"down", either, linux(), down, "the interface eth1, which matches --iface eth1, is down"},
 		{"an earlier rule's is down", either, without("eth1"), down, "eth2 10.65.0.1"},
 		{"the node's address is gone", Choice{NodeIPs: addrs("10.64.0.1"), Settled: true}, linux(), without("eth1"), "matches the node's InternalIP any more"},
-		{"the default route is elsewhere", Choice{}, linux(), []netstate.Interface{{Name: "eth1", Up: true, Addrs: prefixes("10.64.0.1/24"), Default: [2]bool{true}}}, "eth1 10.64.0.1"},
+		{"the default route is elsewhere", Choice{}, linux(), []netstate.Interface{{Name: "eth1", Up: true, Addrs: prefixes("10.64.0.1/24"), Default: []netstate.Family{netstate.IPv4}}}, "eth1 10.64.0.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before, err := c.choice.Pick(c.before, ipv4, backend.Node{}, nil)

@@ -12,20 +12,20 @@ type Interface struct {
 	AcceptRA bool           // IPv6 router advertisements configure it
 	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first
 	OnLink   []netip.Prefix // reached without a gateway, masked
-	Default  [2]bool        // has the preferred default route of IPv4, of IPv6
+	Default  []Family       // of whose preferred default route it is the device
 }
 
-// First is the first usable address of one family, and whether there is one.
-func (i Interface) First(is4 bool) (netip.Addr, bool) {
+// First returns the first usable address of a family, and whether there is one.
+func (i Interface) First(f Family) (netip.Addr, bool) {
 	for _, p := range i.Addrs {
-		if p.Addr().Is4() == is4 {
+		if FamilyOf(p.Addr()) == f {
 			return p.Addr(), true
 		}
 	}
 	return netip.Addr{}, false
 }
 
-// Has says whether a is one of i's addresses.
+// Has reports whether a is one of i's addresses.
 func (i Interface) Has(a netip.Addr) bool {
 	for _, p := range i.Addrs {
 		if p.Addr() == a {

@@ -339,13 +339,13 @@ func TestBridgeMAC(t *testing.T) {
 
 func TestInterface(t *testing.T) {
 	i := Interface{Addrs: []netip.Prefix{prefix("fc00::1/64"), prefix("10.0.0.1/24"), prefix("10.0.0.2/24")}}
-	if a, ok := i.First(true); !ok || a != addr("10.0.0.1") {
+	if a, ok := i.First(IPv4); !ok || a != addr("10.0.0.1") {
 		t.Errorf("first IPv4 address %s %t", a, ok)
 	}
-	if a, ok := i.First(false); !ok || a != addr("fc00::1") {
+	if a, ok := i.First(IPv6); !ok || a != addr("fc00::1") {
 		t.Errorf("first IPv6 address %s %t", a, ok)
 	}
-	if _, ok := (Interface{}).First(true); ok || !i.Has(addr("10.0.0.2")) || i.Has(addr("10.0.0.3")) {
+	if _, ok := (Interface{}).First(IPv4); ok || !i.Has(addr("10.0.0.2")) || i.Has(addr("10.0.0.3")) {
 		t.Error("First of nothing, or Has")
 	}
 }

@@ -17,12 +17,16 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	links := slices.SortedFunc(maps.Values(k.links), func(a, b *link) int { return cmp.Compare(a.index, b.index) })
-	defaults := [2]string{k.defaultDev(true), k.defaultDev(false)}
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
 		ra, _ := k.sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
 		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Owned: l.alias == netstate.Mark || k.isOurs(l.master),
-			AcceptRA: ra != "0" && ra != "", Default: [2]bool{defaults[0] == l.Name, defaults[1] == l.Name}}
+			AcceptRA: ra != "0" && ra != ""}
+		for _, f := range netstate.Families {
+			if k.defaultDev(f) == l.Name {
+				i.Default = append(i.Default, f)
+			}
+		}
 		for _, p := range k.connected(l.Name) {
 			if !linkLocal(p.Addr()) {
 				i.OnLink = append(i.OnLink, p)
@@ -43,10 +47,10 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 }
 
 // defaultDev is the device of a family's preferred default route.
-func (k *Kernel) defaultDev(is4 bool) (dev string) {
+func (k *Kernel) defaultDev(f netstate.Family) (dev string) {
 	best := -1
 	for _, r := range k.routes {
-		if r.table == main && r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == is4 && (best < 0 || r.Metric < best) {
+		if r.table == main && r.Dst.Bits() == 0 && netstate.FamilyOf(r.Dst.Addr()) == f && (best < 0 || r.Metric < best) {
 			best, dev = r.Metric, r.Dev
 		}
 	}
@@ -75,7 +79,7 @@ func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 		}
 	}
 	for _, r := range k.routes {
-		if r.table == main && r.Dev != "" && (r.Dst.Bits() > 0 || r.Dev == k.defaultDev(r.Dst.Addr().Is4())) {
+		if r.table == main && r.Dev != "" && (r.Dst.Bits() > 0 || r.Dev == k.defaultDev(netstate.FamilyOf(r.Dst.Addr()))) {
 			offer(r.Dst, r.Dev)
 		}
 	}
@@ -84,7 +88,7 @@ func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 	}
 	for key := range k.entries {
 		a := key.Prefix.Addr()
-		if key.Kind == netstate.KindAddr && key.Name == dev && a.Is4() == dst.Is4() && (!src.IsValid() || key.Prefix.Contains(dst)) {
+		if key.Kind == netstate.KindAddr && key.Name == dev && netstate.FamilyOf(a) == netstate.FamilyOf(dst) && (!src.IsValid() || key.Prefix.Contains(dst)) {
 			src = a
 		}
 	}

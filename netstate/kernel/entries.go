@@ -160,12 +160,7 @@ func (a *applier) encodeRoute(o netstate.Route) (*netlink.Route, error) {
 	return r, nil
 }
 
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}
+func family(a netip.Addr) int { return int(domains[netstate.FamilyOf(a)]) }
 
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

@@ -37,8 +37,12 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		i := netstate.Interface{Name: a.Name, MTU: a.MTU, MAC: macOf(a.HardwareAddr), Up: isUp(a),
-			OnLink: onLink[a.Index], Owned: ours[a.Index] || ours[a.MasterIndex], AcceptRA: acceptsRA(a.Name),
-			Default: [2]bool{defaults[0] == a.Index, defaults[1] == a.Index}}
+			OnLink: onLink[a.Index], Owned: ours[a.Index] || ours[a.MasterIndex], AcceptRA: acceptsRA(a.Name)}
+		for _, f := range netstate.Families {
+			if defaults[f] == a.Index {
+				i.Default = append(i.Default, f)
+			}
+		}
 		for _, addr := range addrs {
 			if p := addrPrefix(addr.IPNet); addr.LinkIndex == a.Index && !linkLocal(p.Addr()) {
 				i.Addrs, carriers[a.Index] = append(i.Addrs, p), true
@@ -63,17 +67,17 @@ func unlikely(a netlink.Addr) (points int) {
 	return points
 }
 
-// connected is, by interface index, the prefixes that are reached without a gateway, and the interfaces of
-// the preferred IPv4 and IPv6 default routes (0: none).
-func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults [2]int, err error) {
-	onLink = map[int][]netip.Prefix{}
-	for i, family := range families {
+// connected returns, by interface index, the prefixes that are reached without a gateway, and the interfaces of the
+// families' preferred default routes.
+func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults map[netstate.Family]int, err error) {
+	onLink, defaults = map[int][]netip.Prefix{}, map[netstate.Family]int{}
+	for _, family := range netstate.Families {
 		best := -1
 		err := k.routes(family, func(r route) {
 			switch {
 			case r.kind != unix.RTN_UNICAST:
 			case r.dst.Bits() == 0 && (best < 0 || r.priority < best):
-				best, defaults[i] = r.priority, r.index
+				best, defaults[family] = r.priority, r.index
 			case !r.gw.IsValid() && r.hops == 0 && r.dst.Bits() > 0 && !linkLocal(r.dst.Addr()):
 				onLink[r.index] = append(onLink[r.index], r.dst.Masked())
 			}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Hop is what the kernel answers when it is asked where a packet goes.
@@ -82,8 +84,8 @@ type Rule struct {
 // Rules are the policy routing rules that do not come with the kernel.
 func (k *Kernel) Rules() ([]Rule, error) {
 	var rules []Rule
-	for _, family := range families {
-		list, err := dump("rules", func() ([]netlink.Rule, error) { return k.nl.RuleList(family) })
+	for _, family := range netstate.Families {
+		list, err := dump("rules", func() ([]netlink.Rule, error) { return k.nl.RuleList(int(domains[family])) })
 		if err != nil {
 			return nil, err
 		}
@@ -116,8 +118,8 @@ func (k *Kernel) Neighbours() ([]Neighbour, error) {
 		names[l.Attrs().Index] = l.Attrs().Name
 	}
 	var all []Neighbour
-	for _, family := range families {
-		list, err := dump("neighbours", func() ([]netlink.Neigh, error) { return k.nl.NeighList(0, family) })
+	for _, family := range netstate.Families {
+		list, err := dump("neighbours", func() ([]netlink.Neigh, error) { return k.nl.NeighList(0, int(domains[family])) })
 		if err != nil {
 			return nil, err
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-var families = [...]int{unix.AF_INET, unix.AF_INET6}
+// domains are the kernel's numbers of the families.
+var domains = map[netstate.Family]byte{netstate.IPv4: unix.AF_INET, netstate.IPv6: unix.AF_INET6}
 
 // Observe reads back what is ours (links by mark with all that stands on them, and routes), what stands in the
 // slots of want's links and routes, and the sysctls that want names.
@@ -98,8 +99,8 @@ func (o *observation) addrs() error {
 
 // neighbours are those on VXLAN devices: a bridge's are the pods', not ours.
 func (o *observation) neighbours() error {
-	for _, family := range families {
-		err := o.entries("neighbours", family, func(e entry) {
+	for _, family := range netstate.Families {
+		err := o.entries("neighbours", domains[family], func(e entry) {
 			if n, ok := decodeNeigh(o.names[e.index], e); ok {
 				observed(o, n)
 			}
@@ -120,9 +121,9 @@ func (o *observation) forwarding() error {
 }
 
 // entries calls do with those on VXLAN devices of ours. The kernel does not filter them for one device.
-func (o *observation) entries(what string, family int, do func(entry)) error {
+func (o *observation) entries(what string, domain byte, do func(entry)) error {
 	_, err := dump(what, func() ([]struct{}, error) {
-		return nil, o.bulk.list(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, []byte{byte(family), sizeofNdMsg - 1: 0}, func(m []byte) error {
+		return nil, o.bulk.list(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, []byte{domain, sizeofNdMsg - 1: 0}, func(m []byte) error {
 			e, err := parseEntry(m)
 			if err == nil && o.filter.links[e.index] {
 				do(e)
@@ -149,7 +150,7 @@ func observed[T interface {
 }
 
 func (o *observation) routes() error {
-	for _, family := range families {
+	for _, family := range netstate.Families {
 		err := o.Kernel.routes(family, func(r route) {
 			_, onOwned := o.filter.links[r.index]
 			_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: r.dst, Metric: r.priority}]

@@ -31,9 +31,9 @@ type route struct {
 }
 
 // routes calls do with each route of the main table.
-func (k *Kernel) routes(family int, do func(route)) error {
+func (k *Kernel) routes(family netstate.Family, do func(route)) error {
 	_, err := dump("routes", func() ([]struct{}, error) {
-		return nil, k.bulk.list(unix.RTM_GETROUTE, unix.NLM_F_DUMP, []byte{byte(family), 11: 0}, func(m []byte) error {
+		return nil, k.bulk.list(unix.RTM_GETROUTE, unix.NLM_F_DUMP, []byte{domains[family], 11: 0}, func(m []byte) error {
 			if len(m) > 4 && m[4] != unix.RT_TABLE_MAIN {
 				return nil
 			}

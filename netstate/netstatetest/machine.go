@@ -41,11 +41,11 @@ func (h *host) isFact(name, want string) {
 func interfaces(h *host) {
 	h.underlay()
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
-		"onlink [192.0.2.0/24 2001:db8::/64] default [false false]")
+		"onlink [192.0.2.0/24 2001:db8::/64] default []")
 	h.run("ip link set u0 mtu 9000", "ip route add 203.0.113.0/24 dev u0 scope link", "ip route add 203.0.114.0/24 via 192.0.2.9 dev u0",
 		"sysctl -q -w net/ipv6/conf/u0/accept_ra=0")
 	h.isFact("u0", "mtu 9000 up true owned false ra false addrs [192.0.2.1/24 2001:db8::1/64] "+
-		"onlink [192.0.2.0/24 2001:db8::/64 203.0.113.0/24] default [false false]")
+		"onlink [192.0.2.0/24 2001:db8::/64 203.0.113.0/24] default []")
 	h.apply(merge(bridge(), v4.vtep()))
 	h.run("ip link set u1 master cni0")
 	for name, owned := range map[string]bool{"u0": false, "u1": true, "cni0": true, "flannel.1": true} {
@@ -61,9 +61,9 @@ func interfaces(h *host) {
 	}
 	h.run("ip link add other type bridge", "ip link set u1 master other")
 	h.isFact("u1", "mtu 1500 up true owned false ra true addrs [198.51.100.1/24 2001:db8:1::1/64] "+
-		"onlink [198.51.100.0/24 2001:db8:1::/64] default [false false]")
+		"onlink [198.51.100.0/24 2001:db8:1::/64] default []")
 	h.run("ip link set u0 down")
-	h.isFact("u0", "mtu 9000 up false owned false ra false addrs [192.0.2.1/24] onlink [] default [false false]")
+	h.isFact("u0", "mtu 9000 up false owned false ra false addrs [192.0.2.1/24] onlink [] default []")
 	h.mac("flannel.1", v4.mac(1))
 }
 
@@ -78,17 +78,17 @@ func (h *host) mac(name string, want netstate.MAC) {
 	h.Errorf("%s has not the MAC %s: %v %v", name, want, all, err)
 }
 
-// defaults: each family has its own, and the least metric decides.
+// defaults: each family has its own, the least metric decides, and of one metric the first route.
 func defaults(h *host) {
 	h.underlay()
 	h.run("ip route add default via 192.0.2.254 dev u0 metric 100", "ip route add default via 2001:db8:1::254 dev u1 metric 100")
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
-		"onlink [192.0.2.0/24 2001:db8::/64] default [true false]")
-	h.run("ip route add default via 198.51.100.254 dev u1 metric 50")
+		"onlink [192.0.2.0/24 2001:db8::/64] default [IPv4]")
+	h.run("ip route add default via 198.51.100.254 dev u1 metric 50", "ip route append default via 192.0.2.254 dev u0 metric 50")
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
-		"onlink [192.0.2.0/24 2001:db8::/64] default [false false]")
+		"onlink [192.0.2.0/24 2001:db8::/64] default []")
 	h.isFact("u1", "mtu 1500 up true owned false ra true addrs [198.51.100.1/24 2001:db8:1::1/64] "+
-		"onlink [198.51.100.0/24 2001:db8:1::/64] default [true true]")
+		"onlink [198.51.100.0/24 2001:db8:1::/64] default [IPv4 IPv6]")
 }
 
 func routesTo(h *host) {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
-	"github.com/twill-net/twill/doctor/capture"
 	"github.com/twill-net/twill/doctor/drops"
+	"github.com/twill-net/twill/packet"
 )
 
 // Place is a network namespace on the way.
@@ -42,7 +42,7 @@ const breath = 50 * time.Millisecond
 type watch struct {
 	Watching
 	live  doctor.Live
-	taps  []*capture.Tap
+	taps  []*packet.Tap
 	names map[uint32]string // of namespaces, by inode number
 	drops *drops.Watcher
 }
@@ -57,7 +57,7 @@ func (w Watching) Watch(ctx context.Context, begun func()) (doctor.Live, error) 
 	began := time.Now()
 	begun()
 	for ctx.Err() == nil {
-		if err := capture.Wait(run.taps, breath); err != nil {
+		if err := packet.Wait(run.taps, breath); err != nil {
 			return run.live, err
 		}
 		if err := run.collect(); err != nil {
@@ -83,7 +83,7 @@ func (w *watch) sort() {
 func (w *watch) open() error {
 	for _, p := range w.Places {
 		err := p.Do(func() error {
-			tap, err := capture.Open()
+			tap, err := packet.OpenTap()
 			if err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ func (w *watch) collect() error {
 }
 
 func (w *watch) read(i int) error {
-	seen, err := w.taps[i].Read(func(f capture.Frame) bool { return f.Between(w.Src, w.Dst) || f.Between(w.Dst, w.Src) })
+	seen, err := w.taps[i].Read(func(f packet.Frame) bool { return f.Between(w.Src, w.Dst) || f.Between(w.Dst, w.Src) })
 	for _, s := range seen {
 		w.live.See(s.Frame.Between(w.Dst, w.Src), doctor.Sight{Host: w.Places[i].Host, Dev: s.Dev, Out: s.Out, Packets: 1, Frame: s.Frame.Brief()})
 	}
@@ -159,8 +159,8 @@ var ours = map[string]bool{"PACKET_SOCK_ERROR": true, "QUEUE_PURGE": true, "SOCK
 
 func (w *watch) miss(d drops.Drop) {
 	host, known := w.names[d.Netns]
-	f := capture.DecodeStart(d.Packet)
-	if ours[d.Reason] || d.Reason == "NO_SOCKET" && f.Reply() || !known && w.Whole {
+	f := packet.DecodeStart(d.Packet)
+	if ours[d.Reason] || d.Reason == "NO_SOCKET" && f.IsReply() || !known && w.Whole {
 		return
 	}
 	if !known {

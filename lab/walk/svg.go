@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/twill-net/twill/doctor/capture"
+	"github.com/twill-net/twill/packet"
 )
 
 // The picture's measures, in pixels.
@@ -99,7 +99,7 @@ func (p Path) width() int {
 }
 
 // headerWidth is a header's: a monospaced character of 11 pixels is 6.6 wide.
-func headerWidth(l capture.Layer) int { return 7*len([]rune(l.String())) + 12 }
+func headerWidth(l packet.Layer) int { return 7*len([]rune(l.String())) + 12 }
 
 func (s Step) height() int {
 	return svgTitle + len(rows(s.Frame))*(svgHead+4) + len(s.Entries)*svgLine + svgPad
@@ -156,7 +156,7 @@ func (d *drawing) step(s Step, number int, colour string) {
 }
 
 // headers draws one row, and outlines what the step before did not have.
-func (d *drawing) headers(x, y int, row []capture.Layer) (texts []string) {
+func (d *drawing) headers(x, y int, row []packet.Layer) (texts []string) {
 	for _, l := range row {
 		text, width, stroke := l.String(), headerWidth(l), `stroke="#c4c4c4"`
 		if len(d.before) > 0 && !slices.Contains(d.before, text) {
@@ -171,8 +171,8 @@ func (d *drawing) headers(x, y int, row []capture.Layer) (texts []string) {
 }
 
 // rows are the layers, a wrapped frame's in a row of their own.
-func rows(f capture.Frame) [][]capture.Layer {
-	var rows [][]capture.Layer
+func rows(f packet.Frame) [][]packet.Layer {
+	var rows [][]packet.Layer
 	for i, l := range f.Layers {
 		if i == 0 || l.Kind == "eth" {
 			rows = append(rows, nil)

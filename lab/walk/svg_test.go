@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twill-net/twill/doctor/capture"
+	"github.com/twill-net/twill/packet"
 )
 
 // vxlanPing is an echo request in VXLAN, as a lab's underlay carries it.
@@ -22,7 +22,7 @@ func TestSVGIsOnePicture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Path{From: "a<b", To: "c", Steps: []Step{{Host: "h", Dev: "eth0", Out: true, Frame: capture.Decode(data), Entries: []Entry{{"route", "x & y"}}}}}
+	p := Path{From: "a<b", To: "c", Steps: []Step{{Host: "h", Dev: "eth0", Out: true, Frame: packet.Decode(data), Entries: []Entry{{"route", "x & y"}}}}}
 	var b strings.Builder
 	if err := p.WriteSVG(&b); err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/twill-net/twill/doctor/capture"
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/packet"
 )
 
 // Entry is what decided: one line of one of the kernel's tables.
@@ -26,7 +26,7 @@ type tables struct {
 }
 
 // decide lists the entries that decide what the host does with what was seen on a device.
-func decide(h host.Host, s capture.Sighting) (entries []Entry, err error) {
+func decide(h host.Host, s packet.Sighting) (entries []Entry, err error) {
 	err = h.Links(func(nl *netlink.Handle) error {
 		t := &tables{nl: nl}
 		defer func() { entries = t.entries }()
@@ -44,7 +44,7 @@ func (t *tables) say(table, format string, args ...any) {
 	t.entries = append(t.entries, Entry{table, fmt.Sprintf(format, args...)})
 }
 
-func (t *tables) follow(dev netlink.Link, s capture.Sighting) {
+func (t *tables) follow(dev netlink.Link, s packet.Sighting) {
 	eth, _ := s.Frame.First("eth")
 	ip, _ := s.Frame.First("ip")
 	_, isVXLAN := dev.(*netlink.Vxlan)
@@ -200,7 +200,7 @@ func (t *tables) mine(a netip.Addr) bool {
 }
 
 // tunnel is the device that takes the wrapped frame: the one of its VNI and port.
-func (t *tables) tunnel(f capture.Frame) {
+func (t *tables) tunnel(f packet.Frame) {
 	vxlan, _ := f.First("vxlan")
 	udp, _ := f.First("udp")
 	inner, _ := f.Last("eth")

@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/twill-net/twill/doctor/capture"
+	"github.com/twill-net/twill/packet"
 )
 
 // WriteJSON renders the path for programs.
@@ -54,7 +54,7 @@ func (p Path) end() string {
 }
 
 // lines are the frame's headers, those of a wrapped frame on a line of their own.
-func lines(f capture.Frame) []string {
+func lines(f packet.Frame) []string {
 	var lines []string
 	var line []string
 	for _, l := range f.Layers {

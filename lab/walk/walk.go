@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/twill-net/twill/doctor/capture"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/packet"
 )
 
 // Path is one ping's way. Text, JSON and SVG are renderings of it.
@@ -27,11 +27,11 @@ type Path struct {
 
 // Step is one device that saw the packet.
 type Step struct {
-	Host    string        `json:"host"` // node1, node1/pod1, underlay
-	Dev     string        `json:"dev"`
-	Out     bool          `json:"out"` // it leaves the host, or its stack, through the device
-	Frame   capture.Frame `json:"frame"`
-	Entries []Entry       `json:"entries"` // what decided about the next step
+	Host    string       `json:"host"` // node1, node1/pod1, underlay
+	Dev     string       `json:"dev"`
+	Out     bool         `json:"out"` // it leaves the host, or its stack, through the device
+	Frame   packet.Frame `json:"frame"`
+	Entries []Entry      `json:"entries"` // what decided about the next step
 }
 
 // Stop is a namespace on the way.
@@ -88,11 +88,11 @@ func Stops(l *lab.Lab, from, to *lab.Pod) ([]Stop, error) {
 	return append(stops, Stop{to.Node.Name, to.Node.Host}, last), err
 }
 
-func openTaps(stops []Stop) ([]*capture.Tap, error) {
-	var taps []*capture.Tap
+func openTaps(stops []Stop) ([]*packet.Tap, error) {
+	var taps []*packet.Tap
 	for _, s := range stops {
 		err := s.Host.Do(func() error {
-			t, err := capture.Open()
+			t, err := packet.OpenTap()
 			if err == nil {
 				taps = append(taps, t)
 			}
@@ -105,13 +105,13 @@ func openTaps(stops []Stop) ([]*capture.Tap, error) {
 	return taps, nil
 }
 
-func closeTaps(taps []*capture.Tap) {
+func closeTaps(taps []*packet.Tap) {
 	for _, t := range taps {
 		_ = t.Close() // a packet socket has nothing to lose
 	}
 }
 
-func (p *Path) collect(stops []Stop, taps []*capture.Tap) error {
+func (p *Path) collect(stops []Stop, taps []*packet.Tap) error {
 	var errs []error
 	for i, t := range taps {
 		seen, err := await(t, p.Dst)
@@ -127,14 +127,14 @@ func (p *Path) collect(stops []Stop, taps []*capture.Tap) error {
 }
 
 // await returns the echo requests to dst that a host saw; it waits for the first one.
-func await(t *capture.Tap, dst netip.Addr) ([]capture.Sighting, error) {
+func await(t *packet.Tap, dst netip.Addr) ([]packet.Sighting, error) {
 	for end := time.Now().Add(patience); ; {
-		seen, err := t.Read(func(f capture.Frame) bool { return f.Request(dst) })
+		seen, err := t.Read(func(f packet.Frame) bool { return f.IsRequest(dst) })
 		left := time.Until(end)
 		if err != nil || len(seen) > 0 || left <= 0 {
 			return seen, err
 		}
-		if err := capture.Wait([]*capture.Tap{t}, left); err != nil {
+		if err := packet.Wait([]*packet.Tap{t}, left); err != nil {
 			return nil, err
 		}
 	}

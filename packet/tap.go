@@ -1,4 +1,4 @@
-package capture
+package packet
 
 import (
 	"errors"
@@ -16,18 +16,18 @@ type Sighting struct {
 	Frame Frame
 }
 
-// Tap is a packet socket that sees every device of a namespace.
+// Tap is a packet socket on all devices of a network namespace.
 type Tap struct {
 	fd    int
 	names map[int32]string
 	buf   []byte
 }
 
-// queue is how many bytes of packets wait in a tap until they are read: a burst on a busy node.
+// queue is the size of the receive buffer in bytes: a burst on a busy node fits.
 const queue = 8 << 20
 
-// Open begins to listen in the namespace of the calling thread. ETH_P_ALL also sees what the host itself sends.
-func Open() (*Tap, error) {
+// OpenTap opens a Tap in the namespace of the calling thread. It sees incoming and outgoing frames.
+func OpenTap() (*Tap, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(bigEndian(unix.ETH_P_ALL)))
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
@@ -52,25 +52,25 @@ func bigEndian(v uint16) uint16 { return v<<8 | v>>8 }
 // Close stops listening.
 func (t *Tap) Close() error { return unix.Close(t.fd) }
 
-// Wait returns when one of the taps has something to read, or the time is over.
-func Wait(taps []*Tap, most time.Duration) error {
+// Wait returns when one of the taps has something to read, or after the timeout.
+func Wait(taps []*Tap, timeout time.Duration) error {
 	var fds []unix.PollFd
 	for _, t := range taps {
 		fds = append(fds, unix.PollFd{Fd: int32(t.fd), Events: unix.POLLIN})
 	}
-	if _, err := unix.Poll(fds, int(most.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
+	if _, err := unix.Poll(fds, int(timeout.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("wait for packets: %w", err)
 	}
 	return nil
 }
 
-// Read returns what was seen and matches, in its order; it does not wait.
+// Read returns the frames that wait and match, in the order of their capture. It does not block.
 func (t *Tap) Read(match func(Frame) bool) ([]Sighting, error) {
 	var seen []Sighting
 	for {
 		n, from, err := unix.Recvfrom(t.fd, t.buf, 0)
 		switch {
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN): // a device that went down is no end
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN): // of one device
 			continue
 		case errors.Is(err, unix.EAGAIN):
 			return seen, nil
@@ -87,12 +87,12 @@ func (t *Tap) Read(match func(Frame) bool) ([]Sighting, error) {
 	}
 }
 
-// decodeOn is Decode for a kind of device: tunnels (ipip, wireguard, tun) have no Ethernet header.
+// decodeOn decodes a frame of a kind of device: tunnels (ipip, wireguard, tun) have no Ethernet header.
 func decodeOn(kind uint16, data []byte) Frame {
 	if kind == unix.ARPHRD_ETHER || kind == unix.ARPHRD_LOOPBACK {
 		return Decode(data)
 	}
-	return DecodeIP(data)
+	return decodeIP(data)
 }
 
 func (t *Tap) name(index int) string {

@@ -1,4 +1,4 @@
-package capture
+package packet
 
 import (
 	"encoding/hex"
@@ -31,8 +31,8 @@ func TestDecodeVXLAN(t *testing.T) {
 	if f.String() != want {
 		t.Errorf("got  %s\nwant %s", f, want)
 	}
-	if !f.Request(netip.MustParseAddr("10.244.134.2")) || f.Request(netip.MustParseAddr("192.168.33.101")) || !f.Wrapped() {
-		t.Errorf("request %v, wrapped %v", f.Request(netip.MustParseAddr("10.244.134.2")), f.Wrapped())
+	if !f.IsRequest(netip.MustParseAddr("10.244.134.2")) || f.IsRequest(netip.MustParseAddr("192.168.33.101")) || !f.Wrapped() {
+		t.Errorf("request %v, wrapped %v", f.IsRequest(netip.MustParseAddr("10.244.134.2")), f.Wrapped())
 	}
 }
 
@@ -48,7 +48,7 @@ func TestDecodeIPv6(t *testing.T) {
 func TestDecodeShort(t *testing.T) {
 	whole := decoded(t, vxlanPing)
 	for n := range whole {
-		if f := Decode(whole[:n]); f.Request(netip.MustParseAddr("10.244.134.2")) {
+		if f := Decode(whole[:n]); f.IsRequest(netip.MustParseAddr("10.244.134.2")) {
 			t.Errorf("%d of %d bytes are taken for the whole packet: %s", n, len(whole), f)
 		}
 	}

@@ -1,19 +1,21 @@
-// Package capture sees packets on the devices of a network namespace, and reads their headers from the outside in.
-package capture
+// Package packet captures frames on the devices of a network namespace and decodes their headers.
+package packet
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
-// Frame is a packet as it was on a device: its headers from the outside in, as far as they are understood.
+// Frame is a packet as it was on a device: the headers that are understood, the outermost first.
 type Frame struct {
 	Layers []Layer `json:"layers"`
 	Length int     `json:"length"` // bytes, with the Ethernet header and without its checksum
-	cut    bool    // only the beginning is there
+	cut    bool    // truncated: lengths in its headers exceed what was captured
 }
 
 // Layer is one header.
@@ -41,21 +43,22 @@ const (
 	wgPort    = 51820
 )
 
-// Decode reads a frame. What it does not understand ends the list of layers; it never fails.
+// Decode decodes an Ethernet frame. It never fails: the first header that it does not understand ends the layers.
 func Decode(data []byte) Frame {
 	f := Frame{Length: len(data)}
 	f.ethernet(data)
 	return f
 }
 
-// DecodeIP is Decode for a packet that begins with its IP header.
-func DecodeIP(data []byte) Frame {
+// decodeIP decodes a packet that begins with its IP header.
+func decodeIP(data []byte) Frame {
 	f := Frame{Length: len(data)}
 	f.bare(data)
 	return f
 }
 
-// DecodeStart is DecodeIP for the beginning of a packet, whose lengths need not be right yet.
+// DecodeStart decodes the beginning of a packet that begins with its IP header. The lengths in its headers may be
+// wrong or exceed data.
 func DecodeStart(data []byte) Frame {
 	f := Frame{Length: len(data), cut: true}
 	f.bare(data)
@@ -132,20 +135,15 @@ func (f *Frame) payload(proto byte, data []byte) {
 		f.ipv6(data)
 	case protoICMP, protoV6:
 		if len(data) >= 8 {
-			f.add(Layer{Kind: "icmp", Info: icmpName(data[0])})
+			f.add(Layer{Kind: "icmp", Info: cmp.Or(icmpNames[data[0]], fmt.Sprintf("type %d", data[0]))})
 		}
 	}
 }
 
-func icmpName(kind byte) string {
-	switch kind {
-	case 8, 128:
-		return "echo request"
-	case 0, 129:
-		return "echo reply"
-	}
-	return fmt.Sprintf("type %d", kind)
-}
+// The types of ICMP and ICMPv6 messages that are told apart.
+var icmpNames = map[byte]string{8: echoRequest, 128: echoRequest, 0: echoReply, 129: echoReply}
+
+const echoRequest, echoReply = "echo request", "echo reply"
 
 func (f *Frame) tcp(data []byte) {
 	if len(data) < 20 {
@@ -157,11 +155,11 @@ func (f *Frame) tcp(data []byte) {
 			flags = append(flags, name)
 		}
 	}
-	f.add(Layer{Kind: "tcp", From: fmt.Sprint(binary.BigEndian.Uint16(data)), To: fmt.Sprint(binary.BigEndian.Uint16(data[2:])), Info: strings.Join(flags, " ")})
+	from, to := binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:])
+	f.add(Layer{Kind: "tcp", From: fmt.Sprint(from), To: fmt.Sprint(to), Info: strings.Join(flags, " ")})
 }
 
-// udp goes on into VXLAN (RFC 7348: 8 bytes, of which 4 to 6 are the VNI) and flannel's udp by its ports. What is in
-// WireGuard nobody can read.
+// udp tells VXLAN (RFC 7348: 8 bytes, of which bytes 4 to 6 are the VNI), flannel's udp and WireGuard by their ports.
 func (f *Frame) udp(data []byte) {
 	if len(data) < 8 {
 		return
@@ -180,62 +178,71 @@ func (f *Frame) udp(data []byte) {
 	}
 }
 
-// Last is the innermost layer of a kind.
-func (f Frame) Last(kind string) (Layer, bool) {
-	for i := len(f.Layers) - 1; i >= 0; i-- {
-		if f.Layers[i].Kind == kind {
-			return f.Layers[i], true
-		}
-	}
-	return Layer{}, false
-}
-
-// First is the outermost layer of a kind.
+// First returns the outermost layer of a kind.
 func (f Frame) First(kind string) (Layer, bool) {
-	for _, l := range f.Layers {
-		if l.Kind == kind {
-			return l, true
-		}
-	}
-	return Layer{}, false
+	return layer(f.Layers, slices.IndexFunc(f.Layers, func(l Layer) bool { return l.Kind == kind }))
 }
 
-// Wrapped says whether the frame holds another one.
+// Last returns the innermost layer of a kind.
+func (f Frame) Last(kind string) (Layer, bool) {
+	i := len(f.Layers) - 1
+	for i >= 0 && f.Layers[i].Kind != kind {
+		i--
+	}
+	return layer(f.Layers, i)
+}
+
+func layer(layers []Layer, i int) (Layer, bool) {
+	if i < 0 {
+		return Layer{}, false
+	}
+	return layers[i], true
+}
+
+// Wrapped reports whether the frame holds another packet.
 func (f Frame) Wrapped() bool {
 	outer, ok := f.First("ip")
 	inner, _ := f.Last("ip")
 	return ok && outer != inner
 }
 
-// Between says whether the innermost packet is on its way from src to dst.
+// Between reports whether the innermost packet goes from src to dst.
 func (f Frame) Between(src, dst netip.Addr) bool {
 	ip, ok := f.Last("ip")
 	return ok && ip.Src == src && ip.Dst == dst
 }
 
-// Request says whether an echo request to dst is in the frame, and the frame is of that ping's size.
-func (f Frame) Request(dst netip.Addr) bool {
-	ip, ok := f.Last("ip")
-	icmp, isICMP := f.Last("icmp")
-	return ok && isICMP && ip.Dst == dst && icmp.Info == "echo request"
+// IsRequest reports whether the innermost packet is an echo request to dst.
+func (f Frame) IsRequest(dst netip.Addr) bool {
+	ip, _ := f.Last("ip")
+	icmp, _ := f.Last("icmp")
+	return ip.Dst == dst && icmp.Info == echoRequest
 }
 
-// Reply says whether an echo reply is in the frame.
-func (f Frame) Reply() bool {
-	icmp, ok := f.Last("icmp")
-	return ok && icmp.Info == "echo reply"
+// IsReply reports whether the innermost packet is an echo reply.
+func (f Frame) IsReply() bool {
+	icmp, _ := f.Last("icmp")
+	return icmp.Info == echoReply
 }
 
-// Brief is the frame without what changes at every hop: MACs and TTLs.
+// Brief is String without what changes at every hop: MAC addresses and TTLs.
 func (f Frame) Brief() string {
-	var texts []string
+	var b Frame
 	for _, l := range f.Layers {
 		if l.Kind == "ip" {
 			l.Info = ""
 		}
 		if l.Kind != "eth" {
-			texts = append(texts, l.String())
+			b.add(l)
 		}
+	}
+	return b.String()
+}
+
+func (f Frame) String() string {
+	texts := make([]string, 0, len(f.Layers))
+	for _, l := range f.Layers {
+		texts = append(texts, l.String())
 	}
 	return strings.Join(texts, " | ")
 }
@@ -249,12 +256,4 @@ func (l Layer) String() string {
 		text += " " + l.Info
 	}
 	return text
-}
-
-func (f Frame) String() string {
-	var texts []string
-	for _, l := range f.Layers {
-		texts = append(texts, l.String())
-	}
-	return strings.Join(texts, " | ")
 }

@@ -126,3 +126,21 @@ func TestWatchOwnChanges(t *testing.T) {
 		}
 	}
 }
+
+// TestMessages: the end of a dump may come without a code, and what is cut short is an error.
+func TestMessages(t *testing.T) {
+	for _, data := range [][]byte{nil, {0, 0, 0}, {0, 0, 0, 0}} {
+		if err := errno(data); err != nil {
+			t.Errorf("an answer of % x is %v", data, err)
+		}
+	}
+	if err := errno(number(uint32(1<<32 - unix.ENOENT))); err != unix.ENOENT {
+		t.Errorf("the answer -ENOENT is %v", err)
+	}
+	for _, size := range []uint32{0, 15, 21} {
+		data := append(number(size), make([]byte, 16)...)
+		if err := messages(data, func(header, []byte) error { return nil }); err == nil {
+			t.Errorf("a message of %d bytes in 20 was read", size)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// TestSocketErrors takes one of the sockets away, and files so that no other can be opened: nothing that asks the kernel
+// has an answer then, and everything says so.
+func TestSocketErrors(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.1")
+	route := netstate.Route{Dst: netstate.Host(addr), Dev: "lo", Protocol: netstate.Protocol}
+	calls := map[string]func(*Kernel) error{
+		"Observe":    func(k *Kernel) error { _, err := k.Observe(t.Context(), nil); return err },
+		"Apply":      func(k *Kernel) error { return k.Apply(t.Context(), netstate.Plan{{Want: route}}) },
+		"Interfaces": func(k *Kernel) error { _, err := k.Interfaces(t.Context()); return err },
+		"Ports":      func(k *Kernel) error { _, err := k.Ports(); return err },
+		"Rules":      func(k *Kernel) error { _, err := k.Rules(); return err },
+		"Neighbours": func(k *Kernel) error { _, err := k.Neighbours(); return err },
+		"RouteTo":    func(k *Kernel) error { _, _, err := k.RouteTo(addr); return err },
+		"Lookup":     func(k *Kernel) error { _, err := k.Lookup(addr, netip.Addr{}, ""); return err },
+		"New": func(*Kernel) error {
+			k, err := New(nil)
+			if err == nil {
+				k.Close()
+			}
+			return err
+		},
+		"Watch": func(k *Kernel) error { _, err := k.Watch(t.Context()); return err },
+	}
+	bulk := map[string]bool{"Observe": true, "Interfaces": true}
+	for name, call := range calls {
+		h := fresh(t)
+		k := h.Kernel.(*Kernel)
+		k.nl.Close()
+		if err := withoutFiles(t, func() error { return call(k) }); !errors.Is(err, unix.EMFILE) {
+			t.Errorf("%s without the first socket: %v", name, err)
+		}
+		if !bulk[name] {
+			continue
+		}
+		k = newKernel(t)
+		unix.Close(k.bulk.fd)
+		k.bulk.fd = -1
+		if err := call(k); !errors.Is(err, unix.EBADF) {
+			t.Errorf("%s without the second socket: %v", name, err)
+		}
+	}
+}
+
+// withoutFiles calls f while this process can open no file.
+func withoutFiles(t *testing.T, f func() error) error {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+			t.Error(err)
+		}
+	}()
+	return f()
+}
+
+// provider is a Part that fails.
+type provider struct{ err error }
+
+func (p provider) Writes(k netstate.Kind) bool { return k == netstate.KindPeer }
+
+func (p provider) Observe(map[string][]string, netstate.State) (netstate.State, error) {
+	return nil, p.err
+}
+
+func (p provider) Apply(netstate.Change) error { return p.err }
+
+func TestPartErrors(t *testing.T) {
+	broken := errors.New("broken")
+	h := freshWith(t, func() []Part { return []Part{provider{broken}} })
+	if _, err := h.Kernel.Observe(t.Context(), nil); !errors.Is(err, broken) {
+		t.Errorf("observe: %v", err)
+	}
+	if err := h.Kernel.Apply(context.Background(), netstate.Plan{{Want: netstate.Peer{Dev: "wg"}}}); !errors.Is(err, broken) {
+		t.Errorf("apply: %v", err)
+	}
+}
+
+// TestBroadcastGateway: a gateway that is no host's address is refused with another error than one behind a router.
+func TestBroadcastGateway(t *testing.T) {
+	h := fresh(t)
+	for _, c := range []string{"ip link add u0 type bridge", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+		if err := h.Command(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := netstate.Route{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr("192.0.2.255"), Dev: "u0", Protocol: netstate.Protocol}
+	err := h.Kernel.Apply(t.Context(), netstate.Plan{{Want: r}})
+	if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "not on the same L2 segment as u0") {
+		t.Errorf("got %v", err)
+	}
+}

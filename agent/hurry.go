@@ -2,13 +2,10 @@ package agent
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
-	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
-	"github.com/twill-net/twill/subnet"
 )
 
 // A look that only judges what was written without one waits until no more comes for settleAfter, but judgeBy at most: among
@@ -34,10 +31,7 @@ func (a *Agent) hurry(ctx context.Context) hurried {
 	case snap == a.asked.snap:
 		return nothing
 	}
-	plan, ok := a.joined(snap)
-	if !ok {
-		plan = netstate.Diff(a.desired(a.node, snap), a.right)
-	}
+	plan := netstate.Diff(a.desired(a.node, snap), a.right)
 	if a.right = nil; !a.onlyEntries(plan) {
 		return lookNow
 	}
@@ -56,42 +50,6 @@ func (a *Agent) hurry(ctx context.Context) hurried {
 		return nothing
 	}
 	return wrote
-}
-
-// manyJoins is more than a few: then everything is asked anew.
-const manyJoins = 64
-
-// joined is the plan for a snapshot that differs from the one before in a few more peers only, if that is so and the
-// backend can tell what those ask for. What is wanted now is then in a.asked.
-func (a *Agent) joined(snap *subnet.Snapshot) (netstate.Plan, bool) {
-	joiner, ok := a.Backend.(backend.Joiner)
-	more, only := added(a.asked.snap.Peers, snap.Peers)
-	if !ok || !only || len(more) > manyJoins || !slices.Equal(snap.Skips, a.asked.snap.Skips) ||
-		!maps.Equal(snap.Claims, a.asked.snap.Claims) {
-		return nil, false
-	}
-	node := a.node
-	node.Last = snap.Local
-	state, ok := joiner.Joined(node, *a.asked.snap, more)
-	if !ok {
-		return nil, false
-	}
-	a.asked.want.Merge(state)
-	a.asked.snap = snap
-	a.Metrics.observed(*snap, a.asked.want)
-	return netstate.Diff(state, nil), true
-}
-
-// added are the leases of now that before does not have; only says that all others are as before, in their order.
-func added(before, now []subnet.Lease) (more []subnet.Lease, only bool) {
-	for _, lease := range now {
-		if len(before) > 0 && lease.Equal(before[0]) {
-			before = before[1:]
-		} else {
-			more = append(more, lease)
-		}
-	}
-	return more, len(before) == 0
 }
 
 // onlyEntries says whether a plan changes nothing on which other objects stand, and nothing that is fought over.

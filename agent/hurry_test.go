@@ -2,15 +2,11 @@ package agent
 
 import (
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twill-net/twill/netstate/fake"
-	"github.com/twill-net/twill/subnet"
 )
 
 // TestHurry writes what a join changes without a look, and leaves to a look all that is more than that.
@@ -60,41 +56,6 @@ func TestHurryFails(t *testing.T) {
 	}
 }
 
-// TestJoined: only a few more peers, and nothing else, are asked for alone.
-func TestJoined(t *testing.T) {
-	m := newModel(t, nil)
-	m.join()
-	m.agent.pass(t.Context())
-	more := func(n int) (leases []subnet.Lease) {
-		for i := range n {
-			leases = append(leases, peerLease(fmt.Sprintf("more%d", i), fmt.Sprintf("10.244.%d.0/24", 100+i), fmt.Sprintf("192.168.34.%d", 1+i),
-				fmt.Sprintf("0a:00:00:00:99:%02x", i)))
-		}
-		return leases
-	}
-	for name, test := range map[string]struct {
-		change func(*subnet.Snapshot)
-		ok     bool
-	}{
-		"too many":    {func(s *subnet.Snapshot) { s.Peers = append(s.Peers, more(manyJoins+1)...) }, false},
-		"a leave":     {func(s *subnet.Snapshot) { s.Peers = more(1) }, false},
-		"a skip":      {func(s *subnet.Snapshot) { s.Peers, s.Skips = append(s.Peers, more(1)...), []subnet.Skip{{Node: "x"}} }, false},
-		"a claim":     {func(s *subnet.Snapshot) { s.Claims = map[subnet.Claim]int{{Node: "x"}: 1} }, false},
-		"one":         {func(s *subnet.Snapshot) { s.Peers = append(s.Peers, more(1)...) }, true},
-		"just so few": {func(s *subnet.Snapshot) { s.Peers = append(s.Peers, more(manyJoins)...) }, true},
-	} {
-		before := m.agent.asked
-		m.agent.asked.want = maps.Clone(before.want)
-		snap := *before.snap
-		snap.Peers = slices.Clone(snap.Peers)
-		test.change(&snap)
-		if plan, ok := m.agent.joined(&snap); ok != test.ok || ok != (len(plan) > 0) {
-			t.Errorf("%s: joined %t, %d changes", name, ok, len(plan))
-		}
-		m.agent.asked = before
-	}
-}
-
 // TestUntilLook has joins that do not end put a look off, but not for ever.
 func TestUntilLook(t *testing.T) {
 	a := New(Config{})
@@ -105,28 +66,6 @@ func TestUntilLook(t *testing.T) {
 		a.unseen = time.Now().Add(-age)
 		if d := a.untilLook(); d > most || d < 0 {
 			t.Errorf("%s after the first join the look waits %s, want at most %s", age, d, most)
-		}
-	}
-}
-
-// TestAdded tells leases that are new from ones that changed or went.
-func TestAdded(t *testing.T) {
-	list := func(nodes string) (leases []subnet.Lease) {
-		for name := range strings.FieldsSeq(nodes) {
-			leases = append(leases, subnet.Lease{Node: name})
-		}
-		return leases
-	}
-	for _, test := range []struct {
-		before, now, more string
-		only              bool
-	}{
-		{"", "", "", true}, {"a b", "a b", "", true}, {"a b", "a b c", "c", true}, {"a b", "x a y b z", "x y z", true}, {"", "a", "a", true},
-		{"a b", "a", "", false}, {"a b", "b a", "b", false}, {"a b", "a c", "c", false},
-	} {
-		more, only := added(list(test.before), list(test.now))
-		if only != test.only || only && !slices.EqualFunc(more, list(test.more), subnet.Lease.Equal) {
-			t.Errorf("%q to %q: %v, only %t; want %q, %t", test.before, test.now, more, only, test.more, test.only)
 		}
 	}
 }

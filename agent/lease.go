@@ -150,13 +150,12 @@ func (a *Agent) unleased(node backend.Node) subnet.Lease {
 
 // wanted is what this node should publish, given what it published last.
 func (a *Agent) wanted(node backend.Node, last subnet.Lease) subnet.Lease {
-	node.Last = last
 	lease := a.unleased(node)
 	for i, stack := range lease.Stacks {
 		if old, ok := last.Stack(stack.Is4()); ok {
 			lease.Stacks[i].Subnet = old.Subnet
 		}
-		data, err := a.Backend.Publish(node, stack.Is4())
+		data, err := a.Backend.Publish(node, last, stack.Is4())
 		if err != nil {
 			a.Log.Error("make the backend's data", "node", a.Node, "err", err)
 			continue

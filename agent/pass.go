@@ -204,7 +204,6 @@ func (a *Agent) lastTime() (*subnet.Snapshot, bool) {
 // Desired is everything that should exist on this node. It is pure, and the same for the agent that applies it, for
 // a dry run and for the doctor. Of c it needs Network, Backend, Base and Firewall.
 func (c Config) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
-	node.Last = snap.Local
 	want, skips := c.Backend.Desired(node, snap)
 	base, firewall := c.Base, c.Firewall
 	base.MTU = c.Backend.MTU(node)

@@ -96,7 +96,6 @@ func (a *Agent) resume(node backend.Node) {
 	if !ok {
 		return
 	}
-	node.Last = snap.Local
 	select {
 	case a.views <- backend.View{Node: node, Snapshot: *snap}:
 	default: // the loop was first, and knows better
@@ -147,7 +146,6 @@ func (a *Agent) show(node backend.Node, snap subnet.Snapshot, synced bool) {
 	if _, ok := a.Backend.(backend.Runner); !ok {
 		return
 	}
-	node.Last = snap.Local
 	view := backend.View{Node: node, Snapshot: snap, Synced: synced}
 	for {
 		select {

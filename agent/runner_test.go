@@ -27,7 +27,7 @@ type mover struct {
 
 func (*mover) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
 
-func (m *mover) Publish(backend.Node, bool) (json.RawMessage, error) {
+func (m *mover) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) {
 	if m.prepared.Load() < 2 {
 		return nil, errors.New("published before it was prepared")
 	}
@@ -56,7 +56,7 @@ func (m *mover) Run(ctx context.Context, site backend.Site, views <-chan backend
 		return errors.New("not running yet")
 	}
 	site.Say("moves", nil, "dir", filepath.Base(site.Dir))
-	m.seen <- string(v.Snapshot.Local.Stacks[0].Data) + " " + v.Node.Last.Stacks[0].Underlay.String()
+	m.seen <- string(v.Snapshot.Local.Stacks[0].Data) + " " + v.Snapshot.Local.Stacks[0].Underlay.String()
 	<-ctx.Done()
 	close(m.ended)
 	return nil

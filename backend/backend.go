@@ -14,17 +14,11 @@ import (
 type Backend interface {
 	// MTU is the largest packet, in bytes, that a pod of this node may send.
 	MTU(Node) int
-	// Publish is what peers must know of this node for one address family; nil: nothing.
-	Publish(node Node, is4 bool) (json.RawMessage, error)
+	// Publish returns what peers must know of this node for one address family, nil for nothing. last is what it published
+	// before, zero if nothing.
+	Publish(node Node, last subnet.Lease, is4 bool) (json.RawMessage, error)
 	// Desired is the path to every peer that can be reached, and the peers that cannot.
 	Desired(Node, subnet.Snapshot) (netstate.State, []subnet.Skip)
-}
-
-// Joiner is a Backend that can tell what a few more peers ask for without being asked about all of them again.
-type Joiner interface {
-	// Joined is what Desired wants of a snapshot that has more beside snap's peers, wherever in their order, beyond what it
-	// wants of snap. False: only Desired can tell, because the peers have to be weighed against each other.
-	Joined(node Node, snap subnet.Snapshot, more []subnet.Lease) (netstate.State, bool)
 }
 
 // Exposed is a Backend that takes packets of peers by their form alone, without a secret.
@@ -37,7 +31,6 @@ type Exposed interface {
 type Node struct {
 	Name      string
 	Underlays []Underlay              // one per address family of the config, IPv4 first
-	Last      subnet.Lease            // what this node published before, zero if nothing
 	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
 	WireGuard bool                    // the kernel has devices of this kind
 }

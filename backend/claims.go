@@ -79,12 +79,6 @@ func (c *Claims[C]) Holder(what C, node string, place netip.AddrPort) (string, b
 	return held.node, held.own || held.node != node && held.places[familyIndex(place)] != place
 }
 
-// Has reports whether anybody has it.
-func (c *Claims[C]) Has(what C) bool {
-	_, ok := c.held[what]
-	return ok
-}
-
 func familyIndex(place netip.AddrPort) int {
 	if place.Addr().Is4() {
 		return 1

@@ -40,28 +40,6 @@ func Peers(networks []netip.Prefix, node Node, snap subnet.Snapshot) ([]Peer, []
 	return peers, s.skips
 }
 
-// Apart reports whether nobody in snap has a part of its subnet in common with a lease of more.
-func Apart(snap subnet.Snapshot, more []subnet.Lease) bool {
-	apart := func(held subnet.Lease) bool {
-		for _, h := range held.Stacks {
-			for _, lease := range more {
-				for _, s := range lease.Stacks {
-					if h.Subnet.Overlaps(s.Subnet) {
-						return false
-					}
-				}
-			}
-		}
-		return true
-	}
-	for _, held := range snap.Peers {
-		if !apart(held) {
-			return false
-		}
-	}
-	return apart(snap.Local)
-}
-
 // speaks reports whether a lease of that backend is one of ours. flannel v0.28 publishes no name for udp and alloc.
 func speaks(theirs, ours string) bool {
 	return theirs == ours || theirs == "" && (ours == "udp" || ours == "alloc")

@@ -46,7 +46,7 @@ route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
 	if mtu := b.MTU(node); mtu != 1400 {
 		t.Errorf("MTU %d, want the smallest underlay's 1400", mtu)
 	}
-	if data, err := b.Publish(node, true); data != nil || err != nil {
+	if data, err := b.Publish(node, subnet.Lease{}, true); data != nil || err != nil {
 		t.Errorf("publishes %s, %v, want nothing", data, err)
 	}
 	if !b.(backend.Direct).Direct() {

@@ -54,7 +54,7 @@ func inside(u backend.Underlay) int {
 }
 
 // Publish is nothing: flannel writes null.
-func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
+func (Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
 
 // Wrapped is an IP packet in an IP packet.
 func (Backend) Wrapped(is4 bool) netstate.Transport {

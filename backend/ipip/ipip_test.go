@@ -60,7 +60,7 @@ route fc00:0:0:3::/64 encap ip6 src 2001:db8::1 dst 2001:db8:3::3 dev flannel-v6
 			t.Errorf("skips %v, want n4 that claims n3's subnet", skips)
 		}
 		for _, is4 := range []bool{true, false} {
-			if data, err := b.Publish(backend.Node{}, is4); data != nil || err != nil {
+			if data, err := b.Publish(backend.Node{}, subnet.Lease{}, is4); data != nil || err != nil {
 				t.Errorf("publishes %s, %v", data, err)
 			}
 		}

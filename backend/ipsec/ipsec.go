@@ -59,7 +59,7 @@ func (b Backend) MTU(node backend.Node) int {
 }
 
 // Publish is nothing: flannel writes null.
-func (Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
+func (Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
 
 // The priorities, in the order in which policies decide.
 const (

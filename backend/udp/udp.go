@@ -54,7 +54,7 @@ func (b Backend) MTU(node backend.Node) int {
 }
 
 // Publish is nothing: flannel writes null.
-func (b Backend) Publish(backend.Node, bool) (json.RawMessage, error) { return nil, nil }
+func (b Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
 
 // Wrapped is a UDP datagram.
 func (b Backend) Wrapped(bool) netstate.Transport {

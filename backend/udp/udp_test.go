@@ -56,7 +56,7 @@ route fc00:0:0:2::/64 dev flannel0
 	if len(skips) != 1 || skips[0].Node != "n4" {
 		t.Errorf("skips %v, want n4 that claims n2's subnet", skips)
 	}
-	if data, err := b.Publish(node, true); data != nil || err != nil {
+	if data, err := b.Publish(node, subnet.Lease{}, true); data != nil || err != nil {
 		t.Errorf("publishes %s, %v, want nothing", data, err)
 	}
 	node.Underlays = node.Underlays[:1]

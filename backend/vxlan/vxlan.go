@@ -62,8 +62,8 @@ func (b Backend) MTU(node backend.Node) int {
 }
 
 // Publish is the VNI and the VTEP's MAC address.
-func (b Backend) Publish(node backend.Node, is4 bool) (json.RawMessage, error) {
-	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, is4).String()})
+func (b Backend) Publish(node backend.Node, last subnet.Lease, is4 bool) (json.RawMessage, error) {
+	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, last, is4).String()})
 }
 
 // entries is how many objects lead to a peer: a neighbour, an FDB entry and a route.
@@ -77,7 +77,8 @@ func (b Backend) Wrapped(bool) netstate.Transport {
 // Desired is this node's VTEPs and the path to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	peers, skips := backend.Peers(b.networks, node, snap)
-	d := b.begin(node, snap, skips, len(peers))
+	d := &desired{Backend: b, node: node, local: snap.Local, skips: skips, state: make(netstate.State, entries*len(peers)),
+		claims: backend.NewClaims(snap, b.isNamed)}
 	for _, stack := range snap.Local.Stacks {
 		if underlay, ok := node.Underlay(stack.Is4()); ok {
 			d.vtep(underlay, stack)
@@ -91,6 +92,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 type desired struct {
 	Backend
 	node   backend.Node
+	local  subnet.Lease
 	state  netstate.State
 	skips  []subnet.Skip
 	claims *backend.Claims[vtep]
@@ -102,17 +104,12 @@ type vtep struct {
 	mac netstate.MAC
 }
 
-func (b Backend) begin(node backend.Node, snap subnet.Snapshot, skips []subnet.Skip, peers int) *desired {
-	return &desired{Backend: b, node: node, skips: skips, state: make(netstate.State, entries*peers),
-		claims: backend.NewClaims(snap, b.isNamed)}
-}
-
 // isNamed reports whether the MAC is the one that the node's name alone makes: no other node has a right to it. A node that
 // flannel or a device gave another one has no such proof.
 func (b Backend) isNamed(v vtep, node string) bool { return b.namedMAC(node, v.is4) == v.mac }
 
 func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
-	mac := d.vtepMAC(d.node, stack.Is4())
+	mac := d.vtepMAC(d.node, d.local, stack.Is4())
 	d.claims.Own(vtep{stack.Is4(), mac}, d.node.Name)
 	dev := d.device(stack.Is4())
 	d.state.Add(

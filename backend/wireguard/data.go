@@ -107,7 +107,7 @@ func parseData(raw json.RawMessage) (key wgtypes.Key, port int, err error) {
 }
 
 // Publish is the public key and the port.
-func (b *Backend) Publish(_ backend.Node, is4 bool) (json.RawMessage, error) {
+func (b *Backend) Publish(_ backend.Node, _ subnet.Lease, is4 bool) (json.RawMessage, error) {
 	key := b.private()
 	if key == (wgtypes.Key{}) {
 		return nil, errors.New("the private key has not been read yet")

@@ -1,8 +1,10 @@
 package plugin
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -113,6 +115,30 @@ func TestCheckTolerates(t *testing.T) {
 	n.must("CHECK", "a", pod, n.withPrev(result))
 	remove(t, filepath.Join(n.dir, "subnet.env"))
 	n.must("CHECK", "a", pod, n.withPrev(result))
+}
+
+// TestCheckOfOthersAddresses holds that an address of the result that says no interface, or another one, is not looked for.
+func TestCheckOfOthersAddresses(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	var result map[string]any
+	if err := json.Unmarshal(n.must("ADD", "a", pod, n.config(nil)), &result); err != nil {
+		t.Fatal(err)
+	}
+	ips := result["ips"].([]any)
+	result["ips"] = append(ips, map[string]any{"address": "192.0.2.1/24"}, map[string]any{"address": "192.0.2.2/24", "interface": 0})
+	n.must("CHECK", "a", pod, n.config(map[string]any{"prevResult": result}))
+}
+
+// TestCheckCannotLook holds that what cannot be read is no difference.
+func TestCheckCannotLook(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	conf := n.withPrev(n.must("ADD", "a", pod, n.config(nil)))
+	reservation := filepath.Join(n.storeDir(), "10.244.1.2")
+	remove(t, reservation)
+	if err := os.Mkdir(reservation, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.mustFail(999, "look at the pod: read "+reservation, "CHECK", "a", pod, conf)
 }
 
 func TestCheckNeeds(t *testing.T) {

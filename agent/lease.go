@@ -152,7 +152,7 @@ func (a *Agent) unleased(node backend.Node) subnet.Lease {
 func (a *Agent) wanted(node backend.Node, last subnet.Lease) subnet.Lease {
 	lease := a.unleased(node)
 	for i, stack := range lease.Stacks {
-		if old, ok := last.Stack(stack.Is4()); ok {
+		if old, ok := last.Stack(stack.Family()); ok {
 			lease.Stacks[i].Subnet = old.Subnet
 		}
 		data, err := a.Backend.Publish(node, last, stack.Is4())

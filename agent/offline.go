@@ -43,7 +43,7 @@ func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) 
 func without(peers []subnet.Lease, own subnet.Lease) []subnet.Lease {
 	return slices.DeleteFunc(slices.Clone(peers), func(p subnet.Lease) bool {
 		return slices.ContainsFunc(p.Stacks, func(s subnet.Stack) bool {
-			mine, ok := own.Stack(s.Is4())
+			mine, ok := own.Stack(s.Family())
 			return ok && mine.Subnet == s.Subnet && mine.Underlay == s.Underlay
 		})
 	})

@@ -209,7 +209,7 @@ func (c Config) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State
 	base.MTU = c.Backend.MTU(node)
 	firewall.Stacks, firewall.Bridge = nil, base.Bridge
 	for _, stack := range snap.Local.Stacks {
-		if pool, ok := c.Network.Pool(stack.Is4()); ok {
+		if pool, ok := c.Network.Pool(stack.Family()); ok {
 			s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Is4())}
 			if b, ok := c.Backend.(backend.Exposed); ok {
 				s.Guarded = b.Wrapped(stack.Is4())
@@ -315,7 +315,7 @@ func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) e
 func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
 	env := subnet.Env{MTU: a.Backend.MTU(node), IPMasq: a.Firewall.Masq, BootID: bootID()}
 	for _, stack := range lease.Stacks {
-		pool, ok := a.Network.Pool(stack.Is4())
+		pool, ok := a.Network.Pool(stack.Family())
 		if !ok {
 			continue
 		}

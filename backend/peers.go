@@ -32,7 +32,7 @@ func Peers(networks []netip.Prefix, node Node, snap subnet.Snapshot) ([]Peer, []
 			continue
 		}
 		for _, stack := range lease.Stacks {
-			if _, ok := snap.Local.Stack(stack.Is4()); ok && s.admit(lease.Node, stack) {
+			if _, ok := snap.Local.Stack(stack.Family()); ok && s.admit(lease.Node, stack) {
 				peers = append(peers, Peer{Node: lease.Node, Stack: stack})
 			}
 		}

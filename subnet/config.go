@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Config is the cluster's network config, flannel's net-conf.json.
@@ -21,10 +23,10 @@ type Config struct {
 // defaultBackend is flannel's recommendation. Flannel itself falls back to udp, which is slow and for debugging.
 const defaultBackend = "vxlan"
 
-// Pool is the pool of one address family, and whether there is one.
-func (c Config) Pool(is4 bool) (Pool, bool) {
+// Pool returns the pool of one address family, and whether there is one.
+func (c Config) Pool(f netstate.Family) (Pool, bool) {
 	for _, p := range c.Pools {
-		if p.Is4() == is4 {
+		if p.Family() == f {
 			return p, true
 		}
 	}
@@ -64,8 +66,8 @@ func (c *Config) warn(format string, args ...any) {
 }
 
 func (c *Config) pools(obj object) error {
-	for _, f := range families {
-		enabled := f.is4
+	for _, f := range familyKeys {
+		enabled := f.family == netstate.IPv4
 		if _, err := obj.get(f.enable, &enabled, "true or false"); err != nil {
 			return err
 		}
@@ -120,10 +122,9 @@ func (c *Config) backend(obj object) error {
 	return nil
 }
 
-// family is what differs between the keys of IPv4 and of IPv6.
-type family struct {
-	is4     bool
-	name    string
+// familyKey is what differs between the keys of IPv4 and of IPv6.
+type familyKey struct {
+	family  netstate.Family
 	enable  string // the key that enables it
 	prefix  string // of its other keys
 	length  int    // SubnetLen unless the network is too long for it
@@ -131,12 +132,12 @@ type family struct {
 	example string
 }
 
-var families = []family{
-	{is4: true, name: "IPv4", enable: "EnableIPv4", length: 24, longest: 30, example: "10.244.0.0/16"},
-	{name: "IPv6", enable: "EnableIPv6", prefix: "IPv6", length: 64, longest: 126, example: "fd00:10:244::/48"},
+var familyKeys = []familyKey{
+	{family: netstate.IPv4, enable: "EnableIPv4", length: 24, longest: 30, example: "10.244.0.0/16"},
+	{family: netstate.IPv6, enable: "EnableIPv6", prefix: "IPv6", length: 64, longest: 126, example: "fd00:10:244::/48"},
 }
 
-func (c *Config) pool(obj object, f family) (Pool, error) {
+func (c *Config) pool(obj object, f familyKey) (Pool, error) {
 	network, err := c.network(obj, f)
 	if err != nil {
 		return Pool{}, err
@@ -159,7 +160,7 @@ func (c *Config) pool(obj object, f family) (Pool, error) {
 	return p, nil
 }
 
-func (c *Config) network(obj object, f family) (netip.Prefix, error) {
+func (c *Config) network(obj object, f familyKey) (netip.Prefix, error) {
 	key, text := f.prefix+"Network", ""
 	if ok, err := obj.get(key, &text, "a string such as \""+f.example+"\""); err != nil {
 		return netip.Prefix{}, err
@@ -167,8 +168,8 @@ func (c *Config) network(obj object, f family) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%s is missing: want a network such as %q, or %s false", key, f.example, f.enable)
 	}
 	n, err := netip.ParsePrefix(text)
-	if err != nil || n.Addr().Is4() != f.is4 || n.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("%s %q is not an %s network: want one such as %q", key, text, f.name, f.example)
+	if err != nil || netstate.FamilyOf(n.Addr()) != f.family || n.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%s %q is not an %s network: want one such as %q", key, text, f.family, f.example)
 	}
 	if n.Bits() == 0 {
 		return netip.Prefix{}, fmt.Errorf("%s %q holds every address: want a network such as %q", key, text, f.example)
@@ -185,7 +186,7 @@ func (c *Config) network(obj object, f family) (netip.Prefix, error) {
 
 // subnetLen follows flannel: at least four subnets fit into the network, and by default each node gets a /24
 // (IPv6: a /64), or a quarter of a network that is too small for that.
-func subnetLen(obj object, f family, network netip.Prefix) (int, error) {
+func subnetLen(obj object, f familyKey, network netip.Prefix) (int, error) {
 	key, least := f.prefix+"SubnetLen", network.Bits()+2
 	if least > f.longest {
 		return 0, fmt.Errorf("%sNetwork %s is too small: want a /%d or larger", f.prefix, network, f.longest-2)
@@ -213,7 +214,7 @@ func bound(obj object, key string, p Pool, otherwise netip.Addr) (netip.Addr, er
 		return otherwise, err
 	}
 	a, err := netip.ParseAddr(text)
-	if err == nil && a.IsUnspecified() && a.Is4() == p.Is4() {
+	if err == nil && a.IsUnspecified() && netstate.FamilyOf(a) == p.Family() {
 		return otherwise, nil
 	}
 	if err != nil || !p.Network.Contains(a) {

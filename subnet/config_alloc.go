@@ -32,7 +32,7 @@ func Allocate(pools []Pool, want Lease, used []netip.Prefix) (Lease, error) {
 // Match checks that want has the same address families as the pools, in the same order.
 func Match(pools []Pool, want Lease) error {
 	for i, p := range pools {
-		if i >= len(want.Stacks) || want.Stacks[i].Is4() != p.Is4() {
+		if i >= len(want.Stacks) || want.Stacks[i].Family() != p.Family() {
 			return fmt.Errorf("the lease of node %q has no address for network %s: want one per enabled family, IPv4 first",
 				want.Node, p.Network)
 		}

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/bits"
 	"net/netip"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Pool is the part of a network from which nodes lease subnets, of one address family. The first subnet is as
@@ -15,21 +17,24 @@ type Pool struct {
 	Min, Max  netip.Addr   // start of the first and of the last subnet that may be leased
 }
 
-// Is4 says whether p is a pool of IPv4 subnets.
-func (p Pool) Is4() bool { return p.Network.Addr().Is4() }
+// Family returns the address family of p.
+func (p Pool) Family() netstate.Family { return netstate.FamilyOf(p.Network.Addr()) }
 
-// Contains says whether s is one of the subnets that may be leased.
+// Is4 reports whether p is a pool of IPv4 subnets.
+func (p Pool) Is4() bool { return p.Family() == netstate.IPv4 }
+
+// Contains reports whether s is one of the subnets that may be leased.
 func (p Pool) Contains(s netip.Prefix) bool {
 	return p.Fits(s) && !s.Addr().Less(p.Min) && !p.Max.Less(s.Addr())
 }
 
-// Fits says whether s is a subnet of the network with the right length, inside of Min and Max or not: such a
+// Fits reports whether s is a subnet of the network with the right length, inside of Min and Max or not: such a
 // subnet can still be reserved for a node by hand.
 func (p Pool) Fits(s netip.Prefix) bool {
 	return s.Bits() == p.SubnetLen && s == s.Masked() && p.Network.Contains(s.Addr())
 }
 
-// Count is the number of subnets that may be leased, at most 2^64-1.
+// Count returns the number of subnets that may be leased, at most 2^64-1.
 func (p Pool) Count() uint64 {
 	if n := p.index(p.Max); n < math.MaxUint64 {
 		return n + 1
@@ -37,13 +42,13 @@ func (p Pool) Count() uint64 {
 	return math.MaxUint64
 }
 
-// Subnet is the n-th subnet from Min; n is less than Count.
+// Subnet returns the n-th subnet from Min; n is less than Count.
 func (p Pool) Subnet(n uint64) netip.Prefix {
 	min, shift := number(p.Min), uint(p.Min.BitLen()-p.SubnetLen)
-	return netip.PrefixFrom(min.plus(uint128{lo: n}.shl(shift)).addr(p.Is4()), p.SubnetLen)
+	return netip.PrefixFrom(min.plus(uint128{lo: n}.shl(shift)).addr(p.Family()), p.SubnetLen)
 }
 
-// index is the number of the subnet that holds a, which is not less than Min; at most 2^64-1.
+// index returns the number of the subnet that holds a, which is not less than Min; at most 2^64-1.
 func (p Pool) index(a netip.Addr) uint64 {
 	n := number(a).minus(number(p.Min)).shr(uint(a.BitLen() - p.SubnetLen))
 	if n.hi > 0 {
@@ -94,13 +99,13 @@ next:
 	return netip.Prefix{}, false
 }
 
-// lastAddr is the highest address of n.
+// lastAddr returns the highest address of n.
 func lastAddr(n netip.Prefix) netip.Addr {
 	host := uint128{math.MaxUint64, math.MaxUint64}.shr(uint(n.Bits()))
 	if n.Addr().Is4() {
 		host = uint128{lo: math.MaxUint32 >> n.Bits()}
 	}
-	return number(n.Masked().Addr()).plus(host).addr(n.Addr().Is4())
+	return number(n.Masked().Addr()).plus(host).addr(netstate.FamilyOf(n.Addr()))
 }
 
 // uint128 is an address as a number; an IPv4 address is its 32 bits behind the prefix ::ffff:0:0/96.
@@ -111,8 +116,8 @@ func number(a netip.Addr) uint128 {
 	return uint128{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-func (n uint128) addr(is4 bool) netip.Addr {
-	if is4 {
+func (n uint128) addr(f netstate.Family) netip.Addr {
+	if f == netstate.IPv4 {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n.lo))))
 	}
 	return netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, n.hi), n.lo)))

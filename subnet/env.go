@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Env is a subnet.env, the file by which the agent tells the CNI plugin of its lease. The plugin reads it with
@@ -22,10 +24,10 @@ type Env struct {
 	BootID   string         // TWILL_BOOT_ID, of the boot in which the file was written; empty: not said
 }
 
-// Subnet is the node's subnet of one address family, masked, and whether there is one.
-func (e Env) Subnet(is4 bool) (netip.Prefix, bool) {
+// Subnet returns the node's subnet of one address family, masked, and whether there is one.
+func (e Env) Subnet(f netstate.Family) (netip.Prefix, bool) {
 	for _, s := range e.Subnets {
-		if s.Addr().Is4() == is4 {
+		if netstate.FamilyOf(s.Addr()) == f {
 			return s.Masked(), true
 		}
 	}
@@ -105,13 +107,13 @@ func put4First(list []netip.Prefix, p netip.Prefix) []netip.Prefix {
 // parsePrefixes reads one or more prefixes of the family that key names. Flannel wrote lists with commas while
 // it supported several cluster CIDRs, and its CNI plugin still reads them.
 func parsePrefixes(key, value string) (prefixes []netip.Prefix, err error) {
-	family, example, is4 := "IPv4", "10.244.1.1/24", true
+	family, example := netstate.IPv4, "10.244.1.1/24"
 	if strings.HasPrefix(key, "FLANNEL_IPV6_") {
-		family, example, is4 = "IPv6", "fd00:10:244:1::1/64", false
+		family, example = netstate.IPv6, "fd00:10:244:1::1/64"
 	}
 	for text := range strings.SplitSeq(value, ",") {
 		p, err := netip.ParsePrefix(text)
-		if err != nil || p.Addr().Is4() != is4 || p.Addr().Is4In6() {
+		if err != nil || netstate.FamilyOf(p.Addr()) != family || p.Addr().Is4In6() {
 			return nil, fmt.Errorf("%s %q is not an %s prefix: want one such as %s", key, text, family, example)
 		}
 		prefixes = append(prefixes, p)
@@ -141,10 +143,10 @@ func (e Env) Format() []byte {
 	var b bytes.Buffer
 	for _, f := range []struct {
 		prefix string
-		is4    bool
-	}{{"FLANNEL_", true}, {"FLANNEL_IPV6_", false}} {
-		line(&b, f.prefix+"NETWORK", join(e.Networks, f.is4))
-		line(&b, f.prefix+"SUBNET", join(e.Subnets, f.is4))
+		family netstate.Family
+	}{{"FLANNEL_", netstate.IPv4}, {"FLANNEL_IPV6_", netstate.IPv6}} {
+		line(&b, f.prefix+"NETWORK", join(e.Networks, f.family))
+		line(&b, f.prefix+"SUBNET", join(e.Subnets, f.family))
 	}
 	fmt.Fprintf(&b, "FLANNEL_MTU=%d\nFLANNEL_IPMASQ=%t\n", e.MTU, e.IPMasq)
 	line(&b, "TWILL_NODE_UID", e.NodeUID)
@@ -158,10 +160,10 @@ func line(b *bytes.Buffer, key, value string) {
 	}
 }
 
-func join(prefixes []netip.Prefix, is4 bool) string {
+func join(prefixes []netip.Prefix, f netstate.Family) string {
 	var texts []string
 	for _, p := range prefixes {
-		if p.Addr().Is4() == is4 {
+		if netstate.FamilyOf(p.Addr()) == f {
 			texts = append(texts, p.String())
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 func TestEnvGolden(t *testing.T) {
@@ -34,13 +36,13 @@ func TestParseEnvLenient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, ok := e.Subnet(true); !ok || s.String() != "10.5.52.0/24" || !e.Subnets[0].Addr().Is4() || !e.Networks[0].Addr().Is4() {
+	if s, ok := e.Subnet(netstate.IPv4); !ok || s.String() != "10.5.52.0/24" || !e.Subnets[0].Addr().Is4() || !e.Networks[0].Addr().Is4() {
 		t.Errorf("got %+v", e)
 	}
 	if n := e.Networks; len(n) != 3 || n[1].String() != "fd00::/48" || n[2].String() != "fc00::/48" {
 		t.Errorf("the networks are %v, want them in the file's order", n)
 	}
-	if s, ok := e.Subnet(false); !ok || s.String() != "fc00::/64" {
+	if s, ok := e.Subnet(netstate.IPv6); !ok || s.String() != "fc00::/64" {
 		t.Errorf("got %+v", e)
 	}
 }

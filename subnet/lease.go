@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Lease is what one node holds and what its peers must know of it.
@@ -25,24 +27,27 @@ type Stack struct {
 	Data     json.RawMessage // what the backend publishes (flannel's backend-data); empty or null: nothing
 }
 
-// Stack is the part of l for the family of a (any address of it), and whether there is one.
-func (l Lease) Stack(is4 bool) (Stack, bool) {
-	i := slices.IndexFunc(l.Stacks, func(s Stack) bool { return s.Is4() == is4 })
+// Stack returns the part of l for one address family, and whether there is one.
+func (l Lease) Stack(f netstate.Family) (Stack, bool) {
+	i := slices.IndexFunc(l.Stacks, func(s Stack) bool { return s.Family() == f })
 	if i < 0 {
 		return Stack{}, false
 	}
 	return l.Stacks[i], true
 }
 
-// Is4 says whether s is the IPv4 part of its lease.
-func (s Stack) Is4() bool {
+// Family returns the address family of s.
+func (s Stack) Family() netstate.Family {
 	if s.Underlay.IsValid() {
-		return s.Underlay.Is4()
+		return netstate.FamilyOf(s.Underlay)
 	}
-	return s.Subnet.Addr().Is4()
+	return netstate.FamilyOf(s.Subnet.Addr())
 }
 
-// Equal says whether two leases say the same; absent and null Data are the same.
+// Is4 reports whether s is the IPv4 part of its lease.
+func (s Stack) Is4() bool { return s.Family() == netstate.IPv4 }
+
+// Equal reports whether two leases say the same; absent and null Data are the same.
 func (l Lease) Equal(o Lease) bool {
 	if l.Node != o.Node || l.Backend != o.Backend || len(l.Stacks) != len(o.Stacks) {
 		return false

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // TestEqual: two leases that say the same are equal, however their data is spaced.
@@ -80,12 +82,12 @@ func TestFamily(t *testing.T) {
 			l.Stacks = append(l.Stacks, Stack{Subnet: n})
 		}
 		for _, want := range []netip.Prefix{four, six} {
-			is4 := want.Addr().Is4()
-			has := name == "dual" || name == map[bool]string{true: "four", false: "six"}[is4]
-			if p, ok := c.Pool(is4); ok != has || ok && p.Network != want {
+			f := netstate.FamilyOf(want.Addr())
+			has := name == "dual" || name == map[netstate.Family]string{netstate.IPv4: "four", netstate.IPv6: "six"}[f]
+			if p, ok := c.Pool(f); ok != has || ok && p.Network != want {
 				t.Errorf("%s: the pool for %s is %s, %t", name, want, p.Network, ok)
 			}
-			if s, ok := l.Stack(is4); ok != has || ok && s.Subnet != want {
+			if s, ok := l.Stack(f); ok != has || ok && s.Subnet != want {
 				t.Errorf("%s: the stack for %s is %s, %t", name, want, s.Subnet, ok)
 			}
 		}

@@ -85,7 +85,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, p := range peers {
 		u, ok := node.Underlay(p.Is4())
-		own, leased := snap.Local.Stack(p.Is4())
+		own, leased := snap.Local.Stack(p.Family())
 		if ok && leased {
 			state.Add(policies(u.Local, own.Subnet, p)...)
 			route := backend.DirectRoute(u, p)

@@ -43,7 +43,11 @@ func (v vtep) String() string { return fmt.Sprint(v.mac, " ", v.is4) }
 // vtepMAC is the address of this node's VTEP of one family: the one that peers know already, else the existing
 // device's, else one made of the node's name, so that it survives a reboot without any memory.
 func (b Backend) vtepMAC(node backend.Node, last subnet.Lease, is4 bool) netstate.MAC {
-	if stack, ok := last.Stack(is4); ok {
+	family := netstate.IPv6
+	if is4 {
+		family = netstate.IPv4
+	}
+	if stack, ok := last.Stack(family); ok {
 		if vni, mac, _ := parseData(stack.Data); vni == b.options.VNI {
 			return mac
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/plugin"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -131,7 +132,7 @@ func ipam(s Settings, c conf, env subnet.Env) (doctor.IPAM, error) {
 			}
 		}
 	}
-	if subnet, ok := env.Subnet(true); ok {
+	if subnet, ok := env.Subnet(netstate.IPv4); ok {
 		i.Capacity = max(0, 1<<(32-subnet.Bits())-3) // without the network's address, the gateway and the broadcast
 	}
 	return i, nil

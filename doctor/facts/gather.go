@@ -84,7 +84,7 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 	}
 	f.Sysctls = sysctls(g.sysctlNames())
 	var missing []string
-	f.Chains, missing = chains(g.has(false))
+	f.Chains, missing = chains(g.has(netstate.IPv6))
 	f.Unread = append(f.Unread, missing...)
 	return f, ctx.Err()
 }
@@ -138,8 +138,8 @@ func (g *gathering) networks() []netip.Prefix {
 }
 
 // has says whether pods have addresses of a family.
-func (g *gathering) has(is4 bool) bool {
-	_, ok := g.Lease.Network.Pool(is4)
+func (g *gathering) has(f netstate.Family) bool {
+	_, ok := g.Lease.Network.Pool(f)
 	return ok
 }
 

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -213,7 +214,7 @@ func (s *Store) wish(want subnet.Lease, old record) subnet.Lease {
 	stacks := slices.Clone(want.Stacks)
 	for i := range stacks {
 		for _, o := range old.subnets {
-			if o.Addr().Is4() == stacks[i].Is4() && s.pools[i].Contains(o) {
+			if netstate.FamilyOf(o.Addr()) == stacks[i].Family() && s.pools[i].Contains(o) {
 				stacks[i].Subnet = o
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -92,7 +93,7 @@ func formatName(l subnet.Lease) string {
 	first, second := "0.0.0.0-0", ""
 	for _, s := range l.Stacks {
 		text := fmt.Sprintf("%s-%d", s.Subnet.Addr(), s.Subnet.Bits())
-		if s.Is4() {
+		if s.Family() == netstate.IPv4 {
 			first = text
 		} else {
 			second = "&" + text
@@ -135,7 +136,7 @@ func parseValue(subnets []netip.Prefix, data []byte) (l subnet.Lease, named bool
 			return subnet.Lease{}, false, fmt.Errorf("%s is missing for subnet %s", key, s)
 		}
 		a, err := netip.ParseAddr(*text)
-		if err != nil || a.Is4() != s.Addr().Is4() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() {
+		if err != nil || netstate.FamilyOf(a) != netstate.FamilyOf(s.Addr()) || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() {
 			return subnet.Lease{}, false, fmt.Errorf("%s %q is not an address for subnet %s", key, *text, s)
 		}
 		l.Stacks = append(l.Stacks, subnet.Stack{Subnet: s, Underlay: a, Data: data})
@@ -155,7 +156,7 @@ func formatValue(l subnet.Lease) (string, error) {
 	v := value{PublicIP: &none, BackendType: l.Backend, Node: l.Node}
 	for _, s := range l.Stacks {
 		ip := s.Underlay.String()
-		if s.Is4() {
+		if s.Family() == netstate.IPv4 {
 			v.PublicIP, v.BackendData = &ip, s.Data
 		} else {
 			v.PublicIPv6, v.BackendV6Data = &ip, s.Data

@@ -111,7 +111,7 @@ func find(records []record, want subnet.Lease) []record {
 func byAddress(records []record, want subnet.Lease) (found []record) {
 	for _, s := range want.Stacks {
 		for _, r := range records {
-			if h, ok := r.lease.Stack(s.Is4()); ok && h.Underlay == s.Underlay {
+			if h, ok := r.lease.Stack(s.Family()); ok && h.Underlay == s.Underlay {
 				found = append(found, r)
 			}
 		}

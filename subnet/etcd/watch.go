@@ -229,7 +229,7 @@ func (r record) unlike(names map[string]bool) string {
 // sameNode says whether two leases advertise the same address.
 func sameNode(a, b subnet.Lease) bool {
 	return slices.ContainsFunc(a.Stacks, func(s subnet.Stack) bool {
-		o, ok := b.Stack(s.Is4())
+		o, ok := b.Stack(s.Family())
 		return ok && o.Underlay == s.Underlay
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -129,7 +130,7 @@ func decode(entry json.RawMessage) (subnet.Lease, error) {
 		if err := s.check(); err != nil {
 			return subnet.Lease{}, err
 		}
-		if _, ok := l.Stack(s.Subnet.Addr().Is4()); ok {
+		if _, ok := l.Stack(netstate.FamilyOf(s.Subnet.Addr())); ok {
 			return subnet.Lease{}, fmt.Errorf("subnet %s is the second one of its address family", s.Subnet)
 		}
 		l.Stacks = append(l.Stacks, subnet.Stack{Subnet: s.Subnet, Underlay: s.Underlay, Data: s.Data})
@@ -137,7 +138,7 @@ func decode(entry json.RawMessage) (subnet.Lease, error) {
 	switch {
 	case len(l.Stacks) == 0:
 		return subnet.Lease{}, errors.New("the key stacks is missing or empty")
-	case len(l.Stacks) == 2 && !l.Stacks[0].Is4():
+	case len(l.Stacks) == 2 && l.Stacks[0].Family() != netstate.IPv4:
 		l.Stacks[0], l.Stacks[1] = l.Stacks[1], l.Stacks[0]
 	}
 	return l, nil
@@ -151,7 +152,7 @@ func (s stack) check() error {
 		return fmt.Errorf("the key underlay of subnet %s is missing", s.Subnet)
 	case s.Subnet != s.Subnet.Masked() || s.Subnet.Addr().Is4In6():
 		return fmt.Errorf("subnet %s has host bits set: want %s", s.Subnet, s.Subnet.Masked())
-	case s.Subnet.Addr().Is4() != s.Underlay.Is4() || s.Underlay.Is4In6() || s.Underlay.Zone() != "":
+	case netstate.FamilyOf(s.Subnet.Addr()) != netstate.FamilyOf(s.Underlay) || s.Underlay.Is4In6() || s.Underlay.Zone() != "":
 		return fmt.Errorf("underlay %s is not an address of subnet %s's family", s.Underlay, s.Subnet)
 	}
 	return nil

@@ -134,11 +134,11 @@ func (s *Store) wish(want, have subnet.Lease) subnet.Lease {
 	stacks := want.Stacks
 	want.Stacks = nil
 	for i, w := range stacks {
-		if h, ok := have.Stack(w.Is4()); ok && s.pools[i].Contains(h.Subnet) {
+		if h, ok := have.Stack(w.Family()); ok && s.pools[i].Contains(h.Subnet) {
 			w.Subnet = h.Subnet
 		}
 		if s.own != nil {
-			if o, ok := s.own.Stack(w.Is4()); ok && s.own.Node == want.Node {
+			if o, ok := s.own.Stack(w.Family()); ok && s.own.Node == want.Node {
 				w.Subnet = o.Subnet
 			}
 		}

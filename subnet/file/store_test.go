@@ -140,6 +140,24 @@ func TestAcquireKeepsForeignEntriesAndOrder(t *testing.T) {
 	}
 }
 
+// TestDuplicateEntries: of two entries of one node the earlier one counts, and the later one is a skip.
+func TestDuplicateEntries(t *testing.T) {
+	first, second := want("a", "192.0.2.1"), want("a", "192.0.2.2")
+	first.Stacks[0].Subnet, second.Stacks[0].Subnet = pool.Subnet(1), pool.Subnet(2)
+	text, err := Format([]subnet.Lease{first, second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, skips, err := Parse(text)
+	if err != nil || len(leases) != 1 || !leases[0].Equal(first) {
+		t.Errorf("got leases %+v, %v", leases, err)
+	}
+	earlier := subnet.Skip{Node: "a", Code: subnet.Unreadable, Detail: "the node has an earlier entry"}
+	if len(skips) != 1 || skips[0] != earlier {
+		t.Errorf("got skips %+v, want %+v", skips, earlier)
+	}
+}
+
 func TestAcquireErrors(t *testing.T) {
 	dir := t.TempDir()
 	store := New(filepath.Join(dir, "leases.json"), []subnet.Pool{pool})

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -20,7 +21,7 @@ type annotations struct {
 
 // familyNotes are the annotations of one address family.
 type familyNotes struct {
-	is4                             bool
+	family                          netstate.Family
 	network                         netip.Prefix // of the network config
 	data, public, overwrite, choose string
 	dataName, publicName            string // without the prefix, for messages
@@ -53,7 +54,7 @@ func newAnnotations(prefix string, pools []subnet.Pool) annotations {
 		backend: prefix + "backend-type",
 	}
 	for _, f := range bothFamilies(prefix) {
-		if i := slices.IndexFunc(pools, func(p subnet.Pool) bool { return p.Is4() == f.is4 }); i >= 0 {
+		if i := slices.IndexFunc(pools, func(p subnet.Pool) bool { return p.Family() == f.family }); i >= 0 {
 			f.network = pools[i].Network
 			a.families = append(a.families, f)
 		}
@@ -64,12 +65,12 @@ func newAnnotations(prefix string, pools []subnet.Pool) annotations {
 func bothFamilies(prefix string) [2]familyNotes {
 	return [2]familyNotes{
 		{
-			is4: true, data: prefix + "backend-data", public: prefix + "public-ip",
+			family: netstate.IPv4, data: prefix + "backend-data", public: prefix + "public-ip",
 			overwrite: prefix + "public-ip-overwrite", choose: prefix + "node-public-ip",
 			dataName: "backend-data", publicName: "public-ip", longest: 30,
 		},
 		{
-			is4: false, data: prefix + "backend-v6-data", public: prefix + "public-ipv6",
+			family: netstate.IPv6, data: prefix + "backend-v6-data", public: prefix + "public-ipv6",
 			overwrite: prefix + "public-ipv6-overwrite", choose: prefix + "node-public-ipv6",
 			dataName: "backend-v6-data", publicName: "public-ipv6", longest: 126,
 		},
@@ -122,20 +123,13 @@ func (f familyNotes) address(name, value string) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	a, err := netip.ParseAddr(value)
-	if err != nil || a.Is4() != f.is4 || a.Is4In6() || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%s %q is not an %s address", name, value, f.version())
+	if err != nil || netstate.FamilyOf(a) != f.family || a.Is4In6() || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%s %q is not an %s address", name, value, f.family)
 	}
 	if a.IsUnspecified() || a.IsMulticast() {
 		return netip.Addr{}, fmt.Errorf("%s %q is not an address of one host", name, value)
 	}
 	return a, nil
-}
-
-func (f familyNotes) version() string {
-	if f.is4 {
-		return "IPv4"
-	}
-	return "IPv6"
 }
 
 // payload reads backend-data, which flannel writes as "null" for a backend that publishes nothing.
@@ -162,7 +156,7 @@ func (a annotations) encode(l subnet.Lease) map[string]*string {
 	set := map[string]*string{a.managed: new("true"), a.backend: new(l.Backend)}
 	for _, f := range bothFamilies(a.prefix) {
 		set[f.data], set[f.public] = nil, nil
-		if st, ok := l.Stack(f.is4); ok {
+		if st, ok := l.Stack(f.family); ok {
 			set[f.data], set[f.public] = new(encodePayload(st.Data)), new(st.Underlay.String())
 		}
 	}
@@ -181,7 +175,7 @@ func encodePayload(data json.RawMessage) string {
 func (a annotations) missing(l subnet.Lease, r record) map[string]*string {
 	have := map[string]string{a.managed: r.managed, a.backend: r.backend}
 	for _, f := range bothFamilies(a.prefix) {
-		have[f.data], have[f.public] = r.family(f.is4).data, r.family(f.is4).public
+		have[f.data], have[f.public] = r.notes(f.family).data, r.notes(f.family).public
 	}
 	want := a.encode(l)
 	for key, value := range want {

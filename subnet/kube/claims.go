@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -76,7 +77,7 @@ func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, other
 	}
 	want.Stacks = slices.Clone(want.Stacks)
 	for i, st := range want.Stacks {
-		if at := slices.IndexFunc(wishes, func(p netip.Prefix) bool { return p.Addr().Is4() == st.Is4() }); at >= 0 {
+		if at := slices.IndexFunc(wishes, func(p netip.Prefix) bool { return netstate.FamilyOf(p.Addr()) == st.Family() }); at >= 0 {
 			want.Stacks[i].Subnet = wishes[at]
 		}
 	}

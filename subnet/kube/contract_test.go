@@ -1,10 +1,10 @@
 package kube
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/storetest"
 )
@@ -32,7 +32,7 @@ func (h *harness) Store(t *testing.T, want subnet.Lease) subnet.Store {
 	if !h.server.hasNode(t, want.Node) {
 		var cidrs []string
 		for _, p := range h.pools {
-			if _, ok := want.Stack(p.Is4()); ok {
+			if _, ok := want.Stack(p.Family()); ok {
 				cidrs = append(cidrs, p.Subnet(h.next).String())
 			}
 		}
@@ -72,10 +72,10 @@ func (h *harness) Damage(t *testing.T, l subnet.Lease) string {
 
 func (h *harness) set(t *testing.T, l subnet.Lease, v4, v6 map[string]any) {
 	t.Helper()
-	if slices.ContainsFunc(l.Stacks, subnet.Stack.Is4) {
+	if _, ok := l.Stack(netstate.IPv4); ok {
 		h.server.annotate(t, l.Node, v4)
 	}
-	if slices.ContainsFunc(l.Stacks, func(s subnet.Stack) bool { return !s.Is4() }) {
+	if _, ok := l.Stack(netstate.IPv6); ok {
 		h.server.annotate(t, l.Node, v6)
 	}
 }

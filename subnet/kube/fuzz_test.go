@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -29,7 +30,7 @@ func FuzzLease(f *testing.F) {
 		}
 		for i, s := range l.Stacks {
 			checkStack(t, s)
-			if i > 0 && (s.Is4() || !l.Stacks[0].Is4()) {
+			if i > 0 && (s.Family() != netstate.IPv6 || l.Stacks[0].Family() != netstate.IPv4) {
 				t.Errorf("the stacks are not one per family, IPv4 first: %+v", l)
 			}
 			if _, err := a.advertised(s.Underlay, r); err == nil && overwrite != "" && len(l.Stacks) == 2 {

@@ -161,7 +161,7 @@ func checkHostile(t *testing.T, before, peers []subnet.Lease, skips []subnet.Ski
 		if l.Node != "kubetest-evil" {
 			continue
 		}
-		if len(l.Backend) > maxText || len(l.Stacks) > 2 || len(l.Stacks) == 2 && l.Stacks[0].Is4() == l.Stacks[1].Is4() {
+		if len(l.Backend) > maxText || len(l.Stacks) > 2 || len(l.Stacks) == 2 && l.Stacks[0].Family() == l.Stacks[1].Family() {
 			t.Errorf("got lease %+v", l)
 		}
 		for _, st := range l.Stacks {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -32,8 +33,8 @@ type notes struct{ data, public, overwrite string }
 // condition is what the store writes of the condition NetworkUnavailable.
 type condition struct{ status, reason, message string }
 
-func (r record) family(is4 bool) notes {
-	if is4 {
+func (r record) notes(f netstate.Family) notes {
+	if f == netstate.IPv4 {
 		return r.v4
 	}
 	return r.v6
@@ -48,7 +49,7 @@ func (r record) compare(o record) int {
 }
 
 // podCIDR is the node's subnet of one family; invalid: it has none.
-func (r record) podCIDR(is4 bool) (netip.Prefix, error) {
+func (r record) podCIDR(f netstate.Family) (netip.Prefix, error) {
 	for s := range strings.SplitSeq(r.podCIDRs, ",") {
 		if s == "" {
 			continue
@@ -57,7 +58,7 @@ func (r record) podCIDR(is4 bool) (netip.Prefix, error) {
 		if err != nil {
 			return netip.Prefix{}, fmt.Errorf("podCIDR %q is not of the form address/length", s)
 		}
-		if p.Addr().Is4() == is4 {
+		if netstate.FamilyOf(p.Addr()) == f {
 			return p.Masked(), nil
 		}
 	}
@@ -88,8 +89,8 @@ func (a annotations) lease(r record) (subnet.Lease, error) {
 // stack reads one family's part of r; its Subnet is invalid if the node has no such part. A dual-stack cluster
 // may have nodes of a single family, and nodes whose agent is not yet told of the second one.
 func (f familyNotes) stack(r record) (subnet.Stack, error) {
-	n := r.family(f.is4)
-	cidr, err := r.podCIDR(f.is4)
+	n := r.notes(f.family)
+	cidr, err := r.podCIDR(f.family)
 	switch {
 	case err != nil:
 		return subnet.Stack{}, err

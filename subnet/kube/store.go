@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -102,7 +103,7 @@ func (s *Store) NodeIPs(ctx context.Context) ([]netip.Addr, error) {
 func (a annotations) hints(r record) (h Hints, err error) {
 	for _, f := range a.families {
 		value := r.choose[0]
-		if !f.is4 {
+		if f.family == netstate.IPv6 {
 			value = r.choose[1]
 		}
 		if value == "" {
@@ -194,7 +195,7 @@ func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
 	}
 	for i := range l.Stacks {
 		st := &l.Stacks[i]
-		cidr, err := s.ownSubnet(r, st.Is4())
+		cidr, err := s.ownSubnet(r, st.Family())
 		if err != nil {
 			return l, refusal{fmt.Errorf("node %q: %w", s.node, err)}
 		}
@@ -209,13 +210,13 @@ func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
 	return l, nil
 }
 
-func (s *Store) ownSubnet(r record, is4 bool) (netip.Prefix, error) {
-	i := slices.IndexFunc(s.pools, func(p subnet.Pool) bool { return p.Is4() == is4 })
+func (s *Store) ownSubnet(r record, f netstate.Family) (netip.Prefix, error) {
+	i := slices.IndexFunc(s.pools, func(p subnet.Pool) bool { return p.Family() == f })
 	if i < 0 {
 		return netip.Prefix{}, errors.New("the lease has an address family that the network config does not have")
 	}
 	network := s.pools[i].Network
-	cidr, err := r.podCIDR(is4)
+	cidr, err := r.podCIDR(f)
 	if err != nil {
 		return netip.Prefix{}, err
 	}
@@ -231,7 +232,7 @@ func (s *Store) ownSubnet(r record, is4 bool) (netip.Prefix, error) {
 // advertised is the address that peers are told: a, unless an annotation overwrites it.
 func (a annotations) advertised(addr netip.Addr, r record) (netip.Addr, error) {
 	for _, f := range a.families {
-		if value := r.family(f.is4).overwrite; f.is4 == addr.Is4() && value != "" {
+		if value := r.notes(f.family).overwrite; f.family == netstate.FamilyOf(addr) && value != "" {
 			return f.address(f.overwrite, value)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -39,7 +40,7 @@ func (c cluster) lease(i int) subnet.Lease {
 			Underlay: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
 			Data:     json.RawMessage(fmt.Sprintf(`{"VNI":1,"VtepMAC":"0a:00:00:00:00:%02x"}`, i)),
 		}
-		if !p.Is4() {
+		if p.Family() == netstate.IPv6 {
 			s.Underlay = netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1))
 		}
 		l.Stacks = append(l.Stacks, s)

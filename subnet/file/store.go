@@ -81,8 +81,7 @@ func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 	}
 	for {
 		l, err := s.claim(ctx, want)
-		var malformed malformedError
-		if err == nil || !errors.As(err, &malformed) {
+		if !errors.As(err, new(malformedError)) {
 			return l, err
 		}
 		select {

@@ -23,6 +23,7 @@ var cases = []struct {
 	{"acquire honours its context", acquireContext},
 	{"last is what was acquired", last},
 	{"the first snapshot is complete", firstSnapshot},
+	{"a watcher without a lease sees the others", reader},
 	{"a watcher sees what is published again", republish},
 	{"a watcher sees joins and leaves", joinLeave},
 	{"a malformed record is skipped", malformed},
@@ -136,6 +137,17 @@ func firstSnapshot(c cluster) {
 	}
 	if len(snapshot.Skips) > 0 {
 		c.t.Errorf("got skips %+v", snapshot.Skips)
+	}
+}
+
+func reader(c cluster) {
+	peers := []subnet.Lease{c.join(1), c.join(2)}
+	s := c.watchStore(c.store(c.lease(3))).until("two peers", func(s subnet.Snapshot) bool { return len(s.Peers) == 2 })
+	for _, l := range peers {
+		c.same(l, peer(s, l.Node))
+	}
+	if len(s.Local.Stacks) > 0 {
+		c.t.Errorf("got the local lease %+v, and nothing was acquired", s.Local)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
-	"github.com/twill-net/twill/plugin"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/plugin"
 	"github.com/twill-net/twill/subnet"
 )
 

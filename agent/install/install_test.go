@@ -6,15 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func put(t *testing.T, path, text string) {
@@ -63,6 +67,9 @@ func TestPlugins(t *testing.T) {
 	}
 	if done, err := p.Install(); err != nil || len(done.Written) > 0 {
 		t.Errorf("did %s, %v a second time", done, err)
+	}
+	if info, err := os.Stat(filepath.Join(to, installedFile)); err != nil || info.Mode() != 0o644 {
+		t.Errorf("the list of what is Twill's: %v, %v; want the mode 0644", info, err)
 	}
 	if entries, _ := os.ReadDir(to); len(entries) != 2 {
 		t.Errorf("%s holds %v, want one program and the list of what is Twill's", to, entries)
@@ -222,6 +229,53 @@ func TestKeeperTellsOnce(t *testing.T) {
 	script(t, filepath.Join(to, "portmap"), "newer")
 	logged(left, 1)
 	logged(left, 1)
+	if err := os.Remove(filepath.Join(to, "portmap")); err != nil {
+		t.Fatal(err)
+	}
+	logged(left, 1)
+	script(t, filepath.Join(to, "portmap"), "newer")
+	logged(left, 2)
+}
+
+// TestDraftsOfTheConflist: drafts of the conflist, which the agent writes, go too.
+func TestDraftsOfTheConflist(t *testing.T) {
+	dir := t.TempDir()
+	path, old := filepath.Join(dir, ".twill-1"), time.Now().Add(-time.Hour)
+	put(t, path, "draft")
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	k := &Keeper{Conflist: filepath.Join(dir, "10-twill.conflist"), Log: slog.New(slog.DiscardHandler)}
+	k.plugins()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an old draft is there: %v", err)
+	}
+}
+
+// TestWritable says who may write to a directory, or why that is not known.
+func TestWritable(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be somebody else")
+	}
+	dir := t.TempDir()
+	below := filepath.Join(dir, "below")
+	if err := errors.Join(os.Mkdir(below, 0o755), os.Chmod(dir, 0o700), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{dir: dir + " belongs to user 0 and has the mode 0700, ", below: "stat " + below + ": permission denied"} {
+		if err := writable(path); err != nil {
+			t.Errorf("as root: %v", err)
+		}
+		done := make(chan error)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its user
+			unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534)
+			done <- writable(path)
+		}()
+		if err := <-done; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s…", err, want)
+		}
+	}
 }
 
 // TestDrafts holds that drafts of killed processes go, and nothing else does: not a young one, not one that is held, not

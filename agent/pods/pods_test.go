@@ -3,14 +3,18 @@ package pods
 import (
 	"bytes"
 	"context"
+	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 const all = "flannel flannelgone gone live"
@@ -53,6 +57,18 @@ func TestHostPorts(t *testing.T) {
 	}
 	removeNamespace(t, gone)
 	n.waitVeths(0)
+	var log bytes.Buffer
+	without := n.reclaimer(0)
+	without.Plugins, without.Log = t.TempDir(), slog.New(slog.NewTextHandler(&log, nil))
+	n.run(func() error {
+		if err := without.Look(context.Background()); err == nil {
+			t.Error("without the plugin that made the rules all was freed")
+		}
+		return nil
+	})
+	if got := n.owners(); got != "gone" || log.Len() > 0 {
+		t.Errorf("after an error reservations of %q are left, want those of gone; log %q", got, log.String())
+	}
 	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
 	if got := n.owners(); got != "" {
 		t.Errorf("reservations of %q are left, want none", got)
@@ -144,9 +160,40 @@ func TestBoot(t *testing.T) {
 	}
 }
 
+// TestOwnStoreOfAnotherLease frees what is reserved under the network's own name, whatever the lease is now.
+func TestOwnStoreOfAnotherLease(t *testing.T) {
+	n := newNode(t)
+	n.reserve("gone", "10.244.99.7")
+	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	if got := n.owners(); got != "" {
+		t.Errorf("reservations of %q are left, want none", got)
+	}
+}
+
+// TestWithoutABootID: where the kernel names no boot, nothing is taken for an earlier boot's, and the rest works.
+func TestWithoutABootID(t *testing.T) {
+	n := newNode(t)
+	n.reserve("gone", "10.244.1.90")
+	n.run(func() error {
+		err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("tmpfs", "/proc/sys/kernel/random", "tmpfs", 0, ""))
+		if err != nil {
+			return err
+		}
+		if err := n.reclaimer(0).Boot(context.Background()); err == nil || n.owners() != "gone" {
+			t.Errorf("Boot without a boot ID: %v, reservations of %q are left", err, n.owners())
+		}
+		return n.reclaimer(0).Look(context.Background())
+	})
+	if _, err := os.Stat(filepath.Join(n.store(), bootMark)); err == nil || n.owners() != "" {
+		t.Errorf("the store has a boot's mark: %v; reservations of %q are left", err == nil, n.owners())
+	}
+}
+
 func TestBootOfANewNode(t *testing.T) {
 	n := newNode(t)
 	n.run(func() error { return n.reclaimer(0).Boot(context.Background()) })
+	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
 	if _, err := os.Stat(n.store()); !os.IsNotExist(err) {
 		t.Errorf("the store was made: %v", err)
 	}
@@ -204,10 +251,17 @@ func TestPodsThatHideTheirAddress(t *testing.T) {
 			sandbox := newNamespace(t)
 			n.addLikeFlannel("sandbox", sandbox, "10.244.1.150")
 			hide(n, sandbox)
+			var log bytes.Buffer
 			r := n.reclaimer(0)
-			n.run(func() error { return r.Look(context.Background()) })
+			r.Log = slog.New(slog.NewTextHandler(&log, nil))
+			for range 2 {
+				n.run(func() error { return r.Look(context.Background()) })
+			}
 			if got := n.owners(); got != "flannel flannelgone live sandbox" {
 				t.Errorf("reservations of %q are left, want those of the living and all of flannel's", got)
+			}
+			if strings.Count(log.String(), "are kept") != 1 || !strings.Contains(log.String(), "count=2 ends=[vethsandbox]") {
+				t.Errorf("the log does not say once that two reservations are kept, and why:\n%s", log.String())
 			}
 			n.wantLive(map[string]int{"10.244.1.1/24": 4, "fd00:10:244:1::/64": 1})
 			if err := os.Remove(filepath.Join(n.store(), bootMark)); err != nil {

@@ -316,20 +316,5 @@ func FuzzParse(f *testing.F) {
 		_ = parse(split(line)).String()
 		base, _ := jumpRules([]string{line}, siteOf(netstate.Forward))
 		placeOf(base, 1)
-		parseAll([]string{line})
-	})
-}
-
-func FuzzEntries(f *testing.F) {
-	f.Add(make([]byte, 200), uint8(4))
-	e := make([]byte, 152)
-	e[88], e[90] = 112, 152
-	copy(e[114:], "ERROR")
-	copy(e[144:], "CHAIN")
-	f.Add(slices.Concat(e, e), uint8(4))
-	f.Fuzz(func(_ *testing.T, blob []byte, version uint8) {
-		family := netstate.Family(version)
-		maskCounters(blob, layoutOf(family))
-		foreignEntries(blob, layoutOf(family), []string{"CHAIN"})
 	})
 }

@@ -1,9 +1,10 @@
 // Package firewall is the kernel side of netstate.Chain: it observes, applies and watches firewall rules, over
 // nf_tables netlink or through the iptables binaries.
 //
-// Nothing is forked while the rules stand still. nf_tables (iptables-nft included) has a generation number that
-// moves with every change, and legacy iptables tables can be read with one getsockopt; only when the rules of
-// our own iptables chains have moved are they listed with "iptables -S".
+// No process is started while the rules stand still. nf_tables (iptables-nft included) has a generation number that
+// changes with every rule, and only when the rules of our own iptables chains have changed are they listed with
+// "iptables -S". The kernel tells nothing of legacy iptables: its tables, where there are any, are listed once in half
+// a minute.
 package firewall
 
 import (
@@ -11,41 +12,52 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/twill-net/twill/netstate"
 )
 
-// errMoved says that rules changed while they were read.
+// errMoved is the error of a reading during which the rules changed.
 var errMoved = errors.New("rules kept changing while they were read")
 
+// legacyInterval is the time between two readings of the legacy tables.
+const legacyInterval = 30 * time.Second
+
 // Firewall reads and writes the chains of one network namespace, the one of the thread that calls it. It is
-// used by one goroutine; only Watch's own goroutine runs beside it.
+// used by one goroutine; only Watch's own goroutines run beside it.
 type Firewall struct {
 	nf         nfnl
 	known      bool           // whether generation, native and compat hold
 	generation uint32         // of native and compat
 	native     netstate.State // the nftables mode's chains
-	compat     []found        // the iptables mode's chains that live in nf_tables
-	lists      map[place]list // what iptables -S said, as long as the fingerprint stands
-	tools      toolbox
+	compat     []observed     // the iptables mode's chains that live in nf_tables
+	listings   map[chainRef]listing
+	iptables   *runner
+
+	legacy         []observed // the iptables mode's chains in legacy tables
+	legacyRead     time.Time
+	legacyChanged  atomic.Bool // since legacyRead
+	legacyInterval time.Duration
 }
 
-// New makes a Firewall. It opens nothing yet.
-func New() *Firewall { return &Firewall{lists: map[place]list{}} }
+// New returns a Firewall that has opened nothing yet.
+func New() *Firewall {
+	return &Firewall{listings: map[chainRef]listing{}, iptables: newRunner(), legacyInterval: legacyInterval}
+}
 
-// Close gives back what the Firewall holds. It can be used again.
+// Close releases what the Firewall holds. It can be used again.
 func (f *Firewall) Close() { f.nf.close() }
 
-// Observe gives the chains that are ours, in both modes: what flannel, or this agent in the other mode, left
+// Observe returns the chains that are ours, in both modes: what flannel, or this agent in the other mode, left
 // here appears too, so that a plan deletes it.
 func (f *Firewall) Observe(context.Context) (netstate.State, error) {
-	legacy, legacyErr := f.observeLegacy()
-	if err := errors.Join(f.observeNF(), legacyErr); err != nil {
+	if err := errors.Join(f.observeNF(), f.observeLegacy()); err != nil {
 		return nil, err
 	}
 	state := netstate.State{}
 	state.Merge(f.native)
-	for _, o := range slices.Concat(f.compat, legacy) {
+	for _, o := range slices.Concat(f.compat, f.legacy) {
 		f.merge(state, o)
 	}
 	return state, nil
@@ -53,9 +65,9 @@ func (f *Firewall) Observe(context.Context) (netstate.State, error) {
 
 // merge adds a chain of the iptables mode. Chains can stand in both variants of iptables; the one that we do
 // not write to makes the object differ from every wanted one, and so it goes.
-func (f *Firewall) merge(state netstate.State, o found) {
+func (f *Firewall) merge(state netstate.State, o observed) {
 	c := o.chain
-	if o.variant != f.tools.variant() {
+	if o.variant != f.iptables.variant() {
 		c.Extra = join(c.Extra, "in "+o.variant.String())
 	}
 	if other, ok := state[c.Key()].(netstate.Chain); ok {
@@ -63,6 +75,19 @@ func (f *Firewall) merge(state netstate.State, o found) {
 		c = other
 	}
 	state.Add(c)
+}
+
+// observeLegacy reads the legacy tables again if the last reading is old, or outdated.
+func (f *Firewall) observeLegacy() (err error) {
+	changed := f.legacyChanged.Swap(false)
+	if !changed && !f.legacyRead.IsZero() && time.Since(f.legacyRead) < f.legacyInterval {
+		return nil
+	}
+	f.legacyRead = time.Time{}
+	if f.legacy, err = f.iptables.readLegacy(); err == nil {
+		f.legacyRead = time.Now()
+	}
+	return err
 }
 
 // observeNF reads nf_tables again if its generation moved. A kernel without nf_tables has none of our chains.
@@ -93,7 +118,7 @@ func (f *Firewall) observeNF() error {
 	return errMoved
 }
 
-func (f *Firewall) readNF() (netstate.State, []found, error) {
+func (f *Firewall) readNF() (netstate.State, []observed, error) {
 	native := netstate.State{}
 	for _, family := range netstate.Families {
 		for _, role := range roles {
@@ -133,19 +158,21 @@ func (f *Firewall) change(change netstate.Change) error {
 		if want.Mode == netstate.NFTables {
 			return f.putNative(want)
 		}
+		f.legacyRead = time.Time{}
 		return f.putIPTables(want)
 	}
 	was := change.Was.(netstate.Chain)
 	if was.Mode == netstate.NFTables {
 		return f.deleteNative(was)
 	}
+	f.legacyRead = time.Time{}
 	return f.deleteIPTables(was)
 }
 
 // roles are the chains of one mode and family.
 var roles = [...]netstate.Role{netstate.Postrouting, netstate.Forward, netstate.GuardInput, netstate.GuardForward}
 
-// rulesOf are c's rules without the empty places.
+// rulesOf returns c's rules.
 func rulesOf(c netstate.Chain) []netstate.Rule {
 	var rules []netstate.Rule
 	for _, r := range c.Rules {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -27,68 +28,65 @@ func siteOf(role netstate.Role) site {
 	return site{"filter", "FORWARD", "FLANNEL-FWD"}
 }
 
-// place is one chain of one variant of iptables.
-type place struct {
+// chainRef names one chain of the iptables mode.
+type chainRef struct {
 	variant variant
 	family  netstate.Family
 	role    netstate.Role
 }
 
-// list is what iptables -S said when the kernel's bytes had the fingerprint.
-type list struct {
+// listing is a chain as iptables -S listed it when the kernel's rules had the fingerprint.
+type listing struct {
 	fingerprint [sha256.Size]byte
 	chain       netstate.Chain
 }
 
-// found is a chain of the iptables mode, and where it is.
-type found struct {
+// observed is a chain of the iptables mode, and where it is.
+type observed struct {
 	variant variant
 	chain   netstate.Chain
 }
 
-// readCompat finds the iptables mode's chains in nf_tables. iptables-nft is run only for chains that are there
-// and have moved.
-func (f *Firewall) readCompat() ([]found, error) {
-	var all []found
+// readCompat returns the iptables mode's chains in nf_tables. iptables-nft is run only for those that have changed.
+func (f *Firewall) readCompat() ([]observed, error) {
+	var all []observed
 	for _, family := range netstate.Families {
 		for _, role := range roles {
-			p := place{overNF, family, role}
-			fingerprint, exists, err := f.fingerprintNF(p)
+			ref := chainRef{overNF, family, role}
+			fingerprint, exists, err := f.fingerprint(ref)
 			if err != nil {
 				return nil, err
 			}
 			if !exists {
-				delete(f.lists, p)
+				delete(f.listings, ref)
 				continue
 			}
-			c, err := f.list(p, fingerprint)
+			c, err := f.list(ref, fingerprint)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, found{overNF, c})
+			all = append(all, observed{overNF, c})
 		}
 	}
 	return all, nil
 }
 
-// fingerprintNF is a hash over the rules, counters left out, of a place's chain and of the chain that jumps to
-// it, and whether there is such a chain or jump.
-func (f *Firewall) fingerprintNF(p place) (sum [sha256.Size]byte, exists bool, err error) {
-	s, fam := siteOf(p.role), byte(tableFamily(p.family))
-	header, err := f.nf.chain(fam, s.table, s.chain)
-	if err != nil {
+// fingerprint returns a hash of the rules, without counters, of a chain in nf_tables and of the chain that jumps to
+// it, and whether the chain exists. A jump cannot outlive its chain.
+func (f *Firewall) fingerprint(ref chainRef) (sum [sha256.Size]byte, exists bool, err error) {
+	s, family := siteOf(ref.role), byte(tableFamily(ref.family))
+	header, err := f.nf.chain(family, s.table, s.chain)
+	if err != nil || header == nil {
 		return sum, false, err
 	}
 	h := sha256.New()
-	exists = header != nil
 	for _, chain := range []string{s.chain, s.base} {
-		rules, err := f.nf.rules(fam, s.table, chain)
+		rules, err := f.nf.rules(family, s.table, chain)
 		if err != nil {
 			return sum, false, err
 		}
-		fmt.Fprintln(h, chain, header != nil)
+		fmt.Fprintln(h, chain)
 		for _, r := range rules {
-			exists = exists || r.jumpTo() == s.chain
 			fmt.Fprintln(h, r.handle, r.comment)
 			for _, e := range r.exprs {
 				if e.name != "counter" {
@@ -97,47 +95,77 @@ func (f *Firewall) fingerprintNF(p place) (sum [sha256.Size]byte, exists bool, e
 			}
 		}
 	}
-	return [sha256.Size]byte(h.Sum(nil)), exists, nil
+	return [sha256.Size]byte(h.Sum(nil)), true, nil
 }
 
-// list is the chain at p, from memory if its fingerprint is the same.
-func (f *Firewall) list(p place, fingerprint [sha256.Size]byte) (netstate.Chain, error) {
-	if l, ok := f.lists[p]; ok && l.fingerprint == fingerprint {
+// list returns a chain, from memory if its fingerprint is the same.
+func (f *Firewall) list(ref chainRef, fingerprint [sha256.Size]byte) (netstate.Chain, error) {
+	if l, ok := f.listings[ref]; ok && l.fingerprint == fingerprint {
 		return l.chain, nil
 	}
-	c := netstate.Chain{Mode: netstate.IPTables, Family: p.family, Role: p.role}
-	t, err := f.tools.get(p.variant, p.family)
+	c, err := f.iptables.command(ref.variant, ref.family)
 	if err != nil {
-		c.Extra = "unread, no " + p.variant.String()
-		return c, nil
+		return netstate.Chain{
+			Mode: netstate.IPTables, Family: ref.family, Role: ref.role, Extra: "unread, no " + ref.variant.String(),
+		}, nil
 	}
-	s := siteOf(p.role)
-	lines, err := t.list(s.table, s.chain)
-	if err != nil {
-		return c, err
+	chain, exists, err := c.read(ref.family, ref.role)
+	if err == nil && !exists {
+		err = errMoved
 	}
-	base, err := t.list(s.table, s.base)
-	if err != nil {
-		return c, err
+	if err == nil {
+		f.listings[ref] = listing{fingerprint, chain}
 	}
-	if lines == nil {
-		c.Extra = "missing"
-	}
-	setRules(&c, parseAll(lines))
-	rules, _ := jumpRules(base, s)
-	c.Place = placeOf(rules, 1)
-	f.lists[p] = list{fingerprint, c}
-	return c, nil
+	return chain, err
 }
 
-func parseAll(lines []string) []netstate.Rule {
+// readLegacy returns the iptables mode's chains in the legacy tables.
+func (r *runner) readLegacy() ([]observed, error) {
+	var all []observed
+	for _, family := range netstate.Families {
+		tables, err := legacyTables(family)
+		if err != nil {
+			return nil, err
+		}
+		for _, role := range roles {
+			c, err := r.command(legacy, family)
+			if err != nil || !slices.Contains(tables, siteOf(role).table) {
+				continue // without the binary nothing can be read
+			}
+			chain, exists, err := c.read(family, role)
+			if err != nil {
+				return nil, err
+			}
+			if exists {
+				all = append(all, observed{legacy, chain})
+			}
+		}
+	}
+	return all, nil
+}
+
+// read returns the chain of a role, and whether it exists.
+func (c command) read(family netstate.Family, role netstate.Role) (netstate.Chain, bool, error) {
+	chain := netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
+	s := siteOf(role)
+	own, err := c.list(s.table, s.chain)
+	if err != nil || own == nil {
+		return chain, false, err
+	}
+	base, err := c.list(s.table, s.base)
+	if err != nil {
+		return chain, false, err
+	}
 	var rules []netstate.Rule
-	for _, l := range lines {
+	for _, l := range own {
 		if words := split(l); len(words) >= 2 && words[0] == "-A" {
 			rules = append(rules, parse(words[2:]))
 		}
 	}
-	return rules
+	setRules(&chain, rules)
+	all, _ := jumpRules(base, s)
+	chain.Place = placeOf(all, 1)
+	return chain, true, nil
 }
 
 // jumpRules are the rules of a base chain as "iptables -S" lists them, and of these the ones that lead to the
@@ -166,20 +194,19 @@ func jumpRules(lines []string, s site) (base []baseRule, jumps []string) {
 
 // putIPTables writes one chain of the iptables mode: its rules and its jump in one transaction, so that there
 // is no moment in which pods are masqueraded towards pods.
-func (f *Firewall) putIPTables(c netstate.Chain) error {
-	p := place{f.tools.variant(), c.Family, c.Role}
-	t, err := f.tools.get(p.variant, c.Family)
+func (f *Firewall) putIPTables(chain netstate.Chain) error {
+	v, s := f.iptables.variant(), siteOf(chain.Role)
+	c, err := f.iptables.command(v, chain.Family)
 	if err != nil {
 		return err
 	}
-	s := siteOf(c.Role)
-	base, err := t.list(s.table, s.base)
+	base, err := c.list(s.table, s.base)
 	if err != nil {
 		return err
 	}
 	rules, old := jumpRules(base, s)
 	lines := []string{":" + s.chain + " - [0:0]"} // makes the chain or empties it
-	for _, r := range rulesOf(c) {
+	for _, r := range rulesOf(chain) {
 		words, err := render(r)
 		if err != nil {
 			return err
@@ -190,39 +217,39 @@ func (f *Firewall) putIPTables(c netstate.Chain) error {
 		lines = append(lines, "-D "+j)
 	}
 	at := "-A " + s.base
-	if i, end := slot(c.Place, rules); !end {
+	if i, end := slot(chain.Place, rules); !end {
 		at = fmt.Sprintf("-I %s %d", s.base, i+1)
 	}
-	lines = append(lines, fmt.Sprintf("%s -m comment --comment %q -j %s", at, placeComment(c.Place), s.chain))
-	if err := t.restore(s.table, lines); err != nil {
+	lines = append(lines, fmt.Sprintf("%s -m comment --comment %q -j %s", at, placeComment(chain.Place), s.chain))
+	if err := c.restore(s.table, lines); err != nil {
 		return err
 	}
-	return f.deleteFrom(place{1 - p.variant, c.Family, c.Role})
+	return f.deleteFrom(chainRef{1 - v, chain.Family, chain.Role})
 }
 
 // deleteIPTables removes one chain of the iptables mode and its jumps, from both variants.
 func (f *Firewall) deleteIPTables(c netstate.Chain) error {
 	return errors.Join(
-		f.deleteFrom(place{overNF, c.Family, c.Role}),
-		f.deleteFrom(place{legacy, c.Family, c.Role}),
+		f.deleteFrom(chainRef{overNF, c.Family, c.Role}),
+		f.deleteFrom(chainRef{legacy, c.Family, c.Role}),
 	)
 }
 
-// deleteFrom removes the chain and jumps at p, if there are any.
-func (f *Firewall) deleteFrom(p place) error {
-	exists, err := f.exists(p)
+// deleteFrom removes a chain and its jumps, if it exists.
+func (f *Firewall) deleteFrom(ref chainRef) error {
+	exists, err := f.exists(ref)
 	if err != nil || !exists {
 		return err
 	}
-	t, err := f.tools.get(p.variant, p.family)
-	if errors.Is(err, exec.ErrNotFound) && p.variant == overNF {
-		return f.deleteRaw(p)
+	c, err := f.iptables.command(ref.variant, ref.family)
+	if errors.Is(err, exec.ErrNotFound) && ref.variant == overNF {
+		return f.deleteRaw(ref)
 	}
 	if err != nil {
 		return err
 	}
-	s := siteOf(p.role)
-	base, err := t.list(s.table, s.base)
+	s := siteOf(ref.role)
+	base, err := c.list(s.table, s.base)
 	if err != nil {
 		return err
 	}
@@ -231,25 +258,34 @@ func (f *Firewall) deleteFrom(p place) error {
 	for _, j := range old {
 		lines = append(lines, "-D "+j)
 	}
-	return t.restore(s.table, append(lines, "-X "+s.chain))
+	return c.restore(s.table, append(lines, "-X "+s.chain))
 }
 
-func (f *Firewall) exists(p place) (bool, error) {
-	if p.variant == legacy {
-		_, exists, err := fingerprintLegacy(p)
-		return exists, err
+func (f *Firewall) exists(ref chainRef) (bool, error) {
+	s := siteOf(ref.role)
+	if ref.variant == overNF {
+		header, err := f.nf.chain(byte(tableFamily(ref.family)), s.table, s.chain)
+		if noNFTables(err) {
+			return false, nil
+		}
+		return header != nil, err
 	}
-	_, exists, err := f.fingerprintNF(p)
-	if noNFTables(err) {
-		return false, nil
+	tables, err := legacyTables(ref.family)
+	if err != nil || !slices.Contains(tables, s.table) {
+		return false, err
 	}
-	return exists, err
+	c, err := f.iptables.command(legacy, ref.family)
+	if err != nil {
+		return false, nil // readLegacy has not seen it either
+	}
+	lines, err := c.list(s.table, s.chain)
+	return lines != nil, err
 }
 
 // deleteRaw removes an iptables-nft chain and its jumps without a binary.
-func (f *Firewall) deleteRaw(p place) error {
-	s := siteOf(p.role)
-	table := &nftables.Table{Name: s.table, Family: tableFamily(p.family)}
+func (f *Firewall) deleteRaw(ref chainRef) error {
+	s := siteOf(ref.role)
+	table := &nftables.Table{Name: s.table, Family: tableFamily(ref.family)}
 	chain, base := &nftables.Chain{Table: table, Name: s.chain}, &nftables.Chain{Table: table, Name: s.base}
 	rules, err := f.nf.rules(byte(table.Family), s.table, s.base)
 	if err != nil {
@@ -262,13 +298,7 @@ func (f *Firewall) deleteRaw(p place) error {
 	if err := deleteRules(tx, base, rules, func(r rawRule) bool { return r.jumpTo() == s.chain }); err != nil {
 		return err
 	}
-	header, err := f.nf.chain(byte(table.Family), s.table, s.chain)
-	if err != nil {
-		return err
-	}
-	if header != nil {
-		tx.FlushChain(chain)
-		tx.DelChain(chain)
-	}
+	tx.FlushChain(chain)
+	tx.DelChain(chain)
 	return tx.Flush()
 }

@@ -11,46 +11,43 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Pick chooses the mode and says why. What the config told (EnableNFTables; nil: nothing) wins. Otherwise it is
-// nftables where the kernel has nf_tables, unless legacy iptables tables with rules are in use and can be
-// written: a DROP there can only be overruled from there.
-func Pick(told *bool) (netstate.Mode, string, error) {
+// Pick chooses the mode, and returns the reason. The config's EnableNFTables wins unless it is nil. Otherwise it is
+// nftables where the kernel has nf_tables, unless legacy iptables tables have rules: a DROP there can only be
+// overruled from there.
+func Pick(configured *bool) (netstate.Mode, string, error) {
 	f := New()
 	defer f.Close()
 	kernel := f.tryNF()
 	if errors.Is(kernel, unix.EPERM) {
 		return 0, "", fmt.Errorf("choose a firewall mode: %w: the agent needs CAP_NET_ADMIN", kernel)
 	}
-	if told != nil {
-		return pickTold(*told, kernel, &f.tools)
+	if configured != nil {
+		return configuredMode(*configured, kernel, f.iptables)
 	}
-	inUse, err := legacyInUse()
-	if err != nil && !errors.Is(err, unix.EPERM) {
-		return 0, "", fmt.Errorf("choose a firewall mode: %w", err)
-	}
-	_, missing := f.tools.get(legacy, netstate.IPv4)
+	inUse, err := f.iptables.legacyInUse()
 	switch {
-	case inUse && missing == nil:
+	case inUse:
 		return netstate.IPTables, "legacy iptables tables are in use", nil
-	case kernel == nil && inUse:
-		return netstate.NFTables, "the kernel has nf_tables; legacy iptables tables are in use, but there is no iptables-legacy", nil
+	case kernel == nil && err != nil:
+		return netstate.NFTables, "the kernel has nf_tables; legacy iptables tables cannot be read: " + err.Error(), nil
 	case kernel == nil:
 		return netstate.NFTables, "the kernel has nf_tables", nil
-	case missing == nil:
-		return netstate.IPTables, "the kernel has no nf_tables", nil
 	}
-	return 0, "", fmt.Errorf("choose a firewall mode: want a kernel with nf_tables or the iptables binaries: %w",
-		errors.Join(kernel, missing))
+	if _, err := f.iptables.command(legacy, netstate.IPv4); err != nil {
+		return 0, "", fmt.Errorf("choose a firewall mode: want a kernel with nf_tables or the iptables binaries: %w",
+			errors.Join(kernel, err))
+	}
+	return netstate.IPTables, "the kernel has no nf_tables", nil
 }
 
-func pickTold(nft bool, kernel error, tools *toolbox) (netstate.Mode, string, error) {
+func configuredMode(nft bool, kernel error, iptables *runner) (netstate.Mode, string, error) {
 	if nft {
 		if kernel != nil {
 			return 0, "", fmt.Errorf("use nftables as the config says: %w", kernel)
 		}
 		return netstate.NFTables, "the config says EnableNFTables", nil
 	}
-	if _, err := tools.get(tools.variant(), netstate.IPv4); err != nil {
+	if _, err := iptables.command(iptables.variant(), netstate.IPv4); err != nil {
 		return 0, "", fmt.Errorf("use iptables as the config says: %w", err)
 	}
 	return netstate.IPTables, "the config says EnableNFTables false", nil

@@ -238,6 +238,7 @@ func TestPlaceWatched(t *testing.T) {
 		for _, b := range g.bases() {
 			b.set(t, "J R")
 			settle(t, f, want)
+			f.legacyInterval = 500 * time.Millisecond
 			hints, err := f.Watch(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -76,8 +77,10 @@ func settle(t *testing.T, f *Firewall, want netstate.State) {
 	}
 }
 
+// observe is Observe half a minute later, when the legacy tables are read again.
 func observe(t *testing.T, f *Firewall) netstate.State {
 	t.Helper()
+	f.legacyRead = time.Time{}
 	s, err := f.Observe(t.Context())
 	if err != nil {
 		t.Fatalf("observe: %v", err)

@@ -72,7 +72,7 @@ func TestTakeOver(t *testing.T) {
 		settle(t, f, wanted(g.mode))
 		if g.mode == netstate.IPTables {
 			for _, chain := range []string{"-t nat -S POSTROUTING", "-S FORWARD"} {
-				if rules := sh(t, f.tools.variant().String()+" "+chain); strings.Count(rules, "-A ") != 1 {
+				if rules := sh(t, f.iptables.variant().String()+" "+chain); strings.Count(rules, "-A ") != 1 {
 					t.Errorf("%s: want one jump, got\n%s", chain, rules)
 				}
 			}

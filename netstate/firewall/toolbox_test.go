@@ -28,13 +28,13 @@ func TestLocked(t *testing.T) {
 	}
 	f := New()
 	defer f.Close()
-	f.tools.limit = 300 * time.Millisecond
+	f.iptables.timeout = 1
 	want := wanted(netstate.IPTables)
 	failed := make(chan error, 1)
-	go func() { failed <- f.Apply(t.Context(), netstate.Diff(want, nil)) }()
+	go func() { failed <- f.Apply(t.Context(), netstate.Diff(want, nil)[:1]) }()
 	select {
 	case err := <-failed:
-		if err == nil || !strings.Contains(err.Error(), "ended after 300ms") {
+		if err == nil || !strings.Contains(err.Error(), "xtables lock") {
 			t.Errorf("apply while another holds the lock: %v", err)
 		}
 	case <-time.After(20 * time.Second):
@@ -46,44 +46,92 @@ func TestLocked(t *testing.T) {
 	settle(t, f, want)
 }
 
-// TestProbe: what a binary says of itself tells its variant, and whether it knows --random-fully and iptables-restore --wait.
-func TestProbe(t *testing.T) {
-	for said, want := range map[string]probed{
-		"iptables v1.8.9 (nf_tables)": {tool{randomFully: true}, overNF}, "iptables v1.8.9 (legacy)": {tool{randomFully: true}, legacy},
-		"iptables v1.6.2": {tool{randomFully: true}, legacy}, "iptables v1.6.1": {tool{}, legacy}, "iptables v1.4.21": {tool{}, legacy},
-		"iptables v2.0.0 (nf_tables)": {tool{randomFully: true}, overNF}, "iptables v1.10.0": {tool{randomFully: true}, legacy}, "iptables v0.9.9": {tool{}, legacy},
+// TestOpen: the version of a binary decides on its variant, and on --random-fully and iptables-restore --wait.
+func TestOpen(t *testing.T) {
+	type kind struct {
+		variant     variant
+		randomFully bool
+	}
+	for version, want := range map[string]kind{
+		"iptables v1.8.9 (nf_tables)": {overNF, true}, "iptables v1.8.9 (legacy)": {legacy, true},
+		"iptables v1.6.2": {legacy, true}, "iptables v1.6.1": {legacy, false}, "iptables v1.4.21": {legacy, false},
+		"iptables v2.0.0 (nf_tables)": {overNF, true}, "iptables v1.10.0": {legacy, true}, "iptables v0.9.9": {legacy, false},
 	} {
 		path := filepath.Join(t.TempDir(), "iptables")
-		shim(t, path, "echo '"+said+"' #")
-		got, err := probe(path, 10*time.Second)
-		want.tool.path, want.tool.limit = path, 10*time.Second
-		if err != nil || got != want {
-			t.Errorf("%s: %+v, %v, want %+v", said, got, err, want)
+		shim(t, path, "echo '"+version+"' #")
+		c, err := newRunner().open(path)
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		if got := (kind{c.variant, c.HasRandomFully()}); got != want || c.path != path {
+			t.Errorf("%s: %+v at %s, want %+v at %s", version, got, c.path, want, path)
 		}
 	}
 	path := filepath.Join(t.TempDir(), "iptables")
 	shim(t, path, "echo nothing #")
-	if _, err := probe(path, 10*time.Second); err == nil || !strings.Contains(err.Error(), "want the form v1.8.9") {
+	if _, err := newRunner().open(path); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("without a version: %v", err)
 	}
 }
 
-// TestRefusal: what a binary complains of becomes the error; a chain that is not there is none.
+// TestRefusal: what a binary complains of becomes the error; a chain that does not exist is none.
 func TestRefusal(t *testing.T) {
-	for said, exists := range map[string]bool{
+	for message, want := range map[string]bool{
 		"iptables: No chain/target/match by that name.":                             false,
 		"iptables v1.8.9 (nf_tables): chain `X' in table `nat' does not exist":      false,
 		"iptables v1.8.9 (nf_tables): table `nat' is incompatible, use 'nft' tool.": false,
 		"iptables: Permission denied (you must be root).":                           true,
 	} {
 		path := filepath.Join(t.TempDir(), "iptables")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\necho \""+strings.ReplaceAll(said, "`", "\\`")+"\" >&2\nexit 1\n"), 0o755); err != nil {
+		script := "#!/bin/sh\n[ \"$1\" = --version ] && exec echo v1.8.9\necho \"" + strings.ReplaceAll(message, "`", "\\`") + "\" >&2\nexit 1\n"
+		if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		tool := tool{path: path, limit: 10 * time.Second}
-		lines, err := tool.list("nat", "X")
-		if lines != nil || (err != nil) != exists || err != nil && !strings.Contains(err.Error(), said) {
-			t.Errorf("%s: %q, %v; want an error: %t", said, lines, err, exists)
+		c, err := newRunner().open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := c.list("nat", "X")
+		if lines != nil || (err != nil) != want || err != nil && !strings.Contains(err.Error(), message) {
+			t.Errorf("%s: %q, %v; want an error: %t", message, lines, err, want)
 		}
 	}
+}
+
+// TestMissingTable: a kernel without legacy iptables' mangle does without, until a rule is to be written there.
+func TestMissingTable(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	useVariant(t, legacy)
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"} {
+		for _, suffix := range []string{"", "-restore"} {
+			refuse := "#!/bin/sh\ncase \"$*\" in *mangle*) mangle=1;; esac\n" +
+				"case $0 in *-restore) input=$(cat); case $input in '*mangle'*) mangle=1;; esac;; esac\n" +
+				"if [ \"$mangle\" ]; then\n" +
+				"echo \"$0: can't initialize iptables table \\`mangle': Table does not exist (do you need to insmod?)\" >&2\nexit 3\nfi\n" +
+				"path=" + strings.TrimSpace(sh(t, "command -v "+name+suffix)) + "\n" +
+				"case $0 in *-restore) echo \"$input\" | $path \"$@\";; *) exec $path \"$@\";; esac\n"
+			if err := os.WriteFile(filepath.Join(dir, name+suffix), []byte(refuse), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+pathVar())
+	f := New()
+	defer f.Close()
+	all, needless := wanted(netstate.IPTables), netstate.State{}
+	for key, o := range all {
+		if role := o.(netstate.Chain).Role; role == netstate.Postrouting || role == netstate.Forward {
+			needless[key] = o
+		}
+	}
+	settle(t, f, needless)
+	err := f.Apply(t.Context(), netstate.Diff(all, observe(t, f)))
+	if err == nil || !strings.Contains(err.Error(), "the kernel has no table mangle for iptables-legacy: load its module") {
+		t.Errorf("rules for mangle: %v", err)
+	}
+	settle(t, f, needless)
+	settle(t, f, netstate.State{})
 }

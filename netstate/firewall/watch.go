@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -13,12 +14,9 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// legacyPoll is how often legacy tables are looked at, because ip_tables tells nobody of its changes.
-const legacyPoll = 500 * time.Millisecond
-
-// Watch gives a hint whenever rules that concern our chains may have changed: by notification for nf_tables, by
-// looking at the tables every half second for legacy iptables. The channel is closed when ctx is done or the
-// subscription broke; then watch again and observe everything.
+// Watch sends a hint whenever rules that concern our chains may have changed: for nf_tables at a notification, for
+// legacy iptables after reading its tables, which it does once in half a minute. The channel is closed when ctx is done
+// or the subscription broke; then watch again and observe everything.
 func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 	hints := make(chan struct{}, 1)
 	conn, err := subscribe()
@@ -26,20 +24,31 @@ func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 		return nil, fmt.Errorf("subscribe to nf_tables changes: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	poller := make(chan struct{})
-	go func() {
-		defer close(poller)
-		pollLegacy(ctx, hints)
-	}()
-	go func() {
-		defer close(hints)
+	poll := f.legacyPoll()
+	tick := time.NewTicker(f.legacyInterval)
+	var senders sync.WaitGroup
+	senders.Go(func() {
+		defer cancel()
 		if err == nil {
 			listen(ctx, conn, hints)
 		} else {
 			<-ctx.Done()
 		}
-		cancel()
-		<-poller // it still sends
+	})
+	senders.Go(func() {
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				poll(hints)
+			}
+		}
+	})
+	go func() {
+		senders.Wait()
+		close(hints)
 	}()
 	return hints, nil
 }
@@ -76,7 +85,7 @@ func listen(ctx context.Context, conn *netlink.Conn, hints chan<- struct{}) {
 	}
 }
 
-// hint leaves one hint behind, however many there were.
+// hint sends one hint if none is waiting.
 func hint(hints chan<- struct{}) {
 	select {
 	case hints <- struct{}{}:
@@ -84,7 +93,7 @@ func hint(hints chan<- struct{}) {
 	}
 }
 
-// concernsUs says whether a notification is about a table, chain or rule that Observe looks at.
+// concernsUs reports whether a notification is about a table, chain or rule that Observe looks at.
 func concernsUs(m netlink.Message) bool {
 	if len(m.Data) < 4 || uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return false
@@ -113,33 +122,15 @@ func concernsUs(m netlink.Message) bool {
 	return table == nativeTable(netstate.IPv4).Name || table == nativeTable(netstate.IPv6).Name
 }
 
-// pollLegacy gives a hint when a legacy table that we could have a chain in is another than the last time.
-func pollLegacy(ctx context.Context, hints chan<- struct{}) {
-	tick := time.NewTicker(legacyPoll)
-	defer tick.Stop()
-	last := legacyState()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if now := legacyState(); now != last {
+// legacyPoll returns a function that sends a hint if our chains in the legacy tables are not as the last time.
+func (f *Firewall) legacyPoll() func(hints chan<- struct{}) {
+	iptables := newRunner() // f's belongs to the goroutine that observes
+	last, _ := iptables.readLegacy()
+	return func(hints chan<- struct{}) {
+		if now, err := iptables.readLegacy(); err == nil && !slices.Equal(now, last) {
 			last = now
+			f.legacyChanged.Store(true)
 			hint(hints)
 		}
 	}
-}
-
-// legacyState is all that pollLegacy compares. A table that cannot be read counts as empty: the next round
-// tells.
-func legacyState() (state [len(netstate.Families) * len(roles)][32]byte) {
-	i := 0
-	for _, family := range netstate.Families {
-		for _, role := range roles {
-			state[i], _, _ = fingerprintLegacy(place{legacy, family, role})
-			i++
-		}
-	}
-	return state
 }

@@ -28,8 +28,9 @@ func TestNoFork(t *testing.T) {
 				sh(t, "nft add table ip foreign; nft add chain ip nat OTHER; nft add rule ip nat OTHER counter")
 			}
 			traffic(t)
-			if left := netstate.Diff(wanted(g.mode), observe(t, f)); len(left) > 0 {
-				t.Fatalf("round %d: the plan is\n%s", i, left)
+			state, err := f.Observe(t.Context())
+			if left := netstate.Diff(wanted(g.mode), state); err != nil || len(left) > 0 {
+				t.Fatalf("round %d: %v, the plan is\n%s", i, err, left)
 			}
 		}
 		if after := lines(t, log); len(after) != len(before) {
@@ -74,11 +75,44 @@ func traffic(t *testing.T) {
 	conn.Write([]byte("x"))
 }
 
+// TestLegacyHint: after a hint the legacy tables are read, however young the last reading is.
+func TestLegacyHint(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	useVariant(t, legacy)
+	f := New()
+	defer f.Close()
+	settle(t, f, wanted(netstate.IPTables))
+	f.legacyInterval = 50 * time.Millisecond
+	hints, err := f.Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.legacyInterval = time.Hour
+	sh(t, "iptables-legacy -F FLANNEL-FWD")
+	for until := time.After(20 * time.Second); ; {
+		select {
+		case <-hints:
+		case <-until:
+			t.Fatal("no hint")
+		}
+		state, err := f.Observe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(netstate.Diff(wanted(netstate.IPTables), state)) == 1 {
+			return
+		}
+	}
+}
+
 // TestWatch wants a hint within a second after each disturbance, and none without one.
 func TestWatch(t *testing.T) {
 	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
 		need(t, "nft")
 		settle(t, f, wanted(g.mode))
+		f.legacyInterval = 500 * time.Millisecond
 		hints, err := f.Watch(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -112,7 +146,7 @@ func TestWatch(t *testing.T) {
 			for drained := false; !drained; {
 				select {
 				case <-hints:
-				case <-time.After(legacyPoll + 200*time.Millisecond):
+				case <-time.After(f.legacyInterval + 200*time.Millisecond):
 					drained = true
 				}
 			}

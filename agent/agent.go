@@ -37,19 +37,12 @@ type Machine interface {
 
 // Config is everything that an Agent needs; nothing of it is optional but what says so.
 type Config struct {
-	Node        string
-	Network     subnet.Config
-	BackendName string
-	Backend     backend.Backend
-	Store       subnet.Store
-	Kernel      Kernel
-	Machine     Machine
-	Choice      Choice
-	WireGuard   bool                   // the kernel has WireGuard
-	Base        backend.BaseConfig     // its MTU is the backend's
-	Firewall    backend.FirewallConfig // its Stacks are the leases'
-	SubnetFile  string
-	Checkpoint  string // optional: where lease and peers are kept for a start without the store
+	Planner
+	Store      subnet.Store
+	Kernel     Kernel
+	Machine    Machine
+	SubnetFile string
+	Checkpoint string // optional: where lease and peers are kept for a start without the store
 	// Live counts the pods of this node that have an address of a subnet. Optional: without it a changed lease takes
 	// the old gateway address from the bridge at once.
 	Live     func(netip.Prefix) (int, error)

@@ -97,9 +97,9 @@ func (n *node) start() (stop func()) {
 		b = n.backend
 	}
 	config := Config{
-		Node: "node1", Network: network, BackendName: "vxlan", Backend: b, Store: file.New(n.leases(), network.Pools),
-		Kernel: n.kernel, Machine: n.kernel, Choice: Choice{Names: []string{"eth1"}},
-		Live: n.live, Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn},
+		Planner: Planner{Node: "node1", Network: network, Backend: b, Choice: Choice{Names: []string{"eth1"}},
+			Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn}},
+		Store: file.New(n.leases(), network.Pools), Kernel: n.kernel, Machine: n.kernel, Live: n.live,
 		SubnetFile: filepath.Join(n.dir, "subnet.env"), Checkpoint: n.checkpoint(),
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}

@@ -59,8 +59,8 @@ func TestCheckpointRoundTrip(t *testing.T) {
 
 // TestSaveCheckpoint: the file has all that a snapshot says, and is written when that changed and only then.
 func TestSaveCheckpoint(t *testing.T) {
-	a := New(Config{Node: "node1", BackendName: "vxlan", Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
-		Network: subnet.Config{Raw: []byte(`{"Network":"10.244.0.0/16"}`)}, Log: slog.New(slog.DiscardHandler),
+	a := New(Config{Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
+		Planner: Planner{Node: "node1", Network: subnet.Config{Backend: "vxlan", Raw: []byte(`{"Network":"10.244.0.0/16"}`)}}, Log: slog.New(slog.DiscardHandler),
 		Settings: Settings{Bridge: "br7", Choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile("^eth")}}}})
 	a.saveCheckpoint(someSnapshot())
 	got, err := ReadCheckpoint(a.Checkpoint)
@@ -95,7 +95,7 @@ func TestSaveCheckpoint(t *testing.T) {
 // TestCheckpointThatCannotBeWritten leaves nothing, and is tried again.
 func TestCheckpointThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
-	a := New(Config{Checkpoint: filepath.Join(dir, "checkpoint.json"), Network: subnet.Config{Raw: []byte(`{}`)}, Log: slog.New(slog.DiscardHandler)})
+	a := New(Config{Checkpoint: filepath.Join(dir, "checkpoint.json"), Planner: Planner{Network: subnet.Config{Raw: []byte(`{}`)}}, Log: slog.New(slog.DiscardHandler)})
 	must(t, os.MkdirAll(filepath.Join(a.Checkpoint, "full"), 0o755))
 	a.saveCheckpoint(someSnapshot())
 	if list, _ := os.ReadDir(dir); len(list) != 1 || a.saved != nil {
@@ -125,7 +125,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 
 // TestOldLease: the subnets of subnet.env are the wish of a node without a checkpoint, as of one that flannel ran on.
 func TestOldLease(t *testing.T) {
-	a := New(Config{Node: "node1", Checkpoint: filepath.Join(t.TempDir(), "none"), SubnetFile: filepath.Join(t.TempDir(), "subnet.env")})
+	a := New(Config{Planner: Planner{Node: "node1"}, Checkpoint: filepath.Join(t.TempDir(), "none"), SubnetFile: filepath.Join(t.TempDir(), "subnet.env")})
 	if lease := a.oldLease(); lease.Node != "node1" || len(lease.Stacks) != 0 {
 		t.Errorf("without anything: %+v", lease)
 	}
@@ -150,7 +150,7 @@ func TestCheckpointIsOurs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "checkpoint.json")
 	must(t, os.WriteFile(path, []byte(strings.Replace(text, "VERSION", "1", 1)), 0o600))
 	for node, want := range map[string]int{"node9": 1, "node1": 0} {
-		a := New(Config{Node: node, BackendName: "vxlan", Checkpoint: path, SubnetFile: path + ".env"})
+		a := New(Config{Planner: Planner{Node: node, Network: subnet.Config{Backend: "vxlan"}}, Checkpoint: path, SubnetFile: path + ".env"})
 		if lease := a.oldLease(); len(lease.Stacks) != want || lease.Node != node {
 			t.Errorf("%s goes on with %v, want %d stacks", node, lease, want)
 		}

@@ -36,7 +36,7 @@ func (c Choice) given() bool {
 }
 
 // rules are what decides for these families, in order.
-func (c Choice) rules(interfaces []netstate.Interface, families []bool, route routeTo) []rule {
+func (c Choice) rules(interfaces []netstate.Interface, families []netstate.Family, route routeTo) []rule {
 	var list []rule
 	if len(c.Names)+len(c.Patterns) > 0 || c.Reach.IsValid() {
 		for _, name := range c.Names {
@@ -50,8 +50,8 @@ func (c Choice) rules(interfaces []netstate.Interface, families []bool, route ro
 		}
 		return list
 	}
-	for _, is4 := range families {
-		if a := c.public(is4); a.IsValid() {
+	for _, f := range families {
+		if a := c.public(f); a.IsValid() {
 			list = append(list, c.named("--public-ip "+a.String(), a.String(), families)...)
 			break
 		}
@@ -75,8 +75,8 @@ func isOn(interfaces []netstate.Interface, a netip.Addr) bool {
 }
 
 // own are the node's own addresses of one family.
-func (c Choice) own(is4 bool) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(c.NodeIPs), func(a netip.Addr) bool { return a.Is4() != is4 })
+func (c Choice) own(f netstate.Family) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(c.NodeIPs), func(a netip.Addr) bool { return netstate.FamilyOf(a) != f })
 }
 
 const defaultRoute = "the default route"
@@ -86,24 +86,27 @@ func (c Choice) hasDefault(i netstate.Interface, a netip.Addr) bool {
 	if !slices.Contains(i.Default, netstate.FamilyOf(a)) {
 		return false
 	}
-	own := c.own(a.Is4())
+	own := c.own(netstate.FamilyOf(a))
 	wasOwn := slices.ContainsFunc(c.Last, func(last netip.Addr) bool { return slices.Contains(own, last) })
 	return len(own) == 0 || slices.Contains(c.Last, a) || c.Settled && !wasOwn
 }
 
 // named is the interface of this name or address, none if it is an address of another family.
-func (c Choice) named(text, name string, families []bool) []rule {
+func (c Choice) named(text, name string, families []netstate.Family) []rule {
 	switch want, err := netip.ParseAddr(name); {
 	case name == "": // as flannel takes it
 		return []rule{{text: defaultRoute, takes: Choice{}.hasDefault}}
 	case err != nil:
 		return []rule{{text: text, takes: func(i netstate.Interface, _ netip.Addr) bool { return i.Name == name }}}
-	case !slices.Contains(families, want.Is4()):
+	case !slices.Contains(families, netstate.FamilyOf(want)):
 		return nil
 	default:
-		other := c.public(!want.Is4())
+		other := c.public(netstate.IPv6)
+		if want.Is6() {
+			other = c.public(netstate.IPv4)
+		}
 		return []rule{{text: text, best: want, takes: func(i netstate.Interface, a netip.Addr) bool {
-			if a.Is4() == want.Is4() {
+			if netstate.FamilyOf(a) == netstate.FamilyOf(want) {
 				return a == want
 			}
 			return i.Has(want) && (!other.IsValid() || a == other)
@@ -112,7 +115,7 @@ func (c Choice) named(text, name string, families []bool) []rule {
 }
 
 // matching is the first interface that has addresses of all families that match, else the first whose name does.
-func matching(p *regexp.Regexp, interfaces []netstate.Interface, families []bool) []rule {
+func matching(p *regexp.Regexp, interfaces []netstate.Interface, families []netstate.Family) []rule {
 	text := "--iface-regex " + p.String()
 	if p.String() == "" {
 		return Choice{}.named(text, "", families)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -52,6 +53,25 @@ func TestFightsLeavesSlowRepairsAndNewWishesAlone(t *testing.T) {
 		f.note(netstate.Plan{{Want: want}}, now)
 		if f.held(want.Key(), now) {
 			t.Fatal("a new wish is held")
+		}
+	}
+}
+
+// TestFightsOfACrowd: entries of peers are counted as repairs in a plan that is about single peers only, and what is not about
+// peers in any.
+func TestFightsOfACrowd(t *testing.T) {
+	now := time.Now()
+	for size, held := range map[int]bool{1000: true, 1001: false} {
+		var f fights
+		plan := netstate.Plan{{Want: netstate.Sysctl{Name: "net/ipv4/ip_forward", Value: "1"}}}
+		for i := range size - 1 {
+			plan = append(plan, netstate.Change{Want: netstate.Neigh{Dev: "flannel.1", IP: netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i)})}})
+		}
+		for range fightLimit {
+			f.note(plan, now)
+		}
+		if !f.held(plan[0].Key(), now) || f.held(plan[1].Key(), now) != held {
+			t.Errorf("in a plan of %d changes: the sysctl is held %t, a neighbour %t", size, f.held(plan[0].Key(), now), f.held(plan[1].Key(), now))
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 // TestServe: probes see what the status is, and the server ends with its context, quietly.
 func TestServe(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	a := New(Config{Node: "node1", BackendName: "vxlan", Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(registry)})
+	a := New(Config{Planner: Planner{Node: "node1", Network: subnet.Config{Backend: "vxlan"}}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(registry)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -141,7 +141,7 @@ func (a *Agent) oldLease() subnet.Lease {
 
 // unleased is this node's lease without subnets and data.
 func (a *Agent) unleased(node backend.Node) subnet.Lease {
-	lease := subnet.Lease{Node: a.Node, Backend: a.BackendName}
+	lease := subnet.Lease{Node: a.Node, Backend: a.Network.Backend}
 	for _, u := range node.Underlays {
 		lease.Stacks = append(lease.Stacks, subnet.Stack{Underlay: u.Public})
 	}

@@ -95,9 +95,9 @@ func newModel(t *testing.T, history []byte) *model {
 	b, _, err := vxlan.New([]netip.Prefix{network.Pools[0].Network}, network.Options)
 	must(t, err)
 	dir := t.TempDir()
-	m.agent = New(Config{Node: "node1", Network: network, BackendName: "vxlan", Backend: b, Kernel: m.kernel, Machine: m.kernel,
-		Store: file.New(filepath.Join(dir, "leases.json"), network.Pools), Choice: Choice{Names: []string{"eth1"}},
-		Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn},
+	m.agent = New(Config{Planner: Planner{Node: "node1", Network: network, Backend: b, Choice: Choice{Names: []string{"eth1"}},
+		Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn}},
+		Kernel: m.kernel, Machine: m.kernel, Store: file.New(filepath.Join(dir, "leases.json"), network.Pools),
 		SubnetFile: filepath.Join(dir, "subnet.env"), Checkpoint: filepath.Join(dir, "checkpoint.json"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 	m.agent.peers.changes = 1 << 30 // histories take no time

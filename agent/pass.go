@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -79,41 +78,19 @@ func (a *Agent) look(ctx context.Context) (backend.Node, error) {
 		return a.node, err
 	}
 	a.redial(interfaces)
-	c := a.Config
-	c.Choice.Last, c.Choice.Settled = a.told, c.Choice.Settled || time.Since(a.begun) > nodeIPGrace
+	p := a.Planner
+	p.Choice.Last, p.Choice.Settled = a.told, p.Choice.Settled || time.Since(a.begun) > nodeIPGrace
 	if addrs := a.nodeIPs.Load(); addrs != nil {
-		c.Choice.NodeIPs = *addrs
+		p.Choice.NodeIPs = *addrs
 	}
 	if snap := a.snapshot.Load(); snap != nil && len(snap.NodeIPs) > 0 {
-		c.Choice.NodeIPs = snap.NodeIPs
+		p.Choice.NodeIPs = snap.NodeIPs
 	}
-	node, err := c.NodeFrom(interfaces, a.node, a.Machine.RouteTo)
+	node, err := p.Facts(interfaces, a.node, a.Machine.RouteTo)
 	if err != nil {
 		return node, err
 	}
 	return node, a.checkMTU(node)
-}
-
-// NodeFrom is what a backend may know of a machine with these interfaces. Of the underlays that the rule allows it
-// keeps the ones that before has; with an error it has before's.
-func (c Config) NodeFrom(interfaces []netstate.Interface, before backend.Node, route routeTo) (backend.Node, error) {
-	node := backend.Node{Name: c.Node, WireGuard: c.WireGuard, MACs: map[string]netstate.MAC{}}
-	for _, i := range interfaces {
-		node.MACs[i.Name] = i.MAC
-	}
-	if mac, ok := before.MACs[c.Base.Bridge]; ok && node.MACs[c.Base.Bridge].IsUnicast() {
-		node.MACs[c.Base.Bridge] = mac // pods have it in their ARP caches, whatever it became
-	}
-	var families []bool
-	for _, pool := range c.Network.Pools {
-		families = append(families, pool.Is4())
-	}
-	underlays, err := c.Choice.Pick(interfaces, families, before, route)
-	if err != nil {
-		underlays = before.Underlays
-	}
-	node.Underlays = underlays
-	return node, err
 }
 
 // redial has the store connect again when an address of this machine is gone.
@@ -129,18 +106,6 @@ func (a *Agent) redial(interfaces []netstate.Interface) {
 	if r, ok := a.Store.(subnet.Redialer); ok && gone {
 		r.Redial()
 	}
-}
-
-// minIPv6MTU is what every IPv6 link must carry, in bytes (RFC 8200): below it the kernel has no IPv6 at all.
-const minIPv6MTU = 1280
-
-func (a *Agent) checkMTU(node backend.Node) error {
-	underlay, ok := node.Underlay(false)
-	if mtu := a.Backend.MTU(node); ok && mtu < minIPv6MTU {
-		return fmt.Errorf("pods would have an MTU of %d bytes, and IPv6 needs %d: raise the MTU of %s, which is %d",
-			mtu, minIPv6MTU, underlay.Dev, underlay.MTU)
-	}
-	return nil
 }
 
 // patience is how long a start waits for the store before it goes on with the checkpoint.
@@ -194,45 +159,11 @@ func (a *Agent) remember() {
 // lastTime is the checkpoint's snapshot, and whether there is one for this node and backend.
 func (a *Agent) lastTime() (*subnet.Snapshot, bool) {
 	c, err := readCheckpoint(a.Checkpoint)
-	if err != nil || c.Node != a.Node || c.Local.Backend != a.BackendName {
+	if err != nil || c.Node != a.Node || c.Local.Backend != a.Network.Backend {
 		return nil, false
 	}
 	snap := c.snapshot()
 	return &snap, true
-}
-
-// Desired is everything that should exist on this node. It is pure, and the same for the agent that applies it, for
-// a dry run and for the doctor. Of c it needs Network, Backend, Base and Firewall.
-func (c Config) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
-	want, skips := c.Backend.Desired(node, snap)
-	base, firewall := c.Base, c.Firewall
-	base.MTU = c.Backend.MTU(node)
-	firewall.Stacks, firewall.Bridge = nil, base.Bridge
-	for _, stack := range snap.Local.Stacks {
-		if pool, ok := c.Network.Pool(stack.Family()); ok {
-			s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Is4())}
-			if b, ok := c.Backend.(backend.Exposed); ok {
-				s.Guarded = b.Wrapped(stack.Is4())
-			}
-			firewall.Stacks = append(firewall.Stacks, s)
-		}
-	}
-	want.Merge(backend.Base(base, node, snap.Local))
-	want.Add(backend.FirewallChains(firewall)...)
-	return want, skips
-}
-
-// overlay is the device in want that encapsulates one family's packets, empty if there is none.
-func overlay(want netstate.State, is4 bool) string {
-	for _, o := range want {
-		if addr, ok := o.(netstate.Addr); ok && addr.Prefix.Addr().Is4() == is4 {
-			link := want[netstate.Key{Kind: netstate.KindLink, Name: addr.Dev}]
-			if _, ok := link.(netstate.Overlay); ok {
-				return addr.Dev
-			}
-		}
-	}
-	return ""
 }
 
 // outcome is how a pass ended: what was wanted, what of it is not so, and why.

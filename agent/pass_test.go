@@ -67,7 +67,7 @@ func TestCheckMTU(t *testing.T) {
 		mtu  int
 		good bool
 	}{{six, 1280, true}, {six, 1279, false}, {four, 1279, true}} {
-		if err := New(Config{Backend: thin{mtu: test.mtu}}).checkMTU(test.node); (err == nil) != test.good {
+		if err := (Planner{Backend: thin{mtu: test.mtu}}).checkMTU(test.node); (err == nil) != test.good {
 			t.Errorf("%s with %d: %v", test.node.Underlays[0].Local, test.mtu, err)
 		}
 	}
@@ -228,7 +228,7 @@ func TestWithout(t *testing.T) {
 
 // TestKeepsPodsOnlyWhereCounted: without a count of pods, an address that is not wanted goes.
 func TestKeepsPodsOnlyWhereCounted(t *testing.T) {
-	a := New(Config{Base: backend.BaseConfig{Bridge: "cni0"}, Log: slog.New(slog.DiscardHandler)})
+	a := New(Config{Planner: Planner{Base: backend.BaseConfig{Bridge: "cni0"}}, Log: slog.New(slog.DiscardHandler)})
 	gone := netstate.Change{Was: netstate.Addr{Dev: "cni0", Prefix: prefixes("10.244.1.1/24")[0]}}
 	if a.keepsPods(gone) {
 		t.Error("kept although nobody counts pods")

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -45,7 +46,7 @@ func (r *reporter) Watch(context.Context, func(subnet.Snapshot)) error { return 
 func TestReportSkips(t *testing.T) {
 	var log bytes.Buffer
 	store := &reporter{}
-	a := New(Config{Node: "node1", Store: store, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+	a := New(Config{Planner: Planner{Node: "node1"}, Store: store, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 	codes := []subnet.Code{subnet.Unreadable, subnet.Unroutable, subnet.OutsideNetwork, subnet.BackendData, subnet.DuplicateMAC, subnet.DuplicateSubnet, subnet.OffLink}
 	good := subnet.Skip{Node: "good", Code: subnet.OtherBackend, Detail: "it uses the backend \"host-gw\""}
 	for i := range 5000 {
@@ -112,6 +113,16 @@ func TestEventsComeAgain(t *testing.T) {
 	}
 	if skipEvents != 5 || skipsRest != time.Hour || skipLines != 100 {
 		t.Error("other bounds than the manual's")
+	}
+}
+
+// TestLogPlan: a plan is one line, with the kinds of object that it changes.
+func TestLogPlan(t *testing.T) {
+	var log bytes.Buffer
+	a := New(Config{Planner: Planner{Node: "node1"}, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+	a.logPlan(netstate.Plan{{Want: netstate.Neigh{}}, {Want: netstate.Route{}}, {Was: netstate.Route{}}}, time.Millisecond, nil)
+	if want := `msg="applied a plan" node=node1 changes=3 neigh=1 route=2 took=1ms` + "\n"; !strings.HasSuffix(log.String(), want) {
+		t.Errorf("logged %s, want %s", log.String(), want)
 	}
 }
 

@@ -61,7 +61,7 @@ type Report struct {
 
 // Report is how the agent is doing now. Any goroutine may ask.
 func (a *Agent) Report() Report {
-	r := Report{Node: a.Node, Backend: a.BackendName}
+	r := Report{Node: a.Node, Backend: a.Network.Backend}
 	if err := a.status.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

@@ -124,7 +124,7 @@ func TestRunnerResumes(t *testing.T) {
 
 // TestReadyWithRunner: pods cannot count on a network whose packets nobody moves.
 func TestReadyWithRunner(t *testing.T) {
-	a := New(Config{Backend: &mover{}, Log: slog.New(slog.DiscardHandler)})
+	a := New(Config{Planner: Planner{Backend: &mover{}}, Log: slog.New(slog.DiscardHandler)})
 	a.status.concluded(true, false, nil)
 	mustBeReady := func(words string) {
 		t.Helper()
@@ -160,12 +160,12 @@ func TestOverlay(t *testing.T) {
 	want := netstate.NewState(netstate.Tun{Name: "flannel-wg"}, netstate.Tun{Name: "flannel-wg-v6"}, netstate.Bridge{Name: "cni0"},
 		v4, v6, addr("cni0", "10.244.1.1/24"), addr("cni0", "fc00::1/64"))
 	for range 20 { // maps have no order
-		if a, b := overlay(want, true), overlay(want, false); a != "flannel-wg" || b != "flannel-wg-v6" {
+		if a, b := overlay(want, netstate.IPv4), overlay(want, netstate.IPv6); a != "flannel-wg" || b != "flannel-wg-v6" {
 			t.Fatalf("IPv4 %q, IPv6 %q", a, b)
 		}
 	}
 	delete(want, v6.Key())
-	if got := overlay(want, false); got != "" {
+	if got := overlay(want, netstate.IPv6); got != "" {
 		t.Errorf("without an address: %q", got)
 	}
 }

@@ -14,21 +14,21 @@ import (
 // routeTo finds the interface towards an address, and the address that the kernel would send from.
 type routeTo func(netip.Addr) (dev string, src netip.Addr, err error)
 
-// Pick chooses the underlays of the address families as flannel does: one interface that has an address of each, by the first
+// pick chooses the underlays of the address families as flannel does: one interface that has an address of each, by the first
 // rule that finds such a one. Where no interface has all of them, each family gets its own.
 //
 // What was chosen before stays as long as its rule takes it. An interface of an earlier rule is followed when it appears; but
 // when the rule that chose finds nothing any more, no later one is asked: a flapping interface is an error, and does not move
 // the overlay to another network.
-func (c Choice) Pick(interfaces []netstate.Interface, families []bool, before backend.Node, route routeTo) ([]backend.Underlay, error) {
+func (c Choice) pick(interfaces []netstate.Interface, families []netstate.Family, before backend.Node, route routeTo) ([]backend.Underlay, error) {
 	if len(families) > 1 && c.given() {
-		if chosen, err := c.pick(interfaces, families, before, route); err == nil {
+		if chosen, err := c.onOne(interfaces, families, before, route); err == nil {
 			return chosen, nil
 		}
 	}
 	var all []backend.Underlay
-	for _, is4 := range families {
-		chosen, err := c.pick(interfaces, []bool{is4}, before, route)
+	for _, f := range families {
+		chosen, err := c.onOne(interfaces, []netstate.Family{f}, before, route)
 		if err != nil {
 			return nil, err
 		}
@@ -37,11 +37,11 @@ func (c Choice) Pick(interfaces []netstate.Interface, families []bool, before ba
 	return all, nil
 }
 
-// pick finds one interface for all these families.
-func (c Choice) pick(interfaces []netstate.Interface, families []bool, before backend.Node, route routeTo) ([]backend.Underlay, error) {
+// onOne finds one interface for all these families.
+func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Family, before backend.Node, route routeTo) ([]backend.Underlay, error) {
 	var tried []string
 	rules := c.rules(interfaces, families, route)
-	last, _ := before.Underlay(families[0])
+	last, _ := before.Underlay(families[0] == netstate.IPv4)
 	for k, r := range rules {
 		if isWorse(rules, k, families, before) {
 			break
@@ -67,9 +67,9 @@ func (c Choice) pick(interfaces []netstate.Interface, families []bool, before ba
 }
 
 // isWorse reports whether the rule k comes after the one that chose the underlay of one of the families before.
-func isWorse(rules []rule, k int, families []bool, before backend.Node) bool {
-	for _, is4 := range families {
-		if u, ok := before.Underlay(is4); ok && u.By != "" && u.By != rules[k].text &&
+func isWorse(rules []rule, k int, families []netstate.Family, before backend.Node) bool {
+	for _, f := range families {
+		if u, ok := before.Underlay(f == netstate.IPv4); ok && u.By != "" && u.By != rules[k].text &&
 			slices.ContainsFunc(rules[:k], func(r rule) bool { return r.text == u.By }) {
 			return true
 		}
@@ -79,8 +79,8 @@ func isWorse(rules []rule, k int, families []bool, before backend.Node) bool {
 
 // find is the first interface on which r takes an address of each family, and these addresses. The interface that there was
 // before comes first.
-func (r rule) find(interfaces []netstate.Interface, families []bool, before backend.Node) (netstate.Interface, []netip.Addr, bool) {
-	last, _ := before.Underlay(families[0])
+func (r rule) find(interfaces []netstate.Interface, families []netstate.Family, before backend.Node) (netstate.Interface, []netip.Addr, bool) {
+	last, _ := before.Underlay(families[0] == netstate.IPv4)
 	order := slices.Clone(interfaces)
 	slices.SortStableFunc(order, func(a, b netstate.Interface) int {
 		return cmp.Or(first(a.Name == last.Dev, b.Name == last.Dev), first(a.Has(r.best), b.Has(r.best)))
@@ -90,9 +90,9 @@ func (r rule) find(interfaces []netstate.Interface, families []bool, before back
 			continue
 		}
 		var found []netip.Addr
-		for _, is4 := range families {
-			was, _ := before.Underlay(is4)
-			if a, ok := r.addr(i, is4, was); ok {
+		for _, f := range families {
+			was, _ := before.Underlay(f == netstate.IPv4)
+			if a, ok := r.addr(i, f, was); ok {
 				found = append(found, a)
 			}
 		}
@@ -104,7 +104,7 @@ func (r rule) find(interfaces []netstate.Interface, families []bool, before back
 }
 
 // addr is the address of one family that r takes on i: the one that there was before, else the rule's own, else the first.
-func (r rule) addr(i netstate.Interface, is4 bool, before backend.Underlay) (best netip.Addr, ok bool) {
+func (r rule) addr(i netstate.Interface, f netstate.Family, before backend.Underlay) (best netip.Addr, ok bool) {
 	rank := func(a netip.Addr) int {
 		switch a {
 		case before.Local:
@@ -116,7 +116,7 @@ func (r rule) addr(i netstate.Interface, is4 bool, before backend.Underlay) (bes
 	}
 	for _, p := range i.Addrs {
 		a := p.Addr()
-		if a.Is4() == is4 && (!a.IsLoopback() || a == r.best) && r.takes(i, a) && (!ok || rank(a) > rank(best)) {
+		if netstate.FamilyOf(a) == f && (!a.IsLoopback() || a == r.best) && r.takes(i, a) && (!ok || rank(a) > rank(best)) {
 			best, ok = a, true
 		}
 	}
@@ -138,7 +138,7 @@ func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by string) [
 	var list []backend.Underlay
 	for _, a := range addrs {
 		u := backend.Underlay{Dev: i.Name, Local: a, Public: a, MTU: i.MTU, OnLink: i.OnLink, AcceptRA: i.AcceptRA, By: by}
-		if p := c.public(a.Is4()); p.IsValid() {
+		if p := c.public(netstate.FamilyOf(a)); p.IsValid() {
 			u.Public = p
 		}
 		list = append(list, u)
@@ -147,27 +147,20 @@ func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by string) [
 }
 
 // public is what the flags and the cluster have peers told, invalid if nothing.
-func (c Choice) public(is4 bool) netip.Addr {
-	k := slices.IndexFunc(c.Public, func(a netip.Addr) bool { return a.Is4() == is4 })
+func (c Choice) public(f netstate.Family) netip.Addr {
+	k := slices.IndexFunc(c.Public, func(a netip.Addr) bool { return netstate.FamilyOf(a) == f })
 	if k < 0 {
 		return netip.Addr{}
 	}
 	return c.Public[k]
 }
 
-func familyNames(families []bool) string {
+func familyNames(families []netstate.Family) string {
 	var names []string
-	for _, is4 := range families {
-		names = append(names, familyName(is4))
+	for _, f := range families {
+		names = append(names, f.String())
 	}
 	return strings.Join(names, " and an ")
-}
-
-func familyName(is4 bool) string {
-	if is4 {
-		return "IPv4"
-	}
-	return "IPv6"
 }
 
 // describe lists the interfaces as an error shows them: "eth0 (10.0.2.15/24), eth1 (down)".

@@ -53,11 +53,11 @@ func patterns(exprs ...string) []*regexp.Regexp {
 	return list
 }
 
-var ipv4, ipv6, dual = []bool{true}, []bool{false}, []bool{true, false}
+var ipv4, ipv6, dual = netstate.Families[:1], netstate.Families[1:], netstate.Families[:]
 
 // picked is what Pick finds: "dev local" of each family, or the error.
-func picked(c Choice, interfaces []netstate.Interface, families []bool, before ...backend.Underlay) string {
-	us, err := c.Pick(interfaces, families, backend.Node{Underlays: before}, func(a netip.Addr) (string, netip.Addr, error) {
+func picked(c Choice, interfaces []netstate.Interface, families []netstate.Family, before ...backend.Underlay) string {
+	us, err := c.pick(interfaces, families, backend.Node{Underlays: before}, func(a netip.Addr) (string, netip.Addr, error) {
 		if a == netip.MustParseAddr("198.51.100.1") {
 			return "", netip.Addr{}, errors.New("network is unreachable")
 		}
@@ -82,7 +82,7 @@ func TestPick(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		choice   Choice
-		families []bool
+		families []netstate.Family
 		want     string
 	}{
 		{"default route", Choice{}, dual, "eth0 10.0.2.15, eth0 fd02::15"},
@@ -102,6 +102,7 @@ func TestPick(t *testing.T) {
 		{"regex matches one of several addresses", Choice{Patterns: patterns(`0\.2$`)}, ipv4, "eth1 10.64.0.2"},
 		{"regex with a comma", Choice{Patterns: patterns(`10\.6[45]\.\d{1,3}\.2`)}, ipv4, "eth1 10.64.0.2"},
 		{"can reach after regex", Choice{Names: []string{"eth9"}, Patterns: patterns("^wlan"), Reach: netip.MustParseAddr("10.64.0.9")}, ipv4, "eth1 10.64.0.2"},
+		{"the first of the node's addresses, though the interface has another one before", Choice{NodeIPs: addrs("10.64.0.2", "10.64.0.1")}, ipv4, "eth1 10.64.0.2"},
 		{"public address of an interface", Choice{Public: addrs("10.65.0.1")}, ipv4, "eth2 10.65.0.1"},
 		{"public address of no interface", Choice{Public: addrs("203.0.113.7")}, ipv4, "eth0 10.0.2.15 as 203.0.113.7"},
 		{"public address beside iface", Choice{Names: []string{"eth1"}, Public: addrs("10.65.0.1", "2001:db8::7")}, ipv4, "eth1 10.64.0.1 as 10.65.0.1"},
@@ -149,7 +150,7 @@ func TestPickAgain(t *testing.T) {
 		{"the default route is elsewhere", Choice{}, linux(), []netstate.Interface{{Name: "eth1", Up: true, Addrs: prefixes("10.64.0.1/24"), Default: []netstate.Family{netstate.IPv4}}}, "eth1 10.64.0.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before, err := c.choice.Pick(c.before, ipv4, backend.Node{}, nil)
+			before, err := c.choice.pick(c.before, ipv4, backend.Node{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +192,7 @@ func TestPickSaysWhy(t *testing.T) {
 		"--iface-can-reach 192.0.2.9": {Reach: addrs("192.0.2.9")[0]}, "the node's InternalIP": {NodeIPs: addrs("10.64.0.1")},
 		"--public-ip 10.64.0.1": {Public: addrs("10.64.0.1")},
 	} {
-		us, err := c.Pick(linux(), ipv4, backend.Node{}, func(netip.Addr) (string, netip.Addr, error) { return "eth1", netip.Addr{}, nil })
+		us, err := c.pick(linux(), ipv4, backend.Node{}, func(netip.Addr) (string, netip.Addr, error) { return "eth1", netip.Addr{}, nil })
 		if err != nil || len(us) != 1 || us[0].By != want {
 			t.Errorf("%s: got %+v, %v", want, us, err)
 		}
@@ -201,7 +202,7 @@ func TestPickSaysWhy(t *testing.T) {
 func TestPickSaysWhatThereWas(t *testing.T) {
 	for _, c := range []struct {
 		choice   Choice
-		families []bool
+		families []netstate.Family
 		want     string
 	}{
 		{Choice{Names: []string{"eth7", "eth8"}}, ipv4, "no interface with an IPv4 address matches --iface eth7 or --iface eth8; there are: " +
@@ -222,7 +223,7 @@ func TestPickSaysWhatThereWas(t *testing.T) {
 
 // TestBridgeMAC: pods have the bridge's MAC in their ARP caches, so the one that it had stays wanted.
 func TestBridgeMAC(t *testing.T) {
-	c := Config{Base: backend.BaseConfig{Bridge: "cni0"}}
+	c := Planner{Base: backend.BaseConfig{Bridge: "cni0"}}
 	was, is := netstate.MAC{2, 0, 0, 0, 0, 1}, netstate.MAC{2, 0, 0, 0, 0, 2}
 	for name, test := range map[string]struct {
 		before     map[string]netstate.MAC
@@ -234,7 +235,7 @@ func TestBridgeMAC(t *testing.T) {
 		"deleted":       {map[string]netstate.MAC{"cni0": was}, nil, netstate.MAC{}},
 		"other devices": {map[string]netstate.MAC{"eth0": was}, []netstate.Interface{{Name: "cni0", MAC: is}}, is},
 	} {
-		node, err := c.NodeFrom(test.interfaces, backend.Node{MACs: test.before}, nil)
+		node, err := c.Facts(test.interfaces, backend.Node{MACs: test.before}, nil)
 		if err != nil || node.MACs["cni0"] != test.want {
 			t.Errorf("%s: got %s %v, want %s", name, node.MACs["cni0"], err, test.want)
 		}

@@ -168,6 +168,9 @@ func TestSweepDraft(t *testing.T) {
 	if err := sweepDraft(filepath.Join(dir, "none")); err != nil {
 		t.Errorf("it is gone: %v", err)
 	}
+	if _, err := newDraft(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a draft in a directory that is gone: %v", err)
+	}
 	if err := sweepDrafts(filepath.Join(dir, "none")); err != nil {
 		t.Errorf("the directory is gone: %v", err)
 	}

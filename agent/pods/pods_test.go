@@ -38,6 +38,14 @@ func TestLook(t *testing.T) {
 		t.Errorf("the index holds %v, %v; want two entries of the living pod", index, err)
 	}
 	n.add("next", newNamespace(t))
+	mark, old := filepath.Join(n.store(), bootMark), time.Now().Add(-time.Hour).Truncate(time.Second)
+	if err := os.Chtimes(mark, old, old); err != nil {
+		t.Fatal(err)
+	}
+	n.run(func() error { return r.Look(context.Background()) })
+	if info, err := os.Stat(mark); err != nil || info.Mode() != 0o644 || !info.ModTime().Equal(old) {
+		t.Errorf("the mark of this boot: %v, %v; want the mode 0644, and that it was not written again", info, err)
+	}
 }
 
 // TestHostPorts: with the address of a pod that is gone its host ports are freed, by the plugin that made the rules.

@@ -15,6 +15,7 @@ import (
 	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/wireguard"
@@ -59,7 +60,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	choice, rules := settings.Choice, settings.Firewall
 	choice.NodeIPs = hints.Addrs()
 	choice.Public = slices.DeleteFunc(slices.Clone(choice.Public), func(a netip.Addr) bool { // the node's annotation beats the flag
-		return slices.ContainsFunc(hints.Choose, func(c netip.Addr) bool { return c.Is4() == a.Is4() })
+		return slices.ContainsFunc(hints.Choose, func(c netip.Addr) bool { return netstate.FamilyOf(c) == netstate.FamilyOf(a) })
 	})
 	b, warnings, err := registry.New(network.Backend, networks(network), network.Options)
 	if err != nil {
@@ -92,10 +93,10 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	registry := prometheus.NewRegistry()
 	return &parts{
 		config: agent.Config{
-			Node: store.node, Network: network, BackendName: network.Backend, Backend: b, Store: store.Store,
-			Kernel: agent.Join(k, f), Machine: k, Choice: choice, WireGuard: more.wireguard,
-			Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}, Settings: settings,
-			Firewall: rules, SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
+			Planner: agent.Planner{Node: store.node, Network: network, Backend: b, Choice: choice, WireGuard: more.wireguard,
+				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}, Firewall: rules},
+			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
+			SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
 			Conflist: settings.Conflist,
 			Live:     pods.Live(settings.Reservations, o.bridge),
 			Metrics:  agentMetrics(registry),

@@ -16,6 +16,7 @@ import (
 
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 )
 
 // options are the command line. Names and defaults are flannel's (v0.28) unless the comment says Twill.
@@ -209,13 +210,13 @@ func (o *options) choice() (agent.Choice, error) {
 	}
 	for _, f := range []struct {
 		name, value string
-		is4         bool
-	}{{"--public-ip", o.publicIP, true}, {"--public-ipv6", o.publicIPv6, false}} {
+		family      netstate.Family
+	}{{"--public-ip", o.publicIP, netstate.IPv4}, {"--public-ipv6", o.publicIPv6, netstate.IPv6}} {
 		a, err := netip.ParseAddr(f.value)
 		switch {
 		case f.value == "":
-		case err != nil || a.Is4() != f.is4:
-			return c, fmt.Errorf("%s %q: want an %s address", f.name, f.value, map[bool]string{true: "IPv4", false: "IPv6"}[f.is4])
+		case err != nil || netstate.FamilyOf(a) != f.family:
+			return c, fmt.Errorf("%s %q: want an %s address", f.name, f.value, f.family)
 		default:
 			c.Public = append(c.Public, a)
 		}

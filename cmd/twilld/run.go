@@ -53,8 +53,8 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return errors.Join(orDone(signalled, err), group.Wait())
 	}
 	defer p.close()
-	spareProcessors(p.config.BackendName)
-	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.BackendName, "version", version)
+	spareProcessors(p.config.Network.Backend)
+	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.Network.Backend, "version", version)
 	a := agent.New(p.config)
 	d.open(a.Handler(p.metrics))
 	group.Go(func() error { keepSmall(ctx, glance); return nil })

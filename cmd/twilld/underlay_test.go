@@ -57,8 +57,8 @@ func (n nics) look(choice agent.Choice, before backend.Node) (backend.Node, stri
 	if err != nil {
 		n.Fatal(err)
 	}
-	c := agent.Config{Node: "node1", Choice: choice, Network: subnet.Config{Pools: []subnet.Pool{{Network: netip.MustParsePrefix("10.244.0.0/16")}}}}
-	node, err := c.NodeFrom(interfaces, before, n.kernel.RouteTo)
+	c := agent.Planner{Node: "node1", Choice: choice, Network: subnet.Config{Pools: []subnet.Pool{{Network: netip.MustParsePrefix("10.244.0.0/16")}}}}
+	node, err := c.Facts(interfaces, before, n.kernel.RouteTo)
 	if len(node.Underlays) == 0 {
 		return node, "none"
 	}

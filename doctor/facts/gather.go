@@ -217,26 +217,26 @@ func (g *gathering) machine(ctx context.Context) error {
 	return nil
 }
 
-// config is the agent's, as far as the wanted state needs it.
-func (g *gathering) config() (agent.Config, error) {
-	c := agent.Config{Node: g.Node, Network: g.Lease.Network, BackendName: g.Lease.Network.Backend, Choice: g.set.Choice, WireGuard: g.wireguard != nil,
+// planner returns the agent's.
+func (g *gathering) planner() (agent.Planner, error) {
+	c := agent.Planner{Node: g.Node, Network: g.Lease.Network, Choice: g.set.Choice, WireGuard: g.wireguard != nil,
 		Base: backend.BaseConfig{Bridge: g.Bridge, Blackhole: g.set.Blackhole}, Firewall: g.set.Firewall}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		c.Choice.NodeIPs = append(c.Choice.NodeIPs, s.Underlay)
 	}
 	var err error
-	c.Backend, _, err = registry.New(c.BackendName, g.networks(), c.Network.Options)
+	c.Backend, _, err = registry.New(c.Network.Backend, g.networks(), c.Network.Options)
 	return c, err
 }
 
 // plan compares what should be with what is.
 func (g *gathering) plan(ctx context.Context) {
-	c, err := g.config()
+	c, err := g.planner()
 	if err != nil {
 		g.Lease.Error = err.Error()
 		return
 	}
-	if g.Underlay, err = c.NodeFrom(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
+	if g.Underlay, err = c.Facts(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
 		g.UnderlayError = err.Error()
 		return
 	}

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Planner computes what should exist on a node from the machine's facts and a snapshot of the leases. It is pure, and the
+// same for the agent that applies the result, for a dry run and for the doctor.
+type Planner struct {
+	Node      string // its name
+	Network   subnet.Config
+	Backend   backend.Backend
+	Choice    Choice                 // of the underlays
+	WireGuard bool                   // the kernel has WireGuard
+	Base      backend.BaseConfig     // its MTU is ignored: the backend's counts
+	Firewall  backend.FirewallConfig // its Stacks and Bridge are ignored: the leases' and Base's count
+}
+
+// Facts returns what a backend may know of a machine with these interfaces. Of the underlays that the rules allow it keeps
+// the ones of before. With an error the underlays are those of before: a flapping interface is no reason to forget the peers.
+func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, route routeTo) (backend.Node, error) {
+	node := backend.Node{Name: p.Node, WireGuard: p.WireGuard, MACs: map[string]netstate.MAC{}}
+	for _, i := range interfaces {
+		node.MACs[i.Name] = i.MAC
+	}
+	if mac, ok := before.MACs[p.Base.Bridge]; ok && node.MACs[p.Base.Bridge].IsUnicast() {
+		node.MACs[p.Base.Bridge] = mac // pods have it in their ARP caches, whatever it became
+	}
+	var families []netstate.Family
+	for _, pool := range p.Network.Pools {
+		families = append(families, pool.Family())
+	}
+	underlays, err := p.Choice.pick(interfaces, families, before, route)
+	if err != nil {
+		underlays = before.Underlays
+	}
+	node.Underlays = underlays
+	return node, err
+}
+
+// minIPv6MTU is what every IPv6 link must carry, in bytes (RFC 8200): below it the kernel has no IPv6 at all.
+const minIPv6MTU = 1280
+
+func (p Planner) checkMTU(node backend.Node) error {
+	underlay, ok := node.Underlay(false)
+	if mtu := p.Backend.MTU(node); ok && mtu < minIPv6MTU {
+		return fmt.Errorf("pods would have an MTU of %d bytes, and IPv6 needs %d: raise the MTU of %s, which is %d",
+			mtu, minIPv6MTU, underlay.Dev, underlay.MTU)
+	}
+	return nil
+}
+
+// Desired returns everything that should exist on the node, and the peers that are left out.
+func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	want, skips := p.Backend.Desired(node, snap)
+	base, firewall := p.Base, p.Firewall
+	base.MTU = p.Backend.MTU(node)
+	firewall.Stacks, firewall.Bridge = nil, base.Bridge
+	for _, stack := range snap.Local.Stacks {
+		pool, ok := p.Network.Pool(stack.Family())
+		if !ok {
+			continue
+		}
+		s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Family())}
+		if b, ok := p.Backend.(backend.Exposed); ok {
+			s.Guarded = b.Wrapped(stack.Is4())
+		}
+		firewall.Stacks = append(firewall.Stacks, s)
+	}
+	want.Merge(backend.Base(base, node, snap.Local))
+	want.Add(backend.FirewallChains(firewall)...)
+	return want, skips
+}
+
+// overlay returns the device in want that encapsulates one family's packets, empty if there is none.
+func overlay(want netstate.State, f netstate.Family) string {
+	for _, o := range want {
+		if addr, ok := o.(netstate.Addr); ok && netstate.FamilyOf(addr.Prefix.Addr()) == f {
+			link := want[netstate.Key{Kind: netstate.KindLink, Name: addr.Dev}]
+			if _, ok := link.(netstate.Overlay); ok {
+				return addr.Dev
+			}
+		}
+	}
+	return ""
+}

@@ -1,9 +1,12 @@
 package etcd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -59,4 +62,56 @@ func TestRefreshReplacesAnExpiredLease(t *testing.T) {
 	if _, now := s.get(t, dir+formatName(l)); now == id || now == 0 {
 		t.Errorf("the record has etcd lease %x, want one that is not over", now)
 	}
+}
+
+// TestRefreshUnreadableData: what cannot be encoded is an error, and the record stays as it was.
+func TestRefreshUnreadableData(t *testing.T) {
+	s := startServer(t)
+	store := s.open(t, Options{Pools: []subnet.Pool{v4}})
+	l := acquire(t, store, lease(1))
+	before, _ := s.get(t, dir+formatName(l))
+	want := lease(1)
+	want.Stacks[0].Data = json.RawMessage(`{`)
+	if _, err := store.Acquire(t.Context(), want); err == nil {
+		t.Error("acquired a lease whose data is not JSON")
+	}
+	if after, _ := s.get(t, dir+formatName(l)); after != before {
+		t.Errorf("the record says %s, it said %s", after, before)
+	}
+}
+
+// TestRenewMargin: a lease is renewed the margin before its end, but never before half of its time.
+func TestRenewMargin(t *testing.T) {
+	for margin, want := range map[time.Duration]time.Duration{time.Hour: 23 * time.Hour, 23 * time.Hour: 12 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			store, err := New(Options{Endpoints: []string{"http://192.0.2.1:2379"}, RenewMargin: margin})
+			if err != nil {
+				t.Fatal(err)
+			}
+			store.hold(&owned{})
+			if in := time.Until(store.own.Load().renew); in != want {
+				t.Errorf("with a margin of %s the lease is renewed in %s, want %s", margin, in, want)
+			}
+		})
+	}
+}
+
+// TestWatchBacksOff: a Watch that cannot connect tries again, and less and less often.
+func TestWatchBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		store, err := New(Options{Endpoints: []string{"https://192.0.2.1:2379"}, CAFile: t.TempDir() + "/none",
+			Report: func(error) { attempts++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := store.Watch(ctx, func(s subnet.Snapshot) { t.Errorf("got %+v", s) }); err != nil {
+			t.Error(err)
+		}
+		if most := int(time.Minute/lastWait) + 5; attempts < 10 || attempts > most {
+			t.Errorf("%d attempts in a minute, want 10 to %d", attempts, most)
+		}
+	})
 }

@@ -158,6 +158,31 @@ func TestDuplicateEntries(t *testing.T) {
 	}
 }
 
+// TestAcquireUnchanged: a lease that is in the file already is not written again.
+func TestAcquireUnchanged(t *testing.T) {
+	store := New(filepath.Join(t.TempDir(), "leases.json"), []subnet.Pool{pool})
+	if _, err := store.Acquire(t.Context(), want("a", "192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	before, err := store.stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Acquire(t.Context(), want("a", "192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := store.stat(); after != before || err != nil {
+		t.Errorf("the file became %+v, it was %+v: %v", after, before, err)
+	}
+}
+
+// TestParseNoLeases: a JSON file of something else is an outage, not an empty cluster.
+func TestParseNoLeases(t *testing.T) {
+	if _, _, err := Parse([]byte(`{}`)); err == nil || !strings.Contains(err.Error(), `the key "leases" is missing`) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAcquireErrors(t *testing.T) {
 	dir := t.TempDir()
 	store := New(filepath.Join(dir, "leases.json"), []subnet.Pool{pool})

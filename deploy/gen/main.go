@@ -1,4 +1,4 @@
-// Command gen writes the files that are made from deploy/base. It runs in the folder deploy.
+// Command gen writes the files that are generated from deploy/base. It runs in the folder deploy.
 package main
 
 import (

@@ -225,9 +225,9 @@ func TestJumpRules(t *testing.T) {
 	lines := []string{"-P FORWARD ACCEPT", `-A FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-A FORWARD -j FLANNEL-FWD",
 		"-A FORWARD -j DROP", `-A FORWARD -m comment --comment last -j REJECT`, "-A FORWARD -i eth0 -j DROP", "-A FORWARD -j",
 		"-A FORWARD -g FLANNEL-FWD", "-A FORWARD -m comment --comment x", "-N FORWARD -j FLANNEL-FWD", "-A FORWARD -p FLANNEL-FWD", "-A FORWARD"}
-	base, jumps := jumpRules(lines, siteOf(netstate.Forward))
-	if want := []string{strings.TrimPrefix(lines[1], "-A "), "FORWARD -j FLANNEL-FWD", "FORWARD -g FLANNEL-FWD"}; !slices.Equal(jumps, want) {
-		t.Errorf("jumps %q, want %q", jumps, want)
+	base, deletes := jumpRules(lines, siteOf(netstate.Forward))
+	if want := []string{`-D FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-D FORWARD -j FLANNEL-FWD", "-D FORWARD -g FLANNEL-FWD"}; !slices.Equal(deletes, want) {
+		t.Errorf("deletes %q, want %q", deletes, want)
 	}
 	want := []baseRule{{ours: true, comment: "a b"}, {ours: true}, {drops: true}, {drops: true, comment: "last"}, {conditional: true}, {conditional: true},
 		{ours: true, conditional: true}, {conditional: true}, {conditional: true}}

@@ -12,16 +12,18 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Offsets of the addresses in the IP headers, in bytes.
-const (
-	src4, dst4 = 12, 16
-	src6, dst6 = 8, 24
-)
+// addressOffsets returns where the addresses are in an IP header, in bytes.
+func addressOffsets(family netstate.Family) (src, dst uint32) {
+	if family == netstate.IPv4 {
+		return 12, 16
+	}
+	return 8, 24
+}
 
 // dstPort is the offset of the destination port in the UDP header, in bytes.
 const dstPort = 2
 
-// encode is r as native nf_tables expressions, the ones that nft and iptables-nft write too, and a counter.
+// encode returns r as native nf_tables expressions, the ones that nft and iptables-nft write too, and a counter.
 func encode(r netstate.Rule) ([]expr.Any, error) {
 	if r.Extra != "" {
 		return nil, fmt.Errorf("rule %q: want a rule without observed extras", r)
@@ -41,10 +43,10 @@ func encode(r netstate.Rule) ([]expr.Any, error) {
 	}
 	e = append(e, matchName(expr.MetaKeyIIFNAME, r.In, expr.CmpOpEq)...)
 	e = append(e, matchName(expr.MetaKeyOIFNAME, r.NotOut, expr.CmpOpNeq)...)
-	e = append(e, matchPrefix(r.Src, src4, src6, expr.CmpOpEq)...)
-	e = append(e, matchPrefix(r.NotSrc, src4, src6, expr.CmpOpNeq)...)
-	e = append(e, matchPrefix(r.Dst, dst4, dst6, expr.CmpOpEq)...)
-	e = append(e, matchPrefix(r.NotDst, dst4, dst6, expr.CmpOpNeq)...)
+	e = append(e, matchPrefix(r.Src, false, expr.CmpOpEq)...)
+	e = append(e, matchPrefix(r.NotSrc, false, expr.CmpOpNeq)...)
+	e = append(e, matchPrefix(r.Dst, true, expr.CmpOpEq)...)
+	e = append(e, matchPrefix(r.NotDst, true, expr.CmpOpNeq)...)
 	e = append(e, matchTransport(r.Packet)...)
 	return append(e, &expr.Counter{}, verdict), nil
 }
@@ -86,25 +88,26 @@ func matchTransport(t netstate.Transport) []expr.Any {
 		compare(expr.CmpOpEq, binaryutil.BigEndian.PutUint16(t.Port)))
 }
 
-func matchPrefix(p netip.Prefix, off4, off6 uint32, op expr.CmpOp) []expr.Any {
+// matchPrefix compares an address as nft does: only as many bytes as there are, if the prefix ends between two.
+func matchPrefix(p netip.Prefix, dst bool, op expr.CmpOp) []expr.Any {
 	if !p.IsValid() {
 		return nil
 	}
 	p = p.Masked()
-	addr, offset := p.Addr().AsSlice(), off4
-	if p.Addr().Is6() {
-		offset = off6
+	addr := p.Addr().AsSlice()
+	offset, dstOffset := addressOffsets(netstate.FamilyOf(p.Addr()))
+	if dst {
+		offset = dstOffset
 	}
-	e := []expr.Any{&expr.Payload{
-		DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(addr)),
-	}}
-	if !p.IsSingleIP() {
-		e = append(e, mask(maskBytes(p.Bits(), len(addr))))
+	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(addr))}
+	if p.Bits() > 0 && p.Bits()%8 == 0 {
+		load.Len = uint32(p.Bits() / 8)
+		return []expr.Any{load, compare(op, addr[:load.Len])}
 	}
-	return append(e, compare(op, addr))
+	return []expr.Any{load, mask(maskBytes(p.Bits(), len(addr))), compare(op, addr)}
 }
 
-// maskBytes is a mask of size bytes of which the first bits are set.
+// maskBytes returns size bytes whose first bits are set.
 func maskBytes(bits, size int) []byte {
 	m := make([]byte, size)
 	for i := range bits {
@@ -121,7 +124,7 @@ func compare(op expr.CmpOp, data []byte) *expr.Cmp {
 	return &expr.Cmp{Op: op, Register: 1, Data: data}
 }
 
-// comment is the user data that carries s where nft and iptables -S show it.
+// comment returns the user data that holds s where nft and iptables -S show it.
 func comment(s string) []byte {
 	return append([]byte{0, byte(len(s) + 1)}, append([]byte(s), 0)...)
 }

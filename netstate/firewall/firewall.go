@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,14 +27,14 @@ const legacyInterval = 30 * time.Second
 // used by one goroutine; only Watch's own goroutines run beside it.
 type Firewall struct {
 	nf         nfnl
-	known      bool           // whether generation, native and compat hold
-	generation uint32         // of native and compat
-	native     netstate.State // the nftables mode's chains
-	compat     []observed     // the iptables mode's chains that live in nf_tables
-	listings   map[chainRef]listing
+	known      bool             // whether generation, native and compat hold
+	generation uint32           // of native and compat
+	native     netstate.State   // the nftables mode's chains
+	compat     []netstate.Chain // the iptables mode's chains that live in nf_tables
+	listings   map[netstate.Key]listing
 	iptables   *runner
 
-	legacy         []observed // the iptables mode's chains in legacy tables
+	legacy         []netstate.Chain // the iptables mode's chains in legacy tables
 	legacyRead     time.Time
 	legacyChanged  atomic.Bool // since legacyRead
 	legacyInterval time.Duration
@@ -43,7 +42,7 @@ type Firewall struct {
 
 // New returns a Firewall that has opened nothing yet.
 func New() *Firewall {
-	return &Firewall{listings: map[chainRef]listing{}, iptables: newRunner(), legacyInterval: legacyInterval}
+	return &Firewall{iptables: newRunner(), legacyInterval: legacyInterval}
 }
 
 // Close releases what the Firewall holds. It can be used again.
@@ -57,18 +56,20 @@ func (f *Firewall) Observe(context.Context) (netstate.State, error) {
 	}
 	state := netstate.State{}
 	state.Merge(f.native)
-	for _, o := range slices.Concat(f.compat, f.legacy) {
-		f.merge(state, o)
+	for _, c := range f.compat {
+		f.merge(state, c, overNF)
+	}
+	for _, c := range f.legacy {
+		f.merge(state, c, legacy)
 	}
 	return state, nil
 }
 
 // merge adds a chain of the iptables mode. Chains can stand in both variants of iptables; the one that we do
 // not write to makes the object differ from every wanted one, and so it goes.
-func (f *Firewall) merge(state netstate.State, o observed) {
-	c := o.chain
-	if o.variant != f.iptables.variant() {
-		c.Extra = join(c.Extra, "in "+o.variant.String())
+func (f *Firewall) merge(state netstate.State, c netstate.Chain, v variant) {
+	if v != f.iptables.variant() {
+		c.Extra = join(c.Extra, "in "+v.String())
 	}
 	if other, ok := state[c.Key()].(netstate.Chain); ok {
 		other.Extra = join(other.Extra, c.Extra)
@@ -118,7 +119,7 @@ func (f *Firewall) observeNF() error {
 	return errMoved
 }
 
-func (f *Firewall) readNF() (netstate.State, []observed, error) {
+func (f *Firewall) readNF() (netstate.State, []netstate.Chain, error) {
 	native := netstate.State{}
 	for _, family := range netstate.Families {
 		for _, role := range roles {
@@ -166,7 +167,7 @@ func (f *Firewall) change(change netstate.Change) error {
 		return f.deleteNative(was)
 	}
 	f.legacyRead = time.Time{}
-	return f.deleteIPTables(was)
+	return errors.Join(f.deleteCompat(was), f.deleteLegacy(was))
 }
 
 // roles are the chains of one mode and family.

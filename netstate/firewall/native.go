@@ -56,7 +56,7 @@ func (c *rawChain) fits(want *nftables.Chain) bool {
 func (f *Firewall) readNative(family netstate.Family, role netstate.Role) (netstate.Chain, bool, error) {
 	c := netstate.Chain{Mode: netstate.NFTables, Family: family, Role: role}
 	want := nativeChain(family, role)
-	header, err := f.nf.chain(byte(want.Table.Family), want.Table.Name, want.Name)
+	header, err := f.nf.chain(c.Family, want.Table.Name, want.Name)
 	if err != nil {
 		return c, false, err
 	}
@@ -81,14 +81,14 @@ func (f *Firewall) readBody(c *netstate.Chain, header *rawChain) error {
 		c.Extra = fmt.Sprintf("type %q hook %d priority %d policy %d", header.kind, header.hook,
 			int32(header.priority), header.policy)
 	}
-	dormant, err := f.nf.dormant(byte(want.Table.Family), want.Table.Name)
+	dormant, err := f.nf.dormant(c.Family, want.Table.Name)
 	if err != nil {
 		return fmt.Errorf("read table %s: %w", want.Table.Name, err)
 	}
 	if dormant {
 		c.Extra = join(c.Extra, "dormant")
 	}
-	raw, err := f.nf.rules(byte(want.Table.Family), want.Table.Name, want.Name)
+	raw, err := f.nf.rules(c.Family, want.Table.Name, want.Name)
 	if err != nil {
 		return err
 	}
@@ -139,18 +139,18 @@ func baseRules(rules []rawRule) []baseRule {
 
 func (f *Firewall) forwardRules(family netstate.Family) (*rawChain, []rawRule, error) {
 	fwd := forwardChain(family)
-	header, err := f.nf.chain(byte(fwd.Table.Family), fwd.Table.Name, fwd.Name)
+	header, err := f.nf.chain(family, fwd.Table.Name, fwd.Name)
 	if err != nil || header == nil {
 		return nil, nil, err
 	}
-	rules, err := f.nf.rules(byte(fwd.Table.Family), fwd.Table.Name, fwd.Name)
+	rules, err := f.nf.rules(family, fwd.Table.Name, fwd.Name)
 	return header, rules, err
 }
 
 // putNative writes one chain of the nftables mode as one transaction.
 func (f *Firewall) putNative(c netstate.Chain) error {
 	want := nativeChain(c.Family, c.Role)
-	header, err := f.nf.chain(byte(want.Table.Family), want.Table.Name, want.Name)
+	header, err := f.nf.chain(c.Family, want.Table.Name, want.Name)
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (f *Firewall) deleteNative(c netstate.Chain) error {
 	others := 0
 	for _, role := range roles {
 		n := nativeChain(c.Family, role)
-		header, err := f.nf.chain(byte(n.Table.Family), n.Table.Name, n.Name)
+		header, err := f.nf.chain(c.Family, n.Table.Name, n.Name)
 		if err != nil {
 			return err
 		}
@@ -246,7 +246,7 @@ func (f *Firewall) deleteNative(c netstate.Chain) error {
 			tx.DelChain(want)
 		}
 	}
-	if _, err := f.nf.dormant(byte(want.Table.Family), want.Table.Name); err == nil && others == 0 {
+	if _, err := f.nf.dormant(c.Family, want.Table.Name); err == nil && others == 0 {
 		tx.DelTable(want.Table)
 	}
 	if c.Role == netstate.Forward {

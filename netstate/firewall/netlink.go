@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // nfnl reads nf_tables over netlink. The rules that github.com/google/nftables reads back lack every expression
@@ -41,7 +43,7 @@ type rawChain struct {
 const callTimeout = 10 * time.Second
 
 // call sends one request and gives its answers; a missing table or chain is fs.ErrNotExist.
-func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family byte, attrs ...netlink.Attribute) ([]netlink.Message, error) {
+func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family netstate.Family, attrs ...netlink.Attribute) ([]netlink.Message, error) {
 	if n.conn == nil {
 		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 		if err != nil {
@@ -58,7 +60,7 @@ func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family byte, attrs ..
 	}
 	replies, err := n.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, data...),
+		Data:   append([]byte{byte(tableFamily(family)), unix.NFNETLINK_V0, 0, 0}, data...),
 	})
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +80,7 @@ func (n *nfnl) close() {
 
 // generation is a number that moves with every change of any nf_tables rule, iptables-nft's included.
 func (n *nfnl) generation() (uint32, error) {
-	replies, err := n.call(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC)
+	replies, err := n.call(unix.NFT_MSG_GETGEN, 0, netstate.IPv4)
 	if err != nil {
 		return 0, fmt.Errorf("read the nf_tables generation: %w", err)
 	}
@@ -95,7 +97,7 @@ func (n *nfnl) generation() (uint32, error) {
 }
 
 // dormant says whether a table is switched off as a whole.
-func (n *nfnl) dormant(family byte, table string) (bool, error) {
+func (n *nfnl) dormant(family netstate.Family, table string) (bool, error) {
 	replies, err := n.call(unix.NFT_MSG_GETTABLE, 0, family, text(unix.NFTA_TABLE_NAME, table))
 	if err != nil || len(replies) == 0 {
 		return false, err
@@ -106,7 +108,7 @@ func (n *nfnl) dormant(family byte, table string) (bool, error) {
 }
 
 // chain is a chain's header; nil if there is no such chain.
-func (n *nfnl) chain(family byte, table, chain string) (*rawChain, error) {
+func (n *nfnl) chain(family netstate.Family, table, chain string) (*rawChain, error) {
 	replies, err := n.call(unix.NFT_MSG_GETCHAIN, 0, family,
 		text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, chain))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +134,7 @@ func (n *nfnl) chain(family byte, table, chain string) (*rawChain, error) {
 }
 
 // rules are the rules of one chain, in their order; none if there is no such chain.
-func (n *nfnl) rules(family byte, table, chain string) ([]rawRule, error) {
+func (n *nfnl) rules(family netstate.Family, table, chain string) ([]rawRule, error) {
 	replies, err := n.call(unix.NFT_MSG_GETRULE, netlink.Dump, family,
 		text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, chain))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,17 +175,21 @@ func parseRule(data []byte) (rawRule, error) {
 		return rawRule{}, err
 	}
 	for _, a := range list {
-		e, err := attributes(a.Data)
+		e, err := parseExpr(a.Data)
 		if err != nil {
 			return rawRule{}, err
 		}
-		x := rawExpr{cstring(e[unix.NFTA_EXPR_NAME]), e[unix.NFTA_EXPR_DATA]}
-		if c, ok := x.xtComment(); ok {
+		if c, ok := e.xtComment(); ok {
 			r.comment = c
 		}
-		r.exprs = append(r.exprs, x)
+		r.exprs = append(r.exprs, e)
 	}
 	return r, nil
+}
+
+func parseExpr(data []byte) (rawExpr, error) {
+	e, err := attributes(data)
+	return rawExpr{cstring(e[unix.NFTA_EXPR_NAME]), e[unix.NFTA_EXPR_DATA]}, err
 }
 
 // userComment is the comment in a rule's user data, which is type, length, value triplets (libnftnl's udata.h);
@@ -210,7 +216,10 @@ func (e rawExpr) xtComment() (string, bool) {
 	return cstring(attrs[unix.NFTA_MATCH_INFO]), true
 }
 
-// attrMap is a list of netlink attributes by type, without the nested and byte order flags.
+// attrFlags are no part of an attribute's type.
+const attrFlags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+
+// attrMap is a list of netlink attributes by type.
 type attrMap map[uint16][]byte
 
 func attributes(b []byte) (attrMap, error) {
@@ -220,7 +229,7 @@ func attributes(b []byte) (attrMap, error) {
 	}
 	m := make(attrMap, len(list))
 	for _, a := range list {
-		m[a.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = a.Data
+		m[a.Type&^attrFlags] = a.Data
 	}
 	return m, nil
 }

@@ -209,7 +209,7 @@ func eachRule(t *testing.T, f *Firewall, want netstate.State) {
 			chain := nativeChain(family, role)
 			for i := range rulesOf(want[netstate.Chain{Family: family, Role: role}.Key()].(netstate.Chain)) {
 				settle(t, f, want)
-				raw, err := f.nf.rules(byte(chain.Table.Family), chain.Table.Name, chain.Name)
+				raw, err := f.nf.rules(family, chain.Table.Name, chain.Name)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -115,60 +115,64 @@ func (c command) list(table, chain string) ([]string, error) {
 	return lines, err
 }
 
-// restore changes a table in one transaction by iptables-restore, for which go-iptables has no function. With its
+// restore empties the site's chain, or makes it, and carries out lines, in one transaction of iptables-restore, for which
+// go-iptables has no function. With its
 // functions a chain would be filled under another name, the jump replaced and the chain renamed, in a dozen runs, of
 // which each copies the whole legacy table. Between two of them the jump's number may have become another program's
 // rule, and what a crash leaves has a name that neither flannel nor a later Twill knows.
-func (c command) restore(table string, lines []string) error {
+func (c command) restore(s site, lines []string) error {
 	cmd := exec.Command(c.path+"-restore", "--noflush")
 	if c.HasRandomFully() { // --wait came in the same version
 		cmd.Args = append(cmd.Args, "--wait="+strconv.Itoa(c.timeout))
 	}
-	cmd.Stdin = strings.NewReader("*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("*%s\n:%s - [0:0]\n%s\nCOMMIT\n", s.table, s.chain, strings.Join(lines, "\n")))
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return nil
 	}
 	message := strings.Join(strings.Fields(string(out)), " ")
 	if strings.Contains(message, "can't initialize") {
-		return fmt.Errorf("the kernel has no table %s for %s: load its module, or let Twill use nftables: %s", table,
+		return fmt.Errorf("the kernel has no table %s for %s: load its module, or let Twill use nftables: %s", s.table,
 			c.variant, message)
 	}
 	return fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args, " "), err, message)
 }
 
-// legacyTables returns the legacy tables that exist in this network namespace. A table that iptables-legacy is asked
-// for comes into being, so only these are.
-func legacyTables(family netstate.Family) ([]string, error) {
-	file := "/proc/thread-self/net/ip_tables_names"
-	if family == netstate.IPv6 {
-		file = "/proc/thread-self/net/ip6_tables_names"
+// legacyTable is a table of legacy iptables, and the binary that reads and writes it.
+type legacyTable struct {
+	command
+	family netstate.Family
+	name   string
+}
+
+// legacyTables returns the legacy tables that exist in this network namespace. One that iptables-legacy is asked for
+// comes into being, so only these are; without the binary nothing can be read.
+func (r *runner) legacyTables() ([]legacyTable, error) {
+	var tables []legacyTable
+	files := map[netstate.Family]string{netstate.IPv4: "ip_tables_names", netstate.IPv6: "ip6_tables_names"}
+	for _, family := range netstate.Families {
+		names, err := os.ReadFile("/proc/thread-self/net/" + files[family])
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it does not exist before the kernel's module is loaded
+			return nil, fmt.Errorf("list legacy tables: %w", err)
+		}
+		for _, name := range strings.Fields(string(names)) {
+			if c, err := r.command(legacy, family); err == nil {
+				tables = append(tables, legacyTable{c, family, name})
+			}
+		}
 	}
-	names, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it does not exist before the kernel's module is loaded
-		return nil, fmt.Errorf("list legacy tables: %w", err)
-	}
-	return strings.Fields(string(names)), nil
+	return tables, nil
 }
 
 // legacyInUse reports whether any legacy table has a chain or rule that is not ours.
 func (r *runner) legacyInUse() (bool, error) {
-	for _, family := range netstate.Families {
-		tables, err := legacyTables(family)
-		if err != nil {
-			return false, err
-		}
-		for _, table := range tables {
-			c, err := r.command(legacy, family)
-			if err != nil {
-				return false, err
-			}
-			if inUse, err := c.inUse(table); inUse || err != nil {
-				return inUse, err
-			}
+	tables, err := r.legacyTables()
+	for _, t := range tables {
+		if inUse, err := t.inUse(t.name); inUse || err != nil {
+			return inUse, err
 		}
 	}
-	return false, nil
+	return false, err
 }
 
 func (c command) inUse(table string) (bool, error) {

@@ -85,6 +85,29 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
+// TestReadFlannel: what flannel wrote in its nftables mode is understood to the last expression.
+func TestReadFlannel(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	load(t, "nft -f -", flannelNFT)
+	f := New()
+	defer f.Close()
+	state := observe(t, f)
+	for _, o := range state {
+		for _, r := range rulesOf(o.(netstate.Chain)) {
+			if alone := r.Mark != 0; (r.Extra != "") != alone { // flannel compares the whole mark, and not only this bit
+				t.Errorf("%s: want every rule understood but that of the mark", r)
+			}
+		}
+	}
+	forward := netstate.Chain{Family: netstate.IPv4, Role: netstate.Forward}
+	if got, want := state[forward.Key()], wanted(netstate.NFTables)[forward.Key()]; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestChangeMode(t *testing.T) {
 	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
 		need(t, "nft")

@@ -108,7 +108,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 
 // extras are what the kernel may have beside rtnetlink.
 type extras struct {
-	parts     []kernel.Part
+	parts     []kernel.Provider
 	wireguard bool
 	closers   []func()
 }

@@ -95,7 +95,7 @@ func (g *gathering) unread(what string, err error) {
 
 // openKernel brings the kernel's IPsec policies along if it has any, and its WireGuard where the backend uses that.
 func (g *gathering) openKernel() (err error) {
-	var parts []kernel.Part
+	var parts []kernel.Provider
 	g.policies, err = xfrm.Open()
 	switch {
 	case err == nil:

@@ -2,7 +2,6 @@ package scale
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // Watch sees every change of links, addresses, neighbours, forwarding entries and routes in a machine's kernel.
@@ -82,31 +83,16 @@ func (w *Watch) note(m netlink.Message, now time.Time) {
 func name(m netlink.Message) string {
 	switch m.Header.Type {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		a, _ := netip.AddrFromSlice(attribute(m.Data, unix.SizeofRtMsg, unix.RTA_DST))
+		a, _ := netip.AddrFromSlice(rtnl.Attribute(m.Data, unix.SizeofRtMsg, unix.RTA_DST))
 		return "route " + netip.PrefixFrom(a, int(m.Data[1])).String()
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return "link " + unix.ByteSliceToString(attribute(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME))
+		return "link " + unix.ByteSliceToString(rtnl.Attribute(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME))
 	}
 	if m.Data[0] == unix.AF_BRIDGE {
-		return fmt.Sprintf("fdb % x", attribute(m.Data, 12, unix.NDA_LLADDR))
+		return fmt.Sprintf("fdb % x", rtnl.Attribute(m.Data, 12, unix.NDA_LLADDR))
 	}
-	a, _ := netip.AddrFromSlice(attribute(m.Data, 12, unix.NDA_DST))
+	a, _ := netip.AddrFromSlice(rtnl.Attribute(m.Data, 12, unix.NDA_DST))
 	return "neigh " + a.String()
-}
-
-// attribute is the value of an attribute behind the header; names come with a closing zero.
-func attribute(data []byte, header int, want uint16) []byte {
-	for data = data[header:]; len(data) >= 4; {
-		size, kind := int(binary.NativeEndian.Uint16(data)), binary.NativeEndian.Uint16(data[2:])
-		if size < 4 || size > len(data) {
-			return nil
-		}
-		if kind == want {
-			return data[4:size]
-		}
-		data = data[min((size+3)&^3, len(data)):]
-	}
-	return nil
 }
 
 // Writes is how many changes there were.

@@ -6,49 +6,114 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // Apply carries out every change of p that it can and joins the errors of the others. A missing object on
 // delete is success. Objects of kinds that are not the kernel package's (chains) are an error.
 func (k *Kernel) Apply(ctx context.Context, p netstate.Plan) error {
+	k.filter.Load().expect(p)
 	a, err := k.newApplier()
 	if err != nil {
 		return err
 	}
-	b := newBatch(k.bulk, &k.echoes)
-	defer b.drop()
 	var errs []error
-	slowly := func(changes ...netstate.Change) {
-		for _, c := range changes {
-			if err := a.change(c); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", c, err))
-			}
+	note := func(c netstate.Change, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", c, err))
 		}
+	}
+	batch := make(netstate.Plan, 0, rtnl.MaxBatch)
+	flush := func() {
+		a.batch(batch, note)
+		batch = batch[:0]
 	}
 	for _, c := range p {
 		if ctx.Err() != nil {
 			return errors.Join(append(errs, ctx.Err())...)
 		}
-		taken := b.takes(a, c)
-		if !taken || b.full() {
-			slowly(b.flush()...)
+		bulk := inBulk(c.Key().Kind)
+		if bulk {
+			batch = append(batch, c)
 		}
-		if !taken {
-			slowly(c)
+		if !bulk || len(batch) == rtnl.MaxBatch {
+			flush()
+		}
+		if !bulk {
+			note(c, a.change(c))
 		}
 	}
-	slowly(b.flush()...)
+	flush()
 	return errors.Join(errs...)
+}
+
+// batch sends the requests of many changes together. What fails is done again alone: a lost answer says nothing, and each
+// request can be repeated.
+func (a *applier) batch(changes netstate.Plan, note func(netstate.Change, error)) {
+	sent, requests := make(netstate.Plan, 0, len(changes)), make([]*nl.NetlinkRequest, 0, len(changes))
+	for _, c := range changes {
+		r, err := a.request(c)
+		if err != nil {
+			if c.Want != nil {
+				note(c, err)
+			}
+			continue
+		}
+		sent, requests = append(sent, c), append(requests, r)
+	}
+	for i, err := range a.bulk.Do(requests...) {
+		if c := sent[i]; err != nil && (c.Want != nil || ignoreAbsent(err) != nil) {
+			note(c, a.alone(c))
+		}
+	}
+}
+
+// alone carries out one change of a kind that is written in bulk. IPv6 refuses (EINVAL, seen on 6.1 and 6.18) to replace a
+// route by one with an onlink gateway that resolves through another device now, and never replaces several next hops by
+// one: there the old route goes first.
+func (a *applier) alone(c netstate.Change) error {
+	err := a.do(c)
+	want, ok := c.Want.(netstate.Route)
+	if !ok || err == nil {
+		return err
+	}
+	if c.Was != nil {
+		if err := a.do(netstate.Change{Was: c.Was}); err != nil {
+			return err
+		}
+		err = a.do(c)
+	}
+	return explainGateway(want, err)
+}
+
+func (a *applier) do(c netstate.Change) error {
+	r, err := a.request(c)
+	if err == nil {
+		err = errors.Join(a.bulk.Do(r)...)
+	}
+	if c.Want == nil {
+		return ignoreAbsent(err)
+	}
+	return err
+}
+
+// explainGateway adds to "Nexthop has invalid gateway" (host-gw towards a peer behind a router) what it means.
+func explainGateway(r netstate.Route, err error) error {
+	unreachable := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
+	if unreachable && r.Via.IsValid() && !r.Onlink && !r.Outer.IsValid() {
+		return fmt.Errorf("gateway %s is not on the same L2 segment as %s, use the vxlan backend to reach it: %w", r.Via, r.Dev, err)
+	}
+	return err
 }
 
 // applier is one Apply: the handle and the interface indices as they were when it began, kept up to date by
 // its own link changes.
 type applier struct {
-	nl    *netlink.Handle
-	parts []Part
+	*Kernel
 	links map[string]netlink.Link
 }
 
@@ -57,7 +122,7 @@ func (k *Kernel) newApplier() (*applier, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &applier{nl: k.nl, parts: k.parts, links: make(map[string]netlink.Link, len(links))}
+	a := &applier{Kernel: k, links: make(map[string]netlink.Link, len(links))}
 	for _, l := range links {
 		a.links[l.Attrs().Name] = l
 	}
@@ -65,7 +130,7 @@ func (k *Kernel) newApplier() (*applier, error) {
 }
 
 func (a *applier) change(c netstate.Change) error {
-	for _, p := range a.parts {
+	for _, p := range a.providers {
 		if p.Writes(c.Key().Kind) {
 			return p.Apply(c)
 		}
@@ -74,24 +139,12 @@ func (a *applier) change(c netstate.Change) error {
 		return ignoreAbsent(a.remove(c.Was))
 	}
 	switch want := c.Want.(type) {
-	case netstate.VXLAN:
-		return a.putVXLAN(want)
-	case netstate.Bridge:
-		return a.putBridge(want)
-	case netstate.Tun:
-		return a.putTun(want)
-	case netstate.Tunnel:
-		return a.putTunnel(want)
-	case netstate.WireGuard:
-		return a.putWireGuard(want)
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.WireGuard:
+		return a.putLink(want)
 	case netstate.Sysctl:
 		return writeSysctl(want)
 	case netstate.Addr:
 		return a.putAddr(want, c.Was)
-	case netstate.Neigh, netstate.FDB:
-		return a.putNeigh(want)
-	case netstate.Route:
-		return a.putRoute(want, c.Was)
 	}
 	return fmt.Errorf("a %s is not an object that this kernel package writes", c.Want.Key().Kind)
 }
@@ -102,10 +155,6 @@ func (a *applier) remove(o netstate.Object) error {
 		return a.deleteLink(o.Key().Name)
 	case netstate.Addr:
 		return a.deleteAddr(o)
-	case netstate.Neigh, netstate.FDB:
-		return a.deleteNeigh(o)
-	case netstate.Route:
-		return a.deleteRoute(o)
 	}
 	return fmt.Errorf("a %s is not an object that this kernel package deletes", o.Key().Kind)
 }
@@ -128,4 +177,35 @@ func ignoreAbsent(err error) error {
 		}
 	}
 	return err
+}
+
+// putAddr adds or changes an address. One whose scope or peer differs is another address to the kernel: the
+// old one goes first.
+func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
+	l, err := a.link(want.Dev)
+	if err != nil {
+		return err
+	}
+	if was, ok := was.(netstate.Addr); ok && (was.Extra != "" || was.Peer.IsValid()) {
+		if err := ignoreAbsent(a.deleteAddr(was)); err != nil {
+			return err
+		}
+	}
+	addr := &netlink.Addr{IPNet: rtnl.IPNet(want.Prefix), Scope: unix.RT_SCOPE_UNIVERSE}
+	if want.NoDAD {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return a.nl.AddrReplace(l, addr)
+}
+
+func (a *applier) deleteAddr(o netstate.Addr) error {
+	l, err := a.link(o.Dev)
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: rtnl.IPNet(o.Prefix)}
+	if o.Peer.IsValid() {
+		addr.Peer = rtnl.IPNet(o.Peer)
+	}
+	return a.nl.AddrDel(l, addr)
 }

@@ -3,13 +3,13 @@ package kernel
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // extra joins what an object has beyond what netstate models, so that it differs from every wanted object.
@@ -55,17 +55,49 @@ func decodeVXLAN(l *netlink.Vxlan, names map[int]string, e extra) netstate.VXLAN
 	e.add(l.L3miss, "l3miss")
 	e.add(l.FlowBased, "external")
 	return netstate.VXLAN{
-		Name: a.Name, VNI: l.VxlanId, Port: l.Port, Dev: names[l.VtepDevIndex], Local: addrOf(l.SrcAddr),
+		Name: a.Name, VNI: l.VxlanId, Port: l.Port, Dev: names[l.VtepDevIndex], Local: rtnl.Addr(l.SrcAddr),
 		MTU: a.MTU, MAC: macOf(a.HardwareAddr), Learning: l.Learning, GBP: l.GBP, Up: isUp(a),
 		Marked: a.Alias == netstate.Mark, Extra: e.String(),
 	}
+}
+
+func decodeTun(l *netlink.Tuntap, e extra) netstate.Object {
+	a := l.Attrs()
+	if l.Mode != netlink.TUNTAP_MODE_TUN {
+		return netstate.OtherLink{Name: a.Name, Type: "tap"}
+	}
+	e.add(l.NonPersist, "non-persistent")
+	e.add(l.Flags&netlink.TUNTAP_MULTI_QUEUE != 0, "multi-queue")
+	return netstate.Tun{Name: a.Name, MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
+}
+
+func decodeTunnel(l *netlink.Iptun, names map[int]string, e extra) netstate.Object {
+	a := l.Attrs()
+	remote := rtnl.Addr(l.Remote)
+	e.add(a.ParentIndex != 0, "dev %s", names[a.ParentIndex])
+	e.add(remote.IsValid() && !remote.IsUnspecified(), "remote %s", remote)
+	e.add(l.Ttl != 0, "ttl %d", l.Ttl)
+	e.add(l.Tos != 0, "tos %#x", l.Tos)
+	e.add(l.PMtuDisc != 1, "nopmtudisc")
+	e.add(l.EncapType != 0, "encap %d", l.EncapType)
+	e.add(l.FlowBased, "external")
+	e.add(l.Proto != unix.IPPROTO_IPIP, "proto %d", l.Proto)
+	return netstate.Tunnel{Name: a.Name, Local: rtnl.Addr(l.Local), MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
+}
+
+func decodeTunnel6(l *netlink.Ip6tnl, e extra) netstate.Object {
+	a := l.Attrs()
+	e.add(!l.FlowBased, "local %s remote %s", rtnl.Addr(l.Local), rtnl.Addr(l.Remote))
+	e.add(l.Proto != 0, "proto %d", l.Proto)
+	e.add(l.EncapType != 0, "encap %d", l.EncapType)
+	return netstate.Tunnel{Name: a.Name, External: l.FlowBased, MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
 }
 
 func isUp(a *netlink.LinkAttrs) bool { return a.Flags&net.FlagUp != 0 }
 
 // decodeAddr is false for link-local addresses: the kernel makes them.
 func decodeAddr(dev string, a netlink.Addr) (netstate.Addr, bool) {
-	p := addrPrefix(a.IPNet)
+	p := rtnl.Prefix(a.IPNet)
 	if linkLocal(p.Addr()) {
 		return netstate.Addr{}, false
 	}
@@ -75,7 +107,7 @@ func decodeAddr(dev string, a netlink.Addr) (netstate.Addr, bool) {
 	e.add(a.Flags&unix.IFA_F_PERMANENT == 0, "valid_lft %d", a.ValidLft)
 	o := netstate.Addr{Dev: dev, Prefix: p, NoDAD: a.Flags&unix.IFA_F_NODAD != 0, Extra: e.String()}
 	if a.Peer != nil {
-		o.Peer = addrPrefix(a.Peer)
+		o.Peer = rtnl.Prefix(a.Peer)
 	}
 	return o, true
 }
@@ -83,14 +115,4 @@ func decodeAddr(dev string, a netlink.Addr) (netstate.Addr, bool) {
 func macOf(h net.HardwareAddr) (m netstate.MAC) {
 	copy(m[:], h)
 	return m
-}
-
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
-}
-
-func addrPrefix(n *net.IPNet) netip.Prefix {
-	ones, _ := n.Mask.Size()
-	return netip.PrefixFrom(addrOf(n.IP), ones)
 }

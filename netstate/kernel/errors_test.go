@@ -35,7 +35,7 @@ func TestSocketErrors(t *testing.T) {
 		},
 		"Watch": func(k *Kernel) error { _, err := k.Watch(t.Context()); return err },
 	}
-	bulk := map[string]bool{"Observe": true, "Interfaces": true}
+	bulk := map[string]bool{"Observe": true, "Interfaces": true, "Apply": true}
 	for name, call := range calls {
 		h := fresh(t)
 		k := h.Kernel.(*Kernel)
@@ -47,9 +47,8 @@ func TestSocketErrors(t *testing.T) {
 			continue
 		}
 		k = newKernel(t)
-		unix.Close(k.bulk.fd)
-		k.bulk.fd = -1
-		if err := call(k); !errors.Is(err, unix.EBADF) {
+		k.bulk.Close()
+		if err := withoutFiles(t, func() error { return call(k) }); !errors.Is(err, unix.EBADF) {
 			t.Errorf("%s without the second socket: %v", name, err)
 		}
 	}
@@ -73,7 +72,7 @@ func withoutFiles(t *testing.T, f func() error) error {
 	return f()
 }
 
-// provider is a Part that fails.
+// provider is a Provider that fails.
 type provider struct{ err error }
 
 func (p provider) Writes(k netstate.Kind) bool { return k == netstate.KindPeer }
@@ -84,9 +83,9 @@ func (p provider) Observe(map[string][]string, netstate.State) (netstate.State, 
 
 func (p provider) Apply(netstate.Change) error { return p.err }
 
-func TestPartErrors(t *testing.T) {
+func TestProviderErrors(t *testing.T) {
 	broken := errors.New("broken")
-	h := freshWith(t, func() []Part { return []Part{provider{broken}} })
+	h := freshWith(t, func() []Provider { return []Provider{provider{broken}} })
 	if _, err := h.Kernel.Observe(t.Context(), nil); !errors.Is(err, broken) {
 		t.Errorf("observe: %v", err)
 	}

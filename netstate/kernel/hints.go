@@ -2,30 +2,91 @@ package kernel
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 
-	links "github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// concerns says whether a message is about something of ours or about an interface that may be an underlay.
-// Pods come and go on veth devices: those messages are dropped here.
+// filter is what Watch needs of the last Observe to tell our messages from the others.
+type filter struct {
+	links   map[int]bool            // indices of our links; true: its neighbours are ours too
+	objects map[int]netstate.Object // what they were
+	names   map[int]string          // of all links
+	wanted  map[string]bool         // names of links
+	sysctls []string
+	devs    map[string][]string // names of our links by type
+
+	want    netstate.State
+	mu      sync.Mutex
+	applied netstate.State // entries that Apply has changed since, nil: deleted
+}
+
+// expect notes what entries a plan makes, beyond what Observe was told. The kernel does not say in its messages about
+// forwarding entries and deleted neighbours who requested the change (seen on 6.1 and 6.18), so exceptFrom passes them.
+func (f *filter) expect(p netstate.Plan) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range p {
+		key := c.Key()
+		_, again := f.applied[key]
+		if (key.Kind == netstate.KindFDB || key.Kind == netstate.KindNeigh) && (again || f.want[key] != c.Want) {
+			f.applied[key] = c.Want
+		}
+	}
+}
+
+// expected returns what stands in an entry's slot if nobody else has changed it.
+func (f *filter) expected(key netstate.Key) netstate.Object {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o, ok := f.applied[key]; ok {
+		return o
+	}
+	return f.want[key]
+}
+
+// concerns reports whether a message is about something of ours that is not as it should be, or about an interface that may
+// be an underlay. Pods come and go on veth devices: those messages are dropped here.
 func (k *Kernel) concerns(kind uint16, data []byte) bool {
 	f := k.filter.Load()
 	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return k.concernsLink(f, kind, data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR: // every veth gets a link-local address
-		addr, ok := netip.AddrFromSlice(attribute(data, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
+		addr, ok := netip.AddrFromSlice(rtnl.Attribute(data, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
 		return ok && !linkLocal(addr)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		return f.links[int(field32(data, 4))] && !k.echoes.heard(kind, data)
+		return f.concernsEntry(kind, data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return k.concernsRoute(data, f.links)
 	}
 	return false
+}
+
+// concernsEntry is false for a message about a forwarding entry without a destination: 6.1 sends one beside the proper one.
+func (f *filter) concernsEntry(kind uint16, data []byte) bool {
+	e, err := parseEntry(data)
+	if err != nil || !f.links[e.index] || !e.dst.IsValid() {
+		return false
+	}
+	var is netstate.Object
+	var ours bool
+	if data[0] == unix.AF_BRIDGE {
+		is, ours = decodeFDB(f.names[e.index], e, f.names)
+	} else {
+		is, ours = decodeNeigh(f.names[e.index], e)
+	}
+	should := f.expected(is.Key())
+	if kind == unix.RTM_DELNEIGH || !ours {
+		return should != nil
+	}
+	return is != should
 }
 
 // concernsLink is false for two kinds of messages that every new pod causes: about its veth device, unless that has an
@@ -34,40 +95,46 @@ func (k *Kernel) concernsLink(f *filter, kind uint16, data []byte) bool {
 	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC { // another family's are about bridge ports
 		return false
 	}
-	known, ours := f.objects[int(field32(data, 4))]
-	if ours {
-		l, err := links.LinkDeserialize(nil, data)
+	index := intOf(data[4:])
+	if known, ours := f.objects[index]; ours {
+		l, err := netlink.LinkDeserialize(nil, data)
 		return err != nil || kind == unix.RTM_DELLINK || decodeLink(l, f.names) != known
 	}
-	l, err := parseLink(data)
-	switch {
-	case err != nil, f.wanted[l.name], l.alias == netstate.Mark, l.kind != "veth":
+	// LinkDeserialize makes a hundred objects of each message about a pod.
+	text := func(path ...uint16) string {
+		return unix.ByteSliceToString(rtnl.Attribute(data, unix.SizeofIfInfomsg, path...))
+	}
+	name := text(unix.IFLA_IFNAME)
+	if f.wanted[name] || text(unix.IFLA_IFALIAS) == netstate.Mark || text(unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND) != "veth" {
 		return true
 	}
 	if carriers := k.carriers.Load(); carriers != nil {
-		return (*carriers)[int(field32(data, 4))]
+		return (*carriers)[index]
 	}
-	return !strings.HasPrefix(l.name, "veth") // nobody has looked for underlays yet
+	return !strings.HasPrefix(name, "veth") // nobody has looked for underlays yet
 }
 
-// foreign is what has to be known of a link that was not ours at the last look.
-type foreign struct{ name, alias, kind string }
-
-// parseLink reads no more than that: links.LinkDeserialize makes a hundred objects of each message about a pod.
-func parseLink(data []byte) (l foreign, err error) {
-	err = attributes(data[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
-		switch kind {
-		case unix.IFLA_IFNAME:
-			l.name = unix.ByteSliceToString(value)
-		case unix.IFLA_IFALIAS:
-			l.alias = unix.ByteSliceToString(value)
-		case unix.IFLA_LINKINFO:
-			_ = attributes(value, func(kind uint16, value []byte) {
-				if kind == unix.IFLA_INFO_KIND {
-					l.kind = unix.ByteSliceToString(value)
-				}
-			})
-		}
-	})
-	return l, err
+func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]bool) bool {
+	if len(rtmsg) < unix.SizeofRtMsg || rtmsg[4] != unix.RT_TABLE_MAIN {
+		return false
+	}
+	if rtmsg[5] == netstate.Protocol || rtmsg[1] == 0 { // ours, or a default route
+		return true
+	}
+	if _, ours := owned[intOf(rtnl.Attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_OIF))]; ours {
+		return true
+	}
+	dst, ok := netip.AddrFromSlice(rtnl.Attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_DST))
+	return ok && k.inNetworks(netip.PrefixFrom(dst, int(rtmsg[1])))
 }
+
+// concernsNetconf reports whether a message says that a sysctl that Observe was asked for may have changed: of all
+// interfaces, of new ones (their indices are negative), or of one that is named. Each pod's device has a message, too.
+func (k *Kernel) concernsNetconf(data []byte) bool {
+	f := k.filter.Load()
+	index := int32(intOf(rtnl.Attribute(data, sizeofNetconf, netconfaIfindex)))
+	return index <= 0 || slices.ContainsFunc(f.sysctls, func(name string) bool { return strings.Contains(name, "/"+f.names[int(index)]+"/") })
+}
+
+// Of linux/netconf.h: the size of struct netconfmsg, aligned, and an attribute.
+const sizeofNetconf, netconfaIfindex = 4, 1

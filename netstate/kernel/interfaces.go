@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // Interfaces are the machine's interfaces as facts: what an underlay can be chosen from.
@@ -19,7 +20,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := dump("addresses", func() ([]netlink.Addr, error) { return k.nl.AddrList(nil, unix.AF_UNSPEC) })
+	addrs, err := rtnl.Retry("addresses", func() ([]netlink.Addr, error) { return k.nl.AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +45,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 			}
 		}
 		for _, addr := range addrs {
-			if p := addrPrefix(addr.IPNet); addr.LinkIndex == a.Index && !linkLocal(p.Addr()) {
+			if p := rtnl.Prefix(addr.IPNet); addr.LinkIndex == a.Index && !linkLocal(p.Addr()) {
 				i.Addrs, carriers[a.Index] = append(i.Addrs, p), true
 			}
 		}

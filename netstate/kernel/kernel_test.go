@@ -59,11 +59,11 @@ func TestConformance(t *testing.T) { netstatetest.Run(t, fresh) }
 
 // fresh is a network namespace for one test: the goroutine stays on a thread that moves into it and ends with it.
 func fresh(t *testing.T) netstatetest.Harness {
-	return freshWith(t, func() []Part { return nil })
+	return freshWith(t, func() []Provider { return nil })
 }
 
-// freshWith is fresh with parts that are opened in the namespace.
-func freshWith(t *testing.T, parts func() []Part) netstatetest.Harness {
+// freshWith is fresh with providers that are opened in the namespace.
+func freshWith(t *testing.T, providers func() []Provider) netstatetest.Harness {
 	t.Helper()
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -72,13 +72,13 @@ func freshWith(t *testing.T, parts func() []Part) netstatetest.Harness {
 	if err := command("ip link set lo up"); err != nil {
 		t.Fatal(err)
 	}
-	k := newKernel(t, parts()...)
+	k := newKernel(t, providers()...)
 	return netstatetest.Harness{Kernel: k, Machine: k, Command: command, Index: index}
 }
 
-func newKernel(t *testing.T, parts ...Part) *Kernel {
+func newKernel(t *testing.T, providers ...Provider) *Kernel {
 	t.Helper()
-	k, err := New(netstatetest.Left(), parts...)
+	k, err := New(netstatetest.Left(), providers...)
 	if err != nil {
 		t.Fatal(err)
 	}

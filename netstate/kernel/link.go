@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -11,96 +12,175 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// putVXLAN creates the device, changes it in place where the kernel can, or recreates it.
-func (a *applier) putVXLAN(want netstate.VXLAN) error {
-	if have, ok := a.links[want.Name]; ok {
-		if have, ok := decodeLink(have, a.names()).(netstate.VXLAN); ok && have.SameDevice(want) {
-			return a.adjust(want.Name, attrs{want.MTU, want.MAC, want.Up})
-		}
-		if err := a.deleteLink(want.Name); err != nil {
-			return err
-		}
-	}
-	underlay, err := a.link(want.Dev)
+// putLink changes a device in place where the kernel can, and recreates it otherwise.
+func (a *applier) putLink(want netstate.Object) error {
+	device, err := a.encodeLink(want)
 	if err != nil {
 		return err
 	}
-	err = a.createLink(&netlink.Vxlan{
-		LinkAttrs: linkAttrs(want.Name, attrs{want.MTU, want.MAC, want.Up}),
-		VxlanId:   want.VNI, Port: want.Port, Learning: want.Learning, GBP: want.GBP,
-		VtepDevIndex: underlay.Attrs().Index, SrcAddr: want.Local.AsSlice(),
-	})
-	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", want.VNI, want.Port, err)
-	}
-	return err
-}
-
-func (a *applier) putBridge(want netstate.Bridge) error {
-	if have, ok := a.links[want.Name]; ok {
-		if have.Type() == "bridge" && have.Attrs().MasterIndex == 0 {
-			return a.adjust(want.Name, attrs{want.MTU, want.MAC, want.Up})
+	name := device.Attrs().Name
+	if have, ok := a.links[name]; ok {
+		if inPlace(decodeLink(have, a.names()), want) {
+			return a.adjust(have, device.Attrs())
 		}
-		if err := a.deleteLink(want.Name); err != nil {
+		if err := a.deleteLink(name); err != nil {
 			return err
 		}
 	}
-	return a.createLink(&netlink.Bridge{LinkAttrs: linkAttrs(want.Name, attrs{want.MTU, want.MAC, want.Up})})
+	return explainLink(want, a.createLink(device))
 }
 
-// attrs is what every owned link has and what can be changed in place.
-type attrs struct {
-	mtu int
-	mac netstate.MAC // zero: the link has none
-	up  bool
-}
-
-func linkAttrs(name string, want attrs) netlink.LinkAttrs {
-	l := netlink.NewLinkAttrs()
-	l.Name, l.MTU = name, want.mtu
-	if want.mac != (netstate.MAC{}) {
-		l.HardwareAddr = net.HardwareAddr(want.mac[:])
+// inPlace reports whether have becomes want by changing attributes. What nobody wants goes only with the device, but for a
+// bridge's own options: recreating it would unplug the pods.
+func inPlace(have, want netstate.Object) bool {
+	switch want := want.(type) {
+	case netstate.VXLAN:
+		have, ok := have.(netstate.VXLAN)
+		return ok && have.SameDevice(want)
+	case netstate.Tunnel:
+		have, ok := have.(netstate.Tunnel)
+		return ok && have.SameDevice(want)
+	case netstate.Tun:
+		have, ok := have.(netstate.Tun)
+		return ok && have.Extra == ""
+	case netstate.WireGuard:
+		have, ok := have.(netstate.WireGuard)
+		return ok && have.Extra == ""
+	case netstate.Bridge:
+		have, ok := have.(netstate.Bridge)
+		return ok && !strings.HasPrefix(have.Extra, "master ")
 	}
-	if want.up {
+	return false
+}
+
+// encodeLink returns the device as the library makes it. Only a VXLAN device needs another one, which must exist.
+func (a *applier) encodeLink(want netstate.Object) (netlink.Link, error) {
+	switch o := want.(type) {
+	case netstate.VXLAN:
+		l := &netlink.Vxlan{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, o.MAC), VxlanId: o.VNI, Port: o.Port, Learning: o.Learning, GBP: o.GBP,
+			SrcAddr: o.Local.AsSlice()}
+		underlay, ok := a.links[o.Dev]
+		if !ok {
+			return l, fmt.Errorf("%s: %w", o.Dev, errNoDevice)
+		}
+		l.VtepDevIndex = underlay.Attrs().Index
+		return l, nil
+	case netstate.Bridge:
+		return &netlink.Bridge{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, o.MAC)}, nil
+	case netstate.Tun:
+		return &netlink.Tuntap{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), Mode: netlink.TUNTAP_MODE_TUN}, nil
+	case netstate.Tunnel:
+		if o.External {
+			return &netlink.Ip6tnl{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), FlowBased: true}, nil
+		}
+		return &netlink.Iptun{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), Local: o.Local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}, nil
+	case netstate.WireGuard:
+		return &netlink.Wireguard{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{})}, nil
+	}
+	return nil, fmt.Errorf("a %s is not a device", want.Key().Kind)
+}
+
+// linkAttrs are what every device of ours has. The zero MAC is none.
+func linkAttrs(name string, mtu int, up bool, mac netstate.MAC) netlink.LinkAttrs {
+	l := netlink.NewLinkAttrs()
+	l.Name, l.MTU = name, mtu
+	if mac != (netstate.MAC{}) {
+		l.HardwareAddr = mac[:]
+	}
+	if up {
 		l.Flags |= net.FlagUp
 	}
 	return l
 }
 
-func (a *applier) createLink(l netlink.Link) error {
-	if err := a.nl.LinkAdd(l); err != nil {
+// explainLink adds to the kernel's refusal of a device what it means.
+func explainLink(want netstate.Object, err error) error {
+	exists, unknown := errors.Is(err, unix.EEXIST), errors.Is(err, unix.EOPNOTSUPP)
+	switch o := want.(type) {
+	case netstate.VXLAN:
+		if exists {
+			return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", o.VNI, o.Port, err)
+		}
+	case netstate.WireGuard:
+		if unknown {
+			return fmt.Errorf("this kernel has no WireGuard devices, load the module wireguard: %w", err)
+		}
+	case netstate.Tunnel:
+		module := "ipip"
+		if o.External {
+			module = "ip6_tunnel"
+		}
+		if unknown {
+			return fmt.Errorf("this kernel has no IP-in-IP devices, load the module %s or use another backend: %w", module, err)
+		}
+		if exists {
+			return fmt.Errorf("another %s device on this host takes all packets (ip -d link show type ip6tnl): %w", module, err)
+		}
+	}
+	return err
+}
+
+// createLink makes the device and marks it as ours.
+func (a *applier) createLink(device netlink.Link) error {
+	name := device.Attrs().Name
+	_, tun := device.(*netlink.Tuntap)
+	create := func() error { return a.nl.LinkAdd(device) }
+	if tun {
+		create = func() error { return createTun(name) }
+	}
+	if err := create(); err != nil {
 		return err
 	}
-	name := l.Attrs().Name
 	created, err := a.nl.LinkByName(name)
 	if err != nil {
 		return err
 	}
 	a.links[name] = created
+	if tun {
+		return a.adjust(created, device.Attrs())
+	}
 	return a.nl.LinkSetAlias(created, netstate.Mark)
 }
 
-// adjust makes an existing link as wanted without recreating it, and marks it as ours.
-func (a *applier) adjust(name string, want attrs) error {
-	l, err := a.link(name)
+// tunDevice is where TUN devices come from.
+const tunDevice = "/dev/net/tun"
+
+// createTun makes a device that stays when nobody has it open. A process that opens it can choose other flags than
+// these, but not other queues.
+func createTun(name string) error {
+	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", tunDevice, err)
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
 	}
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_TUN_EXCL)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return err
+	}
+	return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1)
+}
+
+// adjust makes an existing link as wanted without recreating it, and marks it as ours.
+func (a *applier) adjust(l netlink.Link, want *netlink.LinkAttrs) error {
 	have := l.Attrs()
 	var errs []error
-	if have.MTU != want.mtu {
-		errs = append(errs, a.nl.LinkSetMTU(l, want.mtu))
+	if have.MTU != want.MTU {
+		errs = append(errs, a.nl.LinkSetMTU(l, want.MTU))
 	}
-	if want.mac != (netstate.MAC{}) && macOf(have.HardwareAddr) != want.mac {
-		errs = append(errs, a.nl.LinkSetHardwareAddr(l, want.mac[:]))
+	if want.HardwareAddr != nil && macOf(have.HardwareAddr) != macOf(want.HardwareAddr) {
+		errs = append(errs, a.nl.LinkSetHardwareAddr(l, want.HardwareAddr))
 	}
 	if have.Alias != netstate.Mark {
 		errs = append(errs, a.nl.LinkSetAlias(l, netstate.Mark))
 	}
 	switch {
-	case want.up && !isUp(have):
+	case isUp(want) && !isUp(have):
 		errs = append(errs, a.nl.LinkSetUp(l))
-	case !want.up && isUp(have):
+	case !isUp(want) && isUp(have):
 		errs = append(errs, a.nl.LinkSetDown(l))
 	}
 	return errors.Join(errs...)
@@ -113,4 +193,13 @@ func (a *applier) deleteLink(name string) error {
 	}
 	delete(a.links, name)
 	return ignoreAbsent(a.nl.LinkDel(l))
+}
+
+// names returns the links' names by index.
+func (a *applier) names() map[int]string {
+	names := make(map[int]string, len(a.links))
+	for name, l := range a.links {
+		names[l.Attrs().Index] = name
+	}
+	return names
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // Hop is what the kernel answers when it is asked where a packet goes.
@@ -46,7 +47,7 @@ func (k *Kernel) Lookup(dst, src netip.Addr, in string) (Hop, error) {
 	if err != nil {
 		return Hop{}, fmt.Errorf("find the interface towards %s: %w", dst, err)
 	}
-	return Hop{Dev: l.Attrs().Name, Via: addrOf(r.Gw), Src: addrOf(r.Src), Table: r.Table}, nil
+	return Hop{Dev: l.Attrs().Name, Via: rtnl.Addr(r.Gw), Src: rtnl.Addr(r.Src), Table: r.Table}, nil
 }
 
 // Port is what a device is plugged into.
@@ -85,7 +86,7 @@ type Rule struct {
 func (k *Kernel) Rules() ([]Rule, error) {
 	var rules []Rule
 	for _, family := range netstate.Families {
-		list, err := dump("rules", func() ([]netlink.Rule, error) { return k.nl.RuleList(int(domains[family])) })
+		list, err := rtnl.Retry("rules", func() ([]netlink.Rule, error) { return k.nl.RuleList(int(domains[family])) })
 		if err != nil {
 			return nil, err
 		}
@@ -119,12 +120,12 @@ func (k *Kernel) Neighbours() ([]Neighbour, error) {
 	}
 	var all []Neighbour
 	for _, family := range netstate.Families {
-		list, err := dump("neighbours", func() ([]netlink.Neigh, error) { return k.nl.NeighList(0, int(domains[family])) })
+		list, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) { return k.nl.NeighList(0, int(domains[family])) })
 		if err != nil {
 			return nil, err
 		}
 		for _, n := range list {
-			all = append(all, Neighbour{names[n.LinkIndex], addrOf(n.IP), n.HardwareAddr.String(), neighbourState(n.State)})
+			all = append(all, Neighbour{names[n.LinkIndex], rtnl.Addr(n.IP), n.HardwareAddr.String(), neighbourState(n.State)})
 		}
 	}
 	return all, nil

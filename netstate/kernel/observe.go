@@ -10,10 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
-
-// domains are the kernel's numbers of the families.
-var domains = map[netstate.Family]byte{netstate.IPv4: unix.AF_INET, netstate.IPv6: unix.AF_INET6}
 
 // Observe reads back what is ours (links by mark with all that stands on them, and routes), what stands in the
 // slots of want's links and routes, and the sysctls that want names.
@@ -38,8 +36,8 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		}
 	}
 	k.filter.Store(o.filter)
-	for _, part := range []func() error{o.addrs, o.neighbours, o.forwarding, o.routes, o.parts} {
-		if err := part(); err != nil {
+	for _, read := range []func() error{o.addrs, o.neighbours, o.forwarding, o.routes, o.provided} {
+		if err := read(); err != nil {
 			return nil, err
 		}
 	}
@@ -47,7 +45,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 }
 
 func newFilter(want netstate.State) *filter {
-	f := &filter{links: map[int]bool{}, objects: map[int]netstate.Object{}, devs: map[string][]string{}, wanted: map[string]bool{}}
+	f := &filter{want: want, applied: netstate.State{}, links: map[int]bool{}, objects: map[int]netstate.Object{}, devs: map[string][]string{}, wanted: map[string]bool{}}
 	for k := range want {
 		switch k.Kind {
 		case netstate.KindLink:
@@ -69,9 +67,9 @@ type observation struct {
 	filter *filter
 }
 
-func (o *observation) parts() error {
-	for _, part := range o.Kernel.parts {
-		state, err := part.Observe(o.filter.devs, o.want)
+func (o *observation) provided() error {
+	for _, p := range o.providers {
+		state, err := p.Observe(o.filter.devs, o.want)
 		if err != nil {
 			return err
 		}
@@ -81,11 +79,11 @@ func (o *observation) parts() error {
 }
 
 func (k *Kernel) links() ([]netlink.Link, error) {
-	return dump("links", k.nl.LinkList)
+	return rtnl.Retry("links", k.nl.LinkList)
 }
 
 func (o *observation) addrs() error {
-	addrs, err := dump("addresses", func() ([]netlink.Addr, error) { return o.nl.AddrList(nil, unix.AF_UNSPEC) })
+	addrs, err := rtnl.Retry("addresses", func() ([]netlink.Addr, error) { return o.nl.AddrList(nil, unix.AF_UNSPEC) })
 	for _, a := range addrs {
 		if _, owned := o.filter.links[a.LinkIndex]; !owned {
 			continue
@@ -122,16 +120,13 @@ func (o *observation) forwarding() error {
 
 // entries calls do with those on VXLAN devices of ours. The kernel does not filter them for one device.
 func (o *observation) entries(what string, domain byte, do func(entry)) error {
-	_, err := dump(what, func() ([]struct{}, error) {
-		return nil, o.bulk.list(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, []byte{domain, sizeofNdMsg - 1: 0}, func(m []byte) error {
-			e, err := parseEntry(m)
-			if err == nil && o.filter.links[e.index] {
-				do(e)
-			}
-			return err
-		})
+	return o.list(what, unix.RTM_GETNEIGH, &netlink.Ndmsg{Family: domain}, func(m []byte) error {
+		e, err := parseEntry(m)
+		if o.filter.links[e.index] {
+			do(e)
+		}
+		return err
 	})
-	return err
 }
 
 // observed adds v. One that is as wanted is the wanted object itself, so that thousands are not made again.
@@ -183,5 +178,5 @@ func (o *observation) route(r netstate.Route) {
 	o.state.Add(r)
 }
 
-// linkLocal says whether the kernel manages a by itself: link-local and multicast.
+// linkLocal reports whether the kernel manages a by itself: link-local and multicast.
 func linkLocal(a netip.Addr) bool { return a.IsLinkLocalUnicast() || a.IsMulticast() }

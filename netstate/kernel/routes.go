@@ -6,9 +6,11 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // route is a route as the kernel sends it.
@@ -32,19 +34,16 @@ type route struct {
 
 // routes calls do with each route of the main table.
 func (k *Kernel) routes(family netstate.Family, do func(route)) error {
-	_, err := dump("routes", func() ([]struct{}, error) {
-		return nil, k.bulk.list(unix.RTM_GETROUTE, unix.NLM_F_DUMP, []byte{domains[family], 11: 0}, func(m []byte) error {
-			if len(m) > 4 && m[4] != unix.RT_TABLE_MAIN {
-				return nil
-			}
-			r, err := parseRoute(m)
-			if err == nil && r.flags&unix.RTM_F_CLONED == 0 { // else what the kernel learned of one destination, its path MTU
-				do(r)
-			}
-			return err
-		})
+	return k.list("routes", unix.RTM_GETROUTE, &nl.RtMsg{RtMsg: unix.RtMsg{Family: domains[family]}}, func(m []byte) error {
+		if len(m) > 4 && m[4] != unix.RT_TABLE_MAIN {
+			return nil
+		}
+		r, err := parseRoute(m)
+		if err == nil && r.flags&unix.RTM_F_CLONED == 0 { // else what the kernel learned of one destination, its path MTU
+			do(r)
+		}
+		return err
 	})
-	return err
 }
 
 // parseRoute reads struct rtmsg and its attributes.
@@ -57,60 +56,48 @@ func parseRoute(m []byte) (route, error) {
 	if m[0] == unix.AF_INET6 {
 		addr = netip.IPv6Unspecified()
 	}
-	err := attributes(m[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
-		if kind == unix.RTA_DST {
-			addr = addrOf(value)
-			return
+	for kind, value := range rtnl.Attributes(m[unix.SizeofRtMsg:]) {
+		switch kind {
+		case unix.RTA_DST:
+			addr = rtnl.Addr(value)
+		case unix.RTA_TABLE, unix.RTA_CACHEINFO, unix.RTA_PREF, unix.RTA_EXPIRES:
+		case unix.RTA_GATEWAY:
+			r.gw = rtnl.Addr(value)
+		case unix.RTA_OIF:
+			r.index = intOf(value)
+		case unix.RTA_PRIORITY:
+			r.priority = intOf(value)
+		case unix.RTA_PREFSRC:
+			r.src = rtnl.Addr(value)
+		case unix.RTA_METRICS:
+			r.metrics(value)
+		case unix.RTA_MULTIPATH:
+			r.multipath(value)
+		case unix.RTA_ENCAP:
+			r.encap = value
+		case unix.RTA_ENCAP_TYPE:
+			if len(value) >= 2 {
+				r.encapBy = binary.NativeEndian.Uint16(value)
+			}
+		default:
+			r.extra.add(true, "attribute %d", kind)
 		}
-		r.attribute(kind, value)
-	})
+	}
 	r.dst = netip.PrefixFrom(addr, int(m[1]))
 	r.decodeEncap()
-	return r, err
-}
-
-func (r *route) attribute(kind uint16, value []byte) {
-	number := func() int {
-		if len(value) < 4 {
-			return 0
-		}
-		return int(binary.NativeEndian.Uint32(value))
-	}
-	switch kind {
-	case unix.RTA_TABLE, unix.RTA_CACHEINFO, unix.RTA_PREF, unix.RTA_EXPIRES:
-	case unix.RTA_GATEWAY:
-		r.gw = addrOf(value)
-	case unix.RTA_OIF:
-		r.index = number()
-	case unix.RTA_PRIORITY:
-		r.priority = number()
-	case unix.RTA_PREFSRC:
-		r.src = addrOf(value)
-	case unix.RTA_METRICS:
-		r.metrics(value)
-	case unix.RTA_MULTIPATH:
-		r.multipath(value)
-	case unix.RTA_ENCAP:
-		r.encap = value
-	case unix.RTA_ENCAP_TYPE:
-		if len(value) >= 2 {
-			r.encapBy = binary.NativeEndian.Uint16(value)
-		}
-	default:
-		r.extra.add(true, "attribute %d", kind)
-	}
+	return r, nil
 }
 
 // metrics reads what a route says of its packets: MTU, advertised MSS and others.
 func (r *route) metrics(data []byte) {
 	names := map[uint16]string{unix.RTAX_MTU: "mtu", unix.RTAX_ADVMSS: "advmss"}
-	_ = attributes(data, func(kind uint16, value []byte) {
+	for kind, value := range rtnl.Attributes(data) {
 		if name, ok := names[kind]; ok && len(value) == 4 {
-			r.extra.add(true, "%s %d", name, binary.NativeEndian.Uint32(value))
-			return
+			r.extra.add(true, "%s %d", name, intOf(value))
+		} else {
+			r.extra.add(true, "metric %d", kind)
 		}
-		r.extra.add(true, "metric %d", kind)
-	})
+	}
 }
 
 // multipath reads struct rtnexthop: its size, flags, hops and interface.
@@ -123,7 +110,7 @@ func (r *route) multipath(data []byte) {
 		if r.hops++; r.hops == 1 {
 			r.index = int(int32(binary.NativeEndian.Uint32(data[4:])))
 		}
-		data = data[min(aligned(size), len(data)):]
+		data = data[min((size+3)&^3, len(data)):]
 	}
 	r.extra.add(true, "multipath %d", r.hops)
 }

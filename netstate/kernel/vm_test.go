@@ -15,13 +15,13 @@ func TestTunnels(t *testing.T) { netstatetest.RunTunnels(t, fresh) }
 // TestWireGuard needs a kernel with wireguard, and the program wg.
 func TestWireGuard(t *testing.T) {
 	netstatetest.RunWireGuard(t, func(t *testing.T) netstatetest.Harness {
-		return freshWith(t, func() []Part {
+		return freshWith(t, func() []Provider {
 			w, err := wireguard.Open(netstatetest.Secrets{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = w.Close() })
-			return []Part{w}
+			return []Provider{w}
 		})
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
+	"math"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -15,11 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// pollEvery is how often the sysctls of the last Observe and the parts are read: the kernel sends no message about them. A
-// reading that takes longer than a hundredth of it makes the next ones rarer.
-const pollEvery, pollShare = 250 * time.Millisecond, 100
+// pollInterval is how often the sysctls of the last Observe and the providers are read: the kernel announces forwarding and
+// rp_filter (RTM_NEWNETCONF), but neither accept_ra and accept_dad nor what WireGuard and IPsec do. A reading that takes
+// longer than a hundredth of it makes the next ones rarer.
+const pollInterval, pollShare = 3 * time.Second, 100
 
 // watchBuffer is the receive buffer of the subscription in bytes; when a burst overflows it, the subscription
 // ends and the caller looks at everything again.
@@ -35,7 +37,7 @@ func (k *Kernel) Watch(ctx context.Context) (<-chan struct{}, error) {
 func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error) {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups(
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)})
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to kernel changes: %w", err)
 	}
@@ -43,14 +45,18 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 		conn.Close()
 		return nil, fmt.Errorf("set the subscription's buffer: %w", err)
 	}
-	if err := conn.SetBPF(exceptFrom(k.bulk.port)); err != nil {
+	program, err := exceptFrom(k.bulk.Port())
+	if err == nil {
+		err = conn.SetBPF(program)
+	}
+	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("filter the subscription: %w", err)
 	}
-	hints := make(chan struct{}, 1)
+	hints, netconf := make(chan struct{}, 1), make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.receive(ctx, conn, hints) })
-	group.Go(func() error { return k.poll(ctx, hints) })
+	group.Go(func() error { return k.receive(ctx, conn, hints, netconf) })
+	group.Go(func() error { return k.poll(ctx, hints, netconf) })
 	group.Go(func() error { <-ctx.Done(); return conn.Close() })
 	go func() {
 		_ = group.Wait() // how it ended does not matter: the closed channel says "look at everything"
@@ -59,20 +65,19 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 	return hints, nil
 }
 
-// exceptFrom is a filter that drops what a socket's own requests caused: Apply's thousands of changes are no news, and
+// exceptFrom returns a filter that drops what a socket's own requests caused: Apply's thousands of changes are no news, and
 // are looked at by who called it. The requester's port stands in nlmsg_pid, the last of the header's fields.
-func exceptFrom(port uint32) []bpf.RawInstruction {
-	const pidOffset = unix.SizeofNlMsghdr - 4
-	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port)) // the filter loads in network order
-	return []bpf.RawInstruction{
-		{Op: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: pidOffset},
-		{Op: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: loaded},
-		{Op: unix.BPF_RET | unix.BPF_K},
-		{Op: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
-	}
+func exceptFrom(port uint32) ([]bpf.RawInstruction, error) {
+	return bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: unix.SizeofNlMsghdr - 4, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, SkipFalse: 1, // the filter loads in network order
+			Val: binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: math.MaxUint32},
+	})
 }
 
-// groups is the bit mask of netlink multicast groups.
+// groups returns the bit mask of netlink multicast groups.
 func groups(ids ...uint) (mask uint32) {
 	for _, id := range ids {
 		mask |= 1 << (id - 1)
@@ -84,23 +89,20 @@ func groups(ids ...uint) (mask uint32) {
 const gather = 20 * time.Millisecond
 
 // receive hints when a message concerns us. The first one after a silence is read at once.
-func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints chan<- struct{}) error {
+func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints, netconf chan<- struct{}) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
 	}
 	buffer := make([]byte, messageBuffer)
 	for ctx.Err() == nil {
-		concerned, failed := false, error(nil)
+		var failed error
 		err := raw.Read(func(fd uintptr) (got bool) {
-			got, concerned, failed = k.drain(int(fd), buffer)
+			got, failed = k.drain(int(fd), buffer, hints, netconf)
 			return got || failed != nil
 		})
 		if err := errors.Join(err, failed); err != nil {
 			return err
-		}
-		if concerned {
-			hint(hints)
 		}
 		select {
 		case <-ctx.Done():
@@ -110,102 +112,70 @@ func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints chan<- s
 	return nil
 }
 
-// drain reads what is there: whether there was anything, and whether it concerns us.
-func (k *Kernel) drain(fd int, buffer []byte) (got, concerned bool, err error) {
+// messageBuffer is more than the kernel puts into one datagram.
+const messageBuffer = 64 << 10
+
+// drain reads what is there, and reports whether there was anything.
+func (k *Kernel) drain(fd int, buffer []byte, hints, netconf chan<- struct{}) (got bool, err error) {
 	for {
 		n, err := unix.Read(fd, buffer)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
-			return got, concerned, nil
+			return got, nil
 		case err != nil:
-			return got, concerned, err // ENOBUFS: messages were lost
+			return got, err // ENOBUFS: messages were lost
 		}
 		got = true
-		err = messages(buffer[:n], func(h header, data []byte) error {
-			concerned = concerned || k.concerns(h.kind, data)
-			return nil
-		})
-		concerned = concerned || err != nil
+		for h, data := range rtnl.Messages(buffer[:n]) {
+			switch {
+			case h.Type == unix.RTM_NEWNETCONF && k.concernsNetconf(data):
+				notify(netconf)
+			case k.concerns(h.Type, data):
+				notify(hints)
+			}
+		}
 	}
 }
 
-func hint(hints chan<- struct{}) {
+// notify leaves one notice in the channel.
+func notify(notices chan<- struct{}) {
 	select {
-	case hints <- struct{}{}:
+	case notices <- struct{}{}:
 	default: // one is waiting already
 	}
 }
 
-func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]bool) bool {
-	if len(rtmsg) < unix.SizeofRtMsg || rtmsg[4] != unix.RT_TABLE_MAIN {
-		return false
-	}
-	if rtmsg[5] == netstate.Protocol || rtmsg[1] == 0 { // ours, or a default route
-		return true
-	}
-	if oif := attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_OIF); len(oif) == 4 {
-		if _, ours := owned[int(binary.NativeEndian.Uint32(oif))]; ours {
-			return true
-		}
-	}
-	dst, ok := netip.AddrFromSlice(attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_DST))
-	return ok && k.inNetworks(netip.PrefixFrom(dst, int(rtmsg[1])))
-}
-
-func field32(data []byte, at int) uint32 {
-	if len(data) < at+4 {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(data[at:])
-}
-
-// attribute is the value of one attribute behind a message's fixed header, nil if there is none; names come
-// without their closing zero.
-func attribute(data []byte, header int, want uint16) []byte {
-	if len(data) < header {
-		return nil
-	}
-	ad, err := netlink.NewAttributeDecoder(data[header:])
-	if err != nil {
-		return nil
-	}
-	for ad.Next() {
-		if ad.Type() == want {
-			return ad.Bytes()
-		}
-	}
-	return nil
-}
-
-// poll hints when one of the observed sysctls, or something of a part's, is not what it was.
-func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}) error {
-	timer := time.NewTimer(pollEvery)
+// poll hints when one of the observed sysctls, or something of a provider's, is not what it was. It looks again when a
+// message says that a sysctl changed.
+func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan struct{}) error {
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
-	seen := k.silent()
+	last := k.pollState()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-netconf:
 		case <-timer.C:
 		}
 		began := time.Now()
-		now := k.silent()
-		if !maps.Equal(now, seen) {
-			seen = now
-			hint(hints)
+		now := k.pollState()
+		if !maps.Equal(now, last) {
+			last = now
+			notify(hints)
 		}
-		timer.Reset(max(pollEvery, pollShare*time.Since(began)))
+		timer.Reset(max(pollInterval, pollShare*time.Since(began)))
 	}
 }
 
-// silent is what the kernel sends no messages about. What cannot be read is Observe's to report.
-func (k *Kernel) silent() netstate.State {
+// pollState reads what the kernel does not announce whole. What cannot be read is Observe's to report.
+func (k *Kernel) pollState() netstate.State {
 	f, state := k.filter.Load(), netstate.State{}
 	_ = observeSysctls(f.sysctls, state)
-	for _, part := range k.parts {
-		if more, err := part.Observe(f.devs, nil); err == nil {
+	for _, p := range k.providers {
+		if more, err := p.Observe(f.devs, nil); err == nil {
 			state.Merge(more)
 		}
 	}

@@ -187,8 +187,8 @@ func (h *host) recreates(change func(*netstate.VXLAN), anew bool) {
 	}
 }
 
-// quiet is how long no hint must come, prompt how soon one has to.
-const quiet, prompt = 50 * time.Millisecond, 300 * time.Millisecond
+// quiet is how long no hint must come, prompt how soon one has to, and polled how soon where the kernel announces nothing.
+const quiet, prompt, polled = 50 * time.Millisecond, 300 * time.Millisecond, 10 * time.Second
 
 func watches() []testCase {
 	return []testCase{
@@ -274,6 +274,11 @@ func (h *host) silent(hints <-chan struct{}) {
 // hints runs commands and expects a hint soon.
 func (h *host) hints(commands ...string) {
 	h.Helper()
+	h.hintsWithin(prompt, commands...)
+}
+
+func (h *host) hintsWithin(limit time.Duration, commands ...string) {
+	h.Helper()
 	ctx, cancel := context.WithCancel(h.Context())
 	defer cancel()
 	hints := h.watch(ctx)
@@ -284,7 +289,7 @@ func (h *host) hints(commands ...string) {
 		if !ok {
 			h.Fatalf("%q: the channel was closed", commands)
 		}
-	case <-time.After(prompt):
-		h.Fatalf("%q: no hint within %s", commands, prompt)
+	case <-time.After(limit):
+		h.Fatalf("%q: no hint within %s", commands, limit)
 	}
 }

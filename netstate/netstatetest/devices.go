@@ -152,7 +152,7 @@ func (d device) cases() []testCase {
 	for name, f := range all {
 		cases = append(cases, testCase{d.name + " " + name, func(h *host) {
 			d.up(h)
-			h.hints(strings.Split(strings.ReplaceAll(f.commands, "DEV", d.name), "; ")...)
+			h.hintsWithin(polled, strings.Split(strings.ReplaceAll(f.commands, "DEV", d.name), "; ")...)
 			h.plan(d.state, strings.ReplaceAll(f.plan, "DEV", d.name))
 			h.apply(d.state)
 		}})

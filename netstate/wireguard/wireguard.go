@@ -17,6 +17,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 	"github.com/twill-net/twill/netstate/secret"
 )
 
@@ -118,10 +119,7 @@ func decodePeer(dev string, p wgtypes.Peer) netstate.Peer {
 	}
 	var allowed []netip.Prefix
 	for _, n := range p.AllowedIPs {
-		if addr, ok := netip.AddrFromSlice(n.IP); ok {
-			ones, _ := n.Mask.Size()
-			allowed = append(allowed, netip.PrefixFrom(addr.Unmap(), ones))
-		}
+		allowed = append(allowed, rtnl.Prefix(&n))
 	}
 	slices.SortFunc(allowed, netip.Prefix.Compare)
 	if n := copy(o.Allowed[:], allowed); n < len(allowed) {
@@ -193,7 +191,7 @@ func (w *WireGuard) put(want netstate.Peer, was netstate.Object) error {
 		PersistentKeepaliveInterval: &keepalive, ReplaceAllowedIPs: true}
 	for _, p := range want.Allowed {
 		if p.IsValid() {
-			c.AllowedIPs = append(c.AllowedIPs, net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())})
+			c.AllowedIPs = append(c.AllowedIPs, *rtnl.IPNet(p))
 		}
 	}
 	if was == nil {

@@ -5,14 +5,13 @@ package xfrm
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // Policies are the kernel's, in the network namespace of the thread that called Open. Several goroutines may use it.
@@ -50,14 +49,11 @@ func (p *Policies) Close() {
 // Writes says which kind is IPsec's.
 func (p *Policies) Writes(k netstate.Kind) bool { return k == netstate.KindPolicy }
 
-// tries is how often a list that the kernel interrupted is begun again.
-const tries = 10
-
 // Observe is the policies that are ours by their priority, and those that stand in a wanted slot.
 func (p *Policies) Observe(_ map[string][]string, want netstate.State) (netstate.State, error) {
 	messages, err := p.list()
 	if err != nil {
-		return nil, fmt.Errorf("list the IPsec policies: %w", err)
+		return nil, err
 	}
 	state := netstate.State{}
 	for _, m := range messages {
@@ -72,24 +68,15 @@ func (p *Policies) Observe(_ map[string][]string, want netstate.State) (netstate
 	return state, nil
 }
 
-// list is the kernel's messages of all policies. netlink's own list does not do: it takes an IPv6 address that ends in twelve
-// zeros for an IPv4 one (fd00:244:: for 253.0.2.68), and loses the length of its prefix.
+// list returns the kernel's messages of all policies. netlink's own list does not do: it takes an IPv6 address that ends in
+// twelve zeros for an IPv4 one (fd00:244:: for 253.0.2.68), and loses the length of its prefix.
 func (p *Policies) list() ([][]byte, error) {
-	return dump(func() ([][]byte, error) {
+	return rtnl.Retry("the IPsec policies", func() ([][]byte, error) {
 		req := nl.NewNetlinkRequest(nl.XFRM_MSG_GETPOLICY, unix.NLM_F_DUMP)
 		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_XFRM: p.read}
 		req.AddRawData(make([]byte, nl.SizeofXfrmUserpolicyId))
 		return req.Execute(unix.NETLINK_XFRM, nl.XFRM_MSG_NEWPOLICY)
 	})
-}
-
-// dump lists again what the kernel interrupted.
-func dump(list func() ([][]byte, error)) (messages [][]byte, err error) {
-	err = netlink.ErrDumpInterrupted
-	for try := 0; try < tries && (errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EINTR)); try++ {
-		messages, err = list()
-	}
-	return messages, err
 }
 
 // directions are netlink's by ours.
@@ -116,7 +103,7 @@ func (p *Policies) Apply(c netstate.Change) error {
 }
 
 func encode(o netstate.Policy) *netlink.XfrmPolicy {
-	l := &netlink.XfrmPolicy{Src: ipNet(o.Src), Dst: ipNet(o.Dst), Dir: directions[o.Dir], Priority: o.Priority}
+	l := &netlink.XfrmPolicy{Src: rtnl.IPNet(o.Src), Dst: rtnl.IPNet(o.Dst), Dir: directions[o.Dir], Priority: o.Priority}
 	if o.Block {
 		l.Action = netlink.XFRM_POLICY_BLOCK
 	}
@@ -128,8 +115,4 @@ func encode(o netstate.Policy) *netlink.XfrmPolicy {
 		l.Tmpls = append(l.Tmpls, t)
 	}
 	return l
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -19,7 +19,7 @@ RUN dpkg --add-architecture ${TARGETARCH} && apt-get update -qq && \
 FROM --platform=$BUILDPLATFORM ${BUILDER} AS build
 ARG VERSION=devel
 ARG TARGETARCH=amd64
-ENV CGO_ENABLED=0 GOARCH=${TARGETARCH}
+ENV CGO_ENABLED=0 GOWORK=off GOARCH=${TARGETARCH}
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

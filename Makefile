@@ -26,9 +26,9 @@ help: ## Show this help
 
 # grpcnotrace: gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type.
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
-	@for b in $(BINARIES); do echo "build $$b"; go build -trimpath -tags 'grpcnotrace $(TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
+	@for b in $(BINARIES); do echo "build $$b"; GOWORK=off go build -trimpath -tags 'grpcnotrace $(TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
 
-lab: build ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
+lab: build kube-tools ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
 	bin/twillctl lab up $(LAB)
 
 lab-down: build ## Remove that cluster
@@ -41,21 +41,22 @@ cluster-down: ## Remove that cluster
 	bin/cluster down
 
 test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
-	bin/testreport -once -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./cluster/e2e
-	bin/testreport -once -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$' ./lab/e2e
+	bin/testreport -once -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./test/cluster/e2e
+	bin/testreport -once -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$' ./test/e2e
 
 conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables BACKEND=vxlan|host-gw FOCUS= SKIP=
 	tools/kube/build e2e.test ginkgo agnhost regression-issue-74839
-	tools/conformance/rootfs bin/conformance/rootfs.tar
-	go build -trimpath -o bin/conformance/run ./tools/conformance
+	test/conformance/rootfs bin/conformance/rootfs.tar
+	go build -trimpath -o bin/conformance/run ./test/conformance
 	bin/conformance/run -families '$(FAMILY)' -proxy-mode '$(PROXY)' -focus '$(FOCUS)' -skip '$(SKIP)' -backend '$(BACKEND)'
 
 cluster-tools:
 	.ci/setup
+	tools/etcd/build
 	tools/kube/build kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl
 	tools/containerd/build
 	tools/coredns/build
-	go build -trimpath -o bin/cluster ./cluster/cmd/cluster
+	go build -trimpath -o bin/cluster ./test/cluster/cmd/cluster
 
 cluster-test-tools: cluster-tools
 	tools/flannel/build
@@ -67,17 +68,17 @@ test: build kube-tools ## Run all tests (needs root; the first run builds a kube
 
 test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microvm: ipip, wireguard, ipsec, vxlan, tun
 	tools/vm/run ./netstate/kernel:-test.skip=UnderChurn ./netstate/xfrm ./backend/ipip ./backend/udp ./backend/wireguard ./backend/ipsec \
-		'./lab/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/(ipip|ipsec)'
+		'./test/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/(ipip|ipsec)'
 
 test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
 	tools/containerd/build
 	TWILL_CHURN=$(CHURN) bin/testreport -once -tags long -count=1 -timeout 90m ./plugin
 
 soak: kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
-	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./lab/soak
+	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./test/soak
 
 fuzz-peers: kube-tools bin/testreport ## Let one node write what it likes to the API server for PEERS_TIME (8m); PEERS_SEED repeats a run
-	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./lab/peers
+	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./test/peers
 
 nightly: ## Run all that .ci/run leaves out, whatever fails, and say what passed, failed and ran nothing (hours; needs root)
 	CHURN=$(or $(CHURN),50000) SOAK_TIME=$(or $(SOAK_TIME),2h) .ci/nightly $(NIGHTLY)
@@ -95,14 +96,15 @@ mutate: kube-tools ## Break single lines of the packages where an error loses pa
 bin/testreport: $(wildcard tools/testreport/*.go)
 	go build -o bin/testreport ./tools/testreport
 
-kube-tools: ## Build the Kubernetes binaries that tests and labs use, once
+kube-tools: ## Build the etcd and the kube-apiserver that tests and labs use, once
+	tools/etcd/build
 	tools/kube/build
 
 fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
 	.ci/fuzz
 
 bench: build ## Run the benchmarks
-	go test -run '^$$' -bench . -benchmem ./...
+	go test -run '^$$' -bench . -benchmem ./... ./test/...
 
 image: ## Build the container image from the Dockerfile with buildah
 	epoch=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \

@@ -31,7 +31,7 @@ type pkg struct {
 // packages are this module's, and the standard library's names.
 func packages(t *testing.T) (own []pkg, standard map[string]bool) {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Standard,Imports,Deps,TestImports,XTestImports", "./...").Output()
+	out, err := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Standard,Imports,Deps,TestImports,XTestImports", "./...", "./test/...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
@@ -175,7 +175,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// owners are the only importers of a library, beside lab and cluster, which play the machine; tests are those
+// owners are the only importers of a library, beside lab and test, which play the machine; tests are those
 // that use it in tests only.
 var owners = []struct {
 	library       string
@@ -196,7 +196,7 @@ var owners = []struct {
 
 func checkOwners(t *testing.T, own []pkg) {
 	for _, p := range own {
-		if within(p.ImportPath, []string{"lab/...", "cluster/...", "tools/..."}) {
+		if within(p.ImportPath, []string{"lab/...", "test/...", "tools/..."}) {
 			continue
 		}
 		for _, o := range owners {
@@ -259,7 +259,7 @@ func TestDumps(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (path == "plugin" || path == "lab" || path == "cluster" || path == "tools" || strings.HasPrefix(path, ".") && path != "."):
+		case d.IsDir() && (path == "plugin" || path == "lab" || path == "test" || path == "tools" || strings.HasPrefix(path, ".") && path != "."):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil

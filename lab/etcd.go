@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+
+	"github.com/twill-net/twill/lab/controlplane"
 )
 
 const (
@@ -29,7 +32,15 @@ func (l *Lab) etcdURL() string {
 }
 
 func (l *Lab) runEtcd(ctx context.Context) error {
-	return l.runServer(ctx, serveEtcd, filepath.Join(l.dir, "etcd"), l.etcdURL())
+	dir := filepath.Join(l.dir, "etcd")
+	command, err := controlplane.EtcdCommand(dir, l.etcdURL())
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: l.underlay.Dial}}
+	return l.runServer(ctx, etcdServer, dir, command, func(ctx context.Context) error {
+		return controlplane.EtcdReady(ctx, client, l.etcdURL())
+	})
 }
 
 func (s *etcdStore) start(ctx context.Context) error {

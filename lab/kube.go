@@ -6,11 +6,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/twill-net/twill/lab/controlplane"
 )
@@ -34,7 +38,15 @@ func (s *kubeStore) start(ctx context.Context) error {
 	if err := s.lab.runEtcd(ctx); err != nil {
 		return err
 	}
-	return s.lab.runServer(ctx, serveAPI, s.dir(), binary, s.lab.routerAddr().String(), s.lab.etcdURL())
+	ready := filepath.Join(s.dir(), readyFile)
+	if err := os.Remove(ready); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	command := append(slices.Clone(s.lab.spec.Programs.Server), s.dir(), binary, s.lab.routerAddr().String(), s.lab.etcdURL())
+	return s.lab.runServer(ctx, apiServer, s.dir(), command, func(context.Context) error {
+		_, err := os.Stat(ready)
+		return err
+	})
 }
 
 func (s *kubeStore) flags(*Node) []string {

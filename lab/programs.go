@@ -15,7 +15,7 @@ import (
 type Programs struct {
 	Agent  string   // twilld
 	Plugin string   // twill; its directory is libcni's plugin path
-	Server []string // a command that passes its further arguments to Serve: twillctl lab serve
+	Server []string // the command that passes its further arguments to Serve: twillctl lab serve
 }
 
 // FindPrograms looks for Twill's binaries in $TWILL_BIN_DIR, then next to the running executable, then in bin below the

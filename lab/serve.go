@@ -12,40 +12,28 @@ import (
 	"github.com/twill-net/twill/lab/controlplane"
 )
 
-// The servers of Serve, and the file that says that one is ready.
+// The servers of a lab, and the file that says that the API server is ready.
 const (
-	serveEtcd = "etcd"
-	serveAPI  = "apiserver"
-	readyFile = "ready"
+	etcdServer = "etcd"
+	apiServer  = "apiserver"
+	readyFile  = "ready"
 )
 
-// Serve runs a server of the lab in this process until ctx is done. The lab starts it in the underlay's
-// namespace, so that even its start-up probes need no way out of there. The arguments are
-// "etcd DIR CLIENT-URL" or "apiserver DIR BINARY ADDRESS ETCD-URL".
+// Serve runs the lab's API server until ctx is done. The lab starts this process in the underlay's namespace, so that
+// even the start-up probes need no way out of there. The arguments are DIR BINARY ADDRESS ETCD-URL.
 func Serve(ctx context.Context, args []string) error {
-	switch {
-	case len(args) == 3 && args[0] == serveEtcd:
-		err := controlplane.RunEtcd(ctx, controlplane.EtcdConfig{Dir: args[1], ClientURL: args[2], Ready: func() {
-			// Who waits for the file notices when it does not come.
-			_ = markReady(args[1])
-		}})
-		return errors.Join(err, unmarkReady(args[1]))
-	case len(args) == 5 && args[0] == serveAPI:
-		return serveAPIServer(ctx, args[1], args[2], args[3], args[4])
+	if len(args) != 4 {
+		return fmt.Errorf("serve %q: want DIR BINARY ADDRESS ETCD-URL", args)
 	}
-	return fmt.Errorf("serve %q: want etcd DIR CLIENT-URL, or apiserver DIR BINARY ADDRESS ETCD-URL", args)
-}
-
-func serveAPIServer(ctx context.Context, dir, binary, address, etcdURL string) error {
+	dir, binary, address, etcdURL := args[0], args[1], args[2], args[3]
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
 		return err
 	}
 	api, err := controlplane.StartAPIServer(ctx, controlplane.APIServerConfig{
 		Binary: binary, Dir: dir, EtcdEndpoints: []string{etcdURL}, Listen: netip.AddrPortFrom(addr, apiPort),
-		Users:     []controlplane.User{{Name: agentUser, Groups: []string{"system:serviceaccounts"}}},
-		Pdeathsig: true,
-		Progress:  func(line string) { fmt.Fprintln(os.Stderr, line) },
+		Users:    []controlplane.User{{Name: agentUser, Groups: []string{"system:serviceaccounts"}}},
+		Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
 	})
 	if err != nil {
 		return err
@@ -55,7 +43,7 @@ func serveAPIServer(ctx context.Context, dir, binary, address, etcdURL string) e
 		err = os.Rename(api.KubeconfigFile(agentUser), kubeconfigFile(dir))
 	}
 	if err == nil {
-		err = markReady(dir)
+		err = os.WriteFile(filepath.Join(dir, readyFile), nil, 0o644)
 	}
 	if err == nil {
 		<-ctx.Done()
@@ -65,8 +53,6 @@ func serveAPIServer(ctx context.Context, dir, binary, address, etcdURL string) e
 
 // kubeconfigFile is the agents' kubeconfig.
 func kubeconfigFile(dir string) string { return filepath.Join(dir, "agent.kubeconfig") }
-
-func markReady(dir string) error { return os.WriteFile(filepath.Join(dir, readyFile), nil, 0o644) }
 
 func unmarkReady(dir string) error {
 	if err := os.Remove(filepath.Join(dir, readyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {

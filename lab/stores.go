@@ -51,9 +51,8 @@ func (l *Lab) writeNetConf() error {
 // routerAddr is the address by which all nodes reach the servers that run on the router.
 func (l *Lab) routerAddr() netip.Addr { return l.spec.links(1)[0].router.Addr() }
 
-// runServer starts one of Serve's servers in the underlay's namespace and returns when it is ready. One that
-// runs already stays.
-func (l *Lab) runServer(ctx context.Context, name, dir string, args ...string) error {
+// runServer starts a server in the underlay's namespace and returns when it is ready. One that runs already stays.
+func (l *Lab) runServer(ctx context.Context, name, dir string, command []string, ready func(context.Context) error) error {
 	var p host.Process
 	l.view(func(s *state) { p = s.Servers[name] })
 	if p.Running() {
@@ -63,11 +62,6 @@ func (l *Lab) runServer(ctx context.Context, name, dir string, args ...string) e
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory of %s: %w", name, err)
 	}
-	ready := filepath.Join(dir, readyFile)
-	if err := os.Remove(ready); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	command := append(slices.Clone(l.spec.Programs.Server), append([]string{name, dir}, args...)...)
 	log := filepath.Join(l.dir, "logs", name+".log")
 	p, err := l.underlay.Start(host.Command{Path: command[0], Args: command[1:], Env: l.environment(), Log: log})
 	if err != nil {
@@ -77,7 +71,7 @@ func (l *Lab) runServer(ctx context.Context, name, dir string, args ...string) e
 		return errors.Join(err, p.Kill())
 	}
 	err = poll(ctx, pollServers, func() (bool, error) {
-		_, err := os.Stat(ready)
+		err := ready(ctx)
 		if err != nil && !p.Running() {
 			return false, errors.New("it has ended")
 		}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/twill-net/twill/lab/examples"
 	"github.com/twill-net/twill/lab/faults"
 	"github.com/twill-net/twill/lab/script"
-	"github.com/twill-net/twill/lab/scripts"
 )
 
 // runFlags is what lab run was told.
@@ -92,7 +92,7 @@ func readScript(name string) ([]byte, error) {
 	if strings.ContainsAny(name, "./") {
 		return os.ReadFile(name)
 	}
-	return scripts.Read(name)
+	return examples.Read(name)
 }
 
 func labList() *cobra.Command {
@@ -101,13 +101,13 @@ func labList() *cobra.Command {
 		Short: "List the scripts that come with Twill",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			names, err := scripts.Names()
+			names, err := examples.Names()
 			if err != nil {
 				return err
 			}
 			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, name := range names {
-				data, err := scripts.Read(name)
+				data, err := examples.Read(name)
 				if err != nil {
 					return err
 				}

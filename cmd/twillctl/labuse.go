@@ -118,10 +118,10 @@ func commandOf(args []string) []string {
 	return args[1:]
 }
 
-// labServe is how a lab runs its servers: this program again, in the underlay's namespace.
+// labServe is how a lab runs its API server: this program again, in the underlay's namespace.
 func labServe() *cobra.Command {
 	return &cobra.Command{
-		Use:    "serve SERVER ARGUMENT…",
+		Use:    "serve ARGUMENT…",
 		Hidden: true,
 		RunE:   func(c *cobra.Command, args []string) error { return lab.Serve(c.Context(), args) },
 	}

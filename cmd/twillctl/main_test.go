@@ -42,7 +42,7 @@ func TestBadInputIsASentence(t *testing.T) {
 		`nodes -1: want 1 to 154`:                                      {"lab", "up", "--name", "ctltest", "--nodes", "-1"},
 		`lab ctltest: there is no such lab: twillctl lab up makes one`: {"lab", "status", "--name", "ctltest"},
 		`name "CTL": want lower-case letters`:                          {"lab", "down", "--name", "CTL"},
-		`serve ["etcd"]: want etcd DIR`:                                {"lab", "serve", "etcd"},
+		`serve ["etcd"]: want DIR`:                                     {"lab", "serve", "etcd"},
 	} {
 		if out, err := run(t, args...); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v: %v, want %s\n%s", args, err, want, out)

@@ -23,12 +23,6 @@ type APIServerConfig struct {
 	Users         []User         // besides Admin
 	Flags         []string       // go last, so that they win
 
-	// Detach gives the process a session of its own, so that it outlives this program and its terminal's signals.
-	// It then inherits the calling thread's network namespace. OpenAPIServer finds it again.
-	Detach bool
-	// Pdeathsig lets the kernel kill the process when this program ends, however that happens: for tests.
-	Pdeathsig bool
-
 	Progress func(string) // is told what the start is waiting for; may be nil
 }
 
@@ -47,7 +41,7 @@ type APIServer struct {
 const startLimit = 3 * time.Minute
 
 // StartAPIServer starts kube-apiserver and returns when it is ready. ctx bounds the start only: Close ends the
-// process. One that a crashed run left over in the same directory is ended first.
+// process, as does the end of this program. One that a crashed run left over in the same directory is ended first.
 func StartAPIServer(ctx context.Context, cfg APIServerConfig) (*APIServer, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -60,7 +54,7 @@ func StartAPIServer(ctx context.Context, cfg APIServerConfig) (*APIServer, error
 	if err != nil {
 		return nil, fmt.Errorf("prepare kube-apiserver: %w", err)
 	}
-	if s.proc, err = startProcess(cfg.process()); err != nil {
+	if s.proc, err = startProcess(append([]string{cfg.Binary}, cfg.args()...), filepath.Join(cfg.Dir, logFile)); err != nil {
 		return nil, err
 	}
 	if err := s.finishStart(ctx, cfg); err != nil {

@@ -126,15 +126,14 @@ func TestRestartKeepsCredentialsAndData(t *testing.T) {
 	}
 }
 
-// A detached server is found again by its directory, and ended by whoever finds it.
-func TestDetachedServerIsFoundAgain(t *testing.T) {
+// A server is found again by its directory, and ended by whoever finds it.
+func TestServerIsFoundAgain(t *testing.T) {
 	cfg := controlplane.APIServerConfig{
 		Binary:        controlplanetest.Binary(t, "kube-apiserver"),
 		Dir:           t.TempDir(),
 		EtcdEndpoints: controlplanetest.Etcd(t).Endpoints(),
 		Listen:        netip.MustParseAddrPort("0.0.0.0:0"),
 		Names:         []string{"api.lab", "192.0.2.1"},
-		Detach:        true,
 	}
 	s, err := controlplane.StartAPIServer(t.Context(), cfg)
 	if err != nil {
@@ -187,7 +186,6 @@ func TestStartSaysWhyItFailed(t *testing.T) {
 		Dir:           t.TempDir(),
 		EtcdEndpoints: []string{"http://127.0.0.1:1"},
 		Flags:         []string{"--no-such-flag"},
-		Pdeathsig:     true,
 	}
 	_, err := controlplane.StartAPIServer(t.Context(), cfg)
 	if err == nil || !strings.Contains(err.Error(), "no-such-flag") {

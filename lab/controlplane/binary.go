@@ -4,16 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 )
 
-// ErrNoBinary says that a Kubernetes program has not been built.
+// ErrNoBinary is returned for a program that has not been built.
 var ErrNoBinary = errors.New("run `make kube-tools`")
 
-// FindBinary returns the path of a Kubernetes program such as kube-apiserver. It looks in $TWILL_KUBE_BIN if that
-// is set, else in bin/kube of the checkout around the working directory, else in kube beside this executable.
+// FindBinary returns the path of a program of a control plane such as kube-apiserver or etcd. It looks in $TWILL_KUBE_BIN
+// if that is set, else in bin/kube of the checkout around the working directory, in kube beside this executable, and
+// in $PATH.
 func FindBinary(name string) (string, error) {
 	dirs := binaryDirs()
 	for _, dir := range dirs {
@@ -21,6 +23,9 @@ func FindBinary(name string) (string, error) {
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			return path, nil
 		}
+	}
+	if path, err := exec.LookPath(name); err == nil && os.Getenv("TWILL_KUBE_BIN") == "" {
+		return path, nil
 	}
 	return "", fmt.Errorf("find %s in %s: %w", name, strings.Join(dirs, " or "), ErrNoBinary)
 }

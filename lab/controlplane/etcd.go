@@ -1,131 +1,93 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
-
-	"go.etcd.io/etcd/server/v3/embed"
-	"google.golang.org/grpc"
+	"time"
 )
 
-// EtcdConfig says where an etcd keeps its data and where it listens.
-type EtcdConfig struct {
-	Dir       string // data and etcd.log; created if missing, reused if not
-	ClientURL string // http://host:port; port 0 takes a free one
-	Ready     func() // called once when etcd serves; may be nil
-}
-
-// Etcd is a single etcd member inside this process. It forgets what it was told when the machine crashes, since
-// it never syncs to disk, but not when the process is killed.
+// Etcd is a single etcd member in a process of its own. What was written to it survives the end of the process, but not a
+// crash of the machine: it never syncs to disk.
 type Etcd struct {
-	embedded *embed.Etcd
-	closing  sync.Once // embed panics when it is closed twice
-
-	mu      sync.Mutex
-	servers []*grpc.Server
+	url  string
+	proc *process
 }
 
-// RunEtcd runs etcd until ctx is done and returns nil then, or the error that ended it earlier.
-func RunEtcd(ctx context.Context, cfg EtcdConfig) error {
-	e, err := startEtcd(ctx, cfg)
+// EtcdCommand returns the command line of an etcd that keeps its data in dir and serves at the client URL.
+func EtcdCommand(dir, url string) ([]string, error) {
+	binary, err := FindBinary("etcd")
+	return []string{
+		binary,
+		"--data-dir=" + filepath.Join(dir, "data"),
+		"--log-level=warn",
+		"--unsafe-no-fsync",
+		"--listen-client-urls=" + url,
+		"--advertise-client-urls=" + url,
+		// A single member has no peers, so any free port will do.
+		"--listen-peer-urls=http://127.0.0.1:0",
+		// It always wins its election, so it need not wait long before it holds one.
+		"--heartbeat-interval=20", "--election-timeout=200",
+	}, err
+}
+
+// EtcdReady returns nil once the etcd at the client URL serves.
+func EtcdReady(ctx context.Context, client *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
 	if err != nil {
 		return err
 	}
-	defer e.Close()
-	if cfg.Ready != nil {
-		cfg.Ready()
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
 	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-e.embedded.Err():
-		return fmt.Errorf("run etcd: %w", err)
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("etcd: %s", resp.Status)
 	}
+	return nil
 }
 
-// StartEtcd starts etcd on a free loopback port and returns when it serves. ctx bounds the start only.
-func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
-	return startEtcd(ctx, EtcdConfig{Dir: dir, ClientURL: "http://127.0.0.1:0"})
-}
-
-// Endpoints returns the client URL, in the shape that etcd clients and --etcd-servers take.
-func (e *Etcd) Endpoints() []string {
-	return []string{"http://" + e.embedded.Clients[0].Addr().String()}
-}
-
-// Close cuts all connections, open watches too, and returns when etcd has released its files. More calls do nothing.
-func (e *Etcd) Close() { e.closing.Do(e.close) }
-
-func (e *Etcd) close() {
-	// Left alone, etcd (3.7) waits seven seconds for clients to end their watches.
-	e.mu.Lock()
-	for _, s := range e.servers {
-		s.Stop()
+// StartEtcd starts etcd with the data in dir and returns when it serves, at the address or, if that is empty, on a free
+// loopback port. ctx bounds the start only: the process ends with Close, or with this program.
+func StartEtcd(ctx context.Context, dir, address string) (*Etcd, error) {
+	// Another server at the address would pass for this one.
+	l, err := net.Listen("tcp", cmp.Or(address, "127.0.0.1:0"))
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
 	}
-	e.mu.Unlock()
-	e.embedded.Close()
-}
-
-func startEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
-	e := &Etcd{}
-	embedCfg, err := e.config(cfg)
+	url := "http://" + l.Addr().String()
+	l.Close()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create etcd directory: %w", err)
+	}
+	command, err := EtcdCommand(dir, url)
 	if err != nil {
 		return nil, err
 	}
-	if e.embedded, err = embed.StartEtcd(embedCfg); err != nil {
-		return nil, fmt.Errorf("start etcd on %s: %w", cfg.ClientURL, err)
+	e := &Etcd{url: url}
+	if e.proc, err = startProcess(command, filepath.Join(dir, "etcd.log")); err != nil {
+		return nil, err
 	}
-	if err := e.waitReady(ctx); err != nil {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	err = e.proc.await(ctx, func(ctx context.Context) error { return EtcdReady(ctx, client, url) })
+	if err != nil {
 		e.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *Etcd) config(cfg EtcdConfig) (*embed.Config, error) {
-	client, err := url.Parse(cfg.ClientURL)
-	if err != nil {
-		return nil, fmt.Errorf("parse etcd client URL: %w", err)
-	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create etcd directory: %w", err)
-	}
-	c := embed.NewConfig()
-	c.Dir = filepath.Join(cfg.Dir, "data")
-	c.LogLevel = "warn"
-	c.LogOutputs = []string{filepath.Join(cfg.Dir, "etcd.log")}
-	c.UnsafeNoFsync = true
-	c.EnableGRPCGateway = false
-	c.ListenClientUrls = []url.URL{*client}
-	c.AdvertiseClientUrls = []url.URL{*client}
-	c.ListenPeerUrls = nil // a single member has no peers: no port that could be taken
-	// A single member always wins its election, so it need not wait long before it holds one.
-	c.TickMs, c.ElectionMs = 20, 200
-	c.ServiceRegister = e.register
-	return c, nil
-}
+// Endpoints returns the client URL, in the shape that etcd clients and --etcd-servers take.
+func (e *Etcd) Endpoints() []string { return []string{e.url} }
 
-// register is called from a goroutine of etcd's, possibly after etcd reported that it is ready.
-func (e *Etcd) register(s *grpc.Server) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.servers = append(e.servers, s)
-}
-
-func (e *Etcd) waitReady(ctx context.Context) error {
-	select {
-	case <-e.embedded.Server.ReadyNotify():
-		return nil
-	case err := <-e.embedded.Err():
-		return fmt.Errorf("start etcd: %w", err)
-	case <-e.embedded.Server.StopNotify():
-		return errors.New("start etcd: it stopped before it was ready")
-	case <-ctx.Done():
-		return fmt.Errorf("wait for etcd: %w", ctx.Err())
-	}
+// Close kills the process, since etcd (3.7) would wait seven seconds for clients to end their watches. More calls do nothing.
+func (e *Etcd) Close() {
+	_ = e.proc.kill() // an error would say that the process survived SIGKILL
 }

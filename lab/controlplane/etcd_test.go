@@ -2,7 +2,7 @@ package controlplane_test
 
 import (
 	"context"
-	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,31 +59,18 @@ func TestTwoEtcdsSideBySide(t *testing.T) {
 	}
 }
 
-func TestRunEtcdEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		done <- controlplane.RunEtcd(ctx, controlplane.EtcdConfig{
-			Dir:       filepath.Join(t.TempDir(), "etcd"),
-			ClientURL: "http://127.0.0.1:0",
-			Ready:     func() { close(ready) },
-		})
-	}()
-	select {
-	case <-ready:
-	case err := <-done:
-		t.Fatalf("ended before it was ready: %v", err)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("after cancel: %v", err)
+func TestStartEtcdSaysWhyItFailed(t *testing.T) {
+	first := startEtcd(t, t.TempDir())
+	_, err := controlplane.StartEtcd(t.Context(), t.TempDir(), strings.TrimPrefix(first.Endpoints()[0], "http://"))
+	if err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("a second etcd at the same address: %v", err)
 	}
 }
 
 func startEtcd(t *testing.T, dir string) *controlplane.Etcd {
 	t.Helper()
 	started := time.Now()
-	e, err := controlplane.StartEtcd(t.Context(), dir)
+	e, err := controlplane.StartEtcd(t.Context(), dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}

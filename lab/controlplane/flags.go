@@ -79,16 +79,6 @@ func (cfg APIServerConfig) servingNames() []string {
 	return append(names, cfg.Names...)
 }
 
-func (cfg APIServerConfig) process() processConfig {
-	return processConfig{
-		path:      cfg.Binary,
-		args:      cfg.args(),
-		log:       filepath.Join(cfg.Dir, logFile),
-		detach:    cfg.Detach,
-		pdeathsig: cfg.Pdeathsig,
-	}
-}
-
 func (cfg APIServerConfig) args() []string {
 	in := func(name string) string { return filepath.Join(cfg.Dir, name) }
 	args := []string{

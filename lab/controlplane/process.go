@@ -2,10 +2,12 @@ package controlplane
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -18,35 +20,24 @@ type process struct {
 	Pid     int    `json:"pid"`
 	Started string `json:"started"` // /proc/PID/stat: clock ticks after boot
 
+	log   string        // of a child
 	ended chan struct{} // closed when a child has ended; nil for one that is not our child
 }
 
-type processConfig struct {
-	path      string
-	args      []string
-	log       string // appended to; takes stdout and stderr
-	detach    bool   // a session of its own, so that no signal to ours reaches it
-	pdeathsig bool
-}
-
-func startProcess(cfg processConfig) (*process, error) {
-	log, err := os.OpenFile(cfg.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+// startProcess starts a command, whose output is appended to the log. The kernel kills it when this program ends, however
+// that happens.
+func startProcess(command []string, log string) (*process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	defer log.Close()
-	cmd := exec.Command(cfg.path, cfg.args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: cfg.detach}
-	p := &process{ended: make(chan struct{})}
-	if cfg.pdeathsig {
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-		err = p.startOnOwnThread(cmd)
-	} else if err = cmd.Start(); err == nil {
-		go p.wait(cmd)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", cfg.path, err)
+	defer out.Close()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &process{log: log, ended: make(chan struct{})}
+	if err := p.startOnOwnThread(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", command[0], err)
 	}
 	p.Pid = cmd.Process.Pid
 	p.Started, _ = startTime(p.Pid) // it can have ended already, which its waiter will say
@@ -80,23 +71,52 @@ func (p *process) alive() bool {
 	return ok && started == p.Started
 }
 
-// stop ends the process and returns when it is gone. Absence is success.
-func (p *process) stop(grace time.Duration) error {
-	for _, s := range []struct {
-		signal syscall.Signal
-		wait   time.Duration
-	}{{syscall.SIGTERM, grace}, {syscall.SIGKILL, 5 * time.Second}} {
-		if !p.alive() {
+// await returns nil once ready does, and an error when the child ends before.
+func (p *process) await(ctx context.Context, ready func(context.Context) error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ready(ctx)
+		if err == nil {
 			return nil
 		}
-		if err := syscall.Kill(p.Pid, s.signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("send %v to process %d: %w", s.signal, p.Pid, err)
-		}
-		if p.waitGone(s.wait) {
-			return nil
+		name := strings.TrimSuffix(filepath.Base(p.log), ".log")
+		select {
+		case <-tick.C:
+		case <-p.ended:
+			return fmt.Errorf("%s ended before it was ready:\n%s", name, tail(p.log, 5))
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s (%w): %w", name, err, ctx.Err())
 		}
 	}
-	return fmt.Errorf("process %d survived SIGKILL", p.Pid)
+}
+
+// stop ends the process with SIGTERM, and with SIGKILL what has not ended after grace. Absence is success.
+func (p *process) stop(grace time.Duration) error {
+	if gone, err := p.signal(syscall.SIGTERM, grace); gone || err != nil {
+		return err
+	}
+	return p.kill()
+}
+
+// kill ends the process with SIGKILL and returns when it is gone. Absence is success.
+func (p *process) kill() error {
+	gone, err := p.signal(syscall.SIGKILL, 5*time.Second)
+	if err == nil && !gone {
+		err = fmt.Errorf("process %d survived SIGKILL", p.Pid)
+	}
+	return err
+}
+
+// signal reports whether the process is gone within the limit.
+func (p *process) signal(s syscall.Signal, limit time.Duration) (gone bool, err error) {
+	if !p.alive() {
+		return true, nil
+	}
+	if err := syscall.Kill(p.Pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return false, fmt.Errorf("send %v to process %d: %w", s, p.Pid, err)
+	}
+	return p.waitGone(limit), nil
 }
 
 func (p *process) waitGone(limit time.Duration) bool {

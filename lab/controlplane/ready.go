@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,10 +10,8 @@ import (
 
 // waitReady polls /readyz, which tells each of its checks: RBAC's default roles are among them.
 func (s *APIServer) waitReady(ctx context.Context, progress func(string)) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	said := ""
-	for {
+	return s.proc.await(ctx, func(ctx context.Context) error {
 		err := s.ready(ctx)
 		if err == nil {
 			return nil
@@ -21,14 +20,8 @@ func (s *APIServer) waitReady(ctx context.Context, progress func(string)) error 
 			said = now
 			progress("waiting for kube-apiserver: " + now)
 		}
-		select {
-		case <-tick.C:
-		case <-s.proc.ended:
-			return fmt.Errorf("kube-apiserver ended before it was ready:\n%s", tail(s.LogFile(), 5))
-		case <-ctx.Done():
-			return fmt.Errorf("wait for kube-apiserver (%s): %w", said, ctx.Err())
-		}
-	}
+		return errors.New(said)
+	})
 }
 
 // ready also asks for the namespace default: it is made by a hook that readyz does not wait for, and events of

@@ -12,22 +12,22 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/examples"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/lab/script"
-	"github.com/twill-net/twill/lab/scripts"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
 // TestScripts runs every script that comes with Twill.
 func TestScripts(t *testing.T) {
-	names, err := scripts.Names()
+	names, err := examples.Names()
 	if err != nil || len(names) < 10 {
 		t.Fatalf("%d scripts: %v", len(names), err)
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			data, err := scripts.Read(name)
+			data, err := examples.Read(name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,17 +40,17 @@ func TestScripts(t *testing.T) {
 
 // TestTitles: the list of scripts has a line for each, which fits.
 func TestTitles(t *testing.T) {
-	names, err := scripts.Names()
+	names, err := examples.Names()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		data, err := scripts.Read(name)
+		data, err := examples.Read(name)
 		if title := script.Title(data); err != nil || len(title) < 20 || len(title) > 120 || !strings.HasPrefix(string(data), "# ") {
 			t.Errorf("%s: %q, %v: want a first line that begins with # and says what the script shows", name, title, err)
 		}
 	}
-	if _, err := scripts.Read("none"); err == nil {
+	if _, err := examples.Read("none"); err == nil {
 		t.Error("there is a script none")
 	}
 }

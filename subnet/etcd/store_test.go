@@ -24,34 +24,18 @@ type server struct {
 func startServer(t *testing.T) *server {
 	t.Helper()
 	s := &server{dir: t.TempDir()}
-	e, err := controlplane.StartEtcd(t.Context(), s.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.url, s.end = e.Endpoints()[0], e.Close
+	s.restart(t, s.dir)
 	t.Cleanup(func() { s.end() })
 	return s
 }
 
 func (s *server) restart(t *testing.T, dir string) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- controlplane.RunEtcd(ctx, controlplane.EtcdConfig{Dir: dir, ClientURL: s.url, Ready: func() { close(ready) }})
-	}()
-	s.end = func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("etcd ended: %v", err)
-		}
+	e, err := controlplane.StartEtcd(t.Context(), dir, strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	select {
-	case <-ready:
-	case err := <-ended:
-		ended <- err
-		t.Fatalf("restart etcd: %v", err)
-	}
+	s.url, s.end = e.Endpoints()[0], e.Close
 }
 
 // client is a human with etcdctl.

@@ -34,7 +34,7 @@ func startBackedUp(t *testing.T) *backedUp {
 func (b *backedUp) startEtcd(t *testing.T) {
 	t.Helper()
 	var err error
-	if b.etcd, err = controlplane.StartEtcd(t.Context(), b.dir); err != nil {
+	if b.etcd, err = controlplane.StartEtcd(t.Context(), b.dir, ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.etcd.Close)

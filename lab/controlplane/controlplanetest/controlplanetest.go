@@ -22,7 +22,6 @@ func Start(t testing.TB, cfg controlplane.APIServerConfig) *controlplane.APIServ
 	if len(cfg.EtcdEndpoints) == 0 {
 		cfg.EtcdEndpoints = Etcd(t).Endpoints()
 	}
-	cfg.Pdeathsig = true
 	s, err := controlplane.StartAPIServer(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +37,8 @@ func Start(t testing.TB, cfg controlplane.APIServerConfig) *controlplane.APIServ
 // Etcd starts an etcd that ends with the test.
 func Etcd(t testing.TB) *controlplane.Etcd {
 	t.Helper()
-	e, err := controlplane.StartEtcd(t.Context(), t.TempDir())
+	Binary(t, "etcd")
+	e, err := controlplane.StartEtcd(t.Context(), t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

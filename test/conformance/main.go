@@ -1,0 +1,138 @@
+// Command conformance runs Kubernetes' own tests of networking, its e2e.test, on a cluster with Twill, and says which
+// pass. Documentation/conformance.md has the results.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/test/cluster"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+// options is what a run can be told.
+type options struct {
+	focus, skip string
+	procs       int
+	keep        bool
+}
+
+func run(ctx context.Context, args []string) error {
+	s := cluster.Spec{Name: "twc", Nodes: 3, Dir: filepath.Join(filepath.Dir(cluster.DefaultDir()), "conformance")}
+	var o options
+	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
+	flags.StringVar((*string)(&s.Families), "families", string(cluster.IPv4Only), "address families: dual, ipv4 or ipv6")
+	flags.StringVar((*string)(&s.ProxyMode), "proxy-mode", string(cluster.IPTables), "kube-proxy's mode: iptables or nftables")
+	flags.StringVar(&o.focus, "focus", "", "run only those of the tests whose names this matches")
+	flags.StringVar(&o.skip, "skip", "", "leave out tests whose names this matches")
+	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend: vxlan or host-gw")
+	flags.IntVar(&o.procs, "procs", 6, "number of processes that run tests")
+	flags.BoolVar(&o.keep, "keep", false, "leave the cluster up")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	kubelet, err := controlplane.FindBinary("kubelet")
+	if err != nil {
+		return err
+	}
+	p := programs{filepath.Dir(filepath.Dir(kubelet))}
+	// This program cannot be a node.
+	if err := os.Setenv("TWILL_CLUSTER_BIN", cmp.Or(os.Getenv("TWILL_CLUSTER_BIN"), filepath.Join(p.bin, "cluster"))); err != nil {
+		return err
+	}
+	began := time.Now()
+	progress := func(what string) { fmt.Printf("%5.1fs  %s\n", time.Since(began).Seconds(), what) }
+	if !o.keep {
+		defer func() {
+			if err := cluster.Down(s); err != nil {
+				fmt.Fprintln(os.Stderr, "conformance:", err)
+			}
+		}()
+	}
+	if err := p.up(ctx, s, progress); err != nil {
+		return err
+	}
+	progress("tests")
+	return p.test(ctx, s, o)
+}
+
+// up brings up the cluster with Twill and DNS, every node in a zone of its own.
+func (p programs) up(ctx context.Context, s cluster.Spec, progress func(string)) error {
+	images := filepath.Join(s.Dir, "images")
+	if err := os.MkdirAll(images, 0o755); err != nil {
+		return err
+	}
+	progress("images of the tests")
+	if err := p.pack(ctx, filepath.Join(images, "e2e.tar")); err != nil {
+		return err
+	}
+	if err := cluster.Up(ctx, s, progress); err != nil {
+		return err
+	}
+	if err := s.Install(ctx, progress); err != nil {
+		return err
+	}
+	for n := 1; n <= s.Nodes; n++ { // tests of zones leave themselves out where there are none
+		zone := fmt.Sprint("topology.kubernetes.io/zone=zone", n)
+		if _, err := s.Kubectl(ctx, "label", "node", s.NodeName(n), zone, "--overwrite"); err != nil {
+			return err
+		}
+	}
+	return s.InstallDNS(ctx)
+}
+
+// test runs the tests; what they say goes to a log, and to the terminal what came of them.
+func (p programs) test(ctx context.Context, s cluster.Spec, o options) error {
+	dir := filepath.Join(p.bin, "conformance", strings.Join([]string{s.Backend, string(s.Families), string(s.ProxyMode)}, "-"))
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(dir, "e2e.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := []string{"run", "--procs=" + strconv.Itoa(o.procs), "--timeout=2h", "--no-color", "--flake-attempts=2",
+		"--output-dir=" + dir, "--json-report=report.json", "--label-filter=" + labels(s)}
+	if o.skip != "" {
+		args = append(args, "--skip="+o.skip)
+	}
+	if o.focus != "" {
+		args = append(args, "--focus="+o.focus)
+	}
+	args = append(args, p.kube("e2e.test"), "--", "--kubeconfig="+s.Kubeconfig(), "--kubectl-path="+p.kube("kubectl"), "--provider=skeleton",
+		"--num-nodes="+strconv.Itoa(s.Nodes), "--disable-log-dump")
+	cmd := exec.CommandContext(ctx, p.kube("ginkgo"), args...)
+	cmd.Dir = p.kubeModule()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	ran := cmd.Run()
+	summary, err := summarize(filepath.Join(dir, "report.json"))
+	if err != nil {
+		return fmt.Errorf("%w; see %s", errors.Join(ran, err), log.Name())
+	}
+	summary.expect(expected(s))
+	fmt.Print(summary)
+	err = os.WriteFile(filepath.Join(dir, "summary.txt"), []byte(summary.String()), 0o644)
+	return errors.Join(err, summary.err())
+}

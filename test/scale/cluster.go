@@ -1,0 +1,79 @@
+// Package scale measures one agent in a large cluster: a real API server with thousands of Node objects as large as
+// real ones, and the real agent binary in a network namespace of its own, whose kernel is watched. Peers exist in the
+// API only: what they cost an agent is what it reads of them and what it writes into the kernel for them.
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/twill-net/twill/lab/controlplane"
+)
+
+// agentUser is whom the agents say to be; it has the rights of the manifest and no more.
+const agentUser = "system:serviceaccount:kube-flannel:flannel"
+
+// Cluster is an API server that holds virtual nodes.
+type Cluster struct {
+	dir    string
+	dual   bool
+	etcd   *controlplane.Etcd
+	server *controlplane.APIServer
+	api    *typed.CoreV1Client
+}
+
+// NewCluster starts etcd and kube-apiserver, whose files are in dir, without any node. dual gives all nodes two address
+// families. Close ends it.
+func NewCluster(ctx context.Context, dir string, dual bool) (*Cluster, error) {
+	etcd, err := controlplane.StartEtcd(ctx, filepath.Join(dir, "etcd"), "")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: dir, dual: dual, etcd: etcd}
+	c.server, err = controlplane.StartAPIServer(ctx, controlplane.APIServerConfig{Dir: filepath.Join(dir, "kube"), EtcdEndpoints: etcd.Endpoints(),
+		Users: []controlplane.User{{Name: agentUser}}})
+	if err != nil {
+		etcd.Close()
+		return nil, err
+	}
+	c.api, err = typed.NewForConfig(&rest.Config{Host: c.server.URL(), BearerToken: c.server.Token(controlplane.Admin), QPS: -1, UserAgent: "kubelet",
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.server.CA()}, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf}})
+	if err == nil {
+		err = c.server.ApplyAgentRBAC(ctx, agentUser)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Close ends the servers.
+func (c *Cluster) Close() error {
+	err := c.server.Close()
+	c.etcd.Close()
+	return err
+}
+
+// netConf is the network config that agents read.
+func (c *Cluster) netConf() string {
+	if c.dual {
+		return fmt.Sprintf(`{"Network":%q,"EnableIPv6":true,"IPv6Network":%q,"Backend":{"Type":"vxlan"}}`, Network, NetworkV6)
+	}
+	return fmt.Sprintf(`{"Network":%q,"Backend":{"Type":"vxlan"}}`, Network)
+}
+
+// quantile is the value below which the fraction q of the samples lies.
+func quantile[T ~int64 | ~float64](samples []T, q float64) T {
+	if len(samples) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(samples))
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}

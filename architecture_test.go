@@ -75,7 +75,7 @@ var arrows = []struct {
 	{"subnet/redial", nil},
 	{"subnet/...", []string{"subnet", "subnet/redial", "netstate"}},
 	{"netstate", nil},
-	{"netstate/...", []string{"netstate", "netstate/rtnl", "netstate/secret"}},
+	{"netstate/...", []string{"netstate", "netstate/secret"}},
 	{"backend/backendtest", nil},
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret"}},
 	{"agent", []string{"subnet", "backend", "netstate"}},
@@ -84,7 +84,7 @@ var arrows = []struct {
 	{"doctor/drops", nil},
 	{"doctor/trust", nil},
 	{"doctor/live", []string{"doctor", "doctor/drops", "packet"}},
-	{"plugin", []string{"subnet", "netstate", "netstate/rtnl"}},
+	{"plugin", []string{"subnet", "netstate", "netstate/kernel"}},
 	{"cmd/twill", []string{"plugin"}},
 	{"cmd/internal/plain", nil},
 }
@@ -130,7 +130,7 @@ func checkStandardOnly(t *testing.T, own []pkg, standard map[string]bool) {
 		}
 		for _, d := range p.Deps {
 			if !standard[d] && d != module+"netstate" {
-				t.Errorf("%s depends on %s: it may use the standard library only", p.ImportPath, d)
+				t.Errorf("%s depends on %s: it may use netstate and the standard library only", p.ImportPath, d)
 			}
 		}
 	}
@@ -182,8 +182,8 @@ var owners = []struct {
 	owners, tests []string
 }{
 	{"k8s.io/...", []string{"subnet/kube/..."}, nil},
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                       // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin"}, []string{"agent/..."}}, // makes pods
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                      // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/kernel", "netstate/xfrm", "plugin"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
@@ -251,7 +251,7 @@ func TestLinker(t *testing.T) {
 	}
 }
 
-// TestDumps: the kernel may interrupt a dump, so none is made outside rtnl.Retry.
+// TestDumps: the kernel may interrupt a dump, so none is made outside netstate/kernel's dump, which tries again.
 // The plugin and the lab ask for single objects, or may fail.
 func TestDumps(t *testing.T) {
 	found := 0
@@ -272,7 +272,7 @@ func TestDumps(t *testing.T) {
 		for pos, inDump := range dumps(f) {
 			found++
 			if !inDump {
-				t.Errorf("%s: a netlink list outside of rtnl.Retry: the kernel may interrupt it", files.Position(pos))
+				t.Errorf("%s: a netlink list outside of dump: the kernel may interrupt it", files.Position(pos))
 			}
 		}
 		return nil
@@ -290,7 +290,7 @@ func importsNetlink(f *ast.File) bool {
 }
 
 // dumps are the places where a function named …List… is used, or a dump request is made, and whether they are
-// inside a call of rtnl.Retry.
+// inside a call of dump.
 func dumps(f *ast.File) map[token.Pos]bool {
 	places := map[token.Pos]bool{}
 	var stack []ast.Node
@@ -302,7 +302,7 @@ func dumps(f *ast.File) map[token.Pos]bool {
 		stack = append(stack, n)
 		s, ok := n.(*ast.SelectorExpr)
 		if ok && (listName(s.Sel.Name) || s.Sel.Name == "NLM_F_DUMP") {
-			places[n.Pos()] = slices.ContainsFunc(stack, isRetry)
+			places[n.Pos()] = slices.ContainsFunc(stack, isDump)
 		}
 		return true
 	})
@@ -318,11 +318,11 @@ func listName(name string) bool {
 	return false
 }
 
-func isRetry(n ast.Node) bool {
+func isDump(n ast.Node) bool {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
 		return false
 	}
-	f, ok := call.Fun.(*ast.SelectorExpr)
-	return ok && f.Sel.Name == "Retry"
+	name, ok := call.Fun.(*ast.Ident)
+	return ok && name.Name == "dump"
 }

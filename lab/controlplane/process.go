@@ -110,7 +110,7 @@ func (p *process) kill() error {
 
 // signal reports whether the process is gone within the limit.
 func (p *process) signal(s syscall.Signal, limit time.Duration) (gone bool, err error) {
-	if !p.alive() {
+	if p.gone() {
 		return true, nil
 	}
 	if err := syscall.Kill(p.Pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -119,11 +119,25 @@ func (p *process) signal(s syscall.Signal, limit time.Duration) (gone bool, err 
 	return p.waitGone(limit), nil
 }
 
+// gone reports whether the process has ended. The threads of a zombie can still hold its sockets, so a child is gone
+// only when it has been waited for.
+func (p *process) gone() bool {
+	if p.ended == nil {
+		return !p.alive()
+	}
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 func (p *process) waitGone(limit time.Duration) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	end := time.After(limit)
-	for p.alive() {
+	for !p.gone() {
 		select {
 		case <-tick.C:
 		case <-end:

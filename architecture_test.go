@@ -75,7 +75,7 @@ var arrows = []struct {
 	{"subnet/redial", nil},
 	{"subnet/...", []string{"subnet", "subnet/redial", "netstate"}},
 	{"netstate", nil},
-	{"netstate/...", []string{"netstate", "netstate/secret"}},
+	{"netstate/...", []string{"netstate", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret"}},
 	{"agent", []string{"subnet", "backend", "netstate"}},
@@ -84,7 +84,10 @@ var arrows = []struct {
 	{"doctor/drops", nil},
 	{"doctor/trust", nil},
 	{"doctor/live", []string{"doctor", "doctor/drops", "packet"}},
-	{"plugin", []string{"subnet", "netstate", "netstate/kernel"}},
+	{"plugin", []string{"plugin/...", "subnet", "netstate", "netstate/rtnl"}},
+	{"plugin/internal/cnierr", nil},
+	{"plugin/ipam", []string{"plugin/internal/...", "netstate"}},
+	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl"}},
 	{"cmd/twill", []string{"plugin"}},
 	{"cmd/internal/plain", nil},
 }
@@ -141,7 +144,7 @@ var heavy = []struct {
 	packages, never []string
 	why             string
 }{
-	{[]string{"plugin", "cmd/twill"}, []string{"golang.zx2c4.com/...", "k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
+	{[]string{"plugin/...", "cmd/twill"}, []string{"golang.zx2c4.com/...", "k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
 		"github.com/coreos/go-iptables/...", "github.com/prometheus/...", "google.golang.org/..."},
 		"the CNI binary is started for every pod and has to be small"},
 	{[]string{"subnet/kube", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/...", "k8s.io/client-go/tools/cache/..."},
@@ -182,14 +185,14 @@ var owners = []struct {
 	owners, tests []string
 }{
 	{"k8s.io/...", []string{"subnet/kube/..."}, nil},
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                      // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/kernel", "netstate/xfrm", "plugin"}, []string{"agent/..."}}, // makes pods
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                           // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/..."}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
-	{"github.com/containernetworking/...", []string{"plugin", "cmd/twill"}, []string{"agent/..."}},
+	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 }
@@ -218,7 +221,7 @@ func refuseImports(t *testing.T, p pkg, imports []string, library string, owners
 func checkSilence(t *testing.T, own []pkg) {
 	for _, p := range own {
 		for _, i := range p.Imports {
-			if within(p.ImportPath, []string{"backend/...", "netstate/...", "plugin", "subnet"}) && within(i, []string{"log/..."}) {
+			if within(p.ImportPath, []string{"backend/...", "netstate/...", "plugin/...", "subnet"}) && within(i, []string{"log/..."}) {
 				t.Errorf("%s imports %s: libraries below agent do not log", p.ImportPath, i)
 			}
 		}

@@ -7,28 +7,32 @@ import (
 	"os"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/plugin/delegate"
+	"github.com/twill-net/twill/plugin/internal/cnierr"
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 )
 
-// adding is one ADD under way.
-type adding struct {
-	*network
-	owner  owner
-	pod    *pod
-	host   *rtnl
-	bridge *netlink.Bridge
-	grants []grant
-	routes []route
-	veth   veth
-	result *types100.Result
+// addRequest is one ADD under way.
+type addRequest struct {
+	conf  *config
+	net   *network
+	owner ipam.Owner
+	pod   *wire.Pod
+	node  *wire.Node
+	told  delegate.Pod // to the delegated plugins
 
-	cniPath, cniArgs string
+	grants []ipam.Grant
+	routes []wire.Route
+	bridge *netlink.Bridge
+	veth   wire.Veth
+	result *types100.Result
 }
 
 func add(ctx context.Context, args *skel.CmdArgs) error {
@@ -36,125 +40,139 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	defer a.pod.close()
-	defer a.host.close()
-	// Only ADD warns: runtimes copy a successful plugin's standard error into their own log, and one line a pod
-	// is enough to be found there.
-	for _, w := range a.warnings {
-		fmt.Fprintln(os.Stderr, "twill: network", a.name+":", w)
+	defer a.close()
+	// Only ADD warns: runtimes copy a successful plugin's standard error into their own log, and one line a pod is enough to
+	// be found there.
+	for _, w := range a.conf.warnings {
+		fmt.Fprintln(os.Stderr, "twill: network", a.conf.name+":", w)
 	}
 	return run(ctx, a.steps())
 }
 
 // begin reads everything that ADD needs and changes nothing.
-func begin(args *skel.CmdArgs) (*adding, error) {
+func begin(args *skel.CmdArgs) (*addRequest, error) {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.fromEnvironment(args.Args); err != nil {
+	if err := c.readEnvironment(args.Args); err != nil {
 		return nil, err
 	}
-	n, err := newNetwork(c)
+	n, err := c.network()
 	if err != nil {
 		return nil, err
 	}
-	p, err := openPod(args.Netns)
-	if errors.Is(err, errNoPod) {
-		return nil, failure(types.ErrUnknownContainer, "CNI_NETNS %s is not there or not a network namespace: want a pod's", args.Netns)
+	p, err := wire.OpenPod(args.Netns)
+	if errors.Is(err, wire.ErrNoPod) {
+		return nil, cnierr.New(types.ErrUnknownContainer, "CNI_NETNS %s is not there or not a network namespace: want a pod's",
+			args.Netns)
 	}
 	if err != nil {
 		return nil, err
 	}
-	a := &adding{network: n, owner: owner{args.ContainerID, args.IfName}, pod: p, cniPath: args.Path, cniArgs: args.Args}
+	a := &addRequest{conf: c, net: n, owner: ownerIn(args), pod: p, told: c.delegatePod(args)}
 	if err := a.vacant(); err != nil {
-		p.close()
+		p.Close()
 		return nil, err
 	}
-	if a.host, err = dialRTNL(); err != nil {
-		p.close()
+	if a.node, err = wire.OpenNode(); err != nil {
+		p.Close()
 		return nil, err
 	}
 	return a, nil
 }
 
-// vacant says that the pod does not have the interface yet; the specification wants an error if it does.
-func (a *adding) vacant() error {
-	link, err := a.pod.nl.link(a.owner.dev)
+func (a *addRequest) close() {
+	a.pod.Close()
+	a.node.Close()
+}
+
+func ownerIn(args *skel.CmdArgs) ipam.Owner {
+	return ipam.Owner{Container: args.ContainerID, Dev: args.IfName}
+}
+
+func (c *config) delegatePod(args *skel.CmdArgs) delegate.Pod {
+	return delegate.Pod{Owner: ownerIn(args), Store: c.store(), Netns: args.Netns, Path: args.Path, Args: args.Args}
+}
+
+// vacant returns an error if the pod has the interface already, as the specification wants it.
+func (a *addRequest) vacant() error {
+	has, err := a.pod.Has(a.owner.Dev)
 	if err != nil {
-		return fmt.Errorf("look for %s in the pod: %w", a.owner.dev, err)
+		return fmt.Errorf("in the pod: %w", err)
 	}
-	if link != nil {
-		return failure(types.ErrInvalidEnvironmentVariables, "CNI_IFNAME %s: the pod %s has that interface already, want a DEL before another ADD",
-			a.owner.dev, a.owner.container)
+	if has {
+		return cnierr.New(types.ErrInvalidEnvironmentVariables, "CNI_IFNAME %s: the pod %s has that interface already, "+
+			"want a DEL before another ADD", a.owner.Dev, a.owner.Container)
 	}
 	return nil
 }
 
-func (a *adding) steps() []step {
+func (a *addRequest) steps() []step {
 	return []step{
-		{do: a.reserve, undo: func() error { return free(a.storeDir(), a.owner, a.grants) }},
+		{do: a.reserve, undo: a.release},
 		{do: a.findBridge}, // never undone: other pods may be on it already
-		{do: a.plug, undo: func() error { return deleteVeth(a.veth.host) }},
+		{do: a.attach, undo: func() error { return a.node.DeleteLink(a.veth.Host) }},
 		{do: a.lockPort},
-		{do: func(context.Context) error { return a.pod.configure(a.owner.dev, a.grants, a.routes) }},
+		{do: func(context.Context) error { return a.pod.Configure(a.owner.Dev, a.grants, a.routes) }},
 		{do: a.makeResult},
-		{do: a.addAddons, undo: a.undoAddons},
+		{do: a.runPlugins, undo: func() error { return a.told.Del(context.Background(), nil) }},
 		{do: a.print},
 	}
 }
 
-func (a *adding) reserve(ctx context.Context) (err error) {
-	a.grants, err = request{a.sets, a.wanted}.allocate(ctx, a.storeDir(), a.owner)
-	a.routes = a.podRoutes(a.grants)
-	a.veth = newVeth(a.owner, a.grants, a.mtu)
-	if a.mac != (netstate.MAC{}) {
-		a.veth.podMAC = a.mac
+func (a *addRequest) reserve(ctx context.Context) (err error) {
+	a.grants, err = a.conf.store().Allocate(ctx, a.owner, a.net.sets, a.conf.wanted)
+	a.routes = a.net.podRoutes(a.grants, a.conf.defaultGateway)
+	a.veth = wire.NewVeth(a.owner, a.grants, a.net.bridge.MTU)
+	if a.conf.mac != (netstate.MAC{}) {
+		a.veth.PodMAC = a.conf.mac
 	}
 	return err
 }
 
-func (a *adding) findBridge(ctx context.Context) (err error) {
-	a.bridge, err = ensureBridge(ctx, a.host, a.network)
+// release gives the addresses back, even after a signal.
+func (a *addRequest) release() error {
+	return a.conf.store().Release(context.Background(), a.owner, ipam.Addrs(a.grants))
+}
+
+func (a *addRequest) findBridge(ctx context.Context) (err error) {
+	a.bridge, err = a.net.bridge.Ensure(ctx, a.node, a.conf.store())
 	return err
 }
 
-// plug makes the pair and sets up its port of the bridge, in one write.
-func (a *adding) plug(context.Context) error {
-	requests := []*nl.NetlinkRequest{a.veth.request(a.bridge.Index, int(a.pod.ns))}
-	if p := a.port(); p.special() {
-		requests = append(requests, p.request())
-	}
-	failed, err := a.host.do(requests...)
-	switch {
-	case err == nil:
-		return nil
-	case failed == 0:
-		return fmt.Errorf("make veth pair %s and %s of mtu %d: %w", a.veth.host, a.veth.pod, a.veth.mtu, err)
-	}
-	return withRollback(fmt.Errorf("set up the bridge's port %s: %w", a.veth.host, err), deleteVeth(a.veth.host))
+func (a *addRequest) attach(context.Context) error {
+	return a.node.Attach(a.veth, a.pod, a.bridge, a.conf.port)
 }
 
-func (a *adding) lockPort(context.Context) error {
-	if !a.checkMAC {
+func (a *addRequest) lockPort(context.Context) error {
+	if !a.conf.port.CheckMAC {
 		return nil
 	}
-	return a.port().lock(a.host, a.veth.podMAC)
+	return a.node.LockPort(a.veth)
 }
 
-func (a *adding) port() port { return port{a.veth.host, a.hairpin, a.isolated, a.checkMAC} }
-
-func (a *adding) undoAddons() error {
-	if len(a.addons()) == 0 {
+// runPlugins runs the plugins that this pod needs beside this one; the last one's result is the pod's.
+func (a *addRequest) runPlugins(ctx context.Context) error {
+	if len(a.conf.plugins) == 0 {
 		return nil
 	}
-	file := (&store{dir: a.storeDir()}).recordPath(a.owner)
-	return dropAddons(context.Background(), file, caller{a.owner, a.pod.path, a.cniPath, a.cniArgs}, nil)
+	result, err := a.conf.encode(a.result)
+	if err != nil {
+		return err
+	}
+	if result, err = a.told.Add(ctx, a.conf.plugins, result); err != nil {
+		return err
+	}
+	if a.result, err = a.conf.decode(result); err != nil {
+		return cnierr.Join(err, a.told.Del(context.Background(), nil))
+	}
+	return nil
 }
 
 // print is the last step: a runtime that is not there any more to read the result does not know of the pod.
-func (a *adding) print(context.Context) error {
-	if err := types.PrintResult(a.result, a.version); err != nil {
+func (a *addRequest) print(context.Context) error {
+	if err := types.PrintResult(a.result, a.conf.version); err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -15,8 +16,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-
-	"github.com/twill-net/twill/netstate"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -239,7 +238,8 @@ func TestNoLease(t *testing.T) {
 func TestIPv6TurnedOff(t *testing.T) {
 	n, pod := newNode(t, envV6), newNamespace(t)
 	inside(t, pod, func() error {
-		return writeSysctls([]netstate.Sysctl{{Name: "net/ipv6/conf/all/disable_ipv6", Value: "1"}, {Name: "net/ipv6/conf/default/disable_ipv6", Value: "1"}})
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0),
+			os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0))
 	})
 	mustPing(t, n.ns, addresses(t, n.must("ADD", "a", pod, n.config(nil)))[0])
 }

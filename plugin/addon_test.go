@@ -12,15 +12,17 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/twill-net/twill/netstate/rtnl"
+	"github.com/twill-net/twill/plugin/ipam"
 )
 
 // TestAddonsWaitForTheirTurn holds that ADD, DEL and the removal of what is left each wait while another pod's portmap
 // may run.
 func TestAddonsWaitForTheirTurn(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
-	file := (&store{dir: n.storeDir()}).recordPath(owner{"a", "eth0"})
 	for _, cmd := range []string{"ADD", "DEL"} {
-		turn, err := oneAtATime(context.Background(), file)
+		turn, err := ipam.Lock(context.Background(), n.turnLock())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +68,7 @@ func TestAddonDiesWithItsPlugin(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if turn, err := oneAtATime(ctx, (&store{dir: n.storeDir()}).recordPath(owner{"a", "eth0"})); err == nil {
+	if turn, err := ipam.Lock(ctx, n.turnLock()); err == nil {
 		_ = turn.Close()
 		t.Error("another has the turn while portmap runs")
 	}
@@ -113,55 +115,9 @@ func TestPodsInterface(t *testing.T) {
 	addrs, err = h.AddrList(eth0, netlink.FAMILY_V6)
 	kept := false
 	for _, a := range addrs {
-		kept = kept || prefixOf(a.IPNet) == prefix("fd00:10:244:1::2/64")
+		kept = kept || rtnl.Prefix(a.IPNet) == prefix("fd00:10:244:1::2/64")
 	}
 	if !kept || err != nil {
 		t.Errorf("down and up again eth0 has the IPv6 addresses %v, %v; want its own as before", addrs, err)
 	}
-}
-
-// FuzzRecord reads records that a power loss or somebody else wrote.
-func FuzzRecord(f *testing.F) {
-	good := record{"a", "eth0", (&config{name: "cbr0", ports: []portMapping{{8080, 80, "tcp", ""}}}).addons()}
-	f.Add([]byte(quote(good)))
-	f.Add([]byte(`{"Container":"a","Dev":"eth0","Netns":"/run/netns/a","Addons":[{"Type":"../../bin/sh"},{}]}`))
-	f.Add([]byte("null"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		path := filepath.Join(t.TempDir(), "record")
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r, err := readRecord(path)
-		if err != nil {
-			t.Fatalf("a record that cannot be read: %v, want none", err)
-		}
-		for _, a := range r.Addons {
-			if a.Type != "portmap" && a.Type != "bandwidth" {
-				t.Errorf("the record has %q started", a.Type)
-			}
-		}
-		if content, err := recordOwner(data); err == nil {
-			parseOwner(content)
-		}
-	})
-}
-
-// FuzzEntries decodes directory entries: whatever the kernel gives, names are inside of the buffer.
-func FuzzEntries(f *testing.F) {
-	one := append(append(make([]byte, 16), 32, 0, 8), "10.244.1.2\x00\x00\x00"...)
-	f.Add(one)
-	f.Add(append(one, one...))
-	f.Add(one[:20])
-	f.Fuzz(func(t *testing.T, data []byte) {
-		total := 0
-		eachEntry(data, func(_ uint64, name string) {
-			if strings.ContainsRune(name, 0) {
-				t.Errorf("the name %q has a zero in it", name)
-			}
-			total += 19 + len(name)
-		})
-		if total > len(data) {
-			t.Errorf("%d bytes of entries in a buffer of %d", total, len(data))
-		}
-	})
 }

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,32 +14,6 @@ func BenchmarkPod(b *testing.B) {
 		for _, cmd := range []string{"ADD", "DEL", "second DEL"} {
 			b.Run(fmt.Sprintf("%s/%d reservations", cmd, others), func(b *testing.B) { benchmarkPod(b, cmd, others) })
 		}
-	}
-}
-
-// BenchmarkAllocate is the allocator alone, in a /16 of which a run of so many addresses after the last one is taken.
-func BenchmarkAllocate(b *testing.B) {
-	for _, others := range []int{0, 4000, 60000} {
-		b.Run(fmt.Sprint(others), func(b *testing.B) {
-			dir, sets, o := b.TempDir(), []rangeSet{{mustRange(b, "10.244.0.0/16")}}, owner{"a", "eth0"}
-			for i := 2; i < others+2; i++ {
-				path := filepath.Join(dir, fmt.Sprintf("10.244.%d.%d", i>>8, i&255))
-				if err := os.WriteFile(path, []byte("other\r\neth0"), 0o600); err != nil {
-					b.Fatal(err)
-				}
-			}
-			for b.Loop() {
-				_ = os.Remove((&store{dir: dir}).lastPath(0))
-				if _, err := (request{sets: sets}).allocate(b.Context(), dir, o); err != nil {
-					b.Fatal(err)
-				}
-				b.StopTimer()
-				if err := releaseAll(b.Context(), dir, o, []netip.Addr{sets[0][0].first}); err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-			}
-		})
 	}
 }
 

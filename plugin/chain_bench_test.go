@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
+
+	"github.com/twill-net/twill/plugin/ipam"
 )
 
 // wirer is a way to give pods their network: this plugin, or a chain of upstream's.
@@ -176,17 +178,17 @@ func serial(b *testing.B, others int) []row {
 // reserveOthers makes reservations as each way does: ours with the index beside them.
 func reserveOthers(b *testing.B, w wirer, count int) {
 	b.Helper()
-	s := &store{dir: w.storeDir()}
+	s := ipam.Store(w.storeDir())
+	all, err := ipam.NewRange(netip.MustParsePrefix("10.244.0.0/16"), netip.Addr{}, netip.Addr{}, netip.Addr{})
+	if err != nil {
+		b.Fatal(err)
+	}
 	for i := range count {
-		o, a := owner{fmt.Sprintf("%064x", i), "eth0"}, netip.AddrFrom4([4]byte{10, 244, byte(100 + i/250), byte(i % 250)})
-		var err error
+		o, a := ipam.Owner{Container: fmt.Sprintf("%064x", i), Dev: "eth0"}, netip.AddrFrom4([4]byte{10, 244, byte(100 + i/250), byte(i % 250)})
 		if w.name == "twill" {
-			var draft string
-			if draft, err = s.draft(o, 0); err == nil {
-				_, err = s.reserve(draft, a)
-			}
+			_, err = s.Allocate(b.Context(), o, []ipam.RangeSet{{all}}, []netip.Addr{a})
 		} else {
-			err = os.WriteFile(s.path(a), []byte(o.String()), 0o600)
+			err = os.WriteFile(s.File(a), []byte(o.String()), 0o600)
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -11,11 +11,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/rtnl"
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 )
 
 // TestCheck alters each thing that ADD made, one at a time: CHECK has to name it, and to be content before.
 func TestCheck(t *testing.T) {
-	host := hostName(owner{"a", "eth0"})
+	host := wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})
 	defaultRoute := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Table: unix.RT_TABLE_MAIN}
 	type world struct {
 		*testing.T
@@ -28,16 +32,16 @@ func TestCheck(t *testing.T) {
 		alter      func(w world) error
 	}{
 		{"address deleted", "+ addr 10.244.1.2/24 dev eth0", func(w world) error {
-			return w.pod.AddrDel(w.eth0, &netlink.Addr{IPNet: ipNet(prefix("10.244.1.2/24"))})
+			return w.pod.AddrDel(w.eth0, &netlink.Addr{IPNet: rtnl.IPNet(prefix("10.244.1.2/24"))})
 		}},
 		{"IPv6 address deleted", "+ addr fd00:10:244:1::2/64 dev eth0", func(w world) error {
-			return w.pod.AddrDel(w.eth0, &netlink.Addr{IPNet: ipNet(prefix("fd00:10:244:1::2/64"))})
+			return w.pod.AddrDel(w.eth0, &netlink.Addr{IPNet: rtnl.IPNet(prefix("fd00:10:244:1::2/64"))})
 		}},
 		{"default route deleted", "+ route 0.0.0.0/0 via 10.244.1.1 dev eth0", func(w world) error {
 			return w.pod.RouteDel(defaultRoute)
 		}},
 		{"IPv6 cluster route deleted", "+ route fd00:10:244::/48 via fd00:10:244:1::1 dev eth0", func(w world) error {
-			return w.pod.RouteDel(&netlink.Route{Dst: ipNet(prefix("fd00:10:244::/48"))})
+			return w.pod.RouteDel(&netlink.Route{Dst: rtnl.IPNet(prefix("fd00:10:244::/48"))})
 		}},
 		{"default route altered", "~ route 0.0.0.0/0 via 10.244.1.1 dev eth0 (was route 0.0.0.0/0 via 10.244.1.99 dev eth0)", func(w world) error {
 			r := *defaultRoute
@@ -90,7 +94,7 @@ func TestCheckLock(t *testing.T) {
 	conf := map[string]any{"macspoofchk": true}
 	conf["prevResult"] = rawJSON(n.must("ADD", "a", pod, n.config(conf)))
 	n.must("CHECK", "a", pod, n.config(conf))
-	host := hostName(owner{"a", "eth0"})
+	host := wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})
 	inside(t, n.ns, func() error { return exec.Command("bridge", "link", "set", "dev", host, "locked", "off").Run() })
 	n.mustFail(999, "hairpin on locked on up (was link "+host+" master cni0 mtu 1450 hairpin on up)", "CHECK", "a", pod, n.config(conf))
 	conf["macspoofchk"] = false
@@ -106,10 +110,10 @@ func TestCheckTolerates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(prefix("192.0.2.1/24"))}); err != nil {
+	if err := h.AddrAdd(eth0, &netlink.Addr{IPNet: rtnl.IPNet(prefix("192.0.2.1/24"))}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: ipNet(prefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}); err != nil {
+	if err := h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: rtnl.IPNet(prefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}); err != nil {
 		t.Fatal(err)
 	}
 	n.must("CHECK", "a", pod, n.withPrev(result))

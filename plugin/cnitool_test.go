@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/twill-net/twill/plugin/ipam"
 )
 
 // TestCnitool goes through every verb with the tool that people use to try a CNI config. Its cache is libcni's own,
@@ -31,7 +33,7 @@ func TestCnitool(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := func() int {
-		all, err := Holdings(filepath.Join(n.dir, "networks", name))
+		all, err := ipam.Store(filepath.Join(n.dir, "networks", name)).Allocations()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -187,9 +187,9 @@ func pauseImage(t *testing.T, program string) []byte {
 		t.Fatal(err)
 	}
 	layer := packed(t, "pause", data)
-	config := quote(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Entrypoint": []string{"/pause"}},
+	config := toJSON(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Entrypoint": []string{"/pause"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}}})
-	manifest := quote([]map[string]any{{"Config": digest(config) + ".json", "RepoTags": []string{"twill.test/pause:1"}, "Layers": []string{"layer.tar"}}})
+	manifest := toJSON([]map[string]any{{"Config": digest(config) + ".json", "RepoTags": []string{"twill.test/pause:1"}, "Layers": []string{"layer.tar"}}})
 	return packed(t, "layer.tar", layer, digest(config)+".json", []byte(config), "manifest.json", []byte(manifest))
 }
 

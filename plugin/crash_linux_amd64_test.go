@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/plugin/ipam"
 )
 
 // TestKillAnywhere ends an ADD with SIGKILL after each of its system calls that change something on the machine.
@@ -208,7 +211,7 @@ func TestKillTearsNoPower(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"last_reserved_ip.0", indexDir + "/" + indexName(owner{"a", "eth0"}) + "addons"} {
+	for _, name := range []string{"last_reserved_ip.0", indexDir + "/" + filepath.Base(ipam.Store(n.storeDir()).Record(ipam.Owner{Container: "a", Dev: "eth0"}))} {
 		if err := os.WriteFile(n.storeDir()+"/"+name, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

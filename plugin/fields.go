@@ -8,29 +8,26 @@ import (
 	"strings"
 )
 
-// fields is one JSON object that is read key by key, in any case of letters (runtimes differ), and that knows
-// in the end which keys nobody asked for.
+// fields is one JSON object that is read key by key, in any case of letters (runtimes differ). What is read is taken out.
 type fields struct {
-	path   string // what stands before a key in messages: "delegate."
+	path   string // what precedes a key in messages: "delegate."
 	values map[string]json.RawMessage
 	names  map[string]string // the keys as they were written
-	errs   []error
+	errs   *[]error          // also of the objects in this one
 }
 
-func parseFields(path string, data []byte) (*fields, error) {
+func parseFields(path string, data []byte, errs *[]error) (*fields, error) {
+	f := &fields{path, map[string]json.RawMessage{}, map[string]string{}, errs}
 	var values map[string]json.RawMessage
-	if err := json.Unmarshal(data, &values); err != nil {
-		return nil, err
-	}
-	f := &fields{path: path, values: map[string]json.RawMessage{}, names: map[string]string{}}
+	err := json.Unmarshal(data, &values)
 	for name, v := range values {
 		key := strings.ToLower(name)
 		f.values[key], f.names[key] = v, name
 	}
-	return f, nil
+	return f, err
 }
 
-// take is the value of key as it stands there, nil if it is absent.
+// take returns the value of key as it is there, nil if it is absent.
 func (f *fields) take(key string) json.RawMessage {
 	key = strings.ToLower(key)
 	v := f.values[key]
@@ -38,7 +35,7 @@ func (f *fields) take(key string) json.RawMessage {
 	return v
 }
 
-// raw is the value of key, nil if it is absent or null.
+// raw returns the value of key, nil if it is absent or null.
 func (f *fields) raw(key string) json.RawMessage {
 	if v := f.take(key); string(v) != "null" {
 		return v
@@ -46,8 +43,9 @@ func (f *fields) raw(key string) json.RawMessage {
 	return nil
 }
 
-// get decodes the value of key into dst and says whether there was a good one; want says what is good.
-func (f *fields) get(key, want string, dst any) bool {
+// get decodes the value of key into dst and reports whether there was a good one, which check accepts; want describes good
+// ones.
+func (f *fields) get(key string, dst any, want string, check ...func() bool) bool {
 	v := f.raw(key)
 	if v == nil {
 		return false
@@ -56,14 +54,33 @@ func (f *fields) get(key, want string, dst any) bool {
 		f.bad(key, v, want)
 		return false
 	}
+	for _, good := range check {
+		if !good() {
+			f.bad(key, []byte(strings.Trim(string(v), `"`)), want)
+			return false
+		}
+	}
 	return true
 }
 
-func (f *fields) bad(key string, value []byte, want string) {
-	f.errs = append(f.errs, fmt.Errorf("%s%s is %s: want %s", f.path, key, value, want))
+// object returns the object that is the value of key, an empty one if there is none.
+func (f *fields) object(key, want string) *fields {
+	v := f.raw(key)
+	if v == nil {
+		v = json.RawMessage("{}")
+	}
+	o, err := parseFields(f.path+key+".", v, f.errs)
+	if err != nil {
+		f.bad(key, v, want)
+	}
+	return o
 }
 
-// unknown is one sentence for each key that was not taken.
+func (f *fields) bad(key string, value []byte, want string) {
+	*f.errs = append(*f.errs, fmt.Errorf("%s%s is %s: want %s", f.path, key, value, want))
+}
+
+// unknown returns one sentence for each key that was not read.
 func (f *fields) unknown() []string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(f.values)) {

@@ -2,9 +2,11 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,10 +44,9 @@ func testMain(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	binaries = dir
 	for name, pkg := range map[string]string{
-		"twill":      "github.com/twill-net/twill/cmd/twill",
-		"host-local": "github.com/containernetworking/plugins/plugins/ipam/host-local",
-		"portmap":    "github.com/containernetworking/plugins/plugins/meta/portmap",
-		"bandwidth":  "github.com/containernetworking/plugins/plugins/meta/bandwidth",
+		"twill":     "github.com/twill-net/twill/cmd/twill",
+		"portmap":   "github.com/containernetworking/plugins/plugins/meta/portmap",
+		"bandwidth": "github.com/containernetworking/plugins/plugins/meta/bandwidth",
 	} {
 		if err := build(name, pkg); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -86,6 +87,8 @@ func sweepCrashedRuns() {
 		}
 	}
 }
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 var namespaces atomic.Int32
 
@@ -205,7 +208,7 @@ type reply struct {
 func (n *node) command(cmd, id, pod string, conf []byte) *exec.Cmd {
 	c := exec.Command(filepath.Join(binaries, "twill"))
 	c.Env = []string{"CNI_COMMAND=" + cmd, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_ARGS=" + n.args,
-		"CNI_PATH=" + state(n.path != "", n.path, binaries), "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
+		"CNI_PATH=" + cmp.Or(n.path, binaries), "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
 	c.Stdin = bytes.NewReader(conf)
 	return c
 }
@@ -259,6 +262,12 @@ func (n *node) mustFail(code uint, words, cmd, id, pod string, conf []byte) {
 
 func (n *node) storeDir() string { return filepath.Join(n.dir, "networks", "cbr0") }
 
+// indexDir is what the plugin keeps in a store beside host-local's files.
+const indexDir = ".twill"
+
+// turnLock is the file that whoever runs portmap for a pod of the network has locked.
+func (n *node) turnLock() string { return filepath.Join(n.storeDir(), indexDir, "addons.lock") }
+
 // reserved is who holds what, by address.
 func (n *node) reserved() map[string]string {
 	n.t.Helper()
@@ -267,7 +276,7 @@ func (n *node) reserved() map[string]string {
 	index, _ := os.ReadDir(filepath.Join(n.storeDir(), indexDir))
 	for _, e := range index {
 		var stat unix.Stat_t
-		if err := unix.Stat(filepath.Join(n.storeDir(), indexDir, e.Name()), &stat); err == nil && stat.Nlink == 1 && e.Name() != addonsLock {
+		if err := unix.Stat(filepath.Join(n.storeDir(), indexDir, e.Name()), &stat); err == nil && stat.Nlink == 1 && e.Name() != filepath.Base(n.turnLock()) {
 			all[indexDir+"/"+e.Name()] = "of no address"
 		}
 	}

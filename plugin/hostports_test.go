@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/plugin/delegate"
+	"github.com/twill-net/twill/plugin/ipam"
 )
 
 // useIptables makes one variant what the programs iptables and ip6tables are.
@@ -91,7 +94,7 @@ func TestHostPortsOfAnotherIptables(t *testing.T) {
 					}
 				}
 				useIptables(t, map[string]string{"legacy": "nft", "nft": "legacy"}[place.variant])
-				inside(t, n.ns, func() error { return removeHolding(n, "a") })
+				inside(t, n.ns, func() error { return removeAllocation(n, "a") })
 				after := allRules(t, n)
 				if leads(after) {
 					t.Errorf("rules lead to addresses that are free:\n%s", after)
@@ -107,16 +110,16 @@ func TestHostPortsOfAnotherIptables(t *testing.T) {
 	}
 }
 
-// removeHolding does what the agent does about a pod that is gone.
-func removeHolding(n *node, container string) error {
-	holdings, err := Holdings(n.storeDir())
+// removeAllocation does what the agent does about a pod that is gone.
+func removeAllocation(n *node, container string) error {
+	allocations, err := ipam.Store(n.storeDir()).Allocations()
 	if err != nil {
 		return err
 	}
-	for _, h := range holdings {
-		if h.Container == container {
+	for _, a := range allocations {
+		if a.Owner.Container == container {
 			r := &Remover{Path: binaries}
-			return r.Remove(context.Background(), h)
+			return r.Remove(context.Background(), a)
 		}
 	}
 	return fmt.Errorf("%s holds nothing", container)
@@ -145,7 +148,7 @@ func TestHostPortsThatStay(t *testing.T) {
 			}
 			t.Setenv("PATH", dir)
 			inside(t, n.ns, func() error {
-				if err := removeHolding(n, "a"); err == nil {
+				if err := removeAllocation(n, "a"); err == nil {
 					t.Error("no error, though the rules stayed")
 				}
 				return nil
@@ -168,8 +171,8 @@ func TestHostPortsBesideOthersRules(t *testing.T) {
 		if out, err := exec.Command("nft", set).CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		if err := removeHolding(n, "a"); err == nil || !strings.Contains(err.Error(), "does not print the chain "+dnatChain) {
-			t.Errorf("error %v, want one about the chain %s", err, dnatChain)
+		if err := removeAllocation(n, "a"); err == nil || !strings.Contains(err.Error(), "does not print the chain CNI-HOSTPORT-DNAT") {
+			t.Errorf("error %v, want one about the chain CNI-HOSTPORT-DNAT", err)
 		}
 		return nil
 	})
@@ -192,7 +195,7 @@ func TestNoIptablesComesIntoBeing(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	n.must("ADD", "a", pod, n.config(nil))
 	forget(t, n, pod)
-	inside(t, n.ns, func() error { return removeHolding(n, "a") })
+	inside(t, n.ns, func() error { return removeAllocation(n, "a") })
 	n.mustBeClean(pod)
 	inside(t, n.ns, func() error {
 		for _, path := range []string{"/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"} {
@@ -220,9 +223,9 @@ func stuckPortmap(t *testing.T) string {
 
 // limit sets the limits for programs for a test.
 func limit(t *testing.T, program, turn time.Duration) {
-	oldProgram, oldTurn := programTime, turnTime
-	programTime, turnTime = program, turn
-	t.Cleanup(func() { programTime, turnTime = oldProgram, oldTurn })
+	oldProgram, oldTurn := delegate.ProgramTimeout, delegate.TurnTimeout
+	delegate.ProgramTimeout, delegate.TurnTimeout = program, turn
+	t.Cleanup(func() { delegate.ProgramTimeout, delegate.TurnTimeout = oldProgram, oldTurn })
 }
 
 // TestStuckPortmap holds that a portmap that hangs ends with an error that says so, together with what it started, and
@@ -232,26 +235,27 @@ func TestStuckPortmap(t *testing.T) {
 	n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
 	deleteLink(t, pod, "eth0")
 	limit(t, 300*time.Millisecond, 100*time.Millisecond)
-	holdings, err := Holdings(n.storeDir())
-	if err != nil || len(holdings) != 1 {
-		t.Fatal(holdings, err)
+	allocations, err := ipam.Store(n.storeDir()).Allocations()
+	if err != nil || len(allocations) != 1 {
+		t.Fatal(allocations, err)
 	}
 	r, done := &Remover{Path: stuckPortmap(t)}, make(chan error)
 	go func() {
-		inside(t, n.ns, func() error { done <- r.Remove(context.Background(), holdings[0]); return nil })
+		inside(t, n.ns, func() error { done <- r.Remove(context.Background(), allocations[0]); return nil })
 	}()
-	file := (&store{dir: n.storeDir()}).recordPath(owner{"a", "eth0"})
-	waitHeld(t, filepath.Join(filepath.Dir(file), addonsLock))
-	if turn, err := oneAtATime(context.Background(), file); err == nil {
-		_ = turn.Close()
-		t.Error("two have their turn at once")
-	} else if !strings.Contains(err.Error(), "look for a portmap that hangs") {
-		t.Errorf("who waits is told %q", err)
-	}
+	waitHeld(t, n.turnLock())
+	inside(t, n.ns, func() error {
+		if err := (&Remover{Path: binaries}).Remove(context.Background(), allocations[0]); err == nil {
+			t.Error("two have their turn at once")
+		} else if !strings.Contains(err.Error(), "look for a portmap that hangs") {
+			t.Errorf("who waits is told %q", err)
+		}
+		return nil
+	})
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "portmap DEL: it took too long and was stopped after 300ms: look for what holds") {
 		t.Errorf("a portmap that hangs gives %v", err)
 	}
-	turn, err := oneAtATime(context.Background(), file)
+	turn, err := ipam.Lock(context.Background(), n.turnLock())
 	if err != nil {
 		t.Fatalf("after it was stopped: %v", err)
 	}
@@ -271,7 +275,7 @@ func waitHeld(t *testing.T, path string) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
-		f, err := lockFile(ctx, path)
+		f, err := ipam.Lock(ctx, path)
 		cancel()
 		if err != nil {
 			return
@@ -279,24 +283,4 @@ func waitHeld(t *testing.T, path string) {
 		_ = f.Close()
 	}
 	t.Fatalf("nobody took %s in 5 s", path)
-}
-
-// FuzzSavedPorts reads the output of a program that shows what others wrote.
-func FuzzSavedPorts(f *testing.F) {
-	f.Add("# Generated\n*nat\n:CNI-DN-1 - [0:0]\n-A CNI-HOSTPORT-DNAT -m comment --comment \"a b\" -j CNI-DN-1\n-A CNI-DN-1 -p tcp -j DNAT --to-destination 10.244.1.2:80\nCOMMIT\n")
-	f.Add("-A CNI-DN-1 -j DNAT --to-destination [fd00::2]:80")
-	f.Add("-A\vCNI-HOSTPORT-DNAT -m multiport -j CNI-DN-1\n-A CNI-DN-1 -j DNAT --to-destination 10.244.1.2:80")
-	f.Fuzz(func(t *testing.T, saved string) {
-		for a, lines := range savedPorts(saved) {
-			if !a.IsValid() || len(lines) < 2 {
-				t.Errorf("%s is removed by %q", a, lines)
-			}
-			for _, l := range lines {
-				if strings.ContainsAny(l, "\n") || !strings.HasPrefix(l, "-D CNI-HOSTPORT-DNAT") && !strings.HasPrefix(l, "-F CNI-DN-") && !strings.HasPrefix(l, "-X CNI-DN-") {
-					t.Errorf("%q touches something else than portmap's rules", l)
-				}
-			}
-		}
-		_ = nftTarget(append(strings.Fields(saved), "end"))
-	})
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // ipamMain makes the test binary an IPAM plugin over the allocator of this package, so that host-local's own specs
@@ -14,7 +16,7 @@ import (
 func ipamMain() int {
 	funcs := skel.CNIFuncs{Add: ipamAdd, Del: func(args *skel.CmdArgs) error {
 		c, _ := parseConfig(args.StdinData)
-		return releaseAll(context.Background(), c.storeDir(), owner{args.ContainerID, args.IfName}, nil)
+		return c.store().Release(context.Background(), ownerIn(args), nil)
 	}}
 	if e := skel.PluginMainFuncsWithError(funcs, version.All, "a test"); e != nil {
 		_ = e.Print()
@@ -26,21 +28,21 @@ func ipamMain() int {
 func ipamAdd(args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err == nil {
-		err = c.fromEnvironment(args.Args)
+		err = c.readEnvironment(args.Args)
 	}
 	if err != nil {
 		return err
 	}
-	grants, err := request{c.ranges, c.wanted}.allocate(context.Background(), c.storeDir(), owner{args.ContainerID, args.IfName})
+	grants, err := c.store().Allocate(context.Background(), ownerIn(args), c.ranges, c.wanted)
 	if err != nil {
 		return err
 	}
 	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: c.dns}
 	for _, g := range grants {
-		r.IPs = append(r.IPs, &types100.IPConfig{Address: *ipNet(g.prefix), Gateway: g.gateway.AsSlice()})
+		r.IPs = append(r.IPs, &types100.IPConfig{Address: *rtnl.IPNet(g.Prefix), Gateway: g.Gateway.AsSlice()})
 	}
 	for _, rt := range c.routes {
-		r.Routes = append(r.Routes, &types.Route{Dst: *ipNet(rt.dst), GW: rt.via.AsSlice()})
+		r.Routes = append(r.Routes, &types.Route{Dst: *rtnl.IPNet(rt.Dst), GW: rt.Via.AsSlice()})
 	}
 	return types.PrintResult(r, c.version)
 }

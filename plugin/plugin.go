@@ -1,6 +1,6 @@
-// Package plugin is Twill's CNI plugin: it gives a pod an interface on the node's bridge, addresses from the
-// node's lease and routes to the cluster, in one process. Reservations are kept in host-local's format, so that
-// a node can go from flannel to Twill and back without restarting its pods.
+// Package plugin is Twill's CNI plugin: it gives a pod an interface on the node's bridge, addresses from the node's lease and
+// routes to the cluster, in one process. This package is the five commands and their order; ipam keeps the addresses, wire
+// talks to the kernel, delegate runs portmap and bandwidth.
 package plugin
 
 import (
@@ -12,17 +12,17 @@ import (
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 )
 
 const about = "CNI plugin twill: a container runtime calls it with CNI_COMMAND and a network config on standard input"
 
-// Main handles the one call that the environment and standard input describe, and gives the exit code. The
-// result or the error goes to standard output, as JSON.
+// Main handles the one call that the environment and standard input describe, and returns the exit code. The result or the
+// error goes to standard output, as JSON.
 func Main() int {
 	runtime.GOMAXPROCS(1) // or each answer of the kernel wakes a thread on another CPU
-	funcs := skel.CNIFuncs{Add: guard(stoppable(add)), Del: guard(del), Check: guard(check), GC: guard(gc), Status: guard(status)}
+	funcs := skel.CNIFuncs{Add: guard(stoppable(add)), Del: guard(del), Check: guard(check), GC: guard(gc),
+		Status: guard(status)}
 	versions := version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 	if e := skel.PluginMainFuncsWithError(funcs, versions, about); e != nil {
 		_ = e.Print() // standard output is all that the runtime reads; if it is closed, nobody is left to tell
@@ -33,9 +33,9 @@ func Main() int {
 
 type command func(context.Context, *skel.CmdArgs) error
 
-// stoppable runs a command under a context that a signal ends, so that it can roll back. A closed standard output
-// must come as an error and not as a deadly SIGPIPE for the same reason. The other commands can be ended anywhere
-// and be repeated, and save themselves the thread that waits for signals.
+// stoppable runs a command under a context that a signal ends, so that it can roll back. For the same reason a closed standard
+// output must come as an error and not as a deadly SIGPIPE. The other commands can be ended anywhere and be repeated, and do
+// without the thread that waits for signals.
 func stoppable(c command) command {
 	return func(ctx context.Context, args *skel.CmdArgs) error {
 		// Never stopped: a signal that comes after the result was written must not make a failure of a success.
@@ -45,7 +45,7 @@ func stoppable(c command) command {
 	}
 }
 
-// guard makes an error of a bug's panic.
+// guard turns a panic into an error.
 func guard(c command) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
 		defer func() {
@@ -55,9 +55,4 @@ func guard(c command) func(*skel.CmdArgs) error {
 		}()
 		return c(context.Background(), args)
 	}
-}
-
-// failure is an error that the runtime can tell apart by its code.
-func failure(code uint, format string, values ...any) error {
-	return types.NewError(code, fmt.Sprintf(format, values...), "")
 }

@@ -1,80 +1,89 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"net"
+	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/twill-net/twill/netstate/rtnl"
+	"github.com/twill-net/twill/plugin/internal/cnierr"
 )
 
-// makeResult is what ADD tells the runtime, after what earlier plugins of the chain told it.
-func (a *adding) makeResult(context.Context) error {
-	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
-	if prev, err := a.previous(); err != nil {
+// makeResult makes what ADD tells the runtime, after what earlier plugins of the chain told it.
+func (a *addRequest) makeResult(context.Context) error {
+	r, err := a.conf.previous()
+	if err != nil {
 		return err
-	} else if prev != nil {
-		r = prev
+	}
+	if r == nil {
+		r = &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	}
 	sandbox := len(r.Interfaces) + 2
 	r.Interfaces = append(r.Interfaces,
 		&types100.Interface{Name: a.bridge.Name, Mac: a.bridge.HardwareAddr.String(), Mtu: a.bridge.MTU},
-		&types100.Interface{Name: a.veth.host, Mac: a.veth.hostMAC.String(), Mtu: a.mtu},
-		&types100.Interface{Name: a.veth.pod, Mac: a.veth.podMAC.String(), Mtu: a.mtu, Sandbox: a.pod.path})
+		&types100.Interface{Name: a.veth.Host, Mac: a.veth.HostMAC.String(), Mtu: a.veth.MTU},
+		&types100.Interface{Name: a.veth.Pod, Mac: a.veth.PodMAC.String(), Mtu: a.veth.MTU, Sandbox: a.pod.Path})
 	for _, g := range a.grants {
-		r.IPs = append(r.IPs, &types100.IPConfig{Interface: &sandbox, Address: *ipNet(g.prefix), Gateway: g.gateway.AsSlice()})
+		r.IPs = append(r.IPs, &types100.IPConfig{Interface: &sandbox, Address: *rtnl.IPNet(g.Prefix), Gateway: g.Gateway.AsSlice()})
 	}
 	for _, rt := range a.routes {
-		r.Routes = append(r.Routes, &types.Route{Dst: *ipNet(rt.dst), GW: net.IP(rt.via.AsSlice())})
+		r.Routes = append(r.Routes, &types.Route{Dst: *rtnl.IPNet(rt.Dst), GW: net.IP(rt.Via.AsSlice())})
 	}
-	if !a.dns.IsEmpty() {
-		r.DNS = a.dns
+	if !a.conf.dns.IsEmpty() {
+		r.DNS = a.conf.dns
 	}
 	a.result = r
 	return nil
 }
 
-// printable is the result so far, in the config's version.
-func (a *adding) printable() (json.RawMessage, error) {
-	r, err := a.result.GetAsVersion(a.version)
+// encode returns a result as JSON in the config's version.
+func (c *config) encode(r *types100.Result) (json.RawMessage, error) {
+	converted, err := r.GetAsVersion(c.version)
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	if err := r.PrintTo(&b); err != nil {
+	return json.Marshal(converted)
+}
+
+// decode reads a result in the config's version.
+func (c *config) decode(data []byte) (*types100.Result, error) {
+	r, err := version.NewResult(c.version, data)
+	if err != nil {
 		return nil, err
 	}
-	return b.Bytes(), nil
+	return types100.NewResultFromResult(r)
 }
 
-// takeResult makes what another plugin printed the result.
-func (a *adding) takeResult(printed []byte) error {
-	r, err := version.NewResult(a.version, printed)
-	if err == nil {
-		a.result, err = types100.NewResultFromResult(r)
-	}
-	return err
-}
-
-// previous is the config's prevResult, nil if there is none.
+// previous returns the config's prevResult, nil if there is none.
 func (c *config) previous() (*types100.Result, error) {
 	if c.prevResult == nil {
 		return nil, nil
 	}
-	prev, err := version.NewResult(c.version, c.prevResult)
-	if err != nil {
-		return nil, failure(types.ErrInvalidNetworkConfig, "prevResult: %v", err)
+	r, err := c.decode(c.prevResult)
+	if err == nil && r == nil {
+		err = errors.New("it is empty: want a CNI result")
 	}
-	r, err := types100.NewResultFromResult(prev)
 	if err != nil {
-		return nil, failure(types.ErrInvalidNetworkConfig, "prevResult: %v", err)
-	}
-	if r == nil {
-		return nil, fmt.Errorf("prevResult is empty: want a CNI result")
+		return nil, cnierr.New(types.ErrInvalidNetworkConfig, "prevResult: %v", err)
 	}
 	return r, nil
+}
+
+// addresses returns those of prevResult, as far as it can be read.
+func (c *config) addresses() []netip.Addr {
+	r, err := c.previous()
+	if err != nil || r == nil {
+		return nil
+	}
+	var all []netip.Addr
+	for _, ip := range r.IPs {
+		all = append(all, rtnl.Addr(ip.Address.IP))
+	}
+	return all
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 )
 
 // TestRollback fails an ADD, or stops it, after each of its real steps: nothing may be left, and the next ADD
@@ -33,8 +36,7 @@ func TestRollback(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				defer a.pod.close()
-				defer a.host.close()
+				defer a.close()
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				all := a.steps()
@@ -65,7 +67,7 @@ func TestRollbackOfRealFaults(t *testing.T) {
 			addLink(t, n.ns, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}, PeerName: "cni1"})
 		}, nil},
 		{"the host's end exists", "make veth pair", 999, func(t *testing.T, n *node) {
-			addLink(t, n.ns, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: hostName(owner{"a", "eth0"})}})
+			addLink(t, n.ns, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})}})
 		}, nil},
 		{"the bridge's address is refused", "add address ff02::1/64", 999, func(*testing.T, *node) {},
 			map[string]any{"ipam": map[string]any{"ranges": [][]map[string]string{{{"subnet": "ff02::/64"}}}}}},
@@ -93,7 +95,7 @@ func TestRollbackOfRealFaults(t *testing.T) {
 			if link, _ := netlinkIn(t, n.ns).LinkByName("cni0"); link != nil && strings.HasPrefix(tt.name, "the bridge's") {
 				t.Errorf("half a bridge is left on the node")
 			}
-			if link, _ := netlinkIn(t, n.ns).LinkByName(hostName(owner{"a", "eth0"})); link != nil && link.Type() == "veth" {
+			if link, _ := netlinkIn(t, n.ns).LinkByName(wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})); link != nil && link.Type() == "veth" {
 				t.Errorf("%s is left on the node", link.Attrs().Name)
 			}
 		})
@@ -138,7 +140,7 @@ func TestNobodyReadsTheResult(t *testing.T) {
 // TestSignal stops a real ADD while it waits for the store's lock.
 func TestSignal(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
-	s, err := lockStore(context.Background(), n.storeDir())
+	s, err := ipam.Store(n.storeDir()).Lock(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +153,7 @@ func TestSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	reply := n.reply(c.Wait(), &stdout, &stderr)
-	s.close()
+	_ = s.Close()
 	if reply.failed == nil || !strings.Contains(reply.failed.Msg, "stopped by a signal") {
 		t.Errorf("reply %s, want one that says that a signal stopped it", reply.stdout)
 	}

@@ -20,6 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/twill-net/twill/netstate/rtnl"
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 )
 
 func runtimeConfig(values map[string]any) map[string]any {
@@ -270,7 +274,7 @@ func TestBandwidth(t *testing.T) {
 	limits["prevResult"] = rawJSON(result)
 	n.must("CHECK", "a", pod, n.config(limits))
 	h := netlinkIn(t, n.ns)
-	end, err := h.LinkByName(hostName(owner{"a", "eth0"}))
+	end, err := h.LinkByName(wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +331,7 @@ func TestStatusCutOff(t *testing.T) {
 	h := netlinkIn(t, n.ns)
 	bridge, err := h.LinkByName("cni0")
 	if err == nil {
-		err = h.AddrDel(bridge, &netlink.Addr{IPNet: ipNet(prefix("10.244.1.1/24"))})
+		err = h.AddrDel(bridge, &netlink.Addr{IPNet: rtnl.IPNet(prefix("10.244.1.1/24"))})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/plugin"
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 )
 
 // Config is what a Reclaimer needs.
@@ -42,7 +44,10 @@ type Reclaimer struct {
 }
 
 // holder is who holds something.
-type holder struct{ store, container, dev string }
+type holder struct {
+	store ipam.Store
+	owner ipam.Owner
+}
 
 // New makes a Reclaimer that has not looked yet.
 func New(cfg Config) *Reclaimer {
@@ -70,7 +75,7 @@ func (r *Reclaimer) Boot(ctx context.Context) error {
 		return fmt.Errorf("tell this boot from earlier ones: %w", err)
 	}
 	known := len(marked) > 0
-	err = r.reclaim(ctx, func(h plugin.Holding) bool { return known || h.Since.Before(began) })
+	err = r.reclaim(ctx, func(h ipam.Allocation) bool { return known || h.Since.Before(began) })
 	if err != nil {
 		return err
 	}
@@ -109,8 +114,8 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 // it so, and not from the file's date: clocks jump.
 func (r *Reclaimer) Look(ctx context.Context) error {
 	now, seen := time.Now(), map[holder]bool{}
-	err := r.reclaim(ctx, func(h plugin.Holding) bool {
-		id := holder{h.Dir, h.Container, h.Dev}
+	err := r.reclaim(ctx, func(h ipam.Allocation) bool {
+		id := holder{h.Store, h.Owner}
 		seen[id] = true
 		since, known := r.dead[id]
 		if !known {
@@ -141,10 +146,10 @@ func (r *Reclaimer) mark() error {
 
 // allHoldings reads the reservations of the store and of those beside it: what flannel's chain reserved is under the name
 // in flannel's conflist.
-func allHoldings(store string) ([]plugin.Holding, error) {
-	all, err := plugin.Holdings(store)
-	for _, dir := range plugin.Neighbours(store) {
-		more, err2 := plugin.Holdings(dir)
+func allHoldings(store string) ([]ipam.Allocation, error) {
+	all, err := ipam.Store(store).Allocations()
+	for _, dir := range ipam.Store(store).Neighbours() {
+		more, err2 := dir.Allocations()
 		all, err = append(all, more...), errors.Join(err, err2)
 	}
 	return all, err
@@ -152,21 +157,21 @@ func allHoldings(store string) ([]plugin.Holding, error) {
 
 // ours reports whether h is this network's to free: it is in the network's own store, or all its addresses are of this
 // node's lease.
-func (r *Reclaimer) ours(h plugin.Holding, lease []netip.Prefix) bool {
+func (r *Reclaimer) ours(h ipam.Allocation, lease []netip.Prefix) bool {
 	outside := func(a netip.Addr) bool {
 		return !slices.ContainsFunc(lease, func(p netip.Prefix) bool { return p.Masked().Contains(a) })
 	}
-	return h.Dir == r.Store || len(h.Addrs) > 0 && !slices.ContainsFunc(h.Addrs, outside)
+	return string(h.Store) == r.Store || len(h.Addrs) > 0 && !slices.ContainsFunc(h.Addrs, outside)
 }
 
 // reclaim frees those holdings without a pod that due picks. The reservations are read first: a pod that is wired
 // in between is then found attached.
-func (r *Reclaimer) reclaim(ctx context.Context, due func(plugin.Holding) bool) error {
+func (r *Reclaimer) reclaim(ctx context.Context, due func(ipam.Allocation) bool) error {
 	holdings, err := allHoldings(r.Store)
 	if len(holdings) == 0 {
 		return err
 	}
-	attached, err2 := plugin.AttachedPods()
+	attached, err2 := wire.AttachedPods()
 	if err2 != nil {
 		return errors.Join(err, err2)
 	}
@@ -198,11 +203,11 @@ func (r *Reclaimer) reportKept(kept int, unknown []string) {
 	r.kept = said
 }
 
-func (r *Reclaimer) free(ctx context.Context, remover *plugin.Remover, h plugin.Holding) error {
+func (r *Reclaimer) free(ctx context.Context, remover *plugin.Remover, h ipam.Allocation) error {
 	if err := remover.Remove(ctx, h); err != nil {
 		return err
 	}
-	r.Log.Info("freed what a pod that is gone had left", "container", h.Container, "dev", h.Dev, "addrs", fmt.Sprint(h.Addrs))
+	r.Log.Info("freed what a pod that is gone had left", "container", h.Owner.Container, "dev", h.Owner.Dev, "addrs", fmt.Sprint(h.Addrs))
 	return nil
 }
 
@@ -210,19 +215,19 @@ func (r *Reclaimer) free(ctx context.Context, remover *plugin.Remover, h plugin.
 // in Config; without a store only the addresses that stand in pods count.
 func Live(store, bridge string) func(netip.Prefix) (int, error) {
 	return func(subnet netip.Prefix) (int, error) {
-		var holdings []plugin.Holding
+		var holdings []ipam.Allocation
 		var err error
 		if store != "" {
 			holdings, err = allHoldings(store)
 		}
-		attached, err2 := plugin.AttachedPods()
+		attached, err2 := wire.AttachedPods()
 		live, unknown := map[netip.Addr]bool{}, attached.Unknown(bridge, holdings)
 		for a := range attached.Addrs {
 			live[a] = true
 		}
 		for _, h := range holdings {
 			for _, a := range h.Addrs {
-				live[a] = live[a] || attached.Ends[h.HostEnd()] || !attached.Has(h) && attached.MayHave(h, unknown)
+				live[a] = live[a] || attached.Ends[wire.HostEnd(h.Owner)] || !attached.Has(h) && attached.MayHave(h, unknown)
 			}
 		}
 		maps.DeleteFunc(live, func(a netip.Addr, there bool) bool { return !there || !subnet.Masked().Contains(a) })

@@ -15,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/plugin/ipam"
 )
 
 const all = "flannel flannelgone gone live"
@@ -96,7 +98,7 @@ func TestGrace(t *testing.T) {
 		want  string
 	}{{0, "gone"}, {59 * time.Minute, "gone"}, {61 * time.Minute, ""}} {
 		if tt.since > 0 {
-			r.dead[holder{n.store(), "gone", "eth0"}] = time.Now().Add(-tt.since)
+			r.dead[holder{ipam.Store(n.store()), ipam.Owner{Container: "gone", Dev: "eth0"}}] = time.Now().Add(-tt.since)
 		}
 		n.run(func() error { return r.Look(context.Background()) })
 		if got := n.owners(); got != tt.want {

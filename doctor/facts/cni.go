@@ -13,7 +13,8 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/netstate"
-	"github.com/twill-net/twill/plugin"
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -108,19 +109,19 @@ const networksDir = "/var/lib/cni/networks"
 // young is the age under which a reservation's pod may still be on its way.
 const young = 2 * time.Minute
 
-// ipam counts the reservations and those that no pod has.
-func ipam(s Settings, c conf, env subnet.Env) (doctor.IPAM, error) {
+// reservations counts the reservations and those that no pod has.
+func reservations(s Settings, c conf, env subnet.Env) (doctor.IPAM, error) {
 	i := doctor.IPAM{Dir: ipamDir(s, c)}
-	holdings, err := plugin.Holdings(i.Dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(holdings) == 0 {
+	allocations, err := ipam.Store(i.Dir).Allocations()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(allocations) == 0 {
 		return i, err
 	}
-	attached, err := plugin.AttachedPods()
+	attached, err := wire.AttachedPods()
 	if err != nil {
 		return i, err
 	}
-	unknown := attached.Unknown(s.Bridge, holdings)
-	for _, h := range holdings {
+	unknown := attached.Unknown(s.Bridge, allocations)
+	for _, h := range allocations {
 		for _, a := range h.Addrs {
 			if a.Is4() && in(a, env.Subnets) {
 				i.Reserved++
@@ -128,7 +129,7 @@ func ipam(s Settings, c conf, env subnet.Env) (doctor.IPAM, error) {
 		}
 		if !attached.Has(h) && !attached.MayHave(h, unknown) && time.Since(h.Since) > young {
 			for _, a := range h.Addrs {
-				i.Leaked = append(i.Leaked, a.String()+" of "+strings.TrimSpace(h.Container+" "+h.Dev))
+				i.Leaked = append(i.Leaked, a.String()+" of "+strings.TrimSpace(h.Owner.Container+" "+h.Owner.Dev))
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/wireguard"
 	"github.com/twill-net/twill/netstate/xfrm"
-	"github.com/twill-net/twill/plugin"
+	"github.com/twill-net/twill/plugin/wire"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -79,7 +79,7 @@ func look(ctx context.Context, s Settings) (doctor.Facts, error) {
 		g.probe()
 	}
 	f.CNI, g.conf = cni(s)
-	if f.IPAM, err = ipam(s, g.conf, f.Env.Env); err != nil {
+	if f.IPAM, err = reservations(s, g.conf, f.Env.Env); err != nil {
 		g.unread("reservations", err)
 	}
 	f.Sysctls = sysctls(g.sysctlNames())
@@ -191,7 +191,7 @@ func (g *gathering) machine(ctx context.Context) error {
 	for _, p := range ports {
 		g.Ports = append(g.Ports, doctor.Port{Name: p.Name, Master: p.Master, Up: p.Up, Pod: p.Veth})
 	}
-	attached, err := plugin.AttachedPods()
+	attached, err := wire.AttachedPods()
 	if err != nil {
 		g.unread("pods", err)
 	}

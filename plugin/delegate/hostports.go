@@ -1,4 +1,4 @@
-package plugin
+package delegate
 
 import (
 	"context"
@@ -12,12 +12,44 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// Rules of portmap lead ports of the node to the addresses of pods. They can be in three places, and portmap's DEL looks
-// into one: in legacy iptables, in iptables over nf_tables, and in a table of nf_tables that newer portmaps can use. Which
-// one it was depends on the iptables of whoever ran ADD: the node's, while an agent in a container has its own. So before an
-// address is free for another pod all three are searched for what leads to it.
+// HostPorts removes rules that lead ports of the node to addresses of pods that are gone. portmap's rules can be in three
+// places, and its DEL looks into one: in legacy iptables, in iptables over nf_tables, and in a table of nf_tables that
+// newer portmaps can use. Which one it was depends on the iptables of whoever ran ADD: the node's, while an agent in a
+// container has its own. So before an address is free for another pod all three are searched for what leads to it.
+//
+// The rules are listed once, so a HostPorts is made for one round over the allocations.
+type HostPorts struct{ left map[netip.Addr]bool }
+
+// Remove removes the rules that lead to addresses of the pod, in its turn, and returns an error if any stay.
+func (h *HostPorts) Remove(ctx context.Context, p Pod, addrs []netip.Addr) (err error) {
+	if h.left == nil {
+		if h.left, err = leftPorts(ctx); err != nil {
+			return err
+		}
+	}
+	if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return h.left[a] }) {
+		return nil
+	}
+	turn, err := p.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer turn.Close()
+	if err := removePorts(ctx, addrs); err != nil {
+		return err
+	}
+	left, err := leftPorts(ctx)
+	for _, a := range addrs {
+		if left[a] {
+			err = errors.Join(err, fmt.Errorf("rules still lead host ports to %s", a))
+		}
+	}
+	return err
+}
 
 // portRules are the rules of portmap in one place and address family.
 type portRules interface {
@@ -31,23 +63,23 @@ const (
 	portsTable = "cni_hostport"      // of nf_tables
 )
 
-// portPlaces returns the places that there are on this machine. Nothing comes into being by asking.
+// portPlaces returns the places that there are on this machine. Asking creates nothing.
 func portPlaces() ([]portRules, error) {
 	var all []portRules
 	chains, err := nftChains()
 	for _, f := range []struct {
-		ipv6         bool
-		family       uint8
-		name, tables string
-	}{{false, unix.AF_INET, "ip", "/proc/thread-self/net/ip_tables_names"}, {true, unix.AF_INET6, "ip6", "/proc/thread-self/net/ip6_tables_names"}} {
-		if chains[nftChain{f.family, "nat", dnatChain}] {
-			all = append(all, iptablesPorts{ipv6: f.ipv6, variant: "nft"})
+		nft                    uint8
+		nftName, program, proc string
+	}{{unix.AF_INET, "ip", "iptables", "ip_tables_names"}, {unix.AF_INET6, "ip6", "ip6tables", "ip6_tables_names"}} {
+		if chains[nftChain{f.nft, "nat", dnatChain}] {
+			all = append(all, iptablesPorts{f.program, "nft"})
 		}
-		if tables, err := os.ReadFile(f.tables); err == nil && slices.Contains(strings.Fields(string(tables)), "nat") {
-			all = append(all, iptablesPorts{ipv6: f.ipv6, variant: "legacy"})
+		tables, err := os.ReadFile("/proc/thread-self/net/" + f.proc)
+		if err == nil && slices.Contains(strings.Fields(string(tables)), "nat") {
+			all = append(all, iptablesPorts{f.program, "legacy"})
 		}
-		if chains[nftChain{f.family, portsTable, "hostports"}] {
-			all = append(all, nftPorts{f.name})
+		if chains[nftChain{f.nft, portsTable, "hostports"}] {
+			all = append(all, nftPorts{f.nftName})
 		}
 	}
 	return all, err
@@ -55,70 +87,62 @@ func portPlaces() ([]portRules, error) {
 
 // leftPorts returns the addresses that any rule leads to.
 func leftPorts(ctx context.Context) (map[netip.Addr]bool, error) {
-	places, err := portPlaces()
-	if err != nil {
-		return nil, err
-	}
-	all := map[netip.Addr]bool{}
-	for _, p := range places {
-		rules, err := p.list(ctx)
-		if err != nil {
-			return nil, err
-		}
+	left := map[netip.Addr]bool{}
+	return left, eachPlace(ctx, func(_ portRules, rules map[netip.Addr][]string) error {
 		for a := range rules {
-			all[a] = true
+			left[a] = true
 		}
-	}
-	return all, nil
+		return nil
+	})
 }
 
 // removePorts removes the rules that lead to the addresses, wherever they are.
 func removePorts(ctx context.Context, addrs []netip.Addr) error {
-	places, err := portPlaces()
-	if err != nil {
-		return err
-	}
-	for _, p := range places {
-		rules, err := p.list(ctx)
-		if err != nil {
-			return err
-		}
+	return eachPlace(ctx, func(p portRules, rules map[netip.Addr][]string) error {
 		var lines []string
 		for _, a := range addrs {
 			lines = append(lines, rules[a]...)
 		}
 		if len(lines) == 0 {
-			continue
+			return nil
 		}
-		if err := p.remove(ctx, lines); err != nil {
-			return err
+		return p.remove(ctx, lines)
+	})
+}
+
+func eachPlace(ctx context.Context, f func(portRules, map[netip.Addr][]string) error) error {
+	places, err := portPlaces()
+	for _, p := range places {
+		var rules map[netip.Addr][]string
+		if err == nil {
+			rules, err = p.list(ctx)
+		}
+		if err == nil {
+			err = f(p, rules)
 		}
 	}
-	return nil
+	return err
 }
 
 // iptablesPorts are those of one iptables.
-type iptablesPorts struct {
-	ipv6    bool
-	variant string // nft or legacy
-}
+type iptablesPorts struct{ program, variant string } // iptables or ip6tables; nft or legacy
 
 // tool returns the program of this variant: iptables-legacy-save, or iptables-save where there is only one.
 func (p iptablesPorts) tool(suffix string) (string, error) {
-	family := state(p.ipv6, "ip6tables", "iptables")
-	path, err := exec.LookPath(family + "-" + p.variant + suffix)
+	path, err := exec.LookPath(p.program + "-" + p.variant + suffix)
 	if err != nil {
-		path, err = exec.LookPath(family + suffix)
+		path, err = exec.LookPath(p.program + suffix)
 	}
 	return path, err
 }
 
-// list reads what iptables-save says of table nat: "-A CNI-DN-0123 -p tcp … -j DNAT --to-destination 10.244.1.2:80". Of a
-// table in which it cannot read one rule it prints none, and ends well.
+// list reads what iptables-save says of table nat. Of a table in which it cannot read one rule it prints none, and exits
+// with 0.
 func (p iptablesPorts) list(ctx context.Context) (map[netip.Addr][]string, error) {
+	const doing = "look for rules of host ports"
 	path, err := p.tool("-save")
 	if err != nil {
-		return nil, fmt.Errorf("look for rules of host ports: %w", err)
+		return nil, fmt.Errorf(doing+": %w", err)
 	}
 	out, err := output(ctx, "", path, "-t", "nat")
 	if err != nil {
@@ -126,16 +150,16 @@ func (p iptablesPorts) list(ctx context.Context) (map[netip.Addr][]string, error
 	}
 	header, _, _ := strings.Cut(out, "\n")
 	if (p.variant == "nft") != strings.Contains(header, "nf_tables") && strings.Contains(out, "*nat") {
-		return nil, fmt.Errorf("look for rules of host ports: %s is no iptables-%s, and there are rules of that: want one in PATH", path, p.variant)
+		return nil, fmt.Errorf(doing+": %s is no iptables-%s, and there are rules of that: want one in PATH", path, p.variant)
 	}
 	if p.variant == "nft" && !strings.Contains(out, "\n:"+dnatChain+" ") {
-		return nil, fmt.Errorf("look for rules of host ports: %s does not print the chain %s of table nat, which is there: "+
+		return nil, fmt.Errorf(doing+": %s does not print the chain %s of table nat, which is there: "+
 			"look for rules in that table that iptables did not make", path, dnatChain)
 	}
 	return savedPorts(out), nil
 }
 
-// savedPorts reads the output of iptables-save.
+// savedPorts reads the output of iptables-save: "-A CNI-DN-0123 -p tcp … -j DNAT --to-destination 10.244.1.2:80".
 func savedPorts(saved string) map[netip.Addr][]string {
 	jumps, targets := map[string][]string{}, map[string][]netip.Addr{} // by a pod's chain
 	for line := range strings.Lines(saved) {
@@ -176,7 +200,7 @@ func (p iptablesPorts) remove(ctx context.Context, lines []string) error {
 // nftPorts are those of the table of nf_tables, in a family: ip or ip6.
 type nftPorts struct{ family string }
 
-// list reads what nft says: "tcp dport 8080 dnat to 10.244.1.2:80 comment … # handle 12", after a line "chain hostports {".
+// list reads what nft says: "tcp dport 8080 dnat to 10.244.1.2:80 comment … # handle 12", after a line "chain x {".
 func (p nftPorts) list(ctx context.Context) (map[netip.Addr][]string, error) {
 	out, err := output(ctx, "", "nft", "-a", "-n", "list", "table", p.family, portsTable)
 	if err != nil {
@@ -185,15 +209,13 @@ func (p nftPorts) list(ctx context.Context) (map[netip.Addr][]string, error) {
 	all, chain := map[netip.Addr][]string{}, ""
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
-		if len(f) > 1 && f[0] == "chain" {
-			chain = f[1]
-		}
 		n := len(f)
-		if n < 4 || f[n-2] != "handle" || f[0] == "chain" {
-			continue
-		}
-		if a := nftTarget(f); a.IsValid() {
-			all[a] = append(all[a], fmt.Sprintf("delete rule %s %s %s handle %s", p.family, portsTable, chain, f[n-1]))
+		if n > 1 && f[0] == "chain" {
+			chain = f[1]
+		} else if n >= 4 && f[n-2] == "handle" {
+			if a := nftTarget(f); a.IsValid() {
+				all[a] = append(all[a], fmt.Sprintf("delete rule %s %s %s handle %s", p.family, portsTable, chain, f[n-1]))
+			}
 		}
 	}
 	return all, nil
@@ -226,7 +248,7 @@ func output(ctx context.Context, stdin, path string, args ...string) (string, er
 	c.Stdin = strings.NewReader(stdin)
 	stdout, stderr, err := runBounded(ctx, c)
 	if err != nil {
-		return "", fmt.Errorf("run %s %s: %w: %s", path, strings.Join(args, " "), err, strings.Join(strings.Fields(string(stderr)), " "))
+		return "", fmt.Errorf("run %s: %w: %s", strings.Join(c.Args, " "), err, strings.Join(strings.Fields(string(stderr)), " "))
 	}
 	return string(stdout), nil
 }
@@ -241,7 +263,7 @@ func nftChains() (map[nftChain]bool, error) {
 	const getChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
 	req := nl.NewNetlinkRequest(getChain, unix.NLM_F_DUMP)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	replies, err := dump(func() ([][]byte, error) { return req.Execute(unix.NETLINK_NETFILTER, 0) })
+	replies, err := rtnl.Retry("chains of nf_tables", func() ([][]byte, error) { return req.Execute(unix.NETLINK_NETFILTER, 0) })
 	for _, missing := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT} {
 		if errors.Is(err, missing) {
 			return nil, nil
@@ -255,11 +277,17 @@ func nftChains() (map[nftChain]bool, error) {
 		if len(m) < nl.SizeofNfgenmsg {
 			continue
 		}
-		table, err := attribute(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE)
-		name, err2 := attribute(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME)
-		if err == nil && err2 == nil {
-			all[nftChain{m[0], strings.TrimRight(string(table), "\x00"), strings.TrimRight(string(name), "\x00")}] = true
+		c := nftChain{family: m[0]}
+		attrs, _ := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
+		for _, a := range attrs {
+			switch a.Attr.Type {
+			case unix.NFTA_CHAIN_TABLE:
+				c.table = unix.ByteSliceToString(a.Value)
+			case unix.NFTA_CHAIN_NAME:
+				c.name = unix.ByteSliceToString(a.Value)
+			}
 		}
+		all[c] = true
 	}
 	return all, nil
 }

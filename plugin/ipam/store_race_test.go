@@ -1,4 +1,4 @@
-package plugin
+package ipam
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 // each has a lock of its own.
 func TestNetworksAtOnce(t *testing.T) {
 	networks := t.TempDir()
-	var stores []*store
+	var stores []Store
 	for _, name := range []string{"cbr0", "net1"} {
 		dir := filepath.Join(networks, name)
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -24,11 +24,12 @@ func TestNetworksAtOnce(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"cbr0", "net1"} {
-		s, err := lockStore(context.Background(), filepath.Join(networks, name))
+		s := Store(filepath.Join(networks, name))
+		lock, err := s.Lock(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.close()
+		defer lock.Close()
 		stores = append(stores, s)
 	}
 	for a, i := netip.MustParseAddr("10.244.0.2"), 0; i < 5000; a, i = a.Next(), i+1 {
@@ -39,7 +40,7 @@ func TestNetworksAtOnce(t *testing.T) {
 		for i, s := range stores {
 			g.Go(func() {
 				<-start
-				got[i], errs[i] = s.reserve(filepath.Join(s.dir, "draft"), a)
+				got[i], errs[i] = s.reserve(filepath.Join(string(s), "draft"), a, s.Neighbours())
 			})
 		}
 		close(start)

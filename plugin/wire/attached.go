@@ -1,4 +1,4 @@
-package plugin
+package wire
 
 import (
 	"errors"
@@ -10,11 +10,14 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/rtnl"
+	"github.com/twill-net/twill/plugin/ipam"
 )
 
-// Attached is the pods that are attached to this network namespace by a veth pair, whoever made it. As long as a
-// pod's namespace exists its pair does, with or without a runtime or a process; when the namespace goes, the kernel
-// removes both ends.
+// Attached is the pods that are attached to this network namespace by a veth pair, whoever made it. As long as a pod's
+// namespace exists its pair does, with or without a runtime or a process; when the namespace goes, the kernel removes both
+// ends.
 type Attached struct {
 	Ends  map[string]bool       // names of the ends here
 	Addrs map[netip.Addr]string // addresses in the namespaces at the other ends, and the end here that leads there
@@ -29,8 +32,8 @@ type space struct {
 	addrs []netip.Addr
 }
 
-// AttachedPods asks the kernel. The addresses in the other namespaces are asked for by the id that the kernel has
-// for each (IFA_TARGET_NETNSID, Linux 4.20), so no path to them and no view of other processes is needed.
+// AttachedPods asks the kernel. The addresses in the other namespaces are asked for by the id that the kernel has for each
+// (IFA_TARGET_NETNSID, Linux 4.20), so no path to them and no view of other processes is needed.
 func AttachedPods() (Attached, error) {
 	all := Attached{Ends: map[string]bool{}, Addrs: map[netip.Addr]string{}}
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
@@ -42,20 +45,20 @@ func AttachedPods() (Attached, error) {
 	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
 		return all, fmt.Errorf("look into other network namespaces, which needs Linux 4.20: %w", err)
 	}
-	links, err := dump(netlink.LinkList)
+	links, err := rtnl.Retry("links", netlink.LinkList)
 	if err != nil {
-		return all, fmt.Errorf("list links: %w", err)
+		return all, err
 	}
 	for id, s := range spacesOf(links) {
 		for _, end := range s.ends {
 			all.Ends[end] = true
 		}
-		s.addrs, err = dump(func() ([]netip.Addr, error) { return addrsIn(socket, id) })
+		s.addrs, err = rtnl.Retry("addresses behind "+s.ends[0], func() ([]netip.Addr, error) { return addrsIn(socket, id) })
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // it went meanwhile
 			continue
 		}
 		if err != nil {
-			return all, fmt.Errorf("list the addresses behind %s: %w", s.ends[0], err)
+			return all, err
 		}
 		for _, addr := range s.addrs {
 			all.Addrs[addr] = s.ends[0]
@@ -92,24 +95,26 @@ func spacesOf(links []netlink.Link) map[int]*space {
 	return all
 }
 
-// Has reports whether a pod has any of h for certain.
-func (a Attached) Has(h Holding) bool {
-	return a.Ends[h.HostEnd()] || slices.ContainsFunc(h.Addrs, func(addr netip.Addr) bool { return a.Addrs[addr] != "" })
+// Has reports whether a pod has any of an allocation for certain.
+func (a Attached) Has(h ipam.Allocation) bool {
+	return a.Ends[HostEnd(h.Owner)] || slices.ContainsFunc(h.Addrs, func(addr netip.Addr) bool { return a.Addrs[addr] != "" })
 }
 
-// MayHave reports whether h can be of a pod at one of the ends that Unknown returned. What this plugin reserved is
-// not: its pods have an end of their own name.
-func (a Attached) MayHave(h Holding, unknown []string) bool { return len(unknown) > 0 && !h.Named }
+// MayHave reports whether an allocation can be of a pod at one of the ends that Unknown returned. What this plugin reserved
+// is not: its pods have an end of their own name.
+func (a Attached) MayHave(h ipam.Allocation, unknown []string) bool {
+	return len(unknown) > 0 && !h.Named
+}
 
-// Unknown returns the ends here that lead to pods of which nobody knows what they hold: ports of the bridge whose
-// namespace has no held address (or one that another namespace has too), and ports of any bridge whose namespace has
-// no address at all. gVisor takes the address off the interface, and a pod with NET_ADMIN can do as it likes.
-func (a Attached) Unknown(bridge string, holdings []Holding) []string {
+// Unknown returns the ends here that lead to pods of which nobody knows what they have: ports of the bridge whose namespace
+// has no reserved address (or one that another namespace has too), and ports of any bridge whose namespace has no address at
+// all. gVisor takes the address off the interface, and a pod with NET_ADMIN can do as it likes.
+func (a Attached) Unknown(bridge string, allocations []ipam.Allocation) []string {
 	ends, holders := map[string]bool{}, map[netip.Addr]string{}
-	for _, h := range holdings {
-		ends[h.HostEnd()] = true
+	for _, h := range allocations {
+		ends[HostEnd(h.Owner)] = true
 		for _, addr := range h.Addrs {
-			holders[addr] = h.HostEnd()
+			holders[addr] = HostEnd(h.Owner)
 		}
 	}
 	var unknown []string
@@ -134,35 +139,22 @@ func (a Attached) Unknown(bridge string, holdings []Holding) []string {
 	return unknown
 }
 
-// addrsIn is the addresses of the namespace with that id, without loopback's and link-local ones.
+// addrsIn returns the addresses of the namespace with that id, without loopback's and link-local ones.
 func addrsIn(socket *nl.NetlinkSocket, id int) ([]netip.Addr, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
 	req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFA_TARGET_NETNSID, nl.Uint32Attr(uint32(id))))
 	replies, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-	if err != nil {
-		return nil, err
-	}
 	var all []netip.Addr
 	for _, m := range replies {
-		if a := decodeAddr(m); a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+		a := rtnl.Addr(rtnl.Attribute(m, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
+		if local := rtnl.Attribute(m, unix.SizeofIfAddrmsg, unix.IFA_LOCAL); local != nil { // else IPv6
+			a = rtnl.Addr(local)
+		}
+		if a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
 			all = append(all, a)
 		}
 	}
-	return all, nil
-}
-
-// decodeAddr is the address in an RTM_NEWADDR message: IFA_LOCAL, or IFA_ADDRESS where there is none (IPv6).
-func decodeAddr(message []byte) netip.Addr {
-	if len(message) < unix.SizeofIfAddrmsg {
-		return netip.Addr{}
-	}
-	for _, kind := range []uint16{unix.IFA_LOCAL, unix.IFA_ADDRESS} {
-		value, err := attribute(message[unix.SizeofIfAddrmsg:], kind)
-		if a, ok := netip.AddrFromSlice(value); ok && err == nil {
-			return a
-		}
-	}
-	return netip.Addr{}
+	return all, err
 }

@@ -1,4 +1,4 @@
-package plugin
+package delegate
 
 import (
 	"bytes"
@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// Limits for programs of others, variables for tests. portmap runs iptables some twenty times, each of which may wait for
-// kube-proxy; runtimes give up after two to four minutes.
+// Limits, variables for tests. portmap runs iptables some twenty times, each of which may wait for kube-proxy; runtimes
+// give up after two to four minutes.
 var (
-	programTime = 40 * time.Second // that one may take
-	turnTime    = 60 * time.Second // that one pod's may wait for other pods'
+	ProgramTimeout = 40 * time.Second // that one program may take
+	TurnTimeout    = 60 * time.Second // that one pod's may wait for other pods'
 )
 
-// errStuck is in the error of a program that took longer than programTime.
-var errStuck = errors.New("it took too long")
+var errTimeout = errors.New("it took too long")
 
-// runBounded runs a program and what that starts, for programTime at most, and returns what it printed.
+// runBounded runs a program and what that starts, for ProgramTimeout at most, and returns what it printed.
 func runBounded(ctx context.Context, c *exec.Cmd) (stdout, stderr []byte, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, programTime, fmt.Errorf("%w and was stopped after %s", errStuck, programTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, ProgramTimeout,
+		fmt.Errorf("%w and was stopped after %s", errTimeout, ProgramTimeout))
 	defer cancel()
 	var out, complaint bytes.Buffer
 	c.Stdout, c.Stderr = &out, &complaint

@@ -1,0 +1,131 @@
+package ipam
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"strings"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// Range is a run of addresses of one subnet, both ends included.
+type Range struct {
+	Subnet               netip.Prefix // masked
+	First, Last, Gateway netip.Addr
+}
+
+// NewRange replaces invalid addresses by host-local's defaults: the first address and the gateway are the subnet's .1,
+// the last one is the one before an IPv4 subnet's broadcast address or the very last of an IPv6 subnet.
+func NewRange(subnet netip.Prefix, first, last, gateway netip.Addr) (Range, error) {
+	if !subnet.IsValid() || subnet.Bits() > subnet.Addr().BitLen()-2 {
+		return Range{}, fmt.Errorf("subnet %s: want a prefix with room for two pods, such as 10.244.1.0/24", subnet)
+	}
+	r := Range{subnet.Masked(), first, last, gateway}
+	if !first.IsValid() {
+		r.First = r.Subnet.Addr().Next()
+	}
+	if !last.IsValid() {
+		r.Last = lastAddr(r.Subnet)
+	}
+	if !gateway.IsValid() {
+		r.Gateway = r.Subnet.Addr().Next()
+	}
+	if !r.Subnet.Contains(r.First) || !r.Subnet.Contains(r.Last) || r.Last.Less(r.First) {
+		return Range{}, fmt.Errorf("range %s to %s: want addresses of %s, the lower one first", r.First, r.Last, r.Subnet)
+	}
+	if r.Gateway.BitLen() != r.First.BitLen() {
+		return Range{}, fmt.Errorf("gateway %s of %s: want an address of the same family", r.Gateway, r.Subnet)
+	}
+	return r, nil
+}
+
+// lastAddr returns the last address of a subnet that a pod can have.
+func lastAddr(subnet netip.Prefix) netip.Addr {
+	b := subnet.Addr().AsSlice()
+	for i := subnet.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	if netstate.FamilyOf(last) == netstate.IPv4 {
+		return last.Prev()
+	}
+	return last
+}
+
+// WithLength returns a with the subnet's length, as a pod has it.
+func (r Range) WithLength(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, r.Subnet.Bits()) }
+
+// RangeSet is ranges of which a pod gets one address.
+type RangeSet []Range
+
+// find returns the index of the range that contains a, or -1.
+func (s RangeSet) find(a netip.Addr) int {
+	for i, r := range s {
+		if !a.Less(r.First) && !r.Last.Less(a) { // every IPv4 address is less than every IPv6 address
+			return i
+		}
+	}
+	return -1
+}
+
+// offers reports whether a pod can have a from the set.
+func (s RangeSet) offers(a netip.Addr) bool {
+	i := s.find(a)
+	return i >= 0 && a != s[i].Gateway
+}
+
+// after yields every address that a pod can have once, the one after last first, then round: an address is not used
+// again before all others were.
+func (s RangeSet) after(last netip.Addr) iter.Seq2[Range, netip.Addr] {
+	return func(yield func(Range, netip.Addr) bool) {
+		i, start := 0, s[0].First
+		if found := s.find(last); found >= 0 {
+			i, start = s.next(found, last)
+		}
+		for a := start; ; {
+			if a != s[i].Gateway && !yield(s[i], a) {
+				return
+			}
+			if i, a = s.next(i, a); a == start {
+				return
+			}
+		}
+	}
+}
+
+// next returns the address that follows a of range i, and the index of its range.
+func (s RangeSet) next(i int, a netip.Addr) (int, netip.Addr) {
+	if a != s[i].Last {
+		return i, a.Next()
+	}
+	i = (i + 1) % len(s)
+	return i, s[i].First
+}
+
+// holdsMoreThan reports whether the set has more than n addresses for pods; it never counts a whole /64.
+func (s RangeSet) holdsMoreThan(n int) bool {
+	for range s.after(netip.Addr{}) {
+		if n--; n < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (s RangeSet) String() string {
+	var texts []string
+	for _, r := range s {
+		texts = append(texts, fmt.Sprintf("%s (%s to %s)", r.Subnet, r.First, r.Last))
+	}
+	return strings.Join(texts, " and ")
+}
+
+// SetsString returns a text that names all ranges.
+func SetsString(sets []RangeSet) string {
+	var texts []string
+	for _, s := range sets {
+		texts = append(texts, s.String())
+	}
+	return strings.Join(texts, ", ")
+}

@@ -1,0 +1,208 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
+	"github.com/twill-net/twill/plugin/internal/cnierr"
+	"github.com/twill-net/twill/plugin/ipam"
+)
+
+// Pod is a pod's network namespace.
+type Pod struct {
+	Path    string
+	ns, own netns.NsHandle // own is the node's
+	conn    *rtnl.Conn     // in ns
+}
+
+// ErrNoPod is returned where no network namespace is at a path: for DEL nothing is left to do there.
+var ErrNoPod = errors.New("no network namespace")
+
+// OpenPod opens the namespace at path. The node's own namespace is refused: ADD would wire the node to itself and DEL would
+// remove the node's uplink.
+func OpenPod(path string) (p *Pod, err error) {
+	p = &Pod{Path: path, ns: netns.None(), own: netns.None()}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	p.ns, err = netns.GetFromPath(path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return p, ErrNoPod
+	}
+	if err != nil {
+		return p, fmt.Errorf("open %s: %w", path, err)
+	}
+	kind, err := unix.IoctlRetInt(int(p.ns), unix.NS_GET_NSTYPE)
+	if err != nil || kind != unix.CLONE_NEWNET { // a plain file is what an unmounted namespace leaves
+		return p, ErrNoPod
+	}
+	if p.own, err = netns.Get(); err != nil {
+		return p, fmt.Errorf("open this process's network namespace: %w", err)
+	}
+	if p.own.Equal(p.ns) {
+		return p, cnierr.New(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace: want a pod's", path)
+	}
+	err = p.within(func() (err error) {
+		p.conn, err = rtnl.Dial()
+		return err
+	})
+	return p, err
+}
+
+// Close closes what OpenPod opened.
+func (p *Pod) Close() {
+	if p.conn != nil {
+		p.conn.Close()
+	}
+	_ = p.own.Close()
+	_ = p.ns.Close()
+}
+
+// within runs f in the pod's namespace. A thread that cannot go back to the node's stays locked, and is not used for anything
+// else.
+func (p *Pod) within(f func() error) error {
+	runtime.LockOSThread()
+	if err := netns.Set(p.ns); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter %s: %w", p.Path, err)
+	}
+	err := f()
+	if back := netns.Set(p.own); back != nil {
+		return errors.Join(err, fmt.Errorf("leave %s: %w", p.Path, back))
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// Has reports whether the pod has the interface.
+func (p *Pod) Has(dev string) (bool, error) {
+	link, _, err := getLink(p.conn, dev)
+	return link != nil, err
+}
+
+// DeleteLink deletes the interface from inside the pod. That there is none is success.
+func (p *Pod) DeleteLink(dev string) error {
+	if err := deleteLink(p.conn, dev); err != nil {
+		return fmt.Errorf("in the pod: %w", err)
+	}
+	return nil
+}
+
+// Route is a route of a pod. Via is invalid for the gateway of its family.
+type Route struct {
+	Dst netip.Prefix
+	Via netip.Addr
+}
+
+// Configure gives the pod's end its addresses and routes, in one write after the sysctls: what a link may learn by itself has
+// to be settled before it is up.
+func (p *Pod) Configure(dev string, grants []ipam.Grant, routes []Route) error {
+	link, _, err := getLink(p.conn, dev)
+	if err == nil && link == nil {
+		err = unix.ENODEV
+	}
+	if err != nil {
+		return fmt.Errorf("find %s in the pod: %w", dev, err)
+	}
+	// /proc/sys/net is that of the thread which opens the file.
+	if err := p.within(func() error { return writeSysctls(podSysctls(dev, grants)) }); err != nil {
+		return err
+	}
+	index := link.Attrs().Index
+	requests, what := []*nl.NetlinkRequest{upRequest(index)}, []string{"set " + dev + " up in the pod"}
+	for _, g := range grants {
+		requests, what = append(requests, addrRequest(index, g.Prefix)), append(what, "add address "+g.Prefix.String())
+	}
+	for _, r := range routes {
+		requests, what = append(requests, routeRequest(index, r)), append(what, fmt.Sprintf("add route %s via %s", r.Dst, r.Via))
+	}
+	failed, err := do(p.conn, requests...)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return fmt.Errorf("%s: want a gateway inside the pod's own subnet: %w", what[failed], err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what[failed], err)
+	}
+	return nil
+}
+
+// podSysctls lets a pod have IPv6 addresses where the runtime turned IPv6 off in new namespaces (Docker did), and keeps it
+// from believing the router advertisements that any other pod on the bridge could send.
+func podSysctls(dev string, grants []ipam.Grant) []netstate.Sysctl {
+	all := []netstate.Sysctl{{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}}
+	for _, g := range grants {
+		if netstate.FamilyOf(g.Prefix.Addr()) == netstate.IPv6 {
+			return append(all,
+				netstate.Sysctl{Name: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
+				netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/disable_ipv6", Value: "0"},
+				netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/keep_addr_on_down", Value: "1"})
+		}
+	}
+	return all
+}
+
+func upRequest(index int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index, msg.Flags, msg.Change = int32(index), unix.IFF_UP, unix.IFF_UP
+	req.AddData(msg)
+	return req
+}
+
+// addrRequest adds an address. IPv6 ones are usable at once: addresses here come from one allocator, so nothing is found by
+// waiting two seconds for duplicates.
+func addrRequest(index int, p netip.Prefix) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	msg := nl.NewIfAddrmsg(family(p.Addr()))
+	msg.Index, msg.Prefixlen = uint32(index), uint8(p.Bits())
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()))
+	if netstate.FamilyOf(p.Addr()) == netstate.IPv6 {
+		msg.Flags = unix.IFA_F_NODAD
+	} else if p.Bits() < 31 { // RFC 3021: shorter subnets have no broadcast address
+		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(p)))
+	}
+	return req
+}
+
+// broadcast returns the last address of an IPv4 subnet.
+func broadcast(p netip.Prefix) []byte {
+	host := binary.BigEndian.Uint32(p.Addr().AsSlice()) | (1<<(32-p.Bits()) - 1)
+	return binary.BigEndian.AppendUint32(nil, host)
+}
+
+func routeRequest(index int, r Route) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	msg := nl.NewRtMsg()
+	msg.Family, msg.Dst_len, msg.Protocol = uint8(family(r.Dst.Addr())), uint8(r.Dst.Bits()), netstate.Protocol
+	req.AddData(msg)
+	if r.Dst.Bits() > 0 {
+		req.AddData(nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice()))
+	}
+	req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Via.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
+	req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(netstate.DefaultMetric(r.Dst.Addr())))))
+	return req
+}
+
+func family(a netip.Addr) int {
+	if netstate.FamilyOf(a) == netstate.IPv4 {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

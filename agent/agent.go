@@ -1,6 +1,6 @@
-// Package agent keeps the kernel in the state that the current leases ask for. Everything that happens (the
-// store changed, the kernel said something, time passed) only says "look again"; one goroutine looks, and it
-// alone touches the kernel.
+// Package agent keeps the kernel in the state that the current leases ask for. Everything that happens (the store
+// changed, the kernel changed, time passed) only triggers a reconcile. One goroutine reconciles, and it alone writes to
+// the kernel.
 package agent
 
 import (
@@ -18,24 +18,14 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// Kernel is what the agent reads and writes.
-type Kernel interface {
-	// Observe is what is ours, and what stands in the slots that want names.
-	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
-	// Apply does all of the plan that it can and joins the errors.
-	Apply(ctx context.Context, p netstate.Plan) error
-	// Watch sends hints that something may have changed; the channel is closed when the subscription broke.
-	Watch(ctx context.Context) (<-chan struct{}, error)
-}
-
 // Machine is the facts from which an underlay is chosen.
 type Machine interface {
 	Interfaces(ctx context.Context) ([]netstate.Interface, error)
-	// RouteTo is the interface through which packets to dst leave now, and the address that they are sent from.
+	// RouteTo returns the interface through which packets to dst leave now, and the address that they are sent from.
 	RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 }
 
-// Config is everything that an Agent needs; nothing of it is optional but what says so.
+// Config is what an Agent is made of. Nothing of it is optional but what says so.
 type Config struct {
 	Planner
 	Store      subnet.Store
@@ -55,121 +45,68 @@ type Config struct {
 // Agent is one node's agent. Make it with New, run it once.
 type Agent struct {
 	Config
-	status   Status
-	kicks    chan struct{}
-	news     chan struct{}                   // the store has a newer snapshot
-	nodes    chan backend.Node               // the newest facts, for the publisher
-	views    chan backend.View               // the newest view, for a backend that runs
-	snapshot atomic.Pointer[subnet.Snapshot] // the store's
-	peers    *peers
-	taken    *subnet.Snapshot             // the last one of the store that peers were told of
-	reminder *time.Timer                  // rings news when a record that waits may be followed
-	leased   atomic.Pointer[subnet.Lease] // what Acquire gave
-	nodeIPs  atomic.Pointer[[]netip.Addr] // the store's, before there is a snapshot
-	warmth   warmth
-	begun    time.Time
-	told     []netip.Addr // what peers were told of this node in an earlier run
-	fights   fights
-	node     backend.Node // the last complete facts
-	asked    asked
-	right    netstate.State      // what the kernel was brought to, nil if anything of it is not so
-	unseen   time.Time           // when the first write was made that no look has judged yet
-	addrs    map[netip.Addr]bool // of this machine, at the last look
+	status   status
+	earlier  atomic.Pointer[earlierRun] // what an earlier run left, until the store is in sync; nil: nothing
+	leases   *leases
 	skips    skips
-	conflist string               // why it stays as it was, empty if it does not
-	saves    chan subnet.Snapshot // the newest leases, for the checkpoint
-	saved    *subnet.Snapshot     // what keepCheckpoint wrote
+	loop     loopState
+	triggers chan struct{}        // each one makes the loop reconcile
+	facts    chan backend.Node    // the newest, for the publisher
+	views    chan backend.View    // the newest, for a backend that runs
+	saves    chan subnet.Snapshot // the newest, for the checkpoint
 }
-
-// resync is how often the agent looks without any hint.
-const resync = time.Minute
-
-// minPause is the least time between two looks: a burst of hints is one look.
-const minPause = 10 * time.Millisecond
 
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
-	a := &Agent{Config: cfg, kicks: make(chan struct{}, 1), news: make(chan struct{}, 1), nodes: make(chan backend.Node, 1),
-		views: make(chan backend.View, 1), saves: make(chan subnet.Snapshot, 1), peers: newPeers(nil), skips: newSkips()}
+	a := &Agent{Config: cfg, leases: newLeases(cfg.Backend), skips: newSkips(), triggers: make(chan struct{}, 1),
+		facts: make(chan backend.Node, 1), views: make(chan backend.View, 1), saves: make(chan subnet.Snapshot, 1)}
 	if _, ok := cfg.Backend.(backend.Runner); ok {
-		a.status.down = errors.New("it has not started yet")
+		a.status.runnerErr = errors.New("it has not started yet")
 	}
-	if c, ok := cfg.Backend.(backend.Claimer); ok {
-		a.peers.claim = c.Claim
-	}
+	a.loop.started = time.Now()
 	return a
 }
 
-// Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is one that
-// waiting does not mend.
+// Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is one that waiting does
+// not resolve.
 func (a *Agent) Run(ctx context.Context) error {
-	a.begun, a.told = time.Now(), CheckpointAddrs(a.Checkpoint)
-	a.remember()
-	a.restoreStore()
+	a.loop.started = time.Now()
+	a.restoreCheckpoint()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.watchKernel(ctx) })
-	group.Go(func() error { return a.keepLease(ctx, group) })
-	group.Go(func() error { return a.loop(ctx) })
-	group.Go(func() error { return a.keepCheckpoint(ctx) })
+	group.Go(func() error { return a.publish(ctx, group) })
+	group.Go(func() error { return a.reconcileLoop(ctx) })
+	group.Go(func() error { return a.writeCheckpoints(ctx) })
 	if r, ok := a.Backend.(backend.Runner); ok {
 		group.Go(func() error { return a.runBackend(ctx, r) })
 	}
 	return group.Wait()
 }
 
-// kick makes the loop look again.
-func (a *Agent) kick() { ring(a.kicks) }
+// trigger makes the loop reconcile.
+func (a *Agent) trigger() { notify(a.triggers) }
 
-// ring leaves word in a channel that has room for one.
-func ring(c chan<- struct{}) {
+// notify puts a notification into a channel that has room for one, unless one is there.
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// loop is the goroutine that owns the kernel. After a look it rests from kicks, and after what the store's changes cost from these.
-func (a *Agent) loop(ctx context.Context) error {
-	defer close(a.saves)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	kicks, news, limit, forNews := gate{c: a.kicks, open: a.kicks}, gate{c: a.news, open: a.news}, newNewsLimit(), false
+// replace puts the newest value into a channel that has room for one, in place of one that nobody has taken yet.
+func replace[T any](c chan T, newest T) {
 	for {
 		select {
-		case <-ctx.Done():
-			return nil
-		case <-kicks.rested:
-			kicks.open = kicks.c
-			continue
-		case <-news.rested:
-			news.open = news.c
-			continue
-		case <-news.open:
-			began := used()
-			switch a.hurry(ctx) {
-			case lookNow:
-				forNews = true
-				a.kick()
-			case wrote:
-				timer.Reset(a.untilLook())
-			}
-			news.rest(workedSince(limit, began))
-			continue
-		case <-kicks.open:
-		case <-timer.C:
-		}
-		began, worked := time.Now(), used()
-		timer.Reset(a.pass(ctx))
-		kicks.rest(min(max(minPause, time.Since(began)/2), 20*minPause))
-		if forNews {
-			news.rest(workedSince(limit, worked))
-			forNews = false
+		case c <- newest:
+			return
+		case <-c:
 		}
 	}
 }
 
-// pause waits, and is false when ctx ended meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep waits, and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -180,22 +117,22 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watchKernel turns kernel hints into kicks. When the subscription breaks, everything is looked at again.
+// watchKernel makes triggers of the kernel's notifications. When the subscription breaks, any number of them may be lost.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	for ctx.Err() == nil {
-		hints, err := a.Kernel.Watch(ctx)
+		events, err := a.Kernel.Watch(ctx)
 		if err != nil {
 			a.Log.Error("watch the kernel", "err", err)
-			pause(ctx, time.Second)
+			sleep(ctx, time.Second)
 			continue
 		}
-		a.kick()
-		for range hints {
-			a.kick()
+		a.trigger()
+		for range events {
+			a.trigger()
 		}
 		if ctx.Err() == nil {
 			a.Log.Warn("the subscription to kernel changes broke, subscribing again")
-			pause(ctx, minPause)
+			sleep(ctx, minPause)
 		}
 	}
 	return nil

@@ -138,57 +138,52 @@ func ReadCheckpoint(path string) (Saved, error) {
 	return Saved{c.Node, c.Network, c.snapshot(), c.Settings}, nil
 }
 
-// CheckpointConfig is the net-conf.json of the checkpoint at path.
+// CheckpointConfig returns the net-conf.json of the checkpoint at path.
 func CheckpointConfig(path string) ([]byte, error) {
 	c, err := readCheckpoint(path)
 	return c.Network, err
 }
 
-// CheckpointAddrs is where the checkpoint at path says that peers reach this node, empty if there is none.
+// CheckpointAddrs returns where the checkpoint at path says that peers reach this node, empty if there is none.
 func CheckpointAddrs(path string) []netip.Addr {
 	c, err := readCheckpoint(path)
 	if err != nil {
 		return nil
 	}
-	var addrs []netip.Addr
+	return c.addrs()
+}
+
+func (c checkpoint) addrs() (addrs []netip.Addr) {
 	for _, s := range c.Local.Stacks {
 		addrs = append(addrs, s.Underlay)
 	}
 	return addrs
 }
 
-// How often the file is written while leases come and go is bounded: after checkpointPause at the earliest, and longer in
-// proportion to what the file of thousands of peers takes, but no longer than mostPause.
+// How often the file is written while leases come and go is bounded: after saveInterval at the earliest, and longer in
+// proportion to what the file of thousands of peers takes, but no longer than maxSaveInterval.
 const (
-	checkpointPause, mostPause = time.Second, time.Minute
-	checkpointRest             = 50 // times what a file took
+	saveInterval, maxSaveInterval = time.Second, time.Minute
+	savePauseFactor               = 50 // times what a file took
 )
 
-// save hands the leases to keepCheckpoint; older ones that it has not taken yet are dropped.
-func (a *Agent) save(snap subnet.Snapshot) {
-	select {
-	case <-a.saves:
-	default:
-	}
-	a.saves <- snap
-}
-
-// keepCheckpoint writes the file, beside the loop: thousands of peers, or a slow disk, take longer than a repair. It ends
+// writeCheckpoints writes the file, beside the loop: thousands of peers, or a slow disk, take longer than a repair. It ends
 // after the loop, with what came last.
-func (a *Agent) keepCheckpoint(ctx context.Context) error {
+func (a *Agent) writeCheckpoints(ctx context.Context) error {
+	var last *subnet.Snapshot
 	for snap := range a.saves {
 		began := time.Now()
-		a.saveCheckpoint(snap)
-		pause(ctx, min(max(checkpointPause, checkpointRest*time.Since(began)), mostPause))
+		last = a.saveCheckpoint(last, snap)
+		sleep(ctx, min(max(saveInterval, savePauseFactor*time.Since(began)), maxSaveInterval))
 	}
 	return nil
 }
 
-// saveCheckpoint writes the file when the leases changed. A file that cannot be written is a warning: the
-// network works without it.
-func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
-	if a.Checkpoint == "" || a.saved != nil && sameLeases(*a.saved, snap) {
-		return
+// saveCheckpoint writes the file when the leases are not those that were written last, and returns what is written now. A
+// file that cannot be written is logged only: the network works without it.
+func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *subnet.Snapshot {
+	if a.Checkpoint == "" || last != nil && sameLeases(*last, snap) {
+		return last
 	}
 	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: save(snap.Local), Settings: &a.Settings}
 	for _, p := range snap.Peers {
@@ -205,15 +200,32 @@ func (a *Agent) saveCheckpoint(snap subnet.Snapshot) {
 	}
 	if err := writeCheckpoint(a.Checkpoint, c); err != nil {
 		a.status.logError(a.Log, "write the checkpoint", err)
-		return
+		return last
 	}
-	a.saved = &snap
+	return &snap
 }
 
-// restoreStore gives the store what it had put into the checkpoint.
-func (a *Agent) restoreStore() {
-	store, ok := a.Store.(subnet.Checkpointer)
-	if c, err := readCheckpoint(a.Checkpoint); ok && err == nil && len(c.Store) > 0 {
+// earlierRun is what the checkpoint of an earlier run says.
+type earlierRun struct {
+	checkpoint
+	snap *subnet.Snapshot // nil: it is of another node or backend
+}
+
+// restoreCheckpoint reads what an earlier run left.
+func (a *Agent) restoreCheckpoint() {
+	c, err := readCheckpoint(a.Checkpoint)
+	if err != nil {
+		return
+	}
+	earlier := &earlierRun{checkpoint: c}
+	if c.Node == a.Node && c.Local.Backend == a.Network.Backend {
+		snap := c.snapshot()
+		earlier.snap = &snap
+		a.leases.peers.remember(snap)
+	}
+	a.earlier.Store(earlier)
+	a.loop.published = c.addrs()
+	if store, ok := a.Store.(subnet.Checkpointer); ok && len(c.Store) > 0 {
 		store.Restore(c.Store)
 	}
 }
@@ -257,7 +269,7 @@ func writeCheckpoint(path string, c checkpoint) error {
 	return nil
 }
 
-// bootID is the kernel's name of this boot, empty if it has none.
+// bootID returns the kernel's name of this boot, empty if it has none.
 func bootID() string {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -62,7 +62,7 @@ func TestSaveCheckpoint(t *testing.T) {
 	a := New(Config{Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
 		Planner: Planner{Node: "node1", Network: subnet.Config{Backend: "vxlan", Raw: []byte(`{"Network":"10.244.0.0/16"}`)}}, Log: slog.New(slog.DiscardHandler),
 		Settings: Settings{Bridge: "br7", Choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile("^eth")}}}})
-	a.saveCheckpoint(someSnapshot())
+	a.saveCheckpoint(nil, someSnapshot())
 	got, err := ReadCheckpoint(a.Checkpoint)
 	if err != nil || !reflect.DeepEqual(got, Saved{"node1", a.Network.Raw, someSnapshot(), &a.Settings}) {
 		t.Errorf("read %+v, %v", got, err)
@@ -79,15 +79,15 @@ func TestSaveCheckpoint(t *testing.T) {
 	} {
 		must(t, os.Remove(a.Checkpoint))
 		before, snap := someSnapshot(), someSnapshot()
-		a.saved = &before
 		change(&snap)
-		a.saveCheckpoint(snap)
+		if saved := a.saveCheckpoint(&before, snap); (saved == &before) != (name == "nothing") {
+			t.Errorf("%s changed: %v counts as written", name, saved)
+		}
 		if _, err := os.Stat(a.Checkpoint); (err == nil) != (name != "nothing") {
 			t.Errorf("%s changed: %v", name, err)
 		}
 		if name == "nothing" {
-			a.saved = nil
-			a.saveCheckpoint(snap)
+			a.saveCheckpoint(nil, snap)
 		}
 	}
 }
@@ -97,12 +97,12 @@ func TestCheckpointThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	a := New(Config{Checkpoint: filepath.Join(dir, "checkpoint.json"), Planner: Planner{Network: subnet.Config{Raw: []byte(`{}`)}}, Log: slog.New(slog.DiscardHandler)})
 	must(t, os.MkdirAll(filepath.Join(a.Checkpoint, "full"), 0o755))
-	a.saveCheckpoint(someSnapshot())
-	if list, _ := os.ReadDir(dir); len(list) != 1 || a.saved != nil {
-		t.Errorf("left are %v; it counts as written: %t", list, a.saved != nil)
+	saved := a.saveCheckpoint(nil, someSnapshot())
+	if list, _ := os.ReadDir(dir); len(list) != 1 || saved != nil {
+		t.Errorf("left are %v; it counts as written: %t", list, saved != nil)
 	}
 	must(t, os.RemoveAll(a.Checkpoint))
-	a.saveCheckpoint(someSnapshot())
+	a.saveCheckpoint(saved, someSnapshot())
 	if _, err := ReadCheckpoint(a.Checkpoint); err != nil {
 		t.Error(err)
 	}
@@ -123,14 +123,14 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 }
 
-// TestOldLease: the subnets of subnet.env are the wish of a node without a checkpoint, as of one that flannel ran on.
-func TestOldLease(t *testing.T) {
+// TestEarlierLease: the subnets of subnet.env are the wish of a node without a checkpoint, as of one that flannel ran on.
+func TestEarlierLease(t *testing.T) {
 	a := New(Config{Planner: Planner{Node: "node1"}, Checkpoint: filepath.Join(t.TempDir(), "none"), SubnetFile: filepath.Join(t.TempDir(), "subnet.env")})
-	if lease := a.oldLease(); lease.Node != "node1" || len(lease.Stacks) != 0 {
+	if lease := a.earlierLease(); lease.Node != "node1" || len(lease.Stacks) != 0 {
 		t.Errorf("without anything: %+v", lease)
 	}
 	must(t, subnet.WriteEnv(a.SubnetFile, subnet.Env{Networks: prefixes("10.244.0.0/16", "fd00::/48"), Subnets: prefixes("10.244.7.1/24", "fd00::1/64"), MTU: 1450}))
-	lease := a.oldLease()
+	lease := a.earlierLease()
 	if len(lease.Stacks) != 2 || lease.Stacks[0].Subnet != prefixes("10.244.7.0/24")[0] || lease.Stacks[1].Subnet != prefixes("fd00::/64")[0] {
 		t.Errorf("from subnet.env: %+v", lease)
 	}
@@ -151,10 +151,11 @@ func TestCheckpointIsOurs(t *testing.T) {
 	must(t, os.WriteFile(path, []byte(strings.Replace(text, "VERSION", "1", 1)), 0o600))
 	for node, want := range map[string]int{"node9": 1, "node1": 0} {
 		a := New(Config{Planner: Planner{Node: node, Network: subnet.Config{Backend: "vxlan"}}, Checkpoint: path, SubnetFile: path + ".env"})
-		if lease := a.oldLease(); len(lease.Stacks) != want || lease.Node != node {
+		a.restoreCheckpoint()
+		if lease := a.earlierLease(); len(lease.Stacks) != want || lease.Node != node {
 			t.Errorf("%s goes on with %v, want %d stacks", node, lease, want)
 		}
-		if _, ok := a.lastTime(); ok != (want > 0) {
+		if ok := a.earlier.Load().snap != nil; ok != (want > 0) {
 			t.Errorf("%s goes on with the peers of node9: %t", node, ok)
 		}
 	}

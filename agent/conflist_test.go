@@ -72,26 +72,31 @@ func TestBadConflist(t *testing.T) {
 			m, log := newModel(t, nil), &bytes.Buffer{}
 			dir := t.TempDir()
 			m.agent.Log = slog.New(slog.NewTextHandler(log, nil))
+			store := &reporter{Store: m.agent.Store}
+			m.agent.Store = store
 			m.agent.Conflist = Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
 			must(t, os.WriteFile(m.agent.Conflist.Source, []byte("{"), 0o644))
-			m.agent.pass(t.Context())
+			m.agent.reconcile(t.Context())
 			if err := m.agent.status.Ready(); err == nil || !strings.Contains(err.Error(), "is not JSON") {
 				t.Errorf("without any CNI config: %v", err)
 			}
 			must(t, os.WriteFile(m.agent.Conflist.Source, []byte(good), 0o644))
-			m.agent.pass(t.Context())
+			m.agent.reconcile(t.Context())
 			must(t, m.agent.status.Ready())
 			must(t, spoil(m.agent.Conflist))
 			for range 3 {
-				if wait := m.agent.pass(t.Context()); wait != resync {
+				if wait := m.agent.reconcile(t.Context()); wait != resync {
 					t.Errorf("it looks again after %s", wait)
 				}
 			}
-			if m.agent.status.Ready() != nil || !m.agent.status.wrongSince.IsZero() {
-				t.Errorf("the data path counts as wrong since %s: %v", m.agent.status.wrongSince, m.agent.status.Ready())
+			if m.agent.status.Ready() != nil || !m.agent.status.degradedSince.IsZero() {
+				t.Errorf("the data path counts as wrong since %s: %v", m.agent.status.degradedSince, m.agent.status.Ready())
 			}
 			if got := strings.Count(log.String(), "the CNI config stays as it was"); got != 1 {
 				t.Errorf("it is logged %d times, want once:\n%s", got, log)
+			}
+			if len(store.events) != 1 || !strings.HasPrefix(store.events[0], "ConflistNotWritten: ") {
+				t.Errorf("the events are %q, want one", store.events)
 			}
 			if data, err := os.ReadFile(m.agent.Conflist.Target); err != nil || string(data) != good {
 				t.Errorf("the installed one is %q, %v", data, err)

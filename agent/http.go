@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler answers /healthz, /readyz, /status and /metrics.
+// Handler returns what answers /healthz, /readyz, /status and /metrics.
 func (a *Agent) Handler(g prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", probe(a.status.Live))

@@ -45,16 +45,16 @@ func TestServe(t *testing.T) {
 	if err := json.Unmarshal([]byte(get("/status", 200)), &r); err != nil || r.Node != "node1" || r.Backend != "vxlan" || r.NotReady == "" || r.Runner != nil {
 		t.Errorf("reports %+v, %v", r, err)
 	}
-	a.status.concluded(true, false, nil)
+	a.status.update(true, false, nil)
 	if got := get("/readyz", 200); got != "ok\n" {
 		t.Errorf("ready: %q", got)
 	}
 	get("/healthz", 200)
-	a.status.lastBeat = time.Now().Add(-time.Hour)
+	a.status.lastHeartbeat = time.Now().Add(-time.Hour)
 	get("/healthz", 503)
 	want := netstate.NewState(netstate.Sysctl{Name: "a"}, netstate.Sysctl{Name: "b"}, netstate.Bridge{Name: "cni0"})
 	a.Metrics.observed(subnet.Snapshot{Peers: make([]subnet.Lease, 3)}, want)
-	a.Metrics.concluded(outcome{rest: make(netstate.Plan, 4)}, true)
+	a.Metrics.finished(result{left: make(netstate.Plan, 4)}, true)
 	text := get("/metrics", 200)
 	for _, line := range []string{"twill_peers 3", `twill_objects{kind="sysctl"} 2`, `twill_objects{kind="link"} 1`, `twill_objects{kind="chain"} 0`,
 		"twill_objects_wrong 4", "twill_ready 1", "twill_snapshots_total 0", "twill_apply_errors_total 0", "twill_contended_total 0",
@@ -63,7 +63,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("no %s in\n%s", line, text)
 		}
 	}
-	a.Metrics.concluded(outcome{}, false)
+	a.Metrics.finished(result{}, false)
 	if text := get("/metrics", 200); !strings.Contains(text, "\ntwill_ready 0\n") || !strings.Contains(text, "\ntwill_objects_wrong 0\n") {
 		t.Errorf("not ready any more:\n%s", text)
 	}

@@ -18,7 +18,7 @@ type Metrics struct {
 	applyErrors  prometheus.Counter
 	lastApply    prometheus.Gauge
 	wrong        prometheus.Gauge
-	fights       prometheus.Counter
+	contended    prometheus.Counter
 	ready        prometheus.Gauge
 }
 
@@ -42,13 +42,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		lastApply: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_last_apply_timestamp_seconds",
 			Help: "When a plan was last applied to the kernel, in Unix time; 0: there was none yet."}),
 		wrong: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_objects_wrong",
-			Help: "Kernel objects that were still not as wanted after the last look."}),
-		fights: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_contended_total",
+			Help: "Kernel objects that were still not as wanted after the last reconcile."}),
+		contended: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_contended_total",
 			Help: "Times that an object was found to be changed by someone else again and again."}),
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_ready",
 			Help: "1 when pods of this node can count on their network."}),
 	}
-	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply, m.wrong, m.fights, m.ready)
+	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply, m.wrong, m.contended, m.ready)
 	return m
 }
 
@@ -63,8 +63,8 @@ func (m *Metrics) observed(snap subnet.Snapshot, want netstate.State) {
 	}
 }
 
-func (m *Metrics) concluded(o outcome, ready bool) {
-	m.wrong.Set(float64(len(o.rest)))
+func (m *Metrics) finished(r result, ready bool) {
+	m.wrong.Set(float64(len(r.left)))
 	m.ready.Set(0)
 	if ready {
 		m.ready.Set(1)

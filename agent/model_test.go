@@ -61,18 +61,18 @@ func play(t *testing.T, history []byte) {
 	m := newModel(t, history)
 	for len(m.bytes) > 0 {
 		m.act()
-		m.agent.fights = fights{} // histories take no time, so that all repairs would count as one fight
-		if m.next(2) == 0 || m.agent.hurry(t.Context()) == lookNow {
-			m.agent.pass(t.Context())
+		m.agent.loop.contention = contention{} // histories take no time, so that all repairs would count as one fight
+		if m.next(2) == 0 || !m.agent.fastPath(t.Context()) {
+			m.agent.reconcile(t.Context())
 		}
 		m.mustKeepForeign()
 	}
 	m.kernel.SetFaults(fake.Faults{})
 	must(t, m.kernel.Run("ip link set eth1 up"))
 	for range 2 {
-		m.agent.pass(t.Context())
+		m.agent.reconcile(t.Context())
 	}
-	want, _ := m.agent.Desired(m.agent.node, *m.agent.latest())
+	want, _ := m.agent.Desired(m.agent.loop.node, *m.agent.leases.follow())
 	have, err := m.kernel.Observe(t.Context(), want)
 	must(t, err)
 	if plan := netstate.Diff(want, have); len(plan) > 0 {
@@ -100,7 +100,7 @@ func newModel(t *testing.T, history []byte) *model {
 		Kernel: m.kernel, Machine: m.kernel, Store: file.New(filepath.Join(dir, "leases.json"), network.Pools),
 		SubnetFile: filepath.Join(dir, "subnet.env"), Checkpoint: filepath.Join(dir, "checkpoint.json"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
-	m.agent.peers.changes = 1 << 30 // histories take no time
+	m.agent.leases.peers.changes = 1 << 30 // histories take no time
 	m.snap = subnet.Snapshot{Local: m.lease("node1", 1, 1)}
 	m.publish()
 	m.foreigners()
@@ -194,7 +194,7 @@ func (m *model) lease(name string, number, mac int) subnet.Lease {
 
 func (m *model) publish() {
 	snap := m.snap
-	m.agent.snapshot.Store(&snap)
+	m.agent.leases.newest.Store(&snap)
 }
 
 // join adds a peer, or gives one that is there other data.
@@ -229,7 +229,7 @@ func (m *model) without(name string) {
 
 // drift deletes one of the objects that the agent wants, or puts another one in its slot.
 func (m *model) drift() {
-	want, _ := m.agent.Desired(m.agent.node, m.snap)
+	want, _ := m.agent.Desired(m.agent.loop.node, m.snap)
 	all := want.Sorted()
 	victim := all[(m.next(256)*256+m.next(256))%len(all)]
 	other, alterable := meddled(victim)

@@ -6,27 +6,39 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// keepsPods says whether a change would take the gateway from pods that live: it deletes an address of the bridge
-// in whose subnet there are pods, because the node's lease changed under them. Such an address stays until the last
-// of them is gone, and everybody is told; new pods get the new subnet's addresses meanwhile.
-func (a *Agent) keepsPods(c netstate.Change) bool {
-	addr, ok := c.Was.(netstate.Addr)
-	if !ok || c.Want != nil || addr.Dev != a.Base.Bridge || a.Live == nil {
-		return false
+// keptGateway is an address of the bridge that is not wanted any more, because the node's lease changed, and stays because
+// pods have it as their gateway. It goes with the last of them; new pods have addresses of the new subnet.
+type keptGateway struct {
+	addr netstate.Addr
+	pods int
+	err  error // pods could not be counted; in doubt they keep their gateway
+}
+
+// keptGateways returns those that a plan would delete.
+func (a *Agent) keptGateways(plan netstate.Plan) (kept []keptGateway) {
+	for _, c := range plan {
+		addr, ok := c.Was.(netstate.Addr)
+		if !ok || c.Want != nil || addr.Dev != a.Base.Bridge || a.Live == nil {
+			continue
+		}
+		if pods, err := a.Live(addr.Prefix); err != nil || pods > 0 {
+			kept = append(kept, keptGateway{addr, pods, err})
+		}
 	}
-	pods, err := a.Live(addr.Prefix)
-	if err != nil {
-		a.status.logError(a.Log, "count the pods of "+addr.Prefix.Masked().String(), err)
-		return true // in doubt the pods keep their gateway
+	return kept
+}
+
+func (a *Agent) reportKeptGateways(kept []keptGateway) {
+	for _, k := range kept {
+		if k.err != nil {
+			a.status.logError(a.Log, "count the pods of "+k.addr.Prefix.Masked().String(), k.err)
+			continue
+		}
+		text := fmt.Sprintf("%d pods have addresses of %s, which is not this node's subnet any more: other nodes do not reach them, delete them",
+			k.pods, k.addr.Prefix.Masked())
+		if a.status.isNew("old subnet "+k.addr.Prefix.String(), text) {
+			a.Log.Warn("pods of an old lease", "node", a.Node, "dst", k.addr.Prefix.Masked(), "pods", k.pods, "reason", text)
+			a.event("Warning", "PodsOfOldLease", text)
+		}
 	}
-	if pods == 0 {
-		return false
-	}
-	text := fmt.Sprintf("%d pods have addresses of %s, which is not this node's subnet any more: other nodes do not reach them, delete them",
-		pods, addr.Prefix.Masked())
-	if a.status.isNews("old subnet "+addr.Prefix.String(), text) {
-		a.Log.Warn("pods of an old lease", "node", a.Node, "dst", addr.Prefix.Masked(), "pods", pods, "reason", text)
-		a.event("Warning", "PodsOfOldLease", text)
-	}
-	return true
 }

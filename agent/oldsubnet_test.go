@@ -1,11 +1,18 @@
 package agent
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 )
 
 // TestOldSubnet holds that a bridge with the gateway address of an earlier lease keeps it exactly as long as pods
@@ -32,8 +39,47 @@ func TestOldSubnet(t *testing.T) {
 	}
 	pods.Store(0)
 	n.eventually("the address without pods is gone", func() bool {
-		n.agent.kick() // as the kernel's word of a deleted veth does
+		n.agent.trigger() // as the kernel's word of a deleted veth does
 		time.Sleep(20 * time.Millisecond)
 		return !strings.Contains(n.state(), "10.244.77.1/24")
 	})
+}
+
+// TestKeptGateways: an address of the bridge that a plan would delete stays while pods have it, or in doubt; and to find out
+// reports nothing, since a dry run does that too.
+func TestKeptGateways(t *testing.T) {
+	addr := func(dev, prefix string) netstate.Addr { return netstate.Addr{Dev: dev, Prefix: prefixes(prefix)[0]} }
+	gone, empty, unknown := addr("cni0", "10.244.1.1/24"), addr("cni0", "10.244.2.1/24"), addr("cni0", "10.244.3.1/24")
+	elsewhere, stays := addr("flannel.1", "10.244.1.0/32"), addr("cni0", "10.244.4.1/24")
+	plan := netstate.Plan{{Was: gone}, {Was: empty}, {Was: unknown}, {Was: elsewhere}, {Was: stays, Want: stays}}
+	var log bytes.Buffer
+	store := &reporter{}
+	a := New(Config{Planner: Planner{Base: backend.BaseConfig{Bridge: "cni0"}}, Store: store, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if kept := a.keptGateways(plan); kept != nil {
+		t.Errorf("kept %v although nobody counts pods", kept)
+	}
+	broken := errors.New("no answer")
+	a.Live = func(p netip.Prefix) (int, error) {
+		switch p {
+		case empty.Prefix:
+			return 0, nil
+		case unknown.Prefix:
+			return 0, broken
+		}
+		return 3, nil
+	}
+	kept := a.keptGateways(plan)
+	if want := []keptGateway{{gone, 3, nil}, {unknown, 0, broken}}; !slices.Equal(kept, want) {
+		t.Errorf("kept %v, want %v", kept, want)
+	}
+	if log.Len() > 0 || len(store.events) > 0 {
+		t.Errorf("reported too early: %s, %q", log.String(), store.events)
+	}
+	for range 2 {
+		a.reportKeptGateways(kept)
+	}
+	if len(store.events) != 1 || !strings.HasPrefix(store.events[0], "PodsOfOldLease: 3 pods have addresses of 10.244.1.0/24") ||
+		strings.Count(log.String(), "pods of an old lease") != 1 || strings.Count(log.String(), "count the pods of 10.244.3.0/24") != 1 {
+		t.Errorf("reported %q, logged\n%s", store.events, log.String())
+	}
 }

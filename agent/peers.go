@@ -2,46 +2,82 @@ package agent
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/subnet"
 )
 
-// A peer's record may change as often as its owner likes, and each change costs every other node the work of a plan among
-// thousands of peers. So a record that has changed peerChanges times is followed once in peerRest from then on; all others are
-// followed at once, as ever.
-const (
-	peerChanges = 5
-	peerRest    = 10 * time.Second
-)
+// leases is what the store says. The goroutine that watches the store stores the newest snapshot and notifies; the loop
+// follows it.
+type leases struct {
+	newest  atomic.Pointer[subnet.Snapshot]
+	nodeIPs atomic.Pointer[[]netip.Addr] // before there is a snapshot
+	changed chan struct{}
 
-// peers is what the agent remembers of the other nodes from one snapshot to the next: what it goes by, how often that has
-// changed, and since when a node publishes what only one can have.
-type peers struct {
-	claim    func(subnet.Stack) string // of a backend.Claimer, else nil
-	changes  int
-	nodes    map[string]*peer
-	listed   []*peer        // those of the last snapshot's leases
-	claims   map[string]int // how many nodes publish something
-	disputes int            // what more than one node publishes
-	round    int            // the number of the snapshot
-	last     *subnet.Snapshot
-	late     int           // nodes whose record waits
-	wait     time.Duration // until one of them may be followed
+	// Of the loop alone:
+	peers    *peers
+	seen     *subnet.Snapshot // the newest one that peers have seen
+	reminder *time.Timer      // notifies when a delayed record may be followed
 }
 
-// peer is one of the other nodes.
+func newLeases(b backend.Backend) *leases {
+	l := &leases{changed: make(chan struct{}, 1), peers: newPeers(nil)}
+	if c, ok := b.(backend.Claimer); ok {
+		l.peers.claims.of = c.Claim
+	}
+	return l
+}
+
+// follow returns the store's newest snapshot as the agent follows it, nil if there is none yet. Only the loop calls it.
+func (l *leases) follow() *subnet.Snapshot {
+	newest := l.newest.Load()
+	if newest == nil || newest == l.seen && l.peers.delayed == 0 {
+		return l.peers.last
+	}
+	l.seen = newest
+	snap := l.peers.follow(newest, time.Now())
+	if l.peers.delayed > 0 {
+		l.remind(l.peers.wait)
+	}
+	return snap
+}
+
+// remind notifies after a while, as if the leases had changed.
+func (l *leases) remind(wait time.Duration) {
+	if l.reminder == nil {
+		l.reminder = time.AfterFunc(wait, func() { notify(l.changed) })
+		return
+	}
+	l.reminder.Reset(wait)
+}
+
+// peers turns the store's snapshots into those that the agent follows. They differ in the records that change too often: a
+// peer may write its record as often as it likes, and each change costs every other node the work of a plan among thousands
+// of peers, so each record has a budget of changes, beyond which its last state stands a little longer. All other records
+// are followed at once. The snapshots also say who was seen first with what only one node can have.
+type peers struct {
+	changes int // of a record, at once
+	nodes   map[string]*peer
+	inOrder []*peer // those of the last snapshot's leases
+	claims  claimOrder
+	round   int              // the number of the snapshot
+	last    *subnet.Snapshot // what follow returned
+	delayed int              // how many records wait
+	wait    time.Duration    // until one of them may be followed
+}
+
+// peer is one of the other nodes: the record that the agent follows, and what it remembers of it.
 type peer struct {
 	name string
 	record
-	round   int           // the last snapshot that had it
-	late    bool          // the store's record is another one
-	limit   *rate.Limiter // nil until the record has changed
+	round   int     // the last snapshot that had it
+	budget  *budget // nil until the record has changed
 	changed time.Time
-	claims  []since
+	claims  []claimed
 }
 
 // record is what a store says of a node: a lease, or why there is none, or neither when it is not there.
@@ -50,25 +86,19 @@ type record struct {
 	skip  subnet.Skip
 }
 
-func (r record) here() bool { return r.lease.Node != "" || r.skip != subnet.Skip{} }
+func (r record) exists() bool { return r.lease.Node != "" || r.skip != subnet.Skip{} }
 
 func (r record) equal(o record) bool { return r.skip == o.skip && r.lease.Equal(o.lease) }
 
-// since is something that only one node can have, and the first round in which a node published it.
-type since struct {
-	what  string
-	round int
-}
-
 func newPeers(claim func(subnet.Stack) string) *peers {
-	return &peers{claim: claim, changes: peerChanges, nodes: map[string]*peer{}, claims: map[string]int{}}
+	return &peers{changes: peerChanges, nodes: map[string]*peer{}, claims: claimOrder{of: claim, nodes: map[string]int{}}}
 }
 
 // remember takes over what an earlier agent saw of who published what first.
 func (p *peers) remember(snap subnet.Snapshot) {
 	for _, lease := range snap.Peers {
 		n := p.node(lease.Node)
-		p.publish(n, lease)
+		p.claims.publish(n, lease, p.round)
 		for i, c := range n.claims {
 			n.claims[i].round = snap.Claims[subnet.Claim{Node: lease.Node, What: c.what}]
 			p.round = max(p.round, n.claims[i].round)
@@ -76,37 +106,37 @@ func (p *peers) remember(snap subnet.Snapshot) {
 	}
 }
 
-// follow returns the snapshot by which the agent goes: the store's, but for records that change too often. It is the one that
-// it returned before if there is nothing new.
-func (p *peers) follow(raw *subnet.Snapshot, now time.Time) *subnet.Snapshot {
+// follow returns the snapshot that the agent follows. It is the one that it returned before if there is nothing new.
+func (p *peers) follow(newest *subnet.Snapshot, now time.Time) *subnet.Snapshot {
 	p.round++
-	p.late, p.wait = 0, peerRest
-	changed, seen := p.last == nil || !raw.Local.Equal(p.last.Local) || !slices.Equal(raw.NodeIPs, p.last.NodeIPs), 0
+	p.delayed, p.wait = 0, peerRest
+	changed := p.last == nil || !newest.Local.Equal(p.last.Local) || !slices.Equal(newest.NodeIPs, p.last.NodeIPs)
+	seen := 0
 	see := func(n *peer, r record) {
 		if n.round != p.round {
 			n.round = p.round
 			seen++
-			changed = p.enter(n, r, now) || changed
+			changed = p.update(n, r, now) || changed
 		}
 	}
-	before := p.listed
-	p.listed = make([]*peer, len(raw.Peers))
-	for i, lease := range raw.Peers {
+	before := p.inOrder
+	p.inOrder = make([]*peer, len(newest.Peers))
+	for i, lease := range newest.Peers {
 		if i < len(before) && before[i].name == lease.Node { // as it mostly is, without a search
-			p.listed[i] = before[i]
+			p.inOrder[i] = before[i]
 		} else {
-			p.listed[i] = p.node(lease.Node)
+			p.inOrder[i] = p.node(lease.Node)
 		}
-		see(p.listed[i], record{lease: lease})
+		see(p.inOrder[i], record{lease: lease})
 	}
-	for _, skip := range raw.Skips {
+	for _, skip := range newest.Skips {
 		see(p.node(skip.Node), record{skip: skip})
 	}
 	if seen != len(p.nodes) {
-		changed = p.leave(now) || changed
+		changed = p.expire(now) || changed
 	}
 	if changed {
-		p.last = p.snapshot(raw)
+		p.last = p.snapshot(newest)
 	}
 	return p.last
 }
@@ -120,137 +150,71 @@ func (p *peers) node(name string) *peer {
 	return n
 }
 
-// enter makes r what the agent goes by, and returns whether that changed anything.
-func (p *peers) enter(n *peer, r record, now time.Time) bool {
-	n.late = false
+// update makes r the record that the agent follows, within its budget, and reports whether that changed anything. That a node
+// comes for the first time is no change of its record.
+func (p *peers) update(n *peer, r record, now time.Time) bool {
 	if n.equal(r) {
 		return false
 	}
-	if wait := n.rest(p.changes, now); wait > 0 {
-		n.late, p.late, p.wait = true, p.late+1, min(p.wait, wait)
-		return false
+	if !n.changed.IsZero() {
+		if n.budget == nil {
+			n.budget = newRecordBudget(p.changes)
+		}
+		if wait := n.budget.take(1, now); wait > 0 {
+			p.delayed, p.wait = p.delayed+1, min(p.wait, wait)
+			return false
+		}
 	}
 	n.record, n.changed = r, now
-	p.publish(n, r.lease)
+	p.claims.publish(n, r.lease, p.round)
 	return true
 }
 
-// rest is how long n's record must wait, 0 if it may change now. That a node comes for the first time is no change.
-func (n *peer) rest(changes int, now time.Time) time.Duration {
-	if n.changed.IsZero() {
-		return 0
-	}
-	if n.limit == nil {
-		n.limit = rate.NewLimiter(rate.Every(peerRest), changes)
-	}
-	r := n.limit.ReserveN(now, 1)
-	wait := r.DelayFrom(now)
-	if wait > 0 {
-		r.CancelAt(now)
-	}
-	return wait
-}
-
-// leave goes through the nodes that the snapshot does not have, and forgets those of which nothing is worth knowing.
-func (p *peers) leave(now time.Time) (changed bool) {
+// expire updates the nodes that the snapshot does not have, and forgets those of which nothing is worth knowing.
+func (p *peers) expire(now time.Time) (changed bool) {
 	for name, n := range p.nodes {
 		if n.round == p.round {
 			continue
 		}
-		changed = p.enter(n, record{}, now) || changed
-		disputed := slices.ContainsFunc(n.claims, func(s since) bool { return p.claims[s.what] > 1 })
-		if !n.here() && !disputed && now.Sub(n.changed) > time.Duration(peerChanges)*peerRest {
-			p.retract(n.claims)
+		changed = p.update(n, record{}, now) || changed
+		if !n.exists() && !p.claims.disputed(n) && now.Sub(n.changed) > peerChanges*peerRest {
+			p.claims.retract(n.claims)
 			delete(p.nodes, name)
 		}
 	}
 	return changed
 }
 
-// publish notes what n publishes with this lease. What a node that is not there published stays its own until it is forgotten:
-// its record may be made anew, and somebody else may copy it meanwhile.
-func (p *peers) publish(n *peer, lease subnet.Lease) {
-	if p.claim == nil || lease.Node == "" {
-		return
-	}
-	before := n.claims
-	n.claims = nil
-	for _, stack := range lease.Stacks {
-		what := p.claim(stack)
-		if what == "" || slices.ContainsFunc(n.claims, func(s since) bool { return s.what == what }) {
-			continue
-		}
-		i := slices.IndexFunc(before, func(s since) bool { return s.what == what })
-		if i >= 0 {
-			n.claims, before = append(n.claims, before[i]), slices.Delete(before, i, i+1)
-			continue
-		}
-		n.claims = append(n.claims, since{what, p.round})
-		if p.claims[what]++; p.claims[what] == 2 {
-			p.disputes++
-		}
-	}
-	p.retract(before)
-}
-
-// retract is the end of claims.
-func (p *peers) retract(claims []since) {
-	for _, s := range claims {
-		switch p.claims[s.what]--; p.claims[s.what] {
-		case 1:
-			p.disputes--
-		case 0:
-			delete(p.claims, s.what)
-		}
-	}
-}
-
-// snapshot is the store's with the records by which the agent goes.
-func (p *peers) snapshot(raw *subnet.Snapshot) *subnet.Snapshot {
-	snap := *raw
-	snap.Claims = p.order()
-	if p.late == 0 {
+// snapshot returns the store's snapshot with the records that the agent follows.
+func (p *peers) snapshot(newest *subnet.Snapshot) *subnet.Snapshot {
+	snap := *newest
+	snap.Claims = p.claims.order(p.nodes)
+	if p.delayed == 0 {
 		return &snap
 	}
 	snap.Peers, snap.Skips = nil, nil
 	add := func(r record) {
 		if r.lease.Node != "" {
 			snap.Peers = append(snap.Peers, r.lease)
-		} else if r.here() {
+		} else if r.exists() {
 			snap.Skips = append(snap.Skips, r.skip)
 		}
 	}
-	for _, n := range p.listed {
+	for _, n := range p.inOrder {
 		add(n.record)
 	}
-	for _, skip := range raw.Skips {
+	for _, skip := range newest.Skips {
 		add(p.nodes[skip.Node].record)
 	}
-	var left []*peer // and that waits
+	var gone []*peer // whose record still stands
 	for _, n := range p.nodes {
 		if n.round != p.round {
-			left = append(left, n)
+			gone = append(gone, n)
 		}
 	}
-	slices.SortFunc(left, func(a, b *peer) int { return cmp.Compare(a.name, b.name) })
-	for _, n := range left {
+	slices.SortFunc(gone, func(a, b *peer) int { return cmp.Compare(a.name, b.name) })
+	for _, n := range gone {
 		add(n.record)
 	}
 	return &snap
-}
-
-// order is who came first to what more than one node publishes.
-func (p *peers) order() map[subnet.Claim]int {
-	if p.disputes == 0 {
-		return nil
-	}
-	order := map[subnet.Claim]int{}
-	for name, n := range p.nodes {
-		for _, s := range n.claims {
-			if p.claims[s.what] > 1 {
-				order[subnet.Claim{Node: name, What: s.what}] = s.round
-			}
-		}
-	}
-	return order
 }

@@ -95,8 +95,8 @@ func TestPeersForget(t *testing.T) {
 		now = now.Add(time.Second)
 		p.follow(snapshot(claiming(fmt.Sprint("n", i), fmt.Sprint("m", i)), claiming("both", "m7")), now)
 	}
-	if len(p.nodes) > 200 || len(p.claims) > 200 || p.disputes != 1 {
-		t.Errorf("%d nodes, %d claims, %d disputes are remembered; want two nodes, those of the last 100 s, and the rivals of one that is there", len(p.nodes), len(p.claims), p.disputes)
+	if len(p.nodes) > 200 || len(p.claims.nodes) > 200 || p.claims.disputes != 1 {
+		t.Errorf("%d nodes, %d claims, %d disputes are remembered; want two nodes, those of the last 100 s, and the rivals of one that is there", len(p.nodes), len(p.claims.nodes), p.claims.disputes)
 	}
 }
 
@@ -135,10 +135,10 @@ func TestPeersRest(t *testing.T) {
 		t.Errorf("%d changes in 100 s were followed, want %d and one in ten seconds", changes, peerChanges)
 	}
 	final := snapshot(peers[0], mad(-1), peers[2])
-	if p.follow(final, now); p.late != 1 || p.wait <= 0 || p.wait > peerRest {
-		t.Errorf("%d records wait for %s", p.late, p.wait)
+	if p.follow(final, now); p.delayed != 1 || p.wait <= 0 || p.wait > peerRest {
+		t.Errorf("%d records wait for %s", p.delayed, p.wait)
 	}
-	if snap := p.follow(final, now.Add(p.wait)); !has(snap, mad(-1)) || p.late != 0 {
+	if snap := p.follow(final, now.Add(p.wait)); !has(snap, mad(-1)) || p.delayed != 0 {
 		t.Errorf("in the end it is %v", snap.Peers)
 	}
 }
@@ -173,8 +173,8 @@ func TestRunKeepsTheVictim(t *testing.T) {
 	stop()
 	saved, err := ReadCheckpoint(n.checkpoint())
 	n.must(err)
-	if !maps.Equal(saved.Snapshot.Claims, n.agent.peers.last.Claims) {
-		t.Errorf("the checkpoint has %v, want %v", saved.Snapshot.Claims, n.agent.peers.last.Claims)
+	if !maps.Equal(saved.Snapshot.Claims, n.agent.leases.peers.last.Claims) {
+		t.Errorf("the checkpoint has %v, want %v", saved.Snapshot.Claims, n.agent.leases.peers.last.Claims)
 	}
 	stop = n.start()
 	defer stop()

@@ -93,25 +93,25 @@ func TestMoreWasNotLogged(t *testing.T) {
 // TestEventsComeAgain: after an hour the same may be told again, as far as there is room.
 func TestEventsComeAgain(t *testing.T) {
 	s, now, k := newSkips(), time.Now(), skipped{"node2", subnet.Unreadable}
-	for after, want := range map[time.Duration]bool{0: true, time.Minute: false, skipsRest: false, skipsRest + time.Second: true} {
-		s.told = map[skipped]time.Time{k: now}
+	for after, want := range map[time.Duration]bool{0: true, time.Minute: false, skipEventRest: false, skipEventRest + time.Second: true} {
+		s.reported = map[skipped]time.Time{k: now}
 		if after == 0 {
-			s.told = map[skipped]time.Time{}
+			s.reported = map[skipped]time.Time{}
 		}
-		if got := s.mayTell(k, now.Add(after)); got != want {
+		if got := s.mayReport(k, now.Add(after)); got != want {
 			t.Errorf("%s later: told again %t, want %t", after, got, want)
 		}
 	}
 	s = newSkips()
 	for i := range 2 * skipEvents {
-		if got := s.mayTell(skipped{node: strings.Repeat("x", i)}, now); got != (i < skipEvents) {
+		if got := s.mayReport(skipped{node: strings.Repeat("x", i)}, now); got != (i < skipEvents) {
 			t.Errorf("event %d of a moment is told: %t", i, got)
 		}
 	}
-	if !s.mayTell(k, now.Add(10*time.Minute+time.Second)) {
+	if !s.mayReport(k, now.Add(10*time.Minute+time.Second)) {
 		t.Error("ten minutes later there is no event")
 	}
-	if skipEvents != 5 || skipsRest != time.Hour || skipLines != 100 {
+	if skipEvents != 5 || skipEventRest != time.Hour || skipLines != 100 {
 		t.Error("other bounds than the manual's")
 	}
 }
@@ -156,12 +156,12 @@ func (r *networkReporter) Network(up bool, reason, message string) {
 func TestReportNetwork(t *testing.T) {
 	store := &networkReporter{}
 	a := New(Config{Store: store, Log: slog.New(slog.DiscardHandler)})
-	a.reportNetwork(outcome{})
-	a.status.concluded(true, false, nil)
-	a.reportNetwork(outcome{})
-	a.status.concluded(true, true, nil)
-	a.status.wrongSince = time.Now().Add(-2 * wrongFor)
-	a.reportNetwork(outcome{err: errors.New("no device")})
+	a.reportNetwork(result{})
+	a.status.update(true, false, nil)
+	a.reportNetwork(result{})
+	a.status.update(true, true, nil)
+	a.status.degradedSince = time.Now().Add(-2 * unreadyAfter)
+	a.reportNetwork(result{err: errors.New("no device")})
 	want := []string{"true TwillIsUp Twill is running on this node", "false DataPathBroken the data path has been wrong for 1m0s: no device"}
 	if !slices.Equal(store.said, want) {
 		t.Errorf("said\n%q, want\n%q", store.said, want)

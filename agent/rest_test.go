@@ -2,45 +2,79 @@ package agent
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// TestRest: work for the store's changes is not followed by a rest, until it is so much that it would take more than its share.
+// TestRest: work for changes of the leases is followed by no pause until it is so much that it would take more than its
+// share; and no pause is longer than mostPause, nor is there a debt after it.
 func TestRest(t *testing.T) {
-	limit, start, spent := newNewsLimit(), time.Now(), time.Duration(0)
-	for rest := time.Duration(0); rest == 0; {
-		began := used()
-		for used()-began < 10*time.Millisecond { // a plan among thousands of peers
+	synctest.Test(t, func(t *testing.T) {
+		const plan = 10 * time.Millisecond // of work, among thousands of peers
+		b, spent := newWorkBudget(), time.Duration(0)
+		for pause := time.Duration(0); pause == 0; {
+			time.Sleep(plan)
+			spent += plan
+			pause = b.pauseAfter(plan)
+			allowed := workBurst + time.Duration(workShare*float64(spent))
+			if (pause > 0) != (spent > allowed) || pause > time.Duration(float64(plan)/workShare) {
+				t.Fatalf("a pause of %v after %v", pause, spent)
+			}
 		}
-		spent += used() - began
-		rest = workedSince(limit, began)
-		if rest > 0 && spent < newsBurst {
-			t.Fatalf("a rest of %v after %v", rest, spent)
+		for range 3 { // a thousand nodes come at once, and one more a moment later
+			if pause := b.pauseAfter(time.Hour); pause <= 0 || pause > mostPause {
+				t.Errorf("a pause of %v, want at most %v: who joins then waits for its end", pause, mostPause)
+			}
 		}
-		if rest > time.Duration(float64(spent)/newsShare) {
-			t.Fatalf("a rest of %v after %v", rest, spent)
+		if pause := b.take(1, time.Now().Add(mostPause)); pause > 0 {
+			t.Errorf("after that a pause of %v is left", pause)
 		}
-		if share := time.Duration(newsShare * float64(time.Since(start))); rest == 0 && spent > newsBurst+share+50*time.Millisecond {
-			t.Fatalf("no rest after %v", spent)
+	})
+}
+
+// TestRecordBudget: a record may change five times at once, and then once in ten seconds; what has to wait costs nothing.
+func TestRecordBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newRecordBudget(peerChanges)
+		for i := range peerChanges {
+			if wait := b.take(1, time.Now()); wait != 0 {
+				t.Errorf("change %d waits %v", i, wait)
+			}
 		}
-	}
-	for range 3 { // a thousand nodes come at once, and one more a moment later
-		if rest := workedSince(limit, used()-newsBurst); rest <= 0 || rest > mostNewsRest {
-			t.Errorf("a rest of %v, want at most %v: who joins then waits for its end", rest, mostNewsRest)
+		for range 2 {
+			for range 3 {
+				if wait := b.take(1, time.Now()); wait != peerRest {
+					t.Errorf("one more waits %v, want %v", wait, peerRest)
+				}
+			}
+			time.Sleep(peerRest)
+			if wait := b.take(1, time.Now()); wait != 0 {
+				t.Errorf("and after %v still %v", peerRest, wait)
+			}
 		}
-	}
-	if rest := limit.ReserveN(time.Now().Add(mostNewsRest), 1).Delay(); rest > mostNewsRest+mostNewsRest/10 {
-		t.Errorf("after that a rest of %v is left", rest)
-	}
-	c := make(chan struct{}, 1)
-	g := gate{c: c, open: c}
-	g.rest(0)
-	if g.open == nil {
-		t.Error("closed for no rest")
-	}
-	g.rest(time.Millisecond)
-	if g.open != nil {
-		t.Error("open while it rests")
-	}
-	<-g.rested
+	})
+}
+
+// TestPacer: an event waits for the end of a pause.
+func TestPacer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := make(chan struct{}, 1)
+		p, began := pacer{events: events}, time.Now()
+		if p.pause(0); p.next() == nil {
+			t.Error("no pause counts as one")
+		}
+		p.pause(time.Second)
+		notify(events)
+		for got := false; !got; {
+			select {
+			case <-p.next():
+				got = true
+			case <-p.resume:
+				p.resume = nil
+			}
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("the event came after %v, want a second", took)
+		}
+	})
 }

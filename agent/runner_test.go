@@ -125,7 +125,7 @@ func TestRunnerResumes(t *testing.T) {
 // TestReadyWithRunner: pods cannot count on a network whose packets nobody moves.
 func TestReadyWithRunner(t *testing.T) {
 	a := New(Config{Planner: Planner{Backend: &mover{}}, Log: slog.New(slog.DiscardHandler)})
-	a.status.concluded(true, false, nil)
+	a.status.update(true, false, nil)
 	mustBeReady := func(words string) {
 		t.Helper()
 		if err := a.status.Ready(); (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
@@ -133,21 +133,21 @@ func TestReadyWithRunner(t *testing.T) {
 		}
 	}
 	mustBeReady("has not started yet")
-	a.status.runs(nil)
-	a.say("moving packets", nil, "port", 8285)
+	a.status.updateRunner(nil)
+	a.logRunner("moving packets", nil, "port", 8285)
 	mustBeReady("")
 	if r := a.Report().Runner; !r.Running || r.Says != "moving packets port=8285" || time.Since(r.Since) > time.Minute {
 		t.Errorf("reports %+v", r)
 	}
-	a.status.runs(errors.New("no such device"))
+	a.status.updateRunner(errors.New("no such device"))
 	if r := a.Report().Runner; r.Running || r.Error != "no such device" || time.Since(r.Since) > time.Minute {
 		t.Errorf("reports %+v", r)
 	}
 	mustBeReady("") // it is started again at once
-	a.status.downSince = a.status.downSince.Add(-2 * wrongFor)
-	a.status.runs(errors.New("port in use"))
+	a.status.downSince = a.status.downSince.Add(-2 * unreadyAfter)
+	a.status.updateRunner(errors.New("port in use"))
 	mustBeReady("the backend moves no packets: port in use")
-	a.status.runs(nil)
+	a.status.updateRunner(nil)
 	mustBeReady("")
 }
 

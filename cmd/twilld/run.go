@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -53,25 +51,14 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return errors.Join(orDone(signalled, err), group.Wait())
 	}
 	defer p.close()
-	spareProcessors(p.config.Network.Backend)
 	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.Network.Backend, "version", version)
 	a := agent.New(p.config)
 	d.open(a.Handler(p.metrics))
-	group.Go(func() error { keepSmall(ctx, glance); return nil })
 	keepPods(ctx, group, o, &p.config)
 	group.Go(func() error { return a.Run(ctx) })
 	err = group.Wait()
 	log.Info("twilld ends, the data path stays", "node", p.config.Node)
 	return err
-}
-
-// spareProcessors keeps the agent of udp on one of two processors. Its goroutines wait for packets most of the time, and to
-// wake one on the other processor costs a fifth of the throughput (Documentation/backends/udp.md). GOMAXPROCS in the
-// environment decides otherwise.
-func spareProcessors(backend string) {
-	if _, told := os.LookupEnv("GOMAXPROCS"); !told && strings.EqualFold(backend, "udp") && runtime.NumCPU() == 2 {
-		runtime.GOMAXPROCS(1)
-	}
 }
 
 // orDone is nil when the signal came first.

@@ -42,7 +42,7 @@ func (m *Machine) Start(path string) (*Agent, error) {
 		return nil, err
 	}
 	began := time.Now()
-	p, err := m.Host.Start(host.Command{Path: path, Args: args, Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "NODE_NAME=" + Name(0)}, Log: log})
+	p, err := m.Host.Start(host.Command{Path: path, Args: args, Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "GOGC=50", "NODE_NAME=" + Name(0)}, Log: log})
 	if err != nil {
 		return nil, err
 	}

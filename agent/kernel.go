@@ -7,6 +7,16 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
+// Kernel is what the agent reads and writes.
+type Kernel interface {
+	// Observe returns what is ours, and what stands in the slots that want names.
+	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
+	// Apply does all of the plan that it can and joins the errors.
+	Apply(ctx context.Context, p netstate.Plan) error
+	// Watch notifies when something may have changed; the channel is closed when the subscription broke.
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
 // Rules is the kernel's firewall: like Kernel, but all that is ours is known by its name.
 type Rules interface {
 	Observe(ctx context.Context) (netstate.State, error)
@@ -68,17 +78,17 @@ func (j joined) Watch(ctx context.Context) (<-chan struct{}, error) {
 		cancel()
 		return nil, err
 	}
-	hints := make(chan struct{}, 1)
+	events := make(chan struct{}, 1)
 	go func() {
 		defer cancel()
-		defer close(hints)
-		forward(hints, net, rules)
+		defer close(events)
+		forward(events, net, rules)
 	}()
-	return hints, nil
+	return events, nil
 }
 
-// forward passes hints on until one source is closed.
-func forward(hints chan<- struct{}, net, rules <-chan struct{}) {
+// forward passes notifications on until one source is closed.
+func forward(events chan<- struct{}, net, rules <-chan struct{}) {
 	for {
 		ok := false
 		select {
@@ -88,9 +98,6 @@ func forward(hints chan<- struct{}, net, rules <-chan struct{}) {
 		if !ok {
 			return
 		}
-		select {
-		case hints <- struct{}{}:
-		default:
-		}
+		notify(events)
 	}
 }

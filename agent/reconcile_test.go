@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +43,7 @@ func TestBroken(t *testing.T) {
 		"a sysctl behind": {append(entries(1), netstate.Change{Want: netstate.Sysctl{Name: "1"}}), nil, true},
 		"the firewall":    {netstate.Plan{{Want: netstate.Chain{}}}, nil, true},
 	} {
-		if got := (outcome{want, test.rest, test.err}).broken(); got != test.broken {
+		if got := (result{want: want, left: test.rest, err: test.err}).degraded(); got != test.broken {
 			t.Errorf("%s: broken %t, want %t", name, got, test.broken)
 		}
 	}
@@ -101,9 +100,9 @@ func TestRedial(t *testing.T) {
 func TestRemind(t *testing.T) {
 	a := New(Config{})
 	for range 2 {
-		a.remind(time.Millisecond)
+		a.leases.remind(time.Millisecond)
 		select {
-		case <-a.news:
+		case <-a.leases.changed:
 		case <-time.After(10 * time.Second):
 			t.Fatal("nobody was reminded")
 		}
@@ -114,9 +113,9 @@ func TestRemind(t *testing.T) {
 func TestDesiredHasAll(t *testing.T) {
 	m := newModel(t, nil)
 	m.join()
-	m.agent.pass(t.Context())
+	m.agent.reconcile(t.Context())
 	counts := map[netstate.Kind]int{}
-	for k := range m.agent.asked.want {
+	for k := range m.agent.loop.desired.want {
 		counts[k.Kind]++
 	}
 	for k, least := range map[netstate.Kind]int{netstate.KindLink: 2, netstate.KindAddr: 2, netstate.KindSysctl: 1, netstate.KindRoute: 1,
@@ -139,10 +138,10 @@ func TestOnlyEntries(t *testing.T) {
 			t.Errorf("%s needs no look", o)
 		}
 	}
-	for range fightLimit {
-		a.fights.note(netstate.Plan{route}, time.Now())
+	for range contentionLimit {
+		a.loop.contention.record(netstate.Plan{route}, time.Now())
 	}
-	if a.onlyEntries(entries) || !a.fights.any() {
+	if a.onlyEntries(entries) || !a.loop.contention.suppressing(time.Now()) {
 		t.Error("what is fought over needs no look")
 	}
 }
@@ -162,19 +161,19 @@ func TestIgnoreDone(t *testing.T) {
 // TestConvergeGivesUp: what cannot be applied is not tried again at once, and what does not last is tried four times.
 func TestConvergeGivesUp(t *testing.T) {
 	m := newModel(t, nil)
-	m.agent.pass(t.Context())
+	m.agent.reconcile(t.Context())
 	refused, tries := errors.New("no memory"), 0
 	must(t, m.kernel.Run("sysctl -w net/ipv4/ip_forward=0"))
 	m.kernel.SetFaults(fake.Faults{Change: func(netstate.Change) error { tries++; return refused }})
-	rest, err := m.agent.converge(t.Context(), m.agent.asked.want, true)
-	if !errors.Is(err, refused) || len(rest) != 1 || tries != 1 {
-		t.Errorf("refused: %v, left %s, tried %d times", err, rest, tries)
+	r := m.agent.converge(t.Context(), m.agent.loop.desired.want, true)
+	if !errors.Is(r.err, refused) || len(r.left) != 1 || tries != 1 {
+		t.Errorf("refused: %v, left %s, tried %d times", r.err, r.left, tries)
 	}
 	m.kernel.SetFaults(fake.Faults{})
 	m.agent.Kernel = forgetful{m.kernel, &tries}
 	tries = 0
-	if rest, err := m.agent.converge(t.Context(), m.agent.asked.want, true); err == nil || len(rest) != 1 || tries != maxRounds {
-		t.Errorf("undone: %v, left %s, tried %d times", err, rest, tries)
+	if r := m.agent.converge(t.Context(), m.agent.loop.desired.want, true); r.err == nil || len(r.left) != 1 || tries != maxRounds {
+		t.Errorf("undone: %v, left %s, tried %d times", r.err, r.left, tries)
 	}
 	if maxRounds < 3 || maxRounds > 10 {
 		t.Errorf("%d rounds", maxRounds)
@@ -207,7 +206,7 @@ func (f failing) Apply(ctx context.Context, p netstate.Plan) error {
 // TestCleanupFails: a cleanup that could not read, or not delete, is an error.
 func TestCleanupFails(t *testing.T) {
 	m, broken := newModel(t, nil), errors.New("broken")
-	m.agent.pass(t.Context())
+	m.agent.reconcile(t.Context())
 	if _, err := Cleanup(t.Context(), failing{Kernel: m.kernel, observe: broken}); !errors.Is(err, broken) {
 		t.Errorf("not read: %v", err)
 	}
@@ -223,14 +222,5 @@ func TestWithout(t *testing.T) {
 		peerLease("node2", "10.244.1.0/24", "192.168.33.102", ""), peerLease("node3", "10.244.3.0/24", "192.168.33.101", "")}
 	if got := without(peers, own); len(got) != 2 || got[0].Node != "node2" || got[1].Node != "node3" || peers[0].Node != "192.168.33.101" {
 		t.Errorf("left are %v of %v", got, peers)
-	}
-}
-
-// TestKeepsPodsOnlyWhereCounted: without a count of pods, an address that is not wanted goes.
-func TestKeepsPodsOnlyWhereCounted(t *testing.T) {
-	a := New(Config{Planner: Planner{Base: backend.BaseConfig{Bridge: "cni0"}}, Log: slog.New(slog.DiscardHandler)})
-	gone := netstate.Change{Was: netstate.Addr{Dev: "cni0", Prefix: prefixes("10.244.1.1/24")[0]}}
-	if a.keepsPods(gone) {
-		t.Error("kept although nobody counts pods")
 	}
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// planPatience is how long a dry run waits for the store.
-const planPatience = 15 * time.Second
+// planTimeout is how long a dry run waits for the store.
+const planTimeout = 15 * time.Second
 
-// Plan is what Run would change now. It claims no lease and writes nothing; a node without a lease has no plan.
+// Plan returns what Run would change now. It claims no lease and writes nothing; a node without a lease has no plan.
 func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) {
-	node, err := a.look(ctx)
+	node, err := a.gatherFacts(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, planPatience)
+	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
-	last, ok, err := a.Store.Last(ctx, a.unleased(node))
+	last, ok, err := a.Store.Last(ctx, a.bareLease(node))
 	if err != nil || !ok {
 		return nil, nil, noLease(a.Node, err)
 	}
@@ -34,11 +34,11 @@ func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) 
 		snap.Local, snap.Peers = last, without(snap.Peers, last)
 	}
 	want, skips := a.Desired(node, snap)
-	plan, err := a.plan(ctx, want, true)
+	plan, _, err := a.compare(ctx, want, true)
 	return plan, append(snap.Skips, skips...), err
 }
 
-// without is the peers that are not the lease's own node. A store that has acquired nothing in this run may not
+// without returns the peers that are not the lease's own node. A store that has acquired nothing in this run may not
 // know which of its records is the own one.
 func without(peers []subnet.Lease, own subnet.Lease) []subnet.Lease {
 	return slices.DeleteFunc(slices.Clone(peers), func(p subnet.Lease) bool {
@@ -70,7 +70,7 @@ func (a *Agent) firstSnapshot(ctx context.Context) (subnet.Snapshot, error) {
 	if first != nil {
 		return *first, nil
 	}
-	return subnet.Snapshot{}, errors.Join(fmt.Errorf("the store was not in sync within %s", planPatience), err)
+	return subnet.Snapshot{}, errors.Join(fmt.Errorf("the store was not in sync within %s", planTimeout), err)
 }
 
 // Cleanup deletes everything of Twill's from a kernel and returns what was deleted.

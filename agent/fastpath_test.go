@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fake"
+)
+
+// TestHurry writes what a join changes without a look, and leaves to a look all that is more than that.
+func TestHurry(t *testing.T) {
+	m := newModel(t, nil)
+	if m.agent.fastPath(t.Context()) {
+		t.Error("hurried before the first look")
+	}
+	m.agent.reconcile(t.Context())
+	blind := fake.Faults{Observe: func() error { return errors.New("nobody may look") }}
+	m.kernel.SetFaults(blind)
+	m.join() // node2
+	if !m.agent.fastPath(t.Context()) {
+		t.Error("a join needs a look")
+	}
+	m.leave()
+	m.join()
+	if !m.agent.fastPath(t.Context()) {
+		t.Error("a leave with a join needs a look")
+	}
+	m.kernel.SetFaults(fake.Faults{})
+	have, err := m.kernel.Observe(t.Context(), nil)
+	must(t, err)
+	if !strings.Contains(have.String(), "route 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink\n") {
+		t.Errorf("without a look the kernel has\n%s", have)
+	}
+	m.snap.Local = m.lease("node1", 1, 2)
+	m.publish()
+	if m.agent.fastPath(t.Context()) {
+		t.Error("this node's own lease changed, and no look was needed")
+	}
+}
+
+// TestHurryFails asks for a look when the kernel is not what the agent takes it for.
+func TestHurryFails(t *testing.T) {
+	m := newModel(t, nil)
+	m.agent.reconcile(t.Context())
+	must(t, m.kernel.Run("ip link del flannel.1"))
+	m.join()
+	if m.agent.fastPath(t.Context()) {
+		t.Error("wrote to a device that is gone")
+	}
+	m.agent.reconcile(t.Context())
+	m.leave()
+	if !m.agent.fastPath(t.Context()) {
+		t.Error("a leave needs a look after all was repaired")
+	}
+}
+
+// TestVerify: what was written without reading the kernel is verified a fifth of a second later and not again, however many
+// nodes join meanwhile, and what the kernel has lost by then is repaired.
+func TestVerify(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(t, nil)
+		var reads []time.Time
+		m.agent.Kernel = observed{m.kernel, func() { reads = append(reads, time.Now()) }}
+		has := func(route string) bool {
+			have, err := m.kernel.Observe(t.Context(), nil)
+			must(t, err)
+			return strings.Contains(have.String(), route)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var group errgroup.Group
+		group.Go(func() error { return m.agent.watchKernel(ctx) })
+		group.Go(func() error { return m.agent.reconcileLoop(ctx) })
+		time.Sleep(time.Second)
+		reads = nil
+		began := time.Now()
+		for number := range 4 {
+			m.snap.Peers = append(m.snap.Peers, m.lease(fmt.Sprint("node", 2+number), 2+number, 1))
+			m.publish()
+			notify(m.agent.leases.changed)
+			synctest.Wait()
+			if !has(fmt.Sprintf("route 10.244.%d.0/24", 2+number)) {
+				t.Errorf("join %d waits", number)
+			}
+			time.Sleep(40 * time.Millisecond)
+		}
+		must(t, m.kernel.Run("ip route del 10.244.2.0/24"))
+		time.Sleep(30 * time.Millisecond)
+		if len(reads) > 0 {
+			t.Errorf("the kernel was read %s after the first write", reads[0].Sub(began))
+		}
+		time.Sleep(10*time.Millisecond + time.Millisecond)
+		if len(reads) == 0 || reads[0].Sub(began) != verifyDelay || !has("route 10.244.2.0/24") {
+			t.Errorf("after %s the kernel was read at %v", verifyDelay, reads)
+		}
+		time.Sleep(time.Second)
+		if len(reads) > 4 {
+			t.Errorf("the kernel was read %d times, want twice for the repair and once or twice more", len(reads))
+		}
+		cancel()
+		must(t, group.Wait())
+	})
+}
+
+// observed is a kernel that tells when it is read.
+type observed struct {
+	Kernel
+	tell func()
+}
+
+func (o observed) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
+	o.tell()
+	return o.Kernel.Observe(ctx, want)
+}

@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+const (
+	resync     = time.Minute            // how often the loop reconciles when nothing happens
+	minPause   = 10 * time.Millisecond  // the least time between two reconciles: a burst of events is one reconcile
+	maxPause   = 200 * time.Millisecond // see reconcileLoop
+	firstRetry = 100 * time.Millisecond // the pause after the first of a row of errors; it doubles up to lastRetry
+	lastRetry  = 10 * time.Second
+
+	// verifyDelay is how long the loop leaves its own writes alone before it reads the kernel again: most of the
+	// kernel's notifications in this time are of these writes.
+	verifyDelay = 200 * time.Millisecond
+
+	// checkpointAfter is how long a start waits for the store before it uses the checkpoint's leases.
+	checkpointAfter = 3 * time.Second
+
+	// nodeIPTimeout is how long a start waits for the node's own address to come to an interface before it takes the
+	// default route's: a network manager or a DHCP client may be slower than the agent.
+	nodeIPTimeout = 30 * time.Second
+
+	// maxRounds bounds the rounds of one reconcile: a device that was made again needs a second one for what the kernel
+	// deleted with it, and a switched backend a third for a name or port that was still in use.
+	maxRounds = 4
+)
+
+// loopState is what only the loop's goroutine knows.
+type loopState struct {
+	started     time.Time
+	published   []netip.Addr        // what peers were told of this node in an earlier run
+	node        backend.Node        // the facts of the last reconcile
+	addrs       map[netip.Addr]bool // of this machine, at the last reconcile
+	desired     desiredCache
+	applied     netstate.State // what the kernel was brought to, nil if anything that matters is missing
+	verifyAt    time.Time      // when to verify what was written last
+	contention  contention
+	conflistErr string // why the installed conflist is not replaced, empty if it is as it should be
+}
+
+// desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the same while only the
+// kernel changes.
+type desiredCache struct {
+	node backend.Node
+	snap *subnet.Snapshot
+	want netstate.State
+}
+
+// reconcileLoop is the goroutine that owns the kernel. After each reconcile it pauses for half the time that it took, so that a
+// flood of triggers takes at most two thirds of a processor, and after a change of the leases as workBudget says.
+func (a *Agent) reconcileLoop(ctx context.Context) error {
+	defer close(a.saves)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	triggers, changes, budget := pacer{events: a.triggers}, pacer{events: a.leases.changed}, newWorkBudget()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-triggers.resume:
+			triggers.resume = nil
+			continue
+		case <-changes.resume:
+			changes.resume = nil
+			continue
+		case <-changes.next():
+			began := cpuTime()
+			if !a.fastPath(ctx) {
+				timer.Reset(a.reconcile(ctx))
+			} else if wait := time.Until(a.loop.verifyAt); wait > 0 {
+				timer.Reset(wait)
+				triggers.pause(wait)
+			}
+			changes.pause(budget.pauseAfter(cpuTime() - began))
+			continue
+		case <-triggers.next():
+		case <-timer.C:
+		}
+		began := time.Now()
+		timer.Reset(a.reconcile(ctx))
+		pause := min(max(minPause, time.Since(began)/2), maxPause)
+		triggers.pause(max(pause, time.Until(a.loop.verifyAt)))
+	}
+}
+
+// reconcile gathers the facts, computes what is wanted, and brings the kernel to it. It returns after what time to
+// reconcile again if nothing happens.
+func (a *Agent) reconcile(ctx context.Context) time.Duration {
+	select {
+	case <-a.triggers: // what happened before is seen now
+	default:
+	}
+	a.status.heartbeat()
+	node, err := a.gatherFacts(ctx)
+	if err != nil {
+		a.status.logError(a.Log, "choose the underlay", err)
+		if len(node.Underlays) == 0 {
+			return firstRetry * 10
+		}
+	}
+	a.loop.node = node
+	replace(a.facts, node)
+	snap, synced := a.newestSnapshot()
+	if snap == nil {
+		return firstRetry
+	}
+	want := a.desired(node, snap)
+	r := a.converge(ctx, want, synced)
+	if ctx.Err() != nil {
+		return resync
+	}
+	a.loop.applied = nil
+	if synced && !r.degraded() {
+		a.loop.applied = want
+	}
+	a.sendView(node, *snap, synced)
+	return a.finish(node, *snap, synced, r)
+}
+
+// gatherFacts reads the machine's facts. With an error, the node may still have the underlays that it had before.
+func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
+	interfaces, err := a.Machine.Interfaces(ctx)
+	if err != nil {
+		return a.loop.node, err
+	}
+	a.redial(interfaces)
+	p := a.Planner
+	p.Choice.Last, p.Choice.Settled = a.loop.published, p.Choice.Settled || time.Since(a.loop.started) > nodeIPTimeout
+	if addrs := a.leases.nodeIPs.Load(); addrs != nil {
+		p.Choice.NodeIPs = *addrs
+	}
+	if snap := a.leases.newest.Load(); snap != nil && len(snap.NodeIPs) > 0 {
+		p.Choice.NodeIPs = snap.NodeIPs
+	}
+	node, err := p.Facts(interfaces, a.loop.node, a.Machine.RouteTo)
+	if err != nil {
+		return node, err
+	}
+	return node, a.checkMTU(node)
+}
+
+// redial makes the store connect again when an address of this machine is gone: a connection from that address would only
+// fail after many seconds.
+func (a *Agent) redial(interfaces []netstate.Interface) {
+	now := map[netip.Addr]bool{}
+	for _, i := range interfaces {
+		for _, p := range i.Addrs {
+			now[p.Addr()] = true
+		}
+	}
+	gone := slices.ContainsFunc(slices.Collect(maps.Keys(a.loop.addrs)), func(addr netip.Addr) bool { return !now[addr] })
+	a.loop.addrs = now
+	if r, ok := a.Store.(subnet.Redialer); ok && gone {
+		r.Redial()
+	}
+}
+
+// newestSnapshot returns the newest snapshot, nil if there is none yet, and whether it comes from the store in this run.
+func (a *Agent) newestSnapshot() (snap *subnet.Snapshot, synced bool) {
+	if snap := a.leases.follow(); snap != nil {
+		a.earlier.Store(nil)
+		return snap, true
+	}
+	earlier := a.earlier.Load()
+	if earlier == nil || earlier.snap == nil || time.Since(a.loop.started) < checkpointAfter {
+		return nil, false
+	}
+	a.status.logOnce(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
+	return earlier.snap, false
+}
+
+// desired returns the Planner's answer, and tells which peers are left out when that changed.
+func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State {
+	cache := &a.loop.desired
+	if cache.snap == snap && reflect.DeepEqual(cache.node, node) {
+		return cache.want
+	}
+	want, skips := a.Desired(node, *snap)
+	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
+	a.Metrics.observed(*snap, want)
+	*cache = desiredCache{node, snap, want}
+	return want
+}
+
+// result is how a reconcile ended: what was wanted, what of it is not so and why, and what stays though it is not wanted.
+type result struct {
+	want netstate.State
+	left netstate.Plan
+	kept []keptGateway
+	err  error
+}
+
+// degraded reports whether the node's data path as a whole does not work, as opposed to the path to some peers or to a
+// leftover that cannot be deleted.
+func (r result) degraded() bool {
+	if r.err != nil && len(r.left) == 0 {
+		return true // not even read back
+	}
+	entries := 0
+	for _, c := range r.left {
+		switch {
+		case c.Want == nil:
+		case isEntry(c):
+			entries++
+		default:
+			return true
+		}
+	}
+	return entries > len(r.want)/2
+}
+
+// isEntry reports whether a change is about the path to a peer, on which nothing else stands.
+func isEntry(c netstate.Change) bool {
+	switch c.Key().Kind {
+	case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer, netstate.KindRoute:
+		return true
+	}
+	return false
+}
+
+// converge brings the kernel to want: it reads, compares and writes until there is nothing to change. Without the store's
+// own word nothing is deleted.
+func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) result {
+	var before netstate.Plan
+	var applied error
+	for range maxRounds {
+		plan, kept, err := a.compare(ctx, want, synced)
+		switch {
+		case err != nil || len(plan) == 0:
+			return result{want, plan, kept, err}
+		case applied != nil && slices.Equal(plan, before):
+			return result{want, plan, kept, applied} // to try again at once would not help
+		}
+		if applied = a.apply(ctx, plan); applied == nil {
+			a.loop.contention.record(plan, time.Now())
+		}
+		before = plan
+	}
+	plan, kept, err := a.compare(ctx, want, synced)
+	if err == nil && len(plan) > 0 {
+		err = fmt.Errorf("%d objects are still not as wanted, the first: %s", len(plan), plan[0])
+	}
+	return result{want, plan, kept, err}
+}
+
+// apply writes a plan to the kernel.
+func (a *Agent) apply(ctx context.Context, plan netstate.Plan) error {
+	began := time.Now()
+	err := a.Kernel.Apply(ctx, plan)
+	a.logPlan(plan, time.Since(began), err)
+	if time.Now().After(a.loop.verifyAt) {
+		a.loop.verifyAt = time.Now().Add(verifyDelay)
+	}
+	return err
+}
+
+// compare returns what to change now. Not changed are gateways that pods need, which it returns too, and objects that
+// someone else keeps changing back.
+func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, []keptGateway, error) {
+	have, err := a.Kernel.Observe(ctx, want)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the kernel's state: %w", err)
+	}
+	plan := netstate.Diff(want, have)
+	kept, now := a.keptGateways(plan), time.Now()
+	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
+		return !synced && c.Want == nil || a.loop.contention.suppressed(c.Key(), now) ||
+			slices.ContainsFunc(kept, func(k keptGateway) bool { return c.Want == nil && c.Was == k.addr })
+	}), kept, nil
+}
+
+// finish writes the files, tells the world how the reconcile ended, and returns when to reconcile again.
+func (a *Agent) finish(node backend.Node, snap subnet.Snapshot, synced bool, r result) time.Duration {
+	degraded, wasReady := r.degraded(), a.status.wasReady()
+	if !degraded {
+		err := a.writeFiles(node, snap.Local, synced)
+		degraded = err != nil && !wasReady
+		r.err = errors.Join(r.err, err)
+	}
+	if r.err != nil {
+		a.status.logError(a.Log, "bring the kernel to the wanted state", r.err)
+	}
+	a.status.update(synced, degraded, r.err)
+	a.Metrics.finished(r, a.status.Ready() == nil)
+	a.reportKeptGateways(r.kept)
+	a.reportContention()
+	a.reportNetwork(r)
+	if synced {
+		replace(a.saves, snap)
+	}
+	if !wasReady && a.status.wasReady() {
+		debug.FreeOSMemory() // a start among thousands of peers makes three times as much as it keeps
+	}
+	switch {
+	case r.err != nil:
+		return a.status.backoff()
+	case a.loop.contention.suppressing(time.Now()):
+		return time.Second
+	}
+	a.status.resetErrors()
+	return resync
+}

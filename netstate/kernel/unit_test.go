@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -132,6 +135,86 @@ func TestWatchOverflow(t *testing.T) {
 		}
 	case <-time.After(time.Second):
 		t.Error("no hint from the new subscription")
+	}
+}
+
+// TestWatchCarriers: a pod's veth is of no interest, and one that had an address when the underlay was chosen is.
+func TestWatchCarriers(t *testing.T) {
+	h := fresh(t)
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link add pod0 type veth peer name pod0p", "ip addr add 192.0.2.1/24 dev u0"} {
+		if err := h.Command(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := h.Machine.Interfaces(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k := h.Kernel.(*Kernel)
+	for name, want := range map[string]bool{"u0": true, "pod0": false} {
+		r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+		r.AddData(&nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Index: int32(index(name))}})
+		err := k.bulk.List(r, func(m []byte) error {
+			if got := k.concerns(unix.RTM_NEWLINK, m); got != want {
+				t.Errorf("a message about %s is news: %t, want %t", name, got, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestMissingModules: what refuses a device because the kernel has no such devices says which module has them.
+func TestMissingModules(t *testing.T) {
+	h := fresh(t)
+	if err := h.Command("ip link add u0 type bridge"); err != nil {
+		t.Fatal(err)
+	}
+	for module, o := range map[string]netstate.Object{
+		"wireguard":  netstate.WireGuard{Name: "wg0", MTU: 1420, Marked: true},
+		"ipip":       netstate.Tunnel{Name: "tun4", MTU: 1480, Local: netip.MustParseAddr("192.0.2.1"), Marked: true},
+		"ip6_tunnel": netstate.Tunnel{Name: "tun6", MTU: 1460, External: true, Marked: true},
+	} {
+		err := h.Kernel.Apply(t.Context(), netstate.Plan{{Want: o}})
+		if err != nil && !strings.Contains(err.Error(), "load the module "+module) {
+			t.Errorf("%s: %v", o, err)
+		}
+	}
+}
+
+// TestUnlikely: addresses come in the order in which flannel would choose them.
+func TestUnlikely(t *testing.T) {
+	best := []int{unix.IFA_F_PERMANENT, unix.IFA_F_PERMANENT | unix.IFA_F_TEMPORARY, 0, unix.IFA_F_TEMPORARY, unix.IFA_F_PERMANENT | unix.IFA_F_DEPRECATED, unix.IFA_F_DEPRECATED}
+	for i, flags := range best[1:] {
+		if unlikely(netlink.Addr{Flags: best[i]}) >= unlikely(netlink.Addr{Flags: flags}) {
+			t.Errorf("an address with flags %#x comes after one with %#x", best[i], flags)
+		}
+	}
+}
+
+// TestClose frees what New opened.
+func TestClose(t *testing.T) {
+	open := func() int {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	before := 0
+	for range 5 {
+		k, err := New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Close()
+		if before == 0 {
+			before = open() // the runtime's poller has files too
+		}
+	}
+	if after := open(); after > before {
+		t.Errorf("%d files are open after five times, %d after one", after, before)
 	}
 }
 

@@ -165,7 +165,7 @@ func (c *Conn) send(data []byte) error {
 
 // receive calls do with each message of one datagram.
 func (c *Conn) receive(do func(unix.NlMsghdr, []byte) error) error {
-	n, _, flags, _, err := unix.Recvmsg(c.fd, c.in, nil, 0)
+	n, flags, err := 0, 0, error(unix.EINTR)
 	for errors.Is(err, unix.EINTR) {
 		n, _, flags, _, err = unix.Recvmsg(c.fd, c.in, nil, 0)
 	}

@@ -91,49 +91,37 @@ func (f *Firewall) observeLegacy() (err error) {
 	return err
 }
 
-// observeNF reads nf_tables again if its generation moved. A kernel without nf_tables has none of our chains.
+// observeNF reads nf_tables again if its generation has changed. A kernel without nf_tables has none of our chains.
 func (f *Firewall) observeNF() error {
 	for range 10 {
-		before, err := f.nf.generation()
-		if noNFTables(err) {
+		r := &reader{nf: &f.nf}
+		before := r.generation()
+		if noNFTables(r.err) {
 			f.native, f.compat = nil, nil
 			return nil
 		}
-		if err != nil || (f.known && before == f.generation) {
-			return err
+		if r.err == nil && f.known && before == f.generation {
+			return nil
 		}
 		f.known = false
-		native, compat, err := f.readNF()
-		if err != nil && !errors.Is(err, errMoved) {
-			return err
+		native := netstate.State{}
+		for _, family := range netstate.Families {
+			for _, role := range roles {
+				if c, ok := r.native(family, role); ok {
+					native.Add(c)
+				}
+			}
 		}
-		after, genErr := f.nf.generation()
-		if genErr != nil {
-			return genErr
-		}
-		if err == nil && before == after {
+		compat := f.readCompat(r)
+		if after := r.generation(); r.err == nil && before == after {
 			f.native, f.compat, f.generation, f.known = native, compat, before, true
 			return nil
 		}
-	}
-	return errMoved
-}
-
-func (f *Firewall) readNF() (netstate.State, []netstate.Chain, error) {
-	native := netstate.State{}
-	for _, family := range netstate.Families {
-		for _, role := range roles {
-			c, ok, err := f.readNative(family, role)
-			if err != nil {
-				return nil, nil, err
-			}
-			if ok {
-				native.Add(c)
-			}
+		if r.err != nil && !errors.Is(r.err, errMoved) {
+			return r.err
 		}
 	}
-	compat, err := f.readCompat()
-	return native, compat, err
+	return errMoved
 }
 
 // Apply carries out the changes of plan that are about chains, each in one transaction. It does all that can

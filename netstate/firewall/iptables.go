@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,48 +32,43 @@ type listing struct {
 }
 
 // readCompat returns the iptables mode's chains in nf_tables. iptables-nft is run only for those that have changed.
-func (f *Firewall) readCompat() ([]netstate.Chain, error) {
+func (f *Firewall) readCompat(r *reader) []netstate.Chain {
 	var chains []netstate.Chain
 	listings := map[netstate.Key]listing{}
 	for _, family := range netstate.Families {
 		for _, role := range roles {
-			c := netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
-			fingerprint, exists, err := f.fingerprint(family, siteOf(role))
-			if err != nil {
-				return nil, err
-			}
-			if !exists {
+			fingerprint, exists := r.fingerprint(family, siteOf(role))
+			if !exists || r.err != nil {
 				continue
 			}
+			c := netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
 			l := f.listings[c.Key()]
 			if l.fingerprint != fingerprint {
-				if c, err = f.list(c); err != nil {
-					return nil, err
-				}
+				c, r.err = f.list(c)
 				l = listing{fingerprint, c}
 			}
 			listings[c.Key()] = l
 			chains = append(chains, l.chain)
 		}
 	}
-	f.listings = listings
-	return chains, nil
+	if r.err == nil {
+		f.listings = listings
+	}
+	return chains
 }
 
 // fingerprint returns the rules, without counters, of a chain in nf_tables and of the chain that jumps to it, and
 // whether the chain exists. A jump cannot outlive its chain.
-func (f *Firewall) fingerprint(family netstate.Family, s site) (text string, exists bool, err error) {
-	header, err := f.nf.chain(family, s.table, s.chain)
-	if err != nil || header == nil {
-		return "", false, err
+func (r *reader) fingerprint(family netstate.Family, s site) (text string, exists bool) {
+	if r.chain(family, s.table, s.chain) == nil {
+		return "", false
 	}
-	own, ownErr := f.nf.rules(family, s.table, s.chain)
-	base, baseErr := f.nf.rules(family, s.table, s.base)
-	for _, r := range slices.Concat(own, base) {
-		r.exprs = slices.DeleteFunc(r.exprs, func(e rawExpr) bool { return e.name == "counter" })
-		text += fmt.Sprintln(r)
+	own := r.rules(family, s.table, s.chain)
+	for _, rule := range slices.Concat(own, r.rules(family, s.table, s.base)) {
+		rule.exprs = slices.DeleteFunc(rule.exprs, func(e rawExpr) bool { return e.name == "counter" })
+		text += fmt.Sprintln(rule)
 	}
-	return fmt.Sprintln(len(own), text), true, errors.Join(ownErr, baseErr)
+	return fmt.Sprintln(len(own), text), true
 }
 
 // list runs iptables-nft for an existing chain.
@@ -198,23 +192,17 @@ func (f *Firewall) putIPTables(chain netstate.Chain) error {
 // deleteCompat removes a chain of the iptables mode and its jumps from nf_tables, for which no binary is needed.
 func (f *Firewall) deleteCompat(c netstate.Chain) error {
 	s := siteOf(c.Role)
-	header, err := f.nf.chain(c.Family, s.table, s.chain)
-	if noNFTables(err) || err == nil && header == nil {
+	tx := f.transaction()
+	if header := tx.chain(c.Family, s.table, s.chain); noNFTables(tx.err) || tx.err == nil && header == nil {
 		return nil
-	}
-	rules, rulesErr := f.nf.rules(c.Family, s.table, s.base)
-	tx, txErr := nftables.New()
-	if err := errors.Join(err, rulesErr, txErr); err != nil {
-		return err
 	}
 	table := &nftables.Table{Name: s.table, Family: tableFamily(c.Family)}
 	base, chain := &nftables.Chain{Table: table, Name: s.base}, &nftables.Chain{Table: table, Name: s.chain}
-	if err := deleteRules(tx, base, rules, func(r rawRule) bool { return r.jumpTo() == s.chain }); err != nil {
-		return err
-	}
+	rules := tx.rules(c.Family, s.table, s.base)
+	tx.deleteRules(base, rules, func(r rawRule) bool { return r.jumpTo() == s.chain })
 	tx.FlushChain(chain)
 	tx.DelChain(chain)
-	return tx.Flush()
+	return tx.commit()
 }
 
 // deleteLegacy removes a chain of the iptables mode and its jumps from the legacy tables.

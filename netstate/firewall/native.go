@@ -11,7 +11,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// nativeTable is flannel's table for a family.
+// nativeTable returns flannel's table for a family.
 func nativeTable(family netstate.Family) *nftables.Table {
 	if family == netstate.IPv6 {
 		return &nftables.Table{Name: "flannel-ipv6", Family: nftables.TableFamilyIPv6}
@@ -19,7 +19,7 @@ func nativeTable(family netstate.Family) *nftables.Table {
 	return &nftables.Table{Name: "flannel-ipv4", Family: nftables.TableFamilyIPv4}
 }
 
-// nativeChain is flannel's chain for a role.
+// nativeChain returns flannel's chain for a role.
 func nativeChain(family netstate.Family, role netstate.Role) *nftables.Chain {
 	policy := nftables.ChainPolicyAccept
 	c := &nftables.Chain{Table: nativeTable(family), Policy: &policy}
@@ -40,63 +40,43 @@ func nativeChain(family netstate.Family, role netstate.Role) *nftables.Chain {
 	return c
 }
 
-// forwardChain is the chain of iptables-nft in which another program may drop what we forward. An accept in a
+// forwardChain returns the chain of iptables-nft in which another program may drop what we forward. An accept in a
 // table of ours ends only our own base chain, so the accepts have to stand in that chain too.
 func forwardChain(family netstate.Family) *nftables.Chain {
 	return &nftables.Chain{Name: "FORWARD", Table: &nftables.Table{Name: "filter", Family: tableFamily(family)}}
 }
 
-// fits says whether the chain that exists has the header of the one that we want.
+// fits reports whether the chain that exists has the header of the one that we want.
 func (c *rawChain) fits(want *nftables.Chain) bool {
 	return c.kind == string(want.Type) && c.hook == uint32(*want.Hooknum) &&
 		c.priority == uint32(*want.Priority) && c.policy == nfAccept && !c.device
 }
 
-// readNative is one chain of the nftables mode, and whether any part of it exists.
-func (f *Firewall) readNative(family netstate.Family, role netstate.Role) (netstate.Chain, bool, error) {
+// native returns one chain of the nftables mode, and whether any part of it exists.
+func (r *reader) native(family netstate.Family, role netstate.Role) (netstate.Chain, bool) {
 	c := netstate.Chain{Mode: netstate.NFTables, Family: family, Role: role}
 	want := nativeChain(family, role)
-	header, err := f.nf.chain(c.Family, want.Table.Name, want.Name)
-	if err != nil {
-		return c, false, err
-	}
-	if header == nil {
+	header := r.chain(family, want.Table.Name, want.Name)
+	switch {
+	case header == nil:
 		c.Extra = "missing"
-	} else if err := f.readBody(&c, header); err != nil {
-		return c, false, err
-	}
-	var accepts int
-	if role == netstate.Forward {
-		if accepts, err = f.readAccepts(&c); err != nil {
-			return c, false, err
-		}
-	}
-	return c, header != nil || accepts > 0, nil
-}
-
-// readBody reads what is in c's table and chain.
-func (f *Firewall) readBody(c *netstate.Chain, header *rawChain) error {
-	want := nativeChain(c.Family, c.Role)
-	if !header.fits(want) {
+	case !header.fits(want):
 		c.Extra = fmt.Sprintf("type %q hook %d priority %d policy %d", header.kind, header.hook,
 			int32(header.priority), header.policy)
 	}
-	dormant, err := f.nf.dormant(c.Family, want.Table.Name)
-	if err != nil {
-		return fmt.Errorf("read table %s: %w", want.Table.Name, err)
-	}
-	if dormant {
+	if r.dormant(family, want.Table.Name) {
 		c.Extra = join(c.Extra, "dormant")
 	}
-	raw, err := f.nf.rules(c.Family, want.Table.Name, want.Name)
-	if err != nil {
-		return err
+	raw := r.rules(family, want.Table.Name, want.Name)
+	setRules(&c, decodeAll(raw, family))
+	if role != netstate.Forward {
+		return c, header != nil
 	}
-	setRules(c, decodeAll(raw, c.Family))
-	if c.Role == netstate.Forward && len(raw) > 0 && raw[0].comment == placeComment(netstate.First) {
-		c.Place = netstate.First
+	if len(raw) > 0 && raw[0].comment == placeComment(netstate.First) {
+		c.Place = netstate.First // that was asked for; it counts where FORWARD is no base chain
 	}
-	return nil
+	accepts := r.setPlace(&c)
+	return c, header != nil || accepts
 }
 
 func decodeAll(raw []rawRule, family netstate.Family) []netstate.Rule {
@@ -107,12 +87,11 @@ func decodeAll(raw []rawRule, family netstate.Family) []netstate.Rule {
 	return rules
 }
 
-// readAccepts sets c.Place, and gives the number of our rules in FORWARD. Without such a base chain the place that
-// was asked for stands in the comments of our own.
-func (f *Firewall) readAccepts(c *netstate.Chain) (int, error) {
-	header, rules, err := f.forwardRules(c.Family)
-	if err != nil || header == nil || header.kind == "" {
-		return 0, err
+// setPlace sets c.Place by our accepts in FORWARD if that is a base chain, and reports whether there are any.
+func (r *reader) setPlace(c *netstate.Chain) bool {
+	rules, base := r.forwardRules(c.Family)
+	if !base {
+		return false
 	}
 	ours := slices.DeleteFunc(slices.Clone(rules), func(r rawRule) bool { return !r.isAccept() })
 	want := rulesOf(*c)
@@ -120,7 +99,7 @@ func (f *Firewall) readAccepts(c *netstate.Chain) (int, error) {
 	if !slices.Equal(decodeAll(ours, c.Family), want) {
 		c.Place = netstate.Misplaced
 	}
-	return len(ours), nil
+	return len(ours) > 0
 }
 
 // isAccept reports whether r, of iptables-nft's FORWARD, is one of our accepts.
@@ -137,27 +116,49 @@ func baseRules(rules []rawRule) []baseRule {
 	return base
 }
 
-func (f *Firewall) forwardRules(family netstate.Family) (*rawChain, []rawRule, error) {
-	fwd := forwardChain(family)
-	header, err := f.nf.chain(family, fwd.Table.Name, fwd.Name)
-	if err != nil || header == nil {
-		return nil, nil, err
+// forwardRules returns the rules of FORWARD, and whether it is a base chain.
+func (r *reader) forwardRules(family netstate.Family) (rules []rawRule, base bool) {
+	header := r.chain(family, "filter", "FORWARD")
+	return r.rules(family, "filter", "FORWARD"), header != nil && header.kind != ""
+}
+
+// transaction collects changes of nf_tables. They are made together or, after an error, not at all.
+type transaction struct {
+	nftables.Conn
+	reader
+}
+
+func (f *Firewall) transaction() *transaction { return &transaction{reader: reader{nf: &f.nf}} }
+
+func (tx *transaction) commit() error {
+	if tx.err != nil {
+		return tx.err
 	}
-	rules, err := f.nf.rules(family, fwd.Table.Name, fwd.Name)
-	return header, rules, err
+	return tx.Flush()
+}
+
+// rule returns r as a rule of chain, with the comment of a place.
+func (tx *transaction) rule(chain *nftables.Chain, r netstate.Rule, place netstate.Place) *nftables.Rule {
+	exprs, err := encode(r)
+	tx.err = errors.Join(tx.err, err)
+	return &nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs, UserData: comment(placeComment(place))}
+}
+
+// deleteRules deletes those rules of chain that match.
+func (tx *transaction) deleteRules(chain *nftables.Chain, rules []rawRule, match func(rawRule) bool) {
+	for _, r := range rules {
+		if match(r) {
+			err := tx.DelRule(&nftables.Rule{Table: chain.Table, Chain: chain, Handle: r.handle})
+			tx.err = errors.Join(tx.err, err)
+		}
+	}
 }
 
 // putNative writes one chain of the nftables mode as one transaction.
 func (f *Firewall) putNative(c netstate.Chain) error {
+	tx := f.transaction()
 	want := nativeChain(c.Family, c.Role)
-	header, err := f.nf.chain(c.Family, want.Table.Name, want.Name)
-	if err != nil {
-		return err
-	}
-	tx, err := nftables.New()
-	if err != nil {
-		return err
-	}
+	header := tx.chain(c.Family, want.Table.Name, want.Name)
 	tx.AddTable(want.Table) // wakes it up if it is dormant
 	if header != nil {
 		tx.FlushChain(want)
@@ -170,38 +171,26 @@ func (f *Firewall) putNative(c netstate.Chain) error {
 		tx.AddChain(want)
 	}
 	for _, r := range rulesOf(c) {
-		e, err := encode(r)
-		if err != nil {
-			return err
-		}
-		tx.AddRule(&nftables.Rule{Table: want.Table, Chain: want, Exprs: e, UserData: comment(placeComment(c.Place))})
+		tx.AddRule(tx.rule(want, r, c.Place))
 	}
 	if c.Role == netstate.Forward {
-		if err := f.putAccepts(tx, c); err != nil {
-			return err
-		}
+		tx.putAccepts(c)
 	}
-	return tx.Flush()
+	return tx.commit()
 }
 
 // putAccepts moves our accepts to their place in FORWARD, if there is such a base chain.
-func (f *Firewall) putAccepts(tx *nftables.Conn, c netstate.Chain) error {
-	header, rules, err := f.forwardRules(c.Family)
-	if err != nil || header == nil || header.kind == "" {
-		return err
+func (tx *transaction) putAccepts(c netstate.Chain) {
+	rules, base := tx.forwardRules(c.Family)
+	if !base {
+		return
 	}
-	fwd := forwardChain(c.Family)
-	if err := deleteRules(tx, fwd, rules, rawRule.isAccept); err != nil {
-		return err
-	}
+	forward := forwardChain(c.Family)
+	tx.deleteRules(forward, rules, rawRule.isAccept)
 	others := slices.DeleteFunc(slices.Clone(rules), rawRule.isAccept)
 	at, end := slot(c.Place, baseRules(rules))
 	for _, r := range rulesOf(c) {
-		e, err := encode(r)
-		if err != nil {
-			return err
-		}
-		rule := &nftables.Rule{Table: fwd.Table, Chain: fwd, Exprs: e, UserData: comment(placeComment(c.Place))}
+		rule := tx.rule(forward, r, c.Place)
 		if end {
 			tx.AddRule(rule)
 		} else {
@@ -209,56 +198,34 @@ func (f *Firewall) putAccepts(tx *nftables.Conn, c netstate.Chain) error {
 			tx.InsertRule(rule)
 		}
 	}
-	return nil
-}
-
-func deleteRules(tx *nftables.Conn, c *nftables.Chain, rules []rawRule, match func(rawRule) bool) error {
-	for _, r := range rules {
-		if !match(r) {
-			continue
-		}
-		if err := tx.DelRule(&nftables.Rule{Table: c.Table, Chain: c, Handle: r.handle}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // deleteNative removes one chain of the nftables mode, our accepts in FORWARD, and with its last chain the table.
 func (f *Firewall) deleteNative(c netstate.Chain) error {
-	want := nativeChain(c.Family, c.Role)
-	tx, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	others := 0
+	tx := f.transaction()
+	last := true
 	for _, role := range roles {
-		n := nativeChain(c.Family, role)
-		header, err := f.nf.chain(c.Family, n.Table.Name, n.Name)
-		if err != nil {
-			return err
-		}
-		switch {
-		case header != nil && role != c.Role:
-			others++
-		case header != nil:
-			tx.FlushChain(want)
-			tx.DelChain(want)
+		chain := nativeChain(c.Family, role)
+		switch exists := tx.chain(c.Family, chain.Table.Name, chain.Name) != nil; {
+		case exists && role == c.Role:
+			tx.FlushChain(chain)
+			tx.DelChain(chain)
+		case exists:
+			last = false
 		}
 	}
-	if _, err := f.nf.dormant(c.Family, want.Table.Name); err == nil && others == 0 {
-		tx.DelTable(want.Table)
+	if last {
+		tx.AddTable(nativeTable(c.Family)) // it may be gone
+		tx.DelTable(nativeTable(c.Family))
 	}
 	if c.Role == netstate.Forward {
 		c.Rules = [netstate.MaxRules]netstate.Rule{}
-		if err := f.putAccepts(tx, c); err != nil {
-			return err
-		}
+		tx.putAccepts(c)
 	}
-	return tx.Flush()
+	return tx.commit()
 }
 
-// noNFTables says whether err is what a kernel without nf_tables answers.
+// noNFTables reports whether err is what a kernel without nf_tables answers.
 func noNFTables(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 }

@@ -14,11 +14,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// nfnl reads nf_tables over netlink. The rules that github.com/google/nftables reads back lack every expression
-// and attribute that it does not know, so that an altered rule could look intact; here nothing is left out.
-type nfnl struct{ conn *netlink.Conn }
-
-// rawRule is one rule as the kernel tells it.
+// rawRule is one rule as the kernel returns it.
 type rawRule struct {
 	handle  uint64
 	exprs   []rawExpr
@@ -42,34 +38,15 @@ type rawChain struct {
 // callTimeout bounds one request: an answer that got lost must not stop the agent for ever.
 const callTimeout = 10 * time.Second
 
-// call sends one request and gives its answers; a missing table or chain is fs.ErrNotExist.
-func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family netstate.Family, attrs ...netlink.Attribute) ([]netlink.Message, error) {
-	if n.conn == nil {
-		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-		if err != nil {
-			return nil, fmt.Errorf("open nf_tables netlink: %w", err)
-		}
-		n.conn = conn
-	}
-	data, err := netlink.MarshalAttributes(attrs)
-	if err != nil {
-		return nil, err
-	}
-	if err := n.conn.SetDeadline(time.Now().Add(callTimeout)); err != nil {
-		return nil, fmt.Errorf("bound an nf_tables request: %w", err)
-	}
-	replies, err := n.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
-		Data:   append([]byte{byte(tableFamily(family)), unix.NFNETLINK_V0, 0, 0}, data...),
-	})
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			n.close() // whatever is still in this socket must not answer the next request
-		}
-		return nil, err
-	}
-	return replies, nil
+// socket is the part of netlink.Conn that a reader uses.
+type socket interface {
+	Execute(m netlink.Message) ([]netlink.Message, error)
+	SetDeadline(t time.Time) error
+	Close() error
 }
+
+// nfnl holds the netlink socket over which nf_tables is read.
+type nfnl struct{ conn socket }
 
 func (n *nfnl) close() {
 	if n.conn != nil {
@@ -78,83 +55,119 @@ func (n *nfnl) close() {
 	}
 }
 
-// generation is a number that moves with every change of any nf_tables rule, iptables-nft's included.
-func (n *nfnl) generation() (uint32, error) {
-	replies, err := n.call(unix.NFT_MSG_GETGEN, 0, netstate.IPv4)
-	if err != nil {
-		return 0, fmt.Errorf("read the nf_tables generation: %w", err)
-	}
-	for _, m := range replies {
-		attrs, err := attributes(m.Data[4:])
+// call sends one request and returns its answers.
+func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family netstate.Family, attrs []netlink.Attribute) ([]netlink.Message, error) {
+	if n.conn == nil {
+		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		if id, ok := attrs.u32(unix.NFTA_GEN_ID); ok {
-			return id, nil
-		}
+		n.conn = conn
 	}
-	return 0, errors.New("read the nf_tables generation: no answer")
-}
-
-// dormant says whether a table is switched off as a whole.
-func (n *nfnl) dormant(family netstate.Family, table string) (bool, error) {
-	replies, err := n.call(unix.NFT_MSG_GETTABLE, 0, family, text(unix.NFTA_TABLE_NAME, table))
-	if err != nil || len(replies) == 0 {
-		return false, err
-	}
-	attrs, err := attributes(replies[0].Data[4:])
-	flags, _ := attrs.u32(unix.NFTA_TABLE_FLAGS)
-	return flags&unix.NFT_TABLE_F_DORMANT != 0, err
-}
-
-// chain is a chain's header; nil if there is no such chain.
-func (n *nfnl) chain(family netstate.Family, table, chain string) (*rawChain, error) {
-	replies, err := n.call(unix.NFT_MSG_GETCHAIN, 0, family,
-		text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, chain))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil || len(replies) == 0 {
-		return nil, fmt.Errorf("read chain %s %s: %w", table, chain, err)
-	}
-	attrs, err := attributes(replies[0].Data[4:])
+	data, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
 		return nil, err
 	}
-	hook, err := attributes(attrs[unix.NFTA_CHAIN_HOOK])
-	if err != nil {
+	if err := n.conn.SetDeadline(time.Now().Add(callTimeout)); err != nil {
 		return nil, err
 	}
-	c := &rawChain{kind: cstring(attrs[unix.NFTA_CHAIN_TYPE])}
-	c.hook, _ = hook.u32(unix.NFTA_HOOK_HOOKNUM)
-	c.priority, _ = hook.u32(unix.NFTA_HOOK_PRIORITY)
-	c.policy, _ = attrs.u32(unix.NFTA_CHAIN_POLICY)
-	_, c.device = hook[unix.NFTA_HOOK_DEV]
-	return c, nil
+	return n.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
+		Data:   append([]byte{byte(tableFamily(family)), unix.NFNETLINK_V0, 0, 0}, data...),
+	})
 }
 
-// rules are the rules of one chain, in their order; none if there is no such chain.
-func (n *nfnl) rules(family netstate.Family, table, chain string) ([]rawRule, error) {
-	replies, err := n.call(unix.NFT_MSG_GETRULE, netlink.Dump, family,
-		text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, chain))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// reader reads nf_tables until the first error, which it keeps: what it returns after that means nothing. The rules that
+// github.com/google/nftables reads lack every expression and attribute that it does not know, so that an altered rule could
+// look intact; here nothing is left out.
+type reader struct {
+	nf  *nfnl
+	err error
+}
+
+// call returns the answers to a request about a table, and none if that or its chain does not exist.
+func (r *reader) call(msg uint16, flags netlink.HeaderFlags, family netstate.Family, names ...string) []netlink.Message {
+	if r.err != nil {
+		return nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list rules of %s %s: %w", table, chain, err)
+	var attrs []netlink.Attribute
+	for i, name := range names { // the table's name is attribute 1 of all requests, the chain's 2 or 3
+		t := uint16(i + 1)
+		if i > 0 && msg == unix.NFT_MSG_GETCHAIN {
+			t = unix.NFTA_CHAIN_NAME
+		}
+		attrs = append(attrs, text(t, name))
 	}
+	replies, err := r.nf.call(msg, flags, family, attrs)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.nf.close() // whatever is still in this socket must not answer the next request
+		r.err = fmt.Errorf("read nf_tables %q: %w", names, err)
+		return nil
+	}
+	return replies
+}
+
+// attributes returns those of a list.
+func (r *reader) attributes(b []byte) attrMap {
+	m, err := attributes(b)
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("decode nf_tables: %w", err)
+	}
+	return m
+}
+
+// generation returns a number that changes with every nf_tables rule, iptables-nft's included.
+func (r *reader) generation() uint32 {
+	for _, m := range r.call(unix.NFT_MSG_GETGEN, 0, netstate.IPv4) {
+		if id, ok := r.attributes(m.Data[4:]).u32(unix.NFTA_GEN_ID); ok {
+			return id
+		}
+	}
+	if r.err == nil {
+		r.err = errors.New("read the nf_tables generation: no answer")
+	}
+	return 0
+}
+
+// dormant reports whether a table is switched off as a whole.
+func (r *reader) dormant(family netstate.Family, table string) bool {
+	for _, m := range r.call(unix.NFT_MSG_GETTABLE, 0, family, table) {
+		flags, _ := r.attributes(m.Data[4:]).u32(unix.NFTA_TABLE_FLAGS)
+		return flags&unix.NFT_TABLE_F_DORMANT != 0
+	}
+	return false
+}
+
+// chain returns a chain's header; nil if there is no such chain.
+func (r *reader) chain(family netstate.Family, table, chain string) *rawChain {
+	for _, m := range r.call(unix.NFT_MSG_GETCHAIN, 0, family, table, chain) {
+		attrs := r.attributes(m.Data[4:])
+		hook := r.attributes(attrs[unix.NFTA_CHAIN_HOOK])
+		c := &rawChain{kind: cstring(attrs[unix.NFTA_CHAIN_TYPE])}
+		c.hook, _ = hook.u32(unix.NFTA_HOOK_HOOKNUM)
+		c.priority, _ = hook.u32(unix.NFTA_HOOK_PRIORITY)
+		c.policy, _ = attrs.u32(unix.NFTA_CHAIN_POLICY)
+		_, c.device = hook[unix.NFTA_HOOK_DEV]
+		return c
+	}
+	return nil
+}
+
+// rules returns the rules of one chain, in their order; none if there is no such chain.
+func (r *reader) rules(family netstate.Family, table, chain string) []rawRule {
 	var rules []rawRule
-	for _, m := range replies {
+	for _, m := range r.call(unix.NFT_MSG_GETRULE, netlink.Dump, family, table, chain) {
+		rule, err := parseRule(m.Data)
 		if m.Header.Flags&netlink.DumpInterrupted != 0 {
-			return nil, errMoved
+			err = errMoved
 		}
-		r, err := parseRule(m.Data)
 		if err != nil {
-			return nil, fmt.Errorf("decode a rule of %s %s: %w", table, chain, err)
+			r.err = fmt.Errorf("read a rule of %s %s: %w", table, chain, err)
+			return nil
 		}
-		rules = append(rules, r)
+		rules = append(rules, rule)
 	}
-	return rules, nil
+	return rules
 }
 
 // parseRule reads the payload of an NFT_MSG_NEWRULE: nfgenmsg, then NFTA_RULE_ attributes.
@@ -192,7 +205,7 @@ func parseExpr(data []byte) (rawExpr, error) {
 	return rawExpr{cstring(e[unix.NFTA_EXPR_NAME]), e[unix.NFTA_EXPR_DATA]}, err
 }
 
-// userComment is the comment in a rule's user data, which is type, length, value triplets (libnftnl's udata.h);
+// userComment returns the comment in a rule's user data, which is type, length, value triplets (libnftnl's udata.h);
 // a comment has type 0 and ends with a NUL.
 func userComment(b []byte) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
@@ -204,7 +217,7 @@ func userComment(b []byte) string {
 	return ""
 }
 
-// xtComment is the text of iptables-nft's form of a comment, a match of the xt_comment module.
+// xtComment returns the text of iptables-nft's form of a comment, a match of the xt_comment module.
 func (e rawExpr) xtComment() (string, bool) {
 	if e.name != "match" {
 		return "", false
@@ -234,7 +247,7 @@ func attributes(b []byte) (attrMap, error) {
 	return m, nil
 }
 
-// u32 is an attribute of four bytes in network order, and whether it is there.
+// u32 returns an attribute of four bytes in network order, and whether it is there.
 func (m attrMap) u32(t uint16) (uint32, bool) {
 	if len(m[t]) != 4 {
 		return 0, false

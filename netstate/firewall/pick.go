@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -56,26 +55,19 @@ func configuredMode(nft bool, kernel error, iptables *runner) (netstate.Mode, st
 // tryNF writes a rule with all that ours are made of into a table that the same transaction deletes again: a
 // kernel can have nf_tables without one of the expressions.
 func (f *Firewall) tryNF() error {
-	if _, err := f.nf.generation(); err != nil {
-		return err
-	}
-	e, err := encode(netstate.Rule{
-		Mark: 1, Local: true, NotOut: "lo", Src: netip.MustParsePrefix("10.0.0.0/9"), Verdict: netstate.MasqueradeRandom,
-	})
-	if err != nil {
-		return err
-	}
-	tx, err := nftables.New()
-	if err != nil {
-		return err
+	tx := f.transaction()
+	if tx.generation(); tx.err != nil {
+		return tx.err
 	}
 	c := nativeChain(netstate.IPv4, netstate.Postrouting)
 	c.Table.Name = "twill-try"
 	tx.AddTable(c.Table)
 	tx.AddChain(c)
-	tx.AddRule(&nftables.Rule{Table: c.Table, Chain: c, Exprs: e})
+	tx.AddRule(tx.rule(c, netstate.Rule{
+		Mark: 1, Local: true, NotOut: "lo", Src: netip.MustParsePrefix("10.0.0.0/9"), Verdict: netstate.MasqueradeRandom,
+	}, netstate.Appended))
 	tx.DelTable(c.Table)
-	if err := tx.Flush(); err != nil {
+	if err := tx.commit(); err != nil {
 		return fmt.Errorf("try nf_tables nat with fib and masquerade: %w", err)
 	}
 	return nil

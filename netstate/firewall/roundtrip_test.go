@@ -209,9 +209,10 @@ func eachRule(t *testing.T, f *Firewall, want netstate.State) {
 			chain := nativeChain(family, role)
 			for i := range rulesOf(want[netstate.Chain{Family: family, Role: role}.Key()].(netstate.Chain)) {
 				settle(t, f, want)
-				raw, err := f.nf.rules(family, chain.Table.Name, chain.Name)
-				if err != nil {
-					t.Fatal(err)
+				r := reader{nf: &f.nf}
+				raw := r.rules(family, chain.Table.Name, chain.Name)
+				if r.err != nil {
+					t.Fatal(r.err)
 				}
 				table := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[family] + " " + chain.Table.Name + " " + chain.Name
 				sh(t, "nft delete rule "+table+" handle "+itoa(raw[i].handle))

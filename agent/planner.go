@@ -46,7 +46,7 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 const minIPv6MTU = 1280
 
 func (p Planner) checkMTU(node backend.Node) error {
-	underlay, ok := node.Underlay(false)
+	underlay, ok := node.Underlay(netstate.IPv6)
 	if mtu := p.Backend.MTU(node); ok && mtu < minIPv6MTU {
 		return fmt.Errorf("pods would have an MTU of %d bytes, and IPv6 needs %d: raise the MTU of %s, which is %d",
 			mtu, minIPv6MTU, underlay.Dev, underlay.MTU)
@@ -67,7 +67,7 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		}
 		s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Family())}
 		if b, ok := p.Backend.(backend.Exposed); ok {
-			s.Guarded = b.Wrapped(stack.Is4())
+			s.Guarded = b.Wrapped(stack.Family())
 		}
 		firewall.Stacks = append(firewall.Stacks, s)
 	}

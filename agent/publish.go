@@ -128,7 +128,7 @@ func (a *Agent) leaseFor(node backend.Node, last subnet.Lease) subnet.Lease {
 		if old, ok := last.Stack(stack.Family()); ok {
 			lease.Stacks[i].Subnet = old.Subnet
 		}
-		data, err := a.Backend.Publish(node, last, stack.Is4())
+		data, err := a.Backend.Publish(node, last, stack.Family())
 		if err != nil {
 			a.Log.Error("make the backend's data", "node", a.Node, "err", err)
 			continue

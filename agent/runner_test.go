@@ -27,7 +27,7 @@ type mover struct {
 
 func (*mover) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
 
-func (m *mover) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) {
+func (m *mover) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
 	if m.prepared.Load() < 2 {
 		return nil, errors.New("published before it was prepared")
 	}

@@ -41,7 +41,7 @@ func (c Choice) pick(interfaces []netstate.Interface, families []netstate.Family
 func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Family, before backend.Node, route routeTo) ([]backend.Underlay, error) {
 	var tried []string
 	rules := c.rules(interfaces, families, route)
-	last, _ := before.Underlay(families[0] == netstate.IPv4)
+	last, _ := before.Underlay(families[0])
 	for k, r := range rules {
 		if isWorse(rules, k, families, before) {
 			break
@@ -69,7 +69,7 @@ func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Famil
 // isWorse reports whether the rule k comes after the one that chose the underlay of one of the families before.
 func isWorse(rules []rule, k int, families []netstate.Family, before backend.Node) bool {
 	for _, f := range families {
-		if u, ok := before.Underlay(f == netstate.IPv4); ok && u.By != "" && u.By != rules[k].text &&
+		if u, ok := before.Underlay(f); ok && u.By != "" && u.By != rules[k].text &&
 			slices.ContainsFunc(rules[:k], func(r rule) bool { return r.text == u.By }) {
 			return true
 		}
@@ -80,7 +80,7 @@ func isWorse(rules []rule, k int, families []netstate.Family, before backend.Nod
 // find is the first interface on which r takes an address of each family, and these addresses. The interface that there was
 // before comes first.
 func (r rule) find(interfaces []netstate.Interface, families []netstate.Family, before backend.Node) (netstate.Interface, []netip.Addr, bool) {
-	last, _ := before.Underlay(families[0] == netstate.IPv4)
+	last, _ := before.Underlay(families[0])
 	order := slices.Clone(interfaces)
 	slices.SortStableFunc(order, func(a, b netstate.Interface) int {
 		return cmp.Or(first(a.Name == last.Dev, b.Name == last.Dev), first(a.Has(r.best), b.Has(r.best)))
@@ -91,7 +91,7 @@ func (r rule) find(interfaces []netstate.Interface, families []netstate.Family, 
 		}
 		var found []netip.Addr
 		for _, f := range families {
-			was, _ := before.Underlay(f == netstate.IPv4)
+			was, _ := before.Underlay(f)
 			if a, ok := r.addr(i, f, was); ok {
 				found = append(found, a)
 			}

@@ -16,7 +16,7 @@ type Backend interface {
 	MTU(Node) int
 	// Publish returns what peers must know of this node for one address family, nil for nothing. last is what it published
 	// before, zero if nothing.
-	Publish(node Node, last subnet.Lease, is4 bool) (json.RawMessage, error)
+	Publish(node Node, last subnet.Lease, f netstate.Family) (json.RawMessage, error)
 	// Desired is the path to every peer that can be reached, and the peers that cannot.
 	Desired(Node, subnet.Snapshot) (netstate.State, []subnet.Skip)
 }
@@ -24,7 +24,7 @@ type Backend interface {
 // Exposed is a Backend that takes packets of peers by their form alone, without a secret.
 type Exposed interface {
 	// Wrapped is the form of a family's packets between nodes.
-	Wrapped(is4 bool) netstate.Transport
+	Wrapped(f netstate.Family) netstate.Transport
 }
 
 // Node is what a backend may know of the machine that it runs on.
@@ -46,17 +46,20 @@ type Underlay struct {
 	By       string         // the rule that chose it, as errors name it
 }
 
-// Underlay is the underlay of one address family, and whether there is one.
-func (n Node) Underlay(is4 bool) (Underlay, bool) {
+// Family returns the address family that u carries.
+func (u Underlay) Family() netstate.Family { return netstate.FamilyOf(u.Local) }
+
+// Underlay returns the underlay of one address family, and reports whether there is one.
+func (n Node) Underlay(f netstate.Family) (Underlay, bool) {
 	for _, u := range n.Underlays {
-		if u.Local.Is4() == is4 {
+		if u.Family() == f {
 			return u, true
 		}
 	}
 	return Underlay{}, false
 }
 
-// Reaches says whether a is on u's own link.
+// Reaches reports whether a is on u's own link.
 func (u Underlay) Reaches(a netip.Addr) bool {
 	for _, p := range u.OnLink {
 		if p.Contains(a) {

@@ -25,11 +25,11 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 		if i == 0 {
 			state.Add(netstate.Bridge{Name: cfg.Bridge, MTU: cfg.MTU, MAC: bridgeMAC(cfg.Bridge, node, gateway), Up: true, Marked: true})
 		}
-		state.Add(netstate.Addr{Dev: cfg.Bridge, Prefix: netip.PrefixFrom(gateway, stack.Subnet.Bits()), NoDAD: !stack.Is4()})
-		for _, s := range forwarding(node, stack.Is4()) {
+		state.Add(netstate.Addr{Dev: cfg.Bridge, Prefix: netip.PrefixFrom(gateway, stack.Subnet.Bits()), NoDAD: stack.Family() == netstate.IPv6})
+		for _, s := range forwarding(node, stack.Family()) {
 			state.Add(s)
 		}
-		if !stack.Is4() {
+		if stack.Family() == netstate.IPv6 {
 			state.Add(noDAD(cfg.Bridge))
 		}
 		if cfg.Blackhole {
@@ -59,12 +59,12 @@ func bridgeMAC(bridge string, node Node, gateway netip.Addr) netstate.MAC {
 
 // forwarding is the sysctls of one family. A host that forwards IPv6 ignores router advertisements, and so
 // loses a default route that came by one, unless accept_ra is 2.
-func forwarding(node Node, is4 bool) []netstate.Sysctl {
-	if is4 {
+func forwarding(node Node, f netstate.Family) []netstate.Sysctl {
+	if f == netstate.IPv4 {
 		return []netstate.Sysctl{{Name: "net/ipv4/ip_forward", Value: "1"}}
 	}
 	sysctls := []netstate.Sysctl{{Name: "net/ipv6/conf/all/forwarding", Value: "1"}}
-	if u, ok := node.Underlay(is4); ok && u.AcceptRA {
+	if u, ok := node.Underlay(f); ok && u.AcceptRA {
 		sysctls = append(sysctls, netstate.Sysctl{Name: "net/ipv6/conf/" + u.Dev + "/accept_ra", Value: "2"})
 	}
 	return sysctls

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -31,11 +32,19 @@ type What interface {
 	fmt.Stringer
 }
 
-// claim is who has something, and where: the families' places, IPv6 first.
+// claim is who has something, and where.
 type claim struct {
-	node   string
-	own    bool
-	places [2]netip.AddrPort
+	node       string
+	own        bool
+	ipv4, ipv6 netip.AddrPort
+}
+
+// place is where the claim's holder has it in the family of a.
+func (c *claim) place(a netip.AddrPort) *netip.AddrPort {
+	if netstate.FamilyOf(a.Addr()) == netstate.IPv4 {
+		return &c.ipv4
+	}
+	return &c.ipv6
 }
 
 // NewClaims makes Claims for the peers of a snapshot; sure is only asked where two nodes differ.
@@ -48,18 +57,17 @@ func (c *Claims[C]) Own(what C, node string) { c.held[what] = claim{node: node, 
 
 // Enter enters what a peer publishes.
 func (c *Claims[C]) Enter(what C, node string, place netip.AddrPort) {
-	family := familyIndex(place)
 	held, ok := c.held[what]
 	switch {
 	case !ok:
 		held = claim{node: node}
 	case held.node == node:
-	case held.own || held.places[family] == place || !c.before(what, node, held.node):
+	case held.own || *held.place(place) == place || !c.before(what, node, held.node):
 		return
 	default:
 		held = claim{node: node}
 	}
-	held.places[family] = place
+	*held.place(place) = place
 	c.held[what] = held
 }
 
@@ -76,12 +84,5 @@ func (c *Claims[C]) before(what C, node, holder string) bool {
 // Holder returns who has it instead of this peer; false: the peer has it, or is the one that has it by another name.
 func (c *Claims[C]) Holder(what C, node string, place netip.AddrPort) (string, bool) {
 	held := c.held[what]
-	return held.node, held.own || held.node != node && held.places[familyIndex(place)] != place
-}
-
-func familyIndex(place netip.AddrPort) int {
-	if place.Addr().Is4() {
-		return 1
-	}
-	return 0
+	return held.node, held.own || held.node != node && *held.place(place) != place
 }

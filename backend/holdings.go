@@ -4,24 +4,25 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
 // holdings are the subnets that are held, by whom. The work for each subnet depends on how many lengths the subnets of a
 // snapshot have, which is one in nearly every cluster, and not on how many subnets there are.
 type holdings struct {
-	lengths map[bool][]int                // of the snapshot's subnets, by whether they are IPv4
+	lengths map[netstate.Family][]int     // of the snapshot's subnets
 	nodes   map[netip.Prefix]string       // the holders of subnets
 	inside  map[netip.Prefix]netip.Prefix // for what is wider than a held subnet and has one of the lengths: the first one in it
 }
 
 func newHoldings(snap subnet.Snapshot) holdings {
-	h := holdings{lengths: map[bool][]int{}, nodes: make(map[netip.Prefix]string, len(snap.Peers)+1), inside: map[netip.Prefix]netip.Prefix{}}
+	h := holdings{lengths: map[netstate.Family][]int{}, nodes: make(map[netip.Prefix]string, len(snap.Peers)+1), inside: map[netip.Prefix]netip.Prefix{}}
 	note := func(lease subnet.Lease) {
 		for _, s := range lease.Stacks {
-			is4, bits := s.Subnet.Addr().Is4(), s.Subnet.Bits()
-			if s.Subnet.IsValid() && !slices.Contains(h.lengths[is4], bits) {
-				h.lengths[is4] = append(h.lengths[is4], bits)
+			f, bits := netstate.FamilyOf(s.Subnet.Addr()), s.Subnet.Bits()
+			if s.Subnet.IsValid() && !slices.Contains(h.lengths[f], bits) {
+				h.lengths[f] = append(h.lengths[f], bits)
 			}
 		}
 	}
@@ -35,7 +36,7 @@ func newHoldings(snap subnet.Snapshot) holdings {
 // add makes node the holder of p, which overlaps nothing that is held.
 func (h holdings) add(node string, p netip.Prefix) {
 	h.nodes[p] = node
-	for _, bits := range h.lengths[p.Addr().Is4()] {
+	for _, bits := range h.lengths[netstate.FamilyOf(p.Addr())] {
 		if bits >= p.Bits() {
 			continue
 		}
@@ -48,7 +49,7 @@ func (h holdings) add(node string, p netip.Prefix) {
 
 // overlap finds a held subnet that shares addresses with p, and its holder.
 func (h holdings) overlap(p netip.Prefix) (netip.Prefix, string, bool) {
-	for _, bits := range h.lengths[p.Addr().Is4()] {
+	for _, bits := range h.lengths[netstate.FamilyOf(p.Addr())] {
 		if bits > p.Bits() {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -63,7 +64,7 @@ func (s *screen) skip(node string, code subnet.Code, format string, args ...any)
 }
 
 func (s *screen) admit(node string, stack subnet.Stack) bool {
-	underlay, _ := s.node.Underlay(stack.Underlay.Is4())
+	underlay, _ := s.node.Underlay(netstate.FamilyOf(stack.Underlay))
 	if !s.inNetworks(stack.Subnet) {
 		return s.skip(node, subnet.OutsideNetwork, "its subnet %s is outside the network %v", stack.Subnet, s.networks)
 	}
@@ -73,7 +74,7 @@ func (s *screen) admit(node string, stack subnet.Stack) bool {
 	if stack.Underlay == underlay.Local {
 		return s.skip(node, subnet.OwnAddress, "its underlay address %s is this node's own", stack.Underlay)
 	}
-	if stack.Underlay.Is4() != stack.Subnet.Addr().Is4() {
+	if netstate.FamilyOf(stack.Underlay) != netstate.FamilyOf(stack.Subnet.Addr()) {
 		return s.skip(node, subnet.MixedFamilies, "its subnet %s and its underlay address %s are of different families", stack.Subnet, stack.Underlay)
 	}
 	if held, holder, ok := s.held.overlap(stack.Subnet); ok {

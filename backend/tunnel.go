@@ -9,8 +9,8 @@ import (
 // TunnelSysctl is what an overlay device needs of the kernel: a loose reverse path check, because a peer's own address
 // arrives through the device while the route back to it is the underlay's; and no IPv6 configuration from pods' router
 // advertisements.
-func TunnelSysctl(dev string, is4 bool) netstate.Sysctl {
-	if is4 {
+func TunnelSysctl(dev string, f netstate.Family) netstate.Sysctl {
+	if f == netstate.IPv4 {
 		return netstate.Sysctl{Name: "net/ipv4/conf/" + dev + "/rp_filter", Value: "2"}
 	}
 	return netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}

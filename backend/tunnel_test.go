@@ -23,7 +23,7 @@ func TestTunnel(t *testing.T) {
 	} {
 		subnet := netip.MustParsePrefix(test.subnet)
 		test.route.Dst = subnet
-		if got := backend.TunnelSysctl("tun0", subnet.Addr().Is4()); got != test.sysctl {
+		if got := backend.TunnelSysctl("tun0", netstate.FamilyOf(subnet.Addr())); got != test.sysctl {
 			t.Errorf("%s: sysctl %+v, want %+v", test.subnet, got, test.sysctl)
 		}
 		if got := backend.TunnelRoute("tun0", backend.Peer{Stack: lease("b", "vxlan", test.subnet, "").Stacks[0]}); got != test.route {
@@ -40,12 +40,12 @@ func TestUnderlay(t *testing.T) {
 	four := backend.Underlay{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1")}
 	six := backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1")}
 	both := backend.Node{Underlays: []backend.Underlay{four, six}}
-	for is4, want := range map[bool]string{true: "eth0", false: "eth1"} {
-		if u, ok := both.Underlay(is4); !ok || u.Dev != want {
+	for family, want := range map[netstate.Family]string{netstate.IPv4: "eth0", netstate.IPv6: "eth1"} {
+		if u, ok := both.Underlay(family); !ok || u.Dev != want {
 			t.Errorf("the underlay of a dual-stack node is %s, %t, want %s", u.Dev, ok, want)
 		}
 	}
-	if u, ok := (backend.Node{Underlays: []backend.Underlay{four}}).Underlay(false); ok || u.Local.IsValid() {
+	if u, ok := (backend.Node{Underlays: []backend.Underlay{four}}).Underlay(netstate.IPv6); ok || u.Local.IsValid() {
 		t.Errorf("an IPv4 node has the IPv6 underlay %v", u)
 	}
 }

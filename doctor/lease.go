@@ -30,7 +30,7 @@ func checkUnderlay(f Facts) []Finding {
 	}
 	var all []Finding
 	for _, stack := range f.Lease.Snapshot.Local.Stacks {
-		u, ok := f.Underlay.Underlay(stack.Is4())
+		u, ok := f.Underlay.Underlay(stack.Family())
 		if ok && u.Public != stack.Underlay {
 			all = append(all, find("underlay-address", u.Dev, "peers send to "+stack.Underlay.String(),
 				fmt.Sprintf("%s has %s", u.Dev, u.Public), ""))
@@ -142,7 +142,7 @@ func shadow(f Facts, r Route, w Way) Finding {
 
 // checkOuter is about the way to the peer's own address.
 func checkOuter(f Facts, w Way) []Finding {
-	u, ok := f.Underlay.Underlay(w.Underlay.Is4())
+	u, ok := f.Underlay.Underlay(netstate.FamilyOf(w.Underlay))
 	switch {
 	case !ok:
 	case w.Outer.Error != "":

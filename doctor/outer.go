@@ -27,7 +27,7 @@ func outerOf(f Facts, w Way) (outer, bool) {
 	if v, ok := o.(netstate.VXLAN); ok {
 		return outer{"VXLAN", v.Local, v.Dev, "udp", v.Port}, true
 	}
-	u, ok := f.Underlay.Underlay(w.Underlay.Is4())
+	u, ok := f.Underlay.Underlay(netstate.FamilyOf(w.Underlay))
 	if _, isBridge := o.(netstate.Bridge); o == nil || isBridge || !ok {
 		return outer{}, false
 	}

@@ -24,7 +24,9 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 func (Backend) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
 
 // Publish is nothing: flannel writes null.
-func (Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
+func (Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
+	return nil, nil
+}
 
 // Desired is nothing; leases that contradict each other are reported all the same.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -21,7 +22,7 @@ func TestBackend(t *testing.T) {
 	if mtu := b.MTU(node); mtu != 1400 {
 		t.Errorf("MTU %d, want the smallest underlay's 1400", mtu)
 	}
-	if data, err := b.Publish(node, subnet.Lease{}, true); data != nil || err != nil {
+	if data, err := b.Publish(node, subnet.Lease{}, netstate.IPv4); data != nil || err != nil {
 		t.Errorf("publishes %s, %v, want nothing", data, err)
 	}
 	state, skips := b.Desired(node, subnet.Snapshot{Local: lease("n1", "alloc", "10.244.1.0/24", "192.0.2.1"),

@@ -11,14 +11,16 @@ import (
 
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Socket is the UDP socket of one address family. It is not wireguard-go's conn.StdNetBind because that sends IPv6 datagrams
 // to wrong addresses once it has sent an IPv4 one (seen in its version of 2026-05-22), and copies what it sends together.
 type Socket struct {
-	conn  *net.UDPConn
-	batch *ipv6.PacketConn // for both families: it only wraps sendmmsg and recvmmsg
-	is4   bool
+	conn   *net.UDPConn
+	batch  *ipv6.PacketConn // for both families: it only wraps sendmmsg and recvmmsg
+	family netstate.Family
 	// segments says whether the kernel cuts what is sent into datagrams (UDP_SEGMENT, Linux 4.18).
 	segments atomic.Bool
 }
@@ -28,16 +30,16 @@ type Socket struct {
 const bufferSize = 7 << 20
 
 // Listen opens the socket on all addresses of a family; port 0 is any.
-func Listen(port int, is4 bool) (*Socket, error) {
+func Listen(port int, f netstate.Family) (*Socket, error) {
 	network, addr := "udp6", netip.IPv6Unspecified()
-	if is4 {
+	if f == netstate.IPv4 {
 		network, addr = "udp4", netip.IPv4Unspecified()
 	}
 	conn, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, uint16(port))))
 	if err != nil {
 		return nil, err
 	}
-	s := &Socket{conn: conn, batch: ipv6.NewPacketConn(conn), is4: is4}
+	s := &Socket{conn: conn, batch: ipv6.NewPacketConn(conn), family: f}
 	if err := s.Control(s.prepare); err != nil {
 		return nil, errors.Join(fmt.Errorf("set the socket's options: %w", err), conn.Close())
 	}
@@ -53,7 +55,7 @@ func (s *Socket) prepare(fd int) error {
 	_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
 	s.segments.Store(err == nil)
 	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1)
-	if s.is4 {
+	if s.family == netstate.IPv4 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
@@ -68,9 +70,6 @@ func (s *Socket) Control(f func(fd int) error) error {
 	failed := raw.Control(func(fd uintptr) { err = f(int(fd)) })
 	return errors.Join(failed, err)
 }
-
-// Is4 says which family it is of.
-func (s *Socket) Is4() bool { return s.is4 }
 
 // Port is the UDP port that it listens on.
 func (s *Socket) Port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend/backendtest"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
@@ -28,9 +30,9 @@ func addresses(t *testing.T) {
 	}
 }
 
-func socket(t *testing.T, is4 bool) *Socket {
+func socket(t *testing.T, f netstate.Family) *Socket {
 	t.Helper()
-	s, err := Listen(0, is4)
+	s, err := Listen(0, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,20 +61,20 @@ var sizes = []int{1200, 1200, 700, 1200, 1400, 1400, 1}
 func TestSend(t *testing.T) {
 	addresses(t)
 	for _, segments := range []bool{true, false} {
-		senders := map[bool]*Sender{false: {Socket: socket(t, false)}, true: {Socket: socket(t, true)}}
+		senders := map[netstate.Family]*Sender{netstate.IPv6: {Socket: socket(t, netstate.IPv6)}, netstate.IPv4: {Socket: socket(t, netstate.IPv4)}}
 		all := []string{"fd00::1", "127.0.0.2", "fd00::2", "127.0.0.1"}
-		from := map[bool]netip.Addr{false: netip.MustParseAddr("fd00::2"), true: netip.MustParseAddr("127.0.0.9")}
+		from := map[netstate.Family]netip.Addr{netstate.IPv6: netip.MustParseAddr("fd00::2"), netstate.IPv4: netip.MustParseAddr("127.0.0.9")}
 		ends := make([]*net.UDPConn, len(all))
 		for i, a := range all {
 			ends[i] = end(t, a)
 		}
 		for i, conn := range ends {
 			to := conn.LocalAddr().(*net.UDPAddr)
-			is4 := to.IP.To4() != nil
-			s := senders[is4]
+			f := netstate.FamilyOf(to.AddrPort().Addr())
+			s := senders[f]
 			s.segments.Store(segments)
 			for n, size := range sizes {
-				s.Add(bytes.Repeat([]byte{byte(16*i + n)}, size), to, from[is4])
+				s.Add(bytes.Repeat([]byte{byte(16*i + n)}, size), to, from[f])
 			}
 			if want := map[bool]int{true: 3, false: len(sizes)}[segments]; len(s.messages) != want {
 				t.Errorf("%d messages, want %d", len(s.messages), want)
@@ -83,7 +85,7 @@ func TestSend(t *testing.T) {
 			for n, size := range sizes {
 				buf := make([]byte, 2000)
 				got, peer, err := conn.ReadFromUDPAddrPort(buf)
-				if err != nil || got != size || buf[0] != byte(16*i+n) || peer.Addr().Unmap() != from[peer.Addr().Unmap().Is4()] {
+				if err != nil || got != size || buf[0] != byte(16*i+n) || peer.Addr().Unmap() != from[netstate.FamilyOf(peer.Addr().Unmap())] {
 					t.Fatalf("segments %t: %s got %d bytes of %#x from %s, %v, want %d of %#x", segments, all[i], got, buf[0], peer, err, size, 16*i+n)
 				}
 			}
@@ -95,7 +97,7 @@ func TestSend(t *testing.T) {
 func TestSourceGone(t *testing.T) {
 	addresses(t)
 	conn := end(t, "fd00::1")
-	s := Sender{Socket: socket(t, false)}
+	s := Sender{Socket: socket(t, netstate.IPv6)}
 	for range 2 {
 		s.Add([]byte("hello"), conn.LocalAddr().(*net.UDPAddr), netip.MustParseAddr("fd00::3"))
 	}
@@ -113,7 +115,7 @@ func TestReceive(t *testing.T) {
 	addresses(t)
 	for _, to := range []string{"fd00::2", "127.0.0.7"} {
 		addr := netip.MustParseAddr(to)
-		s, from := socket(t, addr.Is4()), Sender{Socket: socket(t, addr.Is4())}
+		s, from := socket(t, netstate.FamilyOf(addr)), Sender{Socket: socket(t, netstate.FamilyOf(addr))}
 		for n, size := range sizes {
 			from.Add(bytes.Repeat([]byte{byte(n)}, size), net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, s.Port())), netip.Addr{})
 		}
@@ -121,7 +123,7 @@ func TestReceive(t *testing.T) {
 		r, got := NewReceiver(s, 2), 0
 		for got < len(sizes) {
 			err := r.Receive(func(datagram []byte, peer netip.AddrPort, at netip.Addr) {
-				if len(datagram) != sizes[got] || datagram[0] != byte(got) || peer.Port() != from.Port() || peer.Addr().Is4() != addr.Is4() || at != addr {
+				if len(datagram) != sizes[got] || datagram[0] != byte(got) || peer.Port() != from.Port() || netstate.FamilyOf(peer.Addr()) != netstate.FamilyOf(addr) || at != addr {
 					t.Errorf("%s got %d bytes of %#x from %s at %s, want %d of %#x", to, len(datagram), datagram[0], peer, at, sizes[got], got)
 				}
 				got++

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -33,7 +34,7 @@ type place struct {
 func placeOf(stacks []subnet.Stack) place {
 	var p place
 	for _, s := range stacks {
-		if s.Is4() {
+		if s.Family() == netstate.IPv4 {
 			p.Subnet, p.PublicIP = s.Subnet.String(), s.Underlay.String()
 		} else {
 			p.IPv6Subnet, p.PublicIPv6 = s.Subnet.String(), s.Underlay.String()

@@ -75,7 +75,7 @@ func (b *Backend) Require() error {
 func (b *Backend) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
 
 // Publish is the output of PreStartupCommand, for every family the same.
-func (b *Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) {
+func (b *Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return bytes.Clone(b.data), nil

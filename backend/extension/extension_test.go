@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -115,7 +116,7 @@ func TestCommands(t *testing.T) {
 	if err := b.Prepare(t.Context(), tr.site()); err != nil {
 		t.Fatal(err)
 	}
-	if data, err := b.Publish(backend.Node{}, subnet.Lease{}, true); err != nil || string(data) != `"my key"` {
+	if data, err := b.Publish(backend.Node{}, subnet.Lease{}, netstate.IPv4); err != nil || string(data) != `"my key"` {
 		t.Errorf("publishes %s, %v", data, err)
 	}
 	stop := tr.start(b)
@@ -227,7 +228,7 @@ func TestWithoutCommands(t *testing.T) {
 	if err := r.Prepare(t.Context(), tr.site()); err != nil {
 		t.Fatal(err)
 	}
-	if data, err := b.Publish(backend.Node{}, subnet.Lease{}, true); data != nil || err != nil {
+	if data, err := b.Publish(backend.Node{}, subnet.Lease{}, netstate.IPv4); data != nil || err != nil {
 		t.Errorf("publishes %s, %v, want nothing, as flannel does", data, err)
 	}
 	stop := tr.start(r)
@@ -262,7 +263,7 @@ func TestPrepareFails(t *testing.T) {
 	if err := b.(backend.Runner).Prepare(t.Context(), newTrial(t).site()); err == nil || !strings.HasSuffix(err.Error(), "exit status 1: broken") {
 		t.Errorf("got %v", err)
 	}
-	if data, _ := b.Publish(backend.Node{}, subnet.Lease{}, true); data != nil {
+	if data, _ := b.Publish(backend.Node{}, subnet.Lease{}, netstate.IPv4); data != nil {
 		t.Errorf("publishes %s", data)
 	}
 }

@@ -25,14 +25,16 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 func (Backend) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) }
 
 // Publish is nothing: flannel writes null.
-func (Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
+func (Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
+	return nil, nil
+}
 
 // Desired is one route per peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
 	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
-		underlay, ok := node.Underlay(peer.Is4())
+		underlay, ok := node.Underlay(peer.Family())
 		switch {
 		case !ok:
 		case underlay.Reaches(peer.Underlay):

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -46,7 +47,7 @@ route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
 	if mtu := b.MTU(node); mtu != 1400 {
 		t.Errorf("MTU %d, want the smallest underlay's 1400", mtu)
 	}
-	if data, err := b.Publish(node, subnet.Lease{}, true); data != nil || err != nil {
+	if data, err := b.Publish(node, subnet.Lease{}, netstate.IPv4); data != nil || err != nil {
 		t.Errorf("publishes %s, %v, want nothing", data, err)
 	}
 	if !b.(backend.Direct).Direct() {

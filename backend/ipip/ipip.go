@@ -47,18 +47,20 @@ func (b Backend) MTU(node backend.Node) int {
 
 // inside is the largest packet, in bytes, that fits into one of u.
 func inside(u backend.Underlay) int {
-	if u.Local.Is4() {
+	if u.Family() == netstate.IPv4 {
 		return u.MTU - overhead4
 	}
 	return u.MTU - overhead6
 }
 
 // Publish is nothing: flannel writes null.
-func (Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
+func (Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
+	return nil, nil
+}
 
 // Wrapped is an IP packet in an IP packet.
-func (Backend) Wrapped(is4 bool) netstate.Transport {
-	if is4 {
+func (Backend) Wrapped(f netstate.Family) netstate.Transport {
+	if f == netstate.IPv4 {
 		return netstate.Transport{Protocol: netstate.IPv4InIP}
 	}
 	return netstate.Transport{Protocol: netstate.IPv6InIP}
@@ -68,14 +70,14 @@ func (Backend) Wrapped(is4 bool) netstate.Transport {
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
 	for _, stack := range snap.Local.Stacks {
-		if u, ok := node.Underlay(stack.Is4()); ok {
+		if u, ok := node.Underlay(stack.Family()); ok {
 			d := tunnel(u)
-			state.Add(d, backend.TunnelAddr(d.Name, stack.Subnet), backend.TunnelSysctl(d.Name, stack.Is4()))
+			state.Add(d, backend.TunnelAddr(d.Name, stack.Subnet), backend.TunnelSysctl(d.Name, stack.Family()))
 		}
 	}
 	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
-		if u, ok := node.Underlay(peer.Is4()); ok {
+		if u, ok := node.Underlay(peer.Family()); ok {
 			state.Add(b.route(u, peer))
 		}
 	}
@@ -84,7 +86,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 
 // tunnel is the device of u's family.
 func tunnel(u backend.Underlay) netstate.Tunnel {
-	if u.Local.Is4() {
+	if u.Family() == netstate.IPv4 {
 		return netstate.Tunnel{Name: device4, Local: u.Local, MTU: inside(u), Up: true, Marked: true}
 	}
 	return netstate.Tunnel{Name: device6, External: true, MTU: inside(u), Up: true, Marked: true}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -59,8 +60,8 @@ route fc00:0:0:3::/64 encap ip6 src 2001:db8::1 dst 2001:db8:3::3 dev flannel-v6
 		if len(skips) != 1 || skips[0].Node != "n4" {
 			t.Errorf("skips %v, want n4 that claims n3's subnet", skips)
 		}
-		for _, is4 := range []bool{true, false} {
-			if data, err := b.Publish(backend.Node{}, subnet.Lease{}, is4); data != nil || err != nil {
+		for _, f := range netstate.Families {
+			if data, err := b.Publish(backend.Node{}, subnet.Lease{}, f); data != nil || err != nil {
 				t.Errorf("publishes %s, %v", data, err)
 			}
 		}
@@ -74,7 +75,7 @@ func TestWrapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		four, six := b.(backend.Exposed).Wrapped(true).String(), b.(backend.Exposed).Wrapped(false).String()
+		four, six := b.(backend.Exposed).Wrapped(netstate.IPv4).String(), b.(backend.Exposed).Wrapped(netstate.IPv6).String()
 		if four != "proto 4" || six != "proto 41" || b.(backend.Direct).Direct() != direct {
 			t.Errorf("%s: packets are wrapped in %s and %s, want proto 4 and proto 41; direct: %t", options, four, six, !direct)
 		}

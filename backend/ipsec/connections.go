@@ -29,7 +29,7 @@ func (b Backend) connections(view backend.View) map[string]connection {
 	all := map[string]connection{}
 	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
-		u, ok := view.Node.Underlay(p.Is4())
+		u, ok := view.Node.Underlay(p.Family())
 		own, leased := view.Snapshot.Local.Stack(p.Family())
 		if ok && leased {
 			c := connection{u.Local, p.Underlay, u.Public, own.Subnet, p.Subnet}

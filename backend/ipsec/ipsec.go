@@ -50,7 +50,7 @@ func (b Backend) MTU(node backend.Node) int {
 	inner := make([]backend.Underlay, 0, len(node.Underlays))
 	for _, u := range node.Underlays {
 		overhead := overhead6
-		if u.Local.Is4() {
+		if u.Family() == netstate.IPv4 {
 			overhead = overhead4
 		}
 		inner = append(inner, backend.Underlay{MTU: u.MTU - overhead})
@@ -59,7 +59,9 @@ func (b Backend) MTU(node backend.Node) int {
 }
 
 // Publish is nothing: flannel writes null.
-func (Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
+func (Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
+	return nil, nil
+}
 
 // The priorities, in the order in which policies decide.
 const (
@@ -74,17 +76,17 @@ const (
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
 	for _, stack := range snap.Local.Stacks {
-		any := netip.PrefixFrom(unspecified(stack.Is4()), 0)
+		any := netip.PrefixFrom(unspecified(stack.Family()), 0)
 		state.Add(netstate.Policy{Dir: netstate.Out, Src: any, Dst: stack.Subnet, Priority: local})
 		for _, n := range b.networks {
-			if n.Addr().Is4() == stack.Is4() {
+			if netstate.FamilyOf(n.Addr()) == stack.Family() {
 				state.Add(netstate.Policy{Dir: netstate.Out, Src: any, Dst: n, Priority: blocked, Block: true})
 			}
 		}
 	}
 	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, p := range peers {
-		u, ok := node.Underlay(p.Is4())
+		u, ok := node.Underlay(p.Family())
 		own, leased := snap.Local.Stack(p.Family())
 		if ok && leased {
 			state.Add(policies(u.Local, own.Subnet, p)...)
@@ -96,8 +98,8 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	return state, skips
 }
 
-func unspecified(is4 bool) netip.Addr {
-	if is4 {
+func unspecified(f netstate.Family) netip.Addr {
+	if f == netstate.IPv4 {
 		return netip.IPv4Unspecified()
 	}
 	return netip.IPv6Unspecified()

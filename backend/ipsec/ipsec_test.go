@@ -11,6 +11,7 @@ import (
 	"github.com/strongswan/govici/vici"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -72,7 +73,7 @@ route 10.244.2.0/24 via 192.0.2.2 dev eth0 onlink src 10.244.1.1
 	if b.MTU(both) != 1403 || b.MTU(four) != 1423 {
 		t.Errorf("MTU %d, of IPv4 alone %d", b.MTU(both), b.MTU(four))
 	}
-	if data, err := b.Publish(node(1, "eth0"), subnet.Lease{}, true); data != nil || err != nil {
+	if data, err := b.Publish(node(1, "eth0"), subnet.Lease{}, netstate.IPv4); data != nil || err != nil {
 		t.Errorf("publishes %s, %v", data, err)
 	}
 	if _, _, err := New(networks, json.RawMessage(`{"PSK":"short"}`)); err == nil || strings.Contains(err.Error(), "short") || !strings.Contains(err.Error(), "has 5 characters, want 96") {

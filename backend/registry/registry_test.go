@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 )
 
 // needs are the options without which a backend refuses to work.
@@ -39,7 +40,7 @@ func TestExposed(t *testing.T) {
 		}
 		got := ""
 		if e, ok := b.(backend.Exposed); ok {
-			got = e.Wrapped(true).String() + ", " + e.Wrapped(false).String()
+			got = e.Wrapped(netstate.IPv4).String() + ", " + e.Wrapped(netstate.IPv6).String()
 		}
 		if got != want[kind] {
 			t.Errorf("%s: %q, want %q", kind, got, want[kind])

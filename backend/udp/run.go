@@ -15,6 +15,8 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/datagram"
 	"github.com/twill-net/twill/backend/tun"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Prepare has nothing to do.
@@ -36,9 +38,7 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 	group.Go(func() error { return p.follow(inner, views) })
 	group.Go(p.send)
 	for _, s := range p.sockets {
-		if s != nil {
-			group.Go(func() error { return p.receive(s) })
-		}
+		group.Go(func() error { return p.receive(s) })
 	}
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
@@ -51,7 +51,7 @@ type proxy struct {
 	Backend
 	site    backend.Site
 	dev     wgtun.Device
-	sockets [2]*datagram.Socket // by index; nil: the node has no such family
+	sockets map[netstate.Family]*datagram.Socket // of the node's families
 	table   atomic.Pointer[table]
 }
 
@@ -63,12 +63,14 @@ func (b Backend) open(site backend.Site, view backend.View) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{Backend: b, site: site, dev: dev}
+	p := &proxy{Backend: b, site: site, dev: dev, sockets: map[netstate.Family]*datagram.Socket{}}
 	p.table.Store(b.newTable(view))
 	for _, s := range view.Snapshot.Local.Stacks {
-		if p.sockets[index(s.Is4())], err = datagram.Listen(b.options.Port, s.Is4()); err != nil {
+		socket, err := datagram.Listen(b.options.Port, s.Family())
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("listen on UDP port %d: %w", b.options.Port, err), p.close())
 		}
+		p.sockets[s.Family()] = socket
 	}
 	site.Say("moving packets", nil, "dev", Device, "port", b.options.Port)
 	return p, nil
@@ -92,9 +94,7 @@ func (p *proxy) follow(ctx context.Context, views <-chan backend.View) error {
 func (p *proxy) close() error {
 	errs := []error{p.dev.Close()}
 	for _, s := range p.sockets {
-		if s != nil {
-			errs = append(errs, s.Close())
-		}
+		errs = append(errs, s.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -111,7 +111,10 @@ func buffers(n int) [][]byte {
 // send is the way from the device to the peers.
 func (p *proxy) send() error {
 	bufs, sizes := buffers(p.dev.BatchSize()), make([]int, p.dev.BatchSize())
-	senders := [2]datagram.Sender{{Socket: p.sockets[0]}, {Socket: p.sockets[1]}}
+	senders := map[netstate.Family]*datagram.Sender{}
+	for f, s := range p.sockets {
+		senders[f] = &datagram.Sender{Socket: s}
+	}
 	for {
 		n, err := p.dev.Read(bufs, sizes, tun.Headroom)
 		if errors.Is(err, os.ErrClosed) {
@@ -121,13 +124,13 @@ func (p *proxy) send() error {
 		for i := range n {
 			packet := bufs[i][tun.Headroom : tun.Headroom+sizes[i]]
 			if end := p.route(t, packet); end != nil {
-				if s := &senders[index(end.IP.To4() != nil)]; s.Socket != nil {
+				if s := senders[netstate.FamilyOf(end.AddrPort().Addr())]; s != nil {
 					s.Add(packet, end, netip.Addr{})
 				}
 			}
 		}
-		for i := range senders {
-			senders[i].Flush(p.lost)
+		for _, s := range senders {
+			s.Flush(p.lost)
 		}
 	}
 }

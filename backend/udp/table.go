@@ -6,37 +6,31 @@ import (
 	"slices"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 )
 
 // table says where packets go. It is not changed once it is made, so any number of goroutines read it.
 type table struct {
-	lengths [2][]int // of the subnets, of which none is in another; IPv6, IPv4
+	lengths map[netstate.Family][]int // of the subnets; none of these is in another
 	ends    map[netip.Prefix]*net.UDPAddr
 	subnets map[netip.Addr][]netip.Prefix // by the node's address
 }
 
-func index(is4 bool) int {
-	if is4 {
-		return 1
-	}
-	return 0
-}
-
 // newTable is the way to the peers of a view.
 func (b Backend) newTable(view backend.View) *table {
-	t := &table{ends: map[netip.Prefix]*net.UDPAddr{}, subnets: map[netip.Addr][]netip.Prefix{}}
+	t := &table{lengths: map[netstate.Family][]int{}, ends: map[netip.Prefix]*net.UDPAddr{}, subnets: map[netip.Addr][]netip.Prefix{}}
 	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
 		t.ends[p.Subnet] = net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Underlay, uint16(b.options.Port)))
 		t.subnets[p.Underlay] = append(t.subnets[p.Underlay], p.Subnet)
-		t.learn(index(p.Is4()), p.Subnet.Bits())
+		t.learn(p.Family(), p.Subnet.Bits())
 	}
 	return t
 }
 
-func (t *table) learn(family, bits int) {
-	if !slices.Contains(t.lengths[family], bits) {
-		t.lengths[family] = append(t.lengths[family], bits)
+func (t *table) learn(f netstate.Family, bits int) {
+	if !slices.Contains(t.lengths[f], bits) {
+		t.lengths[f] = append(t.lengths[f], bits)
 	}
 }
 
@@ -52,7 +46,7 @@ func (t *table) takes(from, src netip.Addr) bool {
 
 // find is where a packet to dst goes, nil if nowhere.
 func (t *table) find(dst netip.Addr) *net.UDPAddr {
-	for _, bits := range t.lengths[index(dst.Is4())] {
+	for _, bits := range t.lengths[netstate.FamilyOf(dst)] {
 		if p, err := dst.Prefix(bits); err == nil {
 			if e, ok := t.ends[p]; ok {
 				return e

@@ -45,7 +45,7 @@ func (b Backend) MTU(node backend.Node) int {
 	inner := make([]backend.Underlay, 0, len(node.Underlays))
 	for _, u := range node.Underlays {
 		overhead := overhead6
-		if u.Local.Is4() {
+		if u.Family() == netstate.IPv4 {
 			overhead = overhead4
 		}
 		inner = append(inner, backend.Underlay{MTU: u.MTU - overhead})
@@ -54,10 +54,12 @@ func (b Backend) MTU(node backend.Node) int {
 }
 
 // Publish is nothing: flannel writes null.
-func (b Backend) Publish(backend.Node, subnet.Lease, bool) (json.RawMessage, error) { return nil, nil }
+func (b Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
+	return nil, nil
+}
 
 // Wrapped is a UDP datagram.
-func (b Backend) Wrapped(bool) netstate.Transport {
+func (b Backend) Wrapped(netstate.Family) netstate.Transport {
 	return netstate.Transport{Protocol: netstate.UDP, Port: uint16(b.options.Port)}
 }
 
@@ -65,14 +67,14 @@ func (b Backend) Wrapped(bool) netstate.Transport {
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
 	for _, stack := range snap.Local.Stacks {
-		if _, ok := node.Underlay(stack.Is4()); ok {
+		if _, ok := node.Underlay(stack.Family()); ok {
 			state.Add(netstate.Tun{Name: Device, MTU: b.MTU(node), Up: true, Marked: true},
-				backend.TunnelAddr(Device, stack.Subnet), backend.TunnelSysctl(Device, stack.Is4()))
+				backend.TunnelAddr(Device, stack.Subnet), backend.TunnelSysctl(Device, stack.Family()))
 		}
 	}
 	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
-		if _, ok := node.Underlay(peer.Is4()); ok {
+		if _, ok := node.Underlay(peer.Family()); ok {
 			state.Add(backend.TunnelRoute(Device, peer))
 		}
 	}

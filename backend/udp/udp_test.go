@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -56,7 +57,7 @@ route fc00:0:0:2::/64 dev flannel0
 	if len(skips) != 1 || skips[0].Node != "n4" {
 		t.Errorf("skips %v, want n4 that claims n2's subnet", skips)
 	}
-	if data, err := b.Publish(node, subnet.Lease{}, true); data != nil || err != nil {
+	if data, err := b.Publish(node, subnet.Lease{}, netstate.IPv4); data != nil || err != nil {
 		t.Errorf("publishes %s, %v, want nothing", data, err)
 	}
 	node.Underlays = node.Underlays[:1]
@@ -76,8 +77,8 @@ func TestOptions(t *testing.T) {
 	for _, options := range []string{`{"Port":1}`, `{"Port":65535}`} {
 		newBackend(t, options)
 	}
-	if b := newBackend(t, `{"Port":9}`); b.Wrapped(true).String() != "udp dport 9" || b.Wrapped(false) != b.Wrapped(true) {
-		t.Errorf("packets are wrapped in %s and %s, want udp dport 9", b.Wrapped(true), b.Wrapped(false))
+	if b := newBackend(t, `{"Port":9}`); b.Wrapped(netstate.IPv4).String() != "udp dport 9" || b.Wrapped(netstate.IPv6) != b.Wrapped(netstate.IPv4) {
+		t.Errorf("packets are wrapped in %s and %s, want udp dport 9", b.Wrapped(netstate.IPv4), b.Wrapped(netstate.IPv6))
 	}
 	for _, options := range []string{`{"Port":0}`, `{"Port":65536}`, `{"Port":"x"}`} {
 		if _, _, err := New(networks, []byte(options)); err == nil {

@@ -35,33 +35,30 @@ func (b Backend) Claim(stack subnet.Stack) string {
 	if vni != b.options.VNI {
 		return ""
 	}
-	return vtep{stack.Is4(), mac}.String()
+	return vtep{stack.Family(), mac}.String()
 }
 
-func (v vtep) String() string { return fmt.Sprint(v.mac, " ", v.is4) }
+// String is kept in checkpoints.
+func (v vtep) String() string { return fmt.Sprint(v.mac, " ", v.family == netstate.IPv4) }
 
 // vtepMAC is the address of this node's VTEP of one family: the one that peers know already, else the existing
 // device's, else one made of the node's name, so that it survives a reboot without any memory.
-func (b Backend) vtepMAC(node backend.Node, last subnet.Lease, is4 bool) netstate.MAC {
-	family := netstate.IPv6
-	if is4 {
-		family = netstate.IPv4
-	}
-	if stack, ok := last.Stack(family); ok {
+func (b Backend) vtepMAC(node backend.Node, last subnet.Lease, f netstate.Family) netstate.MAC {
+	if stack, ok := last.Stack(f); ok {
 		if vni, mac, _ := parseData(stack.Data); vni == b.options.VNI {
 			return mac
 		}
 	}
-	if mac := node.MACs[b.device(is4)]; mac.IsUnicast() {
+	if mac := node.MACs[b.device(f)]; mac.IsUnicast() {
 		return mac
 	}
-	return b.namedMAC(node.Name, is4)
+	return b.namedMAC(node.Name, f)
 }
 
 // namedMAC is the address that a node's name makes.
-func (b Backend) namedMAC(name string, is4 bool) netstate.MAC {
+func (b Backend) namedMAC(name string, f netstate.Family) netstate.MAC {
 	var mac netstate.MAC
-	sum := sha256.Sum256([]byte(name + "/" + b.device(is4)))
+	sum := sha256.Sum256([]byte(name + "/" + b.device(f)))
 	copy(mac[:], sum[:])
 	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
 	return mac

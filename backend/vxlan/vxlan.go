@@ -33,8 +33,8 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 }
 
 // device is flannel's name of the VTEP of one family.
-func (b Backend) device(is4 bool) string {
-	if is4 {
+func (b Backend) device(f netstate.Family) string {
+	if f == netstate.IPv4 {
 		return fmt.Sprintf("flannel.%d", b.options.VNI)
 	}
 	return fmt.Sprintf("flannel-v6.%d", b.options.VNI)
@@ -46,7 +46,7 @@ func (b Backend) mtu(u backend.Underlay) int {
 	if b.options.MTU != 0 {
 		mtu = b.options.MTU
 	}
-	if u.Local.Is4() {
+	if u.Family() == netstate.IPv4 {
 		return mtu - overhead4
 	}
 	return mtu - overhead6
@@ -62,15 +62,15 @@ func (b Backend) MTU(node backend.Node) int {
 }
 
 // Publish is the VNI and the VTEP's MAC address.
-func (b Backend) Publish(node backend.Node, last subnet.Lease, is4 bool) (json.RawMessage, error) {
-	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, last, is4).String()})
+func (b Backend) Publish(node backend.Node, last subnet.Lease, f netstate.Family) (json.RawMessage, error) {
+	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, last, f).String()})
 }
 
 // entries is how many objects lead to a peer: a neighbour, an FDB entry and a route.
 const entries = 3
 
 // Wrapped is a UDP datagram.
-func (b Backend) Wrapped(bool) netstate.Transport {
+func (b Backend) Wrapped(netstate.Family) netstate.Transport {
 	return netstate.Transport{Protocol: netstate.UDP, Port: uint16(b.options.Port)}
 }
 
@@ -80,7 +80,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	d := &desired{Backend: b, node: node, local: snap.Local, skips: skips, state: make(netstate.State, entries*len(peers)),
 		claims: backend.NewClaims(snap, b.isNamed)}
 	for _, stack := range snap.Local.Stacks {
-		if underlay, ok := node.Underlay(stack.Is4()); ok {
+		if underlay, ok := node.Underlay(stack.Family()); ok {
 			d.vtep(underlay, stack)
 		}
 	}
@@ -100,23 +100,23 @@ type desired struct {
 
 // vtep is a VTEP's MAC address; the families have a device each, so one MAC can be in both.
 type vtep struct {
-	is4 bool
-	mac netstate.MAC
+	family netstate.Family
+	mac    netstate.MAC
 }
 
 // isNamed reports whether the MAC is the one that the node's name alone makes: no other node has a right to it. A node that
 // flannel or a device gave another one has no such proof.
-func (b Backend) isNamed(v vtep, node string) bool { return b.namedMAC(node, v.is4) == v.mac }
+func (b Backend) isNamed(v vtep, node string) bool { return b.namedMAC(node, v.family) == v.mac }
 
 func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
-	mac := d.vtepMAC(d.node, d.local, stack.Is4())
-	d.claims.Own(vtep{stack.Is4(), mac}, d.node.Name)
-	dev := d.device(stack.Is4())
+	mac := d.vtepMAC(d.node, d.local, stack.Family())
+	d.claims.Own(vtep{stack.Family(), mac}, d.node.Name)
+	dev := d.device(stack.Family())
 	d.state.Add(
 		netstate.VXLAN{Name: dev, VNI: d.options.VNI, Port: d.options.Port, Dev: u.Dev, Local: u.Local, MTU: d.mtu(u),
 			MAC: mac, Learning: d.options.Learning, GBP: d.options.GBP, Up: true, Marked: true},
 		backend.TunnelAddr(dev, stack.Subnet),
-		backend.TunnelSysctl(dev, stack.Is4()),
+		backend.TunnelSysctl(dev, stack.Family()),
 	)
 }
 
@@ -134,14 +134,14 @@ func (w way) place() netip.AddrPort { return netip.AddrPortFrom(w.Underlay, 0) }
 func (d *desired) each(peers []backend.Peer) {
 	ways := make([]way, 0, len(peers))
 	for _, peer := range peers {
-		underlay, ok := d.node.Underlay(peer.Is4())
+		underlay, ok := d.node.Underlay(peer.Family())
 		switch {
 		case !ok:
 		case d.options.DirectRouting && underlay.Reaches(peer.Underlay):
 			d.state.Add(backend.DirectRoute(underlay, peer))
 		default:
 			vni, mac, err := parseData(peer.Data)
-			w := way{peer, vni, vtep{peer.Is4(), mac}, err}
+			w := way{peer, vni, vtep{peer.Family(), mac}, err}
 			if vni == d.options.VNI {
 				d.claims.Enter(w.vtep, peer.Node, w.place())
 			}
@@ -171,7 +171,7 @@ func (d *desired) skip(w way, code subnet.Code, format string, args ...any) {
 }
 
 func (d *desired) tunnel(peer backend.Peer, mac netstate.MAC) {
-	dev, vtep := d.device(peer.Is4()), peer.Subnet.Addr()
+	dev, vtep := d.device(peer.Family()), peer.Subnet.Addr()
 	d.state.Add(
 		netstate.Neigh{Dev: dev, IP: vtep, MAC: mac},
 		netstate.FDB{Dev: dev, MAC: mac, Dst: peer.Underlay},

@@ -57,7 +57,7 @@ func newBackend(t *testing.T, options string) backend.Backend {
 func far(l subnet.Lease) subnet.Lease {
 	for i, s := range l.Stacks {
 		l.Stacks[i].Underlay = netip.MustParseAddr("203.0.113.9")
-		if !s.Is4() {
+		if s.Family() == netstate.IPv6 {
 			l.Stacks[i].Underlay = netip.MustParseAddr("2001:db8:9::9")
 		}
 	}
@@ -184,7 +184,7 @@ func TestClaims(t *testing.T) {
 		}
 		return order
 	}
-	own := b.namedMAC("n3", true).String()
+	own := b.namedMAC("n3", netstate.IPv4).String()
 	for name, test := range map[string]struct {
 		peers  []subnet.Lease // oldest first
 		claims map[subnet.Claim]int
@@ -261,19 +261,19 @@ func TestMAC(t *testing.T) {
 	unknown.MACs = nil
 	broken.Stacks[0].Data = json.RawMessage(`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`)
 	for name, test := range map[string]struct {
-		node backend.Node
-		last subnet.Lease
-		is4  bool
-		want string
+		node   backend.Node
+		last   subnet.Lease
+		family netstate.Family
+		want   string
 	}{
-		"published":               {full, lease(1, "46"), true, "02:00:00:00:04:01"},
-		"published v6":            {full, lease(1, "46"), false, "02:00:00:00:06:01"},
-		"device":                  {full, subnet.Lease{}, true, "02:00:00:00:00:77"},
-		"name":                    {unknown, subnet.Lease{}, true, "82:59:3a:6c:c3:f8"},
-		"name v6":                 {unknown, subnet.Lease{}, false, "4e:09:44:d0:9c:80"},
-		"published is no address": {full, broken, true, "02:00:00:00:00:77"},
+		"published":               {full, lease(1, "46"), netstate.IPv4, "02:00:00:00:04:01"},
+		"published v6":            {full, lease(1, "46"), netstate.IPv6, "02:00:00:00:06:01"},
+		"device":                  {full, subnet.Lease{}, netstate.IPv4, "02:00:00:00:00:77"},
+		"name":                    {unknown, subnet.Lease{}, netstate.IPv4, "82:59:3a:6c:c3:f8"},
+		"name v6":                 {unknown, subnet.Lease{}, netstate.IPv6, "4e:09:44:d0:9c:80"},
+		"published is no address": {full, broken, netstate.IPv4, "02:00:00:00:00:77"},
 	} {
-		data, err := b.Publish(test.node, test.last, test.is4)
+		data, err := b.Publish(test.node, test.last, test.family)
 		if want := fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, test.want); err != nil || string(data) != want {
 			t.Errorf("%s: %s, %v, want %s", name, data, err, want)
 		}
@@ -310,8 +310,8 @@ func TestOptions(t *testing.T) {
 		t.Errorf("MTU 626 for IPv4 alone: %v", err)
 	}
 	b := newBackend(t, `{"DirectRouting":true,"Port":4789}`).(Backend)
-	if want := (netstate.Transport{Protocol: netstate.UDP, Port: 4789}); b.Wrapped(true) != want || b.Wrapped(false) != want || !b.Direct() {
-		t.Errorf("packets are wrapped in %s and %s, want %s; direct: %t", b.Wrapped(true), b.Wrapped(false), want, b.Direct())
+	if want := (netstate.Transport{Protocol: netstate.UDP, Port: 4789}); b.Wrapped(netstate.IPv4) != want || b.Wrapped(netstate.IPv6) != want || !b.Direct() {
+		t.Errorf("packets are wrapped in %s and %s, want %s; direct: %t", b.Wrapped(netstate.IPv4), b.Wrapped(netstate.IPv6), want, b.Direct())
 	}
 	if _, warnings, err := New(networks, json.RawMessage(`{"Type":"vxlan","Vnii":3}`)); err != nil || len(warnings) != 1 {
 		t.Errorf("a typo: %v, %v", warnings, err)

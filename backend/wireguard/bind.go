@@ -12,20 +12,14 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 
 	"github.com/twill-net/twill/backend/datagram"
+	"github.com/twill-net/twill/netstate"
 )
 
 // bind is the sockets of WireGuard in the agent, one for each address family that this host has.
 type bind struct {
 	mu      sync.Mutex
-	sockets [2]*datagram.Socket // by family; nil: closed, or this host has no such addresses
-	senders [2]sync.Pool        // of *datagram.Sender; each of WireGuard's peers sends by a goroutine of its own
-}
-
-func family(is4 bool) int {
-	if is4 {
-		return 0
-	}
-	return 1
+	sockets map[netstate.Family]*datagram.Socket // empty: closed
+	senders map[netstate.Family]*sync.Pool       // of *datagram.Sender; each of WireGuard's peers sends by a goroutine of its own
 }
 
 // receiveMessages is how many messages are taken at a time: their datagrams fit into one batch.
@@ -35,11 +29,12 @@ const receiveMessages = conn.IdealBatchSize / 64
 func (b *bind) Open(port uint16) (receive []conn.ReceiveFunc, actual uint16, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.sockets != [2]*datagram.Socket{} {
+	if len(b.sockets) > 0 {
 		return nil, 0, conn.ErrBindAlreadyOpen
 	}
-	for _, is4 := range []bool{true, false} {
-		s, err := datagram.Listen(int(port), is4)
+	b.sockets, b.senders = map[netstate.Family]*datagram.Socket{}, map[netstate.Family]*sync.Pool{}
+	for _, f := range netstate.Families {
+		s, err := datagram.Listen(int(port), f)
 		if errors.Is(err, unix.EAFNOSUPPORT) {
 			continue
 		}
@@ -47,8 +42,8 @@ func (b *bind) Open(port uint16) (receive []conn.ReceiveFunc, actual uint16, err
 			return nil, 0, errors.Join(err, b.close())
 		}
 		port = s.Port()
-		b.sockets[family(is4)] = s
-		b.senders[family(is4)] = sync.Pool{New: func() any { return &datagram.Sender{Socket: s} }}
+		b.sockets[f] = s
+		b.senders[f] = &sync.Pool{New: func() any { return &datagram.Sender{Socket: s} }}
 		receive = append(receive, receiver(s))
 	}
 	if len(receive) == 0 {
@@ -85,12 +80,10 @@ func (b *bind) Close() error {
 
 func (b *bind) close() error {
 	var errs []error
-	for i, s := range b.sockets {
-		if s != nil {
-			errs = append(errs, s.Close())
-		}
-		b.sockets[i] = nil
+	for _, s := range b.sockets {
+		errs = append(errs, s.Close())
 	}
+	b.sockets = nil
 	return errors.Join(errs...)
 }
 
@@ -100,9 +93,7 @@ func (b *bind) SetMark(mark uint32) error {
 	defer b.mu.Unlock()
 	var errs []error
 	for _, s := range b.sockets {
-		if s != nil {
-			errs = append(errs, s.Control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }))
-		}
+		errs = append(errs, s.Control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }))
 	}
 	return errors.Join(errs...)
 }
@@ -113,9 +104,9 @@ func (b *bind) Send(packets [][]byte, to conn.Endpoint) (err error) {
 	if !ok {
 		return conn.ErrWrongEndpointType
 	}
-	f := family(e.to.Addr().Is4())
+	f := netstate.FamilyOf(e.to.Addr())
 	b.mu.Lock()
-	socket, pool := b.sockets[f], &b.senders[f]
+	socket, pool := b.sockets[f], b.senders[f]
 	b.mu.Unlock()
 	if socket == nil {
 		return unix.EAFNOSUPPORT

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/backendtest"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -139,10 +140,10 @@ func TestOneDevice(t *testing.T) {
 	a.Command("ip addr add 192.0.2.1/24 dev u0", "ip addr add 2001:db8::1/64 dev u1 nodad")
 	b.Command("ip addr add 192.0.2.2/24 dev u0")
 	c.Command("ip addr add 2001:db8::3/64 dev u1 nodad")
-	only := func(m *machine, is4 bool) subnet.Lease {
+	only := func(m *machine, f netstate.Family) subnet.Lease {
 		l := m.lease()
 		for _, s := range l.Stacks {
-			if s.Is4() == is4 {
+			if s.Family() == f {
 				l.Stacks = []subnet.Stack{s}
 				break
 			}
@@ -156,9 +157,9 @@ func TestOneDevice(t *testing.T) {
 		m.start()
 		defer func() { m.stop() }()
 	}
-	a.show(only(b, true), only(c, false))
-	b.views <- backend.View{Node: bothFamilies(2), Snapshot: subnet.Snapshot{Local: b.lease(), Peers: []subnet.Lease{only(a, true)}}}
-	c.views <- backend.View{Node: bothFamilies(3), Snapshot: subnet.Snapshot{Local: c.lease(), Peers: []subnet.Lease{only(a, false)}}}
+	a.show(only(b, netstate.IPv4), only(c, netstate.IPv6))
+	b.views <- backend.View{Node: bothFamilies(2), Snapshot: subnet.Snapshot{Local: b.lease(), Peers: []subnet.Lease{only(a, netstate.IPv4)}}}
+	c.views <- backend.View{Node: bothFamilies(3), Snapshot: subnet.Snapshot{Local: c.lease(), Peers: []subnet.Lease{only(a, netstate.IPv6)}}}
 	peers := []string{"10.244.2.0", "fc00:0:0:3::"}
 	for _, to := range peers {
 		if !a.Pings(to) {

@@ -44,7 +44,7 @@ func (b *Backend) Claim(stack subnet.Stack) string {
 	if err != nil {
 		return ""
 	}
-	return owner{b.deviceOf(stack.Is4()), key}.String()
+	return owner{b.deviceOf(stack.Family()), key}.String()
 }
 
 func (o owner) String() string { return o.dev + " " + o.key.String() }
@@ -58,7 +58,7 @@ func (b *Backend) peers(node backend.Node, snap subnet.Snapshot) ([]peer, []subn
 	claims := backend.NewClaims(snap, unproven)
 	for _, s := range snap.Local.Stacks {
 		if key, _, err := parseData(s.Data); err == nil {
-			claims.Own(owner{b.deviceOf(s.Is4()), key}, snap.Local.Node)
+			claims.Own(owner{b.deviceOf(s.Family()), key}, snap.Local.Node)
 		}
 	}
 	readable := make([]peer, 0, len(all))
@@ -68,7 +68,7 @@ func (b *Backend) peers(node backend.Node, snap subnet.Snapshot) ([]peer, []subn
 			skips = append(skips, subnet.Skip{Node: p.Node, Code: subnet.BackendData, Detail: err.Error()})
 			continue
 		}
-		one := peer{p, key, cmp.Or(port, b.port(p.Is4()))}
+		one := peer{p, key, cmp.Or(port, b.port(p.Family()))}
 		claims.Enter(one.owner(b), p.Node, one.endpoint())
 		readable = append(readable, one)
 	}
@@ -86,7 +86,7 @@ func (b *Backend) peers(node backend.Node, snap subnet.Snapshot) ([]peer, []subn
 	return usable, skips
 }
 
-func (p peer) owner(b *Backend) owner { return owner{b.deviceOf(p.Is4()), p.key} }
+func (p peer) owner(b *Backend) owner { return owner{b.deviceOf(p.Family()), p.key} }
 
 func (p peer) endpoint() netip.AddrPort { return netip.AddrPortFrom(p.Underlay, uint16(p.port)) }
 
@@ -107,12 +107,12 @@ func parseData(raw json.RawMessage) (key wgtypes.Key, port int, err error) {
 }
 
 // Publish is the public key and the port.
-func (b *Backend) Publish(_ backend.Node, _ subnet.Lease, is4 bool) (json.RawMessage, error) {
+func (b *Backend) Publish(_ backend.Node, _ subnet.Lease, f netstate.Family) (json.RawMessage, error) {
 	key := b.private()
 	if key == (wgtypes.Key{}) {
 		return nil, errors.New("the private key has not been read yet")
 	}
-	return json.Marshal(data{key.PublicKey().String(), b.port(is4)})
+	return json.Marshal(data{key.PublicKey().String(), b.port(f)})
 }
 
 func (b *Backend) private() wgtypes.Key {

@@ -14,10 +14,10 @@ func (b *Backend) ends(node backend.Node, peers []peer) []netstate.Peer {
 	byKey := map[netstate.Key]netstate.Peer{}
 	underlays := map[netstate.Key][]netip.AddrPort{}
 	for _, p := range peers {
-		if _, ok := node.Underlay(p.Is4()); !ok {
+		if _, ok := node.Underlay(p.Family()); !ok {
 			continue
 		}
-		end := netstate.Peer{Dev: b.deviceOf(p.Is4()), Public: netstate.PublicKey(p.key)}
+		end := netstate.Peer{Dev: b.deviceOf(p.Family()), Public: netstate.PublicKey(p.key)}
 		key := end.Key()
 		if have, ok := byKey[key]; ok {
 			end = have
@@ -47,7 +47,7 @@ func allow(have netstate.Allowed, more netip.Prefix) netstate.Allowed {
 // auto a public one that this node's own address can reach, else the first, which is IPv4.
 func (b *Backend) choose(node backend.Node, ends []netip.AddrPort) netip.AddrPort {
 	for _, end := range ends {
-		own, ok := node.Underlay(end.Addr().Is4())
+		own, ok := node.Underlay(netstate.FamilyOf(end.Addr()))
 		switch b.options.Mode {
 		case ipv4, ipv6:
 			if end.Addr().Is4() == (b.options.Mode == ipv4) {

@@ -50,11 +50,11 @@ func (b *Backend) follow(site backend.Site, view backend.View, tunnels map[strin
 		return errors.New("the private key has not been read yet")
 	}
 	for _, s := range view.Snapshot.Local.Stacks {
-		dev := b.deviceOf(s.Is4())
+		dev := b.deviceOf(s.Family())
 		if tunnels[dev] != nil {
 			continue
 		}
-		t, err := b.open(site, dev, b.port(s.Is4()))
+		t, err := b.open(site, dev, b.port(s.Family()))
 		if err != nil {
 			return err
 		}

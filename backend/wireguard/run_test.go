@@ -73,7 +73,7 @@ func (m *machine) start() {
 func (m *machine) lease() subnet.Lease {
 	l := lease(m.N, "")
 	for i, s := range l.Stacks {
-		d, err := m.b.Publish(backend.Node{}, subnet.Lease{}, s.Is4())
+		d, err := m.b.Publish(backend.Node{}, subnet.Lease{}, s.Family())
 		if err != nil {
 			m.Fatal(err)
 		}

@@ -82,15 +82,15 @@ func (o Options) validate(networks []netip.Prefix) error {
 // The modes, as flannel names them.
 const separate, auto, ipv4, ipv6 = "separate", "auto", "ipv4", "ipv6"
 
-func (b *Backend) deviceOf(is4 bool) string {
-	if is4 || b.options.Mode != separate {
+func (b *Backend) deviceOf(f netstate.Family) string {
+	if f == netstate.IPv4 || b.options.Mode != separate {
 		return device4
 	}
 	return device6
 }
 
-func (b *Backend) port(is4 bool) int {
-	if is4 || b.options.Mode != separate {
+func (b *Backend) port(f netstate.Family) int {
+	if f == netstate.IPv4 || b.options.Mode != separate {
 		return b.options.ListenPort
 	}
 	return b.options.ListenPortV6
@@ -104,8 +104,8 @@ func (b *Backend) mtu(u backend.Underlay) int {
 }
 
 // deviceMTU is one device's: a device for both families has the smaller one.
-func (b *Backend) deviceMTU(node backend.Node, is4 bool) int {
-	if u, ok := node.Underlay(is4); ok && b.options.Mode == separate {
+func (b *Backend) deviceMTU(node backend.Node, f netstate.Family) int {
+	if u, ok := node.Underlay(f); ok && b.options.Mode == separate {
 		return b.mtu(u)
 	}
 	return b.MTU(node)
@@ -124,16 +124,16 @@ func (b *Backend) MTU(node backend.Node) int {
 func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
 	for _, stack := range snap.Local.Stacks {
-		if _, ok := node.Underlay(stack.Is4()); ok {
-			dev := b.deviceOf(stack.Is4())
+		if _, ok := node.Underlay(stack.Family()); ok {
+			dev := b.deviceOf(stack.Family())
 			b.addDevice(state, node, dev, stack)
-			state.Add(backend.TunnelAddr(dev, stack.Subnet), backend.TunnelSysctl(dev, stack.Is4()))
+			state.Add(backend.TunnelAddr(dev, stack.Subnet), backend.TunnelSysctl(dev, stack.Family()))
 		}
 	}
 	peers, skips := b.peers(node, snap)
 	for _, p := range peers {
-		if _, ok := node.Underlay(p.Is4()); ok {
-			state.Add(backend.TunnelRoute(b.deviceOf(p.Is4()), p.Peer))
+		if _, ok := node.Underlay(p.Family()); ok {
+			state.Add(backend.TunnelRoute(b.deviceOf(p.Family()), p.Peer))
 		}
 	}
 	if node.WireGuard {
@@ -146,13 +146,13 @@ func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Sta
 
 // addDevice adds one device: the kernel's, or a TUN device for Run.
 func (b *Backend) addDevice(state netstate.State, node backend.Node, dev string, stack subnet.Stack) {
-	mtu := b.deviceMTU(node, stack.Is4())
+	mtu := b.deviceMTU(node, stack.Family())
 	if !node.WireGuard {
 		state.Add(netstate.Tun{Name: dev, MTU: mtu, Up: true, Marked: true})
 		return
 	}
 	state.Add(netstate.WireGuard{Name: dev, MTU: mtu, Up: true, Marked: true},
-		netstate.Listener{Dev: dev, Port: b.port(stack.Is4()), Public: b.public(stack)})
+		netstate.Listener{Dev: dev, Port: b.port(stack.Family()), Public: b.public(stack)})
 }
 
 // public is this node's public key: that of the private key or, where that was not read, what the node published.

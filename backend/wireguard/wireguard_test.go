@@ -13,6 +13,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/secret"
 	"github.com/twill-net/twill/subnet"
 )
@@ -220,7 +221,7 @@ func TestKey(t *testing.T) {
 	dir, said := t.TempDir(), ""
 	site := backend.Site{Dir: dir, Say: func(text string, err error, args ...any) { said += fmt.Sprint(text, err, args) }}
 	b := newBackend(t, `{}`)
-	if data, err := b.Publish(backend.Node{}, subnet.Lease{}, true); err == nil {
+	if data, err := b.Publish(backend.Node{}, subnet.Lease{}, netstate.IPv4); err == nil {
 		t.Errorf("publishes %s before there is a key", data)
 	}
 	var first string
@@ -229,7 +230,7 @@ func TestKey(t *testing.T) {
 		if err := b.Prepare(context.Background(), site); err != nil {
 			t.Fatal(err)
 		}
-		data, err := b.Publish(backend.Node{}, subnet.Lease{}, false)
+		data, err := b.Publish(backend.Node{}, subnet.Lease{}, netstate.IPv6)
 		if err != nil || !strings.HasSuffix(string(data), `,"Port":51821}`) || first != "" && string(data) != first {
 			t.Errorf("publishes %s, %v, before it was %s", data, err, first)
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -23,8 +24,8 @@ type checkpoint struct {
 	Version int
 	Node    string
 	Network json.RawMessage // net-conf.json
-	Local   savedLease
-	Peers   []savedLease
+	Local   subnet.Lease
+	Peers   []subnet.Lease
 	Skips   []savedSkip  `json:",omitempty"` // peers' records that could not be read
 	Claims  []savedClaim `json:",omitempty"` // who was seen first with what several nodes publish
 
@@ -45,42 +46,14 @@ type savedClaim struct {
 	Order int
 }
 
-// savedLease is a subnet.Lease in the file.
-type savedLease struct {
-	Node    string
-	Backend string
-	Stacks  []savedStack
-}
-
-type savedStack struct {
-	Subnet   netip.Prefix
-	Underlay netip.Addr
-	Data     json.RawMessage `json:",omitempty"`
-}
-
 const checkpointVersion = 1
 
-func save(l subnet.Lease) savedLease {
-	s := savedLease{Node: l.Node, Backend: l.Backend}
-	for _, stack := range l.Stacks {
-		s.Stacks = append(s.Stacks, savedStack(stack))
-	}
-	return s
-}
-
-func (s savedLease) lease(node string) subnet.Lease {
-	l := subnet.Lease{Node: node, Backend: s.Backend}
-	for _, stack := range s.Stacks {
-		l.Stacks = append(l.Stacks, subnet.Stack(stack))
-	}
-	return l
+func (c checkpoint) lease() subnet.Lease {
+	return subnet.Lease{Node: c.Node, Backend: c.Local.Backend, Stacks: c.Local.Stacks}
 }
 
 func (c checkpoint) snapshot() subnet.Snapshot {
-	snap := subnet.Snapshot{Local: c.Local.lease(c.Node)}
-	for _, p := range c.Peers {
-		snap.Peers = append(snap.Peers, p.lease(p.Node))
-	}
+	snap := subnet.Snapshot{Local: c.lease(), Peers: c.Peers}
 	for _, s := range c.Skips {
 		snap.Skips = append(snap.Skips, subnet.Skip(s))
 	}
@@ -103,9 +76,9 @@ func parseCheckpoint(data []byte) (checkpoint, error) {
 	if c.Version != checkpointVersion {
 		return c, fmt.Errorf("read the checkpoint: version %d, want %d", c.Version, checkpointVersion)
 	}
-	for _, lease := range append([]savedLease{c.Local}, c.Peers...) {
+	for _, lease := range append([]subnet.Lease{c.Local}, c.Peers...) {
 		for _, s := range lease.Stacks {
-			if !s.Subnet.IsValid() || s.Subnet != s.Subnet.Masked() || !s.Underlay.IsValid() || s.Underlay.Is4() != s.Subnet.Addr().Is4() {
+			if !s.Subnet.IsValid() || s.Subnet != s.Subnet.Masked() || !s.Underlay.IsValid() || netstate.FamilyOf(s.Underlay) != netstate.FamilyOf(s.Subnet.Addr()) {
 				return c, fmt.Errorf("read the checkpoint: node %q has the subnet %s at %s, which is no lease", lease.Node, s.Subnet, s.Underlay)
 			}
 		}
@@ -185,10 +158,8 @@ func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *sub
 	if a.Checkpoint == "" || last != nil && sameLeases(*last, snap) {
 		return last
 	}
-	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: save(snap.Local), Settings: &a.Settings}
-	for _, p := range snap.Peers {
-		c.Peers = append(c.Peers, save(p))
-	}
+	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: snap.Local, Peers: snap.Peers,
+		Settings: &a.Settings}
 	for _, s := range snap.Skips {
 		c.Skips = append(c.Skips, savedSkip(s))
 	}
@@ -245,7 +216,7 @@ func sameLeases(a, b subnet.Snapshot) bool {
 	return true
 }
 
-// writeCheckpoint replaces the file in one step, readable by root alone.
+// writeCheckpoint replaces the file, readable by root alone.
 func writeCheckpoint(path string, c checkpoint) error {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -254,19 +225,7 @@ func writeCheckpoint(path string, c checkpoint) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".checkpoint-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return atomicfile.Write(path, data, 0o600)
 }
 
 // bootID returns the kernel's name of this boot, empty if it has none.

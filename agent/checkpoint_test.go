@@ -29,10 +29,7 @@ func someSnapshot() subnet.Snapshot {
 func TestCheckpointRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", "checkpoint.json")
 	want := someSnapshot()
-	c := checkpoint{Version: checkpointVersion, Node: "node1", Network: json.RawMessage(`{"Network":"10.244.0.0/16"}`), Local: save(want.Local)}
-	for _, p := range want.Peers {
-		c.Peers = append(c.Peers, save(p))
-	}
+	c := checkpoint{Version: checkpointVersion, Node: "node1", Network: json.RawMessage(`{"Network":"10.244.0.0/16"}`), Local: want.Local, Peers: want.Peers}
 	for _, s := range want.Skips {
 		c.Skips = append(c.Skips, savedSkip(s))
 	}

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/twill-net/twill/internal/atomicfile"
 )
 
 // Conflist is the CNI config that makes a runtime start pods: the agent writes it when the data path works, and not
@@ -37,7 +39,7 @@ func (c Conflist) write() error {
 		return fmt.Errorf("the CNI config %s is not JSON: want a conflist with a list of plugins", c.Source)
 	}
 	if have, err := os.ReadFile(c.Target); err != nil || !bytes.Equal(have, want) {
-		if err := replaceFile(c.Target, want); err != nil {
+		if err := atomicfile.Write(c.Target, want, 0o644); err != nil {
 			return fmt.Errorf("write the CNI config: %w", err)
 		}
 	}
@@ -65,26 +67,4 @@ func (c Conflist) retireFlannel() error {
 		return nil
 	}
 	return os.Rename(path, path+replaced)
-}
-
-// replaceFile writes a file in one step. The temporary file is in the same directory: containerd does not see a file
-// that is moved in from another one.
-func replaceFile(path string, data []byte) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".twill-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

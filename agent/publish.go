@@ -101,7 +101,7 @@ func (a *Agent) lastLease(ctx context.Context, node backend.Node) subnet.Lease {
 // earlierLease returns the lease of an earlier run: the checkpoint's, else the subnets of subnet.env.
 func (a *Agent) earlierLease() subnet.Lease {
 	if earlier := a.earlier.Load(); earlier != nil && earlier.Node == a.Node {
-		return earlier.Local.lease(a.Node)
+		return earlier.lease()
 	}
 	lease := subnet.Lease{Node: a.Node}
 	if env, err := subnet.ReadEnv(a.SubnetFile); err == nil {

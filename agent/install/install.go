@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/twill-net/twill/internal/atomicfile"
 )
 
 // Keeper keeps the plugins installed and looks for what keeps the runtime from using them.
@@ -61,7 +63,7 @@ func (k *Keeper) plugins() {
 	}
 	if k.Conflist != "" {
 		dir := filepath.Dir(k.Conflist)
-		errs = append(errs, sweepDrafts(dir), writable(dir))
+		errs = append(errs, atomicfile.Sweep(dir), writable(dir))
 	}
 	err := errors.Join(errs...)
 	text := ""

@@ -162,39 +162,6 @@ func withoutSections(program []byte) []byte {
 	return p
 }
 
-// TestSweepDraft: one that went meanwhile is no error, and what is not a file of its own is not touched.
-func TestSweepDraft(t *testing.T) {
-	dir := t.TempDir()
-	if err := sweepDraft(filepath.Join(dir, "none")); err != nil {
-		t.Errorf("it is gone: %v", err)
-	}
-	if _, err := newDraft(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a draft in a directory that is gone: %v", err)
-	}
-	if err := sweepDrafts(filepath.Join(dir, "none")); err != nil {
-		t.Errorf("the directory is gone: %v", err)
-	}
-	put(t, filepath.Join(dir, "other"), "other")
-	link, old := filepath.Join(dir, ".twill-1"), time.Now().Add(-time.Hour)
-	if err := errors.Join(os.Symlink("other", link), os.Chtimes(filepath.Join(dir, "other"), old, old)); err != nil {
-		t.Fatal(err)
-	}
-	if err := sweepDraft(link); err == nil {
-		t.Error("a link was followed")
-	}
-	for age, goes := range map[time.Duration]bool{9 * time.Minute: false, 11 * time.Minute: true} {
-		path := filepath.Join(dir, ".twill-2")
-		put(t, path, "draft")
-		then := time.Now().Add(-age)
-		if err := errors.Join(os.Chtimes(path, then, then), sweepDraft(path)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(path); (err != nil) != goes {
-			t.Errorf("a draft of %s: %v, want that it goes: %t", age, err, goes)
-		}
-	}
-}
-
 // TestInstallNowhere: a directory that cannot be made is an error that says so.
 func TestInstallNowhere(t *testing.T) {
 	from := t.TempDir()
@@ -287,7 +254,10 @@ func TestDrafts(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	script(t, filepath.Join(from, "twill"), "image")
 	old := time.Now().Add(-time.Hour)
-	held, err := newDraft(to)
+	held, err := os.CreateTemp(to, ".twill-*")
+	if err == nil {
+		err = unix.Flock(int(held.Fd()), unix.LOCK_EX)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

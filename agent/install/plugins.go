@@ -14,6 +14,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/atomicfile"
 )
 
 // Plugins are the CNI plugins of the image and the directory that a runtime starts them from.
@@ -49,7 +53,7 @@ func (p Plugins) Install() (done Done, err error) {
 	}
 	sums := readSums(filepath.Join(p.To, installedFile))
 	before := maps.Clone(sums)
-	errs := []error{sweepDrafts(p.To)}
+	errs := []error{atomicfile.Sweep(p.To)}
 	for _, e := range entries {
 		if err := p.program(e.Name(), sums, &done); err != nil {
 			errs = append(errs, fmt.Errorf("install the CNI plugin %s: %w", e.Name(), err))
@@ -80,7 +84,7 @@ func (p Plugins) program(name string, sums map[string]string, done *Done) error 
 		done.Left = append(done.Left, to)
 		return nil
 	}
-	if err := replace(to, want, 0o755); err != nil {
+	if err := atomicfile.Write(to, want, 0o755); err != nil {
 		return err
 	}
 	sums[name] = sum(want)
@@ -145,22 +149,19 @@ func writeSums(path string, sums map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(sums)) {
 		fmt.Fprintf(&b, "%s  %s\n", sums[name], name)
 	}
-	return replace(path, b.Bytes(), 0o644)
+	return atomicfile.Write(path, b.Bytes(), 0o644)
 }
 
-// replace writes a file so that it is there whole, or as it was before, also after a power loss.
-func replace(path string, data []byte, mode fs.FileMode) error {
-	f, err := newDraft(filepath.Dir(path))
-	if err != nil {
-		return err
+// writable returns an error that says what to do where this process may not make files in dir.
+func writable(dir string) error {
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); !errors.Is(err, unix.EACCES) {
+		return nil // another error is told by what is done there
 	}
-	_, err = f.Write(data)
-	// Closed before it has its name: a program that somebody has open to write to cannot be started.
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+	var stat unix.Stat_t
+	if err := unix.Stat(dir, &stat); err != nil {
+		return &fs.PathError{Op: "stat", Path: dir, Err: err}
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return fmt.Errorf("%s belongs to user %d and has the mode %#o, so user %d may not write there: "+
+		"give the container the capability DAC_OVERRIDE, or the directory to that user (chown %d %s)",
+		dir, stat.Uid, stat.Mode&0o7777, os.Getuid(), os.Getuid(), dir)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -119,6 +120,44 @@ func TestCheckTolerates(t *testing.T) {
 	n.must("CHECK", "a", pod, n.withPrev(result))
 	remove(t, filepath.Join(n.dir, "subnet.env"))
 	n.must("CHECK", "a", pod, n.withPrev(result))
+}
+
+// TestCheckOfALesserResult holds that CHECK asks for nothing that the result does not say: older versions have no MTUs, other
+// plugins no hardware addresses and no gateways in routes.
+func TestCheckOfALesserResult(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	var result map[string]any
+	if err := json.Unmarshal(n.must("ADD", "a", pod, n.config(nil)), &result); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range result["interfaces"].([]any) {
+		delete(i.(map[string]any), "mac")
+		delete(i.(map[string]any), "mtu")
+	}
+	for _, r := range result["routes"].([]any) {
+		delete(r.(map[string]any), "gw")
+	}
+	conf := map[string]any{"prevResult": result}
+	n.must("CHECK", "a", pod, n.config(conf))
+	conf["mtu"] = 1300
+	n.mustFail(999, "mtu 1300 up (was link eth0", "CHECK", "a", pod, n.config(conf))
+	delete(conf, "mtu")
+	n.lease(strings.Replace(envDual, "MTU=1430", "MTU=1400", 1))
+	n.mustFail(999, "mtu 1400 hairpin on up (was link veth", "CHECK", "a", pod, n.config(conf))
+	remove(t, filepath.Join(n.dir, "subnet.env"))
+	n.must("CHECK", "a", pod, n.config(conf))
+}
+
+// TestCheckOfAnothersReservation holds that CHECK names who has the pod's address.
+func TestCheckOfAnothersReservation(t *testing.T) {
+	n, pod := newNode(t, envV4), newNamespace(t)
+	conf := n.withPrev(n.must("ADD", "a", pod, n.config(nil)))
+	file := filepath.Join(n.storeDir(), "10.244.1.2")
+	remove(t, file)
+	if err := os.WriteFile(file, []byte("b\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.mustFail(999, file+" of a (was reservation "+file+" of b)", "CHECK", "a", pod, conf)
 }
 
 // TestCheckOfOthersAddresses holds that an address of the result that says no interface, or another one, is not looked for.

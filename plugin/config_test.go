@@ -66,6 +66,17 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+func TestDataDir(t *testing.T) {
+	for conf, want := range map[string]string{`{"name":"n","dataDir":"/d"}`: "/d/n", `{"name":"n","type":"flannel","dataDir":"/d"}`: "/var/lib/cni/networks/n"} {
+		if c, err := parseConfig([]byte(conf)); err != nil || string(c.store()) != want {
+			t.Errorf("%s: reservations in %s, %v; want %s", conf, c.store(), err, want)
+		}
+	}
+	if _, err := parseConfig([]byte("{")); err == nil || !strings.Contains(err.Error(), "network config: unexpected end") {
+		t.Errorf("half an object: %v", err)
+	}
+}
+
 // TestBadValues holds that an error names the key, its value and what would be right.
 func TestBadValues(t *testing.T) {
 	for conf, want := range map[string]string{
@@ -78,6 +89,7 @@ func TestBadValues(t *testing.T) {
 		`{"delegate":{"type":"ipvlan"}}`:           `delegate.type is ipvlan: want bridge or nothing`,
 		`{"ipam":7}`:                               `ipam is 7: want an object`,
 		`{"ipam":{"type":"dhcp"}}`:                 `ipam.type is dhcp: want host-local or nothing`,
+		`{"ipam":{"ranges":7}}`:                    `ipam.ranges is 7: want a list of lists`,
 		`{"ipam":{"routes":[{"dst":"10.0.0.0"}]}}`: `ipam.routes is [{"dst":"10.0.0.0"}]: want a list of`,
 		`{"ipam":{"routes":[{"dst":"10.0.0.0/8","gw":"fd00::1"}]}}`:                                      `ipam.routes is`,
 		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/31"}]]}}`:                                               `subnet 10.0.0.0/31: want a prefix with room`,

@@ -181,6 +181,38 @@ func TestHostPortsBesideOthersRules(t *testing.T) {
 	}
 }
 
+// TestHostPortsOfNoTool keeps an address where the only tools are another iptables', or none for nftables.
+func TestHostPortsOfNoTool(t *testing.T) {
+	for backend, want := range map[string]string{"iptables": "is no iptables-nft, and there are rules of that", "nftables": "run nft -a -n list table"} {
+		t.Run(backend, func(t *testing.T) {
+			n, pod := newNode(t, envV4), newNamespace(t)
+			ports := runtimeConfig(hostPort)
+			ports["portmap"] = map[string]string{"backend": backend}
+			n.must("ADD", "a", pod, n.config(ports))
+			forgetPorts(t, n, pod)
+			inside(t, n.ns, func() error { return exec.Command("iptables-legacy", "-t", "nat", "-N", "OTHERS").Run() })
+			dir := t.TempDir()
+			legacy, err := exec.LookPath("iptables-legacy-save")
+			if err == nil {
+				err = os.Symlink(legacy, filepath.Join(dir, "iptables-save"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", dir)
+			inside(t, n.ns, func() error {
+				if err := removeAllocation(n, "a"); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want %s", err, want)
+				}
+				return nil
+			})
+			if r := n.reserved(); r["10.244.1.2"] == "" {
+				t.Errorf("reservations %q: an address is free that rules lead to", r)
+			}
+		})
+	}
+}
+
 // forgetPorts leaves a pod's reservations and rules, and nothing that tells of the rules.
 func forgetPorts(t *testing.T, n *node, pod string) {
 	t.Helper()

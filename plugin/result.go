@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 	"net/netip"
 
@@ -66,9 +65,6 @@ func (c *config) previous() (*types100.Result, error) {
 		return nil, nil
 	}
 	r, err := c.decode(c.prevResult)
-	if err == nil && r == nil {
-		err = errors.New("it is empty: want a CNI result")
-	}
 	if err != nil {
 		return nil, cnierr.New(types.ErrInvalidNetworkConfig, "prevResult: %v", err)
 	}

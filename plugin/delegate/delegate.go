@@ -50,10 +50,13 @@ func (r record) write(path string) error {
 	if err == nil {
 		err = os.WriteFile(path+".new", data, 0o600)
 	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
 	if err != nil {
 		return fmt.Errorf("note which plugins are run for the pod: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // readRecord returns the plugins in a record, none where there is no record. What cannot be read any more (a power loss

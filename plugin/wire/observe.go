@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -133,12 +132,6 @@ func (p *Pod) observe(dev string) (netstate.State, error) {
 
 // podRoute leaves out who wrote the route: flannel's chain did in older pods.
 func podRoute(r netlink.Route, dev string) netstate.Route {
-	dst := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	if r.Dst != nil {
-		dst = rtnl.Prefix(r.Dst)
-	} else if r.Family == unix.AF_INET6 {
-		dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	return netstate.Route{Dst: dst, Via: rtnl.Addr(r.Gw), Dev: dev, Metric: r.Priority, Protocol: netstate.Protocol,
+	return netstate.Route{Dst: rtnl.Prefix(r.Dst), Via: rtnl.Addr(r.Gw), Dev: dev, Metric: r.Priority, Protocol: netstate.Protocol,
 		Onlink: r.Flags&int(netlink.FLAG_ONLINK) != 0, Blackhole: r.Type == unix.RTN_BLACKHOLE}
 }

@@ -28,7 +28,8 @@ help: ## Show this help
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
 	@for b in $(BINARIES); do echo "build $$b"; GOWORK=off go build -trimpath -tags 'grpcnotrace $(TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
 
-lab: build kube-tools ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
+lab: build ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
+	tools/etcd/build
 	bin/twillctl lab up $(LAB)
 
 lab-down: build ## Remove that cluster

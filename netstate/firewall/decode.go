@@ -2,9 +2,7 @@ package firewall
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
-	"net/netip"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -14,24 +12,72 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// decode returns the rule that encode would write as r, counters left out. Whatever encode would write differently goes
-// into the rule's Extra, so that an altered rule is another rule.
+// decode returns the rule that r represents, without counters. Whatever differs from what encode writes goes into the
+// rule's Extra, so that an altered rule is another rule.
 func decode(r rawRule, family netstate.Family) netstate.Rule {
-	rule := guess(r, family)
-	want := encoded(rule, family)
-	got := slices.DeleteFunc(slices.Clone(r.exprs), func(e rawExpr) bool { return e.name == "counter" })
-	if slices.EqualFunc(got, want, rawExpr.equal) {
-		return visible(rule)
+	var rule netstate.Rule
+	exprs := slices.DeleteFunc(slices.Clone(r.exprs), func(e rawExpr) bool { return e.name == "counter" })
+	for len(exprs) > 0 {
+		n := understand(&rule, exprs, family)
+		if n == 0 {
+			rule.Extra = join(rule.Extra, exprs[0].name+" "+hex.EncodeToString(exprs[0].data))
+			n = 1
+		}
+		exprs = exprs[n:]
 	}
-	for _, e := range got {
-		if !slices.ContainsFunc(want, e.equal) {
-			rule.Extra = join(rule.Extra, e.name+" "+hex.EncodeToString(e.data))
+	return visible(rule)
+}
+
+// understand reads a condition or the verdict at the beginning of exprs into r. It returns its length, or 0 if it is
+// none of ours or comes twice.
+func understand(r *netstate.Rule, exprs []rawExpr, family netstate.Family) int {
+	if r.Verdict != netstate.None {
+		return 0
+	}
+	c := comparison{family: family}
+	for _, e := range exprs[1:min(len(exprs), 3)] {
+		attrs, _ := attributes(e.data)
+		switch {
+		case e.name == "bitwise":
+			c.mask = dataValue(attrs[unix.NFTA_BITWISE_MASK])
+		case e.name == "cmp" && c.data == nil:
+			c.data = dataValue(attrs[unix.NFTA_CMP_DATA])
 		}
 	}
-	if rule.Extra == "" {
-		rule.Extra = "altered" // something is missing, or in another order
+	for _, o := range conditions {
+		next := *r
+		o.read(&next, c)
+		if o.write(r) == nil {
+			if n := isPrefix(o.write(&next), exprs); n > 0 {
+				*r = next
+				return n
+			}
+		}
 	}
-	return rule
+	for v, e := range verdicts {
+		if e != nil && isPrefix([]expr.Any{e}, exprs) > 0 {
+			r.Verdict = netstate.Verdict(v)
+			return 1
+		}
+	}
+	return 0
+}
+
+// isPrefix returns the length of want if exprs begin so, otherwise 0.
+func isPrefix(want []expr.Any, exprs []rawExpr) int {
+	if len(want) > len(exprs) {
+		return 0
+	}
+	for i, e := range want {
+		data, err := expr.Marshal(unix.NFPROTO_IPV4, e)
+		if err != nil {
+			return 0
+		}
+		if w, err := parseExpr(data); err != nil || w.name != exprs[i].name || !equalAttributes(exprs[i].data, w.data) {
+			return 0
+		}
+	}
+	return len(want)
 }
 
 // visible keeps a rule without condition and verdict from looking like no rule at all.
@@ -40,30 +86,6 @@ func visible(r netstate.Rule) netstate.Rule {
 		r.Extra = "no effect"
 	}
 	return r
-}
-
-// encoded returns r as the kernel would return it, without the counter; nil if encode refuses r.
-func encoded(r netstate.Rule, family netstate.Family) []rawExpr {
-	exprs, err := encode(r)
-	if err != nil {
-		return nil
-	}
-	var raw []rawExpr
-	for _, e := range exprs {
-		data, err := expr.Marshal(byte(tableFamily(family)), e)
-		if err != nil {
-			return nil
-		}
-		if x, err := parseExpr(data); err == nil && x.name != "counter" {
-			raw = append(raw, x)
-		}
-	}
-	return raw
-}
-
-// equal reports whether e is the expression want, of ours, to the last attribute.
-func (e rawExpr) equal(want rawExpr) bool {
-	return e.name == want.name && equalAttributes(e.data, want.data)
 }
 
 // equalAttributes reports whether got has all attributes of want, and others only if they are zero.
@@ -92,120 +114,25 @@ func equalAttributes(got, want []byte) bool {
 	return true
 }
 
-// guess reads the conditions and the verdict of r and ignores all that it does not know: decode compares.
-func guess(r rawRule, family netstate.Family) netstate.Rule {
-	var (
-		rule netstate.Rule
-		load rawExpr
-		mask []byte
-	)
-	for _, e := range r.exprs {
-		attrs, _ := attributes(e.data)
-		switch e.name {
-		case "payload", "meta", "fib":
-			load, mask = e, nil
-		case "bitwise":
-			mask = dataValue(attrs[unix.NFTA_BITWISE_MASK])
-		case "cmp":
-			op, _ := attrs.u32(unix.NFTA_CMP_OP)
-			c := comparison{op == unix.NFT_CMP_NEQ, mask, dataValue(attrs[unix.NFTA_CMP_DATA])}
-			loaded, _ := attributes(load.data)
-			switch load.name {
-			case "payload":
-				c.payload(&rule, loaded, family)
-			case "meta":
-				c.meta(&rule, loaded)
-			case "fib":
-				rule.Local = true
-			}
-		case "immediate":
-			code, _ := verdict(attrs)
-			rule.Verdict = verdicts[code]
-		case "masq":
-			rule.Verdict = netstate.Masquerade
-			if flags, _ := attrs.u32(unix.NFTA_MASQ_FLAGS); flags != 0 {
-				rule.Verdict = netstate.MasqueradeRandom
-			}
-		}
-	}
-	return rule
-}
-
-// comparison is a cmp expression and the mask before it.
-type comparison struct {
-	not        bool
-	mask, data []byte
-}
-
-func (c comparison) meta(r *netstate.Rule, load attrMap) {
-	switch key, _ := load.u32(unix.NFTA_META_KEY); {
-	case key == unix.NFT_META_MARK && len(c.data) == 4:
-		r.Mark = binary.NativeEndian.Uint32(c.data)
-	case key == unix.NFT_META_IIFNAME:
-		r.In = cstring(c.data)
-	case key == unix.NFT_META_OIFNAME:
-		r.NotOut = cstring(c.data)
-	case key == unix.NFT_META_L4PROTO && len(c.data) == 1:
-		r.Packet.Protocol = c.data[0]
-	}
-}
-
-func (c comparison) payload(r *netstate.Rule, load attrMap, family netstate.Family) {
-	if base, _ := load.u32(unix.NFTA_PAYLOAD_BASE); base == unix.NFT_PAYLOAD_TRANSPORT_HEADER {
-		if len(c.data) == 2 {
-			r.Packet.Port = binary.BigEndian.Uint16(c.data)
-		}
-		return
-	}
-	bits := 8 * len(c.data)
-	if c.mask != nil {
-		for bits = 0; bits < 8*len(c.mask) && c.mask[bits/8]&(0x80>>(bits%8)) != 0; bits++ {
-		}
-	}
-	full := make([]byte, family.Bits()/8)
-	copy(full, c.data)
-	addr, _ := netip.AddrFromSlice(full)
-	p := netip.PrefixFrom(addr, bits)
-	offset, _ := load.u32(unix.NFTA_PAYLOAD_OFFSET)
-	src, dst := addressOffsets(family)
-	switch {
-	case offset == src && c.not:
-		r.NotSrc = p
-	case offset == src:
-		r.Src = p
-	case offset == dst && c.not:
-		r.NotDst = p
-	case offset == dst:
-		r.Dst = p
-	}
-}
-
-// The verdicts' codes of linux/netfilter.h; nfAccept is also a chain's policy "accept".
+// NF_DROP and NF_ACCEPT of linux/netfilter.h; the second is also a chain's policy "accept".
 const nfDrop, nfAccept = 0, 1
 
-var verdicts = map[int32]netstate.Verdict{
-	nfDrop: netstate.Drop, nfAccept: netstate.Accept, unix.NFT_RETURN: netstate.Return,
-}
-
-// verdict returns the code and the chain of an immediate expression with a verdict; the code is noVerdict without one.
-func verdict(immediate attrMap) (code int32, chain string) {
-	data, _ := attributes(immediate[unix.NFTA_IMMEDIATE_DATA])
-	v, _ := attributes(data[unix.NFTA_DATA_VERDICT])
-	n, ok := v.u32(unix.NFTA_VERDICT_CODE)
-	if !ok {
-		return noVerdict, ""
+// verdict returns the attributes of the verdict of an immediate expression.
+func (e rawExpr) verdict() attrMap {
+	if e.name != "immediate" {
+		return nil
 	}
-	return int32(n), cstring(v[unix.NFTA_VERDICT_CHAIN])
+	attrs, _ := attributes(e.data)
+	data, _ := attributes(attrs[unix.NFTA_IMMEDIATE_DATA])
+	v, _ := attributes(data[unix.NFTA_DATA_VERDICT])
+	return v
 }
-
-const noVerdict = 1 << 30
 
 // jumpTo returns the chain that an iptables-nft rule jumps or goes to.
 func (r rawRule) jumpTo() string {
 	for _, e := range r.exprs {
-		attrs, _ := attributes(e.data)
-		if _, chain := verdict(attrs); e.name == "immediate" && chain != "" {
-			return chain
+		if chain := e.verdict()[unix.NFTA_VERDICT_CHAIN]; chain != nil {
+			return cstring(chain)
 		}
 	}
 	return ""
@@ -222,8 +149,8 @@ func (r rawRule) drops() bool {
 		case e.name == "reject" || e.name == "target" && cstring(attrs[unix.NFTA_TARGET_NAME]) == "REJECT":
 			drop = true
 		case e.name == "immediate":
-			code, _ := verdict(attrs)
-			drop = code == nfDrop
+			code, ok := e.verdict().u32(unix.NFTA_VERDICT_CODE)
+			drop = ok && code == nfDrop
 		default:
 			return false
 		}

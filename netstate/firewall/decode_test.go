@@ -19,8 +19,14 @@ var rules = []netstate.Rule{
 	{Mark: 0x4000, Verdict: netstate.Return},
 	{Src: prefix("10.244.0.0/16"), Dst: prefix("10.244.3.0/26"), Verdict: netstate.MasqueradeRandom},
 	{NotSrc: prefix("10.1.2.3/32"), NotDst: prefix("224.0.0.0/4"), Verdict: netstate.Masquerade},
-	{Local: true, NotOut: "flannel.1", NotSrc: prefix("127.0.0.0/8"), Dst: prefix("10.0.0.0/9"), Verdict: netstate.Return},
-	{In: "cni0", NotDst: prefix("10.244.0.0/16"), Packet: netstate.Transport{Protocol: netstate.UDP, Port: 8472}, Verdict: netstate.Drop},
+	{
+		Local: true, NotOut: "flannel.1", NotSrc: prefix("127.0.0.0/8"), Dst: prefix("10.0.0.0/9"),
+		Verdict: netstate.Return,
+	},
+	{
+		In: "cni0", NotDst: prefix("10.244.0.0/16"), Packet: netstate.Transport{Protocol: netstate.UDP, Port: 8472},
+		Verdict: netstate.Drop,
+	},
 	{In: "cni0", Packet: netstate.Transport{Protocol: netstate.IPv4InIP}, Verdict: netstate.Drop},
 	{NotSrc: prefix("::1/128"), Dst: prefix("fd00::/13"), Verdict: netstate.Return},
 }
@@ -171,14 +177,17 @@ func altered(t *testing.T, data []byte) (all [][]byte) {
 
 // TestUserComment: a comment is found among other user data; what is cut short is none.
 func TestUserComment(t *testing.T) {
-	for data, want := range map[string]string{"": "", "\x00": "", "\x00\x03ab\x00": "ab", "\x01\x02xx\x00\x02a\x00": "a", "\x00\x04ab": "", "\x01\x01x": "", "\x02\x00\x00\x01\x00": ""} {
+	for data, want := range map[string]string{
+		"": "", "\x00": "", "\x00\x03ab\x00": "ab", "\x01\x02xx\x00\x02a\x00": "a", "\x00\x04ab": "", "\x01\x01x": "",
+		"\x02\x00\x00\x01\x00": "",
+	} {
 		if got := userComment([]byte(data)); got != want {
 			t.Errorf("% x: %q, want %q", data, got, want)
 		}
 	}
 }
 
-// TestConcernsUs: of all changes of nf_tables only those of our chains, and of the chains from which packets come to them, matter.
+// TestConcernsUs: changes of nf_tables matter in our chains, and in the chains from which packets come to them.
 func TestConcernsUs(t *testing.T) {
 	notice := func(kind uint16, names ...string) netlink.Message {
 		var list []netlink.Attribute
@@ -195,12 +204,19 @@ func TestConcernsUs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)}, Data: append(make([]byte, 4), data...)}
+		return netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)},
+			Data:   append(make([]byte, 4), data...),
+		}
 	}
-	for _, kind := range []uint16{unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE} {
+	for _, kind := range []uint16{
+		unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_NEWTABLE,
+		unix.NFT_MSG_DELTABLE,
+	} {
 		hasChain := kind != unix.NFT_MSG_NEWTABLE && kind != unix.NFT_MSG_DELTABLE
 		for names, want := range map[string]bool{
-			"flannel-ipv4 postrtg": true, "flannel-ipv6 forward": true, "flannel-ipv5 forward": false, "foreign FORWARD": false, "raw PREROUTING": false,
+			"flannel-ipv4 postrtg": true, "flannel-ipv6 forward": true,
+			"flannel-ipv5 forward": false, "foreign FORWARD": false, "raw PREROUTING": false,
 			"nat POSTROUTING": true, "nat FLANNEL-POSTRTG": true, "filter FORWARD": true, "filter FLANNEL-FWD": true,
 			"mangle INPUT": true, "mangle TWILL-INPUT": true, "mangle FORWARD": true, "mangle TWILL-FORWARD": true,
 			"nat KUBE-SERVICES": !hasChain, "filter INPUT": !hasChain, "mangle OUTPUT": !hasChain,
@@ -215,22 +231,31 @@ func TestConcernsUs(t *testing.T) {
 	short.Data = ours.Data[:3]
 	foreign.Header.Type = unix.NFNL_SUBSYS_CTNETLINK << 8
 	broken.Data = append(slices.Clone(ours.Data[:4]), 1, 0, 1, 0)
-	if concernsUs(short) || concernsUs(foreign) || concernsUs(notice(unix.NFT_MSG_NEWSET, "flannel-ipv4", "set")) || !concernsUs(broken) {
+	set := notice(unix.NFT_MSG_NEWSET, "flannel-ipv4", "set")
+	if concernsUs(short) || concernsUs(foreign) || concernsUs(set) || !concernsUs(broken) {
 		t.Error("a short message, another subsystem's or a set's concerns us, or one that cannot be read does not")
 	}
 }
 
-// TestJumpRules: what leads to our chain is found with and without a comment, and only a rule without a condition drops.
+// TestJumpRules: jumps to our chain are found with and without a comment, and only a rule without a condition drops.
 func TestJumpRules(t *testing.T) {
-	lines := []string{"-P FORWARD ACCEPT", `-A FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-A FORWARD -j FLANNEL-FWD",
-		"-A FORWARD -j DROP", `-A FORWARD -m comment --comment last -j REJECT`, "-A FORWARD -i eth0 -j DROP", "-A FORWARD -j",
-		"-A FORWARD -g FLANNEL-FWD", "-A FORWARD -m comment --comment x", "-N FORWARD -j FLANNEL-FWD", "-A FORWARD -p FLANNEL-FWD", "-A FORWARD"}
-	base, deletes := jumpRules(lines, siteOf(netstate.Forward))
-	if want := []string{`-D FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-D FORWARD -j FLANNEL-FWD", "-D FORWARD -g FLANNEL-FWD"}; !slices.Equal(deletes, want) {
-		t.Errorf("deletes %q, want %q", deletes, want)
+	lines := []string{
+		"-P FORWARD ACCEPT", `-A FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-A FORWARD -j FLANNEL-FWD",
+		"-A FORWARD -j DROP", `-A FORWARD -m comment --comment last -j REJECT`, "-A FORWARD -i eth0 -j DROP",
+		"-A FORWARD -j", "-A FORWARD -g FLANNEL-FWD", "-A FORWARD -m comment --comment x", "-N FORWARD -j FLANNEL-FWD",
+		"-A FORWARD -p FLANNEL-FWD", "-A FORWARD",
 	}
-	want := []baseRule{{ours: true, comment: "a b"}, {ours: true}, {drops: true}, {drops: true, comment: "last"}, {conditional: true}, {conditional: true},
-		{ours: true, conditional: true}, {conditional: true}, {conditional: true}}
+	base, deletes := jumpRules(lines, siteOf(netstate.Forward))
+	wantDeletes := []string{
+		`-D FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-D FORWARD -j FLANNEL-FWD", "-D FORWARD -g FLANNEL-FWD",
+	}
+	if !slices.Equal(deletes, wantDeletes) {
+		t.Errorf("deletes %q, want %q", deletes, wantDeletes)
+	}
+	want := []baseRule{
+		{ours: true, comment: "a b"}, {ours: true}, {drops: true}, {drops: true, comment: "last"}, {conditional: true},
+		{conditional: true}, {ours: true, conditional: true}, {conditional: true}, {conditional: true},
+	}
 	if !slices.Equal(base, want) {
 		t.Errorf("rules\n%+v, want\n%+v", base, want)
 	}
@@ -252,25 +277,25 @@ func TestParse(t *testing.T) {
 	for line, want := range map[string]string{
 		``:                        "none no effect",
 		`-s 10.0.0.0/8 -j ACCEPT`: "src 10.0.0.0/8 accept",
-		`! -d 10.0.0.0/8 -j MASQUERADE --random-fully`:              "dst != 10.0.0.0/8 masquerade random-fully",
-		`-j MASQUERADE --random`:                                    "masquerade --random",
-		`-m comment --comment "flanneld masq" -j RETURN`:            `return -m comment --comment "flanneld masq"`,
-		`-m comment --comment "a \"b\" c" -j RETURN`:                `return -m comment --comment "a \"b\" c"`,
-		`-m mark --mark 0x4000/0xffff -j RETURN`:                    "mark & 0x4000 return -m mark --mark 0x4000/0xffff",
-		`-m mark ! --mark 0x4000/0x4000 -j RETURN`:                  "return -m mark ! --mark 0x4000/0x4000",
-		`-i cni+ -p ipv6 -j DROP`:                                   "iif cni+ proto 41 drop -i cni+",
-		`! -p udp -m udp --dport 1 -j DROP`:                         "udp dport 1 drop !",
-		`-p sctp -m udp --dport 1 -j DROP`:                          "drop -p sctp -m udp --dport 1",
-		`-p udp -m udp --dport 65536 -j DROP`:                       "udp dport 65535 drop -m udp --dport 65536",
-		`-m udp --dport 1 -j DROP`:                                  "drop -m udp --dport 1",
-		`-p ipencap -j DROP`:                                        "proto 4 drop",
-		`-p 17 -m udp --dport 65535 -j DROP`:                        "udp dport 65535 drop",
-		`-m mark --mark 0x4000 -j RETURN`:                           "mark & 0x4000 return -m mark --mark 0x4000",
-		`-m mark --mark x/x -j RETURN`:                              "return -m mark --mark x/x",
-		`-s example -j RETURN`:                                      "return -s example",
-		`-i`:                                                        "none -i",
-		`! -o flannel+ -j RETURN`:                                   "oif != flannel+ return ! -o flannel+",
-		`-p tcp -m tcp --dport 80 -j DNAT --to-destination 1.2.3.4`: "none -p tcp -m tcp --dport 80 -j DNAT --to-destination 1.2.3.4",
+		`! -d 10.0.0.0/8 -j MASQUERADE --random-fully`:   "dst != 10.0.0.0/8 masquerade random-fully",
+		`-j MASQUERADE --random`:                         "masquerade --random",
+		`-m comment --comment "flanneld masq" -j RETURN`: `return -m comment --comment "flanneld masq"`,
+		`-m comment --comment "a \"b\" c" -j RETURN`:     `return -m comment --comment "a \"b\" c"`,
+		`-m mark --mark 0x4000/0xffff -j RETURN`:         "mark & 0x4000 return -m mark --mark 0x4000/0xffff",
+		`-m mark ! --mark 0x4000/0x4000 -j RETURN`:       "return -m mark ! --mark 0x4000/0x4000",
+		`-i cni+ -p ipv6 -j DROP`:                        "iif cni+ proto 41 drop -i cni+",
+		`! -p udp -m udp --dport 1 -j DROP`:              "udp dport 1 drop !",
+		`-p sctp -m udp --dport 1 -j DROP`:               "drop -p sctp -m udp --dport 1",
+		`-p udp -m udp --dport 65536 -j DROP`:            "udp dport 65535 drop -m udp --dport 65536",
+		`-m udp --dport 1 -j DROP`:                       "drop -m udp --dport 1",
+		`-p ipencap -j DROP`:                             "proto 4 drop",
+		`-p 17 -m udp --dport 65535 -j DROP`:             "udp dport 65535 drop",
+		`-m mark --mark 0x4000 -j RETURN`:                "mark & 0x4000 return -m mark --mark 0x4000",
+		`-m mark --mark x/x -j RETURN`:                   "return -m mark --mark x/x",
+		`-s example -j RETURN`:                           "return -s example",
+		`-i`:                                             "none -i",
+		`! -o flannel+ -j RETURN`:                        "oif != flannel+ return ! -o flannel+",
+		`-p tcp -m tcp --dport 80 -j DNAT --to 1.2.3.4`:  "none -p tcp -m tcp --dport 80 -j DNAT --to 1.2.3.4",
 	} {
 		got := parse(split(line))
 		if got.String() != want {
@@ -302,7 +327,8 @@ func FuzzRule(f *testing.F) {
 		if err == nil {
 			_ = decode(r, family).String() + r.jumpTo()
 		}
-		concernsUs(netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE}, Data: data})
+		header := netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE}
+		concernsUs(netlink.Message{Header: header, Data: data})
 	})
 }
 

@@ -3,8 +3,8 @@
 //
 // No process is started while the rules stand still. nf_tables (iptables-nft included) has a generation number that
 // changes with every rule, and only when the rules of our own iptables chains have changed are they listed with
-// "iptables -S". The kernel tells nothing of legacy iptables: its tables, where there are any, are listed once in half
-// a minute.
+// "iptables -S". The kernel does not announce changes of legacy iptables tables: those that exist are listed every 30
+// seconds.
 package firewall
 
 import (
@@ -57,7 +57,7 @@ func (f *Firewall) Observe(context.Context) (netstate.State, error) {
 	state := netstate.State{}
 	state.Merge(f.native)
 	for _, c := range f.compat {
-		f.merge(state, c, overNF)
+		f.merge(state, c, nft)
 	}
 	for _, c := range f.legacy {
 		f.merge(state, c, legacy)

@@ -73,7 +73,7 @@ func (r *reader) fingerprint(family netstate.Family, s site) (text string, exist
 
 // list runs iptables-nft for an existing chain.
 func (f *Firewall) list(c netstate.Chain) (netstate.Chain, error) {
-	ipt, err := f.iptables.command(overNF, c.Family)
+	ipt, err := f.iptables.command(nft, c.Family)
 	if err != nil {
 		c.Extra = "unread, no iptables-nft"
 		return c, nil
@@ -130,8 +130,8 @@ func (c command) read(chain *netstate.Chain) (bool, error) {
 	return true, nil
 }
 
-// jumpRules returns the rules of a base chain that "iptables -S" lists, and the commands that delete those which lead to
-// the site's chain, whoever wrote them.
+// jumpRules parses a base chain as "iptables -S" lists it. It returns the rules, and the commands that delete those
+// which jump to the site's chain, whoever wrote them.
 func jumpRules(lines []string, s site) (base []baseRule, deletes []string) {
 	for _, l := range lines {
 		words := split(l)

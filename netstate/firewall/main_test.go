@@ -12,7 +12,7 @@ import (
 
 const nsVar = "TWILL_FIREWALL_TEST_NS"
 
-// inNamespace runs the test in a process of its own in a new network namespace. It says whether this is that
+// inNamespace runs the test in a process of its own in a new network namespace. It reports whether this is that
 // process; in the other one the test is over.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
@@ -48,7 +48,7 @@ func skip(t *testing.T, why string) {
 	t.Skip(why)
 }
 
-// sh runs a shell command and gives what it printed.
+// sh runs a shell command and returns what it printed.
 func sh(t *testing.T, command string) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", command).CombinedOutput()

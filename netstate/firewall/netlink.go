@@ -56,7 +56,9 @@ func (n *nfnl) close() {
 }
 
 // call sends one request and returns its answers.
-func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family netstate.Family, attrs []netlink.Attribute) ([]netlink.Message, error) {
+func (n *nfnl) call(
+	msg uint16, flags netlink.HeaderFlags, family netstate.Family, attrs []netlink.Attribute,
+) ([]netlink.Message, error) {
 	if n.conn == nil {
 		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 		if err != nil {
@@ -72,21 +74,24 @@ func (n *nfnl) call(msg uint16, flags netlink.HeaderFlags, family netstate.Famil
 		return nil, err
 	}
 	return n.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | netlink.HeaderType(msg), Flags: netlink.Request | flags},
 		Data:   append([]byte{byte(tableFamily(family)), unix.NFNETLINK_V0, 0, 0}, data...),
 	})
 }
 
-// reader reads nf_tables until the first error, which it keeps: what it returns after that means nothing. The rules that
-// github.com/google/nftables reads lack every expression and attribute that it does not know, so that an altered rule could
-// look intact; here nothing is left out.
+// reader reads nf_tables. It keeps the first error; whatever it returns after that is meaningless.
+//
+// google/nftables reads rules too, but drops expressions and attributes that it does not know, so that an altered rule
+// could look intact. A reader drops nothing.
 type reader struct {
 	nf  *nfnl
 	err error
 }
 
 // call returns the answers to a request about a table, and none if that or its chain does not exist.
-func (r *reader) call(msg uint16, flags netlink.HeaderFlags, family netstate.Family, names ...string) []netlink.Message {
+func (r *reader) call(
+	msg uint16, flags netlink.HeaderFlags, family netstate.Family, names ...string,
+) []netlink.Message {
 	if r.err != nil {
 		return nil
 	}
@@ -107,7 +112,7 @@ func (r *reader) call(msg uint16, flags netlink.HeaderFlags, family netstate.Fam
 	return replies
 }
 
-// attributes returns those of a list.
+// attributes decodes a list of attributes.
 func (r *reader) attributes(b []byte) attrMap {
 	m, err := attributes(b)
 	if err != nil && r.err == nil {
@@ -117,16 +122,15 @@ func (r *reader) attributes(b []byte) attrMap {
 }
 
 // generation returns a number that changes with every nf_tables rule, iptables-nft's included.
-func (r *reader) generation() uint32 {
+func (r *reader) generation() (id uint32) {
+	ok := false
 	for _, m := range r.call(unix.NFT_MSG_GETGEN, 0, netstate.IPv4) {
-		if id, ok := r.attributes(m.Data[4:]).u32(unix.NFTA_GEN_ID); ok {
-			return id
-		}
+		id, ok = r.attributes(m.Data[4:]).u32(unix.NFTA_GEN_ID)
 	}
-	if r.err == nil {
+	if !ok && r.err == nil {
 		r.err = errors.New("read the nf_tables generation: no answer")
 	}
-	return 0
+	return id
 }
 
 // dormant reports whether a table is switched off as a whole.

@@ -15,7 +15,7 @@ import (
 // is a plain host and also a peer with two pods: one is reached without encapsulation, over eth0, the other
 // through flannel.1.
 type world struct {
-	ipv6                   bool
+	family                 netstate.Family
 	cluster, podNet        string
 	pod, gateway, vtep     string
 	stranger, strangerGate string // a container of the node that is not a pod, as of a container bridge
@@ -27,11 +27,12 @@ type world struct {
 
 var worlds = []world{
 	{
-		false, "10.244.0.0/16", "10.244.1.0/24", "10.244.1.2", "10.244.1.1", "10.244.1.0", "172.30.0.2", "172.30.0.1",
+		netstate.IPv4, "10.244.0.0/16", "10.244.1.0/24", "10.244.1.2", "10.244.1.1", "10.244.1.0", "172.30.0.2", "172.30.0.1",
 		"192.168.7.1", "192.168.7.9", "192.168.7.2", "10.244.2.2", "10.244.3.2", "239.1.1.1", 32, 24,
 	},
 	{
-		true, "fd00:244::/44", "fd00:244:1::/64", "fd00:244:1::2", "fd00:244:1::1", "fd00:244:1::", "fd00:30::2", "fd00:30::1",
+		netstate.IPv6, "fd00:244::/44", "fd00:244:1::/64", "fd00:244:1::2", "fd00:244:1::1", "fd00:244:1::",
+		"fd00:30::2", "fd00:30::1",
 		"fd00:7::1", "fd00:7::9", "fd00:7::2", "fd00:244:2::2", "fd00:244:3::2", "ff05::77", 128, 64,
 	},
 }
@@ -39,7 +40,7 @@ var worlds = []world{
 // wire builds a world around the test's own namespace, which is the node.
 func (w world) wire(t *testing.T, pod, outside *space) {
 	addr := func(dev, a string, bits int) string {
-		if w.ipv6 {
+		if w.family == netstate.IPv6 {
 			return fmt.Sprintf("ip addr add %s/%d dev %s nodad\n", a, bits, dev)
 		}
 		return fmt.Sprintf("ip addr add %s/%d dev %s\n", a, bits, dev)
@@ -110,7 +111,8 @@ func (w world) packets(pod, outside *space) []packet {
 			w.vtep, w.second, w.vtep,
 		},
 		all("cluster address to outside", shot{from: node, to: outside, src: w.vtep, dst: w.outside}, w.node),
-		all("cluster address to multicast", shot{from: node, to: outside, src: w.vtep, dst: w.multicast, dev: "eth0"}, w.vtep),
+		all("cluster address to multicast",
+			shot{from: node, to: outside, src: w.vtep, dst: w.multicast, dev: "eth0"}, w.vtep),
 	}
 }
 
@@ -189,7 +191,8 @@ func decide(t *testing.T, g ground, f *Firewall, pod, outside *space) {
 			for _, w := range worlds {
 				got, err := shot{from: pod, to: outside, dst: w.routed}.fire()
 				if (got == w.pod) != c.talk {
-					t.Errorf("%s, %s: a pod's packet to %s came from %s (%v), want it to pass: %v", c.name, moment, w.routed, got, err, c.talk)
+					t.Errorf("%s, %s: a pod's packet to %s came from %s (%v), want it to pass: %v", c.name, moment, w.routed,
+						got, err, c.talk)
 				}
 			}
 			for _, b := range g.bases() {
@@ -214,7 +217,8 @@ func invalid(t *testing.T, g ground, f *Firewall, pod *space) {
 			var conn net.Conn
 			if conn, err = net.Dial("ip:tcp", worlds[i].routed); err == nil {
 				defer conn.Close()
-				_, err = conn.Write([]byte{0, 80, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0}) // RST, with no checksum
+				reset := []byte{0, 80, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0} // with no checksum
+				_, err = conn.Write(reset)
 			}
 		})
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// baseRule is what matters of a rule of a base chain, where others write too, to the place of ours.
+// baseRule is a rule of a base chain, to which others write too, as far as it matters for the place of ours.
 type baseRule struct {
 	ours        bool
 	comment     string
@@ -15,14 +15,14 @@ type baseRule struct {
 }
 
 // placeComment marks rules of ours in a base chain with the place that was asked for. flannel's own jump has no such
-// comment, so it is written anew once.
+// comment, so it is replaced once.
 func placeComment(p netstate.Place) string { return "twill " + p.String() }
 
 // oldComment marked the accepts of an earlier version, which stood first.
 const oldComment = "twill forward"
 
-// slot is where ours belong, counted without those that are there already, and whether that is the end. The rules
-// that end a chain by dropping all that is left stay behind ours.
+// slot returns the index at which our rules belong among those of others, and whether that is the end. Rules at the end
+// of the chain that drop everything stay behind ours.
 func slot(p netstate.Place, rules []baseRule) (at int, end bool) {
 	others := slices.DeleteFunc(slices.Clone(rules), func(r baseRule) bool { return r.ours })
 	if p == netstate.First {

@@ -166,9 +166,12 @@ func TestPlaceStays(t *testing.T) {
 				{"an administrator stops a pod", "J", backend.ForwardOn, insert("c"), "c J ours"},
 				{"an administrator stops all", "", backend.ForwardOn, insert("D"), "D ours"},
 				{"an administrator stops all, with a policy engine", "J R", backend.ForwardOn, insert("D"), "D J ours R"},
-				{"ours are behind the end", "J R", backend.ForwardOn, func(t *testing.T, b base) { b.again(t, true, "-A") }, "J ours R"},
-				{"ours are there twice", "J R", backend.ForwardOn, func(t *testing.T, b base) { b.again(t, false, "-I") }, "J ours R"},
-				{"the chain is flushed", "J R", backend.ForwardOn, func(t *testing.T, b base) { b.set(t, "J c D") }, "J c ours D"},
+				{"ours are behind the end", "J R", backend.ForwardOn,
+					func(t *testing.T, b base) { b.again(t, true, "-A") }, "J ours R"},
+				{"ours are there twice", "J R", backend.ForwardOn,
+					func(t *testing.T, b base) { b.again(t, false, "-I") }, "J ours R"},
+				{"the chain is flushed", "J R", backend.ForwardOn,
+					func(t *testing.T, b base) { b.set(t, "J c D") }, "J c ours D"},
 				{"first, and another inserts", "R", backend.ForwardFirst, insert("J"), "ours J R"},
 			} {
 				b.set(t, c.before)
@@ -212,7 +215,7 @@ func TestPlaceTakenOver(t *testing.T) {
 	})
 }
 
-// TestPlaceInNAT: the rule by which an administrator gives pods another source decides first, as with flannel.
+// TestPlaceInNAT: a rule by which an administrator gives pods another source decides first, as with flannel.
 func TestPlaceInNAT(t *testing.T) {
 	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
 		if g.mode == netstate.NFTables {
@@ -239,15 +242,15 @@ func TestPlaceWatched(t *testing.T) {
 			b.set(t, "J R")
 			settle(t, f, want)
 			f.legacyInterval = 500 * time.Millisecond
-			hints, err := f.Watch(t.Context())
+			events, err := f.Watch(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			b.again(t, true, "-A")
 			select {
-			case <-hints:
+			case <-events:
 			case <-time.After(5 * time.Second):
-				t.Errorf("%s: no hint", b.bin)
+				t.Errorf("%s: no event", b.bin)
 			}
 			settle(t, f, want)
 			if got := b.letters(t); got != "J ours R" {

@@ -27,7 +27,9 @@ func (s *tapped) Execute(m netlink.Message) ([]netlink.Message, error) {
 }
 
 // tap makes f read through a tapped socket.
-func tap(t *testing.T, f *Firewall, through func(n int, replies []netlink.Message) ([]netlink.Message, error)) *tapped {
+func tap(
+	t *testing.T, f *Firewall, through func(n int, replies []netlink.Message) ([]netlink.Message, error),
+) *tapped {
 	t.Helper()
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

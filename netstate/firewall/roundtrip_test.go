@@ -18,7 +18,8 @@ var stacks = []backend.FirewallStack{
 		Guarded: netstate.Transport{Protocol: netstate.UDP, Port: 8472},
 	},
 	{
-		Cluster: netip.MustParsePrefix("fd00:244::/44"), Pod: netip.MustParsePrefix("fd00:244:1::/64"), Overlay: "flannel-v6.1",
+		Cluster: netip.MustParsePrefix("fd00:244::/44"), Pod: netip.MustParsePrefix("fd00:244:1::/64"),
+		Overlay: "flannel-v6.1",
 		Guarded: netstate.Transport{Protocol: netstate.IPv6InIP},
 	},
 }
@@ -38,7 +39,7 @@ type ground struct {
 
 var grounds = []ground{
 	{"nftables", netstate.NFTables, func(*testing.T) {}},
-	{"iptables-nft", netstate.IPTables, func(t *testing.T) { useVariant(t, overNF) }},
+	{"iptables-nft", netstate.IPTables, func(t *testing.T) { useVariant(t, nft) }},
 	{"iptables-legacy", netstate.IPTables, func(t *testing.T) { useVariant(t, legacy) }},
 }
 
@@ -111,7 +112,8 @@ func TestRoundTrip(t *testing.T) {
 		for _, keep := range []backend.KeepLocal{backend.KeepRouted, backend.KeepAlways, backend.KeepNever} {
 			for _, random := range []bool{true, false} {
 				settle(t, f, netstate.NewState(backend.FirewallChains(backend.FirewallConfig{
-					Mode: g.mode, Stacks: stacks, Bridge: "cni0", Masq: true, Random: random, Forward: backend.ForwardOn, KeepLocal: keep,
+					Mode: g.mode, Stacks: stacks, Bridge: "cni0", Masq: true, Random: random, Forward: backend.ForwardOn,
+					KeepLocal: keep,
 				})...))
 			}
 		}
@@ -148,7 +150,8 @@ var drifts = map[string][]string{
 		"nft add table ip flannel-ipv4 '{ flags dormant; }'",
 		"nft 'flush chain ip flannel-ipv4 forward; delete chain ip flannel-ipv4 forward;" +
 			" add chain ip flannel-ipv4 forward { type filter hook forward priority 10; }'",
-		"nft 'flush chain ip flannel-ipv4 forward; delete chain ip flannel-ipv4 forward; add chain ip flannel-ipv4 forward'",
+		"nft 'flush chain ip flannel-ipv4 forward; delete chain ip flannel-ipv4 forward;" +
+			" add chain ip flannel-ipv4 forward'",
 		"nft chain ip flannel-ipv4 forward '{ policy drop; }'",
 		"nft delete chain ip flannel-ipv4 guard-input",
 		"nft insert rule ip flannel-ipv4 guard-forward iifname cni0 udp dport 8472 accept",
@@ -175,7 +178,8 @@ var iptablesDrifts = []string{
 	"iptables -t nat -A FLANNEL-POSTRTG -s 1.2.3.4 -m limit --limit 1/s -j ACCEPT",
 	"ip6tables -A FLANNEL-FWD -j DROP",
 	"iptables -A FORWARD -m comment --comment 'flanneld forward' -j FLANNEL-FWD",
-	"ip6tables -t nat -D POSTROUTING 1 && ip6tables -t nat -A POSTROUTING -p tcp -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
+	"ip6tables -t nat -D POSTROUTING 1 &&" +
+		" ip6tables -t nat -A POSTROUTING -p tcp -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
 	"iptables -t nat -R FLANNEL-POSTRTG 1 -m mark --mark 0x4000/0xffff -j RETURN",
 	"iptables -t nat -R FLANNEL-POSTRTG 2 -s 10.244.1.0/25 -d 10.244.0.0/16 -j RETURN",
 }
@@ -214,7 +218,8 @@ func eachRule(t *testing.T, f *Firewall, want netstate.State) {
 				if r.err != nil {
 					t.Fatal(r.err)
 				}
-				table := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[family] + " " + chain.Table.Name + " " + chain.Name
+				ip := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[family]
+				table := ip + " " + chain.Table.Name + " " + chain.Name
 				sh(t, "nft delete rule "+table+" handle "+itoa(raw[i].handle))
 				if plan := netstate.Diff(want, observe(t, f)); len(plan) != 1 {
 					t.Errorf("rule %d of %s deleted: want one change, got\n%s", i, table, plan)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,14 +20,14 @@ import (
 type variant uint8
 
 const (
-	overNF variant = iota // iptables-nft: rules are in nf_tables, in tables with iptables' names
+	nft    variant = iota // iptables-nft: rules are in nf_tables, in tables with iptables' names
 	legacy                // iptables-legacy: rules are in ip_tables
 )
 
 func (v variant) String() string { return [...]string{"iptables-nft", "iptables-legacy"}[v] }
 
-// lockTimeout is for how many seconds a command waits for iptables' lock: a program that never releases it must not
-// stop the agent.
+// lockTimeout is how long a command waits for iptables' lock, in seconds. A program that never releases the lock must
+// not stop the agent.
 const lockTimeout = 10
 
 // command is one iptables binary.
@@ -46,7 +47,7 @@ type runner struct {
 
 func newRunner() *runner { return &runner{timeout: lockTimeout, opened: map[string]command{}} }
 
-// command returns the binary of a variant and family. A missing one is looked for again the next time.
+// command returns the binary of a variant and family. A missing one is looked for again at the next call.
 func (r *runner) command(v variant, family netstate.Family) (command, error) {
 	plain := "iptables"
 	if family == netstate.IPv6 {
@@ -80,22 +81,22 @@ func (r *runner) open(name string) (command, error) {
 	}
 	c := command{ipt, path, legacy, r.timeout}
 	if bytes.Contains(version, []byte("(nf_tables)")) {
-		c.variant = overNF
+		c.variant = nft
 	}
 	r.opened[path] = c
 	return c, nil
 }
 
-// variant returns the one that rules are written with: legacy where legacy tables are in use, as iptables-wrappers of
-// Kubernetes does, otherwise what the binary "iptables" is.
+// variant returns the variant that rules are written with: legacy where legacy tables are in use, as Kubernetes'
+// iptables-wrappers choose, otherwise that of the binary "iptables".
 func (r *runner) variant() variant {
 	if r.chosen != nil {
 		return *r.chosen
 	}
-	v := overNF
+	v := nft
 	if _, err := r.command(legacy, netstate.IPv4); err == nil {
 		plain, err := r.open("iptables")
-		_, noNF := r.command(overNF, netstate.IPv4)
+		_, noNF := r.command(nft, netstate.IPv4)
 		inUse, _ := r.legacyInUse()
 		if inUse || err == nil && plain.variant == legacy || noNF != nil {
 			v = legacy
@@ -109,23 +110,28 @@ func (r *runner) variant() variant {
 func (c command) list(table, chain string) ([]string, error) {
 	lines, err := c.List(table, chain)
 	var failed *iptables.Error
-	if errors.As(err, &failed) && (failed.IsNotExist() || strings.Contains(failed.Error(), "incompatible, use 'nft' tool")) {
+	if !errors.As(err, &failed) {
+		return lines, err
+	}
+	if failed.IsNotExist() || strings.Contains(failed.Error(), "incompatible, use 'nft' tool") {
 		return nil, nil
 	}
-	return lines, err
+	return nil, err
 }
 
-// restore empties the site's chain, or makes it, and carries out lines, in one transaction of iptables-restore, for which
-// go-iptables has no function. With its
-// functions a chain would be filled under another name, the jump replaced and the chain renamed, in a dozen runs, of
-// which each copies the whole legacy table. Between two of them the jump's number may have become another program's
-// rule, and what a crash leaves has a name that neither flannel nor a later Twill knows.
+// restore makes the site's chain, or empties it, and then executes lines, all in one transaction.
+//
+// go-iptables has no function for iptables-restore. With those that it has, the rules would be appended to a temporary
+// chain, the jump replaced and the chain renamed: a dozen runs, each of which copies legacy iptables' whole table.
+// Between listing and replacing the jump by its number, that number may have become another program's rule; and after a
+// crash the temporary chain remains under a name that flannel does not know.
 func (c command) restore(s site, lines []string) error {
 	cmd := exec.Command(c.path+"-restore", "--noflush")
 	if c.HasRandomFully() { // --wait came in the same version
 		cmd.Args = append(cmd.Args, "--wait="+strconv.Itoa(c.timeout))
 	}
-	cmd.Stdin = strings.NewReader(fmt.Sprintf("*%s\n:%s - [0:0]\n%s\nCOMMIT\n", s.table, s.chain, strings.Join(lines, "\n")))
+	lines = slices.Concat([]string{"*" + s.table, ":" + s.chain + " - [0:0]"}, lines, []string{"COMMIT", ""})
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n"))
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return nil
@@ -145,14 +151,14 @@ type legacyTable struct {
 	name   string
 }
 
-// legacyTables returns the legacy tables that exist in this network namespace. One that iptables-legacy is asked for
-// comes into being, so only these are; without the binary nothing can be read.
+// legacyTables returns the legacy tables that exist in this network namespace and have a binary. iptables-legacy must
+// not list others: it would create them.
 func (r *runner) legacyTables() ([]legacyTable, error) {
 	var tables []legacyTable
 	files := map[netstate.Family]string{netstate.IPv4: "ip_tables_names", netstate.IPv6: "ip6_tables_names"}
 	for _, family := range netstate.Families {
 		names, err := os.ReadFile("/proc/thread-self/net/" + files[family])
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it does not exist before the kernel's module is loaded
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the kernel's module there is no such file
 			return nil, fmt.Errorf("list legacy tables: %w", err)
 		}
 		for _, name := range strings.Fields(string(names)) {
@@ -189,8 +195,8 @@ func (c command) inUse(table string) (bool, error) {
 			return false, err
 		}
 		for _, l := range lines {
-			words := split(l)
-			if words[0] == "-N" || words[0] == "-A" && !isOurs(table, words[len(words)-1]) {
+			rule := strings.HasPrefix(l, "-A ")
+			if words := split(l); rule && !isOurs(table, words[len(words)-1]) || strings.HasPrefix(l, "-N ") {
 				return true, nil
 			}
 		}

@@ -77,7 +77,7 @@ type shot struct {
 	dev      string // for multicast: the interface at both ends
 }
 
-// fire sends a datagram and gives the source address that the receiver saw; an error if none came.
+// fire sends a datagram and returns the source address that the receiver saw; an error if none came.
 func (s shot) fire() (string, error) {
 	conn, err := s.listen()
 	if err != nil {

@@ -53,9 +53,9 @@ func TestOpen(t *testing.T) {
 		randomFully bool
 	}
 	for version, want := range map[string]kind{
-		"iptables v1.8.9 (nf_tables)": {overNF, true}, "iptables v1.8.9 (legacy)": {legacy, true},
+		"iptables v1.8.9 (nf_tables)": {nft, true}, "iptables v1.8.9 (legacy)": {legacy, true},
 		"iptables v1.6.2": {legacy, true}, "iptables v1.6.1": {legacy, false}, "iptables v1.4.21": {legacy, false},
-		"iptables v2.0.0 (nf_tables)": {overNF, true}, "iptables v1.10.0": {legacy, true}, "iptables v0.9.9": {legacy, false},
+		"iptables v2.0.0 (nf_tables)": {nft, true}, "iptables v1.10.0": {legacy, true}, "iptables v0.9.9": {legacy, false},
 	} {
 		path := filepath.Join(t.TempDir(), "iptables")
 		shim(t, path, "echo '"+version+"' #")
@@ -83,7 +83,8 @@ func TestRefusal(t *testing.T) {
 		"iptables: Permission denied (you must be root).":                           true,
 	} {
 		path := filepath.Join(t.TempDir(), "iptables")
-		script := "#!/bin/sh\n[ \"$1\" = --version ] && exec echo v1.8.9\necho \"" + strings.ReplaceAll(message, "`", "\\`") + "\" >&2\nexit 1\n"
+		script := "#!/bin/sh\n[ \"$1\" = --version ] && exec echo v1.8.9\n" +
+			"echo \"" + strings.ReplaceAll(message, "`", "\\`") + "\" >&2\nexit 1\n"
 		if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +111,8 @@ func TestMissingTable(t *testing.T) {
 			refuse := "#!/bin/sh\ncase \"$*\" in *mangle*) mangle=1;; esac\n" +
 				"case $0 in *-restore) input=$(cat); case $input in '*mangle'*) mangle=1;; esac;; esac\n" +
 				"if [ \"$mangle\" ]; then\n" +
-				"echo \"$0: can't initialize iptables table \\`mangle': Table does not exist (do you need to insmod?)\" >&2\nexit 3\nfi\n" +
+				"echo \"$0: can't initialize iptables table \\`mangle': Table does not exist (do you need to insmod?)\" >&2\n" +
+				"exit 3\nfi\n" +
 				"path=" + strings.TrimSpace(sh(t, "command -v "+name+suffix)) + "\n" +
 				"case $0 in *-restore) echo \"$input\" | $path \"$@\";; *) exec $path \"$@\";; esac\n"
 			if err := os.WriteFile(filepath.Join(dir, name+suffix), []byte(refuse), 0o755); err != nil {
@@ -129,7 +131,8 @@ func TestMissingTable(t *testing.T) {
 	}
 	settle(t, f, needless)
 	err := f.Apply(t.Context(), netstate.Diff(all, observe(t, f)))
-	if err == nil || !strings.Contains(err.Error(), "the kernel has no table mangle for iptables-legacy: load its module") {
+	sentence := "the kernel has no table mangle for iptables-legacy: load its module"
+	if err == nil || !strings.Contains(err.Error(), sentence) {
 		t.Errorf("rules for mangle: %v", err)
 	}
 	settle(t, f, needless)

@@ -14,11 +14,11 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Watch sends a hint whenever rules that concern our chains may have changed: for nf_tables at a notification, for
-// legacy iptables after reading its tables, which it does once in half a minute. The channel is closed when ctx is done
-// or the subscription broke; then watch again and observe everything.
+// Watch sends an event whenever rules that concern our chains may have changed. nf_tables notifies of changes; legacy
+// tables are read every 30 seconds. The channel is closed when ctx is done or the subscription broke; then watch again
+// and observe everything.
 func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
-	hints := make(chan struct{}, 1)
+	events := make(chan struct{}, 1)
 	conn, err := subscribe()
 	if err != nil && !noNFTables(err) && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("subscribe to nf_tables changes: %w", err)
@@ -30,7 +30,7 @@ func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 	senders.Go(func() {
 		defer cancel()
 		if err == nil {
-			listen(ctx, conn, hints)
+			listen(ctx, conn, events)
 		} else {
 			<-ctx.Done()
 		}
@@ -42,15 +42,15 @@ func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				poll(hints)
+				poll(events)
 			}
 		}
 	})
 	go func() {
 		senders.Wait()
-		close(hints)
+		close(events)
 	}()
-	return hints, nil
+	return events, nil
 }
 
 func subscribe() (*netlink.Conn, error) {
@@ -58,7 +58,7 @@ func subscribe() (*netlink.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = conn.SetReadBuffer(1 << 20) // a service proxy rewrites thousands of rules at once; ENOBUFS is a hint too
+	_ = conn.SetReadBuffer(1 << 20) // a service proxy rewrites thousands of rules at once; ENOBUFS is an event too
 	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		conn.Close()
 		return nil, err
@@ -66,8 +66,8 @@ func subscribe() (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// listen turns notifications into hints until the subscription breaks or ctx is done. It closes conn.
-func listen(ctx context.Context, conn *netlink.Conn, hints chan<- struct{}) {
+// listen turns notifications into events until the subscription breaks or ctx is done. It closes conn.
+func listen(ctx context.Context, conn *netlink.Conn, events chan<- struct{}) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer func() {
 		if stop() {
@@ -78,17 +78,17 @@ func listen(ctx context.Context, conn *netlink.Conn, hints chan<- struct{}) {
 		messages, err := conn.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS) || slices.ContainsFunc(messages, concernsUs):
-			hint(hints)
+			notify(events)
 		case err != nil:
 			return
 		}
 	}
 }
 
-// hint sends one hint if none is waiting.
-func hint(hints chan<- struct{}) {
+// notify sends one event if none is waiting.
+func notify(events chan<- struct{}) {
 	select {
-	case hints <- struct{}{}:
+	case events <- struct{}{}:
 	default:
 	}
 }
@@ -122,15 +122,15 @@ func concernsUs(m netlink.Message) bool {
 	return table == nativeTable(netstate.IPv4).Name || table == nativeTable(netstate.IPv6).Name
 }
 
-// legacyPoll returns a function that sends a hint if our chains in the legacy tables are not as the last time.
-func (f *Firewall) legacyPoll() func(hints chan<- struct{}) {
+// legacyPoll returns a function that sends an event if our chains in the legacy tables are not as the last time.
+func (f *Firewall) legacyPoll() func(events chan<- struct{}) {
 	iptables := newRunner() // f's belongs to the goroutine that observes
 	last, _ := iptables.readLegacy()
-	return func(hints chan<- struct{}) {
+	return func(events chan<- struct{}) {
 		if now, err := iptables.readLegacy(); err == nil && !slices.Equal(now, last) {
 			last = now
 			f.legacyChanged.Store(true)
-			hint(hints)
+			notify(events)
 		}
 	}
 }

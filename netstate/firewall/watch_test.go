@@ -45,7 +45,9 @@ func TestNoFork(t *testing.T) {
 // countForks puts a program before each iptables binary that writes a line to log.
 func countForks(t *testing.T, log string) {
 	dir := t.TempDir()
-	for _, name := range []string{"iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"} {
+	for _, name := range []string{
+		"iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy",
+	} {
 		for _, suffix := range []string{"", "-restore", "-save"} {
 			path := strings.TrimSpace(sh(t, "command -v "+name+suffix))
 			script := fmt.Sprintf("#!/bin/sh\necho %s \"$@\" >> %s\nexec %s \"$@\"\n", name+suffix, log, path)
@@ -75,8 +77,8 @@ func traffic(t *testing.T) {
 	conn.Write([]byte("x"))
 }
 
-// TestLegacyHint: after a hint the legacy tables are read, however young the last reading is.
-func TestLegacyHint(t *testing.T) {
+// TestLegacyEvent: after an event the legacy tables are read, however young the last reading is.
+func TestLegacyEvent(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
@@ -85,7 +87,7 @@ func TestLegacyHint(t *testing.T) {
 	defer f.Close()
 	settle(t, f, wanted(netstate.IPTables))
 	f.legacyInterval = 50 * time.Millisecond
-	hints, err := f.Watch(t.Context())
+	events, err := f.Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,9 +95,9 @@ func TestLegacyHint(t *testing.T) {
 	sh(t, "iptables-legacy -F FLANNEL-FWD")
 	for until := time.After(20 * time.Second); ; {
 		select {
-		case <-hints:
+		case <-events:
 		case <-until:
-			t.Fatal("no hint")
+			t.Fatal("no event")
 		}
 		state, err := f.Observe(t.Context())
 		if err != nil {
@@ -107,13 +109,13 @@ func TestLegacyHint(t *testing.T) {
 	}
 }
 
-// TestWatch wants a hint within a second after each disturbance, and none without one.
+// TestWatch wants an event within a second after each disturbance, and none without one.
 func TestWatch(t *testing.T) {
 	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
 		need(t, "nft")
 		settle(t, f, wanted(g.mode))
 		f.legacyInterval = 500 * time.Millisecond
-		hints, err := f.Watch(t.Context())
+		events, err := f.Watch(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,8 +123,8 @@ func TestWatch(t *testing.T) {
 			sh(t, "nft add table ip foreign; nft add chain ip foreign c; nft add rule ip foreign c counter")
 		}
 		select {
-		case <-hints:
-			t.Error("a hint without a change of ours")
+		case <-events:
+			t.Error("an event without a change of ours")
 		case <-time.After(1200 * time.Millisecond):
 		}
 		for _, d := range append(slices.Clone(drifts[g.name][:1]), map[netstate.Mode][]string{
@@ -132,12 +134,12 @@ func TestWatch(t *testing.T) {
 			sh(t, d)
 			start := time.Now()
 			select {
-			case _, ok := <-hints:
+			case _, ok := <-events:
 				if !ok {
 					t.Fatalf("%s: the channel was closed", d)
 				}
 			case <-time.After(time.Second):
-				t.Errorf("%s: no hint within a second", d)
+				t.Errorf("%s: no event within a second", d)
 			}
 			settle(t, f, wanted(g.mode))
 			if took := time.Since(start); took > time.Second {
@@ -145,7 +147,7 @@ func TestWatch(t *testing.T) {
 			}
 			for drained := false; !drained; {
 				select {
-				case <-hints:
+				case <-events:
 				case <-time.After(f.legacyInterval + 200*time.Millisecond):
 					drained = true
 				}

@@ -26,6 +26,9 @@ func (a *Agent) fastPath(ctx context.Context) bool {
 	if !a.onlyEntries(plan) || len(plan) > 0 && a.apply(ctx, plan) != nil {
 		return false
 	}
+	if len(plan) > 0 && time.Now().After(a.loop.verifyAt) {
+		a.loop.verifyAt = time.Now().Add(verifyDelay)
+	}
 	a.loop.applied = a.loop.desired.want
 	a.sendView(a.loop.node, *snap, true)
 	replace(a.saves, *snap)

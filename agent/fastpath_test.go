@@ -109,6 +109,30 @@ func TestVerify(t *testing.T) {
 	})
 }
 
+// TestDriftTwice: what a reconcile writes needs no verification, so that drift right after a repair is repaired at once too.
+func TestDriftTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(t, nil)
+		m.join() // node2
+		ctx, cancel := context.WithCancel(t.Context())
+		var group errgroup.Group
+		group.Go(func() error { return m.agent.watchKernel(ctx) })
+		group.Go(func() error { return m.agent.reconcileLoop(ctx) })
+		time.Sleep(time.Second)
+		for round := range 3 {
+			must(t, m.kernel.Run("ip route del 10.244.2.0/24"))
+			time.Sleep(2 * minPause)
+			have, err := m.kernel.Observe(t.Context(), nil)
+			must(t, err)
+			if !strings.Contains(have.String(), "route 10.244.2.0/24") {
+				t.Errorf("deletion %d is not repaired after %s", round+1, 2*minPause)
+			}
+		}
+		cancel()
+		must(t, group.Wait())
+	})
+}
+
 // observed is a kernel that tells when it is read.
 type observed struct {
 	Kernel

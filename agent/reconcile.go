@@ -23,7 +23,7 @@ const (
 	firstRetry = 100 * time.Millisecond // the pause after the first of a row of errors; it doubles up to lastRetry
 	lastRetry  = 10 * time.Second
 
-	// verifyDelay is how long the loop leaves its own writes alone before it reads the kernel again: most of the
+	// verifyDelay is how long the loop leaves the fast path's writes alone before it reads the kernel: most of the
 	// kernel's notifications in this time are of these writes.
 	verifyDelay = 200 * time.Millisecond
 
@@ -47,7 +47,7 @@ type loopState struct {
 	addrs       map[netip.Addr]bool // of this machine, at the last reconcile
 	desired     desiredCache
 	applied     netstate.State // what the kernel was brought to, nil if anything that matters is missing
-	verifyAt    time.Time      // when to verify what was written last
+	verifyAt    time.Time      // when to verify what the fast path wrote
 	contention  contention
 	conflistErr string // why the installed conflist is not replaced, empty if it is as it should be
 }
@@ -93,7 +93,7 @@ func (a *Agent) reconcileLoop(ctx context.Context) error {
 		began := time.Now()
 		timer.Reset(a.reconcile(ctx))
 		pause := min(max(minPause, time.Since(began)/2), maxPause)
-		triggers.pause(max(pause, time.Until(a.loop.verifyAt)))
+		triggers.pause(pause)
 	}
 }
 
@@ -262,9 +262,6 @@ func (a *Agent) apply(ctx context.Context, plan netstate.Plan) error {
 	began := time.Now()
 	err := a.Kernel.Apply(ctx, plan)
 	a.logPlan(plan, time.Since(began), err)
-	if time.Now().After(a.loop.verifyAt) {
-		a.loop.verifyAt = time.Now().Add(verifyDelay)
-	}
 	return err
 }
 

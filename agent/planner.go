@@ -80,8 +80,7 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 func overlay(want netstate.State, f netstate.Family) string {
 	for _, o := range want {
 		if addr, ok := o.(netstate.Addr); ok && netstate.FamilyOf(addr.Prefix.Addr()) == f {
-			link := want[netstate.Key{Kind: netstate.KindLink, Name: addr.Dev}]
-			if _, ok := link.(netstate.Overlay); ok {
+			if netstate.IsOverlay(want[netstate.Key{Kind: netstate.KindLink, Name: addr.Dev}]) {
 				return addr.Dev
 			}
 		}

@@ -71,7 +71,7 @@ func vxlanChange(want netstate.VXLAN, was netstate.Object) (id, fix string) {
 		return "vtep-down", fmt.Sprintf("ip link set %s up", want.Name)
 	case have.MAC != want.MAC:
 		return "vtep-mac", fmt.Sprintf("ip link set %s address %s", want.Name, want.MAC)
-	case !have.SameDevice(want):
+	case !netstate.SameDevice(have, want):
 		return "vtep-altered", ""
 	case have.MTU != want.MTU:
 		return "vtep-mtu", fmt.Sprintf("ip link set %s mtu %d", want.Name, want.MTU)

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// BridgeMAC is the hardware address that belongs to an address on the pods' bridge: 0a:58 and the four bytes of
+// BridgeMAC returns the hardware address that belongs to an address on the pods' bridge: 0a:58 and the four bytes of
 // an IPv4 address, or 0a:58 and a 32-bit hash of an IPv6 one. The bridge has its gateway's, a pod its own, so
-// that neighbour entries stay right when the bridge is made anew or another pod gets the address.
+// that neighbour entries stay right when the bridge is recreated or another pod gets the address.
 func BridgeMAC(addr netip.Addr) MAC {
 	mac := MAC{0x0a, 0x58}
 	if addr.Is4() {

@@ -9,7 +9,7 @@ import (
 // State is a set of objects by slot.
 type State map[Key]Object
 
-// NewState makes a State of the objects; of two with the same Key the later one stays.
+// NewState returns a State of the objects; of two with the same Key the later one stays.
 func NewState(objects ...Object) State {
 	s := make(State, len(objects))
 	s.Add(objects...)
@@ -26,16 +26,16 @@ func (s State) Add(objects ...Object) {
 // Merge adds all of o to s.
 func (s State) Merge(o State) { maps.Copy(s, o) }
 
-// Sorted is the objects of s in dependency order.
+// Sorted returns the objects of s in dependency order.
 func (s State) Sorted() []Object {
 	objects := make([]Object, 0, len(s))
-	for _, k := range slices.SortedFunc(maps.Keys(s), Key.Compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(s), Key.compare) {
 		objects = append(objects, s[k])
 	}
 	return objects
 }
 
-// String is one object a line, in dependency order.
+// String returns one object a line, in dependency order.
 func (s State) String() string {
 	var b strings.Builder
 	for _, o := range s.Sorted() {
@@ -47,7 +47,7 @@ func (s State) String() string {
 // Change is one step: a nil Was adds, a nil Want deletes, both replace.
 type Change struct{ Was, Want Object }
 
-// Key is the slot that c changes.
+// Key returns the slot that c changes.
 func (c Change) Key() Key {
 	if c.Want != nil {
 		return c.Want.Key()
@@ -55,7 +55,7 @@ func (c Change) Key() Key {
 	return c.Was.Key()
 }
 
-// String is "+ object", "- object" or "~ object (was object)".
+// String returns "+ object", "- object" or "~ object (was object)".
 func (c Change) String() string {
 	switch {
 	case c.Was == nil:
@@ -69,7 +69,7 @@ func (c Change) String() string {
 // Plan is the steps from one State to another, in an order that the kernel accepts.
 type Plan []Change
 
-// String is one change a line.
+// String returns one change a line.
 func (p Plan) String() string {
 	var b strings.Builder
 	for _, c := range p {
@@ -78,7 +78,7 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// Diff is the plan that turns have into want: adds and replaces in dependency order, then deletes in reverse,
+// Diff returns the plan that turns have into want: adds and replaces in dependency order, then deletes in reverse,
 // so that a new path stands before the old one goes.
 func Diff(want, have State) Plan {
 	var puts, deletes Plan
@@ -95,21 +95,20 @@ func Diff(want, have State) Plan {
 	if both < len(have) {
 		deletes = unwanted(want, have)
 	}
-	slices.SortFunc(puts, func(a, b Change) int { return a.Key().Compare(b.Key()) })
-	slices.SortFunc(deletes, func(a, b Change) int { return b.Key().Compare(a.Key()) })
+	slices.SortFunc(puts, func(a, b Change) int { return a.Key().compare(b.Key()) })
+	slices.SortFunc(deletes, func(a, b Change) int { return b.Key().compare(a.Key()) })
 	return append(puts, deletes...)
 }
 
 // unwanted deletes what is in have alone.
 func unwanted(want, have State) (deletes Plan) {
 	for k, h := range have {
-		if _, ok := want[k]; !ok && !k.Kind.lasts() {
+		if _, ok := want[k]; !ok && !k.Kind.undeletable() {
 			deletes = append(deletes, Change{Was: h})
 		}
 	}
 	return deletes
 }
 
-// lasts says whether objects of a kind cannot be absent, so that there is nothing to delete: a parameter, and what goes with
-// its device.
-func (k Kind) lasts() bool { return k == KindSysctl || k == KindListener }
+// undeletable reports whether objects of a kind cannot be absent: a parameter, and what goes with its device.
+func (k Kind) undeletable() bool { return k == KindSysctl || k == KindListener }

@@ -9,20 +9,8 @@ type comparableObject interface {
 
 func mustCompare[T comparableObject]() {}
 
-var (
-	_ = mustCompare[VXLAN]
-	_ = mustCompare[Bridge]
-	_ = mustCompare[OtherLink]
-	_ = mustCompare[Tun]
-	_ = mustCompare[Tunnel]
-	_ = mustCompare[WireGuard]
-	_ = mustCompare[Listener]
-	_ = mustCompare[Peer]
-	_ = mustCompare[Policy]
-	_ = mustCompare[Sysctl]
-	_ = mustCompare[Addr]
-	_ = mustCompare[Neigh]
-	_ = mustCompare[FDB]
-	_ = mustCompare[Route]
-	_ = mustCompare[Chain]
-)
+var _ = [...]func(){
+	mustCompare[VXLAN], mustCompare[Bridge], mustCompare[Tun], mustCompare[Tunnel], mustCompare[WireGuard], mustCompare[OtherLink],
+	mustCompare[Listener], mustCompare[Peer], mustCompare[Policy], mustCompare[Sysctl], mustCompare[Addr], mustCompare[Neigh],
+	mustCompare[FDB], mustCompare[Route], mustCompare[Chain],
+}

@@ -1,6 +1,9 @@
 package netstate
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Interface is a fact about the machine, not state that Twill wants: what an underlay can be chosen from.
 type Interface struct {
@@ -15,22 +18,7 @@ type Interface struct {
 	Default  []Family       // of whose preferred default route it is the device
 }
 
-// First returns the first usable address of a family, and whether there is one.
-func (i Interface) First(f Family) (netip.Addr, bool) {
-	for _, p := range i.Addrs {
-		if FamilyOf(p.Addr()) == f {
-			return p.Addr(), true
-		}
-	}
-	return netip.Addr{}, false
-}
-
 // Has reports whether a is one of i's addresses.
 func (i Interface) Has(a netip.Addr) bool {
-	for _, p := range i.Addrs {
-		if p.Addr() == a {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
 }

@@ -136,7 +136,7 @@ func metric(r Route) string {
 	return fmt.Sprintf("metric %d", r.Metric)
 }
 
-// DefaultMetric is what the kernel gives to a route of a's family for which no metric was said.
+// DefaultMetric returns what the kernel gives to a route of a's family for which no metric was said.
 func DefaultMetric(a netip.Addr) int {
 	if a.Is4() {
 		return 0

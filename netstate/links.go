@@ -3,12 +3,48 @@ package netstate
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
-// Overlay is a link that encapsulates pods' packets, of the families of which it has addresses.
-type Overlay interface {
-	Object
-	Encapsulates()
+// IsOverlay reports whether o is a link that encapsulates pods' packets.
+func IsOverlay(o Object) bool {
+	switch o.(type) {
+	case VXLAN, Tun, Tunnel, WireGuard:
+		return true
+	}
+	return false
+}
+
+// SameDevice reports whether have becomes want by changing attributes in place. What nobody wants (Extra) goes only with the
+// device, but for a bridge's own options: recreating it would unplug the pods.
+func SameDevice(have, want Object) bool {
+	fixed := fixedPart(have)
+	return fixed != nil && fixed == fixedPart(want)
+}
+
+// fixedPart returns what of a link changes only by recreating it, nil if it is never wanted.
+func fixedPart(o Object) Object {
+	switch o := o.(type) {
+	case VXLAN:
+		o.MTU, o.MAC, o.Up, o.Marked = 0, MAC{}, false, false
+		return o
+	case Bridge:
+		o.MTU, o.MAC, o.Up, o.Marked = 0, MAC{}, false, false
+		if !strings.HasPrefix(o.Extra, "master ") {
+			o.Extra = ""
+		}
+		return o
+	case Tun:
+		o.MTU, o.Up, o.Marked = 0, false, false
+		return o
+	case Tunnel:
+		o.MTU, o.Up, o.Marked = 0, false, false
+		return o
+	case WireGuard:
+		o.MTU, o.Up, o.Marked = 0, false, false
+		return o
+	}
+	return nil
 }
 
 // VXLAN is an overlay device. Slot: its name. Mark: its ifalias. Cascade: deleting it deletes its addresses,
@@ -36,15 +72,6 @@ func (l VXLAN) String() string {
 	return words("link", l.Name, "vxlan id", fmt.Sprint(l.VNI), "dev", l.Dev, "local", l.Local.String(),
 		"dstport", fmt.Sprint(l.Port), "mtu", fmt.Sprint(l.MTU), "address", l.MAC.String(),
 		flag(l.Learning, "learning"), flag(l.GBP, "gbp"), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
-}
-
-// Encapsulates implements Overlay.
-func (l VXLAN) Encapsulates() {}
-
-// SameDevice says whether o can be had from l by changing attributes in place.
-func (l VXLAN) SameDevice(o VXLAN) bool {
-	l.MTU, l.MAC, l.Up, l.Marked = o.MTU, o.MAC, o.Up, o.Marked
-	return l == o
 }
 
 // Bridge is the bridge that pods are plugged into. Slot, mark and cascade as for VXLAN.

@@ -44,8 +44,8 @@ type Key struct {
 	Metric int
 }
 
-// Compare orders keys for stable plans: by kind, then by name, prefix, MAC and metric.
-func (k Key) Compare(o Key) int {
+// compare orders keys for stable plans: by kind, then by name, prefix, MAC and metric.
+func (k Key) compare(o Key) int {
 	return cmp.Or(
 		cmp.Compare(k.Kind, o.Kind),
 		cmp.Compare(k.Name, o.Name),
@@ -94,7 +94,7 @@ func unhex(c byte) byte {
 	return 0xff
 }
 
-// IsUnicast says whether m can be a device's address: neither zero nor a group address.
+// IsUnicast reports whether m can be a device's address: neither zero nor a group address.
 func (m MAC) IsUnicast() bool { return m != MAC{} && m[0]&1 == 0 }
 
 func (m MAC) String() string {
@@ -108,7 +108,7 @@ func (m MAC) uint64() (n uint64) {
 	return n
 }
 
-// Host is the prefix that holds just a: /32 or /128.
+// Host returns the prefix that holds just a: /32 or /128.
 func Host(a netip.Addr) netip.Prefix {
 	if !a.IsValid() {
 		return netip.Prefix{}

@@ -22,9 +22,6 @@ func (l Tun) String() string {
 	return words("link", l.Name, "tun mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
-// Encapsulates implements Overlay.
-func (l Tun) Encapsulates() {}
-
 // Tunnel is a device that puts packets into IP packets of the same family, without a remote end. For IPv4 (ipip) a route's
 // gateway, written onlink, is the outer destination. IPv6 refuses such a route, whose gateway is on one device and is reached
 // through another (EINVAL, seen on 6.1); there the device (ip6tnl) is External. Slot, mark and cascade as for VXLAN. Local and
@@ -49,13 +46,4 @@ func (l Tunnel) String() string {
 		kind = "ipip local " + l.Local.String()
 	}
 	return words("link", l.Name, kind, "mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
-}
-
-// Encapsulates implements Overlay.
-func (l Tunnel) Encapsulates() {}
-
-// SameDevice says whether o can be had from l by changing attributes in place.
-func (l Tunnel) SameDevice(o Tunnel) bool {
-	l.MTU, l.Up, l.Marked = o.MTU, o.Up, o.Marked
-	return l == o
 }

@@ -24,9 +24,6 @@ func (l WireGuard) String() string {
 	return words("link", l.Name, "wireguard mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
-// Encapsulates implements Overlay.
-func (l WireGuard) Encapsulates() {}
-
 // PublicKey is a WireGuard public key (Curve25519). It stands for the private one where a plan or a log speaks of it.
 type PublicKey [32]byte
 

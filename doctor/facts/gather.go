@@ -189,7 +189,7 @@ func (g *gathering) machine(ctx context.Context) error {
 		return err
 	}
 	for _, p := range ports {
-		g.Ports = append(g.Ports, doctor.Port{Name: p.Name, Master: p.Master, Up: p.Up, Pod: p.Veth})
+		g.Ports = append(g.Ports, doctor.Port{Name: p.Name, Master: p.Master, Up: p.Up, Pod: p.Pod})
 	}
 	attached, err := wire.AttachedPods()
 	if err != nil {
@@ -198,12 +198,8 @@ func (g *gathering) machine(ctx context.Context) error {
 	for a, port := range attached.Addrs {
 		g.Pods = append(g.Pods, doctor.Pod{Addr: a, Port: port})
 	}
-	rules, err := g.kernel.Rules()
-	if err != nil {
+	if g.Rules, err = g.kernel.Rules(); err != nil {
 		g.unread("policy rules", err)
-	}
-	for _, r := range rules {
-		g.Rules = append(g.Rules, r.Text)
 	}
 	all, err := routes()
 	if err != nil {
@@ -318,7 +314,7 @@ func (g *gathering) ways() {
 }
 
 func (g *gathering) hop(to netip.Addr) doctor.Hop {
-	h, err := g.kernel.Lookup(to, netip.Addr{}, "")
+	h, err := g.kernel.Lookup(to)
 	if err != nil {
 		return doctor.Hop{Error: err.Error()}
 	}

@@ -36,7 +36,7 @@ func (r route) uses(dev string) bool {
 	return slices.ContainsFunc(r.hops, func(h hop) bool { return h.dev == dev })
 }
 
-// contends says whether two routes are in one slot of the kernel.
+// contends reports whether two routes are in one slot of the kernel.
 func (r route) contends(o route) bool {
 	return r.table == o.table && r.Dst == o.Dst && r.Metric == o.Metric && r.TOS == o.TOS
 }
@@ -82,7 +82,7 @@ func (k *Kernel) ownsRoute(r route, want netstate.State) bool {
 }
 
 func (k *Kernel) putEntry(o netstate.Object) error {
-	dev := deviceOf(o)
+	dev := o.Key().Name
 	if _, err := k.link(dev); err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (k *Kernel) checkHops(r route) error {
 			return err
 		case !l.Up:
 			return syscall.ENETDOWN
-		case !h.via.IsValid() || r.Onlink || r.Outer.IsValid() || k.reaches(h.dev, h.via):
+		case !h.via.IsValid() || r.Onlink || k.reaches(h.dev, h.via):
 		case h.via.Is4():
 			return syscall.ENETUNREACH
 		default:
@@ -224,7 +224,7 @@ func (k *Kernel) deleteRoute(o netstate.Route) {
 	})
 }
 
-// deleteFirst says whether there was such a route.
+// deleteFirst reports whether there was such a route.
 func (k *Kernel) deleteFirst(dev string, match func(route) bool) bool {
 	i := slices.IndexFunc(k.routes, match)
 	if i < 0 {

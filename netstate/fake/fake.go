@@ -1,5 +1,6 @@
 // Package fake is a kernel in memory: it does, destroys and refuses what Linux 6.18 does with netstate objects,
-// as the suite in netstatetest proves for both. It also holds firewall chains, which cost it nothing.
+// as the suite in netstatetest proves for both. It has no tunnels, no WireGuard and no IPsec, which tests of the agent do not
+// need, and it holds firewall chains, which cost it nothing.
 package fake
 
 import (
@@ -18,8 +19,7 @@ type Kernel struct {
 	left     []netstate.Left
 	mu       sync.Mutex
 	links    map[string]*link
-	policies netstate.State
-	entries  netstate.State // addresses, neighbours, FDB entries, listeners and peers, of all links
+	entries  netstate.State // addresses, neighbours and FDB entries, of all links
 	routes   []route        // of one slot, the first is the one that packets take
 	sysctls  map[string]string
 	chains   netstate.State
@@ -35,10 +35,10 @@ type Faults struct {
 	Watch   func() error
 }
 
-// New is a kernel without any interface; left as for netstate/kernel.New.
+// New returns a kernel without any interface; left as for netstate/kernel.New.
 func New(left ...netstate.Left) *Kernel {
 	return &Kernel{left: left, links: map[string]*link{}, entries: netstate.State{}, sysctls: map[string]string{},
-		chains: netstate.State{}, policies: netstate.State{}, watchers: map[chan struct{}]bool{}}
+		chains: netstate.State{}, watchers: map[chan struct{}]bool{}}
 }
 
 // SetFaults replaces the faults.
@@ -48,7 +48,7 @@ func (k *Kernel) SetFaults(f Faults) {
 	k.faults = f
 }
 
-// Index is the interface index of a link, 0 if there is none: a link made anew has another.
+// Index returns the interface index of a link, 0 if there is none: a recreated link has another.
 func (k *Kernel) Index(name string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -58,7 +58,7 @@ func (k *Kernel) Index(name string) int {
 	return 0
 }
 
-// Observe is what is ours, as netstate/kernel has it, and all chains.
+// Observe returns what is ours, as netstate/kernel has it, and all chains.
 func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,16 +69,14 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	}
 	state := netstate.State{}
 	state.Merge(k.chains)
-	state.Merge(k.policies)
 	for _, l := range k.links {
 		if k.owns(l.Name, want) {
 			state.Add(l.object())
 		}
 	}
 	for _, o := range k.entries {
-		dev := deviceOf(o)
-		_, addr := o.(netstate.Addr)
-		if k.owns(dev, want) && (addr || k.links[dev].kind == "vxlan" || k.links[dev].kind == "wireguard") && !linkLocal(o.Key().Prefix.Addr()) {
+		key := o.Key()
+		if k.owns(key.Name, want) && (key.Kind == netstate.KindAddr || k.links[key.Name].kind == "vxlan") && !linkLocal(key.Prefix.Addr()) {
 			state.Add(o)
 		}
 	}
@@ -130,20 +128,8 @@ func (k *Kernel) change(c netstate.Change) error {
 
 func (k *Kernel) put(want, was netstate.Object) error {
 	switch o := want.(type) {
-	case netstate.VXLAN:
-		return k.putVXLAN(o)
-	case netstate.Bridge:
-		return k.putBridge(o)
-	case netstate.Tun:
-		return k.putTun(o)
-	case netstate.Tunnel:
-		return k.putTunnel(o)
-	case netstate.WireGuard:
-		return k.putWireGuard(o)
-	case netstate.Listener:
-		return k.putEntry(o)
-	case netstate.Peer:
-		return k.putPeer(o)
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun:
+		return k.putLink(o)
 	case netstate.Sysctl:
 		return k.setSysctl(o.Name, o.Value)
 	case netstate.Addr:
@@ -157,10 +143,6 @@ func (k *Kernel) put(want, was netstate.Object) error {
 		return k.putFDB(o, true)
 	case netstate.Route:
 		return k.putRoute(o, was)
-	case netstate.Policy:
-		k.policies.Add(o)
-		k.changed("")
-		return nil
 	case netstate.Chain:
 		k.chains.Add(o)
 		k.changed("")
@@ -172,20 +154,17 @@ func (k *Kernel) put(want, was netstate.Object) error {
 // remove deletes an object, and what the kernel deletes with it; what is absent stays absent.
 func (k *Kernel) remove(o netstate.Object) {
 	switch o := o.(type) {
-	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.WireGuard, netstate.OtherLink:
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.OtherLink:
 		k.deleteLink(o.Key().Name)
 	case netstate.Addr:
 		k.deleteAddr(o)
-	case netstate.Neigh, netstate.Peer:
+	case netstate.Neigh:
 		delete(k.entries, o.Key())
-		k.changed(deviceOf(o))
+		k.changed(o.Dev)
 	case netstate.FDB:
 		k.deleteFDB(o)
 	case netstate.Route:
 		k.deleteRoute(o)
-	case netstate.Policy:
-		delete(k.policies, o.Key())
-		k.changed("")
 	case netstate.Chain:
 		delete(k.chains, o.Key())
 		k.changed("")

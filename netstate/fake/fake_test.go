@@ -7,11 +7,7 @@ import (
 	"github.com/twill-net/twill/netstate/netstatetest"
 )
 
-func TestConformance(t *testing.T) {
-	netstatetest.Run(t, fresh)
-	netstatetest.RunTunnels(t, fresh)
-	netstatetest.RunWireGuard(t, fresh)
-}
+func TestConformance(t *testing.T) { netstatetest.Run(t, fresh) }
 
 func fresh(*testing.T) netstatetest.Harness {
 	k := fake.New(netstatetest.Left()...)

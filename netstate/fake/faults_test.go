@@ -37,7 +37,6 @@ func node() netstate.State {
 		netstate.VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "u0", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1450,
 			MAC: mac, Up: true, Marked: true},
 		netstate.Tun{Name: "flannel0", MTU: 1452, Up: true, Marked: true},
-		netstate.Tunnel{Name: "flannel.ipip", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1480, Up: true, Marked: true},
 		netstate.Sysctl{Name: "net/ipv4/ip_forward", Value: "1"},
 		netstate.Addr{Dev: "flannel.1", Prefix: netip.MustParsePrefix("10.244.1.0/32")},
 		netstate.Neigh{Dev: "flannel.1", IP: gw, MAC: mac},
@@ -66,9 +65,6 @@ func altered(o netstate.Object) netstate.Object {
 		o.MTU--
 		return o
 	case netstate.Tun:
-		o.MTU--
-		return o
-	case netstate.Tunnel:
 		o.MTU--
 		return o
 	case netstate.Sysctl:

@@ -13,17 +13,16 @@ import (
 )
 
 // Run changes the kernel as another program would: it takes the commands of iproute2 that its tests need, "ip
-// link|addr|neigh|route …", "bridge fdb …", and "sysctl -w name=value" and "wg set …". What it does not understand is an
-// error.
+// link|addr|neigh|route …", "bridge fdb …", and "sysctl -w name=value". What it does not understand is an error.
 func (k *Kernel) Run(command string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w := words(strings.Fields(command))
 	if len(w) < 3 {
-		return fmt.Errorf("%q is not a command of ip, bridge, sysctl or wg", command)
+		return fmt.Errorf("%q is not a command of ip, bridge or sysctl", command)
 	}
 	run, ok := map[string]func(words) error{
-		"ip link": k.ipLink, "ip addr": k.ipAddr, "ip neigh": k.ipNeigh, "ip route": k.ipRoute, "bridge fdb": k.bridgeFDB, "wg set": k.wgSet,
+		"ip link": k.ipLink, "ip addr": k.ipAddr, "ip neigh": k.ipNeigh, "ip route": k.ipRoute, "bridge fdb": k.bridgeFDB,
 	}[w[0]+" "+w[1]]
 	if w[0] == "sysctl" {
 		run, ok = k.sysctlW, true
@@ -95,9 +94,9 @@ func (k *Kernel) ipLinkAdd(name string, w words) error {
 		if err := k.create(&link{VXLAN: netstate.VXLAN{Name: l.peer}, kind: "veth", peer: name}); err != nil {
 			return err
 		}
-	case "bridge", "wireguard", "ip6tnl":
+	case "bridge":
 	default:
-		return fmt.Errorf("link type %q: want vxlan, veth, bridge, wireguard or ip6tnl", l.kind)
+		return fmt.Errorf("link type %q: want vxlan, veth or bridge", l.kind)
 	}
 	return k.create(l)
 }
@@ -223,8 +222,10 @@ func parseRoute(w words) (route, error) {
 	if w[0] == "blackhole" || w[0] == "unreachable" {
 		kind, w = w[0], w[1:]
 	}
-	is6 := strings.Contains(strings.Join(w, " "), ":")
-	dst := map[bool]netip.Prefix{false: netip.MustParsePrefix("0.0.0.0/0"), true: netip.MustParsePrefix("::/0")}[is6]
+	dst := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	if strings.Contains(strings.Join(w, " "), ":") {
+		dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
 	if w[0] != "default" {
 		var err error
 		if dst, err = netip.ParsePrefix(w[0]); err != nil {
@@ -236,14 +237,14 @@ func parseRoute(w words) (route, error) {
 	if o.Protocol == 0 {
 		o.Protocol = w.number("proto")
 	}
-	if is6 && o.Metric == 0 {
-		o.Metric = 1024
+	if o.Metric == 0 {
+		o.Metric = netstate.DefaultMetric(dst.Addr())
 	}
 	r := newRoute(o)
 	switch {
 	case kind == "unreachable":
 		r.Extra = "type 7"
-		if is6 {
+		if dst.Addr().Is6() {
 			r.Dev = "lo"
 		}
 	case w.has("nexthop"):
@@ -251,11 +252,6 @@ func parseRoute(w words) (route, error) {
 		r.Via, r.Dev, r.Extra = netip.Addr{}, "", fmt.Sprintf("multipath %d", len(r.hops))
 	case w.has("mtu"):
 		r.Extra = "mtu " + w.after("mtu")
-	case w.has("encap"):
-		r.Outer, r.Via = w.addr("src"), w.addr("dst")
-		if w.has("hoplimit") {
-			r.Extra = fmt.Sprintf("hoplimit %#02x", w.number("hoplimit"))
-		}
 	case w.has("src"):
 		r.Src = w.addr("src")
 	}

@@ -16,31 +16,40 @@ var errNoDevice = errors.New("no such device")
 type link struct {
 	netstate.VXLAN
 	index  int
-	kind   string // "vxlan", "bridge", "veth", "tun", "ipip", "ip6tnl", "wireguard"
+	kind   string // "vxlan", "bridge", "veth" or "tun"
 	alias  string
 	master string
 	peer   string // of a veth
 }
 
+// newLink returns a wanted object's device.
+func newLink(o netstate.Object) *link {
+	l := &link{alias: netstate.Mark}
+	switch o := o.(type) {
+	case netstate.VXLAN:
+		l.VXLAN, l.kind = o, "vxlan"
+	case netstate.Bridge:
+		l.VXLAN, l.kind = netstate.VXLAN{Name: o.Name, MTU: o.MTU, MAC: o.MAC, Up: o.Up}, "bridge"
+	case netstate.Tun:
+		l.VXLAN, l.kind = netstate.VXLAN{Name: o.Name, MTU: o.MTU, Up: o.Up}, "tun"
+	}
+	return l
+}
+
 func (l *link) object() netstate.Object {
-	extra := ""
+	extra, marked := "", l.alias == netstate.Mark
 	if l.master != "" {
 		extra = "master " + l.master
 	}
 	switch l.kind {
 	case "vxlan":
 		v := l.VXLAN
-		v.Marked, v.Extra = l.alias == netstate.Mark, extra
+		v.Marked, v.Extra = marked, extra
 		return v
 	case "bridge":
-		return netstate.Bridge{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
+		return netstate.Bridge{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Marked: marked, Extra: extra}
 	case "tun":
-		return netstate.Tun{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
-	case "ipip", "ip6tnl":
-		return netstate.Tunnel{Name: l.Name, Local: l.Local, External: l.kind == "ip6tnl", MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
-	}
-	if l.kind == "wireguard" {
-		return netstate.WireGuard{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: l.alias == netstate.Mark, Extra: extra}
+		return netstate.Tun{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: marked, Extra: extra}
 	}
 	return netstate.OtherLink{Name: l.Name, Type: l.kind}
 }
@@ -52,73 +61,38 @@ func (k *Kernel) link(name string) (*link, error) {
 	return nil, fmt.Errorf("%s: %w", name, errNoDevice)
 }
 
-// putVXLAN changes the device in place where the kernel can, or makes it anew, marked as ours.
-func (k *Kernel) putVXLAN(want netstate.VXLAN) error {
-	if l, ok := k.links[want.Name]; ok {
-		if have, ok := l.object().(netstate.VXLAN); ok && have.SameDevice(want) {
-			return k.adjust(l, want.MTU, want.MAC, want.Up)
-		}
+// putLink changes a device in place where the kernel can, or recreates it, marked as ours. It changes each part whether or
+// not another was refused.
+func (k *Kernel) putLink(o netstate.Object) error {
+	want := newLink(o)
+	have, ok := k.links[want.Name]
+	if !ok {
+		return k.create(want)
+	}
+	if !netstate.SameDevice(have.object(), o) {
 		k.deleteLink(want.Name)
+		return k.create(want)
 	}
-	return k.create(&link{VXLAN: want, kind: "vxlan", alias: netstate.Mark})
-}
-
-func (k *Kernel) putBridge(want netstate.Bridge) error {
-	if l, ok := k.links[want.Name]; ok {
-		if l.kind == "bridge" && l.master == "" {
-			return k.adjust(l, want.MTU, want.MAC, want.Up)
-		}
-		k.deleteLink(want.Name)
+	err := k.setMTU(have, want.MTU)
+	if want.MAC != (netstate.MAC{}) {
+		k.setMAC(have, want.MAC)
 	}
-	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, MTU: want.MTU, MAC: want.MAC, Up: want.Up}, kind: "bridge",
-		alias: netstate.Mark})
-}
-
-// putTun makes a TUN device, or changes it in place.
-func (k *Kernel) putTun(want netstate.Tun) error {
-	if l, ok := k.links[want.Name]; ok {
-		if l.kind == "tun" && l.master == "" {
-			return k.adjust(l, want.MTU, l.MAC, want.Up)
-		}
-		k.deleteLink(want.Name)
-	}
-	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, MTU: want.MTU, Up: want.Up}, kind: "tun", alias: netstate.Mark})
-}
-
-// putTunnel makes an IP-in-IP device, changes it in place, or makes it anew for another local address.
-func (k *Kernel) putTunnel(want netstate.Tunnel) error {
-	if l, ok := k.links[want.Name]; ok {
-		if have, ok := l.object().(netstate.Tunnel); ok && have.SameDevice(want) {
-			return k.adjust(l, want.MTU, l.MAC, want.Up)
-		}
-		k.deleteLink(want.Name)
-	}
-	kind := "ipip"
-	if want.External {
-		kind = "ip6tnl"
-	}
-	return k.create(&link{VXLAN: netstate.VXLAN{Name: want.Name, Local: want.Local, MTU: want.MTU, Up: want.Up}, kind: kind,
-		alias: netstate.Mark})
-}
-
-// adjust changes what can be changed in place, each part whether or not another was refused.
-func (k *Kernel) adjust(l *link, mtu int, mac netstate.MAC, up bool) error {
-	err := k.setMTU(l, mtu)
-	k.setMAC(l, mac)
-	l.alias = netstate.Mark
-	k.setUp(l, up)
+	have.alias = netstate.Mark
+	k.setUp(have, want.Up)
 	return err
 }
 
-// create refuses a second device for the same packets, and clamps the MTU of a VXLAN device silently.
+// create refuses a second VXLAN device for the same packets, and clamps its MTU silently.
 func (k *Kernel) create(l *link) error {
 	if _, ok := k.links[l.Name]; ok {
 		return syscall.EEXIST
 	}
-	if err := k.checkRival(l); err != nil {
-		return err
-	}
 	if l.kind == "vxlan" {
+		for _, o := range k.links {
+			if o.kind == l.kind && o.VNI == l.VNI && o.Port == l.Port && o.GBP == l.GBP && netstate.FamilyOf(o.Local) == netstate.FamilyOf(l.Local) {
+				return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", l.VNI, l.Port, syscall.EEXIST)
+			}
+		}
 		if _, err := k.link(l.Dev); err != nil {
 			return err
 		}
@@ -139,21 +113,7 @@ func (k *Kernel) create(l *link) error {
 	return nil
 }
 
-// checkRival refuses a second VXLAN device of one VNI and port (of one family), and a second external ip6tnl device.
-func (k *Kernel) checkRival(l *link) error {
-	for _, o := range k.links {
-		switch {
-		case o.kind != l.kind:
-		case l.kind == "ip6tnl":
-			return fmt.Errorf("another ip6_tunnel device on this host takes all packets (ip -d link show type ip6tnl): %w", syscall.EEXIST)
-		case l.kind == "vxlan" && o.VNI == l.VNI && o.Port == l.Port && o.Local.Is4() == l.Local.Is4() && o.GBP == l.GBP:
-			return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", l.VNI, l.Port, syscall.EEXIST)
-		}
-	}
-	return nil
-}
-
-// maxMTU is what a VXLAN device can have on its underlay.
+// maxMTU returns the most that a VXLAN device can have on its underlay.
 func (k *Kernel) maxMTU(l *link) int {
 	if l.Local.Is4() {
 		return k.links[l.Dev].MTU - 50
@@ -223,7 +183,7 @@ func (k *Kernel) deleteLink(name string) {
 // purge deletes the entries and routes on a device that gone is true for.
 func (k *Kernel) purge(dev string, gone func(netstate.Object) bool) {
 	for key, o := range k.entries {
-		if deviceOf(o) == dev && gone(o) {
+		if o.Key().Name == dev && gone(o) {
 			delete(k.entries, key)
 		}
 	}
@@ -236,7 +196,7 @@ func (k *Kernel) purge(dev string, gone func(netstate.Object) bool) {
 	k.routes = stay
 }
 
-// sysctl is a parameter's value, and whether it exists: a device's do as long as the device, and IPv6 on it, does.
+// sysctl returns a parameter's value, and whether it exists: a device's do as long as the device, and IPv6 on it, does.
 func (k *Kernel) sysctl(name string) (string, bool) {
 	parts := strings.Split(name, "/")
 	if len(parts) == 5 && parts[2] == "conf" && parts[3] != "all" && parts[3] != "default" {
@@ -271,7 +231,7 @@ func (k *Kernel) forgetSysctls(prefix string) {
 	}
 }
 
-// reaches says whether a is on the link of dev: in the prefix of an address, or of a route without a gateway.
+// reaches reports whether a is on the link of dev: in the prefix of an address, or of a route without a gateway.
 func (k *Kernel) reaches(dev string, a netip.Addr) bool {
 	for _, p := range k.connected(dev) {
 		if p.Contains(a) {

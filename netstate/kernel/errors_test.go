@@ -25,7 +25,7 @@ func TestSocketErrors(t *testing.T) {
 		"Rules":      func(k *Kernel) error { _, err := k.Rules(); return err },
 		"Neighbours": func(k *Kernel) error { _, err := k.Neighbours(); return err },
 		"RouteTo":    func(k *Kernel) error { _, _, err := k.RouteTo(addr); return err },
-		"Lookup":     func(k *Kernel) error { _, err := k.Lookup(addr, netip.Addr{}, ""); return err },
+		"Lookup":     func(k *Kernel) error { _, err := k.Lookup(addr); return err },
 		"New": func(*Kernel) error {
 			k, err := New(nil)
 			if err == nil {

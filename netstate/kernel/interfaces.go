@@ -14,7 +14,7 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// Interfaces are the machine's interfaces as facts: what an underlay can be chosen from.
+// Interfaces returns the machine's interfaces: what an underlay can be chosen from.
 func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	links, err := k.links()
 	if err != nil {
@@ -93,21 +93,16 @@ func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults map[netsta
 	return onLink, defaults, nil
 }
 
-// RouteTo is the interface through which the kernel would send to dst now, and the address that it would send from.
+// RouteTo returns the interface through which the kernel would send to dst now, and the address that it would send from.
 func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error) {
-	routes, err := k.nl.RouteGet(dst.AsSlice())
-	if err != nil || len(routes) == 0 {
-		return "", src, fmt.Errorf("find the route to %s: %w", dst, err)
-	}
-	l, err := k.nl.LinkByIndex(routes[0].LinkIndex)
+	h, err := k.Lookup(dst)
 	if err != nil {
-		return "", src, fmt.Errorf("find the interface towards %s: %w", dst, err)
+		err = fmt.Errorf("find the route to %s: %w", dst, err)
 	}
-	src, _ = netip.AddrFromSlice(routes[0].Src)
-	return l.Attrs().Name, src.Unmap(), nil
+	return h.Dev, h.Src, err
 }
 
-// acceptsRA says whether the interface is configured by IPv6 router advertisements.
+// acceptsRA reports whether the interface is configured by IPv6 router advertisements.
 func acceptsRA(dev string) bool {
 	value, err := readSysctl("net/ipv6/conf/" + dev + "/accept_ra")
 	return err == nil && value != "0"

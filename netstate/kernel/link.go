@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,7 +19,7 @@ func (a *applier) putLink(want netstate.Object) error {
 	}
 	name := device.Attrs().Name
 	if have, ok := a.links[name]; ok {
-		if inPlace(decodeLink(have, a.names()), want) {
+		if netstate.SameDevice(decodeLink(have, a.names()), want) {
 			return a.adjust(have, device.Attrs())
 		}
 		if err := a.deleteLink(name); err != nil {
@@ -28,29 +27,6 @@ func (a *applier) putLink(want netstate.Object) error {
 		}
 	}
 	return explainLink(want, a.createLink(device))
-}
-
-// inPlace reports whether have becomes want by changing attributes. What nobody wants goes only with the device, but for a
-// bridge's own options: recreating it would unplug the pods.
-func inPlace(have, want netstate.Object) bool {
-	switch want := want.(type) {
-	case netstate.VXLAN:
-		have, ok := have.(netstate.VXLAN)
-		return ok && have.SameDevice(want)
-	case netstate.Tunnel:
-		have, ok := have.(netstate.Tunnel)
-		return ok && have.SameDevice(want)
-	case netstate.Tun:
-		have, ok := have.(netstate.Tun)
-		return ok && have.Extra == ""
-	case netstate.WireGuard:
-		have, ok := have.(netstate.WireGuard)
-		return ok && have.Extra == ""
-	case netstate.Bridge:
-		have, ok := have.(netstate.Bridge)
-		return ok && !strings.HasPrefix(have.Extra, "master ")
-	}
-	return false
 }
 
 // encodeLink returns the device as the library makes it. Only a VXLAN device needs another one, which must exist.

@@ -12,22 +12,16 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// Hop is what the kernel answers when it is asked where a packet goes.
+// Hop is where a packet goes next.
 type Hop struct {
-	Dev   string
-	Via   netip.Addr // invalid: on the link
-	Src   netip.Addr // of a packet of this host that has not chosen one
-	Table int        // main is 254
+	Dev string
+	Via netip.Addr // invalid: on the link
+	Src netip.Addr // of a packet of this host that has not chosen one
 }
 
-// Lookup asks the kernel for the way of a packet to dst: of this host's own, or of one that comes from src in through
-// a device. All tables and rules count. The error says what a route that refuses packets is.
-func (k *Kernel) Lookup(dst, src netip.Addr, in string) (Hop, error) {
-	options := &netlink.RouteGetOptions{Iif: in}
-	if src.IsValid() {
-		options.SrcAddr = src.AsSlice()
-	}
-	routes, err := k.nl.RouteGetWithOptions(dst.AsSlice(), options)
+// Lookup asks the kernel for the path of a packet of this host to dst. All tables and rules count.
+func (k *Kernel) Lookup(dst netip.Addr) (Hop, error) {
+	routes, err := k.nl.RouteGet(dst.AsSlice())
 	switch {
 	case errors.Is(err, unix.EINVAL):
 		return Hop{}, errors.New("a blackhole route (or source address check) takes it")
@@ -35,66 +29,58 @@ func (k *Kernel) Lookup(dst, src netip.Addr, in string) (Hop, error) {
 		return Hop{}, errors.New("an unreachable route takes it, or forwarding is off")
 	case errors.Is(err, unix.EACCES):
 		return Hop{}, errors.New("a prohibit route takes it")
-	case errors.Is(err, unix.ENETUNREACH):
+	case errors.Is(err, unix.ENETUNREACH), err == nil && len(routes) == 0:
 		return Hop{}, errors.New("no route leads there")
 	case err != nil:
-		return Hop{}, fmt.Errorf("find the way to %s: %w", dst, err)
-	case len(routes) == 0:
-		return Hop{}, errors.New("no route leads there")
+		return Hop{}, fmt.Errorf("find the route to %s: %w", dst, err)
 	}
 	r := routes[0]
 	l, err := k.nl.LinkByIndex(r.LinkIndex)
 	if err != nil {
 		return Hop{}, fmt.Errorf("find the interface towards %s: %w", dst, err)
 	}
-	return Hop{Dev: l.Attrs().Name, Via: rtnl.Addr(r.Gw), Src: rtnl.Addr(r.Src), Table: r.Table}, nil
+	return Hop{Dev: l.Attrs().Name, Via: rtnl.Addr(r.Gw), Src: rtnl.Addr(r.Src)}, nil
 }
 
-// Port is what a device is plugged into.
+// Port is a device and the bridge that it is plugged into.
 type Port struct {
 	Name, Master string
-	Up, Carrier  bool
-	Veth         bool // whose other end is in another namespace
+	Up           bool
+	Pod          bool // a veth whose other end is in another namespace
 }
 
-// Ports are all devices with what they are plugged into.
+// Ports returns all devices.
 func (k *Kernel) Ports() ([]Port, error) {
 	links, err := k.links()
-	if err != nil {
-		return nil, err
-	}
-	names := map[int]string{}
-	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
-	}
+	names := namesOf(links)
 	ports := make([]Port, 0, len(links))
 	for _, l := range links {
 		a := l.Attrs()
-		ports = append(ports, Port{a.Name, names[a.MasterIndex], isUp(a), a.RawFlags&unix.IFF_LOWER_UP != 0,
-			l.Type() == "veth" && a.NetNsID >= 0})
+		ports = append(ports, Port{a.Name, names[a.MasterIndex], isUp(a), l.Type() == "veth" && a.NetNsID >= 0})
 	}
-	return ports, nil
+	return ports, err
 }
 
-// Rule is a policy routing rule in words, with its priority.
-type Rule struct {
-	Priority int
-	Text     string
+// namesOf returns the links' names by index.
+func namesOf(links []netlink.Link) map[int]string {
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	return names
 }
 
-// Rules are the policy routing rules that do not come with the kernel.
-func (k *Kernel) Rules() ([]Rule, error) {
-	var rules []Rule
+// Rules returns the policy routing rules that do not come with the kernel, as text.
+func (k *Kernel) Rules() (rules []string, err error) {
 	for _, family := range netstate.Families {
 		list, err := rtnl.Retry("rules", func() ([]netlink.Rule, error) { return k.nl.RuleList(int(domains[family])) })
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range list {
-			if r.Priority == 0 || r.Priority == 32766 || r.Priority == 32767 {
-				continue
+			if r.Priority != 0 && r.Priority != 32766 && r.Priority != 32767 {
+				rules = append(rules, r.String())
 			}
-			rules = append(rules, Rule{r.Priority, r.String()})
 		}
 	}
 	return rules, nil
@@ -108,17 +94,13 @@ type Neighbour struct {
 	State string // permanent, reachable, stale, failed, …
 }
 
-// Neighbours are all entries of all devices.
-func (k *Kernel) Neighbours() ([]Neighbour, error) {
+// Neighbours returns all entries of all devices.
+func (k *Kernel) Neighbours() (all []Neighbour, err error) {
 	links, err := k.links()
 	if err != nil {
 		return nil, err
 	}
-	names := map[int]string{}
-	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
-	}
-	var all []Neighbour
+	names := namesOf(links)
 	for _, family := range netstate.Families {
 		list, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) { return k.nl.NeighList(0, int(domains[family])) })
 		if err != nil {

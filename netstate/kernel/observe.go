@@ -20,12 +20,9 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	if err != nil {
 		return nil, err
 	}
-	o := observation{Kernel: k, want: want, state: make(netstate.State, len(want)), names: make(map[int]string, len(links)),
+	o := observation{Kernel: k, want: want, state: make(netstate.State, len(want)), names: namesOf(links),
 		filter: newFilter(want)}
 	o.filter.names = o.names
-	for _, l := range links {
-		o.names[l.Attrs().Index] = l.Attrs().Name
-	}
 	for _, l := range links {
 		if ownsLink(l.Attrs(), want) {
 			o.filter.links[l.Attrs().Index] = l.Type() == "vxlan"

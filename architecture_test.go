@@ -255,8 +255,8 @@ func TestLinker(t *testing.T) {
 	}
 }
 
-// TestDumps: the kernel may interrupt a dump, so none is made outside netstate/kernel's dump, which tries again.
-// The plugin and the lab ask for single objects, or may fail.
+// TestDumps: the kernel may interrupt a dump, so none is made outside rtnl.Retry. The plugin's requests are made in functions
+// that Retry calls, and the lab may fail.
 func TestDumps(t *testing.T) {
 	found := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -276,7 +276,7 @@ func TestDumps(t *testing.T) {
 		for pos, inDump := range dumps(f) {
 			found++
 			if !inDump {
-				t.Errorf("%s: a netlink list outside of dump: the kernel may interrupt it", files.Position(pos))
+				t.Errorf("%s: a netlink list outside of rtnl.Retry: the kernel may interrupt it", files.Position(pos))
 			}
 		}
 		return nil
@@ -294,7 +294,7 @@ func importsNetlink(f *ast.File) bool {
 }
 
 // dumps are the places where a function named …List… is used, or a dump request is made, and whether they are
-// inside a call of dump.
+// inside a call of rtnl.Retry.
 func dumps(f *ast.File) map[token.Pos]bool {
 	places := map[token.Pos]bool{}
 	var stack []ast.Node
@@ -306,7 +306,7 @@ func dumps(f *ast.File) map[token.Pos]bool {
 		stack = append(stack, n)
 		s, ok := n.(*ast.SelectorExpr)
 		if ok && (listName(s.Sel.Name) || s.Sel.Name == "NLM_F_DUMP") {
-			places[n.Pos()] = slices.ContainsFunc(stack, isDump)
+			places[n.Pos()] = slices.ContainsFunc(stack, isRetry)
 		}
 		return true
 	})
@@ -322,11 +322,11 @@ func listName(name string) bool {
 	return false
 }
 
-func isDump(n ast.Node) bool {
+func isRetry(n ast.Node) bool {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
 		return false
 	}
-	name, ok := call.Fun.(*ast.Ident)
-	return ok && name.Name == "dump"
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && f.Sel.Name == "Retry"
 }

@@ -40,7 +40,7 @@ func TestSocketErrors(t *testing.T) {
 		h := fresh(t)
 		k := h.Kernel.(*Kernel)
 		k.nl.Close()
-		if err := withoutFiles(t, func() error { return call(k) }); !errors.Is(err, unix.EMFILE) {
+		if err := withFiles(t, 0, func() error { return call(k) }); !errors.Is(err, unix.EMFILE) {
 			t.Errorf("%s without the first socket: %v", name, err)
 		}
 		if !bulk[name] {
@@ -48,20 +48,20 @@ func TestSocketErrors(t *testing.T) {
 		}
 		k = newKernel(t)
 		k.bulk.Close()
-		if err := withoutFiles(t, func() error { return call(k) }); !errors.Is(err, unix.EBADF) {
+		if err := withFiles(t, 0, func() error { return call(k) }); !errors.Is(err, unix.EBADF) {
 			t.Errorf("%s without the second socket: %v", name, err)
 		}
 	}
 }
 
-// withoutFiles calls f while this process can open no file.
-func withoutFiles(t *testing.T, f func() error) error {
+// withFiles calls f while this process can open only files with numbers below n.
+func withFiles(t *testing.T, n int, f func() error) error {
 	t.Helper()
 	var old unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: old.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: old.Max}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

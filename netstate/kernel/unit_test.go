@@ -193,7 +193,7 @@ func TestUnlikely(t *testing.T) {
 	}
 }
 
-// TestClose frees what New opened.
+// TestClose: every file that was opened is closed, also where New fails half-way.
 func TestClose(t *testing.T) {
 	open := func() int {
 		files, err := os.ReadDir("/proc/self/fd")
@@ -202,13 +202,28 @@ func TestClose(t *testing.T) {
 		}
 		return len(files)
 	}
-	before := 0
+	h, before := fresh(t), 0
+	tun := netstate.Tun{Name: "tun0", MTU: 1400, Marked: true}
 	for range 5 {
 		k, err := New(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		k.Close()
+		for _, p := range []netstate.Plan{{{Want: tun}}, {{Was: tun}}} {
+			if err := h.Kernel.Apply(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		one, err := unix.Dup(0) // the lowest number that is free
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(one)
+		err = withFiles(t, one+1, func() error { _, err := New(nil); return err })
+		if !errors.Is(err, unix.EMFILE) {
+			t.Errorf("New with room for one socket: %v", err)
+		}
 		if before == 0 {
 			before = open() // the runtime's poller has files too
 		}

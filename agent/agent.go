@@ -1,6 +1,6 @@
-// Package agent keeps the kernel in the state that the current leases ask for. Everything that happens (the store
-// changed, the kernel changed, time passed) only triggers a reconcile. One goroutine reconciles, and it alone writes to
-// the kernel.
+// Package agent keeps the kernel in the state that the current leases ask for. Everything that
+// happens (the store changed, the kernel changed, time passed) only triggers a reconcile. One
+// goroutine reconciles, and it alone writes to the kernel.
 package agent
 
 import (
@@ -21,7 +21,8 @@ import (
 // Machine is the facts from which an underlay is chosen.
 type Machine interface {
 	Interfaces(ctx context.Context) ([]netstate.Interface, error)
-	// RouteTo returns the interface through which packets to dst leave now, and the address that they are sent from.
+	// RouteTo returns the interface through which packets to dst leave now, and the address that
+	// they are sent from.
 	RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 }
 
@@ -33,8 +34,8 @@ type Config struct {
 	Machine    Machine
 	SubnetFile string
 	Checkpoint string // optional: where lease and peers are kept for a start without the store
-	// Live counts the pods of this node that have an address of a subnet. Optional: without it a changed lease takes
-	// the old gateway address from the bridge at once.
+	// Live counts the pods of this node that have an address of a subnet. Optional: without it a
+	// changed lease takes the old gateway address from the bridge at once.
 	Live     func(netip.Prefix) (int, error)
 	Settings Settings // optional: what the checkpoint says of this agent's flags
 	Conflist Conflist // optional: the runtime's config, installed when the data path works
@@ -67,8 +68,8 @@ func New(cfg Config) *Agent {
 	return a
 }
 
-// Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is one that waiting does
-// not resolve.
+// Run works until ctx is done and then returns nil; what it wrote to the kernel stays. An error is
+// one that waiting does not resolve.
 func (a *Agent) Run(ctx context.Context) error {
 	a.loop.started = time.Now()
 	a.restoreCheckpoint()
@@ -94,7 +95,8 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// replace puts the newest value into a channel that has room for one, in place of one that nobody has taken yet.
+// replace puts the newest value into a channel that has room for one, in place of one that nobody
+// has taken yet.
 func replace[T any](c chan T, newest T) {
 	for {
 		select {
@@ -117,7 +119,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watchKernel makes triggers of the kernel's notifications. When the subscription breaks, any number of them may be lost.
+// watchKernel makes triggers of the kernel's notifications. When the subscription breaks, any
+// number of them may be lost.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	for ctx.Err() == nil {
 		events, err := a.Kernel.Watch(ctx)

@@ -78,8 +78,10 @@ func parseCheckpoint(data []byte) (checkpoint, error) {
 	}
 	for _, lease := range append([]subnet.Lease{c.Local}, c.Peers...) {
 		for _, s := range lease.Stacks {
-			if !s.Subnet.IsValid() || s.Subnet != s.Subnet.Masked() || !s.Underlay.IsValid() || netstate.FamilyOf(s.Underlay) != netstate.FamilyOf(s.Subnet.Addr()) {
-				return c, fmt.Errorf("read the checkpoint: node %q has the subnet %s at %s, which is no lease", lease.Node, s.Subnet, s.Underlay)
+			if !s.Subnet.IsValid() || s.Subnet != s.Subnet.Masked() || !s.Underlay.IsValid() ||
+				netstate.FamilyOf(s.Underlay) != netstate.FamilyOf(s.Subnet.Addr()) {
+				return c, fmt.Errorf("read the checkpoint: node %q has the subnet %s at %s, which is no lease",
+					lease.Node, s.Subnet, s.Underlay)
 			}
 		}
 	}
@@ -117,7 +119,8 @@ func CheckpointConfig(path string) ([]byte, error) {
 	return c.Network, err
 }
 
-// CheckpointAddrs returns where the checkpoint at path says that peers reach this node, empty if there is none.
+// CheckpointAddrs returns where the checkpoint at path says that peers reach this node, empty if
+// there is none.
 func CheckpointAddrs(path string) []netip.Addr {
 	c, err := readCheckpoint(path)
 	if err != nil {
@@ -133,15 +136,16 @@ func (c checkpoint) addrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// How often the file is written while leases come and go is bounded: after saveInterval at the earliest, and longer in
-// proportion to what the file of thousands of peers takes, but no longer than maxSaveInterval.
+// How often the file is written while leases come and go is bounded: after saveInterval at the
+// earliest, and longer in proportion to what the file of thousands of peers takes, but no longer
+// than maxSaveInterval.
 const (
 	saveInterval, maxSaveInterval = time.Second, time.Minute
 	savePauseFactor               = 50 // times what a file took
 )
 
-// writeCheckpoints writes the file, beside the loop: thousands of peers, or a slow disk, take longer than a repair. It ends
-// after the loop, with what came last.
+// writeCheckpoints writes the file, beside the loop: thousands of peers, or a slow disk, take
+// longer than a repair. It ends after the loop, with what came last.
 func (a *Agent) writeCheckpoints(ctx context.Context) error {
 	var last *subnet.Snapshot
 	for snap := range a.saves {
@@ -152,14 +156,14 @@ func (a *Agent) writeCheckpoints(ctx context.Context) error {
 	return nil
 }
 
-// saveCheckpoint writes the file when the leases are not those that were written last, and returns what is written now. A
-// file that cannot be written is logged only: the network works without it.
+// saveCheckpoint writes the file when the leases are not those that were written last, and returns
+// what is written now. A file that cannot be written is logged only: the network works without it.
 func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *subnet.Snapshot {
 	if a.Checkpoint == "" || last != nil && sameLeases(*last, snap) {
 		return last
 	}
-	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: snap.Local, Peers: snap.Peers,
-		Settings: &a.Settings}
+	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: snap.Local,
+		Peers: snap.Peers, Settings: &a.Settings}
 	for _, s := range snap.Skips {
 		c.Skips = append(c.Skips, savedSkip(s))
 	}
@@ -202,18 +206,11 @@ func (a *Agent) restoreCheckpoint() {
 }
 
 func sameLeases(a, b subnet.Snapshot) bool {
-	if !a.Local.Equal(b.Local) || len(a.Peers) != len(b.Peers) || !slices.Equal(a.Skips, b.Skips) || !maps.Equal(a.Claims, b.Claims) {
+	if !a.Local.Equal(b.Local) || len(a.Peers) != len(b.Peers) || !slices.Equal(a.Skips, b.Skips) ||
+		!maps.Equal(a.Claims, b.Claims) {
 		return false
 	}
-	if len(a.Peers) > 0 && &a.Peers[0] == &b.Peers[0] {
-		return true // the same snapshot
-	}
-	for i := range a.Peers {
-		if !a.Peers[i].Equal(b.Peers[i]) {
-			return false
-		}
-	}
-	return true
+	return len(a.Peers) == 0 || &a.Peers[0] == &b.Peers[0] || slices.EqualFunc(a.Peers, b.Peers, subnet.Lease.Equal)
 }
 
 // writeCheckpoint replaces the file, readable by root alone.

@@ -120,7 +120,8 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 }
 
-// TestEarlierLease: the subnets of subnet.env are the wish of a node without a checkpoint, as of one that flannel ran on.
+// TestEarlierLease: the subnets of subnet.env are the wish of a node without a checkpoint, as of
+// one that flannel ran on.
 func TestEarlierLease(t *testing.T) {
 	a := New(Config{Planner: Planner{Node: "node1"}, Checkpoint: filepath.Join(t.TempDir(), "none"), SubnetFile: filepath.Join(t.TempDir(), "subnet.env")})
 	if lease := a.earlierLease(); lease.Node != "node1" || len(lease.Stacks) != 0 {
@@ -133,7 +134,8 @@ func TestEarlierLease(t *testing.T) {
 	}
 }
 
-// TestCheckpointIsOurs: what another version or another node has written is not taken for a lease of this node.
+// TestCheckpointIsOurs: what another version or another node has written is not taken for a lease
+// of this node.
 func TestCheckpointIsOurs(t *testing.T) {
 	const text = `{"Version":VERSION,"Node":"node9","Network":{},"Local":{"Node":"node9","Backend":"vxlan","Stacks":[{"Subnet":"10.244.9.0/24","Underlay":"10.9.0.1"}]}}`
 	if _, err := parseCheckpoint([]byte(strings.Replace(text, "VERSION", "1", 1))); err != nil {
@@ -168,7 +170,8 @@ type mindful struct {
 func (m mindful) Checkpoint() json.RawMessage  { return json.RawMessage(m.says) }
 func (m mindful) Restore(data json.RawMessage) { *m.given = string(data) }
 
-// TestCheckpointOfTheStore gives a restarted store what it knew, also when the agent cannot lease before it writes.
+// TestCheckpointOfTheStore gives a restarted store what it knew, also when the agent cannot lease
+// before it writes.
 func TestCheckpointOfTheStore(t *testing.T) {
 	n := newNode(t)
 	given := ""

@@ -6,8 +6,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// claimOrder keeps who published first what only one node can have, such as a VTEP's MAC address. backend.Claims decides by
-// it who of several has a right to it.
+// claimOrder keeps who published first what only one node can have, such as a VTEP's MAC address.
+// backend.Claims decides by it who of several has a right to it.
 type claimOrder struct {
 	of       func(subnet.Stack) string // what a stack claims, of a backend.Claimer, else nil
 	nodes    map[string]int            // how many nodes claim something
@@ -20,8 +20,8 @@ type claimed struct {
 	round int
 }
 
-// publish notes what n claims with this lease. What a node that is gone claimed stays its own until it is forgotten: its record
-// may come back, and somebody else may copy it meanwhile.
+// publish notes what n claims with this lease. What a node that is gone claimed stays its own until
+// it is forgotten: its record may come back, and somebody else may copy it meanwhile.
 func (c *claimOrder) publish(n *peer, lease subnet.Lease, round int) {
 	if c.of == nil || lease.Node == "" {
 		return

@@ -12,8 +12,8 @@ import (
 	"github.com/twill-net/twill/internal/atomicfile"
 )
 
-// Conflist is the CNI config that makes a runtime start pods: the agent writes it when the data path works, and not
-// before, since its presence is what makes a node Ready.
+// Conflist is the CNI config that makes a runtime start pods: the agent writes it when the data
+// path works, and not before, since its presence is what makes a node Ready.
 type Conflist struct {
 	Source string // what to write; empty: nothing is written
 	Target string // in the runtime's directory, such as /etc/cni/net.d/10-twill.conflist
@@ -22,11 +22,12 @@ type Conflist struct {
 // flannelConflist is what flannel's manifest installs. It sorts before ours, and runtimes take the first.
 const flannelConflist = "10-flannel.conflist"
 
-// replaced is appended to the name of flannel's conflist, so that runtimes do not see it any more and people do.
+// replaced is appended to the name of flannel's conflist, so that runtimes do not see it any more
+// and people do.
 const replaced = ".replaced-by-twill"
 
-// write brings the target to the source's content and takes flannel's out of the way. It touches nothing when all
-// is as it should be.
+// write brings the target to the source's content and takes flannel's out of the way. It touches
+// nothing when all is as it should be.
 func (c Conflist) write() error {
 	if c.Source == "" {
 		return nil

@@ -58,7 +58,8 @@ func TestConflist(t *testing.T) {
 	}
 }
 
-// TestBadConflist: a CNI config that cannot be taken keeps a node without any from becoming ready, and hurts no other.
+// TestBadConflist: a CNI config that cannot be taken keeps a node without any from becoming ready,
+// and hurts no other.
 func TestBadConflist(t *testing.T) {
 	const good = `{"plugins":[{"type":"twill"}]}`
 	for name, spoil := range map[string]func(c Conflist) error{

@@ -6,8 +6,9 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// An object that is repaired contentionLimit times within contentionWindow is contended: somebody else writes it too. Its
-// repair then waits for firstSuppression, twice as long each time, up to lastSuppression.
+// An object that is repaired contentionLimit times within contentionWindow is contended: somebody
+// else writes it too. Its repair then waits for firstSuppression, twice as long each time, up to
+// lastSuppression.
 const (
 	contentionLimit  = 30
 	contentionWindow = 10 * time.Second
@@ -15,8 +16,8 @@ const (
 	lastSuppression  = time.Minute
 )
 
-// contention remembers which objects are repaired too often. The zero value is ready. When another object is wanted in the
-// same slot, it is no repair, and counting begins again.
+// contention remembers which objects are repaired too often. The zero value is ready. When another
+// object is wanted in the same slot, it is no repair, and counting begins again.
 type contention struct {
 	keys map[netstate.Key]*repairs
 }
@@ -30,8 +31,8 @@ type repairs struct {
 	reported bool
 }
 
-// bulkThreshold is the size of a plan that is not about single peers: a start, or a device with all that stands on it. Of
-// such a plan the entries of peers are not counted.
+// bulkThreshold is the size of a plan that is not about single peers: a start, or a device with all
+// that stands on it. Of such a plan the entries of peers are not counted.
 const bulkThreshold = 1000
 
 // record counts an applied plan.
@@ -40,7 +41,8 @@ func (c *contention) record(plan netstate.Plan, now time.Time) {
 		c.keys = map[netstate.Key]*repairs{}
 	}
 	for _, change := range plan {
-		if kind := change.Key().Kind; len(plan) > bulkThreshold && kind >= netstate.KindNeigh && kind <= netstate.KindRoute {
+		kind := change.Key().Kind
+		if len(plan) > bulkThreshold && kind >= netstate.KindNeigh && kind <= netstate.KindRoute {
 			continue
 		}
 		r := c.keys[change.Key()]

@@ -57,8 +57,8 @@ func TestContentionLeavesSlowRepairsAndNewWishesAlone(t *testing.T) {
 	}
 }
 
-// TestContentionOfACrowd: entries of peers are counted as repairs in a plan that is about single peers only, and what is not about
-// peers in any.
+// TestContentionOfACrowd: entries of peers are counted as repairs in a plan that is about single
+// peers only, and what is not about peers in any.
 func TestContentionOfACrowd(t *testing.T) {
 	now := time.Now()
 	for size, held := range map[int]bool{1000: true, 1001: false} {

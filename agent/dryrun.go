@@ -14,7 +14,8 @@ import (
 // planTimeout is how long a dry run waits for the store.
 const planTimeout = 15 * time.Second
 
-// Plan returns what Run would change now. It claims no lease and writes nothing; a node without a lease has no plan.
+// Plan returns what Run would change now. It claims no lease and writes nothing; a node without a
+// lease has no plan.
 func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) {
 	node, err := a.gatherFacts(ctx)
 	if err != nil {
@@ -38,8 +39,8 @@ func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) 
 	return plan, append(snap.Skips, skips...), err
 }
 
-// without returns the peers that are not the lease's own node. A store that has acquired nothing in this run may not
-// know which of its records is the own one.
+// without returns the peers that are not the lease's own node. A store that has acquired nothing in
+// this run may not know which of its records is the own one.
 func without(peers []subnet.Lease, own subnet.Lease) []subnet.Lease {
 	return slices.DeleteFunc(slices.Clone(peers), func(p subnet.Lease) bool {
 		return slices.ContainsFunc(p.Stacks, func(s subnet.Stack) bool {

@@ -8,11 +8,13 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// fastPath writes what a change of the leases asks for without reading the kernel first, and reports whether it did; if not, a
-// reconcile is needed. It is the only shortcut beside the reconcile. Its reason: among thousands of peers reading the kernel
-// takes tens of milliseconds, for which every node that joins would have to wait (Documentation/benchmarks.md has the
-// figures). It writes the Diff of two wanted states, peers' entries only, and only if the kernel was as wanted after the last
-// reconcile. The reconcile that follows after verifyDelay finds it done, or repairs what somebody else has changed meanwhile.
+// fastPath writes what a change of the leases asks for without reading the kernel first, and
+// reports whether it did; if not, a reconcile is needed. It is the only shortcut beside the
+// reconcile. Its reason: among thousands of peers reading the kernel takes tens of milliseconds,
+// for which every node that joins would have to wait (Documentation/benchmarks.md has the figures).
+// It writes the Diff of two wanted states, peers' entries only, and only if the kernel was as
+// wanted after the last reconcile. The reconcile that follows after verifyDelay finds it done, or
+// repairs what somebody else has changed meanwhile.
 func (a *Agent) fastPath(ctx context.Context) bool {
 	snap, cache, applied := a.leases.follow(), a.loop.desired, a.loop.applied
 	switch {
@@ -35,7 +37,8 @@ func (a *Agent) fastPath(ctx context.Context) bool {
 	return true
 }
 
-// onlyEntries reports whether a plan changes nothing on which other objects stand, and nothing that is contended.
+// onlyEntries reports whether a plan changes nothing on which other objects stand, and nothing that
+// is contended.
 func (a *Agent) onlyEntries(plan netstate.Plan) bool {
 	now := time.Now()
 	return !slices.ContainsFunc(plan, func(c netstate.Change) bool {

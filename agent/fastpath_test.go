@@ -62,8 +62,8 @@ func TestHurryFails(t *testing.T) {
 	}
 }
 
-// TestVerify: what was written without reading the kernel is verified a fifth of a second later and not again, however many
-// nodes join meanwhile, and what the kernel has lost by then is repaired.
+// TestVerify: what was written without reading the kernel is verified a fifth of a second later and
+// not again, however many nodes join meanwhile, and what the kernel has lost by then is repaired.
 func TestVerify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(t, nil)

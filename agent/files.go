@@ -7,9 +7,10 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// writeFiles writes what the runtime and the CNI plugin read. Its error keeps a node that was never ready from becoming so; one
-// that is ready stays so, because its pods' network is as good as before. A CNI config that cannot be replaced is reported, and
-// is no error as long as the one that is installed can be used.
+// writeFiles writes what the runtime and the CNI plugin read. Its error keeps a node that was never
+// ready from becoming so; one that is ready stays so, because its pods' network is as good as
+// before. A CNI config that cannot be replaced is reported, and is no error as long as the one that
+// is installed can be used.
 func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) error {
 	if err := a.writeEnv(node, lease); err != nil || !synced {
 		return err

@@ -44,7 +44,8 @@ func halves() (*netHalf, *rulesHalf) {
 		&rulesHalf{half{state: netstate.NewState(netstate.Chain{Role: netstate.Forward}), hints: make(chan struct{})}}
 }
 
-// TestJoin: what is seen is of both parts, each gets its own changes and nothing else, and errors of either are told.
+// TestJoin: what is seen is of both parts, each gets its own changes and nothing else, and errors
+// of either are told.
 func TestJoin(t *testing.T) {
 	net, rules := halves()
 	k := Join(net, rules)

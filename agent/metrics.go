@@ -48,7 +48,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_ready",
 			Help: "1 when pods of this node can count on their network."}),
 	}
-	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply, m.wrong, m.contended, m.ready)
+	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply,
+		m.wrong, m.contended, m.ready)
 	return m
 }
 

@@ -22,8 +22,9 @@ import (
 	"github.com/twill-net/twill/subnet/file"
 )
 
-// model is one agent's passes over a kernel in memory that others meddle with, driven by a string of bytes: each
-// action takes the bytes that it needs, so a string is a whole history and the fuzzer can shorten it.
+// model is one agent's passes over a kernel in memory that others meddle with, driven by a string
+// of bytes: each action takes the bytes that it needs, so a string is a whole history and the
+// fuzzer can shorten it.
 type model struct {
 	*testing.T
 	kernel  *fake.Kernel
@@ -35,9 +36,9 @@ type model struct {
 	log     []string // what was done, for the reader of a failure
 }
 
-// FuzzLoop is the property of the loop: whatever happens to the kernel and to the leases, and whatever the kernel
-// refuses meanwhile, once it refuses nothing any more two passes bring it to what the leases ask for, and nothing
-// foreign was touched on the way.
+// FuzzLoop is the property of the loop: whatever happens to the kernel and to the leases, and
+// whatever the kernel refuses meanwhile, once it refuses nothing any more two passes bring it to
+// what the leases ask for, and nothing foreign was touched on the way.
 func FuzzLoop(f *testing.F) {
 	f.Add([]byte("\x00\x01\x02\x03\x04\x05\x06\x07"))
 	f.Fuzz(func(t *testing.T, history []byte) { play(t, history[:min(len(history), 200)]) })
@@ -107,8 +108,8 @@ func newModel(t *testing.T, history []byte) *model {
 	return m
 }
 
-// foreigners are objects that others made, as near to ours as can be: a VXLAN device and a bridge of their own with
-// entries on them, and routes into the cluster's network and out of it.
+// foreigners are objects that others made, as near to ours as can be: a VXLAN device and a bridge
+// of their own with entries on them, and routes into the cluster's network and out of it.
 func (m *model) foreigners() {
 	for _, command := range []string{
 		"ip link add vxlan9 type vxlan id 9 dstport 4789 local 192.168.33.101 dev eth1 nolearning", "ip link set vxlan9 up",

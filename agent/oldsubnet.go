@@ -6,8 +6,9 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// keptGateway is an address of the bridge that is not wanted any more, because the node's lease changed, and stays because
-// pods have it as their gateway. It goes with the last of them; new pods have addresses of the new subnet.
+// keptGateway is an address of the bridge that is not wanted any more, because the node's lease
+// changed, and stays because pods have it as their gateway. It goes with the last of them; new pods
+// have addresses of the new subnet.
 type keptGateway struct {
 	addr netstate.Addr
 	pods int
@@ -34,10 +35,11 @@ func (a *Agent) reportKeptGateways(kept []keptGateway) {
 			a.status.logError(a.Log, "count the pods of "+k.addr.Prefix.Masked().String(), k.err)
 			continue
 		}
-		text := fmt.Sprintf("%d pods have addresses of %s, which is not this node's subnet any more: other nodes do not reach them, delete them",
-			k.pods, k.addr.Prefix.Masked())
+		old := k.addr.Prefix.Masked()
+		text := fmt.Sprintf("%d pods have addresses of %s, which is not this node's subnet any more: "+
+			"other nodes do not reach them, delete them", k.pods, old)
 		if a.status.isNew("old subnet "+k.addr.Prefix.String(), text) {
-			a.Log.Warn("pods of an old lease", "node", a.Node, "dst", k.addr.Prefix.Masked(), "pods", k.pods, "reason", text)
+			a.Log.Warn("pods of an old lease", "node", a.Node, "dst", old, "pods", k.pods, "reason", text)
 			a.event("Warning", "PodsOfOldLease", text)
 		}
 	}

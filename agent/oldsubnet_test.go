@@ -15,8 +15,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// TestOldSubnet holds that a bridge with the gateway address of an earlier lease keeps it exactly as long as pods
-// of that lease live, and that the log tells of them.
+// TestOldSubnet holds that a bridge with the gateway address of an earlier lease keeps it exactly
+// as long as pods of that lease live, and that the log tells of them.
 func TestOldSubnet(t *testing.T) {
 	n := newNode(t)
 	var pods atomic.Int32
@@ -45,8 +45,8 @@ func TestOldSubnet(t *testing.T) {
 	})
 }
 
-// TestKeptGateways: an address of the bridge that a plan would delete stays while pods have it, or in doubt; and to find out
-// reports nothing, since a dry run does that too.
+// TestKeptGateways: an address of the bridge that a plan would delete stays while pods have it, or
+// in doubt; and to find out reports nothing, since a dry run does that too.
 func TestKeptGateways(t *testing.T) {
 	addr := func(dev, prefix string) netstate.Addr { return netstate.Addr{Dev: dev, Prefix: prefixes(prefix)[0]} }
 	gone, empty, unknown := addr("cni0", "10.244.1.1/24"), addr("cni0", "10.244.2.1/24"), addr("cni0", "10.244.3.1/24")

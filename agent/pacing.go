@@ -7,9 +7,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// budget bounds how often something is done: burst times at once, and rate times a second in the long run. Two things have
-// one: the work for changes of the leases, in microseconds of processor time, and the changes of each peer's record. Who stays
-// within the budget never waits; who exceeds it waits until the rate has paid for the excess.
+// budget bounds how often something is done: burst times at once, and rate times a second in the
+// long run. Two things have one: the work for changes of the leases, in microseconds of processor
+// time, and the changes of each peer's record. Who stays within the budget never waits; who exceeds
+// it waits until the rate has paid for the excess.
 type budget struct {
 	limit *rate.Limiter
 	most  time.Duration // what would have to wait longer is not taken from the budget
@@ -25,8 +26,9 @@ func (b budget) take(n int, now time.Time) time.Duration {
 	return wait
 }
 
-// Changes of the leases may take workShare of a processor, whoever makes how many: among thousands of peers one plan takes
-// tens of milliseconds. But nobody who joins waits longer than mostPause for it, whatever came before.
+// Changes of the leases may take workShare of a processor, whoever makes how many: among thousands
+// of peers one plan takes tens of milliseconds. But nobody who joins waits longer than mostPause
+// for it, whatever came before.
 const workShare, workBurst, mostPause = 0.04, 500 * time.Millisecond, time.Second
 
 func newWorkBudget() budget {
@@ -54,8 +56,8 @@ func cpuTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// pacer hands out a source's events, but none while it pauses. One event waits for the end of the pause; more would say
-// nothing else.
+// pacer hands out a source's events, but none while it pauses. One event waits for the end of the
+// pause; more would say nothing else.
 type pacer struct {
 	events <-chan struct{}
 	resume <-chan time.Time // nil unless it pauses; whoever receives from it sets it to nil

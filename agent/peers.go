@@ -11,8 +11,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// leases is what the store says. The goroutine that watches the store stores the newest snapshot and notifies; the loop
-// follows it.
+// leases is what the store says. The goroutine that watches the store stores the newest snapshot
+// and notifies; the loop follows it.
 type leases struct {
 	newest  atomic.Pointer[subnet.Snapshot]
 	nodeIPs atomic.Pointer[[]netip.Addr] // before there is a snapshot
@@ -32,7 +32,8 @@ func newLeases(b backend.Backend) *leases {
 	return l
 }
 
-// follow returns the store's newest snapshot as the agent follows it, nil if there is none yet. Only the loop calls it.
+// follow returns the store's newest snapshot as the agent follows it, nil if there is none yet.
+// Only the loop calls it.
 func (l *leases) follow() *subnet.Snapshot {
 	newest := l.newest.Load()
 	if newest == nil || newest == l.seen && l.peers.delayed == 0 {
@@ -55,10 +56,11 @@ func (l *leases) remind(wait time.Duration) {
 	l.reminder.Reset(wait)
 }
 
-// peers turns the store's snapshots into those that the agent follows. They differ in the records that change too often: a
-// peer may write its record as often as it likes, and each change costs every other node the work of a plan among thousands
-// of peers, so each record has a budget of changes, beyond which its last state stands a little longer. All other records
-// are followed at once. The snapshots also say who was seen first with what only one node can have.
+// peers turns the store's snapshots into those that the agent follows. They differ in the records
+// that change too often: a peer may write its record as often as it likes, and each change costs
+// every other node the work of a plan among thousands of peers, so each record has a budget of
+// changes, beyond which its last state stands a little longer. All other records are followed at
+// once. The snapshots also say who was seen first with what only one node can have.
 type peers struct {
 	changes int // of a record, at once
 	nodes   map[string]*peer
@@ -91,7 +93,8 @@ func (r record) exists() bool { return r.lease.Node != "" || r.skip != subnet.Sk
 func (r record) equal(o record) bool { return r.skip == o.skip && r.lease.Equal(o.lease) }
 
 func newPeers(claim func(subnet.Stack) string) *peers {
-	return &peers{changes: peerChanges, nodes: map[string]*peer{}, claims: claimOrder{of: claim, nodes: map[string]int{}}}
+	return &peers{changes: peerChanges, nodes: map[string]*peer{},
+		claims: claimOrder{of: claim, nodes: map[string]int{}}}
 }
 
 // remember takes over what an earlier agent saw of who published what first.
@@ -106,7 +109,8 @@ func (p *peers) remember(snap subnet.Snapshot) {
 	}
 }
 
-// follow returns the snapshot that the agent follows. It is the one that it returned before if there is nothing new.
+// follow returns the snapshot that the agent follows. It is the one that it returned before if
+// there is nothing new.
 func (p *peers) follow(newest *subnet.Snapshot, now time.Time) *subnet.Snapshot {
 	p.round++
 	p.delayed, p.wait = 0, peerRest
@@ -150,8 +154,8 @@ func (p *peers) node(name string) *peer {
 	return n
 }
 
-// update makes r the record that the agent follows, within its budget, and reports whether that changed anything. That a node
-// comes for the first time is no change of its record.
+// update makes r the record that the agent follows, within its budget, and reports whether that
+// changed anything. That a node comes for the first time is no change of its record.
 func (p *peers) update(n *peer, r record, now time.Time) bool {
 	if n.equal(r) {
 		return false
@@ -170,7 +174,8 @@ func (p *peers) update(n *peer, r record, now time.Time) bool {
 	return true
 }
 
-// expire updates the nodes that the snapshot does not have, and forgets those of which nothing is worth knowing.
+// expire updates the nodes that the snapshot does not have, and forgets those of which nothing is
+// worth knowing.
 func (p *peers) expire(now time.Time) (changed bool) {
 	for name, n := range p.nodes {
 		if n.round == p.round {

@@ -33,7 +33,8 @@ func winner(order map[subnet.Claim]int, what, a, b string) string {
 	return b
 }
 
-// TestPeersClaims: whoever was seen with something first keeps it, whatever the other one does, and also over a restart.
+// TestPeersClaims: whoever was seen with something first keeps it, whatever the other one does, and
+// also over a restart.
 func TestPeersClaims(t *testing.T) {
 	now := time.Now()
 	p := newPeers(claim)
@@ -76,7 +77,8 @@ func TestPeersClaims(t *testing.T) {
 	}
 }
 
-// TestPeersClaimsOfANodeMadeAnew: whoever copies what a node published while its record is gone for a moment does not get it.
+// TestPeersClaimsOfANodeMadeAnew: whoever copies what a node published while its record is gone for
+// a moment does not get it.
 func TestPeersClaimsOfANodeMadeAnew(t *testing.T) {
 	p, now := newPeers(claim), time.Now()
 	p.follow(snapshot(claiming("old", "x"), claiming("victim", "m")), now)
@@ -100,7 +102,8 @@ func TestPeersForget(t *testing.T) {
 	}
 }
 
-// TestPeersRest follows every node at once but the one whose record never rests, which is followed now and then, and in the end.
+// TestPeersRest follows every node at once but the one whose record never rests, which is followed
+// now and then, and in the end.
 func TestPeersRest(t *testing.T) {
 	now, p := time.Now(), newPeers(claim)
 	mad := func(i int) subnet.Lease { return claiming("mad", fmt.Sprint(i)) }
@@ -152,7 +155,8 @@ func has(snap *subnet.Snapshot, lease subnet.Lease) bool {
 	return false
 }
 
-// TestRunKeepsTheVictim: a peer that copies a younger one's MAC changes nothing for it, not even for an agent that starts anew.
+// TestRunKeepsTheVictim: a peer that copies a younger one's MAC changes nothing for it, not even
+// for an agent that starts anew.
 func TestRunKeepsTheVictim(t *testing.T) {
 	n := newNode(t)
 	n.addPeer("old", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")

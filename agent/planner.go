@@ -8,8 +8,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// Planner computes what should exist on a node from the machine's facts and a snapshot of the leases. It is pure, and the
-// same for the agent that applies the result, for a dry run and for the doctor.
+// Planner computes what should exist on a node from the machine's facts and a snapshot of the
+// leases. It is pure, and the same for the agent that applies the result, for a dry run and for the
+// doctor.
 type Planner struct {
 	Node      string // its name
 	Network   subnet.Config
@@ -20,8 +21,9 @@ type Planner struct {
 	Firewall  backend.FirewallConfig // its Stacks and Bridge are ignored: the leases' and Base's count
 }
 
-// Facts returns what a backend may know of a machine with these interfaces. Of the underlays that the rules allow it keeps
-// the ones of before. With an error the underlays are those of before: a flapping interface is no reason to forget the peers.
+// Facts returns what a backend may know of a machine with these interfaces. Of the underlays that
+// the rules allow it keeps the ones of before. With an error the underlays are those of before: a
+// flapping interface is no reason to forget the peers.
 func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, route routeTo) (backend.Node, error) {
 	node := backend.Node{Name: p.Node, WireGuard: p.WireGuard, MACs: map[string]netstate.MAC{}}
 	for _, i := range interfaces {

@@ -13,8 +13,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// publish acquires the node's lease, watches the store from then on, and publishes again when the node's facts change. It
-// never touches the kernel.
+// publish acquires the node's lease, watches the store from then on, and publishes again when the
+// node's facts change. It never touches the kernel.
 func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 	node, ok := a.firstFacts(ctx)
 	if !ok || !a.prepareBackend(ctx, node) {
@@ -49,11 +49,13 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 	}
 }
 
-// The store is asked for the node's own addresses every nodeIPInterval while there is no underlay, for nodeIPAnswer at most.
+// The store is asked for the node's own addresses every nodeIPInterval while there is no underlay,
+// for nodeIPAnswer at most.
 const nodeIPInterval, nodeIPAnswer = 2 * time.Second, 3 * time.Second
 
-// firstFacts waits for an underlay. Nothing watches the store until then, so it is asked for the node's own addresses: a node
-// may come back with others, and the cluster learn of them later than the agent starts.
+// firstFacts waits for an underlay. Nothing watches the store until then, so it is asked for the
+// node's own addresses: a node may come back with others, and the cluster learn of them later than
+// the agent starts.
 func (a *Agent) firstFacts(ctx context.Context) (backend.Node, bool) {
 	tick := time.NewTicker(nodeIPInterval)
 	defer tick.Stop()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"runtime/debug"
@@ -23,28 +22,30 @@ const (
 	firstRetry = 100 * time.Millisecond // the pause after the first of a row of errors; it doubles up to lastRetry
 	lastRetry  = 10 * time.Second
 
-	// verifyDelay is how long the loop leaves the fast path's writes alone before it reads the kernel: most of the
-	// kernel's notifications in this time are of these writes.
+	// verifyDelay is how long the loop leaves the fast path's writes alone before it reads the
+	// kernel: most of the kernel's notifications in this time are of these writes.
 	verifyDelay = 200 * time.Millisecond
 
 	// checkpointAfter is how long a start waits for the store before it uses the checkpoint's leases.
 	checkpointAfter = 3 * time.Second
 
-	// nodeIPTimeout is how long a start waits for the node's own address to come to an interface before it takes the
-	// default route's: a network manager or a DHCP client may be slower than the agent.
+	// nodeIPTimeout is how long a start waits for the node's own address to come to an interface
+	// before it takes the default route's: a network manager or a DHCP client may be slower than
+	// the agent.
 	nodeIPTimeout = 30 * time.Second
 
-	// maxRounds bounds the rounds of one reconcile: a device that was made again needs a second one for what the kernel
-	// deleted with it, and a switched backend a third for a name or port that was still in use.
+	// maxRounds bounds the rounds of one reconcile: a device that was made again needs a second one
+	// for what the kernel deleted with it, and a switched backend a third for a name or port that
+	// was still in use.
 	maxRounds = 4
 )
 
 // loopState is what only the loop's goroutine knows.
 type loopState struct {
 	started     time.Time
-	published   []netip.Addr        // what peers were told of this node in an earlier run
-	node        backend.Node        // the facts of the last reconcile
-	addrs       map[netip.Addr]bool // of this machine, at the last reconcile
+	published   []netip.Addr // what peers were told of this node in an earlier run
+	node        backend.Node // the facts of the last reconcile
+	addrs       []netip.Addr // of this machine, at the last reconcile
 	desired     desiredCache
 	applied     netstate.State // what the kernel was brought to, nil if anything that matters is missing
 	verifyAt    time.Time      // when to verify what the fast path wrote
@@ -52,16 +53,17 @@ type loopState struct {
 	conflistErr string // why the installed conflist is not replaced, empty if it is as it should be
 }
 
-// desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the same while only the
-// kernel changes.
+// desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the
+// same while only the kernel changes.
 type desiredCache struct {
 	node backend.Node
 	snap *subnet.Snapshot
 	want netstate.State
 }
 
-// reconcileLoop is the goroutine that owns the kernel. After each reconcile it pauses for half the time that it took, so that a
-// flood of triggers takes at most two thirds of a processor, and after a change of the leases as workBudget says.
+// reconcileLoop is the goroutine that owns the kernel. After each reconcile it pauses for half the
+// time that it took, so that a flood of triggers takes at most two thirds of a processor, and after
+// a change of the leases as workBudget says.
 func (a *Agent) reconcileLoop(ctx context.Context) error {
 	defer close(a.saves)
 	timer := time.NewTimer(0)
@@ -92,13 +94,12 @@ func (a *Agent) reconcileLoop(ctx context.Context) error {
 		}
 		began := time.Now()
 		timer.Reset(a.reconcile(ctx))
-		pause := min(max(minPause, time.Since(began)/2), maxPause)
-		triggers.pause(pause)
+		triggers.pause(min(max(minPause, time.Since(began)/2), maxPause))
 	}
 }
 
-// reconcile gathers the facts, computes what is wanted, and brings the kernel to it. It returns after what time to
-// reconcile again if nothing happens.
+// reconcile gathers the facts, computes what is wanted, and brings the kernel to it. It returns
+// after what time to reconcile again if nothing happens.
 func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	select {
 	case <-a.triggers: // what happened before is seen now
@@ -131,7 +132,8 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	return a.finish(node, *snap, synced, r)
 }
 
-// gatherFacts reads the machine's facts. With an error, the node may still have the underlays that it had before.
+// gatherFacts reads the machine's facts. With an error, the node may still have the underlays that
+// it had before.
 func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 	interfaces, err := a.Machine.Interfaces(ctx)
 	if err != nil {
@@ -153,23 +155,24 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 	return node, a.checkMTU(node)
 }
 
-// redial makes the store connect again when an address of this machine is gone: a connection from that address would only
-// fail after many seconds.
+// redial makes the store connect again when an address of this machine is gone: a connection from
+// that address would only fail after many seconds.
 func (a *Agent) redial(interfaces []netstate.Interface) {
-	now := map[netip.Addr]bool{}
+	var now []netip.Addr
 	for _, i := range interfaces {
 		for _, p := range i.Addrs {
-			now[p.Addr()] = true
+			now = append(now, p.Addr())
 		}
 	}
-	gone := slices.ContainsFunc(slices.Collect(maps.Keys(a.loop.addrs)), func(addr netip.Addr) bool { return !now[addr] })
+	gone := slices.ContainsFunc(a.loop.addrs, func(addr netip.Addr) bool { return !slices.Contains(now, addr) })
 	a.loop.addrs = now
 	if r, ok := a.Store.(subnet.Redialer); ok && gone {
 		r.Redial()
 	}
 }
 
-// newestSnapshot returns the newest snapshot, nil if there is none yet, and whether it comes from the store in this run.
+// newestSnapshot returns the newest snapshot, nil if there is none yet, and whether it comes from
+// the store in this run.
 func (a *Agent) newestSnapshot() (snap *subnet.Snapshot, synced bool) {
 	if snap := a.leases.follow(); snap != nil {
 		a.earlier.Store(nil)
@@ -196,7 +199,8 @@ func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State
 	return want
 }
 
-// result is how a reconcile ended: what was wanted, what of it is not so and why, and what stays though it is not wanted.
+// result is how a reconcile ended: what was wanted, what of it is not so and why, and what stays
+// though it is not wanted.
 type result struct {
 	want netstate.State
 	left netstate.Plan
@@ -204,8 +208,8 @@ type result struct {
 	err  error
 }
 
-// degraded reports whether the node's data path as a whole does not work, as opposed to the path to some peers or to a
-// leftover that cannot be deleted.
+// degraded reports whether the node's data path as a whole does not work, as opposed to the path to
+// some peers or to a leftover that cannot be deleted.
 func (r result) degraded() bool {
 	if r.err != nil && len(r.left) == 0 {
 		return true // not even read back
@@ -232,8 +236,8 @@ func isEntry(c netstate.Change) bool {
 	return false
 }
 
-// converge brings the kernel to want: it reads, compares and writes until there is nothing to change. Without the store's
-// own word nothing is deleted.
+// converge brings the kernel to want: it reads, compares and writes until there is nothing to
+// change. Without the store's own word nothing is deleted.
 func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) result {
 	var before netstate.Plan
 	var applied error
@@ -265,8 +269,8 @@ func (a *Agent) apply(ctx context.Context, plan netstate.Plan) error {
 	return err
 }
 
-// compare returns what to change now. Not changed are gateways that pods need, which it returns too, and objects that
-// someone else keeps changing back.
+// compare returns what to change now. Not changed are gateways that pods need, which it returns
+// too, and objects that someone else keeps changing back.
 func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, []keptGateway, error) {
 	have, err := a.Kernel.Observe(ctx, want)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// TestBroken: the way to a few peers, or a leftover, does not make a node's data path wrong; all else that is not as wanted does.
+// TestBroken: the way to a few peers, or a leftover, does not make a node's data path wrong; all
+// else that is not as wanted does.
 func TestBroken(t *testing.T) {
 	want := netstate.State{}
 	for i := range 10 {
@@ -158,7 +159,8 @@ func TestIgnoreDone(t *testing.T) {
 	}
 }
 
-// TestConvergeGivesUp: what cannot be applied is not tried again at once, and what does not last is tried four times.
+// TestConvergeGivesUp: what cannot be applied is not tried again at once, and what does not last is
+// tried four times.
 func TestConvergeGivesUp(t *testing.T) {
 	m := newModel(t, nil)
 	m.agent.reconcile(t.Context())
@@ -215,7 +217,8 @@ func TestCleanupFails(t *testing.T) {
 	}
 }
 
-// TestWithout: of the peers, what has the own lease's subnet and address is this node; what has one of them is not.
+// TestWithout: of the peers, what has the own lease's subnet and address is this node; what has one
+// of them is not.
 func TestWithout(t *testing.T) {
 	own := peerLease("node1", "10.244.1.0/24", "192.168.33.101", "")
 	peers := []subnet.Lease{peerLease("192.168.33.101", "10.244.1.0/24", "192.168.33.101", ""),

@@ -54,9 +54,10 @@ func firstError(err error) (more int, first error) {
 	return 0, err
 }
 
-// skips are the peers that are left out, and what was reported of them. What a record says is its node's choice, and so is how
-// often it says something else. So each node and class of reasons is one line, and all of it is bounded: an event goes to the
-// cluster's store, once for every node of the cluster.
+// skips are the peers that are left out, and what was reported of them. What a record says is its
+// node's choice, and so is how often it says something else. So each node and class of reasons is
+// one line, and all of it is bounded: an event goes to the cluster's store, once for every node of
+// the cluster.
 type skips struct {
 	now      map[skipped]bool
 	logs     *rate.Limiter
@@ -71,15 +72,16 @@ type skipped struct {
 	code subnet.Code
 }
 
-// How much is reported: skipLines at once and one a minute from then on; skipEvents at once and one in ten minutes, and the same
-// one after skipEventRest at the earliest.
+// How much is reported: skipLines at once and one a minute from then on; skipEvents at once and one
+// in ten minutes, and the same one after skipEventRest at the earliest.
 const (
 	skipLines, skipEvents = 100, 5
 	skipEventRest         = time.Hour
 )
 
 func newSkips() skips {
-	return skips{logs: rate.NewLimiter(rate.Every(time.Minute), skipLines), events: rate.NewLimiter(rate.Every(10*time.Minute), skipEvents),
+	return skips{logs: rate.NewLimiter(rate.Every(time.Minute), skipLines),
+		events:   rate.NewLimiter(rate.Every(10*time.Minute), skipEvents),
 		reported: map[skipped]time.Time{}}
 }
 
@@ -96,14 +98,16 @@ func (a *Agent) reportSkips(all []subnet.Skip) {
 		if before[k] {
 			continue
 		}
-		a.logSkip(slog.LevelWarn, "a peer is left out", "node", clip(s.Node), "code", string(s.Code), "reason", clip(s.Detail))
+		a.logSkip(slog.LevelWarn, "a peer is left out",
+			"node", clip(s.Node), "code", string(s.Code), "reason", clip(s.Detail))
 		if a.skips.mayReport(k, at) {
 			a.event("Warning", "PeerSkipped", "node "+clip(s.Node)+" is left out: "+s.Code.Meaning())
 		}
 	}
 	for k := range before {
 		if !a.skips.now[k] {
-			a.logSkip(slog.LevelInfo, "a peer is no longer left out for this", "node", clip(k.node), "code", string(k.code))
+			a.logSkip(slog.LevelInfo, "a peer is no longer left out for this",
+				"node", clip(k.node), "code", string(k.code))
 		}
 	}
 	a.Metrics.skipped.Set(float64(len(a.skips.now)))
@@ -132,7 +136,8 @@ func (a *Agent) logSkip(level slog.Level, text string, args ...any) {
 	a.Log.Log(context.Background(), level, text, args...)
 }
 
-// maxReason is how much of a reason is shown, in bytes: it may quote a value of any length that somebody else wrote.
+// maxReason is how much of a reason is shown, in bytes: it may quote a value of any length that
+// somebody else wrote.
 const maxReason = 500
 
 func clip(s string) string {
@@ -146,7 +151,8 @@ func clip(s string) string {
 func (a *Agent) reportContention() {
 	for _, object := range a.loop.contention.unreported() {
 		a.Metrics.contended.Inc()
-		a.Log.Warn("something else keeps changing this, it is repaired less often now", "node", a.Node, "object", object)
+		a.Log.Warn("something else keeps changing this, it is repaired less often now",
+			"node", a.Node, "object", object)
 		a.event("Warning", "Contended", "something on this node keeps changing: "+object)
 	}
 }

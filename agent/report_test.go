@@ -152,7 +152,8 @@ func (r *networkReporter) Network(up bool, reason, message string) {
 	r.said = append(r.said, fmt.Sprintf("%t %s %s", up, reason, message))
 }
 
-// TestReportNetwork: a node that never worked says nothing, a ready one that it is up, and one that broke why.
+// TestReportNetwork: a node that never worked says nothing, a ready one that it is up, and one that
+// broke why.
 func TestReportNetwork(t *testing.T) {
 	store := &networkReporter{}
 	a := New(Config{Store: store, Log: slog.New(slog.DiscardHandler)})

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// TestRest: work for changes of the leases is followed by no pause until it is so much that it would take more than its
-// share; and no pause is longer than mostPause, nor is there a debt after it.
+// TestRest: work for changes of the leases is followed by no pause until it is so much that it
+// would take more than its share; and no pause is longer than mostPause, nor is there a debt after
+// it.
 func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const plan = 10 * time.Millisecond // of work, among thousands of peers
@@ -32,7 +33,8 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestRecordBudget: a record may change five times at once, and then once in ten seconds; what has to wait costs nothing.
+// TestRecordBudget: a record may change five times at once, and then once in ten seconds; what has
+// to wait costs nothing.
 func TestRecordBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRecordBudget(peerChanges)

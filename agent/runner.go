@@ -71,8 +71,8 @@ func (a *Agent) Report() Report {
 	return r
 }
 
-// prepareBackend lets a Runner prepare what it publishes, and continue with what an earlier agent left. It reports whether ctx is
-// still alive.
+// prepareBackend lets a Runner prepare what it publishes, and continue with what an earlier agent
+// left. It reports whether ctx is still alive.
 func (a *Agent) prepareBackend(ctx context.Context, node backend.Node) bool {
 	r, ok := a.Backend.(backend.Runner)
 	if !ok {
@@ -85,8 +85,9 @@ func (a *Agent) prepareBackend(ctx context.Context, node backend.Node) bool {
 	return done
 }
 
-// sendEarlierView sends a Runner the checkpoint's leases, so that packets move before the store has answered: a list of thousands
-// of nodes takes a second, and a store that is away takes longer. Only an agent of the same boot has left what they stand on.
+// sendEarlierView sends a Runner the checkpoint's leases, so that packets move before the store has
+// answered: a list of thousands of nodes takes a second, and a store that is away takes longer.
+// Only an agent of the same boot has left what they stand on.
 func (a *Agent) sendEarlierView(node backend.Node) {
 	env, err := subnet.ReadEnv(a.SubnetFile)
 	if err != nil || env.BootID == "" || env.BootID != bootID() {
@@ -121,8 +122,8 @@ func (a *Agent) runBackend(ctx context.Context, r backend.Runner) error {
 	return nil
 }
 
-// retryWithBackoff calls f until it succeeds, and reports whether ctx is still alive then. After each error it triggers a
-// reconcile, so that f gets a view of its own each time.
+// retryWithBackoff calls f until it succeeds, and reports whether ctx is still alive then. After
+// each error it triggers a reconcile, so that f gets a view of its own each time.
 func (a *Agent) retryWithBackoff(ctx context.Context, what string, f func() error) bool {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		began := time.Now()

@@ -62,8 +62,8 @@ func (m *mover) Run(ctx context.Context, site backend.Site, views <-chan backend
 	return nil
 }
 
-// TestRunner: it is prepared before the lease is published, started with a view of what the kernel has been brought
-// to, started again when it fails, and ends with the agent.
+// TestRunner: it is prepared before the lease is published, started with a view of what the kernel
+// has been brought to, started again when it fails, and ends with the agent.
 func TestRunner(t *testing.T) {
 	n, m := newNode(t), &mover{seen: make(chan string, 1), ended: make(chan struct{})}
 	n.backend = m
@@ -88,8 +88,8 @@ func TestRunner(t *testing.T) {
 	}
 }
 
-// TestRunnerResumes: after a restart it gets the leases that it had, before the store has said anything. After a boot there
-// is nothing yet on which it could stand.
+// TestRunnerResumes: after a restart it gets the leases that it had, before the store has said
+// anything. After a boot there is nothing yet on which it could stand.
 func TestRunnerResumes(t *testing.T) {
 	n, m := newNode(t), &mover{seen: make(chan string, 9), ended: make(chan struct{})}
 	m.prepared.Store(1)

@@ -14,9 +14,9 @@ import (
 	"github.com/twill-net/twill/backend"
 )
 
-// Settings are the options that a running twilld works with: its flags, the environment and the defaults, resolved, and
-// without secrets. Others on the node read them instead of twilld's command line: from the running agent with AskSettings,
-// and after it from its checkpoint.
+// Settings are the options that a running twilld works with: its flags, the environment and the
+// defaults, resolved, and without secrets. Others on the node read them instead of twilld's command
+// line: from the running agent with AskSettings, and after it from its checkpoint.
 type Settings struct {
 	SubnetFile   string
 	Checkpoint   string // empty: none
@@ -39,8 +39,9 @@ type KubeSettings struct {
 	AnnotationPrefix string
 }
 
-// SettingsSocket is an abstract Unix socket, of which each network namespace has its own. The twilld that works in the
-// namespace answers each connection with its Settings in JSON; while it holds the name, no other can start there.
+// SettingsSocket is an abstract Unix socket, of which each network namespace has its own. The
+// twilld that works in the namespace answers each connection with its Settings in JSON; while it
+// holds the name, no other can start there.
 const SettingsSocket = "@twill/agent"
 
 // maxSettings bounds what AskSettings reads, in bytes.
@@ -62,8 +63,9 @@ func (s Settings) Serve(l net.Listener) {
 	}
 }
 
-// AskSettings returns the settings and the process of the twilld that runs in the calling thread's network namespace. It
-// believes root's processes and the caller's own. The process is 0 if it is not in the caller's PID namespace.
+// AskSettings returns the settings and the process of the twilld that runs in the calling thread's
+// network namespace. It believes root's processes and the caller's own. The process is 0 if it is
+// not in the caller's PID namespace.
 func AskSettings() (s Settings, pid int, err error) {
 	conn, err := net.DialTimeout("unix", SettingsSocket, settingsTimeout)
 	if err != nil {

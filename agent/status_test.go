@@ -45,7 +45,8 @@ func TestNotReadyBeforeAllWasWritten(t *testing.T) {
 	}
 }
 
-// TestWrongForAWhile: a data path that is wrong for half a minute makes the node unready, and when it is right again it is ready.
+// TestWrongForAWhile: a data path that is wrong for half a minute makes the node unready, and when
+// it is right again it is ready.
 func TestWrongForAWhile(t *testing.T) {
 	var s status
 	s.update(true, false, nil)

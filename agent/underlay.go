@@ -14,13 +14,16 @@ import (
 // routeTo finds the interface towards an address, and the address that the kernel would send from.
 type routeTo func(netip.Addr) (dev string, src netip.Addr, err error)
 
-// pick chooses the underlays of the address families as flannel does: one interface that has an address of each, by the first
-// rule that finds such a one. Where no interface has all of them, each family gets its own.
+// pick chooses the underlays of the address families as flannel does: one interface that has an
+// address of each, by the first rule that finds one. If no interface has all of them, each family
+// gets its own.
 //
-// What was chosen before stays as long as its rule takes it. An interface of an earlier rule is followed when it appears; but
-// when the rule that chose finds nothing any more, no later one is asked: a flapping interface is an error, and does not move
-// the overlay to another network.
-func (c Choice) pick(interfaces []netstate.Interface, families []netstate.Family, before backend.Node, route routeTo) ([]backend.Underlay, error) {
+// What was chosen before stays as long as its rule matches it. If an interface appears that matches
+// an earlier rule, that one is chosen. But if the rule that chose matches nothing any more, later
+// rules are not tried: a flapping interface is an error, and does not move the overlay to another
+// network.
+func (c Choice) pick(interfaces []netstate.Interface, families []netstate.Family, before backend.Node,
+	route routeTo) ([]backend.Underlay, error) {
 	if len(families) > 1 && c.given() {
 		if chosen, err := c.onOne(interfaces, families, before, route); err == nil {
 			return chosen, nil
@@ -37,8 +40,9 @@ func (c Choice) pick(interfaces []netstate.Interface, families []netstate.Family
 	return all, nil
 }
 
-// onOne finds one interface for all these families.
-func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Family, before backend.Node, route routeTo) ([]backend.Underlay, error) {
+// onOne chooses one interface for all these families.
+func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Family, before backend.Node,
+	route routeTo) ([]backend.Underlay, error) {
 	var tried []string
 	rules := c.rules(interfaces, families, route)
 	last, _ := before.Underlay(families[0])
@@ -66,7 +70,7 @@ func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Famil
 		familyNames(families), strings.Join(slices.Compact(tried), " or "), stays, describe(interfaces))
 }
 
-// isWorse reports whether the rule k comes after the one that chose the underlay of one of the families before.
+// isWorse reports whether rule k comes after the one that chose the underlay of one of the families before.
 func isWorse(rules []rule, k int, families []netstate.Family, before backend.Node) bool {
 	for _, f := range families {
 		if u, ok := before.Underlay(f); ok && u.By != "" && u.By != rules[k].text &&
@@ -77,9 +81,10 @@ func isWorse(rules []rule, k int, families []netstate.Family, before backend.Nod
 	return false
 }
 
-// find is the first interface on which r takes an address of each family, and these addresses. The interface that there was
-// before comes first.
-func (r rule) find(interfaces []netstate.Interface, families []netstate.Family, before backend.Node) (netstate.Interface, []netip.Addr, bool) {
+// find returns the first interface on which r matches an address of each family, and these
+// addresses. The interface of before is tried first.
+func (r rule) find(interfaces []netstate.Interface, families []netstate.Family,
+	before backend.Node) (netstate.Interface, []netip.Addr, bool) {
 	last, _ := before.Underlay(families[0])
 	order := slices.Clone(interfaces)
 	slices.SortStableFunc(order, func(a, b netstate.Interface) int {
@@ -103,7 +108,8 @@ func (r rule) find(interfaces []netstate.Interface, families []netstate.Family, 
 	return netstate.Interface{}, nil, false
 }
 
-// addr is the address of one family that r takes on i: the one that there was before, else the rule's own, else the first.
+// addr returns the address of one family that r matches on i: the one of before, else the rule's
+// own, else the first.
 func (r rule) addr(i netstate.Interface, f netstate.Family, before backend.Underlay) (best netip.Addr, ok bool) {
 	rank := func(a netip.Addr) int {
 		switch a {
@@ -116,14 +122,15 @@ func (r rule) addr(i netstate.Interface, f netstate.Family, before backend.Under
 	}
 	for _, p := range i.Addrs {
 		a := p.Addr()
-		if netstate.FamilyOf(a) == f && (!a.IsLoopback() || a == r.best) && r.takes(i, a) && (!ok || rank(a) > rank(best)) {
+		usable := netstate.FamilyOf(a) == f && (!a.IsLoopback() || a == r.best) && r.matches(i, a)
+		if usable && (!ok || rank(a) > rank(best)) {
 			best, ok = a, true
 		}
 	}
 	return best, ok
 }
 
-// first orders what holds before what does not.
+// first orders true before false.
 func first(a, b bool) int {
 	switch {
 	case a == b:
@@ -137,7 +144,8 @@ func first(a, b bool) int {
 func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by string) []backend.Underlay {
 	var list []backend.Underlay
 	for _, a := range addrs {
-		u := backend.Underlay{Dev: i.Name, Local: a, Public: a, MTU: i.MTU, OnLink: i.OnLink, AcceptRA: i.AcceptRA, By: by}
+		u := backend.Underlay{
+			Dev: i.Name, Local: a, Public: a, MTU: i.MTU, OnLink: i.OnLink, AcceptRA: i.AcceptRA, By: by}
 		if p := c.public(netstate.FamilyOf(a)); p.IsValid() {
 			u.Public = p
 		}
@@ -146,7 +154,7 @@ func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by string) [
 	return list
 }
 
-// public is what the flags and the cluster have peers told, invalid if nothing.
+// public returns the address that the flags or the cluster say to advertise, invalid if none.
 func (c Choice) public(f netstate.Family) netip.Addr {
 	k := slices.IndexFunc(c.Public, func(a netip.Addr) bool { return netstate.FamilyOf(a) == f })
 	if k < 0 {
@@ -163,7 +171,7 @@ func familyNames(families []netstate.Family) string {
 	return strings.Join(names, " and an ")
 }
 
-// describe lists the interfaces as an error shows them: "eth0 (10.0.2.15/24), eth1 (down)".
+// describe lists the interfaces for an error: "eth0 (10.0.2.15/24), eth1 (down)".
 func describe(interfaces []netstate.Interface) string {
 	var list []string
 	for _, i := range interfaces {

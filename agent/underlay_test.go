@@ -30,7 +30,8 @@ func addrs(texts ...string) []netip.Addr {
 	return list
 }
 
-// linux is a machine as flannel's rules have it: lo, two interfaces with both families, one with IPv4 alone, one that is down.
+// linux is a machine as flannel's rules have it: lo, two interfaces with both families, one with
+// IPv4 alone, one that is down.
 func linux() []netstate.Interface {
 	return []netstate.Interface{
 		{Name: "lo", Up: true, Addrs: prefixes("127.0.0.1/8", "192.0.2.1/32", "::1/128")},
@@ -77,7 +78,8 @@ func picked(c Choice, interfaces []netstate.Interface, families []netstate.Famil
 	return strings.Join(texts, ", ")
 }
 
-// TestPick has flannel's order: each flag value is tried where those before it found nothing, all families on one interface.
+// TestPick has flannel's order: each flag value is tried where those before it found nothing, all
+// families on one interface.
 func TestPick(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -161,7 +163,8 @@ func TestPickAgain(t *testing.T) {
 	}
 }
 
-// TestPickAwaitsNodeIP: a node's own address that no interface has may still come, or an address translator may have it.
+// TestPickAwaitsNodeIP: a node's own address that no interface has may still come, or an address
+// translator may have it.
 func TestPickAwaitsNodeIP(t *testing.T) {
 	const none = "matches the node's InternalIP"
 	for _, c := range []struct {
@@ -273,7 +276,8 @@ func (s says) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 	})
 }
 
-// TestRunFollowsTheNodeIP: the cluster tells of another InternalIP while the agent runs, before the interface has it and after.
+// TestRunFollowsTheNodeIP: the cluster tells of another InternalIP while the agent runs, before the
+// interface has it and after.
 func TestRunFollowsTheNodeIP(t *testing.T) {
 	n := newNode(t)
 	for _, command := range []string{"ip link add eth0 type veth peer name peer0", "ip link set eth0 up", "ip addr add 10.0.2.15/24 dev eth0",
@@ -312,8 +316,9 @@ type knows struct {
 
 func (k knows) NodeIPs(context.Context) ([]netip.Addr, error) { return *k.nodeIPs.Load(), nil }
 
-// TestRunFindsTheNodeIPThatChangedWhileItWasAway: the node comes back with another address, and the cluster learns of that later than
-// its agent starts, so there is no underlay, no lease and no snapshot yet that could tell.
+// TestRunFindsTheNodeIPThatChangedWhileItWasAway: the node comes back with another address, and the
+// cluster learns of that later than its agent starts, so there is no underlay, no lease and no
+// snapshot yet that could tell.
 func TestRunFindsTheNodeIPThatChangedWhileItWasAway(t *testing.T) {
 	n, known := newNode(t), atomic.Pointer[[]netip.Addr]{}
 	own := addrs("192.168.33.101")

@@ -1,5 +1,5 @@
-// Package install puts the CNI plugins of the image where the container runtime looks for them, and sees that they
-// stay there.
+// Package install installs the CNI plugins of the image in the container runtime's directory, and
+// keeps them there.
 package install
 
 import (
@@ -18,21 +18,21 @@ import (
 	"github.com/twill-net/twill/internal/atomicfile"
 )
 
-// Keeper keeps the plugins installed and looks for what keeps the runtime from using them.
+// Keeper keeps the plugins installed, and reports what stops the runtime from using them.
 type Keeper struct {
-	Plugins                // no To: none are kept
-	Conflist string        // where ours is, such as /etc/cni/net.d/10-twill.conflist; empty: not looked for
-	Every    time.Duration // between two looks
+	Plugins                // without To: none are installed
+	Conflist string        // our conflist, such as /etc/cni/net.d/10-twill.conflist; empty: it is not checked
+	Every    time.Duration // between two checks
 	Log      *slog.Logger
-	Event    func(kind, reason, message string) // tells the cluster; nil: nobody is told
+	Event    func(kind, reason, message string) // reports to the cluster; nil: no reports
 
-	seen    string   // the conflist of the last look
+	seen    string   // the conflist of the last check
 	foreign string   // the one that was reported
 	left    []string // other people's plugins that were reported
 	failed  string
 }
 
-// Run looks every k.Every until ctx is done. Errors are logged and end nothing.
+// Run checks every k.Every until ctx is done. It logs errors and continues.
 func (k *Keeper) Run(ctx context.Context) error {
 	ticker := time.NewTicker(k.Every)
 	defer ticker.Stop()
@@ -57,7 +57,8 @@ func (k *Keeper) plugins() {
 			k.Log.Info("installed CNI plugins", "paths", done.Written)
 		}
 		if !slices.Equal(done.Left, k.left) && len(done.Left) > 0 {
-			k.Log.Info("other CNI plugins than the image's are left alone, --cni-bin-replace replaces them", "paths", done.Left)
+			k.Log.Info("other CNI plugins than the image's are left alone, --cni-bin-replace replaces them",
+				"paths", done.Left)
 		}
 		k.left = done.Left
 	}
@@ -76,8 +77,8 @@ func (k *Keeper) plugins() {
 	k.failed = text
 }
 
-// rivals reports another network's config that sorts before ours: runtimes take the first and never ours. It has to
-// be there at two looks, because the agent renames flannel's when it starts.
+// rivals reports another network's config that sorts before ours: runtimes use the first one only.
+// It must be there in two checks, because the agent renames flannel's when it starts.
 func (k *Keeper) rivals() {
 	if k.Conflist == "" {
 		return
@@ -96,13 +97,15 @@ func (k *Keeper) rivals() {
 	k.Log.Warn("another CNI config comes before Twill's: new pods of this node do not get Twill's network, remove it",
 		"path", rival, "ours", k.Conflist)
 	if k.Event != nil {
-		k.Event("Warning", "ForeignCNIConfig", fmt.Sprintf("%s comes before %s: new pods of this node do not get Twill's network, remove it",
+		k.Event("Warning", "ForeignCNIConfig", fmt.Sprintf(
+			"%s comes before %s: new pods of this node do not get Twill's network, remove it",
 			rival, filepath.Base(k.Conflist)))
 	}
 }
 
-// Rival is the config that a runtime takes before the conflist at path, empty if there is none. Runtimes take the
-// first of *.conf, *.conflist and *.json in the order of their names that they can read.
+// Rival returns the config that a runtime uses instead of the conflist at path, empty if there is
+// none. Runtimes use the first of *.conf, *.conflist and *.json, in the order of their names, that
+// they can read.
 func Rival(path string) (string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path)) // in the order of names
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +129,7 @@ func Rival(path string) (string, error) {
 	return "", nil
 }
 
-// isConfig says whether a runtime would take the file: it names a plugin.
+// isConfig reports whether a runtime would use the file: it names a plugin.
 func isConfig(path string) bool {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -79,8 +79,9 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
-// TestPluginsOfOthers holds what is replaced: the own plugin always; another one where it is missing, damaged, or one that
-// Twill installed from an earlier image; and one that somebody else put there only where that is asked for.
+// TestPluginsOfOthers holds what is replaced: the own plugin always; another one where it is
+// missing, damaged, or one that Twill installed from an earlier image; and one that somebody else
+// put there only where that is asked for.
 func TestPluginsOfOthers(t *testing.T) {
 	elf, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -171,7 +172,8 @@ func TestInstallNowhere(t *testing.T) {
 	}
 }
 
-// TestKeeperTellsOnce: an error is logged when it comes or becomes another, and again only after all was well.
+// TestKeeperTellsOnce: an error is logged when it comes or becomes another, and again only after
+// all was well.
 func TestKeeperTellsOnce(t *testing.T) {
 	var log safeBuffer
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "bin")
@@ -248,8 +250,8 @@ func TestWritable(t *testing.T) {
 	}
 }
 
-// TestDrafts holds that drafts of killed processes go, and nothing else does: not a young one, not one that is held, not
-// a file of another name or kind.
+// TestDrafts holds that drafts of killed processes go, and nothing else does: not a young one, not
+// one that is held, not a file of another name or kind.
 func TestDrafts(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	script(t, filepath.Join(from, "twill"), "image")
@@ -351,7 +353,8 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// TestRivalOfAMoment: what is gone at the next look is nobody's business; the agent renames flannel's conflist.
+// TestRivalOfAMoment: what is gone at the next look is nobody's business; the agent renames
+// flannel's conflist.
 func TestRivalOfAMoment(t *testing.T) {
 	conf := t.TempDir()
 	rival := filepath.Join(conf, "10-flannel.conflist")

@@ -20,26 +20,28 @@ import (
 	"github.com/twill-net/twill/internal/atomicfile"
 )
 
-// Plugins are the CNI plugins of the image and the directory that a runtime starts them from.
+// Plugins are the CNI plugins of the image and the directory from which a runtime starts them.
 type Plugins struct {
 	From, To string
-	Replace  bool // also plugins of these names that somebody else put there
+	Replace  bool // also plugins of these names that somebody else installed
 }
 
-// ours is the plugin that nobody else installs.
+// ours is the plugin that only Twill installs.
 const ours = "twill"
 
-// installedFile, in the directory To, has a line for every program that Twill installed, in the form of sha256sum(1).
-// A program that has that sum is Twill's to replace, whatever image it came from.
+// installedFile, in the directory To, has a line for every program that Twill installed, in the
+// format of sha256sum(1). Twill may replace a program that has that sum, whatever image it came
+// from.
 const installedFile = ".twill-installed"
 
-// Done is what an installation did: the paths that it wrote, and those of other people's plugins that it left alone.
+// Done is the result of an installation: the paths that it wrote, and those of other people's
+// plugins that it left alone.
 type Done struct{ Written, Left []string }
 
-// Install copies the programs that are missing or damaged, or that Twill itself installed from another image. The
-// others (portmap, bandwidth, loopback) may be there from a distribution or from another network, and may be newer: they
-// are left alone. Each program appears in one step: a runtime may start it at any moment, and a program that runs
-// cannot be written to.
+// Install copies the programs that are missing or damaged, or that Twill itself installed from
+// another image. The others (portmap, bandwidth, loopback) may come from a distribution or another
+// network, and may be newer: they are left alone. Each program appears in one step: a runtime may
+// start it at any moment, and a program that runs cannot be written.
 func (p Plugins) Install() (done Done, err error) {
 	entries, err := os.ReadDir(p.From)
 	if err != nil {
@@ -65,7 +67,7 @@ func (p Plugins) Install() (done Done, err error) {
 	return done, errors.Join(errs...)
 }
 
-// program installs one of them, if it has to be, and notes its sum.
+// program installs one of them, if necessary, and notes its sum.
 func (p Plugins) program(name string, sums map[string]string, done *Done) error {
 	want, err := os.ReadFile(filepath.Join(p.From, name))
 	if err != nil {
@@ -92,7 +94,7 @@ func (p Plugins) program(name string, sums map[string]string, done *Done) error 
 	return nil
 }
 
-// isLink reports whether path is a symbolic link; what it leads to may be there for the node and not for a container.
+// isLink reports whether path is a symbolic link. Its target may exist on the node but not in a container.
 func isLink(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
@@ -103,8 +105,8 @@ func sum(data []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// readProgram returns the program at path. It is an error if nobody could start it: it may not be executed, is empty or
-// cut short, or is neither a binary nor a script.
+// readProgram returns the program at path. It returns an error if it cannot be started: it is not
+// executable, is empty or cut short, or is neither a binary nor a script.
 func readProgram(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -129,7 +131,7 @@ func readProgram(path string) ([]byte, error) {
 	return data, nil
 }
 
-// readSums reads the file that writeSums wrote; what cannot be read is not Twill's.
+// readSums reads the file that writeSums wrote. Without it, no program is Twill's.
 func readSums(path string) map[string]string {
 	sums := map[string]string{}
 	data, err := os.ReadFile(path)
@@ -152,10 +154,10 @@ func writeSums(path string, sums map[string]string) error {
 	return atomicfile.Write(path, b.Bytes(), 0o644)
 }
 
-// writable returns an error that says what to do where this process may not make files in dir.
+// writable returns an error that says what to do if this process may not create files in dir.
 func writable(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); !errors.Is(err, unix.EACCES) {
-		return nil // another error is told by what is done there
+		return nil // what is done there returns any other error
 	}
 	var stat unix.Stat_t
 	if err := unix.Stat(dir, &stat); err != nil {

@@ -138,8 +138,8 @@ func (n *node) addWith(id, pod, config string) {
 	}
 }
 
-// addLikeFlannel wires a pod as flannel's chain does: a pair with a random name on the bridge, a reservation by
-// host-local.
+// addLikeFlannel wires a pod as flannel's chain does: a pair with a random name on the bridge, a
+// reservation by host-local.
 func (n *node) addLikeFlannel(id, pod, addr string) {
 	n.Helper()
 	n.reserve(id, addr)

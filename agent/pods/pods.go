@@ -1,6 +1,6 @@
-// Package pods keeps a node's address reservations true to its pods. A runtime that crashed, or that never heard
-// of a result, does not send a DEL, containerd never calls GC, and reservations survive a reboot that no pod does:
-// without this a node runs out of addresses.
+// Package pods frees the address reservations of pods that are gone. A runtime that crashed, or
+// that never got a result, does not send a DEL, containerd never calls GC, and reservations survive
+// a reboot, which no pod does: without this a node runs out of addresses.
 package pods
 
 import (
@@ -28,42 +28,43 @@ type Config struct {
 	Plugins string                // where portmap and bandwidth are, in the form of PATH
 	Lease   func() []netip.Prefix // this node's subnets now
 	Grace   time.Duration         // how long a reservation without a pod is left alone
-	Every   time.Duration         // between two looks
+	Every   time.Duration         // between two checks
 	Log     *slog.Logger
 }
 
-// Reclaimer frees the reservations that no pod has. A pod is known by its veth pair, which exists exactly as long as
-// its network namespace does, whether a runtime or a process is there or not. Where flannel's chain of plugins made
-// the pair, it has a random name, and the pod is known by one of its addresses standing in that namespace. While any
-// namespace is there whose addresses do not tell (gVisor takes them off the interface), nothing of that chain's is
-// freed.
+// Reclaimer frees the reservations that no pod has. It recognizes a pod by its veth pair, which
+// exists exactly as long as its network namespace, with or without a runtime or a process. If
+// flannel's chain of plugins made the pair, it has a random name, and the pod is recognized by one
+// of its addresses in that namespace. As long as the addresses of any namespace are unknown (gVisor
+// removes them from the interface), nothing of that chain's is freed.
 type Reclaimer struct {
 	Config
-	dead map[holder]time.Time // since when a holding has been seen without a pod
-	kept string               // what was last said of holdings that are kept
+	dead map[holder]time.Time // when a holding was first seen without a pod
+	kept string               // what was last logged about holdings that are kept
 }
 
-// holder is who holds something.
+// holder identifies a holding.
 type holder struct {
 	store ipam.Store
 	owner ipam.Owner
 }
 
-// New makes a Reclaimer that has not looked yet.
+// New makes a Reclaimer.
 func New(cfg Config) *Reclaimer {
 	return &Reclaimer{Config: cfg, dead: map[holder]time.Time{}}
 }
 
-// bootMark is the file in the store that names the boot in which reservations were last made true. Its dot keeps
-// host-local from taking it for an address.
+// bootMark is the file in the store that names the boot in which reservations were last checked.
+// Because of its dot, host-local does not take it for an address.
 const bootMark = ".twill-boot"
 
-// Boot frees the reservations of an earlier boot at once. It has to be called before the lease is written: until
-// then the plugin refuses every ADD, so nothing without a pod can be an ADD under way.
+// Boot frees the reservations of an earlier boot at once. It must be called before the lease is
+// written: until then the plugin refuses every ADD, so that a reservation without a pod cannot be
+// an ADD in progress.
 func (r *Reclaimer) Boot(ctx context.Context) error {
 	boot, err := bootID()
 	if err != nil {
-		return fmt.Errorf("tell this boot from earlier ones: %w", err)
+		return fmt.Errorf("distinguish this boot from earlier ones: %w", err)
 	}
 	path := filepath.Join(r.Store, bootMark)
 	marked, err := os.ReadFile(path)
@@ -72,7 +73,7 @@ func (r *Reclaimer) Boot(ctx context.Context) error {
 	}
 	began, err := bootTime()
 	if err != nil {
-		return fmt.Errorf("tell this boot from earlier ones: %w", err)
+		return fmt.Errorf("distinguish this boot from earlier ones: %w", err)
 	}
 	known := len(marked) > 0
 	err = r.reclaim(ctx, func(h ipam.Allocation) bool { return known || h.Since.Before(began) })
@@ -82,24 +83,24 @@ func (r *Reclaimer) Boot(ctx context.Context) error {
 	return os.WriteFile(path, []byte(boot+"\n"), 0o644)
 }
 
-// exists says whether there is a store at all; the first pod makes it.
+// exists reports whether there is a store. The first pod makes it.
 func (r *Reclaimer) exists() bool {
 	_, err := os.Stat(r.Store)
 	return err == nil
 }
 
-// Run looks every r.Every until ctx is done. Errors are logged and end nothing.
+// Run checks every r.Every until ctx is done. It logs errors and continues.
 func (r *Reclaimer) Run(ctx context.Context) error {
 	ticker := time.NewTicker(r.Every)
 	defer ticker.Stop()
-	said := ""
+	logged := ""
 	for {
-		err := r.Look(ctx)
+		err := r.Check(ctx)
 		switch text := fmt.Sprint(err); {
 		case err == nil:
-			said = ""
-		case text != said:
-			said = text
+			logged = ""
+		case text != logged:
+			logged = text
 			r.Log.Error("free the addresses of pods that are gone", "err", err)
 		}
 		select {
@@ -110,9 +111,9 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 	}
 }
 
-// Look frees what has had no pod for the whole grace period. The period counts from when this Reclaimer first saw
-// it so, and not from the file's date: clocks jump.
-func (r *Reclaimer) Look(ctx context.Context) error {
+// Check frees what has had no pod for the whole grace period. The period begins when this Reclaimer
+// first saw it so, not with the file's date: clocks jump.
+func (r *Reclaimer) Check(ctx context.Context) error {
 	now, seen := time.Now(), map[holder]bool{}
 	err := r.reclaim(ctx, func(h ipam.Allocation) bool {
 		id := holder{h.Store, h.Owner}
@@ -131,11 +132,11 @@ func (r *Reclaimer) Look(ctx context.Context) error {
 	return errors.Join(err, r.mark())
 }
 
-// mark notes that the store is of this boot: for a store that was made after Boot, and on nodes where flannel ran.
+// mark writes this boot's mark, for a store that was made after Boot.
 func (r *Reclaimer) mark() error {
 	boot, err := bootID()
 	if err != nil || !r.exists() {
-		return nil // without a boot id there is nothing to tell apart
+		return nil // without a boot ID there is nothing to distinguish
 	}
 	path := filepath.Join(r.Store, bootMark)
 	if marked, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(marked)) == boot {
@@ -144,8 +145,8 @@ func (r *Reclaimer) mark() error {
 	return os.WriteFile(path, []byte(boot+"\n"), 0o644)
 }
 
-// allHoldings reads the reservations of the store and of those beside it: what flannel's chain reserved is under the name
-// in flannel's conflist.
+// allHoldings reads the reservations of the store and of those beside it: flannel's chain reserves
+// under the name in flannel's conflist.
 func allHoldings(store string) ([]ipam.Allocation, error) {
 	all, err := ipam.Store(store).Allocations()
 	for _, dir := range ipam.Store(store).Neighbours() {
@@ -155,8 +156,8 @@ func allHoldings(store string) ([]ipam.Allocation, error) {
 	return all, err
 }
 
-// ours reports whether h is this network's to free: it is in the network's own store, or all its addresses are of this
-// node's lease.
+// ours reports whether h belongs to this network: it is in the network's own store, or all its
+// addresses are of this node's lease.
 func (r *Reclaimer) ours(h ipam.Allocation, lease []netip.Prefix) bool {
 	outside := func(a netip.Addr) bool {
 		return !slices.ContainsFunc(lease, func(p netip.Prefix) bool { return p.Masked().Contains(a) })
@@ -164,8 +165,8 @@ func (r *Reclaimer) ours(h ipam.Allocation, lease []netip.Prefix) bool {
 	return string(h.Store) == r.Store || len(h.Addrs) > 0 && !slices.ContainsFunc(h.Addrs, outside)
 }
 
-// reclaim frees those holdings without a pod that due picks. The reservations are read first: a pod that is wired
-// in between is then found attached.
+// reclaim frees the holdings without a pod that are due. It reads the reservations first, so that a
+// pod that is added meanwhile is found attached.
 func (r *Reclaimer) reclaim(ctx context.Context, due func(ipam.Allocation) bool) error {
 	holdings, err := allHoldings(r.Store)
 	if len(holdings) == 0 {
@@ -190,29 +191,30 @@ func (r *Reclaimer) reclaim(ctx context.Context, due func(ipam.Allocation) bool)
 	return errors.Join(errs...)
 }
 
-// reportKept logs once why reservations are kept.
+// reportKept logs why reservations are kept, once.
 func (r *Reclaimer) reportKept(kept int, unknown []string) {
-	said := ""
+	text := ""
 	if kept > 0 {
-		said = fmt.Sprint(kept, unknown)
+		text = fmt.Sprint(kept, unknown)
 	}
-	if said != "" && said != r.kept {
+	if text != "" && text != r.kept {
 		r.Log.Info("reservations of flannel's without a pod are kept: pods are there whose addresses nobody knows",
 			"count", kept, "ends", unknown)
 	}
-	r.kept = said
+	r.kept = text
 }
 
 func (r *Reclaimer) free(ctx context.Context, remover *plugin.Remover, h ipam.Allocation) error {
 	if err := remover.Remove(ctx, h); err != nil {
 		return err
 	}
-	r.Log.Info("freed what a pod that is gone had left", "container", h.Owner.Container, "dev", h.Owner.Dev, "addrs", fmt.Sprint(h.Addrs))
+	r.Log.Info("freed what a pod that is gone had left",
+		"container", h.Owner.Container, "dev", h.Owner.Dev, "addrs", fmt.Sprint(h.Addrs))
 	return nil
 }
 
-// Live returns a function that counts the pods which have, or may have, an address of a subnet. store and bridge are as
-// in Config; without a store only the addresses that stand in pods count.
+// Live returns a function that counts the pods that have, or may have, an address of a subnet.
+// store and bridge are as in Config; without a store only the addresses in pods' namespaces count.
 func Live(store, bridge string) func(netip.Prefix) (int, error) {
 	return func(subnet netip.Prefix) (int, error) {
 		var holdings []ipam.Allocation
@@ -227,7 +229,8 @@ func Live(store, bridge string) func(netip.Prefix) (int, error) {
 		}
 		for _, h := range holdings {
 			for _, a := range h.Addrs {
-				live[a] = live[a] || attached.Ends[wire.HostEnd(h.Owner)] || !attached.Has(h) && attached.MayHave(h, unknown)
+				live[a] = live[a] || attached.Ends[wire.HostEnd(h.Owner)] ||
+					!attached.Has(h) && attached.MayHave(h, unknown)
 			}
 		}
 		maps.DeleteFunc(live, func(a netip.Addr, there bool) bool { return !there || !subnet.Masked().Contains(a) })
@@ -240,7 +243,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// bootTime is when the kernel started, by the clock of now.
+// bootTime returns when the kernel started, by the current clock.
 func bootTime() (time.Time, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -21,17 +21,17 @@ import (
 
 const all = "flannel flannelgone gone live"
 
-// TestLook frees what pods that are gone have left, after the grace period and not before, and never an address of a
-// pod that lives without any runtime.
-func TestLook(t *testing.T) {
+// TestCheck frees what pods that are gone have left, after the grace period and not before, and
+// never an address of a pod that lives without any runtime.
+func TestCheck(t *testing.T) {
 	n := someOfEach(t)
 	r := n.reclaimer(time.Hour)
-	n.run(func() error { return r.Look(context.Background()) })
+	n.run(func() error { return r.Check(context.Background()) })
 	if got := n.owners(); got != all {
 		t.Fatalf("within the grace period reservations of %q are left, want all: %q", got, all)
 	}
 	r.Grace = 0
-	n.run(func() error { return r.Look(context.Background()) })
+	n.run(func() error { return r.Check(context.Background()) })
 	if got := n.owners(); got != "flannel live" {
 		t.Errorf("reservations of %q are left, want those of the living: flannel, live", got)
 	}
@@ -44,13 +44,14 @@ func TestLook(t *testing.T) {
 	if err := os.Chtimes(mark, old, old); err != nil {
 		t.Fatal(err)
 	}
-	n.run(func() error { return r.Look(context.Background()) })
+	n.run(func() error { return r.Check(context.Background()) })
 	if info, err := os.Stat(mark); err != nil || info.Mode() != 0o644 || !info.ModTime().Equal(old) {
 		t.Errorf("the mark of this boot: %v, %v; want the mode 0644, and that it was not written again", info, err)
 	}
 }
 
-// TestHostPorts: with the address of a pod that is gone its host ports are freed, by the plugin that made the rules.
+// TestHostPorts: with the address of a pod that is gone its host ports are freed, by the plugin
+// that made the rules.
 func TestHostPorts(t *testing.T) {
 	n := newNode(t)
 	gone := newNamespace(t)
@@ -71,7 +72,7 @@ func TestHostPorts(t *testing.T) {
 	without := n.reclaimer(0)
 	without.Plugins, without.Log = t.TempDir(), slog.New(slog.NewTextHandler(&log, nil))
 	n.run(func() error {
-		if err := without.Look(context.Background()); err == nil {
+		if err := without.Check(context.Background()); err == nil {
 			t.Error("without the plugin that made the rules all was freed")
 		}
 		return nil
@@ -79,7 +80,7 @@ func TestHostPorts(t *testing.T) {
 	if got := n.owners(); got != "gone" || log.Len() > 0 {
 		t.Errorf("after an error reservations of %q are left, want those of gone; log %q", got, log.String())
 	}
-	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	n.run(func() error { return n.reclaimer(0).Check(context.Background()) })
 	if got := n.owners(); got != "" {
 		t.Errorf("reservations of %q are left, want none", got)
 	}
@@ -100,20 +101,20 @@ func TestGrace(t *testing.T) {
 		if tt.since > 0 {
 			r.dead[holder{ipam.Store(n.store()), ipam.Owner{Container: "gone", Dev: "eth0"}}] = time.Now().Add(-tt.since)
 		}
-		n.run(func() error { return r.Look(context.Background()) })
+		n.run(func() error { return r.Check(context.Background()) })
 		if got := n.owners(); got != tt.want {
 			t.Errorf("seen without a pod for %s: reservations of %q are left, want %q", tt.since, got, tt.want)
 		}
 	}
 }
 
-// TestGraceBeginsAnew holds that a pod which is wired after it was once seen without its pair is left alone: that
-// was an ADD under way.
+// TestGraceBeginsAnew holds that a pod which is wired after it was once seen without its pair is
+// left alone: that was an ADD under way.
 func TestGraceBeginsAnew(t *testing.T) {
 	n := newNode(t)
 	n.reserve("slow", "10.244.1.90")
 	r := n.reclaimer(50 * time.Millisecond)
-	n.run(func() error { return r.Look(context.Background()) })
+	n.run(func() error { return r.Check(context.Background()) })
 	if len(r.dead) != 1 {
 		t.Fatalf("%d holdings without a pod, want one", len(r.dead))
 	}
@@ -122,7 +123,7 @@ func TestGraceBeginsAnew(t *testing.T) {
 	}
 	n.addLikeFlannel("slow", newNamespace(t), "10.244.1.90")
 	time.Sleep(60 * time.Millisecond)
-	n.run(func() error { return r.Look(context.Background()) })
+	n.run(func() error { return r.Check(context.Background()) })
 	if got := n.owners(); got != "slow" || len(r.dead) != 0 {
 		t.Errorf("reservations of %q, %d holdings without a pod; want slow's and none", got, len(r.dead))
 	}
@@ -174,13 +175,14 @@ func TestBoot(t *testing.T) {
 func TestOwnStoreOfAnotherLease(t *testing.T) {
 	n := newNode(t)
 	n.reserve("gone", "10.244.99.7")
-	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	n.run(func() error { return n.reclaimer(0).Check(context.Background()) })
 	if got := n.owners(); got != "" {
 		t.Errorf("reservations of %q are left, want none", got)
 	}
 }
 
-// TestWithoutABootID: where the kernel names no boot, nothing is taken for an earlier boot's, and the rest works.
+// TestWithoutABootID: where the kernel names no boot, nothing is taken for an earlier boot's, and
+// the rest works.
 func TestWithoutABootID(t *testing.T) {
 	n := newNode(t)
 	n.reserve("gone", "10.244.1.90")
@@ -193,7 +195,7 @@ func TestWithoutABootID(t *testing.T) {
 		if err := n.reclaimer(0).Boot(context.Background()); err == nil || n.owners() != "gone" {
 			t.Errorf("Boot without a boot ID: %v, reservations of %q are left", err, n.owners())
 		}
-		return n.reclaimer(0).Look(context.Background())
+		return n.reclaimer(0).Check(context.Background())
 	})
 	if _, err := os.Stat(filepath.Join(n.store(), bootMark)); err == nil || n.owners() != "" {
 		t.Errorf("the store has a boot's mark: %v; reservations of %q are left", err == nil, n.owners())
@@ -203,7 +205,7 @@ func TestWithoutABootID(t *testing.T) {
 func TestBootOfANewNode(t *testing.T) {
 	n := newNode(t)
 	n.run(func() error { return n.reclaimer(0).Boot(context.Background()) })
-	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	n.run(func() error { return n.reclaimer(0).Check(context.Background()) })
 	if _, err := os.Stat(n.store()); !os.IsNotExist(err) {
 		t.Errorf("the store was made: %v", err)
 	}
@@ -241,9 +243,9 @@ func (n *node) wantLive(want map[string]int) {
 	}
 }
 
-// TestPodsThatHideTheirAddress holds that a pod whose interface has no address, or another than it was given, keeps
-// its own: nothing that it may hold is freed, and its subnet counts as lived in. What this plugin reserved is told by
-// the pair's name, so that is freed all the same.
+// TestPodsThatHideTheirAddress holds that a pod whose interface has no address, or another than it
+// was given, keeps its own: nothing that it may hold is freed, and its subnet counts as lived in.
+// What this plugin reserved is told by the pair's name, so that is freed all the same.
 func TestPodsThatHideTheirAddress(t *testing.T) {
 	for name, hide := range map[string]func(n *node, pod string){
 		"gVisor": func(n *node, pod string) { n.dropAddresses(pod) },
@@ -265,7 +267,7 @@ func TestPodsThatHideTheirAddress(t *testing.T) {
 			r := n.reclaimer(0)
 			r.Log = slog.New(slog.NewTextHandler(&log, nil))
 			for range 2 {
-				n.run(func() error { return r.Look(context.Background()) })
+				n.run(func() error { return r.Check(context.Background()) })
 			}
 			if got := n.owners(); got != "flannel flannelgone live sandbox" {
 				t.Errorf("reservations of %q are left, want those of the living and all of flannel's", got)
@@ -280,7 +282,7 @@ func TestPodsThatHideTheirAddress(t *testing.T) {
 			n.run(func() error { return r.Boot(context.Background()) })
 			removeNamespace(t, sandbox)
 			n.waitVeths(2)
-			n.run(func() error { return r.Look(context.Background()) })
+			n.run(func() error { return r.Check(context.Background()) })
 			if got := n.owners(); got != "flannel live" {
 				t.Errorf("without the sandbox reservations of %q are left, want those of the living", got)
 			}
@@ -294,7 +296,7 @@ func TestLiveTwillPodThatHidesItsAddress(t *testing.T) {
 	n.add("sandbox", pod)
 	n.dropAddresses(pod)
 	n.wantLive(map[string]int{"10.244.1.1/24": 1, "fd00:10:244:1::/64": 1, "10.244.2.0/24": 0})
-	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	n.run(func() error { return n.reclaimer(0).Check(context.Background()) })
 	if got := n.owners(); got != "sandbox" {
 		t.Errorf("reservations of %q are left, want the sandbox's", got)
 	}
@@ -305,7 +307,7 @@ func TestOthersContainers(t *testing.T) {
 	n, container := someOfEach(t), newNamespace(t)
 	n.plug("vethdocker", container, "docker0")
 	n.giveAddress(container, "172.17.0.2/16")
-	n.run(func() error { return n.reclaimer(0).Look(context.Background()) })
+	n.run(func() error { return n.reclaimer(0).Check(context.Background()) })
 	if got := n.owners(); got != "flannel live" {
 		t.Errorf("reservations of %q are left, want those of the living", got)
 	}
@@ -326,8 +328,9 @@ func (n *node) giveAddress(pod, prefix string) {
 	})
 }
 
-// TestFlannelOfAnotherName goes over to Twill on a node where flannel's conflist has the name cni0: no address that a pod
-// of before has is given out again, and those of pods that are gone are freed, without a word about other networks.
+// TestFlannelOfAnotherName goes over to Twill on a node where flannel's conflist has the name cni0:
+// no address that a pod of before has is given out again, and those of pods that are gone are
+// freed, without a word about other networks.
 func TestFlannelOfAnotherName(t *testing.T) {
 	n, pod := newNode(t), newNamespace(t)
 	n.reserveIn("cni0", "before", "10.244.1.2")
@@ -341,14 +344,14 @@ func TestFlannelOfAnotherName(t *testing.T) {
 	}
 	n.wantLive(map[string]int{"10.244.1.1/24": 2, "192.0.2.0/24": 0})
 	r := n.reclaimer(0)
-	n.run(func() error { return r.Look(context.Background()) })
+	n.run(func() error { return r.Check(context.Background()) })
 	for name, want := range map[string]bool{"cni0/10.244.1.2": true, "cni0/10.244.1.3": false, "macvlan/192.0.2.7": true, "cbr0/10.244.1.4": true} {
 		if _, err := os.Stat(filepath.Join(n.dir, "networks", name)); (err == nil) != want {
 			t.Errorf("%s is there: %t, want %t", name, err == nil, want)
 		}
 	}
 	n.dropAddresses(pod)
-	n.run(func() error { return r.Look(context.Background()) })
+	n.run(func() error { return r.Check(context.Background()) })
 	if _, err := os.Stat(filepath.Join(n.dir, "networks", "cni0", "10.244.1.2")); err != nil {
 		t.Errorf("the address of a pod that hides it was freed: %v", err)
 	}

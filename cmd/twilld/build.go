@@ -23,7 +23,7 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// needNetAdmin says early what every netlink call would say later.
+// needNetAdmin returns early the error that every netlink call would return later.
 func needNetAdmin() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -31,19 +31,20 @@ func needNetAdmin() error {
 		return fmt.Errorf("read this process's capabilities: %w", err)
 	}
 	if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
-		return errors.New("the capability NET_ADMIN is missing: run twilld as root, or in a container with NET_ADMIN and NET_RAW")
+		return errors.New("the capability NET_ADMIN is missing: " +
+			"run twilld as root, or in a container with NET_ADMIN and NET_RAW")
 	}
 	return nil
 }
 
-// parts are what an agent is made of, and how to let go of them.
+// parts are what an agent is made of, and how to close them.
 type parts struct {
 	config  agent.Config
 	metrics *prometheus.Registry
 	close   func()
 }
 
-// build makes the parts from the flags and the network config. Nothing is written anywhere yet.
+// build makes the parts from the flags and the network config. It writes nothing.
 func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	settings, err := o.settings()
 	if err != nil {
@@ -59,8 +60,10 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	}
 	choice, rules := settings.Choice, settings.Firewall
 	choice.NodeIPs = hints.Addrs()
-	choice.Public = slices.DeleteFunc(slices.Clone(choice.Public), func(a netip.Addr) bool { // the node's annotation beats the flag
-		return slices.ContainsFunc(hints.Choose, func(c netip.Addr) bool { return netstate.FamilyOf(c) == netstate.FamilyOf(a) })
+	// The node's annotation beats the flag.
+	choice.Public = slices.DeleteFunc(slices.Clone(choice.Public), func(a netip.Addr) bool {
+		same := func(c netip.Addr) bool { return netstate.FamilyOf(c) == netstate.FamilyOf(a) }
+		return slices.ContainsFunc(hints.Choose, same)
 	})
 	b, warnings, err := registry.New(network.Backend, networks(network), network.Options)
 	if err != nil {
@@ -80,11 +83,11 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	}
 	log.Debug("firewall", "mode", mode.String(), "reason", why)
 	rules.Mode = mode
-	more, err := openExtras(b)
+	extras, err := openExtras(b)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel.New(backend.Left(b, network.Pools), more.parts...)
+	k, err := kernel.New(backend.Left(b, network.Pools), extras.parts...)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +96,8 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	registry := prometheus.NewRegistry()
 	return &parts{
 		config: agent.Config{
-			Planner: agent.Planner{Node: store.node, Network: network, Backend: b, Choice: choice, WireGuard: more.wireguard,
+			Planner: agent.Planner{
+				Node: store.node, Network: network, Backend: b, Choice: choice, WireGuard: extras.wireguard,
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}, Firewall: rules},
 			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
 			SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
@@ -102,11 +106,11 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 			Metrics:  agentMetrics(registry),
 		},
 		metrics: registry,
-		close:   func() { f.Close(); k.Close(); more.close() },
+		close:   func() { f.Close(); k.Close(); extras.close() },
 	}, nil
 }
 
-// extras are what the kernel may have beside rtnetlink.
+// extras are the parts of the kernel that not every kernel has.
 type extras struct {
 	parts     []kernel.Provider
 	wireguard bool
@@ -119,8 +123,9 @@ func (e *extras) close() {
 	}
 }
 
-// openExtras opens the kernel's IPsec policies if it has IPsec, whatever the backend is: another one may have left some, and
-// they block packets. WireGuard is opened if the backend uses it and the kernel has it.
+// openExtras opens the kernel's IPsec policies if it has IPsec, whatever the backend is: another
+// backend may have left some, and they block packets. It opens WireGuard if the backend uses it and
+// the kernel has it.
 func openExtras(b backend.Backend) (e extras, err error) {
 	p, err := xfrm.Open()
 	switch {
@@ -152,9 +157,11 @@ func networks(c subnet.Config) []netip.Prefix {
 	return list
 }
 
-// agentMetrics are the agent's, and which version it is.
+// agentMetrics registers the agent's metrics, and its version.
 func agentMetrics(registry prometheus.Registerer) *agent.Metrics {
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "twill_build_info", Help: "1; the version is a label.",
-		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 }))
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "twill_build_info", Help: "1; the version is a label.",
+		ConstLabels: prometheus.Labels{"version": version},
+	}, func() float64 { return 1 }))
 	return agent.NewMetrics(registry)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// options are the command line. Names and defaults are flannel's (v0.28) unless the comment says Twill.
+// options is the command line. Names and defaults are flannel's (v0.28) unless the comment says Twill.
 type options struct {
 	etcdEndpoints, etcdPrefix, etcdKeyfile, etcdCertfile, etcdCAFile, etcdUsername, etcdPassword string
 
@@ -56,7 +56,7 @@ type options struct {
 	ignored []string // flags that were given but have no meaning here
 }
 
-// list is a flag that can be repeated. A comma is a part of the value.
+// list is a flag that can be repeated. A comma is part of the value.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, " ") }
@@ -66,7 +66,7 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// ignoredFlags are flannel's (and its log library's) that have no meaning in Twill, and why.
+// ignoredFlags are flags of flannel and its log library that have no meaning in Twill, and why.
 var ignoredFlags = map[string]struct {
 	why    string
 	isBool bool
@@ -80,7 +80,7 @@ var ignoredFlags = map[string]struct {
 	"vmodule":          {"use -v", false},
 }
 
-// parseFlags reads the command line, then the environment for what the command line does not say.
+// parseFlags reads the command line, then the environment for flags that the command line does not set.
 func parseFlags(args []string, environ func(string) (string, bool), out io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("twilld", flag.ContinueOnError)
@@ -100,9 +100,9 @@ func parseFlags(args []string, environ func(string) (string, bool), out io.Write
 	return o, applyEnv(fs, environ)
 }
 
-const usage = `twilld leases a subnet of the cluster's network for this node and keeps the kernel's routes, VXLAN entries
-and firewall in the state that all nodes' leases ask for. It takes flannel's flags; each can also be given in the
-environment as TWILLD_NAME or FLANNELD_NAME (upper case, _ for -).
+const usage = `twilld leases a subnet of the cluster's network for this node and keeps the kernel's routes,
+VXLAN entries and firewall in the state that all nodes' leases ask for. It takes flannel's flags; each can
+also be set in the environment as TWILLD_NAME or FLANNELD_NAME (upper case, _ for -).
 
 `
 
@@ -110,15 +110,20 @@ func (o *options) register(fs *flag.FlagSet) {
 	o.registerStore(fs)
 	o.registerNetwork(fs)
 	o.pods.register(fs)
-	fs.StringVar(&o.subnetFile, "subnet-file", "/run/flannel/subnet.env", "where the CNI plugin finds this node's lease")
-	fs.StringVar(&o.checkpointFile, "checkpoint-file", "/var/lib/twill/checkpoint.json", "lease and peers, for a start without the store; empty: none")
+	fs.StringVar(&o.subnetFile, "subnet-file", "/run/flannel/subnet.env",
+		"where the CNI plugin finds this node's lease")
+	fs.StringVar(&o.checkpointFile, "checkpoint-file", "/var/lib/twill/checkpoint.json",
+		"lease and peers, for a start without the store; empty: none")
 	fs.StringVar(&o.healthzIP, "healthz-ip", "0.0.0.0", "address of /healthz, /readyz and /metrics")
 	fs.IntVar(&o.healthzPort, "healthz-port", 0, "port of /healthz, /readyz and /metrics; 0: not served")
-	fs.StringVar(&o.cniSource, "cni-conf-source", "", "a conflist to install as --cni-conf-file when the data path works; empty: none")
-	fs.StringVar(&o.cniTarget, "cni-conf-file", "/etc/cni/net.d/10-twill.conflist", "where the container runtime finds the conflist")
+	fs.StringVar(&o.cniSource, "cni-conf-source", "",
+		"a conflist to install as --cni-conf-file when the data path works; empty: none")
+	fs.StringVar(&o.cniTarget, "cni-conf-file", "/etc/cni/net.d/10-twill.conflist",
+		"where the container runtime finds the conflist")
 	fs.StringVar(&o.installCNI, "install-cni", "", "copy the image's CNI plugins to this directory and exit")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and exit")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "delete everything that Twill made on this node and exit; with --healthz-port, stay and be ready")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change, and exit")
+	fs.BoolVar(&o.cleanup, "cleanup", false,
+		"delete everything that Twill made on this node and exit; with --healthz-port, stay and be ready")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 	fs.IntVar(&o.verbosity, "v", 0, "log level: 0 events, 1 and more also every change")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -136,7 +141,8 @@ func (o *options) register(fs *flag.FlagSet) {
 }
 
 func (o *options) registerStore(fs *flag.FlagSet) {
-	fs.StringVar(&o.etcdEndpoints, "etcd-endpoints", "http://127.0.0.1:4001,http://127.0.0.1:2379", "etcd servers, comma separated")
+	fs.StringVar(&o.etcdEndpoints, "etcd-endpoints", "http://127.0.0.1:4001,http://127.0.0.1:2379",
+		"etcd servers, comma separated")
 	fs.StringVar(&o.etcdPrefix, "etcd-prefix", "/coreos.com/network", "etcd prefix of config and leases")
 	fs.StringVar(&o.etcdKeyfile, "etcd-keyfile", "", "TLS key for etcd")
 	fs.StringVar(&o.etcdCertfile, "etcd-certfile", "", "TLS certificate for etcd")
@@ -146,31 +152,47 @@ func (o *options) registerStore(fs *flag.FlagSet) {
 	fs.BoolVar(&o.kubeSubnetMgr, "kube-subnet-mgr", false, "lease through the Kubernetes API instead of etcd")
 	fs.StringVar(&o.kubeAPIURL, "kube-api-url", "", "Kubernetes API server; empty: kubeconfig's, or the pod's")
 	fs.StringVar(&o.kubeconfig, "kubeconfig-file", "", "kubeconfig; empty: the pod's service account")
-	fs.StringVar(&o.kubeAnnotationPrefix, "kube-annotation-prefix", "flannel.alpha.coreos.com", "prefix of the node annotations")
-	fs.StringVar(&o.kubeLeaseNamespace, "kube-lease-namespace", "", "lease a subnet by itself where nobody assigns podCIDRs, with Lease objects in this namespace; empty: wait for a podCIDR")
-	fs.StringVar(&o.netConfigs, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, unless it is in etcd")
-	fs.BoolVar(&o.setNodeNetworkUnavailable, "set-node-network-unavailable", true, "keep the node condition NetworkUnavailable in step with the data path")
+	fs.StringVar(&o.kubeAnnotationPrefix, "kube-annotation-prefix", "flannel.alpha.coreos.com",
+		"prefix of the node annotations")
+	fs.StringVar(&o.kubeLeaseNamespace, "kube-lease-namespace", "",
+		"lease a subnet by itself where nobody assigns podCIDRs, with Lease objects in this namespace; "+
+			"empty: wait for a podCIDR")
+	fs.StringVar(&o.netConfigs, "net-config-path", "/etc/kube-flannel/net-conf.json",
+		"the network config, unless it is in etcd")
+	fs.BoolVar(&o.setNodeNetworkUnavailable, "set-node-network-unavailable", true,
+		"keep the node condition NetworkUnavailable in sync with the data path")
 	fs.StringVar(&o.leaseFile, "lease-file", "", "lease in this JSON file instead of etcd")
-	fs.StringVar(&o.nodeName, "node-name", "", "this node's name; empty: NODE_NAME, else the pod's node, else the host name")
-	fs.IntVar(&o.renewMargin, "subnet-lease-renew-margin", 60, "minutes before its end at which an etcd lease is renewed, 1 to 1439")
+	fs.StringVar(&o.nodeName, "node-name", "",
+		"this node's name; empty: NODE_NAME, else the pod's node, else the host name")
+	fs.IntVar(&o.renewMargin, "subnet-lease-renew-margin", 60,
+		"minutes before its end at which an etcd lease is renewed, 1 to 1439")
 }
 
 func (o *options) registerNetwork(fs *flag.FlagSet) {
 	fs.Var(&o.iface, "iface", "interface (name or address) between the nodes; repeatable, tried in order")
-	fs.Var(&o.ifaceRegex, "iface-regex", "regular expression for the interface's address or else its name; repeatable, tried in order where no --iface matches")
-	fs.StringVar(&o.ifaceCanReach, "iface-can-reach", "", "the interface that the route to this address uses; after --iface and --iface-regex")
-	fs.StringVar(&o.publicIP, "public-ip", "", "IPv4 address that peers are told, if it is not the interface's")
-	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address that peers are told, if it is not the interface's")
+	fs.Var(&o.ifaceRegex, "iface-regex",
+		"regular expression for the interface's address or else its name; repeatable, tried in order "+
+			"where no --iface matches")
+	fs.StringVar(&o.ifaceCanReach, "iface-can-reach", "",
+		"the interface that the route to this address uses; after --iface and --iface-regex")
+	fs.StringVar(&o.publicIP, "public-ip", "", "IPv4 address to advertise to peers in place of the interface's")
+	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address to advertise to peers in place of the interface's")
 	fs.BoolVar(&o.ipMasq, "ip-masq", false, "masquerade what pods send out of the cluster's network")
 	fs.BoolVar(&o.randomFullyDisable, "ip-masq-fully-random-disable", false, "masquerade without --random-fully")
 	o.forwardRules = backend.ForwardOn
-	fs.Var(&o.forwardRules, "iptables-forward-rules", "accept forwarded packets from and to the cluster's network: true (after the rules of others), first (before them, network policies included) or false")
-	fs.BoolVar(&o.blackhole, "ip-blackhole-route", false, "a blackhole route for the node's subnet, for addresses of no pod")
+	fs.Var(&o.forwardRules, "iptables-forward-rules",
+		"accept forwarded packets from and to the cluster's network: true (after the rules of others), "+
+			"first (before them, network policies included) or false")
+	fs.BoolVar(&o.blackhole, "ip-blackhole-route", false,
+		"a blackhole route for the node's subnet, for addresses of no pod")
 	fs.StringVar(&o.bridge, "bridge", "cni0", "the bridge that pods are plugged into")
-	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed", "from a node's own address to pods, keep that address: routed (unless encapsulated), always, never (flannel)")
+	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed",
+		"from a node's own address to pods, keep that address: routed (unless encapsulated), always, "+
+			"never (flannel)")
 }
 
-// applyEnv sets the flags that the command line did not, from TWILLD_NAME or FLANNELD_NAME. An empty variable says nothing.
+// applyEnv sets the flags that the command line did not, from TWILLD_NAME or FLANNELD_NAME. An
+// empty variable is ignored.
 func applyEnv(fs *flag.FlagSet, environ func(string) (string, bool)) error {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -191,7 +213,7 @@ func applyEnv(fs *flag.FlagSet, environ func(string) (string, bool)) error {
 	return err
 }
 
-// choice is how the interface is chosen, without what the cluster knows of the node.
+// choice returns how the interface is chosen, without what the cluster knows of the node.
 func (o *options) choice() (agent.Choice, error) {
 	c := agent.Choice{Names: o.iface}
 	for _, expr := range o.ifaceRegex {
@@ -224,18 +246,20 @@ func (o *options) choice() (agent.Choice, error) {
 	return c, nil
 }
 
-// firewall is what the flags say of the rules.
+// firewall returns what the flags say about the rules.
 func (o *options) firewall() (backend.FirewallConfig, error) {
 	keep, err := backend.ParseKeepLocal(o.keepNodeSource)
 	if err != nil {
 		return backend.FirewallConfig{}, fmt.Errorf("--keep-node-source: %w", err)
 	}
-	return backend.FirewallConfig{Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep}, nil
+	return backend.FirewallConfig{
+		Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep}, nil
 }
 
-// checkBridge refuses what cannot be the name of an interface.
+// checkBridge returns an error for what cannot be the name of an interface.
 func (o *options) checkBridge() error {
-	if n := len(o.bridge); n == 0 || n > maxName || o.bridge == "." || o.bridge == ".." || strings.ContainsAny(o.bridge, "/: \t\n") {
+	if n := len(o.bridge); n == 0 || n > maxName || o.bridge == "." || o.bridge == ".." ||
+		strings.ContainsAny(o.bridge, "/: \t\n") {
 		return fmt.Errorf("--bridge %q: want the name of an interface, of 1 to %d letters", o.bridge, maxName)
 	}
 	return nil
@@ -250,18 +274,23 @@ func (o *options) settings() (agent.Settings, error) {
 	rules, err2 := o.firewall()
 	s := agent.Settings{
 		SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Bridge: o.bridge, Choice: choice, Firewall: rules,
-		Blackhole: o.blackhole, Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget}, BinDir: o.pods.binDir,
-		Reservations: o.pods.store(o.cniSource),
+		Blackhole: o.blackhole, Healthz: o.healthz(), BinDir: o.pods.binDir,
+		Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget}, Reservations: o.pods.store(o.cniSource),
 		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
 			AnnotationPrefix: o.kubeAnnotationPrefix},
-	}
-	if o.healthzPort != 0 {
-		s.Healthz = net.JoinHostPort(o.healthzIP, strconv.Itoa(o.healthzPort))
 	}
 	return s, cmp.Or(err, err2, o.checkBridge())
 }
 
-// renew is the margin before an etcd lease's end.
+// healthz returns where probes are answered, empty for nowhere.
+func (o *options) healthz() string {
+	if o.healthzPort == 0 {
+		return ""
+	}
+	return net.JoinHostPort(o.healthzIP, strconv.Itoa(o.healthzPort))
+}
+
+// renew returns the margin before an etcd lease's end.
 func (o *options) renew() (time.Duration, error) {
 	if o.renewMargin < 1 || o.renewMargin > 1439 {
 		return 0, fmt.Errorf("--subnet-lease-renew-margin %d: want 1 to 1439 minutes", o.renewMargin)
@@ -269,7 +298,7 @@ func (o *options) renew() (time.Duration, error) {
 	return time.Duration(o.renewMargin) * time.Minute, nil
 }
 
-// node is the name that the flags and the environment give, else the host's.
+// node returns the name that the flags or the environment give, else the host's.
 func (o *options) node() (string, error) {
 	if o.nodeName != "" {
 		return o.nodeName, nil

@@ -37,7 +37,8 @@ func TestFlagsAndEnvironment(t *testing.T) {
 	}
 }
 
-// TestListsAreFlannels: a value may contain a comma, the environment gives one value, and an empty variable none.
+// TestListsAreFlannels: a value may contain a comma, the environment gives one value, and an empty
+// variable none.
 func TestListsAreFlannels(t *testing.T) {
 	for _, c := range []struct {
 		name, args string

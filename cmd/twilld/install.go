@@ -7,10 +7,10 @@ import (
 	"github.com/twill-net/twill/agent/install"
 )
 
-// pluginDir is where the image has the CNI plugins.
+// pluginDir is the image's directory of CNI plugins.
 const pluginDir = "/opt/twill/cni"
 
-// installPlugins copies the CNI plugins of the image to dir and says what it did.
+// installPlugins copies the CNI plugins of the image and prints what it did.
 func installPlugins(plugins install.Plugins, out io.Writer) error {
 	done, err := plugins.Install()
 	for _, path := range done.Written {

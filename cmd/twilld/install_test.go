@@ -110,8 +110,9 @@ func bounded(c *exec.Cmd, keep map[string]bool) error {
 	return errors.Join(<-done, c.Wait())
 }
 
-// TestInstallsWhereAnotherUserOwns has both containers work with the capabilities that the manifest gives them, in
-// directories that belong to another user, as kubespray makes them. Without DAC_OVERRIDE the error says whose they are.
+// TestInstallsWhereAnotherUserOwns has both containers work with the capabilities that the manifest
+// gives them, in directories that belong to another user, as kubespray makes them. Without
+// DAC_OVERRIDE the error says whose they are.
 func TestInstallsWhereAnotherUserOwns(t *testing.T) {
 	if dir := os.Getenv("TWILL_TEST_DIR"); dir != "" {
 		keepInstalled(t, dir)

@@ -17,7 +17,7 @@ import (
 // lockTimeout is how long a new agent waits for the one that it replaces.
 const lockTimeout = 5 * time.Second
 
-// lockFile makes sure that one agent writes the subnet file. It also finds out early whether it can be written.
+// lockFile makes sure that only one agent writes the subnet file, and that it can be written.
 func lockFile(ctx context.Context, subnetFile string, timeout time.Duration) (unlock func(), err error) {
 	dir := filepath.Dir(subnetFile)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -49,9 +49,10 @@ func lockFile(ctx context.Context, subnetFile string, timeout time.Duration) (un
 	}
 }
 
-// lockHost makes sure that one agent works in this network namespace: two would take each other's devices and routes, which
-// carry the same mark, for leftovers of their own. A holder of the lock that is not root's, or does not answer, is no agent
-// and keeps nobody from starting. Meanwhile the holder answers agent.AskSettings.
+// lockHost makes sure that only one agent works in this network namespace. Two would delete each
+// other's devices and routes, which carry the same mark, as leftovers. The lock is
+// agent.SettingsSocket. If its holder is not root's or does not answer, it is no agent, and
+// lockHost succeeds without the lock.
 func lockHost(ctx context.Context, s agent.Settings, timeout time.Duration) (unlock func(), err error) {
 	tick := time.NewTicker(timeout / 50)
 	defer tick.Stop()
@@ -74,8 +75,9 @@ func lockHost(ctx context.Context, s agent.Settings, timeout time.Duration) (unl
 		}
 	}
 	if other, _, err := agent.AskSettings(); err == nil {
-		return nil, fmt.Errorf("another twilld in this network namespace writes %q, and two would undo each other's work: "+
-			"one network of Twill on a host, or one of Twill beside one of flannel", other.SubnetFile)
+		return nil, fmt.Errorf("another twilld in this network namespace writes %q, "+
+			"and two would undo each other's work: one network of Twill on a host, or one of Twill beside one of flannel",
+			other.SubnetFile)
 	}
 	return func() {}, nil
 }

@@ -20,7 +20,8 @@ import (
 
 func settings(subnetFile string) agent.Settings { return agent.Settings{SubnetFile: subnetFile} }
 
-// TestOneAgentInANetworkNamespace: a second network on a host says that it cannot, in one sentence that names the first.
+// TestOneAgentInANetworkNamespace: a second network on a host says that it cannot, in one sentence
+// that names the first.
 func TestOneAgentInANetworkNamespace(t *testing.T) {
 	newNICs(t)
 	const timeout = 200 * time.Millisecond
@@ -70,7 +71,8 @@ func TestLockOfSomebodyElse(t *testing.T) {
 	unlock()
 }
 
-// TestLockThatNobodyServes: nor does one who takes the name and does not answer, or has no room for whoever asks.
+// TestLockThatNobodyServes: nor does one who takes the name and does not answer, or has no room for
+// whoever asks.
 func TestLockThatNobodyServes(t *testing.T) {
 	for name, backlog := range map[string]int{"never listens": -1, "never accepts": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -117,8 +119,8 @@ func asNobody[T any](t *testing.T, f func() (T, error)) T {
 	return got
 }
 
-// TestSettingsOfTheRunningAgent: whoever asks gets the flags, the environment and the defaults as they were resolved, and
-// no secret.
+// TestSettingsOfTheRunningAgent: whoever asks gets the flags, the environment and the defaults as
+// they were resolved, and no secret.
 func TestSettingsOfTheRunningAgent(t *testing.T) {
 	newNICs(t)
 	if _, _, err := agent.AskSettings(); err == nil {

@@ -1,5 +1,5 @@
-// Command twilld is Twill's node agent: it leases a subnet for its node and keeps the kernel in the state that
-// all nodes' leases ask for.
+// Command twilld is Twill's node agent: it leases a subnet for its node and keeps the kernel in the
+// state that all nodes' leases ask for.
 package main
 
 import (
@@ -80,7 +80,8 @@ func newLogger(o *options, w io.Writer) (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 }
 
-// versionText is Twill's version and what it was built with: the compiler, and every module with its version.
+// versionText returns Twill's version and what it was built with: the compiler, and every module
+// with its version.
 func versionText() string {
 	text := "twilld " + version
 	if info, ok := debug.ReadBuildInfo(); ok {

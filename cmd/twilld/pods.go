@@ -18,7 +18,7 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// podOptions are the flags about what the CNI plugin needs and leaves behind; all are Twill's own.
+// podOptions are the flags about what the CNI plugin needs and leaves behind. Flannel has none of them.
 type podOptions struct {
 	reservations string
 	grace        time.Duration
@@ -27,18 +27,24 @@ type podOptions struct {
 }
 
 func (o *podOptions) register(fs *flag.FlagSet) {
-	fs.StringVar(&o.reservations, "reservations-dir", "", "the CNI plugin's directory of reserved addresses, in which those that no pod has are freed; empty: with --cni-conf-source "+
-		defaultReservations+" (or the conflist's name in place of cbr0), else none")
-	fs.DurationVar(&o.grace, "reservations-grace", 2*time.Minute, "free a reservation that has had no pod for so long; 0: never")
-	fs.StringVar(&o.binDir, "cni-bin-dir", "", "keep the image's CNI plugins installed in this directory; empty: do not")
-	fs.BoolVar(&o.replace, "cni-bin-replace", false, "with --cni-bin-dir and --install-cni: also replace portmap, bandwidth and loopback that somebody else installed")
+	fs.StringVar(&o.reservations, "reservations-dir", "",
+		"the CNI plugin's directory of reserved addresses, in which those that no pod has are freed; "+
+			"empty: with --cni-conf-source "+
+			defaultReservations+" (or the conflist's name in place of cbr0), else none")
+	fs.DurationVar(&o.grace, "reservations-grace", 2*time.Minute,
+		"free a reservation that has had no pod for so long; 0: never")
+	fs.StringVar(&o.binDir, "cni-bin-dir", "",
+		"keep the image's CNI plugins installed in this directory; empty: do not")
+	fs.BoolVar(&o.replace, "cni-bin-replace", false,
+		"with --cni-bin-dir and --install-cni: also replace portmap, bandwidth and loopback that somebody "+
+			"else installed")
 }
 
 const defaultReservations = "/var/lib/cni/networks/cbr0"
 
-// store is the directory to free addresses in, empty for none: what the flag says, or the one of the network that the
-// conflist names. An agent that does not install the CNI config may share its files with other nodes (a lab does), and
-// would take their pods for dead.
+// store returns the directory to free addresses in, empty for none: the flag's, or that of the
+// network that the conflist names. An agent that does not install the CNI config may share its
+// files with other nodes, as in a lab, and would free the addresses of their pods.
 func (o podOptions) store(conflist string) string {
 	switch {
 	case o.grace <= 0:
@@ -48,34 +54,36 @@ func (o podOptions) store(conflist string) string {
 	}
 	var list struct{ Name string }
 	data, err := os.ReadFile(conflist)
-	if err != nil || json.Unmarshal(data, &list) != nil || list.Name != filepath.Base(list.Name) || strings.HasPrefix(list.Name, ".") {
+	if err != nil || json.Unmarshal(data, &list) != nil ||
+		list.Name != filepath.Base(list.Name) || strings.HasPrefix(list.Name, ".") {
 		return defaultReservations
 	}
 	return filepath.Join(filepath.Dir(defaultReservations), list.Name)
 }
 
-// keepPods runs what sees to the CNI plugin's surroundings. Reservations of an earlier boot are freed before it
-// returns, which has to be before the lease is written.
-func keepPods(ctx context.Context, group *errgroup.Group, o *options, c *agent.Config) {
+// servePods starts what frees addresses and keeps the CNI plugins installed. Before it returns it
+// frees the reservations of an earlier boot, which must happen before the lease is written.
+func servePods(ctx context.Context, group *errgroup.Group, o *options, c *agent.Config) {
 	if store := o.pods.store(o.cniSource); store != "" {
 		lease := func() []netip.Prefix {
 			env, _ := subnet.ReadEnv(o.subnetFile) // without one nothing of other networks' is freed
 			return env.Subnets
 		}
-		r := pods.New(pods.Config{Store: store, Bridge: o.bridge, Plugins: pluginPath(o), Lease: lease, Grace: o.pods.grace,
-			Every: min(o.pods.grace, time.Minute), Log: c.Log})
+		r := pods.New(pods.Config{Store: store, Bridge: o.bridge, Plugins: pluginPath(o), Lease: lease,
+			Grace: o.pods.grace, Every: min(o.pods.grace, time.Minute), Log: c.Log})
 		if err := r.Boot(ctx); err != nil {
 			c.Log.Error("free the addresses of an earlier boot", "err", err)
 		}
 		group.Go(func() error { return r.Run(ctx) })
 	}
-	k := &install.Keeper{Plugins: install.Plugins{From: pluginDir, To: o.pods.binDir, Replace: o.pods.replace}, Conflist: o.cniTarget, Every: 10 * time.Second, Log: c.Log, Event: events(c.Store)}
+	k := &install.Keeper{Plugins: install.Plugins{From: pluginDir, To: o.pods.binDir, Replace: o.pods.replace},
+		Conflist: o.cniTarget, Every: 10 * time.Second, Log: c.Log, Event: events(c.Store)}
 	if o.pods.binDir != "" || o.cniSource != "" {
 		group.Go(func() error { return k.Run(ctx) })
 	}
 }
 
-// pluginPath is where portmap and bandwidth are looked for.
+// pluginPath returns where to find portmap and bandwidth, in the form of PATH.
 func pluginPath(o *options) string {
 	if o.pods.binDir != "" {
 		return pluginDir + ":" + o.pods.binDir
@@ -83,7 +91,7 @@ func pluginPath(o *options) string {
 	return pluginDir + ":/opt/cni/bin"
 }
 
-// events tells the cluster of something, nil where the store has nobody to tell.
+// events returns what reports events to the cluster, nil if the store cannot.
 func events(s subnet.Store) func(kind, reason, message string) {
 	if r, ok := s.(subnet.Reporter); ok {
 		return r.Event

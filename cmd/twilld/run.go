@@ -7,7 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net"
+	"net/http"
 	"os"
 
 	"golang.org/x/sync/errgroup"
@@ -25,44 +25,45 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	unlock, err := lockFile(ctx, o.subnetFile, lockTimeout)
 	if err != nil {
-		return orDone(ctx, err)
+		return ignoreDone(ctx, err)
 	}
 	defer unlock()
 	unlockHost, err := lockHost(ctx, settings, lockTimeout)
 	if err != nil {
-		return orDone(ctx, err)
+		return ignoreDone(ctx, err)
 	}
 	defer unlockHost()
 	signalled := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	var d door
+	var handler startHandler
 	if o.healthzPort != 0 {
-		l, err := net.Listen("tcp", settings.Healthz)
+		l, err := listenHealthz(o)
 		if err != nil {
-			return fmt.Errorf("--healthz-ip %s --healthz-port %d: %w", o.healthzIP, o.healthzPort, err)
+			return err
 		}
-		group.Go(func() error { return agent.Serve(ctx, l, &d) })
+		group.Go(func() error { return agent.Serve(ctx, l, &handler) })
 	}
 	p, err := build(ctx, o, log)
 	if err != nil {
 		cancel()
-		return errors.Join(orDone(signalled, err), group.Wait())
+		return errors.Join(ignoreDone(signalled, err), group.Wait())
 	}
 	defer p.close()
 	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.Network.Backend, "version", version)
 	a := agent.New(p.config)
-	d.open(a.Handler(p.metrics))
-	keepPods(ctx, group, o, &p.config)
+	h := a.Handler(p.metrics)
+	handler.agent.Store(&h)
+	servePods(ctx, group, o, &p.config)
 	group.Go(func() error { return a.Run(ctx) })
 	err = group.Wait()
 	log.Info("twilld ends, the data path stays", "node", p.config.Node)
 	return err
 }
 
-// orDone is nil when the signal came first.
-func orDone(ctx context.Context, err error) error {
+// ignoreDone returns nil for an error that comes after the signal.
+func ignoreDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -90,14 +91,14 @@ func dryRun(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 	return nil
 }
 
-// cleanup deletes everything of Twill's and says what it was.
+// cleanup deletes everything of Twill's and prints what it was.
 func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
-	more, err := openExtras(nil)
+	extras, err := openExtras(nil)
 	if err != nil {
 		return err
 	}
-	defer more.close()
-	k, err := kernel.New(nil, more.parts...)
+	defer extras.close()
+	k, err := kernel.New(nil, extras.parts...)
 	if err != nil {
 		return err
 	}
@@ -114,8 +115,12 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 			err = errors.Join(err, e)
 		}
 	}
-	if err == nil && o.healthzPort != 0 {
-		return stay(ctx, o)
+	if err != nil || o.healthz() == "" {
+		return err
 	}
-	return err
+	l, err := listenHealthz(o)
+	if err != nil {
+		return err
+	}
+	return agent.Serve(ctx, l, http.HandlerFunc(cleanHandler))
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/twill-net/twill/subnet/kube"
 )
 
-// patience is how long a start waits for the store where the checkpoint can stand in.
-const patience = 3 * time.Second
+// storeTimeout is how long a start waits for the store if the checkpoint can replace it.
+const storeTimeout = 3 * time.Second
 
-// store is the Store that the flags choose, with what only its kind knows.
+// store is the Store that the flags choose.
 type store struct {
 	subnet.Store
 	node string
@@ -57,13 +57,13 @@ func openKube(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 	return store{Store: s, node: s.Node(), kube: s}, network, nil
 }
 
-// logWaiting says what the store waits for, and that it got on.
+// logWaiting logs what the store waits for, and that it need not wait any more.
 func logWaiting(log *slog.Logger, task string, err error) {
 	if err == nil {
-		log.Info("the store got on", "task", task)
+		log.Info("the store continues", "task", task)
 		return
 	}
-	log.Warn("the store does not get on, it tries again", "task", task, "err", err)
+	log.Warn("the store has to wait, it tries again", "task", task, "err", err)
 }
 
 func openFile(o *options) (store, subnet.Config, error) {
@@ -79,7 +79,8 @@ func openFile(o *options) (store, subnet.Config, error) {
 func configFile(path string) (subnet.Config, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return subnet.Config{}, fmt.Errorf("no network config at %s: write a net-conf.json there, or name another file with --net-config-path", path)
+		return subnet.Config{}, fmt.Errorf("no network config at %s: "+
+			"write a net-conf.json there, or name another file with --net-config-path", path)
 	}
 	if err != nil {
 		return subnet.Config{}, err
@@ -91,15 +92,15 @@ func configFile(path string) (subnet.Config, error) {
 	return network, nil
 }
 
-// hints is what the cluster knows of this node's addresses, or what the checkpoint's lease said while the API server does
-// not answer. Where the flags say which interface it is, nobody asks.
+// hints returns what the cluster knows of this node's addresses, or while the API server does not
+// answer, what the checkpoint says. It does not ask if the flags say which interface to use.
 func (s store) hints(ctx context.Context, o *options) (kube.Hints, error) {
 	if s.kube == nil || len(o.iface)+len(o.ifaceRegex) > 0 || o.ifaceCanReach != "" {
 		return kube.Hints{}, nil
 	}
 	last := agent.CheckpointAddrs(o.checkpointFile)
 	if len(last) > 0 {
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
 		if hints, err := s.kube.Hints(limited); err == nil {
 			return hints, nil
@@ -119,8 +120,8 @@ func openEtcd(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 		return store{}, subnet.Config{}, err
 	}
 	opts := etcd.Options{Endpoints: strings.Split(o.etcdEndpoints, ","), Prefix: o.etcdPrefix, KeyFile: o.etcdKeyfile,
-		CertFile: o.etcdCertfile, CAFile: o.etcdCAFile, Username: o.etcdUsername, Password: o.etcdPassword, RenewMargin: margin,
-		Report: func(err error) { logWaiting(log, "etcd", err) }}
+		CertFile: o.etcdCertfile, CAFile: o.etcdCAFile, Username: o.etcdUsername, Password: o.etcdPassword,
+		RenewMargin: margin, Report: func(err error) { logWaiting(log, "etcd", err) }}
 	network, err := etcdConfig(ctx, opts, o.checkpointFile, log)
 	if err != nil {
 		return store{}, network, err
@@ -130,7 +131,7 @@ func openEtcd(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 	return store{Store: s, node: node}, network, err
 }
 
-// etcdConfig reads the network config, and waits for it; while etcd does not answer, the checkpoint's serves.
+// etcdConfig reads the network config, and waits for it. If etcd does not answer, it uses the checkpoint's.
 func etcdConfig(ctx context.Context, opts etcd.Options, checkpoint string, log *slog.Logger) (subnet.Config, error) {
 	s, err := etcd.New(opts)
 	if err != nil {
@@ -138,21 +139,21 @@ func etcdConfig(ctx context.Context, opts etcd.Options, checkpoint string, log *
 	}
 	defer s.Close()
 	saved, savedErr := agent.CheckpointConfig(checkpoint)
-	said := ""
+	logged := ""
 	for begun := time.Now(); ; {
 		network, err := s.Config(ctx)
 		switch {
 		case err == nil || !etcd.IsOutage(err) || ctx.Err() != nil:
 			return network, err
-		case savedErr == nil && len(saved) > 0 && time.Since(begun) > patience:
+		case savedErr == nil && len(saved) > 0 && time.Since(begun) > storeTimeout:
 			return subnet.ParseConfig(saved)
-		case err.Error() != said:
-			said = err.Error()
+		case err.Error() != logged:
+			logged = err.Error()
 			log.Warn("waiting for the network config", "err", err)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(patience / 3):
+		case <-time.After(storeTimeout / 3):
 		}
 	}
 }

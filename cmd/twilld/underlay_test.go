@@ -69,7 +69,8 @@ func (n nics) look(choice agent.Choice, before backend.Node) (backend.Node, stri
 	return node, text
 }
 
-// TestNodeIPOnRealLinks: the interface that has the node's InternalIP is lost in every way, and the overlay stays there.
+// TestNodeIPOnRealLinks: the interface that has the node's InternalIP is lost in every way, and the
+// overlay stays there.
 func TestNodeIPOnRealLinks(t *testing.T) {
 	own := agent.Choice{NodeIPs: []netip.Addr{netip.MustParseAddr("192.168.33.101")}, Settled: true}
 	moved := agent.Choice{NodeIPs: []netip.Addr{netip.MustParseAddr("192.168.33.150")}, Settled: true}
@@ -100,7 +101,8 @@ func TestNodeIPOnRealLinks(t *testing.T) {
 	}
 }
 
-// TestRoutesOnRealLinks: what the kernel says of routes decides for --iface-can-reach and for the default route.
+// TestRoutesOnRealLinks: what the kernel says of routes decides for --iface-can-reach and for the
+// default route.
 func TestRoutesOnRealLinks(t *testing.T) {
 	n := newNICs(t)
 	n.run("ip addr add 192.168.33.201/24 dev eth1", "ip route add 203.0.113.0/24 via 192.168.33.1 src 192.168.33.201")

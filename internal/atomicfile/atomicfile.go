@@ -1,4 +1,5 @@
-// Package atomicfile replaces files in one step: a reader sees the whole old file or the whole new one, also after a power loss.
+// Package atomicfile replaces files in one step: a reader sees the whole old file or the whole new
+// one, also after a power loss.
 package atomicfile
 
 import (
@@ -12,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Write replaces the file at path. The new content is written beside it, into a file that is locked meanwhile, and renamed: a
-// program that somebody has open cannot be written to, and containerd does not see a file that comes from another directory.
+// Write replaces the file at path. The new content is written beside it, into a file that is locked
+// meanwhile, and renamed: a program that somebody has open cannot be written to, and containerd
+// does not see a file that comes from another directory.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	f, err := create(filepath.Dir(path))
 	if err != nil {
@@ -37,7 +39,8 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 // temporary is what create calls a file: .twill- and a number.
 var temporary = regexp.MustCompile(`^\.twill-[0-9]+$`)
 
-// abandonedAfter is the age from which a temporary file that nobody has locked is one of a process that was killed.
+// abandonedAfter is the age from which a temporary file that nobody has locked is one of a process
+// that was killed.
 const abandonedAfter = 10 * time.Minute
 
 func create(dir string) (*os.File, error) {

@@ -24,8 +24,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-# Agents' pods run no labs, and without them twillctl is half as large.
-RUN make build VERSION=${VERSION} TAGS=nolab
+RUN make build VERSION=${VERSION}
 # In their own module: ours does not list what only they import.
 RUN cd "$(go list -m -f '{{.Dir}}' github.com/containernetworking/plugins)" && mkdir /cni && \
     go build -trimpath -ldflags '-s -w' -o /cni/ ./plugins/meta/portmap ./plugins/meta/bandwidth ./plugins/main/loopback

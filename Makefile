@@ -26,7 +26,7 @@ help: ## Show this help
 
 # grpcnotrace: gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type.
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
-	@for b in $(BINARIES); do echo "build $$b"; GOWORK=off go build -trimpath -tags 'grpcnotrace $(TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
+	@for b in $(BINARIES); do echo "build $$b"; GOWORK=off go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
 
 lab: build ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
 	tools/etcd/build

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"text/template"
 
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // render gives the chart's files by name, as helm makes them of its own values and others. The chart uses few enough
@@ -147,7 +147,7 @@ func arguments(all map[string]object) []string {
 // TestChartArguments holds that further flags arrive as they were said, whatever YAML makes of such text.
 func TestChartArguments(t *testing.T) {
 	want := []string{"--iface=eth1 # not a comment", "--v: 1", "--iface-regex=^e\\d{1,3}\"x", "true", "- -"}
-	values, err := yaml.Marshal(object{"extraArgs": want})
+	values, err := json.Marshal(object{"extraArgs": want})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/lab/host"
@@ -49,13 +49,12 @@ func (l *Lab) StallStore() (resume func() error, err error) {
 	return func() error { return signal(unix.SIGCONT) }, signal(unix.SIGSTOP)
 }
 
-// EditEtcd calls f with a client of the lab's etcd, and the prefix of the cluster's keys.
-func (l *Lab) EditEtcd(f func(c *clientv3.Client, prefix string) error) error {
-	etcd, ok := l.store.(*etcdStore)
-	if !ok {
-		return errors.New("the lab's store has no keys to edit: bring it up with the store etcd")
-	}
-	return etcd.client(func(c *clientv3.Client) error { return f(c, etcdPrefix) })
+// Etcd returns the client URL of the lab's etcd, which is reached from the router, and the prefix of the cluster's keys.
+func (l *Lab) Etcd() (url, prefix string) { return l.etcdURL(), etcdPrefix }
+
+// DialRouter opens a connection on the router, where the store's servers are.
+func (l *Lab) DialRouter(ctx context.Context, address string) (net.Conn, error) {
+	return l.underlay.Dial(ctx, "tcp", address)
 }
 
 // Usurp makes another node, which does not exist, claim the subnets of the victim at an underlay address.

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // TestOneProcess: with the conflist of the manifest a pod without host ports costs one process at ADD and one at DEL.

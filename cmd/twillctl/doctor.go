@@ -35,9 +35,7 @@ func (t *target) register(c *cobra.Command) {
 	fs.StringVar(&t.cluster.context, "context", "", "kubectl's, with --cluster")
 	fs.StringVar(&t.cluster.kubeconfig, "kubeconfig", "", "kubectl's, with --cluster")
 	fs.StringVarP(&t.cluster.namespace, "namespace", "n", agentNamespace, "the namespace of the agents' DaemonSet, with --cluster")
-	if hasLabs {
-		fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, and not at this machine")
-	}
+	fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, and not at this machine")
 	fs.StringVar(&t.checkpoint, "checkpoint-file", "", "twilld's; empty: as the running twilld was told, else the default")
 	fs.StringVar(&t.subnetFile, "subnet-file", "", "twilld's; empty: as for --checkpoint-file")
 	fs.StringVar(&t.bridge, "bridge", "", "twilld's; empty: as for --checkpoint-file")

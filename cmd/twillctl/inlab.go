@@ -1,5 +1,3 @@
-//go:build !nolab
-
 package main
 
 import (
@@ -13,9 +11,6 @@ import (
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/walk"
 )
-
-// hasLabs says whether this build runs labs and looks into them (nolab.go).
-const hasLabs = true
 
 // gatherInLab looks at the node of the lab that args name.
 func (t *target) gatherInLab(ctx context.Context, args []string) (doctor.Facts, error) {

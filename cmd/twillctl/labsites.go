@@ -1,5 +1,3 @@
-//go:build !nolab
-
 package main
 
 import (
@@ -9,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/twill-net/twill/lab"
 )
@@ -21,7 +19,8 @@ type siteFlags struct {
 	mtus, subnets, agents []string
 }
 
-func (f *siteFlags) register(fs *pflag.FlagSet) {
+func (f *siteFlags) register(c *cobra.Command) {
+	fs := c.Flags()
 	fs.StringSliceVar(&f.names, "names", nil, "names of the first nodes; the others are node1, node2, …")
 	fs.StringSliceVar(&f.nat, "nat", nil, "nodes behind a router that translates addresses")
 	fs.StringSliceVar(&f.vagrant, "vagrant", nil, "nodes with a first interface that has the default route, and the same address everywhere")

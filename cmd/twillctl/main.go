@@ -65,10 +65,7 @@ func root() *cobra.Command {
 	if isPlugin() {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
 	}
-	if hasLabs {
-		c.AddCommand(labCommand())
-	}
-	c.AddCommand(manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
+	c.AddCommand(labCommand(), manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
 	return c
 }
 

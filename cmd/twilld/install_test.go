@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/twill-net/twill/agent/install"
 )

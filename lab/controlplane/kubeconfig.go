@@ -1,45 +1,36 @@
 package controlplane
 
 import (
-	"bytes"
 	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"text/template"
 )
 
 // The format is https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
-var kubeconfig = template.Must(template.New("kubeconfig").Parse(`apiVersion: v1
+const kubeconfig = `apiVersion: v1
 kind: Config
 clusters:
 - name: twill-lab
   cluster:
-    server: {{.Server}}
-    certificate-authority-data: {{.CA}}
+    server: %s
+    certificate-authority-data: %s
 users:
 - name: user
   user:
-    token: {{printf "%q" .Token}}
+    token: %q
 contexts:
 - name: twill-lab
   context:
     cluster: twill-lab
     user: user
 current-context: twill-lab
-`))
+`
 
 // Kubeconfig returns a kubeconfig for the holder of the token. It holds all that a client needs, and no paths.
 func (s *APIServer) Kubeconfig(token string) []byte {
-	var buf bytes.Buffer
-	// Writing to a buffer and printing strings cannot fail.
-	_ = kubeconfig.Execute(&buf, map[string]string{
-		"Server": s.URL(),
-		"CA":     base64.StdEncoding.EncodeToString(s.ca.pem),
-		"Token":  token,
-	})
-	return buf.Bytes()
+	return fmt.Appendf(nil, kubeconfig, s.URL(), base64.StdEncoding.EncodeToString(s.ca.pem), token)
 }
 
 // KubeconfigFile returns the path of a user's kubeconfig, which stands in the server's directory from its start

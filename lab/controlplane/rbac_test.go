@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 func TestAgentRulesAreTheManifests(t *testing.T) {

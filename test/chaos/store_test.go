@@ -8,6 +8,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
@@ -72,6 +73,20 @@ func put(kvs map[string]string) func(context.Context, *clientv3.Client, string) 
 	}
 }
 
+// editEtcd calls f with a client of the lab's etcd, and the prefix of the cluster's keys.
+func editEtcd(l *lab.Lab, f func(c *clientv3.Client, prefix string) error) error {
+	url, prefix := l.Etcd()
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{url},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(l.DialRouter), grpc.WithNoProxy()},
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return f(c, prefix)
+}
+
 // TestEtcdEdits has somebody edit the keys: peers that have nothing to do with it are reached all the time, and
 // nodes go on joining.
 func TestEtcdEdits(t *testing.T) {
@@ -79,7 +94,7 @@ func TestEtcdEdits(t *testing.T) {
 	s.watch()
 	for _, e := range edits {
 		t.Run(e.says, func(t *testing.T) {
-			must(t, s.lab.EditEtcd(func(c *clientv3.Client, prefix string) error { return e.do(t.Context(), c, prefix) }))
+			must(t, editEtcd(s.lab, func(c *clientv3.Client, prefix string) error { return e.do(t.Context(), c, prefix) }))
 			s.harm()
 			s.mustHeal()
 			if e.log != "" {
@@ -100,7 +115,7 @@ func TestOwnLease(t *testing.T) {
 	s := &stand{T: t, lab: labtest.Up(t, lab.Spec{Name: "mishaplease", Store: lab.Etcd, Nodes: 3, Pods: 1})}
 	subnet := s.node().Subnets()[0]
 	key := "/subnets/" + strings.ReplaceAll(subnet.String(), "/", "-")
-	must(t, s.lab.EditEtcd(func(c *clientv3.Client, prefix string) error {
+	must(t, editEtcd(s.lab, func(c *clientv3.Client, prefix string) error {
 		_, err := c.Delete(t.Context(), prefix+key)
 		return err
 	}))
@@ -109,7 +124,7 @@ func TestOwnLease(t *testing.T) {
 		t.Errorf("the node has %s after its key was deleted, want its %s back", got, subnet)
 	}
 	s.mustOwn(key)
-	must(t, s.lab.EditEtcd(func(c *clientv3.Client, prefix string) error {
+	must(t, editEtcd(s.lab, func(c *clientv3.Client, prefix string) error {
 		return put(map[string]string{key: `{"PublicIP":"192.168.33.250","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"0e:00:00:00:00:50"}}`})(t.Context(), c, prefix)
 	}))
 	// Agents only ever create keys that are not there, so that this was a hand: the node's pods keep their addresses.
@@ -122,7 +137,7 @@ func (s *stand) mustOwn(key string) {
 	s.Helper()
 	err := fmt.Errorf("%s is not there", key)
 	for began := time.Now(); err != nil; {
-		must(s.T, s.lab.EditEtcd(func(c *clientv3.Client, prefix string) error {
+		must(s.T, editEtcd(s.lab, func(c *clientv3.Client, prefix string) error {
 			r, getErr := c.Get(s.Context(), prefix+key)
 			if getErr == nil && len(r.Kvs) == 1 && strings.Contains(string(r.Kvs[0].Value), s.node().Underlay()[0].String()) {
 				err = nil

@@ -245,7 +245,7 @@ func TestJumpRules(t *testing.T) {
 		"-A FORWARD -j", "-A FORWARD -g FLANNEL-FWD", "-A FORWARD -m comment --comment x", "-N FORWARD -j FLANNEL-FWD",
 		"-A FORWARD -p FLANNEL-FWD", "-A FORWARD",
 	}
-	base, deletes := jumpRules(lines, siteOf(netstate.Forward))
+	base, deletes := jumpRules(lines, sites[netstate.Forward])
 	wantDeletes := []string{
 		`-D FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-D FORWARD -j FLANNEL-FWD", "-D FORWARD -g FLANNEL-FWD",
 	}
@@ -340,7 +340,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(`-A FORWARD -m comment --comment "a \"b\" c" -j FLANNEL-FWD`)
 	f.Fuzz(func(_ *testing.T, line string) {
 		_ = parse(split(line)).String()
-		base, _ := jumpRules([]string{line}, siteOf(netstate.Forward))
+		base, _ := jumpRules([]string{line}, sites[netstate.Forward])
 		placeOf(base, 1)
 	})
 }

@@ -10,19 +10,15 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// site is where a role's chain lives in iptables.
+// site is where a role's chain lives in iptables: its table, the chain that jumps to it, and its own name.
 type site struct{ table, base, chain string }
 
-func siteOf(role netstate.Role) site {
-	switch role {
-	case netstate.Postrouting:
-		return site{"nat", "POSTROUTING", "FLANNEL-POSTRTG"}
-	case netstate.GuardInput: // in mangle an accept of others, in filter, does not overrule a drop
-		return site{"mangle", "INPUT", "TWILL-INPUT"}
-	case netstate.GuardForward:
-		return site{"mangle", "FORWARD", "TWILL-FORWARD"}
-	}
-	return site{"filter", "FORWARD", "FLANNEL-FWD"}
+// sites are those of all roles. The guards drop in mangle, where no accept of others, in filter, comes first.
+var sites = [...]site{
+	netstate.Postrouting:  {"nat", "POSTROUTING", "FLANNEL-POSTRTG"},
+	netstate.Forward:      {"filter", "FORWARD", "FLANNEL-FWD"},
+	netstate.GuardInput:   {"mangle", "INPUT", "TWILL-INPUT"},
+	netstate.GuardForward: {"mangle", "FORWARD", "TWILL-FORWARD"},
 }
 
 // listing is a chain as iptables-nft listed it when the kernel's rules had the fingerprint.
@@ -37,7 +33,7 @@ func (f *Firewall) readCompat(r *reader) []netstate.Chain {
 	listings := map[netstate.Key]listing{}
 	for _, family := range netstate.Families {
 		for _, role := range roles {
-			fingerprint, exists := r.fingerprint(family, siteOf(role))
+			fingerprint, exists := r.fingerprint(family, sites[role])
 			if !exists || r.err != nil {
 				continue
 			}
@@ -92,7 +88,7 @@ func (r *runner) readLegacy() ([]netstate.Chain, error) {
 	for _, t := range tables {
 		for _, role := range roles {
 			c := netstate.Chain{Mode: netstate.IPTables, Family: t.family, Role: role}
-			if siteOf(role).table != t.name {
+			if sites[role].table != t.name {
 				continue
 			}
 			exists, err := t.read(&c)
@@ -109,7 +105,7 @@ func (r *runner) readLegacy() ([]netstate.Chain, error) {
 
 // read sets the rules and the place of a chain, and reports whether it exists.
 func (c command) read(chain *netstate.Chain) (bool, error) {
-	s := siteOf(chain.Role)
+	s := sites[chain.Role]
 	own, err := c.list(s.table, s.chain)
 	if err != nil || own == nil {
 		return false, err
@@ -157,7 +153,7 @@ func jumpRules(lines []string, s site) (base []baseRule, deletes []string) {
 // putIPTables writes one chain of the iptables mode: its rules and its jump in one transaction, so that there
 // is no moment in which pods are masqueraded towards pods.
 func (f *Firewall) putIPTables(chain netstate.Chain) error {
-	v, s := f.iptables.variant(), siteOf(chain.Role)
+	v, s := f.iptables.variant(), sites[chain.Role]
 	c, err := f.iptables.command(v, chain.Family)
 	if err != nil {
 		return err
@@ -191,7 +187,7 @@ func (f *Firewall) putIPTables(chain netstate.Chain) error {
 
 // deleteCompat removes a chain of the iptables mode and its jumps from nf_tables, for which no binary is needed.
 func (f *Firewall) deleteCompat(c netstate.Chain) error {
-	s := siteOf(c.Role)
+	s := sites[c.Role]
 	tx := f.transaction()
 	if header := tx.chain(c.Family, s.table, s.chain); noNFTables(tx.err) || tx.err == nil && header == nil {
 		return nil
@@ -207,7 +203,7 @@ func (f *Firewall) deleteCompat(c netstate.Chain) error {
 
 // deleteLegacy removes a chain of the iptables mode and its jumps from the legacy tables.
 func (f *Firewall) deleteLegacy(c netstate.Chain) error {
-	s := siteOf(c.Role)
+	s := sites[c.Role]
 	tables, err := f.iptables.legacyTables()
 	i := slices.IndexFunc(tables, func(t legacyTable) bool { return t.family == c.Family && t.name == s.table })
 	if err != nil || i < 0 {

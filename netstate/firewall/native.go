@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -13,31 +14,26 @@ import (
 
 // nativeTable returns flannel's table for a family.
 func nativeTable(family netstate.Family) *nftables.Table {
-	if family == netstate.IPv6 {
-		return &nftables.Table{Name: "flannel-ipv6", Family: nftables.TableFamilyIPv6}
-	}
-	return &nftables.Table{Name: "flannel-ipv4", Family: nftables.TableFamilyIPv4}
+	return &nftables.Table{Name: "flannel-" + strings.ToLower(family.String()), Family: tableFamily(family)}
 }
 
 // nativeChain returns flannel's chain for a role.
 func nativeChain(family netstate.Family, role netstate.Role) *nftables.Chain {
 	policy := nftables.ChainPolicyAccept
-	c := &nftables.Chain{Table: nativeTable(family), Policy: &policy}
+	c := nftables.Chain{Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward}
 	switch role {
 	case netstate.Postrouting:
 		c.Name, c.Type = "postrtg", nftables.ChainTypeNAT
 		c.Hooknum, c.Priority = nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource
 	case netstate.Forward:
-		c.Name, c.Type = "forward", nftables.ChainTypeFilter
-		c.Hooknum, c.Priority = nftables.ChainHookForward, nftables.ChainPriorityFilter
+		c.Name, c.Priority = "forward", nftables.ChainPriorityFilter
 	case netstate.GuardInput:
-		c.Name, c.Type = "guard-input", nftables.ChainTypeFilter
-		c.Hooknum, c.Priority = nftables.ChainHookInput, nftables.ChainPriorityMangle
+		c.Name, c.Hooknum, c.Priority = "guard-input", nftables.ChainHookInput, nftables.ChainPriorityMangle
 	case netstate.GuardForward:
-		c.Name, c.Type = "guard-forward", nftables.ChainTypeFilter
-		c.Hooknum, c.Priority = nftables.ChainHookForward, nftables.ChainPriorityMangle
+		c.Name, c.Priority = "guard-forward", nftables.ChainPriorityMangle
 	}
-	return c
+	c.Table, c.Policy = nativeTable(family), &policy
+	return &c
 }
 
 // forwardChain returns the chain of iptables-nft in which another program may drop what we forward. An accept in a

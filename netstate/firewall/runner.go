@@ -206,12 +206,7 @@ func (c command) inUse(table string) (bool, error) {
 
 // isOurs reports whether a table's chain has a name of ours.
 func isOurs(table, chain string) bool {
-	for _, role := range roles {
-		if s := siteOf(role); s.table == table && s.chain == chain {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(sites[:], func(s site) bool { return s.table == table && s.chain == chain })
 }
 
 // RandomFully reports whether masquerade rules of a mode can have --random-fully. nf_tables has had it as long as

@@ -113,8 +113,7 @@ func concernsUs(m netlink.Message) bool {
 		return false
 	}
 	table = cstring(attrs[unix.NFTA_RULE_TABLE])
-	for _, role := range roles {
-		s := siteOf(role)
+	for _, s := range sites {
 		if table == s.table && (chain == "" || chain == s.base || chain == s.chain) {
 			return true
 		}

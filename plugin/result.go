@@ -27,7 +27,7 @@ func (a *addRequest) makeResult(context.Context) error {
 	r.Interfaces = append(r.Interfaces,
 		&types100.Interface{Name: a.bridge.Name, Mac: a.bridge.HardwareAddr.String(), Mtu: a.bridge.MTU},
 		&types100.Interface{Name: a.veth.Host, Mac: a.veth.HostMAC.String(), Mtu: a.veth.MTU},
-		&types100.Interface{Name: a.veth.Pod, Mac: a.veth.PodMAC.String(), Mtu: a.veth.MTU, Sandbox: a.pod.Path})
+		&types100.Interface{Name: a.veth.Pod, Mac: a.veth.PodMAC.String(), Mtu: a.veth.MTU, Sandbox: a.pod.Path()})
 	for _, g := range a.grants {
 		r.IPs = append(r.IPs, &types100.IPConfig{Interface: &sandbox, Address: *rtnl.IPNet(g.Prefix), Gateway: g.Gateway.AsSlice()})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,16 +23,18 @@ import (
 // container has its own. So before an address is free for another pod all three are searched for what leads to it.
 //
 // The rules are listed once, so a HostPorts is made for one round over the allocations.
-type HostPorts struct{ left map[netip.Addr]bool }
+type HostPorts struct{ left rules }
 
 // Remove removes the rules that lead to addresses of the pod, in its turn, and returns an error if any stay.
-func (h *HostPorts) Remove(ctx context.Context, p Pod, addrs []netip.Addr) (err error) {
+func (h *HostPorts) Remove(ctx context.Context, p Pod, addrs []netip.Addr) error {
 	if h.left == nil {
-		if h.left, err = leftPorts(ctx); err != nil {
+		h.left = rules{}
+		if err := eachPlace(ctx, func(_ place, r rules) error { maps.Copy(h.left, r); return nil }); err != nil {
+			h.left = nil
 			return err
 		}
 	}
-	if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return h.left[a] }) {
+	if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return len(h.left[a]) > 0 }) {
 		return nil
 	}
 	turn, err := p.takeTurn(ctx)
@@ -39,23 +42,36 @@ func (h *HostPorts) Remove(ctx context.Context, p Pod, addrs []netip.Addr) (err 
 		return err
 	}
 	defer turn.Close()
-	if err := removePorts(ctx, addrs); err != nil {
+	return eachPlace(ctx, func(p place, r rules) error { return remove(ctx, p, r, addrs) })
+}
+
+func remove(ctx context.Context, p place, r rules, addrs []netip.Addr) error {
+	var lines []string
+	for _, a := range addrs {
+		lines = append(lines, r[a]...)
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	if err := p.remove(ctx, strings.Join(lines, "\n")+"\n"); err != nil {
 		return err
 	}
-	left, err := leftPorts(ctx)
+	left, err := p.list(ctx)
 	for _, a := range addrs {
-		if left[a] {
+		if len(left[a]) > 0 {
 			err = errors.Join(err, fmt.Errorf("rules still lead host ports to %s", a))
 		}
 	}
 	return err
 }
 
-// portRules are the rules of portmap in one place and address family.
-type portRules interface {
-	// list returns the addresses that rules lead to, and for each the lines that remove those.
-	list(ctx context.Context) (map[netip.Addr][]string, error)
-	remove(ctx context.Context, lines []string) error
+// rules are the lines that remove what leads to an address.
+type rules map[netip.Addr][]string
+
+// place is where rules of portmap can be, for one address family.
+type place interface {
+	list(ctx context.Context) (rules, error)
+	remove(ctx context.Context, lines string) error
 }
 
 const (
@@ -64,8 +80,8 @@ const (
 )
 
 // portPlaces returns the places that there are on this machine. Asking creates nothing.
-func portPlaces() ([]portRules, error) {
-	var all []portRules
+func portPlaces() ([]place, error) {
+	var all []place
 	chains, err := nftChains()
 	for _, f := range []struct {
 		nft                    uint8
@@ -85,40 +101,16 @@ func portPlaces() ([]portRules, error) {
 	return all, err
 }
 
-// leftPorts returns the addresses that any rule leads to.
-func leftPorts(ctx context.Context) (map[netip.Addr]bool, error) {
-	left := map[netip.Addr]bool{}
-	return left, eachPlace(ctx, func(_ portRules, rules map[netip.Addr][]string) error {
-		for a := range rules {
-			left[a] = true
-		}
-		return nil
-	})
-}
-
-// removePorts removes the rules that lead to the addresses, wherever they are.
-func removePorts(ctx context.Context, addrs []netip.Addr) error {
-	return eachPlace(ctx, func(p portRules, rules map[netip.Addr][]string) error {
-		var lines []string
-		for _, a := range addrs {
-			lines = append(lines, rules[a]...)
-		}
-		if len(lines) == 0 {
-			return nil
-		}
-		return p.remove(ctx, lines)
-	})
-}
-
-func eachPlace(ctx context.Context, f func(portRules, map[netip.Addr][]string) error) error {
+// eachPlace calls f with every place and its rules, until there is an error.
+func eachPlace(ctx context.Context, f func(place, rules) error) error {
 	places, err := portPlaces()
 	for _, p := range places {
-		var rules map[netip.Addr][]string
+		var r rules
 		if err == nil {
-			rules, err = p.list(ctx)
+			r, err = p.list(ctx)
 		}
 		if err == nil {
-			err = f(p, rules)
+			err = f(p, r)
 		}
 	}
 	return err
@@ -138,7 +130,7 @@ func (p iptablesPorts) tool(suffix string) (string, error) {
 
 // list reads what iptables-save says of table nat. Of a table in which it cannot read one rule it prints none, and exits
 // with 0.
-func (p iptablesPorts) list(ctx context.Context) (map[netip.Addr][]string, error) {
+func (p iptablesPorts) list(ctx context.Context) (rules, error) {
 	const doing = "look for rules of host ports"
 	path, err := p.tool("-save")
 	if err != nil {
@@ -160,7 +152,7 @@ func (p iptablesPorts) list(ctx context.Context) (map[netip.Addr][]string, error
 }
 
 // savedPorts reads the output of iptables-save: "-A CNI-DN-0123 -p tcp … -j DNAT --to-destination 10.244.1.2:80".
-func savedPorts(saved string) map[netip.Addr][]string {
+func savedPorts(saved string) rules {
 	jumps, targets := map[string][]string{}, map[string][]netip.Addr{} // by a pod's chain
 	for line := range strings.Lines(saved) {
 		line = strings.TrimSpace(line)
@@ -179,7 +171,7 @@ func savedPorts(saved string) map[netip.Addr][]string {
 			}
 		}
 	}
-	all := map[netip.Addr][]string{}
+	all := rules{}
 	for chain, addrs := range targets {
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		for _, a := range slices.Compact(addrs) {
@@ -189,10 +181,10 @@ func savedPorts(saved string) map[netip.Addr][]string {
 	return all
 }
 
-func (p iptablesPorts) remove(ctx context.Context, lines []string) error {
+func (p iptablesPorts) remove(ctx context.Context, lines string) error {
 	path, err := p.tool("-restore")
 	if err == nil {
-		_, err = output(ctx, "*nat\n"+strings.Join(lines, "\n")+"\nCOMMIT\n", path, "--noflush", "--wait")
+		_, err = output(ctx, "*nat\n"+lines+"COMMIT\n", path, "--noflush", "--wait")
 	}
 	return err
 }
@@ -201,12 +193,12 @@ func (p iptablesPorts) remove(ctx context.Context, lines []string) error {
 type nftPorts struct{ family string }
 
 // list reads what nft says: "tcp dport 8080 dnat to 10.244.1.2:80 comment … # handle 12", after a line "chain x {".
-func (p nftPorts) list(ctx context.Context) (map[netip.Addr][]string, error) {
+func (p nftPorts) list(ctx context.Context) (rules, error) {
 	out, err := output(ctx, "", "nft", "-a", "-n", "list", "table", p.family, portsTable)
 	if err != nil {
 		return nil, err
 	}
-	all, chain := map[netip.Addr][]string{}, ""
+	all, chain := rules{}, ""
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
 		n := len(f)
@@ -236,8 +228,8 @@ func nftTarget(words []string) netip.Addr {
 	return netip.Addr{}
 }
 
-func (p nftPorts) remove(ctx context.Context, lines []string) error {
-	_, err := output(ctx, strings.Join(lines, "\n")+"\n", "nft", "-f", "-")
+func (p nftPorts) remove(ctx context.Context, lines string) error {
+	_, err := output(ctx, lines, "nft", "-f", "-")
 	return err
 }
 

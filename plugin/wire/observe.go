@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -111,9 +112,9 @@ func (p *Pod) observe(dev string) (netstate.State, error) {
 	if link == nil || err != nil {
 		return s, err
 	}
-	handle, err := netlink.NewHandleAt(p.ns, unix.NETLINK_ROUTE)
+	handle, err := netlink.NewHandleAt(netns.NsHandle(p.ns.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("enter %s: %w", p.Path, err)
+		return nil, fmt.Errorf("enter %s: %w", p.Path(), err)
 	}
 	defer handle.Close()
 	a := link.Attrs()

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
-	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/rtnl"
@@ -23,9 +21,8 @@ import (
 
 // Pod is a pod's network namespace.
 type Pod struct {
-	Path    string
-	ns, own netns.NsHandle // own is the node's
-	conn    *rtnl.Conn     // in ns
+	ns   ns.NetNS
+	conn *rtnl.Conn // in ns
 }
 
 // ErrNoPod is returned where no network namespace is at a path: for DEL nothing is left to do there.
@@ -33,61 +30,39 @@ var ErrNoPod = errors.New("no network namespace")
 
 // OpenPod opens the namespace at path. The node's own namespace is refused: ADD would wire the node to itself and DEL would
 // remove the node's uplink.
-func OpenPod(path string) (p *Pod, err error) {
-	p = &Pod{Path: path, ns: netns.None(), own: netns.None()}
-	defer func() {
-		if err != nil {
-			p.Close()
-		}
-	}()
-	p.ns, err = netns.GetFromPath(path)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return p, ErrNoPod
+func OpenPod(path string) (*Pod, error) {
+	there, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, ErrNoPod
+	}
+	if own, ownErr := os.Stat("/proc/thread-self/ns/net"); ownErr == nil && err == nil && os.SameFile(there, own) {
+		return nil, cnierr.New(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace: want a pod's", path)
+	}
+	p := &Pod{}
+	p.ns, err = ns.GetNS(path)
+	if errors.As(err, &ns.NSPathNotNSErr{}) { // a plain file is what an unmounted namespace leaves
+		return nil, ErrNoPod
+	}
+	if err == nil {
+		err = p.ns.Do(func(ns.NetNS) (err error) {
+			p.conn, err = rtnl.Dial()
+			return err
+		})
 	}
 	if err != nil {
-		return p, fmt.Errorf("open %s: %w", path, err)
+		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	kind, err := unix.IoctlRetInt(int(p.ns), unix.NS_GET_NSTYPE)
-	if err != nil || kind != unix.CLONE_NEWNET { // a plain file is what an unmounted namespace leaves
-		return p, ErrNoPod
-	}
-	if p.own, err = netns.Get(); err != nil {
-		return p, fmt.Errorf("open this process's network namespace: %w", err)
-	}
-	if p.own.Equal(p.ns) {
-		return p, cnierr.New(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace: want a pod's", path)
-	}
-	err = p.within(func() (err error) {
-		p.conn, err = rtnl.Dial()
-		return err
-	})
-	return p, err
+	return p, nil
 }
 
 // Close closes what OpenPod opened.
 func (p *Pod) Close() {
-	if p.conn != nil {
-		p.conn.Close()
-	}
-	_ = p.own.Close()
+	p.conn.Close()
 	_ = p.ns.Close()
 }
 
-// within runs f in the pod's namespace. A thread that cannot go back to the node's stays locked, and is not used for anything
-// else.
-func (p *Pod) within(f func() error) error {
-	runtime.LockOSThread()
-	if err := netns.Set(p.ns); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter %s: %w", p.Path, err)
-	}
-	err := f()
-	if back := netns.Set(p.own); back != nil {
-		return errors.Join(err, fmt.Errorf("leave %s: %w", p.Path, back))
-	}
-	runtime.UnlockOSThread()
-	return err
-}
+// Path returns the path that the pod was opened at.
+func (p *Pod) Path() string { return p.ns.Path() }
 
 // Has reports whether the pod has the interface.
 func (p *Pod) Has(dev string) (bool, error) {
@@ -120,7 +95,7 @@ func (p *Pod) Configure(dev string, grants []ipam.Grant, routes []Route) error {
 		return fmt.Errorf("find %s in the pod: %w", dev, err)
 	}
 	// /proc/sys/net is that of the thread which opens the file.
-	if err := p.within(func() error { return writeSysctls(podSysctls(dev, grants)) }); err != nil {
+	if err := p.ns.Do(func(ns.NetNS) error { return writeSysctls(podSysctls(dev, grants)) }); err != nil {
 		return err
 	}
 	index := link.Attrs().Index

@@ -46,7 +46,7 @@ type Port struct {
 
 // Attach makes the pair and sets up its port of the bridge, in one write.
 func (n *Node) Attach(v Veth, pod *Pod, bridge *netlink.Bridge, port Port) error {
-	requests := []*nl.NetlinkRequest{v.request(bridge.Index, int(pod.ns))}
+	requests := []*nl.NetlinkRequest{v.request(bridge.Index, int(pod.ns.Fd()))}
 	if port != (Port{}) { // than which the kernel makes no other
 		requests = append(requests, port.request(v.Host))
 	}

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -49,7 +50,9 @@ func AttachedPods() (Attached, error) {
 	if err != nil {
 		return all, err
 	}
-	for id, s := range spacesOf(links) {
+	spaces := spacesOf(links)
+	for _, id := range slices.Sorted(maps.Keys(spaces)) { // the same order each time, for Unknown
+		s := spaces[id]
 		for _, end := range s.ends {
 			all.Ends[end] = true
 		}

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
@@ -63,10 +62,6 @@ func begin(args *skel.CmdArgs) (*addRequest, error) {
 		return nil, err
 	}
 	p, err := wire.OpenPod(args.Netns)
-	if errors.Is(err, wire.ErrNoPod) {
-		return nil, cnierr.New(types.ErrUnknownContainer, "CNI_NETNS %s is not there or not a network namespace: want a pod's",
-			args.Netns)
-	}
 	if err != nil {
 		return nil, err
 	}

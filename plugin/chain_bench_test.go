@@ -188,7 +188,7 @@ func reserveOthers(b *testing.B, w wirer, count int) {
 		if w.name == "twill" {
 			_, err = s.Allocate(b.Context(), o, []ipam.RangeSet{{all}}, []netip.Addr{a})
 		} else {
-			err = os.WriteFile(s.File(a), []byte(o.String()), 0o600)
+			err = os.WriteFile(filepath.Join(w.storeDir(), a.String()), []byte(o.String()), 0o600)
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -2,9 +2,7 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -36,65 +34,40 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 		return cnierr.New(types.ErrInvalidNetworkConfig, "prevResult is missing: want the result of the pod's ADD")
 	}
 	p, err := wire.OpenPod(args.Netns)
-	if errors.Is(err, wire.ErrNoPod) {
-		return cnierr.New(types.ErrUnknownContainer, "CNI_NETNS %s is not there or not a network namespace: want the pod's",
-			args.Netns)
-	}
 	if err != nil {
 		return err
 	}
 	defer p.Close()
+	n, err := wire.OpenNode()
+	if err != nil {
+		return err
+	}
+	defer n.Close()
 	want, err := c.expected(prev, args)
 	if err != nil {
 		return err
 	}
-	have, err := observe(p, ownerIn(args), want)
+	have, err := wire.Observe(n, p, args.IfName, want)
 	if err != nil {
 		return fmt.Errorf("look at the pod: %w", err)
 	}
-	if plan := netstate.Diff(want, have); len(plan) > 0 {
+	differences := slices.Collect(strings.Lines(netstate.Diff(want, have).String()))
+	for _, o := range want.Sorted() {
+		if a, ok := o.(netstate.Addr); ok {
+			has, err := c.store().Has(ownerIn(args), a.Prefix.Addr())
+			if err != nil {
+				return fmt.Errorf("look at the pod: %w", err)
+			}
+			if !has {
+				differences = append(differences, fmt.Sprintf("+ reservation %s of %s in %s", a.Prefix.Addr(), args.ContainerID, c.store()))
+			}
+		}
+	}
+	if len(differences) > 0 {
 		return cnierr.New(types.ErrInternal, "the pod's network is not as ADD left it, delete the pod to get a new one: %s",
-			strings.ReplaceAll(strings.TrimSpace(plan.String()), "\n", "; "))
+			strings.ReplaceAll(strings.TrimSpace(strings.Join(differences, "")), "\n", "; "))
 	}
 	return c.delegatePod(args).Check(ctx, c.plugins, c.prevResult)
-}
-
-// reservation is an address's file in the store, as a netstate object.
-type reservation struct{ File, Owner string }
-
-// Key implements netstate.Object; of the kind only that nothing depends on it matters.
-func (r reservation) Key() netstate.Key { return netstate.Key{Kind: netstate.KindChain, Name: r.File} }
-
-func (r reservation) String() string { return "reservation " + r.File + " of " + r.Owner }
-
-// observe returns as much of the kernel's and the store's state as want is about.
-func observe(p *wire.Pod, o ipam.Owner, want netstate.State) (netstate.State, error) {
-	n, err := wire.OpenNode()
-	if err != nil {
-		return nil, err
-	}
-	defer n.Close()
-	have, err := wire.Observe(n, p, o.Dev, want)
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range want {
-		r, ok := w.(reservation)
-		if !ok {
-			continue
-		}
-		content, err := os.ReadFile(r.File)
-		switch {
-		case ipam.Absent(err) != nil:
-			return nil, err
-		case o.Owns(content):
-			have.Add(r)
-		case err == nil:
-			container, _, _ := strings.Cut(string(content), "\r\n")
-			have.Add(reservation{r.File, container})
-		}
-	}
-	return have, nil
 }
 
 // expected returns the state that prevResult and the config describe.
@@ -119,7 +92,7 @@ func (c *config) expected(prev *types100.Result, args *skel.CmdArgs) (netstate.S
 		}
 		g := ipam.Grant{Prefix: rtnl.Prefix(&ip.Address), Gateway: rtnl.Addr(ip.Gateway)}
 		grants = append(grants, g)
-		s.Add(netstate.Addr{Dev: args.IfName, Prefix: g.Prefix}, reservation{c.store().File(g.Prefix.Addr()), args.ContainerID})
+		s.Add(netstate.Addr{Dev: args.IfName, Prefix: g.Prefix})
 	}
 	for _, r := range prev.Routes {
 		if o, ok := wantedRoute(r, args.IfName, grants); ok {

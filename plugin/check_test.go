@@ -148,7 +148,7 @@ func TestCheckOfALesserResult(t *testing.T) {
 	n.must("CHECK", "a", pod, n.config(conf))
 }
 
-// TestCheckOfAnothersReservation holds that CHECK names who has the pod's address.
+// TestCheckOfAnothersReservation holds that CHECK sees that another has the pod's address.
 func TestCheckOfAnothersReservation(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	conf := n.withPrev(n.must("ADD", "a", pod, n.config(nil)))
@@ -157,7 +157,7 @@ func TestCheckOfAnothersReservation(t *testing.T) {
 	if err := os.WriteFile(file, []byte("b\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.mustFail(999, file+" of a (was reservation "+file+" of b)", "CHECK", "a", pod, conf)
+	n.mustFail(999, "+ reservation 10.244.1.2 of a in "+n.storeDir(), "CHECK", "a", pod, conf)
 }
 
 // TestCheckOfOthersAddresses holds that an address of the result that says no interface, or another one, is not looked for.

@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/twill-net/twill/plugin/internal/cnierr"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
 )
@@ -23,8 +24,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	err := errors.Join(deleteVeth(o), deleteInPod(args.Netns, args.IfName),
 		ipam.Absent(os.Remove(filepath.Join(c.flannelDir, o.Container)))) // that flannel's plugin kept for the container
 	rules := c.delegatePod(args).Del(ctx, c.plugins)
-	var refused *types.Error
-	if errors.As(err, &refused) { // the node's own namespace: somebody mixed things up, touch nothing more
+	if cnierr.Code(err) != 0 { // the node's own namespace: somebody mixed things up, touch nothing more
 		return err
 	}
 	if rules != nil { // which may lead to the addresses
@@ -52,7 +52,7 @@ func deleteInPod(netns, dev string) error {
 		return nil
 	}
 	p, err := wire.OpenPod(netns)
-	if errors.Is(err, wire.ErrNoPod) {
+	if cnierr.Code(err) == types.ErrUnknownContainer {
 		return nil
 	}
 	if err != nil {

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -24,15 +23,14 @@ func status(_ context.Context, args *skel.CmdArgs) error {
 		bridge = n.bridge
 		err = c.store().Room(n.sets)
 	}
-	var e *types.Error
-	if err != nil && (!errors.As(err, &e) || e.Code != types.ErrTryAgainLater && e.Code != types.ErrPluginNotAvailable) {
+	if code := cnierr.Code(err); err != nil && code != types.ErrTryAgainLater && code != types.ErrPluginNotAvailable {
 		return err
 	}
 	if cut := bridge.CutOff(); cut != "" {
 		return cnierr.New(types.ErrLimitedConnectivity, "%s; the agent (twilld) mends it, look at its log", cut)
 	}
-	if e != nil {
-		return cnierr.New(types.ErrPluginNotAvailable, "%s", e.Msg)
+	if err != nil {
+		return cnierr.New(types.ErrPluginNotAvailable, "%v", err)
 	}
 	return nil
 }

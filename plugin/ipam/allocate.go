@@ -122,8 +122,7 @@ func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[R
 }
 
 func (s Store) failure(err error) error {
-	var coded *types.Error
-	if errors.As(err, &coded) {
+	if cnierr.Code(err) != 0 {
 		return err
 	}
 	return cnierr.New(types.ErrIOFailure, "reserve an address in %s: %v", s, err)
@@ -168,8 +167,8 @@ func (s Store) full(code uint, set RangeSet) error {
 func (s Store) Release(ctx context.Context, o Owner, known []netip.Addr) error {
 	entries := s.indexed(o)
 	found := slices.DeleteFunc(slices.Clone(known), func(a netip.Addr) bool {
-		content, err := os.ReadFile(s.File(a))
-		return err != nil || !o.Owns(content)
+		has, err := s.Has(o, a)
+		return err != nil || !has
 	})
 	if len(known) == 0 || len(found) < len(known) || len(entries) > len(found) {
 		var err error

@@ -43,7 +43,7 @@ func (s Store) Allocations() ([]Allocation, error) {
 		if len(content) == 0 { // an empty file is free
 			return
 		}
-		a, inode := allocation(owners, parseOwner(content), s.File(addr))
+		a, inode := allocation(owners, parseOwner(content), s.file(addr))
 		a.Addrs = append(a.Addrs, addr)
 		a.Named = a.Named && indexed[inode]
 	}))

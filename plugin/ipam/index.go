@@ -113,10 +113,10 @@ func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error)
 			found = append(found, a)
 			return
 		}
-		content, err := os.ReadFile(s.File(a))
+		content, err := os.ReadFile(s.file(a))
 		errs = append(errs, Absent(err))
 		switch {
-		case !o.Owns(content):
+		case !o.owns(content):
 		case parseOwner(content).Dev == "":
 			old = append(old, a)
 		default:

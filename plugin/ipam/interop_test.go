@@ -223,7 +223,7 @@ func TestCrashWhilePending(t *testing.T) {
 			t.Fatalf("%s got %v, %v; want %s", o.Container, got, err, want[o])
 		}
 	}
-	if content, err := os.ReadFile(s.File(prefix("10.244.1.2/24").Addr())); string(content) != b.String() {
+	if content, err := os.ReadFile(s.file(prefix("10.244.1.2/24").Addr())); string(content) != b.String() {
 		t.Errorf("10.244.1.2 is of %q, %v; want b's", content, err)
 	}
 }

@@ -38,14 +38,14 @@ func parseOwner(content []byte) Owner {
 	return Owner{container, dev}
 }
 
-// Owns reports whether a file with that content is o's; host-local once wrote the container id only.
-func (o Owner) Owns(content []byte) bool {
+// owns reports whether a file with that content is o's; host-local once wrote the container id only.
+func (o Owner) owns(content []byte) bool {
 	in := parseOwner(content)
 	return in.Container == strings.TrimSpace(o.Container) && (in.Dev == o.Dev || in.Dev == "")
 }
 
-// File returns the path of the reservation of a.
-func (s Store) File(a netip.Addr) string { return filepath.Join(string(s), a.String()) }
+// file returns the path of the reservation of a.
+func (s Store) file(a netip.Addr) string { return filepath.Join(string(s), a.String()) }
 
 // Neighbours returns the stores of the other networks beside s. flannel's chain keeps its reservations under the name in
 // flannel's conflist, which is not cbr0 everywhere: after a migration pods have addresses of this node's lease that are
@@ -110,17 +110,17 @@ func flock(ctx context.Context, f *os.File) error {
 // reserve gives a to the owner in the file pending and reports whether it was free, here and in other. The reservation
 // appears with its content or not at all, because it is a new name for a whole file.
 func (s Store) reserve(pending string, a netip.Addr, other []Store) (bool, error) {
-	err := os.Link(pending, s.File(a))
+	err := os.Link(pending, s.file(a))
 	if errors.Is(err, fs.ErrExist) && s.reclaim(a) {
-		err = os.Link(pending, s.File(a))
+		err = os.Link(pending, s.file(a))
 	}
 	if err != nil {
 		return false, ignore(err, fs.ErrExist)
 	}
 	// Afterwards: other networks have locks of their own, and of two that take a at once neither would see the other's.
 	for _, o := range other {
-		if info, err := os.Lstat(o.File(a)); err == nil && info.Size() > 0 {
-			return false, os.Remove(s.File(a))
+		if info, err := os.Lstat(o.file(a)); err == nil && info.Size() > 0 {
+			return false, os.Remove(s.file(a))
 		}
 	}
 	return true, nil
@@ -129,17 +129,23 @@ func (s Store) reserve(pending string, a netip.Addr, other []Store) (bool, error
 // reclaim removes the reservation of a if it is an empty file, and reports whether it did. host-local leaves one when it
 // dies between creating and writing, as a power loss can of any young file; under the lock nobody is about to write it.
 func (s Store) reclaim(a netip.Addr) bool {
-	info, err := os.Lstat(s.File(a))
-	return err == nil && info.Mode().IsRegular() && info.Size() == 0 && os.Remove(s.File(a)) == nil
+	info, err := os.Lstat(s.file(a))
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0 && os.Remove(s.file(a)) == nil
+}
+
+// Has reports whether o has a.
+func (s Store) Has(o Owner, a netip.Addr) (bool, error) {
+	content, err := os.ReadFile(s.file(a))
+	return o.owns(content), Absent(err)
 }
 
 // release gives a back if o has it.
 func (s Store) release(o Owner, a netip.Addr) error {
-	content, err := os.ReadFile(s.File(a))
-	if err == nil && o.Owns(content) {
-		err = os.Remove(s.File(a))
+	has, err := s.Has(o, a)
+	if has {
+		err = Absent(os.Remove(s.file(a)))
 	}
-	return Absent(err)
+	return err
 }
 
 // each calls f with every reservation, in no order. It reads all the files, which ADD and DEL never do.
@@ -147,7 +153,7 @@ func (s Store) each(f func(a netip.Addr, content []byte)) error {
 	all, err := s.addrs()
 	errs := []error{err}
 	for _, a := range all {
-		content, err := os.ReadFile(s.File(a))
+		content, err := os.ReadFile(s.file(a))
 		if err == nil {
 			f(a, content)
 		}

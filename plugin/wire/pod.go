@@ -25,15 +25,13 @@ type Pod struct {
 	conn *rtnl.Conn // in ns
 }
 
-// ErrNoPod is returned where no network namespace is at a path: for DEL nothing is left to do there.
-var ErrNoPod = errors.New("no network namespace")
-
-// OpenPod opens the namespace at path. The node's own namespace is refused: ADD would wire the node to itself and DEL would
-// remove the node's uplink.
+// OpenPod opens the namespace at path. Its error has the code types.ErrUnknownContainer where there is none. The node's own
+// namespace is refused: ADD would wire the node to itself and DEL would remove the node's uplink.
 func OpenPod(path string) (*Pod, error) {
+	none := cnierr.New(types.ErrUnknownContainer, "CNI_NETNS %s is not there or not a network namespace: want a pod's", path)
 	there, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil, ErrNoPod
+		return nil, none
 	}
 	if own, ownErr := os.Stat("/proc/thread-self/ns/net"); ownErr == nil && err == nil && os.SameFile(there, own) {
 		return nil, cnierr.New(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace: want a pod's", path)
@@ -41,7 +39,7 @@ func OpenPod(path string) (*Pod, error) {
 	p := &Pod{}
 	p.ns, err = ns.GetNS(path)
 	if errors.As(err, &ns.NSPathNotNSErr{}) { // a plain file is what an unmounted namespace leaves
-		return nil, ErrNoPod
+		return nil, none
 	}
 	if err == nil {
 		err = p.ns.Do(func(ns.NetNS) (err error) {

@@ -13,6 +13,14 @@ func New(code uint, format string, values ...any) error {
 	return types.NewError(code, fmt.Sprintf(format, values...), "")
 }
 
+// Code returns the code of err, 0 if it has none.
+func Code(err error) uint {
+	if coded := (*types.Error)(nil); errors.As(err, &coded) {
+		return coded.Code
+	}
+	return 0
+}
+
 // Join returns err together with rollback, the error of undoing what came before err. The code of err stays.
 func Join(err, rollback error) error {
 	if rollback == nil {

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,4 +138,60 @@ func TestMissingTable(t *testing.T) {
 	}
 	settle(t, f, needless)
 	settle(t, f, netstate.State{})
+}
+
+// TestCommandFails: whichever run of iptables fails, observing and every change return the error, and succeed later.
+func TestCommandFails(t *testing.T) {
+	onGrounds(t, func(t *testing.T, g ground, _ *Firewall) {
+		if g.mode == netstate.NFTables {
+			return
+		}
+		dir := t.TempDir()
+		for _, v := range []variant{nft, legacy} {
+			for _, suffix := range []string{"", "-restore"} {
+				path := strings.TrimSpace(sh(t, "command -v "+v.String()+suffix))
+				shim(t, filepath.Join(dir, v.String()+suffix), "sh "+dir+"/countdown "+path)
+			}
+		}
+		countdown := "[ $2 = --version ] || echo $(($(cat " + dir + "/left) - 1)) > " + dir + "/left\n" +
+			"[ $(cat " + dir + "/left) = 0 ] && echo broken >&2 && exit 4\nexec \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(dir, "countdown"), []byte(countdown), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":"+pathVar())
+		left := func(n int) { sh(t, fmt.Sprintf("echo %d > %s/left", n, dir)) }
+		left(1 << 30)
+		key := netstate.Chain{Mode: netstate.IPTables, Family: netstate.IPv4, Role: netstate.Postrouting}.Key()
+		want := netstate.NewState(wanted(g.mode)[key])
+		for name, c := range map[string]struct{ before, after netstate.State }{
+			"observe": {want, nil}, "put": {netstate.State{}, want}, "delete": {want, netstate.State{}},
+		} {
+			for n, failed := 1, true; failed; n++ {
+				settle(t, New(), c.before)
+				for _, v := range []variant{nft, legacy} { // flannel's, in the other variant
+					if c.after != nil && v.String() != g.name {
+						load(t, v.String()+"-restore --noflush", flannelIPTables)
+					}
+				}
+				f := New()
+				plan := netstate.Diff(c.after, observe(t, f))
+				f.listings, f.known = nil, false
+				left(n)
+				var err error
+				if c.after == nil {
+					f.legacyRead = time.Time{}
+					_, err = f.Observe(t.Context())
+				} else {
+					err = f.Apply(t.Context(), plan)
+				}
+				failed = strings.TrimSpace(sh(t, "cat "+dir+"/left")) <= "0"
+				left(1 << 30)
+				if failed != (err != nil) {
+					t.Errorf("%s, run %d: failed %t, and the error is %v", name, n, failed, err)
+				}
+				f.Close()
+			}
+		}
+		settle(t, New(), want)
+	})
 }

@@ -42,8 +42,8 @@ cluster-down: ## Remove that cluster
 	bin/cluster down
 
 test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
-	bin/testreport -once -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./test/cluster/e2e
-	bin/testreport -once -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$' ./test/e2e
+	bin/testreport -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./test/cluster/e2e
+	bin/testreport -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$' ./test/e2e
 
 conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables BACKEND=vxlan|host-gw FOCUS= SKIP=
 	tools/kube/build e2e.test ginkgo agnhost regression-issue-74839
@@ -73,13 +73,13 @@ test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microv
 
 test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
 	tools/containerd/build
-	TWILL_CHURN=$(CHURN) bin/testreport -once -tags long -count=1 -timeout 90m ./plugin
+	TWILL_CHURN=$(CHURN) bin/testreport -tags long -count=1 -timeout 90m ./plugin
 
 soak: kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
-	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./test/soak
+	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/soak
 
 fuzz-peers: kube-tools bin/testreport ## Let one node write what it likes to the API server for PEERS_TIME (8m); PEERS_SEED repeats a run
-	bin/testreport -once -tags soak -count=1 -timeout 0 -v ./test/peers
+	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/peers
 
 nightly: ## Run all that .ci/run leaves out, whatever fails, and say what passed, failed and ran nothing (hours; needs root)
 	CHURN=$(or $(CHURN),50000) SOAK_TIME=$(or $(SOAK_TIME),2h) .ci/nightly $(NIGHTLY)

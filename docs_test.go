@@ -85,6 +85,13 @@ func TestSecurityPage(t *testing.T) {
 	}
 }
 
+// TestLedger: every row of the ledger of flaky tests has a cause.
+func TestLedger(t *testing.T) {
+	for _, row := range regexp.MustCompile(`(?m)^\| [0-9-]+ \|.*\| +\|$`).FindAllString(readFile(t, "Documentation/flaky.md"), -1) {
+		t.Errorf("a row has no cause: %s", row)
+	}
+}
+
 // TestReadmeNamesPackages: README says what make test may install.
 func TestReadmeNamesPackages(t *testing.T) {
 	readme := strings.Join(strings.Fields(readFile(t, "README.md")), " ") // the list may wrap anywhere

@@ -4,9 +4,9 @@
 // has not passed: it is shown as such and counted, and where CI is set it is a failure. With -v it also prints what the
 // tests print, when they do.
 //
-// The tests time real kernels, clusters and processes on machines that others use too. Up to three packages that
-// fail are run once more, unless the first argument is -once; one that then passes counts as passed, and the last lines
-// name it with what had failed.
+// The tests time real kernels, clusters and processes on machines that others use too. With -ledger=FILE as the first
+// argument, up to five tests that fail are run again, each alone. One that then passes gets a row in the ledger and a
+// line FLAKY at the end. It fails the run all the same, except where CI is set and the ledger has no other row of it.
 package main
 
 import (
@@ -15,39 +15,35 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
-
-// maxAgain is the number of failed packages beyond which running them again would only take time.
-const maxAgain = 3
 
 func main() {
 	os.Exit(run(os.Stdout, os.Args[1:], os.Getenv("CI") != ""))
 }
 
-// run returns the exit code: 1 when something failed or, if strict, ran no tests, 2 when the tests cannot be run.
-func run(out io.Writer, args []string, strict bool) int {
-	once := len(args) > 0 && args[0] == "-once"
-	if once {
-		args = args[1:]
+// run returns the exit code: 1 when something failed or, in CI, ran no tests, 2 when the tests cannot be run.
+func run(out io.Writer, args []string, ci bool) int {
+	path := ""
+	if len(args) > 0 && strings.HasPrefix(args[0], "-ledger=") {
+		path, args = strings.TrimPrefix(args[0], "-ledger="), args[1:]
 	}
 	r := newReport(out)
 	r.verbose = slices.Contains(args, "-v")
-	if err := r.run(args); err != nil {
+	err := r.run(args)
+	var flaky []flake
+	var twice []test
+	if path != "" && err == nil {
+		if flaky, err = r.again(args); err == nil {
+			twice, err = record(path, time.Now(), flaky)
+		}
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		return 2
 	}
-	var again []rerun
-	if failed := r.failed(); len(failed) > 0 && len(failed) <= maxAgain && !once {
-		first := r.forget(failed)
-		fmt.Fprintf(out, "\nagain: %s\n", strings.Join(failed, " "))
-		flags := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "." || strings.HasPrefix(a, "./") })
-		if err := r.run(append(flags, failed...)); err != nil {
-			fmt.Fprintln(os.Stderr, "testreport:", err)
-			return 2
-		}
-		again = slices.DeleteFunc(first, func(f rerun) bool { return slices.Contains(r.failed(), f.pkg) })
-	}
-	if !r.print(again, strict) {
+	passed := r.print(flaky, twice, ci)
+	if !passed || len(twice) > 0 || len(flaky) > 0 && !ci {
 		return 1
 	}
 	return 0

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,40 +14,52 @@ const pass = "func TestPass(t *testing.T) {}\n"
 // TestRun runs real modules, each of one file a package, as make test runs this one.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		files  map[string]string
-		args   []string
-		strict bool
-		code   int
-		want   []string // the output has each of these
-		last   string
+		name  string
+		files map[string]string
+		args  []string
+		ci    bool
+		code  int
+		known string   // rows of the ledger before
+		rows  string   // and of this run, without the date
+		want  []string // the output has each of these
+		last  string
 	}{
-		{name: "all pass", strict: true, last: "2 passed, 0 failed, 0 skipped", files: map[string]string{
+		{name: "all pass", ci: true, last: "2 passed, 0 failed, 0 skipped", files: map[string]string{
 			"a": "import \"testing\"\n" + pass, "b": "import \"testing\"\n" + pass}},
-		{name: "subtests are counted, parents are not", strict: true, last: "2 passed, 0 failed, 1 skipped",
+		{name: "subtests are counted, parents are not", ci: true, last: "2 passed, 0 failed, 1 skipped",
 			files: map[string]string{"a": "import \"testing\"\nfunc TestPass(t *testing.T) { t.Run(\"a\", func(*testing.T) {}); " +
 				"t.Run(\"b\", func(*testing.T) {}); t.Run(\"c\", func(t *testing.T) { t.Skip(\"not here\") }) }\n"},
 			want: []string{"--- m/a TestPass/c", "not here"}},
 		{name: "a TestMain that runs nothing", last: "1 passed, 0 failed, 0 skipped, 1 packages ran no tests",
 			files: idle, want: []string{"none ", "--- m/a ran no tests:\nneeds root"}},
-		{name: "a TestMain that runs nothing, in CI", strict: true, code: 1, files: idle,
+		{name: "a TestMain that runs nothing, in CI", ci: true, code: 1, files: idle,
 			last: "1 passed, 0 failed, 0 skipped, 1 packages ran no tests"},
 		{name: "a test that does not compile", code: 1, last: "0 passed, 1 failed, 0 skipped",
 			files: map[string]string{"a": "import \"testing\"\nfunc TestPass(t *testing.T) { undefinedName() }\n"},
 			want:  []string{"--- m/a", "undefined: undefinedName", "[build failed]"}},
-		{name: "a failure", code: 1, last: "1 passed, 1 failed, 0 skipped",
+		{name: "a failure", args: ledger, ci: true, code: 1, last: "1 passed, 1 failed, 0 skipped",
 			files: map[string]string{"a": "import \"testing\"\n" + pass + "func TestFail(t *testing.T) { t.Error(\"wrong value\") }\n"},
-			want:  []string{"again: m/a", "--- m/a TestFail", "wrong value"}},
-		{name: "a failure that goes away", last: "2 passed, 0 failed, 0 skipped, 1 packages passed only when run again",
-			files: map[string]string{"a": "import (\n\"os\"\n\"testing\"\n)\n" + pass + `func TestFlaky(t *testing.T) {
-				if _, err := os.Stat("ran"); err == nil { return }
-				os.WriteFile("ran", nil, 0o600)
-				t.Error("too slow") }` + "\n"},
-			want: []string{"--- m/a failed and passed when it was run again:\n", "too slow",
-				"\nFLAKY: m/a failed and passed when it was run again: TestFlaky\n2 passed"}},
-		{name: "a failure, once and aloud", args: []string{"-once", "-v"}, code: 1, last: "0 passed, 1 failed, 0 skipped",
-			files: map[string]string{"a": "import \"testing\"\nfunc TestFail(t *testing.T) { t.Error(\"wrong value\") }\n"},
-			want:  []string{"wrong value\n--- FAIL: TestFail", "fail "}},
+			want:  []string{"again: m/a TestFail\n", "--- m/a TestFail", "wrong value"}},
+		{name: "a failure that goes away, in CI", args: ledger, ci: true, last: "3 passed, 0 failed, 0 skipped, 1 tests passed only when run again",
+			files: flaky, rows: "| m/a | TestFlaky | |\n",
+			want: []string{"--- m/a TestFlaky failed, and passed when it was run again alone:\n", "too slow",
+				"\nFLAKY: m/a TestFlaky failed, and passed when it was run again alone: write the cause into the ledger\n3 passed"}},
+		{name: "a failure that goes away", args: ledger, code: 1, last: "3 passed, 0 failed, 0 skipped, 1 tests passed only when run again",
+			files: flaky, rows: "| m/a | TestFlaky | |\n"},
+		{name: "a failure that goes away for the second time", args: ledger, ci: true, code: 1,
+			last:  "3 passed, 0 failed, 0 skipped, 1 tests passed only when run again",
+			known: "| 2026-01-01 | m/a | TestFlaky | slow disk |\n", files: flaky, rows: "| m/a | TestFlaky | |\n",
+			want: []string{"\nFLAKY: m/a TestFlaky stands in the ledger twice: fix it before anything else\n3 passed"}},
+		{name: "a failure that goes away again after it was fixed", args: ledger, ci: true,
+			last:  "3 passed, 0 failed, 0 skipped, 1 tests passed only when run again",
+			known: "| 2026-01-01 | m/a | TestFlaky | fixed: waits for the disk |\n", files: flaky, rows: "| m/a | TestFlaky | |\n"},
+		{name: "twice in the ledger, and not now", args: ledger, ci: true, code: 1, last: "1 passed, 0 failed, 0 skipped",
+			known: strings.Repeat("| 2026-01-01 | m/a | TestPass | slow disk |\n", 2), files: map[string]string{"a": "import \"testing\"\n" + pass},
+			want: []string{"\nFLAKY: m/a TestPass stands in the ledger twice: fix it before anything else\n1 passed"}},
+		{name: "a program that dies in a test", args: ledger, ci: true, code: 1, last: "0 passed, 1 failed, 0 skipped",
+			files: map[string]string{"a": "import (\n\"os\"\n\"testing\"\n)\n" + "func TestDies(*testing.T) {" + unlessRan + "panic(1) }\n" + pass}},
+		{name: "a failure without a ledger, aloud", args: []string{"-v"}, code: 1, last: "2 passed, 1 failed, 0 skipped",
+			files: flaky, want: []string{"too slow\n--- FAIL: TestFlaky", "fail "}},
 		{name: "a death without a failing test", code: 1, last: "0 passed, 1 failed, 0 skipped",
 			files: map[string]string{"a": "import (\n\"os\"\n\"testing\"\n)\nfunc TestMain(*testing.M) { println(\"no namespaces\"); os.Exit(3) }\n" + pass},
 			want:  []string{"--- m/a ", "no namespaces"}},
@@ -57,8 +71,9 @@ func TestRun(t *testing.T) {
 				write(t, filepath.Join(dir, pkg, pkg+"_test.go"), "package "+pkg+"\n\n"+text)
 			}
 			t.Chdir(dir)
+			write(t, "flaky.md", c.known)
 			var out strings.Builder
-			if code := run(&out, append(c.args, "-count=1", "./..."), c.strict); code != c.code {
+			if code := run(&out, append(slices.Clone(c.args), "-count=1", "./..."), c.ci); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			for _, want := range c.want {
@@ -69,11 +84,33 @@ func TestRun(t *testing.T) {
 			if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); lines[len(lines)-1] != c.last {
 				t.Errorf("the last line is %q, want %q", lines[len(lines)-1], c.last)
 			}
+			data, err := os.ReadFile("flaky.md")
+			rows := regexp.MustCompile(`\| \d{4}-\d\d-\d\d `).ReplaceAllString(strings.TrimPrefix(string(data), c.known), "")
+			if err != nil || rows != c.rows {
+				t.Errorf("the ledger has the new rows %q, %v, want %q", rows, err, c.rows)
+			}
 			if t.Failed() {
 				t.Log(out.String())
 			}
 		})
 	}
+}
+
+var ledger = []string{"-ledger=flaky.md"}
+
+// unlessRan returns from a test that has run before.
+const unlessRan = `
+	if _, err := os.Stat("ran"); err == nil { return }
+	os.WriteFile("ran", nil, 0o600)
+	`
+
+// flaky is a module with a test that fails the first time it runs, and with one that must not run again.
+var flaky = map[string]string{
+	"a": "import (\n\"os\"\n\"testing\"\n)\n" + `func TestOnce(t *testing.T) {
+	if _, err := os.Stat("once"); err == nil { t.Error("it ran again") }
+	os.WriteFile("once", nil, 0o600) }
+func TestFlaky(t *testing.T) {` + unlessRan + "t.Error(\"too slow\") }\n",
+	"b": "import \"testing\"\n" + pass,
 }
 
 // idle is a module of which one package leaves its tests out without a word to go test.

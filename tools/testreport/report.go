@@ -33,10 +33,9 @@ type report struct {
 	builds  map[string]string // what the compiler said, by import path
 }
 
-// rerun is a package that failed and passed when it was run again.
-type rerun struct {
-	pkg    string
-	tests  []string // that failed
+// flake is a test, without its subtests' names, that failed and passed when it was run again.
+type flake struct {
+	test
 	output string
 }
 
@@ -136,25 +135,57 @@ func (r *report) endedAs(result string) []string {
 	return list
 }
 
-// forget drops what is known of packages and returns what failed there.
-func (r *report) forget(pkgs []string) []rerun {
-	var said []rerun
-	bad := r.bad()
-	for _, pkg := range pkgs {
-		f := rerun{pkg: pkg}
-		for _, at := range bad {
-			if at.Package == pkg && r.results[at] != "skip" {
-				f.output += r.output[at]
-				f.tests = append(f.tests, at.Name)
-			}
-		}
-		said = append(said, f)
+// maxAgain is the number of failed tests beyond which running them again would only take time.
+const maxAgain = 5
+
+// again runs each failed test again, alone, and returns those that pass then.
+func (r *report) again(args []string) ([]flake, error) {
+	tests := r.repeatable()
+	if len(tests) > maxAgain {
+		return nil, nil
 	}
-	drop := func(at test, _ string) bool { return slices.Contains(pkgs, at.Package) }
-	maps.DeleteFunc(r.output, drop)
-	maps.DeleteFunc(r.results, drop)
-	maps.DeleteFunc(r.ended, func(pkg, _ string) bool { return slices.Contains(pkgs, pkg) })
-	return said
+	flags := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "." || strings.HasPrefix(a, "./") })
+	var flaky []flake
+	for _, at := range tests {
+		fmt.Fprintf(r.out, "\nagain: %s %s\n", at.Package, at.Name)
+		f := flake{at, r.forget(at)}
+		if err := r.run(append(flags, "-run=^"+at.Name+"$", at.Package)); err != nil {
+			return nil, err
+		}
+		if r.results[at] == "pass" {
+			flaky = append(flaky, f)
+		}
+	}
+	return flaky, nil
+}
+
+// repeatable returns the tests, without subtests, that failed in packages that came to their end: where the test program
+// died, tests that it did not come to are missing.
+func (r *report) repeatable() []test {
+	var list []test
+	for _, at := range r.bad() {
+		ended := strings.Contains("\n"+r.output[test{Package: at.Package}], "\nFAIL\n")
+		if r.results[at] == "fail" && ended && !strings.Contains(at.Name, "/") {
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
+// forget drops what is known of a test and its subtests, and returns what those that failed printed.
+func (r *report) forget(at test) (output string) {
+	within := func(t test, _ string) bool {
+		return t.Package == at.Package && (t.Name == at.Name || strings.HasPrefix(t.Name, at.Name+"/"))
+	}
+	for _, t := range r.bad() {
+		if within(t, "") && r.results[t] == "fail" {
+			output += r.output[t]
+		}
+	}
+	maps.DeleteFunc(r.output, within)
+	maps.DeleteFunc(r.results, within)
+	delete(r.ended, at.Package)
+	return output
 }
 
 // bad are the tests that failed or were skipped, and the packages that failed without a failing test: they did
@@ -177,8 +208,8 @@ func (r *report) bad() []test {
 	return list
 }
 
-// print reports whether all is well.
-func (r *report) print(again []rerun, strict bool) bool {
+// print reports whether no test failed at last and, in CI, every package ran one.
+func (r *report) print(flaky []flake, twice []test, ci bool) bool {
 	counts := map[string]int{}
 	for at, result := range r.results {
 		if !r.parents[at] || result != "pass" {
@@ -191,24 +222,27 @@ func (r *report) print(again []rerun, strict bool) bool {
 		}
 		fmt.Fprintf(r.out, "\n--- %s %s\n%s", at.Package, at.Name, r.output[at])
 	}
-	for _, f := range again {
-		fmt.Fprintf(r.out, "\n--- %s failed and passed when it was run again:\n%s", f.pkg, f.output)
+	for _, f := range flaky {
+		fmt.Fprintf(r.out, "\n--- %s %s failed, and passed when it was run again alone:\n%s", f.Package, f.Name, f.output)
 	}
 	none := r.endedAs("none")
 	for _, pkg := range none {
 		fmt.Fprintf(r.out, "\n--- %s ran no tests:\n%s", pkg, r.output[test{Package: pkg}])
 	}
 	fmt.Fprintln(r.out)
-	for _, f := range again {
-		fmt.Fprintf(r.out, "FLAKY: %s failed and passed when it was run again: %s\n", f.pkg, strings.Join(f.tests, " "))
+	for _, f := range flaky {
+		fmt.Fprintf(r.out, "FLAKY: %s %s failed, and passed when it was run again alone: write the cause into the ledger\n", f.Package, f.Name)
+	}
+	for _, at := range twice {
+		fmt.Fprintf(r.out, "FLAKY: %s %s stands in the ledger twice: fix it before anything else\n", at.Package, at.Name)
 	}
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped", counts["pass"], counts["fail"], counts["skip"])
 	if len(none) > 0 {
 		fmt.Fprintf(r.out, ", %d packages ran no tests", len(none))
 	}
-	if len(again) > 0 {
-		fmt.Fprintf(r.out, ", %d packages passed only when run again", len(again))
+	if len(flaky) > 0 {
+		fmt.Fprintf(r.out, ", %d tests passed only when run again", len(flaky))
 	}
 	fmt.Fprintln(r.out)
-	return counts["fail"] == 0 && (!strict || len(none) == 0)
+	return counts["fail"] == 0 && (!ci || len(none) == 0)
 }

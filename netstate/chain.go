@@ -21,12 +21,12 @@ func (m Mode) String() string { return [...]string{"nftables", "iptables"}[m] }
 // Role is what a chain is for.
 type Role uint8
 
-// The roles, and the names of their chains, of which the first two are flannel's.
+// The roles, and the names of their chains. The first two are flannel's.
 const (
 	Postrouting  Role = iota // FLANNEL-POSTRTG in table nat; postrtg in flannel-ipv4 and flannel-ipv6
 	Forward                  // FLANNEL-FWD in table filter; forward in flannel-ipv4 and flannel-ipv6
-	GuardInput               // what may come in to the overlay: TWILL-INPUT in table mangle; guard-input in flannel-ipv4 …
-	GuardForward             // what pods may send to nodes: TWILL-FORWARD in table mangle; guard-forward in flannel-ipv4 …
+	GuardInput               // who may send into the overlay: TWILL-INPUT in table mangle; guard-input in flannel-ipv4 …
+	GuardForward             // what pods may send to nodes: TWILL-FORWARD in table mangle; guard-forward in …
 )
 
 func (r Role) String() string {
@@ -150,8 +150,9 @@ type Rule struct {
 }
 
 func (r Rule) String() string {
-	return words(r.mark(), flag(r.Local, "local"), prefixed("iif ", r.In), prefixed("oif != ", r.NotOut), match("src ", r.Src),
-		match("src != ", r.NotSrc), match("dst ", r.Dst), match("dst != ", r.NotDst), r.Packet.String(), r.Verdict.String(), r.Extra)
+	return words(r.mark(), flag(r.Local, "local"), prefixed("iif ", r.In), prefixed("oif != ", r.NotOut),
+		match("src ", r.Src), match("src != ", r.NotSrc), match("dst ", r.Dst), match("dst != ", r.NotDst),
+		r.Packet.String(), r.Verdict.String(), r.Extra)
 }
 
 func (r Rule) mark() string {

@@ -137,7 +137,7 @@ func with(r rawRule, i int, e rawExpr, family netstate.Family) netstate.Rule {
 	return decode(rawRule{exprs: exprs}, family)
 }
 
-// altered are attributes of which one is missing, or another one, or one more is there.
+// altered returns variants of data: with one attribute missing, changed or added.
 func altered(t *testing.T, data []byte) (all [][]byte) {
 	list, err := netlink.UnmarshalAttributes(data)
 	if err != nil {

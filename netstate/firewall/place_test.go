@@ -144,6 +144,40 @@ func TestPlace(t *testing.T) {
 	})
 }
 
+// TestPlaceOf: our rules are in place if they stand together, unconditional and with one comment, before the chain's end.
+func TestPlaceOf(t *testing.T) {
+	appended := baseRule{ours: true, comment: placeComment(netstate.Appended)}
+	first := baseRule{ours: true, comment: placeComment(netstate.First)}
+	conditional, other, drop := appended, appended, baseRule{drops: true}
+	conditional.conditional, other.ours = true, false
+	for _, c := range []struct {
+		rules []baseRule
+		count int
+		want  netstate.Place
+	}{
+		{nil, 1, netstate.Misplaced},
+		{[]baseRule{appended}, 1, netstate.Appended},
+		{[]baseRule{appended}, 2, netstate.Misplaced},
+		{[]baseRule{appended, appended}, 1, netstate.Misplaced},
+		{[]baseRule{appended, appended}, 2, netstate.Appended},
+		{[]baseRule{appended, first}, 2, netstate.Misplaced},
+		{[]baseRule{appended, other}, 2, netstate.Misplaced},
+		{[]baseRule{appended, other, appended}, 2, netstate.Misplaced},
+		{[]baseRule{conditional}, 1, netstate.Misplaced},
+		{[]baseRule{{ours: true}}, 1, netstate.Misplaced},
+		{[]baseRule{first, {}}, 1, netstate.First},
+		{[]baseRule{{}, first}, 1, netstate.Misplaced},
+		{[]baseRule{{}, appended, drop}, 1, netstate.Appended},
+		{[]baseRule{{}, drop, appended}, 1, netstate.Misplaced},
+		{[]baseRule{{}, appended, {}}, 1, netstate.Appended},
+		{[]baseRule{drop, appended}, 1, netstate.Appended},
+	} {
+		if got := placeOf(c.rules, c.count); got != c.want {
+			t.Errorf("%d rules of ours in %+v: got %s, want %s", c.count, c.rules, got, c.want)
+		}
+	}
+}
+
 // TestPlaceStays: what others write around ours stays, unless it makes ours useless.
 func TestPlaceStays(t *testing.T) {
 	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {

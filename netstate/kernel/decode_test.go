@@ -94,6 +94,9 @@ func TestParseRoute(t *testing.T) {
 	if _, err := parseRoute(four[:11]); err == nil {
 		t.Error("a route of 11 bytes was read")
 	}
+	if _, err := parseRoute(four[:12]); err != nil {
+		t.Errorf("a route without attributes: %v", err)
+	}
 }
 
 // TestTunnelExtra: what an IP-in-IP device has that Twill does not give it.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -72,20 +74,47 @@ func withFiles(t *testing.T, n int, f func() error) error {
 	return f()
 }
 
-// provider is a Provider that fails.
-type provider struct{ err error }
+// provider is a Provider of one peer, or of errors.
+type provider struct {
+	err       error
+	keepalive *atomic.Int64
+}
 
 func (p provider) Writes(k netstate.Kind) bool { return k == netstate.KindPeer }
 
 func (p provider) Observe(map[string][]string, netstate.State) (netstate.State, error) {
-	return nil, p.err
+	if p.err != nil {
+		return nil, p.err
+	}
+	return netstate.NewState(netstate.Peer{Dev: "wg", Keepalive: int(p.keepalive.Load())}), nil
 }
 
 func (p provider) Apply(netstate.Change) error { return p.err }
 
+// TestProviderPolled: a hint comes when something of a provider's changes.
+func TestProviderPolled(t *testing.T) {
+	p := provider{keepalive: new(atomic.Int64)}
+	h := freshWith(t, func() []Provider { return []Provider{p} })
+	hints, err := h.Kernel.Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-hints:
+		t.Error("a hint before anything changed")
+	case <-time.After(100 * time.Millisecond):
+	}
+	p.keepalive.Store(25)
+	select {
+	case <-hints:
+	case <-time.After(2 * pollInterval):
+		t.Error("no hint")
+	}
+}
+
 func TestProviderErrors(t *testing.T) {
 	broken := errors.New("broken")
-	h := freshWith(t, func() []Provider { return []Provider{provider{broken}} })
+	h := freshWith(t, func() []Provider { return []Provider{provider{err: broken}} })
 	if _, err := h.Kernel.Observe(t.Context(), nil); !errors.Is(err, broken) {
 		t.Errorf("observe: %v", err)
 	}

@@ -44,7 +44,8 @@ func (a *applier) encodeLink(want netstate.Object) (netlink.Link, error) {
 	case netstate.Bridge:
 		return &netlink.Bridge{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, o.MAC)}, nil
 	case netstate.Tun:
-		return &netlink.Tuntap{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), Mode: netlink.TUNTAP_MODE_TUN}, nil
+		return &netlink.Tuntap{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), Mode: netlink.TUNTAP_MODE_TUN,
+			Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_TUN_EXCL}, nil
 	case netstate.Tunnel:
 		if o.External {
 			return &netlink.Ip6tnl{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), FlowBased: true}, nil
@@ -77,6 +78,10 @@ func explainLink(want netstate.Object, err error) error {
 		if exists {
 			return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", o.VNI, o.Port, err)
 		}
+	case netstate.Tun:
+		if err != nil {
+			return fmt.Errorf("make the TUN device %s by /dev/net/tun: %w", o.Name, err)
+		}
 	case netstate.WireGuard:
 		if unknown {
 			return fmt.Errorf("this kernel has no WireGuard devices, load the module wireguard: %w", err)
@@ -98,46 +103,16 @@ func explainLink(want netstate.Object, err error) error {
 
 // createLink makes the device and marks it as ours.
 func (a *applier) createLink(device netlink.Link) error {
-	name := device.Attrs().Name
-	_, tun := device.(*netlink.Tuntap)
-	create := func() error { return a.nl.LinkAdd(device) }
-	if tun {
-		create = func() error { return createTun(name) }
-	}
-	if err := create(); err != nil {
+	if err := a.nl.LinkAdd(device); err != nil {
 		return err
 	}
+	name := device.Attrs().Name
 	created, err := a.nl.LinkByName(name)
 	if err != nil {
 		return err
 	}
 	a.links[name] = created
-	if tun {
-		return a.adjust(created, device.Attrs())
-	}
-	return a.nl.LinkSetAlias(created, netstate.Mark)
-}
-
-// tunDevice is where TUN devices come from.
-const tunDevice = "/dev/net/tun"
-
-// createTun makes a device that stays when nobody has it open. A process that opens it can choose other flags than
-// these, but not other queues.
-func createTun(name string) error {
-	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", tunDevice, err)
-	}
-	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		return err
-	}
-	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_TUN_EXCL)
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		return err
-	}
-	return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1)
+	return a.adjust(created, device.Attrs())
 }
 
 // adjust makes an existing link as wanted without recreating it, and marks it as ours.

@@ -33,7 +33,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		}
 	}
 	k.filter.Store(o.filter)
-	for _, read := range []func() error{o.addrs, o.neighbours, o.forwarding, o.routes, o.provided} {
+	for _, read := range []func() error{o.addrs, o.entries, o.routes, o.provided} {
 		if err := read(); err != nil {
 			return nil, err
 		}
@@ -92,38 +92,30 @@ func (o *observation) addrs() error {
 	return err
 }
 
-// neighbours are those on VXLAN devices: a bridge's are the pods', not ours.
-func (o *observation) neighbours() error {
-	for _, family := range netstate.Families {
-		err := o.entries("neighbours", domains[family], func(e entry) {
-			if n, ok := decodeNeigh(o.names[e.index], e); ok {
-				observed(o, n)
+// entries reads the neighbours and forwarding entries of our VXLAN devices: a bridge's are the pods', not ours. The kernel
+// does not filter them for one device.
+func (o *observation) entries() error {
+	for _, domain := range []byte{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
+		err := o.list("neighbours", unix.RTM_GETNEIGH, &netlink.Ndmsg{Family: domain}, func(m []byte) error {
+			e, err := parseEntry(m)
+			switch {
+			case !o.filter.links[e.index]:
+			case domain == unix.AF_BRIDGE:
+				if f, ok := decodeFDB(o.names[e.index], e, o.names); ok {
+					observed(o, f)
+				}
+			default:
+				if n, ok := decodeNeigh(o.names[e.index], e); ok {
+					observed(o, n)
+				}
 			}
+			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (o *observation) forwarding() error {
-	return o.entries("forwarding entries", unix.AF_BRIDGE, func(e entry) {
-		if f, ok := decodeFDB(o.names[e.index], e, o.names); ok {
-			observed(o, f)
-		}
-	})
-}
-
-// entries calls do with those on VXLAN devices of ours. The kernel does not filter them for one device.
-func (o *observation) entries(what string, domain byte, do func(entry)) error {
-	return o.list(what, unix.RTM_GETNEIGH, &netlink.Ndmsg{Family: domain}, func(m []byte) error {
-		e, err := parseEntry(m)
-		if o.filter.links[e.index] {
-			do(e)
-		}
-		return err
-	})
 }
 
 // observed adds v. One that is as wanted is the wanted object itself, so that thousands are not made again.

@@ -35,21 +35,12 @@ func observeSysctls(names []string, state netstate.State) error {
 	return errs
 }
 
-// readSysctl reads by system calls alone: several are read four times a second, and an os.File would be registered with the
-// runtime's poller each time.
 func readSysctl(name string) (string, error) {
-	path := filepath.Join(procSys, name)
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	value, err := os.ReadFile(filepath.Join(procSys, name))
 	if err != nil {
-		return "", fmt.Errorf("read sysctl %s: %w", name, &fs.PathError{Op: "open", Path: path, Err: err})
+		return "", fmt.Errorf("read sysctl %s: %w", name, err)
 	}
-	defer unix.Close(fd)
-	var value [256]byte // one number each
-	n, err := unix.Read(fd, value[:])
-	if err != nil {
-		return "", fmt.Errorf("read sysctl %s: %w", name, &fs.PathError{Op: "read", Path: path, Err: err})
-	}
-	return strings.TrimSpace(string(value[:n])), nil
+	return strings.TrimSpace(string(value)), nil
 }
 
 func writeSysctl(s netstate.Sysctl) error {

@@ -35,23 +35,9 @@ func (k *Kernel) Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups(
-		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)})
+	conn, err := k.subscribe(buffer)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to kernel changes: %w", err)
-	}
-	if err := conn.SetReadBuffer(buffer); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("set the subscription's buffer: %w", err)
-	}
-	program, err := exceptFrom(k.bulk.Port())
-	if err == nil {
-		err = conn.SetBPF(program)
-	}
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("filter the subscription: %w", err)
 	}
 	hints, netconf := make(chan struct{}, 1), make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
@@ -65,6 +51,24 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 	return hints, nil
 }
 
+func (k *Kernel) subscribe(buffer int) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		return nil, err
+	}
+	program, err := exceptFrom(k.bulk.Port())
+	err = errors.Join(err, conn.SetReadBuffer(buffer), conn.SetBPF(program))
+	for _, group := range []uint32{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF} {
+		err = errors.Join(err, conn.JoinGroup(group))
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
 // exceptFrom returns a filter that drops what a socket's own requests caused: Apply's thousands of changes are no news, and
 // are looked at by who called it. The requester's port stands in nlmsg_pid, the last of the header's fields.
 func exceptFrom(port uint32) ([]bpf.RawInstruction, error) {
@@ -75,14 +79,6 @@ func exceptFrom(port uint32) ([]bpf.RawInstruction, error) {
 		bpf.RetConstant{Val: 0},
 		bpf.RetConstant{Val: math.MaxUint32},
 	})
-}
-
-// groups returns the bit mask of netlink multicast groups.
-func groups(ids ...uint) (mask uint32) {
-	for _, id := range ids {
-		mask |= 1 << (id - 1)
-	}
-	return mask
 }
 
 // gather is how long messages are left to come together. A pod causes dozens, and to be woken costs more than to read one.
@@ -120,8 +116,6 @@ func (k *Kernel) drain(fd int, buffer []byte, hints, netconf chan<- struct{}) (g
 	for {
 		n, err := unix.Read(fd, buffer)
 		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
 		case errors.Is(err, unix.EAGAIN):
 			return got, nil
 		case err != nil:

@@ -79,7 +79,7 @@ func (p Plan) String() string {
 }
 
 // Diff returns the plan that turns have into want: adds and replaces in dependency order, then deletes in reverse,
-// so that a new path stands before the old one goes.
+// so that a new path exists before the old one goes.
 func Diff(want, have State) Plan {
 	var puts, deletes Plan
 	both := 0

@@ -11,7 +11,7 @@ const (
 	IPv6 Family = 6
 )
 
-// Families are both, in the order in which they are printed and tried.
+// Families holds both, in the order in which they are printed and tried.
 var Families = [...]Family{IPv4, IPv6}
 
 // FamilyOf returns the family of a. An IPv4 address mapped into IPv6 is IPv6.

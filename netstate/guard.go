@@ -10,7 +10,7 @@ type comparableObject interface {
 func mustCompare[T comparableObject]() {}
 
 var _ = [...]func(){
-	mustCompare[VXLAN], mustCompare[Bridge], mustCompare[Tun], mustCompare[Tunnel], mustCompare[WireGuard], mustCompare[OtherLink],
-	mustCompare[Listener], mustCompare[Peer], mustCompare[Policy], mustCompare[Sysctl], mustCompare[Addr], mustCompare[Neigh],
-	mustCompare[FDB], mustCompare[Route], mustCompare[Chain],
+	mustCompare[VXLAN], mustCompare[Bridge], mustCompare[Tun], mustCompare[Tunnel], mustCompare[WireGuard],
+	mustCompare[OtherLink], mustCompare[Listener], mustCompare[Peer], mustCompare[Policy], mustCompare[Sysctl],
+	mustCompare[Addr], mustCompare[Neigh], mustCompare[FDB], mustCompare[Route], mustCompare[Chain],
 }

@@ -2,7 +2,7 @@ package netstate
 
 import "net/netip"
 
-// Left tells by which routes a flannel agent that ran before can be known where no device of its tells it.
+// Left describes the routes that a flannel agent leaves behind without a device of its own.
 type Left struct {
 	Network  netip.Prefix
 	Bits     int  // of each node's subnet
@@ -12,10 +12,12 @@ type Left struct {
 // boot is the protocol of flannel's routes, and of what "ip route add" makes.
 const boot = 3
 
-// Made reports whether flannel may have made r: the route of a whole subnet with nothing said but the gateway, or the blackhole
-// for the node's own subnet. What is wider, narrower, of another metric or otherwise special is somebody else's.
+// Made reports whether flannel may have made r: the route of a whole subnet with nothing said but the gateway, or
+// the blackhole for the node's own subnet. What is wider, narrower, of another metric or otherwise special is
+// somebody else's.
 func (l Left) Made(r Route, want State) bool {
-	plain := Route{Dst: r.Dst, Via: r.Via, Dev: r.Dev, Metric: DefaultMetric(r.Dst.Addr()), Blackhole: r.Blackhole, Protocol: boot}
+	plain := Route{Dst: r.Dst, Via: r.Via, Dev: r.Dev, Metric: DefaultMetric(r.Dst.Addr()), Blackhole: r.Blackhole,
+		Protocol: boot}
 	switch {
 	case r != plain || r.Dst.Bits() != l.Bits || !l.Network.Contains(r.Dst.Addr()):
 		return false

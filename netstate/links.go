@@ -15,8 +15,8 @@ func IsOverlay(o Object) bool {
 	return false
 }
 
-// SameDevice reports whether have becomes want by changing attributes in place. What nobody wants (Extra) goes only with the
-// device, but for a bridge's own options: recreating it would unplug the pods.
+// SameDevice reports whether have becomes want by changing attributes in place. What nobody wants (Extra) goes only
+// with the device, but for a bridge's own options: recreating it would unplug the pods.
 func SameDevice(have, want Object) bool {
 	fixed := fixedPart(have)
 	return fixed != nil && fixed == fixedPart(want)

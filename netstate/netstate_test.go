@@ -21,45 +21,67 @@ func TestStrings(t *testing.T) {
 		"link flannel.1 vxlan id 1 dev eth0 local 192.0.2.1 dstport 8472 mtu 1450 address 02:00:00:00:00:01 up": VXLAN{Name: "flannel.1",
 			VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true, Marked: true},
 		"link x vxlan id 2 dev eth0 local 2001:db8::1 dstport 4789 mtu 1 address 00:00:00:00:00:00 learning gbp down unmarked proxy": VXLAN{
-			Name: "x", VNI: 2, Port: 4789, Dev: "eth0", Local: addr("2001:db8::1"), MTU: 1, Learning: true, GBP: true, Extra: "proxy"},
-		"link cni0 bridge mtu 1450 address 02:00:00:00:00:01 up":                  Bridge{Name: "cni0", MTU: 1450, MAC: mac, Up: true, Marked: true},
+			Name: "x", VNI: 2, Port: 4789, Dev: "eth0", Local: addr("2001:db8::1"), MTU: 1, Learning: true, GBP: true,
+			Extra: "proxy"},
+		"link cni0 bridge mtu 1450 address 02:00:00:00:00:01 up": Bridge{Name: "cni0", MTU: 1450,
+			MAC: mac, Up: true, Marked: true},
 		"link cni0 bridge mtu 0 address 00:00:00:00:00:00 down unmarked master b": Bridge{Name: "cni0", Extra: "master b"},
-		"link flannel0 tun mtu 1472 up":                                           Tun{Name: "flannel0", MTU: 1472, Up: true, Marked: true},
-		"link flannel0 tun mtu 0 down unmarked tap":                               Tun{Name: "flannel0", Extra: "tap"},
-		"link flannel.ipip ipip local 192.0.2.1 mtu 1480 up":                      Tunnel{Name: "flannel.ipip", Local: addr("192.0.2.1"), MTU: 1480, Up: true, Marked: true},
-		"link flannel-v6.ipip ip6tnl external mtu 0 down unmarked ttl 3":          Tunnel{Name: "flannel-v6.ipip", External: true, Extra: "ttl 3"},
-		"link flannel-wg wireguard mtu 1420 up":                                   WireGuard{Name: "flannel-wg", MTU: 1420, Up: true, Marked: true},
-		"link flannel-wg wireguard mtu 0 down unmarked x":                         WireGuard{Name: "flannel-wg", Extra: "x"},
-		"listener dev f port 51820 key " + keyText + " fwmark 1":                  Listener{Dev: "f", Port: 51820, Public: PublicKey{1}, Extra: "fwmark 1"},
-		"peer " + keyText + " dev f":                                              Peer{Dev: "f", Public: PublicKey{1}},
-		"policy fwd src 10.0.0.0/8 dst 10.1.0.0/16 priority 116000 block":         Policy{Dir: Fwd, Src: prefix("10.0.0.0/8"), Dst: prefix("10.1.0.0/16"), Priority: PolicyPriority, Block: true},
-		"route fc00:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 dev f": Route{Dst: prefix("fc00:2::/64"), Via: addr("2001:db8::2"), Outer: addr("2001:db8::1"),
+		"link flannel0 tun mtu 1472 up": Tun{Name: "flannel0", MTU: 1472,
+			Up: true, Marked: true},
+		"link flannel0 tun mtu 0 down unmarked tap": Tun{Name: "flannel0", Extra: "tap"},
+		"link flannel.ipip ipip local 192.0.2.1 mtu 1480 up": Tunnel{Name: "flannel.ipip",
+			Local: addr("192.0.2.1"), MTU: 1480, Up: true, Marked: true},
+		"link flannel-v6.ipip ip6tnl external mtu 0 down unmarked ttl 3": Tunnel{Name: "flannel-v6.ipip",
+			External: true, Extra: "ttl 3"},
+		"link flannel-wg wireguard mtu 1420 up": WireGuard{Name: "flannel-wg",
+			MTU: 1420, Up: true, Marked: true},
+		"link flannel-wg wireguard mtu 0 down unmarked x": WireGuard{Name: "flannel-wg", Extra: "x"},
+		"listener dev f port 51820 key " + keyText + " fwmark 1": Listener{Dev: "f", Port: 51820,
+			Public: PublicKey{1}, Extra: "fwmark 1"},
+		"peer " + keyText + " dev f": Peer{Dev: "f", Public: PublicKey{1}},
+		"policy fwd src 10.0.0.0/8 dst 10.1.0.0/16 priority 116000 block": Policy{Dir: Fwd,
+			Src: prefix("10.0.0.0/8"), Dst: prefix("10.1.0.0/16"), Priority: PolicyPriority, Block: true},
+		"route fc00:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 dev f": Route{Dst: prefix("fc00:2::/64"),
+			Via: addr("2001:db8::2"), Outer: addr("2001:db8::1"),
 			Dev: "f", Metric: 1024, Protocol: Protocol},
-		"route 10.244.2.0/24 dev f src 10.244.1.1": Route{Dst: prefix("10.244.2.0/24"), Dev: "f", Src: addr("10.244.1.1"), Protocol: Protocol},
+		"route 10.244.2.0/24 dev f src 10.244.1.1": Route{Dst: prefix("10.244.2.0/24"), Dev: "f", Src: addr("10.244.1.1"),
+			Protocol: Protocol},
 		"peer " + keyText + " dev f endpoint 192.0.2.2:51820 allowed 10.244.2.0/24 allowed fc00:2::/64 shared abc keepalive 25 x": Peer{Dev: "f", Public: PublicKey{1},
-			Endpoint: netip.MustParseAddrPort("192.0.2.2:51820"), Allowed: Allowed{prefix("10.244.2.0/24"), prefix("fc00:2::/64")}, Shared: "abc", Keepalive: 25, Extra: "x"},
+			Endpoint: netip.MustParseAddrPort("192.0.2.2:51820"), Allowed: Allowed{prefix("10.244.2.0/24"),
+				prefix("fc00:2::/64")}, Shared: "abc", Keepalive: 25, Extra: "x"},
 		"policy in src 10.0.0.0/8 dst 10.1.0.0/16 priority 116001 esp 192.0.2.1 to 192.0.2.2 reqid 11 optional x": Policy{Dir: In, Src: prefix("10.0.0.0/8"),
-			Dst: prefix("10.1.0.0/16"), Priority: PolicyPriority + 1, From: addr("192.0.2.1"), To: addr("192.0.2.2"), ReqID: 11, Optional: true, Extra: "x"},
+			Dst: prefix("10.1.0.0/16"), Priority: PolicyPriority +
+				1, From: addr("192.0.2.1"), To: addr("192.0.2.2"), ReqID: 11, Optional: true, Extra: "x"},
 		"chain nftables ip guard-input first x; mark & 0x4000 local iif cni0 oif != f src 10.0.0.0/8 udp dport 8472 drop; dst != 10.0.0.0/8 proto 4 return y": Chain{
-			Role: GuardInput, Place: First, Extra: "x", Rules: [MaxRules]Rule{{Mark: 0x4000, Local: true, In: "cni0", NotOut: "f", Src: prefix("10.0.0.0/8"),
-				Packet: Transport{Protocol: UDP, Port: 8472}, Verdict: Drop}, {NotDst: prefix("10.0.0.0/8"), Packet: Transport{Protocol: IPv4InIP}, Verdict: Return, Extra: "y"}}},
+			Role: GuardInput, Place: First, Extra: "x", Rules: [MaxRules]Rule{{Mark: 0x4000, Local: true, In: "cni0",
+				NotOut: "f", Src: prefix("10.0.0.0/8"),
+				Packet: Transport{Protocol: UDP, Port: 8472}, Verdict: Drop}, {NotDst: prefix("10.0.0.0/8"),
+				Packet: Transport{Protocol: IPv4InIP}, Verdict: Return, Extra: "y"}}},
 		"chain iptables ip guard-forward; src != 10.0.0.0/8 masquerade; dst 10.0.0.0/8 masquerade random-fully": Chain{Mode: IPTables, Role: GuardForward,
-			Rules: [MaxRules]Rule{{NotSrc: prefix("10.0.0.0/8"), Verdict: Masquerade}, {Dst: prefix("10.0.0.0/8"), Verdict: MasqueradeRandom}}},
-		"link cni0 of type dummy":                                         OtherLink{"cni0", "dummy"},
-		"sysctl net/ipv4/ip_forward = 1":                                  Sysctl{"net/ipv4/ip_forward", "1"},
-		"addr 10.244.1.1/24 dev cni0":                                     Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
-		"addr fc00::1/64 dev cni0 nodad valid_lft 5":                      Addr{Dev: "cni0", Prefix: prefix("fc00::1/64"), NoDAD: true, Extra: "valid_lft 5"},
-		"addr 10.0.0.1/32 peer 10.0.0.2/32 dev p":                         Addr{Dev: "p", Prefix: prefix("10.0.0.1/32"), Peer: prefix("10.0.0.2/32")},
+			Rules: [MaxRules]Rule{{NotSrc: prefix("10.0.0.0/8"), Verdict: Masquerade},
+				{Dst: prefix("10.0.0.0/8"), Verdict: MasqueradeRandom}}},
+		"link cni0 of type dummy":        OtherLink{"cni0", "dummy"},
+		"sysctl net/ipv4/ip_forward = 1": Sysctl{"net/ipv4/ip_forward", "1"},
+		"addr 10.244.1.1/24 dev cni0":    Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
+		"addr fc00::1/64 dev cni0 nodad valid_lft 5": Addr{Dev: "cni0", Prefix: prefix("fc00::1/64"),
+			NoDAD: true, Extra: "valid_lft 5"},
+		"addr 10.0.0.1/32 peer 10.0.0.2/32 dev p": Addr{Dev: "p", Prefix: prefix("10.0.0.1/32"),
+			Peer: prefix("10.0.0.2/32")},
 		"neigh fc00:: lladdr 02:00:00:00:00:01 dev f permanent":           Neigh{"f", addr("fc00::"), mac},
 		"fdb 02:00:00:00:00:01 dst 192.0.2.2 dev f self permanent port 1": FDB{"f", mac, addr("192.0.2.2"), "port 1"},
-		"route 10.244.2.0/24 via 10.244.2.0 dev f onlink": Route{Dst: prefix("10.244.2.0/24"), Via: addr("10.244.2.0"), Dev: "f",
+		"route 10.244.2.0/24 via 10.244.2.0 dev f onlink": Route{Dst: prefix("10.244.2.0/24"), Via: addr("10.244.2.0"),
+			Dev:    "f",
 			Onlink: true, Protocol: Protocol},
-		"route 10.244.2.0/24 dev f metric 1024 proto 3 tos 0x10 (no. 2) mtu 900": Route{Dst: prefix("10.244.2.0/24"), Dev: "f", Metric: 1024,
+		"route 10.244.2.0/24 dev f metric 1024 proto 3 tos 0x10 (no. 2) mtu 900": Route{Dst: prefix("10.244.2.0/24"),
+			Dev: "f", Metric: 1024,
 			Protocol: 3, TOS: 16, Nth: 2, Extra: "mtu 900"},
-		"route fc00:2::/64 dev f":                      Route{Dst: prefix("fc00:2::/64"), Dev: "f", Metric: 1024, Protocol: Protocol},
-		"route fc00:2::/64 dev f metric 0":             Route{Dst: prefix("fc00:2::/64"), Dev: "f", Protocol: Protocol},
-		"route blackhole 10.244.1.0/24 metric 4096":    Route{Dst: prefix("10.244.1.0/24"), Metric: 4096, Blackhole: true, Protocol: Protocol},
-		"chain iptables ip6 forward misplaced; accept": Chain{Mode: IPTables, Family: IPv6, Role: Forward, Place: Misplaced, Rules: [MaxRules]Rule{{Verdict: Accept}}},
+		"route fc00:2::/64 dev f": Route{Dst: prefix("fc00:2::/64"), Dev: "f", Metric: 1024,
+			Protocol: Protocol},
+		"route fc00:2::/64 dev f metric 0": Route{Dst: prefix("fc00:2::/64"), Dev: "f", Protocol: Protocol},
+		"route blackhole 10.244.1.0/24 metric 4096": Route{Dst: prefix("10.244.1.0/24"), Metric: 4096, Blackhole: true,
+			Protocol: Protocol},
+		"chain iptables ip6 forward misplaced; accept": Chain{Mode: IPTables, Family: IPv6, Role: Forward,
+			Place: Misplaced, Rules: [MaxRules]Rule{{Verdict: Accept}}},
 	} {
 		if got := o.String(); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -73,7 +95,8 @@ const keyText = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 // TestMarks: by these an agent knows what another version of it wrote, so they must never change.
 func TestMarks(t *testing.T) {
 	if Mark != "twill" || Protocol != 116 || PolicyPriority != 116000 || PolicyPriorities != 10 {
-		t.Errorf("the marks are %q, protocol %d, and %d priorities from %d on", Mark, Protocol, PolicyPriorities, PolicyPriority)
+		t.Errorf("the marks are %q, protocol %d, and %d priorities from %d on", Mark, Protocol, PolicyPriorities,
+			PolicyPriority)
 	}
 }
 
@@ -90,7 +113,8 @@ func TestKeyOrder(t *testing.T) {
 		{Kind: KindSysctl, Name: "b", Prefix: high, MAC: MAC{1}, Metric: 2},
 		{Kind: KindSysctl, Name: "b", Prefix: prefix("11.0.0.0/8"), MAC: MAC{}},
 		{Kind: KindAddr, Name: "a"},
-		{Kind: KindNeigh}, {Kind: KindFDB}, {Kind: KindListener}, {Kind: KindPeer}, {Kind: KindPolicy}, {Kind: KindRoute}, {Kind: KindChain},
+		{Kind: KindNeigh}, {Kind: KindFDB}, {Kind: KindListener}, {Kind: KindPeer}, {Kind: KindPolicy}, {Kind: KindRoute},
+		{Kind: KindChain},
 	}
 	for i, a := range keys {
 		for j, b := range keys {
@@ -106,7 +130,8 @@ func node() []Object {
 	gw := addr("10.244.2.0")
 	return []Object{
 		Bridge{Name: "cni0", MTU: 1450, MAC: mac, Up: true, Marked: true},
-		VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true, Marked: true},
+		VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true,
+			Marked: true},
 		Sysctl{"net/ipv4/ip_forward", "1"},
 		Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
 		Addr{Dev: "flannel.1", Prefix: prefix("10.244.1.0/32")},
@@ -152,7 +177,8 @@ func TestDiffGolden(t *testing.T) {
 	want := NewState(node()...)
 	have := maps.Clone(want)
 	have.Add(OtherLink{"cni0", "dummy"}, Sysctl{"net/ipv4/ip_forward", "0"}, Sysctl{"net/ipv4/other", "0"},
-		Route{Dst: prefix("10.244.10.0/24"), Dev: "eth0", Protocol: 3}, Route{Dst: prefix("10.244.2.0/24"), Metric: 7, Protocol: Protocol, Dev: "eth0"},
+		Route{Dst: prefix("10.244.10.0/24"), Dev: "eth0", Protocol: 3}, Route{Dst: prefix("10.244.2.0/24"), Metric: 7,
+			Protocol: Protocol, Dev: "eth0"},
 		Listener{Dev: "flannel-wg"}, // it goes with its device
 		Neigh{"flannel.1", addr("10.244.9.0"), mac}, FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.9")})
 	delete(have, Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")}.Key())
@@ -179,7 +205,8 @@ func randomState(r *rand.Rand) State {
 		s.Add([]Object{
 			Bridge{Name: dev, MTU: r.IntN(2)}, VXLAN{Name: dev, VNI: r.IntN(2)}, OtherLink{dev, "dummy"},
 			Sysctl{dev, string(rune('0' + r.IntN(2)))}, Addr{Dev: dev, Prefix: Host(ip), NoDAD: r.IntN(2) == 0},
-			Neigh{dev, ip, m}, FDB{Dev: dev, MAC: m, Dst: ip, Extra: dev}, Route{Dst: Host(ip), Metric: r.IntN(2), Dev: dev, Nth: r.IntN(2)},
+			Neigh{dev, ip, m}, FDB{Dev: dev, MAC: m, Dst: ip, Extra: dev}, Route{Dst: Host(ip), Metric: r.IntN(2), Dev: dev,
+				Nth: r.IntN(2)},
 			Chain{Mode: Mode(r.IntN(2)), Place: Place(r.IntN(3))},
 		}[r.IntN(9)])
 	}
@@ -229,23 +256,26 @@ func TestSlots(t *testing.T) {
 		a, b Object
 		same bool
 	}{
-		"route, another gateway":   {r, with(func(r *Route) { r.Via = addr("10.0.0.2") }), true},
-		"route, another device":    {r, with(func(r *Route) { r.Dev = "b" }), true},
-		"route and blackhole":      {r, with(func(r *Route) { r.Blackhole = true }), true},
-		"route, another protocol":  {r, with(func(r *Route) { r.Protocol = 3 }), true},
-		"route, another metric":    {r, with(func(r *Route) { r.Metric = 3 }), false},
-		"route, another tos":       {r, with(func(r *Route) { r.TOS = 4 }), false},
-		"route, the second":        {r, with(func(r *Route) { r.Nth = 2 }), false},
-		"route, another length":    {r, with(func(r *Route) { r.Dst = prefix("10.244.2.0/25") }), false},
-		"link, another type":       {Bridge{Name: "a"}, VXLAN{Name: "a"}, true},
-		"link, a foreign type":     {Bridge{Name: "a"}, OtherLink{"a", "dummy"}, true},
-		"addr, another length":     {Addr{Dev: "a", Prefix: prefix("10.0.0.1/24")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/25")}, false},
-		"link, WireGuard":          {Bridge{Name: "a"}, WireGuard{Name: "a"}, true},
-		"link, another name":       {Bridge{Name: "a"}, Bridge{Name: "b"}, false},
-		"link and sysctl":          {Bridge{Name: "a"}, Sysctl{Name: "a"}, false},
-		"neigh, another mac":       {Neigh{"a", addr("10.0.0.1"), mac}, Neigh{"a", addr("10.0.0.1"), MAC{}}, true},
-		"fdb, another destination": {FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.1")}, FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.2")}, false},
-		"neigh and addr":           {Neigh{Dev: "a", IP: addr("10.0.0.1")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/32")}, false},
+		"route, another gateway":  {r, with(func(r *Route) { r.Via = addr("10.0.0.2") }), true},
+		"route, another device":   {r, with(func(r *Route) { r.Dev = "b" }), true},
+		"route and blackhole":     {r, with(func(r *Route) { r.Blackhole = true }), true},
+		"route, another protocol": {r, with(func(r *Route) { r.Protocol = 3 }), true},
+		"route, another metric":   {r, with(func(r *Route) { r.Metric = 3 }), false},
+		"route, another tos":      {r, with(func(r *Route) { r.TOS = 4 }), false},
+		"route, the second":       {r, with(func(r *Route) { r.Nth = 2 }), false},
+		"route, another length":   {r, with(func(r *Route) { r.Dst = prefix("10.244.2.0/25") }), false},
+		"link, another type":      {Bridge{Name: "a"}, VXLAN{Name: "a"}, true},
+		"link, a foreign type":    {Bridge{Name: "a"}, OtherLink{"a", "dummy"}, true},
+		"addr, another length": {Addr{Dev: "a", Prefix: prefix("10.0.0.1/24")},
+			Addr{Dev: "a", Prefix: prefix("10.0.0.1/25")}, false},
+		"link, WireGuard":    {Bridge{Name: "a"}, WireGuard{Name: "a"}, true},
+		"link, another name": {Bridge{Name: "a"}, Bridge{Name: "b"}, false},
+		"link and sysctl":    {Bridge{Name: "a"}, Sysctl{Name: "a"}, false},
+		"neigh, another mac": {Neigh{"a", addr("10.0.0.1"), mac}, Neigh{"a", addr("10.0.0.1"), MAC{}}, true},
+		"fdb, another destination": {FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.1")},
+			FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.2")}, false},
+		"neigh and addr": {Neigh{Dev: "a", IP: addr("10.0.0.1")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/32")},
+			false},
 		"tun and tunnel":           {Tun{Name: "a"}, Tunnel{Name: "a"}, true},
 		"listener, another port":   {Listener{Dev: "a", Port: 1}, Listener{Dev: "a"}, true},
 		"listener, another device": {Listener{Dev: "a"}, Listener{Dev: "b"}, false},
@@ -270,12 +300,15 @@ func TestSlots(t *testing.T) {
 }
 
 func TestSameDevice(t *testing.T) {
-	have := VXLAN{Name: "f", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true, Marked: true}
+	have := VXLAN{Name: "f", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true,
+		Marked: true}
 	for name, f := range map[string]func(*VXLAN){
 		"mtu": func(l *VXLAN) { l.MTU = 1 }, "mac": func(l *VXLAN) { l.MAC = MAC{} }, "up": func(l *VXLAN) { l.Up = false },
-		"mark": func(l *VXLAN) { l.Marked = false }, "vni!": func(l *VXLAN) { l.VNI = 2 }, "port!": func(l *VXLAN) { l.Port = 1 },
-		"dev!": func(l *VXLAN) { l.Dev = "x" }, "local!": func(l *VXLAN) { l.Local = addr("192.0.2.2") },
-		"gbp!": func(l *VXLAN) { l.GBP = true }, "learning!": func(l *VXLAN) { l.Learning = true }, "extra!": func(l *VXLAN) { l.Extra = "x" },
+		"mark": func(l *VXLAN) { l.Marked = false }, "vni!": func(l *VXLAN) { l.VNI = 2 },
+		"port!": func(l *VXLAN) { l.Port = 1 },
+		"dev!":  func(l *VXLAN) { l.Dev = "x" }, "local!": func(l *VXLAN) { l.Local = addr("192.0.2.2") },
+		"gbp!": func(l *VXLAN) { l.GBP = true }, "learning!": func(l *VXLAN) { l.Learning = true },
+		"extra!": func(l *VXLAN) { l.Extra = "x" },
 	} {
 		want := have
 		f(&want)
@@ -289,7 +322,8 @@ func TestSameDevice(t *testing.T) {
 func TestSameTunnel(t *testing.T) {
 	have := Tunnel{Name: "f", Local: addr("192.0.2.1"), MTU: 1480, Up: true, Marked: true}
 	for name, f := range map[string]func(*Tunnel){
-		"mtu": func(l *Tunnel) { l.MTU = 1 }, "up": func(l *Tunnel) { l.Up = false }, "mark": func(l *Tunnel) { l.Marked = false },
+		"mtu": func(l *Tunnel) { l.MTU = 1 }, "up": func(l *Tunnel) { l.Up = false },
+		"mark":  func(l *Tunnel) { l.Marked = false },
 		"name!": func(l *Tunnel) { l.Name = "x" }, "local!": func(l *Tunnel) { l.Local = addr("192.0.2.2") },
 		"external!": func(l *Tunnel) { l.External = true }, "extra!": func(l *Tunnel) { l.Extra = "x" },
 	} {
@@ -343,7 +377,8 @@ func TestLeftMade(t *testing.T) {
 		route Route
 		made  bool
 	}{
-		{via("10.244.9.0/24"), true}, {via("10.245.9.0/24"), false}, {via("10.244.9.0/25"), false}, {via("10.244.0.0/16"), false},
+		{via("10.244.9.0/24"), true}, {via("10.245.9.0/24"), false}, {via("10.244.9.0/25"), false}, {via("10.244.0.0/16"),
+			false},
 		{metric, false}, {noGateway, false}, {hole("10.244.1.0/24"), true}, {hole("10.244.2.0/24"), false},
 	} {
 		if got := l.Made(c.route, want); got != c.made {
@@ -381,7 +416,8 @@ func TestIsUnicast(t *testing.T) {
 }
 
 func TestParseMACErrors(t *testing.T) {
-	for _, s := range []string{"", "02:00:00:00:00:0", "02:00:00:00:00:011", "02-00-00-00-00-01", "0g:00:00:00:00:01", "02:00:00:00:00:1:"} {
+	for _, s := range []string{"", "02:00:00:00:00:0", "02:00:00:00:00:011", "02-00-00-00-00-01", "0g:00:00:00:00:01",
+		"02:00:00:00:00:1:"} {
 		if m, err := ParseMAC(s); err == nil || !strings.Contains(err.Error(), "want the form aa:bb:cc:dd:ee:ff") {
 			t.Errorf("ParseMAC(%q) = %s, %v", s, m, err)
 		}

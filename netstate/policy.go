@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Direction is that of the packets that a Policy is about.
+// Direction is the direction of packets.
 type Direction uint8
 
 // The directions. Forwarded packets are also looked up as outgoing ones.
@@ -17,14 +17,11 @@ const (
 
 func (d Direction) String() string { return [...]string{"in", "out", "fwd"}[d] }
 
-// PolicyPriority is the least priority of Twill's IPsec policies; the higher numbers behind it tell which of two that match
-// one packet decides: the one of the lower number.
-const PolicyPriority = 116000
+// Twill's IPsec policies have the priorities from PolicyPriority on, PolicyPriorities in number. Of two policies
+// that match a packet the one with the lower number decides.
+const PolicyPriority, PolicyPriorities = 116000, 10
 
-// PolicyPriorities is how many priorities are Twill's.
-const PolicyPriorities = 10
-
-// Policy says what IPsec does with packets (xfrm). Slot: direction, source and destination. Mark: its priority, which is
+// Policy is what IPsec does with packets (xfrm). Slot: direction, source and destination. Mark: its priority, which is
 // from PolicyPriority on. Cascade: none; it stands without any key exchange, and then nothing that it matches passes.
 type Policy struct {
 	Dir      Direction
@@ -47,6 +44,6 @@ func (p Policy) String() string {
 	if p.From.IsValid() {
 		tunnel = fmt.Sprintf("esp %s to %s reqid %d", p.From, p.To, p.ReqID)
 	}
-	return words("policy", p.Dir.String(), "src", p.Src.String(), "dst", p.Dst.String(), "priority", fmt.Sprint(p.Priority),
-		flag(p.Block, "block"), tunnel, flag(p.Optional, "optional"), p.Extra)
+	return words("policy", p.Dir.String(), "src", p.Src.String(), "dst", p.Dst.String(), "priority",
+		fmt.Sprint(p.Priority), flag(p.Block, "block"), tunnel, flag(p.Optional, "optional"), p.Extra)
 }

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Tun is a device whose packets a process reads and writes (/dev/net/tun). It stands, and so do its addresses and routes,
-// while no process has it open: then packets into it are dropped. Slot, mark and cascade as for VXLAN.
+// Tun is a device whose packets a process reads and writes (/dev/net/tun). It stands, and so do its addresses and
+// routes, while no process has it open: then packets into it are dropped. Slot, mark and cascade as for VXLAN.
 type Tun struct {
 	Name   string
 	MTU    int
@@ -22,10 +22,10 @@ func (l Tun) String() string {
 	return words("link", l.Name, "tun mtu", fmt.Sprint(l.MTU), updown(l.Up), flag(!l.Marked, "unmarked"), l.Extra)
 }
 
-// Tunnel is a device that puts packets into IP packets of the same family, without a remote end. For IPv4 (ipip) a route's
-// gateway, written onlink, is the outer destination. IPv6 refuses such a route, whose gateway is on one device and is reached
-// through another (EINVAL, seen on 6.1); there the device (ip6tnl) is External. Slot, mark and cascade as for VXLAN. Local and
-// External are fixed at creation.
+// Tunnel is a device that puts packets into IP packets of the same family, without a remote end. For IPv4 (ipip) a
+// route's gateway, written onlink, is the outer destination. IPv6 refuses such a route, whose gateway is on one
+// device and is reached through another (EINVAL, seen on 6.1); there the device (ip6tnl) is External. Slot, mark
+// and cascade as for VXLAN. Local and External are fixed at creation.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // an address of the host: the outer source; invalid if External

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// WireGuard is a device of the kernel's WireGuard. Its port and key are a Listener, its peers are Peers. Slot and mark as for
-// VXLAN. Cascade: deleting it deletes those too, with its addresses and routes; setting it down ends the sessions but keeps
-// the Listener and the Peers (seen on 6.1).
+// WireGuard is a device of the kernel's WireGuard. Its port and key are a Listener, its peers are Peers. Slot and
+// mark as for VXLAN. Cascade: deleting it deletes those too, with its addresses and routes; setting it down ends
+// the sessions but keeps the Listener and the Peers (seen on 6.1).
 type WireGuard struct {
 	Name   string
 	MTU    int

@@ -156,7 +156,8 @@ func (k *Kernel) putRoute(want netstate.Route, was netstate.Object) error {
 		err = k.replaceRoute(r)
 	}
 	if (err == syscall.ENETUNREACH || err == syscall.EHOSTUNREACH) && want.Via.IsValid() && !want.Onlink {
-		return fmt.Errorf("gateway %s is not on the same L2 segment as %s, use the vxlan backend to reach it: %w", want.Via, want.Dev, err)
+		return fmt.Errorf("gateway %s is not on the same L2 segment as %s, use the vxlan backend to reach it: %w",
+			want.Via, want.Dev, err)
 	}
 	return err
 }
@@ -220,7 +221,8 @@ func (k *Kernel) checkHops(r route) error {
 // deleteRoute deletes the first route that has o's destination, metric, TOS, protocol and next hop.
 func (k *Kernel) deleteRoute(o netstate.Route) {
 	k.deleteFirst(o.Dev, func(r route) bool {
-		return r.contends(newRoute(o)) && r.Protocol == o.Protocol && (!o.Via.IsValid() || r.Via == o.Via) && (o.Dev == "" || r.Dev == o.Dev)
+		return r.contends(newRoute(o)) && r.Protocol == o.Protocol && (!o.Via.IsValid() || r.Via == o.Via) &&
+			(o.Dev == "" || r.Dev == o.Dev)
 	})
 }
 

@@ -1,6 +1,6 @@
-// Package fake is a kernel in memory: it does, destroys and refuses what Linux 6.18 does with netstate objects,
-// as the suite in netstatetest proves for both. It has no tunnels, no WireGuard and no IPsec, which tests of the agent do not
-// need, and it holds firewall chains, which cost it nothing.
+// Package fake is a kernel in memory: it does, destroys and refuses what Linux 6.18 does with netstate objects, as
+// the suite in netstatetest proves for both. It has no tunnels, no WireGuard and no IPsec, which tests of the agent
+// do not need, and it holds firewall chains, which cost it nothing.
 package fake
 
 import (
@@ -76,7 +76,8 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	}
 	for _, o := range k.entries {
 		key := o.Key()
-		if k.owns(key.Name, want) && (key.Kind == netstate.KindAddr || k.links[key.Name].kind == "vxlan") && !linkLocal(key.Prefix.Addr()) {
+		if k.owns(key.Name, want) && (key.Kind == netstate.KindAddr || k.links[key.Name].kind == "vxlan") &&
+			!linkLocal(key.Prefix.Addr()) {
 			state.Add(o)
 		}
 	}

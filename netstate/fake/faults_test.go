@@ -20,7 +20,8 @@ var errnos = []syscall.Errno{syscall.EINTR, syscall.EBUSY, syscall.ENODEV, sysca
 func host(t *testing.T) *fake.Kernel {
 	t.Helper()
 	k := fake.New()
-	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0 up",
+		"ip addr add 192.0.2.1/24 dev u0"} {
 		if err := k.Run(c); err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +42,8 @@ func node() netstate.State {
 		netstate.Addr{Dev: "flannel.1", Prefix: netip.MustParsePrefix("10.244.1.0/32")},
 		netstate.Neigh{Dev: "flannel.1", IP: gw, MAC: mac},
 		netstate.FDB{Dev: "flannel.1", MAC: mac, Dst: netip.MustParseAddr("192.0.2.2")},
-		netstate.Route{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: netstate.Protocol},
+		netstate.Route{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: gw, Dev: "flannel.1", Onlink: true,
+			Protocol: netstate.Protocol},
 		netstate.Chain{Role: netstate.Forward, Rules: [netstate.MaxRules]netstate.Rule{{Verdict: netstate.Accept}}},
 	)
 }
@@ -195,8 +197,10 @@ func TestChains(t *testing.T) {
 
 func TestRunRefusesWhatItDoesNotKnow(t *testing.T) {
 	k := host(t)
-	for _, c := range []string{"", "ip", "ip rule add", "ip link add x type dummy", "ip link set u0 arp off", "ip link set nodev up",
-		"ip route add 10.0.0.0/33 dev u0", "ip route get 10.0.0.1", "ip addr add x dev u0", "ip addr del 10.0.0.1/8 dev u0", "ip route del 10.0.0.0/8"} {
+	for _, c := range []string{"", "ip", "ip rule add", "ip link add x type dummy", "ip link set u0 arp off",
+		"ip link set nodev up",
+		"ip route add 10.0.0.0/33 dev u0", "ip route get 10.0.0.1", "ip addr add x dev u0",
+		"ip addr del 10.0.0.1/8 dev u0", "ip route del 10.0.0.0/8"} {
 		if err := k.Run(c); err == nil {
 			t.Errorf("%q: no error", c)
 		}

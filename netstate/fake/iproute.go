@@ -41,7 +41,7 @@ type words []string
 
 func (w words) has(word string) bool { return slices.Contains(w, word) }
 
-// after is the word that follows key, empty if there is none.
+// after returns the word that follows key, empty if there is none.
 func (w words) after(key string) string {
 	if i := slices.Index(w, key); i >= 0 && i+1 < len(w) {
 		return strings.Trim(w[i+1], "'")
@@ -207,7 +207,8 @@ func (k *Kernel) ipRoute(w words) error {
 		return k.replaceRoute(r)
 	case "del":
 		if !k.deleteFirst(r.Dev, func(o route) bool {
-			return o.table == r.table && o.Dst == r.Dst && o.Blackhole == r.Blackhole && (!w.has("metric") || o.Metric == r.Metric) &&
+			return o.table == r.table && o.Dst == r.Dst && o.Blackhole == r.Blackhole &&
+				(!w.has("metric") || o.Metric == r.Metric) &&
 				(r.Dev == "" || o.Dev == r.Dev) && (!r.Via.IsValid() || o.Via == r.Via)
 		}) {
 			return syscall.ESRCH
@@ -232,8 +233,10 @@ func parseRoute(w words) (route, error) {
 			return route{}, err
 		}
 	}
-	o := netstate.Route{Dst: dst, Via: w.addr("via"), Dev: w.after("dev"), Metric: w.number("metric"), Onlink: w.has("onlink"),
-		Blackhole: kind == "blackhole", Protocol: protocols[w.after("proto")], TOS: w.number("tos")}
+	o := netstate.Route{
+		Dst: dst, Via: w.addr("via"), Dev: w.after("dev"), Metric: w.number("metric"), Onlink: w.has("onlink"),
+		Blackhole: kind == "blackhole", Protocol: protocols[w.after("proto")], TOS: w.number("tos"),
+	}
 	if o.Protocol == 0 {
 		o.Protocol = w.number("proto")
 	}

@@ -61,8 +61,8 @@ func (k *Kernel) link(name string) (*link, error) {
 	return nil, fmt.Errorf("%s: %w", name, errNoDevice)
 }
 
-// putLink changes a device in place where the kernel can, or recreates it, marked as ours. It changes each part whether or
-// not another was refused.
+// putLink changes a device in place where the kernel can, or recreates it, marked as ours. It changes each part
+// whether or not another was refused.
 func (k *Kernel) putLink(o netstate.Object) error {
 	want := newLink(o)
 	have, ok := k.links[want.Name]
@@ -89,7 +89,8 @@ func (k *Kernel) create(l *link) error {
 	}
 	if l.kind == "vxlan" {
 		for _, o := range k.links {
-			if o.kind == l.kind && o.VNI == l.VNI && o.Port == l.Port && o.GBP == l.GBP && netstate.FamilyOf(o.Local) == netstate.FamilyOf(l.Local) {
+			if o.kind == l.kind && o.VNI == l.VNI && o.Port == l.Port && o.GBP == l.GBP &&
+				netstate.FamilyOf(o.Local) == netstate.FamilyOf(l.Local) {
 				return fmt.Errorf("another VXLAN device on this host has VNI %d and UDP port %d: %w", l.VNI, l.Port, syscall.EEXIST)
 			}
 		}
@@ -129,7 +130,9 @@ func (k *Kernel) setMTU(l *link, mtu int) error {
 		return syscall.EINVAL
 	}
 	if mtu < minIPv6 {
-		k.purge(l.Name, func(o netstate.Object) bool { return o.Key().Prefix.Addr().Is6() && o.Key().Kind != netstate.KindFDB })
+		k.purge(l.Name, func(o netstate.Object) bool {
+			return o.Key().Prefix.Addr().Is6() && o.Key().Kind != netstate.KindFDB
+		})
 		k.forgetSysctls("net/ipv6/conf/" + l.Name + "/")
 	}
 	l.MTU = mtu
@@ -137,7 +140,7 @@ func (k *Kernel) setMTU(l *link, mtu int) error {
 	return nil
 }
 
-// setMAC costs the device its neighbours, the permanent ones too.
+// setMAC deletes the device's neighbours, the permanent ones too.
 func (k *Kernel) setMAC(l *link, mac netstate.MAC) {
 	if l.MAC != mac {
 		k.purge(l.Name, func(o netstate.Object) bool { return o.Key().Kind == netstate.KindNeigh })
@@ -146,12 +149,13 @@ func (k *Kernel) setMAC(l *link, mac netstate.MAC) {
 	k.changed(l.Name)
 }
 
-// setUp to false costs the device its routes, neighbours and IPv6 addresses, but not its FDB.
+// setUp to false deletes the device's routes, neighbours and IPv6 addresses, but not its FDB.
 func (k *Kernel) setUp(l *link, up bool) {
 	if l.Up && !up {
 		k.purge(l.Name, func(o netstate.Object) bool {
 			kind := o.Key().Kind
-			return kind == netstate.KindRoute || kind == netstate.KindNeigh || kind == netstate.KindAddr && !o.Key().Prefix.Addr().Is4()
+			return kind == netstate.KindRoute || kind == netstate.KindNeigh ||
+				kind == netstate.KindAddr && o.Key().Prefix.Addr().Is6()
 		})
 	}
 	l.Up = up
@@ -241,7 +245,7 @@ func (k *Kernel) reaches(dev string, a netip.Addr) bool {
 	return false
 }
 
-// connected is what is reached through dev without a gateway.
+// connected returns the prefixes that are reached through dev without a gateway.
 func (k *Kernel) connected(dev string) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for key := range k.entries {

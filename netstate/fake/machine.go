@@ -12,7 +12,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Interfaces are the links as facts, in the order in which they were made.
+// Interfaces returns the links, in the order in which they were made.
 func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -20,8 +20,8 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
 		ra, _ := k.sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
-		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Owned: l.alias == netstate.Mark || k.isOurs(l.master),
-			AcceptRA: ra != "0" && ra != ""}
+		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up,
+			Owned: l.alias == netstate.Mark || k.isOurs(l.master), AcceptRA: ra != "0" && ra != ""}
 		for _, f := range netstate.Families {
 			if k.defaultDev(f) == l.Name {
 				i.Default = append(i.Default, f)
@@ -46,7 +46,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	return interfaces, ctx.Err()
 }
 
-// defaultDev is the device of a family's preferred default route.
+// defaultDev returns the device of a family's preferred default route.
 func (k *Kernel) defaultDev(f netstate.Family) (dev string) {
 	best := -1
 	for _, r := range k.routes {
@@ -63,7 +63,7 @@ func (k *Kernel) isOurs(name string) bool {
 	return ok && l.alias == netstate.Mark
 }
 
-// RouteTo is the interface of the longest prefix that holds dst, and its address that is nearest to dst.
+// RouteTo returns the interface of the longest prefix that holds dst, and its address that is nearest to dst.
 func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -88,7 +88,8 @@ func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 	}
 	for key := range k.entries {
 		a := key.Prefix.Addr()
-		if key.Kind == netstate.KindAddr && key.Name == dev && netstate.FamilyOf(a) == netstate.FamilyOf(dst) && (!src.IsValid() || key.Prefix.Contains(dst)) {
+		if key.Kind == netstate.KindAddr && key.Name == dev && netstate.FamilyOf(a) == netstate.FamilyOf(dst) &&
+			(!src.IsValid() || key.Prefix.Contains(dst)) {
 			src = a
 		}
 	}

@@ -51,8 +51,8 @@ func (k *Kernel) Apply(ctx context.Context, p netstate.Plan) error {
 	return errors.Join(errs...)
 }
 
-// batch sends the requests of many changes together. What fails is done again alone: a lost answer says nothing, and each
-// request can be repeated.
+// batch sends the requests of many changes together. What fails is done again alone: a lost answer says nothing,
+// and each request can be repeated.
 func (a *applier) batch(changes netstate.Plan, note func(netstate.Change, error)) {
 	sent, requests := make(netstate.Plan, 0, len(changes)), make([]*nl.NetlinkRequest, 0, len(changes))
 	for _, c := range changes {
@@ -72,9 +72,9 @@ func (a *applier) batch(changes netstate.Plan, note func(netstate.Change, error)
 	}
 }
 
-// alone carries out one change of a kind that is written in bulk. IPv6 refuses (EINVAL, seen on 6.1 and 6.18) to replace a
-// route by one with an onlink gateway that resolves through another device now, and never replaces several next hops by
-// one: there the old route goes first.
+// alone carries out one change of a kind that is written in bulk. IPv6 refuses (EINVAL, seen on 6.1 and 6.18) to
+// replace a route by one with an onlink gateway that resolves through another device now, and never replaces
+// several next hops by one: there the old route goes first.
 func (a *applier) alone(c netstate.Change) error {
 	err := a.do(c)
 	want, ok := c.Want.(netstate.Route)
@@ -101,17 +101,17 @@ func (a *applier) do(c netstate.Change) error {
 	return err
 }
 
-// explainGateway adds to "Nexthop has invalid gateway" (host-gw towards a peer behind a router) what it means.
+// explainGateway adds the meaning of "Nexthop has invalid gateway": host-gw towards a peer behind a router.
 func explainGateway(r netstate.Route, err error) error {
 	unreachable := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
 	if unreachable && r.Via.IsValid() && !r.Onlink && !r.Outer.IsValid() {
-		return fmt.Errorf("gateway %s is not on the same L2 segment as %s, use the vxlan backend to reach it: %w", r.Via, r.Dev, err)
+		return fmt.Errorf("gateway %s is not on the same L2 segment as %s, use the vxlan backend to reach it: %w",
+			r.Via, r.Dev, err)
 	}
 	return err
 }
 
-// applier is one Apply: the handle and the interface indices as they were when it began, kept up to date by
-// its own link changes.
+// applier is one Apply with the links as they were when it began, kept up to date by its own changes.
 type applier struct {
 	*Kernel
 	links map[string]netlink.Link
@@ -159,7 +159,7 @@ func (a *applier) remove(o netstate.Object) error {
 	return fmt.Errorf("a %s is not an object that this kernel package deletes", o.Key().Kind)
 }
 
-// errNoDevice is what a change on a device that does not exist gets; on delete it is success.
+// errNoDevice is the error of a change on a device that does not exist; on delete it is success.
 var errNoDevice = errors.New("no such device")
 
 func (a *applier) link(name string) (netlink.Link, error) {

@@ -14,7 +14,8 @@ import (
 // fail, each with its words, and the others stand.
 func TestBatchErrors(t *testing.T) {
 	h := fresh(t)
-	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up",
+		"ip addr add 192.0.2.1/24 dev u0"} {
 		if err := h.Command(c); err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +33,8 @@ func TestBatchErrors(t *testing.T) {
 	}
 	err := h.Kernel.Apply(t.Context(), netstate.Diff(all, nil))
 	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) || len(joined.Unwrap()) != 1000 || !strings.Contains(joined.Unwrap()[0].Error(), "use the vxlan backend") {
+	if !errors.As(err, &joined) || len(joined.Unwrap()) != 1000 ||
+		!strings.Contains(joined.Unwrap()[0].Error(), "use the vxlan backend") {
 		t.Errorf("got %.300v", err)
 	}
 	have, err := h.Kernel.Observe(t.Context(), good)
@@ -60,7 +62,8 @@ func FuzzParse(f *testing.F) {
 // TestWatchOwnChanges: what Apply writes of peers' entries is no hint, and the same from someone else is one.
 func TestWatchOwnChanges(t *testing.T) {
 	h := fresh(t)
-	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up",
+		"ip addr add 192.0.2.1/24 dev u0"} {
 		if err := h.Command(c); err != nil {
 			t.Fatal(err)
 		}
@@ -97,9 +100,12 @@ func TestWatchOwnChanges(t *testing.T) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	for _, c := range []string{"ip route del 10.100.7.0/24", "ip neigh del 10.100.8.0 dev flannel.1", "bridge fdb del 02:00:00:01:00:09 dev flannel.1",
-		"bridge fdb replace 02:00:00:01:00:0a dst 192.0.2.8 dev flannel.1 self permanent", "bridge fdb add 02:00:00:01:00:28 dst 192.0.2.9 dev flannel.1 self permanent",
-		"ip neigh replace 10.100.40.0 lladdr 02:00:00:01:00:28 nud permanent dev flannel.1", "ip neigh replace 10.100.11.0 lladdr 02:00:00:01:00:0b nud stale dev flannel.1"} {
+	for _, c := range []string{"ip route del 10.100.7.0/24", "ip neigh del 10.100.8.0 dev flannel.1",
+		"bridge fdb del 02:00:00:01:00:09 dev flannel.1",
+		"bridge fdb replace 02:00:00:01:00:0a dst 192.0.2.8 dev flannel.1 self permanent",
+		"bridge fdb add 02:00:00:01:00:28 dst 192.0.2.9 dev flannel.1 self permanent",
+		"ip neigh replace 10.100.40.0 lladdr 02:00:00:01:00:28 nud permanent dev flannel.1",
+		"ip neigh replace 10.100.11.0 lladdr 02:00:00:01:00:0b nud stale dev flannel.1"} {
 		if err := h.Command(c); err != nil {
 			t.Fatal(err)
 		}

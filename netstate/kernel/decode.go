@@ -12,7 +12,7 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// extra joins what an object has beyond what netstate models, so that it differs from every wanted object.
+// extra collects what an object has beyond what netstate models, so that it differs from every wanted object.
 type extra []string
 
 func (e *extra) add(on bool, format string, args ...any) {
@@ -82,7 +82,8 @@ func decodeTunnel(l *netlink.Iptun, names map[int]string, e extra) netstate.Obje
 	e.add(l.EncapType != 0, "encap %d", l.EncapType)
 	e.add(l.FlowBased, "external")
 	e.add(l.Proto != unix.IPPROTO_IPIP, "proto %d", l.Proto)
-	return netstate.Tunnel{Name: a.Name, Local: rtnl.Addr(l.Local), MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
+	return netstate.Tunnel{Name: a.Name, Local: rtnl.Addr(l.Local), MTU: a.MTU, Up: isUp(a),
+		Marked: a.Alias == netstate.Mark, Extra: e.String()}
 }
 
 func decodeTunnel6(l *netlink.Ip6tnl, e extra) netstate.Object {
@@ -90,12 +91,13 @@ func decodeTunnel6(l *netlink.Ip6tnl, e extra) netstate.Object {
 	e.add(!l.FlowBased, "local %s remote %s", rtnl.Addr(l.Local), rtnl.Addr(l.Remote))
 	e.add(l.Proto != 0, "proto %d", l.Proto)
 	e.add(l.EncapType != 0, "encap %d", l.EncapType)
-	return netstate.Tunnel{Name: a.Name, External: l.FlowBased, MTU: a.MTU, Up: isUp(a), Marked: a.Alias == netstate.Mark, Extra: e.String()}
+	return netstate.Tunnel{Name: a.Name, External: l.FlowBased, MTU: a.MTU, Up: isUp(a),
+		Marked: a.Alias == netstate.Mark, Extra: e.String()}
 }
 
 func isUp(a *netlink.LinkAttrs) bool { return a.Flags&net.FlagUp != 0 }
 
-// decodeAddr is false for link-local addresses: the kernel makes them.
+// decodeAddr reports false for link-local addresses: the kernel makes them.
 func decodeAddr(dev string, a netlink.Addr) (netstate.Addr, bool) {
 	p := rtnl.Prefix(a.IPNet)
 	if linkLocal(p.Addr()) {

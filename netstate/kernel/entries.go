@@ -30,7 +30,8 @@ func parseEntry(m []byte) (entry, error) {
 	if len(m) < sizeofNdMsg {
 		return entry{}, fmt.Errorf("a neighbour entry of %d bytes: want at least %d", len(m), sizeofNdMsg)
 	}
-	e := entry{index: int(int32(binary.NativeEndian.Uint32(m[4:]))), state: binary.NativeEndian.Uint16(m[8:]), flags: m[10]}
+	e := entry{index: int(int32(binary.NativeEndian.Uint32(m[4:]))), state: binary.NativeEndian.Uint16(m[8:]),
+		flags: m[10]}
 	for kind, value := range rtnl.Attributes(m[sizeofNdMsg:]) {
 		switch {
 		case kind == unix.NDA_DST:
@@ -56,13 +57,13 @@ func intOf(value []byte) int {
 	return int(binary.NativeEndian.Uint32(value))
 }
 
-// decodeNeigh is false for entries that the kernel learned: only permanent ones are ours.
+// decodeNeigh reports false for entries that the kernel learned: only permanent ones are ours.
 func decodeNeigh(dev string, n entry) (netstate.Neigh, bool) {
 	o := netstate.Neigh{Dev: dev, IP: n.dst, MAC: n.mac}
 	return o, n.state&unix.NUD_PERMANENT != 0 && !linkLocal(o.IP)
 }
 
-// decodeFDB is false for entries that the device learned.
+// decodeFDB reports false for entries that the device learned.
 func decodeFDB(dev string, n entry, names map[int]string) (netstate.FDB, bool) {
 	o := netstate.FDB{Dev: dev, MAC: n.mac, Dst: n.dst}
 	if n.state&unix.NUD_PERMANENT == 0 || n.port != 0 || n.vni != 0 || n.via != 0 {

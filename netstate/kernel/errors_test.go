@@ -14,8 +14,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// TestSocketErrors takes one of the sockets away, and files so that no other can be opened: nothing that asks the kernel
-// has an answer then, and everything says so.
+// TestSocketErrors takes one of the sockets away, and files so that no other can be opened: nothing that asks the
+// kernel has an answer then, and everything says so.
 func TestSocketErrors(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	route := netstate.Route{Dst: netstate.Host(addr), Dev: "lo", Protocol: netstate.Protocol}
@@ -118,7 +118,8 @@ func TestProviderErrors(t *testing.T) {
 	if _, err := h.Kernel.Observe(t.Context(), nil); !errors.Is(err, broken) {
 		t.Errorf("observe: %v", err)
 	}
-	if err := h.Kernel.Apply(context.Background(), netstate.Plan{{Want: netstate.Peer{Dev: "wg"}}}); !errors.Is(err, broken) {
+	if err := h.Kernel.Apply(context.Background(), netstate.Plan{{Want: netstate.Peer{Dev: "wg"}}}); !errors.Is(err,
+		broken) {
 		t.Errorf("apply: %v", err)
 	}
 }
@@ -131,7 +132,8 @@ func TestBroadcastGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := netstate.Route{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr("192.0.2.255"), Dev: "u0", Protocol: netstate.Protocol}
+	r := netstate.Route{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr("192.0.2.255"),
+		Dev: "u0", Protocol: netstate.Protocol}
 	err := h.Kernel.Apply(t.Context(), netstate.Plan{{Want: r}})
 	if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "not on the same L2 segment as u0") {
 		t.Errorf("got %v", err)

@@ -51,8 +51,8 @@ func (f *filter) expected(key netstate.Key) netstate.Object {
 	return f.want[key]
 }
 
-// concerns reports whether a message is about something of ours that is not as it should be, or about an interface that may
-// be an underlay. Pods come and go on veth devices: those messages are dropped here.
+// concerns reports whether a message is about something of ours that is not as it should be, or about an interface
+// that may be an underlay. Pods come and go on veth devices: those messages are dropped here.
 func (k *Kernel) concerns(kind uint16, data []byte) bool {
 	f := k.filter.Load()
 	switch kind {
@@ -69,7 +69,8 @@ func (k *Kernel) concerns(kind uint16, data []byte) bool {
 	return false
 }
 
-// concernsEntry is false for a message about a forwarding entry without a destination: 6.1 sends one beside the proper one.
+// concernsEntry reports whether an entry is not as expected. It ignores a forwarding entry without a destination:
+// 6.1 sends that message beside the proper one.
 func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 	e, err := parseEntry(data)
 	if err != nil || !f.links[e.index] || !e.dst.IsValid() {
@@ -89,7 +90,7 @@ func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 	return is != should
 }
 
-// concernsLink is false for two kinds of messages that every new pod causes: about its veth device, unless that has an
+// concernsLink ignores two kinds of messages that every new pod causes: about its veth device, unless that has an
 // address or a wanted name, and about the bridge, which is as it was.
 func (k *Kernel) concernsLink(f *filter, kind uint16, data []byte) bool {
 	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC { // another family's are about bridge ports
@@ -105,7 +106,8 @@ func (k *Kernel) concernsLink(f *filter, kind uint16, data []byte) bool {
 		return unix.ByteSliceToString(rtnl.Attribute(data, unix.SizeofIfInfomsg, path...))
 	}
 	name := text(unix.IFLA_IFNAME)
-	if f.wanted[name] || text(unix.IFLA_IFALIAS) == netstate.Mark || text(unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND) != "veth" {
+	if f.wanted[name] || text(unix.IFLA_IFALIAS) == netstate.Mark ||
+		text(unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND) != "veth" {
 		return true
 	}
 	if carriers := k.carriers.Load(); carriers != nil {
@@ -133,7 +135,8 @@ func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]bool) bool {
 func (k *Kernel) concernsNetconf(data []byte) bool {
 	f := k.filter.Load()
 	index := int32(intOf(rtnl.Attribute(data, sizeofNetconf, netconfaIfindex)))
-	return index <= 0 || slices.ContainsFunc(f.sysctls, func(name string) bool { return strings.Contains(name, "/"+f.names[int(index)]+"/") })
+	part := "/" + f.names[int(index)] + "/"
+	return index <= 0 || slices.ContainsFunc(f.sysctls, func(name string) bool { return strings.Contains(name, part) })
 }
 
 // Of linux/netconf.h: the size of struct netconfmsg, aligned, and an attribute.

@@ -55,7 +55,8 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	return interfaces, ctx.Err()
 }
 
-// unlikely orders addresses as flannel does: what an administrator gave, what lasts, what is for some time, what is on its way out.
+// unlikely orders addresses as flannel does: permanent ones first, then temporary ones, those with a lifetime,
+// deprecated ones.
 func unlikely(a netlink.Addr) (points int) {
 	for flag, n := range map[int]int{unix.IFA_F_DEPRECATED: 4, unix.IFA_F_TEMPORARY: 1} {
 		if a.Flags&flag != 0 {
@@ -93,7 +94,8 @@ func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults map[netsta
 	return onLink, defaults, nil
 }
 
-// RouteTo returns the interface through which the kernel would send to dst now, and the address that it would send from.
+// RouteTo returns the interface through which the kernel would send to dst now, and the address that it would send
+// from.
 func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error) {
 	h, err := k.Lookup(dst)
 	if err != nil {

@@ -24,7 +24,7 @@ type Kernel struct {
 	left      []netstate.Left
 	providers []Provider
 	filter    atomic.Pointer[filter]
-	carriers  atomic.Pointer[map[int]bool] // indices of the interfaces that had an address at the last look
+	carriers  atomic.Pointer[map[int]bool] // indices of the interfaces with an address at the last Interfaces
 }
 
 // Provider observes and writes kinds of objects that rtnetlink does not carry. Watch polls it.
@@ -68,8 +68,8 @@ func ownsLink(a *netlink.LinkAttrs, want netstate.State) bool {
 	return wanted || a.Alias == netstate.Mark
 }
 
-// ownsRoute reports whether a main-table route is ours: by its protocol, or left by a flannel agent on a device of ours or
-// elsewhere.
+// ownsRoute reports whether a main-table route is ours: by its protocol, or left by a flannel agent on a device of
+// ours or elsewhere.
 func (o *observation) ownsRoute(r route, onOwned bool) bool {
 	switch r.protocol {
 	case netstate.Protocol:

@@ -12,8 +12,9 @@ import (
 
 // large is a VTEP with n peers.
 func large(n int) netstate.State {
-	state := netstate.NewState(netstate.VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "u0", Local: netip.MustParseAddr("192.0.2.1"),
-		MTU: 1450, MAC: netstate.MAC{2, 0, 0, 0, 0, 1}, Up: true, Marked: true},
+	state := netstate.NewState(netstate.VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "u0",
+		Local: netip.MustParseAddr("192.0.2.1"),
+		MTU:   1450, MAC: netstate.MAC{2, 0, 0, 0, 0, 1}, Up: true, Marked: true},
 		netstate.Addr{Dev: "flannel.1", Prefix: netip.MustParsePrefix("10.244.0.0/32")})
 	for i := 1; i <= n; i++ {
 		subnet := netip.AddrFrom4([4]byte{10, byte(100 + i>>8), byte(i), 0})
@@ -21,7 +22,8 @@ func large(n int) netstate.State {
 		state.Add(
 			netstate.Neigh{Dev: "flannel.1", IP: subnet, MAC: mac},
 			netstate.FDB{Dev: "flannel.1", MAC: mac, Dst: netip.AddrFrom4([4]byte{192, 0, 2, 9})},
-			netstate.Route{Dst: netip.PrefixFrom(subnet, 24), Via: subnet, Dev: "flannel.1", Onlink: true, Protocol: netstate.Protocol})
+			netstate.Route{Dst: netip.PrefixFrom(subnet, 24), Via: subnet, Dev: "flannel.1", Onlink: true,
+				Protocol: netstate.Protocol})
 	}
 	return state
 }
@@ -30,7 +32,8 @@ func large(n int) netstate.State {
 // whole, although the kernel interrupts dumps.
 func TestObserveUnderChurn(t *testing.T) {
 	h := fresh(t)
-	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up",
+		"ip addr add 192.0.2.1/24 dev u0"} {
 		if err := h.Command(c); err != nil {
 			t.Fatal(err)
 		}

@@ -33,8 +33,8 @@ func (a *applier) putLink(want netstate.Object) error {
 func (a *applier) encodeLink(want netstate.Object) (netlink.Link, error) {
 	switch o := want.(type) {
 	case netstate.VXLAN:
-		l := &netlink.Vxlan{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, o.MAC), VxlanId: o.VNI, Port: o.Port, Learning: o.Learning, GBP: o.GBP,
-			SrcAddr: o.Local.AsSlice()}
+		l := &netlink.Vxlan{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, o.MAC), VxlanId: o.VNI, Port: o.Port,
+			Learning: o.Learning, GBP: o.GBP, SrcAddr: o.Local.AsSlice()}
 		underlay, ok := a.links[o.Dev]
 		if !ok {
 			return l, fmt.Errorf("%s: %w", o.Dev, errNoDevice)
@@ -50,7 +50,8 @@ func (a *applier) encodeLink(want netstate.Object) (netlink.Link, error) {
 		if o.External {
 			return &netlink.Ip6tnl{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), FlowBased: true}, nil
 		}
-		return &netlink.Iptun{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), Local: o.Local.AsSlice(), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}, nil
+		return &netlink.Iptun{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{}), Local: o.Local.AsSlice(),
+			PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}, nil
 	case netstate.WireGuard:
 		return &netlink.Wireguard{LinkAttrs: linkAttrs(o.Name, o.MTU, o.Up, netstate.MAC{})}, nil
 	}
@@ -70,7 +71,7 @@ func linkAttrs(name string, mtu int, up bool, mac netstate.MAC) netlink.LinkAttr
 	return l
 }
 
-// explainLink adds to the kernel's refusal of a device what it means.
+// explainLink adds the meaning of the kernel's refusal of a device.
 func explainLink(want netstate.Object, err error) error {
 	exists, unknown := errors.Is(err, unix.EEXIST), errors.Is(err, unix.EOPNOTSUPP)
 	switch o := want.(type) {

@@ -102,7 +102,9 @@ func (k *Kernel) Neighbours() (all []Neighbour, err error) {
 	}
 	names := namesOf(links)
 	for _, family := range netstate.Families {
-		list, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) { return k.nl.NeighList(0, int(domains[family])) })
+		list, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) {
+			return k.nl.NeighList(0, int(domains[family]))
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -114,8 +116,10 @@ func (k *Kernel) Neighbours() (all []Neighbour, err error) {
 }
 
 func neighbourState(state int) string {
-	for bit, name := range map[int]string{unix.NUD_PERMANENT: "permanent", unix.NUD_NOARP: "noarp", unix.NUD_REACHABLE: "reachable",
-		unix.NUD_STALE: "stale", unix.NUD_DELAY: "delay", unix.NUD_PROBE: "probe", unix.NUD_FAILED: "failed", unix.NUD_INCOMPLETE: "incomplete"} {
+	for bit, name := range map[int]string{
+		unix.NUD_PERMANENT: "permanent", unix.NUD_NOARP: "noarp", unix.NUD_REACHABLE: "reachable", unix.NUD_STALE: "stale",
+		unix.NUD_DELAY: "delay", unix.NUD_PROBE: "probe", unix.NUD_FAILED: "failed", unix.NUD_INCOMPLETE: "incomplete",
+	} {
 		if state&bit != 0 {
 			return name
 		}

@@ -13,8 +13,10 @@ import (
 
 // TestLookup asks a namespace of its own where packets go: along a route, into a blackhole, and past a policy rule.
 func TestLookup(t *testing.T) {
-	inNamespace(t, "ip link set lo up", "ip link add b0 type bridge", "ip link set b0 up", "ip addr add 192.0.2.1/24 dev b0",
-		"ip route add 10.9.0.0/16 via 192.0.2.9", "ip route add blackhole 10.8.0.0/16", "ip rule add to 10.7.0.0/16 lookup 77 priority 50",
+	inNamespace(t, "ip link set lo up", "ip link add b0 type bridge", "ip link set b0 up",
+		"ip addr add 192.0.2.1/24 dev b0",
+		"ip route add 10.9.0.0/16 via 192.0.2.9", "ip route add blackhole 10.8.0.0/16",
+		"ip rule add to 10.7.0.0/16 lookup 77 priority 50",
 		"ip route add unreachable default table 77", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev b0 nud permanent")
 	k, err := New(nil)
 	if err != nil {
@@ -34,11 +36,13 @@ func TestLookup(t *testing.T) {
 		t.Errorf("rules %+v, %v", rules, err)
 	}
 	all, err := k.Neighbours()
-	if err != nil || !slices.Contains(all, Neighbour{"b0", netip.MustParseAddr("192.0.2.9"), "0e:00:00:00:00:09", "permanent"}) {
+	if err != nil || !slices.Contains(all, Neighbour{"b0", netip.MustParseAddr("192.0.2.9"), "0e:00:00:00:00:09",
+		"permanent"}) {
 		t.Errorf("neighbours %+v, %v", all, err)
 	}
 	ports, err := k.Ports()
-	if i := slices.IndexFunc(ports, func(p Port) bool { return p.Name == "b0" }); err != nil || i < 0 || !ports[i].Up || ports[i].Pod {
+	if i := slices.IndexFunc(ports, func(p Port) bool { return p.Name == "b0" }); err != nil || i < 0 ||
+		!ports[i].Up || ports[i].Pod {
 		t.Errorf("ports %+v, %v", ports, err)
 	}
 }

@@ -42,7 +42,8 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 }
 
 func newFilter(want netstate.State) *filter {
-	f := &filter{want: want, applied: netstate.State{}, links: map[int]bool{}, objects: map[int]netstate.Object{}, devs: map[string][]string{}, wanted: map[string]bool{}}
+	f := &filter{want: want, applied: netstate.State{}, links: map[int]bool{}, objects: map[int]netstate.Object{},
+		devs: map[string][]string{}, wanted: map[string]bool{}}
 	for k := range want {
 		switch k.Kind {
 		case netstate.KindLink:
@@ -92,8 +93,8 @@ func (o *observation) addrs() error {
 	return err
 }
 
-// entries reads the neighbours and forwarding entries of our VXLAN devices: a bridge's are the pods', not ours. The kernel
-// does not filter them for one device.
+// entries reads the neighbours and forwarding entries of our VXLAN devices: a bridge's are the pods', not ours. The
+// kernel does not filter them for one device.
 func (o *observation) entries() error {
 	for _, domain := range []byte{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
 		err := o.list("neighbours", unix.RTM_GETNEIGH, &netlink.Ndmsg{Family: domain}, func(m []byte) error {
@@ -118,7 +119,7 @@ func (o *observation) entries() error {
 	return nil
 }
 
-// observed adds v. One that is as wanted is the wanted object itself, so that thousands are not made again.
+// observed adds v. One that is as wanted is the wanted object itself, so that thousands are not allocated again.
 func observed[T interface {
 	comparable
 	netstate.Object

@@ -35,7 +35,8 @@ func (a *applier) request(c netstate.Change) (*nl.NetlinkRequest, error) {
 			// nothing and reports nothing, seen on 6.18). Only a group address or zero has several.
 			flags = unix.NLM_F_CREATE | unix.NLM_F_APPEND
 		}
-		return a.neigh(unix.RTM_NEWNEIGH+del, flags, o.Dev, &netlink.Ndmsg{Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF}, dst, o.MAC)
+		m := &netlink.Ndmsg{Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF}
+		return a.neigh(unix.RTM_NEWNEIGH+del, flags, o.Dev, m, dst, o.MAC)
 	case netstate.Route:
 		return a.route(unix.RTM_NEWROUTE+del, flags, o)
 	}
@@ -43,7 +44,9 @@ func (a *applier) request(c netstate.Change) (*nl.NetlinkRequest, error) {
 }
 
 // neigh returns a request about a permanent neighbour or FDB entry.
-func (a *applier) neigh(kind, flags int, dev string, m *netlink.Ndmsg, dst netip.Addr, mac netstate.MAC) (*nl.NetlinkRequest, error) {
+func (a *applier) neigh(
+	kind, flags int, dev string, m *netlink.Ndmsg, dst netip.Addr, mac netstate.MAC,
+) (*nl.NetlinkRequest, error) {
 	l, err := a.link(dev)
 	if err != nil {
 		return nil, err
@@ -58,9 +61,9 @@ func (a *applier) neigh(kind, flags int, dev string, m *netlink.Ndmsg, dst netip
 	return r, nil
 }
 
-// route returns a request about a route. To delete, "no type" and "scope nowhere" stand for any: the kernel identifies a
-// route by destination, metric, TOS, protocol and next hop, and would not find one whose type or scope differs from what is
-// said.
+// route returns a request about a route. To delete, "no type" and "scope nowhere" stand for any: the kernel
+// identifies a route by destination, metric, TOS, protocol and next hop, and would not find one whose type or scope
+// differs from what is said.
 func (a *applier) route(kind, flags int, o netstate.Route) (*nl.NetlinkRequest, error) {
 	m := nl.RtMsg{RtMsg: unix.RtMsg{Family: domainOf(o.Dst.Addr()), Dst_len: uint8(o.Dst.Bits()), Tos: uint8(o.TOS),
 		Table: unix.RT_TABLE_MAIN, Protocol: uint8(o.Protocol), Type: unix.RTN_UNICAST}}

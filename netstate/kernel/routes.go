@@ -35,12 +35,13 @@ type route struct {
 
 // routes calls do with each route of the main table.
 func (k *Kernel) routes(family netstate.Family, do func(route)) error {
-	return k.list("routes", unix.RTM_GETROUTE, &nl.RtMsg{RtMsg: unix.RtMsg{Family: domains[family]}}, func(m []byte) error {
+	header := &nl.RtMsg{RtMsg: unix.RtMsg{Family: domains[family]}}
+	return k.list("routes", unix.RTM_GETROUTE, header, func(m []byte) error {
 		if len(m) > 4 && m[4] != unix.RT_TABLE_MAIN {
 			return nil
 		}
 		r, err := parseRoute(m)
-		if err == nil && r.flags&unix.RTM_F_CLONED == 0 { // else what the kernel learned of one destination, its path MTU
+		if err == nil && r.flags&unix.RTM_F_CLONED == 0 { // else what the kernel learned of one destination: its path MTU
 			do(r)
 		}
 		return err
@@ -89,7 +90,7 @@ func parseRoute(m []byte) (route, error) {
 	return r, nil
 }
 
-// metrics reads what a route says of its packets: MTU, advertised MSS and others.
+// metrics reads a route's metrics: MTU, advertised MSS and others.
 func (r *route) metrics(data []byte) {
 	names := map[uint16]string{unix.RTAX_MTU: "mtu", unix.RTAX_ADVMSS: "advmss"}
 	for kind, value := range rtnl.Attributes(data) {
@@ -116,7 +117,7 @@ func (r *route) multipath(data []byte) {
 	r.extra.add(true, "multipath %d", r.hops)
 }
 
-// decodeEncap reads the attributes of linux/lwtunnel.h's lwtunnel_ip6_t. What a wanted route has not is extra.
+// decodeEncap reads the attributes of linux/lwtunnel.h's lwtunnel_ip6_t. What no wanted route has is extra.
 func (r *route) decodeEncap() {
 	if r.encap == nil {
 		return
@@ -125,7 +126,8 @@ func (r *route) decodeEncap() {
 		r.extra.add(true, "encap %d", r.encapBy)
 		return
 	}
-	names := map[uint16]string{nl.LWTUNNEL_IP6_ID: "id", nl.LWTUNNEL_IP6_HOPLIMIT: "hoplimit", nl.LWTUNNEL_IP6_TC: "tc", nl.LWTUNNEL_IP6_FLAGS: "flags"}
+	names := map[uint16]string{nl.LWTUNNEL_IP6_ID: "id", nl.LWTUNNEL_IP6_HOPLIMIT: "hoplimit",
+		nl.LWTUNNEL_IP6_TC: "tc", nl.LWTUNNEL_IP6_FLAGS: "flags"}
 	for kind, value := range rtnl.Attributes(r.encap) {
 		switch kind {
 		case nl.LWTUNNEL_IP6_SRC:
@@ -143,14 +145,17 @@ func (r *route) decodeEncap() {
 }
 
 func decodeRoute(r route, names map[int]string) netstate.Route {
-	o := netstate.Route{Dst: r.dst, Via: r.gw, Src: r.src, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0, Outer: r.outer,
-		Protocol: int(r.protocol), TOS: int(r.tos), Blackhole: r.kind == unix.RTN_BLACKHOLE}
+	o := netstate.Route{
+		Dst: r.dst, Via: r.gw, Src: r.src, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0, Outer: r.outer,
+		Protocol: int(r.protocol), TOS: int(r.tos), Blackhole: r.kind == unix.RTN_BLACKHOLE,
+	}
 	if !o.Blackhole && r.hops == 0 { // IPv6 puts blackholes on lo
 		o.Dev = names[r.index]
 	}
 	e := r.extra
 	e.add(r.kind != unix.RTN_UNICAST && r.kind != unix.RTN_BLACKHOLE, "type %d", r.kind)
-	e.add(r.kind == unix.RTN_UNICAST && r.gw.IsValid() && r.scope != unix.RT_SCOPE_UNIVERSE, "scope %s", netlink.Scope(r.scope))
+	e.add(r.kind == unix.RTN_UNICAST && r.gw.IsValid() && r.scope != unix.RT_SCOPE_UNIVERSE, "scope %s",
+		netlink.Scope(r.scope))
 	o.Extra = e.String()
 	return o
 }

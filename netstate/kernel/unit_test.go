@@ -20,7 +20,8 @@ import (
 )
 
 func TestIgnoreAbsent(t *testing.T) {
-	for _, err := range []error{unix.ENOENT, unix.ESRCH, unix.ENODEV, unix.EADDRNOTAVAIL, fmt.Errorf("x: %w", errNoDevice), nil} {
+	for _, err := range []error{unix.ENOENT, unix.ESRCH, unix.ENODEV, unix.EADDRNOTAVAIL,
+		fmt.Errorf("x: %w", errNoDevice), nil} {
 		if got := ignoreAbsent(err); got != nil {
 			t.Errorf("%v on delete is %v", err, got)
 		}
@@ -32,8 +33,8 @@ func TestIgnoreAbsent(t *testing.T) {
 	}
 }
 
-// TestWatchSysctl runs in the process's own namespace: the parameters are read by a goroutine of their own. What the kernel
-// announces gives a hint at once, and what it does not when it is polled; what nobody wants gives none.
+// TestWatchSysctl runs in the process's own namespace: the parameters are read by a goroutine of their own. What
+// the kernel announces gives a hint at once, and what it does not when it is polled; what nobody wants gives none.
 func TestWatchSysctl(t *testing.T) {
 	for _, c := range []string{"ip link add sys0 type bridge", "ip link add sys1 type bridge"} {
 		if err := command(c); err != nil {
@@ -92,7 +93,8 @@ func TestWatchSysctl(t *testing.T) {
 // TestWatchOverflow: a burst into a buffer that is too small ends the subscription, and a new one works.
 func TestWatchOverflow(t *testing.T) {
 	h := fresh(t)
-	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0"} {
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up",
+		"ip addr add 192.0.2.1/24 dev u0"} {
 		if err := h.Command(c); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +143,8 @@ func TestWatchOverflow(t *testing.T) {
 // TestWatchCarriers: a pod's veth is of no interest, and one that had an address when the underlay was chosen is.
 func TestWatchCarriers(t *testing.T) {
 	h := fresh(t)
-	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link add pod0 type veth peer name pod0p", "ip addr add 192.0.2.1/24 dev u0"} {
+	for _, c := range []string{"ip link add u0 type veth peer name u0p", "ip link add pod0 type veth peer name pod0p",
+		"ip addr add 192.0.2.1/24 dev u0"} {
 		if err := h.Command(c); err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +188,8 @@ func TestMissingModules(t *testing.T) {
 
 // TestUnlikely: addresses come in the order in which flannel would choose them.
 func TestUnlikely(t *testing.T) {
-	best := []int{unix.IFA_F_PERMANENT, unix.IFA_F_PERMANENT | unix.IFA_F_TEMPORARY, 0, unix.IFA_F_TEMPORARY, unix.IFA_F_PERMANENT | unix.IFA_F_DEPRECATED, unix.IFA_F_DEPRECATED}
+	best := []int{unix.IFA_F_PERMANENT, unix.IFA_F_PERMANENT | unix.IFA_F_TEMPORARY, 0, unix.IFA_F_TEMPORARY,
+		unix.IFA_F_PERMANENT | unix.IFA_F_DEPRECATED, unix.IFA_F_DEPRECATED}
 	for i, flags := range best[1:] {
 		if unlikely(netlink.Addr{Flags: best[i]}) >= unlikely(netlink.Addr{Flags: flags}) {
 			t.Errorf("an address with flags %#x comes after one with %#x", best[i], flags)
@@ -238,7 +242,8 @@ func TestForeignKinds(t *testing.T) {
 	h := fresh(t)
 	c := netstate.Chain{Role: netstate.Forward}
 	for _, p := range []netstate.Plan{{{Want: c}}, {{Was: c}}} {
-		if err := h.Kernel.Apply(t.Context(), p); err == nil || !strings.Contains(err.Error(), "a chain is not an object that this kernel package") {
+		if err := h.Kernel.Apply(t.Context(), p); err == nil || !strings.Contains(err.Error(),
+			"a chain is not an object that this kernel package") {
 			t.Errorf("%s: %v", p, err)
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// pollInterval is how often the sysctls of the last Observe and the providers are read: the kernel announces forwarding and
-// rp_filter (RTM_NEWNETCONF), but neither accept_ra and accept_dad nor what WireGuard and IPsec do. A reading that takes
-// longer than a hundredth of it makes the next ones rarer.
+// pollInterval is how often the sysctls of the last Observe and the providers are read: the kernel announces
+// forwarding and rp_filter (RTM_NEWNETCONF), but neither accept_ra and accept_dad nor what WireGuard and IPsec do.
+// A reading that takes longer than a hundredth of it makes the next ones rarer.
 const pollInterval, pollShare = 3 * time.Second, 100
 
 // watchBuffer is the receive buffer of the subscription in bytes; when a burst overflows it, the subscription
@@ -58,8 +58,10 @@ func (k *Kernel) subscribe(buffer int) (*netlink.Conn, error) {
 	}
 	program, err := exceptFrom(k.bulk.Port())
 	err = errors.Join(err, conn.SetReadBuffer(buffer), conn.SetBPF(program))
-	for _, group := range []uint32{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF} {
+	for _, group := range []uint32{
+		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
+	} {
 		err = errors.Join(err, conn.JoinGroup(group))
 	}
 	if err != nil {
@@ -69,8 +71,9 @@ func (k *Kernel) subscribe(buffer int) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// exceptFrom returns a filter that drops what a socket's own requests caused: Apply's thousands of changes are no news, and
-// are looked at by who called it. The requester's port stands in nlmsg_pid, the last of the header's fields.
+// exceptFrom returns a filter that drops what a socket's own requests caused: Apply's thousands of changes are no
+// news, and are looked at by who called it. The requester's port stands in nlmsg_pid, the last of the header's
+// fields.
 func exceptFrom(port uint32) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: unix.SizeofNlMsghdr - 4, Size: 4},
@@ -81,7 +84,8 @@ func exceptFrom(port uint32) ([]bpf.RawInstruction, error) {
 	})
 }
 
-// gather is how long messages are left to come together. A pod causes dozens, and to be woken costs more than to read one.
+// gather is how long messages are left to come together. A pod causes dozens, and to be woken costs more than to
+// read one.
 const gather = 20 * time.Millisecond
 
 // receive hints when a message concerns us. The first one after a silence is read at once.

@@ -52,7 +52,8 @@ func applies() []testCase {
 			h.otherType(bridge(), "ip link add cni0 type vxlan id 7 dev u0 local 192.0.2.1 dstport 8472")
 		}},
 		{"the bridge is a port", func(h *host) {
-			h.otherType(bridge(), "ip link add vethx type veth peer name cni0", "ip link add br9 type bridge", "ip link set cni0 master br9")
+			h.otherType(bridge(), "ip link add vethx type veth peer name cni0", "ip link add br9 type bridge",
+				"ip link set cni0 master br9")
 		}},
 	}
 	for name, change := range map[string]func(*netstate.VXLAN){
@@ -85,7 +86,8 @@ func (h *host) partial(s stack, nowhere netip.Addr) {
 	bad := s.route(5, nowhere, "u0", false)
 	want.Add(bad)
 	err := h.Kernel.Apply(context.Background(), h.diff(want))
-	if err == nil || !strings.Contains(err.Error(), bad.String()) || !strings.Contains(err.Error(), "not on the same L2 segment as u0") {
+	if err == nil || !strings.Contains(err.Error(), bad.String()) ||
+		!strings.Contains(err.Error(), "not on the same L2 segment as u0") {
 		h.Fatalf("the error does not name the route, or what is wrong with it: %v", err)
 	}
 	if strings.Contains(err.Error(), s.prefix(6).String()) {
@@ -146,7 +148,8 @@ func noDevice(h *host) {
 func secondVXLAN(h *host) {
 	h.underlay()
 	h.run("ip link add other.1 type vxlan id 1 dev u0 local 192.0.2.1 dstport 8472 nolearning")
-	h.refuses(netstate.NewState(v4.link()), "another VXLAN device on this host has VNI 1 and UDP port 8472", "+ link flannel.1")
+	h.refuses(netstate.NewState(v4.link()), "another VXLAN device on this host has VNI 1 and UDP port 8472",
+		"+ link flannel.1")
 	h.run("ip link del other.1")
 	h.apply(netstate.NewState(v4.link()))
 }
@@ -187,7 +190,8 @@ func (h *host) recreates(change func(*netstate.VXLAN), anew bool) {
 	}
 }
 
-// quiet is how long no hint must come, prompt how soon one has to, and polled how soon where the kernel announces nothing.
+// quiet is how long no hint must come, prompt how soon one has to, and polled how soon where the kernel announces
+// nothing.
 const quiet, prompt, polled = 50 * time.Millisecond, 300 * time.Millisecond, 10 * time.Second
 
 func watches() []testCase {
@@ -231,7 +235,8 @@ func watches() []testCase {
 		{"an interface that could be an underlay", func(h *host) {
 			h.underlay()
 			h.apply(node())
-			for _, c := range []string{"ip addr add 203.0.113.1/24 dev u1", "ip addr del 198.51.100.1/24 dev u1", "ip link set u1 mtu 1400",
+			for _, c := range []string{"ip addr add 203.0.113.1/24 dev u1", "ip addr del 198.51.100.1/24 dev u1",
+				"ip link set u1 mtu 1400",
 				"ip link set u1 down", "ip link set u1 up", "ip route add default via 192.0.2.254 dev u0", "ip route del default",
 				"ip link add u2 type bridge", "ip link del u2"} {
 				h.hints(c)
@@ -241,7 +246,8 @@ func watches() []testCase {
 }
 
 func pod(name string) []string {
-	return []string{"ip link add veth" + name + " type veth peer name vethp" + name, "ip link set veth" + name + " master cni0",
+	return []string{"ip link add veth" + name + " type veth peer name vethp" + name,
+		"ip link set veth" + name + " master cni0",
 		"ip link set vethp" + name + " up", "ip link set veth" + name + " up",
 		"ip addr add fe80::9/64 dev veth" + name + " nodad"} // the kernel itself gives one a second later
 }

@@ -15,7 +15,8 @@ type cascade struct {
 	before   string   // what has to be done by hand before the rest can be repaired
 }
 
-const allOfV4 = "+ addr 10.244.1.0/32 flannel.1; " + neighsOfV4 + "; + fdb 192.0.2.2/32 flannel.1; + fdb 192.0.2.3/32 flannel.1; " + routesOfV4
+const allOfV4 = "+ addr 10.244.1.0/32 flannel.1; " + neighsOfV4 +
+	"; + fdb 192.0.2.2/32 flannel.1; + fdb 192.0.2.3/32 flannel.1; " + routesOfV4
 
 const (
 	neighsOfV4 = "+ neigh 10.244.2.0/32 flannel.1; + neigh 10.244.3.0/32 flannel.1"
@@ -56,10 +57,12 @@ func cascades() []testCase {
 			routesOfV4, "+ route 10.244.4.0/24", routesOfV6, "+ route fc00:0:0:4::/64"),
 			"ip link add u0 type veth peer name u0p; ip link set u0p up; ip link set u0 up; " +
 				"ip addr add 192.0.2.1/24 dev u0; ip addr add 2001:db8::1/64 dev u0 nodad"},
-		{"underlay's address moved, the last one: direct routes", "ip addr del 192.0.2.1/24 dev u0", slots("+ route 10.244.4.0/24"),
+		{"underlay's address moved, the last one: direct routes", "ip addr del 192.0.2.1/24 dev u0",
+			slots("+ route 10.244.4.0/24"),
 			"ip addr add 192.0.2.1/24 dev u0"},
 		{"underlay deleted under direct routes", "ip link del u1", nil, ""},
-		{"underlay's address gone beside another: nothing", "ip addr add 203.0.113.1/24 dev u0; ip addr del 192.0.2.1/24 dev u0", nil, ""},
+		{"underlay's address gone beside another: nothing",
+			"ip addr add 203.0.113.1/24 dev u0; ip addr del 192.0.2.1/24 dev u0", nil, ""},
 	} {
 		cases = append(cases, testCase{c.name, func(h *host) { h.cascade(c) }})
 	}
@@ -127,7 +130,8 @@ func takeOverRoutes(h *host) {
 	want := merge(v4.direct(2, v4.underlay(2), "u0"), v6.direct(2, v6.underlay(2), "u0"))
 	h.apply(want)
 	h.run("ip route add 10.244.7.0/24 via 192.0.2.7 dev u0", "ip route add fc00:0:0:7::/64 via 2001:db8::7 dev u0")
-	h.plan(want, "- route fc00:0:0:7::/64 via 2001:db8::7 dev u0 proto 3", "- route 10.244.7.0/24 via 192.0.2.7 dev u0 proto 3")
+	h.plan(want, "- route fc00:0:0:7::/64 via 2001:db8::7 dev u0 proto 3",
+		"- route 10.244.7.0/24 via 192.0.2.7 dev u0 proto 3")
 	h.apply(want)
 }
 
@@ -151,11 +155,12 @@ func foreignInNetworks(h *host) {
 	h.plan(want)
 }
 
-// blackholeLeft: flanneld --ip-blackhole-route makes one of the node's own subnet where there is no bridge. It would win over the
-// bridge's route.
+// blackholeLeft: flanneld --ip-blackhole-route makes one of the node's own subnet where there is no bridge. It
+// would win over the bridge's route.
 func blackholeLeft(h *host) {
 	h.underlay()
-	lines := []string{"ip route add blackhole 10.244.1.0/24", "ip route add blackhole fc00:0:0:1::/64 metric 1024"} // cni0's has 256
+	// cni0's has 256
+	lines := []string{"ip route add blackhole 10.244.1.0/24", "ip route add blackhole fc00:0:0:1::/64 metric 1024"}
 	h.run(lines...)
 	h.apply(bridge())
 	for _, line := range lines {
@@ -196,7 +201,8 @@ func foreign(h *host) {
 
 func foreignInSlot(h *host) {
 	h.underlay()
-	h.run("ip route add 10.244.2.0/24 via 192.0.2.9 dev u0 proto static", "ip route add fc00:0:0:2::/64 via 2001:db8::9 dev u0 proto static")
+	h.run("ip route add 10.244.2.0/24 via 192.0.2.9 dev u0 proto static",
+		"ip route add fc00:0:0:2::/64 via 2001:db8::9 dev u0 proto static")
 	want := node()
 	h.apply(want)
 	h.run("ip route prepend 10.244.2.0/24 via 192.0.2.9 dev u0 proto static")

@@ -104,7 +104,8 @@ var tunnelDevice6 = device{
 		"source":      {commands: "ip route replace fc00:0:0:2::/64 encap ip6 src 2001:db8::9 dst 2001:db8::2 dev DEV proto 116", plan: was(encap6, "src 2001:db8::1", "src 2001:db8::9")},
 		"hop limit": {commands: "ip route replace fc00:0:0:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 hoplimit 7 dev DEV proto 116",
 			plan: "~ " + encap6 + " (was " + encap6 + " hoplimit 0x07)"},
-		"nothing around packets": {commands: "ip route replace fc00:0:0:2::/64 dev DEV proto 116", plan: was(encap6, "encap ip6 src 2001:db8::1 dst 2001:db8::2 ", "")},
+		"nothing around packets": {commands: "ip route replace fc00:0:0:2::/64 dev DEV proto 116",
+			plan: was(encap6, "encap ip6 src 2001:db8::1 dst 2001:db8::2 ", "")},
 	},
 }
 
@@ -146,7 +147,8 @@ func (d device) cases() []testCase {
 		"alias":         {commands: "ip link set DEV alias mine", plan: "~ " + d.line + " (was " + d.line + " unmarked)"},
 		"addr added":    {commands: "ip addr add 10.9.9.9/24 dev DEV", plan: "- addr 10.9.9.9/24 dev DEV"},
 		"route deleted": {commands: "ip route del " + strings.Fields(d.route)[1], plan: "+ " + d.route},
-		"route altered": {commands: "ip " + strings.Replace(d.route, "route", "route replace", 1) + " proto boot", plan: "~ " + d.route + " (was " + d.route + " proto 3)"},
+		"route altered": {commands: "ip " + strings.Replace(d.route, "route", "route replace", 1) + " proto boot",
+			plan: "~ " + d.route + " (was " + d.route + " proto 3)"},
 	}
 	maps.Copy(all, d.drifts)
 	for name, f := range all {

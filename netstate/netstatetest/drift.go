@@ -29,10 +29,11 @@ func was(line string, oldNew ...string) string {
 
 // node3 is a line about node 2 said about node 3.
 func node3(line string) string {
-	return strings.NewReplacer("10.244.2.", "10.244.3.", "0:0:2:", "0:0:3:", "04:02", "04:03", "06:02", "06:03").Replace(line)
+	return strings.NewReplacer("10.244.2.", "10.244.3.", "0:0:2:", "0:0:3:", "04:02", "04:03", "06:02",
+		"06:03").Replace(line)
 }
 
-// drift is one alteration of node(), and the plan that names it: exactly it, and one pass repairs it.
+// drift is one alteration of node(), and the plan that names it: exactly it, and one round repairs it.
 type drift struct {
 	name     string
 	commands string // separated by semicolons
@@ -81,7 +82,8 @@ func linkDrifts() []drift {
 		{"all three at once", "ip link set flannel.1 mtu 1300; ip link set cni0 alias x; ip link set flannel-v6.1 mtu 1300",
 			was(cni0, " up", " up unmarked") + "\n" + was(link6, "mtu 1430", "mtu 1300") + "\n" +
 				was(link4, "mtu 1450", "mtu 1300")},
-		{"sysctl", "sysctl -q -w net/ipv4/ip_forward=0", "~ sysctl net/ipv4/ip_forward = 1 (was sysctl net/ipv4/ip_forward = 0)"},
+		{"sysctl", "sysctl -q -w net/ipv4/ip_forward=0",
+			"~ sysctl net/ipv4/ip_forward = 1 (was sysctl net/ipv4/ip_forward = 0)"},
 		{"sysctl v6", "sysctl -q -w net/ipv6/conf/all/forwarding=0",
 			"~ sysctl net/ipv6/conf/all/forwarding = 1 (was sysctl net/ipv6/conf/all/forwarding = 0)"},
 	}
@@ -98,12 +100,15 @@ func entryDrifts() []drift {
 		{"addr scope altered", "ip addr add 10.9.9.9/24 dev cni0; ip addr del 10.244.1.1/24 dev cni0; " +
 			"ip addr add 10.244.1.1/24 dev cni0 scope link",
 			was(gate4, "cni0", "cni0 scope 253") + "\n- addr 10.9.9.9/24 dev cni0"},
-		{"addr with a peer", "ip addr add 10.9.9.9 peer 10.9.9.10/32 dev flannel.1", "- addr 10.9.9.9/32 peer 10.9.9.10/32 dev flannel.1"},
-		{"addr with a lifetime", "ip addr change 10.244.1.1/24 dev cni0 valid_lft 4000 preferred_lft 4000", was(gate4, "cni0", "cni0 valid_lft 4000")},
+		{"addr with a peer", "ip addr add 10.9.9.9 peer 10.9.9.10/32 dev flannel.1",
+			"- addr 10.9.9.9/32 peer 10.9.9.10/32 dev flannel.1"},
+		{"addr with a lifetime", "ip addr change 10.244.1.1/24 dev cni0 valid_lft 4000 preferred_lft 4000",
+			was(gate4, "cni0", "cni0 valid_lft 4000")},
 		{"neigh deleted", "ip neigh del 10.244.2.0 dev flannel.1", "+ " + neigh4},
 		{"neigh altered", "ip neigh replace 10.244.2.0 lladdr 02:00:00:00:00:99 dev flannel.1 nud permanent",
 			was(neigh4, "02:00:00:00:04:02", "02:00:00:00:00:99")},
-		{"neigh not permanent", "ip neigh replace 10.244.2.0 lladdr 02:00:00:00:04:02 dev flannel.1 nud stale", "+ " + neigh4},
+		{"neigh not permanent", "ip neigh replace 10.244.2.0 lladdr 02:00:00:00:04:02 dev flannel.1 nud stale",
+			"+ " + neigh4},
 		{"neigh added", "ip neigh replace 10.244.9.0 lladdr 02:00:00:00:00:09 dev flannel.1 nud permanent",
 			"- neigh 10.244.9.0 lladdr 02:00:00:00:00:09 dev flannel.1 permanent"},
 		{"neigh v6 deleted", "ip neigh del fc00:0:0:2:: dev flannel-v6.1", "+ " + neigh6},
@@ -127,7 +132,8 @@ func entryDrifts() []drift {
 			was(fdb4, "permanent", "permanent vni 77")},
 		{"fdb added with a port", "bridge fdb append 02:00:00:00:00:09 dev flannel.1 dst 192.0.2.9 port 4789 self permanent",
 			"- fdb 02:00:00:00:00:09 dst 192.0.2.9 dev flannel.1 self permanent port 4789"},
-		{"fdb static", "bridge fdb replace 02:00:00:00:04:02 dev flannel.1 dst 192.0.2.2 self static", was(fdb4, "permanent", "permanent static")},
+		{"fdb static", "bridge fdb replace 02:00:00:00:04:02 dev flannel.1 dst 192.0.2.2 self static",
+			was(fdb4, "permanent", "permanent static")},
 		{"fdb added static", "bridge fdb append 02:00:00:00:00:09 dev flannel.1 dst 192.0.2.9 self static",
 			"- fdb 02:00:00:00:00:09 dst 192.0.2.9 dev flannel.1 self permanent static"},
 		{"fdb via another device", "bridge fdb replace 02:00:00:00:04:02 dev flannel.1 dst 192.0.2.2 via u1 self permanent",
@@ -157,20 +163,27 @@ func routeDrifts() []drift {
 			was(route4, "onlink", "onlink mtu 900")},
 		{"route v6 mtu", "ip route replace fc00:0:0:2::/64 via fc00:0:0:2:: dev flannel-v6.1 onlink proto 116 mtu 1300",
 			was(route6, "onlink", "onlink mtu 1300")},
-		{"route source", "ip route replace 10.244.4.0/24 via 192.0.2.4 dev u0 proto 116 src 10.244.1.1", was(gw4, "dev u0", "dev u0 src 10.244.1.1")},
+		{"route source", "ip route replace 10.244.4.0/24 via 192.0.2.4 dev u0 proto 116 src 10.244.1.1",
+			was(gw4, "dev u0", "dev u0 src 10.244.1.1")},
 		{"route second metric", "ip route add 10.244.2.0/24 via 10.244.3.0 dev flannel.1 onlink proto 116 metric 7",
 			"- route 10.244.2.0/24 via 10.244.3.0 dev flannel.1 metric 7 onlink"},
 		{"route added", "ip route add 10.244.9.0/24 via 10.244.2.0 dev flannel.1 onlink proto 116",
 			"- route 10.244.9.0/24 via 10.244.2.0 dev flannel.1 onlink"},
-		{"route appended", "ip route append 10.244.2.0/24 via 192.0.2.9 dev u0 proto 116", "- route 10.244.2.0/24 via 192.0.2.9 dev u0 (no. 2)"},
-		{"route prepended", "ip route prepend 10.244.2.0/24 via 192.0.2.9 dev u0 proto 116", "- route 10.244.2.0/24 via 192.0.2.9 dev u0 (no. 2)"},
+		{"route appended", "ip route append 10.244.2.0/24 via 192.0.2.9 dev u0 proto 116",
+			"- route 10.244.2.0/24 via 192.0.2.9 dev u0 (no. 2)"},
+		{"route prepended", "ip route prepend 10.244.2.0/24 via 192.0.2.9 dev u0 proto 116",
+			"- route 10.244.2.0/24 via 192.0.2.9 dev u0 (no. 2)"},
 		{"route prepended, ours gone", "ip route prepend 10.244.2.0/24 via 192.0.2.9 dev u0 proto 116; " +
 			"ip route prepend 10.244.2.0/24 via 192.0.2.8 dev u0 proto 116; ip route del 10.244.2.0/24 via 10.244.2.0 dev flannel.1",
-			was(route4, "via 10.244.2.0 dev flannel.1 onlink", "via 192.0.2.8 dev u0") + "\n- route 10.244.2.0/24 via 192.0.2.9 dev u0 (no. 2)"},
-		{"route with a tos", "ip route add 10.244.2.0/24 tos 0x10 via 192.0.2.9 dev u0 proto 116", "- route 10.244.2.0/24 via 192.0.2.9 dev u0 tos 0x10"},
+			was(route4, "via 10.244.2.0 dev flannel.1 onlink", "via 192.0.2.8 dev u0") +
+				"\n- route 10.244.2.0/24 via 192.0.2.9 dev u0 (no. 2)"},
+		{"route with a tos", "ip route add 10.244.2.0/24 tos 0x10 via 192.0.2.9 dev u0 proto 116",
+			"- route 10.244.2.0/24 via 192.0.2.9 dev u0 tos 0x10"},
 		{"route unreachable added", "ip route add unreachable 10.244.9.0/24 proto 116", "- route 10.244.9.0/24 type 7"},
-		{"route v6 unreachable added", "ip route add unreachable fc00:0:0:9::/64 proto 116", "- route fc00:0:0:9::/64 dev lo type 7"},
-		{"route added with scope", "ip route add 10.244.9.0/24 dev u0 scope global proto 116", "- route 10.244.9.0/24 dev u0"},
+		{"route v6 unreachable added", "ip route add unreachable fc00:0:0:9::/64 proto 116",
+			"- route fc00:0:0:9::/64 dev lo type 7"},
+		{"route added with scope", "ip route add 10.244.9.0/24 dev u0 scope global proto 116",
+			"- route 10.244.9.0/24 dev u0"},
 		{"route added with link scope", "ip route add 10.244.9.0/24 dev u0 proto 116", "- route 10.244.9.0/24 dev u0"},
 		{"route v6 added", "ip route add fc00:0:0:9::/64 via fc00:0:0:2:: dev flannel-v6.1 onlink proto 116",
 			"- route fc00:0:0:9::/64 via fc00:0:0:2:: dev flannel-v6.1 onlink"},
@@ -182,8 +195,10 @@ func routeDrifts() []drift {
 			"- route 10.244.9.0/24 multipath 2"},
 		{"route v6 multipath added", "ip route add fc00:0:0:9::/64 proto 116 nexthop via 2001:db8::4 dev u0 nexthop via 2001:db8::5 dev u0",
 			"- route fc00:0:0:9::/64 multipath 2"},
-		{"route unreachable in our slot", "ip route replace unreachable 10.244.2.0/24 proto 116", was(route4, " via 10.244.2.0 dev flannel.1 onlink", " type 7")},
-		{"route without gateway", "ip route replace 10.244.2.0/24 dev flannel.1 proto 116", was(route4, " via 10.244.2.0 dev flannel.1 onlink", " dev flannel.1")},
+		{"route unreachable in our slot", "ip route replace unreachable 10.244.2.0/24 proto 116",
+			was(route4, " via 10.244.2.0 dev flannel.1 onlink", " type 7")},
+		{"route without gateway", "ip route replace 10.244.2.0/24 dev flannel.1 proto 116",
+			was(route4, " via 10.244.2.0 dev flannel.1 onlink", " dev flannel.1")},
 		{"blackhole deleted", "ip route del blackhole 10.244.1.0/24 metric 4096", "+ " + hole4},
 		{"blackhole v6 deleted", "ip route del blackhole fc00:0:0:1::/64 metric 4096", "+ " + hole6},
 		{"blackhole added", "ip route add blackhole 10.244.9.0/24 proto 116", "- route blackhole 10.244.9.0/24"},

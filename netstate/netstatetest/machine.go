@@ -42,7 +42,8 @@ func interfaces(h *host) {
 	h.underlay()
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
 		"onlink [192.0.2.0/24 2001:db8::/64] default []")
-	h.run("ip link set u0 mtu 9000", "ip route add 203.0.113.0/24 dev u0 scope link", "ip route add 203.0.114.0/24 via 192.0.2.9 dev u0",
+	h.run("ip link set u0 mtu 9000", "ip route add 203.0.113.0/24 dev u0 scope link",
+		"ip route add 203.0.114.0/24 via 192.0.2.9 dev u0",
 		"sysctl -q -w net/ipv6/conf/u0/accept_ra=0")
 	h.isFact("u0", "mtu 9000 up true owned false ra false addrs [192.0.2.1/24 2001:db8::1/64] "+
 		"onlink [192.0.2.0/24 2001:db8::/64 203.0.113.0/24] default []")
@@ -81,10 +82,12 @@ func (h *host) mac(name string, want netstate.MAC) {
 // defaults: each family has its own, the least metric decides, and of one metric the first route.
 func defaults(h *host) {
 	h.underlay()
-	h.run("ip route add default via 192.0.2.254 dev u0 metric 100", "ip route add default via 2001:db8:1::254 dev u1 metric 100")
+	h.run("ip route add default via 192.0.2.254 dev u0 metric 100",
+		"ip route add default via 2001:db8:1::254 dev u1 metric 100")
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
 		"onlink [192.0.2.0/24 2001:db8::/64] default [IPv4]")
-	h.run("ip route add default via 198.51.100.254 dev u1 metric 50", "ip route append default via 192.0.2.254 dev u0 metric 50")
+	h.run("ip route add default via 198.51.100.254 dev u1 metric 50",
+		"ip route append default via 192.0.2.254 dev u0 metric 50")
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
 		"onlink [192.0.2.0/24 2001:db8::/64] default []")
 	h.isFact("u1", "mtu 1500 up true owned false ra true addrs [198.51.100.1/24 2001:db8:1::1/64] "+
@@ -95,8 +98,10 @@ func routesTo(h *host) {
 	h.underlay()
 	h.routeTo("203.0.113.9", "")
 	h.run("ip route add default via 192.0.2.254 dev u0", "ip route add 203.0.113.0/24 via 198.51.100.9 dev u1")
-	for dst, dev := range map[string]string{"192.0.2.7": "u0 192.0.2.1", "198.51.100.7": "u1 198.51.100.1", "203.0.113.9": "u1 198.51.100.1",
-		"203.0.114.9": "u0 192.0.2.1", "2001:db8::7": "u0 2001:db8::1", "2001:db8:1::7": "u1 2001:db8:1::1", "2001:db8:2::7": ""} {
+	for dst, dev := range map[string]string{"192.0.2.7": "u0 192.0.2.1", "198.51.100.7": "u1 198.51.100.1",
+		"203.0.113.9": "u1 198.51.100.1",
+		"203.0.114.9": "u0 192.0.2.1", "2001:db8::7": "u0 2001:db8::1", "2001:db8:1::7": "u1 2001:db8:1::1",
+		"2001:db8:2::7": ""} {
 		h.routeTo(dst, dev)
 	}
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Kernel is what passes the suite.
+// Kernel is what the suite tests.
 type Kernel interface {
 	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
 	Apply(ctx context.Context, p netstate.Plan) error
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Machine is the facts that a kernel tells.
+// Machine is a kernel's facts.
 type Machine interface {
 	Interfaces(ctx context.Context) ([]netstate.Interface, error)
 	RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 }
 
-// Harness is a kernel that has nothing but a loopback device, made for Networks, and independent means to
+// Harness is a kernel that has nothing but a loopback device, made for Left, and independent means to
 // change it.
 type Harness struct {
 	Kernel  Kernel
@@ -35,7 +35,7 @@ type Harness struct {
 	Index   func(device string) (index int) // the interface index, 0 if there is no such device
 }
 
-// Networks are the cluster's networks of every harness.
+// Left returns the networks of every harness, as netstate/kernel.New takes them.
 func Left() []netstate.Left {
 	return []netstate.Left{{Network: netip.MustParsePrefix("10.244.0.0/16"), Bits: 24, Gateways: true},
 		{Network: netip.MustParsePrefix("fc00::/48"), Bits: 64, Gateways: true}}
@@ -99,7 +99,7 @@ func (h *host) diff(want netstate.State) netstate.Plan {
 	return netstate.Diff(want, h.observe(want))
 }
 
-// apply makes one pass, which must be enough and without error.
+// apply makes one round, which must be enough and without error.
 func (h *host) apply(want netstate.State) {
 	h.Helper()
 	if err := h.Kernel.Apply(context.Background(), h.diff(want)); err != nil {
@@ -108,7 +108,7 @@ func (h *host) apply(want netstate.State) {
 	h.clean(want)
 }
 
-// settle makes the passes that the agent makes: after a recreated link, what stood on it comes with the second.
+// settle makes the rounds that the agent makes: after a recreated link, what stood on it comes with the second.
 func (h *host) settle(want netstate.State) {
 	h.Helper()
 	for range 2 {

@@ -19,12 +19,12 @@ var (
 	shared  = [32]byte{0: 9, 31: 9}
 )
 
-// Private is the private key of node 1.
+// Private returns the private key of node 1.
 func (Secrets) Private(public netstate.PublicKey) (key [32]byte, ok bool) {
 	return private, public == publicOf(private)
 }
 
-// Shared is the shared key of the suite.
+// Shared returns the shared key of the suite.
 func (Secrets) Shared(fingerprint string) (key [32]byte, ok bool) {
 	return shared, fingerprint == secret.Fingerprint(shared)
 }
@@ -42,13 +42,14 @@ func RunWireGuard(t *testing.T, harness func(t *testing.T) Harness) {
 	runCases(t, harness, wireguardDevice().cases())
 	runCases(t, harness, []testCase{
 		{"a prefix moves to another peer", movesPrefix},
-		{"made anew by someone", madeAnew},
+		{"made anew by someone", recreated},
 	})
 }
 
 func wireguardPeer(n int) netstate.Peer {
-	return netstate.Peer{Dev: "flannel-wg", Public: publicOf([32]byte{0: byte(8 * n), 31: 64}), Endpoint: netip.AddrPortFrom(v4.underlay(n), 51820),
-		Allowed: netstate.Allowed{v4.prefix(n)}, Shared: secret.Fingerprint(shared), Keepalive: 25}
+	return netstate.Peer{Dev: "flannel-wg", Public: publicOf([32]byte{0: byte(8 * n), 31: 64}),
+		Endpoint: netip.AddrPortFrom(v4.underlay(n), 51820),
+		Allowed:  netstate.Allowed{v4.prefix(n)}, Shared: secret.Fingerprint(shared), Keepalive: 25}
 }
 
 func wireguardDevice() device {
@@ -67,13 +68,21 @@ func wireguardDevice() device {
 		route:  "route 10.244.2.0/24 dev flannel-wg",
 		shrunk: netstate.WireGuard{Name: "flannel-wg", MTU: 1400, Up: true, Marked: true},
 		drifts: map[string]drift{
-			"peer deleted":    {commands: "wg set DEV peer " + key + " remove", plan: "+ " + peer},
-			"peer added":      {commands: "wg set DEV peer " + publicOf([32]byte{0: 80, 31: 64}).String() + " allowed-ips 10.244.9.0/24", plan: "- peer " + publicOf([32]byte{0: 80, 31: 64}).String() + " dev DEV allowed 10.244.9.0/24"},
-			"endpoint":        {commands: "wg set DEV peer " + key + " endpoint 192.0.2.9:51820", plan: was(peer, "192.0.2.2:", "192.0.2.9:")},
-			"keepalive":       {commands: "wg set DEV peer " + key + " persistent-keepalive 7", plan: was(peer, "keepalive 25", "keepalive 7")},
-			"allowed another": {commands: "wg set DEV peer " + key + " allowed-ips 10.244.2.0/24,10.244.9.0/24", plan: was(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 allowed 10.244.9.0/24")},
-			"allowed more": {commands: "wg set DEV peer " + key + " allowed-ips 10.244.2.0/24,10.244.6.0/24,10.244.7.0/24,10.244.8.0/24,10.244.9.0/24",
-				plan: "~ " + peer + " (was " + strings.Replace(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 allowed 10.244.6.0/24 allowed 10.244.7.0/24 allowed 10.244.8.0/24", 1) + " allowed [10.244.9.0/24])"},
+			"peer deleted": {commands: "wg set DEV peer " + key + " remove", plan: "+ " + peer},
+			"peer added": {commands: "wg set DEV peer " + publicOf([32]byte{0: 80, 31: 64}).String() +
+				" allowed-ips 10.244.9.0/24", plan: "- peer " + publicOf([32]byte{0: 80, 31: 64}).String() +
+				" dev DEV allowed 10.244.9.0/24"},
+			"endpoint": {commands: "wg set DEV peer " + key + " endpoint 192.0.2.9:51820",
+				plan: was(peer, "192.0.2.2:", "192.0.2.9:")},
+			"keepalive": {commands: "wg set DEV peer " + key + " persistent-keepalive 7",
+				plan: was(peer, "keepalive 25", "keepalive 7")},
+			"allowed another": {commands: "wg set DEV peer " + key + " allowed-ips 10.244.2.0/24,10.244.9.0/24",
+				plan: was(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 allowed 10.244.9.0/24")},
+			"allowed more": {commands: "wg set DEV peer " + key +
+				" allowed-ips 10.244.2.0/24,10.244.6.0/24,10.244.7.0/24,10.244.8.0/24,10.244.9.0/24",
+				plan: "~ " + peer + " (was " + strings.Replace(peer, "allowed 10.244.2.0/24",
+					"allowed 10.244.2.0/24 allowed 10.244.6.0/24 allowed 10.244.7.0/24 allowed 10.244.8.0/24", 1) +
+					" allowed [10.244.9.0/24])"},
 			"port":   {commands: "wg set DEV listen-port 51830", plan: was(listen, "port 51820", "port 51830")},
 			"fwmark": {commands: "wg set DEV fwmark 0x7", plan: "~ " + listen + " (was " + listen + " fwmark 0x7)"},
 		},
@@ -92,8 +101,8 @@ func movesPrefix(h *host) {
 	h.apply(d.state)
 }
 
-// madeAnew: someone's device of the right type is taken over, with the key and the peers.
-func madeAnew(h *host) {
+// recreated: someone's device of the right type is taken over, with the key and the peers.
+func recreated(h *host) {
 	d := wireguardDevice()
 	d.up(h)
 	h.run("ip link del flannel-wg", "ip link add flannel-wg type wireguard")

@@ -27,8 +27,8 @@ func aligned(size int) int { return (size + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLM
 // typeMask takes NLA_F_NESTED and NLA_F_NET_BYTEORDER off a type (linux/netlink.h).
 const typeMask = 1<<14 - 1
 
-// Attributes iterates over the attributes in data: types, without their flags, and values. It ends before one that is cut
-// short.
+// Attributes iterates over the attributes in data: types, without their flags, and values. It ends before one that
+// is cut short.
 func Attributes(data []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(data) >= unix.SizeofRtAttr {
@@ -41,8 +41,8 @@ func Attributes(data []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Attribute returns the value of one attribute behind a header of so many bytes, or of one nested in it, and nil if there is
-// none.
+// Attribute returns the value of one attribute behind a header of so many bytes, or of one nested in it, and nil if
+// there is none.
 func Attribute(data []byte, header int, path ...uint16) []byte {
 	if len(data) < header {
 		return nil

@@ -1,5 +1,5 @@
-// Package rtnl speaks rtnetlink where github.com/vishvananda/netlink costs too much: it sends many requests in one write,
-// and reads thousands of objects without a copy of each. Requests are made with that library's package nl.
+// Package rtnl speaks rtnetlink where github.com/vishvananda/netlink costs too much: it sends many requests in one
+// write, and reads thousands of objects without a copy of each. Requests are made with that library's package nl.
 package rtnl
 
 import (
@@ -64,12 +64,13 @@ func Dial() (*Conn, error) {
 // Close closes the socket.
 func (c *Conn) Close() { _ = unix.Close(c.fd) }
 
-// Port returns the socket's address. The kernel puts it into most messages about changes that the socket's requests made.
+// Port returns the socket's address. The kernel puts it into most messages about changes that the socket's requests
+// made.
 func (c *Conn) Port() uint32 { return c.port }
 
-// Do sends the requests, many in one write. The kernel carries out each, whatever becomes of those before it. Do returns nil
-// if all succeeded, and otherwise one error or nil for each request. The answers to many may get lost: their error is that
-// of the socket, and nobody knows whether they were carried out.
+// Do sends the requests, many in one write. The kernel carries out each, whatever becomes of those before it. Do
+// returns nil if all succeeded, and otherwise one error or nil for each request. The answers to many may get lost:
+// their error is that of the socket, and nobody knows whether they were carried out.
 func (c *Conn) Do(requests ...*nl.NetlinkRequest) []error {
 	errs, failed := make([]error, len(requests)), false
 	room, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
@@ -124,8 +125,8 @@ func (c *Conn) batch(requests []*nl.NetlinkRequest, errs []error) (failed bool) 
 // errDone ends a list.
 var errDone = errors.New("done")
 
-// List sends a request for one object, or for all of a kind (NLM_F_DUMP), and calls do with each, which is valid during the
-// call only. See Retry for its error netlink.ErrDumpInterrupted.
+// List sends a request for one object, or for all of a kind (NLM_F_DUMP), and calls do with each, which is valid
+// during the call only. See Retry for its error netlink.ErrDumpInterrupted.
 func (c *Conn) List(request *nl.NetlinkRequest, do func([]byte) error) error {
 	c.seq++
 	request.Seq = c.seq
@@ -194,8 +195,8 @@ func errno(data []byte) error {
 	return nil
 }
 
-// tries is how often Retry lists. While 200 pods' veths are made as fast as the kernel can, about four of five lists of 400
-// links are interrupted (seen on 6.18); at 3 ms each, this many still take less time than the burst.
+// tries is how often Retry lists. While 200 pods' veths are made as fast as the kernel can, about four of five
+// lists of 400 links are interrupted (seen on 6.18); at 3 ms each, this many still take less time than the burst.
 const tries = 50
 
 // Retry calls list again while the kernel interrupts it because something changed meanwhile.

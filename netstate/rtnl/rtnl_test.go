@@ -38,7 +38,8 @@ func dial(t *testing.T) *Conn {
 // route is a request for a route through lo, which fails with a gateway.
 func route(i int, gateway bool) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	r.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET, Dst_len: 24, Table: unix.RT_TABLE_MAIN, Protocol: 116, Type: unix.RTN_UNICAST}})
+	r.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET, Dst_len: 24, Table: unix.RT_TABLE_MAIN, Protocol: 116,
+		Type: unix.RTN_UNICAST}})
 	r.AddData(nl.NewRtAttr(unix.RTA_DST, []byte{10, byte(i >> 8), byte(i), 0}))
 	r.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(1)))
 	if gateway {
@@ -119,8 +120,8 @@ func TestSocketErrors(t *testing.T) {
 	}
 }
 
-// TestList gets one object, all of a kind, and the error of what is not there. What was left of a list that was given up
-// does not disturb the next.
+// TestList gets one object, all of a kind, and the error of what is not there. What was left of a list that was
+// given up does not disturb the next.
 func TestList(t *testing.T) {
 	c := dial(t)
 	get := func(index int32) *nl.NetlinkRequest {
@@ -169,8 +170,10 @@ func TestAttribute(t *testing.T) {
 	if got := Attribute(data, 4, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND); string(got) != "veth" {
 		t.Errorf("got %q", got)
 	}
-	for name, got := range map[string][]byte{"absent": Attribute(data, 4, 9), "absent below": Attribute(data, 4, unix.IFLA_LINKINFO, 9),
-		"a short header": Attribute(data[:3], 4, 7), "cut short": Attribute(data[:8], 4, 7), "of no bytes": Attribute([]byte{0, 0, 7, 0}, 0, 7)} {
+	for name, got := range map[string][]byte{"absent": Attribute(data, 4, 9),
+		"absent below":   Attribute(data, 4, unix.IFLA_LINKINFO, 9),
+		"a short header": Attribute(data[:3], 4, 7), "cut short": Attribute(data[:8], 4,
+			7), "of no bytes": Attribute([]byte{0, 0, 7, 0}, 0, 7)} {
 		if got != nil {
 			t.Errorf("%s: got % x", name, got)
 		}
@@ -187,7 +190,8 @@ func TestMessages(t *testing.T) {
 		want []int // sizes of the payloads
 	}{
 		{nil, nil}, {message(16, 15), nil}, {message(15, 16), nil}, {message(21, 20), nil}, {message(16, 16), []int{0}},
-		{message(17, 17), []int{1}}, {append(message(21, 24), message(20, 20)...), []int{5, 4}}, {append(message(20, 20), message(17, 16)...), []int{4}},
+		{message(17, 17), []int{1}}, {append(message(21, 24), message(20, 20)...),
+			[]int{5, 4}}, {append(message(20, 20), message(17, 16)...), []int{4}},
 	} {
 		var got []int
 		for _, data := range Messages(test.data) {
@@ -246,7 +250,8 @@ func TestRetry(t *testing.T) {
 				}
 				return []int{1, 2}, nil
 			})
-			if calls != test.tries || (err != nil) != test.failed || err == nil && len(items) != 2 || err != nil && items != nil {
+			if calls != test.tries || (err != nil) != test.failed || err == nil && len(items) != 2 || err != nil &&
+				items != nil {
 				t.Errorf("%d tries, %v, %v; want %d tries, failed: %t", calls, items, err, test.tries, test.failed)
 			}
 			if err != nil && (!errors.Is(err, test.err) || !strings.HasPrefix(err.Error(), "list things: ")) {

@@ -1,5 +1,5 @@
-// Package secret has what stands for secrets in plans and logs. It is no part of netstate because the CNI binary, which is
-// small, has no hash.
+// Package secret makes fingerprints, which stand for secrets in plans and logs. It is no part of netstate because
+// the CNI binary, which is small, has no hash.
 package secret
 
 import (
@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 )
 
-// Fingerprint stands for a secret: 16 hexadecimal digits of its SHA-256; empty for the zero key, which is none.
+// Fingerprint returns 16 hexadecimal digits of a secret's SHA-256, and nothing for the zero key, which is none.
 func Fingerprint(key [32]byte) string {
 	if key == [32]byte{} {
 		return ""

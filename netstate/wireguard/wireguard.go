@@ -21,11 +21,11 @@ import (
 	"github.com/twill-net/twill/netstate/secret"
 )
 
-// Secrets knows what plans do not say.
+// Secrets holds the keys that plans do not show.
 type Secrets interface {
-	// Private is the private key of a public one.
+	// Private returns the private key of a public one.
 	Private(netstate.PublicKey) (key [32]byte, ok bool)
-	// Shared is the pre-shared key of a fingerprint.
+	// Shared returns the pre-shared key of a fingerprint.
 	Shared(fingerprint string) (key [32]byte, ok bool)
 }
 
@@ -35,11 +35,11 @@ type WireGuard struct {
 	secrets Secrets
 }
 
-// ErrMissing says that the kernel has no WireGuard.
+// ErrMissing is the error of a kernel without WireGuard.
 var ErrMissing = errors.New("this kernel has no WireGuard")
 
-// Open connects to the kernel, which loads the module if it is there. Without one it returns ErrMissing. Whoever only
-// observes needs no secrets.
+// Open connects to the kernel, which loads the module if it is there. Without one it returns ErrMissing. To observe
+// takes no secrets.
 func Open(secrets Secrets) (*WireGuard, error) {
 	if err := probe(); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func Open(secrets Secrets) (*WireGuard, error) {
 	return &WireGuard{client, secrets}, nil
 }
 
-// probe asks for the generic netlink family: the client of wgctrl does not say whether the kernel has one.
+// probe asks for the generic netlink family: wgctrl's client does not report whether the kernel has one.
 func probe() error {
 	conn, err := genetlink.Dial(nil)
 	if err != nil {
@@ -68,15 +68,15 @@ func probe() error {
 // Close frees the socket.
 func (w *WireGuard) Close() error { return w.client.Close() }
 
-// Writes says which kinds are WireGuard's.
+// Writes reports whether objects of a kind are WireGuard's.
 func (w *WireGuard) Writes(k netstate.Kind) bool {
 	return k == netstate.KindListener || k == netstate.KindPeer
 }
 
-// alive is how long a session lasts without a new handshake, in WireGuard's own terms: REJECT_AFTER_TIME.
-const alive = 180 * time.Second
+// rejectAfter is how long a session lasts without a new handshake (REJECT_AFTER_TIME in WireGuard's paper).
+const rejectAfter = 180 * time.Second
 
-// Observe is the listener and the peers of the devices; one that is gone meanwhile has none.
+// Observe returns the listener and the peers of the devices; one that is gone meanwhile has none.
 //
 // A peer behind a NAT has another endpoint than the one it published: WireGuard follows the packets that it sends. With
 // a keepalive, an endpoint that a session uses therefore counts as the wanted one. Without, it is what the peer
@@ -94,7 +94,8 @@ func (w *WireGuard) Observe(devs map[string][]string, want netstate.State) (nets
 		state.Add(decodeListener(dev, d))
 		for _, p := range d.Peers {
 			peer := decodePeer(dev, p)
-			if wanted, ok := want[peer.Key()].(netstate.Peer); ok && wanted.Keepalive > 0 && time.Since(p.LastHandshakeTime) < alive {
+			if wanted, ok := want[peer.Key()].(netstate.Peer); ok && wanted.Keepalive > 0 &&
+				time.Since(p.LastHandshakeTime) < rejectAfter {
 				peer.Endpoint = wanted.Endpoint
 			}
 			state.Add(peer)
@@ -146,11 +147,15 @@ func (w *WireGuard) remove(o netstate.Object) error {
 	if !ok {
 		return fmt.Errorf("a %s is not an object of WireGuard that can be deleted", o.Key().Kind)
 	}
-	err := w.configure(p.Dev, wgtypes.Config{Peers: []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(p.Public), Remove: true, UpdateOnly: true}}})
+	err := w.configurePeer(p.Dev, wgtypes.PeerConfig{PublicKey: wgtypes.Key(p.Public), Remove: true, UpdateOnly: true})
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
 		return nil // the device is gone, or another's
 	}
 	return err
+}
+
+func (w *WireGuard) configurePeer(dev string, p wgtypes.PeerConfig) error {
+	return w.configure(dev, wgtypes.Config{Peers: []wgtypes.PeerConfig{p}})
 }
 
 func (w *WireGuard) configure(dev string, c wgtypes.Config) error {
@@ -171,12 +176,12 @@ func (w *WireGuard) listen(want netstate.Listener) error {
 	return w.configure(want.Dev, wgtypes.Config{PrivateKey: &key, ListenPort: &port, FirewallMark: &mark})
 }
 
-// greeting is a keepalive that a new peer has for a moment, so that a session with it begins at once: the kernel
-// sends one when the interval changes from none. A peer that had a session with this node before would otherwise go on
-// sending with its keys, which are unknown here, for up to 15 s.
-const greeting = time.Second
+// firstKeepalive is the interval of a new peer for a moment, so that a session with it begins at once: the kernel
+// sends a keepalive when the interval changes from none. A peer that had a session with this node before would
+// otherwise use its old keys, which are unknown here, for up to 15 s.
+const firstKeepalive = time.Second
 
-// put makes a peer, or changes it in place: its session stays.
+// put adds a peer, or changes it in place: its session stays.
 func (w *WireGuard) put(want netstate.Peer, was netstate.Object) error {
 	var shared wgtypes.Key
 	if want.Shared != "" {
@@ -186,8 +191,9 @@ func (w *WireGuard) put(want netstate.Peer, was netstate.Object) error {
 		}
 		shared = key
 	}
-	keepalive, first := time.Duration(want.Keepalive)*time.Second, greeting
-	c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(want.Public), PresharedKey: &shared, Endpoint: net.UDPAddrFromAddrPort(want.Endpoint),
+	keepalive, first := time.Duration(want.Keepalive)*time.Second, firstKeepalive
+	c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(want.Public), PresharedKey: &shared,
+		Endpoint:                    net.UDPAddrFromAddrPort(want.Endpoint),
 		PersistentKeepaliveInterval: &keepalive, ReplaceAllowedIPs: true}
 	for _, p := range want.Allowed {
 		if p.IsValid() {
@@ -197,9 +203,10 @@ func (w *WireGuard) put(want netstate.Peer, was netstate.Object) error {
 	if was == nil {
 		c.PersistentKeepaliveInterval = &first
 	}
-	err := w.configure(want.Dev, wgtypes.Config{Peers: []wgtypes.PeerConfig{c}})
+	err := w.configurePeer(want.Dev, c)
 	if err == nil && was == nil && keepalive != first {
-		err = w.configure(want.Dev, wgtypes.Config{Peers: []wgtypes.PeerConfig{{PublicKey: c.PublicKey, UpdateOnly: true, PersistentKeepaliveInterval: &keepalive}}})
+		err = w.configurePeer(want.Dev, wgtypes.PeerConfig{PublicKey: c.PublicKey, UpdateOnly: true,
+			PersistentKeepaliveInterval: &keepalive})
 	}
 	return err
 }

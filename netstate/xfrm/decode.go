@@ -13,8 +13,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// parse reads struct xfrm_userpolicy_info (linux/xfrm.h) and its attributes. It is false for what is no policy of packets'
-// addresses: a socket's own.
+// parse reads struct xfrm_userpolicy_info (linux/xfrm.h) and its attributes. It reports false for a
+// socket's own policy, which is not about addresses.
 func parse(m []byte) (o netstate.Policy, ok bool, err error) {
 	if len(m) < nl.SizeofXfrmUserpolicyInfo {
 		return o, false, fmt.Errorf("an IPsec policy of %d bytes: want at least %d", len(m), nl.SizeofXfrmUserpolicyInfo)
@@ -24,9 +24,11 @@ func parse(m []byte) (o netstate.Policy, ok bool, err error) {
 	if dir < 0 || p.Sel.Family != unix.AF_INET && p.Sel.Family != unix.AF_INET6 {
 		return o, false, nil
 	}
-	o = netstate.Policy{Dir: netstate.Direction(dir), Src: netip.PrefixFrom(addrOf(p.Sel.Saddr, p.Sel.Family), int(p.Sel.PrefixlenS)),
-		Dst: netip.PrefixFrom(addrOf(p.Sel.Daddr, p.Sel.Family), int(p.Sel.PrefixlenD)), Priority: int(p.Priority),
-		Block: p.Action == uint8(netlink.XFRM_POLICY_BLOCK)}
+	o = netstate.Policy{
+		Dir: netstate.Direction(dir), Priority: int(p.Priority), Block: p.Action == uint8(netlink.XFRM_POLICY_BLOCK),
+		Src: netip.PrefixFrom(addrOf(p.Sel.Saddr, p.Sel.Family), int(p.Sel.PrefixlenS)),
+		Dst: netip.PrefixFrom(addrOf(p.Sel.Daddr, p.Sel.Family), int(p.Sel.PrefixlenD)),
+	}
 	var e extra
 	e.selector(p.Sel)
 	attrs, err := nl.ParseRouteAttr(m[nl.SizeofXfrmUserpolicyInfo:])
@@ -44,7 +46,7 @@ func parse(m []byte) (o netstate.Policy, ok bool, err error) {
 	return o, true, err
 }
 
-// extra is what no wanted policy has.
+// extra collects what no wanted policy has.
 type extra []string
 
 func (e *extra) add(on bool, format string, args ...any) {
@@ -60,12 +62,13 @@ func (e *extra) selector(s nl.XfrmSelector) {
 	e.add(s.Ifindex != 0, "dev %d", s.Ifindex)
 }
 
-// templates reads what is to be done with packets: a list of struct xfrm_user_tmpl, of which we want one ESP tunnel.
+// templates reads what happens to packets: a list of struct xfrm_user_tmpl, of which we want one ESP tunnel.
 func (e *extra) templates(o *netstate.Policy, data []byte) {
 	for i := 0; len(data) >= nl.SizeofXfrmUserTmpl; i, data = i+1, data[nl.SizeofXfrmUserTmpl:] {
 		t := nl.DeserializeXfrmUserTmpl(data[:nl.SizeofXfrmUserTmpl])
 		from, to := addrOf(t.Saddr, t.Family), addrOf(t.XfrmId.Daddr, t.Family)
-		if i == 0 && netlink.Proto(t.XfrmId.Proto) == netlink.XFRM_PROTO_ESP && netlink.Mode(t.Mode) == netlink.XFRM_MODE_TUNNEL {
+		if i == 0 && netlink.Proto(t.XfrmId.Proto) == netlink.XFRM_PROTO_ESP &&
+			netlink.Mode(t.Mode) == netlink.XFRM_MODE_TUNNEL {
 			o.From, o.To, o.ReqID, o.Optional = from, to, int(t.Reqid), t.Optional != 0
 			e.add(t.XfrmId.Spi != 0, "spi %#x", nl.Swap32(t.XfrmId.Spi))
 			continue

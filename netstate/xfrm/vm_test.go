@@ -19,10 +19,12 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 // policies are what a node of both families has, with addresses that end in zeros on purpose.
 func policies() netstate.State {
 	tunnel := func(dir netstate.Direction, src, dst, from, to string, optional bool) netstate.Policy {
-		return netstate.Policy{Dir: dir, Src: prefix(src), Dst: prefix(dst), Priority: 116001, From: netip.MustParseAddr(from), To: netip.MustParseAddr(to), ReqID: 11, Optional: optional}
+		return netstate.Policy{Dir: dir, Src: prefix(src), Dst: prefix(dst), Priority: 116001,
+			From: netip.MustParseAddr(from), To: netip.MustParseAddr(to), ReqID: 11, Optional: optional}
 	}
 	return netstate.NewState(
-		netstate.Policy{Dir: netstate.Out, Src: prefix("0.0.0.0/0"), Dst: prefix("10.244.0.0/16"), Priority: 116002, Block: true},
+		netstate.Policy{Dir: netstate.Out, Src: prefix("0.0.0.0/0"), Dst: prefix("10.244.0.0/16"), Priority: 116002,
+			Block: true},
 		netstate.Policy{Dir: netstate.Out, Src: prefix("0.0.0.0/0"), Dst: prefix("10.244.1.0/24"), Priority: 116000},
 		tunnel(netstate.Out, "10.244.1.0/24", "10.244.2.0/24", "192.0.2.1", "192.0.2.2", false),
 		tunnel(netstate.In, "10.244.2.0/24", "10.244.1.0/24", "192.0.2.2", "192.0.2.1", true),
@@ -95,17 +97,25 @@ func TestDrift(t *testing.T) {
 		{"delete " + cmd4, "+ " + out4},
 		{"delete " + cmd6, "+ " + out6},
 		{"delete src ::/0 dst fd00:244::/56 dir out", "+ " + block6},
-		{"update " + cmd4 + "priority 7 tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 11 mode tunnel", "~ " + out4 + " (was " + strings.Replace(out4, "116001", "7", 1) + ")"},
-		{"update " + cmd6 + "priority 116001 tmpl src 2001:db8::9 dst 2001:db8:: proto esp reqid 11 mode tunnel", "~ " + out6 + " (was " + strings.Replace(out6, "db8::1 to", "db8::9 to", 1) + ")"},
-		{"update " + cmd6 + "priority 116001 tmpl src 2001:db8::1 dst 2001:db8:: proto esp reqid 12 mode tunnel", "~ " + out6 + " (was " + strings.Replace(out6, "reqid 11", "reqid 12", 1) + ")"},
+		{"update " + cmd4 + "priority 7 tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 11 mode tunnel",
+			"~ " + out4 + " (was " + strings.Replace(out4, "116001", "7", 1) + ")"},
+		{"update " + cmd6 + "priority 116001 tmpl src 2001:db8::9 dst 2001:db8:: proto esp reqid 11 mode tunnel",
+			"~ " + out6 + " (was " + strings.Replace(out6, "db8::1 to", "db8::9 to", 1) + ")"},
+		{"update " + cmd6 + "priority 116001 tmpl src 2001:db8::1 dst 2001:db8:: proto esp reqid 12 mode tunnel",
+			"~ " + out6 + " (was " + strings.Replace(out6, "reqid 11", "reqid 12", 1) + ")"},
 		{"update " + in4 + "priority 116001 tmpl src 192.0.2.2 dst 192.0.2.1 proto esp reqid 11 mode tunnel level required", "~ " + from4 + " optional (was " + from4 + ")"},
-		{"update " + cmd4 + "priority 116001", "~ " + out4 + " (was policy out src 10.244.1.0/24 dst 10.244.2.0/24 priority 116001)"},
-		{"update " + cmd4 + "priority 116001 tmpl proto esp reqid 11 mode transport", "~ " + out4 + " (was policy out src 10.244.1.0/24 dst 10.244.2.0/24 priority 116001 esp"},
-		{"update src ::/0 dst fd00:244::/56 dir out priority 116002", "~ " + block6 + " (was policy out src ::/0 dst fd00:244::/56 priority 116002)"},
-		{"add src fd00:244:9::/64 dst fd00:244::/56 dir in priority 116001", "- policy in src fd00:244:9::/64 dst fd00:244::/56 priority 116001"},
+		{"update " + cmd4 + "priority 116001", "~ " + out4 +
+			" (was policy out src 10.244.1.0/24 dst 10.244.2.0/24 priority 116001)"},
+		{"update " + cmd4 + "priority 116001 tmpl proto esp reqid 11 mode transport",
+			"~ " + out4 + " (was policy out src 10.244.1.0/24 dst 10.244.2.0/24 priority 116001 esp"},
+		{"update src ::/0 dst fd00:244::/56 dir out priority 116002",
+			"~ " + block6 + " (was policy out src ::/0 dst fd00:244::/56 priority 116002)"},
+		{"add src fd00:244:9::/64 dst fd00:244::/56 dir in priority 116001",
+			"- policy in src fd00:244:9::/64 dst fd00:244::/56 priority 116001"},
 	} {
 		bring(t, p, policies())
-		if out, err := exec.Command("ip", append([]string{"xfrm", "policy"}, strings.Fields(d.command)...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ip", append([]string{"xfrm", "policy"},
+			strings.Fields(d.command)...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", d.command, err, out)
 		}
 		if plan := diff(t, p, policies()).String(); strings.Count(plan, "\n") != 1 || !strings.HasPrefix(plan, d.plan) {
@@ -123,7 +133,8 @@ func TestForeign(t *testing.T) {
 	}
 	bring(t, p, policies())
 	bring(t, p, nil)
-	if out, err := exec.Command("ip", "xfrm", "policy").CombinedOutput(); err != nil || !strings.Contains(string(out), "fd00:9::/64") {
+	if out, err := exec.Command("ip", "xfrm", "policy").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "fd00:9::/64") {
 		t.Errorf("it is gone: %v: %s", err, out)
 	}
 }

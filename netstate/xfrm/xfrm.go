@@ -1,5 +1,5 @@
-// Package xfrm reads and writes the kernel's IPsec policies: what may not pass without ESP. The security associations are
-// the key exchange's.
+// Package xfrm reads and writes the kernel's IPsec policies: what may not pass without ESP. The security
+// associations belong to the key exchange.
 package xfrm
 
 import (
@@ -20,10 +20,10 @@ type Policies struct {
 	read *nl.SocketHandle
 }
 
-// ErrMissing says that the kernel has no IPsec.
+// ErrMissing is the error of a kernel without IPsec.
 var ErrMissing = errors.New("this kernel has no IPsec (xfrm)")
 
-// Open connects to the kernel. Without IPsec in it it returns ErrMissing.
+// Open connects to the kernel. Without IPsec it returns ErrMissing.
 func Open() (*Policies, error) {
 	s, err := nl.Subscribe(unix.NETLINK_XFRM)
 	switch {
@@ -46,10 +46,10 @@ func (p *Policies) Close() {
 	p.read.Close()
 }
 
-// Writes says which kind is IPsec's.
+// Writes reports whether objects of a kind are IPsec's.
 func (p *Policies) Writes(k netstate.Kind) bool { return k == netstate.KindPolicy }
 
-// Observe is the policies that are ours by their priority, and those that stand in a wanted slot.
+// Observe returns the policies that are ours by their priority, and those in a wanted slot.
 func (p *Policies) Observe(_ map[string][]string, want netstate.State) (netstate.State, error) {
 	messages, err := p.list()
 	if err != nil {
@@ -61,15 +61,17 @@ func (p *Policies) Observe(_ map[string][]string, want netstate.State) (netstate
 		if err != nil {
 			return nil, fmt.Errorf("list the IPsec policies: %w", err)
 		}
-		if _, wanted := want[o.Key()]; ok && (wanted || o.Priority >= netstate.PolicyPriority && o.Priority < netstate.PolicyPriority+netstate.PolicyPriorities) {
+		_, wanted := want[o.Key()]
+		n := o.Priority - netstate.PolicyPriority
+		if ok && (wanted || n >= 0 && n < netstate.PolicyPriorities) {
 			state.Add(o)
 		}
 	}
 	return state, nil
 }
 
-// list returns the kernel's messages of all policies. netlink's own list does not do: it takes an IPv6 address that ends in
-// twelve zeros for an IPv4 one (fd00:244:: for 253.0.2.68), and loses the length of its prefix.
+// list returns the kernel's messages of all policies. netlink's own list does not do: it takes an IPv6 address that
+// ends in twelve zeros for an IPv4 one (fd00:244:: for 253.0.2.68), and loses the length of its prefix.
 func (p *Policies) list() ([][]byte, error) {
 	return rtnl.Retry("the IPsec policies", func() ([][]byte, error) {
 		req := nl.NewNetlinkRequest(nl.XFRM_MSG_GETPOLICY, unix.NLM_F_DUMP)
@@ -80,7 +82,8 @@ func (p *Policies) list() ([][]byte, error) {
 }
 
 // directions are netlink's by ours.
-var directions = [...]netlink.Dir{netstate.In: netlink.XFRM_DIR_IN, netstate.Out: netlink.XFRM_DIR_OUT, netstate.Fwd: netlink.XFRM_DIR_FWD}
+var directions = [...]netlink.Dir{netstate.In: netlink.XFRM_DIR_IN, netstate.Out: netlink.XFRM_DIR_OUT,
+	netstate.Fwd: netlink.XFRM_DIR_FWD}
 
 // Apply carries out one change. Deleting what is not there is success.
 func (p *Policies) Apply(c netstate.Change) error {
@@ -108,7 +111,8 @@ func encode(o netstate.Policy) *netlink.XfrmPolicy {
 		l.Action = netlink.XFRM_POLICY_BLOCK
 	}
 	if o.From.IsValid() {
-		t := netlink.XfrmPolicyTmpl{Src: o.From.AsSlice(), Dst: o.To.AsSlice(), Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Reqid: o.ReqID}
+		t := netlink.XfrmPolicyTmpl{Src: o.From.AsSlice(), Dst: o.To.AsSlice(), Proto: netlink.XFRM_PROTO_ESP,
+			Mode: netlink.XFRM_MODE_TUNNEL, Reqid: o.ReqID}
 		if o.Optional {
 			t.Optional = 1
 		}

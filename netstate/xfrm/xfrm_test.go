@@ -18,7 +18,8 @@ func message(family uint16, dst netip.Prefix) []byte {
 
 // TestParse: an address that ends in zeros stays of its family.
 func TestParse(t *testing.T) {
-	for text, family := range map[string]uint16{"fd00:244::/56": unix.AF_INET6, "::/0": unix.AF_INET6, "10.244.0.0/16": unix.AF_INET, "0.0.0.0/0": unix.AF_INET} {
+	for text, family := range map[string]uint16{"fd00:244::/56": unix.AF_INET6, "::/0": unix.AF_INET6,
+		"10.244.0.0/16": unix.AF_INET, "0.0.0.0/0": unix.AF_INET} {
 		o, ok, err := parse(message(family, netip.MustParsePrefix(text)))
 		if err != nil || !ok || o.Dst.String() != text || o.Src.Addr().Is4() != (family == unix.AF_INET) {
 			t.Errorf("%s: %s, %t, %v", text, o, ok, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -54,7 +55,7 @@ func message(t testing.TB, r netstate.Rule, family netstate.Family) []byte {
 	}
 	data, err := netlink.MarshalAttributes([]netlink.Attribute{
 		{Type: unix.NLA_F_NESTED | unix.NFTA_RULE_EXPRESSIONS, Data: nested},
-		{Type: unix.NFTA_RULE_USERDATA, Data: comment("a comment")},
+		{Type: unix.NFTA_RULE_USERDATA, Data: userdata.AppendString(nil, userdata.TypeComment, "a comment")},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -192,12 +193,12 @@ func TestConcernsUs(t *testing.T) {
 	notice := func(kind uint16, names ...string) netlink.Message {
 		var list []netlink.Attribute
 		for i, name := range names {
-			list = append(list, text(uint16(i+1), name))
+			list = append(list, netlink.Attribute{Type: uint16(i + 1), Data: []byte(name)})
 		}
 		if kind == unix.NFT_MSG_NEWCHAIN || kind == unix.NFT_MSG_DELCHAIN {
 			list = list[:1]
 			if len(names) > 1 {
-				list = append(list, text(unix.NFTA_CHAIN_NAME, names[1]))
+				list = append(list, netlink.Attribute{Type: unix.NFTA_CHAIN_NAME, Data: []byte(names[1])})
 			}
 		}
 		data, err := netlink.MarshalAttributes(list)

@@ -142,11 +142,6 @@ func compare(op expr.CmpOp, data []byte) *expr.Cmp {
 	return &expr.Cmp{Op: op, Register: 1, Data: data}
 }
 
-// comment returns the user data that holds s where nft and iptables -S show it.
-func comment(s string) []byte {
-	return append([]byte{0, byte(len(s) + 1)}, append([]byte(s), 0)...)
-}
-
 func tableFamily(family netstate.Family) nftables.TableFamily {
 	if family == netstate.IPv6 {
 		return nftables.TableFamilyIPv6

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -137,7 +138,8 @@ func (tx *transaction) commit() error {
 func (tx *transaction) rule(chain *nftables.Chain, r netstate.Rule, place netstate.Place) *nftables.Rule {
 	exprs, err := encode(r)
 	tx.err = errors.Join(tx.err, err)
-	return &nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs, UserData: comment(placeComment(place))}
+	comment := userdata.AppendString(nil, userdata.TypeComment, placeComment(place))
+	return &nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs, UserData: comment}
 }
 
 // deleteRules deletes those rules of chain that match.

@@ -55,9 +55,9 @@ func (n *nfnl) close() {
 	}
 }
 
-// call sends one request and returns its answers.
+// call sends one request and returns its answers. The names are those of a table and perhaps of its chain.
 func (n *nfnl) call(
-	msg uint16, flags netlink.HeaderFlags, family netstate.Family, attrs []netlink.Attribute,
+	msg uint16, flags netlink.HeaderFlags, family netstate.Family, names []string,
 ) ([]netlink.Message, error) {
 	if n.conn == nil {
 		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
@@ -66,7 +66,15 @@ func (n *nfnl) call(
 		}
 		n.conn = conn
 	}
-	data, err := netlink.MarshalAttributes(attrs)
+	attrs := netlink.NewAttributeEncoder()
+	for i, name := range names {
+		t := uint16(unix.NFTA_RULE_TABLE + i) // and NFTA_RULE_CHAIN
+		if i > 0 && msg == unix.NFT_MSG_GETCHAIN {
+			t = unix.NFTA_CHAIN_NAME
+		}
+		attrs.String(t, name)
+	}
+	data, err := attrs.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -95,15 +103,7 @@ func (r *reader) call(
 	if r.err != nil {
 		return nil
 	}
-	var attrs []netlink.Attribute
-	for i, name := range names { // the table's name is attribute 1 of all requests, the chain's 2 or 3
-		t := uint16(i + 1)
-		if i > 0 && msg == unix.NFT_MSG_GETCHAIN {
-			t = unix.NFTA_CHAIN_NAME
-		}
-		attrs = append(attrs, text(t, name))
-	}
-	replies, err := r.nf.call(msg, flags, family, attrs)
+	replies, err := r.nf.call(msg, flags, family, names)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.nf.close() // whatever is still in this socket must not answer the next request
 		r.err = fmt.Errorf("read nf_tables %q: %w", names, err)
@@ -257,10 +257,6 @@ func (m attrMap) u32(t uint16) (uint32, bool) {
 		return 0, false
 	}
 	return binary.BigEndian.Uint32(m[t]), true
-}
-
-func text(t uint16, s string) netlink.Attribute {
-	return netlink.Attribute{Type: t, Data: append([]byte(s), 0)}
 }
 
 func cstring(b []byte) string {

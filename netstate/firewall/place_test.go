@@ -144,7 +144,7 @@ func TestPlace(t *testing.T) {
 	})
 }
 
-// TestPlaceOf: our rules are in place if they stand together, unconditional and with one comment, before the chain's end.
+// TestPlaceOf: our rules are in place if they stand together, unconditional and with one comment, before the end.
 func TestPlaceOf(t *testing.T) {
 	appended := baseRule{ours: true, comment: placeComment(netstate.Appended)}
 	first := baseRule{ours: true, comment: placeComment(netstate.First)}

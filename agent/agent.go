@@ -47,7 +47,7 @@ type Config struct {
 type Agent struct {
 	Config
 	status   status
-	earlier  atomic.Pointer[earlierRun] // what an earlier run left, until the store is in sync; nil: nothing
+	earlier  atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
 	leases   *leases
 	skips    skips
 	loop     loopState

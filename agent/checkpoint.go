@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,12 +47,9 @@ type savedClaim struct {
 
 const checkpointVersion = 1
 
-func (c checkpoint) lease() subnet.Lease {
-	return subnet.Lease{Node: c.Node, Backend: c.Local.Backend, Stacks: c.Local.Stacks}
-}
-
 func (c checkpoint) snapshot() subnet.Snapshot {
-	snap := subnet.Snapshot{Local: c.lease(), Peers: c.Peers}
+	local := subnet.Lease{Node: c.Node, Backend: c.Local.Backend, Stacks: c.Local.Stacks}
+	snap := subnet.Snapshot{Local: local, Peers: c.Peers}
 	for _, s := range c.Skips {
 		snap.Skips = append(snap.Skips, subnet.Skip(s))
 	}
@@ -113,25 +109,10 @@ func ReadCheckpoint(path string) (Saved, error) {
 	return Saved{c.Node, c.Network, c.snapshot(), c.Settings}, nil
 }
 
-// CheckpointConfig returns the net-conf.json of the checkpoint at path.
-func CheckpointConfig(path string) ([]byte, error) {
-	c, err := readCheckpoint(path)
-	return c.Network, err
-}
-
-// CheckpointAddrs returns where the checkpoint at path says that peers reach this node, empty if
-// there is none.
-func CheckpointAddrs(path string) []netip.Addr {
-	c, err := readCheckpoint(path)
-	if err != nil {
-		return nil
-	}
-	return c.addrs()
-}
-
-func (c checkpoint) addrs() (addrs []netip.Addr) {
-	for _, s := range c.Local.Stacks {
-		addrs = append(addrs, s.Underlay)
+// Underlays returns where the checkpoint says that peers reach this node.
+func (s Saved) Underlays() (addrs []netip.Addr) {
+	for _, stack := range s.Snapshot.Local.Stacks {
+		addrs = append(addrs, stack.Underlay)
 	}
 	return addrs
 }
@@ -180,29 +161,31 @@ func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *sub
 	return &snap
 }
 
-// earlierRun is what the checkpoint of an earlier run says.
-type earlierRun struct {
-	checkpoint
-	snap *subnet.Snapshot // nil: it is of another node or backend
-}
-
 // restoreCheckpoint reads what an earlier run left.
 func (a *Agent) restoreCheckpoint() {
 	c, err := readCheckpoint(a.Checkpoint)
 	if err != nil {
 		return
 	}
-	earlier := &earlierRun{checkpoint: c}
-	if c.Node == a.Node && c.Local.Backend == a.Network.Backend {
-		snap := c.snapshot()
-		earlier.snap = &snap
-		a.leases.peers.remember(snap)
+	saved := Saved{c.Node, c.Network, c.snapshot(), c.Settings}
+	a.earlier.Store(&saved)
+	a.loop.published = saved.Underlays()
+	if snap := a.earlierSnapshot(); snap != nil {
+		a.leases.peers.remember(*snap)
 	}
-	a.earlier.Store(earlier)
-	a.loop.published = c.addrs()
 	if store, ok := a.Store.(subnet.Checkpointer); ok && len(c.Store) > 0 {
 		store.Restore(c.Store)
 	}
+}
+
+// earlierSnapshot returns the snapshot of an earlier run, nil if there is none for this node and
+// backend, or the store is in sync.
+func (a *Agent) earlierSnapshot() *subnet.Snapshot {
+	earlier := a.earlier.Load()
+	if earlier == nil || earlier.Node != a.Node || earlier.Snapshot.Local.Backend != a.Network.Backend {
+		return nil
+	}
+	return &earlier.Snapshot
 }
 
 func sameLeases(a, b subnet.Snapshot) bool {
@@ -231,5 +214,5 @@ func bootID() string {
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(bytes.TrimSpace(data)))
+	return strings.TrimSpace(string(data))
 }

@@ -49,8 +49,8 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	if files, _ := os.ReadDir(filepath.Dir(path)); len(files) != 1 {
 		t.Errorf("left behind: %v", files)
 	}
-	if a := CheckpointAddrs(path); !reflect.DeepEqual(a, addrs("192.168.33.101")) {
-		t.Errorf("addresses %v", a)
+	if saved, err := ReadCheckpoint(path); err != nil || !reflect.DeepEqual(saved.Underlays(), addrs("192.168.33.101")) {
+		t.Errorf("addresses %v, %v", saved.Underlays(), err)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestCheckpointIsOurs(t *testing.T) {
 		if lease := a.earlierLease(); len(lease.Stacks) != want || lease.Node != node {
 			t.Errorf("%s goes on with %v, want %d stacks", node, lease, want)
 		}
-		if ok := a.earlier.Load().snap != nil; ok != (want > 0) {
+		if ok := a.earlierSnapshot() != nil; ok != (want > 0) {
 			t.Errorf("%s goes on with the peers of node9: %t", node, ok)
 		}
 	}

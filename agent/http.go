@@ -19,7 +19,7 @@ func (a *Agent) Handler(g prometheus.Gatherer) http.Handler {
 	mux.Handle("/readyz", probe(a.status.Ready))
 	mux.Handle("/status", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(a.Report()) // who asked has gone away
+		_ = json.NewEncoder(w).Encode(a.report()) // who asked has gone away
 	}))
 	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
 	return mux

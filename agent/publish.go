@@ -103,7 +103,7 @@ func (a *Agent) lastLease(ctx context.Context, node backend.Node) subnet.Lease {
 // earlierLease returns the lease of an earlier run: the checkpoint's, else the subnets of subnet.env.
 func (a *Agent) earlierLease() subnet.Lease {
 	if earlier := a.earlier.Load(); earlier != nil && earlier.Node == a.Node {
-		return earlier.lease()
+		return earlier.Snapshot.Local
 	}
 	lease := subnet.Lease{Node: a.Node}
 	if env, err := subnet.ReadEnv(a.SubnetFile); err == nil {

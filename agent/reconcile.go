@@ -178,12 +178,12 @@ func (a *Agent) newestSnapshot() (snap *subnet.Snapshot, synced bool) {
 		a.earlier.Store(nil)
 		return snap, true
 	}
-	earlier := a.earlier.Load()
-	if earlier == nil || earlier.snap == nil || time.Since(a.loop.started) < checkpointAfter {
+	earlier := a.earlierSnapshot()
+	if earlier == nil || time.Since(a.loop.started) < checkpointAfter {
 		return nil, false
 	}
 	a.status.logOnce(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
-	return earlier.snap, false
+	return earlier, false
 }
 
 // desired returns the Planner's answer, and tells which peers are left out when that changed.

@@ -59,8 +59,7 @@ type Report struct {
 	Runner   *RunnerStatus `json:"runner,omitempty"`   // of a backend that has a part which is no kernel state
 }
 
-// Report returns how the agent is doing now. Any goroutine may ask.
-func (a *Agent) Report() Report {
+func (a *Agent) report() Report {
 	r := Report{Node: a.Node, Backend: a.Network.Backend}
 	if err := a.status.Ready(); err != nil {
 		r.NotReady = err.Error()
@@ -93,12 +92,12 @@ func (a *Agent) sendEarlierView(node backend.Node) {
 	if err != nil || env.BootID == "" || env.BootID != bootID() {
 		return
 	}
-	earlier := a.earlier.Load()
-	if earlier == nil || earlier.snap == nil {
+	earlier := a.earlierSnapshot()
+	if earlier == nil {
 		return
 	}
 	select {
-	case a.views <- backend.View{Node: node, Snapshot: *earlier.snap}:
+	case a.views <- backend.View{Node: node, Snapshot: *earlier}:
 	default: // the loop was first, and knows better
 	}
 }

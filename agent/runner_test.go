@@ -136,11 +136,11 @@ func TestReadyWithRunner(t *testing.T) {
 	a.status.updateRunner(nil)
 	a.logRunner("moving packets", nil, "port", 8285)
 	mustBeReady("")
-	if r := a.Report().Runner; !r.Running || r.Says != "moving packets port=8285" || time.Since(r.Since) > time.Minute {
+	if r := a.report().Runner; !r.Running || r.Says != "moving packets port=8285" || time.Since(r.Since) > time.Minute {
 		t.Errorf("reports %+v", r)
 	}
 	a.status.updateRunner(errors.New("no such device"))
-	if r := a.Report().Runner; r.Running || r.Error != "no such device" || time.Since(r.Since) > time.Minute {
+	if r := a.report().Runner; r.Running || r.Error != "no such device" || time.Since(r.Since) > time.Minute {
 		t.Errorf("reports %+v", r)
 	}
 	mustBeReady("") // it is started again at once

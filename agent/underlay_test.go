@@ -329,7 +329,7 @@ func TestRunFindsTheNodeIPThatChangedWhileItWasAway(t *testing.T) {
 	}
 	stop := n.start()
 	n.eventually("ready", n.ready)
-	n.eventually("the checkpoint", func() bool { return len(CheckpointAddrs(n.checkpoint())) > 0 })
+	n.eventually("the checkpoint", func() bool { _, err := ReadCheckpoint(n.checkpoint()); return err == nil })
 	stop()
 	n.must(n.kernel.Run("ip addr del 192.168.33.101/24 dev eth1"))
 	n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))

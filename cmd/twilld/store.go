@@ -98,8 +98,8 @@ func (s store) hints(ctx context.Context, o *options) (kube.Hints, error) {
 	if s.kube == nil || len(o.iface)+len(o.ifaceRegex) > 0 || o.ifaceCanReach != "" {
 		return kube.Hints{}, nil
 	}
-	last := agent.CheckpointAddrs(o.checkpointFile)
-	if len(last) > 0 {
+	saved, _ := agent.ReadCheckpoint(o.checkpointFile) // without one there are no addresses
+	if last := saved.Underlays(); len(last) > 0 {
 		limited, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
 		if hints, err := s.kube.Hints(limited); err == nil {
@@ -138,15 +138,15 @@ func etcdConfig(ctx context.Context, opts etcd.Options, checkpoint string, log *
 		return subnet.Config{}, err
 	}
 	defer s.Close()
-	saved, savedErr := agent.CheckpointConfig(checkpoint)
+	saved, _ := agent.ReadCheckpoint(checkpoint) // without one there is no config
 	logged := ""
 	for begun := time.Now(); ; {
 		network, err := s.Config(ctx)
 		switch {
 		case err == nil || !etcd.IsOutage(err) || ctx.Err() != nil:
 			return network, err
-		case savedErr == nil && len(saved) > 0 && time.Since(begun) > storeTimeout:
-			return subnet.ParseConfig(saved)
+		case len(saved.Network) > 0 && time.Since(begun) > storeTimeout:
+			return subnet.ParseConfig(saved.Network)
 		case err.Error() != logged:
 			logged = err.Error()
 			log.Warn("waiting for the network config", "err", err)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -197,184 +198,202 @@ func (n *node) ready() bool { return n.agent.status.Ready() == nil }
 const peerRoute = "route 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink"
 
 func TestRunFollowsTheStoreAndStopsQuietly(t *testing.T) {
-	n := newNode(t)
-	stop := n.start()
-	n.eventually("ready", n.ready)
-	env, err := subnet.ReadEnv(filepath.Join(n.dir, "subnet.env"))
-	if err != nil || env.MTU != 1450 || !env.IPMasq || len(env.Subnets) != 1 || env.Subnets[0].Addr() != env.Subnets[0].Masked().Addr().Next() ||
-		env.Subnets[0].Bits() != 24 || len(env.Networks) != 1 || env.Networks[0] != n.agent.Network.Pools[0].Network || env.BootID != bootID() {
-		t.Errorf("subnet.env says %+v, err %v", env, err)
-	}
-	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) })
-	before := n.state()
-	stop()
-	if c, err := readCheckpoint(n.checkpoint()); err != nil || len(c.Peers) != 1 {
-		t.Errorf("the checkpoint has %d peers, want 1: %v", len(c.Peers), err)
-	}
-	if after := n.state(); after != before {
-		t.Errorf("the data path did not stay:\n%s\nbecame\n%s", before, after)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		stop := n.start()
+		n.eventually("ready", n.ready)
+		env, err := subnet.ReadEnv(filepath.Join(n.dir, "subnet.env"))
+		if err != nil || env.MTU != 1450 || !env.IPMasq || len(env.Subnets) != 1 || env.Subnets[0].Addr() != env.Subnets[0].Masked().Addr().Next() ||
+			env.Subnets[0].Bits() != 24 || len(env.Networks) != 1 || env.Networks[0] != n.agent.Network.Pools[0].Network || env.BootID != bootID() {
+			t.Errorf("subnet.env says %+v, err %v", env, err)
+		}
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) })
+		before := n.state()
+		stop()
+		if c, err := readCheckpoint(n.checkpoint()); err != nil || len(c.Peers) != 1 {
+			t.Errorf("the checkpoint has %d peers, want 1: %v", len(c.Peers), err)
+		}
+		if after := n.state(); after != before {
+			t.Errorf("the data path did not stay:\n%s\nbecame\n%s", before, after)
+		}
+	})
 }
 
 func TestRunRepairs(t *testing.T) {
-	n := newNode(t)
-	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	stop := n.start()
-	defer stop()
-	n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
-	before := n.state()
-	for _, command := range []string{"ip link del flannel.1", "ip link set flannel.1 down", "ip route del 10.244.2.0/24",
-		"ip neigh del 10.244.2.0 dev flannel.1", "ip link set flannel.1 mtu 1300", "sysctl -w net/ipv4/ip_forward=0"} {
-		n.must(n.kernel.Run(command))
-		n.eventually(command+" healed", func() bool { return n.state() == before })
-	}
-	n.kernel.Overflow() // nobody hints any more, unless the agent subscribes again
-	<-time.After(50 * time.Millisecond)
-	n.must(n.kernel.Run("ip link del flannel.1"))
-	n.eventually("healed after the subscription broke", func() bool { return n.state() == before })
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		stop := n.start()
+		defer stop()
+		n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
+		before := n.state()
+		for _, command := range []string{"ip link del flannel.1", "ip link set flannel.1 down", "ip route del 10.244.2.0/24",
+			"ip neigh del 10.244.2.0 dev flannel.1", "ip link set flannel.1 mtu 1300", "sysctl -w net/ipv4/ip_forward=0"} {
+			n.must(n.kernel.Run(command))
+			n.eventually(command+" healed", func() bool { return n.state() == before })
+		}
+		n.kernel.Overflow() // nobody hints any more, unless the agent subscribes again
+		<-time.After(50 * time.Millisecond)
+		n.must(n.kernel.Run("ip link del flannel.1"))
+		n.eventually("healed after the subscription broke", func() bool { return n.state() == before })
+	})
 }
 
 // TestRunIsQuiet: where nothing happens the agent does nothing.
 func TestRunIsQuiet(t *testing.T) {
-	n := newNode(t)
-	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	var looks atomic.Int32
-	n.kernel.SetFaults(fake.Faults{Observe: func() error { looks.Add(1); return nil }})
-	stop := n.start()
-	defer stop()
-	n.eventually("ready", n.ready)
-	n.eventually("no look for half a second", func() bool {
-		before := looks.Load()
-		<-time.After(500 * time.Millisecond)
-		return looks.Load() == before
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		var looks atomic.Int32
+		n.kernel.SetFaults(fake.Faults{Observe: func() error { looks.Add(1); return nil }})
+		stop := n.start()
+		defer stop()
+		n.eventually("ready", n.ready)
+		n.eventually("no look for half a second", func() bool {
+			before := looks.Load()
+			<-time.After(500 * time.Millisecond)
+			return looks.Load() == before
+		})
+		n.kernel.SetFaults(fake.Faults{})
 	})
-	n.kernel.SetFaults(fake.Faults{})
 }
 
 func TestRunSkipsOnePeer(t *testing.T) {
-	n := newNode(t)
-	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	n.addPeer("node3", "10.244.2.0/24", "192.168.33.103", "0e:00:00:00:00:03")
-	stop := n.start()
-	n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
-	stop()
-	if log := n.log.String(); strings.Count(log, "a peer is left out") != 1 || !strings.Contains(log, "node=node3") {
-		t.Errorf("the log does not name node3 once:\n%s", log)
-	}
-	if strings.Contains(n.state(), "192.168.33.103") {
-		t.Errorf("node3 is in the kernel:\n%s", n.state())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		n.addPeer("node3", "10.244.2.0/24", "192.168.33.103", "0e:00:00:00:00:03")
+		stop := n.start()
+		n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
+		stop()
+		if log := n.log.String(); strings.Count(log, "a peer is left out") != 1 || !strings.Contains(log, "node=node3") {
+			t.Errorf("the log does not name node3 once:\n%s", log)
+		}
+		if strings.Contains(n.state(), "192.168.33.103") {
+			t.Errorf("node3 is in the kernel:\n%s", n.state())
+		}
+	})
 }
 
 // TestRunWithoutTheStore starts from a checkpoint that knows node2, on a kernel that still has node3.
 func TestRunWithoutTheStore(t *testing.T) {
-	n := newNode(t)
-	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	n.addPeer("node3", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
-	stop := n.start()
-	n.eventually("both in the checkpoint", func() bool {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		n.addPeer("node3", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
+		stop := n.start()
+		n.eventually("both in the checkpoint", func() bool {
+			c, err := readCheckpoint(n.checkpoint())
+			return err == nil && len(c.Peers) == 2 && n.ready()
+		})
+		stop()
 		c, err := readCheckpoint(n.checkpoint())
-		return err == nil && len(c.Peers) == 2 && n.ready()
-	})
-	stop()
-	c, err := readCheckpoint(n.checkpoint())
-	n.must(err)
-	c.Peers = c.Peers[:1]
-	n.must(writeCheckpoint(n.checkpoint(), c))
-	n.must(n.kernel.Run("ip route del 10.244.2.0/24"))
-	leases, err := os.ReadFile(n.leases())
-	n.must(err)
-	n.must(os.WriteFile(n.leases(), []byte("{"), 0o600)) // an outage, not an empty cluster
+		n.must(err)
+		c.Peers = c.Peers[:1]
+		n.must(writeCheckpoint(n.checkpoint(), c))
+		n.must(n.kernel.Run("ip route del 10.244.2.0/24"))
+		leases, err := os.ReadFile(n.leases())
+		n.must(err)
+		n.must(os.WriteFile(n.leases(), []byte("{"), 0o600)) // an outage, not an empty cluster
 
-	stop = n.start()
-	defer stop()
-	n.eventually("node2 from the checkpoint", func() bool { return strings.Contains(n.state(), peerRoute) })
-	if !strings.Contains(n.state(), "10.244.3.0/24") {
-		t.Errorf("node3 was deleted without the store's word:\n%s", n.state())
-	}
-	if n.ready() {
-		t.Error("ready without the store")
-	}
-	n.must(os.WriteFile(n.leases(), leases, 0o600))
-	n.eventually("ready when the store is back", n.ready)
+		stop = n.start()
+		defer stop()
+		n.eventually("node2 from the checkpoint", func() bool { return strings.Contains(n.state(), peerRoute) })
+		if !strings.Contains(n.state(), "10.244.3.0/24") {
+			t.Errorf("node3 was deleted without the store's word:\n%s", n.state())
+		}
+		if n.ready() {
+			t.Error("ready without the store")
+		}
+		n.must(os.WriteFile(n.leases(), leases, 0o600))
+		n.eventually("ready when the store is back", n.ready)
+	})
 }
 
 func TestRunKeepsPeersWhileTheUnderlayFlaps(t *testing.T) {
-	n := newNode(t)
-	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	stop := n.start()
-	defer stop()
-	n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
-	before := n.state()
-	n.must(n.kernel.Run("ip addr del 192.168.33.101/24 dev eth1"))
-	n.eventually("the loss is said", func() bool {
-		return strings.Contains(n.log.String(), "no interface with an IPv4 address matches --iface eth1")
-	})
-	if n.state() != before {
-		t.Errorf("without an underlay the state became\n%s", n.state())
-	}
-	n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
-	n.eventually("the device follows", func() bool { return strings.Contains(n.state(), "local 192.168.33.150") })
-	n.eventually("and the lease", func() bool {
-		data, err := os.ReadFile(n.leases())
-		return err == nil && strings.Contains(string(data), "192.168.33.150")
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		stop := n.start()
+		defer stop()
+		n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
+		before := n.state()
+		n.must(n.kernel.Run("ip addr del 192.168.33.101/24 dev eth1"))
+		n.eventually("the loss is said", func() bool {
+			return strings.Contains(n.log.String(), "no interface with an IPv4 address matches --iface eth1")
+		})
+		if n.state() != before {
+			t.Errorf("without an underlay the state became\n%s", n.state())
+		}
+		n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
+		n.eventually("the device follows", func() bool { return strings.Contains(n.state(), "local 192.168.33.150") })
+		n.eventually("and the lease", func() bool {
+			data, err := os.ReadFile(n.leases())
+			return err == nil && strings.Contains(string(data), "192.168.33.150")
+		})
 	})
 }
 
 func TestRunReportsAFight(t *testing.T) {
-	n := newNode(t)
-	stop := n.start()
-	n.eventually("ready", n.ready)
-	end := time.Now().Add(10 * time.Second)
-	for !strings.Contains(n.log.String(), "something else keeps changing this") && time.Now().Before(end) {
-		n.must(n.kernel.Run("sysctl -w net/ipv4/ip_forward=0"))
-		<-time.After(20 * time.Millisecond)
-	}
-	stop()
-	if log := n.log.String(); !strings.Contains(log, `object="sysctl net/ipv4/ip_forward = 1"`) {
-		t.Errorf("the fight is not reported:\n%s", log)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		stop := n.start()
+		n.eventually("ready", n.ready)
+		end := time.Now().Add(10 * time.Second)
+		for !strings.Contains(n.log.String(), "something else keeps changing this") && time.Now().Before(end) {
+			n.must(n.kernel.Run("sysctl -w net/ipv4/ip_forward=0"))
+			<-time.After(20 * time.Millisecond)
+		}
+		stop()
+		if log := n.log.String(); !strings.Contains(log, `object="sysctl net/ipv4/ip_forward = 1"`) {
+			t.Errorf("the fight is not reported:\n%s", log)
+		}
+	})
 }
 
 func TestCleanupLeavesNothing(t *testing.T) {
-	n := newNode(t)
-	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	stop := n.start()
-	n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
-	stop()
-	done, err := Cleanup(t.Context(), n.kernel)
-	n.must(err)
-	if n.state() != "" || !strings.Contains(done.String(), "- link flannel.1") {
-		t.Errorf("left:\n%sdone:\n%s", n.state(), done)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		stop := n.start()
+		n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
+		stop()
+		done, err := Cleanup(t.Context(), n.kernel)
+		n.must(err)
+		if n.state() != "" || !strings.Contains(done.String(), "- link flannel.1") {
+			t.Errorf("left:\n%sdone:\n%s", n.state(), done)
+		}
+	})
 }
 
 func TestPlanClaimsNothing(t *testing.T) {
-	n := newNode(t)
-	stop := n.start()
-	n.eventually("ready", n.ready)
-	stop()
-	leases, err := os.ReadFile(n.leases())
-	n.must(err)
-	n.must(n.kernel.Run("ip link del flannel.1"))
-	n.agent.Store = file.New(n.leases(), n.agent.Network.Pools) // as in a process that has acquired nothing
-	plan, skips, err := n.agent.Plan(t.Context())
-	n.must(err)
-	if len(skips) > 0 {
-		t.Errorf("left out: %v", skips)
-	}
-	if len(plan) == 0 || plan[0].Want == nil || plan[0].Key() != (netstate.Key{Kind: netstate.KindLink, Name: "flannel.1"}) {
-		t.Errorf("the plan is\n%s", plan)
-	}
-	if strings.Contains(n.state(), "link flannel.1") {
-		t.Error("a plan was applied")
-	}
-	if after, err := os.ReadFile(n.leases()); err != nil || !bytes.Equal(after, leases) {
-		t.Errorf("the leases changed: %s, %v", after, err)
-	}
-	n.must(os.Remove(n.leases()))
-	if _, _, err := n.agent.Plan(t.Context()); err == nil || !strings.Contains(err.Error(), "node node1 has no lease yet") {
-		t.Errorf("without a lease: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		stop := n.start()
+		n.eventually("ready", n.ready)
+		stop()
+		leases, err := os.ReadFile(n.leases())
+		n.must(err)
+		n.must(n.kernel.Run("ip link del flannel.1"))
+		n.agent.Store = file.New(n.leases(), n.agent.Network.Pools) // as in a process that has acquired nothing
+		plan, skips, err := n.agent.Plan(t.Context())
+		n.must(err)
+		if len(skips) > 0 {
+			t.Errorf("left out: %v", skips)
+		}
+		if len(plan) == 0 || plan[0].Want == nil || plan[0].Key() != (netstate.Key{Kind: netstate.KindLink, Name: "flannel.1"}) {
+			t.Errorf("the plan is\n%s", plan)
+		}
+		if strings.Contains(n.state(), "link flannel.1") {
+			t.Error("a plan was applied")
+		}
+		if after, err := os.ReadFile(n.leases()); err != nil || !bytes.Equal(after, leases) {
+			t.Errorf("the leases changed: %s, %v", after, err)
+		}
+		n.must(os.Remove(n.leases()))
+		if _, _, err := n.agent.Plan(t.Context()); err == nil || !strings.Contains(err.Error(), "node node1 has no lease yet") {
+			t.Errorf("without a lease: %v", err)
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -173,21 +174,23 @@ func (m mindful) Restore(data json.RawMessage) { *m.given = string(data) }
 // TestCheckpointOfTheStore gives a restarted store what it knew, also when the agent cannot lease
 // before it writes.
 func TestCheckpointOfTheStore(t *testing.T) {
-	n := newNode(t)
-	given := ""
-	n.tune = func(c *Config) { c.Store = mindful{c.Store, `{"known":1}`, &given} }
-	stop := n.start()
-	n.eventually("a checkpoint", func() bool { _, err := os.Stat(n.checkpoint()); return err == nil && n.ready() })
-	stop()
-	if given != "" {
-		t.Errorf("without a checkpoint the store was given %q", given)
-	}
-	stop = n.start()
-	n.eventually("ready", n.ready)
-	stop()
-	if given != `{"known":1}` {
-		t.Errorf("the store was given %q", given)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		given := ""
+		n.tune = func(c *Config) { c.Store = mindful{c.Store, `{"known":1}`, &given} }
+		stop := n.start()
+		n.eventually("a checkpoint", func() bool { _, err := os.Stat(n.checkpoint()); return err == nil && n.ready() })
+		stop()
+		if given != "" {
+			t.Errorf("without a checkpoint the store was given %q", given)
+		}
+		stop = n.start()
+		n.eventually("ready", n.ready)
+		stop()
+		if given != `{"known":1}` {
+			t.Errorf("the store was given %q", given)
+		}
+	})
 }
 
 func FuzzParseCheckpoint(f *testing.F) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,8 +69,15 @@ func TestHurryFails(t *testing.T) {
 func TestVerify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(t, nil)
-		var reads []time.Time
-		m.agent.Kernel = observed{m.kernel, func() { reads = append(reads, time.Now()) }}
+		sleep := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		var mu sync.Mutex
+		var all []time.Time
+		observed := observed{m.kernel, func() { mu.Lock(); defer mu.Unlock(); all = append(all, time.Now()) }}
+		reads := func() []time.Time { mu.Lock(); defer mu.Unlock(); return slices.Clone(all) }
+		m.agent.Kernel = observed
 		has := func(route string) bool {
 			have, err := m.kernel.Observe(t.Context(), nil)
 			must(t, err)
@@ -78,9 +87,8 @@ func TestVerify(t *testing.T) {
 		var group errgroup.Group
 		group.Go(func() error { return m.agent.watchKernel(ctx) })
 		group.Go(func() error { return m.agent.reconcileLoop(ctx) })
-		time.Sleep(time.Second)
-		reads = nil
-		began := time.Now()
+		sleep(time.Second)
+		before, began := len(reads()), time.Now()
 		for number := range 4 {
 			m.snap.Peers = append(m.snap.Peers, m.lease(fmt.Sprint("node", 2+number), 2+number, 1))
 			m.publish()
@@ -89,20 +97,20 @@ func TestVerify(t *testing.T) {
 			if !has(fmt.Sprintf("route 10.244.%d.0/24", 2+number)) {
 				t.Errorf("join %d waits", number)
 			}
-			time.Sleep(40 * time.Millisecond)
+			sleep(40 * time.Millisecond)
 		}
 		must(t, m.kernel.Run("ip route del 10.244.2.0/24"))
-		time.Sleep(30 * time.Millisecond)
-		if len(reads) > 0 {
-			t.Errorf("the kernel was read %s after the first write", reads[0].Sub(began))
+		sleep(30 * time.Millisecond)
+		if r := reads()[before:]; len(r) > 0 {
+			t.Errorf("the kernel was read %s after the first write", r[0].Sub(began))
 		}
-		time.Sleep(10*time.Millisecond + time.Millisecond)
-		if len(reads) == 0 || reads[0].Sub(began) != verifyDelay || !has("route 10.244.2.0/24") {
-			t.Errorf("after %s the kernel was read at %v", verifyDelay, reads)
+		sleep(10*time.Millisecond + time.Millisecond)
+		if r := reads()[before:]; len(r) == 0 || r[0].Sub(began) != verifyDelay || !has("route 10.244.2.0/24") {
+			t.Errorf("after %s the kernel was read at %v", verifyDelay, r)
 		}
-		time.Sleep(time.Second)
-		if len(reads) > 4 {
-			t.Errorf("the kernel was read %d times, want twice for the repair and once or twice more", len(reads))
+		sleep(time.Second)
+		if r := reads()[before:]; len(r) > 4 {
+			t.Errorf("the kernel was read %d times, want twice for the repair and once or twice more", len(r))
 		}
 		cancel()
 		must(t, group.Wait())
@@ -122,6 +130,7 @@ func TestDriftTwice(t *testing.T) {
 		for round := range 3 {
 			must(t, m.kernel.Run("ip route del 10.244.2.0/24"))
 			time.Sleep(2 * minPause)
+			synctest.Wait()
 			have, err := m.kernel.Observe(t.Context(), nil)
 			must(t, err)
 			if !strings.Contains(have.String(), "route 10.244.2.0/24") {

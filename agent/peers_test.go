@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/subnet"
@@ -158,35 +159,37 @@ func has(snap *subnet.Snapshot, lease subnet.Lease) bool {
 // TestRunKeepsTheVictim: a peer that copies a younger one's MAC changes nothing for it, not even
 // for an agent that starts anew.
 func TestRunKeepsTheVictim(t *testing.T) {
-	n := newNode(t)
-	n.addPeer("old", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
-	n.addPeer("victim", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-	const fdb = "fdb 0e:00:00:00:00:02 dst 192.168.33.102 dev flannel.1 self permanent"
-	const copied = "fdb 0e:00:00:00:00:02 dst 192.168.33.103"
-	stop := n.start()
-	n.eventually("both are reached", func() bool { return n.has(fdb) && n.has("10.244.3.0/24") && n.ready() })
-	n.setPeer("old", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:02")
-	n.eventually("the copy is left out", func() bool { return !n.has("10.244.3.0/24") })
-	if !n.has(fdb) || n.has(copied) {
-		t.Errorf("the victim's MAC leads elsewhere:\n%s", n.state())
-	}
-	n.eventually("that is in the checkpoint", func() bool {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("old", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
+		n.addPeer("victim", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		const fdb = "fdb 0e:00:00:00:00:02 dst 192.168.33.102 dev flannel.1 self permanent"
+		const copied = "fdb 0e:00:00:00:00:02 dst 192.168.33.103"
+		stop := n.start()
+		n.eventually("both are reached", func() bool { return n.has(fdb) && n.has("10.244.3.0/24") && n.ready() })
+		n.setPeer("old", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:02")
+		n.eventually("the copy is left out", func() bool { return !n.has("10.244.3.0/24") })
+		if !n.has(fdb) || n.has(copied) {
+			t.Errorf("the victim's MAC leads elsewhere:\n%s", n.state())
+		}
+		n.eventually("that is in the checkpoint", func() bool {
+			saved, err := ReadCheckpoint(n.checkpoint())
+			return err == nil && len(saved.Snapshot.Claims) == 2
+		})
+		stop()
 		saved, err := ReadCheckpoint(n.checkpoint())
-		return err == nil && len(saved.Snapshot.Claims) == 2
+		n.must(err)
+		if !maps.Equal(saved.Snapshot.Claims, n.agent.leases.peers.last.Claims) {
+			t.Errorf("the checkpoint has %v, want %v", saved.Snapshot.Claims, n.agent.leases.peers.last.Claims)
+		}
+		stop = n.start()
+		defer stop()
+		n.eventually("in sync again", n.ready)
+		n.eventually("told once more", func() bool { return n.logs("a peer is left out") == 2 })
+		if !n.has(fdb) || n.has(copied) {
+			t.Errorf("after a restart the victim's MAC leads elsewhere:\n%s", n.state())
+		}
 	})
-	stop()
-	saved, err := ReadCheckpoint(n.checkpoint())
-	n.must(err)
-	if !maps.Equal(saved.Snapshot.Claims, n.agent.leases.peers.last.Claims) {
-		t.Errorf("the checkpoint has %v, want %v", saved.Snapshot.Claims, n.agent.leases.peers.last.Claims)
-	}
-	stop = n.start()
-	defer stop()
-	n.eventually("in sync again", n.ready)
-	n.eventually("told once more", func() bool { return n.logs("a peer is left out") == 2 })
-	if !n.has(fdb) || n.has(copied) {
-		t.Errorf("after a restart the victim's MAC leads elsewhere:\n%s", n.state())
-	}
 }
 
 // BenchmarkFollow: one record among 5,000 changes, and waits.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/backend"
@@ -65,90 +67,104 @@ func (m *mover) Run(ctx context.Context, site backend.Site, views <-chan backend
 // TestRunner: it is prepared before the lease is published, started with a view of what the kernel
 // has been brought to, started again when it fails, and ends with the agent.
 func TestRunner(t *testing.T) {
-	n, m := newNode(t), &mover{seen: make(chan string, 1), ended: make(chan struct{})}
-	n.backend = m
-	stop := n.start()
-	select {
-	case got := <-m.seen:
-		if got != `"ready" 192.168.33.101` {
-			t.Errorf("the view says %s", got)
+	synctest.Test(t, func(t *testing.T) {
+		n, m := newNode(t), &mover{seen: make(chan string, 1), ended: make(chan struct{})}
+		n.backend = m
+		stop := n.start()
+		select {
+		case got := <-m.seen:
+			if got != `"ready" 192.168.33.101` {
+				t.Errorf("the view says %s", got)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no view\n%s", n.log.String())
 		}
-	case <-time.After(10 * time.Second):
-		t.Fatalf("no view\n%s", n.log.String())
-	}
-	stop()
-	<-m.ended
-	for _, want := range []string{`msg="prepare the backend" err="not prepared yet"`, `msg="run the backend" err="not running yet"`, "msg=moves node=node1 dir="} {
-		if !strings.Contains(n.log.String(), want) {
-			t.Errorf("no %s in\n%s", want, n.log.String())
+		stop()
+		<-m.ended
+		for _, want := range []string{`msg="prepare the backend" err="not prepared yet"`, `msg="run the backend" err="not running yet"`, "msg=moves node=node1 dir="} {
+			if !strings.Contains(n.log.String(), want) {
+				t.Errorf("no %s in\n%s", want, n.log.String())
+			}
 		}
-	}
-	if strings.Contains(n.log.String(), "published before") {
-		t.Error(n.log.String())
-	}
+		if strings.Contains(n.log.String(), "published before") {
+			t.Error(n.log.String())
+		}
+	})
 }
 
 // TestRunnerResumes: after a restart it gets the leases that it had, before the store has said
 // anything. After a boot there is nothing yet on which it could stand.
 func TestRunnerResumes(t *testing.T) {
-	n, m := newNode(t), &mover{seen: make(chan string, 9), ended: make(chan struct{})}
-	m.prepared.Store(1)
-	m.begun.Store(1)
-	n.backend = m
-	stop := n.start()
-	n.eventually("a checkpoint", func() bool { _, err := os.Stat(n.checkpoint()); return err == nil && n.ready() })
-	<-m.seen
-	stop()
-	n.must(os.Remove(n.leases())) // and no store any more
-	n.must(os.Mkdir(n.leases(), 0o755))
+	synctest.Test(t, func(t *testing.T) {
+		n, m := newNode(t), &mover{seen: make(chan string, 9), ended: make(chan struct{})}
+		m.prepared.Store(1)
+		m.begun.Store(1)
+		n.backend = m
+		stop := n.start()
+		n.eventually("a checkpoint", func() bool { _, err := os.Stat(n.checkpoint()); return err == nil && n.ready() })
+		<-m.seen
+		stop()
+		n.must(os.Remove(n.leases())) // and no store any more
+		n.must(os.Mkdir(n.leases(), 0o755))
 
-	m.ended = make(chan struct{})
-	stop = n.start()
-	if got := <-m.seen; got != `"ready" 192.168.33.101` || strings.Contains(n.log.String(), "going on with the checkpoint") {
-		t.Errorf("the view says %s\n%s", got, n.log.String())
-	}
-	stop()
+		m.ended = make(chan struct{})
+		stop = n.start()
+		if got := <-m.seen; got != `"ready" 192.168.33.101` || strings.Contains(n.log.String(), "going on with the checkpoint") {
+			t.Errorf("the view says %s\n%s", got, n.log.String())
+		}
+		stop()
 
-	env, err := subnet.ReadEnv(n.agent.SubnetFile)
-	n.must(err)
-	env.BootID = "another"
-	n.must(subnet.WriteEnv(n.agent.SubnetFile, env))
-	m.ended = make(chan struct{})
-	stop = n.start()
-	n.eventually("the store is asked", func() bool { return strings.Count(n.log.String(), "ask the store") > 1 })
-	if len(m.seen) > 0 {
-		t.Errorf("after a boot it got %s", <-m.seen)
-	}
-	stop()
+		env, err := subnet.ReadEnv(n.agent.SubnetFile)
+		n.must(err)
+		env.BootID = "another"
+		n.must(subnet.WriteEnv(n.agent.SubnetFile, env))
+		m.ended = make(chan struct{})
+		stop = n.start()
+		n.eventually("the store is asked", func() bool { return strings.Count(n.log.String(), "ask the store") > 1 })
+		if len(m.seen) > 0 {
+			t.Errorf("after a boot it got %s", <-m.seen)
+		}
+		stop()
+	})
 }
 
 // TestReadyWithRunner: pods cannot count on a network whose packets nobody moves.
 func TestReadyWithRunner(t *testing.T) {
-	a := New(Config{Planner: Planner{Backend: &mover{}}, Log: slog.New(slog.DiscardHandler)})
-	a.status.update(true, false, nil)
-	mustBeReady := func(words string) {
-		t.Helper()
-		if err := a.status.Ready(); (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
-			t.Errorf("ready: %v, want %q", err, words)
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		a := New(Config{Planner: Planner{Backend: &mover{}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		a.status.update(true, false, nil)
+		mustBeReady := func(words string) {
+			t.Helper()
+			if err := a.status.Ready(); (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
+				t.Errorf("ready: %v, want %q", err, words)
+			}
 		}
-	}
-	mustBeReady("has not started yet")
-	a.status.updateRunner(nil)
-	a.logRunner("moving packets", nil, "port", 8285)
-	mustBeReady("")
-	if r := a.report().Runner; !r.Running || r.Says != "moving packets port=8285" || time.Since(r.Since) > time.Minute {
-		t.Errorf("reports %+v", r)
-	}
-	a.status.updateRunner(errors.New("no such device"))
-	if r := a.report().Runner; r.Running || r.Error != "no such device" || time.Since(r.Since) > time.Minute {
-		t.Errorf("reports %+v", r)
-	}
-	mustBeReady("") // it is started again at once
-	a.status.downSince = a.status.downSince.Add(-2 * unreadyAfter)
-	a.status.updateRunner(errors.New("port in use"))
-	mustBeReady("the backend moves no packets: port in use")
-	a.status.updateRunner(nil)
-	mustBeReady("")
+		mustBeReady("has not started yet")
+		a.status.updateRunner(nil)
+		a.logRunner("moving packets", nil, "port", 8285)
+		mustBeReady("")
+		if r := a.report().Runner; !r.Running || r.Says != "moving packets port=8285" || !r.Since.Equal(time.Now()) {
+			t.Errorf("reports %+v", r)
+		}
+		time.Sleep(time.Second)
+		for range 2 {
+			a.logRunner("send a packet", errors.New("no buffer"), "port", 8285)
+		}
+		if strings.Count(log.String(), `level=ERROR msg="send a packet" port=8285 err="no buffer"`) != 1 {
+			t.Errorf("an error is not logged once, as one:\n%s", log.String())
+		}
+		a.status.updateRunner(errors.New("no such device"))
+		if r := a.report().Runner; r.Running || r.Error != "no such device" || !r.Since.Equal(time.Now()) || r.Says != "moving packets port=8285" {
+			t.Errorf("reports %+v", r)
+		}
+		mustBeReady("") // it is started again at once
+		time.Sleep(2 * unreadyAfter)
+		a.status.updateRunner(errors.New("port in use"))
+		mustBeReady("the backend moves no packets: port in use")
+		a.status.updateRunner(nil)
+		mustBeReady("")
+	})
 }
 
 // TestOverlay: the device that has the family's address, whatever else encapsulates.

@@ -4,24 +4,31 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // TestLive: an agent whose loop is silent for three minutes should be restarted.
 func TestLive(t *testing.T) {
-	var s status
-	if err := s.Live(); err != nil {
-		t.Errorf("before the first look: %v", err)
-	}
-	for quiet, dead := range map[time.Duration]bool{0: false, 170 * time.Second: false, 190 * time.Second: true} {
-		s.lastHeartbeat = time.Now().Add(-quiet)
-		if err := s.Live(); (err != nil) != dead {
-			t.Errorf("silent for %s: %v", quiet, err)
+	synctest.Test(t, func(t *testing.T) {
+		var s status
+		if err := s.Live(); err != nil {
+			t.Errorf("before the first reconcile: %v", err)
 		}
-	}
-	if s.heartbeat(); s.Live() != nil {
-		t.Errorf("after a look: %v", s.Live())
-	}
+		s.heartbeat()
+		for _, step := range []struct {
+			sleep time.Duration
+			dead  bool
+		}{{0, false}, {170 * time.Second, false}, {20 * time.Second, true}} {
+			time.Sleep(step.sleep)
+			if err := s.Live(); (err != nil) != step.dead {
+				t.Errorf("%s later: %v", step.sleep, err)
+			}
+		}
+		if s.heartbeat(); s.Live() != nil {
+			t.Errorf("after a reconcile: %v", s.Live())
+		}
+	})
 }
 
 // TestNotReadyBeforeAllWasWritten: the store's word alone makes no node ready.
@@ -45,47 +52,59 @@ func TestNotReadyBeforeAllWasWritten(t *testing.T) {
 	}
 }
 
-// TestWrongForAWhile: a data path that is wrong for half a minute makes the node unready, and when
-// it is right again it is ready.
-func TestWrongForAWhile(t *testing.T) {
-	var s status
-	s.update(true, false, nil)
-	s.update(true, true, errors.New("no device"))
-	began := s.degradedSince
-	if s.update(true, true, errors.New("no device")); began.IsZero() || s.degradedSince != began {
-		t.Errorf("wrong since %s, and then since %s", began, s.degradedSince)
-	}
-	for age, ready := range map[time.Duration]bool{29 * time.Second: true, 31 * time.Second: false} {
-		s.degradedSince = time.Now().Add(-age)
-		if err := s.Ready(); (err == nil) != ready || err != nil && !strings.Contains(err.Error(), "wrong for 31s") {
-			t.Errorf("wrong for %s: %v", age, err)
-		}
-	}
-	s.update(true, false, nil)
-	if err := s.Ready(); err != nil {
-		t.Errorf("right again: %v", err)
-	}
-	if s.update(false, false, nil); s.Ready() == nil || !s.wasReady() {
-		t.Errorf("out of sync: %v, was ready %t", s.Ready(), s.wasReady())
+// TestDegradedForAWhile: a data path that does not work for half a minute makes the node unready, whatever it is that
+// fails, and when it works again the node is ready.
+func TestDegradedForAWhile(t *testing.T) {
+	for name, test := range map[string]struct {
+		set  func(s *status, err error)
+		want string
+	}{
+		"data path": {func(s *status, err error) { s.update(true, err != nil, err) }, "the data path has been wrong for 31s"},
+		"runner":    {(*status).updateRunner, "the backend moves no packets: no device"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var s status
+				s.update(true, false, nil)
+				for range 2 {
+					test.set(&s, errors.New("no device"))
+					time.Sleep(29 * time.Second)
+					test.set(&s, errors.New("no device")) // the same failure goes on
+					if err := s.Ready(); err != nil {
+						t.Errorf("after 29 s: %v", err)
+					}
+					time.Sleep(2 * time.Second)
+					if err := s.Ready(); err == nil || err.Error() != test.want {
+						t.Errorf("after 31 s: %v, want %s", err, test.want)
+					}
+					if test.set(&s, nil); s.Ready() != nil {
+						t.Errorf("it works again: %v", s.Ready())
+					}
+				}
+				if s.update(false, false, nil); s.Ready() == nil || !s.wasReady() {
+					t.Errorf("out of sync: %v, was ready %t", s.Ready(), s.wasReady())
+				}
+			})
+		})
 	}
 }
 
-// TestDownForAWhile: the same of a backend's own part.
-func TestDownForAWhile(t *testing.T) {
-	var s status
-	s.update(true, false, nil)
-	s.updateRunner(errors.New("no port"))
-	for age, ready := range map[time.Duration]bool{29 * time.Second: true, 31 * time.Second: false} {
-		s.downSince = time.Now().Add(-age)
-		if s.updateRunner(errors.New("no port")); (s.Ready() == nil) != ready {
-			t.Errorf("down for %s: %v", age, s.Ready())
+// TestUpSince: the time since which a Runner runs is that of its last start.
+func TestUpSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := status{runnerErr: errors.New("it has not started yet")}
+		began := time.Now()
+		s.updateRunner(nil)
+		time.Sleep(time.Second)
+		if s.updateRunner(nil); s.upSince != began {
+			t.Errorf("up since %s, want %s", s.upSince, began)
 		}
-	}
-	s.updateRunner(nil)
-	began := s.upSince
-	if s.updateRunner(nil); began.IsZero() || s.upSince != began || s.Ready() != nil {
-		t.Errorf("up since %s, and then since %s: %v", began, s.upSince, s.Ready())
-	}
+		s.updateRunner(errors.New("no port"))
+		time.Sleep(time.Second)
+		if s.updateRunner(nil); s.upSince != time.Now() || s.downSince != began.Add(time.Second) {
+			t.Errorf("up since %s, down since %s", s.upSince, s.downSince)
+		}
+	})
 }
 
 // TestBackoff: the pauses of a row of errors double from the first to the last, and success ends the row.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -279,33 +280,35 @@ func (s says) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 // TestRunFollowsTheNodeIP: the cluster tells of another InternalIP while the agent runs, before the
 // interface has it and after.
 func TestRunFollowsTheNodeIP(t *testing.T) {
-	n := newNode(t)
-	for _, command := range []string{"ip link add eth0 type veth peer name peer0", "ip link set eth0 up", "ip addr add 10.0.2.15/24 dev eth0",
-		"ip route add default via 10.0.2.2 dev eth0"} {
-		n.must(n.kernel.Run(command))
-	}
-	store := says{nodeIPs: make(chan []netip.Addr)}
-	n.tune = func(c *Config) {
-		store.Store, c.Choice = c.Store, Choice{NodeIPs: addrs("192.168.33.101")}
-		c.Store = store
-	}
-	stop := n.start()
-	defer stop()
-	n.eventually("ready", n.ready)
-	n.eventually("the device is at the node's address", func() bool { return strings.Contains(n.state(), "local 192.168.33.101") })
-	before := n.state()
-	store.nodeIPs <- addrs("192.168.33.150")
-	n.eventually("the address is missed", func() bool {
-		return strings.Contains(n.log.String(), "matches the node's InternalIP any more, eth1 with 192.168.33.101 stays")
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		for _, command := range []string{"ip link add eth0 type veth peer name peer0", "ip link set eth0 up", "ip addr add 10.0.2.15/24 dev eth0",
+			"ip route add default via 10.0.2.2 dev eth0"} {
+			n.must(n.kernel.Run(command))
+		}
+		store := says{nodeIPs: make(chan []netip.Addr)}
+		n.tune = func(c *Config) {
+			store.Store, c.Choice = c.Store, Choice{NodeIPs: addrs("192.168.33.101")}
+			c.Store = store
+		}
+		stop := n.start()
+		defer stop()
+		n.eventually("ready", n.ready)
+		n.eventually("the device is at the node's address", func() bool { return strings.Contains(n.state(), "local 192.168.33.101") })
+		before := n.state()
+		store.nodeIPs <- addrs("192.168.33.150")
+		n.eventually("the address is missed", func() bool {
+			return strings.Contains(n.log.String(), "matches the node's InternalIP any more, eth1 with 192.168.33.101 stays")
+		})
+		if n.state() != before {
+			t.Errorf("without an underlay the state became\n%s", n.state())
+		}
+		n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
+		n.eventually("the device follows", func() bool { return strings.Contains(n.state(), "local 192.168.33.150") })
+		n.must(n.kernel.Run("ip addr add 192.168.33.160/24 dev eth1"))
+		store.nodeIPs <- addrs("192.168.33.160")
+		n.eventually("the device follows what the store says alone", func() bool { return strings.Contains(n.state(), "local 192.168.33.160") })
 	})
-	if n.state() != before {
-		t.Errorf("without an underlay the state became\n%s", n.state())
-	}
-	n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
-	n.eventually("the device follows", func() bool { return strings.Contains(n.state(), "local 192.168.33.150") })
-	n.must(n.kernel.Run("ip addr add 192.168.33.160/24 dev eth1"))
-	store.nodeIPs <- addrs("192.168.33.160")
-	n.eventually("the device follows what the store says alone", func() bool { return strings.Contains(n.state(), "local 192.168.33.160") })
 }
 
 // knows is a store that can be asked for the node's own addresses.
@@ -320,23 +323,25 @@ func (k knows) NodeIPs(context.Context) ([]netip.Addr, error) { return *k.nodeIP
 // cluster learns of that later than its agent starts, so there is no underlay, no lease and no
 // snapshot yet that could tell.
 func TestRunFindsTheNodeIPThatChangedWhileItWasAway(t *testing.T) {
-	n, known := newNode(t), atomic.Pointer[[]netip.Addr]{}
-	own := addrs("192.168.33.101")
-	known.Store(&own)
-	n.tune = func(c *Config) {
-		c.Choice = Choice{NodeIPs: own, Settled: true}
-		c.Store = knows{c.Store, &known}
-	}
-	stop := n.start()
-	n.eventually("ready", n.ready)
-	n.eventually("the checkpoint", func() bool { _, err := ReadCheckpoint(n.checkpoint()); return err == nil })
-	stop()
-	n.must(n.kernel.Run("ip addr del 192.168.33.101/24 dev eth1"))
-	n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
-	stop = n.start()
-	defer stop()
-	n.eventually("the address is missed", func() bool { return n.logs("matches the node's InternalIP") > 0 })
-	moved := addrs("192.168.33.150")
-	known.Store(&moved)
-	n.eventually("the device follows", func() bool { return n.ready() && n.has("local 192.168.33.150") })
+	synctest.Test(t, func(t *testing.T) {
+		n, known := newNode(t), atomic.Pointer[[]netip.Addr]{}
+		own := addrs("192.168.33.101")
+		known.Store(&own)
+		n.tune = func(c *Config) {
+			c.Choice = Choice{NodeIPs: own, Settled: true}
+			c.Store = knows{c.Store, &known}
+		}
+		stop := n.start()
+		n.eventually("ready", n.ready)
+		n.eventually("the checkpoint", func() bool { _, err := ReadCheckpoint(n.checkpoint()); return err == nil })
+		stop()
+		n.must(n.kernel.Run("ip addr del 192.168.33.101/24 dev eth1"))
+		n.must(n.kernel.Run("ip addr add 192.168.33.150/24 dev eth1"))
+		stop = n.start()
+		defer stop()
+		n.eventually("the address is missed", func() bool { return n.logs("matches the node's InternalIP") > 0 })
+		moved := addrs("192.168.33.150")
+		known.Store(&moved)
+		n.eventually("the device follows", func() bool { return n.ready() && n.has("local 192.168.33.150") })
+	})
 }

@@ -151,6 +151,22 @@ func TestSettingsOfTheRunningAgent(t *testing.T) {
 	}
 }
 
+// TestSettingsTooLong: an answer of any length costs little.
+func TestSettingsTooLong(t *testing.T) {
+	for size, ok := range map[int]bool{50 << 10: true, 100 << 10: false} {
+		newNICs(t)
+		l, err := net.Listen("unix", agent.SettingsSocket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go agent.Settings{Bridge: strings.Repeat("x", size)}.Serve(l)
+		if _, _, err := agent.AskSettings(); (err == nil) != ok {
+			t.Errorf("an answer of %d bytes: %v", size, err)
+		}
+		l.Close()
+	}
+}
+
 // TestSettingsOfSomebodyElse: a local user who takes the socket's name is not believed.
 func TestSettingsOfSomebodyElse(t *testing.T) {
 	newNICs(t)

@@ -20,12 +20,14 @@ type Frame struct {
 
 // Layer is one header.
 type Layer struct {
-	Kind string     `json:"kind"` // eth, ip, udp, tcp, vxlan, wireguard, icmp
-	From string     `json:"from,omitempty"`
-	To   string     `json:"to,omitempty"`
-	Info string     `json:"info,omitempty"` // "ttl 63", "vni 1", "echo request"
-	Src  netip.Addr `json:"-"`              // of ip
-	Dst  netip.Addr `json:"-"`
+	Kind string `json:"kind"` // eth, ip, udp, tcp, vxlan, wireguard, icmp
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+	Info string `json:"info,omitempty"` // "ttl 63", "vni 1", "echo request"
+	// Src, Dst and Proto are those of ip.
+	Src   netip.Addr `json:"-"`
+	Dst   netip.Addr `json:"-"`
+	Proto byte       `json:"-"`
 }
 
 const (
@@ -98,8 +100,7 @@ func (f *Frame) ipv4(data []byte) {
 		return
 	}
 	src, dst := netip.AddrFrom4([4]byte(data[12:16])), netip.AddrFrom4([4]byte(data[16:20]))
-	f.ip(src, dst, fmt.Sprintf("ttl %d", data[8]))
-	f.payload(data[9], data[size:total])
+	f.ip(src, dst, fmt.Sprintf("ttl %d", data[8]), data[9], data[size:total])
 }
 
 // ipv6 is RFC 8200's header; none of the labs' packets has extension headers.
@@ -115,15 +116,11 @@ func (f *Frame) ipv6(data []byte) {
 		return
 	}
 	src, dst := netip.AddrFrom16([16]byte(data[8:24])), netip.AddrFrom16([16]byte(data[24:40]))
-	f.ip(src, dst, fmt.Sprintf("hop limit %d", data[7]))
-	f.payload(data[6], data[40:total])
+	f.ip(src, dst, fmt.Sprintf("hop limit %d", data[7]), data[6], data[40:total])
 }
 
-func (f *Frame) ip(src, dst netip.Addr, info string) {
-	f.add(Layer{Kind: "ip", From: src.String(), To: dst.String(), Info: info, Src: src, Dst: dst})
-}
-
-func (f *Frame) payload(proto byte, data []byte) {
+func (f *Frame) ip(src, dst netip.Addr, info string, proto byte, data []byte) {
+	f.add(Layer{Kind: "ip", From: src.String(), To: dst.String(), Info: info, Src: src, Dst: dst, Proto: proto})
 	switch proto {
 	case protoUDP:
 		f.udp(data)

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -45,16 +45,16 @@ func TestHost(t *testing.T) {
 		"kube-proxy-cidr": func(f *Facts) {
 			f.Programs = []Program{{Name: "kube-proxy", Args: []string{"--cluster-cidr", "10.0.0.0/16"}}}
 		},
-		"agent-deaf": func(f *Facts) { f.Agent.Deaf, f.Agent.NotReady = true, "refused" },
+		"agent-deaf": func(f *Facts) { f.Agent.Unresponsive, f.Agent.NotReady = true, "refused" },
 		"runner-down": func(f *Facts) {
 			f.Agent.Runner = &Runner{Error: "listen on UDP port 8285: address already in use"}
 		},
 		"agent-not-ready": func(f *Facts) { f.Agent.NotReady = "no lease" },
 		"contended":       func(f *Facts) { f.Agent.Metrics = map[string]float64{"twill_contended_total": 2} },
-		"api-trouble":     func(f *Facts) { f.API = API{Asked: true, Error: "list nodes: 403"} },
-		"udp-not-sent":    func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: "overlay"}} },
+		"api-trouble":     func(f *Facts) { f.API = API{Problem: OtherProblem, Error: "list nodes: 500"} },
+		"udp-not-sent":    func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay}} },
 		"udp-reply-dropped": func(f *Facts) {
-			f.Probes = []Probe{{Node: "n2", Kind: "overlay", Sent: 1, Seen: 1}}
+			f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay, Sent: 1, Seen: 1}}
 		},
 	} {
 		f := healthy()
@@ -80,7 +80,7 @@ func TestMovedByAgent(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	f.Lease.Snapshot.Local.Backend = "wireguard"
-	f.Agent = Agent{Running: true, Runner: &Runner{Running: true, Says: "the agent moves the packets itself dev=flannel-wg"}}
+	f.Agent = Agent{Running: true, Runner: &Runner{Running: true, Detail: "the agent moves the packets itself dev=flannel-wg"}}
 	down := NewStatus(f)
 	down.Runner = &Runner{Error: "address already in use"}
 	var text bytes.Buffer
@@ -104,52 +104,17 @@ func TestMerge(t *testing.T) {
 		f.Plan = append(f.Plan, netstate.Change{Want: want})
 	}
 	got := Check(f)
-	if len(got) != 1 || got[0].Count != 1000 || len(got[0].More) != mostShown {
+	if len(got) != 1 || got[0].Count != 1000 || len(got[0].More) != maxShown {
 		t.Errorf("got %d findings, the first: %+v", len(got), got[0])
 	}
 }
 
-// TestDecide walks chains as the kernel does.
-func TestDecide(t *testing.T) {
-	pods := Match{Prefixes: []netip.Prefix{prefix("10.244.0.0/16")}}
-	base := func(rules ...Rule) Chain {
-		return Chain{Family: "ip", Table: "filter", Name: "FORWARD", Hook: "forward", Policy: "drop", Rules: rules}
-	}
-	user := func(rules ...Rule) Chain { return Chain{Family: "ip", Table: "filter", Name: "USER", Rules: rules} }
-	jump := Rule{Verdict: "jump", Target: "USER"}
-	p := Packet{Src: addr("10.244.1.2"), Dst: addr("10.244.2.2"), In: "cni0", Out: "flannel.1", Proto: "tcp", DPort: 80}
-	for name, test := range map[string]struct {
-		chains []Chain
-		want   string
-	}{
-		"policy":               {[]Chain{base()}, "drop"},
-		"accepted":             {[]Chain{base(Rule{Src: pods, Verdict: "accept"})}, "accept"},
-		"first rule wins":      {[]Chain{base(Rule{Verdict: "reject"}, Rule{Src: pods, Verdict: "accept"})}, "reject"},
-		"not":                  {[]Chain{base(Rule{Src: Match{pods.Prefixes, true}, Verdict: "reject"}, Rule{Verdict: "accept"})}, "accept"},
-		"wildcard device":      {[]Chain{base(Rule{In: DevMatch{Name: "cni+"}, Verdict: "accept"})}, "accept"},
-		"nft wildcard device":  {[]Chain{base(Rule{Out: DevMatch{Name: "flannel*"}, Verdict: "accept"})}, "accept"},
-		"other device":         {[]Chain{base(Rule{In: DevMatch{Name: "docker0"}, Verdict: "accept"})}, "drop"},
-		"unknown never holds":  {[]Chain{base(Rule{UnknownIf: "-m set", Verdict: "reject"}, Rule{Verdict: "accept"})}, "accept"},
-		"jump accepts":         {[]Chain{base(jump), user(Rule{Verdict: "accept"})}, "accept"},
-		"jump returns":         {[]Chain{base(jump, Rule{Verdict: "accept"}), user(Rule{Verdict: "return"}, Rule{Verdict: "drop"})}, "accept"},
-		"goto ends the caller": {[]Chain{base(Rule{Verdict: "goto", Target: "USER"}, Rule{Verdict: "accept"}), user()}, "drop"},
-		"loop":                 {[]Chain{base(jump), user(jump)}, "drop"},
-		"every chain decides": {[]Chain{base(Rule{Verdict: "accept"}), {Family: "inet", Table: "fw", Name: "f", Hook: "forward", Priority: 5, Policy: "accept",
-			Rules: []Rule{{DPort: 80, Proto: "tcp", Verdict: "drop"}}}}, "drop"},
-		"other family": {[]Chain{{Family: "ip6", Hook: "forward", Policy: "drop"}}, "accept"},
-	} {
-		if got := Decide(test.chains, "forward", p); got.Verdict != test.want {
-			t.Errorf("%s: got %+v, want %s", name, got, test.want)
-		}
-	}
-}
-
-// TestReport: the JSON's names are a promise.
-func TestReport(t *testing.T) {
+// TestDiagnosis: the JSON's names are a promise.
+func TestDiagnosis(t *testing.T) {
 	f := healthy()
 	f.Agent.Running = false
 	var text, data bytes.Buffer
-	r := NewReport(f, time.Second)
+	r := Diagnose(f, time.Second)
 	if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "! agent-down: the agent does not run  ← most likely the cause") {
 		t.Errorf("%v\n%s", err, &text)
 	}
@@ -173,21 +138,47 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestAPITrouble: who has to act is told from what the API server says.
+// TestAPITrouble: the problem says who has to act.
 func TestAPITrouble(t *testing.T) {
-	for text, want := range map[string][2]string{
-		`get node "a": nodes "a" is forbidden: User "system:serviceaccount:kube-twill:twill" cannot get resource "nodes" in API group "" at the cluster scope`: {
-			"api-trouble", "403: grant system:serviceaccount:kube-twill:twill the verb get on nodes"},
-		`get node "a": Unauthorized`: {"api-trouble", "401: "},
-		`get node "a": the server has received too many requests and has asked us to try again later`:                                            {"api-trouble", "429: "},
-		`Get "https://10.96.0.1": tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2020-01-01`: {"clock-skew", "set the clock"},
-		`Get "https://10.96.0.1": tls: failed to verify certificate: x509: certificate signed by unknown authority`:                              {"api-trouble", "the API server's certificate is of another authority"},
-		`dial tcp 10.96.0.1:443: connect: connection refused`:                                                                                    {"api-trouble", "nobody answers"},
+	for _, c := range []struct {
+		api     API
+		id, fix string
+	}{
+		{API{Problem: Forbidden, Grant: "system:serviceaccount:kube-twill:twill the verb get on nodes"},
+			"api-trouble", "403: grant system:serviceaccount:kube-twill:twill the verb get on nodes: the ClusterRole"},
+		{API{Problem: Forbidden}, "api-trouble", "401: the token is not valid; 403: grant the verb that the error names"},
+		{API{Problem: Unauthorized}, "api-trouble", "401: the token is not valid: restart"},
+		{API{Problem: TooManyRequests}, "api-trouble", "429: "},
+		{API{Problem: ExpiredCert}, "clock-skew", "set the clock"},
+		{API{Problem: UnknownAuthority}, "api-trouble", "the API server's certificate is of another authority"},
+		{API{Problem: Unreachable}, "api-trouble", "nobody answers"},
+		{API{Problem: OtherProblem}, "api-trouble", "401: the token is not valid; 403"},
 	} {
-		got := Check(Facts{API: API{Asked: true, Error: text}, Agent: Agent{Running: true}})
-		i := slices.IndexFunc(got, func(f Finding) bool { return f.ID == want[0] })
-		if i < 0 || !strings.HasPrefix(got[i].Fix, want[1]) {
-			t.Errorf("%s: want %v, got %+v", text, want, got)
+		f := healthy()
+		f.API = c.api
+		if got := Check(f); len(got) != 1 || got[0].ID != c.id || !strings.HasPrefix(got[0].Fix, c.fix) {
+			t.Errorf("%+v: want %s, %s, got %+v", c.api, c.id, c.fix, got)
+		}
+	}
+}
+
+// TestRemoval: the command that deletes a rule, or changes a policy, is that of the program whose rule it is.
+func TestRemoval(t *testing.T) {
+	const saved = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i cni0 -j REJECT\nCOMMIT\n"
+	nft := []rules.Chain{{Family: "inet", Table: "filter", Name: "forward", Hook: "forward", Policy: rules.Drop}}
+	for _, c := range []struct {
+		chains   []rules.Chain
+		src, in  string
+		wantText string
+	}{
+		{rules.ParseSave("ip", saved), "10.244.1.2", "cni0", "iptables -t filter -D FORWARD -i cni0 -j REJECT"},
+		{rules.ParseSave("ip6", saved), "fd00::2", "cni0", "ip6tables -t filter -D FORWARD -i cni0 -j REJECT"},
+		{rules.ParseSave("ip6", saved), "fd00::2", "eth0", "ip6tables -P FORWARD ACCEPT"},
+		{nft, "10.244.1.2", "cni0", ""},
+	} {
+		d := rules.Decide(c.chains, "forward", rules.Packet{Src: addr(c.src), Dst: addr(c.src), In: c.in})
+		if got := removal(d); !d.Stops() || !strings.HasPrefix(got, c.wantText) || c.wantText == "" && got != "" {
+			t.Errorf("%+v: got %q, want %q", d, got, c.wantText)
 		}
 	}
 }

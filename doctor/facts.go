@@ -1,6 +1,6 @@
 // Package doctor names the cause of a broken node network. It is a pure function from Facts, what was seen on one
-// machine, to Findings, each with evidence, the reason why it hurts and the command that mends it; doctor/facts
-// gathers the Facts.
+// machine, to Findings, each with the evidence, the reason why it hurts and the command that fixes it. Package
+// doctor/facts gathers the Facts.
 package doctor
 
 import (
@@ -8,62 +8,64 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
 // Facts are what was seen on one node at one moment. What could not be read is in Unread, and no check guesses it.
+//
+// Checks decide by codes, names and numbers. Fields named Error, Detail or Text are for people, and no check reads them.
 type Facts struct {
 	Node     string
 	Agent    Agent
 	Lease    Lease
 	Underlay backend.Node
-	// UnderlayError says why no underlay could be chosen; Want and Plan are empty then.
-	UnderlayError string
-	Want          netstate.State `json:"-"`
-	Have          netstate.State `json:"-"`
-	Plan          netstate.Plan  `json:"-"`
-	Skips         []subnet.Skip
-	PodMTU        int // bytes, what a pod may send
-	Env           EnvFile
-	Bridge        string
-	Interfaces    []netstate.Interface
-	Ports         []Port
-	Pods          []Pod
-	Routes        []Route // of other owners, into the networks of pods
-	Rules         []string
-	Ways          []Way
-	Sysctls       map[string]string
-	Chains        []Chain
-	CNI           CNI
-	IPAM          IPAM
-	Programs      []Program
-	PortOwner     string   // of the VXLAN's UDP port, if that is a process and not the kernel
-	Release       string   // of the kernel: 6.1.0-18-amd64
-	NoModules     []string // parts of the kernel that the backend needs and that this one cannot have, with the reason
-	Probes        []Probe
-	API           API
-	Unread        []string // what could not be read, and why
+	// NoUnderlay has the families for which no underlay could be chosen, and why; Want and Plan are empty then.
+	NoUnderlay   map[netstate.Family]string
+	Want         netstate.State `json:"-"`
+	Have         netstate.State `json:"-"`
+	Plan         netstate.Plan  `json:"-"`
+	Skips        []subnet.Skip
+	PodMTU       int // bytes, what a pod may send
+	Env          EnvFile
+	Bridge       string
+	Interfaces   []netstate.Interface
+	Ports        []Port
+	Pods         []Pod
+	Routes       []Route  // of other owners, into the networks of pods
+	Rules        []string // of policy routing
+	Paths        []Path
+	Sysctls      map[string]string
+	Chains       []rules.Chain
+	CNI          CNI
+	Reservations Reservations
+	Programs     []Program
+	PortOwner    string     // the process that has the VXLAN's UDP port; empty: none, or the kernel
+	Release      string     // of the kernel: 6.1.0-18-amd64
+	NoModules    []NoModule // that the backend needs
+	Probes       []Probe
+	API          API
+	Unread       []string // what could not be read, and why
 }
 
 // Agent is the running twilld of this node.
 type Agent struct {
-	Running  bool
-	PID      int
-	Args     []string
-	NotReady string // what /readyz says, empty if it is ready or was not asked
-	Deaf     bool   // it runs and does not answer
-	Version  string
-	Runner   *Runner            // of a backend's own part, nil if there is none or the agent does not say
-	Metrics  map[string]float64 // its counters, summed over labels; nil if they are not served
+	Running      bool
+	PID          int    // 0: not known
+	Unresponsive bool   // it runs and does not answer
+	NotReady     string // the answer to /readyz; empty: it is ready, or was not asked
+	Version      string
+	Runner       *Runner            // of the backend; nil: it has none, or the agent did not say
+	Metrics      map[string]float64 // its counters, summed over labels; nil if they are not served
 }
 
-// Runner is how a backend's own part is doing, which is no kernel state: as the agent's /status has it.
+// Runner is the state of a backend's own process, which is no kernel state, from the agent's /status.
 type Runner struct {
 	Running bool      `json:"running"`
 	Since   time.Time `json:"since"`           // when that began; zero: it never ran
 	Error   string    `json:"error,omitempty"` // why it does not run
-	Says    string    `json:"says,omitempty"`  // what it said last
+	Detail  string    `json:"says,omitempty"`  // its last message
 }
 
 // Lease is the agent's checkpoint: the newest leases that it knew.
@@ -84,7 +86,7 @@ type EnvFile struct {
 	Env     subnet.Env
 }
 
-// Port is a device and what it is plugged into.
+// Port is a device and the bridge that it is attached to.
 type Port struct {
 	Name, Master string
 	Up           bool
@@ -97,7 +99,7 @@ type Pod struct {
 	Port string
 }
 
-// Route is a route that is not ours.
+// Route is a route that is not Twill's.
 type Route struct {
 	Dst netip.Prefix
 	Via netip.Addr
@@ -112,15 +114,15 @@ func (r Route) String() string {
 	return text + " dev " + r.Dev
 }
 
-// Way is what the kernel answers for one peer and address family.
-type Way struct {
+// Path is how the kernel would send to one peer in one address family.
+type Path struct {
 	Node      string
 	Subnet    netip.Prefix
 	Pod       netip.Addr // an address of the peer's subnet
 	Hop       Hop        // towards Pod
 	Underlay  netip.Addr
-	Outer     Hop    // towards Underlay
-	Neighbour string // of the underlay's next hop: "permanent 0e:…", "failed", empty if there is none
+	Outer     Hop       // towards Underlay
+	Neighbour Neighbour // the next hop towards Underlay
 }
 
 // Hop is the answer of one route lookup.
@@ -140,6 +142,25 @@ func (h Hop) String() string {
 	return "dev " + h.Dev
 }
 
+// Neighbour is an entry of the kernel's neighbour table; the zero value is none.
+type Neighbour struct {
+	State netstate.NeighState
+	MAC   string
+}
+
+func (n Neighbour) String() string {
+	if n == (Neighbour{}) {
+		return ""
+	}
+	return n.State.String() + " " + n.MAC
+}
+
+// NoModule is a module that this kernel cannot have.
+type NoModule struct {
+	Name   string
+	Detail string // "CONFIG_NET_IPIP is not set"
+}
+
 // CNI is what the container runtime finds.
 type CNI struct {
 	Dir      string // empty: not looked for
@@ -157,36 +178,63 @@ type ConfFile struct {
 	SubnetFile string
 }
 
-// IPAM is the reservations of pods' addresses.
-type IPAM struct {
+// Reservations are the reserved addresses of pods.
+type Reservations struct {
 	Dir      string
 	Reserved int
 	Capacity int // 0: not known
 	Leaked   []string
 }
 
-// Program is another process that has to do with the network.
+// Program is another process that concerns the network.
 type Program struct {
 	PID  int
 	Name string
-	Args []string
+	Args []string // of kube-proxy
 }
 
 // Probe is one packet that was sent to find out.
 type Probe struct {
 	Node string
-	Kind string // underlay, overlay, large, tcp
+	Kind ProbeKind
 	To   netip.Addr
 	Size int // bytes of the IP packet
 	OK   bool
-	// Sent and Seen are packets of this probe that left, and that came back, at the underlay's device: they tell a
-	// filter here from one on the way. They are -1 where nobody watched.
+	// Sent and Seen count packets of this probe that left, and that came back, through the underlay's device: they tell
+	// a filter on this node from one on the path. They are -1 if nobody counted.
 	Sent, Seen int
 	Error      string
 }
 
-// API is what the cluster's API answered when it was asked.
+// ProbeKind is what a probe tests.
+type ProbeKind string
+
+// The kinds of probes.
+const (
+	ProbeUnderlay ProbeKind = "underlay" // an echo request to a node
+	ProbeOverlay  ProbeKind = "overlay"  // an echo request through the path of pods
+	ProbeLarge    ProbeKind = "large"    // the same, as large as a pod may send
+	ProbeTCP      ProbeKind = "tcp"      // a connection through the path of pods
+)
+
+// API is the answer of the cluster's API to a request with the agent's credentials.
 type API struct {
-	Asked bool
+	Problem APIProblem // empty: it answered, or was not asked
+	// Grant is what a Forbidden request lacks, "USER the verb VERB on RESOURCE", empty if the answer does not say.
+	Grant string
 	Error string
 }
+
+// APIProblem is a class of errors of the cluster's API.
+type APIProblem string
+
+// The classes.
+const (
+	Unauthorized     APIProblem = "unauthorized"
+	Forbidden        APIProblem = "forbidden"
+	TooManyRequests  APIProblem = "too-many-requests"
+	UnknownAuthority APIProblem = "unknown-authority"
+	ExpiredCert      APIProblem = "expired-certificate" // or not yet valid
+	Unreachable      APIProblem = "unreachable"
+	OtherProblem     APIProblem = "other"
+)

@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Finding is one thing that is wrong on a node.
@@ -15,95 +16,70 @@ type Finding struct {
 	Expected string   `json:"expected"` // what should be
 	Actual   string   `json:"actual"`   // what is
 	Why      string   `json:"why"`      // why it hurts
-	Fix      string   `json:"fix"`      // the command or the edit that mends it
+	Fix      string   `json:"fix"`      // the command or the edit that fixes it
 	Page     string   `json:"page"`     // in the documentation
 	Severity Severity `json:"severity"`
-	Count    int      `json:"count"` // objects that it is about
+	Count    int      `json:"count"` // how many objects it is about
 	More     []string `json:"more,omitempty"`
+
+	kind   kind
+	peer   string          // the peer that it is about, empty if it is about no peer
+	port   string          // likewise the port of a pod
+	family netstate.Family // likewise the only family that it concerns
 }
 
-// Severity says what a finding means for pods.
-type Severity string
-
-// The severities.
-const (
-	Broken Severity = "broken" // pods are cut off, or will not start
-	Risk   Severity = "risk"   // it works now, and will not always
-)
-
-// Kind is an entry of the catalogue: what can be found, in the order of likelihood to be the cause of what else is
-// found. A device that is gone takes its routes with it, so it stands before routes.
-type Kind struct {
-	ID, Title string
-	Severity  Severity
-	Why       string
-	Fix       string // for people; a finding has the exact command where there is one
-	See       string // how to look by hand
+// find returns a finding of the kind; an empty fix is the kind's own.
+func find(k kind, object, expected, actual, fix string) Finding {
+	c := catalogue[k]
+	return Finding{ID: c.ID, Title: c.Title, Object: object, Expected: expected, Actual: actual, Why: c.Why,
+		Fix: cmp.Or(fix, c.Fix), Page: c.page(), Severity: c.Severity, Count: 1, kind: k}
 }
 
-// find makes a finding of the kind; a kind that is not in the catalogue is found by the test of the catalogue.
-func find(id, object, expected, actual, fix string) Finding {
-	k, _ := KindOf(id)
-	return Finding{ID: id, Title: k.Title, Object: object, Expected: expected, Actual: actual, Why: k.Why, Fix: cmp.Or(fix, k.Fix),
-		Page: "Documentation/doctor/" + id + ".md", Severity: k.Severity, Count: 1}
+// findPeer returns a finding about a peer.
+func findPeer(k kind, peer, expected, actual, fix string) Finding {
+	f := find(k, "peer "+peer, expected, actual, fix)
+	f.peer = peer
+	return f
 }
 
-// KindOf is the catalogue's entry, and whether there is one.
-func KindOf(id string) (Kind, bool) {
-	i := rank(id)
-	if i < 0 {
-		return Kind{}, false
-	}
-	return Catalogue()[i], true
-}
-
-func rank(id string) int {
-	return slices.IndexFunc(Catalogue(), func(k Kind) bool { return k.ID == id })
-}
-
-// Catalogue is all kinds of findings, the likeliest cause first.
-func Catalogue() []Kind { return slices.Concat(pathKinds(), podKinds(), otherKinds()) }
-
-// check is one group of checks.
-type check func(Facts) []Finding
-
-// Check is everything that is wrong, the likeliest cause first. Findings of one kind are merged.
+// Check returns everything that is wrong, the likeliest cause first. Findings of one kind are merged.
 func Check(f Facts) []Finding { return merge(checkAll(f)) }
 
-// checkAll is Check with every finding by itself.
+// checkAll is Check without merging.
 func checkAll(f Facts) []Finding {
 	var all []Finding
-	for _, c := range []check{checkLease, checkUnderlay, checkDrift, checkSkips, checkWays, checkOverlaps, checkForwarding,
-		checkFirewall, checkPods, checkEnv, checkCNI, checkIPAM, checkAgent, checkHost, checkProbes} {
-		all = append(all, c(f)...)
+	for _, check := range []func(Facts) []Finding{checkLease, checkUnderlay, checkDrift, checkSkips, checkSharedUnderlay,
+		checkPaths, checkOverlaps, checkForwarding, checkFirewall, checkPods, checkEnv, checkCNI, checkReservations,
+		checkAgent, checkAPI, checkHost, checkProbes} {
+		all = append(all, check(f)...)
 	}
-	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(rank(a.ID), rank(b.ID)) })
+	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
 	return all
 }
 
-// mostShown is how many of one kind's objects a finding lists.
-const mostShown = 5
+// maxShown is how many of one kind's objects a finding lists.
+const maxShown = 5
 
 // merge makes one finding of those of the same kind: a thousand missing routes have one cause.
 func merge(all []Finding) []Finding {
 	var merged []Finding
 	for _, f := range all {
 		last := len(merged) - 1
-		if last < 0 || merged[last].ID != f.ID {
+		if last < 0 || merged[last].kind != f.kind {
 			merged = append(merged, f)
 			continue
 		}
 		m := &merged[last]
 		m.Count += f.Count
-		if len(m.More) < mostShown {
-			m.More = append(m.More, f.line())
+		if len(m.More) < maxShown {
+			m.More = append(m.More, f.evidence())
 		}
 	}
 	return merged
 }
 
-// line is the evidence in one line.
-func (f Finding) line() string {
+// evidence returns the finding's object and its states as one line.
+func (f Finding) evidence() string {
 	text := f.Object
 	if f.Actual != "" {
 		text += ": " + f.Actual
@@ -111,5 +87,5 @@ func (f Finding) line() string {
 	if f.Expected != "" {
 		text += fmt.Sprintf(" (expected %s)", f.Expected)
 	}
-	return strings.TrimSpace(text)
+	return text
 }

@@ -2,45 +2,81 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/twill-net/twill/netstate"
 )
 
-// checkAgent is about the process that repairs what this finds.
+// checkAgent is about the process that repairs what the doctor finds.
 func checkAgent(f Facts) []Finding {
 	var all []Finding
 	for _, p := range f.Programs {
 		if p.Name == "flanneld" && f.Agent.Running {
-			all = append(all, find("second-agent", fmt.Sprintf("%s, process %d", p.Name, p.PID), "one agent", "two agents", ""))
+			all = append(all, find(secondAgent, fmt.Sprintf("%s, process %d", p.Name, p.PID), "one agent", "two agents", ""))
 		}
 	}
-	switch {
-	case !f.Agent.Running:
-		all = append(all, find("agent-down", "twilld", "a running process", "none in this network namespace", ""))
-	case f.Agent.Deaf:
-		all = append(all, find("agent-deaf", "twilld", "an answer on its health port", f.Agent.NotReady, ""))
-	case f.Agent.NotReady != "":
-		all = append(all, find("agent-not-ready", "twilld", "ready", f.Agent.NotReady, ""))
+	switch a := f.Agent; {
+	case !a.Running:
+		all = append(all, find(agentDown, "twilld", "a running process", "none in this network namespace", ""))
+	case a.Unresponsive:
+		all = append(all, find(agentDeaf, "twilld", "an answer", a.NotReady, ""))
+	case a.NotReady != "":
+		all = append(all, find(agentNotReady, "twilld", "ready", a.NotReady, ""))
 	}
 	switch r := f.Agent.Runner; {
 	case r != nil && !r.Running:
-		all = append(all, find("runner-down", "twilld", "running", r.Error, ""))
-	case !f.Agent.Running && f.movedBy() == "agent":
-		all = append(all, find("runner-down", "twilld", "a running process: it moves the packets itself", "none in this network namespace", ""))
+		all = append(all, find(runnerDown, "twilld", "running", r.Error, ""))
+	case !f.Agent.Running && f.movesPackets():
+		all = append(all, find(runnerDown, "twilld", "a running process: it moves the packets itself",
+			"none in this network namespace", ""))
 	}
 	if n := f.Agent.Metrics["twill_contended_total"]; n > 0 {
-		all = append(all, find("contended", "objects of the agent's", "no fights", fmt.Sprintf("%.0f since the agent started", n), ""))
-	}
-	if f.API.Error != "" {
-		all = append(all, apiFinding(f.API.Error))
+		all = append(all, find(contended, "objects that the agent owns", "no conflicts", fmt.Sprintf("%.0f since the agent started", n), ""))
 	}
 	return all
+}
+
+// movesPackets reports whether the agent moves the packets between nodes itself, through a TUN device.
+func (f Facts) movesPackets() bool {
+	for _, o := range f.Want {
+		if _, ok := o.(netstate.Tun); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// apiFixes say who has to act on a problem with the cluster's API.
+var apiFixes = map[APIProblem]string{
+	Unauthorized:     "401: the token is not valid: restart the agent's pod so that it gets a new one, or correct its kubeconfig",
+	Forbidden:        "403: grant %s: the ClusterRole of Documentation/twill.yml has it",
+	TooManyRequests:  "429: the API server is overloaded: look at its priority levels (kubectl get --raw /metrics | grep flowcontrol_rejected)",
+	UnknownAuthority: "the API server's certificate is of another authority: correct the kubeconfig's certificate-authority",
+	Unreachable:      "nobody answers at the API server's address: check that it runs, and that this node reaches it",
+}
+
+// checkAPI is about what the cluster's API answers to the agent.
+func checkAPI(f Facts) []Finding {
+	k, fix := apiTrouble, apiFixes[f.API.Problem]
+	switch {
+	case f.API.Problem == "":
+		return nil
+	case f.API.Problem == ExpiredCert:
+		k = clockSkew
+	case f.API.Problem == Forbidden && f.API.Grant != "":
+		fix = fmt.Sprintf(fix, f.API.Grant)
+	case f.API.Problem == Forbidden:
+		fix = ""
+	}
+	return []Finding{find(k, "the cluster's API", "an answer", f.API.Error, fix)}
 }
 
 // networkd is the name of systemd-networkd's process: the kernel keeps 15 characters.
 const networkd = "systemd-network"
 
-// nearlyFull is the part of the connection table that may be in use, in percent.
+// nearlyFull is the part of the connection tracking table that may be in use, in percent.
 const nearlyFull = 90
 
 // checkHost is about the rest of the machine.
@@ -48,38 +84,38 @@ func checkHost(f Facts) []Finding {
 	var all []Finding
 	count, max := number(f.Sysctls["net/netfilter/nf_conntrack_count"]), number(f.Sysctls["net/netfilter/nf_conntrack_max"])
 	if max > 0 && count*100 >= max*nearlyFull {
-		all = append(all, find("conntrack-full", "the connection table", fmt.Sprintf("less than %d %% of %d", nearlyFull, max), strconv.Itoa(count),
-			fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*max)))
+		all = append(all, find(conntrackFull, "the connection tracking table", fmt.Sprintf("less than %d %% of %d", nearlyFull, max),
+			strconv.Itoa(count), fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*max)))
 	}
 	for _, p := range f.Programs {
+		runs := fmt.Sprintf("process %d runs here", p.PID)
 		switch p.Name {
 		case "kube-proxy":
-			all = append(all, proxyCIDR(f, p)...)
+			all = append(all, checkProxy(f, p)...)
 		case "NetworkManager":
-			all = append(all, find("device-manager", p.Name, "our devices marked as unmanaged", fmt.Sprintf("process %d runs here", p.PID), ""))
+			all = append(all, find(deviceManager, p.Name, "Twill's devices marked as unmanaged", runs, ""))
 		case networkd:
-			all = append(all, find("device-manager", "systemd-networkd", "ManageForeignRoutes=no in networkd.conf", fmt.Sprintf("process %d runs here", p.PID),
-				"write [Network] ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no into /etc/systemd/networkd.conf.d/twill.conf, and restart systemd-networkd"))
+			all = append(all, find(deviceManager, "systemd-networkd", "ManageForeignRoutes=no in networkd.conf", runs,
+				"write [Network] ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no into "+
+					"/etc/systemd/networkd.conf.d/twill.conf, and restart systemd-networkd"))
 		}
 	}
 	for _, m := range f.NoModules {
-		all = append(all, find("module-missing", "the kernel's module "+m, "built in, or a file that can be loaded", "neither", ""))
+		all = append(all, find(moduleMissing, "the kernel's module "+m.Name, "built in, or a file that can be loaded", m.Detail, ""))
 	}
 	if major, minor := release(f.Release); major > 0 && (major < 5 || major == 5 && minor < 4) {
-		all = append(all, find("kernel-old", "Linux", "5.4 or newer", f.Release, ""))
+		all = append(all, find(kernelOld, "Linux", "5.4 or newer", f.Release, ""))
 	}
 	return all
 }
 
+// number returns 0 for what is no number.
 func number(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		return 0
-	}
+	n, _ := strconv.Atoi(text)
 	return n
 }
 
-// release is the first two numbers of "6.1.0-18-amd64".
+// release returns the first two numbers of "6.1.0-18-amd64".
 func release(text string) (major, minor int) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
@@ -88,41 +124,39 @@ func release(text string) (major, minor int) {
 	return number(parts[0]), number(parts[1])
 }
 
-// proxyCIDR compares kube-proxy's flag, where it has one, with the networks of pods.
-func proxyCIDR(f Facts, p Program) []Finding {
-	value, ok := flagOf(p.Args, "cluster-cidr")
-	if !ok || value == "" {
-		return nil
-	}
+// checkProxy compares kube-proxy's --cluster-cidr, if it has one, with the networks of pods.
+func checkProxy(f Facts, p Program) []Finding {
 	var want []string
 	for _, pool := range f.Lease.Network.Pools {
 		want = append(want, pool.Network.String())
 	}
+	value := flagOf(p.Args, "cluster-cidr")
 	for _, cidr := range strings.Split(value, ",") {
-		if len(want) > 0 && !strings.Contains(strings.Join(want, ",")+",", strings.TrimSpace(cidr)+",") {
-			return []Finding{find("kube-proxy-cidr", fmt.Sprintf("kube-proxy, process %d", p.PID), "--cluster-cidr="+strings.Join(want, ","), "--cluster-cidr="+value, "")}
+		if value != "" && len(want) > 0 && !slices.Contains(want, strings.TrimSpace(cidr)) {
+			return []Finding{find(kubeProxyCIDR, fmt.Sprintf("kube-proxy, process %d", p.PID),
+				"--cluster-cidr="+strings.Join(want, ","), "--cluster-cidr="+value, "")}
 		}
 	}
 	return nil
 }
 
-// flagOf is the value of a flag in a command line.
-func flagOf(args []string, name string) (string, bool) {
+// flagOf returns the value of a flag in a command line, empty if it is not there.
+func flagOf(args []string, name string) string {
 	for i, a := range args {
 		flag, value, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
 		switch {
 		case !strings.HasPrefix(a, "-") || flag != name:
 		case joined:
-			return value, true
+			return value
 		case i+1 < len(args):
-			return args[i+1], true
+			return args[i+1]
 		}
 	}
-	return "", false
+	return ""
 }
 
-// checkProbes reads what came of packets that were really sent. Peer by peer, the first of underlay, overlay and
-// large packets that failed says where.
+// checkProbes is about packets that were really sent. Of the probes of one peer, in the order underlay, overlay, large and
+// TCP, the first that failed says where.
 func checkProbes(f Facts) []Finding {
 	failed := map[string]bool{}
 	var all []Finding
@@ -131,31 +165,28 @@ func checkProbes(f Facts) []Finding {
 			continue
 		}
 		failed[p.Node] = true
-		all = append(all, find(probeKind(p), "peer "+p.Node, fmt.Sprintf("a reply of %s to %d bytes", p.To, p.Size), p.outcome(), ""))
+		actual := p.Error
+		if p.Sent >= 0 {
+			actual += fmt.Sprintf("; packets seen at the underlay's device: %d out, %d in", p.Sent, p.Seen)
+		}
+		all = append(all, findPeer(p.finding(), p.Node, fmt.Sprintf("a reply of %s to %d bytes", p.To, p.Size), actual, ""))
 	}
 	return all
 }
 
-func probeKind(p Probe) string {
+// finding returns what it means that the probe failed.
+func (p Probe) finding() kind {
 	switch {
-	case p.Kind == "large":
-		return "path-mtu"
-	case p.Kind == "tcp":
-		return "tcp-lost"
-	case p.Kind == "underlay":
-		return "peer-unanswered"
+	case p.Kind == ProbeLarge:
+		return pathMTU
+	case p.Kind == ProbeTCP:
+		return tcpLost
+	case p.Kind == ProbeUnderlay:
+		return peerUnanswered
 	case p.Sent == 0:
-		return "udp-not-sent"
+		return udpNotSent
 	case p.Seen > 0:
-		return "udp-reply-dropped"
+		return udpReplyDropped
 	}
-	return "udp-sent-unanswered"
-}
-
-func (p Probe) outcome() string {
-	text := p.Error
-	if p.Sent >= 0 {
-		text += fmt.Sprintf("; packets seen at the underlay's device: %d out, %d in", p.Sent, p.Seen)
-	}
-	return text
+	return udpSentUnanswered
 }

@@ -3,91 +3,83 @@ package doctor
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
-	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/doctor/rules"
 )
 
-// flow is a packet on its way through one hook, and what it means when it ends there.
-type flow struct {
-	hook string
-	Packet
-	what string
-	id   func(Decision) string
+// trial is a packet to try at one hook, and the kind of finding that a decision about it is.
+type trial struct {
+	hook   string
+	packet rules.Packet
+	name   string
+	judge  func(rules.Decision) kind
 }
 
-// mostPeers is how many peers' packets are tried against the rules: a rule that stops one peer alone is rare, and each
+// maxTried is how many peers' packets are tried against the rules: a rule that stops one peer alone is rare, and each
 // try costs.
-const mostPeers = 50
+const maxTried = 50
 
-// checkFirewall tries the packets of pods, and the VXLAN's own, against every rule of this machine.
+// checkFirewall tries the packets of pods, and those that encapsulate them, against every rule of this machine.
 func checkFirewall(f Facts) []Finding {
-	seen := map[string]bool{}
+	type cause struct {
+		kind  kind
+		chain *rules.Chain
+		rule  *rules.Rule
+	}
+	seen := map[cause]bool{}
 	var all []Finding
-	for _, w := range flows(f) {
-		d := Decide(f.Chains, w.hook, w.Packet)
-		id := w.id(d)
-		if id == "" || seen[id+d.Chain+d.By] {
+	for _, t := range trials(f) {
+		d := rules.Decide(f.Chains, t.hook, t.packet)
+		c := cause{t.judge(d), d.Chain, d.Rule}
+		if c.kind == none || seen[c] {
 			continue
 		}
-		seen[id+d.Chain+d.By] = true
-		all = append(all, find(id, d.Chain, w.what+" is accepted", d.Verdict+" by: "+d.By, removal(d)))
+		seen[c] = true
+		all = append(all, find(c.kind, d.Chain.String(), t.name+" is accepted", fmt.Sprintf("%s by: %s", d.Verdict, d.By()), removal(d)))
 	}
 	return all
 }
 
-// removal is how to take the deciding rule away.
-func removal(d Decision) string {
-	words := strings.Fields(d.Chain)
-	switch {
-	case strings.HasPrefix(d.By, "policy") && len(words) == 3 && words[1] == "filter":
-		return "iptables -P " + words[2] + " ACCEPT   (or accept the cluster's network there: twilld --iptables-forward-rules)"
-	case strings.HasPrefix(d.By, "-A "):
-		return "iptables -t " + words[1] + " -D " + strings.TrimPrefix(d.By, "-A ")
+// removal returns the command that takes the decision back, empty if it is not known.
+func removal(d rules.Decision) string {
+	switch c := d.Chain; {
+	case d.Rule != nil:
+		return d.Rule.Delete
+	case c.Tool != "" && c.Table == "filter":
+		return fmt.Sprintf("%s -P %s ACCEPT   (or accept the cluster's network there: twilld --iptables-forward-rules)", c.Tool, c.Name)
 	}
 	return ""
 }
 
-// flows are the packets that have to pass.
-func flows(f Facts) []flow {
-	var all []flow
+// trials returns the packets that have to pass.
+func trials(f Facts) []trial {
+	var all []trial
 	for _, local := range f.Lease.Snapshot.Local.Stacks {
-		pod := podOf(local.Subnet)
-		other := pod.Next()
-		all = append(all, sameNode(f, pod, other)...)
-		for i, w := range f.Ways {
-			if w.Subnet.Addr().Is4() != local.Is4() || i >= mostPeers {
+		pod := local.Subnet.Addr().Next().Next()
+		all = append(all, sameNode(f, pod, pod.Next())...)
+		for i, p := range f.Paths {
+			if p.Subnet.Addr().Is4() != pod.Is4() || i >= maxTried {
 				continue
 			}
-			out := wantedDevice(f, w.Subnet)
-			there := Packet{Src: pod, Dst: w.Pod, In: f.Bridge, Out: out, Proto: "tcp", DPort: 80}
-			back := Packet{Src: w.Pod, Dst: pod, In: out, Out: f.Bridge, Proto: "tcp", DPort: 80}
-			what := fmt.Sprintf("a packet of a pod to a pod of %s", w.Node)
-			for _, p := range []Packet{there, back} {
-				all = append(all, flow{"prerouting", p, what, onlyStop("prerouting-dropped")}, flow{"forward", p, what, forwardStop},
-					flow{"postrouting", p, what, postrouting})
-				what = fmt.Sprintf("a packet of a pod of %s to a pod", w.Node)
-			}
-			all = append(all, tunnel(f, w)...)
+			dev := f.wantedDevice(p.Subnet)
+			out := rules.Packet{Src: pod, Dst: p.Pod, In: f.Bridge, Out: dev, Proto: "tcp", DPort: 80}
+			in := rules.Packet{Src: p.Pod, Dst: pod, In: dev, Out: f.Bridge, Proto: "tcp", DPort: 80}
+			all = append(all, forwarded(out, "a packet of a pod to a pod of "+p.Node)...)
+			all = append(all, forwarded(in, "a packet of a pod of "+p.Node+" to a pod")...)
+			all = append(all, encapsulated(f, p)...)
 		}
 	}
 	return all
 }
 
-// podOf is an address of a subnet that a pod could have.
-func podOf(subnet netip.Prefix) netip.Addr { return subnet.Addr().Next().Next() }
-
-// wantedDevice is the device by which a subnet is to be reached.
-func wantedDevice(f Facts, subnet netip.Prefix) string {
-	key := netstate.Route{Dst: subnet, Metric: netstate.DefaultMetric(subnet.Addr())}.Key()
-	if r, ok := f.Want[key].(netstate.Route); ok {
-		return r.Dev
-	}
-	return ""
+// forwarded tries a pod's packet at the hooks of a node that forwards it.
+func forwarded(p rules.Packet, name string) []trial {
+	return []trial{{"prerouting", p, name, stopIs(preroutingDropped)}, {"forward", p, name, judgeForward},
+		{"postrouting", p, name, judgePostrouting}}
 }
 
-// sameNode is a packet between two pods of this node: bridged, and with br_netfilter forwarded all the same.
-func sameNode(f Facts, a, b netip.Addr) []flow {
+// sameNode tries a packet between two pods of this node, which is bridged, and with br_netfilter forwarded all the same.
+func sameNode(f Facts, a, b netip.Addr) []trial {
 	name := "net/bridge/bridge-nf-call-iptables"
 	if a.Is6() {
 		name = "net/bridge/bridge-nf-call-ip6tables"
@@ -95,48 +87,42 @@ func sameNode(f Facts, a, b netip.Addr) []flow {
 	if f.Sysctls[name] != "1" {
 		return nil
 	}
-	p := Packet{Src: a, Dst: b, In: f.Bridge, Out: f.Bridge, Proto: "tcp", DPort: 80}
-	return []flow{{"forward", p, "a packet between two pods of this node", onlyStop("bridge-nf-dropped")}}
+	p := rules.Packet{Src: a, Dst: b, In: f.Bridge, Out: f.Bridge, Proto: "tcp", DPort: 80}
+	return []trial{{"forward", p, "a packet between two pods of this node", stopIs(bridgeNFDropped)}}
 }
 
-// tunnel is the outer packets to and from a peer that is reached by the overlay.
-func tunnel(f Facts, w Way) []flow {
-	o, ok := outerOf(f, w)
+// encapsulated tries the outer packets to a peer at two hooks, and those from the peer at two more.
+func encapsulated(f Facts, p Path) []trial {
+	w, ok := f.wrapping(p)
 	if !ok {
 		return nil
 	}
-	out := Packet{Src: o.local, Dst: w.Underlay, Out: o.dev, Proto: o.proto, DPort: o.port}
-	in := Packet{Src: w.Underlay, Dst: o.local, In: o.dev, Proto: o.proto, DPort: o.port}
-	to, from := "a "+o.what+" packet to "+w.Node, "a "+o.what+" packet of "+w.Node
-	return []flow{{"output", out, to, onlyStop("udp-out-filtered")}, {"postrouting", out, to, onlyStop("udp-out-filtered")},
-		{"prerouting", in, from, onlyStop("udp-in-filtered")}, {"input", in, from, onlyStop("udp-in-filtered")}}
+	out := rules.Packet{Src: w.local, Dst: p.Underlay, Out: w.dev, Proto: w.proto, DPort: w.port}
+	in := rules.Packet{Src: p.Underlay, Dst: w.local, In: w.dev, Proto: w.proto, DPort: w.port}
+	to, from := "a "+w.name+" packet to "+p.Node, "a "+w.name+" packet of "+p.Node
+	return []trial{{"output", out, to, stopIs(udpOutFiltered)}, {"postrouting", out, to, stopIs(udpOutFiltered)},
+		{"prerouting", in, from, stopIs(udpInFiltered)}, {"input", in, from, stopIs(udpInFiltered)}}
 }
 
-func onlyStop(id string) func(Decision) string {
-	return func(d Decision) string {
+func stopIs(k kind) func(rules.Decision) kind {
+	return func(d rules.Decision) kind {
 		if d.Stops() {
-			return id
+			return k
 		}
-		return ""
+		return none
 	}
 }
 
-func forwardStop(d Decision) string {
-	switch {
-	case !d.Stops():
-		return ""
-	case strings.HasPrefix(d.By, "policy"):
-		return "forward-policy"
+func judgeForward(d rules.Decision) kind {
+	if d.Rule == nil {
+		return stopIs(forwardPolicy)(d)
 	}
-	return "forward-rejected"
+	return stopIs(forwardRejected)(d)
 }
 
-func postrouting(d Decision) string {
-	switch {
-	case d.Stops():
-		return "postrouting-dropped"
-	case d.Verdict == "masquerade":
-		return "masquerade-catches-pods"
+func judgePostrouting(d rules.Decision) kind {
+	if d.Verdict == rules.Masquerade {
+		return masqueradeCatchesPods
 	}
-	return ""
+	return stopIs(postroutingDropped)(d)
 }

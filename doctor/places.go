@@ -6,81 +6,100 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 )
 
-// leavePlaces are those of the node that sends, in the order in which a packet comes by them.
-func leavePlaces() []place {
-	return []place{
-		{name: "lease", ids: []string{"no-lease"}, soft: always},
-		{name: "underlay", ids: []string{"underlay-missing"}, soft: otherFamily},
-		{name: "pod's interface", ids: []string{"pod-unplugged", "pod-link-down"}, entry: func(f Facts, j Journey) string { return portEntry(f, j.Src) }},
-		{name: "bridge", ids: []string{"bridge-missing", "bridge-down", "gateway-address"}, entry: bridgeEntry},
-		{name: "prerouting rules", rules: podFlow("prerouting", onlyStop("prerouting-dropped"))},
-		{name: "forwarding", ids: []string{"ip-forward-off", "device-forwarding-off"}, entry: forwardingEntry},
-		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down"}, entry: overlayEntry},
-		{name: "overlay device's address", ids: []string{"vtep-address"}, soft: isSix},
-		{name: "peer's record", ids: []string{"duplicate-underlay", "duplicate-mac", "duplicate-subnet", "peer-skipped"}, soft: hasRoute},
-		{name: "policy rules", ids: []string{"policy-rule"}},
-		{name: "more specific route", ids: []string{"route-shadowed"}, soft: besideDst},
-		{name: "route", ids: []string{"route-missing", "route-altered"}, entry: routeEntry, soft: sameWay},
-		{name: "forward rules", rules: podFlow("forward", forwardStop)},
-		{name: "postrouting rules", rules: podFlow("postrouting", postrouting)},
-		{name: "neighbour", ids: []string{"neighbour-missing", "neighbour-altered"}, entry: neighbourEntry},
-		{name: "forwarding database", ids: []string{"fdb-missing", "fdb-altered"}, entry: fdbEntry},
-		{name: "peer's key", ids: []string{"peer-missing", "peer-altered"}, entry: peerEntry},
-		{name: "agent", ids: []string{"runner-down"}, entry: runnerEntry},
-		{name: "MTU", ids: []string{"vtep-mtu", "bridge-mtu", "underlay-mtu"}, entry: mtuEntry, soft: always},
-		{name: "output rules", rules: tunnelFlow(0)},
-		{name: "way to the node", ids: []string{"underlay-unreachable"}, entry: outerEntry, soft: routed},
-		{name: "neighbour on the underlay", ids: []string{"underlay-neighbour"}, entry: func(f Facts, j Journey) string { return wayOf(f, j).Neighbour }},
-		{name: "between the nodes", ids: []string{"peer-unanswered", "udp-sent-unanswered", "udp-not-sent"}},
-		{name: "some packets between the nodes", ids: []string{"path-mtu", "tcp-lost"}, soft: always},
-	}
+// place is where findings of these kinds stop a packet, and how to show what decides if there is none.
+type place struct {
+	name   string
+	kinds  []kind
+	entry  func(visit) string
+	trials func(visit) []trial // that the packet has to pass
+	// partial reports whether what is found there stops only some packets, or none of this flow; nil: it stops all.
+	partial func(visit) bool
 }
 
-func arrivePlaces() []place {
-	return []place{
-		{name: "node's address", ids: []string{"underlay-missing"}, soft: otherFamily},
-		{name: "node's address", ids: []string{"underlay-address"}, soft: roams},
-		{name: "input rules", rules: tunnelFlow(2)},
-		{name: "overlay device", ids: []string{"module-missing", "udp-port-taken", "device-foreign", "vtep-missing", "vtep-down", "vtep-mac", "vtep-altered"}, entry: overlayEntry},
-		{name: "agent", ids: []string{"runner-down"}, entry: runnerEntry},
-		{name: "reverse path check", ids: []string{"rp-filter"}, soft: always},
-		{name: "prerouting rules", rules: podFlow("prerouting", onlyStop("prerouting-dropped"))},
-		{name: "forwarding", ids: []string{"ip-forward-off", "device-forwarding-off"}, entry: forwardingEntry},
-		{name: "forward rules", rules: podFlow("forward", forwardStop)},
-		{name: "postrouting rules", rules: podFlow("postrouting", postrouting)},
-		{name: "bridge", ids: []string{"bridge-missing", "bridge-down", "gateway-address"}, entry: bridgeEntry},
-		{name: "pod's interface", ids: []string{"pod-unplugged", "pod-link-down"}, entry: func(f Facts, j Journey) string { return portEntry(f, j.Dst) }},
-	}
+// leavePlaces are those of the node that sends, in the order in which a packet gets to them.
+var leavePlaces = []place{
+	{name: "lease", kinds: []kind{noLease}, partial: always},
+	{name: "underlay", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
+	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Src) }},
+	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress}, entry: visit.bridgeEntry},
+	{name: "prerouting rules", trials: podTrial(0)},
+	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
+	{name: "overlay device", kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown}, entry: visit.overlayEntry},
+	{name: "overlay device's address", kinds: []kind{vtepAddress}, partial: visit.isIPv6},
+	{name: "peer's record", kinds: []kind{duplicateUnderlay, duplicateMAC, duplicateSubnet, peerSkipped}, partial: visit.hasRoute},
+	{name: "policy rules", kinds: []kind{policyRule}},
+	{name: "more specific route", kinds: []kind{routeShadowed}, partial: visit.isNotShadowed},
+	{name: "route", kinds: []kind{routeMissing, routeAltered}, entry: visit.routeEntry, partial: visit.isRouteRight},
+	{name: "forward rules", trials: podTrial(1)},
+	{name: "postrouting rules", trials: podTrial(2)},
+	{name: "neighbour", kinds: []kind{neighbourMissing, neighbourAltered}, entry: visit.neighbourEntry},
+	{name: "forwarding database", kinds: []kind{fdbMissing, fdbAltered}, entry: visit.fdbEntry},
+	{name: "peer's key", kinds: []kind{peerMissing, peerAltered}, entry: visit.keyEntry},
+	{name: "agent", kinds: []kind{runnerDown}, entry: visit.runnerEntry},
+	{name: "MTU", kinds: []kind{vtepMTU, bridgeMTU, underlayMTU}, entry: visit.mtuEntry, partial: always},
+	{name: "output rules", trials: outerTrials(0)},
+	{name: "way to the node", kinds: []kind{underlayUnreachable}, entry: visit.outerEntry, partial: visit.isRouted},
+	{name: "neighbour on the underlay", kinds: []kind{underlayNeighbour}, entry: func(v visit) string { return v.path().Neighbour.String() }},
+	{name: "between the nodes", kinds: []kind{peerUnanswered, udpSentUnanswered, udpNotSent}},
+	{name: "some packets between the nodes", kinds: []kind{pathMTU, tcpLost}, partial: always},
 }
 
-func samePlaces() []place {
-	return []place{
-		{name: "pod's interface", ids: []string{"pod-unplugged", "pod-link-down"}, entry: func(f Facts, j Journey) string { return portEntry(f, j.Src) }},
-		{name: "bridge", ids: []string{"bridge-missing", "bridge-down"}, entry: bridgeEntry},
-		{name: "bridged packets in forward rules", rules: func(f Facts, j Journey) []flow { return sameNode(f, j.Src, j.Dst) }},
-		{name: "other pod's interface", entry: func(f Facts, j Journey) string { return portEntry(f, j.Dst) }},
-	}
+// arrivePlaces are those of the node that receives.
+var arrivePlaces = []place{
+	{name: "node's address", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
+	{name: "node's address", kinds: []kind{underlayAddress}, partial: visit.roams},
+	{name: "input rules", trials: outerTrials(2)},
+	{name: "overlay device", kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown, vtepMAC, vtepAltered},
+		entry: visit.overlayEntry},
+	{name: "agent", kinds: []kind{runnerDown}, entry: visit.runnerEntry},
+	{name: "reverse path check", kinds: []kind{rpFilter}, partial: always},
+	{name: "prerouting rules", trials: podTrial(0)},
+	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
+	{name: "forward rules", trials: podTrial(1)},
+	{name: "postrouting rules", trials: podTrial(2)},
+	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress}, entry: visit.bridgeEntry},
+	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
 }
 
-// podFlow is the pod's packet at a hook of the node.
-func podFlow(hook string, id func(Decision) string) func(Facts, Journey) []flow {
-	return func(f Facts, j Journey) []flow {
-		dev := wantedDevice(f, wayOf(f, j).Subnet)
-		p := Packet{Src: j.Src, Dst: j.Dst, In: f.Bridge, Out: dev, Proto: "tcp", DPort: 80}
-		if f.Node == j.To {
-			p.In, p.Out = dev, f.Bridge
+// samePlaces are those between two pods of one node.
+var samePlaces = []place{
+	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Src) }},
+	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown}, entry: visit.bridgeEntry},
+	{name: "bridged packets in forward rules", trials: func(v visit) []trial { return sameNode(v.Facts, v.flow.Src, v.flow.Dst) }},
+	{name: "other pod's interface", entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
+}
+
+var portKinds = []kind{podUnplugged, podLinkDown}
+
+// path returns the kernel's path to the other node.
+func (v visit) path() Path {
+	i := slices.IndexFunc(v.Paths, func(p Path) bool { return p.Subnet.Contains(v.flow.Dst) || p.Subnet.Contains(v.flow.Src) })
+	if i < 0 {
+		return Path{}
+	}
+	return v.Paths[i]
+}
+
+// podTrial tries the pod's packet at one of the hooks of forwarded.
+func podTrial(hook int) func(visit) []trial {
+	return func(v visit) []trial {
+		dev := v.wantedDevice(v.path().Subnet)
+		p := rules.Packet{Src: v.flow.Src, Dst: v.flow.Dst, In: v.Bridge, Out: dev, Proto: "tcp", DPort: 80}
+		if v.Node == v.flow.To {
+			p.In, p.Out = dev, v.Bridge
 		}
-		return []flow{{hook, p, "", id}}
+		return forwarded(p, "")[hook : hook+1]
 	}
 }
 
-// tunnelFlow is the encapsulated packet: its two hooks on the way out, or from 2 on those on the way in.
-func tunnelFlow(first int) func(Facts, Journey) []flow {
-	return func(f Facts, j Journey) []flow {
-		all := tunnel(f, wayOf(f, j))
+// outerTrials tries the encapsulated packet: at its two hooks on the way out, or from 2 on at those on the way in.
+func outerTrials(first int) func(visit) []trial {
+	return func(v visit) []trial {
+		all := encapsulated(v.Facts, v.path())
 		if len(all) == 0 {
 			return nil
 		}
@@ -88,102 +107,128 @@ func tunnelFlow(first int) func(Facts, Journey) []flow {
 	}
 }
 
-func portEntry(f Facts, pod netip.Addr) string {
-	if port := portOf(f, pod); port != "" {
-		return fmt.Sprintf("%s at %s, port of %s", pod, port, f.Bridge)
+func always(visit) bool { return true }
+
+// hasUnderlay: the other family has none; what was written for this one still works.
+func (v visit) hasUnderlay() bool {
+	_, lacks := v.NoUnderlay[v.family()]
+	return !lacks
+}
+
+// isIPv6: IPv6 forwards through a device that has no address, and the kernel keeps its routes.
+func (v visit) isIPv6() bool { return v.family() == netstate.IPv6 }
+
+// hasRoute: a record that this node refuses does not matter as long as the kernel still has the route.
+func (v visit) hasRoute() bool {
+	for _, o := range v.Have {
+		if r, ok := o.(netstate.Route); ok && r.Dst.Contains(v.flow.Dst) && !r.Blackhole {
+			return true
+		}
+	}
+	return false
+}
+
+// isRouteRight: a route that was altered may still lead where it should.
+func (v visit) isRouteRight() bool {
+	have, ok := v.route()
+	want, ok2 := v.Want[have.Key()].(netstate.Route)
+	return ok && ok2 && have.Via == want.Via && have.Outer == want.Outer && have.Dev == want.Dev && have.Blackhole == want.Blackhole
+}
+
+// isNotShadowed: the more specific route is one that does not match this packet.
+func (v visit) isNotShadowed() bool {
+	bits := v.path().Subnet.Bits()
+	return !slices.ContainsFunc(v.Routes, func(r Route) bool { return r.Dst.Bits() > bits && r.Dst.Contains(v.flow.Dst) })
+}
+
+// isRouted: what is not encapsulated goes to a next hop that was found when the route was written.
+func (v visit) isRouted() bool {
+	_, ok := v.wrapping(v.path())
+	return !ok
+}
+
+// roams: WireGuard answers a peer at the address that its last packet came from, whatever the peer published.
+func (v visit) roams() bool { return strings.EqualFold(v.Lease.Network.Backend, "wireguard") }
+
+func (v visit) portEntry(pod netip.Addr) string {
+	if port := v.portOf(pod); port != "" {
+		return fmt.Sprintf("%s at %s, port of %s", pod, port, v.Bridge)
 	}
 	return ""
 }
 
-func bridgeEntry(f Facts, _ Journey) string {
-	return text(f.Have[netstate.Key{Kind: netstate.KindLink, Name: f.Bridge}])
-}
-
-// text is an object's, empty where there is none.
-func text(o netstate.Object) string {
-	if o == nil {
-		return ""
+// show returns the object of a key, empty if the kernel has none.
+func (v visit) show(k netstate.Key) string {
+	if o := v.Have[k]; o != nil {
+		return o.String()
 	}
-	return o.String()
+	return ""
 }
 
-func forwardingEntry(f Facts, j Journey) string {
+func (v visit) bridgeEntry() string { return v.show(linkKey(v.Bridge)) }
+
+func (v visit) forwardingEntry() string {
 	name := "net/ipv4/ip_forward"
-	if j.Dst.Is6() {
+	if v.isIPv6() {
 		name = "net/ipv6/conf/all/forwarding"
 	}
-	return name + " = " + f.Sysctls[name]
+	return name + " = " + v.Sysctls[name]
 }
 
-// wayOf is the way to the other node.
-func wayOf(f Facts, j Journey) Way {
-	i := slices.IndexFunc(f.Ways, func(w Way) bool { return w.Subnet.Contains(j.Dst) || w.Subnet.Contains(j.Src) })
-	if i < 0 {
-		return Way{}
-	}
-	return f.Ways[i]
-}
-
-func routeOf(f Facts, j Journey) (netstate.Route, bool) {
-	subnet := wayOf(f, j).Subnet
+func (v visit) route() (netstate.Route, bool) {
+	subnet := v.path().Subnet
 	if !subnet.IsValid() {
 		return netstate.Route{}, false
 	}
-	r, ok := f.Have[netstate.Route{Dst: subnet, Metric: netstate.DefaultMetric(subnet.Addr())}.Key()].(netstate.Route)
+	r, ok := v.Have[netstate.Route{Dst: subnet, Metric: netstate.DefaultMetric(subnet.Addr())}.Key()].(netstate.Route)
 	return r, ok
 }
 
-func routeEntry(f Facts, j Journey) string {
-	if r, ok := routeOf(f, j); ok {
+func (v visit) routeEntry() string {
+	if r, ok := v.route(); ok {
 		return r.String()
 	}
 	return ""
 }
 
-// overlayEntry is the device that wraps packets; empty for packets that are routed.
-func overlayEntry(f Facts, j Journey) string {
-	if _, ok := outerOf(f, wayOf(f, j)); !ok {
+// overlayEntry shows the device that encapsulates packets; empty for packets that are routed.
+func (v visit) overlayEntry() string {
+	if v.isRouted() {
 		return ""
 	}
-	return text(f.Have[netstate.Key{Kind: netstate.KindLink, Name: wantedDevice(f, wayOf(f, j).Subnet)}])
+	return v.show(linkKey(v.wantedDevice(v.path().Subnet)))
 }
 
-func overlayOf(f Facts, j Journey) (netstate.VXLAN, bool) {
-	v, ok := f.Have[netstate.Key{Kind: netstate.KindLink, Name: wantedDevice(f, wayOf(f, j).Subnet)}].(netstate.VXLAN)
-	return v, ok
-}
-
-func neighbourOf(f Facts, j Journey) (netstate.Neigh, bool) {
-	v, ok := overlayOf(f, j)
+// neighbour returns the neighbour entry of the peer on a VXLAN device.
+func (v visit) neighbour() (netstate.Neigh, bool) {
+	p := v.path()
+	vxlan, ok := v.Have[linkKey(v.wantedDevice(p.Subnet))].(netstate.VXLAN)
 	if !ok {
 		return netstate.Neigh{}, false
 	}
-	n, ok := f.Have[netstate.Neigh{Dev: v.Name, IP: wayOf(f, j).Subnet.Addr()}.Key()].(netstate.Neigh)
+	n, ok := v.Have[netstate.Neigh{Dev: vxlan.Name, IP: p.Subnet.Addr()}.Key()].(netstate.Neigh)
 	return n, ok
 }
 
-func neighbourEntry(f Facts, j Journey) string {
-	if n, ok := neighbourOf(f, j); ok {
+func (v visit) neighbourEntry() string {
+	if n, ok := v.neighbour(); ok {
 		return n.String()
 	}
 	return ""
 }
 
-func fdbEntry(f Facts, j Journey) string {
-	n, ok := neighbourOf(f, j)
+func (v visit) fdbEntry() string {
+	n, ok := v.neighbour()
 	if !ok {
 		return ""
 	}
-	return text(f.Have[netstate.FDB{Dev: n.Dev, MAC: n.MAC, Dst: wayOf(f, j).Underlay}.Key()])
+	return v.show(netstate.FDB{Dev: n.Dev, MAC: n.MAC, Dst: v.path().Underlay}.Key())
 }
 
-// roams: WireGuard answers a peer at the address that its last packet came from, whatever the peer published.
-func roams(f Facts, _ Journey) bool { return strings.EqualFold(f.Lease.Network.Backend, "wireguard") }
-
-// peerEntry is the other node as the kernel's WireGuard has it.
-func peerEntry(f Facts, j Journey) string {
-	subnet := wayOf(f, j).Subnet
-	for _, o := range f.Have.Sorted() {
+// keyEntry shows the other node as the kernel's WireGuard has it.
+func (v visit) keyEntry() string {
+	subnet := v.path().Subnet
+	for _, o := range v.Have.Sorted() {
 		if p, ok := o.(netstate.Peer); ok && subnet.IsValid() && slices.Contains(p.Allowed[:], subnet) {
 			return p.String()
 		}
@@ -191,24 +236,23 @@ func peerEntry(f Facts, j Journey) string {
 	return ""
 }
 
-// runnerEntry is the agent, where it moves the packets itself.
-func runnerEntry(f Facts, _ Journey) string {
-	if f.movedBy() != "agent" {
+// runnerEntry shows the agent, if it moves the packets itself.
+func (v visit) runnerEntry() string {
+	switch r := v.Agent.Runner; {
+	case !v.movesPackets():
 		return ""
+	case r != nil && r.Detail != "":
+		return fmt.Sprintf("process %d: %s", v.Agent.PID, r.Detail)
 	}
-	entry := fmt.Sprintf("process %d moves the packets", f.Agent.PID)
-	if r := f.Agent.Runner; r != nil && r.Says != "" {
-		entry = fmt.Sprintf("process %d: %s", f.Agent.PID, r.Says)
-	}
-	return entry
+	return fmt.Sprintf("process %d moves the packets", v.Agent.PID)
 }
 
-func mtuEntry(f Facts, _ Journey) string { return fmt.Sprintf("%d bytes for pods", f.PodMTU) }
+func (v visit) mtuEntry() string { return fmt.Sprintf("%d bytes for pods", v.PodMTU) }
 
-func outerEntry(f Facts, j Journey) string {
-	w := wayOf(f, j)
-	if !w.Underlay.IsValid() {
+func (v visit) outerEntry() string {
+	p := v.path()
+	if !p.Underlay.IsValid() {
 		return ""
 	}
-	return fmt.Sprintf("%s %s", w.Underlay, w.Outer)
+	return fmt.Sprintf("%s %s", p.Underlay, p.Outer)
 }

@@ -1,9 +1,10 @@
 package doctor
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -11,25 +12,25 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Status is how a node stands. Text and JSON are renderings of it.
+// Status is a node's state in short.
 type Status struct {
 	Node    string `json:"node"`
 	Backend string `json:"backend"`
-	Packets string `json:"packets,omitempty"` // who moves them from node to node: kernel or agent
-	// Runner is how a backend's own part is doing, where it has one and the agent says.
+	Packets string `json:"packets,omitempty"` // what moves them from node to node: kernel or agent
+	// Runner is the state of the backend's own process, if it has one and the agent says.
 	Runner   *Runner      `json:"runner,omitempty"`
 	Subnets  []string     `json:"subnets"`
 	Underlay []string     `json:"underlay"`
 	MTU      int          `json:"mtu"`
 	Agent    string       `json:"agent"` // ready, running, deaf or down
 	PID      int          `json:"pid"`
-	Version  string       `json:"version,omitempty"`   // of the agent, if it says
-	Applied  *time.Time   `json:"lastApply,omitempty"` // when it last changed the kernel
+	Version  string       `json:"version,omitempty"`   // of the agent
+	Applied  *time.Time   `json:"lastApply,omitempty"` // when the agent last changed the kernel
 	Changes  int          `json:"changes"`             // to the kernel since the agent's start, -1 if it does not say
 	Errors   int          `json:"errors"`              // of applying, -1 as for Changes
 	OutOf    int          `json:"outOfSync"`           // objects that are not as they should be
 	Peers    []PeerStatus `json:"peers"`
-	Findings []string     `json:"findings"` // ids, the likeliest cause first
+	Findings []string     `json:"findings"` // IDs, the likeliest cause first
 }
 
 // PeerStatus is one peer as this node has it.
@@ -39,14 +40,20 @@ type PeerStatus struct {
 	Reason string `json:"reason,omitempty"` // why it is not
 }
 
-// NewStatus is the status that the facts give.
+// NewStatus returns the status that the facts give.
 func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
-	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU, Agent: agentState(f.Agent),
-		Packets: f.movedBy(), Runner: f.Agent.Runner, PID: f.Agent.PID, Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
+	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
+		Runner: f.Agent.Runner, Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version, Changes: -1, Errors: -1,
+		OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
+	switch {
+	case f.movesPackets():
+		s.Packets = "agent"
+	case len(f.Want) > 0:
+		s.Packets = "kernel"
+	}
 	if m := f.Agent.Metrics; m != nil {
 		s.Changes, s.Errors = int(m["twill_changes_total"]), int(m["twill_apply_errors_total"])
-		s.Version = f.Agent.Version
 		if at := m["twill_last_apply_timestamp_seconds"]; at > 0 {
 			when := time.Unix(int64(at), 0).UTC()
 			s.Applied = &when
@@ -61,25 +68,11 @@ func NewStatus(f Facts) Status {
 	return s
 }
 
-// movedBy is who moves packets from node to node: kernel, or agent where the backend's device is a TUN device. Empty: the
-// backend could not be asked.
-func (f Facts) movedBy() string {
-	if len(f.Want) == 0 {
-		return ""
-	}
-	for _, o := range f.Want {
-		if _, ok := o.(netstate.Tun); ok {
-			return "agent"
-		}
-	}
-	return "kernel"
-}
-
-func agentState(a Agent) string {
+func (a Agent) state() string {
 	switch {
 	case !a.Running:
 		return "down"
-	case a.Deaf:
+	case a.Unresponsive:
 		return "deaf"
 	case a.NotReady != "":
 		return "running"
@@ -87,9 +80,9 @@ func agentState(a Agent) string {
 	return "ready"
 }
 
-// peerStates are the peers, each with the first of its objects that is not as it should be.
+// peerStates returns the peers, each with the first of its objects that is not as it should be.
 func peerStates(f Facts) []PeerStatus {
-	d := drift{Facts: f, peers: peersBySubnet(f.Lease.Snapshot)}
+	names := peersByPrefix(f.Lease.Snapshot)
 	wrong := map[string]string{}
 	for _, s := range f.Skips {
 		wrong[s.Node] = s.Detail
@@ -98,11 +91,11 @@ func peerStates(f Facts) []PeerStatus {
 		name := ""
 		switch o := c.Want.(type) {
 		case netstate.Route:
-			name = d.peers[o.Dst]
+			name = names[o.Dst]
 		case netstate.Neigh:
-			name = d.peers[netstate.Host(o.IP)]
+			name = names[netstate.Host(o.IP)]
 		case netstate.FDB:
-			name = d.peers[netstate.Host(o.Dst)]
+			name = names[netstate.Host(o.Dst)]
 		}
 		if name != "" && wrong[name] == "" {
 			wrong[name] = c.String()
@@ -112,7 +105,7 @@ func peerStates(f Facts) []PeerStatus {
 	for _, p := range f.Lease.Snapshot.Peers {
 		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node]})
 	}
-	for _, s := range f.Lease.Snapshot.Skips { // whose records are no leases
+	for _, s := range f.Lease.Snapshot.Skips { // their records are no leases
 		peers = append(peers, PeerStatus{s.Node, false, s.Detail})
 	}
 	return peers
@@ -126,36 +119,24 @@ type StatusReport struct {
 	Silent []string `json:"silent,omitempty"`
 }
 
-// Findings says whether there is any on any node.
-func (r StatusReport) Findings() bool {
-	if len(r.Silent) > 0 {
-		return true
-	}
-	for _, n := range r.Nodes {
-		if len(n.Findings) > 0 {
-			return true
-		}
-	}
-	return false
+// Failed reports whether any node has findings or could not be asked.
+func (r StatusReport) Failed() bool {
+	return len(r.Silent) > 0 || slices.ContainsFunc(r.Nodes, func(n Status) bool { return len(n.Findings) > 0 })
 }
 
-// WriteJSON renders the report for programs.
-func (r StatusReport) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
-}
+// WriteJSON writes the report for programs.
+func (r StatusReport) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 
-// WriteText renders the report for people: a line for each node, one for each peer that is out of sync, and
-// one for each node that does not answer. A backend that may be moved by either says by whom it is.
+// WriteText writes the report for people: a line for each node, one for each peer that is out of sync, and one for each
+// node that does not answer.
 func (r StatusReport) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tVERSION\tPEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tFINDINGS")
 	var out []string
 	for _, n := range r.Nodes {
 		in := 0
-		if part := n.Runner; part != nil && !part.Running {
-			out = append(out, fmt.Sprintf("%s: the backend's own part does not run: %s", n.Node, part.Error))
+		if r := n.Runner; r != nil && !r.Running {
+			out = append(out, fmt.Sprintf("%s: the backend's own process does not run: %s", n.Node, r.Error))
 		}
 		for _, p := range n.Peers {
 			if p.InSync {
@@ -164,8 +145,10 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			}
 			out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Reason))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", or(n.Node, "?"), n.backend(), or(strings.Join(n.Subnets, " "), "–"),
-			or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent, or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(), or(strings.Join(n.Findings, " "), "none"))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", cmp.Or(n.Node, "?"), n.backend(),
+			cmp.Or(strings.Join(n.Subnets, " "), "–"), cmp.Or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent,
+			cmp.Or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(),
+			cmp.Or(strings.Join(n.Findings, " "), "none"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -178,15 +161,15 @@ func (r StatusReport) WriteText(w io.Writer) error {
 	return nil
 }
 
-// backend is its name, for people, and who moves its packets where that is not the kernel as with most, or may be either.
+// backend returns its name, and what moves its packets unless that is the kernel as with most backends.
 func (s Status) backend() string {
 	if s.Backend != "" && (s.Packets == "agent" || s.Backend == "wireguard" && s.Packets != "") {
 		return s.Backend + " (" + s.Packets + ")"
 	}
-	return or(s.Backend, "–")
+	return cmp.Or(s.Backend, "–")
 }
 
-// lastApply is how long ago, for people.
+// lastApply returns how long ago that was, for people.
 func (s Status) lastApply() string {
 	if s.Applied == nil {
 		return "?"

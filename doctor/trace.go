@@ -1,199 +1,249 @@
 package doctor
 
 import (
+	"cmp"
+	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
-// Step is one place on the way of a packet: what decides there, and the entry that it decides by.
+// Trace is the path of a packet between two pods, and of its reply, over the nodes whose facts are known.
+type Trace struct {
+	Schema  int    `json:"schema"`
+	Src     string `json:"src"`
+	Dst     string `json:"dst"`
+	Forward []Step `json:"there"`
+	Back    []Step `json:"back,omitempty"` // empty if the packet does not arrive
+	// Stopped is the step that stops the packet or its reply; nil: nothing that was seen does.
+	Stopped *Step    `json:"stopped,omitempty"`
+	Traffic *Traffic `json:"live,omitempty"` // with --live: what became of real packets
+}
+
+// Step is one place on the path of a packet: what decides there, and the entry that it decides by.
 type Step struct {
 	Node    string `json:"node"`
 	Place   string `json:"place"` // route, neighbour, …
 	Entry   string `json:"entry"` // that matched
-	Stops   string `json:"stops,omitempty"`
-	Finding string `json:"finding,omitempty"` // the id, when the packet stops here
+	Verdict string `json:"stops,omitempty"`
+	Partial bool   `json:"partial,omitempty"` // it stops only some packets, such as full ones
+	Finding string `json:"finding,omitempty"` // its ID
 	Fix     string `json:"fix,omitempty"`
 }
 
-// Journey is a packet between two pods: from one of this cluster's nodes to another, or within one.
-type Journey struct {
+// stops reports whether the packet ends here.
+func (s Step) stops() bool { return s.Verdict != "" && !s.Partial }
+
+// Flow is a packet between two pods, from one node to another or within one.
+type Flow struct {
 	Src, Dst netip.Addr
 	From, To string // nodes
 }
 
-// Back is the reply's.
-func (j Journey) Back() Journey { return Journey{j.Dst, j.Src, j.To, j.From} }
+// reverse returns the flow of the reply.
+func (f Flow) reverse() Flow { return Flow{f.Dst, f.Src, f.To, f.From} }
 
-// place is where findings of these ids stop a packet, and how to show what decides when none does.
-type place struct {
-	name  string
-	ids   []string
-	entry func(Facts, Journey) string
-	rules func(Facts, Journey) []flow // that the packet has to pass
-	// soft says whether what is found there stops only some packets, such as full ones. Nil: it stops all.
-	soft func(Facts, Journey) bool
+// Follow traces a packet over the facts of its two nodes, which may be the same, and the reply if it arrives.
+func Follow(from, to Facts, flow Flow) Trace {
+	t := newTrace(flow)
+	back := flow.reverse()
+	t.join(&t.Forward, leave(from, flow))
+	t.join(&t.Forward, arrive(to, flow))
+	t.join(&t.Back, leave(to, back))
+	t.join(&t.Back, arrive(from, back))
+	return t
 }
 
-// Leave is the packet's way through the node that sends it, up to the first place that stops it.
-func Leave(f Facts, j Journey) []Step {
-	if j.From == j.To {
-		return walk(f, j, samePlaces())
+// FollowHere is Follow if the facts of only one of the nodes are known: what the other would do is left out.
+func FollowHere(f Facts, flow Flow) Trace {
+	t := newTrace(flow)
+	if f.Node == flow.From {
+		t.join(&t.Forward, leave(f, flow))
+		t.join(&t.Back, arrive(f, flow.reverse()))
+	} else {
+		t.join(&t.Forward, arrive(f, flow))
+		t.join(&t.Back, leave(f, flow.reverse()))
 	}
-	return walk(f, j, leavePlaces())
+	return t
 }
 
-// Arrive is the packet's way through the node that it is sent to.
-func Arrive(f Facts, j Journey) []Step {
-	if j.From == j.To {
+// Join makes one trace of what two nodes each saw with FollowHere: near is the sender's, far the receiver's.
+func Join(near, far Trace) Trace {
+	t := Trace{Schema: Schema, Src: near.Src, Dst: near.Dst, Traffic: joinTraffic(near.Traffic, far.Traffic)}
+	t.join(&t.Forward, near.Forward)
+	t.join(&t.Forward, far.Forward)
+	t.join(&t.Back, far.Back)
+	t.join(&t.Back, near.Back)
+	return t
+}
+
+func newTrace(flow Flow) Trace {
+	return Trace{Schema: Schema, Src: flow.Src.String(), Dst: flow.Dst.String()}
+}
+
+// join adds the next steps, unless the packet was stopped before.
+func (t *Trace) join(to *[]Step, steps []Step) {
+	if t.Stopped != nil {
+		return
+	}
+	*to = append(*to, steps...)
+	if n := len(steps); n > 0 && steps[n-1].stops() {
+		t.Stopped = &steps[n-1]
+	}
+}
+
+// Failed reports whether packets do not get through, or did not.
+func (t Trace) Failed() bool { return t.Stopped != nil || t.Traffic != nil && t.Traffic.Failed() }
+
+// WriteJSON writes the trace for programs.
+func (t Trace) WriteJSON(w io.Writer) error { return writeJSON(w, t) }
+
+// WriteText writes the trace for people: a line for each place.
+func (t Trace) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s → %s\n", t.Src, t.Dst)
+	writeSteps(&b, t.Forward)
+	if len(t.Back) > 0 {
+		fmt.Fprintf(&b, "%s → %s, the reply\n", t.Dst, t.Src)
+		writeSteps(&b, t.Back)
+	}
+	if s := t.Stopped; s == nil {
+		fmt.Fprintln(&b, "✓ nothing that can be seen stops it")
+	} else {
+		fmt.Fprintf(&b, "✗ stops at %s, %s: %s\n  fix: %s\n  more: %s\n", s.Node, s.Place, s.Verdict,
+			cmp.Or(s.Fix, "see there"), Kind{ID: s.Finding}.page())
+	}
+	if t.Traffic != nil {
+		t.Traffic.write(&b, t.Src, t.Dst)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeSteps(b *strings.Builder, steps []Step) {
+	for _, s := range steps {
+		mark := "  "
+		switch {
+		case s.stops():
+			mark = "✗ "
+		case s.Partial:
+			mark = "! "
+		}
+		fmt.Fprintf(b, "%s%-8s %-26s %s\n", mark, s.Node, s.Place, s.Entry)
+	}
+}
+
+// HolderOf returns the node whose lease has the address, empty if none has.
+func (f Facts) HolderOf(a netip.Addr) string {
+	for _, l := range append([]subnet.Lease{f.Lease.Snapshot.Local}, f.Lease.Snapshot.Peers...) {
+		for _, s := range l.Stacks {
+			if s.Subnet.Contains(a) {
+				return l.Node
+			}
+		}
+	}
+	return ""
+}
+
+// visit is a packet at one node: what the node knows, and the packet.
+type visit struct {
+	Facts
+	flow Flow
+}
+
+// leave returns the packet's path through the node that sends it, up to the first place that stops it.
+func leave(f Facts, flow Flow) []Step {
+	if flow.From == flow.To {
+		return visit{f, flow}.walk(samePlaces)
+	}
+	return visit{f, flow}.walk(leavePlaces)
+}
+
+// arrive returns the packet's path through the node that it is sent to.
+func arrive(f Facts, flow Flow) []Step {
+	if flow.From == flow.To {
 		return nil
 	}
-	return walk(f, j, arrivePlaces())
+	return visit{f, flow}.walk(arrivePlaces)
 }
 
-// soft begins what stops only some packets.
-const soft = "some packets: "
-
-func walk(f Facts, j Journey, places []place) []Step {
-	found := relevant(f, j)
+func (v visit) walk(places []place) []Step {
+	found := v.relevant()
 	var steps []Step
 	for _, p := range places {
-		s, stopped := p.step(f, j, found)
+		s := v.step(p, found)
 		if s.Entry != "" {
 			steps = append(steps, s)
 		}
-		if stopped && !p.isSoft(f, j) {
+		if s.stops() {
 			return steps
 		}
 	}
 	return steps
 }
 
-// step is what one place does with the packet.
-func (p place) step(f Facts, j Journey, found []Finding) (s Step, stopped bool) {
-	s = Step{Node: f.Node, Place: p.name}
-	if p.rules != nil {
-		return p.decide(f, j, s)
+// step returns what one place does with the packet.
+func (v visit) step(p place, found []Finding) Step {
+	s := Step{Node: v.Node, Place: p.name}
+	if p.trials != nil {
+		return v.decide(p, s)
 	}
-	i := slices.IndexFunc(found, func(x Finding) bool { return slices.Contains(p.ids, x.ID) })
+	i := slices.IndexFunc(found, func(x Finding) bool { return slices.Contains(p.kinds, x.kind) })
 	if i < 0 {
 		if p.entry != nil {
-			s.Entry = p.entry(f, j)
+			s.Entry = p.entry(v)
 		}
-		return s, false
+		return s
 	}
-	s.Finding, s.Entry, s.Stops, s.Fix = found[i].ID, found[i].line(), found[i].Title, found[i].Fix
-	if p.isSoft(f, j) {
-		s.Stops = soft + s.Stops
+	s.Finding, s.Entry, s.Verdict, s.Fix = found[i].ID, found[i].evidence(), found[i].Title, found[i].Fix
+	if s.Partial = p.partial != nil && p.partial(v); s.Partial {
+		s.Verdict = "some packets: " + s.Verdict
 	}
-	return s, true
+	return s
 }
 
-func (p place) isSoft(f Facts, j Journey) bool { return p.soft != nil && p.soft(f, j) }
-
-func always(Facts, Journey) bool { return true }
-
-// otherFamily: it is the other address family that has no underlay; what was written for this one still works.
-func otherFamily(f Facts, j Journey) bool {
-	return j.Dst.Is4() && strings.Contains(f.UnderlayError, "IPv6") || j.Dst.Is6() && strings.Contains(f.UnderlayError, "IPv4")
-}
-
-// isSix: IPv6 forwards through a device that has no address, and the kernel keeps its routes.
-func isSix(_ Facts, j Journey) bool { return j.Dst.Is6() }
-
-// hasRoute: what a record says that this node refuses does not matter as long as the kernel still has the way.
-func hasRoute(f Facts, j Journey) bool {
-	for _, o := range f.Have {
-		if r, ok := o.(netstate.Route); ok && r.Dst.Contains(j.Dst) && !r.Blackhole {
-			return true
-		}
-	}
-	return false
-}
-
-// sameWay: a route that was altered may still lead where it should.
-func sameWay(f Facts, j Journey) bool {
-	have, ok := routeOf(f, j)
-	want, ok2 := f.Want[have.Key()].(netstate.Route)
-	return ok && ok2 && have.Via == want.Via && have.Outer == want.Outer && have.Dev == want.Dev && have.Blackhole == want.Blackhole
-}
-
-// besideDst: a more specific route that does not take this packet.
-func besideDst(f Facts, j Journey) bool {
-	way := wayOf(f, j).Subnet
-	return !slices.ContainsFunc(f.Routes, func(r Route) bool { return r.Dst.Bits() > way.Bits() && r.Dst.Contains(j.Dst) })
-}
-
-// routed: what leaves un-encapsulated goes to a next hop that was found when the route was written.
-func routed(f Facts, j Journey) bool {
-	_, ok := outerOf(f, wayOf(f, j))
-	return !ok
-}
-
-// decide runs the packet itself through the firewall.
-func (p place) decide(f Facts, j Journey, s Step) (Step, bool) {
-	for _, w := range p.rules(f, j) {
-		d := Decide(f.Chains, w.hook, w.Packet)
-		switch id := w.id(d); {
-		case id != "" && d.Stops():
-			k, _ := KindOf(id)
-			s.Finding, s.Entry, s.Stops, s.Fix = id, d.Chain+": "+d.Verdict+" by "+d.By, k.Title, removal(d)
-			return s, true
-		case d.Verdict != "accept":
-			s.Entry = d.Chain + ": " + d.Verdict + " by " + d.By
+// decide runs the packet through the firewall.
+func (v visit) decide(p place, s Step) Step {
+	for _, t := range p.trials(v) {
+		d := rules.Decide(v.Chains, t.hook, t.packet)
+		switch k := t.judge(d); {
+		case k != none && d.Stops():
+			s.Finding, s.Verdict, s.Fix = catalogue[k].ID, catalogue[k].Title, removal(d)
+			s.Entry = fmt.Sprintf("%s: %s by %s", d.Chain, d.Verdict, d.By())
+			return s
+		case d.Verdict != rules.Accept:
+			s.Entry = fmt.Sprintf("%s: %s by %s", d.Chain, d.Verdict, d.By())
 		case s.Entry == "":
 			s.Entry = "accept"
 		}
 	}
-	return s, false
+	return s
 }
 
-// relevant leaves out what is about other peers, other pods' interfaces, and addresses of the other family.
-func relevant(f Facts, j Journey) []Finding {
-	other := j.To
-	if f.Node == j.To {
-		other = j.From
+// relevant leaves out findings about other peers, other pods' interfaces, and the other family.
+func (v visit) relevant() []Finding {
+	peer := v.flow.To
+	if v.Node == v.flow.To {
+		peer = v.flow.From
 	}
-	return slices.DeleteFunc(checkAll(f), func(x Finding) bool {
-		if name, ok := peerOf(f, x.Object); ok {
-			return name != other
-		}
-		if p, ok := addressOf(x); ok && p.Addr().Is4() != j.Dst.Is4() {
-			return true
-		}
-		if x.ID == "pod-unplugged" || x.ID == "pod-link-down" {
-			return x.Object != portOf(f, j.Src) && x.Object != portOf(f, j.Dst)
-		}
-		return false
+	return slices.DeleteFunc(checkAll(v.Facts), func(x Finding) bool {
+		return x.peer != "" && x.peer != peer || x.family != 0 && x.family != v.family() ||
+			x.port != "" && x.port != v.portOf(v.flow.Src) && x.port != v.portOf(v.flow.Dst)
 	})
 }
 
-// addressOf is what a finding about a device's missing address expects: "addr 10.244.1.1/24 dev cni0".
-func addressOf(x Finding) (netip.Prefix, bool) {
-	words := strings.Fields(x.Expected)
-	if x.ID != "gateway-address" && x.ID != "vtep-address" || len(words) < 2 {
-		return netip.Prefix{}, false
-	}
-	p, err := netip.ParsePrefix(words[1])
-	return p, err == nil
-}
+func (v visit) family() netstate.Family { return netstate.FamilyOf(v.flow.Dst) }
 
-func peerOf(f Facts, object string) (string, bool) {
-	for _, p := range f.Lease.Snapshot.Peers {
-		if object == "peer "+p.Node {
-			return p.Node, true
-		}
+// portOf returns the port of a pod of this node, empty if there is none.
+func (v visit) portOf(pod netip.Addr) string {
+	i := slices.IndexFunc(v.Pods, func(p Pod) bool { return p.Addr == pod })
+	if i < 0 {
+		return ""
 	}
-	return "", false
-}
-
-func portOf(f Facts, pod netip.Addr) string {
-	for _, p := range f.Pods {
-		if p.Addr == pod {
-			return p.Port
-		}
-	}
-	return ""
+	return v.Pods[i].Port
 }

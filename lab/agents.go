@@ -46,14 +46,14 @@ func (n *Node) AgentFlags() []string {
 	if n.foreign() {
 		return flags
 	}
-	return append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.checkpointFile(), "--v=1")
+	return append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.CheckpointFile(), "--v=1")
 }
 
 // DryRun is the command that prints what the node's agent would change. The program is Twill's own, whatever the
 // node's agent is.
 func (n *Node) DryRun() []string {
 	flags := append(n.lab.store.flags(n), "--subnet-file="+n.SubnetFile(), "--ip-masq", "--node-name="+n.Name,
-		"--checkpoint-file="+n.checkpointFile(), "--dry-run")
+		"--checkpoint-file="+n.CheckpointFile(), "--dry-run")
 	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.site().flags(n.Underlay()[0]))
 }
 

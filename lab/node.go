@@ -82,7 +82,7 @@ func (n *Node) Leave(ctx context.Context) error {
 // Forget takes the node's lease out of the store, and the agent's checkpoint off its disk. subnet.env stays, by
 // which the agent wishes for the same subnet again.
 func (n *Node) Forget(ctx context.Context) error {
-	if err := os.RemoveAll(n.checkpointFile()); err != nil {
+	if err := os.RemoveAll(n.CheckpointFile()); err != nil {
 		return fmt.Errorf("forget %s: %w", n.Name, err)
 	}
 	if err := n.lab.store.forget(ctx, n); err != nil {
@@ -146,7 +146,8 @@ func (n *Node) SubnetFile() string { return filepath.Join(n.Dir(), "subnet.env")
 // Log is the file that the node's agent writes to.
 func (n *Node) Log() string { return filepath.Join(n.lab.dir, "logs", n.Name+".log") }
 
-func (n *Node) checkpointFile() string { return filepath.Join(n.Dir(), "checkpoint.json") }
+// CheckpointFile is where the node's agent keeps its checkpoint.
+func (n *Node) CheckpointFile() string { return filepath.Join(n.Dir(), "checkpoint.json") }
 
 // Env is what subnet.env says now.
 func (n *Node) Env() (subnet.Env, error) {

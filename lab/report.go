@@ -20,6 +20,9 @@ type Report struct {
 	Findings []string     `json:"findings"`        // what is not as it should be, a sentence each
 }
 
+// Failed reports whether something is not as it should be.
+func (r Report) Failed() bool { return len(r.Findings) > 0 }
+
 // NodeReport is one node of a Report.
 type NodeReport struct {
 	Name     string         `json:"name"`

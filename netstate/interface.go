@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"math/bits"
 	"net/netip"
 	"slices"
 )
@@ -21,4 +22,24 @@ type Interface struct {
 // Has reports whether a is one of i's addresses.
 func (i Interface) Has(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// NeighState is the state of an entry of a neighbour table: one of the kernel's NUD_ bits, 0 for none.
+type NeighState uint8
+
+// The states that are told apart by what they mean for packets.
+const (
+	NeighFailed    NeighState = 0x20
+	NeighPermanent NeighState = 0x80
+)
+
+// neighStates are the names of the bits, from the lowest on.
+var neighStates = [...]string{"incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent"}
+
+// String returns the name of the highest bit, as iproute2 prints it in capitals.
+func (s NeighState) String() string {
+	if s == 0 {
+		return "none"
+	}
+	return neighStates[bits.Len8(uint8(s))-1]
 }

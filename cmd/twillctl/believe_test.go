@@ -1,29 +1,43 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/agent"
 )
 
-// agentLike starts a process that is named twilld, and has twilld's flags, as a user. It lives as long as the test.
-func agentLike(t *testing.T, user string, flags ...string) {
+// agentSettings is the environment variable by which TestAgentProcess becomes an agent with these settings.
+const agentSettings = "TWILL_TEST_SETTINGS"
+
+// agentLike starts a process that is named twilld, and answers as twilld does, as a user. It lives as long as the test.
+func agentLike(t *testing.T, user string, s agent.Settings) {
 	t.Helper()
-	dir := open(t, t.TempDir())
-	program := filepath.Join(dir, "twilld")
-	shell, err := os.ReadFile("/bin/sh")
+	program := filepath.Join(open(t, t.TempDir()), "twilld")
+	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(program, shell, 0o755); err != nil {
+	data, err := os.ReadFile(self)
+	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"--reuid=" + user, "--clear-groups", program, "-c", "echo runs; read line", "twilld"}, flags...)
-	cmd := exec.Command("setpriv", args...)
+	if err := os.WriteFile(program, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	settings, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("setpriv", "--reuid="+user, "--clear-groups", program, "-test.run=^TestAgentProcess$")
+	cmd.Env = append(os.Environ(), agentSettings+"="+string(settings))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -37,11 +51,36 @@ func agentLike(t *testing.T, user string, flags ...string) {
 	}
 	t.Cleanup(func() {
 		in.Close()
-		_ = cmd.Wait() // the shell says 1 at the end of its input
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
 	})
 	if _, err := io.ReadFull(out, make([]byte, len("runs\n"))); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestAgentProcess is the process of agentLike. Otherwise it proves that nobody answers without one.
+func TestAgentProcess(t *testing.T) {
+	text := os.Getenv(agentSettings)
+	if text == "" {
+		if s, _, err := agent.AskSettings(); err == nil {
+			t.Errorf("an agent answers: %+v", s)
+		}
+		return
+	}
+	var s agent.Settings
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", agent.SettingsSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(l)
+	fmt.Println("runs")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+	l.Close()
 }
 
 // open lets everybody into a test's directory.
@@ -59,7 +98,7 @@ const ownCheckpoint = `{"Version":1,"Node":"n1","Network":{"Network":"10.244.0.0
 "Local":{"Node":"n1","Backend":"vxlan","Stacks":[{"Subnet":"10.244.1.0/24","Underlay":"192.0.2.1"}]}}`
 
 // trap is a kubeconfig by which a command is run, which leaves a trace, and a checkpoint that has the API asked.
-func trap(t *testing.T) (flags []string, kubeconfig, trace string) {
+func trap(t *testing.T) (s agent.Settings, kubeconfig, trace string) {
 	t.Helper()
 	dir := t.TempDir()
 	kubeconfig, trace = filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "trace")
@@ -71,7 +110,7 @@ func trap(t *testing.T) (flags []string, kubeconfig, trace string) {
 			t.Fatal(err)
 		}
 	}
-	return []string{"--kube-subnet-mgr", "--kubeconfig-file=" + kubeconfig, "--checkpoint-file=" + checkpoint, "--bridge=fakebridge"}, kubeconfig, trace
+	return agent.Settings{Kube: agent.KubeSettings{Use: true, Kubeconfig: kubeconfig}, Checkpoint: checkpoint, Bridge: "fakebridge"}, kubeconfig, trace
 }
 
 // looks are the commands that look for the agent on this machine.
@@ -88,15 +127,15 @@ func ran(t *testing.T, trace string) bool {
 // TestStrangersProcess: a process of a user without rights that is named twilld and advertises a kubeconfig with a
 // command is not believed, and the command does not run.
 func TestStrangersProcess(t *testing.T) {
-	flags, _, trace := trap(t)
-	agentLike(t, "65534", flags...)
+	s, _, trace := trap(t)
+	agentLike(t, "65534", s)
 	for _, args := range looks(t) {
 		out, err := run(t, args...)
 		if ran(t, trace) || strings.Contains(out, "fakebridge") || strings.Contains(out, "10.244.1.0/24") {
 			t.Errorf("%v believes the stranger: ran %v, %v\n%s", args, ran(t, trace), err, out)
 		}
 	}
-	if out, _ := run(t, "doctor"); !strings.Contains(out, "no-lease") {
+	if out, _ := run(t, "doctor"); !strings.Contains(out, "no-lease") || !strings.Contains(out, "belongs to user 65534") {
 		t.Errorf("doctor:\n%s", out)
 	}
 }
@@ -104,8 +143,8 @@ func TestStrangersProcess(t *testing.T) {
 // TestAgentsKubeconfig: root's process is believed, and a command in the kubeconfig that it names is not run all the same;
 // in one that the caller names it is.
 func TestAgentsKubeconfig(t *testing.T) {
-	flags, kubeconfig, trace := trap(t)
-	agentLike(t, "0", flags...)
+	s, kubeconfig, trace := trap(t)
+	agentLike(t, "0", s)
 	for _, args := range looks(t) {
 		if out, err := run(t, args...); ran(t, trace) {
 			t.Errorf("%v runs the command: %v\n%s", args, err, out)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// cluster is a real one, seen through "kubectl exec": the agent's image has twillctl, which looks at its own node there.
-// No port is opened for it, and who may do it is the API server's business.
+// cluster is a Kubernetes cluster, seen through "kubectl exec": the agent's image has twillctl, which looks at its own node. No
+// port is opened for it, and the API server decides who may do it.
 type cluster struct {
 	context, kubeconfig string // kubectl's; empty: its defaults
 	namespace           string // of the agents' DaemonSet
@@ -26,14 +26,14 @@ const (
 	agentNamespace = "kube-twill"
 	agentLabel     = "app.kubernetes.io/name=twill"
 	agentContainer = "twilld"
-	atOnce         = 16       // nodes that are asked at the same time
-	mostSaid       = 64 << 20 // bytes that kubectl may print
+	maxConcurrent  = 16       // nodes that are asked at the same time
+	maxOutput      = 64 << 20 // bytes that kubectl may print
 )
 
 // agentPod is the pod of the agent on a node.
 type agentPod struct{ node, namespace, name string }
 
-// pod is what is needed of the record of a pod, or of a DaemonSet.
+// pod is a pod or a DaemonSet, as far as it matters here.
 type pod struct {
 	Kind     string
 	Metadata struct {
@@ -73,27 +73,27 @@ func (c cluster) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
-// bounded is a buffer that takes mostSaid bytes: a node that never ends is not to fill the memory of who asks.
+// bounded is a buffer of at most maxOutput bytes: a node must not fill the memory of the caller.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > mostSaid {
-		return 0, fmt.Errorf("it said more than %d bytes", mostSaid)
+	if b.Len()+len(p) > maxOutput {
+		return 0, fmt.Errorf("its output exceeds %d bytes", maxOutput)
 	}
 	return b.Buffer.Write(p)
 }
 
-// ReadFrom keeps io.Copy from going round Write.
+// ReadFrom keeps io.Copy from bypassing Write.
 func (b *bounded) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{b}, r)
 }
 
-// pods asks for the pods of a selection.
+// pods lists the pods of a selection.
 func (c cluster) pods(ctx context.Context, selection ...string) ([]pod, error) {
 	return c.get(ctx, "pods", selection...)
 }
 
-// get asks for objects of the given kinds.
+// get lists objects of the given kinds.
 func (c cluster) get(ctx context.Context, kinds string, selection ...string) ([]pod, error) {
 	out, err := c.kubectl(ctx, append([]string{"get", kinds, "--output=json"}, selection...)...)
 	if err != nil {
@@ -106,8 +106,8 @@ func (c cluster) get(ctx context.Context, kinds string, selection ...string) ([]
 	return list.Items, nil
 }
 
-// agents are the pods of the agents, by node: those of the one DaemonSet with the agents' label in the agents' namespace.
-// Anybody may give a pod of his own the label, and so be asked instead of an agent.
+// agents returns the agents' pods, sorted by node: those of the one DaemonSet with the agents' label in the agents' namespace.
+// The label alone proves nothing: anybody can give it to a pod.
 func (c cluster) agents(ctx context.Context) ([]agentPod, error) {
 	found, err := c.get(ctx, "daemonsets.apps,pods", "--namespace="+c.namespace, "--selector="+agentLabel)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c cluster) agents(ctx context.Context) ([]agentPod, error) {
 	return all, nil
 }
 
-// daemonSet is the agents'.
+// daemonSet returns the agents' DaemonSet.
 func (c cluster) daemonSet(found []pod) (pod, error) {
 	var sets []pod
 	var names []string
@@ -148,7 +148,7 @@ func (c cluster) daemonSet(found []pod) (pod, error) {
 	return pod{}, fmt.Errorf("the namespace %s has several DaemonSets with the label %s (%s): only Twill's may have it", c.namespace, agentLabel, strings.Join(names, ", "))
 }
 
-// ownedBy reports whether a DaemonSet made the pod.
+// ownedBy reports whether a DaemonSet controls the pod.
 func (p pod) ownedBy(set pod) bool {
 	for _, o := range p.Metadata.OwnerReferences {
 		if p.Kind == "Pod" && o.Kind == "DaemonSet" && o.Controller && o.UID == set.Metadata.UID {
@@ -158,7 +158,7 @@ func (p pod) ownedBy(set pod) bool {
 	return false
 }
 
-// agent is the one of a node.
+// agent returns the agent of a node.
 func (c cluster) agent(ctx context.Context, node string) (agentPod, error) {
 	all, err := c.agents(ctx)
 	if err != nil {
@@ -175,22 +175,22 @@ func agentOn(all []agentPod, node string) (agentPod, error) {
 	return all[i], nil
 }
 
-// ask runs twillctl on a node. That it ended with findings (1) is no error; kubectl ends so too when it fails itself,
-// but then there is no output.
-func (c cluster) ask(ctx context.Context, a agentPod, args ...string) ([]byte, error) {
+// ask runs twillctl on a node. Exit code 1, with which it reports findings, is no error: found is set instead. kubectl fails with
+// it too, but without output.
+func (c cluster) ask(ctx context.Context, a agentPod, args ...string) (out []byte, found bool, err error) {
 	command := append([]string{"exec", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, "--", "twillctl"}, args...)
-	out, err := c.kubectl(ctx, command...)
+	out, err = c.kubectl(ctx, command...)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 && len(out) > 0 {
-		return out, nil
+		return out, true, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask node %s: %w", a.node, err)
+		return nil, false, fmt.Errorf("ask node %s: %w", a.node, err)
 	}
-	return out, nil
+	return out, false, nil
 }
 
-// answer is what a node said, or why it did not.
+// answer is the output of twillctl on a node, or why there is none.
 type answer struct {
 	agentPod
 	out []byte
@@ -201,10 +201,10 @@ type answer struct {
 func (c cluster) askAll(ctx context.Context, all []agentPod, args ...string) []answer {
 	answers := make([]answer, len(all))
 	var g errgroup.Group
-	g.SetLimit(atOnce)
+	g.SetLimit(maxConcurrent)
 	for i, a := range all {
 		g.Go(func() error {
-			out, err := c.ask(ctx, a, args...)
+			out, _, err := c.ask(ctx, a, args...)
 			answers[i] = answer{a, out, err}
 			return nil
 		})
@@ -213,7 +213,7 @@ func (c cluster) askAll(ctx context.Context, all []agentPod, args ...string) []a
 	return answers
 }
 
-// askNodes asks one node, or all where none is named.
+// askNodes asks one node, or all if none is named.
 func (c cluster) askNodes(ctx context.Context, nodes []string, args ...string) ([]answer, error) {
 	all, err := c.agents(ctx)
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 	"github.com/twill-net/twill/doctor"
 )
 
-// decodeAnswer reads what a node printed as JSON.
+// decodeAnswer decodes the JSON that a node printed.
 func decodeAnswer(a answer, into any) error {
 	if a.err != nil {
 		return a.err
 	}
 	if err := json.Unmarshal(a.out, into); err != nil {
-		return fmt.Errorf("node %s said no JSON (is its twillctl as new as this one?): %w", a.node, err)
+		return fmt.Errorf("node %s printed no JSON (is its twillctl as new as this one?): %w", a.node, err)
 	}
 	return nil
 }
 
-// status is one node's, or all nodes'. A node that cannot be asked is part of the answer.
+// status returns the status of one node or all nodes. A node that cannot be asked is part of it.
 func (c cluster) status(ctx context.Context, nodes []string) (doctor.StatusReport, error) {
 	all := doctor.StatusReport{Schema: doctor.Schema, Nodes: []doctor.Status{}}
 	answers, err := c.askNodes(ctx, nodes, "status", "--output=json")
@@ -41,53 +41,50 @@ func (c cluster) status(ctx context.Context, nodes []string) (doctor.StatusRepor
 	return all, err
 }
 
-// reports are the doctor's on several nodes.
-type reports struct {
-	Schema int             `json:"schema"`
-	Nodes  []doctor.Report `json:"nodes"`
-	Silent []string        `json:"silent,omitempty"` // nodes that could not be asked, and why
-	single bool            // the one node's report is all there is to say
+// diagnoses are those of several nodes.
+type diagnoses struct {
+	Schema int                `json:"schema"`
+	Nodes  []doctor.Diagnosis `json:"nodes"`
+	Silent []string           `json:"silent,omitempty"` // nodes that could not be asked, and why
+	single bool               // there is only one, of this machine or a lab's node
 }
 
-func (c cluster) doctor(ctx context.Context, nodes []string, probe bool) (reports, error) {
-	all := reports{Schema: doctor.Schema, Nodes: []doctor.Report{}}
+func (c cluster) doctor(ctx context.Context, nodes []string, probe bool) (diagnoses, error) {
+	all := diagnoses{Schema: doctor.Schema, Nodes: []doctor.Diagnosis{}}
 	answers, err := c.askNodes(ctx, nodes, "doctor", "--output=json", fmt.Sprintf("--probe=%t", probe))
 	for _, a := range answers {
-		var r doctor.Report
-		if err := decodeAnswer(a, &r); err != nil {
+		var d doctor.Diagnosis
+		if err := decodeAnswer(a, &d); err != nil {
 			all.Silent = append(all.Silent, a.node+": "+err.Error())
 			continue
 		}
-		all.Nodes = append(all.Nodes, r)
+		all.Nodes = append(all.Nodes, d)
 	}
 	return all, err
 }
 
-func (r reports) findings() bool {
-	n := len(r.Silent)
-	for _, node := range r.Nodes {
-		n += len(node.Findings)
-	}
-	return n > 0
+// Failed reports whether any node has findings or could not be asked.
+func (d diagnoses) Failed() bool {
+	return len(d.Silent) > 0 || slices.ContainsFunc(d.Nodes, func(n doctor.Diagnosis) bool { return len(n.Findings) > 0 })
 }
 
-func (r reports) writeJSON(w io.Writer) error {
-	if r.single {
-		return r.Nodes[0].WriteJSON(w)
+func (d diagnoses) WriteJSON(w io.Writer) error {
+	if d.single {
+		return d.Nodes[0].WriteJSON(w)
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(r)
+	return e.Encode(d)
 }
 
-func (r reports) writeText(w io.Writer) error {
-	for _, node := range r.Nodes {
+func (d diagnoses) WriteText(w io.Writer) error {
+	for _, node := range d.Nodes {
 		if err := node.WriteText(w); err != nil {
 			return err
 		}
 	}
-	for _, s := range r.Silent {
+	for _, s := range d.Silent {
 		fmt.Fprintln(w, "✗", s)
 	}
 	return nil
@@ -95,7 +92,7 @@ func (r reports) writeText(w io.Writer) error {
 
 var errNoNode = errors.New("which node? want the name of one of the cluster's")
 
-// plan is one node's, as text.
+// plan prints the plan of a node.
 func (c cluster) plan(ctx context.Context, w io.Writer, nodes []string) error {
 	if len(nodes) == 0 {
 		return errNoNode
@@ -104,20 +101,20 @@ func (c cluster) plan(ctx context.Context, w io.Writer, nodes []string) error {
 	if err != nil {
 		return err
 	}
-	out, err := c.ask(ctx, a, "plan")
+	out, found, err := c.ask(ctx, a, "plan")
 	if err != nil {
 		return err
 	}
 	if _, err := w.Write(out); err != nil {
 		return err
 	}
-	if slices.Contains(strings.Split(string(out), "\n"), nothingToChange) {
-		return nil
+	if found {
+		return errFindings
 	}
-	return errFindings
+	return nil
 }
 
-// bundle is the report of one node, and the end of its agent's log, which kubectl has.
+// bundle returns the report of a node, and the end of its agent's log, which kubectl has.
 func (c cluster) bundle(ctx context.Context, nodes []string, _ string) ([]member, error) {
 	if len(nodes) == 0 {
 		return nil, errNoNode
@@ -126,7 +123,7 @@ func (c cluster) bundle(ctx context.Context, nodes []string, _ string) ([]member
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.ask(ctx, a, "report", "--file=-")
+	out, _, err := c.ask(ctx, a, "report", "--file=-")
 	if err != nil {
 		return nil, err
 	}
@@ -139,71 +136,71 @@ func (c cluster) bundle(ctx context.Context, nodes []string, _ string) ([]member
 		return nil, err
 	}
 	files = append(files, member{"twilld.log", log})
-	// That there was no container before this one, or that its log is gone, is no error.
+	// It is no error that there was no container before this one, or that its log is gone.
 	if log, err := c.log(ctx, a, "--previous"); err == nil {
 		files = append(files, member{"twilld-previous.log", log})
 	}
 	return files, nil
 }
 
-// mostLines is how many lines of the log's end are asked for: most of them are shorter than a hundred bytes. --limit-bytes
-// would cut off the end.
-const mostLines = 10000
+// maxLines is how many lines of the log's end to ask for: most of them are shorter than a hundred bytes. --limit-bytes would
+// cut off the end.
+const maxLines = 10000
 
-// log is the end of an agent's log.
+// log returns the end of an agent's log.
 func (c cluster) log(ctx context.Context, a agentPod, flags ...string) ([]byte, error) {
-	args := []string{"logs", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, fmt.Sprintf("--tail=%d", mostLines)}
+	args := []string{"logs", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, fmt.Sprintf("--tail=%d", maxLines)}
 	out, err := c.kubectl(ctx, append(args, flags...)...)
-	return out[max(0, len(out)-mostLog):], err
+	return out[max(0, len(out)-maxLog):], err
 }
 
-// trace asks both nodes about their part of the way, and joins what they say.
-func (c cluster) trace(ctx context.Context, t *target, src, dst string) (doctor.Trip, error) {
+// trace asks both nodes for their part of the path, and joins the parts.
+func (c cluster) trace(ctx context.Context, t *target, src, dst string) (doctor.Trace, error) {
 	from, err := c.findEnd(ctx, src, netip.Addr{})
 	if err != nil {
-		return doctor.Trip{}, err
+		return doctor.Trace{}, err
 	}
 	to, err := c.findEnd(ctx, dst, from.addr)
 	if err != nil {
-		return doctor.Trip{}, err
+		return doctor.Trace{}, err
 	}
 	all, err := c.agents(ctx)
 	if err != nil {
-		return doctor.Trip{}, err
+		return doctor.Trace{}, err
 	}
 	var both []agentPod
 	for _, e := range []end{from, to} {
 		a, err := agentOn(all, e.node)
 		if err != nil {
-			return doctor.Trip{}, err
+			return doctor.Trace{}, err
 		}
 		both = append(both, a)
 	}
 	if from.node == to.node {
 		both = both[:1]
 	}
-	args := []string{"trace", "--output=json", fmt.Sprintf("--probe=%t", t.probe), fmt.Sprintf("--live=%t", t.live), "--for=" + t.during.Round(time.Millisecond).String(),
-		from.addr.String(), to.addr.String()}
+	args := []string{"trace", "--output=json", fmt.Sprintf("--probe=%t", t.options.Probe), fmt.Sprintf("--live=%t", t.live),
+		"--for=" + t.during.Round(time.Millisecond).String(), from.addr.String(), to.addr.String()}
 	return joinAnswers(c.askAll(ctx, both, args...))
 }
 
-func joinAnswers(answers []answer) (doctor.Trip, error) {
-	var trips []doctor.Trip
+func joinAnswers(answers []answer) (doctor.Trace, error) {
+	var traces []doctor.Trace
 	for _, a := range answers {
-		var trip doctor.Trip
-		if err := decodeAnswer(a, &trip); err != nil {
-			return doctor.Trip{}, err
+		var trace doctor.Trace
+		if err := decodeAnswer(a, &trace); err != nil {
+			return doctor.Trace{}, err
 		}
-		trips = append(trips, trip)
+		traces = append(traces, trace)
 	}
-	if len(trips) == 1 {
-		return trips[0], nil
+	if len(traces) == 1 {
+		return traces[0], nil
 	}
-	return doctor.Join(trips[0], trips[1]), nil
+	return doctor.Join(traces[0], traces[1]), nil
 }
 
-// findEnd finds a pod by NAMESPACE/NAME, by its name in the namespace default, by an address, or by its node, whose
-// first pod it is then; other is the other end, whose family counts.
+// findEnd finds a pod by NAMESPACE/NAME, by its name in the namespace default, by an address, or by its node, whose first pod
+// it then is; other is the other end, whose family it must have.
 func (c cluster) findEnd(ctx context.Context, text string, other netip.Addr) (end, error) {
 	for _, selection := range selections(text) {
 		found, err := c.pods(ctx, selection...)
@@ -219,7 +216,7 @@ func (c cluster) findEnd(ctx context.Context, text string, other netip.Addr) (en
 	return end{}, fmt.Errorf("the cluster has no running pod %q in its network: want NAMESPACE/POD, a pod of the namespace default, an address, or a node", text)
 }
 
-// selections are the questions that may find what is meant, in their order.
+// selections returns the selections of pods to try, in order.
 func selections(text string) [][]string {
 	if _, err := netip.ParseAddr(text); err == nil {
 		return [][]string{{"--all-namespaces", "--field-selector=status.podIP=" + text}, {"--all-namespaces"}}
@@ -230,7 +227,7 @@ func selections(text string) [][]string {
 	return [][]string{{"--namespace=default", "--field-selector=metadata.name=" + text}, {"--all-namespaces", "--field-selector=spec.nodeName=" + text}}
 }
 
-// address is the pod's that is meant: the one that was named, or the first of the other end's family.
+// address returns the address that is meant: the one that was named, or the first of the other end's family.
 func (p pod) address(text string, other netip.Addr) (netip.Addr, bool) {
 	if p.Spec.HostNetwork || p.Status.Phase != "Running" {
 		return netip.Addr{}, false

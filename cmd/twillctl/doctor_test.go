@@ -50,7 +50,7 @@ func TestReportHoldsNoSecrets(t *testing.T) {
 		}
 	}
 	var to target
-	to.leases, to.netConf, to.node = leases, conf, "n1"
+	to.options.LeaseFile, to.options.NetConf, to.options.Node = leases, conf, "n1"
 	files, err := to.bundle(t.Context(), nil, conf+".none")
 	if err == nil || len(files) > 0 {
 		t.Errorf("a log that is not there: %d files, %v", len(files), err)

@@ -23,7 +23,7 @@ func FuzzReadTar(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		files, err := readTar(bytes.NewReader(data))
-		if len(files) > mostMembers || err != nil && len(files) > 0 {
+		if len(files) > maxMembers || err != nil && len(files) > 0 {
 			t.Errorf("%d files, %v", len(files), err)
 		}
 		for _, m := range files {
@@ -47,13 +47,13 @@ func FuzzAnswer(f *testing.F) {
 		if decodeAnswer(a, &status) == nil {
 			_, _ = status.WriteText(w), status.WriteJSON(w)
 		}
-		var report doctor.Report
-		if decodeAnswer(a, &report) == nil {
-			r := reports{Nodes: []doctor.Report{report}, single: true}
-			_, _, _ = r.writeText(w), r.writeJSON(w), r.findings()
+		var diagnosis doctor.Diagnosis
+		if decodeAnswer(a, &diagnosis) == nil {
+			d := diagnoses{Nodes: []doctor.Diagnosis{diagnosis}, single: true}
+			_, _, _ = d.WriteText(w), d.WriteJSON(w), d.Failed()
 		}
-		if trip, err := joinAnswers([]answer{a, a}); err == nil {
-			_, _, _ = trip.WriteText(w), trip.WriteJSON(w), trip.Trouble()
+		if trace, err := joinAnswers([]answer{a, a}); err == nil {
+			_, _, _ = trace.WriteText(w), trace.WriteJSON(w), trace.Failed()
 		}
 		if bad := strings.IndexFunc(out.String(), func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }); bad >= 0 {
 			t.Errorf("%q at %d", out.String(), bad)

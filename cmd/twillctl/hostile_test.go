@@ -196,7 +196,7 @@ func TestClusterReport(t *testing.T) {
 	}
 	for _, f := range files {
 		harmless(t, f.name, string(f.data))
-		if strings.Contains(f.name, "log") && !strings.Contains(string(f.data), "\nlast ") || f.name == "twilld.log" && len(f.data) > mostLog+1000 {
+		if strings.Contains(f.name, "log") && !strings.Contains(string(f.data), "\nlast ") || f.name == "twilld.log" && len(f.data) > maxLog+1000 {
 			t.Errorf("%s, %d bytes, lacks its last line", f.name, len(f.data))
 		}
 	}
@@ -204,7 +204,7 @@ func TestClusterReport(t *testing.T) {
 
 // TestHostileBundle: a node's archive has no names that lead elsewhere, and does not fill the memory.
 func TestHostileBundle(t *testing.T) {
-	many := make([]member, mostMembers+1)
+	many := make([]member, maxMembers+1)
 	for i := range many {
 		many[i].name = fmt.Sprintf("m%d.txt", i)
 	}
@@ -215,7 +215,7 @@ func TestHostileBundle(t *testing.T) {
 		"hidden": {packed(t, member{".bashrc", nil}), `member "twill-report/.bashrc"`},
 		"escape": {packed(t, member{"a\x1b.txt", nil}), `member "twill-report/a\x1b.txt"`},
 		"many":   {packed(t, many...), "want at most 100 files"},
-		"large":  {packed(t, member{"a.txt", bytes.Repeat([]byte("a"), mostBytes)}), "it is larger than 67108864 bytes"},
+		"large":  {packed(t, member{"a.txt", bytes.Repeat([]byte("a"), maxBytes)}), "it is larger than 67108864 bytes"},
 	} {
 		files, err := readTar(strings.NewReader(c.bundle))
 		if err == nil || len(files) > 0 || !strings.Contains(err.Error(), c.want) {

@@ -14,23 +14,23 @@ import (
 
 // gatherInLab looks at the node of the lab that args name.
 func (t *target) gatherInLab(ctx context.Context, args []string) (doctor.Facts, error) {
-	node, s, err := labNode(t.lab, args)
+	node, o, err := labNode(t.lab, args)
 	if err != nil {
 		return doctor.Facts{}, err
 	}
 	var f doctor.Facts
 	err = node.Do(func() (err error) {
-		f, err = facts.Gather(ctx, t.settings(s))
+		f, err = facts.Gather(ctx, t.override(o))
 		return err
 	})
 	return f, err
 }
 
-// labNode is a lab's node and where its files are, whether its agent runs or not.
-func labNode(name string, args []string) (*lab.Node, facts.Settings, error) {
+// labNode returns a lab's node, and where its files are.
+func labNode(name string, args []string) (*lab.Node, facts.Options, error) {
 	l, err := lab.Open("", name)
 	if err != nil {
-		return nil, facts.Settings{}, err
+		return nil, facts.Options{}, err
 	}
 	want := "node1"
 	if len(args) > 0 {
@@ -38,19 +38,14 @@ func labNode(name string, args []string) (*lab.Node, facts.Settings, error) {
 	}
 	for _, n := range l.Nodes() {
 		if n.Name == want {
-			return n, labSettings(l, n), nil
+			return n, facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
+				BinDir: filepath.Dir(l.Spec().Programs.Plugin)}, nil
 		}
 	}
-	return nil, facts.Settings{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d", name, want, len(l.Nodes()))
+	return nil, facts.Options{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d", name, want, len(l.Nodes()))
 }
 
-func labSettings(l *lab.Lab, n *lab.Node) facts.Settings {
-	s := facts.FromFlags(n.AgentFlags(), nil)
-	s.CNIDir, s.BinDir = n.Dir(), filepath.Dir(l.Spec().Programs.Plugin)
-	return s
-}
-
-// labNodes is the names of a lab's nodes.
+// labNodes returns the names of a lab's nodes.
 func labNodes(name string) ([]string, error) {
 	l, err := lab.Open("", name)
 	if err != nil {
@@ -63,7 +58,7 @@ func labNodes(name string) ([]string, error) {
 	return names, nil
 }
 
-// inLabNode is how something is done in the network namespace of a lab's node, and where its agent's log is.
+// inLabNode returns a function that calls others in the network namespace of a lab's node, and the path of its agent's log.
 func inLabNode(name string, args []string) (do func(func() error) error, log string, err error) {
 	n, _, err := labNode(name, args)
 	if err != nil {
@@ -73,41 +68,41 @@ func inLabNode(name string, args []string) (do func(func() error) error, log str
 }
 
 // traceInLab looks at both ends' nodes.
-func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trip, error) {
+func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trace, error) {
 	l, err := lab.Open("", t.lab)
 	if err != nil {
-		return doctor.Trip{}, err
+		return doctor.Trace{}, err
 	}
 	from, sender, err := findPod(l, src, netip.Addr{})
 	if err != nil {
-		return doctor.Trip{}, err
+		return doctor.Trace{}, err
 	}
 	to, receiver, err := findPod(l, dst, from.addr)
 	if err != nil {
-		return doctor.Trip{}, err
+		return doctor.Trace{}, err
 	}
-	trip, err := t.traceLab(ctx, from, to)
+	trace, err := t.follow(ctx, from, to)
 	if err != nil || !t.live {
-		return trip, err
+		return trace, err
 	}
 	seen, err := walk.Watch(ctx, l, sender, receiver, from.addr.Is4(), t.during)
-	trip.Live = &seen
-	return trip, err
+	trace.Traffic = &seen
+	return trace, err
 }
 
-// traceLab has the facts of both nodes.
-func (t *target) traceLab(ctx context.Context, from, to end) (doctor.Trip, error) {
-	j := doctor.Journey{Src: from.addr, Dst: to.addr, From: from.node, To: to.node}
+// follow traces a packet over the facts of both nodes.
+func (t *target) follow(ctx context.Context, from, to end) (doctor.Trace, error) {
+	flow := doctor.Flow{Src: from.addr, Dst: to.addr, From: from.node, To: to.node}
 	near, err := t.gather(ctx, []string{from.node})
 	if err != nil || from.node == to.node {
-		return doctor.Trace(near, near, j), err
+		return doctor.Follow(near, near, flow), err
 	}
 	far, err := t.gather(ctx, []string{to.node})
 	near.Node, far.Node = from.node, to.node // without a lease a node does not know its name
-	return doctor.Trace(near, far, j), err
+	return doctor.Follow(near, far, flow), err
 }
 
-// findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family counts.
+// findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family it must have.
 func findPod(l *lab.Lab, text string, other netip.Addr) (end, *lab.Pod, error) {
 	for _, p := range l.Pods() {
 		for _, a := range p.Addrs {

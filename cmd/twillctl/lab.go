@@ -126,7 +126,10 @@ func (f *upFlags) run(c *cobra.Command) error {
 	if err := writeNext(c.OutOrStdout(), l); err != nil {
 		return err
 	}
-	return findings(report)
+	if report.Failed() {
+		return errFindings
+	}
+	return nil
 }
 
 // writeNext says what can be tried in a new lab, with the program as it was called: it need not be in the PATH.
@@ -152,11 +155,4 @@ func writeNext(w io.Writer, l *lab.Lab) error {
 	}
 	fmt.Fprintf(t, "  tail -f %s\twhat the agent says\n", node.Log())
 	return t.Flush()
-}
-
-func findings(r lab.Report) error {
-	if len(r.Findings) > 0 {
-		return errFindings
-	}
-	return nil
 }

@@ -126,8 +126,5 @@ func labServe() *cobra.Command {
 }
 
 func show(c *cobra.Command, r lab.Report, output string) error {
-	if err := render(c.OutOrStdout(), output, r.WriteText, r.WriteJSON); err != nil {
-		return err
-	}
-	return findings(r)
+	return render(c.OutOrStdout(), output, r)
 }

@@ -1,6 +1,6 @@
 // Command twillctl shows, checks and explains a Twill network, and runs a lab of one on this machine.
 //
-// Exit codes: 0 all is well, 1 there are findings, 2 it could not be done.
+// Exit codes: 0 nothing is wrong, 1 there are findings, 2 the command failed.
 package main
 
 import (
@@ -22,10 +22,10 @@ import (
 // version is set by the build: -ldflags "-X main.version=v1.2.3".
 var version = "devel"
 
-// errFindings is the end of a command that found something and has said so.
+// errFindings is returned by a command that found something and printed it.
 var errFindings = errors.New("there are findings")
 
-// exited is the end of a command that lab exec ran and that has spoken for itself: its exit code.
+// exited is the exit code of a command that lab exec ran, and that has printed its own errors.
 type exited int
 
 func (e exited) Error() string { return fmt.Sprintf("the command ended with exit code %d", int(e)) }
@@ -37,7 +37,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// exitCode says the error, if nobody has, and what to exit with.
+// exitCode prints the error, unless that was done, and returns the exit code.
 func exitCode(err error) int {
 	var command exited
 	switch {
@@ -59,7 +59,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	// Most of what commands print was read from a cluster, from peers' leases or from the machine.
+	// Most of what commands print comes from a cluster, from peers' leases or from the machine.
 	c.SetOut(plain.NewWriter(os.Stdout))
 	c.SetErr(plain.NewWriter(os.Stderr))
 	if isPlugin() {
@@ -69,7 +69,7 @@ func root() *cobra.Command {
 	return c
 }
 
-// isPlugin says whether kubectl runs this program, under the name kubectl-twill: then commands are about a cluster's nodes.
+// isPlugin reports whether kubectl runs this program, under the name kubectl-twill: then commands are about a cluster's nodes.
 func isPlugin() bool { return strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-twill") }
 
 func versionCommand() *cobra.Command {

@@ -78,21 +78,21 @@ func TestMan(t *testing.T) {
 // TestJoin: of two nodes' parts the first that stops the packet ends the way.
 func TestJoin(t *testing.T) {
 	step := func(node, stops string) doctor.Step {
-		return doctor.Step{Node: node, Place: "route", Entry: "x", Stops: stops}
+		return doctor.Step{Node: node, Place: "route", Entry: "x", Verdict: stops}
 	}
-	near := doctor.Trip{There: []doctor.Step{step("a", "")}, Back: []doctor.Step{step("a", "")},
-		Live: &doctor.Live{There: []doctor.Sight{{Host: "a", Dev: "eth0", Out: true, Packets: 3}}}}
-	far := doctor.Trip{There: []doctor.Step{step("b", "")}, Back: []doctor.Step{step("b", "no")}, Live: &doctor.Live{}}
+	near := doctor.Trace{Forward: []doctor.Step{step("a", "")}, Back: []doctor.Step{step("a", "")},
+		Traffic: &doctor.Traffic{Forward: []doctor.Sighting{{Host: "a", Dev: "eth0", Out: true, Packets: 3}}}}
+	far := doctor.Trace{Forward: []doctor.Step{step("b", "")}, Back: []doctor.Step{step("b", "no")}, Traffic: &doctor.Traffic{}}
 	got := doctor.Join(near, far)
-	if got.Stopped == nil || got.Stopped.Node != "b" || len(got.There) != 2 || len(got.Back) != 1 {
+	if got.Stopped == nil || got.Stopped.Node != "b" || len(got.Forward) != 2 || len(got.Back) != 1 {
 		t.Errorf("got %+v", got)
 	}
-	if !got.Trouble() || got.Live.Gone != "none came to the other node; seen last on a, leaving through eth0" {
-		t.Errorf("got %+v", got.Live)
+	if !got.Failed() || got.Traffic.Gone != "none came to the other node; seen last on a, leaving through eth0" {
+		t.Errorf("got %+v", got.Traffic)
 	}
-	far.Live.There = []doctor.Sight{{Host: "b", Dev: "flannel.1", Packets: 3}}
-	if got := doctor.Join(near, far); !got.Trouble() || got.Live.Gone != "no reply was seen; seen last on b, coming in through flannel.1" {
-		t.Errorf("got %+v", got.Live)
+	far.Traffic.Forward = []doctor.Sighting{{Host: "b", Dev: "flannel.1", Packets: 3}}
+	if got := doctor.Join(near, far); !got.Failed() || got.Traffic.Gone != "no reply was seen; seen last on b, coming in through flannel.1" {
+		t.Errorf("got %+v", got.Traffic)
 	}
 }
 

@@ -27,7 +27,7 @@ func reportCommand() *cobra.Command {
 	var path, log string
 	c := &cobra.Command{
 		Use:   "report [NODE]",
-		Short: "Write one file with all that a bug report needs: facts, findings, plan, log; no secrets",
+		Short: "Write one file for a bug report: facts, findings, plan and log, without secrets",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			bundle := t.bundle
@@ -49,8 +49,8 @@ func reportCommand() *cobra.Command {
 		},
 	}
 	t.register(c)
-	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: the standard output")
-	c.Flags().StringVar(&log, "log", "", "the agent's log, to put its end into the report; of a lab's node it is known")
+	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: standard output")
+	c.Flags().StringVar(&log, "log", "", "the agent's log, whose end goes into the report; the path is known for a lab's node")
 	return c
 }
 
@@ -60,25 +60,26 @@ type member struct {
 	data []byte
 }
 
-// mostLog is how much of the log's end is taken, in bytes.
-const mostLog = 1 << 20
+// maxLog is how much of the log's end goes into the bundle, in bytes.
+const maxLog = 1 << 20
 
 func (t *target) bundle(ctx context.Context, args []string, log string) ([]member, error) {
-	t.probe = true
+	t.options.Probe = true
 	began := time.Now()
 	f, err := t.gather(ctx, args)
 	if err != nil {
 		return nil, err
 	}
 	var text, findings bytes.Buffer
-	r := doctor.NewReport(f, time.Since(began))
+	d := doctor.Diagnose(f, time.Since(began))
 	f.Lease.Network.Raw, f.Lease.Network.Options = nil, nil // a backend's options can hold a PSK
 	facts, err := json.MarshalIndent(f, "", "  ")
-	if err = errors.Join(err, r.WriteText(&text), r.WriteJSON(&findings)); err != nil {
+	if err = errors.Join(err, d.WriteText(&text), d.WriteJSON(&findings)); err != nil {
 		return nil, err
 	}
-	files := []member{{"doctor.txt", text.Bytes()}, {"doctor.json", findings.Bytes()}, {"facts.json", facts}, {"plan.txt", []byte(f.Plan.String())},
-		{"want.txt", []byte(f.Want.String())}, {"have.txt", []byte(f.Have.String())}, {"version.txt", []byte("twillctl " + version + "\n")}}
+	files := []member{{"doctor.txt", text.Bytes()}, {"doctor.json", findings.Bytes()}, {"facts.json", facts},
+		{"plan.txt", []byte(f.Plan.String())}, {"want.txt", []byte(f.Want.String())}, {"have.txt", []byte(f.Have.String())},
+		{"version.txt", []byte("twillctl " + version + "\n")}}
 	raw, where := t.commands(ctx, args)
 	files = append(files, raw...)
 	if log == "" {
@@ -94,7 +95,7 @@ func (t *target) bundle(ctx context.Context, args []string, log string) ([]membe
 	return files, nil
 }
 
-// commands are what people ask for first. Programs that are not installed are left out.
+// commands returns the output of the commands that people ask for first. It leaves out programs that are not installed.
 func (t *target) commands(ctx context.Context, args []string) (files []member, log string) {
 	do := func(f func() error) error { return f() }
 	if t.lab != "" {
@@ -112,7 +113,7 @@ func (t *target) commands(ctx context.Context, args []string) (files []member, l
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if do(cmd.Start) == nil {
-			_ = cmd.Wait() // what it said of its failure is in the file
+			_ = cmd.Wait() // its error messages are in the file
 			files = append(files, member{name, out.Bytes()})
 		}
 	}
@@ -129,14 +130,14 @@ func tailOf(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.Seek(max(0, info.Size()-mostLog), io.SeekStart); err != nil {
+	if _, err := f.Seek(max(0, info.Size()-maxLog), io.SeekStart); err != nil {
 		return nil, err
 	}
 	return io.ReadAll(f)
 }
 
-// writeBundle writes a tar.gz, readable by its owner alone: it has addresses and names of a cluster. It makes the file:
-// in a directory that others may write to they could have laid a file or a link there.
+// writeBundle writes a tar.gz that only its owner can read: it has addresses and names of a cluster. The file must not exist:
+// in a directory that others may write to, they could have put a file or a link there.
 func writeBundle(path string, files []member) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -151,7 +152,7 @@ func writeBundle(path string, files []member) error {
 	return nil
 }
 
-// inBundle is the folder that the files of a bundle are in.
+// inBundle is the directory of the files in a bundle.
 const inBundle = "twill-report/"
 
 func writeTar(to io.Writer, files []member) error {
@@ -170,13 +171,13 @@ func writeTar(to io.Writer, files []member) error {
 	return errors.Join(w.Close(), z.Close())
 }
 
-// A bundle of a node is read within these bounds, whatever the node says.
+// These bound what is read of a node's bundle, whatever the node sends.
 const (
-	mostMembers = 100
-	mostBytes   = mostSaid // of all members, unpacked
+	maxMembers = 100
+	maxBytes   = maxOutput // of all members, unpacked
 )
 
-// memberName is what the name of a member may be: it is a file's in whatever directory the bundle is unpacked.
+// memberName matches the names that members may have: they become files in whatever directory the bundle is unpacked in.
 var memberName = regexp.MustCompile(`^[a-z0-9-]+\.(txt|json|log)$`)
 
 func readTar(from io.Reader) ([]member, error) {
@@ -184,7 +185,7 @@ func readTar(from io.Reader) ([]member, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := &io.LimitedReader{R: z, N: mostBytes}
+	limit := &io.LimitedReader{R: z, N: maxBytes}
 	var files []member
 	for r := tar.NewReader(limit); ; {
 		h, err := r.Next()
@@ -195,8 +196,8 @@ func readTar(from io.Reader) ([]member, error) {
 			return nil, unpackError(err, limit)
 		}
 		name := strings.TrimPrefix(h.Name, inBundle)
-		if h.Typeflag != tar.TypeReg || !memberName.MatchString(name) || len(files) == mostMembers {
-			return nil, fmt.Errorf("member %q: want at most %d files, with names such as facts.json", h.Name, mostMembers)
+		if h.Typeflag != tar.TypeReg || !memberName.MatchString(name) || len(files) == maxMembers {
+			return nil, fmt.Errorf("member %q: want at most %d files, with names such as facts.json", h.Name, maxMembers)
 		}
 		data, err := io.ReadAll(r)
 		if err != nil {
@@ -208,7 +209,7 @@ func readTar(from io.Reader) ([]member, error) {
 
 func unpackError(err error, limit *io.LimitedReader) error {
 	if limit.N <= 0 {
-		return fmt.Errorf("it is larger than %d bytes when it is unpacked", mostBytes)
+		return fmt.Errorf("it is larger than %d bytes when it is unpacked", maxBytes)
 	}
 	return err
 }

@@ -22,13 +22,7 @@ func statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := render(c.OutOrStdout(), output, r.WriteText, r.WriteJSON); err != nil {
-				return err
-			}
-			if r.Findings() {
-				return errFindings
-			}
-			return nil
+			return render(c.OutOrStdout(), output, r)
 		},
 	}
 	t.register(c)
@@ -74,17 +68,15 @@ func (t *target) gatherAll(ctx context.Context, args []string) ([]doctor.Facts, 
 
 func planCommand() *cobra.Command {
 	var t target
-	var leases, netConf, node string
 	c := &cobra.Command{
 		Use:   "plan [NODE]",
 		Short: "Print what the agent would change on this node now, and change nothing",
 		Long: `The plan is the difference between what the leases ask for and the kernel. The leases are those of the agent's
 checkpoint, or of a file: twillctl plan --lease-file leases.json --net-config-path net-conf.json --node node1.
-Exit codes: 0 nothing to change, 1 there is something, 2 it could not be found out.`,
+Exit codes: 0 nothing to change, 1 there is something to change, 2 it failed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			t.leases, t.netConf, t.node = leases, netConf, node
-			if t.inCluster() && leases == "" {
+			if t.inCluster() && t.options.LeaseFile == "" {
 				return t.cluster.plan(c.Context(), c.OutOrStdout(), args)
 			}
 			f, err := t.gather(c.Context(), args)
@@ -95,9 +87,10 @@ Exit codes: 0 nothing to change, 1 there is something, 2 it could not be found o
 		},
 	}
 	t.register(c)
-	c.Flags().StringVar(&leases, "lease-file", "", "take the leases from this file (as twilld --lease-file) and not from the checkpoint")
-	c.Flags().StringVar(&netConf, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, with --lease-file")
-	c.Flags().StringVar(&node, "node", "", "this node's name in the lease file")
+	o := &t.options
+	c.Flags().StringVar(&o.LeaseFile, "lease-file", "", "read the leases from this file, like that of twilld --lease-file, instead of the checkpoint")
+	c.Flags().StringVar(&o.NetConf, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, with --lease-file")
+	c.Flags().StringVar(&o.Node, "node", "", "this node's name in the lease file")
 	return c
 }
 
@@ -110,8 +103,9 @@ func writePlan(w io.Writer, f doctor.Facts) error {
 		return fmt.Errorf("no checkpoint at %s: start twilld once, or name leases with --lease-file", f.Lease.Path)
 	case f.Lease.Error != "":
 		return fmt.Errorf("read the leases: %s", f.Lease.Error)
-	case f.UnderlayError != "":
-		return fmt.Errorf("choose the underlay: %s", f.UnderlayError)
+	}
+	for _, reason := range f.NoUnderlay {
+		return fmt.Errorf("choose the underlay: %s", reason)
 	}
 	for _, s := range f.Skips {
 		fmt.Fprintf(w, "# node %s is left out: %s\n", s.Node, s.Detail)

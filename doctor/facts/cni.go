@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -15,10 +16,9 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
-	"github.com/twill-net/twill/subnet"
 )
 
-// conf is what matters here of a CNI config: a list, or one plugin alone.
+// conf is a CNI config, a list or one plugin alone, as far as it matters here.
 type conf struct {
 	Name    string
 	Type    string
@@ -28,38 +28,47 @@ type conf struct {
 	}
 }
 
-// defaultCNIDir is looked at when nobody names a directory, and then only if there is a config of ours in it.
+// defaultCNIDir is looked at if nobody names a directory and it has a config of Twill's.
 const defaultCNIDir = "/etc/cni/net.d"
 
-// cni reads the runtime's config directory.
-func cni(s Settings) (doctor.CNI, conf) {
-	dir := s.CNIDir
+// runtime reads what the container runtime finds: its configs, plugins, and the reserved addresses.
+func (g *gathering) runtime() {
+	var ours conf
+	g.CNI, ours = cni(g.options.conflist(g.settings))
+	g.CNI.BinDir = g.settings.BinDir
+	for _, p := range ours.Plugins {
+		info, err := os.Stat(filepath.Join(g.CNI.BinDir, p.Type))
+		g.CNI.Binaries[p.Type] = err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+	}
+	if _, err := os.Stat(g.CNI.BinDir); err != nil && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		g.CNI.BinDir = "" // the agent's container does not have the runtime's directory
+	}
+	g.Reservations.Dir = cmp.Or(g.settings.Reservations, reservationsDir(ours))
+	if err := g.reservations(); err != nil {
+		g.unread("reservations", err)
+	}
+}
+
+// cni reads the config directory, and returns Twill's config in it.
+func cni(dir, name string) (doctor.CNI, conf) {
 	if dir == "" {
-		if _, err := os.Stat(filepath.Join(defaultCNIDir, s.CNIFile)); err != nil {
+		if _, err := os.Stat(filepath.Join(defaultCNIDir, name)); err != nil {
 			return doctor.CNI{}, conf{}
 		}
 		dir = defaultCNIDir
 	}
-	c := doctor.CNI{Dir: filepath.Clean(dir), BinDir: s.BinDir, Ours: s.CNIFile, Binaries: map[string]bool{}}
-	if _, err := os.Stat(s.BinDir); err != nil && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		c.BinDir = "" // the agent's container does not have the runtime's directory
-	}
+	c := doctor.CNI{Dir: filepath.Clean(dir), Ours: name, Binaries: map[string]bool{}}
 	var ours conf
-	for _, name := range confFiles(dir) {
-		file, content := readConf(filepath.Join(dir, name))
-		if c.Files = append(c.Files, file); name == s.CNIFile {
+	for _, f := range confFiles(dir) {
+		file, content := readConf(filepath.Join(dir, f))
+		if c.Files = append(c.Files, file); f == name {
 			ours = content
 		}
-	}
-	for _, p := range ours.Plugins {
-		info, err := os.Stat(filepath.Join(s.BinDir, p.Type))
-		c.Binaries[p.Type] = err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 	}
 	return c, ours
 }
 
-// confFiles are the names in the order in which runtimes read them. The doctor's lab keeps other files of the agent
-// there too, which are no configs: those without plugins that stand after ours do not matter.
+// confFiles returns the names of configs in the order in which runtimes read them.
 func confFiles(dir string) []string {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {
@@ -103,58 +112,50 @@ func parseConf(file doctor.ConfFile, data []byte) (doctor.ConfFile, conf) {
 	return file, c
 }
 
-// networksDir is where host-local, and the plugin, keep reservations.
+// networksDir is where host-local and Twill's plugin keep reservations.
 const networksDir = "/var/lib/cni/networks"
 
-// young is the age under which a reservation's pod may still be on its way.
+// young is the age up to which a reservation's pod may not be attached yet.
 const young = 2 * time.Minute
 
-// reservations counts the reservations and those that no pod has.
-func reservations(s Settings, c conf, env subnet.Env) (doctor.IPAM, error) {
-	i := doctor.IPAM{Dir: ipamDir(s, c)}
-	allocations, err := ipam.Store(i.Dir).Allocations()
+// reservations counts the reserved addresses and those that no pod has.
+func (g *gathering) reservations() error {
+	r := &g.Reservations
+	allocations, err := ipam.Store(r.Dir).Allocations()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(allocations) == 0 {
-		return i, err
+		return err
 	}
 	attached, err := wire.AttachedPods()
 	if err != nil {
-		return i, err
+		return err
 	}
-	unknown := attached.Unknown(s.Bridge, allocations)
+	unknown := attached.Unknown(g.Bridge, allocations)
 	for _, h := range allocations {
+		leaked := !attached.Has(h) && !attached.MayHave(h, unknown) && time.Since(h.Since) > young
 		for _, a := range h.Addrs {
-			if a.Is4() && in(a, env.Subnets) {
-				i.Reserved++
+			if a.Is4() && in(a, g.Env.Env.Subnets) {
+				r.Reserved++
 			}
-		}
-		if !attached.Has(h) && !attached.MayHave(h, unknown) && time.Since(h.Since) > young {
-			for _, a := range h.Addrs {
-				i.Leaked = append(i.Leaked, a.String()+" of "+strings.TrimSpace(h.Owner.Container+" "+h.Owner.Dev))
+			if leaked {
+				r.Leaked = append(r.Leaked, a.String()+" of "+strings.TrimSpace(h.Owner.Container+" "+h.Owner.Dev))
 			}
 		}
 	}
-	if subnet, ok := env.Subnet(netstate.IPv4); ok {
-		i.Capacity = max(0, 1<<(32-subnet.Bits())-3) // without the network's address, the gateway and the broadcast
+	if subnet, ok := g.Env.Env.Subnet(netstate.IPv4); ok {
+		r.Capacity = max(0, 1<<(32-subnet.Bits())-3) // without the network's address, the gateway and the broadcast
 	}
-	return i, nil
+	return nil
 }
 
-func ipamDir(s Settings, c conf) string {
-	if s.IPAMDir != "" {
-		return s.IPAMDir
-	}
-	name, dir := c.Name, networksDir
-	if name == "" {
-		name = "cbr0"
-	}
+// reservationsDir returns the directory that a CNI config implies.
+func reservationsDir(c conf) string {
+	dir := networksDir
 	for _, p := range c.Plugins {
-		for _, d := range []string{p.DataDir, p.Ipam.DataDir} {
-			if d != "" && p.Type == "twill" {
-				dir = d
-			}
+		if p.Type == "twill" {
+			dir = cmp.Or(p.Ipam.DataDir, p.DataDir, dir)
 		}
 	}
-	return filepath.Join(dir, name)
+	return filepath.Join(dir, cmp.Or(c.Name, "cbr0"))
 }
 
 func in(a netip.Addr, subnets []netip.Prefix) bool {

@@ -1,128 +1,108 @@
 package facts
 
 import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/subnet"
 )
 
-func TestFromFlags(t *testing.T) {
-	s := FromFlags([]string{"--iface=eth1", "-subnet-file", "/x/subnet.env", "--ip-masq", "--iptables-forward-rules=false", "--healthz-port=10256",
-		"--cni-conf-source=/src", "--ip-masq-fully-random-disable", "--keep-node-source=always"}, map[string]string{"TWILLD_BRIDGE": "br7", "FLANNELD_IFACE": "eth9"})
-	if s.SubnetFile != "/x/subnet.env" || !s.Firewall.Masq || s.Firewall.Forward != 0 || s.Firewall.Random || s.Firewall.KeepLocal.String() != "always" {
-		t.Errorf("got %+v", s)
-	}
-	if first := FromFlags([]string{"--iptables-forward-rules=first"}, nil); first.Firewall.Forward.String() != "first" {
-		t.Errorf("got %+v", first)
-	}
-	if s.Bridge != "br7" || len(s.Choice.Names) != 1 || s.Choice.Names[0] != "eth1" || s.Health != "127.0.0.1:10256" || s.CNIDir != "/etc/cni/net.d/" {
-		t.Errorf("got %+v", s)
-	}
-	if d := FromFlags(nil, nil); d.Checkpoint != "/var/lib/twill/checkpoint.json" || d.Firewall.Masq || d.Firewall.Forward != 1 || d.CNIDir != "" {
-		t.Errorf("the defaults are %+v", d)
-	}
-}
-
-const saved = `*filter
-:INPUT ACCEPT [0:0]
-:FORWARD DROP [1:60]
-:DOCKER-USER - [0:0]
--A FORWARD -m comment --comment "a b" -j DOCKER-USER
--A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A FORWARD ! -i docker0 -o docker0 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
--A FORWARD -s 10.0.0.0/8,192.168.0.1 -m set --match-set x src -j ACCEPT
--A DOCKER-USER -j RETURN
-COMMIT
-*nat
-:POSTROUTING ACCEPT [0:0]
--A POSTROUTING -s 10.244.0.0/16 ! -d 10.244.0.0/16 -j MASQUERADE --random-fully
-COMMIT
-`
-
-func TestParseSave(t *testing.T) {
-	all := parseSave("ip", saved)
-	if len(all) != 4 {
-		t.Fatalf("got %d chains: %+v", len(all), all)
-	}
-	f := all[1]
-	if f.Hook != "forward" || f.Policy != "drop" || len(f.Rules) != 4 || all[2].Hook != "" {
-		t.Errorf("got %+v", f)
-	}
-	if r := f.Rules[0]; r.Verdict != "jump" || r.Target != "DOCKER-USER" || r.UnknownIf != "" {
-		t.Errorf("the jump: %+v", r)
-	}
-	if r := f.Rules[1]; r.UnknownIf == "" {
-		t.Errorf("a new connection is not RELATED: %+v", r)
-	}
-	if r := f.Rules[2]; r.Verdict != "reject" || !r.In.Not || r.Out.Name != "docker0" || r.DPort != 80 || r.UnknownIf != "" {
-		t.Errorf("the REJECT: %+v", r)
-	}
-	if r := f.Rules[3]; r.UnknownIf == "" || len(r.Src.Prefixes) != 2 {
-		t.Errorf("a set is not understood: %+v", r)
-	}
-	if r := all[3].Rules[0]; r.Verdict != "masquerade" || !r.Dst.Not || r.UnknownIf != "" {
-		t.Errorf("the MASQUERADE: %+v", r)
-	}
-}
-
-func TestParseNFT(t *testing.T) {
-	all, err := parseNFT([]byte(`{"nftables": [{"metainfo": {}}, {"table": {"family": "inet", "name": "fw", "handle": 1}},
-{"chain": {"family": "inet", "table": "fw", "name": "f", "handle": 2, "type": "filter", "hook": "forward", "prio": 10, "policy": "drop"}},
-{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 3, "expr": [
- {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": {"prefix": {"addr": "10.244.0.0", "len": 16}}}},
- {"match": {"op": "==", "left": {"payload": {"protocol": "udp", "field": "dport"}}, "right": 8472}}, {"counter": {"packets": 0, "bytes": 0}}, {"drop": null}]}},
-{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 4, "expr": [
- {"match": {"op": "!=", "left": {"meta": {"key": "iifname"}}, "right": "cni0"}}, {"jump": {"target": "x"}}]}},
-{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 5, "expr": [
- {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}}, {"accept": null}]}}]}`))
-	if err != nil || len(all) != 1 || len(all[0].Rules) != 3 || all[0].Hook != "forward" || all[0].Priority != 10 || all[0].Policy != "drop" {
-		t.Fatalf("%v: %+v", err, all)
-	}
-	rules := all[0].Rules
-	if r := rules[0]; r.Verdict != "drop" || r.DPort != 8472 || r.Proto != "udp" || r.Src.Prefixes[0].String() != "10.244.0.0/16" || r.UnknownIf != "" {
-		t.Errorf("the drop: %+v", r)
-	}
-	if r := rules[1]; r.Verdict != "jump" || r.Target != "x" || !r.In.Not {
-		t.Errorf("the jump: %+v", r)
-	}
-	if r := rules[2]; r.UnknownIf == "" {
-		t.Errorf("a new connection is not established: %+v", r)
-	}
-	if _, err := parseNFT([]byte(`{`)); err == nil {
-		t.Error("half a document is read")
-	}
-}
-
-// TestUnmarked: kube-proxy masquerades what it has marked, and the packets that are tried are not.
-func TestUnmarked(t *testing.T) {
-	all := parseSave("ip", `*nat
-:POSTROUTING ACCEPT [0:0]
-:KUBE-POSTROUTING - [0:0]
--A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
-COMMIT
-`)
-	nft, err := parseNFT([]byte(`{"nftables": [
-{"chain": {"family": "ip", "table": "kube-proxy", "name": "nat-postrouting", "type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"}},
-{"chain": {"family": "ip", "table": "kube-proxy", "name": "masquerading"}},
-{"rule": {"family": "ip", "table": "kube-proxy", "chain": "nat-postrouting", "expr": [{"jump": {"target": "masquerading"}}]}},
-{"rule": {"family": "ip", "table": "kube-proxy", "chain": "masquerading", "expr": [
- {"match": {"op": "==", "left": {"&": [{"meta": {"key": "mark"}}, 16384]}, "right": 0}}, {"return": null}]}},
-{"rule": {"family": "ip", "table": "kube-proxy", "chain": "masquerading", "expr": [
- {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 0}}, {"masquerade": {"flags": "fully-random"}}]}}]}`))
-	if err != nil {
+// TestSettings: what the caller names goes before what the agent said, and that before the defaults.
+func TestSettings(t *testing.T) {
+	checkpoint := filepath.Join(t.TempDir(), "checkpoint.json")
+	const saved = `{"Version":1,"Node":"n1","Network":{"Network":"10.244.0.0/16"},"Local":{"Node":"n1","Backend":"vxlan"},
+"Settings":{"SubnetFile":"/x/subnet.env","Bridge":"br7","Choice":{"Names":["eth1"],"Patterns":["eth."]},"Firewall":{"Masq":true},
+"Healthz":"127.0.0.1:10256","Conflist":{"Source":"/src","Target":"/y/10-z.conflist"},"Kube":{"Use":true,"Kubeconfig":"/k"}}}`
+	if err := os.WriteFile(checkpoint, []byte(saved), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := doctor.Packet{Src: netip.MustParseAddr("10.244.0.2"), Dst: netip.MustParseAddr("10.244.1.2"), Proto: "tcp", DPort: 80}
-	for name, chains := range map[string][]doctor.Chain{"iptables": all, "nft": nft} {
-		if d := doctor.Decide(chains, "postrouting", p); d.Verdict != "accept" {
-			t.Errorf("%s: %+v", name, d)
+	o := Options{Checkpoint: checkpoint}
+	s, a, err := o.settings()
+	if err == nil || a.Running {
+		t.Fatalf("an agent runs here: %+v", s)
+	}
+	if s.Checkpoint != checkpoint || s.SubnetFile != "/x/subnet.env" || s.Bridge != "br7" || !slices.Equal(s.Choice.Names, []string{"eth1"}) ||
+		len(s.Choice.Patterns) != 1 || !s.Firewall.Masq || s.Firewall.Random || !s.Kube.Use || s.BinDir != "/opt/cni/bin" || !s.Choice.Settled {
+		t.Errorf("of the checkpoint: %+v", s)
+	}
+	if dir, name := o.conflist(s); dir != "/y/" || name != "10-z.conflist" {
+		t.Errorf("the conflist is %q in %q", name, dir)
+	}
+	o = Options{Checkpoint: checkpoint, SubnetFile: "/a", Bridge: "b", Iface: "eth2", BinDir: "/c", Reservations: "/d", Kubeconfig: "/e", CNIDir: "/f", CNIFile: "g"}
+	s, _, _ = o.settings()
+	if s.SubnetFile != "/a" || s.Bridge != "b" || !slices.Equal(s.Choice.Names, []string{"eth2"}) || s.BinDir != "/c" || s.Reservations != "/d" || s.Kube.Kubeconfig != "/e" {
+		t.Errorf("named: %+v", s)
+	}
+	if dir, name := o.conflist(s); dir != "/f" || name != "g" {
+		t.Errorf("the named conflist is %q in %q", name, dir)
+	}
+	o = Options{Checkpoint: checkpoint + ".none"}
+	s, _, _ = o.settings()
+	if s.SubnetFile != "/run/flannel/subnet.env" || s.Bridge != "cni0" || s.Firewall.Masq || !s.Firewall.Random || s.Firewall.Forward != backend.ForwardOn {
+		t.Errorf("the defaults are %+v", s)
+	}
+	if dir, name := o.conflist(s); dir != "" || name != "10-twill.conflist" {
+		t.Errorf("the default conflist is %q in %q", name, dir)
+	}
+}
+
+// TestProblem: what the API server and the connection to it do has a class, whatever the words are.
+func TestProblem(t *testing.T) {
+	status := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, `{"kind":"Status","message":"User \"u\" cannot get resource \"nodes\": unauthorized, too many requests"}`)
+	}))
+	defer server.Close()
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	secure.Config.ErrorLog = nil
+	ask := func(url string) doctor.API {
+		f := doctor.Facts{Node: "n1"}
+		f.Lease.Network.Pools = []subnet.Pool{{Network: netip.MustParsePrefix("10.244.0.0/16")}}
+		g := gathering{Facts: &f, options: Options{AskAPI: true}, settings: agent.Settings{Kube: agent.KubeSettings{Use: true, URL: url}}}
+		return g.api(t.Context())
+	}
+	for code, want := range map[int]doctor.APIProblem{401: doctor.Unauthorized, 403: doctor.Forbidden, 429: doctor.TooManyRequests, 500: doctor.OtherProblem} {
+		status = code
+		if got := ask(server.URL); got.Problem != want || got.Grant != "u the verb get on nodes" {
+			t.Errorf("%d: %+v, want %s", code, got, want)
 		}
+	}
+	if got := ask(secure.URL); got.Problem != doctor.UnknownAuthority || got.Grant != "" {
+		t.Errorf("a certificate of nobody: %+v", got)
+	}
+	server.Close()
+	if got := ask(server.URL); got.Problem != doctor.Unreachable {
+		t.Errorf("a closed port: %+v", got)
+	}
+	for want, err := range map[doctor.APIProblem]error{
+		doctor.ExpiredCert:  x509.CertificateInvalidError{Reason: x509.Expired},
+		doctor.OtherProblem: errors.New("certificate has expired or is not yet valid"),
+		doctor.Unreachable:  &net.OpError{Op: "dial", Err: unix.EHOSTUNREACH},
+	} {
+		if got := problem(fmt.Errorf("get: %w", err)); got != want {
+			t.Errorf("%v: %s, want %s", err, got, want)
+		}
+	}
+	if got := problem(context.DeadlineExceeded); got != doctor.Unreachable {
+		t.Errorf("a deadline: %s", got)
 	}
 }
 
@@ -160,22 +140,7 @@ func TestMissing(t *testing.T) {
 		t.Skip("this kernel does not say what it has")
 	}
 	got := missing([]module{{"nosuchnet", "CONFIG_NO_SUCH_NET"}}, release)
-	if len(got) != 1 || !strings.HasPrefix(got[0], "nosuchnet (") {
+	if len(got) != 1 || got[0].Name != "nosuchnet" || got[0].Detail == "" {
 		t.Errorf("got %v", got)
 	}
-}
-
-func FuzzParseSave(f *testing.F) {
-	f.Add(saved)
-	f.Add("-A FORWARD\n*x\n:y\n-A y")
-	f.Fuzz(func(t *testing.T, text string) { parseSave("ip", text) })
-}
-
-func FuzzParseNFT(f *testing.F) {
-	f.Add([]byte(`{"nftables":[{"chain":{"name":"a"}},{"rule":{"chain":"a","expr":[{"match":{"op":"==","left":{},"right":1}}]}}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if all, err := parseNFT(data); err == nil {
-			doctor.Decide(all, "forward", doctor.Packet{})
-		}
-	})
 }

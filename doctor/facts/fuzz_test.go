@@ -2,7 +2,6 @@ package facts
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 
@@ -27,27 +26,6 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// FuzzCommandLine: a process may have any command line; a password in it goes into no report.
-func FuzzCommandLine(f *testing.F) {
-	f.Add([]byte("twilld\x00--etcd-password=x\x00--iface\x00eth1\x00"))
-	f.Add([]byte("twilld\x00-etcd-username\x00x\x00-\x00--\x00=\x00--=\x00"))
-	f.Add([]byte("\x00\x00"))
-	f.Fuzz(func(t *testing.T, line []byte) {
-		args := arguments(line)
-		FromFlags(args, map[string]string{"TWILLD_IFACE": string(line)})
-		clean := withoutSecrets(args)
-		if len(clean) != len(args) {
-			t.Fatalf("%q became %q", args, clean)
-		}
-		for i, a := range args {
-			name, value, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
-			if slices.Contains(secret, name) && joined && value != "" && value != "…" && strings.HasSuffix(clean[i], "="+value) {
-				t.Errorf("%q became %q", args, clean)
-			}
-		}
-	})
-}
-
 // FuzzConf: other projects' CNI configs lie in the runtime's directory too.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"name":"cbr0","plugins":[{"type":"twill","subnetFile":"/x","ipam":{"dataDir":"/y"}}]}`))
@@ -57,7 +35,7 @@ func FuzzConf(f *testing.F) {
 		if file.Error == "" && len(c.Plugins) == 0 && c.Type == "" {
 			t.Errorf("%q has no plugins, and no error", data)
 		}
-		ipamDir(Settings{}, c)
+		reservationsDir(c)
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/registry"
@@ -26,66 +28,61 @@ import (
 // gathering is one look at a node.
 type gathering struct {
 	*doctor.Facts
-	set       Settings
+	options   Options
+	settings  agent.Settings
 	kernel    *kernel.Kernel
 	firewall  *firewall.Firewall
 	wireguard *wireguard.WireGuard // nil where it is not used
 	policies  *xfrm.Policies       // nil where the kernel has none
-	conf      conf
 }
 
-// settles is how long a running agent may take to write its checkpoint after it wrote the kernel's state.
-const settles = 1100 * time.Millisecond
+// settleTime is how long a running agent may take to write its checkpoint after it wrote the kernel's state.
+const settleTime = 1100 * time.Millisecond
 
-// Gather looks at the node in whose network namespace the calling thread is. It reads, and changes nothing. While an
-// agent is about to repair, or to write down what it did, things differ for a moment: what differs is looked at twice.
-// An error is one after which nothing can be said; what else could not be read stands in the facts.
-func Gather(ctx context.Context, s Settings) (doctor.Facts, error) {
-	f, err := look(ctx, s)
+// Gather looks at the node in whose network namespace the calling thread is. It changes nothing. If a running agent is
+// about to repair something, or to write its checkpoint, things differ for a moment: so what differs is looked at twice.
+// An error means that nothing can be said; what else could not be read is in the facts.
+func Gather(ctx context.Context, o Options) (doctor.Facts, error) {
+	f, err := look(ctx, o)
 	if err != nil || !f.Agent.Running || len(f.Plan) == 0 {
 		return f, err
 	}
 	select {
 	case <-ctx.Done():
 		return f, ctx.Err()
-	case <-time.After(settles):
+	case <-time.After(settleTime):
 	}
-	return look(ctx, s)
+	return look(ctx, o)
 }
 
-func look(ctx context.Context, s Settings) (doctor.Facts, error) {
-	f := doctor.Facts{Bridge: s.Bridge, Release: kernelRelease(), Programs: processes(), Want: netstate.State{}, Have: netstate.State{}}
-	g := gathering{set: s, Facts: &f, firewall: firewall.New()}
+func look(ctx context.Context, o Options) (doctor.Facts, error) {
+	f := doctor.Facts{Release: kernelRelease(), Programs: processes(), Want: netstate.State{}, Have: netstate.State{}}
+	g := gathering{options: o, Facts: &f, firewall: firewall.New()}
 	defer g.firewall.Close()
+	g.agent()
 	g.lease()
 	g.env()
-	f.Agent = agentOf(s, f.Programs)
-	err := g.openKernel()
-	if err != nil {
+	if err := g.openKernel(); err != nil {
 		return f, err
 	}
-	defer g.kernel.Close()
-	defer g.closeParts()
+	defer g.closeKernel()
 	if err := g.machine(ctx); err != nil {
 		return f, err
 	}
 	f.NoModules = missing(needed(f.Lease.Network), f.Release)
 	if f.Lease.Error == "" && !f.Lease.Missing {
 		g.plan(ctx)
-		g.ways()
+		g.paths()
 	}
 	f.API = g.api(ctx)
-	if s.Probe {
+	if o.Probe {
 		g.probe()
 	}
-	f.CNI, g.conf = cni(s)
-	if f.IPAM, err = reservations(s, g.conf, f.Env.Env); err != nil {
-		g.unread("reservations", err)
-	}
+	g.runtime()
 	f.Sysctls = sysctls(g.sysctlNames())
-	var missing []string
-	f.Chains, missing = chains(g.has(netstate.IPv6))
-	f.Unread = append(f.Unread, missing...)
+	_, withIPv6 := f.Lease.Network.Pool(netstate.IPv6)
+	chains, unread := chains(withIPv6)
+	f.Chains, f.Unread = chains, append(f.Unread, unread...)
 	return f, ctx.Err()
 }
 
@@ -93,7 +90,20 @@ func (g *gathering) unread(what string, err error) {
 	g.Unread = append(g.Unread, fmt.Sprintf("%s: %v", what, err))
 }
 
-// openKernel brings the kernel's IPsec policies along if it has any, and its WireGuard where the backend uses that.
+// agent asks the agent for its settings and how it is doing.
+func (g *gathering) agent() {
+	var err error
+	g.settings, g.Agent, err = g.options.settings()
+	g.Bridge = g.settings.Bridge
+	switch {
+	case err == nil && g.settings.Healthz != "":
+		askHealth(&g.Agent, g.settings.Healthz)
+	case err != nil && !g.Agent.Running && !errors.Is(err, unix.ECONNREFUSED):
+		g.unread("the agent", err)
+	}
+}
+
+// openKernel opens the kernel's state, with its IPsec policies if it has any, and its WireGuard if the backend uses that.
 func (g *gathering) openKernel() (err error) {
 	var parts []kernel.Provider
 	g.policies, err = xfrm.Open()
@@ -114,13 +124,14 @@ func (g *gathering) openKernel() (err error) {
 	}
 	b, _, err := registry.New(g.Lease.Network.Backend, g.networks(), g.Lease.Network.Options)
 	if err != nil {
-		b = nil // told of where it is needed
+		b = nil // plan reports it
 	}
 	g.kernel, err = kernel.New(backend.Left(b, g.Lease.Network.Pools), parts...)
 	return err
 }
 
-func (g *gathering) closeParts() {
+func (g *gathering) closeKernel() {
+	g.kernel.Close()
 	if g.policies != nil {
 		g.policies.Close()
 	}
@@ -137,19 +148,13 @@ func (g *gathering) networks() []netip.Prefix {
 	return list
 }
 
-// has says whether pods have addresses of a family.
-func (g *gathering) has(f netstate.Family) bool {
-	_, ok := g.Lease.Network.Pool(f)
-	return ok
-}
-
-// lease reads the checkpoint.
+// lease reads the checkpoint, or the lease file.
 func (g *gathering) lease() {
 	l := &g.Lease
-	l.Path = g.set.Checkpoint
+	l.Path = g.settings.Checkpoint
 	read := agent.ReadCheckpoint
-	if g.set.LeaseFile != "" {
-		l.Path, read = g.set.LeaseFile, g.set.readLeases
+	if g.options.LeaseFile != "" {
+		l.Path, read = g.options.LeaseFile, g.options.readLeases
 	}
 	saved, err := read(l.Path)
 	switch {
@@ -169,7 +174,7 @@ func (g *gathering) lease() {
 // env reads subnet.env.
 func (g *gathering) env() {
 	e := &g.Env
-	e.Path, e.Boot = g.set.SubnetFile, bootID()
+	e.Path, e.Boot = g.settings.SubnetFile, bootID()
 	var err error
 	if e.Env, err = subnet.ReadEnv(e.Path); errors.Is(err, fs.ErrNotExist) {
 		e.Missing = true
@@ -178,7 +183,7 @@ func (g *gathering) env() {
 	}
 }
 
-// machine is the interfaces, ports, routes and rules.
+// machine reads the interfaces, ports, pods, routes and rules.
 func (g *gathering) machine(ctx context.Context) error {
 	var err error
 	if g.Interfaces, err = g.kernel.Interfaces(ctx); err != nil {
@@ -189,7 +194,7 @@ func (g *gathering) machine(ctx context.Context) error {
 		return err
 	}
 	for _, p := range ports {
-		g.Ports = append(g.Ports, doctor.Port{Name: p.Name, Master: p.Master, Up: p.Up, Pod: p.Pod})
+		g.Ports = append(g.Ports, doctor.Port(p))
 	}
 	attached, err := wire.AttachedPods()
 	if err != nil {
@@ -201,13 +206,14 @@ func (g *gathering) machine(ctx context.Context) error {
 	if g.Rules, err = g.kernel.Rules(); err != nil {
 		g.unread("policy rules", err)
 	}
-	all, err := routes()
+	routes, err := g.kernel.Routes()
 	if err != nil {
 		g.unread("routes", err)
 	}
-	for _, r := range all {
-		if slices.ContainsFunc(g.networks(), func(n netip.Prefix) bool { return n.Overlaps(r.Dst) && r.Dst.Bits() >= n.Bits() }) {
-			g.Routes = append(g.Routes, r)
+	networks := g.networks()
+	for _, r := range routes {
+		if slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(r.Dst.Addr()) && r.Dst.Bits() >= n.Bits() }) {
+			g.Routes = append(g.Routes, doctor.Route(r))
 		}
 	}
 	return nil
@@ -215,49 +221,67 @@ func (g *gathering) machine(ctx context.Context) error {
 
 // planner returns the agent's.
 func (g *gathering) planner() (agent.Planner, error) {
-	c := agent.Planner{Node: g.Node, Network: g.Lease.Network, Choice: g.set.Choice, WireGuard: g.wireguard != nil,
-		Base: backend.BaseConfig{Bridge: g.Bridge, Blackhole: g.set.Blackhole}, Firewall: g.set.Firewall}
+	p := agent.Planner{Node: g.Node, Network: g.Lease.Network, Choice: g.settings.Choice, WireGuard: g.wireguard != nil,
+		Base:     backend.BaseConfig{Bridge: g.Bridge, Blackhole: g.settings.Blackhole},
+		Firewall: g.settings.Firewall}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
-		c.Choice.NodeIPs = append(c.Choice.NodeIPs, s.Underlay)
+		p.Choice.NodeIPs = append(p.Choice.NodeIPs, s.Underlay)
 	}
 	var err error
-	c.Backend, _, err = registry.New(c.Network.Backend, g.networks(), c.Network.Options)
-	return c, err
+	p.Backend, _, err = registry.New(p.Network.Backend, g.networks(), p.Network.Options)
+	return p, err
 }
 
 // plan compares what should be with what is.
 func (g *gathering) plan(ctx context.Context) {
-	c, err := g.planner()
+	p, err := g.planner()
 	if err != nil {
 		g.Lease.Error = err.Error()
 		return
 	}
-	if g.Underlay, err = c.Facts(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
-		g.UnderlayError = err.Error()
+	if g.Underlay, err = p.Facts(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
+		g.NoUnderlay = g.withoutUnderlay(p, err)
 		return
 	}
-	rules, err := g.firewall.Observe(ctx)
+	chains, err := g.firewall.Observe(ctx)
 	if err != nil {
 		g.unread("firewall", err)
 	}
-	c.Firewall.Mode = mode(c.Network.NFTables, rules)
-	c.Firewall.Random = c.Firewall.Random && g.firewall.RandomFully(c.Firewall.Mode)
-	g.PodMTU = c.Backend.MTU(g.Underlay)
-	want, skips := c.Desired(g.Underlay, g.Lease.Snapshot)
+	p.Firewall.Mode = mode(p.Network.NFTables, chains)
+	p.Firewall.Random = p.Firewall.Random && g.firewall.RandomFully(p.Firewall.Mode)
+	g.PodMTU = p.Backend.MTU(g.Underlay)
+	want, skips := p.Desired(g.Underlay, g.Lease.Snapshot)
 	g.Want, g.Skips = want, append(slices.Clone(g.Lease.Snapshot.Skips), skips...)
 	if g.Have, err = g.kernel.Observe(ctx, g.Want); err != nil {
 		g.unread("kernel", err)
 		return
 	}
-	g.Have.Merge(rules)
+	g.Have.Merge(chains)
 	g.Plan = netstate.Diff(g.Want, g.Have)
-	g.port()
+	g.portOwner()
 }
 
-// mode is the firewall's: what the config says, else the one that the agent has written in. To try the kernel, as the
-// agent does, would be a write.
-func mode(told *bool, have netstate.State) netstate.Mode {
-	if told != nil && !*told {
+// withoutUnderlay returns the families for which no underlay can be chosen even if they are alone, and why. If there is none
+// of these, err concerns all of them.
+func (g *gathering) withoutUnderlay(p agent.Planner, err error) map[netstate.Family]string {
+	alone, all := map[netstate.Family]string{}, map[netstate.Family]string{}
+	for _, pool := range g.Lease.Network.Pools {
+		all[pool.Family()] = err.Error()
+		p.Network.Pools = []subnet.Pool{pool}
+		if _, err := p.Facts(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
+			alone[pool.Family()] = err.Error()
+		}
+	}
+	if len(alone) == 0 {
+		return all
+	}
+	return alone
+}
+
+// mode returns the firewall's: as the config says, else the one that the agent has written in. The agent tries what the
+// kernel has, but that is a write.
+func mode(nft *bool, have netstate.State) netstate.Mode {
+	if nft != nil && !*nft {
 		return netstate.IPTables
 	}
 	count := map[netstate.Mode]int{}
@@ -266,54 +290,52 @@ func mode(told *bool, have netstate.State) netstate.Mode {
 			count[c.Mode]++
 		}
 	}
-	if told == nil && count[netstate.IPTables] > count[netstate.NFTables] {
+	if nft == nil && count[netstate.IPTables] > count[netstate.NFTables] {
 		return netstate.IPTables
 	}
 	return netstate.NFTables
 }
 
-// port looks who has the UDP port of a VXLAN device that is not there. Of one that is, the kernel itself has it.
-func (g *gathering) port() {
+// portOwner finds what has the UDP port of a VXLAN device that does not exist. If the device exists, the kernel has it.
+func (g *gathering) portOwner() {
 	for _, o := range g.Want.Sorted() {
 		if v, ok := o.(netstate.VXLAN); ok && g.Have[v.Key()] == nil && g.PortOwner == "" {
-			g.PortOwner = portOwner(v.Port, v.Local.Is4())
+			g.PortOwner = portOwner(v.Port, netstate.FamilyOf(v.Local))
 		}
 	}
 }
 
-// mostWays is how many peers' ways are asked for; each costs two questions.
-const mostWays = 2000
+// maxPaths is how many peers' paths are looked up; each costs two requests.
+const maxPaths = 2000
 
-// ways asks the kernel for the way to each peer.
-func (g *gathering) ways() {
-	neighbours := map[string]kernel.Neighbour{}
-	if all, err := g.kernel.Neighbours(); err != nil {
+// paths asks the kernel for the path to each peer.
+func (g *gathering) paths() {
+	neighbours := map[string]doctor.Neighbour{}
+	all, err := g.kernel.Neighbours()
+	if err != nil {
 		g.unread("neighbours", err)
-	} else {
-		for _, n := range all {
-			neighbours[n.Dev+" "+n.IP.String()] = n
-		}
 	}
-	for _, p := range g.Lease.Snapshot.Peers {
-		for _, s := range p.Stacks {
-			if len(g.Ways) == mostWays || !s.Subnet.IsValid() {
+	for _, n := range all {
+		neighbours[n.Dev+" "+n.IP.String()] = doctor.Neighbour{State: n.State, MAC: n.MAC}
+	}
+	for _, peer := range g.Lease.Snapshot.Peers {
+		for _, s := range peer.Stacks {
+			if len(g.Paths) == maxPaths || !s.Subnet.IsValid() {
 				return
 			}
-			w := doctor.Way{Node: p.Node, Subnet: s.Subnet, Pod: s.Subnet.Addr().Next().Next(), Underlay: s.Underlay}
-			w.Hop, w.Outer = g.hop(w.Pod), g.hop(s.Underlay)
+			p := doctor.Path{Node: peer.Node, Subnet: s.Subnet, Pod: s.Subnet.Addr().Next().Next(), Underlay: s.Underlay}
+			p.Hop, p.Outer = g.lookup(p.Pod), g.lookup(s.Underlay)
 			next := s.Underlay
-			if w.Outer.Via.IsValid() {
-				next = w.Outer.Via
+			if p.Outer.Via.IsValid() {
+				next = p.Outer.Via
 			}
-			if n, ok := neighbours[w.Outer.Dev+" "+next.String()]; ok {
-				w.Neighbour = n.State + " " + n.MAC
-			}
-			g.Ways = append(g.Ways, w)
+			p.Neighbour = neighbours[p.Outer.Dev+" "+next.String()]
+			g.Paths = append(g.Paths, p)
 		}
 	}
 }
 
-func (g *gathering) hop(to netip.Addr) doctor.Hop {
+func (g *gathering) lookup(to netip.Addr) doctor.Hop {
 	h, err := g.kernel.Lookup(to)
 	if err != nil {
 		return doctor.Hop{Error: err.Error()}
@@ -321,12 +343,12 @@ func (g *gathering) hop(to netip.Addr) doctor.Hop {
 	return doctor.Hop{Dev: h.Dev, Via: h.Via}
 }
 
-// sysctlNames are the parameters that checks ask for.
+// sysctlNames returns the parameters that checks ask for.
 func (g *gathering) sysctlNames() []string {
 	names := []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/rp_filter",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables",
 		"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"}
-	for _, dev := range doctor.Forwarders(*g.Facts) {
+	for _, dev := range g.Forwarders() {
 		names = append(names, "net/ipv4/conf/"+dev+"/forwarding", "net/ipv4/conf/"+dev+"/rp_filter")
 	}
 	return names

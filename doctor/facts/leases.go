@@ -10,9 +10,9 @@ import (
 	"github.com/twill-net/twill/subnet/file"
 )
 
-// readLeases makes of a lease file what a checkpoint would hold: what this node knows if those are all leases.
-func (s Settings) readLeases(path string) (agent.Saved, error) {
-	network, err := os.ReadFile(s.NetConf)
+// readLeases returns what a checkpoint would hold if the leases of a file were all there are.
+func (o Options) readLeases(path string) (agent.Saved, error) {
+	network, err := os.ReadFile(o.NetConf)
 	if err != nil {
 		return agent.Saved{}, err
 	}
@@ -24,10 +24,10 @@ func (s Settings) readLeases(path string) (agent.Saved, error) {
 	if err != nil {
 		return agent.Saved{}, fmt.Errorf("read the leases of %s: %w", path, err)
 	}
-	i := slices.IndexFunc(leases, func(l subnet.Lease) bool { return l.Node == s.Node })
+	i := slices.IndexFunc(leases, func(l subnet.Lease) bool { return l.Node == o.Node })
 	if i < 0 {
-		return agent.Saved{}, fmt.Errorf("%s has no lease of node %q: name the node with --node", path, s.Node)
+		return agent.Saved{}, fmt.Errorf("%s has no lease of node %q: name the node with --node", path, o.Node)
 	}
 	snap := subnet.Snapshot{Local: leases[i], Peers: slices.Delete(slices.Clone(leases), i, i+1), Skips: skips}
-	return agent.Saved{Node: s.Node, Network: network, Snapshot: snap}, nil
+	return agent.Saved{Node: o.Node, Network: network, Snapshot: snap}, nil
 }

@@ -8,22 +8,24 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
-// module is a part of the kernel that may be built in, a file, or not there at all.
+// module is a part of the kernel that may be built in, a file, or missing.
 type module struct{ name, config string }
 
-// needed is what a network is made of. wireguard goes on with a TUN device where the kernel has no WireGuard.
+// needed returns the modules that a network needs. wireguard uses a TUN device if the kernel has no WireGuard.
 func needed(network subnet.Config) []module {
 	all := []module{{"bridge", "CONFIG_BRIDGE"}, {"veth", "CONFIG_VETH"}}
 	switch strings.ToLower(network.Backend) {
 	case "vxlan":
 		all = append(all, module{"vxlan", "CONFIG_VXLAN"})
 	case "ipip":
-		tunnels := map[bool]module{true: {"ipip", "CONFIG_NET_IPIP"}, false: {"ip6_tunnel", "CONFIG_IPV6_TUNNEL"}}
+		tunnels := map[netstate.Family]module{netstate.IPv4: {"ipip", "CONFIG_NET_IPIP"}, netstate.IPv6: {"ip6_tunnel", "CONFIG_IPV6_TUNNEL"}}
 		for _, p := range network.Pools {
-			all = append(all, tunnels[p.Network.Addr().Is4()])
+			all = append(all, tunnels[p.Family()])
 		}
 	case "udp", "wireguard":
 		all = append(all, module{"tun", "CONFIG_TUN"})
@@ -31,27 +33,27 @@ func needed(network subnet.Config) []module {
 	return all
 }
 
-// missing are those that this kernel cannot have, as "ipip (CONFIG_NET_IPIP is not set)". Where neither the kernel's
-// config nor its files are to be seen, as in a container, nothing is said of a module.
-func missing(all []module, release string) []string {
+// missing returns the modules that this kernel cannot have. If neither the kernel's config nor its files can be read, as in a
+// container, it returns none.
+func missing(all []module, release string) []doctor.NoModule {
 	config := kernelConfig(release)
 	files, known := moduleFiles(release)
-	var names []string
+	var none []doctor.NoModule
 	for _, m := range all {
 		_, err := os.Stat("/sys/module/" + m.name)
 		built, asked := config[m.config]
 		switch {
 		case err == nil || built == "y":
 		case len(config) > 0 && !asked:
-			names = append(names, m.name+" ("+m.config+" is not set)")
+			none = append(none, doctor.NoModule{Name: m.name, Detail: m.config + " is not set"})
 		case known && !files[m.name]:
-			names = append(names, m.name+" (no file of it in /lib/modules/"+release+")")
+			none = append(none, doctor.NoModule{Name: m.name, Detail: "no file of it in /lib/modules/" + release})
 		}
 	}
-	return names
+	return none
 }
 
-// kernelConfig is how the kernel was built, "y" or "m" by option; empty if nobody says.
+// kernelConfig returns the options that the kernel was built with, "y" or "m"; empty if they cannot be read.
 func kernelConfig(release string) map[string]string {
 	values := map[string]string{}
 	var r io.Reader
@@ -75,8 +77,8 @@ func kernelConfig(release string) map[string]string {
 	return values
 }
 
-// moduleFiles are the modules that depmod(8) listed, "kernel/drivers/net/vxlan/vxlan.ko.xz: …", and those that are
-// built in; known says whether there is such a list.
+// moduleFiles returns the modules that depmod(8) lists, "kernel/drivers/net/vxlan/vxlan.ko.xz: …", and those that are
+// built in. known reports whether there is such a list.
 func moduleFiles(release string) (names map[string]bool, known bool) {
 	names = map[string]bool{}
 	for _, list := range []string{"modules.dep", "modules.builtin"} {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/net/icmp"
@@ -15,23 +16,25 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/packet"
 )
 
-// replyIn is how long a round of probes waits. All of a round's are sent at once.
-const replyIn = 300 * time.Millisecond
+// replyTimeout is how long a round of probes waits. All probes of a round are sent at once.
+const replyTimeout = 300 * time.Millisecond
 
-// mostProbed is how many peers are probed.
-const mostProbed = 100
+// maxProbed is how many peers are probed.
+const maxProbed = 100
 
-// probe sends packets: to each peer's bridge by the path of pods, small and of the full size. To those that do not
-// answer it sends by the underlay too, and watches what leaves and what comes back.
+// probe sends packets to each peer's bridge through the path of pods, small and of the full size. To those that do not answer
+// it also sends through the underlay, and counts what leaves and what comes back.
 func (g *gathering) probe() {
 	for _, u := range g.Underlay.Underlays {
-		is4 := u.Local.Is4()
 		var all []doctor.Probe
-		for _, w := range g.Ways {
-			if w.Subnet.Addr().Is4() == is4 && len(all) < mostProbed {
-				all = append(all, doctor.Probe{Node: w.Node, Kind: "overlay", To: backend.Gateway(w.Subnet), Size: smallest(is4), Sent: -1, Seen: -1})
+		for _, p := range g.Paths {
+			if p.Subnet.Addr().Is4() == u.Local.Is4() && len(all) < maxProbed {
+				to := backend.Gateway(p.Subnet)
+				all = append(all, newProbe(p.Node, doctor.ProbeOverlay, to, echoSize(to)))
 			}
 		}
 		if len(all) == 0 {
@@ -43,85 +46,91 @@ func (g *gathering) probe() {
 	}
 }
 
-// smallest is the size of an echo request with eight bytes of data.
-func smallest(is4 bool) int {
-	if is4 {
-		return 20 + 8 + 8
+func newProbe(node string, kind doctor.ProbeKind, to netip.Addr, size int) doctor.Probe {
+	return doctor.Probe{Node: node, Kind: kind, To: to, Size: size, Sent: -1, Seen: -1}
+}
+
+// echoData is the size of the data of a small echo request.
+const echoData = 8
+
+// echoSize returns the size of the packet of a small echo request.
+func echoSize(to netip.Addr) int {
+	if to.Is4() {
+		return ipv4.HeaderLen + 8 + echoData
 	}
-	return 40 + 8 + 8
+	return ipv6.HeaderLen + 8 + echoData
 }
 
 func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 	if err := send(overlay); err != nil {
 		return err
 	}
-	var large, silent []doctor.Probe
+	var large, silent, outer []doctor.Probe
 	for _, p := range overlay {
 		if p.OK {
-			p.Kind, p.Size, p.OK = "large", g.PodMTU, false
-			large = append(large, p)
+			large = append(large, newProbe(p.Node, doctor.ProbeLarge, p.To, g.PodMTU))
 		} else {
 			silent = append(silent, p)
+			outer = append(outer, newProbe(p.Node, doctor.ProbeUnderlay, g.underlayOf(p), p.Size))
 		}
 	}
-	outer := make([]doctor.Probe, 0, len(silent))
-	for _, p := range silent {
-		outer = append(outer, doctor.Probe{Node: p.Node, Kind: "underlay", To: g.underlayOf(p), Size: p.Size, Sent: -1, Seen: -1})
-	}
-	if err := g.watched(u, silent, large, outer); err != nil {
+	if err := g.counted(u, silent, large, outer); err != nil {
 		return err
 	}
 	g.tcp(large)
-	for _, p := range [][]doctor.Probe{outer, silent, large} {
-		g.Probes = append(g.Probes, p...)
-	}
+	g.Probes = slices.Concat(g.Probes, outer, silent, large)
 	return nil
 }
 
-// watched sends all three at once, and counts at the underlay's device what becomes of those to silent peers.
-func (g *gathering) watched(u backend.Underlay, silent, large, outer []doctor.Probe) error {
+// counted sends all three at once, and counts at the underlay's device what becomes of those to silent peers.
+func (g *gathering) counted(u backend.Underlay, silent, large, outer []doctor.Probe) error {
 	if len(silent) == 0 {
 		return send(large)
 	}
-	w, err := watch(u.Dev)
+	tap, err := packet.OpenTap()
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	w.proto, w.port = g.wrapped(u.Local.Is4())
+	defer tap.Close()
+	c := counter{tap: tap, dev: u.Dev, peers: map[netip.Addr]int{}}
+	for _, p := range g.Paths { // all peers of a family are reached alike, unless they are routed
+		if c.proto == "" && p.Underlay.Is4() == u.Local.Is4() {
+			c.proto, c.port = g.Wrapping(p)
+		}
+	}
 	for i, p := range silent {
-		if w.peers[p.To] = i; w.proto != "" { // else the echoes to the underlay's address would be counted too
-			w.peers[g.underlayOf(p)] = i
+		if c.peers[p.To] = i; c.proto != "" { // else the echoes to the underlay's address would be counted too
+			c.peers[outer[i].To] = i
 		}
 	}
 	err = send(large, outer, silent)
-	w.count(silent)
-	return err
+	return errors.Join(err, c.count(silent))
 }
 
-// closedPort is one that nothing listens on: a host answers a connection with a reset.
+// closedPort is a port that nothing listens on: a host answers a connection with a reset.
 const closedPort = 1
 
-// mostLost bounds the connections that are waited for.
-const mostLost = 3
+// maxLost bounds the connections that time out.
+const maxLost = 3
 
-// tcp opens a connection to each peer that answers pings, by the path of pods. Only where the same host answers by the
-// underlay it counts that it did not: many hosts drop what nobody listens for.
+// tcp opens a connection to each peer that answers pings, through the path of pods. A lost one counts only if the same host
+// answers through the underlay: many hosts drop what nobody listens for.
 func (g *gathering) tcp(answering []doctor.Probe) {
-	for lost, i := 0, 0; i < len(answering) && lost < mostLost; i++ {
+	for lost, i := 0, 0; i < len(answering) && lost < maxLost; i++ {
 		p := answering[i]
 		if answers(p.To) || !answers(g.underlayOf(p)) {
 			continue
 		}
 		lost++
-		g.Probes = append(g.Probes, doctor.Probe{Node: p.Node, Kind: "tcp", To: p.To, Size: smallest(p.To.Is4()), Sent: -1, Seen: -1,
-			Error: "no answer to a TCP connection, while pings are answered"})
+		p = newProbe(p.Node, doctor.ProbeTCP, p.To, echoSize(p.To))
+		p.Error = "no answer to a TCP connection, while pings are answered"
+		g.Probes = append(g.Probes, p)
 	}
 }
 
-// answers says whether a host accepts or refuses a connection, as opposed to silence.
+// answers reports whether a host accepts or refuses a connection, as opposed to silence.
 func answers(a netip.Addr) bool {
-	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, closedPort).String(), replyIn)
+	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, closedPort).String(), replyTimeout)
 	if err == nil {
 		conn.Close()
 		return true
@@ -130,25 +139,12 @@ func answers(a netip.Addr) bool {
 }
 
 func (g *gathering) underlayOf(p doctor.Probe) netip.Addr {
-	for _, w := range g.Ways {
-		if w.Node == p.Node && w.Underlay.Is4() == p.To.Is4() {
-			return w.Underlay
+	for _, path := range g.Paths {
+		if path.Node == p.Node && path.Underlay.Is4() == p.To.Is4() {
+			return path.Underlay
 		}
 	}
 	return netip.Addr{}
-}
-
-// wrapped is how one family's packets to peers look on the underlay, by the first peer whose packets are wrapped.
-func (g *gathering) wrapped(is4 bool) (proto string, port int) {
-	for _, w := range g.Ways {
-		if w.Underlay.Is4() != is4 {
-			continue
-		}
-		if proto, port = g.Wrapped(w); proto != "" {
-			break
-		}
-	}
-	return proto, port
 }
 
 // send sends each probe of the groups once and notes which are answered. The probes of a group are of one family.
@@ -158,7 +154,7 @@ func send(groups ...[]doctor.Probe) error {
 		if len(probes) == 0 {
 			continue
 		}
-		conn, err := open(probes[0].To.Is4())
+		conn, err := open(netstate.FamilyOf(probes[0].To))
 		if err != nil {
 			return err
 		}
@@ -172,7 +168,7 @@ func send(groups ...[]doctor.Probe) error {
 			}
 		}
 	}
-	deadline := time.Now().Add(replyIn)
+	deadline := time.Now().Add(replyTimeout)
 	for n, probes := range groups {
 		if conns[n] != nil {
 			receive(conns[n], probes, echoID(n), deadline)
@@ -181,17 +177,17 @@ func send(groups ...[]doctor.Probe) error {
 	return nil
 }
 
-// echoID tells the replies to groups apart: a raw socket gets those to all.
+// echoID tells the replies to groups apart: a raw socket receives the replies to all.
 func echoID(group int) int { return (os.Getpid() + group) & 0xffff }
 
-// grace is for replies that wait already when the time is over.
+// grace is for replies that already wait when the time is over.
 const grace = 5 * time.Millisecond
 
-// open opens a socket in the calling thread's network namespace. It never fragments.
-func open(is4 bool) (*net.IPConn, error) {
+// open opens a raw socket in the calling thread's network namespace, which never fragments.
+func open(family netstate.Family) (*net.IPConn, error) {
 	network, any := "ip6:ipv6-icmp", net.IPv6unspecified
 	level, option, value := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
-	if is4 {
+	if family == netstate.IPv4 {
 		network, any = "ip4:icmp", net.IPv4zero
 		level, option, value = unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
 	}
@@ -216,22 +212,19 @@ func request(conn *net.IPConn, p doctor.Probe, id, seq int) error {
 	if p.To.Is4() {
 		m.Type = ipv4.ICMPTypeEcho
 	}
-	m.Body = &icmp.Echo{ID: id, Seq: seq, Data: make([]byte, p.Size-smallest(p.To.Is4())+8)}
+	m.Body = &icmp.Echo{ID: id, Seq: seq, Data: make([]byte, p.Size-echoSize(p.To)+echoData)}
 	data, err := m.Marshal(nil)
 	if err != nil {
 		return err
 	}
 	_, err = conn.WriteToIP(data, &net.IPAddr{IP: p.To.AsSlice()})
-	switch {
-	case errors.Is(err, unix.EMSGSIZE):
+	if errors.Is(err, unix.EMSGSIZE) {
 		return fmt.Errorf("%d bytes are more than this node's own MTU towards %s", p.Size, p.To)
-	case err != nil:
-		return err
 	}
-	return nil
+	return err
 }
 
-// receive notes the replies until all have come or the time is over.
+// receive notes the replies, until all have come or the time is over.
 func receive(conn *net.IPConn, probes []doctor.Probe, id int, deadline time.Time) {
 	if soon := time.Now().Add(grace); deadline.Before(soon) {
 		deadline = soon

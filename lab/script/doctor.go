@@ -42,18 +42,18 @@ func (r *run) doctor() verb {
 }
 
 // examine looks at a node as twillctl doctor --lab does.
-func (r *run) examine(c *call, node string, probe bool) (doctor.Report, error) {
+func (r *run) examine(c *call, node string, probe bool) (doctor.Diagnosis, error) {
 	n, err := r.node(node)
 	if err != nil {
-		return doctor.Report{}, err
+		return doctor.Diagnosis{}, err
 	}
-	s := facts.FromFlags(n.AgentFlags(), nil)
-	s.CNIDir, s.BinDir, s.Probe = n.Dir(), filepath.Dir(r.lab.Spec().Programs.Plugin), probe
+	o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
+		BinDir: filepath.Dir(r.lab.Spec().Programs.Plugin), Probe: probe}
 	began := time.Now()
 	var f doctor.Facts
 	err = n.Do(func() (err error) {
-		f, err = facts.Gather(c.ctx, s)
+		f, err = facts.Gather(c.ctx, o)
 		return err
 	})
-	return doctor.NewReport(f, time.Since(began)), err
+	return doctor.Diagnose(f, time.Since(began)), err
 }

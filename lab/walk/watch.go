@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/doctor"
-	"github.com/twill-net/twill/doctor/live"
+	"github.com/twill-net/twill/doctor/traffic"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 )
@@ -19,10 +19,10 @@ const (
 	pingTakes = 300 * time.Millisecond
 )
 
-// Watch watches the whole way between two pods while the first pings the second, and says where packets were seen
-// and why the kernel dropped them.
-func Watch(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool, during time.Duration) (seen doctor.Live, err error) {
-	w := live.Watching{Src: from.Addr(is4), Dst: to.Addr(is4), Whole: true}
+// Watch watches the whole path between two pods while the first pings the second. It returns where packets were seen and
+// why the kernel dropped them.
+func Watch(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool, during time.Duration) (seen doctor.Traffic, err error) {
+	w := traffic.Watcher{Src: from.Addr(is4), Dst: to.Addr(is4), Whole: true}
 	if !w.Src.IsValid() || !w.Dst.IsValid() {
 		return seen, fmt.Errorf("watch %s and %s: they have no addresses of that family, only %v and %v", from.ID(), to.ID(), from.Addrs, to.Addrs)
 	}
@@ -31,14 +31,14 @@ func Watch(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool, during 
 		return seen, err
 	}
 	for _, s := range stops {
-		w.Places = append(w.Places, live.Place{Host: s.Name, Do: s.Host.Do})
+		w.Places = append(w.Places, traffic.Place{Host: s.Name, Do: s.Host.Do})
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ready := make(chan struct{})
 	g.Go(func() (err error) {
-		seen, err = w.Watch(ctx, func() { close(ready) })
+		seen, err = w.Run(ctx, func() { close(ready) })
 		return err
 	})
 	g.Go(func() error {

@@ -38,11 +38,11 @@ func TestWatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			var text strings.Builder
-			trip := doctor.Trip{Src: "a", Dst: "b", Live: &seen}
-			if err := trip.WriteText(&text); err != nil {
+			trace := doctor.Trace{Src: "a", Dst: "b", Traffic: &seen}
+			if err := trace.WriteText(&text); err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(text.String(), c.verdict) || seen.Trouble() != (c.reason != "") || seen.NoReasons != "" {
+			if !strings.Contains(text.String(), c.verdict) || seen.Failed() != (c.reason != "") || seen.NoReasons != "" {
 				t.Errorf("want %q in\n%s", c.verdict, &text)
 			}
 			if c.reason != "" && !slices.ContainsFunc(seen.Drops, func(d doctor.Drop) bool { return d.Reason == c.reason && d.Host == c.at }) {

@@ -70,6 +70,34 @@ func namesOf(links []netlink.Link) map[int]string {
 	return names
 }
 
+// Route is a route of the main table.
+type Route struct {
+	Dst netip.Prefix
+	Via netip.Addr // invalid: on the link
+	Dev string     // empty: the route refuses packets
+}
+
+// Routes returns the routes of the main table.
+func (k *Kernel) Routes() (all []Route, err error) {
+	links, err := k.links()
+	if err != nil {
+		return nil, err
+	}
+	names := namesOf(links)
+	for _, family := range netstate.Families {
+		list, err := rtnl.Retry("routes", func() ([]netlink.Route, error) { return k.nl.RouteList(nil, int(domains[family])) })
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range list {
+			if r.Dst != nil {
+				all = append(all, Route{rtnl.Prefix(r.Dst), rtnl.Addr(r.Gw), names[r.LinkIndex]})
+			}
+		}
+	}
+	return all, nil
+}
+
 // Rules returns the policy routing rules that do not come with the kernel, as text.
 func (k *Kernel) Rules() (rules []string, err error) {
 	for _, family := range netstate.Families {
@@ -91,7 +119,7 @@ type Neighbour struct {
 	Dev   string
 	IP    netip.Addr
 	MAC   string
-	State string // permanent, reachable, stale, failed, …
+	State netstate.NeighState
 }
 
 // Neighbours returns all entries of all devices.
@@ -109,20 +137,8 @@ func (k *Kernel) Neighbours() (all []Neighbour, err error) {
 			return nil, err
 		}
 		for _, n := range list {
-			all = append(all, Neighbour{names[n.LinkIndex], rtnl.Addr(n.IP), n.HardwareAddr.String(), neighbourState(n.State)})
+			all = append(all, Neighbour{names[n.LinkIndex], rtnl.Addr(n.IP), n.HardwareAddr.String(), netstate.NeighState(n.State)})
 		}
 	}
 	return all, nil
-}
-
-func neighbourState(state int) string {
-	for bit, name := range map[int]string{
-		unix.NUD_PERMANENT: "permanent", unix.NUD_NOARP: "noarp", unix.NUD_REACHABLE: "reachable", unix.NUD_STALE: "stale",
-		unix.NUD_DELAY: "delay", unix.NUD_PROBE: "probe", unix.NUD_FAILED: "failed", unix.NUD_INCOMPLETE: "incomplete",
-	} {
-		if state&bit != 0 {
-			return name
-		}
-	}
-	return "none"
 }

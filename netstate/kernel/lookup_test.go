@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netns"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // TestLookup asks a namespace of its own where packets go: along a route, into a blackhole, and past a policy rule.
@@ -37,8 +39,17 @@ func TestLookup(t *testing.T) {
 	}
 	all, err := k.Neighbours()
 	if err != nil || !slices.Contains(all, Neighbour{"b0", netip.MustParseAddr("192.0.2.9"), "0e:00:00:00:00:09",
-		"permanent"}) {
+		netstate.NeighPermanent}) {
 		t.Errorf("neighbours %+v, %v", all, err)
+	}
+	routes, err := k.Routes()
+	for _, want := range []Route{
+		{netip.MustParsePrefix("10.9.0.0/16"), netip.MustParseAddr("192.0.2.9"), "b0"},
+		{Dst: netip.MustParsePrefix("10.8.0.0/16")},
+	} {
+		if err != nil || !slices.Contains(routes, want) {
+			t.Errorf("routes %+v, %v, want %+v", routes, err, want)
+		}
 	}
 	ports, err := k.Ports()
 	if i := slices.IndexFunc(ports, func(p Port) bool { return p.Name == "b0" }); err != nil || i < 0 ||

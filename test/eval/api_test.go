@@ -56,10 +56,10 @@ func newWard(t *testing.T) *ward {
 }
 
 // ask runs the doctor.
-func (w *ward) ask(t *testing.T, args ...string) doctor.Report {
+func (w *ward) ask(t *testing.T, args ...string) doctor.Diagnosis {
 	t.Helper()
 	out, _ := w.node.Exec(t.Context(), append([]string{w.program, "doctor", "-o", "json"}, args...)...) // exits 1 with findings
-	var r doctor.Report
+	var r doctor.Diagnosis
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -67,7 +67,7 @@ func (w *ward) ask(t *testing.T, args ...string) doctor.Report {
 }
 
 // await asks until the report is as wanted.
-func (w *ward) await(t *testing.T, wanted func(doctor.Report) bool, args ...string) {
+func (w *ward) await(t *testing.T, wanted func(doctor.Diagnosis) bool, args ...string) {
 	t.Helper()
 	for deadline := time.Now().Add(recovery); ; {
 		r := w.ask(t, args...)
@@ -97,7 +97,7 @@ func (w *ward) kubeconfig(t *testing.T, pattern, with string) string {
 func TestInside(t *testing.T) {
 	t.Parallel()
 	w := newWard(t)
-	w.await(t, func(r doctor.Report) bool {
+	w.await(t, func(r doctor.Diagnosis) bool {
 		return len(r.Findings) == 0 && r.Peers == 1 && r.Node == w.node.Name && r.Schema == doctor.Schema
 	})
 	for name, trouble := range map[string]struct {
@@ -114,13 +114,13 @@ func TestInside(t *testing.T) {
 		"429":            {"api-trouble", "too many requests", "429", w.overloaded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w.await(t, func(r doctor.Report) bool {
+			w.await(t, func(r doctor.Diagnosis) bool {
 				return len(r.Findings) == 1 && r.Findings[0].ID == trouble.finding && strings.Contains(r.Findings[0].Fix, trouble.fix) &&
 					strings.Contains(strings.ToLower(r.Findings[0].Actual), trouble.says)
 			}, trouble.args(t)...)
 		})
 	}
-	w.await(t, func(r doctor.Report) bool { return len(r.Findings) == 0 })
+	w.await(t, func(r doctor.Diagnosis) bool { return len(r.Findings) == 0 })
 }
 
 func (w *ward) with(t *testing.T, pattern, with string) []string {

@@ -156,11 +156,10 @@ func look(ctx context.Context, v *faults.Victim, probe bool) (f doctor.Facts, er
 }
 
 func lookAt(ctx context.Context, l *lab.Lab, n *lab.Node, probe bool) (f doctor.Facts, err error) {
-	s := facts.FromFlags(n.AgentFlags(), nil)
-	s.CNIDir, s.BinDir = n.Dir(), filepath.Dir(l.Spec().Programs.Plugin)
-	s.Probe = probe
+	o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
+		BinDir: filepath.Dir(l.Spec().Programs.Plugin), Probe: probe}
 	err = n.Do(func() (err error) {
-		f, err = facts.Gather(ctx, s)
+		f, err = facts.Gather(ctx, o)
 		return err
 	})
 	return f, err

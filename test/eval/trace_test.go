@@ -32,32 +32,32 @@ func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, g
 	check(t, err)
 	near.Node, far.Node = v.Node.Name, v.Peer.Name
 	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
-	trip := doctor.Trace(near, far, doctor.Journey{Src: src.Addrs[0], Dst: dst.Addrs[0], From: v.Node.Name, To: v.Peer.Name})
-	mustEnd(t, f, v, trip.Stopped)
+	trace := doctor.Follow(near, far, doctor.Flow{Src: src.Addrs[0], Dst: dst.Addrs[0], From: v.Node.Name, To: v.Peer.Name})
+	mustEnd(t, f, v, trace.Stopped)
 	_, ping := src.Ping(t.Context(), host.Ping{To: dst.Addrs[0], Timeout: pingLimit})
 	switch {
-	case ping == nil && trip.Stopped != nil:
-		t.Errorf("the ping is answered, and trace stops: %+v", *trip.Stopped)
-	case ping != nil && trip.Stopped == nil:
-		t.Errorf("%v, and trace does not stop: %+v %+v", ping, trip.There, trip.Back)
-	case ping != nil && !slices.ContainsFunc(got, func(x doctor.Finding) bool { return x.ID == trip.Stopped.Finding }):
-		t.Errorf("trace stops at what is not the fault, nor a consequence of it: %+v", *trip.Stopped)
+	case ping == nil && trace.Stopped != nil:
+		t.Errorf("the ping is answered, and trace stops: %+v", *trace.Stopped)
+	case ping != nil && trace.Stopped == nil:
+		t.Errorf("%v, and trace does not stop: %+v %+v", ping, trace.Forward, trace.Back)
+	case ping != nil && !slices.ContainsFunc(got, func(x doctor.Finding) bool { return x.ID == trace.Stopped.Finding }):
+		t.Errorf("trace stops at what is not the fault, nor a consequence of it: %+v", *trace.Stopped)
 	}
-	if ping == nil || trip.Stopped == nil {
+	if ping == nil || trace.Stopped == nil {
 		return halt{}
 	}
 	seen, err := walk.Watch(t.Context(), v.Lab, src, dst, src.Addrs[0].Is4(), watchFor)
 	check(t, err)
-	return compare(t, trip, seen)
+	return compare(t, trace, seen)
 }
 
 // veth is the name of a pod's device, which is another one in each run.
 var veth = regexp.MustCompile(`veth[0-9a-f]+`)
 
 // compare holds the trace against what real packets did: none may be lost before it gets to the node that trace names.
-func compare(t *testing.T, trip doctor.Trip, seen doctor.Live) halt {
+func compare(t *testing.T, trace doctor.Trace, seen doctor.Traffic) halt {
 	t.Helper()
-	h := halt{trace: trip.Stopped.Node + ", " + trip.Stopped.Place}
+	h := halt{trace: trace.Stopped.Node + ", " + trace.Stopped.Place}
 	last, lost := seen.Lost()
 	if !lost {
 		t.Errorf("trace stops, and no packet was lost: %+v", seen)
@@ -66,9 +66,9 @@ func compare(t *testing.T, trip doctor.Trip, seen doctor.Live) halt {
 	if last.Dev == "" {
 		h.seen = "nothing leaves " + last.Host
 	}
-	if order := []string{"node1/pod1", "node1", "underlay", "node2", "node2/pod1"}; len(trip.Back) == 0 && len(seen.Back) == 0 &&
-		slices.Index(order, last.Host) < slices.Index(order, trip.Stopped.Node)-1 {
-		t.Errorf("trace stops at %s, and packets were seen last on %s", trip.Stopped.Node, last)
+	if order := []string{"node1/pod1", "node1", "underlay", "node2", "node2/pod1"}; len(trace.Back) == 0 && len(seen.Back) == 0 &&
+		slices.Index(order, last.Host) < slices.Index(order, trace.Stopped.Node)-1 {
+		t.Errorf("trace stops at %s, and packets were seen last on %s", trace.Stopped.Node, last)
 	}
 	for _, d := range seen.Drops {
 		h.kernel = d.Host + ": " + d.Reason

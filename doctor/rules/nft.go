@@ -1,21 +1,20 @@
-package facts
+package rules
 
 import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/twill-net/twill/doctor"
 )
 
-// parseNFT reads "nft -j list ruleset" (libnftables-json(5)).
-func parseNFT(data []byte) ([]doctor.Chain, error) {
+// ParseNFT reads the output of "nft -j list ruleset" (libnftables-json(5)).
+func ParseNFT(data []byte) ([]Chain, error) {
 	var doc struct {
 		Nftables []struct {
 			Chain *struct {
-				Family, Table, Name, Hook, Policy string
-				Prio                              int
+				Family, Table, Name, Hook string
+				Policy                    Verdict
+				Prio                      int
 			}
 			Rule *struct {
 				Family, Table, Chain string
@@ -27,18 +26,18 @@ func parseNFT(data []byte) ([]doctor.Chain, error) {
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return nil, fmt.Errorf("read nft's rules: %w", err)
 	}
-	var all []doctor.Chain
+	var all []Chain
 	for _, o := range doc.Nftables {
 		switch {
 		case o.Chain != nil:
 			c := o.Chain
-			all = append(all, doctor.Chain{Family: c.Family, Table: c.Table, Name: c.Name, Hook: c.Hook, Priority: c.Prio, Policy: c.Policy})
+			all = append(all, Chain{Family: c.Family, Table: c.Table, Name: c.Name, Hook: c.Hook, Priority: c.Prio, Policy: c.Policy})
 		case o.Rule != nil:
 			r := o.Rule
-			i := slices.IndexFunc(all, func(c doctor.Chain) bool { return c.Family == r.Family && c.Table == r.Table && c.Name == r.Chain })
+			i := slices.IndexFunc(all, func(c Chain) bool { return c.Family == r.Family && c.Table == r.Table && c.Name == r.Chain })
 			if i >= 0 {
 				rule := nftRule(r.Expr)
-				rule.Text = fmt.Sprintf("rule %s %s %s handle %d%s", r.Family, r.Table, r.Chain, r.Handle, said(rule))
+				rule.Text = fmt.Sprintf("rule %s handle %d%s", all[i], r.Handle, describe(rule))
 				all[i].Rules = append(all[i].Rules, rule)
 			}
 		}
@@ -46,56 +45,61 @@ func parseNFT(data []byte) ([]doctor.Chain, error) {
 	return all, nil
 }
 
-func said(r doctor.Rule) string {
+func describe(r Rule) string {
 	text := ""
-	for name, m := range map[string]doctor.Match{" saddr ": r.Src, " daddr ": r.Dst} {
-		for _, p := range m.Prefixes {
-			text += name + p.String()
-		}
+	for _, p := range r.Src.Prefixes {
+		text += " saddr " + p.String()
+	}
+	for _, p := range r.Dst.Prefixes {
+		text += " daddr " + p.String()
 	}
 	if r.DPort != 0 {
 		text += fmt.Sprintf(" %s dport %d", r.Proto, r.DPort)
 	}
-	return text + " " + r.Verdict
+	return text + " " + string(r.Verdict)
 }
 
-// nftRule reads a rule's statements. What it does not know is a condition that never holds.
-func nftRule(exprs []json.RawMessage) doctor.Rule {
-	var r doctor.Rule
+// nftRule reads the statements of a rule. What it does not understand becomes a condition that never holds.
+func nftRule(exprs []json.RawMessage) Rule {
+	var r Rule
 	for _, raw := range exprs {
 		var e map[string]json.RawMessage
 		if json.Unmarshal(raw, &e) != nil {
 			r.UnknownIf = string(raw)
-			continue
 		}
 		for kind, body := range e {
-			nftStatement(&r, kind, body)
+			r.statement(kind, body)
 		}
 	}
 	return r
 }
 
-func nftStatement(r *doctor.Rule, kind string, body json.RawMessage) {
+func (r *Rule) statement(kind string, body json.RawMessage) {
 	var to struct{ Target string }
 	switch kind {
 	case "accept", "drop", "reject", "return", "masquerade":
-		r.Verdict = kind
+		r.Verdict = Verdict(kind)
 	case "snat":
-		r.Verdict = "masquerade"
+		r.Verdict = Masquerade
 	case "jump", "goto":
 		if json.Unmarshal(body, &to) == nil {
-			r.Verdict, r.Target = kind, to.Target
+			r.Verdict, r.Target = Verdict(kind), to.Target
 		}
 	case "counter", "comment", "log", "mangle", "notrack":
 	case "match":
-		nftMatch(r, body)
+		changed := *r
+		if !changed.match(body) {
+			r.UnknownIf = string(body)
+			return
+		}
+		*r = changed
 	default:
 		r.UnknownIf = kind
 	}
 }
 
-// nftMatch reads one condition.
-func nftMatch(r *doctor.Rule, body json.RawMessage) {
+// match adds a condition, and reports whether it understands it.
+func (r *Rule) match(body json.RawMessage) bool {
 	var m struct {
 		Op   string
 		Left struct {
@@ -106,39 +110,30 @@ func nftMatch(r *doctor.Rule, body json.RawMessage) {
 		}
 		Right json.RawMessage
 	}
-	r2, not := *r, false
-	err := json.Unmarshal(body, &m)
-	if m.Op == "!=" {
-		not = true
+	if json.Unmarshal(body, &m) != nil || !slices.Contains([]string{"==", "!=", "in"}, m.Op) {
+		return false
 	}
-	known := err == nil && (m.Op == "==" || not || m.Op == "in")
-	switch {
-	case !known:
-	case m.Left.Payload != nil:
-		known = nftPayload(&r2, m.Left.Payload.Protocol, m.Left.Payload.Field, m.Right, not)
-	case m.Left.Meta != nil:
-		known = nftMeta(&r2, m.Left.Meta.Key, m.Right, not)
-	case len(m.Left.And) == 2:
-		known = unmarked(m.Left.And[0], m.Right, not)
-	case m.Left.CT != nil && m.Left.CT.Key == "state":
-		known = slices.Contains(words(m.Right), "new") != not
-	default:
-		known = false
+	not := m.Op == "!="
+	switch left := m.Left; {
+	case left.Payload != nil:
+		return r.matchPayload(left.Payload.Protocol, left.Payload.Field, m.Right, not)
+	case left.Meta != nil:
+		return r.matchMeta(left.Meta.Key, m.Right, not)
+	case len(left.And) == 2:
+		return unmarked(left.And[0], m.Right, not)
+	case left.CT != nil && left.CT.Key == "state": // the packets that are tried are the first of their connection
+		return slices.Contains(stringsOf(m.Right), "new") != not
 	}
-	if !known {
-		r.UnknownIf = string(body)
-		return
-	}
-	*r = r2
+	return false
 }
 
-func nftPayload(r *doctor.Rule, protocol, field string, right json.RawMessage, not bool) bool {
+func (r *Rule) matchPayload(protocol, field string, right json.RawMessage, not bool) bool {
 	switch field {
 	case "saddr":
-		r.Src = doctor.Match{Prefixes: prefixes(right), Not: not}
+		r.Src = Match{Prefixes: prefixes(right), Not: not}
 		return len(r.Src.Prefixes) > 0
 	case "daddr":
-		r.Dst = doctor.Match{Prefixes: prefixes(right), Not: not}
+		r.Dst = Match{Prefixes: prefixes(right), Not: not}
 		return len(r.Dst.Prefixes) > 0
 	case "dport":
 		r.Proto = protocol
@@ -149,16 +144,16 @@ func nftPayload(r *doctor.Rule, protocol, field string, right json.RawMessage, n
 	return false
 }
 
-func nftMeta(r *doctor.Rule, key string, right json.RawMessage, not bool) bool {
+func (r *Rule) matchMeta(key string, right json.RawMessage, not bool) bool {
 	var value string
 	if json.Unmarshal(right, &value) != nil {
 		return false
 	}
 	switch key {
 	case "iifname", "iif":
-		r.In = doctor.DevMatch{Name: value, Not: not}
+		r.In = DevMatch{value, not}
 	case "oifname", "oif":
-		r.Out = doctor.DevMatch{Name: value, Not: not}
+		r.Out = DevMatch{value, not}
 	case "l4proto":
 		r.Proto = value
 		return !not
@@ -168,18 +163,16 @@ func nftMeta(r *doctor.Rule, key string, right json.RawMessage, not bool) bool {
 	return true
 }
 
-// unmarked says whether "meta mark & MASK == VALUE" holds for a packet that nobody has marked, as those that are tried.
+// unmarked reports whether "meta mark & MASK == VALUE" holds for a packet without a mark.
 func unmarked(left, right json.RawMessage, not bool) bool {
 	var meta struct{ Meta struct{ Key string } }
 	var value uint64
-	if json.Unmarshal(left, &meta) != nil || meta.Meta.Key != "mark" || json.Unmarshal(right, &value) != nil {
-		return false
-	}
-	return (value == 0) != not
+	return json.Unmarshal(left, &meta) == nil && meta.Meta.Key == "mark" && json.Unmarshal(right, &value) == nil &&
+		(value == 0) != not
 }
 
-// words is a string, or a list or a set of them.
-func words(raw json.RawMessage) []string {
+// stringsOf reads a string, or a list or a set of them.
+func stringsOf(raw json.RawMessage) []string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
 		return []string{one}
@@ -195,7 +188,7 @@ func words(raw json.RawMessage) []string {
 	return nil
 }
 
-// prefixes is an address, a prefix, or a set of them; nil if it is anything else.
+// prefixes reads an address, a prefix, or a set of them. It returns nil for anything else.
 func prefixes(raw json.RawMessage) []netip.Prefix {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {

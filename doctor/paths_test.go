@@ -9,8 +9,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// TestOuterOfIPIP: the firewall is asked about the protocol that is really on the wire, 4 or 41.
-func TestOuterOfIPIP(t *testing.T) {
+// TestWrappingOfIPIP: the firewall is asked about the protocol that is really on the wire, 4 or 41.
+func TestWrappingOfIPIP(t *testing.T) {
 	f := healthy()
 	node := backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1500}, {Dev: "eth1", Local: addr("2001:db8::1"), MTU: 1500}}}
 	lease := func(name, subnet4, underlay4, subnet6, underlay6 string) subnet.Lease {
@@ -24,9 +24,9 @@ func TestOuterOfIPIP(t *testing.T) {
 	}
 	f.Underlay = node
 	f.Want, _ = b.Desired(node, subnet.Snapshot{Local: lease("n1", "10.244.1.0/24", "192.0.2.1", "fc00:0:0:1::/64", "2001:db8::1"), Peers: []subnet.Lease{peer}})
-	want := []outer{{"IPIP", addr("192.0.2.1"), "eth0", "ipip", 0}, {"IPIP", addr("2001:db8::1"), "eth1", "ipv6", 0}}
+	want := []wrapping{{"IPIP", addr("192.0.2.1"), "eth0", "ipip", 0}, {"IPIP", addr("2001:db8::1"), "eth1", "ipv6", 0}}
 	for i, s := range peer.Stacks {
-		if got, ok := outerOf(f, Way{Subnet: s.Subnet, Underlay: s.Underlay}); !ok || got != want[i] {
+		if got, ok := f.wrapping(Path{Subnet: s.Subnet, Underlay: s.Underlay}); !ok || got != want[i] {
 			t.Errorf("around packets to %s: %+v, %t, want %+v", s.Subnet, got, ok, want[i])
 		}
 	}

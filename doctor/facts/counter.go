@@ -1,0 +1,54 @@
+package facts
+
+import (
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/packet"
+)
+
+// counter counts packets on one device: what leaves after the firewall's OUTPUT and POSTROUTING, and what comes in before
+// PREROUTING and INPUT. So it tells a filter on this node from one on the path.
+type counter struct {
+	tap   *packet.Tap
+	dev   string
+	proto string             // of what is encapsulated: udp, ipip or ipv6; empty: nothing is
+	port  int                // UDP
+	peers map[netip.Addr]int // index of the probe, by the peer's addresses
+}
+
+// count adds the packets since the tap was opened to the probes.
+func (c *counter) count(probes []doctor.Probe) error {
+	for i := range probes {
+		probes[i].Sent, probes[i].Seen = 0, 0
+	}
+	seen, err := c.tap.Read(c.counts)
+	for _, s := range seen {
+		ip, _ := s.Frame.First("ip")
+		if i, ok := c.peers[ip.Dst]; ok && s.Out && s.Dev == c.dev {
+			probes[i].Sent++
+		}
+		if i, ok := c.peers[ip.Src]; ok && !s.Out && s.Dev == c.dev {
+			probes[i].Seen++
+		}
+	}
+	return err
+}
+
+// counts reports whether a frame has the form of a probe: encapsulated, or an echo where nothing is.
+func (c *counter) counts(f packet.Frame) bool {
+	ip, _ := f.First("ip")
+	udp, _ := f.First("udp")
+	switch c.proto {
+	case "":
+		return ip.Proto == unix.IPPROTO_ICMP || ip.Proto == unix.IPPROTO_ICMPV6
+	case "ipip":
+		return ip.Proto == unix.IPPROTO_IPIP
+	case "ipv6":
+		return ip.Proto == unix.IPPROTO_IPV6
+	}
+	return ip.Proto == unix.IPPROTO_UDP && udp.To == strconv.Itoa(c.port)
+}

@@ -1,0 +1,42 @@
+package facts
+
+import (
+	"os/exec"
+	"slices"
+
+	"github.com/twill-net/twill/doctor/rules"
+)
+
+// chains reads all firewall rules of this namespace but Twill's: those of iptables, and nft's other tables. unread
+// names the programs that failed.
+func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
+	tools := []struct{ name, family string }{{"iptables-save", "ip"}, {"ip6tables-save", "ip6"}}
+	if !withIPv6 {
+		tools = tools[:1]
+	}
+	for _, tool := range tools {
+		out, err := exec.Command(tool.name).Output()
+		if err != nil {
+			unread = append(unread, tool.name+": "+err.Error())
+			continue
+		}
+		all = append(all, rules.ParseSave(tool.family, string(out))...)
+	}
+	saved := len(unread) == 0
+	out, err := exec.Command("nft", "-j", "list", "ruleset").Output()
+	if err != nil {
+		return all, append(unread, "nft: "+err.Error())
+	}
+	native, err := rules.ParseNFT(out)
+	if err != nil {
+		unread = append(unread, err.Error())
+	}
+	for _, c := range native {
+		isIPTables := saved && c.Family != "inet" && slices.Contains(rules.Tables, c.Table)
+		isOurs := c.Table == "flannel-ipv4" || c.Table == "flannel-ipv6" // compared object by object, not here
+		if !isIPTables && !isOurs {
+			all = append(all, c)
+		}
+	}
+	return all, unread
+}

@@ -1,0 +1,126 @@
+package doctor
+
+// Kind is an entry of the catalogue: something that can be wrong.
+type Kind struct {
+	ID       string
+	Severity Severity
+	Title    string // one sentence: what is wrong
+	Why      string // why it hurts
+	Fix      string // in general; a finding has the exact command where there is one
+	See      string // the commands that show it
+}
+
+// Severity is what a finding means for pods.
+type Severity string
+
+// The severities.
+const (
+	Broken Severity = "broken" // pods are cut off, or will not start
+	Risk   Severity = "risk"   // it works now, and will not always
+)
+
+// kind is the index of a Kind in the catalogue, in the order in which findings are likely to be the cause of others: a
+// device that is gone takes its routes with it, so it comes before routes.
+type kind uint8
+
+const (
+	none kind = iota
+
+	// What breaks the path between nodes.
+	noLease
+	leaseDamaged
+	underlayMissing
+	underlayAddress
+	underlayMTU
+	moduleMissing
+	udpPortTaken
+	deviceForeign
+	vtepMissing
+	vtepDown
+	vtepMAC
+	vtepMTU
+	vtepAltered
+	bridgeMissing
+	bridgeDown
+	bridgeMTU
+	bridgeAltered
+	ipForwardOff
+	deviceForwardingOff
+	gatewayAddress
+	vtepAddress
+	forwardRejected
+	forwardPolicy
+	preroutingDropped
+	postroutingDropped
+	bridgeNFDropped
+	udpOutFiltered
+	udpInFiltered
+	masqueradeCatchesPods
+	policyRule
+	routeShadowed
+	underlayUnreachable
+	underlayNeighbour
+	routeMissing
+	routeAltered
+	fdbAltered
+	fdbMissing
+	peerAltered
+	peerMissing
+	neighbourAltered
+	neighbourMissing
+	rpFilter
+	sysctl
+
+	// What cuts off single pods or peers, or keeps new pods from starting.
+	podUnplugged
+	podLinkDown
+	duplicateMAC
+	duplicateKey
+	duplicateSubnet
+	peerSkipped
+	networkOverlap
+	masqueradeMissing
+	forwardRules
+	guardRules
+	bridgeAddressForeign
+	envMissing
+	envDamaged
+	envStale
+	conflistInvalid
+	conflistMissing
+	conflistShadowed
+	conflistSubnetFile
+	pluginMissing
+	duplicateUnderlay
+	rangeFull
+	reservationsLeaked
+
+	// Weaker causes: what only probes show, what keeps the agent from repairing, and what may hurt later.
+	runnerDown
+	peerUnanswered
+	udpSentUnanswered
+	udpNotSent
+	udpReplyDropped
+	pathMTU
+	tcpLost
+	secondAgent
+	leftoverEntries
+	leftoverRules
+	contended
+	agentDown
+	agentDeaf
+	agentNotReady
+	apiTrouble
+	clockSkew
+	conntrackFull
+	kubeProxyCIDR
+	deviceManager
+	kernelOld
+	kinds // how many there are
+)
+
+// Catalogue returns all kinds of findings, the likeliest cause first.
+func Catalogue() []Kind { return catalogue[none+1:] }
+
+// page returns the path of the kind's documentation.
+func (k Kind) page() string { return "Documentation/doctor/" + k.ID + ".md" }

@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+)
+
+// checkPaths is about what the kernel would really do with packets to each peer.
+func checkPaths(f Facts) []Finding {
+	drifted := map[netip.Prefix]bool{}
+	for _, c := range f.Plan {
+		if c.Key().Kind == netstate.KindRoute {
+			drifted[c.Key().Prefix] = true
+		}
+	}
+	var all []Finding
+	for _, p := range f.Paths {
+		all = append(all, checkOuter(f, p)...)
+		dev := f.wantedDevice(p.Subnet)
+		shadows := 0
+		for _, r := range f.Routes {
+			if r.Dst.Bits() > p.Subnet.Bits() && p.Subnet.Contains(r.Dst.Addr()) {
+				shadows++
+				all = append(all, findPeer(routeShadowed, p.Node, p.Subnet.String()+" dev "+dev, r.String(), "ip route del "+r.String()))
+			}
+		}
+		if dev != "" && !drifted[p.Subnet] && p.Hop.Dev != dev && shadows == 0 {
+			all = append(all, diverted(f, p, dev))
+		}
+	}
+	return all
+}
+
+// diverted is the finding about a peer whose route is right and not used.
+func diverted(f Facts, p Path, dev string) Finding {
+	expected := "packets to " + p.Pod.String() + " leave through dev " + dev
+	if len(f.Rules) > 0 {
+		return findPeer(policyRule, p.Node, expected, p.Hop.String()+"; rules: "+strings.Join(f.Rules, "; "), "")
+	}
+	return findPeer(routeShadowed, p.Node, expected, p.Hop.String(), "")
+}
+
+// checkOuter is about the path to the peer's own address.
+func checkOuter(f Facts, p Path) []Finding {
+	u, ok := f.underlay(p.Underlay)
+	switch state := p.Neighbour.State; {
+	case !ok:
+	case p.Outer.Error != "":
+		return []Finding{findPeer(underlayUnreachable, p.Node, p.Underlay.String()+" is reached through dev "+u.Dev, p.Outer.Error,
+			"ip route get "+p.Underlay.String())}
+	case state == netstate.NeighPermanent, state == netstate.NeighFailed:
+		return []Finding{findPeer(underlayNeighbour, p.Node, "the neighbour entry of its next hop is learnt, and reachable",
+			p.Neighbour.String(), fmt.Sprintf("ip neigh del %s dev %s", p.Underlay, p.Outer.Dev))}
+	}
+	return nil
+}
+
+// checkOverlaps is about other networks of this machine in the addresses of pods.
+func checkOverlaps(f Facts) []Finding {
+	var all []Finding
+	for _, pool := range f.Lease.Network.Pools {
+		for _, i := range f.Interfaces {
+			if _, ours := f.Have[linkKey(i.Name)]; ours || i.Name == f.Bridge || i.Name == "lo" {
+				continue
+			}
+			for _, p := range i.Addrs {
+				if p.Masked().Overlaps(pool.Network) {
+					all = append(all, find(networkOverlap, i.Name, "no address in "+pool.Network.String(), p.String(), ""))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// checkForwarding is about single devices, which ip_forward does not show.
+func checkForwarding(f Facts) []Finding {
+	if f.Sysctls["net/ipv4/ip_forward"] != "1" {
+		return nil // a finding of its own
+	}
+	var all []Finding
+	for _, dev := range f.Forwarders() {
+		name := "net/ipv4/conf/" + dev + "/forwarding"
+		if value, ok := f.Sysctls[name]; ok && value != "1" {
+			all = append(all, find(deviceForwardingOff, dev, name+" = 1", name+" = "+value, "sysctl -w "+name+"=1"))
+		}
+	}
+	return all
+}
+
+// Forwarders returns the devices through which pods' packets come in.
+func (f Facts) Forwarders() []string {
+	devs := []string{f.Bridge}
+	seen := map[string]bool{f.Bridge: true}
+	for _, o := range f.Want.Sorted() {
+		if r, ok := o.(netstate.Route); ok && r.Dst.Addr().Is4() && r.Dev != "" && !seen[r.Dev] {
+			seen[r.Dev] = true
+			devs = append(devs, r.Dev)
+		}
+	}
+	return devs
+}
+
+// underlay returns the underlay of a's family.
+func (f Facts) underlay(a netip.Addr) (backend.Underlay, bool) {
+	return f.Underlay.Underlay(netstate.FamilyOf(a))
+}
+
+// linkKey returns the key of a device.
+func linkKey(name string) netstate.Key { return netstate.Key{Kind: netstate.KindLink, Name: name} }
+
+// wantedDevice returns the device through which a subnet should be reached.
+func (f Facts) wantedDevice(subnet netip.Prefix) string {
+	key := netstate.Route{Dst: subnet, Metric: netstate.DefaultMetric(subnet.Addr())}.Key()
+	if r, ok := f.Want[key].(netstate.Route); ok {
+		return r.Dev
+	}
+	return ""
+}
+
+// wrapping is the encapsulation of the packets between this node and a peer.
+type wrapping struct {
+	name  string // "VXLAN"
+	local netip.Addr
+	dev   string // of the underlay
+	proto string // udp, ipip or ipv6, as nft prints it
+	port  int    // UDP, of the peer and of this node
+}
+
+// wrapping returns a peer's wrapping; false: its packets are routed as they are.
+func (f Facts) wrapping(p Path) (wrapping, bool) {
+	o := f.Want[linkKey(f.wantedDevice(p.Subnet))]
+	if v, ok := o.(netstate.VXLAN); ok {
+		return wrapping{"VXLAN", v.Local, v.Dev, "udp", v.Port}, true
+	}
+	u, ok := f.underlay(p.Underlay)
+	if _, isBridge := o.(netstate.Bridge); o == nil || isBridge || !ok {
+		return wrapping{}, false
+	}
+	if t, ok := o.(netstate.Tunnel); ok {
+		proto := "ipip"
+		if t.External {
+			proto = "ipv6"
+		}
+		return wrapping{"IPIP", u.Local, u.Dev, proto, 0}, true
+	}
+	name, port := f.udpBackend(netstate.FamilyOf(p.Underlay))
+	return wrapping{name, u.Local, u.Dev, "udp", port}, name != ""
+}
+
+// udpBackend returns the name of a backend that sends UDP from a device without an address of its own, and its port: that
+// of net-conf.json, or flannel's default.
+func (f Facts) udpBackend(family netstate.Family) (name string, port int) {
+	var options struct {
+		Port, ListenPort, ListenPortV6 int
+		Mode                           string
+	}
+	_ = json.Unmarshal(f.Lease.Network.Options, &options) // the agent reports what is wrong with it
+	switch strings.ToLower(f.Lease.Network.Backend) {
+	case "udp":
+		return "UDP", cmp.Or(options.Port, 8285)
+	case "wireguard":
+		if family == netstate.IPv6 && cmp.Or(options.Mode, "separate") == "separate" {
+			return "WireGuard", cmp.Or(options.ListenPortV6, 51821)
+		}
+		return "WireGuard", cmp.Or(options.ListenPort, 51820)
+	}
+	return "", 0
+}
+
+// Wrapping returns the protocol of a peer's packets on the underlay, udp, ipip or ipv6, and their UDP port. The protocol is
+// empty if they are not wrapped.
+func (f Facts) Wrapping(p Path) (proto string, port int) {
+	w, _ := f.wrapping(p)
+	return w.proto, w.port
+}

@@ -1,0 +1,241 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/vxlan"
+	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// codes are the fields of Facts whose strings are names, codes or commands, by their types. All others are for people.
+var codes = map[string][]string{
+	"Facts":        {"Node", "Bridge", "Sysctls", "Release"},
+	"Agent":        {"Metrics", "Version"},
+	"Lease":        {"Path"},
+	"EnvFile":      {"Path", "Boot"},
+	"Port":         {"Name", "Master"},
+	"Pod":          {"Port"},
+	"Route":        {"Dev"},
+	"Path":         {"Node"},
+	"Hop":          {"Dev"},
+	"NoModule":     {"Name"},
+	"CNI":          {"Dir", "BinDir", "Ours", "Binaries"},
+	"ConfFile":     {"Name", "Plugins", "SubnetFile"},
+	"Reservations": {"Dir"},
+	"Program":      {"Name", "Args"},
+	"Probe":        {"Node"},
+	"API":          {"Grant"},
+	"Chain":        {"Family", "Table", "Name", "Hook", "Tool"},
+	"DevMatch":     {"Name"},
+	"Rule":         {"Proto", "Target", "Delete"},
+	"Skip":         {"Node"},
+}
+
+// reword replaces every text for people by gibberish, and returns how many there were. Values of types of their own, such
+// as a Severity, are codes, and netstate's objects have no texts for people.
+func reword(v reflect.Value) (n int) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			n = reword(v.Elem())
+		}
+	case reflect.String:
+		if v.Type() == reflect.TypeFor[string]() && v.CanSet() && v.String() != "" {
+			v.SetString(fmt.Sprintf("xyzzy %d", v.Len()))
+			n = 1
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			n += reword(v.Index(i))
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			value := reflect.New(v.Type().Elem()).Elem()
+			value.Set(v.MapIndex(key))
+			n += reword(value)
+			v.SetMapIndex(key, value)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			own := f.Type.PkgPath() == "" || f.Type.PkgPath() == reflect.TypeFor[Facts]().PkgPath()
+			if f.IsExported() && !slices.Contains(codes[v.Type().Name()], f.Name) && own && f.Type != reflect.TypeFor[*bool]() {
+				n += reword(v.Field(i))
+			}
+		}
+	}
+	return n
+}
+
+// pair is a node of two, as it should be, with the packet between their pods.
+func pair(t *testing.T) (Facts, Flow) {
+	t.Helper()
+	f := healthy()
+	b, _, err := vxlan.New([]netip.Prefix{prefix("10.244.0.0/16")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := func(name, pods, underlay, mac string) subnet.Lease {
+		return subnet.Lease{Node: name, Backend: "vxlan", Stacks: []subnet.Stack{{Subnet: prefix(pods), Underlay: addr(underlay),
+			Data: []byte(`{"VNI":1,"VtepMAC":"` + mac + `"}`)}}}
+	}
+	f.Lease.Network.Backend = "vxlan"
+	f.Underlay = backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addr("192.0.2.1"), Public: addr("192.0.2.1"), MTU: 1500}}}
+	f.Lease.Snapshot = subnet.Snapshot{Local: lease("n1", "10.244.1.0/24", "192.0.2.1", "0e:00:00:00:00:01"),
+		Peers: []subnet.Lease{lease("n2", "10.244.2.0/24", "192.0.2.2", "0e:00:00:00:00:02")}}
+	f.Want, _ = b.Desired(f.Underlay, f.Lease.Snapshot)
+	f.Have = netstate.State{}
+	f.Have.Merge(f.Want)
+	f.Have.Add(netstate.Bridge{Name: "cni0", MTU: 1450, Up: true})
+	f.Paths = []Path{{Node: "n2", Subnet: prefix("10.244.2.0/24"), Pod: addr("10.244.2.2"), Underlay: addr("192.0.2.2"),
+		Hop: Hop{Dev: "flannel.1"}, Outer: Hop{Dev: "eth0"}, Neighbour: Neighbour{State: 2, MAC: "0e:00:00:00:01:02"}}}
+	f.Pods = []Pod{{addr("10.244.1.2"), "veth1"}}
+	f.Ports = []Port{{Name: "veth1", Master: "cni0", Up: true, Pod: true}}
+	if found := Check(f); len(found) > 0 {
+		t.Fatalf("a healthy node has %+v", found)
+	}
+	return f, Flow{Src: addr("10.244.1.2"), Dst: addr("10.244.2.2"), From: "n1", To: "n2"}
+}
+
+// without takes objects from what the kernel has.
+func without(f *Facts, gone func(netstate.Object) bool) {
+	for k, o := range f.Have {
+		if gone(o) {
+			delete(f.Have, k)
+		}
+	}
+	f.Plan = netstate.Diff(f.Want, f.Have)
+}
+
+func chain(hook string, policy rules.Verdict, r ...rules.Rule) []rules.Chain {
+	for i := range r {
+		r[i].Text, r[i].Delete = "policy drop", "iptables -D …"
+	}
+	return []rules.Chain{{Family: "ip", Table: "filter", Name: hook, Hook: hook, Policy: policy, Rules: r, Tool: "iptables"}}
+}
+
+// ailments are what is told apart by a code that comes with a text, by the finding, and the place at which a trace stops.
+var ailments = []struct {
+	finding, place string
+	inflict        func(*Facts)
+}{
+	{"lease-damaged", "", func(f *Facts) { f.Lease.Error = "no-lease: no such file" }},
+	{"env-damaged", "", func(f *Facts) { f.Env.Error = "no such file" }},
+	{"underlay-missing", "underlay", func(f *Facts) {
+		f.NoUnderlay = map[netstate.Family]string{netstate.IPv4: "no interface with an IPv6 address"}
+	}},
+	{"underlay-missing", "", func(f *Facts) {
+		f.NoUnderlay = map[netstate.Family]string{netstate.IPv6: "no interface with an IPv4 address"}
+	}},
+	{"duplicate-mac", "", func(f *Facts) {
+		f.Skips = []subnet.Skip{{Node: "n3", Code: subnet.DuplicateMAC, Detail: "its subnet is n1's"}}
+	}},
+	{"duplicate-key", "", func(f *Facts) {
+		f.Skips = []subnet.Skip{{Node: "n3", Code: subnet.DuplicateKey, Detail: "its VTEP MAC is n1's"}}
+	}},
+	{"duplicate-subnet", "", func(f *Facts) { f.Skips = []subnet.Skip{{Node: "n3", Code: subnet.DuplicateSubnet, Detail: "its MAC"}} }},
+	{"duplicate-underlay", "", func(f *Facts) { f.Skips = []subnet.Skip{{Node: "n3", Code: subnet.OwnAddress, Detail: "its MAC"}} }},
+	{"peer-skipped", "peer's record", func(f *Facts) {
+		f.Skips = []subnet.Skip{{Node: "n2", Code: subnet.BackendData, Detail: "its VTEP MAC is another node's"}}
+		without(f, func(o netstate.Object) bool { _, ok := o.(netstate.Route); return ok })
+		f.Plan = nil
+	}},
+	{"udp-port-taken", "overlay device", func(f *Facts) { f.PortOwner = "UDP port 8472 is held by nobody" }},
+	{"module-missing", "overlay device", func(f *Facts) { f.NoModules = []NoModule{{"vxlan", "CONFIG_VXLAN is not set"}} }},
+	{"policy-rule", "policy rules", func(f *Facts) {
+		f.Rules, f.Paths[0].Hop = []string{"ip rule 5: from all lookup 5"}, Hop{Error: "a blackhole route takes it"}
+	}},
+	{"underlay-unreachable", "way to the node", func(f *Facts) { f.Paths[0].Outer = Hop{Error: "no route leads there"} }},
+	{"underlay-neighbour", "neighbour on the underlay", func(f *Facts) {
+		f.Paths[0].Neighbour = Neighbour{State: netstate.NeighPermanent, MAC: "reachable"}
+	}},
+	{"underlay-neighbour", "neighbour on the underlay", func(f *Facts) { f.Paths[0].Neighbour.State = netstate.NeighFailed }},
+	{"forward-policy", "forward rules", func(f *Facts) { f.Chains = chain("forward", rules.Drop) }},
+	{"forward-rejected", "forward rules", func(f *Facts) { f.Chains = chain("forward", rules.Accept, rules.Rule{Verdict: rules.Reject}) }},
+	{"masquerade-catches-pods", "", func(f *Facts) {
+		f.Chains = chain("postrouting", rules.Accept, rules.Rule{In: from("cni0"), Verdict: rules.Masquerade})
+	}},
+	{"prerouting-dropped", "prerouting rules", func(f *Facts) {
+		f.Chains = chain("prerouting", rules.Accept, rules.Rule{In: from("cni0"), Verdict: rules.Drop})
+	}},
+	{"route-missing", "route", func(f *Facts) {
+		without(f, func(o netstate.Object) bool { _, ok := o.(netstate.Route); return ok })
+	}},
+	{"neighbour-missing", "neighbour", func(f *Facts) {
+		without(f, func(o netstate.Object) bool { _, ok := o.(netstate.Neigh); return ok })
+	}},
+	{"vtep-address", "overlay device's address", func(f *Facts) {
+		without(f, func(o netstate.Object) bool { _, ok := o.(netstate.Addr); return ok })
+	}},
+	{"pod-link-down", "pod's interface", func(f *Facts) { f.Ports[0].Up = false }},
+	{"pod-link-down", "", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "veth2", Master: "cni0", Pod: true}) }},
+	{"conflist-invalid", "", func(f *Facts) {
+		f.CNI = CNI{Dir: "/x", Ours: "a", Files: []ConfFile{{Name: "a", Error: "it has no plugins"}}}
+	}},
+	{"agent-deaf", "", func(f *Facts) { f.Agent.Unresponsive, f.Agent.NotReady = true, "no lease" }},
+	{"agent-not-ready", "", func(f *Facts) { f.Agent.NotReady = "connection refused" }},
+	{"runner-down", "agent", func(f *Facts) { f.Agent.Runner = &Runner{Error: "it has not started yet", Detail: "running"} }},
+	{"clock-skew", "", func(f *Facts) { f.API = API{Problem: ExpiredCert, Error: "Unauthorized"} }},
+	{"api-trouble", "", func(f *Facts) {
+		f.API = API{Problem: Unauthorized, Error: "certificate has expired or is not yet valid"}
+	}},
+	{"api-trouble", "", func(f *Facts) {
+		f.API = API{Problem: Forbidden, Grant: "u the verb get on nodes", Error: "too many requests"}
+	}},
+	{"path-mtu", "", func(f *Facts) {
+		f.Probes = []Probe{{Node: "n2", Kind: ProbeLarge, Error: "no reply", Sent: -1, Seen: -1}}
+	}},
+	{"tcp-lost", "", func(f *Facts) {
+		f.Probes = []Probe{{Node: "n2", Kind: ProbeTCP, Error: "no reply", Sent: -1, Seen: -1}}
+	}},
+	{"peer-unanswered", "between the nodes", func(f *Facts) {
+		f.Probes = []Probe{{Node: "n2", Kind: ProbeUnderlay, Error: "no reply", Sent: -1, Seen: -1}}
+	}},
+}
+
+func from(name string) rules.DevMatch { return rules.DevMatch{Name: name} }
+
+// TestReword: no diagnosis reads a text that is for people. Each ailment, also with a text that sounds like another's, is
+// found, and stops a trace, just the same after all texts were replaced.
+func TestReword(t *testing.T) {
+	for i, a := range ailments {
+		f, flow := pair(t)
+		a.inflict(&f)
+		plain, trace := Check(f), FollowHere(f, flow)
+		if len(plain) == 0 || plain[0].ID != a.finding {
+			t.Errorf("%d: want %s, got %+v", i, a.finding, plain)
+		}
+		if s := trace.Stopped; s == nil && a.place != "" || s != nil && s.Place != a.place {
+			t.Errorf("%d, %s: want a stop at %q, got %+v", i, a.finding, a.place, s)
+		}
+		words := reword(reflect.ValueOf(&f))
+		reworded, again := Check(f), FollowHere(f, flow)
+		for k := range reworded {
+			reworded[k].Expected, reworded[k].Actual, reworded[k].More = plain[k].Expected, plain[k].Actual, plain[k].More
+		}
+		forget(&trace)
+		forget(&again)
+		if !reflect.DeepEqual(reworded, plain) || !reflect.DeepEqual(again, trace) {
+			t.Errorf("%d: with %d texts reworded %+v becomes %+v,\n%+v becomes %+v", i, words, plain, reworded, trace, again)
+		}
+	}
+}
+
+// forget leaves out the entries, which are for people too.
+func forget(t *Trace) {
+	for _, steps := range [][]Step{t.Forward, t.Back} {
+		for i := range steps {
+			steps[i].Entry = ""
+		}
+	}
+	if t.Stopped != nil {
+		t.Stopped.Entry = ""
+	}
+}

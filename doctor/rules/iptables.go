@@ -1,0 +1,139 @@
+package rules
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Tables are those of iptables. iptables-nft keeps them in nf_tables by the same names.
+var Tables = []string{"raw", "mangle", "nat", "filter", "security"}
+
+// ParseSave reads the output of iptables-save. Chains with a policy are on hooks.
+func ParseSave(family, text string) []Chain {
+	var all []Chain
+	tool := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[family]
+	table, at := "", map[string]int{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "*"):
+			table, at = line[1:], map[string]int{}
+		case strings.HasPrefix(line, ":"):
+			name, rest, _ := strings.Cut(line[1:], " ")
+			c := Chain{Family: family, Table: table, Name: name, Priority: 100 * slices.Index(Tables, table), Tool: tool}
+			if policy, _, _ := strings.Cut(rest, " "); policy != "-" {
+				c.Hook, c.Policy = strings.ToLower(name), Verdict(strings.ToLower(policy))
+			}
+			at[name] = len(all)
+			all = append(all, c)
+		case strings.HasPrefix(line, "-A "):
+			words := splitWords(line)
+			if i, ok := at[words[1]]; ok {
+				r := parseRule(words[2:])
+				r.Text, r.Delete = line, tool+" -t "+table+" -D "+line[len("-A "):]
+				all[i].Rules = append(all[i].Rules, r)
+			}
+		}
+	}
+	return all
+}
+
+// splitWords splits at spaces outside of double quotes.
+func splitWords(line string) []string {
+	quoted := false
+	words := strings.FieldsFunc(line, func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+		}
+		return r == ' ' && !quoted
+	})
+	for i, w := range words {
+		words[i] = strings.Trim(w, `"`)
+	}
+	return words
+}
+
+// switches are the words that take no value, and comments the words whose value does not matter here.
+var (
+	switches = []string{"--random-fully", "--random", "--persistent"}
+	comments = []string{"--comment", "--reject-with", "--to-source", "--to-ports", "--log-prefix", "--log-level"}
+)
+
+// options are the words that take a value. They report whether they understood it.
+var options = map[string]func(r *Rule, value string, not bool) bool{
+	"-s":      func(r *Rule, value string, not bool) bool { r.Src = match(value, not); return true },
+	"-d":      func(r *Rule, value string, not bool) bool { r.Dst = match(value, not); return true },
+	"-i":      func(r *Rule, value string, not bool) bool { r.In = DevMatch{value, not}; return true },
+	"-o":      func(r *Rule, value string, not bool) bool { r.Out = DevMatch{value, not}; return true },
+	"-p":      func(r *Rule, value string, not bool) bool { r.Proto = value; return !not },
+	"-j":      func(r *Rule, value string, _ bool) bool { setTarget(r, value, Jump); return true },
+	"-g":      func(r *Rule, value string, _ bool) bool { setTarget(r, value, Goto); return true },
+	"--state": isNew, "--ctstate": isNew,
+	"-m": func(_ *Rule, value string, _ bool) bool {
+		return slices.Contains([]string{"comment", "tcp", "udp", "conntrack", "state", "mark", "connmark"}, value)
+	},
+	"--dport": func(r *Rule, value string, not bool) bool {
+		r.DPort, _ = strconv.Atoi(value)
+		return r.DPort != 0 && !not
+	},
+	"--mark": func(_ *Rule, value string, not bool) bool { // "0x4000/0x4000"; the packets that are tried have the mark 0
+		mark, _, _ := strings.Cut(value, "/")
+		n, err := strconv.ParseUint(mark, 0, 32)
+		return err == nil && (n == 0) != not
+	},
+}
+
+// isNew reports whether a condition on the state of a connection holds for the first packet.
+func isNew(_ *Rule, value string, not bool) bool { return strings.Contains(value, "NEW") != not }
+
+// parseRule reads the words of one rule. What it does not understand becomes a condition that never holds.
+func parseRule(words []string) Rule {
+	var r Rule
+	for i := 0; i < len(words); i++ {
+		not := words[i] == "!"
+		if not {
+			i++
+		}
+		if i == len(words) || slices.Contains(switches, words[i]) {
+			continue
+		}
+		word, value := words[i], ""
+		if i++; i < len(words) {
+			value = words[i]
+		}
+		set := options[word]
+		if !slices.Contains(comments, word) && (set == nil || !set(&r, value, not)) {
+			r.UnknownIf = word + " " + value
+		}
+	}
+	return r
+}
+
+func match(text string, not bool) Match {
+	m := Match{Not: not}
+	for _, t := range strings.Split(text, ",") {
+		p, err := netip.ParsePrefix(t)
+		if a, isAddr := netip.ParseAddr(t); isAddr == nil {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if err == nil {
+			m.Prefixes = append(m.Prefixes, p.Masked())
+		}
+	}
+	return m
+}
+
+// setTarget sets what a rule's target does; a target that is none of iptables' own is a chain.
+func setTarget(r *Rule, target string, jump Verdict) {
+	switch target {
+	case "ACCEPT", "DROP", "REJECT", "RETURN", "MASQUERADE":
+		r.Verdict = Verdict(strings.ToLower(target))
+	case "SNAT", "NETMAP":
+		r.Verdict = Masquerade
+	case "LOG", "MARK", "CONNMARK", "NFLOG", "TCPMSS", "CT", "NOTRACK", "TRACE", "CHECKSUM":
+	default:
+		r.Verdict, r.Target = jump, target
+	}
+}

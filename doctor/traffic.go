@@ -1,0 +1,245 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Traffic is what became of real packets of a flow.
+type Traffic struct {
+	Seconds float64    `json:"seconds"`
+	Forward []Sighting `json:"there"` // in the order in which a packet was seen first
+	Back    []Sighting `json:"back"`
+	Drops   []Drop     `json:"drops"`
+	// Ends are the hosts at which packets begin and end, if both were watched; else empty.
+	Ends [2]string `json:"ends"`
+	// Gone says where all of the packets were lost, if two nodes each watched their own part.
+	Gone string `json:"gone,omitempty"`
+	// NoReasons says why the kernel was not asked for drops.
+	NoReasons string `json:"noReasons,omitempty"`
+}
+
+// Sighting is a device that packets were seen on.
+type Sighting struct {
+	Host    string `json:"host"`
+	Dev     string `json:"dev"`
+	Out     bool   `json:"out"`
+	Packets int    `json:"packets"`
+	Frame   string `json:"frame"` // the headers of the first one, without MAC addresses and TTL
+}
+
+// Drop is a place in the kernel that dropped packets.
+type Drop struct {
+	Host     string `json:"host"`
+	Dev      string `json:"dev"`
+	Reason   string `json:"reason"`   // a name of the kernel's enum skb_drop_reason
+	Function string `json:"function"` // of the kernel
+	Back     bool   `json:"back"`     // a reply
+	Packets  int    `json:"packets"`
+	Frame    string `json:"frame"`
+}
+
+// Failed reports whether packets were lost. If their end was not watched, only drops count.
+func (t Traffic) Failed() bool {
+	_, lost := t.Lost()
+	return len(t.Drops) > 0 || t.Gone != "" || t.Ends[0] != "" && lost
+}
+
+// lost returns how many of the packets did not get to a host.
+func lost(path []Sighting, end string) int {
+	if len(path) == 0 {
+		return 0
+	}
+	i := slices.IndexFunc(path, func(s Sighting) bool { return s.Host == end })
+	if i < 0 {
+		return path[0].Packets
+	}
+	return max(0, path[0].Packets-path[i].Packets)
+}
+
+// Lost returns the last device on which packets were seen of which some did not get to their end, and whether any were
+// lost.
+func (t Traffic) Lost() (last Sighting, any bool) {
+	if len(t.Forward) == 0 {
+		return Sighting{Host: t.Ends[0]}, true
+	}
+	if n := lost(t.Forward, t.Ends[1]); n > 0 {
+		return lastOf(t.Forward, n), true
+	}
+	if n := lost(t.Back, t.Ends[0]); n > 0 {
+		return lastOf(t.Back, n), true
+	}
+	if len(t.Back) == 0 {
+		return t.Forward[len(t.Forward)-1], true
+	}
+	return last, false
+}
+
+// lastOf returns the last device that more packets passed than were lost after it.
+func lastOf(path []Sighting, lost int) Sighting {
+	last := path[0]
+	for _, s := range path {
+		if s.Packets > path[0].Packets-lost {
+			last = s
+		}
+	}
+	return last
+}
+
+func (t Traffic) write(b *strings.Builder, src, dst string) {
+	fmt.Fprintf(b, "\nreal packets during %.1f s, %s → %s\n", t.Seconds, src, dst)
+	writeSightings(b, t.Forward)
+	if len(t.Back) > 0 {
+		fmt.Fprintf(b, "%s → %s\n", dst, src)
+		writeSightings(b, t.Back)
+	}
+	for _, d := range t.Drops {
+		fmt.Fprintf(b, "✗ %s drops %d: %s\n  %s\n", d.Host, d.Packets, d.cause(), d.Frame)
+		if r, ok := dropReasons[d.Reason]; ok {
+			fmt.Fprintln(b, " ", r)
+		}
+	}
+	if t.NoReasons != "" {
+		fmt.Fprintf(b, "! the kernel's own reasons are not known: %s\n", t.NoReasons)
+	}
+	fmt.Fprintln(b, t.verdict())
+}
+
+func writeSightings(b *strings.Builder, all []Sighting) {
+	if len(all) == 0 {
+		fmt.Fprintln(b, "  none was seen")
+	}
+	before := ""
+	for _, s := range all {
+		frame, direction := s.Frame, "in"
+		if frame == before {
+			frame = ""
+		}
+		if s.Out {
+			direction = "out"
+		}
+		before = s.Frame
+		line := fmt.Sprintf("  %-12s %-3s %-16s %4d  %s", s.Host, direction, s.Dev, s.Packets, frame)
+		fmt.Fprintln(b, strings.TrimRight(line, " "))
+	}
+}
+
+func (d Drop) cause() string {
+	text := d.Reason
+	if d.Function != "" {
+		text += " in " + d.Function
+	}
+	if d.Dev != "" {
+		text += ", on " + d.Dev
+	}
+	return text
+}
+
+// verdict returns the result in one line.
+func (t Traffic) verdict() string {
+	lastSeen := func(path []Sighting, n int) string {
+		return fmt.Sprintf("%d of %d were seen last on %s", n, path[0].Packets, lastOf(path, n))
+	}
+	lostForward, lostBack := lost(t.Forward, t.Ends[1]), lost(t.Back, t.Ends[0])
+	switch {
+	case len(t.Forward) == 0 && len(t.Back) == 0 && t.Ends[0] != "":
+		return "✗ no packet leaves " + t.Ends[0]
+	case len(t.Forward) == 0 && len(t.Back) == 0:
+		return "! no packet between them was seen: is there any traffic?"
+	case t.Gone != "":
+		return "✗ " + t.Gone
+	case t.Ends[0] == "" && len(t.Drops) > 0:
+		return "✗ packets are dropped where it was watched"
+	case t.Ends[0] == "":
+		return "✓ no packet was seen to be dropped where it was watched"
+	case lostForward > 0:
+		return "✗ " + lastSeen(t.Forward, lostForward)
+	case len(t.Back) == 0:
+		return "✗ all arrive, and none is answered"
+	case lostBack > 0:
+		return "✗ all arrive; of the replies " + lastSeen(t.Back, lostBack)
+	}
+	return "✓ all arrive, and so do the replies"
+}
+
+func (s Sighting) String() string {
+	if s.Out {
+		return s.Host + ", leaving through " + s.Dev
+	}
+	return s.Host + ", coming in through " + s.Dev
+}
+
+// joinTraffic puts what two nodes saw in the order of the path. They did not begin at the same moment, so their counts
+// differ.
+func joinTraffic(near, far *Traffic) *Traffic {
+	if near == nil || far == nil {
+		return near
+	}
+	t := Traffic{Seconds: max(near.Seconds, far.Seconds), Forward: append(near.Forward, far.Forward...),
+		Back: append(far.Back, near.Back...), Drops: append(near.Drops, far.Drops...), NoReasons: cmp.Or(near.NoReasons, far.NoReasons)}
+	switch {
+	case len(near.Forward) > 0 && len(far.Forward) == 0:
+		t.Gone = "none came to the other node; seen last on " + near.Forward[len(near.Forward)-1].String()
+	case len(far.Back) > 0 && len(near.Back) == 0:
+		t.Gone = "no reply came to the sender's node; seen last on " + far.Back[len(far.Back)-1].String()
+	case len(far.Forward) > 0 && len(t.Back) == 0:
+		t.Gone = "no reply was seen; seen last on " + far.Forward[len(far.Forward)-1].String()
+	}
+	return &t
+}
+
+// dropReason explains one of the kernel's reasons for dropping a packet, and the finding that it belongs to.
+type dropReason struct {
+	text string
+	kind kind
+}
+
+func (r dropReason) String() string {
+	if r.kind == none {
+		return r.text
+	}
+	return r.text + ": " + catalogue[r.kind].page()
+}
+
+// dropReasons are those that overlay networks meet. VXLAN devices give theirs since Linux 6.12; before, they give
+// NOT_SPECIFIED.
+var dropReasons = map[string]dropReason{
+	"NETFILTER_DROP":           {"a firewall rule refuses it; twillctl doctor names the rule", forwardRejected},
+	"IP_RPFILTER":              {"the reverse path filter: the route back to the sender leads through another device", rpFilter},
+	"IP_INNOROUTES":            {"no route leads to the receiver", routeMissing},
+	"IP_OUTNOROUTES":           {"no route leads to the receiver", routeMissing},
+	"IP_INADDRERRORS":          {"it is for another address, and forwarding is off", ipForwardOff},
+	"NEIGH_FAILED":             {"nobody answers for the next hop's address", neighbourMissing},
+	"NEIGH_CREATEFAIL":         {"the neighbour table is full", neighbourMissing},
+	"NEIGH_QUEUEFULL":          {"too many packets wait for a neighbour that does not answer", neighbourMissing},
+	"NEIGH_DEAD":               {"the neighbour entry was just deleted", neighbourMissing},
+	"NO_TX_TARGET":             {"the device has no forwarding entry for this MAC", fdbMissing},
+	"VXLAN_VNI_NOT_FOUND":      {"no device here has this network number (VNI)", vtepAltered},
+	"VXLAN_INVALID_HDR":        {"it is no VXLAN packet: another program sends to this UDP port", udpPortTaken},
+	"LOCAL_MAC":                {"the frame has this device's own MAC as its sender: a loop, or a cloned machine", duplicateMAC},
+	"MAC_INVALID_SOURCE":       {"the frame has this device's own MAC as its sender: a loop, or a cloned machine", duplicateMAC},
+	"OTHERHOST":                {"the frame is for another MAC than this device's", vtepMAC},
+	"PKT_TOO_BIG":              {"it is larger than the next device's MTU", pathMTU},
+	"NOT_SPECIFIED":            {"the kernel does not say why: a blackhole or prohibit route, or code that gives no reasons yet", routeAltered},
+	"BRIDGE_INGRESS_STP_STATE": {"the bridge, or this port of it, is down", bridgeDown},
+	"NO_SOCKET":                {"no program listens on this port", none},
+	"UNHANDLED_PROTO":          {"the kernel does not handle this protocol here", none},
+	"DEV_READY":                {"the device is down", bridgeDown},
+	"UDP_CSUM":                 {"the UDP checksum is wrong: an offload of the card, perhaps", tcpLost},
+	"TCP_CSUM":                 {"the TCP checksum is wrong: an offload of the card, perhaps", tcpLost},
+	"IP_CSUM":                  {"the IP checksum is wrong", tcpLost},
+	"SKB_CSUM":                 {"the checksum is wrong: an offload of the card, perhaps", tcpLost},
+	"IPV6DISABLED":             {"IPv6 is disabled on the device", sysctl},
+	"TC_INGRESS":               {"a tc filter refuses it", none},
+	"TC_EGRESS":                {"a tc filter refuses it", none},
+	"XDP":                      {"an XDP program refuses it", none},
+	"QDISC_DROP":               {"the device's queue refuses it", none},
+	"CPU_BACKLOG":              {"a processor has more packets than it can handle", none},
+	"SOCKET_RCVBUFF":           {"the receiving program is too slow", none},
+	"IP_INVALID_SOURCE":        {"its source address cannot be here", duplicateUnderlay},
+	"IP_LOCAL_SOURCE":          {"its source is an address of this machine's own", duplicateUnderlay},
+	"TUNNEL_TXINFO":            {"the tunnel does not know where to send it", fdbMissing},
+	"RECURSION_LIMIT":          {"a tunnel leads into itself", underlayUnreachable},
+}

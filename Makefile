@@ -14,7 +14,7 @@ BACKEND ?= vxlan
 MUTATE  ?= -n 10
 MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,./backend/udp ./backend/hostgw ./backend/vxlan ./backend/ipip \
 	./backend/alloc ./backend/udp ./backend/wireguard ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
-	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent ./agent/pods
+	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long soak fuzz-peers fuzz

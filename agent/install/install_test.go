@@ -53,6 +53,9 @@ func TestPlugins(t *testing.T) {
 	if done, err := p.Install(); err != nil || fmt.Sprint(done.Written) != fmt.Sprint([]string{target}) {
 		t.Fatalf("did %s, %v; want %s written", done, err, target)
 	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the directory: %v, %v; want the mode 0755", info, err)
+	}
 	c := exec.Command(target, "60")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -169,6 +172,21 @@ func TestInstallNowhere(t *testing.T) {
 	put(t, filepath.Join(from, "file"), "")
 	if _, err := (Plugins{From: from, To: filepath.Join(from, "file", "bin")}).Install(); err == nil || !strings.Contains(err.Error(), "make the directory") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestInstallUnreadable: a program of the image that cannot be read is an error, and replaces nothing.
+func TestInstallUnreadable(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	if err := os.Mkdir(filepath.Join(from, "twill"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script(t, filepath.Join(to, "twill"), "installed")
+	done, err := Plugins{From: from, To: to}.Install()
+	data, readErr := os.ReadFile(filepath.Join(to, "twill"))
+	if err == nil || !strings.Contains(err.Error(), "install the CNI plugin twill") || len(done.Written) > 0 ||
+		readErr != nil || string(data) != "#!installed" {
+		t.Errorf("did %v, %v; the program is %q, %v", done, err, data, readErr)
 	}
 }
 

@@ -100,7 +100,8 @@ func TestChartIsTheBase(t *testing.T) {
 // TestChartNamespace renders the chart for a namespace that helm was told: everything is there, and the namespace is not
 // the chart's.
 func TestChartNamespace(t *testing.T) {
-	files := render(t, "net", "selfLease: true")
+	const namespace = "20261122" // text, though it is a number
+	files := render(t, namespace, "selfLease: true")
 	for name, text := range files {
 		if strings.Contains(text, "kube-twill") {
 			t.Errorf("%s names kube-twill:\n%s", name, text)
@@ -118,17 +119,17 @@ func TestChartNamespace(t *testing.T) {
 				t.Errorf("%s has the namespace %v", name, ns)
 			}
 		default:
-			if ns != "net" {
-				t.Errorf("%s has the namespace %v, want net", name, ns)
+			if ns != namespace {
+				t.Errorf("%s has the namespace %#v, want %s", name, ns, namespace)
 			}
 		}
 	}
-	if args := arguments(all); !slices.Contains(args, "--kube-lease-namespace=net") {
+	if args := arguments(all); !slices.Contains(args, "--kube-lease-namespace="+namespace) {
 		t.Errorf("the agent's arguments are %q", args)
 	}
 	for _, policy := range []string{"twill-own-node", "twill-own-claims"} {
 		condition := fmt.Sprint(dig(all["ValidatingAdmissionPolicy/"+policy], "spec", "matchConditions"))
-		if !strings.Contains(condition, `"system:serviceaccount:net:twill"`) {
+		if !strings.Contains(condition, `"system:serviceaccount:`+namespace+`:twill"`) {
 			t.Errorf("policy %s is for %s", policy, condition)
 		}
 	}

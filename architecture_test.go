@@ -320,3 +320,80 @@ func isRetry(n ast.Node) bool {
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && f.Sel.Name == "Retry"
 }
+
+// TestWaits: the product never waits for nothing but time to pass: no time.Sleep, and no receive from a timer outside of a
+// select that has another case. Tests may sleep, where neither a condition nor testing/synctest serves, but say so.
+func TestWaits(t *testing.T) {
+	found := 0
+	for _, path := range sourceFiles(t, ".go") {
+		files := token.NewFileSet()
+		f, err := parser.ParseFile(files, path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := !strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "test/") && !strings.HasPrefix(path, "tools/")
+		for pos, what := range waits(f) {
+			found++
+			if ours || what != "time.Sleep" {
+				t.Errorf("%s: %s: wait for a context, a channel or a condition", files.Position(pos), what)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("%d sleeps found, there are more: this test does not see them", found)
+	}
+}
+
+// waits are the places where f calls time.Sleep, or receives from a timer and nothing else. A ticker paces a loop.
+func waits(f *ast.File) map[token.Pos]string {
+	places, timers := map[token.Pos]string{}, map[string]bool{}
+	var inSelect []ast.Node
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectStmt:
+			for _, c := range n.Body.List {
+				if comm := c.(*ast.CommClause).Comm; comm != nil && len(n.Body.List) > 1 {
+					inSelect = append(inSelect, comm)
+				}
+			}
+		case *ast.AssignStmt:
+			if name, ok := n.Lhs[0].(*ast.Ident); ok && isTimer(n.Rhs[0]) {
+				timers[name.Name] = true
+			}
+		case *ast.SelectorExpr:
+			if isTime(n, "Sleep") {
+				places[n.Pos()] = "time.Sleep"
+			}
+		case *ast.UnaryExpr:
+			other := slices.ContainsFunc(inSelect, func(c ast.Node) bool { return c.Pos() <= n.Pos() && n.End() <= c.End() })
+			if n.Op == token.ARROW && !other && fromTimer(n.X, timers) {
+				places[n.Pos()] = "a sleep, spelled as a receive"
+			}
+		}
+		return true
+	})
+	return places
+}
+
+func isTime(e ast.Expr, names ...string) bool {
+	s, ok := e.(*ast.SelectorExpr)
+	if !ok || !slices.Contains(names, s.Sel.Name) {
+		return false
+	}
+	pkg, ok := s.X.(*ast.Ident)
+	return ok && pkg.Name == "time"
+}
+
+func isTimer(e ast.Expr) bool {
+	call, ok := e.(*ast.CallExpr)
+	return ok && isTime(call.Fun, "After", "Tick", "NewTimer")
+}
+
+// fromTimer reports whether e is a timer's channel: a call, a variable of timers, or the field C of either.
+func fromTimer(e ast.Expr, timers map[string]bool) bool {
+	if s, ok := e.(*ast.SelectorExpr); ok && s.Sel.Name == "C" {
+		e = s.X
+	}
+	name, ok := e.(*ast.Ident)
+	return isTimer(e) || ok && timers[name.Name]
+}

@@ -186,7 +186,7 @@ func (n *node) state() string {
 // eventually waits until the check holds.
 func (n *node) eventually(what string, check func() bool) {
 	n.Helper()
-	for end := time.Now().Add(10 * time.Second); !check(); <-time.After(5 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !check(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.Fatalf("never: %s\nstate:\n%slog:\n%s", what, n.state(), n.log.String())
 		}
@@ -234,7 +234,7 @@ func TestRunRepairs(t *testing.T) {
 			n.eventually(command+" healed", func() bool { return n.state() == before })
 		}
 		n.kernel.Overflow() // nobody hints any more, unless the agent subscribes again
-		<-time.After(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 		n.must(n.kernel.Run("ip link del flannel.1"))
 		n.eventually("healed after the subscription broke", func() bool { return n.state() == before })
 	})
@@ -252,7 +252,7 @@ func TestRunIsQuiet(t *testing.T) {
 		n.eventually("ready", n.ready)
 		n.eventually("no look for half a second", func() bool {
 			before := looks.Load()
-			<-time.After(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond)
 			return looks.Load() == before
 		})
 		n.kernel.SetFaults(fake.Faults{})
@@ -343,7 +343,7 @@ func TestRunReportsAFight(t *testing.T) {
 		end := time.Now().Add(10 * time.Second)
 		for !strings.Contains(n.log.String(), "something else keeps changing this") && time.Now().Before(end) {
 			n.must(n.kernel.Run("sysctl -w net/ipv4/ip_forward=0"))
-			<-time.After(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
 		}
 		stop()
 		if log := n.log.String(); !strings.Contains(log, `object="sysctl net/ipv4/ip_forward = 1"`) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -52,10 +51,8 @@ func (l *Lab) StallStore() (resume func() error, err error) {
 // Etcd returns the client URL of the lab's etcd, which is reached from the router, and the prefix of the cluster's keys.
 func (l *Lab) Etcd() (url, prefix string) { return l.etcdURL(), etcdPrefix }
 
-// DialRouter opens a connection on the router, where the store's servers are.
-func (l *Lab) DialRouter(ctx context.Context, address string) (net.Conn, error) {
-	return l.underlay.Dial(ctx, "tcp", address)
-}
+// Router returns the host that all nodes are plugged into, where the store's servers are.
+func (l *Lab) Router() host.Host { return l.underlay }
 
 // Usurp makes another node, which does not exist, claim the subnets of the victim at an underlay address.
 func (l *Lab) Usurp(ctx context.Context, name string, victim *Node, at netip.Addr) error {

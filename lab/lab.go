@@ -164,7 +164,7 @@ func (l *Lab) build(ctx context.Context) error {
 		return err
 	}
 	l.progress(fmt.Sprintf("underlay: %s, %d segment(s)", l.spec.Underlay, l.spec.segments()))
-	if err := l.buildUnderlay(); err != nil {
+	if err := l.buildUnderlay(ctx); err != nil {
 		return err
 	}
 	if err := l.buildNodes(ctx); err != nil {

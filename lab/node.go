@@ -99,7 +99,7 @@ func (n *Node) plug(ctx context.Context) error {
 	if err := n.Create(); err != nil {
 		return err
 	}
-	if err := n.connect(); err != nil {
+	if err := n.connect(ctx); err != nil {
 		return err
 	}
 	return waitCarrier(ctx, n.Host)

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -98,7 +99,7 @@ func (s Spec) checkSites() error {
 func (s Site) flags(public netip.Addr) []string {
 	var flags []string
 	if !slices.ContainsFunc(s.Flags, func(f string) bool { return strings.HasPrefix(f, "--iface") }) {
-		flags = append(flags, "--iface="+nodeDev)
+		flags = append(flags, "--iface="+NodeDevice)
 		if s.Split {
 			flags = append(flags, "--iface="+secondDev)
 		}
@@ -120,22 +121,26 @@ type wire struct {
 }
 
 // lay makes the cable; it carries packets when the other end is up too.
-func (w wire) lay() error {
+func (w wire) lay(ctx context.Context) error {
 	ns, err := os.Open(w.to.Path())
 	if err != nil {
 		return fmt.Errorf("plug %s into %s: %w", w.to.Name, w.from.Name, err)
 	}
 	defer ns.Close()
 	// The kernel takes a cable's end away some time after the namespace at its other end is gone.
-	for end := time.Now().Add(slowKernel); ; <-time.After(10 * time.Millisecond) {
-		err = w.lead(int(ns.Fd()))
-		if err == nil {
-			return nil
+	ctx, cancel := context.WithTimeout(ctx, slowKernel)
+	defer cancel()
+	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
+		err := w.lead(int(ns.Fd()))
+		if errors.Is(err, unix.EEXIST) {
+			return false, nil
 		}
-		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
-			return fmt.Errorf("plug %s into %s: %w", w.to.Name, w.from.Name, err)
-		}
+		return err == nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("plug %s into %s: %w", w.to.Name, w.from.Name, err)
 	}
+	return nil
 }
 
 // slowKernel is how long an end may stay.
@@ -157,28 +162,28 @@ func (w wire) lead(ns int) error {
 }
 
 // connect lays the node's cables and gives its interfaces their addresses.
-func (n *Node) connect() error {
+func (n *Node) connect(ctx context.Context) error {
 	site, all := n.site(), n.lab.spec.links(n.Number)
 	bridge := bridgeName(n.Segment())
 	if site.Vagrant {
 		r := router{name: vagrantName, port: n.Name + "v", bridge: vagrantBridge, outer: []link{vagrantUplink(n.Number)}, inner: vagrantLink, dev: "eth0"}
-		if err := n.putBehind(r); err != nil {
+		if err := n.putBehind(ctx, r); err != nil {
 			return err
 		}
 	}
 	if site.NAT {
-		return n.putBehind(router{name: natName, port: n.Name, bridge: bridge, outer: all, inner: natLink, dev: nodeDev, inward: true})
+		return n.putBehind(ctx, router{name: natName, port: n.Name, bridge: bridge, outer: all, inner: natLink, dev: NodeDevice, inward: true})
 	}
-	if err := (wire{n.lab.underlay, n.Name, bridge, n.Host, nodeDev, site.MTU}).lay(); err != nil {
+	if err := (wire{n.lab.underlay, n.Name, bridge, n.Host, NodeDevice, site.MTU}).lay(ctx); err != nil {
 		return err
 	}
 	if !site.Split {
-		return n.lab.address(n.Host, nodeDev, all, !site.Vagrant)
+		return n.lab.address(n.Host, NodeDevice, all, !site.Vagrant)
 	}
-	if err := (wire{n.lab.underlay, n.Name + "b", bridge + "b", n.Host, secondDev, site.MTU}).lay(); err != nil {
+	if err := (wire{n.lab.underlay, n.Name + "b", bridge + "b", n.Host, secondDev, site.MTU}).lay(ctx); err != nil {
 		return err
 	}
-	return errors.Join(n.lab.address(n.Host, nodeDev, all[:1], !site.Vagrant), n.lab.address(n.Host, secondDev, all[1:], true))
+	return errors.Join(n.lab.address(n.Host, NodeDevice, all[:1], !site.Vagrant), n.lab.address(n.Host, secondDev, all[1:], true))
 }
 
 // router is a host with two interfaces that translates addresses between a node and the underlay.
@@ -192,7 +197,7 @@ type router struct {
 }
 
 // putBehind builds the router and plugs the node into it.
-func (n *Node) putBehind(r router) error {
+func (n *Node) putBehind(ctx context.Context, r router) error {
 	h := n.lab.host(n.Name + "-" + r.name)
 	if err := h.Create(); err != nil {
 		return err
@@ -200,8 +205,8 @@ func (n *Node) putBehind(r router) error {
 	if err := h.SetSysctl("net/ipv4/ip_forward", "1"); err != nil {
 		return err
 	}
-	for _, w := range []wire{{n.lab.underlay, r.port, r.bridge, h, nodeDev, n.site().MTU}, {h, "node", "", n.Host, r.dev, n.site().MTU}} {
-		if err := w.lay(); err != nil {
+	for _, w := range []wire{{n.lab.underlay, r.port, r.bridge, h, NodeDevice, n.site().MTU}, {h, "node", "", n.Host, r.dev, n.site().MTU}} {
+		if err := w.lay(ctx); err != nil {
 			return err
 		}
 	}
@@ -215,11 +220,11 @@ func (n *Node) putBehind(r router) error {
 	if err != nil {
 		return fmt.Errorf("address the router of %s: %w", n.Name, err)
 	}
-	rules := fmt.Sprintf("table ip nat {\n chain out { type nat hook postrouting priority 100; oifname %q masquerade; }\n", nodeDev)
+	rules := fmt.Sprintf("table ip nat {\n chain out { type nat hook postrouting priority 100; oifname %q masquerade; }\n", NodeDevice)
 	if r.inward {
-		rules += fmt.Sprintf(" chain in { type nat hook prerouting priority -100; iifname %q dnat to %s; }\n", nodeDev, r.inner.host.Addr())
+		rules += fmt.Sprintf(" chain in { type nat hook prerouting priority -100; iifname %q dnat to %s; }\n", NodeDevice, r.inner.host.Addr())
 	}
-	return errors.Join(n.lab.address(h, nodeDev, r.outer, true), n.lab.address(n.Host, r.dev, []link{r.inner}, true), nft(h, rules+"}\n"))
+	return errors.Join(n.lab.address(h, NodeDevice, r.outer, true), n.lab.address(n.Host, r.dev, []link{r.inner}, true), h.LoadRules(ctx, rules+"}\n"))
 }
 
 // Routers are the hosts that stand between the node and the underlay.

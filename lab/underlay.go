@@ -21,7 +21,7 @@ import (
 const (
 	underlayName = "underlay"
 	outsideName  = "outside"
-	nodeDev      = "eth1" // a node's interface on the underlay
+	NodeDevice   = "eth1" // a node's interface on the underlay
 	secondDev    = "eth2" // of a node with two
 )
 
@@ -66,7 +66,7 @@ func segmentLink(segment int, network string, base int, hostPart string, n, bits
 func bridgeName(segment int) string { return fmt.Sprintf("br%d", segment+1) }
 
 // buildUnderlay makes the router with its bridges, and the host outside.
-func (l *Lab) buildUnderlay() error {
+func (l *Lab) buildUnderlay(ctx context.Context) error {
 	for _, h := range []host.Host{l.underlay, l.outside} {
 		if err := h.Create(); err != nil {
 			return err
@@ -93,7 +93,7 @@ func (l *Lab) buildUnderlay() error {
 			return fmt.Errorf("build underlay segment %d: %w", segment+1, err)
 		}
 	}
-	return errors.Join(l.addVagrantBridge(), l.plugOutside())
+	return errors.Join(l.addVagrantBridge(), l.plugOutside(ctx))
 }
 
 // addVagrantBridge is where the nodes' translating routers are plugged in, if there are any.
@@ -126,8 +126,8 @@ func addBridge(nl *netlink.Handle, name string, links []link) error {
 	return nl.LinkSetUp(br)
 }
 
-func (l *Lab) plugOutside() error {
-	if err := (wire{l.underlay, outsideName, "", l.outside, nodeDev, 0}).lay(); err != nil {
+func (l *Lab) plugOutside(ctx context.Context) error {
+	if err := (wire{l.underlay, outsideName, "", l.outside, NodeDevice, 0}).lay(ctx); err != nil {
 		return err
 	}
 	err := l.underlay.Links(func(nl *netlink.Handle) error {
@@ -145,7 +145,7 @@ func (l *Lab) plugOutside() error {
 	if err != nil {
 		return fmt.Errorf("address the underlay's way out: %w", err)
 	}
-	return l.address(l.outside, nodeDev, l.outsideLinks(), true)
+	return l.address(l.outside, NodeDevice, l.outsideLinks(), true)
 }
 
 // outsideLinks are the addresses of the way out, in the lab's families.
@@ -222,7 +222,7 @@ func waitCarrier(ctx context.Context, h host.Host) error {
 	return poll(ctx, time.Millisecond, func() (bool, error) {
 		up := false
 		err := h.Links(func(nl *netlink.Handle) error {
-			dev, err := nl.LinkByName(nodeDev)
+			dev, err := nl.LinkByName(NodeDevice)
 			up = err == nil && dev.Attrs().OperState == netlink.OperUp
 			return err
 		})

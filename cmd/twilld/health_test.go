@@ -38,7 +38,7 @@ func TestAliveWhileTheStoreIsAway(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, o, slog.New(slog.DiscardHandler)) }()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		for end := time.Now().Add(10 * time.Second); answers[path] == "" && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); answers[path] == "" && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			answers[path] = get(t, fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 		}
 	}

@@ -92,7 +92,7 @@ func NewVictim(l *lab.Lab) *Victim {
 
 // NewVictimOf is node1 of a lab with that peer, and its IPv4 or IPv6 side.
 func NewVictimOf(l *lab.Lab, peer *lab.Node, six bool) *Victim {
-	v := &Victim{Lab: l, Node: l.Nodes()[0], Peer: peer, Six: six, Device: "eth1"}
+	v := &Victim{Lab: l, Node: l.Nodes()[0], Peer: peer, Six: six, Device: lab.NodeDevice}
 	switch l.Spec().Backend {
 	case "udp":
 		v.Overlay = "flannel0"

@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -76,9 +77,12 @@ func put(kvs map[string]string) func(context.Context, *clientv3.Client, string) 
 // editEtcd calls f with a client of the lab's etcd, and the prefix of the cluster's keys.
 func editEtcd(l *lab.Lab, f func(c *clientv3.Client, prefix string) error) error {
 	url, prefix := l.Etcd()
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
+		return l.Router().Dial(ctx, "tcp", address)
+	}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{url},
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(l.DialRouter), grpc.WithNoProxy()},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial), grpc.WithNoProxy()},
 	})
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ func TestForks(t *testing.T) {
 		}
 	}
 	for end := time.Now().Add(5 * time.Second); f.Count() < n && time.Now().Before(end); {
-		<-time.After(time.Millisecond)
+		time.Sleep(time.Millisecond)
 	}
 	if f.Count() != n {
 		t.Errorf("%d processes were started, %d were seen", n, f.Count())

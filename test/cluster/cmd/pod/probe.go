@@ -131,7 +131,7 @@ func echo(address string, count int, pause time.Duration) (lost int, err error) 
 		}
 		_, _ = c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}) // what cannot be sent has no reply
 		if pause > 0 {
-			<-time.After(pause)
+			time.Sleep(pause)
 		}
 	}
 	_ = c.SetReadDeadline(time.Now().Add(limit))

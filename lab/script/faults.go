@@ -12,8 +12,8 @@ import (
 	"github.com/twill-net/twill/lab/faults"
 )
 
-// mishaps are what goes wrong on the way between nodes and on them.
-func (r *run) mishaps() map[string]func() verb {
+// faultVerbs are what goes wrong on the way between nodes and on them.
+func (r *run) faultVerbs() map[string]func() verb {
 	return map[string]func() verb{"lose": r.lose, "partition": r.partition, "block-udp": r.blockUDP, "mend": r.mend,
 		"link-mtu": r.linkMTU, "fault": r.fault}
 }
@@ -46,7 +46,7 @@ func (r *run) lose() verb {
 		if err != nil {
 			return err
 		}
-		return nodes[0].Drop(percent, nodes[1:]...)
+		return faults.Lose(c.ctx, r.lab, percent, nodes[0], nodes[1:]...)
 	}}
 }
 
@@ -56,9 +56,9 @@ func (r *run) partition() verb {
 		if err != nil {
 			return err
 		}
-		err = nodes[0].Drop(100, nodes[1:]...)
+		err = faults.Lose(c.ctx, r.lab, 100, nodes[0], nodes[1:]...)
 		for _, other := range nodes[1:] {
-			err = errors.Join(err, other.Drop(100, nodes[0]))
+			err = errors.Join(err, faults.Lose(c.ctx, r.lab, 100, other, nodes[0]))
 		}
 		return err
 	}}
@@ -74,16 +74,16 @@ func (r *run) blockUDP() verb {
 		if err != nil {
 			return err
 		}
-		return nodes[0].DropUDP(port, nodes[1:]...)
+		return faults.BlockUDP(c.ctx, r.lab, port, nodes[0], nodes[1:]...)
 	}}
 }
 
 func (r *run) mend() verb {
-	return verb{summary: "end what lose, partition and block-udp began", do: func(*call) error {
+	return verb{summary: "end what lose, partition and block-udp began", do: func(c *call) error {
 		if r.lab == nil {
 			return errNoLab
 		}
-		return r.lab.Mend()
+		return faults.Restore(c.ctx, r.lab)
 	}}
 }
 
@@ -100,7 +100,7 @@ func (r *run) linkMTU() verb {
 			if err != nil {
 				return fmt.Errorf("MTU %q: want a number", c.args[1])
 			}
-			return n.SetLinkMTU(mtu, far)
+			return faults.SetLinkMTU(r.lab, n, mtu, far)
 		}}
 }
 

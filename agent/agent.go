@@ -29,16 +29,13 @@ type Machine interface {
 // Config is what an Agent is made of. Nothing of it is optional but what says so.
 type Config struct {
 	Planner
-	Store      subnet.Store
-	Kernel     Kernel
-	Machine    Machine
-	SubnetFile string
-	Checkpoint string // optional: where lease and peers are kept for a start without the store
+	Store   subnet.Store
+	Kernel  Kernel
+	Machine Machine
 	// Live counts the pods of this node that have an address of a subnet. Optional: without it a
 	// changed lease takes the old gateway address from the bridge at once.
 	Live     func(netip.Prefix) (int, error)
-	Settings Settings // optional: what the checkpoint says of this agent's flags
-	Conflist Conflist // optional: the runtime's config, installed when the data path works
+	Settings Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
 	Log      *slog.Logger
 	Metrics  *Metrics
 }

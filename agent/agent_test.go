@@ -101,8 +101,8 @@ func (n *node) start() (stop func()) {
 		Planner: Planner{Node: "node1", Network: network, Backend: b, Choice: Choice{Names: []string{"eth1"}},
 			Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn}},
 		Store: file.New(n.leases(), network.Pools), Kernel: n.kernel, Machine: n.kernel, Live: n.live,
-		SubnetFile: filepath.Join(n.dir, "subnet.env"), Checkpoint: n.checkpoint(),
-		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Settings: Settings{SubnetFile: filepath.Join(n.dir, "subnet.env"), Checkpoint: n.checkpoint()},
+		Log:      slog.New(slog.NewTextHandler(&n.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 	if n.tune != nil {
 		n.tune(&config)

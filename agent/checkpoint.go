@@ -140,7 +140,7 @@ func (a *Agent) writeCheckpoints(ctx context.Context) error {
 // saveCheckpoint writes the file when the leases are not those that were written last, and returns
 // what is written now. A file that cannot be written is logged only: the network works without it.
 func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *subnet.Snapshot {
-	if a.Checkpoint == "" || last != nil && sameLeases(*last, snap) {
+	if a.Settings.Checkpoint == "" || last != nil && sameLeases(*last, snap) {
 		return last
 	}
 	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: snap.Local,
@@ -154,7 +154,7 @@ func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *sub
 	if store, ok := a.Store.(subnet.Checkpointer); ok {
 		c.Store = store.Checkpoint()
 	}
-	if err := writeCheckpoint(a.Checkpoint, c); err != nil {
+	if err := writeCheckpoint(a.Settings.Checkpoint, c); err != nil {
 		a.status.logError(a.Log, "write the checkpoint", err)
 		return last
 	}
@@ -163,7 +163,7 @@ func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *sub
 
 // restoreCheckpoint reads what an earlier run left.
 func (a *Agent) restoreCheckpoint() {
-	c, err := readCheckpoint(a.Checkpoint)
+	c, err := readCheckpoint(a.Settings.Checkpoint)
 	if err != nil {
 		return
 	}

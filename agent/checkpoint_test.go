@@ -57,11 +57,11 @@ func TestCheckpointRoundTrip(t *testing.T) {
 
 // TestSaveCheckpoint: the file has all that a snapshot says, and is written when that changed and only then.
 func TestSaveCheckpoint(t *testing.T) {
-	a := New(Config{Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"),
+	a := New(Config{
 		Planner: Planner{Node: "node1", Network: subnet.Config{Backend: "vxlan", Raw: []byte(`{"Network":"10.244.0.0/16"}`)}}, Log: slog.New(slog.DiscardHandler),
-		Settings: Settings{Bridge: "br7", Choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile("^eth")}}}})
+		Settings: Settings{Bridge: "br7", Checkpoint: filepath.Join(t.TempDir(), "checkpoint.json"), Choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile("^eth")}}}})
 	a.saveCheckpoint(nil, someSnapshot())
-	got, err := ReadCheckpoint(a.Checkpoint)
+	got, err := ReadCheckpoint(a.Settings.Checkpoint)
 	if err != nil || !reflect.DeepEqual(got, Saved{"node1", a.Network.Raw, someSnapshot(), &a.Settings}) {
 		t.Errorf("read %+v, %v", got, err)
 	}
@@ -75,13 +75,13 @@ func TestSaveCheckpoint(t *testing.T) {
 		"no skip":       func(s *subnet.Snapshot) { s.Skips = nil },
 		"another claim": func(s *subnet.Snapshot) { s.Claims[subnet.Claim{Node: "node3", What: "x"}] = 5 },
 	} {
-		must(t, os.Remove(a.Checkpoint))
+		must(t, os.Remove(a.Settings.Checkpoint))
 		before, snap := someSnapshot(), someSnapshot()
 		change(&snap)
 		if saved := a.saveCheckpoint(&before, snap); (saved == &before) != (name == "nothing") {
 			t.Errorf("%s changed: %v counts as written", name, saved)
 		}
-		if _, err := os.Stat(a.Checkpoint); (err == nil) != (name != "nothing") {
+		if _, err := os.Stat(a.Settings.Checkpoint); (err == nil) != (name != "nothing") {
 			t.Errorf("%s changed: %v", name, err)
 		}
 		if name == "nothing" {
@@ -93,15 +93,15 @@ func TestSaveCheckpoint(t *testing.T) {
 // TestCheckpointThatCannotBeWritten leaves nothing, and is tried again.
 func TestCheckpointThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
-	a := New(Config{Checkpoint: filepath.Join(dir, "checkpoint.json"), Planner: Planner{Network: subnet.Config{Raw: []byte(`{}`)}}, Log: slog.New(slog.DiscardHandler)})
-	must(t, os.MkdirAll(filepath.Join(a.Checkpoint, "full"), 0o755))
+	a := New(Config{Settings: Settings{Checkpoint: filepath.Join(dir, "checkpoint.json")}, Planner: Planner{Network: subnet.Config{Raw: []byte(`{}`)}}, Log: slog.New(slog.DiscardHandler)})
+	must(t, os.MkdirAll(filepath.Join(a.Settings.Checkpoint, "full"), 0o755))
 	saved := a.saveCheckpoint(nil, someSnapshot())
 	if list, _ := os.ReadDir(dir); len(list) != 1 || saved != nil {
 		t.Errorf("left are %v; it counts as written: %t", list, saved != nil)
 	}
-	must(t, os.RemoveAll(a.Checkpoint))
+	must(t, os.RemoveAll(a.Settings.Checkpoint))
 	a.saveCheckpoint(saved, someSnapshot())
-	if _, err := ReadCheckpoint(a.Checkpoint); err != nil {
+	if _, err := ReadCheckpoint(a.Settings.Checkpoint); err != nil {
 		t.Error(err)
 	}
 }
@@ -124,11 +124,11 @@ func TestDamagedCheckpoint(t *testing.T) {
 // TestEarlierLease: the subnets of subnet.env are the wish of a node without a checkpoint, as of
 // one that flannel ran on.
 func TestEarlierLease(t *testing.T) {
-	a := New(Config{Planner: Planner{Node: "node1"}, Checkpoint: filepath.Join(t.TempDir(), "none"), SubnetFile: filepath.Join(t.TempDir(), "subnet.env")})
+	a := New(Config{Planner: Planner{Node: "node1"}, Settings: Settings{Checkpoint: filepath.Join(t.TempDir(), "none"), SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}})
 	if lease := a.earlierLease(); lease.Node != "node1" || len(lease.Stacks) != 0 {
 		t.Errorf("without anything: %+v", lease)
 	}
-	must(t, subnet.WriteEnv(a.SubnetFile, subnet.Env{Networks: prefixes("10.244.0.0/16", "fd00::/48"), Subnets: prefixes("10.244.7.1/24", "fd00::1/64"), MTU: 1450}))
+	must(t, subnet.WriteEnv(a.Settings.SubnetFile, subnet.Env{Networks: prefixes("10.244.0.0/16", "fd00::/48"), Subnets: prefixes("10.244.7.1/24", "fd00::1/64"), MTU: 1450}))
 	lease := a.earlierLease()
 	if len(lease.Stacks) != 2 || lease.Stacks[0].Subnet != prefixes("10.244.7.0/24")[0] || lease.Stacks[1].Subnet != prefixes("fd00::/64")[0] {
 		t.Errorf("from subnet.env: %+v", lease)
@@ -150,7 +150,7 @@ func TestCheckpointIsOurs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "checkpoint.json")
 	must(t, os.WriteFile(path, []byte(strings.Replace(text, "VERSION", "1", 1)), 0o600))
 	for node, want := range map[string]int{"node9": 1, "node1": 0} {
-		a := New(Config{Planner: Planner{Node: node, Network: subnet.Config{Backend: "vxlan"}}, Checkpoint: path, SubnetFile: path + ".env"})
+		a := New(Config{Planner: Planner{Node: node, Network: subnet.Config{Backend: "vxlan"}}, Settings: Settings{Checkpoint: path, SubnetFile: path + ".env"}})
 		a.restoreCheckpoint()
 		if lease := a.earlierLease(); len(lease.Stacks) != want || lease.Node != node {
 			t.Errorf("%s goes on with %v, want %d stacks", node, lease, want)

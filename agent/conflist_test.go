@@ -75,16 +75,16 @@ func TestBadConflist(t *testing.T) {
 			m.agent.Log = slog.New(slog.NewTextHandler(log, nil))
 			store := &reporter{Store: m.agent.Store}
 			m.agent.Store = store
-			m.agent.Conflist = Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
-			must(t, os.WriteFile(m.agent.Conflist.Source, []byte("{"), 0o644))
+			m.agent.Settings.Conflist = Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
+			must(t, os.WriteFile(m.agent.Settings.Conflist.Source, []byte("{"), 0o644))
 			m.agent.reconcile(t.Context())
 			if err := m.agent.status.Ready(); err == nil || !strings.Contains(err.Error(), "is not JSON") {
 				t.Errorf("without any CNI config: %v", err)
 			}
-			must(t, os.WriteFile(m.agent.Conflist.Source, []byte(good), 0o644))
+			must(t, os.WriteFile(m.agent.Settings.Conflist.Source, []byte(good), 0o644))
 			m.agent.reconcile(t.Context())
 			must(t, m.agent.status.Ready())
-			must(t, spoil(m.agent.Conflist))
+			must(t, spoil(m.agent.Settings.Conflist))
 			for range 3 {
 				if wait := m.agent.reconcile(t.Context()); wait != resync {
 					t.Errorf("it looks again after %s", wait)
@@ -99,7 +99,7 @@ func TestBadConflist(t *testing.T) {
 			if len(store.events) != 1 || !strings.HasPrefix(store.events[0], "ConflistNotWritten: ") {
 				t.Errorf("the events are %q, want one", store.events)
 			}
-			if data, err := os.ReadFile(m.agent.Conflist.Target); err != nil || string(data) != good {
+			if data, err := os.ReadFile(m.agent.Settings.Conflist.Target); err != nil || string(data) != good {
 				t.Errorf("the installed one is %q, %v", data, err)
 			}
 		})

@@ -15,8 +15,8 @@ func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) e
 	if err := a.writeEnv(node, lease); err != nil || !synced {
 		return err
 	}
-	err := a.Conflist.write()
-	if err == nil || !a.Conflist.usable() {
+	err := a.Settings.Conflist.write()
+	if err == nil || !a.Settings.Conflist.usable() {
 		a.loop.conflistErr = ""
 		return err
 	}
@@ -39,5 +39,5 @@ func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
 		env.Networks = append(env.Networks, pool.Network)
 		env.Subnets = append(env.Subnets, netip.PrefixFrom(backend.Gateway(stack.Subnet), stack.Subnet.Bits()))
 	}
-	return subnet.WriteEnv(a.SubnetFile, env)
+	return subnet.WriteEnv(a.Settings.SubnetFile, env)
 }

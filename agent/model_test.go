@@ -99,8 +99,8 @@ func newModel(t *testing.T, history []byte) *model {
 	m.agent = New(Config{Planner: Planner{Node: "node1", Network: network, Backend: b, Choice: Choice{Names: []string{"eth1"}},
 		Base: backend.BaseConfig{Bridge: "cni0"}, Firewall: backend.FirewallConfig{Masq: true, Forward: backend.ForwardOn}},
 		Kernel: m.kernel, Machine: m.kernel, Store: file.New(filepath.Join(dir, "leases.json"), network.Pools),
-		SubnetFile: filepath.Join(dir, "subnet.env"), Checkpoint: filepath.Join(dir, "checkpoint.json"),
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		Settings: Settings{SubnetFile: filepath.Join(dir, "subnet.env"), Checkpoint: filepath.Join(dir, "checkpoint.json")},
+		Log:      slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 	m.agent.leases.peers.changes = 1 << 30 // histories take no time
 	m.snap = subnet.Snapshot{Local: m.lease("node1", 1, 1)}
 	m.publish()

@@ -106,7 +106,7 @@ func (a *Agent) earlierLease() subnet.Lease {
 		return earlier.Snapshot.Local
 	}
 	lease := subnet.Lease{Node: a.Node}
-	if env, err := subnet.ReadEnv(a.SubnetFile); err == nil {
+	if env, err := subnet.ReadEnv(a.Settings.SubnetFile); err == nil {
 		for _, p := range env.Subnets {
 			lease.Stacks = append(lease.Stacks, subnet.Stack{Subnet: p.Masked()})
 		}

@@ -182,7 +182,7 @@ func (a *Agent) newestSnapshot() (snap *subnet.Snapshot, synced bool) {
 	if earlier == nil || time.Since(a.loop.started) < checkpointAfter {
 		return nil, false
 	}
-	a.status.logOnce(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Checkpoint)
+	a.status.logOnce(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Settings.Checkpoint)
 	return earlier, false
 }
 

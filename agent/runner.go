@@ -12,7 +12,7 @@ import (
 
 // site returns what the backend's Runner gets of this process.
 func (a *Agent) site() backend.Site {
-	return backend.Site{Dir: filepath.Dir(a.SubnetFile), Say: a.logRunner}
+	return backend.Site{Dir: filepath.Dir(a.Settings.SubnetFile), Say: a.logRunner}
 }
 
 // logRunner logs what a Runner says: an error in full once.
@@ -88,7 +88,7 @@ func (a *Agent) prepareBackend(ctx context.Context, node backend.Node) bool {
 // answered: a list of thousands of nodes takes a second, and a store that is away takes longer.
 // Only an agent of the same boot has left what they stand on.
 func (a *Agent) sendEarlierView(node backend.Node) {
-	env, err := subnet.ReadEnv(a.SubnetFile)
+	env, err := subnet.ReadEnv(a.Settings.SubnetFile)
 	if err != nil || env.BootID == "" || env.BootID != bootID() {
 		return
 	}

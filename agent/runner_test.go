@@ -114,10 +114,10 @@ func TestRunnerResumes(t *testing.T) {
 		}
 		stop()
 
-		env, err := subnet.ReadEnv(n.agent.SubnetFile)
+		env, err := subnet.ReadEnv(n.agent.Settings.SubnetFile)
 		n.must(err)
 		env.BootID = "another"
-		n.must(subnet.WriteEnv(n.agent.SubnetFile, env))
+		n.must(subnet.WriteEnv(n.agent.Settings.SubnetFile, env))
 		m.ended = make(chan struct{})
 		stop = n.start()
 		n.eventually("the store is asked", func() bool { return strings.Count(n.log.String(), "ask the store") > 1 })

@@ -18,8 +18,8 @@ import (
 // defaults, resolved, and without secrets. Others on the node read them instead of twilld's command
 // line: from the running agent with AskSettings, and after it from its checkpoint.
 type Settings struct {
-	SubnetFile   string
-	Checkpoint   string // empty: none
+	SubnetFile   string // for the CNI plugin
+	Checkpoint   string // where lease and peers are kept for a start without the store; empty: nowhere
 	Bridge       string
 	Choice       Choice                 // as the flags say, without what the cluster knows of the node
 	Firewall     backend.FirewallConfig // likewise: without Mode, Stacks and Bridge

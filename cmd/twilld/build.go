@@ -21,6 +21,7 @@ import (
 	"github.com/twill-net/twill/netstate/wireguard"
 	"github.com/twill-net/twill/netstate/xfrm"
 	"github.com/twill-net/twill/subnet"
+	"github.com/twill-net/twill/subnet/kube"
 )
 
 // needNetAdmin returns early the error that every netlink call would return later.
@@ -58,13 +59,43 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	choice, rules := settings.Choice, settings.Firewall
-	choice.NodeIPs = hints.Addrs()
-	// The node's annotation beats the flag.
-	choice.Public = slices.DeleteFunc(slices.Clone(choice.Public), func(a netip.Addr) bool {
-		same := func(c netip.Addr) bool { return netstate.FamilyOf(c) == netstate.FamilyOf(a) }
-		return slices.ContainsFunc(hints.Choose, same)
-	})
+	b, err := newBackend(network, log)
+	if err != nil {
+		return nil, err
+	}
+	mode, why, err := firewall.Pick(network.NFTables)
+	if err != nil {
+		return nil, err
+	}
+	log.Debug("firewall", "mode", mode.String(), "reason", why)
+	extras, err := openExtras(b)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel.New(backend.Left(b, network.Pools), extras.parts...)
+	if err != nil {
+		return nil, err
+	}
+	f := firewall.New()
+	rules := settings.Firewall
+	rules.Mode, rules.Random = mode, rules.Random && f.RandomFully(mode)
+	registry := prometheus.NewRegistry()
+	return &parts{
+		config: agent.Config{
+			Planner: agent.Planner{
+				Node: store.node, Network: network, Backend: b, Choice: withHints(settings.Choice, hints),
+				WireGuard: extras.wireguard, Firewall: rules,
+				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}},
+			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
+			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
+		},
+		metrics: registry,
+		close:   func() { f.Close(); k.Close(); extras.close() },
+	}, nil
+}
+
+// newBackend makes the backend of the network config, and logs the config's warnings.
+func newBackend(network subnet.Config, log *slog.Logger) (backend.Backend, error) {
 	b, warnings, err := registry.New(network.Backend, networks(network), network.Options)
 	if err != nil {
 		return nil, err
@@ -77,37 +108,17 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	for _, w := range append(network.Warnings, warnings...) {
 		log.Warn("network config", "reason", w)
 	}
-	mode, why, err := firewall.Pick(network.NFTables)
-	if err != nil {
-		return nil, err
-	}
-	log.Debug("firewall", "mode", mode.String(), "reason", why)
-	rules.Mode = mode
-	extras, err := openExtras(b)
-	if err != nil {
-		return nil, err
-	}
-	k, err := kernel.New(backend.Left(b, network.Pools), extras.parts...)
-	if err != nil {
-		return nil, err
-	}
-	f := firewall.New()
-	rules.Random = rules.Random && f.RandomFully(mode)
-	registry := prometheus.NewRegistry()
-	return &parts{
-		config: agent.Config{
-			Planner: agent.Planner{
-				Node: store.node, Network: network, Backend: b, Choice: choice, WireGuard: extras.wireguard,
-				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}, Firewall: rules},
-			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
-			SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Log: log,
-			Conflist: settings.Conflist,
-			Live:     pods.Live(settings.Reservations, o.bridge),
-			Metrics:  agentMetrics(registry),
-		},
-		metrics: registry,
-		close:   func() { f.Close(); k.Close(); extras.close() },
-	}, nil
+	return b, nil
+}
+
+// withHints adds what the cluster knows of the node. Its annotation beats the flag.
+func withHints(c agent.Choice, hints kube.Hints) agent.Choice {
+	c.NodeIPs = hints.Addrs()
+	c.Public = slices.DeleteFunc(slices.Clone(c.Public), func(a netip.Addr) bool {
+		same := func(b netip.Addr) bool { return netstate.FamilyOf(b) == netstate.FamilyOf(a) }
+		return slices.ContainsFunc(hints.Choose, same)
+	})
+	return c
 }
 
 // extras are the parts of the kernel that not every kernel has.

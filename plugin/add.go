@@ -105,7 +105,7 @@ func (a *addRequest) vacant() error {
 
 func (a *addRequest) steps() []step {
 	return []step{
-		{do: a.reserve, undo: a.release},
+		{do: a.reserve, undo: func() error { return a.conf.store().Release(context.Background(), a.owner, nil) }},
 		{do: a.findBridge}, // never undone: other pods may be on it already
 		{do: a.attach, undo: func() error { return a.node.DeleteLink(a.veth.Host) }},
 		{do: a.lockPort},
@@ -124,11 +124,6 @@ func (a *addRequest) reserve(ctx context.Context) (err error) {
 		a.veth.PodMAC = a.conf.mac
 	}
 	return err
-}
-
-// release gives the addresses back, even after a signal.
-func (a *addRequest) release() error {
-	return a.conf.store().Release(context.Background(), a.owner, ipam.Addrs(a.grants))
 }
 
 func (a *addRequest) findBridge(ctx context.Context) (err error) {

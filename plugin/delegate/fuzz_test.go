@@ -43,6 +43,19 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
+func TestNftTarget(t *testing.T) {
+	for rule, want := range map[string]string{
+		"ip daddr 192.0.2.1 tcp dport 8080 dnat to 10.244.1.2:80 comment \"a\" # handle 12":         "10.244.1.2",
+		"ip6 daddr 2001:db8::1 tcp dport 8080 dnat to [fd00::2]:80 # handle 13":                     "fd00::2",
+		"ip saddr 10.244.1.2 ip daddr 10.244.1.2 tcp dport 80 masquerade comment \"a\" # handle 14": "10.244.1.2",
+		"ip daddr 10.244.1.2 accept # handle 15":                                                    "invalid IP",
+	} {
+		if got := nftTarget(strings.Fields(rule)); got.String() != want {
+			t.Errorf("%s leads to %s, want %s", rule, got, want)
+		}
+	}
+}
+
 // FuzzSavedPorts reads the output of a program that shows what others wrote.
 func FuzzSavedPorts(f *testing.F) {
 	f.Add("# Generated\n*nat\n:CNI-DN-1 - [0:0]\n-A CNI-HOSTPORT-DNAT -m comment --comment \"a b\" -j CNI-DN-1\n-A CNI-DN-1 -p tcp -j DNAT --to-destination 10.244.1.2:80\nCOMMIT\n")

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -34,7 +35,11 @@ func (s Store) Allocate(ctx context.Context, o Owner, sets []RangeSet, wanted []
 	for i, set := range sets {
 		g, err := s.take(ctx, o, i, set, want[i])
 		if err != nil {
-			return nil, cnierr.Join(err, s.releaseLocked(o, Addrs(grants), s.indexed(o)))
+			for j, g := range grants {
+				undone := errors.Join(s.release(o, g.Prefix.Addr()), Absent(os.Remove(s.indexFile(o, strconv.Itoa(j)))))
+				err = cnierr.Join(err, undone)
+			}
+			return nil, err
 		}
 		grants = append(grants, g)
 	}
@@ -60,39 +65,34 @@ func assign(sets []RangeSet, wanted []netip.Addr) ([]netip.Addr, error) {
 
 // take reserves the wanted address of set i for o, or if that is invalid the first free one.
 func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted netip.Addr) (Grant, error) {
-	candidates := set.after(s.last(i))
-	if wanted.IsValid() {
-		candidates = func(yield func(Range, netip.Addr) bool) { yield(set[set.find(wanted)], wanted) }
-	}
 	pending, err := s.prepare(o, i)
 	if err != nil {
 		return Grant{}, s.failure(err)
 	}
+	candidates := set.after(s.last(i))
+	if wanted.IsValid() {
+		candidates = func(yield func(Range, netip.Addr) bool) { yield(set[set.find(wanted)], wanted) }
+	}
 	g, err := s.first(ctx, pending, candidates)
-	switch {
-	case err != nil:
-		err = s.failure(err)
-	case g.Prefix.IsValid():
+	if err == nil && g.Prefix.IsValid() {
 		s.setLast(i, g.Prefix.Addr())
 		return g, nil
-	case ctx.Err() != nil:
-		err = errors.New("stopped by a signal before an address was free")
-	case wanted.IsValid():
+	}
+	if err == nil && wanted.IsValid() {
 		err = cnierr.New(types.ErrTryAgainLater, "address %s was asked for and is reserved in %s: "+
 			"remove the pod that has it or ask for another", wanted, s)
-	default:
+	} else if err == nil {
 		err = s.full(types.ErrTryAgainLater, set)
 	}
-	return Grant{}, cnierr.Join(err, Absent(os.Remove(pending)))
+	return Grant{}, cnierr.Join(s.failure(err), Absent(os.Remove(pending)))
 }
 
 // manyTaken is how many addresses are tried one by one before the directory is read: one listing costs as much as some
 // thousand tries.
 const manyTaken = 200
 
-// first links pending to the first candidate that is free, and returns no grant if there is none. Where many in a row
-// are not, it passes over those that the directory lists; only when all are listed it tries each, for an empty file is
-// free.
+// first links pending to the first candidate that is free, and returns no grant if there is none. Where many in a row are
+// not, it skips those that the directory lists; only when all are listed it tries each, for an empty file is free.
 func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[Range, netip.Addr]) (Grant, error) {
 	listed, tried, neighbours := map[netip.Addr]bool{}, 0, s.Neighbours()
 	for _, onlyListed := range []bool{false, true} {
@@ -105,7 +105,7 @@ func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[R
 				return Grant{r.WithLength(a), r.Gateway}, err
 			}
 			if ctx.Err() != nil {
-				return Grant{}, nil
+				return Grant{}, cnierr.New(types.ErrInternal, "stopped by a signal before an address was free")
 			}
 			if tried++; tried == manyTaken {
 				all, err := s.addrs()
@@ -130,24 +130,21 @@ func (s Store) failure(err error) error {
 
 // Room returns an error if one of the sets has no free address, which says how full it is.
 func (s Store) Room(sets []RangeSet) error {
-	used := make([]int, len(sets))
-	var errs []error
+	taken := map[netip.Addr]bool{}
 	for _, store := range append(s.Neighbours(), s) {
-		errs = append(errs, store.each(func(a netip.Addr, content []byte) {
-			for i, set := range sets {
-				if len(content) > 0 && set.find(a) >= 0 {
-					used[i]++
-				}
-			}
-		}))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return cnierr.New(types.ErrPluginNotAvailable, "read the reservations in %s: %v", s, err)
-	}
-	for i, set := range sets {
-		if !set.holdsMoreThan(used[i]) {
-			return s.full(types.ErrPluginNotAvailable, set)
+		err := store.each(func(a netip.Addr, content []byte) { taken[a] = taken[a] || len(content) > 0 })
+		if err != nil {
+			return cnierr.New(types.ErrPluginNotAvailable, "read the reservations in %s: %v", store, err)
 		}
+	}
+next:
+	for _, set := range sets {
+		for _, a := range set.after(netip.Addr{}) {
+			if !taken[a] {
+				continue next
+			}
+		}
+		return s.full(types.ErrPluginNotAvailable, set)
 	}
 	return nil
 }
@@ -182,25 +179,12 @@ func (s Store) Release(ctx context.Context, o Owner, known []netip.Addr) error {
 		return err
 	}
 	defer lock.Close()
-	return s.releaseLocked(o, found, entries)
-}
-
-// releaseLocked gives addresses of o back and removes entries of the index.
-func (s Store) releaseLocked(o Owner, addrs []netip.Addr, entries []string) error {
 	var errs []error
-	for _, a := range addrs {
+	for _, a := range found {
 		errs = append(errs, s.release(o, a))
 	}
 	for _, path := range entries {
 		errs = append(errs, Absent(os.Remove(path)))
 	}
 	return errors.Join(errs...)
-}
-
-// Addrs returns the addresses of grants.
-func Addrs(grants []Grant) (all []netip.Addr) {
-	for _, g := range grants {
-		all = append(all, g.Prefix.Addr())
-	}
-	return all
 }

@@ -242,8 +242,10 @@ func TestIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Store(dir).Allocate(ctx, Owner{"a", "eth0"}, both, nil); err == nil {
-		t.Error("a second address for one interface was given out")
+	for range 2 { // the first refusal leaves the index as it is
+		if _, err := Store(dir).Allocate(ctx, Owner{"a", "eth0"}, both, nil); err == nil {
+			t.Error("a second address for one interface was given out")
+		}
 	}
 	// What the index knows is not read: content that is a's does not make b's file a's.
 	if err := os.WriteFile(filepath.Join(dir, "10.244.1.4"), []byte("a\r\neth0"), 0o600); err != nil {

@@ -103,16 +103,6 @@ func (s RangeSet) next(i int, a netip.Addr) (int, netip.Addr) {
 	return i, s[i].First
 }
 
-// holdsMoreThan reports whether the set has more than n addresses for pods; it never counts a whole /64.
-func (s RangeSet) holdsMoreThan(n int) bool {
-	for range s.after(netip.Addr{}) {
-		if n--; n < 0 {
-			return true
-		}
-	}
-	return false
-}
-
 func (s RangeSet) String() string {
 	var texts []string
 	for _, r := range s {

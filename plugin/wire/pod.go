@@ -70,10 +70,7 @@ func (p *Pod) Has(dev string) (bool, error) {
 
 // DeleteLink deletes the interface from inside the pod. That there is none is success.
 func (p *Pod) DeleteLink(dev string) error {
-	if err := deleteLink(p.conn, dev); err != nil {
-		return fmt.Errorf("in the pod: %w", err)
-	}
-	return nil
+	return deleteLink(p.conn, dev)
 }
 
 // Route is a route of a pod. Via is invalid for the gateway of its family.
@@ -97,7 +94,7 @@ func (p *Pod) Configure(dev string, grants []ipam.Grant, routes []Route) error {
 		return err
 	}
 	index := link.Attrs().Index
-	requests, what := []*nl.NetlinkRequest{upRequest(index)}, []string{"set " + dev + " up in the pod"}
+	requests, what := []*nl.NetlinkRequest{request(unix.RTM_NEWLINK, 0, up(index))}, []string{"set " + dev + " up in the pod"}
 	for _, g := range grants {
 		requests, what = append(requests, addrRequest(index, g.Prefix)), append(what, "add address "+g.Prefix.String())
 	}
@@ -129,48 +126,31 @@ func podSysctls(dev string, grants []ipam.Grant) []netstate.Sysctl {
 	return all
 }
 
-func upRequest(index int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index, msg.Flags, msg.Change = int32(index), unix.IFF_UP, unix.IFF_UP
-	req.AddData(msg)
-	return req
-}
-
 // addrRequest adds an address. IPv6 ones are usable at once: addresses here come from one allocator, so nothing is found by
 // waiting two seconds for duplicates.
 func addrRequest(index int, p netip.Prefix) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := nl.NewIfAddrmsg(family(p.Addr()))
 	msg.Index, msg.Prefixlen = uint32(index), uint8(p.Bits())
-	req.AddData(msg)
-	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()))
+	attrs := []*nl.RtAttr{nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice())}
 	if netstate.FamilyOf(p.Addr()) == netstate.IPv6 {
 		msg.Flags = unix.IFA_F_NODAD
 	} else if p.Bits() < 31 { // RFC 3021: shorter subnets have no broadcast address
-		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(p)))
+		last := binary.BigEndian.Uint32(p.Addr().AsSlice()) | (1<<(32-p.Bits()) - 1)
+		attrs = append(attrs, nl.NewRtAttr(unix.IFA_BROADCAST, binary.BigEndian.AppendUint32(nil, last)))
 	}
-	return req
-}
-
-// broadcast returns the last address of an IPv4 subnet.
-func broadcast(p netip.Prefix) []byte {
-	host := binary.BigEndian.Uint32(p.Addr().AsSlice()) | (1<<(32-p.Bits()) - 1)
-	return binary.BigEndian.AppendUint32(nil, host)
+	return request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, msg, attrs...)
 }
 
 func routeRequest(index int, r Route) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	msg := nl.NewRtMsg()
 	msg.Family, msg.Dst_len, msg.Protocol = uint8(family(r.Dst.Addr())), uint8(r.Dst.Bits()), netstate.Protocol
-	req.AddData(msg)
+	attrs := []*nl.RtAttr{nl.NewRtAttr(unix.RTA_GATEWAY, r.Via.AsSlice()),
+		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
+		nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(netstate.DefaultMetric(r.Dst.Addr()))))}
 	if r.Dst.Bits() > 0 {
-		req.AddData(nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice()))
+		attrs = append(attrs, nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice()))
 	}
-	req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Via.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
-	req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(netstate.DefaultMetric(r.Dst.Addr())))))
-	return req
+	return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, msg, attrs...)
 }
 
 func family(a netip.Addr) int {

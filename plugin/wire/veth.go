@@ -63,14 +63,6 @@ func (n *Node) Attach(v Veth, pod *Pod, bridge *netlink.Bridge, port Port) error
 // request makes the pair with one message: the host's end up and on the bridge, the pod's end in its namespace from the start
 // (moving one there costs ten times as much). The pod's end cannot be created up: the kernel returns ENOTCONN.
 func (v Veth) request(master, ns int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
-	req.AddData(msg)
-	for _, a := range v.attrs(v.Host, v.HostMAC) {
-		req.AddData(a)
-	}
-	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
 	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
@@ -79,21 +71,16 @@ func (v Veth) request(master, ns int) *nl.NetlinkRequest {
 		peer.AddChild(a)
 	}
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns)))
-	req.AddData(info)
-	return req
+	attrs := append(v.attrs(v.Host, v.HostMAC), nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))), info)
+	return request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, up(0), attrs...)
 }
 
 func (v Veth) attrs(name string, mac netstate.MAC) []*nl.RtAttr {
-	return []*nl.RtAttr{
-		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
-		nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.MTU))),
-		nl.NewRtAttr(unix.IFLA_ADDRESS, mac[:]),
-	}
+	return []*nl.RtAttr{nameAttr(name), nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.MTU))),
+		nl.NewRtAttr(unix.IFLA_ADDRESS, mac[:])}
 }
 
 func (p Port) request(dev string) *nl.NetlinkRequest {
-	req := linkRequest(unix.RTM_NEWLINK, 0)
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(dev)))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 	data := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
@@ -107,8 +94,7 @@ func (p Port) request(dev string) *nl.NetlinkRequest {
 		data.AddRtAttr(nl.IFLA_BRPORT_LEARNING, []byte{0})
 		data.AddRtAttr(nl.IFLA_BRPORT_LOCKED, []byte{1})
 	}
-	req.AddData(info)
-	return req
+	return request(unix.RTM_NEWLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(dev), info)
 }
 
 // LockPort ends what Attach began for a port that checks source addresses. That is a locked port (Linux 5.18): it takes frames

@@ -32,21 +32,29 @@ func (n *Node) Close() { n.conn.Close() }
 func (n *Node) DeleteLink(name string) error { return deleteLink(n.conn, name) }
 
 func deleteLink(conn *rtnl.Conn, name string) error {
-	req := linkRequest(unix.RTM_DELLINK, 0)
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	if _, err := do(conn, req); err != nil && !errors.Is(err, unix.ENODEV) {
+	_, err := do(conn, request(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(name)))
+	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	return nil
 }
 
-func linkRequest(kind, flags int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(kind, flags)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	return req
+// getLink returns the device of that name and the kernel's message about it, nil if there is none.
+func getLink(conn *rtnl.Conn, name string) (link netlink.Link, message []byte, err error) {
+	req := request(unix.RTM_GETLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(name))
+	err = conn.List(req, func(m []byte) error {
+		message = slices.Clone(m)
+		link, err = netlink.LinkDeserialize(nil, message)
+		return err
+	})
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return nil, nil, fmt.Errorf("look for %s: %w", name, err)
+	}
+	return link, message, nil
 }
 
-// do sends requests in one write and returns the first error, and which request's it is.
+// do sends requests in one write and returns the first error, and which request's it is. ADD spends a tenth less than with a
+// call of the library for each.
 func do(conn *rtnl.Conn, requests ...*nl.NetlinkRequest) (int, error) {
 	errs := conn.Do(requests...)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
@@ -55,22 +63,22 @@ func do(conn *rtnl.Conn, requests ...*nl.NetlinkRequest) (int, error) {
 	return 0, nil
 }
 
-// getLink returns the device of that name and the kernel's message about it, nil if there is none.
-func getLink(conn *rtnl.Conn, name string) (link netlink.Link, message []byte, err error) {
-	req := linkRequest(unix.RTM_GETLINK, 0)
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	err = conn.List(req, func(m []byte) error {
-		message = slices.Clone(m)
-		link, err = netlink.LinkDeserialize(nil, message)
-		return err
-	})
-	if errors.Is(err, unix.ENODEV) {
-		err = nil
+func request(kind, flags int, header nl.NetlinkRequestData, attrs ...*nl.RtAttr) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.AddData(header)
+	for _, a := range attrs {
+		req.AddData(a)
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("look for %s: %w", name, err)
-	}
-	return link, message, nil
+	return req
+}
+
+func nameAttr(name string) *nl.RtAttr { return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)) }
+
+// up returns the header of a message that sets a link up.
+func up(index int) *nl.IfInfomsg {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index, msg.Flags, msg.Change = int32(index), unix.IFF_UP, unix.IFF_UP
+	return msg
 }
 
 // writeSysctls skips what the kernel does not have: one without IPv6 has no IPv6 parameters.

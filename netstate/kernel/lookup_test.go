@@ -1,25 +1,36 @@
 package kernel
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 )
 
 // TestLookup asks a namespace of its own where packets go: along a route, into a blackhole, and past a policy rule.
 func TestLookup(t *testing.T) {
-	inNamespace(t, "ip link set lo up", "ip link add b0 type bridge", "ip link set b0 up",
+	pod := exec.CommandContext(t.Context(), "sleep", "60")
+	pod.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	if err := pod.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = pod.Process.Kill(), pod.Wait() })
+	inNamespace(t, "ip link set lo up", "ip link add b0 address 0e:00:00:00:00:01 type bridge", "ip link set b0 up",
 		"ip addr add 192.0.2.1/24 dev b0",
 		"ip route add 10.9.0.0/16 via 192.0.2.9", "ip route add blackhole 10.8.0.0/16",
 		"ip rule add to 10.7.0.0/16 lookup 77 priority 50",
-		"ip route add unreachable default table 77", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev b0 nud permanent")
+		"ip route add unreachable default table 77", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev b0 nud permanent",
+		"ip link add here0 type veth peer name here1", "ip link set here0 master b0",
+		fmt.Sprintf("ip link add pod0 type veth peer name eth0 netns %d", pod.Process.Pid), "ip link set pod0 master b0")
 	k, err := New(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -52,9 +63,14 @@ func TestLookup(t *testing.T) {
 		}
 	}
 	ports, err := k.Ports()
-	if i := slices.IndexFunc(ports, func(p Port) bool { return p.Name == "b0" }); err != nil || i < 0 ||
-		!ports[i].Up || ports[i].Pod {
-		t.Errorf("ports %+v, %v", ports, err)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, want := range []Port{{"b0", "", true, false}, {"here0", "b0", false, false}, {"here1", "", false, false},
+		{"pod0", "b0", false, true}} {
+		if !slices.Contains(ports, want) {
+			t.Errorf("ports %+v, want %+v", ports, want)
+		}
 	}
 }
 

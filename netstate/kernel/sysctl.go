@@ -17,7 +17,7 @@ const procSys = "/proc/sys"
 
 // hostProcSys is where a container that is not privileged finds the host's /proc/sys, if its pod mounts it there:
 // its own is read-only. What is below net is that of the process' network namespace wherever it is mounted.
-const hostProcSys = "/host/proc/sys"
+var hostProcSys = "/host/proc/sys"
 
 // observeSysctls adds the named sysctls; one that does not exist (no such device, IPv6 compiled out) is left
 // out, so that wanting it is a change that fails with its name.

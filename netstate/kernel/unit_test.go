@@ -266,6 +266,42 @@ func TestSysctlErrors(t *testing.T) {
 	}
 }
 
+// TestReadOnlySysctls: a container whose /proc/sys is read-only writes to the host's, if that is mounted there.
+func TestReadOnlySysctls(t *testing.T) {
+	runtime.LockOSThread() // the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(procSys, procSys, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", procSys, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	s := netstate.Sysctl{Name: "net/ipv4/ip_forward", Value: "1"}
+	real := hostProcSys
+	t.Cleanup(func() { hostProcSys = real })
+	hostProcSys = t.TempDir()
+	if err := writeSysctl(s); !errors.Is(err, unix.EROFS) {
+		t.Errorf("without the host's: %v", err)
+	}
+	if err := os.MkdirAll(hostProcSys+"/net/ipv4", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hostProcSys+"/"+s.Name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSysctl(s); err != nil {
+		t.Errorf("with the host's: %v", err)
+	}
+	if value, err := os.ReadFile(hostProcSys + "/" + s.Name); err != nil || string(value) != "1" {
+		t.Errorf("the host's is %q, %v", value, err)
+	}
+}
+
 func TestCancelled(t *testing.T) {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

@@ -189,6 +189,7 @@ func foreign(h *host) {
 		"ip link add br9 type bridge", "ip addr add 10.244.99.1/24 dev br9",
 		"ip neigh replace 10.244.1.9 lladdr 02:00:00:00:00:09 dev cni0 nud permanent", // a pod's
 		"ip neigh replace 10.244.9.0 lladdr 02:00:00:00:00:09 dev flannel.1 nud reachable",
+		"ip neigh replace fe80::9 lladdr 02:00:00:00:00:09 dev flannel-v6.1 nud permanent", // link-local
 		"bridge fdb append 02:00:00:00:00:09 dev flannel.1 dst 192.0.2.9 self dynamic",
 	)
 	h.plan(want)

@@ -204,7 +204,7 @@ func TestRunFollowsTheStoreAndStopsQuietly(t *testing.T) {
 		n.eventually("ready", n.ready)
 		env, err := subnet.ReadEnv(filepath.Join(n.dir, "subnet.env"))
 		if err != nil || env.MTU != 1450 || !env.IPMasq || len(env.Subnets) != 1 || env.Subnets[0].Addr() != env.Subnets[0].Masked().Addr().Next() ||
-			env.Subnets[0].Bits() != 24 || len(env.Networks) != 1 || env.Networks[0] != n.agent.Network.Pools[0].Network || env.BootID != bootID() {
+			env.Subnets[0].Bits() != 24 || len(env.Networks) != 1 || env.Networks[0] != n.agent.Network.Pools[0].Network || env.BootID != subnet.BootID() {
 			t.Errorf("subnet.env says %+v, err %v", env, err)
 		}
 		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")

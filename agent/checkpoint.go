@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/twill-net/twill/internal/atomicfile"
@@ -206,13 +205,4 @@ func writeCheckpoint(path string, c checkpoint) error {
 		return err
 	}
 	return atomicfile.Write(path, data, 0o600)
-}
-
-// bootID returns the kernel's name of this boot, empty if it has none.
-func bootID() string {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }

@@ -30,7 +30,7 @@ func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) e
 
 // writeEnv writes the lease for the CNI plugin.
 func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
-	env := subnet.Env{MTU: a.Backend.MTU(node), IPMasq: a.Firewall.Masq, BootID: bootID()}
+	env := subnet.Env{MTU: a.Backend.MTU(node), IPMasq: a.Firewall.Masq, BootID: subnet.BootID()}
 	for _, stack := range lease.Stacks {
 		pool, ok := a.Network.Pool(stack.Family())
 		if !ok {

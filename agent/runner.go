@@ -89,7 +89,7 @@ func (a *Agent) prepareBackend(ctx context.Context, node backend.Node) bool {
 // Only an agent of the same boot has left what they stand on.
 func (a *Agent) sendEarlierView(node backend.Node) {
 	env, err := subnet.ReadEnv(a.Settings.SubnetFile)
-	if err != nil || env.BootID == "" || env.BootID != bootID() {
+	if err != nil || env.BootID == "" || env.BootID != subnet.BootID() {
 		return
 	}
 	earlier := a.earlierSnapshot()

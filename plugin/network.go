@@ -4,9 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -34,8 +32,7 @@ func (c *config) lease() (subnet.Env, error) {
 	if err != nil {
 		return env, cnierr.New(types.ErrTryAgainLater, "%v; the agent (twilld) writes the file when it has a lease", err)
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err == nil && env.BootID != "" && env.BootID != strings.TrimSpace(string(boot)) {
+	if boot := subnet.BootID(); boot != "" && env.BootID != "" && env.BootID != boot {
 		return env, cnierr.New(types.ErrTryAgainLater, "%s is of an earlier boot: the agent (twilld) on this node "+
 			"has not leased a subnet since, look at its log", c.subnetFile)
 	}

@@ -24,6 +24,12 @@ type Env struct {
 	BootID   string         // TWILL_BOOT_ID, of the boot in which the file was written; empty: not said
 }
 
+// BootID returns the kernel's name of this boot, empty if it has none.
+func BootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
+}
+
 // Subnet returns the node's subnet of one address family, masked, and whether there is one.
 func (e Env) Subnet(f netstate.Family) (netip.Prefix, bool) {
 	for _, s := range e.Subnets {

@@ -19,6 +19,7 @@ import (
 	"github.com/twill-net/twill/plugin"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
+	"github.com/twill-net/twill/subnet"
 )
 
 // Config is what a Reclaimer needs.
@@ -62,9 +63,9 @@ const bootMark = ".twill-boot"
 // written: until then the plugin refuses every ADD, so that a reservation without a pod cannot be
 // an ADD in progress.
 func (r *Reclaimer) Boot(ctx context.Context) error {
-	boot, err := bootID()
-	if err != nil {
-		return fmt.Errorf("distinguish this boot from earlier ones: %w", err)
+	boot := subnet.BootID()
+	if boot == "" {
+		return errors.New("distinguish this boot from earlier ones: the kernel has no boot ID")
 	}
 	path := filepath.Join(r.Store, bootMark)
 	marked, err := os.ReadFile(path)
@@ -134,8 +135,8 @@ func (r *Reclaimer) Check(ctx context.Context) error {
 
 // mark writes this boot's mark, for a store that was made after Boot.
 func (r *Reclaimer) mark() error {
-	boot, err := bootID()
-	if err != nil || !r.exists() {
+	boot := subnet.BootID()
+	if boot == "" || !r.exists() {
 		return nil // without a boot ID there is nothing to distinguish
 	}
 	path := filepath.Join(r.Store, bootMark)
@@ -236,11 +237,6 @@ func Live(store, bridge string) func(netip.Prefix) (int, error) {
 		maps.DeleteFunc(live, func(a netip.Addr, there bool) bool { return !there || !subnet.Masked().Contains(a) })
 		return len(live), errors.Join(err, err2)
 	}
-}
-
-func bootID() (string, error) {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(data)), err
 }
 
 // bootTime returns when the kernel started, by the current clock.

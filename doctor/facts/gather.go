@@ -174,7 +174,7 @@ func (g *gathering) lease() {
 // env reads subnet.env.
 func (g *gathering) env() {
 	e := &g.Env
-	e.Path, e.Boot = g.settings.SubnetFile, bootID()
+	e.Path, e.Boot = g.settings.SubnetFile, subnet.BootID()
 	var err error
 	if e.Env, err = subnet.ReadEnv(e.Path); errors.Is(err, fs.ErrNotExist) {
 		e.Missing = true

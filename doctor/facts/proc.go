@@ -32,8 +32,6 @@ func sysctls(names []string) map[string]string {
 	return values
 }
 
-func bootID() string { return read("/proc/sys/kernel/random/boot_id") }
-
 func kernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

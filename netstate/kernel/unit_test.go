@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/netstatetest"
 )
 
 func TestIgnoreAbsent(t *testing.T) {
@@ -164,6 +166,32 @@ func TestWatchCarriers(t *testing.T) {
 		})
 		if err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestConcernsRoute: of the main table's routes ours are news, those into the networks, and default routes.
+func TestConcernsRoute(t *testing.T) {
+	k := &Kernel{left: netstatetest.Left()}
+	k.filter.Store(&filter{links: map[int]bool{7: true}})
+	foreign := set(head(unix.AF_INET, 24), 5, unix.RTPROT_BOOT)
+	dst := func(s string) []byte { return slices.Concat(foreign, attr(unix.RTA_DST, ip(s)...)) }
+	for name, test := range map[string]struct {
+		message []byte
+		want    bool
+	}{
+		"ours":                   {head(unix.AF_INET, 24), true},
+		"ours, of another table": {set(head(unix.AF_INET, 24), 4, 100), false},
+		"cut short":              {head(unix.AF_INET, 24)[:11], false},
+		"a default route":        {set(foreign, 1, 0), true},
+		"through our device":     {slices.Concat(dst("198.51.100.0"), attr(unix.RTA_OIF, number(7)...)), true},
+		"through another":        {slices.Concat(dst("198.51.100.0"), attr(unix.RTA_OIF, number(8)...)), false},
+		"into a network":         {dst("10.244.9.0"), true},
+		"beside it":              {dst("10.245.9.0"), false},
+		"around it":              {set(dst("10.244.0.0"), 1, 15), false},
+	} {
+		if got := k.concerns(unix.RTM_NEWROUTE, test.message); got != test.want {
+			t.Errorf("%s: news %t, want %t", name, got, test.want)
 		}
 	}
 }

@@ -86,6 +86,9 @@ func defaults(h *host) {
 		"ip route add default via 2001:db8:1::254 dev u1 metric 100")
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
 		"onlink [192.0.2.0/24 2001:db8::/64] default [IPv4]")
+	h.run("ip route add default tos 0x10 via 198.51.100.254 dev u1 metric 300") // the kernel lists it first
+	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+
+		"onlink [192.0.2.0/24 2001:db8::/64] default [IPv4]")
 	h.run("ip route add default via 198.51.100.254 dev u1 metric 50",
 		"ip route append default via 192.0.2.254 dev u0 metric 50")
 	h.isFact("u0", "mtu 1500 up true owned false ra true addrs [192.0.2.1/24 2001:db8::1/64] "+

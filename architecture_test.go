@@ -149,7 +149,7 @@ var heavy = []struct {
 	{[]string{"plugin/...", "cmd/twill"}, []string{"golang.zx2c4.com/...", "k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
 		"github.com/coreos/go-iptables/...", "github.com/prometheus/...", "google.golang.org/..."},
 		"the CNI binary is started for every pod and has to be small"},
-	{[]string{"subnet/kube", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/...", "k8s.io/client-go/tools/cache/..."},
+	{[]string{"subnet/kube", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/..."},
 		"their types and clients are most of a Kubernetes program's size, and the agent runs on every node"},
 	{[]string{"backend/...", "agent", "doctor"}, []string{"github.com/vishvananda/...", "github.com/mdlayher/..."},
 		"it has to run on any machine, without a kernel"},

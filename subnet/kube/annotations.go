@@ -16,11 +16,12 @@ import (
 // annotations are the full names of flannel's annotations under one prefix.
 type annotations struct {
 	prefix, managed, backend string        // the prefix with its last slash or hyphen
-	families                 []familyNotes // of the network config, IPv4 first
+	both                     []familyNames // IPv4 first
+	families                 []familyNames // those of the network config
 }
 
-// familyNotes are the annotations of one address family.
-type familyNotes struct {
+// familyNames are the annotations of one address family.
+type familyNames struct {
 	family                          netstate.Family
 	network                         netip.Prefix // of the network config
 	data, public, overwrite, choose string
@@ -42,69 +43,31 @@ func fullPrefix(given string) (string, error) {
 		prefix += "-"
 	}
 	if !prefixForm.MatchString(prefix) {
-		return "", fmt.Errorf("annotation prefix %q: want a domain name like %s, or one with a slash and a name", given, DefaultPrefix)
+		return "", fmt.Errorf("annotation prefix %q: want a domain name like %s, or one with a slash and a name",
+			given, DefaultPrefix)
 	}
 	return prefix, nil
 }
 
 func newAnnotations(prefix string, pools []subnet.Pool) annotations {
-	a := annotations{
-		prefix:  prefix,
-		managed: prefix + "kube-subnet-manager",
-		backend: prefix + "backend-type",
-	}
-	for _, f := range bothFamilies(prefix) {
-		if i := slices.IndexFunc(pools, func(p subnet.Pool) bool { return p.Family() == f.family }); i >= 0 {
-			f.network = pools[i].Network
-			a.families = append(a.families, f)
+	a := annotations{prefix: prefix, managed: prefix + "kube-subnet-manager", backend: prefix + "backend-type"}
+	for _, f := range netstate.Families {
+		n := familyNames{family: f, dataName: "backend-data", publicName: "public-ip", longest: f.Bits() - 2}
+		if f == netstate.IPv6 {
+			n.dataName, n.publicName = "backend-v6-data", "public-ipv6"
+		}
+		n.data, n.public = prefix+n.dataName, prefix+n.publicName
+		n.overwrite, n.choose = n.public+"-overwrite", prefix+"node-"+n.publicName
+		a.both = append(a.both, n)
+		if i := slices.IndexFunc(pools, func(p subnet.Pool) bool { return p.Family() == f }); i >= 0 {
+			n.network = pools[i].Network
+			a.families = append(a.families, n)
 		}
 	}
 	return a
 }
 
-func bothFamilies(prefix string) [2]familyNotes {
-	return [2]familyNotes{
-		{
-			family: netstate.IPv4, data: prefix + "backend-data", public: prefix + "public-ip",
-			overwrite: prefix + "public-ip-overwrite", choose: prefix + "node-public-ip",
-			dataName: "backend-data", publicName: "public-ip", longest: 30,
-		},
-		{
-			family: netstate.IPv6, data: prefix + "backend-v6-data", public: prefix + "public-ipv6",
-			overwrite: prefix + "public-ipv6-overwrite", choose: prefix + "node-public-ipv6",
-			dataName: "backend-v6-data", publicName: "public-ipv6", longest: 126,
-		},
-	}
-}
-
-// noted is where an annotation belongs, whose name comes without the prefix; nil: it is not ours.
-func (n *node) noted(name []byte) *string {
-	switch string(name) {
-	case "kube-subnet-manager":
-		return &n.managed
-	case "backend-type":
-		return &n.backend
-	case "backend-data":
-		return &n.v4.data
-	case "public-ip":
-		return &n.v4.public
-	case "public-ip-overwrite":
-		return &n.v4.overwrite
-	case "node-public-ip":
-		return &n.choose[0]
-	case "backend-v6-data":
-		return &n.v6.data
-	case "public-ipv6":
-		return &n.v6.public
-	case "public-ipv6-overwrite":
-		return &n.v6.overwrite
-	case "node-public-ipv6":
-		return &n.choose[1]
-	}
-	return nil
-}
-
-// What peers say is bounded, because every node keeps it. The decoder keeps one byte more than maxData of an annotation.
+// What peers say is bounded, because every node keeps it.
 const (
 	maxData = 4 << 10 // bytes of backend-data
 	maxText = 64      // bytes of any other annotation
@@ -118,7 +81,7 @@ func within(name, value string, most int) error {
 }
 
 // address reads an annotation that names a node's address.
-func (f familyNotes) address(name, value string) (netip.Addr, error) {
+func (f familyNames) address(name, value string) (netip.Addr, error) {
 	if err := within(name, value, maxText); err != nil {
 		return netip.Addr{}, err
 	}
@@ -133,7 +96,7 @@ func (f familyNotes) address(name, value string) (netip.Addr, error) {
 }
 
 // payload reads backend-data, which flannel writes as "null" for a backend that publishes nothing.
-func (f familyNotes) payload(value string) (json.RawMessage, error) {
+func (f familyNames) payload(value string) (json.RawMessage, error) {
 	if value == "" {
 		return nil, nil
 	}
@@ -150,11 +113,11 @@ func (f familyNotes) payload(value string) (json.RawMessage, error) {
 	return data, nil
 }
 
-// encode is the annotations that publish l; nil removes one. Annotations of a family that l does not have go, or
-// peers would still send to an address that nobody keeps up to date.
+// encode returns the annotations that publish l; nil removes one. Annotations of a family that l does not have are
+// removed, or peers would still send to an address that nobody keeps up to date.
 func (a annotations) encode(l subnet.Lease) map[string]*string {
 	set := map[string]*string{a.managed: new("true"), a.backend: new(l.Backend)}
-	for _, f := range bothFamilies(a.prefix) {
+	for _, f := range a.both {
 		set[f.data], set[f.public] = nil, nil
 		if st, ok := l.Stack(f.family); ok {
 			set[f.data], set[f.public] = new(encodePayload(st.Data)), new(st.Underlay.String())
@@ -171,11 +134,11 @@ func encodePayload(data json.RawMessage) string {
 	return b.String()
 }
 
-// missing is what must be written so that r publishes l; empty if r already does.
+// missing returns what must be written so that r publishes l, empty if r already does.
 func (a annotations) missing(l subnet.Lease, r record) map[string]*string {
 	have := map[string]string{a.managed: r.managed, a.backend: r.backend}
-	for _, f := range bothFamilies(a.prefix) {
-		have[f.data], have[f.public] = r.notes(f.family).data, r.notes(f.family).public
+	for _, f := range a.both {
+		have[f.data], have[f.public] = r.of(f.family).data, r.of(f.family).public
 	}
 	want := a.encode(l)
 	for key, value := range want {

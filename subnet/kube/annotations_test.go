@@ -1,7 +1,7 @@
 package kube
 
 import (
-	"bytes"
+	"encoding/json"
 	"reflect"
 	"slices"
 	"testing"
@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -33,53 +32,46 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// TestLean checks that nothing is lost when Nodes are read from the API server's bytes.
-func TestLean(t *testing.T) {
-	n := largeNode()
-	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.Node{*n, *flannelNode(2)}}
-	for _, self := range []string{n.Name, "other"} {
-		d := lean{note, self}
-		got, err := d.list(bytes.NewReader(encode(t, list)))
-		if err != nil || got.version != "9" || len(got.items) != 2 || got.items[1].name != "kubetest-peer-002" {
-			t.Fatalf("got %+v %v", got, err)
-		}
-		checkLean(t, got.items[0], self == n.Name)
-		one, err := d.one(encode(t, n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkLean(t, one, self == n.Name)
-		if _, err := d.list(bytes.NewReader(encode(t, list)[:200])); err == nil {
-			t.Error("a list that ends in the middle was read")
-		}
+// TestRecord: nothing is lost when a Node is read from its metadata, or from its JSON.
+func TestRecord(t *testing.T) {
+	n, a := largeNode(), newAnnotations(note, []subnet.Pool{pool4, pool6})
+	want := record{
+		name: "kubetest-peer-001", uid: "uid", created: time.Unix(1700000000, 0).UTC(), managed: "true", backend: "vxlan",
+		v4: values{data: `{"VNI":1,"VtepMAC":"0a:00:00:00:00:01"}`, public: "192.0.2.1", overwrite: "203.0.113.1"},
+		v6: values{data: "null", public: "2001:db8::1", overwrite: "2001:db8::2"},
+	}
+	if got := a.record(&n.ObjectMeta); got != want {
+		t.Errorf("from metadata got %+v, want %+v", got, want)
+	}
+	want.podCIDRs = "10.244.1.0/24,fd00:10:244:1::/64"
+	want.network = condition{"False", "TwillIsUp", "it is"}
+	want.v4.choose, want.v6.choose = "192.0.2.77", "2001:db8::77"
+	want.internal = "192.0.2.10,2001:db8::10"
+	if got := a.own(read(t, n)); got != want {
+		t.Errorf("from JSON got %+v, want %+v", got, want)
 	}
 }
 
-// checkLean compares with largeNode.
-func checkLean(t *testing.T, got *node, own bool) {
+// read returns a Node as the store reads it from the API server's JSON.
+func read(t *testing.T, n *corev1.Node) *node {
 	t.Helper()
-	want := &node{version: "7", whole: true, record: record{
-		name: "kubetest-peer-001", uid: "uid", created: time.Unix(1700000000, 0).UTC(), podCIDRs: "10.244.1.0/24,fd00:10:244:1::/64",
-		managed: "true", backend: "vxlan",
-		v4: notes{data: `{"VNI":1,"VtepMAC":"0a:00:00:00:00:01"}`, public: "192.0.2.1", overwrite: "203.0.113.1"},
-		v6: notes{data: "null", public: "2001:db8::1", overwrite: "2001:db8::2"},
-	}}
-	if own {
-		want.network, want.choose = condition{"False", "TwillIsUp", "it is"}, [2]string{"192.0.2.77", "2001:db8::77"}
-		want.internal = "192.0.2.10,2001:db8::10"
+	text, err := json.Marshal(n)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
+	got := &node{}
+	if err := json.Unmarshal(text, got); err != nil {
+		t.Fatal(err)
 	}
+	return got
 }
 
 // TestOldSpec: podCIDR stands alone on clusters before 1.20.
 func TestOldSpec(t *testing.T) {
 	n := testNode("old")
 	n.Spec.PodCIDR = "10.244.1.0/24"
-	got, err := lean{prefix: note}.one(encode(t, n))
-	if err != nil || got.podCIDRs != "10.244.1.0/24" {
-		t.Errorf("got %+v %v", got, err)
+	if got := read(t, n).Spec.podCIDRs(); got != "10.244.1.0/24" {
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -104,26 +96,6 @@ func largeNode() *corev1.Node {
 	return n
 }
 
-// encode is o as the API server sends it.
-func encode(t testing.TB, o runtime.Object) []byte {
-	t.Helper()
-	scheme := testScheme()
-	var b bytes.Buffer
-	if err := protobuf.NewSerializer(scheme, scheme).Encode(o, &b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-// FuzzLean: whatever comes, it is an error or a list, and no crash.
-func FuzzLean(f *testing.F) {
-	f.Add(encode(f, &corev1.NodeList{Items: []corev1.Node{*largeNode()}}))
-	f.Fuzz(func(_ *testing.T, data []byte) {
-		_, _ = lean{note, "kubetest-peer-001"}.list(bytes.NewReader(data))
-		_, _ = lean{note, ""}.one(data)
-	})
-}
-
 // TestRecordAge checks the order of peers: by age, and within one second by name.
 func TestRecordAge(t *testing.T) {
 	old, young := record{name: "z"}, record{name: "a"}
@@ -145,4 +117,49 @@ func ownPrefix(t *testing.T, s *server) {
 	}
 	_, err := New(t.Context(), Options{AnnotationPrefix: "example", APIURL: s.api.URL(), Node: self, Pools: []subnet.Pool{pool4}})
 	wantError(t, err, `annotation prefix "example": want a domain name`)
+}
+
+// TestDecodeNodes: nothing is lost when a list of Nodes is read from the API server's bytes, and a list that is cut off is
+// an error.
+func TestDecodeNodes(t *testing.T) {
+	n, old := largeNode(), testNode("old")
+	old.Spec.PodCIDR = "10.244.9.0/24"
+	nodes := corev1.NodeList{Items: []corev1.Node{*n, *old, *testNode("none")}}
+	nodes.ResourceVersion, nodes.Continue = "9", "more"
+	raw, err := nodes.Marshal()
+	must(t, err)
+	body, err := (&runtime.Unknown{Raw: raw}).Marshal()
+	must(t, err)
+	body = append([]byte("k8s\x00"), body...)
+	list, specs, err := decodeNodes(body)
+	must(t, err)
+	if list.ResourceVersion != "9" || list.Continue != "more" || len(list.Items) != 3 ||
+		!reflect.DeepEqual(list.Items[0].Annotations, n.Annotations) || list.Items[1].Name != "old" {
+		t.Errorf("got list %+v", list)
+	}
+	for i, want := range []string{"10.244.1.0/24,fd00:10:244:1::/64", "10.244.9.0/24", ""} {
+		if got := specs[i].podCIDRs(); got != want {
+			t.Errorf("node %d has the podCIDRs %q, want %q", i, got, want)
+		}
+	}
+	for _, bad := range [][]byte{nil, body[4:], body[:len(body)-7], []byte("k8s\x00\xff"), []byte(`{"items":[]}`)} {
+		if _, _, err := decodeNodes(bad); err == nil {
+			t.Errorf("%.20q was read", bad)
+		}
+	}
+}
+
+// FuzzDecodeNodes: whatever comes, it is an error or a list, and no crash.
+func FuzzDecodeNodes(f *testing.F) {
+	nodes := corev1.NodeList{Items: []corev1.Node{*largeNode()}}
+	raw, err := nodes.Marshal()
+	must(f, err)
+	body, err := (&runtime.Unknown{Raw: raw}).Marshal()
+	must(f, err)
+	f.Add(append([]byte("k8s\x00"), body...))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if list, specs, err := decodeNodes(data); err == nil && len(specs) != len(list.Items) {
+			t.Errorf("%d specs for %d nodes", len(specs), len(list.Items))
+		}
+	})
 }

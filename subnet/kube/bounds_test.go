@@ -32,11 +32,9 @@ func TestBounds(t *testing.T) {
 	} {
 		n := flannelNode(1)
 		c.change(n)
-		read, err := lean{prefix: note}.one(encode(t, n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := a.lease(read.record)
+		read := a.record(&n.ObjectMeta)
+		read.podCIDRs = nodeSpec{n.Spec.PodCIDR, n.Spec.PodCIDRs}.podCIDRs()
+		l, err := a.lease(read)
 		switch {
 		case c.want == "" && (err != nil || len(l.Stacks) != 1):
 			t.Errorf("%s: got %+v %v, want one stack", c.what, l, err)

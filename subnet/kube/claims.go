@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -21,7 +24,7 @@ import (
 // names, or for nobody.
 const claimPrefix = "twill-"
 
-// claimName is the name of the claim on p: IPv6 addresses with all their digits, since names cannot end in colons.
+// claimName returns the name of the claim on p: IPv6 addresses with all their digits, since names cannot end in colons.
 func claimName(p netip.Prefix) string {
 	addr := strings.NewReplacer(".", "-", ":", "-").Replace(p.Addr().StringExpanded())
 	return claimPrefix + addr + "-" + strconv.Itoa(p.Bits())
@@ -62,11 +65,13 @@ func (s *Store) assign(ctx context.Context, n *node, want subnet.Lease) error {
 		}
 		return s.api.setPodCIDRs(ctx, n, got)
 	}
-	return fmt.Errorf("node %q %w: other nodes were quicker to claim %d subnets", n.name, errNoPodCIDR, maxClaims)
+	return fmt.Errorf("node %q %w: other nodes were quicker to claim %d subnets", n.Name, errNoPodCIDR, maxClaims)
 }
 
 // tryClaims claims the first free subnet for each stack of want, or what is n's already.
-func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, others []netip.Prefix) ([]netip.Prefix, error) {
+func (s *Store) tryClaims(
+	ctx context.Context, n *node, want subnet.Lease, others []netip.Prefix,
+) ([]netip.Prefix, error) {
 	all, err := s.api.listClaims(ctx, s.claimSpace)
 	if err != nil {
 		return nil, err
@@ -77,13 +82,14 @@ func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, other
 	}
 	want.Stacks = slices.Clone(want.Stacks)
 	for i, st := range want.Stacks {
-		if at := slices.IndexFunc(wishes, func(p netip.Prefix) bool { return netstate.FamilyOf(p.Addr()) == st.Family() }); at >= 0 {
+		same := func(p netip.Prefix) bool { return netstate.FamilyOf(p.Addr()) == st.Family() }
+		if at := slices.IndexFunc(wishes, same); at >= 0 {
 			want.Stacks[i].Subnet = wishes[at]
 		}
 	}
 	got, err := subnet.Allocate(s.pools, want, append(used, others...))
 	if err != nil {
-		return nil, fmt.Errorf("node %q %w: %w", n.name, errNoPodCIDR, err)
+		return nil, fmt.Errorf("node %q %w: %w", n.Name, errNoPodCIDR, err)
 	}
 	var subnets []netip.Prefix
 	for _, st := range got.Stacks {
@@ -95,13 +101,13 @@ func (s *Store) tryClaims(ctx context.Context, n *node, want subnet.Lease, other
 	return subnets, nil
 }
 
-// sortClaims gives the subnets to try first, which n claimed already or which are reserved for it, and those that others
-// hold. Claims of an earlier Node object of this name are deleted, as the garbage collector is about to, and their
-// subnets are tried first too: but they are free now, and whoever is quicker has them.
+// sortClaims gives the subnets to try first, which n claimed already or which are reserved for it, and those that
+// others hold. Claims of an earlier Node object of this name are deleted, as the garbage collector is about to, and
+// their subnets are tried first too: but they are free now, and whoever is quicker has them.
 func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (wishes, used []netip.Prefix, err error) {
 	var old []netip.Prefix
 	for _, c := range all {
-		p, ok := claimed(c.Metadata.Name)
+		p, ok := claimed(c.Name)
 		switch {
 		case !ok:
 		case c.of(n):
@@ -118,88 +124,68 @@ func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (wishes, u
 	return append(wishes, old...), used, nil
 }
 
-// assignedCIDRs is what nodes have, from claims or from a controller that ran earlier.
+// assignedCIDRs returns what nodes have, from claims or from a controller that ran earlier.
 func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
-	list, err := s.api.listNodes(ctx, s.lean(), asProto, "0")
-	if err != nil {
-		return nil, err
-	}
 	var all []netip.Prefix
-	for _, n := range list.items {
-		for text := range strings.SplitSeq(n.podCIDRs, ",") {
+	_, err := s.api.nodes(ctx, func(_ *metav1.ObjectMeta, podCIDRs string) {
+		for text := range strings.SplitSeq(podCIDRs, ",") {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				all = append(all, p.Masked())
 			}
 		}
-	}
-	return all, nil
+	})
+	return all, explain("list", "nodes", err)
 }
 
-// errClaimed says that a claim exists and is another node's.
+// errClaimed is the error for a claim that exists and is another node's.
 var errClaimed = errors.New("it is claimed")
 
 // claim is a Lease of coordination.k8s.io, as far as it is used.
 type claim struct {
-	APIVersion string      `json:"apiVersion,omitempty"`
-	Kind       string      `json:"kind,omitempty"`
-	Metadata   claimObject `json:"metadata"`
-	Spec       struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
 		HolderIdentity *string `json:"holderIdentity,omitempty"`
 	} `json:"spec"`
 }
 
 // names reports whether c's holder is a node of n's name: n, or an earlier Node object.
 func (c claim) names(n *node) bool {
-	return c.Spec.HolderIdentity != nil && *c.Spec.HolderIdentity == n.name
+	return c.Spec.HolderIdentity != nil && *c.Spec.HolderIdentity == n.Name
 }
 
 // of reports whether c is n's: it claimed it, or an administrator reserved it for n's name.
 func (c claim) of(n *node) bool {
-	owners := c.Metadata.OwnerReferences
-	return c.names(n) && !slices.ContainsFunc(owners, func(o claimOwner) bool { return o.UID != n.uid })
+	foreign := func(o metav1.OwnerReference) bool { return o.UID != n.UID }
+	return c.names(n) && !slices.ContainsFunc(c.OwnerReferences, foreign)
 }
 
-type claimObject struct {
-	Name            string       `json:"name"`
-	UID             string       `json:"uid,omitempty"`
-	OwnerReferences []claimOwner `json:"ownerReferences,omitempty"`
-}
-
-type claimOwner struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Name       string `json:"name"`
-	UID        string `json:"uid"`
-}
-
-func claimsPath(namespace string) string {
-	return "apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/leases"
-}
-
-func claimPath(namespace, name string) string {
-	return claimsPath(namespace) + "/" + url.PathEscape(name)
+// leases turns a request to the Leases of a namespace.
+func leases(r *rest.Request, namespace string) *rest.Request {
+	return r.AbsPath("/apis/coordination.k8s.io/v1").Namespace(namespace).Resource("leases")
 }
 
 func (c *client) listClaims(ctx context.Context, namespace string) ([]claim, error) {
 	var list struct{ Items []claim }
-	err := c.do(ctx, call{method: http.MethodGet, path: claimsPath(namespace)}, &list)
+	err := do(ctx, leases(c.rest.Get(), namespace), callTimeout, &list)
 	return list.Items, explain("list", "leases in namespace "+namespace, err)
 }
 
-// createClaim claims p for n; one that exists is as good if it is n's. What was listed before does not tell: it may have
-// been deleted meanwhile, and another node's now.
+// createClaim claims p for n; one that exists is as good if it is n's. What was listed before does not tell: it may
+// have been deleted meanwhile, and another node's now.
 func (c *client) createClaim(ctx context.Context, namespace string, n *node, p netip.Prefix) error {
-	body := claim{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: claimObject{Name: claimName(p),
-		OwnerReferences: []claimOwner{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: n.uid}}}}
-	body.Spec.HolderIdentity = &n.name
-	err := c.do(ctx, call{method: http.MethodPost, path: claimsPath(namespace), body: body}, nil)
-	if !answered(err, http.StatusConflict) {
+	made := claim{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{Name: claimName(p),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}}}
+	made.Spec.HolderIdentity = &n.Name
+	err := c.create(ctx, leases(c.rest.Post(), namespace), made)
+	if !apierrors.IsAlreadyExists(err) {
 		return explain("create", "leases in namespace "+namespace, err)
 	}
 	var there claim
-	err = c.do(ctx, call{method: http.MethodGet, path: claimPath(namespace, claimName(p))}, &there)
+	err = do(ctx, leases(c.rest.Get(), namespace).Name(made.Name), callTimeout, &there)
 	switch {
-	case answered(err, http.StatusNotFound):
+	case apierrors.IsNotFound(err):
 		return errClaimed // it is free again, or was never there: the next list says so
 	case err != nil:
 		return explain("get", "leases in namespace "+namespace, err)
@@ -211,9 +197,11 @@ func (c *client) createClaim(ctx context.Context, namespace string, n *node, p n
 
 // deleteClaim deletes the claim as it was read, and no newer one.
 func (c *client) deleteClaim(ctx context.Context, namespace string, old claim) error {
-	only := map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]any{"uid": old.Metadata.UID}}
-	err := c.do(ctx, call{method: http.MethodDelete, path: claimPath(namespace, old.Metadata.Name), body: only}, nil)
-	if answered(err, http.StatusNotFound, http.StatusConflict) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	only := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(old.UID))}
+	err := c.metadata.Resource(leasesResource).Namespace(namespace).Delete(ctx, old.Name, only)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return explain("delete", "leases in namespace "+namespace, err)
@@ -226,10 +214,10 @@ func (c *client) setPodCIDRs(ctx context.Context, n *node, cidrs []netip.Prefix)
 	for i, p := range cidrs {
 		texts[i] = p.String()
 	}
-	err := c.do(ctx, call{method: http.MethodPatch, path: nodePath(n.name), kind: mergePatch, body: map[string]any{
-		"metadata": map[string]any{"uid": n.uid}, "spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}}}, nil)
-	if answered(err, http.StatusUnprocessableEntity, http.StatusConflict) {
-		return fmt.Errorf("node %q changed while its podCIDR was written: %w", n.name, err) // no refusal: look again
+	err := c.patch(ctx, c.metadata.Resource(nodesResource), n.Name, types.MergePatchType, map[string]any{
+		"metadata": map[string]any{"uid": n.UID}, "spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}})
+	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
+		return fmt.Errorf("node %q changed while its podCIDR was written: %w", n.Name, err) // not terminal: look again
 	}
 	return explain("patch", "nodes", err)
 }

@@ -5,13 +5,15 @@ import (
 	"net/netip"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/twill-net/twill/subnet"
 )
 
 const rival = "kubetest-rival"
 
-// raceFor has a node come back, whose old claim is freed and claimed by another node while it looks at it: as take does,
-// which is called when the old claim is being deleted, before or after. It returns what both have then.
+// raceFor lets a node come back, whose old claim take frees and claims for another node, before or after the node
+// deletes it. It returns what both have then.
 func raceFor(t *testing.T, s *server, before bool) (mine, theirs string) {
 	t.Helper()
 	pools := []subnet.Pool{smallPool("10.244.7.0", "10.244.8.0")}
@@ -21,7 +23,7 @@ func raceFor(t *testing.T, s *server, before bool) (mine, theirs string) {
 	s.deleteNode(t, self)
 	s.createNode(t, testNode(self))
 	s.createNode(t, testNode(rival))
-	r := &node{record: record{name: rival, uid: string(s.node(t, rival).UID)}}
+	r := &node{ObjectMeta: metav1.ObjectMeta{Name: rival, UID: s.node(t, rival).UID}}
 	take := func(req *http.Request) {
 		if req.Method != http.MethodDelete {
 			return

@@ -186,8 +186,8 @@ func crowd(t *testing.T, s *server) {
 	mu.Unlock()
 	s.deleteNode(t, gone) // the garbage collector, which does not run here, deletes the claim then
 	for _, c := range s.claims(t) {
-		if c.Metadata.Name == claimName(free) {
-			if o := c.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != gone {
+		if c.Name == claimName(free) {
+			if o := c.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != gone {
 				t.Errorf("the claim is owned by %v, want node %s", o, gone)
 			}
 			if err := s.admin.deleteClaim(t.Context(), claimSpace, c); err != nil {
@@ -258,14 +258,14 @@ func claimantReturns(t *testing.T, s *server) {
 	})
 	eventually(t, 5*time.Second, "its annotations", func() bool { return s.node(t, self).Annotations[note+"public-ip"] != "" })
 	all := s.claims(t)
-	if len(all) != 1 || all[0].Metadata.OwnerReferences[0].UID != string(s.node(t, self).UID) {
+	if len(all) != 1 || all[0].OwnerReferences[0].UID != s.node(t, self).UID {
 		t.Errorf("claims are %+v", all)
 	}
 }
 
 func halfClaimed(t *testing.T, s *server) {
 	s.createNode(t, testNode(self))
-	if err := s.admin.createClaim(t.Context(), claimSpace, &node{record: record{name: self, uid: string(s.node(t, self).UID)}}, netip.MustParsePrefix("10.244.9.0/24")); err != nil {
+	if err := s.admin.createClaim(t.Context(), claimSpace, &node{ObjectMeta: metav1.ObjectMeta{Name: self, UID: s.node(t, self).UID}}, netip.MustParsePrefix("10.244.9.0/24")); err != nil {
 		t.Fatal(err)
 	}
 	store, _ := s.open(t, Options{ClaimNamespace: claimSpace})

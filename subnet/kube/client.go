@@ -1,197 +1,231 @@
 package kube
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"os"
+	"strings"
+	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 
 	"github.com/twill-net/twill/subnet/redial"
 )
 
-// callTimeout bounds every call but lists and watches: an API server that accepts and then says nothing is an outage.
+// callTimeout bounds every call but watches: an API server that accepts and then says nothing is an outage.
 const callTimeout = 10 * time.Second
 
-// client makes the few calls that the store needs. Of client-go it takes what finds the server and proves who calls;
-// the typed clients, the reflector and the types of k8s.io/api would make the agent's file a fifth larger, and each
-// heartbeat of a peer twice as dear.
+// listTimeout bounds a list.
+const listTimeout = time.Minute
+
+var (
+	nodesResource  = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	eventsResource = schema.GroupVersionResource{Version: "v1", Resource: "events"}
+	leasesResource = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+)
+
+// client makes the store's calls.
 type client struct {
-	http   *http.Client
-	base   *url.URL      // of the server; it may have a path
-	limit  *rate.Limiter // of calls of which a loop could make many
-	dialer *redial.Dialer
+	http     *http.Client // of the two others
+	metadata metadata.Interface
+	rest     *rest.RESTClient // for what is not metadata
+	dialer   *redial.Dialer
 }
 
 func newClient(cfg *rest.Config) (*client, error) {
-	cfg = rest.CopyConfig(cfg)
+	c := &client{dialer: &redial.Dialer{}}
+	cfg = metadata.ConfigFor(cfg)
 	cfg.UserAgent = "twilld"
-	// A list of thousands of Nodes costs the API server a second of processor time to compress.
-	cfg.DisableCompression = true
-	dialer := &redial.Dialer{}
-	cfg.Dial = dialer.DialContext
-	pingSoon()
-	base, _, err := rest.DefaultServerUrlFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("read the API server's address %q: %w", cfg.Host, err)
+	cfg.WarningHandler = rest.NoWarnings{}
+	cfg.DisableCompression = true // it costs the API server a second for a list of thousands of Nodes
+	cfg.Dial = c.dialer.DialContext
+	if cfg.QPS == 0 {
+		cfg.QPS, cfg.Burst = 5, 20
 	}
-	h, err := rest.HTTPClientFor(cfg)
-	if err != nil {
+	pingIdleConnections()
+	silenceKlog()
+	var err error
+	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
 		return nil, fmt.Errorf("make a client for the API server %q: %w", cfg.Host, err)
 	}
-	return &client{http: h, base: base, limit: rate.NewLimiter(5, 20), dialer: dialer}, nil
+	if c.metadata, err = metadata.NewForConfigAndClient(cfg, c.http); err != nil {
+		return nil, fmt.Errorf("make a client for the API server %q: %w", cfg.Host, err)
+	}
+	cfg.APIPath, cfg.GroupVersion = "/api", &schema.GroupVersion{Version: "v1"}
+	cfg.AcceptContentTypes, cfg.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	if c.rest, err = rest.RESTClientForConfigAndClient(cfg, c.http); err != nil {
+		return nil, fmt.Errorf("make a client for the API server %q: %w", cfg.Host, err)
+	}
+	return c, nil
 }
 
-// pingSoon has client-go ask after ten silent seconds whether the connection still carries, and give it up after five
-// more, instead of 30 and 15; the environment is the only way to say it. An operator's word goes first.
-func pingSoon() {
-	for name, value := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
+// pingIdleConnections makes client-go check a connection after ten silent seconds and close it after five more, instead
+// of 30 and 15. The environment is the only way to set this; an operator's values go first.
+func pingIdleConnections() {
+	for name, value := range map[string]string{
+		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5",
+	} {
 		if os.Getenv(name) == "" {
 			_ = os.Setenv(name, value)
 		}
 	}
 }
 
-// Media types of the API: https://kubernetes.io/docs/reference/using-api/api-concepts/#alternate-representations-of-resources
-const (
-	asJSON  = "application/json"
-	asProto = "application/vnd.kubernetes.protobuf"
+// silenceKlog discards what client-go logs: the store reports the errors itself.
+var silenceKlog = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
 
-	mergePatch     = "application/merge-patch+json"
-	strategicPatch = "application/strategic-merge-patch+json"
-)
-
-// call is one request.
-type call struct {
-	method, path string // the path from "api/" or "apis/" on
-	query        url.Values
-	accept       string // empty: asJSON
-	kind         string // of the body; empty: asJSON
-	body         any    // encoded as JSON, unless it is nil
-	free         bool   // not limited in its rate
-}
-
-// answerError is an answer that says no.
-type answerError struct {
-	code    int // of HTTP
-	message string
-}
-
-func (e *answerError) Error() string { return e.message }
-
-// answered says whether err is an answer with one of these codes.
-func answered(err error, codes ...int) bool {
-	var a *answerError
-	if !errors.As(err, &a) {
-		return false
-	}
-	for _, code := range codes {
-		if a.code == code {
-			return true
-		}
-	}
-	return false
-}
-
-// open makes a call, whose answer the caller has to read and close; what is not an answer of success is an error.
-func (c *client) open(ctx context.Context, r call) (io.ReadCloser, error) {
-	var body io.Reader
-	if r.body != nil {
-		text, err := json.Marshal(r.body)
-		if err != nil {
-			return nil, fmt.Errorf("encode the body of %s %s: %w", r.method, r.path, err)
-		}
-		body = bytes.NewReader(text)
-	}
-	if !r.free {
-		if err := c.limit.Wait(ctx); err != nil {
-			return nil, err
-		}
-	}
-	at := c.base.JoinPath(r.path)
-	at.RawQuery = r.query.Encode()
-	req, err := http.NewRequestWithContext(ctx, r.method, at.String(), body)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Accept", cmp.Or(r.accept, asJSON))
-	if body != nil {
-		req.Header.Set("Content-Type", cmp.Or(r.kind, asJSON))
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode/100 != 2 {
-		defer resp.Body.Close()
-		return nil, refusalOf(resp)
-	}
-	return resp.Body, nil
-}
-
-// maxStatus bounds what is read of an answer that says no.
-const maxStatus = 64 << 10
-
-// refusalOf reads a Status, in JSON or protobuf; a proxy in between may answer anything.
-func refusalOf(resp *http.Response) error {
-	e := &answerError{code: resp.StatusCode, message: "the answer is " + resp.Status}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
-	var status struct{ Message string }
-	if object, err := opened(body); err == nil {
-		status.Message = readStatus(object).message
-	} else {
-		_ = json.Unmarshal(body, &status)
-	}
-	if status.Message != "" {
-		e.message = status.Message
-	}
-	return e
-}
-
-// do makes a call that is over within callTimeout, and decodes its JSON unless into is nil.
-func (c *client) do(ctx context.Context, r call, into any) error {
-	body, err := c.read(ctx, r)
-	if err != nil || into == nil {
+// do makes a call and decodes the answer's JSON into v, unless v is nil.
+func do(ctx context.Context, r *rest.Request, timeout time.Duration, v any) error {
+	result := r.Timeout(timeout).Do(ctx)
+	if err := result.Error(); err != nil || v == nil {
 		return err
 	}
-	if err := json.Unmarshal(body, into); err != nil {
+	body, err := result.Raw()
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
 		return fmt.Errorf("decode the answer: %w", err)
 	}
 	return nil
 }
 
-// read makes a call that is over within callTimeout, and returns all of the answer.
-func (c *client) read(ctx context.Context, r call) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	body, err := c.open(ctx, r)
-	if err != nil {
-		return nil, err
+// node is what the store reads of a Node.
+type node struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              nodeSpec
+	Status            struct {
+		Addresses  []struct{ Type, Address string }
+		Conditions []struct {
+			Type string
+			condition
+		}
 	}
-	defer body.Close()
-	return io.ReadAll(body)
 }
 
-// explain says in a sentence what the API server did not do; errors that waiting does not mend become refusals.
+type nodeSpec struct {
+	PodCIDR  string // the first of PodCIDRs, and alone on clusters before 1.20
+	PodCIDRs []string
+}
+
+// podCIDRs returns the podCIDRs, separated by commas.
+func (s nodeSpec) podCIDRs() string {
+	if len(s.PodCIDRs) == 0 {
+		return s.PodCIDR
+	}
+	return strings.Join(s.PodCIDRs, ",")
+}
+
+// condition is what the store writes of the condition NetworkUnavailable.
+type condition struct{ Status, Reason, Message string }
+
+// node reads a Node. One that does not exist is a terminal error.
+func (c *client) node(ctx context.Context, name string) (*node, error) {
+	n := &node{}
+	err := do(ctx, c.rest.Get().Resource("nodes").Name(name), callTimeout, n)
+	if apierrors.IsNotFound(err) {
+		return nil, terminalError{fmt.Errorf("node %q does not exist: NODE_NAME, or the pod that POD_NAME and "+
+			"POD_NAMESPACE name, must give the name of a Node object", name)}
+	}
+	return n, explain("get", "nodes", err)
+}
+
+// spec returns a Node's UID and podCIDRs as the API server has them in memory at the version or later.
+func (c *client) spec(ctx context.Context, name, version string) (types.UID, string, error) {
+	var n struct {
+		Metadata struct{ UID types.UID }
+		Spec     nodeSpec
+	}
+	r := c.rest.Get().Resource("nodes").Name(name).Param("resourceVersion", version)
+	err := do(ctx, r.Throttle(flowcontrol.NewFakeAlwaysRateLimiter()), callTimeout, &n)
+	return n.Metadata.UID, n.Spec.podCIDRs(), err
+}
+
+// revision returns the resource version of the Nodes as etcd has them now.
+func (c *client) revision(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	one, err := c.metadata.Resource(nodesResource).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return "", explain("list", "nodes", err)
+	}
+	return one.ResourceVersion, nil
+}
+
+// podNode returns the name of the node on which a pod runs.
+func (c *client) podNode(ctx context.Context, namespace, name string) (string, error) {
+	var pod struct{ Spec struct{ NodeName string } }
+	const want = "POD_NAMESPACE and POD_NAME must name the agent's own pod"
+	err := do(ctx, c.rest.Get().Namespace(namespace).Resource("pods").Name(name), callTimeout, &pod)
+	if apierrors.IsNotFound(err) {
+		return "", terminalError{fmt.Errorf("pod %s/%s does not exist: %s", namespace, name, want)}
+	}
+	if err == nil && pod.Spec.NodeName == "" {
+		err = terminalError{fmt.Errorf("pod %s/%s has no spec.nodeName: %s", namespace, name, want)}
+	}
+	return pod.Spec.NodeName, explain("get", "pods", err)
+}
+
+// create creates an object.
+func (c *client) create(ctx context.Context, r *rest.Request, object any) error {
+	body, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("encode an object: %w", err)
+	}
+	return do(ctx, r.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body), callTimeout, nil)
+}
+
+// patch patches an object, or its subresource.
+func (c *client) patch(
+	ctx context.Context, to metadata.ResourceInterface, name string, kind types.PatchType, patch any, sub ...string,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode a patch of %s: %w", name, err)
+	}
+	_, err = to.Patch(ctx, name, kind, data, metav1.PatchOptions{}, sub...)
+	return err
+}
+
+// patchStatus patches a node through its status subresource, which takes changes of the metadata too.
+func (c *client) patchStatus(ctx context.Context, node string, kind types.PatchType, patch any) error {
+	err := c.patch(ctx, c.metadata.Resource(nodesResource), node, kind, patch, "status")
+	return explain("patch", "nodes/status", err)
+}
+
+// terminalError is an error that waiting does not mend.
+type terminalError struct{ error }
+
+func (e terminalError) Unwrap() error { return e.error }
+
+func isTerminal(err error) bool { return errors.As(err, new(terminalError)) }
+
+// explain says in a sentence what the API server did not do. Errors that waiting does not mend become terminal.
 func explain(verb, resource string, err error) error {
 	switch {
-	case err == nil || refused(err):
+	case err == nil || isTerminal(err):
 		return err
-	case answered(err, http.StatusForbidden):
-		return refusal{fmt.Errorf("the API server forbids %s on %s: %w", verb, resource, err)}
-	case answered(err, http.StatusUnauthorized):
-		return refusal{fmt.Errorf("the API server does not know the credentials for %s on %s: %w", verb, resource, err)}
-	case answered(err, http.StatusUnprocessableEntity, http.StatusBadRequest, http.StatusNotFound):
-		return refusal{fmt.Errorf("%s %s: %w", verb, resource, err)}
+	case apierrors.IsForbidden(err):
+		return terminalError{fmt.Errorf("the API server forbids %s on %s: %w", verb, resource, err)}
+	case apierrors.IsUnauthorized(err):
+		return terminalError{
+			fmt.Errorf("the API server does not know the credentials for %s on %s: %w", verb, resource, err)}
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err):
+		return terminalError{fmt.Errorf("%s %s: %w", verb, resource, err)}
 	}
 	return fmt.Errorf("%s %s: %w", verb, resource, err)
 }

@@ -1,10 +1,14 @@
-// Package kube is the Store on Kubernetes Node objects: a node's subnet is its podCIDR, and what peers must know
-// of it stands in annotations, in flannel's format (prefix flannel.alpha.coreos.com/ unless told otherwise), so
-// that flannel and Twill nodes are peers of each other in one cluster.
+// Package kube is the Store on Kubernetes Node objects. A node's subnet is its podCIDR; what peers must know of it
+// stands in annotations of flannel's format (prefix flannel.alpha.coreos.com/ by default), so that flannel and Twill
+// nodes are peers of each other in one cluster.
 //
-// The rights that it needs are get, list and watch on nodes, patch on nodes/status, create on events (and patch,
-// if repetitions shall be counted), and get on pods where the node's name is found through POD_NAME. Of client-go it
-// takes what finds the API server and proves who calls (kubeconfigs, service accounts, certificates, exec plugins); the
-// few calls are its own, and of the answers it reads the few fields that it wants: the types of k8s.io/api, the typed
-// clients and the reflector would add megabytes to the agent, and double the cost of a peer's heartbeat.
+// A reflector lists and watches the metadata of all Nodes, because a kubelet writes its Node every few minutes and the
+// whole object has 13 kB and more. Metadata lacks the podCIDRs, which cannot change while a Node exists: they are read
+// once for each UID and kept in the agent's checkpoint. This node's own object is read in full after each change.
+//
+// The rights that the store needs are get, list and watch on nodes, patch on nodes/status, create on events (and patch,
+// to count repeated events), and get on pods where the node's name is found through POD_NAME.
+//
+// Objects are read into small structs: the types and typed clients of k8s.io/api would make the agent's file three
+// megabytes larger.
 package kube

@@ -19,7 +19,7 @@ func FuzzLease(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cidrs, backend, data4, ip4, data6, ip6, overwrite string) {
 		r := record{
 			name: "n", podCIDRs: cidrs, managed: "true", backend: backend,
-			v4: notes{data4, ip4, overwrite}, v6: notes{data6, ip6, overwrite},
+			v4: values{data: data4, public: ip4, overwrite: overwrite}, v6: values{data: data6, public: ip6, overwrite: overwrite},
 		}
 		l, err := a.lease(r)
 		if err != nil {
@@ -65,11 +65,10 @@ func roundTrip(t *testing.T, a annotations, l subnet.Lease, r record) {
 		}
 		return ""
 	}
-	families := bothFamilies(a.prefix)
 	again := record{
 		name: r.name, podCIDRs: r.podCIDRs, managed: get(a.managed), backend: get(a.backend),
-		v4: notes{data: get(families[0].data), public: get(families[0].public)},
-		v6: notes{data: get(families[1].data), public: get(families[1].public)},
+		v4: values{data: get(a.both[0].data), public: get(a.both[0].public)},
+		v6: values{data: get(a.both[1].data), public: get(a.both[1].public)},
 	}
 	got, err := a.lease(again)
 	if err != nil || !got.Equal(l) {

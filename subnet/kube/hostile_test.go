@@ -3,9 +3,7 @@ package kube
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,36 +20,27 @@ import (
 // cacheOf is the cache of a store that knows honest peers, as a list has them.
 func cacheOf(t testing.TB, peers int, pools ...subnet.Pool) *nodes {
 	t.Helper()
-	s := &Store{notes: newAnnotations(note, pools), pools: pools, node: self, own: own{kick: make(chan struct{}, 1)}}
+	s := &Store{annotations: newAnnotations(note, pools), pools: pools, node: self, own: own{changed: make(chan struct{}, 1)}}
 	c := s.newNodes()
-	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+	var list []any
 	for i := range peers {
 		n := flannelNode(1)
 		n.Name, n.UID = fmt.Sprintf("kubetest-honest-%04d", i), types.UID(fmt.Sprintf("uid-%d", i))
-		n.Spec.PodCIDR = fmt.Sprintf("10.244.%d.%d/29", i/32, i%32*8)
-		n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
-		list.Items = append(list.Items, *n)
+		c.podCIDRs.put(n.UID, fmt.Sprintf("10.244.%d.%d/29", i/32, i%32*8))
+		list = append(list, metadataOf(n))
 	}
-	all, err := s.lean().list(bytes.NewReader(encode(t, list)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.replace(all.items)
+	must(t, c.Replace(list, "1"))
 	return c
 }
 
-// happens has c read events as they come from a watch, until that ends.
-func happens(c *nodes, stream []byte) error {
-	w := newChanges(lean{c.notes.prefix, c.self}, io.NopCloser(bytes.NewReader(stream)))
-	for {
-		events, err := w.batch()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		c.enter(events)
+func metadataOf(n *corev1.Node) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -76,43 +65,38 @@ func evilNode(members int) *corev1.Node {
 	return n
 }
 
-// TestHostileEvent: an event of a Node with a megabyte of metadata costs about what reading a megabyte does, and little of
-// it is kept.
+// TestHostileEvent: an event of a Node with a megabyte of metadata costs about what reading a megabyte does, and
+// little of it is kept.
 func TestHostileEvent(t *testing.T) {
 	c := cacheOf(t, 5000, pool4)
-	small, large := framed(t, modified, metadata(evilNode(1000))), framed(t, modified, metadata(evilNode(70_000)))
+	large, err := metadataOf(evilNode(70_000)).Marshal()
+	must(t, err)
 	if len(large) < 1<<20 {
 		t.Fatalf("the event has %d bytes, want more than a megabyte", len(large))
 	}
-	cost := func(event []byte) (least time.Duration, allocated uint64) {
-		least = time.Hour
-		for range 10 {
-			var before, after runtime.MemStats
-			w := newChanges(lean{c.notes.prefix, c.self}, io.NopCloser(bytes.NewReader(event)))
-			w.long = make([]byte, 2<<20) // a watch keeps it
-			runtime.ReadMemStats(&before)
-			begin := time.Now()
-			events, err := w.batch()
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.enter(events)
-			least = min(least, time.Since(begin))
-			runtime.ReadMemStats(&after)
-			allocated = after.TotalAlloc - before.TotalAlloc
-		}
-		return least, allocated
+	least, allocated := time.Hour, uint64(0)
+	for range 10 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		begin := time.Now()
+		m := &metav1.PartialObjectMetadata{}
+		must(t, m.Unmarshal(large))
+		must(t, c.Update(m))
+		least = min(least, time.Since(begin))
+		runtime.ReadMemStats(&after)
+		allocated = after.TotalAlloc - before.TotalAlloc
 	}
-	few, _ := cost(small)
-	many, allocated := cost(large)
-	t.Logf("%d bytes: %s; %d bytes: %s, %d bytes allocated", len(small), few, len(large), many, allocated)
-	if many > 20*time.Millisecond || allocated > 64<<10 {
-		t.Errorf("an event of %d bytes takes %s and allocates %d bytes, want at most 20ms and 64 kB", len(large), many, allocated)
+	t.Logf("%d bytes: %s, %d bytes allocated", len(large), least, allocated)
+	if least > 20*time.Millisecond || allocated > 4*uint64(len(large)) {
+		t.Errorf("an event of %d bytes takes %s and allocates %d bytes, want at most 20ms and four times as much", len(large), least, allocated)
+	}
+	if e := c.entries["kubetest-evil"]; e == nil || len(fmt.Sprint(e.record)) > 2*maxData {
+		t.Errorf("of an event of %d bytes %d are kept", len(large), len(fmt.Sprint(e)))
 	}
 }
 
-// FuzzHostile: whatever one Node says, in its metadata and its spec, other nodes' leases stay as they are, and its own is
-// one subnet of each family in bounds, or a skip with a short reason.
+// FuzzHostile: whatever one Node says, in its metadata and its spec, other nodes' leases stay as they are, and its
+// own is one subnet of each family in bounds, or a skip with a short reason.
 func FuzzHostile(f *testing.F) {
 	f.Add("10.244.1.0/24", "fd00:10:244:1::/64", "true", "vxlan", `{"VNI":1}`, "192.0.2.1", "null", "2001:db8::1", "", []byte(`{"f:spec":{"f:podCIDRs":{"v:\"10.244.9.0/24\"":{}}}}`), 1, uint8(0))
 	f.Add("10.244.0.0/9", "10.244.0.0/32", "true", "\x1b[2J", "{", "255.255.255.255", "", "", "x", []byte{0xff}, 5000, uint8(1))
@@ -129,20 +113,21 @@ func FuzzHostile(f *testing.F) {
 		}
 		n.ManagedFields = []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(string(bytes.Repeat(fields, 1+max(0, repeat)%1000)))}}
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr, cidr2}
-		stream := framed(t, []string{added, modified, deleted, bookmark}[kind%4], metadata(n))
-		if err := happens(c, stream); err != nil {
-			t.Fatal(err)
+		switch m := metadataOf(n); kind % 3 {
+		case 0:
+			must(t, c.Add(m))
+		case 1:
+			must(t, c.Update(m))
+		case 2:
+			must(t, c.Delete(m))
 		}
-		whole, err := lean{note, self}.one(encode(t, n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.resolved(whole)
-		peers, skips, _, _ := c.peers()
-		checkHostile(t, before, peers, skips)
-		if waiting := len(c.strangers.names); waiting > 1 {
+		if waiting := c.queue.Len(); waiting > 1 {
 			t.Errorf("%d Nodes are to be read because of one", waiting)
 		}
+		c.podCIDRs.put(n.UID, nodeSpec{cidr, []string{cidr, cidr2}}.podCIDRs())
+		c.learned(n.Name)
+		peers, skips, _, _ := c.peers()
+		checkHostile(t, before, peers, skips)
 	})
 }
 
@@ -181,21 +166,21 @@ func FuzzClaims(f *testing.F) {
 	f.Add([]byte(`{"items":[{"metadata":{"name":"twill-10-244-7-0-24","ownerReferences":[{"uid":"u"}]},"spec":{"holderIdentity":"n"}}]}`))
 	f.Add([]byte(`{"items":[{"metadata":{"name":"twill-fd00-0001-0000-0000-0000-0000-0000-0000-64"}}]}`))
 	f.Add([]byte(`{"items":[{"metadata":{"name":"twill-x-99"},"spec":{"holderIdentity":null}},null]}`))
-	n := &node{record: record{name: "n", uid: "u"}}
+	n := &node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var list struct{ Items []claim }
 		if json.Unmarshal(data, &list) != nil {
 			return
 		}
 		for _, c := range list.Items {
-			p, ok := claimed(c.Metadata.Name)
+			p, ok := claimed(c.Name)
 			if !ok {
 				continue
 			}
 			if back, ok := claimed(claimName(p)); !ok || back != p || p != p.Masked() {
-				t.Errorf("%q is read as %s, and that as %s", c.Metadata.Name, p, back)
+				t.Errorf("%q is read as %s, and that as %s", c.Name, p, back)
 			}
-			if c.of(n) && (!c.names(n) || slices.ContainsFunc(c.Metadata.OwnerReferences, func(o claimOwner) bool { return o.UID != "u" })) {
+			if c.of(n) && (!c.names(n) || slices.ContainsFunc(c.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID != "u" })) {
 				t.Errorf("a claim of another node counts as one's own: %+v", c)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
@@ -57,7 +58,7 @@ func writesDifferences(t *testing.T, s *server) {
 	acquire(t, store, want4)
 	w := watching(t, store)
 	store.Network(true, "TwillIsUp", "")
-	eventually(t, 5*time.Second, "the condition", func() bool { return networkCondition(s.node(t, self)).reason == "TwillIsUp" })
+	eventually(t, 5*time.Second, "the condition", func() bool { return networkCondition(s.node(t, self)).Reason == "TwillIsUp" })
 	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
 	before := s.node(t, self).ResourceVersion
 	acquire(t, store, want4)
@@ -134,7 +135,7 @@ func conditionWritten(t *testing.T, s *server) {
 	}
 	patch := map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
 		"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud"}}}}
-	if err := s.admin.patchStatus(t.Context(), self, strategicPatch, patch); err != nil {
+	if err := s.admin.patchStatus(t.Context(), self, types.StrategicMergePatchType, patch); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, time.Second, "the condition again", is("False", "TwillIsUp", ""))

@@ -1,25 +1,29 @@
 package kube
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/twill-net/twill/subnet"
 )
 
-// nodes is the cache of one Watch: filled from a complete list first, then from a watch, and from a complete list again
-// whenever the watch cannot be resumed. A node that was deleted in between is thus simply not in the list.
+// nodes is the store that a reflector keeps in sync with the Nodes' metadata, and the queue of those that have to be
+// read beyond it: a peer whose podCIDRs are not known, and this node's own, whose status is wanted too.
 type nodes struct {
-	notes   annotations
-	self    string
-	changed chan struct{} // the snapshot may have changed
-	wakeOwn func()        // the own node changed
-
-	known     *known
-	strangers *strangers
-	every     time.Duration // how often to list again, at least
-	relist    time.Time     // when; of reflect only
+	annotations annotations
+	self        string
+	changed     chan struct{} // the snapshot may have changed
+	ownChanged  func()        // this node's record changed
+	podCIDRs    *podCIDRs
+	queue       workqueue.TypedRateLimitingInterface[string] // names of Nodes to read
+	relist      time.Time                                    // when all are listed again; of the reflector only
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -27,6 +31,11 @@ type nodes struct {
 	synced  bool
 	version int // counts changes of peers
 }
+
+var (
+	_ cache.ReflectorStore         = (*nodes)(nil)
+	_ cache.ResourceVersionUpdater = (*nodes)(nil)
+)
 
 // entry is a node and, if it is a peer, its lease or why there is none.
 type entry struct {
@@ -36,95 +45,100 @@ type entry struct {
 	err    error
 }
 
+// A Node that had no podCIDR, or could not be read, is read again after a time that grows from leastWait to mostWait.
+// This node's own is read ownWait after a change, with all changes in between.
+const (
+	leastWait, mostWait = 500 * time.Millisecond, time.Minute
+	ownWait             = 100 * time.Millisecond
+)
+
 func (s *Store) newNodes() *nodes {
-	return &nodes{notes: s.notes, self: s.node, changed: make(chan struct{}, 1), wakeOwn: s.own.wake,
-		known: &s.known, strangers: newStrangers(), every: relist, entries: map[string]*entry{}}
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](leastWait, mostWait)
+	return &nodes{annotations: s.annotations, self: s.node, changed: make(chan struct{}, 1), ownChanged: s.own.notify,
+		podCIDRs: &s.podCIDRs, queue: workqueue.NewTypedRateLimitingQueue(limiter), entries: map[string]*entry{}}
 }
 
-// mark says that the snapshot may have changed.
-func (c *nodes) mark() {
+// notify signals that the snapshot may have changed.
+func (c *nodes) notify() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
 	}
 }
 
-// lacks reports whether n, of which there is metadata, has to be read in full.
-func (c *nodes) lacks(n *node) bool {
-	return !n.whole && (n.name == c.self || n.isPeer() && c.known.get(n.uid) == "")
+// trim removes what records do not have, before thousands of Nodes are held at once.
+func (a annotations) trim(m *metav1.ObjectMeta) {
+	m.ManagedFields, m.Labels, m.OwnerReferences, m.Finalizers = nil, nil, nil, nil
+	maps.DeleteFunc(m.Annotations, func(name, _ string) bool { return !strings.HasPrefix(name, a.prefix) })
 }
 
-// learn completes n by what is known of it, or learns from it.
-func (c *nodes) learn(n *node) {
-	if n.podCIDRs == "" {
-		n.podCIDRs = c.known.get(n.uid)
-	} else {
-		c.known.put(n.uid, n.podCIDRs)
+// known returns the record of a Node, with its podCIDRs if these are known.
+func (c *nodes) known(m *metav1.ObjectMeta) record {
+	r := c.annotations.record(m)
+	r.podCIDRs = c.podCIDRs.get(r.uid)
+	return r
+}
+
+// lacks reports whether a Node has to be read because of its podCIDRs.
+func (c *nodes) lacks(r record) bool { return r.name != c.self && r.isPeer() && r.podCIDRs == "" }
+
+// Add implements cache.ReflectorStore.
+func (c *nodes) Add(obj any) error { return c.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (c *nodes) Update(obj any) error {
+	r := c.known(&obj.(*metav1.PartialObjectMetadata).ObjectMeta)
+	if r.name == c.self {
+		c.queue.AddAfter(r.name, ownWait)
+		return nil
 	}
-}
-
-// update enters what an event says of a node.
-func (c *nodes) update(n *node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lacks := c.lacks(n)
-	if lacks {
-		c.strangers.add(n)
+	old, ok := c.entries[r.name]
+	stranger := c.lacks(r) && (!ok || old.uid != r.uid || !old.isPeer())
+	if stranger {
+		c.queue.Forget(r.name)
+		c.queue.Add(r.name)
 	}
-	if n.name == c.self {
-		return // all of it comes when it was read
-	}
-	c.learn(n)
-	old, ok := c.entries[n.name]
-	c.put(entry{record: n.record, unread: lacks && (!ok || old.uid != n.uid || old.unread)})
+	c.put(entry{record: r, unread: stranger || c.lacks(r) && old.unread})
+	return nil
 }
 
-// resolved enters a node that was read in full, and reports whether nothing of it can be missing any more.
-func (c *nodes) resolved(n *node) bool {
+// Delete implements cache.ReflectorStore.
+func (c *nodes) Delete(obj any) error {
+	m := &obj.(*metav1.PartialObjectMetadata).ObjectMeta
+	c.podCIDRs.remove(m.UID)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.learn(n)
-	old, ok := c.entries[n.name]
-	switch {
-	case n.name == c.self:
-		if !c.put(entry{record: n.record}) {
-			c.wakeOwn() // it says what it said before, but may have said something else between
-		}
-		return false
-	case ok && old.uid == n.uid: // its annotations come from the watch, which may be further
-		r := old.record
-		r.podCIDRs = n.podCIDRs
-		c.put(entry{record: r})
-	}
-	return n.podCIDRs != ""
-}
-
-// remove forgets a node that was deleted.
-func (c *nodes) remove(n *node) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.known.forget(n.uid)
-	c.strangers.remove(n.name)
-	old, ok := c.entries[n.name]
-	if ok {
-		delete(c.entries, n.name)
+	if old, ok := c.entries[m.Name]; ok {
+		delete(c.entries, m.Name)
 		c.drop(old)
 		c.note(old.record)
 	}
+	return nil
 }
 
-// replace enters all nodes that there are.
-func (c *nodes) replace(all []*node) {
+// Replace implements cache.ReflectorStore: a node that was deleted while nobody watched is simply not in the list.
+// What is in it was read already: a peer without a podCIDR may get one later.
+func (c *nodes) Replace(list []any, version string) error {
+	all := make([]record, len(list))
+	for i, obj := range list {
+		all[i] = c.known(&obj.(*metav1.PartialObjectMetadata).ObjectMeta)
+	}
+	c.podCIDRs.retain(all)
+	slices.SortFunc(all, record.compare) // each then comes behind the last one
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.known.keep(all)
-	c.strangers.clear()
-	slices.SortFunc(all, func(a, b *node) int { return a.compare(b.record) }) // each then comes behind the last one
 	there := make(map[string]bool, len(all))
-	for _, n := range all {
-		there[n.name] = true
-		c.learn(n)
-		c.put(entry{record: n.record})
+	for _, r := range all {
+		there[r.name] = true
+		if r.name == c.self {
+			continue
+		}
+		if c.lacks(r) {
+			c.queue.AddRateLimited(r.name)
+		}
+		c.put(entry{record: r})
 	}
 	c.order = slices.DeleteFunc(c.order, func(old *entry) bool {
 		if there[old.name] {
@@ -136,12 +150,51 @@ func (c *nodes) replace(all []*node) {
 	})
 	if !c.synced {
 		c.synced = true
-		c.mark()
-		c.wakeOwn()
+		c.notify()
+		c.ownChanged()
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (c *nodes) Resync() error { return nil }
+
+// UpdateResourceVersion implements cache.ResourceVersionUpdater.
+func (c *nodes) UpdateResourceVersion(version string) { c.podCIDRs.advance(version) }
+
+// needed reports whether a Node of the queue is still to be read.
+func (c *nodes) needed(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.entries[name]
+	return name == c.self || ok && c.lacks(e.record)
+}
+
+// learned completes a peer's record. Its annotations come from the watch, which may be further than the read was.
+func (c *nodes) learned(name string) (complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.entries[name]
+	if !ok {
+		return true
+	}
+	r := e.record
+	r.podCIDRs = c.podCIDRs.get(r.uid)
+	c.put(entry{record: r})
+	return !c.lacks(r)
+}
+
+// putOwn enters this node's own record.
+func (c *nodes) putOwn(n *node) {
+	c.podCIDRs.put(n.UID, n.Spec.podCIDRs())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.put(entry{record: c.annotations.own(n)}) {
+		c.ownChanged() // it says what it said before, but may have said something else in between
 	}
 }
 
-// put enters e, and reports whether it says anything new. It moves what changed, not what there is: a node may change as
+// put enters e, and reports whether it says anything new. It moves what changed, not everything: a node may change as
 // often as it likes.
 func (c *nodes) put(e entry) bool {
 	old, ok := c.entries[e.name]
@@ -149,7 +202,7 @@ func (c *nodes) put(e entry) bool {
 		return false
 	}
 	if e.isPeer() && !e.unread {
-		e.lease, e.err = c.notes.lease(e.record)
+		e.lease, e.err = c.annotations.lease(e.record)
 	}
 	if ok && old.isPeer() != e.isPeer() {
 		c.note(old.record)
@@ -161,39 +214,39 @@ func (c *nodes) put(e entry) bool {
 			c.drop(old)
 		}
 		c.entries[e.name] = &e
-		at, _ := c.place(&e)
+		at, _ := c.position(&e)
 		c.order = slices.Insert(c.order, at, &e)
 	}
 	c.note(e.record)
 	return true
 }
 
-// place is where e stands in the order, or would, and whether it does.
-func (c *nodes) place(e *entry) (int, bool) {
+// position returns where e stands in the order, or would, and whether it does.
+func (c *nodes) position(e *entry) (int, bool) {
 	return slices.BinarySearchFunc(c.order, e, func(a, b *entry) int { return a.compare(b.record) })
 }
 
 // drop takes e out of the order.
 func (c *nodes) drop(e *entry) {
-	if at, ok := c.place(e); ok {
+	if at, ok := c.position(e); ok {
 		c.order = slices.Delete(c.order, at, at+1)
 	}
 }
 
-// note tells who depends on r that it changed; nodes that are no peers concern nobody.
+// note notifies who depends on r; nodes that are no peers concern nobody.
 func (c *nodes) note(r record) {
 	switch {
 	case r.name == c.self:
-		c.wakeOwn()
+		c.ownChanged()
 	case r.isPeer():
 		c.version++
 	default:
 		return
 	}
-	c.mark()
+	c.notify()
 }
 
-// ownRecord is this node's record, and whether the cache is in sync and has it.
+// ownRecord returns this node's record, and whether the cache has it.
 func (c *nodes) ownRecord() (record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +257,7 @@ func (c *nodes) ownRecord() (record, bool) {
 	return e.record, true
 }
 
-// peers are the other nodes' leases, oldest first, what could not be read, and the version of both; false: the
+// peers returns the other nodes' leases, oldest first, what could not be read, and the version of both; false: the
 // cache was never in sync.
 func (c *nodes) peers() ([]subnet.Lease, []subnet.Skip, int, bool) {
 	c.mu.Lock()

@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -15,35 +17,38 @@ import (
 func TestNodesOrder(t *testing.T) {
 	c := cacheOf(t, 0, pool4)
 	r := rand.New(rand.NewPCG(1, 2))
-	there := map[string]*node{}
-	some := func() *node {
+	there := map[string]record{}
+	some := func() *metav1.PartialObjectMetadata {
 		i := r.IntN(40)
-		n := &node{version: "1", whole: true, record: record{name: fmt.Sprintf("n%02d", i), uid: fmt.Sprint(i), created: time.Unix(int64(r.IntN(5)), 0).UTC(),
-			podCIDRs: fmt.Sprintf("10.244.%d.0/24", i), managed: "true", backend: "vxlan", v4: notes{public: fmt.Sprintf("192.0.2.%d", 1+r.IntN(9))}}}
+		n := flannelNode(i)
+		n.UID, n.CreationTimestamp = types.UID(n.Name), metav1.Unix(int64(r.IntN(5)), 0)
+		n.Annotations[note+"public-ip"] = fmt.Sprintf("192.0.2.%d", 1+r.IntN(9))
 		if r.IntN(4) == 0 {
-			n.managed = ""
+			delete(n.Annotations, note+"kube-subnet-manager")
 		}
-		return n
+		c.podCIDRs.put(n.UID, n.Spec.PodCIDR)
+		return metadataOf(n)
 	}
 	for step := range 2000 {
 		switch n := some(); {
 		case step%100 == 99:
-			there = map[string]*node{}
+			there = map[string]record{}
+			list := map[string]any{}
 			for range 30 {
 				n := some()
-				there[n.name] = n
+				list[n.Name], there[n.Name] = n, c.known(&n.ObjectMeta)
 			}
-			c.replace(slices.Collect(maps.Values(there)))
+			must(t, c.Replace(slices.Collect(maps.Values(list)), "1"))
 		case step%3 == 0:
-			c.remove(n)
-			delete(there, n.name)
+			must(t, c.Delete(n))
+			delete(there, n.Name)
 		default:
-			c.update(n)
-			there[n.name] = n
+			must(t, c.Update(n))
+			there[n.Name] = c.known(&n.ObjectMeta)
 		}
 		var want []subnet.Lease
-		for _, n := range slices.SortedFunc(maps.Values(there), func(a, b *node) int { return a.compare(b.record) }) {
-			if l, err := c.notes.lease(n.record); err == nil && n.isPeer() {
+		for _, n := range slices.SortedFunc(maps.Values(there), record.compare) {
+			if l, err := c.annotations.lease(n); err == nil && n.isPeer() {
 				want = append(want, l)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -16,13 +17,13 @@ import (
 // DefaultPrefix is the prefix of flannel's annotations.
 const DefaultPrefix = "flannel.alpha.coreos.com"
 
-// Options say how to reach the API server, and which node this is.
+// Options tell how to reach the API server, and which node this is.
 type Options struct {
 	Kubeconfig string // path; with no APIURL either: the pod's service account
 	APIURL     string // instead of the server that Kubeconfig names
-	NoCommands bool   // refuse a Kubeconfig that has a command run to prove who calls
+	NoCommands bool   // refuse a Kubeconfig that runs a command to prove who calls
 
-	// Node is the name of this node's object. Empty: the environment's NODE_NAME, or else spec.nodeName of the
+	// Node returns the name of this node's object. Empty: the environment's NODE_NAME, or else spec.nodeName of the
 	// pod that POD_NAME and POD_NAMESPACE name.
 	Node string
 
@@ -36,32 +37,39 @@ type Options struct {
 	// SetNetworkUnavailable lets Network write the node's condition NetworkUnavailable.
 	SetNetworkUnavailable bool
 
-	// Waiting, if set, is told when a task of the store does not get on: once for each new reason, and with a
-	// nil error when it got on again. Tasks are "find the node's name", "acquire the lease", "watch nodes", "read nodes",
+	// Waiting, if set, is called when a task of the store is held up: once for each new reason, and with a nil error
+	// when it succeeds again. Tasks are "find the node's name", "acquire the lease", "watch nodes", "read nodes",
 	// "publish the lease", "set NetworkUnavailable" and "record an event". Calls come from several goroutines,
 	// one at a time, and must return quickly.
 	Waiting func(task string, err error)
 }
 
-// ErrCommand is what a kubeconfig that runs a command is refused with.
+// ErrCommand is the error for a kubeconfig that runs a command, with NoCommands.
 var ErrCommand = errors.New("it runs a command (exec or auth-provider) to prove who calls")
 
-// Store keeps leases in Node objects. It implements subnet.Store and subnet.Reporter.
+var (
+	_ subnet.Store        = (*Store)(nil)
+	_ subnet.Reporter     = (*Store)(nil)
+	_ subnet.Checkpointer = (*Store)(nil)
+	_ subnet.Locator      = (*Store)(nil)
+	_ subnet.Redialer     = (*Store)(nil)
+)
+
+// Store keeps leases in Node objects.
 type Store struct {
-	api   *client
-	notes annotations
-	pools []subnet.Pool
-	waits waits
+	api         *client
+	annotations annotations
+	pools       []subnet.Pool
+	progress    progress
+	podCIDRs    podCIDRs
+	relistEvery time.Duration // at least; all Nodes are listed again although every watch could be resumed
 
-	known known
+	node          string
+	setsCondition bool
+	claimSpace    string
 
-	node       string
-	setsCond   bool
-	claimSpace string
-
-	own      own
-	events   *queue
-	recorder *recorder
+	own    own
+	events *events
 }
 
 // New connects to nothing yet, unless the name of the node has to be read from a pod: then it retries until ctx
@@ -83,32 +91,28 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		api:      api,
-		notes:    newAnnotations(prefix, o.Pools),
-		pools:    o.Pools,
-		waits:    waits{told: o.Waiting},
-		setsCond: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
-		own:    own{kick: make(chan struct{}, 1)},
-		events: newQueue(),
+		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, progress: progress{waiting: o.Waiting},
+		relistEvery: time.Hour, setsCondition: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
+		own: own{changed: make(chan struct{}, 1)}, events: newEvents(),
 	}
 	if s.node, err = s.nodeName(ctx, o.Node); err != nil {
 		return nil, err
 	}
-	s.recorder = newRecorder(api, s.node)
 	return s, nil
 }
 
 // Redial implements subnet.Redialer.
 func (s *Store) Redial() { s.api.dialer.Redial() }
 
-// Node is the name of this node's object.
+// Node returns the name of this node's object.
 func (s *Store) Node() string { return s.node }
 
 func restConfig(o Options) (*rest.Config, error) {
 	if o.Kubeconfig == "" && o.APIURL == "" {
 		cfg, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("read the pod's service account (outside of a pod, say --kubeconfig-file or --kube-api-url): %w", err)
+			return nil, fmt.Errorf(
+				"read the pod's service account (outside of a pod, say --kubeconfig-file or --kube-api-url): %w", err)
 		}
 		return cfg, nil
 	}

@@ -7,48 +7,88 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
-// record is what the store keeps of a Node object, of which thousands can be cached. It is comparable, so that
-// a status update, which every node makes every few minutes, is seen to change nothing.
+// record is what the store keeps of a Node, of which thousands can be cached. It is comparable, so that a heartbeat is
+// seen to change nothing.
 type record struct {
-	name, uid string
-	created   time.Time // in UTC, so that == holds
-	podCIDRs  string    // separated by commas
-	managed   string
-	backend   string
-	v4, v6    notes
+	name     string
+	uid      types.UID
+	created  time.Time // in UTC, so that == holds
+	podCIDRs string    // separated by commas
+	managed  string
+	backend  string
+	v4, v6   values
 
 	// Of this node only:
-	network  condition
-	choose   [2]string // the annotations node-public-ip and node-public-ipv6
+	network  condition // NetworkUnavailable
 	internal string    // the addresses of type InternalIP, separated by commas
 }
 
-// notes are a node's annotations for one address family, as they stand there.
-type notes struct{ data, public, overwrite string }
+// values are a node's annotations for one address family; choose is kept of this node only.
+type values struct{ data, public, overwrite, choose string }
 
-// condition is what the store writes of the condition NetworkUnavailable.
-type condition struct{ status, reason, message string }
-
-func (r record) notes(f netstate.Family) notes {
+// of returns r's annotations for one address family.
+func (r *record) of(f netstate.Family) *values {
 	if f == netstate.IPv4 {
-		return r.v4
+		return &r.v4
 	}
-	return r.v6
+	return &r.v6
 }
 
-// isPeer says whether r's node runs flannel or Twill.
+// record reads the metadata of a Node.
+func (a annotations) record(m *metav1.ObjectMeta) record {
+	r := record{name: m.Name, uid: m.UID, created: m.CreationTimestamp.UTC()}
+	r.managed, r.backend = value(m, a.managed), value(m, a.backend)
+	for _, f := range a.both {
+		*r.of(f.family) = values{data: value(m, f.data), public: value(m, f.public), overwrite: value(m, f.overwrite)}
+	}
+	return r
+}
+
+// value returns an annotation, of a long one the beginning: enough to see that it is too long.
+func value(m *metav1.ObjectMeta, name string) string {
+	v := m.Annotations[name]
+	if len(v) > maxData {
+		v = strings.Clone(v[:maxData+1])
+	}
+	return v
+}
+
+// own reads this node's Node.
+func (a annotations) own(n *node) record {
+	r := a.record(&n.ObjectMeta)
+	r.podCIDRs = n.Spec.podCIDRs()
+	for _, f := range a.both {
+		r.of(f.family).choose = value(&n.ObjectMeta, f.choose)
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == networkUnavailable {
+			r.network = c.condition
+		}
+	}
+	for _, addr := range n.Status.Addresses {
+		if _, err := netip.ParseAddr(addr.Address); err == nil && addr.Type == "InternalIP" {
+			r.internal = strings.TrimPrefix(r.internal+","+addr.Address, ",")
+		}
+	}
+	return r
+}
+
+// isPeer reports whether r's node runs flannel or Twill.
 func (r record) isPeer() bool { return r.managed == "true" }
 
-// compare orders nodes by age; creation times are whole seconds, so names decide between nodes of one moment.
+// compare orders nodes by age; creation times are whole seconds, so names decide between nodes of one second.
 func (r record) compare(o record) int {
 	return cmp.Or(r.created.Compare(o.created), cmp.Compare(r.name, o.name))
 }
 
-// podCIDR is the node's subnet of one family; invalid: it has none.
+// podCIDR returns the node's subnet of one family, invalid if it has none.
 func (r record) podCIDR(f netstate.Family) (netip.Prefix, error) {
 	for s := range strings.SplitSeq(r.podCIDRs, ",") {
 		if s == "" {
@@ -86,15 +126,15 @@ func (a annotations) lease(r record) (subnet.Lease, error) {
 	return l, nil
 }
 
-// stack reads one family's part of r; its Subnet is invalid if the node has no such part. A dual-stack cluster
-// may have nodes of a single family, and nodes whose agent is not yet told of the second one.
-func (f familyNotes) stack(r record) (subnet.Stack, error) {
-	n := r.notes(f.family)
+// stack reads one family's part of r; its Subnet is invalid if the node has no such part. A dual-stack cluster may have
+// nodes of a single family, and nodes whose agent does not know the second one yet.
+func (f familyNames) stack(r record) (subnet.Stack, error) {
+	v := r.of(f.family)
 	cidr, err := r.podCIDR(f.family)
 	switch {
 	case err != nil:
 		return subnet.Stack{}, err
-	case !cidr.IsValid() || n.public == "" && n.data == "":
+	case !cidr.IsValid() || v.public == "" && v.data == "":
 		return subnet.Stack{}, nil
 	}
 	if cidr.Bits() > f.longest {
@@ -103,10 +143,10 @@ func (f familyNotes) stack(r record) (subnet.Stack, error) {
 	if cidr.Bits() <= f.network.Bits() && cidr.Overlaps(f.network) {
 		return subnet.Stack{}, fmt.Errorf("podCIDR %s has all of the network %s", cidr, f.network)
 	}
-	public, err := f.address(f.publicName, n.public)
+	public, err := f.address(f.publicName, v.public)
 	if err != nil {
 		return subnet.Stack{}, err
 	}
-	data, err := f.payload(n.data)
+	data, err := f.payload(v.data)
 	return subnet.Stack{Subnet: cidr, Underlay: public, Data: data}, err
 }

@@ -52,8 +52,8 @@ func forbiddenPatch(t *testing.T, s *server) {
 		return !strings.Contains(err.Error(), "forbids get")
 	})
 	wantError(t, err, "the API server forbids patch on nodes/status: ")
-	if !refused(err) {
-		t.Error("the error is not a refusal")
+	if !isTerminal(err) {
+		t.Error("the error is not terminal")
 	}
 	w := watching(t, store)
 	store.Network(true, "", "")

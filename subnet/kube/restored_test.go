@@ -65,8 +65,8 @@ func (b *backedUp) backup(t *testing.T) string {
 	return at
 }
 
-// TestRestoredServer puts the API server back to a time when a node had no podCIDR yet, which then gets another one than
-// it had had. A store that watches notices, and so does one that is started later with what the first one knew.
+// TestRestoredServer puts the API server back to a time when a node had no podCIDR yet, which then gets another one
+// than it had had. A store that watches notices, and so does one that is started later with what the first one knew.
 func TestRestoredServer(t *testing.T) {
 	s := startBackedUp(t)
 	late := flannelNode(2)

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/time/rate"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,12 +65,12 @@ type admin struct {
 }
 
 func newAdmin(cfg *rest.Config) (*admin, error) {
+	cfg.QPS = -1
 	c, err := newClient(cfg)
 	if err != nil {
 		return nil, err
 	}
-	c.limit = rate.NewLimiter(rate.Inf, 0)
-	cfg.APIPath, cfg.GroupVersion, cfg.QPS = "/api", &corev1.SchemeGroupVersion, -1
+	cfg.APIPath, cfg.GroupVersion = "/api", &corev1.SchemeGroupVersion
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(testScheme()).WithoutConversion()
 	a := &admin{client: c}
 	if a.rest, err = rest.RESTClientFor(cfg); err != nil {
@@ -165,7 +164,7 @@ func (s *server) annotate(t *testing.T, node string, set map[string]any) {
 		full[note+k] = v
 	}
 	patch := map[string]any{"metadata": map[string]any{"annotations": full}}
-	if err := s.admin.patchStatus(t.Context(), node, mergePatch, patch); err != nil {
+	if err := s.admin.patchStatus(t.Context(), node, types.MergePatchType, patch); err != nil {
 		t.Fatal(err)
 	}
 }

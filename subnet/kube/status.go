@@ -1,12 +1,16 @@
 package kube
 
-import "errors"
+import (
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
 
 // StatusCode returns the HTTP status of an answer by which the API server refused a request, 0 if err is no such answer.
 func StatusCode(err error) int {
-	var a *answerError
-	if !errors.As(err, &a) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		return 0
 	}
-	return a.code
+	return int(status.Status().Code)
 }

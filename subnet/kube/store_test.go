@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
@@ -83,13 +84,13 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// told collects what Options.Waiting is told.
-type told struct {
+// reports collects the calls of Options.Waiting.
+type reports struct {
 	mu   sync.Mutex
 	text []string
 }
 
-func (w *told) tell(task string, err error) {
+func (w *reports) add(task string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
@@ -99,7 +100,7 @@ func (w *told) tell(task string, err error) {
 	w.text = append(w.text, task+": "+err.Error())
 }
 
-func (w *told) has(parts ...string) bool {
+func (w *reports) has(parts ...string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.text, func(s string) bool {
@@ -107,10 +108,10 @@ func (w *told) has(parts ...string) bool {
 	})
 }
 
-func (s *server) open(t *testing.T, o Options) (*Store, *told) {
+func (s *server) open(t *testing.T, o Options) (*Store, *reports) {
 	t.Helper()
-	w := &told{}
-	o.Waiting = w.tell
+	w := &reports{}
+	o.Waiting = w.add
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = s.kubeconfig(t, agentUser)
 	}
@@ -379,7 +380,7 @@ func bursts(t *testing.T, s *server) {
 	}
 	count := len(w.each())
 	heartbeat := `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","message":"ok"}]}}`
-	err := s.admin.patchStatus(t.Context(), "kubetest-peer-050", strategicPatch, json.RawMessage(heartbeat))
+	err := s.admin.patchStatus(t.Context(), "kubetest-peer-050", types.StrategicMergePatchType, json.RawMessage(heartbeat))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +426,7 @@ func nodeIPsFollowed(t *testing.T, s *server) {
 	}
 	eventually(t, 5*time.Second, "the first InternalIP", is("192.0.2.10"))
 	status := `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.11"}]}}`
-	if err := s.admin.patchStatus(t.Context(), self, mergePatch, json.RawMessage(status)); err != nil {
+	if err := s.admin.patchStatus(t.Context(), self, types.MergePatchType, json.RawMessage(status)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 2*time.Second, "the new InternalIP", is("192.0.2.11"))

@@ -2,15 +2,17 @@ package kube
 
 import (
 	"context"
-	"errors"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"net/netip"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -18,16 +20,19 @@ import (
 // burst is how long Watch waits for more changes before it calls f.
 const burst = 10 * time.Millisecond
 
-// After a snapshot, Watch rests restAfter times as long as it took to make it, but mostRest at most: one node that changes
-// all the time shall cost the others little of a processor.
+// After a snapshot, Watch rests restAfter times as long as it took to make it, but mostRest at most: one node that
+// changes all the time shall cost the others little of a processor.
 const restAfter, mostRest = 100, 50 * time.Millisecond
 
 // Watch implements subnet.Store. It also keeps the lease, the condition and the events of this node written.
 func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 	c := s.newNodes()
 	g, ctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
 	g.Go(func() error { s.reflect(ctx, c); return nil })
-	g.Go(func() error { s.resolve(ctx, c); return nil })
+	for range maxConcurrentGets {
+		g.Go(func() error { s.readQueued(ctx, c); return nil })
+	}
 	g.Go(func() error { s.keep(ctx, c); return nil })
 	g.Go(func() error { s.sendEvents(ctx); return nil })
 	g.Go(func() error { s.deliver(ctx, c, f); return nil })
@@ -68,14 +73,14 @@ func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) 
 	}
 }
 
-// localNow is this node's lease. What was acquired stays while the Node object is gone, or says nonsense: a
-// new one is a new lease only when it is whole.
+// localNow returns this node's lease. What was acquired stays while the Node object is gone or says nonsense: a new one
+// is a new lease only when it is whole.
 func (s *Store) localNow(c *nodes) subnet.Lease {
 	r, ok := c.ownRecord()
 	s.own.mu.Lock()
 	defer s.own.mu.Unlock()
 	if s.own.want == nil { // a reader, such as twillctl
-		l, err := s.notes.lease(r)
+		l, err := s.annotations.lease(r)
 		if !ok || err != nil || !r.isPeer() {
 			return subnet.Lease{Node: s.node}
 		}
@@ -93,121 +98,199 @@ func (s *Store) localNow(c *nodes) subnet.Lease {
 // nodeIPs returns what the Node object says about the choice of the underlay, empty when that is nonsense.
 func (s *Store) nodeIPs(c *nodes) []netip.Addr {
 	r, _ := c.ownRecord()
-	h, err := s.notes.hints(r)
+	h, err := s.annotations.hints(r)
 	if err != nil {
 		return nil
 	}
 	return h.Addrs()
 }
 
-// reflect keeps c like the API server's nodes until ctx is done.
+// reflect keeps c in sync with the API server's Nodes until ctx is done.
 func (s *Store) reflect(ctx context.Context, c *nodes) {
-	again := backoff{least: 200 * time.Millisecond, most: 10 * time.Second}
-	version := "" // up to which c knows everything; empty: c has to be filled from a list
-	for ctx.Err() == nil {
-		var err error
-		if version == "" || time.Now().After(c.relist) {
-			version, err = s.list(ctx, c, version)
-		}
-		began := time.Now()
-		if err == nil {
-			version, err = s.follow(ctx, c, version)
-		}
-		if err == nil && time.Since(began) > time.Second {
-			again.reset() // a watch that ran and ended
-			continue
-		}
-		pause(ctx, again.step())
-	}
+	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.list(ctx, c, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return s.watch(ctx, c, o)
+		},
+	}, noWatchList{})
+	o := cache.ReflectorOptions{Name: "nodes", Backoff: &backoff}
+	r := cache.NewReflectorWithOptions(lw, &metav1.PartialObjectMetadata{}, c, o)
+	r.RunWithContext(ctx) // list and watch report the errors
 }
 
-// few is up to how many Nodes are read one by one when a list of metadata is not enough; beyond, all are listed whole.
-const few = 64
+// noWatchList makes the reflector list: thousands of single events cost ten times as much as a list.
+type noWatchList struct{}
 
-// relist is how often c is filled from a list although every watch could be resumed, at least: whatever made c and the
-// API server differ ends there.
-const relist = time.Hour
+// IsWatchListSemanticsUnSupported is what client-go asks.
+func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
-// list fills c with what there is at a version or later, and returns the version from which a watch goes on. The API server has
-// a version in memory; without one it asks etcd. It never takes "0", the past of an API server that lags behind, in which peers may
-// be missing.
-func (s *Store) list(ctx context.Context, c *nodes, version string) (string, error) {
-	all, err := s.everything(ctx, c, version)
-	if err != nil { // a list alone is not yet a watch
-		s.tellWatch(ctx, err)
-		return "", err
+// list returns a page of all Nodes' metadata, after it has made sure that the podCIDRs of its peers are known.
+func (s *Store) list(
+	ctx context.Context, c *nodes, o metav1.ListOptions,
+) (page *metav1.PartialObjectMetadataList, err error) {
+	if o.Continue == "" && s.podCIDRs.empty() {
+		page, err = s.listWhole(ctx, c)
+	} else if page, err = s.listPage(ctx, o); err == nil {
+		s.podCIDRs.rewound(page.ResourceVersion)
+		err = s.complete(ctx, c, page.Items)
 	}
-	c.replace(all.items)
-	c.relist = time.Now().Add(c.every + rand.N(c.every/2))
-	return all.version, nil
-}
-
-// watchFor is how long a watch is asked for, at least; the API servers of a cluster share their clients anew when one
-// comes back.
-const watchFor = 5 * time.Minute
-
-// follow watches from version on, and returns the version up to which c knows everything: empty if c has to be filled
-// from a list again.
-func (s *Store) follow(ctx context.Context, c *nodes, version string) (string, error) {
-	most := watchFor + rand.N(watchFor)
-	ctx, cancel := context.WithTimeout(ctx, most+callTimeout)
-	defer cancel()
-	w, err := s.watch(ctx, version, most)
-	if err == nil {
-		defer w.body.Close()
-	}
-	s.tellWatch(ctx, err)
-	for err == nil {
-		var events []change
-		if events, err = w.batch(); err == nil {
-			if version, err = s.reached(version, events); err == nil {
-				c.enter(events)
-			}
-		}
-	}
-	switch {
-	case errors.Is(err, errRestored) || answered(err, http.StatusGone):
-		return "", nil
-	case errors.Is(err, io.EOF):
-		return version, nil
-	}
-	return version, err
-}
-
-// errRestored says that the API server knows less than it did: its etcd was restored from a backup.
-var errRestored = errors.New("the API server was restored from a backup")
-
-// watch begins a watch. From a revision of the future the API server would begin one too, and be silent: so it is asked
-// how far it is. It only can go back while nobody is connected.
-func (s *Store) watch(ctx context.Context, version string, most time.Duration) (*changes, error) {
-	now, err := s.api.revision(ctx)
-	if err != nil {
+	if err = explain("list", "nodes", err); err != nil {
+		s.reportWatch(ctx, err)
 		return nil, err
 	}
-	if s.known.reach(now) {
-		return nil, errRestored
-	}
-	return s.api.watchNodes(ctx, s.lean(), version, most)
+	c.relist = time.Now().Add(s.relistEvery + rand.N(s.relistEvery/2))
+	return page, nil
 }
 
-// reached returns the version up to which everything is known after the events, which follow version.
-func (s *Store) reached(version string, events []change) (string, error) {
-	for _, e := range events {
-		if older(e.version, version) {
-			s.known.reach(e.version)
-			return version, errRestored
+// listWhole lists all Nodes in full, and returns their metadata.
+func (s *Store) listWhole(ctx context.Context, c *nodes) (*metav1.PartialObjectMetadataList, error) {
+	all, own := &metav1.PartialObjectMetadataList{}, false
+	version, err := s.api.nodes(ctx, func(m *metav1.ObjectMeta, podCIDRs string) {
+		s.podCIDRs.put(m.UID, podCIDRs)
+		s.annotations.trim(m)
+		own = own || m.Name == s.node
+		all.Items = append(all.Items, metav1.PartialObjectMetadata{ObjectMeta: *m})
+	})
+	all.ResourceVersion = version
+	s.podCIDRs.advance(version)
+	if err == nil && own {
+		err = s.readOwn(ctx, c)
+	}
+	return all, err
+}
+
+func (s *Store) listPage(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	if o.ResourceVersion == "0" {
+		o.ResourceVersion = "" // as etcd has it: an API server that lags behind would miss peers
+	}
+	if o.ResourceVersion != "" {
+		if _, err := s.rewound(ctx); err != nil {
+			return nil, err
 		}
-		version = e.version
+		if older(s.podCIDRs.at(), o.ResourceVersion) {
+			o.ResourceVersion = "" // client-go would ask for it ten times
+		}
 	}
-	s.known.advance(version)
-	return version, nil
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	return s.api.metadata.Resource(nodesResource).List(ctx, o)
 }
 
-// lean keeps of Nodes what the store's records have.
-func (s *Store) lean() lean { return lean{s.notes.prefix, s.node} }
+// rewound asks the API server for its revision, and reports whether it was restored from a backup since the last one.
+func (s *Store) rewound(ctx context.Context) (bool, error) {
+	now, err := s.api.revision(ctx)
+	return err == nil && s.podCIDRs.rewound(now), err
+}
 
-func (s *Store) tellWatch(ctx context.Context, err error) {
-	if ctx.Err() == nil && !errors.Is(err, errRestored) && !answered(err, http.StatusGone) {
-		s.waits.tell(taskWatch, err)
+// watch starts a watch, or makes the reflector list again. That is necessary now and then, whatever made c and the API
+// server differ, and when the API server was restored from a backup: it would begin a watch from a revision of the
+// future, and send nothing. It can only go back while nobody is connected.
+func (s *Store) watch(ctx context.Context, c *nodes, o metav1.ListOptions) (watch.Interface, error) {
+	if time.Now().After(c.relist) {
+		return nil, apierrors.NewResourceExpired("it is time to list all again")
 	}
+	back, err := s.rewound(ctx)
+	if back {
+		return nil, apierrors.NewResourceExpired("the API server was restored from a backup")
+	}
+	var w watch.Interface
+	if err == nil {
+		w, err = s.api.metadata.Resource(nodesResource).Watch(ctx, o)
+	}
+	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		s.reportWatch(ctx, explain("watch", "nodes", err))
+	}
+	return w, err
+}
+
+func (s *Store) reportWatch(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		s.progress.report(taskWatch, err)
+	}
+}
+
+// Up to fullListThreshold Nodes of a page are read one by one, maxConcurrentGets at a time; beyond, all are listed
+// whole.
+const fullListThreshold, maxConcurrentGets = 64, 16
+
+// complete reads what metadata lacks of a page.
+func (s *Store) complete(ctx context.Context, c *nodes, page []metav1.PartialObjectMetadata) error {
+	var strangers []*metav1.ObjectMeta
+	for i := range page {
+		m := &page[i].ObjectMeta
+		s.annotations.trim(m)
+		if m.Name == s.node {
+			if err := s.readOwn(ctx, c); err != nil {
+				return err
+			}
+		} else if c.lacks(c.known(m)) {
+			strangers = append(strangers, m)
+		}
+	}
+	if len(strangers) > fullListThreshold {
+		_, err := s.api.nodes(ctx, func(m *metav1.ObjectMeta, podCIDRs string) { s.podCIDRs.put(m.UID, podCIDRs) })
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxConcurrentGets)
+	for _, m := range strangers {
+		g.Go(func() error { return s.learn(ctx, m.Name, m.ResourceVersion) })
+	}
+	return g.Wait()
+}
+
+// readOwn reads this node's own Node.
+func (s *Store) readOwn(ctx context.Context, c *nodes) error {
+	n, err := s.api.node(ctx, s.node)
+	if err == nil {
+		c.putOwn(n)
+	}
+	return err
+}
+
+// learn reads the podCIDRs of a Node, as they were at a version or later.
+func (s *Store) learn(ctx context.Context, name, version string) error {
+	uid, cidrs, err := s.api.spec(ctx, name, version)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil // the watch tells the same
+	case err != nil:
+		return explain("get", "nodes", err)
+	}
+	s.podCIDRs.put(uid, cidrs)
+	return nil
+}
+
+// readQueued reads the Nodes of the queue until that is shut down.
+func (s *Store) readQueued(ctx context.Context, c *nodes) {
+	for {
+		name, shutdown := c.queue.Get()
+		if shutdown {
+			return
+		}
+		if !c.needed(name) {
+			c.queue.Forget(name)
+		} else if complete, err := s.readOne(ctx, c, name); err == nil && complete {
+			c.queue.Forget(name)
+		} else {
+			c.queue.AddRateLimited(name)
+		}
+		c.queue.Done(name)
+	}
+}
+
+// readOne reads a Node, and reports whether nothing is missing any more.
+func (s *Store) readOne(ctx context.Context, c *nodes, name string) (complete bool, err error) {
+	if name == s.node {
+		err = s.readOwn(ctx, c)
+		complete = err == nil
+	} else if err = s.learn(ctx, name, "0"); err == nil {
+		complete = c.learned(name)
+	}
+	if ctx.Err() == nil {
+		s.progress.report(taskRead, err)
+	}
+	return complete, err
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -116,7 +118,7 @@ func strangersOnce(t *testing.T, s *server) {
 		s.annotate(t, name, map[string]any{"public-ip": "192.0.2.99"})
 	}
 	eventually(t, 5*time.Second, "a change", func() bool { return w.last().Peers[2].Stacks[0].Underlay.String() == "192.0.2.99" })
-	asked.wantWhole(t, "kubetest-peer-002", "kubetest-peer-003", "nodes")
+	asked.wantWhole(t, "kubetest-peer-002", "kubetest-peer-003", self, "nodes")
 	again, asked, _ := s.reader(t, store.Checkpoint())
 	eventually(t, 5*time.Second, "the three peers", again.leasing(all))
 	asked.wantWhole(t, self)
@@ -128,12 +130,12 @@ func manyStrangers(t *testing.T, s *server) {
 	w, _, store := s.reader(t, nil)
 	eventually(t, 5*time.Second, "the first peer", w.leasing("peer-001 10.244.1.0/24"))
 	before := store.Checkpoint()
-	for i := range few + 1 {
+	for i := range fullListThreshold + 1 {
 		s.createNode(t, flannelNode(i+2))
 	}
 	w, asked, _ := s.reader(t, before)
-	eventually(t, 5*time.Second, "all peers", func() bool { return len(w.last().Peers) == few+2 })
-	asked.wantWhole(t, "nodes")
+	eventually(t, 5*time.Second, "all peers", func() bool { return len(w.last().Peers) == fullListThreshold+2 })
+	asked.wantWhole(t, self, "nodes")
 }
 
 // pagedList: more nodes than fit on a page of the list.
@@ -146,7 +148,7 @@ func pagedList(t *testing.T, s *server) {
 	}
 	w, asked, _ := s.reader(t, nil)
 	eventually(t, 10*time.Second, "all peers", func() bool { return len(w.last().Peers) == most })
-	asked.wantWhole(t, "nodes", "nodes")
+	asked.wantWhole(t, self, "nodes", "nodes")
 }
 
 func peerReturns(t *testing.T, s *server) {
@@ -159,7 +161,7 @@ func peerReturns(t *testing.T, s *server) {
 	again.Spec.PodCIDR, again.Spec.PodCIDRs = "10.244.9.0/24", []string{"10.244.9.0/24"}
 	s.createNode(t, again)
 	eventually(t, 5*time.Second, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
-	asked.wantWhole(t, "kubetest-peer-001", "nodes")
+	asked.wantWhole(t, "kubetest-peer-001", self, "nodes")
 	w, asked, _ = s.reader(t, before) // the agent was away meanwhile
 	eventually(t, 5*time.Second, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
 	asked.wantWhole(t, "kubetest-peer-001", self)
@@ -175,10 +177,7 @@ func managedFieldsAlone(t *testing.T, s *server) {
 	entries := `[{"manager":"x","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1",` +
 		`"fieldsV1":{"f:spec":{"f:podCIDRs":{".":{},"v:\"10.244.2.0/24\"":{}}}}}]`
 	patch := json.RawMessage(`{"metadata":{"managedFields":` + entries + `}}`)
-	r := call{method: http.MethodPatch, path: nodePath("kubetest-peer-001"), kind: mergePatch, body: patch}
-	if err := s.admin.do(t.Context(), r, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.admin.patch(t.Context(), s.admin.metadata.Resource(nodesResource), "kubetest-peer-001", types.MergePatchType, patch))
 	w, _, _ := s.reader(t, nil)
 	eventually(t, 5*time.Second, "the subnets of the specs", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
 }
@@ -214,13 +213,14 @@ func listedAgain(t *testing.T, s *server) {
 	s.createNode(t, testNode(self, "10.244.200.0/24"))
 	s.createNode(t, flannelNode(1))
 	store, _ := s.open(t, Options{})
+	store.relistEvery = 2 // nanoseconds
 	asked, c := asks(store), store.newNodes()
 	var mu sync.Mutex
 	var from []string
 	asked.before = func(r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		if q := r.URL.Query(); r.URL.Path == "/"+nodesPath && q.Get("watch") == "" && q.Get("limit") != "1" {
+		if q := r.URL.Query(); r.URL.Path == "/api/v1/nodes" && q.Get("watch") == "" && q.Get("limit") != "1" {
 			from = append(from, q.Get("resourceVersion"))
 		}
 	}
@@ -228,7 +228,6 @@ func listedAgain(t *testing.T, s *server) {
 		leases, _, _, _ := c.peers()
 		return leased(subnet.Snapshot{Peers: leases})
 	}
-	c.every = 2 // nanoseconds
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); store.reflect(ctx, c) }()

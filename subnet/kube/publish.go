@@ -1,0 +1,287 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// pollPodCIDR is how often Acquire looks for a podCIDR that is not there yet.
+const pollPodCIDR = time.Second
+
+const networkUnavailable = "NetworkUnavailable"
+
+var errNoPodCIDR = errors.New("has no podCIDR yet")
+
+// own is what the store keeps published of its own node.
+type own struct {
+	writing sync.Mutex    // held while the Node object is read, compared and written
+	changed chan struct{} // something of this changed, or the Node object did
+
+	mu      sync.Mutex
+	want    *subnet.Lease // nil before Acquire
+	lease   subnet.Lease  // the last one that was whole
+	network *condition    // nil before Network
+}
+
+func (o *own) notify() {
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (o *own) wanted() (*subnet.Lease, *condition) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.want, o.network
+}
+
+// Last implements subnet.Store: it reads the node's annotations. It retries until ctx is done.
+func (s *Store) Last(ctx context.Context, want subnet.Lease) (l subnet.Lease, ok bool, err error) {
+	err = s.retry(ctx, taskAcquire, func() error {
+		n, err := s.api.node(ctx, cmp.Or(want.Node, s.node))
+		if err == nil {
+			r := s.annotations.own(n)
+			var unreadable error // then it is no lease, and Acquire writes a new one
+			l, unreadable = s.annotations.lease(r)
+			ok = unreadable == nil && r.isPeer()
+		}
+		return err
+	})
+	if !ok {
+		l = subnet.Lease{}
+	}
+	return l, ok, err
+}
+
+// Acquire implements subnet.Store: the subnets are the node's podCIDRs, whatever want asks for. While the node has
+// none, it waits, with an event and a call of Options.Waiting.
+func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (got subnet.Lease, err error) {
+	want.Stacks = slices.Clone(want.Stacks)
+	for waited := false; ; waited = true {
+		err := s.retry(ctx, taskAcquire, func() (err error) { got, err = s.claim(ctx, want); return err })
+		if !errors.Is(err, errNoPodCIDR) {
+			return got, err
+		}
+		s.progress.report(taskAcquire, err)
+		if !waited {
+			s.Event(warning, "NoPodCIDR", err.Error())
+		}
+		poll, cancel := context.WithTimeout(ctx, pollPodCIDR)
+		s.sendQueued(poll) // the queue is otherwise served while Watch runs only
+		<-poll.Done()
+		cancel()
+		if ctx.Err() != nil {
+			return subnet.Lease{}, timeoutError(ctx, taskAcquire, err)
+		}
+	}
+}
+
+// claim publishes want, and makes it what Watch keeps published.
+func (s *Store) claim(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
+	s.own.writing.Lock()
+	defer s.own.writing.Unlock()
+	got, err := s.publish(ctx, want)
+	if err != nil {
+		return subnet.Lease{}, err
+	}
+	s.own.mu.Lock()
+	s.own.want, s.own.lease = &want, got
+	s.own.mu.Unlock()
+	s.own.notify()
+	return got, nil
+}
+
+// publish reads the Node object and writes what it lacks of want. Call it with own.writing held.
+func (s *Store) publish(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
+	n, err := s.api.node(ctx, s.node)
+	if err != nil {
+		return subnet.Lease{}, err
+	}
+	if s.claimSpace != "" && n.Spec.podCIDRs() == "" {
+		if err := s.assign(ctx, n, want); err != nil {
+			return subnet.Lease{}, err
+		}
+		if n, err = s.api.node(ctx, s.node); err != nil {
+			return subnet.Lease{}, err
+		}
+	}
+	r := s.annotations.own(n)
+	l, err := s.local(want, r)
+	if err != nil {
+		return subnet.Lease{}, err
+	}
+	set := s.annotations.missing(l, r)
+	if len(set) == 0 {
+		return l, nil
+	}
+	patch := map[string]any{"metadata": map[string]any{"annotations": set}}
+	return l, s.api.patchStatus(ctx, s.node, types.MergePatchType, patch)
+}
+
+// local returns want with the subnets that r's podCIDRs give, and the addresses that its annotations overwrite.
+func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
+	l := subnet.Lease{Node: s.node, Backend: want.Backend, Stacks: slices.Clone(want.Stacks)}
+	if r.podCIDRs == "" {
+		return l, fmt.Errorf("node %q %w: kube-controller-manager assigns one if it runs with --allocate-node-cidrs "+
+			"and --cluster-cidr", s.node, errNoPodCIDR)
+	}
+	for i := range l.Stacks {
+		st := &l.Stacks[i]
+		cidr, err := s.ownSubnet(r, st.Family())
+		if err != nil {
+			return l, terminalError{fmt.Errorf("node %q: %w", s.node, err)}
+		}
+		st.Subnet = cidr
+		if st.Underlay, err = s.annotations.advertised(st.Underlay, r); err != nil {
+			return l, terminalError{fmt.Errorf("node %q: annotation %w", s.node, err)}
+		}
+		if err := within("the backend's data", encodePayload(st.Data), maxData); err != nil {
+			return l, terminalError{fmt.Errorf("node %q: %w: peers would leave it out", s.node, err)}
+		}
+	}
+	return l, nil
+}
+
+func (s *Store) ownSubnet(r record, f netstate.Family) (netip.Prefix, error) {
+	i := slices.IndexFunc(s.pools, func(p subnet.Pool) bool { return p.Family() == f })
+	if i < 0 {
+		return netip.Prefix{}, errors.New("the lease has an address family that the network config does not have")
+	}
+	network := s.pools[i].Network
+	cidr, err := r.podCIDR(f)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	if !cidr.IsValid() {
+		return netip.Prefix{}, fmt.Errorf("its podCIDRs (%s) have none in the network %s: --cluster-cidr of "+
+			"kube-controller-manager must name a range of each address family", r.podCIDRs, network)
+	}
+	if cidr.Bits() < network.Bits() || !network.Contains(cidr.Addr()) {
+		return netip.Prefix{}, fmt.Errorf("its podCIDR %s is outside of the network %s: --cluster-cidr of "+
+			"kube-controller-manager and the network config must agree", cidr, network)
+	}
+	return cidr, nil
+}
+
+// advertised returns the address that peers get: addr, unless an annotation overwrites it.
+func (a annotations) advertised(addr netip.Addr, r record) (netip.Addr, error) {
+	for _, f := range a.families {
+		if value := r.of(f.family).overwrite; f.family == netstate.FamilyOf(addr) && value != "" {
+			return f.address(f.overwrite, value)
+		}
+	}
+	return addr, nil
+}
+
+// keep writes this node's lease and condition again whenever the Node object differs, until ctx is done. Five repairs
+// are made at once, then one a second: somebody may be writing against us.
+func (s *Store) keep(ctx context.Context, c *nodes) {
+	limit := rate.NewLimiter(rate.Every(time.Second), 5)
+	delay := backoff.DelayFunc()
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.own.changed:
+		case <-retry:
+		}
+		c.notify() // the lease in the snapshot may be another one
+		retry = nil
+		if r, ok := c.ownRecord(); ok {
+			if errors.Join(s.keepLease(ctx, r, limit), s.keepNetwork(ctx, r, limit)) != nil {
+				retry = time.After(delay())
+			} else {
+				delay = backoff.DelayFunc()
+			}
+		}
+	}
+}
+
+// keepLease returns an error if it is to be called again although the node does not change.
+func (s *Store) keepLease(ctx context.Context, r record, limit *rate.Limiter) error {
+	want, _ := s.own.wanted()
+	if want == nil {
+		return nil
+	}
+	l, err := s.local(*want, r)
+	unassigned := errors.Is(err, errNoPodCIDR) && s.claimSpace != ""
+	if err != nil && !unassigned { // only a change of the node mends that
+		if s.progress.report(taskPublish, err) {
+			s.Event(warning, "LeaseNotPublished", err.Error())
+		}
+		return nil
+	}
+	if !unassigned && len(s.annotations.missing(l, r)) == 0 {
+		s.progress.report(taskPublish, nil)
+		return nil
+	}
+	if err := limit.Wait(ctx); err != nil {
+		return err
+	}
+	err = s.republish(ctx)
+	s.progress.report(taskPublish, err)
+	return err
+}
+
+// republish reads want under the lock: an Acquire that ran meanwhile has the newer one.
+func (s *Store) republish(ctx context.Context) error {
+	s.own.writing.Lock()
+	defer s.own.writing.Unlock()
+	want, _ := s.own.wanted()
+	_, err := s.publish(ctx, *want)
+	return err
+}
+
+// keepNetwork writes the condition NetworkUnavailable; r may be older than what is written already.
+func (s *Store) keepNetwork(ctx context.Context, r record, limit *rate.Limiter) error {
+	_, want := s.own.wanted()
+	if want == nil {
+		return nil
+	}
+	if r.network == *want {
+		s.progress.report(taskNetwork, nil)
+		return nil
+	}
+	if err := limit.Wait(ctx); err != nil {
+		return err
+	}
+	err := s.writeNetwork(ctx, *want)
+	s.progress.report(taskNetwork, err)
+	return err
+}
+
+func (s *Store) writeNetwork(ctx context.Context, want condition) error {
+	n, err := s.api.node(ctx, s.node)
+	if err != nil {
+		return err
+	}
+	have := s.annotations.own(n).network
+	if have == want {
+		return nil
+	}
+	now := timestamp(time.Now())
+	c := map[string]any{
+		"type": networkUnavailable, "status": want.Status, "reason": want.Reason, "message": want.Message,
+		"lastHeartbeatTime": now,
+	}
+	if have.Status != want.Status {
+		c["lastTransitionTime"] = now
+	}
+	// A strategic merge patch merges conditions by their type; a merge patch would replace the whole list.
+	patch := map[string]any{"status": map[string]any{"conditions": []any{c}}}
+	return s.api.patchStatus(ctx, s.node, types.StrategicMergePatchType, patch)
+}

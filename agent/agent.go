@@ -50,14 +50,14 @@ type Agent struct {
 	loop     loopState
 	triggers chan struct{}        // each one makes the loop reconcile
 	facts    chan backend.Node    // the newest, for the publisher
-	views    chan backend.View    // the newest, for a backend that runs
+	views    chan backend.Input   // the newest, for a backend that runs
 	saves    chan subnet.Snapshot // the newest, for the checkpoint
 }
 
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
 	a := &Agent{Config: cfg, leases: newLeases(cfg.Backend), skips: newSkips(), triggers: make(chan struct{}, 1),
-		facts: make(chan backend.Node, 1), views: make(chan backend.View, 1), saves: make(chan subnet.Snapshot, 1)}
+		facts: make(chan backend.Node, 1), views: make(chan backend.Input, 1), saves: make(chan subnet.Snapshot, 1)}
 	if _, ok := cfg.Backend.(backend.Runner); ok {
 		a.status.runnerErr = errors.New("it has not started yet")
 	}

@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"fmt"
+	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -10,19 +10,43 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// site returns what the backend's Runner gets of this process.
-func (a *Agent) site() backend.Site {
-	return backend.Site{Dir: filepath.Dir(a.Settings.SubnetFile), Say: a.logRunner}
+// env returns what the backend's Runner gets of this process.
+func (a *Agent) env() backend.Env {
+	log := slog.New(runnerLog{a.Log.With("node", a.Node).Handler(), &a.status})
+	return backend.Env{Dir: filepath.Dir(a.Settings.SubnetFile), Log: log}
 }
 
-// logRunner logs what a Runner says: an error in full once.
-func (a *Agent) logRunner(text string, err error, args ...any) {
-	if err != nil {
-		a.status.logError(a.Log.With(args...), text, err)
-		return
+// runnerLog handles what a Runner logs: it logs an error in full once, and keeps the last message without one for /status.
+type runnerLog struct {
+	slog.Handler
+	status *status
+}
+
+// Handle implements slog.Handler.
+func (l runnerLog) Handle(ctx context.Context, r slog.Record) error {
+	var args []any
+	var failed error
+	says := r.Message
+	r.Attrs(func(attr slog.Attr) bool {
+		if err, ok := attr.Value.Any().(error); ok && attr.Key == "err" {
+			failed = err
+			return true
+		}
+		args = append(args, attr)
+		says += " " + attr.String()
+		return true
+	})
+	if failed != nil {
+		l.status.logError(slog.New(l.Handler).With(args...), r.Message, failed)
+		return nil
 	}
-	a.status.updateSays(text, args)
-	a.Log.Info(text, append([]any{"node", a.Node}, args...)...)
+	l.status.updateSays(says)
+	return l.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l runnerLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return runnerLog{l.Handler.WithAttrs(attrs), l.status}
 }
 
 // RunnerStatus is how a backend's own part is doing.
@@ -33,10 +57,7 @@ type RunnerStatus struct {
 	Says    string    `json:"says,omitempty"`  // what it said last: what moves the packets, on which port
 }
 
-func (s *status) updateSays(text string, args []any) {
-	for i := 0; i+1 < len(args); i += 2 {
-		text += fmt.Sprintf(" %v=%v", args[i], args[i+1])
-	}
+func (s *status) updateSays(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.says = text
@@ -77,7 +98,7 @@ func (a *Agent) prepareBackend(ctx context.Context, node backend.Node) bool {
 	if !ok {
 		return true
 	}
-	done := a.retryWithBackoff(ctx, "prepare the backend", func() error { return r.Prepare(ctx, a.site()) })
+	done := a.retryWithBackoff(ctx, "prepare the backend", func() error { return r.Prepare(ctx, a.env()) })
 	if done {
 		a.sendEarlierView(node)
 	}
@@ -97,7 +118,7 @@ func (a *Agent) sendEarlierView(node backend.Node) {
 		return
 	}
 	select {
-	case a.views <- backend.View{Node: node, Snapshot: *earlier}:
+	case a.views <- backend.Input{Node: node, Snapshot: *earlier}:
 	default: // the loop was first, and knows better
 	}
 }
@@ -110,7 +131,7 @@ func (a *Agent) runBackend(ctx context.Context, r backend.Runner) error {
 	for ctx.Err() == nil {
 		a.retryWithBackoff(ctx, "run the backend", func() error {
 			timer := time.AfterFunc(settleTime, func() { a.status.updateRunner(nil) })
-			err := r.Run(ctx, a.site(), a.views)
+			err := r.Run(ctx, a.env(), a.views)
 			timer.Stop()
 			if err != nil {
 				a.status.updateRunner(err)
@@ -144,6 +165,6 @@ func (a *Agent) retryWithBackoff(ctx context.Context, what string, f func() erro
 // sendView sends a Runner the newest view; one that it has not taken yet is dropped.
 func (a *Agent) sendView(node backend.Node, snap subnet.Snapshot, synced bool) {
 	if _, ok := a.Backend.(backend.Runner); ok {
-		replace(a.views, backend.View{Node: node, Snapshot: snap, Synced: synced})
+		replace(a.views, backend.Input{Node: node, Snapshot: snap, Synced: synced})
 	}
 }

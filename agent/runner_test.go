@@ -40,15 +40,15 @@ func (*mover) Desired(backend.Node, subnet.Snapshot) (netstate.State, []subnet.S
 	return netstate.State{}, nil
 }
 
-func (m *mover) Prepare(context.Context, backend.Site) error {
+func (m *mover) Prepare(context.Context, backend.Env) error {
 	if m.prepared.Add(1) == 1 {
 		return errors.New("not prepared yet")
 	}
 	return nil
 }
 
-func (m *mover) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
-	var v backend.View
+func (m *mover) Run(ctx context.Context, env backend.Env, views <-chan backend.Input) error {
+	var v backend.Input
 	select {
 	case v = <-views:
 	case <-ctx.Done():
@@ -57,7 +57,7 @@ func (m *mover) Run(ctx context.Context, site backend.Site, views <-chan backend
 	if m.begun.Add(1) == 1 {
 		return errors.New("not running yet")
 	}
-	site.Say("moves", nil, "dir", filepath.Base(site.Dir))
+	env.Log.Info("moves", "dir", filepath.Base(env.Dir))
 	m.seen <- string(v.Snapshot.Local.Stacks[0].Data) + " " + v.Snapshot.Local.Stacks[0].Underlay.String()
 	<-ctx.Done()
 	close(m.ended)
@@ -142,16 +142,16 @@ func TestReadyWithRunner(t *testing.T) {
 		}
 		mustBeReady("has not started yet")
 		a.status.updateRunner(nil)
-		a.logRunner("moving packets", nil, "port", 8285)
+		a.env().Log.Info("moving packets", "port", 8285)
 		mustBeReady("")
 		if r := a.report().Runner; !r.Running || r.Says != "moving packets port=8285" || !r.Since.Equal(time.Now()) {
 			t.Errorf("reports %+v", r)
 		}
 		time.Sleep(time.Second)
 		for range 2 {
-			a.logRunner("send a packet", errors.New("no buffer"), "port", 8285)
+			a.env().Log.Error("send a packet", "port", 8285, "err", errors.New("no buffer"))
 		}
-		if strings.Count(log.String(), `level=ERROR msg="send a packet" port=8285 err="no buffer"`) != 1 {
+		if strings.Count(log.String(), `level=ERROR msg="send a packet" node="" port=8285 err="no buffer"`) != 1 {
 			t.Errorf("an error is not logged once, as one:\n%s", log.String())
 		}
 		a.status.updateRunner(errors.New("no such device"))

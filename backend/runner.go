@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -11,25 +12,24 @@ import (
 type Runner interface {
 	Backend
 	// Prepare runs before anything is published. It is tried again until it returns nil or ctx is done.
-	Prepare(ctx context.Context, site Site) error
-	// Run works until ctx is done and then returns nil; after an error it is started again. It gets every View
-	// that comes after the kernel was brought to it; one that it does not take is replaced by the next. The first may
+	Prepare(ctx context.Context, env Env) error
+	// Run works until ctx is done and then returns nil; after an error it is started again. It gets every Input
+	// after the kernel was brought to it; one that it does not take is replaced by the next. The first may
 	// be what an earlier agent of this boot brought the kernel to.
-	Run(ctx context.Context, site Site, views <-chan View) error
+	Run(ctx context.Context, env Env, inputs <-chan Input) error
 }
 
-// Site is what a Runner has of the program around it.
-type Site struct {
-	Dir string // where it may keep files
-	// Say tells people what happened; args are keys and values. An error makes it an error.
-	Say func(text string, err error, args ...any)
+// Env is what the program around a Runner gives it.
+type Env struct {
+	Dir string       // where it may keep files
+	Log *slog.Logger // an attribute "err" is logged in full once
 }
 
-// View is what Desired was asked with.
-type View struct {
+// Input is what Desired was called with.
+type Input struct {
 	Node     Node
 	Snapshot subnet.Snapshot
-	Synced   bool // the snapshot is the store's own; else it is remembered, and nobody can be said to have left
+	Synced   bool // the snapshot is the store's own; else it is remembered, and peers missing from it may not have left
 }
 
 // Requirer is a Backend that needs a program that not every machine, or not every image, has.
@@ -47,7 +47,7 @@ type Direct interface {
 
 // Left tells what flannel's agent with this backend may have left, for netstate's kernel.
 func Left(b Backend, pools []subnet.Pool) []netstate.Left {
-	if _, ok := b.(Outsider); ok {
+	if _, ok := b.(ExternalRoutes); ok {
 		return nil
 	}
 	d, ok := b.(Direct)
@@ -58,9 +58,9 @@ func Left(b Backend, pools []subnet.Pool) []netstate.Left {
 	return list
 }
 
-// Outsider is a Backend whose paths someone else writes, without Twill's mark: a route into the cluster's networks is
-// theirs then, and not what a flannel agent left.
-type Outsider interface {
+// ExternalRoutes is a Backend that does not own its routes: someone else writes them, without Twill's mark. A route into
+// the cluster's networks is theirs then, and not what a flannel agent left.
+type ExternalRoutes interface {
 	Backend
-	Outside()
+	ExternalRoutes()
 }

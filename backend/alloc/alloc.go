@@ -34,5 +34,5 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	return netstate.State{}, skips
 }
 
-// Outside implements backend.Outsider.
-func (Backend) Outside() {}
+// ExternalRoutes implements backend.ExternalRoutes.
+func (Backend) ExternalRoutes() {}

@@ -5,6 +5,7 @@ package backendtest
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -15,6 +16,16 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// Log returns a logger that calls f with each line.
+func Log(f func(line string)) *slog.Logger { return slog.New(slog.NewTextHandler(lines(f), nil)) }
+
+type lines func(string)
+
+func (f lines) Write(line []byte) (int, error) {
+	f(strings.TrimSpace(string(line)))
+	return len(line), nil
+}
 
 // inside is set in the copy of the test binary that has a network namespace of its own.
 const inside = "TWILL_BACKEND_TEST_INSIDE"

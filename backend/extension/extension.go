@@ -87,5 +87,5 @@ func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Sta
 	return netstate.State{}, skips
 }
 
-// Outside implements backend.Outsider.
-func (*Backend) Outside() {}
+// ExternalRoutes implements backend.ExternalRoutes.
+func (*Backend) ExternalRoutes() {}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -22,7 +23,7 @@ const retry = 5 * time.Second
 
 // Prepare runs PreStartupCommand and keeps what it wrote for Publish. flannel publishes nothing when there is no
 // such command, and an empty string when it wrote nothing.
-func (b *Backend) Prepare(ctx context.Context, site backend.Site) error {
+func (b *Backend) Prepare(ctx context.Context, env backend.Env) error {
 	if b.options.PreStartupCommand == "" {
 		return nil
 	}
@@ -30,7 +31,7 @@ func (b *Backend) Prepare(ctx context.Context, site backend.Site) error {
 	if err != nil {
 		return err
 	}
-	site.Say("ran a command", nil, "command", "PreStartupCommand", "output", out)
+	env.Log.Info("ran a command", "command", "PreStartupCommand", "output", out)
 	data, err := json.Marshal(out)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,12 +41,12 @@ func (b *Backend) Prepare(ctx context.Context, site backend.Site) error {
 
 // Run runs PostStartupCommand with the first view, then SubnetAddCommand for each peer that is new or has changed, and
 // SubnetRemoveCommand for each that left, also while no agent ran; ShutdownCommand when ctx is done.
-func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
-	r := runs{Backend: b, site: site, file: filepath.Join(site.Dir, "extension.json")}
+func (b *Backend) Run(ctx context.Context, env backend.Env, views <-chan backend.Input) error {
+	r := runs{Backend: b, env: env, file: filepath.Join(env.Dir, "extension.json")}
 	if err := r.load(); err != nil {
 		return err
 	}
-	var view *backend.View
+	var view *backend.Input
 	again := time.NewTimer(retry)
 	defer again.Stop()
 	for {
@@ -66,7 +67,7 @@ func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backe
 // runs is one Run.
 type runs struct {
 	*Backend
-	site    backend.Site
+	env     backend.Env
 	file    string
 	started bool
 	added   map[string]place // the nodes for which SubnetAddCommand succeeded; kept in file
@@ -74,7 +75,7 @@ type runs struct {
 }
 
 // follow runs what a view asks for, and is false if some of it failed.
-func (r *runs) follow(ctx context.Context, view backend.View) bool {
+func (r *runs) follow(ctx context.Context, view backend.Input) bool {
 	ok := r.startup(ctx, view)
 	peers := r.places(view)
 	for _, node := range slices.Sorted(maps.Keys(r.added)) {
@@ -93,7 +94,7 @@ func (r *runs) follow(ctx context.Context, view backend.View) bool {
 }
 
 // places are the peers of a view that can be used, by node.
-func (r *runs) places(view backend.View) map[string]place {
+func (r *runs) places(view backend.Input) map[string]place {
 	stacks := map[string][]subnet.Stack{}
 	peers, _ := backend.Peers(r.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
@@ -106,24 +107,24 @@ func (r *runs) places(view backend.View) map[string]place {
 	return places
 }
 
-func (r *runs) startup(ctx context.Context, view backend.View) bool {
+func (r *runs) startup(ctx context.Context, view backend.Input) bool {
 	env := append(network(r.networks), placeOf(view.Snapshot.Local.Stacks).environment()...)
-	if !r.started && r.command(ctx, "PostStartupCommand", r.options.PostStartupCommand, r.site.Say, "", env) {
+	if !r.started && r.command(ctx, "PostStartupCommand", r.options.PostStartupCommand, r.env.Log, "", env) {
 		r.started = true
 	}
 	return r.started
 }
 
-func (r *runs) shutdown(ctx context.Context, view *backend.View) {
+func (r *runs) shutdown(ctx context.Context, view *backend.Input) {
 	env := network(r.networks)
 	if view != nil {
 		env = append(env, placeOf(view.Snapshot.Local.Stacks).environment()...)
 	}
-	r.command(ctx, "ShutdownCommand", r.options.ShutdownCommand, r.site.Say, "", env)
+	r.command(ctx, "ShutdownCommand", r.options.ShutdownCommand, r.env.Log, "", env)
 }
 
 func (r *runs) add(ctx context.Context, node string, p place) bool {
-	if !r.command(ctx, "SubnetAddCommand", r.options.SubnetAddCommand, r.about(node), p.Data, p.environment()) {
+	if !r.command(ctx, "SubnetAddCommand", r.options.SubnetAddCommand, r.env.Log.With("peer", node), p.Data, p.environment()) {
 		return false
 	}
 	r.added[node], r.fresh[node] = p, true
@@ -132,32 +133,26 @@ func (r *runs) add(ctx context.Context, node string, p place) bool {
 
 func (r *runs) remove(ctx context.Context, node string) bool {
 	p := r.added[node]
-	if !r.command(ctx, "SubnetRemoveCommand", r.options.SubnetRemoveCommand, r.about(node), p.Data, p.environment()) {
+	if !r.command(ctx, "SubnetRemoveCommand", r.options.SubnetRemoveCommand, r.env.Log.With("peer", node), p.Data, p.environment()) {
 		return false
 	}
 	delete(r.added, node)
 	return r.save()
 }
 
-type say func(text string, err error, args ...any)
-
-func (r *runs) about(peer string) say {
-	return func(text string, err error, args ...any) { r.site.Say(text, err, append(args, "peer", peer)...) }
-}
-
-// command runs one of the options' commands, tells its output, and says whether it succeeded.
-func (r *runs) command(ctx context.Context, name, command string, tell say, input string, env []string) bool {
+// command runs one of the options' commands, logs its output, and reports whether it succeeded.
+func (r *runs) command(ctx context.Context, name, command string, log *slog.Logger, input string, env []string) bool {
 	if command == "" {
 		return true
 	}
 	out, err := r.options.run(ctx, patience, command, input, env...)
 	if err != nil {
 		if ctx.Err() == nil {
-			tell("run "+name, err)
+			log.Error("run "+name, "err", err)
 		}
 		return false
 	}
-	tell("ran a command", nil, "command", name, "output", strings.TrimSpace(out))
+	log.Info("ran a command", "command", name, "output", strings.TrimSpace(out))
 	return true
 }
 
@@ -173,7 +168,7 @@ func (r *runs) load() error {
 		return err
 	}
 	if err := json.Unmarshal(data, &r.added); err != nil || r.added == nil {
-		r.site.Say("read "+r.file+": starting without it", errors.Join(err, errors.New("want an object of nodes")))
+		r.env.Log.Error("read "+r.file+": starting without it", "err", errors.Join(err, errors.New("want an object of nodes")))
 		r.added = map[string]place{}
 	}
 	return nil
@@ -192,7 +187,7 @@ func (r *runs) save() bool {
 		err = os.Rename(r.file+".new", r.file)
 	}
 	if err != nil {
-		r.site.Say("remember the peers", err)
+		r.env.Log.Error("remember the peers", "err", err)
 	}
 	return err == nil
 }

@@ -25,7 +25,7 @@ func (c connection) name() string {
 func (c connection) child() string { return fmt.Sprintf("%s-%s", c.own, c.peer) }
 
 // connections are those that a view asks for, by name.
-func (b Backend) connections(view backend.View) map[string]connection {
+func (b Backend) connections(view backend.Input) map[string]connection {
 	all := map[string]connection{}
 	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {

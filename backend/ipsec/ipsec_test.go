@@ -92,7 +92,7 @@ func lines(text string) string {
 func TestConnections(t *testing.T) {
 	b := newBackend(t)
 	b.options.UDPEncap = true
-	all := b.connections(backend.View{Node: node(1, "eth0"), Snapshot: subnet.Snapshot{Local: lease(1), Peers: []subnet.Lease{lease(2)}}})
+	all := b.connections(backend.Input{Node: node(1, "eth0"), Snapshot: subnet.Snapshot{Local: lease(1), Peers: []subnet.Lease{lease(2)}}})
 	const name = "192.0.2.1-10.244.1.0/24-10.244.2.0/24-192.0.2.2"
 	if _, ok := all["2001:db8::1-fd00:244:0:1::/64-fd00:244:0:2::/64-2001:db8::2"]; !ok || len(all) != 2 {
 		t.Fatalf("connections %v, want %s and one for IPv6", all, name)

@@ -24,7 +24,7 @@ func (b Backend) Require() error {
 }
 
 // Prepare has nothing to do before the lease is published.
-func (b Backend) Prepare(context.Context, backend.Site) error { return nil }
+func (b Backend) Prepare(context.Context, backend.Env) error { return nil }
 
 // programs are where distributions have charon. charon-systemd comes first because it has no pid file, of which there can
 // be one on a machine only; it runs without systemd.
@@ -149,25 +149,26 @@ func (d *daemon) connect(ctx context.Context, dir string) (session, error) {
 const checkEvery = 10 * time.Second
 
 // revive begins anew what charon has given up, and says so.
-func (b Backend) revive(site backend.Site, s session, want map[string]connection) error {
+func (b Backend) revive(env backend.Env, s session, want map[string]connection) error {
 	missing, err := s.missing(want)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
 	for _, c := range missing {
-		site.Say("a peer has no IPsec tunnel, no packet passes", fmt.Errorf("neither %s nor this node's charon keeps one, trying again", c.there), "via", c.there.String())
+		env.Log.Error("a peer has no IPsec tunnel, no packet passes", "via", c.there.String(),
+			"err", fmt.Errorf("neither %s nor this node's charon keeps one, trying again", c.there))
 	}
 	return b.initiate(s, missing)
 }
 
 // Run keeps charon running and its connections as the views ask, until ctx is done.
-func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
-	d, err := start(site.Dir)
+func (b Backend) Run(ctx context.Context, env backend.Env, views <-chan backend.Input) error {
+	d, err := start(env.Dir)
 	if err != nil {
 		return err
 	}
 	defer d.stop()
-	s, err := d.connect(ctx, site.Dir)
+	s, err := d.connect(ctx, env.Dir)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -178,7 +179,7 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 	if err := s.call("load-shared", sharedKey{"twill", "IKE", b.options.PSK}); err != nil {
 		return d.explain(err)
 	}
-	site.Say("charon exchanges the keys", nil, "program", d.Path)
+	env.Log.Info("charon exchanges the keys", "program", d.Path)
 	again := time.NewTicker(checkEvery)
 	defer again.Stop()
 	want := map[string]connection{}
@@ -194,7 +195,7 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 				return d.explain(err)
 			}
 		case <-again.C:
-			if err := b.revive(site, s, want); err != nil {
+			if err := b.revive(env, s, want); err != nil {
 				return d.explain(err)
 			}
 		}

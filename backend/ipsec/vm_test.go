@@ -26,23 +26,23 @@ func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 // machine is a node in a namespace of its own.
 type machine struct {
 	*backendtest.Machine
-	site  backend.Site
-	views chan backend.View
+	env   backend.Env
+	views chan backend.Input
 	ended chan error
 	stop  context.CancelFunc
 }
 
 func newMachine(t *testing.T, n int) *machine {
 	t.Helper()
-	m := &machine{Machine: backendtest.New(t, n, time.Minute), views: make(chan backend.View, 1)} // key exchanges take seconds without KVM
-	m.site = backend.Site{Dir: t.TempDir(), Say: func(text string, err error, args ...any) { t.Log("node", n, text, err, args) }}
+	m := &machine{Machine: backendtest.New(t, n, time.Minute), views: make(chan backend.Input, 1)} // key exchanges take seconds without KVM
+	m.env = backend.Env{Dir: t.TempDir(), Log: backendtest.Log(func(line string) { t.Log("node", n, line) })}
 	return m
 }
 
 // reconcile does what the agent does, and returns the plan that it took.
 func (m *machine) reconcile(peers ...subnet.Lease) (plan string) {
 	m.Helper()
-	view := backend.View{Node: node(m.N, "u0"), Snapshot: subnet.Snapshot{Local: lease(m.N), Peers: peers}, Synced: true}
+	view := backend.Input{Node: node(m.N, "u0"), Snapshot: subnet.Snapshot{Local: lease(m.N), Peers: peers}, Synced: true}
 	err := m.Do(func() error {
 		p, err := xfrm.Open()
 		if err != nil {
@@ -92,7 +92,7 @@ func (m *machine) start() {
 	})
 	go func() {
 		defer close(over)
-		err := m.Do(func() error { return b.Run(ctx, m.site, m.views) })
+		err := m.Do(func() error { return b.Run(ctx, m.env, m.views) })
 		m.Logf("node %d: Run has ended: %v", m.N, err)
 		m.ended <- err
 	}()
@@ -181,7 +181,7 @@ func TestPackets(t *testing.T) {
 		}
 	}
 
-	kill(t, a.site.Dir)
+	kill(t, a.env.Dir)
 	if err := <-a.ended; err == nil || !strings.Contains(err.Error(), "charon has ended (signal: killed)") {
 		t.Errorf("charon was killed, and Run says %v", err)
 	}

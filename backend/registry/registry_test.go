@@ -52,7 +52,7 @@ func TestExposed(t *testing.T) {
 func TestOutsiders(t *testing.T) {
 	for kind := range backends() {
 		b, _, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`"`+needs[kind]+`}`))
-		if _, outsider := b.(backend.Outsider); err != nil || outsider != (kind == "alloc" || kind == "extension") {
+		if _, outsider := b.(backend.ExternalRoutes); err != nil || outsider != (kind == "alloc" || kind == "extension") {
 			t.Errorf("%s: outsider %t, %v", kind, outsider, err)
 		}
 	}

@@ -20,17 +20,17 @@ import (
 )
 
 // Prepare has nothing to do.
-func (b Backend) Prepare(context.Context, backend.Site) error { return nil }
+func (b Backend) Prepare(context.Context, backend.Env) error { return nil }
 
 // Run moves packets between the device and the peers until ctx is done.
-func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
-	var first backend.View
+func (b Backend) Run(ctx context.Context, env backend.Env, views <-chan backend.Input) error {
+	var first backend.Input
 	select {
 	case <-ctx.Done():
 		return nil
 	case first = <-views:
 	}
-	p, err := b.open(site, first)
+	p, err := b.open(env, first)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (b Backend) Run(ctx context.Context, site backend.Site, views <-chan backen
 // proxy is one Run.
 type proxy struct {
 	Backend
-	site    backend.Site
+	env     backend.Env
 	dev     wgtun.Device
 	sockets map[netstate.Family]*datagram.Socket // of the node's families
 	table   atomic.Pointer[table]
@@ -58,12 +58,12 @@ type proxy struct {
 // maxPacket is the longest IP packet, and what the kernel puts together from several, in bytes.
 const maxPacket = 65535
 
-func (b Backend) open(site backend.Site, view backend.View) (*proxy, error) {
+func (b Backend) open(env backend.Env, view backend.Input) (*proxy, error) {
 	dev, err := tun.Open(Device)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{Backend: b, site: site, dev: dev, sockets: map[netstate.Family]*datagram.Socket{}}
+	p := &proxy{Backend: b, env: env, dev: dev, sockets: map[netstate.Family]*datagram.Socket{}}
 	p.table.Store(b.newTable(view))
 	for _, s := range view.Snapshot.Local.Stacks {
 		socket, err := datagram.Listen(b.options.Port, s.Family())
@@ -72,12 +72,12 @@ func (b Backend) open(site backend.Site, view backend.View) (*proxy, error) {
 		}
 		p.sockets[s.Family()] = socket
 	}
-	site.Say("moving packets", nil, "dev", Device, "port", b.options.Port)
+	env.Log.Info("moving packets", "dev", Device, "port", b.options.Port)
 	return p, nil
 }
 
 // follow keeps the table up to date until ctx is done or the device is gone. Closing everything ends the others.
-func (p *proxy) follow(ctx context.Context, views <-chan backend.View) error {
+func (p *proxy) follow(ctx context.Context, views <-chan backend.Input) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -154,7 +154,7 @@ func (p *proxy) route(t *table, packet []byte) *net.UDPAddr {
 // lost tells of a message that could not be sent: a peer that cannot be reached now costs these packets and nothing else.
 func (p *proxy) lost(to net.Addr, err error) {
 	if !errors.Is(err, net.ErrClosed) {
-		p.site.Say("send to a peer", err, "via", to.String())
+		p.env.Log.Error("send to a peer", "via", to.String(), "err", err)
 	}
 }
 

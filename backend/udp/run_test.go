@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -79,7 +80,7 @@ func peer(t *testing.T) *net.UDPConn {
 }
 
 // node makes the device as the reconciler does, and runs the backend on it.
-func node(t *testing.T) (far *net.UDPConn, views chan backend.View) {
+func node(t *testing.T) (far *net.UDPConn, views chan backend.Input) {
 	t.Helper()
 	command(t, "ip link set lo up", "ip link add u0 type veth peer name u0p")
 	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "u0").Run() }) // unless it went with the peer's namespace
@@ -87,26 +88,26 @@ func node(t *testing.T) (far *net.UDPConn, views chan backend.View) {
 	command(t, "ip addr add 192.0.2.1/24 dev u0", "ip addr add 2001:db8::1/64 dev u0 nodad", "ip link set u0 up")
 	device(t)
 	t.Cleanup(func() { command(t, "ip link del flannel0") })
-	views = make(chan backend.View, 1)
+	views = make(chan backend.Input, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, running := make(chan error, 1), make(chan string, 9)
-	site := backend.Site{Say: func(text string, err error, _ ...any) { running <- fmt.Sprint(text, err) }}
+	env := backend.Env{Log: backendtest.Log(func(line string) { running <- line })}
 	b := newBackend(t, `{}`)
 	go func() {
-		err := b.Run(ctx, site, views)
+		err := b.Run(ctx, env, views)
 		for err != nil && ctx.Err() == nil {
 			running <- err.Error()
 			time.Sleep(50 * time.Millisecond)
 			select {
-			case views <- backend.View{Snapshot: snap}:
+			case views <- backend.Input{Snapshot: snap}:
 			default:
 			}
-			err = b.Run(ctx, site, views)
+			err = b.Run(ctx, env, views)
 		}
 		ended <- err
 	}()
-	views <- backend.View{Snapshot: snap}
-	if said := <-running; !strings.HasPrefix(said, "moving packets") {
+	views <- backend.Input{Snapshot: snap}
+	if said := <-running; !strings.Contains(said, "moving packets") {
 		t.Fatal(said)
 	}
 	for i, _ := net.InterfaceByName(Device); i.Flags&net.FlagRunning == 0; i, _ = net.InterfaceByName(Device) {
@@ -240,7 +241,7 @@ func answer(p []byte, text string) []byte {
 func TestTake(t *testing.T) {
 	var table atomic.Pointer[table]
 	b := newBackend(t, `{}`)
-	table.Store(b.newTable(backend.View{Snapshot: snap}))
+	table.Store(b.newTable(backend.Input{Snapshot: snap}))
 	four := append([]byte{0x45, 0, 0, 21}, make([]byte, 17)...)
 	six := append([]byte{0x60, 0, 0, 0, 0, 1}, make([]byte, 35)...)
 	for _, c := range []struct {
@@ -317,7 +318,7 @@ func TestNextView(t *testing.T) {
 	far, views := node(t)
 	next := snap
 	next.Peers = append([]subnet.Lease{lease("n9", stack("10.244.9.0/24", "192.0.2.2"))}, snap.Peers[1:]...)
-	views <- backend.View{Snapshot: next}
+	views <- backend.Input{Snapshot: next}
 	read(t, far, "next", func() {
 		c, err := net.Dial("udp", "10.244.9.9:9")
 		if err != nil {
@@ -333,7 +334,7 @@ func TestDeviceDeleted(t *testing.T) {
 	far, views := node(t)
 	command(t, "ip link del flannel0")
 	device(t)
-	views <- backend.View{Snapshot: snap}
+	views <- backend.Input{Snapshot: snap}
 	read(t, far, "anew", func() {
 		c, err := net.Dial("udp", "10.244.2.9:9")
 		if err != nil {
@@ -353,14 +354,14 @@ func TestPortTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, views := newBackend(t, `{}`), make(chan backend.View, 1)
-	views <- backend.View{Snapshot: snap}
-	site := backend.Site{Say: func(string, error, ...any) {}}
-	if err := b.Run(t.Context(), site, views); err == nil || !strings.Contains(err.Error(), "listen on UDP port 8285") {
+	b, views := newBackend(t, `{}`), make(chan backend.Input, 1)
+	views <- backend.Input{Snapshot: snap}
+	env := backend.Env{Log: slog.New(slog.DiscardHandler)}
+	if err := b.Run(t.Context(), env, views); err == nil || !strings.Contains(err.Error(), "listen on UDP port 8285") {
 		t.Errorf("Run: %v, want an error that names the port", err)
 	}
 	other.Close()
-	p, err := b.open(site, backend.View{Snapshot: snap})
+	p, err := b.open(env, backend.Input{Snapshot: snap})
 	if err != nil {
 		t.Fatalf("open again: %v", err)
 	}
@@ -372,19 +373,19 @@ func TestPortTaken(t *testing.T) {
 // TestLost: what could not be sent is told, but not that the end came.
 func TestLost(t *testing.T) {
 	var said []string
-	p := proxy{site: backend.Site{Say: func(text string, err error, args ...any) { said = append(said, fmt.Sprint(text, " ", err, args)) }}}
+	p := proxy{env: backend.Env{Log: backendtest.Log(func(line string) { said = append(said, line) })}}
 	p.lost(&net.UDPAddr{Port: 1}, fmt.Errorf("write: %w", net.ErrClosed))
 	p.lost(&net.UDPAddr{Port: 2}, unix.EHOSTUNREACH)
-	if want := "send to a peer no route to host [via :2]"; strings.Join(said, "; ") != want {
+	if want := `msg="send to a peer" via=:2 err="no route to host"`; len(said) != 1 || !strings.HasSuffix(said[0], want) {
 		t.Errorf("said %q, want %q", said, want)
 	}
 }
 
 // TestOpenMissing: a device that is not there is not made, and Run ends with that.
 func TestOpenMissing(t *testing.T) {
-	views := make(chan backend.View, 1)
-	views <- backend.View{Snapshot: snap}
-	if err := newBackend(t, `{}`).Run(t.Context(), backend.Site{}, views); !errors.Is(err, tun.ErrMissing) {
+	views := make(chan backend.Input, 1)
+	views <- backend.Input{Snapshot: snap}
+	if err := newBackend(t, `{}`).Run(t.Context(), backend.Env{}, views); !errors.Is(err, tun.ErrMissing) {
 		t.Errorf("Run: %v, want that the device is missing", err)
 	}
 	if _, err := tun.Open("nodev0"); !errors.Is(err, tun.ErrMissing) {

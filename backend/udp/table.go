@@ -17,7 +17,7 @@ type table struct {
 }
 
 // newTable is the way to the peers of a view.
-func (b Backend) newTable(view backend.View) *table {
+func (b Backend) newTable(view backend.Input) *table {
 	t := &table{lengths: map[netstate.Family][]int{}, ends: map[netip.Prefix]*net.UDPAddr{}, subnets: map[netip.Addr][]netip.Prefix{}}
 	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {

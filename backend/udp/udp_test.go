@@ -89,7 +89,7 @@ func TestOptions(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	b := newBackend(t, `{"Port":9}`)
-	table := b.newTable(backend.View{Snapshot: snap})
+	table := b.newTable(backend.Input{Snapshot: snap})
 	for dst, want := range map[string]string{"10.244.2.0": "192.0.2.2:9", "10.244.2.255": "192.0.2.2:9", "10.244.3.0": "", "10.244.1.5": "",
 		"10.244.63.9": "198.51.100.3:9", "10.244.64.0": "", "fc00:0:0:2::9": "[2001:db8::2]:9", "fc00:0:0:3::9": "", "::": ""} {
 		got := ""

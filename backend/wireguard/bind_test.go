@@ -158,8 +158,8 @@ func TestOneDevice(t *testing.T) {
 		defer func() { m.stop() }()
 	}
 	a.show(only(b, netstate.IPv4), only(c, netstate.IPv6))
-	b.views <- backend.View{Node: bothFamilies(2), Snapshot: subnet.Snapshot{Local: b.lease(), Peers: []subnet.Lease{only(a, netstate.IPv4)}}}
-	c.views <- backend.View{Node: bothFamilies(3), Snapshot: subnet.Snapshot{Local: c.lease(), Peers: []subnet.Lease{only(a, netstate.IPv6)}}}
+	b.views <- backend.Input{Node: bothFamilies(2), Snapshot: subnet.Snapshot{Local: b.lease(), Peers: []subnet.Lease{only(a, netstate.IPv4)}}}
+	c.views <- backend.Input{Node: bothFamilies(3), Snapshot: subnet.Snapshot{Local: c.lease(), Peers: []subnet.Lease{only(a, netstate.IPv6)}}}
 	peers := []string{"10.244.2.0", "fc00:0:0:3::"}
 	for _, to := range peers {
 		if !a.Pings(to) {

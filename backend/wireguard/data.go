@@ -125,10 +125,10 @@ func (b *Backend) private() wgtypes.Key {
 const keyVariable = "WIREGUARD_KEY_FILE"
 
 // Prepare reads the private key, and makes one if there is none.
-func (b *Backend) Prepare(_ context.Context, site backend.Site) error {
+func (b *Backend) Prepare(_ context.Context, env backend.Env) error {
 	path := os.Getenv(keyVariable)
 	if path == "" {
-		path = filepath.Join(site.Dir, "wgkey")
+		path = filepath.Join(env.Dir, "wgkey")
 	}
 	key, err := readKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +137,7 @@ func (b *Backend) Prepare(_ context.Context, site backend.Site) error {
 	if err != nil {
 		return err
 	}
-	site.Say("WireGuard's private key is read", nil, "publickey", key.PublicKey().String(), "file", path)
+	env.Log.Info("WireGuard's private key is read", "publickey", key.PublicKey().String(), "file", path)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.key = key

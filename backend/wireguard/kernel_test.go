@@ -5,6 +5,7 @@ package wireguard
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"strings"
 	"testing"
@@ -123,7 +124,7 @@ func TestKernelRotation(t *testing.T) {
 	if err := pinger.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.b.Prepare(t.Context(), backend.Site{Dir: t.TempDir(), Say: func(string, error, ...any) {}}); err != nil {
+	if err := a.b.Prepare(t.Context(), backend.Env{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	plan := a.reconcile(b.lease())

@@ -18,7 +18,7 @@ import (
 )
 
 // Run is WireGuard on this node's TUN devices until ctx is done. Where the kernel has WireGuard it has nothing to do.
-func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backend.View) error {
+func (b *Backend) Run(ctx context.Context, env backend.Env, views <-chan backend.Input) error {
 	tunnels, said := map[string]*tunnel{}, false
 	defer func() {
 		for _, t := range tunnels {
@@ -32,12 +32,12 @@ func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backe
 		case view := <-views:
 			if view.Node.WireGuard {
 				if !said {
-					site.Say("the kernel's WireGuard moves the packets", nil)
+					env.Log.Info("the kernel's WireGuard moves the packets")
 				}
 				said = true
 				continue
 			}
-			if err := b.follow(site, view, tunnels); err != nil {
+			if err := b.follow(env, view, tunnels); err != nil {
 				return err
 			}
 		}
@@ -45,7 +45,7 @@ func (b *Backend) Run(ctx context.Context, site backend.Site, views <-chan backe
 }
 
 // follow opens a tunnel on each device that has none, and brings all to the view's peers.
-func (b *Backend) follow(site backend.Site, view backend.View, tunnels map[string]*tunnel) error {
+func (b *Backend) follow(env backend.Env, view backend.Input, tunnels map[string]*tunnel) error {
 	if b.private() == (wgtypes.Key{}) {
 		return errors.New("the private key has not been read yet")
 	}
@@ -54,7 +54,7 @@ func (b *Backend) follow(site backend.Site, view backend.View, tunnels map[strin
 		if tunnels[dev] != nil {
 			continue
 		}
-		t, err := b.open(site, dev, b.port(s.Family()))
+		t, err := b.open(env, dev, b.port(s.Family()))
 		if err != nil {
 			return err
 		}
@@ -81,13 +81,13 @@ type tunnel struct {
 	psk   string
 }
 
-func (b *Backend) open(site backend.Site, name string, port int) (*tunnel, error) {
+func (b *Backend) open(env backend.Env, name string, port int) (*tunnel, error) {
 	dev, err := tun.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	log := &device.Logger{Verbosef: device.DiscardLogf, Errorf: func(format string, args ...any) {
-		site.Say("WireGuard", fmt.Errorf(format, args...), "dev", name)
+		env.Log.Error("WireGuard", "dev", name, "err", fmt.Errorf(format, args...))
 	}}
 	t := &tunnel{dev: dev, wg: device.NewDevice(dev, &bind{}, log)}
 	if b.psk != (wgtypes.Key{}) {
@@ -102,7 +102,7 @@ func (b *Backend) open(site backend.Site, name string, port int) (*tunnel, error
 		t.wg.Close()
 		return nil, fmt.Errorf("start WireGuard on %s, UDP port %d: %w", name, port, err)
 	}
-	site.Say("this kernel has no WireGuard, the agent moves the packets itself", nil, "dev", name, "port", port)
+	env.Log.Info("this kernel has no WireGuard, the agent moves the packets itself", "dev", name, "port", port)
 	return t, nil
 }
 

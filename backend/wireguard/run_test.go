@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 type machine struct {
 	*backendtest.Machine
 	b     *Backend
-	views chan backend.View
+	views chan backend.Input
 	stop  func()
 }
 
@@ -39,8 +40,8 @@ func newMachine(t *testing.T, n int, psk string) *machine {
 
 func newMachineWith(t *testing.T, n int, options string) *machine {
 	t.Helper()
-	m := &machine{Machine: backendtest.New(t, n, patience), b: newBackend(t, options), views: make(chan backend.View, 1)}
-	if err := m.b.Prepare(t.Context(), backend.Site{Dir: t.TempDir(), Say: func(string, error, ...any) {}}); err != nil {
+	m := &machine{Machine: backendtest.New(t, n, patience), b: newBackend(t, options), views: make(chan backend.Input, 1)}
+	if err := m.b.Prepare(t.Context(), backend.Env{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -60,7 +61,7 @@ func (m *machine) start() {
 	ctx, cancel := context.WithCancel(m.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- m.Do(func() error { return m.b.Run(ctx, backend.Site{Say: func(string, error, ...any) {}}, m.views) })
+		ended <- m.Do(func() error { return m.b.Run(ctx, backend.Env{Log: slog.New(slog.DiscardHandler)}, m.views) })
 	}()
 	m.stop = func() {
 		cancel()
@@ -83,7 +84,7 @@ func (m *machine) lease() subnet.Lease {
 }
 
 func (m *machine) show(peers ...subnet.Lease) {
-	m.views <- backend.View{Node: bothFamilies(m.N), Snapshot: subnet.Snapshot{Local: m.lease(), Peers: peers}, Synced: true}
+	m.views <- backend.Input{Node: bothFamilies(m.N), Snapshot: subnet.Snapshot{Local: m.lease(), Peers: peers}, Synced: true}
 }
 
 // pair is two nodes on one segment.
@@ -180,15 +181,15 @@ func TestOtherPSK(t *testing.T) {
 // TestDeviceMissing: the error names what is not there; the agent starts Run again when it is.
 func TestDeviceMissing(t *testing.T) {
 	m := newMachine(t, 1, "")
-	views := make(chan backend.View, 1)
-	views <- backend.View{Node: bothFamilies(1), Snapshot: subnet.Snapshot{Local: m.lease()}}
-	err := m.Do(func() error { return m.b.Run(t.Context(), backend.Site{Say: func(string, error, ...any) {}}, views) })
+	views := make(chan backend.Input, 1)
+	views <- backend.Input{Node: bothFamilies(1), Snapshot: subnet.Snapshot{Local: m.lease()}}
+	err := m.Do(func() error { return m.b.Run(t.Context(), backend.Env{Log: slog.New(slog.DiscardHandler)}, views) })
 	if !errors.Is(err, tun.ErrMissing) || !strings.Contains(err.Error(), device4) {
 		t.Errorf("Run: %v, want that %s is missing", err, device4)
 	}
 	b := newBackend(t, `{}`) // without Prepare
-	views <- backend.View{Node: bothFamilies(1), Snapshot: subnet.Snapshot{Local: m.lease()}}
-	if err := b.Run(t.Context(), backend.Site{Say: func(string, error, ...any) {}}, views); err == nil || !strings.Contains(err.Error(), "has not been read yet") {
+	views <- backend.Input{Node: bothFamilies(1), Snapshot: subnet.Snapshot{Local: m.lease()}}
+	if err := b.Run(t.Context(), backend.Env{Log: slog.New(slog.DiscardHandler)}, views); err == nil || !strings.Contains(err.Error(), "has not been read yet") {
 		t.Errorf("Run: %v, want that the private key has not been read", err)
 	}
 }
@@ -199,10 +200,10 @@ func TestKernelHasIt(t *testing.T) {
 	node := bothFamilies(1)
 	node.WireGuard = true
 	ctx, cancel := context.WithCancel(t.Context())
-	views, ended := make(chan backend.View), make(chan error, 1)
-	go func() { ended <- m.b.Run(ctx, backend.Site{Say: func(string, error, ...any) { said++ }}, views) }()
+	views, ended := make(chan backend.Input), make(chan error, 1)
+	go func() { ended <- m.b.Run(ctx, backend.Env{Log: backendtest.Log(func(string) { said++ })}, views) }()
 	for range 3 {
-		views <- backend.View{Node: node, Snapshot: subnet.Snapshot{Local: m.lease()}}
+		views <- backend.Input{Node: node, Snapshot: subnet.Snapshot{Local: m.lease()}}
 	}
 	cancel()
 	if err := <-ended; err != nil || said != 1 {
@@ -217,7 +218,7 @@ func TestNewKey(t *testing.T) {
 		t.Fatal("no answer")
 	}
 	b.stop()
-	if err := b.b.Prepare(t.Context(), backend.Site{Dir: filepath.Clean(t.TempDir()), Say: func(string, error, ...any) {}}); err != nil {
+	if err := b.b.Prepare(t.Context(), backend.Env{Dir: filepath.Clean(t.TempDir()), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	b.start()

@@ -18,6 +18,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/subnet"
@@ -60,8 +61,8 @@ func TestKernelPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg := b.(*Backend)
-	site := backend.Site{Dir: t.TempDir(), Say: func(text string, err error, args ...any) { t.Log(text, err, args) }}
-	if err := wg.Prepare(t.Context(), site); err != nil {
+	env := backend.Env{Dir: t.TempDir(), Log: backendtest.Log(func(line string) { t.Log(line) })}
+	if err := wg.Prepare(t.Context(), env); err != nil {
 		t.Fatal(err)
 	}
 	kernelNode(t, wg.private().PublicKey(), psk, own)
@@ -71,13 +72,13 @@ func TestKernelPeer(t *testing.T) {
 	local, remote := lease(1, "null"), lease(2, "null")
 	local.Stacks, remote.Stacks = local.Stacks[:1], remote.Stacks[:1]
 	remote.Stacks[0].Data, _ = json.Marshal(data{PublicKey: own.PublicKey().String()})
-	view := backend.View{Snapshot: subnet.Snapshot{Local: local, Peers: []subnet.Lease{remote}}, Synced: true}
+	view := backend.Input{Snapshot: subnet.Snapshot{Local: local, Peers: []subnet.Lease{remote}}, Synced: true}
 	view.Node.Underlays = []backend.Underlay{{Dev: "u0", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1500}}
 	apply(t, wg, view)
 
 	ctx, cancel := context.WithCancel(t.Context())
-	ended, views := make(chan error), make(chan backend.View, 1)
-	go func() { ended <- wg.Run(ctx, site, views) }()
+	ended, views := make(chan error), make(chan backend.Input, 1)
+	go func() { ended <- wg.Run(ctx, env, views) }()
 	views <- view
 	for _, line := range []string{"ping -c 5 -i 0.5 -W 3 10.244.2.0", "ping -c 2 -W 3 -M do -s 1392 10.244.2.0"} {
 		if err := run(line); err != nil && !strings.Contains(err.Error(), " 0% packet loss") {
@@ -115,7 +116,7 @@ func kernelNode(t *testing.T, ours, psk, own wgtypes.Key) {
 	}
 }
 
-func apply(t *testing.T, b *Backend, view backend.View) {
+func apply(t *testing.T, b *Backend, view backend.Input) {
 	t.Helper()
 	k, err := kernel.New(nil)
 	if err != nil {

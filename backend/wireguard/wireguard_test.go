@@ -13,6 +13,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/secret"
 	"github.com/twill-net/twill/subnet"
@@ -219,7 +220,7 @@ func TestOptions(t *testing.T) {
 // TestKey: it is made once, for root's eyes, and never told.
 func TestKey(t *testing.T) {
 	dir, said := t.TempDir(), ""
-	site := backend.Site{Dir: dir, Say: func(text string, err error, args ...any) { said += fmt.Sprint(text, err, args) }}
+	env := backend.Env{Dir: dir, Log: backendtest.Log(func(line string) { said += line })}
 	b := newBackend(t, `{}`)
 	if data, err := b.Publish(backend.Node{}, subnet.Lease{}, netstate.IPv4); err == nil {
 		t.Errorf("publishes %s before there is a key", data)
@@ -227,7 +228,7 @@ func TestKey(t *testing.T) {
 	var first string
 	for range 2 {
 		b := newBackend(t, `{}`)
-		if err := b.Prepare(context.Background(), site); err != nil {
+		if err := b.Prepare(context.Background(), env); err != nil {
 			t.Fatal(err)
 		}
 		data, err := b.Publish(backend.Node{}, subnet.Lease{}, netstate.IPv6)
@@ -245,11 +246,11 @@ func TestKey(t *testing.T) {
 	if err := os.WriteFile(path, []byte("c2VjcmV0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Prepare(context.Background(), site); err == nil || strings.Contains(err.Error(), "c2VjcmV0") || !strings.Contains(err.Error(), path) {
+	if err := b.Prepare(context.Background(), env); err == nil || strings.Contains(err.Error(), "c2VjcmV0") || !strings.Contains(err.Error(), path) {
 		t.Errorf("a damaged key: %v", err)
 	}
 	t.Setenv(keyVariable, filepath.Join(dir, "other"))
-	if err := b.Prepare(context.Background(), site); err != nil {
+	if err := b.Prepare(context.Background(), env); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "other")); err != nil {

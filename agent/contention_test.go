@@ -33,8 +33,17 @@ func TestContention(t *testing.T) {
 	for range contentionLimit {
 		f.record(repair, later)
 	}
-	if !f.suppressed(want.Key(), later.Add(2*firstSuppression-time.Millisecond)) {
-		t.Error("the second time does not wait twice as long")
+	for hold := 2 * firstSuppression; ; hold = min(2*hold, lastSuppression) {
+		if !f.suppressed(want.Key(), later.Add(hold-time.Millisecond)) || f.suppressed(want.Key(), later.Add(hold)) {
+			t.Errorf("it does not wait for %s, twice as long as before, up to %s", hold, lastSuppression)
+		}
+		if hold == lastSuppression {
+			break
+		}
+		later = later.Add(hold)
+		for range contentionLimit {
+			f.record(repair, later)
+		}
 	}
 }
 

@@ -64,7 +64,6 @@ func (l *leases) remind(wait time.Duration) {
 type peers struct {
 	changes int // of a record, at once
 	nodes   map[string]*peer
-	inOrder []*peer // those of the last snapshot's leases
 	claims  claimOrder
 	round   int              // the number of the snapshot
 	last    *subnet.Snapshot // what follow returned
@@ -115,31 +114,19 @@ func (p *peers) follow(newest *subnet.Snapshot, now time.Time) *subnet.Snapshot 
 	p.round++
 	p.delayed, p.wait = 0, peerRest
 	changed := p.last == nil || !newest.Local.Equal(p.last.Local) || !slices.Equal(newest.NodeIPs, p.last.NodeIPs)
-	seen := 0
 	see := func(n *peer, r record) {
 		if n.round != p.round {
 			n.round = p.round
-			seen++
 			changed = p.update(n, r, now) || changed
 		}
 	}
-	before := p.inOrder
-	p.inOrder = make([]*peer, len(newest.Peers))
-	for i, lease := range newest.Peers {
-		if i < len(before) && before[i].name == lease.Node { // as it mostly is, without a search
-			p.inOrder[i] = before[i]
-		} else {
-			p.inOrder[i] = p.node(lease.Node)
-		}
-		see(p.inOrder[i], record{lease: lease})
+	for _, lease := range newest.Peers {
+		see(p.node(lease.Node), record{lease: lease})
 	}
 	for _, skip := range newest.Skips {
 		see(p.node(skip.Node), record{skip: skip})
 	}
-	if seen != len(p.nodes) {
-		changed = p.expire(now) || changed
-	}
-	if changed {
+	if p.expire(now) || changed {
 		p.last = p.snapshot(newest)
 	}
 	return p.last
@@ -205,8 +192,8 @@ func (p *peers) snapshot(newest *subnet.Snapshot) *subnet.Snapshot {
 			snap.Skips = append(snap.Skips, r.skip)
 		}
 	}
-	for _, n := range p.inOrder {
-		add(n.record)
+	for _, lease := range newest.Peers {
+		add(p.nodes[lease.Node].record)
 	}
 	for _, skip := range newest.Skips {
 		add(p.nodes[skip.Node].record)

@@ -73,7 +73,7 @@ var arrows = []struct {
 }{
 	{"subnet", []string{"netstate"}},
 	{"subnet/redial", nil},
-	{"subnet/...", []string{"subnet", "subnet/redial", "netstate"}},
+	{"subnet/...", []string{"subnet", "subnet/redial", "netstate", "internal/atomicfile"}},
 	{"netstate", nil},
 	{"netstate/...", []string{"netstate", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},

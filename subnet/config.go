@@ -16,7 +16,7 @@ type Config struct {
 	NFTables *bool           // EnableNFTables; nil when it is not said
 	Backend  string          // Backend's Type in lower case
 	Options  json.RawMessage // the whole Backend object, never empty; its other keys are the backend's business
-	Warnings []string        // one sentence each: what works but is probably not meant
+	Warnings []string        // one sentence each: what works but is probably a mistake
 	Raw      []byte          // the net-conf.json as it was read
 }
 
@@ -155,7 +155,8 @@ func (c *Config) pool(obj object, f familyKey) (Pool, error) {
 		return Pool{}, err
 	}
 	if p.Max.Less(p.Min) {
-		return Pool{}, fmt.Errorf("%[1]sSubnetMax %[2]s is before %[1]sSubnetMin %[3]s: exchange them", f.prefix, p.Max, p.Min)
+		return Pool{}, fmt.Errorf("%[1]sSubnetMax %[2]s is before %[1]sSubnetMin %[3]s: exchange them",
+			f.prefix, p.Max, p.Min)
 	}
 	return p, nil
 }
@@ -179,7 +180,8 @@ func (c *Config) network(obj object, f familyKey) (netip.Prefix, error) {
 		n = n.Masked()
 	}
 	if !isPrivate(n) {
-		c.warn("%s %s is not a private range: pods will not reach the hosts on the internet that have these addresses", key, n)
+		c.warn("%s %s is not a private range: "+
+			"pods will not reach the hosts on the internet that have these addresses", key, n)
 	}
 	return n, nil
 }
@@ -205,8 +207,8 @@ func subnetLen(obj object, f familyKey, network netip.Prefix) (int, error) {
 	return length, nil
 }
 
-// bound is SubnetMin or SubnetMax: the first address of a subnet of p, or what when the key is absent (or, as
-// in flannel, zero).
+// bound returns SubnetMin or SubnetMax, which is the first address of a subnet of p, or otherwise when the key is
+// absent (or, as in flannel, zero).
 func bound(obj object, key string, p Pool, otherwise netip.Addr) (netip.Addr, error) {
 	text := ""
 	want := fmt.Sprintf("an address in %s such as %q", p.Network, otherwise)

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// Allocate fills in the subnets of want, for a Store that hands them out itself: want's own ones if they are
-// in the pools and free, otherwise free ones. Where it starts to look depends on the node only, so that nodes
-// which start together do not race for the same subnet, and one that lost everything tends to get its old one.
+// Allocate fills in the subnets of want, for a Store that assigns them itself: want's own ones if they are in the pools
+// and free, otherwise free ones. The start of the search depends on the node only, so that nodes which start together
+// do not race for the same subnet, and one that lost its state tends to get its old subnet.
 func Allocate(pools []Pool, want Lease, used []netip.Prefix) (Lease, error) {
 	if err := Match(pools, want); err != nil {
 		return Lease{}, err

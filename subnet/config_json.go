@@ -45,13 +45,13 @@ func (o *object) put(key string, value json.RawMessage) {
 	o.values[lower] = value
 }
 
-// has says whether key is there and not null.
+// has reports whether key is there and not null.
 func (o object) has(key string) bool {
 	raw, ok := o.values[strings.ToLower(key)]
 	return ok && string(raw) != "null"
 }
 
-// get reads key into v and says whether it is there; want completes the error "key value: want …".
+// get reads key into v and reports whether it is there; want completes the error "key value: want …".
 func (o object) get(key string, v any, want string) (bool, error) {
 	if !o.has(key) {
 		return false, nil
@@ -79,7 +79,7 @@ func located(data []byte, err error) error {
 	return fmt.Errorf("malformed JSON at line %d, column %d: %w", line, column, err)
 }
 
-// brief is data in one line of bounded length.
+// brief returns data in one line of bounded length.
 func brief(data []byte) string {
 	var b bytes.Buffer
 	if json.Compact(&b, data) != nil {

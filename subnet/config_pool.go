@@ -9,8 +9,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Pool is the part of a network from which nodes lease subnets, of one address family. The first subnet is as
-// good as any other: flannel never leases it, because its bridge once got the network's own address.
+// Pool is the part of a network, of one address family, from which nodes lease subnets. It includes the first subnet,
+// which flannel never leases because its bridge once got the network's own address.
 type Pool struct {
 	Network   netip.Prefix // masked
 	SubnetLen int          // prefix length of each subnet
@@ -57,8 +57,8 @@ func (p Pool) index(a netip.Addr) uint64 {
 	return n.lo
 }
 
-// Free is the first subnet that overlaps none of used: it starts to look at the n-th (modulo Count), so that
-// nodes which look at the same time find different ones, and wraps around. It is false when all are in use.
+// Free returns the first subnet that overlaps none of used. It starts at the n-th (modulo Count), so that nodes which
+// look at the same time find different ones, and wraps around. It returns false when all are in use.
 func (p Pool) Free(n uint64, used []netip.Prefix) (netip.Prefix, bool) {
 	taken, blocks := map[netip.Prefix]bool{}, []netip.Prefix(nil)
 	for _, u := range used { // those of the other family, and invalid ones, hold no subnet of p
@@ -75,8 +75,8 @@ func (p Pool) Free(n uint64, used []netip.Prefix) (netip.Prefix, bool) {
 	return p.free(0, n, taken, blocks)
 }
 
-// free looks at the subnets from the n-th to before the end-th. It jumps over blocks at once: a used /32 holds
-// more /64 than can be counted.
+// free searches the subnets from the n-th to before the end-th. It skips a block in one step: a used /32 has more /64
+// than can be counted.
 func (p Pool) free(n, end uint64, taken map[netip.Prefix]bool, blocks []netip.Prefix) (netip.Prefix, bool) {
 next:
 	for n < end {

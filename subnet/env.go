@@ -13,15 +13,15 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Env is a subnet.env, the file by which the agent tells the CNI plugin of its lease. The plugin reads it with
-// the standard library only.
+// Env is a subnet.env, the file in which the CNI plugin finds the agent's lease. The plugin reads it with the standard
+// library only.
 type Env struct {
 	Networks []netip.Prefix // the cluster's pods, IPv4 first; several per family are allowed
-	Subnets  []netip.Prefix // the node's pods, at most one per family, IPv4 first, with the gateway's address: 10.244.1.1/24
+	Subnets  []netip.Prefix // the node's pods with the gateway's address, 10.244.1.1/24: at most one per family, IPv4 first
 	MTU      int            // of a pod, in bytes
 	IPMasq   bool           // the agent masquerades, so the plugin must not
-	NodeUID  string         // TWILL_NODE_UID; empty: not said
-	BootID   string         // TWILL_BOOT_ID, of the boot in which the file was written; empty: not said
+	NodeUID  string         // TWILL_NODE_UID; empty: unknown
+	BootID   string         // TWILL_BOOT_ID, of the boot in which the file was written; empty: unknown
 }
 
 // BootID returns the kernel's name of this boot, empty if it has none.
@@ -144,7 +144,7 @@ func (e Env) checked(seen map[string]bool) (Env, error) {
 	return e, nil
 }
 
-// Format is the file's text, byte for byte what flannel writes, and then Twill's own lines.
+// Format returns the file's text: byte for byte what flannel writes, and then Twill's own lines.
 func (e Env) Format() []byte {
 	var b bytes.Buffer
 	for _, f := range []struct {

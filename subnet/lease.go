@@ -60,7 +60,7 @@ func (s Stack) equal(o Stack) bool {
 		(bytes.Equal(s.Data, o.Data) || bytes.Equal(compact(s.Data), compact(o.Data)))
 }
 
-// compact is data without insignificant space, empty for null; what is not JSON stays as it is.
+// compact returns data without insignificant space, empty for null; what is not JSON stays as it is.
 func compact(data json.RawMessage) []byte {
 	var b bytes.Buffer
 	if json.Compact(&b, data) != nil {
@@ -75,27 +75,30 @@ func compact(data json.RawMessage) []byte {
 // Snapshot is everything a Store knows at one moment. It is complete: a peer that is not in it has left.
 type Snapshot struct {
 	Local Lease   // this node's lease as it is published now
-	Peers []Lease // the other nodes' leases, one a node, oldest first: of two that claim the same subnet the earlier one holds it
+	Peers []Lease // the other nodes' leases, one a node, oldest first: of two for the same subnet the earlier one holds it
 	Skips []Skip  // records that could not be read
 
 	// NodeIPs are this node's addresses as the cluster knows them now, the preferred ones first. They are empty where
 	// the store does not know any, or cannot read them: then those that were known before stay.
 	NodeIPs []netip.Addr
 
-	// Claims orders what several nodes publish and only one of them can have, a MAC address or a key: whoever has the lower
-	// number was seen with it first. What is not disputed, or seen for the first time by this agent, is not in it.
+	// Claims orders what several nodes publish and only one of them can have, a MAC address or a key: whoever has the
+	// lower number was seen with it first. What is not disputed, or seen for the first time by this agent, is not in
+	// it.
 	Claims map[Claim]int `json:"-"`
 }
 
 // Claim is something that a node publishes and that only one node can have.
 type Claim struct{ Node, What string }
 
-// CheckNode returns an error unless name can be a node's: a DNS name, also with capitals and underscores, or an address,
-// by which flannel's nodes are named. Stores that take names from peers check them: they are printed, a line each.
+// CheckNode returns an error unless name can be a node's: a DNS name, also with capitals and underscores, or an
+// address, by which flannel's nodes are named. Stores that take names from peers check them: they are printed, a line
+// each.
 func CheckNode(name string) error {
 	const most, letters = 253, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:"
 	if name == "" || len(name) > most || strings.Trim(name, letters) != "" {
-		return fmt.Errorf("node name %.60q: want at most %d letters, digits, dots, dashes, underscores and colons", name, most)
+		return fmt.Errorf("node name %.60q: want at most %d letters, digits, dots, dashes, underscores and colons",
+			name, most)
 	}
 	return nil
 }

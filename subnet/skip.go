@@ -1,6 +1,6 @@
 package subnet
 
-// Skip is a peer's record that was left out, and why.
+// Skip is a peer's record that was left out, with the reason.
 type Skip struct {
 	Node   string // or the record's own name where no node can be read from it
 	Code   Code

@@ -15,13 +15,13 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// errRaced is a lost race: somebody changed what was listed. The next attempt lists again.
-var errRaced = errors.New("the record was changed meanwhile")
+// errConflict is the error for a record that somebody changed after it was listed. The next attempt lists again.
+var errConflict = errors.New("the record was changed meanwhile")
 
-// races is how many of them are lost before there is a pause.
-const races = 10
+// maxConflicts is how many of them in a row end an attempt.
+const maxConflicts = 10
 
-// claim makes s.own a record in etcd that says want.
+// claim publishes want in a record of etcd, and makes that s.own.
 func (s *Store) claim(ctx context.Context, want subnet.Lease) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -30,8 +30,8 @@ func (s *Store) claim(ctx context.Context, want subnet.Lease) error {
 	return s.claimLocked(ctx, want)
 }
 
-// reclaim makes etcd say again what s.own says. It looks at s.own only under the lock: before, an Acquire may
-// be on its way to say something else.
+// reclaim writes s.own to etcd again. It reads s.own only under the lock: before, an Acquire may be about to replace
+// it.
 func (s *Store) reclaim(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -62,12 +62,12 @@ func (s *Store) claimLocked(ctx context.Context, want subnet.Lease) error {
 	if err := subnet.Match(s.pools, want); err != nil {
 		return err
 	}
-	for range races {
-		if err := s.attempt(ctx, want); !errors.Is(err, errRaced) {
+	for range maxConflicts {
+		if err := s.attempt(ctx, want); !errors.Is(err, errConflict) {
 			return err
 		}
 	}
-	return outageError{fmt.Errorf("claim a subnet below %s: lost %d races in a row", s.dir, races)}
+	return outageError{fmt.Errorf("claim a subnet below %s: lost %d races in a row", s.dir, maxConflicts)}
 }
 
 func (s *Store) attempt(ctx context.Context, want subnet.Lease) error {
@@ -85,7 +85,7 @@ func (s *Store) attempt(ctx context.Context, want subnet.Lease) error {
 	return s.create(ctx, records, have, want)
 }
 
-// held is the record that this Store made, or else want's by what etcd says.
+// held returns the record that this Store made, or else the one in etcd that is want's.
 func (s *Store) held(records []record, want subnet.Lease) (record, bool) {
 	own := s.own.Load()
 	if own == nil {
@@ -100,8 +100,8 @@ func (s *Store) held(records []record, want subnet.Lease) (record, bool) {
 	return prefer(byAddress(records, want), s.usable)
 }
 
-// usable says whether r's subnets are what the config asks for. A reservation may lie outside of the range from
-// which nodes lease: to keep the others out of it is what that range is for.
+// usable reports whether r's subnets are what the config asks for. A reservation may lie outside of the range from
+// which nodes lease: that range exists to keep other nodes out of reserved subnets.
 func (s *Store) usable(r record) bool {
 	if len(r.subnets) != len(s.pools) {
 		return false
@@ -143,20 +143,20 @@ func (s *Store) refresh(ctx context.Context, have record, want subnet.Lease) err
 			return s.failed("write "+key, err)
 		}
 		if !resp.Succeeded {
-			return errRaced
+			return errConflict
 		}
 	}
 	s.hold(next)
 	return nil
 }
 
-// create claims new subnets for want, and gives up old, if that is a record of this node with others.
+// create claims new subnets for want, and deletes old, if that is a record of this node with other subnets.
 func (s *Store) create(ctx context.Context, records []record, old record, want subnet.Lease) error {
 	client, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
-	got, err := subnet.Allocate(s.pools, s.wish(want, old), used(records, old.name))
+	got, err := subnet.Allocate(s.pools, s.preferred(want, old), used(records, old.name))
 	if err != nil {
 		return err
 	}
@@ -178,15 +178,15 @@ func (s *Store) create(ctx context.Context, records []record, old record, want s
 	}
 	if !resp.Succeeded {
 		s.revoke(ctx, client, next.leaseID)
-		return errRaced
+		return errConflict
 	}
 	next.create = resp.Header.Revision
 	return s.confirm(ctx, client, next)
 }
 
-// confirm checks that nobody claimed an overlapping subnet under another key in the same moment, which the
-// transaction cannot see: 10.5.1.0-24 and 10.5.1.0-24&fc00::-64 are different keys. The older record holds. An
-// older one of the node itself is a reservation that it outgrew.
+// confirm checks that nobody claimed an overlapping subnet under another key in the same moment, which the transaction
+// cannot see: 10.5.1.0-24 and 10.5.1.0-24&fc00::-64 are different keys. The older record holds. An older one of the
+// node itself is a reservation that lacks a family.
 func (s *Store) confirm(ctx context.Context, client *clientv3.Client, next *owned) error {
 	v, err := s.list(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *Store) confirm(ctx context.Context, client *clientv3.Client, next *owne
 		older := r.create < next.create && r.name != next.name
 		if older && overlap(r.subnets, next.lease) && !sameNode(r.lease, next.lease) {
 			s.revoke(ctx, client, next.leaseID) // and with it the key
-			return errRaced
+			return errConflict
 		}
 	}
 	s.hold(next)
@@ -209,8 +209,8 @@ func overlap(subnets []netip.Prefix, l subnet.Lease) bool {
 	})
 }
 
-// wish is want with the best subnets to ask for: what this Store held, what its old record says, what want says.
-func (s *Store) wish(want subnet.Lease, old record) subnet.Lease {
+// preferred returns want with the best subnets to ask for: those that this Store held, of its old record, or want's.
+func (s *Store) preferred(want subnet.Lease, old record) subnet.Lease {
 	stacks := slices.Clone(want.Stacks)
 	for i := range stacks {
 		for _, o := range old.subnets {
@@ -226,7 +226,7 @@ func (s *Store) wish(want subnet.Lease, old record) subnet.Lease {
 	return want
 }
 
-// used are the subnets of all records but one.
+// used returns the subnets of all records but one.
 func used(records []record, but string) (subnets []netip.Prefix) {
 	for _, r := range records {
 		if r.name != but {
@@ -236,7 +236,7 @@ func used(records []record, but string) (subnets []netip.Prefix) {
 	return subnets
 }
 
-// with is want with the subnets.
+// with returns want with the subnets.
 func with(want subnet.Lease, subnets []netip.Prefix) subnet.Lease {
 	stacks := slices.Clone(want.Stacks)
 	for i := range stacks {

@@ -22,7 +22,7 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// Options says where etcd is and what the Store may do there. Only Endpoints is needed.
+// Options configures a Store. Only Endpoints is required.
 type Options struct {
 	Endpoints []string // URLs such as http://127.0.0.1:2379
 	Prefix    string   // of all keys; default /coreos.com/network
@@ -32,8 +32,8 @@ type Options struct {
 	Username, Password        string
 
 	RenewMargin time.Duration // how long before its end the lease is renewed; default 60 min, less than 24 h
-	Pools       []subnet.Pool // what subnets come from; default: as <prefix>/config says at the first Acquire
-	Report      func(error)   // is told of every outage, from any goroutine; may be nil
+	Pools       []subnet.Pool // to lease from; default: those of <prefix>/config at the first Acquire
+	Report      func(error)   // is called with the error of every outage, from any goroutine; may be nil
 }
 
 const (
@@ -54,7 +54,8 @@ func (o Options) check() error {
 			return errors.New("an etcd endpoint is not a URL: want one such as http://127.0.0.1:2379")
 		}
 		if u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("etcd endpoint %s: want a URL such as http://127.0.0.1:2379, and a user in etcd-username", u.Redacted())
+			return fmt.Errorf("etcd endpoint %s: want a URL such as http://127.0.0.1:2379, and a user in etcd-username",
+				u.Redacted())
 		}
 	}
 	switch {
@@ -68,7 +69,7 @@ func (o Options) check() error {
 	return nil
 }
 
-// tls is nil when nothing asks for TLS.
+// tls returns nil when nothing asks for TLS.
 func (o Options) tls() (*tls.Config, error) {
 	secure := o.KeyFile != "" || o.CAFile != ""
 	for _, e := range o.Endpoints {
@@ -98,7 +99,7 @@ func (o Options) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// connect is the client, made at the first call: with a password that already takes an etcd that answers.
+// connect returns the client, which it makes at the first call; with a password that needs an etcd that answers.
 func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	s.clientMu.Lock()
 	defer s.clientMu.Unlock()
@@ -117,12 +118,14 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 		Endpoints: s.options.Endpoints, TLS: config,
 		Username: s.options.Username, Password: s.options.Password,
 		DialTimeout: timeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
-		// Few retries of a call, so that its error says what is wrong; the Store itself tries again for ever.
+		// Few retries of a call, so that its error tells what is wrong; the Store itself tries again for ever.
 		MaxUnaryRetries: 3,
 		Logger:          zap.NewNop(),
 		// gRPC's own default lets a client sleep for two minutes after etcd is back.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			Backoff: backoff.Config{
+				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second,
+			},
 			MinConnectTimeout: callTimeout,
 		}), grpc.WithContextDialer(s.dial)},
 	})
@@ -169,12 +172,12 @@ type outageError struct{ err error }
 func (e outageError) Error() string { return e.err.Error() }
 func (e outageError) Unwrap() error { return e.err }
 
-// missingError is a network config that nobody has written yet. Who was promised one does not wait for it.
+// missingError is the error for a network config that nobody has written yet. Acquire does not wait for one.
 type missingError struct{ error }
 
 func (e missingError) Unwrap() error { return e.error }
 
-// failed says what was done where; it is an outageError unless etcd refused the request itself.
+// failed wraps an error with the operation and the endpoints. It is an outageError unless etcd refused the request.
 func (s *Store) failed(operation string, err error) error {
 	wrapped := fmt.Errorf("%s at etcd %s: %w", operation, strings.Join(s.options.Endpoints, ","), err)
 	var refused rpctypes.EtcdError
@@ -188,7 +191,7 @@ func (s *Store) failed(operation string, err error) error {
 	return outageError{wrapped}
 }
 
-// IsOutage says whether waiting may mend err: etcd does not answer, or the network config is not there yet.
+// IsOutage reports whether waiting may mend err: etcd does not answer, or the network config is not there yet.
 func IsOutage(err error) bool {
 	return errors.As(err, new(outageError)) || errors.As(err, new(missingError))
 }
@@ -207,7 +210,9 @@ func (s *Store) Config(ctx context.Context) (subnet.Config, error) {
 		return subnet.Config{}, s.failed("read "+key, err)
 	}
 	if len(resp.Kvs) == 0 {
-		return subnet.Config{}, missingError{fmt.Errorf(`etcd key %[1]s is missing: set it with etcdctl put %[1]s '{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}'`, key)}
+		const example = `'{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}'`
+		return subnet.Config{}, missingError{
+			fmt.Errorf("etcd key %[1]s is missing: set it with etcdctl put %[1]s %[2]s", key, example)}
 	}
 	config, err := subnet.ParseConfig(resp.Kvs[0].Value)
 	if err != nil {

@@ -19,7 +19,7 @@ type record struct {
 	name    string         // the last element of the key: 10.5.52.0-24, 10.5.52.0-24&fc00::-64
 	subnets []netip.Prefix // what the name claims, also when the value is malformed
 	lease   subnet.Lease   // zero if err is not nil
-	named   bool           // the value says the node's name; flannel's do not
+	named   bool           // the value has the node's name; flannel's do not
 	err     error          // why the record cannot be read
 
 	value       string
@@ -36,7 +36,7 @@ func readRecord(name string, kv *mvccpb.KeyValue) record {
 	return r
 }
 
-// shown is the record's key for people: anybody who may write to etcd chooses it.
+// shown returns the record's key for people: anybody who may write to etcd chooses it.
 func (r record) shown() string {
 	if subnet.CheckNode(strings.ReplaceAll(r.name, "&", "")) != nil {
 		return strconv.Quote(r.name)
@@ -44,8 +44,8 @@ func (r record) shown() string {
 	return r.name
 }
 
-// parseName reads a key's last element. Flannel has no form for a node without IPv4; what its code writes for
-// one is 0.0.0.0-0 in IPv4's place, so that is what Twill reads and writes.
+// parseName reads a key's last element. Flannel defines no form for a node without IPv4; its code writes 0.0.0.0-0 in
+// IPv4's place, and so does Twill.
 func parseName(name string) ([]netip.Prefix, error) {
 	var subnets []netip.Prefix
 	first, second, both := strings.Cut(name, "&")
@@ -103,7 +103,7 @@ func formatName(l subnet.Lease) string {
 }
 
 // value is flannel's LeaseAttrs. Flannel refuses a PublicIP of null, and ignores keys that it does not know,
-// so Node can be told to other Twills.
+// so other Twills can read Node.
 type value struct {
 	PublicIP      *string
 	PublicIPv6    *string
@@ -136,7 +136,8 @@ func parseValue(subnets []netip.Prefix, data []byte) (l subnet.Lease, named bool
 			return subnet.Lease{}, false, fmt.Errorf("%s is missing for subnet %s", key, s)
 		}
 		a, err := netip.ParseAddr(*text)
-		if err != nil || netstate.FamilyOf(a) != netstate.FamilyOf(s.Addr()) || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() {
+		other := err != nil || netstate.FamilyOf(a) != netstate.FamilyOf(s.Addr())
+		if other || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() {
 			return subnet.Lease{}, false, fmt.Errorf("%s %q is not an address for subnet %s", key, *text, s)
 		}
 		l.Stacks = append(l.Stacks, subnet.Stack{Subnet: s, Underlay: a, Data: data})
@@ -147,7 +148,7 @@ func parseValue(subnets []netip.Prefix, data []byte) (l subnet.Lease, named bool
 	return l, named, nil
 }
 
-// publicIP names a node whose record has no name, as every record of flannel's.
+// publicIP returns the name of a node whose record has none, as every record of flannel's.
 func publicIP(l subnet.Lease) string { return l.Stacks[0].Underlay.String() }
 
 // formatValue is parseValue's reverse.

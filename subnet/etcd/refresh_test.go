@@ -32,7 +32,7 @@ func TestRefreshLosesARace(t *testing.T) {
 	before := store.own.Load()
 	want := lease(1)
 	want.Stacks[0].Data = json.RawMessage(`{"VNI":2}`)
-	if err := store.refresh(t.Context(), have, want); !errors.Is(err, errRaced) {
+	if err := store.refresh(t.Context(), have, want); !errors.Is(err, errConflict) {
 		t.Errorf("got %v, want a lost race", err)
 	}
 	if value, _ := s.get(t, dir+formatName(l)); value != theirs {
@@ -101,7 +101,12 @@ func TestWatchBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
 		store, err := New(Options{Endpoints: []string{"https://192.0.2.1:2379"}, CAFile: t.TempDir() + "/none",
-			Report: func(error) { attempts++ }})
+			Report: func(err error) {
+				attempts++
+				if err == nil {
+					t.Error("an outage without an error")
+				}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,7 @@ type Store struct {
 	dialer   redial.Dialer
 	closed   bool
 
-	claiming chan struct{} // a mutex that a context can give up on: one claim at a time
+	claiming chan struct{} // a lock that a context can give up on: one claim at a time
 	own      atomic.Pointer[owned]
 }
 
@@ -56,7 +56,7 @@ type owned struct {
 	renew   time.Time
 }
 
-// New makes a Store. It connects when it is first used, and has to be closed.
+// New returns a Store, which connects when it is first used and must be closed.
 func New(o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = defaultPrefix
@@ -92,7 +92,7 @@ func (s *Store) Last(ctx context.Context, want subnet.Lease) (subnet.Lease, bool
 	return r.lease, ok, nil
 }
 
-// find is want's records among those of a list, the best match first.
+// find returns want's records among those of a list, the best match first.
 func find(records []record, want subnet.Lease) []record {
 	if found := byAddress(records, want); len(found) > 0 {
 		return found
@@ -107,7 +107,7 @@ func find(records []record, want subnet.Lease) []record {
 	return nil
 }
 
-// byAddress is the records with want's public IPv4 address, and then those with its IPv6 one.
+// byAddress returns the records with want's public IPv4 address, and then those with its IPv6 one.
 func byAddress(records []record, want subnet.Lease) (found []record) {
 	for _, s := range want.Stacks {
 		for _, r := range records {
@@ -119,7 +119,7 @@ func byAddress(records []record, want subnet.Lease) (found []record) {
 	return found
 }
 
-// prefer is the first record of which ok is true, or else just the first.
+// prefer returns the first record for which ok is true, or else just the first.
 func prefer(records []record, ok func(record) bool) (record, bool) {
 	if i := slices.IndexFunc(records, ok); i >= 0 {
 		return records[i], true

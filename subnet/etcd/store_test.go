@@ -151,7 +151,7 @@ func watch(t *testing.T, s *Store) <-chan subnet.Snapshot {
 	return snapshots
 }
 
-// until waits for a snapshot of which ok is true.
+// until waits for a snapshot for which ok is true.
 func until(t *testing.T, snapshots <-chan subnet.Snapshot, what string, ok func(subnet.Snapshot) bool) subnet.Snapshot {
 	t.Helper()
 	timeout := time.After(eventually)

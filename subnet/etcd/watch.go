@@ -23,7 +23,7 @@ type view struct {
 	cluster uint64 // etcd's cluster id
 }
 
-// sorted is the records, oldest first.
+// sorted returns the records, oldest first.
 func (v view) sorted() []record {
 	return slices.SortedFunc(maps.Values(v.records), func(a, b record) int {
 		return cmp.Or(cmp.Compare(a.create, b.create), strings.Compare(a.name, b.name))
@@ -69,8 +69,8 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 	}
 }
 
-// follow lists, and then watches from the list's revision until something breaks; it says whether it got as
-// far as a snapshot. A compaction breaks it too: the next list is complete again.
+// follow lists, and then watches from the list's revision until something breaks; it reports whether there was a
+// snapshot. A compaction breaks it too: the next list is complete again.
 func (s *Store) follow(ctx context.Context, f func(subnet.Snapshot)) (synced bool, err error) {
 	client, err := s.connect(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Store) follow(ctx context.Context, f func(subnet.Snapshot)) (synced boo
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Without a leader a watch says nothing and looks healthy.
+	// Without a leader a watch sends nothing and looks healthy.
 	events := client.Watch(clientv3.WithRequireLeader(ctx), s.dir, clientv3.WithPrefix(), clientv3.WithRev(v.rev+1))
 	tick := time.NewTicker(s.recheck)
 	defer tick.Stop()
@@ -98,7 +98,7 @@ func (s *Store) follow(ctx context.Context, f func(subnet.Snapshot)) (synced boo
 	}
 }
 
-// next waits for a change of v. Events that are there already are taken together.
+// next waits for a change of v. It takes the events that are there already together.
 func (s *Store) next(ctx context.Context, events clientv3.WatchChan, tick <-chan time.Time, v *view) error {
 	for changed := false; ; {
 		select {
@@ -178,8 +178,8 @@ func sameEtcd(v *view, h *etcdserverpb.ResponseHeader) error {
 	return nil
 }
 
-// keep claims the own record again if v says that it is not as it was written. v may be older than the last
-// Acquire; then claim finds nothing to do.
+// keep claims the own record again if it is not as it was written. v may be older than the last Acquire; then claim
+// finds nothing to do.
 func (s *Store) keep(ctx context.Context, v *view) error {
 	own := s.own.Load()
 	if own == nil {
@@ -205,9 +205,10 @@ func (s *Store) snapshot(v *view) (snapshot subnet.Snapshot) {
 		case r.err != nil:
 			snapshot.Skips = append(snapshot.Skips, subnet.Skip{Node: r.shown(), Code: subnet.Unreadable, Detail: r.err.Error()})
 		case own != nil && sameNode(r.lease, own.lease):
-			snapshot.Skips = append(snapshot.Skips, subnet.Skip{Node: r.shown(), Code: subnet.OwnAddress, Detail: "the record has this node's own public IP"})
+			snapshot.Skips = append(snapshot.Skips, subnet.Skip{
+				Node: r.shown(), Code: subnet.OwnAddress, Detail: "the record has this node's own public IP"})
 		default:
-			r.lease.Node = r.unlike(names)
+			r.lease.Node = r.uniqueName(names)
 			names[r.lease.Node] = true
 			snapshot.Peers = append(snapshot.Peers, r.lease)
 		}
@@ -215,9 +216,9 @@ func (s *Store) snapshot(v *view) (snapshot subnet.Snapshot) {
 	return snapshot
 }
 
-// unlike is a name for the record's node that no other peer has: two hosts called localhost are two peers, and so are two
-// records of one address, of which the older one belongs to nobody any more.
-func (r record) unlike(names map[string]bool) string {
+// uniqueName returns a name for the record's node that no other peer has: two hosts called localhost are two peers,
+// and so are two records of one address, the older of which belongs to nobody any more.
+func (r record) uniqueName(names map[string]bool) string {
 	for _, name := range []string{r.lease.Node, publicIP(r.lease)} {
 		if !names[name] {
 			return name
@@ -226,7 +227,7 @@ func (r record) unlike(names map[string]bool) string {
 	return "subnets/" + r.name // a node's name has no slash
 }
 
-// sameNode says whether two leases advertise the same address.
+// sameNode reports whether two leases advertise the same address.
 func sameNode(a, b subnet.Lease) bool {
 	return slices.ContainsFunc(a.Stacks, func(s subnet.Stack) bool {
 		o, ok := b.Stack(s.Family())

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/twill-net/twill/internal/atomicfile"
 )
 
-// malformedError is a file that somebody has to mend.
+// malformedError is the error for a file that somebody has to mend.
 type malformedError struct {
 	path string
 	err  error
@@ -27,8 +28,8 @@ type version struct {
 	mtime time.Time
 }
 
-// settled says whether a later write would change v for sure: file systems give two writes of the same clock
-// tick (4 ms and more) the same mtime, and a freed inode number to the next file.
+// settled reports whether a later write would certainly change v: file systems give two writes of the same clock tick
+// (4 ms and more) the same mtime, and a freed inode number to the next file.
 func (v version) settled() bool { return time.Since(v.mtime) > time.Second }
 
 func (s *Store) stat() (version, error) {
@@ -57,7 +58,7 @@ func (s *Store) read() (document, error) {
 	return doc, nil
 }
 
-// update changes the file under the lock, if change says so.
+// update changes the file under the lock, if change returns true.
 func (s *Store) update(ctx context.Context, change func(*document) (bool, error)) error {
 	unlock, err := lock(ctx, s.path+".lock")
 	if err != nil {
@@ -76,10 +77,13 @@ func (s *Store) update(ctx context.Context, change func(*document) (bool, error)
 	if err != nil {
 		return fmt.Errorf("encode leases: %w", err)
 	}
-	return replace(s.path, data)
+	if err := atomicfile.Write(s.path, data, 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", s.path, err)
+	}
+	return nil
 }
 
-// lock takes the flock on path. It asks again and again because a flock that blocks does not end with ctx.
+// lock takes the flock on path. It polls, because a flock that blocks does not end with ctx.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -101,21 +105,4 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-}
-
-// replace writes data to path so that readers see the old file or the new one, also after a crash.
-func replace(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write leases: %w", err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
-	}
-	return nil
 }

@@ -39,7 +39,7 @@ func Parse(data []byte) ([]subnet.Lease, []subnet.Skip, error) {
 	return leases, skips, nil
 }
 
-// Format is the file that holds the leases.
+// Format returns the file that holds the leases.
 func Format(leases []subnet.Lease) ([]byte, error) {
 	doc := document{Leases: []json.RawMessage{}}
 	for _, l := range leases {
@@ -68,7 +68,7 @@ func parse(data []byte) (document, error) {
 	return doc, nil
 }
 
-// leases are the entries in their order. Of two with the same node the earlier one counts.
+// leases returns the entries in their order. Of two with the same node the earlier one counts.
 func (d document) leases() (leases []subnet.Lease, skips []subnet.Skip) {
 	seen := map[string]bool{}
 	for i, entry := range d.Leases {
@@ -86,7 +86,7 @@ func (d document) leases() (leases []subnet.Lease, skips []subnet.Skip) {
 	return leases, skips
 }
 
-// find is the index of the node's first entry, malformed or not, or -1.
+// find returns the index of the node's first entry, malformed or not, or -1.
 func (d document) find(node string) int {
 	for i, entry := range d.Leases {
 		if nodeOf(entry) == node {
@@ -103,7 +103,7 @@ func entryName(i int, entry json.RawMessage) string {
 	return fmt.Sprintf("entry %d", i+1)
 }
 
-// nodeOf is the entry's node, as far as that alone can be read.
+// nodeOf returns the entry's node, if that alone can be read.
 func nodeOf(entry json.RawMessage) string {
 	var named struct {
 		Node string `json:"node"`
@@ -152,7 +152,8 @@ func (s stack) check() error {
 		return fmt.Errorf("the key underlay of subnet %s is missing", s.Subnet)
 	case s.Subnet != s.Subnet.Masked() || s.Subnet.Addr().Is4In6():
 		return fmt.Errorf("subnet %s has host bits set: want %s", s.Subnet, s.Subnet.Masked())
-	case netstate.FamilyOf(s.Subnet.Addr()) != netstate.FamilyOf(s.Underlay) || s.Underlay.Is4In6() || s.Underlay.Zone() != "":
+	case netstate.FamilyOf(s.Subnet.Addr()) != netstate.FamilyOf(s.Underlay),
+		s.Underlay.Is4In6(), s.Underlay.Zone() != "":
 		return fmt.Errorf("underlay %s is not an address of subnet %s's family", s.Underlay, s.Subnet)
 	}
 	return nil

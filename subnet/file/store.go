@@ -36,9 +36,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// poll is how often Watch looks at the file. A stat costs a microsecond, works on every file system and sees
+// interval is how often Watch looks at the file. A stat costs a microsecond, works on every file system and sees
 // every way of replacing a file; inotify would have to watch the directory and misses writers on other hosts.
-const poll = 200 * time.Millisecond
+const interval = 200 * time.Millisecond
 
 // Store is a subnet.Store on a file.
 type Store struct {
@@ -49,8 +49,8 @@ type Store struct {
 	own *subnet.Lease // as acquired; nil before
 }
 
-// New makes a Store on the file at path, which need not exist. Subnets are given out from pools, one per
-// address family, IPv4 first.
+// New returns a Store on the file at path, which need not exist. Nodes lease subnets from pools, one per address
+// family, IPv4 first.
 func New(path string, pools []subnet.Pool) *Store { return &Store{path: path, pools: pools} }
 
 // Last implements subnet.Store.
@@ -87,12 +87,12 @@ func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 		select {
 		case <-ctx.Done():
 			return subnet.Lease{}, fmt.Errorf("acquire a lease: %w: %w", ctx.Err(), err)
-		case <-time.After(poll):
+		case <-time.After(interval):
 		}
 	}
 }
 
-// claim makes the node's entry say want, with the subnets that it says already if they are still right.
+// claim writes want to the node's entry, with the subnets that are there already if they are still right.
 func (s *Store) claim(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Store) claimLocked(ctx context.Context, want subnet.Lease) (got subnet.
 	err = s.update(ctx, func(doc *document) (changed bool, err error) {
 		i := doc.find(want.Node)
 		have, intact := doc.lease(want.Node)
-		if got, err = subnet.Allocate(s.pools, s.wish(want, have), doc.used(want.Node)); err != nil {
+		if got, err = subnet.Allocate(s.pools, s.preferred(want, have), doc.used(want.Node)); err != nil {
 			return false, err
 		}
 		if intact && have.Equal(got) {
@@ -127,9 +127,9 @@ func (s *Store) claimLocked(ctx context.Context, want subnet.Lease) (got subnet.
 	return got, nil
 }
 
-// wish is want with the best subnets to ask for: those that this Store acquired before, then those in the
+// preferred returns want with the best subnets to ask for: those that this Store acquired before, then those in the
 // file, then want's own. The file comes second because somebody may have altered it.
-func (s *Store) wish(want, have subnet.Lease) subnet.Lease {
+func (s *Store) preferred(want, have subnet.Lease) subnet.Lease {
 	stacks := want.Stacks
 	want.Stacks = nil
 	for i, w := range stacks {
@@ -146,7 +146,7 @@ func (s *Store) wish(want, have subnet.Lease) subnet.Lease {
 	return want
 }
 
-// used are the subnets of all nodes but one.
+// used returns the subnets of all nodes but one.
 func (d document) used(but string) (used []netip.Prefix) {
 	leases, _ := d.leases()
 	for _, l := range leases {
@@ -161,11 +161,11 @@ func (d document) used(but string) (used []netip.Prefix) {
 
 // Watch implements subnet.Store.
 func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
-	tick := time.NewTicker(poll)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var seen *version
 	for {
-		if snapshot, now, ok := s.look(ctx, seen); ok {
+		if snapshot, now, ok := s.poll(ctx, seen); ok {
 			f(snapshot)
 			seen = &now
 		}
@@ -177,9 +177,9 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 	}
 }
 
-// look is the file as a Snapshot, if it is another version than seen. Errors are outages: the next tick tries
-// again. An own entry that is not as it was acquired is written first, and seen by the next look.
-func (s *Store) look(ctx context.Context, seen *version) (subnet.Snapshot, version, bool) {
+// poll returns the file as a Snapshot, if it is another version than seen. Errors are outages: the next tick tries
+// again. An own entry that is not as it was acquired is written first, and read by the next poll.
+func (s *Store) poll(ctx context.Context, seen *version) (subnet.Snapshot, version, bool) {
 	now, err := s.stat()
 	if err != nil || seen != nil && now == *seen && now.settled() {
 		return subnet.Snapshot{}, version{}, false
@@ -191,7 +191,7 @@ func (s *Store) look(ctx context.Context, seen *version) (subnet.Snapshot, versi
 	return s.snapshot(doc), now, true
 }
 
-// keep says whether the own entry in doc is as it was acquired; if not it claims it again.
+// keep reports whether the own entry in doc is as it was acquired; if not it claims it again.
 func (s *Store) keep(ctx context.Context, doc document) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

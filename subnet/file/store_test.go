@@ -176,6 +176,30 @@ func TestAcquireUnchanged(t *testing.T) {
 	}
 }
 
+// TestWatchOldFile: a file that was written long ago is read, too.
+func TestWatchOldFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "leases.json")
+	l := want("a", "192.0.2.1")
+	l.Stacks[0].Subnet = pool.Subnet(1)
+	text, err := Format([]subnet.Lease{l})
+	if err == nil {
+		err = os.WriteFile(path, text, 0o644)
+	}
+	if err == nil {
+		err = os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var got []subnet.Lease
+	err = New(path, []subnet.Pool{pool}).Watch(ctx, func(s subnet.Snapshot) { got = s.Peers; cancel() })
+	if err != nil || len(got) != 1 || !got[0].Equal(l) {
+		t.Errorf("got peers %+v, %v", got, err)
+	}
+}
+
 // TestParseNoLeases: a JSON file of something else is an outage, not an empty cluster.
 func TestParseNoLeases(t *testing.T) {
 	if _, _, err := Parse([]byte(`{}`)); err == nil || !strings.Contains(err.Error(), `the key "leases" is missing`) {

@@ -1,6 +1,5 @@
 // Package redial closes a client's connections when the address that they came from is gone. Without it, TCP
-// sends into the void until it gives up, and a node whose underlay address changed could not tell the store of
-// the new one.
+// retransmits until it gives up, and a node whose underlay address changed could not publish the new one.
 package redial
 
 import (

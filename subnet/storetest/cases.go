@@ -41,7 +41,8 @@ func acquireWithin(c cluster) {
 		c.t.Fatalf("got lease %+v, want one like %+v", got, want)
 	}
 	for i, s := range got.Stacks {
-		if w := want.Stacks[i]; !c.pools[i].Contains(s.Subnet) || s.Underlay != w.Underlay || string(s.Data) != string(w.Data) {
+		w := want.Stacks[i]
+		if !c.pools[i].Contains(s.Subnet) || s.Underlay != w.Underlay || string(s.Data) != string(w.Data) {
 			c.t.Errorf("got stack %+v, want %+v with a subnet of %s", s, w, c.pools[i].Network)
 		}
 	}
@@ -221,7 +222,7 @@ func ownDamaged(c cluster) {
 	c.ownRecord(func(l subnet.Lease) { c.harness.Damage(c.t, l) })
 }
 
-// ownRecord checks that a watching node mends its own record after do, twice, with the same subnet.
+// ownRecord checks that a watching node repairs its own record after do, twice, with the same subnet.
 func (c cluster) ownRecord(do func(subnet.Lease)) {
 	want := c.lease(1)
 	store := c.store(want)

@@ -14,9 +14,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// patience is how long something may take that has to happen; it is long because machines are slow, and costs
-// nothing when the thing happens.
-const patience = 20 * time.Second
+// timeout is how long something may take that has to happen; it is long because machines are slow, and costs nothing
+// when the thing happens.
+const timeout = 20 * time.Second
 
 // cluster is a harness with the test that it serves.
 type cluster struct {
@@ -26,12 +26,12 @@ type cluster struct {
 }
 
 func (c cluster) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), timeout)
 	c.t.Cleanup(cancel)
 	return ctx
 }
 
-// lease is what node i wants. Names sort as the numbers do: a store whose clock has seconds may order nodes
+// lease returns what node i wants. Names sort as the numbers do: a store whose clock has seconds may order nodes
 // that joined in the same one by name.
 func (c cluster) lease(i int) subnet.Lease {
 	l := subnet.Lease{Node: fmt.Sprintf("storetest-%03d", i), Backend: "vxlan"}
@@ -59,7 +59,7 @@ func (c cluster) acquire(s subnet.Store, want subnet.Lease) subnet.Lease {
 	return l
 }
 
-// join makes node i acquire its lease, and does not keep it: nobody mends its record.
+// join acquires node i's lease, and does not watch: nobody repairs its record.
 func (c cluster) join(i int) subnet.Lease {
 	c.t.Helper()
 	want := c.lease(i)
@@ -73,7 +73,7 @@ func (c cluster) same(want, got subnet.Lease) {
 	}
 }
 
-// peer is the lease of the named node in s, or the zero Lease.
+// peer returns the lease of the named node in s, or the zero Lease.
 func peer(s subnet.Snapshot, node string) subnet.Lease {
 	i := slices.IndexFunc(s.Peers, func(l subnet.Lease) bool { return l.Node == node })
 	if i < 0 {
@@ -93,7 +93,7 @@ type watcher struct {
 	last      *subnet.Snapshot
 }
 
-// watch runs Watch on the node of l, as an agent does that was restarted.
+// watch runs Watch on the node of l, as a restarted agent does.
 func (c cluster) watch(l subnet.Lease) *watcher {
 	c.t.Helper()
 	store := c.store(l)
@@ -123,20 +123,20 @@ func (c cluster) watchStore(store subnet.Store) *watcher {
 			if err != nil {
 				c.t.Errorf("watch ended with %v, want nil", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			c.t.Error("watch did not end with its context")
 		}
 	})
 	return w
 }
 
-// until waits for a snapshot of which ok is true, beginning with the last one that was seen.
+// until waits for a snapshot for which ok is true, beginning with the last one that was seen.
 func (w *watcher) until(what string, ok func(subnet.Snapshot) bool) subnet.Snapshot {
 	w.t.Helper()
 	if w.last != nil && ok(*w.last) && len(w.snapshots) == 0 {
 		return *w.last
 	}
-	timeout := time.After(patience)
+	expired := time.After(timeout)
 	for {
 		select {
 		case s := <-w.snapshots:
@@ -144,8 +144,8 @@ func (w *watcher) until(what string, ok func(subnet.Snapshot) bool) subnet.Snaps
 			if ok(s) {
 				return s
 			}
-		case <-timeout:
-			w.t.Fatalf("waited %s for %s; the last snapshot is %+v", patience, what, w.last)
+		case <-expired:
+			w.t.Fatalf("waited %s for %s; the last snapshot is %+v", timeout, what, w.last)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Harness is one cluster: a store's server (API server, etcd, file) and what happens to it behind the agents'
-// backs. Its methods are called by the test's goroutine only, end the test when they cannot do their work, and
-// have done it when they return. A lease that they are given has its subnets, except in Store.
+// backs. Its methods are called by the test's goroutine only, and end the test when they cannot do their work. A
+// lease in their arguments has its subnets, except in Store.
 type Harness interface {
 	// Store is what an agent that starts on want.Node opens. The first call for a node makes the node exist,
 	// with the address families of want.Stacks (a Node object with a podCIDR of each pool); more calls are

@@ -377,7 +377,8 @@ func TestRivalOfAMoment(t *testing.T) {
 	conf := t.TempDir()
 	rival := filepath.Join(conf, "10-flannel.conflist")
 	var told []string
-	k := &Keeper{Conflist: filepath.Join(conf, "10-twill.conflist"), Log: slog.New(slog.DiscardHandler),
+	var log safeBuffer
+	k := &Keeper{Conflist: filepath.Join(conf, "10-twill.conflist"), Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Event: func(_, reason, _ string) { told = append(told, reason) }}
 	for range 2 {
 		put(t, rival, `{"plugins":[{"type":"flannel"}]}`)
@@ -395,6 +396,12 @@ func TestRivalOfAMoment(t *testing.T) {
 	k.rivals()
 	if len(told) != 1 {
 		t.Errorf("told %v of one that stays, want one event", told)
+	}
+	if err := os.Remove(rival); err != nil {
+		t.Fatal(err)
+	}
+	if k.rivals(); !strings.Contains(log.String(), "no other CNI config comes before Twill's any more") {
+		t.Errorf("that it went is not logged at once:\n%s", log.String())
 	}
 }
 

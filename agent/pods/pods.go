@@ -40,19 +40,19 @@ type Config struct {
 // removes them from the interface), nothing of that chain's is freed.
 type Reclaimer struct {
 	Config
-	dead map[holder]time.Time // when a holding was first seen without a pod
-	kept string               // what was last logged about holdings that are kept
+	dead map[allocationID]time.Time // when an allocation was first seen without a pod
+	kept string                     // what was last logged about allocations that are kept
 }
 
-// holder identifies a holding.
-type holder struct {
+// allocationID identifies an allocation.
+type allocationID struct {
 	store ipam.Store
 	owner ipam.Owner
 }
 
 // New makes a Reclaimer.
 func New(cfg Config) *Reclaimer {
-	return &Reclaimer{Config: cfg, dead: map[holder]time.Time{}}
+	return &Reclaimer{Config: cfg, dead: map[allocationID]time.Time{}}
 }
 
 // bootMark is the file in the store that names the boot in which reservations were last checked.
@@ -68,8 +68,8 @@ func (r *Reclaimer) Boot(ctx context.Context) error {
 		return errors.New("distinguish this boot from earlier ones: the kernel has no boot ID")
 	}
 	path := filepath.Join(r.Store, bootMark)
-	marked, err := os.ReadFile(path)
-	if strings.TrimSpace(string(marked)) == boot || errors.Is(err, os.ErrNotExist) && !r.exists() {
+	marked, _ := os.ReadFile(path) // without one it is another boot's
+	if strings.TrimSpace(string(marked)) == boot || !r.exists() {
 		return nil
 	}
 	began, err := bootTime()
@@ -115,9 +115,9 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 // Check frees what has had no pod for the whole grace period. The period begins when this Reclaimer
 // first saw it so, not with the file's date: clocks jump.
 func (r *Reclaimer) Check(ctx context.Context) error {
-	now, seen := time.Now(), map[holder]bool{}
+	now, seen := time.Now(), map[allocationID]bool{}
 	err := r.reclaim(ctx, func(h ipam.Allocation) bool {
-		id := holder{h.Store, h.Owner}
+		id := allocationID{h.Store, h.Owner}
 		seen[id] = true
 		since, known := r.dead[id]
 		if !known {
@@ -146,9 +146,9 @@ func (r *Reclaimer) mark() error {
 	return os.WriteFile(path, []byte(boot+"\n"), 0o644)
 }
 
-// allHoldings reads the reservations of the store and of those beside it: flannel's chain reserves
+// readAllocations reads the reservations of the store and of those beside it: flannel's chain reserves
 // under the name in flannel's conflist.
-func allHoldings(store string) ([]ipam.Allocation, error) {
+func readAllocations(store string) ([]ipam.Allocation, error) {
 	all, err := ipam.Store(store).Allocations()
 	for _, dir := range ipam.Store(store).Neighbours() {
 		more, err2 := dir.Allocations()
@@ -166,11 +166,11 @@ func (r *Reclaimer) ours(h ipam.Allocation, lease []netip.Prefix) bool {
 	return string(h.Store) == r.Store || len(h.Addrs) > 0 && !slices.ContainsFunc(h.Addrs, outside)
 }
 
-// reclaim frees the holdings without a pod that are due. It reads the reservations first, so that a
+// reclaim frees the allocations without a pod that are due. It reads the reservations first, so that a
 // pod that is added meanwhile is found attached.
 func (r *Reclaimer) reclaim(ctx context.Context, due func(ipam.Allocation) bool) error {
-	holdings, err := allHoldings(r.Store)
-	if len(holdings) == 0 {
+	allocations, err := readAllocations(r.Store)
+	if len(allocations) == 0 {
 		return err
 	}
 	attached, err2 := wire.AttachedPods()
@@ -178,8 +178,8 @@ func (r *Reclaimer) reclaim(ctx context.Context, due func(ipam.Allocation) bool)
 		return errors.Join(err, err2)
 	}
 	remover, lease := &plugin.Remover{Path: r.Plugins}, r.Lease()
-	errs, kept, unknown := []error{err}, 0, attached.Unknown(r.Bridge, holdings)
-	for _, h := range holdings {
+	errs, kept, unknown := []error{err}, 0, attached.Unknown(r.Bridge, allocations)
+	for _, h := range allocations {
 		switch {
 		case !r.ours(h, lease) || attached.Has(h) || !due(h) || ctx.Err() != nil:
 		case attached.MayHave(h, unknown):
@@ -218,17 +218,17 @@ func (r *Reclaimer) free(ctx context.Context, remover *plugin.Remover, h ipam.Al
 // store and bridge are as in Config; without a store only the addresses in pods' namespaces count.
 func Live(store, bridge string) func(netip.Prefix) (int, error) {
 	return func(subnet netip.Prefix) (int, error) {
-		var holdings []ipam.Allocation
+		var allocations []ipam.Allocation
 		var err error
 		if store != "" {
-			holdings, err = allHoldings(store)
+			allocations, err = readAllocations(store)
 		}
 		attached, err2 := wire.AttachedPods()
-		live, unknown := map[netip.Addr]bool{}, attached.Unknown(bridge, holdings)
+		live, unknown := map[netip.Addr]bool{}, attached.Unknown(bridge, allocations)
 		for a := range attached.Addrs {
 			live[a] = true
 		}
-		for _, h := range holdings {
+		for _, h := range allocations {
 			for _, a := range h.Addrs {
 				live[a] = live[a] || attached.Ends[wire.HostEnd(h.Owner)] ||
 					!attached.Has(h) && attached.MayHave(h, unknown)

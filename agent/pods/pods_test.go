@@ -90,7 +90,7 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestGrace holds that a holding is left alone for the whole period, and not a part of it.
+// TestGrace holds that an allocation is left alone for the whole period, and not a part of it.
 func TestGrace(t *testing.T) {
 	n := newNode(t)
 	n.reserve("gone", "10.244.1.90")
@@ -100,7 +100,7 @@ func TestGrace(t *testing.T) {
 		want  string
 	}{{0, "gone"}, {59 * time.Minute, "gone"}, {61 * time.Minute, ""}} {
 		if tt.since > 0 {
-			r.dead[holder{ipam.Store(n.store()), ipam.Owner{Container: "gone", Dev: "eth0"}}] = time.Now().Add(-tt.since)
+			r.dead[allocationID{ipam.Store(n.store()), ipam.Owner{Container: "gone", Dev: "eth0"}}] = time.Now().Add(-tt.since)
 		}
 		n.run(func() error { return r.Check(context.Background()) })
 		if got := n.owners(); got != tt.want {
@@ -117,7 +117,7 @@ func TestGraceBeginsAnew(t *testing.T) {
 	r := n.reclaimer(50 * time.Millisecond)
 	n.run(func() error { return r.Check(context.Background()) })
 	if len(r.dead) != 1 {
-		t.Fatalf("%d holdings without a pod, want one", len(r.dead))
+		t.Fatalf("%d allocations without a pod, want one", len(r.dead))
 	}
 	if err := os.Remove(filepath.Join(n.store(), "10.244.1.90")); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestGraceBeginsAnew(t *testing.T) {
 	time.Sleep(60 * time.Millisecond)
 	n.run(func() error { return r.Check(context.Background()) })
 	if got := n.owners(); got != "slow" || len(r.dead) != 0 {
-		t.Errorf("reservations of %q, %d holdings without a pod; want slow's and none", got, len(r.dead))
+		t.Errorf("reservations of %q, %d allocations without a pod; want slow's and none", got, len(r.dead))
 	}
 }
 
@@ -179,6 +179,26 @@ func TestOwnStoreOfAnotherLease(t *testing.T) {
 	n.run(func() error { return n.reclaimer(0).Check(context.Background()) })
 	if got := n.owners(); got != "" {
 		t.Errorf("reservations of %q are left, want none", got)
+	}
+}
+
+// TestOurs: what is reserved elsewhere is this network's only if all its addresses are, and it has some.
+func TestOurs(t *testing.T) {
+	r := New(Config{Store: "/own"})
+	for _, tt := range []struct {
+		dir, addrs string
+		want       bool
+	}{
+		{"/own", "", true}, {"/own", "192.0.2.7", true}, {"/other", "", false}, {"/other", "10.244.1.7", true},
+		{"/other", "192.0.2.7", false}, {"/other", "10.244.1.7 192.0.2.7", false}, {"/other", "fd00:10:244:1::7 10.244.1.7", true},
+	} {
+		h := ipam.Allocation{Store: ipam.Store(tt.dir)}
+		for a := range strings.FieldsSeq(tt.addrs) {
+			h.Addrs = append(h.Addrs, netip.MustParseAddr(a))
+		}
+		if got := r.ours(h, lease()); got != tt.want {
+			t.Errorf("%s in %s: %t, want %t", tt.addrs, tt.dir, got, tt.want)
+		}
 	}
 }
 

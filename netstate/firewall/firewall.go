@@ -96,11 +96,7 @@ func (f *Firewall) observeNF() error {
 	for range 10 {
 		r := &reader{nf: &f.nf}
 		before := r.generation()
-		if noNFTables(r.err) {
-			f.native, f.compat = nil, nil
-			return nil
-		}
-		if r.err == nil && f.known && before == f.generation {
+		if noNFTables(r.err) || r.err == nil && f.known && before == f.generation {
 			return nil
 		}
 		f.known = false

@@ -16,6 +16,10 @@ import (
 func Pick(configured *bool) (netstate.Mode, string, error) {
 	f := New()
 	defer f.Close()
+	return f.pick(configured)
+}
+
+func (f *Firewall) pick(configured *bool) (netstate.Mode, string, error) {
 	kernel := f.tryNF()
 	if errors.Is(kernel, unix.EPERM) {
 		return 0, "", fmt.Errorf("choose a firewall mode: %w: the agent needs CAP_NET_ADMIN", kernel)

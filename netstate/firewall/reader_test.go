@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/mdlayher/netlink"
@@ -121,6 +122,96 @@ func TestRulesChange(t *testing.T) {
 				t.Errorf("%s %d times: %v, the plan is\n%s", name, times, err, netstate.Diff(want, state))
 			}
 			f.Close()
+		}
+	}
+}
+
+// withoutNF answers as a kernel without nf_tables.
+func withoutNF(int, []netlink.Message) ([]netlink.Message, error) { return nil, unix.EOPNOTSUPP }
+
+// TestNoNFTables: a kernel without nf_tables has no chains there, and none to delete.
+func TestNoNFTables(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	useVariant(t, legacy)
+	f := New()
+	defer f.Close()
+	tapped := func() *Firewall {
+		tap(t, f, withoutNF) // again, because an error closes the socket
+		return f
+	}
+	if state, err := tapped().Observe(t.Context()); len(state) > 0 || err != nil {
+		t.Errorf("observed %s, %v", state, err)
+	}
+	for _, change := range netstate.Diff(wanted(netstate.IPTables), netstate.State{}) {
+		for _, c := range []netstate.Change{change, {Was: change.Want}} {
+			if err := tapped().Apply(t.Context(), netstate.Plan{c}); err != nil {
+				t.Errorf("%s: %v", c, err)
+			}
+		}
+	}
+}
+
+// TestPickWithout: what the kernel or the host lacks decides, or the error names it.
+func TestPickWithout(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "iptables-legacy", "ip6tables-legacy")
+	yes, no, path := true, false, pathVar()
+	for name, c := range map[string]struct {
+		configured *bool
+		path       string
+		nf         bool
+		want       netstate.Mode
+		text       string // of the reason or the error
+		fails      bool
+	}{
+		"nf_tables":                        {nil, path, false, netstate.IPTables, "the kernel has no nf_tables", false},
+		"nf_tables, which is configured":   {&yes, path, false, 0, "use nftables as the config says", true},
+		"nf_tables, iptables configured":   {&no, path, false, netstate.IPTables, "EnableNFTables false", false},
+		"both":                             {nil, "", false, 0, "want a kernel with nf_tables or the iptables", true},
+		"iptables":                         {nil, "", true, netstate.NFTables, "the kernel has nf_tables", false},
+		"iptables, which is configured":    {&no, "", true, 0, "use iptables as the config says", true},
+		"nothing, and both are possible":   {nil, path, true, netstate.NFTables, "the kernel has nf_tables", false},
+		"iptables, which is not asked for": {&yes, "", true, netstate.NFTables, "EnableNFTables", false},
+	} {
+		t.Setenv("PATH", c.path)
+		f := New()
+		if !c.nf {
+			tap(t, f, withoutNF)
+		}
+		mode, reason, err := f.pick(c.configured)
+		if err != nil {
+			reason = err.Error()
+		}
+		if mode != c.want || (err != nil) != c.fails || !strings.Contains(reason, c.text) {
+			t.Errorf("without %s: got %s, %q, %v", name, mode, reason, err)
+		}
+		f.Close()
+	}
+}
+
+// TestFits: a chain with another header has to be made again.
+func TestFits(t *testing.T) {
+	for _, family := range netstate.Families {
+		for _, role := range roles {
+			want := nativeChain(family, role)
+			c := rawChain{string(want.Type), uint32(*want.Hooknum), uint32(*want.Priority), nfAccept, false}
+			if !c.fits(want) {
+				t.Errorf("%s %s does not fit itself", family, role)
+			}
+			for _, alter := range []func(c *rawChain){
+				func(c *rawChain) { c.kind = "route" }, func(c *rawChain) { c.hook++ },
+				func(c *rawChain) { c.priority++ },
+				func(c *rawChain) { c.policy = nfDrop }, func(c *rawChain) { c.device = true },
+			} {
+				altered := c
+				if alter(&altered); altered.fits(want) {
+					t.Errorf("%s %s: %+v fits", family, role, altered)
+				}
+			}
 		}
 	}
 }

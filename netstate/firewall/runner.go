@@ -187,7 +187,7 @@ func (c command) inUse(table string) (bool, error) {
 		return false, err
 	}
 	for _, chain := range chains {
-		if isOurs(table, chain) {
+		if isOurs(chain) {
 			continue
 		}
 		lines, err := c.List(table, chain)
@@ -196,7 +196,7 @@ func (c command) inUse(table string) (bool, error) {
 		}
 		for _, l := range lines {
 			rule := strings.HasPrefix(l, "-A ")
-			if words := split(l); rule && !isOurs(table, words[len(words)-1]) || strings.HasPrefix(l, "-N ") {
+			if words := split(l); rule && !isOurs(words[len(words)-1]) || strings.HasPrefix(l, "-N ") {
 				return true, nil
 			}
 		}
@@ -204,9 +204,9 @@ func (c command) inUse(table string) (bool, error) {
 	return false, nil
 }
 
-// isOurs reports whether a table's chain has a name of ours.
-func isOurs(table, chain string) bool {
-	return slices.ContainsFunc(sites[:], func(s site) bool { return s.table == table && s.chain == chain })
+// isOurs reports whether a chain has a name of ours.
+func isOurs(chain string) bool {
+	return slices.ContainsFunc(sites[:], func(s site) bool { return s.chain == chain })
 }
 
 // RandomFully reports whether masquerade rules of a mode can have --random-fully. nf_tables has had it as long as

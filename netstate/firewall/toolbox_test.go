@@ -75,6 +75,41 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// TestVariant: the binaries that exist decide on the variant and on --random-fully, if no legacy table is in use.
+func TestVariant(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for binaries, want := range map[string]struct {
+		variant     variant
+		randomFully bool
+	}{
+		"":                                 {nft, true},
+		"iptables=v1.6.1 ip6tables=v1.6.1": {legacy, false},
+		"iptables=v1.6.2 ip6tables=v1.6.1": {legacy, false},
+		"iptables=v1.6.2 ip6tables=v1.6.2": {legacy, true},
+		"iptables=v1.8.9_(nf_tables) ip6tables=v1.8.9_(nf_tables)":        {nft, true},
+		"iptables=v1.8.9_(nf_tables) iptables-legacy=v1.8.9_(legacy)":     {nft, true},
+		"iptables=v1.8.9_(legacy) iptables-nft=v1.8.9_(nf_tables)":        {legacy, true},
+		"iptables-legacy=v1.8.9_(legacy)":                                 {legacy, true},
+		"iptables-legacy=v1.8.9_(legacy) iptables-nft=v1.8.9_(nf_tables)": {nft, true},
+	} {
+		dir := t.TempDir()
+		for _, b := range strings.Fields(binaries) {
+			name, version, _ := strings.Cut(b, "=")
+			shim(t, filepath.Join(dir, name), "/bin/echo '"+name+" "+strings.Replace(version, "_", " ", 1)+"' #")
+		}
+		t.Setenv("PATH", dir)
+		f := New()
+		if v := f.iptables.variant(); v != want.variant || f.RandomFully(netstate.IPTables) != want.randomFully {
+			t.Errorf("%s: variant %s, want %s; random fully: want %t", binaries, v, want.variant, want.randomFully)
+		}
+		if !f.RandomFully(netstate.NFTables) {
+			t.Errorf("%s: nftables has no random-fully", binaries)
+		}
+	}
+}
+
 // TestRefusal: what a binary complains of becomes the error; a chain that does not exist is none.
 func TestRefusal(t *testing.T) {
 	for message, want := range map[string]bool{

@@ -77,6 +77,25 @@ func traffic(t *testing.T) {
 	conn.Write([]byte("x"))
 }
 
+// TestLegacyWrite: what was written is read at once, however young the last reading is.
+func TestLegacyWrite(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	useVariant(t, legacy)
+	f := New()
+	defer f.Close()
+	for _, want := range []netstate.State{{}, wanted(netstate.IPTables), {}} {
+		if err := f.Apply(t.Context(), netstate.Diff(want, observe(t, f))); err != nil {
+			t.Fatal(err)
+		}
+		state, err := f.Observe(t.Context())
+		if left := netstate.Diff(want, state); err != nil || len(left) > 0 {
+			t.Errorf("%v, the plan is\n%s", err, left)
+		}
+	}
+}
+
 // TestLegacyEvent: after an event the legacy tables are read, however young the last reading is.
 func TestLegacyEvent(t *testing.T) {
 	if !inNamespace(t) {

@@ -24,8 +24,8 @@ var catalogue = [kinds]Kind{
 	underlayAddress: {ID: "underlay-address", Severity: Broken,
 		Title: "peers send to an address that this node's underlay does not have",
 		Why:   "packets from other nodes go to an address that nobody has, or another machine",
-		Fix: "give the interface its address back, choose the right interface with --iface, or restart twilld so that " +
-			"it publishes the new address",
+		Fix: "give the interface its address back, choose the right interface with --iface, or restart twilld so " +
+			"that it publishes the new address",
 		See: "ip addr show"},
 	underlayMTU: {ID: "underlay-mtu", Severity: Broken,
 		Title: "the underlay's MTU changed after pods got theirs",
@@ -115,10 +115,10 @@ var catalogue = [kinds]Kind{
 		See:   "ip addr show"},
 	forwardRejected: {ID: "forward-rejected", Severity: Broken,
 		Title: "a firewall rule refuses forwarded packets of pods",
-		Why: "the rule comes before Twill's and decides first. That is intended for a network policy or an administrator's " +
-			"rule; if nobody intends it, pods are cut off",
-		Fix: "if it belongs to a network policy, change the policy; else delete the rule, or insert an exception for the " +
-			"cluster's network before it",
+		Why: "the rule comes before Twill's and decides first. That is intended for a network policy or an " +
+			"administrator's rule; if nobody intends it, pods are cut off",
+		Fix: "if it belongs to a network policy, change the policy; else delete the rule, or insert an exception for " +
+			"the cluster's network before it",
 		See: "iptables-save -c; nft list ruleset"},
 	forwardPolicy: {ID: "forward-policy", Severity: Broken,
 		Title: "a firewall chain drops what no rule accepts, pods' packets too",
@@ -346,8 +346,8 @@ var catalogue = [kinds]Kind{
 
 	runnerDown: {ID: "runner-down", Severity: Broken,
 		Title: "the agent moves no packets",
-		Why: "with udp, and with wireguard where the kernel has none, the agent moves the packets itself; with ipsec and " +
-			"extension it keeps what they need",
+		Why: "with udp, and with wireguard where the kernel has none, the agent moves the packets itself; with ipsec " +
+			"and extension it keeps what they need",
 		Fix: "start twilld; if it runs, look at what it says",
 		See: "pgrep -a twilld; curl -s localhost:PORT/status"},
 	peerUnanswered: {ID: "peer-unanswered", Severity: Broken,

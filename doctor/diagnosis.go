@@ -28,8 +28,9 @@ type Diagnosis struct {
 // Diagnose judges the facts, which took some time to gather.
 func Diagnose(f Facts, took time.Duration) Diagnosis {
 	local := f.Lease.Snapshot.Local
-	d := Diagnosis{Schema: Schema, Node: f.Node, Backend: local.Backend, Peers: len(f.Lease.Snapshot.Peers),
-		Took: took.Seconds(), Subnets: []string{}, Findings: append([]Finding{}, Check(f)...), Unread: append([]string{}, f.Unread...)}
+	d := Diagnosis{Schema: Schema, Node: f.Node, Backend: local.Backend, Subnets: []string{},
+		Peers: len(f.Lease.Snapshot.Peers), Took: took.Seconds(),
+		Findings: append([]Finding{}, Check(f)...), Unread: append([]string{}, f.Unread...)}
 	for _, s := range local.Stacks {
 		d.Subnets = append(d.Subnets, s.Subnet.String())
 	}
@@ -52,8 +53,8 @@ const maxInFull = 3
 // WriteText writes the diagnosis for people: one screen.
 func (d Diagnosis) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "node %s: %s, %s, %d peers; looked at in %.2f s\n", cmp.Or(d.Node, "?"), cmp.Or(d.Backend, "no lease"),
-		cmp.Or(strings.Join(d.Subnets, " "), "no subnet"), d.Peers, d.Took)
+	fmt.Fprintf(&b, "node %s: %s, %s, %d peers; looked at in %.2f s\n", cmp.Or(d.Node, "?"),
+		cmp.Or(d.Backend, "no lease"), cmp.Or(strings.Join(d.Subnets, " "), "no subnet"), d.Peers, d.Took)
 	for i, f := range d.Findings {
 		if i < maxInFull {
 			f.write(&b, i == 0)
@@ -65,7 +66,8 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "  %s: %s: %s\n", f.ID, f.Title, f.evidence())
 	}
 	if len(d.Findings) == 0 {
-		fmt.Fprintln(&b, "✓ nothing is wrong here. What cannot be seen from this node (a filter on the way, a peer) shows with --probe.")
+		fmt.Fprintln(&b, "✓ nothing is wrong here. What cannot be seen from this node "+
+			"(a filter on the way, a peer) shows with --probe.")
 	}
 	for _, u := range d.Unread {
 		fmt.Fprintln(&b, "? not looked at:", u)

@@ -10,9 +10,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// drift is one reading of a plan.
+// drift is the difference between what should be and what is.
 type drift struct {
-	Facts
+	*exam
 	// gone are devices that are missing, down or another's: what was on them went with them, and is no cause.
 	gone  map[string]bool
 	peers map[netip.Prefix]string // names by subnet, and by the host prefixes of VTEP and underlay addresses
@@ -20,11 +20,11 @@ type drift struct {
 	moved map[netstate.MAC]netstate.FDB
 }
 
-// checkDrift is about the difference between what should be and what is.
-func checkDrift(f Facts) []Finding {
-	d := drift{f, map[string]bool{}, peersByPrefix(f.Lease.Snapshot), map[netstate.MAC]netstate.FDB{}}
+// checkDrift makes findings of the plan.
+func (e *exam) checkDrift() {
+	d := drift{e, map[string]bool{}, peersByPrefix(e.Lease.Snapshot), map[netstate.MAC]netstate.FDB{}}
 	wanted := map[netstate.MAC]bool{}
-	for _, c := range f.Plan {
+	for _, c := range e.Plan {
 		if fdb, ok := c.Want.(netstate.FDB); ok {
 			wanted[fdb.MAC] = true
 		}
@@ -32,73 +32,68 @@ func checkDrift(f Facts) []Finding {
 			d.gone[c.Key().Name] = true
 		}
 	}
-	for _, c := range f.Plan {
+	for _, c := range e.Plan {
 		if fdb, ok := c.Was.(netstate.FDB); ok && c.Want == nil && wanted[fdb.MAC] {
 			d.moved[fdb.MAC] = fdb
 		}
 	}
-	var all []Finding
-	for _, c := range f.Plan {
-		if finding, ok := d.finding(c); ok {
-			all = append(all, finding)
+	for _, c := range e.Plan {
+		switch {
+		case c.Key().Kind == netstate.KindLink:
+			d.link(c)
+		case c.Want == nil:
+			d.leftover(c)
+		case c.Was != nil || !d.gone[deviceOf(c.Want)]:
+			d.change(c)
 		}
 	}
-	return all
 }
 
 func peersByPrefix(snap subnet.Snapshot) map[netip.Prefix]string {
 	names := map[netip.Prefix]string{}
 	for _, p := range snap.Peers {
 		for _, s := range p.Stacks {
-			names[s.Subnet], names[netstate.Host(s.Subnet.Addr())], names[netstate.Host(s.Underlay)] = p.Node, p.Node, p.Node
+			for _, of := range []netip.Prefix{s.Subnet, netstate.Host(s.Subnet.Addr()), netstate.Host(s.Underlay)} {
+				names[of] = p.Node
+			}
 		}
 	}
 	return names
 }
 
-// finding returns what one change means; false: it is the consequence of another.
-func (d drift) finding(c netstate.Change) (Finding, bool) {
-	switch {
-	case c.Key().Kind == netstate.KindLink:
-		return d.link(c)
-	case c.Was == nil && d.gone[deviceOf(c.Want)]:
-		return Finding{}, false
-	case c.Want == nil:
-		return d.leftover(c)
-	}
+// change is about what is missing, or other than it should be.
+func (d drift) change(c netstate.Change) {
 	switch want := c.Want.(type) {
 	case netstate.Sysctl:
-		return d.sysctl(want, c)
+		d.sysctl(want, c)
 	case netstate.Addr:
 		k := vtepAddress
 		if want.Dev == d.Bridge {
 			k = gatewayAddress
 		}
-		f := evidence(k, want.Dev, c, fmt.Sprintf("ip addr add %s dev %s", want.Prefix, want.Dev))
+		f := d.drifted(k, want.Dev, c, fmt.Sprintf("ip addr add %s dev %s", want.Prefix, want.Dev))
 		f.family = netstate.FamilyOf(want.Prefix.Addr())
-		return f, true
 	case netstate.Neigh:
-		return d.ofPeer(changed(neighbourMissing, neighbourAltered, c), netstate.Host(want.IP), c,
-			fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud permanent", want.IP, want.MAC, want.Dev)), true
+		d.ofPeer(changed(neighbourMissing, neighbourAltered, c), netstate.Host(want.IP), c,
+			fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud permanent", want.IP, want.MAC, want.Dev))
 	case netstate.FDB:
 		if was, ok := d.moved[want.MAC]; ok {
 			c.Was = was
 		}
-		return d.ofPeer(changed(fdbMissing, fdbAltered, c), netstate.Host(want.Dst), c,
-			fmt.Sprintf("bridge fdb replace %s dev %s dst %s self permanent", want.MAC, want.Dev, want.Dst)), true
+		d.ofPeer(changed(fdbMissing, fdbAltered, c), netstate.Host(want.Dst), c,
+			fmt.Sprintf("bridge fdb replace %s dev %s dst %s self permanent", want.MAC, want.Dev, want.Dst))
 	case netstate.Policy:
-		return d.ofPeer(changed(routeMissing, routeAltered, c), want.Dst, c, ""), true
+		d.ofPeer(changed(routeMissing, routeAltered, c), want.Dst, c, "")
 	case netstate.Listener:
-		return evidence(vtepAltered, want.Dev, c, ""), true
+		d.drifted(vtepAltered, want.Dev, c, "")
 	case netstate.Peer:
-		return d.ofPeer(changed(peerMissing, peerAltered, c), want.Allowed[0], c, ""), true
+		d.ofPeer(changed(peerMissing, peerAltered, c), want.Allowed[0], c, "")
 	case netstate.Route:
-		return d.ofPeer(changed(routeMissing, routeAltered, c), want.Dst, c,
-			"ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116"), true
+		d.ofPeer(changed(routeMissing, routeAltered, c), want.Dst, c,
+			"ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116")
 	case netstate.Chain:
-		return evidence(chainKind(want), c.Key().Name, c, ""), true
+		d.drifted(chainKind(want), c.Key().Name, c, "")
 	}
-	return Finding{}, false
 }
 
 // deviceOf returns the device that an object is on.
@@ -125,8 +120,8 @@ func changed(missing, altered kind, c netstate.Change) kind {
 	return altered
 }
 
-// evidence returns a finding with the two objects of a change side by side.
-func evidence(k kind, object string, c netstate.Change, fix string) Finding {
+// drifted adds a finding with the two objects of a change side by side.
+func (d drift) drifted(k kind, object string, c netstate.Change, fix string) *Finding {
 	expected, actual := "nothing", "nothing"
 	if c.Want != nil {
 		expected = c.Want.String()
@@ -137,11 +132,11 @@ func evidence(k kind, object string, c netstate.Change, fix string) Finding {
 	if fix != "" && c.Want != nil {
 		fix += "   (or " + heals + ")"
 	}
-	return find(k, object, expected, actual, fix)
+	return d.find(k, object, expected, actual, fix)
 }
 
-// ofPeer is evidence about the peer that p belongs to, or about p.
-func (d drift) ofPeer(k kind, p netip.Prefix, c netstate.Change, fix string) Finding {
+// ofPeer is drifted about the peer that p belongs to, or about p.
+func (d drift) ofPeer(k kind, p netip.Prefix, c netstate.Change, fix string) {
 	object := p.String()
 	name, ok := d.peers[p]
 	switch {
@@ -150,24 +145,22 @@ func (d drift) ofPeer(k kind, p netip.Prefix, c netstate.Change, fix string) Fin
 	case p.IsSingleIP():
 		object = p.Addr().String()
 	}
-	f := evidence(k, object, c, fix)
-	f.peer = name
-	return f
+	d.drifted(k, object, c, fix).peer = name
 }
 
-func (d drift) sysctl(want netstate.Sysctl, c netstate.Change) (Finding, bool) {
+func (d drift) sysctl(want netstate.Sysctl, c netstate.Change) {
 	k := sysctl
 	switch {
 	case want.Name == "net/ipv4/ip_forward" || want.Name == "net/ipv6/conf/all/forwarding":
 		k = ipForwardOff
 	case strings.HasSuffix(want.Name, "/rp_filter"):
-		// 0 lets packets pass as well as 2 does.
-		if was, ok := c.Was.(netstate.Sysctl); ok && was.Value == "0" && d.Sysctls["net/ipv4/conf/all/rp_filter"] == "0" {
-			return Finding{}, false
+		was, _ := c.Was.(netstate.Sysctl)
+		if was.Value == "0" && d.Sysctls["net/ipv4/conf/all/rp_filter"] == "0" {
+			return // it lets packets pass as well as 2 does
 		}
 		k = rpFilter
 	}
-	return evidence(k, want.Name, c, fmt.Sprintf("sysctl -w %s=%s", want.Name, want.Value)), true
+	d.drifted(k, want.Name, c, fmt.Sprintf("sysctl -w %s=%s", want.Name, want.Value))
 }
 
 func chainKind(want netstate.Chain) kind {
@@ -180,36 +173,37 @@ func chainKind(want netstate.Chain) kind {
 	return forwardRules
 }
 
-// leftover returns the finding about what is there and should not be.
-func (d drift) leftover(c netstate.Change) (Finding, bool) {
+// leftover is about what is there and should not be.
+func (d drift) leftover(c netstate.Change) {
+	k, object, fix := leftoverEntries, c.Key().Name, ""
 	switch was := c.Was.(type) {
 	case netstate.FDB:
 		if _, ok := d.moved[was.MAC]; ok {
-			return Finding{}, false
+			return
 		}
 	case netstate.Addr:
 		if was.Dev == d.Bridge {
-			return evidence(bridgeAddressForeign, was.Dev, c, fmt.Sprintf("ip addr del %s dev %s", was.Prefix, was.Dev)), true
+			k, fix = bridgeAddressForeign, fmt.Sprintf("ip addr del %s dev %s", was.Prefix, was.Dev)
 		}
 	case netstate.Chain:
-		return evidence(leftoverRules, c.Key().Name, c, ""), true
+		k = leftoverRules
 	case netstate.Route:
 		if was.Nth > 0 && d.peers[was.Dst] != "" {
-			return d.ofPeer(routeAltered, was.Dst, c, ""), true
+			d.ofPeer(routeAltered, was.Dst, c, "")
+			return
 		}
-		return evidence(leftoverEntries, was.Dst.String(), c, ""), true
+		object = was.Dst.String()
 	}
-	return evidence(leftoverEntries, c.Key().Name, c, ""), true
+	d.drifted(k, object, c, fix)
 }
 
-// link returns what a change of a device means.
-func (d drift) link(c netstate.Change) (Finding, bool) {
-	name := c.Key().Name
-	if c.Want == nil {
-		return evidence(leftoverEntries, name, c, "ip link del "+name), true
+// link is about a device.
+func (d drift) link(c netstate.Change) {
+	k, fix := leftoverEntries, "ip link del "+c.Key().Name
+	if c.Want != nil {
+		k, fix = linkKind(c)
 	}
-	k, fix := linkKind(c)
-	return evidence(k, name, c, fix), true
+	d.drifted(k, c.Key().Name, c, fix)
 }
 
 func linkKind(c netstate.Change) (k kind, fix string) {

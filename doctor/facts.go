@@ -15,7 +15,8 @@ import (
 
 // Facts are what was seen on one node at one moment. What could not be read is in Unread, and no check guesses it.
 //
-// Checks decide by codes, names and numbers. Fields named Error, Detail or Text are for people, and no check reads them.
+// Checks decide by codes, names and numbers. Fields named Error, Detail or Text are for people, and no check reads
+// them.
 type Facts struct {
 	Node     string
 	Agent    Agent
@@ -200,8 +201,8 @@ type Probe struct {
 	To   netip.Addr
 	Size int // bytes of the IP packet
 	OK   bool
-	// Sent and Seen count packets of this probe that left, and that came back, through the underlay's device: they tell
-	// a filter on this node from one on the path. They are -1 if nobody counted.
+	// Sent and Seen count packets of this probe that left, and that came back, through the underlay's device: they
+	// tell a filter on this node from one on the path. They are -1 if nobody counted.
 	Sent, Seen int
 	Error      string
 }

@@ -28,18 +28,23 @@ type Finding struct {
 	family netstate.Family // likewise the only family that it concerns
 }
 
-// find returns a finding of the kind; an empty fix is the kind's own.
-func find(k kind, object, expected, actual, fix string) Finding {
-	c := catalogue[k]
-	return Finding{ID: c.ID, Title: c.Title, Object: object, Expected: expected, Actual: actual, Why: c.Why,
-		Fix: cmp.Or(fix, c.Fix), Page: c.page(), Severity: c.Severity, Count: 1, kind: k}
+// exam is an examination of one node.
+type exam struct {
+	Facts
+	found []Finding
 }
 
-// findPeer returns a finding about a peer.
-func findPeer(k kind, peer, expected, actual, fix string) Finding {
-	f := find(k, "peer "+peer, expected, actual, fix)
-	f.peer = peer
-	return f
+// find adds a finding. An empty fix is the kind's own.
+func (e *exam) find(k kind, object, expected, actual, fix string) *Finding {
+	c := catalogue[k]
+	e.found = append(e.found, Finding{ID: c.ID, Title: c.Title, Object: object, Expected: expected, Actual: actual,
+		Why: c.Why, Fix: cmp.Or(fix, c.Fix), Page: c.page(), Severity: c.Severity, Count: 1, kind: k})
+	return &e.found[len(e.found)-1]
+}
+
+// findPeer adds a finding about a peer.
+func (e *exam) findPeer(k kind, peer, expected, actual, fix string) {
+	e.find(k, "peer "+peer, expected, actual, fix).peer = peer
 }
 
 // Check returns everything that is wrong, the likeliest cause first. Findings of one kind are merged.
@@ -47,14 +52,15 @@ func Check(f Facts) []Finding { return merge(checkAll(f)) }
 
 // checkAll is Check without merging.
 func checkAll(f Facts) []Finding {
-	var all []Finding
-	for _, check := range []func(Facts) []Finding{checkLease, checkUnderlay, checkDrift, checkSkips, checkSharedUnderlay,
-		checkPaths, checkOverlaps, checkForwarding, checkFirewall, checkPods, checkEnv, checkCNI, checkReservations,
-		checkAgent, checkAPI, checkHost, checkProbes} {
-		all = append(all, check(f)...)
+	e := exam{Facts: f}
+	for _, check := range []func(*exam){(*exam).checkLease, (*exam).checkUnderlay, (*exam).checkDrift, (*exam).checkSkips,
+		(*exam).checkSharedUnderlay, (*exam).checkPaths, (*exam).checkOverlaps, (*exam).checkForwarding,
+		(*exam).checkFirewall, (*exam).checkPods, (*exam).checkEnv, (*exam).checkCNI, (*exam).checkReservations,
+		(*exam).checkAgent, (*exam).checkAPI, (*exam).checkHost, (*exam).checkProbes} {
+		check(&e)
 	}
-	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
-	return all
+	slices.SortStableFunc(e.found, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
+	return e.found
 }
 
 // maxShown is how many of one kind's objects a finding lists.

@@ -10,32 +10,31 @@ import (
 )
 
 // checkAgent is about the process that repairs what the doctor finds.
-func checkAgent(f Facts) []Finding {
-	var all []Finding
-	for _, p := range f.Programs {
-		if p.Name == "flanneld" && f.Agent.Running {
-			all = append(all, find(secondAgent, fmt.Sprintf("%s, process %d", p.Name, p.PID), "one agent", "two agents", ""))
+func (e *exam) checkAgent() {
+	for _, p := range e.Programs {
+		if p.Name == "flanneld" && e.Agent.Running {
+			e.find(secondAgent, fmt.Sprintf("%s, process %d", p.Name, p.PID), "one agent", "two agents", "")
 		}
 	}
-	switch a := f.Agent; {
+	switch a := e.Agent; {
 	case !a.Running:
-		all = append(all, find(agentDown, "twilld", "a running process", "none in this network namespace", ""))
+		e.find(agentDown, "twilld", "a running process", "none in this network namespace", "")
 	case a.Unresponsive:
-		all = append(all, find(agentDeaf, "twilld", "an answer", a.NotReady, ""))
+		e.find(agentDeaf, "twilld", "an answer", a.NotReady, "")
 	case a.NotReady != "":
-		all = append(all, find(agentNotReady, "twilld", "ready", a.NotReady, ""))
+		e.find(agentNotReady, "twilld", "ready", a.NotReady, "")
 	}
-	switch r := f.Agent.Runner; {
+	switch r := e.Agent.Runner; {
 	case r != nil && !r.Running:
-		all = append(all, find(runnerDown, "twilld", "running", r.Error, ""))
-	case !f.Agent.Running && f.movesPackets():
-		all = append(all, find(runnerDown, "twilld", "a running process: it moves the packets itself",
-			"none in this network namespace", ""))
+		e.find(runnerDown, "twilld", "running", r.Error, "")
+	case !e.Agent.Running && e.movesPackets():
+		e.find(runnerDown, "twilld", "a running process: it moves the packets itself",
+			"none in this network namespace", "")
 	}
-	if n := f.Agent.Metrics["twill_contended_total"]; n > 0 {
-		all = append(all, find(contended, "objects that the agent owns", "no conflicts", fmt.Sprintf("%.0f since the agent started", n), ""))
+	if n := e.Agent.Metrics["twill_contended_total"]; n > 0 {
+		e.find(contended, "objects that the agent owns", "no conflicts",
+			fmt.Sprintf("%.0f since the agent started", n), "")
 	}
-	return all
 }
 
 // movesPackets reports whether the agent moves the packets between nodes itself, through a TUN device.
@@ -50,27 +49,30 @@ func (f Facts) movesPackets() bool {
 
 // apiFixes say who has to act on a problem with the cluster's API.
 var apiFixes = map[APIProblem]string{
-	Unauthorized:     "401: the token is not valid: restart the agent's pod so that it gets a new one, or correct its kubeconfig",
-	Forbidden:        "403: grant %s: the ClusterRole of Documentation/twill.yml has it",
-	TooManyRequests:  "429: the API server is overloaded: look at its priority levels (kubectl get --raw /metrics | grep flowcontrol_rejected)",
-	UnknownAuthority: "the API server's certificate is of another authority: correct the kubeconfig's certificate-authority",
-	Unreachable:      "nobody answers at the API server's address: check that it runs, and that this node reaches it",
+	Unauthorized: "401: the token is not valid: restart the agent's pod so that it gets a new one, " +
+		"or correct its kubeconfig",
+	Forbidden: "403: grant %s: the ClusterRole of Documentation/twill.yml has it",
+	TooManyRequests: "429: the API server is overloaded: look at its priority levels " +
+		"(kubectl get --raw /metrics | grep flowcontrol_rejected)",
+	UnknownAuthority: "the API server's certificate is of another authority: " +
+		"correct the kubeconfig's certificate-authority",
+	Unreachable: "nobody answers at the API server's address: check that it runs, and that this node reaches it",
 }
 
 // checkAPI is about what the cluster's API answers to the agent.
-func checkAPI(f Facts) []Finding {
-	k, fix := apiTrouble, apiFixes[f.API.Problem]
+func (e *exam) checkAPI() {
+	k, fix := apiTrouble, apiFixes[e.API.Problem]
 	switch {
-	case f.API.Problem == "":
-		return nil
-	case f.API.Problem == ExpiredCert:
+	case e.API.Problem == "":
+		return
+	case e.API.Problem == ExpiredCert:
 		k = clockSkew
-	case f.API.Problem == Forbidden && f.API.Grant != "":
-		fix = fmt.Sprintf(fix, f.API.Grant)
-	case f.API.Problem == Forbidden:
+	case e.API.Problem == Forbidden && e.API.Grant != "":
+		fix = fmt.Sprintf(fix, e.API.Grant)
+	case e.API.Problem == Forbidden:
 		fix = ""
 	}
-	return []Finding{find(k, "the cluster's API", "an answer", f.API.Error, fix)}
+	e.find(k, "the cluster's API", "an answer", e.API.Error, fix)
 }
 
 // networkd is the name of systemd-networkd's process: the kernel keeps 15 characters.
@@ -80,33 +82,32 @@ const networkd = "systemd-network"
 const nearlyFull = 90
 
 // checkHost is about the rest of the machine.
-func checkHost(f Facts) []Finding {
-	var all []Finding
-	count, max := number(f.Sysctls["net/netfilter/nf_conntrack_count"]), number(f.Sysctls["net/netfilter/nf_conntrack_max"])
+func (e *exam) checkHost() {
+	count := number(e.Sysctls["net/netfilter/nf_conntrack_count"])
+	max := number(e.Sysctls["net/netfilter/nf_conntrack_max"])
 	if max > 0 && count*100 >= max*nearlyFull {
-		all = append(all, find(conntrackFull, "the connection tracking table", fmt.Sprintf("less than %d %% of %d", nearlyFull, max),
-			strconv.Itoa(count), fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*max)))
+		e.find(conntrackFull, "the connection tracking table", fmt.Sprintf("less than %d %% of %d", nearlyFull, max),
+			strconv.Itoa(count), fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*max))
 	}
-	for _, p := range f.Programs {
+	for _, p := range e.Programs {
 		runs := fmt.Sprintf("process %d runs here", p.PID)
 		switch p.Name {
 		case "kube-proxy":
-			all = append(all, checkProxy(f, p)...)
+			e.checkProxy(p)
 		case "NetworkManager":
-			all = append(all, find(deviceManager, p.Name, "Twill's devices marked as unmanaged", runs, ""))
+			e.find(deviceManager, p.Name, "Twill's devices marked as unmanaged", runs, "")
 		case networkd:
-			all = append(all, find(deviceManager, "systemd-networkd", "ManageForeignRoutes=no in networkd.conf", runs,
+			e.find(deviceManager, "systemd-networkd", "ManageForeignRoutes=no in networkd.conf", runs,
 				"write [Network] ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no into "+
-					"/etc/systemd/networkd.conf.d/twill.conf, and restart systemd-networkd"))
+					"/etc/systemd/networkd.conf.d/twill.conf, and restart systemd-networkd")
 		}
 	}
-	for _, m := range f.NoModules {
-		all = append(all, find(moduleMissing, "the kernel's module "+m.Name, "built in, or a file that can be loaded", m.Detail, ""))
+	for _, m := range e.NoModules {
+		e.find(moduleMissing, "the kernel's module "+m.Name, "built in, or a file that can be loaded", m.Detail, "")
 	}
-	if major, minor := release(f.Release); major > 0 && (major < 5 || major == 5 && minor < 4) {
-		all = append(all, find(kernelOld, "Linux", "5.4 or newer", f.Release, ""))
+	if major, minor := release(e.Release); major > 0 && (major < 5 || major == 5 && minor < 4) {
+		e.find(kernelOld, "Linux", "5.4 or newer", e.Release, "")
 	}
-	return all
 }
 
 // number returns 0 for what is no number.
@@ -125,19 +126,17 @@ func release(text string) (major, minor int) {
 }
 
 // checkProxy compares kube-proxy's --cluster-cidr, if it has one, with the networks of pods.
-func checkProxy(f Facts, p Program) []Finding {
+func (e *exam) checkProxy(p Program) {
 	var want []string
-	for _, pool := range f.Lease.Network.Pools {
+	for _, pool := range e.Lease.Network.Pools {
 		want = append(want, pool.Network.String())
 	}
 	value := flagOf(p.Args, "cluster-cidr")
-	for _, cidr := range strings.Split(value, ",") {
-		if value != "" && len(want) > 0 && !slices.Contains(want, strings.TrimSpace(cidr)) {
-			return []Finding{find(kubeProxyCIDR, fmt.Sprintf("kube-proxy, process %d", p.PID),
-				"--cluster-cidr="+strings.Join(want, ","), "--cluster-cidr="+value, "")}
-		}
+	isOther := func(cidr string) bool { return !slices.Contains(want, strings.TrimSpace(cidr)) }
+	if value != "" && len(want) > 0 && slices.ContainsFunc(strings.Split(value, ","), isOther) {
+		e.find(kubeProxyCIDR, fmt.Sprintf("kube-proxy, process %d", p.PID),
+			"--cluster-cidr="+strings.Join(want, ","), "--cluster-cidr="+value, "")
 	}
-	return nil
 }
 
 // flagOf returns the value of a flag in a command line, empty if it is not there.
@@ -155,12 +154,11 @@ func flagOf(args []string, name string) string {
 	return ""
 }
 
-// checkProbes is about packets that were really sent. Of the probes of one peer, in the order underlay, overlay, large and
-// TCP, the first that failed says where.
-func checkProbes(f Facts) []Finding {
+// checkProbes is about packets that were really sent. Of the probes of one peer, in the order underlay, overlay,
+// large and TCP, the first that failed says where.
+func (e *exam) checkProbes() {
 	failed := map[string]bool{}
-	var all []Finding
-	for _, p := range f.Probes {
+	for _, p := range e.Probes {
 		if p.OK || failed[p.Node] {
 			continue
 		}
@@ -169,9 +167,8 @@ func checkProbes(f Facts) []Finding {
 		if p.Sent >= 0 {
 			actual += fmt.Sprintf("; packets seen at the underlay's device: %d out, %d in", p.Sent, p.Seen)
 		}
-		all = append(all, findPeer(p.finding(), p.Node, fmt.Sprintf("a reply of %s to %d bytes", p.To, p.Size), actual, ""))
+		e.findPeer(p.finding(), p.Node, fmt.Sprintf("a reply of %s to %d bytes", p.To, p.Size), actual, "")
 	}
-	return all
 }
 
 // finding returns what it means that the probe failed.

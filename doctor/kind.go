@@ -19,8 +19,8 @@ const (
 	Risk   Severity = "risk"   // it works now, and will not always
 )
 
-// kind is the index of a Kind in the catalogue, in the order in which findings are likely to be the cause of others: a
-// device that is gone takes its routes with it, so it comes before routes.
+// kind is the index of a Kind in the catalogue, in the order in which findings are likely to be the cause of others:
+// a device that is gone takes its routes with it, so it comes before routes.
 type kind uint8
 
 const (

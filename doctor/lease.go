@@ -11,48 +11,46 @@ import (
 )
 
 // checkLease is about the checkpoint, without which nothing else can be judged.
-func checkLease(f Facts) []Finding {
+func (e *exam) checkLease() {
 	const want = "the lease and the peers of this node"
-	switch l := f.Lease; {
-	case l.Missing && f.Env.Missing:
-		return []Finding{find(noLease, l.Path, want, "no such file, and no "+f.Env.Path, "")}
+	switch l := e.Lease; {
+	case l.Missing && e.Env.Missing:
+		e.find(noLease, l.Path, want, "no such file, and no "+e.Env.Path, "")
 	case l.Missing:
-		return []Finding{find(leaseDamaged, l.Path, want, "no such file", "")}
+		e.find(leaseDamaged, l.Path, want, "no such file", "")
 	case l.Error != "":
-		return []Finding{find(leaseDamaged, l.Path, want, l.Error, "rm "+l.Path+" and restart twilld")}
+		e.find(leaseDamaged, l.Path, want, l.Error, "rm "+l.Path+" and restart twilld")
 	}
-	return nil
 }
 
 // checkUnderlay is about the interface that carries everything.
-func checkUnderlay(f Facts) []Finding {
-	if len(f.NoUnderlay) > 0 {
-		first := slices.Min(slices.Collect(maps.Keys(f.NoUnderlay)))
-		return []Finding{find(underlayMissing, "the underlay", "an interface that is up and has an address", f.NoUnderlay[first], "")}
+func (e *exam) checkUnderlay() {
+	if len(e.NoUnderlay) > 0 {
+		first := slices.Min(slices.Collect(maps.Keys(e.NoUnderlay)))
+		e.find(underlayMissing, "the underlay", "an interface that is up and has an address", e.NoUnderlay[first], "")
+		return
 	}
-	var all []Finding
-	for _, stack := range f.Lease.Snapshot.Local.Stacks {
-		u, ok := f.Underlay.Underlay(stack.Family())
+	for _, stack := range e.Lease.Snapshot.Local.Stacks {
+		u, ok := e.Underlay.Underlay(stack.Family())
 		if ok && u.Public != stack.Underlay {
-			all = append(all, find(underlayAddress, u.Dev, "peers send to "+stack.Underlay.String(),
-				fmt.Sprintf("%s has %s", u.Dev, u.Public), ""))
+			e.find(underlayAddress, u.Dev, "peers send to "+stack.Underlay.String(),
+				fmt.Sprintf("%s has %s", u.Dev, u.Public), "")
 		}
 	}
-	env := f.Env.Env.MTU
-	if f.Env.Error == "" && !f.Env.Missing && f.PodMTU != 0 && env != f.PodMTU && deviceHasMTU(f, env) {
-		all = append(all, find(underlayMTU, "the underlay",
-			fmt.Sprintf("pods have an MTU of %d bytes, as the interface allows now", f.PodMTU),
-			fmt.Sprintf("pods have %d, from when the agent wrote %s", env, f.Env.Path), ""))
+	env := e.Env.Env.MTU
+	if e.Env.Error == "" && !e.Env.Missing && e.PodMTU != 0 && env != e.PodMTU && e.hasMTU(env) {
+		e.find(underlayMTU, "the underlay",
+			fmt.Sprintf("pods have an MTU of %d bytes, as the interface allows now", e.PodMTU),
+			fmt.Sprintf("pods have %d, from when the agent wrote %s", env, e.Env.Path), "")
 	}
-	if f.PortOwner != "" {
-		all = append(all, find(udpPortTaken, "UDP port of the VXLAN", "the kernel's own socket", f.PortOwner, ""))
+	if e.PortOwner != "" {
+		e.find(udpPortTaken, "UDP port of the VXLAN", "the kernel's own socket", e.PortOwner, "")
 	}
-	return all
 }
 
-// deviceHasMTU reports whether the bridge or the overlay's device still has the MTU of subnet.env: then the underlay's changed, and
-// not the file.
-func deviceHasMTU(f Facts, mtu int) bool {
+// hasMTU reports whether the bridge or the overlay's device still has the MTU of subnet.env: then the underlay's
+// changed, and not the file.
+func (f Facts) hasMTU(mtu int) bool {
 	for _, o := range f.Have {
 		if have, _ := linkState(o); have != 0 && have == mtu {
 			return true
@@ -66,29 +64,25 @@ var skipKinds = map[subnet.Code]kind{subnet.DuplicateMAC: duplicateMAC, subnet.D
 	subnet.DuplicateSubnet: duplicateSubnet, subnet.OwnAddress: duplicateUnderlay}
 
 // checkSkips is about peers whose records cannot be used.
-func checkSkips(f Facts) []Finding {
-	var all []Finding
-	for _, s := range f.Skips {
-		all = append(all, findPeer(cmp.Or(skipKinds[s.Code], peerSkipped), s.Node, "a record of its own", s.Detail, ""))
+func (e *exam) checkSkips() {
+	for _, s := range e.Skips {
+		e.findPeer(cmp.Or(skipKinds[s.Code], peerSkipped), s.Node, "a record of its own", s.Detail, "")
 	}
-	return all
 }
 
-// checkSharedUnderlay is about peers with the same underlay address. That is nothing wrong by itself: nodes behind one NAT
-// have it, and a machine that was renamed. But one of the records may be of a node that is gone, or wrong.
-func checkSharedUnderlay(f Facts) []Finding {
-	var all []Finding
+// checkSharedUnderlay is about peers with the same underlay address. That is nothing wrong by itself: nodes behind
+// one NAT have it, and a machine that was renamed. But one of the records may be of a node that is gone, or wrong.
+func (e *exam) checkSharedUnderlay() {
 	first := map[netip.Addr]string{}
-	for _, peer := range f.Lease.Snapshot.Peers {
+	for _, peer := range e.Lease.Snapshot.Peers {
 		for _, s := range peer.Stacks {
 			other, ok := first[s.Underlay]
 			if !ok {
 				first[s.Underlay] = peer.Node
 				continue
 			}
-			all = append(all, findPeer(duplicateUnderlay, peer.Node, "an underlay address of its own",
-				fmt.Sprintf("%s is %s's too", s.Underlay, other), ""))
+			e.findPeer(duplicateUnderlay, peer.Node, "an underlay address of its own",
+				fmt.Sprintf("%s is %s's too", s.Underlay, other), "")
 		}
 	}
-	return all
 }

@@ -20,24 +20,22 @@ type trial struct {
 const maxTried = 50
 
 // checkFirewall tries the packets of pods, and those that encapsulate them, against every rule of this machine.
-func checkFirewall(f Facts) []Finding {
+func (e *exam) checkFirewall() {
 	type cause struct {
 		kind  kind
 		chain *rules.Chain
 		rule  *rules.Rule
 	}
 	seen := map[cause]bool{}
-	var all []Finding
-	for _, t := range trials(f) {
-		d := rules.Decide(f.Chains, t.hook, t.packet)
+	for _, t := range trials(e.Facts) {
+		d := rules.Decide(e.Chains, t.hook, t.packet)
 		c := cause{t.judge(d), d.Chain, d.Rule}
 		if c.kind == none || seen[c] {
 			continue
 		}
 		seen[c] = true
-		all = append(all, find(c.kind, d.Chain.String(), t.name+" is accepted", fmt.Sprintf("%s by: %s", d.Verdict, d.By()), removal(d)))
+		e.find(c.kind, d.Chain.String(), t.name+" is accepted", fmt.Sprintf("%s by: %s", d.Verdict, d.By()), removal(d))
 	}
-	return all
 }
 
 // removal returns the command that takes the decision back, empty if it is not known.
@@ -46,7 +44,7 @@ func removal(d rules.Decision) string {
 	case d.Rule != nil:
 		return d.Rule.Delete
 	case c.Tool != "" && c.Table == "filter":
-		return fmt.Sprintf("%s -P %s ACCEPT   (or accept the cluster's network there: twilld --iptables-forward-rules)", c.Tool, c.Name)
+		return c.Tool + " -P " + c.Name + " ACCEPT   (or accept the cluster's network there: twilld --iptables-forward-rules)"
 	}
 	return ""
 }
@@ -78,7 +76,8 @@ func forwarded(p rules.Packet, name string) []trial {
 		{"postrouting", p, name, judgePostrouting}}
 }
 
-// sameNode tries a packet between two pods of this node, which is bridged, and with br_netfilter forwarded all the same.
+// sameNode tries a packet between two pods of this node, which is bridged, and with br_netfilter forwarded all the
+// same.
 func sameNode(f Facts, a, b netip.Addr) []trial {
 	name := "net/bridge/bridge-nf-call-iptables"
 	if a.Is6() {

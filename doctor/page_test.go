@@ -1,9 +1,11 @@
 package doctor_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +29,7 @@ func TestPages(t *testing.T) {
 			t.Fatalf("the catalogue lacks a field of %+v", k)
 		}
 		known[k.ID+".md"] = true
-		want, path := doctor.Page(k, makers[k.ID]), filepath.Join(pages, k.ID+".md")
+		want, path := page(k, makers[k.ID]), filepath.Join(pages, k.ID+".md")
 		if os.Getenv("TWILL_WRITE") != "" {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 				t.Fatal(err)
@@ -59,7 +61,7 @@ func TestAdvice(t *testing.T) {
 	}
 	account := regexp.MustCompile(`system:serviceaccount:[a-z:-]*`)
 	for _, k := range doctor.Catalogue() {
-		text := doctor.Page(k, nil)
+		text := page(k, nil)
 		if got := account.FindString(text); got != "" && got != "system:serviceaccount:kube-twill:twill" {
 			t.Errorf("%s names the account %s", k.ID, got)
 		}
@@ -89,4 +91,30 @@ func TestFaultsNameFindings(t *testing.T) {
 	if len(names) < 50 {
 		t.Errorf("%d faults, want at least 50", len(names))
 	}
+}
+
+// page returns the documentation of one kind of finding in Markdown. faults are those of the lab's library that
+// cause it.
+func page(k doctor.Kind, faults []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n%s.\n\n", k.ID, sentence(k.Title))
+	what := map[doctor.Severity]string{doctor.Broken: "Pods are cut off, or new ones do not start.",
+		doctor.Risk: "It may work now; it will not always."}
+	fmt.Fprintf(&b, "**Severity:** %s. %s\n\n", k.Severity, what[k.Severity])
+	fmt.Fprintf(&b, "## Why it hurts\n\n%s.\n\n## How to fix it\n\n%s.\n\n", sentence(k.Why), sentence(k.Fix))
+	fmt.Fprintf(&b, "The finding itself names the object and, where there is one, the exact command.\n\n## Look by hand\n\n```\n%s\n```\n",
+		strings.ReplaceAll(k.See, "; ", "\n"))
+	if len(faults) > 0 {
+		fmt.Fprintf(&b, "\n## Reproduce it\n\nIn a lab, by the faults of lab/faults: %s.\n", strings.Join(faults, ", "))
+	}
+	return b.String()
+}
+
+// sentence capitalizes the first letter, unless text begins with a command or an ID.
+func sentence(text string) string {
+	first, _, _ := strings.Cut(text, " ")
+	if strings.ContainsAny(first, "-./_") || slices.Contains([]string{"ip", "sysctl", "iptables"}, first) {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
 }

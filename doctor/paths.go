@@ -12,86 +12,79 @@ import (
 )
 
 // checkPaths is about what the kernel would really do with packets to each peer.
-func checkPaths(f Facts) []Finding {
+func (e *exam) checkPaths() {
 	drifted := map[netip.Prefix]bool{}
-	for _, c := range f.Plan {
+	for _, c := range e.Plan {
 		if c.Key().Kind == netstate.KindRoute {
 			drifted[c.Key().Prefix] = true
 		}
 	}
-	var all []Finding
-	for _, p := range f.Paths {
-		all = append(all, checkOuter(f, p)...)
-		dev := f.wantedDevice(p.Subnet)
+	for _, p := range e.Paths {
+		e.checkOuter(p)
+		dev := e.wantedDevice(p.Subnet)
 		shadows := 0
-		for _, r := range f.Routes {
+		for _, r := range e.Routes {
 			if r.Dst.Bits() > p.Subnet.Bits() && p.Subnet.Contains(r.Dst.Addr()) {
 				shadows++
-				all = append(all, findPeer(routeShadowed, p.Node, p.Subnet.String()+" dev "+dev, r.String(), "ip route del "+r.String()))
+				e.findPeer(routeShadowed, p.Node, p.Subnet.String()+" dev "+dev, r.String(), "ip route del "+r.String())
 			}
 		}
 		if dev != "" && !drifted[p.Subnet] && p.Hop.Dev != dev && shadows == 0 {
-			all = append(all, diverted(f, p, dev))
+			e.findDiverted(p, dev)
 		}
 	}
-	return all
 }
 
-// diverted is the finding about a peer whose route is right and not used.
-func diverted(f Facts, p Path, dev string) Finding {
-	expected := "packets to " + p.Pod.String() + " leave through dev " + dev
-	if len(f.Rules) > 0 {
-		return findPeer(policyRule, p.Node, expected, p.Hop.String()+"; rules: "+strings.Join(f.Rules, "; "), "")
+// findDiverted adds the finding about a peer whose route is right and not used.
+func (e *exam) findDiverted(p Path, dev string) {
+	k, actual := routeShadowed, p.Hop.String()
+	if len(e.Rules) > 0 {
+		k, actual = policyRule, actual+"; rules: "+strings.Join(e.Rules, "; ")
 	}
-	return findPeer(routeShadowed, p.Node, expected, p.Hop.String(), "")
+	e.findPeer(k, p.Node, "packets to "+p.Pod.String()+" leave through dev "+dev, actual, "")
 }
 
 // checkOuter is about the path to the peer's own address.
-func checkOuter(f Facts, p Path) []Finding {
-	u, ok := f.underlay(p.Underlay)
+func (e *exam) checkOuter(p Path) {
+	u, ok := e.underlay(p.Underlay)
 	switch state := p.Neighbour.State; {
 	case !ok:
 	case p.Outer.Error != "":
-		return []Finding{findPeer(underlayUnreachable, p.Node, p.Underlay.String()+" is reached through dev "+u.Dev, p.Outer.Error,
-			"ip route get "+p.Underlay.String())}
+		e.findPeer(underlayUnreachable, p.Node, p.Underlay.String()+" is reached through dev "+u.Dev, p.Outer.Error,
+			"ip route get "+p.Underlay.String())
 	case state == netstate.NeighPermanent, state == netstate.NeighFailed:
-		return []Finding{findPeer(underlayNeighbour, p.Node, "the neighbour entry of its next hop is learnt, and reachable",
-			p.Neighbour.String(), fmt.Sprintf("ip neigh del %s dev %s", p.Underlay, p.Outer.Dev))}
+		e.findPeer(underlayNeighbour, p.Node, "the neighbour entry of its next hop is learnt, and reachable",
+			p.Neighbour.String(), fmt.Sprintf("ip neigh del %s dev %s", p.Underlay, p.Outer.Dev))
 	}
-	return nil
 }
 
 // checkOverlaps is about other networks of this machine in the addresses of pods.
-func checkOverlaps(f Facts) []Finding {
-	var all []Finding
-	for _, pool := range f.Lease.Network.Pools {
-		for _, i := range f.Interfaces {
-			if _, ours := f.Have[linkKey(i.Name)]; ours || i.Name == f.Bridge || i.Name == "lo" {
+func (e *exam) checkOverlaps() {
+	for _, pool := range e.Lease.Network.Pools {
+		for _, i := range e.Interfaces {
+			if _, ours := e.Have[linkKey(i.Name)]; ours || i.Name == e.Bridge || i.Name == "lo" {
 				continue
 			}
 			for _, p := range i.Addrs {
 				if p.Masked().Overlaps(pool.Network) {
-					all = append(all, find(networkOverlap, i.Name, "no address in "+pool.Network.String(), p.String(), ""))
+					e.find(networkOverlap, i.Name, "no address in "+pool.Network.String(), p.String(), "")
 				}
 			}
 		}
 	}
-	return all
 }
 
 // checkForwarding is about single devices, which ip_forward does not show.
-func checkForwarding(f Facts) []Finding {
-	if f.Sysctls["net/ipv4/ip_forward"] != "1" {
-		return nil // a finding of its own
+func (e *exam) checkForwarding() {
+	if e.Sysctls["net/ipv4/ip_forward"] != "1" {
+		return // a finding of its own
 	}
-	var all []Finding
-	for _, dev := range f.Forwarders() {
+	for _, dev := range e.Forwarders() {
 		name := "net/ipv4/conf/" + dev + "/forwarding"
-		if value, ok := f.Sysctls[name]; ok && value != "1" {
-			all = append(all, find(deviceForwardingOff, dev, name+" = 1", name+" = "+value, "sysctl -w "+name+"=1"))
+		if value, ok := e.Sysctls[name]; ok && value != "1" {
+			e.find(deviceForwardingOff, dev, name+" = 1", name+" = "+value, "sysctl -w "+name+"=1")
 		}
 	}
-	return all
 }
 
 // Forwarders returns the devices through which pods' packets come in.
@@ -154,8 +147,8 @@ func (f Facts) wrapping(p Path) (wrapping, bool) {
 	return wrapping{name, u.Local, u.Dev, "udp", port}, name != ""
 }
 
-// udpBackend returns the name of a backend that sends UDP from a device without an address of its own, and its port: that
-// of net-conf.json, or flannel's default.
+// udpBackend returns the name of a backend that sends UDP from a device without an address of its own, and its port:
+// that of net-conf.json, or flannel's default.
 func (f Facts) udpBackend(family netstate.Family) (name string, port int) {
 	var options struct {
 		Port, ListenPort, ListenPortV6 int
@@ -174,8 +167,8 @@ func (f Facts) udpBackend(family netstate.Family) (name string, port int) {
 	return "", 0
 }
 
-// Wrapping returns the protocol of a peer's packets on the underlay, udp, ipip or ipv6, and their UDP port. The protocol is
-// empty if they are not wrapped.
+// Wrapping returns the protocol of a peer's packets on the underlay, udp, ipip or ipv6, and their UDP port. The
+// protocol is empty if they are not wrapped.
 func (f Facts) Wrapping(p Path) (proto string, port int) {
 	w, _ := f.wrapping(p)
 	return w.proto, w.port

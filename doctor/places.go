@@ -28,9 +28,11 @@ var leavePlaces = []place{
 	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress}, entry: visit.bridgeEntry},
 	{name: "prerouting rules", trials: podTrial(0)},
 	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
-	{name: "overlay device", kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown}, entry: visit.overlayEntry},
+	{name: "overlay device", kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown},
+		entry: visit.overlayEntry},
 	{name: "overlay device's address", kinds: []kind{vtepAddress}, partial: visit.isIPv6},
-	{name: "peer's record", kinds: []kind{duplicateUnderlay, duplicateMAC, duplicateSubnet, peerSkipped}, partial: visit.hasRoute},
+	{name: "peer's record", kinds: []kind{duplicateUnderlay, duplicateMAC, duplicateSubnet, peerSkipped},
+		partial: visit.hasRoute},
 	{name: "policy rules", kinds: []kind{policyRule}},
 	{name: "more specific route", kinds: []kind{routeShadowed}, partial: visit.isNotShadowed},
 	{name: "route", kinds: []kind{routeMissing, routeAltered}, entry: visit.routeEntry, partial: visit.isRouteRight},
@@ -43,7 +45,8 @@ var leavePlaces = []place{
 	{name: "MTU", kinds: []kind{vtepMTU, bridgeMTU, underlayMTU}, entry: visit.mtuEntry, partial: always},
 	{name: "output rules", trials: outerTrials(0)},
 	{name: "way to the node", kinds: []kind{underlayUnreachable}, entry: visit.outerEntry, partial: visit.isRouted},
-	{name: "neighbour on the underlay", kinds: []kind{underlayNeighbour}, entry: func(v visit) string { return v.path().Neighbour.String() }},
+	{name: "neighbour on the underlay", kinds: []kind{underlayNeighbour},
+		entry: func(v visit) string { return v.path().Neighbour.String() }},
 	{name: "between the nodes", kinds: []kind{peerUnanswered, udpSentUnanswered, udpNotSent}},
 	{name: "some packets between the nodes", kinds: []kind{pathMTU, tcpLost}, partial: always},
 }
@@ -53,8 +56,8 @@ var arrivePlaces = []place{
 	{name: "node's address", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
 	{name: "node's address", kinds: []kind{underlayAddress}, partial: visit.roams},
 	{name: "input rules", trials: outerTrials(2)},
-	{name: "overlay device", kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown, vtepMAC, vtepAltered},
-		entry: visit.overlayEntry},
+	{name: "overlay device", entry: visit.overlayEntry,
+		kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown, vtepMAC, vtepAltered}},
 	{name: "agent", kinds: []kind{runnerDown}, entry: visit.runnerEntry},
 	{name: "reverse path check", kinds: []kind{rpFilter}, partial: always},
 	{name: "prerouting rules", trials: podTrial(0)},
@@ -69,7 +72,8 @@ var arrivePlaces = []place{
 var samePlaces = []place{
 	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Src) }},
 	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown}, entry: visit.bridgeEntry},
-	{name: "bridged packets in forward rules", trials: func(v visit) []trial { return sameNode(v.Facts, v.flow.Src, v.flow.Dst) }},
+	{name: "bridged packets in forward rules",
+		trials: func(v visit) []trial { return sameNode(v.Facts, v.flow.Src, v.flow.Dst) }},
 	{name: "other pod's interface", entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
 }
 
@@ -77,7 +81,9 @@ var portKinds = []kind{podUnplugged, podLinkDown}
 
 // path returns the kernel's path to the other node.
 func (v visit) path() Path {
-	i := slices.IndexFunc(v.Paths, func(p Path) bool { return p.Subnet.Contains(v.flow.Dst) || p.Subnet.Contains(v.flow.Src) })
+	i := slices.IndexFunc(v.Paths, func(p Path) bool {
+		return p.Subnet.Contains(v.flow.Dst) || p.Subnet.Contains(v.flow.Src)
+	})
 	if i < 0 {
 		return Path{}
 	}
@@ -132,13 +138,16 @@ func (v visit) hasRoute() bool {
 func (v visit) isRouteRight() bool {
 	have, ok := v.route()
 	want, ok2 := v.Want[have.Key()].(netstate.Route)
-	return ok && ok2 && have.Via == want.Via && have.Outer == want.Outer && have.Dev == want.Dev && have.Blackhole == want.Blackhole
+	return ok && ok2 && have.Via == want.Via && have.Outer == want.Outer && have.Dev == want.Dev &&
+		have.Blackhole == want.Blackhole
 }
 
 // isNotShadowed: the more specific route is one that does not match this packet.
 func (v visit) isNotShadowed() bool {
 	bits := v.path().Subnet.Bits()
-	return !slices.ContainsFunc(v.Routes, func(r Route) bool { return r.Dst.Bits() > bits && r.Dst.Contains(v.flow.Dst) })
+	return !slices.ContainsFunc(v.Routes, func(r Route) bool {
+		return r.Dst.Bits() > bits && r.Dst.Contains(v.flow.Dst)
+	})
 }
 
 // isRouted: what is not encapsulated goes to a next hop that was found when the route was written.

@@ -44,8 +44,8 @@ type PeerStatus struct {
 func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
 	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
-		Runner: f.Agent.Runner, Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version, Changes: -1, Errors: -1,
-		OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
+		Runner: f.Agent.Runner, Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
+		Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
 	switch {
 	case f.movesPackets():
 		s.Packets = "agent"
@@ -127,11 +127,12 @@ func (r StatusReport) Failed() bool {
 // WriteJSON writes the report for programs.
 func (r StatusReport) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 
-// WriteText writes the report for people: a line for each node, one for each peer that is out of sync, and one for each
-// node that does not answer.
+// WriteText writes the report for people: a line for each node, one for each peer that is out of sync, and one for
+// each node that does not answer.
 func (r StatusReport) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tVERSION\tPEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tFINDINGS")
+	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tVERSION\t"+
+		"PEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tFINDINGS")
 	var out []string
 	for _, n := range r.Nodes {
 		in := 0

@@ -59,8 +59,8 @@ func lost(path []Sighting, end string) int {
 	return max(0, path[0].Packets-path[i].Packets)
 }
 
-// Lost returns the last device on which packets were seen of which some did not get to their end, and whether any were
-// lost.
+// Lost returns the last device on which packets were seen of which some did not get to their end, and whether any
+// were lost.
 func (t Traffic) Lost() (last Sighting, any bool) {
 	if len(t.Forward) == 0 {
 		return Sighting{Host: t.Ends[0]}, true
@@ -171,14 +171,15 @@ func (s Sighting) String() string {
 	return s.Host + ", coming in through " + s.Dev
 }
 
-// joinTraffic puts what two nodes saw in the order of the path. They did not begin at the same moment, so their counts
-// differ.
+// joinTraffic puts what two nodes saw in the order of the path. They did not begin at the same moment, so their
+// counts differ.
 func joinTraffic(near, far *Traffic) *Traffic {
 	if near == nil || far == nil {
 		return near
 	}
 	t := Traffic{Seconds: max(near.Seconds, far.Seconds), Forward: append(near.Forward, far.Forward...),
-		Back: append(far.Back, near.Back...), Drops: append(near.Drops, far.Drops...), NoReasons: cmp.Or(near.NoReasons, far.NoReasons)}
+		Back: append(far.Back, near.Back...), Drops: append(near.Drops, far.Drops...),
+		NoReasons: cmp.Or(near.NoReasons, far.NoReasons)}
 	switch {
 	case len(near.Forward) > 0 && len(far.Forward) == 0:
 		t.Gone = "none came to the other node; seen last on " + near.Forward[len(near.Forward)-1].String()
@@ -207,7 +208,7 @@ func (r dropReason) String() string {
 // NOT_SPECIFIED.
 var dropReasons = map[string]dropReason{
 	"NETFILTER_DROP":           {"a firewall rule refuses it; twillctl doctor names the rule", forwardRejected},
-	"IP_RPFILTER":              {"the reverse path filter: the route back to the sender leads through another device", rpFilter},
+	"IP_RPFILTER":              {"the reverse path filter: the sender is routed through another device", rpFilter},
 	"IP_INNOROUTES":            {"no route leads to the receiver", routeMissing},
 	"IP_OUTNOROUTES":           {"no route leads to the receiver", routeMissing},
 	"IP_INADDRERRORS":          {"it is for another address, and forwarding is off", ipForwardOff},
@@ -218,11 +219,11 @@ var dropReasons = map[string]dropReason{
 	"NO_TX_TARGET":             {"the device has no forwarding entry for this MAC", fdbMissing},
 	"VXLAN_VNI_NOT_FOUND":      {"no device here has this network number (VNI)", vtepAltered},
 	"VXLAN_INVALID_HDR":        {"it is no VXLAN packet: another program sends to this UDP port", udpPortTaken},
-	"LOCAL_MAC":                {"the frame has this device's own MAC as its sender: a loop, or a cloned machine", duplicateMAC},
-	"MAC_INVALID_SOURCE":       {"the frame has this device's own MAC as its sender: a loop, or a cloned machine", duplicateMAC},
+	"LOCAL_MAC":                {"this device's own MAC is its sender: a loop, or a cloned machine", duplicateMAC},
+	"MAC_INVALID_SOURCE":       {"this device's own MAC is its sender: a loop, or a cloned machine", duplicateMAC},
 	"OTHERHOST":                {"the frame is for another MAC than this device's", vtepMAC},
 	"PKT_TOO_BIG":              {"it is larger than the next device's MTU", pathMTU},
-	"NOT_SPECIFIED":            {"the kernel does not say why: a blackhole or prohibit route, or code that gives no reasons yet", routeAltered},
+	"NOT_SPECIFIED":            {"it gives no reason: a blackhole or prohibit route, or a part without reasons", routeAltered},
 	"BRIDGE_INGRESS_STP_STATE": {"the bridge, or this port of it, is down", bridgeDown},
 	"NO_SOCKET":                {"no program listens on this port", none},
 	"UNHANDLED_PROTO":          {"the kernel does not handle this protocol here", none},

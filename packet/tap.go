@@ -28,7 +28,8 @@ const queue = 8 << 20
 
 // OpenTap opens a Tap in the namespace of the calling thread. It sees incoming and outgoing frames.
 func OpenTap() (*Tap, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(bigEndian(unix.ETH_P_ALL)))
+	flags := unix.SOCK_RAW | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+	fd, err := unix.Socket(unix.AF_PACKET, flags, int(bigEndian(unix.ETH_P_ALL)))
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}

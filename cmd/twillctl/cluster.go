@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// cluster is a Kubernetes cluster, seen through "kubectl exec": the agent's image has twillctl, which looks at its own node. No
-// port is opened for it, and the API server decides who may do it.
+// cluster is a Kubernetes cluster, seen through "kubectl exec": the agent's image has twillctl, which looks at its
+// own node. No port is opened for it, and the API server decides who may do it.
 type cluster struct {
 	context, kubeconfig string // kubectl's; empty: its defaults
 	namespace           string // of the agents' DaemonSet
@@ -106,8 +106,8 @@ func (c cluster) get(ctx context.Context, kinds string, selection ...string) ([]
 	return list.Items, nil
 }
 
-// agents returns the agents' pods, sorted by node: those of the one DaemonSet with the agents' label in the agents' namespace.
-// The label alone proves nothing: anybody can give it to a pod.
+// agents returns the agents' pods, sorted by node: those of the one DaemonSet with the agents' label in the agents'
+// namespace. The label alone proves nothing: anybody can give it to a pod.
 func (c cluster) agents(ctx context.Context) ([]agentPod, error) {
 	found, err := c.get(ctx, "daemonsets.apps,pods", "--namespace="+c.namespace, "--selector="+agentLabel)
 	if err != nil {
@@ -124,7 +124,8 @@ func (c cluster) agents(ctx context.Context) ([]agentPod, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("the DaemonSet %s of the namespace %s has no pods on any node", owner.Metadata.Name, c.namespace)
+		return nil, fmt.Errorf("the DaemonSet %s of the namespace %s has no pods on any node",
+			owner.Metadata.Name, c.namespace)
 	}
 	slices.SortFunc(all, func(a, b agentPod) int { return strings.Compare(a.node, b.node) })
 	return all, nil
@@ -141,11 +142,13 @@ func (c cluster) daemonSet(found []pod) (pod, error) {
 	}
 	switch len(sets) {
 	case 0:
-		return pod{}, fmt.Errorf("the namespace %s has no DaemonSet with the label %s: say with --namespace where Twill is installed", c.namespace, agentLabel)
+		return pod{}, fmt.Errorf("the namespace %s has no DaemonSet with the label %s: "+
+			"say with --namespace where Twill is installed", c.namespace, agentLabel)
 	case 1:
 		return sets[0], nil
 	}
-	return pod{}, fmt.Errorf("the namespace %s has several DaemonSets with the label %s (%s): only Twill's may have it", c.namespace, agentLabel, strings.Join(names, ", "))
+	return pod{}, fmt.Errorf("the namespace %s has several DaemonSets with the label %s (%s): only Twill's may have it",
+		c.namespace, agentLabel, strings.Join(names, ", "))
 }
 
 // ownedBy reports whether a DaemonSet controls the pod.
@@ -175,11 +178,11 @@ func agentOn(all []agentPod, node string) (agentPod, error) {
 	return all[i], nil
 }
 
-// ask runs twillctl on a node. Exit code 1, with which it reports findings, is no error: found is set instead. kubectl fails with
-// it too, but without output.
+// ask runs twillctl on a node. Exit code 1, with which it reports findings, is no error: found is set instead.
+// kubectl fails with it too, but without output.
 func (c cluster) ask(ctx context.Context, a agentPod, args ...string) (out []byte, found bool, err error) {
-	command := append([]string{"exec", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, "--", "twillctl"}, args...)
-	out, err = c.kubectl(ctx, command...)
+	command := []string{"exec", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, "--", "twillctl"}
+	out, err = c.kubectl(ctx, append(command, args...)...)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 && len(out) > 0 {
 		return out, true, nil

@@ -65,7 +65,8 @@ func (c cluster) doctor(ctx context.Context, nodes []string, probe bool) (diagno
 
 // Failed reports whether any node has findings or could not be asked.
 func (d diagnoses) Failed() bool {
-	return len(d.Silent) > 0 || slices.ContainsFunc(d.Nodes, func(n doctor.Diagnosis) bool { return len(n.Findings) > 0 })
+	return len(d.Silent) > 0 ||
+		slices.ContainsFunc(d.Nodes, func(n doctor.Diagnosis) bool { return len(n.Findings) > 0 })
 }
 
 func (d diagnoses) WriteJSON(w io.Writer) error {
@@ -143,13 +144,14 @@ func (c cluster) bundle(ctx context.Context, nodes []string, _ string) ([]member
 	return files, nil
 }
 
-// maxLines is how many lines of the log's end to ask for: most of them are shorter than a hundred bytes. --limit-bytes would
-// cut off the end.
+// maxLines is how many lines of the log's end to ask for: most of them are shorter than a hundred bytes.
+// --limit-bytes would cut off the end.
 const maxLines = 10000
 
 // log returns the end of an agent's log.
 func (c cluster) log(ctx context.Context, a agentPod, flags ...string) ([]byte, error) {
-	args := []string{"logs", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, fmt.Sprintf("--tail=%d", maxLines)}
+	args := []string{"logs", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer,
+		fmt.Sprintf("--tail=%d", maxLines)}
 	out, err := c.kubectl(ctx, append(args, flags...)...)
 	return out[max(0, len(out)-maxLog):], err
 }
@@ -179,7 +181,8 @@ func (c cluster) trace(ctx context.Context, t *target, src, dst string) (doctor.
 	if from.node == to.node {
 		both = both[:1]
 	}
-	args := []string{"trace", "--output=json", fmt.Sprintf("--probe=%t", t.options.Probe), fmt.Sprintf("--live=%t", t.live),
+	args := []string{"trace", "--output=json",
+		fmt.Sprintf("--probe=%t", t.options.Probe), fmt.Sprintf("--live=%t", t.live),
 		"--for=" + t.during.Round(time.Millisecond).String(), from.addr.String(), to.addr.String()}
 	return joinAnswers(c.askAll(ctx, both, args...))
 }
@@ -199,8 +202,8 @@ func joinAnswers(answers []answer) (doctor.Trace, error) {
 	return doctor.Join(traces[0], traces[1]), nil
 }
 
-// findEnd finds a pod by NAMESPACE/NAME, by its name in the namespace default, by an address, or by its node, whose first pod
-// it then is; other is the other end, whose family it must have.
+// findEnd finds a pod by NAMESPACE/NAME, by its name in the namespace default, by an address, or by its node, whose
+// first pod it then is; other is the other end, whose family it must have.
 func (c cluster) findEnd(ctx context.Context, text string, other netip.Addr) (end, error) {
 	for _, selection := range selections(text) {
 		found, err := c.pods(ctx, selection...)
@@ -213,7 +216,8 @@ func (c cluster) findEnd(ctx context.Context, text string, other netip.Addr) (en
 			}
 		}
 	}
-	return end{}, fmt.Errorf("the cluster has no running pod %q in its network: want NAMESPACE/POD, a pod of the namespace default, an address, or a node", text)
+	return end{}, fmt.Errorf("the cluster has no running pod %q in its network: "+
+		"want NAMESPACE/POD, a pod of the namespace default, an address, or a node", text)
 }
 
 // selections returns the selections of pods to try, in order.
@@ -224,7 +228,10 @@ func selections(text string) [][]string {
 	if namespace, name, ok := strings.Cut(text, "/"); ok {
 		return [][]string{{"--namespace=" + namespace, "--field-selector=metadata.name=" + name}}
 	}
-	return [][]string{{"--namespace=default", "--field-selector=metadata.name=" + text}, {"--all-namespaces", "--field-selector=spec.nodeName=" + text}}
+	return [][]string{
+		{"--namespace=default", "--field-selector=metadata.name=" + text},
+		{"--all-namespaces", "--field-selector=spec.nodeName=" + text},
+	}
 }
 
 // address returns the address that is meant: the one that was named, or the first of the other end's family.

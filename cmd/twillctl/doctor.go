@@ -28,30 +28,34 @@ func (t *target) inCluster() bool { return t.remote && t.lab == "" }
 
 func (t *target) register(c *cobra.Command) {
 	fs, o := c.Flags(), &t.options
-	fs.BoolVar(&t.remote, "cluster", isPlugin(), "ask the nodes of a cluster, through kubectl exec into the agents' pods")
+	const same = "twilld's; empty: as for --checkpoint-file"
+	fs.BoolVar(&t.remote, "cluster", isPlugin(),
+		"ask the nodes of a cluster, through kubectl exec into the agents' pods")
 	fs.StringVar(&t.cluster.context, "context", "", "kubectl's, with --cluster")
 	fs.StringVar(&t.cluster.kubeconfig, "kubeconfig", "", "kubectl's, with --cluster")
-	fs.StringVarP(&t.cluster.namespace, "namespace", "n", agentNamespace, "the namespace of the agents' DaemonSet, with --cluster")
+	fs.StringVarP(&t.cluster.namespace, "namespace", "n", agentNamespace,
+		"the namespace of the agents' DaemonSet, with --cluster")
 	fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, instead of this machine")
-	fs.StringVar(&o.Checkpoint, "checkpoint-file", "", "twilld's; empty: as the running twilld says, else its checkpoint, else the default")
-	fs.StringVar(&o.SubnetFile, "subnet-file", "", "twilld's; empty: as for --checkpoint-file")
-	fs.StringVar(&o.Bridge, "bridge", "", "twilld's; empty: as for --checkpoint-file")
-	fs.StringVar(&o.Iface, "iface", "", "twilld's; empty: as for --checkpoint-file")
+	fs.StringVar(&o.Checkpoint, "checkpoint-file", "",
+		"twilld's; empty: as the running twilld says, else its checkpoint, else the default")
+	fs.StringVar(&o.SubnetFile, "subnet-file", "", same)
+	fs.StringVar(&o.Bridge, "bridge", "", same)
+	fs.StringVar(&o.Iface, "iface", "", same)
 	fs.StringVar(&o.CNIDir, "cni-conf-dir", "", "the container runtime's directory of CNI configs; "+
 		"empty: as for --checkpoint-file, else /etc/cni/net.d if it has a config of Twill's")
 	fs.StringVar(&o.CNIFile, "cni-conf-file", "", "the name of Twill's CNI config there; empty: 10-twill.conflist")
 	fs.StringVar(&o.BinDir, "cni-bin-dir", "", "the container runtime's directory of CNI plugins; empty: /opt/cni/bin")
-	fs.StringVar(&o.Kubeconfig, "kubeconfig-file", "", "twilld's; empty: as for --checkpoint-file. "+
+	fs.StringVar(&o.Kubeconfig, "kubeconfig-file", "", same+". "+
 		"The API is asked only if twilld has --kube-subnet-mgr")
-	fs.StringVar(&o.Reservations, "reservations-dir", "", "the directory of the pods' reserved addresses; empty: as the CNI config says")
+	fs.StringVar(&o.Reservations, "reservations-dir", "",
+		"the directory of the pods' reserved addresses; empty: as the CNI config says")
 }
 
 // override returns o with what the flags say instead.
 func (t *target) override(o facts.Options) facts.Options {
 	s := t.options
-	for to, value := range map[*string]string{&s.Checkpoint: o.Checkpoint, &s.SubnetFile: o.SubnetFile, &s.CNIDir: o.CNIDir, &s.BinDir: o.BinDir} {
-		*to = cmp.Or(*to, value)
-	}
+	s.Checkpoint, s.SubnetFile = cmp.Or(s.Checkpoint, o.Checkpoint), cmp.Or(s.SubnetFile, o.SubnetFile)
+	s.CNIDir, s.BinDir = cmp.Or(s.CNIDir, o.CNIDir), cmp.Or(s.BinDir, o.BinDir)
 	s.AskAPI = t.lab == "" && s.LeaseFile == ""
 	return s
 }
@@ -73,8 +77,9 @@ func doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [NODE]",
 		Short: "Print what is wrong with this node's network, why, and how to fix it",
-		Long: `The doctor compares this node with the leases that the agent knew last, and looks at everything else that keeps pods
-from reaching each other. It changes nothing and needs no API server. The first finding is the most likely cause.
+		Long: `The doctor compares this node with the leases that the agent knew last, and looks at everything else that
+keeps pods from reaching each other. It changes nothing and needs no API server. The first finding is the most likely
+cause.
 Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		Example: `  twillctl doctor                       this machine, or the container of the agent
   twillctl doctor --lab twill node2     a node of a lab
@@ -90,7 +95,8 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		},
 	}
 	t.register(c)
-	c.Flags().BoolVar(&t.options.Probe, "probe", false, "also send packets to all peers, through the path of pods and the underlay, small and of full size")
+	c.Flags().BoolVar(&t.options.Probe, "probe", false,
+		"also send packets to all peers, through the path of pods and the underlay, small and of full size")
 	addOutput(c, &output)
 	return c
 }

@@ -42,7 +42,8 @@ func labNode(name string, args []string) (*lab.Node, facts.Options, error) {
 				BinDir: filepath.Dir(l.Spec().Programs.Plugin)}, nil
 		}
 	}
-	return nil, facts.Options{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d", name, want, len(l.Nodes()))
+	return nil, facts.Options{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d",
+		name, want, len(l.Nodes()))
 }
 
 // labNodes returns the names of a lab's nodes.
@@ -58,7 +59,8 @@ func labNodes(name string) ([]string, error) {
 	return names, nil
 }
 
-// inLabNode returns a function that calls others in the network namespace of a lab's node, and the path of its agent's log.
+// inLabNode returns a function that calls others in the network namespace of a lab's node, and the path of its
+// agent's log.
 func inLabNode(name string, args []string) (do func(func() error) error, log string, err error) {
 	n, _, err := labNode(name, args)
 	if err != nil {
@@ -102,7 +104,8 @@ func (t *target) follow(ctx context.Context, from, to end) (doctor.Trace, error)
 	return doctor.Follow(near, far, flow), err
 }
 
-// findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family it must have.
+// findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family it must
+// have.
 func findPod(l *lab.Lab, text string, other netip.Addr) (end, *lab.Pod, error) {
 	for _, p := range l.Pods() {
 		for _, a := range p.Addrs {

@@ -65,11 +65,13 @@ func root() *cobra.Command {
 	if isPlugin() {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
 	}
-	c.AddCommand(labCommand(), manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(), traceCommand(), versionCommand())
+	c.AddCommand(labCommand(), manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(),
+		traceCommand(), versionCommand())
 	return c
 }
 
-// isPlugin reports whether kubectl runs this program, under the name kubectl-twill: then commands are about a cluster's nodes.
+// isPlugin reports whether kubectl runs this program, under the name kubectl-twill: then commands are about a
+// cluster's nodes.
 func isPlugin() bool { return strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-twill") }
 
 func versionCommand() *cobra.Command {

@@ -50,7 +50,8 @@ func reportCommand() *cobra.Command {
 	}
 	t.register(c)
 	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: standard output")
-	c.Flags().StringVar(&log, "log", "", "the agent's log, whose end goes into the report; the path is known for a lab's node")
+	c.Flags().StringVar(&log, "log", "",
+		"the agent's log, whose end goes into the report; the path is known for a lab's node")
 	return c
 }
 
@@ -78,7 +79,8 @@ func (t *target) bundle(ctx context.Context, args []string, log string) ([]membe
 		return nil, err
 	}
 	files := []member{{"doctor.txt", text.Bytes()}, {"doctor.json", findings.Bytes()}, {"facts.json", facts},
-		{"plan.txt", []byte(f.Plan.String())}, {"want.txt", []byte(f.Want.String())}, {"have.txt", []byte(f.Have.String())},
+		{"plan.txt", []byte(f.Plan.String())}, {"want.txt", []byte(f.Want.String())},
+		{"have.txt", []byte(f.Have.String())},
 		{"version.txt", []byte("twillctl " + version + "\n")}}
 	raw, where := t.commands(ctx, args)
 	files = append(files, raw...)
@@ -105,8 +107,9 @@ func (t *target) commands(ctx context.Context, args []string) (files []member, l
 		}
 	}
 	for name, command := range map[string][]string{
-		"ip-link.txt": {"ip", "-d", "-s", "link"}, "ip-addr.txt": {"ip", "addr"}, "ip-route.txt": {"ip", "route", "show", "table", "all"},
-		"ip-rule.txt": {"ip", "rule"}, "ip-neigh.txt": {"ip", "neigh"}, "bridge-fdb.txt": {"bridge", "fdb"},
+		"ip-link.txt": {"ip", "-d", "-s", "link"}, "ip-addr.txt": {"ip", "addr"},
+		"ip-route.txt": {"ip", "route", "show", "table", "all"},
+		"ip-rule.txt":  {"ip", "rule"}, "ip-neigh.txt": {"ip", "neigh"}, "bridge-fdb.txt": {"bridge", "fdb"},
 		"iptables-save.txt": {"iptables-save", "-c"}, "nft.txt": {"nft", "list", "ruleset"},
 	} {
 		var out bytes.Buffer
@@ -136,8 +139,8 @@ func tailOf(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// writeBundle writes a tar.gz that only its owner can read: it has addresses and names of a cluster. The file must not exist:
-// in a directory that others may write to, they could have put a file or a link there.
+// writeBundle writes a tar.gz that only its owner can read: it has addresses and names of a cluster. The file must
+// not exist: in a directory that others may write to, they could have put a file or a link there.
 func writeBundle(path string, files []member) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -177,7 +180,8 @@ const (
 	maxBytes   = maxOutput // of all members, unpacked
 )
 
-// memberName matches the names that members may have: they become files in whatever directory the bundle is unpacked in.
+// memberName matches the names that members may have: they become files in whatever directory the bundle is unpacked
+// in.
 var memberName = regexp.MustCompile(`^[a-z0-9-]+\.(txt|json|log)$`)
 
 func readTar(from io.Reader) ([]member, error) {
@@ -197,7 +201,8 @@ func readTar(from io.Reader) ([]member, error) {
 		}
 		name := strings.TrimPrefix(h.Name, inBundle)
 		if h.Typeflag != tar.TypeReg || !memberName.MatchString(name) || len(files) == maxMembers {
-			return nil, fmt.Errorf("member %q: want at most %d files, with names such as facts.json", h.Name, maxMembers)
+			return nil, fmt.Errorf("member %q: want at most %d files, with names such as facts.json",
+				h.Name, maxMembers)
 		}
 		data, err := io.ReadAll(r)
 		if err != nil {

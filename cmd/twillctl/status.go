@@ -71,8 +71,8 @@ func planCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan [NODE]",
 		Short: "Print what the agent would change on this node now, and change nothing",
-		Long: `The plan is the difference between what the leases ask for and the kernel. The leases are those of the agent's
-checkpoint, or of a file: twillctl plan --lease-file leases.json --net-config-path net-conf.json --node node1.
+		Long: `The plan is the difference between what the leases ask for and the kernel. The leases are those of the
+agent's checkpoint, or of a file: twillctl plan --lease-file leases.json --net-config-path net-conf.json --node node1.
 Exit codes: 0 nothing to change, 1 there is something to change, 2 it failed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -88,8 +88,10 @@ Exit codes: 0 nothing to change, 1 there is something to change, 2 it failed.`,
 	}
 	t.register(c)
 	o := &t.options
-	c.Flags().StringVar(&o.LeaseFile, "lease-file", "", "read the leases from this file, like that of twilld --lease-file, instead of the checkpoint")
-	c.Flags().StringVar(&o.NetConf, "net-config-path", "/etc/kube-flannel/net-conf.json", "the network config, with --lease-file")
+	c.Flags().StringVar(&o.LeaseFile, "lease-file", "",
+		"read the leases from this file, like that of twilld --lease-file, instead of the checkpoint")
+	c.Flags().StringVar(&o.NetConf, "net-config-path", "/etc/kube-flannel/net-conf.json",
+		"the network config, with --lease-file")
 	c.Flags().StringVar(&o.Node, "node", "", "this node's name in the lease file")
 	return c
 }

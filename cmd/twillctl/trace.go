@@ -19,10 +19,10 @@ func traceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trace SRC DST",
 		Short: "Follow a packet between two pods from table to table, up to where it stops",
-		Long: `Trace shows each place on the path of a packet and of its reply, with the entry that decides there, up to the first
-that stops the packet. In a lab SRC and DST are pods (node1/pod1), addresses of pods, or nodes (their first pod), and both
-nodes are looked at. In a cluster (kubectl twill) they are pods (namespace/name), addresses of pods, or nodes. On a machine
-they are addresses, and only this node's part of the path is shown.
+		Long: `Trace shows each place on the path of a packet and of its reply, with the entry that decides there, up to
+the first that stops the packet. In a lab SRC and DST are pods (node1/pod1), addresses of pods, or nodes (their first
+pod), and both nodes are looked at. In a cluster (kubectl twill) they are pods (namespace/name), addresses of pods, or
+nodes. On a machine they are addresses, and only this node's part of the path is shown.
 With --live it also watches real packets of the two, in either direction: on which devices they are seen, and why the
 kernel drops them, which it tells through eBPF (Linux 5.17, root). In a lab the sender pings meanwhile.
 Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
@@ -40,7 +40,8 @@ Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
 		},
 	}
 	t.register(c)
-	c.Flags().BoolVar(&t.options.Probe, "probe", false, "also send packets, to find out what stops them between the nodes")
+	c.Flags().BoolVar(&t.options.Probe, "probe", false,
+		"also send packets, to find out what stops them between the nodes")
 	c.Flags().BoolVar(&t.live, "live", false, "also watch real packets, and ask the kernel why it drops them")
 	c.Flags().DurationVar(&t.during, "for", 3*time.Second, "how long to watch, with --live")
 	addOutput(c, &output)
@@ -84,7 +85,8 @@ func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trace, 
 		}
 	}
 	if !strings.EqualFold(f.Node, flow.From) && !strings.EqualFold(f.Node, flow.To) {
-		return doctor.Trace{}, fmt.Errorf("neither %s (on %s) nor %s (on %s) is on this node, which is %s", src, flow.From, dst, flow.To, f.Node)
+		return doctor.Trace{}, fmt.Errorf("neither %s (on %s) nor %s (on %s) is on this node, which is %s",
+			src, flow.From, dst, flow.To, f.Node)
 	}
 	trace := doctor.FollowHere(f, flow)
 	if !t.live {

@@ -1,6 +1,6 @@
-// Package drops asks the kernel why it drops packets: an eBPF program at the tracepoint kfree_skb, which is built here
-// from instructions, so that neither a compiler nor headers are needed. It wants Linux 5.17 with BTF, and the rights
-// to trace (root on the machine, or CAP_BPF and CAP_PERFMON).
+// Package drops asks the kernel why it drops packets: an eBPF program at the tracepoint kfree_skb, which is built
+// here from instructions, so that neither a compiler nor headers are needed. It wants Linux 5.17 with BTF, and the
+// rights to trace (root on the machine, or CAP_BPF and CAP_PERFMON).
 package drops
 
 import (
@@ -54,7 +54,8 @@ func Watch(a, b netip.Addr) (*Watcher, error) {
 }
 
 func (w *Watcher) attach(o offsets, a, b netip.Addr) (err error) {
-	if w.ring, err = ebpf.NewMap(&ebpf.MapSpec{Name: "twill_drops", Type: ebpf.RingBuf, MaxEntries: ringSize}); err != nil {
+	w.ring, err = ebpf.NewMap(&ebpf.MapSpec{Name: "twill_drops", Type: ebpf.RingBuf, MaxEntries: ringSize})
+	if err != nil {
 		return because("make an eBPF ring buffer", err)
 	}
 	w.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "twill_drops", Type: ebpf.RawTracepoint, License: "GPL",
@@ -62,7 +63,8 @@ func (w *Watcher) attach(o offsets, a, b netip.Addr) (err error) {
 	if err != nil {
 		return because("load an eBPF program", err)
 	}
-	if w.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "kfree_skb", Program: w.prog}); err != nil {
+	w.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "kfree_skb", Program: w.prog})
+	if err != nil {
 		return because("attach to the tracepoint kfree_skb", err)
 	}
 	if w.reader, err = ringbuf.NewReader(w.ring); err != nil {

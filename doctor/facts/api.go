@@ -22,9 +22,9 @@ import (
 // apiTimeout is how long the API has to answer.
 const apiTimeout = 800 * time.Millisecond
 
-// api reads this node's object with the agent's credentials. It opens connections on other threads, and so works only if the
-// whole process is in the node's network namespace. A kubeconfig that the agent names, and not the caller, is read only if it
-// belongs to root or the caller, and its commands never run.
+// api reads this node's object with the agent's credentials. It opens connections on other threads, and so works
+// only if the whole process is in the node's network namespace. A kubeconfig that the agent names, and not the
+// caller, is read only if it belongs to root or the caller, and its commands never run.
 func (g *gathering) api(ctx context.Context) doctor.API {
 	k, pools, named := g.settings.Kube, g.Lease.Network.Pools, g.options.Kubeconfig != ""
 	if !g.options.AskAPI || !k.Use || len(pools) == 0 {
@@ -78,7 +78,8 @@ func problem(err error) doctor.APIProblem {
 		return doctor.ExpiredCert
 	case errors.As(err, &unknown):
 		return doctor.UnknownAuthority
-	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH), errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH),
+		errors.As(err, &timeout) && timeout.Timeout():
 		return doctor.Unreachable
 	}
 	return doctor.OtherProblem

@@ -10,8 +10,8 @@ import (
 	"github.com/twill-net/twill/packet"
 )
 
-// counter counts packets on one device: what leaves after the firewall's OUTPUT and POSTROUTING, and what comes in before
-// PREROUTING and INPUT. So it tells a filter on this node from one on the path.
+// counter counts packets on one device: what leaves after the firewall's OUTPUT and POSTROUTING, and what comes in
+// before PREROUTING and INPUT. So it tells a filter on this node from one on the path.
 type counter struct {
 	tap   *packet.Tap
 	dev   string

@@ -39,9 +39,9 @@ type gathering struct {
 // settleTime is how long a running agent may take to write its checkpoint after it wrote the kernel's state.
 const settleTime = 1100 * time.Millisecond
 
-// Gather looks at the node in whose network namespace the calling thread is. It changes nothing. If a running agent is
-// about to repair something, or to write its checkpoint, things differ for a moment: so what differs is looked at twice.
-// An error means that nothing can be said; what else could not be read is in the facts.
+// Gather looks at the node in whose network namespace the calling thread is. It changes nothing. If a running agent
+// is about to repair something, or to write its checkpoint, things differ for a moment: so what differs is looked at
+// twice. An error means that nothing can be said; what else could not be read is in the facts.
 func Gather(ctx context.Context, o Options) (doctor.Facts, error) {
 	f, err := look(ctx, o)
 	if err != nil || !f.Agent.Running || len(f.Plan) == 0 {
@@ -103,7 +103,8 @@ func (g *gathering) agent() {
 	}
 }
 
-// openKernel opens the kernel's state, with its IPsec policies if it has any, and its WireGuard if the backend uses that.
+// openKernel opens the kernel's state, with its IPsec policies if it has any, and its WireGuard if the backend uses
+// that.
 func (g *gathering) openKernel() (err error) {
 	var parts []kernel.Provider
 	g.policies, err = xfrm.Open()
@@ -210,10 +211,11 @@ func (g *gathering) machine(ctx context.Context) error {
 	if err != nil {
 		g.unread("routes", err)
 	}
-	networks := g.networks()
 	for _, r := range routes {
-		if slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(r.Dst.Addr()) && r.Dst.Bits() >= n.Bits() }) {
-			g.Routes = append(g.Routes, doctor.Route(r))
+		for _, n := range g.networks() {
+			if n.Contains(r.Dst.Addr()) && r.Dst.Bits() >= n.Bits() {
+				g.Routes = append(g.Routes, doctor.Route(r))
+			}
 		}
 	}
 	return nil
@@ -261,8 +263,8 @@ func (g *gathering) plan(ctx context.Context) {
 	g.portOwner()
 }
 
-// withoutUnderlay returns the families for which no underlay can be chosen even if they are alone, and why. If there is none
-// of these, err concerns all of them.
+// withoutUnderlay returns the families for which no underlay can be chosen even if they are alone, and why. If there
+// is none of these, err concerns all of them.
 func (g *gathering) withoutUnderlay(p agent.Planner, err error) map[netstate.Family]string {
 	alone, all := map[netstate.Family]string{}, map[netstate.Family]string{}
 	for _, pool := range g.Lease.Network.Pools {
@@ -278,8 +280,8 @@ func (g *gathering) withoutUnderlay(p agent.Planner, err error) map[netstate.Fam
 	return alone
 }
 
-// mode returns the firewall's: as the config says, else the one that the agent has written in. The agent tries what the
-// kernel has, but that is a write.
+// mode returns the firewall's: as the config says, else the one that the agent has written in. The agent tries what
+// the kernel has, but that is a write.
 func mode(nft *bool, have netstate.State) netstate.Mode {
 	if nft != nil && !*nft {
 		return netstate.IPTables
@@ -323,7 +325,8 @@ func (g *gathering) paths() {
 			if len(g.Paths) == maxPaths || !s.Subnet.IsValid() {
 				return
 			}
-			p := doctor.Path{Node: peer.Node, Subnet: s.Subnet, Pod: s.Subnet.Addr().Next().Next(), Underlay: s.Underlay}
+			pod := s.Subnet.Addr().Next().Next()
+			p := doctor.Path{Node: peer.Node, Subnet: s.Subnet, Pod: pod, Underlay: s.Underlay}
 			p.Hop, p.Outer = g.lookup(p.Pod), g.lookup(s.Underlay)
 			next := s.Underlay
 			if p.Outer.Via.IsValid() {

@@ -43,8 +43,8 @@ func runnerOf(text string) *doctor.Runner {
 	return r.Runner
 }
 
-// metrics reads Twill's counters and gauges in Prometheus' text format, summed over their labels. It leaves out what is not
-// finite: JSON has no numbers for it.
+// metrics reads Twill's counters and gauges in Prometheus' text format, summed over their labels. It leaves out what
+// is not finite: JSON has no numbers for it.
 func metrics(text string) map[string]float64 {
 	sums := map[string]float64{}
 	for line := range strings.Lines(text) {

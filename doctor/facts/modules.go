@@ -23,7 +23,10 @@ func needed(network subnet.Config) []module {
 	case "vxlan":
 		all = append(all, module{"vxlan", "CONFIG_VXLAN"})
 	case "ipip":
-		tunnels := map[netstate.Family]module{netstate.IPv4: {"ipip", "CONFIG_NET_IPIP"}, netstate.IPv6: {"ip6_tunnel", "CONFIG_IPV6_TUNNEL"}}
+		tunnels := map[netstate.Family]module{
+			netstate.IPv4: {"ipip", "CONFIG_NET_IPIP"},
+			netstate.IPv6: {"ip6_tunnel", "CONFIG_IPV6_TUNNEL"},
+		}
 		for _, p := range network.Pools {
 			all = append(all, tunnels[p.Family()])
 		}
@@ -33,8 +36,8 @@ func needed(network subnet.Config) []module {
 	return all
 }
 
-// missing returns the modules that this kernel cannot have. If neither the kernel's config nor its files can be read, as in a
-// container, it returns none.
+// missing returns the modules that this kernel cannot have. If neither the kernel's config nor its files can be
+// read, as in a container, it returns none.
 func missing(all []module, release string) []doctor.NoModule {
 	config := kernelConfig(release)
 	files, known := moduleFiles(release)

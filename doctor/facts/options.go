@@ -22,8 +22,8 @@ type Options struct {
 	Kubeconfig                     string // unlike the agent's own, this one may run commands
 	AskAPI                         bool   // ask the cluster's API whether it answers the agent
 	Probe                          bool   // send packets to peers
-	// LeaseFile and NetConf, if they are set, replace the checkpoint: a file of leases like that of twilld --lease-file,
-	// and the network's config. Node is then the name of this node.
+	// LeaseFile and NetConf, if they are set, replace the checkpoint: a file of leases like that of twilld
+	// --lease-file, and the network's config. Node is then the name of this node.
 	LeaseFile, NetConf, Node string
 }
 
@@ -61,8 +61,8 @@ func (o Options) settings() (agent.Settings, doctor.Agent, error) {
 	return s, running, err
 }
 
-// conflist returns the runtime's config directory and the name of Twill's config in it. The directory is empty if nobody
-// names one.
+// conflist returns the runtime's config directory and the name of Twill's config in it. The directory is empty if
+// nobody names one.
 func (o Options) conflist(s agent.Settings) (dir, name string) {
 	if s.Conflist.Source != "" {
 		dir, name = filepath.Split(s.Conflist.Target)

@@ -26,8 +26,8 @@ const replyTimeout = 300 * time.Millisecond
 // maxProbed is how many peers are probed.
 const maxProbed = 100
 
-// probe sends packets to each peer's bridge through the path of pods, small and of the full size. To those that do not answer
-// it also sends through the underlay, and counts what leaves and what comes back.
+// probe sends packets to each peer's bridge through the path of pods, small and of the full size. To those that do
+// not answer it also sends through the underlay, and counts what leaves and what comes back.
 func (g *gathering) probe() {
 	for _, u := range g.Underlay.Underlays {
 		var all []doctor.Probe
@@ -113,8 +113,8 @@ const closedPort = 1
 // maxLost bounds the connections that time out.
 const maxLost = 3
 
-// tcp opens a connection to each peer that answers pings, through the path of pods. A lost one counts only if the same host
-// answers through the underlay: many hosts drop what nobody listens for.
+// tcp opens a connection to each peer that answers pings, through the path of pods. A lost one counts only if the
+// same host answers through the underlay: many hosts drop what nobody listens for.
 func (g *gathering) tcp(answering []doctor.Probe) {
 	for lost, i := 0, 0; i < len(answering) && lost < maxLost; i++ {
 		p := answering[i]

@@ -40,9 +40,9 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// portOwner returns the process that holds a UDP port which a device of a family needs, empty if none does. A socket of the
-// other family counts if a process has it, because it may be for both families; if no process has it, it is the kernel's
-// own, for the other family's device.
+// portOwner returns the process that holds a UDP port which a device of a family needs, empty if none does. A socket
+// of the other family counts if a process has it, because it may be for both families; if no process has it, it is
+// the kernel's own, for the other family's device.
 func portOwner(port int, family netstate.Family) string {
 	const local, inode = 1, 9 // columns
 	for _, table := range []struct {

@@ -20,9 +20,9 @@ var (
 
 const kubeProxy = "kube-proxy"
 
-// processes finds them in the calling thread's network namespace. It ignores processes whose namespace cannot be read, and
-// programs that root or the caller did not start, or whose file has another name: anybody can start a process with any
-// name and command line.
+// processes finds them in the calling thread's network namespace. It ignores processes whose namespace cannot be
+// read, and programs that root or the caller did not start, or whose file has another name: anybody can start a
+// process with any name and command line.
 func processes() []doctor.Program {
 	own, err := os.Readlink("/proc/thread-self/ns/net")
 	dirs, err2 := filepath.Glob("/proc/[0-9]*")
@@ -53,8 +53,8 @@ func processes() []doctor.Program {
 	return found
 }
 
-// believed reports whether all users of a process, of which a set-user-ID program has several, are root or the caller,
-// and its program's file is named as the process is.
+// believed reports whether all users of a process, of which a set-user-ID program has several, are root or the
+// caller, and its program's file is named as the process is.
 func believed(dir, name string) bool {
 	exe, err := os.Readlink(dir + "/exe")
 	if err != nil || strings.TrimSuffix(filepath.Base(exe), " (deleted)") != name { // deleted: replaced while it runs
@@ -72,20 +72,22 @@ func ownedBy(status string, users ...string) bool {
 	for line := range strings.Lines(status) {
 		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
 			all := strings.Fields(ids)
-			return len(all) > 0 && !slices.ContainsFunc(all, func(id string) bool { return !slices.Contains(users, id) })
+			isOther := func(id string) bool { return !slices.Contains(users, id) }
+			return len(all) > 0 && !slices.ContainsFunc(all, isOther)
 		}
 	}
 	return false
 }
 
-// leavesOurs reports whether a manager of devices is configured to leave Twill's alone. NetworkManager names the devices;
-// networkd deletes the routes and rules of others when it starts, unless it is configured not to.
+// leavesOurs reports whether a manager of devices is configured to leave Twill's alone. NetworkManager names the
+// devices; networkd deletes the routes and rules of others when it starts, unless it is configured not to.
 func leavesOurs(manager string) bool {
 	switch manager {
 	case "NetworkManager":
 		return configured([]string{"/etc/NetworkManager/NetworkManager.conf", "/etc/NetworkManager/conf.d/*.conf",
 			"/usr/lib/NetworkManager/conf.d/*.conf"}, func(text string) bool {
-			return strings.Contains(text, "unmanaged-devices") && (strings.Contains(text, "flannel") || strings.Contains(text, "cni"))
+			return strings.Contains(text, "unmanaged-devices") &&
+				(strings.Contains(text, "flannel") || strings.Contains(text, "cni"))
 		})
 	case "systemd-network":
 		return configured([]string{"/etc/systemd/networkd.conf", "/etc/systemd/networkd.conf.d/*.conf",

@@ -22,7 +22,7 @@ func ParseSave(family, text string) []Chain {
 			table, at = line[1:], map[string]int{}
 		case strings.HasPrefix(line, ":"):
 			name, rest, _ := strings.Cut(line[1:], " ")
-			c := Chain{Family: family, Table: table, Name: name, Priority: 100 * slices.Index(Tables, table), Tool: tool}
+			c := Chain{Family: family, Table: table, Name: name, Tool: tool, Priority: 100 * slices.Index(Tables, table)}
 			if policy, _, _ := strings.Cut(rest, " "); policy != "-" {
 				c.Hook, c.Policy = strings.ToLower(name), Verdict(strings.ToLower(policy))
 			}
@@ -78,7 +78,7 @@ var options = map[string]func(r *Rule, value string, not bool) bool{
 		r.DPort, _ = strconv.Atoi(value)
 		return r.DPort != 0 && !not
 	},
-	"--mark": func(_ *Rule, value string, not bool) bool { // "0x4000/0x4000"; the packets that are tried have the mark 0
+	"--mark": func(_ *Rule, value string, not bool) bool { // "0x4000/0x4000"; packets that are tried have the mark 0
 		mark, _, _ := strings.Cut(value, "/")
 		n, err := strconv.ParseUint(mark, 0, 32)
 		return err == nil && (n == 0) != not

@@ -31,10 +31,13 @@ func ParseNFT(data []byte) ([]Chain, error) {
 		switch {
 		case o.Chain != nil:
 			c := o.Chain
-			all = append(all, Chain{Family: c.Family, Table: c.Table, Name: c.Name, Hook: c.Hook, Priority: c.Prio, Policy: c.Policy})
+			all = append(all, Chain{Family: c.Family, Table: c.Table, Name: c.Name, Hook: c.Hook, Priority: c.Prio,
+				Policy: c.Policy})
 		case o.Rule != nil:
 			r := o.Rule
-			i := slices.IndexFunc(all, func(c Chain) bool { return c.Family == r.Family && c.Table == r.Table && c.Name == r.Chain })
+			i := slices.IndexFunc(all, func(c Chain) bool {
+				return c.Family == r.Family && c.Table == r.Table && c.Name == r.Chain
+			})
 			if i >= 0 {
 				rule := nftRule(r.Expr)
 				rule.Text = fmt.Sprintf("rule %s handle %d%s", all[i], r.Handle, describe(rule))

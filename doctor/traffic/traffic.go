@@ -1,5 +1,5 @@
-// Package traffic watches the real packets between two pods: where they are seen, with a packet socket in each network
-// namespace on the path, and why the kernel drops them, if it says so.
+// Package traffic watches the real packets between two pods: where they are seen, with a packet socket in each
+// network namespace on the path, and why the kernel drops them, if it says so.
 package traffic
 
 import (
@@ -30,8 +30,8 @@ func Here(host string) Place { return Place{host, func(f func() error) error { r
 type Watcher struct {
 	Src, Dst netip.Addr
 	Places   []Place
-	// Whole says that the places are the whole path, from the sender to the receiver. Otherwise drops in other namespaces
-	// of this machine are reported too.
+	// Whole says that the places are the whole path, from the sender to the receiver. Otherwise drops in other
+	// namespaces of this machine are reported too.
 	Whole bool
 }
 
@@ -133,7 +133,8 @@ func (w *watch) collect() error {
 	for i, tap := range w.taps {
 		seen, err := tap.Read(func(f packet.Frame) bool { return f.Between(w.Src, w.Dst) || w.isBack(f) })
 		for _, s := range seen {
-			w.see(w.isBack(s.Frame), doctor.Sighting{Host: w.Places[i].Host, Dev: s.Dev, Out: s.Out, Packets: 1, Frame: s.Frame.Brief()})
+			w.see(w.isBack(s.Frame), doctor.Sighting{Host: w.Places[i].Host, Dev: s.Dev, Out: s.Out, Packets: 1,
+				Frame: s.Frame.Brief()})
 		}
 		if err != nil {
 			return err
@@ -157,7 +158,9 @@ func (w *watch) see(back bool, s doctor.Sighting) {
 	if back {
 		list = &w.traffic.Back
 	}
-	i := slices.IndexFunc(*list, func(o doctor.Sighting) bool { return o.Host == s.Host && o.Dev == s.Dev && o.Out == s.Out })
+	i := slices.IndexFunc(*list, func(o doctor.Sighting) bool {
+		return o.Host == s.Host && o.Dev == s.Dev && o.Out == s.Out
+	})
 	if i < 0 {
 		*list = append(*list, s)
 		return
@@ -168,8 +171,8 @@ func (w *watch) see(back bool, s doctor.Sighting) {
 // ownDrops are the reasons of drops that watching itself causes.
 var ownDrops = []string{"PACKET_SOCK_ERROR", "QUEUE_PURGE", "SOCKET_FILTER"}
 
-// drop adds a dropped packet. An echo reply that a raw socket received, such as ping's, is also offered to ping sockets; that
-// there is none is no loss.
+// drop adds a dropped packet. An echo reply that a raw socket received, such as ping's, is also offered to ping
+// sockets; that there is none is no loss.
 func (w *watch) drop(d drops.Drop) {
 	host, known := w.names[d.Netns]
 	f := packet.DecodeStart(d.Packet)
@@ -179,7 +182,8 @@ func (w *watch) drop(d drops.Drop) {
 	if !known {
 		host = fmt.Sprintf("network namespace %d", d.Netns)
 	}
-	dropped := doctor.Drop{Host: host, Dev: d.Dev, Reason: d.Reason, Function: d.Function, Back: w.isBack(f), Packets: 1, Frame: f.Brief()}
+	dropped := doctor.Drop{Host: host, Dev: d.Dev, Reason: d.Reason, Function: d.Function, Back: w.isBack(f), Packets: 1,
+		Frame: f.Brief()}
 	for i := range w.traffic.Drops {
 		o := &w.traffic.Drops[i]
 		same := *o

@@ -56,7 +56,8 @@ func TestAdvice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(manifest), "kind: ServiceAccount\nmetadata:\n  name: twill\n  namespace: kube-twill\n") {
+	plain := strings.ReplaceAll(string(manifest), `"`, "")
+	if !strings.Contains(plain, "kind: ServiceAccount\nmetadata:\n  name: twill\n  namespace: kube-twill\n") {
 		t.Fatal("the manifest has no ServiceAccount twill in kube-twill: this test proves nothing")
 	}
 	account := regexp.MustCompile(`system:serviceaccount:[a-z:-]*`)

@@ -66,8 +66,10 @@ func TestSettings(t *testing.T) {
 func TestProblem(t *testing.T) {
 	status := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		fmt.Fprint(w, `{"kind":"Status","message":"User \"u\" cannot get resource \"nodes\": unauthorized, too many requests"}`)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,
+"message":"User \"u\" cannot get resource \"nodes\": unauthorized, too many requests"}`, status)
 	}))
 	defer server.Close()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())

@@ -88,7 +88,7 @@ var silenceKlog = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
 
 // do makes a call and decodes the answer's JSON into v, unless v is nil.
 func do(ctx context.Context, r *rest.Request, timeout time.Duration, v any) error {
-	result := r.Timeout(timeout).Do(ctx)
+	result := r.MaxRetries(0).Timeout(timeout).Do(ctx) // the store repeats calls itself, and says why
 	if err := result.Error(); err != nil || v == nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func within(path string, folders []string) bool {
 	})
 }
 
-// arrows say who may import whom in this module; Documentation/architecture.md draws them. The first entry that
+// arrows say who may import whom in this module; Documentation/architecture.md names the main ones. The first entry that
 // fits a package decides; one that fits no entry may import everything.
 var arrows = []struct {
 	from string

@@ -186,16 +186,15 @@ func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
 	if err != nil {
 		return err
 	}
+	var deleted error
 	if was, ok := was.(netstate.Addr); ok && (was.Extra != "" || was.Peer.IsValid()) {
-		if err := ignoreAbsent(a.deleteAddr(was)); err != nil {
-			return err
-		}
+		deleted = ignoreAbsent(a.deleteAddr(was))
 	}
 	addr := &netlink.Addr{IPNet: rtnl.IPNet(want.Prefix), Scope: unix.RT_SCOPE_UNIVERSE}
 	if want.NoDAD {
 		addr.Flags = unix.IFA_F_NODAD
 	}
-	return a.nl.AddrReplace(l, addr)
+	return errors.Join(deleted, a.nl.AddrReplace(l, addr))
 }
 
 func (a *applier) deleteAddr(o netstate.Addr) error {

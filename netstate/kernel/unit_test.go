@@ -196,6 +196,50 @@ func TestConcernsRoute(t *testing.T) {
 	}
 }
 
+// TestConcernsEntry: an entry of a device of ours is news if it is not as wanted or written. Device 4 is flannel.1, 5 another.
+func TestConcernsEntry(t *testing.T) {
+	mac := netstate.MAC{2, 0, 0, 0, 4, 2}
+	wanted := netstate.FDB{Dev: "flannel.1", MAC: mac, Dst: netip.MustParseAddr("192.0.2.2")}
+	written := netstate.FDB{Dev: "flannel.1", MAC: mac, Dst: netip.MustParseAddr("192.0.2.3")}
+	neigh := netstate.Neigh{Dev: "flannel.1", IP: netip.MustParseAddr("10.244.2.0"), MAC: mac}
+	k := &Kernel{}
+	f := newFilter(netstate.NewState(wanted, neigh))
+	f.links, f.names = map[int]bool{4: true, 6: false}, map[int]string{4: "flannel.1", 5: "eth0", 6: "cni0"}
+	k.filter.Store(f)
+	message := func(family, device, state byte, dst string) []byte {
+		m := slices.Concat([]byte{family, 0, 0, 0, device, 0, 0, 0, state, 0, 2, 0}, attr(unix.NDA_LLADDR, mac[:]...))
+		if dst != "" {
+			m = append(m, attr(unix.NDA_DST, ip(dst)...)...)
+		}
+		return m
+	}
+	const bridge, permanent, stale = unix.AF_BRIDGE, unix.NUD_PERMANENT, unix.NUD_STALE
+	check := func(name string, kind uint16, message []byte, want bool) {
+		t.Helper()
+		if got := k.concerns(kind, message); got != want {
+			t.Errorf("%s: news %t, want %t", name, got, want)
+		}
+	}
+	check("as wanted", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.2"), false)
+	check("as wanted, deleted", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.2"), true)
+	check("unwanted", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.3"), true)
+	check("unwanted, deleted", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.3"), false)
+	check("without a destination", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, ""), false)
+	check("of another device", unix.RTM_NEWNEIGH, message(bridge, 5, permanent, "192.0.2.3"), false)
+	check("of the bridge", unix.RTM_NEWNEIGH, message(unix.AF_INET, 6, permanent, "10.244.1.2"), false)
+	check("cut short", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.3")[:11], false)
+	check("a neighbour as wanted", unix.RTM_NEWNEIGH, message(unix.AF_INET, 4, permanent, "10.244.2.0"), false)
+	check("a neighbour that expires", unix.RTM_NEWNEIGH, message(unix.AF_INET, 4, stale, "10.244.2.0"), true)
+	check("a learned neighbour", unix.RTM_NEWNEIGH, message(unix.AF_INET, 4, stale, "10.244.3.0"), false)
+	f.expect(netstate.Plan{{Want: written}, {Was: wanted}})
+	check("as written", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.3"), false)
+	check("as deleted", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.2"), false)
+	check("written, deleted", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.3"), true)
+	f.expect(netstate.Plan{{Was: written}, {Want: wanted}})
+	check("as deleted again", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.3"), false)
+	check("as written again", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.2"), false)
+}
+
 // TestMissingModules: what refuses a device because the kernel has no such devices says which module has them.
 func TestMissingModules(t *testing.T) {
 	h := fresh(t)

@@ -35,7 +35,6 @@ const (
 type Conn struct {
 	fd   int
 	port uint32
-	seq  uint32
 	in   []byte
 }
 
@@ -50,9 +49,7 @@ func Dial() (*Conn, error) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t),
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)) // an error does not repeat the request
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // as much as this user may have
-	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // without the right, batches are smaller
 	addr, nameErr := unix.Getsockname(fd)
 	if err = errors.Join(err, nameErr); err != nil {
 		unix.Close(fd)
@@ -91,10 +88,8 @@ func (c *Conn) Do(requests ...*nl.NetlinkRequest) []error {
 // batch sends requests in one write and sets the errors of those that fail. Only the last one is acknowledged.
 func (c *Conn) batch(requests []*nl.NetlinkRequest, errs []error) (failed bool) {
 	var out []byte
-	first := c.seq + 1
 	for i, r := range requests {
-		c.seq++
-		r.Seq, r.Flags = c.seq, r.Flags&^unix.NLM_F_ACK
+		r.Flags &^= unix.NLM_F_ACK
 		if i == len(requests)-1 {
 			r.Flags |= unix.NLM_F_ACK
 		}
@@ -104,10 +99,11 @@ func (c *Conn) batch(requests []*nl.NetlinkRequest, errs []error) (failed bool) 
 	err := c.send(out)
 	for err == nil && !over {
 		err = c.receive(func(h unix.NlMsghdr, data []byte) error {
-			if i := h.Seq - first; h.Type == unix.NLMSG_ERROR && i < uint32(len(errs)) { // else of an earlier batch
+			i := slices.IndexFunc(requests, func(r *nl.NetlinkRequest) bool { return r.Seq == h.Seq })
+			if i >= 0 && h.Type == unix.NLMSG_ERROR { // else of an earlier batch
 				errs[i] = errno(data)
 				failed = failed || errs[i] != nil
-				over = over || h.Seq == c.seq
+				over = over || i == len(requests)-1
 			}
 			return nil
 		})
@@ -128,8 +124,6 @@ var errDone = errors.New("done")
 // List sends a request for one object, or for all of a kind (NLM_F_DUMP), and calls do with each, which is valid
 // during the call only. See Retry for its error netlink.ErrDumpInterrupted.
 func (c *Conn) List(request *nl.NetlinkRequest, do func([]byte) error) error {
-	c.seq++
-	request.Seq = c.seq
 	err := c.send(request.Serialize())
 	interrupted := false
 	for err == nil {

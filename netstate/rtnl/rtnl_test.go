@@ -170,6 +170,9 @@ func TestAttribute(t *testing.T) {
 	if got := Attribute(data, 4, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND); string(got) != "veth" {
 		t.Errorf("got %q", got)
 	}
+	if got := Attribute(nl.NewRtAttr(7, nil).Serialize(), 0, 7); got == nil || len(got) != 0 {
+		t.Errorf("an attribute without a value is %v", got)
+	}
 	for name, got := range map[string][]byte{"absent": Attribute(data, 4, 9),
 		"absent below":   Attribute(data, 4, unix.IFLA_LINKINFO, 9),
 		"a short header": Attribute(data[:3], 4, 7), "cut short": Attribute(data[:8], 4,

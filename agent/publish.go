@@ -40,8 +40,9 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 		renewed, err := a.Store.Acquire(ctx, want)
 		if err != nil {
 			a.Log.Error("publish the lease", "node", a.Node, "err", err)
+			sleep(ctx, wait)
 			wait = min(2*wait, lastRetry)
-			time.AfterFunc(wait, a.trigger) // a reconcile sends the facts again
+			a.trigger() // a reconcile sends the facts again
 			continue
 		}
 		lease, wait = renewed, firstRetry

@@ -34,7 +34,7 @@ func ParseKeepLocal(s string) (KeepLocal, error) {
 
 func (k KeepLocal) String() string { return [...]string{"routed", "always", "never"}[k] }
 
-// ForwardRules says whether packets from and to pods are accepted where they are forwarded. It is a flag.Value.
+// ForwardRules reports whether packets from and to pods are accepted where they are forwarded. It is a flag.Value.
 type ForwardRules uint8
 
 // The choices.

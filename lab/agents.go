@@ -33,7 +33,7 @@ func (n *Node) agentPath() string {
 	return cmp.Or(agents[n.Name], agents[""], n.lab.spec.Programs.Agent)
 }
 
-// foreign says whether the agent is another project's, which takes flannel's flags and no more.
+// foreign reports whether the agent is another project's, which takes flannel's flags and no more.
 func (n *Node) foreign() bool { return !strings.HasPrefix(filepath.Base(n.agentPath()), "twilld") }
 
 // AgentFlags is the command line of the node's agent.
@@ -135,7 +135,7 @@ func (n *Node) Probe(ctx context.Context, path string) error {
 	return nil
 }
 
-// AgentRunning says whether the node's agent process is there.
+// AgentRunning reports whether the node's agent process is there.
 func (n *Node) AgentRunning() bool { return n.Agent().Running() }
 
 // Agent is the node's agent process, zero if none was started.

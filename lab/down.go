@@ -11,7 +11,7 @@ import (
 	"github.com/twill-net/twill/lab/host"
 )
 
-// Down removes a lab, also a broken one: its processes, namespaces and files. It says whether there was one.
+// Down removes a lab, also a broken one: its processes, namespaces and files. It reports whether there was one.
 // Dir may be empty.
 func Down(dir, name string) (bool, error) {
 	spec := Spec{Dir: dir, Name: name}.withDefaults()

@@ -54,15 +54,15 @@ func (l *Lab) Etcd() (url, prefix string) { return l.etcdURL(), etcdPrefix }
 // Router returns the host that all nodes are plugged into, where the store's servers are.
 func (l *Lab) Router() host.Host { return l.underlay }
 
-// Usurp makes another node, which does not exist, claim the subnets of the victim at an underlay address.
-func (l *Lab) Usurp(ctx context.Context, name string, victim *Node, at netip.Addr) error {
+// Hijack makes another node, which does not exist, claim the subnets of the target at an underlay address.
+func (l *Lab) Hijack(ctx context.Context, name string, target *Node, at netip.Addr) error {
 	kube, ok := l.store.(*kubeStore)
 	if !ok {
 		return errNotKube
 	}
-	cidrs, err := l.spec.podCIDRs(victim.Number)
+	cidrs, err := l.spec.podCIDRs(target.Number)
 	if err != nil {
-		return fmt.Errorf("find the podCIDR of %s: %w", victim.Name, err)
+		return fmt.Errorf("find the podCIDR of %s: %w", target.Name, err)
 	}
 	const prefix = "flannel.alpha.coreos.com/"
 	type object = map[string]any

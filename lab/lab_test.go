@@ -52,7 +52,7 @@ func TestNetConfIsWhatAgentsUnderstand(t *testing.T) {
 			t.Fatal(err)
 		}
 		config, err := subnet.ParseConfig(data)
-		if err != nil || len(config.Warnings) > 0 || len(config.Pools) != len(spec.is4s()) || config.Backend != "vxlan" {
+		if err != nil || len(config.Warnings) > 0 || len(config.Pools) != len(spec.Families()) || config.Backend != "vxlan" {
 			t.Errorf("family %s: %+v, %v\n%s", family, config, err, data)
 		}
 	}

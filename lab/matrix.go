@@ -19,7 +19,7 @@ type Ping struct {
 	Error string        `json:"error,omitempty"`
 }
 
-// OK says whether the ping was answered.
+// OK reports whether the ping was answered.
 func (p Ping) OK() bool { return p.Error == "" }
 
 // Matrix pings every pod from every other pod, once and all at the same time.

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/netstate"
 )
 
 // podDev is the interface of a pod.
@@ -36,9 +37,9 @@ func (n *Node) newPod(ps *podState) *Pod {
 }
 
 // Addr is the pod's address of one family, invalid if it has none.
-func (p *Pod) Addr(is4 bool) netip.Addr {
+func (p *Pod) Addr(f netstate.Family) netip.Addr {
 	for _, a := range p.Addrs {
-		if a.Is4() == is4 {
+		if netstate.FamilyOf(a) == f {
 			return a
 		}
 	}

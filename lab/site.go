@@ -37,7 +37,7 @@ type Site struct {
 	Flags []string `json:"flags,omitempty"`
 }
 
-// IsZero says whether the site is like any other.
+// IsZero reports whether the site is like any other.
 func (s Site) IsZero() bool {
 	return s.MTU == 0 && !s.NAT && !s.Vagrant && !s.Split && len(s.Subnets) == 0 && len(s.Flags) == 0
 }
@@ -68,7 +68,7 @@ func (s Spec) site(node string) Site {
 
 func (n *Node) site() Site { return n.lab.spec.site(n.Name) }
 
-// split says whether the two families have bridges of their own.
+// split reports whether the two families have bridges of their own.
 func (s Spec) split() bool { return s.site(s.nodeName(1)).Split }
 
 func (s Spec) checkSites() error {

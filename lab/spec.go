@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -141,15 +142,15 @@ func (s Spec) check() error {
 	return errors.Join(errs...)
 }
 
-// is4s are the address families of the lab's nodes, IPv4 first: true is IPv4.
-func (s Spec) is4s() []bool {
+// Families returns the address families of the lab's nodes, IPv4 first.
+func (s Spec) Families() []netstate.Family {
 	switch s.Family {
 	case IPv4:
-		return []bool{true}
+		return []netstate.Family{netstate.IPv4}
 	case IPv6:
-		return []bool{false}
+		return []netstate.Family{netstate.IPv6}
 	}
-	return []bool{true, false}
+	return netstate.Families[:]
 }
 
 // netConf is the net-conf.json that the agents get.
@@ -158,8 +159,8 @@ func (s Spec) netConf() ([]byte, error) {
 		return s.NetConf, nil
 	}
 	conf := map[string]any{"EnableIPv4": false}
-	for _, is4 := range s.is4s() {
-		if is4 {
+	for _, f := range s.Families() {
+		if f == netstate.IPv4 {
 			conf["EnableIPv4"], conf["Network"] = true, "10.244.0.0/16"
 			continue
 		}
@@ -209,7 +210,7 @@ func nthSubnet(network netip.Prefix, length, n int) netip.Prefix {
 
 func (s Spec) dir() string { return filepath.Join(s.Dir, s.Name) }
 
-// same says whether two specs ask for the same lab.
+// same reports whether two specs ask for the same lab.
 func (s Spec) same(o Spec) bool {
 	a, errA := json.Marshal(s)
 	b, errB := json.Marshal(o)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/netstate"
 )
 
 // The underlay is a namespace with a bridge per segment. It routes between the segments and to a host outside,
@@ -45,8 +46,8 @@ func (s Spec) segments() int {
 func (s Spec) links(n int) []link {
 	segment := (n - 1) % s.segments()
 	var links []link
-	for _, is4 := range s.is4s() {
-		if is4 {
+	for _, f := range s.Families() {
+		if f == netstate.IPv4 {
 			links = append(links, segmentLink(segment, "192.168.%d.", 33, "%d", 100+n, 24))
 		} else {
 			links = append(links, segmentLink(segment, "fd%d::", 33, "%d", 100+n, 64))
@@ -151,9 +152,9 @@ func (l *Lab) plugOutside(ctx context.Context) error {
 // outsideLinks are the addresses of the way out, in the lab's families.
 func (l *Lab) outsideLinks() []link {
 	var links []link
-	for _, is4 := range l.spec.is4s() {
+	for _, f := range l.spec.Families() {
 		for _, k := range outsideNets {
-			if k.host.Addr().Is4() == is4 {
+			if netstate.FamilyOf(k.host.Addr()) == f {
 				links = append(links, k)
 			}
 		}

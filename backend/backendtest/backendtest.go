@@ -115,7 +115,7 @@ func (m *Machine) Do(f func() error) error {
 	return <-ended
 }
 
-// Pings says whether an address answers before patience is at its end.
+// Pings reports whether an address answers before patience is at its end.
 func (m *Machine) Pings(to string) bool {
 	for end := time.Now().Add(m.patience); time.Now().Before(end); {
 		if _, err := m.Try("ping -c 1 -W 1 " + to); err == nil {

@@ -21,7 +21,7 @@ type Socket struct {
 	conn   *net.UDPConn
 	batch  *ipv6.PacketConn // for both families: it only wraps sendmmsg and recvmmsg
 	family netstate.Family
-	// segments says whether the kernel cuts what is sent into datagrams (UDP_SEGMENT, Linux 4.18).
+	// segments reports whether the kernel cuts what is sent into datagrams (UDP_SEGMENT, Linux 4.18).
 	segments atomic.Bool
 }
 

@@ -76,7 +76,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// Alive says whether dev is still attached. When a device is deleted, a waiting Read is not always woken (seen on 6.18):
+// Alive reports whether dev is still attached. When a device is deleted, a waiting Read is not always woken (seen on 6.18):
 // whoever learns that the kernel changed has to ask.
 func Alive(dev tun.Device) error {
 	conn, err := dev.File().SyscallConn()

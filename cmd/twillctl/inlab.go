@@ -10,6 +10,7 @@ import (
 	"github.com/twill-net/twill/doctor/facts"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/walk"
+	"github.com/twill-net/twill/netstate"
 )
 
 // gatherInLab looks at the node of the lab that args name.
@@ -87,7 +88,7 @@ func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trace,
 	if err != nil || !t.live {
 		return trace, err
 	}
-	seen, err := walk.Watch(ctx, l, sender, receiver, from.addr.Is4(), t.during)
+	seen, err := walk.Watch(ctx, l, sender, receiver, netstate.FamilyOf(from.addr), t.during)
 	trace.Traffic = &seen
 	return trace, err
 }

@@ -149,7 +149,7 @@ func labFaults() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, f := range faults.All() {
-				fmt.Fprintf(t, "%s\t%s\n", f.Name, f.Says)
+				fmt.Fprintf(t, "%s\t%s\n", f.Name, f.Description)
 			}
 			return t.Flush()
 		},

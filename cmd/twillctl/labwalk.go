@@ -8,12 +8,13 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/walk"
+	"github.com/twill-net/twill/netstate"
 )
 
 // walkFlags is what lab walk was told.
 type walkFlags struct {
 	output, svg string
-	six         bool
+	ipv6        bool
 }
 
 func labWalk(name *string) *cobra.Command {
@@ -32,7 +33,7 @@ func labWalk(name *string) *cobra.Command {
 			return f.run(c, l, args)
 		},
 	}
-	c.Flags().BoolVarP(&f.six, "ipv6", "6", false, "ping the pods' IPv6 addresses")
+	c.Flags().BoolVarP(&f.ipv6, "ipv6", "6", false, "ping the pods' IPv6 addresses")
 	c.Flags().StringVar(&f.svg, "svg", "", "draw the way into this file")
 	addOutput(c, &f.output)
 	return c
@@ -47,7 +48,11 @@ func (f walkFlags) run(c *cobra.Command, l *lab.Lab, args []string) error {
 	if err != nil {
 		return err
 	}
-	path, err := walk.Walk(c.Context(), l, from, to, !f.six && l.Spec().Family != lab.IPv6)
+	family := l.Spec().Families()[0]
+	if f.ipv6 {
+		family = netstate.IPv6
+	}
+	path, err := walk.Walk(c.Context(), l, from, to, family)
 	if err != nil {
 		return err
 	}

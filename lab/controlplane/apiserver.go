@@ -108,7 +108,7 @@ func (s *APIServer) URL() string { return s.url }
 // Pid is the id of the process.
 func (s *APIServer) Pid() int { return s.proc.Pid }
 
-// Alive says whether the process runs.
+// Alive reports whether the process runs.
 func (s *APIServer) Alive() bool { return s.proc.alive() }
 
 // Token is the bearer token of Admin or of one of the configured users, and empty for anybody else.

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 const (
@@ -20,7 +22,7 @@ func (cfg APIServerConfig) withDefaults() (APIServerConfig, error) {
 		}
 	}
 	if !cfg.Listen.Addr().IsValid() {
-		cfg.Listen = netip.AddrPortFrom(loopback(false), cfg.Listen.Port())
+		cfg.Listen = netip.AddrPortFrom(loopback(netstate.IPv4), cfg.Listen.Port())
 	}
 	if cfg.Listen.Port() == 0 {
 		port, err := freePort(cfg.Listen.Addr())
@@ -40,13 +42,13 @@ func (cfg APIServerConfig) withDefaults() (APIServerConfig, error) {
 
 func advertised(listen netip.Addr) netip.Addr {
 	if listen.IsUnspecified() {
-		return loopback(listen.Is6())
+		return loopback(netstate.FamilyOf(listen))
 	}
 	return listen
 }
 
-func loopback(v6 bool) netip.Addr {
-	if v6 {
+func loopback(f netstate.Family) netip.Addr {
+	if f == netstate.IPv6 {
 		return netip.IPv6Loopback()
 	}
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})

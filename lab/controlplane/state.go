@@ -18,7 +18,7 @@ type state struct {
 }
 
 // OpenAPIServer returns the API server that an earlier program started in dir and left running, and an error that
-// is fs.ErrNotExist when none was, or when it was closed. Alive says whether its process still runs.
+// is fs.ErrNotExist when none was, or when it was closed. Alive reports whether its process still runs.
 func OpenAPIServer(dir string) (*APIServer, error) {
 	st, err := readState(dir)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 
 // connectionFaults fill what the kernel remembers of connections.
 var connectionFaults = []Fault{
-	{Name: "conntrack-full", Finding: "conntrack-full", Says: "the connection table is nearly full, as under a port scan", IPv4: true, KeepAgent: true,
+	{Name: "conntrack-full", Finding: "conntrack-full", Description: "the connection table is nearly full, as under a port scan", IPv4: true, KeepAgent: true,
 		Inject: fillConnections, Undo: forgetConnections},
 }
 
 // fillConnections sends datagrams to as many addresses of the node's own loopback as the connection table has room for.
 // Nobody answers, so the kernel forgets them after 30 s.
-func fillConnections(_ context.Context, v *Victim) error {
+func fillConnections(_ context.Context, v *Target) error {
 	return v.Node.Do(func() error {
 		text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
 		if err != nil {
@@ -58,6 +58,6 @@ func scan(c *ipv4.PacketConn, addresses int) error {
 	return nil
 }
 
-func forgetConnections(_ context.Context, v *Victim) error {
+func forgetConnections(_ context.Context, v *Target) error {
 	return v.Node.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 }

@@ -8,13 +8,14 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/netstate"
 )
 
-// side is a victim of a lab: its node1 towards a peer, in one address family.
+// side is a target of a lab: its node1 towards a peer, in one address family.
 type side struct {
-	peer int // of the lab's nodes, from 0
-	six  bool
-	says string
+	peer   int // of the lab's nodes, from 0
+	family netstate.Family
+	says   string
 }
 
 // TestHealFamilies injects the core faults into dual-stack labs, into each family and, with DirectRouting, towards a peer on the
@@ -26,17 +27,17 @@ func TestHealFamilies(t *testing.T) {
 		spec  lab.Spec
 		sides []side
 	}{
-		{lab.Spec{Name: "famvxlan", Backend: "vxlan", Nodes: 2}, []side{{1, true, "vxlan IPv6"}, {1, false, "vxlan IPv4"}}},
-		{lab.Spec{Name: "famhostgw", Backend: "host-gw", Nodes: 2}, []side{{1, true, "host-gw IPv6"}}},
+		{lab.Spec{Name: "famvxlan", Backend: "vxlan", Nodes: 2}, []side{{1, netstate.IPv6, "vxlan IPv6"}, {1, netstate.IPv4, "vxlan IPv4"}}},
+		{lab.Spec{Name: "famhostgw", Backend: "host-gw", Nodes: 2}, []side{{1, netstate.IPv6, "host-gw IPv6"}}},
 		{lab.Spec{Name: "famdirect", Backend: "vxlan", DirectRouting: true, Underlay: lab.L3, Nodes: 3}, []side{
-			{2, false, "direct, IPv4"}, {2, true, "direct, IPv6"},
-			{1, false, "routed, IPv4"}, {1, true, "routed, IPv6"}}},
+			{2, netstate.IPv4, "direct, IPv4"}, {2, netstate.IPv6, "direct, IPv6"},
+			{1, netstate.IPv4, "routed, IPv4"}, {1, netstate.IPv6, "routed, IPv6"}}},
 	} {
 		test.spec.Family, test.spec.Store, test.spec.Pods = lab.Dual, lab.Kube, 1
 		t.Run(test.spec.Name, func(t *testing.T) {
 			l := labtest.Up(t, test.spec)
 			for _, s := range test.sides {
-				table.heal(t, NewVictimOf(l, l.Nodes()[s.peer], s.six), s.says)
+				table.heal(t, NewTargetOf(l, l.Nodes()[s.peer], s.family), s.says)
 			}
 		})
 	}
@@ -44,25 +45,25 @@ func TestHealFamilies(t *testing.T) {
 	table.times.check(t)
 }
 
-// matrix is what was measured, "milliseconds (pings lost)" by fault and by victim.
+// matrix is what was measured, "milliseconds (pings lost)" by fault and by target.
 type matrix struct {
-	victims []string
+	targets []string
 	cells   map[[2]string]string
 	times   pace
 }
 
-// heal injects all core faults that suit the victim.
-func (m *matrix) heal(t *testing.T, v *Victim, says string) {
+// heal injects all core faults that suit the target.
+func (m *matrix) heal(t *testing.T, v *Target, says string) {
 	if m.cells == nil {
 		m.cells, m.times = map[[2]string]string{}, pace{}
 	}
-	m.victims = append(m.victims, says)
+	m.targets = append(m.targets, says)
 	for _, f := range Core() {
-		if f.Suits(v) {
+		if f.AppliesTo(v) {
 			t.Run(says+"/"+f.Name, func(t *testing.T) {
 				took, loss := heal(t, f, v)
 				m.times[says+"/"+f.Name] = took
-				m.cells[[2]string{f.Says, says}] = fmt.Sprintf("%d (%d)", took.Milliseconds(), loss.Lost)
+				m.cells[[2]string{f.Description, says}] = fmt.Sprintf("%d (%d)", took.Milliseconds(), loss.Lost)
 			})
 		}
 	}
@@ -70,17 +71,17 @@ func (m *matrix) heal(t *testing.T, v *Victim, says string) {
 
 // text is a row for each fault, and a dash where there is no such thing.
 func (m *matrix) text() string {
-	rows := []string{"| fault | " + strings.Join(m.victims, " | ") + " |", strings.Repeat("|---", len(m.victims)+1) + "|"}
+	rows := []string{"| fault | " + strings.Join(m.targets, " | ") + " |", strings.Repeat("|---", len(m.targets)+1) + "|"}
 	done := map[string]bool{}
 	for _, f := range Core() {
-		row := "| " + f.Says + " |"
-		for _, v := range m.victims {
-			row += " " + cmp.Or(m.cells[[2]string{f.Says, v}], "–") + " |"
+		row := "| " + f.Description + " |"
+		for _, v := range m.targets {
+			row += " " + cmp.Or(m.cells[[2]string{f.Description, v}], "–") + " |"
 		}
-		if !done[f.Says] {
+		if !done[f.Description] {
 			rows = append(rows, row)
 		}
-		done[f.Says] = true
+		done[f.Description] = true
 	}
 	return strings.Join(rows, "\n") + "\n"
 }

@@ -11,49 +11,51 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // fileFaults injure what the CNI plugin and the runtime read.
 var fileFaults = []Fault{
-	{Name: "env-deleted", Finding: "env-missing", Says: "subnet.env is deleted",
-		Inject: func(_ context.Context, v *Victim) error { return os.Remove(v.Node.SubnetFile()) }, Undo: restartAgent},
-	{Name: "env-damaged", Finding: "env-damaged", Says: "subnet.env is cut off",
-		Inject: func(_ context.Context, v *Victim) error {
+	{Name: "env-deleted", Finding: "env-missing", Description: "subnet.env is deleted",
+		Inject: func(_ context.Context, v *Target) error { return os.Remove(v.Node.SubnetFile()) }, Undo: restartAgent},
+	{Name: "env-damaged", Finding: "env-damaged", Description: "subnet.env is cut off",
+		Inject: func(_ context.Context, v *Target) error {
 			return os.WriteFile(v.Node.SubnetFile(), []byte("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUB"), 0o644)
 		}, Undo: restartAgent},
-	{Name: "env-stale", Finding: "env-stale", Says: "subnet.env is of an earlier lease",
-		Inject: func(_ context.Context, v *Victim) error {
+	{Name: "env-stale", Finding: "env-stale", Description: "subnet.env is of an earlier lease",
+		Inject: func(_ context.Context, v *Target) error {
 			earlier := "10.244.249.1/24"
-			if v.Six {
+			if v.Family == netstate.IPv6 {
 				earlier = "fd00:244:0:f9::1/64"
 			}
 			return edit(v.Node.SubnetFile(), v.gateway(), earlier)
 		}, Undo: restartAgent},
-	{Name: "conflist-deleted", Finding: "conflist-missing", Says: "the CNI config is deleted",
-		Inject: func(_ context.Context, v *Victim) error { return os.Rename(v.conflist(), v.conflist()+".saved") }, Undo: restoreConflist},
-	{Name: "conflist-invalid", Finding: "conflist-invalid", Says: "the CNI config is not JSON", Inject: alterConflist(`"plugins"`, `plugins`), Undo: restoreConflist},
-	{Name: "conflist-other-env", Finding: "conflist-subnet-file", Says: "the CNI config names another subnet.env",
+	{Name: "conflist-deleted", Finding: "conflist-missing", Description: "the CNI config is deleted",
+		Inject: func(_ context.Context, v *Target) error { return os.Rename(v.conflist(), v.conflist()+".saved") }, Undo: restoreConflist},
+	{Name: "conflist-invalid", Finding: "conflist-invalid", Description: "the CNI config is not JSON", Inject: alterConflist(`"plugins"`, `plugins`), Undo: restoreConflist},
+	{Name: "conflist-other-env", Finding: "conflist-subnet-file", Description: "the CNI config names another subnet.env",
 		Inject: alterConflist("subnet.env", "old.env"), Undo: restoreConflist},
-	{Name: "plugin-missing", Finding: "plugin-missing", Says: "the CNI config names a plugin that is not installed",
+	{Name: "plugin-missing", Finding: "plugin-missing", Description: "the CNI config names a plugin that is not installed",
 		Inject: alterConflist(`"plugins": [`, `"plugins": [{"type": "firewall-missing"},`), Undo: restoreConflist},
-	{Name: "conflist-shadowed", Finding: "conflist-shadowed", Says: "another network's CNI config stands before ours",
-		Inject: func(_ context.Context, v *Victim) error {
+	{Name: "conflist-shadowed", Finding: "conflist-shadowed", Description: "another network's CNI config stands before ours",
+		Inject: func(_ context.Context, v *Target) error {
 			return os.WriteFile(v.shadow(), []byte(`{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"}]}`), 0o644)
-		}, Undo: func(_ context.Context, v *Victim) error { return os.Remove(v.shadow()) }},
-	{Name: "range-full", IPv4: true, Finding: "range-full", Says: "all addresses of the node are reserved", Inject: reserve(254), Undo: unreserve},
-	{Name: "reservations-leaked", IPv4: true, Finding: "reservations-leaked", Says: "forty reservations of pods that are gone", Inject: reserve(40), Undo: unreserve},
-	{Name: "port-taken", Finding: "udp-port-taken", Says: "a process took the VXLAN's UDP port while the device was gone", Backends: vxlanOnly,
-		Inject: takePort, Undo: func(_ context.Context, v *Victim) error { return v.held.Close() }},
-	{Name: "agent-down", Finding: "agent-down", Says: "the agent does not run", Backends: written,
-		Inject: func(_ context.Context, v *Victim) error { return v.Node.KillAgent() }, Undo: restartAgent},
+		}, Undo: func(_ context.Context, v *Target) error { return os.Remove(v.shadow()) }},
+	{Name: "range-full", IPv4: true, Finding: "range-full", Description: "all addresses of the node are reserved", Inject: reserve(254), Undo: unreserve},
+	{Name: "reservations-leaked", IPv4: true, Finding: "reservations-leaked", Description: "forty reservations of pods that are gone", Inject: reserve(40), Undo: unreserve},
+	{Name: "port-taken", Finding: "udp-port-taken", Description: "a process took the VXLAN's UDP port while the device was gone", Backends: vxlanOnly,
+		Inject: takePort, Undo: func(_ context.Context, v *Target) error { return v.held.Close() }},
+	{Name: "agent-down", Finding: "agent-down", Description: "the agent does not run", Backends: written,
+		Inject: func(_ context.Context, v *Target) error { return v.Node.KillAgent() }, Undo: restartAgent},
 }
 
 // restartAgent is enough where the agent writes at its start what was injured.
-func restartAgent(ctx context.Context, v *Victim) error { return v.Node.RestartAgent(ctx) }
+func restartAgent(ctx context.Context, v *Target) error { return v.Node.RestartAgent(ctx) }
 
-func (v *Victim) conflist() string { return filepath.Join(v.Node.Dir(), "10-twill.conflist") }
+func (v *Target) conflist() string { return filepath.Join(v.Node.Dir(), "10-twill.conflist") }
 
-func (v *Victim) shadow() string { return filepath.Join(v.Node.Dir(), "05-other.conflist") }
+func (v *Target) shadow() string { return filepath.Join(v.Node.Dir(), "05-other.conflist") }
 
 // edit replaces text in a file; text that is not there is an error, because nothing would be injured.
 func edit(path, from, to string) error {
@@ -68,8 +70,8 @@ func edit(path, from, to string) error {
 }
 
 // alterConflist keeps the old file beside.
-func alterConflist(from, to string) func(context.Context, *Victim) error {
-	return func(_ context.Context, v *Victim) error {
+func alterConflist(from, to string) func(context.Context, *Target) error {
+	return func(_ context.Context, v *Target) error {
 		data, err := os.ReadFile(v.conflist())
 		if err != nil {
 			return err
@@ -81,18 +83,18 @@ func alterConflist(from, to string) func(context.Context, *Victim) error {
 	}
 }
 
-func restoreConflist(_ context.Context, v *Victim) error {
+func restoreConflist(_ context.Context, v *Target) error {
 	return os.Rename(v.conflist()+".saved", v.conflist())
 }
 
 // ghost is who holds the reservations that a fault makes.
 const ghost = "ghost-of-a-pod"
 
-func (v *Victim) reservations() string { return filepath.Join(v.Node.Dir(), "networks", "cbr0") }
+func (v *Target) reservations() string { return filepath.Join(v.Node.Dir(), "networks", "cbr0") }
 
-// reserve makes reservations of an hour ago for the last n addresses of the victim's subnet that are free.
-func reserve(n int) func(context.Context, *Victim) error {
-	return func(_ context.Context, v *Victim) error {
+// reserve makes reservations of an hour ago for the last n addresses of the target's subnet that are free.
+func reserve(n int) func(context.Context, *Target) error {
+	return func(_ context.Context, v *Target) error {
 		subnet := v.Subnet(v.Node)
 		for host := 254; host > 254-n && host > 1; host-- {
 			b := subnet.Addr().As4()
@@ -115,7 +117,7 @@ func reserve(n int) func(context.Context, *Victim) error {
 	}
 }
 
-func unreserve(_ context.Context, v *Victim) error {
+func unreserve(_ context.Context, v *Target) error {
 	entries, err := os.ReadDir(v.reservations())
 	if err != nil {
 		return err
@@ -130,7 +132,7 @@ func unreserve(_ context.Context, v *Victim) error {
 }
 
 // takePort deletes the VXLAN device and binds its port. This process holds the socket.
-func takePort(ctx context.Context, v *Victim) error {
+func takePort(ctx context.Context, v *Target) error {
 	if err := run(ctx, v.Node, "ip link del %s", v.Overlay); err != nil {
 		return err
 	}

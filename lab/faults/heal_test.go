@@ -61,9 +61,9 @@ func TestHeal(t *testing.T) {
 				continue
 			}
 			t.Run(backend+"/"+f.Name, func(t *testing.T) {
-				took, loss := heal(t, f, NewVictim(l))
+				took, loss := heal(t, f, NewTarget(l))
 				times[backend+"/"+f.Name] = took
-				fmt.Fprintf(&table, "| %s | %s | %d ms | %d |\n", f.Says, backend, took.Milliseconds(), loss.Lost)
+				fmt.Fprintf(&table, "| %s | %s | %d ms | %d |\n", f.Description, backend, took.Milliseconds(), loss.Lost)
 				if f.Lossless && loss.Lost > 0 {
 					t.Errorf("lost %s pings, want none", loss)
 				}
@@ -93,14 +93,14 @@ func TestHealAtStart(t *testing.T) {
 				continue
 			}
 			t.Run(backend+"/"+f.Name, func(t *testing.T) {
-				healAtStart(t, f, NewVictim(l))
+				healAtStart(t, f, NewTarget(l))
 			})
 		}
 	}
 }
 
-func healAtStart(t *testing.T, f Fault, v *Victim) {
-	w := witness(t, v)
+func healAtStart(t *testing.T, f Fault, v *Target) {
+	w := recorder(t, v)
 	check(t, v.Node.KillAgent())
 	check(t, f.Inject(t.Context(), v))
 	damage, err := w.Diff(t.Context())
@@ -113,8 +113,8 @@ func healAtStart(t *testing.T, f Fault, v *Victim) {
 }
 
 // heal injects the fault and returns how long it took until the damage was gone, and what was lost.
-func heal(t *testing.T, f Fault, v *Victim) (time.Duration, host.Loss) {
-	w := witness(t, v)
+func heal(t *testing.T, f Fault, v *Target) (time.Duration, host.Loss) {
+	w := recorder(t, v)
 	pods := [2]*lab.Pod{v.Node.Pods()[0], v.Peer.Pods()[0]}
 	stream, err := pods[0].Stream(v.Address(pods[1].Addrs), interval)
 	check(t, err)
@@ -133,15 +133,15 @@ func heal(t *testing.T, f Fault, v *Victim) (time.Duration, host.Loss) {
 	return took, loss
 }
 
-func witness(t *testing.T, v *Victim) *Witness {
+func recorder(t *testing.T, v *Target) *Recorder {
 	t.Helper()
-	w, err := NewWitness(t.Context(), v.Node.Host)
+	w, err := NewRecorder(t.Context(), v.Node.Host)
 	check(t, err)
 	return w
 }
 
 // waitHealed returns when the damage is gone and the pods reach each other.
-func waitHealed(t *testing.T, w *Witness, f Fault, v *Victim) {
+func waitHealed(t *testing.T, w *Recorder, f Fault, v *Target) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -160,7 +160,7 @@ func waitHealed(t *testing.T, w *Witness, f Fault, v *Victim) {
 }
 
 // remaining says what is still wrong, empty if nothing is.
-func remaining(ctx context.Context, w *Witness, f Fault, v *Victim) string {
+func remaining(ctx context.Context, w *Recorder, f Fault, v *Target) string {
 	if f.Healed != nil {
 		if ok, err := f.Healed(ctx, v); err != nil || !ok {
 			return fmt.Sprint("what the fault asks for is not so yet, error: ", err)

@@ -15,29 +15,31 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // echoSocket sends echo requests of one address family and hears the replies to them.
 type echoSocket struct {
-	conn net.PacketConn
-	is4  bool
-	id   int
-	buf  [65536]byte
+	conn   net.PacketConn
+	family netstate.Family
+	id     int
+	buf    [65536]byte
 }
 
 // stampSize is the least payload: every request carries its number, since ICMP's own has only 16 bits.
 const stampSize = 8
 
-func (h Host) openEcho(is4, dontFragment bool) (*echoSocket, error) {
+func (h Host) openEcho(f netstate.Family, dontFragment bool) (*echoSocket, error) {
 	network, any := "ip6:ipv6-icmp", "::"
-	if is4 {
+	if f == netstate.IPv4 {
 		network, any = "ip4:icmp", "0.0.0.0"
 	}
 	lc := net.ListenConfig{}
 	if dontFragment {
-		lc.Control = func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, is4) }
+		lc.Control = func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, f) }
 	}
-	s := &echoSocket{is4: is4, id: rand.IntN(1 << 16)}
+	s := &echoSocket{family: f, id: rand.IntN(1 << 16)}
 	err := h.Do(func() (err error) {
 		s.conn, err = lc.ListenPacket(context.Background(), network, any)
 		return err
@@ -49,9 +51,9 @@ func (h Host) openEcho(is4, dontFragment bool) (*echoSocket, error) {
 }
 
 // forbidFragments makes a packet that is larger than the path's MTU an error instead of several packets.
-func forbidFragments(c syscall.RawConn, is4 bool) (err error) {
+func forbidFragments(c syscall.RawConn, f netstate.Family) (err error) {
 	set := func(fd uintptr) {
-		if is4 {
+		if f == netstate.IPv4 {
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 			return
 		}
@@ -65,7 +67,7 @@ func forbidFragments(c syscall.RawConn, is4 bool) (err error) {
 // send sends request number n; size is that of the whole IP packet in bytes, 0: the smallest.
 func (s *echoSocket) send(to netip.Addr, n uint64, size int) error {
 	header, typ := 48, icmp.Type(ipv6.ICMPTypeEchoRequest) // IPv6 and ICMP header
-	if s.is4 {
+	if s.family == netstate.IPv4 {
 		header, typ = 28, ipv4.ICMPTypeEcho
 	}
 	data := make([]byte, max(size-header, stampSize))
@@ -98,7 +100,7 @@ func (s *echoSocket) receive(deadline time.Time) (from netip.Addr, n uint64, err
 
 func (s *echoSocket) decode(b []byte) (uint64, bool) {
 	proto, want := 58, icmp.Type(ipv6.ICMPTypeEchoReply)
-	if s.is4 {
+	if s.family == netstate.IPv4 {
 		proto, want = 1, ipv4.ICMPTypeEchoReply
 	}
 	m, err := icmp.ParseMessage(proto, b)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // ErrNoReply is a ping that nothing answered in time.
@@ -34,7 +36,7 @@ type Echo struct {
 
 // Ping sends one echo request and returns how long the reply took.
 func (h Host) Ping(ctx context.Context, p Ping) (time.Duration, error) {
-	s, err := h.openEcho(p.To.Is4(), p.DontFragment)
+	s, err := h.openEcho(netstate.FamilyOf(p.To), p.DontFragment)
 	if err != nil {
 		return 0, err
 	}
@@ -47,18 +49,18 @@ func (h Host) Ping(ctx context.Context, p Ping) (time.Duration, error) {
 // the order of the addresses.
 func (h Host) PingAll(ctx context.Context, to []netip.Addr, timeout time.Duration) ([]Echo, error) {
 	echoes := make([]Echo, len(to))
-	for _, is4 := range []bool{true, false} {
+	for _, f := range netstate.Families {
 		var addrs []netip.Addr
 		var at []int
 		for i, a := range to {
-			if a.Is4() == is4 {
+			if netstate.FamilyOf(a) == f {
 				addrs, at = append(addrs, a), append(at, i)
 			}
 		}
 		if len(addrs) == 0 {
 			continue
 		}
-		s, err := h.openEcho(is4, false)
+		s, err := h.openEcho(f, false)
 		if err != nil {
 			return nil, err
 		}

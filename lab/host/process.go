@@ -53,7 +53,7 @@ func (h Host) Start(c Command) (Process, error) {
 	return Process{PID: cmd.Process.Pid, Started: started, Log: c.Log}, nil
 }
 
-// Running says whether the process is there and neither a zombie (Z) nor just being reaped (X).
+// Running reports whether the process is there and neither a zombie (Z) nor just being reaped (X).
 func (p Process) Running() bool {
 	if p.PID == 0 {
 		return false

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Stream is an endless ping at a fixed rate, to count what was lost between two moments.
@@ -30,7 +32,7 @@ func (l Loss) String() string { return fmt.Sprintf("%d of %d lost", l.Lost, l.Se
 
 // Stream starts to ping an address every interval, until Close.
 func (h Host) Stream(to netip.Addr, interval time.Duration) (*Stream, error) {
-	socket, err := h.openEcho(to.Is4(), false)
+	socket, err := h.openEcho(netstate.FamilyOf(to), false)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/walk"
+	"github.com/twill-net/twill/netstate"
 )
 
 func (r *run) asserts() map[string]func() verb {
@@ -23,7 +24,7 @@ func (r *run) asserts() map[string]func() verb {
 }
 
 // to is the address of a target: an address, or a host's of the given family.
-func (r *run) to(target string, is4 bool) (netip.Addr, error) {
+func (r *run) to(target string, f netstate.Family) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(target); err == nil {
 		return a, nil
 	}
@@ -38,7 +39,7 @@ func (r *run) to(target string, is4 bool) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("%q: want an address, a node, NODE/POD or outside", target)
 	}
 	for _, a := range addrs {
-		if a.Is4() == is4 {
+		if netstate.FamilyOf(a) == f {
 			return a, nil
 		}
 	}
@@ -46,29 +47,35 @@ func (r *run) to(target string, is4 bool) (netip.Addr, error) {
 }
 
 // ends are a sender and a receiver's address.
-func (r *run) ends(c *call, six bool) (host.Host, netip.Addr, error) {
+func (r *run) ends(c *call, ipv6 bool) (host.Host, netip.Addr, error) {
 	from, err := r.find(c.args[0])
 	if err != nil {
 		return from, netip.Addr{}, err
 	}
-	to, err := r.to(c.args[1], !six && !r.only6())
+	to, err := r.to(c.args[1], r.family(ipv6))
 	return from, to, err
 }
 
-func (r *run) only6() bool { return r.lab != nil && r.lab.Spec().Family == lab.IPv6 }
+// family returns IPv6 where it was asked for by the flag -6, or where the lab has nothing else.
+func (r *run) family(ipv6 bool) netstate.Family {
+	if ipv6 || r.lab != nil && r.lab.Spec().Family == lab.IPv6 {
+		return netstate.IPv6
+	}
+	return netstate.IPv4
+}
 
 func (r *run) ping() verb {
 	var p host.Ping
-	var six bool
+	var ipv6 bool
 	return verb{args: "[-6] [-size BYTES] [-df] FROM TO", least: 2, summary: "ping a host, or an address, once",
 		detail: []string{"-size is that of the whole IP packet; a ping program's -s says 28 (IPv6: 48) bytes less."},
 		flags: func(fs *flag.FlagSet) {
 			fs.IntVar(&p.Size, "size", 0, "")
 			fs.BoolVar(&p.DontFragment, "df", false, "")
-			fs.BoolVar(&six, "6", false, "")
+			fs.BoolVar(&ipv6, "6", false, "")
 		},
 		do: func(c *call) error {
-			from, to, err := r.ends(c, six)
+			from, to, err := r.ends(c, ipv6)
 			if err != nil {
 				return err
 			}
@@ -128,14 +135,14 @@ func (r *run) pings(c *call, ring bool) ([]lab.Ping, error) {
 
 func (r *run) tcp() verb {
 	var size int64
-	var six bool
+	var ipv6 bool
 	return verb{args: "[-6] [-bytes N] FROM TO", least: 2, summary: "send a megabyte over TCP; prints the sender's address as the receiver sees it",
 		flags: func(fs *flag.FlagSet) {
 			fs.Int64Var(&size, "bytes", 1<<20, "")
-			fs.BoolVar(&six, "6", false, "")
+			fs.BoolVar(&ipv6, "6", false, "")
 		},
 		do: func(c *call) error {
-			t, err := r.send(c, size, six)
+			t, err := r.send(c, size, ipv6)
 			if err == nil {
 				c.printf("%d bytes from %s\n", t.Bytes, t.Peer)
 			}
@@ -143,8 +150,8 @@ func (r *run) tcp() verb {
 		}}
 }
 
-func (r *run) send(c *call, size int64, six bool) (host.Transfer, error) {
-	from, addr, err := r.ends(c, six)
+func (r *run) send(c *call, size int64, ipv6 bool) (host.Transfer, error) {
+	from, addr, err := r.ends(c, ipv6)
 	if err != nil {
 		return host.Transfer{}, err
 	}
@@ -156,15 +163,15 @@ func (r *run) send(c *call, size int64, six bool) (host.Transfer, error) {
 }
 
 func (r *run) noSNAT() verb {
-	var six bool
+	var ipv6 bool
 	return verb{args: "[-6] POD POD", least: 2, summary: "a pod must be seen by another with its own address",
-		flags: func(fs *flag.FlagSet) { fs.BoolVar(&six, "6", false, "") },
+		flags: func(fs *flag.FlagSet) { fs.BoolVar(&ipv6, "6", false, "") },
 		do: func(c *call) error {
 			from, err := r.pod(c.args[0])
 			if err != nil {
 				return err
 			}
-			t, err := r.send(c, 1000, six)
+			t, err := r.send(c, 1000, ipv6)
 			if err != nil {
 				return err
 			}
@@ -177,15 +184,15 @@ func (r *run) noSNAT() verb {
 }
 
 func (r *run) pathMTU() verb {
-	var six bool
+	var ipv6 bool
 	return verb{args: "[-6] FROM TO MTU", least: 3, summary: "a packet of MTU bytes must pass whole, and one byte more must not",
-		flags: func(fs *flag.FlagSet) { fs.BoolVar(&six, "6", false, "") },
+		flags: func(fs *flag.FlagSet) { fs.BoolVar(&ipv6, "6", false, "") },
 		do: func(c *call) error {
 			mtu, err := strconv.Atoi(c.args[2])
 			if err != nil {
 				return fmt.Errorf("MTU %q: want a number", c.args[2])
 			}
-			from, to, err := r.ends(c, six)
+			from, to, err := r.ends(c, ipv6)
 			if err != nil {
 				return err
 			}
@@ -200,16 +207,16 @@ func (r *run) pathMTU() verb {
 }
 
 func (r *run) walk() verb {
-	var six bool
+	var ipv6 bool
 	var svg string
 	return verb{args: "[-6] [-svg FILE] POD POD", least: 2, summary: "follow one ping; prints every device that saw it, and the table entries that decided",
 		detail: []string{"-svg draws it into a file, which is the script's own unless its name begins with a slash."},
 		flags: func(fs *flag.FlagSet) {
-			fs.BoolVar(&six, "6", false, "")
+			fs.BoolVar(&ipv6, "6", false, "")
 			fs.StringVar(&svg, "svg", "", "")
 		},
 		do: func(c *call) error {
-			path, err := r.follow(c, !six && !r.only6())
+			path, err := r.follow(c, r.family(ipv6))
 			if err == nil && svg != "" {
 				err = draw(c.state.Path(svg), path)
 			}
@@ -223,7 +230,7 @@ func (r *run) walk() verb {
 		}}
 }
 
-func (r *run) follow(c *call, is4 bool) (walk.Path, error) {
+func (r *run) follow(c *call, f netstate.Family) (walk.Path, error) {
 	from, err := r.pod(c.args[0])
 	if err != nil {
 		return walk.Path{}, err
@@ -232,7 +239,7 @@ func (r *run) follow(c *call, is4 bool) (walk.Path, error) {
 	if err != nil {
 		return walk.Path{}, err
 	}
-	return walk.Walk(c.ctx, r.lab, from, to, is4)
+	return walk.Walk(c.ctx, r.lab, from, to, f)
 }
 
 func draw(file string, path walk.Path) error {

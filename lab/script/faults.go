@@ -115,7 +115,7 @@ func (r *run) fault() verb {
 			if err != nil {
 				return err
 			}
-			v := faults.NewVictim(r.lab)
+			v := faults.NewTarget(r.lab)
 			for i, at := range []**lab.Node{&v.Node, &v.Peer} {
 				if len(c.args) > i+1 {
 					if *at, err = r.node(c.args[i+1]); err != nil {
@@ -125,7 +125,7 @@ func (r *run) fault() verb {
 			}
 			for _, f := range faults.All() {
 				if f.Name == c.args[0] {
-					c.printf("%s\n", cmp.Or(f.Says, f.Name))
+					c.printf("%s\n", cmp.Or(f.Description, f.Name))
 					return f.Inject(c.ctx, v)
 				}
 			}

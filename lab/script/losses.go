@@ -25,7 +25,7 @@ func (r *run) stream() verb {
 		if err != nil {
 			return err
 		}
-		to, err := r.to(c.args[2], !r.only6())
+		to, err := r.to(c.args[2], r.family(false))
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/netstate"
 )
 
 func (r *run) topology() map[string]func() verb {
@@ -174,14 +175,14 @@ func (r *run) publish(c *call) error {
 	for _, n := range r.lab.Nodes() {
 		set(n.Name+"_log", n.Log())
 		for _, a := range n.Underlay() {
-			set(n.Name+family(a, n.Underlay()[0]), a)
+			set(n.Name+suffix(a, n.Underlay()[0]), a)
 		}
 		for _, s := range n.Subnets() {
-			set(n.Name+"_subnet"+family(s.Addr(), n.Subnets()[0].Addr()), s)
+			set(n.Name+"_subnet"+suffix(s.Addr(), n.Subnets()[0].Addr()), s)
 		}
 		for _, p := range n.Pods() {
 			for _, a := range p.Addrs {
-				set(n.Name+"_"+p.Name+family(a, p.Addrs[0]), a)
+				set(n.Name+"_"+p.Name+suffix(a, p.Addrs[0]), a)
 			}
 		}
 	}
@@ -192,9 +193,9 @@ func (r *run) publish(c *call) error {
 	return errors.Join(errs...)
 }
 
-// family marks the second family's addresses.
-func family(a, first netip.Addr) string {
-	if a.Is4() == first.Is4() {
+// suffix marks the second family's addresses.
+func suffix(a, first netip.Addr) string {
+	if netstate.FamilyOf(a) == netstate.FamilyOf(first) {
 		return ""
 	}
 	return "_6"

@@ -185,7 +185,7 @@ func (t *tables) forwarding(dev netlink.Link) []netlink.Neigh {
 	return list
 }
 
-// mine says whether an address is the host's own.
+// mine reports whether an address is the host's own.
 func (t *tables) mine(a netip.Addr) bool {
 	addrs, err := t.nl.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/packet"
 )
 
@@ -45,8 +46,8 @@ const patience = 300 * time.Millisecond
 
 // Walk pings once from one pod to another and returns the request's way. A ping that does not arrive is no error:
 // its way ends where it ends.
-func Walk(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool) (Path, error) {
-	p := Path{From: from.ID(), To: to.ID(), Src: from.Addr(is4), Dst: to.Addr(is4)}
+func Walk(ctx context.Context, l *lab.Lab, from, to *lab.Pod, f netstate.Family) (Path, error) {
+	p := Path{From: from.ID(), To: to.ID(), Src: from.Addr(f), Dst: to.Addr(f)}
 	if !p.Src.IsValid() || !p.Dst.IsValid() {
 		return p, fmt.Errorf("walk from %s to %s: they have no addresses of that family, only %v and %v", p.From, p.To, from.Addrs, to.Addrs)
 	}

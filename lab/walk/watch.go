@@ -11,6 +11,7 @@ import (
 	"github.com/twill-net/twill/doctor/traffic"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/netstate"
 )
 
 // Between a lab's pods nobody talks: the sender pings while packets are watched.
@@ -21,8 +22,8 @@ const (
 
 // Watch watches the whole path between two pods while the first pings the second. It returns where packets were seen and
 // why the kernel dropped them.
-func Watch(ctx context.Context, l *lab.Lab, from, to *lab.Pod, is4 bool, during time.Duration) (seen doctor.Traffic, err error) {
-	w := traffic.Watcher{Src: from.Addr(is4), Dst: to.Addr(is4), Whole: true}
+func Watch(ctx context.Context, l *lab.Lab, from, to *lab.Pod, f netstate.Family, during time.Duration) (seen doctor.Traffic, err error) {
+	w := traffic.Watcher{Src: from.Addr(f), Dst: to.Addr(f), Whole: true}
 	if !w.Src.IsValid() || !w.Dst.IsValid() {
 		return seen, fmt.Errorf("watch %s and %s: they have no addresses of that family, only %v and %v", from.ID(), to.ID(), from.Addrs, to.Addrs)
 	}

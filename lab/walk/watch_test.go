@@ -33,7 +33,7 @@ func TestWatch(t *testing.T) {
 				}
 			}
 			src, dst := n[0].Pods()[0], n[1].Pods()[0]
-			seen, err := walk.Watch(t.Context(), l, src, dst, c.family == lab.IPv4, 500*time.Millisecond)
+			seen, err := walk.Watch(t.Context(), l, src, dst, l.Spec().Families()[0], 500*time.Millisecond)
 			if err != nil {
 				t.Fatal(err)
 			}

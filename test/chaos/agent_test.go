@@ -30,10 +30,10 @@ func newStand(t *testing.T, name string) *stand {
 	return s
 }
 
-// node is the victim.
+// node is the target.
 func (s *stand) node() *lab.Node { return s.lab.Nodes()[0] }
 
-// watch begins to count what is lost between the victim's pod and a peer's.
+// watch begins to count what is lost between the target's pod and a peer's.
 func (s *stand) watch() {
 	stream, err := s.node().Pods()[0].Stream(s.lab.Nodes()[1].Pods()[0].Addrs[0], 5*time.Millisecond)
 	must(s.T, err)

@@ -16,9 +16,9 @@ import (
 // one's too. The younger one loses no packet, and an agent that starts again does not take the copy for the first.
 func TestCopiedKey(t *testing.T) {
 	l := labtest.Up(t, lab.Spec{Name: "mishapkeys", Store: lab.Kube, Nodes: 3, Pods: 1, Backend: "wireguard"})
-	evil, n, victim := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
+	evil, n, target := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
 	must(t, evil.KillAgent())
-	stream, err := n.Pods()[0].Stream(victim.Pods()[0].Addrs[0], 10*time.Millisecond)
+	stream, err := n.Pods()[0].Stream(target.Pods()[0].Addrs[0], 10*time.Millisecond)
 	must(t, err)
 	defer stream.Close()
 	begin := stream.Mark()
@@ -36,17 +36,17 @@ func TestCopiedKey(t *testing.T) {
 		must(t, l.Annotate(t.Context(), evil.Name, map[string]string{"flannel.alpha.coreos.com/" + name: value}))
 	}
 
-	annotate("backend-data", string(published(t, n, victim.Name).Data))
+	annotate("backend-data", string(published(t, n, target.Name).Data))
 	waitSaved(t, n, "the dispute", func(snap subnet.Snapshot) bool { return len(snap.Claims) == 2 })
 	mustHaveLostNone()
 	must(t, n.RestartAgent(t.Context())) // which moves the packets itself where the kernel has no WireGuard
-	mustReach(t, n.Pods()[0], victim.Pods()[0])
+	mustReach(t, n.Pods()[0], target.Pods()[0])
 	begin = stream.Mark()
 	mustHaveLostNone()
 
-	annotate("public-ip", victim.Underlay()[0].String())
+	annotate("public-ip", target.Underlay()[0].String())
 	waitSaved(t, n, "the other address", func(snap subnet.Snapshot) bool {
-		return slices.ContainsFunc(snap.Peers, func(p subnet.Lease) bool { return p.Node == evil.Name && p.Stacks[0].Underlay == victim.Underlay()[0] })
+		return slices.ContainsFunc(snap.Peers, func(p subnet.Lease) bool { return p.Node == evil.Name && p.Stacks[0].Underlay == target.Underlay()[0] })
 	})
 	mustHaveLostNone()
 }

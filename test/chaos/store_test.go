@@ -114,7 +114,7 @@ func TestEtcdEdits(t *testing.T) {
 	}
 }
 
-// TestOwnLease deletes the victim's lease, and writes another node's address into it: it comes back, and its peers go on.
+// TestOwnLease deletes the target's lease, and writes another node's address into it: it comes back, and its peers go on.
 func TestOwnLease(t *testing.T) {
 	s := &stand{T: t, lab: labtest.Up(t, lab.Spec{Name: "mishaplease", Store: lab.Etcd, Nodes: 3, Pods: 1})}
 	subnet := s.node().Subnets()[0]
@@ -136,7 +136,7 @@ func TestOwnLease(t *testing.T) {
 	mustReach(t, s.third().Pods()[0], s.node().Pods()[0])
 }
 
-// mustOwn waits until the victim's key is there again.
+// mustOwn waits until the target's key is there again.
 func (s *stand) mustOwn(key string) {
 	s.Helper()
 	err := fmt.Errorf("%s is not there", key)

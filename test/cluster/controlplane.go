@@ -161,7 +161,7 @@ func forward(ctx context.Context, l net.Listener, to netip.AddrPort) error {
 	}
 }
 
-// wait pauses, and says whether ctx let it.
+// wait pauses, and reports whether ctx let it.
 func wait(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

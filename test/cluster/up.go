@@ -148,7 +148,7 @@ func (s Spec) BuildTwill(ctx context.Context, root, image string) error {
 	return nil
 }
 
-// current says whether the image is younger than every source of it.
+// current reports whether the image is younger than every source of it.
 func current(image, root string) bool {
 	info, err := os.Stat(image)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/netstate"
 )
 
 const (
@@ -77,7 +78,7 @@ func (c cluster) matrix() {
 	pings, err := c.lab.Converge(c.Context(), settle)
 	c.must(err)
 	pods, perPair := len(c.lab.Pods()), len(c.lab.Pods()[0].Addrs)
-	if want := pods * (pods - 1) * perPair; len(pings) != want || perPair != len(families(c.lab)) {
+	if want := pods * (pods - 1) * perPair; len(pings) != want || perPair != len(c.lab.Spec().Families()) {
 		c.Errorf("%d pings, want %d", len(pings), want)
 	}
 	for _, p := range pings {
@@ -85,16 +86,6 @@ func (c cluster) matrix() {
 			c.Errorf("%s → %s (%s): %s", p.From, p.To, p.Addr, p.Error)
 		}
 	}
-}
-
-func families(l *lab.Lab) []bool {
-	switch l.Spec().Family {
-	case lab.IPv4:
-		return []bool{true}
-	case lab.IPv6:
-		return []bool{false}
-	}
-	return []bool{true, false}
 }
 
 func (c cluster) pod(node int) *lab.Pod { return c.lab.Nodes()[node-1].Pods()[0] }
@@ -105,7 +96,7 @@ func (c cluster) transfer() {
 		for _, addr := range to.Addrs {
 			got, err := from.Send(c.Context(), to.Host, addr, 1<<20)
 			c.must(err)
-			if want := from.Addr(addr.Is4()); got.Peer != want {
+			if want := from.Addr(netstate.FamilyOf(addr)); got.Peer != want {
 				c.Errorf("%s at %s comes from %s, want %s", from.ID(), to.ID(), got.Peer, want)
 			}
 		}
@@ -118,16 +109,16 @@ func (c cluster) masquerade() {
 		for _, addr := range addrs {
 			got, err := p.Send(c.Context(), outside, addr, 1<<16)
 			c.must(err)
-			if want := family(p.Node.Underlay(), addr.Is4()); got.Peer != want {
+			if want := family(p.Node.Underlay(), netstate.FamilyOf(addr)); got.Peer != want {
 				c.Errorf("%s outside comes from %s, want %s", p.ID(), got.Peer, want)
 			}
 		}
 	}
 }
 
-func family(addrs []netip.Addr, is4 bool) netip.Addr {
+func family(addrs []netip.Addr, f netstate.Family) netip.Addr {
 	for _, a := range addrs {
-		if a.Is4() == is4 {
+		if netstate.FamilyOf(a) == f {
 			return a
 		}
 	}
@@ -136,8 +127,8 @@ func family(addrs []netip.Addr, is4 bool) netip.Addr {
 
 func (c cluster) mtu() {
 	want := underlayMTU
-	for _, is4 := range families(c.lab) {
-		want = min(want, underlayMTU-c.carrier().overhead[is4])
+	for _, f := range c.lab.Spec().Families() {
+		want = min(want, underlayMTU-c.carrier().overhead[f])
 	}
 	before := fragments(c.T, c.lab)
 	for _, to := range c.lab.Pods()[1:] {
@@ -269,7 +260,7 @@ func (c cluster) comeBack() {
 		c.must(n.Forget(c.Context()))
 		c.must(n.StartAgent(c.Context()))
 		c.matrix()
-		if c.lab.Spec().Backend == "vxlan" && len(old) != len(families(c.lab)) {
+		if c.lab.Spec().Backend == "vxlan" && len(old) != len(c.lab.Spec().Families()) {
 			c.Errorf("%s had the devices %v", n.Name, old)
 		}
 		for dev, mac := range vteps(c.T, n, keep) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/netstate"
 )
 
 // TestInject: what a pod wraps as nodes do reaches no other pod, by whatever address of a node it tries.
@@ -100,11 +101,11 @@ func (c cluster) targets() []target {
 // of the target's node, and reports whether it arrived.
 func (c cluster) injected(at target, tries int) bool {
 	c.Helper()
-	victim := at.node.Pods()[1]
-	forged := netip.AddrPortFrom(c.lab.Nodes()[1].Pods()[0].Addr(true), 99)
-	listener := c.listen(victim, netip.AddrPortFrom(victim.Addr(true), 7000))
+	target := at.node.Pods()[1]
+	forged := netip.AddrPortFrom(c.lab.Nodes()[1].Pods()[0].Addr(netstate.IPv4), 99)
+	listener := c.listen(target, netip.AddrPortFrom(target.Addr(netstate.IPv4), 7000))
 	defer listener.Close()
-	to := netip.AddrPortFrom(victim.Addr(true), 7000)
+	to := netip.AddrPortFrom(target.Addr(netstate.IPv4), 7000)
 	packet, port := datagram(forged, to, "forged"), uint16(8285)
 	if c.lab.Spec().Backend == "vxlan" {
 		packet, port = c.vxlan(at, packet), 8472
@@ -176,7 +177,7 @@ func datagram(from, to netip.AddrPort, text string) []byte {
 
 // vxlan wraps a packet for the device of the target's family.
 func (c cluster) vxlan(at target, packet []byte) []byte {
-	device := c.carrier().devices[at.addr.Is4()]
+	device := c.carrier().devices[netstate.FamilyOf(at.addr)]
 	out, err := at.node.Exec(c.Context(), "ip", "-o", "link", "show", device)
 	c.must(err)
 	_, rest, _ := strings.Cut(out, "link/ether ")
@@ -191,8 +192,8 @@ func (c cluster) vxlan(at target, packet []byte) []byte {
 // nested: pods that carry a network of their own on the same port reach each other.
 func (c cluster) nested() {
 	c.Helper()
-	for _, is4 := range []bool{true, false} {
-		to := netip.AddrPortFrom(c.pod(2).Addr(is4), 8472)
+	for _, f := range netstate.Families {
+		to := netip.AddrPortFrom(c.pod(2).Addr(f), 8472)
 		listener := c.listen(c.pod(2), to)
 		conn, err := c.pod(1).Dial(c.Context(), "udp", to.String())
 		c.must(err)

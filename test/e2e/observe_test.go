@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/netstate"
 )
 
 // route checks by which device each node sends to each other node's pods.
@@ -23,7 +24,7 @@ func (c cluster) route() {
 				continue
 			}
 			for _, addr := range to.Pods()[0].Addrs {
-				got, want := outDev(c.T, from, addr), c.wantDev(from, to, addr.Is4())
+				got, want := outDev(c.T, from, addr), c.wantDev(from, to, netstate.FamilyOf(addr))
 				if got != want {
 					c.Errorf("%s sends to %s of %s through %s, want %s", from.Name, addr, to.Name, got, want)
 				}
@@ -32,13 +33,13 @@ func (c cluster) route() {
 	}
 }
 
-func (c cluster) wantDev(from, to *lab.Node, is4 bool) string {
+func (c cluster) wantDev(from, to *lab.Node, f netstate.Family) string {
 	spec := c.lab.Spec()
 	sameSegment := spec.Underlay == lab.L2 || from.Number%2 == to.Number%2
 	if spec.DirectRouting && sameSegment {
 		return "eth1"
 	}
-	return cmp.Or(c.carrier().devices[is4], "eth1")
+	return cmp.Or(c.carrier().devices[f], "eth1")
 }
 
 func outDev(t *testing.T, n *lab.Node, to netip.Addr) (dev string) {

@@ -4,6 +4,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/netstate"
 )
 
 // path is a way to carry packets between nodes.
@@ -38,17 +39,17 @@ func (p path) stores() []string {
 
 // carrier is what a backend looks like from outside, by address family: true is IPv4.
 type carrier struct {
-	devices  map[bool]string
-	overhead map[bool]int // bytes that it adds to a packet
+	devices  map[netstate.Family]string
+	overhead map[netstate.Family]int // bytes that it adds to a packet
 }
 
 // carriers are the backends; host-gw has no device and adds nothing, ipsec has no device.
 var carriers = map[string]carrier{
-	"vxlan":     {map[bool]string{true: "flannel.1", false: "flannel-v6.1"}, map[bool]int{true: 50, false: 70}},
-	"udp":       {map[bool]string{true: "flannel0", false: "flannel0"}, map[bool]int{true: 28, false: 48}},
-	"wireguard": {map[bool]string{true: "flannel-wg", false: "flannel-wg-v6"}, map[bool]int{true: 80, false: 80}},
-	"ipsec":     {overhead: map[bool]int{true: 77, false: 97}},
-	"ipip":      {map[bool]string{true: "flannel.ipip", false: "flannel-v6.ipip"}, map[bool]int{true: 20, false: 40}},
+	"vxlan":     {map[netstate.Family]string{netstate.IPv4: "flannel.1", netstate.IPv6: "flannel-v6.1"}, map[netstate.Family]int{netstate.IPv4: 50, netstate.IPv6: 70}},
+	"udp":       {map[netstate.Family]string{netstate.IPv4: "flannel0", netstate.IPv6: "flannel0"}, map[netstate.Family]int{netstate.IPv4: 28, netstate.IPv6: 48}},
+	"wireguard": {map[netstate.Family]string{netstate.IPv4: "flannel-wg", netstate.IPv6: "flannel-wg-v6"}, map[netstate.Family]int{netstate.IPv4: 80, netstate.IPv6: 80}},
+	"ipsec":     {overhead: map[netstate.Family]int{netstate.IPv4: 77, netstate.IPv6: 97}},
+	"ipip":      {map[netstate.Family]string{netstate.IPv4: "flannel.ipip", netstate.IPv6: "flannel-v6.ipip"}, map[netstate.Family]int{netstate.IPv4: 20, netstate.IPv6: 40}},
 }
 
 // overlays are all carriers' devices.
@@ -56,7 +57,7 @@ var overlays = []string{"flannel.1", "flannel-v6.1", "flannel0", "flannel-wg", "
 
 func (c cluster) carrier() carrier { return carriers[c.lab.Spec().Backend] }
 
-// inAgent says whether the agent itself moves the packets: then the device is a TUN device.
+// inAgent reports whether the agent itself moves the packets: then the device is a TUN device.
 func (c cluster) inAgent() (in bool) {
 	c.Helper()
 	c.must(c.lab.Nodes()[0].Links(func(nl *netlink.Handle) error {

@@ -53,14 +53,14 @@ func TestFaults(t *testing.T) {
 	e.write(t, "<!-- results -->\n")
 }
 
-// TestFaultsOfMovers is TestFaults for backends whose packets the agent moves.
-func TestFaultsOfMovers(t *testing.T) {
+// TestFaultsOfUserspace is TestFaults for backends whose packets the agent moves.
+func TestFaultsOfUserspace(t *testing.T) {
 	t.Parallel()
 	e := evaluation{columns: moved, results: map[string]*result{}, moved: true}
 	for i, c := range moved {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorm%d", i), c) })
 	}
-	e.write(t, "<!-- results of movers -->\n")
+	e.write(t, "<!-- results of userspace -->\n")
 }
 
 // evaluation is one table.
@@ -75,7 +75,7 @@ type evaluation struct {
 // run injects all faults into one lab.
 func (e *evaluation) run(t *testing.T, name string, c column) {
 	l := labtest.Up(t, lab.Spec{Name: name, Backend: c.backend, Family: c.family, Store: lab.File, Nodes: 3, Pods: 2})
-	v := faults.NewVictim(l)
+	v := faults.NewTarget(l)
 	awaitHealth(t, v)
 	for _, f := range faults.All() {
 		if f.Finding == "" || !f.Applies(l.Spec()) || !possible(f) {
@@ -86,7 +86,7 @@ func (e *evaluation) run(t *testing.T, name string, c column) {
 			continue // that the agent was stopped for it hurts more
 		}
 		if e.results[f.Name] == nil {
-			e.results[f.Name] = &result{f.Name, f.Says, map[string]string{}, map[string]halt{}}
+			e.results[f.Name] = &result{f.Name, f.Description, map[string]string{}, map[string]halt{}}
 		}
 		t.Run(f.Name, func(t *testing.T) {
 			e.all++
@@ -106,7 +106,7 @@ func (e *evaluation) run(t *testing.T, name string, c column) {
 	}
 }
 
-// after says whether one finding is a weaker cause than another.
+// after reports whether one finding is a weaker cause than another.
 func after(id, other string) bool {
 	rank := func(id string) int {
 		return slices.IndexFunc(doctor.Catalogue(), func(k doctor.Kind) bool { return k.ID == id })
@@ -130,7 +130,7 @@ func (e *evaluation) write(t *testing.T, marker string) {
 }
 
 // diagnose injects one fault, asks the doctor, and heals.
-func diagnose(t *testing.T, f faults.Fault, v *faults.Victim) ([]doctor.Finding, time.Duration, halt) {
+func diagnose(t *testing.T, f faults.Fault, v *faults.Target) ([]doctor.Finding, time.Duration, halt) {
 	t.Helper()
 	if !f.KeepAgent {
 		check(t, v.Node.KillAgent())
@@ -150,8 +150,8 @@ func diagnose(t *testing.T, f faults.Fault, v *faults.Victim) ([]doctor.Finding,
 	return got, took, stop
 }
 
-// look gathers the victim's facts as twillctl doctor --lab does.
-func look(ctx context.Context, v *faults.Victim, probe bool) (f doctor.Facts, err error) {
+// look gathers the target's facts as twillctl doctor --lab does.
+func look(ctx context.Context, v *faults.Target, probe bool) (f doctor.Facts, err error) {
 	return lookAt(ctx, v.Lab, v.Node, probe)
 }
 
@@ -165,8 +165,8 @@ func lookAt(ctx context.Context, l *lab.Lab, n *lab.Node, probe bool) (f doctor.
 	return f, err
 }
 
-// awaitHealth returns when the doctor finds nothing on the victim.
-func awaitHealth(t *testing.T, v *faults.Victim) {
+// awaitHealth returns when the doctor finds nothing on the target.
+func awaitHealth(t *testing.T, v *faults.Target) {
 	t.Helper()
 	for deadline := time.Now().Add(recovery); ; {
 		seen, err := look(t.Context(), v, false)
@@ -181,8 +181,8 @@ func awaitHealth(t *testing.T, v *faults.Victim) {
 	}
 }
 
-// awaitPing returns when the victim's pods reach the peer's: IPv6 looks for duplicates before it uses a link again.
-func awaitPing(t *testing.T, v *faults.Victim) {
+// awaitPing returns when the target's pods reach the peer's: IPv6 looks for duplicates before it uses a link again.
+func awaitPing(t *testing.T, v *faults.Target) {
 	t.Helper()
 	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
 	for deadline := time.Now().Add(recovery); ; {

@@ -11,5 +11,5 @@ import (
 // limit is how long nine of ten looks may take.
 const limit = 2 * time.Second
 
-// possible says whether a fault can be injected here.
+// possible reports whether a fault can be injected here.
 func possible(faults.Fault) bool { return true }

@@ -9,7 +9,7 @@ import (
 	"github.com/twill-net/twill/lab/faults"
 )
 
-// ends is the place on the victim at which trace has to stop, by fault. With the faults that are not here packets arrive.
+// ends is the place on the target at which trace has to stop, by fault. With the faults that are not here packets arrive.
 var ends = map[string][]string{
 	"pod's interface":           {"pod-unplugged", "pod-link-down"},
 	"bridge":                    {"bridge-down", "bridge-address"},
@@ -56,7 +56,7 @@ var beforeAgent = []string{"pod's interface", "bridge", "forwarding", "policy ru
 	"overlay device's address", "forward rules", "postrouting rules", "underlay"}
 
 // mustEnd holds the place at which trace stopped against the one that the fault is at.
-func mustEnd(t *testing.T, f faults.Fault, v *faults.Victim, stopped *doctor.Step) {
+func mustEnd(t *testing.T, f faults.Fault, v *faults.Target, stopped *doctor.Step) {
 	t.Helper()
 	_, lab, _ := strings.Cut(t.Name(), "/")
 	want, known := endsElsewhere[lab]
@@ -65,7 +65,7 @@ func mustEnd(t *testing.T, f faults.Fault, v *faults.Victim, stopped *doctor.Ste
 			want = place
 		}
 	}
-	if strings.HasPrefix(t.Name(), "TestFaultsOfMovers/") && !known && !f.KeepAgent && !slices.Contains(beforeAgent, want) {
+	if strings.HasPrefix(t.Name(), "TestFaultsOfUserspace/") && !known && !f.KeepAgent && !slices.Contains(beforeAgent, want) {
 		want = agentPlace
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 	"github.com/twill-net/twill/lab/faults"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/walk"
+	"github.com/twill-net/twill/netstate"
 )
 
 // pingLimit is how long a packet may take before it is lost, and watchFor how long lost ones are watched.
@@ -20,13 +21,13 @@ const (
 	watchFor  = 300 * time.Millisecond
 )
 
-// halt is where a packet of a fault's victim ends: by trace, by what was seen of real packets, and the kernel's word.
+// halt is where a packet of a fault's target ends: by trace, by what was seen of real packets, and the kernel's word.
 type halt struct{ trace, seen, kernel string }
 
-// follow traces a packet from a pod of the victim to one of the peer. It has to stop, at the place where the fault is (ends)
+// follow traces a packet from a pod of the target to one of the peer. It has to stop, at the place where the fault is (ends)
 // and for the fault or what that took with it, when a real one does not arrive, and not to stop when it does. A real packet must have been seen as far as the
 // node that trace names, and no node on the way may drop it but that one.
-func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, got []doctor.Finding) halt {
+func follow(t *testing.T, f faults.Fault, v *faults.Target, near doctor.Facts, got []doctor.Finding) halt {
 	t.Helper()
 	far, err := lookAt(t.Context(), v.Lab, v.Peer, f.Probe)
 	check(t, err)
@@ -46,7 +47,7 @@ func follow(t *testing.T, f faults.Fault, v *faults.Victim, near doctor.Facts, g
 	if ping == nil || trace.Stopped == nil {
 		return halt{}
 	}
-	seen, err := walk.Watch(t.Context(), v.Lab, src, dst, src.Addrs[0].Is4(), watchFor)
+	seen, err := walk.Watch(t.Context(), v.Lab, src, dst, netstate.FamilyOf(src.Addrs[0]), watchFor)
 	check(t, err)
 	return compare(t, trace, seen)
 }

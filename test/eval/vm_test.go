@@ -14,7 +14,7 @@ import (
 // limit is how long nine of ten looks may take on a machine that is emulated.
 const limit = 30 * time.Second
 
-// possible says whether a fault can be injected in the microvm, which has no iptables.
+// possible reports whether a fault can be injected in the microvm, which has no iptables.
 func possible(f faults.Fault) bool {
 	return slices.Contains([]string{"route-deleted", "route-blackholed", "routes-flushed", "vtep-deleted", "vtep-down", "vtep-address", "vtep-mtu",
 		"wg-peer-deleted", "wg-peer-altered", "wg-key-altered", "bridge-down", "bridge-address", "bridge-mtu", "ip-forward-off", "rp-filter-strict",

@@ -18,13 +18,13 @@ const prefix = "flannel.alpha.coreos.com/"
 type hostile struct {
 	*rand.Rand
 	node    string
-	victims []victim
+	targets []target
 	own     map[string]string // its true annotations
 	near    []string          // addresses of the underlay that are nobody's, and of what is no node
 }
 
-// victim is what everybody knows of another node.
-type victim struct {
+// target is what everybody knows of another node.
+type target struct {
 	notes  map[string]string
 	subnet netip.Prefix
 	pod    netip.Addr
@@ -107,27 +107,27 @@ func (h *hostile) value(name string) any {
 	return h.address()
 }
 
-func (h *hostile) victim() victim { return h.victims[h.IntN(len(h.victims))] }
+func (h *hostile) target() target { return h.targets[h.IntN(len(h.targets))] }
 
 func (h *hostile) address() string {
-	v := h.victim()
+	v := h.target()
 	fixed := []string{"255.255.255.255", "0.0.0.0", "0.1.2.3", "240.1.2.3", "224.0.0.1", "127.0.0.1", "169.254.1.1", "10.0.2.15", "8.8.8.8", "::1", "fe80::1", "ff02::1",
 		"::ffff:10.0.0.1", "2001:db8::1", "fe80::1%eth0", "1.2.3", v.notes["public-ip"], v.notes["public-ip"], v.notes["public-ip"], v.pod.String(), v.subnet.Addr().String(),
 		v.subnet.Addr().Next().String(), h.own["public-ip"]}
 	return pick(h, append(fixed, h.near...)...)
 }
 
-// data is what a backend publishes: of this node, of a victim, or of nobody.
+// data is what a backend publishes: of this node, of a target, or of nobody.
 func (h *hostile) data() string {
 	key := make([]byte, 32)
 	for i := range key {
 		key[i] = byte(h.Uint32())
 	}
-	return pick(h, h.own["backend-data"], h.victim().notes["backend-data"], h.victim().notes["backend-data"], h.victim().notes["backend-data"],
+	return pick(h, h.own["backend-data"], h.target().notes["backend-data"], h.target().notes["backend-data"], h.target().notes["backend-data"],
 		fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:%02x:%02x:%02x:%02x:%02x"}`, key[0], key[1], key[2], key[3], key[4]),
 		fmt.Sprintf(`{"VNI":%d,"VtepMAC":"02:00:00:00:00:01"}`, h.IntN(1<<25)), `{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, `{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}`,
 		fmt.Sprintf(`{"PublicKey":%q,"Port":%d}`, base64.StdEncoding.EncodeToString(key), h.IntN(70000)), `{"PublicKey":"`+strings.Repeat("A", 43)+`="}`,
-		strings.Replace(h.victim().notes["backend-data"], "}", fmt.Sprintf(`,"Port":%d}`, 1+h.IntN(65535)), 1),
+		strings.Replace(h.target().notes["backend-data"], "}", fmt.Sprintf(`,"Port":%d}`, 1+h.IntN(65535)), 1),
 		"null", "{}", "[]", "7", `{"VNI":`, strings.Repeat(`{"a":`, 5000)+"1"+strings.Repeat("}", 5000))
 }
 
@@ -151,7 +151,7 @@ func (h *hostile) metadata() object {
 func (h *hostile) managed() []object {
 	members := []string{`".":{}`}
 	for range pick(h, 1, 2, 100, 10_000) {
-		p := pick(h, h.victim().subnet.String(), "10.244.0.0/16", "0.0.0.0/1", fmt.Sprintf("10.244.%d.%d/32", h.IntN(256), h.IntN(256)), fmt.Sprintf("10.%d.0.0/9", h.IntN(256)), "x")
+		p := pick(h, h.target().subnet.String(), "10.244.0.0/16", "0.0.0.0/1", fmt.Sprintf("10.244.%d.%d/32", h.IntN(256), h.IntN(256)), fmt.Sprintf("10.%d.0.0/9", h.IntN(256)), "x")
 		members = append(members, fmt.Sprintf(`"v:\"%s\"":{}`, p))
 	}
 	return []object{{"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "time": "2020-01-01T00:00:00Z",
@@ -177,8 +177,8 @@ func (h *hostile) status() object {
 
 // oddCIDRs are what the Node may have when somebody made it so.
 func (h *hostile) oddCIDRs() []string {
-	return pick(h, []string{"10.244.0.0/17"}, []string{"10.0.0.0/9"}, []string{h.victim().pod.String() + "/32"}, []string{"10.244.77.1/32"}, []string{"0.0.0.0/0"},
-		[]string{"fd00::/64"}, []string{h.victim().subnet.String()}, []string{"10.244.88.0/24", "fd00:88::/64"}, nil)
+	return pick(h, []string{"10.244.0.0/17"}, []string{"10.0.0.0/9"}, []string{h.target().pod.String() + "/32"}, []string{"10.244.77.1/32"}, []string{"0.0.0.0/0"},
+		[]string{"fd00::/64"}, []string{h.target().subnet.String()}, []string{"10.244.88.0/24", "fd00:88::/64"}, nil)
 }
 
 // again is the Node, made anew by somebody who may give it a podCIDR.

@@ -89,7 +89,7 @@ func newFight(t *testing.T, backend string, seed uint64) *fight {
 	}
 	must(t, nodes[0].KillAgent())
 	for _, n := range nodes[1:] {
-		f.victims = append(f.victims, victim{f.admin.annotations(t, n.Name), n.Subnets()[0], n.Pods()[0].Addrs[0]})
+		f.targets = append(f.targets, target{f.admin.annotations(t, n.Name), n.Subnets()[0], n.Pods()[0].Addrs[0]})
 		f.watched = append(f.watched, watched{n, n.Agent(), f.routes(n)})
 		for _, to := range nodes[1:] {
 			if to == n {

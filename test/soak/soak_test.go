@@ -131,7 +131,7 @@ func (w *week) fault(n *lab.Node, all []*lab.Node) (string, []string) {
 	if len(n.Pods()) == 0 || len(peer.Pods()) == 0 {
 		return w.addPod(n, all)
 	}
-	v := faults.NewVictim(w.lab)
+	v := faults.NewTarget(w.lab)
 	v.Node, v.Peer = n, peer
 	if f.Undo != nil { // some are injected before an agent could heal them
 		w.must(n.StopAgent(w.Context()))
@@ -151,7 +151,7 @@ func (w *week) fault(n *lab.Node, all []*lab.Node) (string, []string) {
 		all := faults.All()
 		w.must(all[slices.IndexFunc(all, func(f faults.Fault) bool { return f.Name == sequel })].Inject(w.Context(), v))
 	}
-	return fmt.Sprintf("%s on %s (peer %s): %s", f.Name, n.Name, peer.Name, f.Says), []string{n.Name, peer.Name}
+	return fmt.Sprintf("%s on %s (peer %s): %s", f.Name, n.Name, peer.Name, f.Description), []string{n.Name, peer.Name}
 }
 
 func (w *week) addPod(n *lab.Node, _ []*lab.Node) (string, []string) {

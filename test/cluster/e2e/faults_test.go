@@ -212,7 +212,7 @@ func freedBeforeTheLease(t *testing.T, log string) {
 	}
 }
 
-// bootReady says whether the agent on node3 has come up since the last boot and node3 is Ready.
+// bootReady reports whether the agent on node3 has come up since the last boot and node3 is Ready.
 func bootReady(t *testing.T) bool {
 	out, err := spec.Kubectl(t.Context(), "get", "node", "node3", `--output=jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 	_, pinged := spec.Host("node1").Ping(t.Context(), host.Ping{To: spec.Underlay(3)[0]})

@@ -104,7 +104,7 @@ func TestKubectlTwill(t *testing.T) {
 func TestKubectlTwillFindsTheRule(t *testing.T) {
 	pods := probes(t)
 	matrix(t)
-	p, victim := newPlugin(t), spec.Host(pods[1].Node)
+	p, target := newPlugin(t), spec.Host(pods[1].Node)
 	src, dst := pods[0].Addrs[0].String(), pods[1].Addrs[0].String()
 	for _, wall := range []struct{ name, up, down string }{
 		{"nft", "nft add table ip e2e; add chain ip e2e in { type filter hook prerouting priority raw; }; add rule ip e2e in ip saddr " +
@@ -113,7 +113,7 @@ func TestKubectlTwillFindsTheRule(t *testing.T) {
 	} {
 		t.Run(wall.name, func(t *testing.T) {
 			write := func(ctx context.Context, words string) {
-				if _, err := victim.Exec(ctx, strings.Fields(words)...); err != nil {
+				if _, err := target.Exec(ctx, strings.Fields(words)...); err != nil {
 					t.Error(err)
 				}
 			}

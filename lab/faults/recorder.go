@@ -11,8 +11,8 @@ import (
 	"github.com/twill-net/twill/netstate/kernel"
 )
 
-// Witness sees everything of Twill's on a node, and remembers how it was.
-type Witness struct {
+// Recorder sees everything of Twill's on a node, and remembers how it was.
+type Recorder struct {
 	host   host.Host
 	before netstate.State
 }
@@ -25,18 +25,18 @@ var left = []netstate.Left{{Network: netip.MustParsePrefix("10.244.0.0/16"), Bit
 var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/flannel.1/rp_filter", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/flannel-v6.1/accept_ra",
 	"net/ipv6/conf/cni0/accept_dad"}
 
-// NewWitness looks at a healthy node.
-func NewWitness(ctx context.Context, h host.Host) (*Witness, error) {
+// NewRecorder looks at a healthy node.
+func NewRecorder(ctx context.Context, h host.Host) (*Recorder, error) {
 	asked := netstate.State{}
 	for _, name := range sysctls {
 		asked.Add(netstate.Sysctl{Name: name})
 	}
 	before, err := observe(ctx, h, asked)
-	return &Witness{h, before}, err
+	return &Recorder{h, before}, err
 }
 
 // Diff is what is not as it was.
-func (w *Witness) Diff(ctx context.Context) (netstate.Plan, error) {
+func (w *Recorder) Diff(ctx context.Context) (netstate.Plan, error) {
 	now, err := observe(ctx, w.host, w.before)
 	if err != nil || maps.Equal(now, w.before) {
 		return nil, err

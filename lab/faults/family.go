@@ -1,7 +1,7 @@
 package faults
 
-// six are the IPv6 counterparts of what the commands of faults say, for the IPv6 side; longer ones first.
-var six = []string{
+// toIPv6 turns the commands of faults, which are written for IPv4, into those for IPv6. Longer texts come first.
+var toIPv6 = []string{
 	"{own}/32", "{own}/128", "{at}/32", "{at}/128", "{self}/24", "{self}/64",
 	"10.244.0.0/16", "fd00:244::/56", "10.244.254.0/24", "fd00:244:0:fe::/64", "10.244.254.0", "fd00:244:0:fe::",
 	"10.244.255.0", "fd00:244:0:ff::", "10.244.77.1/24", "fd00:244:0:4d::1/64", "10.244.250.1/24", "fd00:244:0:fa::1/64",

@@ -20,12 +20,12 @@ import (
 
 // addRequest is one ADD under way.
 type addRequest struct {
-	conf  *config
-	net   *network
-	owner ipam.Owner
-	pod   *wire.Pod
-	node  *wire.Node
-	told  delegate.Pod // to the delegated plugins
+	conf      *config
+	net       *network
+	owner     ipam.Owner
+	pod       *wire.Pod
+	node      *wire.Node
+	delegated delegate.Pod // for portmap and bandwidth
 
 	grants []ipam.Grant
 	routes []wire.Route
@@ -40,8 +40,8 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	defer a.close()
-	// Only ADD warns: runtimes copy a successful plugin's standard error into their own log, and one line a pod is enough to
-	// be found there.
+	// Only ADD warns: runtimes copy a successful plugin's standard error into their own log, and one line a
+	// pod is enough to be found there.
 	for _, w := range a.conf.warnings {
 		fmt.Fprintln(os.Stderr, "twill: network", a.conf.name+":", w)
 	}
@@ -65,7 +65,7 @@ func begin(args *skel.CmdArgs) (*addRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &addRequest{conf: c, net: n, owner: ownerIn(args), pod: p, told: c.delegatePod(args)}
+	a := &addRequest{conf: c, net: n, owner: ownerIn(args), pod: p, delegated: c.delegatePod(args)}
 	if err := a.vacant(); err != nil {
 		p.Close()
 		return nil, err
@@ -111,7 +111,7 @@ func (a *addRequest) steps() []step {
 		{do: a.lockPort},
 		{do: func(context.Context) error { return a.pod.Configure(a.owner.Dev, a.grants, a.routes) }},
 		{do: a.makeResult},
-		{do: a.runPlugins, undo: func() error { return a.told.Del(context.Background(), nil) }},
+		{do: a.runPlugins, undo: func() error { return a.delegated.Del(context.Background(), nil) }},
 		{do: a.print},
 	}
 }
@@ -151,11 +151,11 @@ func (a *addRequest) runPlugins(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if result, err = a.told.Add(ctx, a.conf.plugins, result); err != nil {
+	if result, err = a.delegated.Add(ctx, a.conf.plugins, result); err != nil {
 		return err
 	}
 	if a.result, err = a.conf.decode(result); err != nil {
-		return cnierr.Join(err, a.told.Del(context.Background(), nil))
+		return cnierr.Join(err, a.delegated.Del(context.Background(), nil))
 	}
 	return nil
 }

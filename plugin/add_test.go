@@ -18,7 +18,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func addresses(t testing.TB, result []byte) []netip.Addr {
 	t.Helper()
@@ -58,8 +58,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestResult compares the results with golden files: names and hardware addresses follow from the pod, so they
-// are the same every time.
+// TestResult compares the results with golden files: names and hardware addresses follow from the pod, so
+// they are the same every time.
 func TestResult(t *testing.T) {
 	for _, tt := range []struct{ name, version, env string }{
 		{"v4-0.3.1", "0.3.1", envV4}, {"v4-0.4.0", "0.4.0", envV4}, {"v4-1.0.0", "1.0.0", envV4},
@@ -67,7 +67,8 @@ func TestResult(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n, pod := newNode(t, tt.env), newNamespace(t)
-			conf := n.config(map[string]any{"cniVersion": tt.version, "dns": map[string]any{"nameservers": []string{"10.96.0.10"}}})
+			conf := n.config(map[string]any{"cniVersion": tt.version,
+				"dns": map[string]any{"nameservers": []string{"10.96.0.10"}}})
 			got := bytes.ReplaceAll(n.must("ADD", "a", pod, conf), []byte(pod), []byte("/run/netns/pod"))
 			golden := filepath.Join("testdata", "result-"+tt.name+".json")
 			if *update {
@@ -86,7 +87,8 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// TestLibcni goes through a pod's life as containerd does: with libcni's cache, CHECK, and DEL from the cache.
+// TestLibcni goes through a pod's life as containerd does: with libcni's cache, CHECK, and DEL from the
+// cache.
 func TestLibcni(t *testing.T) {
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
@@ -97,7 +99,8 @@ func TestLibcni(t *testing.T) {
 				t.Fatal(err)
 			}
 			cni := libcni.NewCNIConfigWithCacheDir([]string{binaries}, n.dir, nil)
-			rt := &libcni.RuntimeConf{ContainerID: "a", NetNS: pod, IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", "a"}, {"IgnoreUnknown", "1"}},
+			rt := &libcni.RuntimeConf{ContainerID: "a", NetNS: pod, IfName: "eth0",
+				Args:           [][2]string{{"K8S_POD_NAME", "a"}, {"IgnoreUnknown", "1"}},
 				CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": nil}}
 			inside(t, n.ns, func() error { return lifecycle(cni, list, rt, version) })
 			n.mustBeClean(pod)
@@ -185,22 +188,26 @@ func TestRangeFull(t *testing.T) {
 	}
 	pod := newNamespace(t)
 	n.mustFail(11, "all 5 addresses of 10.244.1.0/29", "ADD", "one-too-many", pod, n.config(nil))
-	n.mustFail(50, "all 5 addresses of 10.244.1.0/29", "STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
+	n.mustFail(50, "all 5 addresses of 10.244.1.0/29", "STATUS", "", "",
+		n.config(map[string]any{"cniVersion": "1.1.0"}))
 	n.must("DEL", "pod3", "", n.config(nil))
 	n.must("STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
-	if got := addresses(t, n.must("ADD", "one-too-many", pod, n.config(nil))); got[0] != netip.MustParseAddr("10.244.1.5") {
+	got := addresses(t, n.must("ADD", "one-too-many", pod, n.config(nil)))
+	if got[0] != netip.MustParseAddr("10.244.1.5") {
 		t.Errorf("got %s, want the only free address 10.244.1.5", got)
 	}
 }
 
-// TestReservedElsewhere holds that an address which another network's directory has is given to nobody, and counts.
+// TestReservedElsewhere holds that an address which another network's directory has is given to nobody, and
+// counts.
 func TestReservedElsewhere(t *testing.T) {
 	n := newNode(t, strings.Replace(envV4, "10.244.1.1/24", "10.244.1.1/29", 1))
 	flannels := filepath.Join(n.dir, "networks", "cni0")
 	if err := os.MkdirAll(flannels, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"10.244.1.2": "a\r\neth0", "10.244.1.3": "", "10.244.1.4": "b", "10.244.1.5": "c\r\neth0"} {
+	for name, content := range map[string]string{"10.244.1.2": "a\r\neth0", "10.244.1.3": "", "10.244.1.4": "b",
+		"10.244.1.5": "c\r\neth0"} {
 		if err := os.WriteFile(filepath.Join(flannels, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -208,11 +215,13 @@ func TestReservedElsewhere(t *testing.T) {
 	n.mustFail(11, "address 10.244.1.4 was asked for and is reserved", "ADD", "d", newNamespace(t),
 		n.config(runtimeConfig(map[string]any{"ips": []string{"10.244.1.4"}})))
 	for i, want := range []string{"10.244.1.3", "10.244.1.6"} { // the empty file is nobody's
-		if got := addresses(t, n.must("ADD", fmt.Sprint("pod", i), newNamespace(t), n.config(nil))); got[0] != netip.MustParseAddr(want) {
+		got := addresses(t, n.must("ADD", fmt.Sprint("pod", i), newNamespace(t), n.config(nil)))
+		if got[0] != netip.MustParseAddr(want) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	n.mustFail(50, "all 5 addresses of 10.244.1.0/29", "STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
+	n.mustFail(50, "all 5 addresses of 10.244.1.0/29", "STATUS", "", "",
+		n.config(map[string]any{"cniVersion": "1.1.0"}))
 	n.mustFail(11, "all 5 addresses of 10.244.1.0/29", "ADD", "e", newNamespace(t), n.config(nil))
 }
 
@@ -220,7 +229,8 @@ func TestNoLease(t *testing.T) {
 	n, pod := newNode(t, ""), newNamespace(t)
 	file := filepath.Join(n.dir, "subnet.env")
 	n.mustFail(11, file+" does not exist: the agent (twilld)", "ADD", "a", pod, n.config(nil))
-	n.mustFail(50, file+" does not exist: the agent (twilld)", "STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
+	n.mustFail(50, file+" does not exist: the agent (twilld)", "STATUS", "", "",
+		n.config(map[string]any{"cniVersion": "1.1.0"}))
 	n.lease("FLANNEL_MTU=many\n")
 	n.mustFail(11, `FLANNEL_MTU "many"`, "ADD", "a", pod, n.config(nil))
 	n.lease(envV4 + "TWILL_BOOT_ID=6fd34ea3-0f2a-4a43-b2bb-2e3fd2e3a4c1\n")
@@ -264,7 +274,8 @@ func TestPrevResultPassesThrough(t *testing.T) {
 	if err := json.Unmarshal(out, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Interfaces) != 4 || r.Interfaces[0].Name != "net7" || len(r.IPs) != 2 || *r.IPs[0].Interface != 0 || *r.IPs[1].Interface != 3 {
+	if len(r.Interfaces) != 4 || r.Interfaces[0].Name != "net7" || len(r.IPs) != 2 || *r.IPs[0].Interface != 0 ||
+		*r.IPs[1].Interface != 3 {
 		t.Errorf("result %s, want the earlier plugin's part first and eth0 as interface 3", out)
 	}
 }

@@ -35,8 +35,8 @@ func ours(b *testing.B, env string) wirer {
 	return wirer{newNode(b, env), "twill", []map[string]any{{"type": "twill"}}}
 }
 
-// stock is bridge and host-local as flannel's plugin runs them, and portmap, which runs for every pod. Flannel's
-// own plugin, which would come before them, is not in upstream's module.
+// stock is bridge and host-local as flannel's plugin runs them, and portmap, which runs for every pod.
+// Flannel's own plugin, which would come before them, is not in upstream's module.
 func stock(b *testing.B, subnets ...string) wirer {
 	n := newNode(b, "")
 	for _, p := range []string{"main/bridge", "ipam/host-local", "meta/portmap"} {
@@ -47,9 +47,11 @@ func stock(b *testing.B, subnets ...string) wirer {
 		ranges = append(ranges, []map[string]string{{"subnet": s}})
 	}
 	routes := []map[string]string{{"dst": "10.240.0.0/12"}}
-	ipam := map[string]any{"type": "host-local", "ranges": ranges, "routes": routes, "dataDir": filepath.Join(n.dir, "networks")}
+	ipam := map[string]any{"type": "host-local", "ranges": ranges, "routes": routes,
+		"dataDir": filepath.Join(n.dir, "networks")}
 	return wirer{n, "stock chain", []map[string]any{
-		{"type": "bridge", "bridge": "cni0", "mtu": 1450, "hairpinMode": true, "isGateway": true, "isDefaultGateway": true, "ipMasq": false, "ipam": ipam},
+		{"type": "bridge", "bridge": "cni0", "mtu": 1450, "hairpinMode": true, "isGateway": true,
+			"isDefaultGateway": true, "ipMasq": false, "ipam": ipam},
 		{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}}}}
 }
 
@@ -124,8 +126,8 @@ func (s samples) p50() float64 {
 	return float64(s[len(s)/2].Microseconds()) / 1000
 }
 
-// BenchmarkAgainstChain prints what a runtime waits for with this plugin and with upstream's chain, measured in
-// turns on one machine, process starts included.
+// BenchmarkAgainstChain prints what a runtime waits for with this plugin and with upstream's chain, measured
+// in turns on one machine, process starts included.
 func BenchmarkAgainstChain(b *testing.B) {
 	for b.Loop() {
 		var rows []row
@@ -170,7 +172,8 @@ func serial(b *testing.B, others int) []row {
 	}
 	var rows []row
 	for k, verb := range []string{"ADD", "DEL", "second DEL"} {
-		rows = append(rows, row{fmt.Sprintf("%s p50 ms with %d reservations", verb, others), times[0][k].p50(), times[1][k].p50()})
+		rows = append(rows, row{fmt.Sprintf("%s p50 ms with %d reservations", verb, others), times[0][k].p50(),
+			times[1][k].p50()})
 	}
 	return rows
 }
@@ -184,7 +187,8 @@ func reserveOthers(b *testing.B, w wirer, count int) {
 		b.Fatal(err)
 	}
 	for i := range count {
-		o, a := ipam.Owner{Container: fmt.Sprintf("%064x", i), Dev: "eth0"}, netip.AddrFrom4([4]byte{10, 244, byte(100 + i/250), byte(i % 250)})
+		o, a := ipam.Owner{Container: fmt.Sprintf("%064x", i),
+			Dev: "eth0"}, netip.AddrFrom4([4]byte{10, 244, byte(100 + i/250), byte(i % 250)})
 		if w.name == "twill" {
 			_, err = s.Allocate(b.Context(), o, []ipam.RangeSet{{all}}, []netip.Addr{a})
 		} else {
@@ -246,7 +250,8 @@ func firstIPv6(b *testing.B) row {
 		}
 		return float64(time.Since(began).Microseconds()) / 1000
 	}
-	return row{"ms to the first IPv6 reply, dual stack", wait(stock(b, "10.244.0.0/16", "fd00:10:244:1::/64")), wait(ours(b, envDual))}
+	return row{"ms to the first IPv6 reply, dual stack", wait(stock(b, "10.244.0.0/16", "fd00:10:244:1::/64")),
+		wait(ours(b, envDual))}
 }
 
 // answers sends one echo request and waits 5 ms for the reply.

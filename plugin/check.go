@@ -20,7 +20,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// check returns what of the pod's network is not as ADD left it. What is there beyond that is another plugin's.
+// check returns an error if something of the pod's network is not as ADD left it. What was added since is
+// ignored.
 func check(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -59,7 +60,8 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 				return fmt.Errorf("look at the pod: %w", err)
 			}
 			if !has {
-				differences = append(differences, fmt.Sprintf("+ reservation %s of %s in %s", a.Prefix.Addr(), args.ContainerID, c.store()))
+				differences = append(differences,
+					fmt.Sprintf("+ reservation %s of %s in %s", a.Prefix.Addr(), args.ContainerID, c.store()))
 			}
 		}
 	}
@@ -79,7 +81,8 @@ func (c *config) expected(prev *types100.Result, args *skel.CmdArgs) (netstate.S
 		return nil, cnierr.New(types.ErrInvalidNetworkConfig, "prevResult has no interface %s in a sandbox: "+
 			"want the result of the pod's ADD", args.IfName)
 	}
-	s := netstate.NewState(wire.End{Name: args.IfName, MAC: prev.Interfaces[in].Mac, MTU: c.wantedMTU(prev.Interfaces[in]), Up: true})
+	pod := prev.Interfaces[in]
+	s := netstate.NewState(wire.End{Name: args.IfName, MAC: pod.Mac, MTU: c.wantedMTU(pod), Up: true})
 	for _, i := range prev.Interfaces {
 		if i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") { // and not the bridge or another plugin's device
 			s.Add(wire.End{Name: i.Name, Master: c.bridge, Port: c.port, MTU: c.wantedMTU(i), Up: true})
@@ -102,8 +105,8 @@ func (c *config) expected(prev *types100.Result, args *skel.CmdArgs) (netstate.S
 	return s, nil
 }
 
-// wantedMTU returns what ADD's result says, as later plugins may have changed it, or else what ADD would give now; 0 when
-// neither is known.
+// wantedMTU returns what ADD's result says, as later plugins may have changed it, or else what ADD would give
+// now; 0 when neither is known.
 func (c *config) wantedMTU(i *types100.Interface) int {
 	if i.Mtu != 0 {
 		return i.Mtu
@@ -115,10 +118,11 @@ func (c *config) wantedMTU(i *types100.Interface) int {
 	return env.MTU
 }
 
-// wantedRoute returns r and whether it is one through the pod's interface. A route without a gateway goes through that of its
-// family, as the bridge plugin has it.
+// wantedRoute returns r and whether it is one through the pod's interface. A route without a gateway goes
+// through that of its family, as the bridge plugin has it.
 func wantedRoute(r *types.Route, dev string, grants []ipam.Grant) (netstate.Route, bool) {
-	o := netstate.Route{Dst: rtnl.Prefix(&r.Dst), Via: rtnl.Addr(r.GW), Dev: dev, Metric: r.Priority, Protocol: netstate.Protocol}
+	o := netstate.Route{Dst: rtnl.Prefix(&r.Dst), Via: rtnl.Addr(r.GW), Dev: dev, Metric: r.Priority,
+		Protocol: netstate.Protocol}
 	if !o.Via.IsValid() {
 		o.Via = gatewayFor(o.Dst, grants)
 	}

@@ -18,10 +18,11 @@ import (
 	"github.com/twill-net/twill/plugin/wire"
 )
 
-// TestCheck alters each thing that ADD made, one at a time: CHECK has to name it, and to be content before.
+// TestCheck alters each thing that ADD made, one at a time: CHECK must name it, and must find nothing before.
 func TestCheck(t *testing.T) {
 	host := wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})
-	defaultRoute := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Table: unix.RT_TABLE_MAIN}
+	defaultRoute := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)},
+		Table: unix.RT_TABLE_MAIN}
 	type world struct {
 		*testing.T
 		n         *node
@@ -44,21 +45,24 @@ func TestCheck(t *testing.T) {
 		{"IPv6 cluster route deleted", "+ route fd00:10:244::/48 via fd00:10:244:1::1 dev eth0", func(w world) error {
 			return w.pod.RouteDel(&netlink.Route{Dst: rtnl.IPNet(prefix("fd00:10:244::/48"))})
 		}},
-		{"default route altered", "~ route 0.0.0.0/0 via 10.244.1.1 dev eth0 (was route 0.0.0.0/0 via 10.244.1.99 dev eth0)", func(w world) error {
-			r := *defaultRoute
-			r.LinkIndex, r.Gw = w.eth0.Attrs().Index, net.IPv4(10, 244, 1, 99)
-			return w.pod.RouteReplace(&r)
-		}},
+		{"default route altered",
+			"~ route 0.0.0.0/0 via 10.244.1.1 dev eth0 (was route 0.0.0.0/0 via 10.244.1.99 dev eth0)", func(w world) error {
+				r := *defaultRoute
+				r.LinkIndex, r.Gw = w.eth0.Attrs().Index, net.IPv4(10, 244, 1, 99)
+				return w.pod.RouteReplace(&r)
+			}},
 		{"pod's mtu", "~ link eth0 address 0a:58:0a:f4:01:02 mtu 1430 up (was link eth0 address 0a:58:0a:f4:01:02 mtu 1400 up)", func(w world) error {
 			return w.pod.LinkSetMTU(w.eth0, 1400)
 		}},
-		{"host's mtu", "master cni0 mtu 1430 hairpin on up (was link " + host + " master cni0 mtu 1400", func(w world) error {
-			return w.host.LinkSetMTU(w.end, 1400)
-		}},
+		{"host's mtu", "master cni0 mtu 1430 hairpin on up (was link " + host + " master cni0 mtu 1400",
+			func(w world) error {
+				return w.host.LinkSetMTU(w.end, 1400)
+			}},
 		{"pod's hardware address", "was link eth0 address 02:00:00:00:00:01", func(w world) error {
 			return w.pod.LinkSetHardwareAddr(w.eth0, net.HardwareAddr{2, 0, 0, 0, 0, 1})
 		}},
-		{"pod's end down", "was link eth0 address 0a:58:0a:f4:01:02 mtu 1430 down", func(w world) error { return w.pod.LinkSetDown(w.eth0) }},
+		{"pod's end down", "was link eth0 address 0a:58:0a:f4:01:02 mtu 1430 down",
+			func(w world) error { return w.pod.LinkSetDown(w.eth0) }},
 		{"host's end down", "hairpin on down", func(w world) error { return w.host.LinkSetDown(w.end) }},
 		{"master", "was link " + host + " master none", func(w world) error { return w.host.LinkSetNoMaster(w.end) }},
 		{"hairpin", "was link " + host + " master cni0 mtu 1430 hairpin off", func(w world) error {
@@ -89,7 +93,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckLock holds that CHECK sees a port that takes frames from any hardware address though macspoofchk is on.
+// TestCheckLock holds that CHECK sees a port that takes frames from any hardware address though macspoofchk
+// is on.
 func TestCheckLock(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	conf := map[string]any{"macspoofchk": true}
@@ -97,7 +102,8 @@ func TestCheckLock(t *testing.T) {
 	n.must("CHECK", "a", pod, n.config(conf))
 	host := wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})
 	inside(t, n.ns, func() error { return exec.Command("bridge", "link", "set", "dev", host, "locked", "off").Run() })
-	n.mustFail(999, "hairpin on locked on up (was link "+host+" master cni0 mtu 1450 hairpin on up)", "CHECK", "a", pod, n.config(conf))
+	n.mustFail(999, "hairpin on locked on up (was link "+host+" master cni0 mtu 1450 hairpin on up)", "CHECK", "a",
+		pod, n.config(conf))
 	conf["macspoofchk"] = false
 	n.must("CHECK", "a", pod, n.config(conf))
 }
@@ -114,7 +120,8 @@ func TestCheckTolerates(t *testing.T) {
 	if err := h.AddrAdd(eth0, &netlink.Addr{IPNet: rtnl.IPNet(prefix("192.0.2.1/24"))}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: rtnl.IPNet(prefix("198.51.100.0/24")), Gw: net.ParseIP("192.0.2.2")}); err != nil {
+	if err := h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: rtnl.IPNet(prefix("198.51.100.0/24")),
+		Gw: net.ParseIP("192.0.2.2")}); err != nil {
 		t.Fatal(err)
 	}
 	n.must("CHECK", "a", pod, n.withPrev(result))
@@ -122,8 +129,8 @@ func TestCheckTolerates(t *testing.T) {
 	n.must("CHECK", "a", pod, n.withPrev(result))
 }
 
-// TestCheckOfALesserResult holds that CHECK asks for nothing that the result does not say: older versions have no MTUs, other
-// plugins no hardware addresses and no gateways in routes.
+// TestCheckOfALesserResult holds that CHECK asks for nothing that the result does not say: older versions
+// have no MTUs, other plugins no hardware addresses and no gateways in routes.
 func TestCheckOfALesserResult(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	var result map[string]any
@@ -160,7 +167,8 @@ func TestCheckOfAnothersReservation(t *testing.T) {
 	n.mustFail(999, "+ reservation 10.244.1.2 of a in "+n.storeDir(), "CHECK", "a", pod, conf)
 }
 
-// TestCheckOfOthersAddresses holds that an address of the result that says no interface, or another one, is not looked for.
+// TestCheckOfOthersAddresses holds that an address of the result that says no interface, or another one, is
+// not looked for.
 func TestCheckOfOthersAddresses(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	var result map[string]any
@@ -168,7 +176,8 @@ func TestCheckOfOthersAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	ips := result["ips"].([]any)
-	result["ips"] = append(ips, map[string]any{"address": "192.0.2.1/24"}, map[string]any{"address": "192.0.2.2/24", "interface": 0})
+	result["ips"] = append(ips, map[string]any{"address": "192.0.2.1/24"},
+		map[string]any{"address": "192.0.2.2/24", "interface": 0})
 	n.must("CHECK", "a", pod, n.config(map[string]any{"prevResult": result}))
 }
 

@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// TestChurn adds and deletes pods, 16 at a time, and kills one call in eight at a random moment. Whatever was killed
-// is answered as runtimes do, with a DEL. In the end nothing is left. TWILL_CHURN is the number of pods (2,000).
+// TestChurn adds and deletes pods, 16 at a time, and kills one call in eight at a random moment. Whatever was
+// killed is answered as runtimes do, with a DEL. In the end nothing is left. TWILL_CHURN is the number of
+// pods (2,000).
 func TestChurn(t *testing.T) {
 	pods := 2000
 	if s := os.Getenv("TWILL_CHURN"); s != "" {
@@ -70,7 +71,8 @@ func TestChurn(t *testing.T) {
 	if failed.Load() > 0 {
 		t.Errorf("%d calls failed though nobody killed them", failed.Load())
 	}
-	t.Logf("%d pods, of which %d were added whole; %d calls were killed; %.0f pods/s", pods, added.Load(), killed.Load(),
+	t.Logf("%d pods, of which %d were added whole; %d calls were killed; %.0f pods/s", pods, added.Load(),
+		killed.Load(),
 		float64(pods)/time.Since(began).Seconds())
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/twill-net/twill/plugin/ipam"
 )
 
-// TestCnitool goes through every verb with the tool that people use to try a CNI config. Its cache is libcni's own,
-// so the network has a name of its own.
+// TestCnitool goes through every verb with the tool that people use to try a CNI config. Its cache is
+// libcni's own, so the network has a name of its own.
 func TestCnitool(t *testing.T) {
 	if err := build("cnitool", "github.com/containernetworking/cni/cnitool"); err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 	"github.com/twill-net/twill/plugin/wire"
 )
 
-// config is the network config, with every default filled in. It is Twill's own form and flannel's (delegate, subnetFile,
-// dataDir, ipam.routes) at once.
+// config is the network config, with every default filled in. It is Twill's own form and flannel's (delegate,
+// subnetFile, dataDir, ipam.routes) at once.
 type config struct {
 	version        string // cniVersion
 	name           string
@@ -42,11 +42,11 @@ type config struct {
 	warnings       []string
 }
 
-// parseConfig reads a network config. Even with an error the config is usable as far as it could be read: DEL has to work
-// with whatever there is.
+// parseConfig reads a network config. Even with an error the config is usable as far as it could be read: DEL
+// has to work with whatever there is.
 func parseConfig(data []byte) (*config, error) {
-	c := &config{port: wire.Port{Hairpin: true}, defaultGateway: true, bridge: "cni0", subnetFile: "/run/flannel/subnet.env",
-		networksDir: "/var/lib/cni/networks", flannelDir: "/var/lib/cni/flannel"}
+	c := &config{port: wire.Port{Hairpin: true}, defaultGateway: true, bridge: "cni0",
+		subnetFile: "/run/flannel/subnet.env", networksDir: "/var/lib/cni/networks", flannelDir: "/var/lib/cni/flannel"}
 	var errs []error
 	f, err := parseFields("", data, &errs)
 	if err != nil {
@@ -98,7 +98,8 @@ func (c *config) readDelegate(f *fields) {
 // readSettings reads the keys that can be at the top level or in delegate.
 func (c *config) readSettings(f *fields) {
 	masq := false
-	f.get("mtu", &c.mtu, "a number of bytes from 68 to 65535, or 0 for the lease's", func() bool { return validMTU(c.mtu) })
+	f.get("mtu", &c.mtu, "a number of bytes from 68 to 65535, or 0 for the lease's",
+		func() bool { return c.mtu == 0 || c.mtu >= 68 && c.mtu <= 65535 })
 	f.get("bridge", &c.bridge, "an interface name of 1 to 15 characters", func() bool { return validDev(c.bridge) })
 	f.get("hairpinMode", &c.port.Hairpin, "true or false")
 	f.get("isDefaultGateway", &c.defaultGateway, "true or false")
@@ -111,8 +112,6 @@ func (c *config) readSettings(f *fields) {
 	}
 	c.readIPAM(f.object("ipam", "an object"))
 }
-
-func validMTU(mtu int) bool { return mtu == 0 || mtu >= 68 && mtu <= 65535 }
 
 func validDev(name string) bool {
 	return len(name) > 0 && len(name) < 16 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\x00")

@@ -26,8 +26,10 @@ func TestParseConfig(t *testing.T) {
 	if len(c.warnings) > 0 {
 		t.Errorf("warnings %q, want none", c.warnings)
 	}
-	if c.port.Hairpin || c.defaultGateway || c.mtu != 1300 || c.bridge != "br7" || c.subnetFile != "/s" || c.flannelDir != "/d" ||
-		string(c.store()) != "/var/lib/cni/networks/cbr0" || len(c.routes) != 2 || c.routes[0].Via.IsValid() || !c.routes[1].Via.IsValid() {
+	if c.port.Hairpin || c.defaultGateway || c.mtu != 1300 || c.bridge != "br7" || c.subnetFile != "/s" ||
+		c.flannelDir != "/d" ||
+		string(c.store()) != "/var/lib/cni/networks/cbr0" || len(c.routes) != 2 || c.routes[0].Via.IsValid() ||
+		!c.routes[1].Via.IsValid() {
 		t.Errorf("config %+v", c)
 	}
 }
@@ -35,7 +37,8 @@ func TestParseConfig(t *testing.T) {
 // TestOlderForms reads one range in host-local's older form, and the resolver from a file.
 func TestOlderForms(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(resolver, []byte("# a comment\nnameserver 192.0.2.3\nsearch a b\ndomain c\noptions ndots:5\nnonsense\n"), 0o644); err != nil {
+	if err := os.WriteFile(resolver,
+		[]byte("# a comment\nnameserver 192.0.2.3\nsearch a b\ndomain c\noptions ndots:5\nnonsense\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c, err := parseConfig([]byte(`{"ipam":{"subnet":"10.1.2.0/24","rangeStart":"10.1.2.9","gateway":"10.1.2.3",
@@ -49,30 +52,35 @@ func TestOlderForms(t *testing.T) {
 	if c.ranges[0][0].Gateway != netip.MustParseAddr("10.1.2.3") {
 		t.Errorf("gateway %s", c.ranges[0][0].Gateway)
 	}
-	want := types.DNS{Nameservers: []string{"192.0.2.3"}, Domain: "c", Search: []string{"a", "b"}, Options: []string{"ndots:5"}}
+	want := types.DNS{Nameservers: []string{"192.0.2.3"}, Domain: "c", Search: []string{"a", "b"},
+		Options: []string{"ndots:5"}}
 	if !reflect.DeepEqual(c.dns, want) {
 		t.Errorf("dns %+v, want %+v", c.dns, want)
 	}
-	if _, err := parseConfig([]byte(`{"ipam":{"resolvConf":"/nonexistent"}}`)); err == nil || !strings.Contains(err.Error(), "want a file that can be read") {
+	if _, err := parseConfig([]byte(`{"ipam":{"resolvConf":"/nonexistent"}}`)); err == nil ||
+		!strings.Contains(err.Error(), "want a file that can be read") {
 		t.Errorf("a resolver file that is not there: %v", err)
 	}
 }
 
 func TestDefaults(t *testing.T) {
 	c, err := parseConfig([]byte(`{"name":"n","mtu":null,"delegate":null,"ipam":null,"prevResult":null}`))
-	if err != nil || !c.port.Hairpin || !c.defaultGateway || c.bridge != "cni0" || c.subnetFile != "/run/flannel/subnet.env" ||
+	if err != nil || !c.port.Hairpin || !c.defaultGateway || c.bridge != "cni0" ||
+		c.subnetFile != "/run/flannel/subnet.env" ||
 		string(c.store()) != "/var/lib/cni/networks/n" || c.mtu != 0 || c.prevResult != nil || c.attachments != nil {
 		t.Errorf("config %+v, %v", c, err)
 	}
 }
 
 func TestDataDir(t *testing.T) {
-	for conf, want := range map[string]string{`{"name":"n","dataDir":"/d"}`: "/d/n", `{"name":"n","type":"flannel","dataDir":"/d"}`: "/var/lib/cni/networks/n"} {
+	for conf, want := range map[string]string{`{"name":"n","dataDir":"/d"}`: "/d/n",
+		`{"name":"n","type":"flannel","dataDir":"/d"}`: "/var/lib/cni/networks/n"} {
 		if c, err := parseConfig([]byte(conf)); err != nil || string(c.store()) != want {
 			t.Errorf("%s: reservations in %s, %v; want %s", conf, c.store(), err, want)
 		}
 	}
-	if _, err := parseConfig([]byte("{")); err == nil || !strings.Contains(err.Error(), "network config: unexpected end") {
+	if _, err := parseConfig([]byte("{")); err == nil || !strings.Contains(err.Error(),
+		"network config: unexpected end") {
 		t.Errorf("half an object: %v", err)
 	}
 }
@@ -105,7 +113,8 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// TestWarnings holds that an unknown key is told on standard error, once a pod, and that the pod gets its network.
+// TestWarnings holds that an unknown key is named on standard error, once a pod, and that the pod gets its
+// network.
 func TestWarnings(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	conf := n.config(map[string]any{"hairpinmod": true, "delegate": map[string]any{"vlan": 7, "ipMasq": true}})

@@ -21,13 +21,14 @@ import (
 	"time"
 )
 
-// TestContainerd has a real containerd create and remove 200 pod sandboxes through its CRI API, 20 at a time, ten of
-// them with a host port, twice. All have addresses of their own, and nothing is left.
+// TestContainerd has a real containerd create and remove 200 pod sandboxes through its CRI API, 20 at a time,
+// ten of them with a host port, twice. All have addresses of their own, and nothing is left.
 func TestContainerd(t *testing.T) {
 	n := newNode(t, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.4.1/22\n"+envV6)
 	socket := startContainerd(t, n)
 	for round := range 2 {
-		c := exec.Command(filepath.Join(containerdDir(t), "sandboxes"), "-socket", socket, "-n", "200", "-parallel", "20", "-ports", "10",
+		c := exec.Command(filepath.Join(containerdDir(t), "sandboxes"), "-socket", socket, "-n", "200", "-parallel",
+			"20", "-ports", "10",
 			"-cgroup", fmt.Sprintf("/twp-%d", os.Getpid()), "-logs", n.dir, "-prefix", fmt.Sprintf("r%d", round))
 		var stderr bytes.Buffer
 		c.Stderr = &stderr
@@ -43,14 +44,16 @@ func TestContainerd(t *testing.T) {
 			t.Fatal(err)
 		}
 		slices.SortFunc(r.Addresses, netip.Addr.Compare)
-		if distinct := len(slices.Compact(slices.Clone(r.Addresses))); distinct != 200 || !prefix("10.244.4.0/22").Contains(r.Addresses[0]) {
+		if distinct := len(slices.Compact(slices.Clone(r.Addresses))); distinct != 200 ||
+			!prefix("10.244.4.0/22").Contains(r.Addresses[0]) {
 			t.Errorf("round %d: %d distinct addresses of 200, the first %s", round, distinct, r.Addresses[0])
 		}
 		n.mustBeClean()
 		if left := rules(t, n.ns); strings.Contains(left, "CNI-DN-") {
 			t.Errorf("round %d: rules are left:\n%s", round, left)
 		}
-		t.Logf("round %d: creating a sandbox takes %.0f ms p50, removing one %.0f ms; all 200 %.1f s", round, r.CreateP50, r.RemoveP50, r.Total/1000)
+		t.Logf("round %d: creating a sandbox takes %.0f ms p50, removing one %.0f ms; all 200 %.1f s", round,
+			r.CreateP50, r.RemoveP50, r.Total/1000)
 	}
 }
 
@@ -104,7 +107,8 @@ func startContainerd(t *testing.T, n *node) string {
 	if err := os.MkdirAll(filepath.Join(dir, "net.d"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]string{"config.toml": fmt.Sprintf(containerdConfig, dir, binaries), "net.d/10-twill.conflist": conflist(n)}
+	files := map[string]string{"config.toml": fmt.Sprintf(containerdConfig, dir, binaries),
+		"net.d/10-twill.conflist": conflist(n)}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -127,7 +131,8 @@ func startContainerd(t *testing.T, n *node) string {
 	}
 	var out []byte
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		out, err = exec.Command(filepath.Join(programs, "ctr"), "--address", socket, "-n", "k8s.io", "images", "import", image).CombinedOutput()
+		out, err = exec.Command(filepath.Join(programs, "ctr"), "--address", socket, "-n", "k8s.io", "images",
+			"import", image).CombinedOutput()
 		if err == nil {
 			return socket
 		}
@@ -138,10 +143,12 @@ func startContainerd(t *testing.T, n *node) string {
 
 func conflist(n *node) string {
 	var conf map[string]any
-	if err := json.Unmarshal(n.config(map[string]any{"capabilities": map[string]bool{"portMappings": true, "bandwidth": true}}), &conf); err != nil {
+	if err := json.Unmarshal(n.config(map[string]any{"capabilities": map[string]bool{"portMappings": true,
+		"bandwidth": true}}), &conf); err != nil {
 		n.t.Fatal(err)
 	}
-	list, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "cniVersions": []string{"0.4.0", "1.0.0", "1.1.0"}, "name": "cbr0", "plugins": []any{conf}})
+	list, err := json.Marshal(map[string]any{"cniVersion": "1.0.0",
+		"cniVersions": []string{"0.4.0", "1.0.0", "1.1.0"}, "name": "cbr0", "plugins": []any{conf}})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -187,9 +194,11 @@ func pauseImage(t *testing.T, program string) []byte {
 		t.Fatal(err)
 	}
 	layer := packed(t, "pause", data)
-	config := toJSON(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Entrypoint": []string{"/pause"}},
+	config := toJSON(map[string]any{"os": "linux", "architecture": runtime.GOARCH,
+		"config": map[string]any{"Entrypoint": []string{"/pause"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}}})
-	manifest := toJSON([]map[string]any{{"Config": digest(config) + ".json", "RepoTags": []string{"twill.test/pause:1"}, "Layers": []string{"layer.tar"}}})
+	manifest := toJSON([]map[string]any{{"Config": digest(config) + ".json",
+		"RepoTags": []string{"twill.test/pause:1"}, "Layers": []string{"layer.tar"}}})
 	return packed(t, "layer.tar", layer, digest(config)+".json", []byte(config), "manifest.json", []byte(manifest))
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/twill-net/twill/plugin/ipam"
 )
 
-// TestKillAnywhere ends an ADD with SIGKILL after each of its system calls that change something on the machine.
-// The DEL that a runtime then sends leaves nothing, and the pod can be added.
+// TestKillAnywhere ends an ADD with SIGKILL after each of its system calls that change something on the
+// machine. The DEL that a runtime then sends leaves nothing, and the pod can be added.
 func TestKillAnywhere(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	killEverywhere(t, n, pod, n.config(nil), 1)
@@ -113,7 +113,8 @@ func (tr *tracer) run(changes int) error {
 	if _, err := syscall.Wait4(tr.group, &status, syscall.WALL, nil); err != nil {
 		return fmt.Errorf("wait for the process to start: %w", err)
 	}
-	if err := syscall.PtraceSetOptions(tr.group, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL); err != nil {
+	if err := syscall.PtraceSetOptions(tr.group,
+		unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL); err != nil {
 		return fmt.Errorf("trace the process: %w", err)
 	}
 	if err := syscall.PtraceSyscall(tr.group, 0); err != nil {
@@ -200,8 +201,8 @@ func changing(tid int, regs *syscall.PtraceRegs) string {
 	return ""
 }
 
-// TestKillTearsNoPower holds what a power loss can do to a file that was not synced: it is empty. Nothing of a store
-// with only empty files is in the way of a pod.
+// TestKillTearsNoPower holds what a power loss can do to a file that was not synced: it is empty. Nothing of
+// a store with only empty files is in the way of a pod.
 func TestKillTearsNoPower(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	n.must("ADD", "a", pod, n.config(runtimeConfig(map[string]any{"ips": []string{"10.244.1.7"}})))
@@ -211,7 +212,8 @@ func TestKillTearsNoPower(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"last_reserved_ip.0", indexDir + "/" + filepath.Base(ipam.Store(n.storeDir()).Record(ipam.Owner{Container: "a", Dev: "eth0"}))} {
+	for _, name := range []string{"last_reserved_ip.0",
+		indexDir + "/" + filepath.Base(ipam.Store(n.storeDir()).Record(ipam.Owner{Container: "a", Dev: "eth0"}))} {
 		if err := os.WriteFile(n.storeDir()+"/"+name, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

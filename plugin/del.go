@@ -15,16 +15,16 @@ import (
 	"github.com/twill-net/twill/plugin/wire"
 )
 
-// del removes whatever there is of a pod, in the order link, files, rules, addresses. It needs neither the pod's namespace nor
-// the lease nor the agent, can be repeated, and does everything that it can: an error tells the runtime that trying again may
-// help.
+// del removes whatever there is of a pod, in the order link, files, rules, addresses. It needs neither the
+// pod's namespace nor the lease nor the agent, can be repeated, and does everything that it can: an error
+// tells the runtime that trying again may help.
 func del(ctx context.Context, args *skel.CmdArgs) error {
 	c, _ := parseConfig(args.StdinData) // a bad value of a key must not keep a pod from going
 	o := ownerIn(args)
 	err := errors.Join(deleteVeth(o), deleteInPod(args.Netns, args.IfName),
 		ipam.Absent(os.Remove(filepath.Join(c.flannelDir, o.Container)))) // that flannel's plugin kept for the container
 	rules := c.delegatePod(args).Del(ctx, c.plugins)
-	if cnierr.Code(err) != 0 { // the node's own namespace: somebody mixed things up, touch nothing more
+	if cnierr.Code(err) != 0 { // the node's own namespace: touch nothing more
 		return err
 	}
 	if rules != nil { // which may lead to the addresses
@@ -45,8 +45,8 @@ func deleteVeth(o ipam.Owner) error {
 	return n.DeleteLink(wire.HostEnd(o))
 }
 
-// deleteInPod deletes the interface from inside the pod, where it is one that flannel's chain made: then the host's end has a
-// name that nobody knows.
+// deleteInPod deletes the interface from inside the pod, where it is one that flannel's chain made: then the
+// host's end has a name that nobody knows.
 func deleteInPod(netns, dev string) error {
 	if netns == "" {
 		return nil

@@ -23,8 +23,8 @@ type rawJSON []byte
 
 func (r rawJSON) MarshalJSON() ([]byte, error) { return r, nil }
 
-// TestDel holds that DEL leaves nothing, whatever of the pod and the node is gone already, and that a second one
-// is as good as the first.
+// TestDel holds that DEL leaves nothing, whatever of the pod and the node is gone already, and that a second
+// one is as good as the first.
 func TestDel(t *testing.T) {
 	drop := func(t *testing.T, n *node, pod string) {}
 	tests := []struct {
@@ -40,9 +40,15 @@ func TestDel(t *testing.T) {
 		{"netns path gone, no prevResult", removeNamespace, func(pod string) string { return pod }, false},
 		{"netns path never there", drop, func(pod string) string { return pod + "-none" }, true},
 		{"netns path is a plain file", drop, func(string) string { return plainFile(t) }, true},
-		{"interface gone", func(t *testing.T, n *node, pod string) { deleteLink(t, pod, "eth0") }, func(pod string) string { return pod }, true},
-		{"subnet.env gone", func(t *testing.T, n *node, pod string) { remove(t, filepath.Join(n.dir, "subnet.env")) }, func(pod string) string { return pod }, true},
-		{"bridge gone", func(t *testing.T, n *node, pod string) { deleteLink(t, n.ns, "cni0") }, func(pod string) string { return pod }, true},
+		{"interface gone", func(t *testing.T, n *node, pod string) { deleteLink(t, pod, "eth0") },
+			func(pod string) string { return pod }, true},
+		{"subnet.env gone", func(t *testing.T, n *node,
+			pod string) {
+			remove(t,
+				filepath.Join(n.dir, "subnet.env"))
+		}, func(pod string) string { return pod }, true},
+		{"bridge gone", func(t *testing.T, n *node, pod string) { deleteLink(t, n.ns, "cni0") },
+			func(pod string) string { return pod }, true},
 		{"last_reserved_ip and lock gone", func(t *testing.T, n *node, pod string) {
 			remove(t, filepath.Join(n.storeDir(), "last_reserved_ip.0"))
 			remove(t, filepath.Join(n.storeDir(), "lock"))
@@ -74,7 +80,8 @@ func TestDel(t *testing.T) {
 	}
 }
 
-// removeNamespace removes a pod's network namespace, as a runtime does that deletes the pod before its network.
+// removeNamespace removes a pod's network namespace, as a runtime does that deletes the pod before its
+// network.
 func removeNamespace(t *testing.T, _ *node, pod string) {
 	t.Helper()
 	if err := netns.DeleteNamed(filepath.Base(pod)); err != nil {
@@ -85,8 +92,8 @@ func removeNamespace(t *testing.T, _ *node, pod string) {
 	}
 }
 
-// TestDelOfAShorterResult holds that a prevResult with fewer addresses than were reserved, as a later plugin may make it,
-// leaves none of them reserved.
+// TestDelOfAShorterResult holds that a prevResult with fewer addresses than were reserved, as a later plugin
+// may make it, leaves none of them reserved.
 func TestDelOfAShorterResult(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	for _, first := range []string{"10.244.1.2/24", "fd00:10:244:1::3/64"} {
@@ -96,13 +103,14 @@ func TestDelOfAShorterResult(t *testing.T) {
 	}
 }
 
-// TestDelKeepsAddressesOfRules holds that the addresses stay reserved while portmap has not taken back the rules that
-// lead to them.
+// TestDelKeepsAddressesOfRules holds that the addresses stay reserved while portmap has not taken back the
+// rules that lead to them.
 func TestDelKeepsAddressesOfRules(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	result := n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
 	n.path = t.TempDir()
-	if err := os.WriteFile(filepath.Join(n.path, "portmap"), []byte("#!/bin/sh\necho it cannot >&2\nexit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(n.path, "portmap"), []byte("#!/bin/sh\necho it cannot >&2\nexit 1\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, conf := range [][]byte{n.withPrev(result), n.config(nil)} {
@@ -116,7 +124,8 @@ func TestDelKeepsAddressesOfRules(t *testing.T) {
 	n.mustBeClean(pod)
 }
 
-// TestGCOldForm holds that GC keeps what host-local's old form reserves for a valid pod, and frees that of others.
+// TestGCOldForm holds that GC keeps what host-local's old form reserves for a valid pod, and frees that of
+// others.
 func TestGCOldForm(t *testing.T) {
 	n := newNode(t, envV4)
 	if err := os.MkdirAll(n.storeDir(), 0o755); err != nil {
@@ -170,7 +179,8 @@ func TestDelBeforeAnyAdd(t *testing.T) {
 	}
 }
 
-// TestOwnNamespace holds that neither ADD nor DEL touches the node when a runtime names the node's own namespace.
+// TestOwnNamespace holds that neither ADD nor DEL touches the node when a runtime names the node's own
+// namespace.
 func TestOwnNamespace(t *testing.T) {
 	n := newNode(t, envV4)
 	h := netlinkIn(t, n.ns)
@@ -188,8 +198,8 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestDelOfFlannelsPod deletes what flannel, bridge and host-local made: a pair with a random name, a reservation
-// and flannel's own file, through a config of type flannel.
+// TestDelOfFlannelsPod deletes what flannel, bridge and host-local made: a pair with a random name, a
+// reservation and flannel's own file, through a config of type flannel.
 func TestDelOfFlannelsPod(t *testing.T) {
 	n, pod := newNode(t, ""), newNamespace(t)
 	store, err := disk.New("cbr0", filepath.Join(n.dir, "networks"))
@@ -206,10 +216,12 @@ func TestDelOfFlannelsPod(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(flannel, "a"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := netlinkIn(t, pod).LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "vethffff"}); err != nil {
+	if err := netlinkIn(t, pod).LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"},
+		PeerName: "vethffff"}); err != nil {
 		t.Fatal(err)
 	}
-	conf := n.config(map[string]any{"type": "flannel", "dataDir": flannel, "delegate": map[string]any{"hairpinMode": true, "isDefaultGateway": true}})
+	conf := n.config(map[string]any{"type": "flannel", "dataDir": flannel,
+		"delegate": map[string]any{"hairpinMode": true, "isDefaultGateway": true}})
 	n.must("DEL", "a", pod, conf)
 	n.must("DEL", "a", pod, conf)
 	n.mustBeClean(pod)
@@ -232,7 +244,8 @@ func TestGC(t *testing.T) {
 		t.Fatalf("without a list %d reservations stayed, want all 6", len(n.reserved()))
 	}
 	gc(map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "b", "ifname": "eth0"}}})
-	if got := fmt.Sprint(n.reserved()); got != fmt.Sprint(map[string]string{"10.244.1.3": "b\r\neth0", "fd00:10:244:1::3": "b\r\neth0"}) {
+	if got := fmt.Sprint(n.reserved()); got != fmt.Sprint(map[string]string{"10.244.1.3": "b\r\neth0",
+		"fd00:10:244:1::3": "b\r\neth0"}) {
 		t.Fatalf("reservations %s, want those of b", got)
 	}
 	pod := newNamespace(t)

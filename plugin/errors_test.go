@@ -52,8 +52,8 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// TestBrokenStore holds what the commands answer where a file of the store is not what it should be, and that ADD leaves
-// nothing then.
+// TestBrokenStore holds what the commands answer where a file of the store is not what it should be, and that
+// ADD leaves nothing then.
 func TestBrokenStore(t *testing.T) {
 	index := func(o string) string {
 		return filepath.Base(ipam.Store("").Record(ipam.Owner{Container: o, Dev: "eth0"}))
@@ -66,12 +66,15 @@ func TestBrokenStore(t *testing.T) {
 		status     string
 		dir        bool
 	}{
-		{name: "networks", file: "../../networks", add: "reserve an address: mkdir ", code: 5, status: "read the reservations in ", del: "not a directory"},
+		{name: "networks", file: "../../networks", add: "reserve an address: mkdir ", code: 5,
+			status: "read the reservations in ", del: "not a directory"},
 		{name: "index", file: indexDir, add: "reserve an address in ", code: 5, del: "not a directory"},
 		{name: "lock", file: "lock", dir: true, add: "reserve an address: open ", code: 5},
-		{name: "a pending file", file: indexDir + "/" + strings.Replace(index("a"), "addons", "0/x", 1), dir: true, add: "has an address for eth0 already", code: 4, del: "directory not empty"},
+		{name: "a pending file", file: indexDir + "/" + strings.Replace(index("a"), "addons", "0/x", 1), dir: true,
+			add: "has an address for eth0 already", code: 4, del: "directory not empty"},
 		{name: "an address", file: "10.244.1.3", dir: true, status: "read the reservations in ", del: "is a directory"},
-		{name: "a record", file: indexDir + "/" + index("a") + "/x", dir: true, add: "note which plugins are run for the pod: ", code: 999, del: "is a directory"},
+		{name: "a record", file: indexDir + "/" + index("a") + "/x", dir: true,
+			add: "note which plugins are run for the pod: ", code: 999, del: "is a directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n, pod := newNode(t, envV4), newNamespace(t)
@@ -114,7 +117,8 @@ func TestBrokenPortmap(t *testing.T) {
 	for words, mode := range map[string]os.FileMode{"invalid character": 0o755, "permission denied": 0o644} {
 		n, pod := newNode(t, envV4), newNamespace(t)
 		n.path = t.TempDir()
-		if err := os.WriteFile(filepath.Join(n.path, "portmap"), []byte("#!/bin/sh\necho nonsense\n"), mode); err != nil {
+		if err := os.WriteFile(filepath.Join(n.path, "portmap"), []byte("#!/bin/sh\necho nonsense\n"),
+			mode); err != nil {
 			t.Fatal(err)
 		}
 		n.mustFail(999, words, "ADD", "a", pod, n.config(runtimeConfig(hostPort)))
@@ -137,7 +141,8 @@ func TestRefusedInThePod(t *testing.T) {
 func TestRollbackErrors(t *testing.T) {
 	bad := func(err error) []step {
 		nothing := func(context.Context) error { return nil }
-		return []step{{do: nothing, undo: func() error { return errors.New("stuck") }}, {do: nothing}, {do: func(context.Context) error { return err }}}
+		return []step{{do: nothing, undo: func() error { return errors.New("stuck") }}, {do: nothing},
+			{do: func(context.Context) error { return err }}}
 	}
 	err := run(t.Context(), bad(errors.New("refused")))
 	if err == nil || !strings.Contains(err.Error(), "refused\nroll back: stuck") {
@@ -145,10 +150,12 @@ func TestRollbackErrors(t *testing.T) {
 	}
 	var coded *types.Error
 	err = run(t.Context(), bad(cnierr.New(types.ErrTryAgainLater, "refused")))
-	if !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater || coded.Msg != "refused" || coded.Details != "roll back: stuck" {
+	if !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater || coded.Msg != "refused" ||
+		coded.Details != "roll back: stuck" {
 		t.Errorf("error %#v", err)
 	}
-	if err := guard(func(context.Context, *skel.CmdArgs) error { panic("oh") })(nil); err == nil || !strings.Contains(err.Error(), "stopped at a bug in twill: oh") {
+	if err := guard(func(context.Context, *skel.CmdArgs) error { panic("oh") })(nil); err == nil ||
+		!strings.Contains(err.Error(), "stopped at a bug in twill: oh") {
 		t.Errorf("a panic gives %v", err)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// fields is one JSON object that is read key by key, in any case of letters (runtimes differ). What is read is taken out.
+// fields is one JSON object that is read key by key, in any case of letters (runtimes differ). What is read
+// is taken out.
 type fields struct {
 	path   string // what precedes a key in messages: "delegate."
 	values map[string]json.RawMessage
@@ -43,8 +44,8 @@ func (f *fields) raw(key string) json.RawMessage {
 	return nil
 }
 
-// get decodes the value of key into dst and reports whether there was a good one, which check accepts; want describes good
-// ones.
+// get decodes the value of key into dst and reports whether there was a good one, which check accepts; want
+// describes good ones.
 func (f *fields) get(key string, dst any, want string, check ...func() bool) bool {
 	v := f.raw(key)
 	if v == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/twill-net/twill/plugin/ipam"
 )
 
-// gc removes the interfaces and reservations of all pods that the runtime does not list as valid. A list that is null is
-// empty; without a list nothing is removed.
+// gc removes the interfaces and reservations of all pods that the runtime does not list as valid. A list that
+// is null is empty; without a list nothing is removed.
 func gc(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil || c.attachments == nil {
@@ -24,8 +24,8 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	var valid []types.GCAttachment
 	if err := json.Unmarshal(c.attachments, &valid); err != nil {
-		return cnierr.New(types.ErrInvalidNetworkConfig, `cni.dev/valid-attachments is %s: want a list of {"containerID", "ifname"}`,
-			c.attachments)
+		return cnierr.New(types.ErrInvalidNetworkConfig,
+			`cni.dev/valid-attachments is %s: want a list of {"containerID", "ifname"}`, c.attachments)
 	}
 	keep := map[ipam.Owner]bool{}
 	for _, v := range valid {
@@ -50,8 +50,9 @@ type Remover struct {
 	ports delegate.HostPorts
 }
 
-// Remove removes all of an allocation as DEL does: the veth pair, what portmap and bandwidth did, and the reservations that are
-// still this owner's. An address is not given back while any rule leads a port of the node to it.
+// Remove removes all of an allocation as DEL does: the veth pair, what portmap and bandwidth did, and the
+// reservations that are still this owner's. An address is not given back while any rule leads a port of the
+// node to it.
 func (r *Remover) Remove(ctx context.Context, a ipam.Allocation) error {
 	pod := delegate.Pod{Owner: a.Owner, Store: a.Store, Path: r.Path}
 	err := deleteVeth(a.Owner)

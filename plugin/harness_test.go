@@ -190,7 +190,8 @@ func (n *node) lease(env string) {
 func (n *node) config(extra map[string]any) []byte {
 	n.t.Helper()
 	conf := map[string]any{"cniVersion": "1.0.0", "name": "cbr0", "type": "twill",
-		"subnetFile": filepath.Join(n.dir, "subnet.env"), "ipam": map[string]any{"dataDir": filepath.Join(n.dir, "networks")}}
+		"subnetFile": filepath.Join(n.dir, "subnet.env"), "ipam": map[string]any{"dataDir": filepath.Join(n.dir,
+			"networks")}}
 	maps.Copy(conf, extra)
 	data, err := json.Marshal(conf)
 	if err != nil {
@@ -207,7 +208,8 @@ type reply struct {
 
 func (n *node) command(cmd, id, pod string, conf []byte) *exec.Cmd {
 	c := exec.Command(filepath.Join(binaries, "twill"))
-	c.Env = []string{"CNI_COMMAND=" + cmd, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_ARGS=" + n.args,
+	c.Env = []string{"CNI_COMMAND=" + cmd, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0",
+		"CNI_ARGS=" + n.args,
 		"CNI_PATH=" + cmp.Or(n.path, binaries), "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
 	c.Stdin = bytes.NewReader(conf)
 	return c
@@ -276,7 +278,8 @@ func (n *node) reserved() map[string]string {
 	index, _ := os.ReadDir(filepath.Join(n.storeDir(), indexDir))
 	for _, e := range index {
 		var stat unix.Stat_t
-		if err := unix.Stat(filepath.Join(n.storeDir(), indexDir, e.Name()), &stat); err == nil && stat.Nlink == 1 && e.Name() != filepath.Base(n.turnLock()) {
+		if err := unix.Stat(filepath.Join(n.storeDir(), indexDir, e.Name()), &stat); err == nil &&
+			stat.Nlink == 1 && e.Name() != filepath.Base(n.turnLock()) {
 			all[indexDir+"/"+e.Name()] = "of no address"
 		}
 	}

@@ -36,7 +36,8 @@ func allRules(t *testing.T, n *node) string {
 	t.Helper()
 	var all strings.Builder
 	inside(t, n.ns, func() error {
-		for _, c := range []string{"iptables-legacy-save -t nat", "ip6tables-legacy-save -t nat", "iptables-nft-save -t nat", "ip6tables-nft-save -t nat", "nft list ruleset"} {
+		for _, c := range []string{"iptables-legacy-save -t nat", "ip6tables-legacy-save -t nat",
+			"iptables-nft-save -t nat", "ip6tables-nft-save -t nat", "nft list ruleset"} {
 			out, err := exec.Command("sh", "-c", c).Output()
 			if err != nil {
 				return fmt.Errorf("%s: %w", c, err)
@@ -67,9 +68,9 @@ var places = []struct{ name, variant, backend string }{
 	{"iptables-legacy", "legacy", "iptables"}, {"iptables-nft", "nft", "iptables"}, {"nftables", "nft", "nftables"},
 }
 
-// TestHostPortsOfAnotherIptables frees the addresses of a forgotten pod in a process that has another iptables than the
-// node, as an agent in a container does: no rule of any kind may lead to them then. It does not matter whether anybody
-// still knows that there were host ports.
+// TestHostPortsOfAnotherIptables frees the addresses of a forgotten pod in a process that has another
+// iptables than the node, as an agent in a container does: no rule of any kind may lead to them then. It does
+// not matter whether anybody still knows that there were host ports.
 func TestHostPortsOfAnotherIptables(t *testing.T) {
 	for _, place := range places {
 		for _, recorded := range []bool{true, false} {
@@ -135,13 +136,15 @@ func TestHostPortsThatStay(t *testing.T) {
 			n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
 			forgetPorts(t, n, pod)
 			dir := t.TempDir()
-			for _, program := range []string{"iptables", "ip6tables", "iptables-nft-save", "ip6tables-nft-save", "iptables-nft-restore", "ip6tables-nft-restore"} {
+			for _, program := range []string{"iptables", "ip6tables", "iptables-nft-save", "ip6tables-nft-save",
+				"iptables-nft-restore", "ip6tables-nft-restore"} {
 				path, err := exec.LookPath(program)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if broken != "" {
-					if err := os.WriteFile(filepath.Join(dir, program), []byte(strings.ReplaceAll(broken, "REAL", path)), 0o755); err != nil {
+					if err := os.WriteFile(filepath.Join(dir, program),
+						[]byte(strings.ReplaceAll(broken, "REAL", path)), 0o755); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -160,8 +163,8 @@ func TestHostPortsThatStay(t *testing.T) {
 	}
 }
 
-// TestHostPortsBesideOthersRules keeps an address where somebody put a rule into the table that iptables cannot print: then
-// iptables-save ends well and prints none of the table's rules.
+// TestHostPortsBesideOthersRules keeps an address where somebody put a rule into the table that iptables
+// cannot print: then iptables-save ends well and prints none of the table's rules.
 func TestHostPortsBesideOthersRules(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
@@ -171,7 +174,8 @@ func TestHostPortsBesideOthersRules(t *testing.T) {
 		if out, err := exec.Command("nft", set).CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		if err := removeAllocation(n, "a"); err == nil || !strings.Contains(err.Error(), "does not print the chain CNI-HOSTPORT-DNAT") {
+		if err := removeAllocation(n, "a"); err == nil || !strings.Contains(err.Error(),
+			"does not print the chain CNI-HOSTPORT-DNAT") {
 			t.Errorf("error %v, want one about the chain CNI-HOSTPORT-DNAT", err)
 		}
 		return nil
@@ -183,7 +187,8 @@ func TestHostPortsBesideOthersRules(t *testing.T) {
 
 // TestHostPortsOfNoTool keeps an address where the only tools are another iptables', or none for nftables.
 func TestHostPortsOfNoTool(t *testing.T) {
-	for backend, want := range map[string]string{"iptables": "is no iptables-nft, and there are rules of that", "nftables": "run nft -a -n list table"} {
+	for backend, want := range map[string]string{"iptables": "is no iptables-nft, and there are rules of that",
+		"nftables": "run nft -a -n list table"} {
 		t.Run(backend, func(t *testing.T) {
 			n, pod := newNode(t, envV4), newNamespace(t)
 			ports := runtimeConfig(hostPort)
@@ -230,7 +235,8 @@ func TestNoIptablesComesIntoBeing(t *testing.T) {
 	inside(t, n.ns, func() error { return removeAllocation(n, "a") })
 	n.mustBeClean(pod)
 	inside(t, n.ns, func() error {
-		for _, path := range []string{"/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"} {
+		for _, path := range []string{"/proc/thread-self/net/ip_tables_names",
+			"/proc/thread-self/net/ip6_tables_names"} {
 			if tables, err := os.ReadFile(path); len(tables) > 0 {
 				t.Errorf("%s says %q, %v; want no tables", path, tables, err)
 			}
@@ -243,7 +249,8 @@ func TestNoIptablesComesIntoBeing(t *testing.T) {
 	})
 }
 
-// stuckPortmap is a directory with a portmap that starts a program which hangs, as iptables does behind its lock.
+// stuckPortmap is a directory with a portmap that starts a program which hangs, as iptables does behind its
+// lock.
 func stuckPortmap(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -260,8 +267,8 @@ func limit(t *testing.T, program, turn time.Duration) {
 	t.Cleanup(func() { delegate.ProgramTimeout, delegate.TurnTimeout = oldProgram, oldTurn })
 }
 
-// TestStuckPortmap holds that a portmap that hangs ends with an error that says so, together with what it started, and
-// that its pod's addresses stay reserved; pods that wait for it are told after a while.
+// TestStuckPortmap holds that a portmap that hangs ends with an error that says so, together with what it
+// started, and that its pod's addresses stay reserved; pods that wait for it get an error after a while.
 func TestStuckPortmap(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
@@ -280,11 +287,12 @@ func TestStuckPortmap(t *testing.T) {
 		if err := (&Remover{Path: binaries}).Remove(context.Background(), allocations[0]); err == nil {
 			t.Error("two have their turn at once")
 		} else if !strings.Contains(err.Error(), "look for a portmap that hangs") {
-			t.Errorf("who waits is told %q", err)
+			t.Errorf("who waits gets %q", err)
 		}
 		return nil
 	})
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "portmap DEL: it took too long and was stopped after 300ms: look for what holds") {
+	if err := <-done; err == nil || !strings.Contains(err.Error(),
+		"portmap DEL: it took too long and was stopped after 300ms: look for what holds") {
 		t.Errorf("a portmap that hangs gives %v", err)
 	}
 	turn, err := ipam.Lock(context.Background(), n.turnLock())

@@ -11,8 +11,8 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// ipamMain makes the test binary an IPAM plugin over the allocator of this package, so that host-local's own specs
-// can run against it.
+// ipamMain makes the test binary an IPAM plugin over the allocator of this package, so that host-local's own
+// specs can run against it.
 func ipamMain() int {
 	funcs := skel.CNIFuncs{Add: ipamAdd, Del: func(args *skel.CmdArgs) error {
 		c, _ := parseConfig(args.StdinData)

@@ -22,7 +22,8 @@ type network struct {
 	routes []wire.Route // the config's and the cluster's networks; never defaults of our own
 }
 
-// lease reads subnet.env. Whatever is wrong with it, the runtime should try again: the agent writes it when it has a lease.
+// lease reads subnet.env. Whatever is wrong with it, the runtime should try again: the agent writes it when
+// it has a lease.
 func (c *config) lease() (subnet.Env, error) {
 	env, err := subnet.ReadEnv(c.subnetFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,8 +40,8 @@ func (c *config) lease() (subnet.Env, error) {
 	return env, nil
 }
 
-// network joins the config with the node's lease. The order of the range sets is flannel's: IPv4 first, so that
-// last_reserved_ip.0 and .1 mean the same to both.
+// network joins the config with the node's lease. The order of the range sets is flannel's: IPv4 first, so
+// that last_reserved_ip.0 and .1 mean the same to both.
 func (c *config) network() (*network, error) {
 	env, err := c.lease()
 	if err != nil {
@@ -71,9 +72,9 @@ func (c *config) network() (*network, error) {
 	return n, nil
 }
 
-// podRoutes returns every route of a pod with these addresses, with its gateway: first what the config says, then the
-// cluster's networks, then a default route for each family. Of two to one destination the first stays, and a pod's own
-// subnet needs none.
+// podRoutes returns every route of a pod with these addresses, with its gateway: first what the config says,
+// then the cluster's networks, then a default route for each family. Of two to one destination the first
+// stays, and a pod's own subnet needs none.
 func (n *network) podRoutes(grants []ipam.Grant, defaults bool) []wire.Route {
 	candidates := slices.Clone(n.routes)
 	for _, g := range grants {

@@ -1,6 +1,6 @@
-// Package plugin is Twill's CNI plugin: it gives a pod an interface on the node's bridge, addresses from the node's lease and
-// routes to the cluster, in one process. This package is the five commands and their order; ipam keeps the addresses, wire
-// talks to the kernel, delegate runs portmap and bandwidth.
+// Package plugin is Twill's CNI plugin: it gives a pod an interface on the node's bridge, addresses from the
+// node's lease and routes to the cluster, in one process. This package is the five commands and their order;
+// ipam keeps the addresses, wire talks to the kernel, delegate runs portmap and bandwidth.
 package plugin
 
 import (
@@ -17,8 +17,8 @@ import (
 
 const about = "CNI plugin twill: a container runtime calls it with CNI_COMMAND and a network config on standard input"
 
-// Main handles the one call that the environment and standard input describe, and returns the exit code. The result or the
-// error goes to standard output, as JSON.
+// Main handles the one call that the environment and standard input describe, and returns the exit code. The
+// result or the error goes to standard output, as JSON.
 func Main() int {
 	runtime.GOMAXPROCS(1) // or each answer of the kernel wakes a thread on another CPU
 	funcs := skel.CNIFuncs{Add: guard(stoppable(add)), Del: guard(del), Check: guard(check), GC: guard(gc),
@@ -33,12 +33,13 @@ func Main() int {
 
 type command func(context.Context, *skel.CmdArgs) error
 
-// stoppable runs a command under a context that a signal ends, so that it can roll back. For the same reason a closed standard
-// output must come as an error and not as a deadly SIGPIPE. The other commands can be ended anywhere and be repeated, and do
-// without the thread that waits for signals.
+// stoppable runs a command under a context that a signal ends, so that it can roll back. For the same reason
+// a closed standard output must come as an error and not as a deadly SIGPIPE. The other commands can be ended
+// anywhere and be repeated, and do without the thread that waits for signals.
 func stoppable(c command) command {
 	return func(ctx context.Context, args *skel.CmdArgs) error {
-		// Never stopped: a signal that comes after the result was written must not make a failure of a success.
+		// Never stopped: a signal that comes after the result was written must not make a failure of a
+		// success.
 		ctx, _ = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		signal.Ignore(syscall.SIGPIPE)
 		return c(ctx, args)

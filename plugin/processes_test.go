@@ -16,17 +16,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// TestOneProcess: with the conflist of the manifest a pod without host ports costs one process at ADD and one at DEL.
+// TestOneProcess: with the conflist of the manifest a pod without host ports costs one process at ADD and one
+// at DEL.
 func TestOneProcess(t *testing.T) {
 	shipped := shippedPlugin(t)
 	for name, c := range map[string]struct {
 		runtimeConfig map[string]any
 		want          string // a program that is run too; empty: none
 	}{
-		"no ports":        {map[string]any{}, ""},
-		"an empty list":   {map[string]any{"portMappings": []any{}, "bandwidth": nil}, ""},
-		"a host port":     {hostPort, "portmap"},
-		"a bandwidth cap": {map[string]any{"bandwidth": map[string]int{"ingressRate": 1 << 20, "ingressBurst": 1 << 20}}, "bandwidth"},
+		"no ports":      {map[string]any{}, ""},
+		"an empty list": {map[string]any{"portMappings": []any{}, "bandwidth": nil}, ""},
+		"a host port":   {hostPort, "portmap"},
+		"a bandwidth cap": {map[string]any{"bandwidth": map[string]int{"ingressRate": 1 << 20,
+			"ingressBurst": 1 << 20}}, "bandwidth"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, pod := newNode(t, envDual), newNamespace(t)
@@ -87,7 +89,8 @@ func (n *node) programs(c *exec.Cmd) (names []string) {
 	return names
 }
 
-// watchExec follows a process that stands at its beginning, all its threads and children, and names what they execute.
+// watchExec follows a process that stands at its beginning, all its threads and children, and names what they
+// execute.
 func watchExec(pid int) (names []string, err error) {
 	runtime.LockOSThread() // only the thread that started it may trace it
 	var status syscall.WaitStatus
@@ -103,7 +106,8 @@ func watchExec(pid int) (names []string, err error) {
 			return names, fmt.Errorf("let %d go on: %w", tid, err)
 		}
 		for {
-			tid, err = syscall.Wait4(-1, &status, syscall.WALL|unix.WNOTHREAD, nil) // what this thread traces, and nothing else
+			tid, err = syscall.Wait4(-1, &status, syscall.WALL|unix.WNOTHREAD,
+				nil) // what this thread traces, and nothing else
 			if err == syscall.ECHILD {
 				return names, nil // all are gone
 			}

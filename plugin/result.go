@@ -14,7 +14,7 @@ import (
 	"github.com/twill-net/twill/plugin/internal/cnierr"
 )
 
-// makeResult makes what ADD tells the runtime, after what earlier plugins of the chain told it.
+// makeResult appends what ADD did to the results of earlier plugins in the chain.
 func (a *addRequest) makeResult(context.Context) error {
 	r, err := a.conf.previous()
 	if err != nil {
@@ -29,7 +29,8 @@ func (a *addRequest) makeResult(context.Context) error {
 		&types100.Interface{Name: a.veth.Host, Mac: a.veth.HostMAC.String(), Mtu: a.veth.MTU},
 		&types100.Interface{Name: a.veth.Pod, Mac: a.veth.PodMAC.String(), Mtu: a.veth.MTU, Sandbox: a.pod.Path()})
 	for _, g := range a.grants {
-		r.IPs = append(r.IPs, &types100.IPConfig{Interface: &sandbox, Address: *rtnl.IPNet(g.Prefix), Gateway: g.Gateway.AsSlice()})
+		ip := &types100.IPConfig{Interface: &sandbox, Address: *rtnl.IPNet(g.Prefix), Gateway: g.Gateway.AsSlice()}
+		r.IPs = append(r.IPs, ip)
 	}
 	for _, rt := range a.routes {
 		r.Routes = append(r.Routes, &types.Route{Dst: *rtnl.IPNet(rt.Dst), GW: net.IP(rt.Via.AsSlice())})

@@ -44,7 +44,8 @@ func TestRollback(t *testing.T) {
 				steps = len(all) + 1
 				failing := step{do: func(context.Context) error { return bad(cancel) }}
 				last := step{do: func(context.Context) error { return nil }}
-				if err := run(ctx, append(append(all[:after:after], failing), append(all[after:], last)...)); err == nil {
+				if err := run(ctx, append(append(all[:after:after], failing),
+					append(all[after:], last)...)); err == nil {
 					t.Errorf("%s after step %d: no error", name, after)
 				}
 				return nil
@@ -72,7 +73,8 @@ func TestRollbackOfRealFaults(t *testing.T) {
 		{"the bridge's address is refused", "add address ff02::1/64", 999, func(*testing.T, *node) {},
 			map[string]any{"ipam": map[string]any{"ranges": [][]map[string]string{{{"subnet": "ff02::/64"}}}}}},
 		{"a route is refused", "want a gateway inside the pod's own subnet", 999, func(*testing.T, *node) {},
-			map[string]any{"ipam": map[string]any{"routes": []map[string]string{{"dst": "192.0.2.0/24", "gw": "198.51.100.1"}}}}},
+			map[string]any{"ipam": map[string]any{"routes": []map[string]string{{"dst": "192.0.2.0/24",
+				"gw": "198.51.100.1"}}}}},
 		{"the second family is full", "all 1 addresses of fd00::/64", 11, func(t *testing.T, n *node) {
 			n.must("ADD", "other", newNamespace(t), n.config(map[string]any{"ipam": tightRanges(n)}))
 		}, map[string]any{"ipam": map[string]any{"ranges": tightRanges(nil)["ranges"]}}},
@@ -92,10 +94,13 @@ func TestRollbackOfRealFaults(t *testing.T) {
 			if link, _ := netlinkIn(t, pod).LinkByName("eth0"); link != nil {
 				t.Errorf("eth0 is left in the pod")
 			}
-			if link, _ := netlinkIn(t, n.ns).LinkByName("cni0"); link != nil && strings.HasPrefix(tt.name, "the bridge's") {
+			if link, _ := netlinkIn(t, n.ns).LinkByName("cni0"); link != nil &&
+				strings.HasPrefix(tt.name, "the bridge's") {
 				t.Errorf("half a bridge is left on the node")
 			}
-			if link, _ := netlinkIn(t, n.ns).LinkByName(wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})); link != nil && link.Type() == "veth" {
+			if link, _ := netlinkIn(t,
+				n.ns).LinkByName(wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"})); link != nil &&
+				link.Type() == "veth" {
 				t.Errorf("%s is left on the node", link.Attrs().Name)
 			}
 		})

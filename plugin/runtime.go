@@ -30,13 +30,14 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
-// readRuntimeConfig reads what the runtime says of this one pod (CONVENTIONS.md of containernetworking/cni). Runtimes write
-// the keys in lower or in upper camel case; keys for other plugins are ignored.
+// readRuntimeConfig reads what the runtime says of this one pod (CONVENTIONS.md of containernetworking/cni).
+// Runtimes write the keys in lower or in upper camel case; keys for other plugins are ignored.
 func (c *config) readRuntimeConfig(f *fields) {
 	c.readIdentity(f)
 	c.readRanges(f, "ipRanges", f.raw("ipRanges"))
 	var dns struct{ Servers, Searches, Options []string }
-	if f.get("dns", &dns, `{"servers": […], "searches": […]}`) && len(dns.Servers)+len(dns.Searches)+len(dns.Options) > 0 {
+	f.get("dns", &dns, `{"servers": […], "searches": […]}`)
+	if len(dns.Servers)+len(dns.Searches)+len(dns.Options) > 0 {
 		c.dns = types.DNS{Nameservers: dns.Servers, Search: dns.Searches, Options: dns.Options}
 	}
 	var ports []portMapping
@@ -84,7 +85,7 @@ func toJSON(v any) json.RawMessage {
 	return data
 }
 
-// readArgs reads args.cni, an older form of the same; other args, and bad ones, are for other plugins.
+// readArgs reads args.cni, an older form of runtimeConfig; other args, and bad ones, are for other plugins.
 func (c *config) readArgs(raw json.RawMessage) {
 	var args struct{ CNI json.RawMessage }
 	if json.Unmarshal(raw, &args) != nil {
@@ -129,8 +130,8 @@ func (c *config) wantMAC(f *fields, key, value string) {
 	c.mac = mac
 }
 
-// readEnvironment reads IP and MAC of CNI_ARGS ("IgnoreUnknown=1;IP=10.244.1.9"). They count where the config says nothing;
-// everything else in it is for other plugins.
+// readEnvironment reads IP and MAC of CNI_ARGS ("IgnoreUnknown=1;IP=10.244.1.9"). They count where the config
+// says nothing; everything else in it is for other plugins.
 func (c *config) readEnvironment(args string) error {
 	var errs []error
 	f := &fields{path: "CNI_ARGS ", errs: &errs}

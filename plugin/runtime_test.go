@@ -36,16 +36,20 @@ func TestAskedFor(t *testing.T) {
 		extra map[string]any
 		args  string
 	}{
-		"runtimeConfig": {runtimeConfig(map[string]any{"ips": []string{"10.244.1.77/24", "fd00:10:244:1::77"}, "mac": "0a:00:00:00:00:77"}), ""},
-		"Go case":       {runtimeConfig(map[string]any{"IPs": []string{"fd00:10:244:1::77", "10.244.1.77"}, "Mac": "0A:00:00:00:00:77"}), "IP=10.244.1.5"},
-		"args":          {map[string]any{"args": map[string]any{"cni": map[string]any{"ips": []string{"10.244.1.77", "fd00:10:244:1::77"}, "mac": "0a:00:00:00:00:77"}}}, ""},
-		"CNI_ARGS":      {nil, "K8S_POD_NAME=a;IP=10.244.1.77,fd00:10:244:1::77;IgnoreUnknown=1;MAC=0a:00:00:00:00:77"},
+		"runtimeConfig": {runtimeConfig(map[string]any{"ips": []string{"10.244.1.77/24", "fd00:10:244:1::77"},
+			"mac": "0a:00:00:00:00:77"}), ""},
+		"Go case": {runtimeConfig(map[string]any{"IPs": []string{"fd00:10:244:1::77", "10.244.1.77"},
+			"Mac": "0A:00:00:00:00:77"}), "IP=10.244.1.5"},
+		"args": {map[string]any{"args": map[string]any{"cni": map[string]any{"ips": []string{"10.244.1.77",
+			"fd00:10:244:1::77"}, "mac": "0a:00:00:00:00:77"}}}, ""},
+		"CNI_ARGS": {nil, "K8S_POD_NAME=a;IP=10.244.1.77,fd00:10:244:1::77;IgnoreUnknown=1;MAC=0a:00:00:00:00:77"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, pod := newNode(t, envDual), newNamespace(t)
 			n.args = ask.args
 			got := addresses(t, n.must("ADD", "a", pod, n.config(ask.extra)))
-			if !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")}) {
+			if !slices.Equal(got,
+				[]netip.Addr{netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")}) {
 				t.Errorf("got %s, want the addresses that were asked for", got)
 			}
 			link, err := netlinkIn(t, pod).LinkByName("eth0")
@@ -66,9 +70,13 @@ func TestAskedForWrongly(t *testing.T) {
 	n.mustFail(7, "address 10.244.1.1 was asked for: want one of", "ADD", "a", pod, ips("10.244.1.1"))
 	n.mustFail(7, "want at most one of", "ADD", "a", pod, ips("10.244.1.8", "10.244.1.9"))
 	n.mustFail(11, "address 10.244.1.2 was asked for and is reserved", "ADD", "a", pod, ips("10.244.1.2"))
-	n.mustFail(7, "runtimeConfig.mac is 01:00:00:00:00:01: want a unicast", "ADD", "a", pod, n.config(runtimeConfig(map[string]any{"mac": "01:00:00:00:00:01"})))
-	n.mustFail(7, "runtimeConfig.bandwidth is", "ADD", "a", pod, n.config(runtimeConfig(map[string]any{"bandwidth": map[string]int{"ingressRate": 5}})))
-	n.mustFail(7, "runtimeConfig.portMappings is", "ADD", "a", pod, n.config(runtimeConfig(map[string]any{"portMappings": []map[string]int{{"hostPort": 70000, "containerPort": 1}}})))
+	n.mustFail(7, "runtimeConfig.mac is 01:00:00:00:00:01: want a unicast", "ADD", "a", pod,
+		n.config(runtimeConfig(map[string]any{"mac": "01:00:00:00:00:01"})))
+	n.mustFail(7, "runtimeConfig.bandwidth is", "ADD", "a", pod,
+		n.config(runtimeConfig(map[string]any{"bandwidth": map[string]int{"ingressRate": 5}})))
+	n.mustFail(7, "runtimeConfig.portMappings is", "ADD", "a", pod,
+		n.config(runtimeConfig(map[string]any{"portMappings": []map[string]int{{"hostPort": 70000,
+			"containerPort": 1}}})))
 	n.args = "IP=fe80::1%eth0"
 	n.mustFail(4, "CNI_ARGS IP is fe80::1%eth0: want an address", "ADD", "a", pod, n.config(nil))
 	if got := len(n.reserved()); got != 1 {
@@ -89,7 +97,8 @@ func TestRuntimeRangesAndDNS(t *testing.T) {
 	if got := addresses(t, out); len(got) != 1 || got[0] != netip.MustParseAddr("10.99.0.50") {
 		t.Errorf("got %s, want 10.99.0.50", got)
 	}
-	if fmt.Sprint(r.DNS) != fmt.Sprint(types.DNS{Nameservers: []string{"10.96.0.10"}, Search: []string{"svc.cluster.local"}}) {
+	if fmt.Sprint(r.DNS) != fmt.Sprint(types.DNS{Nameservers: []string{"10.96.0.10"},
+		Search: []string{"svc.cluster.local"}}) {
 		t.Errorf("dns %+v", r.DNS)
 	}
 }
@@ -110,7 +119,7 @@ func TestPortIsolation(t *testing.T) {
 	}
 }
 
-// reaches says whether an address can be connected to over TCP; a refusal comes from there.
+// reaches reports whether an address can be connected to over TCP; a refusal comes from there.
 func reaches(t *testing.T, from string, to netip.Addr) (reached bool) {
 	t.Helper()
 	inside(t, from, func() error {
@@ -157,10 +166,11 @@ func rules(t *testing.T, ns string) string {
 	return string(all)
 }
 
-var hostPort = map[string]any{"portMappings": []map[string]any{{"HostPort": 8080, "ContainerPort": 80, "Protocol": "TCP"}, {"HostPort": 0, "ContainerPort": 9}}}
+var hostPort = map[string]any{"portMappings": []map[string]any{{"HostPort": 8080, "ContainerPort": 80,
+	"Protocol": "TCP"}, {"HostPort": 0, "ContainerPort": 9}}}
 
-// TestHostPort reaches a pod through a port of the node, and holds that DEL takes the rules away even when the
-// config does not name ports any more.
+// TestHostPort reaches a pod through a port of the node, and holds that DEL takes the rules away even when
+// the config does not name ports any more.
 func TestHostPort(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	result := n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
@@ -208,8 +218,8 @@ func mustServe(t *testing.T, n *node, pod, to string) {
 	})
 }
 
-// TestPortsAtOnce adds the node's first pods with host ports all at once: portmap looks for the chain that they share
-// before it makes it, and fails if another portmap was faster.
+// TestPortsAtOnce adds the node's first pods with host ports all at once: portmap looks for the chain that
+// they share before it makes it, and fails if another portmap was faster.
 func TestPortsAtOnce(t *testing.T) {
 	n := newNode(t, envDual)
 	pods := make([]string, 12)
@@ -246,8 +256,11 @@ func TestPortsOfFlannelsPod(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	result := n.must("ADD", "a", pod, n.config(nil))
 	c := exec.Command(filepath.Join(binaries, "portmap"))
-	c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_NETNS="+pod, "CNI_IFNAME=eth0", "CNI_PATH="+binaries)
-	conf := map[string]any{"type": "portmap", "runtimeConfig": map[string]any{"portMappings": []portMapping{{8080, 80, "tcp", ""}}}, "prevResult": rawJSON(result)}
+	c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_NETNS="+pod, "CNI_IFNAME=eth0",
+		"CNI_PATH="+binaries)
+	conf := map[string]any{"type": "portmap",
+		"runtimeConfig": map[string]any{"portMappings": []portMapping{{8080, 80, "tcp",
+			""}}}, "prevResult": rawJSON(result)}
 	c.Stdin = strings.NewReader(string(n.config(conf)))
 	inside(t, n.ns, func() error {
 		out, err := c.Output()
@@ -269,7 +282,8 @@ func TestPortsOfFlannelsPod(t *testing.T) {
 // TestBandwidth limits a pod in both directions; the limits and their device go with it.
 func TestBandwidth(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
-	limits := runtimeConfig(map[string]any{"Bandwidth": map[string]int{"IngressRate": 8e6, "IngressBurst": 8e5, "EgressRate": 8e6, "EgressBurst": 8e5}})
+	limits := runtimeConfig(map[string]any{"Bandwidth": map[string]int{"IngressRate": 8e6, "IngressBurst": 8e5,
+		"EgressRate": 8e6, "EgressBurst": 8e5}})
 	result := n.must("ADD", "a", pod, n.config(limits))
 	limits["prevResult"] = rawJSON(result)
 	n.must("CHECK", "a", pod, n.config(limits))
@@ -303,11 +317,12 @@ func linksIn(t *testing.T, ns string) []netlink.Link {
 	return links
 }
 
-// TestAddonFails holds that a pod whose host port cannot be had is rolled back whole, the second plugin's work
-// and the first one's too.
-func TestAddonFails(t *testing.T) {
+// TestDelegateFails holds that a pod whose host port cannot be had is rolled back whole, the second plugin's
+// work and the first one's too.
+func TestDelegateFails(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
-	both := map[string]any{"portMappings": hostPort["portMappings"], "bandwidth": map[string]uint64{"ingressRate": 1, "ingressBurst": 1 << 60}}
+	both := map[string]any{"portMappings": hostPort["portMappings"],
+		"bandwidth": map[string]uint64{"ingressRate": 1, "ingressBurst": 1 << 60}}
 	n.mustFail(999, "bandwidth ADD: ", "ADD", "a", pod, n.config(runtimeConfig(both)))
 	if left := rules(t, n.ns); strings.Contains(left, "CNI-DN-") {
 		t.Errorf("rules are left:\n%s", left)
@@ -315,7 +330,8 @@ func TestAddonFails(t *testing.T) {
 	n.mustBeClean(pod)
 	empty := t.TempDir()
 	n.path = empty
-	n.mustFail(11, "the plugin portmap is missing in CNI_PATH "+empty, "ADD", "a", pod, n.config(runtimeConfig(hostPort)))
+	n.mustFail(11, "the plugin portmap is missing in CNI_PATH "+empty, "ADD", "a", pod,
+		n.config(runtimeConfig(hostPort)))
 	n.path = ""
 	n.must("DEL", "a", pod, n.config(nil))
 	n.mustBeClean(pod)

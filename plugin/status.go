@@ -10,8 +10,8 @@ import (
 	"github.com/twill-net/twill/plugin/wire"
 )
 
-// status returns an error if an ADD would not succeed now or give a network that does not work: with code 50, or 51 when the
-// pods that are there are cut off too.
+// status returns an error if an ADD would not succeed now or give a network that does not work: with code 50,
+// or 51 when the pods that are there are cut off too.
 func status(_ context.Context, args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {

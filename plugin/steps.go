@@ -9,15 +9,15 @@ import (
 	"github.com/twill-net/twill/plugin/internal/cnierr"
 )
 
-// step is one thing that ADD does to the machine. do does it wholly or leaves nothing behind; undo is never called unless do
-// succeeded.
+// step is one thing that ADD does to the machine. do does it wholly or leaves nothing behind; undo is never
+// called unless do succeeded.
 type step struct {
 	do   func(context.Context) error
 	undo func() error
 }
 
-// run does the steps in order. When one fails, or ctx is done, it undoes what was done, newest first: a runtime that never got
-// a result may never send a DEL.
+// run does the steps in order. When one fails, or ctx is done, it undoes what was done, newest first: a
+// runtime that never got a result may never send a DEL.
 func run(ctx context.Context, steps []step) (err error) {
 	done := 0
 	defer func() {

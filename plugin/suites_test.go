@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suite is one of upstream's sets of specs, run against this plugin. None of its files is in this repository: they
-// are taken from the module cache, and compiled with testdata/suites/shim.go.txt.
+// suite is one of upstream's sets of specs, run against this plugin. None of its files is in this repository:
+// they are taken from the module cache, and compiled with testdata/suites/shim.go.txt.
 type suite struct {
 	pkg, source string            // in upstream's module, and the file there that has the plugin's functions
 	rename      string            // functions of that file that the shim replaces
@@ -43,7 +43,8 @@ func TestHostLocalSpecs(t *testing.T) {
 
 func TestBridgeSpecs(t *testing.T) {
 	lease := filepath.Join(t.TempDir(), "subnet.env")
-	if err := os.WriteFile(lease, []byte("FLANNEL_NETWORK=10.1.2.0/24\nFLANNEL_SUBNET=10.1.2.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {
+	if err := os.WriteFile(lease,
+		[]byte("FLANNEL_NETWORK=10.1.2.0/24\nFLANNEL_SUBNET=10.1.2.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	suite{
@@ -58,14 +59,16 @@ func TestBridgeSpecs(t *testing.T) {
 			"checks ip release in case of error",  // injects its error by a variable: TestRollback, TestKillAnywhere instead
 			"stable MAC addresses",                // of a bridge whose address follows its ports: Twill's is pinned
 		},
-		env: []string{"SHIM_PROGRAM=" + filepath.Join(binaries, "twill"), "SHIM_LEASE=" + lease, "CNI_PATH=" + binaries},
+		env: []string{"SHIM_PROGRAM=" + filepath.Join(binaries, "twill"), "SHIM_LEASE=" + lease,
+			"CNI_PATH=" + binaries},
 	}.run(t)
 }
 
 // TestPortmapSpecs forwards ports to pods of this plugin, which runs portmap for them.
 func TestPortmapSpecs(t *testing.T) {
 	lease := filepath.Join(t.TempDir(), "subnet.env")
-	if err := os.WriteFile(lease, []byte("FLANNEL_NETWORK=172.16.31.0/24\nFLANNEL_SUBNET=172.16.31.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {
+	if err := os.WriteFile(lease,
+		[]byte("FLANNEL_NETWORK=172.16.31.0/24\nFLANNEL_SUBNET=172.16.31.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	suite{
@@ -107,7 +110,8 @@ func (s suite) run(t *testing.T) {
 		return netlink.LinkSetUp(lo)
 	})
 	report := filepath.Join(t.TempDir(), "report.json")
-	c := exec.Command(binary, "-ginkgo.json-report="+report, "-ginkgo.no-color", "-ginkgo.skip="+strings.Join(s.apart, "|"), "-ginkgo.focus="+s.focus)
+	c := exec.Command(binary, "-ginkgo.json-report="+report, "-ginkgo.no-color",
+		"-ginkgo.skip="+strings.Join(s.apart, "|"), "-ginkgo.focus="+s.focus)
 	c.Dir = filepath.Dir(binary)
 	c.Env = append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	c.Env = append(c.Env, s.env...)
@@ -124,10 +128,12 @@ func (s suite) run(t *testing.T) {
 	if err != nil && counts["failed"] == 0 || counts["passed"] == 0 {
 		t.Fatalf("%v\n%s", err, text[max(0, len(text)-5000):])
 	}
-	t.Logf("%s: %d specs passed, %d failed, %d do not apply", s.pkg, counts["passed"], counts["failed"], counts["skipped"])
+	t.Logf("%s: %d specs passed, %d failed, %d do not apply", s.pkg, counts["passed"], counts["failed"],
+		counts["skipped"])
 }
 
-// sweepSpecs removes, when the test ends, the network namespaces that specs which were interrupted leave behind.
+// sweepSpecs removes, when the test ends, the network namespaces that specs which were interrupted leave
+// behind.
 func sweepSpecs(t *testing.T) {
 	list := func() []string {
 		paths, _ := filepath.Glob("/run/netns/cnitest-*")
@@ -189,7 +195,8 @@ func (s suite) compile(t *testing.T) string {
 		t.Fatal(err)
 	}
 	module := filepath.Join(t.TempDir(), "plugins")
-	if out, err := exec.Command("cp", "-r", "--no-preserve=mode", strings.TrimSpace(string(out)), module).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-r", "--no-preserve=mode", strings.TrimSpace(string(out)),
+		module).CombinedOutput(); err != nil {
 		t.Fatalf("copy upstream's module: %v: %s", err, out)
 	}
 	dir := filepath.Join(module, s.pkg)

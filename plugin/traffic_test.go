@@ -83,7 +83,8 @@ func mustTalk(t *testing.T, from, to string, addr netip.Addr) {
 	}
 }
 
-// TestHairpin sends a frame of an experimental type to all from a pod and waits for the bridge to bring it back.
+// TestHairpin sends a frame of an experimental type to all from a pod and waits for the bridge to bring it
+// back.
 func TestHairpin(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		n, pod := newNode(t, envV4), newNamespace(t)
@@ -111,7 +112,8 @@ func reflects(t *testing.T, pod string) (back bool) {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 			return err
 		}
-		to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Protocol: experimental, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+		to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Protocol: experimental, Halen: 6,
+			Addr: [8]byte{255, 255, 255, 255, 255, 255}}
 		if err := unix.Sendto(fd, make([]byte, 64), 0, to); err != nil {
 			return err
 		}

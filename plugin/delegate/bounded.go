@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Limits, variables for tests. portmap runs iptables some twenty times, each of which may wait for kube-proxy; runtimes
-// give up after two to four minutes.
+// Limits, variables for tests. portmap runs iptables some twenty times, each of which may wait for
+// kube-proxy; runtimes give up after two to four minutes.
 var (
 	ProgramTimeout = 40 * time.Second // that one program may take
 	TurnTimeout    = 60 * time.Second // that one pod's may wait for other pods'
@@ -27,8 +27,8 @@ func runBounded(ctx context.Context, c *exec.Cmd) (stdout, stderr []byte, err er
 	defer cancel()
 	var out, complaint bytes.Buffer
 	c.Stdout, c.Stderr = &out, &complaint
-	// A group of its own, so that what it started ends with it. It is killed with this process, or it would go on while
-	// the runtime deletes the pod; the kernel means the thread.
+	// A group of its own, so that what it started ends with it. It is killed with this process, or it would
+	// go on while the runtime deletes the pod; the kernel means the thread.
 	c.SysProcAttr, c.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}, 5*time.Second
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -1,5 +1,5 @@
-// Package delegate runs upstream's portmap and bandwidth for the pods that need them, and for no others. They are
-// commands and not libraries, and starting one costs more than a whole ADD.
+// Package delegate runs upstream's portmap and bandwidth for the pods that need them, and for no others. They
+// are commands and not libraries, and starting one costs more than a whole ADD.
 package delegate
 
 import (
@@ -28,17 +28,17 @@ type Plugin struct {
 	Conf map[string]json.RawMessage
 }
 
-// Pod is what plugins are told of the pod that they are run for.
+// Pod is the pod that plugins are run for, as they get it in their environment.
 type Pod struct {
 	Owner ipam.Owner
-	Store ipam.Store // in which the record of the pod is
+	Store ipam.Store // where the record of the pod is
 	Netns string     // CNI_NETNS
 	Path  string     // CNI_PATH
 	Args  string     // CNI_ARGS
 }
 
-// record is the file that says which plugins were run for a pod, so that what they did is undone even if the config does
-// not name them any more. It is written before the first one is run.
+// record is the file that says which plugins were run for a pod, so that what they did is undone even if the
+// config does not name them any more. It is written before the first one is run.
 type record struct {
 	ipam.Owner
 	Addons []Plugin
@@ -59,8 +59,9 @@ func (r record) write(path string) error {
 	return nil
 }
 
-// readRecord returns the plugins in a record, none where there is no record. What cannot be read any more (a power loss
-// can cut it short) is of an earlier boot, and so is what the plugins did. Other programs than the two are never started.
+// readRecord returns the plugins in a record, none where there is no record. What cannot be read any more (a
+// power loss can cut it short) is of an earlier boot, and so is what the plugins did. Other programs than the
+// two are never started.
 func readRecord(path string) ([]Plugin, error) {
 	data, err := os.ReadFile(path)
 	var r record
@@ -72,8 +73,8 @@ func readRecord(path string) ([]Plugin, error) {
 
 const lockName = "addons.lock" // beside the records
 
-// takeTurn waits until nobody else runs plugins for a pod of the store. portmap fails where another one makes the chains
-// that all pods share between its look for them and its making them.
+// takeTurn waits until nobody else runs plugins for a pod of the store. portmap fails where another one makes
+// the chains that all pods share between its look for them and its making them.
 func (p Pod) takeTurn(ctx context.Context) (io.Closer, error) {
 	path := filepath.Join(filepath.Dir(p.Store.Record(p.Owner)), lockName)
 	ctx, cancel := context.WithTimeout(ctx, TurnTimeout)
@@ -86,8 +87,8 @@ func (p Pod) takeTurn(ctx context.Context) (io.Closer, error) {
 	return turn, err
 }
 
-// Add runs ADD of the plugins, each with the result of the one before, and returns the last one's. When one fails, it
-// undoes what they did.
+// Add runs ADD of the plugins, each with the result of the one before, and returns the last one's. When one
+// fails, it undoes what they did.
 func (p Pod) Add(ctx context.Context, plugins []Plugin, result json.RawMessage) (json.RawMessage, error) {
 	for _, plugin := range plugins {
 		if _, err := p.find(plugin.Type); err != nil {
@@ -118,8 +119,8 @@ func (p Pod) add(ctx context.Context, plugins []Plugin, result json.RawMessage) 
 	return result, nil
 }
 
-// Del undoes what the plugins in the pod's record did, and what configured ones may have done. The addresses of a pod
-// must not be given to another before: its host ports lead to them.
+// Del undoes what the plugins in the pod's record did, and what configured ones may have done. The addresses
+// of a pod must not be given to another before: its host ports lead to them.
 func (p Pod) Del(ctx context.Context, configured []Plugin) error {
 	file := p.Store.Record(p.Owner)
 	plugins, err := readRecord(file)

@@ -12,7 +12,8 @@ import (
 
 // FuzzRecord reads records that a power loss or somebody else wrote.
 func FuzzRecord(f *testing.F) {
-	good, err := json.Marshal(record{ipam.Owner{Container: "a", Dev: "eth0"}, []Plugin{{"portmap", map[string]json.RawMessage{"name": []byte(`"cbr0"`)}}}})
+	good, err := json.Marshal(record{ipam.Owner{Container: "a", Dev: "eth0"},
+		[]Plugin{{"portmap", map[string]json.RawMessage{"name": []byte(`"cbr0"`)}}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -67,7 +68,8 @@ func FuzzSavedPorts(f *testing.F) {
 				t.Errorf("%s is removed by %q", a, lines)
 			}
 			for _, l := range lines {
-				if strings.ContainsAny(l, "\n") || !strings.HasPrefix(l, "-D CNI-HOSTPORT-DNAT") && !strings.HasPrefix(l, "-F CNI-DN-") && !strings.HasPrefix(l, "-X CNI-DN-") {
+				if strings.ContainsAny(l, "\n") || !strings.HasPrefix(l, "-D CNI-HOSTPORT-DNAT") &&
+					!strings.HasPrefix(l, "-F CNI-DN-") && !strings.HasPrefix(l, "-X CNI-DN-") {
 					t.Errorf("%q touches something else than portmap's rules", l)
 				}
 			}

@@ -17,10 +17,11 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// HostPorts removes rules that lead ports of the node to addresses of pods that are gone. portmap's rules can be in three
-// places, and its DEL looks into one: in legacy iptables, in iptables over nf_tables, and in a table of nf_tables that
-// newer portmaps can use. Which one it was depends on the iptables of whoever ran ADD: the node's, while an agent in a
-// container has its own. So before an address is free for another pod all three are searched for what leads to it.
+// HostPorts removes rules that lead ports of the node to addresses of pods that are gone. portmap's rules can
+// be in three places, and its DEL looks into one: in legacy iptables, in iptables over nf_tables, and in a
+// table of nf_tables that newer portmaps can use. Which one it was depends on the iptables of whoever ran
+// ADD: the node's, while an agent in a container has its own. So before an address is free for another pod
+// all three are searched for what leads to it.
 //
 // The rules are listed once, so a HostPorts is made for one round over the allocations.
 type HostPorts struct{ left rules }
@@ -128,8 +129,8 @@ func (p iptablesPorts) tool(suffix string) (string, error) {
 	return path, err
 }
 
-// list reads what iptables-save says of table nat. Of a table in which it cannot read one rule it prints none, and exits
-// with 0.
+// list reads what iptables-save says of table nat. Of a table in which it cannot read one rule it prints
+// none, and exits with 0.
 func (p iptablesPorts) list(ctx context.Context) (rules, error) {
 	const doing = "look for rules of host ports"
 	path, err := p.tool("-save")
@@ -151,7 +152,8 @@ func (p iptablesPorts) list(ctx context.Context) (rules, error) {
 	return savedPorts(out), nil
 }
 
-// savedPorts reads the output of iptables-save: "-A CNI-DN-0123 -p tcp … -j DNAT --to-destination 10.244.1.2:80".
+// savedPorts reads the output of iptables-save: "-A CNI-DN-0123 -p tcp … -j DNAT --to-destination
+// 10.244.1.2:80".
 func savedPorts(saved string) rules {
 	jumps, targets := map[string][]string{}, map[string][]netip.Addr{} // by a pod's chain
 	for line := range strings.Lines(saved) {
@@ -192,7 +194,8 @@ func (p iptablesPorts) remove(ctx context.Context, lines string) error {
 // nftPorts are those of the table of nf_tables, in a family: ip or ip6.
 type nftPorts struct{ family string }
 
-// list reads what nft says: "tcp dport 8080 dnat to 10.244.1.2:80 comment … # handle 12", after a line "chain x {".
+// list reads what nft says: "tcp dport 8080 dnat to 10.244.1.2:80 comment … # handle 12", after a line "chain
+// x {".
 func (p nftPorts) list(ctx context.Context) (rules, error) {
 	out, err := output(ctx, "", "nft", "-a", "-n", "list", "table", p.family, portsTable)
 	if err != nil {
@@ -240,7 +243,8 @@ func output(ctx context.Context, stdin, path string, args ...string) (string, er
 	c.Stdin = strings.NewReader(stdin)
 	stdout, stderr, err := runBounded(ctx, c)
 	if err != nil {
-		return "", fmt.Errorf("run %s: %w: %s", strings.Join(c.Args, " "), err, strings.Join(strings.Fields(string(stderr)), " "))
+		complaint := strings.Join(strings.Fields(string(stderr)), " ")
+		return "", fmt.Errorf("run %s: %w: %s", strings.Join(c.Args, " "), err, complaint)
 	}
 	return string(stdout), nil
 }
@@ -255,14 +259,15 @@ func nftChains() (map[nftChain]bool, error) {
 	const getChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
 	req := nl.NewNetlinkRequest(getChain, unix.NLM_F_DUMP)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	replies, err := rtnl.Retry("chains of nf_tables", func() ([][]byte, error) { return req.Execute(unix.NETLINK_NETFILTER, 0) })
+	replies, err := rtnl.Retry("chains of nf_tables",
+		func() ([][]byte, error) { return req.Execute(unix.NETLINK_NETFILTER, 0) })
 	for _, missing := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT} {
 		if errors.Is(err, missing) {
 			return nil, nil
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the chains of nf_tables: %w", err)
+		return nil, err
 	}
 	all := map[nftChain]bool{}
 	for _, m := range replies {

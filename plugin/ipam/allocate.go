@@ -20,7 +20,8 @@ type Grant struct {
 	Gateway netip.Addr
 }
 
-// Allocate reserves an address of every range set for o, or none. Those in wanted are taken where they are in a set.
+// Allocate reserves an address of every range set for o, or none. Those in wanted are taken where they are in
+// a set.
 func (s Store) Allocate(ctx context.Context, o Owner, sets []RangeSet, wanted []netip.Addr) ([]Grant, error) {
 	want, err := assign(sets, wanted)
 	if err != nil {
@@ -52,7 +53,8 @@ func assign(sets []RangeSet, wanted []netip.Addr) ([]netip.Addr, error) {
 	for _, a := range wanted {
 		i := slices.IndexFunc(sets, func(s RangeSet) bool { return s.offers(a) })
 		if i < 0 {
-			return nil, cnierr.New(types.ErrInvalidNetworkConfig, "address %s was asked for: want one of %s", a, SetsString(sets))
+			return nil, cnierr.New(types.ErrInvalidNetworkConfig, "address %s was asked for: want one of %s",
+				a, SetsString(sets))
 		}
 		if want[i].IsValid() {
 			return nil, cnierr.New(types.ErrInvalidNetworkConfig, "addresses %s and %s were asked for: want at most one of %s",
@@ -87,12 +89,13 @@ func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted ne
 	return Grant{}, cnierr.Join(s.failure(err), Absent(os.Remove(pending)))
 }
 
-// manyTaken is how many addresses are tried one by one before the directory is read: one listing costs as much as some
-// thousand tries.
+// manyTaken is how many addresses are tried one by one before the directory is read: one listing costs as
+// much as some thousand tries.
 const manyTaken = 200
 
-// first links pending to the first candidate that is free, and returns no grant if there is none. Where many in a row are
-// not, it skips those that the directory lists; only when all are listed it tries each, for an empty file is free.
+// first links pending to the first candidate that is free, and returns no grant if there is none. Where many
+// in a row are not, it skips those that the directory lists; only when all are listed it tries each, for an
+// empty file is free.
 func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[Range, netip.Addr]) (Grant, error) {
 	listed, tried, neighbours := map[netip.Addr]bool{}, 0, s.Neighbours()
 	for _, onlyListed := range []bool{false, true} {
@@ -158,9 +161,9 @@ func (s Store) full(code uint, set RangeSet) error {
 		"remove pods from this node or give its lease a larger subnet", count, set, s)
 }
 
-// Release gives back whatever o has. known are addresses that it probably has: when it had them all, and the index has
-// no more of it, there is nothing more to look for. Otherwise the store is searched, first without the lock, so that the
-// usual second DEL of a pod never waits for anybody.
+// Release gives back whatever o has. known are addresses that it probably has: when it had them all, and the
+// index has no more of it, there is nothing more to look for. Otherwise the store is searched, first without
+// the lock, so that the usual second DEL of a pod never waits for anybody.
 func (s Store) Release(ctx context.Context, o Owner, known []netip.Addr) error {
 	entries := s.indexed(o)
 	found := slices.DeleteFunc(slices.Clone(known), func(a netip.Addr) bool {

@@ -18,11 +18,11 @@ import (
 	"github.com/twill-net/twill/plugin/internal/cnierr"
 )
 
-// indexDir is a directory in the store with a second name (a hard link) for every reservation that this plugin made:
-// <hash of the owner>-<range set>. It answers two questions without reading the reservations: whether an owner has one
-// already, and whether an owner has none at all, by comparing the inode numbers that reading the two directories gives.
-// It is never believed alone: what host-local reserved is not in it, and host-local, which looks into every file below
-// the store, removes the second name with the first.
+// indexDir is a directory in the store with a second name (a hard link) for every reservation that this
+// plugin made: <hash of the owner>-<range set>. It answers two questions without reading the reservations:
+// whether an owner has one already, and whether an owner has none at all, by comparing the inode numbers that
+// reading the two directories gives. It is never believed alone: what host-local reserved is not in it, and
+// host-local, which looks into every file below the store, removes the second name with the first.
 const indexDir = ".twill"
 
 // indexFile returns the path of something that is kept for o.
@@ -39,14 +39,12 @@ func isReservation(entry string) bool {
 	return set != "" && set[0] <= '9'
 }
 
-// prepare writes the file that becomes a reservation of o as soon as it is linked to an address, and returns its path.
+// prepare writes the file that becomes a reservation of o as soon as it is linked to an address, and returns
+// its path.
 func (s Store) prepare(o Owner, set int) (string, error) {
 	path := s.indexFile(o, strconv.Itoa(set))
-	err := writeNew(path, o.String())
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return "", err
-		}
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
 		err = writeNew(path, o.String())
 	}
 	if !errors.Is(err, fs.ErrExist) {
@@ -84,9 +82,9 @@ func (s Store) indexed(o Owner) (all []string) {
 	}
 }
 
-// search returns every address that o has, and the entries that the index has of it. It opens only the files that the
-// index does not know. Files of the old form, with the container id only, count where there is none of the new form: that
-// is host-local's rule.
+// search returns every address that o has, and the entries that the index has of it. It opens only the files
+// that the index does not know. Files of the old form, with the container id only, count where there is none
+// of the new form: that is host-local's rule.
 func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error) {
 	own, other := map[uint64]bool{}, map[uint64]bool{}
 	prefix := filepath.Base(s.indexFile(o, ""))
@@ -129,8 +127,8 @@ func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error)
 	return found, entries, errors.Join(append(errs, err)...)
 }
 
-// readDir calls f with the inode number and the name of every entry of a directory, which the kernel gives in one go:
-// os.ReadDir has to ask for each entry's number. A directory that does not exist has no entries.
+// readDir calls f with the inode number and the name of every entry of a directory, which the kernel gives in
+// one go: os.ReadDir has to ask for each entry's number. A directory that does not exist has no entries.
 func readDir(dir string, f func(inode uint64, name string)) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -61,7 +61,8 @@ func TestSameAddressesAsHostLocal(t *testing.T) {
 			if (errWant == nil) != (errGot == nil) {
 				t.Fatalf("%s, %s: host-local says %v, we say %v", subnet, id, errWant, errGot)
 			}
-			if errWant == nil && (rtnl.Prefix(&want.Address) != got[0].Prefix || rtnl.Addr(want.Gateway) != got[0].Gateway) {
+			if errWant == nil && (rtnl.Prefix(&want.Address) != got[0].Prefix ||
+				rtnl.Addr(want.Gateway) != got[0].Gateway) {
 				t.Fatalf("%s, %s: host-local gives %v, we give %v", subnet, id, want, got)
 			}
 			if i%3 == 2 { // some pods go again, so that the round goes over gaps
@@ -91,7 +92,8 @@ func TestOneDirectoryWithHostLocal(t *testing.T) {
 			if err != nil || rtnl.Addr(got.Address.IP) != want {
 				t.Fatalf("host-local gave %v, %v; want %s", got, err, want)
 			}
-		} else if got, err := Store(dir).Allocate(context.Background(), Owner{id, "eth0"}, sets, nil); err != nil || got[0].Prefix.Addr() != want {
+		} else if got, err := Store(dir).Allocate(context.Background(), Owner{id, "eth0"}, sets, nil); err != nil ||
+			got[0].Prefix.Addr() != want {
 			t.Fatalf("we gave %v, %v; want %s", got, err, want)
 		}
 	}
@@ -128,8 +130,8 @@ func mustHoldOnly(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// TestParallelWithHostLocal has upstream's binary and our allocator reserve at the same time in one directory:
-// the lock is one and the same.
+// TestParallelWithHostLocal has upstream's binary and our allocator reserve at the same time in one
+// directory: the lock is one and the same.
 func TestParallelWithHostLocal(t *testing.T) {
 	base, program := t.TempDir(), filepath.Join(t.TempDir(), "host-local")
 	pkg := "github.com/containernetworking/plugins/plugins/ipam/host-local"
@@ -175,7 +177,8 @@ func TestParallelWithHostLocal(t *testing.T) {
 func hostLocal(t *testing.T, program, cmd, dataDir, id string) netip.Addr {
 	t.Helper()
 	c := exec.Command(program)
-	c.Env = []string{"CNI_COMMAND=" + cmd, "CNI_CONTAINERID=" + id, "CNI_NETNS=/none", "CNI_IFNAME=eth0", "CNI_PATH=/none"}
+	c.Env = []string{"CNI_COMMAND=" + cmd, "CNI_CONTAINERID=" + id, "CNI_NETNS=/none", "CNI_IFNAME=eth0",
+		"CNI_PATH=/none"}
 	c.Stdin = bytes.NewReader(fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"cbr0","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}]]}}`, dataDir))
 	out, err := c.CombinedOutput()
@@ -200,15 +203,16 @@ func TestEmptyFile(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "10.244.1.2"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Store(dir).Allocate(context.Background(), Owner{"a", "eth0"}, []RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil)
+	got, err := Store(dir).Allocate(context.Background(), Owner{"a", "eth0"},
+		[]RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil)
 	if err != nil || got[0].Prefix != prefix("10.244.1.2/24") {
 		t.Errorf("got %v, %v; want 10.244.1.2/24", got, err)
 	}
 	mustHoldOnly(t, dir, "10.244.1.2", "last_reserved_ip.0", "lock")
 }
 
-// TestCrashWhilePending holds that what a process leaves when it is killed between writing its file and linking it to
-// an address is neither in the way of its pod's next ADD nor of other pods.
+// TestCrashWhilePending holds that what a process leaves when it is killed between writing its file and
+// linking it to an address is neither in the way of its pod's next ADD nor of other pods.
 func TestCrashWhilePending(t *testing.T) {
 	dir := t.TempDir()
 	s := Store(dir)
@@ -228,8 +232,8 @@ func TestCrashWhilePending(t *testing.T) {
 	}
 }
 
-// TestIndex holds that DEL without prevResult gives back all that an owner has, whether the index knows of it or
-// not, opens no file that the index knows, and leaves nothing behind in either directory.
+// TestIndex holds that DEL without prevResult gives back all that an owner has, whether the index knows of it
+// or not, opens no file that the index knows, and leaves nothing behind in either directory.
 func TestIndex(t *testing.T) {
 	base := t.TempDir()
 	theirs, dir := upstream(t, base, "cbr0", "10.244.1.0/24"), filepath.Join(base, "cbr0")
@@ -254,8 +258,10 @@ func TestIndex(t *testing.T) {
 	if err := Store(dir).Release(ctx, Owner{"a", "eth0"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	mustHoldOnly(t, dir, "10.244.1.3", "10.244.1.4", "10.244.1.5", "fd00::3", "last_reserved_ip.0", "last_reserved_ip.1", "lock")
-	mustHoldOnly(t, filepath.Join(dir, indexDir), filepath.Base(Store(dir).indexFile(Owner{"b", "eth0"}, "0")), filepath.Base(Store(dir).indexFile(Owner{"b", "eth0"}, "1")))
+	mustHoldOnly(t, dir, "10.244.1.3", "10.244.1.4", "10.244.1.5", "fd00::3", "last_reserved_ip.0",
+		"last_reserved_ip.1", "lock")
+	mustHoldOnly(t, filepath.Join(dir, indexDir), filepath.Base(Store(dir).indexFile(Owner{"b", "eth0"}, "0")),
+		filepath.Base(Store(dir).indexFile(Owner{"b", "eth0"}, "1")))
 	if err := theirs.Release("b", "net1"); err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +271,8 @@ func TestIndex(t *testing.T) {
 	mustHoldOnly(t, dir, "10.244.1.4", "fd00::3", "last_reserved_ip.0", "last_reserved_ip.1", "lock")
 }
 
-// TestNearlyFull takes the last free addresses of a range in which a long run is taken, and then an empty file's.
+// TestNearlyFull takes the last free addresses of a range in which a long run is taken, and then an empty
+// file's.
 func TestNearlyFull(t *testing.T) {
 	dir, sets := t.TempDir(), []RangeSet{{mustRange(t, "10.244.0.0/21")}}
 	for i := 2; i < 2047; i++ {
@@ -287,16 +294,19 @@ func TestNearlyFull(t *testing.T) {
 			t.Errorf("got %v, %v; want %s", got, err, w)
 		}
 	}
-	if got, err := Store(dir).Allocate(context.Background(), Owner{"b", "eth0"}, sets, nil); err == nil || !strings.Contains(err.Error(), "all 2045 addresses") {
+	if got, err := Store(dir).Allocate(context.Background(), Owner{"b", "eth0"}, sets, nil); err == nil ||
+		!strings.Contains(err.Error(), "all 2045 addresses") {
 		t.Errorf("got %v, %v; want that all 2045 addresses are reserved", got, err)
 	}
 }
 
-// TestHostLocalCleansTheIndex holds that a DEL by host-local, after a node went back to flannel, leaves nothing.
+// TestHostLocalCleansTheIndex holds that a DEL by host-local, after a node went back to flannel, leaves
+// nothing.
 func TestHostLocalCleansTheIndex(t *testing.T) {
 	base := t.TempDir()
 	theirs, dir := upstream(t, base, "cbr0", "10.244.1.0/24"), filepath.Join(base, "cbr0")
-	if _, err := Store(dir).Allocate(context.Background(), Owner{"a", "eth0"}, []RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil); err != nil {
+	if _, err := Store(dir).Allocate(context.Background(), Owner{"a", "eth0"},
+		[]RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := theirs.Release("a", "eth0"); err != nil {
@@ -306,11 +316,12 @@ func TestHostLocalCleansTheIndex(t *testing.T) {
 	mustHoldOnly(t, filepath.Join(dir, indexDir))
 }
 
-// TestOldForm holds host-local's rule for files with only a container id: they count where there is none of the
-// new form.
+// TestOldForm holds host-local's rule for files with only a container id: they count where there is none of
+// the new form.
 func TestOldForm(t *testing.T) {
 	dir := t.TempDir()
-	for name, content := range map[string]string{"10.244.1.2": "a", "10.244.1.3": "b", "10.244.1.4": "b\r\neth0", "10.244.1.5": "b\r\nnet1"} {
+	for name, content := range map[string]string{"10.244.1.2": "a", "10.244.1.3": "b", "10.244.1.4": "b\r\neth0",
+		"10.244.1.5": "b\r\nnet1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +334,8 @@ func TestOldForm(t *testing.T) {
 	mustHoldOnly(t, dir, "10.244.1.3", "10.244.1.5", "lock")
 }
 
-// FuzzRange holds that of whatever ranges a config has only addresses of the subnet are given out, and never the gateway.
+// FuzzRange holds that of whatever ranges a config has only addresses of the subnet are given out, and never
+// the gateway.
 func FuzzRange(f *testing.F) {
 	f.Add("10.0.0.0/24", "", "", "", "10.0.0.254")
 	f.Add("fd00::/64", "", "fd00::9", "fd00::3", "fd00::2")
@@ -371,7 +383,8 @@ func FuzzEntries(f *testing.F) {
 	})
 }
 
-// BenchmarkAllocate is the allocator alone, in a /16 of which a run of so many addresses after the last one is taken.
+// BenchmarkAllocate is the allocator alone, in a /16 of which a run of so many addresses after the last one
+// is taken.
 func BenchmarkAllocate(b *testing.B) {
 	for _, others := range []int{0, 4000, 60000} {
 		b.Run(fmt.Sprint(others), func(b *testing.B) {

@@ -15,8 +15,9 @@ type Range struct {
 	First, Last, Gateway netip.Addr
 }
 
-// NewRange replaces invalid addresses by host-local's defaults: the first address and the gateway are the subnet's .1,
-// the last one is the one before an IPv4 subnet's broadcast address or the very last of an IPv6 subnet.
+// NewRange replaces invalid addresses by host-local's defaults: the first address and the gateway are the
+// subnet's .1, the last one is the one before an IPv4 subnet's broadcast address or the very last of an IPv6
+// subnet.
 func NewRange(subnet netip.Prefix, first, last, gateway netip.Addr) (Range, error) {
 	if !subnet.IsValid() || subnet.Bits() > subnet.Addr().BitLen()-2 {
 		return Range{}, fmt.Errorf("subnet %s: want a prefix with room for two pods, such as 10.244.1.0/24", subnet)
@@ -56,7 +57,7 @@ func lastAddr(subnet netip.Prefix) netip.Addr {
 // WithLength returns a with the subnet's length, as a pod has it.
 func (r Range) WithLength(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, r.Subnet.Bits()) }
 
-// RangeSet is ranges of which a pod gets one address.
+// RangeSet is a list of ranges; a pod gets one address from all of them.
 type RangeSet []Range
 
 // find returns the index of the range that contains a, or -1.
@@ -75,8 +76,8 @@ func (s RangeSet) offers(a netip.Addr) bool {
 	return i >= 0 && a != s[i].Gateway
 }
 
-// after yields every address that a pod can have once, the one after last first, then round: an address is not used
-// again before all others were.
+// after yields every address that a pod can have once, the one after last first, then round: an address is
+// not used again before all others were.
 func (s RangeSet) after(last netip.Addr) iter.Seq2[Range, netip.Addr] {
 	return func(yield func(Range, netip.Addr) bool) {
 		i, start := 0, s[0].First

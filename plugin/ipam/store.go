@@ -1,5 +1,5 @@
-// Package ipam gives pods addresses of the node's ranges and keeps what it gave in host-local's format, so that a node can
-// go from flannel to Twill and back without restarting its pods.
+// Package ipam gives pods addresses of the node's ranges and keeps what it gave in host-local's format, so
+// that a node can go from flannel to Twill and back without restarting its pods.
 package ipam
 
 import (
@@ -16,9 +16,10 @@ import (
 	"syscall"
 )
 
-// Store is the directory of one network's reservations, in the format of host-local: one file for each address, named
-// after it, with the container id, CR LF and the interface's name in it; last_reserved_ip.<range index>; and lock, on
-// which whoever changes something holds a flock. The directory indexDir in it is our own.
+// Store is the directory of one network's reservations, in the format of host-local: one file for each
+// address, named after it, with the container id, CR LF and the interface's name in it;
+// last_reserved_ip.<range index>; and lock, on which whoever changes something holds a flock. The directory
+// indexDir in it is our own.
 type Store string
 
 // Owner is the interface of a pod that has a reservation.
@@ -26,7 +27,7 @@ type Owner struct{ Container, Dev string }
 
 func (o Owner) String() string { return strings.TrimSpace(o.Container) + "\r\n" + o.Dev }
 
-// Hash returns a number that names of things of this owner are made of.
+// Hash returns a number for the names of what belongs to the owner: its veth pair and its files.
 func (o Owner) Hash() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(o.String()))
@@ -47,9 +48,9 @@ func (o Owner) owns(content []byte) bool {
 // file returns the path of the reservation of a.
 func (s Store) file(a netip.Addr) string { return filepath.Join(string(s), a.String()) }
 
-// Neighbours returns the stores of the other networks beside s. flannel's chain keeps its reservations under the name in
-// flannel's conflist, which is not cbr0 everywhere: after a migration pods have addresses of this node's lease that are
-// reserved in another store.
+// Neighbours returns the stores of the other networks beside s. flannel's chain keeps its reservations under
+// the name in flannel's conflist, which is not cbr0 everywhere: after a migration pods have addresses of this
+// node's lease that are reserved in another store.
 func (s Store) Neighbours() []Store {
 	var all []Store
 	parent := filepath.Dir(string(s))
@@ -66,7 +67,8 @@ func (s Store) Lock(ctx context.Context) (*os.File, error) {
 	return Lock(ctx, filepath.Join(string(s), "lock"))
 }
 
-// Lock makes the file and its directory if need be and waits for the file's lock, which lasts until it is closed.
+// Lock makes the file and its directory if need be and waits for the file's lock, which lasts until it is
+// closed.
 func Lock(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -82,8 +84,8 @@ func Lock(ctx context.Context, path string) (*os.File, error) {
 	return f, nil
 }
 
-// flock waits in a goroutine of its own where it cannot have the lock at once, because a signal does not end the system
-// call; the goroutine dies with the process.
+// flock waits in a goroutine of its own where it cannot have the lock at once, because a signal does not end
+// the system call; the goroutine dies with the process.
 func flock(ctx context.Context, f *os.File) error {
 	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 		return nil
@@ -107,8 +109,8 @@ func flock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// reserve gives a to the owner in the file pending and reports whether it was free, here and in other. The reservation
-// appears with its content or not at all, because it is a new name for a whole file.
+// reserve gives a to the owner in the file pending and reports whether it was free, here and in other. The
+// reservation appears with its content or not at all, because it is a new name for a whole file.
 func (s Store) reserve(pending string, a netip.Addr, other []Store) (bool, error) {
 	err := os.Link(pending, s.file(a))
 	if errors.Is(err, fs.ErrExist) && s.reclaim(a) {
@@ -117,7 +119,8 @@ func (s Store) reserve(pending string, a netip.Addr, other []Store) (bool, error
 	if err != nil {
 		return false, ignore(err, fs.ErrExist)
 	}
-	// Afterwards: other networks have locks of their own, and of two that take a at once neither would see the other's.
+	// Afterwards: other networks have locks of their own, and of two that take a at once neither would see
+	// the other's.
 	for _, o := range other {
 		if info, err := os.Lstat(o.file(a)); err == nil && info.Size() > 0 {
 			return false, os.Remove(s.file(a))
@@ -126,8 +129,9 @@ func (s Store) reserve(pending string, a netip.Addr, other []Store) (bool, error
 	return true, nil
 }
 
-// reclaim removes the reservation of a if it is an empty file, and reports whether it did. host-local leaves one when it
-// dies between creating and writing, as a power loss can of any young file; under the lock nobody is about to write it.
+// reclaim removes the reservation of a if it is an empty file, and reports whether it did. host-local leaves
+// one when it dies between creating and writing, as a power loss can of any young file; under the lock nobody
+// is about to write it.
 func (s Store) reclaim(a netip.Addr) bool {
 	info, err := os.Lstat(s.file(a))
 	return err == nil && info.Mode().IsRegular() && info.Size() == 0 && os.Remove(s.file(a)) == nil
@@ -183,9 +187,9 @@ func (s Store) last(i int) netip.Addr {
 	return a.Unmap()
 }
 
-// setLast writes over the old address and cuts off what is left of a longer one: file systems flush a file that was
-// emptied first (ext4's auto_da_alloc), and an ADD would wait for the disk. Without the file the round only begins again
-// at the start, so an error is no reason to refuse a pod.
+// setLast writes over the old address and cuts off what is left of a longer one: file systems flush a file
+// that was emptied first (ext4's auto_da_alloc), and an ADD would wait for the disk. Without the file the
+// round only begins again at the start, so an error is no reason to refuse a pod.
 func (s Store) setLast(i int, a netip.Addr) {
 	f, err := os.OpenFile(s.lastFile(i), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

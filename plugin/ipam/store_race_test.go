@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNetworksAtOnce holds that of two networks with the same addresses no two get one address when they ask at once:
-// each has a lock of its own.
+// TestNetworksAtOnce holds that of two networks with the same addresses no two get one address when they ask
+// at once: each has a lock of its own.
 func TestNetworksAtOnce(t *testing.T) {
 	networks := t.TempDir()
 	var stores []Store
@@ -19,7 +19,7 @@ func TestNetworksAtOnce(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "draft"), []byte("pod of "+name), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "pending"), []byte("pod of "+name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +40,7 @@ func TestNetworksAtOnce(t *testing.T) {
 		for i, s := range stores {
 			g.Go(func() {
 				<-start
-				got[i], errs[i] = s.reserve(filepath.Join(string(s), "draft"), a, s.Neighbours())
+				got[i], errs[i] = s.reserve(filepath.Join(string(s), "pending"), a, s.Neighbours())
 			})
 		}
 		close(start)

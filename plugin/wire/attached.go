@@ -16,9 +16,9 @@ import (
 	"github.com/twill-net/twill/plugin/ipam"
 )
 
-// Attached is the pods that are attached to this network namespace by a veth pair, whoever made it. As long as a pod's
-// namespace exists its pair does, with or without a runtime or a process; when the namespace goes, the kernel removes both
-// ends.
+// Attached lists the pods that are attached to this network namespace by a veth pair, whoever made it. As long
+// as a pod's namespace exists its pair does, with or without a runtime or a process; when the namespace goes,
+// the kernel removes both ends.
 type Attached struct {
 	Ends  map[string]bool       // names of the ends here
 	Addrs map[netip.Addr]string // addresses in the namespaces at the other ends, and the end here that leads there
@@ -33,8 +33,8 @@ type space struct {
 	addrs []netip.Addr
 }
 
-// AttachedPods asks the kernel. The addresses in the other namespaces are asked for by the id that the kernel has for each
-// (IFA_TARGET_NETNSID, Linux 4.20), so no path to them and no view of other processes is needed.
+// AttachedPods asks the kernel. The addresses in the other namespaces are asked for by the id that the kernel
+// has for each (IFA_TARGET_NETNSID, Linux 4.20), so no path to them and no view of other processes is needed.
 func AttachedPods() (Attached, error) {
 	all := Attached{Ends: map[string]bool{}, Addrs: map[netip.Addr]string{}}
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
@@ -42,7 +42,7 @@ func AttachedPods() (Attached, error) {
 		return all, fmt.Errorf("open a netlink socket: %w", err)
 	}
 	defer socket.Close()
-	// Without it the kernel passes over the id and lists this namespace's addresses.
+	// Without it the kernel ignores the id and lists this namespace's addresses.
 	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
 		return all, fmt.Errorf("look into other network namespaces, which needs Linux 4.20: %w", err)
 	}
@@ -57,7 +57,7 @@ func AttachedPods() (Attached, error) {
 			all.Ends[end] = true
 		}
 		s.addrs, err = rtnl.Retry("addresses behind "+s.ends[0], func() ([]netip.Addr, error) { return addrsIn(socket, id) })
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // it went meanwhile
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // it is gone already
 			continue
 		}
 		if err != nil {
@@ -100,18 +100,20 @@ func spacesOf(links []netlink.Link) map[int]*space {
 
 // Has reports whether a pod has any of an allocation for certain.
 func (a Attached) Has(h ipam.Allocation) bool {
-	return a.Ends[HostEnd(h.Owner)] || slices.ContainsFunc(h.Addrs, func(addr netip.Addr) bool { return a.Addrs[addr] != "" })
+	there := func(addr netip.Addr) bool { return a.Addrs[addr] != "" }
+	return a.Ends[HostEnd(h.Owner)] || slices.ContainsFunc(h.Addrs, there)
 }
 
-// MayHave reports whether an allocation can be of a pod at one of the ends that Unknown returned. What this plugin reserved
-// is not: its pods have an end of their own name.
+// MayHave reports whether an allocation can be of a pod at one of the ends that Unknown returned. What this
+// plugin reserved is not: its pods have an end of their own name.
 func (a Attached) MayHave(h ipam.Allocation, unknown []string) bool {
 	return len(unknown) > 0 && !h.Named
 }
 
-// Unknown returns the ends here that lead to pods of which nobody knows what they have: ports of the bridge whose namespace
-// has no reserved address (or one that another namespace has too), and ports of any bridge whose namespace has no address at
-// all. gVisor takes the address off the interface, and a pod with NET_ADMIN can do as it likes.
+// Unknown returns the ends here that lead to pods of which nobody knows what they have: ports of the bridge
+// whose namespace has no reserved address (or one that another namespace has too), and ports of any bridge
+// whose namespace has no address at all. gVisor takes the address off the interface, and a pod with NET_ADMIN
+// can do as it likes.
 func (a Attached) Unknown(bridge string, allocations []ipam.Allocation) []string {
 	ends, holders := map[string]bool{}, map[netip.Addr]string{}
 	for _, h := range allocations {

@@ -26,8 +26,8 @@ type Bridge struct {
 	Gateways []netip.Prefix
 }
 
-// Ensure returns the bridge as it is. It is the agent's: it is made here only when it is missing, and what is wrong with an
-// existing one is never a reason to refuse a pod.
+// Ensure returns the bridge as it is. It is the agent's: it is made here only when it is missing, and what is
+// wrong with an existing one is never a reason to refuse a pod.
 func (b Bridge) Ensure(ctx context.Context, n *Node, store ipam.Store) (*netlink.Bridge, error) {
 	if link, err := b.find(n); link != nil || err != nil {
 		return link, err
@@ -61,8 +61,8 @@ func (b Bridge) find(n *Node) (*netlink.Bridge, error) {
 	return bridge, nil
 }
 
-// create makes the bridge as the agent does, whole or not at all. Its hardware address is set at creation: otherwise udev
-// alters it later, and the bridge itself does with every port that comes or goes.
+// create makes the bridge as the agent does, whole or not at all. Its hardware address is set at creation:
+// otherwise udev alters it later, and the bridge itself does with every port that comes or goes.
 func (b Bridge) create() (*netlink.Bridge, error) {
 	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: b.Name, MTU: b.MTU, TxQLen: -1}}
 	if len(b.Gateways) > 0 {
@@ -102,8 +102,8 @@ func (b Bridge) setUp(link *netlink.Bridge) error {
 	return netlink.LinkSetUp(link)
 }
 
-// CutOff returns why the pods on the bridge have no network now, "" if they have. A bridge that does not exist is no
-// reason: there are no pods on it, and ADD makes it.
+// CutOff returns why the pods on the bridge have no network now, "" if they have. A bridge that does not
+// exist is no reason: there are no pods on it, and ADD makes it.
 func (b Bridge) CutOff() string {
 	link, err := netlink.LinkByName(b.Name)
 	if err != nil {
@@ -112,7 +112,8 @@ func (b Bridge) CutOff() string {
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		return b.Name + " is down"
 	}
-	addrs, err := rtnl.Retry("addresses", func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := rtnl.Retry("addresses",
+		func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return ""
 	}

@@ -30,7 +30,8 @@ func (e End) Key() netstate.Key { return netstate.Key{Kind: netstate.KindLink, N
 func (e End) String() string {
 	text := fmt.Sprintf("link %s address %s mtu %d", e.Name, e.MAC, e.MTU)
 	if e.Master != "" {
-		text = fmt.Sprintf("link %s master %s mtu %d hairpin %s", e.Name, e.Master, e.MTU, choose(e.Port.Hairpin, "on", "off"))
+		text = fmt.Sprintf("link %s master %s mtu %d", e.Name, e.Master, e.MTU) +
+			choose(e.Port.Hairpin, " hairpin on", " hairpin off")
 	}
 	return text + choose(e.Port.Isolated, " isolated on", "") + choose(e.Port.CheckMAC, " locked on", "") +
 		choose(e.Up, " up", " down")
@@ -102,7 +103,7 @@ func portIn(message []byte) Port {
 		value := rtnl.Attribute(message, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA, kind)
 		return len(value) > 0 && value[0] == 1
 	}
-	return Port{Hairpin: on(nl.IFLA_BRPORT_MODE), Isolated: on(nl.IFLA_BRPORT_ISOLATED), CheckMAC: on(nl.IFLA_BRPORT_LOCKED)}
+	return Port{on(nl.IFLA_BRPORT_MODE), on(nl.IFLA_BRPORT_ISOLATED), on(nl.IFLA_BRPORT_LOCKED)}
 }
 
 // observe returns the interface, its addresses and its routes in the pod.
@@ -119,12 +120,14 @@ func (p *Pod) observe(dev string) (netstate.State, error) {
 	defer handle.Close()
 	a := link.Attrs()
 	s.Add(End{Name: a.Name, MAC: a.HardwareAddr.String(), MTU: a.MTU, Up: a.Flags&net.FlagUp != 0})
-	addrs, err := rtnl.Retry("addresses", func() ([]netlink.Addr, error) { return handle.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := rtnl.Retry("addresses",
+		func() ([]netlink.Addr, error) { return handle.AddrList(link, netlink.FAMILY_ALL) })
 	for _, addr := range addrs {
 		s.Add(netstate.Addr{Dev: dev, Prefix: rtnl.Prefix(addr.IPNet),
 			Extra: choose(addr.Flags&unix.IFA_F_DADFAILED != 0, "dadfailed", "")})
 	}
-	routes, err2 := rtnl.Retry("routes", func() ([]netlink.Route, error) { return handle.RouteList(link, netlink.FAMILY_ALL) })
+	routes, err2 := rtnl.Retry("routes",
+		func() ([]netlink.Route, error) { return handle.RouteList(link, netlink.FAMILY_ALL) })
 	for _, r := range routes {
 		s.Add(podRoute(r, dev))
 	}
@@ -133,6 +136,6 @@ func (p *Pod) observe(dev string) (netstate.State, error) {
 
 // podRoute leaves out who wrote the route: flannel's chain did in older pods.
 func podRoute(r netlink.Route, dev string) netstate.Route {
-	return netstate.Route{Dst: rtnl.Prefix(r.Dst), Via: rtnl.Addr(r.Gw), Dev: dev, Metric: r.Priority, Protocol: netstate.Protocol,
-		Onlink: r.Flags&int(netlink.FLAG_ONLINK) != 0, Blackhole: r.Type == unix.RTN_BLACKHOLE}
+	return netstate.Route{Dst: rtnl.Prefix(r.Dst), Via: rtnl.Addr(r.Gw), Dev: dev, Metric: r.Priority,
+		Protocol: netstate.Protocol, Onlink: r.Flags&int(netlink.FLAG_ONLINK) != 0, Blackhole: r.Type == unix.RTN_BLACKHOLE}
 }

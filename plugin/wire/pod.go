@@ -25,10 +25,12 @@ type Pod struct {
 	conn *rtnl.Conn // in ns
 }
 
-// OpenPod opens the namespace at path. Its error has the code types.ErrUnknownContainer where there is none. The node's own
-// namespace is refused: ADD would wire the node to itself and DEL would remove the node's uplink.
+// OpenPod opens the namespace at path. Its error has the code types.ErrUnknownContainer where there is none.
+// The node's own namespace is refused: ADD would wire the node to itself and DEL would remove the node's
+// uplink.
 func OpenPod(path string) (*Pod, error) {
-	none := cnierr.New(types.ErrUnknownContainer, "CNI_NETNS %s is not there or not a network namespace: want a pod's", path)
+	none := cnierr.New(types.ErrUnknownContainer,
+		"CNI_NETNS %s is not there or not a network namespace: want a pod's", path)
 	there, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, none
@@ -79,8 +81,8 @@ type Route struct {
 	Via netip.Addr
 }
 
-// Configure gives the pod's end its addresses and routes, in one write after the sysctls: what a link may learn by itself has
-// to be settled before it is up.
+// Configure gives the pod's end its addresses and routes, in one write after the sysctls: what a link may
+// learn by itself has to be settled before it is up.
 func (p *Pod) Configure(dev string, grants []ipam.Grant, routes []Route) error {
 	link, _, err := getLink(p.conn, dev)
 	if err == nil && link == nil {
@@ -94,12 +96,15 @@ func (p *Pod) Configure(dev string, grants []ipam.Grant, routes []Route) error {
 		return err
 	}
 	index := link.Attrs().Index
-	requests, what := []*nl.NetlinkRequest{request(unix.RTM_NEWLINK, 0, up(index))}, []string{"set " + dev + " up in the pod"}
+	requests := []*nl.NetlinkRequest{request(unix.RTM_NEWLINK, 0, up(index))}
+	what := []string{"set " + dev + " up in the pod"}
 	for _, g := range grants {
-		requests, what = append(requests, addrRequest(index, g.Prefix)), append(what, "add address "+g.Prefix.String())
+		requests = append(requests, addrRequest(index, g.Prefix))
+		what = append(what, "add address "+g.Prefix.String())
 	}
 	for _, r := range routes {
-		requests, what = append(requests, routeRequest(index, r)), append(what, fmt.Sprintf("add route %s via %s", r.Dst, r.Via))
+		requests = append(requests, routeRequest(index, r))
+		what = append(what, fmt.Sprintf("add route %s via %s", r.Dst, r.Via))
 	}
 	failed, err := do(p.conn, requests...)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
@@ -111,8 +116,8 @@ func (p *Pod) Configure(dev string, grants []ipam.Grant, routes []Route) error {
 	return nil
 }
 
-// podSysctls lets a pod have IPv6 addresses where the runtime turned IPv6 off in new namespaces (Docker did), and keeps it
-// from believing the router advertisements that any other pod on the bridge could send.
+// podSysctls lets a pod have IPv6 addresses where the runtime turned IPv6 off in new namespaces (Docker did),
+// and keeps it from believing the router advertisements that any other pod on the bridge could send.
 func podSysctls(dev string, grants []ipam.Grant) []netstate.Sysctl {
 	all := []netstate.Sysctl{{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}}
 	for _, g := range grants {
@@ -126,8 +131,8 @@ func podSysctls(dev string, grants []ipam.Grant) []netstate.Sysctl {
 	return all
 }
 
-// addrRequest adds an address. IPv6 ones are usable at once: addresses here come from one allocator, so nothing is found by
-// waiting two seconds for duplicates.
+// addrRequest adds an address. IPv6 ones are usable at once: addresses here come from one allocator, so
+// nothing is found by waiting two seconds for duplicates.
 func addrRequest(index int, p netip.Prefix) *nl.NetlinkRequest {
 	msg := nl.NewIfAddrmsg(family(p.Addr()))
 	msg.Index, msg.Prefixlen = uint32(index), uint8(p.Bits())

@@ -19,10 +19,10 @@ type Veth struct {
 	MTU             int
 }
 
-// NewVeth names the pair of o. The host's end is named after the pod, so that DEL finds it without the pod's namespace and so
-// that two ADDs for one pod cannot both succeed; its hardware address is set, because udev alters one that is not. The pod's
-// hardware address follows from its first address: what neighbours remember of an address stays right when another pod gets
-// it.
+// NewVeth names the pair of o. The host's end is named after the pod, so that DEL finds it without the pod's
+// namespace and so that two ADDs for one pod cannot both succeed; its hardware address is set, because udev
+// alters one that is not. The pod's hardware address follows from its first address: what neighbours remember
+// of an address stays right when another pod gets it.
 func NewVeth(o ipam.Owner, grants []ipam.Grant, mtu int) Veth {
 	h := o.Hash()
 	v := Veth{Host: HostEnd(o), Pod: o.Dev, MTU: mtu}
@@ -33,8 +33,8 @@ func NewVeth(o ipam.Owner, grants []ipam.Grant, mtu int) Veth {
 	return v
 }
 
-// HostEnd returns the name of the host's end of o's pair: 15 characters, the most that the kernel takes. While it exists, so
-// does the pod's network namespace.
+// HostEnd returns the name of the host's end of o's pair: 15 characters, the most that the kernel takes.
+// While it exists, so does the pod's network namespace.
 func HostEnd(o ipam.Owner) string { return fmt.Sprintf("veth%011x", o.Hash()&(1<<44-1)) }
 
 // Port is how the bridge treats a pod's port.
@@ -60,8 +60,9 @@ func (n *Node) Attach(v Veth, pod *Pod, bridge *netlink.Bridge, port Port) error
 	return errors.Join(fmt.Errorf("set up the bridge's port %s: %w", v.Host, err), n.DeleteLink(v.Host))
 }
 
-// request makes the pair with one message: the host's end up and on the bridge, the pod's end in its namespace from the start
-// (moving one there costs ten times as much). The pod's end cannot be created up: the kernel returns ENOTCONN.
+// request makes the pair with one message: the host's end up and on the bridge, the pod's end in its
+// namespace from the start (moving one there costs ten times as much). The pod's end cannot be created up:
+// the kernel returns ENOTCONN.
 func (v Veth) request(master, ns int) *nl.NetlinkRequest {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
@@ -97,9 +98,9 @@ func (p Port) request(dev string) *nl.NetlinkRequest {
 	return request(unix.RTM_NEWLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(dev), info)
 }
 
-// LockPort ends what Attach began for a port that checks source addresses. That is a locked port (Linux 5.18): it takes frames
-// only from hardware addresses that the bridge has on it, and it learns none, so that the pod's own, written here, stays the
-// only one. No firewall is involved.
+// LockPort ends what Attach began for a port that checks source addresses. That is a locked port (Linux
+// 5.18): it takes frames only from hardware addresses that the bridge has on it, and it learns none, so that
+// the pod's own, written here, stays the only one. No firewall is involved.
 func (n *Node) LockPort(v Veth) error {
 	link, message, err := getLink(n.conn, v.Host)
 	if err == nil && link == nil {

@@ -1,5 +1,5 @@
-// Package wire joins pods to the node's bridge: it makes the bridge where the agent has not, the veth pair of a pod, and its
-// addresses and routes, and reads back what became of them.
+// Package wire joins pods to the node's bridge: it makes the bridge where the agent has not, the veth pair of
+// a pod, and its addresses and routes, and reads back what became of them.
 package wire
 
 import (
@@ -53,8 +53,8 @@ func getLink(conn *rtnl.Conn, name string) (link netlink.Link, message []byte, e
 	return link, message, nil
 }
 
-// do sends requests in one write and returns the first error, and which request's it is. ADD spends a tenth less than with a
-// call of the library for each.
+// do sends requests in one write and returns the first error, and which request's it is. ADD spends a tenth
+// less than with a call of the library for each.
 func do(conn *rtnl.Conn, requests ...*nl.NetlinkRequest) (int, error) {
 	errs := conn.Do(requests...)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {

@@ -17,9 +17,9 @@ import (
 	"github.com/twill-net/twill/plugin/ipam"
 )
 
-// TestAddonsWaitForTheirTurn holds that ADD, DEL and the removal of what is left each wait while another pod's portmap
-// may run.
-func TestAddonsWaitForTheirTurn(t *testing.T) {
+// TestPluginsWaitForTheirTurn holds that ADD, DEL and the removal of what is left each wait while another
+// pod's portmap may run.
+func TestPluginsWaitForTheirTurn(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	for _, cmd := range []string{"ADD", "DEL"} {
 		turn, err := ipam.Lock(context.Background(), n.turnLock())
@@ -46,9 +46,9 @@ func TestAddonsWaitForTheirTurn(t *testing.T) {
 	n.mustBeClean(pod)
 }
 
-// TestAddonDiesWithItsPlugin kills an ADD while its portmap runs, in which nobody else has the turn: portmap must not go on when
-// the runtime deletes the pod.
-func TestAddonDiesWithItsPlugin(t *testing.T) {
+// TestPortmapDiesWithItsPlugin kills an ADD while its portmap runs, in which nobody else has the turn:
+// portmap must not go on when the runtime deletes the pod.
+func TestPortmapDiesWithItsPlugin(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
 	n.path = t.TempDir()
 	pidFile := filepath.Join(n.path, "pid")
@@ -95,8 +95,8 @@ func within5s(t *testing.T, what string, f func() bool) {
 	t.Fatalf("not so after 5 s: %s", what)
 }
 
-// TestPodsInterface holds what a pod's interface has beside addresses and routes: a broadcast address, and IPv6 addresses
-// that stay when the pod sets the interface down and up.
+// TestPodsInterface holds what a pod's interface has beside addresses and routes: a broadcast address, and
+// IPv6 addresses that stay when the pod sets the interface down and up.
 func TestPodsInterface(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	n.must("ADD", "a", pod, n.config(nil))

@@ -63,6 +63,11 @@ func TestServe(t *testing.T) {
 			t.Errorf("no %s in\n%s", line, text)
 		}
 	}
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "# HELP twill_"); ok && len(strings.Fields(rest)) < 4 {
+			t.Errorf("a metric without help: %s", line)
+		}
+	}
 	a.Metrics.finished(result{}, false)
 	if text := get("/metrics", 200); !strings.Contains(text, "\ntwill_ready 0\n") || !strings.Contains(text, "\ntwill_objects_wrong 0\n") {
 		t.Errorf("not ready any more:\n%s", text)

@@ -202,6 +202,37 @@ func TestOurs(t *testing.T) {
 	}
 }
 
+// TestWithoutABootTime: where the kernel does not tell when it started, nothing is taken for an earlier boot's.
+func TestWithoutABootTime(t *testing.T) {
+	n := newNode(t)
+	n.reserve("gone", "10.244.1.90")
+	n.run(func() error {
+		err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("/dev/null", "/proc/stat", "", unix.MS_BIND, ""))
+		if err != nil {
+			return err
+		}
+		if err := n.reclaimer(0).Boot(context.Background()); err == nil || n.owners() != "gone" {
+			t.Errorf("Boot without a boot time: %v, reservations of %q are left", err, n.owners())
+		}
+		return nil
+	})
+	if _, err := os.Stat(filepath.Join(n.store(), bootMark)); err == nil {
+		t.Error("the store has a boot's mark")
+	}
+}
+
+// TestUnreadableStore: what cannot be read is an error, and not an empty store.
+func TestUnreadableStore(t *testing.T) {
+	n := newNode(t)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(n.store()), 0o755), os.WriteFile(n.store(), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.reclaimer(0).reclaim(context.Background(), nil); err == nil {
+		t.Error("a store that is a file was read")
+	}
+}
+
 // TestWithoutABootID: where the kernel names no boot, nothing is taken for an earlier boot's, and
 // the rest works.
 func TestWithoutABootID(t *testing.T) {

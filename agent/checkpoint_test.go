@@ -204,7 +204,7 @@ func FuzzParseCheckpoint(f *testing.F) {
 		}
 		for _, lease := range append(c.snapshot().Peers, c.snapshot().Local) {
 			for _, s := range lease.Stacks {
-				if !s.Subnet.IsValid() || !s.Underlay.IsValid() || s.Is4() != s.Subnet.Addr().Is4() {
+				if !s.Subnet.IsValid() || !s.Underlay.IsValid() || s.Underlay.Is4() != s.Subnet.Addr().Is4() {
 					t.Errorf("took the stack %+v", s)
 				}
 			}

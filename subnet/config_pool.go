@@ -20,9 +20,6 @@ type Pool struct {
 // Family returns the address family of p.
 func (p Pool) Family() netstate.Family { return netstate.FamilyOf(p.Network.Addr()) }
 
-// Is4 reports whether p is a pool of IPv4 subnets.
-func (p Pool) Is4() bool { return p.Family() == netstate.IPv4 }
-
 // Contains reports whether s is one of the subnets that may be leased.
 func (p Pool) Contains(s netip.Prefix) bool {
 	return p.Fits(s) && !s.Addr().Less(p.Min) && !p.Max.Less(s.Addr())

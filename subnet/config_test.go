@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -188,7 +190,7 @@ func FuzzParseConfig(f *testing.F) {
 				t.Errorf("pool %+v: free is %s, want %s", p, s, last)
 			}
 		}
-		if len(c.Pools) == 2 && !c.Pools[0].Is4() {
+		if len(c.Pools) == 2 && c.Pools[0].Family() != netstate.IPv4 {
 			t.Errorf("pools are not IPv4 first: %+v", c.Pools)
 		}
 	})

@@ -44,9 +44,6 @@ func (s Stack) Family() netstate.Family {
 	return netstate.FamilyOf(s.Subnet.Addr())
 }
 
-// Is4 reports whether s is the IPv4 part of its lease.
-func (s Stack) Is4() bool { return s.Family() == netstate.IPv4 }
-
 // Equal reports whether two leases say the same; absent and null Data are the same.
 func (l Lease) Equal(o Lease) bool {
 	if l.Node != o.Node || l.Backend != o.Backend || len(l.Stacks) != len(o.Stacks) {

@@ -55,7 +55,7 @@ func parseConfig(data []byte) (*config, error) {
 	c.readTop(f)
 	c.readDelegate(f.object("delegate", "an object with the bridge's settings"))
 	c.readSettings(f)
-	c.readArgs(f.raw("args"))
+	c.readArgs(f.Raw("args"))
 	c.readRuntimeConfig(f.object("runtimeConfig", "an object"))
 	c.warnings = append(c.warnings, f.unknown()...)
 	if len(errs) > 0 {
@@ -77,11 +77,11 @@ func (c *config) readTop(f *fields) {
 	} else if dir != "" {
 		c.networksDir = dir
 	}
-	c.prevResult = f.raw("prevResult")
-	c.attachments = f.take("cni.dev/valid-attachments")
+	c.prevResult = f.Raw("prevResult")
+	c.attachments = f.Take("cni.dev/valid-attachments")
 	f.get("portmap", &c.portmap, "an object with settings for the portmap plugin")
 	for _, key := range []string{"capabilities", "cni.dev/attachments", "disableCheck", "disableGC"} {
-		f.take(key)
+		f.Take(key)
 	}
 }
 
@@ -89,8 +89,8 @@ func (c *config) readTop(f *fields) {
 func (c *config) readDelegate(f *fields) {
 	kind := "bridge"
 	f.get("type", &kind, "bridge or nothing: twill wires pods to a bridge itself", func() bool { return kind == "bridge" })
-	f.take("name")
-	f.take("cniVersion")
+	f.Take("name")
+	f.Take("cniVersion")
 	c.readSettings(f)
 	c.warnings = append(c.warnings, f.unknown()...)
 }
@@ -105,8 +105,8 @@ func (c *config) readSettings(f *fields) {
 	f.get("isDefaultGateway", &c.defaultGateway, "true or false")
 	f.get("portIsolation", &c.port.Isolated, "true or false")
 	f.get("macspoofchk", &c.port.CheckMAC, "true or false")
-	f.take("isGateway") // the bridge always has the gateway's address
-	f.take("forceAddress")
+	f.Take("isGateway") // the bridge always has the gateway's address
+	f.Take("forceAddress")
 	if f.get("ipMasq", &masq, "true or false") && masq {
 		c.warnings = append(c.warnings, f.path+"ipMasq is ignored: the agent masquerades for all pods (twilld --ip-masq)")
 	}
@@ -123,13 +123,13 @@ func (c *config) readIPAM(f *fields) {
 		func() bool { return kind == "host-local" || kind == "twill" || kind == "" })
 	f.get("dataDir", &c.networksDir, "a directory")
 	c.readRoutes(f)
-	if raw := f.raw("ranges"); raw != nil {
+	if raw := f.Raw("ranges"); raw != nil {
 		c.ranges = nil
 		c.readRanges(f, "ranges", raw)
 	}
 	one := map[string]json.RawMessage{} // the older form of one range, which counts before the others
 	for _, key := range []string{"subnet", "rangeStart", "rangeEnd", "gateway"} {
-		if raw := f.raw(key); raw != nil {
+		if raw := f.Raw(key); raw != nil {
 			one[key] = raw
 		}
 	}

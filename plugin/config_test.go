@@ -80,7 +80,7 @@ func TestDataDir(t *testing.T) {
 		}
 	}
 	if _, err := parseConfig([]byte("{")); err == nil || !strings.Contains(err.Error(),
-		"network config: unexpected end") {
+		"network config: malformed JSON at line 1, column 2: unexpected end") {
 		t.Errorf("half an object: %v", err)
 	}
 }

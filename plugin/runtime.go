@@ -34,7 +34,7 @@ type bandwidth struct {
 // Runtimes write the keys in lower or in upper camel case; keys for other plugins are ignored.
 func (c *config) readRuntimeConfig(f *fields) {
 	c.readIdentity(f)
-	c.readRanges(f, "ipRanges", f.raw("ipRanges"))
+	c.readRanges(f, "ipRanges", f.Raw("ipRanges"))
 	var dns struct{ Servers, Searches, Options []string }
 	f.get("dns", &dns, `{"servers": […], "searches": […]}`)
 	if len(dns.Servers)+len(dns.Searches)+len(dns.Options) > 0 {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/twill-net/twill/internal/jsonobject"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -36,18 +37,20 @@ func (c Config) Pool(f netstate.Family) (Pool, bool) {
 // ParseConfig reads a net-conf.json. As in flannel, keys are case-insensitive, null is the same as absent, IPv4
 // is enabled and IPv6 is not unless the config says otherwise, and host bits of a network are cut off.
 func ParseConfig(data []byte) (Config, error) {
-	obj, err := parseObject(data)
+	obj, err := jsonobject.Parse(data)
 	if err != nil {
 		return Config{}, err
 	}
 	c := Config{Raw: bytes.Clone(data)}
-	c.Warnings = append(c.Warnings, obj.repeated...)
-	for _, step := range []func(object) error{c.pools, c.firewall, c.backend} {
+	for _, key := range obj.Repeated {
+		c.warn("key %q is there more than once: the last one counts", key)
+	}
+	for _, step := range []func(jsonobject.Object) error{c.pools, c.firewall, c.backend} {
 		if err := step(obj); err != nil {
 			return Config{}, err
 		}
 	}
-	for _, key := range obj.keys {
+	for _, key := range obj.Rest() {
 		if !knownKeys[strings.ToLower(key)] {
 			c.warn("key %q is unknown and has no effect", key)
 		}
@@ -65,14 +68,14 @@ func (c *Config) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
 }
 
-func (c *Config) pools(obj object) error {
+func (c *Config) pools(obj jsonobject.Object) error {
 	for _, f := range familyKeys {
 		enabled := f.family == netstate.IPv4
-		if _, err := obj.get(f.enable, &enabled, "true or false"); err != nil {
+		if _, err := obj.Get(f.enable, &enabled, "true or false"); err != nil {
 			return err
 		}
 		if !enabled {
-			if obj.has(f.prefix + "Network") {
+			if obj.Has(f.prefix + "Network") {
 				c.warn("%sNetwork has no effect because %s is not true", f.prefix, f.enable)
 			}
 			continue
@@ -89,28 +92,28 @@ func (c *Config) pools(obj object) error {
 	return nil
 }
 
-func (c *Config) firewall(obj object) error {
+func (c *Config) firewall(obj jsonobject.Object) error {
 	var nft bool
-	if ok, err := obj.get("EnableNFTables", &nft, "true or false"); err != nil || !ok {
+	if ok, err := obj.Get("EnableNFTables", &nft, "true or false"); err != nil || !ok {
 		return err
 	}
 	c.NFTables = &nft
 	return nil
 }
 
-func (c *Config) backend(obj object) error {
-	if !obj.has("Backend") {
+func (c *Config) backend(obj jsonobject.Object) error {
+	if !obj.Has("Backend") {
 		c.Backend, c.Options = defaultBackend, json.RawMessage(`{"Type":"`+defaultBackend+`"}`)
 		c.warn("Backend is missing: using %s", defaultBackend)
 		return nil
 	}
-	raw := obj.values["backend"]
-	options, err := parseObject(raw)
+	raw := obj.Raw("Backend")
+	options, err := jsonobject.Parse(raw)
 	if err != nil {
-		return fmt.Errorf("key Backend is %s: want an object such as {\"Type\": \"vxlan\"}", brief(raw))
+		return fmt.Errorf("key Backend is %s: want an object such as {\"Type\": \"vxlan\"}", jsonobject.Brief(raw))
 	}
 	kind := defaultBackend
-	if ok, err := options.get("Type", &kind, `a string such as "vxlan"`); err != nil {
+	if ok, err := options.Get("Type", &kind, `a string such as "vxlan"`); err != nil {
 		return fmt.Errorf("key Backend: %w", err)
 	} else if !ok {
 		c.warn("Backend has no Type: using %s", defaultBackend)
@@ -137,7 +140,7 @@ var familyKeys = []familyKey{
 	{family: netstate.IPv6, enable: "EnableIPv6", prefix: "IPv6", length: 64, longest: 126, example: "fd00:10:244::/48"},
 }
 
-func (c *Config) pool(obj object, f familyKey) (Pool, error) {
+func (c *Config) pool(obj jsonobject.Object, f familyKey) (Pool, error) {
 	network, err := c.network(obj, f)
 	if err != nil {
 		return Pool{}, err
@@ -161,9 +164,9 @@ func (c *Config) pool(obj object, f familyKey) (Pool, error) {
 	return p, nil
 }
 
-func (c *Config) network(obj object, f familyKey) (netip.Prefix, error) {
+func (c *Config) network(obj jsonobject.Object, f familyKey) (netip.Prefix, error) {
 	key, text := f.prefix+"Network", ""
-	if ok, err := obj.get(key, &text, "a string such as \""+f.example+"\""); err != nil {
+	if ok, err := obj.Get(key, &text, "a string such as \""+f.example+"\""); err != nil {
 		return netip.Prefix{}, err
 	} else if !ok {
 		return netip.Prefix{}, fmt.Errorf("%s is missing: want a network such as %q, or %s false", key, f.example, f.enable)
@@ -188,13 +191,13 @@ func (c *Config) network(obj object, f familyKey) (netip.Prefix, error) {
 
 // subnetLen follows flannel: at least four subnets fit into the network, and by default each node gets a /24
 // (IPv6: a /64), or a quarter of a network that is too small for that.
-func subnetLen(obj object, f familyKey, network netip.Prefix) (int, error) {
+func subnetLen(obj jsonobject.Object, f familyKey, network netip.Prefix) (int, error) {
 	key, least := f.prefix+"SubnetLen", network.Bits()+2
 	if least > f.longest {
 		return 0, fmt.Errorf("%sNetwork %s is too small: want a /%d or larger", f.prefix, network, f.longest-2)
 	}
 	length := 0
-	if _, err := obj.get(key, &length, fmt.Sprintf("a number from %d to %d", least, f.longest)); err != nil {
+	if _, err := obj.Get(key, &length, fmt.Sprintf("a number from %d to %d", least, f.longest)); err != nil {
 		return 0, err
 	}
 	if length == 0 {
@@ -209,10 +212,10 @@ func subnetLen(obj object, f familyKey, network netip.Prefix) (int, error) {
 
 // bound returns SubnetMin or SubnetMax, which is the first address of a subnet of p, or otherwise when the key is
 // absent (or, as in flannel, zero).
-func bound(obj object, key string, p Pool, otherwise netip.Addr) (netip.Addr, error) {
+func bound(obj jsonobject.Object, key string, p Pool, otherwise netip.Addr) (netip.Addr, error) {
 	text := ""
 	want := fmt.Sprintf("an address in %s such as %q", p.Network, otherwise)
-	if ok, err := obj.get(key, &text, want); err != nil || !ok {
+	if ok, err := obj.Get(key, &text, want); err != nil || !ok {
 		return otherwise, err
 	}
 	a, err := netip.ParseAddr(text)

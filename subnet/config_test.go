@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twill-net/twill/internal/jsonobject"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -42,7 +43,7 @@ func show(c Config) string {
 	if c.NFTables != nil {
 		fmt.Fprintf(&b, "nftables %t\n", *c.NFTables)
 	}
-	fmt.Fprintf(&b, "backend %s %s\n", c.Backend, brief(c.Options))
+	fmt.Fprintf(&b, "backend %s %s\n", c.Backend, jsonobject.Brief(c.Options))
 	for _, w := range c.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
@@ -154,7 +155,7 @@ func TestPrivateNetworks(t *testing.T) {
 func TestBrief(t *testing.T) {
 	forty := strings.Repeat("x", 40)
 	for data, want := range map[string]string{"{ }": "{}", forty: forty, forty + "y": forty + "…", forty[1:] + "é": forty[1:] + "…"} {
-		if got := brief([]byte(data)); got != want {
+		if got := jsonobject.Brief([]byte(data)); got != want {
 			t.Errorf("%q is shown as %q, want %q", data, got, want)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -55,5 +57,36 @@ func TestNodesOrder(t *testing.T) {
 		if leases, _, _, _ := c.peers(); !slices.EqualFunc(leases, want, subnet.Lease.Equal) {
 			t.Fatalf("after %d steps got %v, want %v", step, leases, want)
 		}
+	}
+}
+
+// TestQueueBacksOff: a Node that had no podCIDR is read again, and less and less often.
+func TestQueueBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cacheOf(t, 0, pool4)
+		defer c.queue.ShutDown()
+		for _, want := range []time.Duration{leastWait, 2 * leastWait, 4 * leastWait} {
+			begin := time.Now()
+			c.queue.AddRateLimited("node")
+			c.queue.Done(first(c.queue.Get()))
+			if took := time.Since(begin); took != want || leastWait != time.Second/2 {
+				t.Errorf("it is read again after %s, want %s", took, want)
+			}
+		}
+	})
+}
+
+func first(name string, _ bool) string { return name }
+
+// TestNoPodCIDRIsNotKnown: a Node that has none yet may get one.
+func TestNoPodCIDRIsNotKnown(t *testing.T) {
+	var p podCIDRs
+	p.put("uid", "")
+	if !p.empty() {
+		t.Errorf("%v is known of a Node without podCIDRs", p.byUID)
+	}
+	p.put("uid", "10.244.1.0/24")
+	if p.empty() || p.get("uid") != "10.244.1.0/24" {
+		t.Errorf("known is %v", p.byUID)
 	}
 }

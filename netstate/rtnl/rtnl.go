@@ -70,10 +70,7 @@ func (c *Conn) Port() uint32 { return c.port }
 // their error is that of the socket, and nobody knows whether they were carried out.
 func (c *Conn) Do(requests ...*nl.NetlinkRequest) []error {
 	errs, failed := make([]error, len(requests)), false
-	room, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
-	if err != nil {
-		room = 0
-	}
+	room, _ := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF) // 0 if it cannot be read
 	done := 0
 	for batch := range slices.Chunk(requests, min(max(room/answerSize, 1), MaxBatch)) {
 		failed = c.batch(batch, errs[done:done+len(batch)]) || failed

@@ -151,6 +151,45 @@ func TestList(t *testing.T) {
 	}
 }
 
+// TestInterrupted makes a link while links are listed: the list is not whole, and says so.
+func TestInterrupted(t *testing.T) {
+	c := dial(t)
+	other, err := Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	bridge := func(i int) *nl.NetlinkRequest {
+		r := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+		r.AddData(&nl.IfInfomsg{})
+		r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(fmt.Sprintf("b%d", i))))
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+		r.AddData(info)
+		return r
+	}
+	const many = 200 // some of which do not fit into the part of the list that the kernel makes in advance
+	for i := range many {
+		if err := errors.Join(c.Do(bridge(i))...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, interrupt := range []bool{true, false} {
+		all, made := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP), false
+		all.AddData(&nl.IfInfomsg{})
+		err := c.List(all, func([]byte) error {
+			if !interrupt || made {
+				return nil
+			}
+			made = true
+			return errors.Join(other.Do(bridge(many))...)
+		})
+		if errors.Is(err, netlink.ErrDumpInterrupted) != interrupt || !interrupt && err != nil {
+			t.Errorf("interrupted %t: %v", interrupt, err)
+		}
+	}
+}
+
 // TestErrno: the end of a list may come without a code.
 func TestErrno(t *testing.T) {
 	for _, data := range [][]byte{nil, {0, 0, 0}, {0, 0, 0, 0}} {

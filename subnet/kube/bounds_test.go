@@ -26,6 +26,7 @@ func TestBounds(t *testing.T) {
 		{"long annotation of others", func(n *corev1.Node) { n.Annotations["x/y"] = long }, ""},
 		{"subnets of another length", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.16.0/20"} }, ""},
 		{"a second subnet", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.1.0/24", "10.244.128.0/17"} }, ""},
+		{"a malformed podCIDR", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.1"} }, `podCIDR "10.244.1" is not of the form`},
 		{"no room for pods", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.1.1/32"} }, "podCIDR 10.244.1.1/32 has no room for pods"},
 		{"the network", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.0.0/16"} }, "podCIDR 10.244.0.0/16 has all of the network"},
 		{"more than it", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/8"} }, "podCIDR 10.0.0.0/8 has all of the network"},

@@ -47,3 +47,9 @@ func TestBounds(t *testing.T) {
 		}
 	}
 }
+
+// TestNoPools: without a network there is nothing to lease.
+func TestNoPools(t *testing.T) {
+	_, err := New(t.Context(), Options{APIURL: "http://127.0.0.1:1", Node: self})
+	wantError(t, err, "kube store without a pool")
+}

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -75,6 +78,26 @@ func traffic(t *testing.T) {
 	}
 	defer conn.Close()
 	conn.Write([]byte("x"))
+}
+
+// TestWatchFails: without a socket there are no events, and Watch returns an error.
+func TestWatchFails(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := limit
+	none.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New().Watch(t.Context())
+	if restore := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); restore != nil || !errors.Is(err, unix.EMFILE) {
+		t.Errorf("watch without a file descriptor: %v; restore: %v", err, restore)
+	}
 }
 
 // TestLegacyWrite: what was written is read at once, however young the last reading is.

@@ -245,15 +245,15 @@ func TestRunIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
-		var looks atomic.Int32
-		n.kernel.SetFaults(fake.Faults{Observe: func() error { looks.Add(1); return nil }})
+		var reads atomic.Int32
+		n.kernel.SetFaults(fake.Faults{Observe: func() error { reads.Add(1); return nil }})
 		stop := n.start()
 		defer stop()
 		n.eventually("ready", n.ready)
-		n.eventually("no look for half a second", func() bool {
-			before := looks.Load()
+		n.eventually("no reading for half a second", func() bool {
+			before := reads.Load()
 			time.Sleep(500 * time.Millisecond)
-			return looks.Load() == before
+			return reads.Load() == before
 		})
 		n.kernel.SetFaults(fake.Faults{})
 	})
@@ -320,7 +320,7 @@ func TestRunKeepsPeersWhileTheUnderlayFlaps(t *testing.T) {
 		n.eventually("a route to node2", func() bool { return strings.Contains(n.state(), peerRoute) && n.ready() })
 		before := n.state()
 		n.must(n.kernel.Run("ip addr del 192.168.33.101/24 dev eth1"))
-		n.eventually("the loss is said", func() bool {
+		n.eventually("the loss is logged", func() bool {
 			return strings.Contains(n.log.String(), "no interface with an IPv4 address matches --iface eth1")
 		})
 		if n.state() != before {
@@ -335,7 +335,7 @@ func TestRunKeepsPeersWhileTheUnderlayFlaps(t *testing.T) {
 	})
 }
 
-func TestRunReportsAFight(t *testing.T) {
+func TestRunReportsContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		stop := n.start()
@@ -347,7 +347,7 @@ func TestRunReportsAFight(t *testing.T) {
 		}
 		stop()
 		if log := n.log.String(); !strings.Contains(log, `object="sysctl net/ipv4/ip_forward = 1"`) {
-			t.Errorf("the fight is not reported:\n%s", log)
+			t.Errorf("the contention is not reported:\n%s", log)
 		}
 	})
 }

@@ -87,7 +87,7 @@ func TestBadConflist(t *testing.T) {
 			must(t, spoil(m.agent.Settings.Conflist))
 			for range 3 {
 				if wait := m.agent.reconcile(t.Context()); wait != resync {
-					t.Errorf("it looks again after %s", wait)
+					t.Errorf("it reconciles again after %s", wait)
 				}
 			}
 			if m.agent.status.Ready() != nil || !m.agent.status.degradedSince.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,43 +14,46 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/fake"
+	"github.com/twill-net/twill/subnet"
 )
 
-// TestHurry writes what a join changes without a look, and leaves to a look all that is more than that.
-func TestHurry(t *testing.T) {
+// TestFastPath writes what a join changes without reading the kernel, and leaves to a reconcile all
+// that is more than that.
+func TestFastPath(t *testing.T) {
 	m := newModel(t, nil)
 	if m.agent.fastPath(t.Context()) {
-		t.Error("hurried before the first look")
+		t.Error("it wrote before the first reconcile")
 	}
 	m.agent.reconcile(t.Context())
-	blind := fake.Faults{Observe: func() error { return errors.New("nobody may look") }}
+	blind := fake.Faults{Observe: func() error { return errors.New("nobody may read") }}
 	m.kernel.SetFaults(blind)
 	m.join() // node2
 	if !m.agent.fastPath(t.Context()) {
-		t.Error("a join needs a look")
+		t.Error("a join needs a reconcile")
 	}
 	m.leave()
 	m.join()
 	if !m.agent.fastPath(t.Context()) {
-		t.Error("a leave with a join needs a look")
+		t.Error("a leave with a join needs a reconcile")
 	}
 	m.kernel.SetFaults(fake.Faults{})
 	have, err := m.kernel.Observe(t.Context(), nil)
 	must(t, err)
 	if !strings.Contains(have.String(), "route 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink\n") {
-		t.Errorf("without a look the kernel has\n%s", have)
+		t.Errorf("without a reconcile the kernel has\n%s", have)
 	}
 	m.snap.Local = m.lease("node1", 1, 2)
 	m.publish()
 	if m.agent.fastPath(t.Context()) {
-		t.Error("this node's own lease changed, and no look was needed")
+		t.Error("this node's own lease changed, and no reconcile was needed")
 	}
 }
 
-// TestHurryFails asks for a look when the kernel is not what the agent takes it for.
-func TestHurryFails(t *testing.T) {
+// TestFastPathFails asks for a reconcile when the kernel is not what the agent takes it for.
+func TestFastPathFails(t *testing.T) {
 	m := newModel(t, nil)
 	m.agent.reconcile(t.Context())
 	must(t, m.kernel.Run("ip link del flannel.1"))
@@ -60,7 +64,7 @@ func TestHurryFails(t *testing.T) {
 	m.agent.reconcile(t.Context())
 	m.leave()
 	if !m.agent.fastPath(t.Context()) {
-		t.Error("a leave needs a look after all was repaired")
+		t.Error("a leave needs a reconcile after all was repaired")
 	}
 }
 
@@ -117,7 +121,35 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// TestDriftTwice: what a reconcile writes needs no verification, so that drift right after a repair is repaired at once too.
+// routesOnly is a backend with one object for each peer.
+type routesOnly struct{ backend.Backend }
+
+func (r routesOnly) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	want, skips := r.Backend.Desired(node, snap)
+	maps.DeleteFunc(want, func(k netstate.Key, _ netstate.Object) bool {
+		return k.Kind == netstate.KindNeigh || k.Kind == netstate.KindFDB
+	})
+	return want, skips
+}
+
+// TestVerifyOneChange: also a single change is written, and verified.
+func TestVerifyOneChange(t *testing.T) {
+	m := newModel(t, nil)
+	m.agent.Backend = routesOnly{m.agent.Backend}
+	m.agent.reconcile(t.Context())
+	m.join() // node2
+	if !m.agent.fastPath(t.Context()) || time.Until(m.agent.loop.verifyAt) <= 0 {
+		t.Errorf("it is to be verified at %s", m.agent.loop.verifyAt)
+	}
+	have, err := m.kernel.Observe(t.Context(), nil)
+	must(t, err)
+	if !strings.Contains(have.String(), "route 10.244.2.0/24") {
+		t.Errorf("it was not written:\n%s", have)
+	}
+}
+
+// TestDriftTwice: what a reconcile writes needs no verification, so that drift right after a repair
+// is repaired at once too.
 func TestDriftTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(t, nil)

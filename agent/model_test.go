@@ -62,7 +62,7 @@ func play(t *testing.T, history []byte) {
 	m := newModel(t, history)
 	for len(m.bytes) > 0 {
 		m.act()
-		m.agent.loop.contention = contention{} // histories take no time, so that all repairs would count as one fight
+		m.agent.loop.contention = contention{} // histories take no time, so that all repairs would count as contention
 		if m.next(2) == 0 || !m.agent.fastPath(t.Context()) {
 			m.agent.reconcile(t.Context())
 		}
@@ -123,24 +123,24 @@ func (m *model) foreigners() {
 		must(m.T, m.kernel.Run(command))
 	}
 	dev, at := "vxlan9", netip.MustParseAddr("172.30.0.9")
-	look := netstate.NewState(
+	slots := netstate.NewState(
 		netstate.VXLAN{Name: dev},
 		netstate.Route{Dst: netip.MustParsePrefix("10.244.200.0/24")}, netstate.Route{Dst: netip.MustParsePrefix("172.31.0.0/16")})
-	m.foreign = m.observeForeign(look)
+	m.foreign = m.observeForeign(slots)
 	if _, ok := m.foreign[netstate.Neigh{Dev: dev, IP: at}.Key()]; !ok || len(m.foreign) != 6 {
 		m.Fatalf("the foreign objects are %v, want six", m.foreign.Sorted())
 	}
 }
 
-// observeForeign looks as if what look names were wanted: the kernel only reports what is ours or wanted.
-func (m *model) observeForeign(look netstate.State) netstate.State {
+// observeForeign reads as if the slots were wanted: the kernel only reports what is ours or wanted.
+func (m *model) observeForeign(slots netstate.State) netstate.State {
 	m.kernel.SetFaults(fake.Faults{})
-	all, err := m.kernel.Observe(m.Context(), look)
+	all, err := m.kernel.Observe(m.Context(), slots)
 	must(m.T, err)
 	m.kernel.SetFaults(m.faults)
 	have := netstate.State{}
 	for key, o := range all {
-		if _, ok := look[key]; ok || key.Name == "vxlan9" {
+		if _, ok := slots[key]; ok || key.Name == "vxlan9" {
 			have.Add(o)
 		}
 	}

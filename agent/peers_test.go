@@ -157,7 +157,7 @@ func has(snap *subnet.Snapshot, lease subnet.Lease) bool {
 }
 
 // TestRunKeepsTheVictim: a peer that copies a younger one's MAC changes nothing for it, not even
-// for an agent that starts anew.
+// for an agent that starts again.
 func TestRunKeepsTheVictim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -48,8 +48,8 @@ func (r *refusing) set(refuses bool) []time.Time {
 	return asked
 }
 
-// TestPublishBacksOff: a lease that cannot be published is tried again less and less often, and after it was published
-// the next one begins with short pauses again.
+// TestPublishBacksOff: a lease that cannot be published is tried again less and less often, and
+// after it was published the next one begins with short pauses again.
 func TestPublishBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, store := newNode(t), &refusing{}
@@ -94,7 +94,8 @@ func TestStopWithoutAnUnderlay(t *testing.T) {
 	})
 }
 
-// TestFreeOSMemory: what a start needs beyond what the agent keeps is returned to the system when the node is ready, once.
+// TestFreeOSMemory: what a start needs beyond what the agent keeps is returned to the system when
+// the node is ready, once.
 func TestFreeOSMemory(t *testing.T) {
 	m := newModel(t, nil)
 	forced := func() uint32 {

@@ -127,23 +127,23 @@ func TestDesiredHasAll(t *testing.T) {
 	}
 }
 
-// TestOnlyEntries: what others stand on, or what is fought over, is nothing for a write without a look.
+// TestOnlyEntries: what others stand on, or what is contended, is nothing for the fast path.
 func TestOnlyEntries(t *testing.T) {
 	a, route := New(Config{}), netstate.Change{Want: netstate.Route{Dst: prefixes("10.244.2.0/24")[0]}}
 	entries := netstate.Plan{{Want: netstate.Neigh{}}, {Was: netstate.FDB{}}, route}
 	if !a.onlyEntries(nil) || !a.onlyEntries(entries) {
-		t.Error("entries alone need a look")
+		t.Error("entries alone need a reconcile")
 	}
 	for _, o := range []netstate.Object{netstate.Bridge{}, netstate.Addr{}, netstate.Sysctl{}, netstate.Chain{}} {
 		if a.onlyEntries(append(netstate.Plan{{Want: o}}, entries...)) || a.onlyEntries(append(netstate.Plan{route}, netstate.Change{Was: o})) {
-			t.Errorf("%s needs no look", o)
+			t.Errorf("%s needs no reconcile", o)
 		}
 	}
 	for range contentionLimit {
 		a.loop.contention.record(netstate.Plan{route}, time.Now())
 	}
 	if a.onlyEntries(entries) || !a.loop.contention.suppressing(time.Now()) {
-		t.Error("what is fought over needs no look")
+		t.Error("what is contended needs no reconcile")
 	}
 }
 

@@ -52,8 +52,8 @@ func TestNotReadyBeforeAllWasWritten(t *testing.T) {
 	}
 }
 
-// TestDegradedForAWhile: a data path that does not work for half a minute makes the node unready, whatever it is that
-// fails, and when it works again the node is ready.
+// TestDegradedForAWhile: a data path that does not work for half a minute makes the node unready,
+// whatever it is that fails, and when it works again the node is ready.
 func TestDegradedForAWhile(t *testing.T) {
 	for name, test := range map[string]struct {
 		set  func(s *status, err error)

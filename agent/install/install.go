@@ -112,7 +112,7 @@ func Rival(path string) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for other CNI configs: %w", err)
+		return "", fmt.Errorf("find other CNI configs: %w", err)
 	}
 	for _, e := range entries {
 		if e.Name() >= filepath.Base(path) {

@@ -371,7 +371,7 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// TestRivalOfAMoment: what is gone at the next look is nobody's business; the agent renames
+// TestRivalOfAMoment: what is gone at the next check is nobody's business; the agent renames
 // flannel's conflist.
 func TestRivalOfAMoment(t *testing.T) {
 	conf := t.TempDir()

@@ -173,7 +173,7 @@ func keepInstalled(t *testing.T, dir string) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // one look
+	cancel() // one check
 	k := &install.Keeper{Plugins: plugins, Conflist: filepath.Join(dir, "net.d", "10-twill.conflist"), Every: time.Hour,
 		Log: slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelError}))}
 	if err := k.Run(ctx); err != nil {

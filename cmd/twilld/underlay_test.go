@@ -50,8 +50,8 @@ func (n nics) run(lines ...string) {
 	}
 }
 
-// look is one look of the agent: the node's underlay, as it was before if there is an error.
-func (n nics) look(choice agent.Choice, before backend.Node) (backend.Node, string) {
+// facts returns the node's underlay as the agent sees it, as it was before if there is an error.
+func (n nics) facts(choice agent.Choice, before backend.Node) (backend.Node, string) {
 	n.Helper()
 	interfaces, err := n.kernel.Interfaces(n.Context())
 	if err != nil {
@@ -95,7 +95,7 @@ func TestNodeIPOnRealLinks(t *testing.T) {
 			n.run(step.commands)
 		}
 		var got string
-		if node, got = n.look(step.choice, node); got != step.want {
+		if node, got = n.facts(step.choice, node); got != step.want {
 			t.Errorf("after %q:\n got %s\nwant %s", step.commands, got, step.want)
 		}
 	}
@@ -116,7 +116,7 @@ func TestRoutesOnRealLinks(t *testing.T) {
 		{agent.Choice{Names: []string{"eth7"}, Reach: netip.MustParseAddr("8.8.8.8")}, "eth0 10.0.2.15"},
 		{agent.Choice{Names: []string{"eth7"}, Reach: netip.MustParseAddr("2001:db8::8")}, "none"},
 	} {
-		if _, got := n.look(c.choice, backend.Node{}); got != c.want {
+		if _, got := n.facts(c.choice, backend.Node{}); got != c.want {
 			t.Errorf("%+v: got %s, want %s", c.choice, got, c.want)
 		}
 	}

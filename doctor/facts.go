@@ -35,7 +35,7 @@ type Facts struct {
 	Ports        []Port
 	Pods         []Pod
 	Routes       []Route  // of other owners, into the networks of pods
-	Rules        []string // of policy routing
+	PolicyRules  []string // of policy routing that do not come with the kernel
 	Paths        []Path
 	Sysctls      map[string]string
 	Chains       []rules.Chain

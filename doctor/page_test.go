@@ -39,6 +39,7 @@ func TestPages(t *testing.T) {
 			t.Errorf("%s is not what the catalogue says (error: %v): TWILL_WRITE=1 go test ./doctor -run TestPages", path, err)
 		}
 	}
+	checkIndex(t)
 	entries, err := os.ReadDir(pages)
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +48,31 @@ func TestPages(t *testing.T) {
 		if !known[e.Name()] {
 			t.Errorf("%s is the page of no finding", e.Name())
 		}
+	}
+}
+
+// checkIndex: the README ends with all findings, in the order of the catalogue.
+func checkIndex(t *testing.T) {
+	t.Helper()
+	const marker = "<!-- findings -->\n"
+	path := filepath.Join(pages, "README.md")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, have, _ := strings.Cut(string(data), marker)
+	want := "| ID | what is wrong | severity |\n|---|---|---|\n"
+	for _, k := range doctor.Catalogue() {
+		want += fmt.Sprintf("| [%s](%[1]s.md) | %s | %s |\n", k.ID, k.Title, k.Severity)
+	}
+	if os.Getenv("TWILL_WRITE") != "" {
+		have = want
+		if err := os.WriteFile(path, []byte(head+marker+want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have != want {
+		t.Errorf("%s does not end with what the catalogue says: TWILL_WRITE=1 go test ./doctor -run TestPages", path)
 	}
 }
 

@@ -38,8 +38,8 @@ func (e *exam) checkPaths() {
 // findDiverted adds the finding about a peer whose route is right and not used.
 func (e *exam) findDiverted(p Path, dev string) {
 	k, actual := routeShadowed, p.Hop.String()
-	if len(e.Rules) > 0 {
-		k, actual = policyRule, actual+"; rules: "+strings.Join(e.Rules, "; ")
+	if len(e.PolicyRules) > 0 {
+		k, actual = policyRule, actual+"; rules: "+strings.Join(e.PolicyRules, "; ")
 	}
 	e.findPeer(k, p.Node, "packets to "+p.Pod.String()+" leave through dev "+dev, actual, "")
 }

@@ -150,7 +150,7 @@ var ailments = []struct {
 	{"udp-port-taken", "overlay device", func(f *Facts) { f.PortOwner = "UDP port 8472 is held by nobody" }},
 	{"module-missing", "overlay device", func(f *Facts) { f.NoModules = []NoModule{{"vxlan", "CONFIG_VXLAN is not set"}} }},
 	{"policy-rule", "policy rules", func(f *Facts) {
-		f.Rules, f.Paths[0].Hop = []string{"ip rule 5: from all lookup 5"}, Hop{Error: "a blackhole route takes it"}
+		f.PolicyRules, f.Paths[0].Hop = []string{"ip rule 5: from all lookup 5"}, Hop{Error: "a blackhole route takes it"}
 	}},
 	{"underlay-unreachable", "way to the node", func(f *Facts) { f.Paths[0].Outer = Hop{Error: "no route leads there"} }},
 	{"underlay-neighbour", "neighbour on the underlay", func(f *Facts) {

@@ -22,18 +22,15 @@ const (
 	frameSize  = atScratch + 8
 )
 
-// Where a packet's addresses can be, counted from the network header: in the packet itself, and in what wraps it
-// (ipip; flannel's udp; VXLAN with its Ethernet header; each over IPv4 and IPv6).
+// Where a packet's IP header can be, counted from the network header: there, or behind what encapsulates it (ipip;
+// flannel's udp; VXLAN with its Ethernet header; each over IPv4 and IPv6).
 const ip4, ip6, udp, vxlan, ethernet = 20, 40, 8, 8, 14
 
-var (
-	innerAt = []int{0, ip4, ip4 + udp, ip4 + udp + vxlan + ethernet, ip6 + udp + vxlan + ethernet}
-	srcOf   = map[bool]int{true: 12, false: 8} // of IPv4's header, of IPv6's
-)
+var innerAt = []int{0, ip4, ip4 + udp, ip4 + udp + vxlan + ethernet, ip6 + udp + vxlan + ethernet}
 
 // program is for the raw tracepoint kfree_skb, whose arguments are the packet, the place in the kernel's code and,
 // since Linux 5.17, the reason. A raw tracepoint needs no tracefs, which containers do not have.
-// It writes an event for each packet between the two addresses, in either direction and in any wrapping.
+// It writes an event for each packet between the two addresses, in either direction, encapsulated or not.
 func program(o offsets, ring int, a, b netip.Addr) asm.Instructions {
 	p := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1), // the arguments
@@ -90,12 +87,16 @@ func data(o offsets) asm.Instructions {
 // matching goes on to "match" when the addresses are at one of the places, else to the end.
 func matching(a, b netip.Addr) asm.Instructions {
 	var p asm.Instructions
+	src := 8 // of IPv6's header
+	if a.Is4() {
+		src = 12
+	}
 	for i, inner := range innerAt {
 		for j, pair := range [][]byte{append(a.AsSlice(), b.AsSlice()...), append(b.AsSlice(), a.AsSlice()...)} {
 			name := fmt.Sprintf("not%d.%d", i, j)
 			for k := 0; k < len(pair); k += 2 { // a VXLAN's inner header is at no multiple of four
 				half := int32(binary.NativeEndian.Uint16(pair[k:]))
-				p = append(p, asm.LoadMem(asm.R8, asm.RFP, slot(atData+inner+srcOf[a.Is4()]+k), asm.Half), asm.JNE.Imm(asm.R8, half, name))
+				p = append(p, asm.LoadMem(asm.R8, asm.RFP, slot(atData+inner+src+k), asm.Half), asm.JNE.Imm(asm.R8, half, name))
 			}
 			p = append(p, asm.Ja.Label("match"), asm.Mov.Imm(asm.R8, 0).WithSymbol(name))
 		}
@@ -106,7 +107,8 @@ func matching(a, b netip.Addr) asm.Instructions {
 // where is the device that the packet is on, and its namespace: the device's, or of a packet on none the socket's.
 func where(o offsets) asm.Instructions {
 	p := append(asm.Instructions{asm.Mov.Reg(asm.R3, asm.R7).WithSymbol("match")}, read(atScratch, 8, o.dev)...)
-	p = append(p, asm.LoadMem(asm.R8, asm.RFP, slot(atScratch), asm.DWord), asm.JEq.Imm(asm.R8, 0, "socket"), asm.Mov.Reg(asm.R3, asm.R8))
+	p = append(p, asm.LoadMem(asm.R8, asm.RFP, slot(atScratch), asm.DWord), asm.JEq.Imm(asm.R8, 0, "socket"),
+		asm.Mov.Reg(asm.R3, asm.R8))
 	p = append(p, read(atDev, 16, o.devName)...)
 	p = append(p, asm.Mov.Reg(asm.R3, asm.R8), asm.Ja.Label("device"), asm.Mov.Reg(asm.R3, asm.R7).WithSymbol("socket"))
 	p = append(p, read(atScratch, 8, o.sk)...)

@@ -2,47 +2,32 @@ package drops
 
 import (
 	"bufio"
+	"cmp"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// symbols are the kernel's functions by their addresses, read when the first is asked for.
-type symbols struct {
-	read bool
-	all  []symbol
-}
-
+// symbol is a function of the kernel.
 type symbol struct {
 	addr uint64
 	name string
 }
 
-// name is the function that an address of code is in.
-func (s *symbols) name(addr uint64) string {
-	if !s.read {
-		s.read, s.all = true, readSymbols()
-	}
-	i, found := slices.BinarySearchFunc(s.all, addr, func(s symbol, a uint64) int {
-		switch {
-		case s.addr < a:
-			return -1
-		case s.addr > a:
-			return 1
-		}
-		return 0
-	})
+// functionAt returns the function that contains an address, empty if it is not known.
+func functionAt(all []symbol, addr uint64) string {
+	i, found := slices.BinarySearchFunc(all, addr, func(s symbol, a uint64) int { return cmp.Compare(s.addr, a) })
 	if !found {
 		i--
 	}
-	if i < 0 || i >= len(s.all) {
+	if i < 0 {
 		return ""
 	}
-	return s.all[i].name
+	return all[i].name
 }
 
-// readSymbols reads /proc/kallsyms: "ffffffff81000000 T _text [module]". Where addresses are hidden all are zero.
+// readSymbols reads /proc/kallsyms, "ffffffff81000000 T _text [module]". If addresses are hidden, all are zero there.
 func readSymbols() []symbol {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
@@ -59,11 +44,6 @@ func readSymbols() []symbol {
 			all = append(all, symbol{addr, fields[2]})
 		}
 	}
-	slices.SortFunc(all, func(a, b symbol) int {
-		if a.addr < b.addr {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b symbol) int { return cmp.Compare(a.addr, b.addr) })
 	return all
 }

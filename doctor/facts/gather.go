@@ -204,7 +204,7 @@ func (g *gathering) machine(ctx context.Context) error {
 	for a, port := range attached.Addrs {
 		g.Pods = append(g.Pods, doctor.Pod{Addr: a, Port: port})
 	}
-	if g.Rules, err = g.kernel.Rules(); err != nil {
+	if g.PolicyRules, err = g.kernel.Rules(); err != nil {
 		g.unread("policy rules", err)
 	}
 	routes, err := g.kernel.Routes()

@@ -392,7 +392,7 @@ var catalogue = [kinds]Kind{
 		See:   "pgrep -a flanneld"},
 	leftoverEntries: {ID: "leftover-entries", Severity: Risk,
 		Title: "entries of nodes that are no peers",
-		Why:   "packets to an address of a node that left go to whoever has its address now",
+		Why:   "packets to a node that left go to the machine that has its address now",
 		Fix:   heals,
 		See:   "ip route; bridge fdb; ip neigh"},
 	leftoverRules: {ID: "leftover-rules", Severity: Risk,

@@ -61,7 +61,7 @@ func peersByPrefix(snap subnet.Snapshot) map[netip.Prefix]string {
 	return names
 }
 
-// change is about what is missing, or other than it should be.
+// change adds the finding about what is missing, or other than it should be.
 func (d drift) change(c netstate.Change) {
 	switch want := c.Want.(type) {
 	case netstate.Sysctl:
@@ -135,7 +135,7 @@ func (d drift) drifted(k kind, object string, c netstate.Change, fix string) *Fi
 	return d.find(k, object, expected, actual, fix)
 }
 
-// ofPeer is drifted about the peer that p belongs to, or about p.
+// ofPeer adds a finding like drifted about the peer that p belongs to, or about p itself.
 func (d drift) ofPeer(k kind, p netip.Prefix, c netstate.Change, fix string) {
 	object := p.String()
 	name, ok := d.peers[p]
@@ -173,7 +173,7 @@ func chainKind(want netstate.Chain) kind {
 	return forwardRules
 }
 
-// leftover is about what is there and should not be.
+// leftover adds the finding about what exists and should not.
 func (d drift) leftover(c netstate.Change) {
 	k, object, fix := leftoverEntries, c.Key().Name, ""
 	switch was := c.Was.(type) {
@@ -197,7 +197,7 @@ func (d drift) leftover(c netstate.Change) {
 	d.drifted(k, object, c, fix)
 }
 
-// link is about a device.
+// link adds the finding about a device.
 func (d drift) link(c netstate.Change) {
 	k, fix := leftoverEntries, "ip link del "+c.Key().Name
 	if c.Want != nil {

@@ -59,7 +59,7 @@ func (f Facts) hasMTU(mtu int) bool {
 	return false
 }
 
-// skipKinds are the findings for the codes of which there is more to say than that a peer is left out.
+// skipKinds are the findings for codes that say more than that a peer is left out.
 var skipKinds = map[subnet.Code]kind{subnet.DuplicateMAC: duplicateMAC, subnet.DuplicateKey: duplicateKey,
 	subnet.DuplicateSubnet: duplicateSubnet, subnet.OwnAddress: duplicateUnderlay}
 

@@ -44,7 +44,8 @@ func removal(d rules.Decision) string {
 	case d.Rule != nil:
 		return d.Rule.Delete
 	case c.Tool != "" && c.Table == "filter":
-		return c.Tool + " -P " + c.Name + " ACCEPT   (or accept the cluster's network there: twilld --iptables-forward-rules)"
+		return c.Tool + " -P " + c.Name +
+			" ACCEPT   (or accept the cluster's network there: twilld --iptables-forward-rules)"
 	}
 	return ""
 }

@@ -26,16 +26,26 @@ func decodeAnswer(a answer, into any) error {
 	return nil
 }
 
-// status returns the status of one node or all nodes. A node that cannot be asked is part of it.
-func (c cluster) status(ctx context.Context, nodes []string) (doctor.StatusReport, error) {
-	all := doctor.StatusReport{Schema: doctor.Schema, Nodes: []doctor.Status{}}
-	answers, err := c.askNodes(ctx, nodes, "status", "--output=json")
+// decodeAll decodes the JSON of all nodes. silent has those that could not be asked, each with the reason.
+func decodeAll[T any](answers []answer) (all []T, silent []string) {
+	all = []T{}
 	for _, a := range answers {
-		var r doctor.StatusReport
-		if err := decodeAnswer(a, &r); err != nil {
-			all.Silent = append(all.Silent, a.node+": "+err.Error())
+		var v T
+		if err := decodeAnswer(a, &v); err != nil {
+			silent = append(silent, a.node+": "+err.Error())
 			continue
 		}
+		all = append(all, v)
+	}
+	return all, silent
+}
+
+// status returns the status of one node or all nodes. A node that cannot be asked is part of it.
+func (c cluster) status(ctx context.Context, nodes []string) (doctor.StatusReport, error) {
+	answers, err := c.askNodes(ctx, nodes, "status", "--output=json")
+	reports, silent := decodeAll[doctor.StatusReport](answers)
+	all := doctor.StatusReport{Schema: doctor.Schema, Nodes: []doctor.Status{}, Silent: silent}
+	for _, r := range reports {
 		all.Nodes = append(all.Nodes, r.Nodes...)
 	}
 	return all, err
@@ -50,17 +60,9 @@ type diagnoses struct {
 }
 
 func (c cluster) doctor(ctx context.Context, nodes []string, probe bool) (diagnoses, error) {
-	all := diagnoses{Schema: doctor.Schema, Nodes: []doctor.Diagnosis{}}
 	answers, err := c.askNodes(ctx, nodes, "doctor", "--output=json", fmt.Sprintf("--probe=%t", probe))
-	for _, a := range answers {
-		var d doctor.Diagnosis
-		if err := decodeAnswer(a, &d); err != nil {
-			all.Silent = append(all.Silent, a.node+": "+err.Error())
-			continue
-		}
-		all.Nodes = append(all.Nodes, d)
-	}
-	return all, err
+	all, silent := decodeAll[doctor.Diagnosis](answers)
+	return diagnoses{Schema: doctor.Schema, Nodes: all, Silent: silent}, err
 }
 
 // Failed reports whether any node has findings or could not be asked.

@@ -40,8 +40,8 @@ type Watcher struct {
 // ringSize is the size in bytes of the drops that wait to be read: about 1,500.
 const ringSize = 1 << 18
 
-// Watch collects what is dropped between two addresses of the same family, in either direction, in all namespaces of this
-// machine, encapsulated or not.
+// Watch collects what is dropped between two addresses of the same family, in either direction, in all namespaces of
+// this machine, encapsulated or not.
 func Watch(a, b netip.Addr) (*Watcher, error) {
 	o, reasons, err := kernelTypes()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// offsets are where this kernel keeps what the program reads, in bytes. They differ between versions and
+// offsets locate what the program reads in the kernel's structs, in bytes. They differ between versions and
 // configurations; the kernel's own type information (BTF) has them.
 type offsets struct {
 	head, network, dev, sk int // in struct sk_buff
@@ -16,7 +16,7 @@ type offsets struct {
 	inum                   int // in struct net: the number of the namespace, as stat(2) shows it
 }
 
-// kernelTypes is what the kernel says of itself: offsets, and the reasons' names.
+// kernelTypes reads the offsets and the reasons' names from the kernel's type information.
 func kernelTypes() (o offsets, reasons map[uint32]string, err error) {
 	spec, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -83,7 +83,7 @@ func members(t btf.Type) []btf.Member {
 	return nil
 }
 
-// reasonNames are the kernel's, without their common beginning: NETFILTER_DROP.
+// reasonNames returns the kernel's names of reasons without their common prefix: NETFILTER_DROP.
 func reasonNames(spec *btf.Spec) (map[uint32]string, error) {
 	var e *btf.Enum
 	if err := spec.TypeByName("skb_drop_reason", &e); err != nil {

@@ -28,8 +28,8 @@ const ip4, ip6, udp, vxlan, ethernet = 20, 40, 8, 8, 14
 
 var innerAt = []int{0, ip4, ip4 + udp, ip4 + udp + vxlan + ethernet, ip6 + udp + vxlan + ethernet}
 
-// program is for the raw tracepoint kfree_skb, whose arguments are the packet, the place in the kernel's code and,
-// since Linux 5.17, the reason. A raw tracepoint needs no tracefs, which containers do not have.
+// program returns the program for the raw tracepoint kfree_skb, whose arguments are the packet, the place in the
+// kernel's code and, since Linux 5.17, the reason. A raw tracepoint needs no tracefs, which containers do not have.
 // It writes an event for each packet between the two addresses, in either direction, encapsulated or not.
 func program(o offsets, ring int, a, b netip.Addr) asm.Instructions {
 	p := asm.Instructions{
@@ -55,7 +55,7 @@ func program(o offsets, ring int, a, b netip.Addr) asm.Instructions {
 	)
 }
 
-// slot is a place of the event, relative to the frame pointer.
+// slot returns the offset of a place of the event from the frame pointer.
 func slot(at int) int16 { return int16(at - frameSize) }
 
 // read reads size bytes from the address in R3 plus off into a place of the event. What cannot be read becomes zero.
@@ -104,7 +104,8 @@ func matching(a, b netip.Addr) asm.Instructions {
 	return append(p, asm.Ja.Label("end"))
 }
 
-// where is the device that the packet is on, and its namespace: the device's, or of a packet on none the socket's.
+// where reads the device that the packet is on, and the namespace of the device, or of the socket if there is no
+// device.
 func where(o offsets) asm.Instructions {
 	p := append(asm.Instructions{asm.Mov.Reg(asm.R3, asm.R7).WithSymbol("match")}, read(atScratch, 8, o.dev)...)
 	p = append(p, asm.LoadMem(asm.R8, asm.RFP, slot(atScratch), asm.DWord), asm.JEq.Imm(asm.R8, 0, "socket"),

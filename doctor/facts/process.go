@@ -11,8 +11,8 @@ import (
 	"github.com/twill-net/twill/doctor"
 )
 
-// programs are the processes that findings are about, and managers those of which it only matters that they run: they
-// have users of their own.
+// programs are the processes that findings are about. managers are those that matter only by running: they have users
+// of their own.
 var (
 	programs = []string{"flanneld", kubeProxy}
 	managers = []string{"NetworkManager", "systemd-network"}
@@ -53,7 +53,7 @@ func processes() []doctor.Program {
 	return found
 }
 
-// believed reports whether all users of a process, of which a set-user-ID program has several, are root or the
+// believed reports whether all users of a process (a set-user-ID program has several) are root or the
 // caller, and its program's file is named as the process is.
 func believed(dir, name string) bool {
 	exe, err := os.Readlink(dir + "/exe")

@@ -1,5 +1,5 @@
-// Package trust judges whether a file that was found somewhere, and not named by the caller, is safe to run or to
-// believe: whether nobody but root and the caller could have put it there.
+// Package trust reports whether a file that the caller did not name is safe to run or to believe: whether only root
+// or the caller could have put it there.
 package trust
 
 import (
@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// mostLinks bounds the symbolic links on the way to a file, as the kernel does.
-const mostLinks = 40
+// maxLinks bounds the symbolic links that a path follows, as the kernel does.
+const maxLinks = 40
 
-// File returns an error unless the file, each directory on the way to it and each symbolic link among these belong to
+// File returns an error unless the file, each directory of its path and each symbolic link among these belong to
 // root or the caller, and nobody else may write to them.
 func File(path string) error {
 	path, err := filepath.Abs(path)
@@ -35,7 +35,7 @@ func check(path string, links *int) error {
 	}
 	switch mode := info.Mode(); {
 	case mode&fs.ModeSymlink != 0:
-		if *links++; *links > mostLinks {
+		if *links++; *links > maxLinks {
 			return fmt.Errorf("%s: too many symbolic links", path)
 		}
 		target, err := os.Readlink(path)

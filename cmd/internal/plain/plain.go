@@ -1,6 +1,6 @@
-// Package plain keeps text that comes from a cluster, a peer or a lease from steering what shows it. Control
-// characters move a terminal's cursor, set its title and hide lines; characters without a shape turn text around or
-// hide in it. They are written as \uXXXX, which in a JSON string is the same character.
+// Package plain makes text from a cluster, a peer or a lease safe to show. Control characters move a terminal's
+// cursor, set its title and hide lines; invisible characters reverse text or hide in it. They are written as \uXXXX,
+// which in a JSON string is the same character.
 package plain
 
 import (

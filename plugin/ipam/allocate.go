@@ -33,8 +33,9 @@ func (s Store) Allocate(ctx context.Context, o Owner, sets []RangeSet, wanted []
 	}
 	defer lock.Close()
 	var grants []Grant
+	neighbours := s.Neighbours()
 	for i, set := range sets {
-		g, err := s.take(ctx, o, i, set, want[i])
+		g, err := s.take(ctx, o, i, set, want[i], neighbours)
 		if err != nil {
 			for j, g := range grants {
 				undone := errors.Join(s.release(o, g.Prefix.Addr()), Absent(os.Remove(s.indexFile(o, strconv.Itoa(j)))))
@@ -66,7 +67,8 @@ func assign(sets []RangeSet, wanted []netip.Addr) ([]netip.Addr, error) {
 }
 
 // take reserves the wanted address of set i for o, or if that is invalid the first free one.
-func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted netip.Addr) (Grant, error) {
+func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted netip.Addr, others []Store) (
+	Grant, error) {
 	pending, err := s.prepare(o, i)
 	if err != nil {
 		return Grant{}, s.failure(err)
@@ -75,7 +77,7 @@ func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted ne
 	if wanted.IsValid() {
 		candidates = func(yield func(Range, netip.Addr) bool) { yield(set[set.find(wanted)], wanted) }
 	}
-	g, err := s.first(ctx, pending, candidates)
+	g, err := s.first(ctx, pending, candidates, others)
 	if err == nil && g.Prefix.IsValid() {
 		s.setLast(i, g.Prefix.Addr())
 		return g, nil
@@ -96,14 +98,15 @@ const manyTaken = 200
 // first links pending to the first candidate that is free, and returns no grant if there is none. Where many
 // in a row are not, it skips those that the directory lists; only when all are listed it tries each, for an
 // empty file is free.
-func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[Range, netip.Addr]) (Grant, error) {
-	listed, tried, neighbours := map[netip.Addr]bool{}, 0, s.Neighbours()
+func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[Range, netip.Addr], others []Store) (
+	Grant, error) {
+	listed, tried := map[netip.Addr]bool{}, 0
 	for _, onlyListed := range []bool{false, true} {
 		for r, a := range candidates {
 			if listed[a] != onlyListed {
 				continue
 			}
-			free, err := s.reserve(pending, a, neighbours)
+			free, err := s.reserve(pending, a, others)
 			if err != nil || free {
 				return Grant{r.WithLength(a), r.Gateway}, err
 			}

@@ -175,9 +175,9 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                            // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                           // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/..."}, []string{"agent/..."}}, // makes pods
+	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                  // read manifests
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                 // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/..."}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},

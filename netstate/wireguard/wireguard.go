@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mdlayher/genetlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -53,16 +53,14 @@ func Open(secrets Secrets) (*WireGuard, error) {
 
 // probe asks for the generic netlink family: wgctrl's client does not report whether the kernel has one.
 func probe() error {
-	conn, err := genetlink.Dial(nil)
-	if err != nil {
-		return fmt.Errorf("open a generic netlink socket: %w", err)
-	}
-	defer conn.Close()
-	_, err = conn.GetFamily(unix.WG_GENL_NAME)
-	if errors.Is(err, os.ErrNotExist) {
+	_, err := netlink.GenlFamilyGet(unix.WG_GENL_NAME)
+	if errors.Is(err, unix.ENOENT) {
 		return ErrMissing
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("ask for WireGuard's generic netlink family: %w", err)
+	}
+	return nil
 }
 
 // Close frees the socket.

@@ -65,8 +65,8 @@ func within(path string, folders []string) bool {
 	})
 }
 
-// arrows say who may import whom in this module; Documentation/architecture.md names the main ones. The first entry that
-// fits a package decides; one that fits no entry may import everything.
+// arrows say who may import whom in this module; Documentation/architecture.md names the main ones. The
+// first entry that fits a package decides; one that fits no entry may import everything.
 var arrows = []struct {
 	from string
 	to   []string
@@ -222,8 +222,9 @@ func checkSilence(t *testing.T, own []pkg) {
 	}
 }
 
-// TestLinker: with text/template in the program the linker keeps every exported method of every type, because a template
-// may call it by its name. The agent's file is then a quarter larger, and so is what of it is in memory.
+// TestLinker: with text/template in the program the linker keeps every exported method of every type,
+// because a template may call it by its name. The agent's file is then a quarter larger, and so is what of
+// it is in memory.
 func TestLinker(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
@@ -248,8 +249,8 @@ func TestLinker(t *testing.T) {
 	}
 }
 
-// TestDumps: the kernel may interrupt a dump, so none is made outside rtnl.Retry. The plugin's requests are made in functions
-// that Retry calls, and the lab may fail.
+// TestDumps: the kernel may interrupt a dump, so none is made outside rtnl.Retry. The plugin's requests are
+// made in functions that Retry calls, and the lab may fail.
 func TestDumps(t *testing.T) {
 	found := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -324,8 +325,9 @@ func isRetry(n ast.Node) bool {
 	return ok && f.Sel.Name == "Retry"
 }
 
-// TestWaits: the product never waits for nothing but time to pass: no time.Sleep, and no receive from a timer outside of a
-// select that has another case. Tests may sleep, where neither a condition nor testing/synctest serves, but say so.
+// TestWaits: the product never waits for nothing but time to pass: no time.Sleep, and no receive from a
+// timer outside of a select that has another case. Tests may sleep, where neither a condition nor
+// testing/synctest serves, but say so.
 func TestWaits(t *testing.T) {
 	found := 0
 	for _, path := range sourceFiles(t, ".go") {

@@ -58,8 +58,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestSecurityPage: each thing that Documentation/security.md says somebody can or cannot do has a link to a test, and the file has
-// that test.
+// TestSecurityPage: each thing that Documentation/security.md says somebody can or cannot do has a link to a
+// test, and the file has that test.
 func TestSecurityPage(t *testing.T) {
 	page := readFile(t, "Documentation/security.md")
 	for _, heading := range []string{"node", "pod", "local user without rights", "careless administrator"} {

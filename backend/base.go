@@ -23,9 +23,23 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 	for i, stack := range lease.Stacks {
 		gateway := Gateway(stack.Subnet)
 		if i == 0 {
-			state.Add(netstate.Bridge{Name: cfg.Bridge, MTU: cfg.MTU, MAC: bridgeMAC(cfg.Bridge, node, gateway), Up: true, Marked: true})
+			state.Add(
+				netstate.Bridge{
+					Name:   cfg.Bridge,
+					MTU:    cfg.MTU,
+					MAC:    bridgeMAC(cfg.Bridge, node, gateway),
+					Up:     true,
+					Marked: true,
+				},
+			)
 		}
-		state.Add(netstate.Addr{Dev: cfg.Bridge, Prefix: netip.PrefixFrom(gateway, stack.Subnet.Bits()), NoDAD: stack.Family() == netstate.IPv6})
+		state.Add(
+			netstate.Addr{
+				Dev:    cfg.Bridge,
+				Prefix: netip.PrefixFrom(gateway, stack.Subnet.Bits()),
+				NoDAD:  stack.Family() == netstate.IPv6,
+			},
+		)
 		for _, s := range forwarding(node, stack.Family()) {
 			state.Add(s)
 		}
@@ -33,7 +47,14 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 			state.Add(noDAD(cfg.Bridge))
 		}
 		if cfg.Blackhole {
-			state.Add(netstate.Route{Dst: stack.Subnet, Metric: blackholeMetric, Blackhole: true, Protocol: netstate.Protocol})
+			state.Add(
+				netstate.Route{
+					Dst:       stack.Subnet,
+					Metric:    blackholeMetric,
+					Blackhole: true,
+					Protocol:  netstate.Protocol,
+				},
+			)
 		}
 	}
 	return state

@@ -8,18 +8,19 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// Claimer is a Backend whose nodes publish something that leads packets to them, and that therefore only one of them can have.
+// Claimer is a Backend whose nodes publish something that leads packets to them, and that therefore only one
+// of them can have.
 type Claimer interface {
 	Backend
 	// Claim returns what of a peer's stack only one node can have, empty if it has nothing of that kind.
 	Claim(subnet.Stack) string
 }
 
-// Claims decides who has what only one node can have: a VTEP's MAC address, a public key. All are entered first, in the order of
-// the snapshot; then the one that has it is known. It is the one of which sure says that it must be its own, else the one that
-// this agent saw with it first (subnet.Snapshot.Claims), else the older node. A node that publishes the same thing at the same
-// place as the one that has it is no rival: it is one machine with two records, as after it was renamed, and both subnets lead
-// there.
+// Claims decides who has what only one node can have: a VTEP's MAC address, a public key. All are entered
+// first, in the order of the snapshot; then the one that has it is known. It is the one of which sure says
+// that it must be its own, else the one that this agent saw with it first (subnet.Snapshot.Claims), else the
+// older node. A node that publishes the same thing at the same place as the one that has it is no rival: it
+// is one machine with two records, as after it was renamed, and both subnets lead there.
 type Claims[C What] struct {
 	order map[subnet.Claim]int
 	sure  func(what C, node string) bool

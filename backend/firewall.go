@@ -161,7 +161,8 @@ func forwardRules(s FirewallStack) []netstate.Rule {
 	}
 }
 
-// guards keep pods from sending what only nodes send each other: whoever wraps a packet as a peer does speaks for any pod.
+// guards keep pods from sending what only nodes send each other: whoever wraps a packet as a peer does
+// speaks for any pod.
 // No pod has business with such packets at an address of this node, by whatever way they come. Those that it sends to
 // addresses outside of the network may be for another node, and nobody could tell there whose they were: they are
 // masqueraded. Between pods they pass: a pod can be a node of a network of its own.

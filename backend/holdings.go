@@ -8,8 +8,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// holdings are the subnets that are held, by whom. The work for each subnet depends on how many lengths the subnets of a
-// snapshot have, which is one in nearly every cluster, and not on how many subnets there are.
+// holdings are the subnets that are held, by whom. The work for each subnet depends on how many lengths the
+// subnets of a snapshot have, which is one in nearly every cluster, and not on how many subnets there are.
 type holdings struct {
 	lengths map[netstate.Family][]int     // of the snapshot's subnets
 	nodes   map[netip.Prefix]string       // the holders of subnets
@@ -17,7 +17,11 @@ type holdings struct {
 }
 
 func newHoldings(snap subnet.Snapshot) holdings {
-	h := holdings{lengths: map[netstate.Family][]int{}, nodes: make(map[netip.Prefix]string, len(snap.Peers)+1), inside: map[netip.Prefix]netip.Prefix{}}
+	h := holdings{
+		lengths: map[netstate.Family][]int{},
+		nodes:   make(map[netip.Prefix]string, len(snap.Peers)+1),
+		inside:  map[netip.Prefix]netip.Prefix{},
+	}
 	note := func(lease subnet.Lease) {
 		for _, s := range lease.Stacks {
 			f, bits := netstate.FamilyOf(s.Subnet.Addr()), s.Subnet.Bits()

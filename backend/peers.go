@@ -16,11 +16,11 @@ type Peer struct {
 }
 
 // Peers returns the stacks of the snapshot that node can use, and the leases left out, each with its reason.
-// A lease is left out whole when it uses another backend, and a stack of it when its subnet is not inside the networks, when
-// packets cannot be sent to its underlay address, or when an older lease (or this node) holds a part of its subnet: the
-// snapshot's order decides, so every node decides alike. Two peers may have one underlay address: a machine that was renamed has
-// two records for a while, and machines behind one NAT share its address. Families that this node does not have are passed over
-// silently.
+// A lease is left out whole when it uses another backend, and a stack of it when its subnet is not inside
+// the networks, when packets cannot be sent to its underlay address, or when an older lease (or this node)
+// holds a part of its subnet: the snapshot's order decides, so every node decides alike. Two peers may have
+// one underlay address: a machine that was renamed has two records for a while, and machines behind one NAT
+// share its address. Families that this node does not have are passed over silently.
 func Peers(networks []netip.Prefix, node Node, snap subnet.Snapshot) ([]Peer, []subnet.Skip) {
 	peers := make([]Peer, 0, len(snap.Peers)+1)
 	s := newScreen(networks, node, snap)
@@ -29,7 +29,13 @@ func Peers(networks []netip.Prefix, node Node, snap subnet.Snapshot) ([]Peer, []
 	}
 	for _, lease := range snap.Peers {
 		if !speaks(lease.Backend, snap.Local.Backend) {
-			s.skip(lease.Node, subnet.OtherBackend, "it uses the backend %.80q, this node uses %q", lease.Backend, snap.Local.Backend)
+			s.skip(
+				lease.Node,
+				subnet.OtherBackend,
+				"it uses the backend %.80q, this node uses %q",
+				lease.Backend,
+				snap.Local.Backend,
+			)
 			continue
 		}
 		for _, stack := range lease.Stacks {
@@ -66,19 +72,43 @@ func (s *screen) skip(node string, code subnet.Code, format string, args ...any)
 func (s *screen) admit(node string, stack subnet.Stack) bool {
 	underlay, _ := s.node.Underlay(netstate.FamilyOf(stack.Underlay))
 	if !s.inNetworks(stack.Subnet) {
-		return s.skip(node, subnet.OutsideNetwork, "its subnet %s is outside the network %v", stack.Subnet, s.networks)
+		return s.skip(
+			node,
+			subnet.OutsideNetwork,
+			"its subnet %s is outside the network %v",
+			stack.Subnet,
+			s.networks,
+		)
 	}
 	if !underlay.routable(stack.Underlay) || stack.Subnet.Contains(stack.Underlay) {
-		return s.skip(node, subnet.Unroutable, "its underlay address %s is not one that packets can be sent to", stack.Underlay)
+		return s.skip(
+			node,
+			subnet.Unroutable,
+			"its underlay address %s is not one that packets can be sent to",
+			stack.Underlay,
+		)
 	}
 	if stack.Underlay == underlay.Local {
 		return s.skip(node, subnet.OwnAddress, "its underlay address %s is this node's own", stack.Underlay)
 	}
 	if netstate.FamilyOf(stack.Underlay) != netstate.FamilyOf(stack.Subnet.Addr()) {
-		return s.skip(node, subnet.MixedFamilies, "its subnet %s and its underlay address %s are of different families", stack.Subnet, stack.Underlay)
+		return s.skip(
+			node,
+			subnet.MixedFamilies,
+			"its subnet %s and its underlay address %s are of different families",
+			stack.Subnet,
+			stack.Underlay,
+		)
 	}
 	if held, holder, ok := s.held.overlap(stack.Subnet); ok {
-		return s.skip(node, subnet.DuplicateSubnet, "its subnet %s overlaps %s, which %s holds already", stack.Subnet, held, holder)
+		return s.skip(
+			node,
+			subnet.DuplicateSubnet,
+			"its subnet %s overlaps %s, which %s holds already",
+			stack.Subnet,
+			held,
+			holder,
+		)
 	}
 	s.held.add(node, stack.Subnet)
 	return true
@@ -93,13 +123,13 @@ func (s *screen) inNetworks(p netip.Prefix) bool {
 	return false
 }
 
-// reserved are the IPv4 addresses that no host has: "this network" (RFC 791), and what was never given to anybody (RFC 1112),
-// the limited broadcast address among it.
+// reserved are the IPv4 addresses that no host has: "this network" (RFC 791), and what was never given to
+// anybody (RFC 1112), the limited broadcast address among it.
 var reserved = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4")}
 
-// routable reports whether packets can be sent to one host with the address a. A link-local address alone is none: it means
-// nothing without the name of an interface. Of u's own links neither the first nor the last address is a host's: the kernel
-// takes neither for a gateway, and sends what goes to the last one to everybody there.
+// routable reports whether packets can be sent to one host with the address a. A link-local address alone is
+// none: it means nothing without the name of an interface. Of u's own links neither the first nor the last
+// address is a host's: the kernel takes neither for a gateway, and sends what goes to the last one to everybody there.
 func (u Underlay) routable(a netip.Addr) bool {
 	if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
 		return false

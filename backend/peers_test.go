@@ -130,7 +130,8 @@ func refused(underlays ...string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestPeersOverlap compares what is left out with what a look at every pair says, in networks of few addresses and many lengths.
+// TestPeersOverlap compares what is left out with what a look at every pair says, in networks of few
+// addresses and many lengths.
 func TestPeersOverlap(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 0))

@@ -39,7 +39,8 @@ type Requirer interface {
 	Require() error
 }
 
-// Direct is a Backend that may route to peers through the underlay, without a device of its own, as flannel's of its kind does.
+// Direct is a Backend that may route to peers through the underlay, without a device of its own, as
+// flannel's of its kind does.
 type Direct interface {
 	Backend
 	Direct() bool
@@ -58,8 +59,8 @@ func Left(b Backend, pools []subnet.Pool) []netstate.Left {
 	return list
 }
 
-// ExternalRoutes is a Backend that does not own its routes: someone else writes them, without Twill's mark. A route into
-// the cluster's networks is theirs then, and not what a flannel agent left.
+// ExternalRoutes is a Backend that does not own its routes: someone else writes them, without Twill's mark.
+// A route into the cluster's networks is theirs then, and not what a flannel agent left.
 type ExternalRoutes interface {
 	Backend
 	ExternalRoutes()

@@ -15,7 +15,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// TestLeft: what flannel left is known by the subnets' length; routes with a gateway are only its own where its backend made such.
+// TestLeft: what flannel left is known by the subnets' length; routes with a gateway are only its own where
+// its backend made such.
 func TestLeft(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fc00::/48")
 	pools := []subnet.Pool{{Network: four, SubnetLen: 24}, {Network: six, SubnetLen: 64}}

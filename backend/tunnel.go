@@ -18,7 +18,12 @@ func TunnelSysctl(dev string, f netstate.Family) netstate.Sysctl {
 
 // TunnelRoute leads to a peer's pods through a device that finds the peer by itself.
 func TunnelRoute(dev string, peer Peer) netstate.Route {
-	return netstate.Route{Dst: peer.Subnet, Dev: dev, Metric: netstate.DefaultMetric(peer.Subnet.Addr()), Protocol: netstate.Protocol}
+	return netstate.Route{
+		Dst:      peer.Subnet,
+		Dev:      dev,
+		Metric:   netstate.DefaultMetric(peer.Subnet.Addr()),
+		Protocol: netstate.Protocol,
+	}
 }
 
 // TunnelAddr is the address that the node itself has towards remote pods: its subnet's first, as flannel has it.

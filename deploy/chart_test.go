@@ -97,8 +97,8 @@ func TestChartIsTheBase(t *testing.T) {
 	}
 }
 
-// TestChartNamespace renders the chart for a namespace that helm was told: everything is there, and the namespace is not
-// the chart's.
+// TestChartNamespace renders the chart for a namespace that helm was told: everything is there, and the
+// namespace is not the chart's.
 func TestChartNamespace(t *testing.T) {
 	const namespace = "20261122" // text, though it is a number
 	files := render(t, namespace, "selfLease: true")

@@ -33,7 +33,12 @@ var holes = []struct{ text, value string }{
 	{"  template:\n    metadata:\n", "  template:\n    metadata:\n      annotations:\n        checksum/config: " +
 		"{{ include (print $.Template.BasePath \"/config.yaml\") . | sha256sum }}\n"},
 	{sysctlMount, sysctlMount + ifTun("        - name: tun\n          mountPath: /dev/net/tun\n")},
-	{sysctlVolume, sysctlVolume + ifTun("      - name: tun\n        hostPath:\n          path: /dev/net/tun\n          type: CharDevice\n")},
+	{
+		sysctlVolume,
+		sysctlVolume + ifTun(
+			"      - name: tun\n        hostPath:\n          path: /dev/net/tun\n          type: CharDevice\n",
+		),
+	},
 	{namespace, `{{ template "twill.namespace" . }}`}, // last, because texts before contain it too
 }
 
@@ -89,7 +94,11 @@ home: https://github.com/twill-net/twill
 
 // Files returns the generated files by their path from the root of the source. dir is the folder deploy.
 func Files(dir string) (map[string]string, error) {
-	files := map[string]string{"deploy/chart/Chart.yaml": chart, "deploy/chart/values.yaml": Values, "deploy/chart/templates/_helpers.tpl": helpers}
+	files := map[string]string{
+		"deploy/chart/Chart.yaml":             chart,
+		"deploy/chart/values.yaml":            Values,
+		"deploy/chart/templates/_helpers.tpl": helpers,
+	}
 	var all []string
 	found := map[string]bool{}
 	for _, name := range sources {

@@ -62,7 +62,14 @@ func (n *Node) StartAgent(ctx context.Context) error {
 	if n.AgentRunning() {
 		return nil
 	}
-	p, err := n.Start(host.Command{Path: n.agentPath(), Args: n.AgentFlags(), Env: n.lab.environment("NODE_NAME=" + n.Name), Log: n.Log()})
+	p, err := n.Start(
+		host.Command{
+			Path: n.agentPath(),
+			Args: n.AgentFlags(),
+			Env:  n.lab.environment("NODE_NAME=" + n.Name),
+			Log:  n.Log(),
+		},
+	)
 	if err != nil {
 		return err
 	}
@@ -118,7 +125,12 @@ func (n *Node) Probe(ctx context.Context, path string) error {
 			return n.Dial(ctx, network, address)
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path), nil)
+	req, err := http.NewRequestWithContext(
+		ctx,
+		http.MethodGet,
+		fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path),
+		nil,
+	)
 	if err != nil {
 		return err
 	}

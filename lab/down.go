@@ -73,7 +73,9 @@ func (l *Lab) hosts(st state) ([]host.Host, error) {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
 	names := append([]string{"node[0-9]+"}, st.Spec.Names...)
-	ours := regexp.MustCompile("^" + l.spec.Name + `-(underlay|outside|(` + strings.Join(names, "|") + `)(-[a-z0-9]+)?)$`)
+	ours := regexp.MustCompile(
+		"^" + l.spec.Name + `-(underlay|outside|(` + strings.Join(names, "|") + `)(-[a-z0-9]+)?)$`,
+	)
 	var hosts []host.Host
 	for _, e := range entries {
 		if ours.MatchString(e.Name()) {

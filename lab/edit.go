@@ -48,7 +48,8 @@ func (l *Lab) StallStore() (resume func() error, err error) {
 	return func() error { return signal(unix.SIGCONT) }, signal(unix.SIGSTOP)
 }
 
-// Etcd returns the client URL of the lab's etcd, which is reached from the router, and the prefix of the cluster's keys.
+// Etcd returns the client URL of the lab's etcd, which is reached from the router, and the prefix of the
+// cluster's keys.
 func (l *Lab) Etcd() (url, prefix string) { return l.etcdURL(), etcdPrefix }
 
 // Router returns the host that all nodes are plugged into, where the store's servers are.

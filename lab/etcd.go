@@ -79,7 +79,12 @@ func (s *etcdStore) forget(ctx context.Context, n *Node) error {
 	var all struct{ Kvs []etcdKV }
 	const prefix = etcdPrefix + "/subnets/"
 	// All keys before the one that follows those with the prefix.
-	err := s.call(ctx, "range", map[string][]byte{"key": []byte(prefix), "range_end": []byte(strings.TrimSuffix(prefix, "/") + "0")}, &all)
+	err := s.call(
+		ctx,
+		"range",
+		map[string][]byte{"key": []byte(prefix), "range_end": []byte(strings.TrimSuffix(prefix, "/") + "0")},
+		&all,
+	)
 	if err != nil {
 		return err
 	}
@@ -112,7 +117,12 @@ func (s *etcdStore) call(ctx context.Context, method string, request, response a
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.lab.etcdURL()+"/v3/kv/"+method, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(
+		ctx,
+		http.MethodPost,
+		s.lab.etcdURL()+"/v3/kv/"+method,
+		bytes.NewReader(body),
+	)
 	if err != nil {
 		return err
 	}
@@ -131,7 +141,8 @@ func (s *etcdStore) call(ctx context.Context, method string, request, response a
 	return json.NewDecoder(resp.Body).Decode(response)
 }
 
-// onRouter returns a client whose connections are opened on the router. None is kept, because it would keep the namespace.
+// onRouter returns a client whose connections are opened on the router. None is kept, because it would keep
+// the namespace.
 func (l *Lab) onRouter() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: l.underlay.Dial}}
 }

@@ -42,7 +42,13 @@ func (s *kubeStore) start(ctx context.Context) error {
 	if err := os.Remove(ready); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	command := append(slices.Clone(s.lab.spec.Programs.Server), s.dir(), binary, s.lab.routerAddr().String(), s.lab.etcdURL())
+	command := append(
+		slices.Clone(s.lab.spec.Programs.Server),
+		s.dir(),
+		binary,
+		s.lab.routerAddr().String(),
+		s.lab.etcdURL(),
+	)
 	return s.lab.runServer(ctx, apiServer, s.dir(), command, func(context.Context) error {
 		_, err := os.Stat(ready)
 		return err
@@ -74,9 +80,12 @@ func (s *kubeStore) register(ctx context.Context, n *Node) error {
 	body, err := json.Marshal(object{
 		"apiVersion": "v1", "kind": "Node",
 		// kubelet's own annotation; flannel panics on a node that has none at all.
-		"metadata": object{"name": n.Name, "annotations": object{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
-		"spec":     object{"podCIDR": cidrs[0], "podCIDRs": cidrs},
-		"status":   object{"addresses": addresses},
+		"metadata": object{
+			"name":        n.Name,
+			"annotations": object{"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+		},
+		"spec":   object{"podCIDR": cidrs[0], "podCIDRs": cidrs},
+		"status": object{"addresses": addresses},
 	})
 	if err != nil {
 		return err

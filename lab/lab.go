@@ -84,8 +84,11 @@ func up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
 	st, err := readState(spec.dir())
 	switch {
 	case err == nil && st.Complete && !st.Spec.same(spec):
-		return nil, fmt.Errorf("lab %s is up with other settings: remove it with twillctl lab down --name %s, or give this one another --name",
-			spec.Name, spec.Name)
+		return nil, fmt.Errorf(
+			"lab %s is up with other settings: remove it with twillctl lab down --name %s, or give this one another --name",
+			spec.Name,
+			spec.Name,
+		)
 	case err == nil && st.Complete:
 		if l := restore(spec, st, progress); l.check() == nil {
 			return l, l.resume(ctx)
@@ -136,7 +139,11 @@ func (l *Lab) check() error {
 	}
 	for _, h := range hosts {
 		if !h.Exists() {
-			return fmt.Errorf("lab %s: the namespace %s is gone or hidden by another mount: twillctl lab up makes the lab anew", l.spec.Name, h.Path())
+			return fmt.Errorf(
+				"lab %s: the namespace %s is gone or hidden by another mount: twillctl lab up makes the lab anew",
+				l.spec.Name,
+				h.Path(),
+			)
 		}
 	}
 	return nil
@@ -288,5 +295,10 @@ func (l *Lab) Find(name string) (host.Host, error) {
 			}
 		}
 	}
-	return host.Host{}, fmt.Errorf("lab %s has no host %q: want one of %v, NODE/POD, underlay or outside", l.spec.Name, name, names)
+	return host.Host{}, fmt.Errorf(
+		"lab %s has no host %q: want one of %v, NODE/POD, underlay or outside",
+		l.spec.Name,
+		name,
+		names,
+	)
 }

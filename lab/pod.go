@@ -85,7 +85,12 @@ func (n *Node) AddNamespace(name string) (*Pod, error) {
 
 func (n *Node) addNamespace(name string) (*Pod, *podState, error) {
 	if !validPod.MatchString(name) || name == natName || name == vagrantName {
-		return nil, nil, fmt.Errorf("pod name %q: want lower-case letters and digits, and not %s or %s", name, natName, vagrantName)
+		return nil, nil, fmt.Errorf(
+			"pod name %q: want lower-case letters and digits, and not %s or %s",
+			name,
+			natName,
+			vagrantName,
+		)
 	}
 	ps := &podState{Name: name}
 	pod := n.newPod(ps)

@@ -48,8 +48,10 @@ func FindPrograms() (Programs, error) {
 		}
 		return p, p.trusted()
 	}
-	return Programs{}, fmt.Errorf("no twilld and twill in %s: run `make build`, or say where they are with TWILL_BIN_DIR",
-		strings.Join(dirs, " or "))
+	return Programs{}, fmt.Errorf(
+		"no twilld and twill in %s: run `make build`, or say where they are with TWILL_BIN_DIR",
+		strings.Join(dirs, " or "),
+	)
 }
 
 // trusted returns an error if others could have put the programs there.

@@ -23,7 +23,15 @@ func (r Report) WriteJSON(w io.Writer) error {
 // WriteText renders the report for people: the nodes, the pings if there were any, and the findings.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "lab %s: underlay %s, family %s, backend %s, store %s\n\n", r.Name, r.Underlay, r.Family, r.Backend, r.Store)
+	fmt.Fprintf(
+		&b,
+		"lab %s: underlay %s, family %s, backend %s, store %s\n\n",
+		r.Name,
+		r.Underlay,
+		r.Family,
+		r.Backend,
+		r.Store,
+	)
 	r.writeNodes(&b)
 	if len(r.Pings) > 0 {
 		b.WriteByte('\n')
@@ -47,8 +55,17 @@ func (r Report) writeNodes(w io.Writer) {
 		for _, p := range n.Pods {
 			pods = append(pods, p.Name+" "+joined(p.Addrs))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s %s\t%s\n", n.Name, joined(n.Underlay), joined(n.Subnets), n.MTU, n.Agent, n.State,
-			strings.Join(pods, "  "))
+		fmt.Fprintf(
+			t,
+			"%s\t%s\t%s\t%d\t%s %s\t%s\n",
+			n.Name,
+			joined(n.Underlay),
+			joined(n.Subnets),
+			n.MTU,
+			n.Agent,
+			n.State,
+			strings.Join(pods, "  "),
+		)
 	}
 	t.Flush()
 }
@@ -64,7 +81,13 @@ func (r Report) writePings(w io.Writer) {
 			lost++
 		}
 	}
-	fmt.Fprintf(w, "%d of %d pings answered, the slowest after %s\n", len(r.Pings)-lost, len(r.Pings), milliseconds(slowest))
+	fmt.Fprintf(
+		w,
+		"%d of %d pings answered, the slowest after %s\n",
+		len(r.Pings)-lost,
+		len(r.Pings),
+		milliseconds(slowest),
+	)
 }
 
 // writeMatrix has a row for every sender and a column for every receiver; of two families IPv4 comes first.

@@ -44,8 +44,15 @@ type PodReport struct {
 // Status looks at the nodes without pinging.
 func (l *Lab) Status(ctx context.Context) Report {
 	spec := l.spec
-	r := Report{Name: spec.Name, Dir: l.dir, Underlay: spec.Underlay, Family: spec.Family, Backend: spec.backend(), Store: spec.Store,
-		Findings: []string{}}
+	r := Report{
+		Name:     spec.Name,
+		Dir:      l.dir,
+		Underlay: spec.Underlay,
+		Family:   spec.Family,
+		Backend:  spec.backend(),
+		Store:    spec.Store,
+		Findings: []string{},
+	}
 	for _, n := range l.Nodes() {
 		node := n.report(ctx)
 		if node.State != "ready" {

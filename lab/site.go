@@ -157,7 +157,9 @@ func (w wire) lead(ns int) error {
 			}
 			attrs.MasterIndex = br.Attrs().Index
 		}
-		return nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: w.dev, PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(w.mtu)})
+		return nl.LinkAdd(
+			&netlink.Veth{LinkAttrs: attrs, PeerName: w.dev, PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(w.mtu)},
+		)
 	})
 }
 
@@ -166,13 +168,31 @@ func (n *Node) connect(ctx context.Context) error {
 	site, all := n.site(), n.lab.spec.links(n.Number)
 	bridge := bridgeName(n.Segment())
 	if site.Vagrant {
-		r := router{name: vagrantName, port: n.Name + "v", bridge: vagrantBridge, outer: []link{vagrantUplink(n.Number)}, inner: vagrantLink, dev: "eth0"}
+		r := router{
+			name:   vagrantName,
+			port:   n.Name + "v",
+			bridge: vagrantBridge,
+			outer:  []link{vagrantUplink(n.Number)},
+			inner:  vagrantLink,
+			dev:    "eth0",
+		}
 		if err := n.putBehind(ctx, r); err != nil {
 			return err
 		}
 	}
 	if site.NAT {
-		return n.putBehind(ctx, router{name: natName, port: n.Name, bridge: bridge, outer: all, inner: natLink, dev: NodeDevice, inward: true})
+		return n.putBehind(
+			ctx,
+			router{
+				name:   natName,
+				port:   n.Name,
+				bridge: bridge,
+				outer:  all,
+				inner:  natLink,
+				dev:    NodeDevice,
+				inward: true,
+			},
+		)
 	}
 	if err := (wire{n.lab.underlay, n.Name, bridge, n.Host, NodeDevice, site.MTU}).lay(ctx); err != nil {
 		return err
@@ -183,7 +203,10 @@ func (n *Node) connect(ctx context.Context) error {
 	if err := (wire{n.lab.underlay, n.Name + "b", bridge + "b", n.Host, secondDev, site.MTU}).lay(ctx); err != nil {
 		return err
 	}
-	return errors.Join(n.lab.address(n.Host, NodeDevice, all[:1], !site.Vagrant), n.lab.address(n.Host, secondDev, all[1:], true))
+	return errors.Join(
+		n.lab.address(n.Host, NodeDevice, all[:1], !site.Vagrant),
+		n.lab.address(n.Host, secondDev, all[1:], true),
+	)
 }
 
 // router is a host with two interfaces that translates addresses between a node and the underlay.
@@ -220,11 +243,22 @@ func (n *Node) putBehind(ctx context.Context, r router) error {
 	if err != nil {
 		return fmt.Errorf("address the router of %s: %w", n.Name, err)
 	}
-	rules := fmt.Sprintf("table ip nat {\n chain out { type nat hook postrouting priority 100; oifname %q masquerade; }\n", NodeDevice)
+	rules := fmt.Sprintf(
+		"table ip nat {\n chain out { type nat hook postrouting priority 100; oifname %q masquerade; }\n",
+		NodeDevice,
+	)
 	if r.inward {
-		rules += fmt.Sprintf(" chain in { type nat hook prerouting priority -100; iifname %q dnat to %s; }\n", NodeDevice, r.inner.host.Addr())
+		rules += fmt.Sprintf(
+			" chain in { type nat hook prerouting priority -100; iifname %q dnat to %s; }\n",
+			NodeDevice,
+			r.inner.host.Addr(),
+		)
 	}
-	return errors.Join(n.lab.address(h, NodeDevice, r.outer, true), n.lab.address(n.Host, r.dev, []link{r.inner}, true), h.LoadRules(ctx, rules+"}\n"))
+	return errors.Join(
+		n.lab.address(h, NodeDevice, r.outer, true),
+		n.lab.address(n.Host, r.dev, []link{r.inner}, true),
+		h.LoadRules(ctx, rules+"}\n"),
+	)
 }
 
 // Routers are the hosts that stand between the node and the underlay.

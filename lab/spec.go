@@ -127,7 +127,10 @@ func (s Spec) check() error {
 	}
 	for _, name := range s.Names {
 		if !validNode.MatchString(name) || name == underlayName || name == outsideName {
-			fault("node name %q: want at most ten lower-case letters and digits, a letter first, and not underlay or outside", name)
+			fault(
+				"node name %q: want at most ten lower-case letters and digits, a letter first, and not underlay or outside",
+				name,
+			)
 		}
 	}
 	if names := s.NodeNames(); len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names) {

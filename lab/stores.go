@@ -52,7 +52,12 @@ func (l *Lab) writeNetConf() error {
 func (l *Lab) routerAddr() netip.Addr { return l.spec.links(1)[0].router.Addr() }
 
 // runServer starts a server in the underlay's namespace and returns when it is ready. One that runs already stays.
-func (l *Lab) runServer(ctx context.Context, name, dir string, command []string, ready func(context.Context) error) error {
+func (l *Lab) runServer(
+	ctx context.Context,
+	name, dir string,
+	command []string,
+	ready func(context.Context) error,
+) error {
 	var p host.Process
 	l.view(func(s *state) { p = s.Servers[name] })
 	if p.Running() {

@@ -88,7 +88,10 @@ func (l *Lab) buildUnderlay(ctx context.Context) error {
 			if !l.spec.split() {
 				return addBridge(nl, bridgeName(segment), links)
 			}
-			return errors.Join(addBridge(nl, bridgeName(segment), links[:1]), addBridge(nl, bridgeName(segment)+"b", links[1:]))
+			return errors.Join(
+				addBridge(nl, bridgeName(segment), links[:1]),
+				addBridge(nl, bridgeName(segment)+"b", links[1:]),
+			)
 		})
 		if err != nil {
 			return fmt.Errorf("build underlay segment %d: %w", segment+1, err)

@@ -1,5 +1,5 @@
-// Package backendtest is what the tests of backends share that have packets move between nodes: a namespace of their own,
-// and nodes in namespaces beside it.
+// Package backendtest is what the tests of backends share that have packets move between nodes: a namespace
+// of their own, and nodes in namespaces beside it.
 package backendtest
 
 import (
@@ -30,8 +30,8 @@ func (f lines) Write(line []byte) (int, error) {
 // inside is set in the copy of the test binary that has a network namespace of its own.
 const inside = "TWILL_BACKEND_TEST_INSIDE"
 
-// Main is a package's TestMain: it runs the tests in a copy of the program in a fresh network namespace, and returns its
-// exit code.
+// Main is a package's TestMain: it runs the tests in a copy of the program in a fresh network namespace, and
+// returns its exit code.
 func Main(m *testing.M) int {
 	if os.Getenv(inside) != "" {
 		return m.Run()
@@ -84,7 +84,8 @@ func New(t *testing.T, n int, patience time.Duration) *Machine {
 
 // Try runs a command line in the namespace and returns what it wrote.
 func (m *Machine) Try(line string) (string, error) {
-	out, err := exec.Command("nsenter", append([]string{"--net=" + m.NS}, strings.Fields(line)...)...).CombinedOutput()
+	out, err := exec.Command("nsenter", append([]string{"--net=" + m.NS}, strings.Fields(line)...)...).
+		CombinedOutput()
 	return string(out), err
 }
 
@@ -130,14 +131,20 @@ func Connect(a, b *Machine) {
 	a.Helper()
 	Cable(a, b, "u0")
 	for _, m := range []*Machine{a, b} {
-		m.Command(fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.N), fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.N))
+		m.Command(
+			fmt.Sprintf("ip addr add 192.0.2.%d/24 dev u0", m.N),
+			fmt.Sprintf("ip addr add 2001:db8::%d/64 dev u0 nodad", m.N),
+		)
 	}
 }
 
 // Cable is a veth between two machines, of one name on both.
 func Cable(a, b *Machine, dev string) {
 	a.Helper()
-	a.Command("ip link add "+dev+" type veth peer name "+dev+"p", "ip link set "+dev+"p netns "+strings.Split(b.NS, "/")[4])
+	a.Command(
+		"ip link add "+dev+" type veth peer name "+dev+"p",
+		"ip link set "+dev+"p netns "+strings.Split(b.NS, "/")[4],
+	)
 	b.Command("ip link set " + dev + "p name " + dev)
 	for _, m := range []*Machine{a, b} {
 		m.Command("ip link set lo up", "ip link set "+dev+" up")

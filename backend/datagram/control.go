@@ -44,7 +44,8 @@ func appendSource(oob []byte, from netip.Addr) []byte {
 	return oob
 }
 
-// parseControl is how long the datagrams of a received message are, 0 if it is one, and the address that they were sent to.
+// parseControl is how long the datagrams of a received message are, 0 if it is one, and the address that
+// they were sent to.
 func parseControl(oob []byte) (size int, at netip.Addr) {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)

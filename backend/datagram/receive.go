@@ -28,8 +28,8 @@ func NewReceiver(s *Socket, n int) *Receiver {
 	return r
 }
 
-// Receive waits for messages and gives each datagram to f, which must not keep it: from is who sent it, at the address of this
-// host that it was sent to, which is invalid if the kernel does not say.
+// Receive waits for messages and gives each datagram to f, which must not keep it: from is who sent it, at
+// the address of this host that it was sent to, which is invalid if the kernel does not say.
 func (r *Receiver) Receive(f func(datagram []byte, from netip.AddrPort, at netip.Addr)) error {
 	n, err := r.batch.ReadBatch(r.messages, 0)
 	if err != nil {

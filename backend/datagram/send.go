@@ -20,11 +20,14 @@ type Sender struct {
 	bytes    int // in the last message
 }
 
-// Add takes a datagram, which must not change before Flush. Those of one size and to one address, by the same pointer, go into
-// one message; a shorter one ends it. from is the address of this host to send from; invalid: the kernel chooses.
+// Add takes a datagram, which must not change before Flush. Those of one size and to one address, by the
+// same pointer, go into one message; a shorter one ends it. from is the address of this host to send from;
+// invalid: the kernel chooses.
 func (s *Sender) Add(datagram []byte, to *net.UDPAddr, from netip.Addr) {
 	if last := len(s.messages) - 1; last >= 0 && s.segments.Load() && s.size > 0 && len(datagram) <= s.size &&
-		s.messages[last].Addr == net.Addr(to) && s.bytes+len(datagram) <= maxMessage && len(s.messages[last].Buffers) < maxSegments {
+		s.messages[last].Addr == net.Addr(
+			to,
+		) && s.bytes+len(datagram) <= maxMessage && len(s.messages[last].Buffers) < maxSegments {
 		m := &s.messages[last]
 		m.Buffers = append(m.Buffers, datagram)
 		s.bytes += len(datagram)
@@ -65,8 +68,9 @@ func (s *Sender) Flush(failed func(to net.Addr, err error)) {
 	s.messages = s.messages[:0]
 }
 
-// again sends by single datagrams what the kernel refused to cut: they are longer than the path's MTU (EINVAL), and single ones
-// it fragments; or the interface cannot (EIO). EINVAL is also its answer to a source that is no address of this host any more.
+// again sends by single datagrams what the kernel refused to cut: they are longer than the path's MTU
+// (EINVAL), and single ones it fragments; or the interface cannot (EIO). EINVAL is also its answer to a
+// source that is no address of this host any more.
 func (s *Sender) again(m ipv6.Message, err error) error {
 	if errors.Is(err, unix.EIO) {
 		s.segments.Store(false)

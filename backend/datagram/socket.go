@@ -15,8 +15,9 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Socket is the UDP socket of one address family. It is not wireguard-go's conn.StdNetBind because that sends IPv6 datagrams
-// to wrong addresses once it has sent an IPv4 one (seen in its version of 2026-05-22), and copies what it sends together.
+// Socket is the UDP socket of one address family. It is not wireguard-go's conn.StdNetBind because that
+// sends IPv6 datagrams to wrong addresses once it has sent an IPv4 one (seen in its version of 2026-05-22),
+// and copies what it sends together.
 type Socket struct {
 	conn   *net.UDPConn
 	batch  *ipv6.PacketConn // for both families: it only wraps sendmmsg and recvmmsg
@@ -25,8 +26,8 @@ type Socket struct {
 	segments atomic.Bool
 }
 
-// bufferSize is what is asked for in each direction, in bytes: a burst must not get lost while the other side of the proxy
-// is at work. The kernel gives what net.core.[rw]mem_max allow, or all of it to root.
+// bufferSize is what is asked for in each direction, in bytes: a burst must not get lost while the other
+// side of the proxy is at work. The kernel gives what net.core.[rw]mem_max allow, or all of it to root.
 const bufferSize = 7 << 20
 
 // Listen opens the socket on all addresses of a family; port 0 is any.

@@ -56,8 +56,8 @@ func end(t *testing.T, addr string) *net.UDPConn {
 
 var sizes = []int{1200, 1200, 700, 1200, 1400, 1400, 1}
 
-// TestSend sends datagrams of several sizes to addresses of both families in turn: each arrives where it belongs, whole and in
-// order, from the address that was asked for, whether or not the kernel cuts them.
+// TestSend sends datagrams of several sizes to addresses of both families in turn: each arrives where it
+// belongs, whole and in order, from the address that was asked for, whether or not the kernel cuts them.
 func TestSend(t *testing.T) {
 	addresses(t)
 	for _, segments := range []bool{true, false} {

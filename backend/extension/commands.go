@@ -47,7 +47,12 @@ func placeOf(stacks []subnet.Stack) place {
 }
 
 func (p place) environment() []string {
-	return []string{"SUBNET=" + p.Subnet, "IPV6SUBNET=" + p.IPv6Subnet, "PUBLIC_IP=" + p.PublicIP, "PUBLIC_IPV6=" + p.PublicIPv6}
+	return []string{
+		"SUBNET=" + p.Subnet,
+		"IPV6SUBNET=" + p.IPv6Subnet,
+		"PUBLIC_IP=" + p.PublicIP,
+		"PUBLIC_IPV6=" + p.PublicIPv6,
+	}
 }
 
 // network is the variables that say the cluster's networks.
@@ -63,8 +68,9 @@ func network(networks []netip.Prefix) []string {
 	return env
 }
 
-// argv is the program and the arguments of a command. As flannel does since v0.28.2, it is split at white space, then variables
-// are put in: what they hold is never split or read as anything but text. A shell reads all of it only if the config asks for one.
+// argv is the program and the arguments of a command. As flannel does since v0.28.2, it is split at white
+// space, then variables are put in: what they hold is never split or read as anything but text. A shell
+// reads all of it only if the config asks for one.
 func (o Options) argv(command string, env []string) []string {
 	if o.Shell {
 		return []string{"sh", "-c", command}

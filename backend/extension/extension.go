@@ -1,5 +1,5 @@
-// Package extension is the backend that lets commands of the administrator carry packets: they are run when the agent starts
-// and ends and when peers come and go, with flannel's environment variables.
+// Package extension is the backend that lets commands of the administrator carry packets: they are run when
+// the agent starts and ends and when peers come and go, with flannel's environment variables.
 package extension
 
 import (
@@ -56,7 +56,13 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 	commands := b.options.commands()
 	for _, key := range slices.Sorted(maps.Keys(commands)) {
 		if strings.ContainsAny(commands[key], "\"'`|&;<>()") {
-			warnings = append(warnings, fmt.Sprintf(`%s has a shell's syntax, and runs without one: set "Shell": true, or name a script`, key))
+			warnings = append(
+				warnings,
+				fmt.Sprintf(
+					`%s has a shell's syntax, and runs without one: set "Shell": true, or name a script`,
+					key,
+				),
+			)
 		}
 	}
 	return b, warnings, err
@@ -65,8 +71,10 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 // Require implements backend.Requirer.
 func (b *Backend) Require() error {
 	if _, err := exec.LookPath("sh"); b.options.Shell && err != nil {
-		return errors.New(`the backend extension with "Shell": true needs sh, and there is none (Twill's image has no shell): ` +
-			"use an image that has one, or commands that need none")
+		return errors.New(
+			`the backend extension with "Shell": true needs sh, and there is none (Twill's image has no shell): ` +
+				"use an image that has one, or commands that need none",
+		)
 	}
 	return nil
 }

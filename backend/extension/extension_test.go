@@ -286,8 +286,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestFileOfOthers: the file holds what peers published, for root's eyes; a run that cannot read it ends instead of forgetting
-// for whom the commands ran.
+// TestFileOfOthers: the file holds what peers published, for root's eyes; a run that cannot read it ends
+// instead of forgetting for whom the commands ran.
 func TestFileOfOthers(t *testing.T) {
 	tr := newTrial(t)
 	stop := tr.start(tr.backend(""))
@@ -312,8 +312,9 @@ func TestFileOfOthers(t *testing.T) {
 	}
 }
 
-// TestWithoutShell: a peer that tells of a command in its data, or an administrator who writes one, gets text and no command
-// (CVE-2026-32241). Words are split before variables are put in, so that a value stays one argument.
+// TestWithoutShell: a peer that tells of a command in its data, or an administrator who writes one, gets
+// text and no command (CVE-2026-32241). Words are split before variables are put in, so that a value stays
+// one argument.
 func TestWithoutShell(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TWILL_SPACES", "two  words; touch "+dir+"/pwned")

@@ -124,7 +124,14 @@ func (r *runs) shutdown(ctx context.Context, view *backend.Input) {
 }
 
 func (r *runs) add(ctx context.Context, node string, p place) bool {
-	if !r.command(ctx, "SubnetAddCommand", r.options.SubnetAddCommand, r.env.Log.With("peer", node), p.Data, p.environment()) {
+	if !r.command(
+		ctx,
+		"SubnetAddCommand",
+		r.options.SubnetAddCommand,
+		r.env.Log.With("peer", node),
+		p.Data,
+		p.environment(),
+	) {
 		return false
 	}
 	r.added[node], r.fresh[node] = p, true
@@ -133,7 +140,14 @@ func (r *runs) add(ctx context.Context, node string, p place) bool {
 
 func (r *runs) remove(ctx context.Context, node string) bool {
 	p := r.added[node]
-	if !r.command(ctx, "SubnetRemoveCommand", r.options.SubnetRemoveCommand, r.env.Log.With("peer", node), p.Data, p.environment()) {
+	if !r.command(
+		ctx,
+		"SubnetRemoveCommand",
+		r.options.SubnetRemoveCommand,
+		r.env.Log.With("peer", node),
+		p.Data,
+		p.environment(),
+	) {
 		return false
 	}
 	delete(r.added, node)
@@ -168,7 +182,11 @@ func (r *runs) load() error {
 		return err
 	}
 	if err := json.Unmarshal(data, &r.added); err != nil || r.added == nil {
-		r.env.Log.Error("read "+r.file+": starting without it", "err", errors.Join(err, errors.New("want an object of nodes")))
+		r.env.Log.Error(
+			"read "+r.file+": starting without it",
+			"err",
+			errors.Join(err, errors.New("want an object of nodes")),
+		)
 		r.added = map[string]place{}
 	}
 	return nil

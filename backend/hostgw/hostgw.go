@@ -42,7 +42,10 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		default:
 			skips = append(skips, subnet.Skip{Node: peer.Node, Code: subnet.OffLink, Detail: fmt.Sprintf(
 				"its underlay address %s is not on the same L2 segment as %s (%v), which host-gw needs: use the vxlan backend",
-				peer.Underlay, underlay.Dev, underlay.OnLink)})
+				peer.Underlay,
+				underlay.Dev,
+				underlay.OnLink,
+			)})
 		}
 	}
 	return state, skips

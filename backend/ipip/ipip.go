@@ -1,6 +1,6 @@
 // Package ipip is the backend that carries pods' packets in IP packets of the same family without any other header: one
-// device per family, and one route per peer, which names the peer's underlay address. With DirectRouting, peers on the same
-// L2 segment get a plain route instead.
+// device per family, and one route per peer, which names the peer's underlay address. With DirectRouting,
+// peers on the same L2 segment get a plain route instead.
 package ipip
 
 import (

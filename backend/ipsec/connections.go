@@ -10,8 +10,8 @@ import (
 	"github.com/twill-net/twill/backend"
 )
 
-// connection is what charon is told of one peer. Its name says all of it that can differ, as flannel's does, so the names
-// that charon lists are enough to compare by.
+// connection is what charon is told of one peer. Its name says all of it that can differ, as flannel's does,
+// so the names that charon lists are enough to compare by.
 type connection struct {
 	here, there netip.Addr
 	public      netip.Addr // by which this node calls itself
@@ -78,24 +78,39 @@ type (
 	}
 )
 
-// proposals are for the key exchange, the best first. The second is flannel's; the first is as strong and costs much less
-// processor time, which a node that starts needs twice for each of its peers.
+// proposals are for the key exchange, the best first. The second is flannel's; the first is as strong and
+// costs much less processor time, which a node that starts needs twice for each of its peers.
 var proposals = []string{"aes256-sha256-ecp384", "aes256-sha256-modp4096"}
 
-// conf is flannel's, but for two things. A peer that is gone is noticed, and called again by revive. And no side forgets
-// a tunnel because the other asks for one as if for the first time (unique): when two nodes begin at once, each would forget the one
-// that the other goes on using, and nothing would pass for three minutes. Of two tunnels the kernel uses the younger one.
+// conf is flannel's, but for two things. A peer that is gone is noticed, and called again by revive. And no
+// side forgets a tunnel because the other asks for one as if for the first time (unique): when two nodes
+// begin at once, each would forget the one that the other goes on using, and nothing would pass for three
+// minutes. Of two tunnels the kernel uses the younger one.
 func (b Backend) conf(c connection) ikeConf {
 	encap := "no"
 	if b.options.UDPEncap {
 		encap = "yes"
 	}
-	return ikeConf{LocalAddrs: []string{c.here.String()}, RemoteAddrs: []string{c.there.String()}, Proposals: proposals,
-		Version: "2", KeyingTries: "0", DPDDelay: "10s", Encap: encap, MOBIKE: "no", Unique: "never",
-		Local: auth{"psk", c.public.String()}, Remote: auth{"psk", c.there.String()},
-		Children: map[string]childConf{c.child(): {LocalTS: []string{c.own.String()}, RemoteTS: []string{c.peer.String()},
-			ESPProposals: []string{b.options.ESPProposal}, StartAction: "start", CloseAction: "start", DPDAction: "clear", Mode: "tunnel",
-			ReqID: fmt.Sprint(reqID), RekeyTime: "1h", Policies: "no"}}}
+	return ikeConf{
+		LocalAddrs:  []string{c.here.String()},
+		RemoteAddrs: []string{c.there.String()},
+		Proposals:   proposals,
+		Version:     "2",
+		KeyingTries: "0",
+		DPDDelay:    "10s",
+		Encap:       encap,
+		MOBIKE:      "no",
+		Unique:      "never",
+		Local:       auth{"psk", c.public.String()},
+		Remote:      auth{"psk", c.there.String()},
+		Children: map[string]childConf{
+			c.child(): {LocalTS: []string{c.own.String()}, RemoteTS: []string{c.peer.String()},
+				ESPProposals: []string{
+					b.options.ESPProposal,
+				}, StartAction: "start", CloseAction: "start", DPDAction: "clear", Mode: "tunnel",
+				ReqID: fmt.Sprint(reqID), RekeyTime: "1h", Policies: "no"},
+		},
+	}
 }
 
 // session is the connection to charon.
@@ -152,8 +167,8 @@ func (b Backend) sync(s session, want map[string]connection) error {
 	return errors.Join(errs...)
 }
 
-// missing are the wanted connections that have no tunnel and are about none. charon tries to reach a peer for ever, but not
-// again after peer or kernel refused a tunnel.
+// missing are the wanted connections that have no tunnel and are about none. charon tries to reach a peer
+// for ever, but not again after peer or kernel refused a tunnel.
 func (s session) missing(want map[string]connection) ([]connection, error) {
 	messages, err := s.StreamedCommandRequest("list-sas", "list-sa", nil)
 	if err != nil {

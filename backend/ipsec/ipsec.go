@@ -1,6 +1,6 @@
-// Package ipsec is the backend that sends pods' packets through IPsec tunnels (ESP): flannel's options and connections, so
-// that nodes of both understand each other. The policies that keep plain packets from leaving are kernel state and the
-// reconciler's; Run drives strongSwan's charon, which exchanges the keys.
+// Package ipsec is the backend that sends pods' packets through IPsec tunnels (ESP): flannel's options and
+// connections, so that nodes of both understand each other. The policies that keep plain packets from
+// leaving are kernel state and the reconciler's; Run drives strongSwan's charon, which exchanges the keys.
 package ipsec
 
 import (
@@ -40,7 +40,11 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 	b := Backend{networks: networks, options: Options{ESPProposal: "aes128gcm16-sha256-prfsha256-ecp256"}}
 	warnings, err := backend.ParseOptions(options, &b.options)
 	if n := len(b.options.PSK); err == nil && n < minPSK {
-		err = fmt.Errorf("net-conf Backend: the PSK has %d characters, want %d or more: dd if=/dev/urandom count=48 bs=1 status=none | xxd -p -c 48", n, minPSK)
+		err = fmt.Errorf(
+			"net-conf Backend: the PSK has %d characters, want %d or more: dd if=/dev/urandom count=48 bs=1 status=none | xxd -p -c 48",
+			n,
+			minPSK,
+		)
 	}
 	return b, warnings, err
 }
@@ -70,9 +74,9 @@ const (
 	blocked                                  // everything else of the cluster's networks
 )
 
-// Desired is, for every peer, the policies that send packets through its tunnel, and a route, whose gateway only says by
-// which interface: the tunnel's own packets have a way of their own. What goes to the cluster's networks and has no tunnel is
-// blocked, so that no pod's packet ever leaves as it is.
+// Desired is, for every peer, the policies that send packets through its tunnel, and a route, whose gateway
+// only says by which interface: the tunnel's own packets have a way of their own. What goes to the cluster's
+// networks and has no tunnel is blocked, so that no pod's packet ever leaves as it is.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
 	for _, stack := range snap.Local.Stacks {
@@ -109,8 +113,24 @@ func unspecified(f netstate.Family) netip.Addr {
 // flannel sends it so. There is none about what pods send to the address that a peer announces: whose address that is
 // nobody knows, and pods would lose the API server, say, to a tunnel that never comes up.
 func policies(here netip.Addr, own netip.Prefix, p backend.Peer) []netstate.Object {
-	out := netstate.Policy{Dir: netstate.Out, Src: own, Dst: p.Subnet, Priority: through, From: here, To: p.Underlay, ReqID: reqID}
-	in := netstate.Policy{Dir: netstate.In, Src: p.Subnet, Dst: own, Priority: through, From: p.Underlay, To: here, ReqID: reqID}
+	out := netstate.Policy{
+		Dir:      netstate.Out,
+		Src:      own,
+		Dst:      p.Subnet,
+		Priority: through,
+		From:     here,
+		To:       p.Underlay,
+		ReqID:    reqID,
+	}
+	in := netstate.Policy{
+		Dir:      netstate.In,
+		Src:      p.Subnet,
+		Dst:      own,
+		Priority: through,
+		From:     p.Underlay,
+		To:       here,
+		ReqID:    reqID,
+	}
 	fwd := in
 	fwd.Dir = netstate.Fwd
 	hostOut := out

@@ -26,10 +26,16 @@ func (b Backend) Require() error {
 // Prepare has nothing to do before the lease is published.
 func (b Backend) Prepare(context.Context, backend.Env) error { return nil }
 
-// programs are where distributions have charon. charon-systemd comes first because it has no pid file, of which there can
-// be one on a machine only; it runs without systemd.
-var programs = []string{"/usr/sbin/charon-systemd", "charon", "/usr/lib/strongswan/charon", "/usr/lib/ipsec/charon", "/usr/libexec/strongswan/charon",
-	"/usr/libexec/ipsec/charon"}
+// programs are where distributions have charon. charon-systemd comes first because it has no pid file, of
+// which there can be one on a machine only; it runs without systemd.
+var programs = []string{
+	"/usr/sbin/charon-systemd",
+	"charon",
+	"/usr/lib/strongswan/charon",
+	"/usr/lib/ipsec/charon",
+	"/usr/libexec/strongswan/charon",
+	"/usr/libexec/ipsec/charon",
+}
 
 func find() (string, error) {
 	for _, p := range programs {
@@ -37,12 +43,14 @@ func find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("the backend ipsec needs strongSwan's charon, and none is installed (Twill's image has none): looked for %s",
-		strings.Join(programs, ", "))
+	return "", fmt.Errorf(
+		"the backend ipsec needs strongSwan's charon, and none is installed (Twill's image has none): looked for %s",
+		strings.Join(programs, ", "),
+	)
 }
 
-// settings are charon's strongswan.conf: only what is needed is loaded, the routes and policies are Twill's. charon-systemd
-// reads a section of its own name.
+// settings are charon's strongswan.conf: only what is needed is loaded, the routes and policies are Twill's.
+// charon-systemd reads a section of its own name.
 const settings = `%s {
   load = random nonce drbg aes sha1 sha2 hmac kdf gcm gmp openssl kernel-netlink socket-default vici
   install_routes = no
@@ -71,8 +79,8 @@ type daemon struct {
 	ended chan struct{}
 }
 
-// start runs charon. It ends with this process, without telling its peers: their and this kernel's security associations go
-// on, and the next charon makes new ones beside them.
+// start runs charon. It ends with this process, without telling its peers: their and this kernel's security
+// associations go on, and the next charon makes new ones beside them.
 func start(dir string) (*daemon, error) {
 	path, err := find()
 	if err != nil {
@@ -139,7 +147,11 @@ func (d *daemon) connect(ctx context.Context, dir string) (session, error) {
 		case <-d.ended:
 			return session{}, d.failure()
 		case <-late:
-			return session{}, fmt.Errorf("charon does not answer within %s, has it its plugin vici (Debian: strongswan-swanctl)? %w", patience, err)
+			return session{}, fmt.Errorf(
+				"charon does not answer within %s, has it its plugin vici (Debian: strongswan-swanctl)? %w",
+				patience,
+				err,
+			)
 		case <-tick.C:
 		}
 	}

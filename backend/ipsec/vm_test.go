@@ -110,8 +110,8 @@ func pair(t *testing.T) (a, b *machine) {
 	return a, b
 }
 
-// watch counts what leaves by the interface: ESP packets, and packets with a pod's address. What comes in is no measure:
-// decrypted packets come in a second time, by the same interface.
+// watch counts what leaves by the interface: ESP packets, and packets with a pod's address. What comes in is
+// no measure: decrypted packets come in a second time, by the same interface.
 func (m *machine) watch() {
 	m.Helper()
 	m.Command("nft add table netdev watch", "nft add chain netdev watch out { type filter hook egress device u0 priority 0 ; }")
@@ -138,8 +138,8 @@ func (m *machine) saw(esp bool) {
 // pods are those of the other node.
 var pods = []string{"10.244.2.1", "fd00:244:0:2::1"}
 
-// TestPackets: nothing passes before there are keys, then ESP, and never a pod's packet as it is; with charon killed, with
-// an agent that begins anew, and after a peer left.
+// TestPackets: nothing passes before there are keys, then ESP, and never a pod's packet as it is; with
+// charon killed, with an agent that begins anew, and after a peer left.
 func TestPackets(t *testing.T) {
 	a, b := pair(t)
 	a.watch()
@@ -200,7 +200,8 @@ func TestPackets(t *testing.T) {
 	b.stop()
 }
 
-// TestAnnouncedAddress: a peer that announces the address of another host, which has no keys, cuts no pod off from that host.
+// TestAnnouncedAddress: a peer that announces the address of another host, which has no keys, cuts no pod
+// off from that host.
 func TestAnnouncedAddress(t *testing.T) {
 	a, b := newMachine(t, 1), newMachine(t, 2)
 	backendtest.Connect(a.Machine, b.Machine)

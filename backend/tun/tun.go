@@ -31,7 +31,10 @@ func Open(name string) (tun.Device, error) {
 	}
 	dev, _, err := tun.CreateUnmonitoredTUNFromFD(fd)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("set the offloads of the TUN device %s: %w", name, err), ignoreClosed(unix.Close(fd)))
+		return nil, errors.Join(
+			fmt.Errorf("set the offloads of the TUN device %s: %w", name, err),
+			ignoreClosed(unix.Close(fd)),
+		)
 	}
 	return dev, nil
 }
@@ -76,8 +79,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// Alive reports whether dev is still attached. When a device is deleted, a waiting Read is not always woken (seen on 6.18):
-// whoever learns that the kernel changed has to ask.
+// Alive reports whether dev is still attached. When a device is deleted, a waiting Read is not always woken
+// (seen on 6.18): whoever learns that the kernel changed has to ask.
 func Alive(dev tun.Device) error {
 	conn, err := dev.File().SyscallConn()
 	if err != nil {

@@ -23,8 +23,9 @@ func addresses(p []byte) (src, dst netip.Addr, ok bool) {
 }
 
 // unreachable appends to b the ICMP message "there is no route" about packet p, to its source. It comes from p's own
-// destination: the kernel drops what claims to come from an address of this host. It appends nothing for packets about which no such message may be sent (RFC 1122 3.2.2, RFC 4443 2.4): ICMP errors, fragments
-// but the first, multicast.
+// destination: the kernel drops what claims to come from an address of this host. It appends nothing for
+// packets about which no such message may be sent (RFC 1122 3.2.2, RFC 4443 2.4): ICMP errors, fragments but
+// the first, multicast.
 func unreachable(b []byte, p []byte) []byte {
 	src, dst, ok := addresses(p)
 	if !ok || src.IsUnspecified() || src.IsMulticast() || dst.IsMulticast() {

@@ -151,7 +151,8 @@ func (p *proxy) route(t *table, packet []byte) *net.UDPAddr {
 	return nil
 }
 
-// lost tells of a message that could not be sent: a peer that cannot be reached now costs these packets and nothing else.
+// lost tells of a message that could not be sent: a peer that cannot be reached now costs these packets and
+// nothing else.
 func (p *proxy) lost(to net.Addr, err error) {
 	if !errors.Is(err, net.ErrClosed) {
 		p.env.Log.Error("send to a peer", "via", to.String(), "err", err)

@@ -195,8 +195,8 @@ func header(a netip.Addr) int {
 	return header6
 }
 
-// read is the next packet that ends in text: the kernel sends its own in between. Until it comes, send is called again and
-// again, because links take a moment to come up.
+// read is the next packet that ends in text: the kernel sends its own in between. Until it comes, send is
+// called again and again, because links take a moment to come up.
 func read(t *testing.T, c *net.UDPConn, text string, send func()) []byte {
 	t.Helper()
 	buf := make([]byte, 2000)

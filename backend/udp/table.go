@@ -18,7 +18,11 @@ type table struct {
 
 // newTable is the way to the peers of a view.
 func (b Backend) newTable(view backend.Input) *table {
-	t := &table{lengths: map[netstate.Family][]int{}, ends: map[netip.Prefix]*net.UDPAddr{}, subnets: map[netip.Addr][]netip.Prefix{}}
+	t := &table{
+		lengths: map[netstate.Family][]int{},
+		ends:    map[netip.Prefix]*net.UDPAddr{},
+		subnets: map[netip.Addr][]netip.Prefix{},
+	}
 	peers, _ := backend.Peers(b.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
 		t.ends[p.Subnet] = net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Underlay, uint16(b.options.Port)))

@@ -53,7 +53,11 @@ func (o Options) fits(networks []netip.Prefix) error {
 	const least = 1280 + overhead6
 	for _, n := range networks {
 		if !n.Addr().Is4() && o.MTU != 0 && o.MTU < least {
-			return fmt.Errorf("net-conf Backend: MTU %d: want at least %d, because IPv6 pods need packets of 1280 bytes", o.MTU, least)
+			return fmt.Errorf(
+				"net-conf Backend: MTU %d: want at least %d, because IPv6 pods need packets of 1280 bytes",
+				o.MTU,
+				least,
+			)
 		}
 	}
 	return nil

@@ -77,8 +77,14 @@ func (b Backend) Wrapped(netstate.Family) netstate.Transport {
 // Desired is this node's VTEPs and the path to every peer.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	peers, skips := backend.Peers(b.networks, node, snap)
-	d := &desired{Backend: b, node: node, local: snap.Local, skips: skips, state: make(netstate.State, entries*len(peers)),
-		claims: backend.NewClaims(snap, b.isNamed)}
+	d := &desired{
+		Backend: b,
+		node:    node,
+		local:   snap.Local,
+		skips:   skips,
+		state:   make(netstate.State, entries*len(peers)),
+		claims:  backend.NewClaims(snap, b.isNamed),
+	}
 	for _, stack := range snap.Local.Stacks {
 		if underlay, ok := node.Underlay(stack.Family()); ok {
 			d.vtep(underlay, stack)
@@ -104,8 +110,8 @@ type vtep struct {
 	mac    netstate.MAC
 }
 
-// isNamed reports whether the MAC is the one that the node's name alone makes: no other node has a right to it. A node that
-// flannel or a device gave another one has no such proof.
+// isNamed reports whether the MAC is the one that the node's name alone makes: no other node has a right to
+// it. A node that flannel or a device gave another one has no such proof.
 func (b Backend) isNamed(v vtep, node string) bool { return b.namedMAC(node, v.family) == v.mac }
 
 func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {

@@ -93,7 +93,10 @@ func (b *bind) SetMark(mark uint32) error {
 	defer b.mu.Unlock()
 	var errs []error
 	for _, s := range b.sockets {
-		errs = append(errs, s.Control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }))
+		errs = append(
+			errs,
+			s.Control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }),
+		)
 	}
 	return errors.Join(errs...)
 }

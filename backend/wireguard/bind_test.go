@@ -16,8 +16,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// TestBind: packets of both families go where they should, in turn, and what comes back is answered from the address that it was
-// sent to. wireguard-go's own sockets fail here: after an IPv4 packet they send IPv6 ones elsewhere.
+// TestBind: packets of both families go where they should, in turn, and what comes back is answered from the
+// address that it was sent to. wireguard-go's own sockets fail here: after an IPv4 packet they send IPv6
+// ones elsewhere.
 func TestBind(t *testing.T) {
 	m := newMachine(t, 1, "")
 	m.Command("ip link set lo up", "ip addr add fd00::1/128 dev lo nodad", "ip addr add fd00::2/128 dev lo nodad")

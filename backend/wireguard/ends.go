@@ -43,8 +43,8 @@ func allow(have netstate.Allowed, more netip.Prefix) netstate.Allowed {
 	return have
 }
 
-// choose is the address of a peer that a device for both families sends to, as flannel chooses it: the one of Mode; with
-// auto a public one that this node's own address can reach, else the first, which is IPv4.
+// choose is the address of a peer that a device for both families sends to, as flannel chooses it: the one
+// of Mode; with auto a public one that this node's own address can reach, else the first, which is IPv4.
 func (b *Backend) choose(node backend.Node, ends []netip.AddrPort) netip.AddrPort {
 	for _, end := range ends {
 		own, ok := node.Underlay(netstate.FamilyOf(end.Addr()))

@@ -139,7 +139,12 @@ func (t *tunnel) sync(ends []netstate.Peer) error {
 
 // describe is a peer in the words of WireGuard's configuration protocol.
 func (t *tunnel) describe(b *strings.Builder, p netstate.Peer) {
-	fmt.Fprintf(b, "public_key=%s\nendpoint=%s\nreplace_allowed_ips=true\n", hex.EncodeToString(p.Public[:]), p.Endpoint)
+	fmt.Fprintf(
+		b,
+		"public_key=%s\nendpoint=%s\nreplace_allowed_ips=true\n",
+		hex.EncodeToString(p.Public[:]),
+		p.Endpoint,
+	)
 	for _, allowed := range p.Allowed {
 		if allowed.IsValid() {
 			fmt.Fprintf(b, "allowed_ip=%s\n", allowed)

@@ -1,6 +1,8 @@
 // Package wireguard is the backend that encrypts pods' packets: flannel's device names, keys and annotations, so that
-// nodes of both understand each other. Where the kernel has WireGuard, the reconciler makes its devices, peers and routes.
-// Where it has not, the reconciler makes TUN devices, and Run is the implementation of golang.zx2c4.com/wireguard on these.
+// nodes of both understand each other. Where the kernel has WireGuard, the reconciler makes its devices,
+// peers and routes.
+// Where it has not, the reconciler makes TUN devices, and Run is the implementation of
+// golang.zx2c4.com/wireguard on these.
 package wireguard
 
 import (
@@ -70,7 +72,10 @@ func (o Options) validate(networks []netip.Prefix) error {
 	case o.ListenPort == o.ListenPortV6 && len(networks) > 1 && o.Mode == separate:
 		return fmt.Errorf("net-conf Backend: ListenPort and ListenPortV6 are both %d: want two ports", o.ListenPort)
 	case o.PersistentKeepaliveInterval < 0 || o.PersistentKeepaliveInterval > 65535:
-		return fmt.Errorf("net-conf Backend: PersistentKeepaliveInterval %d: want 0 to 65535 seconds", o.PersistentKeepaliveInterval)
+		return fmt.Errorf(
+			"net-conf Backend: PersistentKeepaliveInterval %d: want 0 to 65535 seconds",
+			o.PersistentKeepaliveInterval,
+		)
 	case !slices.Contains([]string{separate, auto, ipv4, ipv6}, o.Mode):
 		return fmt.Errorf("net-conf Backend: Mode %q: want separate, auto, ipv4 or ipv6", o.Mode)
 	case o.MTU != 0 && (o.MTU < 576+overhead || o.MTU > 65535):

@@ -13,9 +13,9 @@ import (
 // ErrNoBinary is returned for a program that has not been built.
 var ErrNoBinary = errors.New("run `make kube-tools`")
 
-// FindBinary returns the path of a program of a control plane such as kube-apiserver or etcd. It looks in $TWILL_KUBE_BIN
-// if that is set, else in bin/kube of the checkout around the working directory, in kube beside this executable, and
-// in $PATH.
+// FindBinary returns the path of a program of a control plane such as kube-apiserver or etcd. It looks in
+// $TWILL_KUBE_BIN if that is set, else in bin/kube of the checkout around the working directory, in kube
+// beside this executable, and in $PATH.
 func FindBinary(name string) (string, error) {
 	dirs := binaryDirs()
 	for _, dir := range dirs {

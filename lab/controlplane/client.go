@@ -31,7 +31,12 @@ func newHTTP(ca *authority) *http.Client {
 
 // do returns the body of the answer; one with another status than 2xx is an error that holds the whole body.
 func (s *APIServer) do(ctx context.Context, r request) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, cmp.Or(r.method, http.MethodGet), s.url+r.path, bytes.NewReader(r.body))
+	req, err := http.NewRequestWithContext(
+		ctx,
+		cmp.Or(r.method, http.MethodGet),
+		s.url+r.path,
+		bytes.NewReader(r.body),
+	)
 	if err != nil {
 		return nil, err
 	}

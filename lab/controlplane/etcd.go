@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Etcd is a single etcd member in a process of its own. What was written to it survives the end of the process, but not a
-// crash of the machine: it never syncs to disk.
+// Etcd is a single etcd member in a process of its own. What was written to it survives the end of the
+// process, but not a crash of the machine: it never syncs to disk.
 type Etcd struct {
 	url  string
 	proc *process
@@ -87,7 +87,8 @@ func StartEtcd(ctx context.Context, dir, address string) (*Etcd, error) {
 // Endpoints returns the client URL, in the shape that etcd clients and --etcd-servers take.
 func (e *Etcd) Endpoints() []string { return []string{e.url} }
 
-// Close kills the process, since etcd (3.7) would wait seven seconds for clients to end their watches. More calls do nothing.
+// Close kills the process, since etcd (3.7) would wait seven seconds for clients to end their watches. More
+// calls do nothing.
 func (e *Etcd) Close() {
 	_ = e.proc.kill() // an error would say that the process survived SIGKILL
 }

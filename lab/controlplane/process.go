@@ -24,8 +24,8 @@ type process struct {
 	ended chan struct{} // closed when a child has ended; nil for one that is not our child
 }
 
-// startProcess starts a command, whose output is appended to the log. The kernel kills it when this program ends, however
-// that happens.
+// startProcess starts a command, whose output is appended to the log. The kernel kills it when this program
+// ends, however that happens.
 func startProcess(command []string, log string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 const rbacGroup = "rbac.authorization.k8s.io"
 
-// agentRules are all rights of a Twill agent, as its manifest (deploy/base/rbac.yaml) gives them. Tests run with exactly
-// these, so that a call that needs more fails here and not in somebody's cluster.
+// agentRules are all rights of a Twill agent, as its manifest (deploy/base/rbac.yaml) gives them. Tests run
+// with exactly these, so that a call that needs more fails here and not in somebody's cluster.
 var agentRules = []Rule{
 	{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 	{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},

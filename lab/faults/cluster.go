@@ -26,7 +26,12 @@ const (
 
 // clusterFaults are what happens to other nodes, to the store and to the agent itself.
 var clusterFaults = []Fault{
-	{Name: "peer-moves", Description: "the peer's underlay address changes", Inject: movePeer(movedAddress), Healed: peerIsAt(movedAddress)},
+	{
+		Name:        "peer-moves",
+		Description: "the peer's underlay address changes",
+		Inject:      movePeer(movedAddress),
+		Healed:      peerIsAt(movedAddress),
+	},
 	{Name: "peer-moves-back", Description: "and changes back", Inject: moveBack, Healed: peerIsBack},
 	{Name: "subnet-usurped", Description: "another node claims the peer's subnet", Store: lab.Kube, Lossless: true,
 		Inject: func(ctx context.Context, v *Target) error {

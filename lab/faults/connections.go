@@ -16,8 +16,15 @@ import (
 
 // connectionFaults fill what the kernel remembers of connections.
 var connectionFaults = []Fault{
-	{Name: "conntrack-full", Finding: "conntrack-full", Description: "the connection table is nearly full, as under a port scan", IPv4: true, KeepAgent: true,
-		Inject: fillConnections, Undo: forgetConnections},
+	{
+		Name:        "conntrack-full",
+		Finding:     "conntrack-full",
+		Description: "the connection table is nearly full, as under a port scan",
+		IPv4:        true,
+		KeepAgent:   true,
+		Inject:      fillConnections,
+		Undo:        forgetConnections,
+	},
 }
 
 // fillConnections sends datagrams to as many addresses of the node's own loopback as the connection table has room for.
@@ -49,7 +56,8 @@ func scan(c *ipv4.PacketConn, addresses int) error {
 		batch = append(batch, ipv4.Message{Buffers: [][]byte{{0}}, Addr: to})
 		for len(batch) == cap(batch) || i == addresses-1 && len(batch) > 0 {
 			n, err := c.WriteBatch(batch, 0)
-			if err != nil && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EPERM) { // news of an earlier one
+			if err != nil && !errors.Is(err, syscall.ECONNREFUSED) &&
+				!errors.Is(err, syscall.EPERM) { // news of an earlier one
 				return fmt.Errorf("fill the connection table: %w", err)
 			}
 			batch = batch[:copy(batch, batch[max(n, 0):])]

@@ -18,8 +18,8 @@ type side struct {
 	says   string
 }
 
-// TestHealFamilies injects the core faults into dual-stack labs, into each family and, with DirectRouting, towards a peer on the
-// same segment and one behind a router. With TWILL_TABLE=FILE it writes what it measured there.
+// TestHealFamilies injects the core faults into dual-stack labs, into each family and, with DirectRouting,
+// towards a peer on the same segment and one behind a router. With TWILL_TABLE=FILE it writes what it measured there.
 func TestHealFamilies(t *testing.T) {
 	t.Parallel()
 	var table matrix

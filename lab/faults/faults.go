@@ -60,10 +60,12 @@ func (f Fault) Applies(spec lab.Spec) bool {
 	if f.IPv4 && spec.Family == lab.IPv6 {
 		return false
 	}
-	return (len(f.Backends) == 0 || slices.Contains(f.Backends, spec.Backend)) && (f.Store == "" || f.Store == spec.Store)
+	return (len(f.Backends) == 0 || slices.Contains(f.Backends, spec.Backend)) &&
+		(f.Store == "" || f.Store == spec.Store)
 }
 
-// AppliesTo reports whether the fault can be injected into that target: what leads to a peer without a tunnel is as with host-gw.
+// AppliesTo reports whether the fault can be injected into that target: what leads to a peer without a
+// tunnel is as with host-gw.
 func (f Fault) AppliesTo(v *Target) bool {
 	spec := v.Lab.Spec()
 	if v.direct() {
@@ -129,7 +131,8 @@ func (v *Target) Address(addrs []netip.Addr) netip.Addr {
 
 // direct reports whether there is no tunnel between target and peer.
 func (v *Target) direct() bool {
-	return !slices.Contains(overlays, v.Lab.Spec().Backend) || v.Lab.Spec().DirectRouting && v.Node.Segment() == v.Peer.Segment()
+	return !slices.Contains(overlays, v.Lab.Spec().Backend) ||
+		v.Lab.Spec().DirectRouting && v.Node.Segment() == v.Peer.Segment()
 }
 
 // port is the UDP port of wrapped packets, 0 for what is not wrapped in UDP.
@@ -151,7 +154,22 @@ func (v *Target) wrapped() string {
 
 // All are the faults, in the order of the tables that are made of them.
 func All() []Fault {
-	return slices.Concat(entryFaults, deviceFaults, hostFaults, clusterFaults, ruleFaults, wayFaults, fileFaults, leaseFaults, processFaults, connectionFaults, distantFaults, userspaceFaults, kernelFaults, abuseFaults)
+	return slices.Concat(
+		entryFaults,
+		deviceFaults,
+		hostFaults,
+		clusterFaults,
+		ruleFaults,
+		wayFaults,
+		fileFaults,
+		leaseFaults,
+		processFaults,
+		connectionFaults,
+		distantFaults,
+		userspaceFaults,
+		kernelFaults,
+		abuseFaults,
+	)
 }
 
 // run runs one command line in a node's namespace.
@@ -204,10 +222,32 @@ func (v *Target) names(ctx context.Context) (func(string) string, error) {
 		_, rest, _ := strings.Cut(out, "link/ether ")
 		mac, _, _ = strings.Cut(rest, " ")
 	}
-	words := []string{"{half}", netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(), "{self}", v.Address(v.Node.Underlay()).String(),
-		"{veth}", v.podLink(ctx), "{peer}", peer.String(), "{vtep}", peer.Addr().String(), "{mac}", mac,
-		"{at}", v.Address(v.Peer.Underlay()).String(), "{dev}", v.Overlay, "{eth}", v.Device,
-		"{wrapped}", v.wrapped(), "{own}", v.Subnet(v.Node).Addr().String(), "{gateway}", v.gateway()}
+	words := []string{
+		"{half}",
+		netip.PrefixFrom(peer.Addr(), peer.Bits()+1).String(),
+		"{self}",
+		v.Address(v.Node.Underlay()).String(),
+		"{veth}",
+		v.podLink(ctx),
+		"{peer}",
+		peer.String(),
+		"{vtep}",
+		peer.Addr().String(),
+		"{mac}",
+		mac,
+		"{at}",
+		v.Address(v.Peer.Underlay()).String(),
+		"{dev}",
+		v.Overlay,
+		"{eth}",
+		v.Device,
+		"{wrapped}",
+		v.wrapped(),
+		"{own}",
+		v.Subnet(v.Node).Addr().String(),
+		"{gateway}",
+		v.gateway(),
+	}
 	return func(line string) string {
 		if v.Family == netstate.IPv6 {
 			line = strings.NewReplacer(toIPv6...).Replace(line)

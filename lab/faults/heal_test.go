@@ -20,8 +20,8 @@ import (
 // shows how long it took.
 const patience = 5 * time.Second
 
-// promise is what README says: all is repaired within a second. Nine of ten faults have to be, on a machine that does other things
-// too; what may take longer is explained beside the tables.
+// promise is what README says: all is repaired within a second. Nine of ten faults have to be, on a machine
+// that does other things too; what may take longer is explained beside the tables.
 const promise = time.Second
 
 // pace is how long each fault took to heal.

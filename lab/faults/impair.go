@@ -38,7 +38,12 @@ func drop(ctx context.Context, l *lab.Lab, match string, from *lab.Node, to []*l
 		addrs = append(addrs, o.Underlay()...)
 	}
 	chain := impairments + " from_" + from.Name
-	rules := fmt.Sprintf("add table %s\nadd chain %s { type filter hook ingress device %q priority 0; }\n", impairments, chain, from.Name)
+	rules := fmt.Sprintf(
+		"add table %s\nadd chain %s { type filter hook ingress device %q priority 0; }\n",
+		impairments,
+		chain,
+		from.Name,
+	)
 	if len(to) == 0 {
 		rules += fmt.Sprintf("add rule %s meta protocol { ip, ip6 } %s drop\n", chain, match)
 	}

@@ -12,18 +12,30 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// leaseFaults are records of other nodes that cannot be true, as they stand in what the agent knew last, and the loss of
-// that memory.
+// leaseFaults are records of other nodes that cannot be true, as they stand in what the agent knew last, and
+// the loss of that memory.
 var leaseFaults = []Fault{
 	{Name: "duplicate-underlay", Finding: "duplicate-underlay", Description: "a peer has this node's public IP",
 		Inject: alterCheckpoint(func(c *checkpoint) error {
 			c.Peers[len(c.Peers)-1].Stacks[0]["Underlay"] = c.Local.Stacks[0]["Underlay"]
 			return nil
 		}), Undo: restartAgent},
-	{Name: "duplicate-mac", Finding: "duplicate-mac", Description: "two peers have the same VTEP MAC, as cloned machines do", Backends: vxlanOnly,
-		Inject: alterPeer(func(last, first stack) { last["Data"] = first["Data"] }), Undo: restartAgent},
-	{Name: "duplicate-key", Finding: "duplicate-key", Description: "two peers have the same public key, as cloned machines do", Backends: []string{"wireguard"},
-		Inject: alterPeer(func(last, first stack) { last["Data"] = first["Data"] }), Undo: restartAgent},
+	{
+		Name:        "duplicate-mac",
+		Finding:     "duplicate-mac",
+		Description: "two peers have the same VTEP MAC, as cloned machines do",
+		Backends:    vxlanOnly,
+		Inject:      alterPeer(func(last, first stack) { last["Data"] = first["Data"] }),
+		Undo:        restartAgent,
+	},
+	{
+		Name:        "duplicate-key",
+		Finding:     "duplicate-key",
+		Description: "two peers have the same public key, as cloned machines do",
+		Backends:    []string{"wireguard"},
+		Inject:      alterPeer(func(last, first stack) { last["Data"] = first["Data"] }),
+		Undo:        restartAgent,
+	},
 	{Name: "duplicate-subnet", Finding: "duplicate-subnet", Description: "two peers hold the same subnet",
 		Inject: alterPeer(func(last, first stack) { last["Subnet"] = first["Subnet"] }), Undo: restartAgent},
 	{Name: "peer-other-vni", Finding: "peer-skipped", Description: "a peer uses another VNI", Backends: vxlanOnly,
@@ -32,17 +44,36 @@ var leaseFaults = []Fault{
 		Inject: alterPeer(func(last, _ stack) { last["Subnet"] = outside(last["Subnet"]) }), Undo: restartAgent},
 	{Name: "peer-unreadable", Finding: "peer-skipped", Description: "a node's record in the store cannot be read",
 		Inject: alterCheckpoint(func(c *checkpoint) error {
-			c.Skips = append(c.Skips, map[string]string{"Node": "broken", "Code": "unreadable", "Reason": `backend-data "{": unexpected end of JSON input`})
+			c.Skips = append(
+				c.Skips,
+				map[string]string{
+					"Node":   "broken",
+					"Code":   "unreadable",
+					"Reason": `backend-data "{": unexpected end of JSON input`,
+				},
+			)
 			return nil
 		}), Undo: restartAgent},
-	{Name: "checkpoint-damaged", Finding: "lease-damaged", Description: "the agent's checkpoint is cut off", Backends: written,
+	{
+		Name:        "checkpoint-damaged",
+		Finding:     "lease-damaged",
+		Description: "the agent's checkpoint is cut off",
+		Backends:    written,
 		Inject: func(_ context.Context, v *Target) error {
 			return os.WriteFile(v.checkpoint(), []byte(`{"Version":1,"Node":`), 0o600)
-		}, Undo: restartAgent},
-	{Name: "state-lost", Finding: "no-lease", Description: "checkpoint and subnet.env are gone, as after a reboot without an agent", Backends: written,
+		},
+		Undo: restartAgent,
+	},
+	{
+		Name:        "state-lost",
+		Finding:     "no-lease",
+		Description: "checkpoint and subnet.env are gone, as after a reboot without an agent",
+		Backends:    written,
 		Inject: func(_ context.Context, v *Target) error {
 			return errors.Join(os.Remove(v.checkpoint()), os.Remove(v.Node.SubnetFile()))
-		}, Undo: restartAgent},
+		},
+		Undo: restartAgent,
+	},
 }
 
 func (v *Target) checkpoint() string { return filepath.Join(v.Node.Dir(), "checkpoint.json") }
@@ -107,22 +138,81 @@ func outside(subnet any) string {
 
 // distantFaults are not on the target: it only sees that packets do not come back.
 var distantFaults = []Fault{
-	{Name: "udp-filtered-behind", Finding: "udp-sent-unanswered", Probe: true, Description: "a firewall between the nodes drops encapsulated packets from the peer",
-		Backends: ported, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through {ip} saddr {at} udp dport {port} drop"), Undo: onUnderlay("nft delete table bridge filter")},
-	{Name: "udp-filtered-ahead", Finding: "udp-sent-unanswered", Probe: true, Description: "a firewall between the nodes drops encapsulated packets to the peer",
-		Backends: ported, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through {ip} daddr {at} udp dport {port} drop"), Undo: onUnderlay("nft delete table bridge filter")},
-	{Name: "tcp-lost", Finding: "tcp-lost", Probe: true, Description: "encapsulated TCP is dropped, as after a card that breaks its checksums; pings pass",
-		Backends: vxlanOnly, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through ip protocol udp udp dport 8472 @th,312,8 6 drop"), IPv4: true, Undo: onUnderlay("nft delete table bridge filter")},
-	{Name: "tcp-lost-udp", Finding: "tcp-lost", Probe: true, Description: "TCP in UDP is dropped between the nodes; pings pass",
-		Backends: []string{"udp"}, Inject: onUnderlay("nft add table bridge filter", "nft add chain bridge filter through { type filter hook forward priority 0 ; }",
-			"nft add rule bridge filter through ip protocol udp udp dport 8285 @th,136,8 6 drop"), IPv4: true, Undo: onUnderlay("nft delete table bridge filter")},
-	{Name: "path-mtu", Finding: "path-mtu", Probe: true, Description: "a switch on the way drops packets of more than 1400 bytes",
-		Inject: onUnderlay("ip link set {name} mtu 1400"), Undo: onUnderlay("ip link set {name} mtu 1500")},
-	{Name: "peer-unplugged", Finding: "peer-unanswered", Probe: true, Description: "the peer's network cable is pulled",
-		Inject: onUnderlay("ip link set {name} down", "ip link set {name} nomaster"), Undo: onUnderlay("ip link set {name} master br1", "ip link set {name} up")},
+	{
+		Name:        "udp-filtered-behind",
+		Finding:     "udp-sent-unanswered",
+		Probe:       true,
+		Description: "a firewall between the nodes drops encapsulated packets from the peer",
+		Backends:    ported,
+		Inject: onUnderlay(
+			"nft add table bridge filter",
+			"nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through {ip} saddr {at} udp dport {port} drop",
+		),
+		Undo: onUnderlay("nft delete table bridge filter"),
+	},
+	{
+		Name:        "udp-filtered-ahead",
+		Finding:     "udp-sent-unanswered",
+		Probe:       true,
+		Description: "a firewall between the nodes drops encapsulated packets to the peer",
+		Backends:    ported,
+		Inject: onUnderlay(
+			"nft add table bridge filter",
+			"nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through {ip} daddr {at} udp dport {port} drop",
+		),
+		Undo: onUnderlay("nft delete table bridge filter"),
+	},
+	{
+		Name:        "tcp-lost",
+		Finding:     "tcp-lost",
+		Probe:       true,
+		Description: "encapsulated TCP is dropped, as after a card that breaks its checksums; pings pass",
+		Backends:    vxlanOnly,
+		Inject: onUnderlay(
+			"nft add table bridge filter",
+			"nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through ip protocol udp udp dport 8472 @th,312,8 6 drop",
+		),
+		IPv4: true,
+		Undo: onUnderlay("nft delete table bridge filter"),
+	},
+	{
+		Name:        "tcp-lost-udp",
+		Finding:     "tcp-lost",
+		Probe:       true,
+		Description: "TCP in UDP is dropped between the nodes; pings pass",
+		Backends: []string{
+			"udp",
+		},
+		Inject: onUnderlay(
+			"nft add table bridge filter",
+			"nft add chain bridge filter through { type filter hook forward priority 0 ; }",
+			"nft add rule bridge filter through ip protocol udp udp dport 8285 @th,136,8 6 drop",
+		),
+		IPv4: true,
+		Undo: onUnderlay("nft delete table bridge filter"),
+	},
+	{
+		Name:        "path-mtu",
+		Finding:     "path-mtu",
+		Probe:       true,
+		Description: "a switch on the way drops packets of more than 1400 bytes",
+		Inject:      onUnderlay("ip link set {name} mtu 1400"),
+		Undo:        onUnderlay("ip link set {name} mtu 1500"),
+	},
+	{
+		Name:        "peer-unplugged",
+		Finding:     "peer-unanswered",
+		Probe:       true,
+		Description: "the peer's network cable is pulled",
+		Inject: onUnderlay(
+			"ip link set {name} down",
+			"ip link set {name} nomaster",
+		),
+		Undo: onUnderlay("ip link set {name} master br1", "ip link set {name} up"),
+	},
 }
 
 // onUnderlay runs command lines where the switches are; {name} is the peer's port there.

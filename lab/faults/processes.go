@@ -10,16 +10,41 @@ import (
 	"path/filepath"
 )
 
-// processFaults are programs on the node that meddle with the network. What is started is a shell under that name, which
-// does nothing: the doctor warns of what such a program would do.
+// processFaults are programs on the node that meddle with the network. What is started is a shell under that
+// name, which does nothing: the doctor warns of what such a program would do.
 var processFaults = []Fault{
-	{Name: "flannel-runs", Finding: "second-agent", Description: "a flanneld runs beside twilld", KeepAgent: true, Inject: impostor("flanneld"), Undo: dismiss},
-	{Name: "network-manager", Finding: "device-manager", Description: "NetworkManager runs, and was not told which devices are ours", KeepAgent: true,
-		Inject: impostor("NetworkManager"), Undo: dismiss},
-	{Name: "networkd", Finding: "device-manager", Description: "systemd-networkd runs, which deletes the routes of others when it starts", KeepAgent: true,
-		Inject: impostor("systemd-networkd"), Undo: dismiss},
-	{Name: "kube-proxy-cidr", Finding: "kube-proxy-cidr", Description: "kube-proxy was told another cluster CIDR", KeepAgent: true,
-		Inject: impostor("kube-proxy", "--cluster-cidr=10.99.0.0/16"), Undo: dismiss},
+	{
+		Name:        "flannel-runs",
+		Finding:     "second-agent",
+		Description: "a flanneld runs beside twilld",
+		KeepAgent:   true,
+		Inject:      impostor("flanneld"),
+		Undo:        dismiss,
+	},
+	{
+		Name:        "network-manager",
+		Finding:     "device-manager",
+		Description: "NetworkManager runs, and was not told which devices are ours",
+		KeepAgent:   true,
+		Inject:      impostor("NetworkManager"),
+		Undo:        dismiss,
+	},
+	{
+		Name:        "networkd",
+		Finding:     "device-manager",
+		Description: "systemd-networkd runs, which deletes the routes of others when it starts",
+		KeepAgent:   true,
+		Inject:      impostor("systemd-networkd"),
+		Undo:        dismiss,
+	},
+	{
+		Name:        "kube-proxy-cidr",
+		Finding:     "kube-proxy-cidr",
+		Description: "kube-proxy was told another cluster CIDR",
+		KeepAgent:   true,
+		Inject:      impostor("kube-proxy", "--cluster-cidr=10.99.0.0/16"),
+		Undo:        dismiss,
+	},
 }
 
 // impostor starts a shell under another name, which waits for the end of its input: it ends with this process too.

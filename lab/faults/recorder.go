@@ -22,8 +22,13 @@ var left = []netstate.Left{{Network: netip.MustParsePrefix("10.244.0.0/16"), Bit
 	{Network: netip.MustParsePrefix("fd00:244::/56"), Bits: 64, Gateways: true}}
 
 // sysctls are those that the agent keeps; what the node does not have is not seen.
-var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/flannel.1/rp_filter", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/flannel-v6.1/accept_ra",
-	"net/ipv6/conf/cni0/accept_dad"}
+var sysctls = []string{
+	"net/ipv4/ip_forward",
+	"net/ipv4/conf/flannel.1/rp_filter",
+	"net/ipv6/conf/all/forwarding",
+	"net/ipv6/conf/flannel-v6.1/accept_ra",
+	"net/ipv6/conf/cni0/accept_dad",
+}
 
 // NewRecorder looks at a healthy node.
 func NewRecorder(ctx context.Context, h host.Host) (*Recorder, error) {

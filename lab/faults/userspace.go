@@ -12,13 +12,33 @@ import (
 
 // userspaceFaults are about agents that move the packets themselves, and about peers.
 var userspaceFaults = []Fault{
-	{Name: "mover-down", Finding: "runner-down", Description: "the agent, which moves the packets, does not run", Backends: userspace,
-		Inject: func(_ context.Context, v *Target) error { return v.Node.KillAgent() }, Undo: restartAgent},
-	{Name: "mover-port-taken", Finding: "runner-down", Description: "a process has the UDP port that the agent needs", Backends: userspace, KeepAgent: true,
-		Inject: takeAgentPort, Undo: func(_ context.Context, v *Target) error { return v.held.Close() }},
-	{Name: "peer-mover-down", Finding: "udp-sent-unanswered", Probe: true, KeepAgent: true, Description: "the peer's agent, which moves the packets, does not run",
-		Backends: userspace, Inject: func(_ context.Context, v *Target) error { return v.Peer.KillAgent() },
-		Undo: func(ctx context.Context, v *Target) error { return v.Peer.StartAgent(ctx) }},
+	{
+		Name:        "mover-down",
+		Finding:     "runner-down",
+		Description: "the agent, which moves the packets, does not run",
+		Backends:    userspace,
+		Inject:      func(_ context.Context, v *Target) error { return v.Node.KillAgent() },
+		Undo:        restartAgent,
+	},
+	{
+		Name:        "mover-port-taken",
+		Finding:     "runner-down",
+		Description: "a process has the UDP port that the agent needs",
+		Backends:    userspace,
+		KeepAgent:   true,
+		Inject:      takeAgentPort,
+		Undo:        func(_ context.Context, v *Target) error { return v.held.Close() },
+	},
+	{
+		Name:        "peer-mover-down",
+		Finding:     "udp-sent-unanswered",
+		Probe:       true,
+		KeepAgent:   true,
+		Description: "the peer's agent, which moves the packets, does not run",
+		Backends:    userspace,
+		Inject:      func(_ context.Context, v *Target) error { return v.Peer.KillAgent() },
+		Undo:        func(ctx context.Context, v *Target) error { return v.Peer.StartAgent(ctx) },
+	},
 	{Name: "peer-readdressed", Finding: "peer-unanswered", Probe: true, KeepAgent: true, IPv4: true,
 		Description: "the peer's address changed, and its agent was not there to say so", Backends: append([]string{"vxlan"}, userspace...),
 		Inject: func(ctx context.Context, v *Target) error {
@@ -38,7 +58,10 @@ func takeAgentPort(ctx context.Context, v *Target) error {
 		return err
 	}
 	err := v.Node.Do(func() error {
-		conn, err := net.ListenUDP(map[netstate.Family]string{netstate.IPv4: "udp4", netstate.IPv6: "udp6"}[v.Family], net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.Addr{}, uint16(v.port()))))
+		conn, err := net.ListenUDP(
+			map[netstate.Family]string{netstate.IPv4: "udp4", netstate.IPv6: "udp6"}[v.Family],
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.Addr{}, uint16(v.port()))),
+		)
 		v.held = conn
 		return err
 	})

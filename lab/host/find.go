@@ -34,7 +34,11 @@ func FindMarked(variable string) ([]Process, error) {
 		if err != nil {
 			continue // it has ended, or is of somebody with more rights
 		}
-		if slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == variable }) && p.Running() {
+		if slices.ContainsFunc(
+			bytes.Split(environ, []byte{0}),
+			func(v []byte) bool { return string(v) == variable },
+		) &&
+			p.Running() {
 			found = append(found, p)
 		}
 	}

@@ -98,8 +98,8 @@ func (h Host) unmount() error {
 }
 
 // removeHidden removes the file when a mount on it is hidden by another one on Dir, so that no path leads to it. It
-// does so from another mount namespace, in which nothing is mounted on the file: the kernel then takes the file's mounts
-// away in all others.
+// does so from another mount namespace, in which nothing is mounted on the file: the kernel then takes the
+// file's mounts away in all others.
 func (h Host) removeHidden() error {
 	done := make(chan error, 1)
 	go func() {
@@ -154,7 +154,11 @@ func (h Host) open() (netns.NsHandle, error) {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(int(ns), &s); err != nil || s.Type != unix.NSFS_MAGIC {
 		ns.Close()
-		return ns, fmt.Errorf("open namespace %s: %s is no network namespace: its mount is gone or hidden", h.Name, h.Path())
+		return ns, fmt.Errorf(
+			"open namespace %s: %s is no network namespace: its mount is gone or hidden",
+			h.Name,
+			h.Path(),
+		)
 	}
 	return ns, nil
 }

@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestOnlyRun: a second program of the same tests, under another name, waits for the first: their labs have the same names.
+// TestOnlyRun: a second program of the same tests, under another name, waits for the first: their labs have
+// the same names.
 func TestOnlyRun(t *testing.T) {
 	unlock, err := onlyRun()
 	if err != nil {

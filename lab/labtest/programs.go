@@ -23,14 +23,30 @@ func findPrograms() (remove func(), err error) {
 		}
 	}
 	self, err := os.Executable()
-	programs = lab.Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill"), Server: []string{self, "serve"}}
+	programs = lab.Programs{
+		Agent:  filepath.Join(dir, "twilld"),
+		Plugin: filepath.Join(dir, "twill"),
+		Server: []string{self, "serve"},
+	}
 	return remove, err
 }
 
 // build makes the binaries as the Makefile does, so that the compiled packages come from the cache.
 func build(dir string) error {
 	const module = "github.com/twill-net/twill"
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir, module+"/cmd/twilld", module+"/cmd/twill")
+	cmd := exec.Command(
+		"go",
+		"build",
+		"-trimpath",
+		"-tags",
+		"grpcnotrace",
+		"-ldflags",
+		"-s -w",
+		"-o",
+		dir,
+		module+"/cmd/twilld",
+		module+"/cmd/twill",
+	)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build twilld and twill: %w\n%s", err, out)

@@ -11,7 +11,13 @@ import (
 
 // agents are what is done to agents, pods and the store.
 func (r *run) agents() map[string]func() verb {
-	return map[string]func() verb{"agent": r.agent, "pod": r.podVerb, "store": r.store, "annotate": r.annotate, "forget": r.forget}
+	return map[string]func() verb{
+		"agent":    r.agent,
+		"pod":      r.podVerb,
+		"store":    r.store,
+		"annotate": r.annotate,
+		"forget":   r.forget,
+	}
 }
 
 func (r *run) agent() verb {
@@ -21,7 +27,10 @@ func (r *run) agent() verb {
 		"kill":    func(_ context.Context, n *lab.Node) error { return n.KillAgent() },
 		"restart": func(ctx context.Context, n *lab.Node) error { return n.RestartAgent(ctx) },
 	}
-	return verb{args: "start|stop|kill|restart NODE...|all", least: 2, summary: "start or end agents; start returns when they are ready",
+	return verb{
+		args:    "start|stop|kill|restart NODE...|all",
+		least:   2,
+		summary: "start or end agents; start returns when they are ready",
 		do: func(c *call) error {
 			do, ok := what[c.args[0]]
 			if !ok {
@@ -37,18 +46,24 @@ func (r *run) agent() verb {
 				}
 			}
 			return nil
-		}}
+		},
+	}
 }
 
 func (r *run) podVerb() verb {
-	return verb{args: "add|del|check NODE/POD...", least: 2, summary: "have the CNI plugin add, delete or check pods", do: func(c *call) error {
-		for _, id := range c.args[1:] {
-			if err := r.alterPod(c, c.args[0], id); err != nil {
-				return err
+	return verb{
+		args:    "add|del|check NODE/POD...",
+		least:   2,
+		summary: "have the CNI plugin add, delete or check pods",
+		do: func(c *call) error {
+			for _, id := range c.args[1:] {
+				if err := r.alterPod(c, c.args[0], id); err != nil {
+					return err
+				}
 			}
-		}
-		return r.publish(c)
-	}}
+			return r.publish(c)
+		},
+	}
 }
 
 func (r *run) alterPod(c *call, what, id string) error {
@@ -77,21 +92,29 @@ func (r *run) alterPod(c *call, what, id string) error {
 }
 
 func (r *run) store() verb {
-	return verb{args: "stop|start", least: 1, summary: "stop or start the servers of the store", do: func(c *call) error {
-		switch {
-		case r.lab == nil:
-			return errNoLab
-		case c.args[0] == "stop":
-			return r.lab.StopStore(c.ctx)
-		case c.args[0] == "start":
-			return r.lab.StartStore(c.ctx)
-		}
-		return fmt.Errorf("store %q: want stop or start", c.args[0])
-	}}
+	return verb{
+		args:    "stop|start",
+		least:   1,
+		summary: "stop or start the servers of the store",
+		do: func(c *call) error {
+			switch {
+			case r.lab == nil:
+				return errNoLab
+			case c.args[0] == "stop":
+				return r.lab.StopStore(c.ctx)
+			case c.args[0] == "start":
+				return r.lab.StartStore(c.ctx)
+			}
+			return fmt.Errorf("store %q: want stop or start", c.args[0])
+		},
+	}
 }
 
 func (r *run) annotate() verb {
-	return verb{args: "NODE KEY=VALUE...", least: 2, summary: "set annotations of a Node object; an empty value deletes one",
+	return verb{
+		args:    "NODE KEY=VALUE...",
+		least:   2,
+		summary: "set annotations of a Node object; an empty value deletes one",
 		do: func(c *call) error {
 			if r.lab == nil {
 				return errNoLab
@@ -105,15 +128,21 @@ func (r *run) annotate() verb {
 				annotations[key] = value
 			}
 			return r.lab.Annotate(c.ctx, c.args[0], annotations)
-		}}
+		},
+	}
 }
 
 func (r *run) forget() verb {
-	return verb{args: "NODE...", least: 1, summary: "delete the leases of nodes, and the checkpoints of their agents", do: func(c *call) error {
-		nodes, err := r.nodesOf(c.args)
-		for _, n := range nodes {
-			err = errors.Join(err, n.Forget(c.ctx))
-		}
-		return err
-	}}
+	return verb{
+		args:    "NODE...",
+		least:   1,
+		summary: "delete the leases of nodes, and the checkpoints of their agents",
+		do: func(c *call) error {
+			nodes, err := r.nodesOf(c.args)
+			for _, n := range nodes {
+				err = errors.Join(err, n.Forget(c.ctx))
+			}
+			return err
+		},
+	}
 }

@@ -19,8 +19,16 @@ import (
 )
 
 func (r *run) asserts() map[string]func() verb {
-	return map[string]func() verb{"ping": r.ping, "reach": r.reach, "tcp": r.tcp, "no-snat": r.noSNAT, "path-mtu": r.pathMTU,
-		"plan": r.plan, "walk": r.walk, "doctor": r.doctor}
+	return map[string]func() verb{
+		"ping":     r.ping,
+		"reach":    r.reach,
+		"tcp":      r.tcp,
+		"no-snat":  r.noSNAT,
+		"path-mtu": r.pathMTU,
+		"plan":     r.plan,
+		"walk":     r.walk,
+		"doctor":   r.doctor,
+	}
 }
 
 // to is the address of a target: an address, or a host's of the given family.
@@ -91,9 +99,13 @@ func (r *run) ping() verb {
 
 func (r *run) reach() verb {
 	var ring bool
-	return verb{args: "[-ring]", summary: "ping every pod from every other pod, until all answer or five seconds have passed",
-		detail: []string{"-ring: every pod pings the next one only, once. All namespaces share one ARP table of 1024 entries."},
-		flags:  func(fs *flag.FlagSet) { fs.BoolVar(&ring, "ring", false, "") },
+	return verb{
+		args:    "[-ring]",
+		summary: "ping every pod from every other pod, until all answer or five seconds have passed",
+		detail: []string{
+			"-ring: every pod pings the next one only, once. All namespaces share one ARP table of 1024 entries.",
+		},
+		flags: func(fs *flag.FlagSet) { fs.BoolVar(&ring, "ring", false, "") },
 		do: func(c *call) error {
 			if r.lab == nil {
 				return errNoLab
@@ -113,7 +125,8 @@ func (r *run) reach() verb {
 				errs = append(errs, errors.New("there are no two pods"))
 			}
 			return errors.Join(errs...)
-		}}
+		},
+	}
 }
 
 func (r *run) pings(c *call, ring bool) ([]lab.Ping, error) {
@@ -136,7 +149,10 @@ func (r *run) pings(c *call, ring bool) ([]lab.Ping, error) {
 func (r *run) tcp() verb {
 	var size int64
 	var ipv6 bool
-	return verb{args: "[-6] [-bytes N] FROM TO", least: 2, summary: "send a megabyte over TCP; prints the sender's address as the receiver sees it",
+	return verb{
+		args:    "[-6] [-bytes N] FROM TO",
+		least:   2,
+		summary: "send a megabyte over TCP; prints the sender's address as the receiver sees it",
 		flags: func(fs *flag.FlagSet) {
 			fs.Int64Var(&size, "bytes", 1<<20, "")
 			fs.BoolVar(&ipv6, "6", false, "")
@@ -147,7 +163,8 @@ func (r *run) tcp() verb {
 				c.printf("%d bytes from %s\n", t.Bytes, t.Peer)
 			}
 			return err
-		}}
+		},
+	}
 }
 
 func (r *run) send(c *call, size int64, ipv6 bool) (host.Transfer, error) {
@@ -185,8 +202,11 @@ func (r *run) noSNAT() verb {
 
 func (r *run) pathMTU() verb {
 	var ipv6 bool
-	return verb{args: "[-6] FROM TO MTU", least: 3, summary: "a packet of MTU bytes must pass whole, and one byte more must not",
-		flags: func(fs *flag.FlagSet) { fs.BoolVar(&ipv6, "6", false, "") },
+	return verb{
+		args:    "[-6] FROM TO MTU",
+		least:   3,
+		summary: "a packet of MTU bytes must pass whole, and one byte more must not",
+		flags:   func(fs *flag.FlagSet) { fs.BoolVar(&ipv6, "6", false, "") },
 		do: func(c *call) error {
 			mtu, err := strconv.Atoi(c.args[2])
 			if err != nil {
@@ -203,14 +223,20 @@ func (r *run) pathMTU() verb {
 				return fmt.Errorf("%d bytes from %s to %s pass: want no more than %d", mtu+1, c.args[0], to, mtu)
 			}
 			return nil
-		}}
+		},
+	}
 }
 
 func (r *run) walk() verb {
 	var ipv6 bool
 	var svg string
-	return verb{args: "[-6] [-svg FILE] POD POD", least: 2, summary: "follow one ping; prints every device that saw it, and the table entries that decided",
-		detail: []string{"-svg draws it into a file, which is the script's own unless its name begins with a slash."},
+	return verb{
+		args:    "[-6] [-svg FILE] POD POD",
+		least:   2,
+		summary: "follow one ping; prints every device that saw it, and the table entries that decided",
+		detail: []string{
+			"-svg draws it into a file, which is the script's own unless its name begins with a slash.",
+		},
 		flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&ipv6, "6", false, "")
 			fs.StringVar(&svg, "svg", "", "")
@@ -227,7 +253,8 @@ func (r *run) walk() verb {
 				return err
 			}
 			return fmt.Errorf("the ping from %s to %s did not arrive: %s", path.From, path.To, path.Reply)
-		}}
+		},
+	}
 }
 
 func (r *run) follow(c *call, f netstate.Family) (walk.Path, error) {
@@ -254,8 +281,13 @@ func draw(file string, path walk.Path) error {
 const nothingToDo = "# nothing to change"
 
 func (r *run) plan() verb {
-	return verb{args: "NODE...|all", least: 1, summary: "nothing on these nodes may differ from what the leases ask for; prints what does",
-		detail: []string{"It runs the node's twilld with --dry-run beside the running agent, whose repairs take a moment: say within 5s plan."},
+	return verb{
+		args:    "NODE...|all",
+		least:   1,
+		summary: "nothing on these nodes may differ from what the leases ask for; prints what does",
+		detail: []string{
+			"It runs the node's twilld with --dry-run beside the running agent, whose repairs take a moment: say within 5s plan.",
+		},
 		do: func(c *call) error {
 			nodes, err := r.nodesOf(c.args)
 			if err != nil {
@@ -271,5 +303,6 @@ func (r *run) plan() verb {
 				}
 			}
 			return nil
-		}}
+		},
+	}
 }

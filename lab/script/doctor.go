@@ -13,9 +13,12 @@ import (
 
 func (r *run) doctor() verb {
 	var probe bool
-	return verb{args: "[-probe] NODE [FINDING]", least: 1, summary: "the doctor's first finding on a node must be FINDING, or there must be none",
-		detail: []string{"-probe also sends packets. Documentation/doctor has a page for every finding."},
-		flags:  func(fs *flag.FlagSet) { fs.BoolVar(&probe, "probe", false, "") },
+	return verb{
+		args:    "[-probe] NODE [FINDING]",
+		least:   1,
+		summary: "the doctor's first finding on a node must be FINDING, or there must be none",
+		detail:  []string{"-probe also sends packets. Documentation/doctor has a page for every finding."},
+		flags:   func(fs *flag.FlagSet) { fs.BoolVar(&probe, "probe", false, "") },
 		do: func(c *call) error {
 			found, err := r.examine(c, c.args[0], probe)
 			if err != nil {
@@ -35,10 +38,16 @@ func (r *run) doctor() verb {
 			case len(ids) == 0:
 				return fmt.Errorf("the doctor finds nothing on %s: want %s", c.args[0], c.args[1])
 			case ids[0] != c.args[1]:
-				return fmt.Errorf("the doctor finds %s on %s: want %s first", strings.Join(ids, ", "), c.args[0], c.args[1])
+				return fmt.Errorf(
+					"the doctor finds %s on %s: want %s first",
+					strings.Join(ids, ", "),
+					c.args[0],
+					c.args[1],
+				)
 			}
 			return nil
-		}}
+		},
+	}
 }
 
 // examine looks at a node as twillctl doctor --lab does.

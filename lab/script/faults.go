@@ -37,45 +37,60 @@ func (r *run) nodesOf(names []string) ([]*lab.Node, error) {
 }
 
 func (r *run) lose() verb {
-	return verb{args: "PERCENT FROM [TO...]", least: 2, summary: "make the underlay lose packets that a node sends", do: func(c *call) error {
-		percent, err := strconv.Atoi(c.args[0])
-		if err != nil {
-			return fmt.Errorf("%q percent: want a number", c.args[0])
-		}
-		nodes, err := r.nodesOf(c.args[1:])
-		if err != nil {
-			return err
-		}
-		return faults.Lose(c.ctx, r.lab, percent, nodes[0], nodes[1:]...)
-	}}
+	return verb{
+		args:    "PERCENT FROM [TO...]",
+		least:   2,
+		summary: "make the underlay lose packets that a node sends",
+		do: func(c *call) error {
+			percent, err := strconv.Atoi(c.args[0])
+			if err != nil {
+				return fmt.Errorf("%q percent: want a number", c.args[0])
+			}
+			nodes, err := r.nodesOf(c.args[1:])
+			if err != nil {
+				return err
+			}
+			return faults.Lose(c.ctx, r.lab, percent, nodes[0], nodes[1:]...)
+		},
+	}
 }
 
 func (r *run) partition() verb {
-	return verb{args: "NODE NODE...", least: 2, summary: "cut the first node off the others, both ways", do: func(c *call) error {
-		nodes, err := r.nodesOf(c.args)
-		if err != nil {
+	return verb{
+		args:    "NODE NODE...",
+		least:   2,
+		summary: "cut the first node off the others, both ways",
+		do: func(c *call) error {
+			nodes, err := r.nodesOf(c.args)
+			if err != nil {
+				return err
+			}
+			err = faults.Lose(c.ctx, r.lab, 100, nodes[0], nodes[1:]...)
+			for _, other := range nodes[1:] {
+				err = errors.Join(err, faults.Lose(c.ctx, r.lab, 100, other, nodes[0]))
+			}
 			return err
-		}
-		err = faults.Lose(c.ctx, r.lab, 100, nodes[0], nodes[1:]...)
-		for _, other := range nodes[1:] {
-			err = errors.Join(err, faults.Lose(c.ctx, r.lab, 100, other, nodes[0]))
-		}
-		return err
-	}}
+		},
+	}
 }
 
 func (r *run) blockUDP() verb {
-	return verb{args: "PORT FROM [TO...]", least: 2, summary: "make the underlay drop a node's UDP packets to a port", do: func(c *call) error {
-		port, err := strconv.Atoi(c.args[0])
-		if err != nil {
-			return fmt.Errorf("port %q: want a number", c.args[0])
-		}
-		nodes, err := r.nodesOf(c.args[1:])
-		if err != nil {
-			return err
-		}
-		return faults.BlockUDP(c.ctx, r.lab, port, nodes[0], nodes[1:]...)
-	}}
+	return verb{
+		args:    "PORT FROM [TO...]",
+		least:   2,
+		summary: "make the underlay drop a node's UDP packets to a port",
+		do: func(c *call) error {
+			port, err := strconv.Atoi(c.args[0])
+			if err != nil {
+				return fmt.Errorf("port %q: want a number", c.args[0])
+			}
+			nodes, err := r.nodesOf(c.args[1:])
+			if err != nil {
+				return err
+			}
+			return faults.BlockUDP(c.ctx, r.lab, port, nodes[0], nodes[1:]...)
+		},
+	}
 }
 
 func (r *run) mend() verb {
@@ -89,8 +104,11 @@ func (r *run) mend() verb {
 
 func (r *run) linkMTU() verb {
 	var far bool
-	return verb{args: "[-far] NODE MTU", least: 2, summary: "change the MTU of a node's cable; with -far only beyond the node's sight",
-		flags: func(fs *flag.FlagSet) { fs.BoolVar(&far, "far", false, "") },
+	return verb{
+		args:    "[-far] NODE MTU",
+		least:   2,
+		summary: "change the MTU of a node's cable; with -far only beyond the node's sight",
+		flags:   func(fs *flag.FlagSet) { fs.BoolVar(&far, "far", false, "") },
 		do: func(c *call) error {
 			n, err := r.node(c.args[0])
 			if err != nil {
@@ -101,12 +119,16 @@ func (r *run) linkMTU() verb {
 				return fmt.Errorf("MTU %q: want a number", c.args[1])
 			}
 			return faults.SetLinkMTU(r.lab, n, mtu, far)
-		}}
+		},
+	}
 }
 
 func (r *run) fault() verb {
-	return verb{args: "NAME [NODE [PEER]]", least: 1, summary: "inject a fault of the library; twillctl lab faults lists them",
-		detail: []string{"The node is the first one, and the peer the next, unless they are named."},
+	return verb{
+		args:    "NAME [NODE [PEER]]",
+		least:   1,
+		summary: "inject a fault of the library; twillctl lab faults lists them",
+		detail:  []string{"The node is the first one, and the peer the next, unless they are named."},
 		do: func(c *call) error {
 			nodes, err := r.nodesOf([]string{"all"})
 			if err == nil && len(nodes) < 2 {
@@ -130,7 +152,8 @@ func (r *run) fault() verb {
 				}
 			}
 			return fmt.Errorf("there is no fault %q: want one of %s", c.args[0], strings.Join(faultNames(), ", "))
-		}}
+		},
+	}
 }
 
 func faultNames() []string {

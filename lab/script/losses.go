@@ -20,22 +20,27 @@ func (r *run) losses() map[string]func() verb {
 }
 
 func (r *run) stream() verb {
-	return verb{args: "NAME FROM TO", least: 3, summary: "ping 100 times a second from now on", do: func(c *call) error {
-		from, err := r.find(c.args[1])
-		if err != nil {
-			return err
-		}
-		to, err := r.to(c.args[2], r.family(false))
-		if err != nil {
-			return err
-		}
-		s, err := from.Stream(to, 10*time.Millisecond)
-		if err != nil {
-			return err
-		}
-		r.streams[c.args[0]] = &stream{s, map[string]host.Mark{}}
-		return nil
-	}}
+	return verb{
+		args:    "NAME FROM TO",
+		least:   3,
+		summary: "ping 100 times a second from now on",
+		do: func(c *call) error {
+			from, err := r.find(c.args[1])
+			if err != nil {
+				return err
+			}
+			to, err := r.to(c.args[2], r.family(false))
+			if err != nil {
+				return err
+			}
+			s, err := from.Stream(to, 10*time.Millisecond)
+			if err != nil {
+				return err
+			}
+			r.streams[c.args[0]] = &stream{s, map[string]host.Mark{}}
+			return nil
+		},
+	}
 }
 
 func (r *run) findStream(name string) (*stream, error) {
@@ -56,7 +61,10 @@ func (r *run) mark() verb {
 }
 
 func (r *run) lost() verb {
-	return verb{args: "STREAM MARK MARK MOST", least: 4, summary: "no more than MOST packets of a stream may be lost between two marks",
+	return verb{
+		args:    "STREAM MARK MARK MOST",
+		least:   4,
+		summary: "no more than MOST packets of a stream may be lost between two marks",
 		do: func(c *call) error {
 			s, err := r.findStream(c.args[0])
 			if err != nil {
@@ -66,7 +74,10 @@ func (r *run) lost() verb {
 			to, okTo := s.marks[c.args[2]]
 			most, err := strconv.Atoi(c.args[3])
 			if !ok || !okTo || err != nil || to < from {
-				return fmt.Errorf("lost %v: want two marks of the stream, the earlier one first, and a number", c.args)
+				return fmt.Errorf(
+					"lost %v: want two marks of the stream, the earlier one first, and a number",
+					c.args,
+				)
 			}
 			loss, err := s.Between(c.ctx, from, to)
 			c.printf("%v\n", loss)
@@ -74,5 +85,6 @@ func (r *run) lost() verb {
 				return errors.Join(fmt.Errorf("%v: want %d at most", loss, most), err)
 			}
 			return nil
-		}}
+		},
+	}
 }

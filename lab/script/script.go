@@ -50,7 +50,13 @@ var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
 // labName is the name of the lab of a script file.
 func (o Runner) labName(file string) string {
-	name := cmp.Or(o.Prefix, "s") + notInNames.ReplaceAllString(strings.ToLower(strings.TrimSuffix(filepath.Base(file), ".txtar")), "")
+	name := cmp.Or(
+		o.Prefix,
+		"s",
+	) + notInNames.ReplaceAllString(
+		strings.ToLower(strings.TrimSuffix(filepath.Base(file), ".txtar")),
+		"",
+	)
 	return name[:min(len(name), 20)]
 }
 
@@ -99,7 +105,17 @@ func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writ
 	for name, v := range r.verbs() {
 		r.engine.Cmds[name] = r.command(v)
 	}
-	state, err := script.NewState(ctx, r.work, []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "LAB=" + r.name, "WORK=" + r.work, "TWILLD=" + r.Programs.Agent})
+	state, err := script.NewState(
+		ctx,
+		r.work,
+		[]string{
+			"PATH=" + os.Getenv("PATH"),
+			"HOME=/root",
+			"LAB=" + r.name,
+			"WORK=" + r.work,
+			"TWILLD=" + r.Programs.Agent,
+		},
+	)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,10 @@ func (f *upFlags) register(fs *flag.FlagSet) {
 
 func (r *run) up() verb {
 	var f upFlags
-	return verb{args: "[-nodes N] [-pods N] [-names A,B] [-backend B] ...", summary: "bring up a lab", flags: f.register,
+	return verb{
+		args:    "[-nodes N] [-pods N] [-names A,B] [-backend B] ...",
+		summary: "bring up a lab",
+		flags:   f.register,
 		detail: []string{
 			"-nodes 2 and -pods 1 (on each node); -names names the first nodes, the others are node1, node2, ...;",
 			"-underlay l2, or l3: two segments that the nodes take in turn, with a router between them;",
@@ -86,7 +89,8 @@ func (r *run) up() verb {
 			}
 			r.lab = l
 			return r.publish(c)
-		}}
+		},
+	}
 }
 
 // complete puts what stands in lists into the spec.
@@ -202,7 +206,10 @@ func suffix(a, first netip.Addr) string {
 }
 
 func (r *run) namespace() verb {
-	return verb{args: "NODE/NAME...", least: 1, summary: "make a namespace that is plugged into nothing, named $LAB-NODE-NAME",
+	return verb{
+		args:    "NODE/NAME...",
+		least:   1,
+		summary: "make a namespace that is plugged into nothing, named $LAB-NODE-NAME",
 		do: func(c *call) error {
 			for _, id := range c.args {
 				node, name, _ := strings.Cut(id, "/")
@@ -215,18 +222,23 @@ func (r *run) namespace() verb {
 				}
 			}
 			return nil
-		}}
+		},
+	}
 }
 
 func (r *run) on() verb {
-	return verb{args: "HOST command [argument...]", least: 2, summary: "run a command on a node, a pod (NODE/POD), outside or underlay",
+	return verb{
+		args:    "HOST command [argument...]",
+		least:   2,
+		summary: "run a command on a node, a pod (NODE/POD), outside or underlay",
 		do: func(c *call) error {
 			h, err := r.find(c.args[0])
 			if err != nil {
 				return err
 			}
 			return h.Attach(c.ctx, nil, &c.out, &c.errOut, c.args[1:]...)
-		}}
+		},
+	}
 }
 
 func (r *run) join() verb {
@@ -254,7 +266,10 @@ func (r *run) leave() verb {
 }
 
 func keep() verb {
-	return verb{args: "VARIABLE pattern", least: 2, summary: "keep what the last command printed, as matched by the pattern's first group",
+	return verb{
+		args:    "VARIABLE pattern",
+		least:   2,
+		summary: "keep what the last command printed, as matched by the pattern's first group",
 		do: func(c *call) error {
 			re, err := regexp.Compile("(?m)" + c.args[1])
 			if err != nil {
@@ -266,5 +281,6 @@ func keep() verb {
 			}
 			c.printf("%s", c.state.Stdout())
 			return c.state.Setenv(c.args[0], m[len(m)-1])
-		}}
+		},
+	}
 }

@@ -70,8 +70,13 @@ func (c *call) printf(format string, args ...any) { fmt.Fprintf(&c.out, format, 
 
 // within repeats another command.
 func (r *run) within() verb {
-	return verb{args: "duration [!] command [argument...]", least: 2, summary: "repeat a command until it succeeds (with !: fails)",
-		detail: []string{"What follows from a change in another agent's lease takes a moment; within 5s is generous."},
+	return verb{
+		args:    "duration [!] command [argument...]",
+		least:   2,
+		summary: "repeat a command until it succeeds (with !: fails)",
+		detail: []string{
+			"What follows from a change in another agent's lease takes a moment; within 5s is generous.",
+		},
 		do: func(c *call) error {
 			limit, err := time.ParseDuration(c.args[0])
 			if err != nil {
@@ -86,7 +91,8 @@ func (r *run) within() verb {
 				return fmt.Errorf("%q cannot be repeated: want a command of the lab", args[0])
 			}
 			return c.repeat(v, args[1:], want, limit)
-		}}
+		},
+	}
 }
 
 func (c *call) repeat(v func() verb, args []string, want bool, limit time.Duration) error {

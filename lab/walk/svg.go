@@ -27,10 +27,23 @@ const (
 // palette has a colour for every host, in the order in which the packet meets them.
 var palette = []string{"#3b6ea5", "#3f8f5b", "#8a6d3b", "#8b5fa8", "#c8782a", "#3d8f8f", "#b04a50"}
 
-var headerColour = map[string]string{"eth": "#e3ecf7", "ip": "#e0f0df", "udp": "#fdf3d3", "tcp": "#fdf3d3", "vxlan": "#fbdcc0", "wireguard": "#fbdcc0",
-	"icmp": "#f3e0ec"}
+var headerColour = map[string]string{
+	"eth":       "#e3ecf7",
+	"ip":        "#e0f0df",
+	"udp":       "#fdf3d3",
+	"tcp":       "#fdf3d3",
+	"vxlan":     "#fbdcc0",
+	"wireguard": "#fbdcc0",
+	"icmp":      "#f3e0ec",
+}
 
-var tableColour = map[string]string{"route": "#3f8f5b", "neighbour": "#3b6ea5", "fdb": "#c8782a", "bridge": "#8b5fa8", "vxlan": "#b04a50"}
+var tableColour = map[string]string{
+	"route":     "#3f8f5b",
+	"neighbour": "#3b6ea5",
+	"fdb":       "#c8782a",
+	"bridge":    "#8b5fa8",
+	"vxlan":     "#b04a50",
+}
 
 // drawing is a picture under way.
 type drawing struct {
@@ -55,12 +68,21 @@ func (p Path) WriteSVG(w io.Writer) error {
 	}
 	d.text(svgMargin, d.y+16, p.end(), fmt.Sprintf(`font-size="14" font-weight="600" fill="%s"`, colour))
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="'DejaVu Sans Mono', Menlo, Consolas, monospace" font-size="12">`+"\n",
-		d.width, d.y+36)
+	fmt.Fprintf(
+		&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="'DejaVu Sans Mono', Menlo, Consolas, monospace" font-size="12">`+"\n",
+		d.width,
+		d.y+36,
+	)
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
 	var title drawing
 	title.text(svgMargin, 34, p.From+" → "+p.To, `font-size="20" font-weight="600" fill="#222"`)
-	title.text(svgMargin, 54, fmt.Sprintf("%s → %s, header by header and table by table", p.Src, p.Dst), `fill="#666"`)
+	title.text(
+		svgMargin,
+		54,
+		fmt.Sprintf("%s → %s, header by header and table by table", p.Src, p.Dst),
+		`fill="#666"`,
+	)
 	b.WriteString(title.String() + d.String() + "</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -111,22 +133,46 @@ func (d *drawing) card(steps []Step, number int, colour string, more bool) {
 	for _, s := range steps {
 		height += s.height()
 	}
-	fmt.Fprintf(d, `<rect x="%d" y="%d" width="%d" height="%d" rx="8" fill="#fcfcfc" stroke="%s" stroke-opacity="0.5"/>`+"\n",
-		svgMargin, d.y, d.width-2*svgMargin, height, colour)
+	fmt.Fprintf(
+		d,
+		`<rect x="%d" y="%d" width="%d" height="%d" rx="8" fill="#fcfcfc" stroke="%s" stroke-opacity="0.5"/>`+"\n",
+		svgMargin,
+		d.y,
+		d.width-2*svgMargin,
+		height,
+		colour,
+	)
 	fmt.Fprintf(d, `<path d="M%d %d h%d v%d h-%d a8 8 0 0 1 -8 -8 v-%d a8 8 0 0 1 8 -8 z" fill="%s"/>`+"\n",
 		svgMargin+8, d.y, svgBand-8, height, svgBand-8, height-16, colour)
-	fmt.Fprintf(d, `<text x="%d" y="%d" fill="white" font-size="14" font-weight="600" text-anchor="middle">%s</text>`+"\n",
-		svgMargin+svgBand/2, d.y+height/2+5, html.EscapeString(steps[0].Host))
+	fmt.Fprintf(
+		d,
+		`<text x="%d" y="%d" fill="white" font-size="14" font-weight="600" text-anchor="middle">%s</text>`+"\n",
+		svgMargin+svgBand/2,
+		d.y+height/2+5,
+		html.EscapeString(steps[0].Host),
+	)
 	d.y += svgPad / 2
 	for i, s := range steps {
 		if i > 0 {
-			fmt.Fprintf(d, `<line x1="%d" y1="%d" x2="%d" y2="%[2]d" stroke="#ddd"/>`+"\n", svgMargin+svgBand+svgPad, d.y, d.width-svgMargin-svgPad)
+			fmt.Fprintf(
+				d,
+				`<line x1="%d" y1="%d" x2="%d" y2="%[2]d" stroke="#ddd"/>`+"\n",
+				svgMargin+svgBand+svgPad,
+				d.y,
+				d.width-svgMargin-svgPad,
+			)
 		}
 		d.step(s, number+i+1, colour)
 	}
 	d.y += svgPad / 2
 	if more {
-		fmt.Fprintf(d, `<path d="M%d %d v%d m-5 -6 l5 6 l5 -6" fill="none" stroke="#888" stroke-width="1.5"/>`+"\n", svgMargin+svgBand/2, d.y+4, svgGap-8)
+		fmt.Fprintf(
+			d,
+			`<path d="M%d %d v%d m-5 -6 l5 6 l5 -6" fill="none" stroke="#888" stroke-width="1.5"/>`+"\n",
+			svgMargin+svgBand/2,
+			d.y+4,
+			svgGap-8,
+		)
 	}
 	d.y += svgGap
 }
@@ -135,20 +181,51 @@ func (d *drawing) card(steps []Step, number int, colour string, more bool) {
 func (d *drawing) step(s Step, number int, colour string) {
 	x, y := svgMargin+svgBand+svgPad, d.y
 	fmt.Fprintf(d, `<circle cx="%d" cy="%d" r="9" fill="%s"/>`+"\n", x+9, y+14, colour)
-	fmt.Fprintf(d, `<text x="%d" y="%d" fill="white" font-size="10" font-weight="600" text-anchor="middle">%d</text>`+"\n", x+9, y+18, number)
-	d.text(x+26, y+18, map[bool]string{true: "out through ", false: "in through "}[s.Out]+s.Dev, `font-weight="600" fill="#222"`)
+	fmt.Fprintf(
+		d,
+		`<text x="%d" y="%d" fill="white" font-size="10" font-weight="600" text-anchor="middle">%d</text>`+"\n",
+		x+9,
+		y+18,
+		number,
+	)
+	d.text(
+		x+26,
+		y+18,
+		map[bool]string{true: "out through ", false: "in through "}[s.Out]+s.Dev,
+		`font-weight="600" fill="#222"`,
+	)
 	y += svgTitle
 	var now []string
 	for i, row := range rows(s.Frame) {
 		now = append(now, d.headers(x+i*svgInner, y, row)...)
 		if i > 0 { // what is wrapped hangs below its wrapping
-			fmt.Fprintf(d, `<path d="M%d %d v%d h%d" fill="none" stroke="#999"/>`+"\n", x+(i-1)*svgInner+8, y-4, svgHead/2+4, svgInner-10)
+			fmt.Fprintf(
+				d,
+				`<path d="M%d %d v%d h%d" fill="none" stroke="#999"/>`+"\n",
+				x+(i-1)*svgInner+8,
+				y-4,
+				svgHead/2+4,
+				svgInner-10,
+			)
 		}
 		y += svgHead + 4
 	}
 	for _, e := range s.Entries {
-		fmt.Fprintf(d, `<rect x="%d" y="%d" width="%d" height="15" rx="7" fill="%s"/>`+"\n", x, y+3, svgTable-10, tableColour[e.Table])
-		fmt.Fprintf(d, `<text x="%d" y="%d" fill="white" font-size="10" text-anchor="middle">%s</text>`+"\n", x+(svgTable-10)/2, y+14, html.EscapeString(e.Table))
+		fmt.Fprintf(
+			d,
+			`<rect x="%d" y="%d" width="%d" height="15" rx="7" fill="%s"/>`+"\n",
+			x,
+			y+3,
+			svgTable-10,
+			tableColour[e.Table],
+		)
+		fmt.Fprintf(
+			d,
+			`<text x="%d" y="%d" fill="white" font-size="10" text-anchor="middle">%s</text>`+"\n",
+			x+(svgTable-10)/2,
+			y+14,
+			html.EscapeString(e.Table),
+		)
 		d.text(x+svgTable, y+15, e.Text, `fill="#333"`)
 		y += svgLine
 	}
@@ -162,7 +239,16 @@ func (d *drawing) headers(x, y int, row []packet.Layer) (texts []string) {
 		if len(d.before) > 0 && !slices.Contains(d.before, text) {
 			stroke = `stroke="#333" stroke-width="1.6"`
 		}
-		fmt.Fprintf(d, `<rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="%s" %s/>`+"\n", x, y, width-3, svgHead, headerColour[l.Kind], stroke)
+		fmt.Fprintf(
+			d,
+			`<rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="%s" %s/>`+"\n",
+			x,
+			y,
+			width-3,
+			svgHead,
+			headerColour[l.Kind],
+			stroke,
+		)
 		d.text(x+5, y+15, text, `font-size="11"`)
 		texts = append(texts, text)
 		x += width

@@ -217,7 +217,15 @@ func (t *tables) tunnel(f packet.Frame) {
 		if mac := dev.Attrs().HardwareAddr.String(); mac != inner.To {
 			whose = "not its MAC, which is " + mac + ": it throws the packet away"
 		}
-		t.say("vxlan", "%s has vni %d and UDP port %d; %s is %s", dev.Attrs().Name, dev.VxlanId, dev.Port, inner.To, whose)
+		t.say(
+			"vxlan",
+			"%s has vni %d and UDP port %d; %s is %s",
+			dev.Attrs().Name,
+			dev.VxlanId,
+			dev.Port,
+			inner.To,
+			whose,
+		)
 		return
 	}
 	t.say("vxlan", "no device has %s and UDP port %s", strings.TrimSpace(vxlan.Info), udp.To)

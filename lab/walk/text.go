@@ -50,7 +50,12 @@ func (p Path) end() string {
 		return "The packet was not seen anywhere; the ping: " + p.Reply + "."
 	}
 	last := p.Steps[len(p.Steps)-1]
-	return fmt.Sprintf("The packet was seen last at %s, %s, and did not arrive; the ping: %s.", last.Host, last.Dev, p.Reply)
+	return fmt.Sprintf(
+		"The packet was seen last at %s, %s, and did not arrive; the ping: %s.",
+		last.Host,
+		last.Dev,
+		p.Reply,
+	)
 }
 
 // lines are the frame's headers, those of a wrapped frame on a line of their own.

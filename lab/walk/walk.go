@@ -49,7 +49,13 @@ const patience = 300 * time.Millisecond
 func Walk(ctx context.Context, l *lab.Lab, from, to *lab.Pod, f netstate.Family) (Path, error) {
 	p := Path{From: from.ID(), To: to.ID(), Src: from.Addr(f), Dst: to.Addr(f)}
 	if !p.Src.IsValid() || !p.Dst.IsValid() {
-		return p, fmt.Errorf("walk from %s to %s: they have no addresses of that family, only %v and %v", p.From, p.To, from.Addrs, to.Addrs)
+		return p, fmt.Errorf(
+			"walk from %s to %s: they have no addresses of that family, only %v and %v",
+			p.From,
+			p.To,
+			from.Addrs,
+			to.Addrs,
+		)
 	}
 	if _, err := from.Ping(ctx, host.Ping{To: p.Dst, Timeout: patience}); err != nil && ctx.Err() != nil {
 		return p, err // this first one is for the ARP entries that the second one's way is explained with
@@ -120,7 +126,10 @@ func (p *Path) collect(stops []Stop, taps []*packet.Tap) error {
 		for _, s := range seen {
 			entries, err := decide(stops[i].Host, s)
 			errs = append(errs, err)
-			p.Steps = append(p.Steps, Step{Host: stops[i].Name, Dev: s.Dev, Out: s.Out, Frame: s.Frame, Entries: entries})
+			p.Steps = append(
+				p.Steps,
+				Step{Host: stops[i].Name, Dev: s.Dev, Out: s.Out, Frame: s.Frame, Entries: entries},
+			)
 			p.Arrived = p.Arrived || i == len(taps)-1
 		}
 	}

@@ -20,12 +20,24 @@ const (
 	pingTakes = 300 * time.Millisecond
 )
 
-// Watch watches the whole path between two pods while the first pings the second. It returns where packets were seen and
-// why the kernel dropped them.
-func Watch(ctx context.Context, l *lab.Lab, from, to *lab.Pod, f netstate.Family, during time.Duration) (seen doctor.Traffic, err error) {
+// Watch watches the whole path between two pods while the first pings the second. It returns where packets
+// were seen and why the kernel dropped them.
+func Watch(
+	ctx context.Context,
+	l *lab.Lab,
+	from, to *lab.Pod,
+	f netstate.Family,
+	during time.Duration,
+) (seen doctor.Traffic, err error) {
 	w := traffic.Watcher{Src: from.Addr(f), Dst: to.Addr(f), Whole: true}
 	if !w.Src.IsValid() || !w.Dst.IsValid() {
-		return seen, fmt.Errorf("watch %s and %s: they have no addresses of that family, only %v and %v", from.ID(), to.ID(), from.Addrs, to.Addrs)
+		return seen, fmt.Errorf(
+			"watch %s and %s: they have no addresses of that family, only %v and %v",
+			from.ID(),
+			to.ID(),
+			from.Addrs,
+			to.Addrs,
+		)
 	}
 	stops, err := Stops(l, from, to)
 	if err != nil {

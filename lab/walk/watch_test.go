@@ -12,7 +12,8 @@ import (
 	"github.com/twill-net/twill/lab/walk"
 )
 
-// TestWatch breaks a healthy lab in several ways, and compares where real packets were seen last and what the kernel said.
+// TestWatch breaks a healthy lab in several ways, and compares where real packets were seen last and what
+// the kernel said.
 func TestWatch(t *testing.T) {
 	for _, c := range []struct {
 		name, family, backend, harm, verdict, reason, at string

@@ -12,8 +12,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// TestCopiedKey: the oldest node publishes a younger one's WireGuard key, with an address of its own and then with the other
-// one's too. The younger one loses no packet, and an agent that starts again does not take the copy for the first.
+// TestCopiedKey: the oldest node publishes a younger one's WireGuard key, with an address of its own and
+// then with the other one's too. The younger one loses no packet, and an agent that starts again does not
+// take the copy for the first.
 func TestCopiedKey(t *testing.T) {
 	l := labtest.Up(t, lab.Spec{Name: "mishapkeys", Store: lab.Kube, Nodes: 3, Pods: 1, Backend: "wireguard"})
 	evil, n, target := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]

@@ -114,7 +114,8 @@ func TestEtcdEdits(t *testing.T) {
 	}
 }
 
-// TestOwnLease deletes the target's lease, and writes another node's address into it: it comes back, and its peers go on.
+// TestOwnLease deletes the target's lease, and writes another node's address into it: it comes back, and its
+// peers go on.
 func TestOwnLease(t *testing.T) {
 	s := &stand{T: t, lab: labtest.Up(t, lab.Spec{Name: "mishaplease", Store: lab.Etcd, Nodes: 3, Pods: 1})}
 	subnet := s.node().Subnets()[0]

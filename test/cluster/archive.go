@@ -103,13 +103,20 @@ func WriteImages(path string, images ...Image) error {
 		}
 		config, err := json.Marshal(map[string]any{
 			"os": "linux", "architecture": runtime.GOARCH,
-			"config": map[string]any{"Entrypoint": i.Entry, "Cmd": i.Args, "Env": []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin:/"}},
+			"config": map[string]any{
+				"Entrypoint": i.Entry,
+				"Cmd":        i.Args,
+				"Env":        []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin:/"},
+			},
 			"rootfs": map[string]any{"type": "layers", "diff_ids": ids},
 		})
 		if err != nil {
 			return err
 		}
-		manifest = append(manifest, map[string]any{"Config": add(config, ".json"), "RepoTags": []string{i.Name}, "Layers": names})
+		manifest = append(
+			manifest,
+			map[string]any{"Config": add(config, ".json"), "RepoTags": []string{i.Name}, "Layers": names},
+		)
 	}
 	list, err := json.Marshal(manifest)
 	if err != nil {

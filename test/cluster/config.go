@@ -61,7 +61,12 @@ func (s Spec) kubeletConfig() object {
 		"kubeAPIQPS":                  100, "kubeAPIBurst": 200,
 		"crashLoopBackOff":          object{"maxContainerRestartPeriod": "1s"},
 		"nodeStatusUpdateFrequency": "5s",
-		"evictionHard":              object{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
+		"evictionHard": object{
+			"memory.available":  "0%",
+			"nodefs.available":  "0%",
+			"nodefs.inodesFree": "0%",
+			"imagefs.available": "0%",
+		},
 	}
 }
 
@@ -102,8 +107,12 @@ func (s Spec) writeKubeconfig(path, server, user string, groups ...string) error
 	name := "twill-" + s.Name
 	return writeJSON(path, object{
 		"apiVersion": "v1", "kind": "Config", "current-context": name,
-		"clusters": []object{{"name": name, "cluster": object{"server": server, "certificate-authority-data": b64(ca)}}},
-		"users":    []object{{"name": name, "user": object{"client-certificate-data": b64(cert), "client-key-data": b64(key)}}},
+		"clusters": []object{
+			{"name": name, "cluster": object{"server": server, "certificate-authority-data": b64(ca)}},
+		},
+		"users": []object{
+			{"name": name, "user": object{"client-certificate-data": b64(cert), "client-key-data": b64(key)}},
+		},
 		"contexts": []object{{"name": name, "context": object{"cluster": name, "user": name}}},
 	})
 }

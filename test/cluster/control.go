@@ -44,7 +44,15 @@ func (s Spec) StartAPI(ctx context.Context) error {
 // KillContainer sends SIGKILL to a container of namespace kube-twill's pod on a node, as the kernel does that runs
 // out of memory; kubelet starts it again.
 func (s Spec) KillContainer(ctx context.Context, node, container string) error {
-	out, err := s.Kubectl(ctx, "-n", "kube-twill", "get", "pods", "--field-selector=spec.nodeName="+node, "--output=json")
+	out, err := s.Kubectl(
+		ctx,
+		"-n",
+		"kube-twill",
+		"get",
+		"pods",
+		"--field-selector=spec.nodeName="+node,
+		"--output=json",
+	)
 	if err != nil {
 		return err
 	}
@@ -77,7 +85,8 @@ func (s Spec) ctr(ctx context.Context, node string, args ...string) error {
 	}
 	socket := filepath.Join(s.nodeDir(node), "run", "containerd", "containerd.sock")
 	args = append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)
-	out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(filepath.Dir(kubelet)), "containerd", "ctr"), args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(filepath.Dir(kubelet)), "containerd", "ctr"), args...).
+		CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ctr on %s: %w: %s", node, err, out)
 	}
@@ -115,7 +124,8 @@ func (s Spec) Reserved(node string) ([]string, error) {
 	}
 	var addrs []string
 	for _, e := range entries {
-		if strings.Contains(e.Name(), ".") && !strings.HasPrefix(e.Name(), "last_") && !strings.HasPrefix(e.Name(), ".") ||
+		if strings.Contains(e.Name(), ".") && !strings.HasPrefix(e.Name(), "last_") &&
+			!strings.HasPrefix(e.Name(), ".") ||
 			strings.Contains(e.Name(), ":") {
 			addrs = append(addrs, e.Name())
 		}

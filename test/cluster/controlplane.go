@@ -37,7 +37,11 @@ func RunControlPlane(ctx context.Context, s Spec, l net.Listener) error {
 	group.Go(func() error { return s.keepAPI(ctx, cfg) })
 	group.Go(func() error { return s.keepProgram(ctx, "kube-controller-manager", s.managerFlags()) })
 	group.Go(func() error {
-		return s.keepProgram(ctx, "kube-scheduler", []string{"--kubeconfig=" + s.path("scheduler.kubeconfig"), "--leader-elect=false"})
+		return s.keepProgram(
+			ctx,
+			"kube-scheduler",
+			[]string{"--kubeconfig=" + s.path("scheduler.kubeconfig"), "--leader-elect=false"},
+		)
 	})
 	return group.Wait()
 }
@@ -47,7 +51,13 @@ func (s Spec) apiConfig(etcd []string) (controlplane.APIServerConfig, error) {
 	if err != nil {
 		return controlplane.APIServerConfig{}, err
 	}
-	certFile, keyFile := filepath.Join(s.APIDir(), "kubelet-client.crt"), filepath.Join(s.APIDir(), "kubelet-client.key")
+	certFile, keyFile := filepath.Join(
+		s.APIDir(),
+		"kubelet-client.crt",
+	), filepath.Join(
+		s.APIDir(),
+		"kubelet-client.key",
+	)
 	err = errors.Join(os.WriteFile(certFile, cert, 0o600), os.WriteFile(keyFile, key, 0o600))
 	return controlplane.APIServerConfig{
 		Dir: s.APIDir(), EtcdEndpoints: etcd, Listen: netip.AddrPortFrom(netip.IPv6Unspecified(), apiPort),

@@ -77,7 +77,16 @@ func (s Spec) InstallDNS(ctx context.Context) error {
 
 // RemoveDNS removes what InstallDNS made, and waits until its pod is gone.
 func (s Spec) RemoveDNS(ctx context.Context) error {
-	_, err := s.KubectlIn(ctx, strings.NewReader(s.dns()), "delete", "--ignore-not-found", "--cascade=foreground", "--wait=true", "-f", "-")
+	_, err := s.KubectlIn(
+		ctx,
+		strings.NewReader(s.dns()),
+		"delete",
+		"--ignore-not-found",
+		"--cascade=foreground",
+		"--wait=true",
+		"-f",
+		"-",
+	)
 	return err
 }
 

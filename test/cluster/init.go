@@ -130,7 +130,10 @@ const restartAfter = time.Second
 
 func newSupervisor(n nodeSpec) *supervisor {
 	return &supervisor{spec: n, programs: []*program{
-		{name: "containerd", args: n.Container}, {name: "kubelet", args: n.Kubelet}, {name: "kube-proxy", args: n.Proxy},
+		{
+			name: "containerd",
+			args: n.Container,
+		}, {name: "kubelet", args: n.Kubelet}, {name: "kube-proxy", args: n.Proxy},
 	}}
 }
 

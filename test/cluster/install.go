@@ -25,7 +25,11 @@ func (s Spec) Manifest() (string, error) {
 	}
 	s = s.withDefaults()
 	const off, vxlan = `"EnableIPv6": false`, `{"Type":"vxlan"}`
-	families := map[Families]string{Dual: `"EnableIPv6": true`, IPv4Only: off, IPv6Only: `"EnableIPv4": false, "EnableIPv6": true`}
+	families := map[Families]string{
+		Dual:     `"EnableIPv6": true`,
+		IPv4Only: off,
+		IPv6Only: `"EnableIPv4": false, "EnableIPv6": true`,
+	}
 	manifest := string(data)
 	for was, now := range map[string]string{off: families[s.Families], vxlan: fmt.Sprintf(`{"Type":%q}`, s.Backend)} {
 		if !strings.Contains(manifest, was) {

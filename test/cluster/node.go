@@ -139,7 +139,9 @@ func (s Spec) StopNode(name string) error {
 // taskNames is the containers of a node, by which their control groups are named.
 func (s Spec) taskNames(name string) []string {
 	var names []string
-	entries, _ := os.ReadDir(filepath.Join(s.nodeDir(name), "run", "containerd", "io.containerd.runtime.v2.task", "k8s.io"))
+	entries, _ := os.ReadDir(
+		filepath.Join(s.nodeDir(name), "run", "containerd", "io.containerd.runtime.v2.task", "k8s.io"),
+	)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}

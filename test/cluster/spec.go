@@ -46,7 +46,10 @@ const (
 
 // The networks of a dual-stack cluster, IPv4 first; others have one of each.
 var (
-	PodNetworks     = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
+	PodNetworks = []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"),
+		netip.MustParsePrefix("fd00:10:244::/48"),
+	}
 	ServiceNetworks = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}
 	underlays       = []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24"), netip.MustParsePrefix("fd30::/64")}
 )
@@ -75,7 +78,16 @@ func DefaultDir() string {
 
 // withDefaults says what is meant by empty fields, so that specs can be compared.
 func (s Spec) withDefaults() Spec {
-	s.Families, s.ProxyMode, s.Backend = cmp.Or(s.Families, Dual), cmp.Or(s.ProxyMode, IPTables), cmp.Or(s.Backend, "vxlan")
+	s.Families, s.ProxyMode, s.Backend = cmp.Or(
+		s.Families,
+		Dual,
+	), cmp.Or(
+		s.ProxyMode,
+		IPTables,
+	), cmp.Or(
+		s.Backend,
+		"vxlan",
+	)
 	return s
 }
 

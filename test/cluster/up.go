@@ -121,7 +121,17 @@ func (s Spec) images(ctx context.Context, progress func(string)) error {
 // podImage packs what the containers of tests run: test/cluster/cmd/pod, and Debian's iperf3.
 func (s Spec) podImage(ctx context.Context, root string) error {
 	program := s.path("pod")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./test/cluster/cmd/pod")
+	cmd := exec.CommandContext(
+		ctx,
+		"go",
+		"build",
+		"-trimpath",
+		"-ldflags",
+		"-s -w",
+		"-o",
+		program,
+		"./test/cluster/cmd/pod",
+	)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the pod program: %w: %s", err, out)
@@ -140,7 +150,13 @@ func (s Spec) podImage(ctx context.Context, root string) error {
 // BuildTwill builds the image of the Dockerfile, as the nodes know it, for the next node that starts.
 func (s Spec) BuildTwill(ctx context.Context, root, image string) error {
 	name, version, _ := strings.Cut(image, ":")
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "test", "cluster", "image"), name, version, s.path("images", "twill.tar"))
+	cmd := exec.CommandContext(
+		ctx,
+		filepath.Join(root, "test", "cluster", "image"),
+		name,
+		version,
+		s.path("images", "twill.tar"),
+	)
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", image, err, out)
@@ -160,10 +176,12 @@ func current(image, root string) bool {
 			return nil // a file that somebody removes just now
 		}
 		name := d.Name()
-		if d.IsDir() && (path == filepath.Join(root, "bin") || path == filepath.Join(root, "test") || strings.HasPrefix(name, ".git")) {
+		if d.IsDir() &&
+			(path == filepath.Join(root, "bin") || path == filepath.Join(root, "test") || strings.HasPrefix(name, ".git")) {
 			return filepath.SkipDir
 		}
-		source := strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") || name == "go.mod" || name == "Dockerfile"
+		source := strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") || name == "go.mod" ||
+			name == "Dockerfile"
 		if fi, err := d.Info(); source && err == nil && fi.ModTime().After(info.ModTime()) {
 			return younger
 		}
@@ -262,7 +280,12 @@ func (s Spec) KubectlIn(ctx context.Context, in io.Reader, args ...string) (stri
 	var stdout, stderr strings.Builder
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return stdout.String(), fmt.Errorf(
+			"kubectl %s: %w: %s",
+			strings.Join(args, " "),
+			err,
+			strings.TrimSpace(stderr.String()),
+		)
 	}
 	return stdout.String(), nil
 }

@@ -41,8 +41,18 @@ func run(ctx context.Context, args []string) error {
 	s := cluster.Spec{Name: "twc", Nodes: 3, Dir: filepath.Join(filepath.Dir(cluster.DefaultDir()), "conformance")}
 	var o options
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
-	flags.StringVar((*string)(&s.Families), "families", string(cluster.IPv4Only), "address families: dual, ipv4 or ipv6")
-	flags.StringVar((*string)(&s.ProxyMode), "proxy-mode", string(cluster.IPTables), "kube-proxy's mode: iptables or nftables")
+	flags.StringVar(
+		(*string)(&s.Families),
+		"families",
+		string(cluster.IPv4Only),
+		"address families: dual, ipv4 or ipv6",
+	)
+	flags.StringVar(
+		(*string)(&s.ProxyMode),
+		"proxy-mode",
+		string(cluster.IPTables),
+		"kube-proxy's mode: iptables or nftables",
+	)
 	flags.StringVar(&o.focus, "focus", "", "run only those of the tests whose names this matches")
 	flags.StringVar(&o.skip, "skip", "", "leave out tests whose names this matches")
 	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend: vxlan or host-gw")
@@ -103,7 +113,11 @@ func (p programs) up(ctx context.Context, s cluster.Spec, progress func(string))
 
 // test runs the tests; what they say goes to a log, and to the terminal what came of them.
 func (p programs) test(ctx context.Context, s cluster.Spec, o options) error {
-	dir := filepath.Join(p.bin, "conformance", strings.Join([]string{s.Backend, string(s.Families), string(s.ProxyMode)}, "-"))
+	dir := filepath.Join(
+		p.bin,
+		"conformance",
+		strings.Join([]string{s.Backend, string(s.Families), string(s.ProxyMode)}, "-"),
+	)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
@@ -120,8 +134,16 @@ func (p programs) test(ctx context.Context, s cluster.Spec, o options) error {
 	if o.focus != "" {
 		args = append(args, "--focus="+o.focus)
 	}
-	args = append(args, p.kube("e2e.test"), "--", "--kubeconfig="+s.Kubeconfig(), "--kubectl-path="+p.kube("kubectl"), "--provider=skeleton",
-		"--num-nodes="+strconv.Itoa(s.Nodes), "--disable-log-dump")
+	args = append(
+		args,
+		p.kube("e2e.test"),
+		"--",
+		"--kubeconfig="+s.Kubeconfig(),
+		"--kubectl-path="+p.kube("kubectl"),
+		"--provider=skeleton",
+		"--num-nodes="+strconv.Itoa(s.Nodes),
+		"--disable-log-dump",
+	)
 	cmd := exec.CommandContext(ctx, p.kube("ginkgo"), args...)
 	cmd.Dir = p.kubeModule()
 	cmd.Stdout, cmd.Stderr = log, log

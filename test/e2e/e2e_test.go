@@ -193,8 +193,9 @@ func (c cluster) unharmed(do func()) {
 	}
 }
 
-// judge wants all answers. Where the agent moves the packets itself, some are lost while it is away, and with ipsec while two
-// nodes agree on new keys: the one has them, and uses them, a moment before the other. None are lost after that.
+// judge wants all answers. Where the agent moves the packets itself, some are lost while it is away, and
+// with ipsec while two nodes agree on new keys: the one has them, and uses them, a moment before the other.
+// None are lost after that.
 func (c cluster) judge(s *host.Stream) {
 	c.Helper()
 	loss, err := s.Between(c.Context(), 0, s.Mark())

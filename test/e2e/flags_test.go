@@ -21,7 +21,8 @@ import (
 	"github.com/twill-net/twill/lab/host"
 )
 
-// flagCases are command lines as installers and guides render them, and what flannel does with them in the namespace of newSite.
+// flagCases are command lines as installers and guides render them, and what flannel does with them in the
+// namespace of newSite.
 var flagCases = []struct {
 	name, args, env string
 	dual            bool
@@ -64,8 +65,9 @@ var flagCases = []struct {
 }
 
 // TestFlannelFlags gives the genuine flanneld and twilld the same arguments in the same namespace: they choose the same
-// interface, lease the same and write the same subnet.env, or both refuse. Two differences are meant: Twill sends from an address
-// of the interface where flannel sends from the public one, and pods of two families have room for the longer header.
+// interface, lease the same and write the same subnet.env, or both refuse. Two differences are meant: Twill
+// sends from an address of the interface where flannel sends from the public one, and pods of two families
+// have room for the longer header.
 func TestFlannelFlags(t *testing.T) {
 	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
 	if err != nil {

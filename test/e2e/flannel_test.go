@@ -15,8 +15,8 @@ import (
 )
 
 // TestFlannel changes a node from genuine flannel to Twill and back, in a cluster whose other node runs Twill, and in
-// one whose other node runs flannel. Pods ping each other all the while, and no packet is lost, except by udp, where the
-// agents move them: there pods reach each other after each change.
+// one whose other node runs flannel. Pods ping each other all the while, and no packet is lost, except by
+// udp, where the agents move them: there pods reach each other after each change.
 func TestFlannel(t *testing.T) {
 	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/twill-net/twill/lab/labtest"
 )
 
-// BenchmarkRestart prints how many pings, one every 10 ms between pods of two nodes, are lost while one of the agents ends
-// and is started again: by SIGTERM, and by SIGKILL. It is the median of five each.
+// BenchmarkRestart prints how many pings, one every 10 ms between pods of two nodes, are lost while one of
+// the agents ends and is started again: by SIGTERM, and by SIGKILL. It is the median of five each.
 func BenchmarkRestart(b *testing.B) {
 	for b.Loop() {
 		fmt.Print("\n| backend, store | lost, SIGTERM | lost, SIGKILL |\n|---|---|---|\n")

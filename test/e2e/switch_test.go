@@ -14,8 +14,8 @@ import (
 )
 
 // TestSwitchBackend gives a running cluster another backend: the cluster's config is changed and every agent is started
-// again, as a DaemonSet's rollout does. The new path comes with one plan, and nothing of the old one stays. How much is lost
-// while nodes are of different backends is in the log.
+// again, as a DaemonSet's rollout does. The new path comes with one plan, and nothing of the old one stays.
+// How much is lost while nodes are of different backends is in the log.
 func TestSwitchBackend(t *testing.T) {
 	c := cluster{t, labtest.Up(t, lab.Spec{Name: "e2eswitch", Store: lab.File, Nodes: 3, Pods: 1})}
 	streams := c.streams()

@@ -13,9 +13,9 @@ import (
 	"github.com/twill-net/twill/lab/labtest"
 )
 
-// BenchmarkInTurns compares the backends on a kernel that carries all of them, with the kernel's wireguard. On an emulated
-// processor, and on a machine that does other things too, only ratios mean something: all labs stand at once and take turns, and
-// each round is compared with the same round of vxlan.
+// BenchmarkInTurns compares the backends on a kernel that carries all of them, with the kernel's wireguard.
+// On an emulated processor, and on a machine that does other things too, only ratios mean something: all
+// labs stand at once and take turns, and each round is compared with the same round of vxlan.
 func BenchmarkInTurns(b *testing.B) {
 	for b.Loop() {
 		var all []*contender
@@ -69,7 +69,8 @@ func (c *contender) round(b *testing.B) {
 	c.rates, c.costs, c.pings = append(c.rates, rate), append(c.costs, cost), append(c.pings, flood(b, c.from, c.to))
 }
 
-// flood is how long a thousand pings take, each sent when the one before is answered: the microvm's clock is too coarse for one.
+// flood is how long a thousand pings take, each sent when the one before is answered: the microvm's clock is
+// too coarse for one.
 func flood(b *testing.B, from, to *lab.Pod) time.Duration {
 	b.Helper()
 	began := time.Now()

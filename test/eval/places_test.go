@@ -9,7 +9,8 @@ import (
 	"github.com/twill-net/twill/lab/faults"
 )
 
-// ends is the place on the target at which trace has to stop, by fault. With the faults that are not here packets arrive.
+// ends is the place on the target at which trace has to stop, by fault. With the faults that are not here
+// packets arrive.
 var ends = map[string][]string{
 	"pod's interface":           {"pod-unplugged", "pod-link-down"},
 	"bridge":                    {"bridge-down", "bridge-address"},
@@ -48,8 +49,8 @@ var endsElsewhere = map[string]string{
 	"udp-ipv6/bridge-mtu":                       "bridge",
 }
 
-// agentPlace is where packets end whose agent was stopped, and does not move them: what comes after it on the way, they do not
-// get to.
+// agentPlace is where packets end whose agent was stopped, and does not move them: what comes after it on
+// the way, they do not get to.
 const agentPlace = "agent"
 
 var beforeAgent = []string{"pod's interface", "bridge", "forwarding", "policy rules", "more specific route", "route", "overlay device",

@@ -24,9 +24,10 @@ const (
 // halt is where a packet of a fault's target ends: by trace, by what was seen of real packets, and the kernel's word.
 type halt struct{ trace, seen, kernel string }
 
-// follow traces a packet from a pod of the target to one of the peer. It has to stop, at the place where the fault is (ends)
-// and for the fault or what that took with it, when a real one does not arrive, and not to stop when it does. A real packet must have been seen as far as the
-// node that trace names, and no node on the way may drop it but that one.
+// follow traces a packet from a pod of the target to one of the peer. It has to stop, at the place where the
+// fault is (ends) and for the fault or what that took with it, when a real one does not arrive, and not to
+// stop when it does. A real packet must have been seen as far as the node that trace names, and no node on
+// the way may drop it but that one.
 func follow(t *testing.T, f faults.Fault, v *faults.Target, near doctor.Facts, got []doctor.Finding) halt {
 	t.Helper()
 	far, err := lookAt(t.Context(), v.Lab, v.Peer, f.Probe)

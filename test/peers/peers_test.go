@@ -22,16 +22,16 @@ import (
 	"github.com/twill-net/twill/lab/labtest"
 )
 
-// Of each backend's agents: how much of a processor they may take while the hostile node writes, how much memory they may hold,
-// and how much they may log, in bytes.
+// Of each backend's agents: how much of a processor they may take while the hostile node writes, how much
+// memory they may hold, and how much they may log, in bytes.
 const (
 	mostCPU    = 0.25
 	mostMemory = 160 << 20
 	mostLog    = 1 << 20
 )
 
-// TestPeers lets one hostile node write for PEERS_TIME (8m), a part of it for each backend. PEERS_SEED repeats a run; without it
-// the seed is the time.
+// TestPeers lets one hostile node write for PEERS_TIME (8m), a part of it for each backend. PEERS_SEED
+// repeats a run; without it the seed is the time.
 func TestPeers(t *testing.T) {
 	seed, limit := uint64(time.Now().Unix()), 8*time.Minute
 	if s := os.Getenv("PEERS_SEED"); s != "" {

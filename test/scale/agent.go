@@ -32,8 +32,19 @@ type Agent struct {
 
 // Start runs the agent binary at path for node 0. A binary that is not named twilld gets flannel's flags only.
 func (m *Machine) Start(path string) (*Agent, error) {
-	args := []string{"--kube-subnet-mgr", "--kubeconfig-file=" + m.cluster.server.KubeconfigFile(agentUser), "--net-config-path=" + filepath.Join(m.dir, "net-conf.json"),
-		"--subnet-file=" + filepath.Join(m.dir, "subnet.env"), "--ip-masq", "--iface=u0", "--healthz-ip=127.0.0.1", "--healthz-port=" + strconv.Itoa(healthPort)}
+	args := []string{
+		"--kube-subnet-mgr",
+		"--kubeconfig-file=" + m.cluster.server.KubeconfigFile(agentUser),
+		"--net-config-path=" + filepath.Join(m.dir, "net-conf.json"),
+		"--subnet-file=" + filepath.Join(
+			m.dir,
+			"subnet.env",
+		),
+		"--ip-masq",
+		"--iface=u0",
+		"--healthz-ip=127.0.0.1",
+		"--healthz-port=" + strconv.Itoa(healthPort),
+	}
 	if strings.HasPrefix(filepath.Base(path), "twilld") {
 		args = append(args, "--checkpoint-file="+m.checkpoint())
 	}
@@ -42,7 +53,14 @@ func (m *Machine) Start(path string) (*Agent, error) {
 		return nil, err
 	}
 	began := time.Now()
-	p, err := m.Host.Start(host.Command{Path: path, Args: args, Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "GOGC=50", "NODE_NAME=" + Name(0)}, Log: log})
+	p, err := m.Host.Start(
+		host.Command{
+			Path: path,
+			Args: args,
+			Env:  []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "GOGC=50", "NODE_NAME=" + Name(0)},
+			Log:  log,
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -127,11 +145,24 @@ func (a *Agent) Memory() (m Memory, err error) {
 
 // get reads from the agent's health port.
 func (a *Agent) get(ctx context.Context, path string) (string, error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		err = a.machine.Do(func() error { c, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
-		return c, err
-	}}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path), nil)
+	client := http.Client{
+		Timeout: 5 * time.Second,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
+				err = a.machine.Do(
+					func() error { c, err = (&net.Dialer{}).DialContext(ctx, network, address); return err },
+				)
+				return c, err
+			},
+		},
+	}
+	req, err := http.NewRequestWithContext(
+		ctx,
+		http.MethodGet,
+		fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path),
+		nil,
+	)
 	if err != nil {
 		return "", err
 	}

@@ -124,7 +124,8 @@ func BenchmarkBurst(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkJoin: one node joins; from before its creation to the kernel, with what the API server took for the creation.
+// BenchmarkJoin: one node joins; from before its creation to the kernel, with what the API server took for
+// the creation.
 func BenchmarkJoin(b *testing.B) {
 	r := newRig(b)
 	a, _ := r.start()

@@ -37,14 +37,27 @@ func NewCluster(ctx context.Context, dir string, dual bool) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{dir: dir, dual: dual, etcd: etcd}
-	c.server, err = controlplane.StartAPIServer(ctx, controlplane.APIServerConfig{Dir: filepath.Join(dir, "kube"), EtcdEndpoints: etcd.Endpoints(),
-		Users: []controlplane.User{{Name: agentUser}}})
+	c.server, err = controlplane.StartAPIServer(
+		ctx,
+		controlplane.APIServerConfig{Dir: filepath.Join(dir, "kube"), EtcdEndpoints: etcd.Endpoints(),
+			Users: []controlplane.User{{Name: agentUser}}},
+	)
 	if err != nil {
 		etcd.Close()
 		return nil, err
 	}
-	c.api, err = typed.NewForConfig(&rest.Config{Host: c.server.URL(), BearerToken: c.server.Token(controlplane.Admin), QPS: -1, UserAgent: "kubelet",
-		TLSClientConfig: rest.TLSClientConfig{CAData: c.server.CA()}, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf}})
+	c.api, err = typed.NewForConfig(
+		&rest.Config{
+			Host:        c.server.URL(),
+			BearerToken: c.server.Token(controlplane.Admin),
+			QPS:         -1,
+			UserAgent:   "kubelet",
+			TLSClientConfig: rest.TLSClientConfig{
+				CAData: c.server.CA(),
+			},
+			ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf},
+		},
+	)
 	if err == nil {
 		err = c.server.ApplyAgentRBAC(ctx, agentUser)
 	}
@@ -64,7 +77,11 @@ func (c *Cluster) Close() error {
 // netConf is the network config that agents read.
 func (c *Cluster) netConf() string {
 	if c.dual {
-		return fmt.Sprintf(`{"Network":%q,"EnableIPv6":true,"IPv6Network":%q,"Backend":{"Type":"vxlan"}}`, Network, NetworkV6)
+		return fmt.Sprintf(
+			`{"Network":%q,"EnableIPv6":true,"IPv6Network":%q,"Backend":{"Type":"vxlan"}}`,
+			Network,
+			NetworkV6,
+		)
 	}
 	return fmt.Sprintf(`{"Network":%q,"Backend":{"Type":"vxlan"}}`, Network)
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forks counts the processes that one process starts, by the kernel's process connector (linux/cn_proc.h): struct cn_msg
-// with the connector's name (1, 1), and in it struct proc_event. Both are in the machine's byte order.
+// Forks counts the processes that one process starts, by the kernel's process connector (linux/cn_proc.h):
+// struct cn_msg with the connector's name (1, 1), and in it struct proc_event. Both are in the machine's byte order.
 type Forks struct {
 	conn  *netlink.Conn
 	count atomic.Int64
@@ -23,7 +23,8 @@ const (
 	procListen, procFork     uint32 = 1, 1
 )
 
-// CountForks begins to count what pid starts; its threads do not count. It needs root in the machine's first namespaces.
+// CountForks begins to count what pid starts; its threads do not count. It needs root in the machine's first
+// namespaces.
 func CountForks(pid int) (*Forks, error) {
 	conn, err := netlink.Dial(unix.NETLINK_CONNECTOR, &netlink.Config{Groups: connectorName})
 	if err != nil {
@@ -55,7 +56,11 @@ func (f *Forks) receive(pid uint32) {
 				continue
 			}
 			event := m.Data[sizeofCnMsg:]
-			parent, child := binary.NativeEndian.Uint32(event[sizeofEvent+4:]), binary.NativeEndian.Uint32(event[sizeofEvent+12:])
+			parent, child := binary.NativeEndian.Uint32(
+				event[sizeofEvent+4:],
+			), binary.NativeEndian.Uint32(
+				event[sizeofEvent+12:],
+			)
 			if binary.NativeEndian.Uint32(event) == procFork && parent == pid && child != pid {
 				f.count.Add(1)
 			}

@@ -20,7 +20,8 @@ type storm struct {
 	first, next int // the nodes that joined
 }
 
-// storm lets node 1, the oldest peer, write for a while, and another node join every half second, from first on if that is one.
+// storm lets node 1, the oldest peer, write for a while, and another node join every half second, from first
+// on if that is one.
 func (r *rig) storm(a *Agent, perSecond, size int, long time.Duration, first int) (s storm) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
@@ -47,7 +48,8 @@ func (r *rig) storm(a *Agent, perSecond, size int, long time.Duration, first int
 	return s
 }
 
-// BenchmarkHostile: one node writes its own Node 25 times a second, small or with 1.2 MB; what that costs, and how fast others join.
+// BenchmarkHostile: one node writes its own Node 25 times a second, small or with 1.2 MB; what that costs,
+// and how fast others join.
 func BenchmarkHostile(b *testing.B) {
 	for _, size := range []int{0, 1_150_000} {
 		b.Run(fmt.Sprint("bytes=", size), func(b *testing.B) {
@@ -73,8 +75,8 @@ func BenchmarkHostile(b *testing.B) {
 	}
 }
 
-// TestHostile: the others join, and the agent stays ready, says little and takes less than 5 % of a core, while one node writes 25
-// times a second.
+// TestHostile: the others join, and the agent stays ready, says little and takes less than 5 % of a core,
+// while one node writes 25 times a second.
 func TestHostile(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.start()

@@ -50,7 +50,11 @@ func (m *Machine) wire(ctx context.Context) error {
 	commands := []string{"ip link add u0 type veth peer name u1", "ip link set u0 up", "ip link set u1 up",
 		"ip addr add " + Underlay(0).String() + "/12 dev u0", "ip route add default dev u0"}
 	if m.cluster.dual {
-		commands = append(commands, "ip addr add "+underlayV6(0).String()+"/64 dev u0 nodad", "ip -6 route add default dev u0")
+		commands = append(
+			commands,
+			"ip addr add "+underlayV6(0).String()+"/64 dev u0 nodad",
+			"ip -6 route add default dev u0",
+		)
 	}
 	for _, command := range commands {
 		if _, err := m.Exec(ctx, strings.Fields(command)...); err != nil {
@@ -104,7 +108,8 @@ func (m *Machine) Received() int64 { return m.received.Load() }
 // Reset gives the machine a kernel without any object of the agent's, and forgets the agent's files. The agent must
 // have ended.
 func (m *Machine) Reset(ctx context.Context) error {
-	if _, err := m.Exec(ctx, "ip", "link", "del", "flannel.1"); err != nil && !strings.Contains(err.Error(), "Cannot find device") {
+	if _, err := m.Exec(ctx, "ip", "link", "del", "flannel.1"); err != nil &&
+		!strings.Contains(err.Error(), "Cannot find device") {
 		return err
 	}
 	_, _ = m.Exec(ctx, "ip", "link", "del", "flannel-v6.1") // not in every cluster

@@ -59,7 +59,11 @@ func (c *Cluster) node(i int) *corev1.Node {
 		"volumes.kubernetes.io/controller-managed-attach-detach": "true",
 		"csi.volume.kubernetes.io/nodeid":                        fmt.Sprintf(`{"ebs.csi.example.com":"i-%017x"}`, i),
 	}}}
-	n.Spec = corev1.NodeSpec{PodCIDR: Subnet(i).String(), PodCIDRs: []string{Subnet(i).String()}, ProviderID: fmt.Sprintf("cloud:///zone-a/i-%017x", i)}
+	n.Spec = corev1.NodeSpec{
+		PodCIDR:    Subnet(i).String(),
+		PodCIDRs:   []string{Subnet(i).String()},
+		ProviderID: fmt.Sprintf("cloud:///zone-a/i-%017x", i),
+	}
 	if i > 0 {
 		const prefix = "flannel.alpha.coreos.com/"
 		n.Annotations[prefix+"kube-subnet-manager"] = "true"
@@ -81,23 +85,39 @@ func (c *Cluster) node(i int) *corev1.Node {
 func labels(i int) map[string]string {
 	return map[string]string{
 		"beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
-		"kubernetes.io/hostname": Name(i), "node.kubernetes.io/instance-type": "m5.2xlarge", "beta.kubernetes.io/instance-type": "m5.2xlarge",
+		"kubernetes.io/hostname": Name(
+			i,
+		), "node.kubernetes.io/instance-type": "m5.2xlarge", "beta.kubernetes.io/instance-type": "m5.2xlarge",
 		"topology.kubernetes.io/region": "eu-central-1", "topology.kubernetes.io/zone": "eu-central-1a", "example.com/nodegroup": "workers-a",
 	}
 }
 
 func status(i int) corev1.NodeStatus {
 	s := corev1.NodeStatus{
-		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: Underlay(i).String()}, {Type: corev1.NodeHostName, Address: Name(i)}},
-		Capacity:  resources("8", "32386544Ki"), Allocatable: resources("7910m", "31366192Ki"),
-		NodeInfo: corev1.NodeSystemInfo{MachineID: strings.Repeat("ec2a", 8), SystemUUID: "ec2a1f3c-0000-4000-8000-00000000beef",
-			BootID: "5f1f1a2c-9a57-4e7b-a9d8-3a1d3d0f6a11", KernelVersion: "6.18.5-cloud-amd64", OSImage: "Debian GNU/Linux 13 (trixie)",
-			ContainerRuntimeVersion: "containerd://2.1.4", KubeletVersion: "v1.36.3", OperatingSystem: "linux", Architecture: "amd64"},
+		Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: Underlay(i).String()},
+			{Type: corev1.NodeHostName, Address: Name(i)},
+		},
+		Capacity: resources("8", "32386544Ki"), Allocatable: resources("7910m", "31366192Ki"),
+		NodeInfo: corev1.NodeSystemInfo{
+			MachineID:               strings.Repeat("ec2a", 8),
+			SystemUUID:              "ec2a1f3c-0000-4000-8000-00000000beef",
+			BootID:                  "5f1f1a2c-9a57-4e7b-a9d8-3a1d3d0f6a11",
+			KernelVersion:           "6.18.5-cloud-amd64",
+			OSImage:                 "Debian GNU/Linux 13 (trixie)",
+			ContainerRuntimeVersion: "containerd://2.1.4",
+			KubeletVersion:          "v1.36.3",
+			OperatingSystem:         "linux",
+			Architecture:            "amd64",
+		},
 		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
 	}
 	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady} {
-		s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.Now(),
-			LastTransitionTime: metav1.Now(), Reason: "KubeletHasNoPressure", Message: "kubelet has no pressure and is posting ready status"})
+		s.Conditions = append(
+			s.Conditions,
+			corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.Now(),
+				LastTransitionTime: metav1.Now(), Reason: "KubeletHasNoPressure", Message: "kubelet has no pressure and is posting ready status"},
+		)
 	}
 	for k := range images {
 		repo := fmt.Sprintf("registry.example.com/team-%02d/service-%02d", k%7, k)
@@ -108,8 +128,14 @@ func status(i int) corev1.NodeStatus {
 }
 
 func resources(cpu, memory string) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
-		corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceEphemeralStorage: resource.MustParse("83873772Ki")}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse(memory),
+		corev1.ResourcePods: resource.MustParse(
+			"110",
+		),
+		corev1.ResourceEphemeralStorage: resource.MustParse("83873772Ki"),
+	}
 }
 
 // writers is how many requests of Join, Leave and Heartbeat are under way at a time.
@@ -148,7 +174,8 @@ func (c *Cluster) Heartbeat(ctx context.Context, from, to int) error {
 	}
 	patch := []byte(`{"status":{"conditions":[` + strings.Join(conditions, ",") + `]}}`)
 	return c.each(ctx, from, to, func(ctx context.Context, i int) error {
-		_, err := c.api.Nodes().Patch(ctx, Name(i), types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: "kubelet"}, "status")
+		_, err := c.api.Nodes().
+			Patch(ctx, Name(i), types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: "kubelet"}, "status")
 		return err
 	})
 }

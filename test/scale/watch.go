@@ -31,8 +31,11 @@ const watchBuffer = 256 << 20
 func (m *Machine) Watch() (*Watch, error) {
 	w := &Watch{seen: map[string]time.Time{}, changed: make(chan struct{}, 1)}
 	err := m.Do(func() (err error) {
-		w.conn, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NEIGH-1) |
-			1<<(unix.RTNLGRP_IPV4_IFADDR-1) | 1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1)})
+		w.conn, err = netlink.Dial(
+			unix.NETLINK_ROUTE,
+			&netlink.Config{Groups: 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NEIGH-1) |
+				1<<(unix.RTNLGRP_IPV4_IFADDR-1) | 1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1)},
+		)
 		return err
 	})
 	if err != nil {
@@ -114,7 +117,12 @@ func (w *Watch) Until(ctx context.Context, since time.Time, objects ...string) (
 		}
 		select {
 		case <-ctx.Done():
-			return last, fmt.Errorf("wait for %d objects of the kernel, as yet without %s: %w", len(objects), left, ctx.Err())
+			return last, fmt.Errorf(
+				"wait for %d objects of the kernel, as yet without %s: %w",
+				len(objects),
+				left,
+				ctx.Err(),
+			)
 		case <-w.changed:
 		}
 	}

@@ -1,5 +1,6 @@
-// Package soak is an accelerated week of a cluster: a lab in which faults, nodes, pods, agents and the store come and go
-// at random while everything that must always hold is checked after each step. Its test has the build tag soak:
+// Package soak is an accelerated week of a cluster: a lab in which faults, nodes, pods, agents and the store
+// come and go at random while everything that must always hold is checked after each step. Its test has the
+// build tag soak:
 //
 //	make soak SOAK_TIME=20m SOAK_SEED=7
 //

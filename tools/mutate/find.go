@@ -140,10 +140,12 @@ func (f *finder) binary(n *ast.BinaryExpr) {
 var logs = regexp.MustCompile(`(?i)\b(log|logger|say)\w*(\(\))?\.?\w*\(|\.(Debug|Info|Warn|Error|Print\w*)\(`)
 
 // texts are calls whose arguments only people read.
-var texts = regexp.MustCompile(`^(fmt\.Errorf|errors\.New)$|(?i:^|\.)(log|logger|say)\w*$|\.(Debug|Info|Warn|Error|Print\w*)$`)
+var texts = regexp.MustCompile(
+	`^(fmt\.Errorf|errors\.New)$|(?i:^|\.)(log|logger|say)\w*$|\.(Debug|Info|Warn|Error|Print\w*)$`,
+)
 
-// call leaves out the capacities of slices and maps, and what errors and logs say, but not functions in it. It reports whether
-// all parts of n are still to be visited.
+// call leaves out the capacities of slices and maps, and what errors and logs say, but not functions in it.
+// It reports whether all parts of n are still to be visited.
 func (f *finder) call(n *ast.CallExpr) bool {
 	var args []ast.Expr
 	switch {

@@ -1,10 +1,10 @@
-// Command mutate breaks a package in one place at a time and runs tests: a mutant that no test notices (a survivor) is a
-// line that may be wrong unseen.
+// Command mutate breaks a package in one place at a time and runs tests: a mutant that no test notices (a
+// survivor) is a line that may be wrong unseen.
 //
 //	mutate [flags] PACKAGE[=TESTS,…][:RUN] …
 //
-// PACKAGE is a folder; TESTS are the folders whose tests are to notice, by default PACKAGE itself, and RUN chooses some of
-// them as go test's -run does. Of all mutants of a
+// PACKAGE is a folder; TESTS are the folders whose tests are to notice, by default PACKAGE itself, and RUN
+// chooses some of them as go test's -run does. Of all mutants of a
 // package a sample is tried, which the seed decides. The source is not touched: the compiler gets a mutant by -overlay,
 // also where a test builds programs. The tests run in network, mount and process namespaces of their own (so it needs
 // root), where what a mutant does to the kernel stays. A mutant that does not compile is not counted; one that no test
@@ -27,7 +27,12 @@ func main() {
 	o := options{out: os.Stdout}
 	flag.IntVar(&o.n, "n", 10, "mutants to try of each package")
 	flag.Uint64Var(&o.seed, "seed", 1, "which mutants")
-	flag.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long the tests of one mutant may take; one that takes longer is killed")
+	flag.DurationVar(
+		&o.timeout,
+		"timeout",
+		5*time.Minute,
+		"how long the tests of one mutant may take; one that takes longer is killed",
+	)
 	flag.StringVar(&o.at, "at", "", "try all mutants whose FILE:LINE matches this regexp, and no sample")
 	min := flag.Float64("min", 0, "the percentage that has to be killed")
 	flag.Parse()
@@ -59,7 +64,13 @@ func (r result) score() float64 {
 }
 
 func (r result) String() string {
-	return fmt.Sprintf("%d of %d killed, %.0f %%; %d did not compile", r.killed, r.killed+r.survived, r.score(), r.broken)
+	return fmt.Sprintf(
+		"%d of %d killed, %.0f %%; %d did not compile",
+		r.killed,
+		r.killed+r.survived,
+		r.score(),
+		r.broken,
+	)
 }
 
 // run returns the percentage of mutants that were killed.
@@ -102,7 +113,8 @@ func (o options) try(dir string, tests []string, run string) (result, error) {
 	}
 	name := fnv.New64a()
 	_, _ = io.WriteString(name, dir)
-	rand.New(rand.NewPCG(o.seed, name.Sum64())).Shuffle(len(mutants), func(i, j int) { mutants[i], mutants[j] = mutants[j], mutants[i] })
+	rand.New(rand.NewPCG(o.seed, name.Sum64())).
+		Shuffle(len(mutants), func(i, j int) { mutants[i], mutants[j] = mutants[j], mutants[i] })
 	t, err := newTester(tests, run, o.timeout)
 	if err != nil {
 		return r, err

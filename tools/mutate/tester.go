@@ -76,10 +76,33 @@ func (t *tester) run(replace map[string]string) (verdict, []byte, error) {
 	if err := os.WriteFile(overlay, text, 0o600); err != nil {
 		return "", nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), t.timeout+time.Minute) // go test ends tests; this one is for the rest
+	ctx, cancel := context.WithTimeout(
+		context.Background(),
+		t.timeout+time.Minute,
+	) // go test ends tests; this one is for the rest
 	defer cancel()
-	args := append([]string{"--net", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-c", apart, "sh",
-		"go", "test", "-count=1", "-failfast", "-vet=off", "-run=" + t.choose, "-timeout=" + t.timeout.String()}, t.tests...)
+	args := append(
+		[]string{
+			"--net",
+			"--mount",
+			"--pid",
+			"--ipc",
+			"--fork",
+			"--kill-child",
+			"--mount-proc",
+			"sh",
+			"-c",
+			apart,
+			"sh",
+			"go",
+			"test",
+			"-count=1",
+			"-failfast",
+			"-vet=off",
+			"-run=" + t.choose,
+			"-timeout=" + t.timeout.String(),
+		},
+		t.tests...)
 	cmd := exec.CommandContext(ctx, "unshare", args...)
 	cmd.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay, "CI=true")
 	cmd.WaitDelay = time.Second

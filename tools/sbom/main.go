@@ -1,8 +1,9 @@
 // Command sbom prints a software bill of materials in SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/) for programs
 // that Go built and, by their file names, for Debian packages: sbom NAME VERSION FILE…
 //
-// It is the same for the same files: it has the time SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/)
-// if that is set, and its namespace is made of what it lists.
+// It is the same for the same files: it has the time SOURCE_DATE_EPOCH
+// (https://reproducible-builds.org/specs/source-date-epoch/) if that is set, and its namespace is made of
+// what it lists.
 package main
 
 import (
@@ -126,17 +127,23 @@ func describe(name, version string, created time.Time, urls map[string]bool) doc
 	d := document{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: doc, Name: name + " " + version,
 		DocumentNamespace: fmt.Sprintf("https://%s/sbom/%s-%x", name, version, content[:8]),
-		CreationInfo:      creation{Created: created.UTC().Format(time.RFC3339), Creators: []string{"Tool: twill-sbom"}},
-		Packages:          []pkg{{SPDXID: root, Name: name, Version: version, DownloadLocation: "NOASSERTION"}},
-		Relationships:     []relationship{{doc, "DESCRIBES", root}},
+		CreationInfo: creation{
+			Created:  created.UTC().Format(time.RFC3339),
+			Creators: []string{"Tool: twill-sbom"},
+		},
+		Packages:      []pkg{{SPDXID: root, Name: name, Version: version, DownloadLocation: "NOASSERTION"}},
+		Relationships: []relationship{{doc, "DESCRIBES", root}},
 	}
 	for i, url := range all {
 		id := fmt.Sprintf("SPDXRef-%d", i+1)
 		rest, _, _ := strings.Cut(strings.TrimPrefix(url, "pkg:"), "?")
 		_, rest, _ = strings.Cut(rest, "/")
 		pkgName, pkgVersion, _ := strings.Cut(rest, "@")
-		d.Packages = append(d.Packages, pkg{SPDXID: id, Name: strings.TrimPrefix(pkgName, "debian/"), Version: pkgVersion,
-			DownloadLocation: "NOASSERTION", ExternalRefs: []external{{"PACKAGE-MANAGER", "purl", url}}})
+		d.Packages = append(
+			d.Packages,
+			pkg{SPDXID: id, Name: strings.TrimPrefix(pkgName, "debian/"), Version: pkgVersion,
+				DownloadLocation: "NOASSERTION", ExternalRefs: []external{{"PACKAGE-MANAGER", "purl", url}}},
+		)
 		d.Relationships = append(d.Relationships, relationship{root, "CONTAINS", id})
 	}
 	return d

@@ -15,7 +15,8 @@ var row = regexp.MustCompile(`(?m)^\| (\S+) \| (\S+) \| (\S+) \|(.*)\|$`)
 // fixed begins the cause of a row that counts no more.
 const fixed = "fixed"
 
-// record appends a row for each flake to the ledger, and returns the tests that have more than one row that is not fixed.
+// record appends a row for each flake to the ledger, and returns the tests that have more than one row that
+// is not fixed.
 func record(path string, now time.Time, flaky []flake) (twice []test, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

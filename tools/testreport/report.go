@@ -144,7 +144,10 @@ func (r *report) again(args []string) ([]flake, error) {
 	if len(tests) > maxAgain {
 		return nil, nil
 	}
-	flags := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "." || strings.HasPrefix(a, "./") })
+	flags := slices.DeleteFunc(
+		slices.Clone(args),
+		func(a string) bool { return a == "." || strings.HasPrefix(a, "./") },
+	)
 	var flaky []flake
 	for _, at := range tests {
 		fmt.Fprintf(r.out, "\nagain: %s %s\n", at.Package, at.Name)
@@ -159,8 +162,8 @@ func (r *report) again(args []string) ([]flake, error) {
 	return flaky, nil
 }
 
-// repeatable returns the tests, without subtests, that failed in packages that came to their end: where the test program
-// died, tests that it did not come to are missing.
+// repeatable returns the tests, without subtests, that failed in packages that came to their end: where the
+// test program died, tests that it did not come to are missing.
 func (r *report) repeatable() []test {
 	var list []test
 	for _, at := range r.bad() {
@@ -223,7 +226,13 @@ func (r *report) print(flaky []flake, twice []test, ci bool) bool {
 		fmt.Fprintf(r.out, "\n--- %s %s\n%s", at.Package, at.Name, r.output[at])
 	}
 	for _, f := range flaky {
-		fmt.Fprintf(r.out, "\n--- %s %s failed, and passed when it was run again alone:\n%s", f.Package, f.Name, f.output)
+		fmt.Fprintf(
+			r.out,
+			"\n--- %s %s failed, and passed when it was run again alone:\n%s",
+			f.Package,
+			f.Name,
+			f.output,
+		)
 	}
 	none := r.endedAs("none")
 	for _, pkg := range none {
@@ -231,10 +240,20 @@ func (r *report) print(flaky []flake, twice []test, ci bool) bool {
 	}
 	fmt.Fprintln(r.out)
 	for _, f := range flaky {
-		fmt.Fprintf(r.out, "FLAKY: %s %s failed, and passed when it was run again alone: write the cause into the ledger\n", f.Package, f.Name)
+		fmt.Fprintf(
+			r.out,
+			"FLAKY: %s %s failed, and passed when it was run again alone: write the cause into the ledger\n",
+			f.Package,
+			f.Name,
+		)
 	}
 	for _, at := range twice {
-		fmt.Fprintf(r.out, "FLAKY: %s %s stands in the ledger twice: fix it before anything else\n", at.Package, at.Name)
+		fmt.Fprintf(
+			r.out,
+			"FLAKY: %s %s stands in the ledger twice: fix it before anything else\n",
+			at.Package,
+			at.Name,
+		)
 	}
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped", counts["pass"], counts["fail"], counts["skip"])
 	if len(none) > 0 {

@@ -15,7 +15,8 @@ import (
 	"github.com/twill-net/twill/test/cluster"
 )
 
-// TestChartRendersAsKustomize compares what genuine helm makes of the chart with what kubectl makes of the kustomizations.
+// TestChartRendersAsKustomize compares what genuine helm makes of the chart with what kubectl makes of the
+// kustomizations.
 func TestChartRendersAsKustomize(t *testing.T) {
 	for kustomization, values := range map[string]string{
 		"deploy/base":       "",

@@ -14,8 +14,9 @@ import (
 	"github.com/twill-net/twill/test/cluster"
 )
 
-// flannel is a cluster that genuine flannel runs in: flanneld as tools/flannel builds it, by flannel's own manifest. Its
-// CNI plugin alone is a stand-in, test/cluster/cmd/flannelcni; it calls the stock plugins, which are genuine again.
+// flannel is a cluster that genuine flannel runs in: flanneld as tools/flannel builds it, by flannel's own
+// manifest. Its CNI plugin alone is a stand-in, test/cluster/cmd/flannelcni; it calls the stock plugins,
+// which are genuine again.
 type flannel struct{ cluster.Spec }
 
 // flannelImages packs the images that flannel's manifest names, for nodes that are yet to start.

@@ -14,8 +14,8 @@ import (
 	"github.com/twill-net/twill/test/cluster"
 )
 
-// engineImage is kube-router's engine of NetworkPolicies as tools/kube-router builds it and k3s embeds it. It works with
-// iptables and ipset in the chain FORWARD.
+// engineImage is kube-router's engine of NetworkPolicies as tools/kube-router builds it and k3s embeds it.
+// It works with iptables and ipset in the chain FORWARD.
 const engineImage = "localhost/kube-router:1"
 
 const engineManifest = `apiVersion: v1

@@ -27,8 +27,8 @@ func onNode(t *testing.T, n int, script string) string {
 	return out
 }
 
-// leak leaves the addresses of a pod that its runtime forgot: they were given by the real plugin, the pod's namespace is
-// gone, and no DEL will ever come.
+// leak leaves the addresses of a pod that its runtime forgot: they were given by the real plugin, the pod's
+// namespace is gone, and no DEL will ever come.
 func leak(t *testing.T, n int, container string) []string {
 	t.Helper()
 	before, err := spec.Reserved(spec.NodeName(n))
@@ -46,8 +46,8 @@ echo '{"cniVersion": "1.0.0", "name": "cbr0", "type": "twill"}' |
 	return leaked
 }
 
-// TestLeakedAddresses: the agent frees what a pod left that is gone without word, and nothing of pods whose runtime does
-// not answer. All it has for this is the manifest's.
+// TestLeakedAddresses: the agent frees what a pod left that is gone without word, and nothing of pods whose
+// runtime does not answer. All it has for this is the manifest's.
 func TestLeakedAddresses(t *testing.T) {
 	must(t, spec.AgentFlag(t.Context(), "--reservations-grace=5s"))
 	t.Cleanup(func() {

@@ -136,7 +136,8 @@ func (p plugin) traceLive(t *testing.T, src, dst cluster.Pod) {
 			_, _ = spec.Probe(ctx, src.Name, dst.Targets()...)
 		}
 	}()
-	// The agents' pods may capture packets, and may not trace the kernel: the counts are there, and the reason why no more.
+	// The agents' pods may capture packets, and may not trace the kernel: the counts are there, and the reason
+	// why no more.
 	p.want(t, 1, []string{"✗ no reply was seen; seen last on " + dst.Node + ", coming in through flannel.1", "the kernel's own reasons are not known", "not permitted"}, "trace", "--live", "--for=4s", src.Name, dst.Name)
 	stop()
 	<-asking

@@ -56,7 +56,12 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&s.Nodes, "nodes", 3, "number of nodes")
 	flags.BoolVar(&s.SelfLease, "self-lease", false, "let nobody assign podCIDRs: Twill leases by itself")
 	flags.StringVar((*string)(&s.Families), "families", string(cluster.Dual), "address families: dual, ipv4 or ipv6")
-	flags.StringVar((*string)(&s.ProxyMode), "proxy-mode", string(cluster.IPTables), "kube-proxy's mode: iptables or nftables")
+	flags.StringVar(
+		(*string)(&s.ProxyMode),
+		"proxy-mode",
+		string(cluster.IPTables),
+		"kube-proxy's mode: iptables or nftables",
+	)
 	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend, one that needs no options: vxlan or host-gw")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -25,7 +25,11 @@ const stateDir, envFile = "/var/lib/cni/flannel", "/run/flannel/subnet.env"
 type object = map[string]any
 
 func main() {
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: func(*skel.CmdArgs) error { return nil }}, version.All, "flannel's delegation")
+	skel.PluginMainFuncs(
+		skel.CNIFuncs{Add: add, Del: del, Check: func(*skel.CmdArgs) error { return nil }},
+		version.All,
+		"flannel's delegation",
+	)
 }
 
 func add(args *skel.CmdArgs) error {

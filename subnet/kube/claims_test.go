@@ -244,7 +244,7 @@ func reservations(t *testing.T, s *server) {
 	}
 }
 
-// claimantReturns deletes a node and makes it anew while its agent runs.
+// claimantReturns deletes a node and creates it again while its agent runs.
 func claimantReturns(t *testing.T, s *server) {
 	s.createNode(t, testNode(self))
 	store, _ := s.open(t, Options{Pools: []subnet.Pool{pool4}, ClaimNamespace: claimSpace})

@@ -29,7 +29,7 @@ func (c *client) nodes(ctx context.Context, f func(m *metav1.ObjectMeta, podCIDR
 		if more != "" {
 			r.Param("continue", more)
 		}
-		result := r.Timeout(listTimeout).Do(ctx)
+		result := r.MaxRetries(0).Timeout(listTimeout).Do(ctx)
 		if err := result.Error(); err != nil {
 			return "", err
 		}

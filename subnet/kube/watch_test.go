@@ -208,7 +208,7 @@ func noPodCIDR(t *testing.T, s *server) {
 	eventually(t, 20*time.Second, "its podCIDR", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
 }
 
-// listedAgain: now and then all is listed anew, which finds what no watch told of. The API server has it in memory.
+// listedAgain: now and then all is listed again, which finds what no watch reported. The API server has it in memory.
 func listedAgain(t *testing.T, s *server) {
 	s.createNode(t, testNode(self, "10.244.200.0/24"))
 	s.createNode(t, flannelNode(1))

@@ -418,3 +418,21 @@ func FuzzConcerns(f *testing.F) {
 		k.concerns(kind, data)
 	})
 }
+
+// TestDefaultOnLink: a default route without a gateway does not make the whole world a neighbour.
+func TestDefaultOnLink(t *testing.T) {
+	h := fresh(t)
+	for _, c := range []string{"ip link add u0 type bridge", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0",
+		"ip route add default dev u0"} {
+		if err := h.Command(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := h.Machine.Interfaces(t.Context())
+	for _, i := range all {
+		if i.Name == "u0" && fmt.Sprint(i.OnLink, i.Default) == "[192.0.2.0/24] [IPv4]" {
+			return
+		}
+	}
+	t.Errorf("u0 is not as expected: %+v, %v", all, err)
+}

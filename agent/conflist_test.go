@@ -105,3 +105,19 @@ func TestBadConflist(t *testing.T) {
 		})
 	}
 }
+
+// TestNotFlannels: a file that only has the name of flannel's conflist stays where it is.
+func TestNotFlannels(t *testing.T) {
+	for text, goes := range map[string]bool{
+		`{}`: false, `{"plugins":[]}`: false, `{"plugins":[{"type":"bridge"}]}`: false, `{`: false,
+		`{"plugins":[{"type":"flannel"}]}`: true,
+	} {
+		c := Conflist{Target: filepath.Join(t.TempDir(), "10-twill.conflist")}
+		path := filepath.Join(filepath.Dir(c.Target), flannelConflist)
+		must(t, os.WriteFile(path, []byte(text), 0o644))
+		must(t, c.retireFlannel())
+		if _, err := os.Stat(path); (err != nil) != goes {
+			t.Errorf("%s: %v, want that it goes: %t", text, err, goes)
+		}
+	}
+}

@@ -336,6 +336,11 @@ func TestRival(t *testing.T) {
 	if got, err := Rival("/nonexistent/10-twill.conflist"); got != "" || err != nil {
 		t.Errorf("without the directory: %q, %v", got, err)
 	}
+	file := filepath.Join(t.TempDir(), "file")
+	put(t, file, "")
+	if got, err := Rival(filepath.Join(file, "10-twill.conflist")); got != "" || err == nil {
+		t.Errorf("in what is no directory: %q, %v; want an error", got, err)
+	}
 }
 
 // TestKeeper holds that a deleted plugin comes back, and that a rival is told of once each time it appears.

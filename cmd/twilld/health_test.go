@@ -17,6 +17,7 @@ import (
 // TestAliveWhileTheStoreIsAway: without a checkpoint and without the API server there is nothing to
 // work with, and the agent is alive all the same, not ready, and says why.
 func TestAliveWhileTheStoreIsAway(t *testing.T) {
+	loopback(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "net-conf.json"), []byte(`{"Network": "10.244.0.0/16"}`), 0o600); err != nil {
 		t.Fatal(err)

@@ -177,6 +177,7 @@ func (r *run) fuzz(limit time.Duration) {
 
 // try makes one move, judges what comes of it, and takes it back.
 func (r *run) try(m move) {
+	plans := r.plans()
 	if out, err := r.shell(m.do); err != nil {
 		r.book(m, refused, 0, strings.TrimSpace(out+" "+err.Error()))
 		r.restore(m)
@@ -193,8 +194,12 @@ func (r *run) try(m move) {
 			r.book(m, healed, took, "")
 			r.unharmed(m)
 			return
+		case len(left) == 0 && r.plans() > plans: // before anybody could look
+			r.book(m, healed, took, "")
+			r.unharmed(m)
+			return
 		case len(left) == 0 && took > announced/2:
-			r.book(m, nothing, 0, "") // or repaired before anybody could look
+			r.book(m, nothing, 0, "")
 			r.unharmed(m)
 			return
 		case len(left) > 0:
@@ -246,13 +251,20 @@ func (r *run) unharmed(m move) {
 // restore takes a move back; where that does not suffice it makes a new lab.
 func (r *run) restore(m move) {
 	out, err := r.shell(m.undo)
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); r.pause(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); r.pause(100 * time.Millisecond) {
 		if len(diff(r.healthy, r.look())) == 0 && r.lost() == "" {
 			return
 		}
 	}
 	r.Logf("%s: cannot be taken back (%s %v): a new lab", m, strings.TrimSpace(out), err)
 	r.up()
+}
+
+// plans returns how often the node's agent has written to the kernel.
+func (r *run) plans() int {
+	log, err := os.ReadFile(r.node.Log())
+	r.must(err)
+	return strings.Count(string(log), `msg="applied a plan"`)
 }
 
 func (r *run) shell(command string) (string, error) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -372,9 +371,6 @@ func (f *finder) iptables() error {
 
 func (f *finder) files() error {
 	for _, path := range files(f.node) {
-		if _, err := os.Stat(path); err != nil {
-			return err
-		}
 		f.objects = append(f.objects, object{name: "file " + filepath.Base(path), setters: fileSetters, words: map[string]string{"PATH": path}})
 	}
 	return nil

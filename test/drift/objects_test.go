@@ -223,7 +223,7 @@ func (f *finder) route(family string, words []string) (object, bool) {
 		}
 	}
 	for _, w := range []string{"proto", "scope", "src"} {
-		if with[w] != "" && !(w == "scope" && family == "-6") {
+		if with[w] != "" && (w != "scope" || family != "-6") {
 			rest += w + " " + with[w] + " "
 		}
 	}

@@ -57,7 +57,7 @@ func packages(t *testing.T) (own []pkg, standard map[string]bool) {
 	return own, standard
 }
 
-// within says whether path is one of the folders, or in one that ends in "/...".
+// within reports whether path is one of the folders, or in one that ends in "/...".
 func within(path string, folders []string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool {
 		root, deep := strings.CutSuffix(f, "/...")

@@ -57,7 +57,7 @@ come with Twill; lab show prints one, and lab verbs the vocabulary.`,
 	return c
 }
 
-// run runs one script and says whether all of it held.
+// run runs one script and reports whether all of it held.
 func (f runFlags) run(c *cobra.Command, name string) (bool, error) {
 	data, err := readScript(name)
 	if err != nil {

@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/twill-net/twill/internal/atomicfile"
@@ -128,10 +130,13 @@ const (
 // longer than a repair. It ends after the loop, with what came last.
 func (a *Agent) writeCheckpoints(ctx context.Context) error {
 	var last *subnet.Snapshot
+	var freeOnce sync.Once
 	for snap := range a.saves {
 		began := time.Now()
 		last = a.saveCheckpoint(last, snap)
 		sleep(ctx, min(max(saveInterval, savePauseFactor*time.Since(began)), maxSaveInterval))
+		// A start among thousands of peers makes three times what it keeps, and the first checkpoint is its last step.
+		freeOnce.Do(debug.FreeOSMemory)
 	}
 	return nil
 }

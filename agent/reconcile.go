@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -302,9 +301,6 @@ func (a *Agent) finish(node backend.Node, snap subnet.Snapshot, synced bool, r r
 	a.reportNetwork(r)
 	if synced {
 		replace(a.saves, snap)
-	}
-	if !wasReady && a.status.wasReady() {
-		debug.FreeOSMemory() // a start among thousands of peers makes three times as much as it keeps
 	}
 	switch {
 	case r.err != nil:

@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -144,8 +145,9 @@ func newSite(t *testing.T, name string, dual bool) *site {
 	for _, line := range strings.Split(siteLinks, "\n") {
 		s.exec(strings.Fields(line)...)
 	}
-	server := small("").Programs.Server
-	s.start(server[0], append(slices.Clone(server[1:]), "etcd", filepath.Join(s.dir, "etcd"), "http://"+siteEtcd), nil)
+	etcd, err := controlplane.EtcdCommand(filepath.Join(s.dir, "etcd"), "http://"+siteEtcd)
+	s.must(err)
+	s.start(etcd[0], etcd[1:], nil)
 	config := map[string]any{"Network": "10.244.0.0/16", "SubnetMin": "10.244.7.0", "SubnetMax": "10.244.7.0", "EnableNFTables": true,
 		"Backend": map[string]string{"Type": "vxlan"}}
 	if dual {

@@ -45,7 +45,7 @@ func halves() (*netHalf, *rulesHalf) {
 }
 
 // TestJoin: what is seen is of both parts, each gets its own changes and nothing else, and errors
-// of either are told.
+// of either are returned.
 func TestJoin(t *testing.T) {
 	net, rules := halves()
 	k := Join(net, rules)

@@ -161,8 +161,8 @@ func (p *peers) update(n *peer, r record, now time.Time) bool {
 	return true
 }
 
-// expire updates the nodes that the snapshot does not have, and forgets those of which nothing is
-// worth knowing.
+// expire updates the nodes that the snapshot does not have, and forgets those that need no
+// memory.
 func (p *peers) expire(now time.Time) (changed bool) {
 	for name, n := range p.nodes {
 		if n.round == p.round {

@@ -39,7 +39,7 @@ type KubeSettings struct {
 	AnnotationPrefix string
 }
 
-// SettingsSocket is an abstract Unix socket, of which each network namespace has its own. The
+// SettingsSocket is an abstract Unix socket: each network namespace has its own. The
 // twilld that works in the namespace answers each connection with its Settings in JSON; while it
 // holds the name, no other can start there.
 const SettingsSocket = "@twill/agent"

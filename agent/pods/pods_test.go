@@ -297,7 +297,7 @@ func (n *node) wantLive(want map[string]int) {
 
 // TestPodsThatHideTheirAddress holds that a pod whose interface has no address, or another than it
 // was given, keeps its own: nothing that it may hold is freed, and its subnet counts as lived in.
-// What this plugin reserved is told by the pair's name, so that is freed all the same.
+// The pair's name identifies what this plugin reserved, so that is freed all the same.
 func TestPodsThatHideTheirAddress(t *testing.T) {
 	for name, hide := range map[string]func(n *node, pod string){
 		"gVisor": func(n *node, pod string) { n.dropAddresses(pod) },

@@ -139,7 +139,7 @@ func (m *machine) saw(esp bool) {
 var pods = []string{"10.244.2.1", "fd00:244:0:2::1"}
 
 // TestPackets: nothing passes before there are keys, then ESP, and never a pod's packet as it is; with
-// charon killed, with an agent that begins anew, and after a peer left.
+// charon killed, with an agent that starts again, and after a peer left.
 func TestPackets(t *testing.T) {
 	a, b := pair(t)
 	a.watch()

@@ -85,7 +85,7 @@ func kernelPair(t *testing.T, options string) (a, b *machine) {
 	return a, b
 }
 
-// TestKernelPackets: every mode, both families, the exact MTU, an agent that begins anew, and a peer that left.
+// TestKernelPackets: every mode, both families, the exact MTU, an agent that starts again, and a peer that left.
 func TestKernelPackets(t *testing.T) {
 	for _, mode := range []string{"separate", "auto", "ipv6"} {
 		t.Run(mode, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 // mutant is one edit of one file: the bytes from start to end become text.
 type mutant struct {
 	file       string // absolute
+	function   string // empty outside of functions
 	source     []byte // of the file
 	line       int
 	start, end int
@@ -29,14 +30,19 @@ func (m mutant) String() string {
 	if err != nil {
 		name = m.file
 	}
+	return fmt.Sprintf("%s:%d: %s", name, m.line, m.change())
+}
+
+// change says what m does, without where.
+func (m mutant) change() string {
 	old := strings.Join(strings.Fields(m.old), " ")
 	if len(old) > 100 {
 		old = old[:100] + "…"
 	}
 	if m.text == "" {
-		return fmt.Sprintf("%s:%d: without %s", name, m.line, old)
+		return "without " + old
 	}
-	return fmt.Sprintf("%s:%d: %s in place of %s", name, m.line, m.text, old)
+	return m.text + " in place of " + old
 }
 
 // find returns the mutants of the package in dir, as it is built here.
@@ -64,16 +70,23 @@ func find(dir string) ([]mutant, error) {
 		if err != nil {
 			return nil, err
 		}
-		ast.Inspect(file, f.visit)
+		for _, d := range file.Decls {
+			f.function = ""
+			if function, ok := d.(*ast.FuncDecl); ok {
+				f.function = function.Name.Name
+			}
+			ast.Inspect(d, f.visit)
+		}
 	}
 	return f.mutants, nil
 }
 
 type finder struct {
-	files   *token.FileSet
-	path    string
-	source  []byte
-	mutants []mutant
+	files    *token.FileSet
+	path     string
+	function string
+	source   []byte
+	mutants  []mutant
 }
 
 // add makes a mutant of which n is text.
@@ -82,8 +95,8 @@ func (f *finder) add(n ast.Node, text string) { f.cut(n.Pos(), n.End(), text) }
 func (f *finder) cut(from, to token.Pos, text string) {
 	at := f.files.Position(from)
 	end := f.files.Position(to).Offset
-	f.mutants = append(f.mutants, mutant{file: f.path, source: f.source, line: at.Line, start: at.Offset, end: end,
-		old: string(f.source[at.Offset:end]), text: text})
+	f.mutants = append(f.mutants, mutant{file: f.path, function: f.function, source: f.source, line: at.Line,
+		start: at.Offset, end: end, old: string(f.source[at.Offset:end]), text: text})
 }
 
 func (f *finder) text(n ast.Node) string {

@@ -7,8 +7,8 @@
 // chooses some of them as go test's -run does. Of all mutants of a
 // package a sample is tried, which the seed decides. The source is not touched: the compiler gets a mutant by -overlay,
 // also where a test builds programs. The tests run in network, mount and process namespaces of their own (so it needs
-// root), where what a mutant does to the kernel stays. A mutant that does not compile is not counted; one that no test
-// can notice, because it does the same, is.
+// root), where what a mutant does to the kernel stays. Two kinds of mutants are not counted: those that do not compile, and those
+// that no test can notice because they do the same. People list the latter in the folder equivalent.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"regexp"
@@ -24,7 +25,7 @@ import (
 )
 
 func main() {
-	o := options{out: os.Stdout}
+	o := options{out: os.Stdout, lists: lists}
 	flag.IntVar(&o.n, "n", 10, "mutants to try of each package")
 	flag.Uint64Var(&o.seed, "seed", 1, "which mutants")
 	flag.DurationVar(
@@ -49,6 +50,7 @@ func main() {
 
 type options struct {
 	out     io.Writer
+	lists   fs.FS // of equivalent mutants
 	n       int
 	seed    uint64
 	timeout time.Duration
@@ -56,7 +58,7 @@ type options struct {
 }
 
 // result is what came of the mutants of one or more packages.
-type result struct{ killed, survived, broken int }
+type result struct{ killed, survived, equivalent, broken int }
 
 // score is a percentage.
 func (r result) score() float64 {
@@ -64,13 +66,8 @@ func (r result) score() float64 {
 }
 
 func (r result) String() string {
-	return fmt.Sprintf(
-		"%d of %d killed, %.0f %%; %d did not compile",
-		r.killed,
-		r.killed+r.survived,
-		r.score(),
-		r.broken,
-	)
+	return fmt.Sprintf("%d of %d killed, %.0f %%; %d equivalent, %d did not compile",
+		r.killed, r.killed+r.survived, r.score(), r.equivalent, r.broken)
 }
 
 // run returns the percentage of mutants that were killed.
@@ -89,7 +86,8 @@ func (o options) run(args []string) (float64, error) {
 			return 0, err
 		}
 		lines = append(lines, fmt.Sprintf("%-24s %s", strings.TrimPrefix(dir, "./"), r))
-		all.killed, all.survived, all.broken = all.killed+r.killed, all.survived+r.survived, all.broken+r.broken
+		all.killed, all.survived = all.killed+r.killed, all.survived+r.survived
+		all.equivalent, all.broken = all.equivalent+r.equivalent, all.broken+r.broken
 	}
 	fmt.Fprintf(o.out, "\n%s\n%-24s %s\n", strings.Join(lines, "\n"), "all", all)
 	return all.score(), nil
@@ -99,6 +97,10 @@ func (o options) run(args []string) (float64, error) {
 func (o options) try(dir string, tests []string, run string) (result, error) {
 	var r result
 	mutants, err := find(dir)
+	if err != nil {
+		return r, err
+	}
+	same, err := equivalents(o.lists, dir)
 	if err != nil {
 		return r, err
 	}
@@ -123,6 +125,10 @@ func (o options) try(dir string, tests []string, run string) (result, error) {
 	for _, m := range mutants {
 		if r.killed+r.survived >= n {
 			break
+		}
+		if same[m.identity()] {
+			r.equivalent++
+			continue
 		}
 		v, err := t.test(m)
 		if err != nil {

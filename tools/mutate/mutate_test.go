@@ -62,7 +62,7 @@ func TestMutate(t *testing.T) {
 	inModule(t, tests)
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var out strings.Builder
-	score, err := options{out: &out, n: 100, timeout: time.Minute}.run([]string{"."})
+	score, err := options{out: &out, lists: lists, n: 100, timeout: time.Minute}.run([]string{"."})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +97,9 @@ func TestSample(t *testing.T) {
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var first, again, line strings.Builder
 	for _, o := range []options{
-		{out: &first, n: 2, seed: 7, timeout: time.Minute},
-		{out: &again, n: 2, seed: 7, timeout: time.Minute},
-		{out: &line, n: 2, at: `m\.go:9:`, timeout: time.Minute},
+		{out: &first, lists: lists, n: 2, seed: 7, timeout: time.Minute},
+		{out: &again, lists: lists, n: 2, seed: 7, timeout: time.Minute},
+		{out: &line, lists: lists, n: 2, at: `m\.go:9:`, timeout: time.Minute},
 	} {
 		if _, err := o.run([]string{"."}); err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestSample(t *testing.T) {
 func TestFailingTests(t *testing.T) {
 	inModule(t, strings.ReplaceAll(tests, "!= 2 ||", "!= 3 ||"))
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
-	_, err := options{out: &strings.Builder{}, n: 1, timeout: time.Minute}.run([]string{"."})
+	_, err := options{out: &strings.Builder{}, lists: lists, n: 1, timeout: time.Minute}.run([]string{"."})
 	if err == nil || !strings.Contains(err.Error(), "fail without a mutant") {
 		t.Errorf("error %v, want that the tests fail without a mutant", err)
 	}
@@ -128,12 +128,12 @@ func TestRun(t *testing.T) {
 	inModule(t, tests+"\nfunc TestNothing(*testing.T) {}\n")
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	for run, want := range map[string]float64{".:TestMax": 100, ".:TestNothing": 0} {
-		score, err := options{out: &strings.Builder{}, n: 1, at: `without A`, timeout: time.Minute}.run([]string{run})
+		score, err := options{out: &strings.Builder{}, lists: lists, n: 1, at: `without A`, timeout: time.Minute}.run([]string{run})
 		if err != nil || score != want {
 			t.Errorf("%s kills %v %%, %v; want %v %%", run, score, err, want)
 		}
 	}
-	_, err := options{out: &strings.Builder{}, n: 1, timeout: time.Minute}.run([]string{".:TestMin"})
+	_, err := options{out: &strings.Builder{}, lists: lists, n: 1, timeout: time.Minute}.run([]string{".:TestMin"})
 	if err == nil || !strings.Contains(err.Error(), "chooses no test") {
 		t.Errorf("error %v, want that no test is chosen", err)
 	}

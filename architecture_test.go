@@ -75,7 +75,7 @@ var arrows = []struct {
 	{"subnet/redial", nil},
 	{"subnet/...", []string{"subnet", "subnet/redial", "netstate", "internal/atomicfile"}},
 	{"netstate", nil},
-	{"netstate/...", []string{"netstate", "netstate/rtnl", "netstate/secret"}},
+	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/jsonobject"}},
 	{"internal/...", nil},

@@ -242,6 +242,50 @@ func TestDraftsOfTheConflist(t *testing.T) {
 	}
 }
 
+// TestWithoutConflist: without a path of a conflist no directory is looked at, and the working directory least of all.
+func TestWithoutConflist(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "+rival.conflist", `{"plugins":[{"type":"bridge"}]}`) // its name sorts before ".", the base of no path
+	put(t, ".twill-1", "draft")
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(".twill-1", old, old); err != nil {
+		t.Fatal(err)
+	}
+	var log safeBuffer
+	k := &Keeper{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	for range 2 {
+		k.plugins()
+		k.rivals()
+	}
+	if _, err := os.Stat(".twill-1"); err != nil || log.String() != "" {
+		t.Errorf("another's draft: %v; the log has %q, want nothing", err, log.String())
+	}
+}
+
+// TestInstallNotAllowed: where nothing may be written, the error says who may.
+func TestInstallNotAllowed(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be somebody else")
+	}
+	from, to := t.TempDir(), t.TempDir()
+	script(t, filepath.Join(from, "portmap"), "image")
+	for _, dir := range []string{filepath.Dir(from), from, to} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its user
+		unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534)
+		_, err := Plugins{From: from, To: to}.Install()
+		done <- err
+	}()
+	if err := <-done; err == nil || strings.Count(err.Error(), "\n") > 0 || !strings.Contains(err.Error(), to+" belongs to user 0") {
+		t.Errorf("got %v, want the one error that the directory belongs to root", err)
+	}
+}
+
 // TestWritable says who may write to a directory, or why that is not known.
 func TestWritable(t *testing.T) {
 	if os.Getuid() != 0 {
@@ -321,6 +365,7 @@ func TestRival(t *testing.T) {
 		{"05-other.json", `{"type":"bridge"}`, "05-other.json"},
 		{"05-other.conflist", `{"plugins":[]}`, ""},
 		{"05-other.conflist", `{`, ""},
+		{"05-other.conflist", `{"type":"bridge","plugins":3}`, ""},
 		{"05-other.conflist.bak", `{"type":"bridge"}`, ""},
 		{".05-other.conf", `{"type":"bridge"}`, ""},
 		{"99-other.conflist", `{"plugins":[{"type":"bridge"}]}`, ""},
@@ -332,6 +377,13 @@ func TestRival(t *testing.T) {
 		if err != nil || got != "" && filepath.Base(got) != tt.want || got == "" && tt.want != "" {
 			t.Errorf("%s with %s: %q, %v; want %q", tt.name, tt.text, got, err, tt.want)
 		}
+	}
+	dir := t.TempDir()
+	if err := os.Symlink("nowhere", filepath.Join(dir, "05-other.conf")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Rival(filepath.Join(dir, "10-twill.conflist")); got != "" || err != nil {
+		t.Errorf("beside a link to nowhere: %q, %v; want none", got, err)
 	}
 	if got, err := Rival("/nonexistent/10-twill.conflist"); got != "" || err != nil {
 		t.Errorf("without the directory: %q, %v", got, err)
@@ -402,6 +454,12 @@ func TestRivalOfAMoment(t *testing.T) {
 	if len(told) != 1 {
 		t.Errorf("told %v of one that stays, want one event", told)
 	}
+	ours := k.Conflist
+	k.Conflist = filepath.Join(rival, "10-twill.conflist")
+	if k.rivals(); strings.Contains(log.String(), "any more") {
+		t.Errorf("from a directory that cannot be read it is concluded that the rival is gone:\n%s", log.String())
+	}
+	k.Conflist = ours
 	if err := os.Remove(rival); err != nil {
 		t.Fatal(err)
 	}

@@ -233,6 +233,32 @@ func TestUnreadableStore(t *testing.T) {
 	}
 }
 
+// TestUnknownPods: while it is unknown which pods are there, which CAP_NET_ADMIN is needed for, nothing is freed, and
+// nobody is told that a subnet has no pods.
+func TestUnknownPods(t *testing.T) {
+	n := newNode(t)
+	n.addLikeFlannel("flannel", newNamespace(t), "10.244.1.90")
+	n.reserve("gone", "10.244.1.91")
+	n.run(func() error {
+		head, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+		if err := unix.Capset(&head, &none[0]); err != nil { // of this thread, which ends with the function
+			return err
+		}
+		if err := n.reclaimer(0).Check(context.Background()); !errors.Is(err, unix.EACCES) {
+			t.Errorf("Check: %v, want %v", err, unix.EACCES)
+		}
+		for _, store := range []string{n.store(), ""} {
+			if _, err := Live(store, "cni0")(netip.MustParsePrefix("10.244.1.0/24")); !errors.Is(err, unix.EACCES) {
+				t.Errorf("Live of the store %q: %v, want %v", store, err, unix.EACCES)
+			}
+		}
+		return nil
+	})
+	if got := n.owners(); got != "flannel gone" {
+		t.Errorf("reservations of %q are left, want both", got)
+	}
+}
+
 // TestWithoutABootID: where the kernel names no boot, nothing is taken for an earlier boot's, and
 // the rest works.
 func TestWithoutABootID(t *testing.T) {

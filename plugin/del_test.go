@@ -9,9 +9,10 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/twill-net/twill/lab/host"
 )
 
 // withPrev is n's config as a runtime sends it after an ADD that gave result.
@@ -84,7 +85,7 @@ func TestDel(t *testing.T) {
 // network.
 func removeNamespace(t *testing.T, _ *node, pod string) {
 	t.Helper()
-	if err := netns.DeleteNamed(filepath.Base(pod)); err != nil {
+	if err := (host.Host{Name: filepath.Base(pod)}).Delete(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(pod); !os.IsNotExist(err) {

@@ -18,10 +18,10 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/twill-net/twill/lab/host"
 )
@@ -110,47 +110,34 @@ func newNamespace(t testing.TB) string {
 	return ns.Path()
 }
 
-// onThread calls f on a thread of its own.
-func onThread(t testing.TB, f func() error) {
+// inside calls f on a thread of its own in the network namespace at path.
+func inside(t testing.TB, path string, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- f()
+		space, err := ns.GetNS(path)
+		if err == nil {
+			defer space.Close()
+			err = space.Set()
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
 	}()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 }
 
-// inside calls f in the network namespace at path.
-func inside(t testing.TB, path string, f func() error) {
-	t.Helper()
-	onThread(t, func() error {
-		ns, err := netns.GetFromPath(path)
-		if err != nil {
-			return err
-		}
-		defer ns.Close()
-		if err := netns.Set(ns); err != nil {
-			return err
-		}
-		return f()
-	})
-}
-
 // netlinkIn is a netlink handle in the namespace at path.
-func netlinkIn(t testing.TB, path string) *netlink.Handle {
+func netlinkIn(t testing.TB, path string) (h *netlink.Handle) {
 	t.Helper()
-	ns, err := netns.GetFromPath(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	inside(t, path, func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
 	t.Cleanup(h.Close)
 	return h
 }

@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
 	"github.com/twill-net/twill/lab/host"
@@ -78,24 +78,21 @@ func newNamespace(t *testing.T) string {
 	return ns.Path()
 }
 
-// onThread calls f on a thread of its own, in the network namespace at path if there is one.
+// onThread calls f on a thread of its own, in the network namespace at path.
 func onThread(t *testing.T, path string, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if path != "" {
-			ns, err := netns.GetFromPath(path)
-			if err == nil {
-				defer ns.Close()
-				err = netns.Set(ns)
-			}
-			if err != nil {
-				done <- err
-				return
-			}
+		space, err := ns.GetNS(path)
+		if err == nil {
+			defer space.Close()
+			err = space.Set()
 		}
-		done <- f()
+		if err == nil {
+			err = f()
+		}
+		done <- err
 	}()
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -157,11 +154,11 @@ func (n *node) addLikeFlannel(id, pod, addr string) {
 func (n *node) plug(name, pod, bridge string) {
 	n.Helper()
 	onThread(n.T, n.ns, func() error {
-		ns, err := netns.GetFromPath(pod)
+		peer, err := ns.GetNS(pod)
 		if err != nil {
 			return err
 		}
-		defer ns.Close()
+		defer peer.Close()
 		master, err := netlink.LinkByName(bridge)
 		if err != nil {
 			if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}); err != nil {
@@ -173,7 +170,7 @@ func (n *node) plug(name, pod, bridge string) {
 			return err
 		}
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: master.Attrs().Index},
-			PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)})
+			PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd())})
 	})
 }
 

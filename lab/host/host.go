@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+
+	"github.com/containernetworking/plugins/pkg/ns"
 )
 
 // Host is a named network namespace.
@@ -22,27 +22,24 @@ func (h Host) Path() string { return filepath.Join(Dir, h.Name) }
 
 // Do runs fn on a thread that is inside the namespace. What fn opens and starts stays there.
 func (h Host) Do(fn func() error) error {
-	ns, err := h.open()
-	if err != nil {
-		return err
+	space, err := ns.GetNS(h.Path())
+	if errors.As(err, &ns.NSPathNotNSErr{}) {
+		err = fmt.Errorf("%s is no network namespace: its mount is gone or hidden", h.Path())
 	}
-	defer ns.Close()
-	return inThread(func() error {
-		if err := netns.Set(ns); err != nil {
-			return fmt.Errorf("enter namespace %s: %w", h.Name, err)
-		}
-		return fn()
-	})
+	if err != nil {
+		return fmt.Errorf("open namespace %s: %w", h.Name, err)
+	}
+	defer space.Close()
+	return space.Do(func(ns.NetNS) error { return fn() })
 }
 
 // Links calls fn with a netlink handle that works in the namespace and ends with the call.
 func (h Host) Links(fn func(*netlink.Handle) error) error {
-	ns, err := h.open()
-	if err != nil {
+	var nl *netlink.Handle
+	err := h.Do(func() (err error) {
+		nl, err = netlink.NewHandle()
 		return err
-	}
-	defer ns.Close()
-	nl, err := netlink.NewHandleAt(ns)
+	})
 	if err != nil {
 		return fmt.Errorf("open netlink in %s: %w", h.Name, err)
 	}
@@ -55,27 +52,4 @@ func (h Host) SetSysctl(name, value string) error {
 	return h.Do(func() error {
 		return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o644)
 	})
-}
-
-// inThread runs fn on a thread of its own, brings the thread back to its namespace, and hands it back only
-// then. Letting the thread end instead is not enough: the main thread never ends, and would keep the namespace.
-func inThread(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		home, err := netns.Get()
-		if err != nil {
-			done <- fmt.Errorf("open this thread's namespace: %w", err)
-			return
-		}
-		defer home.Close()
-		err = fn()
-		if back := netns.Set(home); back != nil {
-			done <- errors.Join(err, fmt.Errorf("leave the namespace: %w", back))
-			return // locked: the thread ends with this goroutine
-		}
-		runtime.UnlockOSThread()
-		done <- err
-	}()
-	return <-done
 }

@@ -8,8 +8,9 @@ import (
 	"runtime"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/containernetworking/plugins/pkg/ns"
 )
 
 // Dir is where named network namespaces are mounted; iproute2 uses the same place.
@@ -20,14 +21,7 @@ func (h Host) Create() error {
 	if err := prepare(); err != nil {
 		return fmt.Errorf("create namespace %s: %w", h.Name, err)
 	}
-	err := inThread(func() error {
-		ns, err := netns.NewNamed(h.Name)
-		if err != nil {
-			return err
-		}
-		return ns.Close()
-	})
-	if err != nil {
+	if err := h.make(); err != nil {
 		return fmt.Errorf("create namespace %s: %w", h.Name, err)
 	}
 	return h.Links(func(nl *netlink.Handle) error {
@@ -37,6 +31,21 @@ func (h Host) Create() error {
 		}
 		return nl.LinkSetUp(lo)
 	})
+}
+
+// make makes a namespace and mounts it on its name.
+func (h Host) make() error {
+	f, err := os.OpenFile(h.Path(), os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	space, err := ns.TempNetNS()
+	if err != nil {
+		return err
+	}
+	defer space.Close()
+	return unix.Mount(fmt.Sprintf("/proc/self/fd/%d", space.Fd()), h.Path(), "bind", unix.MS_BIND, "")
 }
 
 // prepare makes Dir a shared mount point, as iproute2 does before it makes a namespace. Otherwise iproute2 would later
@@ -137,28 +146,4 @@ func (h Host) removeApart() error {
 }
 
 // Exists reports whether the namespace is there.
-func (h Host) Exists() bool {
-	ns, err := h.open()
-	if err == nil {
-		ns.Close()
-	}
-	return err == nil
-}
-
-// open opens the namespace.
-func (h Host) open() (netns.NsHandle, error) {
-	ns, err := netns.GetFromName(h.Name)
-	if err != nil {
-		return ns, fmt.Errorf("open namespace %s: %w", h.Name, err)
-	}
-	var s unix.Statfs_t
-	if err := unix.Fstatfs(int(ns), &s); err != nil || s.Type != unix.NSFS_MAGIC {
-		ns.Close()
-		return ns, fmt.Errorf(
-			"open namespace %s: %s is no network namespace: its mount is gone or hidden",
-			h.Name,
-			h.Path(),
-		)
-	}
-	return ns, nil
-}
+func (h Host) Exists() bool { return h.Do(func() error { return nil }) == nil }

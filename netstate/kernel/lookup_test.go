@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -10,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -79,19 +79,17 @@ func inNamespace(t *testing.T, lines ...string) {
 	t.Helper()
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
-	home, err := netns.Get()
+	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := netns.New()
-	if err != nil {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := netns.Set(home); err != nil {
+		if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
 		}
-		made.Close()
 		home.Close()
 	})
 	for _, line := range lines {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate/rtnl"
@@ -37,7 +36,7 @@ type space struct {
 // has for each (IFA_TARGET_NETNSID, Linux 4.20), so no path to them and no view of other processes is needed.
 func AttachedPods() (Attached, error) {
 	all := Attached{Ends: map[string]bool{}, Addrs: map[netip.Addr]string{}}
-	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE)
 	if err != nil {
 		return all, fmt.Errorf("open a netlink socket: %w", err)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -113,7 +112,11 @@ func (p *Pod) observe(dev string) (netstate.State, error) {
 	if link == nil || err != nil {
 		return s, err
 	}
-	handle, err := netlink.NewHandleAt(netns.NsHandle(p.ns.Fd()), unix.NETLINK_ROUTE)
+	var handle *netlink.Handle
+	err = p.within(func() (err error) {
+		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("enter %s: %w", p.Path(), err)
 	}

@@ -2,8 +2,10 @@ package kube
 
 import (
 	"encoding/json"
+	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -91,9 +94,82 @@ func largeNode() *corev1.Node {
 		{Type: corev1.NodeNetworkUnavailable, Status: "False", Reason: "TwillIsUp", Message: "it is"},
 	}
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "192.0.2.9"},
-		{Type: corev1.NodeInternalIP, Address: "192.0.2.10"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::10"}}
+		{Type: corev1.NodeInternalIP, Address: "node.example"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.10"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::10"}}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
 	return n
+}
+
+// TestAddress: an annotation names one host, by an address of its family.
+func TestAddress(t *testing.T) {
+	a := newAnnotations(note, []subnet.Pool{pool4, pool6})
+	for i, values := range []map[string]bool{
+		{"192.0.2.1": true, "255.255.255.255": true, "": false, "192.0.2": false, "2001:db8::1": false, "::ffff:192.0.2.1": false,
+			"0.0.0.0": false, "224.0.0.1": false, "192.0.2.1 ": false},
+		{"2001:db8::1": true, "fe80::1": true, "192.0.2.1": false, "::ffff:192.0.2.1": false, "fe80::1%eth0": false, "::": false,
+			"ff02::1": false, strings.Repeat("0", 64) + "::1": false},
+	} {
+		for value, good := range values {
+			if got, err := a.both[i].address("x", value); (err == nil) != good || good && got.String() != value || !good && got.IsValid() {
+				t.Errorf("%q of %s: got %v, %v", value, a.both[i].family, got, err)
+			}
+		}
+	}
+}
+
+// TestPayload: what is no JSON is not published, and nothing is "null", as flannel has it.
+func TestPayload(t *testing.T) {
+	f := newAnnotations(note, nil).both[0]
+	for value, want := range map[string]string{"": "", "null": "", " null ": "", `{"VNI":1}`: `{"VNI":1}`, "{": "error"} {
+		if got, err := f.payload(value); want == "error" && (err == nil || got != nil) || want != "error" && (err != nil || string(got) != want) {
+			t.Errorf("%q is read as %q, %v; want %q", value, got, err, want)
+		}
+	}
+	for data, want := range map[string]string{"": "null", "{": "null", "[1, {": "null", "{ \"VNI\": 1 }": `{"VNI":1}`} {
+		if got := encodePayload(json.RawMessage(data)); got != want {
+			t.Errorf("%q is published as %q, want %q", data, got, want)
+		}
+	}
+}
+
+// TestOwnSubnet: a node's own podCIDR is within the network, or all of it in a cluster of one node.
+func TestOwnSubnet(t *testing.T) {
+	s := &Store{annotations: newAnnotations(note, []subnet.Pool{pool4}), pools: []subnet.Pool{pool4}, node: self}
+	for podCIDRs, want := range map[string]string{
+		"10.244.7.0/24": "10.244.7.0/24", "fd00::/64,10.244.7.9/24": "10.244.7.0/24", "10.244.0.0/16": "10.244.0.0/16",
+		"10.244.0.0/15": "outside of the network", "10.9.0.0/24": "outside of the network", "fd00::/64": "have none in the network",
+		"": "have none in the network", "10.244.7": "is not of the form",
+	} {
+		got, err := s.ownSubnet(record{podCIDRs: podCIDRs}, netstate.IPv4)
+		if got.String() != want && (err == nil || !strings.Contains(err.Error(), want) || got.IsValid()) {
+			t.Errorf("%q: got %v, %v; want %s", podCIDRs, got, err, want)
+		}
+	}
+	l := subnet.Lease{Stacks: []subnet.Stack{{Underlay: netip.MustParseAddr("2001:db8::1")}}}
+	_, err := s.local(l, record{podCIDRs: "10.244.7.0/24,fd00::/64"})
+	if wantError(t, err, "an address family that the network config does not have"); !isTerminal(err) {
+		t.Error("the error is not terminal")
+	}
+}
+
+// TestAdvertised: an annotation overwrites the address of its own family, and only one that is not empty.
+func TestAdvertised(t *testing.T) {
+	a := newAnnotations(note, []subnet.Pool{pool4, pool6})
+	r := record{v6: values{overwrite: "2001:db8::9"}}
+	for addr, want := range map[string]string{"192.0.2.1": "192.0.2.1", "2001:db8::1": "2001:db8::9"} {
+		if got, err := a.advertised(netip.MustParseAddr(addr), r); err != nil || got.String() != want {
+			t.Errorf("of %s became %v, %v; want %s", addr, got, err, want)
+		}
+	}
+}
+
+// TestValue: of a long annotation one byte more than is allowed is kept.
+func TestValue(t *testing.T) {
+	for length, want := range map[int]int{4096: 4096, 4097: 4097, 5000: 4097} {
+		m := &metav1.ObjectMeta{Annotations: map[string]string{"a": strings.Repeat("x", length)}}
+		if got := len(value(m, "a")); got != want {
+			t.Errorf("of %d bytes %d are kept, want %d", length, got, want)
+		}
+	}
 }
 
 // TestRecordAge checks the order of peers: by age, and within one second by name.

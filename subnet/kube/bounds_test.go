@@ -28,6 +28,12 @@ func TestBounds(t *testing.T) {
 		{"a second subnet", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.1.0/24", "10.244.128.0/17"} }, ""},
 		{"a malformed podCIDR", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.1"} }, `podCIDR "10.244.1" is not of the form`},
 		{"no room for pods", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.1.1/32"} }, "podCIDR 10.244.1.1/32 has no room for pods"},
+		{"the least room for pods", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.1.0/30"} }, ""},
+		{"as much as the network, elsewhere", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"172.16.0.0/16"} }, ""},
+		{"no podCIDR", func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = "", nil }, "neither a podCIDR"},
+		{"no annotations of a family", func(n *corev1.Node) { n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, "fd00:10:244:1::/64") }, ""},
+		{"half of the annotations", func(n *corev1.Node) { delete(n.Annotations, note+"public-ip") }, `public-ip "" is not an IPv4 address`},
+		{"the other half", func(n *corev1.Node) { delete(n.Annotations, note+"backend-data") }, ""},
 		{"the network", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.244.0.0/16"} }, "podCIDR 10.244.0.0/16 has all of the network"},
 		{"more than it", func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/8"} }, "podCIDR 10.0.0.0/8 has all of the network"},
 	} {

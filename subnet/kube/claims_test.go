@@ -55,6 +55,12 @@ func TestSelfLease(t *testing.T) {
 		{"reservations and foreign podCIDRs", reservations},
 		{"a node that comes back keeps its subnet", claimantReturns},
 		{"a crash between claim and podCIDR", halfClaimed},
+		{"an old claim that is gone when it is deleted", claimCollected},
+		{"a podCIDR of a controller that was quicker", controllerQuicker},
+		{"a Node that is another when its podCIDR is written", nodeReplaced},
+		{"other nodes are always quicker", alwaysQuicker},
+		{"each call fails once", claimCallsFail},
+		{"an annotation that is no address", claimBadAnnotation},
 		{"an old claim that another node has when it is deleted", claimLost},
 		{"an old claim that another node has after it was deleted", claimStolen},
 	} {
@@ -230,6 +236,9 @@ func reservations(t *testing.T, s *server) {
 		s.createNode(t, testNode(name))
 	}
 	s.createNode(t, testNode("kubetest-assigned", "10.244.2.0/24"))
+	leader := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "leader-election"},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(self)}}
+	must(t, s.admin.leases.Post().Namespace(claimSpace).Resource("leases").Body(leader).Do(t.Context()).Error())
 	s.reserve(t, "10.244.1.0/24", nil)
 	s.reserve(t, "10.244.3.0/24", new("kubetest-other"))
 	o := Options{Pools: []subnet.Pool{smallPool("10.244.1.0", "10.244.4.0")}, ClaimNamespace: claimSpace}
@@ -241,6 +250,9 @@ func reservations(t *testing.T, s *server) {
 	other, _ := s.open(t, o)
 	if l := acquire(t, other, wantOf(o.Node)); l.Stacks[0].Subnet.String() != "10.244.3.0/24" {
 		t.Errorf("leased %s, want the reserved 10.244.3.0/24", l.Stacks[0].Subnet)
+	}
+	if !slices.ContainsFunc(s.claims(t), func(c claim) bool { return c.Name == leader.Name }) {
+		t.Error("a Lease that is no claim was deleted")
 	}
 }
 
@@ -269,6 +281,11 @@ func halfClaimed(t *testing.T, s *server) {
 		t.Fatal(err)
 	}
 	store, _ := s.open(t, Options{ClaimNamespace: claimSpace})
+	want := want4
+	want.Stacks = slices.Clone(want4.Stacks)
+	if _, err := store.publish(t.Context(), want); err != nil || want.Stacks[0].Subnet.IsValid() {
+		t.Errorf("published: %v; the caller's lease became %+v", err, want)
+	}
 	if l := acquire(t, store, want4); l.Stacks[0].Subnet.String() != "10.244.9.0/24" || len(s.claims(t)) != 1 {
 		t.Errorf("leased %s with %d claims, want the claimed 10.244.9.0/24", l.Stacks[0].Subnet, len(s.claims(t)))
 	}

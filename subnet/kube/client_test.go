@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,6 +76,20 @@ func TestClient(t *testing.T) {
 		if c, err := newClient(bad); err == nil || c != nil || !strings.Contains(err.Error(), "make a client for the API server") {
 			t.Errorf("%+v: got %v", bad, err)
 		}
+	}
+}
+
+// TestClientHeader: the API server sees who asks, and that it need not compress: that costs it a second for a list of
+// thousands of Nodes.
+func TestClientHeader(t *testing.T) {
+	asked := make(chan http.Header, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header }))
+	defer server.Close()
+	c, err := newClient(&rest.Config{Host: server.URL})
+	must(t, err)
+	_, _ = c.node(t.Context(), self)
+	if h := <-asked; h.Get("User-Agent") != "twilld" || strings.Contains(h.Get("Accept-Encoding"), "gzip") {
+		t.Errorf("the request has the header %v", h)
 	}
 }
 

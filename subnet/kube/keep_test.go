@@ -139,6 +139,15 @@ func conditionWritten(t *testing.T, s *server) {
 		t.Fatal(err)
 	}
 	eventually(t, time.Second, "the condition again", is("False", "TwillIsUp", ""))
+	if c := conditionOf(t, s); time.Since(c.LastHeartbeatTime.Time) > time.Minute {
+		t.Errorf("lastHeartbeatTime is %s", c.LastHeartbeatTime)
+	}
+	before := s.node(t, self).ResourceVersion
+	pause(t.Context(), 1100*time.Millisecond)
+	must(t, store.writeNetwork(t.Context(), condition{"False", "TwillIsUp", ""}))
+	if s.node(t, self).ResourceVersion != before {
+		t.Error("a condition that is there was written")
+	}
 	got := s.node(t, self).Status.Conditions
 	if !slices.ContainsFunc(got, func(c corev1.NodeCondition) bool { return c.Reason == "KubeletReady" }) || len(got) != 2 {
 		t.Errorf("the other condition was touched: %+v", got)
@@ -182,6 +191,7 @@ func eventsOnce(t *testing.T, s *server) {
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
 	store, waits := s.open(t, Options{})
 	acquire(t, store, want4)
+	asked := asks(store)
 	watching(t, store)
 	for range 3 {
 		store.Event("Warning", "PeerSkipped", "the same")
@@ -192,6 +202,10 @@ func eventsOnce(t *testing.T, s *server) {
 	})
 	if got := s.eventsOf(t, self, "PeerSkipped"); len(got) != 2 || got[0].Count+got[1].Count > 4 {
 		t.Errorf("got events %+v, want each message once", got)
+	}
+	pause(t.Context(), 300*time.Millisecond)
+	if posts, patches := asked.count("POST whole namespaces/default/events"), asked.count("PATCH metadata namespaces/default/events"); posts != 2 || patches > 2 {
+		t.Errorf("the API server was asked to create %d events and to count %d, want 2 and at most 2", posts, patches)
 	}
 	if waits.has("forbids patch on events") {
 		t.Error("that a repetition cannot be counted is reported")
@@ -224,10 +238,22 @@ func eventsCounted(t *testing.T, s *server) {
 		return len(got) == 2 && got[0].Count+got[1].Count == 4
 	})
 	for _, e := range got {
-		if (e.Count == 3) != (e.Message == "the same") || e.Type != "Warning" || e.Source.Component != "twilld" || e.InvolvedObject.Kind != "Node" {
+		old := time.Since(e.FirstTimestamp.Time)
+		object := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: self, UID: self}
+		if (e.Count == 3) != (e.Message == "the same") || e.Type != "Warning" || e.Source != (corev1.EventSource{Component: "twilld", Host: self}) ||
+			e.InvolvedObject != object || e.ReportingController != "twilld" || e.ReportingInstance != self ||
+			old < 0 || old > time.Minute || e.LastTimestamp.Before(&e.FirstTimestamp) {
 			t.Errorf("got event %+v", e)
 		}
 	}
+	pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
+	again := got[1].Message
+	store.Event("Warning", "PeerSkipped", again)
+	eventually(t, 5*time.Second, "the repetition with its time", func() bool {
+		return slices.ContainsFunc(s.eventsOf(t, self, "PeerSkipped"), func(e corev1.Event) bool {
+			return e.Message == again && e.Count == got[1].Count+1 && e.FirstTimestamp.Before(&e.LastTimestamp)
+		})
+	})
 	err := s.admin.rest.Delete().Namespace("default").Resource("events").Name(got[0].Name).Do(t.Context()).Error()
 	if err != nil {
 		t.Fatal(err)

@@ -55,6 +55,7 @@ func forbiddenPatch(t *testing.T, s *server) {
 	if !isTerminal(err) {
 		t.Error("the error is not terminal")
 	}
+	asked := asks(store)
 	w := watching(t, store)
 	store.Network(true, "", "")
 	store.Event("Normal", "Refused", "nobody will read this")
@@ -65,6 +66,10 @@ func forbiddenPatch(t *testing.T, s *server) {
 	eventually(t, 5*time.Second, "word of the event", func() bool {
 		return waits.has(taskEvent, "the API server forbids create on events")
 	})
+	pause(t.Context(), 300*time.Millisecond)
+	if n := asked.count("POST"); n != 1 {
+		t.Errorf("an event that is forbidden was sent %d times, want once", n)
+	}
 }
 
 func unauthorized(t *testing.T, s *server) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -272,6 +273,13 @@ func (w *wire) cut() {
 	for c := range w.conns {
 		c.Close()
 	}
+}
+
+// open returns the connections that there are.
+func (w *wire) open() map[net.Conn]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.conns)
 }
 
 func (w *wire) carry(c net.Conn) {

@@ -64,6 +64,15 @@ func TestStore(t *testing.T) {
 		{"all is listed again", listedAgain},
 		{"many strangers", manyStrangers},
 		{"more than a page of nodes", pagedList},
+		{"a list that is cut off", cutOffList},
+		{"what is held of lists", listsTrimmed},
+		{"strangers are read sixteen at a time", strangersAtOnce},
+		{"each call of Acquire fails once", acquireFails},
+		{"each call of Watch fails once", watchFails},
+		{"a wait for a podCIDR is slow, and ends", slowWait},
+		{"what the caller changes later", callersLease},
+		{"the last lease", lastLease},
+		{"redial", redialled},
 		{"a peer that comes back with another podCIDR", peerReturns},
 		{"managedFields are not believed", managedFieldsAlone},
 		{"a busy peer without a podCIDR", noPodCIDR},
@@ -125,6 +134,13 @@ func (s *server) open(t *testing.T, o Options) (*Store, *reports) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // after a Watch of it ended
+		for _, task := range []string{taskWatch, taskRead} {
+			if w.has(task, "context canceled") {
+				t.Errorf("that the test ended is told of as if it held up %q", task)
+			}
+		}
+	})
 	return store, w
 }
 
@@ -249,6 +265,9 @@ func changedPodCIDR(t *testing.T, s *server) {
 		n := s.node(t, self)
 		return n.UID != before && n.Annotations[note+"public-ip"] == "192.0.2.200" && n.Annotations[note+"kube-subnet-manager"] == "true"
 	})
+	if n := len(s.eventsOf(t, self, "LeaseNotPublished")); n != 1 {
+		t.Errorf("%d events say that the new node has no podCIDR, want one", n)
+	}
 	for _, snap := range w.each() {
 		if len(snap.Peers) != 1 {
 			t.Errorf("a snapshot has the peers %v", names(snap))
@@ -316,6 +335,8 @@ func overwritten(t *testing.T, s *server) {
 	if !advertises("203.0.113.2")() {
 		t.Error("the last good address is not advertised any more")
 	}
+	s.annotate(t, self, map[string]any{"public-ip-overwrite": "203.0.113.2"})
+	eventually(t, 2*time.Second, "word that it is mended", func() bool { return waits.has("publish the lease: ok") })
 	s.annotate(t, self, map[string]any{"public-ip-overwrite": nil})
 	eventually(t, 2*time.Second, "the own address", advertises("192.0.2.200"))
 }
@@ -384,9 +405,10 @@ func bursts(t *testing.T, s *server) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	must(t, s.admin.patchStatus(t.Context(), self, types.StrategicMergePatchType, json.RawMessage(heartbeat)))
 	pause(t.Context(), 300*time.Millisecond)
 	if n := len(w.each()); n != count {
-		t.Errorf("a status update of a peer gave %d snapshots", n-count)
+		t.Errorf("status updates of a peer and the node itself gave %d snapshots", n-count)
 	}
 }
 
@@ -442,12 +464,18 @@ func nameFromPod(t *testing.T, s *server) {
 		"metadata": map[string]any{"name": "twilld-abc"},
 		"spec":     map[string]any{"nodeName": self, "containers": []any{map[string]any{"name": "c", "image": "none"}}},
 	})
+	s.post(t, "/api/v1/namespaces/default/pods", map[string]any{
+		"metadata": map[string]any{"name": "twilld-pending"},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "none"}}},
+	})
 	t.Cleanup(func() {
 		zero := int64(0)
-		err := s.admin.rest.Delete().Namespace("default").Resource("pods").Name("twilld-abc").
-			Body(&metav1.DeleteOptions{GracePeriodSeconds: &zero}).Do(context.Background()).Error()
-		if err != nil {
-			t.Error(err)
+		for _, name := range []string{"twilld-abc", "twilld-pending"} {
+			err := s.admin.rest.Delete().Namespace("default").Resource("pods").Name(name).
+				Body(&metav1.DeleteOptions{GracePeriodSeconds: &zero}).Do(context.Background()).Error()
+			if err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	o := Options{Kubeconfig: s.api.KubeconfigFile(controlplane.Admin), Pools: []subnet.Pool{pool4}}
@@ -460,6 +488,9 @@ func nameFromPod(t *testing.T, s *server) {
 	if err != nil || store.Node() != self {
 		t.Errorf("got %v, %v", store, err)
 	}
+	t.Setenv("POD_NAME", "twilld-pending")
+	_, err = New(t.Context(), o)
+	wantError(t, err, "pod default/twilld-pending has no spec.nodeName")
 	t.Setenv("POD_NAME", "other")
 	_, err = New(t.Context(), o)
 	wantError(t, err, "pod default/other does not exist")

@@ -3,14 +3,17 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/subnet"
@@ -21,9 +24,11 @@ type asked struct {
 	next   http.RoundTripper
 	before func(*http.Request) // is called before each request goes out; may be nil
 	after  func(*http.Request) // is called after each answer; may be nil
+	fail   func(int) bool      // reports whether that request, counted from 0, gets no answer; may be nil
 
-	mu    sync.Mutex
-	calls []string
+	mu        sync.Mutex
+	calls     []string
+	unbounded string // a call that may take too long
 }
 
 // asks makes a store count its requests.
@@ -39,9 +44,14 @@ func (a *asked) RoundTrip(r *http.Request) (*http.Response, error) {
 		what = "metadata"
 	}
 	a.mu.Lock()
+	failed := a.fail != nil && a.fail(len(a.calls))
 	a.calls = append(a.calls, r.Method+" "+what+" "+strings.TrimPrefix(r.URL.Path, "/api/v1/"))
 	before, after := a.before, a.after
+	a.bound(r)
 	a.mu.Unlock()
+	if failed {
+		return nil, errors.New("cut off by the test")
+	}
 	if before != nil {
 		before(r)
 	}
@@ -50,6 +60,39 @@ func (a *asked) RoundTrip(r *http.Request) (*http.Response, error) {
 		after(r)
 	}
 	return resp, err
+}
+
+// bound notes a call that may take longer than it should: ten seconds, a minute for a list. A watch ends by itself.
+func (a *asked) bound(r *http.Request) {
+	most, q := 10*time.Second, r.URL.Query()
+	if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/nodes") && q.Get("limit") != "1" {
+		most = time.Minute
+	}
+	if end, ok := r.Context().Deadline(); q.Get("watch") == "" && (!ok || time.Until(end) > most) {
+		a.unbounded = fmt.Sprintf("%s %s until %s", r.Method, r.URL, end)
+	}
+}
+
+func (a *asked) wantBounded(t *testing.T) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.unbounded != "" {
+		t.Errorf("a call may take long: %s", a.unbounded)
+	}
+}
+
+// count returns how many calls begin with what.
+func (a *asked) count(what string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, c := range a.calls {
+		if strings.HasPrefix(c, what) {
+			n++
+		}
+	}
+	return n
 }
 
 // whole are the Nodes that were read in full, once for each time, "nodes" for all of them.
@@ -119,6 +162,10 @@ func strangersOnce(t *testing.T, s *server) {
 	}
 	eventually(t, 5*time.Second, "a change", func() bool { return w.last().Peers[2].Stacks[0].Underlay.String() == "192.0.2.99" })
 	asked.wantWhole(t, "kubetest-peer-002", "kubetest-peer-003", self, "nodes")
+	if n := asked.count("GET metadata nodes"); n > 10 {
+		t.Errorf("the metadata of all was asked for %d times, want once for each watch", n)
+	}
+	asked.wantBounded(t)
 	again, asked, _ := s.reader(t, store.Checkpoint())
 	eventually(t, 5*time.Second, "the three peers", again.leasing(all))
 	asked.wantWhole(t, self)
@@ -149,6 +196,83 @@ func pagedList(t *testing.T, s *server) {
 	w, asked, _ := s.reader(t, nil)
 	eventually(t, 10*time.Second, "all peers", func() bool { return len(w.last().Peers) == most })
 	asked.wantWhole(t, self, "nodes", "nodes")
+}
+
+// cutOffList: a list of which the second page does not come is no list, although this node's own Node was on the first.
+func cutOffList(t *testing.T, s *server) {
+	s.createNode(t, testNode(self))
+	for i := range 501 {
+		s.createNode(t, testNode(fmt.Sprintf("kubetest-zpage-%03d", i)))
+	}
+	store, _ := s.open(t, Options{})
+	asked, c := asks(store), store.newNodes()
+	asked.fail = func(n int) bool { return n == 1 }
+	if page, err := store.list(t.Context(), c, metav1.ListOptions{}); err == nil {
+		t.Errorf("a list of %d nodes without its second page is no error", len(page.Items))
+	}
+	if _, ok := c.ownRecord(); ok {
+		t.Error("the own Node was read for it")
+	}
+}
+
+// listsTrimmed: of a list only what matters is held, and the revision that it was made at.
+func listsTrimmed(t *testing.T, s *server) {
+	n := flannelNode(1)
+	n.Labels = map[string]string{"large": "label"}
+	s.createNode(t, n)
+	s.createNode(t, testNode(self, "10.244.200.0/24"))
+	s.createNode(t, testNode("kubetest-z")) // after the own Node
+	store, _ := s.open(t, Options{})
+	c := store.newNodes()
+	for _, kind := range []string{"whole", "of metadata"} {
+		page, err := store.list(t.Context(), c, metav1.ListOptions{ResourceVersion: "0"})
+		must(t, err)
+		if len(page.Items) != 3 || page.Items[0].Labels != nil || page.Items[0].ManagedFields != nil || page.ResourceVersion == "" {
+			t.Errorf("a list %s at %q holds %+v", kind, page.ResourceVersion, page.Items)
+		}
+		if _, ok := c.ownRecord(); !ok {
+			t.Errorf("after a list %s the own Node is not known", kind)
+		}
+		if until := time.Until(c.relist); until < time.Hour-time.Minute || until > 90*time.Minute {
+			t.Errorf("all is listed again in %s, want an hour to one and a half", until)
+		}
+		c.entries = map[string]*entry{}
+		store.podCIDRs.rewound(page.ResourceVersion)
+	}
+}
+
+// strangersAtOnce: 64 Nodes are read one by one, 16 at a time, and one that is deleted meanwhile is none of them.
+func strangersAtOnce(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(200))
+	w, _, store := s.reader(t, nil)
+	eventually(t, 5*time.Second, "the first peer", w.leasing("peer-200 10.244.200.0/24"))
+	before := store.Checkpoint()
+	for i := range 64 {
+		s.createNode(t, flannelNode(i+1))
+	}
+	again, _ := s.open(t, Options{})
+	again.Restore(before)
+	asked := asks(again)
+	var now, most atomic.Int32
+	var gone sync.Once
+	asked.before = func(r *http.Request) {
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		if strings.HasSuffix(r.URL.Path, "/kubetest-peer-064") {
+			gone.Do(func() { s.deleteNode(t, "kubetest-peer-064") })
+		}
+		pause(t.Context(), 20*time.Millisecond)
+	}
+	asked.after = func(*http.Request) { now.Add(-1) }
+	page, err := again.list(t.Context(), again.newNodes(), metav1.ListOptions{})
+	must(t, err)
+	if reads := asked.whole(); len(page.Items) != 66 || len(reads) != 65 || slices.Contains(reads, "nodes") {
+		t.Errorf("%d nodes, of which %v are read", len(page.Items), reads)
+	}
+	if n := most.Load(); n < 8 || n > 16 {
+		t.Errorf("%d are read at the same time, want 16", n)
+	}
 }
 
 func peerReturns(t *testing.T, s *server) {

@@ -66,6 +66,16 @@ func TestFastPathFails(t *testing.T) {
 	if !m.agent.fastPath(t.Context()) {
 		t.Error("a leave needs a reconcile after all was repaired")
 	}
+	m.kernel.SetFaults(fake.Faults{Change: func(netstate.Change) error { return errors.New("no room") }})
+	m.join()
+	if m.agent.fastPath(t.Context()) {
+		t.Error("what was refused counts as written")
+	}
+	m.kernel.SetFaults(fake.Faults{})
+	m.join()
+	if m.agent.fastPath(t.Context()) {
+		t.Error("wrote again before a reconcile, although a part of the last change may be there")
+	}
 }
 
 // TestVerify: what was written without reading the kernel is verified a fifth of a second later and

@@ -97,6 +97,7 @@ func TestPick(t *testing.T) {
 		{"iface by address, other family", Choice{Names: []string{"10.65.0.1"}}, dual, "eth2 10.65.0.1, eth2 fd65::1"},
 		{"iface by address, with the other family's", Choice{Names: []string{"10.65.0.1"}, Public: addrs("fd65::2")}, dual, "eth2 10.65.0.1, eth2 fd65::2"},
 		{"lo has an address", Choice{Names: []string{"lo"}}, ipv4, "lo 192.0.2.1"},
+		{"iface by an address of loopback", Choice{Names: []string{"127.0.0.1"}}, ipv4, "lo 127.0.0.1"},
 		{"an empty iface is the default route's", Choice{Names: []string{""}}, ipv4, "eth0 10.0.2.15"},
 		{"families apart, if no interface has both", Choice{Names: []string{"eth1", "eth5"}}, dual, "eth1 10.64.0.1, eth5 fd05::1"},
 		{"regex after iface", Choice{Names: []string{"enp0s8"}, Patterns: patterns(`10\.64\.`)}, ipv4, "eth1 10.64.0.1"},

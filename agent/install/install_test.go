@@ -460,6 +460,7 @@ func TestRivalOfAMoment(t *testing.T) {
 		t.Errorf("from a directory that cannot be read it is concluded that the rival is gone:\n%s", log.String())
 	}
 	k.Conflist = ours
+	k.rivals() // it is there as before
 	if err := os.Remove(rival); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func (b budget) take(n int, now time.Time) time.Duration {
 // Changes of the leases may take workShare of a processor, whoever makes how many: among thousands
 // of peers one plan takes tens of milliseconds. But nobody who joins waits longer than mostPause
 // for it, whatever came before.
-const workShare, workBurst, mostPause = 0.04, 500 * time.Millisecond, time.Second
+const workShare, workBurst, mostPause = 0.04, 2 * time.Second, time.Second
 
 func newWorkBudget() budget {
 	return budget{rate.NewLimiter(rate.Limit(workShare*1e6), int(workBurst.Microseconds())), mostPause}

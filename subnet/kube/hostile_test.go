@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,6 +94,55 @@ func TestHostileEvent(t *testing.T) {
 	if e := c.entries["kubetest-evil"]; e == nil || len(fmt.Sprint(e.record)) > 2*maxData {
 		t.Errorf("of an event of %d bytes %d are kept", len(large), len(fmt.Sprint(e)))
 	}
+}
+
+// TestHostileRate: one Node that changes all the time makes few snapshots of all; a node that joins meanwhile is in one
+// at once, with the last that the other one said.
+func TestHostileRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cacheOf(t, 100, pool4)
+		defer c.queue.ShutDown()
+		notified := func() bool {
+			select {
+			case <-c.changed:
+				return true
+			default:
+				return false
+			}
+		}
+		notified()
+		evil, snapshots := flannelNode(1), 0
+		evil.Name, evil.UID = "kubetest-evil", "evil"
+		c.podCIDRs.put(evil.UID, "10.244.200.0/24")
+		const writes, rate = 250, 25
+		for i := range writes {
+			evil.Annotations[note+"public-ip"] = fmt.Sprint("192.0.2.", i)
+			must(t, c.Update(metadataOf(evil)))
+			time.Sleep(time.Second / rate)
+			if notified() {
+				snapshots++
+			}
+		}
+		if least, most := writes/rate, changesAtOnce+2*writes/rate; snapshots < least || snapshots > most {
+			t.Errorf("%d changes in %d s made %d snapshots, want %d to %d", writes, writes/rate, snapshots, least, most)
+		}
+		honest := flannelNode(1)
+		honest.Name, honest.UID = "kubetest-joins", "honest"
+		c.podCIDRs.put(honest.UID, "10.244.201.0/24")
+		must(t, c.Update(metadataOf(evil)))
+		must(t, c.Update(metadataOf(honest)))
+		if !notified() {
+			t.Error("a node that joins waits for another one's changes")
+		}
+		time.Sleep(changesDelay)
+		notified()
+		leases, _, _, _ := c.peers()
+		said := fmt.Sprint("192.0.2.", writes-1)
+		if i := slices.IndexFunc(leases, func(l subnet.Lease) bool { return l.Node == evil.Name }); i < 0 ||
+			leases[i].Stacks[0].Underlay.String() != said {
+			t.Errorf("the last of its changes is not in the snapshot: %+v", leases[max(0, i)])
+		}
+	})
 }
 
 // FuzzHostile: whatever one Node says, in its metadata and its spec, other nodes' leases stay as they are, and its

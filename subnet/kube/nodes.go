@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -29,7 +30,8 @@ type nodes struct {
 	entries map[string]*entry
 	order   []*entry // the same, oldest first
 	synced  bool
-	version int // counts changes of peers
+	version int  // counts changes of peers
+	delayed bool // a notification is on its way
 }
 
 var (
@@ -43,6 +45,7 @@ type entry struct {
 	unread bool // it is a peer whose podCIDRs have not been read yet
 	lease  subnet.Lease
 	err    error
+	budget *rate.Limiter // of changes that notify at once; nil until the first one
 }
 
 // A Node that had no podCIDR, or could not be read, is read again after a time that grows from leastWait to mostWait.
@@ -57,6 +60,10 @@ func (s *Store) newNodes() *nodes {
 	return &nodes{annotations: s.annotations, self: s.node, changed: make(chan struct{}, 1), ownChanged: s.own.notify,
 		podCIDRs: &s.podCIDRs, queue: workqueue.NewTypedRateLimitingQueue(limiter), entries: map[string]*entry{}}
 }
+
+// A peer's changes notify at once, and beyond changesAtOnce with all that come within changesDelay: a snapshot of
+// thousands of peers costs milliseconds, and one node shall not make all others pay for that as often as it likes.
+const changesAtOnce, changesDelay = 5, time.Second
 
 // notify signals that the snapshot may have changed.
 func (c *nodes) notify() {
@@ -113,7 +120,7 @@ func (c *nodes) Delete(obj any) error {
 	if old, ok := c.entries[m.Name]; ok {
 		delete(c.entries, m.Name)
 		c.drop(old)
-		c.note(old.record)
+		c.note(old)
 	}
 	return nil
 }
@@ -145,7 +152,7 @@ func (c *nodes) Replace(list []any, version string) error {
 			return false
 		}
 		delete(c.entries, old.name)
-		c.note(old.record)
+		c.note(old)
 		return true
 	})
 	if !c.synced {
@@ -204,8 +211,13 @@ func (c *nodes) put(e entry) bool {
 	if e.isPeer() && !e.unread {
 		e.lease, e.err = c.annotations.lease(e.record)
 	}
-	if ok && old.isPeer() != e.isPeer() {
-		c.note(old.record)
+	if ok {
+		if e.budget = old.budget; e.budget == nil {
+			e.budget = rate.NewLimiter(rate.Every(changesDelay), changesAtOnce)
+		}
+	}
+	if ok && old.isPeer() && !e.isPeer() {
+		c.note(old)
 	}
 	if ok && old.created.Equal(e.created) {
 		*old = e
@@ -217,7 +229,7 @@ func (c *nodes) put(e entry) bool {
 		at, _ := c.position(&e)
 		c.order = slices.Insert(c.order, at, &e)
 	}
-	c.note(e.record)
+	c.note(&e)
 	return true
 }
 
@@ -233,17 +245,34 @@ func (c *nodes) drop(e *entry) {
 	}
 }
 
-// note notifies who depends on r; nodes that are no peers concern nobody.
-func (c *nodes) note(r record) {
+// note notifies who depends on e; nodes that are no peers concern nobody.
+func (c *nodes) note(e *entry) {
 	switch {
-	case r.name == c.self:
+	case e.name == c.self:
 		c.ownChanged()
-	case r.isPeer():
+		c.notify()
+	case e.isPeer():
 		c.version++
-	default:
+		if e.budget == nil || e.budget.Allow() {
+			c.notify()
+		} else {
+			c.notifyLater()
+		}
+	}
+}
+
+// notifyLater notifies of all changes of the next changesDelay together.
+func (c *nodes) notifyLater() {
+	if c.delayed {
 		return
 	}
-	c.notify()
+	c.delayed = true
+	time.AfterFunc(changesDelay, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.delayed = false
+		c.notify()
+	})
 }
 
 // ownRecord returns this node's record, and whether the cache has it.

@@ -207,19 +207,25 @@ func TestDecodeNodes(t *testing.T) {
 	body, err := (&runtime.Unknown{Raw: raw}).Marshal()
 	must(t, err)
 	body = append([]byte("k8s\x00"), body...)
-	list, specs, err := decodeNodes(body)
+	page, err := decodePage(body)
 	must(t, err)
-	if list.ResourceVersion != "9" || list.Continue != "more" || len(list.Items) != 3 ||
+	list, err := page.metadata()
+	must(t, err)
+	if list.ResourceVersion != "9" || page.more != "more" || len(list.Items) != 3 ||
 		!reflect.DeepEqual(list.Items[0].Annotations, n.Annotations) || list.Items[1].Name != "old" {
 		t.Errorf("got list %+v", list)
 	}
 	for i, want := range []string{"10.244.1.0/24,fd00:10:244:1::/64", "10.244.9.0/24", ""} {
-		if got := specs[i].podCIDRs(); got != want {
+		if got := page.specs[i].podCIDRs(); got != want {
 			t.Errorf("node %d has the podCIDRs %q, want %q", i, got, want)
 		}
 	}
 	for _, bad := range [][]byte{nil, body[4:], body[:len(body)-7], []byte("k8s\x00\xff"), []byte(`{"items":[]}`)} {
-		if _, _, err := decodeNodes(bad); err == nil {
+		page, err := decodePage(bad)
+		if err == nil {
+			_, err = page.metadata()
+		}
+		if err == nil {
 			t.Errorf("%.20q was read", bad)
 		}
 	}
@@ -234,8 +240,12 @@ func FuzzDecodeNodes(f *testing.F) {
 	must(f, err)
 	f.Add(append([]byte("k8s\x00"), body...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if list, specs, err := decodeNodes(data); err == nil && len(specs) != len(list.Items) {
-			t.Errorf("%d specs for %d nodes", len(specs), len(list.Items))
+		page, err := decodePage(data)
+		if err != nil {
+			return
+		}
+		if list, err := page.metadata(); err == nil && len(page.specs) != len(list.Items) {
+			t.Errorf("%d specs for %d nodes", len(page.specs), len(list.Items))
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -22,8 +23,30 @@ import (
 // pageSize is how many whole Nodes are listed at a time: some 6 MB.
 const pageSize = "500"
 
-// nodes calls f with the metadata and the podCIDRs of every Node, and returns the list's resource version.
+// nodes calls f with the metadata and the podCIDRs of every Node, and returns the list's resource version. The next page
+// is on its way while the metadata of one is decoded.
 func (c *client) nodes(ctx context.Context, f func(m *metav1.ObjectMeta, podCIDRs string)) (version string, err error) {
+	pages := make(chan nodePage)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { defer close(pages); return c.nodePages(ctx, pages) })
+	g.Go(func() error {
+		for page := range pages {
+			list, err := page.metadata()
+			if err != nil {
+				return fmt.Errorf("decode the list of nodes: %w", err)
+			}
+			version = list.ResourceVersion
+			for i := range list.Items {
+				f(&list.Items[i].ObjectMeta, page.specs[i].podCIDRs())
+			}
+		}
+		return nil
+	})
+	return version, g.Wait()
+}
+
+// nodePages sends all pages.
+func (c *client) nodePages(ctx context.Context, pages chan<- nodePage) error {
 	for more := ""; ; {
 		r := c.rest.Get().Resource("nodes").SetHeader("Accept", runtime.ContentTypeProtobuf).Param("limit", pageSize)
 		if more != "" {
@@ -31,59 +54,74 @@ func (c *client) nodes(ctx context.Context, f func(m *metav1.ObjectMeta, podCIDR
 		}
 		result := r.MaxRetries(0).Timeout(listTimeout).Do(ctx)
 		if err := result.Error(); err != nil {
-			return "", err
+			return err
 		}
 		body, err := result.Raw()
 		if err != nil {
-			return "", err
+			return err
 		}
-		list, specs, err := decodeNodes(body)
+		page, err := decodePage(body)
 		if err != nil {
-			return "", fmt.Errorf("decode the list of nodes: %w", err)
+			return fmt.Errorf("decode the list of nodes: %w", err)
 		}
-		for i := range list.Items {
-			f(&list.Items[i].ObjectMeta, specs[i].podCIDRs())
+		select {
+		case pages <- page:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		if more = list.Continue; more == "" {
-			return list.ResourceVersion, nil
+		if more = page.more; more == "" {
+			return nil
 		}
 	}
 }
 
-// decodeNodes decodes a NodeList as far as it is wanted.
-func decodeNodes(body []byte) (list metav1.PartialObjectMetadataList, specs []nodeSpec, err error) {
+// nodePage is a NodeList, of which all but the metadata is decoded.
+type nodePage struct {
+	raw   []byte
+	specs []nodeSpec
+	more  string // the token of the next page, empty if there is none
+}
+
+// decodePage decodes a NodeList as far as PartialObjectMetadataList lacks it.
+func decodePage(body []byte) (nodePage, error) {
 	body, ok := bytes.CutPrefix(body, []byte("k8s\x00"))
 	if !ok {
-		return list, nil, errors.New("it is no protobuf of Kubernetes")
+		return nodePage{}, errors.New("it is no protobuf of Kubernetes")
 	}
 	var envelope runtime.Unknown
 	if err := envelope.Unmarshal(body); err != nil {
-		return list, nil, err
-	}
-	if err := list.Unmarshal(envelope.Raw); err != nil {
-		return list, nil, err
+		return nodePage{}, err
 	}
 	message, err := nodeListType()
 	if err != nil {
-		return list, nil, err
+		return nodePage{}, err
 	}
-	decoded := dynamicpb.NewMessage(message)
-	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(envelope.Raw, decoded); err != nil {
-		return list, nil, err
+	list := dynamicpb.NewMessage(message)
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(envelope.Raw, list); err != nil {
+		return nodePage{}, err
 	}
-	items := get(decoded, "items").List()
+	page := nodePage{raw: envelope.Raw, more: get(get(list, "metadata").Message(), "continue").String()}
+	items := get(list, "items").List()
 	for i := range items.Len() {
 		spec := get(items.Get(i).Message(), "spec").Message()
 		s := nodeSpec{PodCIDR: get(spec, "podCIDR").String()}
 		for all, k := get(spec, "podCIDRs").List(), 0; k < all.Len(); k++ {
 			s.PodCIDRs = append(s.PodCIDRs, all.Get(k).String())
 		}
-		specs = append(specs, s)
+		page.specs = append(page.specs, s)
 	}
-	if len(specs) != len(list.Items) {
-		return list, nil, fmt.Errorf("%d specs for %d nodes", len(specs), len(list.Items))
+	return page, nil
+}
+
+// metadata decodes the Nodes' metadata, as many as the page has specs.
+func (p nodePage) metadata() (list metav1.PartialObjectMetadataList, err error) {
+	if err := list.Unmarshal(p.raw); err != nil {
+		return list, err
 	}
-	return list, specs, nil
+	if len(p.specs) != len(list.Items) {
+		return list, fmt.Errorf("%d specs for %d nodes", len(p.specs), len(list.Items))
+	}
+	return list, nil
 }
 
 func get(m protoreflect.Message, field protoreflect.Name) protoreflect.Value {
@@ -107,7 +145,9 @@ var nodeListType = sync.OnceValues(func() (protoreflect.MessageDescriptor, error
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
 		Name: new("k8s.io/api/core/v1/generated.proto"), Package: new("twill"),
 		MessageType: []*descriptorpb.DescriptorProto{
-			{Name: new("NodeList"), Field: []*descriptor{field("items", 2, many, ".twill.Node")}},
+			{Name: new("NodeList"), Field: []*descriptor{
+				field("metadata", 1, one, ".twill.ListMeta"), field("items", 2, many, ".twill.Node")}},
+			{Name: new("ListMeta"), Field: []*descriptor{field("continue", 3, one, "")}},
 			{Name: new("Node"), Field: []*descriptor{field("spec", 2, one, ".twill.NodeSpec")}},
 			{Name: new("NodeSpec"), Field: []*descriptor{
 				field("podCIDR", 1, one, ""), field("podCIDRs", 7, many, "")}},

@@ -185,7 +185,7 @@ func (d drift) leftover(c netstate.Change) {
 		if was.Dev == d.Bridge {
 			k, fix = bridgeAddressForeign, fmt.Sprintf("ip addr del %s dev %s", was.Prefix, was.Dev)
 		}
-	case netstate.Chain:
+	case netstate.Chain, netstate.Strays:
 		k = leftoverRules
 	case netstate.Route:
 		if was.Nth > 0 && d.peers[was.Dst] != "" {

@@ -65,14 +65,7 @@ type Chain struct {
 
 // Key implements Object.
 func (c Chain) Key() Key {
-	return Key{Kind: KindChain, Name: fmt.Sprintf("%s %s %s", c.Mode, c.family(), c.Role)}
-}
-
-func (c Chain) family() string {
-	if c.Family == IPv6 {
-		return "ip6"
-	}
-	return "ip"
+	return Key{Kind: KindChain, Name: fmt.Sprintf("%s %s %s", c.Mode, c.Family.nft(), c.Role)}
 }
 
 func (c Chain) place() string {
@@ -84,7 +77,7 @@ func (c Chain) place() string {
 
 func (c Chain) String() string {
 	var b strings.Builder
-	b.WriteString(words("chain", c.Mode.String(), c.family(), c.Role.String(), c.place(), c.Extra))
+	b.WriteString(words("chain", c.Mode.String(), c.Family.nft(), c.Role.String(), c.place(), c.Extra))
 	for _, r := range c.Rules {
 		if r != (Rule{}) {
 			b.WriteString("; " + r.String())
@@ -92,6 +85,20 @@ func (c Chain) String() string {
 	}
 	return b.String()
 }
+
+// Strays are what stands in our nftables table of a family beside our chains: other chains, sets, maps, flowtables and
+// stateful objects. They are never wanted. Slot: family. Mark: the table's name. Cascade: none.
+type Strays struct {
+	Family Family
+	Names  string // "chain extra hook forward priority 9 policy drop, set more"
+}
+
+// Key implements Object.
+func (s Strays) Key() Key {
+	return Key{Kind: KindChain, Name: "nftables " + s.Family.nft() + " strays"}
+}
+
+func (s Strays) String() string { return words("strays", NFTables.String(), s.Family.nft(), s.Names) }
 
 // Verdict is what a rule does with a packet that it matches.
 type Verdict uint8

@@ -37,3 +37,11 @@ func (f Family) String() string {
 	}
 	return "IPv6"
 }
+
+// nft returns nftables' name of the family: "ip" or "ip6".
+func (f Family) nft() string {
+	if f == IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}

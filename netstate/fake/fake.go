@@ -144,7 +144,7 @@ func (k *Kernel) put(want, was netstate.Object) error {
 		return k.putFDB(o, true)
 	case netstate.Route:
 		return k.putRoute(o, was)
-	case netstate.Chain:
+	case netstate.Chain, netstate.Strays:
 		k.chains.Add(o)
 		k.changed("")
 		return nil
@@ -166,7 +166,7 @@ func (k *Kernel) remove(o netstate.Object) {
 		k.deleteFDB(o)
 	case netstate.Route:
 		k.deleteRoute(o)
-	case netstate.Chain:
+	case netstate.Chain, netstate.Strays:
 		delete(k.chains, o.Key())
 		k.changed("")
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
@@ -191,6 +192,10 @@ func TestUserComment(t *testing.T) {
 // TestConcernsUs: changes of nf_tables matter in our chains, and in the chains from which packets come to them.
 func TestConcernsUs(t *testing.T) {
 	notice := func(kind uint16, names ...string) netlink.Message {
+		family := nftables.TableFamilyIPv4
+		if names[0] == "flannel-ipv6" {
+			family = nftables.TableFamilyIPv6
+		}
 		var list []netlink.Attribute
 		for i, name := range names {
 			list = append(list, netlink.Attribute{Type: uint16(i + 1), Data: []byte(name)})
@@ -206,8 +211,8 @@ func TestConcernsUs(t *testing.T) {
 			t.Fatal(err)
 		}
 		return netlink.Message{
-			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)},
-			Data:   append(make([]byte, 4), data...),
+			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Create},
+			Data:   append([]byte{byte(family), 0, 0, 0}, data...),
 		}
 	}
 	for _, kind := range []uint16{
@@ -232,9 +237,21 @@ func TestConcernsUs(t *testing.T) {
 	short.Data = ours.Data[:3]
 	foreign.Header.Type = unix.NFNL_SUBSYS_CTNETLINK << 8
 	broken.Data = append(slices.Clone(ours.Data[:4]), 1, 0, 1, 0)
-	set := notice(unix.NFT_MSG_NEWSET, "flannel-ipv4", "set")
-	if concernsUs(short) || concernsUs(foreign) || concernsUs(set) || !concernsUs(broken) {
-		t.Error("a short message, another subsystem's or a set's concerns us, or one that cannot be read does not")
+	if concernsUs(short) || concernsUs(foreign) || !concernsUs(broken) {
+		t.Error("a short message or another subsystem's concerns us, or one that cannot be read does not")
+	}
+	for _, kind := range []uint16{unix.NFT_MSG_NEWSET, unix.NFT_MSG_NEWOBJ, unix.NFT_MSG_NEWFLOWTABLE} {
+		for table, want := range map[string]bool{"flannel-ipv4": true, "filter": false, "kube-proxy": false} {
+			if got := concernsUs(notice(kind, table, "x")); got != want {
+				t.Errorf("message %d about x in %s: %t, want %t", kind, table, got, want)
+			}
+		}
+	}
+	other, renamed := ours, notice(unix.NFT_MSG_NEWCHAIN, "filter", "RENAMED")
+	other.Data = append([]byte{unix.NFPROTO_INET}, ours.Data[1:]...)
+	renamed.Header.Flags = 0
+	if concernsUs(other) || !concernsUs(renamed) {
+		t.Error("a table of our name in another family concerns us, or a chain of iptables that was renamed does not")
 	}
 }
 

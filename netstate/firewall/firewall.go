@@ -8,9 +8,11 @@
 package firewall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,7 +31,7 @@ type Firewall struct {
 	nf         nfnl
 	known      bool             // whether generation, native and compat hold
 	generation uint32           // of native and compat
-	native     netstate.State   // the nftables mode's chains
+	native     netstate.State   // the nftables mode's chains, and strays in their tables
 	compat     []netstate.Chain // the iptables mode's chains that live in nf_tables
 	listings   map[netstate.Key]listing
 	iptables   *runner
@@ -48,8 +50,8 @@ func New() *Firewall {
 // Close releases what the Firewall holds. It can be used again.
 func (f *Firewall) Close() { f.nf.close() }
 
-// Observe returns the chains that are ours, in both modes: what flannel, or this agent in the other mode, left
-// here appears too, so that a plan deletes it.
+// Observe returns the chains that are ours, in both modes, and what else stands in our tables: what flannel, this agent
+// in the other mode or anybody else left here appears too, so that a plan deletes it.
 func (f *Firewall) Observe(context.Context) (netstate.State, error) {
 	if err := errors.Join(f.observeNF(), f.observeLegacy()); err != nil {
 		return nil, err
@@ -102,11 +104,7 @@ func (f *Firewall) observeNF() error {
 		f.known = false
 		native := netstate.State{}
 		for _, family := range netstate.Families {
-			for _, role := range roles {
-				if c, ok := r.native(family, role); ok {
-					native.Add(c)
-				}
-			}
+			native.Add(r.native(family)...)
 		}
 		compat := f.readCompat(r)
 		if after := r.generation(); r.err == nil && before == after {
@@ -120,10 +118,11 @@ func (f *Firewall) observeNF() error {
 	return errMoved
 }
 
-// Apply carries out the changes of plan that are about chains, each in one transaction. It does all that can
-// be done and joins the errors.
+// Apply carries out the changes of plan that are about chains: those of one of our nftables tables in one transaction,
+// any other in one of its own. It does all that can be done and joins the errors.
 func (f *Firewall) Apply(ctx context.Context, plan netstate.Plan) error {
 	var errs []error
+	done := map[netstate.Family]bool{}
 	for _, change := range plan {
 		if change.Key().Kind != netstate.KindChain {
 			continue
@@ -131,26 +130,41 @@ func (f *Firewall) Apply(ctx context.Context, plan netstate.Plan) error {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		if err := f.change(change); err != nil {
-			errs = append(errs, fmt.Errorf("write %s: %w", change.Key().Name, err))
+		name, err := change.Key().Name, error(nil)
+		if family := nativeFamily(change); family == 0 {
+			err = f.changeIPTables(change)
+		} else if !done[family] {
+			done[family], name = true, nativeTable(family).Name
+			err = f.changeNative(family, slices.DeleteFunc(slices.Clone(plan), func(c netstate.Change) bool {
+				return nativeFamily(c) != family
+			}))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("write %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (f *Firewall) change(change netstate.Change) error {
-	if want, ok := change.Want.(netstate.Chain); ok {
-		if want.Mode == netstate.NFTables {
-			return f.putNative(want)
+// nativeFamily returns the family of the table of ours that a change is about, 0 if it is about none.
+func nativeFamily(change netstate.Change) netstate.Family {
+	switch o := cmp.Or(change.Want, change.Was).(type) {
+	case netstate.Strays:
+		return o.Family
+	case netstate.Chain:
+		if o.Mode == netstate.NFTables {
+			return o.Family
 		}
-		f.legacyRead = time.Time{}
+	}
+	return 0
+}
+
+func (f *Firewall) changeIPTables(change netstate.Change) error {
+	f.legacyRead = time.Time{}
+	if want, ok := change.Want.(netstate.Chain); ok {
 		return f.putIPTables(want)
 	}
 	was := change.Was.(netstate.Chain)
-	if was.Mode == netstate.NFTables {
-		return f.deleteNative(was)
-	}
-	f.legacyRead = time.Time{}
 	return errors.Join(f.deleteCompat(was), f.deleteLegacy(was))
 }
 

@@ -1,8 +1,9 @@
 package firewall
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -49,31 +50,52 @@ func (c *rawChain) fits(want *nftables.Chain) bool {
 		c.priority == uint32(*want.Priority) && c.policy == nfAccept && !c.device
 }
 
-// native returns one chain of the nftables mode, and whether any part of it exists.
-func (r *reader) native(family netstate.Family, role netstate.Role) (netstate.Chain, bool) {
-	c := netstate.Chain{Mode: netstate.NFTables, Family: family, Role: role}
-	want := nativeChain(family, role)
-	header := r.chain(family, want.Table.Name, want.Name)
-	switch {
-	case header == nil:
-		c.Extra = "missing"
-	case !header.fits(want):
-		c.Extra = fmt.Sprintf("type %q hook %d priority %d policy %d", header.kind, header.hook,
-			int32(header.priority), header.policy)
+// native returns the chains of the nftables mode of which any part exists, and what else stands in their table.
+func (r *reader) native(family netstate.Family) []netstate.Object {
+	var objects []netstate.Object
+	tables := r.tables(family)
+	table, exists := tables[nativeTable(family).Name]
+	chains := uint32(0)
+	for _, role := range roles {
+		c := netstate.Chain{Mode: netstate.NFTables, Family: family, Role: role}
+		found := exists && r.nativeChain(&c, table)
+		if found {
+			chains++
+		} else {
+			c.Extra = "missing"
+		}
+		_, filter := tables["filter"]
+		if accepts := role == netstate.Forward && filter && r.setPlace(&c); found || accepts {
+			objects = append(objects, c)
+		}
 	}
-	if r.dormant(family, want.Table.Name) {
+	if table.use > chains { // the kernel counts what is in a table, so that nothing is listed while it is ours alone
+		if strays := names(r.strays(family)); strays != "" {
+			objects = append(objects, netstate.Strays{Family: family, Names: strays})
+		}
+	}
+	return objects
+}
+
+// nativeChain sets the rules of a chain of the nftables mode, and reports whether it exists.
+func (r *reader) nativeChain(c *netstate.Chain, table rawTable) bool {
+	want := nativeChain(c.Family, c.Role)
+	header := r.chain(c.Family, want.Table.Name, want.Name)
+	if header == nil {
+		return false
+	}
+	if !header.fits(want) {
+		c.Extra = cmp.Or(header.String(), "no base chain")
+	}
+	if table.dormant() {
 		c.Extra = join(c.Extra, "dormant")
 	}
-	raw := r.rules(family, want.Table.Name, want.Name)
-	setRules(&c, decodeAll(raw, family))
-	if role != netstate.Forward {
-		return c, header != nil
-	}
-	if len(raw) > 0 && raw[0].comment == placeComment(netstate.First) {
+	raw := r.rules(c.Family, want.Table.Name, want.Name)
+	setRules(c, decodeAll(raw, c.Family))
+	if c.Role == netstate.Forward && len(raw) > 0 && raw[0].comment == placeComment(netstate.First) {
 		c.Place = netstate.First // that was asked for; it counts where FORWARD is no base chain
 	}
-	accepts := r.setPlace(&c)
-	return c, header != nil || accepts
+	return true
 }
 
 func decodeAll(raw []rawRule, family netstate.Family) []netstate.Rule {
@@ -152,15 +174,81 @@ func (tx *transaction) deleteRules(chain *nftables.Chain, rules []rawRule, match
 	}
 }
 
-// putNative writes one chain of the nftables mode as one transaction.
-func (f *Firewall) putNative(c netstate.Chain) error {
-	tx := f.transaction()
-	want := nativeChain(c.Family, c.Role)
-	header := tx.chain(c.Family, want.Table.Name, want.Name)
-	tx.AddTable(want.Table) // wakes it up if it is dormant
-	if header != nil {
-		tx.FlushChain(want)
+// changeNative makes the changes to our table of a family, and to our accepts in FORWARD, as one transaction. A table
+// with nothing of ours in it goes.
+func (f *Firewall) changeNative(family netstate.Family, changes netstate.Plan) error {
+	tx, table := f.transaction(), nativeTable(family)
+	now, exists := tx.tables(family)[table.Name]
+	headers := tx.headers(family)
+	left := maps.Clone(headers)
+	for _, c := range changes {
+		if want, ok := c.Want.(netstate.Chain); ok {
+			left[want.Role] = &rawChain{}
+		} else if was, ok := c.Was.(netstate.Chain); ok {
+			delete(left, was.Role)
+		}
 	}
+	switch {
+	case len(left) > 0:
+		if !exists {
+			tx.AddTable(table)
+		}
+		tx.changeTable(family, headers, changes)
+	case exists:
+		tx.DelTable(table)
+	}
+	for _, c := range changes {
+		if c.Key() == (netstate.Chain{Family: family, Role: netstate.Forward}).Key() {
+			want, _ := c.Want.(netstate.Chain)
+			tx.putAccepts(family, want)
+		}
+	}
+	err := tx.commit()
+	if err == nil && len(left) > 0 && now.dormant() { // the kernel refuses new chains beside that
+		tx.AddTable(table)
+		err = tx.commit()
+	}
+	return err
+}
+
+// headers returns our chains of a family that exist.
+func (r *reader) headers(family netstate.Family) map[netstate.Role]*rawChain {
+	headers := map[netstate.Role]*rawChain{}
+	for _, role := range roles {
+		c := nativeChain(family, role)
+		if h := r.chain(family, c.Table.Name, c.Name); h != nil {
+			headers[role] = h
+		}
+	}
+	return headers
+}
+
+// changeTable makes changes to a table that keeps chains of ours. What may lead to something that goes is emptied first.
+func (tx *transaction) changeTable(
+	family netstate.Family, headers map[netstate.Role]*rawChain, changes netstate.Plan,
+) {
+	strays := false
+	for _, c := range changes {
+		chain, ok := cmp.Or(c.Want, c.Was).(netstate.Chain)
+		if strays = strays || !ok; ok && headers[chain.Role] != nil {
+			tx.FlushChain(nativeChain(family, chain.Role))
+		}
+	}
+	if strays {
+		tx.deleteStrays(family)
+	}
+	for _, c := range changes {
+		if want, ok := c.Want.(netstate.Chain); ok {
+			tx.putNative(want, headers[want.Role])
+		} else if was, ok := c.Was.(netstate.Chain); ok && headers[was.Role] != nil {
+			tx.DelChain(nativeChain(family, was.Role))
+		}
+	}
+}
+
+// putNative writes one chain, which is empty or does not exist.
+func (tx *transaction) putNative(c netstate.Chain, header *rawChain) {
+	want := nativeChain(c.Family, c.Role)
 	if header != nil && !header.fits(want) {
 		tx.DelChain(want) // type, hook and priority are fixed at creation
 		header = nil
@@ -171,19 +259,15 @@ func (f *Firewall) putNative(c netstate.Chain) error {
 	for _, r := range rulesOf(c) {
 		tx.AddRule(tx.rule(want, r, c.Place))
 	}
-	if c.Role == netstate.Forward {
-		tx.putAccepts(c)
-	}
-	return tx.commit()
 }
 
-// putAccepts moves our accepts to their place in FORWARD, if there is such a base chain.
-func (tx *transaction) putAccepts(c netstate.Chain) {
-	rules, base := tx.forwardRules(c.Family)
+// putAccepts moves our accepts, the rules of c, to their place in FORWARD, if there is such a base chain.
+func (tx *transaction) putAccepts(family netstate.Family, c netstate.Chain) {
+	rules, base := tx.forwardRules(family)
 	if !base {
 		return
 	}
-	forward := forwardChain(c.Family)
+	forward := forwardChain(family)
 	tx.deleteRules(forward, rules, rawRule.isAccept)
 	others := slices.DeleteFunc(slices.Clone(rules), rawRule.isAccept)
 	at, end := slot(c.Place, baseRules(rules))
@@ -196,31 +280,6 @@ func (tx *transaction) putAccepts(c netstate.Chain) {
 			tx.InsertRule(rule)
 		}
 	}
-}
-
-// deleteNative removes one chain of the nftables mode, our accepts in FORWARD, and with its last chain the table.
-func (f *Firewall) deleteNative(c netstate.Chain) error {
-	tx := f.transaction()
-	last := true
-	for _, role := range roles {
-		chain := nativeChain(c.Family, role)
-		switch exists := tx.chain(c.Family, chain.Table.Name, chain.Name) != nil; {
-		case exists && role == c.Role:
-			tx.FlushChain(chain)
-			tx.DelChain(chain)
-		case exists:
-			last = false
-		}
-	}
-	if last {
-		tx.AddTable(nativeTable(c.Family)) // it may be gone
-		tx.DelTable(nativeTable(c.Family))
-	}
-	if c.Role == netstate.Forward {
-		c.Rules = [netstate.MaxRules]netstate.Rule{}
-		tx.putAccepts(c)
-	}
-	return tx.commit()
 }
 
 // noNFTables reports whether err is what a kernel without nf_tables answers.

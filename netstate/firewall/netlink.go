@@ -109,6 +109,12 @@ func (r *reader) call(
 		r.err = fmt.Errorf("read nf_tables %q: %w", names, err)
 		return nil
 	}
+	for _, m := range replies {
+		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+			r.err = errMoved
+			return nil
+		}
+	}
 	return replies
 }
 
@@ -133,28 +139,45 @@ func (r *reader) generation() (id uint32) {
 	return id
 }
 
-// dormant reports whether a table is switched off as a whole.
-func (r *reader) dormant(family netstate.Family, table string) bool {
-	for _, m := range r.call(unix.NFT_MSG_GETTABLE, 0, family, table) {
-		flags, _ := r.attributes(m.Data[4:]).u32(unix.NFTA_TABLE_FLAGS)
-		return flags&unix.NFT_TABLE_F_DORMANT != 0
+// rawTable is a table's header.
+type rawTable struct {
+	flags uint32
+	use   uint32 // how many chains, sets, objects and flowtables it has
+}
+
+// dormant reports whether the table is switched off as a whole.
+func (t rawTable) dormant() bool { return t.flags&unix.NFT_TABLE_F_DORMANT != 0 }
+
+// tables returns the tables of a family by their names.
+func (r *reader) tables(family netstate.Family) map[string]rawTable {
+	tables := map[string]rawTable{}
+	for _, m := range r.call(unix.NFT_MSG_GETTABLE, netlink.Dump, family) {
+		attrs := r.attributes(m.Data[4:])
+		var t rawTable
+		t.flags, _ = attrs.u32(unix.NFTA_TABLE_FLAGS)
+		t.use, _ = attrs.u32(unix.NFTA_TABLE_USE)
+		tables[cstring(attrs[unix.NFTA_TABLE_NAME])] = t
 	}
-	return false
+	return tables
 }
 
 // chain returns a chain's header; nil if there is no such chain.
 func (r *reader) chain(family netstate.Family, table, chain string) *rawChain {
 	for _, m := range r.call(unix.NFT_MSG_GETCHAIN, 0, family, table, chain) {
-		attrs := r.attributes(m.Data[4:])
-		hook := r.attributes(attrs[unix.NFTA_CHAIN_HOOK])
-		c := &rawChain{kind: cstring(attrs[unix.NFTA_CHAIN_TYPE])}
-		c.hook, _ = hook.u32(unix.NFTA_HOOK_HOOKNUM)
-		c.priority, _ = hook.u32(unix.NFTA_HOOK_PRIORITY)
-		c.policy, _ = attrs.u32(unix.NFTA_CHAIN_POLICY)
-		_, c.device = hook[unix.NFTA_HOOK_DEV]
-		return c
+		return r.header(r.attributes(m.Data[4:]))
 	}
 	return nil
+}
+
+// header returns the header of a chain with these attributes.
+func (r *reader) header(attrs attrMap) *rawChain {
+	hook := r.attributes(attrs[unix.NFTA_CHAIN_HOOK])
+	c := &rawChain{kind: cstring(attrs[unix.NFTA_CHAIN_TYPE])}
+	c.hook, _ = hook.u32(unix.NFTA_HOOK_HOOKNUM)
+	c.priority, _ = hook.u32(unix.NFTA_HOOK_PRIORITY)
+	c.policy, _ = attrs.u32(unix.NFTA_CHAIN_POLICY)
+	_, c.device = hook[unix.NFTA_HOOK_DEV]
+	return c
 }
 
 // rules returns the rules of one chain, in their order; none if there is no such chain.
@@ -162,9 +185,6 @@ func (r *reader) rules(family netstate.Family, table, chain string) []rawRule {
 	var rules []rawRule
 	for _, m := range r.call(unix.NFT_MSG_GETRULE, netlink.Dump, family, table, chain) {
 		rule, err := parseRule(m.Data)
-		if m.Header.Flags&netlink.DumpInterrupted != 0 {
-			err = errMoved
-		}
 		if err != nil {
 			r.err = fmt.Errorf("read a rule of %s %s: %w", table, chain, err)
 			return nil

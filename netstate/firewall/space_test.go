@@ -75,6 +75,7 @@ type shot struct {
 	dst      string
 	mark     int
 	dev      string // for multicast: the interface at both ends
+	once     bool   // a packet that is lost is not sent again
 }
 
 // fire sends a datagram and returns the source address that the receiver saw; an error if none came.
@@ -85,11 +86,15 @@ func (s shot) fire() (string, error) {
 	}
 	defer conn.Close()
 	port := conn.LocalAddr().(*net.UDPAddr).Port
-	for range 3 { // the first ones may be lost to neighbour discovery
+	tries, wait := 3, 150*time.Millisecond // the first ones may be lost to neighbour discovery
+	if s.once {
+		tries, wait = 1, 2*time.Second
+	}
+	for range tries {
 		if err := s.send(port); err != nil {
 			return "", err
 		}
-		conn.SetReadDeadline(time.Now().Add(150 * time.Millisecond))
+		conn.SetReadDeadline(time.Now().Add(wait))
 		_, from, err := conn.ReadFromUDPAddrPort(make([]byte, 64))
 		if err == nil {
 			return from.Addr().Unmap().WithZone("").String(), nil

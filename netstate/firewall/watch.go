@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -93,17 +94,25 @@ func notify(events chan<- struct{}) {
 	}
 }
 
-// concernsUs reports whether a notification is about a table, chain or rule that Observe looks at.
+// concernsUs reports whether a notification is about something that Observe looks at: anything in a table of ours, and
+// in those of iptables the tables themselves, our chains and the base chains.
 func concernsUs(m netlink.Message) bool {
-	if len(m.Data) < 4 || uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
+	kind := uint16(m.Header.Type) & 0xff
+	if len(m.Data) < 4 || uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES || kind == unix.NFT_MSG_NEWGEN {
 		return false
 	}
 	attrs, err := attributes(m.Data[4:])
 	if err != nil {
 		return true
 	}
-	table, chain := "", ""
-	switch uint16(m.Header.Type) & 0xff { // the table's name is attribute 1 in all of them
+	table, family := cstring(attrs[unix.NFTA_RULE_TABLE]), nftables.TableFamily(m.Data[0]) // attribute 1 in all of them
+	chain := ""
+	for _, f := range netstate.Families {
+		if family == tableFamily(f) && table == nativeTable(f).Name {
+			return true
+		}
+	}
+	switch kind {
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
 		chain = cstring(attrs[unix.NFTA_RULE_CHAIN])
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
@@ -112,13 +121,11 @@ func concernsUs(m netlink.Message) bool {
 	default:
 		return false
 	}
-	table = cstring(attrs[unix.NFTA_RULE_TABLE])
-	for _, s := range sites {
-		if table == s.table && (chain == "" || chain == s.base || chain == s.chain) {
-			return true
-		}
-	}
-	return table == nativeTable(netstate.IPv4).Name || table == nativeTable(netstate.IPv6).Name
+	renamed := kind == unix.NFT_MSG_NEWCHAIN && m.Header.Flags&(netlink.Create|netlink.Excl) == 0 // or its policy altered
+	isIP := family == nftables.TableFamilyIPv4 || family == nftables.TableFamilyIPv6
+	return isIP && slices.ContainsFunc(sites[:], func(s site) bool {
+		return table == s.table && (renamed || chain == "" || chain == s.base || chain == s.chain)
+	})
 }
 
 // legacyPoll returns a function that sends an event if our chains in the legacy tables are not as the last time.

@@ -1,0 +1,116 @@
+package firewall
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// chainFlags and chainBinding are NFTA_CHAIN_FLAGS and NFT_CHAIN_BINDING of linux/netfilter/nf_tables.h. A chain that is
+// bound belongs to a rule and goes with it.
+const chainFlags, chainBinding = 10, 4
+
+// stray is something in a table of ours that is none of our chains, and how to delete it.
+type stray struct {
+	text   string
+	empty  func(*nftables.Conn) // takes its references to others away; nil: it has none
+	remove func(*nftables.Conn)
+}
+
+// strays returns what stands in our table of a family beside our chains: other chains last, because maps lead to them.
+func (r *reader) strays(family netstate.Family) []stray {
+	table := nativeTable(family)
+	var all []stray
+	for _, m := range r.call(unix.NFT_MSG_GETSET, netlink.Dump, family, table.Name) {
+		attrs := r.attributes(m.Data[4:])
+		if flags, _ := attrs.u32(unix.NFTA_SET_FLAGS); flags&unix.NFT_SET_ANONYMOUS == 0 { // that goes with its rule
+			set := &nftables.Set{Table: table, Name: cstring(attrs[unix.NFTA_SET_NAME])}
+			all = append(all, setStray(set, flags))
+		}
+	}
+	for _, m := range r.call(unix.NFT_MSG_GETOBJ, netlink.Dump, family, table.Name) {
+		attrs := r.attributes(m.Data[4:])
+		kind, _ := attrs.u32(unix.NFTA_OBJ_TYPE)
+		o := &nftables.NamedObj{Table: table, Name: cstring(attrs[unix.NFTA_OBJ_NAME]), Type: nftables.ObjType(kind)}
+		all = append(all, stray{"object " + o.Name, nil, func(c *nftables.Conn) { c.DeleteObject(o) }})
+	}
+	for _, m := range r.call(unix.NFT_MSG_GETFLOWTABLE, netlink.Dump, family, table.Name) {
+		attrs := r.attributes(m.Data[4:])
+		o := &nftables.Flowtable{Table: table, Name: cstring(attrs[nftables.NFTA_FLOWTABLE_NAME])}
+		all = append(all, stray{"flowtable " + o.Name, nil, func(c *nftables.Conn) { c.DelFlowtable(o) }})
+	}
+	return append(all, r.strayChains(family, table)...)
+}
+
+func setStray(set *nftables.Set, flags uint32) stray {
+	remove := func(c *nftables.Conn) { c.DelSet(set) }
+	if flags&(unix.NFT_SET_MAP|unix.NFT_SET_OBJECT) != 0 {
+		return stray{"map " + set.Name, func(c *nftables.Conn) { c.FlushSet(set) }, remove}
+	}
+	return stray{"set " + set.Name, nil, remove}
+}
+
+func (r *reader) strayChains(family netstate.Family, table *nftables.Table) []stray {
+	var all []stray
+	for _, m := range r.call(unix.NFT_MSG_GETCHAIN, netlink.Dump, family, table.Name) { // of all tables
+		attrs := r.attributes(m.Data[4:])
+		flags, _ := attrs.u32(chainFlags)
+		chain := &nftables.Chain{Table: table, Name: cstring(attrs[unix.NFTA_CHAIN_NAME])}
+		ours := slices.ContainsFunc(roles[:], func(role netstate.Role) bool {
+			return nativeChain(family, role).Name == chain.Name
+		})
+		if cstring(attrs[unix.NFTA_CHAIN_TABLE]) != table.Name || ours || flags&chainBinding != 0 {
+			continue
+		}
+		all = append(all, stray{strings.TrimSpace("chain " + chain.Name + " " + r.header(attrs).String()),
+			func(c *nftables.Conn) { c.FlushChain(chain) }, func(c *nftables.Conn) { c.DelChain(chain) }})
+	}
+	return all
+}
+
+// hooks are the names of an IP family's hooks, by number.
+var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+
+// String returns what makes a chain a base chain, empty if it is none.
+func (c *rawChain) String() string {
+	if c.kind == "" {
+		return ""
+	}
+	hook := fmt.Sprint(c.hook)
+	if int(c.hook) < len(hooks) {
+		hook = hooks[c.hook]
+	}
+	policy := "accept"
+	if c.policy == nfDrop {
+		policy = "drop"
+	}
+	return fmt.Sprintf("type %s hook %s priority %d policy %s", c.kind, hook, int32(c.priority), policy)
+}
+
+// names returns the strays as one text.
+func names(all []stray) string {
+	var texts []string
+	for _, s := range all {
+		texts = append(texts, s.text)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// deleteStrays deletes what stands beside our chains. First it takes away what leads from one to another.
+func (tx *transaction) deleteStrays(family netstate.Family) {
+	all := tx.strays(family)
+	for _, s := range slices.Backward(all) {
+		if s.empty != nil {
+			s.empty(&tx.Conn)
+		}
+	}
+	for _, s := range all {
+		s.remove(&tx.Conn)
+	}
+}

@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/agent/keptfile"
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -44,6 +46,8 @@ type Config struct {
 type Agent struct {
 	Config
 	status   status
+	causes   causes.Log
+	files    *keptfile.Keeper
 	earlier  atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
 	leases   *leases
 	skips    skips
@@ -58,6 +62,7 @@ type Agent struct {
 func New(cfg Config) *Agent {
 	a := &Agent{Config: cfg, leases: newLeases(cfg.Backend), skips: newSkips(), triggers: make(chan struct{}, 1),
 		facts: make(chan backend.Node, 1), views: make(chan backend.Input, 1), saves: make(chan subnet.Snapshot, 1)}
+	a.files = keptfile.New(cfg.Log, &a.causes)
 	if _, ok := cfg.Backend.(backend.Runner); ok {
 		a.status.runnerErr = errors.New("it has not started yet")
 	}
@@ -80,6 +85,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	return group.Wait()
 }
+
+// KeepFiles puts the files that Run writes back at the moment that somebody alters or deletes them, until ctx is done.
+// Without it, Run does so once a minute.
+func (a *Agent) KeepFiles(ctx context.Context) error { return a.files.Run(ctx) }
 
 // trigger makes the loop reconcile.
 func (a *Agent) trigger() { notify(a.triggers) }
@@ -122,7 +131,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	for ctx.Err() == nil {
 		events, err := a.Kernel.Watch(ctx)
 		if err != nil {
-			a.Log.Error("watch the kernel", "err", err)
+			a.causes.Error(a.Log, "watch the kernel", err)
 			sleep(ctx, time.Second)
 			continue
 		}
@@ -131,7 +140,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			a.trigger()
 		}
 		if ctx.Err() == nil {
-			a.Log.Warn("the subscription to kernel changes broke, subscribing again")
+			a.causes.Add(a.Log, slog.LevelWarn, "the subscription to kernel changes broke, subscribing again", "")
 			sleep(ctx, minPause)
 		}
 	}

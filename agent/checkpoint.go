@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -147,6 +146,18 @@ func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *sub
 	if a.Settings.Checkpoint == "" || last != nil && sameLeases(*last, snap) {
 		return last
 	}
+	if err := os.MkdirAll(filepath.Dir(a.Settings.Checkpoint), 0o755); err != nil {
+		a.causes.Error(a.Log, "make the directory of the checkpoint", err)
+		return last
+	}
+	content := func() ([]byte, error) { return json.Marshal(a.checkpointOf(snap)) }
+	if a.files.Write(a.Settings.Checkpoint, 0o600, content) != nil { // readable by root alone
+		return last
+	}
+	return &snap
+}
+
+func (a *Agent) checkpointOf(snap subnet.Snapshot) checkpoint {
 	c := checkpoint{Version: checkpointVersion, Node: a.Node, Network: a.Network.Raw, Local: snap.Local,
 		Peers: snap.Peers, Settings: &a.Settings}
 	for _, s := range snap.Skips {
@@ -158,11 +169,7 @@ func (a *Agent) saveCheckpoint(last *subnet.Snapshot, snap subnet.Snapshot) *sub
 	if store, ok := a.Store.(subnet.Checkpointer); ok {
 		c.Store = store.Checkpoint()
 	}
-	if err := writeCheckpoint(a.Settings.Checkpoint, c); err != nil {
-		a.status.logError(a.Log, "write the checkpoint", err)
-		return last
-	}
-	return &snap
+	return c
 }
 
 // restoreCheckpoint reads what an earlier run left.
@@ -198,16 +205,4 @@ func sameLeases(a, b subnet.Snapshot) bool {
 		return false
 	}
 	return len(a.Peers) == 0 || &a.Peers[0] == &b.Peers[0] || slices.EqualFunc(a.Peers, b.Peers, subnet.Lease.Equal)
-}
-
-// writeCheckpoint replaces the file, readable by root alone.
-func writeCheckpoint(path string, c checkpoint) error {
-	data, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return atomicfile.Write(path, data, 0o600)
 }

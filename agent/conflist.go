@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/agent/keptfile"
 )
 
 // Conflist is the CNI config that makes a runtime start pods: the agent writes it when the data
@@ -26,9 +25,8 @@ const flannelConflist = "10-flannel.conflist"
 // and people do.
 const replaced = ".replaced-by-twill"
 
-// write brings the target to the source's content and takes flannel's out of the way. It touches
-// nothing when all is as it should be.
-func (c Conflist) write() error {
+// write brings the target to the source's content, which files keeps, and takes flannel's out of the way.
+func (c Conflist) write(files *keptfile.Keeper) error {
 	if c.Source == "" {
 		return nil
 	}
@@ -39,10 +37,8 @@ func (c Conflist) write() error {
 	if !json.Valid(want) {
 		return fmt.Errorf("the CNI config %s is not JSON: want a conflist with a list of plugins", c.Source)
 	}
-	if have, err := os.ReadFile(c.Target); err != nil || !bytes.Equal(have, want) {
-		if err := atomicfile.Write(c.Target, want, 0o644); err != nil {
-			return fmt.Errorf("write the CNI config: %w", err)
-		}
+	if err := files.Write(c.Target, 0o644, func() ([]byte, error) { return want, nil }); err != nil {
+		return fmt.Errorf("write the CNI config: %w", err)
 	}
 	return c.retireFlannel()
 }

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/agent/keptfile"
+	"github.com/twill-net/twill/internal/causes"
 )
 
 func TestConflist(t *testing.T) {
@@ -21,15 +24,16 @@ func TestConflist(t *testing.T) {
 	}
 	exists := func(name string) bool { _, err := os.Stat(path(name)); return err == nil }
 	c := Conflist{Source: path("source"), Target: path("10-twill.conflist")}
+	files := keptfile.New(slog.New(slog.DiscardHandler), &causes.Log{})
 
 	put("source", "{")
-	if err := c.write(); err == nil || exists("10-twill.conflist") {
+	if err := c.write(files); err == nil || exists("10-twill.conflist") {
 		t.Errorf("a source that is not JSON: %v", err)
 	}
 	put("source", `{"plugins":[{"type":"twill"}]}`)
 	put(flannelConflist, `{"plugins":[{"type":"bridge"}]}`)
 	for range 2 {
-		if err := c.write(); err != nil {
+		if err := c.write(files); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,7 +42,7 @@ func TestConflist(t *testing.T) {
 	}
 	before, _ := os.Stat(c.Target)
 	put(flannelConflist, `{"plugins":[{"type":"flannel"},{"type":"portmap"}]}`)
-	if err := c.write(); err != nil {
+	if err := c.write(files); err != nil {
 		t.Fatal(err)
 	}
 	if exists(flannelConflist) || !exists(flannelConflist+replaced) {
@@ -50,7 +54,7 @@ func TestConflist(t *testing.T) {
 	if err := os.Remove(c.Target); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.write(); err != nil || !exists("10-twill.conflist") {
+	if err := c.write(files); err != nil || !exists("10-twill.conflist") {
 		t.Errorf("a removed conflist does not come back: %v", err)
 	}
 	if list, _ := filepath.Glob(path(".twill-*")); len(list) > 0 {

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/subnet"
@@ -15,15 +17,15 @@ func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) e
 	if err := a.writeEnv(node, lease); err != nil || !synced {
 		return err
 	}
-	err := a.Settings.Conflist.write()
-	if err == nil || !a.Settings.Conflist.usable() {
-		a.loop.conflistErr = ""
+	err := a.Settings.Conflist.write(a.files)
+	switch {
+	case err == nil:
+		return nil
+	case !a.Settings.Conflist.usable():
+		a.causes.Error(a.Log, "install the CNI config", err, "node", a.Node)
 		return err
-	}
-	if text := err.Error(); a.loop.conflistErr != text {
-		a.loop.conflistErr = text
-		a.Log.Error("the CNI config stays as it was", "node", a.Node, "err", err)
-		a.event("Warning", "ConflistNotWritten", clip(text))
+	case a.causes.Error(a.Log, "the CNI config stays as it was", err, "node", a.Node):
+		a.event("Warning", "ConflistNotWritten", clip(err.Error()))
 	}
 	return nil
 }
@@ -39,5 +41,9 @@ func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
 		env.Networks = append(env.Networks, pool.Network)
 		env.Subnets = append(env.Subnets, netip.PrefixFrom(backend.Gateway(stack.Subnet), stack.Subnet.Bits()))
 	}
-	return subnet.WriteEnv(a.Settings.SubnetFile, env)
+	if err := os.MkdirAll(filepath.Dir(a.Settings.SubnetFile), 0o755); err != nil {
+		a.causes.Error(a.Log, "make the directory of subnet.env", err)
+		return err
+	}
+	return a.files.Write(a.Settings.SubnetFile, 0o644, func() ([]byte, error) { return env.Format(), nil })
 }

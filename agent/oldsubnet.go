@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -32,14 +33,14 @@ func (a *Agent) keptGateways(plan netstate.Plan) (kept []keptGateway) {
 func (a *Agent) reportKeptGateways(kept []keptGateway) {
 	for _, k := range kept {
 		if k.err != nil {
-			a.status.logError(a.Log, "count the pods of "+k.addr.Prefix.Masked().String(), k.err)
+			a.causes.Error(a.Log, "count the pods of "+k.addr.Prefix.Masked().String(), k.err)
 			continue
 		}
 		old := k.addr.Prefix.Masked()
 		text := fmt.Sprintf("%d pods have addresses of %s, which is not this node's subnet any more: "+
 			"other nodes do not reach them, delete them", k.pods, old)
-		if a.status.isNew("old subnet "+k.addr.Prefix.String(), text) {
-			a.Log.Warn("pods of an old lease", "node", a.Node, "dst", old, "pods", k.pods, "reason", text)
+		if a.causes.Add(a.Log, slog.LevelWarn, "pods of an old lease", old.String(),
+			"node", a.Node, "dst", old, "pods", k.pods, "reason", text) {
 			a.event("Warning", "PodsOfOldLease", text)
 		}
 	}

@@ -39,7 +39,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 		}
 		renewed, err := a.Store.Acquire(ctx, want)
 		if err != nil {
-			a.Log.Error("publish the lease", "node", a.Node, "err", err)
+			a.causes.Error(a.Log, "publish the lease", err, "node", a.Node)
 			sleep(ctx, wait)
 			wait = min(2*wait, lastRetry)
 			a.trigger() // a reconcile sends the facts again
@@ -96,7 +96,7 @@ func (a *Agent) lastLease(ctx context.Context, node backend.Node) subnet.Lease {
 		case err == nil || ctx.Err() != nil:
 			return a.earlierLease()
 		}
-		a.Log.Warn("ask the store for this node's last lease", "node", a.Node, "err", err)
+		a.causes.Error(a.Log, "ask the store for this node's last lease", err, "node", a.Node)
 		sleep(ctx, wait)
 	}
 }
@@ -133,7 +133,7 @@ func (a *Agent) leaseFor(node backend.Node, last subnet.Lease) subnet.Lease {
 		}
 		data, err := a.Backend.Publish(node, last, stack.Family())
 		if err != nil {
-			a.Log.Error("make the backend's data", "node", a.Node, "err", err)
+			a.causes.Error(a.Log, "make the backend's data", err, "node", a.Node)
 			continue
 		}
 		lease.Stacks[i].Data = data

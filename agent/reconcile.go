@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -41,15 +42,14 @@ const (
 
 // loopState is what only the loop's goroutine knows.
 type loopState struct {
-	started     time.Time
-	published   []netip.Addr // what peers were told of this node in an earlier run
-	node        backend.Node // the facts of the last reconcile
-	addrs       []netip.Addr // of this machine, at the last reconcile
-	desired     desiredCache
-	applied     netstate.State // what the kernel was brought to, nil if anything that matters is missing
-	verifyAt    time.Time      // when to verify what the fast path wrote
-	contention  contention
-	conflistErr string // why the installed conflist is not replaced, empty if it is as it should be
+	started    time.Time
+	published  []netip.Addr // what peers were told of this node in an earlier run
+	node       backend.Node // the facts of the last reconcile
+	addrs      []netip.Addr // of this machine, at the last reconcile
+	desired    desiredCache
+	applied    netstate.State // what the kernel was brought to, nil if anything that matters is missing
+	verifyAt   time.Time      // when to verify what the fast path wrote
+	contention contention
 }
 
 // desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the
@@ -107,7 +107,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	a.status.heartbeat()
 	node, err := a.gatherFacts(ctx)
 	if err != nil {
-		a.status.logError(a.Log, "choose the underlay", err)
+		a.causes.Error(a.Log, "choose the underlay", err)
 		if len(node.Underlays) == 0 {
 			return firstRetry * 10
 		}
@@ -181,7 +181,8 @@ func (a *Agent) newestSnapshot() (snap *subnet.Snapshot, synced bool) {
 	if earlier == nil || time.Since(a.loop.started) < checkpointAfter {
 		return nil, false
 	}
-	a.status.logOnce(a.Log, "the store does not answer, going on with the checkpoint", "via", a.Settings.Checkpoint)
+	a.causes.Add(a.Log, slog.LevelWarn, "the store does not answer, going on with the checkpoint", "",
+		"via", a.Settings.Checkpoint)
 	return earlier, false
 }
 
@@ -286,13 +287,11 @@ func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (
 // finish writes the files, tells the world how the reconcile ended, and returns when to reconcile again.
 func (a *Agent) finish(node backend.Node, snap subnet.Snapshot, synced bool, r result) time.Duration {
 	degraded, wasReady := r.degraded(), a.status.wasReady()
+	a.logResult(r)
 	if !degraded {
 		err := a.writeFiles(node, snap.Local, synced)
 		degraded = err != nil && !wasReady
 		r.err = errors.Join(r.err, err)
-	}
-	if r.err != nil {
-		a.status.logError(a.Log, "bring the kernel to the wanted state", r.err)
 	}
 	a.status.update(synced, degraded, r.err)
 	a.Metrics.finished(r, a.status.Ready() == nil)
@@ -309,5 +308,6 @@ func (a *Agent) finish(node backend.Node, snap subnet.Snapshot, synced bool, r r
 		return time.Second
 	}
 	a.status.resetErrors()
+	a.files.Check()
 	return resync
 }

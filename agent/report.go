@@ -15,12 +15,12 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// logPlan logs one line per applied plan, and each change at debug level.
+// logPlan logs an applied plan, with each change at debug level. Its first change is the cause: what is repaired again
+// and again is one line. So is what cannot be applied, and logResult tells of it if it is not settled in another round.
 func (a *Agent) logPlan(plan netstate.Plan, took time.Duration, err error) {
 	counts := map[netstate.Kind]int{}
 	for _, c := range plan {
 		counts[c.Key().Kind]++
-		a.Log.Debug("change", "change", c.String(), "node", a.Node)
 	}
 	args := []any{"node", a.Node, "changes", len(plan)}
 	for k := netstate.KindLink; k <= netstate.KindChain; k++ {
@@ -32,26 +32,52 @@ func (a *Agent) logPlan(plan netstate.Plan, took time.Duration, err error) {
 	a.Metrics.applySeconds.Observe(took.Seconds())
 	a.Metrics.lastApply.SetToCurrentTime()
 	args = append(args, "took", took.Round(time.Microsecond))
-	if err == nil {
-		a.Log.Info("applied a plan", args...)
+	cause := fmt.Sprint(plan[0].Key())
+	if err != nil {
+		a.Metrics.applyErrors.Inc()
+		more, first := firstError(err)
+		args = append(args, "err", first, "more_errors", more)
+		if !a.causes.Add(a.Log, slog.LevelDebug, "applied a plan in part", cause, args...) {
+			return
+		}
+	} else if !a.causes.Add(a.Log, slog.LevelInfo, "applied a plan", cause, args...) {
+		a.Log.Debug("applied a plan", args...)
+	}
+	for _, c := range plan {
+		a.Log.Debug("change", "change", c.String(), "node", a.Node)
+	}
+}
+
+// logResult logs why the kernel is not as wanted. The cause is the first object that is left.
+func (a *Agent) logResult(r result) {
+	if r.err == nil {
 		return
 	}
-	a.Metrics.applyErrors.Inc()
-	rest, first := firstError(err)
-	level := slog.LevelDebug
-	if a.status.isNew("apply", first.Error()) {
-		level = slog.LevelError
+	more, first := firstError(r.err)
+	args := []any{"node", a.Node, "err", first, "more_errors", more}
+	const what = "bring the kernel to the wanted state"
+	if len(r.left) == 0 {
+		a.causes.Error(a.Log, what, first, "node", a.Node)
+		return
 	}
-	a.Log.Log(context.Background(), level, "applied a plan in part", append(args, "err", first, "more_errors", rest)...)
+	a.causes.Add(a.Log, slog.LevelError, what, fmt.Sprint(r.left[0].Key()), args...)
 }
 
 // firstError returns the first of joined errors, and how many more there are.
 func firstError(err error) (more int, first error) {
 	var joined interface{ Unwrap() []error }
-	if errors.As(err, &joined) && len(joined.Unwrap()) > 0 {
-		return len(joined.Unwrap()) - 1, joined.Unwrap()[0]
+	if !errors.As(err, &joined) || len(joined.Unwrap()) > 1 && !strings.Contains(err.Error(), "\n") {
+		return 0, err // one of several %w is a part of a sentence
 	}
-	return 0, err
+	for _, e := range joined.Unwrap() {
+		rest, f := firstError(e)
+		if first == nil {
+			first, more = f, rest
+			continue
+		}
+		more += rest + 1
+	}
+	return more, first
 }
 
 // skips are the peers that are left out, and what was reported of them. What a record says is its
@@ -151,9 +177,10 @@ func clip(s string) string {
 func (a *Agent) reportContention() {
 	for _, object := range a.loop.contention.unreported() {
 		a.Metrics.contended.Inc()
-		a.Log.Warn("something else keeps changing this, it is repaired less often now",
-			"node", a.Node, "object", object)
-		a.event("Warning", "Contended", "something on this node keeps changing: "+object)
+		if a.causes.Add(a.Log, slog.LevelWarn, "something else keeps changing this, it is repaired less often now", object,
+			"node", a.Node, "object", object) {
+			a.event("Warning", "Contended", "something on this node keeps changing: "+object)
+		}
 	}
 }
 

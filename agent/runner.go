@@ -7,19 +7,21 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/subnet"
 )
 
 // env returns what the backend's Runner gets of this process.
 func (a *Agent) env() backend.Env {
-	log := slog.New(runnerLog{a.Log.With("node", a.Node).Handler(), &a.status})
+	log := slog.New(runnerLog{a.Log.With("node", a.Node).Handler(), &a.status, &a.causes})
 	return backend.Env{Dir: filepath.Dir(a.Settings.SubnetFile), Log: log}
 }
 
-// runnerLog handles what a Runner logs: it logs an error in full once, and keeps the last message without one for /status.
+// runnerLog handles what a Runner logs: it logs an error once, and keeps the last message without one for /status.
 type runnerLog struct {
 	slog.Handler
 	status *status
+	causes *causes.Log
 }
 
 // Handle implements slog.Handler.
@@ -37,7 +39,7 @@ func (l runnerLog) Handle(ctx context.Context, r slog.Record) error {
 		return true
 	})
 	if failed != nil {
-		l.status.logError(slog.New(l.Handler).With(args...), r.Message, failed)
+		l.causes.Error(slog.New(l.Handler), r.Message, failed, args...)
 		return nil
 	}
 	l.status.updateSays(says)
@@ -46,7 +48,7 @@ func (l runnerLog) Handle(ctx context.Context, r slog.Record) error {
 
 // WithAttrs implements slog.Handler.
 func (l runnerLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return runnerLog{l.Handler.WithAttrs(attrs), l.status}
+	return runnerLog{l.Handler.WithAttrs(attrs), l.status, l.causes}
 }
 
 // RunnerStatus is how a backend's own part is doing.
@@ -154,7 +156,7 @@ func (a *Agent) retryWithBackoff(ctx context.Context, what string, f func() erro
 		if time.Since(began) > lastRetry {
 			wait = firstRetry // it worked for a while
 		}
-		a.status.logError(a.Log, what, err)
+		a.causes.Error(a.Log, what, err)
 		if !sleep(ctx, wait) {
 			return false
 		}

@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 )
@@ -21,7 +20,6 @@ type status struct {
 	upSince       time.Time // when the Runner began to run
 	says          string    // what the Runner said last
 	retry         time.Duration
-	logged        map[string]string // the last error of each operation, which is logged in full once
 }
 
 // stuckAfter is how long the loop may be silent before the agent counts as dead.
@@ -97,34 +95,6 @@ func (s *status) wasReady() bool {
 	return s.applied
 }
 
-// logError logs an error: the first of its text as an error, repetitions at debug level.
-func (s *status) logError(log *slog.Logger, what string, err error) {
-	if s.isNew(what, err.Error()) {
-		log.Error(what, "err", err)
-		return
-	}
-	log.Debug(what, "err", err)
-}
-
-// logOnce logs a warning one time.
-func (s *status) logOnce(log *slog.Logger, what string, args ...any) {
-	if s.isNew(what, "") {
-		log.Warn(what, args...)
-	}
-}
-
-// isNew reports whether text is another one than the last for the same operation.
-func (s *status) isNew(what, text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.logged == nil {
-		s.logged = map[string]string{}
-	}
-	old, known := s.logged[what]
-	s.logged[what] = text
-	return !known || old != text
-}
-
 // backoff returns the pause before the next try after an error.
 func (s *status) backoff() time.Duration {
 	s.mu.Lock()
@@ -137,5 +107,5 @@ func (s *status) backoff() time.Duration {
 func (s *status) resetErrors() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.retry, s.logged = 0, nil
+	s.retry = 0
 }

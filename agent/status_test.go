@@ -119,19 +119,3 @@ func TestBackoff(t *testing.T) {
 		s.resetErrors()
 	}
 }
-
-// TestIsNew: an error is news once, and again when another was there meanwhile or all was well.
-func TestIsNew(t *testing.T) {
-	var s status
-	for i, step := range []struct {
-		what, text string
-		news       bool
-	}{{"a", "x", true}, {"a", "x", false}, {"b", "x", true}, {"a", "y", true}, {"a", "x", true}, {"b", "x", false}} {
-		if got := s.isNew(step.what, step.text); got != step.news {
-			t.Errorf("step %d: news %t, want %t", i, got, step.news)
-		}
-	}
-	if s.resetErrors(); !s.isNew("b", "x") {
-		t.Error("what comes after all was well is no news")
-	}
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -187,29 +186,4 @@ func ReadEnv(path string) (Env, error) {
 		return Env{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return e, nil
-}
-
-// WriteEnv writes e to path with mode 0644, so that a reader sees the old file or the new one, also after a
-// crash; it makes path's directory. An unchanged file is not touched.
-func WriteEnv(path string, e Env) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, e.Format()) {
-		return nil
-	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the directory of subnet.env: %w", err)
-	}
-	f, err := os.CreateTemp(dir, ".subnet.env-*")
-	if err != nil {
-		return fmt.Errorf("write subnet.env: %w", err)
-	}
-	_, err = f.Write(e.Format())
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
-	}
-	return nil
 }

@@ -57,6 +57,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	handler.agent.Store(&h)
 	servePods(ctx, group, o, &p.config)
 	group.Go(func() error { return a.Run(ctx) })
+	group.Go(func() error { return a.KeepFiles(ctx) })
 	err = group.Wait()
 	log.Info("twilld ends, the data path stays", "node", p.config.Node)
 	return err

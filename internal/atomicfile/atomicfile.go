@@ -17,23 +17,31 @@ import (
 // meanwhile, and renamed: a program that somebody has open cannot be written to, and containerd
 // does not see a file that comes from another directory.
 func Write(path string, data []byte, mode fs.FileMode) error {
+	_, err := Replace(path, data, mode)
+	return err
+}
+
+// Replace is Write, and returns what the file was when nobody else could have altered it.
+func Replace(path string, data []byte, mode fs.FileMode) (fs.FileInfo, error) {
 	f, err := create(filepath.Dir(path))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode))
+	info, statErr := f.Stat()
 	// Closed before it has its name: a program that is open for writing cannot be started.
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+	if err = errors.Join(err, statErr, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return nil, errors.Join(err, os.Remove(f.Name()))
 	}
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return info, errors.Join(d.Sync(), d.Close())
 }
 
 // temporary is what create calls a file: .twill- and a number.

@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fake"
+	"github.com/twill-net/twill/subnet"
+)
+
+// TestKeepFiles: what somebody does to the files of a running agent, or to their directories, is undone at once.
+func TestKeepFiles(t *testing.T) {
+	n := newNode(t)
+	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+	run, state, cni := filepath.Join(n.dir, "run"), filepath.Join(n.dir, "state"), filepath.Join(n.dir, "cni")
+	env, saved, conflist := filepath.Join(run, "subnet.env"), filepath.Join(state, "checkpoint.json"), filepath.Join(cni, "10-twill.conflist")
+	source := filepath.Join(n.dir, "source")
+	n.must(errors.Join(os.Mkdir(cni, 0o755), os.WriteFile(source, []byte(`{"plugins":[{"type":"twill"}]}`), 0o600)))
+	n.tune = func(c *Config) {
+		c.Settings.SubnetFile, c.Settings.Checkpoint = env, saved
+		c.Settings.Conflist = Conflist{Source: source, Target: conflist}
+	}
+	stop := n.start()
+	done := make(chan error)
+	go func() { done <- n.agent.KeepFiles(n.Context()) }()
+	t.Cleanup(func() { n.must(<-done) })
+	fine := func() bool {
+		_, err := subnet.ReadEnv(env)
+		c, cErr := readCheckpoint(saved)
+		data, fErr := os.ReadFile(conflist)
+		return errors.Join(err, cErr, fErr) == nil && len(c.Peers) == 1 && string(data) == `{"plugins":[{"type":"twill"}]}`
+	}
+	n.eventually("all files", func() bool { return n.ready() && fine() })
+	for path, mode := range map[string]os.FileMode{run: 0o755, state: 0o755, env: 0o644, saved: 0o600, conflist: 0o644} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v; want the mode %s", path, info, err, mode)
+		}
+	}
+	n.must(os.Remove(source)) // the last good one is kept
+	for _, path := range []string{env, saved, conflist} {
+		for name, alter := range map[string]func() error{
+			"deleted":   func() error { return os.Remove(path) },
+			"truncated": func() error { return os.Truncate(path, 0) },
+			"directory": func() error { return os.Rename(filepath.Dir(path), filepath.Join(n.dir, "old"+filepath.Base(path))) },
+		} {
+			before := time.Now()
+			n.must(alter())
+			n.eventually(path+" "+name+" is back", fine)
+			if took := time.Since(before); took > time.Second {
+				t.Errorf("%s %s: back after %s", path, name, took)
+			}
+			n.eventually("it is logged", func() bool { return n.logs(`msg="put a file back" path=`+path) == 1 })
+		}
+		n.must(os.RemoveAll(filepath.Join(n.dir, "old"+filepath.Base(path))))
+	}
+	stop()
+}
+
+// TestWriteEnv: an unchanged file is not touched, and one that cannot be written is an error.
+func TestWriteEnv(t *testing.T) {
+	m := newModel(t, nil)
+	path := filepath.Join(t.TempDir(), "run", "subnet.env")
+	m.agent.Settings.SubnetFile = path
+	lease := subnet.Lease{Stacks: []subnet.Stack{{Subnet: prefixes("10.244.1.0/24")[0]}}}
+	must(t, m.agent.writeEnv(m.agent.loop.node, lease))
+	before, err := os.Stat(path)
+	must(t, err)
+	must(t, m.agent.writeEnv(m.agent.loop.node, lease))
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("an unchanged file was replaced: %v", err)
+	}
+	for _, path := range []string{filepath.Join(path, "file"), "/proc/none/subnet.env", "/proc/subnet.env"} {
+		m.agent.Settings.SubnetFile = path
+		if err := m.agent.writeEnv(m.agent.loop.node, lease); err == nil {
+			t.Errorf("%s was written", path)
+		}
+	}
+}
+
+// TestOneLineACause: a repair that fails each time, with another text each time, is one line in the log, some at growing
+// intervals, and one when it is over; so is what somebody alters again and again.
+func TestOneLineACause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tune = func(c *Config) {
+			c.Log = slog.New(slog.NewTextHandler(&n.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}
+		stop := n.start()
+		n.eventually("ready", n.ready)
+		before := strings.Count(n.log.String(), "\n")
+		tries := 0
+		n.kernel.SetFaults(fake.Faults{Change: func(c netstate.Change) error {
+			if c.Key().Name != "flannel.1" {
+				return nil
+			}
+			tries++
+			return fmt.Errorf("try %d: another device has its VNI", tries)
+		}})
+		n.must(n.kernel.Run("ip link del flannel.1"))
+		time.Sleep(time.Minute)
+		if lines := n.logs(`msg="bring the kernel to the wanted state"`); lines != 3 || tries < 10 {
+			t.Errorf("%d tries are %d lines, want 3", tries, lines)
+		}
+		if lines := strings.Count(n.log.String(), "\n") - before; lines > 20 {
+			t.Errorf("%d tries are %d lines with all that is logged at debug level:\n%s", tries, lines, n.log.String())
+		}
+		n.kernel.SetFaults(fake.Faults{})
+		n.eventually("repaired", func() bool { return n.has("link flannel.1") })
+		time.Sleep(2 * time.Minute)
+		if lines := n.logs(`msg="bring the kernel to the wanted state: over"`); lines != 1 {
+			t.Errorf("%d lines tell that it is over", lines)
+		}
+		for range 50 {
+			n.must(n.kernel.Run("ip link set flannel.1 down"))
+			time.Sleep(time.Second)
+		}
+		if lines := n.logs(`level=INFO msg="applied a plan" node=node1 changes=1 link=1`); lines != 3 {
+			t.Errorf("50 repairs are %d lines, want 3:\n%s", lines, n.log.String())
+		}
+		time.Sleep(2 * time.Minute)
+		if lines := n.logs(`msg="applied a plan: over"`); lines != 1 {
+			t.Errorf("%d lines tell that it is over", lines)
+		}
+		stop()
+	})
+}

@@ -1,0 +1,358 @@
+package keptfile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/causes"
+)
+
+// stand is a directory with one file that is kept, and another one.
+type stand struct {
+	*testing.T
+	dir, path string
+	keeper    *Keeper
+	log       buffer
+}
+
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) count(text string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Count(b.text.String(), text)
+}
+
+func newStand(t *testing.T) *stand {
+	s := &stand{T: t, dir: filepath.Join(t.TempDir(), "run", "flannel")}
+	s.path = filepath.Join(s.dir, "subnet.env")
+	s.must(os.MkdirAll(s.dir, 0o755))
+	s.keeper = New(slog.New(slog.NewTextHandler(&s.log, nil)), &causes.Log{})
+	return s
+}
+
+// run runs the Keeper for the time of the test.
+func (s *stand) run() {
+	ctx, cancel := context.WithCancel(s.Context())
+	done := make(chan error)
+	go func() { done <- s.keeper.Run(ctx) }()
+	s.Cleanup(func() {
+		cancel()
+		s.must(<-done)
+	})
+}
+
+func (s *stand) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+const good = "FLANNEL_MTU=1450\n"
+
+func (s *stand) write() {
+	s.Helper()
+	s.must(s.keeper.Write(s.path, 0o644, text(good)))
+}
+
+func text(t string) func() ([]byte, error) { return func() ([]byte, error) { return []byte(t), nil } }
+
+// fine returns an error if the file is not as it was written, with this mode.
+func (s *stand) fine(mode fs.FileMode) error {
+	info, err := os.Lstat(s.path)
+	if err != nil || !info.Mode().IsRegular() {
+		return errors.Join(errors.New("no file"), err)
+	}
+	data, err := os.ReadFile(s.path)
+	a := attributesOf(info)
+	if err != nil || string(data) != good || info.Mode() != mode || int(a.uid) != os.Geteuid() {
+		return fmt.Errorf("%q with the mode %s of user %d: %v", data, info.Mode(), a.uid, err)
+	}
+	return nil
+}
+
+func (s *stand) eventually(what string, check func() error) time.Duration {
+	s.Helper()
+	for began := time.Now(); ; time.Sleep(100 * time.Microsecond) {
+		err := check()
+		if err == nil {
+			return time.Since(began)
+		}
+		if time.Since(began) > 5*time.Second {
+			s.log.mu.Lock()
+			defer s.log.mu.Unlock()
+			s.Fatalf("not within 5 s: %s: %v\n%s", what, err, s.log.text.String())
+		}
+	}
+}
+
+// alterations are shell commands in the file's directory. EXCHANGE; makes other the file, or old the directory, in one
+// step: with two the file is back before the second.
+var alterations = map[string]string{
+	"deleted":               "rm subnet.env",
+	"truncated":             ": >subnet.env",
+	"appended to":           "echo x >>subnet.env",
+	"overwritten in place":  "printf X | dd of=subnet.env conv=notrunc status=none",
+	"replaced":              "echo x >other; mv other subnet.env",
+	"replaced by its equal": "cp subnet.env other; chmod 666 other; mv other subnet.env",
+	"moved away":            "mv subnet.env other",
+	"mode 000":              "chmod 000 subnet.env",
+	"mode 666":              "chmod 666 subnet.env",
+	"setuid":                "chmod 4644 subnet.env",
+	"owner":                 "chown 1 subnet.env",
+	"group":                 "chgrp 65534 subnet.env",
+	"a link":                "echo x >another; ln -sf another other; EXCHANGE;",
+	"a dangling link":       "ln -sf nowhere other; EXCHANGE;",
+	"an empty directory":    "mkdir -p other; EXCHANGE;",
+	"a pipe":                "mkfifo other; EXCHANGE;",
+	"directory deleted":     "mv ../flannel ../old; rm -r ../old",
+	"directory moved away":  "mv ../flannel ../old",
+	"directory replaced":    "mkdir ../old; EXCHANGE;",
+	"both levels deleted":   "mv ../../run ../../run2; rm -r ../../run2",
+	"directory is a file":   "echo x >../old; EXCHANGE; sleep 0.05; rm flannel",
+}
+
+func (s *stand) alter(command string) {
+	s.Helper()
+	first, second, exchange := strings.Cut(command, "EXCHANGE;")
+	s.shell(first)
+	if !exchange {
+		return
+	}
+	from, to := filepath.Join(s.dir, "other"), s.path
+	if strings.Contains(first, "../old") {
+		from, to = filepath.Join(s.dir, "../old"), s.dir
+	}
+	s.must(unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE))
+	if second != "" {
+		s.shell(second)
+	}
+}
+
+func (s *stand) shell(command string) {
+	s.Helper()
+	cmd := exec.Command("sh", "-c", command)
+	cmd.Dir = s.dir
+	if info, err := os.Stat(s.dir); err != nil || !info.IsDir() {
+		cmd.Dir = filepath.Dir(s.dir)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestPutBack: whatever is done to the file or its directory, the file is back within milliseconds, also a second time.
+func TestPutBack(t *testing.T) {
+	for name, command := range alterations {
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(command, "ch") && os.Geteuid() != 0 {
+				t.Skip("needs root, to give files to others")
+			}
+			s := newStand(t)
+			s.run()
+			s.write()
+			for range 3 {
+				s.alter(command)
+				took := s.eventually("the file is back", func() error { return s.fine(0o644) })
+				if took > time.Second {
+					t.Errorf("after %s", took)
+				}
+				s.eventually("the log tells", func() error {
+					if s.log.count(`msg="put a file back"`) == 0 {
+						return errors.New("it does not")
+					}
+					return nil
+				})
+				for _, rest := range []string{"../old", "other"} {
+					s.must(os.RemoveAll(filepath.Join(s.dir, rest)))
+				}
+			}
+			if n := s.log.count(`msg="put a file back"`); n != 1 {
+				t.Errorf("%d lines tell of it, want one", n)
+			}
+			if list, err := os.ReadDir(s.dir); err != nil || len(list) > 2 {
+				t.Errorf("left behind: %v, %v", list, err)
+			}
+		})
+	}
+}
+
+// TestStricter: a mode that allows less stays, also when the file is put back; so does a directory's.
+func TestStricter(t *testing.T) {
+	s := newStand(t)
+	s.run()
+	s.write()
+	s.must(errors.Join(os.Chmod(s.path, 0o640), os.Chmod(s.dir, 0o700)))
+	if !s.keeper.Check() {
+		t.Error("it is not fine")
+	}
+	for _, damage := range []func() error{
+		func() error { return os.WriteFile(s.path, nil, 0) },
+		func() error { return os.Chmod(s.path, 0o646) },
+		func() error { return os.RemoveAll(s.dir) },
+	} {
+		s.must(s.fine(0o640))
+		s.must(damage())
+		s.eventually("the file is back", func() error { return s.fine(0o640) })
+		if info, err := os.Stat(s.dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory: %v, %v", info, err)
+		}
+	}
+}
+
+// TestChange: what is written later is kept from then on, and an unchanged file is not touched.
+func TestChange(t *testing.T) {
+	s := newStand(t)
+	s.must(s.keeper.Write(s.path, 0o644, text("FLANNEL_MTU=1400\n")))
+	s.write()
+	before, err := os.Stat(s.path)
+	s.must(err)
+	s.write()
+	s.keeper.Check()
+	if after, err := os.Stat(s.path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("an unchanged file was replaced: %v", err)
+	}
+	s.must(os.Remove(s.path))
+	if !s.keeper.Check() || s.fine(0o644) != nil {
+		t.Errorf("without Run, Check does not put it back: %v", s.fine(0o644))
+	}
+}
+
+// TestCannot: what stands in the way is one line in the log, and the file is back when it is gone. A directory that is
+// not empty is not deleted, and one that was never there is not made.
+func TestCannot(t *testing.T) {
+	s := newStand(t)
+	if err := s.keeper.Write(filepath.Join(s.dir, "none", "file"), 0o644, text("")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in no directory: %v", err)
+	}
+	if err := s.keeper.Write("/proc/file", 0o644, text("")); err == nil {
+		t.Error("a file in /proc was written")
+	}
+	s = newStand(t)
+	s.run()
+	s.write()
+	s.alter("mkdir -p other/full; EXCHANGE; rm other")
+	failed := func() error {
+		if s.log.count("a directory is in its place") == 0 {
+			return errors.New("no line")
+		}
+		return nil
+	}
+	s.eventually("it is logged", failed)
+	if err := s.keeper.Write(s.path, 0o644, text(good)); err == nil {
+		t.Error("Write returns no error")
+	}
+	time.Sleep(time.Second)
+	if n := s.log.count("a directory is in its place"); n != 1 {
+		t.Errorf("it is logged %d times", n)
+	}
+	if _, err := os.Stat(filepath.Join(s.path, "full")); err != nil {
+		t.Errorf("somebody's directory is gone: %v", err)
+	}
+	s.must(os.RemoveAll(s.path))
+	s.eventually("the file is back", func() error { return s.fine(0o644) })
+}
+
+// TestOften: a file that is altered all the time is written once a second in the end, and logged rarely.
+func TestOften(t *testing.T) {
+	s := newStand(t)
+	s.run()
+	s.write()
+	var last uint64
+	writes := 0
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		var stat unix.Stat_t
+		if unix.Stat(s.path, &stat) != nil {
+			continue
+		}
+		if stat.Ino != last && stat.Size > 0 {
+			last = stat.Ino
+			writes++
+		}
+		_ = os.Truncate(s.path, 0)
+	}
+	if writes < repairs/2 || writes > repairs+10 {
+		t.Errorf("it was put back %d times", writes)
+	}
+	if n := s.log.count("msg="); n != 1 {
+		t.Errorf("%d lines are logged", n)
+	}
+	s.eventually("the file is back", func() error { return s.fine(0o644) })
+}
+
+// TestQuiet: what happens to other files of the directory wakes nobody.
+func TestQuiet(t *testing.T) {
+	s := newStand(t)
+	s.write()
+	<-s.keeper.events
+	s.must(s.keeper.follow())
+	t.Cleanup(s.keeper.closeWatch)
+	s.shell("echo x >agent.log; echo x >>agent.log; chmod 600 agent.log; mv agent.log b; cat subnet.env; rm b")
+	select {
+	case <-s.keeper.events:
+		t.Error("others' files woke it")
+	case <-time.After(100 * time.Millisecond):
+	}
+	s.shell("chmod 600 subnet.env")
+	<-s.keeper.events
+}
+
+// TestNoInotify: where nothing can be watched, one line tells, and Check puts back.
+func TestNoInotify(t *testing.T) {
+	if os.Getenv("TWILL_TEST_NO_INOTIFY") == "" {
+		self := exec.Command("/proc/self/exe", "-test.run=^TestNoInotify$", "-test.v")
+		self.Env = append(os.Environ(), "TWILL_TEST_NO_INOTIFY=1")
+		one := []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: one,
+			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}}
+		out, err := self.CombinedOutput()
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) {
+			t.Skipf("no user namespace: %v", err)
+		}
+		if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	s := newStand(t)
+	s.must(os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0))
+	s.run()
+	s.write()
+	s.eventually("it is logged", func() error {
+		if s.log.count("watch files, which are checked once a minute only") == 0 {
+			return errors.New("no line")
+		}
+		return nil
+	})
+	for range 3 {
+		s.must(os.Remove(s.path))
+		s.eventually("Check puts it back", func() error { s.keeper.Check(); return s.fine(0o644) })
+	}
+	if n := s.log.count("watch files"); n != 1 {
+		t.Errorf("%d lines tell of it", n)
+	}
+}

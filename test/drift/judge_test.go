@@ -1,0 +1,84 @@
+//go:build soak
+
+package drift
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// describe lists at most ten of the things under a heading.
+func describe[T any](heading string, things []T) string {
+	var b strings.Builder
+	for i, v := range things {
+		if i == 0 {
+			b.WriteString("\n      " + heading + ":")
+		}
+		if i == 10 {
+			fmt.Fprintf(&b, "\n      … and %d more", len(things)-i)
+			break
+		}
+		text := fmt.Sprint(v)
+		if len(text) > 200 {
+			text = text[:200] + "…"
+		}
+		b.WriteString("\n      " + text)
+	}
+	return b.String()
+}
+
+// brief returns the changes without the attributes of objects that came or went as a whole.
+func brief(changes []change) []change {
+	whole := map[string]bool{}
+	for _, c := range changes {
+		whole[c.object] = whole[c.object] || c.name == "present"
+	}
+	return slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return whole[c.object] && c.name != "present" })
+}
+
+// restore takes a move back if asked to, and makes a new lab where that does not suffice.
+func (r *run) restore(m move, needed bool, take func() (string, error)) {
+	if !needed {
+		return
+	}
+	out, err := take()
+	var left []change
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); r.pause(20 * time.Millisecond) {
+		if left = diff(r.healthy, r.look()); len(left) == 0 && r.lost() == "" {
+			return
+		}
+	}
+	r.Logf("%s: cannot be taken back (%s: %s %v): a new lab%s", m, m.undo, strings.TrimSpace(out), err,
+		describe("altered", brief(left)))
+	r.up()
+}
+
+func (r *run) shell(command string) (string, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
+	defer cancel()
+	var out strings.Builder
+	err := r.node.Attach(ctx, strings.NewReader(""), &out, &out, "sh", "-c", command)
+	return out.String(), err
+}
+
+// doctor returns the identifier and the title of its first finding.
+func (r *run) doctor() (id, title string) {
+	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
+	defer cancel()
+	out, _ := r.node.Exec(ctx, r.program, "doctor", "-o", "json") // exits 1 with findings
+	var report struct {
+		Findings []struct{ ID, Title, Object string }
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		return "", "doctor: " + err.Error()
+	}
+	if len(report.Findings) == 0 {
+		return "", ""
+	}
+	f := report.Findings[0]
+	return f.ID, f.ID + ": " + f.Title + " (" + f.Object + ")"
+}

@@ -117,7 +117,6 @@ type run struct {
 	flows   []*flow
 	objects []object
 	healthy picture
-	finding string // of the doctor, about the healthy node
 	results
 }
 
@@ -186,9 +185,14 @@ func (r *run) up() {
 	r.flows, err = startFlows(r.lab)
 	r.must(err)
 	r.settle()
-	r.finding, _ = r.doctor()
-	if r.finding != "" {
-		r.Fatalf("nothing was altered, and the doctor finds %s", r.finding)
+	for deadline := time.Now().Add(polled); ; {
+		id, title := r.doctor()
+		if id == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.Fatalf("nothing was altered, and the doctor finds %s", title)
+		}
 	}
 }
 

@@ -134,6 +134,15 @@ func (r *run) lost() string {
 	return strings.Join(bad, ", ")
 }
 
+// dead returns who did not hear from whom for a second.
+func (r *run) dead() string {
+	for deadline := time.Now().Add(patient(announced)); ; {
+		if lost := r.lost(); lost == "" || time.Now().After(deadline) {
+			return lost
+		}
+	}
+}
+
 // pings sends a small packet and one of the MTU, and says which was not answered.
 func pings(r *run, from *lab.Pod, to netip.Addr, mtu int) string {
 	for _, size := range []int{0, mtu} {

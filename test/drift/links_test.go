@@ -60,7 +60,6 @@ var linkSetters = []setter{
 // underlaySetters alter the device that packets leave by. It is not ours: what follows from it has to.
 var underlaySetters = []setter{
 	{"underlay mtu", "ip link set dev DEV mtu VALUE", "1400 1450", "mtu", "", ""},
-	{"underlay flap", "ip link set dev DEV down; ip link set dev DEV up", "-", "", "true", ""},
 }
 
 // vxlanSetters are the attributes of a VXLAN device, from ip-link(8); the kernel refuses some on a device that exists.

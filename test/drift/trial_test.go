@@ -76,13 +76,17 @@ func (r *run) attempt(m move) verdict {
 	return v
 }
 
-// limit is within which the move has to be repaired. A busy machine gets more time.
+// limit is within which the move has to be repaired.
 func (t *trial) limit() time.Duration {
-	limit := polled
 	if t.announced {
-		limit = announced
+		return patient(announced)
 	}
-	return time.Duration(float64(limit) * min(max(load(), 1), 3))
+	return patient(polled)
+}
+
+// patient returns a longer time where the machine is busy.
+func patient(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * min(max(load(), 1), 3))
 }
 
 // load returns how many processes want each processor.
@@ -120,12 +124,7 @@ func (t *trial) wait() verdict {
 
 // unharmed returns the outcome if no packets are lost.
 func (t *trial) unharmed(o outcome) verdict {
-	var lost string
-	for deadline := time.Now().Add(t.limit()); ; {
-		if lost = t.lost(); lost == "" || time.Now().After(deadline) {
-			break
-		}
-	}
+	lost := t.dead()
 	if lost == "" {
 		return verdict{outcome: o}
 	}
@@ -163,10 +162,7 @@ func (t *trial) judge(left []change) verdict {
 		found <- [2]string{id, title}
 	}()
 	t.forget()
-	lost := t.lost()
-	if lost != "" {
-		lost = t.lost()
-	}
+	lost := t.dead()
 	finding := <-found
 	what := describe("altered", brief(left))
 	switch now := bound(diff(t.healthy, t.look())); {

@@ -77,9 +77,9 @@ func (c *Claims[C]) before(what C, node, holder string) bool {
 	if sure := c.sure(what, node); sure != c.sure(what, holder) {
 		return sure
 	}
-	first, known := c.order[subnet.Claim{Node: holder, What: what.String()}]
-	second, too := c.order[subnet.Claim{Node: node, What: what.String()}]
-	return known && too && second < first
+	first := c.order[subnet.Claim{Node: holder, What: what.String()}] // 0, which nothing is before, if it was never seen
+	second, seen := c.order[subnet.Claim{Node: node, What: what.String()}]
+	return seen && second < first
 }
 
 // Holder returns who has it instead of this peer; false: the peer has it, or is the one that has it by another name.

@@ -18,33 +18,32 @@ func IsOverlay(o Object) bool {
 // SameDevice reports whether have becomes want by changing attributes in place. What nobody wants (Extra) goes only
 // with the device, but for a bridge's own options: recreating it would unplug the pods.
 func SameDevice(have, want Object) bool {
-	fixed := fixedPart(have)
-	return fixed != nil && fixed == fixedPart(want)
-}
-
-// fixedPart returns what of a link changes only by recreating it, nil if it is never wanted.
-func fixedPart(o Object) Object {
-	switch o := o.(type) {
+	switch have := have.(type) { // a want of another type has no name, and so differs
 	case VXLAN:
-		o.MTU, o.MAC, o.Up, o.Marked = 0, MAC{}, false, false
-		return o
+		want, _ := want.(VXLAN)
+		want.MTU, want.MAC, want.Up, want.Marked = have.MTU, have.MAC, have.Up, have.Marked
+		return want == have
 	case Bridge:
-		o.MTU, o.MAC, o.Up, o.Marked = 0, MAC{}, false, false
-		if !strings.HasPrefix(o.Extra, "master ") {
-			o.Extra = ""
+		want, _ := want.(Bridge)
+		want.MTU, want.MAC, want.Up, want.Marked = have.MTU, have.MAC, have.Up, have.Marked
+		if !strings.HasPrefix(have.Extra, "master ") {
+			want.Extra = have.Extra
 		}
-		return o
+		return want == have
 	case Tun:
-		o.MTU, o.Up, o.Marked = 0, false, false
-		return o
+		want, _ := want.(Tun)
+		want.MTU, want.Up, want.Marked = have.MTU, have.Up, have.Marked
+		return want == have
 	case Tunnel:
-		o.MTU, o.Up, o.Marked = 0, false, false
-		return o
+		want, _ := want.(Tunnel)
+		want.MTU, want.Up, want.Marked = have.MTU, have.Up, have.Marked
+		return want == have
 	case WireGuard:
-		o.MTU, o.Up, o.Marked = 0, false, false
-		return o
+		want, _ := want.(WireGuard)
+		want.MTU, want.Up, want.Marked = have.MTU, have.Up, have.Marked
+		return want == have
 	}
-	return nil
+	return false
 }
 
 // VXLAN is an overlay device. Slot: its name. Mark: its ifalias. Cascade: deleting it deletes its addresses,

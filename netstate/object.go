@@ -76,7 +76,7 @@ func ParseMAC(s string) (MAC, error) {
 	}
 	for i := range m {
 		hi, lo := unhex(s[3*i]), unhex(s[3*i+1])
-		if hi > 15 || lo > 15 || (i < 5 && s[3*i+2] != ':') {
+		if hi|lo > 15 || (i < 5 && s[3*i+2] != ':') {
 			return MAC{}, fmt.Errorf("MAC address %q: want the form aa:bb:cc:dd:ee:ff", s)
 		}
 		m[i] = hi<<4 | lo

@@ -45,7 +45,7 @@ func Dial() (*Conn, error) {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
 	t := unix.NsecToTimeval(Timeout.Nanoseconds())
-	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t),
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)) // an error does not repeat the request
@@ -82,14 +82,11 @@ func (c *Conn) Do(requests ...*nl.NetlinkRequest) []error {
 	return errs
 }
 
-// batch sends requests in one write and sets the errors of those that fail. Only the last one is acknowledged.
+// batch sends requests in one write and sets the errors of those that fail. The last one is acknowledged.
 func (c *Conn) batch(requests []*nl.NetlinkRequest, errs []error) (failed bool) {
 	var out []byte
-	for i, r := range requests {
-		r.Flags &^= unix.NLM_F_ACK
-		if i == len(requests)-1 {
-			r.Flags |= unix.NLM_F_ACK
-		}
+	requests[len(requests)-1].Flags |= unix.NLM_F_ACK
+	for _, r := range requests {
 		out = append(out, r.Serialize()...)
 	}
 	over := false
@@ -100,7 +97,7 @@ func (c *Conn) batch(requests []*nl.NetlinkRequest, errs []error) (failed bool) 
 			if i >= 0 && h.Type == unix.NLMSG_ERROR { // else of an earlier batch
 				errs[i] = errno(data)
 				failed = failed || errs[i] != nil
-				over = over || i == len(requests)-1
+				over = i == len(requests)-1
 			}
 			return nil
 		})
@@ -152,12 +149,13 @@ func (c *Conn) List(request *nl.NetlinkRequest, do func([]byte) error) error {
 }
 
 func (c *Conn) send(data []byte) error {
-	return unix.Sendto(c.fd, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	return unix.Sendto(c.fd, data, 0, &unix.SockaddrNetlink{})
 }
 
 // receive calls do with each message of one datagram.
 func (c *Conn) receive(do func(unix.NlMsghdr, []byte) error) error {
-	n, flags, err := 0, 0, error(unix.EINTR)
+	var n, flags int
+	err := error(unix.EINTR)
 	for errors.Is(err, unix.EINTR) {
 		n, _, flags, _, err = unix.Recvmsg(c.fd, c.in, nil, 0)
 	}
@@ -193,7 +191,7 @@ const tries = 50
 // Retry calls list again while the kernel interrupts it because something changed meanwhile.
 func Retry[T any](what string, list func() (T, error)) (items T, err error) {
 	for range tries {
-		if items, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+		if items, err = list(); !errors.Is(err, unix.EINTR) { // as netlink.ErrDumpInterrupted is, too
 			break
 		}
 	}

@@ -29,12 +29,10 @@ type Options struct {
 	Shell               bool // run them by "sh -c"
 }
 
-// commands are those that are set, by their keys.
+// commands are all commands by their keys, empty where none is set.
 func (o Options) commands() map[string]string {
-	all := map[string]string{"PreStartupCommand": o.PreStartupCommand, "PostStartupCommand": o.PostStartupCommand,
+	return map[string]string{"PreStartupCommand": o.PreStartupCommand, "PostStartupCommand": o.PostStartupCommand,
 		"SubnetAddCommand": o.SubnetAddCommand, "SubnetRemoveCommand": o.SubnetRemoveCommand, "ShutdownCommand": o.ShutdownCommand}
-	maps.DeleteFunc(all, func(_, command string) bool { return command == "" })
-	return all
 }
 
 // Backend is extension. It is the same for the whole run of an agent: Prepare remembers what Publish says.

@@ -32,11 +32,11 @@ func (b *Backend) Prepare(ctx context.Context, env backend.Env) error {
 		return err
 	}
 	env.Log.Info("ran a command", "command", "PreStartupCommand", "output", out)
-	data, err := json.Marshal(out)
+	data, _ := json.Marshal(out) // every string has a JSON form
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.data = data
-	return err
+	return nil
 }
 
 // Run runs PostStartupCommand with the first view, then SubnetAddCommand for each peer that is new or has changed, and
@@ -86,7 +86,7 @@ func (r *runs) follow(ctx context.Context, view backend.Input) bool {
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(peers)) {
-		if old, known := r.added[node]; !known || old != peers[node] || !r.fresh[node] {
+		if r.added[node] != peers[node] || !r.fresh[node] {
 			ok = r.add(ctx, node, peers[node]) && ok
 		}
 	}
@@ -196,7 +196,7 @@ func (r *runs) load() error {
 func (r *runs) save() bool {
 	data, err := json.Marshal(r.added)
 	if err == nil {
-		if old, e := os.ReadFile(r.file); e == nil && bytes.Equal(old, data) {
+		if old, _ := os.ReadFile(r.file); bytes.Equal(old, data) { // data is never empty
 			return true
 		}
 		err = os.WriteFile(r.file+".new", data, 0o600)

@@ -2,9 +2,9 @@ package extension
 
 import (
 	"context"
-	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,7 +19,8 @@ import (
 // runsOf returns a Run of the options, as it is after load.
 func runsOf(tr *trial, o Options) *runs {
 	tr.Helper()
-	r := &runs{Backend: &Backend{networks: networks, options: o}, env: tr.env(), file: filepath.Join(tr.dir, "extension.json")}
+	r := &runs{Backend: &Backend{networks: networks, options: o}, env: tr.env(),
+		file: filepath.Join(tr.dir, "extension.json")}
 	if err := r.load(); err != nil {
 		tr.Fatal(err)
 	}
@@ -63,8 +64,11 @@ func TestMovedSubnet(t *testing.T) {
 			t.Error("a command failed")
 		}
 		out, err := os.ReadFile(tr.out)
-		if words := strings.Fields(string(out)); err != nil || len(strings.Split(string(out), "\n")) != 4 || words[0] != "add" ||
-			!strings.Contains(string(out), "\nremove ") {
+		var words []string
+		for line := range strings.Lines(string(out)) {
+			words = append(words, strings.Fields(line)[0])
+		}
+		if err != nil || !slices.Equal(words, []string{"add", "remove", "add"}) {
 			t.Errorf("family %d: the commands were\n%s, %v", family, out, err)
 		}
 	}
@@ -155,7 +159,8 @@ func running(pid int) bool {
 func TestTriedAgain(t *testing.T) {
 	t.Parallel()
 	tr := newTrial(t)
-	b, _, err := New([]netip.Prefix{networks[0]}, []byte(`{"Shell":true,"PostStartupCommand":"echo x >> `+tr.out+`; exit 1"}`))
+	options := `{"Shell":true,"PostStartupCommand":"echo x >> ` + tr.out + `; exit 1"}`
+	b, _, err := New(networks, []byte(options))
 	if err != nil {
 		t.Fatal(err)
 	}

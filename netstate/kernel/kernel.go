@@ -41,16 +41,15 @@ func New(left []netstate.Left, providers ...Provider) (*Kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	bulk, err := rtnl.Dial()
+	var bulk *rtnl.Conn
+	if err = h.SetSocketTimeout(rtnl.Timeout); err == nil {
+		bulk, err = rtnl.Dial()
+	}
 	if err != nil {
 		h.Close()
 		return nil, err
 	}
 	k := &Kernel{nl: h, bulk: bulk, left: left, providers: providers}
-	if err := h.SetSocketTimeout(rtnl.Timeout); err != nil {
-		k.Close()
-		return nil, fmt.Errorf("set the netlink timeout: %w", err)
-	}
 	k.filter.Store(newFilter(nil))
 	return k, nil
 }

@@ -90,10 +90,7 @@ const gather = 20 * time.Millisecond
 
 // receive hints when a message concerns us. The first one after a silence is read at once.
 func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints, netconf chan<- struct{}) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
+	raw, _ := conn.SyscallConn() // it has no errors: reading from a closed one has
 	buffer := make([]byte, messageBuffer)
 	for ctx.Err() == nil {
 		var failed error

@@ -124,7 +124,8 @@ func TestPackets(t *testing.T) {
 	t.Logf("answered %s after the restart", time.Since(began).Round(time.Millisecond))
 
 	a.show()
-	a.show() // taken, so the one before has been worked on
+	a.show()
+	a.show() // the first one was worked on before the second was taken
 	if out, err := b.Try("ping -c 2 -W 1 10.244.1.0"); err == nil {
 		t.Errorf("a peer that left still gets answers: %s", out)
 	}

@@ -275,3 +275,56 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestUnreadableEntries: an entry that is no lease is skipped, and says why.
+func TestUnreadableEntries(t *testing.T) {
+	entry := func(stacks string) string { return `{"node":"a","stacks":[` + stacks + `]}` }
+	const v4, v6 = `{"subnet":"10.244.1.0/24","underlay":"192.0.2.1"}`, `{"subnet":"fd00::/64","underlay":"fd01::1"}`
+	for text, want := range map[string]string{
+		entry(v4): "", entry(v6): "", entry(v4 + "," + v6): "", entry(v6 + "," + v4): "",
+		entry(""):                           "the key stacks is missing or empty",
+		entry(v4 + "," + v4):                "subnet 10.244.1.0/24 is the second one of its address family",
+		entry(`{"underlay":"192.0.2.1"}`):   "the key subnet is missing",
+		entry(`{"subnet":"10.244.1.0/24"}`): "the key underlay of subnet 10.244.1.0/24 is missing",
+		entry(`{"subnet":"10.244.1.7/24","underlay":"192.0.2.1"}`):          "subnet 10.244.1.7/24 has host bits set: want 10.244.1.0/24",
+		entry(`{"subnet":"::ffff:10.244.1.0/120","underlay":"fd01::1"}`):    "subnet ::ffff:10.244.1.0/120 has host bits set",
+		entry(`{"subnet":"10.244.1.0/24","underlay":"fd01::1"}`):            "underlay fd01::1 is not an address of subnet 10.244.1.0/24's family",
+		entry(`{"subnet":"fd00::/64","underlay":"fe80::1%eth0"}`):           "underlay fe80::1%eth0 is not an address",
+		entry(`{"subnet":"fd00::/64","underlay":"::ffff:192.0.2.1"}`):       "underlay ::ffff:192.0.2.1 is not an address",
+		`{"node":"` + strings.Repeat("x", 300) + `","stacks":[` + v4 + `]}`: "",
+	} {
+		leases, skips, err := Parse([]byte(`{"leases":[` + text + `]}`))
+		long := len(text) > 300
+		switch {
+		case err != nil || len(leases)+len(skips) != 1:
+			t.Errorf("%s: %v, %v, %v", text, leases, skips, err)
+		case want == "" && !long && len(leases) != 1, want != "" && (len(skips) != 1 || !strings.Contains(skips[0].Detail, want)):
+			t.Errorf("%s: got leases %v, skips %v; want %q", text, leases, skips, want)
+		case long && (len(skips) != 1 || skips[0].Node != "entry 1"):
+			t.Errorf("a name of 300 characters: got leases %v, skips %v", leases, skips)
+		case want == "" && !long && len(leases[0].Stacks) == 2 && !leases[0].Stacks[0].Subnet.Addr().Is4():
+			t.Errorf("%s: IPv4 is not the first: %v", text, leases)
+		}
+	}
+}
+
+// TestUnreadableFile: a file that cannot be read or locked is an error, and no empty cluster.
+func TestUnreadableFile(t *testing.T) {
+	dir := t.TempDir()
+	store := New(dir, []subnet.Pool{pool})
+	if _, ok, err := store.Last(t.Context(), want("a", "192.0.2.1")); ok || err == nil {
+		t.Errorf("a directory has a lease %t, error %v", ok, err)
+	}
+	if _, err := store.Acquire(t.Context(), want("a", "192.0.2.1")); err == nil {
+		t.Error("acquired a lease from a directory")
+	}
+	if _, err := New(filepath.Join(dir, "none"), nil).stat(); err != nil {
+		t.Errorf("no file is the error %v, want an empty cluster", err)
+	}
+	if _, err := New(filepath.Join(dir+".lock", "x"), nil).stat(); err == nil {
+		t.Error("what is below a file was looked at")
+	}
+	if _, err := Format([]subnet.Lease{{Node: "a", Stacks: []subnet.Stack{{Data: json.RawMessage("{")}}}}); err == nil {
+		t.Error("data that is no JSON was written")
+	}
+}

@@ -82,6 +82,13 @@ func (a *asked) wantBounded(t *testing.T) {
 	}
 }
 
+// said returns the calls so far.
+func (a *asked) said() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.calls)
+}
+
 // count returns how many calls begin with what.
 func (a *asked) count(what string) int {
 	a.mu.Lock()

@@ -207,3 +207,34 @@ func BenchmarkFollow(b *testing.B) {
 		p.follow(raw, now)
 	}
 }
+
+// TestPeersStand: while records wait, a change of another node's is followed, and they stand as they were last followed,
+// also of nodes that are gone or say something else now.
+func TestPeersStand(t *testing.T) {
+	now, p := time.Now(), newPeers(nil)
+	skip := func(i int) subnet.Skip {
+		return subnet.Skip{Node: "bad", Code: subnet.Unreadable, Detail: fmt.Sprint(i)}
+	}
+	for i := range peerChanges + 2 { // the first is no change, and the last one is too many
+		raw := snapshot(claiming("a", "a"), claiming("mad", fmt.Sprint(i)), claiming("gone2", fmt.Sprint(i)), claiming("gone1", fmt.Sprint(i)), claiming("z", "z"))
+		raw.Skips = []subnet.Skip{skip(i)}
+		p.follow(raw, now)
+	}
+	raw := snapshot(claiming("a", "a"), claiming("bad", "lease"), claiming("z", "moved"))
+	raw.Skips = []subnet.Skip{{Node: "mad", Code: subnet.Unreadable, Detail: "now"}}
+	text := func(snap *subnet.Snapshot) (text string) {
+		for _, l := range snap.Peers {
+			text += l.Node + " " + string(l.Stacks[0].Data) + ", "
+		}
+		for _, s := range snap.Skips {
+			text += s.Node + " " + s.Detail + ", "
+		}
+		return text
+	}
+	if got, want := text(p.follow(raw, now)), "a a, z moved, mad 5, gone1 5, gone2 5, bad 5, "; got != want || p.delayed != 4 {
+		t.Errorf("with %d records that wait followed is\n%s, want\n%s", p.delayed, got, want)
+	}
+	if got, want := text(p.follow(raw, now.Add(time.Minute))), "a a, bad lease, z moved, mad now, "; got != want || p.delayed != 0 {
+		t.Errorf("a minute later followed is\n%s, want\n%s", got, want)
+	}
+}

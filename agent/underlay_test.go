@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -345,4 +346,17 @@ func TestRunFindsTheNodeIPThatChangedWhileItWasAway(t *testing.T) {
 		known.Store(&moved)
 		n.eventually("the device follows", func() bool { return n.ready() && n.has("local 192.168.33.150") })
 	})
+}
+
+// TestSettledFacts: what the planner is told is settled is not waited for, however short the agent has run.
+func TestSettledFacts(t *testing.T) {
+	for settled, want := range map[bool]int{true: 1, false: 0} {
+		m := newModel(t, nil)
+		m.agent.Choice = Choice{NodeIPs: addrs("203.0.113.9"), Settled: settled}
+		must(t, m.kernel.Run("ip route add default via 192.168.33.1 dev eth1"))
+		m.agent.loop.started = time.Now()
+		if node, err := m.agent.gatherFacts(t.Context()); len(node.Underlays) != want || (err == nil) != settled {
+			t.Errorf("settled %t: underlays %+v, %v", settled, node.Underlays, err)
+		}
+	}
 }

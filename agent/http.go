@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,7 +16,7 @@ import (
 // Handler returns what answers /healthz, /readyz, /status and /metrics.
 func (a *Agent) Handler(g prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", probe(a.status.Live))
+	mux.Handle("/healthz", probe(a.live))
 	mux.Handle("/readyz", probe(a.status.Ready))
 	mux.Handle("/status", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -24,6 +25,9 @@ func (a *Agent) Handler(g prometheus.Gatherer) http.Handler {
 	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
 	return mux
 }
+
+// live returns why the agent should be restarted, nil if it should not.
+func (a *Agent) live() error { return errors.Join(a.status.Live(), a.files.Lost()) }
 
 // Serve answers on l until ctx is done.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {

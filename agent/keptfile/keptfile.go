@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
 	"github.com/twill-net/twill/internal/atomicfile"
@@ -136,6 +137,20 @@ func (k *Keeper) putBack(f *file, was string) error {
 		k.log.Debug("put a file back", "path", f.path, "was", was)
 	}
 	return nil
+}
+
+// Lost returns an error if the directory of a file was deleted on the host while it is mounted here, as in a container:
+// nothing can be made in it any more, and one that the host makes again is another. A new container has that one.
+func (k *Keeper) Lost() error {
+	var errs []error
+	for _, f := range k.list() {
+		var stat unix.Stat_t
+		dir := filepath.Dir(f.path)
+		if unix.Stat(dir, &stat) == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR && stat.Nlink == 0 {
+			errs = append(errs, fmt.Errorf("%s was deleted where it is mounted from: start a new container", dir))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (k *Keeper) failed(f *file, err error) {

@@ -321,6 +321,45 @@ func TestQuiet(t *testing.T) {
 	<-s.keeper.events
 }
 
+// TestLost: a directory that was deleted below a mount is lost. Nothing else is: one that is away or was made again.
+func TestLost(t *testing.T) {
+	if os.Getenv("TWILL_TEST_LOST") == "" {
+		if os.Geteuid() != 0 {
+			t.Skip("needs root, to mount")
+		}
+		self := exec.Command("/proc/self/exe", "-test.run=^TestLost$", "-test.v")
+		self.Env = append(os.Environ(), "TWILL_TEST_LOST=1")
+		self.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		if out, err := self.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	s := newStand(t)
+	s.write()
+	s.must(os.RemoveAll(s.dir))
+	s.must(s.keeper.Lost())
+	s.must(os.Mkdir(s.dir, 0o755))
+	s.must(s.keeper.Lost())
+	host := t.TempDir()
+	s.must(unix.Mount(host, s.dir, "", unix.MS_BIND, ""))
+	defer func() { s.must(unix.Unmount(s.dir, unix.MNT_DETACH)) }()
+	s.run()
+	s.write()
+	s.must(s.fine(0o644))
+	s.must(s.keeper.Lost())
+	s.must(errors.Join(os.Rename(host, host+".old"), os.RemoveAll(host+".old")))
+	s.eventually("the directory is lost", func() error {
+		if s.keeper.Lost() == nil {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	if err := s.keeper.Lost(); !strings.Contains(err.Error(), s.dir+" was deleted where it is mounted from") {
+		t.Error(err)
+	}
+}
+
 // TestNoInotify: where nothing can be watched, one line tells, and Check puts back.
 func TestNoInotify(t *testing.T) {
 	if os.Getenv("TWILL_TEST_NO_INOTIFY") == "" {

@@ -72,8 +72,8 @@ func (r *run) up() verb {
 			"-nat A,B: a translating router in front of these nodes; -vagrant A,B: a first interface eth0, with the",
 			"default route and the same address 10.0.2.15 on all of them; -split A,B: IPv6 on an interface of its own.",
 			"Node lists can be 'all'. Then $LAB is the lab's name, $node1 node1's underlay address, $node1_6 its IPv6 one,",
-			"$node1_subnet its subnet, $node1_pod1 its pod's address, $node1_log its agent's log; $WORK is the script's",
-			"directory, and $TWILLD Twill's agent.",
+			"$node1_subnet its subnet, $node1_pod1 its pod's address, $node1_log its agent's log, $node1_dir the directory",
+			"of its subnet.env and checkpoint.json; $WORK is the script's directory, and $TWILLD Twill's agent.",
 		},
 		do: func(c *call) error {
 			if r.lab != nil {
@@ -178,6 +178,7 @@ func (r *run) publish(c *call) error {
 	set := func(name string, value any) { errs = append(errs, c.state.Setenv(name, fmt.Sprint(value))) }
 	for _, n := range r.lab.Nodes() {
 		set(n.Name+"_log", n.Log())
+		set(n.Name+"_dir", n.Dir())
 		for _, a := range n.Underlay() {
 			set(n.Name+suffix(a, n.Underlay()[0]), a)
 		}

@@ -30,9 +30,13 @@ func TestContention(t *testing.T) {
 		t.Errorf("reported twice: %q", fresh)
 	}
 	later := now.Add(firstSuppression)
-	for range contentionLimit {
+	for range contentionLimit - 1 {
 		f.record(repair, later)
 	}
+	if f.suppressed(want.Key(), later) {
+		t.Error("held again before the limit")
+	}
+	f.record(repair, later)
 	for hold := 2 * firstSuppression; ; hold = min(2*hold, lastSuppression) {
 		if !f.suppressed(want.Key(), later.Add(hold-time.Millisecond)) || f.suppressed(want.Key(), later.Add(hold)) {
 			t.Errorf("it does not wait for %s, twice as long as before, up to %s", hold, lastSuppression)

@@ -255,24 +255,34 @@ func TestConcernsUs(t *testing.T) {
 	}
 }
 
-// TestJumpRules: jumps to our chain are found with and without a comment, and only a rule without a condition drops.
-func TestJumpRules(t *testing.T) {
+// TestLegacyBase: jumps to our chain are found with and without a comment, and only a rule without a condition drops.
+func TestLegacyBase(t *testing.T) {
 	lines := []string{
 		"-P FORWARD ACCEPT", `-A FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-A FORWARD -j FLANNEL-FWD",
 		"-A FORWARD -j DROP", `-A FORWARD -m comment --comment last -j REJECT`, "-A FORWARD -i eth0 -j DROP",
 		"-A FORWARD -j", "-A FORWARD -g FLANNEL-FWD", "-A FORWARD -m comment --comment x", "-N FORWARD -j FLANNEL-FWD",
-		"-A FORWARD -p FLANNEL-FWD", "-A FORWARD",
+		"-A FORWARD -p FLANNEL-FWD", "-A FORWARD", `-A FORWARD -m comment --comment "twill appended" -j RENAMED`,
+		`-A FORWARD -m comment --comment "twill first" -j DROP`,
 	}
-	base, deletes := jumpRules(lines, sites[netstate.Forward])
+	base := legacyBase(lines, sites[netstate.Forward])
 	wantDeletes := []string{
 		`-D FORWARD -m comment --comment "a b" -j FLANNEL-FWD`, "-D FORWARD -j FLANNEL-FWD", "-D FORWARD -g FLANNEL-FWD",
+		`-D FORWARD -m comment --comment "twill appended" -j RENAMED`,
+		`-D FORWARD -m comment --comment "twill first" -j DROP`,
 	}
-	if !slices.Equal(deletes, wantDeletes) {
-		t.Errorf("deletes %q, want %q", deletes, wantDeletes)
+	if got := deletes(base); !slices.Equal(got, wantDeletes) {
+		t.Errorf("deletes %q, want %q", got, wantDeletes)
 	}
+	const own = "FLANNEL-FWD"
 	want := []baseRule{
-		{ours: true, comment: "a b"}, {ours: true}, {drops: true}, {drops: true, comment: "last"}, {conditional: true},
-		{conditional: true}, {ours: true, conditional: true}, {conditional: true}, {conditional: true},
+		{ours: true, comment: "a b", target: own}, {ours: true, target: own}, {drops: true, target: "DROP"},
+		{drops: true, comment: "last", target: "REJECT"}, {conditional: true, target: "DROP"},
+		{conditional: true}, {ours: true, conditional: true, target: own}, {conditional: true, comment: "x"},
+		{conditional: true}, {ours: true, conditional: true, comment: "twill appended", target: "RENAMED"},
+		{ours: true, conditional: true, drops: true, comment: "twill first", target: "DROP"},
+	}
+	for i := range base {
+		base[i].line = ""
 	}
 	if !slices.Equal(base, want) {
 		t.Errorf("rules\n%+v, want\n%+v", base, want)
@@ -358,7 +368,6 @@ func FuzzParse(f *testing.F) {
 	f.Add(`-A FORWARD -m comment --comment "a \"b\" c" -j FLANNEL-FWD`)
 	f.Fuzz(func(_ *testing.T, line string) {
 		_ = parse(split(line)).String()
-		base, _ := jumpRules([]string{line}, sites[netstate.Forward])
-		placeOf(base, 1)
+		placeOf(legacyBase([]string{line}, sites[netstate.Forward]), 1)
 	})
 }

@@ -1,11 +1,10 @@
 package firewall
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/google/nftables"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -19,66 +18,6 @@ var sites = [...]site{
 	netstate.Forward:      {"filter", "FORWARD", "FLANNEL-FWD"},
 	netstate.GuardInput:   {"mangle", "INPUT", "TWILL-INPUT"},
 	netstate.GuardForward: {"mangle", "FORWARD", "TWILL-FORWARD"},
-}
-
-// listing is a chain as iptables-nft listed it when the kernel's rules had the fingerprint.
-type listing struct {
-	fingerprint string
-	chain       netstate.Chain
-}
-
-// readCompat returns the iptables mode's chains in nf_tables. iptables-nft is run only for those that have changed.
-func (f *Firewall) readCompat(r *reader) []netstate.Chain {
-	var chains []netstate.Chain
-	listings := map[netstate.Key]listing{}
-	for _, family := range netstate.Families {
-		for _, role := range roles {
-			fingerprint, exists := r.fingerprint(family, sites[role])
-			if !exists || r.err != nil {
-				continue
-			}
-			c := netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
-			l := f.listings[c.Key()]
-			if l.fingerprint != fingerprint {
-				c, r.err = f.list(c)
-				l = listing{fingerprint, c}
-			}
-			listings[c.Key()] = l
-			chains = append(chains, l.chain)
-		}
-	}
-	if r.err == nil {
-		f.listings = listings
-	}
-	return chains
-}
-
-// fingerprint returns the rules, without counters, of a chain in nf_tables and of the chain that jumps to it, and
-// whether the chain exists. A jump cannot outlive its chain.
-func (r *reader) fingerprint(family netstate.Family, s site) (text string, exists bool) {
-	if r.chain(family, s.table, s.chain) == nil {
-		return "", false
-	}
-	own := r.rules(family, s.table, s.chain)
-	for _, rule := range slices.Concat(own, r.rules(family, s.table, s.base)) {
-		rule.exprs = slices.DeleteFunc(rule.exprs, func(e rawExpr) bool { return e.name == "counter" })
-		text += fmt.Sprintln(rule)
-	}
-	return fmt.Sprintln(len(own), text), true
-}
-
-// list runs iptables-nft for an existing chain.
-func (f *Firewall) list(c netstate.Chain) (netstate.Chain, error) {
-	ipt, err := f.iptables.command(nft, c.Family)
-	if err != nil {
-		c.Extra = "unread, no iptables-nft"
-		return c, nil
-	}
-	exists, err := ipt.read(&c)
-	if err == nil && !exists {
-		err = errMoved
-	}
-	return c, err
 }
 
 // readLegacy returns the iptables mode's chains in the legacy tables.
@@ -103,51 +42,107 @@ func (r *runner) readLegacy() ([]netstate.Chain, error) {
 	return chains, err
 }
 
-// read sets the rules and the place of a chain, and reports whether it exists.
+// read sets the rules and the place of a chain in a legacy table, and reports whether it exists.
 func (c command) read(chain *netstate.Chain) (bool, error) {
 	s := sites[chain.Role]
 	own, err := c.list(s.table, s.chain)
 	if err != nil || own == nil {
 		return false, err
 	}
-	base, err := c.list(s.table, s.base)
+	lines, err := c.list(s.table, s.base)
 	if err != nil {
 		return false, err
 	}
-	var rules []netstate.Rule
-	for _, l := range own {
-		if words := split(l); len(words) >= 2 && words[0] == "-A" {
-			rules = append(rules, parse(words[2:]))
-		}
+	base := legacyBase(lines, s)
+	parseRules(chain, own)
+	for _, name := range c.renamed(s, base) {
+		chain.Extra = join(chain.Extra, "also "+name)
 	}
-	setRules(chain, rules)
-	all, _ := jumpRules(base, s)
-	chain.Place = placeOf(all, 1)
+	chain.Place = placeOf(base, 1)
 	return true, nil
 }
 
-// jumpRules parses a base chain as "iptables -S" lists it. It returns the rules, and the commands that delete those
-// which jump to the site's chain, whoever wrote them.
-func jumpRules(lines []string, s site) (base []baseRule, deletes []string) {
+// parseRules sets the rules of a chain from the lines in which iptables -S prints it. A rule of ours has our mark.
+func parseRules(chain *netstate.Chain, lines []string) {
+	var rules []netstate.Rule
+	for _, l := range lines {
+		words := split(l)
+		if len(words) < 2 || words[0] != "-A" {
+			continue
+		}
+		rest, comment := cutComment(words[2:])
+		if isMark(comment) {
+			rules = append(rules, parse(rest))
+			continue
+		}
+		r := parse(words[2:])
+		r.Extra = strings.TrimSpace(r.Extra + " unmarked")
+		rules = append(rules, r)
+	}
+	setRules(chain, rules)
+}
+
+// cutComment takes the comment out of the words of a rule.
+func cutComment(words []string) (rest []string, comment string) {
+	i := slices.Index(words, "--comment")
+	if i < 2 || i+1 >= len(words) || words[i-2] != "-m" || words[i-1] != "comment" {
+		return words, ""
+	}
+	return slices.Concat(words[:i-2], words[i+2:]), words[i+1]
+}
+
+// legacyBase returns the rules of a site's base chain from the lines in which iptables-legacy -S prints it.
+func legacyBase(lines []string, s site) []baseRule {
+	var base []baseRule
 	for _, l := range lines {
 		words := split(l)
 		if len(words) < 3 || words[0] != "-A" {
 			continue
 		}
-		r := baseRule{}
-		words = words[2:]
-		if n := len(words); n >= 2 && (words[n-2] == "-j" || words[n-2] == "-g") && words[n-1] == s.chain {
-			r.ours = true
-			deletes = append(deletes, "-D"+strings.TrimPrefix(l, "-A"))
+		var b baseRule
+		b.line = strings.TrimPrefix(l, "-A")
+		words, b.comment = cutComment(words[2:])
+		if i := slices.IndexFunc(words, func(w string) bool { return w == "-j" || w == "-g" }); i >= 0 && i+1 < len(words) {
+			b.target = words[i+1]
 		}
-		if len(words) > 4 && words[0] == "-m" && words[1] == "comment" && words[2] == "--comment" {
-			r.comment, words = words[3], words[4:]
-		}
-		r.conditional = len(words) < 2 || words[0] != "-j"
-		r.drops = !r.conditional && (words[1] == "DROP" || words[1] == "REJECT")
-		base = append(base, r)
+		always := len(words) >= 2 && words[0] == "-j"
+		b.ours = b.target == s.chain || isMark(b.comment)
+		b.drops = always && (b.target == "DROP" || b.target == "REJECT")
+		b.conditional = !always || b.ours && b.target != s.chain
+		base = append(base, b)
 	}
-	return base, deletes
+	return base
+}
+
+// renamed returns the chains of ours under another name in a legacy table: a jump of ours leads there, and every rule
+// has our mark.
+func (c command) renamed(s site, base []baseRule) []string {
+	var names []string
+	for _, b := range base {
+		if !b.ours || b.target == s.chain || slices.Contains(names, b.target) {
+			continue
+		}
+		lines, err := c.list(s.table, b.target) // nil if it is no chain
+		isForeign := func(l string) bool {
+			_, comment := cutComment(split(l))
+			return strings.HasPrefix(l, "-A ") && !isMark(comment)
+		}
+		if err == nil && len(lines) > 1 && !slices.ContainsFunc(lines, isForeign) {
+			names = append(names, b.target)
+		}
+	}
+	return names
+}
+
+// deletes are the commands that delete the rules of ours.
+func deletes(base []baseRule) []string {
+	var lines []string
+	for _, b := range base {
+		if b.ours {
+			lines = append(lines, "-D"+b.line)
+		}
+	}
+	return lines
 }
 
 // putIPTables writes one chain of the iptables mode: its rules and its jump in one transaction, so that there
@@ -158,47 +153,45 @@ func (f *Firewall) putIPTables(chain netstate.Chain) error {
 	if err != nil {
 		return err
 	}
-	base, err := c.list(s.table, s.base)
-	if err != nil {
-		return err
-	}
-	rules, old := jumpRules(base, s)
 	var lines []string
 	for _, r := range rulesOf(chain) {
 		words, err := render(r)
 		if err != nil {
 			return err
 		}
-		lines = append(lines, "-A "+s.chain+" "+words)
-	}
-	at := "-A " + s.base
-	if i, end := slot(chain.Place, rules); !end {
-		at = fmt.Sprintf("-I %s %d", s.base, i+1)
-	}
-	jump := fmt.Sprintf("%s -m comment --comment %q -j %s", at, placeComment(chain.Place), s.chain)
-	if err := c.restore(s, slices.Concat(lines, old, []string{jump})); err != nil {
-		return err
+		lines = append(lines, fmt.Sprintf("-A %s -m comment --comment %q %s", s.chain, placeComment(chain.Place), words))
 	}
 	if v == legacy {
-		return f.deleteCompat(chain)
+		return errors.Join(putLegacy(c, chain, lines), f.deleteCompat(chain))
 	}
-	return f.deleteLegacy(chain)
+	return errors.Join(f.putCompat(c, chain, lines), f.deleteLegacy(chain))
 }
 
-// deleteCompat removes a chain of the iptables mode and its jumps from nf_tables, for which no binary is needed.
-func (f *Firewall) deleteCompat(c netstate.Chain) error {
-	s := sites[c.Role]
-	tx := f.transaction()
-	if header := tx.chain(c.Family, s.table, s.chain); noNFTables(tx.err) || tx.err == nil && header == nil {
-		return nil
+// putLegacy writes one chain of the iptables mode with iptables-legacy.
+func putLegacy(c command, chain netstate.Chain, lines []string) error {
+	s := sites[chain.Role]
+	list, err := c.list(s.table, s.base)
+	if err != nil {
+		return err
 	}
-	table := &nftables.Table{Name: s.table, Family: tableFamily(c.Family)}
-	base, chain := &nftables.Chain{Table: table, Name: s.base}, &nftables.Chain{Table: table, Name: s.chain}
-	rules := tx.rules(c.Family, s.table, s.base)
-	tx.deleteRules(base, rules, func(r rawRule) bool { return r.jumpTo() == s.chain })
-	tx.FlushChain(chain)
-	tx.DelChain(chain)
-	return tx.commit()
+	base := legacyBase(list, s)
+	if placeOf(base, 1) != chain.Place {
+		others := slices.DeleteFunc(slices.Clone(base), func(b baseRule) bool { return b.ours })
+		lines = slices.Concat(lines, deletes(base), []string{jumpLine(chain, others)})
+	}
+	renamed := c.renamed(s, base)
+	if err := c.restore(s, lines); err != nil {
+		return err
+	}
+	c.deleteRenamed(s, renamed)
+	return nil
+}
+
+// deleteRenamed deletes chains of ours under other names. One to which a rule of somebody else leads too stays, empty.
+func (c command) deleteRenamed(s site, names []string) {
+	for _, name := range names {
+		_ = c.ClearAndDeleteChain(s.table, name)
+	}
 }
 
 // deleteLegacy removes a chain of the iptables mode and its jumps from the legacy tables.
@@ -214,10 +207,15 @@ func (f *Firewall) deleteLegacy(c netstate.Chain) error {
 	if err != nil || own == nil {
 		return err
 	}
-	base, err := ipt.list(s.table, s.base)
+	lines, err := ipt.list(s.table, s.base)
 	if err != nil {
 		return err
 	}
-	_, old := jumpRules(base, s)
-	return ipt.restore(s, append(old, "-X "+s.chain))
+	base := legacyBase(lines, s)
+	renamed := ipt.renamed(s, base)
+	if err := ipt.restore(s, append(deletes(base), "-X "+s.chain)); err != nil {
+		return err
+	}
+	ipt.deleteRenamed(s, renamed)
+	return nil
 }

@@ -123,8 +123,7 @@ func (r *reader) setPlace(c *netstate.Chain) bool {
 
 // isAccept reports whether r, of iptables-nft's FORWARD, is one of our accepts.
 func (r rawRule) isAccept() bool {
-	marks := []string{placeComment(netstate.Appended), placeComment(netstate.First), oldComment}
-	return slices.Contains(marks, r.comment) && r.jumpTo() == ""
+	return isMark(r.comment) && r.jumpTo() == ""
 }
 
 func baseRules(rules []rawRule) []baseRule {
@@ -223,7 +222,8 @@ func (r *reader) headers(family netstate.Family) map[netstate.Role]*rawChain {
 	return headers
 }
 
-// changeTable makes changes to a table that keeps chains of ours. What may lead to something that goes is emptied first.
+// changeTable makes changes to a table that keeps chains of ours. What may lead to something that goes is emptied
+// first.
 func (tx *transaction) changeTable(
 	family netstate.Family, headers map[netstate.Role]*rawChain, changes netstate.Plan,
 ) {

@@ -10,8 +10,11 @@ import (
 type baseRule struct {
 	ours        bool
 	comment     string
+	target      string // the chain that it jumps to; of legacy iptables any target
 	conditional bool
-	drops       bool // drops or rejects every packet
+	drops       bool   // drops or rejects every packet
+	handle      uint64 // in nf_tables
+	line        string // of legacy iptables: what follows -A or -D
 }
 
 // placeComment marks rules of ours in a base chain with the place that was asked for. flannel's own jump has no such
@@ -20,6 +23,11 @@ func placeComment(p netstate.Place) string { return "twill " + p.String() }
 
 // oldComment marked the accepts of an earlier version, which stood first.
 const oldComment = "twill forward"
+
+// isMark reports whether a comment marks a rule of ours.
+func isMark(comment string) bool {
+	return comment == placeComment(netstate.Appended) || comment == placeComment(netstate.First) || comment == oldComment
+}
 
 // slot returns the index at which our rules belong among those of others, and whether that is the end. Rules at the end
 // of the chain that drop everything stay behind ours.

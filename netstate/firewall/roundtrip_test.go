@@ -157,7 +157,14 @@ var drifts = map[string][]string{
 		"nft insert rule ip flannel-ipv4 guard-forward iifname cni0 udp dport 8472 accept",
 		"nft add rule ip flannel-ipv4 guard-forward iifname cni0 udp sport 8472 drop",
 	},
-	"iptables-nft": {"nft flush ruleset"},
+	"iptables-nft": {
+		"nft flush ruleset",
+		"nft add rule ip filter FLANNEL-FWD numgen random mod 2 0 drop", // iptables cannot print it
+		"nft insert rule ip filter FORWARD numgen random mod 2 0 accept && iptables -F FLANNEL-FWD",
+		"nft 'add set ip filter s { type ipv4_addr; }; insert rule ip filter FLANNEL-FWD ip saddr @s drop'",
+		"nft 'add table ip nat { flags dormant; }'",
+		"nft 'add table ip6 filter { flags dormant; }'",
+	},
 	"iptables-legacy": {
 		"iptables-legacy-save | sed '/FLANNEL/d' | iptables-legacy-restore",
 	},
@@ -181,6 +188,18 @@ var iptablesDrifts = []string{
 	"ip6tables -t nat -D POSTROUTING 1 &&" +
 		" ip6tables -t nat -A POSTROUTING -p tcp -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
 	"iptables -t nat -R FLANNEL-POSTRTG 1 -m mark --mark 0x4000/0xffff -j RETURN",
+	"iptables -t nat -R FLANNEL-POSTRTG 1 -m mark --mark 0x4000/0x4000 -j RETURN", // without our comment
+	"iptables -E FLANNEL-FWD RENAMED",
+	"ip6tables -t nat -E FLANNEL-POSTRTG RENAMED",
+	"iptables -t mangle -E TWILL-INPUT RENAMED && iptables -t mangle -N TWILL-INPUT",
+	"iptables -R FORWARD 1 -i eth0 -m comment --comment 'twill appended' -j FLANNEL-FWD",
+	"iptables -t nat -R POSTROUTING 1 -m comment --comment 'twill appended' -j ACCEPT",
+	"iptables -t mangle -R FORWARD 1 -m comment --comment 'twill appended' -g TWILL-FORWARD",
+	"iptables -A FORWARD -m comment --comment 'twill appended' -j FLANNEL-FWD",
+	"iptables -R FORWARD 1 -m comment --comment 'somebody' -j FLANNEL-FWD",
+	"iptables -D FLANNEL-FWD 1 &&" +
+		" iptables -A FLANNEL-FWD -s 10.244.0.0/16 -m comment --comment 'twill appended' -j ACCEPT",
+	"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do iptables -A FLANNEL-FWD -s 1.2.3.$i -j DROP; done",
 	"iptables -t nat -R FLANNEL-POSTRTG 2 -s 10.244.1.0/25 -d 10.244.0.0/16 -j RETURN",
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// chainFlags and chainBinding are NFTA_CHAIN_FLAGS and NFT_CHAIN_BINDING of linux/netfilter/nf_tables.h. A chain that is
-// bound belongs to a rule and goes with it.
+// chainFlags and chainBinding are NFTA_CHAIN_FLAGS and NFT_CHAIN_BINDING of linux/netfilter/nf_tables.h. A chain that
+// is bound belongs to a rule and goes with it.
 const chainFlags, chainBinding = 10, 4
 
 // stray is something in a table of ours that is none of our chains, and how to delete it.

@@ -1,0 +1,211 @@
+package firewall
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// listing is the rules of a chain as iptables-nft listed them when the kernel's had the fingerprint.
+type listing struct {
+	fingerprint string
+	chain       netstate.Chain // with rules and Extra alone
+}
+
+// readCompat returns the iptables mode's chains in nf_tables. iptables-nft is run only for those that have changed.
+func (f *Firewall) readCompat(r *reader) []netstate.Chain {
+	var chains []netstate.Chain
+	listings := map[netstate.Key]listing{}
+	for _, family := range netstate.Families {
+		tables := r.tables(family)
+		for _, role := range roles {
+			s, c := sites[role], netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
+			table, exists := tables[s.table]
+			if !exists {
+				continue
+			}
+			base := compatBase(r.rules(family, s.table, s.base), s)
+			if r.chain(family, s.table, s.chain) != nil {
+				l := f.listed(r, c)
+				listings[c.Key()], c = l, l.chain
+			} else if !slices.ContainsFunc(base, func(b baseRule) bool { return b.ours }) || r.err != nil {
+				continue
+			} else {
+				c.Extra = "missing"
+			}
+			if table.dormant() {
+				c.Extra = join(c.Extra, "dormant")
+			}
+			for _, name := range r.renamed(family, s, base) {
+				c.Extra = join(c.Extra, "also "+name)
+			}
+			c.Place = placeOf(base, 1)
+			chains = append(chains, c)
+		}
+	}
+	if r.err == nil {
+		f.listings = listings
+	}
+	return chains
+}
+
+// listed returns the listing of a chain that exists.
+func (f *Firewall) listed(r *reader, c netstate.Chain) listing {
+	s, text := sites[c.Role], ""
+	for _, rule := range r.rules(c.Family, s.table, s.chain) {
+		rule.exprs = slices.DeleteFunc(rule.exprs, func(e rawExpr) bool { return e.name == "counter" })
+		text += fmt.Sprintln(rule)
+	}
+	if l, ok := f.listings[c.Key()]; r.err != nil || ok && l.fingerprint == text {
+		return l
+	}
+	ipt, err := f.iptables.command(nft, c.Family)
+	if err != nil {
+		c.Extra = "unread, no iptables-nft"
+		return listing{text, c}
+	}
+	lines, err := ipt.list(s.table, s.chain)
+	if r.err = err; lines == nil { // somebody wrote what iptables cannot print
+		c.Extra = "unreadable"
+	}
+	parseRules(&c, lines)
+	return listing{text, c}
+}
+
+// compatBase returns the rules of a site's base chain.
+func compatBase(raw []rawRule, s site) []baseRule {
+	var base []baseRule
+	for _, r := range raw {
+		b := baseRule{comment: r.comment, target: r.jumpTo(), drops: r.drops(), handle: r.handle}
+		// The accepts of the nftables mode have our comment too.
+		b.ours = b.target == s.chain || isMark(r.comment) && (b.target != "" || s != sites[netstate.Forward])
+		b.conditional = !b.drops && !r.jumpsAlways() || b.ours && b.target != s.chain
+		base = append(base, b)
+	}
+	return base
+}
+
+// jumpsAlways reports whether the rule jumps with every packet.
+func (r rawRule) jumpsAlways() bool {
+	jumps := false
+	for _, e := range r.exprs {
+		_, isComment := e.xtComment()
+		code, _ := e.verdict().u32(unix.NFTA_VERDICT_CODE)
+		switch {
+		case e.name == "counter" || isComment:
+		case e.name == "immediate" && int32(code) == unix.NFT_JUMP:
+			jumps = true
+		default:
+			return false
+		}
+	}
+	return jumps
+}
+
+// renamed returns the chains of ours under another name: a jump of ours leads there, and every rule has our mark.
+func (r *reader) renamed(family netstate.Family, s site, base []baseRule) []string {
+	var names []string
+	for _, b := range base {
+		if !b.ours || b.target == "" || b.target == s.chain || slices.Contains(names, b.target) {
+			continue
+		}
+		rules := r.rules(family, s.table, b.target)
+		isForeign := func(r rawRule) bool { return !isMark(r.comment) }
+		if len(rules) > 0 && !slices.ContainsFunc(rules, isForeign) {
+			names = append(names, b.target)
+		}
+	}
+	return names
+}
+
+// putCompat writes one chain of the iptables mode with iptables-nft. Then it deletes, over netlink, jumps that are not
+// in their place: iptables cannot name them if it cannot print the chain.
+func (f *Firewall) putCompat(c command, chain netstate.Chain, lines []string) error {
+	s, tx := sites[chain.Role], f.transaction()
+	table, base := tx.tables(chain.Family)[s.table], compatBase(tx.rules(chain.Family, s.table, s.base), s)
+	moved := placeOf(base, 1) != chain.Place
+	if moved {
+		lines = append(lines, jumpLine(chain, base))
+	}
+	if err := errors.Join(tx.err, c.restore(s, lines)); err != nil {
+		return err
+	}
+	if moved {
+		tx.deleteJumps(chain, base)
+	}
+	if table.dormant() {
+		tx.AddTable(compatTable(chain))
+	}
+	return errors.Join(tx.commit(), f.deleteRenamed(chain, base))
+}
+
+// jumpLine returns the command that adds the jump to a chain in its place.
+func jumpLine(chain netstate.Chain, base []baseRule) string {
+	s := sites[chain.Role]
+	add := "-A " + s.base
+	if at, end := slot(chain.Place, base); !end {
+		for i, b := range base { // at counts the rules of others
+			if !b.ours && at == 0 {
+				add = fmt.Sprintf("-I %s %d", s.base, i+1)
+				break
+			} else if !b.ours {
+				at--
+			}
+		}
+	}
+	return fmt.Sprintf("%s -m comment --comment %q -j %s", add, placeComment(chain.Place), s.chain)
+}
+
+func compatTable(c netstate.Chain) *nftables.Table {
+	return &nftables.Table{Name: sites[c.Role].table, Family: tableFamily(c.Family)}
+}
+
+// deleteJumps deletes the rules of ours in a site's base chain.
+func (tx *transaction) deleteJumps(c netstate.Chain, base []baseRule) {
+	chain := &nftables.Chain{Table: compatTable(c), Name: sites[c.Role].base}
+	for _, b := range base {
+		if b.ours {
+			tx.err = errors.Join(tx.err, tx.DelRule(&nftables.Rule{Table: chain.Table, Chain: chain, Handle: b.handle}))
+		}
+	}
+}
+
+// deleteRenamed deletes the chains of ours under other names to which jumps of ours led. One to which a rule of
+// somebody else leads too stays, empty.
+func (f *Firewall) deleteRenamed(c netstate.Chain, base []baseRule) error {
+	tx := f.transaction()
+	for _, name := range tx.renamed(c.Family, sites[c.Role], base) {
+		chain := &nftables.Chain{Table: compatTable(c), Name: name}
+		tx.FlushChain(chain)
+		if err := tx.commit(); err != nil {
+			return err
+		}
+		tx.DelChain(chain)
+		if err := tx.commit(); err != nil && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+	return tx.err
+}
+
+// deleteCompat removes a chain of the iptables mode and its jumps from nf_tables, for which no binary is needed.
+func (f *Firewall) deleteCompat(c netstate.Chain) error {
+	s, tx := sites[c.Role], f.transaction()
+	header := tx.chain(c.Family, s.table, s.chain)
+	base := compatBase(tx.rules(c.Family, s.table, s.base), s)
+	if noNFTables(tx.err) {
+		return nil
+	}
+	tx.deleteJumps(c, base)
+	if header != nil {
+		chain := &nftables.Chain{Table: compatTable(c), Name: s.chain}
+		tx.FlushChain(chain)
+		tx.DelChain(chain)
+	}
+	return errors.Join(tx.commit(), f.deleteRenamed(c, base))
+}

@@ -64,7 +64,9 @@ type Table struct {
 }
 
 // All returns every table.
-func All() []Table { return slices.Concat(linkTables(), addrTables(), entryTables(), routeTables()) }
+func All() []Table {
+	return slices.Concat(linkTables(), addrTables(), entryTables(), routeTables(), Firewall())
+}
 
 // OfLink returns the tables of devices of one type. Where two have a row for one attribute the first counts.
 func OfLink(kind string) []Table {

@@ -77,7 +77,7 @@ var arrows = []struct {
 	{"netstate", nil},
 	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
-	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/jsonobject"}},
+	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject"}},
 	{"internal/...", nil},
 	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "agent/keptfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes"}},

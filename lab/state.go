@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -57,11 +58,10 @@ func (l *Lab) change(alter func(*state)) error {
 	if err != nil {
 		return fmt.Errorf("encode the lab's state: %w", err)
 	}
-	path := filepath.Join(l.dir, stateFile)
-	if err := os.WriteFile(path+".new", data, 0o644); err != nil {
+	if err := atomicfile.Write(filepath.Join(l.dir, stateFile), data, 0o644); err != nil {
 		return fmt.Errorf("write the lab's state: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // view reads the state.

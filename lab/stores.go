@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/file"
@@ -142,8 +143,8 @@ func (s *fileStore) edit(change func([]subnet.Lease) []subnet.Lease) error {
 	if data, err = file.Format(change(leases)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.path()+".new", data, 0o644); err != nil {
+	if err := atomicfile.Write(s.path(), data, 0o644); err != nil {
 		return fmt.Errorf("write the leases: %w", err)
 	}
-	return os.Rename(s.path()+".new", s.path())
+	return nil
 }

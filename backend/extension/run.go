@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -199,10 +200,7 @@ func (r *runs) save() bool {
 		if old, _ := os.ReadFile(r.file); bytes.Equal(old, data) { // data is never empty
 			return true
 		}
-		err = os.WriteFile(r.file+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(r.file+".new", r.file)
+		err = atomicfile.Write(r.file, data, 0o600)
 	}
 	if err != nil {
 		r.env.Log.Error("remember the peers", "err", err)

@@ -15,6 +15,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -163,16 +164,5 @@ func makeKey(path string) (wgtypes.Key, error) {
 	if err != nil {
 		return key, err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".wgkey-*") // mode 0600
-	if err != nil {
-		return key, err
-	}
-	_, err = f.WriteString(key.String())
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return key, errors.Join(err, os.Remove(f.Name()))
-	}
-	return key, nil
+	return key, atomicfile.Write(path, []byte(key.String()), 0o600)
 }

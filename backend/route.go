@@ -1,11 +1,6 @@
 package backend
 
-import (
-	"cmp"
-	"slices"
-
-	"github.com/twill-net/twill/netstate"
-)
+import "github.com/twill-net/twill/netstate"
 
 // DirectRoute leads to a peer's pods through the peer's own address: what host-gw does, and vxlan with
 // DirectRouting.
@@ -14,10 +9,27 @@ func DirectRoute(u Underlay, peer Peer) netstate.Route {
 		Metric: netstate.DefaultMetric(peer.Underlay), Protocol: netstate.Protocol}
 }
 
-// SmallestMTU is the MTU in bytes that all underlays carry, 0 if there is none.
+// SmallestMTU returns the MTU in bytes that all underlays carry, 0 if there is none.
 func SmallestMTU(underlays []Underlay) int {
-	if len(underlays) == 0 {
-		return 0
+	return InnerMTU(underlays, func(u Underlay) int { return u.MTU })
+}
+
+// InnerMTU returns the MTU in bytes of a tunnel over all underlays, 0 if there is none: the smallest that inside returns.
+func InnerMTU(underlays []Underlay, inside func(Underlay) int) int {
+	least := 0
+	for i, u := range underlays {
+		if size := inside(u); i == 0 || size < least {
+			least = size
+		}
 	}
-	return slices.MinFunc(underlays, func(a, b Underlay) int { return cmp.Compare(a.MTU, b.MTU) }).MTU
+	return least
+}
+
+// Inside returns the size in bytes of the largest packet that fits into one of u, behind headers of so many bytes: the
+// first number is for an underlay of IPv4, the second for one of IPv6.
+func (u Underlay) Inside(headers4, headers6 int) int {
+	if u.Family() == netstate.IPv4 {
+		return u.MTU - headers4
+	}
+	return u.MTU - headers6
 }

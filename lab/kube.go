@@ -3,14 +3,11 @@ package lab
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -103,15 +100,9 @@ func (s *kubeStore) call(ctx context.Context, method, path string, body []byte, 
 	if err != nil {
 		return err
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(api.CA())
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, // its connections are the router's, and would keep that namespace
-		TLSClientConfig:   &tls.Config{RootCAs: roots},
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return s.lab.underlay.Dial(ctx, network, address)
-		},
-	}}
+	transport := api.Transport(s.lab.underlay.Dial)
+	transport.DisableKeepAlives = true // its connections are the router's, and would keep that namespace
+	client := http.Client{Transport: transport}
 	req, err := http.NewRequestWithContext(ctx, method, api.URL()+path, bytes.NewReader(body))
 	if err != nil {
 		return err

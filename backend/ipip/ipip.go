@@ -37,21 +37,9 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 }
 
 // MTU is what fits into one packet of each family's underlay.
-func (b Backend) MTU(node backend.Node) int {
-	inner := make([]backend.Underlay, 0, len(node.Underlays))
-	for _, u := range node.Underlays {
-		inner = append(inner, backend.Underlay{MTU: inside(u)})
-	}
-	return backend.SmallestMTU(inner)
-}
+func (b Backend) MTU(node backend.Node) int { return backend.InnerMTU(node.Underlays, inside) }
 
-// inside is the largest packet, in bytes, that fits into one of u.
-func inside(u backend.Underlay) int {
-	if u.Family() == netstate.IPv4 {
-		return u.MTU - overhead4
-	}
-	return u.MTU - overhead6
-}
+func inside(u backend.Underlay) int { return u.Inside(overhead4, overhead6) }
 
 // Publish is nothing: flannel writes null.
 func (Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {

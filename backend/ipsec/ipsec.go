@@ -51,15 +51,7 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 
 // MTU is what fits into one packet of each family's underlay.
 func (b Backend) MTU(node backend.Node) int {
-	inner := make([]backend.Underlay, 0, len(node.Underlays))
-	for _, u := range node.Underlays {
-		overhead := overhead6
-		if u.Family() == netstate.IPv4 {
-			overhead = overhead4
-		}
-		inner = append(inner, backend.Underlay{MTU: u.MTU - overhead})
-	}
-	return backend.SmallestMTU(inner)
+	return backend.InnerMTU(node.Underlays, func(u backend.Underlay) int { return u.Inside(overhead4, overhead6) })
 }
 
 // Publish is nothing: flannel writes null.

@@ -42,24 +42,14 @@ func (b Backend) device(f netstate.Family) string {
 
 // mtu is what fits into one packet of the underlay.
 func (b Backend) mtu(u backend.Underlay) int {
-	mtu := u.MTU
 	if b.options.MTU != 0 {
-		mtu = b.options.MTU
+		u.MTU = b.options.MTU
 	}
-	if u.Family() == netstate.IPv4 {
-		return mtu - overhead4
-	}
-	return mtu - overhead6
+	return u.Inside(overhead4, overhead6)
 }
 
 // MTU is the smallest of the families' VTEPs.
-func (b Backend) MTU(node backend.Node) int {
-	vteps := make([]backend.Underlay, 0, len(node.Underlays))
-	for _, u := range node.Underlays {
-		vteps = append(vteps, backend.Underlay{MTU: b.mtu(u)})
-	}
-	return backend.SmallestMTU(vteps)
-}
+func (b Backend) MTU(node backend.Node) int { return backend.InnerMTU(node.Underlays, b.mtu) }
 
 // Publish is the VNI and the VTEP's MAC address.
 func (b Backend) Publish(node backend.Node, last subnet.Lease, f netstate.Family) (json.RawMessage, error) {

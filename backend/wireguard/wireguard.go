@@ -117,13 +117,7 @@ func (b *Backend) deviceMTU(node backend.Node, f netstate.Family) int {
 }
 
 // MTU is the smallest of the families' devices.
-func (b *Backend) MTU(node backend.Node) int {
-	inner := make([]backend.Underlay, 0, len(node.Underlays))
-	for _, u := range node.Underlays {
-		inner = append(inner, backend.Underlay{MTU: b.mtu(u)})
-	}
-	return backend.SmallestMTU(inner)
-}
+func (b *Backend) MTU(node backend.Node) int { return backend.InnerMTU(node.Underlays, b.mtu) }
 
 // Desired is this node's devices, their peers, and a route into them for every peer.
 func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {

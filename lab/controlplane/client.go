@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 )
@@ -19,14 +20,24 @@ type request struct {
 	body         []byte
 }
 
+// Transport returns a transport that trusts the server, and no other. It connects by dial, or from this network
+// namespace if that is nil.
+func (s *APIServer) Transport(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
+	return &http.Transport{TLSClientConfig: s.ca.clientConfig(), DialContext: dial}
+}
+
 func newHTTP(ca *authority) *http.Client {
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.cert)
 	// No proxy from the environment: the server is on this machine.
 	return &http.Client{
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true},
+		Transport: &http.Transport{TLSClientConfig: ca.clientConfig(), ForceAttemptHTTP2: true},
 		Timeout:   30 * time.Second,
 	}
+}
+
+func (a *authority) clientConfig() *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	return &tls.Config{RootCAs: roots}
 }
 
 // do returns the body of the answer; one with another status than 2xx is an error that holds the whole body.

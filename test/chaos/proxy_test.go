@@ -1,8 +1,6 @@
 package chaos
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"io"
 	"log"
@@ -41,8 +39,6 @@ type proxy struct {
 func newProxy(t *testing.T, l *lab.Lab, n *lab.Node) *proxy {
 	api, err := controlplane.OpenAPIServer(filepath.Join(l.Dir(), "apiserver"))
 	must(t, err)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(api.CA())
 	upstream, err := url.Parse(api.URL())
 	must(t, err)
 	p := &proxy{T: t, node: n, conns: map[net.Conn]bool{}, at: netip.MustParseAddrPort("127.0.0.1:8099")}
@@ -52,7 +48,7 @@ func newProxy(t *testing.T, l *lab.Lab, n *lab.Node) *proxy {
 			r.SetURL(upstream)
 			r.Out.Header.Set("Authorization", "Bearer "+api.Token(agentUser))
 		},
-		Transport:    &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DialContext: n.Dial},
+		Transport:    api.Transport(n.Dial),
 		ErrorLog:     log.New(io.Discard, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}

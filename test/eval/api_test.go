@@ -143,9 +143,9 @@ func (w *ward) asAdmin(t *testing.T, method, path string, body any) {
 	t.Helper()
 	data, err := json.Marshal(body)
 	check(t, err)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(w.api.CA())
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DialContext: w.node.Dial, DisableKeepAlives: true}}
+	transport := w.api.Transport(w.node.Dial)
+	transport.DisableKeepAlives = true
+	client := http.Client{Transport: transport}
 	r, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, w.api.URL()+path, bytes.NewReader(data))
 	check(t, err)
 	r.Header.Set("Authorization", "Bearer "+w.api.Token(controlplane.Admin))

@@ -6,11 +6,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -36,9 +34,7 @@ func newKubelet(t *testing.T, l *lab.Lab, node string) *kubelet {
 	must(t, err)
 	router, err := l.Find("underlay")
 	must(t, err)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(api.CA())
-	k, conf := &kubelet{url: api.URL()}, &tls.Config{RootCAs: roots}
+	k, transport := &kubelet{url: api.URL()}, api.Transport(router.Dial)
 	if node == "" {
 		k.token = api.Token(controlplane.Admin)
 	} else {
@@ -46,11 +42,8 @@ func newKubelet(t *testing.T, l *lab.Lab, node string) *kubelet {
 		must(t, err)
 		pair, err := tls.X509KeyPair(cert, key)
 		must(t, err)
-		conf.Certificates = []tls.Certificate{pair}
+		transport.TLSClientConfig.Certificates = []tls.Certificate{pair}
 	}
-	transport := &http.Transport{TLSClientConfig: conf, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return router.Dial(ctx, network, address)
-	}}
 	k.client.Transport = transport
 	t.Cleanup(transport.CloseIdleConnections)
 	return k

@@ -293,11 +293,11 @@ func TestFileOfOthers(t *testing.T) {
 	stop := tr.start(tr.backend(""))
 	tr.show(true, lease(2, "k"))
 	tr.wants(line("post", 1, ""), line("add", 2, "k"))
+	tr.show(true, lease(2, "k")) // taken when the first is remembered
 	stop()
 	path := filepath.Join(tr.dir, "extension.json")
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file has the mode %v, error %v, want 0600", info.Mode(), err)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v, error %v, want the mode 0600", info, err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package wireguard
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -117,6 +118,19 @@ func TestClaimOfNothing(t *testing.T) {
 	}
 	if _, port, err := parseData([]byte(`{"PublicKey":"` + key(2) + `","Port":65535}`)); err != nil || port != 65535 {
 		t.Errorf("port %d, %v", port, err)
+	}
+}
+
+// TestPortsOfOneNetwork: one device needs one port; a peer that says port 0 has this node's.
+func TestPortsOfOneNetwork(t *testing.T) {
+	if _, _, err := New(networks[:1], []byte(`{"ListenPort":9,"ListenPortV6":9}`)); err != nil {
+		t.Errorf("one network: %v", err)
+	}
+	for _, want := range []int{0, 1} {
+		raw := fmt.Sprintf(`{"PublicKey":"%s","Port":%d}`, key(2), want)
+		if _, port, err := parseData([]byte(raw)); err != nil || port != want {
+			t.Errorf("%s: port %d, %v", raw, port, err)
+		}
 	}
 }
 

@@ -57,27 +57,19 @@ func (a *Agent) logResult(r result) {
 	args := []any{"node", a.Node, "err", first, "more_errors", more}
 	const what = "bring the kernel to the wanted state"
 	if len(r.left) == 0 {
-		a.causes.Error(a.Log, what, first, "node", a.Node)
+		a.causes.Error(a.Log, what, errors.New(first), "node", a.Node)
 		return
 	}
 	a.causes.Add(a.Log, slog.LevelError, what, fmt.Sprint(r.left[0].Key()), args...)
 }
 
-// firstError returns the first of joined errors, and how many more there are.
-func firstError(err error) (more int, first error) {
-	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) || len(joined.Unwrap()) > 1 && !strings.Contains(err.Error(), "\n") {
-		return 0, err // one of several %w is a part of a sentence
+// firstError returns the first line of an error's text, which of joined errors is the first, and how many more there are.
+func firstError(err error) (more int, first string) {
+	first, rest, _ := strings.Cut(err.Error(), "\n")
+	if rest == "" {
+		return 0, first
 	}
-	for _, e := range joined.Unwrap() {
-		rest, f := firstError(e)
-		if first == nil {
-			first, more = f, rest
-			continue
-		}
-		more += rest + 1
-	}
-	return more, first
+	return strings.Count(rest, "\n") + 1, first
 }
 
 // skips are the peers that are left out, and what was reported of them. What a record says is its
@@ -202,7 +194,7 @@ func errText(err error) string {
 		return ""
 	}
 	_, first := firstError(err)
-	return ": " + first.Error()
+	return ": " + first
 }
 
 func (a *Agent) event(kind, reason, message string) {

@@ -130,11 +130,16 @@ func TestLogPlan(t *testing.T) {
 func TestFirstError(t *testing.T) {
 	one, two, three := errors.New("one"), errors.New("two"), errors.New("three")
 	for _, test := range []struct {
-		err  error
-		more int
-	}{{one, 0}, {errors.Join(one), 0}, {errors.Join(one, two, three), 2}, {fmt.Errorf("apply: %w", errors.Join(one, two)), 1}} {
-		if more, first := firstError(test.err); more != test.more || first != one {
-			t.Errorf("%v: %v and %d more, want %v and %d", test.err, first, more, one, test.more)
+		err   error
+		more  int
+		first string
+	}{
+		{one, 0, "one"}, {errors.Join(one), 0, "one"}, {errors.Join(one, two, three), 2, "one"},
+		{errors.Join(errors.Join(one, two), three), 2, "one"}, {fmt.Errorf("apply: %w", errors.Join(one, two)), 1, "apply: one"},
+		{errors.Join(fmt.Errorf("+ addr: %w", errors.Join(one))), 0, "+ addr: one"},
+	} {
+		if more, first := firstError(test.err); more != test.more || first != test.first {
+			t.Errorf("%v: %q and %d more, want %q and %d", test.err, first, more, test.first, test.more)
 		}
 	}
 	if errText(nil) != "" || errText(errors.Join(one, two)) != ": one" {

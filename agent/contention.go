@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/twill-net/twill/netstate"
@@ -96,19 +98,26 @@ func (c *contention) suppressing(now time.Time) bool {
 	return false
 }
 
-// unreported returns the contended objects that it has not returned yet.
+// unreported returns the contended objects that it has not returned yet, what others stand on first.
 func (c *contention) unreported() []string {
-	var list []string
+	var keys []netstate.Key
 	for key, r := range c.keys {
-		switch {
-		case r.reported:
-			continue
-		case r.want != nil:
+		if !r.reported {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b netstate.Key) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), a.Prefix.Compare(b.Prefix))
+	})
+	var list []string
+	for _, key := range keys {
+		r := c.keys[key]
+		r.reported = true
+		if r.want != nil {
 			list = append(list, r.want.String())
-		default:
+		} else {
 			list = append(list, key.Kind.String()+" "+key.Name+" "+key.Prefix.String())
 		}
-		r.reported = true
 	}
 	return list
 }

@@ -1,9 +1,14 @@
 package agent
 
 import (
+	"bytes"
+	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -96,5 +101,24 @@ func TestContentionForgets(t *testing.T) {
 	f.record(netstate.Plan{{Want: netstate.Sysctl{Name: "b"}}}, now.Add(time.Hour))
 	if len(f.keys) != 1 {
 		t.Errorf("%d keys remembered, want 1", len(f.keys))
+	}
+}
+
+// TestReportContention: who sets a device down all the time, and takes its route along, is one line.
+func TestReportContention(t *testing.T) {
+	var log bytes.Buffer
+	a := New(Config{Planner: Planner{Node: "node1"}, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Store: &reporter{}})
+	link, route := netstate.Bridge{Name: "cni0"}, netstate.Route{Dev: "cni0", Dst: netip.MustParsePrefix("10.244.2.0/24")}
+	for range contentionLimit {
+		a.loop.contention.record(netstate.Plan{{Want: route}, {Want: link}}, time.Now())
+	}
+	a.reportContention()
+	a.reportContention()
+	if want := `node=node1 object="` + link.String() + `" more_objects=1` + "\n"; !strings.HasSuffix(log.String(), want) || strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("logged\n%swant one line that ends in\n%s", log.String(), want)
+	}
+	if events := a.Store.(*reporter).events; len(events) != 1 {
+		t.Errorf("the events are %q", events)
 	}
 }

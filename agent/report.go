@@ -63,7 +63,8 @@ func (a *Agent) logResult(r result) {
 	a.causes.Add(a.Log, slog.LevelError, what, fmt.Sprint(r.left[0].Key()), args...)
 }
 
-// firstError returns the first line of an error's text, which of joined errors is the first, and how many more there are.
+// firstError returns the first line of an error's text, which of joined errors is the first, and how many more there
+// are.
 func firstError(err error) (more int, first string) {
 	first, rest, _ := strings.Cut(err.Error(), "\n")
 	if rest == "" {
@@ -165,14 +166,18 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:maxReason], "") + fmt.Sprintf(" … (%d bytes)", len(s))
 }
 
-// reportContention reports objects that someone else keeps changing.
+// reportContention reports objects that someone else keeps changing. Those of one moment are one cause: who sets a device
+// down takes its routes along.
 func (a *Agent) reportContention() {
-	for _, object := range a.loop.contention.unreported() {
-		a.Metrics.contended.Inc()
-		if a.causes.Add(a.Log, slog.LevelWarn, "something else keeps changing this, it is repaired less often now", object,
-			"node", a.Node, "object", object) {
-			a.event("Warning", "Contended", "something on this node keeps changing: "+object)
-		}
+	objects := a.loop.contention.unreported()
+	if len(objects) == 0 {
+		return
+	}
+	a.Metrics.contended.Add(float64(len(objects)))
+	const what = "something else keeps changing this, it is repaired less often now"
+	if a.causes.Add(a.Log, slog.LevelWarn, what, objects[0],
+		"node", a.Node, "object", objects[0], "more_objects", len(objects)-1) {
+		a.event("Warning", "Contended", "something on this node keeps changing: "+objects[0])
 	}
 }
 

@@ -163,4 +163,16 @@ func TestDecodeRare(t *testing.T) {
 	if got, err := parseEntry(m); err != nil || got != via {
 		t.Errorf("got %+v, %v, want %+v", got, err, via)
 	}
+	for want, change := range map[string]func(*entry){"port 8472 vni 9 via u0": func(*entry) {},
+		"vni 9":     func(e *entry) { e.port, e.via = 0, 0 },
+		"port 8472": func(e *entry) { e.vni, e.via = 0, 0 },
+		"via u0":    func(e *entry) { e.port, e.vni = 0, 0 },
+		"":          func(e *entry) { e.port, e.vni, e.via = 0, 0, 0 },
+	} {
+		e := via
+		change(&e)
+		if got, ours := decodeFDB("f", e, map[int]string{7: "u0"}); got.Extra != want || !ours {
+			t.Errorf("got %q, want %q", got.Extra, want)
+		}
+	}
 }

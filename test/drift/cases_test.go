@@ -3,6 +3,7 @@
 package drift
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"regexp"
 )
@@ -51,36 +52,50 @@ var known = []struct{ move, lab string }{
 	{`iptables -t \S* -E`, "iptables"},
 }
 
-// drawKnown returns one move for each known alteration of this lab.
-func (r *run) drawKnown() []move {
-	var moves []move
+// knownMoves returns one move for each known alteration of this lab. Each is looked for when its turn comes, as a lab
+// that was made anew has other addresses.
+func (r *run) knownMoves(yield func(move) bool) {
 	for _, k := range known {
 		if !regexp.MustCompile(k.lab).MatchString(r.name) {
 			continue
 		}
-		m, ok := r.find(regexp.MustCompile(k.move))
-		if !ok {
+		all := r.space.all(regexp.MustCompile(k.move))
+		if len(all) == 0 {
 			r.Errorf("the generator does not find %s", k.move)
 			continue
 		}
-		moves = append(moves, m)
-	}
-	return moves
-}
-
-// find returns the first move that matches.
-func (r *run) find(what *regexp.Regexp) (move, bool) {
-	for n := 1; n < 500_000; n++ {
-		if m := r.draw(n); what.MatchString(m.String()) {
-			return m, true
+		if !yield(all[0]) {
+			return
 		}
 	}
-	return move{}, false
+}
+
+// matching returns the moves that were asked for by a regular expression, in a random order.
+func (r *run) matching(yield func(move) bool) {
+	for _, i := range rand.New(rand.NewPCG(r.seed, 0)).Perm(len(r.space.all(r.only))) {
+		if all := r.space.all(r.only); i < len(all) && !yield(all[i]) {
+			return
+		}
+	}
+	for n := 1; n < 20_000; n++ { // also those that are no setter's
+		if m := r.draw(n); m.send != nil && r.only.MatchString(m.String()) && !yield(m) {
+			return
+		}
+	}
 }
 
 // draw returns move number n. Each has random numbers of its own, so that it can be made alone.
 func (r *run) draw(n int) move {
-	m := draw(rand.New(rand.NewPCG(r.seed, uint64(n))), r.objects)
+	m := r.space.draw(rand.New(rand.NewPCG(r.seed, uint64(n))))
 	m.number = n
 	return m
+}
+
+// again is the command that makes a move again.
+func (r *run) again(m move) string {
+	which := fmt.Sprint(m.number)
+	if m.number == 0 {
+		which = "'^" + regexp.QuoteMeta(m.attr+" of "+m.object) + ":'"
+	}
+	return fmt.Sprintf("make drift DRIFT_SEED=%d DRIFT_LAB=%s DRIFT_MOVE=%s", r.seed, r.name, which)
 }

@@ -4,10 +4,12 @@ package drift
 
 import (
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -115,7 +117,7 @@ type run struct {
 	camera  *camera
 	events  *events
 	flows   []*flow
-	objects []object
+	space   space
 	healthy picture
 	results
 }
@@ -132,29 +134,34 @@ func (r *run) fuzz(limit time.Duration) {
 	defer r.down()
 	r.up()
 	began, moves := time.Now(), 0
-	try := func(m move) {
+	for m := range r.moves() {
+		if time.Since(began) > limit || r.Context().Err() != nil {
+			break
+		}
 		moves++
 		r.try(m)
-	}
-	switch {
-	case r.known:
-		for _, m := range r.drawKnown() {
-			try(m)
-		}
-	case r.number != 0:
-		try(r.draw(r.number))
-	default:
-		for n := 1; time.Since(began) < limit && r.Context().Err() == nil; n++ {
-			if m := r.draw(n); r.only.MatchString(m.String()) {
-				try(m)
-			}
-		}
 	}
 	if moves == 0 {
 		r.Errorf("no move matches %s", r.only)
 	}
 	r.Logf("%d moves in %s, %.0f a minute\n%s", moves, time.Since(began).Round(time.Second),
 		float64(moves)/time.Since(began).Minutes(), r.results)
+}
+
+// moves returns the moves to make: those that were asked for, or random ones without end.
+func (r *run) moves() iter.Seq[move] {
+	switch {
+	case r.known:
+		return r.knownMoves
+	case r.number != 0:
+		return slices.Values([]move{r.draw(r.number)})
+	case r.only.String() != "":
+		return r.matching
+	}
+	return func(yield func(move) bool) {
+		for n := 1; yield(r.draw(n)); n++ {
+		}
+	}
 }
 
 // up brings up a fresh lab: two pods on the node that is altered, and one on each of its two peers.
@@ -178,8 +185,9 @@ func (r *run) up() {
 	}
 	r.camera, err = newCamera(r.node)
 	r.must(err)
-	r.objects, err = find(r.Context(), r.lab, r.camera)
+	objects, err := find(r.Context(), r.lab, r.camera)
 	r.must(err)
+	r.space = newSpace(objects)
 	r.events, err = watchEvents(r.node)
 	r.must(err)
 	r.flows, err = startFlows(r.lab)

@@ -53,25 +53,56 @@ func (m move) entry() bool {
 	return strings.HasSuffix(m.kind(), "neigh") || strings.HasSuffix(m.kind(), "fdb") || m.kind() == "pod"
 }
 
-// draw returns a random move of a random object.
-func draw(random *rand.Rand, objects []object) move {
-	kinds := map[string][]object{}
-	var names []string
-	for _, o := range objects { // each kind as often as the others, however many objects it has
+// space is all moves of a lab: objects by kind. Each kind is drawn as often as the others, however many objects it has.
+type space struct {
+	kinds   []string
+	objects map[string][]object
+}
+
+func newSpace(objects []object) space {
+	s := space{objects: map[string][]object{}}
+	for _, o := range objects {
 		kind, _, _ := strings.Cut(o.name, " ")
-		if kinds[kind] == nil {
-			names = append(names, kind)
+		if s.objects[kind] == nil {
+			s.kinds = append(s.kinds, kind)
 		}
-		kinds[kind] = append(kinds[kind], o)
+		s.objects[kind] = append(s.objects[kind], o)
 	}
-	of := kinds[names[random.IntN(len(names))]]
+	return s
+}
+
+// draw returns a random move of a random object.
+func (s space) draw(random *rand.Rand) move {
+	of := s.objects[s.kinds[random.IntN(len(s.kinds))]]
 	o := of[random.IntN(len(of))]
 	if o.draw != nil {
 		return o.draw(random)
 	}
-	s := o.setters[random.IntN(len(o.setters))]
-	values := strings.Fields(s.values)
-	words := map[string]string{"VALUE": values[random.IntN(len(values))], "OLD": "-"}
+	by := o.setters[random.IntN(len(o.setters))]
+	values := strings.Fields(by.values)
+	return o.move(by, values[random.IntN(len(values))])
+}
+
+// all returns every move that a setter makes and whose text matches.
+func (s space) all(what *regexp.Regexp) []move {
+	var moves []move
+	for _, kind := range s.kinds {
+		for _, o := range s.objects[kind] {
+			for _, by := range o.setters {
+				for value := range strings.FieldsSeq(by.values) {
+					if m := o.move(by, value); what.MatchString(m.String()) {
+						moves = append(moves, m)
+					}
+				}
+			}
+		}
+	}
+	return moves
+}
+
+// move is what a setter does to the object.
+func (o object) move(s setter, value string) move {
+	words := map[string]string{"VALUE": value, "OLD": "-"}
 	if old, ok := o.report[s.field]; ok {
 		words["OLD"] = strings.NewReplacer("true", "1", "false", "0").Replace(fmt.Sprint(old))
 	}

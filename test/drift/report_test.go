@@ -53,7 +53,7 @@ func (r *run) book(m move, v verdict) {
 	}
 	r.Logf("%-9s %6d ms  #%d %s", v.outcome, v.took.Milliseconds(), m.number, m)
 	if slices.Contains(failures, v.outcome) {
-		again := fmt.Sprintf("make drift DRIFT_SEED=%d DRIFT_LAB=%s DRIFT_MOVE=%d", r.seed, r.name, m.number)
+		again := r.again(m)
 		r.fails = append(r.fails, fmt.Sprintf("%s | %s | %s", v.outcome, m, again))
 		r.Errorf("%s: %s\n      %s\n      %s", v.outcome, m, v.why, again)
 	}

@@ -39,13 +39,16 @@ func (a attribute) text(name string) attribute {
 	return a
 }
 
+// tables are the product's.
+var tables = attributes.All()
+
 // row returns what the product's tables say about an attribute.
 func (a attribute) row() (prefix string, row attributes.Attribute, ok bool) {
 	if a.name != "" && a.name[0] != '#' {
 		return "", row, false
 	}
-	kind, _, _ := strings.Cut(a.object, " ")
-	for _, t := range attributes.All() {
+	kind := a.kind()
+	for _, t := range tables {
 		if t.Object != kind || t.Of != "" && t.Of != a.of || t.Place != a.place || join(t.Path) != a.path {
 			continue
 		}
@@ -54,6 +57,19 @@ func (a attribute) row() (prefix string, row attributes.Attribute, ok bool) {
 		}
 	}
 	return "", row, false
+}
+
+// kind is what the tables call the object.
+func (a attribute) kind() string {
+	kind, name, _ := strings.Cut(a.object, " ")
+	switch {
+	case kind == "link" && a.path == "18.5":
+		return "port"
+	case kind == "nft":
+		kind, _, _ = strings.Cut(name, " ")
+		return "nftables " + kind
+	}
+	return kind
 }
 
 func join(path []uint16) string {

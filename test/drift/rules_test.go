@@ -81,9 +81,9 @@ func addRule(p picture, d ruleDump, m []byte) string {
 		switch {
 		case slices.Contains(d.drop, kind) || slices.Contains(d.name, kind):
 		case d.kind == "rule" && kind == 4:
-			p[attribute{object: object, name: "4"}] = expressions(value)
+			p[attribute{object: object, id: kind}] = expressions(value)
 		default:
-			p[attribute{object: object, name: fmt.Sprint(kind)}] = hex.EncodeToString(value)
+			p[attribute{object: object, id: kind}] = hex.EncodeToString(value)
 		}
 	}
 	return object

@@ -22,7 +22,7 @@ func describe[T any](heading string, things []T) string {
 			fmt.Fprintf(&b, "\n      … and %d more", len(things)-i)
 			break
 		}
-		text := fmt.Sprint(v)
+		text := strings.TrimSpace(fmt.Sprint(v))
 		if len(text) > 200 {
 			text = text[:200] + "…"
 		}

@@ -52,6 +52,9 @@ func (r *run) book(m move, v verdict) {
 		r.times[v.announced] = append(r.times[v.announced], v.took)
 	}
 	r.Logf("%-9s %6d ms  #%d %s", v.outcome, v.took.Milliseconds(), m.number, m)
+	if v.outcome == named {
+		r.Logf("          %s", v.why)
+	}
 	if slices.Contains(failures, v.outcome) {
 		again := r.again(m)
 		r.fails = append(r.fails, fmt.Sprintf("%s | %s | %s", v.outcome, m, again))

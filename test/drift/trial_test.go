@@ -65,7 +65,7 @@ func (r *run) attempt(m move) verdict {
 	v := t.wait()
 	v.announced = t.announced
 	if slices.Contains(failures, v.outcome) && v.outcome != noisy {
-		v.why += describe("the agent's log", t.lines(""))
+		v.why += describe("the agent's log", t.lines())
 	}
 	switch v.outcome {
 	case repaired, nothing, late, harms, noisy:
@@ -109,7 +109,7 @@ func (t *trial) wait() verdict {
 		}
 		rest := bound(left)
 		switch {
-		case len(left) == 0 && (t.altered || len(t.lines("applied a plan")) > 0):
+		case len(left) == 0 && (t.altered || len(t.repairs()) > 0):
 			return t.afterRepair(min(took, max(t.dirty, t.logged(took))))
 		case len(left) == 0 && took > quiet:
 			return t.unharmed(nothing)
@@ -148,7 +148,7 @@ func (t *trial) afterRepair(took time.Duration) verdict {
 	if harmed := t.bystanders(t.marks, t.move.scope); harmed != "" {
 		return verdict{outcome: harms, why: harmed}
 	}
-	if lines := t.lines(""); len(lines) > mostLines {
+	if lines := t.lines(); len(lines) > mostLines {
 		return verdict{outcome: noisy, why: describe(fmt.Sprintf("%d lines", len(lines)), lines)}
 	}
 	return v
@@ -179,7 +179,7 @@ func (t *trial) judge(left []change) verdict {
 // logged returns when the agent said that it had written the last of the repair, which is earlier than somebody who
 // looks can see it.
 func (t *trial) logged(seen time.Duration) time.Duration {
-	lines := t.lines("applied a plan")
+	lines := t.repairs()
 	if len(lines) == 0 {
 		return seen
 	}
@@ -191,17 +191,23 @@ func (t *trial) logged(seen time.Duration) time.Duration {
 	return max(at.Sub(t.began), 0)
 }
 
-// lines returns the lines that the agent logged since the move, and that contain a text.
-func (t *trial) lines(text string) []string {
+// repairs returns the agent's lines about repairs since the move, also those for debugging: it repeats no cause for
+// others.
+func (t *trial) repairs() []string {
+	return slices.DeleteFunc(t.logLines(), func(line string) bool {
+		return !strings.Contains(line, `msg="applied a plan`) && !strings.Contains(line, `msg="put a file back"`)
+	})
+}
+
+// lines returns what the agent told everybody since the move.
+func (t *trial) lines() []string {
+	return slices.DeleteFunc(t.logLines(), func(line string) bool { return strings.Contains(line, "level=DEBUG") })
+}
+
+func (t *trial) logLines() []string {
 	data, err := os.ReadFile(t.node.Log())
 	t.must(err)
-	var lines []string
-	for line := range strings.Lines(string(data[min(int(t.log), len(data)):])) {
-		if strings.Contains(line, text) && !strings.Contains(line, "level=DEBUG") {
-			lines = append(lines, strings.TrimSpace(line))
-		}
-	}
-	return lines
+	return slices.Collect(strings.Lines(string(data[min(int(t.log), len(data)):])))
 }
 
 func (r *run) logSize() int64 {

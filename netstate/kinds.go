@@ -41,16 +41,17 @@ func (a Addr) String() string {
 
 // Neigh is a permanent neighbour (ARP or NDP) entry. Slot: device and address. Mark: the device.
 type Neigh struct {
-	Dev string
-	IP  netip.Addr
-	MAC MAC
+	Dev   string
+	IP    netip.Addr
+	MAC   MAC
+	Extra string
 }
 
 // Key implements Object.
 func (n Neigh) Key() Key { return Key{Kind: KindNeigh, Name: n.Dev, Prefix: Host(n.IP)} }
 
 func (n Neigh) String() string {
-	return words("neigh", n.IP.String(), "lladdr", n.MAC.String(), "dev", n.Dev, "permanent")
+	return words("neigh", n.IP.String(), "lladdr", n.MAC.String(), "dev", n.Dev, "permanent", n.Extra)
 }
 
 // FDB is a permanent forwarding entry of a VXLAN device: frames to MAC go to Dst. Slot: device, MAC and Dst,
@@ -69,7 +70,7 @@ func (f FDB) String() string {
 	return words("fdb", f.MAC.String(), "dst", f.Dst.String(), "dev", f.Dev, "self permanent", f.Extra)
 }
 
-// Route is a route of the main table. Slot: destination, metric, TOS and Nth. Mark: its protocol.
+// Route is a route. Slot: table, destination, metric, TOS and Nth. Mark: its protocol.
 type Route struct {
 	Dst    netip.Prefix
 	Via    netip.Addr // invalid: none
@@ -83,6 +84,7 @@ type Route struct {
 	Blackhole bool
 	Protocol  int
 	TOS       int // IPv4 only, never wanted
+	Table     int // 0: the main table; another is never wanted
 	// Nth is 0, or from 2 on for what is appended to (or stands before) another route of the same destination and
 	// metric: both kernel families allow that. It is never wanted.
 	Nth   int
@@ -91,7 +93,14 @@ type Route struct {
 
 // Key implements Object.
 func (r Route) Key() Key {
-	return Key{Kind: KindRoute, Prefix: r.Dst, Metric: r.Metric, Name: words(r.tos(), r.nth())}
+	return Key{Kind: KindRoute, Prefix: r.Dst, Metric: r.Metric, Name: words(r.table(), r.tos(), r.nth())}
+}
+
+func (r Route) table() string {
+	if r.Table == 0 {
+		return ""
+	}
+	return fmt.Sprintf("table %d", r.Table)
 }
 
 func (r Route) tos() string {
@@ -126,7 +135,7 @@ func (r Route) String() string {
 		proto = fmt.Sprintf("proto %d", r.Protocol)
 	}
 	return words("route", flag(r.Blackhole, "blackhole"), r.Dst.String(), via, dev,
-		metric(r), flag(r.Onlink, "onlink"), src, proto, r.tos(), r.nth(), r.Extra)
+		metric(r), flag(r.Onlink, "onlink"), src, proto, r.table(), r.tos(), r.nth(), r.Extra)
 }
 
 func metric(r Route) string {

@@ -3,7 +3,6 @@ package netstate
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 )
 
 // IsOverlay reports whether o is a link that encapsulates pods' packets.
@@ -15,33 +14,28 @@ func IsOverlay(o Object) bool {
 	return false
 }
 
-// SameDevice reports whether have becomes want by changing attributes in place. What nobody wants (Extra) goes only
-// with the device, but for a bridge's own options: recreating it would unplug the pods.
+// SameDevice reports whether have becomes want by changing attributes in place. What nobody wants (Extra) mostly does:
+// where the kernel refuses that, netstate/kernel makes the device again, but never a bridge, which would unplug the
+// pods.
 func SameDevice(have, want Object) bool {
 	switch have := have.(type) { // a want of another type has no name, and so differs
 	case VXLAN:
 		want, _ := want.(VXLAN)
-		want.MTU, want.MAC, want.Up, want.Marked = have.MTU, have.MAC, have.Up, have.Marked
+		want.MTU, want.MAC, want.Up, want.Marked, want.Extra = have.MTU, have.MAC, have.Up, have.Marked, have.Extra
 		return want == have
 	case Bridge:
 		want, _ := want.(Bridge)
-		want.MTU, want.MAC, want.Up, want.Marked = have.MTU, have.MAC, have.Up, have.Marked
-		if !strings.HasPrefix(have.Extra, "master ") {
-			want.Extra = have.Extra
-		}
-		return want == have
+		return want.Name == have.Name
 	case Tun:
 		want, _ := want.(Tun)
-		want.MTU, want.Up, want.Marked = have.MTU, have.Up, have.Marked
-		return want == have
+		return want.Name == have.Name
 	case Tunnel:
 		want, _ := want.(Tunnel)
-		want.MTU, want.Up, want.Marked = have.MTU, have.Up, have.Marked
+		want.MTU, want.Up, want.Marked, want.Extra = have.MTU, have.Up, have.Marked, have.Extra
 		return want == have
 	case WireGuard:
 		want, _ := want.(WireGuard)
-		want.MTU, want.Up, want.Marked = have.MTU, have.Up, have.Marked
-		return want == have
+		return want.Name == have.Name
 	}
 	return false
 }

@@ -67,7 +67,7 @@ func TestStrings(t *testing.T) {
 			NoDAD: true, Extra: "valid_lft 5"},
 		"addr 10.0.0.1/32 peer 10.0.0.2/32 dev p": Addr{Dev: "p", Prefix: prefix("10.0.0.1/32"),
 			Peer: prefix("10.0.0.2/32")},
-		"neigh fc00:: lladdr 02:00:00:00:00:01 dev f permanent":           Neigh{"f", addr("fc00::"), mac},
+		"neigh fc00:: lladdr 02:00:00:00:00:01 dev f permanent":           Neigh{Dev: "f", IP: addr("fc00::"), MAC: mac},
 		"fdb 02:00:00:00:00:01 dst 192.0.2.2 dev f self permanent port 1": FDB{"f", mac, addr("192.0.2.2"), "port 1"},
 		"route 10.244.2.0/24 via 10.244.2.0 dev f onlink": Route{Dst: prefix("10.244.2.0/24"), Via: addr("10.244.2.0"),
 			Dev:    "f",
@@ -135,7 +135,7 @@ func node() []Object {
 		Sysctl{"net/ipv4/ip_forward", "1"},
 		Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
 		Addr{Dev: "flannel.1", Prefix: prefix("10.244.1.0/32")},
-		Neigh{"flannel.1", gw, mac},
+		Neigh{Dev: "flannel.1", IP: gw, MAC: mac},
 		FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.2")},
 		Route{Dst: prefix("10.244.2.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: Protocol},
 		Route{Dst: prefix("10.244.10.0/24"), Via: gw, Dev: "flannel.1", Onlink: true, Protocol: Protocol},
@@ -180,7 +180,7 @@ func TestDiffGolden(t *testing.T) {
 		Route{Dst: prefix("10.244.10.0/24"), Dev: "eth0", Protocol: 3}, Route{Dst: prefix("10.244.2.0/24"), Metric: 7,
 			Protocol: Protocol, Dev: "eth0"},
 		Listener{Dev: "flannel-wg"}, // it goes with its device
-		Neigh{"flannel.1", addr("10.244.9.0"), mac}, FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.9")})
+		Neigh{Dev: "flannel.1", IP: addr("10.244.9.0"), MAC: mac}, FDB{Dev: "flannel.1", MAC: mac, Dst: addr("192.0.2.9")})
 	delete(have, Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")}.Key())
 	const golden = `~ link cni0 bridge mtu 1450 address 02:00:00:00:00:01 up (was link cni0 of type dummy)
 ~ sysctl net/ipv4/ip_forward = 1 (was sysctl net/ipv4/ip_forward = 0)
@@ -205,7 +205,7 @@ func randomState(r *rand.Rand) State {
 		s.Add([]Object{
 			Bridge{Name: dev, MTU: r.IntN(2)}, VXLAN{Name: dev, VNI: r.IntN(2)}, OtherLink{dev, "dummy"},
 			Sysctl{dev, string(rune('0' + r.IntN(2)))}, Addr{Dev: dev, Prefix: Host(ip), NoDAD: r.IntN(2) == 0},
-			Neigh{dev, ip, m}, FDB{Dev: dev, MAC: m, Dst: ip, Extra: dev}, Route{Dst: Host(ip), Metric: r.IntN(2), Dev: dev,
+			Neigh{Dev: dev, IP: ip, MAC: m}, FDB{Dev: dev, MAC: m, Dst: ip, Extra: dev}, Route{Dst: Host(ip), Metric: r.IntN(2), Dev: dev,
 				Nth: r.IntN(2)},
 			Chain{Mode: Mode(r.IntN(2)), Place: Place(r.IntN(3))},
 		}[r.IntN(9)])
@@ -271,7 +271,7 @@ func TestSlots(t *testing.T) {
 		"link, WireGuard":    {Bridge{Name: "a"}, WireGuard{Name: "a"}, true},
 		"link, another name": {Bridge{Name: "a"}, Bridge{Name: "b"}, false},
 		"link and sysctl":    {Bridge{Name: "a"}, Sysctl{Name: "a"}, false},
-		"neigh, another mac": {Neigh{"a", addr("10.0.0.1"), mac}, Neigh{"a", addr("10.0.0.1"), MAC{}}, true},
+		"neigh, another mac": {Neigh{Dev: "a", IP: addr("10.0.0.1"), MAC: mac}, Neigh{Dev: "a", IP: addr("10.0.0.1"), MAC: MAC{}}, true},
 		"fdb, another destination": {FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.1")},
 			FDB{Dev: "a", MAC: mac, Dst: addr("10.0.0.2")}, false},
 		"neigh and addr": {Neigh{Dev: "a", IP: addr("10.0.0.1")}, Addr{Dev: "a", Prefix: prefix("10.0.0.1/32")},
@@ -308,7 +308,7 @@ func TestSameDevice(t *testing.T) {
 		"port!": func(l *VXLAN) { l.Port = 1 },
 		"dev!":  func(l *VXLAN) { l.Dev = "x" }, "local!": func(l *VXLAN) { l.Local = addr("192.0.2.2") },
 		"gbp!": func(l *VXLAN) { l.GBP = true }, "learning!": func(l *VXLAN) { l.Learning = true },
-		"extra!": func(l *VXLAN) { l.Extra = "x" },
+		"extra": func(l *VXLAN) { l.Extra = "x" },
 	} {
 		want := have
 		f(&want)
@@ -325,7 +325,7 @@ func TestSameTunnel(t *testing.T) {
 		"mtu": func(l *Tunnel) { l.MTU = 1 }, "up": func(l *Tunnel) { l.Up = false },
 		"mark":  func(l *Tunnel) { l.Marked = false },
 		"name!": func(l *Tunnel) { l.Name = "x" }, "local!": func(l *Tunnel) { l.Local = addr("192.0.2.2") },
-		"external!": func(l *Tunnel) { l.External = true }, "extra!": func(l *Tunnel) { l.Extra = "x" },
+		"external!": func(l *Tunnel) { l.External = true }, "extra": func(l *Tunnel) { l.Extra = "x" },
 	} {
 		want := have
 		f(&want)
@@ -335,18 +335,18 @@ func TestSameTunnel(t *testing.T) {
 	}
 }
 
-// TestSameKind: a device of another kind is another one, and a bridge is recreated only where it is itself a port.
+// TestSameKind: a device of another kind is another one.
 func TestSameKind(t *testing.T) {
 	for _, c := range []struct {
 		have, want Object
 		same       bool
 	}{
 		{Bridge{Name: "b", Extra: "vlan_filtering"}, Bridge{Name: "b", MTU: 1450, MAC: mac, Up: true, Marked: true}, true},
-		{Bridge{Name: "b", Extra: "master x"}, Bridge{Name: "b"}, false},
+		{Bridge{Name: "b", Extra: "master x"}, Bridge{Name: "b"}, true},
 		{Tun{Name: "b"}, Tun{Name: "b", MTU: 1450, Up: true, Marked: true}, true},
-		{Tun{Name: "b", Extra: "multi-queue"}, Tun{Name: "b"}, false},
+		{Tun{Name: "b", Extra: "multi_queue 1"}, Tun{Name: "b"}, true},
 		{WireGuard{Name: "b"}, WireGuard{Name: "b", MTU: 1450, Up: true, Marked: true}, true},
-		{WireGuard{Name: "b", Extra: "master x"}, WireGuard{Name: "b"}, false},
+		{WireGuard{Name: "b", Extra: "master x"}, WireGuard{Name: "b"}, true},
 		{Bridge{Name: "b"}, Tun{Name: "b"}, false},
 		{OtherLink{"b", "veth"}, Bridge{Name: "b"}, false},
 		{OtherLink{"b", "veth"}, OtherLink{"b", "veth"}, false},

@@ -25,6 +25,7 @@ const (
 	Network             // a number in network byte order, printed in hexadecimal
 	Address             // an IP address
 	Device              // the index of a device, printed by its name
+	Options             // four bytes of options, and four that say which of them are there
 )
 
 // Place is what a table's rows are.
@@ -48,7 +49,6 @@ type Attribute struct {
 	Field string
 	Value uint64 // zero also stands for an attribute that is not reported
 	Form  Form
-	Size  int    // how many bytes of it count; 0: all
 	Note  string // why it is free, or what it is derived from
 }
 
@@ -65,25 +65,34 @@ type Table struct {
 
 // All returns every table.
 func All() []Table {
-	return slices.Concat(linkTables(), addrTables(), entryTables(), routeTables(), Firewall())
+	return slices.Concat(linkTables, addrTables, entryTables, routeTables, Firewall())
 }
 
-// OfLink returns the tables of devices of one type. Where two have a row for one attribute the first counts.
-func OfLink(kind string) []Table {
-	return slices.DeleteFunc(linkTables(), func(t Table) bool { return t.Of != "" && t.Of != kind })
+// Of returns the tables about a kind of object, as a Plan calls it; of a link, those of one type of device. Where two
+// have a row for one attribute the first counts.
+func Of(object, kind string) []Table {
+	return slices.DeleteFunc(All(), func(t Table) bool { return t.Object != object || t.Of != "" && t.Of != kind })
 }
 
 // Find returns the row of an attribute in the first of the tables that has one in that place.
 func Find(tables []Table, place Place, path []uint16, id uint16) (Attribute, bool) {
-	for _, t := range tables {
-		if t.Place != place || !slices.Equal(t.Path, path) {
-			continue
-		}
-		if i := slices.IndexFunc(t.Rows, func(a Attribute) bool { return a.ID == id }); i >= 0 {
-			return t.Rows[i], true
+	for i := range tables {
+		if t := &tables[i]; t.Place == place && slices.Equal(t.Path, path) {
+			for j := range t.Rows {
+				if t.Rows[j].ID == id {
+					return t.Rows[j], true
+				}
+			}
 		}
 	}
 	return Attribute{}, false
+}
+
+// Nests reports whether a table has attributes that are nested in the last of path.
+func Nests(tables []Table, path []uint16) bool {
+	return slices.ContainsFunc(tables, func(t Table) bool {
+		return len(t.Path) >= len(path) && slices.Equal(t.Path[:len(path)], path)
+	})
 }
 
 // field is a pinned attribute that a netstate object has a field for.

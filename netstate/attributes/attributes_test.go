@@ -39,15 +39,15 @@ func TestRows(t *testing.T) {
 // TestFind: what one type of device has of its own comes before what all have.
 func TestFind(t *testing.T) {
 	for kind, want := range map[string]uint64{"vxlan": 0, "bridge": 0, "tun": 1, "ipip": 1, "wireguard": 1} {
-		a, ok := Find(OfLink(kind), Bits, nil, 7)
+		a, ok := Find(Of("link", kind), Bits, nil, 7)
 		if !ok || a.Name != "NOARP" || a.Value != want {
 			t.Errorf("%s: NOARP is %+v, %t, want %d", kind, a, ok, want)
 		}
 	}
-	if a, ok := Find(OfLink("bridge"), Attributes, []uint16{linkInfo, infoData}, 5); !ok || a.Word != "stp_state" {
+	if a, ok := Find(Of("link", "bridge"), Attributes, []uint16{linkInfo, infoData}, 5); !ok || a.Word != "stp_state" {
 		t.Errorf("a bridge's attribute 5 is %+v, %t", a, ok)
 	}
-	if a, ok := Find(OfLink("wireguard"), Attributes, []uint16{linkInfo, infoData}, 5); ok {
+	if a, ok := Find(Of("link", "wireguard"), Attributes, []uint16{linkInfo, infoData}, 5); ok {
 		t.Errorf("WireGuard's attribute 5 is %+v", a)
 	}
 }

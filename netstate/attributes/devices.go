@@ -94,7 +94,7 @@ func bridge() []Attribute {
 		pinned(43, "MCAST_IGMP_VERSION", "mcast_igmp_version", 2),
 		pinned(44, "MCAST_MLD_VERSION", "mcast_mld_version", 1),
 		free(45, "VLAN_STATS_PER_PORT", "vlan_stats_per_port", "statistics"),
-		{ID: 46, Name: "MULTI_BOOLOPT", Word: "boolopt", Fate: Pinned, Size: 4},
+		pinned(46, "MULTI_BOOLOPT", "boolopt", 0).in(Options),
 		derived(47, "MCAST_QUERIER_STATE", "the queries that arrive"),
 		derived(48, "FDB_N_LEARNED", counter),
 		pinned(49, "FDB_MAX_LEARNED", "fdb_max_learned", 0),

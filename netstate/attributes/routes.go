@@ -5,44 +5,42 @@ const (
 	ofLookup = "nothing: only answers about one packet have it"
 )
 
-func routeTables() []Table {
-	return []Table{
-		{Object: "route", Where: "struct rtmsg", Prefix: "rtm_", Place: Header, Rows: []Attribute{
-			field(0, "family", "", "Dst"), field(1, "dst_len", "", "Dst"), derived(2, "src_len", "RTA_SRC"),
-			field(3, "tos", "tos", "TOS"), field(4, "table", "table", "Table"), field(5, "protocol", "proto", "Protocol"),
-			pinned(6, "scope", "scope", 0), field(7, "type", "type", "Blackhole"), derived(8, "flags", "the table of its bits"),
-		}},
-		{Object: "route", Where: "struct rtmsg, flags", Prefix: "", Place: Bits, Rows: []Attribute{
-			derived(0, "RTNH_F_DEAD", "the device's state"),
-			pinned(1, "RTNH_F_PERVASIVE", "pervasive", 0),
-			field(2, "RTNH_F_ONLINK", "onlink", "Onlink"),
-			derived(3, "RTNH_F_OFFLOAD", hardware),
-			derived(4, "RTNH_F_LINKDOWN", "the device's state"),
-			derived(5, "RTNH_F_UNRESOLVED", "nothing: of multicast routes"),
-			derived(6, "RTNH_F_TRAP", hardware),
-			derived(8, "RTM_F_NOTIFY", "nothing: only requests have it"),
-			derived(9, "RTM_F_CLONED", learning),
-			derived(10, "RTM_F_EQUALIZE", "nothing"),
-			derived(11, "RTM_F_PREFIX", "router advertisements"),
-			derived(12, "RTM_F_LOOKUP_TABLE", "nothing: only requests have it"),
-			derived(13, "RTM_F_FIB_MATCH", "nothing: only requests have it"),
-			derived(14, "RTM_F_OFFLOAD", hardware),
-			derived(15, "RTM_F_TRAP", hardware),
-			derived(29, "RTM_F_OFFLOAD_FAILED", hardware),
-		}},
-		{Object: "route", Where: "attributes", Prefix: "RTA_", Rows: routes()},
-		{Object: "route", Where: "RTA_METRICS", Prefix: "RTAX_", Path: []uint16{metrics}, Rows: routeMetrics()},
-		{Object: "route", Of: "ip6tnl", Where: "RTA_ENCAP", Prefix: "LWTUNNEL_IP6_", Path: []uint16{22}, Rows: []Attribute{
-			pinned(1, "ID", "id", 0),
-			field(2, "DST", "dst", "Via"),
-			field(3, "SRC", "src", "Outer"),
-			pinned(4, "HOPLIMIT", "hoplimit", 0),
-			pinned(5, "TC", "tc", 0),
-			pinned(6, "FLAGS", "flags", 0),
-			derived(7, "PAD", "nothing"),
-			pinned(8, "OPTS", "opts", 0),
-		}},
-	}
+var routeTables = []Table{
+	{Object: "route", Where: "struct rtmsg", Prefix: "rtm_", Place: Header, Rows: []Attribute{
+		field(0, "family", "", "Dst"), field(1, "dst_len", "", "Dst"), derived(2, "src_len", "RTA_SRC"),
+		field(3, "tos", "tos", "TOS"), field(4, "table", "table", "Table"), field(5, "protocol", "proto", "Protocol"),
+		pinned(6, "scope", "scope", 0), field(7, "type", "type", "Blackhole"), derived(8, "flags", "the table of its bits"),
+	}},
+	{Object: "route", Where: "struct rtmsg, flags", Prefix: "", Place: Bits, Rows: []Attribute{
+		derived(0, "RTNH_F_DEAD", "the device's state"),
+		pinned(1, "RTNH_F_PERVASIVE", "pervasive", 0),
+		field(2, "RTNH_F_ONLINK", "onlink", "Onlink"),
+		derived(3, "RTNH_F_OFFLOAD", hardware),
+		derived(4, "RTNH_F_LINKDOWN", "the device's state"),
+		derived(5, "RTNH_F_UNRESOLVED", "nothing: of multicast routes"),
+		derived(6, "RTNH_F_TRAP", hardware),
+		derived(8, "RTM_F_NOTIFY", "nothing: only requests have it"),
+		derived(9, "RTM_F_CLONED", learning),
+		derived(10, "RTM_F_EQUALIZE", "nothing"),
+		derived(11, "RTM_F_PREFIX", "router advertisements"),
+		derived(12, "RTM_F_LOOKUP_TABLE", "nothing: only requests have it"),
+		derived(13, "RTM_F_FIB_MATCH", "nothing: only requests have it"),
+		derived(14, "RTM_F_OFFLOAD", hardware),
+		derived(15, "RTM_F_TRAP", hardware),
+		derived(29, "RTM_F_OFFLOAD_FAILED", hardware),
+	}},
+	{Object: "route", Where: "attributes", Prefix: "RTA_", Rows: routes()},
+	{Object: "route", Where: "RTA_METRICS", Prefix: "RTAX_", Path: []uint16{metrics}, Rows: routeMetrics()},
+	{Object: "route", Of: "ip6tnl", Where: "RTA_ENCAP", Prefix: "LWTUNNEL_IP6_", Path: []uint16{22}, Rows: []Attribute{
+		pinned(1, "ID", "id", 0),
+		field(2, "DST", "dst", "Via"),
+		field(3, "SRC", "src", "Outer"),
+		pinned(4, "HOPLIMIT", "hoplimit", 0),
+		pinned(5, "TC", "tc", 0),
+		pinned(6, "FLAGS", "flags", 0),
+		derived(7, "PAD", "nothing"),
+		pinned(8, "OPTS", "opts", 0),
+	}},
 }
 
 func routes() []Attribute {
@@ -55,7 +53,7 @@ func routes() []Attribute {
 		field(6, "PRIORITY", "metric", "Metric"),
 		field(7, "PREFSRC", "src", "Src"),
 		derived(8, "METRICS", "its table"),
-		pinned(9, "MULTIPATH", "nexthop", 0),
+		pinned(9, "MULTIPATH", "multipath", 0),
 		derived(10, "PROTOINFO", "nothing: the kernel does not report it"),
 		pinned(11, "FLOW", "realm", 0),
 		{ID: 12, Name: "CACHEINFO", Word: "expires", Fate: Pinned, Note: "the time when it ends; the rest is derived"},

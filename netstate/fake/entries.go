@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,7 +26,7 @@ type hop struct {
 }
 
 func newRoute(o netstate.Route) route {
-	r := route{Route: o, table: main}
+	r := route{Route: o, table: cmp.Or(o.Table, main)}
 	if o.Dev != "" {
 		r.hops = []hop{{o.Via, o.Dev}}
 	}
@@ -44,7 +45,7 @@ func (r route) contends(o route) bool {
 func (k *Kernel) observeRoutes(want, state netstate.State) {
 	for _, r := range k.routes {
 		_, wanted := want[r.Key()]
-		if r.table == main && (wanted || k.ownsRoute(r, want)) {
+		if (r.table == main || r.Protocol == netstate.Protocol) && (wanted || k.ownsRoute(r, want)) {
 			observeRoute(r.Route, want, state)
 		}
 	}

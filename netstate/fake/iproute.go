@@ -253,6 +253,8 @@ func parseRoute(w words) (route, error) {
 	case w.has("nexthop"):
 		r.hops = nextHops(w)
 		r.Via, r.Dev, r.Extra = netip.Addr{}, "", fmt.Sprintf("multipath %d", len(r.hops))
+	case w.after("scope") == "global":
+		r.Extra = "scope universe"
 	case w.has("mtu"):
 		r.Extra = "mtu " + w.after("mtu")
 	case w.has("src"):
@@ -260,6 +262,7 @@ func parseRoute(w words) (route, error) {
 	}
 	if w.has("table") {
 		r.table = w.number("table")
+		r.Table = r.table
 	}
 	return r, nil
 }

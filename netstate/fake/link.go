@@ -77,7 +77,7 @@ func (k *Kernel) putLink(o netstate.Object) error {
 	if want.MAC != (netstate.MAC{}) {
 		k.setMAC(have, want.MAC)
 	}
-	have.alias = netstate.Mark
+	have.alias, have.master = netstate.Mark, ""
 	k.setUp(have, want.Up)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -21,6 +22,7 @@ func (k *Kernel) Apply(ctx context.Context, p netstate.Plan) error {
 	if err != nil {
 		return err
 	}
+	a.plan = p
 	var errs []error
 	note := func(c netstate.Change, err error) {
 		if err != nil {
@@ -101,6 +103,15 @@ func (a *applier) do(c netstate.Change) error {
 	return err
 }
 
+// replaced reports whether the plan puts another entry in the place of one that it deletes: a unicast MAC has only one,
+// so the old one is gone. One with a group of destinations stays (seen on 6.18).
+func (a *applier) replaced(was netstate.FDB) bool {
+	return was.MAC.IsUnicast() && was.Dst.IsValid() && slices.ContainsFunc(a.plan, func(c netstate.Change) bool {
+		want, ok := c.Want.(netstate.FDB)
+		return ok && want.Dev == was.Dev && want.MAC == was.MAC
+	})
+}
+
 // explainGateway adds the meaning of "Nexthop has invalid gateway": host-gw towards a peer behind a router.
 func explainGateway(r netstate.Route, err error) error {
 	unreachable := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
@@ -115,16 +126,17 @@ func explainGateway(r netstate.Route, err error) error {
 type applier struct {
 	*Kernel
 	links map[string]netlink.Link
+	plan  netstate.Plan
 }
 
 func (k *Kernel) newApplier() (*applier, error) {
-	links, err := k.links()
+	names, err := k.linkNames()
 	if err != nil {
 		return nil, err
 	}
-	a := &applier{Kernel: k, links: make(map[string]netlink.Link, len(links))}
-	for _, l := range links {
-		a.links[l.Attrs().Name] = l
+	a := &applier{Kernel: k, links: make(map[string]netlink.Link, len(names))}
+	for index, name := range names {
+		a.links[name] = linkOf(name, index)
 	}
 	return a, nil
 }
@@ -177,34 +189,4 @@ func ignoreAbsent(err error) error {
 		}
 	}
 	return err
-}
-
-// putAddr adds or changes an address. One whose scope or peer differs is another address to the kernel: the
-// old one goes first.
-func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
-	l, err := a.link(want.Dev)
-	if err != nil {
-		return err
-	}
-	var deleted error
-	if was, ok := was.(netstate.Addr); ok && (was.Extra != "" || was.Peer.IsValid()) {
-		deleted = ignoreAbsent(a.deleteAddr(was))
-	}
-	addr := &netlink.Addr{IPNet: rtnl.IPNet(want.Prefix), Scope: unix.RT_SCOPE_UNIVERSE}
-	if want.NoDAD {
-		addr.Flags = unix.IFA_F_NODAD
-	}
-	return errors.Join(deleted, a.nl.AddrReplace(l, addr))
-}
-
-func (a *applier) deleteAddr(o netstate.Addr) error {
-	l, err := a.link(o.Dev)
-	if err != nil {
-		return err
-	}
-	addr := &netlink.Addr{IPNet: rtnl.IPNet(o.Prefix)}
-	if o.Peer.IsValid() {
-		addr.Peer = rtnl.IPNet(o.Peer)
-	}
-	return a.nl.AddrDel(l, addr)
 }

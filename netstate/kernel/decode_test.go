@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -35,7 +34,8 @@ func set(m []byte, at int, bytes ...byte) []byte {
 
 // TestParseRoute reads messages as Linux sends them: nothing that a route has beyond what is wanted is lost.
 func TestParseRoute(t *testing.T) {
-	four := slices.Concat(head(unix.AF_INET, 24), attr(unix.RTA_TABLE, number(254)...),
+	const link = unix.RT_SCOPE_LINK
+	four := slices.Concat(set(head(unix.AF_INET, 24), 6, link), attr(unix.RTA_TABLE, number(254)...),
 		attr(unix.RTA_DST, ip("10.244.2.0")...), attr(unix.RTA_OIF, number(7)...))
 	six := slices.Concat(head(unix.AF_INET6, 64), attr(unix.RTA_DST, ip("fc00:2::")...),
 		attr(unix.RTA_PRIORITY, number(1024)...), attr(unix.RTA_OIF, number(7)...),
@@ -53,12 +53,13 @@ func TestParseRoute(t *testing.T) {
 		message []byte
 		want    string
 	}{
-		"IPv4":    {four, "route 10.244.2.0/24 dev f"},
-		"IPv6":    {six, "route fc00:2::/64 dev f"},
-		"default": {slices.Concat(head(unix.AF_INET, 0), attr(unix.RTA_OIF, number(8)...)), "route 0.0.0.0/0 dev eth0"},
+		"IPv4": {four, "route 10.244.2.0/24 dev f"},
+		"IPv6": {six, "route fc00:2::/64 dev f"},
+		"default": {slices.Concat(set(head(unix.AF_INET, 0), 6, link),
+			attr(unix.RTA_OIF, number(8)...)), "route 0.0.0.0/0 dev eth0"},
 		"default IPv6": {slices.Concat(head(unix.AF_INET6, 0), attr(unix.RTA_OIF, number(8)...)),
 			"route ::/0 dev eth0 metric 0"},
-		"gateway": {slices.Concat(four, attr(unix.RTA_GATEWAY, ip("192.0.2.2")...),
+		"gateway": {slices.Concat(set(four, 6, unix.RT_SCOPE_UNIVERSE), attr(unix.RTA_GATEWAY, ip("192.0.2.2")...),
 			attr(unix.RTA_PREFSRC, ip("192.0.2.1")...)), "route 10.244.2.0/24 via 192.0.2.2 dev f src 192.0.2.1"},
 		"onlink":    {set(four, 8, unix.RTNH_F_ONLINK), "route 10.244.2.0/24 dev f onlink"},
 		"dead":      {set(four, 8, unix.RTNH_F_DEAD), "route 10.244.2.0/24 dev f"},
@@ -66,13 +67,29 @@ func TestParseRoute(t *testing.T) {
 		"static":    {set(four, 5, unix.RTPROT_STATIC), "route 10.244.2.0/24 dev f proto 4"},
 		"blackhole": {set(four, 7, unix.RTN_BLACKHOLE), "route blackhole 10.244.2.0/24"},
 		"prohibit":  {set(four, 7, unix.RTN_PROHIBIT), "route 10.244.2.0/24 dev f type 8"},
-		"link scope": {slices.Concat(set(four, 6, unix.RT_SCOPE_LINK), attr(unix.RTA_GATEWAY, ip("192.0.2.2")...)),
+		"link scope": {slices.Concat(four, attr(unix.RTA_GATEWAY, ip("192.0.2.2")...)),
 			"route 10.244.2.0/24 via 192.0.2.2 dev f scope link"},
-		"link scope, no gateway": {set(four, 6, unix.RT_SCOPE_LINK), "route 10.244.2.0/24 dev f"},
+		"link scope, no gateway":   {four, "route 10.244.2.0/24 dev f"},
+		"global scope, no gateway": {set(four, 6, unix.RT_SCOPE_UNIVERSE), "route 10.244.2.0/24 dev f scope universe"},
+		"link scope, IPv6":         {set(six, 6, link), "route fc00:2::/64 dev f scope link"},
+		"table local": {set(slices.Concat(four, attr(unix.RTA_TABLE, number(255)...)), 4, 255),
+			"route 10.244.2.0/24 dev f table 255"},
+		"table 1000": {set(slices.Concat(four, attr(unix.RTA_TABLE, number(1000)...)), 4, unix.RT_TABLE_COMPAT),
+			"route 10.244.2.0/24 dev f table 1000"},
+		"pervasive": {set(four, 8, unix.RTNH_F_PERVASIVE), "route 10.244.2.0/24 dev f pervasive"},
+		"preferred": {slices.Concat(six, attr(unix.RTA_PREF, 1)), "route fc00:2::/64 dev f pref 1"},
+		"expires": {slices.Concat(six, attr(unix.RTA_CACHEINFO, set(make([]byte, 32), 8, 1)...)),
+			"route fc00:2::/64 dev f expires"},
+		"realm":             {slices.Concat(four, attr(unix.RTA_FLOW, number(7)...)), "route 10.244.2.0/24 dev f realm 7"},
+		"a next hop object": {slices.Concat(four, attr(30, number(5)...)), "route 10.244.2.0/24 dev f nhid 5"},
+		"congestion control": {slices.Concat(four, attr(unix.RTA_METRICS, attr(unix.RTAX_CC_ALGO, 'b', 'b', 'r', 0)...)),
+			"route 10.244.2.0/24 dev f congctl bbr"},
+		"an unknown metric": {slices.Concat(four, attr(unix.RTA_METRICS, attr(99, number(1)...)...)),
+			"route 10.244.2.0/24 dev f metric 99"},
 		"metrics": {append(slices.Clone(four), attr(unix.RTA_METRICS,
 			slices.Concat(attr(unix.RTAX_MTU, number(900)...), attr(unix.RTAX_ADVMSS, number(800)...),
 				attr(unix.RTAX_WINDOW, number(1)...), attr(unix.RTAX_MTU,
-					1))...)...), "route 10.244.2.0/24 dev f mtu 900 advmss 800 metric 3 metric 2"},
+					1))...)...), "route 10.244.2.0/24 dev f mtu 900 advmss 800 window 1 mtu 1"},
 		"unknown": {append(slices.Clone(four), attr(unix.RTA_MARK, number(1)...)...),
 			"route 10.244.2.0/24 dev f attribute 16"},
 		"two ways": {append(slices.Clone(four), attr(unix.RTA_MULTIPATH,
@@ -115,70 +132,5 @@ func TestParseRoute(t *testing.T) {
 	}
 	if _, err := parseRoute(four[:12]); err != nil {
 		t.Errorf("a route without attributes: %v", err)
-	}
-}
-
-// TestTunnelExtra: what an IP-in-IP device has that Twill does not give it.
-func TestTunnelExtra(t *testing.T) {
-	attrs := netlink.LinkAttrs{Name: "dev", MTU: 1480, Alias: netstate.Mark, Flags: 1}
-	bare := netlink.Iptun{LinkAttrs: attrs, Local: ip("192.0.2.1"), PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}
-	four := func(f func(*netlink.Iptun)) *netlink.Iptun { l := bare; f(&l); return &l }
-	six := func(f func(*netlink.Ip6tnl)) *netlink.Ip6tnl {
-		l := netlink.Ip6tnl{LinkAttrs: attrs, FlowBased: true}
-		f(&l)
-		return &l
-	}
-	tun := func(f func(*netlink.Tuntap)) *netlink.Tuntap {
-		l := netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TUN}
-		f(&l)
-		return &l
-	}
-	vxlan := func(f func(*netlink.Vxlan)) *netlink.Vxlan {
-		l := netlink.Vxlan{LinkAttrs: attrs, VxlanId: 1, Port: 8472, VtepDevIndex: 7, SrcAddr: ip("192.0.2.1")}
-		f(&l)
-		return &l
-	}
-	const vtep = "link dev vxlan id 1 dev eth0 local 192.0.2.1 dstport 8472 mtu 1480 address 00:00:00:00:00:00 "
-	const ipip = "link dev ipip local 192.0.2.1 mtu 1480 up"
-	const ip6tnl = "link dev ip6tnl external mtu 1480 up"
-	for want, l := range map[string]netlink.Link{
-		ipip:                       &bare,
-		ipip + " dev eth0":         four(func(l *netlink.Iptun) { l.ParentIndex = 7 }),
-		ipip + " remote 192.0.2.2": four(func(l *netlink.Iptun) { l.Remote = ip("192.0.2.2") }),
-		ipip + " ttl 3":            four(func(l *netlink.Iptun) { l.Ttl = 3 }),
-		ipip + " tos 0x1":          four(func(l *netlink.Iptun) { l.Tos = 1; l.Remote = ip("0.0.0.0") }),
-		ipip + " nopmtudisc":       four(func(l *netlink.Iptun) { l.PMtuDisc = 0 }),
-		ipip + " encap 1":          four(func(l *netlink.Iptun) { l.EncapType = 1 }),
-		ipip + " external":         four(func(l *netlink.Iptun) { l.FlowBased = true }),
-		ipip + " proto 0":          four(func(l *netlink.Iptun) { l.Proto = 0 }),
-		"link dev ipip local 192.0.2.1 mtu 1480 down unmarked": four(func(l *netlink.Iptun) { l.Alias, l.Flags = "", 0 }),
-		ip6tnl:               six(func(*netlink.Ip6tnl) {}),
-		ip6tnl + " proto 41": six(func(l *netlink.Ip6tnl) { l.Proto = 41 }),
-		ip6tnl + " encap 1":  six(func(l *netlink.Ip6tnl) { l.EncapType = 1 }),
-		"link dev ipip local invalid IP mtu 1480 up local 2001:db8::1 remote 2001:db8::2": six(func(l *netlink.Ip6tnl) {
-			l.FlowBased, l.Local, l.Remote = false, ip("2001:db8::1"), ip("2001:db8::2")
-		}),
-		"link dev tun mtu 1480 up":                tun(func(*netlink.Tuntap) {}),
-		"link dev tun mtu 1480 up non-persistent": tun(func(l *netlink.Tuntap) { l.NonPersist = true }),
-		"link dev tun mtu 1480 up multi-queue":    tun(func(l *netlink.Tuntap) { l.Flags = netlink.TUNTAP_MULTI_QUEUE }),
-		vtep + "up":                               vxlan(func(l *netlink.Vxlan) { l.Group = ip("0.0.0.0") }),
-		vtep + "up group 239.0.0.1":               vxlan(func(l *netlink.Vxlan) { l.Group = ip("239.0.0.1") }),
-		vtep + "up proxy":                         vxlan(func(l *netlink.Vxlan) { l.Proxy = true }),
-		vtep + "up rsc":                           vxlan(func(l *netlink.Vxlan) { l.RSC = true }),
-		vtep + "up l2miss":                        vxlan(func(l *netlink.Vxlan) { l.L2miss = true }),
-		vtep + "up l3miss":                        vxlan(func(l *netlink.Vxlan) { l.L3miss = true }),
-		vtep + "up external":                      vxlan(func(l *netlink.Vxlan) { l.FlowBased = true }),
-		vtep + "learning gbp down unmarked": vxlan(func(l *netlink.Vxlan) {
-			l.Learning, l.GBP,
-				l.Flags, l.Alias = true, true, 0, ""
-		}),
-		"link dev bridge mtu 1480 address 00:00:00:00:00:00 up": &netlink.Bridge{LinkAttrs: attrs},
-		"link dev wireguard mtu 1480 up":                        &netlink.Wireguard{LinkAttrs: attrs},
-		"link dev of type dummy":                                &netlink.Dummy{LinkAttrs: attrs},
-		"link dev of type tap":                                  tun(func(l *netlink.Tuntap) { l.Mode = netlink.TUNTAP_MODE_TAP }),
-	} {
-		if got := decodeLink(l, map[int]string{7: "eth0"}).String(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
 	}
 }

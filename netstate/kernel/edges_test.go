@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -134,13 +133,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestDecodeRare: what is said of bridges and routes that are seldom seen.
+// TestDecodeRare: what is said of routes and entries that are seldom seen.
 func TestDecodeRare(t *testing.T) {
-	off := false
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "b"}, VlanFiltering: &off}
-	if o := decodeLink(bridge, nil).(netstate.Bridge); o.Extra != "" {
-		t.Errorf("a bridge that does not filter VLANs has %q", o.Extra)
-	}
 	six := slices.Concat(head(unix.AF_INET6, 64), attr(unix.RTA_DST, ip("fc00:2::")...), attr(unix.RTA_OIF, number(7)...),
 		attr(unix.RTA_ENCAP_TYPE, nl.LWTUNNEL_ENCAP_IP6, 0))
 	for name, message := range map[string][]byte{

@@ -14,6 +14,9 @@ import (
 // sizeofNdMsg is the size of struct ndmsg in linux/neighbour.h.
 const sizeofNdMsg = 12
 
+// Of linux/neighbour.h.
+const ndaNextHop = 13
+
 // entry is a neighbour or a forwarding entry.
 type entry struct {
 	index int // of the interface
@@ -24,6 +27,9 @@ type entry struct {
 	port  int // 0: the device's
 	vni   int
 	via   int // index of the outer interface, 0: the device's
+	// Never ours:
+	nexthop int // a group of destinations
+	source  int // the VNI that an entry of an external device is for
 }
 
 func parseEntry(m []byte) (entry, error) {
@@ -44,6 +50,10 @@ func parseEntry(m []byte) (entry, error) {
 			e.vni = intOf(value)
 		case kind == unix.NDA_IFINDEX:
 			e.via = intOf(value)
+		case kind == ndaNextHop:
+			e.nexthop = intOf(value)
+		case kind == unix.NDA_SRC_VNI:
+			e.source = intOf(value)
 		}
 	}
 	return e, nil
@@ -60,18 +70,31 @@ func intOf(value []byte) int {
 // decodeNeigh reports false for entries that the kernel learned: only permanent ones are ours.
 func decodeNeigh(dev string, n entry) (netstate.Neigh, bool) {
 	o := netstate.Neigh{Dev: dev, IP: n.dst, MAC: n.mac}
+	if n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 {
+		o.Extra = n.marks().String()
+	}
 	return o, n.state&unix.NUD_PERMANENT != 0 && !linkLocal(o.IP)
+}
+
+// marks are flags of an entry that ours have not.
+func (n entry) marks() (e extra) {
+	e.add(n.flags&unix.NTF_EXT_LEARNED != 0, "extern_learn")
+	e.add(n.flags&unix.NTF_ROUTER != 0, "router")
+	return e
 }
 
 // decodeFDB reports false for entries that the device learned.
 func decodeFDB(dev string, n entry, names map[int]string) (netstate.FDB, bool) {
 	o := netstate.FDB{Dev: dev, MAC: n.mac, Dst: n.dst}
-	if n.state&unix.NUD_PERMANENT == 0 || n.port != 0 || n.vni != 0 || n.via != 0 {
-		var e extra
+	if n.state&unix.NUD_PERMANENT == 0 || n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.port != 0 ||
+		n.vni != 0 || n.via != 0 || n.nexthop != 0 || n.source != 0 {
+		e := n.marks()
 		e.add(n.state&unix.NUD_PERMANENT == 0, "static")
 		e.add(n.port != 0, "port %d", n.port)
 		e.add(n.vni != 0, "vni %d", n.vni)
 		e.add(n.via != 0, "via %s", names[n.via])
+		e.add(n.nexthop != 0, "nhid %d", n.nexthop)
+		e.add(n.source != 0, "src_vni %d", n.source)
 		o.Extra = e.String()
 	}
 	return o, n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 && n.flags&unix.NTF_SELF != 0

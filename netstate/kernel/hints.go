@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -58,9 +57,8 @@ func (k *Kernel) concerns(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return k.concernsLink(f, kind, data)
-	case unix.RTM_NEWADDR, unix.RTM_DELADDR: // every veth gets a link-local address
-		addr, ok := netip.AddrFromSlice(rtnl.Attribute(data, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
-		return ok && !linkLocal(addr)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return f.concernsAddr(kind, data)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		return f.concernsEntry(kind, data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
@@ -69,11 +67,30 @@ func (k *Kernel) concerns(kind uint16, data []byte) bool {
 	return false
 }
 
+// concernsAddr reports whether an address is news: on a link of ours if it is not as wanted, elsewhere always, because
+// an underlay is chosen by them. Link-local ones, which every veth gets, are news only where they are wanted.
+func (f *filter) concernsAddr(kind uint16, data []byte) bool {
+	a, err := parseAddress(data)
+	if err != nil || !a.prefix.IsValid() {
+		return false
+	}
+	local := linkLocal(a.prefix.Addr())
+	if _, ours := f.links[a.index]; !ours {
+		return !local
+	}
+	is := a.decode(f.names[a.index])
+	want, wanted := f.want[is.Key()]
+	if kind == unix.RTM_DELADDR || wanted {
+		return wanted && (kind == unix.RTM_DELADDR || is != want)
+	}
+	return !local
+}
+
 // concernsEntry reports whether an entry is not as expected. It ignores a forwarding entry without a destination:
 // 6.1 sends that message beside the proper one.
 func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 	e, err := parseEntry(data)
-	if err != nil || !f.links[e.index] || !e.dst.IsValid() {
+	if err != nil || !f.links[e.index] || !e.dst.IsValid() && e.nexthop == 0 {
 		return false
 	}
 	var is netstate.Object
@@ -93,40 +110,42 @@ func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 // concernsLink ignores two kinds of messages that every new pod causes: about its veth device, unless that has an
 // address or a wanted name, and about the bridge, which is as it was.
 func (k *Kernel) concernsLink(f *filter, kind uint16, data []byte) bool {
-	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC { // another family's are about bridge ports
+	d, err := parseDevice(data)
+	if err != nil || data[0] != unix.AF_UNSPEC { // another family's are about bridge ports
 		return false
 	}
-	index := intOf(data[4:])
-	if known, ours := f.objects[index]; ours {
-		l, err := netlink.LinkDeserialize(nil, data)
-		return err != nil || kind == unix.RTM_DELLINK || decodeLink(l, f.names) != known
+	if known, ours := f.objects[d.index()]; ours {
+		return kind == unix.RTM_DELLINK || d.decode(f.names) != known
 	}
-	// LinkDeserialize makes a hundred objects of each message about a pod.
-	text := func(path ...uint16) string {
-		return unix.ByteSliceToString(rtnl.Attribute(data, unix.SizeofIfInfomsg, path...))
-	}
-	name := text(unix.IFLA_IFNAME)
-	if f.wanted[name] || text(unix.IFLA_IFALIAS) == netstate.Mark ||
-		text(unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND) != "veth" {
+	name := d.name()
+	if f.wanted[name] || d.marked() || d.kind() != "veth" {
 		return true
 	}
 	if carriers := k.carriers.Load(); carriers != nil {
-		return (*carriers)[index]
+		return (*carriers)[d.index()]
 	}
 	return !strings.HasPrefix(name, "veth") // nobody has looked for underlays yet
 }
 
 func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]bool) bool {
-	if len(rtmsg) < unix.SizeofRtMsg || rtmsg[4] != unix.RT_TABLE_MAIN {
+	if len(rtmsg) < unix.SizeofRtMsg {
 		return false
 	}
-	if rtmsg[5] == netstate.Protocol || rtmsg[1] == 0 { // ours, or a default route
+	switch main := rtmsg[4] == unix.RT_TABLE_MAIN; {
+	case rtmsg[5] == netstate.Protocol: // ours, in whatever table
 		return true
+	case !main:
+		return false
+	case rtmsg[1] == 0: // a default route
+		return true
+	}
+	dst, ok := netip.AddrFromSlice(rtnl.Attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_DST))
+	if ok && linkLocal(dst) {
+		return false
 	}
 	if _, ours := owned[intOf(rtnl.Attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_OIF))]; ours {
 		return true
 	}
-	dst, ok := netip.AddrFromSlice(rtnl.Attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_DST))
 	return ok && k.inNetworks(netip.PrefixFrom(dst, int(rtmsg[1])))
 }
 

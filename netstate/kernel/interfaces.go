@@ -7,20 +7,18 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
-	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // Interfaces returns the machine's interfaces: what an underlay can be chosen from.
 func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
-	links, err := k.links()
+	links, _, err := k.devices(func(device) bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := rtnl.Retry("addresses", func() ([]netlink.Addr, error) { return k.nl.AddrList(nil, unix.AF_UNSPEC) })
+	addrs, err := k.addresses()
 	if err != nil {
 		return nil, err
 	}
@@ -28,25 +26,25 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(addrs, func(a, b netlink.Addr) int { return unlikely(a) - unlikely(b) })
+	slices.SortStableFunc(addrs, func(a, b address) int { return unlikely(a) - unlikely(b) })
 	ours := map[int]bool{}
 	for _, l := range links {
-		ours[l.Attrs().Index] = l.Attrs().Alias == netstate.Mark
+		ours[l.index()] = l.marked()
 	}
 	carriers := map[int]bool{}
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
-		a := l.Attrs()
-		i := netstate.Interface{Name: a.Name, MTU: a.MTU, MAC: macOf(a.HardwareAddr), Up: isUp(a),
-			OnLink: onLink[a.Index], Owned: ours[a.Index] || ours[a.MasterIndex], AcceptRA: acceptsRA(a.Name)}
+		index, name := l.index(), l.name()
+		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
+			OnLink: onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name)}
 		for _, f := range netstate.Families {
-			if defaults[f] == a.Index {
+			if defaults[f] == index {
 				i.Default = append(i.Default, f)
 			}
 		}
 		for _, addr := range addrs {
-			if p := rtnl.Prefix(addr.IPNet); addr.LinkIndex == a.Index && !linkLocal(p.Addr()) {
-				i.Addrs, carriers[a.Index] = append(i.Addrs, p), true
+			if addr.index == index && !linkLocal(addr.prefix.Addr()) {
+				i.Addrs, carriers[index] = append(i.Addrs, addr.prefix), true
 			}
 		}
 		interfaces = append(interfaces, i)
@@ -57,13 +55,13 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 
 // unlikely orders addresses as flannel does: permanent ones first, then temporary ones, those with a lifetime,
 // deprecated ones.
-func unlikely(a netlink.Addr) (points int) {
-	for flag, n := range map[int]int{unix.IFA_F_DEPRECATED: 4, unix.IFA_F_TEMPORARY: 1} {
-		if a.Flags&flag != 0 {
+func unlikely(a address) (points int) {
+	for flag, n := range map[uint32]int{unix.IFA_F_DEPRECATED: 4, unix.IFA_F_TEMPORARY: 1} {
+		if a.flags&flag != 0 {
 			points += n
 		}
 	}
-	if a.Flags&unix.IFA_F_PERMANENT == 0 {
+	if a.flags&unix.IFA_F_PERMANENT == 0 {
 		points += 2
 	}
 	return points
@@ -77,7 +75,7 @@ func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults map[netsta
 		best := -1
 		err := k.routes(family, func(r route) {
 			switch {
-			case r.kind != unix.RTN_UNICAST:
+			case r.kind != unix.RTN_UNICAST || r.table != unix.RT_TABLE_MAIN:
 			case r.dst.Bits() == 0 && (best < 0 || r.priority < best):
 				best, defaults[family] = r.priority, r.index
 			case !r.gw.IsValid() && r.hops == 0 && r.dst.Bits() > 0 && !linkLocal(r.dst.Addr()):

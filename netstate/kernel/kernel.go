@@ -62,13 +62,13 @@ func (k *Kernel) Close() {
 
 // ownsLink reports whether a link is ours: by its mark, or because want has one of that name (a flannel agent may
 // have left it, without a mark).
-func ownsLink(a *netlink.LinkAttrs, want netstate.State) bool {
-	_, wanted := want[netstate.Key{Kind: netstate.KindLink, Name: a.Name}]
-	return wanted || a.Alias == netstate.Mark
+func ownsLink(d device, want netstate.State) bool {
+	_, wanted := want[netstate.Key{Kind: netstate.KindLink, Name: d.name()}]
+	return wanted || d.marked()
 }
 
-// ownsRoute reports whether a main-table route is ours: by its protocol, or left by a flannel agent on a device of
-// ours or elsewhere.
+// ownsRoute reports whether a route is ours: by its protocol, or left by a flannel agent on a device of ours or
+// elsewhere.
 func (o *observation) ownsRoute(r route, onOwned bool) bool {
 	switch r.protocol {
 	case netstate.Protocol:

@@ -11,22 +11,30 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// putLink changes a device in place where the kernel can, and recreates it otherwise.
+// putLink changes a device in place where the kernel can, and recreates it otherwise. A bridge is not recreated for an
+// attribute: the pods would be unplugged.
 func (a *applier) putLink(want netstate.Object) error {
-	device, err := a.encodeLink(want)
+	made, err := a.encodeLink(want)
 	if err != nil {
 		return err
 	}
-	name := device.Attrs().Name
-	if have, ok := a.links[name]; ok {
-		if netstate.SameDevice(decodeLink(have, a.names()), want) {
-			return a.adjust(have, device.Attrs())
+	name, attrs := made.Attrs().Name, *made.Attrs()
+	if _, ok := a.links[name]; ok {
+		d, err := a.device(name)
+		if err == nil && netstate.SameDevice(d.decode(a.names()), want) {
+			err := a.adjust(d, attrs)
+			if _, isBridge := want.(netstate.Bridge); isBridge || !errors.Is(err, errFixed) {
+				return err
+			}
 		}
 		if err := a.deleteLink(name); err != nil {
 			return err
 		}
 	}
-	return explainLink(want, a.createLink(device))
+	if _, isBridge := want.(netstate.Bridge); isBridge {
+		made.Attrs().MTU = 0 // one that is set later stays; one that a bridge is made with gives way to its ports'
+	}
+	return explainLink(want, a.createLink(made, attrs))
 }
 
 // encodeLink returns the device as the library makes it. Only a VXLAN device needs another one, which must exist.
@@ -102,37 +110,43 @@ func explainLink(want netstate.Object, err error) error {
 	return err
 }
 
-// createLink makes the device and marks it as ours.
-func (a *applier) createLink(device netlink.Link) error {
-	if err := a.nl.LinkAdd(device); err != nil {
+// createLink makes the device with what it must have, and marks it as ours.
+func (a *applier) createLink(made netlink.Link, want netlink.LinkAttrs) error {
+	if err := a.nl.LinkAdd(made); err != nil {
 		return err
 	}
-	name := device.Attrs().Name
-	created, err := a.nl.LinkByName(name)
+	name := want.Name
+	d, err := a.device(name)
 	if err != nil {
 		return err
 	}
-	a.links[name] = created
-	return a.adjust(created, device.Attrs())
+	a.links[name] = linkOf(d.name(), d.index())
+	return a.adjust(d, want)
 }
 
-// adjust makes an existing link as wanted without recreating it, and marks it as ours.
-func (a *applier) adjust(l netlink.Link, want *netlink.LinkAttrs) error {
-	have := l.Attrs()
-	var errs []error
-	if have.MTU != want.MTU {
+// linkOf is a device by its name and index, which is what the library's functions need of it.
+func linkOf(name string, index int) netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
+}
+
+// adjust makes an existing link as wanted without recreating it, and marks it as ours. Its error is errFixed where the
+// device has to be made again.
+func (a *applier) adjust(d device, want netlink.LinkAttrs) error {
+	l := linkOf(d.name(), d.index())
+	errs := []error{a.putBack(d)}
+	if d.mtu() != want.MTU {
 		errs = append(errs, a.nl.LinkSetMTU(l, want.MTU))
 	}
-	if want.HardwareAddr != nil && macOf(have.HardwareAddr) != macOf(want.HardwareAddr) {
+	if want.HardwareAddr != nil && d.mac() != macOf(want.HardwareAddr) {
 		errs = append(errs, a.nl.LinkSetHardwareAddr(l, want.HardwareAddr))
 	}
-	if have.Alias != netstate.Mark {
+	if !d.marked() {
 		errs = append(errs, a.nl.LinkSetAlias(l, netstate.Mark))
 	}
-	switch {
-	case isUp(want) && !isUp(have):
+	switch up := want.Flags&net.FlagUp != 0; {
+	case up && !d.up():
 		errs = append(errs, a.nl.LinkSetUp(l))
-	case !isUp(want) && isUp(have):
+	case !up && d.up():
 		errs = append(errs, a.nl.LinkSetDown(l))
 	}
 	return errors.Join(errs...)

@@ -51,23 +51,19 @@ type Port struct {
 
 // Ports returns all devices.
 func (k *Kernel) Ports() ([]Port, error) {
-	links, err := k.links()
-	names := namesOf(links)
+	links, names, err := k.devices(func(device) bool { return true })
 	ports := make([]Port, 0, len(links))
 	for _, l := range links {
-		a := l.Attrs()
-		ports = append(ports, Port{a.Name, names[a.MasterIndex], isUp(a), l.Type() == "veth" && a.NetNsID >= 0})
+		elsewhere := l.attribute(unix.IFLA_LINK_NETNSID) != nil
+		ports = append(ports, Port{l.name(), names[l.master()], l.up(), l.kind() == "veth" && elsewhere})
 	}
 	return ports, err
 }
 
-// namesOf returns the links' names by index.
-func namesOf(links []netlink.Link) map[int]string {
-	names := make(map[int]string, len(links))
-	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
-	}
-	return names
+// linkNames returns the links' names by index.
+func (k *Kernel) linkNames() (map[int]string, error) {
+	_, names, err := k.devices(func(device) bool { return false })
+	return names, err
 }
 
 // Route is a route of the main table.
@@ -79,11 +75,10 @@ type Route struct {
 
 // Routes returns the routes of the main table.
 func (k *Kernel) Routes() (all []Route, err error) {
-	links, err := k.links()
+	names, err := k.linkNames()
 	if err != nil {
 		return nil, err
 	}
-	names := namesOf(links)
 	for _, family := range netstate.Families {
 		list, err := rtnl.Retry("routes", func() ([]netlink.Route, error) { return k.nl.RouteList(nil, int(domains[family])) })
 		if err != nil {
@@ -124,11 +119,10 @@ type Neighbour struct {
 
 // Neighbours returns all entries of all devices.
 func (k *Kernel) Neighbours() (all []Neighbour, err error) {
-	links, err := k.links()
+	names, err := k.linkNames()
 	if err != nil {
 		return nil, err
 	}
-	names := namesOf(links)
 	for _, family := range netstate.Families {
 		list, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) {
 			return k.nl.NeighList(0, int(domains[family]))

@@ -10,27 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
-	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // Observe reads back what is ours (links by mark with all that stands on them, and routes), what stands in the
 // slots of want's links and routes, and the sysctls that want names.
 func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
-	links, err := k.links()
+	ours, names, err := k.devices(func(d device) bool { return ownsLink(d, want) })
 	if err != nil {
 		return nil, err
 	}
-	o := observation{Kernel: k, want: want, state: make(netstate.State, len(want)), names: namesOf(links),
+	o := observation{Kernel: k, want: want, state: make(netstate.State, len(want)), names: names,
 		filter: newFilter(want)}
-	o.filter.names = o.names
-	for _, l := range links {
-		if ownsLink(l.Attrs(), want) {
-			o.filter.links[l.Attrs().Index] = l.Type() == "vxlan"
-			o.filter.devs[l.Type()] = append(o.filter.devs[l.Type()], l.Attrs().Name)
-			object := decodeLink(l, o.names)
-			o.filter.objects[l.Attrs().Index] = object
-			o.state.Add(object)
-		}
+	o.filter.names = names
+	for _, d := range ours {
+		index, kind := d.index(), d.kind()
+		o.filter.links[index] = kind == "vxlan"
+		o.filter.devs[kind] = append(o.filter.devs[kind], d.name())
+		object := d.decode(names)
+		o.filter.objects[index] = object
+		o.state.Add(object)
 	}
 	k.filter.Store(o.filter)
 	for _, read := range []func() error{o.addrs, o.entries, o.routes, o.provided} {
@@ -76,17 +74,15 @@ func (o *observation) provided() error {
 	return nil
 }
 
-func (k *Kernel) links() ([]netlink.Link, error) {
-	return rtnl.Retry("links", k.nl.LinkList)
-}
-
+// addrs reads the addresses of our links. Link-local ones are the kernel's, but for those that are wanted.
 func (o *observation) addrs() error {
-	addrs, err := rtnl.Retry("addresses", func() ([]netlink.Addr, error) { return o.nl.AddrList(nil, unix.AF_UNSPEC) })
-	for _, a := range addrs {
-		if _, owned := o.filter.links[a.LinkIndex]; !owned {
+	all, err := o.addresses()
+	for _, a := range all {
+		if _, owned := o.filter.links[a.index]; !owned {
 			continue
 		}
-		if addr, ok := decodeAddr(o.names[a.LinkIndex], a); ok {
+		addr := a.decode(o.names[a.index])
+		if _, wanted := o.want[addr.Key()]; wanted || !linkLocal(addr.Prefix.Addr()) {
 			o.state.Add(addr)
 		}
 	}
@@ -139,6 +135,7 @@ func (o *observation) routes() error {
 		err := o.Kernel.routes(family, func(r route) {
 			_, onOwned := o.filter.links[r.index]
 			_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: r.dst, Metric: r.priority}]
+			wanted = wanted && r.table == unix.RT_TABLE_MAIN
 			if (wanted || o.ownsRoute(r, onOwned && r.hops == 0)) && !linkLocal(r.dst.Addr()) {
 				o.route(decodeRoute(r, o.names))
 			}

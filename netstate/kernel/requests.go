@@ -28,7 +28,9 @@ func (a *applier) request(c netstate.Change) (*nl.NetlinkRequest, error) {
 	case netstate.FDB:
 		dst := o.Dst
 		switch {
-		case del == 1 && o.Extra != "":
+		case del == 1 && o.Extra != "" && a.replaced(o):
+			return nil, errNoDevice
+		case del == 1 && (o.Extra != "" || !o.Dst.IsValid()):
 			dst = netip.Addr{} // by its MAC alone: the kernel finds a destination only by all of its attributes
 		case del == 0 && !o.MAC.IsUnicast():
 			// The kernel keeps one destination for a unicast MAC and replaces it whole (append to an existing entry does
@@ -78,8 +80,14 @@ func (a *applier) route(kind, flags int, o netstate.Route) (*nl.NetlinkRequest, 
 	case o.Onlink:
 		m.Flags = unix.RTNH_F_ONLINK
 	}
+	if o.Table != 0 {
+		m.Table = unix.RT_TABLE_UNSPEC
+	}
 	r := nl.NewNetlinkRequest(kind, flags)
 	r.AddData(&m)
+	if o.Table != 0 {
+		r.AddData(nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(o.Table))))
+	}
 	r.AddData(nl.NewRtAttr(unix.RTA_DST, o.Dst.Addr().AsSlice()))
 	switch {
 	case o.Outer.IsValid() && del: // the kernel does not compare it

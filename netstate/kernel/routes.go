@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/attributes"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
@@ -22,7 +23,7 @@ type route struct {
 	priority int
 	hops     int // 0: not a multipath route
 	tos      byte
-	table    byte
+	table    int
 	protocol byte
 	scope    byte
 	kind     byte // RTN_…
@@ -33,11 +34,11 @@ type route struct {
 	extra    extra      // what no wanted route has
 }
 
-// routes calls do with each route of the main table.
+// routes calls do with each route of the main table, and with those of our protocol in any other.
 func (k *Kernel) routes(family netstate.Family, do func(route)) error {
 	header := &nl.RtMsg{RtMsg: unix.RtMsg{Family: domains[family]}}
 	return k.list("routes", unix.RTM_GETROUTE, header, func(m []byte) error {
-		if len(m) > 4 && m[4] != unix.RT_TABLE_MAIN {
+		if len(m) >= unix.SizeofRtMsg && m[4] != unix.RT_TABLE_MAIN && m[5] != netstate.Protocol {
 			return nil
 		}
 		r, err := parseRoute(m)
@@ -53,7 +54,8 @@ func parseRoute(m []byte) (route, error) {
 	if len(m) < unix.SizeofRtMsg {
 		return route{}, fmt.Errorf("a route of %d bytes: want at least %d", len(m), unix.SizeofRtMsg)
 	}
-	r := route{tos: m[3], table: m[4], protocol: m[5], scope: m[6], kind: m[7], flags: binary.NativeEndian.Uint32(m[8:])}
+	r := route{tos: m[3], table: int(m[4]), protocol: m[5], scope: m[6], kind: m[7],
+		flags: binary.NativeEndian.Uint32(m[8:])}
 	addr := netip.IPv4Unspecified()
 	if m[0] == unix.AF_INET6 {
 		addr = netip.IPv6Unspecified()
@@ -62,7 +64,16 @@ func parseRoute(m []byte) (route, error) {
 		switch kind {
 		case unix.RTA_DST:
 			addr = rtnl.Addr(value)
-		case unix.RTA_TABLE, unix.RTA_CACHEINFO, unix.RTA_PREF, unix.RTA_EXPIRES:
+		case unix.RTA_TABLE: // the header has room for the first 256
+			r.table = intOf(value)
+		case unix.RTA_CACHEINFO:
+			if len(value) >= expires+4 && intOf(value[expires:]) != 0 {
+				r.extra.add(true, "expires")
+			}
+		case unix.RTA_PREF:
+			if n := numberOf(value); n != 0 {
+				r.extra.add(true, "pref %d", n)
+			}
 		case unix.RTA_GATEWAY:
 			r.gw = rtnl.Addr(value)
 		case unix.RTA_OIF:
@@ -82,7 +93,7 @@ func parseRoute(m []byte) (route, error) {
 				r.encapBy = binary.NativeEndian.Uint16(value)
 			}
 		default:
-			r.extra.add(true, "attribute %d", kind)
+			r.extra.add(true, "%s", attributeOfRoute(kind, value))
 		}
 	}
 	r.dst = netip.PrefixFrom(addr, int(m[1]))
@@ -90,14 +101,35 @@ func parseRoute(m []byte) (route, error) {
 	return r, nil
 }
 
+// expires is where struct rta_cacheinfo of linux/rtnetlink.h has how long a route still lives.
+const expires = 8
+
+var routeTables = attributes.Of("route", "")
+
+// attributeOfRoute says in words what no wanted route has.
+func attributeOfRoute(kind uint16, value []byte) string {
+	a, ok := attributes.Find(routeTables, attributes.Attributes, nil, kind)
+	addr, isAddr := netip.AddrFromSlice(value)
+	switch {
+	case !ok || a.Word == "":
+		return fmt.Sprintf("attribute %d", kind)
+	case a.Form == attributes.Address && isAddr:
+		return a.Word + " " + addr.String()
+	}
+	return fmt.Sprintf("%s %d", a.Word, numberOf(value))
+}
+
 // metrics reads a route's metrics: MTU, advertised MSS and others.
 func (r *route) metrics(data []byte) {
-	names := map[uint16]string{unix.RTAX_MTU: "mtu", unix.RTAX_ADVMSS: "advmss"}
 	for kind, value := range rtnl.Attributes(data) {
-		if name, ok := names[kind]; ok && len(value) == 4 {
-			r.extra.add(true, "%s %d", name, intOf(value))
-		} else {
+		a, ok := attributes.Find(routeTables, attributes.Attributes, []uint16{unix.RTA_METRICS}, kind)
+		switch {
+		case !ok:
 			r.extra.add(true, "metric %d", kind)
+		case kind == unix.RTAX_CC_ALGO:
+			r.extra.add(true, "%s %s", a.Word, unix.ByteSliceToString(value))
+		default:
+			r.extra.add(true, "%s %d", a.Word, numberOf(value))
 		}
 	}
 }
@@ -152,10 +184,21 @@ func decodeRoute(r route, names map[int]string) netstate.Route {
 	if !o.Blackhole && r.hops == 0 { // IPv6 puts blackholes on lo
 		o.Dev = names[r.index]
 	}
+	if r.table != unix.RT_TABLE_MAIN {
+		o.Table = r.table
+	}
 	e := r.extra
+	e.add(r.flags&unix.RTNH_F_PERVASIVE != 0, "pervasive")
 	e.add(r.kind != unix.RTN_UNICAST && r.kind != unix.RTN_BLACKHOLE, "type %d", r.kind)
-	e.add(r.kind == unix.RTN_UNICAST && r.gw.IsValid() && r.scope != unix.RT_SCOPE_UNIVERSE, "scope %s",
-		netlink.Scope(r.scope))
+	e.add(r.kind == unix.RTN_UNICAST && r.hops == 0 && r.scope != r.usualScope(), "scope %s", netlink.Scope(r.scope))
 	o.Extra = e.String()
 	return o
+}
+
+// usualScope is what a route has if nobody says another: without a gateway IPv4 expects the destination on the link.
+func (r route) usualScope() byte {
+	if r.dst.Addr().Is4() && !r.gw.IsValid() {
+		return unix.RT_SCOPE_LINK
+	}
+	return unix.RT_SCOPE_UNIVERSE
 }

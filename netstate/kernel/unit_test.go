@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -181,7 +180,8 @@ func TestConcernsRoute(t *testing.T) {
 		want    bool
 	}{
 		"ours":                   {head(unix.AF_INET, 24), true},
-		"ours, of another table": {set(head(unix.AF_INET, 24), 4, 100), false},
+		"ours, of another table": {set(head(unix.AF_INET, 24), 4, 100), true},
+		"of another table":       {set(head(unix.AF_INET, 0), 4, 100, unix.RTPROT_BOOT), false},
 		"cut short":              {head(unix.AF_INET, 24)[:11], false},
 		"a default route":        {set(foreign, 1, 0), true},
 		"through our device":     {slices.Concat(dst("198.51.100.0"), attr(unix.RTA_OIF, number(7)...)), true},
@@ -260,10 +260,10 @@ func TestMissingModules(t *testing.T) {
 
 // TestUnlikely: addresses come in the order in which flannel would choose them.
 func TestUnlikely(t *testing.T) {
-	best := []int{unix.IFA_F_PERMANENT, unix.IFA_F_PERMANENT | unix.IFA_F_TEMPORARY, 0, unix.IFA_F_TEMPORARY,
+	best := []uint32{unix.IFA_F_PERMANENT, unix.IFA_F_PERMANENT | unix.IFA_F_TEMPORARY, 0, unix.IFA_F_TEMPORARY,
 		unix.IFA_F_PERMANENT | unix.IFA_F_DEPRECATED, unix.IFA_F_DEPRECATED}
 	for i, flags := range best[1:] {
-		if unlikely(netlink.Addr{Flags: best[i]}) >= unlikely(netlink.Addr{Flags: flags}) {
+		if unlikely(address{flags: best[i]}) >= unlikely(address{flags: flags}) {
 			t.Errorf("an address with flags %#x comes after one with %#x", best[i], flags)
 		}
 	}

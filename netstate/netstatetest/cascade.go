@@ -181,7 +181,7 @@ func foreign(h *host) {
 		"ip route add 10.244.9.0/24 via 192.0.2.9 dev u0 proto bird",   // a routing daemon's
 		"ip route add default via 192.0.2.254 dev u0",                  //
 		"ip route add default via 2001:db8::254 dev u0",                //
-		"ip route add 10.244.9.0/24 via 192.0.2.9 dev u0 proto 116 table 100",
+		"ip route add 10.244.9.0/24 via 192.0.2.9 dev u0 table 100",    // another table's
 		"ip link add other.9 type vxlan id 9 dev u0 local 192.0.2.1 dstport 8472",
 		"ip link set other.9 up", "ip addr add 10.9.0.1/24 dev other.9",
 		"bridge fdb append 02:00:00:00:00:09 dev other.9 dst 192.0.2.9 self permanent",

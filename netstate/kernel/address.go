@@ -1,0 +1,185 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
+)
+
+// address is an address as the kernel sends it.
+type address struct {
+	index            int // of the interface
+	prefix           netip.Prefix
+	peer             netip.Prefix // the other end; invalid: none
+	flags            uint32       // IFA_F_…
+	scope            byte
+	metric           int // of the route to its subnet
+	broadcast        netip.Addr
+	valid, preferred uint32 // seconds
+}
+
+// forever is a lifetime without an end.
+const forever = math.MaxUint32
+
+// ifaMetric is IFA_RT_PRIORITY of linux/if_addr.h; defaultMetric6 is what IPv6 takes for none.
+const ifaMetric, defaultMetric6 = 9, 256
+
+// addresses returns the addresses of the machine.
+func (k *Kernel) addresses() ([]address, error) {
+	return rtnl.Retry("addresses", func() (all []address, err error) {
+		r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+		err = k.bulk.List(r, func(m []byte) error {
+			a, err := parseAddress(m)
+			all = append(all, a)
+			return err
+		})
+		return all, err
+	})
+}
+
+// parseAddress reads struct ifaddrmsg and its attributes.
+func parseAddress(m []byte) (address, error) {
+	if len(m) < unix.SizeofIfAddrmsg {
+		return address{}, fmt.Errorf("an address of %d bytes: want at least %d", len(m), unix.SizeofIfAddrmsg)
+	}
+	a := address{index: intOf(m[4:]), flags: uint32(m[2]), scope: m[3], valid: forever, preferred: forever}
+	var local, other netip.Addr
+	for kind, value := range rtnl.Attributes(m[unix.SizeofIfAddrmsg:]) {
+		switch {
+		case kind == unix.IFA_LOCAL:
+			local = rtnl.Addr(value)
+		case kind == unix.IFA_ADDRESS:
+			other = rtnl.Addr(value)
+		case kind == unix.IFA_BROADCAST:
+			a.broadcast = rtnl.Addr(value)
+		case kind == unix.IFA_FLAGS:
+			a.flags = uint32(intOf(value))
+		case kind == ifaMetric:
+			a.metric = intOf(value)
+		case kind == unix.IFA_CACHEINFO && len(value) >= 8:
+			a.preferred, a.valid = binary.NativeEndian.Uint32(value), binary.NativeEndian.Uint32(value[4:])
+		}
+	}
+	bits := int(m[1])
+	switch {
+	case !local.IsValid() || local == other:
+		a.prefix = netip.PrefixFrom(other, bits)
+	default:
+		a.prefix, a.peer = netstate.Host(local), netip.PrefixFrom(other, bits)
+	}
+	return a, nil
+}
+
+// decode returns the object.
+func (a address) decode(dev string) netstate.Addr {
+	o := netstate.Addr{Dev: dev, Prefix: a.prefix, Peer: a.peer, NoDAD: a.flags&unix.IFA_F_NODAD != 0}
+	scope := byte(unix.RT_SCOPE_UNIVERSE)
+	if a.prefix.Addr().IsLinkLocalUnicast() {
+		scope = unix.RT_SCOPE_LINK
+	}
+	var e extra
+	e.add(a.scope != scope, "scope %d", a.scope)
+	e.add(a.broadcast.IsValid() && a.broadcast != broadcastOf(a.prefix), "broadcast %s", a.broadcast)
+	for _, f := range addressFlags {
+		e.add(a.flags&f.flag != 0, "%s", f.word)
+	}
+	e.add(a.metric != 0 && (a.prefix.Addr().Is4() || a.metric != defaultMetric6), "metric %d", a.metric)
+	e.add(a.valid != forever, "valid_lft %d", a.valid)
+	e.add(a.preferred != a.valid, "preferred_lft %d", a.preferred)
+	o.Extra = e.String()
+	return o
+}
+
+// addressFlags are those that an address of ours never has.
+var addressFlags = []struct {
+	flag uint32
+	word string
+}{
+	{unix.IFA_F_HOMEADDRESS, "home"}, {unix.IFA_F_DEPRECATED, "deprecated"}, {unix.IFA_F_MANAGETEMPADDR, "mngtmpaddr"},
+	{unix.IFA_F_NOPREFIXROUTE, "noprefixroute"}, {unix.IFA_F_MCAUTOJOIN, "autojoin"},
+	{unix.IFA_F_STABLE_PRIVACY, "stable-privacy"},
+}
+
+// broadcastOf returns the last address of an IPv4 subnet, which is its broadcast address, and the zero Addr if there
+// is none (RFC 3021).
+func broadcastOf(p netip.Prefix) netip.Addr {
+	if !p.Addr().Is4() || p.Bits() > 30 {
+		return netip.Addr{}
+	}
+	a := p.Addr().As4()
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil,
+		binary.BigEndian.Uint32(a[:])|math.MaxUint32>>p.Bits())))
+}
+
+// putAddr adds or changes an address. One that the kernel does not change in place goes first.
+func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
+	l, err := a.link(want.Dev)
+	if err != nil {
+		return err
+	}
+	var deleted error
+	old, _ := was.(netstate.Addr)
+	if old.Peer.IsValid() || !inPlace(old) {
+		deleted = ignoreAbsent(a.deleteAddr(old))
+	}
+	m := nl.NewIfAddrmsg(int(domainOf(want.Prefix.Addr())))
+	m.Index, m.Prefixlen = uint32(l.Attrs().Index), uint8(want.Prefix.Bits())
+	if want.Prefix.Addr().IsLinkLocalUnicast() {
+		m.Scope = unix.RT_SCOPE_LINK
+	}
+	flags := uint32(0)
+	if want.NoDAD {
+		flags = unix.IFA_F_NODAD
+	}
+	r := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.IFA_LOCAL, want.Prefix.Addr().AsSlice()))
+	r.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, want.Prefix.Addr().AsSlice()))
+	r.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	lifetimes := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: forever, Valid: forever}}
+	r.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, lifetimes.Serialize()))
+	if broadcast := broadcastOf(want.Prefix); broadcast.IsValid() {
+		r.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast.AsSlice()))
+	}
+	if strings.Contains(old.Extra, "metric") && want.Prefix.Addr().Is6() { // IPv6 keeps a metric if none is said
+		r.AddData(nl.NewRtAttr(ifaMetric, nl.Uint32Attr(defaultMetric6)))
+	}
+	return errors.Join(append(a.bulk.Do(r), deleted)...)
+}
+
+// inPlace reports whether the kernel changes what an address has beyond the wanted one without deleting it: of IPv4
+// lifetimes and metrics (seen on 6.18), of IPv6 all.
+func inPlace(was netstate.Addr) bool {
+	if was.Extra == "" || was.Prefix.Addr().Is6() {
+		return true
+	}
+	for _, word := range []string{"scope", "broadcast", "noprefixroute", "autojoin"} {
+		if strings.Contains(was.Extra, word) {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *applier) deleteAddr(o netstate.Addr) error {
+	l, err := a.link(o.Dev)
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: rtnl.IPNet(o.Prefix)}
+	if o.Peer.IsValid() {
+		addr.Peer = rtnl.IPNet(o.Peer)
+	}
+	return a.nl.AddrDel(l, addr)
+}

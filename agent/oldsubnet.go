@@ -16,11 +16,12 @@ type keptGateway struct {
 	err  error // pods could not be counted; in doubt they keep their gateway
 }
 
-// keptGateways returns those that a plan would delete.
-func (a *Agent) keptGateways(plan netstate.Plan) (kept []keptGateway) {
+// keptGateways returns those that a plan would delete. An address within a subnet that is wanted is no pod's gateway:
+// its pods have the wanted one.
+func (a *Agent) keptGateways(plan netstate.Plan, want netstate.State) (kept []keptGateway) {
 	for _, c := range plan {
 		addr, ok := c.Was.(netstate.Addr)
-		if !ok || c.Want != nil || addr.Dev != a.Base.Bridge || a.Live == nil {
+		if !ok || c.Want != nil || addr.Dev != a.Base.Bridge || a.Live == nil || inWantedSubnet(addr, want) {
 			continue
 		}
 		if pods, err := a.Live(addr.Prefix); err != nil || pods > 0 {
@@ -28,6 +29,16 @@ func (a *Agent) keptGateways(plan netstate.Plan) (kept []keptGateway) {
 		}
 	}
 	return kept
+}
+
+// inWantedSubnet reports whether the bridge has another wanted address with a subnet that holds addr.
+func inWantedSubnet(addr netstate.Addr, want netstate.State) bool {
+	for _, o := range want {
+		if w, ok := o.(netstate.Addr); ok && w.Dev == addr.Dev && w.Prefix.Contains(addr.Prefix.Addr()) {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *Agent) reportKeptGateways(kept []keptGateway) {

@@ -54,11 +54,14 @@ func TestKeptGateways(t *testing.T) {
 	addr := func(dev, prefix string) netstate.Addr { return netstate.Addr{Dev: dev, Prefix: prefixes(prefix)[0]} }
 	gone, empty, unknown := addr("cni0", "10.244.1.1/24"), addr("cni0", "10.244.2.1/24"), addr("cni0", "10.244.3.1/24")
 	elsewhere, stays := addr("flannel.1", "10.244.1.0/32"), addr("cni0", "10.244.4.1/24")
-	plan := netstate.Plan{{Was: gone}, {Was: empty}, {Was: unknown}, {Was: elsewhere}, {Was: stays, Want: stays}}
+	second, half := addr("cni0", "10.244.4.9/24"), addr("cni0", "10.244.4.1/25")
+	plan := netstate.Plan{{Was: gone}, {Was: empty}, {Was: unknown}, {Was: elsewhere}, {Was: stays, Want: stays},
+		{Was: second}, {Was: half}}
+	want := netstate.NewState(stays)
 	var log bytes.Buffer
 	store := &reporter{}
 	a := New(Config{Planner: Planner{Base: backend.BaseConfig{Bridge: "cni0"}}, Store: store, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if kept := a.keptGateways(plan); kept != nil {
+	if kept := a.keptGateways(plan, want); kept != nil {
 		t.Errorf("kept %v although nobody counts pods", kept)
 	}
 	broken := errors.New("no answer")
@@ -71,7 +74,7 @@ func TestKeptGateways(t *testing.T) {
 		}
 		return 3, nil
 	}
-	kept := a.keptGateways(plan)
+	kept := a.keptGateways(plan, want)
 	if want := []keptGateway{{gone, 3, nil}, {unknown, 0, broken}}; !slices.Equal(kept, want) {
 		t.Errorf("kept %v, want %v", kept, want)
 	}

@@ -277,7 +277,7 @@ func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (
 		return nil, nil, fmt.Errorf("read the kernel's state: %w", err)
 	}
 	plan := netstate.Diff(want, have)
-	kept, now := a.keptGateways(plan), time.Now()
+	kept, now := a.keptGateways(plan, want), time.Now()
 	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
 		return !synced && c.Want == nil || a.loop.contention.suppressed(c.Key(), now) ||
 			slices.ContainsFunc(kept, func(k keptGateway) bool { return c.Want == nil && c.Was == k.addr })

@@ -5,9 +5,10 @@ import (
 	"slices"
 
 	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/netstate/firewall"
 )
 
-// chains reads all firewall rules of this namespace but Twill's: those of iptables, and nft's other tables. unread
+// chains reads all firewall rules of this namespace but Twill's: those of iptables, and nft's other chains. unread
 // names the programs that failed.
 func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
 	tools := []struct{ name, family string }{{"iptables-save", "ip"}, {"ip6tables-save", "ip6"}}
@@ -33,8 +34,7 @@ func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
 	}
 	for _, c := range native {
 		isIPTables := saved && c.Family != "inet" && slices.Contains(rules.Tables, c.Table)
-		isOurs := c.Table == "flannel-ipv4" || c.Table == "flannel-ipv6" // compared object by object, not here
-		if !isIPTables && !isOurs {
+		if !isIPTables && !firewall.IsOurs(c.Family, c.Table, c.Name) { // ours are compared object by object
 			all = append(all, c)
 		}
 	}

@@ -106,6 +106,13 @@ var hostFaults = []Fault{
 		),
 	},
 	{
+		Name:        "chain-added",
+		Finding:     "forward-policy",
+		Description: "a chain that drops whatever is forwarded is added to Twill's nft table",
+		Inject: script("nft add table ip flannel-ipv4",
+			"nft add chain ip flannel-ipv4 extra { type filter hook forward priority 9 ; policy drop ; }"),
+	},
+	{
 		Name:        "guard-deleted",
 		Finding:     "guard-rules",
 		Description: "the rules that keep pods out of the overlay are deleted",

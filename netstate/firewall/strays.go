@@ -62,16 +62,28 @@ func (r *reader) strayChains(family netstate.Family, table *nftables.Table) []st
 		attrs := r.attributes(m.Data[4:])
 		flags, _ := attrs.u32(chainFlags)
 		chain := &nftables.Chain{Table: table, Name: cstring(attrs[unix.NFTA_CHAIN_NAME])}
-		ours := slices.ContainsFunc(roles[:], func(role netstate.Role) bool {
-			return nativeChain(family, role).Name == chain.Name
-		})
-		if cstring(attrs[unix.NFTA_CHAIN_TABLE]) != table.Name || ours || flags&chainBinding != 0 {
+		if cstring(attrs[unix.NFTA_CHAIN_TABLE]) != table.Name || isNative(family, chain.Name) || flags&chainBinding != 0 {
 			continue
 		}
 		all = append(all, stray{strings.TrimSpace("chain " + chain.Name + " " + r.header(attrs).String()),
 			func(c *nftables.Conn) { c.FlushChain(chain) }, func(c *nftables.Conn) { c.DelChain(chain) }})
 	}
 	return all
+}
+
+// isNative reports whether our table of a family has a chain of that name.
+func isNative(family netstate.Family, chain string) bool {
+	return slices.ContainsFunc(roles[:], func(role netstate.Role) bool { return nativeChain(family, role).Name == chain })
+}
+
+// IsOurs reports whether a chain is one of the nftables mode's. The family's name is nft's.
+func IsOurs(family, table, chain string) bool {
+	for f, name := range map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"} {
+		if family == name && table == nativeTable(f).Name && isNative(f, chain) {
+			return true
+		}
+	}
+	return false
 }
 
 // hooks are the names of an IP family's hooks, by number.

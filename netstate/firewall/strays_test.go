@@ -238,3 +238,16 @@ func stream(w world, pod, outside *space, stop chan struct{}) string {
 		}
 	}
 }
+
+// TestIsOurs: a chain is ours by its family, table and name.
+func TestIsOurs(t *testing.T) {
+	for chain, want := range map[[3]string]bool{
+		{"ip", "flannel-ipv4", "forward"}: true, {"ip6", "flannel-ipv6", "guard-input"}: true,
+		{"inet", "flannel-ipv4", "forward"}: false, {"ip", "flannel-ipv6", "forward"}: false,
+		{"ip", "flannel-ipv4", "extra"}: false, {"ip", "filter", "forward"}: false,
+	} {
+		if got := IsOurs(chain[0], chain[1], chain[2]); got != want {
+			t.Errorf("%v: %t, want %t", chain, got, want)
+		}
+	}
+}

@@ -190,7 +190,7 @@ var fileSetters = []setter{
 	{"file mode", "chmod VALUE PATH", "000 666 777", "", "true", ""},
 	{"file owner", "chown VALUE PATH", "1 65534:65534", "", "true", ""},
 	{"file appended", "echo nonsense >>PATH", "-", "", "true", ""},
-	{"file is a directory", "rm -f PATH; mkdir PATH", "-", "", "rmdir PATH", ""},
+	{"file is a directory", "until rm -f PATH; mkdir PATH; do :; done 2>/dev/null", "-", "", "rmdir PATH", ""},
 	{"file is a link", "cp PATH PATH.other; ln -sf PATH.other PATH", "-", "", "rm -f PATH PATH.other",
 		"rm -f PATH.other"},
 	{"file is renamed", "mv PATH PATH.other", "-", "", "mv PATH.other PATH", "rm -f PATH.other"},

@@ -195,13 +195,15 @@ func (t *trial) logged(seen time.Duration) time.Duration {
 // others.
 func (t *trial) repairs() []string {
 	return slices.DeleteFunc(t.logLines(), func(line string) bool {
-		return !strings.Contains(line, `msg="applied a plan`) && !strings.Contains(line, `msg="put a file back"`)
+		return !strings.Contains(line, `msg="applied a plan"`) && !strings.Contains(line, `msg="put a file back"`)
 	})
 }
 
-// lines returns what the agent told everybody since the move.
+// lines returns what the agent told everybody since the move, without what it says of earlier ones: that they are over.
 func (t *trial) lines() []string {
-	return slices.DeleteFunc(t.logLines(), func(line string) bool { return strings.Contains(line, "level=DEBUG") })
+	return slices.DeleteFunc(t.logLines(), func(line string) bool {
+		return strings.Contains(line, "level=DEBUG") || strings.Contains(line, `: over"`)
+	})
 }
 
 func (t *trial) logLines() []string {

@@ -21,10 +21,10 @@ import (
 	"github.com/twill-net/twill/internal/causes"
 )
 
-// A file is put back repairs times at once, and then once in repairPause.
+// A file is put back repairs times at once, and then once in repairPause: as often as what the agent has in the kernel.
 const (
 	repairs     = 30
-	repairPause = time.Second
+	repairPause = time.Second / 3
 )
 
 // Keeper keeps files. Make it with New. Without Run, files are put back by Write and Check only.

@@ -230,8 +230,11 @@ func (r result) degraded() bool {
 // isEntry reports whether a change is about the path to a peer, on which nothing else stands.
 func isEntry(c netstate.Change) bool {
 	switch c.Key().Kind {
-	case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer, netstate.KindRoute:
+	case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer:
 		return true
+	case netstate.KindRoute: // but the one to this node's own pods
+		r, put := c.Want.(netstate.Route)
+		return !put || r.Protocol != netstate.KernelProtocol
 	}
 	return false
 }

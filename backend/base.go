@@ -17,11 +17,12 @@ type BaseConfig struct {
 // blackholeMetric lets the bridge's own route, of a lower metric, win as long as it stands.
 const blackholeMetric = 4096
 
-// Base is the bridge with the gateway addresses of the lease's subnets and the forwarding sysctls.
+// Base is the bridge with the gateway addresses of the lease's subnets, the routes to them and the forwarding sysctls.
 func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 	state := netstate.State{}
 	for i, stack := range lease.Stacks {
 		gateway := Gateway(stack.Subnet)
+		address := netip.PrefixFrom(gateway, stack.Subnet.Bits())
 		if i == 0 {
 			state.Add(
 				netstate.Bridge{
@@ -36,9 +37,10 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 		state.Add(
 			netstate.Addr{
 				Dev:    cfg.Bridge,
-				Prefix: netip.PrefixFrom(gateway, stack.Subnet.Bits()),
+				Prefix: address,
 				NoDAD:  stack.Family() == netstate.IPv6,
 			},
+			netstate.ConnectedRoute(cfg.Bridge, address),
 		)
 		for _, s := range forwarding(node, stack.Family()) {
 			state.Add(s)

@@ -89,6 +89,12 @@ func (d drift) change(c netstate.Change) {
 	case netstate.Peer:
 		d.ofPeer(changed(peerMissing, peerAltered, c), want.Allowed[0], c, "")
 	case netstate.Route:
+		if want.Protocol == netstate.KernelProtocol {
+			f := d.drifted(ownRoute, want.Dst.String(), c,
+				"ip "+strings.Replace(want.String(), "route", "route replace", 1))
+			f.family = netstate.FamilyOf(want.Dst.Addr())
+			return
+		}
 		d.ofPeer(changed(routeMissing, routeAltered, c), want.Dst, c,
 			"ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116")
 	case netstate.Chain:

@@ -47,6 +47,7 @@ const (
 	ipForwardOff
 	deviceForwardingOff
 	gatewayAddress
+	ownRoute
 	vtepAddress
 	forwardRejected
 	forwardPolicy

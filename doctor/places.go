@@ -25,7 +25,7 @@ var leavePlaces = []place{
 	{name: "lease", kinds: []kind{noLease}, partial: always},
 	{name: "underlay", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
 	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Src) }},
-	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress}, entry: visit.bridgeEntry},
+	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress, ownRoute}, entry: visit.bridgeEntry},
 	{name: "prerouting rules", trials: podTrial(0)},
 	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
 	{name: "overlay device", kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown},
@@ -64,7 +64,7 @@ var arrivePlaces = []place{
 	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
 	{name: "forward rules", trials: podTrial(1)},
 	{name: "postrouting rules", trials: podTrial(2)},
-	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress}, entry: visit.bridgeEntry},
+	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress, ownRoute}, entry: visit.bridgeEntry},
 	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
 }
 

@@ -13,6 +13,9 @@ const Mark = "twill"
 // Protocol is the rtm_protocol of every route that Twill writes ('t').
 const Protocol = 116
 
+// KernelProtocol is the rtm_protocol of routes that the kernel makes by itself (RTPROT_KERNEL).
+const KernelProtocol = 2
+
 // Sysctl is a kernel parameter, named as sysctl(8) does but with slashes: net/ipv4/ip_forward. It cannot be
 // absent, so Diff never deletes it.
 type Sysctl struct{ Name, Value string }
@@ -151,6 +154,18 @@ func DefaultMetric(a netip.Addr) int {
 		return 0
 	}
 	return 1024
+}
+
+// ConnectedRoute returns the route that the kernel makes for an address: to its subnet, through its device. It is wanted
+// where packets depend on it: the kernel does not make it again when somebody deletes or alters it.
+func ConnectedRoute(dev string, prefix netip.Prefix) Route {
+	r := Route{Dst: prefix.Masked(), Dev: dev, Protocol: KernelProtocol}
+	if FamilyOf(prefix.Addr()) == IPv4 {
+		r.Src = prefix.Addr()
+	} else {
+		r.Metric = 256
+	}
+	return r
 }
 
 func words(w ...string) string {

@@ -28,6 +28,24 @@ var entryFaults = []Fault{
 		Inject:      script("ip route replace blackhole {peer}"),
 	},
 	{
+		Name:        "own-route-deleted",
+		Finding:     "own-route",
+		Description: "the kernel's route to the node's own pods is deleted",
+		Inject:      script("ip route del {pods} dev cni0"),
+	},
+	{
+		Name:        "own-route-blackholed",
+		Finding:     "own-route",
+		Description: "the route to the node's own pods is replaced by a blackhole",
+		Inject:      batch("route del {pods} dev cni0", "route add blackhole {pods} metric {kernel}"),
+	},
+	{
+		Name:        "own-route-mtu",
+		Finding:     "own-route",
+		Description: "the route to the node's own pods gets an MTU of 1280",
+		Inject:      script("ip route change {pods} dev cni0 proto kernel metric {kernel} mtu 1280"),
+	},
+	{
 		Name:        "route-gateway",
 		Finding:     "route-altered",
 		Description: "the route to a peer leads through another gateway",

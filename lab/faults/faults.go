@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/twill-net/twill/lab"
@@ -182,7 +183,8 @@ func run(ctx context.Context, n *lab.Node, format string, args ...any) error {
 }
 
 // script injects by command lines on the target, in which {peer}, {vtep}, {mac}, {at}, {dev} and {eth} stand for
-// the peer's subnet, its VTEP address and MAC, its underlay address, and the target's devices.
+// the peer's subnet, its VTEP address and MAC, its underlay address, and the target's devices; {pods} is the target's own
+// subnet, and {kernel} the metric of the kernel's routes.
 func script(lines ...string) func(context.Context, *Target) error {
 	return func(ctx context.Context, v *Target) error {
 		replace, err := v.names(ctx)
@@ -247,6 +249,10 @@ func (v *Target) names(ctx context.Context) (func(string) string, error) {
 		v.Subnet(v.Node).Addr().String(),
 		"{gateway}",
 		v.gateway(),
+		"{pods}",
+		v.Subnet(v.Node).String(),
+		"{kernel}",
+		strconv.Itoa(netstate.ConnectedRoute("", v.Subnet(v.Node)).Metric),
 	}
 	return func(line string) string {
 		if v.Family == netstate.IPv6 {

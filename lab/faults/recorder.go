@@ -37,6 +37,14 @@ func NewRecorder(ctx context.Context, h host.Host) (*Recorder, error) {
 		asked.Add(netstate.Sysctl{Name: name})
 	}
 	before, err := observe(ctx, h, asked)
+	for _, o := range before {
+		if a, ok := o.(netstate.Addr); ok && a.Dev == "cni0" { // its route is seen only if it is asked for
+			asked.Add(netstate.ConnectedRoute(a.Dev, a.Prefix))
+		}
+	}
+	if err == nil {
+		before, err = observe(ctx, h, asked)
+	}
 	return &Recorder{h, before}, err
 }
 

@@ -88,6 +88,9 @@ func (k *Kernel) putEntry(o netstate.Object) error {
 		return err
 	}
 	k.entries.Add(o)
+	if a, ok := o.(netstate.Addr); ok {
+		k.connect(a)
+	}
 	if !linkLocal(o.Key().Prefix.Addr()) {
 		k.changed(dev)
 	}
@@ -125,12 +128,26 @@ func (k *Kernel) deleteFDB(o netstate.FDB) {
 	k.changed(o.Dev)
 }
 
+// connect makes the route that comes with an address of a device that is up.
+func (k *Kernel) connect(a netstate.Addr) {
+	r := newRoute(netstate.ConnectedRoute(a.Dev, a.Prefix))
+	same := func(o route) bool { return o.Route == r.Route }
+	if k.links[a.Dev].Up && !slices.ContainsFunc(k.routes, same) && !(a.Prefix.IsSingleIP() && a.Prefix.Addr().Is4()) {
+		k.routes = append(k.routes, r)
+	}
+}
+
 // deleteAddr of the last IPv4 address takes the device's IPv4 routes and neighbours.
 func (k *Kernel) deleteAddr(o netstate.Addr) {
 	if _, ok := k.entries[o.Key()]; !ok {
 		return
 	}
 	delete(k.entries, o.Key())
+	connected := netstate.ConnectedRoute(o.Dev, o.Prefix)
+	k.deleteFirst(o.Dev, func(r route) bool {
+		return r.table == main && r.Dst == connected.Dst && r.Dev == o.Dev && r.Src == connected.Src &&
+			r.Metric == connected.Metric
+	})
 	if o.Prefix.Addr().Is4() && !k.hasIPv4(o.Dev) {
 		k.purge(o.Dev, func(o netstate.Object) bool {
 			return o.Key().Prefix.Addr().Is4() && (o.Key().Kind == netstate.KindRoute || o.Key().Kind == netstate.KindNeigh)

@@ -193,7 +193,7 @@ func (k *Kernel) sysctlW(w words) error {
 }
 
 // protocols are those of /etc/iproute2/rt_protos that tests use.
-var protocols = map[string]int{"": 3, "boot": 3, "static": 4, "bird": 12}
+var protocols = map[string]int{"": 3, "boot": 3, "static": 4, "bird": 12, "kernel": netstate.KernelProtocol}
 
 func (k *Kernel) ipRoute(w words) error {
 	r, err := parseRoute(w[1:])
@@ -235,7 +235,7 @@ func parseRoute(w words) (route, error) {
 	}
 	o := netstate.Route{
 		Dst: dst, Via: w.addr("via"), Dev: w.after("dev"), Metric: w.number("metric"), Onlink: w.has("onlink"),
-		Blackhole: kind == "blackhole", Protocol: protocols[w.after("proto")], TOS: w.number("tos"),
+		Blackhole: kind == "blackhole", Protocol: protocols[w.after("proto")], TOS: w.number("tos"), Src: w.addr("src"),
 	}
 	if o.Protocol == 0 {
 		o.Protocol = w.number("proto")
@@ -257,8 +257,6 @@ func parseRoute(w words) (route, error) {
 		r.Extra = "scope universe"
 	case w.has("mtu"):
 		r.Extra = "mtu " + w.after("mtu")
-	case w.has("src"):
-		r.Src = w.addr("src")
 	}
 	if w.has("table") {
 		r.table = w.number("table")

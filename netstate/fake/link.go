@@ -159,6 +159,11 @@ func (k *Kernel) setUp(l *link, up bool) {
 		})
 	}
 	l.Up = up
+	for _, o := range k.entries {
+		if a, ok := o.(netstate.Addr); ok && a.Dev == l.Name {
+			k.connect(a)
+		}
+	}
 	k.changed(l.Name)
 }
 

@@ -22,6 +22,7 @@ const (
 	neighsOfV4 = "+ neigh 10.244.2.0/32 flannel.1; + neigh 10.244.3.0/32 flannel.1"
 	routesOfV4 = "+ route 10.244.2.0/24; + route 10.244.3.0/24"
 	neighsOfV6 = "+ neigh fc00:0:0:2::/128 flannel-v6.1; + neigh fc00:0:0:3::/128 flannel-v6.1"
+	ownRoutes  = "+ route 10.244.1.0/24; + route fc00:0:0:1::/64"
 	routesOfV6 = "+ route fc00:0:0:2::/64; + route fc00:0:0:3::/64"
 	allOfV6    = "+ addr fc00:0:0:1::/128 flannel-v6.1; " + neighsOfV6 + "; + fdb 2001:db8::2/128 flannel-v6.1; " +
 		"+ fdb 2001:db8::3/128 flannel-v6.1; " + routesOfV6
@@ -44,8 +45,9 @@ func cascades() []testCase {
 			slots("+ link flannel-v6.1; + sysctl net/ipv6/conf/flannel-v6.1/accept_ra", allOfV6), ""},
 		{"vtep made anew by someone", "ip link del flannel.1; ip link add flannel.1 type vxlan id 1 dev u0 local 192.0.2.1 dstport 8472 nolearning",
 			slots("~ link flannel.1; ~ sysctl net/ipv4/conf/flannel.1/rp_filter", allOfV4), ""},
-		{"bridge deleted", "ip link del cni0", slots("+ link cni0; + addr 10.244.1.1/24 cni0; + addr fc00:0:0:1::1/64 cni0"), ""},
-		{"bridge down", "ip link set cni0 down", slots("~ link cni0; + addr fc00:0:0:1::1/64 cni0"), ""},
+		{"bridge deleted", "ip link del cni0", slots("+ link cni0; + addr 10.244.1.1/24 cni0; + addr fc00:0:0:1::1/64 cni0",
+			ownRoutes), ""},
+		{"bridge down", "ip link set cni0 down", slots("~ link cni0; + addr fc00:0:0:1::1/64 cni0", ownRoutes), ""},
 		{"last IPv4 address: routes and neighbours", "ip addr del 10.244.1.0/32 dev flannel.1",
 			slots("+ addr 10.244.1.0/32 flannel.1", neighsOfV4, routesOfV4), ""},
 		{"underlay down: direct routes", "ip link set u0 down", slots("+ route 10.244.4.0/24; + route fc00:0:0:4::/64"),

@@ -18,6 +18,8 @@ const (
 	route6 = "route fc00:0:0:2::/64 via fc00:0:0:2:: dev flannel-v6.1 onlink"
 	hole4  = "route blackhole 10.244.1.0/24 metric 4096"
 	hole6  = "route blackhole fc00:0:0:1::/64 metric 4096"
+	own4   = "route 10.244.1.0/24 dev cni0 src 10.244.1.1 proto 2"
+	own6   = "route fc00:0:0:1::/64 dev cni0 metric 256 proto 2"
 	gw4    = "route 10.244.4.0/24 via 192.0.2.4 dev u0"
 	gw6    = "route fc00:0:0:4::/64 via 2001:db8::4 dev u0"
 )
@@ -92,11 +94,11 @@ func linkDrifts() []drift {
 func entryDrifts() []drift {
 	return []drift{
 		{"addr deleted", "ip addr del fc00:0:0:1::/128 dev flannel-v6.1", "+ " + addr6},
-		{"addr of the bridge deleted", "ip addr del fc00:0:0:1::1/64 dev cni0", "+ " + gate6},
+		{"addr of the bridge deleted", "ip addr del fc00:0:0:1::1/64 dev cni0", "+ " + gate6 + "\n+ " + own6},
 		{"addr added", "ip addr add 10.9.9.9/24 dev flannel.1", "- addr 10.9.9.9/24 dev flannel.1"},
 		{"addr added v6", "ip addr add fc00:0:0:9::9/64 dev cni0 nodad", "- addr fc00:0:0:9::9/64 dev cni0 nodad"},
 		{"addr prefix altered", "ip addr add 10.244.1.1/25 dev cni0; ip addr del 10.244.1.1/24 dev cni0",
-			"+ " + gate4 + "\n- addr 10.244.1.1/25 dev cni0"},
+			"+ " + gate4 + "\n+ " + own4 + "\n- addr 10.244.1.1/25 dev cni0"},
 		{"addr scope altered", "ip addr add 10.9.9.9/24 dev cni0; ip addr del 10.244.1.1/24 dev cni0; " +
 			"ip addr add 10.244.1.1/24 dev cni0 scope link",
 			was(gate4, "cni0", "cni0 scope 253") + "\n- addr 10.9.9.9/24 dev cni0"},
@@ -144,6 +146,18 @@ func entryDrifts() []drift {
 
 func routeDrifts() []drift {
 	return []drift{
+		{"own route deleted", "ip route del 10.244.1.0/24 dev cni0", "+ " + own4},
+		{"own route v6 deleted", "ip route del fc00:0:0:1::/64 dev cni0", "+ " + own6},
+		{"own route with an MTU", "ip route replace 10.244.1.0/24 dev cni0 proto kernel scope link src 10.244.1.1 mtu 700",
+			was(own4, "proto 2", "proto 2 mtu 700")},
+		{"own route v6 with an MTU", "ip route replace fc00:0:0:1::/64 dev cni0 proto kernel metric 256 mtu 1290",
+			was(own6, "proto 2", "proto 2 mtu 1290")},
+		{"own route of another metric", "ip route del 10.244.1.0/24 dev cni0; ip route add 10.244.1.0/24 dev cni0 metric 50",
+			"+ " + own4 + "\n- route 10.244.1.0/24 dev cni0 metric 50 proto 3"},
+		{"own route refused", "ip route del 10.244.1.0/24 dev cni0; ip route add blackhole 10.244.1.0/24",
+			was(own4, "route", "route blackhole", "dev cni0 src 10.244.1.1 proto 2", "proto 3")},
+		{"own route behind another", "ip route prepend unreachable 10.244.1.0/24",
+			"- route 10.244.1.0/24 proto 3 (no. 2) type 7"},
 		{"route deleted", "ip route del 10.244.2.0/24", "+ " + route4},
 		{"route v6 deleted", "ip route del fc00:0:0:2::/64", "+ " + route6},
 		{"route direct deleted", "ip route del 10.244.4.0/24", "+ " + gw4},

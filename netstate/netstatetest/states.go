@@ -83,6 +83,8 @@ func bridge() netstate.State {
 		netstate.Bridge{Name: "cni0", MTU: 1430, MAC: netstate.MAC{0x0a, 0x58, 10, 244, 1, 1}, Up: true, Marked: true},
 		netstate.Addr{Dev: "cni0", Prefix: netip.MustParsePrefix("10.244.1.1/24")},
 		netstate.Addr{Dev: "cni0", Prefix: netip.MustParsePrefix("fc00:0:0:1::1/64"), NoDAD: true},
+		netstate.ConnectedRoute("cni0", netip.MustParsePrefix("10.244.1.1/24")),
+		netstate.ConnectedRoute("cni0", netip.MustParsePrefix("fc00:0:0:1::1/64")),
 		netstate.Sysctl{Name: "net/ipv4/ip_forward", Value: "1"},
 		netstate.Sysctl{Name: "net/ipv6/conf/all/forwarding", Value: "1"},
 	)

@@ -28,6 +28,9 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 	node := backend.Node{Name: p.Node, WireGuard: p.WireGuard, MACs: map[string]netstate.MAC{}}
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
+		if i.Port.Name != "" && i.Port.Bridge == p.Base.Bridge {
+			node.Ports = append(node.Ports, i.Port)
+		}
 	}
 	if mac, ok := before.MACs[p.Base.Bridge]; ok && node.MACs[p.Base.Bridge].IsUnicast() {
 		node.MACs[p.Base.Bridge] = mac // pods have it in their ARP caches, whatever it became

@@ -227,10 +227,10 @@ func (r result) degraded() bool {
 	return entries > len(r.want)/2
 }
 
-// isEntry reports whether a change is about the path to a peer, on which nothing else stands.
+// isEntry reports whether a change is about the path to a peer or a single pod, on which nothing else stands.
 func isEntry(c netstate.Change) bool {
 	switch c.Key().Kind {
-	case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer:
+	case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer, netstate.KindPort:
 		return true
 	case netstate.KindRoute: // but the one to this node's own pods
 		r, put := c.Want.(netstate.Route)

@@ -32,6 +32,7 @@ type Node struct {
 	Name      string
 	Underlays []Underlay              // one per address family of the config, IPv4 first
 	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
+	Ports     []netstate.Port         // of this node's pods, as the plugin made them
 	WireGuard bool                    // the kernel has devices of this kind
 }
 

@@ -17,9 +17,19 @@ type BaseConfig struct {
 // blackholeMetric lets the bridge's own route, of a lower metric, win as long as it stands.
 const blackholeMetric = 4096
 
-// Base is the bridge with the gateway addresses of the lease's subnets, the routes to them and the forwarding sysctls.
+// Base is the bridge with the gateway addresses of the lease's subnets, the routes to them, the forwarding sysctls, and
+// the pods' ports.
 func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 	state := netstate.State{}
+	for _, port := range node.Ports {
+		if len(lease.Stacks) == 0 {
+			break // there is no bridge
+		}
+		state.Add(port)
+		if port.Locked {
+			state.Add(netstate.BridgeFDB{Bridge: port.Bridge, MAC: port.Pod, Port: port.Name})
+		}
+	}
 	for i, stack := range lease.Stacks {
 		gateway := Gateway(stack.Subnet)
 		address := netip.PrefixFrom(gateway, stack.Subnet.Bits())

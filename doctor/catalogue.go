@@ -244,6 +244,11 @@ var catalogue = [kinds]Kind{
 		Why:   "this pod reaches nobody",
 		Fix:   "ip link set VETH up",
 		See:   "ip link show type veth"},
+	podPort: {ID: "pod-port", Severity: Broken,
+		Title: "a pod's port of the bridge is not as the CNI plugin made it",
+		Why:   "the bridge drops this pod's frames, sends them elsewhere, or drops those that are too large",
+		Fix:   heals,
+		See:   "ip -d link show type veth; bridge fdb show br cni0"},
 	duplicateMAC: {ID: "duplicate-mac", Severity: Broken,
 		Title: "two nodes at different addresses have the same VTEP MAC",
 		Why: "an FDB has one destination for a MAC: pods of the node that was seen with it later are not reached " +

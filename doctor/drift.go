@@ -82,6 +82,10 @@ func (d drift) change(c netstate.Change) {
 		}
 		d.ofPeer(changed(fdbMissing, fdbAltered, c), netstate.Host(want.Dst), c,
 			fmt.Sprintf("bridge fdb replace %s dev %s dst %s self permanent", want.MAC, want.Dev, want.Dst))
+	case netstate.Port:
+		d.port(want, c)
+	case netstate.BridgeFDB:
+		d.drifted(podPort, want.Port, c, "")
 	case netstate.Policy:
 		d.ofPeer(changed(routeMissing, routeAltered, c), want.Dst, c, "")
 	case netstate.Listener:
@@ -99,6 +103,14 @@ func (d drift) change(c netstate.Change) {
 			"ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116")
 	case netstate.Chain:
 		d.drifted(chainKind(want), c.Key().Name, c, "")
+	}
+}
+
+// port adds the finding about a pod's port, unless it is a consequence or checkPods says it.
+func (d drift) port(want netstate.Port, c netstate.Change) {
+	was, _ := c.Was.(netstate.Port)
+	if !d.gone[want.Bridge] && was.Bridge != "" && was.Up {
+		d.drifted(podPort, want.Name, c, "").port = want.Name
 	}
 }
 
@@ -187,6 +199,8 @@ func (d drift) leftover(c netstate.Change) {
 		if _, ok := d.moved[was.MAC]; ok {
 			return
 		}
+	case netstate.BridgeFDB:
+		k, object = podPort, was.Port
 	case netstate.Addr:
 		if was.Dev == d.Bridge {
 			k, fix = bridgeAddressForeign, fmt.Sprintf("ip addr del %s dev %s", was.Prefix, was.Dev)

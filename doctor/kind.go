@@ -75,6 +75,7 @@ const (
 	// What cuts off single pods or peers, or keeps new pods from starting.
 	podUnplugged
 	podLinkDown
+	podPort
 	duplicateMAC
 	duplicateKey
 	duplicateSubnet

@@ -77,7 +77,7 @@ var samePlaces = []place{
 	{name: "other pod's interface", entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
 }
 
-var portKinds = []kind{podUnplugged, podLinkDown}
+var portKinds = []kind{podUnplugged, podLinkDown, podPort}
 
 // path returns the kernel's path to the other node.
 func (v visit) path() Path {

@@ -79,7 +79,7 @@ func (p Plan) String() string {
 }
 
 // Diff returns the plan that turns have into want: adds and replaces in dependency order, then deletes in reverse,
-// so that a new path exists before the old one goes.
+// so that a new path exists before the old one goes. A port that is gone went with its pod.
 func Diff(want, have State) Plan {
 	var puts, deletes Plan
 	both := 0
@@ -88,7 +88,7 @@ func Diff(want, have State) Plan {
 		if ok {
 			both++
 		}
-		if h != w {
+		if h != w && (ok || k.Kind != KindPort) {
 			puts = append(puts, Change{Was: h, Want: w})
 		}
 	}
@@ -110,5 +110,6 @@ func unwanted(want, have State) (deletes Plan) {
 	return deletes
 }
 
-// undeletable reports whether objects of a kind cannot be absent: a parameter, and what goes with its device.
-func (k Kind) undeletable() bool { return k == KindSysctl || k == KindListener }
+// undeletable reports whether objects of a kind cannot be absent: a parameter, and what goes with its device
+// or its pod.
+func (k Kind) undeletable() bool { return k == KindSysctl || k == KindListener || k == KindPort }

@@ -16,6 +16,7 @@ type Interface struct {
 	AcceptRA bool           // IPv6 router advertisements configure it
 	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first
 	OnLink   []netip.Prefix // reached without a gateway, masked
+	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not
 	Default  []Family       // of whose preferred default route it is the device
 }
 

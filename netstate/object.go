@@ -21,6 +21,7 @@ const (
 	KindLink Kind = iota + 1
 	KindSysctl
 	KindAddr
+	KindPort
 	KindNeigh
 	KindFDB
 	KindListener
@@ -31,7 +32,7 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"none", "link", "sysctl", "addr", "neigh", "fdb", "listener", "peer", "policy", "route", "chain"}[k]
+	return [...]string{"none", "link", "sysctl", "addr", "port", "neigh", "fdb", "listener", "peer", "policy", "route", "chain"}[k]
 }
 
 // Key is the slot that an object occupies in the kernel: two objects with the same Key cannot both exist.

@@ -53,6 +53,18 @@ var deviceFaults = []Fault{
 		Inject:      onPeer(script("ip link del {dev}")),
 	},
 	{
+		Name:        "bridge-deleted",
+		Finding:     "bridge-missing",
+		Description: "cni0 is deleted under its pods",
+		Inject:      script("ip link del cni0"),
+	},
+	{
+		Name:        "bridge-renamed",
+		Finding:     "bridge-missing",
+		Description: "cni0 gets another name",
+		Inject:      batch("link set cni0 down", "link set cni0 name mine", "link set mine up"),
+	},
+	{
 		Name:        "bridge-down",
 		Finding:     "bridge-down",
 		Description: "cni0 is set down",

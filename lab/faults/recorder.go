@@ -50,7 +50,7 @@ func NewRecorder(ctx context.Context, h host.Host) (*Recorder, error) {
 
 // Diff is what is not as it was.
 func (w *Recorder) Diff(ctx context.Context) (netstate.Plan, error) {
-	now, err := observe(ctx, w.host, w.before)
+	now, err := observe(ctx, w.host, maps.Clone(w.before))
 	if err != nil || maps.Equal(now, w.before) {
 		return nil, err
 	}
@@ -66,6 +66,15 @@ func observe(ctx context.Context, h host.Host, want netstate.State) (state netst
 		defer k.Close()
 		f := firewall.New()
 		defer f.Close()
+		interfaces, err := k.Interfaces(ctx)
+		if err != nil {
+			return err
+		}
+		for _, i := range interfaces {
+			if i.Port.Name != "" { // seen only if it is asked for, too
+				want.Add(i.Port)
+			}
+		}
 		if state, err = k.Observe(ctx, want); err != nil {
 			return err
 		}

@@ -216,9 +216,15 @@ var wayFaults = []Fault{
 	{Name: "underlay-mtu", Finding: "underlay-mtu", Description: "the underlay's MTU is lowered under running pods",
 		Inject: script("ip link set {eth} mtu 1400"), Undo: script("ip link set {eth} mtu 1500")},
 	{Name: "pod-unplugged", Finding: "pod-unplugged", Description: "a pod's interface is taken off the bridge",
-		Inject: script("ip link set {veth} nomaster"), Undo: script("ip link set {veth} master cni0")},
+		Inject: script("ip link set {veth} nomaster")},
 	{Name: "pod-link-down", Finding: "pod-link-down", Description: "a pod's interface is set down on the host",
-		Inject: script("ip link set {veth} down"), Undo: script("ip link set {veth} up")},
+		Inject: script("ip link set {veth} down")},
+	{Name: "pod-port-disabled", Finding: "pod-port", Description: "the bridge's port of a pod is disabled",
+		Inject: script("bridge link set dev {veth} state 0")},
+	{Name: "pod-port-deaf", Finding: "pod-port", Description: "the bridge neither learns from a pod's port nor floods to it",
+		Inject: script("bridge link set dev {veth} learning off flood off mcast_flood off bcast_flood off")},
+	{Name: "pod-port-mtu", Finding: "pod-port", Description: "a pod's port gets an MTU of 1000",
+		Inject: script("ip link set {veth} mtu 1000")},
 }
 
 // restoreUnderlay gives the interface back what it lost: with the link the kernel takes IPv6 addresses and all routes.

@@ -4,10 +4,12 @@ package attributes
 const (
 	linkInfo = 18 // IFLA_LINKINFO
 	infoData = 2  // IFLA_INFO_DATA
-	afSpec   = 26 // IFLA_AF_SPEC
-	inet     = 2  // AF_INET
-	inet6    = 10 // AF_INET6
-	reason   = 55 // IFLA_PROTO_DOWN_REASON
+
+	infoSlaveData = 5  // IFLA_INFO_SLAVE_DATA
+	afSpec        = 26 // IFLA_AF_SPEC
+	inet          = 2  // AF_INET
+	inet6         = 10 // AF_INET6
+	reason        = 55 // IFLA_PROTO_DOWN_REASON
 )
 
 const (

@@ -157,6 +157,8 @@ func (a *applier) change(c netstate.Change) error {
 		return writeSysctl(want)
 	case netstate.Addr:
 		return a.putAddr(want, c.Was)
+	case netstate.Port:
+		return a.putPort(want)
 	}
 	return fmt.Errorf("a %s is not an object that this kernel package writes", c.Want.Key().Kind)
 }

@@ -30,6 +30,8 @@ type entry struct {
 	// Never ours:
 	nexthop int // a group of destinations
 	source  int // the VNI that an entry of an external device is for
+
+	master, vlan int // of a bridge's entry
 }
 
 func parseEntry(m []byte) (entry, error) {
@@ -54,6 +56,10 @@ func parseEntry(m []byte) (entry, error) {
 			e.nexthop = intOf(value)
 		case kind == unix.NDA_SRC_VNI:
 			e.source = intOf(value)
+		case kind == unix.NDA_MASTER:
+			e.master = intOf(value)
+		case kind == unix.NDA_VLAN && len(value) == 2:
+			e.vlan = int(binary.NativeEndian.Uint16(value))
 		}
 	}
 	return e, nil

@@ -21,6 +21,9 @@ type filter struct {
 	sysctls []string
 	devs    map[string][]string // names of our links by type
 
+	marks map[int]netstate.Port          // how the plugin made the wanted ports, by index
+	pods  map[netstate.MAC]netstate.Port // the same by the pods' addresses
+
 	want    netstate.State
 	mu      sync.Mutex
 	applied netstate.State // entries that Apply has changed since, nil: deleted
@@ -90,6 +93,13 @@ func (f *filter) concernsAddr(kind uint16, data []byte) bool {
 // 6.1 sends that message beside the proper one.
 func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 	e, err := parseEntry(data)
+	if is, ok := f.decodeBridgeFDB(e); err == nil && data[0] == unix.AF_BRIDGE && ok {
+		should := f.expected(is.Key())
+		if kind == unix.RTM_DELNEIGH {
+			return should != nil
+		}
+		return is != should
+	}
 	if err != nil || !f.links[e.index] || !e.dst.IsValid() && e.nexthop == 0 {
 		return false
 	}

@@ -37,6 +37,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		index, name := l.index(), l.name()
 		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
 			OnLink: onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name)}
+		i.Port, _ = l.port()
 		for _, f := range netstate.Families {
 			if defaults[f] == index {
 				i.Default = append(i.Default, f)

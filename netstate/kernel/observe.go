@@ -15,7 +15,10 @@ import (
 // Observe reads back what is ours (links by mark with all that stands on them, and routes), what stands in the
 // slots of want's links and routes, and the sysctls that want names.
 func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
-	ours, names, err := k.devices(func(d device) bool { return ownsLink(d, want) })
+	ours, names, err := k.devices(func(d device) bool {
+		mark, _ := d.port()
+		return ownsLink(d, want) || want[mark.Key()] != nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -24,6 +27,11 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	o.filter.names = names
 	for _, d := range ours {
 		index, kind := d.index(), d.kind()
+		if mark, isPort := d.port(); isPort {
+			o.filter.marks[index] = mark
+			observed(&o, d.decodePort(mark, names))
+			continue
+		}
 		o.filter.links[index] = kind == "vxlan"
 		o.filter.devs[kind] = append(o.filter.devs[kind], d.name())
 		object := d.decode(names)
@@ -41,9 +49,13 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 
 func newFilter(want netstate.State) *filter {
 	f := &filter{want: want, applied: netstate.State{}, links: map[int]bool{}, objects: map[int]netstate.Object{},
-		devs: map[string][]string{}, wanted: map[string]bool{}}
-	for k := range want {
+		devs: map[string][]string{}, wanted: map[string]bool{}, pods: map[netstate.MAC]netstate.Port{},
+		marks: map[int]netstate.Port{}}
+	for k, o := range want {
 		switch k.Kind {
+		case netstate.KindPort:
+			p := o.(netstate.Port)
+			f.pods[p.Pod] = p
 		case netstate.KindLink:
 			f.wanted[k.Name] = true
 		case netstate.KindSysctl:
@@ -89,13 +101,16 @@ func (o *observation) addrs() error {
 	return err
 }
 
-// entries reads the neighbours and forwarding entries of our VXLAN devices: a bridge's are the pods', not ours. The
-// kernel does not filter them for one device.
+// entries reads the neighbours and forwarding entries of our VXLAN devices, and what somebody wrote about pods into the
+// bridge. The kernel does not filter them for one device.
 func (o *observation) entries() error {
 	for _, domain := range []byte{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
 		err := o.list("neighbours", unix.RTM_GETNEIGH, &netlink.Ndmsg{Family: domain}, func(m []byte) error {
 			e, err := parseEntry(m)
+			pods, misled := o.filter.decodeBridgeFDB(e)
 			switch {
+			case misled:
+				observed(o, pods)
 			case !o.filter.links[e.index]:
 			case domain == unix.AF_BRIDGE:
 				if f, ok := decodeFDB(o.names[e.index], e, o.names); ok {

@@ -39,6 +39,8 @@ func (a *applier) request(c netstate.Change) (*nl.NetlinkRequest, error) {
 		}
 		m := &netlink.Ndmsg{Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF}
 		return a.neigh(unix.RTM_NEWNEIGH+del, flags, o.Dev, m, dst, o.MAC)
+	case netstate.BridgeFDB:
+		return a.bridgeFDB(unix.RTM_NEWNEIGH+del, flags, o)
 	case netstate.Route:
 		return a.route(unix.RTM_NEWROUTE+del, flags, o)
 	}

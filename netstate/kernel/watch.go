@@ -88,22 +88,36 @@ func exceptFrom(port uint32) ([]bpf.RawInstruction, error) {
 // read one.
 const gather = 20 * time.Millisecond
 
-// receive hints when a message concerns us. The first one after a silence is read at once.
+// receive hints when a message concerns us. The first one after a silence is read at once. A port that is not as the
+// plugin made it may be about to go with its pod, so the messages that come with that are waited for.
 func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints, netconf chan<- struct{}) error {
 	raw, _ := conn.SyscallConn() // it has no errors: reading from a closed one has
 	buffer := make([]byte, messageBuffer)
+	ports := portWatch{map[int]netstate.Port{}, map[int]bool{}}
 	for ctx.Err() == nil {
 		var failed error
-		err := raw.Read(func(fd uintptr) (got bool) {
-			got, failed = k.drain(int(fd), buffer, hints, netconf)
-			return got || failed != nil
-		})
-		if err := errors.Join(err, failed); err != nil {
+		read := func(wait bool) error {
+			err := raw.Read(func(fd uintptr) (got bool) {
+				got, failed = k.drain(int(fd), buffer, ports, hints, netconf)
+				return got || failed != nil || !wait
+			})
+			return errors.Join(err, failed)
+		}
+		if err := read(true); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(gather):
+		}
+		if len(ports.altered) > 0 {
+			if err := read(false); err != nil {
+				return err
+			}
+			if len(ports.altered) > 0 {
+				clear(ports.altered)
+				notify(hints)
+			}
 		}
 	}
 	return nil
@@ -113,7 +127,9 @@ func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints, netconf
 const messageBuffer = 64 << 10
 
 // drain reads what is there, and reports whether there was anything.
-func (k *Kernel) drain(fd int, buffer []byte, hints, netconf chan<- struct{}) (got bool, err error) {
+func (k *Kernel) drain(
+	fd int, buffer []byte, ports portWatch, hints, netconf chan<- struct{},
+) (got bool, err error) {
 	for {
 		n, err := unix.Read(fd, buffer)
 		switch {
@@ -124,6 +140,7 @@ func (k *Kernel) drain(fd int, buffer []byte, hints, netconf chan<- struct{}) (g
 		}
 		got = true
 		for h, data := range rtnl.Messages(buffer[:n]) {
+			ports.note(k.filter.Load(), h.Type, data)
 			switch {
 			case h.Type == unix.RTM_NEWNETCONF && k.concernsNetconf(data):
 				notify(netconf)

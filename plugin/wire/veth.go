@@ -46,11 +46,7 @@ type Port struct {
 
 // Attach makes the pair and sets up its port of the bridge, in one write.
 func (n *Node) Attach(v Veth, pod *Pod, bridge *netlink.Bridge, port Port) error {
-	requests := []*nl.NetlinkRequest{v.request(bridge.Index, int(pod.ns.Fd()))}
-	if port != (Port{}) { // than which the kernel makes no other
-		requests = append(requests, port.request(v.Host))
-	}
-	failed, err := do(n.conn, requests...)
+	failed, err := do(n.conn, v.request(bridge.Index, int(pod.ns.Fd())), v.portRequest(bridge.Attrs().Name, port))
 	switch {
 	case err == nil:
 		return nil
@@ -81,7 +77,11 @@ func (v Veth) attrs(name string, mac netstate.MAC) []*nl.RtAttr {
 		nl.NewRtAttr(unix.IFLA_ADDRESS, mac[:])}
 }
 
-func (p Port) request(dev string) *nl.NetlinkRequest {
+// portRequest sets up the port, and then marks it as one that the agent keeps so. The kernel takes both from one message,
+// so the agent never sees the mark of a port that is not finished.
+func (v Veth) portRequest(bridge string, p Port) *nl.NetlinkRequest {
+	mark := netstate.Port{Bridge: bridge, MTU: v.MTU, MAC: v.HostMAC, Pod: v.PodMAC, Hairpin: p.Hairpin,
+		Isolated: p.Isolated, Locked: p.CheckMAC}.Alias()
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 	data := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
@@ -95,7 +95,8 @@ func (p Port) request(dev string) *nl.NetlinkRequest {
 		data.AddRtAttr(nl.IFLA_BRPORT_LEARNING, []byte{0})
 		data.AddRtAttr(nl.IFLA_BRPORT_LOCKED, []byte{1})
 	}
-	return request(unix.RTM_NEWLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(dev), info)
+	return request(unix.RTM_NEWLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(v.Host), info,
+		nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(mark)))
 }
 
 // LockPort ends what Attach began for a port that checks source addresses. That is a locked port (Linux

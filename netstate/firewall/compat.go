@@ -17,41 +17,33 @@ type listing struct {
 	chain       netstate.Chain // with rules and Extra alone
 }
 
-// readCompat returns the iptables mode's chains in nf_tables. iptables-nft is run only for those that have changed.
-func (f *Firewall) readCompat(r *reader) []netstate.Chain {
-	var chains []netstate.Chain
-	listings := map[netstate.Key]listing{}
-	for _, family := range netstate.Families {
-		tables := r.tables(family)
-		for _, role := range roles {
-			s, c := sites[role], netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
-			table, exists := tables[s.table]
-			if !exists {
-				continue
-			}
-			base := compatBase(r.rules(family, s.table, s.base), s)
-			if r.chain(family, s.table, s.chain) != nil {
-				l := f.listed(r, c)
-				listings[c.Key()], c = l, l.chain
-			} else if !slices.ContainsFunc(base, func(b baseRule) bool { return b.ours }) || r.err != nil {
-				continue
-			} else {
-				c.Extra = "missing"
-			}
-			if table.dormant() {
-				c.Extra = join(c.Extra, "dormant")
-			}
-			for _, name := range r.renamed(family, s, base) {
-				c.Extra = join(c.Extra, "also "+name)
-			}
-			c.Place = placeOf(base, 1)
-			chains = append(chains, c)
-		}
+// readCompat reads a chain of the iptables mode in nf_tables, and reports whether any part of it exists. iptables-nft is
+// run only if the chain has changed.
+func (f *Firewall) readCompat(
+	r *reader, c *netstate.Chain, tables map[string]rawTable, listings map[netstate.Key]listing,
+) bool {
+	s := sites[c.Role]
+	table, exists := tables[s.table]
+	if !exists {
+		return false
 	}
-	if r.err == nil {
-		f.listings = listings
+	base := compatBase(r.rules(c.Family, s.table, s.base), s)
+	if r.chain(c.Family, s.table, s.chain) != nil {
+		l := f.listed(r, *c)
+		listings[c.Key()], *c = l, l.chain
+	} else if slices.ContainsFunc(base, func(b baseRule) bool { return b.ours }) {
+		c.Extra = "missing"
+	} else {
+		return false
 	}
-	return chains
+	if table.dormant() {
+		c.Extra = join(c.Extra, "dormant")
+	}
+	for _, name := range r.renamed(c.Family, s, base) {
+		c.Extra = join(c.Extra, "also "+name)
+	}
+	c.Place = placeOf(base, 1)
+	return true
 }
 
 // listed returns the listing of a chain that exists.

@@ -102,11 +102,20 @@ func (f *Firewall) observeNF() error {
 			return nil
 		}
 		f.known = false
-		native := netstate.State{}
+		native, compat, listings := netstate.State{}, []netstate.Chain(nil), map[netstate.Key]listing{}
 		for _, family := range netstate.Families {
-			native.Add(r.native(family)...)
+			tables := r.tables(family)
+			native.Add(r.native(family, tables)...)
+			for _, role := range roles {
+				c := netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
+				if f.readCompat(r, &c, tables, listings) {
+					compat = append(compat, c)
+				}
+			}
 		}
-		compat := f.readCompat(r)
+		if r.err == nil {
+			f.listings = listings
+		}
 		if after := r.generation(); r.err == nil && before == after {
 			f.native, f.compat, f.generation, f.known = native, compat, before, true
 			return nil

@@ -51,9 +51,8 @@ func (c *rawChain) fits(want *nftables.Chain) bool {
 }
 
 // native returns the chains of the nftables mode of which any part exists, and what else stands in their table.
-func (r *reader) native(family netstate.Family) []netstate.Object {
+func (r *reader) native(family netstate.Family, tables map[string]rawTable) []netstate.Object {
 	var objects []netstate.Object
-	tables := r.tables(family)
 	table, exists := tables[nativeTable(family).Name]
 	chains := uint32(0)
 	for _, role := range roles {

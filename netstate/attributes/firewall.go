@@ -17,14 +17,14 @@ func Firewall() []Table {
 			field(3, "USE", "", "Strays: what is in the table and is not one of our chains"),
 			derived(4, "HANDLE", "a number of the kernel's"),
 			derived(5, "PAD", "nothing"),
-			derived(6, "USERDATA", fixed),
+			free(6, "USERDATA", "", remark),
 			derived(7, "OWNER", fixed),
 		}},
 		{Object: "nftables table", Where: "NFTA_TABLE_FLAGS", Prefix: "NFT_TABLE_F_", Place: Bits, Path: []uint16{2},
 			Rows: []Attribute{
 				pinned(0, "DORMANT", "dormant", 0),
 				derived(1, "OWNER", fixed),
-				derived(2, "PERSIST", fixed),
+				free(2, "PERSIST", "persist", "the table outlives its maker, as ours do anyhow"),
 			}},
 		{Object: "nftables chain", Where: "attributes", Prefix: "NFTA_CHAIN_", Rows: []Attribute{
 			field(1, "TABLE", "", "Family"),

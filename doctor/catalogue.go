@@ -30,7 +30,7 @@ var catalogue = [kinds]Kind{
 	underlayMTU: {ID: "underlay-mtu", Severity: Broken,
 		Title: "the underlay's MTU changed after pods got theirs",
 		Why:   "full packets no longer fit: connections hang as soon as they carry data, while pings work",
-		Fix:   "set the interface's MTU back; or restart twilld, and then the pods",
+		Fix:   "set the interface's MTU back; or, while twilld runs, restart the pods",
 		See:   "ip -d link show; cat /run/flannel/subnet.env"},
 	moduleMissing: {ID: "module-missing", Severity: Broken,
 		Title: "the kernel lacks a module that the backend needs",

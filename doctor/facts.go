@@ -92,6 +92,7 @@ type Port struct {
 	Name, Master string
 	Up           bool
 	Pod          bool // the other end is in a pod's namespace
+	MTU          int
 }
 
 // Pod is an address in a namespace behind a port of this node.

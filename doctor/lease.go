@@ -42,10 +42,24 @@ func (e *exam) checkUnderlay() {
 		e.find(underlayMTU, "the underlay",
 			fmt.Sprintf("pods have an MTU of %d bytes, as the interface allows now", e.PodMTU),
 			fmt.Sprintf("pods have %d, from when the agent wrote %s", env, e.Env.Path), "")
+	} else if p, ok := e.oversized(); ok {
+		e.find(underlayMTU, p.Name, fmt.Sprintf("an MTU of %d bytes, as the interface allows now", e.PodMTU),
+			fmt.Sprintf("%d, from when the pod was made", p.MTU), "")
 	}
 	if e.PortOwner != "" {
 		e.find(udpPortTaken, "UDP port of the VXLAN", "the kernel's own socket", e.PortOwner, "")
 	}
+}
+
+// oversized returns a pod's port whose packets the underlay does not carry any more.
+func (f Facts) oversized() (Port, bool) {
+	i := slices.IndexFunc(f.Ports, func(p Port) bool {
+		return p.Pod && p.Master == f.Bridge && f.PodMTU != 0 && p.MTU > f.PodMTU
+	})
+	if i < 0 {
+		return Port{}, false
+	}
+	return f.Ports[i], true
 }
 
 // hasMTU reports whether the bridge or the overlay's device still has the MTU of subnet.env: then the underlay's

@@ -174,6 +174,7 @@ var ailments = []struct {
 	{"vtep-address", "overlay device's address", func(f *Facts) {
 		without(f, func(o netstate.Object) bool { _, ok := o.(netstate.Addr); return ok })
 	}},
+	{"underlay-mtu", "", func(f *Facts) { f.Ports[0].MTU = 1500 }},
 	{"pod-link-down", "pod's interface", func(f *Facts) { f.Ports[0].Up = false }},
 	{"pod-link-down", "", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "veth2", Master: "cni0", Pod: true}) }},
 	{"conflist-invalid", "", func(f *Facts) {

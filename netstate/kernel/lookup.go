@@ -47,6 +47,7 @@ type Port struct {
 	Name, Master string
 	Up           bool
 	Pod          bool // a veth whose other end is in another namespace
+	MTU          int
 }
 
 // Ports returns all devices.
@@ -55,7 +56,7 @@ func (k *Kernel) Ports() ([]Port, error) {
 	ports := make([]Port, 0, len(links))
 	for _, l := range links {
 		elsewhere := l.attribute(unix.IFLA_LINK_NETNSID) != nil
-		ports = append(ports, Port{l.name(), names[l.master()], l.up(), l.kind() == "veth" && elsewhere})
+		ports = append(ports, Port{l.name(), names[l.master()], l.up(), l.kind() == "veth" && elsewhere, l.mtu()})
 	}
 	return ports, err
 }

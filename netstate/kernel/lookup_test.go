@@ -66,8 +66,8 @@ func TestLookup(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	for _, want := range []Port{{"b0", "", true, false}, {"here0", "b0", false, false}, {"here1", "", false, false},
-		{"pod0", "b0", false, true}} {
+	for _, want := range []Port{{"b0", "", true, false, 1500}, {"here0", "b0", false, false, 1500},
+		{"here1", "", false, false, 1500}, {"pod0", "b0", false, true, 1500}} {
 		if !slices.Contains(ports, want) {
 			t.Errorf("ports %+v, want %+v", ports, want)
 		}

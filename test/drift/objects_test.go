@@ -131,7 +131,7 @@ func (f *finder) links() error {
 			ports = append(ports, dev)
 			o.name, o.setters = "port "+dev, slices.Concat(linkSetters, portSetters)
 		case dev == lab.NodeDevice:
-			o.name, o.setters = "underlay "+dev, underlaySetters
+			o.setters = underlaySetters
 		default:
 			continue
 		}

@@ -29,6 +29,7 @@ type trial struct {
 	*run
 	move      move
 	began     time.Time
+	made      time.Time     // the move's command ended
 	announced bool          // by the kernel, to whom listens
 	altered   bool          // it was seen to have altered something
 	dirty     time.Duration // when it was last seen not to be repaired
@@ -56,8 +57,9 @@ func (r *run) try(m move) {
 func (r *run) attempt(m move) verdict {
 	t := trial{run: r, move: m, log: r.logSize(), marks: r.marks()}
 	seen := r.events.count(m.entry())
-	out, err := r.alter(m)
 	t.began = time.Now()
+	out, err := r.alter(m)
+	t.made = time.Now()
 	if err != nil && len(diff(r.healthy, r.look())) == 0 {
 		return verdict{outcome: refused, why: strings.TrimSpace(out + " " + err.Error())}
 	}
@@ -111,9 +113,9 @@ func (t *trial) wait() verdict {
 		switch {
 		case len(left) == 0 && (t.altered || len(t.repairs()) > 0):
 			return t.afterRepair(min(took, max(t.dirty, t.logged(took))))
-		case len(left) == 0 && took > quiet:
+		case len(left) == 0 && time.Since(t.made) > quiet:
 			return t.unharmed(nothing)
-		case len(left) > 0 && len(rest) == 0 && took > quiet:
+		case len(left) > 0 && len(rest) == 0 && time.Since(t.made) > quiet:
 			return t.unharmed(free)
 		case took > t.limit():
 			return t.judge(rest)

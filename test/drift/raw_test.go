@@ -12,6 +12,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/netstate/attributes"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
@@ -101,11 +102,11 @@ func (r raw) draw(random *rand.Rand) move {
 	if random.IntN(3) == 0 {
 		f := r.fields[random.IntN(len(r.fields))]
 		mutate(random, header[f.at:f.at+f.size])
-		what = fmt.Sprintf("field %d to %x", f.at, header[f.at:f.at+f.size])
+		what = fmt.Sprintf("%s to %x", r.called(attributes.Header, "", uint16(f.at)), header[f.at:f.at+f.size])
 	} else {
 		id, value := r.value(random, r.m.attrs, r.last)
 		attrs = replace(attrs, id, value)
-		what = fmt.Sprintf("attribute %d to %x", id, value)
+		what = fmt.Sprintf("%s to %x", r.called(attributes.Attributes, "", id), value)
 	}
 	altered := slices.Concat(header, attrs)
 	send := func() error { return r.send(r.set, netlink.Create|netlink.Replace, altered) }
@@ -114,6 +115,12 @@ func (r raw) draw(random *rand.Rand) move {
 		return r.send(r.set, netlink.Create|netlink.Replace, r.m.data)
 	}
 	return move{object: r.name, attr: "attribute", do: what, send: send, back: back, scope: r.scope}
+}
+
+// called is what the kernel's headers call an attribute or a field of the message, with its number.
+func (r raw) called(place attributes.Place, path string, id uint16) string {
+	at := attribute{object: r.d.kind, of: r.m.devs[r.m.index()][1], place: place, path: path, id: id}
+	return fmt.Sprintf("%s (%d)", at, id)
 }
 
 // value returns another value for an attribute that the object has, or one for an attribute that it has not.
@@ -187,7 +194,7 @@ func (r raw) drawLink(random *rand.Rand) move {
 	}
 	last, path := r.last, ""
 	if in.data != 0 {
-		last, path = lastInfo, fmt.Sprintf("18.%d.", in.data)
+		last, path = lastInfo, fmt.Sprintf("18.%d", in.data)
 	}
 	id, value := r.value(random, inside, last)
 	for in.data == 0 && slices.Contains(skipped, id) {
@@ -199,7 +206,7 @@ func (r raw) drawLink(random *rand.Rand) move {
 	if old, ok := inside[id]; ok {
 		undo = append(undo, r.wrap(in, encode(id, old))...)
 	}
-	return r.linkMove(fmt.Sprintf("attribute %s%d to %x", path, id, value), do, undo)
+	return r.linkMove(fmt.Sprintf("%s to %x", r.called(attributes.Attributes, path, id), value), do, undo)
 }
 
 // nest is where in IFLA_LINKINFO the attributes of a kind of device or port are; zero: nowhere.

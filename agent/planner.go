@@ -77,8 +77,26 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		firewall.Stacks = append(firewall.Stacks, s)
 	}
 	want.Merge(backend.Base(base, node, snap.Local))
+	addDeviceSysctls(want)
 	want.Add(backend.FirewallChains(firewall)...)
 	return want, skips
+}
+
+// addDeviceSysctls adds what the devices in want need for the families of their addresses. What the backend said of one
+// of these parameters counts.
+func addDeviceSysctls(want netstate.State) {
+	var sysctls []netstate.Sysctl
+	for _, o := range want {
+		addr, isAddr := o.(netstate.Addr)
+		if link, ours := want[netstate.Key{Kind: netstate.KindLink, Name: addr.Dev}]; isAddr && ours {
+			sysctls = append(sysctls, backend.DeviceSysctls(link, netstate.FamilyOf(addr.Prefix.Addr()))...)
+		}
+	}
+	for _, s := range sysctls {
+		if _, said := want[s.Key()]; !said {
+			want.Add(s)
+		}
+	}
 }
 
 // overlay returns the device in want that encapsulates one family's packets, empty if there is none.

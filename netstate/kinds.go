@@ -3,6 +3,7 @@ package netstate
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -18,7 +19,22 @@ const KernelProtocol = 2
 
 // Sysctl is a kernel parameter, named as sysctl(8) does but with slashes: net/ipv4/ip_forward. It cannot be
 // absent, so Diff never deletes it.
-type Sysctl struct{ Name, Value string }
+type Sysctl struct {
+	Name, Value string
+	Also        Values // which are as good, and left as they are
+}
+
+// Values are the numbers from Least to Most; the zero Values are none.
+type Values struct{ Least, Most int }
+
+// Observed returns s as it is while the parameter has that value: s itself if the value is as good as the wanted one.
+func (s Sysctl) Observed(value string) Sysctl {
+	n, err := strconv.Atoi(value)
+	if err != nil || s.Also == (Values{}) || n < s.Also.Least || n > s.Also.Most {
+		s.Value = value
+	}
+	return s
+}
 
 // Key implements Object.
 func (s Sysctl) Key() Key { return Key{Kind: KindSysctl, Name: s.Name} }

@@ -14,6 +14,23 @@ func IsOverlay(o Object) bool {
 	return false
 }
 
+// MTU returns the MTU of a link of ours, 0 if it has none.
+func MTU(o Object) int {
+	switch o := o.(type) {
+	case VXLAN:
+		return o.MTU
+	case Bridge:
+		return o.MTU
+	case Tun:
+		return o.MTU
+	case Tunnel:
+		return o.MTU
+	case WireGuard:
+		return o.MTU
+	}
+	return 0
+}
+
 // SameDevice reports whether have becomes want by changing attributes in place. What nobody wants (Extra) mostly does:
 // where the kernel refuses that, netstate/kernel makes the device again, but never a bridge, which would unplug the
 // pods.

@@ -61,7 +61,7 @@ func TestStrings(t *testing.T) {
 			Rules: [MaxRules]Rule{{NotSrc: prefix("10.0.0.0/8"), Verdict: Masquerade},
 				{Dst: prefix("10.0.0.0/8"), Verdict: MasqueradeRandom}}},
 		"link cni0 of type dummy":        OtherLink{"cni0", "dummy"},
-		"sysctl net/ipv4/ip_forward = 1": Sysctl{"net/ipv4/ip_forward", "1"},
+		"sysctl net/ipv4/ip_forward = 1": Sysctl{Name: "net/ipv4/ip_forward", Value: "1"},
 		"addr 10.244.1.1/24 dev cni0":    Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
 		"addr fc00::1/64 dev cni0 nodad valid_lft 5": Addr{Dev: "cni0", Prefix: prefix("fc00::1/64"),
 			NoDAD: true, Extra: "valid_lft 5"},
@@ -132,7 +132,7 @@ func node() []Object {
 		Bridge{Name: "cni0", MTU: 1450, MAC: mac, Up: true, Marked: true},
 		VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true,
 			Marked: true},
-		Sysctl{"net/ipv4/ip_forward", "1"},
+		Sysctl{Name: "net/ipv4/ip_forward", Value: "1"},
 		Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
 		Addr{Dev: "flannel.1", Prefix: prefix("10.244.1.0/32")},
 		Neigh{Dev: "flannel.1", IP: gw, MAC: mac},
@@ -176,7 +176,7 @@ func TestDiffOrder(t *testing.T) {
 func TestDiffGolden(t *testing.T) {
 	want := NewState(node()...)
 	have := maps.Clone(want)
-	have.Add(OtherLink{"cni0", "dummy"}, Sysctl{"net/ipv4/ip_forward", "0"}, Sysctl{"net/ipv4/other", "0"},
+	have.Add(OtherLink{"cni0", "dummy"}, Sysctl{Name: "net/ipv4/ip_forward", Value: "0"}, Sysctl{Name: "net/ipv4/other", Value: "0"},
 		Route{Dst: prefix("10.244.10.0/24"), Dev: "eth0", Protocol: 3}, Route{Dst: prefix("10.244.2.0/24"), Metric: 7,
 			Protocol: Protocol, Dev: "eth0"},
 		Listener{Dev: "flannel-wg"}, // it goes with its device
@@ -204,7 +204,7 @@ func randomState(r *rand.Rand) State {
 		m := MAC{2, 0, 0, 0, 0, byte(r.IntN(3))}
 		s.Add([]Object{
 			Bridge{Name: dev, MTU: r.IntN(2)}, VXLAN{Name: dev, VNI: r.IntN(2)}, OtherLink{dev, "dummy"},
-			Sysctl{dev, string(rune('0' + r.IntN(2)))}, Addr{Dev: dev, Prefix: Host(ip), NoDAD: r.IntN(2) == 0},
+			Sysctl{Name: dev, Value: string(rune('0' + r.IntN(2)))}, Addr{Dev: dev, Prefix: Host(ip), NoDAD: r.IntN(2) == 0},
 			Neigh{Dev: dev, IP: ip, MAC: m}, FDB{Dev: dev, MAC: m, Dst: ip, Extra: dev}, Route{Dst: Host(ip), Metric: r.IntN(2), Dev: dev,
 				Nth: r.IntN(2)},
 			Chain{Mode: Mode(r.IntN(2)), Place: Place(r.IntN(3))},
@@ -437,4 +437,23 @@ func FuzzParseMAC(f *testing.F) {
 			t.Errorf("%q was read as %s", s, m)
 		}
 	})
+}
+
+// TestSysctlObserved: a value that is as good as the wanted one looks like it.
+func TestSysctlObserved(t *testing.T) {
+	limited := Sysctl{Name: "net/x", Value: "64", Also: Values{Least: 32, Most: 255}}
+	low := Sysctl{Name: "net/x", Value: "0", Also: Values{Least: 0, Most: 2}}
+	for _, test := range []struct {
+		want  Sysctl
+		value string
+		good  bool
+	}{
+		{limited, "64", true}, {limited, "32", true}, {limited, "255", true}, {limited, "31", false}, {limited, "256", false},
+		{limited, "x", false}, {low, "0", true}, {low, "2", true}, {low, "3", false}, {low, "-1", false},
+		{Sysctl{Name: "net/x", Value: "1"}, "0", false}, {Sysctl{Name: "net/x", Value: "1"}, "1", true},
+	} {
+		if got := test.want.Observed(test.value); (got == test.want) != test.good || !test.good && got.Value != test.value {
+			t.Errorf("%s observed as %q is %s", test.want, test.value, got)
+		}
+	}
 }

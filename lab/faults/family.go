@@ -8,6 +8,6 @@ var toIPv6 = []string{
 	"192.168.33.223/24", "fd33::223/64", "192.168.33.250", "fd33::250", "192.168.33.253", "fd33::253", "192.168.33.1", "fd33::1",
 	"iptables ", "ip6tables ", "table ip other", "table ip6 other", "chain ip other", "chain ip6 other", "rule ip other", "rule ip6 other",
 	"ip flannel-ipv4", "ip6 flannel-ipv6", "ip saddr", "ip6 saddr", "call-iptables", "call-ip6tables",
-	"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net/ipv4/conf", "net/ipv6/conf",
+	"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net/ipv4/conf", "net/ipv6/conf", "net/ipv4/neigh", "net/ipv6/neigh",
 	"ip rule", "ip -6 rule", "unreachable default", "unreachable ::/0", "ip route flush", "ip -6 route flush",
 }

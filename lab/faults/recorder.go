@@ -28,6 +28,11 @@ var sysctls = []string{
 	"net/ipv6/conf/all/forwarding",
 	"net/ipv6/conf/flannel-v6.1/accept_ra",
 	"net/ipv6/conf/cni0/accept_dad",
+	"net/ipv6/conf/cni0/disable_ipv6",
+	"net/ipv4/conf/cni0/forwarding",
+	"net/ipv4/conf/cni0/arp_ignore",
+	"net/ipv4/neigh/cni0/mcast_solicit",
+	"net/ipv6/neigh/cni0/mcast_solicit",
 }
 
 // NewRecorder looks at a healthy node.

@@ -189,8 +189,11 @@ var wayFaults = []Fault{
 		Inject: script(
 			"sysctl -q -w net/ipv4/conf/cni0/forwarding=0",
 		),
-		Undo: script("sysctl -q -w net/ipv4/conf/cni0/forwarding=1"),
 	},
+	{Name: "arp-ignored", Finding: "sysctl", Description: "the bridge answers no ARP request", IPv4: true,
+		Inject: script("sysctl -q -w net/ipv4/conf/cni0/arp_ignore=8")},
+	{Name: "nobody-asked", Finding: "sysctl", Description: "the node asks for no pod's hardware address",
+		Inject: script("sysctl -q -w net/ipv4/neigh/cni0/mcast_solicit=0")},
 	{Name: "underlay-down", Finding: "underlay-missing", Description: "the underlay's interface is down",
 		Inject: script("ip link set {eth} down"), Undo: restoreUnderlay},
 	{

@@ -65,7 +65,7 @@ type Table struct {
 
 // All returns every table.
 func All() []Table {
-	return slices.Concat(linkTables, addrTables, entryTables, routeTables, Firewall(), portTables)
+	return slices.Concat(linkTables, addrTables, entryTables, routeTables, Firewall(), portTables, Parameters)
 }
 
 // Of returns the tables about a kind of object, as a Plan calls it; of a link, those of one type of device. Where two

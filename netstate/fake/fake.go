@@ -82,9 +82,9 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		}
 	}
 	k.observeRoutes(want, state)
-	for key := range want {
+	for key, o := range want {
 		if value, ok := k.sysctl(key.Name); ok && key.Kind == netstate.KindSysctl {
-			state.Add(netstate.Sysctl{Name: key.Name, Value: value})
+			state.Add(o.(netstate.Sysctl).Observed(value))
 		}
 	}
 	return state, ctx.Err()

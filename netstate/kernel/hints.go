@@ -18,7 +18,7 @@ type filter struct {
 	objects map[int]netstate.Object // what they were
 	names   map[int]string          // of all links
 	wanted  map[string]bool         // names of links
-	sysctls []string
+	sysctls []netstate.Sysctl
 	devs    map[string][]string // names of our links by type
 
 	marks map[int]netstate.Port          // how the plugin made the wanted ports, by index
@@ -165,7 +165,7 @@ func (k *Kernel) concernsNetconf(data []byte) bool {
 	f := k.filter.Load()
 	index := int32(intOf(rtnl.Attribute(data, sizeofNetconf, netconfaIfindex)))
 	part := "/" + f.names[int(index)] + "/"
-	return index <= 0 || slices.ContainsFunc(f.sysctls, func(name string) bool { return strings.Contains(name, part) })
+	return index <= 0 || slices.ContainsFunc(f.sysctls, func(s netstate.Sysctl) bool { return strings.Contains(s.Name, part) })
 }
 
 // Of linux/netconf.h: the size of struct netconfmsg, aligned, and an attribute.

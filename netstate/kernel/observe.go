@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -59,10 +60,10 @@ func newFilter(want netstate.State) *filter {
 		case netstate.KindLink:
 			f.wanted[k.Name] = true
 		case netstate.KindSysctl:
-			f.sysctls = append(f.sysctls, k.Name)
+			f.sysctls = append(f.sysctls, o.(netstate.Sysctl))
 		}
 	}
-	slices.Sort(f.sysctls)
+	slices.SortFunc(f.sysctls, func(a, b netstate.Sysctl) int { return strings.Compare(a.Name, b.Name) })
 	return f
 }
 

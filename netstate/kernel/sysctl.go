@@ -19,15 +19,15 @@ const procSys = "/proc/sys"
 // its own is read-only. What is below net is that of the process' network namespace wherever it is mounted.
 var hostProcSys = "/host/proc/sys"
 
-// observeSysctls adds the named sysctls; one that does not exist (no such device, IPv6 compiled out) is left
+// observeSysctls adds the wanted sysctls; one that does not exist (no such device, IPv6 compiled out) is left
 // out, so that wanting it is a change that fails with its name.
-func observeSysctls(names []string, state netstate.State) error {
+func observeSysctls(wanted []netstate.Sysctl, state netstate.State) error {
 	var errs error
-	for _, name := range names {
-		value, err := readSysctl(name)
+	for _, want := range wanted {
+		value, err := readSysctl(want.Name)
 		switch {
 		case err == nil:
-			state.Add(netstate.Sysctl{Name: name, Value: value})
+			state.Add(want.Observed(value))
 		case !errors.Is(err, fs.ErrNotExist):
 			errs = errors.Join(errs, err)
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 // pollInterval is how often the sysctls of the last Observe and the providers are read: the kernel announces
-// forwarding and rp_filter (RTM_NEWNETCONF), but neither accept_ra and accept_dad nor what WireGuard and IPsec do.
+// forwarding and rp_filter (RTM_NEWNETCONF), but neither the other sysctls nor what WireGuard and IPsec do.
 // A reading that takes longer than a hundredth of it makes the next ones rarer.
 const pollInterval, pollShare = 3 * time.Second, 100
 

@@ -43,7 +43,6 @@ var known = []struct{ move, lab string }{
 	{`ip link set dev cni0 name renamed0`, ""},
 	{`ip link del dev cni0`, ""},
 	{`ip link set dev flannel.1 netns driftaway`, "vxlan"},
-	{`ip link set dev cni0 netns driftaway`, ""},
 	{`ip link set dev cni0 address`, ""},
 	// Rules.
 	{`hook forward priority 9; policy drop`, "nftables"},

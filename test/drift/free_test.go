@@ -3,9 +3,12 @@
 package drift
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/attributes"
 )
 
@@ -18,6 +21,47 @@ func (a attribute) fate() attributes.Fate {
 	return row.Fate
 }
 
+// isFree reports whether an attribute may have the value that it got.
+func (c change) isFree() bool {
+	if path, ok := strings.CutPrefix(c.object, "sysctl "); ok {
+		return freeParameter(path, strings.TrimSpace(c.after))
+	}
+	return c.fate() == attributes.Free
+}
+
+// freeParameter reports whether a parameter of one of our devices may have a value. Those of the pods' ports may have
+// any: the bridge takes their packets before these are looked at.
+func freeParameter(path, value string) bool {
+	dir, name := filepath.Split(path)
+	dev := filepath.Base(dir)
+	family, device := netstate.IPv4, netstate.Object(netstate.VXLAN{Name: dev})
+	if strings.HasPrefix(path, "net/ipv6/") {
+		family = netstate.IPv6
+	}
+	switch {
+	case dev == bridge:
+		device = netstate.Bridge{Name: dev}
+	case !overlay(dev):
+		return strings.Contains(path, "/"+dev+"/") && strings.HasPrefix(dev, "veth")
+	}
+	for _, kept := range backend.DeviceSysctls(device, family) {
+		if kept.Name == path {
+			return kept.Observed(value) == kept
+		}
+	}
+	return slices.ContainsFunc(attributes.Parameters, func(t attributes.Table) bool {
+		return strings.Contains(t.Where, filepath.Dir(filepath.Clean(dir))) &&
+			slices.ContainsFunc(t.Rows, func(a attributes.Attribute) bool {
+				return a.Name == name && (a.Fate == attributes.Free || !keptElsewhere(dev, name))
+			})
+	})
+}
+
+// keptElsewhere reports whether a parameter is kept for that device by its backend or the bridge.
+func keptElsewhere(dev, name string) bool {
+	return name == "rp_filter" && overlay(dev) || name == "accept_dad" && dev == bridge
+}
+
 // bound returns the changes that may not stay: those of attributes that are not free for others, and of objects that
 // are not somebody else's. What is derived may differ where something free does.
 func bound(changes []change) []change {
@@ -25,9 +69,9 @@ func bound(changes []change) []change {
 	for _, c := range changes {
 		others[c.object] = others[c.object] || c.name == "present" && c.before == "" && !ours(c.object, changes)
 	}
-	may := slices.ContainsFunc(changes, func(c change) bool { return c.fate() == attributes.Free })
+	may := slices.ContainsFunc(changes, change.isFree)
 	return slices.DeleteFunc(slices.Clone(changes), func(c change) bool {
-		return others[c.object] || c.fate() == attributes.Free || may && c.fate() == attributes.Derived
+		return others[c.object] || c.isFree() || may && c.fate() == attributes.Derived
 	})
 }
 

@@ -97,6 +97,20 @@ func TestRedial(t *testing.T) {
 	New(Config{}).redial(nil) // a store that has no connections
 }
 
+// TestReconcileRedials: a reconcile finds that an address is gone.
+func TestReconcileRedials(t *testing.T) {
+	m := newModel(t, nil)
+	store := &dialling{Store: m.agent.Store}
+	m.agent.Store = store
+	must(t, m.kernel.Run("ip addr add 192.168.33.200/24 dev eth1"))
+	m.agent.reconcile(t.Context())
+	must(t, m.kernel.Run("ip addr del 192.168.33.200/24 dev eth1"))
+	m.agent.reconcile(t.Context())
+	if store.times != 1 {
+		t.Errorf("the store connected again %d times, want once", store.times)
+	}
+}
+
 // TestRemind: the loop is told to ask for the snapshot again, each time that a record waits.
 func TestRemind(t *testing.T) {
 	a := New(Config{})

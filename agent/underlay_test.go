@@ -113,6 +113,8 @@ func TestPick(t *testing.T) {
 		{"public address beside iface", Choice{Names: []string{"eth1"}, Public: addrs("10.65.0.1", "2001:db8::7")}, ipv4, "eth1 10.64.0.1 as 10.65.0.1"},
 		{"the node's address beats the default route", Choice{NodeIPs: addrs("10.64.0.2")}, ipv4, "eth1 10.64.0.2"},
 		{"for its family alone", Choice{NodeIPs: addrs("10.64.0.2")}, dual, "eth1 10.64.0.2, eth0 fd02::15"},
+		{"for its family alone, beside a public address of no interface",
+			Choice{NodeIPs: addrs("10.65.0.1"), Public: addrs("203.0.113.7")}, dual, "eth2 10.65.0.1 as 203.0.113.7, eth0 fd02::15"},
 		{"and no flag", Choice{NodeIPs: addrs("10.64.0.2"), Names: []string{"eth2"}}, ipv4, "eth2 10.65.0.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

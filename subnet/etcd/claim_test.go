@@ -302,6 +302,7 @@ func TestOptionsErrors(t *testing.T) {
 		{Options{Endpoints: url, Password: "secret"}, `only one of etcd-username "" and etcd-password is set`},
 		{Options{Endpoints: url, CertFile: "x.pem"}, `only one of etcd-keyfile "" and etcd-certfile "x.pem" is set`},
 		{Options{Endpoints: url, RenewMargin: 24 * time.Hour}, "lease renew margin 24h0m0s: want 1 to 1439 minutes"},
+		{Options{Endpoints: url, RenewMargin: 59 * time.Second}, "lease renew margin 59s: want 1 to 1439 minutes"},
 		{Options{Endpoints: url, CAFile: bad}, "holds no certificate: want PEM"},
 		{Options{Endpoints: url, CAFile: bad + "x"}, "read etcd-cafile"},
 		{Options{Endpoints: url, CertFile: bad, KeyFile: bad}, "read etcd-certfile and etcd-keyfile"},

@@ -63,7 +63,7 @@ func (o Options) check() error {
 		return fmt.Errorf("only one of etcd-keyfile %q and etcd-certfile %q is set: want both or none", o.KeyFile, o.CertFile)
 	case (o.Username == "") != (o.Password == ""):
 		return fmt.Errorf("only one of etcd-username %q and etcd-password is set: want both or none", o.Username)
-	case o.RenewMargin <= 0 || o.RenewMargin >= leaseTTL:
+	case o.RenewMargin < time.Minute || o.RenewMargin >= leaseTTL:
 		return fmt.Errorf("lease renew margin %s: want 1 to 1439 minutes", o.RenewMargin)
 	}
 	return nil

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -69,10 +68,7 @@ func parseName(name string) ([]netip.Prefix, error) {
 }
 
 func parseSubnet(text string) (netip.Prefix, error) {
-	address, length, ok := strings.Cut(text, "-")
-	if !ok {
-		return netip.Prefix{}, errors.New("no -")
-	}
+	address, length, _ := strings.Cut(text, "-")
 	a, err := netip.ParseAddr(address)
 	if err != nil {
 		return netip.Prefix{}, err

@@ -82,7 +82,9 @@ func TestRefreshUnreadableData(t *testing.T) {
 
 // TestRenewMargin: a lease is renewed the margin before its end, but never before half of its time.
 func TestRenewMargin(t *testing.T) {
-	for margin, want := range map[time.Duration]time.Duration{time.Hour: 23 * time.Hour, 23 * time.Hour: 12 * time.Hour} {
+	for margin, want := range map[time.Duration]time.Duration{
+		time.Minute: 24*time.Hour - time.Minute, time.Hour: 23 * time.Hour, 23 * time.Hour: 12 * time.Hour,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			store, err := New(Options{Endpoints: []string{"http://192.0.2.1:2379"}, RenewMargin: margin})
 			if err != nil {
@@ -99,10 +101,10 @@ func TestRenewMargin(t *testing.T) {
 // TestWatchBacksOff: a Watch that cannot connect tries again, and less and less often.
 func TestWatchBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		attempts := 0
+		var attempts []time.Time
 		store, err := New(Options{Endpoints: []string{"https://192.0.2.1:2379"}, CAFile: t.TempDir() + "/none",
 			Report: func(err error) {
-				attempts++
+				attempts = append(attempts, time.Now())
 				if err == nil {
 					t.Error("an outage without an error")
 				}
@@ -115,8 +117,13 @@ func TestWatchBacksOff(t *testing.T) {
 		if err := store.Watch(ctx, func(s subnet.Snapshot) { t.Errorf("got %+v", s) }); err != nil {
 			t.Error(err)
 		}
-		if most := int(time.Minute/lastWait) + 5; attempts < 10 || attempts > most {
-			t.Errorf("%d attempts in a minute, want 10 to %d", attempts, most)
+		if most := int(time.Minute/lastWait) + 5; len(attempts) < 10 || len(attempts) > most {
+			t.Fatalf("%d attempts in a minute, want 10 to %d", len(attempts), most)
+		}
+		for i, want := 1, 2*firstWait; i < len(attempts); i, want = i+1, min(2*want, lastWait) {
+			if wait := attempts[i].Sub(attempts[i-1]); wait != want {
+				t.Errorf("attempt %d came after %v, want %v", i, wait, want)
+			}
 		}
 	})
 }

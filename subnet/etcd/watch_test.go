@@ -107,8 +107,8 @@ func TestWatchAReservationMadeByHand(t *testing.T) {
 
 func TestWatchRenews(t *testing.T) {
 	s := startServer(t)
-	store := s.open(t, Options{Pools: []subnet.Pool{v4}, RenewMargin: time.Second})
-	store.ttl, store.recheck = 3*time.Second, 100*time.Millisecond
+	store := s.open(t, Options{Pools: []subnet.Pool{v4}})
+	store.options.RenewMargin, store.ttl, store.recheck = time.Second, 3*time.Second, 100*time.Millisecond
 	l := acquire(t, store, lease(1))
 	_, id := s.get(t, dir+formatName(l))
 	snapshots := watch(t, store)

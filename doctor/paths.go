@@ -19,6 +19,7 @@ func (e *exam) checkPaths() {
 			drifted[c.Key().Prefix] = true
 		}
 	}
+	e.checkOwnSubnets()
 	for _, p := range e.Paths {
 		e.checkOuter(p)
 		dev := e.wantedDevice(p.Subnet)
@@ -31,6 +32,20 @@ func (e *exam) checkPaths() {
 		}
 		if dev != "" && !drifted[p.Subnet] && p.Hop.Dev != dev && shadows == 0 {
 			e.findDiverted(p, dev)
+		}
+	}
+}
+
+// checkOwnSubnets: a more specific route that leads past the bridge cuts off pods of this node. The first address is
+// the overlay device's, and IPv6 has a route to it.
+func (e *exam) checkOwnSubnets() {
+	for _, stack := range e.Lease.Snapshot.Local.Stacks {
+		for _, r := range e.Routes {
+			tunnel := r.Dst.IsSingleIP() && r.Dst.Addr() == stack.Subnet.Masked().Addr()
+			if r.Dst.Bits() > stack.Subnet.Bits() && stack.Subnet.Contains(r.Dst.Addr()) && r.Dev != e.Bridge && !tunnel {
+				e.find(routeShadowed, stack.Subnet.String()+" dev "+e.Bridge, "no other route there", r.String(),
+					"ip route del "+r.String())
+			}
 		}
 	}
 }

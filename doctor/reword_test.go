@@ -98,6 +98,7 @@ func pair(t *testing.T) (Facts, Flow) {
 		Hop: Hop{Dev: "flannel.1"}, Outer: Hop{Dev: "eth0"}, Neighbour: Neighbour{State: 2, MAC: "0e:00:00:00:01:02"}}}
 	f.Pods = []Pod{{addr("10.244.1.2"), "veth1"}}
 	f.Ports = []Port{{Name: "veth1", Master: "cni0", Up: true, Pod: true}}
+	f.Routes = []Route{{Dst: prefix("10.244.1.0/32"), Dev: "flannel.1"}}
 	if found := Check(f); len(found) > 0 {
 		t.Fatalf("a healthy node has %+v", found)
 	}
@@ -173,6 +174,9 @@ var ailments = []struct {
 	}},
 	{"vtep-address", "overlay device's address", func(f *Facts) {
 		without(f, func(o netstate.Object) bool { _, ok := o.(netstate.Addr); return ok })
+	}},
+	{"route-shadowed", "", func(f *Facts) {
+		f.Routes = append(f.Routes, Route{Dst: prefix("10.244.1.0/25")})
 	}},
 	{"underlay-mtu", "", func(f *Facts) { f.Ports[0].MTU = 1500 }},
 	{"pod-link-down", "pod's interface", func(f *Facts) { f.Ports[0].Up = false }},

@@ -149,6 +149,10 @@ func (p picture) add(d dump, m message) {
 	for id, size := range d.fields {
 		p[at.in(attributes.Header, "", id)] = hex.EncodeToString(m.data[id:][:size])
 	}
+	if d.kind == "fdb" { // NOARP comes with a permanent entry, at times
+		state := binary.NativeEndian.Uint16(m.data[8:]) &^ unix.NUD_NOARP
+		p[at.in(attributes.Header, "", 8)] = fmt.Sprintf("%04x", state)
+	}
 	if d.bits > 0 {
 		p.addBits(at, binary.NativeEndian.Uint32(m.data[d.bits:]))
 	}

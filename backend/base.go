@@ -56,7 +56,8 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 			state.Add(s)
 		}
 		if stack.Family() == netstate.IPv6 {
-			state.Add(noDAD(cfg.Bridge))
+			mac := bridgeMAC(cfg.Bridge, node, Gateway(lease.Stacks[0].Subnet))
+			state.Add(noDAD(cfg.Bridge), netstate.Addr{Dev: cfg.Bridge, Prefix: netstate.LinkLocal(mac)})
 		}
 		if cfg.Blackhole {
 			state.Add(
@@ -73,7 +74,8 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 }
 
 // noDAD has a bridge that was down ask for its pods' MAC addresses at once: the kernel asks from the link-local address
-// (ndisc_send_ns, seen on 6.18), and looks for two seconds whether somebody else has that one.
+// (ndisc_send_ns, seen on 6.18), and looks for two seconds whether somebody else has that one. Without that address,
+// which Base wants too, it never asks.
 func noDAD(bridge string) netstate.Sysctl {
 	return netstate.Sysctl{Name: "net/ipv6/conf/" + bridge + "/accept_dad", Value: "0"}
 }

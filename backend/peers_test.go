@@ -206,6 +206,7 @@ sysctl net/ipv6/conf/all/forwarding = 1
 sysctl net/ipv6/conf/cni0/accept_dad = 0
 addr 10.244.1.1/24 dev cni0
 addr fc00:0:0:1::1/64 dev cni0 nodad
+addr fe80::858:aff:fef4:101/64 dev cni0
 route 10.244.1.0/24 dev cni0 src 10.244.1.1 proto 2
 route blackhole 10.244.1.0/24 metric 4096
 route fc00:0:0:1::/64 dev cni0 metric 256 proto 2

@@ -77,7 +77,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	for _, o := range k.entries {
 		key := o.Key()
 		if k.owns(key.Name, want) && (key.Kind == netstate.KindAddr || k.links[key.Name].kind == "vxlan") &&
-			!linkLocal(key.Prefix.Addr()) {
+			(want[o.Key()] != nil || !linkLocal(key.Prefix.Addr())) {
 			state.Add(o)
 		}
 	}

@@ -96,6 +96,7 @@ func ownerships() []testCase {
 		{"routes in the network that flannel did not make", foreignInNetworks},
 		{"the blackhole that flannel left", blackholeLeft},
 		{"what is not ours is not seen", foreign},
+		{"a link-local address counts where it is wanted", linkLocal},
 		{"a foreign route in our slot is replaced", foreignInSlot},
 		{"a marked link that nobody wants", func(h *host) {
 			h.run("ip link add old0 type bridge", "ip link set old0 alias twill")
@@ -170,6 +171,20 @@ func blackholeLeft(h *host) {
 			h.Errorf("what %q made is still there", line)
 		}
 	}
+}
+
+// linkLocal: the kernel gives most links such an address, which is no business of ours; a bridge needs it to find pods.
+func linkLocal(h *host) {
+	h.underlay()
+	p := netstate.LinkLocal(netstate.MAC{0x0a, 0x58, 10, 244, 1, 1})
+	want := merge(bridge(), netstate.NewState(netstate.Addr{Dev: "cni0", Prefix: p}))
+	h.apply(want)
+	h.plan(bridge())
+	h.plan(want) // what is wanted last decides what is news
+	h.hints("ip addr del " + p.String() + " dev cni0")
+	h.plan(want, "+ addr "+p.String()+" dev cni0")
+	h.apply(want)
+	h.plan(bridge())
 }
 
 func foreign(h *host) {

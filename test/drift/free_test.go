@@ -84,7 +84,9 @@ func ours(object string, changes []change) bool {
 		return slices.ContainsFunc(changes, func(c change) bool { // by rtm_protocol
 			return c.object == object && c.place == attributes.Header && c.id == 5 && c.after == protocol
 		})
-	case "neigh", "fdb", "proxy":
+	case "proxy": // the tables list them as free, with the neighbours' flags
+		return false
+	case "neigh", "fdb":
 		return strings.Contains(name, " of flannel")
 	case "addr":
 		return strings.Contains(name, " of flannel") || strings.HasSuffix(name, " of "+bridge)

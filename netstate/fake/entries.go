@@ -132,7 +132,7 @@ func (k *Kernel) deleteFDB(o netstate.FDB) {
 func (k *Kernel) connect(a netstate.Addr) {
 	r := newRoute(netstate.ConnectedRoute(a.Dev, a.Prefix))
 	same := func(o route) bool { return o.Route == r.Route }
-	if k.links[a.Dev].Up && !slices.ContainsFunc(k.routes, same) && !(a.Prefix.IsSingleIP() && a.Prefix.Addr().Is4()) {
+	if k.links[a.Dev].Up && !slices.ContainsFunc(k.routes, same) && (!a.Prefix.IsSingleIP() || a.Prefix.Addr().Is6()) {
 		k.routes = append(k.routes, r)
 	}
 }

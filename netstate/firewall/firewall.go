@@ -22,8 +22,8 @@ import (
 // errMoved is the error of a reading during which the rules changed.
 var errMoved = errors.New("rules kept changing while they were read")
 
-// legacyInterval is the time between two readings of the legacy tables.
-const legacyInterval = 30 * time.Second
+// legacyInterval is the time between two looks at the legacy tables.
+const legacyInterval = 5 * time.Second
 
 // Firewall reads and writes the chains of one network namespace, the one of the thread that calls it. It is
 // used by one goroutine; only Watch's own goroutines run beside it.
@@ -37,8 +37,9 @@ type Firewall struct {
 	iptables   *runner
 
 	legacy         []netstate.Chain // the iptables mode's chains in legacy tables
-	legacyRead     time.Time
-	legacyChanged  atomic.Bool // since legacyRead
+	legacyPrint    uint64           // of the tables when they were read
+	legacyRead     time.Time        // when they were last known to be the same
+	legacyChanged  atomic.Bool      // since legacyRead
 	legacyInterval time.Duration
 }
 
@@ -86,11 +87,18 @@ func (f *Firewall) observeLegacy() (err error) {
 	if !changed && !f.legacyRead.IsZero() && time.Since(f.legacyRead) < f.legacyInterval {
 		return nil
 	}
-	f.legacyRead = time.Time{}
-	if f.legacy, err = f.iptables.readLegacy(); err == nil {
-		f.legacyRead = time.Now()
+	print, err := fingerprint()
+	if err != nil {
+		return err
 	}
-	return err
+	if f.legacyRead.IsZero() || print != f.legacyPrint {
+		f.legacyRead = time.Time{}
+		if f.legacy, err = f.iptables.readLegacy(); err != nil {
+			return err
+		}
+	}
+	f.legacyPrint, f.legacyRead = print, time.Now()
+	return nil
 }
 
 // observeNF reads nf_tables again if its generation has changed. A kernel without nf_tables has none of our chains.

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -155,13 +153,12 @@ type legacyTable struct {
 // not list others: it would create them.
 func (r *runner) legacyTables() ([]legacyTable, error) {
 	var tables []legacyTable
-	files := map[netstate.Family]string{netstate.IPv4: "ip_tables_names", netstate.IPv6: "ip6_tables_names"}
 	for _, family := range netstate.Families {
-		names, err := os.ReadFile("/proc/thread-self/net/" + files[family])
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the kernel's module there is no such file
-			return nil, fmt.Errorf("list legacy tables: %w", err)
+		names, err := legacyNames(family)
+		if err != nil {
+			return nil, err
 		}
-		for _, name := range strings.Fields(string(names)) {
+		for _, name := range names {
 			if c, err := r.command(legacy, family); err == nil {
 				tables = append(tables, legacyTable{c, family, name})
 			}

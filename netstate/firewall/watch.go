@@ -16,7 +16,7 @@ import (
 )
 
 // Watch sends an event whenever rules that concern our chains may have changed. nf_tables notifies of changes; legacy
-// tables are read every 30 seconds. The channel is closed when ctx is done or the subscription broke; then watch again
+// tables are looked at every five seconds. The channel is closed when ctx is done or the subscription broke; then watch again
 // and observe everything.
 func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
@@ -128,12 +128,11 @@ func concernsUs(m netlink.Message) bool {
 	})
 }
 
-// legacyPoll returns a function that sends an event if our chains in the legacy tables are not as the last time.
+// legacyPoll returns a function that sends an event if the legacy tables are not as the last time.
 func (f *Firewall) legacyPoll() func(events chan<- struct{}) {
-	iptables := newRunner() // f's belongs to the goroutine that observes
-	last, _ := iptables.readLegacy()
+	last, _ := fingerprint()
 	return func(events chan<- struct{}) {
-		if now, err := iptables.readLegacy(); err == nil && !slices.Equal(now, last) {
+		if now, err := fingerprint(); err == nil && now != last {
 			last = now
 			f.legacyChanged.Store(true)
 			notify(events)

@@ -26,7 +26,9 @@ func TunnelRoute(dev string, peer Peer) netstate.Route {
 	}
 }
 
-// TunnelAddr is the address that the node itself has towards remote pods: its subnet's first, as flannel has it.
+// TunnelAddr is the address that the node itself has towards remote pods: its subnet's first, as flannel has it. Nobody
+// else can have it, so nobody is asked.
 func TunnelAddr(dev string, subnet netip.Prefix) netstate.Addr {
-	return netstate.Addr{Dev: dev, Prefix: netstate.Host(subnet.Masked().Addr())}
+	address := netstate.Host(subnet.Masked().Addr())
+	return netstate.Addr{Dev: dev, Prefix: address, NoDAD: address.Addr().Is6()}
 }

@@ -21,7 +21,7 @@ func TestTunnel(t *testing.T) {
 		{"fc00:0:0:2::/64", netstate.Sysctl{Name: "net/ipv6/conf/tun0/accept_ra", Value: "0"},
 			netstate.Route{Dev: "tun0", Protocol: netstate.Protocol, Metric: 1024}, "fc00:0:0:2::/128"},
 	} {
-		subnet := netip.MustParsePrefix(test.subnet)
+		subnet, want := netip.MustParsePrefix(test.subnet), netip.MustParsePrefix(test.addr)
 		test.route.Dst = subnet
 		if got := backend.TunnelSysctl("tun0", netstate.FamilyOf(subnet.Addr())); got != test.sysctl {
 			t.Errorf("%s: sysctl %+v, want %+v", test.subnet, got, test.sysctl)
@@ -29,8 +29,9 @@ func TestTunnel(t *testing.T) {
 		if got := backend.TunnelRoute("tun0", backend.Peer{Stack: lease("b", "vxlan", test.subnet, "").Stacks[0]}); got != test.route {
 			t.Errorf("%s: route %+v, want %+v", test.subnet, got, test.route)
 		}
-		if got, want := backend.TunnelAddr("tun0", subnet), (netstate.Addr{Dev: "tun0", Prefix: netip.MustParsePrefix(test.addr)}); got != want {
-			t.Errorf("%s: address %+v, want %+v", test.subnet, got, want)
+		address := netstate.Addr{Dev: "tun0", Prefix: want, NoDAD: want.Addr().Is6()}
+		if got := backend.TunnelAddr("tun0", subnet); got != address {
+			t.Errorf("%s: address %+v, want %+v", test.subnet, got, address)
 		}
 	}
 }

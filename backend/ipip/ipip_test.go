@@ -32,7 +32,7 @@ const links = `link flannel-v6.ipip ip6tnl external mtu 1460 up
 link flannel.ipip ipip local 192.0.2.1 mtu 1480 up
 sysctl net/ipv4/conf/flannel.ipip/rp_filter = 2
 sysctl net/ipv6/conf/flannel-v6.ipip/accept_ra = 0
-addr fc00:0:0:1::/128 dev flannel-v6.ipip
+addr fc00:0:0:1::/128 dev flannel-v6.ipip nodad
 addr 10.244.1.0/32 dev flannel.ipip
 `
 

@@ -46,7 +46,7 @@ func TestDesired(t *testing.T) {
 sysctl net/ipv4/conf/flannel0/rp_filter = 2
 sysctl net/ipv6/conf/flannel0/accept_ra = 0
 addr 10.244.1.0/32 dev flannel0
-addr fc00:0:0:1::/128 dev flannel0
+addr fc00:0:0:1::/128 dev flannel0 nodad
 route 10.244.2.0/24 dev flannel0
 route 10.244.48.0/20 dev flannel0
 route fc00:0:0:2::/64 dev flannel0

@@ -71,7 +71,7 @@ addr 10.244.1.0/32 dev flannel.1
 
 const vtep6 = `link flannel-v6.1 vxlan id 1 dev eth1 local 2001:db8::1 dstport 8472 mtu 1430 address 02:00:00:00:06:01 up
 sysctl net/ipv6/conf/flannel-v6.1/accept_ra = 0
-addr fc00:0:0:1::/128 dev flannel-v6.1
+addr fc00:0:0:1::/128 dev flannel-v6.1 nodad
 `
 
 func TestDesired(t *testing.T) {
@@ -91,7 +91,7 @@ route fc00:0:0:2::/64 via fc00:0:0:2:: dev flannel-v6.1 onlink
 		"dual": {"46", ``, []subnet.Lease{lease(2, "46"), lease(3, "4")}, strings.Split(vtep6, "\n")[0] + "\n" + strings.Split(vtep4, "\n")[0] + `
 sysctl net/ipv4/conf/flannel.1/rp_filter = 2
 sysctl net/ipv6/conf/flannel-v6.1/accept_ra = 0
-addr fc00:0:0:1::/128 dev flannel-v6.1
+addr fc00:0:0:1::/128 dev flannel-v6.1 nodad
 addr 10.244.1.0/32 dev flannel.1
 neigh fc00:0:0:2:: lladdr 02:00:00:00:06:02 dev flannel-v6.1 permanent
 neigh 10.244.2.0 lladdr 02:00:00:00:04:02 dev flannel.1 permanent

@@ -60,7 +60,7 @@ link flannel-wg-v6 wireguard mtu 1420 up
 sysctl net/ipv4/conf/flannel-wg/rp_filter = 2
 sysctl net/ipv6/conf/flannel-wg-v6/accept_ra = 0
 addr 10.244.1.0/32 dev flannel-wg
-addr fc00:0:0:1::/128 dev flannel-wg-v6
+addr fc00:0:0:1::/128 dev flannel-wg-v6 nodad
 listener dev flannel-wg port 51820 key KEY1
 listener dev flannel-wg-v6 port 51821 key KEY1
 peer KEY2 dev flannel-wg endpoint 192.0.2.2:51820 allowed 10.244.2.0/24 shared SHARED keepalive 25
@@ -72,7 +72,7 @@ route fc00:0:0:2::/64 dev flannel-wg-v6
 sysctl net/ipv4/conf/flannel-wg/rp_filter = 2
 sysctl net/ipv6/conf/flannel-wg/accept_ra = 0
 addr 10.244.1.0/32 dev flannel-wg
-addr fc00:0:0:1::/128 dev flannel-wg
+addr fc00:0:0:1::/128 dev flannel-wg nodad
 listener dev flannel-wg port 51820 key KEY1
 peer KEY2 dev flannel-wg endpoint ENDPOINT:51820 allowed 10.244.2.0/24 allowed fc00:0:0:2::/64 shared SHARED keepalive 25
 route 10.244.2.0/24 dev flannel-wg
@@ -107,7 +107,7 @@ link flannel-wg-v6 tun mtu 1420 up
 sysctl net/ipv4/conf/flannel-wg/rp_filter = 2
 sysctl net/ipv6/conf/flannel-wg-v6/accept_ra = 0
 addr 10.244.1.0/32 dev flannel-wg
-addr fc00:0:0:1::/128 dev flannel-wg-v6
+addr fc00:0:0:1::/128 dev flannel-wg-v6 nodad
 route 10.244.2.0/24 dev flannel-wg
 route fc00:0:0:2::/64 dev flannel-wg-v6
 `

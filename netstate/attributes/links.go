@@ -21,6 +21,7 @@ const (
 	notice    = "of messages about a change"
 	segments  = "how large segments are before they are cut to the MTU is tuning"
 	unusedBit = "nothing in the kernel reads it"
+	bridged   = "the bridge takes a port's packets, and the node sends none through it"
 )
 
 // linkTables begin with what is different from device to device.
@@ -43,6 +44,13 @@ var linkTables = []Table{
 		Rows: ipip()},
 	{Object: "link", Of: "ip6tnl", Where: "IFLA_INFO_DATA", Prefix: "IFLA_IPTUN_", Path: []uint16{linkInfo, infoData},
 		Rows: ip6tnl()},
+	{Object: "link", Of: "veth", Where: "struct ifinfomsg, flags", Prefix: "IFF_", Place: Bits,
+		Rows: []Attribute{free(7, "NOARP", "arp", bridged), derived(12, "MULTICAST", driver)}},
+	{Object: "link", Of: "veth", Where: "attributes", Prefix: "IFLA_", Rows: []Attribute{
+		field(1, "ADDRESS", "address", "MAC"), free(2, "BROADCAST", "broadcast", bridged),
+		field(10, "MASTER", "master", "Bridge"),
+		free(20, "IFALIAS", "alias", "the agent knows a port by it: whoever alters it takes the port out of the agent's care"),
+	}},
 	{Object: "link", Where: "struct ifinfomsg", Prefix: "ifi_", Place: Header, Rows: linkHeader()},
 	{Object: "link", Where: "struct ifinfomsg, flags", Prefix: "IFF_", Place: Bits, Rows: linkFlags()},
 	{Object: "link", Where: "attributes", Prefix: "IFLA_", Rows: links},

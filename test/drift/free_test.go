@@ -4,6 +4,7 @@ package drift
 
 import (
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -62,6 +63,9 @@ func keptElsewhere(dev, name string) bool {
 	return name == "rp_filter" && overlay(dev) || name == "accept_dad" && dev == bridge
 }
 
+// ownHostRoute matches what the kernel makes for a tunnel's IPv6 address, and Documentation/drift.md has as free.
+var ownHostRoute = regexp.MustCompile(`^route \S+/128 type 1 tos 0 table 254 .*dev flannel`)
+
 // bound returns the changes that may not stay: those of attributes that are not free for others, and of objects that
 // are not somebody else's. What is derived may differ where something free does.
 func bound(changes []change) []change {
@@ -71,7 +75,7 @@ func bound(changes []change) []change {
 	}
 	may := slices.ContainsFunc(changes, change.isFree)
 	return slices.DeleteFunc(slices.Clone(changes), func(c change) bool {
-		return others[c.object] || c.isFree() || may && c.fate() == attributes.Derived
+		return others[c.object] || c.isFree() || ownHostRoute.MatchString(c.object) || may && c.fate() == attributes.Derived
 	})
 }
 

@@ -18,6 +18,7 @@ var alterations = map[string]string{
 	"link bridge addrgenmode": "ip link set br0 addrgenmode none",
 	"link tun noarp":          "ip link set tun0 arp on",
 	"link tun multicast":      "ip link set tun0 multicast off",
+	"link tun qlen":           "ip link set tun0 txqueuelen 1",
 	"link  noarp":             "ip link set ti arp on; ip link set t6 arp on; ip link set wg arp on",
 	"link  master":            "ip link set x4 master br9",
 	"link  mode": "ip link set x4 mode dormant; ip link set br0 mode dormant; ip link set tun0 mode dormant; ip " +

@@ -316,3 +316,23 @@ func TestPutBackFixed(t *testing.T) {
 		t.Errorf("the device's index was %d, then %d, and is %d", before, made, after)
 	}
 }
+
+// TestStrayNeighbour: on a device without hardware addresses one entry stands for all IPv4 peers. In another state than
+// the kernel's it keeps the packets of all of them.
+func TestStrayNeighbour(t *testing.T) {
+	k := fresh(t).Kernel.(*Kernel)
+	want := everyKind(t, k)
+	for _, state := range []string{"failed", "stale", "permanent"} {
+		if err := command("ip neigh replace 0.0.0.0 dev tun0 nud " + state); err != nil {
+			t.Fatal(err)
+		}
+		have, err := k.Observe(t.Context(), want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan := netstate.Diff(want, have); len(plan) != 1 || plan[0].Key().Kind != netstate.KindNeigh {
+			t.Errorf("%s: the plan is\n%s", state, plan)
+		}
+		settle(t, k, want)
+	}
+}

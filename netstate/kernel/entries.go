@@ -73,11 +73,16 @@ func intOf(value []byte) int {
 	return int(binary.NativeEndian.Uint32(value))
 }
 
-// decodeNeigh reports false for entries that the kernel learned: only permanent ones are ours.
-func decodeNeigh(dev string, n entry) (netstate.Neigh, bool) {
-	o := netstate.Neigh{Dev: dev, IP: n.dst, MAC: n.mac}
+// decodeNeigh reports false for entries that are the kernel's. On a VXLAN device it learns some, and permanent ones are
+// ours. On a device without hardware addresses all of its entries have the state NOARP: one that has another state keeps
+// packets from their peer until it is deleted.
+func (f *filter) decodeNeigh(n entry) (netstate.Neigh, bool) {
+	o := netstate.Neigh{Dev: f.names[n.index], IP: n.dst, MAC: n.mac}
 	if n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 {
 		o.Extra = n.marks().String()
+	}
+	if f.links[n.index] != "vxlan" {
+		return o, n.state != unix.NUD_NOARP
 	}
 	return o, n.state&unix.NUD_PERMANENT != 0 && !linkLocal(o.IP)
 }

@@ -14,7 +14,7 @@ import (
 
 // filter is what Watch needs of the last Observe to tell our messages from the others.
 type filter struct {
-	links   map[int]bool            // indices of our links; true: its neighbours are ours too
+	links   map[int]string          // the types of our links, by index
 	objects map[int]netstate.Object // what they were
 	names   map[int]string          // of all links
 	wanted  map[string]bool         // names of links
@@ -89,6 +89,12 @@ func (f *filter) concernsAddr(kind uint16, data []byte) bool {
 	return !local
 }
 
+// keepsEntries reports whether a link is one whose neighbours are ours. Those of the bridge are the kernel's.
+func (f *filter) keepsEntries(index int) bool {
+	kind, ours := f.links[index]
+	return ours && kind != "bridge"
+}
+
 // concernsEntry reports whether an entry is not as expected. It ignores a forwarding entry without a destination:
 // 6.1 sends that message beside the proper one.
 func (f *filter) concernsEntry(kind uint16, data []byte) bool {
@@ -100,7 +106,7 @@ func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 		}
 		return is != should
 	}
-	if err != nil || !f.links[e.index] || !e.dst.IsValid() && e.nexthop == 0 {
+	if err != nil || !f.keepsEntries(e.index) || !e.dst.IsValid() && e.nexthop == 0 {
 		return false
 	}
 	var is netstate.Object
@@ -108,7 +114,7 @@ func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 	if data[0] == unix.AF_BRIDGE {
 		is, ours = decodeFDB(f.names[e.index], e, f.names)
 	} else {
-		is, ours = decodeNeigh(f.names[e.index], e)
+		is, ours = f.decodeNeigh(e)
 	}
 	should := f.expected(is.Key())
 	if kind == unix.RTM_DELNEIGH || !ours {
@@ -137,7 +143,7 @@ func (k *Kernel) concernsLink(f *filter, kind uint16, data []byte) bool {
 	return !strings.HasPrefix(name, "veth") // nobody has looked for underlays yet
 }
 
-func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]bool) bool {
+func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]string) bool {
 	if len(rtmsg) < unix.SizeofRtMsg {
 		return false
 	}

@@ -33,7 +33,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 			observed(&o, d.decodePort(mark, names))
 			continue
 		}
-		o.filter.links[index] = kind == "vxlan"
+		o.filter.links[index] = kind
 		o.filter.devs[kind] = append(o.filter.devs[kind], d.name())
 		object := d.decode(names)
 		o.filter.objects[index] = object
@@ -49,7 +49,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 }
 
 func newFilter(want netstate.State) *filter {
-	f := &filter{want: want, applied: netstate.State{}, links: map[int]bool{}, objects: map[int]netstate.Object{},
+	f := &filter{want: want, applied: netstate.State{}, links: map[int]string{}, objects: map[int]netstate.Object{},
 		devs: map[string][]string{}, wanted: map[string]bool{}, pods: map[netstate.MAC]netstate.Port{},
 		marks: map[int]netstate.Port{}}
 	for k, o := range want {
@@ -102,7 +102,7 @@ func (o *observation) addrs() error {
 	return err
 }
 
-// entries reads the neighbours and forwarding entries of our VXLAN devices, and what somebody wrote about pods into the
+// entries reads the neighbours and forwarding entries of our overlay devices, and what somebody wrote about pods into the
 // bridge. The kernel does not filter them for one device.
 func (o *observation) entries() error {
 	for _, domain := range []byte{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
@@ -112,13 +112,13 @@ func (o *observation) entries() error {
 			switch {
 			case misled:
 				observed(o, pods)
-			case !o.filter.links[e.index]:
+			case !o.filter.keepsEntries(e.index):
 			case domain == unix.AF_BRIDGE:
 				if f, ok := decodeFDB(o.names[e.index], e, o.names); ok {
 					observed(o, f)
 				}
 			default:
-				if n, ok := decodeNeigh(o.names[e.index], e); ok {
+				if n, ok := o.filter.decodeNeigh(e); ok {
 					observed(o, n)
 				}
 			}

@@ -172,7 +172,7 @@ func TestWatchCarriers(t *testing.T) {
 // TestConcernsRoute: of the main table's routes ours are news, those into the networks, and default routes.
 func TestConcernsRoute(t *testing.T) {
 	k := &Kernel{left: netstatetest.Left()}
-	k.filter.Store(&filter{links: map[int]bool{7: true}})
+	k.filter.Store(&filter{links: map[int]string{7: "vxlan"}})
 	foreign := set(head(unix.AF_INET, 24), 5, unix.RTPROT_BOOT)
 	dst := func(s string) []byte { return slices.Concat(foreign, attr(unix.RTA_DST, ip(s)...)) }
 	for name, test := range map[string]struct {
@@ -204,7 +204,8 @@ func TestConcernsEntry(t *testing.T) {
 	neigh := netstate.Neigh{Dev: "flannel.1", IP: netip.MustParseAddr("10.244.2.0"), MAC: mac}
 	k := &Kernel{}
 	f := newFilter(netstate.NewState(wanted, neigh))
-	f.links, f.names = map[int]bool{4: true, 6: false}, map[int]string{4: "flannel.1", 5: "eth0", 6: "cni0"}
+	f.links = map[int]string{4: "vxlan", 6: "bridge", 7: "tun"}
+	f.names = map[int]string{4: "flannel.1", 5: "eth0", 6: "cni0", 7: "flannel0"}
 	k.filter.Store(f)
 	message := func(family, device, state byte, dst string) []byte {
 		m := slices.Concat([]byte{family, 0, 0, 0, device, 0, 0, 0, state, 0, 2, 0}, attr(unix.NDA_LLADDR, mac[:]...))
@@ -231,6 +232,8 @@ func TestConcernsEntry(t *testing.T) {
 	check("a neighbour as wanted", unix.RTM_NEWNEIGH, message(unix.AF_INET, 4, permanent, "10.244.2.0"), false)
 	check("a neighbour that expires", unix.RTM_NEWNEIGH, message(unix.AF_INET, 4, stale, "10.244.2.0"), true)
 	check("a learned neighbour", unix.RTM_NEWNEIGH, message(unix.AF_INET, 4, stale, "10.244.3.0"), false)
+	check("the kernel's of a device without addresses", unix.RTM_NEWNEIGH, message(unix.AF_INET, 7, unix.NUD_NOARP, "0.0.0.0"), false)
+	check("another of it", unix.RTM_NEWNEIGH, message(unix.AF_INET, 7, unix.NUD_FAILED, "0.0.0.0"), true)
 	f.expect(netstate.Plan{{Want: written}, {Was: wanted}})
 	check("as written", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.3"), false)
 	check("as deleted", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.2"), false)
@@ -414,7 +417,7 @@ func FuzzConcerns(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWROUTE), make([]byte, 64))
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
 		k := &Kernel{left: []netstate.Left{{Network: netip.MustParsePrefix("10.244.0.0/16")}}}
-		k.filter.Store(&filter{links: map[int]bool{4: true}})
+		k.filter.Store(&filter{links: map[int]string{4: "vxlan"}})
 		k.concerns(kind, data)
 	})
 }

@@ -161,6 +161,12 @@ func (p picture) add(d dump, m message) {
 		delete(m.attrs, unix.IFA_FLAGS)
 	}
 	for id, value := range m.attrs {
+		if d.kind == "addr" && id == unix.IFA_RT_PRIORITY && binary.NativeEndian.Uint32(value) == 256 {
+			continue // what an IPv6 address without one has
+		}
+		if d.kind == "link" && id == unix.IFLA_OPERSTATE && value[0] == 6 {
+			value = []byte{0} // a device that was never down is in state UNKNOWN, and one that was in state UP
+		}
 		if slices.Contains(d.devs, id) {
 			p[at.in(attributes.Attributes, "", id)] = m.dev(value)
 			continue

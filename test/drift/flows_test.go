@@ -134,9 +134,13 @@ func (r *run) lost() string {
 	return strings.Join(bad, ", ")
 }
 
-// dead returns who did not hear from whom for a second.
+// carrier is the longest time for which the kernel keeps it from a device that it has a carrier again.
+const carrier = time.Second
+
+// dead returns who did not hear from whom for a second, and for as long as a device that was repaired may be without a
+// carrier.
 func (r *run) dead() string {
-	for deadline := time.Now().Add(patient(announced)); ; {
+	for deadline := time.Now().Add(patient(announced) + carrier); ; {
 		if lost := r.lost(); lost == "" || time.Now().After(deadline) {
 			return lost
 		}

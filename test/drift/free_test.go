@@ -90,7 +90,9 @@ func ours(object string, changes []change) bool {
 		})
 	case "proxy": // the tables list them as free, with the neighbours' flags
 		return false
-	case "neigh", "fdb":
+	case "neigh": // on a device without hardware addresses the kernel makes them
+		return strings.Contains(name, " of flannel.") || strings.Contains(name, " of flannel-v6.")
+	case "fdb":
 		return strings.Contains(name, " of flannel")
 	case "addr":
 		return strings.Contains(name, " of flannel") || strings.HasSuffix(name, " of "+bridge)

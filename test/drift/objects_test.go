@@ -91,7 +91,7 @@ func (f *finder) scopeOf(dev string, at netip.Addr) scope {
 		}
 	}
 	switch {
-	case dev == "flannel.1" || dev == "flannel0":
+	case dev == "flannel.1":
 		s.family, s.anyFamily = netstate.IPv4, false
 	case strings.HasPrefix(dev, "flannel-v6"):
 		s.family, s.anyFamily = netstate.IPv6, false
@@ -129,7 +129,9 @@ func (f *finder) links() error {
 			o.setters = slices.Concat(linkSetters, bridgeSetters)
 		case l["master"] == bridge:
 			ports = append(ports, dev)
-			o.name, o.setters = "port "+dev, slices.Concat(linkSetters, portSetters)
+			renamed := func(s setter) bool { return s.attr == "name" } // free, and a picture would have another object
+			o.name = "port " + dev
+			o.setters = slices.DeleteFunc(slices.Concat(linkSetters, portSetters), renamed)
 		case dev == lab.NodeDevice:
 			o.setters = underlaySetters
 		default:

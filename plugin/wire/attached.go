@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,15 +37,11 @@ type space struct {
 // has for each (IFA_TARGET_NETNSID, Linux 4.20), so no path to them and no view of other processes is needed.
 func AttachedPods() (Attached, error) {
 	all := Attached{Ends: map[string]bool{}, Addrs: map[netip.Addr]string{}}
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	socket, err := subscribe()
 	if err != nil {
-		return all, fmt.Errorf("open a netlink socket: %w", err)
+		return all, err
 	}
 	defer socket.Close()
-	// Without it the kernel ignores the id and lists this namespace's addresses.
-	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
-		return all, fmt.Errorf("look into other network namespaces, which needs Linux 4.20: %w", err)
-	}
 	links, err := rtnl.Retry("links", netlink.LinkList)
 	if err != nil {
 		return all, err
@@ -68,6 +65,20 @@ func AttachedPods() (Attached, error) {
 		all.spaces = append(all.spaces, *s)
 	}
 	return all, nil
+}
+
+// subscribe opens a socket that can ask for what is in other namespaces.
+func subscribe() (*nl.NetlinkSocket, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	// Without it the kernel ignores the id and lists this namespace's addresses.
+	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		socket.Close()
+		return nil, fmt.Errorf("look into other network namespaces, which needs Linux 4.20: %w", err)
+	}
+	return socket, nil
 }
 
 // spacesOf returns the namespaces at the other ends of links by the kernel's id for each.
@@ -158,6 +169,55 @@ func addrsIn(socket *nl.NetlinkSocket, id int) ([]netip.Addr, error) {
 		}
 		if a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
 			all = append(all, a)
+		}
+	}
+	return all, err
+}
+
+// Lonely returns how many network namespaces had an interface whose other end was here, and now have neither that nor
+// an address. The kernel keeps its id for such a namespace until that ends.
+func Lonely() (int, error) {
+	socket, err := subscribe()
+	if err != nil {
+		return 0, err
+	}
+	defer socket.Close()
+	ids, err := rtnl.Retry("network namespaces", func() ([]int, error) { return namespaces(socket) })
+	if err != nil {
+		return 0, err
+	}
+	links, err := rtnl.Retry("links", netlink.LinkList)
+	if err != nil {
+		return 0, err
+	}
+	count := 0
+	for _, id := range ids {
+		if slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().NetNsID == id }) {
+			continue
+		}
+		addrs, err := rtnl.Retry("addresses elsewhere", func() ([]netip.Addr, error) { return addrsIn(socket, id) })
+		switch {
+		case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV): // it is gone already
+		case err != nil:
+			return 0, err
+		case len(addrs) == 0:
+			count++
+		}
+	}
+	return count, nil
+}
+
+// namespaces returns the ids that the kernel has for other namespaces.
+func namespaces(socket *nl.NetlinkSocket) ([]int, error) {
+	const header, id = 4, 1 // struct rtgenmsg with its padding, and NETNSA_NSID (linux/net_namespace.h)
+	req := nl.NewNetlinkRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
+	req.AddRawData(make([]byte, header))
+	replies, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNSID)
+	var all []int
+	for _, m := range replies {
+		if value := rtnl.Attribute(m, header, id); len(value) == 4 {
+			all = append(all, int(int32(binary.NativeEndian.Uint32(value))))
 		}
 	}
 	return all, err

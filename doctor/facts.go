@@ -34,6 +34,8 @@ type Facts struct {
 	Interfaces   []netstate.Interface
 	Ports        []Port
 	Pods         []Pod
+	CutOff       []CutOff // pods whose interface is gone, while they are not
+	Qdiscs       []Qdisc  // that somebody attached to devices on the path of pods' packets
 	Routes       []Route  // of other owners, into the networks of pods
 	PolicyRules  []string // of policy routing that do not come with the kernel
 	Paths        []Path
@@ -99,6 +101,21 @@ type Port struct {
 type Pod struct {
 	Addr netip.Addr
 	Port string
+}
+
+// CutOff is a pod that runs without an interface on this node.
+type CutOff struct {
+	Namespace, Name string // of Kubernetes; empty: not known
+	Sandbox         string // the runtime's ID of it
+	Dev             string // the end that it had here
+	Addrs           []netip.Addr
+}
+
+// Qdisc is a queueing discipline, and what it did with packets while the doctor looked.
+type Qdisc struct {
+	Dev, Kind, Handle string
+	Hook              string // root, ingress, clsact or a parent, as for tc
+	Dropped, Passed   uint32
 }
 
 // Route is a route that is not Twill's.

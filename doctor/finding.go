@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/twill-net/twill/netstate"
@@ -25,6 +26,7 @@ type Finding struct {
 	kind   kind
 	peer   string          // the peer that it is about, empty if it is about no peer
 	port   string          // likewise the port of a pod
+	addrs  []netip.Addr    // likewise the addresses of a pod without a port
 	family netstate.Family // likewise the only family that it concerns
 }
 
@@ -55,7 +57,7 @@ func checkAll(f Facts) []Finding {
 	e := exam{Facts: f}
 	for _, check := range []func(*exam){(*exam).checkLease, (*exam).checkUnderlay, (*exam).checkDrift, (*exam).checkSkips,
 		(*exam).checkSharedUnderlay, (*exam).checkPaths, (*exam).checkOverlaps, (*exam).checkForwarding,
-		(*exam).checkFirewall, (*exam).checkPods, (*exam).checkEnv, (*exam).checkCNI, (*exam).checkReservations,
+		(*exam).checkFirewall, (*exam).checkQdiscs, (*exam).checkPods, (*exam).checkCutOff, (*exam).checkEnv, (*exam).checkCNI, (*exam).checkReservations,
 		(*exam).checkAgent, (*exam).checkAPI, (*exam).checkHost, (*exam).checkProbes} {
 		check(&e)
 	}

@@ -59,6 +59,7 @@ const (
 	masqueradeCatchesPods
 	policyRule
 	routeShadowed
+	qdiscDrops
 	underlayUnreachable
 	underlayNeighbour
 	routeMissing
@@ -73,6 +74,7 @@ const (
 	sysctl
 
 	// What cuts off single pods or peers, or keeps new pods from starting.
+	podLinkDeleted
 	podUnplugged
 	podLinkDown
 	podPort

@@ -42,6 +42,7 @@ var leavePlaces = []place{
 	{name: "forwarding database", kinds: []kind{fdbMissing, fdbAltered}, entry: visit.fdbEntry},
 	{name: "peer's key", kinds: []kind{peerMissing, peerAltered}, entry: visit.keyEntry},
 	{name: "agent", kinds: []kind{runnerDown}, entry: visit.runnerEntry},
+	{name: "queueing discipline", kinds: []kind{qdiscDrops}, partial: visit.isNotStuck},
 	{name: "MTU", kinds: []kind{vtepMTU, bridgeMTU, underlayMTU}, entry: visit.mtuEntry, partial: always},
 	{name: "output rules", trials: outerTrials(0)},
 	{name: "way to the node", kinds: []kind{underlayUnreachable}, entry: visit.outerEntry, partial: visit.isRouted},
@@ -77,7 +78,7 @@ var samePlaces = []place{
 	{name: "other pod's interface", entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
 }
 
-var portKinds = []kind{podUnplugged, podLinkDown, podPort}
+var portKinds = []kind{podLinkDeleted, podUnplugged, podLinkDown, podPort}
 
 // path returns the kernel's path to the other node.
 func (v visit) path() Path {
@@ -158,6 +159,14 @@ func (v visit) isRouted() bool {
 
 // roams: WireGuard answers a peer at the address that its last packet came from, whatever the peer published.
 func (v visit) roams() bool { return strings.EqualFold(v.Lease.Network.Backend, "wireguard") }
+
+// isNotStuck: the queueing discipline is at another place than where the packet leaves through, or lets some pass.
+func (v visit) isNotStuck() bool {
+	devs := []string{v.wantedDevice(v.path().Subnet), v.path().Outer.Dev}
+	return !slices.ContainsFunc(v.Qdiscs, func(q Qdisc) bool {
+		return slices.Contains(devs, q.Dev) && q.Hook == "root" && q.Dropped > 0 && q.Passed == 0
+	})
+}
 
 func (v visit) portEntry(pod netip.Addr) string {
 	if port := v.portOf(pod); port != "" {

@@ -23,6 +23,18 @@ func (e *exam) checkPods() {
 	}
 }
 
+// checkCutOff is about pods whose interface is gone altogether.
+func (e *exam) checkCutOff() {
+	for _, p := range e.CutOff {
+		object, fix := "pod "+p.Namespace+"/"+p.Name, fmt.Sprintf("kubectl delete pod -n %s %s", p.Namespace, p.Name)
+		if p.Name == "" {
+			object, fix = "sandbox "+p.Sandbox, "delete the pod of this sandbox, so that its owner makes another"
+		}
+		e.find(podLinkDeleted, object, p.Dev, "no such interface, and the pod's network namespace is still there",
+			fix).addrs = p.Addrs
+	}
+}
+
 // checkEnv compares subnet.env with the lease.
 func (e *exam) checkEnv() {
 	file, l := e.Env, e.Lease

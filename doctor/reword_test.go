@@ -23,6 +23,8 @@ var codes = map[string][]string{
 	"Port":         {"Name", "Master"},
 	"Pod":          {"Port"},
 	"Route":        {"Dev"},
+	"CutOff":       {"Namespace", "Name", "Sandbox", "Dev"},
+	"Qdisc":        {"Dev", "Kind", "Handle", "Hook"},
 	"Path":         {"Node"},
 	"Hop":          {"Dev"},
 	"NoModule":     {"Name"},
@@ -181,6 +183,21 @@ var ailments = []struct {
 	{"underlay-mtu", "", func(f *Facts) { f.Ports[0].MTU = 1500 }},
 	{"pod-link-down", "pod's interface", func(f *Facts) { f.Ports[0].Up = false }},
 	{"pod-link-down", "", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "veth2", Master: "cni0", Pod: true}) }},
+	{"pod-link-deleted", "pod's interface", func(f *Facts) {
+		f.CutOff = []CutOff{{Namespace: "default", Name: "a", Dev: "veth1", Addrs: []netip.Addr{addr("10.244.1.2")}}}
+	}},
+	{"pod-link-deleted", "", func(f *Facts) {
+		f.CutOff = []CutOff{{Sandbox: "5ba6d0", Dev: "veth3", Addrs: []netip.Addr{addr("10.244.1.3")}}}
+	}},
+	{"qdisc-drops", "queueing discipline", func(f *Facts) {
+		f.Qdiscs = []Qdisc{{Dev: "flannel.1", Kind: "netem", Handle: "8001:", Hook: "root", Dropped: 4}}
+	}},
+	{"qdisc-drops", "", func(f *Facts) {
+		f.Qdiscs = []Qdisc{{Dev: "eth0", Kind: "tbf", Handle: "1:", Hook: "root", Dropped: 1, Passed: 9}}
+	}},
+	{"qdisc-drops", "", func(f *Facts) {
+		f.Qdiscs = []Qdisc{{Dev: "cni0", Kind: "clsact", Handle: "ffff:", Hook: "clsact", Dropped: 1}}
+	}},
 	{"conflist-invalid", "", func(f *Facts) {
 		f.CNI = CNI{Dir: "/x", Ours: "a", Files: []ConfFile{{Name: "a", Error: "it has no plugins"}}}
 	}},

@@ -233,7 +233,8 @@ func (v visit) relevant() []Finding {
 	}
 	return slices.DeleteFunc(checkAll(v.Facts), func(x Finding) bool {
 		return x.peer != "" && x.peer != peer || x.family != 0 && x.family != v.family() ||
-			x.port != "" && x.port != v.portOf(v.flow.Src) && x.port != v.portOf(v.flow.Dst)
+			x.port != "" && x.port != v.portOf(v.flow.Src) && x.port != v.portOf(v.flow.Dst) ||
+			x.addrs != nil && !slices.Contains(x.addrs, v.flow.Src) && !slices.Contains(x.addrs, v.flow.Dst)
 	})
 }
 

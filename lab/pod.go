@@ -147,8 +147,11 @@ func (n *Node) dropPod(name string) error {
 
 func (n *Node) libcni() *libcni.CNIConfig {
 	plugins := []string{filepath.Dir(n.lab.spec.Programs.Plugin)}
-	return libcni.NewCNIConfigWithCacheDir(plugins, filepath.Join(n.Dir(), "cni-cache"), nil)
+	return libcni.NewCNIConfigWithCacheDir(plugins, n.CNICache(), nil)
 }
+
+// CNICache is where the node's runtime notes what the plugin made.
+func (n *Node) CNICache() string { return filepath.Join(n.Dir(), "cni-cache") }
 
 func (p *Pod) runtime() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: p.Host.Name, NetNS: p.Path(), IfName: podDev}

@@ -45,6 +45,8 @@ func (t *target) register(c *cobra.Command) {
 		"empty: as for --checkpoint-file, else /etc/cni/net.d if it has a config of Twill's")
 	fs.StringVar(&o.CNIFile, "cni-conf-file", "", "the name of Twill's CNI config there; empty: 10-twill.conflist")
 	fs.StringVar(&o.BinDir, "cni-bin-dir", "", "the container runtime's directory of CNI plugins; empty: /opt/cni/bin")
+	fs.StringVar(&o.CNICache, "cni-cache-dir", "",
+		"the directory in which the container runtime notes what CNI plugins made; empty: /var/lib/cni")
 	fs.StringVar(&o.Kubeconfig, "kubeconfig-file", "", same+". "+
 		"The API is asked only if twilld has --kube-subnet-mgr")
 	fs.StringVar(&o.Reservations, "reservations-dir", "",
@@ -56,6 +58,7 @@ func (t *target) override(o facts.Options) facts.Options {
 	s := t.options
 	s.Checkpoint, s.SubnetFile = cmp.Or(s.Checkpoint, o.Checkpoint), cmp.Or(s.SubnetFile, o.SubnetFile)
 	s.CNIDir, s.BinDir = cmp.Or(s.CNIDir, o.CNIDir), cmp.Or(s.BinDir, o.BinDir)
+	s.CNICache = cmp.Or(s.CNICache, o.CNICache)
 	s.AskAPI = t.lab == "" && s.LeaseFile == ""
 	return s
 }

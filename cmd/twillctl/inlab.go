@@ -40,7 +40,7 @@ func labNode(name string, args []string) (*lab.Node, facts.Options, error) {
 	for _, n := range l.Nodes() {
 		if n.Name == want {
 			return n, facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
-				BinDir: filepath.Dir(l.Spec().Programs.Plugin)}, nil
+				BinDir: filepath.Dir(l.Spec().Programs.Plugin), CNICache: n.CNICache()}, nil
 		}
 	}
 	return nil, facts.Options{}, fmt.Errorf("lab %s has no node %q: want one of node1 to node%d",

@@ -21,7 +21,6 @@ import (
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/wireguard"
 	"github.com/twill-net/twill/netstate/xfrm"
-	"github.com/twill-net/twill/plugin/wire"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -66,6 +65,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 		return f, err
 	}
 	defer g.closeKernel()
+	queues := g.queues()
 	if err := g.machine(ctx); err != nil {
 		return f, err
 	}
@@ -79,10 +79,14 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 		g.probe()
 	}
 	g.runtime()
+	if err := g.cutOff(ctx); err != nil {
+		g.unread("pods without an interface", err)
+	}
 	f.Sysctls = sysctls(g.sysctlNames())
 	_, withIPv6 := f.Lease.Network.Pool(netstate.IPv6)
 	chains, unread := chains(withIPv6)
 	f.Chains, f.Unread = chains, append(f.Unread, unread...)
+	g.drops(ctx, queues)
 	return f, ctx.Err()
 }
 
@@ -190,19 +194,8 @@ func (g *gathering) machine(ctx context.Context) error {
 	if g.Interfaces, err = g.kernel.Interfaces(ctx); err != nil {
 		return err
 	}
-	ports, err := g.kernel.Ports()
-	if err != nil {
+	if err := g.ports(); err != nil {
 		return err
-	}
-	for _, p := range ports {
-		g.Ports = append(g.Ports, doctor.Port(p))
-	}
-	attached, err := wire.AttachedPods()
-	if err != nil {
-		g.unread("pods", err)
-	}
-	for a, port := range attached.Addrs {
-		g.Pods = append(g.Pods, doctor.Pod{Addr: a, Port: port})
 	}
 	if g.PolicyRules, err = g.kernel.Rules(); err != nil {
 		g.unread("policy rules", err)

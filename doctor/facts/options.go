@@ -18,6 +18,7 @@ type Options struct {
 	Checkpoint, SubnetFile, Bridge string
 	Iface                          string // of the underlay
 	CNIDir, CNIFile, BinDir        string // the container runtime's
+	CNICache                       string // likewise: of what its CNI plugins made
 	Reservations                   string
 	Kubeconfig                     string // unlike the agent's own, this one may run commands
 	AskAPI                         bool   // ask the cluster's API whether it answers the agent

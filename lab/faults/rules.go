@@ -218,6 +218,17 @@ var wayFaults = []Fault{
 	},
 	{Name: "underlay-mtu", Finding: "underlay-mtu", Description: "the underlay's MTU is lowered under running pods",
 		Inject: script("ip link set {eth} mtu 1400"), Undo: script("ip link set {eth} mtu 1500")},
+	{
+		Name:        "vtep-qdisc",
+		Finding:     "qdisc-drops",
+		Description: "a queueing discipline on the overlay's device has no room for any packet",
+		Backends:    overlays,
+		Probe:       true,
+		Inject:      script("tc qdisc add dev {dev} root tbf rate 1mbit burst 20 latency 1ms"),
+		Undo:        script("tc qdisc del dev {dev} root"),
+	},
+	{Name: "pod-link-deleted", Finding: "pod-link-deleted", Description: "a pod's interface is deleted on the host",
+		Inject: script("ip link del {veth}"), Undo: recreatePods},
 	{Name: "pod-unplugged", Finding: "pod-unplugged", Description: "a pod's interface is taken off the bridge",
 		Inject: script("ip link set {veth} nomaster")},
 	{Name: "pod-link-down", Finding: "pod-link-down", Description: "a pod's interface is set down on the host",
@@ -228,6 +239,20 @@ var wayFaults = []Fault{
 		Inject: script("bridge link set dev {veth} learning off flood off mcast_flood off bcast_flood off")},
 	{Name: "pod-port-mtu", Finding: "pod-port", Description: "a pod's port gets an MTU of 1000",
 		Inject: script("ip link set {veth} mtu 1000")},
+}
+
+// recreatePods makes the target's pods again, as a runtime does: in new namespaces. It makes all, so that they keep
+// their order.
+func recreatePods(ctx context.Context, v *Target) error {
+	for _, pod := range v.Node.Pods() {
+		if err := v.Node.DelPod(ctx, pod); err != nil {
+			return err
+		}
+		if _, err := v.Node.AddPod(ctx, pod.Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // restoreUnderlay gives the interface back what it lost: with the link the kernel takes IPv6 addresses and all routes.

@@ -57,7 +57,7 @@ func (r *run) examine(c *call, node string, probe bool) (doctor.Diagnosis, error
 		return doctor.Diagnosis{}, err
 	}
 	o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
-		BinDir: filepath.Dir(r.lab.Spec().Programs.Plugin), Probe: probe}
+		BinDir: filepath.Dir(r.lab.Spec().Programs.Plugin), CNICache: n.CNICache(), Probe: probe}
 	began := time.Now()
 	var f doctor.Facts
 	err = n.Do(func() (err error) {

@@ -115,7 +115,7 @@ var links = []Attribute{
 	field(3, "IFNAME", "name", "Name"),
 	field(4, "MTU", "mtu", "MTU"),
 	derived(5, "LINK", "the device that the tunnel is bound to"),
-	free(6, "QDISC", "qdisc", "whoever attaches one shapes traffic on purpose; tc names it"),
+	free(6, "QDISC", "qdisc", "whoever attaches one shapes traffic on purpose; the doctor names one that drops packets"),
 	derived(7, "STATS", counter),
 	derived(8, "COST", "nothing: the kernel does not report it"),
 	derived(9, "PRIORITY", "nothing: the kernel does not report it"),

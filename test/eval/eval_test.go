@@ -157,7 +157,7 @@ func look(ctx context.Context, v *faults.Target, probe bool) (f doctor.Facts, er
 
 func lookAt(ctx context.Context, l *lab.Lab, n *lab.Node, probe bool) (f doctor.Facts, err error) {
 	o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
-		BinDir: filepath.Dir(l.Spec().Programs.Plugin), Probe: probe}
+		BinDir: filepath.Dir(l.Spec().Programs.Plugin), CNICache: n.CNICache(), Probe: probe}
 	err = n.Do(func() (err error) {
 		f, err = facts.Gather(ctx, o)
 		return err

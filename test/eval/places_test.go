@@ -12,7 +12,8 @@ import (
 // ends is the place on the target at which trace has to stop, by fault. With the faults that are not here
 // packets arrive.
 var ends = map[string][]string{
-	"pod's interface":          {"pod-unplugged", "pod-link-down"},
+	"pod's interface":          {"pod-unplugged", "pod-link-down", "pod-link-deleted"},
+	"queueing discipline":      {"vtep-qdisc"},
 	"bridge":                   {"bridge-down", "bridge-address"},
 	"prerouting rules":         {"raw-drop"},
 	"forwarding":               {"ip-forward-off", "device-forwarding"},

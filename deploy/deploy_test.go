@@ -78,7 +78,8 @@ func checkVolumes(t *testing.T, pod object) {
 	t.Helper()
 	want := map[string]string{
 		"/etc/cni/net.d": "DirectoryOrCreate", "/opt/cni/bin": "DirectoryOrCreate", "/proc/sys/net": "Directory", "/run/flannel": "DirectoryOrCreate",
-		"/run/xtables.lock": "FileOrCreate", "/var/lib/cni/networks": "DirectoryOrCreate", "/var/lib/twill": "DirectoryOrCreate",
+		"/run/xtables.lock": "FileOrCreate", "/var/lib/cni/networks": "DirectoryOrCreate",
+		"/var/lib/cni/results": "DirectoryOrCreate", "/var/lib/twill": "DirectoryOrCreate",
 	}
 	got := map[string]string{}
 	for _, v := range pod["volumes"].([]any) {

@@ -65,11 +65,28 @@ func (r *run) shell(command string) (string, error) {
 	return out.String(), err
 }
 
+// doctorDuring is doctor while something is done again and again: what drops packets is found while there are some.
+func (r *run) doctorDuring(do func()) (id, title string) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		id, title = r.doctor()
+	}()
+	for {
+		select {
+		case <-ended:
+			return id, title
+		default:
+			do()
+		}
+	}
+}
+
 // doctor returns the identifier and the title of its first finding.
 func (r *run) doctor() (id, title string) {
 	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
 	defer cancel()
-	out, _ := r.node.Exec(ctx, r.program, "doctor", "-o", "json") // exits 1 with findings
+	out, _ := r.node.Exec(ctx, r.program, "doctor", "-o", "json", "--cni-cache-dir", r.node.CNICache()) // exits 1 with findings
 	var report struct {
 		Findings []struct{ ID, Title, Object string }
 	}

@@ -130,7 +130,7 @@ func (t *trial) unharmed(o outcome) verdict {
 	if lost == "" {
 		return verdict{outcome: o}
 	}
-	if id, title := t.doctor(); id != "" {
+	if id, title := t.doctorDuring(func() { t.lost() }); id != "" {
 		return verdict{outcome: named, why: title}
 	}
 	return verdict{outcome: hurts, why: lost + ", though all that is reported is as it was, or free"}

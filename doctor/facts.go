@@ -23,33 +23,34 @@ type Facts struct {
 	Lease    Lease
 	Underlay backend.Node
 	// NoUnderlay has the families for which no underlay could be chosen, and why; Want and Plan are empty then.
-	NoUnderlay   map[netstate.Family]string
-	Want         netstate.State `json:"-"`
-	Have         netstate.State `json:"-"`
-	Plan         netstate.Plan  `json:"-"`
-	Skips        []subnet.Skip
-	PodMTU       int // bytes, what a pod may send
-	Env          EnvFile
-	Bridge       string
-	Interfaces   []netstate.Interface
-	Ports        []Port
-	Pods         []Pod
-	CutOff       []CutOff // pods whose interface is gone, while they are not
-	Qdiscs       []Qdisc  // that somebody attached to devices on the path of pods' packets
-	Routes       []Route  // of other owners, into the networks of pods
-	PolicyRules  []string // of policy routing that do not come with the kernel
-	Paths        []Path
-	Sysctls      map[string]string
-	Chains       []rules.Chain
-	CNI          CNI
-	Reservations Reservations
-	Programs     []Program
-	PortOwner    string     // the process that has the VXLAN's UDP port; empty: none, or the kernel
-	Release      string     // of the kernel: 6.1.0-18-amd64
-	NoModules    []NoModule // that the backend needs
-	Probes       []Probe
-	API          API
-	Unread       []string // what could not be read, and why
+	NoUnderlay    map[netstate.Family]string
+	Want          netstate.State `json:"-"`
+	Have          netstate.State `json:"-"`
+	Plan          netstate.Plan  `json:"-"`
+	Skips         []subnet.Skip
+	PodMTU        int // bytes, what a pod may send
+	Env           EnvFile
+	Bridge        string
+	Interfaces    []netstate.Interface
+	Ports         []Port
+	Pods          []Pod
+	CutOff        []CutOff // pods whose interface is gone, while they are not
+	Qdiscs        []Qdisc  // that somebody attached to devices on the path of pods' packets
+	Routes        []Route  // of other owners, into the networks of pods
+	PodNeighbours []PodNeighbour
+	PolicyRules   []string // of policy routing that do not come with the kernel
+	Paths         []Path
+	Sysctls       map[string]string
+	Chains        []rules.Chain
+	CNI           CNI
+	Reservations  Reservations
+	Programs      []Program
+	PortOwner     string     // the process that has the VXLAN's UDP port; empty: none, or the kernel
+	Release       string     // of the kernel: 6.1.0-18-amd64
+	NoModules     []NoModule // that the backend needs
+	Probes        []Probe
+	API           API
+	Unread        []string // what could not be read, and why
 }
 
 // Agent is the running twilld of this node.
@@ -95,6 +96,15 @@ type Port struct {
 	Up           bool
 	Pod          bool // the other end is in a pod's namespace
 	MTU          int
+	PodMAC       string // of the other end, as the CNI plugin noted it; empty: it did not
+	NoCarrier    bool
+	Takes        string // the device below, of which it gets every packet
+}
+
+// PodNeighbour is an entry of the neighbour table for a pod of this node that somebody wrote.
+type PodNeighbour struct {
+	Addr netip.Addr
+	MAC  string
 }
 
 // Pod is an address in a namespace behind a port of this node.

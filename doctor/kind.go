@@ -40,10 +40,12 @@ const (
 	vtepMAC
 	vtepMTU
 	vtepAltered
+	noCarrier
 	bridgeMissing
 	bridgeDown
 	bridgeMTU
 	bridgeAltered
+	bridgeTaken
 	ipForwardOff
 	deviceForwardingOff
 	gatewayAddress
@@ -78,6 +80,7 @@ const (
 	podUnplugged
 	podLinkDown
 	podPort
+	podNeighbour
 	duplicateMAC
 	duplicateKey
 	duplicateSubnet

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/twill-net/twill/backend"
@@ -20,6 +21,7 @@ func (e *exam) checkPaths() {
 		}
 	}
 	e.checkOwnSubnets()
+	e.checkCarriers()
 	for _, p := range e.Paths {
 		e.checkOuter(p)
 		dev := e.wantedDevice(p.Subnet)
@@ -34,6 +36,21 @@ func (e *exam) checkPaths() {
 			e.findDiverted(p, dev)
 		}
 	}
+}
+
+// checkCarriers is about the devices that packets to other nodes leave through: the overlay's and the underlay's.
+func (e *exam) checkCarriers() {
+	for _, port := range e.Ports {
+		leads := func(p Path) bool { return e.leadsTo(port, p) }
+		if port.NoCarrier && port.Up && slices.ContainsFunc(e.Paths, leads) {
+			e.find(noCarrier, port.Name, "a carrier", "none", "")
+		}
+	}
+}
+
+// leadsTo reports whether packets to a peer leave through a device, as they are or encapsulated.
+func (f Facts) leadsTo(port Port, p Path) bool {
+	return p.Outer.Dev == port.Name || f.wantedDevice(p.Subnet) == port.Name
 }
 
 // checkOwnSubnets: a more specific route that leads past the bridge cuts off pods of this node. The first address is

@@ -25,11 +25,15 @@ var leavePlaces = []place{
 	{name: "lease", kinds: []kind{noLease}, partial: always},
 	{name: "underlay", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
 	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Src) }},
-	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress, ownRoute}, entry: visit.bridgeEntry},
+	{name: "pod's port", kinds: []kind{podPort}, partial: visit.isForwarding},
+	{name: "bridge", kinds: []kind{bridgeMissing}, entry: visit.bridgeEntry, partial: visit.isPluggedIn},
+	{name: "bridge", kinds: []kind{bridgeDown, bridgeTaken, gatewayAddress}, entry: visit.bridgeEntry},
+	{name: "own route", kinds: []kind{ownRoute}, partial: visit.isOwnRouteRight},
 	{name: "prerouting rules", trials: podTrial(0)},
 	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
 	{name: "overlay device", kinds: []kind{moduleMissing, udpPortTaken, deviceForeign, vtepMissing, vtepDown},
 		entry: visit.overlayEntry},
+	{name: "carrier", kinds: []kind{noCarrier}, partial: visit.hasCarrier},
 	{name: "overlay device's address", kinds: []kind{vtepAddress}, partial: visit.isIPv6},
 	{name: "peer's record", kinds: []kind{duplicateUnderlay, duplicateMAC, duplicateSubnet, peerSkipped},
 		partial: visit.hasRoute},
@@ -65,20 +69,26 @@ var arrivePlaces = []place{
 	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
 	{name: "forward rules", trials: podTrial(1)},
 	{name: "postrouting rules", trials: podTrial(2)},
-	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown, gatewayAddress, ownRoute}, entry: visit.bridgeEntry},
+	{name: "bridge", kinds: []kind{bridgeMissing}, entry: visit.bridgeEntry, partial: visit.isPluggedIn},
+	{name: "bridge", kinds: []kind{bridgeDown, bridgeTaken, gatewayAddress}, entry: visit.bridgeEntry},
+	{name: "own route", kinds: []kind{ownRoute}, partial: visit.isOwnRouteRight},
+	{name: "pod's neighbour entry", kinds: []kind{podNeighbour}},
 	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
+	{name: "pod's port", kinds: []kind{podPort}, partial: visit.isForwarding},
 }
 
 // samePlaces are those between two pods of one node.
 var samePlaces = []place{
 	{name: "pod's interface", kinds: portKinds, entry: func(v visit) string { return v.portEntry(v.flow.Src) }},
-	{name: "bridge", kinds: []kind{bridgeMissing, bridgeDown}, entry: visit.bridgeEntry},
+	{name: "pod's port", kinds: []kind{podPort}, partial: visit.isForwarding},
+	{name: "bridge", kinds: []kind{bridgeMissing}, entry: visit.bridgeEntry, partial: visit.isPluggedIn},
+	{name: "bridge", kinds: []kind{bridgeDown}, entry: visit.bridgeEntry},
 	{name: "bridged packets in forward rules",
 		trials: func(v visit) []trial { return sameNode(v.Facts, v.flow.Src, v.flow.Dst) }},
 	{name: "other pod's interface", entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
 }
 
-var portKinds = []kind{podLinkDeleted, podUnplugged, podLinkDown, podPort}
+var portKinds = []kind{podLinkDeleted, podUnplugged, podLinkDown}
 
 // path returns the kernel's path to the other node.
 func (v visit) path() Path {
@@ -155,6 +165,54 @@ func (v visit) isNotShadowed() bool {
 func (v visit) isRouted() bool {
 	_, ok := v.wrapping(v.path())
 	return !ok
+}
+
+// hasCarrier: the device without a carrier is not one that leads to the peer.
+func (v visit) hasCarrier() bool {
+	return !slices.ContainsFunc(v.Ports, func(port Port) bool { return port.NoCarrier && v.leadsTo(port, v.path()) })
+}
+
+// ownPort returns the port of the flow's pod on this node.
+func (v visit) ownPort() (p Port, ok bool) {
+	pod := v.flow.Src
+	if v.Node != v.flow.From {
+		pod = v.flow.Dst
+	}
+	name := v.portOf(pod)
+	i := slices.IndexFunc(v.Ports, func(p Port) bool { return p.Name == name })
+	if i < 0 {
+		return p, false
+	}
+	return v.Ports[i], true
+}
+
+// isPluggedIn: the bridge has another name, and the pod's port is still in it.
+func (v visit) isPluggedIn() bool {
+	port, ok := v.ownPort()
+	return ok && port.Up && port.Master != ""
+}
+
+// isOwnRouteRight: the route to the node's own pods was altered, and still leads to the bridge, whatever its name is.
+func (v visit) isOwnRouteRight() bool {
+	port, _ := v.ownPort()
+	for _, s := range v.Lease.Snapshot.Local.Stacks {
+		have, ok := v.Have[netstate.ConnectedRoute(v.Bridge, s.Subnet).Key()].(netstate.Route)
+		if s.Family() == v.family() && ok && (have.Dev == v.Bridge || have.Dev == port.Master) && !have.Blackhole {
+			return true
+		}
+	}
+	return false
+}
+
+// isForwarding: the port was altered, and the bridge still takes its frames and sends it those for the pod.
+func (v visit) isForwarding() bool {
+	port, _ := v.ownPort()
+	have, _ := v.Have[netstate.Port{Name: port.Name}.Key()].(netstate.Port)
+	misled := func(c netstate.Change) bool {
+		f, ok := c.Was.(netstate.BridgeFDB)
+		return ok && f.MAC == have.Pod
+	}
+	return !strings.Contains(have.Extra, "state") && !slices.ContainsFunc(v.Plan, misled)
 }
 
 // roams: WireGuard answers a peer at the address that its last packet came from, whatever the peer published.

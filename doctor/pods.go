@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/twill-net/twill/subnet"
 )
 
 // checkPods is about the host's ends of pods' interfaces. If the bridge itself is gone, that is a finding of its own.
@@ -14,6 +16,9 @@ func (e *exam) checkPods() {
 	}
 	for _, p := range e.Ports {
 		switch {
+		case p.Takes == e.Bridge:
+			e.find(bridgeTaken, p.Name, "no device that takes packets of "+e.Bridge, "macvlan in passthru mode",
+				"ip link del "+p.Name)
 		case p.Pod && p.Master == "" && strings.HasPrefix(p.Name, "veth"):
 			e.find(podUnplugged, p.Name, "master "+e.Bridge, "no master",
 				fmt.Sprintf("ip link set %s master %s", p.Name, e.Bridge)).port = p.Name
@@ -32,6 +37,22 @@ func (e *exam) checkCutOff() {
 		}
 		e.find(podLinkDeleted, object, p.Dev, "no such interface, and the pod's network namespace is still there",
 			fix).addrs = p.Addrs
+	}
+}
+
+// checkPodNeighbours is about entries that somebody wrote: the kernel learns those of pods by itself.
+func (e *exam) checkPodNeighbours() {
+	for _, n := range e.PodNeighbours {
+		port := e.portOf(n.Addr)
+		want := "none, or the pod's"
+		if i := slices.IndexFunc(e.Ports, func(p Port) bool { return p.Name == port }); i >= 0 && e.Ports[i].PodMAC != "" {
+			want = e.Ports[i].PodMAC
+		}
+		pods := func(s subnet.Stack) bool { return s.Subnet.Contains(n.Addr) }
+		if n.MAC != want && slices.ContainsFunc(e.Lease.Snapshot.Local.Stacks, pods) {
+			e.find(podNeighbour, n.Addr.String(), want, n.MAC,
+				fmt.Sprintf("ip neigh del %s dev %s", n.Addr, e.Bridge)).addrs = []netip.Addr{n.Addr}
+		}
 	}
 }
 

@@ -20,7 +20,8 @@ var codes = map[string][]string{
 	"Agent":        {"Metrics", "Version"},
 	"Lease":        {"Path"},
 	"EnvFile":      {"Path", "Boot"},
-	"Port":         {"Name", "Master"},
+	"Port":         {"Name", "Master", "PodMAC", "Takes"},
+	"PodNeighbour": {"MAC"},
 	"Pod":          {"Port"},
 	"Route":        {"Dev"},
 	"CutOff":       {"Namespace", "Name", "Sandbox", "Dev"},
@@ -181,6 +182,18 @@ var ailments = []struct {
 		f.Routes = append(f.Routes, Route{Dst: prefix("10.244.1.0/25")})
 	}},
 	{"underlay-mtu", "", func(f *Facts) { f.Ports[0].MTU = 1500 }},
+	{"no-carrier", "carrier", func(f *Facts) {
+		f.Ports = append(f.Ports, Port{Name: "flannel.1", Up: true, NoCarrier: true})
+	}},
+	{"no-carrier", "carrier", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "eth0", Up: true, NoCarrier: true}) }},
+	{"bridge-taken", "bridge", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "m", Takes: "cni0"}) }},
+	{"pod-neighbour", "pod's neighbour entry", func(f *Facts) {
+		f.PodNeighbours = []PodNeighbour{{addr("10.244.1.2"), "02:00:00:00:00:99"}}
+	}},
+	{"pod-neighbour", "", func(f *Facts) {
+		f.Ports[0].PodMAC = "0a:58:0a:f4:01:02"
+		f.PodNeighbours = []PodNeighbour{{addr("10.244.1.2"), "0a:58:0a:f4:01:02"}, {addr("10.244.1.3"), "02:00:00:00:00:99"}}
+	}},
 	{"pod-link-down", "pod's interface", func(f *Facts) { f.Ports[0].Up = false }},
 	{"pod-link-down", "", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "veth2", Master: "cni0", Pod: true}) }},
 	{"pod-link-deleted", "pod's interface", func(f *Facts) {

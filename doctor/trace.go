@@ -241,10 +241,10 @@ func (v visit) relevant() []Finding {
 func (v visit) family() netstate.Family { return netstate.FamilyOf(v.flow.Dst) }
 
 // portOf returns the port of a pod of this node, empty if there is none.
-func (v visit) portOf(pod netip.Addr) string {
-	i := slices.IndexFunc(v.Pods, func(p Pod) bool { return p.Addr == pod })
+func (f Facts) portOf(pod netip.Addr) string {
+	i := slices.IndexFunc(f.Pods, func(p Pod) bool { return p.Addr == pod })
 	if i < 0 {
 		return ""
 	}
-	return v.Pods[i].Port
+	return f.Pods[i].Port
 }

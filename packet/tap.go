@@ -13,6 +13,7 @@ import (
 type Sighting struct {
 	Dev   string
 	Out   bool // leaving through the device
+	Stray bool // coming in for another MAC than the device's
 	Frame Frame
 }
 
@@ -83,7 +84,8 @@ func (t *Tap) Read(match func(Frame) bool) ([]Sighting, error) {
 			continue
 		}
 		if frame := decodeOn(at.Hatype, t.buf[:n]); match(frame) {
-			seen = append(seen, Sighting{t.name(at.Ifindex), at.Pkttype == unix.PACKET_OUTGOING, frame})
+			seen = append(seen, Sighting{Dev: t.name(at.Ifindex), Out: at.Pkttype == unix.PACKET_OUTGOING,
+				Stray: at.Pkttype == unix.PACKET_OTHERHOST, Frame: frame})
 		}
 	}
 }

@@ -311,6 +311,9 @@ func (g *gathering) paths() {
 		g.unread("neighbours", err)
 	}
 	for _, n := range all {
+		if n.Dev == g.Bridge && n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
+			g.PodNeighbours = append(g.PodNeighbours, doctor.PodNeighbour{Addr: n.IP, MAC: n.MAC})
+		}
 		neighbours[n.Dev+" "+n.IP.String()] = doctor.Neighbour{State: n.State, MAC: n.MAC}
 	}
 	for _, peer := range g.Lease.Snapshot.Peers {

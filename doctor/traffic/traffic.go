@@ -132,7 +132,11 @@ func (w *watch) close() {
 func (w *watch) collect() error {
 	for i, tap := range w.taps {
 		seen, err := tap.Read(func(f packet.Frame) bool { return f.Between(w.Src, w.Dst) || w.isBack(f) })
+		isEnd := w.Whole && (i == 0 || i == len(w.taps)-1)
 		for _, s := range seen {
+			if isEnd && s.Stray {
+				continue // a pod does not take a frame that is for another MAC
+			}
 			w.see(w.isBack(s.Frame), doctor.Sighting{Host: w.Places[i].Host, Dev: s.Dev, Out: s.Out, Packets: 1,
 				Frame: s.Frame.Brief()})
 		}

@@ -183,8 +183,8 @@ func run(ctx context.Context, n *lab.Node, format string, args ...any) error {
 }
 
 // script injects by command lines on the target, in which {peer}, {vtep}, {mac}, {at}, {dev} and {eth} stand for
-// the peer's subnet, its VTEP address and MAC, its underlay address, and the target's devices; {pods} is the target's own
-// subnet, and {kernel} the metric of the kernel's routes.
+// the peer's subnet, its VTEP address and MAC, its underlay address, and the target's devices; {pod} is a pod of the
+// target, {pods} its own subnet, and {kernel} the metric of the kernel's routes.
 func script(lines ...string) func(context.Context, *Target) error {
 	return func(ctx context.Context, v *Target) error {
 		replace, err := v.names(ctx)
@@ -251,6 +251,8 @@ func (v *Target) names(ctx context.Context) (func(string) string, error) {
 		v.gateway(),
 		"{pods}",
 		v.Subnet(v.Node).String(),
+		"{pod}",
+		v.pod(),
 		"{kernel}",
 		strconv.Itoa(netstate.ConnectedRoute("", v.Subnet(v.Node)).Metric),
 	}
@@ -274,6 +276,14 @@ func (v *Target) podLink(ctx context.Context) string {
 		if strings.HasPrefix(name, "veth") {
 			return name
 		}
+	}
+	return ""
+}
+
+// pod is the address of a pod of the target, empty if it has none.
+func (v *Target) pod() string {
+	for _, p := range v.Node.Pods() {
+		return v.Address(p.Addrs).String()
 	}
 	return ""
 }

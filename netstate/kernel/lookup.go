@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -48,7 +49,13 @@ type Port struct {
 	Up           bool
 	Pod          bool // a veth whose other end is in another namespace
 	MTU          int
+	PodMAC       string // of the pod's end, as the CNI plugin noted it; empty: it did not
+	NoCarrier    bool
+	Takes        string // the device below, of which it gets every packet
 }
+
+// passthru is MACVLAN_MODE_PASSTHRU of linux/if_link.h, and macvlanMode IFLA_MACVLAN_MODE.
+const passthru, macvlanMode = 8, 1
 
 // Ports returns all devices.
 func (k *Kernel) Ports() ([]Port, error) {
@@ -56,7 +63,15 @@ func (k *Kernel) Ports() ([]Port, error) {
 	ports := make([]Port, 0, len(links))
 	for _, l := range links {
 		elsewhere := l.attribute(unix.IFLA_LINK_NETNSID) != nil
-		ports = append(ports, Port{l.name(), names[l.master()], l.up(), l.kind() == "veth" && elsewhere, l.mtu()})
+		p := Port{Name: l.name(), Master: names[l.master()], Up: l.up(), Pod: l.kind() == "veth" && elsewhere, MTU: l.mtu(),
+			NoCarrier: l.flags()&unix.IFF_LOWER_UP == 0}
+		if mark, ok := l.port(); ok {
+			p.PodMAC = mark.Pod.String()
+		}
+		if intOf(l.attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA, macvlanMode)) == passthru && l.kind() == "macvlan" {
+			p.Takes = names[intOf(l.attribute(unix.IFLA_LINK))]
+		}
+		ports = append(ports, p)
 	}
 	return ports, err
 }

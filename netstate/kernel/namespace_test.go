@@ -35,7 +35,7 @@ func TestPortOfAnotherKind(t *testing.T) {
 		}
 	}
 	ports, err := h.Kernel.(*Kernel).Ports()
-	if err != nil || !slices.Contains(ports, Port{Name: "vx0", MTU: 1450}) {
+	if err != nil || !slices.Contains(ports, Port{Name: "vx0", MTU: 1450, NoCarrier: true}) {
 		t.Errorf("ports %+v, %v, want vx0, which is none of a pod", ports, err)
 	}
 }

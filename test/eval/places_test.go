@@ -12,9 +12,12 @@ import (
 // ends is the place on the target at which trace has to stop, by fault. With the faults that are not here
 // packets arrive.
 var ends = map[string][]string{
+	"pod's port":               {"pod-port-disabled"},
+	"pod's neighbour entry":    {"pod-neighbour"},
+	"own route":                {"own-route-deleted", "own-route-blackholed"},
 	"pod's interface":          {"pod-unplugged", "pod-link-down", "pod-link-deleted"},
 	"queueing discipline":      {"vtep-qdisc"},
-	"bridge":                   {"bridge-down", "bridge-address"},
+	"bridge":                   {"bridge-down", "bridge-deleted", "bridge-address", "bridge-taken"},
 	"prerouting rules":         {"raw-drop"},
 	"forwarding":               {"ip-forward-off", "device-forwarding"},
 	"policy rules":             {"policy-rule"},
@@ -55,7 +58,7 @@ var endsElsewhere = map[string]string{
 // the way, they do not get to.
 const agentPlace = "agent"
 
-var beforeAgent = []string{"pod's interface", "bridge", "forwarding", "policy rules", "more specific route", "route", "overlay device",
+var beforeAgent = []string{"pod's interface", "pod's port", "bridge", "own route", "forwarding", "policy rules", "more specific route", "route", "overlay device",
 	"overlay device's address", "forward rules", "postrouting rules", "underlay"}
 
 // mustEnd holds the place at which trace stopped against the one that the fault is at.

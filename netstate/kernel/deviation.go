@@ -16,7 +16,7 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// deviceTables are the attributes of each type of device that we make.
+// deviceTables are the attributes of each type of device that we make, and of the pods' ports.
 var deviceTables = map[string][]attributes.Table{
 	"vxlan":     attributes.Of("link", "vxlan"),
 	"bridge":    attributes.Of("link", "bridge"),
@@ -24,6 +24,7 @@ var deviceTables = map[string][]attributes.Table{
 	"ipip":      attributes.Of("link", "ipip"),
 	"ip6tnl":    attributes.Of("link", "ip6tnl"),
 	"wireguard": attributes.Of("link", "wireguard"),
+	"veth":      attributes.Of("link", "veth"),
 }
 
 // deviation is a pinned attribute of a device that is not as it must be.

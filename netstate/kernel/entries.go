@@ -78,8 +78,10 @@ func intOf(value []byte) int {
 // packets from their peer until it is deleted.
 func (f *filter) decodeNeigh(n entry) (netstate.Neigh, bool) {
 	o := netstate.Neigh{Dev: f.names[n.index], IP: n.dst, MAC: n.mac}
-	if n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 {
-		o.Extra = n.marks().String()
+	if n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.state&^(unix.NUD_NOARP|unix.NUD_PERMANENT) != 0 {
+		e := n.marks()
+		e.add(n.state&^(unix.NUD_NOARP|unix.NUD_PERMANENT) != 0, "nud %#x", n.state)
+		o.Extra = e.String()
 	}
 	if f.links[n.index] != "vxlan" {
 		return o, n.state != unix.NUD_NOARP
@@ -97,10 +99,12 @@ func (n entry) marks() (e extra) {
 // decodeFDB reports false for entries that the device learned.
 func decodeFDB(dev string, n entry, names map[int]string) (netstate.FDB, bool) {
 	o := netstate.FDB{Dev: dev, MAC: n.mac, Dst: n.dst}
-	if n.state&unix.NUD_PERMANENT == 0 || n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.port != 0 ||
+	state := n.state &^ unix.NUD_NOARP // which comes with a permanent entry, at times
+	if state != unix.NUD_PERMANENT || n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.port != 0 ||
 		n.vni != 0 || n.via != 0 || n.nexthop != 0 || n.source != 0 {
 		e := n.marks()
 		e.add(n.state&unix.NUD_PERMANENT == 0, "static")
+		e.add(state > unix.NUD_PERMANENT, "nud %#x", state)
 		e.add(n.port != 0, "port %d", n.port)
 		e.add(n.vni != 0, "vni %d", n.vni)
 		e.add(n.via != 0, "via %s", names[n.via])

@@ -42,7 +42,7 @@ func (d device) decodePort(mark netstate.Port, names map[int]string) netstate.Po
 	p.Hairpin, p.Isolated, p.Locked = on(nl.IFLA_BRPORT_MODE), on(nl.IFLA_BRPORT_ISOLATED), on(nl.IFLA_BRPORT_LOCKED)
 	var e extra
 	e.add(options != nil && on(nl.IFLA_BRPORT_LEARNING) == p.Locked, "learning %t", p.Locked)
-	for _, v := range d.portDeviations() {
+	for _, v := range append(d.portDeviations(), d.deviations()...) {
 		e.add(true, "%s", v.says(names))
 	}
 	p.Extra = e.String()
@@ -89,6 +89,7 @@ func (a *applier) putPort(want netstate.Port) error {
 	if err != nil {
 		return ignoreAbsent(err)
 	}
+	errs = append(errs, a.putBack(d))
 	for _, v := range d.portDeviations() {
 		if err := a.setOptions(index, nl.NewRtAttr(int(v.ID), v.right())); err != nil {
 			errs = append(errs, fmt.Errorf("put back %s: %w", v.Word, err))

@@ -100,6 +100,7 @@ func TestPortDrift(t *testing.T) {
 		{"ip link set veth02 mtu 1000", "mtu 1000"},
 		{"ip link set veth02 address 02:00:00:00:00:77", "address 02:00:00:00:00:77"},
 		{"ip link add br9 type bridge; ip link set veth02 master br9", "master br9"},
+		{"ip link set veth02 mode dormant", "mode 1"},
 		{"bridge link set dev veth02 state 0", "state 0"},
 		{"bridge link set dev veth02 state 1", "state 1"},
 		{"bridge link set dev veth02 learning off", "learning false"},

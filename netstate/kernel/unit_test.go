@@ -223,6 +223,8 @@ func TestConcernsEntry(t *testing.T) {
 	}
 	check("as wanted", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.2"), false)
 	check("as wanted, deleted", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.2"), true)
+	check("as wanted, and stale", unix.RTM_NEWNEIGH, message(bridge, 4, permanent|stale, "192.0.2.2"), true)
+	check("a neighbour as wanted, and stale", unix.RTM_NEWNEIGH, message(unix.AF_INET, 4, permanent|stale, "10.244.2.0"), true)
 	check("unwanted", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, "192.0.2.3"), true)
 	check("unwanted, deleted", unix.RTM_DELNEIGH, message(bridge, 4, permanent, "192.0.2.3"), false)
 	check("without a destination", unix.RTM_NEWNEIGH, message(bridge, 4, permanent, ""), false)

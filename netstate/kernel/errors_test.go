@@ -144,3 +144,13 @@ func TestBroadcastGateway(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestNameTemplate: for a name with %d the kernel makes a device of another name, which is no device of ours.
+func TestNameTemplate(t *testing.T) {
+	h := fresh(t)
+	bridge := netstate.Bridge{Name: "br%d", MTU: 1450, MAC: netstate.MAC{2, 0, 0, 0, 0, 1}, Marked: true}
+	err := h.Kernel.Apply(t.Context(), netstate.Plan{{Want: bridge}})
+	if err == nil || !strings.Contains(err.Error(), "br%d") {
+		t.Errorf("got %v, want an error about br%%d", err)
+	}
+}

@@ -63,8 +63,10 @@ func keptElsewhere(dev, name string) bool {
 	return name == "rp_filter" && overlay(dev) || name == "accept_dad" && dev == bridge
 }
 
-// ownHostRoute matches what the kernel makes for a tunnel's IPv6 address, and Documentation/drift.md has as free.
-var ownHostRoute = regexp.MustCompile(`^route \S+/128 type 1 tos 0 table 254 .*dev flannel`)
+// nobodys matches objects that are not ours, though they come with what is, and that Documentation/drift.md has as free:
+// the kernel's route to a tunnel's own IPv6 address, a bridge's entry for a port's own address; and default routes,
+// which a move may replace.
+var nobodys = regexp.MustCompile(`^route \S+/128 type 1 tos 0 table 254 .*dev flannel|^fdb 02\w* .* of veth|^route invalid IP/0 `)
 
 // bound returns the changes that may not stay: those of attributes that are not free for others, and of objects that
 // are not somebody else's. What is derived may differ where something free does.
@@ -75,7 +77,7 @@ func bound(changes []change) []change {
 	}
 	may := slices.ContainsFunc(changes, change.isFree)
 	return slices.DeleteFunc(slices.Clone(changes), func(c change) bool {
-		return others[c.object] || c.isFree() || ownHostRoute.MatchString(c.object) || may && c.fate() == attributes.Derived
+		return others[c.object] || c.isFree() || nobodys.MatchString(c.object) || may && c.fate() == attributes.Derived
 	})
 }
 

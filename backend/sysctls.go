@@ -29,8 +29,15 @@ func DeviceSysctls(link netstate.Object, f netstate.Family) []netstate.Sysctl {
 	case isBridge: // 8 is silence
 		sysctls = append(sysctls, netstate.Sysctl{Name: conf + "arp_ignore", Value: "0", Also: netstate.Values{Least: 0, Most: 2}})
 	}
-	if isBridge { // where pods are asked for their hardware addresses, and not a program on the node
-		sysctls = append(sysctls, netstate.Sysctl{Name: neigh + "app_solicit", Value: "0"},
+	if isBridge {
+		// Pods are asked for their hardware addresses, and not a program on the node. They are told the bridge's when it
+		// changes: one that just heard another believes no answer to a question for a second, and then for longer.
+		notify := "arp_notify"
+		if f == netstate.IPv6 {
+			notify = "ndisc_notify"
+		}
+		sysctls = append(sysctls, netstate.Sysctl{Name: conf + notify, Value: "1"},
+			netstate.Sysctl{Name: neigh + "app_solicit", Value: "0"},
 			netstate.Sysctl{Name: neigh + "mcast_solicit", Value: "3", Also: netstate.Values{Least: 1, Most: math.MaxInt32}})
 	}
 	return sysctls

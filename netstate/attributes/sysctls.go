@@ -11,13 +11,14 @@ import (
 var Parameters = []Table{
 	parameters("net/ipv4/conf", []Attribute{
 		parameter("forwarding", "1"), parameter("arp_ignore", "of the bridge, 0 to 2"),
+		parameter("arp_notify", "of the bridge, 1"),
 		parameter("rp_filter", "of overlay devices, 2: of the bridge any value lets pods' packets pass"),
 	}, map[string]string{
 		"others set it: portmap, for host ports on 127.0.0.1": "route_localnet",
 		"who may send what is the administrator's to say, and pods' packets all pass": "accept_local accept_redirects accept_source_route secure_redirects send_redirects " +
 			"shared_media drop_gratuitous_arp drop_unicast_in_l2_multicast src_valid_mark " +
 			"log_martians",
-		"the gateway's address is the bridge's only one, and answered for": "arp_accept arp_announce arp_evict_nocarrier arp_filter arp_notify proxy_arp " +
+		"the gateway's address is the bridge's only one, and answered for": "arp_accept arp_announce arp_evict_nocarrier arp_filter proxy_arp " +
 			"proxy_arp_pvlan medium_id",
 		"of multicast and broadcast, which is not routed": "bc_forwarding bootp_relay mc_forwarding force_igmp_version " +
 			"igmpv2_unsolicited_report_interval igmpv3_unsolicited_report_interval",
@@ -26,7 +27,8 @@ var Parameters = []Table{
 	}),
 	parameters("net/ipv6/conf", []Attribute{
 		parameter("accept_ra", "0"), parameter("disable_ipv6", "0"), parameter("mtu", "that of the device"),
-		parameter("accept_dad", "of the bridge, 0"), parameter("hop_limit", "of overlay devices, 32 to 255"),
+		parameter("accept_dad", "of the bridge, 0"), parameter("ndisc_notify", "of the bridge, 1"),
+		parameter("hop_limit", "of overlay devices, 32 to 255"),
 	}, map[string]string{
 		"of router advertisements, which are not accepted": "accept_ra_defrtr accept_ra_from_local accept_ra_min_hop_limit accept_ra_min_lft " +
 			"accept_ra_mtu accept_ra_pinfo accept_ra_rt_info_max_plen accept_ra_rt_info_min_plen " +
@@ -40,7 +42,7 @@ var Parameters = []Table{
 		"who may send what is the administrator's to say, and pods' packets pass": "accept_redirects accept_source_route drop_unicast_in_l2_multicast " +
 			"drop_unsolicited_na seg6_enabled seg6_require_hmac rpl_seg_enabled ioam6_enabled " +
 			"ioam6_id ioam6_id_wide disable_policy",
-		"of neighbour discovery, which works with any value": "force_tllao ndisc_evict_nocarrier ndisc_notify ndisc_tclass proxy_ndp " +
+		"of neighbour discovery, which works with any value": "force_tllao ndisc_evict_nocarrier ndisc_tclass proxy_ndp " +
 			"suppress_frag_ndisc",
 		"of multicast, which is not routed": "mc_forwarding force_mld_version mldv1_unsolicited_report_interval " +
 			"mldv2_unsolicited_report_interval",

@@ -78,9 +78,9 @@ func intOf(value []byte) int {
 // packets from their peer until it is deleted.
 func (f *filter) decodeNeigh(n entry) (netstate.Neigh, bool) {
 	o := netstate.Neigh{Dev: f.names[n.index], IP: n.dst, MAC: n.mac}
-	if n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.state&^(unix.NUD_NOARP|unix.NUD_PERMANENT) != 0 {
+	if n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.state != unix.NUD_PERMANENT {
 		e := n.marks()
-		e.add(n.state&^(unix.NUD_NOARP|unix.NUD_PERMANENT) != 0, "nud %#x", n.state)
+		e.add(n.state != unix.NUD_PERMANENT, "nud %#x", n.state)
 		o.Extra = e.String()
 	}
 	if f.links[n.index] != "vxlan" {

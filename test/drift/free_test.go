@@ -27,7 +27,9 @@ func (c change) isFree() bool {
 	if path, ok := strings.CutPrefix(c.object, "sysctl "); ok {
 		return freeParameter(path, strings.TrimSpace(c.after))
 	}
-	return c.fate() == attributes.Free
+	_, row, _ := c.row()
+	asNew := row.Fate == attributes.Pinned && row.Field == "" && row.Value == 0 && c.after == ""
+	return c.fate() == attributes.Free || asNew
 }
 
 // freeParameter reports whether a parameter of one of our devices may have a value. Those of the pods' ports may have
@@ -42,6 +44,8 @@ func freeParameter(path, value string) bool {
 	switch {
 	case dev == bridge:
 		device = netstate.Bridge{Name: dev}
+	case family == netstate.IPv6 && dev == "flannel.1", family == netstate.IPv4 && dev == "flannel-v6.1":
+		return true // it has no packets of that family
 	case !overlay(dev):
 		return strings.Contains(path, "/"+dev+"/") && strings.HasPrefix(dev, "veth")
 	}

@@ -110,6 +110,9 @@ func (o object) move(s setter, value string) move {
 		words[k] = v
 	}
 	m := move{object: o.name, attr: s.attr, do: fill(s.command, words), leaves: fill(s.after, words), scope: o.scope}
+	if strings.HasSuffix(s.attr, "flushed") { // of all peers
+		m.scope.peer = ""
+	}
 	undo := s.undo
 	if undo == "" && words["OLD"] != "-" {
 		undo = strings.ReplaceAll(s.command, "VALUE", "OLD")

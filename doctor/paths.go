@@ -94,12 +94,13 @@ func (e *exam) checkOuter(p Path) {
 func (e *exam) checkOverlaps() {
 	for _, pool := range e.Lease.Network.Pools {
 		for _, i := range e.Interfaces {
-			if _, ours := e.Have[linkKey(i.Name)]; ours || i.Name == e.Bridge || i.Name == "lo" {
+			if _, ours := e.Have[linkKey(i.Name)]; ours || i.Name == e.Bridge {
 				continue
 			}
 			for _, p := range i.Addrs {
 				if p.Masked().Overlaps(pool.Network) {
-					e.find(networkOverlap, i.Name, "no address in "+pool.Network.String(), p.String(), "")
+					e.find(networkOverlap, i.Name, "no address in "+pool.Network.String(), p.String(),
+						fmt.Sprintf("ip addr del %s dev %s, or move the program that needs it to another network", p, i.Name))
 				}
 			}
 		}

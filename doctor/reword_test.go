@@ -22,6 +22,7 @@ var codes = map[string][]string{
 	"EnvFile":      {"Path", "Boot"},
 	"Port":         {"Name", "Master", "PodMAC", "Takes"},
 	"PodNeighbour": {"MAC"},
+	"Interface":    {"Name"},
 	"Pod":          {"Port"},
 	"Route":        {"Dev"},
 	"CutOff":       {"Namespace", "Name", "Sandbox", "Dev"},
@@ -177,6 +178,9 @@ var ailments = []struct {
 	}},
 	{"vtep-address", "overlay device's address", func(f *Facts) {
 		without(f, func(o netstate.Object) bool { _, ok := o.(netstate.Addr); return ok })
+	}},
+	{"network-overlap", "", func(f *Facts) {
+		f.Interfaces = append(f.Interfaces, netstate.Interface{Name: "lo", Addrs: []netip.Prefix{prefix("10.244.1.1/24")}})
 	}},
 	{"route-shadowed", "", func(f *Facts) {
 		f.Routes = append(f.Routes, Route{Dst: prefix("10.244.1.0/25")})

@@ -66,12 +66,19 @@ func (p *Pod) pingAll(ctx context.Context, pods []*Pod, timeout time.Duration) (
 // ID is the pod's name in the lab: node1/pod1.
 func (p *Pod) ID() string { return p.Node.Name + "/" + p.Name }
 
+// rekeyTimeout is when WireGuard repeats a handshake that was lost: after its REKEY_TIMEOUT and a third of a second. Two
+// nodes that begin one at the same moment lose both, and here each pings all others at once.
+const rekeyTimeout = 5*time.Second + 334*time.Millisecond
+
 // Converge repeats the matrix until every ping is answered or the limit has passed, and returns the last one;
 // without a limit that is one Matrix. It can take a few: an agent is ready when its own lease stands, and learns
-// of its peers a moment later.
+// of its peers a moment later. A WireGuard lab may take two handshakes longer.
 func (l *Lab) Converge(ctx context.Context, limit time.Duration) ([]Ping, error) {
 	if limit <= 0 {
 		return l.Matrix(ctx)
+	}
+	if l.spec.Backend == "wireguard" {
+		limit += 2 * rekeyTimeout
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

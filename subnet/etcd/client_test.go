@@ -1,0 +1,56 @@
+package etcd
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// TestConnectOnce: all calls of a Store have one client, and none after Close.
+func TestConnectOnce(t *testing.T) {
+	store, err := New(Options{Endpoints: []string{"http://127.0.0.1:1"}, Pools: []subnet.Pool{v4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := store.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := store.connect(t.Context()); err != nil || second != first {
+		t.Errorf("the second call returned another client (%t), %v", second != first, err)
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := store.connect(t.Context()); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("after Close: %v, want an error that says so", err)
+	}
+}
+
+// TestWatchEnds: a watch whose context ends says nothing of it.
+func TestWatchEnds(t *testing.T) {
+	reports := make(chan error, 1000)
+	s := startServer(t)
+	store := s.open(t, Options{Pools: []subnet.Pool{v4}, Report: func(err error) { reports <- err }})
+	acquire(t, store, lease(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	seen := make(chan struct{}, 1000)
+	go func() { done <- store.Watch(ctx, func(subnet.Snapshot) { seen <- struct{}{} }) }()
+	select {
+	case <-seen:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no snapshot")
+	}
+	before := len(reports)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for range len(reports) - before {
+		t.Error("a report after the end")
+	}
+}

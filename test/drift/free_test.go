@@ -44,10 +44,10 @@ func freeParameter(path, value string) bool {
 	switch {
 	case dev == bridge:
 		device = netstate.Bridge{Name: dev}
-	case family == netstate.IPv6 && dev == "flannel.1", family == netstate.IPv4 && dev == "flannel-v6.1":
-		return true // it has no packets of that family
 	case !overlay(dev):
 		return strings.Contains(path, "/"+dev+"/") && strings.HasPrefix(dev, "veth")
+	case dev != "flannel0" && (family == netstate.IPv6) != strings.Contains(dev, "-v6"):
+		return true // it has no packets of that family
 	}
 	for _, kept := range backend.DeviceSysctls(device, family) {
 		if kept.Name == path {

@@ -1,0 +1,51 @@
+package facts
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+// maxPaths is how many peers' paths are looked up; each costs two requests.
+const maxPaths = 2000
+
+// paths asks the kernel for the path to each peer.
+func (g *gathering) paths() {
+	neighbours := map[string]doctor.Neighbour{}
+	all, err := g.kernel.Neighbours()
+	if err != nil {
+		g.unread("neighbours", err)
+	}
+	for _, n := range all {
+		if n.Dev == g.Bridge && n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
+			g.PodNeighbours = append(g.PodNeighbours, doctor.PodNeighbour{Addr: n.IP, MAC: n.MAC})
+		}
+		neighbours[n.Dev+" "+n.IP.String()] = doctor.Neighbour{State: n.State, MAC: n.MAC}
+	}
+	for _, peer := range g.Lease.Snapshot.Peers {
+		for _, s := range peer.Stacks {
+			if len(g.Paths) == maxPaths || !s.Subnet.IsValid() {
+				return
+			}
+			pod := s.Subnet.Addr().Next().Next()
+			p := doctor.Path{Node: peer.Node, Subnet: s.Subnet, Pod: pod, Underlay: s.Underlay}
+			p.Hop, p.Outer = g.lookup(p.Pod), g.lookup(s.Underlay)
+			next := s.Underlay
+			if p.Outer.Via.IsValid() {
+				next = p.Outer.Via
+			}
+			p.Neighbour = neighbours[p.Outer.Dev+" "+next.String()]
+			g.Paths = append(g.Paths, p)
+		}
+	}
+}
+
+func (g *gathering) lookup(to netip.Addr) doctor.Hop {
+	h, err := g.kernel.Lookup(to)
+	if err != nil {
+		return doctor.Hop{Error: err.Error()}
+	}
+	return doctor.Hop{Dev: h.Dev, Via: h.Via}
+}

@@ -71,7 +71,7 @@ var entryTables = []Table{
 	{Object: "fdb", Of: "vxlan", Where: "struct ndmsg, flags", Prefix: "NTF_", Place: Bits, Rows: []Attribute{
 		free(0, "USE", "use", "the entry counts as used now, and does not age"),
 		pinned(1, "SELF", "self", 1),
-		derived(2, "MASTER", "nothing: of entries of a bridge"),
+		pinned(2, "MASTER", "master", 0),
 		derived(3, "PROXY", "nothing: of neighbours"),
 		pinned(4, "EXT_LEARNED", "extern_learn", 0),
 		derived(5, "OFFLOADED", hardware),

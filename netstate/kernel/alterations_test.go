@@ -48,6 +48,7 @@ var alterations = map[string]string{
 	"neigh  nud":             "ip neigh replace 10.244.2.0 lladdr 02:00:00:00:00:42 dev x4 nud noarp",
 	"neigh  managed":         "ip neigh replace 10.244.2.0 dev x4 managed",
 	"fdb vxlan permanent":    "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self static",
+	"fdb vxlan master":       "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self master permanent",
 	"fdb vxlan extern_learn": "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self permanent extern_learn",
 	"fdb vxlan router":       "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self permanent router",
 	"fdb vxlan port":         "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self permanent port 4789",

@@ -15,13 +15,14 @@ import (
 const sizeofNdMsg = 12
 
 // Of linux/neighbour.h.
-const ndaNextHop = 13
+const ndaNextHop, ndaFlagsExt = 13, 15
 
 // entry is a neighbour or a forwarding entry.
 type entry struct {
 	index int // of the interface
 	state uint16
 	flags byte
+	more  int // the flags of NDA_FLAGS_EXT
 	dst   netip.Addr
 	mac   netstate.MAC
 	port  int // 0: the device's
@@ -56,6 +57,8 @@ func parseEntry(m []byte) (entry, error) {
 			e.nexthop = intOf(value)
 		case kind == unix.NDA_SRC_VNI:
 			e.source = intOf(value)
+		case kind == ndaFlagsExt:
+			e.more = intOf(value)
 		case kind == unix.NDA_MASTER:
 			e.master = intOf(value)
 		case kind == unix.NDA_VLAN && len(value) == 2:
@@ -78,7 +81,7 @@ func intOf(value []byte) int {
 // packets from their peer until it is deleted.
 func (f *filter) decodeNeigh(n entry) (netstate.Neigh, bool) {
 	o := netstate.Neigh{Dev: f.names[n.index], IP: n.dst, MAC: n.mac}
-	if n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.state != unix.NUD_PERMANENT {
+	if n.flags&notOurs != 0 || n.more != 0 || n.state != unix.NUD_PERMANENT {
 		e := n.marks()
 		e.add(n.state != unix.NUD_PERMANENT, "nud %#x", n.state)
 		o.Extra = e.String()
@@ -89,8 +92,13 @@ func (f *filter) decodeNeigh(n entry) (netstate.Neigh, bool) {
 	return o, n.state&unix.NUD_PERMANENT != 0 && !linkLocal(o.IP)
 }
 
+// notOurs are flags that no entry of ours has.
+const notOurs = unix.NTF_EXT_LEARNED | unix.NTF_ROUTER | unix.NTF_MASTER
+
 // marks are flags of an entry that ours have not.
 func (n entry) marks() (e extra) {
+	e.add(n.flags&unix.NTF_MASTER != 0, "master")
+	e.add(n.more != 0, "managed %d", n.more)
 	e.add(n.flags&unix.NTF_EXT_LEARNED != 0, "extern_learn")
 	e.add(n.flags&unix.NTF_ROUTER != 0, "router")
 	return e
@@ -100,7 +108,7 @@ func (n entry) marks() (e extra) {
 func decodeFDB(dev string, n entry, names map[int]string) (netstate.FDB, bool) {
 	o := netstate.FDB{Dev: dev, MAC: n.mac, Dst: n.dst}
 	state := n.state &^ unix.NUD_NOARP // which comes with a permanent entry, at times
-	if state != unix.NUD_PERMANENT || n.flags&(unix.NTF_EXT_LEARNED|unix.NTF_ROUTER) != 0 || n.port != 0 ||
+	if state != unix.NUD_PERMANENT || n.flags&notOurs != 0 || n.more != 0 || n.port != 0 ||
 		n.vni != 0 || n.via != 0 || n.nexthop != 0 || n.source != 0 {
 		e := n.marks()
 		e.add(n.state&unix.NUD_PERMANENT == 0, "static")

@@ -38,6 +38,7 @@ type Facts struct {
 	Qdiscs        []Qdisc  // that somebody attached to devices on the path of pods' packets
 	Routes        []Route  // of other owners, into the networks of pods
 	PodNeighbours []PodNeighbour
+	Own           []OwnPath
 	PolicyRules   []string // of policy routing that do not come with the kernel
 	Paths         []Path
 	Sysctls       map[string]string
@@ -152,6 +153,12 @@ type Path struct {
 	Underlay  netip.Addr
 	Outer     Hop       // towards Underlay
 	Neighbour Neighbour // the next hop towards Underlay
+}
+
+// OwnPath is how the kernel would send to a pod of this node in one address family.
+type OwnPath struct {
+	Subnet netip.Prefix
+	Hop    Hop
 }
 
 // Hop is the answer of one route lookup.

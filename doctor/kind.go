@@ -45,7 +45,7 @@ const (
 	bridgeDown
 	bridgeMTU
 	bridgeAltered
-	bridgeTaken
+	deviceTaken
 	ipForwardOff
 	deviceForwardingOff
 	gatewayAddress

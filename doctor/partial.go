@@ -100,6 +100,18 @@ func (v visit) isForwarding() bool {
 	return !strings.Contains(have.Extra, "state") && !slices.ContainsFunc(v.Plan, misled)
 }
 
+// isBridgeFree: the device that takes packets takes those of another than the bridge.
+func (v visit) isBridgeFree() bool {
+	return !slices.ContainsFunc(v.Ports, func(p Port) bool { return p.Takes == v.Bridge })
+}
+
+// isOverlayFree: the device that takes packets takes those of a device that none from the peer come in by.
+func (v visit) isOverlayFree() bool {
+	return !slices.ContainsFunc(v.Ports, func(p Port) bool {
+		return p.Takes != "" && v.leadsTo(Port{Name: p.Takes}, v.path())
+	})
+}
+
 // roams: WireGuard answers a peer at the address that its last packet came from, whatever the peer published.
 func (v visit) roams() bool { return strings.EqualFold(v.Lease.Network.Backend, "wireguard") }
 

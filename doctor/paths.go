@@ -20,7 +20,7 @@ func (e *exam) checkPaths() {
 			drifted[c.Key().Prefix] = true
 		}
 	}
-	e.checkOwnSubnets()
+	e.checkOwnSubnets(drifted)
 	e.checkCarriers()
 	for _, p := range e.Paths {
 		e.checkOuter(p)
@@ -53,9 +53,15 @@ func (f Facts) leadsTo(port Port, p Path) bool {
 	return p.Outer.Dev == port.Name || f.wantedDevice(p.Subnet) == port.Name
 }
 
-// checkOwnSubnets: a more specific route that leads past the bridge cuts off pods of this node. The first address is
-// the overlay device's, and IPv6 has a route to it.
-func (e *exam) checkOwnSubnets() {
+// checkOwnSubnets: a more specific route that leads past the bridge, or one that the kernel prefers, cuts off pods of
+// this node. The first address is the overlay device's, and IPv6 has a route to it.
+func (e *exam) checkOwnSubnets(drifted map[netip.Prefix]bool) {
+	for _, p := range e.Own {
+		if p.Hop.Dev != e.Bridge && !drifted[p.Subnet] {
+			e.find(routeShadowed, p.Subnet.String()+" dev "+e.Bridge, "packets for this node's pods take this route",
+				p.Hop.String(), "ip route get "+p.Subnet.Addr().Next().Next().String()+", and delete the route that it names")
+		}
+	}
 	for _, stack := range e.Lease.Snapshot.Local.Stacks {
 		for _, r := range e.Routes {
 			tunnel := r.Dst.IsSingleIP() && r.Dst.Addr() == stack.Subnet.Masked().Addr()

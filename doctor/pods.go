@@ -16,8 +16,8 @@ func (e *exam) checkPods() {
 	}
 	for _, p := range e.Ports {
 		switch {
-		case p.Takes == e.Bridge:
-			e.find(bridgeTaken, p.Name, "no device that takes packets of "+e.Bridge, "macvlan in passthru mode",
+		case p.Takes != "" && e.Carries(p.Takes):
+			e.find(deviceTaken, p.Name, "no device that takes packets of "+p.Takes, "macvlan in passthru mode",
 				"ip link del "+p.Name)
 		case p.Pod && p.Master == "" && strings.HasPrefix(p.Name, "veth"):
 			e.find(podUnplugged, p.Name, "master "+e.Bridge, "no master",

@@ -29,6 +29,7 @@ var codes = map[string][]string{
 	"Qdisc":        {"Dev", "Kind", "Handle", "Hook"},
 	"Path":         {"Node"},
 	"Hop":          {"Dev"},
+	"OwnPath":      {},
 	"NoModule":     {"Name"},
 	"CNI":          {"Dir", "BinDir", "Ours", "Binaries"},
 	"ConfFile":     {"Name", "Plugins", "SubnetFile"},
@@ -190,7 +191,11 @@ var ailments = []struct {
 		f.Ports = append(f.Ports, Port{Name: "flannel.1", Up: true, NoCarrier: true})
 	}},
 	{"no-carrier", "carrier", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "eth0", Up: true, NoCarrier: true}) }},
-	{"bridge-taken", "bridge", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "m", Takes: "cni0"}) }},
+	{"device-taken", "device above the bridge", func(f *Facts) { f.Ports = append(f.Ports, Port{Name: "m", Takes: "cni0"}) }},
+	{"device-taken", "device above the underlay's or the overlay's", func(f *Facts) {
+		f.Ports = append(f.Ports, Port{Name: "m", Takes: "flannel.1"})
+	}},
+	{"route-shadowed", "", func(f *Facts) { f.Own = []OwnPath{{prefix("10.244.1.0/24"), Hop{Error: "no route"}}} }},
 	{"pod-neighbour", "pod's neighbour entry", func(f *Facts) {
 		f.PodNeighbours = []PodNeighbour{{addr("10.244.1.2"), "02:00:00:00:00:99"}}
 	}},

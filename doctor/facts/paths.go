@@ -24,6 +24,10 @@ func (g *gathering) paths() {
 		}
 		neighbours[n.Dev+" "+n.IP.String()] = doctor.Neighbour{State: n.State, MAC: n.MAC}
 	}
+	for _, s := range g.Lease.Snapshot.Local.Stacks {
+		pod := s.Subnet.Addr().Next().Next()
+		g.Own = append(g.Own, doctor.OwnPath{Subnet: s.Subnet, Hop: g.lookup(pod)})
+	}
 	for _, peer := range g.Lease.Snapshot.Peers {
 		for _, s := range peer.Stacks {
 			if len(g.Paths) == maxPaths || !s.Subnet.IsValid() {

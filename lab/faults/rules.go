@@ -233,7 +233,7 @@ var wayFaults = []Fault{
 		KeepAgent: true,
 		Inject:    script("ip neigh replace {pod} lladdr 02:00:00:00:00:99 dev cni0 nud permanent"),
 		Undo:      script("ip neigh del {pod} dev cni0")},
-	{Name: "bridge-taken", Finding: "bridge-taken", Description: "a macvlan in passthru mode stands on the pods' bridge",
+	{Name: "device-taken", Finding: "device-taken", Description: "a macvlan in passthru mode stands on the pods' bridge",
 		KeepAgent: true,
 		Inject:    script("ip link add link cni0 name taker type macvlan mode passthru"),
 		Undo:      script("ip link del taker")},

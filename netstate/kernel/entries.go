@@ -87,7 +87,7 @@ func (f *filter) decodeNeigh(n entry) (netstate.Neigh, bool) {
 		o.Extra = e.String()
 	}
 	if f.links[n.index] != "vxlan" {
-		return o, n.state != unix.NUD_NOARP
+		return o, n.state != unix.NUD_NOARP || n.flags&notOurs != 0
 	}
 	return o, n.state&unix.NUD_PERMANENT != 0 && !linkLocal(o.IP)
 }

@@ -14,10 +14,11 @@ import (
 var ends = map[string][]string{
 	"pod's port":               {"pod-port-disabled"},
 	"pod's neighbour entry":    {"pod-neighbour"},
+	"device above the bridge":  {"device-taken"},
 	"own route":                {"own-route-deleted", "own-route-blackholed"},
 	"pod's interface":          {"pod-unplugged", "pod-link-down", "pod-link-deleted"},
 	"queueing discipline":      {"vtep-qdisc"},
-	"bridge":                   {"bridge-down", "bridge-deleted", "bridge-address", "bridge-taken"},
+	"bridge":                   {"bridge-down", "bridge-deleted", "bridge-address"},
 	"prerouting rules":         {"raw-drop"},
 	"forwarding":               {"ip-forward-off", "device-forwarding"},
 	"policy rules":             {"policy-rule"},

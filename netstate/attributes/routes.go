@@ -3,6 +3,7 @@ package attributes
 const (
 	metrics  = 8 // RTA_METRICS
 	ofLookup = "nothing: only answers about one packet have it"
+	says     = "it says that hardware forwards, and changes nothing"
 )
 
 var routeTables = []Table{
@@ -15,18 +16,18 @@ var routeTables = []Table{
 		derived(0, "RTNH_F_DEAD", "the device's state"),
 		pinned(1, "RTNH_F_PERVASIVE", "pervasive", 0),
 		field(2, "RTNH_F_ONLINK", "onlink", "Onlink"),
-		derived(3, "RTNH_F_OFFLOAD", hardware),
+		free(3, "RTNH_F_OFFLOAD", "", says),
 		derived(4, "RTNH_F_LINKDOWN", "the device's state"),
 		derived(5, "RTNH_F_UNRESOLVED", "nothing: of multicast routes"),
-		derived(6, "RTNH_F_TRAP", hardware),
+		free(6, "RTNH_F_TRAP", "", says),
 		derived(8, "RTM_F_NOTIFY", "nothing: only requests have it"),
 		derived(9, "RTM_F_CLONED", learning),
 		derived(10, "RTM_F_EQUALIZE", "nothing"),
 		derived(11, "RTM_F_PREFIX", "router advertisements"),
 		derived(12, "RTM_F_LOOKUP_TABLE", "nothing: only requests have it"),
 		derived(13, "RTM_F_FIB_MATCH", "nothing: only requests have it"),
-		derived(14, "RTM_F_OFFLOAD", hardware),
-		derived(15, "RTM_F_TRAP", hardware),
+		free(14, "RTM_F_OFFLOAD", "", says),
+		free(15, "RTM_F_TRAP", "", says),
 		derived(29, "RTM_F_OFFLOAD_FAILED", hardware),
 	}},
 	{Object: "route", Where: "attributes", Prefix: "RTA_", Rows: routes()},

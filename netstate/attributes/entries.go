@@ -72,10 +72,10 @@ var entryTables = []Table{
 		free(0, "USE", "use", "the entry counts as used now, and does not age"),
 		pinned(1, "SELF", "self", 1),
 		pinned(2, "MASTER", "master", 0),
-		derived(3, "PROXY", "nothing: of neighbours"),
+		pinned(3, "PROXY", "proxy", 0),
 		pinned(4, "EXT_LEARNED", "extern_learn", 0),
 		derived(5, "OFFLOADED", hardware),
-		derived(6, "STICKY", "nothing: of entries of a bridge"),
+		pinned(6, "STICKY", "sticky", 0),
 		pinned(7, "ROUTER", "router", 0),
 	}},
 	{Object: "fdb", Of: "vxlan", Where: "attributes", Prefix: "NDA_", Rows: []Attribute{

@@ -49,6 +49,7 @@ var alterations = map[string]string{
 	"neigh  managed":         "ip neigh replace 10.244.2.0 dev x4 managed",
 	"fdb vxlan permanent":    "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self static",
 	"fdb vxlan master":       "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self master permanent",
+	"fdb vxlan sticky":       "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self permanent sticky",
 	"fdb vxlan extern_learn": "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self permanent extern_learn",
 	"fdb vxlan router":       "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self permanent router",
 	"fdb vxlan port":         "bridge fdb replace 02:00:00:00:00:42 dev x4 dst 192.0.2.2 self permanent port 4789",
@@ -86,6 +87,7 @@ var alterations = map[string]string{
 
 // unalterable is what neither ip(8) nor the kernel lets anybody alter on an object that stands.
 var unalterable = map[string]string{
+	"fdb vxlan proxy":                   "bridge(8) has no word for it",
 	"link vxlan maxaddress":             creation,
 	"link vxlan srcport":                creation,
 	"link vxlan proxy":                  creation,

@@ -15,7 +15,7 @@ import (
 const sizeofNdMsg = 12
 
 // Of linux/neighbour.h.
-const ndaNextHop, ndaFlagsExt = 13, 15
+const ndaNextHop, ndaFlagsExt, ntfSticky = 13, 15, 0x40
 
 // entry is a neighbour or a forwarding entry.
 type entry struct {
@@ -92,12 +92,15 @@ func (f *filter) decodeNeigh(n entry) (netstate.Neigh, bool) {
 	return o, n.state&unix.NUD_PERMANENT != 0 && !linkLocal(o.IP)
 }
 
-// notOurs are flags that no entry of ours has.
-const notOurs = unix.NTF_EXT_LEARNED | unix.NTF_ROUTER | unix.NTF_MASTER
+// notOurs are flags that no entry of ours has: all but those that say where it is, that it is used, and that hardware
+// knows it.
+const notOurs = 0xff &^ (unix.NTF_SELF | unix.NTF_USE | unix.NTF_OFFLOADED)
 
 // marks are flags of an entry that ours have not.
 func (n entry) marks() (e extra) {
 	e.add(n.flags&unix.NTF_MASTER != 0, "master")
+	e.add(n.flags&unix.NTF_PROXY != 0, "proxy")
+	e.add(n.flags&ntfSticky != 0, "sticky")
 	e.add(n.more != 0, "managed %d", n.more)
 	e.add(n.flags&unix.NTF_EXT_LEARNED != 0, "extern_learn")
 	e.add(n.flags&unix.NTF_ROUTER != 0, "router")

@@ -75,8 +75,8 @@ test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites,
 	tools/containerd/build
 	TWILL_CHURN=$(CHURN) bin/testreport -tags long -count=1 -timeout 90m ./plugin
 
-soak: kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run
-	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/soak
+soak: build kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run. Then as make drift
+	bin/testreport -tags soak -count=1 -timeout 0 -p 1 -v ./test/soak ./test/drift
 
 drift: build bin/testreport ## Alter single attributes of what the agent keeps, for DRIFT_TIME (10m); DRIFT_SEED repeats a run
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/drift

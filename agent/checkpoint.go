@@ -118,12 +118,8 @@ func (s Saved) Underlays() (addrs []netip.Addr) {
 }
 
 // How often the file is written while leases come and go is bounded: after saveInterval at the
-// earliest, and longer in proportion to what the file of thousands of peers takes, but no longer
-// than maxSaveInterval.
-const (
-	saveInterval, maxSaveInterval = time.Second, time.Minute
-	savePauseFactor               = 50 // times what a file took
-)
+// earliest, and with thousands of peers in proportion to them. Encoding one takes a fiftieth of its pause.
+const saveInterval, savePausePerPeer = time.Second, 500 * time.Microsecond
 
 // writeCheckpoints writes the file, beside the loop: thousands of peers, or a slow disk, take
 // longer than a repair. It ends after the loop, with what came last.
@@ -131,9 +127,8 @@ func (a *Agent) writeCheckpoints(ctx context.Context) error {
 	var last *subnet.Snapshot
 	var freeOnce sync.Once
 	for snap := range a.saves {
-		began := time.Now()
 		last = a.saveCheckpoint(last, snap)
-		sleep(ctx, min(max(saveInterval, savePauseFactor*time.Since(began)), maxSaveInterval))
+		sleep(ctx, max(saveInterval, time.Duration(len(snap.Peers))*savePausePerPeer))
 		// A start among thousands of peers makes three times what it keeps, and the first checkpoint is its last step.
 		freeOnce.Do(debug.FreeOSMemory)
 	}

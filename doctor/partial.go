@@ -71,10 +71,10 @@ func (v visit) ownPort() (p Port, ok bool) {
 	return v.Ports[i], true
 }
 
-// isPluggedIn: the bridge has another name, and the pod's port is still in it.
+// isPluggedIn: the bridge has another name, and the pod's port is still in it. Its IPv6 addresses went when it was down.
 func (v visit) isPluggedIn() bool {
 	port, ok := v.ownPort()
-	return ok && port.Up && port.Master != ""
+	return ok && port.Up && port.Master != "" && !v.isIPv6()
 }
 
 // isOwnRouteRight: the route to the node's own pods was altered, and still leads to the bridge, whatever its name is.

@@ -38,11 +38,14 @@ func (e *exam) checkPaths() {
 	}
 }
 
-// checkCarriers is about the devices that packets to other nodes leave through: the overlay's and the underlay's.
+// checkCarriers is about the devices that packets to other nodes leave through: the overlay's and the underlay's. A TUN
+// device has none while the agent does not run, which is another finding.
 func (e *exam) checkCarriers() {
+	isMoverDown := !e.Agent.Running || e.Agent.Runner != nil && !e.Agent.Runner.Running
 	for _, port := range e.Ports {
 		leads := func(p Path) bool { return e.leadsTo(port, p) }
-		if port.NoCarrier && port.Up && slices.ContainsFunc(e.Paths, leads) {
+		_, isTun := e.Want[linkKey(port.Name)].(netstate.Tun)
+		if port.NoCarrier && port.Up && (!isTun || !isMoverDown) && slices.ContainsFunc(e.Paths, leads) {
 			e.find(noCarrier, port.Name, "a carrier", "none", "")
 		}
 	}

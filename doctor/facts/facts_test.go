@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +34,10 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{Checkpoint: checkpoint}
+	runtime.LockOSThread() // in a namespace of its own, where no agent of another test runs; the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
 	s, a, err := o.settings()
 	if err == nil || a.Running {
 		t.Fatalf("an agent runs here: %+v", s)

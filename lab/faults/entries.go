@@ -37,7 +37,7 @@ var entryFaults = []Fault{
 		Name:        "own-route-blackholed",
 		Finding:     "own-route",
 		Description: "the route to the node's own pods is replaced by a blackhole",
-		Inject:      batch("route del {pods} dev cni0", "route add blackhole {pods} metric {kernel}"),
+		Inject:      script("ip route replace blackhole {pods} metric {kernel}"),
 	},
 	{
 		Name:        "own-route-mtu",

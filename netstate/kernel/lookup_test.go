@@ -30,8 +30,7 @@ func TestLookup(t *testing.T) {
 		"ip rule add to 10.7.0.0/16 lookup 77 priority 50",
 		"ip route add unreachable default table 77", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev b0 nud permanent",
 		"ip link add here0 type veth peer name here1", "ip link set here0 master b0",
-		fmt.Sprintf("ip link add pod0 type veth peer name eth0 netns %d", pod.Process.Pid), "ip link set pod0 master b0",
-		"ip link add taker link b0 type macvlan mode passthru")
+		fmt.Sprintf("ip link add pod0 type veth peer name eth0 netns %d", pod.Process.Pid), "ip link set pod0 master b0")
 	mark := netstate.Port{Bridge: "b0", MTU: 1500, Pod: netstate.MAC{0x0a, 0x58, 0x0a, 0xf4, 1, 2}}.Alias()
 	if out, err := exec.Command("ip", "link", "set", "pod0", "alias", mark).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -73,10 +72,29 @@ func TestLookup(t *testing.T) {
 	}
 	for _, want := range []Port{{Name: "b0", Up: true, MTU: 1500, NoCarrier: true},
 		{Name: "here0", Master: "b0", MTU: 1500, NoCarrier: true}, {Name: "here1", MTU: 1500, NoCarrier: true},
-		{Name: "pod0", Master: "b0", Pod: true, MTU: 1500, NoCarrier: true, PodMAC: "0a:58:0a:f4:01:02"},
-		{Name: "taker", MTU: 1500, NoCarrier: true, Takes: "b0"}} {
+		{Name: "pod0", Master: "b0", Pod: true, MTU: 1500, NoCarrier: true, PodMAC: "0a:58:0a:f4:01:02"}} {
 		if !slices.Contains(ports, want) {
 			t.Errorf("ports %+v, want %+v", ports, want)
+		}
+	}
+}
+
+// TestTakes: of a macvlan in passthru mode it is known whose packets it takes.
+func TestTakes(t *testing.T) {
+	inNamespace(t, "ip link add b0 type bridge", "ip link add taker link b0 type macvlan mode passthru",
+		"ip link add b1 type bridge", "ip link add guest link b1 type macvlan mode private")
+	k, err := New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	ports, err := k.Ports()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range ports {
+		if want := map[string]string{"taker": "b0"}[p.Name]; p.Takes != want {
+			t.Errorf("%s takes the packets of %q, want %q", p.Name, p.Takes, want)
 		}
 	}
 }

@@ -167,7 +167,7 @@ func TestRefused(t *testing.T) {
 		if _, err := k.Watch(t.Context()); !errors.Is(err, unix.EDQUOT) {
 			t.Errorf("Watch: %v", err)
 		}
-		if after := files(); after != before {
+		if after := files(); after > before { // fewer: what an earlier test left was closed meanwhile
 			t.Errorf("%d files are open, want %d", after, before)
 		}
 	}, unix.SYS_SETSOCKOPT)

@@ -164,11 +164,11 @@ func hinted(t *testing.T, hints <-chan struct{}) {
 
 // TestPortsPluggedAgain: a bridge that is made again, or renamed, gets its pods' ports back, with their settings.
 func TestPortsPluggedAgain(t *testing.T) {
-	for _, command := range []string{"ip link del cni0", "ip link set cni0 name renamed0"} {
+	for _, command := range []string{"ip link del cni0", "ip link set cni0 down; ip link set cni0 name renamed0"} {
 		t.Run(command, func(t *testing.T) {
 			h := fresh(t)
 			want, ports := portsWanted(t, h, func(p *netstate.Port) { p.Hairpin, p.Isolated, p.Locked = false, true, true })
-			run(t, h, command)
+			run(t, h, strings.Split(command, "; ")...)
 			settlePorts(t, h, want)
 			have, err := h.Kernel.Observe(t.Context(), want)
 			if err != nil {

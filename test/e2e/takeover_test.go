@@ -91,6 +91,10 @@ ip route replace 10.244.254.0/24 via 10.244.254.0 dev flannel.1 onlink`
 	} else {
 		script += `ip route replace 10.244.254.0/24 via 192.168.33.250 dev eth1`
 	}
+	for line := range strings.Lines(c.exec(node, "ip -o link show type veth master cni0")) {
+		name, _, _ := strings.Cut(strings.Fields(line)[1], "@")
+		script += "\nip link set " + name + " alias"
+	}
 	for _, line := range strings.Split(strings.TrimSpace(script), "\n") {
 		if line = strings.TrimSpace(line); strings.HasSuffix(line, " alias") {
 			c.execArgs(node, append(strings.Fields(line), ""))

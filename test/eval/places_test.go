@@ -49,6 +49,8 @@ var endsElsewhere = map[string]string{
 	"vxlan-ipv6/vtep-address":                   "",       // IPv6 routes do not go with an address
 	"vxlan-ipv6/vtep-mtu":                       "route",  // below 1280 bytes the kernel turns IPv6 off, and its routes go
 	"vxlan-ipv6/bridge-mtu":                     "bridge", // and its addresses
+	"vxlan-ipv6/bridge-renamed":                 "bridge", // its addresses went when it was down
+	"udp-ipv6/bridge-renamed":                   "bridge",
 	"udp-ipv6/vtep-address":                     agentPlace,
 	"wireguard-kernel/underlay-address-changed": "", // peers answer at the new one
 	"udp-ipv6/vtep-mtu":                         "route",

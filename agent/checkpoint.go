@@ -118,7 +118,7 @@ func (s Saved) Underlays() (addrs []netip.Addr) {
 }
 
 // How often the file is written while leases come and go is bounded: after saveInterval at the
-// earliest, and with thousands of peers in proportion to them. Encoding one takes a fiftieth of its pause.
+// earliest, and with thousands of peers in proportion to them.
 const saveInterval, savePausePerPeer = time.Second, 500 * time.Microsecond
 
 // writeCheckpoints writes the file, beside the loop: thousands of peers, or a slow disk, take

@@ -4,7 +4,7 @@
 // No process is started while the rules stand still. nf_tables (iptables-nft included) has a generation number that
 // changes with every rule, and only when the rules of our own iptables chains have changed are these listed with
 // "iptables -S"; the chains that jump to them are read over netlink. The kernel does not announce changes of legacy
-// iptables tables: those that exist are listed every 30 seconds.
+// iptables tables: those that exist are looked at every five seconds.
 package firewall
 
 import (

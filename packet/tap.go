@@ -22,6 +22,7 @@ type Tap struct {
 	fd    int
 	names map[int32]string
 	buf   []byte
+	oob   []byte
 }
 
 // queue is the size of the receive buffer in bytes: a burst on a busy node fits.
@@ -34,7 +35,7 @@ func OpenTap() (*Tap, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}
-	t := &Tap{fd: fd, names: map[int32]string{}, buf: make([]byte, 65536)}
+	t := &Tap{fd: fd, names: map[int32]string{}, buf: make([]byte, MaxFrame), oob: make([]byte, 64)}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queue); err != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, queue) // what the limit allows
 	}
@@ -69,30 +70,19 @@ func Wait(taps []*Tap, timeout time.Duration) error {
 // Read returns the frames that wait and match, in the order of their capture. It does not block.
 func (t *Tap) Read(match func(Frame) bool) ([]Sighting, error) {
 	var seen []Sighting
-	for {
-		n, from, err := unix.Recvfrom(t.fd, t.buf, 0)
-		switch {
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN): // of one device
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			return seen, nil
-		case err != nil:
-			return seen, fmt.Errorf("read packets: %w", err)
+	err := t.Each(func(c Captured) error {
+		if frame := decodeOn(c.Hardware, c.Data); match(frame) {
+			seen = append(seen, Sighting{Dev: t.name(c.Index), Out: c.Type == unix.PACKET_OUTGOING,
+				Stray: c.Type == unix.PACKET_OTHERHOST, Frame: frame})
 		}
-		at, ok := from.(*unix.SockaddrLinklayer)
-		if !ok {
-			continue
-		}
-		if frame := decodeOn(at.Hatype, t.buf[:n]); match(frame) {
-			seen = append(seen, Sighting{Dev: t.name(at.Ifindex), Out: at.Pkttype == unix.PACKET_OUTGOING,
-				Stray: at.Pkttype == unix.PACKET_OTHERHOST, Frame: frame})
-		}
-	}
+		return nil
+	})
+	return seen, err
 }
 
 // decodeOn decodes a frame of a kind of device: tunnels (ipip, wireguard, tun) have no Ethernet header.
 func decodeOn(kind uint16, data []byte) Frame {
-	if kind == unix.ARPHRD_ETHER || kind == unix.ARPHRD_LOOPBACK {
+	if HasEthernet(kind) {
 		return Decode(data)
 	}
 	return decodeIP(data)

@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 )
 
 // Drop is one packet that the kernel dropped.
@@ -26,8 +27,15 @@ type Drop struct {
 	Function string // of the kernel that dropped it: nf_hook_slow; empty if addresses are hidden
 	Netns    uint32 // inode number of the network namespace; 0 if the packet was on no device
 	Dev      string
+	Time     time.Time
 	Packet   []byte // from its IP header on; zeros follow
 }
+
+// ofWatching are the reasons of drops that packet sockets cause.
+var ofWatching = []string{"PACKET_SOCK_ERROR", "QUEUE_PURGE", "SOCKET_FILTER"}
+
+// OfWatching reports whether watching packets itself caused the drop.
+func (d Drop) OfWatching() bool { return slices.Contains(ofWatching, d.Reason) }
 
 // Watcher collects drops.
 type Watcher struct {
@@ -42,26 +50,33 @@ const ringSize = 1 << 18
 
 // Watch collects what is dropped between two addresses of the same family, in either direction, in all namespaces of
 // this machine, encapsulated or not.
-func Watch(a, b netip.Addr) (*Watcher, error) {
+func Watch(a, b netip.Addr) (*Watcher, error) { return watch(filter{a: a, b: b}, ringSize) }
+
+// WatchNamespaces collects all that is dropped in network namespaces, which are known by their inode numbers.
+func WatchNamespaces(inodes []uint32) (*Watcher, error) {
+	return watch(filter{namespaces: inodes}, 16*ringSize)
+}
+
+func watch(f filter, size uint32) (*Watcher, error) {
 	o, reasons, err := kernelTypes()
 	if err != nil {
 		return nil, err
 	}
 	w := &Watcher{reasons: reasons, symbols: sync.OnceValue(readSymbols)}
-	if err := w.attach(o, a, b); err != nil {
+	if err := w.attach(o, f, size); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
 }
 
-func (w *Watcher) attach(o offsets, a, b netip.Addr) error {
-	ring, err := ebpf.NewMap(&ebpf.MapSpec{Name: "twill_drops", Type: ebpf.RingBuf, MaxEntries: ringSize})
+func (w *Watcher) attach(o offsets, f filter, size uint32) error {
+	ring, err := ebpf.NewMap(&ebpf.MapSpec{Name: "twill_drops", Type: ebpf.RingBuf, MaxEntries: size})
 	if err != nil {
 		return explain("create an eBPF ring buffer", err)
 	}
 	w.closers = append(w.closers, ring)
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "twill_drops", Type: ebpf.RawTracepoint, License: "GPL",
-		Instructions: program(o, ring.FD(), a, b)})
+		Instructions: program(o, ring.FD(), f)})
 	if err != nil {
 		return explain("load an eBPF program", err)
 	}
@@ -100,6 +115,10 @@ func (w *Watcher) Close() error {
 func (w *Watcher) Read() ([]Drop, error) {
 	var all []Drop
 	w.reader.SetDeadline(time.Now())
+	booted, err := bootTime()
+	if err != nil {
+		return nil, err
+	}
 	for {
 		r, err := w.reader.Read()
 		switch {
@@ -108,23 +127,33 @@ func (w *Watcher) Read() ([]Drop, error) {
 		case err != nil:
 			return all, fmt.Errorf("read the eBPF ring buffer: %w", err)
 		}
-		if d, ok := w.decode(r.RawSample); ok {
+		if d, ok := w.decode(r.RawSample, booted); ok {
 			all = append(all, d)
 		}
 	}
 }
 
-func (w *Watcher) decode(event []byte) (Drop, bool) {
+func (w *Watcher) decode(event []byte, booted time.Time) (Drop, bool) {
 	if len(event) < eventSize {
 		return Drop{}, false
 	}
 	n := binary.NativeEndian
 	reason := n.Uint32(event[atReason:])
-	d := Drop{Reason: w.reasons[reason], Netns: n.Uint32(event[atNetns:]), Packet: event[atData:eventSize]}
+	d := Drop{Reason: w.reasons[reason], Netns: n.Uint32(event[atNetns:]), Packet: event[atData:eventSize],
+		Time: booted.Add(time.Duration(n.Uint64(event[atTime:])))}
 	if d.Reason == "" {
 		d.Reason = fmt.Sprintf("reason %d", reason)
 	}
 	d.Dev, _, _ = strings.Cut(string(event[atDev:atData]), "\x00")
 	d.Function = functionAt(w.symbols(), n.Uint64(event[atLocation:]))
 	return d, true
+}
+
+// bootTime returns when CLOCK_MONOTONIC was zero, by the clock that packets' times are of.
+func bootTime() (time.Time, error) {
+	var monotonic unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic); err != nil {
+		return time.Time{}, fmt.Errorf("read the monotonic clock: %w", err)
+	}
+	return time.Now().Round(0).Add(-time.Duration(monotonic.Nano())), nil
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // prefix is of this test's namespaces.
@@ -112,6 +113,43 @@ func TestOthersAreLeftOut(t *testing.T) {
 	_ = exec.Command("ip", "netns", "exec", a, "ping", "-c", "1", "-W", "0.2", "192.0.2.2").Run()
 	if got, err := w.Read(); err != nil || len(got) > 0 {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// TestNamespaces: all drops of the namespaces that are asked for, whatever the addresses, and none of others.
+func TestNamespaces(t *testing.T) {
+	a, b := pair(t)
+	for _, ns := range []string{a, b} {
+		sh(t, "ip netns exec "+ns+" nft add table inet f", "ip netns exec "+ns+" nft add chain inet f in '{ type filter hook input priority 0; policy drop; }'")
+	}
+	w, err := WatchNamespaces([]uint32{inode(t, b), 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	began := time.Now()
+	for from, to := range map[string]string{a: "192.0.2.2", b: "192.0.2.1"} {
+		_ = exec.Command("ip", "netns", "exec", from, "ping", "-c", "1", "-W", "0.2", to).Run()
+	}
+	got, err := w.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, d := range got {
+		if d.Netns != inode(t, b) {
+			t.Errorf("of another namespace: %+v", d)
+		}
+		if d.Reason != "NETFILTER_DROP" {
+			continue
+		}
+		count++
+		if d.Time.Before(began.Add(-time.Millisecond)) || d.Time.After(time.Now()) {
+			t.Errorf("dropped at %v: want a time since %v", d.Time, began)
+		}
+	}
+	if count != 1 {
+		t.Errorf("%d drops by rules, want the one in %s: %+v", count, b, got)
 	}
 }
 

@@ -14,8 +14,9 @@ const (
 	atLocation = 0  // uint64: the address in the kernel's code
 	atReason   = 8  // uint32: enum skb_drop_reason
 	atNetns    = 12 // uint32: inode number of the namespace
-	atDev      = 16 // 16 bytes: the device's name
-	atData     = 32
+	atTime     = 16 // uint64: nanoseconds of CLOCK_MONOTONIC
+	atDev      = 24 // 16 bytes: the device's name
+	atData     = 40
 	dataSize   = 128 // of the packet from its network header on: enough for IPv6 in VXLAN in IPv6
 	eventSize  = atData + dataSize
 	atScratch  = eventSize // uint64, not part of the event
@@ -28,10 +29,17 @@ const ip4, ip6, udp, vxlan, ethernet = 20, 40, 8, 8, 14
 
 var innerAt = []int{0, ip4, ip4 + udp, ip4 + udp + vxlan + ethernet, ip6 + udp + vxlan + ethernet}
 
+// filter says which packets are reported: those between two addresses of the same family, in either direction and
+// encapsulated or not, and those in some namespaces, by inode number. What is not said means all.
+type filter struct {
+	a, b       netip.Addr
+	namespaces []uint32
+}
+
 // program returns the program for the raw tracepoint kfree_skb, whose arguments are the packet, the place in the
 // kernel's code and, since Linux 5.17, the reason. A raw tracepoint needs no tracefs, which containers do not have.
-// It writes an event for each packet between the two addresses, in either direction, encapsulated or not.
-func program(o offsets, ring int, a, b netip.Addr) asm.Instructions {
+// It writes an event for each packet that the filter lets through.
+func program(o offsets, ring int, f filter) asm.Instructions {
 	p := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1), // the arguments
 		asm.LoadMem(asm.R7, asm.R6, 0, asm.DWord),
@@ -42,8 +50,11 @@ func program(o offsets, ring int, a, b netip.Addr) asm.Instructions {
 	}
 	p = append(p, arguments()...)
 	p = append(p, data(o)...)
-	p = append(p, matching(a, b)...)
+	if f.a.IsValid() {
+		p = append(p, matching(f.a, f.b)...)
+	}
 	p = append(p, where(o)...)
+	p = append(p, within(f.namespaces)...)
 	return append(p,
 		asm.LoadMapPtr(asm.R1, ring),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(slot(0))),
@@ -72,6 +83,7 @@ func arguments() asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMem(asm.R8, asm.R6, 8, asm.DWord), asm.StoreMem(asm.RFP, slot(atLocation), asm.R8, asm.DWord),
 		asm.LoadMem(asm.R8, asm.R6, 16, asm.DWord), asm.StoreMem(asm.RFP, slot(atReason), asm.R8, asm.Word),
+		asm.FnKtimeGetNs.Call(), asm.StoreMem(asm.RFP, slot(atTime), asm.R0, asm.DWord),
 	}
 }
 
@@ -121,4 +133,16 @@ func where(o offsets) asm.Instructions {
 	p = append(p, net...)
 	p = append(p, asm.LoadMem(asm.R3, asm.RFP, slot(atScratch), asm.DWord).WithSymbol("namespace"))
 	return append(p, read(atNetns, 4, o.inum)...)
+}
+
+// within goes to the end unless the packet is in one of the namespaces. None means all.
+func within(namespaces []uint32) asm.Instructions {
+	if len(namespaces) == 0 {
+		return nil
+	}
+	p := asm.Instructions{asm.LoadMem(asm.R8, asm.RFP, slot(atNetns), asm.Word)}
+	for _, inode := range namespaces {
+		p = append(p, asm.JEq.Imm32(asm.R8, int32(inode), "within"))
+	}
+	return append(p, asm.Ja.Label("end"), asm.Mov.Imm(asm.R8, 0).WithSymbol("within"))
 }

@@ -172,15 +172,12 @@ func (w *watch) see(back bool, s doctor.Sighting) {
 	(*list)[i].Packets += s.Packets
 }
 
-// ownDrops are the reasons of drops that watching itself causes.
-var ownDrops = []string{"PACKET_SOCK_ERROR", "QUEUE_PURGE", "SOCKET_FILTER"}
-
 // drop adds a dropped packet. An echo reply that a raw socket received, such as ping's, is also offered to ping
 // sockets; that there is none is no loss.
 func (w *watch) drop(d drops.Drop) {
 	host, known := w.names[d.Netns]
 	f := packet.DecodeStart(d.Packet)
-	if slices.Contains(ownDrops, d.Reason) || d.Reason == "NO_SOCKET" && f.IsReply() || !known && w.Whole {
+	if d.OfWatching() || d.Reason == "NO_SOCKET" && f.IsReply() || !known && w.Whole {
 		return
 	}
 	if !known {

@@ -187,6 +187,7 @@ var owners = []struct {
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
+	{"github.com/gopacket/gopacket/...", nil, nil},
 }
 
 func checkOwners(t *testing.T, own []pkg) {

@@ -28,6 +28,9 @@ func HasEthernet(hardware uint16) bool {
 	return hardware == unix.ARPHRD_ETHER || hardware == unix.ARPHRD_LOOPBACK
 }
 
+// Decode decodes the frame.
+func (c Captured) Decode() Frame { return decodeOn(c.Hardware, c.Data) }
+
 // Stamp lets the kernel note when it saw each frame.
 func (t *Tap) Stamp() error {
 	if err := unix.SetsockoptInt(t.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {

@@ -71,7 +71,7 @@ func Wait(taps []*Tap, timeout time.Duration) error {
 func (t *Tap) Read(match func(Frame) bool) ([]Sighting, error) {
 	var seen []Sighting
 	err := t.Each(func(c Captured) error {
-		if frame := decodeOn(c.Hardware, c.Data); match(frame) {
+		if frame := c.Decode(); match(frame) {
 			seen = append(seen, Sighting{Dev: t.name(c.Index), Out: c.Type == unix.PACKET_OUTGOING,
 				Stray: c.Type == unix.PACKET_OTHERHOST, Frame: frame})
 		}

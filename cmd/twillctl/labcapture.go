@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/capture"
+)
+
+func labCapture(name *string) *cobra.Command {
+	var o capture.Options
+	var during time.Duration
+	c := &cobra.Command{
+		Use:   "capture FILE.pcapng [HOST|HOST/DEVICE]…",
+		Short: "Capture packets on all of a lab's devices, or some, into one file for Wireshark",
+		Long: `Each device is an interface of the file, so that one packet can be followed from device to device. A packet
+that the kernel dropped has a comment that says why and where in the kernel: in Wireshark and tshark
+"frame.comment" finds them. Packets that no device saw before they were dropped have interfaces of their own,
+HOST/dropped. A packet is written four seconds after it was seen: until then it may still be dropped. Pods that are
+added meanwhile are not captured, new devices of hosts are.
+
+HOST is a node, its pod as node1/pod1, its router as node1/nat, underlay or outside. The file - is the standard
+output.`,
+		Example: `  twillctl lab capture all.pcapng --for 10s
+  twillctl lab capture way.pcapng node1 node1/pod1 underlay/br1 --filter node1/pod1,node2/pod1
+  twillctl lab capture - node1/eth1 | wireshark -k -i -
+  tshark -r all.pcapng -Y frame.comment -T fields -e frame.interface_name -e frame.comment -e ip.dst`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if during < 0 || o.Count < 0 {
+				return errors.New("--for and --count: want more than nothing")
+			}
+			l, err := lab.Open("", *name)
+			if err != nil {
+				return err
+			}
+			ctx := c.Context()
+			if during > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, during)
+				defer cancel()
+			}
+			o.Devices = args[1:]
+			return captureTo(ctx, c, l, args[0], o)
+		},
+	}
+	c.Flags().DurationVar(&during, "for", 0, "end after this time; otherwise ctrl-C ends it")
+	c.Flags().IntVar(&o.Count, "count", 0, "end after this many packets")
+	c.Flags().StringSliceVar(&o.Filter, "filter", nil,
+		"A or A,B, each a pod, a node or an address: only IP packets from or to A, or between A and B, inner or outer")
+	return c
+}
+
+func captureTo(ctx context.Context, c *cobra.Command, l *lab.Lab, name string, o capture.Options) error {
+	run, err := capture.New(l, o)
+	if err != nil {
+		return err
+	}
+	w, closeFile, err := create(c, name)
+	if err != nil {
+		return err
+	}
+	said := c.ErrOrStderr()
+	s, err := run.Run(ctx, w, func(s capture.Summary) {
+		if s.NoReasons != "" {
+			fmt.Fprintf(said, "without the kernel's reasons for drops: %s\n", s.NoReasons)
+		}
+		fmt.Fprintf(said, "capturing on %d devices of %d hosts; ctrl-C ends it\n", s.Devices, s.Hosts)
+	})
+	if err := errors.Join(err, closeFile()); err != nil {
+		return fmt.Errorf("capture into %s: %w", name, err)
+	}
+	fmt.Fprintf(said, "%d packets on %d devices, and why the kernel dropped %d, are in %s\n", s.Packets, s.Devices, s.Dropped, name)
+	if s.Lost > 0 {
+		fmt.Fprintf(said, "%d more came faster than they could be read: name fewer devices\n", s.Lost)
+	}
+	return nil
+}
+
+// create opens the file to write to; - is the standard output.
+func create(c *cobra.Command, name string) (io.Writer, func() error, error) {
+	if name == "-" {
+		return plain.Raw(c.OutOrStdout()), func() error { return nil }, nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("capture: %w", err)
+	}
+	return f, f.Close, nil
+}

@@ -78,7 +78,8 @@ func captureTo(ctx context.Context, c *cobra.Command, l *lab.Lab, name string, o
 	if err := errors.Join(err, closeFile()); err != nil {
 		return fmt.Errorf("capture into %s: %w", name, err)
 	}
-	fmt.Fprintf(said, "%d packets on %d devices, and why the kernel dropped %d, are in %s\n", s.Packets, s.Devices, s.Dropped, name)
+	fmt.Fprintf(said, "%d packets on %d devices, and why the kernel dropped %d, are in %s\n", s.Packets, s.Devices,
+		s.Dropped, name)
 	if s.Lost > 0 {
 		fmt.Fprintf(said, "%d more came faster than they could be read: name fewer devices\n", s.Lost)
 	}

@@ -85,6 +85,7 @@ var arrows = []struct {
 	{"packet", nil},
 	{"doctor/drops", nil},
 	{"doctor/rules", nil},
+	{"doctor/ruletrace", []string{"doctor/locate", "doctor/rules"}},
 	{"doctor/trust", nil},
 	{"doctor/traffic", []string{"doctor", "doctor/drops", "packet"}},
 	{"plugin", []string{"plugin/...", "subnet", "netstate", "netstate/rtnl", "internal/jsonobject"}},
@@ -179,10 +180,10 @@ var owners = []struct {
 	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                  // read manifests
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                 // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/..."}, []string{"agent/..."}}, // makes pods
-	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard"}, nil},
+	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
-	{"github.com/google/nftables/...", []string{"netstate/firewall/..."}, nil},
+	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "doctor/ruletrace"}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops"}, nil},

@@ -1,0 +1,175 @@
+package ruletrace
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// effect is what a rule can do to a packet, beside its verdict.
+type effect struct {
+	verdict string // what the rule calls it: reject, queue, fwd; empty: as the trace says
+	writes  []write
+}
+
+// write is what a statement of a rule may alter.
+type write struct {
+	layer          layer
+	offset, length int  // of a payload statement
+	named          bool // otherwise fields are named, and none means all but checksums
+	fields         []string
+}
+
+func (w write) alters(c change) bool {
+	switch {
+	case w.named:
+		return slices.Contains(w.fields, c.field.name) || len(w.fields) == 0 && c.field.name != checksum
+	case w.layer != c.layer:
+		return false
+	}
+	return c.field.offset < w.offset+w.length && w.offset < c.field.offset+c.field.length
+}
+
+func (e effect) alters(c change) bool {
+	return slices.ContainsFunc(e.writes, func(w write) bool { return w.alters(c) })
+}
+
+// named returns a write of fields by their names.
+func named(fields ...string) []write { return []write{{named: true, fields: fields}} }
+
+// translated are the fields that address translation alters.
+var translated = []string{"saddr", "daddr", "sport", "dport"}
+
+// expression is one expression of a rule, as the kernel returns it.
+type expression struct {
+	name string
+	data []byte
+}
+
+// statements are the expressions that do something to a packet. They are read here and not by google/nftables, which
+// leaves out those that it does not know.
+var statements = map[string]func(data []byte) effect{
+	"reject":   func([]byte) effect { return effect{verdict: "reject"} },
+	"fwd":      func([]byte) effect { return effect{verdict: "fwd"} },
+	"dup":      func([]byte) effect { return effect{verdict: "dup"} },
+	"notrack":  func([]byte) effect { return effect{verdict: "notrack"} },
+	"tproxy":   func([]byte) effect { return effect{verdict: "tproxy"} },
+	"synproxy": func([]byte) effect { return effect{verdict: "synproxy"} },
+	"nat":      func([]byte) effect { return effect{writes: named(translated...)} },
+	"masq":     func([]byte) effect { return effect{writes: named(translated...)} },
+	"redir":    func([]byte) effect { return effect{writes: named(translated...)} },
+	"payload":  payloadEffect,
+	"meta":     metaEffect,
+	"target":   func(data []byte) effect { return targetEffect(text(attributes(data)[unix.NFTA_TARGET_NAME])) },
+}
+
+func effectOf(exprs []expression) effect {
+	var all effect
+	for _, x := range exprs {
+		if f := statements[x.name]; f != nil {
+			e := f(x.data)
+			all.writes = append(all.writes, e.writes...)
+			if e.verdict != "" {
+				all.verdict = e.verdict
+			}
+		}
+	}
+	return all
+}
+
+// Attributes that golang.org/x/sys does not have.
+const (
+	payloadBase, payloadOffset, payloadLength, payloadSource = 2, 3, 4, 5 // NFTA_PAYLOAD_…
+)
+
+func payloadEffect(data []byte) effect {
+	a := attributes(data)
+	if a[payloadSource] == nil {
+		return effect{}
+	}
+	return effect{writes: []write{{layer: layer(number(a[payloadBase])), offset: int(number(a[payloadOffset])),
+		length: int(number(a[payloadLength]))}}}
+}
+
+func metaEffect(data []byte) effect {
+	a := attributes(data)
+	if a[unix.NFTA_META_SREG] == nil || number(a[unix.NFTA_META_KEY]) != unix.NFT_META_MARK {
+		return effect{}
+	}
+	return effect{writes: named("mark")}
+}
+
+// targets are what the targets of x_tables may alter. One that is not listed may alter all.
+var targets = map[string][]string{
+	"TTL": {"ttl"}, "HL": {"hoplimit"}, "MARK": {"mark"}, "CONNMARK": {"mark"}, "mark": {"mark"},
+	"DNAT": translated, "SNAT": translated, "MASQUERADE": translated, "REDIRECT": translated, "NETMAP": translated,
+	"dnat": {"ether daddr"}, "snat": {"ether saddr"}, "redirect": {"ether daddr"},
+	"DSCP": {"tos", "flow"}, "TOS": {"tos", "flow"}, "ECN": {"tos", "flags"},
+}
+
+// harmless are the targets that alter nothing.
+var harmless = []string{
+	"", "ACCEPT", "DROP", "RETURN", "REJECT", "LOG", "NFLOG", "CT", "NOTRACK", "TRACE", "AUDIT", "CONNSECMARK", "SECMARK",
+	"CLASSIFY", "SET", "IDLETIMER", "RATEEST", "TEE", "LED", "NFQUEUE", "QUEUE", "CHECKSUM", "SYNPROXY", "TPROXY",
+	"CONTINUE", "log", "nflog", "arpreply",
+}
+
+func targetEffect(name string) effect {
+	switch {
+	case name == "REJECT":
+		return effect{verdict: "reject"}
+	case slices.Contains(harmless, name):
+		return effect{}
+	}
+	return effect{writes: named(targets[name]...)}
+}
+
+// attributes returns netlink attributes by their types; those of broken data are missing.
+func attributes(data []byte) map[uint16][]byte {
+	m := map[uint16][]byte{}
+	ad, err := netlink.NewAttributeDecoder(data)
+	for err == nil && ad.Next() {
+		m[ad.Type()] = ad.Bytes()
+	}
+	return m
+}
+
+// number returns an attribute of four bytes.
+func number(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+func text(b []byte) string {
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
+}
+
+// parseRule reads the payload of an NFT_MSG_NEWRULE.
+func parseRule(data []byte) (rule, error) {
+	if len(data) < 4 {
+		return rule{}, fmt.Errorf("decode a rule of %d bytes: want at least 4", len(data))
+	}
+	a := attributes(data[4:])
+	var r rule
+	if h := a[unix.NFTA_RULE_HANDLE]; len(h) == 8 {
+		r.handle = binary.BigEndian.Uint64(h)
+	}
+	ad, err := netlink.NewAttributeDecoder(a[unix.NFTA_RULE_EXPRESSIONS])
+	if err != nil {
+		return rule{}, fmt.Errorf("decode the rule with handle %d: %w", r.handle, err)
+	}
+	var exprs []expression
+	for ad.Next() {
+		x := attributes(ad.Bytes())
+		exprs = append(exprs, expression{text(x[unix.NFTA_EXPR_NAME]), x[unix.NFTA_EXPR_DATA]})
+	}
+	r.effect = effectOf(exprs)
+	return r, nil
+}

@@ -1,0 +1,120 @@
+package ruletrace
+
+import (
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// met is a rule or policy that one packet met.
+type met struct {
+	event
+	rule    rule // its zero value: the chain's policy
+	hook    string
+	packet  packet
+	rewrote []string
+}
+
+// verdict returns what the rule calls its verdict.
+func (m *met) name() string {
+	name := m.event.verdict.String()
+	if m.kind == unix.NFT_TRACETYPE_POLICY {
+		return "policy " + name
+	}
+	if own := m.rule.effect.verdict; own != "" {
+		return own
+	}
+	return name
+}
+
+// final reports whether the packet ends here.
+func (m *met) final(queues map[uint16]bool) bool {
+	switch m.event.verdict.base() {
+	case verdictDrop, verdictStolen:
+		return true
+	case verdictQueue:
+		number, bypass := m.event.verdict.queue()
+		return !bypass && !queues[number]
+	}
+	return false
+}
+
+// track is what is known of one packet on its way.
+type track struct {
+	hook    string
+	packet  packet // as the newest message shows it
+	mark    uint32
+	writers []*met // rules since, and the one of that message, which may alter the packet
+}
+
+// follow returns what packets met, in the order of the events. A rewriting rule is found by the first message after
+// it that shows the packet's headers; the kernel shows them once in each base chain, after the first of its rules that
+// matched.
+func follow(events []event, set ruleset) []*met {
+	tracks := map[uint32]*track{}
+	var all []*met
+	for _, e := range events {
+		t := tracks[e.id]
+		if t == nil || e.isOurs() && e.chain == markChain && !e.packet.empty() { // begin- would show it if it had the mark before
+			t = &track{}
+			tracks[e.id] = t
+		}
+		m := t.step(e, set)
+		if m != nil {
+			all = append(all, m)
+		}
+		if v := e.verdict.base(); v == verdictDrop || v == verdictStolen {
+			delete(tracks, e.id) // another packet may get this ID
+		}
+	}
+	return all
+}
+
+// step takes the next event of a packet. It returns nil for what is no rule of anybody else.
+func (t *track) step(e event, set ruleset) *met {
+	if c := set.chains[e.place]; c != nil && c.hook != "" {
+		t.hook = c.hook
+	}
+	m := &met{event: e, rule: set.rule(e.place, e.handle), hook: t.hook}
+	if e.isOurs() || e.handle == 0 && (e.kind != unix.NFT_TRACETYPE_POLICY || e.verdict.base() != verdictDrop) {
+		m = nil
+	}
+	before := *t
+	if m != nil {
+		t.writers = append(t.writers, m)
+	}
+	if e.mark != before.mark {
+		t.blame(markChange(before.mark, e.mark))
+	}
+	t.mark = e.mark
+	if !e.packet.empty() {
+		for _, c := range changes(before.packet, e.packet) {
+			t.blame(c)
+		}
+		t.packet, t.writers = e.packet, nil
+		if m != nil { // translation comes after the chain
+			t.writers = []*met{m}
+		}
+	}
+	if m != nil {
+		m.packet = t.packet
+		if len(m.rewrote) > 0 {
+			m.packet.network = before.packet.network // as the rule met it
+		}
+	}
+	return m
+}
+
+// blame gives a change to the last rule that may have made it. If there is none, the kernel has: it decrements the TTL,
+// and it translates the addresses of what belongs to a connection that a rule has translated before.
+func (t *track) blame(c change) {
+	for _, m := range slices.Backward(t.writers) {
+		if m.rule.effect.alters(c) {
+			m.rewrote = append(m.rewrote, c.text)
+			return
+		}
+	}
+}
+
+func (m *met) rewriting() string { return strings.Join(m.rewrote, ", ") }

@@ -19,7 +19,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift fuzz-peers nightly mutate lint kube-tools fuzz bench image clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint kube-tools fuzz bench image clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ soak: build kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20
 
 drift: build bin/testreport ## Alter single attributes of what the agent keeps, for DRIFT_TIME (10m); DRIFT_SEED repeats a run
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/drift
+
+causes: build bin/testreport ## Inject CAUSES_COUNT (1000) random causes of lost packets, and score the doctor; CAUSES_SEED repeats a run
+	TWILL_BIN_DIR=$(CURDIR)/bin bin/testreport -tags soak -count=1 -timeout 0 -v ./test/causes
 
 fuzz-peers: kube-tools bin/testreport ## Let one node write what it likes to the API server for PEERS_TIME (8m); PEERS_SEED repeats a run
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/peers

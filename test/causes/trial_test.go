@@ -1,0 +1,210 @@
+//go:build soak
+
+package causes
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// outcome is what a cause did to packets.
+type outcome string
+
+const (
+	refused  outcome = "refused"  // by the kernel, or it is the whole machine's
+	harmless outcome = "harmless" // all arrive
+	repaired outcome = "repaired" // by the agent
+	flapping outcome = "flapping" // now these are lost, now others
+	toldMTU  outcome = "told"     // senders know that packets are too long for the path: they are not lost
+	hurts    outcome = "hurt"     // the same are lost again and again
+)
+
+// verdict is what became of a cause.
+type verdict struct {
+	Number  int     `json:"number"`
+	Kind    string  `json:"kind"`
+	Lab     string  `json:"lab"`
+	Cause   string  `json:"cause"`
+	Place   string  `json:"place"`
+	Outcome outcome `json:"outcome"`
+	Why     string  `json:"why,omitempty"` // it was refused, or what was lost
+
+	First   finding  `json:"first"`
+	Seconds float64  `json:"seconds,omitempty"` // the doctor's
+	Failed  string   `json:"failed,omitempty"`  // the doctor
+	Green   bool     `json:"green,omitempty"`
+	Where   bool     `json:"placeRight,omitempty"`
+	What    bool     `json:"objectRight,omitempty"`
+	Missing []string `json:"missing,omitempty"` // in the object
+	False   bool     `json:"falseAlarm,omitempty"`
+	Latent  bool     `json:"latent,omitempty"` // packets are lost as soon as neighbours are forgotten
+
+	Left string  `json:"left,omitempty"` // what undoing left behind
+	Took float64 `json:"took"`
+}
+
+// settle is how long a cause may take until packets notice it, and healed when an agent has repaired it.
+const (
+	settle = 300 * time.Millisecond
+	cached = 1500 * time.Millisecond
+	healed = 3 * time.Second
+)
+
+// try injects a cause, looks what it does to packets, asks the doctor, and takes it back.
+func (r *run) try(c *cause) verdict {
+	v := variants[r.variant]
+	t := &trial{run: r, verdict: verdict{Number: c.number, Kind: c.kind, Place: c.place,
+		Cause: c.String(), Lab: v.backend + " " + v.family}, began: time.Now()}
+	i, err := inject(r.Context(), r.lab, c)
+	t.injected = i
+	if err != nil {
+		t.Outcome, t.Why = refused, lastLine(err)
+	} else {
+		t.observe()
+		if slices.Contains([]outcome{harmless, hurts, toldMTU}, t.Outcome) {
+			t.diagnose()
+		}
+	}
+	t.heal()
+	t.Took = time.Since(t.began).Seconds()
+	return t.verdict
+}
+
+func lastLine(err error) string {
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	return lines[len(lines)-1]
+}
+
+// trial is one cause that was injected.
+type trial struct {
+	*run
+	verdict
+	injected *injected
+	began    time.Time
+}
+
+// observe has packets sent until it is known what the cause does to them.
+func (t *trial) observe() {
+	made := time.Now()
+	matrix := func() losses { return t.oracle.matrix(t.Context(), patience) }
+	t.pause(settle)
+	first := matrix()
+	if len(first) == 0 {
+		t.pause(cached - time.Since(made))
+		if first = matrix(); len(first) == 0 {
+			t.Outcome = harmless
+			return
+		}
+	}
+	if t.agentSees() {
+		t.pause(healed - time.Since(made))
+	} else {
+		t.pause(cached - time.Since(made))
+	}
+	lost := first.both(matrix())
+	if len(lost) == 0 {
+		again := matrix()
+		t.Outcome, t.Why = flapping, first.String()
+		if len(again) == 0 {
+			t.Outcome = repaired
+		}
+		return
+	}
+	again := lost.both(matrix())
+	switch {
+	case len(again.real()) > 0:
+		t.Outcome, t.Why = hurts, again.String()
+	case len(again) > 0:
+		t.Outcome, t.Why = toldMTU, again.String()
+	default:
+		t.Outcome, t.Why = flapping, lost.String()
+	}
+}
+
+// agentSees reports whether a cause is where an agent may repair it.
+func (t *trial) agentSees() bool {
+	return slices.ContainsFunc(t.injected.places(), func(p string) bool { return p != underlay && !strings.Contains(p, "/") })
+}
+
+// diagnose asks the doctor, and scores what it says.
+func (t *trial) diagnose() {
+	first, took, err := ask(t.Context(), t.program, t.lab.Name())
+	t.First, t.Seconds = first, took.Seconds()
+	if err != nil {
+		t.Failed = err.Error()
+	}
+	switch t.Outcome {
+	case hurts:
+		t.Green = !first.broken()
+		t.Where = first.Place == t.injected.place || slices.Contains(t.injected.also, first.Place)
+		t.Missing = missing(t.injected.tokens, first.text())
+		t.What = t.Missing == nil && first.ID != ""
+	case harmless:
+		if first.broken() {
+			t.Latent = t.latent()
+			t.False = !t.Latent
+		}
+	}
+}
+
+// latent reports whether packets are lost when neighbours are looked for anew: then the cause was hidden only.
+func (t *trial) latent() bool {
+	for _, place := range t.world.places() {
+		h, err := t.lab.Find(place)
+		t.must(err)
+		_, err = h.Exec(t.Context(), "ip", "neigh", "flush", "all")
+		t.must(err)
+	}
+	first := t.oracle.matrix(t.Context(), patience)
+	t.pause(settle)
+	return len(first.both(t.oracle.matrix(t.Context(), patience)).real()) > 0
+}
+
+// heal takes the cause back, and makes the lab anew if it is not as it was.
+func (t *trial) heal() {
+	err := t.injected.undo(t.Context())
+	if err != nil {
+		t.Left = lastLine(err)
+	} else {
+		t.Left = t.left()
+	}
+	if t.Left == "" && t.Outcome != harmless && t.Outcome != refused {
+		if lost := t.awaitHealth(2 * time.Second); len(lost) > 0 {
+			t.Left = "lost: " + lost.String()
+		}
+	}
+	if t.Left != "" {
+		t.rebuild()
+	}
+}
+
+// left is the first line in which a place is not as it was.
+func (t *trial) left() string {
+	for _, place := range t.injected.places() {
+		now, err := state(t.Context(), t.lab, place)
+		if err != nil {
+			return err.Error()
+		}
+		if d := firstDifference(t.healthy[place], now); d != "" {
+			return place + d
+		}
+	}
+	return ""
+}
+
+// firstDifference is the first line that only one of two texts has.
+func firstDifference(before, after string) string {
+	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for _, line := range was {
+		if !slices.Contains(is, line) {
+			return " lacks: " + line
+		}
+	}
+	for _, line := range is {
+		if !slices.Contains(was, line) {
+			return " has: " + line
+		}
+	}
+	return ""
+}

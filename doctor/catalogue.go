@@ -476,6 +476,13 @@ var catalogue = [kinds]Kind{
 		Why:   "new connections are dropped at random",
 		Fix:   "sysctl -w net.netfilter.nf_conntrack_max=…",
 		See:   "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max"},
+	brNetfilterMissing: {ID: "br-netfilter-missing", Severity: Risk,
+		Title: "bridged packets do not go through the rules of kube-proxy",
+		Why: "a pod that calls a Service is answered by a pod of its own node past the rules that would translate the " +
+			"answer back: it resets the connection, or waits. Network policies do not see such packets either",
+		Fix: "load it: modprobe br_netfilter, sysctl -w net.bridge.bridge-nf-call-iptables=1 " +
+			"net.bridge.bridge-nf-call-ip6tables=1, and name both in /etc/modules-load.d and /etc/sysctl.d, as kubeadm demands",
+		See: "lsmod | grep br_netfilter; sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables"},
 	kubeProxyCIDR: {ID: "kube-proxy-cidr", Severity: Risk,
 		Title: "kube-proxy has another cluster CIDR",
 		Why:   "it masquerades pods' packets to services as if they came from outside, or the other way round",

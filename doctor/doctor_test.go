@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -43,7 +44,11 @@ func TestHost(t *testing.T) {
 		"device-manager": func(f *Facts) { f.Programs = []Program{{Name: "NetworkManager"}} },
 		"second-agent":   func(f *Facts) { f.Programs = []Program{{Name: "flanneld"}} },
 		"kube-proxy-cidr": func(f *Facts) {
+			f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1"
 			f.Programs = []Program{{Name: "kube-proxy", Args: []string{"--cluster-cidr", "10.0.0.0/16"}}}
+		},
+		"br-netfilter-missing": func(f *Facts) {
+			f.Programs = []Program{{Name: "kube-proxy"}}
 		},
 		"agent-deaf": func(f *Facts) { f.Agent.Unresponsive, f.Agent.NotReady = true, "refused" },
 		"runner-down": func(f *Facts) {
@@ -64,6 +69,7 @@ func TestHost(t *testing.T) {
 		}
 	}
 	f := healthy()
+	f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1"
 	f.Programs = []Program{{Name: "kube-proxy", Args: []string{"--cluster-cidr=10.244.0.0/16"}}}
 	f.Release, f.Sysctls["net/netfilter/nf_conntrack_count"], f.Sysctls["net/netfilter/nf_conntrack_max"] = "5.4.0", "5", "100"
 	if got := Check(f); len(got) > 0 {
@@ -180,5 +186,57 @@ func TestRemoval(t *testing.T) {
 		if got := removal(d); !d.Stops() || !strings.HasPrefix(got, c.wantText) || c.wantText == "" && got != "" {
 			t.Errorf("%+v: got %q, want %q", d, got, c.wantText)
 		}
+	}
+}
+
+// TestBridgeFilter: bridged packets have to go through the firewall where there is a kube-proxy, in the families of pods.
+func TestBridgeFilter(t *testing.T) {
+	process := func(f *Facts) { f.Programs = []Program{{Name: "kube-proxy"}} }
+	iptables := func(f *Facts) { f.Chains = []rules.Chain{{Family: "ip", Table: "nat", Name: "KUBE-SERVICES"}} }
+	nft := func(f *Facts) { f.Chains = []rules.Chain{{Family: "ip", Table: "kube-proxy", Name: "services"}} }
+	const v4, v6 = "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"
+	for name, c := range map[string]struct {
+		proxy  func(*Facts)
+		values map[string]string
+		fix    string // empty: there is no finding
+	}{
+		"no proxy":         {func(*Facts) {}, nil, ""},
+		"as it should be":  {process, map[string]string{v4: "1"}, ""},
+		"off":              {process, map[string]string{v4: "0", v6: "1"}, "sysctl -w " + v4 + "=1"},
+		"no module":        {iptables, nil, "load it: modprobe br_netfilter"},
+		"nftables":         {nft, nil, "load it: modprobe br_netfilter"},
+		"the other family": {nft, map[string]string{v4: "1", v6: "0"}, ""},
+	} {
+		f := healthy()
+		c.proxy(&f)
+		for k, v := range c.values {
+			f.Sysctls[k] = v
+		}
+		got := Check(f)
+		if c.fix == "" && len(got) > 0 || c.fix != "" && (len(got) != 1 || got[0].ID != "br-netfilter-missing" || !strings.HasPrefix(got[0].Fix, c.fix)) {
+			t.Errorf("%s: %+v, want the fix %q", name, got, c.fix)
+		}
+	}
+}
+
+// TestRoutesAsCommands: what deletes a route can be run, whatever kind of route it is.
+func TestRoutesAsCommands(t *testing.T) {
+	for want, r := range map[string]Route{
+		"ip route del 10.244.1.64/26 via 192.0.2.9 dev eth0": {Dst: prefix("10.244.1.64/26"), Via: addr("192.0.2.9"), Dev: "eth0"},
+		"ip route del blackhole 10.244.1.64/26":              {Type: "blackhole", Dst: prefix("10.244.1.64/26")},
+		"ip route del 10.244.1.64/26":                        {Dst: prefix("10.244.1.64/26")}, // to several next hops
+	} {
+		f := healthy()
+		f.Routes = []Route{r}
+		if got := Check(f); len(got) != 1 || got[0].ID != "route-shadowed" || got[0].Fix != want {
+			t.Errorf("got %+v, want the fix %q", got, want)
+		}
+	}
+	f := healthy()
+	f.Underlay = backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addr("192.0.2.1"), Public: addr("192.0.2.1")}}}
+	f.Paths = []Path{{Node: "n2", Underlay: addr("198.51.100.2"), Outer: Hop{Dev: "eth0", Via: addr("192.0.2.254")},
+		Neighbour: Neighbour{State: netstate.NeighPermanent, MAC: "0e:00:00:00:00:99"}}}
+	if got := Check(f); len(got) != 1 || got[0].ID != "underlay-neighbour" || got[0].Fix != "ip neigh del 192.0.2.254 dev eth0" {
+		t.Errorf("got %+v, want the router's entry deleted", got)
 	}
 }

@@ -131,17 +131,25 @@ type Qdisc struct {
 
 // Route is a route that is not Twill's.
 type Route struct {
-	Dst netip.Prefix
-	Via netip.Addr
-	Dev string
+	Type string // as iproute2 names it: blackhole, unreachable, …; empty: it leads to a device, or to several
+	Dst  netip.Prefix
+	Via  netip.Addr
+	Dev  string // empty: none, or several
 }
 
+// String returns the route as iproute2 takes it.
 func (r Route) String() string {
 	text := r.Dst.String()
+	if r.Type != "" {
+		text = r.Type + " " + text
+	}
 	if r.Via.IsValid() {
 		text += " via " + r.Via.String()
 	}
-	return text + " dev " + r.Dev
+	if r.Dev != "" {
+		text += " dev " + r.Dev
+	}
+	return text
 }
 
 // Path is how the kernel would send to one peer in one address family.
@@ -153,6 +161,14 @@ type Path struct {
 	Underlay  netip.Addr
 	Outer     Hop       // towards Underlay
 	Neighbour Neighbour // the next hop towards Underlay
+}
+
+// nextHop returns the address whose neighbour entry Neighbour is.
+func (p Path) nextHop() netip.Addr {
+	if p.Outer.Via.IsValid() {
+		return p.Outer.Via
+	}
+	return p.Underlay
 }
 
 // OwnPath is how the kernel would send to a pod of this node in one address family.

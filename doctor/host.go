@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -102,12 +103,41 @@ func (e *exam) checkHost() {
 					"/etc/systemd/networkd.conf.d/twill.conf, and restart systemd-networkd")
 		}
 	}
+	e.checkBridgeFilter()
 	for _, m := range e.NoModules {
 		e.find(moduleMissing, "the kernel's module "+m.Name, "built in, or a file that can be loaded", m.Detail, "")
 	}
 	if major, minor := release(e.Release); major > 0 && (major < 5 || major == 5 && minor < 4) {
 		e.find(kernelOld, "Linux", "5.4 or newer", e.Release, "")
 	}
+}
+
+// checkBridgeFilter is about what kube-proxy needs of the kernel: that packets which are only bridged go through its
+// rules, like the answers of a Service's pod to a pod of the same node.
+func (e *exam) checkBridgeFilter() {
+	proxy := slices.ContainsFunc(e.Programs, func(p Program) bool { return p.Name == "kube-proxy" }) ||
+		slices.ContainsFunc(e.Chains, func(c rules.Chain) bool { return c.Name == "KUBE-SERVICES" || c.Table == "kube-proxy" })
+	if !proxy {
+		return
+	}
+	for _, s := range e.Lease.Snapshot.Local.Stacks {
+		name := bridgeFilter(s.Family())
+		if value, ok := e.Sysctls[name]; !ok {
+			e.find(brNetfilterMissing, "kube-proxy", name+" = 1", "no such parameter: br_netfilter is not loaded", "").
+				family = s.Family()
+		} else if value != "1" {
+			e.find(brNetfilterMissing, "kube-proxy", name+" = 1", name+" = "+value, "sysctl -w "+name+"=1").
+				family = s.Family()
+		}
+	}
+}
+
+// bridgeFilter returns the parameter that sends bridged packets through the firewall's rules.
+func bridgeFilter(f netstate.Family) string {
+	if f == netstate.IPv6 {
+		return "net/bridge/bridge-nf-call-ip6tables"
+	}
+	return "net/bridge/bridge-nf-call-iptables"
 }
 
 // number returns 0 for what is no number.

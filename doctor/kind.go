@@ -101,6 +101,7 @@ const (
 	duplicateUnderlay
 	rangeFull
 	reservationsLeaked
+	brNetfilterMissing
 
 	// Weaker causes: what only probes show, what keeps the agent from repairing, and what may hurt later.
 	runnerDown

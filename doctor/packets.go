@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/netstate"
 )
 
 // trial is a packet to try at one hook, and the kind of finding that a decision about it is.
@@ -80,11 +81,7 @@ func forwarded(p rules.Packet, name string) []trial {
 // sameNode tries a packet between two pods of this node, which is bridged, and with br_netfilter forwarded all the
 // same.
 func sameNode(f Facts, a, b netip.Addr) []trial {
-	name := "net/bridge/bridge-nf-call-iptables"
-	if a.Is6() {
-		name = "net/bridge/bridge-nf-call-ip6tables"
-	}
-	if f.Sysctls[name] != "1" {
+	if f.Sysctls[bridgeFilter(netstate.FamilyOf(a))] != "1" {
 		return nil
 	}
 	p := rules.Packet{Src: a, Dst: b, In: f.Bridge, Out: f.Bridge, Proto: "tcp", DPort: 80}

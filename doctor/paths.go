@@ -95,7 +95,7 @@ func (e *exam) checkOuter(p Path) {
 			"ip route get "+p.Underlay.String())
 	case state == netstate.NeighPermanent, state == netstate.NeighFailed:
 		e.findPeer(underlayNeighbour, p.Node, "the neighbour entry of its next hop is learnt, and reachable",
-			p.Neighbour.String(), fmt.Sprintf("ip neigh del %s dev %s", p.Underlay, p.Outer.Dev))
+			p.Neighbour.String(), fmt.Sprintf("ip neigh del %s dev %s", p.nextHop(), p.Outer.Dev))
 	}
 }
 

@@ -70,7 +70,7 @@ var options = map[string]func(r *Rule, value string, not bool) bool{
 	"-p":      func(r *Rule, value string, not bool) bool { r.Proto = value; return !not },
 	"-j":      func(r *Rule, value string, _ bool) bool { setTarget(r, value, Jump); return true },
 	"-g":      func(r *Rule, value string, _ bool) bool { setTarget(r, value, Goto); return true },
-	"--state": isNew, "--ctstate": isNew,
+	"--state": setState, "--ctstate": setState,
 	"-m": func(_ *Rule, value string, _ bool) bool {
 		return slices.Contains([]string{"comment", "tcp", "udp", "conntrack", "state", "mark", "connmark"}, value)
 	},
@@ -85,8 +85,12 @@ var options = map[string]func(r *Rule, value string, not bool) bool{
 	},
 }
 
-// isNew reports whether a condition on the state of a connection holds for the first packet.
-func isNew(_ *Rule, value string, not bool) bool { return strings.Contains(value, "NEW") != not }
+// setState reads "RELATED,ESTABLISHED". iptables allows one such condition in a rule for each of two extensions.
+func setState(r *Rule, value string, not bool) bool {
+	isFirst := len(r.State.Any) == 0
+	r.State = StateMatch{strings.Split(strings.ToLower(value), ","), not}
+	return isFirst
+}
 
 // parseRule reads the words of one rule. What it does not understand becomes a condition that never holds.
 func parseRule(words []string) Rule {

@@ -124,8 +124,10 @@ func (r *Rule) match(body json.RawMessage) bool {
 		return r.matchMeta(left.Meta.Key, m.Right, not)
 	case len(left.And) == 2:
 		return unmarked(left.And[0], m.Right, not)
-	case left.CT != nil && left.CT.Key == "state": // the packets that are tried are the first of their connection
-		return slices.Contains(stringsOf(m.Right), "new") != not
+	case left.CT != nil && left.CT.Key == "state":
+		isFirst := len(r.State.Any) == 0
+		r.State = StateMatch{stringsOf(m.Right), not}
+		return isFirst && len(r.State.Any) > 0
 	}
 	return false
 }

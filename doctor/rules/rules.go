@@ -39,6 +39,7 @@ type Rule struct {
 	In, Out   DevMatch
 	Proto     string
 	DPort     int
+	State     StateMatch
 	UnknownIf string // a condition that is not understood: the rule is taken not to match
 	Verdict   Verdict
 	Target    string // of Jump and Goto
@@ -71,6 +72,16 @@ func (m DevMatch) holds(dev string) bool {
 	return (dev == m.Name || prefix != m.Name && strings.HasPrefix(dev, prefix)) != m.Not
 }
 
+// StateMatch is a condition on the state of the packet's connection.
+type StateMatch struct {
+	Any []string // new, established, …
+	Not bool
+}
+
+func (m StateMatch) holds(state string) bool {
+	return len(m.Any) == 0 || slices.Contains(m.Any, state) != m.Not
+}
+
 // Packet is a packet at a hook, the first of its connection.
 type Packet struct {
 	Src, Dst netip.Addr
@@ -79,8 +90,24 @@ type Packet struct {
 	DPort    int
 }
 
-func (r Rule) matches(p Packet) bool {
-	return r.UnknownIf == "" && r.Src.holds(p.Src) && r.Dst.holds(p.Dst) && r.In.holds(p.In) && r.Out.holds(p.Out) &&
+// conntrack is the priority of the kernel's connection tracking (NF_IP_PRI_CONNTRACK).
+const conntrack = -200
+
+// state returns the state of a new connection for a chain's rules. To those that run before connection tracking every
+// packet is invalid: raw's, and of nftables' chains those of a lower priority.
+func (c Chain) state() string {
+	early := c.Priority < conntrack
+	if c.Tool != "" {
+		early = c.Table == "raw"
+	}
+	if early && (c.Hook == "prerouting" || c.Hook == "output") {
+		return "invalid"
+	}
+	return "new"
+}
+
+func (r Rule) matches(p Packet, state string) bool {
+	return r.UnknownIf == "" && r.State.holds(state) && r.Src.holds(p.Src) && r.Dst.holds(p.Dst) && r.In.holds(p.In) && r.Out.holds(p.Out) &&
 		(r.Proto == "" || r.Proto == p.Proto) && (r.DPort == 0 || r.DPort == p.DPort)
 }
 
@@ -123,7 +150,7 @@ func Decide(chains []Chain, hook string, p Packet) Decision {
 	}
 	slices.SortStableFunc(hooked, func(a, b *Chain) int { return a.Priority - b.Priority })
 	for _, c := range hooked {
-		verdict, rule := run(chains, c, p, 0)
+		verdict, rule := run(chains, c, trial{p, c.state()}, 0)
 		if verdict == "" || verdict == Return {
 			verdict, rule = c.Policy, nil
 		}
@@ -137,15 +164,21 @@ func Decide(chains []Chain, hook string, p Packet) Decision {
 // maxDepth bounds jumps, as the kernel does.
 const maxDepth = 16
 
+// trial is a packet with the state that the chain of the hook sees its connection in.
+type trial struct {
+	packet Packet
+	state  string
+}
+
 // run returns the verdict of one chain, empty if no rule decides.
-func run(chains []Chain, c *Chain, p Packet, depth int) (Verdict, *Rule) {
+func run(chains []Chain, c *Chain, t trial, depth int) (Verdict, *Rule) {
 	if depth > maxDepth {
 		return "", nil
 	}
 	for k := range c.Rules {
 		r := &c.Rules[k]
 		switch {
-		case r.Verdict == "" || !r.matches(p):
+		case r.Verdict == "" || !r.matches(t.packet, t.state):
 			continue
 		case r.Verdict != Jump && r.Verdict != Goto:
 			return r.Verdict, r
@@ -156,7 +189,7 @@ func run(chains []Chain, c *Chain, p Packet, depth int) (Verdict, *Rule) {
 		if i < 0 {
 			continue
 		}
-		if verdict, by := run(chains, &chains[i], p, depth+1); verdict != "" && verdict != Return {
+		if verdict, by := run(chains, &chains[i], t, depth+1); verdict != "" && verdict != Return {
 			return verdict, by
 		} else if r.Verdict == Goto {
 			return Return, nil

@@ -43,6 +43,37 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestState: before connection tracking every packet's state is invalid. The kernel (6.18) does the same with a real ping,
+// in nftables and in raw of iptables.
+func TestState(t *testing.T) {
+	for name, c := range map[string]struct {
+		chain Chain
+		state StateMatch
+		want  Verdict
+	}{
+		"new in raw":         {Chain{Table: "raw", Tool: "iptables"}, StateMatch{Any: []string{"new"}}, Accept},
+		"invalid in raw":     {Chain{Table: "raw", Tool: "iptables"}, StateMatch{Any: []string{"invalid"}}, Drop},
+		"not new in raw":     {Chain{Table: "raw", Tool: "iptables"}, StateMatch{[]string{"new"}, true}, Drop},
+		"new in mangle":      {Chain{Table: "mangle", Tool: "iptables"}, StateMatch{Any: []string{"new"}}, Drop},
+		"new before":         {Chain{Priority: -201}, StateMatch{Any: []string{"new"}}, Accept},
+		"invalid before":     {Chain{Priority: -300}, StateMatch{Any: []string{"invalid", "new"}}, Drop},
+		"new at":             {Chain{Priority: -200}, StateMatch{Any: []string{"established", "new"}}, Drop},
+		"invalid after":      {Chain{Priority: -150}, StateMatch{Any: []string{"invalid"}}, Accept},
+		"not new after":      {Chain{}, StateMatch{[]string{"new"}, true}, Accept},
+		"not related after":  {Chain{}, StateMatch{[]string{"related"}, true}, Drop},
+		"new in any forward": {Chain{Hook: "forward", Priority: -300}, StateMatch{Any: []string{"new"}}, Drop},
+	} {
+		c.chain.Family, c.chain.Policy = "ip", Accept
+		c.chain.Rules = []Rule{{State: c.state, Verdict: Drop}}
+		if c.chain.Hook == "" {
+			c.chain.Hook = "prerouting"
+		}
+		if got := Decide([]Chain{c.chain}, c.chain.Hook, Packet{Src: addr("10.244.1.2")}); got.Verdict != c.want {
+			t.Errorf("%s: %s, want %s", name, got.Verdict, c.want)
+		}
+	}
+}
+
 const saved = `*filter
 :INPUT ACCEPT [0:0]
 :FORWARD DROP [1:60]
@@ -71,7 +102,7 @@ func TestParseSave(t *testing.T) {
 	if r := f.Rules[0]; r.Verdict != "jump" || r.Target != "DOCKER-USER" || r.UnknownIf != "" {
 		t.Errorf("the jump: %+v", r)
 	}
-	if r := f.Rules[1]; r.UnknownIf == "" {
+	if r := f.Rules[1]; r.UnknownIf != "" || r.matches(Packet{}, "new") || !r.matches(Packet{}, "related") {
 		t.Errorf("a new connection is not RELATED: %+v", r)
 	}
 	if r := f.Rules[2]; r.Verdict != "reject" || !r.In.Not || r.Out.Name != "docker0" || r.DPort != 80 || r.UnknownIf != "" {
@@ -105,7 +136,7 @@ func TestParseNFT(t *testing.T) {
 	if r := rules[1]; r.Verdict != "jump" || r.Target != "x" || !r.In.Not {
 		t.Errorf("the jump: %+v", r)
 	}
-	if r := rules[2]; r.UnknownIf == "" {
+	if r := rules[2]; r.UnknownIf != "" || r.matches(Packet{}, "new") || !r.matches(Packet{}, "established") {
 		t.Errorf("a new connection is not established: %+v", r)
 	}
 	if _, err := ParseNFT([]byte(`{`)); err == nil {

@@ -71,9 +71,19 @@ var ruleFaults = []Fault{
 			"sysctl -q -w net.bridge.bridge-nf-call-iptables=1",
 			"iptables -w -I FORWARD 1 -i cni0 -o cni0 -j DROP",
 		),
-		Undo: script(
+		Undo: script("iptables -w -D FORWARD -i cni0 -o cni0 -j DROP"),
+	},
+	{
+		Name:        "br-netfilter-missing",
+		Finding:     "br-netfilter-missing",
+		Description: "bridged packets do not go through iptables, where kube-proxy's rules are",
+		Inject: script(
+			"iptables -w -t nat -N KUBE-SERVICES",
 			"sysctl -q -w net.bridge.bridge-nf-call-iptables=0",
-			"iptables -w -D FORWARD -i cni0 -o cni0 -j DROP",
+		),
+		Undo: script(
+			"iptables -w -t nat -X KUBE-SERVICES",
+			"sysctl -q -w net.bridge.bridge-nf-call-iptables=1",
 		),
 	},
 	{

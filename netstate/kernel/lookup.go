@@ -84,10 +84,16 @@ func (k *Kernel) linkNames() (map[int]string, error) {
 
 // Route is a route of the main table.
 type Route struct {
-	Dst netip.Prefix
-	Via netip.Addr // invalid: on the link
-	Dev string     // empty: the route refuses packets
+	Type string // as iproute2 names it: blackhole, unreachable, …; empty: it leads to a device, or to several
+	Dst  netip.Prefix
+	Via  netip.Addr // invalid: on the link
+	Dev  string     // empty: none, or several
 }
+
+// routeTypes are iproute2's names of routes that do not simply lead to a device.
+var routeTypes = map[int]string{unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast", unix.RTN_ANYCAST: "anycast",
+	unix.RTN_MULTICAST: "multicast", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable",
+	unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw", unix.RTN_NAT: "nat"}
 
 // Routes returns the routes of the main table.
 func (k *Kernel) Routes() (all []Route, err error) {
@@ -102,7 +108,7 @@ func (k *Kernel) Routes() (all []Route, err error) {
 		}
 		for _, r := range list {
 			if r.Dst != nil {
-				all = append(all, Route{rtnl.Prefix(r.Dst), rtnl.Addr(r.Gw), names[r.LinkIndex]})
+				all = append(all, Route{routeTypes[r.Type], rtnl.Prefix(r.Dst), rtnl.Addr(r.Gw), names[r.LinkIndex]})
 			}
 		}
 	}

@@ -27,6 +27,8 @@ func TestLookup(t *testing.T) {
 	inNamespace(t, "ip link set lo up", "ip link add b0 address 0e:00:00:00:00:01 type bridge", "ip link set b0 up",
 		"ip addr add 192.0.2.1/24 dev b0",
 		"ip route add 10.9.0.0/16 via 192.0.2.9", "ip route add blackhole 10.8.0.0/16",
+		"ip route add prohibit 10.5.0.0/16",
+		"ip route add 10.4.0.0/16 nexthop via 192.0.2.9 nexthop via 192.0.2.8",
 		"ip rule add to 10.7.0.0/16 lookup 77 priority 50",
 		"ip route add unreachable default table 77", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev b0 nud permanent",
 		"ip link add here0 type veth peer name here1", "ip link set here0 master b0",
@@ -59,8 +61,10 @@ func TestLookup(t *testing.T) {
 	}
 	routes, err := k.Routes()
 	for _, want := range []Route{
-		{netip.MustParsePrefix("10.9.0.0/16"), netip.MustParseAddr("192.0.2.9"), "b0"},
-		{Dst: netip.MustParsePrefix("10.8.0.0/16")},
+		{"", netip.MustParsePrefix("10.9.0.0/16"), netip.MustParseAddr("192.0.2.9"), "b0"},
+		{Type: "blackhole", Dst: netip.MustParsePrefix("10.8.0.0/16")},
+		{Type: "prohibit", Dst: netip.MustParsePrefix("10.5.0.0/16")},
+		{Dst: netip.MustParsePrefix("10.4.0.0/16")},
 	} {
 		if err != nil || !slices.Contains(routes, want) {
 			t.Errorf("routes %+v, %v, want %+v", routes, err, want)

@@ -108,6 +108,7 @@ var targets = map[string][]string{
 	"TTL": {"ttl"}, "HL": {"hoplimit"}, "MARK": {"mark"}, "CONNMARK": {"mark"}, "mark": {"mark"},
 	"DNAT": translated, "SNAT": translated, "MASQUERADE": translated, "REDIRECT": translated, "NETMAP": translated,
 	"dnat": {"ether daddr"}, "snat": {"ether saddr"}, "redirect": {"ether daddr"},
+	"mangle": {"saddr ip", "daddr ip", "saddr ether", "daddr ether"}, "TCPMSS": {checksum},
 	"DSCP": {"tos", "flow"}, "TOS": {"tos", "flow"}, "ECN": {"tos", "flags"},
 }
 

@@ -1,6 +1,7 @@
 package ruletrace
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -46,12 +47,24 @@ type track struct {
 	packet  packet // as the newest message shows it
 	mark    uint32
 	writers []*met // rules since, and the one of that message, which may alter the packet
+	ours    bool   // a Tracer marked it, or it is from or to an address of its pairs; others may trace too
+}
+
+// scope is what a Tracer's own packets are known by.
+type scope struct {
+	table string
+	ends  map[netip.Addr]bool
+}
+
+func (s scope) has(e event) bool {
+	src, dst := e.packet.addresses()
+	return e.table == s.table && e.chain == markChain && e.handle != 0 || s.ends[src] || s.ends[dst]
 }
 
 // follow returns what packets met, in the order of the events. A rewriting rule is found by the first message after
 // it that shows the packet's headers; the kernel shows them once in each base chain, after the first of its rules that
 // matched.
-func follow(events []event, set ruleset) []*met {
+func follow(events []event, set ruleset, own scope) []*met {
 	tracks := map[uint32]*track{}
 	var all []*met
 	for _, e := range events {
@@ -60,8 +73,8 @@ func follow(events []event, set ruleset) []*met {
 			t = &track{}
 			tracks[e.id] = t
 		}
-		m := t.step(e, set)
-		if m != nil {
+		t.ours = t.ours || own.has(e)
+		if m := t.step(e, set); m != nil && t.ours {
 			all = append(all, m)
 		}
 		if v := e.verdict.base(); v == verdictDrop || v == verdictStolen {

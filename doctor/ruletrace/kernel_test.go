@@ -188,13 +188,16 @@ func check(t *testing.T, l loss) {
 	if !matches(h.Object.Text, l.text) || !matches(h.Object.Fix, l.fix) {
 		t.Errorf("got %q, fix %q\nwant %q, fix %q", h.Object.Text, h.Object.Fix, l.text, l.fix)
 	}
-	if l.want.In == "" {
+	if l.want.In+l.want.Out == "" {
 		h.In, h.Out = "", ""
 	}
 	if !l.want.Src.IsValid() {
 		h.Src, h.Dst, h.Proto = netip.Addr{}, netip.Addr{}, 0
 	}
 	h.Object = l.want.Object
+	if l.want.Rewrote == "ether daddr" && strings.HasPrefix(h.Rewrote, "ether daddr ") { // the old one is random
+		h.Rewrote = l.want.Rewrote
+	}
 	if h != l.want {
 		t.Errorf("got %+v\nwant %+v", h, l.want)
 	}
@@ -218,26 +221,4 @@ func matches(text, pattern string) bool {
 		}
 	}
 	return text == ""
-}
-
-func TestNFT(t *testing.T) {
-	need(t, "nft")
-	for name, l := range map[string]loss{
-		"inet": {
-			rules: base("inet", "forward", "nft add rule inet fw forward icmp type echo-request counter drop"), to: b4,
-			text: "inet fw forward handle HANDLE: icmp type echo-request counter drop",
-			fix:  "nft delete rule inet fw forward handle HANDLE",
-			want: Hit{Verdict: "drop", Stops: true, Hook: "forward", Family: "inet", In: "br0", Out: "b0", Src: a4, Dst: b4, Proto: 1},
-		},
-		"inet policy": {
-			rules: base("inet", "forward", "nft chain inet fw forward '{ policy drop; }'"), to: b4,
-			text: "inet fw forward: policy drop", fix: "nft chain inet fw forward '{ policy accept; }'",
-			want: Hit{Verdict: "policy drop", Stops: true, Hook: "forward", Family: "inet", In: "br0", Out: "b0", Src: a4, Dst: b4, Proto: 1},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			wire(t)
-			check(t, l)
-		})
-	}
 }

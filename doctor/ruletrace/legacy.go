@@ -12,7 +12,7 @@ import (
 // legacyTable is a legacy table (x_tables) at some time. Such tables have no trace that a program could read, only
 // counters, which count other packets too.
 type legacyTable struct {
-	kind   legacyKind
+	family string
 	name   string
 	tool   string
 	chains []savedChain
@@ -20,26 +20,49 @@ type legacyTable struct {
 
 // legacyKind is a family of legacy tables.
 type legacyKind struct {
-	tool  string
-	names string // the file in /proc/net that lists the tables that exist
-	ip    bool
+	tool   string
+	family string
+	tables func() []string // that exist in the calling thread's namespace
+	list   []string        // arguments that list a table with counters
+	save   bool            // it is the program that saves which lists
 }
 
 var legacyKinds = []legacyKind{
-	{"iptables", "ip_tables_names", true}, {"ip6tables", "ip6_tables_names", true}, {"arptables", "arp_tables_names", false},
+	{"iptables", "ip", listedIn("ip_tables_names"), []string{"-c"}, true},
+	{"ip6tables", "ip6", listedIn("ip6_tables_names"), []string{"-c"}, true},
+	{"arptables", "arp", listedIn("arp_tables_names"), []string{"-L", "-n", "-v"}, false},
+	{"ebtables", "bridge", bridgeTables, []string{"-L", "--Lc"}, false},
+}
+
+// listedIn returns a function that reads the names of tables from a file, which the kernel has if it has such tables.
+func listedIn(file string) func() []string {
+	return func() []string {
+		names, _ := os.ReadFile("/proc/thread-self/net/" + file)
+		return strings.Fields(string(names))
+	}
+}
+
+// bridgeTables returns the tables whose modules are loaded: the kernel has no list of those of a namespace. Listing one
+// makes it, empty, if the namespace has none.
+func bridgeTables() []string {
+	modules, _ := os.ReadFile("/proc/modules")
+	var tables []string
+	for line := range strings.Lines(string(modules)) {
+		module, _, _ := strings.Cut(line, " ")
+		if table, ok := strings.CutPrefix(module, "ebtable_"); ok {
+			tables = append(tables, table)
+		}
+	}
+	return tables
 }
 
 // readLegacy reads all legacy tables of the calling thread's namespace. It starts no process where there are none,
 // which would also make them.
 func readLegacy() (tables []legacyTable, errs []error) {
 	for _, k := range legacyKinds {
-		names, err := os.ReadFile("/proc/thread-self/net/" + k.names)
-		if err != nil { // the kernel has none of this kind
-			continue
-		}
-		for _, name := range strings.Fields(string(names)) {
-			t := legacyTable{kind: k, name: name}
-			if err := t.read(); err != nil {
+		for _, name := range k.tables() {
+			t := legacyTable{tool: k.tool, family: k.family, name: name}
+			if err := t.read(k); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -50,17 +73,17 @@ func readLegacy() (tables []legacyTable, errs []error) {
 }
 
 // read reads rules and counters with the legacy variant of the tool.
-func (t *legacyTable) read() error {
-	for _, tool := range []string{t.kind.tool + "-legacy", t.kind.tool} {
+func (t *legacyTable) read(k legacyKind) error {
+	for _, tool := range []string{k.tool + "-legacy", k.tool} {
 		if _, err := exec.LookPath(tool); err != nil || !isVariant(tool, false) {
 			continue
 		}
 		t.tool = tool
-		command, parse := exec.Command(tool+"-save", "-c", "-t", t.name), parseSave
-		if !t.kind.ip {
-			command, parse = exec.Command(tool, "-t", t.name, "-L", "-n", "-v"), parseListing
+		program, parse := tool, parseListing
+		if k.save {
+			program, parse = tool+"-save", parseSave
 		}
-		out, err := command.Output()
+		out, err := exec.Command(program, append([]string{"-t", t.name}, k.list...)...).Output()
 		if err != nil {
 			return fmt.Errorf("read the legacy table %s with %s: %w", t.name, tool, err)
 		}
@@ -70,7 +93,7 @@ func (t *legacyTable) read() error {
 		}
 		return nil
 	}
-	return fmt.Errorf("read the legacy table %s: there is no legacy variant of %s", t.name, t.kind.tool)
+	return fmt.Errorf("read the legacy table %s: there is no legacy variant of %s", t.name, k.tool)
 }
 
 // legacyHits returns the rules and policies that packets met since tables were read.
@@ -81,7 +104,7 @@ func legacyHits(before []legacyTable) []Hit {
 	now, _ := readLegacy()
 	var hits []Hit
 	for _, t := range now {
-		i := slices.IndexFunc(before, func(b legacyTable) bool { return b.kind == t.kind && b.name == t.name })
+		i := slices.IndexFunc(before, func(b legacyTable) bool { return b.family == t.family && b.name == t.name })
 		if i >= 0 {
 			hits = append(hits, t.since(before[i])...)
 		}
@@ -112,7 +135,7 @@ func (t *legacyTable) since(before legacyTable) []Hit {
 
 // place adds where the rule is.
 func (t *legacyTable) place(h Hit, c savedChain) Hit {
-	h.Family = map[string]string{"iptables": "ip", "ip6tables": "ip6", "arptables": "arp"}[t.kind.tool]
+	h.Family = t.family
 	if c.policy != "" {
 		h.Hook = strings.ToLower(c.name)
 	}
@@ -132,7 +155,7 @@ func (h *Hit) act(r savedRule) bool {
 		h.Stops = true
 	case target == "NFQUEUE":
 		h.Verdict, h.Stops = "queue", unheard(r.words[i+2:])
-	case slices.Contains(harmless, target) || targets[target] == nil && target != "TCPMSS":
+	case slices.Contains(harmless, target) || targets[target] == nil:
 		return false // it may be a chain
 	default:
 		h.Verdict, h.Rewrote = "continue", options

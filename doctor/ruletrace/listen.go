@@ -64,7 +64,10 @@ func (l *listener) receive() {
 }
 
 func (l *listener) keep(data []byte) {
-	if e, err := decode(data); err == nil && (len(l.events) < maxEvents || len(l.events) < 2*maxEvents && e.stops()) {
+	e, err := decode(data)
+	switch {
+	case err != nil || e.isOurs() && e.packet.empty() && e.handle == 0: // the end of a chain of ours
+	case len(l.events) < maxEvents, len(l.events) < 2*maxEvents && e.stops():
 		l.events = append(l.events, e)
 	}
 }

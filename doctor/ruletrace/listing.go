@@ -7,20 +7,24 @@ import (
 )
 
 var (
-	// chainLine begins a chain: "Chain INPUT (policy DROP 3 packets, 84 bytes)", "Chain own (1 references)".
-	chainLine = regexp.MustCompile(`^Chain (\S+) \((?:policy (\w+)(?: (\d+)\S* packets)?)?`)
+	// chainLine begins a chain of arptables: "Chain INPUT (policy DROP 3 packets, 84 bytes)", "Chain own (1 references)";
+	// or one of ebtables: "Bridge chain: INPUT, entries: 0, policy: ACCEPT".
+	chainLine = regexp.MustCompile(`^Chain (\S+) \((?:policy (\w+)(?: (\d+)\S* packets)?)?|^Bridge chain: (\S+), .*policy: (\w+)$`)
 	// countedLine is a rule: "-j DROP -s 192.0.2.1 , pcnt=3 -- bcnt=84".
 	countedLine = regexp.MustCompile(`^(.*?)\s*, pcnt ?= ?(\d+) -- bcnt ?= ?\d+\s*$`)
+	// anyDevice is what the programs print of a rule for all devices, and do not read.
+	anyDevice = regexp.MustCompile(`-[io] \* ?`)
 )
 
-// parseListing reads the output of "arptables-legacy -L -n -v", whose program that saves has no counters.
+// parseListing reads the output of "arptables-legacy -L -n -v" and "ebtables-legacy -L --Lc". Their programs that save
+// have no counters, and policies of ebtables have none at all.
 func parseListing(out string) []savedChain {
 	var chains []savedChain
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		if found := chainLine.FindStringSubmatch(line); found != nil {
 			n, _ := strconv.ParseUint(found[3], 10, 64)
-			chains = append(chains, savedChain{name: found[1], policy: found[2], packets: n})
+			chains = append(chains, savedChain{name: found[1] + found[4], policy: found[2] + found[5], packets: n})
 			continue
 		}
 		found := countedLine.FindStringSubmatch(line)
@@ -28,7 +32,7 @@ func parseListing(out string) []savedChain {
 			continue
 		}
 		c := &chains[len(chains)-1]
-		text := "-A " + c.name + " " + found[1]
+		text := "-A " + c.name + " " + anyDevice.ReplaceAllString(found[1], "")
 		n, _ := strconv.ParseUint(found[2], 10, 64)
 		c.rules = append(c.rules, savedRule{text, splitWords(text), n})
 	}

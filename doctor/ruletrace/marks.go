@@ -118,32 +118,35 @@ func transport(offset, length uint32) expr.Any {
 }
 
 func etherType(t uint16) []expr.Any {
+	value := binary.BigEndian.AppendUint16(nil, t)
+	return between(&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: unix.NFT_REG_1}, value, value)
+}
+
+// between holds if a value is in a range. A range of one value is not the same as a comparison for programs that print
+// rules: from that they conclude what the next header is, and nft 1.0 gives up if it is that of IPIP.
+func between(value expr.Any, low, high []byte) []expr.Any {
 	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: unix.NFT_REG_1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binary.BigEndian.AppendUint16(nil, t)},
+		value,
+		&expr.Cmp{Op: expr.CmpOpGte, Register: unix.NFT_REG_1, Data: low},
+		&expr.Cmp{Op: expr.CmpOpLte, Register: unix.NFT_REG_1, Data: high},
 	}
 }
 
 func protocol(p byte) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: unix.NFT_REG_1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{p}},
-	}
+	return between(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: unix.NFT_REG_1}, []byte{p}, []byte{p})
 }
 
 // discovery holds for solicitations and advertisements of neighbours.
 func discovery() []expr.Any {
-	return append(protocol(unix.IPPROTO_ICMPV6), transport(0, 1),
-		&expr.Cmp{Op: expr.CmpOpGte, Register: unix.NFT_REG_1, Data: []byte{135}},
-		&expr.Cmp{Op: expr.CmpOpLte, Register: unix.NFT_REG_1, Data: []byte{136}})
+	return append(protocol(unix.IPPROTO_ICMPV6), between(transport(0, 1), []byte{135}, []byte{136})...)
 }
 
-// mark marks the packet, if few enough have been.
+// mark marks the packet, if few enough have been, and ends the chain at the beginning of the hook.
 func mark() []expr.Any {
 	return []expr.Any{
 		&expr.Limit{Type: expr.LimitTypePkts, Rate: markRate, Unit: expr.LimitTimeSecond, Burst: markRate},
 		&expr.Immediate{Register: unix.NFT_REG_1, Data: []byte{1}},
 		&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: unix.NFT_REG_1},
-		&expr.Verdict{Kind: expr.VerdictReturn},
+		&expr.Verdict{Kind: expr.VerdictAccept},
 	}
 }

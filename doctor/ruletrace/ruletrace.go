@@ -47,6 +47,7 @@ const maxHits = 200
 // Tracer watches the packets between its pairs.
 type Tracer struct {
 	space    *space
+	scope    scope
 	tables   *tables
 	listener *listener
 	before   []legacyTable
@@ -61,7 +62,10 @@ func Start(pairs []Pair) (*Tracer, error) {
 			return nil, fmt.Errorf("trace packets between %s and %s: want two addresses of one family", p.A, p.B)
 		}
 	}
-	t := &Tracer{}
+	t := &Tracer{scope: scope{ends: map[netip.Addr]bool{}}}
+	for _, p := range pairs {
+		t.scope.ends[p.A], t.scope.ends[p.B] = true, true
+	}
 	t.stop = sync.OnceValues(t.collect)
 	if err := t.start(pairs); err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -82,6 +86,7 @@ func (t *Tracer) start(pairs []Pair) (err error) {
 	if t.missed, err = t.tables.make(newMarks(pairs)); err != nil {
 		return err
 	}
+	t.scope.table = t.tables.name
 	var legacy []error
 	t.before, legacy = readLegacy()
 	t.missed = append(t.missed, legacy...)
@@ -121,7 +126,7 @@ func (t *Tracer) collect() ([]Hit, error) {
 		if err != nil {
 			return err
 		}
-		hits = newBook(ruleset).hits(follow(events, ruleset))
+		hits = newBook(ruleset).hits(follow(events, ruleset, t.scope))
 		hits = append(hits, legacyHits(t.before)...)
 		return nil
 	})

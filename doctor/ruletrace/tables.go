@@ -1,13 +1,10 @@
 package ruletrace
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -26,6 +23,8 @@ type tables struct {
 	// owner reports whether the kernel removes the tables when the socket closes.
 	owner bool
 	made  []*nftables.Table
+	// numbered is how many pairs of chains belong to devices.
+	numbered int
 }
 
 func openTables() (*tables, error) {
@@ -99,12 +98,11 @@ func (t *tables) make(m marks) (missed []error, err error) {
 	if err := t.family(m, nftables.TableFamilyINet, inetHooks); err != nil {
 		return nil, err
 	}
-	for family, hooks := range map[nftables.TableFamily][]hook{
-		nftables.TableFamilyBridge: inetHooks, nftables.TableFamilyARP: arpHooks[:2],
-	} {
-		if err := t.family(m, family, hooks); err != nil {
-			missed = append(missed, err)
-		}
+	if err := t.family(m, nftables.TableFamilyBridge, inetHooks); err != nil {
+		missed = append(missed, err)
+	}
+	if err := t.family(m, nftables.TableFamilyARP, arpHooks[:2]); err != nil {
+		missed = append(missed, err)
 	}
 	return append(missed, t.devices(m)...), nil
 }
@@ -116,44 +114,51 @@ func (t *tables) family(m marks, family nftables.TableFamily, hooks []hook) erro
 		return err
 	}
 	for _, h := range hooks {
-		t.chains(table, h, "")
+		if err := t.chains(table, h, nil); err != nil {
+			return err
+		}
 	}
-	return t.flush(family, hooks)
+	return nil
 }
 
 // devices makes the table of the family netdev, whose chains belong to devices.
 func (t *tables) devices(m marks) []error {
-	links, err := net.Interfaces()
+	interfaces, err := net.Interfaces()
 	if err != nil {
 		return []error{fmt.Errorf("list devices: %w", err)}
+	}
+	var links []string
+	for _, i := range interfaces {
+		links = append(links, i.Name)
 	}
 	table, err := t.table(m, nftables.TableFamilyNetdev)
 	if err != nil {
 		return []error{err}
 	}
-	var missed []error
-	for _, hooks := range [][]hook{ingressHooks, egressHooks} {
-		for _, l := range links {
-			t.chains(table, hooks[0], l.Name)
-		}
-		if err := t.flush(table.Family, hooks); err == nil {
-			continue
-		}
-		for _, l := range links { // one of them has gone, or can do no such thing
-			t.chains(table, hooks[0], l.Name)
-			if err := t.flush(table.Family, hooks); err != nil {
-				missed = append(missed, fmt.Errorf("%w: device %s", err, l.Name))
-			}
-		}
-	}
-	return missed
+	return append(t.onDevices(table, ingressHooks[0], links), t.onDevices(table, egressHooks[0], links)...)
 }
 
-func (t *tables) flush(family nftables.TableFamily, hooks []hook) error {
-	if err := t.nft.Flush(); err != nil {
-		return fmt.Errorf("trace the family %s at %s: %w", familyName(byte(family)), hooks[0].name, err)
+// batch is how many devices share their chains. The kernel allows 256 (NFT_NETDEVICE_MAX).
+const batch = 200
+
+// onDevices makes the chains of a hook for all devices.
+func (t *tables) onDevices(table *nftables.Table, h hook, links []string) []error {
+	var errs []error
+	for some := range slices.Chunk(links, batch) {
+		err := t.chains(table, h, some)
+		switch {
+		case err == nil:
+		case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL): // the kernel has no such hook
+			return append(errs, err)
+		case len(some) > 1: // one of them has gone
+			for one := range slices.Chunk(some, 1) {
+				errs = append(errs, t.onDevices(table, h, one)...)
+			}
+		case !errors.Is(err, unix.ENOENT):
+			errs = append(errs, err)
+		}
 	}
-	return nil
+	return errs
 }
 
 // table makes a table with the sets and the chain "mark", to which all others jump.
@@ -188,79 +193,3 @@ func (t *tables) table(m marks, family nftables.TableFamily) (*nftables.Table, e
 	}
 	return table, nil
 }
-
-// Chains of a table, beside those at the end of hooks.
-const (
-	markChain   = "mark"
-	beginPrefix = "begin-"
-	endPrefix   = "end-"
-)
-
-// chains makes the two chains of a hook.
-func (t *tables) chains(table *nftables.Table, h hook, device string) {
-	suffix := h.name
-	if device != "" {
-		suffix += "-" + device
-	}
-	c := nftables.Chain{Name: beginPrefix + suffix, Table: table, Device: device, Type: nftables.ChainTypeFilter,
-		Hooknum: &h.number, Priority: nftables.ChainPriorityRef(math.MinInt32)}
-	begin := t.nft.AddChain(&c)
-	t.rule(begin, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: markChain}})
-	end := c
-	end.Name, end.Priority = endPrefix+suffix, nftables.ChainPriorityRef(math.MaxInt32)
-	t.nft.AddChain(&end)
-}
-
-func (t *tables) rule(c *nftables.Chain, exprs []expr.Any) {
-	t.nft.AddRule(&nftables.Rule{Table: c.Table, Chain: c, Exprs: exprs})
-}
-
-// tableOwner is NFT_TABLE_F_OWNER, which golang.org/x/sys does not have.
-const tableOwner = 2
-
-// create makes an empty table that its socket owns, if the kernel knows of that.
-func (t *tables) create(family nftables.TableFamily) error {
-	if t.owner {
-		err := t.newTable(family, tableOwner)
-		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) || len(t.made) > 0 {
-			return err
-		}
-		t.owner, t.name = false, tableName
-	}
-	t.nft.DelTable(&nftables.Table{Name: t.name, Family: family}) // of one that crashed
-	_ = t.nft.Flush()
-	return t.newTable(family, 0)
-}
-
-func (t *tables) newTable(family nftables.TableFamily, flags uint32) error {
-	attrs := netlink.NewAttributeEncoder()
-	attrs.ByteOrder = binary.BigEndian
-	attrs.String(unix.NFTA_TABLE_NAME, t.name)
-	attrs.Uint32(unix.NFTA_TABLE_FLAGS, flags)
-	data, err := attrs.Encode()
-	if err != nil {
-		return err
-	}
-	edge := func(kind netlink.HeaderType) netlink.Message {
-		return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request},
-			Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}}
-	}
-	_, err = t.conn.SendMessages([]netlink.Message{
-		edge(unix.NFNL_MSG_BATCH_BEGIN),
-		{
-			Header: netlink.Header{Type: message(unix.NFT_MSG_NEWTABLE),
-				Flags: netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Excl},
-			Data: append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
-		},
-		edge(unix.NFNL_MSG_BATCH_END),
-	})
-	if err == nil {
-		_, err = t.conn.Receive()
-	}
-	return err
-}
-
-// isOurs reports whether a table is of a Tracer, this one or another.
-func (p place) isOurs() bool { return strings.HasPrefix(p.table, tableName) }
-
-func (p place) isBegin() bool { return p.isOurs() && strings.HasPrefix(p.chain, beginPrefix) }

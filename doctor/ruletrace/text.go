@@ -97,6 +97,8 @@ func parseList(out string) map[uint64]string {
 		switch {
 		case found != nil && strings.HasSuffix(found[1], "{") && text == "", // of the chain itself
 			strings.HasPrefix(line, "table ") && strings.HasSuffix(line, "{"), text == "" && strings.HasSuffix(line, ";"):
+		case line == "}":
+			text = ""
 		case found == nil:
 			text = strings.TrimSpace(text + " " + line)
 		default:

@@ -62,6 +62,9 @@ func choose[T any](d *draw, where string, options []option[T]) T {
 // kinds are the kinds of causes. Each is drawn as often as any other.
 var kinds = []option[func(*draw) *cause]{
 	{"nftables", drawNft},
+	{"iptables", drawIptables},
+	{"iptables-legacy", drawIptablesLegacy},
+	{"ebtables and arptables", drawEbtables},
 	{"policy rule", drawRule},
 	{"route", drawRoute},
 	{"neighbour", drawNeighbour},
@@ -71,6 +74,8 @@ var kinds = []option[func(*draw) *cause]{
 	{"bridge port", drawPort},
 	{"bridge", drawBridge},
 	{"sysctl", drawSysctl},
+	{"qdisc", drawQdisc},
+	{"xfrm", drawXFRM},
 }
 
 // newCause draws a cause, which depends on the seed, its number and the world only.

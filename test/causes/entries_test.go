@@ -1,6 +1,9 @@
 package causes
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // neighbour is whom a place talks to on one of its links.
 type neighbour struct{ addr, device, mac string }
@@ -83,7 +86,22 @@ func drawFDB(d *draw) *cause {
 	kind := d.pick("bridge entry", "master static", "master permanent", "master static sticky", "self permanent")
 	c.steps = []step{{in: p.name, do: fmt.Sprintf("bridge fdb replace %s dev %s %s", mac, device, kind),
 		undo: fmt.Sprintf("bridge fdb del %s dev %s %s", mac, device, kind[:6])}}
+	if kind == "master static" { // it follows the frames to another port
+		c.steps[0].undo = "for port in " + strings.Join(d.portsOf(p), " ") + "; do bridge fdb del " + mac + " dev $port master 2>&-; done; true"
+	}
 	return c
+}
+
+// portsOf are the ports of a place's bridge.
+func (d *draw) portsOf(p place) []string {
+	if p.node != nil {
+		return p.node.ports()
+	}
+	var names []string
+	for _, n := range d.world.nodes {
+		names = append(names, n.name)
+	}
+	return names
 }
 
 // overlayFDB alters where packets for a peer's overlay device are sent.

@@ -53,6 +53,8 @@ var verbs = [][2]string{
 	{"bridge fdb replace ", "bridge fdb replace "}, {"ip link set dev ", "ip link set dev "},
 	{" addr add ", " addr del "}, {" addr del ", " addr add "}, {"bridge link set dev ", "bridge link set dev "},
 	{"bridge vlan add dev ", "bridge vlan del dev "}, {"bridge vlan del dev ", "bridge vlan add dev "},
+	{"tables", "tables"}, {"tc qdisc add ", "tc qdisc del "}, {"tc class add ", "tc class del "}, {"tc filter add ", "tc filter del "},
+	{" xfrm policy add ", " xfrm policy delete "}, {" xfrm policy setdefault ", " xfrm policy setdefault "},
 	{"> /proc/sys/", "echo \"$OLD\" > /proc/sys/"},
 }
 
@@ -70,8 +72,9 @@ func TestUndoIsTheInverse(t *testing.T) {
 			if strings.Contains(s.undo+s.do, "$OLD") && s.before == "" {
 				t.Fatalf("%s\nneeds the old value, and does not read it", c)
 			}
-			device := regexp.MustCompile(`dev \S+`).FindString(s.do)
-			if !strings.HasPrefix(s.do, "OUT=$(nft") && !strings.Contains(s.undo, device) {
+			object := regexp.MustCompile(`\b(neigh|link|addr|fdb|vlan|qdisc) .*dev \S+`).FindString(s.do)
+			device := object[strings.LastIndex(object, " ")+1:]
+			if !strings.Contains(s.undo, device) && !strings.Contains(s.undo, "$port") {
 				t.Fatalf("%s\nis taken back elsewhere: %s", c, s.undo)
 			}
 			if s.do == s.undo {

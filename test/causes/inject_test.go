@@ -45,7 +45,9 @@ func inject(ctx context.Context, l *lab.Lab, c *cause) (*injected, error) {
 		if shared != sharedValue(s.do) {
 			return i, errGlobal
 		}
-		news = append(news, strings.Fields(printed)...)
+		for line := range strings.Lines(printed) {
+			news = append(news, strings.TrimSpace(line))
+		}
 	}
 	i.tokens = expand(c.tokens, news)
 	return i, nil
@@ -156,8 +158,8 @@ ip neigh show nud permanent | sort; ip neigh show nud noarp | grep -v '^ff\|^224
 bridge -d link | sed 's/ state UNKNOWN//'; bridge vlan
 bridge fdb | grep 'permanent\|static' | grep -v '^33:33\|^01:00:5e' | sort
 ip -d -o link show type bridge | grep -o ' \(vlan_filtering\|ageing_time\|stp_state\|mcast_[a-z]*\|nf_call_[a-z0-9]*\|forward_delay\|group_fwd_mask\|priority\|vlan_default_pvid\) [^ ]*'
-tc qdisc; ip xfrm policy; ip xfrm state
+tc qdisc; ip xfrm policy; ip xfrm state; ip xfrm policy getdefault
 for t in iptables-legacy-save ip6tables-legacy-save; do $t 2>&- | grep '^-A\|DROP'; done
 cd /proc/sys && grep -rs . net/ipv4 net/ipv6 net/bridge net/netfilter 2>&- |
-	grep -v 'nf_conntrack_count\|fastopen_key\|hash_seed\|stable_secret\|flush:\|retrans_time:\|mc_forwarding' | sort
+	grep -v 'nf_conntrack_count\|nf_hooks_lwtunnel\|fastopen_key\|hash_seed\|stable_secret\|flush:\|retrans_time:\|mc_forwarding' | sort
 true`

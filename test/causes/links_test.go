@@ -16,6 +16,9 @@ func drawLink(d *draw) *cause {
 	if a.read == "" {
 		s.before = ""
 	}
+	if a.read == readMaster {
+		s.do = `[ -n "$OLD" ] && ` + s.do // only a port leaves its bridge
+	}
 	c := &cause{place: p.name, steps: []step{s}, tokens: [][]string{{device}, a.words}}
 	if a.cable {
 		c.also = d.otherEnd(p, device)
@@ -53,6 +56,7 @@ type linkAttribute struct {
 const (
 	readMTU    = `ip -o link show dev %s | sed 's/.* mtu \([0-9]*\).*/\1/'`
 	readMAC    = `ip -o link show dev %s | sed 's/.*link.ether \([0-9a-f:]*\).*/\1/'`
+	readQueue  = `ip -o link show dev %s | sed -n 's/.* qlen \([0-9]*\).*/\1/p'`
 	readMaster = `ip -o link show dev %s | sed -n 's/.* master \([^ ]*\).*/\1/p'`
 )
 
@@ -80,7 +84,9 @@ var linkAttributes = []option[func(*draw) linkAttribute]{
 		mac := d.anyPod().mac
 		return linkAttribute{value: "address " + mac, back: "address $OLD", read: readMAC, words: []string{mac, "address", "MAC"}}
 	}},
-	{"txqueuelen", plain("txqueuelen 1", "txqueuelen 1000", "txqueuelen", "qlen")},
+	{"txqueuelen", func(*draw) linkAttribute {
+		return linkAttribute{value: "txqueuelen 1", back: "txqueuelen ${OLD:-0}", read: readQueue, words: []string{"txqueuelen", "qlen"}}
+	}},
 	{"carrier off", func(*draw) linkAttribute {
 		return linkAttribute{value: "carrier off", back: "carrier on", words: []string{"carrier"}, cable: true}
 	}},
@@ -103,7 +109,10 @@ func drawAddress(d *draw) *cause {
 
 // addressAdded puts an address onto a device, where it is not looked for duplicates.
 func addressAdded(in, device, addr string, f family) *cause {
-	nodad := map[family]string{ip4: "", ip6: "nodad"}[f]
+	nodad := map[family]string{ip4: "brd +", ip6: "nodad"}[f]
+	if strings.HasSuffix(addr, "/32") {
+		nodad = ""
+	}
 	bare, _, _ := strings.Cut(addr, "/")
 	return &cause{place: in, tokens: one(bare, device), steps: []step{{in: in,
 		do:   words("ip", f.flag(), "addr add", addr, "dev", device, nodad),
@@ -162,10 +171,7 @@ var addressCauses = []option[func(*draw, family) *cause]{
 // drawPort draws a flag of a bridge's port.
 func drawPort(d *draw) *cause {
 	p := d.withBridge()
-	ports := []string{"node1", "node2", "node3"}
-	if p.node != nil {
-		ports = p.node.ports()
-	}
+	ports := d.portsOf(p)
 	d.Shuffle(len(ports), func(i, k int) { ports[i], ports[k] = ports[k], ports[i] })
 	flag := choose(d, "flag of a port", portFlags)
 	device := ports[0]
@@ -236,10 +242,9 @@ var portFlags = []option[portFlag]{
 // drawBridge draws an attribute of a bridge.
 func drawBridge(d *draw) *cause {
 	p := d.withBridge()
-	device := router
-	ports := []string{"node1", "node2", "node3"}
+	device, ports := router, d.portsOf(p)
 	if p.node != nil {
-		device, ports = bridge, p.node.ports()
+		device = bridge
 	}
 	a := choose(d, "attribute of a bridge", bridgeAttributes)
 	set := "ip link set dev " + device + " type bridge " + a.name + " "
@@ -249,7 +254,7 @@ func drawBridge(d *draw) *cause {
 	if a.vlan != "" {
 		port := ports[d.IntN(len(ports))]
 		c.steps = append(c.steps, step{in: p.name, do: fmt.Sprintf(a.vlan, port),
-			undo: fmt.Sprintf("bridge vlan del dev %[1]s vid 7 2>&-; bridge vlan add dev %[1]s vid 1 pvid untagged", port)})
+			undo: fmt.Sprintf("bridge vlan del dev %[1]s vid 7; bridge vlan add dev %[1]s vid 1 pvid untagged", port)})
 		c.tokens = [][]string{{device, port}, {a.name, "vlan", "VLAN", "pvid", "vid"}}
 	}
 	return c

@@ -232,6 +232,9 @@ func (v nftVerdict) policy() string {
 
 // verdict chooses one that the hook may take: what loses packets half the time.
 func (r nftRule) verdict() nftVerdict {
+	if r.table == "arp" {
+		return nftVerdict{r.pick("arp verdict", "drop", "drop", "policy drop", "accept"), "filter", ""}
+	}
 	if r.chance(50) {
 		return nftVerdict{r.pick("nftables verdict", "drop", "drop", "policy drop"), "filter", ""}
 	}

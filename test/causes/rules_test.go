@@ -49,10 +49,10 @@ var selectors = []option[func(*draw, place, family) string]{
 		return "ipproto " + d.pick("ipproto", "tcp", "udp", "icmp", "ipv6-icmp")
 	}},
 	{"dport", func(d *draw, _ place, _ family) string {
-		return "dport " + d.pick("dport", "1024-65535", "8472", "6443")
+		return "dport " + d.pick("dport", "1024-65534", "8472", "6443")
 	}},
 	{"sport", func(d *draw, _ place, _ family) string {
-		return "sport " + d.pick("sport", "1024-65535", "32768-65535")
+		return "sport " + d.pick("sport", "1024-65534", "32768-65534")
 	}},
 	{"tos", func(d *draw, _ place, _ family) string { return "tos " + d.pick("tos", "0x10", "0x08") }},
 }
@@ -118,7 +118,9 @@ func (d *draw) namedRoute(p place, f family, table string) (step, string) {
 		where = "table " + table
 	}
 	metric := "metric " + strconv.Itoa(1+d.IntN(50)) // before those that are there
-	return add(p.name, "ip "+f.flag()+" route", words(typ, dst, way, where, metric)), dst
+	s := add(p.name, "ip "+f.flag()+" route", words(typ, dst, where, metric, way))
+	s.undo = words("ip", f.flag(), "route del", typ, dst, where, metric)
+	return s, dst
 }
 
 // destination chooses what a route is to.
@@ -149,7 +151,10 @@ func (d *draw) destination(f family, table string) string {
 func (d *draw) way(p place, f family) string {
 	device := d.device(p)
 	way := "dev " + device
-	switch d.pick("way", "device", "gateway", "wrong gateway", "loopback") {
+	switch d.pick("way", "device", "gateway", "wrong gateway", "loopback", "two gateways") {
+	case "two gateways":
+		other := d.device(p)
+		return fmt.Sprintf("nexthop via %s dev %s onlink nexthop via %s dev %s onlink", d.hop(p, f, device), device, d.hop(p, f, other), other)
 	case "loopback":
 		way = "dev lo"
 	case "gateway":

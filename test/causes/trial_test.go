@@ -71,9 +71,11 @@ func (r *run) try(c *cause) verdict {
 	return t.verdict
 }
 
+// lastLine is the end of an error, without the line that only points to a word.
 func lastLine(err error) string {
-	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
-	return lines[len(lines)-1]
+	lines := strings.Split(err.Error(), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Trim(l, " ^\t") == "" })
+	return strings.Join(lines[max(0, len(lines)-2):], " | ")
 }
 
 // trial is one cause that was injected.

@@ -69,7 +69,8 @@ func follow(events []event, set ruleset, own scope) []*met {
 	var all []*met
 	for _, e := range events {
 		t := tracks[e.id]
-		if t == nil || e.isOurs() && e.chain == markChain && !e.packet.empty() { // begin- would show it if it had the mark before
+		// A packet that had the mark before shows its headers in the chain that jumps to this one.
+		if t == nil || e.isOurs() && e.chain == markChain && !e.packet.empty() {
 			t = &track{}
 			tracks[e.id] = t
 		}

@@ -9,13 +9,11 @@ import (
 	"strings"
 )
 
-// legacyTable is a legacy table (x_tables) at some time. Such tables have no trace that a program could read, only
-// counters, which count other packets too.
-type legacyTable struct {
-	family string
-	name   string
-	tool   string
-	chains []savedChain
+// legacyRules are the rules of legacy tables (x_tables) of one family at some time. Such tables have no trace that a
+// program could read, only counters, which count other packets too.
+type legacyRules struct {
+	family, tool string
+	chains       []savedChain
 }
 
 // legacyKind is a family of legacy tables.
@@ -58,88 +56,94 @@ func bridgeTables() []string {
 
 // readLegacy reads all legacy tables of the calling thread's namespace. It starts no process where there are none,
 // which would also make them.
-func readLegacy() (tables []legacyTable, errs []error) {
+func readLegacy() (all []legacyRules, errs []error) {
 	for _, k := range legacyKinds {
-		for _, name := range k.tables() {
-			t := legacyTable{tool: k.tool, family: k.family, name: name}
-			if err := t.read(k); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			tables = append(tables, t)
+		tables := k.tables()
+		if len(tables) == 0 {
+			continue
 		}
+		l, err := k.read(tables)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, l)
 	}
-	return tables, errs
+	return all, errs
 }
 
 // read reads rules and counters with the legacy variant of the tool.
-func (t *legacyTable) read(k legacyKind) error {
-	for _, tool := range []string{k.tool + "-legacy", k.tool} {
-		if _, err := exec.LookPath(tool); err != nil || !isVariant(tool, false) {
-			continue
-		}
-		t.tool = tool
-		program, parse := tool, parseListing
-		if k.save {
-			program, parse = tool+"-save", parseSave
-		}
-		out, err := exec.Command(program, append([]string{"-t", t.name}, k.list...)...).Output()
-		if err != nil {
-			return fmt.Errorf("read the legacy table %s with %s: %w", t.name, tool, err)
-		}
-		t.chains = parse(string(out))
-		for i := range t.chains {
-			t.chains[i].table = t.name
-		}
-		return nil
+func (k legacyKind) read(tables []string) (legacyRules, error) {
+	tools := []string{k.tool + "-legacy", k.tool}
+	i := slices.IndexFunc(tools, func(tool string) bool { return isVariant(tool, false) })
+	if i < 0 {
+		return legacyRules{}, fmt.Errorf("read the legacy tables %q: there is no legacy variant of %s", tables, k.tool)
 	}
-	return fmt.Errorf("read the legacy table %s: there is no legacy variant of %s", t.name, k.tool)
+	l := legacyRules{family: k.family, tool: tools[i]}
+	if k.save {
+		out, err := exec.Command(l.tool+"-save", k.list...).Output()
+		if err != nil {
+			return l, fmt.Errorf("read the legacy tables with %s-save: %w", l.tool, err)
+		}
+		l.chains = parseSave(string(out))
+		return l, nil
+	}
+	for _, table := range tables {
+		out, err := exec.Command(l.tool, append([]string{"-t", table}, k.list...)...).Output()
+		if err != nil {
+			return l, fmt.Errorf("read the legacy table %s with %s: %w", table, l.tool, err)
+		}
+		for _, c := range parseListing(string(out)) {
+			c.table = table
+			l.chains = append(l.chains, c)
+		}
+	}
+	return l, nil
 }
 
 // legacyHits returns the rules and policies that packets met since tables were read.
-func legacyHits(before []legacyTable) []Hit {
+func legacyHits(before []legacyRules) []Hit {
 	if before == nil {
 		return nil
 	}
 	now, _ := readLegacy()
 	var hits []Hit
-	for _, t := range now {
-		i := slices.IndexFunc(before, func(b legacyTable) bool { return b.family == t.family && b.name == t.name })
+	for _, l := range now {
+		i := slices.IndexFunc(before, func(b legacyRules) bool { return b.family == l.family })
 		if i >= 0 {
-			hits = append(hits, t.since(before[i])...)
+			hits = append(hits, l.since(before[i])...)
 		}
 	}
 	return hits
 }
 
-func (t *legacyTable) since(before legacyTable) []Hit {
+func (l legacyRules) since(before legacyRules) []Hit {
 	var hits []Hit
-	for _, c := range t.chains {
-		old := saved{chains: before.chains}.chain(c.name)
-		if old == nil {
+	for _, c := range l.chains {
+		at := slices.IndexFunc(before.chains, func(b savedChain) bool { return b.table == c.table && b.name == c.name })
+		if at < 0 {
 			continue
 		}
+		old := before.chains[at]
+		place := Hit{Family: l.family}
+		if c.policy != "" {
+			place.Hook = strings.ToLower(c.name)
+		}
 		for i, r := range c.rules {
-			h := Hit{Object: c.object(t.tool, r)}
+			h := place
 			same := i < len(old.rules) && old.rules[i].text == r.text
 			if same && r.packets > old.rules[i].packets && h.act(r) {
-				hits = append(hits, t.place(h, c))
+				h.Object = c.object(l.tool, r)
+				hits = append(hits, h)
 			}
 		}
 		if c.policy == "DROP" && c.packets > old.packets {
-			hits = append(hits, t.place(Hit{Object: c.policyObject(t.tool), Verdict: "policy drop", Stops: true}, c))
+			h := place
+			h.Object, h.Verdict, h.Stops = c.policyObject(l.tool), "policy drop", true
+			hits = append(hits, h)
 		}
 	}
 	return hits
-}
-
-// place adds where the rule is.
-func (t *legacyTable) place(h Hit, c savedChain) Hit {
-	h.Family = t.family
-	if c.policy != "" {
-		h.Hook = strings.ToLower(c.name)
-	}
-	return h
 }
 
 // act sets what a rule does, and reports whether it stops or rewrites packets.

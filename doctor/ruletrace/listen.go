@@ -34,7 +34,7 @@ func listen() (*listener, error) {
 	_ = conn.SetReadBuffer(readBuffer) // without the right to force it, the usual size
 	if err := conn.JoinGroup(unix.NFNLGRP_NFTRACE); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("subscribe to nf_tables' trace (want CAP_NET_ADMIN): %w", err)
+		return nil, fmt.Errorf("subscribe to nf_tables' trace: %w", err)
 	}
 	l := &listener{conn: conn, done: make(chan struct{})}
 	go l.receive()

@@ -9,7 +9,8 @@ import (
 var (
 	// chainLine begins a chain of arptables: "Chain INPUT (policy DROP 3 packets, 84 bytes)", "Chain own (1 references)";
 	// or one of ebtables: "Bridge chain: INPUT, entries: 0, policy: ACCEPT".
-	chainLine = regexp.MustCompile(`^Chain (\S+) \((?:policy (\w+)(?: (\d+)\S* packets)?)?|^Bridge chain: (\S+), .*policy: (\w+)$`)
+	chainLine = regexp.MustCompile(
+		`^Chain (\S+) \((?:policy (\w+)(?: (\d+)\S* packets)?)?|^Bridge chain: (\S+), .*policy: (\w+)$`)
 	// countedLine is a rule: "-j DROP -s 192.0.2.1 , pcnt=3 -- bcnt=84".
 	countedLine = regexp.MustCompile(`^(.*?)\s*, pcnt ?= ?(\d+) -- bcnt ?= ?\d+\s*$`)
 	// anyDevice is what the programs print of a rule for all devices, and do not read.

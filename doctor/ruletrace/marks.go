@@ -30,8 +30,10 @@ type condition struct {
 const markRate = 500
 
 func newMarks(pairs []Pair) marks {
-	pair4 := markSet{name: "pairs4", kind: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr), rules: pairs4}
-	pair6 := markSet{name: "pairs6", kind: nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeIP6Addr), rules: pairs6}
+	two4 := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
+	two6 := nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeIP6Addr)
+	pair4 := markSet{name: "pairs4", kind: two4, rules: pairs4}
+	pair6 := markSet{name: "pairs6", kind: two6, rules: pairs6}
 	end4 := markSet{name: "ends4", kind: nftables.TypeIPAddr, rules: ends4}
 	end6 := markSet{name: "ends6", kind: nftables.TypeIP6Addr, rules: ends6}
 	seen := map[string]bool{}

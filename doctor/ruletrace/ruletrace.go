@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 
@@ -50,7 +51,7 @@ type Tracer struct {
 	scope    scope
 	tables   *tables
 	listener *listener
-	before   []legacyTable
+	before   []legacyRules
 	missed   []error
 	stop     func() ([]Hit, error)
 }
@@ -67,7 +68,11 @@ func Start(pairs []Pair) (*Tracer, error) {
 		t.scope.ends[p.A], t.scope.ends[p.B] = true, true
 	}
 	t.stop = sync.OnceValues(t.collect)
-	if err := t.start(pairs); err != nil {
+	err := t.start(pairs)
+	if errors.Is(err, os.ErrPermission) {
+		err = errors.New("trace packets through the firewall: not permitted: want CAP_NET_ADMIN in their network namespace")
+	}
+	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -83,13 +88,14 @@ func (t *Tracer) start(pairs []Pair) (err error) {
 	if t.tables, err = openTables(); err != nil {
 		return err
 	}
-	if t.missed, err = t.tables.make(newMarks(pairs)); err != nil {
+	t.scope.table = t.tables.name
+	t.before, t.missed = readLegacy()
+	missed, err := t.tables.make(newMarks(pairs))
+	t.missed = append(t.missed, missed...)
+	if err == nil || len(t.before) == 0 {
 		return err
 	}
-	t.scope.table = t.tables.name
-	var legacy []error
-	t.before, legacy = readLegacy()
-	t.missed = append(t.missed, legacy...)
+	t.missed = append(t.missed, err) // a kernel with legacy tables only
 	return nil
 }
 

@@ -213,6 +213,30 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// TestWithoutPrograms: what the kernel says is enough to name a rule.
+func TestWithoutPrograms(t *testing.T) {
+	need(t, "nft", "iptables-nft", "iptables-legacy")
+	wire(t)
+	sh(t, node, base("inet", "forward", "nft add rule inet fw forward ip daddr 10.2.0.2 reject")...)
+	sh(t, node, "iptables-nft -A FORWARD -j ACCEPT", "iptables-legacy -A FORWARD -j ACCEPT")
+	t.Setenv("PATH", t.TempDir())
+	tracer := startIn(t, Pair{a4, b4})
+	ping(t, hostA, b4, 0, 100*time.Millisecond)
+	hits, err := tracer.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"inet fw forward handle HANDLE: reject", "ip filter FORWARD handle HANDLE: accept"} {
+		if !slices.ContainsFunc(hits, func(h Hit) bool { return matches(h.Object.Text, want) }) {
+			t.Errorf("no %q in %+v", want, hits)
+		}
+	}
+	missed := tracer.Unwatched()
+	if len(missed) != 1 || missed[0].Error() != `read the legacy tables ["filter"]: there is no legacy variant of iptables` {
+		t.Errorf("unwatched: %v", missed)
+	}
+}
+
 const crashVar = "TWILL_RULETRACE_CRASH"
 
 // TestCrash: a process that ends without Close leaves nothing.
@@ -286,6 +310,24 @@ func TestManyDevices(t *testing.T) {
 	}
 	if took > 2*time.Second {
 		t.Errorf("Start took %v", took)
+	}
+}
+
+// TestNoRights: without the rights to trace there is one sentence.
+func TestNoRights(t *testing.T) {
+	const variable = "TWILL_RULETRACE_NO_RIGHTS"
+	if os.Getenv(variable) != "" {
+		_, err := Start([]Pair{{a4, b4}})
+		fmt.Println("SAID", err)
+		return
+	}
+	cmd := exec.Command("setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", os.Args[0], "-test.run=TestNoRights")
+	cmd.Env = append(os.Environ(), variable+"=1")
+	cmd.Dir = "/"
+	out, err := cmd.CombinedOutput()
+	want := "SAID trace packets through the firewall: not permitted: want CAP_NET_ADMIN in their network namespace\n"
+	if err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

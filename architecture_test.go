@@ -87,6 +87,7 @@ var arrows = []struct {
 	{"doctor/rules", nil},
 	{"doctor/ruletrace", []string{"doctor/locate", "doctor/rules"}},
 	{"doctor/trust", nil},
+	{"doctor/unusual", []string{"doctor/locate", "netstate/attributes", "netstate/rtnl"}},
 	{"doctor/traffic", []string{"doctor", "doctor/drops", "packet"}},
 	{"plugin", []string{"plugin/...", "subnet", "netstate", "netstate/rtnl", "internal/jsonobject"}},
 	{"plugin/internal/cnierr", nil},
@@ -177,16 +178,16 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                  // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                 // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/..."}, []string{"agent/..."}}, // makes pods
+	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                    // read manifests
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                                   // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "doctor/ruletrace"}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill"}, []string{"agent/..."}},
-	{"github.com/cilium/ebpf/...", []string{"doctor/drops"}, nil},
+	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 	{"github.com/gopacket/gopacket/...", nil, nil},
 }

@@ -1,0 +1,119 @@
+package unusual
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor/locate"
+)
+
+// inNamespace runs do on a thread in a new network namespace, with lo up. The namespace goes with the thread.
+func inNamespace(t *testing.T, do func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("make a network namespace: %v", err)
+			return
+		}
+		if err := run("ip link set lo up"); err != nil {
+			t.Error(err)
+			return
+		}
+		do()
+	}()
+	<-done
+}
+
+// run runs a line of a shell in the thread's namespace.
+func run(line string) error {
+	out, err := exec.Command("sh", "-c", line).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", line, err, out)
+	}
+	return nil
+}
+
+// bridged gives the thread's namespace a bridge, and two pods.
+func bridged(t *testing.T) {
+	for _, line := range []string{
+		"ip link add unusualbr type bridge", "ip link set unusualbr up", "ip addr add 10.244.1.1/24 dev unusualbr",
+		"ip addr add fd00:244:1::1/64 dev unusualbr nodad",
+	} {
+		if err := run(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range []string{"unusual1", "unusual2"} {
+		pod := pod(t)
+		for _, line := range []string{
+			fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", name, pod),
+			fmt.Sprintf("ip link set %s master unusualbr up", name),
+			fmt.Sprintf("nsenter -t %d -n sh -c 'ip link set lo up; ip link set eth0 up; ip addr add 10.244.1.%d/24 dev eth0'", pod, i+2),
+		} {
+			if err := run(line); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	settled(t)
+}
+
+// pod returns a process in a namespace of its own.
+func pod(t *testing.T) int {
+	c := exec.Command("sleep", "600")
+	c.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c.Process.Pid
+}
+
+// settled waits until duplicate address detection is over.
+func settled(t *testing.T) {
+	for range 100 {
+		out, _ := exec.Command("ip", "-6", "addr", "show", "tentative").Output()
+		if len(out) == 0 {
+			return
+		}
+		time.Sleep(100 * time.Millisecond) // the kernel's timer
+	}
+	t.Fatal("addresses are tentative after 10 s")
+}
+
+func list(t *testing.T) []locate.Object {
+	t.Helper()
+	all, unread := List(context.Background())
+	if len(unread) > 0 {
+		t.Errorf("unread: %q", unread)
+	}
+	return all
+}
+
+// without returns the objects of all that are not in before.
+func without(all, before []locate.Object) []locate.Object {
+	return slices.DeleteFunc(slices.Clone(all), func(o locate.Object) bool { return slices.Contains(before, o) })
+}
+
+func print(all []locate.Object) string {
+	var b strings.Builder
+	for _, o := range all {
+		fmt.Fprintf(&b, "%s | %s | %s | usual %s | %s | %s\n", o.Kind, o.Dev, o.Text, o.Usual, o.Fix, o.About)
+	}
+	return b.String()
+}

@@ -1,0 +1,145 @@
+package unusual
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/rtnl"
+)
+
+// space is the network namespace of the thread that opened it.
+type space struct {
+	conn   *rtnl.Conn
+	links  []link
+	names  map[int]string // of links, by index
+	routes map[byte][]route
+	addrs  []address
+}
+
+func open() (*space, error) {
+	conn, err := rtnl.Dial()
+	if err != nil {
+		return nil, err
+	}
+	s := &space{conn: conn, routes: map[byte][]route{}}
+	if err := s.readLinks(); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// list returns a copy of each message of a kind. A kernel without the kind has none.
+func (s *space) list(what string, kind int, header nl.NetlinkRequestData, more ...nl.NetlinkRequestData) ([][]byte, error) {
+	all, err := rtnl.Retry(what, func() (all [][]byte, err error) {
+		r := nl.NewNetlinkRequest(kind, unix.NLM_F_DUMP)
+		r.AddData(header)
+		for _, m := range more {
+			r.AddData(m)
+		}
+		return all, s.conn.List(r, func(m []byte) error {
+			all = append(all, bytes.Clone(m))
+			return nil
+		})
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	return all, err
+}
+
+var families = []byte{unix.AF_INET, unix.AF_INET6}
+
+// tool returns how iproute2's ip is called for a family.
+func tool(family byte) string {
+	if family == unix.AF_INET6 {
+		return "ip -6"
+	}
+	return "ip"
+}
+
+// link is a device as the kernel sends it: struct ifinfomsg and attributes.
+type link struct {
+	message []byte
+	index   int
+	flags   uint32
+	name    string
+	kind    string // veth, bridge, …; empty: hardware, or lo
+	master  int
+	mtu     int
+}
+
+// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h.
+const skipStats = 1 << 3
+
+func (s *space) readLinks() error {
+	messages, err := s.list("links", unix.RTM_GETLINK, nl.NewIfInfomsg(unix.AF_UNSPEC),
+		nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	if err != nil {
+		return err
+	}
+	s.links, s.names = nil, map[int]string{}
+	for _, m := range messages {
+		l, err := parseLink(m)
+		if err != nil {
+			return err
+		}
+		s.links, s.names[l.index] = append(s.links, l), l.name
+	}
+	return nil
+}
+
+func parseLink(m []byte) (link, error) {
+	if len(m) < unix.SizeofIfInfomsg {
+		return link{}, fmt.Errorf("a link of %d bytes: want at least %d", len(m), unix.SizeofIfInfomsg)
+	}
+	l := link{message: m, index: int(int32(binary.NativeEndian.Uint32(m[4:]))), flags: binary.NativeEndian.Uint32(m[8:])}
+	l.name = unix.ByteSliceToString(l.attribute(unix.IFLA_IFNAME))
+	l.kind = unix.ByteSliceToString(l.attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_KIND))
+	l.master = int(number(l.attribute(unix.IFLA_MASTER)))
+	l.mtu = int(number(l.attribute(unix.IFLA_MTU)))
+	return l, nil
+}
+
+func (l link) attribute(path ...uint16) []byte {
+	return rtnl.Attribute(l.message, unix.SizeofIfInfomsg, path...)
+}
+
+// byName returns a device, and the zero link if there is none.
+func (s *space) byName(name string) link {
+	for _, l := range s.links {
+		if l.name == name {
+			return l
+		}
+	}
+	return link{}
+}
+
+func (s *space) byIndex(index int) link {
+	for _, l := range s.links {
+		if l.index == index {
+			return l
+		}
+	}
+	return link{}
+}
+
+// number reads a value of one to eight bytes in the machine's order, and returns 0 for none.
+func number(value []byte) uint64 {
+	switch {
+	case len(value) >= 8:
+		return binary.NativeEndian.Uint64(value)
+	case len(value) >= 4:
+		return uint64(binary.NativeEndian.Uint32(value))
+	case len(value) >= 2:
+		return uint64(binary.NativeEndian.Uint16(value))
+	case len(value) == 1:
+		return uint64(value[0])
+	}
+	return 0
+}

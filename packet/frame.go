@@ -2,6 +2,7 @@
 package packet
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -24,14 +25,17 @@ type Layer struct {
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
 	Info string `json:"info,omitempty"` // "ttl 63", "vni 1", "echo request"
-	// Src, Dst and Proto are those of ip.
+	// Src, Dst and Proto are those of ip, Src and Dst also of arp; TTL is that of ip.
 	Src   netip.Addr `json:"-"`
 	Dst   netip.Addr `json:"-"`
 	Proto byte       `json:"-"`
+	TTL   byte       `json:"-"`
+	Size  int        `json:"-"` // of ip: bytes with all that it holds
 }
 
 const (
 	etherIPv4 = 0x0800
+	etherARP  = 0x0806
 	etherIPv6 = 0x86dd
 	protoICMP = 1
 	protoIPIP = 4
@@ -70,6 +74,24 @@ func DecodeStart(data []byte) Frame {
 func (f *Frame) bare(data []byte) {
 	f.ipv4(data)
 	f.ipv6(data)
+	f.arp(data)
+}
+
+// arpHeader is how ARP for IPv4 over Ethernet begins (RFC 826).
+var arpHeader = []byte{0, 1, 8, 0, 6, 4, 0}
+
+// arp is RFC 826's packet; Src is who sends it, Dst whom it asks for or tells.
+func (f *Frame) arp(data []byte) {
+	if len(data) < 28 || !bytes.HasPrefix(data, arpHeader) {
+		return
+	}
+	l := Layer{Kind: "arp", Src: netip.AddrFrom4([4]byte(data[14:18])), Dst: netip.AddrFrom4([4]byte(data[24:28])),
+		Info: "request"}
+	if data[7] == 2 {
+		l.Info = "reply"
+	}
+	l.From, l.To = l.Src.String(), l.Dst.String()
+	f.add(l)
 }
 
 func (f *Frame) add(l Layer) { f.Layers = append(f.Layers, l) }
@@ -84,6 +106,8 @@ func (f *Frame) ethernet(data []byte) {
 		f.ipv4(data[14:])
 	case etherIPv6:
 		f.ipv6(data[14:])
+	case etherARP:
+		f.arp(data[14:])
 	}
 }
 
@@ -100,7 +124,8 @@ func (f *Frame) ipv4(data []byte) {
 		return
 	}
 	src, dst := netip.AddrFrom4([4]byte(data[12:16])), netip.AddrFrom4([4]byte(data[16:20]))
-	f.ip(src, dst, fmt.Sprintf("ttl %d", data[8]), data[9], data[size:total])
+	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("ttl %d", data[8]), TTL: data[8], Proto: data[9], Size: total},
+		data[size:total])
 }
 
 // ipv6 is RFC 8200's header; none of the labs' packets has extension headers.
@@ -116,12 +141,14 @@ func (f *Frame) ipv6(data []byte) {
 		return
 	}
 	src, dst := netip.AddrFrom16([16]byte(data[8:24])), netip.AddrFrom16([16]byte(data[24:40]))
-	f.ip(src, dst, fmt.Sprintf("hop limit %d", data[7]), data[6], data[40:total])
+	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("hop limit %d", data[7]), TTL: data[7], Proto: data[6],
+		Size: total}, data[40:total])
 }
 
-func (f *Frame) ip(src, dst netip.Addr, info string, proto byte, data []byte) {
-	f.add(Layer{Kind: "ip", From: src.String(), To: dst.String(), Info: info, Src: src, Dst: dst, Proto: proto})
-	switch proto {
+func (f *Frame) ip(l Layer, data []byte) {
+	l.Kind, l.From, l.To = "ip", l.Src.String(), l.Dst.String()
+	f.add(l)
+	switch l.Proto {
 	case protoUDP:
 		f.udp(data)
 	case protoTCP:
@@ -131,14 +158,23 @@ func (f *Frame) ip(src, dst netip.Addr, info string, proto byte, data []byte) {
 	case protoIPv6:
 		f.ipv6(data)
 	case protoICMP, protoV6:
-		if len(data) >= 8 {
-			f.add(Layer{Kind: "icmp", Info: cmp.Or(icmpNames[data[0]], fmt.Sprintf("type %d", data[0]))})
+		if len(data) < 8 {
+			return
 		}
+		l := Layer{Kind: "icmp", Info: cmp.Or(icmpNames[data[0]], fmt.Sprintf("type %d", data[0]))}
+		if (data[0] == ndSolicitation || data[0] == ndAdvertisement) && len(data) >= 24 {
+			l.Dst = netip.AddrFrom16([16]byte(data[8:24]))
+		}
+		f.add(l)
 	}
 }
 
 // The types of ICMP and ICMPv6 messages that are told apart.
-var icmpNames = map[byte]string{8: echoRequest, 128: echoRequest, 0: echoReply, 129: echoReply}
+var icmpNames = map[byte]string{8: echoRequest, 128: echoRequest, 0: echoReply, 129: echoReply,
+	ndSolicitation: "neighbour solicitation", ndAdvertisement: "neighbour advertisement"}
+
+// The types of neighbour discovery (RFC 4861); Dst of the layer is the address that is asked for.
+const ndSolicitation, ndAdvertisement = 135, 136
 
 const echoRequest, echoReply = "echo request", "echo reply"
 

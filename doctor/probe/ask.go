@@ -1,0 +1,71 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+)
+
+// DNS is a question to a DNS server; it is only asked by Ask.
+const DNS Kind = "DNS"
+
+// Ask sends one packet of a kind from the calling thread's namespace to something that nobody of ours answers for: a
+// node, a Service, a DNS server. A connection that is refused is an answer too.
+func Ask(ctx context.Context, k Kind, to netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	here := Site{Host: "this node", Do: func(do func() error) error { return do() }}
+	switch k {
+	case ICMP:
+		any := netip.IPv6Unspecified()
+		if to.Addr().Is4() {
+			any = netip.IPv4Unspecified()
+		}
+		return echo(ctx, Try{From: here, Src: any, Dst: to.Addr(), Kind: ICMP})
+	case TCP:
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "tcp", to.String())
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED):
+			return nil
+		case err != nil:
+			return fmt.Errorf("connect: %w", orNoAnswer(err))
+		}
+		return conn.Close()
+	case DNS:
+		return resolve(ctx, to)
+	}
+	return fmt.Errorf("%s cannot be asked of %s", k, to)
+}
+
+// apiName is a name that every cluster's DNS knows; that there is no such name is an answer too.
+var apiName = dnsmessage.MustNewName("kubernetes.default.svc.cluster.local.")
+
+// resolve asks a DNS server for the API's address.
+func resolve(ctx context.Context, server netip.AddrPort) error {
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 1, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: apiName, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+	question, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "udp", server.String())
+	if err != nil {
+		return fmt.Errorf("connect: %w", cause(err))
+	}
+	defer conn.Close()
+	setDeadline(ctx, conn)
+	if _, err := conn.Write(question); err != nil {
+		return fmt.Errorf("send: %w", cause(err))
+	}
+	if _, err := conn.Read(make([]byte, 1<<12)); err != nil {
+		return orNoAnswer(err)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// The sizes in bytes of headers, and of the data of a packet that is not full.
+const (
+	ipv4Header, ipv6Header = 20, 40
+	l4Header               = 8 // ICMP's, and UDP's
+	smallData              = 32
+)
+
+// dataSize returns the size of the data after the ICMP or UDP header.
+func (t Try) dataSize() int {
+	header := ipv6Header
+	if t.Dst.Is4() {
+		header = ipv4Header
+	}
+	if !t.Kind.isFull() {
+		return smallData
+	}
+	return max(smallData, t.Size-header-l4Header)
+}
+
+var errNoAnswer = errors.New("no answer")
+
+// echo sends one echo request and waits for its reply.
+func echo(ctx context.Context, t Try) error {
+	network, request, reply, protocol := "ip6:ipv6-icmp", icmp.Type(ipv6.ICMPTypeEchoRequest),
+		icmp.Type(ipv6.ICMPTypeEchoReply), unix.IPPROTO_ICMPV6
+	if t.Dst.Is4() {
+		network, request, reply, protocol = "ip4:icmp", ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply, unix.IPPROTO_ICMP
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
+	var conn net.PacketConn
+	err := t.From.Do(func() (err error) {
+		conn, err = lc.ListenPacket(ctx, network, t.Src.String())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("open a raw socket in %s: %w", t.From.Host, err)
+	}
+	defer conn.Close()
+	id := rand.IntN(1 << 16)
+	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: id, Data: make([]byte, t.dataSize())}}
+	data, err := m.Marshal(nil)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.WriteTo(data, &net.IPAddr{IP: t.Dst.AsSlice()}); err != nil {
+		return fmt.Errorf("send: %w", cause(err))
+	}
+	setDeadline(ctx, conn)
+	for buf := make([]byte, 1<<16); ; {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return errNoAnswer
+		}
+		m, err := icmp.ParseMessage(protocol, buf[:n])
+		if err != nil || m.Type != reply || !isFrom(from, t.Dst) {
+			continue
+		}
+		if e, ok := m.Body.(*icmp.Echo); ok && e.ID == id {
+			return nil
+		}
+	}
+}
+
+// isFrom reports whether an answer is of the host that was asked.
+func isFrom(from net.Addr, want netip.Addr) bool {
+	ip, ok := from.(*net.IPAddr)
+	if !ok {
+		return false
+	}
+	a, _ := netip.AddrFromSlice(ip.IP)
+	return a.Unmap() == want
+}
+
+// setDeadline ends reads when the context does. A socket that cannot have a deadline ends them at once.
+func setDeadline(ctx context.Context, conn interface{ SetDeadline(time.Time) error }) {
+	if end, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(end)
+	}
+}
+
+// forbidFragments lets a packet that is larger than a device's MTU fail, and ignores what was learned about the
+// path's.
+func forbidFragments(c syscall.RawConn, to netip.Addr) (err error) {
+	set := func(fd uintptr) {
+		if to.Is4() {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
+			return
+		}
+		err = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1))
+	}
+	return errors.Join(c.Control(set), err)
+}
+
+// cause returns the kernel's error without the addresses that Go adds.
+func cause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}

@@ -1,0 +1,92 @@
+// Package probe sends real packets between pods, from inside their network namespaces, and tells which are answered.
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Site is a network namespace.
+type Site struct {
+	Host string                   // node1, node1/pod1, underlay
+	Do   func(func() error) error // calls a function in the namespace; nil: it cannot be entered
+}
+
+// Kind is what is sent.
+type Kind string
+
+// The kinds. Full ones are as large as a pod may send, and may not be fragmented.
+const (
+	ICMP     Kind = "ICMP"
+	ICMPFull Kind = "full-size ICMP"
+	TCP      Kind = "TCP"
+	UDP      Kind = "UDP"
+	UDPFull  Kind = "full-size UDP"
+)
+
+// Kinds are all of them.
+var Kinds = []Kind{ICMP, ICMPFull, TCP, UDP, UDPFull}
+
+// isFull reports whether packets of this kind are as large as a pod may send.
+func (k Kind) isFull() bool { return k == ICMPFull || k == UDPFull }
+
+// Proto returns the name of the protocol: icmp, tcp, udp.
+func (k Kind) Proto() string {
+	switch k {
+	case ICMP, ICMPFull:
+		return "icmp"
+	case TCP:
+		return "tcp"
+	}
+	return "udp"
+}
+
+// Try is one exchange of packets between two sites.
+type Try struct {
+	From, To Site
+	Src, Dst netip.Addr
+	Kind     Kind
+	Size     int // bytes of the largest IP packet
+}
+
+func (t Try) String() string {
+	return fmt.Sprintf("%s from %s (%s) to %s (%s)", t.Kind, t.From.Host, t.Src, t.To.Host, t.Dst)
+}
+
+// Result is what came of a Try; the error is nil if packets came back.
+type Result struct {
+	Try
+	Err error
+}
+
+// patience is how long an answer may take. A connection's first packet is repeated only after a second.
+const patience = 500 * time.Millisecond
+
+// Send makes all tries at once. The results are in their order.
+func Send(ctx context.Context, tries []Try) []Result {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	results := make([]Result, len(tries))
+	servers := newServers(ctx)
+	defer servers.close()
+	var wait sync.WaitGroup
+	for i, t := range tries {
+		results[i].Try = t
+		wait.Go(func() { results[i].Err = send(ctx, servers, t) })
+	}
+	wait.Wait()
+	return results
+}
+
+func send(ctx context.Context, servers *servers, t Try) error {
+	switch t.Kind.Proto() {
+	case "icmp":
+		return echo(ctx, t)
+	case "tcp":
+		return stream(ctx, servers, t)
+	}
+	return datagram(ctx, servers, t)
+}

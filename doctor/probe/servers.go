@@ -1,0 +1,166 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+)
+
+// streamSize is how many bytes a TCP probe sends each way: more than a window at its start.
+const streamSize = 1 << 16
+
+// servers answer TCP and UDP probes inside the receivers' namespaces, each on a port that is free there.
+type servers struct {
+	ctx context.Context
+
+	mu  sync.Mutex
+	tcp map[netip.Addr]net.Listener
+	udp map[netip.Addr]net.PacketConn
+}
+
+func newServers(ctx context.Context) *servers {
+	return &servers{ctx: ctx, tcp: map[netip.Addr]net.Listener{}, udp: map[netip.Addr]net.PacketConn{}}
+}
+
+func (s *servers) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.tcp {
+		_ = l.Close() // it has nothing to lose
+	}
+	for _, c := range s.udp {
+		_ = c.Close()
+	}
+}
+
+// stream returns the address of a TCP server that sends back as many bytes as it gets.
+func (s *servers) stream(at Site, addr netip.Addr) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.tcp[addr]; l != nil {
+		return l.Addr().String(), nil
+	}
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	var l net.Listener
+	err := at.Do(func() (err error) {
+		l, err = lc.Listen(s.ctx, "tcp", netip.AddrPortFrom(addr, 0).String())
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("listen in %s: %w", at.Host, cause(err))
+	}
+	s.tcp[addr] = l
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				setDeadline(s.ctx, conn)
+				_, _ = io.CopyN(conn, conn, streamSize) // the sender tells what is missing
+			}()
+		}
+	}()
+	return l.Addr().String(), nil
+}
+
+// datagram returns the address of a UDP server that sends back what it gets.
+func (s *servers) datagram(at Site, addr netip.Addr) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.udp[addr]; c != nil {
+		return c.LocalAddr().String(), nil
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, addr) }}
+	var conn net.PacketConn
+	err := at.Do(func() (err error) {
+		conn, err = lc.ListenPacket(s.ctx, "udp", netip.AddrPortFrom(addr, 0).String())
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("listen in %s: %w", at.Host, cause(err))
+	}
+	s.udp[addr] = conn
+	go func() {
+		for buf := make([]byte, 1<<16); ; {
+			n, from, err := conn.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_, _ = conn.WriteTo(buf[:n], from) // the sender tells what is missing
+			}
+		}
+	}()
+	return conn.LocalAddr().String(), nil
+}
+
+// stream connects, sends, and wants as much back.
+func stream(ctx context.Context, s *servers, t Try) error {
+	to, err := s.stream(t.To, t.Dst)
+	if err != nil {
+		return err
+	}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: t.Src.AsSlice()}}
+	d.SetMultipathTCP(false)
+	var conn net.Conn
+	err = t.From.Do(func() (err error) {
+		conn, err = d.DialContext(ctx, "tcp", to)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("connect: %w", orNoAnswer(err))
+	}
+	defer conn.Close()
+	setDeadline(ctx, conn)
+	go func() { _, _ = conn.Write(make([]byte, streamSize)) }() // what does not arrive does not come back
+	if n, err := io.CopyN(io.Discard, conn, streamSize); err != nil {
+		return fmt.Errorf("connected, and %d of %d bytes came back: %w", n, streamSize, orNoAnswer(err))
+	}
+	return nil
+}
+
+// datagram sends one datagram, and wants it back.
+func datagram(ctx context.Context, s *servers, t Try) error {
+	to, err := s.datagram(t.To, t.Dst)
+	if err != nil {
+		return err
+	}
+	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: t.Src.AsSlice()},
+		Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
+	var conn net.Conn
+	err = t.From.Do(func() (err error) {
+		conn, err = d.DialContext(ctx, "udp", to)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("connect: %w", orNoAnswer(err))
+	}
+	defer conn.Close()
+	setDeadline(ctx, conn)
+	data := make([]byte, t.dataSize())
+	if _, err := conn.Write(data); err != nil {
+		return fmt.Errorf("send: %w", cause(err))
+	}
+	if _, err := conn.Read(data); err != nil {
+		return orNoAnswer(err)
+	}
+	return nil
+}
+
+// orNoAnswer returns the kernel's error, or that there was no answer if it only took too long.
+func orNoAnswer(err error) error {
+	var timeout net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+		return errNoAnswer
+	}
+	return cause(err)
+}

@@ -1,0 +1,289 @@
+package locate
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+)
+
+// suspect is an object that may lose the packet.
+type suspect struct {
+	host  string
+	o     Object
+	score int
+	exact bool
+}
+
+// blame names what loses the packet: the rule that the kernel's trace shows to stop it; else what is unusual where
+// it ends, of a kind that the kernel's reason is a clue to.
+func (j *judgement) blame() Loss {
+	l := j.loss()
+	if h, ok := j.stopped(); ok {
+		l.Host, l.By, l.Exact = h.Host, h.Object, true
+		l.Reason = h.Verdict
+		return l
+	}
+	d, dropped := j.drop()
+	if dropped {
+		l.Reason = strings.TrimSpace(d.Reason + " in " + d.Function)
+	}
+	all := slices.Concat(j.misled(), j.rewritten(), j.taken())
+	for _, name := range j.path {
+		for _, o := range j.hosts[name].Unusual {
+			if s, ok := j.suspect(name, o, d, dropped); ok {
+				all = append(all, s)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b suspect) int { return cmp.Compare(b.score, a.score) })
+	if len(all) == 0 || all[0].score < enough {
+		if dropped {
+			l.Host, l.Dev = d.Host, cmp.Or(d.Dev, l.Dev)
+		}
+		return l
+	}
+	l.Host, l.By, l.Exact = all[0].host, all[0].o, all[0].exact
+	for _, s := range all[1:] {
+		if len(l.Others) < maxOthers && s.o != l.By && !slices.Contains(l.Others, s.o) {
+			l.Others = append(l.Others, s.o)
+		}
+	}
+	return l
+}
+
+// enough is the score from which a suspect is named, and maxOthers how many more are.
+const (
+	enough    = 30
+	maxOthers = 3
+)
+
+// The weights of what speaks for a suspect. They only have to order suspects of one loss: what the wire shows weighs
+// most, then the kernel's reason, then the place.
+const (
+	byWire    = 100 // the packet itself shows it: a wrong MAC, a rewritten header
+	byReason  = 50  // its kind is the first that the kernel's reason is a clue to
+	byPlace   = 25  // its kind is the first that the place is a clue to
+	perRank   = 3   // less for each kind that is likelier
+	atDrop    = 30  // the kernel dropped the packet in its namespace
+	atLast    = 20  // the packet was seen last in its namespace
+	atNext    = 15  // the packet should have come there next
+	aboutFlow = 15  // it is about addresses of the flow
+	onPath    = 10  // its device saw the flow, or it is about all devices
+	byWord    = 10  // its name says that it concerns the protocol
+)
+
+// stopped returns the rule that the trace shows to stop the packet.
+func (j *judgement) stopped() (Hit, bool) {
+	for _, name := range []string{j.at, j.next} {
+		for _, h := range j.hosts[name].Hits {
+			if h.Stops && j.concerns(h) {
+				return h, true
+			}
+		}
+	}
+	return Hit{}, false
+}
+
+// concerns reports whether the hit is of the direction that is followed, of its tunnel, or of ARP.
+func (j *judgement) concerns(h Hit) bool {
+	src, dst, outer := j.flow.Src, j.flow.Dst, j.flow.Outer
+	if j.back {
+		src, dst, outer[0], outer[1] = dst, src, outer[1], outer[0]
+	}
+	return !h.Src.IsValid() || h.Src == src || h.Dst == dst || h.Src == outer[0] && h.Dst == outer[1]
+}
+
+// drop returns the first drop of the direction that is followed, near the place that saw the packet last.
+func (j *judgement) drop() (Drop, bool) {
+	for _, isNeighbour := range []bool{false, true} {
+		for _, name := range []string{j.at, j.next} {
+			for _, d := range j.hosts[name].Drops {
+				if d.Neighbour == isNeighbour && (d.Back == j.back || isNeighbour) {
+					return d, true
+				}
+			}
+		}
+	}
+	return Drop{}, false
+}
+
+// misled returns the entries that gave the packet a MAC that nobody has; they are in the namespace that sent it.
+func (j *judgement) misled() (all []suspect) {
+	for _, name := range j.path {
+		for _, s := range j.hosts[name].Seen {
+			for i, mac := range s.MACs {
+				if !j.isOf(s) || j.isOwned(mac) {
+					continue
+				}
+				if i == 0 {
+					all = append(all, suspect{j.ownerOf(s.SrcMAC, name), j.unnamed(s, mac), enough, false})
+				}
+				all = append(all, j.entriesOf(mac)...)
+			}
+		}
+	}
+	return all
+}
+
+// entriesOf returns the neighbour and FDB entries on the path that have a MAC.
+func (j *judgement) entriesOf(mac string) (all []suspect) {
+	for _, host := range j.path {
+		for _, o := range j.hosts[host].Unusual {
+			if (o.Kind == Neighbour || o.Kind == FDB) && strings.Contains(strings.ToLower(o.Text), mac) {
+				all = append(all, suspect{host, o, byWire, true})
+			}
+		}
+	}
+	return all
+}
+
+// unnamed returns what must be in a namespace that sends to a MAC that nobody has.
+func (j *judgement) unnamed(s Seen, mac string) Object {
+	return Object{Kind: Neighbour, Dev: s.Dev, Text: "lladdr " + mac + ", which no device has"}
+}
+
+// ownerOf returns the host that has a MAC, else the given one.
+func (j *judgement) ownerOf(mac, other string) string {
+	for _, name := range j.path {
+		if slices.Contains(j.hosts[name].MACs, mac) {
+			return name
+		}
+	}
+	return other
+}
+
+// taken returns the hosts that have an address or a MAC of the flow's, and are not those that should.
+func (j *judgement) taken() (all []suspect) {
+	for _, host := range slices.Sorted(maps.Keys(j.mistaken)) {
+		for _, o := range j.mistaken[host] {
+			if o.About.Contains(j.flow.Src) || o.About.Contains(j.flow.Dst) {
+				all = append(all, suspect{host, o, byWire - perRank, true})
+			}
+		}
+	}
+	return all
+}
+
+// isOwned reports whether a host has this MAC, or everybody takes frames for it.
+func (j *judgement) isOwned(mac string) bool {
+	hw, err := net.ParseMAC(mac)
+	if err != nil || hw[0]&1 != 0 {
+		return true
+	}
+	for _, h := range j.hosts {
+		if slices.Contains(h.MACs, mac) {
+			return true
+		}
+	}
+	return false
+}
+
+// rewritten returns the rules that changed the packet on its way.
+func (j *judgement) rewritten() (all []suspect) {
+	for _, name := range j.path {
+		for _, h := range j.hosts[name].Hits {
+			switch {
+			case h.Rewrote == "" || !j.concerns(h):
+			case strings.HasPrefix(h.Rewrote, "mark "):
+				all = append(all, suspect{name, h.Object, byReason, false})
+			default:
+				all = append(all, suspect{name, h.Object, byWire, true})
+			}
+		}
+		if name == j.at {
+			break
+		}
+	}
+	return all
+}
+
+// suspect weighs what is unusual in a namespace.
+func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspect, bool) {
+	s := suspect{host: host, o: o}
+	about, ok := j.isAbout(o)
+	if !ok || !j.isFamily(o) {
+		return s, false
+	}
+	s.score = about
+	place := j.place()
+	rank := slices.Index(place.kinds, o.Kind)
+	if rank >= 0 && fits(place, o) {
+		s.score += byPlace - perRank*rank
+	}
+	if dropped {
+		c, known := clueOf(d)
+		if rank := slices.Index(c.kinds, o.Kind); known && rank >= 0 && fits(c, o) {
+			s.score += byReason - perRank*rank
+			s.exact = host == d.Host
+		}
+	}
+	s.score += j.near(host, d, dropped)
+	if o.Kind == Sysctl && protocolWords[j.flow.Proto] != nil && protocolWords[j.flow.Proto].MatchString(o.Text) {
+		s.score += byWord
+	}
+	return s, true
+}
+
+// fits reports whether a sysctl's name is one that the clue is about.
+func fits(c clue, o Object) bool {
+	return o.Kind != Sysctl || c.words == nil || c.words.MatchString(o.Text)
+}
+
+// place returns the clue that the place is where the packet ends.
+func (j *judgement) place() clue {
+	switch {
+	case j.last == nil:
+		return unsent
+	case j.isLeaving():
+		return unheard
+	case j.next == "":
+		return unanswered
+	}
+	return inside
+}
+
+func (j *judgement) near(host string, d Drop, dropped bool) int {
+	switch {
+	case dropped && d.Host == host:
+		return atDrop
+	case host == j.at:
+		return atLast
+	case host == j.next:
+		return atNext
+	}
+	return 0
+}
+
+// isAbout weighs whether the object concerns the flow's addresses and devices; ok is false if it cannot.
+func (j *judgement) isAbout(o Object) (score int, ok bool) {
+	if o.About.IsValid() {
+		f := j.flow
+		if !o.About.Contains(f.Src) && !o.About.Contains(f.Dst) && !o.About.Contains(f.Outer[0]) &&
+			!o.About.Contains(f.Outer[1]) && o.Kind != Neighbour && o.Kind != FDB && o.Kind != Address {
+			return 0, false
+		}
+		score += aboutFlow
+	}
+	if o.Dev == "" {
+		return score + onPath, true
+	}
+	for _, h := range j.hosts {
+		if slices.ContainsFunc(h.Seen, func(s Seen) bool { return s.Dev == o.Dev }) {
+			return score + onPath, true
+		}
+	}
+	return score, true
+}
+
+// isFamily reports whether a sysctl can concern packets of the flow's address family. TCP's are IPv4's for both.
+func (j *judgement) isFamily(o Object) bool {
+	if o.Kind != Sysctl {
+		return true
+	}
+	if j.flow.Src.Is4() {
+		return !strings.HasPrefix(o.Text, "net.ipv6.")
+	}
+	return !strings.HasPrefix(o.Text, "net.ipv4.") || strings.HasPrefix(o.Text, "net.ipv4.tcp_")
+}

@@ -1,0 +1,154 @@
+package locate
+
+import (
+	"net/netip"
+	"testing"
+)
+
+var (
+	a, b   = netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.2.2")
+	na, nb = netip.MustParseAddr("192.168.33.101"), netip.MustParseAddr("192.168.33.102")
+	flow   = Flow{Src: a, Dst: b, Proto: "icmp", Sent: "ICMP", Error: "no answer", Outer: [2]netip.Addr{na, nb},
+		Path: []string{"pod1", "node1", "underlay", "node2", "pod2"}}
+)
+
+// crossing returns hosts that the packet crossed up to the given device, and all devices on the whole path.
+func crossing(last int, back bool) []Host {
+	path := []Seen{
+		{Host: "pod1", Dev: "eth0", Out: true}, {Host: "node1", Dev: "veth1"}, {Host: "node1", Dev: "cni0"}, {Host: "node1", Dev: "flannel.1", Out: true},
+		{Host: "node1", Dev: "eth1", Out: true}, {Host: "underlay", Dev: "node1"}, {Host: "underlay", Dev: "node2", Out: true}, {Host: "node2", Dev: "eth1"},
+		{Host: "node2", Dev: "flannel.1"}, {Host: "node2", Dev: "cni0", Out: true}, {Host: "node2", Dev: "veth2", Out: true}, {Host: "pod2", Dev: "eth0"},
+	}
+	hosts := []Host{{Name: "pod1"}, {Name: "node1"}, {Name: "underlay"}, {Name: "node2"}, {Name: "pod2"}}
+	add := func(s Seen) {
+		for i := range hosts {
+			if hosts[i].Name == s.Host {
+				hosts[i].Seen = append(hosts[i].Seen, s)
+			}
+		}
+	}
+	for i, s := range path {
+		if s.Size = 60; back || i <= last {
+			add(s)
+		}
+	}
+	for i := range path {
+		s := path[len(path)-1-i]
+		if s.Size, s.Back, s.Out = 60, true, !s.Out; back && i <= last {
+			add(s)
+		}
+	}
+	return hosts
+}
+
+func host(all []Host, name string) *Host {
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func TestJudge(t *testing.T) {
+	rule := Object{Kind: Rule, Text: "inet x f handle 3: drop", Fix: "nft delete rule inet x f handle 3"}
+	sysctl := func(text string) Object { return Object{Kind: Sysctl, Text: text} }
+	for name, test := range map[string]struct {
+		last int
+		back bool
+		with func(all []Host)
+		host string
+		by   string
+		is   bool // exact
+	}{
+		"nothing is known": {last: 2, host: "node1"},
+		"a rule that stops it": {last: 2, host: "node1", by: rule.Text, is: true, with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: a, Dst: b}}
+		}},
+		"a rule that stops the other direction": {last: 2, host: "node1", with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: b, Dst: a}}
+		}},
+		"a rule that stops the tunnel": {last: 7, host: "node2", by: rule.Text, is: true, with: func(all []Host) {
+			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: na, Dst: nb}}
+		}},
+		"a rule that rewrote it, one node before": {last: 8, host: "node1", by: rule.Text, is: true, with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Rewrote: "ttl 64 to 1", Src: a, Dst: b}}
+			host(all, "node2").Drops = []Drop{{Host: "node2", Reason: "IP_INHDR", Function: "ip_forward"}}
+		}},
+		"a parameter, by the kernel's reason": {last: 8, host: "node2", by: "net.ipv4.conf.flannel/1.rp_filter = 1", is: true, with: func(all []Host) {
+			h := host(all, "node2")
+			h.Drops = []Drop{{Host: "node2", Dev: "flannel.1", Reason: "IP_RPFILTER", Function: "ip_rcv_finish_core"}}
+			h.Unusual = []Object{sysctl("net.ipv4.tcp_syncookies = 0"), sysctl("net.ipv4.conf.flannel/1.rp_filter = 1"), sysctl("net.ipv6.conf.all.forwarding = 0")}
+		}},
+		"a policy, by the kernel's reason": {last: 8, host: "node2", by: "src 10.244.0.0/16 action block", is: true, with: func(all []Host) {
+			h := host(all, "node2")
+			h.Drops = []Drop{{Host: "node2", Dev: "flannel.1", Reason: "XFRM_POLICY", Function: "ip_forward"}}
+			h.Unusual = []Object{{Kind: Route, Text: "blackhole 10.9.0.0/16"}, {Kind: IPsec, Text: "src 10.244.0.0/16 action block"}}
+		}},
+		"an entry about other addresses": {last: 2, host: "node1", with: func(all []Host) {
+			host(all, "node1").Unusual = []Object{{Kind: Route, Text: "blackhole 10.9.0.0/16", About: netip.MustParsePrefix("10.9.0.0/16")}}
+		}},
+		"a MAC that nobody has": {last: 1, host: "pod1", by: "10.244.1.1 dev eth0 lladdr 02:00:00:00:00:99 PERMANENT", is: true, with: func(all []Host) {
+			host(all, "node1").Seen[0].MACs = []string{"02:00:00:00:00:99"}
+			host(all, "pod1").Unusual = []Object{{Kind: Neighbour, Text: "10.244.1.1 dev eth0 lladdr 02:00:00:00:00:99 PERMANENT"}}
+		}},
+		"the receiver does not answer": {last: 11, host: "pod2", by: "net.ipv4.icmp_echo_ignore_all = 1", with: func(all []Host) {
+			host(all, "pod2").Unusual = []Object{sysctl("net.ipv4.tcp_rmem = 1 1 1"), sysctl("net.ipv4.icmp_echo_ignore_all = 1")}
+		}},
+		"the answer is lost": {last: 3, back: true, host: "node2", by: rule.Text, is: true, with: func(all []Host) {
+			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: b, Dst: a}}
+		}},
+		"nothing leaves the sender": {last: -1, host: "pod1", by: "unreachable default", with: func(all []Host) {
+			host(all, "pod1").Unusual = []Object{{Kind: Route, Text: "unreachable default"}}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := crossing(test.last, test.back)
+			if test.with != nil {
+				test.with(hosts)
+			}
+			got := Judge(flow, hosts, nil)
+			if got.Host != test.host || got.By.Text != test.by || got.Exact != test.is || got.Back != test.back {
+				t.Errorf("got %q, %q, exact %t, back %t; want %q, %q, exact %t, back %t; last %q, missing %q",
+					got.Host, got.By.Text, got.Exact, got.Back, test.host, test.by, test.is, test.back, got.Last, got.Missing)
+			}
+		})
+	}
+}
+
+// TestSize: where small packets arrive, only large ones count.
+func TestSize(t *testing.T) {
+	hosts := crossing(11, true)
+	f := flow
+	f.Size = 700
+	host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Out: true, Size: 1450})
+	host(hosts, "node1").Seen = append(host(hosts, "node1").Seen, Seen{Host: "node1", Dev: "veth1", Size: 1450})
+	if got := Judge(f, hosts, nil); got.Host != "node1" || got.Back || got.Last != "node1, coming in through veth1" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestTaken: another pod has an address of the flow.
+func TestTaken(t *testing.T) {
+	o := Object{Kind: Address, Text: "10.244.2.2 dev eth0", About: netip.PrefixFrom(b, 32)}
+	got := Judge(flow, crossing(5, false), map[string][]Object{"other": {o}, "else": {{Kind: Address, About: netip.MustParsePrefix("10.9.0.1/32")}}})
+	if got.Host != "other" || got.By != o || !got.Exact {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestClues(t *testing.T) {
+	for _, test := range []struct {
+		reason, function string
+		want             Kind
+	}{
+		{"NETFILTER_DROP", "nf_hook_slow", Rule}, {"XFRM_POLICY", "ip_forward", IPsec}, {"IP_RPFILTER", "ip_rcv_finish_core", Sysctl},
+		{"IP_INNOROUTES", "ip_rcv_finish", Route}, {"NOT_SPECIFIED", "br_handle_frame_finish", BridgePort}, {"OTHERHOST", "ip_rcv_core", Neighbour},
+		{"TC_INGRESS", "__netif_receive_skb_core", Qdisc}, {"NEIGH_FAILED", "arp_error_report", Neighbour}, {"PKT_TOO_BIG", "ip_forward", Link},
+	} {
+		c, ok := clueOf(Drop{Reason: test.reason, Function: test.function})
+		if !ok || c.kinds[0] != test.want {
+			t.Errorf("%s in %s: got %v, want %s first", test.reason, test.function, c.kinds, test.want)
+		}
+	}
+}

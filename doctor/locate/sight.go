@@ -1,0 +1,79 @@
+package locate
+
+import "net/netip"
+
+// Flow is an exchange of packets of which some were lost.
+type Flow struct {
+	Src, Dst netip.Addr
+	Proto    string // icmp, tcp, udp
+	Size     int    // bytes: only packets of this size or more are lost; 0: all are
+	Sent     string // what was sent, for people: "full-size ICMP from node1/pod1 to node2/pod1"
+	Error    string // what the sender was told
+	// Path are the hosts from the sender to the receiver.
+	Path []string
+	// Outer are the underlay's addresses of the sender's and the receiver's node; invalid: both are on one node.
+	Outer [2]netip.Addr
+}
+
+// Seen is a packet of a flow on a device.
+type Seen struct {
+	Host, Dev string
+	Out       bool // it leaves through the device
+	Stray     bool // it comes in for another MAC than the device's
+	Back      bool // it is of the answer
+	// Asks and Tells are the addresses of ARP and neighbour discovery: who is asked for, and who answers. A packet of
+	// the flow has neither.
+	Asks, Tells netip.Addr
+	// MACs are the receivers' of each Ethernet header, the outermost first; SrcMAC is the outermost sender's.
+	MACs   []string
+	SrcMAC string
+	TTL    int
+	Size   int // bytes of the IP packet
+}
+
+// isNeighbour reports whether the packet is not of the flow, but finds the way for it.
+func (s Seen) isNeighbour() bool { return s.Asks.IsValid() || s.Tells.IsValid() }
+
+// Drop is a packet that the kernel says it dropped.
+type Drop struct {
+	Host, Dev string
+	Reason    string // a name of enum skb_drop_reason
+	Function  string // of the kernel
+	Back      bool
+	Neighbour bool // it is of ARP or neighbour discovery
+}
+
+// Hit is a firewall rule that packets of the flow met.
+type Hit struct {
+	Host    string
+	Object  Object
+	Verdict string
+	Stops   bool
+	Rewrote string     // what of the packet: "ttl 64 to 1"; empty: nothing
+	Src     netip.Addr // invalid: it is no IP packet
+	Dst     netip.Addr
+}
+
+// Host is what was seen in one network namespace on the path.
+type Host struct {
+	Name    string
+	Seen    []Seen // in the order of time
+	Drops   []Drop
+	Hits    []Hit
+	Unusual []Object // what can lose packets there, and is not in a namespace that nobody altered
+	MACs    []string // of its devices
+}
+
+// Loss is where and by what packets of a flow are lost.
+type Loss struct {
+	Flow    Flow
+	Back    bool   // it is the answer that is lost
+	Host    string // where
+	Dev     string // where the packet was seen last there; empty: nowhere
+	Last    string // the place where it was seen last, for people
+	Missing string // the place where it should have been seen next
+	Reason  string // of the kernel; empty: it gave none
+	By      Object // what loses it; without a Text it is not known
+	Exact   bool   // By is what the kernel said, or the only thing there that can
+	Others  []Object
+}

@@ -81,7 +81,11 @@ var arrows = []struct {
 	{"internal/...", nil},
 	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "agent/keptfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes"}},
-	{"doctor", []string{"subnet", "backend", "netstate", "doctor/rules"}},
+	{"doctor", []string{"subnet", "backend", "netstate", "doctor/rules", "doctor/locate"}},
+	{"doctor/locate", nil},
+	{"doctor/probe", nil},
+	{"doctor/follow", []string{"doctor", "doctor/locate", "doctor/probe", "doctor/drops", "doctor/ruletrace", "doctor/unusual", "packet",
+		"backend", "netstate", "netstate/rtnl", "subnet"}},
 	{"packet", nil},
 	{"doctor/drops", nil},
 	{"doctor/rules", nil},
@@ -178,15 +182,15 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                    // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                                   // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual"}, []string{"agent/..."}}, // makes pods
+	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                     // read manifests
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                                                    // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "doctor/ruletrace"}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
-	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill"}, []string{"agent/..."}},
+	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill", "doctor/follow"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 	{"github.com/gopacket/gopacket/...", nil, nil},

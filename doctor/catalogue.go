@@ -5,6 +5,16 @@ const heals = "start twilld: it repairs this by itself within milliseconds"
 
 // catalogue has the kinds of findings. Their order is that of the constants.
 var catalogue = [kinds]Kind{
+	packetLost: {ID: "packet-lost", Severity: Broken,
+		Title: "packets between pods are lost, and what loses them is found",
+		Why:   "real packets were sent and followed: they end at this place, by this object",
+		Fix:   "take back what the finding names, or find out who wrote it",
+		See:   "twillctl trace SRC DST"},
+	packetLostNear: {ID: "packet-lost-near", Severity: Broken,
+		Title: "packets between pods are lost, and where is known",
+		Why:   "real packets were sent and followed: they are seen at one place, and not at the next",
+		Fix:   "look at what stands between the two places, which the finding lists as far as it is known",
+		See:   "twillctl trace SRC DST"},
 	noLease: {ID: "no-lease", Severity: Broken,
 		Title: "this node has no lease",
 		Why:   "without a subnet no pod gets an address, and no route to other nodes is written",

@@ -21,6 +21,7 @@ type Diagnosis struct {
 	Subnets  []string  `json:"subnets"`
 	Peers    int       `json:"peers"`
 	Took     float64   `json:"tookSeconds"`
+	Probed   bool      `json:"probed"`   // packets were sent to find out
 	Findings []Finding `json:"findings"` // the likeliest cause first
 	Unread   []string  `json:"unread"`   // what could not be looked at, and why
 }
@@ -30,12 +31,19 @@ func Diagnose(f Facts, took time.Duration) Diagnosis {
 	local := f.Lease.Snapshot.Local
 	d := Diagnosis{Schema: Schema, Node: f.Node, Backend: local.Backend, Subnets: []string{},
 		Peers: len(f.Lease.Snapshot.Peers), Took: took.Seconds(),
+		Probed:   len(f.Probes) > 0,
 		Findings: append([]Finding{}, Check(f)...), Unread: append([]string{}, f.Unread...)}
+	for i := range d.Findings {
+		d.Findings[i].Place = f.Node
+	}
 	for _, s := range local.Stacks {
 		d.Subnets = append(d.Subnets, s.Subnet.String())
 	}
 	return d
 }
+
+// Failed reports whether anything was found.
+func (d Diagnosis) Failed() bool { return len(d.Findings) > 0 }
 
 // WriteJSON writes the diagnosis for programs.
 func (d Diagnosis) WriteJSON(w io.Writer) error { return writeJSON(w, d) }
@@ -65,9 +73,12 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "  %s: %s: %s\n", f.ID, f.Title, f.evidence())
 	}
-	if len(d.Findings) == 0 {
-		fmt.Fprintln(&b, "✓ nothing is wrong here. What cannot be seen from this node "+
-			"(a filter on the way, a peer) shows with --probe.")
+	switch {
+	case len(d.Findings) > 0:
+	case d.Probed:
+		fmt.Fprintln(&b, "✓ nothing is wrong here, and packets came back")
+	default:
+		fmt.Fprintln(&b, "? nothing is wrong that can be seen without a probe: run twillctl doctor --probe")
 	}
 	for _, u := range d.Unread {
 		fmt.Fprintln(&b, "? not looked at:", u)
@@ -90,7 +101,7 @@ func (f Finding) write(b *strings.Builder, isFirst bool) {
 		about += fmt.Sprintf(" and %d more", f.Count-1)
 	}
 	t := tabwriter.NewWriter(b, 0, 0, 1, ' ', 0)
-	for _, line := range [][2]string{{"about", about}, {"expected", f.Expected}, {"actual", f.Actual}, {"hurts", f.Why},
+	for _, line := range [][2]string{{"place", f.Place}, {"about", about}, {"expected", f.Expected}, {"actual", f.Actual}, {"hurts", f.Why},
 		{"fix", f.Fix}, {"more", f.Page}} {
 		if line[1] != "" {
 			fmt.Fprintf(t, "    %s\t%s\n", line[0], line[1])

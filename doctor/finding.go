@@ -13,6 +13,7 @@ import (
 type Finding struct {
 	ID       string   `json:"id"`       // of the catalogue
 	Title    string   `json:"title"`    // one sentence: what is wrong
+	Place    string   `json:"place"`    // the host: node1, node1/pod1 for a pod, underlay
 	Object   string   `json:"object"`   // what it is about: a peer, a device, a file
 	Expected string   `json:"expected"` // what should be
 	Actual   string   `json:"actual"`   // what is

@@ -26,6 +26,9 @@ type kind uint8
 const (
 	none kind = iota
 
+	// What a probe that was followed met.
+	packetLost
+
 	// What breaks the path between nodes.
 	noLease
 	leaseDamaged
@@ -104,6 +107,7 @@ const (
 	brNetfilterMissing
 
 	// Weaker causes: what only probes show, what keeps the agent from repairing, and what may hurt later.
+	packetLostNear
 	runnerDown
 	peerUnanswered
 	udpSentUnanswered

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -21,9 +22,14 @@ type Trace struct {
 	Forward []Step `json:"there"`
 	Back    []Step `json:"back,omitempty"` // empty if the packet does not arrive
 	// Stopped is the step that stops the packet or its reply; nil: nothing that was seen does.
-	Stopped *Step    `json:"stopped,omitempty"`
-	Traffic *Traffic `json:"live,omitempty"` // with --live: what became of real packets
+	Stopped *Step     `json:"stopped,omitempty"`
+	Probes  Probes    `json:"probes"`         // that were sent from one to the other
+	Lost    []Finding `json:"lost"`           // where they are lost, the surest first
+	Traffic *Traffic  `json:"live,omitempty"` // with --live: what became of real packets
 }
+
+// Add adds what became of probes.
+func (t *Trace) Add(p Probes, losses []locate.Loss) { t.Probes, t.Lost = p, mergeLosses(losses) }
 
 // Step is one place on the path of a packet: what decides there, and the entry that it decides by.
 type Step struct {
@@ -74,7 +80,8 @@ func FollowHere(f Facts, flow Flow) Trace {
 
 // Join makes one trace of what two nodes each saw with FollowHere: near is the sender's, far the receiver's.
 func Join(near, far Trace) Trace {
-	t := Trace{Schema: Schema, Src: near.Src, Dst: near.Dst, Traffic: joinTraffic(near.Traffic, far.Traffic)}
+	t := Trace{Schema: Schema, Src: near.Src, Dst: near.Dst, Traffic: joinTraffic(near.Traffic, far.Traffic),
+		Probes: near.Probes, Lost: near.Lost}
 	t.join(&t.Forward, near.Forward)
 	t.join(&t.Forward, far.Forward)
 	t.join(&t.Back, far.Back)
@@ -98,7 +105,9 @@ func (t *Trace) join(to *[]Step, steps []Step) {
 }
 
 // Failed reports whether packets do not get through, or did not.
-func (t Trace) Failed() bool { return t.Stopped != nil || t.Traffic != nil && t.Traffic.Failed() }
+func (t Trace) Failed() bool {
+	return t.Stopped != nil && t.Probes.Sent == 0 || t.Probes.Lost > 0 || t.Traffic != nil && t.Traffic.Failed()
+}
 
 // WriteJSON writes the trace for programs.
 func (t Trace) WriteJSON(w io.Writer) error { return writeJSON(w, t) }
@@ -112,17 +121,39 @@ func (t Trace) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "%s → %s, the reply\n", t.Dst, t.Src)
 		writeSteps(&b, t.Back)
 	}
-	if s := t.Stopped; s == nil {
-		fmt.Fprintln(&b, "✓ nothing that can be seen stops it")
-	} else {
-		fmt.Fprintf(&b, "✗ stops at %s, %s: %s\n  fix: %s\n  more: %s\n", s.Node, s.Place, s.Verdict,
-			cmp.Or(s.Fix, "see there"), Kind{ID: s.Finding}.page())
-	}
+	t.writeEnd(&b)
 	if t.Traffic != nil {
 		t.Traffic.write(&b, t.Src, t.Dst)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeEnd writes what became of probes, and of the packet by the tables.
+func (t Trace) writeEnd(b *strings.Builder) {
+	p, s := t.Probes, t.Stopped
+	switch {
+	case p.Lost > 0:
+		fmt.Fprintf(b, "✗ %d of %d probes are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
+	case p.Sent > 0 && s != nil:
+		fmt.Fprintf(b, "✓ all %d probes came back (%.1f s), although by the tables the packet would stop at %s, %s: %s\n",
+			p.Sent, p.Seconds, s.Node, s.Place, s.Verdict)
+		return
+	case p.Sent > 0:
+		fmt.Fprintf(b, "✓ all %d probes came back, in every protocol and size (%.1f s)\n", p.Sent, p.Seconds)
+	case s == nil:
+		fmt.Fprintln(b, "? nothing that can be seen without a probe stops it")
+	}
+	for i, f := range t.Lost {
+		f.write(b, i == 0 && f.kind == packetLost)
+	}
+	if s != nil {
+		fmt.Fprintf(b, "✗ stops at %s, %s: %s\n  fix: %s\n  more: %s\n", s.Node, s.Place, s.Verdict,
+			cmp.Or(s.Fix, "see there"), Kind{ID: s.Finding}.page())
+	}
+	for _, u := range p.Unread {
+		fmt.Fprintln(b, "? not watched:", u)
+	}
 }
 
 func writeSteps(b *strings.Builder, steps []Step) {

@@ -33,7 +33,7 @@ const (
 // agentPod is the pod of the agent on a node.
 type agentPod struct{ node, namespace, name string }
 
-// pod is a pod or a DaemonSet, as far as it matters here.
+// pod is a pod, a DaemonSet or a Service, as far as it matters here.
 type pod struct {
 	Kind     string
 	Metadata struct {
@@ -46,6 +46,8 @@ type pod struct {
 	Spec struct {
 		NodeName    string
 		HostNetwork bool
+		ClusterIPs  []string // of a Service
+		Ports       []struct{ Port uint16 }
 	}
 	Status struct {
 		Phase  string

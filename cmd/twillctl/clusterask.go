@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,46 +50,10 @@ func (c cluster) status(ctx context.Context, nodes []string) (doctor.StatusRepor
 	return all, err
 }
 
-// diagnoses are those of several nodes.
-type diagnoses struct {
-	Schema int                `json:"schema"`
-	Nodes  []doctor.Diagnosis `json:"nodes"`
-	Silent []string           `json:"silent,omitempty"` // nodes that could not be asked, and why
-	single bool               // there is only one, of this machine or a lab's node
-}
-
-func (c cluster) doctor(ctx context.Context, nodes []string, probe bool) (diagnoses, error) {
+func (c cluster) doctor(ctx context.Context, nodes []string, probe bool) (doctor.Survey, error) {
 	answers, err := c.askNodes(ctx, nodes, "doctor", "--output=json", fmt.Sprintf("--probe=%t", probe))
 	all, silent := decodeAll[doctor.Diagnosis](answers)
-	return diagnoses{Schema: doctor.Schema, Nodes: all, Silent: silent}, err
-}
-
-// Failed reports whether any node has findings or could not be asked.
-func (d diagnoses) Failed() bool {
-	return len(d.Silent) > 0 ||
-		slices.ContainsFunc(d.Nodes, func(n doctor.Diagnosis) bool { return len(n.Findings) > 0 })
-}
-
-func (d diagnoses) WriteJSON(w io.Writer) error {
-	if d.single {
-		return d.Nodes[0].WriteJSON(w)
-	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(d)
-}
-
-func (d diagnoses) WriteText(w io.Writer) error {
-	for _, node := range d.Nodes {
-		if err := node.WriteText(w); err != nil {
-			return err
-		}
-	}
-	for _, s := range d.Silent {
-		fmt.Fprintln(w, "✗", s)
-	}
-	return nil
+	return doctor.NewSurvey(all, silent, doctor.Probes{}, nil), err
 }
 
 var errNoNode = errors.New("which node? want the name of one of the cluster's")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/facts"
+	"github.com/twill-net/twill/doctor/follow"
 )
 
 // target is the node that a command is about: this machine, a lab's, or a cluster's.
@@ -85,6 +86,7 @@ keeps pods from reaching each other. It changes nothing and needs no API server.
 cause.
 Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		Example: `  twillctl doctor                       this machine, or the container of the agent
+  twillctl doctor --lab twill --probe   a lab: probes between all pods, and what loses them
   twillctl doctor --lab twill node2     a node of a lab
   kubectl twill doctor worker3          a node of a cluster; without a name all nodes
   twillctl doctor -o json | jq -r '.findings[0].id'`,
@@ -104,14 +106,43 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 	return c
 }
 
-// doctor diagnoses the node, or the nodes of a cluster.
-func (t *target) doctor(ctx context.Context, args []string) (diagnoses, error) {
-	if t.inCluster() {
+// doctor diagnoses the node, or the nodes of a lab or a cluster.
+func (t *target) doctor(ctx context.Context, args []string) (result, error) {
+	switch {
+	case t.inCluster():
 		return t.cluster.doctor(ctx, args, t.options.Probe)
+	case t.lab != "" && len(args) == 0:
+		return t.surveyLab(ctx)
 	}
 	began := time.Now()
 	f, err := t.gather(ctx, args)
-	return diagnoses{Nodes: []doctor.Diagnosis{doctor.Diagnose(f, time.Since(began))}, single: true}, err
+	if err != nil || !t.options.Probe {
+		return doctor.Diagnose(f, time.Since(began)), err
+	}
+	var report follow.Report
+	err = t.in(args, func() error {
+		n, err := follow.Node(f)
+		if err != nil {
+			return err
+		}
+		report, err = n.Probe(ctx)
+		return err
+	})
+	d := doctor.Diagnose(f, time.Since(began))
+	d.Add(len(report.Results), report.Losses, report.Unread)
+	return d, err
+}
+
+// in calls a function in the network namespace of the node: of the lab's that args name, or this process's.
+func (t *target) in(args []string, do func() error) error {
+	if t.lab == "" {
+		return do()
+	}
+	n, _, err := labNode(t.lab, args)
+	if err != nil {
+		return err
+	}
+	return n.Do(do)
 }
 
 func addOutput(c *cobra.Command, output *string) {

@@ -49,8 +49,9 @@ func FuzzAnswer(f *testing.F) {
 		}
 		var diagnosis doctor.Diagnosis
 		if decodeAnswer(a, &diagnosis) == nil {
-			d := diagnoses{Nodes: []doctor.Diagnosis{diagnosis}, single: true}
-			_, _, _ = d.WriteText(w), d.WriteJSON(w), d.Failed()
+			_, _, _ = diagnosis.WriteText(w), diagnosis.WriteJSON(w), diagnosis.Failed()
+			s := doctor.NewSurvey([]doctor.Diagnosis{diagnosis}, nil, doctor.Probes{}, nil)
+			_, _, _ = s.WriteText(w), s.WriteJSON(w), s.Failed()
 		}
 		if trace, err := joinAnswers([]answer{a, a}); err == nil {
 			_, _, _ = trace.WriteText(w), trace.WriteJSON(w), trace.Failed()

@@ -85,6 +85,9 @@ func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trace,
 		return doctor.Trace{}, err
 	}
 	trace, err := t.follow(ctx, from, to)
+	if err == nil && t.options.Probe {
+		err = probePair(ctx, l, &trace, from, to)
+	}
 	if err != nil || !t.live {
 		return trace, err
 	}
@@ -96,11 +99,13 @@ func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trace,
 // follow traces a packet over the facts of both nodes.
 func (t *target) follow(ctx context.Context, from, to end) (doctor.Trace, error) {
 	flow := doctor.Flow{Src: from.addr, Dst: to.addr, From: from.node, To: to.node}
-	near, err := t.gather(ctx, []string{from.node})
+	tables := *t
+	tables.options.Probe = false // probes follow
+	near, err := tables.gather(ctx, []string{from.node})
 	if err != nil || from.node == to.node {
 		return doctor.Follow(near, near, flow), err
 	}
-	far, err := t.gather(ctx, []string{to.node})
+	far, err := tables.gather(ctx, []string{to.node})
 	near.Node, far.Node = from.node, to.node // without a lease a node does not know its name
 	return doctor.Follow(near, far, flow), err
 }

@@ -22,7 +22,7 @@ func labCommand() *cobra.Command {
 real twill plugin. It needs root, and nothing else is installed.`,
 	}
 	name := c.PersistentFlags().String("name", lab.DefaultName, "the lab's name, and the prefix of its namespaces")
-	c.AddCommand(labUp(name), labDown(name), labStatus(name), labPing(name), labExec(name), labServe(),
+	c.AddCommand(labUp(name), labDown(name), labStatus(name), labPing(name), labTest(name), labExec(name), labServe(),
 		labRun(), labList(), labShow(), labVerbs(), labFaults(), labWalk(name), labCapture(name))
 	return c
 }

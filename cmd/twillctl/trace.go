@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/follow"
 	"github.com/twill-net/twill/doctor/traffic"
 )
 
@@ -23,6 +24,8 @@ func traceCommand() *cobra.Command {
 the first that stops the packet. In a lab SRC and DST are pods (node1/pod1), addresses of pods, or nodes (their first
 pod), and both nodes are looked at. In a cluster (kubectl twill) they are pods (namespace/name), addresses of pods, or
 nodes. On a machine they are addresses, and only this node's part of the path is shown.
+In a lab it then sends packets from SRC to DST: ICMP and UDP small and of full size, and a TCP connection. Those that
+are lost are followed: what drops them is named, whatever the tables let expect.
 With --live it also watches real packets of the two, in either direction: on which devices they are seen, and why the
 kernel drops them, which it tells through eBPF (Linux 5.17, root). In a lab the sender pings meanwhile.
 Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
@@ -40,8 +43,8 @@ Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
 		},
 	}
 	t.register(c)
-	c.Flags().BoolVar(&t.options.Probe, "probe", false,
-		"also send packets, to find out what stops them between the nodes")
+	c.Flags().BoolVar(&t.options.Probe, "probe", true,
+		"also send packets: in a lab from the pod itself, each protocol and size, and follow those that are lost")
 	c.Flags().BoolVar(&t.live, "live", false, "also watch real packets, and ask the kernel why it drops them")
 	c.Flags().DurationVar(&t.during, "for", 3*time.Second, "how long to watch, with --live")
 	addOutput(c, &output)
@@ -74,7 +77,9 @@ func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trace, 
 	if err != nil {
 		return doctor.Trace{}, fmt.Errorf("DST %q: want an address of a pod", dst)
 	}
-	f, err := t.gather(ctx, nil)
+	tables := *t
+	tables.options.Probe = false // probes follow
+	f, err := tables.gather(ctx, nil)
 	if err != nil {
 		return doctor.Trace{}, err
 	}
@@ -89,6 +94,11 @@ func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trace, 
 			src, flow.From, dst, flow.To, f.Node)
 	}
 	trace := doctor.FollowHere(f, flow)
+	if t.options.Probe && strings.EqualFold(f.Node, flow.From) {
+		if err := probeFromHere(ctx, &trace, f, flow); err != nil {
+			return trace, err
+		}
+	}
 	if !t.live {
 		return trace, nil
 	}
@@ -97,4 +107,16 @@ func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trace, 
 	seen, err := traffic.Watcher{Src: a, Dst: b, Places: []traffic.Place{traffic.Here(f.Node)}}.Run(ctx, func() {})
 	trace.Traffic = &seen
 	return trace, err
+}
+
+// probeFromHere sends packets from this node's pod, or if that cannot be entered from the node itself.
+func probeFromHere(ctx context.Context, trace *doctor.Trace, f doctor.Facts, flow doctor.Flow) error {
+	n, err := follow.Node(f, flow.Dst)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	r, err := n.ProbePair(ctx, n.Sender(flow.Src), flow.Dst)
+	trace.Add(probesOf(r, began), r.Losses)
+	return err
 }

@@ -273,7 +273,7 @@ var iptablesMatches = []option[func(xRule) string]{
 		return "-m pkttype --pkt-type " + r.pick("--pkt-type", "unicast", "broadcast", "multicast")
 	}},
 	{"statistic", func(r xRule) string {
-		return "-m statistic " + r.pick("-m statistic", "--mode random --probability 0.5", "--mode nth --every 3 --packet 0")
+		return "-m statistic " + r.pick("-m statistic", "--mode random --probability 0.5", "--mode nth --every 3")
 	}},
 	{"mac", func(r xRule) string { return "-m mac --mac-source " + r.anyPod().mac }},
 	{"addrtype", func(r xRule) string {

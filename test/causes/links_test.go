@@ -250,7 +250,7 @@ func drawBridge(d *draw) *cause {
 	set := "ip link set dev " + device + " type bridge " + a.name + " "
 	c := &cause{place: p.name, tokens: [][]string{{device}, {a.name}}, steps: []step{{in: p.name,
 		before: fmt.Sprintf(`ip -d -o link show dev %s | sed -n 's/.* %s \([^ ]*\).*/\1/p'`, device, a.name),
-		do:     `[ -n "$OLD" ] && ` + set + a.value, undo: set + "$OLD"}}}
+		do:     set + a.value, undo: set + "$OLD"}}}
 	if a.vlan != "" {
 		port := ports[d.IntN(len(ports))]
 		c.steps = append(c.steps, step{in: p.name, do: fmt.Sprintf(a.vlan, port),

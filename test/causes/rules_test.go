@@ -20,7 +20,7 @@ func drawRule(d *draw) *cause {
 		selector = "not " + selector
 	}
 	ip := "ip " + f.flag() + " rule"
-	c := &cause{place: p.name, tokens: [][]string{{pref}}}
+	c := &cause{place: p.name}
 	action := d.pick("action", "table", "table", "table", "blackhole", "prohibit", "unreachable", "main")
 	switch action {
 	case "main":
@@ -29,9 +29,9 @@ func drawRule(d *draw) *cause {
 		table := strconv.Itoa(100 + d.IntN(900))
 		action = "lookup " + table
 		c.steps = append(c.steps, d.route(p, f, table))
-		c.tokens[0] = append(c.tokens[0], table) // the route there is what loses packets
 	}
 	c.steps = append(c.steps, add(p.name, ip, words("pref", pref, selector, action)))
+	c.tokens = one(pref)
 	return c
 }
 

@@ -166,11 +166,10 @@ func (t *trial) latent() bool {
 // heal takes the cause back, and makes the lab anew if it is not as it was.
 func (t *trial) heal() {
 	err := t.injected.undo(t.Context())
-	t.Left = t.left()
-	if err != nil && t.Left == "" && t.Outcome == harmless {
-		t.Outcome, t.False = repaired, false // there was nothing to take back any more
-	} else if err != nil && t.Left == "" && t.Outcome != refused {
+	if err != nil {
 		t.Left = lastLine(err)
+	} else {
+		t.Left = t.left()
 	}
 	if t.Left == "" && t.Outcome != harmless && t.Outcome != refused {
 		if lost := t.awaitHealth(2 * time.Second); len(lost) > 0 {

@@ -85,10 +85,12 @@ func TestKubectlTwill(t *testing.T) {
 			t.Errorf("%+v", n)
 		}
 	}
-	p.want(t, 0, []string{"✓ nothing is wrong here"}, "doctor")
+	p.want(t, 0, []string{"? nothing is wrong that can be seen without a probe"}, "doctor")
+	p.want(t, 0, []string{"✓ nothing is wrong here, and packets came back"}, "doctor", "--probe")
+	p.want(t, 0, []string{"Service default/kubernetes", "DNS", "probes came back"}, "test")
 	p.want(t, 0, []string{"# nothing to change"}, "plan", pods[0].Node)
 	p.want(t, 2, []string{`no agent of Twill runs on node "nowhere"`}, "doctor", "nowhere")
-	p.want(t, 0, []string{pods[0].Node + " ", pods[1].Node + " ", "the reply", "✓ nothing that can be seen stops it"}, "trace", "default/"+pods[0].Name, pods[1].Name)
+	p.want(t, 0, []string{pods[0].Node + " ", pods[1].Node + " ", "the reply", "probes came back"}, "trace", "default/"+pods[0].Name, pods[1].Name)
 	p.want(t, 2, []string{`the cluster has no running pod "nothing"`}, "trace", pods[0].Name, "nothing")
 
 	bundle := filepath.Join(t.TempDir(), "report.tar.gz")

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/follow"
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/walk"
+)
+
+// surveyLab diagnoses all nodes of a lab. With --probe it sends packets between all pods, and follows the lost ones.
+func (t *target) surveyLab(ctx context.Context) (doctor.Survey, error) {
+	l, err := lab.Open("", t.lab)
+	if err != nil {
+		return doctor.Survey{}, err
+	}
+	nodes := t.lookAtAll(ctx, l)
+	var report follow.Report
+	var probes doctor.Probes
+	if t.options.Probe {
+		began := time.Now()
+		n, err := labNetwork(l)
+		if err != nil {
+			return doctor.Survey{}, err
+		}
+		n.Expected = nodes.expects
+		if report, err = n.Probe(ctx); err != nil {
+			return doctor.Survey{}, err
+		}
+		probes = probesOf(report, began)
+	}
+	all, silent := nodes.diagnoses()
+	return doctor.NewSurvey(all, silent, probes, report.Losses), ctx.Err()
+}
+
+// labLooks are looks at the nodes of a lab, which go on beside the probes.
+type labLooks struct {
+	names []string
+	facts []doctor.Facts
+	took  []time.Duration
+	errs  []error
+	done  chan struct{}
+}
+
+// lookAtAll begins to look at all nodes of a lab. The engine sends the packets, so the nodes send none.
+func (t *target) lookAtAll(ctx context.Context, l *lab.Lab) *labLooks {
+	nodes := l.Nodes()
+	all := &labLooks{facts: make([]doctor.Facts, len(nodes)), took: make([]time.Duration, len(nodes)),
+		errs: make([]error, len(nodes)), done: make(chan struct{})}
+	alone := *t
+	alone.options.Probe = false
+	var wait sync.WaitGroup
+	for i, n := range nodes {
+		all.names = append(all.names, n.Name)
+		wait.Go(func() {
+			began := time.Now()
+			all.facts[i], all.errs[i] = alone.gatherInLab(ctx, []string{n.Name})
+			all.took[i] = time.Since(began)
+		})
+	}
+	go func() {
+		wait.Wait()
+		close(all.done)
+	}()
+	return all
+}
+
+// expects reports whether the agent of a node wants an object there.
+func (all *labLooks) expects(host string, o locate.Object) bool {
+	<-all.done
+	i := slices.Index(all.names, host)
+	return i >= 0 && follow.IsWanted(all.facts[i].Want, o)
+}
+
+func (all *labLooks) diagnoses() (found []doctor.Diagnosis, silent []string) {
+	<-all.done
+	for i, name := range all.names {
+		if err := all.errs[i]; err != nil {
+			silent = append(silent, fmt.Sprintf("%s: %v", name, err))
+		}
+		found = append(found, doctor.Diagnose(all.facts[i], all.took[i]))
+	}
+	return found, silent
+}
+
+// probePair sends packets from one pod of a lab to another, and follows the lost ones.
+func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to end) error {
+	n, err := labNetwork(l)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	r, err := n.ProbePair(ctx, from.addr, to.addr)
+	trace.Add(probesOf(r, began), r.Losses)
+	return err
+}
+
+func probesOf(r follow.Report, began time.Time) doctor.Probes {
+	return doctor.Probes{Sent: len(r.Results), Lost: len(r.Lost), Seconds: time.Since(began).Seconds(), Unread: r.Unread}
+}
+
+// labNetwork returns a lab's pods, and the namespaces between them.
+func labNetwork(l *lab.Lab) (follow.Network, error) {
+	n := follow.Network{}
+	pods := map[string]*lab.Pod{}
+	for _, p := range l.Pods() {
+		pods[p.ID()] = p
+		n.Pods = append(n.Pods, follow.Pod{Site: probe.Site{Host: p.ID(), Do: p.Do}, Node: p.Node.Name, Addrs: p.Addrs,
+			Outer: p.Node.Underlay()})
+		mtu, err := p.MTU()
+		if err == nil {
+			n.MTU = max(n.MTU, mtu)
+		}
+	}
+	if len(n.Pods) < 2 || n.MTU == 0 {
+		return n, fmt.Errorf("lab %s has no two pods between which packets could be sent", l.Name())
+	}
+	n.Path = func(from, to follow.Pod) (sites []probe.Site) {
+		stops, err := walk.Stops(l, pods[from.Host], pods[to.Host])
+		if err != nil {
+			return []probe.Site{from.Site, to.Site}
+		}
+		for _, s := range stops {
+			sites = append(sites, probe.Site{Host: s.Name, Do: s.Host.Do})
+		}
+		return sites
+	}
+	return n, nil
+}

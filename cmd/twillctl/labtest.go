@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/follow"
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/netstate"
+)
+
+func labTest(name *string) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "test",
+		Short: "Test the connectivity of a lab: pods of all pairs of nodes, every protocol and size",
+		Long: `Test sends packets from every pod to every other: ICMP and UDP small and of full size, and a TCP connection with
+data both ways. It prints a table of the pairs of nodes. Lost packets are followed, and what loses them is named.
+Exit codes: 0 all packets came back, 1 some are lost, 2 it failed.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := lab.Open("", *name)
+			if err != nil {
+				return err
+			}
+			tested, err := testLab(c.Context(), l)
+			if err != nil {
+				return err
+			}
+			return render(c.OutOrStdout(), output, tested)
+		},
+	}
+	addOutput(c, &output)
+	return c
+}
+
+func testLab(ctx context.Context, l *lab.Lab) (doctor.Connectivity, error) {
+	tested := doctor.Connectivity{Schema: doctor.Schema, Cells: []doctor.Cell{}}
+	n, err := labNetwork(l)
+	if err != nil {
+		return tested, err
+	}
+	began := time.Now()
+	r, err := n.Probe(ctx)
+	count(&tested, n, r)
+	tested.Probes.Seconds, tested.Probes.Unread = time.Since(began).Seconds(), r.Unread
+	tested.Explain(r.Losses)
+	return tested, err
+}
+
+// count adds the results of probes to the cells of their nodes.
+func count(c *doctor.Connectivity, n follow.Network, r follow.Report) {
+	node := map[string]string{}
+	for _, p := range n.Pods {
+		node[p.Host] = p.Node
+	}
+	for _, x := range r.Results {
+		family := netstate.FamilyOf(x.Dst).String()
+		c.Count(node[x.From.Host], node[x.To.Host], family, string(x.Kind), x.Err != nil)
+	}
+}

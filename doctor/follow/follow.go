@@ -1,0 +1,226 @@
+// Package follow sends probes between the pods of a network, and follows those that are lost: through every device of
+// every namespace on their path, with the kernel's reasons for dropping them, the firewall rules that they met, and
+// what is unusual there. Package doctor/locate judges that.
+package follow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
+)
+
+// Network is what is probed: pods, and the namespaces between them.
+type Network struct {
+	Pods []Pod
+	// Path returns the namespaces from one pod to another, both included.
+	Path func(from, to Pod) []probe.Site
+	// Expected reports whether an object that is unusual elsewhere belongs in the namespace of a host; nil: none does.
+	Expected func(host string, o locate.Object) bool
+	MTU      int // bytes, what a pod may send
+}
+
+// Pod is one end of probes.
+type Pod struct {
+	probe.Site
+	Node  string
+	Addrs []netip.Addr
+	Outer []netip.Addr // of its node, on the underlay
+}
+
+// kinds returns what can be sent to a pod: where nobody can listen, a host that drops connections may be right to.
+func (p Pod) kinds() []probe.Kind {
+	if p.Do == nil {
+		return []probe.Kind{probe.ICMP, probe.ICMPFull}
+	}
+	return probe.Kinds
+}
+
+// addr returns the address of a family.
+func addr(all []netip.Addr, is4 bool) netip.Addr {
+	if i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Is4() == is4 }); i >= 0 {
+		return all[i]
+	}
+	return netip.Addr{}
+}
+
+// Report is what became of all probes.
+type Report struct {
+	Results []probe.Result // of all probes that were sent
+	Lost    []probe.Result
+	Losses  []locate.Loss // of those that were followed, the surest first
+	Unread  []string      // what could not be watched, and why
+}
+
+// maxFollowed is how many lost probes are followed, each of another pair of pods: one cause loses many.
+const maxFollowed = 6
+
+// Probe sends every kind of packet from every pod to every other, and follows what is lost twice.
+func (n Network) Probe(ctx context.Context) (Report, error) { return n.send(ctx, n.tries()) }
+
+// ProbePair is Probe from one address of a pod to one of another.
+func (n Network) ProbePair(ctx context.Context, src, dst netip.Addr) (Report, error) {
+	return n.send(ctx, slices.DeleteFunc(n.tries(), func(t probe.Try) bool { return t.Src != src || t.Dst != dst }))
+}
+
+func (n Network) send(ctx context.Context, tries []probe.Try) (Report, error) {
+	var r Report
+	r.Results = probe.Send(ctx, tries)
+	for _, x := range r.Results {
+		if x.Err != nil {
+			r.Lost = append(r.Lost, x)
+		}
+	}
+	if len(r.Lost) == 0 || ctx.Err() != nil {
+		return r, ctx.Err()
+	}
+	followed, err := n.Follow(ctx, choose(r.Lost))
+	r.Losses, r.Unread = followed.Losses, followed.Unread
+	if len(r.Losses) == 0 { // what was lost once came back the second time
+		r.Lost = nil
+		for i := range r.Results {
+			r.Results[i].Err = nil
+		}
+	}
+	return r, err
+}
+
+func (n Network) tries() (all []probe.Try) {
+	for _, from := range n.Pods {
+		for _, to := range n.Pods {
+			for _, dst := range to.Addrs {
+				src := addr(from.Addrs, dst.Is4())
+				if from.Host == to.Host || !src.IsValid() || from.Do == nil {
+					continue
+				}
+				for _, k := range to.kinds() {
+					all = append(all, probe.Try{From: from.Site, To: to.Site, Src: src, Dst: dst, Kind: k, Size: n.MTU})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// choose returns the lost probes to follow: one of each pair of pods, of different senders and receivers first.
+func choose(lost []probe.Result) (chosen []probe.Result) {
+	hosts, pairs := map[string]int{}, map[[2]netip.Addr]bool{}
+	for len(chosen) < maxFollowed {
+		best := -1
+		for i, r := range lost {
+			if pairs[[2]netip.Addr{r.Src, r.Dst}] {
+				continue
+			}
+			if best < 0 || hosts[r.From.Host]+hosts[r.To.Host] < hosts[lost[best].From.Host]+hosts[lost[best].To.Host] {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		r := lost[best]
+		hosts[r.From.Host]++
+		hosts[r.To.Host]++
+		pairs[[2]netip.Addr{r.Src, r.Dst}], pairs[[2]netip.Addr{r.Dst, r.Src}] = true, true
+		chosen = append(chosen, r)
+	}
+	return chosen
+}
+
+// attempts is how often a probe is sent again: a cause may lose only some packets.
+const attempts = 3
+
+// Follow sends lost probes again, and follows them.
+func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err error) {
+	w, err := n.watch(lost)
+	if err != nil {
+		return r, err
+	}
+	defer w.close()
+	var tries []probe.Try
+	for _, l := range lost {
+		tries = append(tries, l.Try)
+	}
+	var still []probe.Result
+	for range attempts {
+		for _, x := range probe.Send(ctx, tries) {
+			if x.Err != nil {
+				still = append(still, x)
+			}
+		}
+		if len(still) > 0 || ctx.Err() != nil {
+			break
+		}
+	}
+	hosts, err := w.collect(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.Unread = w.unread
+	identities, err := n.identify()
+	if err != nil {
+		r.Unread = append(r.Unread, err.Error())
+	}
+	mistaken := n.mistaken(identities)
+	for _, x := range still {
+		f := n.flow(x)
+		r.Losses = append(r.Losses, locate.Judge(f, w.of(f, hosts), mistaken))
+	}
+	slices.SortStableFunc(r.Losses, surer)
+	return r, nil
+}
+
+// surer orders losses: first those of which the cause is known for sure, then those of which one is likely.
+func surer(a, b locate.Loss) int { return cmp.Compare(rank(a), rank(b)) }
+
+func rank(l locate.Loss) int {
+	switch {
+	case l.By.Text == "":
+		return 2
+	case !l.Exact:
+		return 1
+	}
+	return 0
+}
+
+// flow describes a lost probe for the judgement.
+func (n Network) flow(r probe.Result) locate.Flow {
+	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Sent: r.Try.String(), Error: r.Err.Error()}
+	from, to := n.pod(r.From.Host), n.pod(r.To.Host)
+	for _, s := range n.Path(from, to) {
+		f.Path = append(f.Path, s.Host)
+	}
+	if from.Node != to.Node {
+		f.Outer = [2]netip.Addr{addr(from.Outer, r.Src.Is4()), addr(to.Outer, r.Src.Is4())}
+	}
+	if r.Kind == probe.ICMPFull || r.Kind == probe.UDPFull || strings.HasPrefix(r.Err.Error(), "connected") {
+		f.Size = n.MTU / 2
+	}
+	return f
+}
+
+func (n Network) pod(host string) Pod {
+	i := slices.IndexFunc(n.Pods, func(p Pod) bool { return p.Host == host })
+	return n.Pods[i]
+}
+
+// sites returns the namespaces on the paths of lost probes.
+func (n Network) sites(lost []probe.Result) (all []probe.Site) {
+	for _, r := range lost {
+		for _, s := range n.Path(n.pod(r.From.Host), n.pod(r.To.Host)) {
+			if s.Do != nil && !slices.ContainsFunc(all, func(o probe.Site) bool { return o.Host == s.Host }) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+func unreadAt(host string, what string, err error) string {
+	return fmt.Sprintf("%s: %s: %v", host, what, err)
+}

@@ -1,0 +1,101 @@
+package follow
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
+)
+
+// identity is what a namespace answers to: addresses and MACs, each with its device.
+type identity struct {
+	probe.Site
+	addrs map[netip.Addr]string
+	macs  map[string]string
+}
+
+// identify reads the addresses and MACs of all pods and of the namespaces between them.
+func (n Network) identify() ([]identity, error) {
+	var sites []probe.Site
+	for _, p := range n.Pods {
+		for _, s := range n.Path(n.Pods[0], p) {
+			if s.Do != nil && !slices.ContainsFunc(sites, func(o probe.Site) bool { return o.Host == s.Host }) {
+				sites = append(sites, s)
+			}
+		}
+	}
+	all := make([]identity, len(sites))
+	var group errgroup.Group
+	for i, s := range sites {
+		group.Go(func() error { return s.Do(func() (err error) { all[i], err = identityOf(s); return err }) })
+	}
+	return all, group.Wait()
+}
+
+func identityOf(s probe.Site) (identity, error) {
+	id := identity{Site: s, addrs: map[netip.Addr]string{}, macs: map[string]string{}}
+	devices, err := net.Interfaces()
+	if err != nil {
+		return id, fmt.Errorf("list devices of %s: %w", s.Host, err)
+	}
+	for _, d := range devices {
+		if len(d.HardwareAddr) > 0 {
+			id.macs[d.HardwareAddr.String()] = d.Name
+		}
+		addrs, err := d.Addrs()
+		if err != nil {
+			return id, fmt.Errorf("list addresses of %s on %s: %w", d.Name, s.Host, err)
+		}
+		for _, a := range addrs {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+				id.addrs[prefix.Addr().WithZone("")] = d.Name
+			}
+		}
+	}
+	return id, nil
+}
+
+// mistaken returns what makes packets go to the wrong pod, by host: an address of a pod that it lacks, or that another
+// namespace has too, and a MAC that two pods have.
+func (n Network) mistaken(all []identity) map[string][]locate.Object {
+	found := map[string][]locate.Object{}
+	for _, p := range n.Pods {
+		i := slices.IndexFunc(all, func(id identity) bool { return id.Host == p.Host })
+		if i < 0 {
+			continue
+		}
+		for _, a := range p.Addrs {
+			about := netip.PrefixFrom(a, a.BitLen())
+			if all[i].addrs[a] == "" {
+				found[p.Host] = append(found[p.Host], locate.Object{Kind: locate.Address, About: about,
+					Text: fmt.Sprintf("%s is missing", a), Usual: "the address that the pod was given"})
+			}
+			for _, other := range all {
+				if dev := other.addrs[a]; dev != "" && other.Host != p.Host {
+					found[other.Host] = append(found[other.Host], locate.Object{Kind: locate.Address, Dev: dev, About: about,
+						Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, p.Host),
+						Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, a.BitLen(), dev)})
+				}
+			}
+		}
+		for mac, dev := range all[i].macs {
+			for _, other := range n.Pods {
+				j := slices.IndexFunc(all, func(id identity) bool { return id.Host == other.Host })
+				if other.Host == p.Host || other.Node != p.Node || j < 0 || all[j].macs[mac] == "" {
+					continue
+				}
+				for _, a := range other.Addrs {
+					found[p.Host] = append(found[p.Host], locate.Object{Kind: locate.Link, Dev: dev,
+						About: netip.PrefixFrom(a, a.BitLen()),
+						Text:  fmt.Sprintf("%s: address %s, which %s has too", dev, mac, other.Host)})
+				}
+			}
+		}
+	}
+	return found
+}

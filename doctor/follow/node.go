@@ -1,0 +1,91 @@
+package follow
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/subnet"
+)
+
+// maxPods and maxPeers bound what one node probes: each pod sends to all of them.
+const maxPods, maxPeers = 8, 32
+
+// Node returns the network as one node sees it, which is the calling thread's namespace: its own pods, as far as it may
+// enter them, else itself with the bridge's address; and the bridges of its peers, which cannot be entered and answer
+// by themselves, as do the pods of other nodes that more has.
+func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
+	here := probe.Site{Host: f.Node, Do: func(do func() error) error { return do() }}
+	n := Network{MTU: f.PodMTU, Expected: func(host string, o locate.Object) bool { return host == f.Node && IsWanted(f.Want, o) }}
+	files, err := behind()
+	if err != nil {
+		return n, err
+	}
+	var outer []netip.Addr
+	for _, s := range f.Lease.Snapshot.Local.Stacks {
+		outer = append(outer, s.Underlay)
+	}
+	for _, p := range f.Pods {
+		if !isOwn(f, p.Addr) {
+			continue
+		}
+		i := slices.IndexFunc(n.Pods, func(o Pod) bool { return o.Host == f.Node+"/"+p.Port })
+		switch {
+		case i >= 0:
+			n.Pods[i].Addrs = append(n.Pods[i].Addrs, p.Addr)
+		case files[p.Port] != "" && len(n.Pods) < maxPods:
+			n.Pods = append(n.Pods, Pod{Site: probe.Site{Host: f.Node + "/" + p.Port, Do: enter(files[p.Port])},
+				Node: f.Node, Addrs: []netip.Addr{p.Addr}, Outer: outer})
+		}
+	}
+	if len(n.Pods) == 0 {
+		own := Pod{Site: here, Node: f.Node, Outer: outer}
+		for _, s := range f.Lease.Snapshot.Local.Stacks {
+			own.Addrs = append(own.Addrs, backend.Gateway(s.Subnet))
+		}
+		n.Pods = append(n.Pods, own)
+	}
+	for _, peer := range f.Lease.Snapshot.Peers[:min(maxPeers, len(f.Lease.Snapshot.Peers))] {
+		p := Pod{Site: probe.Site{Host: peer.Node}, Node: peer.Node}
+		for _, s := range peer.Stacks {
+			p.Addrs, p.Outer = append(p.Addrs, backend.Gateway(s.Subnet)), append(p.Outer, s.Underlay)
+		}
+		n.Pods = append(n.Pods, p)
+	}
+	for _, a := range more {
+		n.Pods = append(n.Pods, Pod{Site: probe.Site{Host: a.String()}, Node: f.HolderOf(a), Addrs: []netip.Addr{a}})
+	}
+	n.Path = func(from, to Pod) []probe.Site {
+		path := []probe.Site{from.Site}
+		for _, s := range []probe.Site{here, to.Site} {
+			if path[len(path)-1].Host != s.Host {
+				path = append(path, s)
+			}
+		}
+		return path
+	}
+	return n, nil
+}
+
+// isOwn reports whether an address is of the node's own subnets: what other namespaces behind its devices have is not.
+func isOwn(f doctor.Facts, a netip.Addr) bool {
+	return slices.ContainsFunc(f.Lease.Snapshot.Local.Stacks, func(s subnet.Stack) bool { return s.Subnet.Contains(a) })
+}
+
+// Sender returns the address that packets from a pod are sent from: the pod's, or that of the first pod of its family
+// if it cannot be entered.
+func (n Network) Sender(pod netip.Addr) netip.Addr {
+	first := netip.Addr{}
+	for _, p := range n.Pods {
+		if p.Do != nil && slices.Contains(p.Addrs, pod) {
+			return pod
+		}
+		if a := addr(p.Addrs, pod.Is4()); p.Do != nil && !first.IsValid() {
+			first = a
+		}
+	}
+	return first
+}

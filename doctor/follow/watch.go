@@ -1,0 +1,286 @@
+package follow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/doctor/drops"
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/ruletrace"
+	"github.com/twill-net/twill/doctor/unusual"
+	"github.com/twill-net/twill/packet"
+)
+
+// watch is what watches namespaces while probes are sent.
+type watch struct {
+	network Network
+	places  []*place
+	drops   *drops.Watcher
+	unread  []string
+}
+
+// place is one namespace that is watched.
+type place struct {
+	probe.Site
+	inode  uint32
+	tap    *packet.Tap
+	tracer *ruletrace.Tracer
+	macs   []string
+	addrs  []netip.Addr
+	devs   map[int]string
+
+	mu      sync.Mutex // for what is read beside the probes
+	unusual []locate.Object
+	unread  []string
+}
+
+// watch begins to watch the paths of probes.
+func (n Network) watch(lost []probe.Result) (*watch, error) {
+	w := &watch{network: n}
+	var pairs []ruletrace.Pair
+	for _, r := range lost {
+		f := n.flow(r)
+		pairs = append(pairs, ruletrace.Pair{A: f.Src, B: f.Dst})
+		if f.Outer[0].IsValid() {
+			pairs = append(pairs, ruletrace.Pair{A: f.Outer[0], B: f.Outer[1]})
+		}
+	}
+	var inodes []uint32
+	var group errgroup.Group
+	for _, s := range n.sites(lost) {
+		p := &place{Site: s}
+		w.places = append(w.places, p)
+		group.Go(func() error { return p.open(pairs) })
+	}
+	if err := group.Wait(); err != nil {
+		w.close()
+		return nil, err
+	}
+	for _, p := range w.places {
+		inodes = append(inodes, p.inode)
+	}
+	var err error
+	if w.drops, err = drops.WatchNamespaces(inodes); err != nil {
+		w.unread = append(w.unread, fmt.Sprintf("the kernel's reasons for dropping packets: %v", err))
+	}
+	return w, nil
+}
+
+func (p *place) open(pairs []ruletrace.Pair) error {
+	err := p.Do(func() (err error) {
+		if p.inode, err = namespace(); err != nil {
+			return err
+		}
+		if err := p.devices(); err != nil {
+			return err
+		}
+		if p.tracer, err = ruletrace.Start(pairs); err != nil {
+			p.unread = append(p.unread, unreadAt(p.Host, "the rules that packets meet", err))
+		}
+		p.tap, err = packet.OpenTap()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("watch packets on %s: %w", p.Host, err)
+	}
+	return nil
+}
+
+// devices notes the MACs and addresses of the namespace.
+func (p *place) devices() error {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	p.devs = map[int]string{}
+	for _, d := range devices {
+		p.devs[d.Index] = d.Name
+		if len(d.HardwareAddr) > 0 {
+			p.macs = append(p.macs, d.HardwareAddr.String())
+		}
+		addrs, err := d.Addrs()
+		if err != nil {
+			return fmt.Errorf("list addresses of %s: %w", d.Name, err)
+		}
+		for _, a := range addrs {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+				p.addrs = append(p.addrs, prefix.Addr())
+			}
+		}
+	}
+	return nil
+}
+
+// namespace returns the inode number of the calling thread's network namespace, by which the kernel knows it too.
+func namespace() (uint32, error) {
+	info, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil {
+		return 0, err
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, errors.New("the namespace has no inode number")
+	}
+	return uint32(s.Ino), nil
+}
+
+// close stops watching drops first: closing a tap drops the packets that wait in it.
+func (w *watch) close() {
+	if w.drops != nil {
+		_ = w.drops.Close()
+	}
+	for _, p := range w.places {
+		if p.tracer != nil {
+			_ = p.tracer.Close()
+		}
+		if p.tap != nil {
+			_ = p.tap.Close()
+		}
+	}
+}
+
+// seenAt is what one place saw, before it is known of which flow it is.
+type seenAt struct {
+	*place
+	frames []packet.Sighting
+	drops  []drops.Drop
+	hits   []ruletrace.Hit
+}
+
+// collect ends watching, and reads what was seen.
+func (w *watch) collect(ctx context.Context) ([]*seenAt, error) {
+	var dropped []drops.Drop
+	if w.drops != nil {
+		var err error
+		if dropped, err = w.drops.Read(); err != nil {
+			w.unread = append(w.unread, err.Error())
+		}
+	}
+	all := make([]*seenAt, len(w.places))
+	var group errgroup.Group
+	for i, p := range w.places {
+		s := &seenAt{place: p}
+		all[i] = s
+		for _, d := range dropped {
+			if d.Netns == p.inode && !d.OfWatching() {
+				s.drops = append(s.drops, d)
+			}
+		}
+		group.Go(func() error { return s.read(ctx, w.network) })
+	}
+	err := group.Wait()
+	for _, p := range w.places {
+		w.unread = append(w.unread, p.unread...)
+	}
+	return all, err
+}
+
+func (s *seenAt) read(ctx context.Context, n Network) (err error) {
+	if s.frames, err = s.tap.Read(func(packet.Frame) bool { return true }); err != nil {
+		return err
+	}
+	return s.Do(func() error {
+		if s.tracer != nil {
+			if s.hits, err = s.tracer.Stop(); err != nil {
+				s.unread = append(s.unread, unreadAt(s.Host, "the rules that packets met", err))
+			}
+		}
+		all, unread := unusual.List(ctx)
+		for _, u := range unread {
+			s.unread = append(s.unread, s.Host+": "+u)
+		}
+		s.unusual = slices.DeleteFunc(all, func(o locate.Object) bool {
+			return n.Expected != nil && n.Expected(s.Host, o)
+		})
+		return nil
+	})
+}
+
+// of returns what concerns one flow.
+func (w *watch) of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
+	for _, s := range all {
+		if !slices.Contains(f.Path, s.Host) {
+			continue
+		}
+		h := locate.Host{Name: s.Host, Unusual: s.unusual, MACs: s.macs}
+		for _, frame := range s.frames {
+			if seen, ok := sight(f, frame.Frame); ok {
+				seen.Host, seen.Dev, seen.Out, seen.Stray = s.Host, frame.Dev, frame.Out, frame.Stray
+				h.Seen = append(h.Seen, seen)
+			}
+		}
+		for _, d := range s.drops {
+			if seen, ok := sight(f, packet.DecodeStart(d.Packet)); ok {
+				h.Drops = append(h.Drops, locate.Drop{Host: s.Host, Dev: d.Dev, Reason: d.Reason, Function: d.Function,
+					Back: seen.Back, Neighbour: seen.Asks.IsValid() || seen.Tells.IsValid()})
+			}
+		}
+		for _, x := range s.hits {
+			h.Hits = append(h.Hits, locate.Hit{Host: s.Host, Object: x.Object, Verdict: x.Verdict, Stops: x.Stops,
+				Rewrote: x.Rewrote, Src: x.Src, Dst: x.Dst})
+		}
+		hosts = append(hosts, h)
+	}
+	return hosts
+}
+
+// protos are the numbers of the protocols of probes, without ICMP's of the two families.
+var protos = map[byte]string{1: "icmp", 58: "icmp", 6: "tcp", 17: "udp"}
+
+// sight reports whether a frame is of a flow, or finds the way for it.
+func sight(f locate.Flow, frame packet.Frame) (s locate.Seen, ok bool) {
+	for _, l := range frame.Layers {
+		if l.Kind == "eth" {
+			s.MACs = append(s.MACs, l.To)
+			s.SrcMAC = cmp.Or(s.SrcMAC, l.From)
+		}
+	}
+	if arp, ok := frame.Last("arp"); ok {
+		s.Asks = arp.Dst
+		if arp.Info == "reply" {
+			s.Asks, s.Tells = netip.Addr{}, arp.Src
+		}
+		return s, true
+	}
+	ip, isIP := frame.Last("ip")
+	if icmp, ok := frame.Last("icmp"); ok && icmp.Dst.IsValid() {
+		s.Asks = icmp.Dst
+		if ip.Src == icmp.Dst {
+			s.Asks, s.Tells = netip.Addr{}, icmp.Dst
+		}
+		return s, true
+	}
+	if !isIP || ip.Proto != 0 && protos[ip.Proto] != f.Proto && !isTunnel(frame) {
+		return s, false
+	}
+	s.TTL, s.Size = int(ip.TTL), ip.Size
+	switch {
+	case ip.Src == f.Src && ip.Dst == f.Dst, isTunnel(frame) && ip.Src == f.Outer[0] && ip.Dst == f.Outer[1]:
+		return s, true
+	case ip.Src == f.Dst && ip.Dst == f.Src, isTunnel(frame) && ip.Src == f.Outer[1] && ip.Dst == f.Outer[0]:
+		s.Back = true
+		return s, true
+	}
+	return s, false
+}
+
+// isTunnel reports whether the frame holds a packet that is encrypted.
+func isTunnel(f packet.Frame) bool {
+	_, wireguard := f.Last("wireguard")
+	ip, _ := f.Last("ip")
+	return wireguard || ip.Proto == protoESP
+}
+
+// protoESP is IPsec's (RFC 4303).
+const protoESP = 50

@@ -1,0 +1,180 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/doctor/locate"
+)
+
+// Survey is the diagnosis of several nodes, and what became of probes between their pods.
+type Survey struct {
+	Schema int         `json:"schema"`
+	First  *Finding    `json:"first,omitempty"` // the likeliest cause of all; nil: nothing is wrong
+	Probes Probes      `json:"probes"`
+	Lost   []Finding   `json:"lost"` // where probes are lost, the surest first
+	Nodes  []Diagnosis `json:"nodes"`
+	Silent []string    `json:"silent,omitempty"` // nodes that could not be asked, and why
+}
+
+// Probes counts exchanges of packets: ICMP, TCP and UDP, small and of full size, each there and back.
+type Probes struct {
+	Sent    int      `json:"sent"` // 0: none were
+	Lost    int      `json:"lost"`
+	Seconds float64  `json:"seconds"`
+	Unread  []string `json:"unread,omitempty"` // what could not be watched, and why
+}
+
+// NewSurvey puts together what was found. Real packets have the last word: what the tables of a node let expect is no
+// more than a risk if all probes came back.
+func NewSurvey(nodes []Diagnosis, silent []string, p Probes, losses []locate.Loss) Survey {
+	s := Survey{Schema: Schema, Probes: p, Lost: mergeLosses(losses), Nodes: nodes, Silent: silent}
+	if s.Nodes == nil {
+		s.Nodes = []Diagnosis{}
+	}
+	if p.Sent > 0 && p.Lost == 0 {
+		for i := range s.Nodes {
+			s.Nodes[i].Findings = belieNode(s.Nodes[i].Findings)
+		}
+	}
+	s.First = s.first()
+	return s
+}
+
+// belieNode returns a node's findings after all probes came back: none of them keeps packets from passing.
+func belieNode(found []Finding) []Finding {
+	all := slices.Clone(found)
+	for i := range all {
+		if all[i].kind > none && all[i].kind <= lastOfPath {
+			all[i].Severity = Risk
+		}
+	}
+	return all
+}
+
+// lastOfPath is the last of the kinds that break the path of packets.
+const lastOfPath = podNeighbour
+
+// first returns the likeliest cause: a lost packet whose cause is known, else what the tables of a node show to be
+// broken, else a lost packet whose place is known, else a risk.
+func (s Survey) first() *Finding {
+	var all []Finding
+	all = append(all, s.Lost...)
+	for _, n := range s.Nodes {
+		all = append(all, n.Findings...)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(all, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.kind, b.kind)) // broken comes before risk
+	})
+	return &all[0]
+}
+
+// Failed reports whether anything is wrong, or a node could not be asked.
+func (s Survey) Failed() bool { return s.First != nil || len(s.Silent) > 0 || s.Probes.Lost > 0 }
+
+// WriteJSON writes the survey for programs.
+func (s Survey) WriteJSON(w io.Writer) error { return writeJSON(w, s) }
+
+// WriteText writes the survey for people: what probes show, then each node.
+func (s Survey) WriteText(w io.Writer) error {
+	var b strings.Builder
+	switch p := s.Probes; {
+	case p.Sent == 0:
+	case p.Lost == 0:
+		fmt.Fprintf(&b, "✓ all %d probes between pods came back, in every protocol and size (%.1f s)\n", p.Sent, p.Seconds)
+	default:
+		fmt.Fprintf(&b, "✗ %d of %d probes between pods are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
+	}
+	for i, f := range s.Lost {
+		f.write(&b, i == 0 && s.First != nil && s.First.kind == f.kind)
+	}
+	for _, u := range s.Probes.Unread {
+		fmt.Fprintln(&b, "? not watched:", u)
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		n.Probed = s.Probes.Sent > 0 && s.Probes.Lost == 0
+		if err := n.WriteText(w); err != nil {
+			return err
+		}
+	}
+	for _, silent := range s.Silent {
+		fmt.Fprintln(w, "✗", silent)
+	}
+	return nil
+}
+
+// Add adds what became of probes of this node, and orders the findings again.
+func (d *Diagnosis) Add(sent int, losses []locate.Loss, unread []string) {
+	d.Probed = d.Probed || sent > 0
+	d.Unread = append(d.Unread, unread...)
+	d.Findings = append(d.Findings, mergeLosses(losses)...)
+	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
+}
+
+// mergeLosses makes one finding of losses at one place by one object.
+func mergeLosses(losses []locate.Loss) []Finding {
+	merged := []Finding{}
+	for _, l := range losses {
+		f := lossFinding(l)
+		i := slices.IndexFunc(merged, func(o Finding) bool {
+			return o.Place == f.Place && o.Object == f.Object && o.kind == f.kind
+		})
+		if i < 0 {
+			merged = append(merged, f)
+			continue
+		}
+		merged[i].Count++
+		for _, m := range f.More {
+			if len(merged[i].More) < maxShown && !slices.Contains(merged[i].More, m) {
+				merged[i].More = append(merged[i].More, m)
+			}
+		}
+	}
+	return merged
+}
+
+// lossFinding returns the finding about a loss.
+func lossFinding(l locate.Loss) Finding {
+	k := packetLostNear
+	if l.Exact && l.By.Text != "" {
+		k = packetLost
+	}
+	c := catalogue[k]
+	f := Finding{ID: c.ID, Title: c.Title, Place: l.Host, Expected: "packets pass to " + l.Missing,
+		Actual: "seen last " + at(l.Last), Why: c.Why, Fix: cmp.Or(l.By.Fix, c.Fix), Page: c.page(),
+		Severity: c.Severity, Count: 1, kind: k, More: []string{l.Flow.Sent + ": " + l.Flow.Error}}
+	if l.Reason != "" {
+		f.Actual += "; the kernel says " + l.Reason
+	}
+	if l.Back {
+		f.Actual = "the answer is " + f.Actual
+	}
+	if f.Object = l.By.Text; f.Object == "" {
+		f.Object = "not known"
+	} else {
+		f.Object = string(l.By.Kind) + " " + f.Object
+	}
+	if l.By.Usual != "" {
+		f.Actual += "; usual would be " + l.By.Usual
+	}
+	for _, o := range l.Others {
+		f.More = append(f.More, "unusual on the path too: "+string(o.Kind)+" "+o.Text)
+	}
+	return f
+}
+
+func at(place string) string {
+	if place == "nowhere" {
+		return place
+	}
+	return "at " + place
+}

@@ -18,6 +18,7 @@ type fresh struct {
 	rules     map[byte][]string
 	sysctls   map[string]parameter // by path below /proc/sys/net, without those of devices
 	lo        sample
+	untold    []string // sysctls of a device that are in no message
 
 	mu      sync.Mutex
 	samples map[string]sample // by kind of device
@@ -85,6 +86,10 @@ func (f *fresh) read() error {
 		}
 	}
 	f.sysctls = namespaceSysctls()
+	const gauge = "gauge"
+	if s.makeLink(gauge, "veth") == nil { // else there is nothing to be told apart
+		f.untold = s.untold(gauge, deviceSysctls(gauge))
+	}
 	return nil
 }
 

@@ -118,20 +118,46 @@ func (s *space) unusualSysctls() (all []locate.Object, err error) {
 	}
 	for name, usual := range f.sysctls {
 		if usual.can {
-			c.compare(name, "", c.usual(name, usual.value))
+			c.compare(name, c.usual(name, usual.value))
 		}
 	}
+	prints, err := s.fingerprints()
+	seen := map[string][]deviceSysctl{}
 	for _, l := range s.links {
-		sample := f.like(l.name, l.kind)
-		for name, usual := range sample.sysctls {
-			if usual.can {
-				full := path.Join(path.Dir(name), l.name, path.Base(name))
-				c.compare(full, l.name, c.usualOf(l, name, usual.value))
-			}
+		key := prints[l.index]
+		if l.kind == "" {
+			key = l.name // hardware, and lo
+		}
+		fresh := f.like(l.name, l.kind)
+		odd, ok := seen[key]
+		if !ok || err != nil {
+			odd = c.device(l, fresh, func(name string) bool { return !slices.Contains(f.untold, name) })
+			seen[key] = odd
+		}
+		odd = append(odd[:len(odd):len(odd)], c.device(l, fresh, func(name string) bool { return slices.Contains(f.untold, name) })...)
+		for _, o := range odd {
+			c.found = append(c.found, sysctl(path.Join(path.Dir(o.name), l.name, path.Base(o.name)), l.name, o.value, o.usual))
 		}
 	}
 	slices.SortFunc(c.found, func(a, b locate.Object) int { return strings.Compare(a.Text, b.Text) })
-	return c.found, nil
+	return c.found, err
+}
+
+// deviceSysctl is an unusual parameter of a device, whose name is left out.
+type deviceSysctl struct{ name, value, usual string }
+
+// device reads parameters of one device.
+func (c *comparison) device(l link, fresh sample, which func(string) bool) (odd []deviceSysctl) {
+	for name, p := range fresh.sysctls {
+		if !p.can || !which(name) || slices.Contains(random, path.Base(name)) {
+			continue
+		}
+		value, _, ok := readParameter(path.Join(path.Dir(name), l.name, path.Base(name)))
+		if usual := c.usualOf(l, name, p.value); ok && !slices.Contains(usual, value) {
+			odd = append(odd, deviceSysctl{name, value, usual[0]})
+		}
+	}
+	return odd
 }
 
 // comparison collects what differs.
@@ -143,13 +169,13 @@ type comparison struct {
 }
 
 // compare notes a parameter that is not as usual; the first usual value is the one to go back to.
-func (c *comparison) compare(name, device string, usual []string) {
+func (c *comparison) compare(name string, usual []string) {
 	if slices.Contains(random, path.Base(name)) || len(usual) == 0 {
 		return
 	}
 	value, _, ok := readParameter(name)
 	if ok && !slices.Contains(usual, value) {
-		c.found = append(c.found, sysctl(name, device, value, usual[0]))
+		c.found = append(c.found, sysctl(name, "", value, usual[0]))
 	}
 }
 

@@ -90,15 +90,18 @@ func inject(t *testing.T, kind locate.Kind, command, text, about string) {
 	}
 }
 
-// TestRandomSysctls alters what can be altered, one by one.
-func TestRandomSysctls(t *testing.T) {
+// TestSysctls alters every sysctl of a device, and 200 of all, one by one.
+func TestSysctls(t *testing.T) {
 	inNamespace(t, func() {
 		bridged(t)
 		f, err := reference()
 		if err != nil {
 			t.Fatal(err)
 		}
-		var names []string
+		if n := len(f.untold); n == 0 || n > 30 {
+			t.Errorf("%d sysctls of a device are in no message, want some: %s", n, f.untold)
+		}
+		var names, device []string
 		for name, p := range f.sysctls {
 			if p.can {
 				names = append(names, name)
@@ -106,21 +109,21 @@ func TestRandomSysctls(t *testing.T) {
 		}
 		for name, p := range f.like("unusual1", "veth").sysctls {
 			if p.can {
-				names = append(names, path.Join(path.Dir(name), "unusual1", path.Base(name)))
+				device = append(device, path.Join(path.Dir(name), "unusual1", path.Base(name)))
 			}
 		}
-		slices.Sort(names)
 		seed := rand.Uint64()
 		draw := rand.New(rand.NewPCG(seed, 0))
+		slices.Sort(names)
 		draw.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		altered := 0
-		for _, name := range names {
+		for _, name := range append(device, names...) {
 			if altered < 200 && alter(t, name) {
 				altered++
 			}
 		}
 		if altered < 200 {
-			t.Errorf("seed %d: %d of %d sysctls could be altered, want 200", seed, altered, len(names))
+			t.Errorf("seed %d: %d of %d sysctls could be altered, want 200", seed, altered, len(names)+len(device))
 		}
 	})
 }
@@ -157,6 +160,9 @@ func alter(t *testing.T, name string) bool {
 		t.Errorf("%s was %s:\n%swant %s", name, was, print(made), text)
 	}
 	for _, o := range made {
+		if o.Dev == "unusual2" && strings.Contains(name, "/unusual1/") {
+			t.Errorf("%s: %s is said of another device", name, o.Text)
+		}
 		if err := run(o.Fix); err != nil {
 			t.Error(err)
 		}

@@ -31,6 +31,10 @@ var parts = []part{
 	{"policy routing rules", (*space).policyRules},
 	{"routes", (*space).unusualRoutes},
 	{"neighbours", (*space).unusualNeighbours},
+	{"links", (*space).unusualLinks},
+	{"addresses", (*space).unusualAddresses},
+	{"bridges", (*space).unusualBridging},
+	{"queueing disciplines", (*space).unusualQdiscs},
 	{"sysctls", (*space).unusualSysctls},
 	{"IPsec policies", (*space).unusualPolicies},
 }

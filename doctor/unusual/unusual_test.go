@@ -85,6 +85,7 @@ func inject(t *testing.T, kind locate.Kind, command, text, about string) {
 			t.Errorf("%s: its fix: %v", command, err)
 		}
 	}
+	settled(t)
 	if left := without(list(t), before); len(left) > 0 {
 		t.Errorf("%s: after its fix %s:\n%s", command, made[0].Fix, print(left))
 	}
@@ -167,6 +168,7 @@ func alter(t *testing.T, name string) bool {
 			t.Error(err)
 		}
 	}
+	settled(t)
 	if left := without(list(t), before); len(left) > 0 {
 		t.Errorf("%s after its fix:\n%s", name, print(left))
 	}

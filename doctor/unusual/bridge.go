@@ -1,0 +1,199 @@
+package unusual
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/netstate/attributes"
+	"github.com/twill-net/twill/netstate/rtnl"
+)
+
+// Of linux/if_link.h and linux/if_bridge.h.
+const (
+	portState, portCost = 1, 3
+	forwarding          = 3
+	vlanFiltering       = 7 // IFLA_BR_VLAN_FILTERING
+	bridgeVLANInfo      = 2 // IFLA_BRIDGE_VLAN_INFO
+	vlanFilter          = 2 // RTEXT_FILTER_BRVLAN
+	vlanPVID, vlanUntag = 2, 4
+	defaultVLAN         = 1
+)
+
+// unusualPorts compares the ports of bridges with a new port.
+func (s *space) unusualPorts() (all []locate.Object, err error) {
+	f, err := reference()
+	if err != nil {
+		return nil, err
+	}
+	filtering := false
+	for _, l := range s.links {
+		filtering = filtering || number(l.attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA, vlanFiltering)) == 1
+		if s.byIndex(l.master).kind == "bridge" {
+			all = append(all, s.port(l, f.like("", l.kind).port)...)
+		}
+	}
+	if !filtering {
+		return all, nil
+	}
+	vlans, err := s.vlans()
+	return append(all, vlans...), err
+}
+
+// port compares all options of one. The kernel disables a port as long as the other end is down.
+func (s *space) port(l, fresh link) (all []locate.Object) {
+	path := []uint16{unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA}
+	bridge := s.names[l.master]
+	table := attributes.Of("port", "")
+	for id, value := range rtnl.Attributes(l.attribute(path...)) {
+		row, known := attributes.Find(table, attributes.Attributes, table[0].Path, id)
+		usual := fresh.attribute(append(path, id)...)
+		is, want := number(value), number(usual)
+		if id == portState {
+			want = forwarding
+		}
+		if !known || row.Fate == attributes.Derived || is == want || id == portState && l.flags&unix.IFF_RUNNING == 0 ||
+			id == portCost && l.kind != "veth" { // a matter of the device's speed
+			continue
+		}
+		text, wantText := portValue(id, is), portValue(id, want)
+		fix := wantText
+		if id == portState {
+			fix = strconv.Itoa(forwarding)
+		}
+		all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Usual: wantText,
+			Text: fmt.Sprintf("%s of %s: %s %s", l.name, bridge, row.Word, text),
+			Fix:  fmt.Sprintf("ip link set dev %s type bridge_slave %s %s", l.name, row.Word, fix)})
+	}
+	return all
+}
+
+// numbered are the options of a port that are not on or off.
+var numbered = []uint16{portState, 2, portCost, 25, 31, 34, 37, 42, 44}
+
+func portValue(id uint16, value uint64) string {
+	states := []string{"disabled", "listening", "learning", "forwarding", "blocking"}
+	switch {
+	case id == portState && value < uint64(len(states)):
+		return states[value]
+	case slices.Contains(numbered, id):
+		return strconv.FormatUint(value, 10)
+	}
+	return onOff(value)
+}
+
+// vlans returns the ports' VLANs other than the one that a new port has.
+func (s *space) vlans() (all []locate.Object, err error) {
+	messages, err := s.list("VLANs", unix.RTM_GETLINK, nl.NewIfInfomsg(unix.AF_BRIDGE),
+		nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(vlanFilter)))
+	for _, m := range messages {
+		l, err := parseLink(m)
+		if err != nil {
+			return nil, err
+		}
+		of, self := s.names[l.master], ""
+		if s.byIndex(l.index).kind == "bridge" {
+			of, self = l.name, " self"
+		}
+		usual := false
+		for kind, value := range rtnl.Attributes(l.attribute(unix.IFLA_AF_SPEC)) {
+			if kind != bridgeVLANInfo || len(value) < 4 {
+				continue
+			}
+			flags, id := binary.NativeEndian.Uint16(value), binary.NativeEndian.Uint16(value[2:])
+			if id == defaultVLAN && flags&(vlanPVID|vlanUntag) == vlanPVID|vlanUntag {
+				usual = true
+				continue
+			}
+			all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Usual: "no such VLAN",
+				Text: fmt.Sprintf("%s of %s: vlan %d%s", l.name, of, id, vlanWords(flags)),
+				Fix:  fmt.Sprintf("bridge vlan del vid %d dev %s%s", id, l.name, self)})
+		}
+		if !usual {
+			all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Usual: "vlan 1 PVID Egress Untagged",
+				Text: fmt.Sprintf("%s of %s: no vlan 1 PVID Egress Untagged", l.name, of),
+				Fix:  fmt.Sprintf("bridge vlan add vid 1 pvid untagged dev %s%s", l.name, self)})
+		}
+	}
+	return all, err
+}
+
+func vlanWords(flags uint16) (text string) {
+	if flags&vlanPVID != 0 {
+		text += " PVID"
+	}
+	if flags&vlanUntag != 0 {
+		text += " Egress Untagged"
+	}
+	return text
+}
+
+// unusualForwarding returns the entries of forwarding tables that somebody wrote. The kernel writes those of a device's
+// own addresses, and of the multicast groups that it listens to.
+func (s *space) unusualForwarding() (all []locate.Object, err error) {
+	entries, err := s.entries(unix.AF_BRIDGE, 0)
+	own := func(e entry) bool {
+		return slices.ContainsFunc(s.links, func(l link) bool {
+			stands := int(number(l.attribute(unix.IFLA_LINK))) == e.index // on the device, and has its packets
+			return (l.index == e.index || l.index == e.master || stands) && slices.Equal(l.attribute(unix.IFLA_ADDRESS), e.mac)
+		})
+	}
+	for _, e := range entries {
+		switch {
+		case e.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0: // learned
+		case e.flags&unix.NTF_SELF != 0 && len(e.mac) > 0 && e.mac[0]&1 == 1 && !e.dst.IsValid():
+		case e.state&unix.NUD_PERMANENT != 0 && e.more == 0 && !e.dst.IsValid() && own(e):
+		default:
+			all = append(all, s.forwarding(e))
+		}
+	}
+	return all, err
+}
+
+// forwarding returns an entry as bridge fdb prints it.
+func (s *space) forwarding(e entry) locate.Object {
+	dev := s.names[e.index]
+	var w words
+	w.add(true, "%s dev %s", net.HardwareAddr(e.mac), dev)
+	var selector words
+	selector.add(e.dst.IsValid(), "dst %s", e.dst)
+	selector.add(e.vlan != 0, "vlan %d", e.vlan)
+	selector.add(e.port != 0, "port %d", e.port)
+	selector.add(e.vni != 0, "vni %d", e.vni)
+	selector.add(e.srcVNI != 0, "src_vni %d", e.srcVNI)
+	selector.add(e.via != 0, "via %s", s.names[e.via])
+	selector.add(e.nhid != 0, "nhid %d", e.nhid)
+	w = append(w, selector...)
+	place := "self"
+	w.add(e.flags&unix.NTF_SELF != 0, "self")
+	w.add(e.flags&unix.NTF_SELF == 0, "master %s", s.names[e.master])
+	if e.flags&unix.NTF_SELF == 0 && e.index != e.master {
+		place = "master"
+	}
+	w.add(e.flags&unix.NTF_EXT_LEARNED != 0, "extern_learn")
+	w.add(e.flags&ntfSticky != 0, "sticky")
+	w.add(e.more != 0, "flags %#x", e.more)
+	if e.state&unix.NUD_PERMANENT != 0 {
+		w.add(true, "permanent")
+	} else {
+		w.add(true, "static")
+	}
+	var fix words
+	fix.add(true, "bridge fdb del %s dev %s", net.HardwareAddr(e.mac), dev)
+	return locate.Object{Kind: locate.FDB, Dev: dev, Text: w.String(), Usual: "no such entry",
+		Fix: append(append(fix, selector...), place).String()}
+}
+
+// unusualBridging joins what is unusual about bridges.
+func (s *space) unusualBridging() ([]locate.Object, error) {
+	ports, portErr := s.unusualPorts()
+	entries, entryErr := s.unusualForwarding()
+	return append(ports, entries...), errors.Join(portErr, entryErr)
+}

@@ -47,13 +47,14 @@ func (s *space) unusualPorts() (all []locate.Object, err error) {
 	return append(all, vlans...), err
 }
 
+var portWords = attributes.Of("port", "")
+
 // port compares all options of one. The kernel disables a port as long as the other end is down.
 func (s *space) port(l, fresh link) (all []locate.Object) {
 	path := []uint16{unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA}
 	bridge := s.names[l.master]
-	table := attributes.Of("port", "")
 	for id, value := range rtnl.Attributes(l.attribute(path...)) {
-		row, known := attributes.Find(table, attributes.Attributes, table[0].Path, id)
+		row, known := attributes.Find(portWords, attributes.Attributes, portWords[0].Path, id)
 		usual := fresh.attribute(append(path, id)...)
 		is, want := number(value), number(usual)
 		if id == portState {

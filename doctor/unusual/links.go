@@ -100,12 +100,8 @@ func (s *space) peerMTUs() (map[int]int, error) {
 		case elsewhere == nil:
 			found[l.index] = s.byIndex(peer).mtu
 		default:
-			r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-			header := nl.NewIfInfomsg(unix.AF_UNSPEC)
-			header.Index = int32(peer)
-			r.AddData(header)
+			r := oneLink(peer)
 			r.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, elsewhere))
-			r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
 			_ = s.conn.List(r, func(m []byte) error {
 				other, err := parseLink(m)
 				found[l.index] = other.mtu

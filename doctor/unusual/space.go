@@ -94,6 +94,16 @@ func (s *space) readLinks() error {
 	return nil
 }
 
+// oneLink returns the request for one device.
+func oneLink(index int) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	header.Index = int32(index)
+	r.AddData(header)
+	r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	return r
+}
+
 func parseLink(m []byte) (link, error) {
 	if len(m) < unix.SizeofIfInfomsg {
 		return link{}, fmt.Errorf("a link of %d bytes: want at least %d", len(m), unix.SizeofIfInfomsg)

@@ -20,7 +20,6 @@ var deviceInjections = []struct {
 	{locate.Link, "ip link set unusual1 multicast off", "unusual1: no MULTICAST"},
 	{locate.Link, "ip link set unusualbr promisc on", "unusualbr: PROMISC"},
 	{locate.Link, "ip link set unusual1 allmulticast on", "unusual1: ALLMULTI"},
-	{locate.Link, "ip link set unusual1 txqueuelen 1", "unusual1: txqueuelen 1"},
 	{locate.Link, "ip link set unusual1 group 7", "unusual1: group 7"},
 	{locate.Link, "ip link set unusual1 gso_max_size 2000", "unusual1: gso_max_size 2000"},
 	{locate.Link, "ip link set unusual1 gro_max_size 2000", "unusual1: gro_max_size 2000"},
@@ -76,6 +75,8 @@ func TestConsequences(t *testing.T) {
 			{"ip link add link unusualbr name unusualmv address 02:00:00:00:00:55 type macvlan", []string{"unusualmv@unusualbr: macvlan"}},
 			{"ip addr add 10.244.1.1/24 dev unusual1 noprefixroute", []string{"inet 10.244.1.1/24 dev unusual1 (on unusualbr, too)",
 				"inet 10.244.1.1/24 dev unusual1: no route 10.244.1.0/24 dev unusual1"}},
+			{"tc qdisc add dev unusual1 root handle 2: htb default 1 && ip link set unusual1 txqueuelen 1", // it had no queue
+				[]string{"unusual1: htb 2: root", "unusual1: txqueuelen 1"}},
 			{"ip link set lo down", []string{"lo: down"}},
 			{"tc qdisc add dev unusual1 ingress && tc filter add dev unusual1 ingress pref 9 protocol ip u32 match ip dst 10.244.1.0/24 " +
 				"action mirred egress redirect dev unusual2",

@@ -159,6 +159,9 @@ func (d *linkDifferences) state(fresh link, idle bool) {
 func (d *linkDifferences) attributes(fresh link) {
 	for _, c := range compared {
 		is, usual := number(d.link.attribute(c.id)), number(fresh.attribute(c.id))
+		if c.id == unix.IFLA_TXQLEN && unix.ByteSliceToString(d.link.attribute(unix.IFLA_QDISC)) == "noqueue" {
+			continue // nothing is queued
+		}
 		if is == usual || c.soft && (d.link.kind == "" || d.link.kind == "bridge" && is < usual) ||
 			c.with != 0 && is == number(d.link.attribute(c.with)) {
 			continue // a bridge takes over its ports' limits, and one limit that of the other

@@ -13,7 +13,8 @@ func IsWanted(want netstate.State, o locate.Object) bool {
 	for _, w := range want {
 		switch w := w.(type) {
 		case netstate.Sysctl:
-			if o.Kind == locate.Sysctl && text == dotted(w.Name)+" = "+w.Value {
+			value, ok := strings.CutPrefix(text, dotted(w.Name)+" = ")
+			if o.Kind == locate.Sysctl && ok && w.Observed(value) == w {
 				return true
 			}
 		case netstate.Neigh:

@@ -230,6 +230,7 @@ func (w *watch) of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
 			h.Hits = append(h.Hits, locate.Hit{Host: s.Host, Object: x.Object, Verdict: x.Verdict, Stops: x.Stops,
 				Rewrote: x.Rewrote, Src: x.Src, Dst: x.Dst})
 		}
+		h.Routed = s.routed(f, h)
 		hosts = append(hosts, h)
 	}
 	return hosts

@@ -2,8 +2,7 @@ package locate
 
 import (
 	"cmp"
-	"maps"
-	"net"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -29,7 +28,7 @@ func (j *judgement) blame() Loss {
 	if dropped {
 		l.Reason = strings.TrimSpace(d.Reason + " in " + d.Function)
 	}
-	all := slices.Concat(j.misled(), j.rewritten(), j.taken())
+	all := slices.Concat(j.misled(), j.rewritten(), j.taken(), j.routed())
 	for _, name := range j.path {
 		for _, o := range j.hosts[name].Unusual {
 			if s, ok := j.suspect(name, o, d, dropped); ok {
@@ -109,101 +108,14 @@ func (j *judgement) drop() (Drop, bool) {
 	return Drop{}, false
 }
 
-// misled returns the entries that gave the packet a MAC that nobody has; they are in the namespace that sent it.
-func (j *judgement) misled() (all []suspect) {
-	for _, name := range j.path {
-		for _, s := range j.hosts[name].Seen {
-			for i, mac := range s.MACs {
-				if !j.isOf(s) || j.isOwned(mac) {
-					continue
-				}
-				if i == 0 {
-					all = append(all, suspect{j.ownerOf(s.SrcMAC, name), j.unnamed(s, mac), enough, false})
-				}
-				all = append(all, j.entriesOf(mac)...)
-			}
-		}
-	}
-	return all
-}
-
-// entriesOf returns the neighbour and FDB entries on the path that have a MAC.
-func (j *judgement) entriesOf(mac string) (all []suspect) {
-	for _, host := range j.path {
-		for _, o := range j.hosts[host].Unusual {
-			if (o.Kind == Neighbour || o.Kind == FDB) && strings.Contains(strings.ToLower(o.Text), mac) {
-				all = append(all, suspect{host, o, byWire, true})
-			}
-		}
-	}
-	return all
-}
-
-// unnamed returns what must be in a namespace that sends to a MAC that nobody has.
-func (j *judgement) unnamed(s Seen, mac string) Object {
-	return Object{Kind: Neighbour, Dev: s.Dev, Text: "lladdr " + mac + ", which no device has"}
-}
-
-// ownerOf returns the host that has a MAC, else the given one.
-func (j *judgement) ownerOf(mac, other string) string {
-	for _, name := range j.path {
-		if slices.Contains(j.hosts[name].MACs, mac) {
-			return name
-		}
-	}
-	return other
-}
-
-// taken returns the hosts that have an address or a MAC of the flow's, and are not those that should.
-func (j *judgement) taken() (all []suspect) {
-	for _, host := range slices.Sorted(maps.Keys(j.mistaken)) {
-		for _, o := range j.mistaken[host] {
-			if o.About.Contains(j.flow.Src) || o.About.Contains(j.flow.Dst) {
-				all = append(all, suspect{host, o, byWire - perRank, true})
-			}
-		}
-	}
-	return all
-}
-
-// isOwned reports whether a host has this MAC, or everybody takes frames for it.
-func (j *judgement) isOwned(mac string) bool {
-	hw, err := net.ParseMAC(mac)
-	if err != nil || hw[0]&1 != 0 {
-		return true
-	}
-	for _, h := range j.hosts {
-		if slices.Contains(h.MACs, mac) {
-			return true
-		}
-	}
-	return false
-}
-
-// rewritten returns the rules that changed the packet on its way.
-func (j *judgement) rewritten() (all []suspect) {
-	for _, name := range j.path {
-		for _, h := range j.hosts[name].Hits {
-			switch {
-			case h.Rewrote == "" || !j.concerns(h):
-			case strings.HasPrefix(h.Rewrote, "mark "):
-				all = append(all, suspect{name, h.Object, byReason, false})
-			default:
-				all = append(all, suspect{name, h.Object, byWire, true})
-			}
-		}
-		if name == j.at {
-			break
-		}
-	}
-	return all
-}
-
 // suspect weighs what is unusual in a namespace.
 func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspect, bool) {
 	s := suspect{host: host, o: o}
+	if o.Kind == Route || o.Kind == PolicyRule {
+		return s, false // those that decide are judged by routed
+	}
 	about, ok := j.isAbout(o)
-	if !ok || !j.isFamily(o) {
+	if !ok || !j.isFamily(o) || o.Kind == Sysctl && permits.MatchString(o.Text) {
 		return s, false
 	}
 	s.score = about
@@ -225,6 +137,9 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 	}
 	return s, true
 }
+
+// permits has the parameters that routers have, and that cannot lose packets.
+var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$`)
 
 // fits reports whether a sysctl's name is one that the clue is about.
 func fits(c clue, o Object) bool {

@@ -88,7 +88,21 @@ func TestJudge(t *testing.T) {
 		"an entry about other addresses": {last: 2, host: "node1", with: func(all []Host) {
 			host(all, "node1").Unusual = []Object{{Kind: Route, Text: "blackhole 10.9.0.0/16", About: netip.MustParsePrefix("10.9.0.0/16")}}
 		}},
+		"a rule that leads the packet away": {last: 2, host: "node1", by: "100: from 10.244.1.2 lookup 77", is: true, with: func(all []Host) {
+			h := host(all, "node1")
+			h.Routed = []Routed{{Object: Object{Kind: PolicyRule, Text: "100: from 10.244.1.2 lookup 77", Usual: "no such rule"}}, {Object: Object{Kind: Route, Text: "10.244.2.0/24 dev flannel.1"}}}
+			h.Unusual = []Object{sysctl("net.ipv4.ip_forward = 1"), {Kind: Route, Text: "blackhole 10.244.2.0/24 table 9"}}
+		}},
+		"a MAC of a host that the packet has passed": {last: 1, host: "pod1", by: "lladdr 02:00:00:00:00:01, which no host behind it has", with: func(all []Host) {
+			host(all, "pod1").MACs, host(all, "node1").Seen[0].MACs, host(all, "node1").Seen[0].SrcMAC = []string{"02:00:00:00:00:01"}, []string{"02:00:00:00:00:01"}, "02:00:00:00:00:01"
+			for _, name := range []string{"node1", "underlay", "node2", "pod2"} {
+				host(all, name).MACs = []string{"02:00:00:00:00:22"}
+			}
+		}},
 		"a MAC that nobody has": {last: 1, host: "pod1", by: "10.244.1.1 dev eth0 lladdr 02:00:00:00:00:99 PERMANENT", is: true, with: func(all []Host) {
+			for i := range all {
+				all[i].MACs = []string{"02:00:00:00:00:22"}
+			}
 			host(all, "node1").Seen[0].MACs = []string{"02:00:00:00:00:99"}
 			host(all, "pod1").Unusual = []Object{{Kind: Neighbour, Text: "10.244.1.1 dev eth0 lladdr 02:00:00:00:00:99 PERMANENT"}}
 		}},
@@ -98,8 +112,8 @@ func TestJudge(t *testing.T) {
 		"the answer is lost": {last: 3, back: true, host: "node2", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: b, Dst: a}}
 		}},
-		"nothing leaves the sender": {last: -1, host: "pod1", by: "unreachable default", with: func(all []Host) {
-			host(all, "pod1").Unusual = []Object{{Kind: Route, Text: "unreachable default"}}
+		"nothing leaves the sender": {last: -1, host: "pod1", by: "unreachable default", is: true, with: func(all []Host) {
+			host(all, "pod1").Routed = []Routed{{Object: Object{Kind: Route, Text: "unreachable default"}, Refuses: true}}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,6 +62,14 @@ type Host struct {
 	Hits    []Hit
 	Unusual []Object // what can lose packets there, and is not in a namespace that nobody altered
 	MACs    []string // of its devices
+	Routed  []Routed // how it routes the flow's packets
+}
+
+// Routed is a route that a packet of the flow takes in a namespace, or the policy rule that chose its table.
+type Routed struct {
+	Object  Object // its Usual is empty if it is usual
+	Back    bool   // it is of the answer
+	Refuses bool   // the kernel does not let the packet pass
 }
 
 // Loss is where and by what packets of a flow are lost.

@@ -1,0 +1,136 @@
+package follow
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/unusual"
+	"github.com/twill-net/twill/packet"
+)
+
+// numbers are the IP protocols of probes.
+var numbers = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
+
+// routed asks the kernel of a namespace how it routes the packets of a flow, there and back, inside the tunnel and as
+// the tunnel's.
+func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
+	ports := s.ports(f)
+	for _, back := range []bool{false, true} {
+		p := unusual.Packet{Src: f.Src, Dst: f.Dst, Proto: numbers[f.Proto], SPort: ports[0], DPort: ports[1], Mark: mark(h)}
+		if f.Proto == "icmp" {
+			p.Proto = icmpOf(f.Dst)
+		}
+		outer := unusual.Packet{Src: f.Outer[0], Dst: f.Outer[1]}
+		if back {
+			p.Src, p.Dst, p.SPort, p.DPort = f.Dst, f.Src, ports[1], ports[0]
+			outer.Src, outer.Dst = outer.Dst, outer.Src
+		}
+		for _, inner := range []bool{true, false} {
+			q := p
+			if !inner {
+				q = outer
+			}
+			if in, ok := s.arrival(q); ok {
+				q.In = in
+				all = append(all, s.lookup(q, back)...)
+			}
+		}
+	}
+	return all
+}
+
+// arrival returns the device by which the namespace routes a packet that comes in: the last one that it was seen to
+// come in by. ok is false if the namespace does not route it.
+func (s *seenAt) arrival(p unusual.Packet) (dev string, ok bool) {
+	for _, frame := range s.frames {
+		for i, l := range frame.Frame.Layers {
+			isInner := i == lastIP(frame.Frame)
+			if l.Kind == "ip" && l.Src == p.Src && l.Dst == p.Dst && !frame.Out && !frame.Stray && isInner == (p.Proto != 0) {
+				dev = frame.Dev
+			}
+		}
+	}
+	return dev, p.Src.IsValid() && (dev != "" || s.has(p.Src))
+}
+
+func lastIP(f packet.Frame) int {
+	last := -1
+	for i, l := range f.Layers {
+		if l.Kind == "ip" {
+			last = i
+		}
+	}
+	return last
+}
+
+func (s *seenAt) has(a netip.Addr) bool {
+	for _, own := range s.addrs {
+		if own == a {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *seenAt) lookup(p unusual.Packet, back bool) (all []locate.Routed) {
+	var route, rule locate.Object
+	err := s.Do(func() (err error) {
+		route, rule, err = unusual.Routed(p)
+		return err
+	})
+	var refusal syscall.Errno
+	refused := errors.As(err, &refusal)
+	if refused && route.Text == "" {
+		route = locate.Object{Kind: locate.Route, About: netip.PrefixFrom(p.Dst, p.Dst.BitLen()),
+			Text: fmt.Sprintf("to %s is missing, and there is no default that takes it (%v)", p.Dst, refusal)}
+	}
+	for _, o := range []locate.Object{rule, route} {
+		if o.Text != "" {
+			all = append(all, locate.Routed{Object: o, Back: back, Refuses: refused})
+		}
+	}
+	return all
+}
+
+func icmpOf(a netip.Addr) byte {
+	if a.Is4() {
+		return unix.IPPROTO_ICMP
+	}
+	return unix.IPPROTO_ICMPV6
+}
+
+// ports returns those of the flow's first packet that was seen.
+func (s *seenAt) ports(f locate.Flow) (ports [2]uint16) {
+	for _, frame := range s.frames {
+		l, ok := frame.Frame.Last(f.Proto)
+		if !ok || !frame.Frame.Between(f.Src, f.Dst) {
+			continue
+		}
+		for i, text := range []string{l.From, l.To} {
+			if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+				ports[i] = uint16(n)
+			}
+		}
+		return ports
+	}
+	return ports
+}
+
+// mark returns the mark that a rule of the namespace gave the flow's packets.
+func mark(h locate.Host) uint32 {
+	for _, hit := range h.Hits {
+		if _, after, ok := strings.Cut(hit.Rewrote, " to "); ok && strings.HasPrefix(hit.Rewrote, "mark ") {
+			if n, err := strconv.ParseUint(after, 0, 32); err == nil {
+				return uint32(n)
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,116 @@
+package locate
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strings"
+)
+
+// misled returns the entries that gave the packet a MAC that nobody has; they are in the namespace that sent it.
+func (j *judgement) misled() (all []suspect) {
+	for _, name := range j.path {
+		for _, s := range j.hosts[name].Seen {
+			for i, mac := range s.MACs {
+				if !j.isOf(s) || j.isOwned(mac, s) {
+					continue
+				}
+				if i == 0 {
+					all = append(all, suspect{j.ownerOf(s.SrcMAC, name), j.unnamed(s, mac), enough, false})
+				}
+				all = append(all, j.entriesOf(mac)...)
+			}
+		}
+	}
+	return all
+}
+
+// entriesOf returns the neighbour and FDB entries on the path that have a MAC.
+func (j *judgement) entriesOf(mac string) (all []suspect) {
+	for _, host := range j.path {
+		for _, o := range j.hosts[host].Unusual {
+			if (o.Kind == Neighbour || o.Kind == FDB) && strings.Contains(strings.ToLower(o.Text), mac) {
+				all = append(all, suspect{host, o, byWire, true})
+			}
+		}
+	}
+	return all
+}
+
+// unnamed returns what must be in a namespace that sends to a MAC that nobody has.
+func (j *judgement) unnamed(s Seen, mac string) Object {
+	return Object{Kind: Neighbour, Dev: s.Dev, Text: "lladdr " + mac + ", which no host behind it has"}
+}
+
+// ownerOf returns the host that has a MAC, else the given one.
+func (j *judgement) ownerOf(mac, other string) string {
+	for _, name := range j.path {
+		if slices.Contains(j.hosts[name].MACs, mac) {
+			return name
+		}
+	}
+	return other
+}
+
+// routed returns the policy rules and routes that refuse the packet, or lead it away, up to where it was seen last. What
+// did not decide about the packet is innocent.
+func (j *judgement) routed() (all []suspect) {
+	for _, name := range j.path {
+		for i, r := range j.hosts[name].Routed {
+			switch {
+			case r.Refuses && r.Back == j.back && (name == j.at || name == j.next):
+				all = append(all, suspect{name, r.Object, byWire - i, true})
+			case r.Object.Usual != "":
+				all = append(all, suspect{name, r.Object, byReason + j.near(name, Drop{}, false), name == j.at})
+			}
+		}
+	}
+	return all
+}
+
+// taken returns the hosts that have an address or a MAC of the flow's, and are not those that should.
+func (j *judgement) taken() (all []suspect) {
+	for _, host := range slices.Sorted(maps.Keys(j.mistaken)) {
+		for _, o := range j.mistaken[host] {
+			if o.About.Contains(j.flow.Src) || o.About.Contains(j.flow.Dst) {
+				all = append(all, suspect{host, o, byWire - perRank, true})
+			}
+		}
+	}
+	return all
+}
+
+// isOwned reports whether a host that the packet can still come to has this MAC, or everybody takes frames for it.
+func (j *judgement) isOwned(mac string, s Seen) bool {
+	hw, err := net.ParseMAC(mac)
+	if err != nil || hw[0]&1 != 0 {
+		return true
+	}
+	from := slices.Index(j.path, s.Host)
+	if s.Out {
+		from++
+	}
+	return slices.ContainsFunc(j.path[from:], func(name string) bool {
+		own := j.hosts[name].MACs
+		return len(own) == 0 || slices.Contains(own, mac) // of a host that is not watched nothing is known
+	})
+}
+
+// rewritten returns the rules that changed the packet on its way.
+func (j *judgement) rewritten() (all []suspect) {
+	for _, name := range j.path {
+		for _, h := range j.hosts[name].Hits {
+			switch {
+			case h.Rewrote == "" || !j.concerns(h):
+			case strings.HasPrefix(h.Rewrote, "mark "):
+				all = append(all, suspect{name, h.Object, byReason, false})
+			default:
+				all = append(all, suspect{name, h.Object, byWire, true})
+			}
+		}
+		if name == j.at {
+			break
+		}
+	}
+	return all
+}

@@ -142,37 +142,55 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 		return r, err
 	}
 	defer w.close()
-	var tries []probe.Try
-	for _, l := range lost {
-		tries = append(tries, l.Try)
-	}
-	var still []probe.Result
-	for range attempts {
-		for _, x := range probe.Send(ctx, tries) {
-			if x.Err != nil {
-				still = append(still, x)
-			}
-		}
-		if len(still) > 0 || ctx.Err() != nil {
-			break
-		}
-	}
+	still, times := again(ctx, lost)
 	hosts, err := w.collect(ctx)
 	if err != nil {
 		return r, err
 	}
+	n.shared(hosts)
 	r.Unread = w.unread
 	identities, err := n.identify()
 	if err != nil {
 		r.Unread = append(r.Unread, err.Error())
 	}
 	mistaken := n.mistaken(identities)
-	for _, x := range still {
+	for i, x := range still {
 		f := n.flow(x)
-		r.Losses = append(r.Losses, locate.Judge(f, w.of(f, hosts), mistaken))
+		l := locate.Judge(f, w.of(f, hosts), mistaken)
+		// A busy machine may be late once. Where nothing names a cause, only a probe that was lost again counts.
+		if times[i] > 1 || l.By.Text != "" && l.Exact {
+			r.Losses = append(r.Losses, l)
+		}
 	}
 	slices.SortStableFunc(r.Losses, surer)
 	return r, nil
+}
+
+// again sends lost probes until they are lost twice, or came back each time. times says how often each of still was.
+func again(ctx context.Context, lost []probe.Result) (still []probe.Result, times []int) {
+	var tries []probe.Try
+	for _, l := range lost {
+		tries = append(tries, l.Try)
+	}
+	for range attempts {
+		for _, x := range probe.Send(ctx, tries) {
+			if x.Err == nil {
+				continue
+			}
+			i := slices.IndexFunc(still, func(o probe.Result) bool {
+				return o.Src == x.Src && o.Dst == x.Dst && o.Kind == x.Kind
+			})
+			if i < 0 {
+				still, times = append(still, x), append(times, 0)
+				i = len(times) - 1
+			}
+			times[i]++
+		}
+		if ctx.Err() != nil || len(times) > 0 && slices.Max(times) > 1 {
+			break
+		}
+	}
+	return still, times
 }
 
 // surer orders losses: first those of which the cause is known for sure, then those of which one is likely.

@@ -88,7 +88,7 @@ func (s *seenAt) lookup(p unusual.Packet, back bool) (all []locate.Routed) {
 	var refusal syscall.Errno
 	refused := errors.As(err, &refusal)
 	if refused && route.Text == "" {
-		route = locate.Object{Kind: locate.Route, About: netip.PrefixFrom(p.Dst, p.Dst.BitLen()),
+		route = locate.Object{Kind: locate.Route, About: netip.PrefixFrom(p.Dst, p.Dst.BitLen()), Usual: "a route",
 			Text: fmt.Sprintf("to %s is missing, and there is no default that takes it (%v)", p.Dst, refusal)}
 	}
 	for _, o := range []locate.Object{rule, route} {

@@ -24,11 +24,13 @@ func (j *judgement) blame() Loss {
 		l.Reason = h.Verdict
 		return l
 	}
+	misled := j.misled()
 	d, dropped := j.drop()
 	if dropped {
 		l.Reason = strings.TrimSpace(d.Reason + " in " + d.Function)
+		dropped = !j.isMisled // the place that drops it is innocent
 	}
-	all := slices.Concat(j.misled(), j.rewritten(), j.taken(), j.routed())
+	all := slices.Concat(misled, j.rewritten(), j.taken(), j.routed())
 	for _, name := range j.path {
 		for _, o := range j.hosts[name].Unusual {
 			if s, ok := j.suspect(name, o, d, dropped); ok {
@@ -115,7 +117,7 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 		return s, false // those that decide are judged by routed
 	}
 	about, ok := j.isAbout(o)
-	if !ok || !j.isFamily(o) || o.Kind == Sysctl && permits.MatchString(o.Text) {
+	if !ok || !j.isFamily(o) || permits.MatchString(o.Text) {
 		return s, false
 	}
 	s.score = about
@@ -138,8 +140,9 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 	return s, true
 }
 
-// permits has the parameters that routers have, and that cannot lose packets.
-var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$`)
+// permits has what routers and bridges are given, and what cannot lose packets.
+var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
+	`: mcast_snooping 0$|: txqueuelen 0$`)
 
 // fits reports whether a sysctl's name is one that the clue is about.
 func fits(c clue, o Object) bool {
@@ -149,6 +152,8 @@ func fits(c clue, o Object) bool {
 // place returns the clue that the place is where the packet ends.
 func (j *judgement) place() clue {
 	switch {
+	case j.isMisled:
+		return addressed
 	case j.last == nil:
 		return unsent
 	case j.isLeaving():

@@ -69,6 +69,10 @@ var (
 	unanswered = clue{kinds: []Kind{Sysctl, Neighbour, Route, PolicyRule, IPsec, Address, Socket, Qdisc, Link}}
 )
 
+// addressed: it left with a MAC that no namespace behind has.
+var addressed = clue{kinds: []Kind{Link, Sysctl, FDB, Address, BridgePort},
+	words: regexp.MustCompile(`arp|neigh|ndisc|proxy|disable_ipv6`)}
+
 // protocolWords are those that sysctls of a protocol have in their names.
 var protocolWords = map[string]*regexp.Regexp{
 	"icmp": regexp.MustCompile(`icmp|echo|ping`),

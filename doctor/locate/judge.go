@@ -32,6 +32,8 @@ type judgement struct {
 	at   string // the last host that saw a packet, or the first if none did
 	next string // the host that should have seen it next; empty: none, it is where it should be
 	last *Seen  // nil: nobody saw any
+
+	isMisled bool // at gave the packet a MAC that nobody has
 }
 
 // isAnswered reports whether an answer was seen anywhere: then it is the answer that is lost.

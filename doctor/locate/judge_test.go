@@ -113,7 +113,7 @@ func TestJudge(t *testing.T) {
 			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: b, Dst: a}}
 		}},
 		"nothing leaves the sender": {last: -1, host: "pod1", by: "unreachable default", is: true, with: func(all []Host) {
-			host(all, "pod1").Routed = []Routed{{Object: Object{Kind: Route, Text: "unreachable default"}, Refuses: true}}
+			host(all, "pod1").Routed = []Routed{{Object: Object{Kind: Route, Text: "unreachable default", Usual: "no such route"}, Refuses: true}}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,18 +7,20 @@ import (
 	"strings"
 )
 
-// misled returns the entries that gave the packet a MAC that nobody has; they are in the namespace that sent it.
+// misled finds the namespace that gave the packet a MAC that nobody behind it has: there the packet is lost, wherever it
+// went. It returns the entries with that MAC.
 func (j *judgement) misled() (all []suspect) {
 	for _, name := range j.path {
-		for _, s := range j.hosts[name].Seen {
+		for k, s := range j.hosts[name].Seen {
 			for i, mac := range s.MACs {
 				if !j.isOf(s) || j.isOwned(mac, s) {
 					continue
 				}
-				if i == 0 {
-					all = append(all, suspect{j.ownerOf(s.SrcMAC, name), j.unnamed(s, mac), enough, false})
-				}
 				all = append(all, j.entriesOf(mac)...)
+				if i == 0 && !j.isMisled {
+					j.isMisled, j.at, j.last = true, j.ownerOf(s.SrcMAC, name), &j.hosts[name].Seen[k]
+					all = append(all, suspect{j.at, j.unnamed(s, mac), enough, false})
+				}
 			}
 		}
 	}
@@ -58,9 +60,10 @@ func (j *judgement) routed() (all []suspect) {
 	for _, name := range j.path {
 		for i, r := range j.hosts[name].Routed {
 			switch {
+			case r.Object.Usual == "":
 			case r.Refuses && r.Back == j.back && (name == j.at || name == j.next):
 				all = append(all, suspect{name, r.Object, byWire - i, true})
-			case r.Object.Usual != "":
+			default:
 				all = append(all, suspect{name, r.Object, byReason + j.near(name, Drop{}, false), name == j.at})
 			}
 		}

@@ -38,7 +38,8 @@ func (s *space) unusualAddresses() (all []locate.Object, err error) {
 			o := a.object(" "+flag, "in use")
 			o.Fix = fmt.Sprintf("ip addr replace %s/%d dev %s", a.local, a.prefix.Bits(), a.dev)
 			if flag != "deprecated" { // it is tried again
-				o.Fix = fmt.Sprintf("ip addr del %[1]s/%[2]d dev %[3]s && ip addr add %[1]s/%[2]d dev %[3]s", a.local, a.prefix.Bits(), a.dev)
+				o.Fix = fmt.Sprintf("ip addr del %[1]s/%[2]d dev %[3]s && ip addr add %[1]s/%[2]d dev %[3]s", a.local,
+					a.prefix.Bits(), a.dev)
 			}
 			all = append(all, o)
 		}
@@ -94,8 +95,8 @@ func (a address) object(more, usual string) locate.Object {
 // missingRoutes returns those that the kernel made for an address, and that somebody deleted.
 func (a address) missingRoutes(routes []route) (all []locate.Object) {
 	missing := func(what, fix string, about netip.Prefix) {
-		all = append(all, locate.Object{Kind: locate.Address, Dev: a.dev, Text: a.text() + ": no route " + what, Usual: what,
-			Fix: fix, About: about})
+		all = append(all, locate.Object{Kind: locate.Address, Dev: a.dev, Text: a.text() + ": no route " + what,
+			Usual: what, Fix: fix, About: about})
 	}
 	has := func(kind byte, dst netip.Prefix) bool {
 		return slices.ContainsFunc(routes, func(r route) bool {
@@ -105,8 +106,8 @@ func (a address) missingRoutes(routes []route) (all []locate.Object) {
 	host := netip.PrefixFrom(a.local, a.local.BitLen())
 	pending := a.flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
 	if !pending && !has(unix.RTN_LOCAL, host) {
-		missing("local "+a.local.String(), fmt.Sprintf("%s route add local %s dev %s table local proto kernel%s", tool(a.family),
-			a.local, a.dev, a.scopeWords("host")), host)
+		missing("local "+a.local.String(), fmt.Sprintf("%s route add local %s dev %s table local proto kernel%s",
+			tool(a.family), a.local, a.dev, a.scopeWords("host")), host)
 	}
 	connected := a.prefix.Masked()
 	kind := byte(unix.RTN_UNICAST)
@@ -148,7 +149,8 @@ func (s *space) missingAddresses(addresses []address) (all []locate.Object) {
 			continue
 		}
 		all = append(all, locate.Object{Kind: locate.Address, Dev: "lo", Text: fmt.Sprintf("lo: no address %s", p),
-			Usual: p.String(), Fix: fmt.Sprintf("ip addr add %s dev lo scope host", p), About: netip.PrefixFrom(p.Addr(), p.Addr().BitLen())})
+			Usual: p.String(), Fix: fmt.Sprintf("ip addr add %s dev lo scope host", p),
+			About: netip.PrefixFrom(p.Addr(), p.Addr().BitLen())})
 	}
 	return all
 }

@@ -142,8 +142,9 @@ func (s *space) unusualForwarding() (all []locate.Object, err error) {
 	entries, err := s.entries(unix.AF_BRIDGE, 0)
 	own := func(e entry) bool {
 		return slices.ContainsFunc(s.links, func(l link) bool {
-			stands := int(number(l.attribute(unix.IFLA_LINK))) == e.index // on the device, and has its packets
-			return (l.index == e.index || l.index == e.master || stands) && slices.Equal(l.attribute(unix.IFLA_ADDRESS), e.mac)
+			stands := int(number(l.attribute(unix.IFLA_LINK))) == e.index // on it, and has its packets
+			return (l.index == e.index || l.index == e.master || stands) &&
+				slices.Equal(l.attribute(unix.IFLA_ADDRESS), e.mac)
 		})
 	}
 	for _, e := range entries {

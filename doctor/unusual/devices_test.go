@@ -1,6 +1,7 @@
 package unusual
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -105,6 +106,20 @@ func TestConsequences(t *testing.T) {
 			if left := without(list(t), before); len(left) > 0 {
 				t.Errorf("%s: after the fixes:\n%s", c.command, print(left))
 			}
+		}
+	})
+}
+
+// TestOtherEnd: a veth drops what is larger than its MTU, and the other end's is in another namespace.
+func TestOtherEnd(t *testing.T) {
+	inNamespace(t, func() {
+		pods := bridged(t)
+		if err := run(fmt.Sprintf("nsenter -t %d -n ip link set eth0 mtu 9000", pods[0])); err != nil {
+			t.Fatal(err)
+		}
+		made := list(t)
+		if len(made) != 1 || made[0].Text != "unusual1: mtu 1500" || made[0].Usual != "9000" {
+			t.Errorf("%swant unusual1: mtu 1500", print(made))
 		}
 	})
 }

@@ -57,8 +57,8 @@ func request(what string, kind, flags int, body []byte, answer uint16) ([][]byte
 
 // policies returns all of addresses in the order in which they are tried. A socket's own are left out.
 func policies() (all []policy, err error) {
-	messages, err := request("IPsec policies", nl.XFRM_MSG_GETPOLICY, unix.NLM_F_DUMP, make([]byte, nl.SizeofXfrmUserpolicyId),
-		nl.XFRM_MSG_NEWPOLICY)
+	messages, err := request("IPsec policies", nl.XFRM_MSG_GETPOLICY, unix.NLM_F_DUMP,
+		make([]byte, nl.SizeofXfrmUserpolicyId), nl.XFRM_MSG_NEWPOLICY)
 	for _, m := range messages {
 		if len(m) < nl.SizeofXfrmUserpolicyInfo {
 			return nil, fmt.Errorf("an IPsec policy of %d bytes: want at least %d", len(m), nl.SizeofXfrmUserpolicyInfo)

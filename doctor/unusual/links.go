@@ -38,10 +38,15 @@ var compared = []struct {
 	soft bool   // of virtual devices only
 	with uint16 // the attribute that sets this one, too
 }{
-	{unix.IFLA_TXQLEN, "txqueuelen", false, 0}, {unix.IFLA_LINKMODE, "mode", false, 0}, {unix.IFLA_GROUP, "group", false, 0},
-	{unix.IFLA_PROTO_DOWN, "protodown", false, 0}, {unix.IFLA_GSO_MAX_SEGS, "gso_max_segs", true, 0},
-	{unix.IFLA_GSO_MAX_SIZE, "gso_max_size", true, 0}, {unix.IFLA_GRO_MAX_SIZE, "gro_max_size", true, 0},
-	{unix.IFLA_GSO_IPV4_MAX_SIZE, "gso_ipv4_max_size", true, unix.IFLA_GSO_MAX_SIZE}, {unix.IFLA_GRO_IPV4_MAX_SIZE, "gro_ipv4_max_size", true, unix.IFLA_GRO_MAX_SIZE},
+	{unix.IFLA_TXQLEN, "txqueuelen", false, 0},
+	{unix.IFLA_LINKMODE, "mode", false, 0},
+	{unix.IFLA_GROUP, "group", false, 0},
+	{unix.IFLA_PROTO_DOWN, "protodown", false, 0},
+	{unix.IFLA_GSO_MAX_SEGS, "gso_max_segs", true, 0},
+	{unix.IFLA_GSO_MAX_SIZE, "gso_max_size", true, 0},
+	{unix.IFLA_GRO_MAX_SIZE, "gro_max_size", true, 0},
+	{unix.IFLA_GSO_IPV4_MAX_SIZE, "gso_ipv4_max_size", true, unix.IFLA_GSO_MAX_SIZE},
+	{unix.IFLA_GRO_IPV4_MAX_SIZE, "gro_ipv4_max_size", true, unix.IFLA_GRO_MAX_SIZE},
 }
 
 // unusualLinks compares each device with a new one of its kind.
@@ -50,7 +55,7 @@ func (s *space) unusualLinks() (all []locate.Object, err error) {
 	if err != nil {
 		return nil, err
 	}
-	largest, err := s.largestMTU()
+	largest := s.largestMTU()
 	for _, l := range s.links {
 		fresh := f.like(l.name, l.kind)
 		d := linkDifferences{link: l}
@@ -64,7 +69,7 @@ func (s *space) unusualLinks() (all []locate.Object, err error) {
 		s.related(&d)
 		all = append(all, d.found...)
 	}
-	return all, err
+	return all, nil
 }
 
 // smallestMTU is what IPv6 needs.
@@ -72,26 +77,26 @@ const smallestMTU = 1280
 
 // largestMTU returns by index the MTU of devices that exchange packets: a bridge and its ports, and the ends of a veth.
 // What is smaller drops what the others let pass.
-func (s *space) largestMTU() (map[int]int, error) {
+func (s *space) largestMTU() map[int]int {
 	largest, group := map[int]int{}, map[int]int{}
 	for _, l := range s.links {
 		if s.byIndex(l.master).kind == "bridge" {
 			group[l.master] = max(group[l.master], l.mtu)
 		}
 	}
-	peers, err := s.peerMTUs()
+	peers := s.peerMTUs()
 	for _, l := range s.links {
 		largest[l.index] = max(group[l.index], peers[l.index])
 		if s.byIndex(l.master).kind == "bridge" {
 			largest[l.index] = max(largest[l.index], group[l.master])
 		}
 	}
-	return largest, err
+	return largest
 }
 
 // peerMTUs returns by index the MTU of the other ends of veths, which may be in other namespaces. An end in a namespace
 // that the process has no right to see is left out.
-func (s *space) peerMTUs() (map[int]int, error) {
+func (s *space) peerMTUs() map[int]int {
 	found := map[int]int{}
 	for _, l := range s.links {
 		peer, elsewhere := int(number(l.attribute(unix.IFLA_LINK))), l.attribute(unix.IFLA_LINK_NETNSID)
@@ -109,7 +114,7 @@ func (s *space) peerMTUs() (map[int]int, error) {
 			})
 		}
 	}
-	return found, nil
+	return found
 }
 
 // carriesNothing reports whether a device need not have a carrier: a bridge without a port that has one.

@@ -48,8 +48,8 @@ func run(line string) error {
 	return nil
 }
 
-// bridged gives the thread's namespace a bridge, and two pods.
-func bridged(t *testing.T) {
+// bridged gives the thread's namespace a bridge, and two pods, whose processes it returns.
+func bridged(t *testing.T) (pods []int) {
 	for _, line := range []string{
 		"ip link add unusualbr type bridge", "ip link set unusualbr up", "ip addr add 10.244.1.1/24 dev unusualbr",
 		"ip addr add fd00:244:1::1/64 dev unusualbr nodad",
@@ -60,6 +60,7 @@ func bridged(t *testing.T) {
 	}
 	for i, name := range []string{"unusual1", "unusual2"} {
 		pod := pod(t)
+		pods = append(pods, pod)
 		for _, line := range []string{
 			fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", name, pod),
 			fmt.Sprintf("ip link set %s master unusualbr up", name),
@@ -71,6 +72,7 @@ func bridged(t *testing.T) {
 		}
 	}
 	settled(t)
+	return pods
 }
 
 // pod returns a process in a namespace of its own.

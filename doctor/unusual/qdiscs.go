@@ -72,7 +72,8 @@ func handleText(handle uint32) string {
 
 // filters returns those of one parent.
 func (s *space) filters(index int32, parent uint32) (all []locate.Object, err error) {
-	messages, err := s.list("filters", unix.RTM_GETTFILTER, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: index, Parent: parent})
+	messages, err := s.list("filters", unix.RTM_GETTFILTER,
+		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: index, Parent: parent})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 		return nil, nil // of a discipline without classes
 	}
@@ -180,7 +181,8 @@ func program(dev, place string, p bpflink.AttachedProgram) locate.Object {
 		}
 		_ = opened.Close()
 	}
-	o := locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no program", Text: fmt.Sprintf("%s: %s program %s", dev, place, name)}
+	o := locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no program",
+		Text: fmt.Sprintf("%s: %s program %s", dev, place, name)}
 	if id, ok := p.LinkID(); ok {
 		o.Fix = fmt.Sprintf("bpftool link detach id %d", id)
 		return o

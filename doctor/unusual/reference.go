@@ -147,7 +147,8 @@ func (f *fresh) sample(kind string) (made sample) {
 // makeLink makes a device and sets it up.
 func (s *space) makeLink(name, kind string) error {
 	if kind == "tun" {
-		if err := netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TUN}); err != nil {
+		tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TUN}
+		if err := netlink.LinkAdd(tun); err != nil {
 			return fmt.Errorf("make a device of kind %s to compare with: %w", kind, err)
 		}
 	} else if err := s.makeVirtual(name, kind); err != nil {

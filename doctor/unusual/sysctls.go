@@ -130,14 +130,16 @@ func (s *space) unusualSysctls() (all []locate.Object, err error) {
 			key = l.name // hardware, and lo
 		}
 		fresh := f.like(l.name, l.kind)
+		untold := func(name string) bool { return slices.Contains(f.untold, name) }
 		odd, ok := seen[key]
 		if !ok || err != nil {
-			odd = c.device(l, fresh, func(name string) bool { return !slices.Contains(f.untold, name) })
+			odd = c.device(l, fresh, func(name string) bool { return !untold(name) })
 			seen[key] = odd
 		}
-		odd = append(odd[:len(odd):len(odd)], c.device(l, fresh, func(name string) bool { return slices.Contains(f.untold, name) })...)
+		odd = slices.Concat(odd, c.device(l, fresh, untold))
 		for _, o := range odd {
-			c.found = append(c.found, sysctl(path.Join(path.Dir(o.name), l.name, path.Base(o.name)), l.name, o.value, o.usual))
+			file := path.Join(path.Dir(o.name), l.name, path.Base(o.name))
+			c.found = append(c.found, sysctl(file, l.name, o.value, o.usual))
 		}
 	}
 	slices.SortFunc(c.found, func(a, b locate.Object) int { return strings.Compare(a.Text, b.Text) })

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -35,6 +36,7 @@ type options struct {
 	seed  uint64
 	count int
 	only  []int // causes by their numbers; none: all
+	kind  *regexp.Regexp
 }
 
 func readOptions(t *testing.T) options {
@@ -49,6 +51,9 @@ func readOptions(t *testing.T) options {
 		if o.count, err = strconv.Atoi(s); err != nil {
 			t.Fatalf("CAUSES_COUNT is %q: want a number", s)
 		}
+	}
+	if o.kind, err = regexp.Compile(os.Getenv("CAUSES_KIND")); err != nil {
+		t.Fatalf("CAUSES_KIND: want a regular expression: %v", err)
 	}
 	if s := os.Getenv("CAUSES_ONLY"); s != "" {
 		if o.only, err = numbers(s); err != nil {
@@ -94,7 +99,8 @@ func (o options) numbers() iter.Seq[int] {
 }
 
 // TestCauses injects CAUSES_COUNT (1000) causes. CAUSES_SEED repeats a run, and CAUSES_ONLY=3,17,20-29 injects some of
-// its causes only. CAUSES_TABLE is a file for the table, CAUSES_LOG one for a line of JSON for each cause.
+// its causes only, CAUSES_KIND=REGEXP those of some kinds. CAUSES_TABLE is a file for the table, CAUSES_LOG one for a
+// line of JSON for each cause.
 func TestCauses(t *testing.T) {
 	o := readOptions(t)
 	dir := os.Getenv("TWILL_BIN_DIR")
@@ -109,6 +115,9 @@ func TestCauses(t *testing.T) {
 	for n := range o.numbers() {
 		if t.Context().Err() != nil {
 			break
+		}
+		if !o.kind.MatchString(newCause(o.seed, n, exampleWorld(), nil).kind) {
+			continue
 		}
 		r.prepare(n)
 		r.book(r.try(newCause(o.seed, n, r.world, nil)))
@@ -150,7 +159,8 @@ func (r *run) prepare(number int) {
 // up brings up a lab.
 func (r *run) up() {
 	v := variants[r.variant]
-	spec := labtest.Spec(lab.Spec{Name: "causes", Backend: v.backend, Family: v.family, Store: lab.File, Nodes: 3, Pods: 2})
+	spec := labtest.Spec(lab.Spec{Name: "causes", Backend: v.backend, Family: v.family, Store: lab.File, Nodes: 3,
+		Pods: 2})
 	spec.Dir = lab.DefaultDir               // where twillctl looks
 	_, err := lab.Down(spec.Dir, spec.Name) // what a crashed run left
 	r.must(err)

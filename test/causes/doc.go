@@ -8,4 +8,5 @@
 //
 //	make causes CAUSES_SEED=7 CAUSES_COUNT=1000
 //	make causes CAUSES_SEED=7 CAUSES_ONLY=13,200-210
+//	make causes CAUSES_KIND='xfrm|fdb'
 package causes

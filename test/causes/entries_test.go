@@ -20,7 +20,8 @@ func drawNeighbour(d *draw) *cause {
 	alter := func(what string) step {
 		return step{in: p.name, before: old, do: ip + "replace " + n.addr + " dev " + n.device + " " + what, undo: undo}
 	}
-	switch d.pick("neighbour's state", "wrong", "wrong", "another's", "noarp", "right", "failed", "proxy", "deleted", "stale") {
+	switch d.pick("neighbour's state", "wrong", "wrong", "another's", "noarp", "right", "failed", "proxy", "deleted",
+		"stale") {
 	case "wrong":
 		c.steps = []step{alter("lladdr " + d.mac() + " nud permanent")}
 	case "another's":
@@ -87,7 +88,8 @@ func drawFDB(d *draw) *cause {
 	c.steps = []step{{in: p.name, do: fmt.Sprintf("bridge fdb replace %s dev %s %s", mac, device, kind),
 		undo: fmt.Sprintf("bridge fdb del %s dev %s %s", mac, device, kind[:6])}}
 	if kind == "master static" { // it follows the frames to another port
-		c.steps[0].undo = "for port in " + strings.Join(d.portsOf(p), " ") + "; do bridge fdb del " + mac + " dev $port master 2>&-; done; true"
+		c.steps[0].undo = "for port in " + strings.Join(d.portsOf(p), " ") + "; do bridge fdb del " + mac +
+			" dev $port master 2>&-; done; true"
 	}
 	return c
 }
@@ -113,14 +115,16 @@ func (d *draw) overlayFDB(p place, f family) *cause {
 	switch d.pick("overlay entry", "wrong", "deleted", "second") {
 	case "wrong":
 		nobody := map[family]string{ip4: "192.168.33.77", ip6: "fd33::77"}[f]
-		c.steps = []step{{in: p.name, do: fmt.Sprintf("bridge fdb replace %s dev %s dst %s self permanent", mac, device, nobody),
+		c.steps = []step{{in: p.name, do: fmt.Sprintf("bridge fdb replace %s dev %s dst %s self permanent", mac,
+			device, nobody),
 			undo: "bridge fdb replace " + right}}
 	case "deleted":
 		c.steps = []step{{in: p.name, do: "bridge fdb del " + right, undo: "bridge fdb replace " + right}}
 	case "second":
 		other := d.mac()
 		c.tokens = one(other, device)
-		c.steps = []step{add(p.name, "bridge fdb", fmt.Sprintf("%s dev %s dst %s self permanent", other, device, peer.addr[f]))}
+		c.steps = []step{add(p.name, "bridge fdb", fmt.Sprintf("%s dev %s dst %s self permanent", other, device,
+			peer.addr[f]))}
 	}
 	return c
 }

@@ -48,12 +48,15 @@ func TestCausesAreRepeatable(t *testing.T) {
 var verbs = [][2]string{
 	{"nft -a -e 'add table ", "nft 'delete table "},
 	{" rule add ", " rule del "}, {" route add ", " route del "}, {" route del ", " route replace $OLD"},
-	{" neigh add proxy ", " neigh del proxy "}, {" neigh replace ", " neigh del "}, {" neigh del ", " neigh replace $OLD "},
-	{"bridge fdb add ", "bridge fdb del "}, {"bridge fdb replace ", "bridge fdb del "}, {"bridge fdb del ", "bridge fdb replace "},
+	{" neigh add proxy ", " neigh del proxy "}, {" neigh replace ", " neigh del "}, {" neigh del ",
+		" neigh replace $OLD "},
+	{"bridge fdb add ", "bridge fdb del "}, {"bridge fdb replace ", "bridge fdb del "}, {"bridge fdb del ",
+		"bridge fdb replace "},
 	{"bridge fdb replace ", "bridge fdb replace "}, {"ip link set dev ", "ip link set dev "},
 	{" addr add ", " addr del "}, {" addr del ", " addr add "}, {"bridge link set dev ", "bridge link set dev "},
 	{"bridge vlan add dev ", "bridge vlan del dev "}, {"bridge vlan del dev ", "bridge vlan add dev "},
-	{"tables", "tables"}, {"tc qdisc add ", "tc qdisc del "}, {"tc class add ", "tc class del "}, {"tc filter add ", "tc filter del "},
+	{"tables", "tables"}, {"tc qdisc add ", "tc qdisc del "}, {"tc class add ", "tc class del "}, {"tc filter add ",
+		"tc filter del "},
 	{" xfrm policy add ", " xfrm policy delete "}, {" xfrm policy setdefault ", " xfrm policy setdefault "},
 	{"> /proc/sys/", "echo \"$OLD\" > /proc/sys/"},
 }

@@ -137,8 +137,10 @@ func (r xRule) aTarget() string {
 		return r.pick("arptables target", "DROP", "DROP", "ACCEPT", "mangle --mangle-ip-s 192.0.2.7")
 	case r.kept == "bridge" && r.table == "nat":
 		mac := r.mac()
-		return map[string]string{"DROP": "DROP", "dnat": "dnat --to-destination " + mac, "snat": "snat --to-source " + mac,
-			"mark": "mark --mark-set 7", "redirect": "redirect"}[r.pick("ebtables nat target", "DROP", "dnat", "snat", "mark", "redirect")]
+		return map[string]string{"DROP": "DROP", "dnat": "dnat --to-destination " + mac, "snat": "snat --to-source " +
+			mac,
+			"mark": "mark --mark-set 7", "redirect": "redirect"}[r.pick("ebtables nat target", "DROP", "dnat", "snat",
+			"mark", "redirect")]
 	case r.kept == "bridge":
 		return r.pick("ebtables target", "DROP", "DROP", "DROP", "ACCEPT", "mark --mark-set 7")
 	case r.chance(50) && r.table != "nat":
@@ -157,7 +159,8 @@ var xTargets = map[string][]option[func(xRule) string]{
 	},
 	"mangle": {
 		{"TTL", func(r xRule) string {
-			return map[family]string{ip4: "TTL --ttl-set ", ip6: "HL --hl-set "}[r.addrs] + r.pick("TTL", "1", "1", "64")
+			return map[family]string{ip4: "TTL --ttl-set ", ip6: "HL --hl-set "}[r.addrs] + r.pick("TTL", "1", "1",
+				"64")
 		}},
 		{"MARK", func(r xRule) string { return "MARK --set-mark " + r.pick("MARK", "1", "0x4000", "0x77") }},
 		{"DSCP", target("DSCP --set-dscp 8")}, {"CLASSIFY", target("CLASSIFY --set-class 1:1")},
@@ -219,7 +222,10 @@ var ebtablesMatches = []option[func(xRule) string]{
 		}
 		return "-p IPv4 " + r.pick("IP side", "--ip-src ", "--ip-dst ") + r.subject(ip4)
 	}},
-	{"IP protocol", func(r xRule) string { return "-p IPv4 --ip-proto " + r.pick("IP protocol", "tcp", "udp", "icmp") }},
+	{"IP protocol", func(r xRule) string {
+		return "-p IPv4 --ip-proto " + r.pick("IP protocol", "tcp", "udp",
+			"icmp")
+	}},
 	{"packet type", func(r xRule) string {
 		return "--pkttype-type " + r.pick("packet type", "broadcast", "multicast", "otherhost", "host")
 	}},
@@ -259,7 +265,8 @@ var iptablesMatches = []option[func(xRule) string]{
 		return "-i " + r.device(r.place)
 	}},
 	{"conntrack", func(r xRule) string {
-		return "-m conntrack --ctstate " + r.pick("--ctstate", "NEW", "ESTABLISHED", "INVALID", "UNTRACKED", "NEW,RELATED")
+		return "-m conntrack --ctstate " + r.pick("--ctstate", "NEW", "ESTABLISHED", "INVALID", "UNTRACKED",
+			"NEW,RELATED")
 	}},
 	{"ttl", func(r xRule) string {
 		if r.addrs == ip6 {
@@ -273,7 +280,8 @@ var iptablesMatches = []option[func(xRule) string]{
 		return "-m pkttype --pkt-type " + r.pick("--pkt-type", "unicast", "broadcast", "multicast")
 	}},
 	{"statistic", func(r xRule) string {
-		return "-m statistic " + r.pick("-m statistic", "--mode random --probability 0.5", "--mode nth --every 3")
+		return "-m statistic " + r.pick("-m statistic", "--mode random --probability 0.5",
+			"--mode nth --every 3 --packet 0")
 	}},
 	{"mac", func(r xRule) string { return "-m mac --mac-source " + r.anyPod().mac }},
 	{"addrtype", func(r xRule) string {

@@ -101,7 +101,8 @@ func findSysctls(l *lab.Lab) (map[string][]string, error) {
 	list := func(kind string, h host.Host, dirs []string, skip func(string) bool) error {
 		return h.Do(func() error {
 			for _, dir := range dirs {
-				err := filepath.WalkDir(filepath.Join("/proc/sys", dir), func(path string, e os.DirEntry, err error) error {
+				err := filepath.WalkDir(filepath.Join("/proc/sys", dir), func(path string, e os.DirEntry,
+					err error) error {
 					if err != nil || e.IsDir() {
 						return err
 					}

@@ -73,19 +73,23 @@ var linkAttributes = []option[func(*draw) linkAttribute]{
 	{"promisc", plain("promisc on", "promisc off", "promisc")},
 	{"allmulticast", plain("allmulticast on", "allmulticast off", "allmulticast")},
 	{"mtu", func(d *draw) linkAttribute {
-		return linkAttribute{value: "mtu " + d.pick("mtu", "600", "1280", "1400", "1420", "1500", "9000"), back: "mtu $OLD",
+		return linkAttribute{value: "mtu " + d.pick("mtu", "600", "1280", "1400", "1420", "1500", "9000"),
+			back: "mtu $OLD",
 			read: readMTU, words: []string{"mtu", "MTU"}, cable: true}
 	}},
 	{"address", func(d *draw) linkAttribute {
 		mac := d.mac()
-		return linkAttribute{value: "address " + mac, back: "address $OLD", read: readMAC, words: []string{mac, "address", "MAC"}}
+		return linkAttribute{value: "address " + mac, back: "address $OLD", read: readMAC, words: []string{mac,
+			"address", "MAC"}}
 	}},
 	{"another's address", func(d *draw) linkAttribute {
 		mac := d.anyPod().mac
-		return linkAttribute{value: "address " + mac, back: "address $OLD", read: readMAC, words: []string{mac, "address", "MAC"}}
+		return linkAttribute{value: "address " + mac, back: "address $OLD", read: readMAC, words: []string{mac,
+			"address", "MAC"}}
 	}},
 	{"txqueuelen", func(*draw) linkAttribute {
-		return linkAttribute{value: "txqueuelen 1", back: "txqueuelen ${OLD:-0}", read: readQueue, words: []string{"txqueuelen", "qlen"}}
+		return linkAttribute{value: "txqueuelen 1", back: "txqueuelen ${OLD:-0}", read: readQueue,
+			words: []string{"txqueuelen", "qlen"}}
 	}},
 	{"carrier off", func(*draw) linkAttribute {
 		return linkAttribute{value: "carrier off", back: "carrier on", words: []string{"carrier"}, cable: true}
@@ -94,7 +98,8 @@ var linkAttributes = []option[func(*draw) linkAttribute]{
 		return linkAttribute{value: "protodown on", back: "protodown off", words: []string{"protodown"}, cable: true}
 	}},
 	{"nomaster", func(*draw) linkAttribute {
-		return linkAttribute{value: "nomaster", back: `master "$OLD"`, read: readMaster, words: []string{"master", "bridge", "port"}}
+		return linkAttribute{value: "nomaster", back: `master "$OLD"`, read: readMaster, words: []string{"master",
+			"bridge", "port"}}
 	}},
 	{"group", plain("group 7", "group default", "group")},
 	{"alias", plain("alias site", "alias ''", "alias")},
@@ -124,7 +129,8 @@ var addressCauses = []option[func(*draw, family) *cause]{
 		return addressAdded(d.aNode().name, "lo", fmt.Sprintf("%s/%d", d.anyPod().addr[f], f.bits()), f)
 	}},
 	{"pod's on another pod", func(d *draw, f family) *cause {
-		return addressAdded(d.aPod().name, podDevice, fmt.Sprintf("%s/%d", d.anyPod().addr[f], d.world.nodes[0].subnet[f].Bits()), f)
+		return addressAdded(d.aPod().name, podDevice, fmt.Sprintf("%s/%d", d.anyPod().addr[f],
+			d.world.nodes[0].subnet[f].Bits()), f)
 	}},
 	{"pod's on its bridge", func(d *draw, f family) *cause {
 		p := d.aNode()
@@ -137,7 +143,10 @@ var addressCauses = []option[func(*draw, family) *cause]{
 	{"peer's subnet on a device", func(d *draw, f family) *cause {
 		p := d.aNode()
 		peer := d.peer(p.node)
-		return addressAdded(p.name, d.device(p), fmt.Sprintf("%s/%d", peer.pods[0].addr[f].Next().Next().Next(), peer.subnet[f].Bits()), f)
+		addr := peer.pods[0].addr[f].Next().Next().Next()
+		c := addressAdded(p.name, d.device(p), fmt.Sprintf("%s/%d", addr, peer.subnet[f].Bits()), f)
+		c.tokens[0] = append(c.tokens[0], peer.subnet[f].String()) // the kernel's route to it is what loses packets
+		return c
 	}},
 	{"node's on another node", func(d *draw, f family) *cause {
 		p := d.aNode()
@@ -234,7 +243,8 @@ var portFlags = []option[portFlag]{
 	{"fastleave", turn("fastleave", "on", "off")},
 	{"cost", turn("cost", "200", "2")},
 	{"pvid", portFlag{do: "bridge vlan add dev %s vid 7 pvid untagged",
-		undo: "bridge vlan del dev %[1]s vid 7; bridge vlan add dev %[1]s vid 1 pvid untagged", words: []string{"vlan", "pvid", "VLAN", "vid"}}},
+		undo:  "bridge vlan del dev %[1]s vid 7; bridge vlan add dev %[1]s vid 1 pvid untagged",
+		words: []string{"vlan", "pvid", "VLAN", "vid"}}},
 	{"no vlan", portFlag{do: "bridge vlan del dev %s vid 1", undo: "bridge vlan add dev %s vid 1 pvid untagged",
 		words: []string{"vlan", "pvid", "VLAN", "vid"}}},
 }
@@ -250,7 +260,7 @@ func drawBridge(d *draw) *cause {
 	set := "ip link set dev " + device + " type bridge " + a.name + " "
 	c := &cause{place: p.name, tokens: [][]string{{device}, {a.name}}, steps: []step{{in: p.name,
 		before: fmt.Sprintf(`ip -d -o link show dev %s | sed -n 's/.* %s \([^ ]*\).*/\1/p'`, device, a.name),
-		do:     set + a.value, undo: set + "$OLD"}}}
+		do:     `[ -n "$OLD" ] && ` + set + a.value, undo: set + "$OLD"}}}
 	if a.vlan != "" {
 		port := ports[d.IntN(len(ports))]
 		c.steps = append(c.steps, step{in: p.name, do: fmt.Sprintf(a.vlan, port),
@@ -268,7 +278,8 @@ type bridgeAttribute struct {
 var bridgeAttributes = []option[bridgeAttribute]{
 	{"vlan_filtering", bridgeAttribute{name: "vlan_filtering", value: "1"}},
 	{"vlan_filtering without VLAN", bridgeAttribute{"vlan_filtering", "1", "bridge vlan del dev %s vid 1"}},
-	{"vlan_filtering with another pvid", bridgeAttribute{"vlan_filtering", "1", "bridge vlan add dev %s vid 7 pvid untagged"}},
+	{"vlan_filtering with another pvid", bridgeAttribute{"vlan_filtering", "1",
+		"bridge vlan add dev %s vid 7 pvid untagged"}},
 	{"ageing_time", bridgeAttribute{name: "ageing_time", value: "0"}},
 	{"stp_state", bridgeAttribute{name: "stp_state", value: "1"}},
 	{"mcast_snooping", bridgeAttribute{name: "mcast_snooping", value: "1"}},

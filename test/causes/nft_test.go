@@ -36,7 +36,8 @@ func drawNft(d *draw) *cause {
 	}
 	r.hook = d.pick("nftables hook of "+r.table, hooks[r.table]...)
 	verdict := r.verdict()
-	chain := fmt.Sprintf("type %s hook %s %s priority %d; policy %s;", verdict.chain, r.hook, r.onDevice(), r.priority(verdict.chain),
+	chain := fmt.Sprintf("type %s hook %s %s priority %d; policy %s;", verdict.chain, r.hook, r.onDevice(),
+		r.priority(verdict.chain),
 		verdict.policy())
 	match := r.match()
 	if verdict.needs != "" {
@@ -51,8 +52,9 @@ func drawNft(d *draw) *cause {
 		tokens = one(r.table, "site", "c")
 	}
 	return &cause{place: r.place.name, tokens: tokens, steps: []step{{
-		in:   r.place.name,
-		do:   "OUT=$(nft -a -e '" + strings.Join(commands, "; ") + `') && echo "$OUT" | sed -n 's/^add rule.*# handle //p'`,
+		in: r.place.name,
+		do: "OUT=$(nft -a -e '" + strings.Join(commands, "; ") +
+			`') && echo "$OUT" | sed -n 's/^add rule.*# handle //p'`,
 		undo: "nft 'delete table " + r.table + " site'",
 	}}}
 }
@@ -84,15 +86,18 @@ func (r nftRule) rules(chain, match, statement string) []string {
 	user := strings.TrimSuffix(chain, "c") + "u"
 	switch r.pick("nftables shape", "rule", "rule", "rule", "jump", "goto", "set", "vmap") {
 	case "jump":
-		return []string{"add chain " + user, "add rule " + user + " " + words(match, statement), "add rule " + chain + " jump u"}
+		return []string{"add chain " + user, "add rule " + user + " " + words(match, statement), "add rule " + chain +
+			" jump u"}
 	case "goto":
-		return []string{"add chain " + user, "add rule " + user + " " + statement, "add rule " + chain + " " + words(match, "goto u")}
+		return []string{"add chain " + user, "add rule " + user + " " + statement, "add rule " + chain + " " +
+			words(match, "goto u")}
 	case "set":
 		if set := r.set(); set != "" {
 			key := strings.ReplaceAll(strings.Fields(chain)[0]+" site s", "  ", " ")
 			typ := map[family]string{ip4: "ipv4_addr", ip6: "ipv6_addr"}[r.family]
 			return []string{"add set " + key + " { type " + typ + "; elements = { " + set + " }; }",
-				"add rule " + chain + " " + words(match, string(r.family), r.pick("side", "saddr", "daddr"), "@s", statement)}
+				"add rule " + chain + " " + words(match, string(r.family), r.pick("side", "saddr", "daddr"), "@s",
+					statement)}
 		}
 	case "vmap":
 		if r.table != "arp" && statement == "drop" {
@@ -133,7 +138,8 @@ func (r nftRule) match() string {
 	if r.table == "arp" {
 		expressions = arpMatches
 	}
-	text := choose(r.draw, "nftables expression of "+map[bool]string{true: "arp", false: "packets"}[r.table == "arp"], expressions)(r)
+	text := choose(r.draw, "nftables expression of "+map[bool]string{true: "arp", false: "packets"}[r.table == "arp"],
+		expressions)(r)
 	if r.table != "arp" && r.chance(20) {
 		text = words(text, choose(r.draw, "second nftables expression", nftMatches)(r))
 	}
@@ -157,21 +163,29 @@ var nftMatches = []option[func(nftRule) string]{
 		return "meta length " + r.pick("length", "> 1000", "> 500", "< 100", "60-1400", "> 1490", "1300-1500")
 	}},
 	{"tcp flags", func(r nftRule) string {
-		return "tcp flags " + r.pick("tcp flags", "syn / syn,ack", "& (syn|ack) == syn|ack", "& fin == fin", "& psh == psh", "& rst == rst")
+		return "tcp flags " + r.pick("tcp flags", "syn / syn,ack", "& (syn|ack) == syn|ack", "& fin == fin",
+			"& psh == psh", "& rst == rst")
 	}},
 	{"tcp port", func(r nftRule) string {
-		return "tcp " + r.pick("side of a port", "dport", "sport") + " " + r.pick("tcp port", "1024-65535", "!= 22", "32768-65535", "6443")
+		return "tcp " + r.pick("side of a port", "dport", "sport") + " " + r.pick("tcp port", "1024-65535", "!= 22",
+			"32768-65535", "6443")
 	}},
 	{"udp port", func(r nftRule) string {
-		return "udp " + r.pick("side of a port", "dport", "sport") + " " + r.pick("udp port", "8472", "1024-65535", "!= 53", "53")
+		return "udp " + r.pick("side of a port", "dport", "sport") + " " + r.pick("udp port", "8472", "1024-65535",
+			"!= 53", "53")
 	}},
 	{"icmp type", func(r nftRule) string {
 		if r.family == ip4 {
-			return "icmp type " + r.pick("icmp type", "echo-request", "echo-reply", "destination-unreachable", "time-exceeded")
+			return "icmp type " + r.pick("icmp type", "echo-request", "echo-reply", "destination-unreachable",
+				"time-exceeded")
 		}
-		return "icmpv6 type " + r.pick("icmpv6 type", "echo-request", "echo-reply", "nd-neighbor-solicit", "packet-too-big")
+		return "icmpv6 type " + r.pick("icmpv6 type", "echo-request", "echo-reply", "nd-neighbor-solicit",
+			"packet-too-big")
 	}},
-	{"protocol", func(r nftRule) string { return "meta l4proto " + r.pick("protocol", "tcp", "udp", "icmp", "ipv6-icmp") }},
+	{"protocol", func(r nftRule) string {
+		return "meta l4proto " + r.pick("protocol", "tcp", "udp", "icmp",
+			"ipv6-icmp")
+	}},
 	{"iif", func(r nftRule) string {
 		return r.pick("way of iif", "iifname ", "iif ") + `"` + r.device(r.place) + `"`
 	}},
@@ -180,7 +194,8 @@ var nftMatches = []option[func(nftRule) string]{
 	}},
 	{"not iif", func(r nftRule) string { return `iifname != "` + r.device(r.place) + `"` }},
 	{"ct state", func(r nftRule) string {
-		return "ct state " + r.pick("ct state", "new", "established", "established,related", "invalid", "untracked", "!= established")
+		return "ct state " + r.pick("ct state", "new", "established", "established,related", "invalid", "untracked",
+			"!= established")
 	}},
 	{"ttl", func(r nftRule) string {
 		if r.family == ip6 {
@@ -193,8 +208,14 @@ var nftMatches = []option[func(nftRule) string]{
 	{"pkttype", func(r nftRule) string {
 		return "meta pkttype " + r.pick("pkttype", "host", "broadcast", "multicast", "other", "!= broadcast")
 	}},
-	{"ether addr", func(r nftRule) string { return "ether " + r.pick("side", "saddr", "daddr") + " " + r.anyPod().mac }},
-	{"ether type", func(r nftRule) string { return "ether type " + r.pick("ether type", "ip", "ip6", "arp", "!= arp") }},
+	{"ether addr", func(r nftRule) string {
+		return "ether " + r.pick("side", "saddr", "daddr") + " " +
+			r.anyPod().mac
+	}},
+	{"ether type", func(r nftRule) string {
+		return "ether type " + r.pick("ether type", "ip", "ip6", "arp",
+			"!= arp")
+	}},
 	{"limit", func(r nftRule) string {
 		return "limit rate over " + r.pick("rate", "1/second", "10/second", "5 kbytes/second", "1 mbytes/second")
 	}},
@@ -202,7 +223,8 @@ var nftMatches = []option[func(nftRule) string]{
 		return "numgen " + r.pick("numgen", "random mod 2 0", "inc mod 3 0", "random mod 10 < 9")
 	}},
 	{"fib", func(r nftRule) string {
-		return "fib " + r.pick("fib", "saddr type local", "daddr type local", "daddr type unicast", "saddr . iif oif missing", "saddr oif exists")
+		return "fib " + r.pick("fib", "saddr type local", "daddr type local", "daddr type unicast",
+			"saddr . iif oif missing", "saddr oif exists")
 	}},
 	{"frag-off", text("ip frag-off & 0x4000 != 0")},
 	{"version", text("meta nfproto ipv4")},
@@ -247,7 +269,8 @@ func (r nftRule) verdict() nftVerdict {
 
 var nftVerdicts = []option[func(nftRule) nftVerdict]{
 	{"reject", func(r nftRule) nftVerdict {
-		return nftVerdict{statement: r.pick("reject", "reject", "reject with icmpx admin-prohibited", "reject with icmpx host-unreachable")}
+		return nftVerdict{statement: r.pick("reject", "reject", "reject with icmpx admin-prohibited",
+			"reject with icmpx host-unreachable")}
 	}},
 	{"tcp reset", func(nftRule) nftVerdict {
 		return nftVerdict{statement: "reject with tcp reset", needs: "meta l4proto tcp"}

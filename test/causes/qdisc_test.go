@@ -40,7 +40,8 @@ var kindsOfQdisc = []string{"pfifo", "bfifo", "tbf", "htb"}
 
 var qdiscs = []option[func(*draw, place, string) qdisc]{
 	{"fifo", fifo("pfifo limit 1", "pfifo limit 0", "bfifo limit 500", "bfifo limit 1000000", "pfifo limit 1000")},
-	{"tbf", fifo("tbf rate 8kbit burst 1500 limit 3000", "tbf rate 1mbit burst 1000 limit 100000", "tbf rate 1gbit burst 100k limit 1m")},
+	{"tbf", fifo("tbf rate 8kbit burst 1500 limit 3000", "tbf rate 1mbit burst 1000 limit 100000",
+		"tbf rate 1gbit burst 100k limit 1m")},
 	{"htb", func(d *draw, _ place, device string) qdisc {
 		return qdisc{at: "root handle 1:", what: "htb default 10", words: kindsOfQdisc, object: "class",
 			then: "parent 1: classid 1:10 htb rate " + d.pick("htb rate", "8kbit", "1gbit")}
@@ -51,7 +52,8 @@ var qdiscs = []option[func(*draw, place, string) qdisc]{
 		match := "match u32 0 0"
 		if d.chance(60) {
 			addr := netip.PrefixFrom(d.anyPod().addr[f], f.bits())
-			match = fmt.Sprintf("match %s %s %s", map[family]string{ip4: "ip", ip6: "ip6"}[f], d.pick("u32", "dst", "src"), addr)
+			match = fmt.Sprintf("match %s %s %s", map[family]string{ip4: "ip", ip6: "ip6"}[f], d.pick("u32", "dst",
+				"src"), addr)
 		}
 		return qdisc{at: "clsact", words: []string{"filter", "clsact", "u32", "mirred"}, object: "filter",
 			then: fmt.Sprintf("%s protocol %s pref 7 u32 %s action mirred egress redirect dev %s",
@@ -79,7 +81,8 @@ func drawXFRM(d *draw) *cause {
 	what := d.pick("policy", "action block", "action block", "template", "allow")
 	switch what {
 	case "template":
-		what = fmt.Sprintf("tmpl src %s dst %s proto esp mode tunnel", d.world.nodes[0].addr[f], d.world.nodes[1].addr[f])
+		what = fmt.Sprintf("tmpl src %s dst %s proto esp mode tunnel", d.world.nodes[0].addr[f],
+			d.world.nodes[1].addr[f])
 	case "allow":
 		what = "action allow"
 	}

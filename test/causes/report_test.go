@@ -103,7 +103,8 @@ func (s sum) percentile(p int) string {
 // table is the table by kind.
 func (r *run) table() string {
 	var b strings.Builder
-	heads := []string{"kind", "drawn", "refused", "harmless", "repaired", "flapping", "told", "hurt", "green", "place right",
+	heads := []string{"kind", "drawn", "refused", "harmless", "repaired", "flapping", "told", "hurt", "green",
+		"place right",
 		"object right", "false alarms", "latent", "failed", "p50 s", "p95 s"}
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(heads, " | "), strings.Repeat("---|", len(heads)))
 	for _, k := range kinds {

@@ -20,18 +20,19 @@ func drawRule(d *draw) *cause {
 		selector = "not " + selector
 	}
 	ip := "ip " + f.flag() + " rule"
-	c := &cause{place: p.name}
+	c := &cause{place: p.name, tokens: [][]string{{pref}}}
 	action := d.pick("action", "table", "table", "table", "blackhole", "prohibit", "unreachable", "main")
 	switch action {
 	case "main":
-		action = "lookup main " + d.pick("suppress", "suppress_prefixlength 0", "suppress_prefixlength 24", "suppress_ifgroup 0", "")
+		action = "lookup main " + d.pick("suppress", "suppress_prefixlength 0", "suppress_prefixlength 24",
+			"suppress_ifgroup 0", "")
 	case "table":
 		table := strconv.Itoa(100 + d.IntN(900))
 		action = "lookup " + table
 		c.steps = append(c.steps, d.route(p, f, table))
+		c.tokens[0] = append(c.tokens[0], table) // the route there is what loses packets
 	}
 	c.steps = append(c.steps, add(p.name, ip, words("pref", pref, selector, action)))
-	c.tokens = one(pref)
 	return c
 }
 
@@ -105,7 +106,8 @@ func (d *draw) route(p place, f family, table string) step {
 // namedRoute also returns the destination.
 func (d *draw) namedRoute(p place, f family, table string) (step, string) {
 	dst := d.destination(f, table)
-	typ := d.pick("route type", "unicast", "unicast", "unicast", "blackhole", "blackhole", "prohibit", "unreachable", "throw", "local")
+	typ := d.pick("route type", "unicast", "unicast", "unicast", "blackhole", "blackhole", "prohibit", "unreachable",
+		"throw", "local")
 	way := ""
 	switch typ {
 	case "unicast":
@@ -154,7 +156,8 @@ func (d *draw) way(p place, f family) string {
 	switch d.pick("way", "device", "gateway", "wrong gateway", "loopback", "two gateways") {
 	case "two gateways":
 		other := d.device(p)
-		return fmt.Sprintf("nexthop via %s dev %s onlink nexthop via %s dev %s onlink", d.hop(p, f, device), device, d.hop(p, f, other), other)
+		return fmt.Sprintf("nexthop via %s dev %s onlink nexthop via %s dev %s onlink", d.hop(p, f, device), device,
+			d.hop(p, f, other), other)
 	case "loopback":
 		way = "dev lo"
 	case "gateway":

@@ -24,7 +24,8 @@ func drawSysctl(d *draw) *cause {
 		keys := d.world.sysctls["neighbour"]
 		key = fmt.Sprintf(keys[d.IntN(len(keys))], d.ofDevice(p, "default"))
 	}
-	return alteredSysctl(p.name, key, d.pick("parameter becomes", "other", "other", "other", "zero", "less", "more", "negative"))
+	return alteredSysctl(p.name, key, d.pick("parameter becomes", "other", "other", "other", "zero", "less", "more",
+		"negative"))
 }
 
 // ofDevice is mostly a device that packets pass.

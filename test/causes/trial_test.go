@@ -104,29 +104,29 @@ func (t *trial) observe() {
 	} else {
 		t.pause(cached - time.Since(made))
 	}
-	lost := first.both(matrix())
-	if len(lost) == 0 {
-		again := matrix()
-		t.Outcome, t.Why = flapping, first.String()
-		if len(again) == 0 {
-			t.Outcome = repaired
-		}
-		return
-	}
-	again := lost.both(matrix())
+	second := matrix()
+	third := matrix()
+	same := first.both(second).both(third)
 	switch {
-	case len(again.real()) > 0:
-		t.Outcome, t.Why = hurts, again.String()
-	case len(again) > 0:
-		t.Outcome, t.Why = toldMTU, again.String()
+	case len(same.real()) > 0:
+		t.Outcome, t.Why = hurts, same.String()
+	case len(same) > 0:
+		t.Outcome, t.Why = toldMTU, same.String()
+	case len(second.real()) > 0 && len(third.real()) > 0: // at random, but always some
+		t.Outcome, t.Why = hurts, third.String()
+	case len(second) == 0 && len(third) == 0 && t.agentSees():
+		t.Outcome, t.Why = repaired, first.String()
 	default:
-		t.Outcome, t.Why = flapping, lost.String()
+		t.Outcome, t.Why = flapping, first.String()
 	}
 }
 
 // agentSees reports whether a cause is where an agent may repair it.
 func (t *trial) agentSees() bool {
-	return slices.ContainsFunc(t.injected.places(), func(p string) bool { return p != underlay && !strings.Contains(p, "/") })
+	return slices.ContainsFunc(t.injected.places(), func(p string) bool {
+		return p != underlay && !strings.Contains(p,
+			"/")
+	})
 }
 
 // diagnose asks the doctor, and scores what it says.
@@ -166,10 +166,11 @@ func (t *trial) latent() bool {
 // heal takes the cause back, and makes the lab anew if it is not as it was.
 func (t *trial) heal() {
 	err := t.injected.undo(t.Context())
-	if err != nil {
+	t.Left = t.left()
+	if err != nil && t.Left == "" && t.Outcome == harmless && t.agentSees() {
+		t.Outcome, t.False = repaired, false // there was nothing to take back any more
+	} else if err != nil && t.Left == "" && t.Outcome != refused && t.Outcome != harmless {
 		t.Left = lastLine(err)
-	} else {
-		t.Left = t.left()
 	}
 	if t.Left == "" && t.Outcome != harmless && t.Outcome != refused {
 		if lost := t.awaitHealth(2 * time.Second); len(lost) > 0 {

@@ -100,7 +100,8 @@ func exampleWorld() *world {
 				"flannel-v6.1": fmt.Sprintf("02:00:00:00:02:0%d", i), uplink: fmt.Sprintf("02:00:00:00:03:0%d", i),
 				bridge: fmt.Sprintf("02:00:00:00:04:0%d", i)}}
 		for k := 1; k <= 2; k++ {
-			n.pods = append(n.pods, pod{id: fmt.Sprintf("node%d/pod%d", i, k), mac: fmt.Sprintf("02:00:00:00:05:%d%d", i, k),
+			n.pods = append(n.pods, pod{id: fmt.Sprintf("node%d/pod%d", i, k), mac: fmt.Sprintf("02:00:00:00:05:%d%d",
+				i, k),
 				addr: addrs(fmt.Sprintf("10.244.%d.%d", i, k+1), fmt.Sprintf("fd00:244:0:%d::%d", i, k+1)),
 				port: fmt.Sprintf("veth%d%d", i, k)})
 		}

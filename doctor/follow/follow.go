@@ -157,13 +157,19 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 	for i, x := range still {
 		f := n.flow(x)
 		l := locate.Judge(f, w.of(f, hosts), mistaken)
-		// A busy machine may be late once. Where nothing names a cause, only a probe that was lost again counts.
-		if times[i] > 1 || l.By.Text != "" && l.Exact {
+		if l.By.Text != "" && l.Exact || times[i] > 1 && isLost(ctx, w, x.Try) {
 			r.Losses = append(r.Losses, l)
 		}
 	}
 	slices.SortStableFunc(r.Losses, surer)
 	return r, nil
+}
+
+// isLost reports whether a probe is lost that nobody watches. A busy machine may be late, and watching takes time: where
+// nothing names a cause for sure, the loss has to be there without it.
+func isLost(ctx context.Context, w *watch, t probe.Try) bool {
+	w.close()
+	return probe.Send(ctx, []probe.Try{t})[0].Err != nil
 }
 
 // again sends lost probes until they are lost twice, or came back each time. times says how often each of still was.

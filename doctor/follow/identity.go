@@ -6,10 +6,12 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // identity is what a namespace answers to: addresses and MACs, each with its device.
@@ -98,4 +100,28 @@ func (n Network) mistaken(all []identity) map[string][]locate.Object {
 		}
 	}
 	return found
+}
+
+// neighbours returns the entries of the namespace's neighbour table that have a MAC.
+func neighbours() (all []locate.Object, err error) {
+	links, err := rtnl.Retry("links", netlink.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	entries, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) { return netlink.NeighList(0, 0) })
+	for _, e := range entries {
+		a, ok := netip.AddrFromSlice(e.IP)
+		if a = a.Unmap(); !ok || len(e.HardwareAddr) == 0 {
+			continue
+		}
+		dev := names[e.LinkIndex]
+		all = append(all, locate.Object{Kind: locate.Neighbour, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+			Text: fmt.Sprintf("%s dev %s lladdr %s", a, dev, e.HardwareAddr),
+			Fix:  fmt.Sprintf("ip neigh del %s dev %s", a, dev)})
+	}
+	return all, err
 }

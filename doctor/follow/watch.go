@@ -42,6 +42,7 @@ type place struct {
 
 	mu      sync.Mutex // for what is read beside the probes
 	unusual []locate.Object
+	neighs  []locate.Object
 	unread  []string
 }
 
@@ -147,7 +148,9 @@ func (w *watch) close() {
 		if p.tap != nil {
 			_ = p.tap.Close()
 		}
+		p.tracer, p.tap = nil, nil
 	}
+	w.drops = nil
 }
 
 // seenAt is what one place saw, before it is known of which flow it is.
@@ -200,6 +203,9 @@ func (s *seenAt) read(ctx context.Context, n Network) (err error) {
 		for _, u := range unread {
 			s.unread = append(s.unread, s.Host+": "+u)
 		}
+		if s.neighs, err = neighbours(); err != nil {
+			s.unread = append(s.unread, unreadAt(s.Host, "neighbours", err))
+		}
 		s.unusual = slices.DeleteFunc(all, func(o locate.Object) bool {
 			return n.Expected != nil && n.Expected(s.Host, o)
 		})
@@ -213,7 +219,7 @@ func (w *watch) of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
 		if !slices.Contains(f.Path, s.Host) {
 			continue
 		}
-		h := locate.Host{Name: s.Host, Unusual: s.unusual, MACs: s.macs}
+		h := locate.Host{Name: s.Host, Unusual: s.unusual, MACs: s.macs, Neighbours: s.neighs}
 		for _, frame := range s.frames {
 			if seen, ok := sight(f, frame.Frame); ok {
 				seen.Host, seen.Dev, seen.Out, seen.Stray = s.Host, frame.Dev, frame.Out, frame.Stray

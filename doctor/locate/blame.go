@@ -140,9 +140,9 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 	return s, true
 }
 
-// permits has what routers and bridges are given, and what cannot lose packets.
+// permits has what routers and bridges are given, and what is a consequence: neighbours that do not answer.
 var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
-	`: mcast_snooping 0$|: txqueuelen 0$`)
+	`: mcast_snooping 0$|: txqueuelen 0$|: hairpin on$| FAILED$`)
 
 // fits reports whether a sysctl's name is one that the clue is about.
 func fits(c clue, o Object) bool {

@@ -63,6 +63,8 @@ type Host struct {
 	Unusual []Object // what can lose packets there, and is not in a namespace that nobody altered
 	MACs    []string // of its devices
 	Routed  []Routed // how it routes the flow's packets
+	// Neighbours are all entries of its neighbour table, usual or not.
+	Neighbours []Object
 }
 
 // Routed is a route that a packet of the flow takes in a namespace, or the policy rule that chose its table.

@@ -30,7 +30,7 @@ func (j *judgement) misled() (all []suspect) {
 // entriesOf returns the neighbour and FDB entries on the path that have a MAC.
 func (j *judgement) entriesOf(mac string) (all []suspect) {
 	for _, host := range j.path {
-		for _, o := range j.hosts[host].Unusual {
+		for _, o := range slices.Concat(j.hosts[host].Unusual, j.hosts[host].Neighbours) {
 			if (o.Kind == Neighbour || o.Kind == FDB) && strings.Contains(strings.ToLower(o.Text), mac) {
 				all = append(all, suspect{host, o, byWire, true})
 			}

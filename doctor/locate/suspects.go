@@ -13,7 +13,8 @@ func (j *judgement) misled() (all []suspect) {
 	for _, name := range j.path {
 		for k, s := range j.hosts[name].Seen {
 			for i, mac := range s.MACs {
-				if !j.isOf(s) || j.isOwned(mac, s) {
+				forwards := i == 0 && s.Out && !slices.Contains(j.hosts[name].MACs, s.SrcMAC) // what it bridges
+				if !j.isOf(s) || s.Dev == "lo" || forwards || j.isOwned(mac, s) {
 					continue
 				}
 				all = append(all, j.entriesOf(mac)...)

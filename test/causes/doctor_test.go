@@ -21,6 +21,8 @@ type finding struct {
 	Object   string `json:"object"`
 	Actual   string `json:"actual"`
 	Fix      string `json:"fix"`
+	// More has the probes that were lost, for people.
+	More []string `json:"more"`
 }
 
 func (f finding) broken() bool { return f.Severity == "broken" }

@@ -1,0 +1,164 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/twill-net/twill/doctor/locate"
+)
+
+// Outcome is what came of one connection, or of one exchange of datagrams.
+type Outcome string
+
+// The outcomes.
+const (
+	Answered    Outcome = "answered"
+	Refused     Outcome = "refused" // by a TCP reset, or by ICMP's "port unreachable"
+	Unreachable Outcome = "unreachable"
+	Silent      Outcome = "no answer"
+)
+
+// Try is one connection, and what was seen of it.
+type Try struct {
+	From     netip.AddrPort // the client's
+	To       netip.AddrPort
+	Outcome  Outcome
+	Error    string
+	Tracked  netip.AddrPort // the endpoint by the node's connection tracking; not valid: it has none
+	Wire     netip.AddrPort // the endpoint that packets were seen on their way to; not valid: none were
+	Hosts    []string       // where these were seen, in the path's order
+	Answerer netip.AddrPort // who answered the client instead of the address that it asked; not valid: nobody
+	Reset    string         // the host that a TCP reset was seen to come from; empty: none
+}
+
+// endpoint returns the one that was chosen.
+func (t Try) endpoint() netip.AddrPort {
+	if t.Tracked.IsValid() {
+		return t.Tracked
+	}
+	return t.Wire
+}
+
+// Socket is what listens in a pod's namespace, as far as it is known.
+type Socket struct {
+	Known bool             // the namespace could be looked into
+	Bound []netip.AddrPort // all that listens on this protocol, in any family
+}
+
+// Hit is a firewall rule that packets met on a host.
+type Hit struct {
+	Host    string
+	Object  locate.Object
+	Verdict string
+	Stops   bool
+	Rewrote string // "daddr 10.96.0.1 to 10.244.1.2, dport 80 to 8080"
+}
+
+// Observations are what was seen of all tries.
+type Observations struct {
+	Tries   []Try
+	Hits    []Hit
+	Sockets map[netip.AddrPort]Socket // by endpoint
+	Watched []string                  // hosts whose rules were traced
+	Unread  []string                  // what could not be watched, and why
+}
+
+// endpointOf returns the endpoint that a rule rewrites the destination to; the port is 0 if it stays.
+func (h Hit) endpointOf() (to netip.AddrPort) {
+	var a netip.Addr
+	var port uint64
+	for _, change := range strings.Split(h.Rewrote, ", ") {
+		words := strings.Fields(change)
+		switch {
+		case len(words) == 4 && words[0] == "daddr":
+			a, _ = netip.ParseAddr(words[3])
+		case len(words) == 4 && words[0] == "dport":
+			port, _ = strconv.ParseUint(words[3], 10, 16)
+		}
+	}
+	words := strings.Fields(h.Rewrote) // of legacy tables the options: "DNAT --to-destination 10.244.1.2:8080"
+	if i := slices.Index(words, "--to-destination"); i >= 0 && i+1 < len(words) {
+		if to, err := netip.ParseAddrPort(words[i+1]); err == nil {
+			return to
+		}
+		a, _ = netip.ParseAddr(words[i+1])
+	}
+	return netip.AddrPortFrom(a, uint16(port))
+}
+
+// chooses reports whether the rule sends packets to this endpoint.
+func (h Hit) chooses(e netip.AddrPort) bool {
+	to := h.endpointOf()
+	return to.Addr().IsValid() && to.Addr() == e.Addr() && (to.Port() == 0 || to.Port() == e.Port())
+}
+
+// chain returns the name of the rule's chain: the third word of the object's text.
+func (h Hit) chain() string {
+	if words := strings.Fields(h.Object.Text); len(words) > 2 {
+		return strings.TrimSuffix(words[2], ":")
+	}
+	return ""
+}
+
+// ofProxy reports whether the rule is one of kube-proxy's.
+func (h Hit) ofProxy() bool {
+	return strings.Contains(h.Object.Text, "KUBE-") || strings.Contains(h.Object.Text, " kube-proxy ")
+}
+
+// choice returns the rule that sends packets to an endpoint, and the one that led to its chain: the last one, for with
+// sessionAffinity only the first connection is led there by chance.
+func (o Observations) choice(e netip.AddrPort) (rule, because *Hit) {
+	for i, h := range o.Hits {
+		if h.chooses(e) {
+			rule = &o.Hits[i]
+			break
+		}
+	}
+	if rule == nil || rule.chain() == "" {
+		return rule, nil
+	}
+	for i, h := range o.Hits {
+		if h.Host == rule.Host && h.chain() != rule.chain() && strings.Contains(h.Object.Text, rule.chain()) {
+			because = &o.Hits[i]
+		}
+	}
+	return rule, because
+}
+
+// stop returns the first rule that stops packets; of kube-proxy's or of others.
+func (o Observations) stop(ofProxy bool) *Hit {
+	i := slices.IndexFunc(o.Hits, func(h Hit) bool { return h.Stops && h.ofProxy() == ofProxy })
+	if i < 0 {
+		return nil
+	}
+	return &o.Hits[i]
+}
+
+func (o Observations) seesProxy() bool { return slices.ContainsFunc(o.Hits, Hit.ofProxy) }
+
+// listens reports whether something takes connections to the endpoint.
+func (s Socket) listens(e netip.AddrPort) bool {
+	return slices.ContainsFunc(s.Bound, func(b netip.AddrPort) bool {
+		return b.Port() == e.Port() && (b.Addr().IsUnspecified() || b.Addr() == e.Addr())
+	})
+}
+
+// ports lists what listens, for people.
+func (s Socket) ports() string {
+	var all []string
+	for _, b := range s.Bound {
+		text := strconv.Itoa(int(b.Port()))
+		if !b.Addr().IsUnspecified() {
+			text = b.String()
+		}
+		if !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	if len(all) == 0 {
+		return "nothing"
+	}
+	return shortList(all)
+}

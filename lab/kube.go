@@ -96,29 +96,65 @@ func (s *kubeStore) forget(ctx context.Context, n *Node) error {
 
 // call makes a request as the administrator; the status fine is as good as success.
 func (s *kubeStore) call(ctx context.Context, method, path string, body []byte, fine int) error {
+	_, err := s.ask(ctx, method, path, body, fine)
+	return err
+}
+
+// maxAnswer bounds what the API server may answer.
+const maxAnswer = 64 << 20
+
+// ask is call, and returns the answer.
+func (s *kubeStore) ask(ctx context.Context, method, path string, body []byte, fine int) ([]byte, error) {
 	api, err := controlplane.OpenAPIServer(s.dir())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	transport := api.Transport(s.lab.underlay.Dial)
 	transport.DisableKeepAlives = true // its connections are the router's, and would keep that namespace
 	client := http.Client{Transport: transport}
 	req, err := http.NewRequestWithContext(ctx, method, api.URL()+path, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+api.Token(controlplane.Admin))
 	req.Header.Set("Content-Type", contentType(method))
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask the API server: %w", err)
+		return nil, fmt.Errorf("ask the API server: %w", err)
 	}
 	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.StatusCode/100 != 2 && resp.StatusCode != fine {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer[:min(1000, len(answer))])
 	}
-	return nil
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
+	}
+	return answer, nil
+}
+
+// API makes a request of the lab's API server as its administrator, and returns the answer. A body is JSON.
+func (l *Lab) API(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	s, ok := l.store.(*kubeStore)
+	if !ok {
+		return nil, fmt.Errorf("lab %s has no API server, its store is %s: bring one up with --store %s",
+			l.spec.Name, l.spec.Store, Kube)
+	}
+	return s.ask(ctx, method, path, body, http.StatusOK)
+}
+
+// Kubeconfig returns the administrator's kubeconfig, with the API server's address on the underlay; empty if the lab
+// has no API server.
+func (l *Lab) Kubeconfig() string {
+	s, ok := l.store.(*kubeStore)
+	if !ok {
+		return ""
+	}
+	api, err := controlplane.OpenAPIServer(s.dir())
+	if err != nil {
+		return ""
+	}
+	return api.KubeconfigFile(controlplane.Admin)
 }
 
 // contentType is JSON, or for a patch the kind that changes only what it names.

@@ -64,7 +64,7 @@ cluster-test-tools: cluster-tools
 	tools/helm/build
 	tools/kube-router/build
 
-test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver)
+test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver and a kube-proxy)
 	.ci/test
 
 test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microvm: ipip, wireguard, ipsec, vxlan, tun
@@ -103,9 +103,9 @@ mutate: kube-tools ## Break single lines of the packages where an error loses pa
 bin/testreport: $(wildcard tools/testreport/*.go)
 	go build -o bin/testreport ./tools/testreport
 
-kube-tools: ## Build the etcd and the kube-apiserver that tests and labs use, once
+kube-tools: ## Build the etcd, the kube-apiserver and the kube-proxy that tests and labs use, once
 	tools/etcd/build
-	tools/kube/build
+	tools/kube/build kube-apiserver kube-proxy
 
 fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
 	.ci/fuzz

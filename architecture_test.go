@@ -81,8 +81,10 @@ var arrows = []struct {
 	{"internal/...", nil},
 	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "agent/keptfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes"}},
-	{"doctor", []string{"subnet", "backend", "netstate", "doctor/rules", "doctor/locate"}},
+	{"doctor", []string{"subnet", "backend", "netstate", "doctor/rules", "doctor/locate", "doctor/service"}},
 	{"doctor/locate", nil},
+	{"doctor/service", []string{"doctor/locate"}},
+	{"doctor/connect", []string{"doctor/probe", "doctor/ruletrace", "doctor/service", "packet", "netstate/rtnl"}},
 	{"doctor/probe", nil},
 	{"doctor/follow", []string{"doctor", "doctor/locate", "doctor/probe", "doctor/drops", "doctor/ruletrace", "doctor/unusual", "packet",
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
@@ -182,9 +184,9 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                     // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                                                    // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow"}, []string{"agent/..."}}, // makes pods
+	{"k8s.io/...", []string{"subnet/kube/..."}, []string{"deploy", "plugin", "cmd/twilld"}}, // read manifests
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},

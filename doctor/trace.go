@@ -10,6 +10,7 @@ import (
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -26,6 +27,9 @@ type Trace struct {
 	Probes  Probes    `json:"probes"`         // that were sent from one to the other
 	Lost    []Finding `json:"lost"`           // where they are lost, the surest first
 	Traffic *Traffic  `json:"live,omitempty"` // with --live: what became of real packets
+	// Services is what became of connections to a Service, if the trace is to one; the path is then that to an endpoint.
+	Services []service.Report `json:"services,omitempty"`
+	Problem  *service.Problem `json:"problem,omitempty"` // why nothing could be connected to
 }
 
 // Add adds what became of probes.
@@ -106,6 +110,11 @@ func (t *Trace) join(to *[]Step, steps []Step) {
 
 // Failed reports whether packets do not get through, or did not.
 func (t Trace) Failed() bool {
+	return t.failsService() || t.failsPath()
+}
+
+// failsPath is Failed without what became of connections to a Service.
+func (t Trace) failsPath() bool {
 	return t.Stopped != nil && t.Probes.Sent == 0 || t.Probes.Lost > 0 || t.Traffic != nil && t.Traffic.Failed()
 }
 
@@ -115,6 +124,12 @@ func (t Trace) WriteJSON(w io.Writer) error { return writeJSON(w, t) }
 // WriteText writes the trace for people: a line for each place.
 func (t Trace) WriteText(w io.Writer) error {
 	var b strings.Builder
+	t.writeServices(&b)
+	if len(t.Services) > 0 && len(t.Forward) == 0 || t.failsService() && !t.failsPath() { // the path is not the reason
+		t.writeSoundPath(&b)
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
 	fmt.Fprintf(&b, "%s → %s\n", t.Src, t.Dst)
 	writeSteps(&b, t.Forward)
 	if len(t.Back) > 0 {

@@ -57,6 +57,11 @@ type pod struct {
 
 // kubectl runs it and returns what it printed.
 func (c cluster) kubectl(ctx context.Context, args ...string) ([]byte, error) {
+	return c.feed(ctx, nil, args...)
+}
+
+// feed runs kubectl with an input.
+func (c cluster) feed(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	var flags []string
 	if c.context != "" {
 		flags = append(flags, "--context="+c.context)
@@ -66,7 +71,7 @@ func (c cluster) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	}
 	var stdout, stderr bounded
 	cmd := exec.CommandContext(ctx, "kubectl", append(flags, args...)...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, &stdout, &stderr
 	err := cmd.Run()
 	if err != nil {
 		said, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
@@ -183,8 +188,15 @@ func agentOn(all []agentPod, node string) (agentPod, error) {
 // ask runs twillctl on a node. Exit code 1, with which it reports findings, is no error: found is set instead.
 // kubectl fails with it too, but without output.
 func (c cluster) ask(ctx context.Context, a agentPod, args ...string) (out []byte, found bool, err error) {
-	command := []string{"exec", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer, "--", "twillctl"}
-	out, err = c.kubectl(ctx, append(command, args...)...)
+	return c.askWith(ctx, a, nil, args...)
+}
+
+// askWith is ask with an input.
+func (c cluster) askWith(ctx context.Context, a agentPod, input io.Reader, args ...string) (
+	out []byte, found bool, err error) {
+	command := []string{"exec", "--namespace=" + a.namespace, a.name, "--container=" + agentContainer,
+		fmt.Sprintf("--stdin=%t", input != nil), "--", "twillctl"}
+	out, err = c.feed(ctx, input, append(command, args...)...)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 && len(out) > 0 {
 		return out, true, nil

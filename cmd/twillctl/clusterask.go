@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/service"
 )
 
 // decodeAnswer decodes the JSON that a node printed.
@@ -123,6 +124,12 @@ func (c cluster) log(ctx context.Context, a agentPod, flags ...string) ([]byte, 
 
 // trace asks both nodes for their part of the path, and joins the parts.
 func (c cluster) trace(ctx context.Context, t *target, src, dst string) (doctor.Trace, error) {
+	if q, ok, err := service.ParseQuery(dst); ok || err != nil {
+		if err != nil {
+			return doctor.Trace{}, err
+		}
+		return c.traceService(ctx, t, src, q)
+	}
 	from, err := c.findEnd(ctx, src, netip.Addr{})
 	if err != nil {
 		return doctor.Trace{}, err
@@ -177,7 +184,7 @@ func (c cluster) findEnd(ctx context.Context, text string, other netip.Addr) (en
 		}
 		for _, p := range found {
 			if a, ok := p.address(text, other); ok {
-				return end{node: p.Spec.NodeName, addr: a}, nil
+				return end{p.Spec.NodeName, a, p.addresses()}, nil
 			}
 		}
 	}
@@ -197,6 +204,16 @@ func selections(text string) [][]string {
 		{"--namespace=default", "--field-selector=metadata.name=" + text},
 		{"--all-namespaces", "--field-selector=spec.nodeName=" + text},
 	}
+}
+
+// addresses returns the pod's.
+func (p pod) addresses() (all []netip.Addr) {
+	for _, ip := range p.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // address returns the address that is meant: the one that was named, or the first of the other end's family.

@@ -20,6 +20,8 @@ type target struct {
 	options facts.Options
 	live    bool          // of trace
 	during  time.Duration // of trace
+	objects string        // of trace: a file of Services and EndpointSlices
+	targets bool          // of trace: that file has what a workstation found in them
 	remote  bool          // ask the nodes of a cluster
 	cluster cluster
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/facts"
+	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/walk"
 	"github.com/twill-net/twill/netstate"
@@ -76,6 +77,12 @@ func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trace,
 	if err != nil {
 		return doctor.Trace{}, err
 	}
+	if q, ok, err := service.ParseQuery(dst); ok || err != nil {
+		if err != nil {
+			return doctor.Trace{}, err
+		}
+		return t.serviceInLab(ctx, l, src, q)
+	}
 	from, sender, err := findPod(l, src, netip.Addr{})
 	if err != nil {
 		return doctor.Trace{}, err
@@ -117,7 +124,7 @@ func findPod(l *lab.Lab, text string, other netip.Addr) (end, *lab.Pod, error) {
 		for _, a := range p.Addrs {
 			named := text == p.Node.Name || text == p.Node.Name+"/"+p.Name
 			if a.String() == text || named && a != other && (!other.IsValid() || a.Is4() == other.Is4()) {
-				return end{p.Node.Name, a}, p, nil
+				return end{p.Node.Name, a, p.Addrs}, p, nil
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/follow"
+	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/doctor/traffic"
 )
 
@@ -26,12 +27,17 @@ pod), and both nodes are looked at. In a cluster (kubectl twill) they are pods (
 nodes. On a machine they are addresses, and only this node's part of the path is shown.
 In a lab it then sends packets from SRC to DST: ICMP and UDP small and of full size, and a TCP connection. Those that
 are lost are followed: what drops them is named, whatever the tables let expect.
+DST may also be a Service: service/NAMESPACE/NAME or its DNS name, with :PORT or :PORT/udp if not all its ports are
+meant, or ADDRESS:PORT of a cluster IP, an external IP, a node port or a host port. Trace then connects to it from SRC
+several times, says which endpoints were chosen and by which rules, or why none was, and follows the path to one. A lab
+needs an API server for that (lab up --store kube); on a machine --objects has what kubectl prints of Services.
 With --live it also watches real packets of the two, in either direction: on which devices they are seen, and why the
 kernel drops them, which it tells through eBPF (Linux 5.17, root). In a lab the sender pings meanwhile.
 Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
 		Example: `  twillctl trace --lab twill node1/pod1 node2/pod1
   twillctl trace 10.244.1.5 10.244.2.7
   kubectl twill trace default/web-0 shop/db-1
+  kubectl twill trace default/web-0 service/shop/db:5432
   twillctl trace --live --for 30s 10.244.1.5 10.244.2.7`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -47,6 +53,10 @@ Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
 		"also send packets: in a lab from the pod itself, each protocol and size, and follow those that are lost")
 	c.Flags().BoolVar(&t.live, "live", false, "also watch real packets, and ask the kernel why it drops them")
 	c.Flags().DurationVar(&t.during, "for", 3*time.Second, "how long to watch, with --live")
+	c.Flags().StringVar(&t.objects, "objects", "", "a file with the Services, EndpointSlices and nodes that kubectl get "+
+		"--output=json prints, - for standard input; a lab or a cluster is asked itself")
+	c.Flags().BoolVar(&t.targets, "targets", false, "--objects has what a workstation made of them")
+	_ = c.Flags().MarkHidden("targets") // it exists
 	addOutput(c, &output)
 	return c
 }
@@ -65,10 +75,17 @@ func (t *target) trace(ctx context.Context, src, dst string) (doctor.Trace, erro
 type end struct {
 	node string
 	addr netip.Addr
+	all  []netip.Addr // of both families
 }
 
 // traceHere traces this node's part of the path. The leases say on which nodes the ends are.
 func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trace, error) {
+	if q, ok, err := service.ParseQuery(dst); ok || err != nil {
+		if err != nil {
+			return doctor.Trace{}, err
+		}
+		return t.serviceHere(ctx, src, q)
+	}
 	a, err := netip.ParseAddr(src)
 	if err != nil {
 		return doctor.Trace{}, fmt.Errorf("SRC %q: want an address of a pod", src)

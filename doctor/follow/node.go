@@ -70,6 +70,21 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 	return n, nil
 }
 
+// PodSites returns the namespaces of this node's pods that can be entered, by their addresses.
+func PodSites(f doctor.Facts) (map[netip.Addr]probe.Site, error) {
+	files, err := behind()
+	if err != nil {
+		return nil, err
+	}
+	all := map[netip.Addr]probe.Site{}
+	for _, p := range f.Pods {
+		if isOwn(f, p.Addr) && files[p.Port] != "" {
+			all[p.Addr] = probe.Site{Host: f.Node + "/" + p.Port, Do: enter(files[p.Port])}
+		}
+	}
+	return all, nil
+}
+
 // isOwn reports whether an address is of the node's own subnets: what other namespaces behind its devices have is not.
 func isOwn(f doctor.Facts, a netip.Addr) bool {
 	return slices.ContainsFunc(f.Lease.Snapshot.Local.Stacks, func(s subnet.Stack) bool { return s.Subnet.Contains(a) })

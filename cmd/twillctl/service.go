@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/connect"
+	"github.com/twill-net/twill/doctor/follow"
+	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/service"
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/subnet"
+)
+
+// maxObjects bounds the bytes of objects that are read from a file.
+const maxObjects = 64 << 20
+
+// addService connects to targets, and adds what became of it.
+func addService(ctx context.Context, trace *doctor.Trace, p connect.Places, targets []service.Target) error {
+	for _, t := range targets {
+		seen, err := p.To(ctx, t)
+		if err != nil {
+			return err
+		}
+		trace.Services = append(trace.Services, service.Explain(t, seen))
+	}
+	return nil
+}
+
+// pathOf joins reports about a Service and the trace to an endpoint, as if one had been asked for.
+func pathOf(services, path doctor.Trace) doctor.Trace {
+	path.Services = services.Services
+	return path
+}
+
+// apiPaths are what the API server is asked for in a lab.
+var apiPaths = []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/nodes", "/api/v1/pods"}
+
+// serviceInLab connects from a pod of a lab to a Service, and follows the path to the endpoint.
+func (t *target) serviceInLab(ctx context.Context, l *lab.Lab, src string, q service.Query) (doctor.Trace, error) {
+	from, sender, err := findPod(l, src, netip.Addr{})
+	if err != nil {
+		return doctor.Trace{}, err
+	}
+	var objects []byte
+	for _, path := range apiPaths {
+		list, err := l.API(ctx, "GET", path, nil)
+		if err != nil {
+			return doctor.Trace{}, err
+		}
+		objects = append(objects, list...)
+	}
+	catalog, err := service.Parse(objects)
+	if err != nil {
+		return doctor.Trace{}, err
+	}
+	trace := doctor.NewServiceTrace(from.addr, q.String())
+	targets, problem := catalog.Goals(q, from.node, sender.Addrs)
+	if problem != nil {
+		trace.Problem = problem
+		return trace, nil
+	}
+	if err := addService(ctx, &trace, labPlaces(l, sender), targets); err != nil {
+		return trace, err
+	}
+	e, ok := trace.Endpoint()
+	if !ok {
+		return trace, nil
+	}
+	from.addr = familyAddr(sender.Addrs, e.Addr())
+	to, _, err := findPod(l, e.Addr().String(), from.addr)
+	if err != nil || to.addr == from.addr {
+		return trace, nil // the endpoint is the client or no pod, so there is no more to follow
+	}
+	path, err := t.follow(ctx, from, to)
+	if err == nil && t.options.Probe {
+		err = probePair(ctx, l, &path, from, to)
+	}
+	return pathOf(trace, path), err
+}
+
+// familyAddr returns the address of the other's family.
+func familyAddr(all []netip.Addr, other netip.Addr) netip.Addr {
+	for _, a := range all {
+		if a.Is4() == other.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// labPlaces returns all namespaces of a lab.
+func labPlaces(l *lab.Lab, client *lab.Pod) connect.Places {
+	p := connect.Places{Nodes: map[string]connect.Node{}, Pods: map[netip.Addr]probe.Site{}}
+	p.Client = connect.Client{Site: probe.Site{Host: client.ID(), Do: client.Do}, Node: client.Node.Name, Addrs: client.Addrs}
+	for _, n := range l.Nodes() {
+		p.Nodes[n.Name] = connect.Node{Site: probe.Site{Host: n.Name, Do: n.Do}, Addrs: n.Underlay()}
+	}
+	for _, pod := range l.Pods() {
+		for _, a := range pod.Addrs {
+			p.Pods[a] = probe.Site{Host: pod.ID(), Do: pod.Do}
+		}
+	}
+	return p
+}
+
+// serviceHere connects from this node's pod to a Service. The objects are in a file, or the targets if a workstation
+// has looked them up.
+func (t *target) serviceHere(ctx context.Context, src string, q service.Query) (doctor.Trace, error) {
+	from, err := netip.ParseAddr(src)
+	if err != nil {
+		return doctor.Trace{}, fmt.Errorf("SRC %q: want an address of a pod", src)
+	}
+	tables := *t
+	tables.options.Probe = false
+	f, err := tables.gather(ctx, nil)
+	if err != nil {
+		return doctor.Trace{}, err
+	}
+	if holder := f.HolderOf(from); !strings.EqualFold(holder, f.Node) {
+		return doctor.Trace{}, fmt.Errorf("SRC %s is no pod of this node, which is %s", src, f.Node)
+	}
+	p, err := nodePlaces(f, from)
+	if err != nil {
+		return doctor.Trace{}, err
+	}
+	trace := doctor.NewServiceTrace(p.Client.Addrs[0], q.String())
+	targets, problem, err := t.readTargets(q, f.Node, p.Client.Addrs)
+	if err != nil || problem != nil {
+		trace.Problem = problem
+		return trace, err
+	}
+	if err := addService(ctx, &trace, p, targets); err != nil {
+		return trace, err
+	}
+	e, ok := trace.Endpoint()
+	if !ok || t.targets || f.HolderOf(e.Addr()) == "" {
+		return trace, nil
+	}
+	path, err := t.traceHere(ctx, familyAddr(p.Client.Addrs, e.Addr()).String(), e.Addr().String())
+	return pathOf(trace, path), err
+}
+
+// readTargets reads targets, or objects and finds the targets in them.
+func (t *target) readTargets(q service.Query, node string, client []netip.Addr) (
+	[]service.Target, *service.Problem, error) {
+	if t.objects == "" {
+		return nil, nil, fmt.Errorf("%s: a node does not know Services: give them by --objects, as in "+
+			"kubectl get services,endpointslices,nodes --all-namespaces --output=json | twillctl trace --objects - SRC DST", q)
+	}
+	file := os.Stdin
+	if t.objects != "-" {
+		var err error
+		if file, err = os.Open(t.objects); err != nil {
+			return nil, nil, err
+		}
+		defer file.Close()
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxObjects))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read %s: %w", t.objects, err)
+	}
+	if t.targets {
+		var targets []service.Target
+		if err := json.Unmarshal(data, &targets); err != nil {
+			return nil, nil, fmt.Errorf("read targets: %w", err)
+		}
+		return targets, nil, nil
+	}
+	catalog, err := service.Parse(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	targets, problem := catalog.Goals(q, node, client)
+	return targets, problem, nil
+}
+
+// nodePlaces returns the namespaces that this node can enter: its own, and its pods'. If the client's is not among them,
+// another pod connects in its place, or the node itself with the bridge's address.
+func nodePlaces(f doctor.Facts, client netip.Addr) (connect.Places, error) {
+	pods, err := follow.PodSites(f)
+	if err != nil {
+		return connect.Places{}, err
+	}
+	here := probe.Site{Host: f.Node, Do: func(do func() error) error { return do() }}
+	p := connect.Places{Nodes: map[string]connect.Node{}, Pods: pods}
+	p.Client = connect.Client{Site: here, Node: f.Node}
+	for _, l := range append([]subnet.Lease{f.Lease.Snapshot.Local}, f.Lease.Snapshot.Peers...) {
+		n := connect.Node{}
+		for _, s := range l.Stacks {
+			n.Addrs = append(n.Addrs, s.Underlay)
+			if l.Node == f.Node {
+				n.Site, p.Client.Addrs = here, append(p.Client.Addrs, backend.Gateway(s.Subnet))
+			}
+		}
+		p.Nodes[l.Node] = n
+	}
+	if pods[client].Do == nil && len(pods) > 0 {
+		client = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)[0]
+	}
+	if site := pods[client]; site.Do != nil {
+		p.Client = connect.Client{Site: site, Node: f.Node, Addrs: []netip.Addr{client}}
+		for a, s := range pods {
+			if a != client && s.Host == site.Host {
+				p.Client.Addrs = append(p.Client.Addrs, a)
+			}
+		}
+	}
+	if len(p.Client.Addrs) == 0 {
+		return p, fmt.Errorf("node %s has no address to connect from", f.Node)
+	}
+	return p, nil
+}

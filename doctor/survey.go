@@ -56,7 +56,7 @@ func belieNode(found []Finding) []Finding {
 }
 
 // lastOfPath is the last of the kinds that break the path of packets.
-const lastOfPath = podNeighbour
+const lastOfPath = bridgeAddressForeign
 
 // first returns the likeliest cause: a lost packet whose cause is known, else what the tables of a node show to be
 // broken, else a lost packet whose place is known, else a risk.

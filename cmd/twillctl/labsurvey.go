@@ -109,14 +109,14 @@ func probesOf(r follow.Report, began time.Time) doctor.Probes {
 // labNetwork returns a lab's pods, and the namespaces between them.
 func labNetwork(l *lab.Lab) (follow.Network, error) {
 	n := follow.Network{}
-	pods := map[string]*lab.Pod{}
+	pods, mtus := map[string]*lab.Pod{}, map[int]int{}
 	for _, p := range l.Pods() {
 		pods[p.ID()] = p
 		n.Pods = append(n.Pods, follow.Pod{Site: probe.Site{Host: p.ID(), Do: p.Do}, Node: p.Node.Name, Addrs: p.Addrs,
 			Outer: p.Node.Underlay()})
 		mtu, err := p.MTU()
-		if err == nil {
-			n.MTU = max(n.MTU, mtu)
+		if mtus[mtu]++; err == nil && mtus[mtu] > mtus[n.MTU] { // one that was altered is not what pods may send
+			n.MTU = mtu
 		}
 	}
 	if len(n.Pods) < 2 || n.MTU == 0 {

@@ -77,13 +77,10 @@ func (n Network) mistaken(all []identity) map[string][]locate.Object {
 				found[p.Host] = append(found[p.Host], locate.Object{Kind: locate.Address, About: about,
 					Text: fmt.Sprintf("%s is missing", a), Usual: "the address that the pod was given"})
 			}
-			for _, other := range all {
-				if dev := other.addrs[a]; dev != "" && other.Host != p.Host {
-					found[other.Host] = append(found[other.Host], locate.Object{Kind: locate.Address, Dev: dev, About: about,
-						Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, p.Host),
-						Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, a.BitLen(), dev)})
-				}
-			}
+			n.takers(found, all, p.Host, a)
+		}
+		for _, a := range p.Outer {
+			n.takers(found, all, p.Node, a)
 		}
 		for mac, dev := range all[i].macs {
 			for _, other := range n.Pods {
@@ -100,6 +97,22 @@ func (n Network) mistaken(all []identity) map[string][]locate.Object {
 		}
 	}
 	return found
+}
+
+// takers adds the hosts that have an address of another one.
+func (n Network) takers(found map[string][]locate.Object, all []identity, owner string, a netip.Addr) {
+	for _, other := range all {
+		dev := other.addrs[a]
+		if dev == "" || other.Host == owner {
+			continue
+		}
+		o := locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+			Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, owner),
+			Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, a.BitLen(), dev)}
+		if !slices.Contains(found[other.Host], o) {
+			found[other.Host] = append(found[other.Host], o)
+		}
+	}
 }
 
 // neighbours returns the entries of the namespace's neighbour table that have a MAC.

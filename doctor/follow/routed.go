@@ -18,6 +18,9 @@ import (
 // numbers are the IP protocols of probes.
 var numbers = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
 
+// The ports of a tunnel's packets, for rules of routing that choose by them: the kernel chooses a source of this range.
+const outerSource, vxlanPort = 50000, 8472
+
 // routed asks the kernel of a namespace how it routes the packets of a flow, there and back, inside the tunnel and as
 // the tunnel's.
 func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
@@ -27,7 +30,7 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 		if f.Proto == "icmp" {
 			p.Proto = icmpOf(f.Dst)
 		}
-		outer := unusual.Packet{Src: f.Outer[0], Dst: f.Outer[1]}
+		outer := unusual.Packet{Src: f.Outer[0], Dst: f.Outer[1], Proto: unix.IPPROTO_UDP, SPort: outerSource, DPort: vxlanPort}
 		if back {
 			p.Src, p.Dst, p.SPort, p.DPort = f.Dst, f.Src, ports[1], ports[0]
 			outer.Src, outer.Dst = outer.Dst, outer.Src
@@ -37,7 +40,7 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 			if !inner {
 				q = outer
 			}
-			if in, ok := s.arrival(q); ok {
+			if in, ok := s.arrival(q, inner); ok {
 				q.In = in
 				all = append(all, s.lookup(q, back)...)
 			}
@@ -48,11 +51,11 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 
 // arrival returns the device by which the namespace routes a packet that comes in: the last one that it was seen to
 // come in by. ok is false if the namespace does not route it.
-func (s *seenAt) arrival(p unusual.Packet) (dev string, ok bool) {
+func (s *seenAt) arrival(p unusual.Packet, inner bool) (dev string, ok bool) {
 	for _, frame := range s.frames {
 		for i, l := range frame.Frame.Layers {
 			isInner := i == lastIP(frame.Frame)
-			if l.Kind == "ip" && l.Src == p.Src && l.Dst == p.Dst && !frame.Out && !frame.Stray && isInner == (p.Proto != 0) {
+			if l.Kind == "ip" && l.Src == p.Src && l.Dst == p.Dst && !frame.Out && !frame.Stray && isInner == inner {
 				dev = frame.Dev
 			}
 		}

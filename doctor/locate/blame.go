@@ -75,11 +75,19 @@ const (
 	byWord    = 10  // its name says that it concerns the protocol
 )
 
-// stopped returns the rule that the trace shows to stop the packet.
+// stopped returns the rule that the trace shows to stop the packet: where it was seen last, else anywhere on its path, as
+// not all packets of a connection need to be lost.
 func (j *judgement) stopped() (Hit, bool) {
 	for _, name := range []string{j.at, j.next} {
 		for _, h := range j.hosts[name].Hits {
-			if h.Stops && j.concerns(h) {
+			if h.Stops && j.concerns(h, j.back) {
+				return h, true
+			}
+		}
+	}
+	for _, name := range j.path {
+		for _, h := range j.hosts[name].Hits {
+			if h.Stops && (j.concerns(h, j.back) || j.concerns(h, !j.back)) {
 				return h, true
 			}
 		}
@@ -87,10 +95,10 @@ func (j *judgement) stopped() (Hit, bool) {
 	return Hit{}, false
 }
 
-// concerns reports whether the hit is of the direction that is followed, of its tunnel, or of ARP.
-func (j *judgement) concerns(h Hit) bool {
+// concerns reports whether the hit is of one direction of the flow, of its tunnel, or of ARP.
+func (j *judgement) concerns(h Hit, back bool) bool {
 	src, dst, outer := j.flow.Src, j.flow.Dst, j.flow.Outer
-	if j.back {
+	if back {
 		src, dst, outer[0], outer[1] = dst, src, outer[1], outer[0]
 	}
 	return !h.Src.IsValid() || h.Src == src || h.Dst == dst || h.Src == outer[0] && h.Dst == outer[1]
@@ -133,7 +141,7 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 			s.exact = host == d.Host
 		}
 	}
-	s.score += j.near(host, d, dropped)
+	s.score += j.near(host, d, dropped) + root(o)
 	if o.Kind == Sysctl && protocolWords[j.flow.Proto] != nil && protocolWords[j.flow.Proto].MatchString(o.Text) {
 		s.score += byWord
 	}
@@ -143,6 +151,17 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 // permits has what routers and bridges are given, and what is a consequence: neighbours that do not answer.
 var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
 	`: mcast_snooping 0$|: txqueuelen 0$|: hairpin on$| FAILED$`)
+
+// root weighs what others follow from: a device that is down has no carrier, and its port no state that forwards.
+func root(o Object) int {
+	switch {
+	case o.Kind == Link && strings.HasSuffix(o.Text, ": down"):
+		return byPlace
+	case o.Kind == Link && strings.HasSuffix(o.Text, ": no carrier"):
+		return -byWord
+	}
+	return 0
+}
 
 // fits reports whether a sysctl's name is one that the clue is about.
 func fits(c clue, o Object) bool {

@@ -65,8 +65,11 @@ func TestJudge(t *testing.T) {
 		"a rule that stops it": {last: 2, host: "node1", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: a, Dst: b}}
 		}},
-		"a rule that stops the other direction": {last: 2, host: "node1", with: func(all []Host) {
-			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: b, Dst: a}}
+		"a rule that stops others": {last: 2, host: "node1", with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: nb, Dst: netip.MustParseAddr("10.9.9.9")}}
+		}},
+		"a rule that stops some packets of a connection": {last: 11, back: true, host: "node2", by: rule.Text, is: true, with: func(all []Host) {
+			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: a, Dst: b}}
 		}},
 		"a rule that stops the tunnel": {last: 7, host: "node2", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: na, Dst: nb}}

@@ -3,6 +3,7 @@ package locate
 import (
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -31,9 +32,14 @@ func (j *judgement) misled() (all []suspect) {
 // entriesOf returns the neighbour and FDB entries on the path that have a MAC.
 func (j *judgement) entriesOf(mac string) (all []suspect) {
 	for _, host := range j.path {
-		for _, o := range slices.Concat(j.hosts[host].Unusual, j.hosts[host].Neighbours) {
+		for _, o := range j.hosts[host].Unusual {
 			if (o.Kind == Neighbour || o.Kind == FDB) && strings.Contains(strings.ToLower(o.Text), mac) {
 				all = append(all, suspect{host, o, byWire, true})
+			}
+		}
+		for _, o := range j.hosts[host].Neighbours { // what the kernel learned may be a consequence
+			if strings.Contains(o.Text, mac) {
+				all = append(all, suspect{host, o, byReason - perRank, true})
 			}
 		}
 	}
@@ -76,7 +82,8 @@ func (j *judgement) routed() (all []suspect) {
 func (j *judgement) taken() (all []suspect) {
 	for _, host := range slices.Sorted(maps.Keys(j.mistaken)) {
 		for _, o := range j.mistaken[host] {
-			if o.About.Contains(j.flow.Src) || o.About.Contains(j.flow.Dst) {
+			f := j.flow
+			if slices.ContainsFunc([]netip.Addr{f.Src, f.Dst, f.Outer[0], f.Outer[1]}, o.About.Contains) {
 				all = append(all, suspect{host, o, byWire - perRank, true})
 			}
 		}
@@ -105,7 +112,7 @@ func (j *judgement) rewritten() (all []suspect) {
 	for _, name := range j.path {
 		for _, h := range j.hosts[name].Hits {
 			switch {
-			case h.Rewrote == "" || !j.concerns(h):
+			case h.Rewrote == "" || !j.concerns(h, j.back):
 			case strings.HasPrefix(h.Rewrote, "mark "):
 				all = append(all, suspect{name, h.Object, byReason, false})
 			default:

@@ -1,0 +1,145 @@
+package follow
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/packet"
+)
+
+var a, b = netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.2.2")
+
+func site(host string) probe.Site {
+	return probe.Site{Host: host, Do: func(do func() error) error { return do() }}
+}
+
+// TestChoose: lost probes of different pods are followed, and one of each pair.
+func TestChoose(t *testing.T) {
+	var lost []probe.Result
+	hosts := []string{"p1", "p2", "p3", "p4"}
+	for i, from := range hosts {
+		for j, to := range hosts {
+			for _, k := range probe.Kinds {
+				if i != j {
+					lost = append(lost, probe.Result{Err: errors.New("lost"), Try: probe.Try{From: site(from), To: site(to), Kind: k,
+						Src: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Dst: netip.AddrFrom4([4]byte{10, 0, 0, byte(j)})}})
+				}
+			}
+		}
+	}
+	chosen, pairs, seen := choose(lost), map[[2]string]bool{}, map[string]bool{}
+	for _, r := range chosen {
+		if pairs[[2]string{r.From.Host, r.To.Host}] || pairs[[2]string{r.To.Host, r.From.Host}] {
+			t.Errorf("%s is followed twice", r.Try)
+		}
+		pairs[[2]string{r.From.Host, r.To.Host}] = true
+		seen[r.From.Host], seen[r.To.Host] = true, true
+	}
+	if len(chosen) != 6 || len(seen) != 4 {
+		t.Errorf("got %d of %d hosts", len(chosen), len(seen))
+	}
+	if len(choose(nil)) != 0 {
+		t.Error("nothing is lost, and something followed")
+	}
+}
+
+// TestTries: what cannot be entered sends nothing, and gets what its kernel answers.
+func TestTries(t *testing.T) {
+	n := Network{Pods: []Pod{{Site: site("p1"), Addrs: []netip.Addr{a}}, {Site: probe.Site{Host: "node2"}, Addrs: []netip.Addr{b, netip.MustParseAddr("fd00::1")}}}}
+	tries := n.tries()
+	if len(tries) != 2 || tries[0].Kind != probe.ICMP || tries[1].Kind != probe.ICMPFull || tries[0].Dst != b {
+		t.Errorf("got %v", tries)
+	}
+}
+
+// TestShared: what all pods have is how pods are, and what one has stays.
+func TestShared(t *testing.T) {
+	at := func(host string, texts ...string) *seenAt {
+		s := &seenAt{place: &place{Site: site(host)}}
+		for _, text := range texts {
+			s.unusual = append(s.unusual, locate.Object{Kind: locate.Sysctl, Text: text})
+		}
+		return s
+	}
+	all := []*seenAt{at("node1/pod1", "net.a = 1", "net.b = 1"), at("node2/pod1", "net.a = 1"), at("underlay", "net.c = 1"), at("node1", "net.veth1a.d = 1"), at("node2", "net.veth2b.d = 1")}
+	Network{}.shared(all)
+	for i, want := range []string{"net.b = 1", "", "net.c = 1", "", ""} {
+		got := ""
+		for _, o := range all[i].unusual {
+			got += o.Text
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", all[i].Host, got, want)
+		}
+	}
+}
+
+// TestMistaken: an address that a pod lacks, one that another host has, and a MAC of two pods.
+func TestMistaken(t *testing.T) {
+	n := Network{Pods: []Pod{{Site: site("p1"), Node: "n", Addrs: []netip.Addr{a}}, {Site: site("p2"), Node: "n", Addrs: []netip.Addr{b}}}}
+	id := func(host string, mac string, addrs ...netip.Addr) identity {
+		i := identity{Site: site(host), addrs: map[netip.Addr]string{}, macs: map[string]string{mac: "eth0"}}
+		for _, a := range addrs {
+			i.addrs[a] = "eth0"
+		}
+		return i
+	}
+	if got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:02", b)}); len(got) != 0 {
+		t.Errorf("healthy: got %v", got)
+	}
+	got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01"), id("p2", "02:00:00:00:00:02", b, a)})
+	if len(got["p1"]) != 1 || got["p1"][0].Text != a.String()+" is missing" || len(got["p2"]) != 1 || got["p2"][0].Text != a.String()+" dev eth0, which is the address of p1" {
+		t.Errorf("got %v", got)
+	}
+	if got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:01", b)}); len(got["p1"]) != 1 || got["p1"][0].Kind != locate.Link {
+		t.Errorf("one MAC: got %v", got)
+	}
+}
+
+func TestIsWanted(t *testing.T) {
+	mac := netstate.MAC{2, 0, 0, 0, 0, 1}
+	want := netstate.State{}
+	want.Add(netstate.Sysctl{Name: "net/ipv4/conf/flannel.1/rp_filter", Value: "2", Also: netstate.Values{Least: 0, Most: 0}})
+	want.Add(netstate.Neigh{Dev: "flannel.1", IP: a, MAC: mac})
+	for text, wanted := range map[string]bool{
+		"net.ipv4.conf.flannel/1.rp_filter = 2": true, "net.ipv4.conf.flannel/1.rp_filter = 1": false, "net.ipv4.conf.eth0.rp_filter = 2": false,
+	} {
+		if got := IsWanted(want, locate.Object{Kind: locate.Sysctl, Text: text}); got != wanted {
+			t.Errorf("%s: got %t", text, got)
+		}
+	}
+	for text, wanted := range map[string]bool{"10.244.1.2 dev flannel.1 lladdr 02:00:00:00:00:01 PERMANENT": true, "10.244.1.2 dev flannel.1 lladdr 02:00:00:00:00:09 PERMANENT": false} {
+		if got := IsWanted(want, locate.Object{Kind: locate.Neighbour, Dev: "flannel.1", Text: text}); got != wanted {
+			t.Errorf("%s: got %t", text, got)
+		}
+	}
+}
+
+// TestSight tells packets of a flow from others, and from those that find its way.
+func TestSight(t *testing.T) {
+	f := locate.Flow{Src: a, Dst: b, Proto: "icmp", Outer: [2]netip.Addr{netip.MustParseAddr("192.168.33.101"), netip.MustParseAddr("192.168.33.102")}}
+	ip := func(src, dst netip.Addr, proto byte, more ...packet.Layer) packet.Frame {
+		layers := []packet.Layer{{Kind: "eth", From: "02:00:00:00:00:01", To: "02:00:00:00:00:02"}, {Kind: "ip", Src: src, Dst: dst, Proto: proto, Size: 60, TTL: 64}}
+		return packet.Frame{Layers: append(layers, more...)}
+	}
+	for name, test := range map[string]struct {
+		frame packet.Frame
+		ok    bool
+		back  bool
+	}{
+		"request": {ip(a, b, 1), true, false}, "reply": {ip(b, a, 1), true, true}, "other protocol": {ip(a, b, 6), false, false}, "others": {ip(a, a, 1), false, false},
+		"tunnel":         {ip(f.Outer[0], f.Outer[1], 17, packet.Layer{Kind: "wireguard"}), true, false},
+		"ARP":            {packet.Frame{Layers: []packet.Layer{{Kind: "arp", Src: a, Dst: b, Info: "request"}}}, true, false},
+		"not encrypted":  {ip(f.Outer[0], f.Outer[1], 17), false, false},
+		"ESP, backwards": {ip(f.Outer[1], f.Outer[0], 50), true, true},
+	} {
+		got, ok := sight(f, test.frame)
+		if ok != test.ok || got.Back != test.back {
+			t.Errorf("%s: got %+v, %t", name, got, ok)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package probe
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/lab/host"
+)
+
+var a, b = netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")
+var a6, b6 = netip.MustParseAddr("fd99::1"), netip.MustParseAddr("fd99::2")
+
+// pair makes two namespaces with a cable between them.
+func pair(t *testing.T) (near, far Site) {
+	t.Helper()
+	hosts := []host.Host{{Name: "twill-probe-a"}, {Name: "twill-probe-b"}}
+	for _, h := range hosts {
+		_ = h.Delete() // what a crashed run left
+		if err := h.Create(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = h.Delete() })
+	}
+	run(t, hosts[0], "ip link add eth0 type veth peer name eth0 netns twill-probe-b")
+	for i, h := range hosts {
+		run(t, h, "ip link set lo up; ip link set eth0 up; ip addr add "+[]string{"10.99.0.1/24", "10.99.0.2/24"}[i]+" dev eth0; ip -6 addr add "+
+			[]string{"fd99::1/64", "fd99::2/64"}[i]+" dev eth0 nodad")
+	}
+	return Site{hosts[0].Name, hosts[0].Do}, Site{hosts[1].Name, hosts[1].Do}
+}
+
+func run(t *testing.T, h host.Host, command string) {
+	t.Helper()
+	if _, err := h.Exec(t.Context(), "sh", "-ec", command); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSend: what is stopped is lost, and only that.
+func TestSend(t *testing.T) {
+	near, far := pair(t)
+	var tries []Try
+	for _, k := range Kinds {
+		tries = append(tries, Try{From: near, To: far, Src: a, Dst: b, Kind: k, Size: 1500}, Try{From: near, To: far, Src: a6, Dst: b6, Kind: k, Size: 1500})
+	}
+	lost := func() string {
+		var all []string
+		for _, r := range Send(t.Context(), tries) {
+			if r.Err != nil {
+				all = append(all, string(r.Kind))
+			}
+		}
+		return strings.Join(all, ", ")
+	}
+	for deadline := time.Now().Add(5 * time.Second); lost() != "" && time.Now().Before(deadline); { // the carrier takes a moment
+	}
+	receiver := host.Host{Name: far.Host}
+	for _, test := range []struct{ rule, want string }{
+		{"", ""},
+		{"tcp dport 1-65535 drop", "TCP, TCP"},
+		{"meta nfproto ipv6 udp dport 1-65535 drop", "UDP, full-size UDP"},
+		{"meta length > 1000 drop", "full-size ICMP, full-size ICMP, TCP, TCP, full-size UDP, full-size UDP"},
+		{"icmp type echo-request drop", "ICMP, full-size ICMP"},
+		{"ip saddr 10.99.0.1 reject", "ICMP, full-size ICMP, TCP, UDP, full-size UDP"},
+	} {
+		if test.rule != "" {
+			run(t, receiver, "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; add rule inet t c "+test.rule+"'")
+		}
+		if got := lost(); got != test.want {
+			t.Errorf("%q: got %q, want %q", test.rule, got, test.want)
+		}
+		run(t, receiver, "nft flush ruleset")
+	}
+	run(t, receiver, "ip link set eth0 mtu 1400")
+	if got, want := lost(), "full-size ICMP, full-size ICMP, full-size UDP, full-size UDP"; got != want {
+		t.Errorf("a smaller MTU: got %q, want %q", got, want)
+	}
+}
+
+// TestAsk: a refused connection is an answer, and silence is none.
+func TestAsk(t *testing.T) {
+	near, far := pair(t)
+	ask := func(k Kind, to netip.AddrPort) (err error) {
+		if bad := near.Do(func() error { err = Ask(t.Context(), k, to); return nil }); bad != nil {
+			t.Fatal(bad)
+		}
+		return err
+	}
+	at := netip.AddrPortFrom(b, 53)
+	if err := ask(TCP, at); err != nil {
+		t.Errorf("a closed port: %v", err)
+	}
+	if err := ask(ICMP, at); err != nil {
+		t.Errorf("a ping: %v", err)
+	}
+	if err := ask(DNS, at); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("no DNS server: %v", err)
+	}
+	if err := ask(UDPFull, at); err == nil {
+		t.Error("a kind that cannot be asked is answered")
+	}
+	run(t, host.Host{Name: far.Host}, "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; policy drop; }'")
+	for _, k := range []Kind{TCP, ICMP, DNS} {
+		if err := ask(k, at); err == nil || !strings.Contains(err.Error(), "no answer") {
+			t.Errorf("%s to a host that drops all: %v", k, err)
+		}
+	}
+}

@@ -239,6 +239,10 @@ func (w *world) testPath(t *testing.T) {
 		wants(t, w.trace(t, client, "service/shop/near"), "reply-bypasses", "answers the client directly", "br_netfilter",
 			w.pod(t, "node1/pod2").Addrs[0].String())
 	})
+	w.serve(t, client, ":8080")
+	w.service(t, "self", nil)
+	w.endpoints(t, "self", httpPort, backend{pod: client})
+	w.fine(t, client, "service/shop/self") // the client is its own endpoint
 	w.service(t, "far", nil)
 	w.endpoints(t, "far", httpPort, backend{pod: "node2/pod1"})
 	w.fine(t, client, "service/shop/far")

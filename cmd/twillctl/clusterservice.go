@@ -47,8 +47,8 @@ func (c cluster) traceService(ctx context.Context, t *target, src string, q serv
 	return pathOf(trace, path), err
 }
 
-// targets asks the API server for a Service and what is behind it. In a large cluster the EndpointSlices of all Services
-// would be too much, so only those of the one in question are asked for.
+// targets asks the API server for a Service and what is behind it. In a large cluster the EndpointSlices of all
+// Services would be too much, so only those of the one in question are asked for.
 func (c cluster) targets(ctx context.Context, q service.Query, from end) ([]service.Target, *service.Problem, error) {
 	get := [][]string{{"services", "--namespace=" + q.Namespace}}
 	if q.Addr.IsValid() {

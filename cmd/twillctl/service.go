@@ -101,7 +101,8 @@ func familyAddr(all []netip.Addr, other netip.Addr) netip.Addr {
 // labPlaces returns all namespaces of a lab.
 func labPlaces(l *lab.Lab, client *lab.Pod) connect.Places {
 	p := connect.Places{Nodes: map[string]connect.Node{}, Pods: map[netip.Addr]probe.Site{}}
-	p.Client = connect.Client{Site: probe.Site{Host: client.ID(), Do: client.Do}, Node: client.Node.Name, Addrs: client.Addrs}
+	p.Client = connect.Client{Site: probe.Site{Host: client.ID(), Do: client.Do}, Node: client.Node.Name,
+		Addrs: client.Addrs}
 	for _, n := range l.Nodes() {
 		p.Nodes[n.Name] = connect.Node{Site: probe.Site{Host: n.Name, Do: n.Do}, Addrs: n.Underlay()}
 	}
@@ -184,8 +185,8 @@ func (t *target) readTargets(q service.Query, node string, client []netip.Addr) 
 	return targets, problem, nil
 }
 
-// nodePlaces returns the namespaces that this node can enter: its own, and its pods'. If the client's is not among them,
-// another pod connects in its place, or the node itself with the bridge's address.
+// nodePlaces returns the namespaces that this node can enter: its own, and its pods'. If the client's is not among
+// them, another pod connects in its place, or the node itself with the bridge's address.
 func nodePlaces(f doctor.Facts, client netip.Addr) (connect.Places, error) {
 	pods, err := follow.PodSites(f)
 	if err != nil {

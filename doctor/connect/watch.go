@@ -35,7 +35,6 @@ type place struct {
 
 // sighting is a packet of TCP or UDP on a device.
 type sighting struct {
-	proto    string
 	src, dst netip.AddrPort
 	out      bool
 	reset    bool
@@ -127,7 +126,7 @@ func (w *watch) read(o *service.Observations) error {
 		}
 		for _, h := range p.hits {
 			o.Hits = append(o.Hits, service.Hit{Host: p.Host, Object: h.Object, Verdict: h.Verdict, Stops: h.Stops,
-				Rewrote: h.Rewrote})
+				Rewrote: h.Rewrote, Src: h.Src, Dst: h.Dst})
 		}
 	}
 	o.Unread = append(o.Unread, w.unread...)
@@ -171,7 +170,7 @@ func sightingOf(s packet.Sighting) (one sighting, ok bool) {
 		if errFrom != nil || errTo != nil {
 			continue
 		}
-		return sighting{proto: proto, src: netip.AddrPortFrom(ip.Src, uint16(from)), dst: netip.AddrPortFrom(ip.Dst, uint16(to)),
+		return sighting{src: netip.AddrPortFrom(ip.Src, uint16(from)), dst: netip.AddrPortFrom(ip.Dst, uint16(to)),
 			out: s.Out, reset: slices.Contains(words(l4.Info), "rst")}, true
 	}
 	return one, false

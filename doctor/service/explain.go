@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -64,7 +65,9 @@ func Explain(t Target, o Observations) Report {
 	if len(o.Tries) == 0 {
 		r.Problems = append(r.Problems, x.unprobed())
 	}
-	slices.SortFunc(r.Problems, func(a, b Problem) int { return strings.Compare(string(a.Code)+a.Text, string(b.Code)+b.Text) })
+	slices.SortFunc(r.Problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Code, b.Code), cmp.Compare(a.Text, b.Text))
+	})
 	return r
 }
 
@@ -88,7 +91,7 @@ func (x explanation) isFine(t Try) bool {
 	}
 	e := t.endpoint()
 	return x.Port.Proto == "UDP" && t.Outcome == Silent && e.IsValid() && t.Answerer == netip.AddrPort{} &&
-		x.Sockets[e].listens(e) && len(t.Hosts) > 0 && x.stop(false) == nil && strings.Contains(t.Hosts[len(t.Hosts)-1], "/")
+		x.Sockets[e].listens(e) && len(t.Hosts) > 0 && x.stop(false, e.Addr()) == nil && strings.Contains(t.Hosts[len(t.Hosts)-1], "/")
 }
 
 // blame says why connections fail: those to one endpoint, or if it is not valid, those that none was chosen for.
@@ -97,7 +100,7 @@ func (x explanation) blame(e netip.AddrPort, lost []Try) Problem {
 		return x.blameEndpoint(e, lost[0])
 	}
 	p := x.blameChoice(lost[0])
-	if h := x.stop(true); h != nil && p.Rule == "" {
+	if h := x.stop(true, x.To.Addr()); h != nil && p.Rule == "" {
 		p.Rule = h.Host + ": " + h.Object.Text
 	}
 	if p.Place == "" {
@@ -162,10 +165,10 @@ func (x explanation) blameChoice(t Try) Problem {
 	if p := x.blameObjects(); p != nil {
 		return *p
 	}
-	if h := x.stop(false); h != nil {
+	if h := x.stop(false, x.To.Addr()); h != nil {
 		return x.stopped(h)
 	}
-	stop := x.stop(true)
+	stop := x.stop(true, x.To.Addr())
 	if stop != nil && stop.chain() != unallocated {
 		return Problem{Code: NotProgrammed, Place: stop.Host, Text: fmt.Sprintf(
 			"kube-proxy on %s refuses %s although the API server has endpoints that are ready: it has old objects, "+
@@ -215,11 +218,11 @@ func (x explanation) blameEndpoint(e netip.AddrPort, t Try) Problem {
 			t.Answerer, t.To),
 			Fix: "modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1"}
 	case !known:
-		return Problem{Code: StaleEndpoint, Place: x.Node, Text: fmt.Sprintf("%s still sends to %s, which is no endpoint of %s"+
-			" any more", x.Node, e, x.Name()), Fix: "look at kube-proxy's log on " + x.Node +
+		return Problem{Code: StaleEndpoint, Place: x.Node, Text: fmt.Sprintf(
+			"%s still sends to %s, which is no endpoint of %s any more", x.Node, e, x.Name()), Fix: "look at kube-proxy's log on " + x.Node +
 			"; a connection that lasts keeps its endpoint: conntrack -D --reply-src " + e.Addr().String()}
-	case x.stop(false) != nil:
-		return x.stopped(x.stop(false))
+	case x.stop(false, e.Addr()) != nil:
+		return x.stopped(x.stop(false, e.Addr()))
 	case t.Outcome == Refused && socket.Known && !socket.listens(e):
 		return x.unheard(there, socket)
 	case t.Outcome == Refused && socket.Known:
@@ -227,12 +230,13 @@ func (x explanation) blameEndpoint(e netip.AddrPort, t Try) Problem {
 			"%s refuses the connection, although somebody listens there", there), Fix: "look at the pod's log"}
 	case t.Outcome == Refused:
 		return Problem{Code: NobodyListens, Place: place(there, t), Text: fmt.Sprintf(
-			"%s refuses the connection: nobody listens on %s %d in the pod", there, x.Port.Proto, e.Port()), Fix: x.compare(there)}
+			"%s refuses the connection: nobody listens on %s %d in the pod", there, x.Port.Proto, e.Port()),
+			Fix: x.compare(there)}
 	case socket.Known && !socket.listens(e):
 		return x.unheard(there, socket)
 	}
-	return Problem{Code: NoReply, Place: place(there, t), Text: fmt.Sprintf("%s does not answer: packets to it were seen %s",
-		there, seenAt(t.Hosts)), Fix: "see what follows about the path to it"}
+	return Problem{Code: NoReply, Place: place(there, t), Text: fmt.Sprintf(
+		"%s does not answer: packets to it were seen %s", there, seenAt(t.Hosts)), Fix: "see what follows about the path to it"}
 }
 
 // unheard says that nobody listens on the endpoint's port, and what the pod listens on instead.
@@ -241,10 +245,12 @@ func (x explanation) unheard(e Endpoint, s Socket) Problem {
 	i := slices.IndexFunc(s.Bound, func(b netip.AddrPort) bool { return b.Port() == e.To.Port() })
 	if i >= 0 {
 		p.Code, p.Fix = WrongAddress, "let it listen on all addresses (0.0.0.0 or ::)"
-		p.Text = fmt.Sprintf("%s: the pod listens on %s only, which is not the address that connections are sent to", e, s.Bound[i])
+		p.Text = fmt.Sprintf("%s: the pod listens on %s only, which is not the address that connections are sent to",
+			e, s.Bound[i])
 		return p
 	}
-	p.Text = fmt.Sprintf("%s: nobody listens on %s %d in the pod; it listens on %s", e, x.Port.Proto, e.To.Port(), s.ports())
+	p.Text = fmt.Sprintf("%s: nobody listens on %s %d in the pod; it listens on %s", e, x.Port.Proto, e.To.Port(),
+		s.ports())
 	return p
 }
 

@@ -54,6 +54,8 @@ type Hit struct {
 	Verdict string
 	Stops   bool
 	Rewrote string // "daddr 10.96.0.1 to 10.244.1.2, dport 80 to 8080"
+	// Src and Dst are the packet's when it met the rule; not valid: not known.
+	Src, Dst netip.Addr
 }
 
 // Observations are what was seen of all tries.
@@ -127,9 +129,11 @@ func (o Observations) choice(e netip.AddrPort) (rule, because *Hit) {
 	return rule, because
 }
 
-// stop returns the first rule that stops packets; of kube-proxy's or of others.
-func (o Observations) stop(ofProxy bool) *Hit {
-	i := slices.IndexFunc(o.Hits, func(h Hit) bool { return h.Stops && h.ofProxy() == ofProxy })
+// stop returns the first rule that stops packets from or to an address; of kube-proxy's or of others.
+func (o Observations) stop(ofProxy bool, about netip.Addr) *Hit {
+	i := slices.IndexFunc(o.Hits, func(h Hit) bool {
+		return h.Stops && h.ofProxy() == ofProxy && (!h.Src.IsValid() || h.Src == about || h.Dst == about)
+	})
 	if i < 0 {
 		return nil
 	}

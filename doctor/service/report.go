@@ -111,7 +111,8 @@ func (x explanation) sticks() string {
 		return ""
 	case 1:
 		e, _ := x.known(chosen[0])
-		return fmt.Sprintf("sessionAffinity ClientIP: this client sticks to %s until it has been silent for %s", e, short(x.Service.Sticky))
+		return fmt.Sprintf("sessionAffinity ClientIP: this client sticks to %s until it has been silent for %s",
+			e, short(x.Service.Sticky))
 	}
 	return fmt.Sprintf("sessionAffinity ClientIP is not kept: connections of one client went to %d endpoints", len(chosen))
 }

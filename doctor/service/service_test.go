@@ -255,6 +255,18 @@ func TestExplainSome(t *testing.T) {
 	}
 }
 
+// TestExplainOther holds that a rule is blamed only for packets of the endpoint that it stops.
+func TestExplainOther(t *testing.T) {
+	stop := hit("node2", "inet fw forward handle 9: drop", "", true)
+	stop.Src, stop.Dst = client[0], netip.MustParseAddr("10.244.2.5")
+	o := service.Observations{Watched: []string{"node1"}, Hits: []service.Hit{stop},
+		Tries: []service.Try{try(service.Silent, "10.244.2.5:8080"), try(service.Refused, "10.244.1.5:8080")}}
+	r := service.Explain(target(nil), o)
+	if len(r.Problems) != 2 || r.Problems[0].Code != service.NobodyListens || r.Problems[1].Code != service.RuleStops {
+		t.Errorf("%+v", r.Problems)
+	}
+}
+
 // TestExplainDatagrams holds that nobody has to answer a datagram, but somebody has to take it.
 func TestExplainDatagrams(t *testing.T) {
 	udp := func(t *service.Target) { t.Port.Proto = "UDP" }

@@ -147,8 +147,8 @@ func (c Catalog) byAddress(q Query, node string) ([]Target, *Problem) {
 	if len(all) == 0 {
 		text := fmt.Sprintf("nothing in the cluster has the address %s: no Service, no node", q.Addr)
 		if host, ok := c.nodes[q.Addr]; ok {
-			text = fmt.Sprintf("%s is the node %s, but port %s is neither a node port of any Service nor a host port of its pods",
-				q.Addr, host, q.Port)
+			text = fmt.Sprintf("%s is the node %s, but port %s is neither a node port of any Service nor a host port "+
+				"of its pods", q.Addr, host, q.Port)
 		}
 		return nil, &Problem{Code: NoService, Text: text, Fix: "kubectl get services --all-namespaces"}
 	}

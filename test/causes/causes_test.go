@@ -3,8 +3,8 @@
 package causes
 
 import (
-	"fmt"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -112,6 +112,7 @@ func TestCauses(t *testing.T) {
 	defer r.down()
 	r.open()
 	defer r.close()
+	defer r.finish() // also of a run that ends early
 	for n := range o.numbers() {
 		if t.Context().Err() != nil {
 			break
@@ -122,7 +123,6 @@ func TestCauses(t *testing.T) {
 		r.prepare(n)
 		r.book(r.try(newCause(o.seed, n, r.world, nil)))
 	}
-	r.finish()
 }
 
 // run is a lab, and what was found in it so far.
@@ -177,7 +177,7 @@ func (r *run) up() {
 	r.must(err)
 	r.oracle, err = newOracle(r.Context(), r.lab)
 	r.must(err)
-	if lost := r.awaitHealth(10 * time.Second); len(lost) > 0 {
+	if lost := r.awaitHealth(time.Minute); len(lost) > 0 {
 		r.Fatalf("nothing was injected, and packets are lost: %s", lost)
 	}
 	r.rest()
@@ -185,13 +185,16 @@ func (r *run) up() {
 
 // rest waits until nothing changes any more: IPv6 looks for duplicates of its addresses for a while.
 func (r *run) rest() {
-	for deadline := time.Now().Add(15 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		now := r.states()
-		if fmt.Sprint(now) == fmt.Sprint(r.healthy) {
+		if maps.Equal(now, r.healthy) {
 			return
 		}
 		if time.Now().After(deadline) {
-			r.Fatalf("nothing was injected, and the lab does not come to rest")
+			for place, state := range now {
+				r.Logf("%s%s", place, firstDifference(r.healthy[place], state))
+			}
+			r.Fatal("nothing was injected, and the lab does not come to rest")
 		}
 		r.healthy = now
 		r.pause(500 * time.Millisecond)

@@ -37,12 +37,12 @@ type server struct {
 	conn     net.PacketConn
 }
 
-// serve listens on all addresses of a pod, also those that come later.
-func serve(ctx context.Context, p *lab.Pod) (*server, error) {
+// serve listens on all addresses of a namespace, also those that come later.
+func serve(ctx context.Context, in func(func() error) error) (*server, error) {
 	s := &server{}
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
-	err := p.Do(func() (err error) {
+	err := in(func() (err error) {
 		if s.listener, err = lc.Listen(ctx, "tcp", ":0"); err != nil {
 			return err
 		}
@@ -97,11 +97,13 @@ func (s *server) close() {
 	_ = s.conn.Close()
 }
 
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
 // transfer connects, and sends data both ways.
-func transfer(ctx context.Context, p *lab.Pod, to netip.AddrPort, limit time.Duration) error {
+func transfer(ctx context.Context, dial dialer, to netip.AddrPort, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	conn, err := p.Dial(ctx, "tcp", to.String())
+	conn, err := dial(ctx, "tcp", to.String())
 	if err != nil {
 		return err
 	}
@@ -131,7 +133,7 @@ func (o *oracle) datagrams(ctx context.Context, from int, f family, limit time.D
 	}
 	var group sync.WaitGroup
 	for kind, conn := range sockets {
-		r := &round{oracle: o, from: from, kind: kind, family: f, conn: conn, note: note, open: map[uint32]probe{},
+		r := &datagrams{oracle: o, from: from, kind: kind, family: f, conn: conn, note: note, open: map[uint32]probe{},
 			stamp: uint16(rand.N(1 << 16))}
 		group.Go(func() {
 			defer conn.Close()
@@ -174,8 +176,8 @@ func forbidFragments(c syscall.RawConn, f family) (err error) {
 	}), err)
 }
 
-// round is what one socket sends to all pods, and what of it was not answered.
-type round struct {
+// datagrams are what one socket sends to all pods, and what of it was not answered.
+type datagrams struct {
 	*oracle
 	from   int
 	kind   string
@@ -186,7 +188,7 @@ type round struct {
 	stamp  uint16 // of its echoes
 }
 
-func (r *round) send() {
+func (r *datagrams) send() {
 	for i, p := range r.pods {
 		if i == r.from {
 			continue
@@ -214,14 +216,14 @@ func (r *round) send() {
 }
 
 // payload is behind the headers of ICMP and UDP, which have one length.
-func (r *round) payload(full int) int {
+func (r *datagrams) payload(full int) int {
 	if full == 0 {
 		return 16
 	}
 	return r.mtu[r.pods[r.from].ID()] - map[family]int{ip4: 28, ip6: 48}[r.family]
 }
 
-func (r *round) echo(number uint32, size int) []byte {
+func (r *datagrams) echo(number uint32, size int) []byte {
 	data := make([]byte, size)
 	binary.BigEndian.PutUint32(data, number)
 	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: r.id(), Seq: int(number), Data: data}}
@@ -233,7 +235,7 @@ func (r *round) echo(number uint32, size int) []byte {
 }
 
 // receive waits for what is missing.
-func (r *round) receive(deadline time.Time) {
+func (r *datagrams) receive(deadline time.Time) {
 	_ = r.conn.SetReadDeadline(deadline)
 	b := make([]byte, 1<<16)
 	for len(r.open) > 0 {
@@ -251,7 +253,7 @@ func (r *round) receive(deadline time.Time) {
 }
 
 // of reports whether an answer came from the address that was asked.
-func (r *round) of(from net.Addr, pod int) bool {
+func (r *datagrams) of(from net.Addr, pod int) bool {
 	ip, _ := netip.AddrFromSlice(addressOf(from))
 	return ip.Unmap() == addrOf(r.pods[pod].Addrs, r.family)
 }
@@ -263,7 +265,7 @@ func addressOf(a net.Addr) net.IP {
 	return a.(*net.IPAddr).IP
 }
 
-func (r *round) decode(b []byte) (uint32, bool) {
+func (r *datagrams) decode(b []byte) (uint32, bool) {
 	if r.kind == "udp" {
 		return binary.BigEndian.Uint32(append(b, 0, 0, 0, 0)), len(b) >= 4
 	}
@@ -283,4 +285,4 @@ func (r *round) decode(b []byte) (uint32, bool) {
 }
 
 // id is another one in each round.
-func (r *round) id() int { return int(r.stamp) }
+func (r *datagrams) id() int { return int(r.stamp) }

@@ -135,6 +135,7 @@ func (t *trial) diagnose() {
 	t.First, t.Seconds = first, took.Seconds()
 	if err != nil {
 		t.Failed = err.Error()
+		return
 	}
 	switch t.Outcome {
 	case hurts:

@@ -111,7 +111,10 @@ func (w *Watcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Read returns what was dropped since the last call. It does not block.
+// maxRead is how many drops one Read takes: they may come faster than they are read.
+const maxRead = 1 << 15
+
+// Read returns what was dropped since the last call, at most maxRead of it. It does not block.
 func (w *Watcher) Read() ([]Drop, error) {
 	var all []Drop
 	w.reader.SetDeadline(time.Now())
@@ -119,7 +122,7 @@ func (w *Watcher) Read() ([]Drop, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for range maxRead {
 		r, err := w.reader.Read()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -131,6 +134,7 @@ func (w *Watcher) Read() ([]Drop, error) {
 			all = append(all, d)
 		}
 	}
+	return all, nil
 }
 
 func (w *Watcher) decode(event []byte, booted time.Time) (Drop, bool) {

@@ -79,15 +79,29 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (Report, error) {
 	if len(r.Lost) == 0 || ctx.Err() != nil {
 		return r, ctx.Err()
 	}
-	followed, err := n.Follow(ctx, choose(r.Lost))
-	r.Losses, r.Unread = followed.Losses, followed.Unread
-	if len(r.Losses) == 0 { // what was lost once came back the second time
+	chosen := choose(r.Lost)
+	followed, err := n.Follow(ctx, chosen)
+	if r.Losses, r.Unread = followed.Losses, followed.Unread; len(r.Losses) == 0 && err == nil {
+		n.unfollowed(ctx, &r, chosen)
+	}
+	return r, err
+}
+
+// unfollowed ends a report without a loss that was followed. What is lost a third time while nobody watches stays lost;
+// else it was late once.
+func (n Network) unfollowed(ctx context.Context, r *Report, chosen []probe.Result) {
+	for _, c := range chosen {
+		if x := probe.Send(ctx, []probe.Try{c.Try})[0]; x.Err != nil {
+			r.Losses = append(r.Losses, locate.Loss{Flow: n.flow(x), Host: x.From.Host, Last: "nowhere while it was watched",
+				Missing: x.To.Host})
+		}
+	}
+	if len(r.Losses) == 0 {
 		r.Lost = nil
 		for i := range r.Results {
 			r.Results[i].Err = nil
 		}
 	}
-	return r, err
 }
 
 func (n Network) tries() (all []probe.Try) {

@@ -92,7 +92,7 @@ func TestMistaken(t *testing.T) {
 		t.Errorf("healthy: got %v", got)
 	}
 	got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01"), id("p2", "02:00:00:00:00:02", b, a)})
-	if len(got["p1"]) != 1 || got["p1"][0].Text != a.String()+" is missing" || len(got["p2"]) != 1 || got["p2"][0].Text != a.String()+" dev eth0, which is the address of p1" {
+	if len(got["p1"]) != 1 || got["p1"][0].Text != a.String()+" is missing on eth0" || len(got["p2"]) != 1 || got["p2"][0].Text != a.String()+" dev eth0, which is the address of p1" {
 		t.Errorf("got %v", got)
 	}
 	if got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:01", b)}); len(got["p1"]) != 1 || got["p1"][0].Kind != locate.Link {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
@@ -19,6 +20,18 @@ type identity struct {
 	probe.Site
 	addrs map[netip.Addr]string
 	macs  map[string]string
+}
+
+// only returns the name of the only device with a MAC, empty if there are none or several.
+func (id identity) only() string {
+	name := ""
+	for _, dev := range id.macs {
+		if name != "" {
+			return ""
+		}
+		name = dev
+	}
+	return name
 }
 
 // identify reads the addresses and MACs of all pods and of the namespaces between them.
@@ -74,8 +87,10 @@ func (n Network) mistaken(all []identity) map[string][]locate.Object {
 		for _, a := range p.Addrs {
 			about := netip.PrefixFrom(a, a.BitLen())
 			if all[i].addrs[a] == "" {
-				found[p.Host] = append(found[p.Host], locate.Object{Kind: locate.Address, About: about,
-					Text: fmt.Sprintf("%s is missing", a), Usual: "the address that the pod was given"})
+				dev := all[i].only()
+				found[p.Host] = append(found[p.Host], locate.Object{Kind: locate.Address, Dev: dev, About: about,
+					Text:  strings.TrimSuffix(fmt.Sprintf("%s is missing on %s", a, dev), " on "),
+					Usual: "the address that the pod was given"})
 			}
 			n.takers(found, all, p.Host, a)
 		}

@@ -40,9 +40,13 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 			if !inner {
 				q = outer
 			}
-			if in, ok := s.arrival(q, inner); ok {
+			in, ok := s.arrival(q, inner)
+			if ok {
 				q.In = in
 				all = append(all, s.lookup(q, back)...)
+			}
+			if in != "" {
+				all = append(all, s.reverse(q, back)...)
 			}
 		}
 	}
@@ -80,6 +84,16 @@ func (s *seenAt) has(a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// reverse asks for the way back to the sender of a packet, as the reverse path filter does.
+func (s *seenAt) reverse(p unusual.Packet, back bool) []locate.Routed {
+	p.Src, p.Dst, p.SPort, p.DPort, p.In = p.Dst, p.Src, p.DPort, p.SPort, "lo"
+	all := s.lookup(p, back)
+	for i := range all {
+		all[i].Reverse = true
+	}
+	return all
 }
 
 func (s *seenAt) lookup(p unusual.Packet, back bool) (all []locate.Routed) {

@@ -30,7 +30,7 @@ func (j *judgement) blame() Loss {
 		l.Reason = strings.TrimSpace(d.Reason + " in " + d.Function)
 		dropped = !j.isMisled // the place that drops it is innocent
 	}
-	all := slices.Concat(misled, j.rewritten(), j.taken(), j.routed())
+	all := slices.Concat(misled, j.rewritten(), j.taken(), j.routed(d))
 	for _, name := range j.path {
 		for _, o := range j.hosts[name].Unusual {
 			if s, ok := j.suspect(name, o, d, dropped); ok {

@@ -63,11 +63,11 @@ func (j *judgement) ownerOf(mac, other string) string {
 
 // routed returns the policy rules and routes that refuse the packet, or lead it away, up to where it was seen last. What
 // did not decide about the packet is innocent.
-func (j *judgement) routed() (all []suspect) {
+func (j *judgement) routed(d Drop) (all []suspect) {
 	for _, name := range j.path {
 		for i, r := range j.hosts[name].Routed {
 			switch {
-			case r.Object.Usual == "":
+			case r.Object.Usual == "" || r.Reverse && !isFiltered(d):
 			case r.Refuses && r.Back == j.back && (name == j.at || name == j.next):
 				all = append(all, suspect{name, r.Object, byWire - i, true})
 			default:
@@ -77,6 +77,9 @@ func (j *judgement) routed() (all []suspect) {
 	}
 	return all
 }
+
+// isFiltered reports whether the reverse path filter dropped a packet.
+func isFiltered(d Drop) bool { return strings.Contains(d.Reason, "RPFILTER") }
 
 // taken returns the hosts that have an address or a MAC of the flow's, and are not those that should.
 func (j *judgement) taken() (all []suspect) {

@@ -28,20 +28,8 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 	for _, s := range f.Lease.Snapshot.Local.Stacks {
 		outer = append(outer, s.Underlay)
 	}
-	for _, p := range f.Pods {
-		if !isOwn(f, p.Addr) {
-			continue
-		}
-		i := slices.IndexFunc(n.Pods, func(o Pod) bool { return o.Host == f.Node+"/"+p.Port })
-		switch {
-		case i >= 0:
-			n.Pods[i].Addrs = append(n.Pods[i].Addrs, p.Addr)
-		case files[p.Port] != "" && len(n.Pods) < maxPods:
-			n.Pods = append(n.Pods, Pod{Site: probe.Site{Host: f.Node + "/" + p.Port, Do: enter(files[p.Port])},
-				Node: f.Node, Addrs: []netip.Addr{p.Addr}, Outer: outer})
-		}
-	}
-	if len(n.Pods) == 0 {
+	n.ownPods(f, files, outer)
+	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do != nil }) {
 		own := Pod{Site: here, Node: f.Node, Outer: outer}
 		for _, s := range f.Lease.Snapshot.Local.Stacks {
 			own.Addrs = append(own.Addrs, backend.Gateway(s.Subnet))
@@ -83,6 +71,25 @@ func PodSites(f doctor.Facts) (map[netip.Addr]probe.Site, error) {
 		}
 	}
 	return all, nil
+}
+
+// ownPods adds the node's pods. Those that may not be entered send nothing, and their kernel answers.
+func (n *Network) ownPods(f doctor.Facts, files map[string]string, outer []netip.Addr) {
+	for _, p := range f.Pods {
+		host := f.Node + "/" + p.Port
+		i := slices.IndexFunc(n.Pods, func(o Pod) bool { return o.Host == host })
+		switch {
+		case !isOwn(f, p.Addr):
+		case i >= 0:
+			n.Pods[i].Addrs = append(n.Pods[i].Addrs, p.Addr)
+		case len(n.Pods) < maxPods:
+			pod := Pod{Site: probe.Site{Host: host}, Node: f.Node, Addrs: []netip.Addr{p.Addr}, Outer: outer}
+			if files[p.Port] != "" {
+				pod.Do = enter(files[p.Port])
+			}
+			n.Pods = append(n.Pods, pod)
+		}
+	}
 }
 
 // isOwn reports whether an address is of the node's own subnets: what other namespaces behind its devices have is not.

@@ -57,7 +57,8 @@ func idOf(path string) (id int, inode uint64, err error) {
 	return id, s.Ino, err
 }
 
-// behind returns the files of the namespaces behind the ports of a bridge, by the port's name.
+// behind returns the files of the namespaces behind veth devices, by the device's name, of those that may be entered:
+// that takes CAP_SYS_ADMIN, which an agent's container does not have.
 func behind() (map[string]string, error) {
 	links, err := rtnl.Retry("links", netlink.LinkList)
 	if err != nil {
@@ -69,8 +70,9 @@ func behind() (map[string]string, error) {
 	}
 	all := map[string]string{}
 	for _, l := range links {
-		if a := l.Attrs(); l.Type() == "veth" && a.NetNsID >= 0 && files[a.NetNsID] != "" {
-			all[a.Name] = files[a.NetNsID]
+		file := files[l.Attrs().NetNsID]
+		if l.Type() == "veth" && file != "" && enter(file)(func() error { return nil }) == nil {
+			all[l.Attrs().Name] = file
 		}
 	}
 	return all, nil

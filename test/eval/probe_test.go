@@ -90,6 +90,29 @@ func TestProbe(t *testing.T) {
 			}
 		})
 	}
+	t.Run("with an agent's rights", func(t *testing.T) {
+		n := l.Nodes()[0]
+		ask := func() (d doctor.Diagnosis) {
+			out, err := n.Exec(t.Context(), "setpriv", "--bounding-set=-all,+net_admin,+net_raw,+dac_override", program, "doctor", "--probe", "-o", "json",
+				"--checkpoint-file", n.CheckpointFile(), "--subnet-file", n.SubnetFile(), "--cni-cache-dir", n.CNICache())
+			if bad := json.Unmarshal([]byte(out), &d); bad != nil {
+				t.Fatalf("%v, %v: %s", bad, err, out)
+			}
+			return d
+		}
+		if got := ask(); got.Failed() || !got.Probed {
+			t.Errorf("healthy: got %+v", got)
+		}
+		_, err := n.Exec(t.Context(), "sh", "-ec", "nft 'add table inet site; add chain inet site c { type filter hook output priority 0; }; add rule inet site c meta length > 1000 drop'")
+		check(t, err)
+		got := ask()
+		_, err = n.Exec(t.Context(), "nft", "delete", "table", "inet", "site")
+		check(t, err)
+		if len(got.Findings) == 0 || got.Findings[0].Object != "rule inet site c handle 2: meta length > 1000 drop" ||
+			!strings.Contains(strings.Join(got.Unread, "\n"), "CAP_BPF and CAP_PERFMON") {
+			t.Errorf("a rule: got %+v", got)
+		}
+	})
 	t.Run("healthy", func(t *testing.T) {
 		if got := ask(); got.Failed() || got.Probes.Sent != 150 || len(got.Probes.Unread) > 0 {
 			t.Errorf("got %+v, probes %+v", got.First, got.Probes)

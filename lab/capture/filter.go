@@ -51,6 +51,9 @@ func (f filter) match(p packet.Frame) bool {
 	}
 	a, b := f[0], f[len(f)-1]
 	return slices.ContainsFunc(p.Layers, func(l packet.Layer) bool {
+		if l.Kind != "ip" { // ARP has addresses, too
+			return false
+		}
 		if len(f) == 1 {
 			return slices.Contains(a, l.Src) || slices.Contains(a, l.Dst)
 		}

@@ -228,7 +228,7 @@ func rank(l locate.Loss) int {
 
 // flow describes a lost probe for the judgement.
 func (n Network) flow(r probe.Result) locate.Flow {
-	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Sent: r.Try.String(), Error: r.Err.Error()}
+	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Sent: r.String(), Error: r.Err.Error()}
 	from, to := n.pod(r.From.Host), n.pod(r.To.Host)
 	for _, s := range n.Path(from, to) {
 		f.Path = append(f.Path, s.Host)

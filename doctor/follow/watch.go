@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
@@ -40,7 +39,6 @@ type place struct {
 	addrs  []netip.Addr
 	devs   map[int]string
 
-	mu      sync.Mutex // for what is read beside the probes
 	unusual []locate.Object
 	neighs  []locate.Object
 	unread  []string

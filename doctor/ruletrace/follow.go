@@ -19,7 +19,7 @@ type met struct {
 
 // verdict returns what the rule calls its verdict.
 func (m *met) name() string {
-	name := m.event.verdict.String()
+	name := m.verdict.String()
 	if m.kind == unix.NFT_TRACETYPE_POLICY {
 		return "policy " + name
 	}
@@ -31,11 +31,11 @@ func (m *met) name() string {
 
 // final reports whether the packet ends here.
 func (m *met) final(queues map[uint16]bool) bool {
-	switch m.event.verdict.base() {
+	switch m.verdict.base() {
 	case verdictDrop, verdictStolen:
 		return true
 	case verdictQueue:
-		number, bypass := m.event.verdict.queue()
+		number, bypass := m.verdict.queue()
 		return !bypass && !queues[number]
 	}
 	return false

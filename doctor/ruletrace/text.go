@@ -53,9 +53,9 @@ func (b *book) object(m *met) locate.Object {
 	}
 	o := locate.Object{Kind: locate.Rule}
 	if m.kind == unix.NFT_TRACETYPE_POLICY {
-		o.Text = m.place.String() + ": " + m.name()
+		o.Text = m.String() + ": " + m.name()
 		o.Usual = "policy accept"
-		o.Fix = fmt.Sprintf("nft chain %s '{ policy accept; }'", m.place.quoted())
+		o.Fix = fmt.Sprintf("nft chain %s '{ policy accept; }'", m.quoted())
 		return o
 	}
 	text := b.nftRules(m.place)[m.handle]
@@ -63,7 +63,7 @@ func (b *book) object(m *met) locate.Object {
 		text = m.name()
 	}
 	o.Text = fmt.Sprintf("%s handle %d: %s", m.place, m.handle, text)
-	o.Fix = fmt.Sprintf("nft delete rule %s handle %d", m.place.quoted(), m.handle)
+	o.Fix = fmt.Sprintf("nft delete rule %s handle %d", m.quoted(), m.handle)
 	return o
 }
 

@@ -189,10 +189,10 @@ func (d *linkDifferences) attributes(fresh link) {
 
 // linkWord returns what sets an attribute back.
 func linkWord(id uint16, word string, value uint64) string {
-	switch {
-	case id == unix.IFLA_LINKMODE:
+	switch id {
+	case unix.IFLA_LINKMODE:
 		return "mode default"
-	case id == unix.IFLA_PROTO_DOWN:
+	case unix.IFLA_PROTO_DOWN:
 		return "protodown " + onOff(value)
 	}
 	return fmt.Sprintf("%s %d", word, value)

@@ -186,7 +186,7 @@ func (r route) follows(addresses []address) bool {
 	}
 	return slices.ContainsFunc(addresses, func(a address) bool {
 		switch {
-		case a.dev != r.dev && !(r.family == unix.AF_INET6 && r.dev == "lo"):
+		case a.dev != r.dev && (r.family != unix.AF_INET6 || r.dev != "lo"):
 			return false
 		case r.kind == unix.RTN_BROADCAST:
 			return a.prefix.Masked().Contains(r.dst.Addr()) || a.broadcast == r.dst.Addr()

@@ -2,7 +2,6 @@ package causes
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -37,16 +36,6 @@ func (c *cause) String() string {
 		lines = append(lines, line)
 	}
 	return fmt.Sprintf("%d %s at %s: %s", c.number, c.kind, c.place, strings.Join(lines, "; "))
-}
-
-// places are the namespaces that a cause alters.
-func (c *cause) places() []string {
-	var names []string
-	for _, s := range c.steps {
-		names = append(names, s.in)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // add is a step that adds something by one command and deletes it by another, which differ in one word only.

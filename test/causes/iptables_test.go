@@ -28,11 +28,10 @@ var ebChains = map[string][]string{
 type xRule struct {
 	*draw
 	xtables
-	place  place
-	addrs  family
-	table  string
-	chain  string
-	target string
+	place place
+	addrs family
+	table string
+	chain string
 }
 
 func drawIptables(d *draw) *cause {
@@ -184,10 +183,10 @@ func (r xRule) someone() string {
 
 // match chooses which packets.
 func (r xRule) match() string {
-	switch {
-	case r.kept == "arp":
+	switch r.kept {
+	case "arp":
 		return choose(r.draw, "arptables match", arptablesMatches)(r)
-	case r.kept == "bridge":
+	case "bridge":
 		return choose(r.draw, "ebtables match", ebtablesMatches)(r)
 	}
 	text := choose(r.draw, "iptables match", iptablesMatches)(r)

@@ -212,3 +212,13 @@ func firstDifference(before, after string) string {
 	}
 	return ""
 }
+
+// places are the namespaces that a cause alters.
+func (c *cause) places() []string {
+	var names []string
+	for _, s := range c.steps {
+		names = append(names, s.in)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

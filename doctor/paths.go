@@ -78,11 +78,24 @@ func (e *exam) checkOwnSubnets(drifted map[netip.Prefix]bool) {
 
 // findDiverted adds the finding about a peer whose route is right and not used.
 func (e *exam) findDiverted(p Path, dev string) {
-	k, actual := routeShadowed, p.Hop.String()
+	k, actual, fix := routeShadowed, p.Hop.String(), ""
 	if len(e.PolicyRules) > 0 {
 		k, actual = policyRule, actual+"; rules: "+strings.Join(e.PolicyRules, "; ")
+	} else if i := e.routeTo(p.Pod, p.Hop.Dev); i >= 0 {
+		actual, fix = e.Routes[i].String(), "ip route del "+e.Routes[i].String()
 	}
-	e.findPeer(k, p.Node, "packets to "+p.Pod.String()+" leave through dev "+dev, actual, "")
+	e.findPeer(k, p.Node, "packets to "+p.Pod.String()+" leave through dev "+dev, actual, fix)
+}
+
+// routeTo returns the index of the longest prefix that leads to an address through a device, or -1.
+func (e *exam) routeTo(a netip.Addr, dev string) int {
+	best := -1
+	for i, r := range e.Routes {
+		if r.Dev == dev && r.Dst.Contains(a) && (best < 0 || r.Dst.Bits() > e.Routes[best].Dst.Bits()) {
+			best = i
+		}
+	}
+	return best
 }
 
 // checkOuter is about the path to the peer's own address.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
@@ -31,6 +32,8 @@ type Pod struct {
 	Node  string
 	Addrs []netip.Addr
 	Outer []netip.Addr // of its node, on the underlay
+	// Borrowed reports whether it is no pod, but a node that sends from its bridge's address.
+	Borrowed bool
 }
 
 // kinds returns what can be sent to a pod: where nobody can listen, a host that drops connections may be right to.
@@ -60,48 +63,42 @@ type Report struct {
 // maxFollowed is how many lost probes are followed, each of another pair of pods: one cause loses many.
 const maxFollowed = 6
 
-// Probe sends every kind of packet from every pod to every other, and follows what is lost twice.
+// Probe sends every kind of packet from every pod to every other, and follows what is lost.
 func (n Network) Probe(ctx context.Context) (Report, error) { return n.send(ctx, n.tries()) }
 
 // ProbePair is Probe from one address of a pod to one of another.
 func (n Network) ProbePair(ctx context.Context, src, dst netip.Addr) (Report, error) {
-	return n.send(ctx, slices.DeleteFunc(n.tries(), func(t probe.Try) bool { return t.Src != src || t.Dst != dst }))
+	return n.send(ctx, slices.DeleteFunc(n.tries(), func(t probe.Try) bool {
+		return t.Dst != dst || !slices.Contains(n.pod(t.From.Host).Addrs, src)
+	}))
 }
 
-func (n Network) send(ctx context.Context, tries []probe.Try) (Report, error) {
-	var r Report
-	r.Results = probe.Send(ctx, tries)
-	for _, x := range r.Results {
-		if x.Err != nil {
-			r.Lost = append(r.Lost, x)
-		}
-	}
-	if len(r.Lost) == 0 || ctx.Err() != nil {
-		return r, ctx.Err()
-	}
-	chosen := choose(r.Lost)
-	followed, err := n.Follow(ctx, chosen)
-	if r.Losses, r.Unread = followed.Losses, followed.Unread; len(r.Losses) == 0 && err == nil {
-		n.unfollowed(ctx, &r, chosen)
-	}
-	return r, err
-}
+// rounds is how often all probes are sent: what is lost, and not while it is followed, may have been late, or is lost at
+// random.
+const rounds = 3
 
-// unfollowed ends a report without a loss that was followed. What is lost a third time while nobody watches stays lost;
-// else it was late once.
-func (n Network) unfollowed(ctx context.Context, r *Report, chosen []probe.Result) {
-	for _, c := range chosen {
-		if x := probe.Send(ctx, []probe.Try{c.Try})[0]; x.Err != nil {
-			r.Losses = append(r.Losses, locate.Loss{Flow: n.flow(x), Host: x.From.Host, Last: "nowhere while it was watched",
-				Missing: x.To.Host})
+// send sends probes, and follows those that are lost. A busy machine may answer late, so it waits longer each time.
+func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err error) {
+	for round := range rounds {
+		r.Results, r.Lost = probe.Send(ctx, tries, time.Duration(round+1)*probe.Patience), nil
+		for _, x := range r.Results {
+			if x.Err != nil {
+				r.Lost = append(r.Lost, x)
+			}
+		}
+		if len(r.Lost) == 0 || ctx.Err() != nil {
+			return r, ctx.Err()
+		}
+		followed, err := n.Follow(ctx, choose(r.Lost))
+		if r.Losses, r.Unread = followed.Losses, followed.Unread; len(r.Losses) > 0 || err != nil {
+			return r, err
 		}
 	}
-	if len(r.Losses) == 0 {
-		r.Lost = nil
-		for i := range r.Results {
-			r.Results[i].Err = nil
-		}
+	for _, x := range choose(r.Lost) {
+		r.Losses = append(r.Losses, locate.Loss{Flow: n.flow(x), Host: x.From.Host,
+			Last: "nowhere: it is lost now and then, and was not while it was watched", Missing: x.To.Host})
 	}
+	return r, nil
 }
 
 func (n Network) tries() (all []probe.Try) {
@@ -112,8 +109,12 @@ func (n Network) tries() (all []probe.Try) {
 				if from.Host == to.Host || !src.IsValid() || from.Do == nil {
 					continue
 				}
+				if chosen, err := probe.Source(from.Site, dst); err == nil && !from.Borrowed {
+					src = chosen
+				}
 				for _, k := range to.kinds() {
-					all = append(all, probe.Try{From: from.Site, To: to.Site, Src: src, Dst: dst, Kind: k, Size: n.MTU})
+					all = append(all, probe.Try{From: from.Site, To: to.Site, Src: src, Dst: dst, Bound: from.Borrowed, Kind: k,
+						Size: n.MTU})
 				}
 			}
 		}
@@ -156,7 +157,7 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 		return r, err
 	}
 	defer w.close()
-	still, times := again(ctx, lost)
+	still := again(ctx, lost)
 	hosts, err := w.collect(ctx)
 	if err != nil {
 		return r, err
@@ -167,50 +168,46 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 	if err != nil {
 		r.Unread = append(r.Unread, err.Error())
 	}
-	mistaken := n.mistaken(identities)
-	for i, x := range still {
+	mistaken := n.mistaken(identities, asked(hosts))
+	var likely []locate.Loss
+	var unsure []probe.Try
+	for _, x := range still {
 		f := n.flow(x)
-		l := locate.Judge(f, w.of(f, hosts), mistaken)
-		if l.By.Text != "" && l.Exact || times[i] > 1 && isLost(ctx, w, x.Try) {
+		if l := locate.Judge(f, w.of(f, hosts), mistaken); l.By.Text != "" && l.Exact {
 			r.Losses = append(r.Losses, l)
+		} else {
+			likely, unsure = append(likely, l), append(unsure, x.Try)
+		}
+	}
+	w.close()
+	// A busy machine may be late, and watching takes time: where nothing names a cause for sure, the loss has to be there
+	// without it.
+	for i, x := range probe.Send(ctx, unsure, probe.Patience) {
+		if x.Err != nil {
+			r.Losses = append(r.Losses, likely[i])
 		}
 	}
 	slices.SortStableFunc(r.Losses, surer)
 	return r, nil
 }
 
-// isLost reports whether a probe is lost that nobody watches. A busy machine may be late, and watching takes time: where
-// nothing names a cause for sure, the loss has to be there without it.
-func isLost(ctx context.Context, w *watch, t probe.Try) bool {
-	w.close()
-	return probe.Send(ctx, []probe.Try{t})[0].Err != nil
-}
-
-// again sends lost probes until they are lost twice, or came back each time. times says how often each of still was.
-func again(ctx context.Context, lost []probe.Result) (still []probe.Result, times []int) {
+// again sends lost probes again, until some are lost or all came back each time.
+func again(ctx context.Context, lost []probe.Result) (still []probe.Result) {
 	var tries []probe.Try
 	for _, l := range lost {
 		tries = append(tries, l.Try)
 	}
 	for range attempts {
-		for _, x := range probe.Send(ctx, tries) {
-			if x.Err == nil {
-				continue
+		for _, x := range probe.Send(ctx, tries, probe.Patience) {
+			if x.Err != nil {
+				still = append(still, x)
 			}
-			i := slices.IndexFunc(still, func(o probe.Result) bool {
-				return o.Src == x.Src && o.Dst == x.Dst && o.Kind == x.Kind
-			})
-			if i < 0 {
-				still, times = append(still, x), append(times, 0)
-				i = len(times) - 1
-			}
-			times[i]++
 		}
-		if ctx.Err() != nil || len(times) > 0 && slices.Max(times) > 1 {
+		if len(still) > 0 || ctx.Err() != nil {
 			break
 		}
 	}
-	return still, times
+	return still
 }
 
 // surer orders losses: first those of which the cause is known for sure, then those of which one is likely.

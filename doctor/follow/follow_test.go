@@ -88,15 +88,33 @@ func TestMistaken(t *testing.T) {
 		}
 		return i
 	}
-	if got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:02", b)}); len(got) != 0 {
-		t.Errorf("healthy: got %v", got)
-	}
-	got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01"), id("p2", "02:00:00:00:00:02", b, a)})
-	if len(got["p1"]) != 1 || got["p1"][0].Text != a.String()+" is missing on eth0" || len(got["p2"]) != 1 || got["p2"][0].Text != a.String()+" dev eth0, which is the address of p1" {
-		t.Errorf("got %v", got)
-	}
-	if got := n.mistaken([]identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:01", b)}); len(got["p1"]) != 1 || got["p1"][0].Kind != locate.Link {
-		t.Errorf("one MAC: got %v", got)
+	gateway := netip.MustParseAddr("10.244.1.1")
+	own, outer := netstate.BridgeMAC(a).String(), netip.MustParseAddr("192.168.33.101")
+	for name, test := range map[string]struct {
+		all   []identity
+		outer []netip.Addr
+		want  map[string]string // texts by host
+	}{
+		"healthy": {all: []identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:02", b)}},
+		"another pod has it": {all: []identity{id("p1", "02:00:00:00:00:01"), id("p2", "02:00:00:00:00:02", b, a)},
+			want: map[string]string{"p1": a.String() + " is missing on eth0", "p2": a.String() + " dev eth0, which is the address of p1"}},
+		"the node's own": {all: []identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:02", b, gateway), id("n", "02:00:00:00:00:03", gateway)},
+			want: map[string]string{"p2": gateway.String() + " dev eth0, which is the address of n"}},
+		"one MAC, which is made of an address": {all: []identity{id("p1", own, a), id("p2", own, b)},
+			want: map[string]string{"p2": "eth0: address " + own + ", which p1 has too"}},
+		"the node's is gone": {all: []identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:02", b), id("n", "02:00:00:00:00:03")}, outer: []netip.Addr{outer},
+			want: map[string]string{"n": outer.String() + " is missing on eth1"}},
+	} {
+		n.Pods[0].Outer = test.outer
+		got := n.mistaken(test.all, map[string]map[netip.Addr]string{"n": {outer: "eth1"}})
+		if len(got) != len(test.want) {
+			t.Errorf("%s: got %v", name, got)
+		}
+		for host, want := range test.want {
+			if len(got[host]) == 0 || got[host][0].Text != want {
+				t.Errorf("%s: %s: got %v, want %q", name, host, got[host], want)
+			}
+		}
 	}
 }
 

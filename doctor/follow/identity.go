@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
@@ -77,7 +79,7 @@ func identityOf(s probe.Site) (identity, error) {
 
 // mistaken returns what makes packets go to the wrong pod, by host: an address of a pod that it lacks, or that another
 // namespace has too, and a MAC that two pods have.
-func (n Network) mistaken(all []identity) map[string][]locate.Object {
+func (n Network) mistaken(all []identity, asked map[string]map[netip.Addr]string) map[string][]locate.Object {
 	found := map[string][]locate.Object{}
 	for _, p := range n.Pods {
 		i := slices.IndexFunc(all, func(id identity) bool { return id.Host == p.Host })
@@ -96,22 +98,67 @@ func (n Network) mistaken(all []identity) map[string][]locate.Object {
 		}
 		for _, a := range p.Outer {
 			n.takers(found, all, p.Node, a)
+			n.lacks(found, all, p, a, asked[p.Node][a])
 		}
-		for mac, dev := range all[i].macs {
-			for _, other := range n.Pods {
-				j := slices.IndexFunc(all, func(id identity) bool { return id.Host == other.Host })
-				if other.Host == p.Host || other.Node != p.Node || j < 0 || all[j].macs[mac] == "" {
-					continue
-				}
-				for _, a := range other.Addrs {
-					found[p.Host] = append(found[p.Host], locate.Object{Kind: locate.Link, Dev: dev,
-						About: netip.PrefixFrom(a, a.BitLen()),
-						Text:  fmt.Sprintf("%s: address %s, which %s has too", dev, mac, other.Host)})
-				}
+		n.borrowed(found, all, p, all[i])
+		n.sameMAC(found, all, p, all[i])
+	}
+	return found
+}
+
+// borrowed adds the addresses of a pod that are another host's, and were not given to the pod.
+func (n Network) borrowed(found map[string][]locate.Object, all []identity, p Pod, id identity) {
+	for a, dev := range id.addrs {
+		owner := slices.IndexFunc(all, func(o identity) bool { return o.Host != p.Host && o.addrs[a] != "" })
+		if owner < 0 || a.IsLoopback() || a.IsLinkLocalUnicast() || slices.Contains(p.Addrs, a) {
+			continue
+		}
+		add(found, p.Host, locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+			Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, all[owner].Host),
+			Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, a.BitLen(), dev)})
+	}
+}
+
+func add(found map[string][]locate.Object, host string, o locate.Object) {
+	if !slices.Contains(found[host], o) {
+		found[host] = append(found[host], o)
+	}
+}
+
+// lacks adds that a pod's node has no device with its address on the underlay, for which others ask through dev.
+func (n Network) lacks(found map[string][]locate.Object, all []identity, p Pod, a netip.Addr, dev string) {
+	i := slices.IndexFunc(all, func(id identity) bool { return id.Host == p.Node })
+	if i < 0 || all[i].addrs[a] != "" {
+		return
+	}
+	for _, other := range p.Outer {
+		dev = cmp.Or(dev, all[i].addrs[other])
+	}
+	o := locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+		Text: strings.TrimSuffix(fmt.Sprintf("%s is missing on %s", a, dev), " on "), Usual: "the node's address on the underlay"}
+	add(found, p.Node, o)
+}
+
+// sameMAC adds that a pod has the MAC of another one of its node. Of two pods with one MAC, the one whose address it is
+// made of is right.
+func (n Network) sameMAC(found map[string][]locate.Object, all []identity, p Pod, id identity) {
+	for mac, dev := range id.macs {
+		for _, other := range n.Pods {
+			j := slices.IndexFunc(all, func(id identity) bool { return id.Host == other.Host })
+			if other.Host == p.Host || other.Node != p.Node || j < 0 || all[j].macs[mac] == "" || p.isMadeOf(mac) {
+				continue
+			}
+			for _, a := range slices.Concat(p.Addrs, other.Addrs) {
+				add(found, p.Host, locate.Object{Kind: locate.Link, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+					Text: fmt.Sprintf("%s: address %s, which %s has too", dev, mac, other.Host)})
 			}
 		}
 	}
-	return found
+}
+
+// isMadeOf reports whether a MAC is the one that the pod has by its addresses.
+func (p Pod) isMadeOf(mac string) bool {
+	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return netstate.BridgeMAC(a).String() == mac })
 }
 
 // takers adds the hosts that have an address of another one.
@@ -124,10 +171,22 @@ func (n Network) takers(found map[string][]locate.Object, all []identity, owner 
 		o := locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
 			Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, owner),
 			Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, a.BitLen(), dev)}
-		if !slices.Contains(found[other.Host], o) {
-			found[other.Host] = append(found[other.Host], o)
+		add(found, other.Host, o)
+	}
+}
+
+// asked returns by host the devices through which others ask for an address there.
+func asked(all []*seenAt) map[string]map[netip.Addr]string {
+	found := map[string]map[netip.Addr]string{}
+	for _, s := range all {
+		found[s.Host] = map[netip.Addr]string{}
+		for _, frame := range s.frames {
+			if seen, ok := sight(locate.Flow{}, frame.Frame); ok && seen.Asks.IsValid() && !frame.Out {
+				found[s.Host][seen.Asks] = frame.Dev
+			}
 		}
 	}
+	return found
 }
 
 // neighbours returns the entries of the namespace's neighbour table that have a MAC.

@@ -30,7 +30,7 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 	}
 	n.ownPods(f, files, outer)
 	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do != nil }) {
-		own := Pod{Site: here, Node: f.Node, Outer: outer}
+		own := Pod{Site: here, Node: f.Node, Outer: outer, Borrowed: true}
 		for _, s := range f.Lease.Snapshot.Local.Stacks {
 			own.Addrs = append(own.Addrs, backend.Gateway(s.Subnet))
 		}

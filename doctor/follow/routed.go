@@ -18,7 +18,7 @@ import (
 // numbers are the IP protocols of probes.
 var numbers = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
 
-// The ports of a tunnel's packets, for rules of routing that choose by them: the kernel chooses a source of this range.
+// The ports of a tunnel's packets, for rules of routing that choose by them: the kernel chooses a source like this one.
 const outerSource, vxlanPort = 50000, 8472
 
 // routed asks the kernel of a namespace how it routes the packets of a flow, there and back, inside the tunnel and as
@@ -104,13 +104,14 @@ func (s *seenAt) lookup(p unusual.Packet, back bool) (all []locate.Routed) {
 	})
 	var refusal syscall.Errno
 	refused := errors.As(err, &refusal)
-	if refused && route.Text == "" {
+	missing := refused && route.Text == ""
+	if missing {
 		route = locate.Object{Kind: locate.Route, About: netip.PrefixFrom(p.Dst, p.Dst.BitLen()), Usual: "a route",
 			Text: fmt.Sprintf("to %s is missing, and there is no default that takes it (%v)", p.Dst, refusal)}
 	}
 	for _, o := range []locate.Object{rule, route} {
 		if o.Text != "" {
-			all = append(all, locate.Routed{Object: o, Back: back, Refuses: refused})
+			all = append(all, locate.Routed{Object: o, Back: back, Refuses: refused, Missing: missing && o == route})
 		}
 	}
 	return all
@@ -123,7 +124,7 @@ func icmpOf(a netip.Addr) byte {
 	return unix.IPPROTO_ICMPV6
 }
 
-// ports returns those of the flow's first packet that was seen.
+// ports returns those of the flow's first packet that was seen. If none was, they are such as the kernel chooses.
 func (s *seenAt) ports(f locate.Flow) (ports [2]uint16) {
 	for _, frame := range s.frames {
 		l, ok := frame.Frame.Last(f.Proto)
@@ -136,6 +137,9 @@ func (s *seenAt) ports(f locate.Flow) (ports [2]uint16) {
 			}
 		}
 		return ports
+	}
+	if numbers[f.Proto] != 0 {
+		ports = [2]uint16{outerSource, outerSource + 1}
 	}
 	return ports
 }

@@ -104,12 +104,18 @@ func (j *judgement) concerns(h Hit, back bool) bool {
 	return !h.Src.IsValid() || h.Src == src || h.Dst == dst || h.Src == outer[0] && h.Dst == outer[1]
 }
 
-// drop returns the first drop of the direction that is followed, near the place that saw the packet last.
+// drop returns the first drop of the direction that is followed, near the place that saw the packet last. If packets came
+// all the way and back, only some are lost, and it is the first one anywhere.
 func (j *judgement) drop() (Drop, bool) {
+	places, anyDirection := []string{j.at, j.next}, j.isPartial()
+	if anyDirection {
+		places = j.path
+	}
 	for _, isNeighbour := range []bool{false, true} {
-		for _, name := range []string{j.at, j.next} {
+		for _, name := range places {
 			for _, d := range j.hosts[name].Drops {
-				if d.Neighbour == isNeighbour && (d.Back == j.back || isNeighbour) {
+				if d.Neighbour == isNeighbour && (d.Back == j.back || isNeighbour || anyDirection) &&
+					!(anyDirection && ofSocket.MatchString(d.Function)) && d.Function != unwanted {
 					return d, true
 				}
 			}
@@ -118,13 +124,22 @@ func (j *judgement) drop() (Drop, bool) {
 	return Drop{}, false
 }
 
+// isPartial reports whether packets of the flow came to the receiver, and answers to the sender.
+func (j *judgement) isPartial() bool { return j.back && j.next == "" && j.last != nil }
+
+// unwanted is the function that drops each reply that no ping socket waits for: that of a probe is a raw one. Functions
+// of sockets drop what comes twice, too.
+const unwanted = "ping_rcv"
+
+var ofSocket = regexp.MustCompile(`^(tcp|udp|raw|ping)[v6]*_`)
+
 // suspect weighs what is unusual in a namespace.
 func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspect, bool) {
 	s := suspect{host: host, o: o}
 	if o.Kind == Route || o.Kind == PolicyRule {
 		return s, false // those that decide are judged by routed
 	}
-	about, ok := j.isAbout(o)
+	about, ok := j.isAbout(host, o)
 	if !ok || !j.isFamily(o) || permits.MatchString(o.Text) {
 		return s, false
 	}
@@ -155,8 +170,8 @@ var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 
 // root weighs what others follow from: a device that is down has no carrier, and its port no state that forwards.
 func root(o Object) int {
 	switch {
-	case o.Kind == Link && strings.HasSuffix(o.Text, ": down"):
-		return byPlace
+	case o.Kind == Link && strings.HasSuffix(o.Text, isDown): // so have the routes through it
+		return byReason
 	case o.Kind == Link && strings.HasSuffix(o.Text, ": no carrier"):
 		return -byWord
 	}
@@ -196,7 +211,7 @@ func (j *judgement) near(host string, d Drop, dropped bool) int {
 }
 
 // isAbout weighs whether the object concerns the flow's addresses and devices; ok is false if it cannot.
-func (j *judgement) isAbout(o Object) (score int, ok bool) {
+func (j *judgement) isAbout(host string, o Object) (score int, ok bool) {
 	if o.About.IsValid() {
 		f := j.flow
 		if !o.About.Contains(f.Src) && !o.About.Contains(f.Dst) && !o.About.Contains(f.Outer[0]) &&
@@ -205,7 +220,7 @@ func (j *judgement) isAbout(o Object) (score int, ok bool) {
 		}
 		score += aboutFlow
 	}
-	if o.Dev == "" {
+	if o.Dev == "" || j.last == nil && host == j.at { // no device saw what was never sent
 		return score + onPath, true
 	}
 	for _, h := range j.hosts {

@@ -36,10 +36,18 @@ type judgement struct {
 	isMisled bool // at gave the packet a MAC that nobody has
 }
 
-// isAnswered reports whether an answer was seen anywhere: then it is the answer that is lost.
+// isAnswered reports whether an answer was seen anywhere: then it is the answer that is lost. One that came to the sender
+// although the receiver was never asked is somebody else's, and it is the question that is lost.
 func (j *judgement) isAnswered() bool {
+	answers := func(s Seen) bool { return s.Back && !s.isNeighbour() && s.Size >= j.flow.Size }
+	asks := func(s Seen) bool { return !s.Back && !s.isNeighbour() }
+	sender, receiver := j.hosts[j.path[0]], j.hosts[j.path[len(j.path)-1]]
+	came := slices.ContainsFunc(sender.Seen, func(s Seen) bool { return answers(s) && !s.Out })
+	if came && receiver.Name != "" && !slices.ContainsFunc(receiver.Seen, asks) {
+		return false
+	}
 	for _, h := range j.hosts {
-		if slices.ContainsFunc(h.Seen, func(s Seen) bool { return s.Back && !s.isNeighbour() && s.Size >= j.flow.Size }) {
+		if slices.ContainsFunc(h.Seen, answers) {
 			return true
 		}
 	}

@@ -65,6 +65,14 @@ func TestJudge(t *testing.T) {
 		"a rule that stops it": {last: 2, host: "node1", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: a, Dst: b}}
 		}},
+		"somebody else answers": {last: 2, host: "node1", by: "local 10.244.2.0/24 dev lo", is: true, with: func(all []Host) {
+			host(all, "pod1").Seen = append(host(all, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Back: true})
+			host(all, "node1").Routed = []Routed{{Object: Object{Kind: Route, Text: "local 10.244.2.0/24 dev lo", Usual: "no such route"}}}
+		}},
+		"a device that is down, with which a route went": {last: -1, host: "pod1", by: "eth0: down", with: func(all []Host) {
+			host(all, "pod1").Unusual = []Object{{Kind: Link, Dev: "eth0", Text: "eth0: down"}}
+			host(all, "pod1").Routed = []Routed{{Object: Object{Kind: Route, Text: "to 10.244.2.2 is missing", Usual: "a route"}, Refuses: true, Missing: true}}
+		}},
 		"a rule that stops others": {last: 2, host: "node1", with: func(all []Host) {
 			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: nb, Dst: netip.MustParseAddr("10.9.9.9")}}
 		}},

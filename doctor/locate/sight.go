@@ -72,6 +72,7 @@ type Routed struct {
 	Object  Object // its Usual is empty if it is usual
 	Back    bool   // it is of the answer
 	Refuses bool   // the kernel does not let the packet pass
+	Missing bool   // there is no route: Object says what for
 	Reverse bool   // it is of the way back to the sender, which the reverse path filter looks for
 }
 

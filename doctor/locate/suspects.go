@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -68,6 +69,8 @@ func (j *judgement) routed(d Drop) (all []suspect) {
 		for i, r := range j.hosts[name].Routed {
 			switch {
 			case r.Object.Usual == "" || r.Reverse && !isFiltered(d):
+			case r.Missing: // it may have gone with its device or its address
+				all = append(all, suspect{name, r.Object, byReason + j.near(name, Drop{}, false), name == j.at})
 			case r.Refuses && r.Back == j.back && (name == j.at || name == j.next):
 				all = append(all, suspect{name, r.Object, byWire - i, true})
 			default:
@@ -86,6 +89,9 @@ func (j *judgement) taken() (all []suspect) {
 	for _, host := range slices.Sorted(maps.Keys(j.mistaken)) {
 		for _, o := range j.mistaken[host] {
 			f := j.flow
+			if o.Usual != "" && j.isDown(host, o.Dev) { // its addresses went with it
+				continue
+			}
 			if slices.ContainsFunc([]netip.Addr{f.Src, f.Dst, f.Outer[0], f.Outer[1]}, o.About.Contains) {
 				all = append(all, suspect{host, o, byWire - perRank, true})
 			}
@@ -93,6 +99,16 @@ func (j *judgement) taken() (all []suspect) {
 	}
 	return all
 }
+
+// isDown reports whether a device is down.
+func (j *judgement) isDown(host, dev string) bool {
+	return slices.ContainsFunc(j.hosts[host].Unusual, func(o Object) bool {
+		return o.Kind == Link && o.Dev == dev && strings.HasSuffix(o.Text, isDown)
+	})
+}
+
+// isDown ends the text about a device that is down.
+const isDown = ": down"
 
 // isOwned reports whether a host that the packet can still come to has this MAC, or everybody takes frames for it.
 func (j *judgement) isOwned(mac string, s Seen) bool {
@@ -110,6 +126,9 @@ func (j *judgement) isOwned(mac string, s Seen) bool {
 	})
 }
 
+// newSource is what a rule says that only gives a packet another source.
+var newSource = regexp.MustCompile(`^saddr [^,]*(, sport [^,]*)?$|^(SNAT|MASQUERADE)\b`)
+
 // rewritten returns the rules that changed the packet on its way.
 func (j *judgement) rewritten() (all []suspect) {
 	for _, name := range j.path {
@@ -118,6 +137,8 @@ func (j *judgement) rewritten() (all []suspect) {
 			case h.Rewrote == "" || !j.concerns(h, j.back):
 			case strings.HasPrefix(h.Rewrote, "mark "):
 				all = append(all, suspect{name, h.Object, byReason, false})
+			case newSource.MatchString(h.Rewrote): // may follow from a new destination
+				all = append(all, suspect{name, h.Object, byWire - perRank, true})
 			default:
 				all = append(all, suspect{name, h.Object, byWire, true})
 			}

@@ -17,7 +17,7 @@ const DNS Kind = "DNS"
 // Ask sends one packet of a kind from the calling thread's namespace to something that nobody of ours answers for: a
 // node, a Service, a DNS server. A connection that is refused is an answer too.
 func Ask(ctx context.Context, k Kind, to netip.AddrPort) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	here := Site{Host: "this node", Do: func(do func() error) error { return do() }}
 	switch k {

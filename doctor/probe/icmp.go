@@ -35,7 +35,10 @@ func (t Try) dataSize() int {
 	return max(smallData, t.Size-header-l4Header)
 }
 
-var errNoAnswer = errors.New("no answer")
+var (
+	errNoAnswer = errors.New("no answer")
+	errTwice    = errors.New("answered more than once")
+)
 
 // echo sends one echo request and waits for its reply.
 func echo(ctx context.Context, t Try) error {
@@ -45,9 +48,13 @@ func echo(ctx context.Context, t Try) error {
 		network, request, reply, protocol = "ip4:icmp", ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply, unix.IPPROTO_ICMP
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
+	address := ""
+	if t.Bound {
+		address = t.Src.String()
+	}
 	var conn net.PacketConn
 	err := t.From.Do(func() (err error) {
-		conn, err = lc.ListenPacket(ctx, network, t.Src.String())
+		conn, err = lc.ListenPacket(ctx, network, address)
 		return err
 	})
 	if err != nil {
@@ -63,18 +70,36 @@ func echo(ctx context.Context, t Try) error {
 	if _, err := conn.WriteTo(data, &net.IPAddr{IP: t.Dst.AsSlice()}); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
-	setDeadline(ctx, conn)
-	for buf := make([]byte, 1<<16); ; {
-		n, from, err := conn.ReadFrom(buf)
-		if err != nil {
-			return errNoAnswer
-		}
-		m, err := icmp.ParseMessage(protocol, buf[:n])
+	return onlyAnswer(ctx, conn, func(from net.Addr, data []byte) bool {
+		m, err := icmp.ParseMessage(protocol, data)
 		if err != nil || m.Type != reply || !isFrom(from, t.Dst) {
-			continue
+			return false
 		}
-		if e, ok := m.Body.(*icmp.Echo); ok && e.ID == id {
+		e, ok := m.Body.(*icmp.Echo)
+		return ok && e.ID == id
+	})
+}
+
+// again is how long a second answer is waited for.
+const again = 20 * time.Millisecond
+
+// onlyAnswer waits for an answer, and a little longer for another one, which there should not be.
+func onlyAnswer(ctx context.Context, conn net.PacketConn, isAnswer func(from net.Addr, data []byte) bool) error {
+	setDeadline(ctx, conn)
+	err := error(errNoAnswer)
+	for buf := make([]byte, 1<<16); ; {
+		n, from, failure := conn.ReadFrom(buf)
+		switch {
+		case failure != nil && err == errNoAnswer:
+			return orNoAnswer(failure)
+		case failure != nil:
 			return nil
+		case !isAnswer(from, buf[:n]):
+		case err == nil:
+			return errTwice
+		default:
+			err = nil
+			_ = conn.SetReadDeadline(time.Now().Add(again))
 		}
 	}
 }

@@ -4,6 +4,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -48,9 +49,38 @@ func (k Kind) Proto() string {
 type Try struct {
 	From, To Site
 	Src, Dst netip.Addr
+	Bound    bool // the sender insists on Src; else its kernel chooses, as for most programs
 	Kind     Kind
 	Size     int // bytes of the largest IP packet
 }
+
+// local returns the address that the sender's socket is bound to; nil: none.
+func (t Try) local() net.IP {
+	if !t.Bound {
+		return nil
+	}
+	return t.Src.AsSlice()
+}
+
+// Source returns the address that a site sends from to another address, which its kernel chooses. No packet is sent.
+func Source(from Site, dst netip.Addr) (src netip.Addr, err error) {
+	var conn *net.UDPConn
+	err = from.Do(func() (err error) {
+		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, discard)))
+		return err
+	})
+	if err != nil {
+		return src, fmt.Errorf("choose a source address for %s in %s: %w", dst, from.Host, cause(err))
+	}
+	defer conn.Close()
+	if a, ok := conn.LocalAddr().(*net.UDPAddr); ok {
+		src = a.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return src, nil
+}
+
+// discard is the port of RFC 863.
+const discard = 9
 
 func (t Try) String() string {
 	return fmt.Sprintf("%s from %s (%s) to %s (%s)", t.Kind, t.From.Host, t.Src, t.To.Host, t.Dst)
@@ -62,11 +92,11 @@ type Result struct {
 	Err error
 }
 
-// patience is how long an answer may take. A connection's first packet is repeated only after a second.
-const patience = 500 * time.Millisecond
+// Patience is how long an answer usually may take. A connection's first packet is repeated only after a second.
+const Patience = 500 * time.Millisecond
 
-// Send makes all tries at once. The results are in their order.
-func Send(ctx context.Context, tries []Try) []Result {
+// Send makes all tries at once, and waits so long for their answers. The results are in the order of the tries.
+func Send(ctx context.Context, tries []Try, patience time.Duration) []Result {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	results := make([]Result, len(tries))

@@ -47,7 +47,7 @@ func TestSend(t *testing.T) {
 	}
 	lost := func() string {
 		var all []string
-		for _, r := range Send(t.Context(), tries) {
+		for _, r := range Send(t.Context(), tries, Patience) {
 			if r.Err != nil {
 				all = append(all, string(r.Kind))
 			}
@@ -106,5 +106,28 @@ func TestAsk(t *testing.T) {
 		if err := ask(k, at); err == nil || !strings.Contains(err.Error(), "no answer") {
 			t.Errorf("%s to a host that drops all: %v", k, err)
 		}
+	}
+}
+
+// TestTwice: an answer that comes twice is no good one.
+func TestTwice(t *testing.T) {
+	near, far := pair(t)
+	try := Try{From: near, To: far, Src: a, Dst: b, Kind: ICMP, Size: 1500}
+	for deadline := time.Now().Add(5 * time.Second); Send(t.Context(), []Try{try}, Patience)[0].Err != nil && time.Now().Before(deadline); {
+	}
+	run(t, host.Host{Name: far.Host}, "nft 'add table ip t; add chain ip t c { type filter hook input priority 0; }; add rule ip t c icmp type echo-request dup to 10.99.0.2'")
+	if got := Send(t.Context(), []Try{try}, Patience)[0].Err; got == nil || got.Error() != "answered more than once" {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestSource: the kernel's choice is the sender's address.
+func TestSource(t *testing.T) {
+	near, _ := pair(t)
+	if got, err := Source(near, b); got != a || err != nil {
+		t.Errorf("got %s, %v; want %s", got, err, a)
+	}
+	if got, err := Source(near, netip.MustParseAddr("192.0.2.1")); err == nil || !strings.Contains(err.Error(), "network is unreachable") {
+		t.Errorf("without a route: got %s, %v", got, err)
 	}
 }

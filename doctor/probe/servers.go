@@ -109,7 +109,7 @@ func stream(ctx context.Context, s *servers, t Try) error {
 	if err != nil {
 		return err
 	}
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: t.Src.AsSlice()}}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: t.local()}}
 	d.SetMultipathTCP(false)
 	var conn net.Conn
 	err = t.From.Do(func() (err error) {
@@ -134,7 +134,7 @@ func datagram(ctx context.Context, s *servers, t Try) error {
 	if err != nil {
 		return err
 	}
-	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: t.Src.AsSlice()},
+	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: t.local()},
 		Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
 	var conn net.Conn
 	err = t.From.Do(func() (err error) {
@@ -150,10 +150,11 @@ func datagram(ctx context.Context, s *servers, t Try) error {
 	if _, err := conn.Write(data); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
-	if _, err := conn.Read(data); err != nil {
-		return orNoAnswer(err)
+	udp, ok := conn.(net.PacketConn)
+	if !ok {
+		return fmt.Errorf("read an answer in %s: want a socket for datagrams", t.From.Host)
 	}
-	return nil
+	return onlyAnswer(ctx, udp, func(net.Addr, []byte) bool { return true })
 }
 
 // orNoAnswer returns the kernel's error, or that there was no answer if it only took too long.

@@ -115,7 +115,7 @@ var targets = map[string][]string{
 // harmless are the targets that alter nothing.
 var harmless = []string{
 	"", "ACCEPT", "DROP", "RETURN", "REJECT", "LOG", "NFLOG", "CT", "NOTRACK", "TRACE", "AUDIT", "CONNSECMARK", "SECMARK",
-	"CLASSIFY", "SET", "IDLETIMER", "RATEEST", "TEE", "LED", "NFQUEUE", "QUEUE", "CHECKSUM", "SYNPROXY", "TPROXY",
+	"CLASSIFY", "SET", "IDLETIMER", "RATEEST", "LED", "NFQUEUE", "QUEUE", "CHECKSUM", "SYNPROXY", "TPROXY",
 	"CONTINUE", "log", "nflog", "arpreply",
 }
 
@@ -123,6 +123,8 @@ func targetEffect(name string) effect {
 	switch {
 	case name == "REJECT":
 		return effect{verdict: "reject"}
+	case name == "TEE":
+		return effect{verdict: "dup"}
 	case slices.Contains(harmless, name):
 		return effect{}
 	}

@@ -131,4 +131,9 @@ func (t *track) blame(c change) {
 	}
 }
 
-func (m *met) rewriting() string { return strings.Join(m.rewrote, ", ") }
+func (m *met) rewriting() string {
+	if m.rule.effect.verdict == "dup" {
+		return strings.Join(append(slices.Clone(m.rewrote), Copied), ", ")
+	}
+	return strings.Join(m.rewrote, ", ")
+}

@@ -159,6 +159,8 @@ func (h *Hit) act(r savedRule) bool {
 		h.Stops = true
 	case target == "NFQUEUE":
 		h.Verdict, h.Stops = "queue", unheard(r.words[i+2:])
+	case target == "TEE":
+		h.Verdict, h.Rewrote = "dup", Copied
 	case slices.Contains(harmless, target) || targets[target] == nil:
 		return false // it may be a chain
 	default:

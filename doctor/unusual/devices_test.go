@@ -71,7 +71,7 @@ func TestConsequences(t *testing.T) {
 			command string
 			want    []string
 		}{
-			{"ip link set unusual1 mtu 600", []string{"unusual1: mtu 600", "unusualbr: mtu 600"}},
+			{"ip link set unusual1 mtu 600", []string{"unusual1: mtu 600"}},
 			{"ip link set unusual1 down", []string{"unusual1: down"}},
 			{"ip link add link unusualbr name unusualmv address 02:00:00:00:00:55 type macvlan", []string{"unusualmv@unusualbr: macvlan"}},
 			{"ip addr add 10.244.1.1/24 dev unusual1 noprefixroute", []string{"inet 10.244.1.1/24 dev unusual1 (on unusualbr, too)",

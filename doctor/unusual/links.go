@@ -55,21 +55,63 @@ func (s *space) unusualLinks() (all []locate.Object, err error) {
 	if err != nil {
 		return nil, err
 	}
-	largest := s.largestMTU()
+	largest, smallest := s.largestMTU(), s.smallestPort()
+	attached, err := s.attached()
+	if err != nil {
+		return nil, err
+	}
 	for _, l := range s.links {
 		fresh := f.like(l.name, l.kind)
 		d := linkDifferences{link: l}
 		d.state(fresh.link, s.carriesNothing(l))
 		d.attributes(fresh.link)
 		d.options(fresh.link, s.names)
-		if mtu := largest[l.index]; l.mtu < mtu || l.name != "lo" && l.mtu < smallestMTU {
+		if mtu := largest[l.index]; (l.mtu < mtu || l.name != "lo" && l.mtu < smallestMTU) && l.mtu != smallest[l.index] {
 			usual := max(mtu, smallestMTU)
 			d.add(fmt.Sprintf("mtu %d", l.mtu), strconv.Itoa(usual), fmt.Sprintf("mtu %d", usual))
+		}
+		if l.kind == "veth" && l.flags&unix.IFF_UP != 0 && l.master == 0 && !attached[l.name] {
+			d.add("no bridge, no address and no route", "one of them", "master BRIDGE")
 		}
 		s.related(&d)
 		all = append(all, d.found...)
 	}
 	return all, nil
+}
+
+// attached returns the devices that have an address, a route, or a device that stands on them. Link-local ones do not
+// count: the kernel makes them.
+func (s *space) attached() (map[string]bool, error) {
+	has := map[string]bool{}
+	addrs, err := s.addresses()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addrs {
+		has[a.dev] = has[a.dev] || !a.local.IsLinkLocalUnicast()
+	}
+	for _, f := range families {
+		routes, err := s.routesOf(f)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			if r.dst.Addr().IsLinkLocalUnicast() || r.dst.Addr().IsMulticast() {
+				continue
+			}
+			has[r.dev] = true
+			for _, h := range r.hops {
+				_, dev, _ := strings.Cut(h+" ", " dev ")
+				has[strings.Fields(dev + " -")[0]] = true
+			}
+		}
+	}
+	for _, l := range s.links {
+		if slices.Contains(above, l.kind) {
+			has[s.byIndex(int(number(l.attribute(unix.IFLA_LINK)))).name] = true
+		}
+	}
+	return has, nil
 }
 
 // smallestMTU is what IPv6 needs.
@@ -92,6 +134,17 @@ func (s *space) largestMTU() map[int]int {
 		}
 	}
 	return largest
+}
+
+// smallestPort returns by index the smallest MTU of a bridge's ports, which the bridge takes over.
+func (s *space) smallestPort() map[int]int {
+	smallest := map[int]int{}
+	for _, l := range s.links {
+		if s.byIndex(l.master).kind == "bridge" && (smallest[l.master] == 0 || l.mtu < smallest[l.master]) {
+			smallest[l.master] = l.mtu
+		}
+	}
+	return smallest
 }
 
 // peerMTUs returns by index the MTU of the other ends of veths, which may be in other namespaces. An end in a namespace
@@ -141,7 +194,7 @@ func (d *linkDifferences) state(fresh link, idle bool) {
 	l := d.link
 	up := l.flags&unix.IFF_UP != 0
 	switch {
-	case !up && (l.name == "lo" || l.name != fresh.name):
+	case !up && (l.name == "lo" || l.name != fresh.name && (l.kind != "" || l.master != 0)): // hardware may lie idle
 		d.add("down", "up", "up")
 	case up && l.flags&unix.IFF_LOWER_UP == 0 && !idle:
 		d.add("no carrier", "LOWER_UP", "up") // the other end has to be up, too

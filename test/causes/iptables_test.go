@@ -118,13 +118,17 @@ func (r xRule) rule(chain, rule, where string) step {
 	if strings.HasPrefix(where, "-A") {
 		end = "tail -1"
 	}
+	rules := `grep -v 'chain\|hook' | `
 	if r.kept == "bridge" || r.kept == "arp" {
 		list = "-L " + chain + " | grep '^-'"
+	}
+	if r.kept == "bridge" && chain == "SITE" {
+		rules += "sed '/^}/d; /^\t}/d' | sed '$d' | " // a chain of ebtables ends with a rule for its policy
 	}
 	s.do += " || exit 1; " + tool + list + " | " + end + " | sed 's/^-A " + chain + " //'"
 	if r.kept != "" {
 		s.do += "; nft -a list chain " + r.kept + " " + r.table + " " + chain +
-			` 2>&- | grep -v 'chain\|hook' | sed -n 's/.*# \(handle [0-9]*\)$/\1/p' | ` + end
+			` 2>&- | ` + rules + `sed -n 's/.*# \(handle [0-9]*\)$/\1/p' | ` + end
 	}
 	return s
 }

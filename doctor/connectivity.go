@@ -50,12 +50,7 @@ func (c *Connectivity) Count(from, to, family, kind string, lost bool) {
 // Join adds what another node tested.
 func (c *Connectivity) Join(o Connectivity) {
 	c.Cells, c.Lost = append(c.Cells, o.Cells...), append(c.Lost, o.Lost...)
-	c.Probes.Sent, c.Probes.Lost = c.Probes.Sent+o.Probes.Sent, c.Probes.Lost+o.Probes.Lost
-	for _, u := range o.Probes.Unread {
-		if !slices.Contains(c.Probes.Unread, u) {
-			c.Probes.Unread = append(c.Probes.Unread, u)
-		}
-	}
+	c.Probes = c.Probes.and(o.Probes)
 }
 
 // Explain adds where probes are lost.

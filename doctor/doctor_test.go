@@ -144,6 +144,20 @@ func TestDiagnosis(t *testing.T) {
 	}
 }
 
+// TestSurveyOfOthers: findings that other nodes printed are ordered as one's own are.
+func TestSurveyOfOthers(t *testing.T) {
+	var nodes []Diagnosis
+	const printed = `[{"node": "a", "findings": [{"id": "from-the-future", "severity": "broken"}]},
+		{"node": "b", "findings": [{"id": "packet-lost-near", "severity": "broken"}]},
+		{"node": "c", "findings": [{"id": "agent-down", "severity": "risk"}, {"id": "packet-lost", "severity": "broken"}]}]`
+	if err := json.Unmarshal([]byte(printed), &nodes); err != nil {
+		t.Fatal(err)
+	}
+	if s := NewSurvey(nodes, nil, Probes{}, nil); s.First == nil || s.First.ID != "packet-lost" {
+		t.Errorf("got %+v first", s.First)
+	}
+}
+
 // TestAPITrouble: the problem says who has to act.
 func TestAPITrouble(t *testing.T) {
 	for _, c := range []struct {

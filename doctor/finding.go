@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -29,6 +30,21 @@ type Finding struct {
 	port   string          // likewise the port of a pod
 	addrs  []netip.Addr    // likewise the addresses of a pod without a port
 	family netstate.Family // likewise the only family that it concerns
+}
+
+// UnmarshalJSON reads what another node found. One of a kind that is not known here comes last.
+func (f *Finding) UnmarshalJSON(data []byte) error {
+	type plain Finding
+	if err := json.Unmarshal(data, (*plain)(f)); err != nil {
+		return err
+	}
+	f.kind = kinds
+	for k, c := range catalogue {
+		if k > 0 && c.ID == f.ID {
+			f.kind = kind(k)
+		}
+	}
+	return nil
 }
 
 // exam is an examination of one node.

@@ -17,7 +17,9 @@ type Survey struct {
 	Probes Probes      `json:"probes"`
 	Lost   []Finding   `json:"lost"` // where probes are lost, the surest first
 	Nodes  []Diagnosis `json:"nodes"`
-	Silent []string    `json:"silent,omitempty"` // nodes that could not be asked, and why
+	// Services are traces from a pod of each node to a Service, if one was asked about.
+	Services []Trace  `json:"services,omitempty"`
+	Silent   []string `json:"silent,omitempty"` // nodes that could not be asked, and why
 }
 
 // Probes counts exchanges of packets: ICMP, TCP and UDP, small and of full size, each there and back.
@@ -26,6 +28,17 @@ type Probes struct {
 	Lost    int      `json:"lost"`
 	Seconds float64  `json:"seconds"`
 	Unread  []string `json:"unread,omitempty"` // what could not be watched, and why
+}
+
+// and returns the probes of two nodes, which sent them at the same time.
+func (p Probes) and(o Probes) Probes {
+	p.Sent, p.Lost, p.Seconds = p.Sent+o.Sent, p.Lost+o.Lost, max(p.Seconds, o.Seconds)
+	for _, u := range o.Unread {
+		if !slices.Contains(p.Unread, u) {
+			p.Unread = append(p.Unread, u)
+		}
+	}
+	return p
 }
 
 // NewSurvey puts together what was found. Real packets have the last word: what the tables of a node let expect is no
@@ -58,8 +71,8 @@ func belieNode(found []Finding) []Finding {
 // lastOfPath is the last of the kinds that break the path of packets.
 const lastOfPath = bridgeAddressForeign
 
-// first returns the likeliest cause: a lost packet whose cause is known, else what the tables of a node show to be
-// broken, else a lost packet whose place is known, else a risk.
+// first returns the likeliest cause: a lost packet whose cause is known or likely, else what the tables of a node show
+// to be broken, else a lost packet whose place is known, else a risk.
 func (s Survey) first() *Finding {
 	var all []Finding
 	all = append(all, s.Lost...)
@@ -70,13 +83,31 @@ func (s Survey) first() *Finding {
 		return nil
 	}
 	slices.SortStableFunc(all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.kind, b.kind)) // broken comes before risk
+		return cmp.Or(cmp.Compare(a.Severity, b.Severity), byLikelihood(a, b)) // broken comes before risk
 	})
 	return &all[0]
 }
 
+// byLikelihood orders findings as likely causes. Real packets that name an object count more than tables, and tables more
+// than packets of which only the place is known.
+func byLikelihood(a, b Finding) int {
+	return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.kind, b.kind))
+}
+
+func (f Finding) rank() int {
+	if f.kind == packetLost || f.kind == packetLostNear && f.Object != unknownObject {
+		return 0
+	}
+	return 1
+}
+
+// unknownObject is the object of a finding about a loss of which only the place is known.
+const unknownObject = "not known"
+
 // Failed reports whether anything is wrong, or a node could not be asked.
-func (s Survey) Failed() bool { return s.First != nil || len(s.Silent) > 0 || s.Probes.Lost > 0 }
+func (s Survey) Failed() bool {
+	return s.First != nil || len(s.Silent) > 0 || s.Probes.Lost > 0 || slices.ContainsFunc(s.Services, Trace.Failed)
+}
 
 // WriteJSON writes the survey for programs.
 func (s Survey) WriteJSON(w io.Writer) error { return writeJSON(w, s) }
@@ -100,6 +131,11 @@ func (s Survey) WriteText(w io.Writer) error {
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return err
 	}
+	for _, t := range s.Services {
+		if err := t.WriteText(w); err != nil {
+			return err
+		}
+	}
 	for _, n := range s.Nodes {
 		n.Probed = s.Probes.Sent > 0 && s.Probes.Lost == 0
 		if err := n.WriteText(w); err != nil {
@@ -117,7 +153,7 @@ func (d *Diagnosis) Add(sent int, losses []locate.Loss, unread []string) {
 	d.Probed = d.Probed || sent > 0
 	d.Unread = append(d.Unread, unread...)
 	d.Findings = append(d.Findings, mergeLosses(losses)...)
-	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
+	slices.SortStableFunc(d.Findings, byLikelihood)
 }
 
 // mergeLosses makes one finding of losses at one place by one object.
@@ -159,7 +195,7 @@ func lossFinding(l locate.Loss) Finding {
 		f.Actual = "the answer is " + f.Actual
 	}
 	if f.Object = l.By.Text; f.Object == "" {
-		f.Object = "not known"
+		f.Object = unknownObject
 	} else {
 		f.Object = string(l.By.Kind) + " " + f.Object
 	}

@@ -82,10 +82,12 @@ func FollowHere(f Facts, flow Flow) Trace {
 	return t
 }
 
-// Join makes one trace of what two nodes each saw with FollowHere: near is the sender's, far the receiver's.
+// Join makes one trace of what two nodes each saw with FollowHere: near is the sender's, far the receiver's. Each has sent
+// probes to the other and followed them on its own part of the path.
 func Join(near, far Trace) Trace {
 	t := Trace{Schema: Schema, Src: near.Src, Dst: near.Dst, Traffic: joinTraffic(near.Traffic, far.Traffic),
-		Probes: near.Probes, Lost: near.Lost}
+		Probes: near.Probes.and(far.Probes), Lost: slices.Concat(near.Lost, far.Lost)}
+	slices.SortStableFunc(t.Lost, byLikelihood)
 	t.join(&t.Forward, near.Forward)
 	t.join(&t.Forward, far.Forward)
 	t.join(&t.Back, far.Back)

@@ -81,18 +81,20 @@ func doctorCommand() *cobra.Command {
 	var t target
 	var output string
 	c := &cobra.Command{
-		Use:   "doctor [NODE]",
+		Use:   "doctor [NODE] [SERVICE]",
 		Short: "Print what is wrong with this node's network, why, and how to fix it",
 		Long: `The doctor compares this node with the leases that the agent knew last, and looks at everything else that
 keeps pods from reaching each other. It changes nothing and needs no API server. The first finding is the most likely
-cause.
+cause. With --probe and a Service (service/NAMESPACE/NAME or its DNS name, with :PORT if not all its ports are meant) a
+pod of each node of the cluster or lab connects to it, too.
 Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		Example: `  twillctl doctor                       this machine, or the container of the agent
   twillctl doctor --lab twill --probe   a lab: probes between all pods, and what loses them
   twillctl doctor --lab twill node2     a node of a lab
   kubectl twill doctor worker3          a node of a cluster; without a name all nodes
+  kubectl twill doctor --probe service/shop/db:5432
   twillctl doctor -o json | jq -r '.findings[0].id'`,
-		Args: cobra.MaximumNArgs(1),
+		Args: cobra.MaximumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			d, err := t.doctor(c.Context(), args)
 			if err != nil {
@@ -110,11 +112,23 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 
 // doctor diagnoses the node, or the nodes of a lab or a cluster.
 func (t *target) doctor(ctx context.Context, args []string) (result, error) {
+	q, args, asked, err := splitService(args)
+	survey := t.inCluster() || t.lab != "" && len(args) == 0
 	switch {
-	case t.inCluster():
-		return t.cluster.doctor(ctx, args, t.options.Probe)
-	case t.lab != "" && len(args) == 0:
-		return t.surveyLab(ctx)
+	case err != nil:
+		return nil, err
+	case len(args) > 1:
+		return nil, fmt.Errorf("%q: want one node at most, and %q is another", args[1], args[0])
+	case asked && !t.options.Probe:
+		return nil, fmt.Errorf("%s: connecting to a Service sends packets: want --probe, too", q)
+	case asked && !survey:
+		return nil, fmt.Errorf("%s: one node does not know Services: want kubectl twill doctor, or --lab without a node", q)
+	case survey:
+		s, err := t.survey(ctx, args)
+		if err == nil && asked {
+			err = t.askServices(ctx, &s, q)
+		}
+		return s, err
 	}
 	began := time.Now()
 	f, err := t.gather(ctx, args)
@@ -133,6 +147,14 @@ func (t *target) doctor(ctx context.Context, args []string) (result, error) {
 	d := doctor.Diagnose(f, time.Since(began))
 	d.Add(len(report.Results), report.Losses, report.Unread)
 	return d, err
+}
+
+// survey diagnoses the nodes of a cluster or a lab.
+func (t *target) survey(ctx context.Context, args []string) (doctor.Survey, error) {
+	if t.inCluster() {
+		return t.cluster.doctor(ctx, args, t.options.Probe)
+	}
+	return t.surveyLab(ctx)
 }
 
 // in calls a function in the network namespace of the node: of the lab's that args name, or this process's.

@@ -31,16 +31,20 @@ func TestVersion(t *testing.T) {
 
 func TestBadInputIsASentence(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--agent /no/such: want [NODE=]PATH`:                           {"lab", "up", "--agent", "/no/such"},
-		`--net-conf: open /no/such`:                                    {"lab", "up", "--net-conf", "/no/such"},
-		`--link-mtu node2=big: want [NODE=]BYTES`:                      {"lab", "up", "--link-mtu", "node2=big"},
-		`--subnet 10.244.1.0/24: want NODE=PREFIX`:                     {"lab", "up", "--subnet", "10.244.1.0/24"},
-		`--agent-flag node2=iface=eth1: want [NODE=]--FLAG=VALUE`:      {"lab", "up", "--agent-flag", "node2=iface=eth1"},
-		`site of "node9": want one of [node1 node2 node3]`:             {"lab", "up", "--name", "ctltest", "--nat", "node9"},
-		`nodes -1: want 1 to 154`:                                      {"lab", "up", "--name", "ctltest", "--nodes", "-1"},
-		`lab ctltest: there is no such lab: twillctl lab up makes one`: {"lab", "status", "--name", "ctltest"},
-		`name "CTL": want lower-case letters`:                          {"lab", "down", "--name", "CTL"},
-		`serve ["etcd"]: want DIR`:                                     {"lab", "serve", "etcd"},
+		`--agent /no/such: want [NODE=]PATH`:                               {"lab", "up", "--agent", "/no/such"},
+		`--net-conf: open /no/such`:                                        {"lab", "up", "--net-conf", "/no/such"},
+		`--link-mtu node2=big: want [NODE=]BYTES`:                          {"lab", "up", "--link-mtu", "node2=big"},
+		`--subnet 10.244.1.0/24: want NODE=PREFIX`:                         {"lab", "up", "--subnet", "10.244.1.0/24"},
+		`--agent-flag node2=iface=eth1: want [NODE=]--FLAG=VALUE`:          {"lab", "up", "--agent-flag", "node2=iface=eth1"},
+		`site of "node9": want one of [node1 node2 node3]`:                 {"lab", "up", "--name", "ctltest", "--nat", "node9"},
+		`nodes -1: want 1 to 154`:                                          {"lab", "up", "--name", "ctltest", "--nodes", "-1"},
+		`lab ctltest: there is no such lab: twillctl lab up makes one`:     {"lab", "status", "--name", "ctltest"},
+		`name "CTL": want lower-case letters`:                              {"lab", "down", "--name", "CTL"},
+		`serve ["etcd"]: want DIR`:                                         {"lab", "serve", "etcd"},
+		`service/a/b: connecting to a Service sends packets: want --probe`: {"doctor", "service/a/b"},
+		`service/a/b: one node does not know Services`:                     {"doctor", "--probe", "service/a/b"},
+		`"service/c/d": want one Service`:                                  {"doctor", "--probe", "service/a/b", "service/c/d"},
+		`"b": want one node at most`:                                       {"doctor", "a", "b"},
 	} {
 		if out, err := run(t, args...); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v: %v, want %s\n%s", args, err, want, out)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -86,6 +87,18 @@ func TestJoin(t *testing.T) {
 	got := doctor.Join(near, far)
 	if got.Stopped == nil || got.Stopped.Node != "b" || len(got.Forward) != 2 || len(got.Back) != 1 {
 		t.Errorf("got %+v", got)
+	}
+	near.Probes, far.Probes = doctor.Probes{Sent: 3, Lost: 1, Unread: []string{"x"}}, doctor.Probes{Sent: 2, Lost: 2, Unread: []string{"x"}}
+	for _, side := range []struct {
+		of *doctor.Trace
+		id string
+	}{{&near, "packet-lost-near"}, {&far, "packet-lost"}} { // as nodes print them
+		if err := json.Unmarshal([]byte(`[{"id": "`+side.id+`"}]`), &side.of.Lost); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := doctor.Join(near, far); got.Lost[0].ID != "packet-lost" || got.Probes.Sent != 5 || got.Probes.Lost != 3 || len(got.Probes.Unread) != 1 {
+		t.Errorf("probes of both nodes: got %+v, %+v", got.Lost, got.Probes)
 	}
 	if !got.Failed() || got.Traffic.Gone != "none came to the other node; seen last on a, leaving through eth0" {
 		t.Errorf("got %+v", got.Traffic)

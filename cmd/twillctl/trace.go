@@ -111,7 +111,7 @@ func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trace, 
 			src, flow.From, dst, flow.To, f.Node)
 	}
 	trace := doctor.FollowHere(f, flow)
-	if t.options.Probe && strings.EqualFold(f.Node, flow.From) {
+	if t.options.Probe {
 		if err := probeFromHere(ctx, &trace, f, flow); err != nil {
 			return trace, err
 		}
@@ -126,14 +126,18 @@ func (t *target) traceHere(ctx context.Context, src, dst string) (doctor.Trace, 
 	return trace, err
 }
 
-// probeFromHere sends packets from this node's pod, or if that cannot be entered from the node itself.
+// probeFromHere sends packets from this node's pod to the other one, or if it cannot be entered from the node itself.
 func probeFromHere(ctx context.Context, trace *doctor.Trace, f doctor.Facts, flow doctor.Flow) error {
-	n, err := follow.Node(f, flow.Dst)
+	src, dst := flow.Src, flow.Dst
+	if !strings.EqualFold(f.Node, flow.From) {
+		src, dst = dst, src
+	}
+	n, err := follow.Node(f, src, dst)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	r, err := n.ProbePair(ctx, n.Sender(flow.Src), flow.Dst)
+	r, err := n.ProbePair(ctx, n.Sender(src), dst)
 	trace.Add(probesOf(r, began), r.Losses)
 	return err
 }

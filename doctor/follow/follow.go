@@ -173,14 +173,14 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 	var unsure []probe.Try
 	for _, x := range still {
 		f := n.flow(x)
-		if l := locate.Judge(f, w.of(f, hosts), mistaken); l.By.Text != "" && l.Exact {
+		if l := locate.Judge(f, w.of(f, hosts), mistaken); l.Stopped {
 			r.Losses = append(r.Losses, l)
 		} else {
 			likely, unsure = append(likely, l), append(unsure, x.Try)
 		}
 	}
 	w.close()
-	// A busy machine may be late, and watching takes time: where nothing names a cause for sure, the loss has to be there
+	// A busy machine may be late, and watching takes time: unless a rule's verdict was seen, the loss has to be there
 	// without it.
 	for i, x := range probe.Send(ctx, unsure, probe.Patience) {
 		if x.Err != nil {

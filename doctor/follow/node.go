@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -16,7 +17,7 @@ const maxPods, maxPeers = 8, 32
 
 // Node returns the network as one node sees it, which is the calling thread's namespace: its own pods, as far as it may
 // enter them, else itself with the bridge's address; and the bridges of its peers, which cannot be entered and answer
-// by themselves, as do the pods of other nodes that more has.
+// by themselves, as do the pods of other nodes that more has. Pods of this node that more has are among those that send.
 func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 	here := probe.Site{Host: f.Node, Do: func(do func() error) error { return do() }}
 	n := Network{MTU: f.PodMTU, Expected: func(host string, o locate.Object) bool { return host == f.Node && IsWanted(f.Want, o) }}
@@ -28,7 +29,7 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 	for _, s := range f.Lease.Snapshot.Local.Stacks {
 		outer = append(outer, s.Underlay)
 	}
-	n.ownPods(f, files, outer)
+	n.ownPods(f, files, outer, more)
 	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do != nil }) {
 		own := Pod{Site: here, Node: f.Node, Outer: outer, Borrowed: true}
 		for _, s := range f.Lease.Snapshot.Local.Stacks {
@@ -44,6 +45,9 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 		n.Pods = append(n.Pods, p)
 	}
 	for _, a := range more {
+		if isOwn(f, a) {
+			continue
+		}
 		n.Pods = append(n.Pods, Pod{Site: probe.Site{Host: a.String()}, Node: f.HolderOf(a), Addrs: []netip.Addr{a}})
 	}
 	n.Path = func(from, to Pod) []probe.Site {
@@ -73,9 +77,14 @@ func PodSites(f doctor.Facts) (map[netip.Addr]probe.Site, error) {
 	return all, nil
 }
 
-// ownPods adds the node's pods. Those that may not be entered send nothing, and their kernel answers.
-func (n *Network) ownPods(f doctor.Facts, files map[string]string, outer []netip.Addr) {
-	for _, p := range f.Pods {
+// ownPods adds the node's pods, those with an address of first before others. Those that may not be entered send nothing,
+// and their kernel answers.
+func (n *Network) ownPods(f doctor.Facts, files map[string]string, outer, first []netip.Addr) {
+	pods := slices.Clone(f.Pods)
+	slices.SortStableFunc(pods, func(a, b doctor.Pod) int {
+		return cmp.Compare(slices.Index(first, b.Addr), slices.Index(first, a.Addr))
+	})
+	for _, p := range pods {
 		host := f.Node + "/" + p.Port
 		i := slices.IndexFunc(n.Pods, func(o Pod) bool { return o.Host == host })
 		switch {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
@@ -29,6 +31,7 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 		p := unusual.Packet{Src: f.Src, Dst: f.Dst, Proto: numbers[f.Proto], SPort: ports[0], DPort: ports[1], Mark: mark(h)}
 		if f.Proto == "icmp" {
 			p.Proto = icmpOf(f.Dst)
+			p.DPort = s.echoPort(f.Src)
 		}
 		outer := unusual.Packet{Src: f.Outer[0], Dst: f.Outer[1], Proto: unix.IPPROTO_UDP, SPort: outerSource, DPort: vxlanPort}
 		if back {
@@ -41,12 +44,14 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 				q = outer
 			}
 			in, ok := s.arrival(q, inner)
-			if ok {
-				q.In = in
-				all = append(all, s.lookup(q, back)...)
+			if !ok {
+				continue
 			}
+			q.In = in
+			there := s.lookup(q, back)
+			all = append(all, there...)
 			if in != "" {
-				all = append(all, s.reverse(q, back)...)
+				all = append(all, s.reverse(q, back, there)...)
 			}
 		}
 	}
@@ -86,9 +91,15 @@ func (s *seenAt) has(a netip.Addr) bool {
 	return false
 }
 
-// reverse asks for the way back to the sender of a packet, as the reverse path filter does.
-func (s *seenAt) reverse(p unusual.Packet, back bool) []locate.Routed {
+// reverse asks for the way back to the sender of a packet, as the reverse path filter does: as if it came in by the
+// device by which the packet leaves.
+func (s *seenAt) reverse(p unusual.Packet, back bool, there []locate.Routed) []locate.Routed {
 	p.Src, p.Dst, p.SPort, p.DPort, p.In = p.Dst, p.Src, p.DPort, p.SPort, "lo"
+	for _, r := range there {
+		if r.Object.Kind == locate.Route && r.Object.Dev != "" {
+			p.In = r.Object.Dev
+		}
+	}
 	all := s.lookup(p, back)
 	for i := range all {
 		all[i].Reverse = true
@@ -115,6 +126,18 @@ func (s *seenAt) lookup(p unusual.Packet, back bool) (all []locate.Routed) {
 		}
 	}
 	return all
+}
+
+// echoPort returns what policy rules take for the destination port of an echo request that the namespace itself sends: the
+// kernel keeps its type and code in the same place (union flowi_uli of net/flow.h).
+func (s *seenAt) echoPort(src netip.Addr) uint16 {
+	switch {
+	case !s.has(src):
+		return 0
+	case src.Is4():
+		return uint16(ipv4.ICMPTypeEcho) << 8
+	}
+	return uint16(ipv6.ICMPTypeEchoRequest) << 8
 }
 
 func icmpOf(a netip.Addr) byte {

@@ -20,17 +20,18 @@ type suspect struct {
 func (j *judgement) blame() Loss {
 	l := j.loss()
 	if h, ok := j.stopped(); ok {
-		l.Host, l.By, l.Exact = h.Host, h.Object, true
+		l.Host, l.By, l.Exact, l.Stopped = h.Host, h.Object, true, true
 		l.Reason = h.Verdict
 		return l
 	}
+	rewritten := j.rewritten() // up to the last place, which a wrong MAC moves
 	misled := j.misled()
 	d, dropped := j.drop()
 	if dropped {
 		l.Reason = strings.TrimSpace(d.Reason + " in " + d.Function)
 		dropped = !j.isMisled // the place that drops it is innocent
 	}
-	all := slices.Concat(misled, j.rewritten(), j.taken(), j.routed(d))
+	all := slices.Concat(misled, rewritten, j.taken(), j.routed(d))
 	for _, name := range j.path {
 		for _, o := range j.hosts[name].Unusual {
 			if s, ok := j.suspect(name, o, d, dropped); ok {

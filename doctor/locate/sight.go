@@ -87,5 +87,6 @@ type Loss struct {
 	Reason  string // of the kernel; empty: it gave none
 	By      Object // what loses it; without a Text it is not known
 	Exact   bool   // By is what the kernel said, or the only thing there that can
+	Stopped bool   // By is a rule whose verdict it was
 	Others  []Object
 }

@@ -63,26 +63,32 @@ func (j *judgement) ownerOf(mac, other string) string {
 }
 
 // routed returns the policy rules and routes that refuse the packet, or lead it away, up to where it was seen last. What
-// did not decide about the packet is innocent.
+// did not decide about the packet is innocent. A route that is missing may follow from what led the packet there, or have
+// gone with its device or its address.
 func (j *judgement) routed(d Drop) (all []suspect) {
+	isLost := slices.ContainsFunc(j.hosts[j.at].Routed, func(r Routed) bool { return r.Missing })
 	for _, name := range j.path {
 		for i, r := range j.hosts[name].Routed {
 			switch {
 			case r.Object.Usual == "" || r.Reverse && !isFiltered(d):
-			case r.Missing: // it may have gone with its device or its address
-				all = append(all, suspect{name, r.Object, byReason + j.near(name, Drop{}, false), name == j.at})
+			case r.Missing:
+				all = append(all, suspect{name, r.Object, byReason, name == j.at})
 			case r.Refuses && r.Back == j.back && (name == j.at || name == j.next):
 				all = append(all, suspect{name, r.Object, byWire - i, true})
 			default:
-				all = append(all, suspect{name, r.Object, byReason + j.near(name, Drop{}, false), name == j.at})
+				score := byReason + perRank + j.near(name, Drop{}, false)
+				all = append(all, suspect{name, r.Object, score, name == j.at || isLost})
 			}
 		}
 	}
 	return all
 }
 
-// isFiltered reports whether the reverse path filter dropped a packet.
-func isFiltered(d Drop) bool { return strings.Contains(d.Reason, "RPFILTER") }
+// isFiltered reports whether a packet was dropped because of the way back to its sender: by the reverse path filter, or
+// because the sender's address is one of the host's own.
+func isFiltered(d Drop) bool {
+	return strings.Contains(d.Reason, "RPFILTER") || strings.Contains(d.Reason, "LOCAL_SOURCE")
+}
 
 // taken returns the hosts that have an address or a MAC of the flow's, and are not those that should.
 func (j *judgement) taken() (all []suspect) {

@@ -20,8 +20,8 @@ type Packet struct {
 	Out          string     // the device that its socket is bound to
 	Mark         uint32
 	TOS          byte
-	Proto        byte // IPPROTO_…
-	SPort, DPort uint16
+	Proto        byte   // IPPROTO_…
+	SPort, DPort uint16 // of ICMP that is sent from here, DPort has the type and the code, as for the kernel
 	UID          uint32
 }
 
@@ -124,7 +124,7 @@ func (s *space) ask(p Packet) (found route, err error) {
 		p.Proto == unix.IPPROTO_ICMPV6 { // the kernel knows no others here
 		r.AddData(nl.NewRtAttr(rtaIPProto, []byte{p.Proto}))
 	}
-	if p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP {
+	if p.SPort != 0 || p.DPort != 0 {
 		r.AddData(nl.NewRtAttr(rtaSPort, binary.BigEndian.AppendUint16(nil, p.SPort)))
 		r.AddData(nl.NewRtAttr(rtaDPort, binary.BigEndian.AppendUint16(nil, p.DPort)))
 	}

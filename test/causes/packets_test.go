@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -122,7 +123,7 @@ func (o *oracle) datagrams(ctx context.Context, from int, f family, limit time.D
 	sockets, err := openSockets(ctx, p, f)
 	if err != nil {
 		for _, s := range sockets {
-			s.Close()
+			s.conn.Close()
 		}
 		for i := range o.pods {
 			if i != from {
@@ -132,9 +133,10 @@ func (o *oracle) datagrams(ctx context.Context, from int, f family, limit time.D
 		return
 	}
 	var group sync.WaitGroup
-	for kind, conn := range sockets {
-		r := &datagrams{oracle: o, from: from, kind: kind, family: f, conn: conn, note: note, open: map[uint32]probe{},
-			stamp: uint16(rand.N(1 << 16))}
+	for _, s := range sockets {
+		conn := s.conn
+		r := &datagrams{oracle: o, from: from, kind: s.kind, sizes: s.sizes, family: f, conn: conn, note: note,
+			open: map[uint32]probe{}, stamp: uint16(rand.N(1 << 16))}
 		group.Go(func() {
 			defer conn.Close()
 			r.send()
@@ -144,23 +146,33 @@ func (o *oracle) datagrams(ctx context.Context, from int, f family, limit time.D
 	group.Wait()
 }
 
-// openSockets opens one for ICMP and one for UDP, both with ports and numbers that nobody has used.
-func openSockets(ctx context.Context, p *lab.Pod, f family) (map[string]net.PacketConn, error) {
-	networks := map[string][2]string{"icmp": {"ip4:icmp", "0.0.0.0"}, "udp": {"udp4", "0.0.0.0:0"}}
+// socket is one for the datagrams of a kind and of some sizes.
+type socket struct {
+	kind  string
+	sizes []string
+	conn  net.PacketConn
+}
+
+// sizes are small and as large as a pod may send.
+var sizes = []string{"", " full"}
+
+// openSockets opens one for ICMP and one for UDP of each size, all with ports and numbers that nobody has used: a rule of
+// address translation sees only the first packet between two ports.
+func openSockets(ctx context.Context, p *lab.Pod, f family) (sockets []socket, err error) {
+	icmp, udp := [2]string{"ip4:icmp", "0.0.0.0"}, [2]string{"udp4", "0.0.0.0:0"}
 	if f == ip6 {
-		networks = map[string][2]string{"icmp": {"ip6:ipv6-icmp", "::"}, "udp": {"udp6", "[::]:0"}}
+		icmp, udp = [2]string{"ip6:ipv6-icmp", "::"}, [2]string{"udp6", "[::]:0"}
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, f) }}
-	sockets := map[string]net.PacketConn{}
-	err := p.Do(func() error {
-		for kind, n := range networks {
-			conn, err := lc.ListenPacket(ctx, n[0], n[1])
-			if err != nil {
-				return err
-			}
-			sockets[kind] = conn
+	open := func(kind string, sizes []string, where [2]string) error {
+		conn, err := lc.ListenPacket(ctx, where[0], where[1])
+		if err == nil {
+			sockets = append(sockets, socket{kind, sizes, conn})
 		}
-		return nil
+		return err
+	}
+	err = p.Do(func() error {
+		return errors.Join(open("icmp", sizes, icmp), open("udp", sizes[:1], udp), open("udp", sizes[1:], udp))
 	})
 	return sockets, err
 }
@@ -181,6 +193,7 @@ type datagrams struct {
 	*oracle
 	from   int
 	kind   string
+	sizes  []string
 	family family
 	conn   net.PacketConn
 	note   func(probe, error)
@@ -193,13 +206,14 @@ func (r *datagrams) send() {
 		if i == r.from {
 			continue
 		}
-		for k, size := range []string{"", " full"} {
+		for _, size := range r.sizes {
+			k := slices.Index(sizes, size)
 			number := uint32(2*i + k)
 			pr := probe{r.pods[r.from].ID(), p.ID(), r.kind + suffix(r.family) + size}
 			to := &net.IPAddr{IP: addrOf(p.Addrs, r.family).AsSlice()}
 			var err error
 			if r.kind == "icmp" {
-				_, err = r.conn.WriteTo(r.echo(number, r.payload(k)), to)
+				_, err = r.conn.WriteTo(r.echo(number, k, r.payload(k)), to)
 			} else {
 				b := make([]byte, r.payload(k))
 				binary.BigEndian.PutUint32(b, number)
@@ -223,10 +237,10 @@ func (r *datagrams) payload(full int) int {
 	return r.mtu[r.pods[r.from].ID()] - map[family]int{ip4: 28, ip6: 48}[r.family]
 }
 
-func (r *datagrams) echo(number uint32, size int) []byte {
+func (r *datagrams) echo(number uint32, full, size int) []byte {
 	data := make([]byte, size)
 	binary.BigEndian.PutUint32(data, number)
-	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: r.id(), Seq: int(number), Data: data}}
+	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: r.id(full), Seq: int(number), Data: data}}
 	if r.family == ip6 {
 		m.Type = ipv6.ICMPTypeEchoRequest
 	}
@@ -278,11 +292,12 @@ func (r *datagrams) decode(b []byte) (uint32, bool) {
 		return 0, false
 	}
 	echo, ok := m.Body.(*icmp.Echo)
-	if !ok || echo.ID != r.id() || len(echo.Data) < 4 {
+	if !ok || len(echo.Data) < 4 {
 		return 0, false
 	}
-	return binary.BigEndian.Uint32(echo.Data), true
+	number := binary.BigEndian.Uint32(echo.Data)
+	return number, echo.ID == r.id(int(number%2))
 }
 
-// id is another one in each round.
-func (r *datagrams) id() int { return int(r.stamp) }
+// id is another one in each round and for each size: a rule of address translation sees only a connection's first packet.
+func (r *datagrams) id(full int) int { return int(r.stamp&^1) | full }

@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -29,6 +30,7 @@ func TestTrace(t *testing.T) {
 			t.Run("pods", w.testPods)
 			t.Run("proxy", w.testProxy)
 			t.Run("path", w.testPath)
+			t.Run("doctor", w.testDoctor)
 			t.Run("udp", w.testUDP)
 			t.Run("host port", w.testHostPort)
 			t.Run("machine", w.testMachine)
@@ -257,6 +259,26 @@ func (w *world) testPath(t *testing.T) {
 		w.during(t, "node1", "iptables "+rule, "iptables "+strings.Replace(rule, "-I", "-D", 1))
 		wants(t, w.trace(t, client, "service/shop/far"), "rule-stops", "node1: iptables raw PREROUTING")
 	})
+}
+
+// testDoctor: a pod of each node connects, and node3 has no kube-proxy.
+func (w *world) testDoctor(t *testing.T) {
+	w.service(t, "asked", nil)
+	w.endpoints(t, "asked", httpPort, backend{pod: "node2/pod1"})
+	w.fine(t, client, "service/shop/asked")
+	text, code := w.ask(t, "doctor", "--probe", "service/shop/asked")
+	var survey struct {
+		Services []traced
+		Silent   []string
+	}
+	if err := json.Unmarshal([]byte(text), &survey); err != nil || code != 1 || len(survey.Silent) > 0 || len(survey.Services) != 3 {
+		t.Fatalf("exit code %d, %v: %s", code, err, text)
+	}
+	for i, s := range survey.Services {
+		if all := s.problems(); (len(all) > 0) != (i == 2) || i == 2 && all[0].Code != "not-programmed" {
+			t.Errorf("node%d: %+v", i+1, all)
+		}
+	}
 }
 
 func (w *world) testUDP(t *testing.T) {

@@ -315,26 +315,32 @@ func (r traced) problems() (all []problem) {
 // trace asks twillctl.
 func (w *world) trace(t *testing.T, src, dst string) (r traced) {
 	t.Helper()
+	r.text, r.code = w.ask(t, "trace", src, dst)
+	if err := json.Unmarshal([]byte(r.text), &r); err != nil {
+		t.Fatalf("%v: %s", err, r.text)
+	}
+	return r
+}
+
+// ask returns what twillctl prints about the lab as JSON, and its exit code.
+func (w *world) ask(t *testing.T, command string, args ...string) (text string, code int) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, w.program, "trace", "--lab", w.Name(), "--output=json", src, dst)
+	cmd := exec.CommandContext(ctx, w.program, append([]string{command, "--lab", w.Name(), "--output=json"}, args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		r.code = exit.ExitCode()
+		code = exit.ExitCode()
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	if r.code > 1 {
-		t.Fatalf("trace %s %s: %s", src, dst, stderr.String())
+	if code > 1 {
+		t.Fatalf("%s %v: %s", command, args, stderr.String())
 	}
-	r.text = stdout.String()
-	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
-		t.Fatalf("%v: %s", err, r.text)
-	}
-	return r
+	return stdout.String(), code
 }
 
 // settled traces until kube-proxy has written its rules, which it does within a second.

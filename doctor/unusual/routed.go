@@ -141,8 +141,11 @@ func (s *space) ask(p Packet) (found route, err error) {
 var refusals = map[byte]error{unix.RTN_BLACKHOLE: unix.EINVAL, unix.RTN_UNREACHABLE: unix.EHOSTUNREACH,
 	unix.RTN_PROHIBIT: unix.EACCES, unix.RTN_THROW: unix.ENETUNREACH}
 
-// lookup goes through the rules as the kernel does.
+// lookup goes through the rules as the kernel does. If no table has a route, it returns the first that leads on to the next
+// table (throw).
 func (s *space) lookup(p Packet, rules []rule, routes []route) (found route, by *rule, ok bool) {
+	var thrown route
+	var throws *rule
 	for i := 0; i < len(rules); i++ {
 		r := &rules[i]
 		if !s.matches(*r, p) {
@@ -157,6 +160,9 @@ func (s *space) lookup(p Packet, rules []rule, routes []route) (found route, by 
 			}
 		case actTable:
 			best, has := s.longest(p, routes, int(r.table))
+			if has && best.kind == unix.RTN_THROW && throws == nil {
+				thrown, throws = best, r
+			}
 			if !has || best.kind == unix.RTN_THROW || best.dst.Bits() <= r.suppressLength {
 				continue
 			}
@@ -165,7 +171,7 @@ func (s *space) lookup(p Packet, rules []rule, routes []route) (found route, by 
 			return route{}, r, false
 		}
 	}
-	return route{}, nil, false
+	return thrown, throws, throws != nil
 }
 
 // longest returns the table's route for a packet: of those with the longest prefix, that with its TOS, and the smallest

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -51,6 +52,19 @@ const ringSize = 1 << 18
 // Watch collects what is dropped between two addresses of the same family, in either direction, in all namespaces of
 // this machine, encapsulated or not.
 func Watch(a, b netip.Addr) (*Watcher, error) { return watch(filter{a: a, b: b}, ringSize) }
+
+// Namespace returns the inode number of the calling thread's network namespace, by which the kernel knows it too.
+func Namespace() (uint32, error) {
+	info, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil {
+		return 0, err
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, errors.New("the namespace has no inode number")
+	}
+	return uint32(s.Ino), nil
+}
 
 // WatchNamespaces collects all that is dropped in network namespaces, which are known by their inode numbers.
 func WatchNamespaces(inodes []uint32) (*Watcher, error) {

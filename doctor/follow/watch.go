@@ -3,13 +3,10 @@ package follow
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -78,7 +75,7 @@ func (n Network) watch(lost []probe.Result) (*watch, error) {
 
 func (p *place) open(pairs []ruletrace.Pair) error {
 	err := p.Do(func() (err error) {
-		if p.inode, err = namespace(); err != nil {
+		if p.inode, err = drops.Namespace(); err != nil {
 			return err
 		}
 		if err := p.devices(); err != nil {
@@ -119,19 +116,6 @@ func (p *place) devices() error {
 		}
 	}
 	return nil
-}
-
-// namespace returns the inode number of the calling thread's network namespace, by which the kernel knows it too.
-func namespace() (uint32, error) {
-	info, err := os.Stat("/proc/thread-self/ns/net")
-	if err != nil {
-		return 0, err
-	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, errors.New("the namespace has no inode number")
-	}
-	return uint32(s.Ino), nil
 }
 
 // close stops watching drops first: closing a tap drops the packets that wait in it.

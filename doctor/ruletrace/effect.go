@@ -2,6 +2,7 @@ package ruletrace
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 type effect struct {
 	verdict string // what the rule calls it: reject, queue, fwd; empty: as the trace says
 	writes  []write
+	unseen  string // what it does that the packet's headers do not show: Copied, Retyped
 }
 
 // write is what a statement of a rule may alter.
@@ -55,7 +57,7 @@ type expression struct {
 var statements = map[string]func(data []byte) effect{
 	"reject":   func([]byte) effect { return effect{verdict: "reject"} },
 	"fwd":      func([]byte) effect { return effect{verdict: "fwd"} },
-	"dup":      func([]byte) effect { return effect{verdict: "dup"} },
+	"dup":      func([]byte) effect { return effect{verdict: "dup", unseen: Copied} },
 	"notrack":  func([]byte) effect { return effect{verdict: "notrack"} },
 	"tproxy":   func([]byte) effect { return effect{verdict: "tproxy"} },
 	"synproxy": func([]byte) effect { return effect{verdict: "synproxy"} },
@@ -73,6 +75,7 @@ func effectOf(exprs []expression) effect {
 		if f := statements[x.name]; f != nil {
 			e := f(x.data)
 			all.writes = append(all.writes, e.writes...)
+			all.unseen = cmp.Or(e.unseen, all.unseen)
 			if e.verdict != "" {
 				all.verdict = e.verdict
 			}
@@ -97,10 +100,16 @@ func payloadEffect(data []byte) effect {
 
 func metaEffect(data []byte) effect {
 	a := attributes(data)
-	if a[unix.NFTA_META_SREG] == nil || number(a[unix.NFTA_META_KEY]) != unix.NFT_META_MARK {
+	if a[unix.NFTA_META_SREG] == nil {
 		return effect{}
 	}
-	return effect{writes: named("mark")}
+	switch number(a[unix.NFTA_META_KEY]) {
+	case unix.NFT_META_MARK:
+		return effect{writes: named("mark")}
+	case unix.NFT_META_PKTTYPE:
+		return effect{unseen: Retyped}
+	}
+	return effect{}
 }
 
 // targets are what the targets of x_tables may alter. One that is not listed may alter all.
@@ -124,7 +133,7 @@ func targetEffect(name string) effect {
 	case name == "REJECT":
 		return effect{verdict: "reject"}
 	case name == "TEE":
-		return effect{verdict: "dup"}
+		return effect{verdict: "dup", unseen: Copied}
 	case slices.Contains(harmless, name):
 		return effect{}
 	}

@@ -132,8 +132,9 @@ func (t *track) blame(c change) {
 }
 
 func (m *met) rewriting() string {
-	if m.rule.effect.verdict == "dup" {
-		return strings.Join(append(slices.Clone(m.rewrote), Copied), ", ")
+	all := m.rewrote
+	if m.rule.effect.unseen != "" {
+		all = append(slices.Clone(all), m.rule.effect.unseen)
 	}
-	return strings.Join(m.rewrote, ", ")
+	return strings.Join(all, ", ")
 }

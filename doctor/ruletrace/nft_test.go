@@ -145,6 +145,11 @@ var nftLosses = map[string]loss{
 		text: "bridge fw prerouting handle HANDLE: icmp type echo-request ether daddr set 02:00:00:00:00:99", fix: "nft delete rule bridge fw prerouting handle HANDLE",
 		want: Hit{Family: "bridge", Hook: "prerouting", Verdict: "continue", Rewrote: "ether daddr"},
 	},
+	"packet type": {
+		rules: base("netdev", "ingress", "nft add rule netdev fw ingress ip saddr 10.1.0.2 meta pkttype set other"), to: b4,
+		text: "netdev fw ingress handle HANDLE: ip saddr 10.1.0.2 meta pkttype set other", fix: "nft delete rule netdev fw ingress handle HANDLE",
+		want: echo("netdev", "ingress", "continue", false, Retyped),
+	},
 	"netdev ttl": {
 		rules: base("netdev", "ingress", "nft add rule netdev fw ingress counter", "nft add rule netdev fw ingress ip saddr 10.1.0.2 ip ttl set 1"), to: b4,
 		text: "netdev fw ingress handle HANDLE: ip saddr 10.1.0.2 ip ttl set 1", fix: "nft delete rule netdev fw ingress handle HANDLE",

@@ -33,7 +33,7 @@ type Hit struct {
 	Verdict string // drop, reject, queue, accept, continue, jump, policy drop, …
 	// Stops reports whether the packet ends here: it is dropped or rejected, or queued where nobody listens.
 	Stops bool
-	// Rewrote is what the rule made of the packet: "ttl 64 to 1", or Copied; empty: nothing.
+	// Rewrote is what the rule made of the packet: "ttl 64 to 1", Copied, Retyped; empty: nothing.
 	Rewrote  string
 	Hook     string // prerouting, forward, input, output, postrouting, ingress, egress
 	Family   string // of the table: ip, ip6, inet, bridge, arp, netdev
@@ -42,8 +42,11 @@ type Hit struct {
 	Proto    byte
 }
 
-// Copied is what a rule does that sends another packet like the one it meets.
-const Copied = "copied"
+// What a rule does that the packet's headers do not show.
+const (
+	Copied  = "copied"   // it sends another packet like the one it meets
+	Retyped = "new type" // it says that the packet is for another host, or for all (pkttype)
+)
 
 // maxHits bounds what Stop returns. What stops or rewrites a packet comes first.
 const maxHits = 200

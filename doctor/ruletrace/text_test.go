@@ -98,6 +98,7 @@ func TestAct(t *testing.T) {
 		"-A F -j DNAT --to-destination a":   {Verdict: "continue", Rewrote: "DNAT --to-destination a"},
 		"-A F -j mangle --mangle-ip-d b":    {Verdict: "continue", Rewrote: "mangle --mangle-ip-d b"},
 		"-A F -j TCPMSS --clamp-mss-to-mtu": {Verdict: "continue", Rewrote: "TCPMSS --clamp-mss-to-mtu"},
+		"-A F -j TEE --gateway a":           {Verdict: "dup", Rewrote: Copied},
 		"-A F -j own":                       nil, "-A F -j ACCEPT": nil, "-A F": nil, "-A F -j": nil, "-A F -j LOG": nil,
 	} {
 		var h Hit

@@ -4,12 +4,9 @@ package traffic
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/twill-net/twill/doctor"
@@ -88,7 +85,7 @@ func (w *watch) open() error {
 				return err
 			}
 			w.taps = append(w.taps, tap)
-			inode, err := namespace()
+			inode, err := drops.Namespace()
 			w.names[inode] = p.Host
 			return err
 		})
@@ -104,19 +101,6 @@ func (w *watch) open() error {
 		w.traffic.NoReasons = err.Error()
 	}
 	return nil
-}
-
-// namespace returns the inode number of the calling thread's network namespace, by which the kernel knows it too.
-func namespace() (uint32, error) {
-	info, err := os.Stat("/proc/thread-self/ns/net")
-	if err != nil {
-		return 0, err
-	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, errors.New("the namespace has no inode number")
-	}
-	return uint32(s.Ino), nil
 }
 
 // close stops watching drops first: closing a tap drops the packets that wait in it.

@@ -17,7 +17,7 @@ import (
 )
 
 // inNamespace runs do on a thread in a new network namespace, with lo up. The namespace goes with the thread.
-func inNamespace(t *testing.T, do func()) {
+func inNamespace(t testing.TB, do func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -49,7 +49,7 @@ func run(line string) error {
 }
 
 // bridged gives the thread's namespace a bridge, and two pods, whose processes it returns.
-func bridged(t *testing.T) (pods []int) {
+func bridged(t testing.TB) (pods []int) {
 	for _, line := range []string{
 		"ip link add unusualbr type bridge", "ip link set unusualbr up", "ip addr add 10.244.1.1/24 dev unusualbr",
 		"ip addr add fd00:244:1::1/64 dev unusualbr nodad",
@@ -76,7 +76,7 @@ func bridged(t *testing.T) (pods []int) {
 }
 
 // pod returns a process in a namespace of its own.
-func pod(t *testing.T) int {
+func pod(t testing.TB) int {
 	c := exec.Command("sleep", "600")
 	c.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
 	if err := c.Start(); err != nil {
@@ -87,7 +87,7 @@ func pod(t *testing.T) int {
 }
 
 // settled waits until duplicate address detection is over.
-func settled(t *testing.T) {
+func settled(t testing.TB) {
 	for range 100 {
 		out, _ := exec.Command("ip", "-6", "addr", "show", "tentative").Output()
 		if len(out) == 0 {
@@ -98,7 +98,7 @@ func settled(t *testing.T) {
 	t.Fatal("addresses are tentative after 10 s")
 }
 
-func list(t *testing.T) []locate.Object {
+func list(t testing.TB) []locate.Object {
 	t.Helper()
 	all, unread := List(context.Background())
 	if len(unread) > 0 {

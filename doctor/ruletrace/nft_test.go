@@ -146,9 +146,10 @@ var nftLosses = map[string]loss{
 		want: Hit{Family: "bridge", Hook: "prerouting", Verdict: "continue", Rewrote: "ether daddr"},
 	},
 	"packet type": {
-		rules: base("netdev", "ingress", "nft add rule netdev fw ingress ip saddr 10.1.0.2 meta pkttype set other"), to: b4,
-		text: "netdev fw ingress handle HANDLE: ip saddr 10.1.0.2 meta pkttype set other", fix: "nft delete rule netdev fw ingress handle HANDLE",
-		want: echo("netdev", "ingress", "continue", false, Retyped),
+		rules: []string{"nft add table netdev fw", "nft add chain netdev fw ingress '{ type filter hook ingress device b0 priority 0; }'", // a bridge would set it anew
+			"nft add rule netdev fw ingress ip saddr 10.2.0.2 meta pkttype set other"}, to: b4,
+		text: "netdev fw ingress handle HANDLE: ip saddr 10.2.0.2 meta pkttype set other", fix: "nft delete rule netdev fw ingress handle HANDLE",
+		want: Hit{Family: "netdev", Hook: "ingress", Verdict: "continue", Rewrote: Retyped, Src: b4, Dst: a4, Proto: 1},
 	},
 	"netdev ttl": {
 		rules: base("netdev", "ingress", "nft add rule netdev fw ingress counter", "nft add rule netdev fw ingress ip saddr 10.1.0.2 ip ttl set 1"), to: b4,

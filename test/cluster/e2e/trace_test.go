@@ -87,6 +87,7 @@ func TestKubectlTwill(t *testing.T) {
 	}
 	p.want(t, 0, []string{"? nothing is wrong that can be seen without a probe"}, "doctor")
 	p.want(t, 0, []string{"✓ nothing is wrong here, and packets came back"}, "doctor", "--probe")
+	p.want(t, 0, []string{"Service default/kubernetes, port https 443/TCP"}, "doctor", "--probe", "service/default/kubernetes")
 	p.want(t, 0, []string{"Service default/kubernetes", "DNS", "probes came back"}, "test")
 	p.want(t, 0, []string{"# nothing to change"}, "plan", pods[0].Node)
 	p.want(t, 2, []string{`no agent of Twill runs on node "nowhere"`}, "doctor", "nowhere")

@@ -113,7 +113,7 @@ func labNetwork(l *lab.Lab) (follow.Network, error) {
 	for _, p := range l.Pods() {
 		pods[p.ID()] = p
 		n.Pods = append(n.Pods, follow.Pod{Site: probe.Site{Host: p.ID(), Do: p.Do}, Node: p.Node.Name, Addrs: p.Addrs,
-			Outer: p.Node.Underlay()})
+			Outer: p.Node.Underlay(), Own: p.Node.Underlay()})
 		mtu, err := p.MTU()
 		if mtus[mtu]++; err == nil && mtus[mtu] > mtus[n.MTU] { // one that was altered is not what pods may send
 			n.MTU = mtu

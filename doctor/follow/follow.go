@@ -32,6 +32,7 @@ type Pod struct {
 	Node  string
 	Addrs []netip.Addr
 	Outer []netip.Addr // of its node, on the underlay
+	Own   []netip.Addr // of its node, which a device there must have; not what a router translates to
 	// Borrowed reports whether it is no pod, but a node that sends from its bridge's address.
 	Borrowed bool
 }

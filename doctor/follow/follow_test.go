@@ -105,7 +105,7 @@ func TestMistaken(t *testing.T) {
 		"the node's is gone": {all: []identity{id("p1", "02:00:00:00:00:01", a), id("p2", "02:00:00:00:00:02", b), id("n", "02:00:00:00:00:03")}, outer: []netip.Addr{outer},
 			want: map[string]string{"n": outer.String() + " is missing on eth1"}},
 	} {
-		n.Pods[0].Outer = test.outer
+		n.Pods[0].Own = test.outer
 		got := n.mistaken(test.all, map[string]map[netip.Addr]string{"n": {outer: "eth1"}})
 		if len(got) != len(test.want) {
 			t.Errorf("%s: got %v", name, got)

@@ -98,6 +98,8 @@ func (n Network) mistaken(all []identity, asked map[string]map[netip.Addr]string
 		}
 		for _, a := range p.Outer {
 			n.takers(found, all, p.Node, a)
+		}
+		for _, a := range p.Own {
 			n.lacks(found, all, p, a, asked[p.Node][a])
 		}
 		n.borrowed(found, all, p, all[i])
@@ -131,7 +133,7 @@ func (n Network) lacks(found map[string][]locate.Object, all []identity, p Pod, 
 	if i < 0 || all[i].addrs[a] != "" {
 		return
 	}
-	for _, other := range p.Outer {
+	for _, other := range p.Own {
 		dev = cmp.Or(dev, all[i].addrs[other])
 	}
 	o := locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),

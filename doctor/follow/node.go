@@ -9,6 +9,7 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -27,7 +28,11 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 	}
 	var outer []netip.Addr
 	for _, s := range f.Lease.Snapshot.Local.Stacks {
-		outer = append(outer, s.Underlay)
+		a := s.Underlay // what peers send to, which a router may translate
+		if u, ok := f.Underlay.Underlay(netstate.FamilyOf(a)); ok {
+			a = u.Local
+		}
+		outer = append(outer, a)
 	}
 	n.ownPods(f, files, outer, more)
 	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do != nil }) {

@@ -141,7 +141,7 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 		return s, false // those that decide are judged by routed
 	}
 	about, ok := j.isAbout(host, o)
-	if !ok || !j.isFamily(o) || permits.MatchString(o.Text) {
+	if !ok || !j.isFamily(o) || permits.MatchString(o.Text) || j.hosts[j.next].Name == "" && aside.MatchString(o.Text) {
 		return s, false
 	}
 	s.score = about
@@ -167,6 +167,10 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 // permits has what routers and bridges are given, and what is a consequence: neighbours that do not answer.
 var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
 	`: mcast_snooping 0$|: txqueuelen 0$|: hairpin on$| FAILED$`)
+
+// aside has devices that other networks may have, too. One of them is suspected only if the next host is known not to have
+// got the packet.
+var aside = regexp.MustCompile(`: no bridge, no address and no route$`)
 
 // root weighs what others follow from: a device that is down has no carrier, and its port no state that forwards.
 func root(o Object) int {

@@ -170,6 +170,7 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 		r.Unread = append(r.Unread, err.Error())
 	}
 	mistaken := n.mistaken(identities, asked(hosts))
+	changed(mistaken, identities, hosts)
 	var likely []locate.Loss
 	var unsure []probe.Try
 	for _, x := range still {

@@ -118,6 +118,33 @@ func TestMistaken(t *testing.T) {
 	}
 }
 
+// TestChanged: a device has another MAC than a neighbour has learned.
+func TestChanged(t *testing.T) {
+	all := []identity{{Site: site("n1"), addrs: map[netip.Addr]string{a: "eth1"}, macs: map[string]string{"02:00:00:00:00:09": "eth1"}},
+		{Site: site("n2"), addrs: map[netip.Addr]string{b: "eth1"}, macs: map[string]string{"02:00:00:00:00:02": "eth1"}}}
+	entry := func(mac string, learnt bool) neighbour {
+		return neighbour{locate.Object{Kind: locate.Neighbour, About: netip.PrefixFrom(a, 32)}, a, mac, learnt}
+	}
+	for name, test := range map[string]struct {
+		entry neighbour
+		want  string
+	}{
+		"right":               {entry("02:00:00:00:00:09", true), ""},
+		"another host's":      {entry("02:00:00:00:00:02", true), ""},
+		"written by somebody": {entry("02:00:00:00:00:01", false), ""},
+		"old":                 {entry("02:00:00:00:00:01", true), "eth1: address 02:00:00:00:00:09, which n2 knows by 02:00:00:00:00:01"},
+	} {
+		found, got := map[string][]locate.Object{}, ""
+		changed(found, all, []*seenAt{{place: &place{Site: site("n2"), neighs: []neighbour{test.entry}}}})
+		for _, o := range found["n1"] {
+			got = o.Text
+		}
+		if got != test.want || len(found["n2"]) > 0 {
+			t.Errorf("%s: got %v, want %q", name, found, test.want)
+		}
+	}
+}
+
 func TestIsWanted(t *testing.T) {
 	mac := netstate.MAC{2, 0, 0, 0, 0, 1}
 	want := netstate.State{}

@@ -8,13 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/netstate"
-	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // identity is what a namespace answers to: addresses and MACs, each with its device.
@@ -189,28 +187,4 @@ func asked(all []*seenAt) map[string]map[netip.Addr]string {
 		}
 	}
 	return found
-}
-
-// neighbours returns the entries of the namespace's neighbour table that have a MAC.
-func neighbours() (all []locate.Object, err error) {
-	links, err := rtnl.Retry("links", netlink.LinkList)
-	if err != nil {
-		return nil, err
-	}
-	names := map[int]string{}
-	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
-	}
-	entries, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) { return netlink.NeighList(0, 0) })
-	for _, e := range entries {
-		a, ok := netip.AddrFromSlice(e.IP)
-		if a = a.Unmap(); !ok || len(e.HardwareAddr) == 0 {
-			continue
-		}
-		dev := names[e.LinkIndex]
-		all = append(all, locate.Object{Kind: locate.Neighbour, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
-			Text: fmt.Sprintf("%s dev %s lladdr %s", a, dev, e.HardwareAddr),
-			Fix:  fmt.Sprintf("ip neigh del %s dev %s", a, dev)})
-	}
-	return all, err
 }

@@ -37,7 +37,7 @@ type place struct {
 	devs   map[int]string
 
 	unusual []locate.Object
-	neighs  []locate.Object
+	neighs  []neighbour
 	unread  []string
 }
 
@@ -201,7 +201,10 @@ func (w *watch) of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
 		if !slices.Contains(f.Path, s.Host) {
 			continue
 		}
-		h := locate.Host{Name: s.Host, Unusual: s.unusual, MACs: s.macs, Neighbours: s.neighs}
+		h := locate.Host{Name: s.Host, Unusual: s.unusual, MACs: s.macs}
+		for _, n := range s.neighs {
+			h.Neighbours = append(h.Neighbours, n.Object)
+		}
 		for _, frame := range s.frames {
 			if seen, ok := sight(f, frame.Frame); ok {
 				seen.Host, seen.Dev, seen.Out, seen.Stray = s.Host, frame.Dev, frame.Out, frame.Stray

@@ -112,13 +112,24 @@ func (t *trial) observe() {
 		t.Outcome, t.Why = hurts, same.String()
 	case len(same) > 0:
 		t.Outcome, t.Why = toldMTU, same.String()
-	case len(second.real()) > 0 && len(third.real()) > 0: // at random, but always some
+	case len(second.real()) > 0 && len(third.real()) > 0 && t.losesAtRandom():
 		t.Outcome, t.Why = hurts, third.String()
 	case len(second) == 0 && len(third) == 0 && t.agentSees():
 		t.Outcome, t.Why = repaired, first.String()
 	default:
 		t.Outcome, t.Why = flapping, first.String()
 	}
+}
+
+// losesAtRandom reports whether some packets are lost, now these and now others, however long their answers may take: on a
+// busy machine some come late.
+func (t *trial) losesAtRandom() bool {
+	for range 2 {
+		if len(t.oracle.matrix(t.Context(), 4*patience).real()) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // agentSees reports whether a cause is where an agent may repair it.

@@ -2,6 +2,11 @@ package doctor
 
 // weakKinds are weaker causes: what only probes show, what keeps the agent from repairing, and what may hurt later.
 var weakKinds = map[kind]Kind{
+	packetTwice: {ID: "packet-twice", Severity: Risk,
+		Title: "packets between pods arrive more than once",
+		Why:   "each copy costs time, and a copy that comes back to where it was copied goes round until its TTL is used up",
+		Fix:   "take back the rule that copies packets, or the second path between the nodes",
+		See:   "tcpdump -ni any icmp"},
 	packetLostNear: {ID: "packet-lost-near", Severity: Broken,
 		Title: "packets between pods are lost, and where is known",
 		Why:   "real packets were sent and followed: they are seen at one place, and not at the next",

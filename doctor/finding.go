@@ -23,7 +23,9 @@ type Finding struct {
 	Page     string   `json:"page"`     // in the documentation
 	Severity Severity `json:"severity"`
 	Count    int      `json:"count"` // how many objects it is about
-	More     []string `json:"more,omitempty"`
+	// Likely reports whether lost packets themselves speak for the object, and not only the place where they end.
+	Likely bool     `json:"likely,omitempty"`
+	More   []string `json:"more,omitempty"`
 
 	kind   kind
 	peer   string          // the peer that it is about, empty if it is about no peer

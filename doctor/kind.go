@@ -108,6 +108,7 @@ const (
 
 	// Weaker causes: what only probes show, what keeps the agent from repairing, and what may hurt later.
 	packetLostNear
+	packetTwice
 	runnerDown
 	peerUnanswered
 	udpSentUnanswered

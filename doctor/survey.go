@@ -26,13 +26,14 @@ type Survey struct {
 type Probes struct {
 	Sent    int      `json:"sent"` // 0: none were
 	Lost    int      `json:"lost"`
+	Late    int      `json:"late,omitempty"` // came back only when they were sent again
 	Seconds float64  `json:"seconds"`
 	Unread  []string `json:"unread,omitempty"` // what could not be watched, and why
 }
 
 // and returns the probes of two nodes, which sent them at the same time.
 func (p Probes) and(o Probes) Probes {
-	p.Sent, p.Lost, p.Seconds = p.Sent+o.Sent, p.Lost+o.Lost, max(p.Seconds, o.Seconds)
+	p.Sent, p.Lost, p.Late, p.Seconds = p.Sent+o.Sent, p.Lost+o.Lost, p.Late+o.Late, max(p.Seconds, o.Seconds)
 	for _, u := range o.Unread {
 		if !slices.Contains(p.Unread, u) {
 			p.Unread = append(p.Unread, u)
@@ -95,7 +96,7 @@ func byLikelihood(a, b Finding) int {
 }
 
 func (f Finding) rank() int {
-	if f.kind == packetLost || f.kind == packetLostNear && f.Object != unknownObject {
+	if f.kind == packetLost || f.Likely {
 		return 0
 	}
 	return 1
@@ -117,6 +118,9 @@ func (s Survey) WriteText(w io.Writer) error {
 	var b strings.Builder
 	switch p := s.Probes; {
 	case p.Sent == 0:
+	case p.Lost == 0 && p.Late > 0:
+		fmt.Fprintf(&b, "✓ all %d probes between pods came back, %d of them only when they were sent again (%.1f s)\n", p.Sent,
+			p.Late, p.Seconds)
 	case p.Lost == 0:
 		fmt.Fprintf(&b, "✓ all %d probes between pods came back, in every protocol and size (%.1f s)\n", p.Sent, p.Seconds)
 	default:
@@ -181,17 +185,23 @@ func mergeLosses(losses []locate.Loss) []Finding {
 // lossFinding returns the finding about a loss.
 func lossFinding(l locate.Loss) Finding {
 	k := packetLostNear
-	if l.Exact && l.By.Text != "" {
+	switch {
+	case l.Flow.Twice:
+		k = packetTwice
+	case l.Exact && l.By.Text != "":
 		k = packetLost
 	}
 	c := catalogue[k]
 	f := Finding{ID: c.ID, Title: c.Title, Place: l.Host, Expected: "packets pass to " + l.Missing,
 		Actual: "seen last " + at(l.Last), Why: c.Why, Fix: cmp.Or(l.By.Fix, c.Fix), Page: c.page(),
-		Severity: c.Severity, Count: 1, kind: k, More: []string{l.Flow.Sent + ": " + l.Flow.Error}}
+		Severity: c.Severity, Count: 1, Likely: l.Likely, kind: k, More: []string{l.Flow.Sent + ": " + l.Flow.Error}}
+	if l.Flow.Twice {
+		f.Expected, f.Actual = "one answer", "answered more than once"
+	}
 	if l.Reason != "" {
 		f.Actual += "; the kernel says " + l.Reason
 	}
-	if l.Back {
+	if l.Back && !l.Flow.Twice {
 		f.Actual = "the answer is " + f.Actual
 	}
 	if f.Object = l.By.Text; f.Object == "" {

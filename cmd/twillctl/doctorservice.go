@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -36,10 +36,6 @@ func splitService(args []string) (q service.Query, rest []string, ok bool, err e
 
 // askServices has a pod of each node connect to a Service, and adds what became of it to the survey.
 func (t *target) askServices(ctx context.Context, s *doctor.Survey, q service.Query) error {
-	var nodes []string
-	for _, d := range s.Nodes {
-		nodes = append(nodes, d.Node)
-	}
 	connect, senders := t.cluster.traceService, t.cluster.senders
 	if t.lab != "" {
 		l, err := lab.Open("", t.lab)
@@ -49,24 +45,27 @@ func (t *target) askServices(ctx context.Context, s *doctor.Survey, q service.Qu
 		connect = func(ctx context.Context, t *target, src string, q service.Query) (doctor.Trace, error) {
 			return t.serviceInLab(ctx, l, src, q)
 		}
-		senders = func(context.Context) (map[string]string, error) { return labSenders(l), nil }
+		senders = func(context.Context, string) (map[string]string, error) { return labSenders(l), nil }
 	}
-	from, err := senders(ctx)
+	from, err := senders(ctx, q.Namespace)
 	if err != nil {
 		return err
+	}
+	var nodes []string
+	for _, d := range s.Nodes {
+		if from[d.Node] != "" {
+			nodes = append(nodes, d.Node)
+			continue
+		}
+		s.Probes.Unread = append(s.Probes.Unread, fmt.Sprintf("%s: it runs no pod that could connect to %s", d.Node, q))
 	}
 	var group errgroup.Group
 	group.SetLimit(maxConnecting)
 	traces, silent := make([]doctor.Trace, len(nodes)), make([]string, len(nodes))
 	for i, n := range nodes {
 		group.Go(func() error {
-			pod, err := from[n], error(nil)
-			if pod == "" {
-				err = errors.New("it runs no pod that could connect to the Service")
-			} else {
-				traces[i], err = connect(ctx, t, pod, q)
-			}
-			if err != nil {
+			var err error
+			if traces[i], err = connect(ctx, t, from[n], q); err != nil {
 				silent[i] = n + ": " + err.Error()
 			}
 			return nil
@@ -83,16 +82,27 @@ func (t *target) askServices(ctx context.Context, s *doctor.Survey, q service.Qu
 	return ctx.Err()
 }
 
-// senders returns a pod of each node of the cluster that has one.
-func (c cluster) senders(ctx context.Context) (map[string]string, error) {
+// senders returns a pod of each node of the cluster that has one: of the Service's namespace rather than of another, which
+// policies may keep away from it.
+func (c cluster) senders(ctx context.Context, namespace string) (map[string]string, error) {
 	pods, err := c.pods(ctx, "--all-namespaces", "--field-selector=status.phase=Running")
 	from := map[string]string{}
+	slices.SortStableFunc(pods, func(a, b pod) int {
+		return cmp.Compare(bit(b.Metadata.Namespace == namespace), bit(a.Metadata.Namespace == namespace))
+	})
 	for _, p := range slices.Backward(pods) {
 		if !p.Spec.HostNetwork && len(p.Status.PodIPs) > 0 {
 			from[p.Spec.NodeName] = p.Metadata.Namespace + "/" + p.Metadata.Name
 		}
 	}
 	return from, err
+}
+
+func bit(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 func labSenders(l *lab.Lab) map[string]string {

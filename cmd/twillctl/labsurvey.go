@@ -103,7 +103,13 @@ func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to en
 }
 
 func probesOf(r follow.Report, began time.Time) doctor.Probes {
-	return doctor.Probes{Sent: len(r.Results), Lost: len(r.Lost), Seconds: time.Since(began).Seconds(), Unread: r.Unread}
+	p := doctor.Probes{Sent: len(r.Results), Late: r.Late, Seconds: time.Since(began).Seconds(), Unread: r.Unread}
+	for _, x := range r.Lost {
+		if x.Lost() {
+			p.Lost++
+		}
+	}
+	return p
 }
 
 // labNetwork returns a lab's pods, and the namespaces between them.

@@ -59,6 +59,6 @@ func count(c *doctor.Connectivity, n follow.Network, r follow.Report) {
 	}
 	for _, x := range r.Results {
 		family := netstate.FamilyOf(x.Dst).String()
-		c.Count(node[x.From.Host], node[x.To.Host], family, string(x.Kind), x.Err != nil)
+		c.Count(node[x.From.Host], node[x.To.Host], family, string(x.Kind), x.Lost())
 	}
 }

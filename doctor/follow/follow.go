@@ -56,9 +56,10 @@ func addr(all []netip.Addr, is4 bool) netip.Addr {
 // Report is what became of all probes.
 type Report struct {
 	Results []probe.Result // of all probes that were sent
-	Lost    []probe.Result
-	Losses  []locate.Loss // of those that were followed, the surest first
-	Unread  []string      // what could not be watched, and why
+	Lost    []probe.Result // those that did not come back, or twice
+	Late    int            // how many came back only when they were sent again
+	Losses  []locate.Loss  // of those that were followed, the surest first
+	Unread  []string       // what could not be watched, and why
 }
 
 // maxFollowed is how many lost probes are followed, each of another pair of pods: one cause loses many.
@@ -90,8 +91,10 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 		if len(r.Lost) == 0 || ctx.Err() != nil {
 			return r, ctx.Err()
 		}
+		r.Late = max(r.Late, len(r.Lost))
 		followed, err := n.Follow(ctx, choose(r.Lost))
 		if r.Losses, r.Unread = followed.Losses, followed.Unread; len(r.Losses) > 0 || err != nil {
+			r.Late = 0
 			return r, err
 		}
 	}
@@ -99,6 +102,7 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 		r.Losses = append(r.Losses, locate.Loss{Flow: n.flow(x), Host: x.From.Host,
 			Last: "nowhere: it is lost now and then, and was not while it was watched", Missing: x.To.Host})
 	}
+	r.Late = 0
 	return r, nil
 }
 
@@ -164,6 +168,7 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 		return r, err
 	}
 	n.shared(hosts)
+	ofPath(hosts)
 	r.Unread = w.unread
 	identities, err := n.identify()
 	if err != nil {
@@ -227,7 +232,8 @@ func rank(l locate.Loss) int {
 
 // flow describes a lost probe for the judgement.
 func (n Network) flow(r probe.Result) locate.Flow {
-	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Sent: r.String(), Error: r.Err.Error()}
+	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Sent: r.String(), Error: r.Err.Error(),
+		Twice: !r.Lost()}
 	from, to := n.pod(r.From.Host), n.pod(r.To.Host)
 	for _, s := range n.Path(from, to) {
 		f.Path = append(f.Path, s.Host)

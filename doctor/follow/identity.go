@@ -100,14 +100,14 @@ func (n Network) mistaken(all []identity, asked map[string]map[netip.Addr]string
 		for _, a := range p.Own {
 			n.lacks(found, all, p, a, asked[p.Node][a])
 		}
-		n.borrowed(found, all, p, all[i])
+		n.foreign(found, all, p, all[i])
 		n.sameMAC(found, all, p, all[i])
 	}
 	return found
 }
 
-// borrowed adds the addresses of a pod that are another host's, and were not given to the pod.
-func (n Network) borrowed(found map[string][]locate.Object, all []identity, p Pod, id identity) {
+// foreign adds the addresses of a pod that are another host's, and were not given to the pod.
+func (n Network) foreign(found map[string][]locate.Object, all []identity, p Pod, id identity) {
 	for a, dev := range id.addrs {
 		owner := slices.IndexFunc(all, func(o identity) bool { return o.Host != p.Host && o.addrs[a] != "" })
 		if owner < 0 || a.IsLoopback() || a.IsLinkLocalUnicast() || slices.Contains(p.Addrs, a) {
@@ -139,10 +139,13 @@ func (n Network) lacks(found map[string][]locate.Object, all []identity, p Pod, 
 	add(found, p.Node, o)
 }
 
-// sameMAC adds that a pod has the MAC of another one of its node. Of two pods with one MAC, the one whose address it is
-// made of is right.
+// sameMAC adds that a pod's device has the MAC of another pod of its node. Of two pods with one MAC, the one whose address
+// it is made of is right. Devices without an address of the pod are other networks', which may share MACs.
 func (n Network) sameMAC(found map[string][]locate.Object, all []identity, p Pod, id identity) {
 	for mac, dev := range id.macs {
+		if !slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return id.addrs[a] == dev }) {
+			continue
+		}
 		for _, other := range n.Pods {
 			j := slices.IndexFunc(all, func(id identity) bool { return id.Host == other.Host })
 			if other.Host == p.Host || other.Node != p.Node || j < 0 || all[j].macs[mac] == "" || p.isMadeOf(mac) {

@@ -50,10 +50,11 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 		n.Pods = append(n.Pods, p)
 	}
 	for _, a := range more {
-		if isOwn(f, a) {
-			continue
+		if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return slices.Contains(p.Addrs, a) }) {
+			node := f.HolderOf(a)
+			n.Pods = append(n.Pods, Pod{Site: probe.Site{Host: a.String()}, Node: node, Addrs: []netip.Addr{a},
+				Outer: outerOf(f, node, outer)})
 		}
-		n.Pods = append(n.Pods, Pod{Site: probe.Site{Host: a.String()}, Node: f.HolderOf(a), Addrs: []netip.Addr{a}})
 	}
 	n.Path = func(from, to Pod) []probe.Site {
 		path := []probe.Site{from.Site}
@@ -65,6 +66,21 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 		return path
 	}
 	return n, nil
+}
+
+// outerOf returns the underlay's addresses of a node.
+func outerOf(f doctor.Facts, node string, own []netip.Addr) (all []netip.Addr) {
+	if node == f.Node {
+		return own
+	}
+	for _, peer := range f.Lease.Snapshot.Peers {
+		if peer.Node == node {
+			for _, s := range peer.Stacks {
+				all = append(all, s.Underlay)
+			}
+		}
+	}
+	return all
 }
 
 // PodSites returns the namespaces of this node's pods that can be entered, by their addresses.

@@ -49,9 +49,12 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 			}
 			q.In = in
 			there := s.lookup(q, back)
-			all = append(all, there...)
 			if in != "" {
-				all = append(all, s.reverse(q, back, there)...)
+				there = append(there, s.reverse(q, back, there)...)
+			}
+			for _, r := range there {
+				r.Outer = !inner
+				all = append(all, r)
 			}
 		}
 	}
@@ -69,7 +72,7 @@ func (s *seenAt) arrival(p unusual.Packet, inner bool) (dev string, ok bool) {
 			}
 		}
 	}
-	return dev, p.Src.IsValid() && (dev != "" || s.has(p.Src))
+	return dev, p.Src.IsValid() && p.Dst.IsValid() && (dev != "" || s.has(p.Src))
 }
 
 func lastIP(f packet.Frame) int {
@@ -92,11 +95,11 @@ func (s *seenAt) has(a netip.Addr) bool {
 }
 
 // reverse asks for the way back to the sender of a packet, as the reverse path filter does: as if it came in by the
-// device by which the packet leaves.
+// device by which the packet leaves, or by lo if it stays here.
 func (s *seenAt) reverse(p unusual.Packet, back bool, there []locate.Routed) []locate.Routed {
 	p.Src, p.Dst, p.SPort, p.DPort, p.In = p.Dst, p.Src, p.DPort, p.SPort, "lo"
 	for _, r := range there {
-		if r.Object.Kind == locate.Route && r.Object.Dev != "" {
+		if r.Object.Kind == locate.Route && r.Object.Dev != "" && !strings.HasPrefix(r.Object.Text, "local ") {
 			p.In = r.Object.Dev
 		}
 	}
@@ -115,7 +118,7 @@ func (s *seenAt) lookup(p unusual.Packet, back bool) (all []locate.Routed) {
 	})
 	var refusal syscall.Errno
 	refused := errors.As(err, &refusal)
-	missing := refused && route.Text == ""
+	missing := (refusal == unix.ENETUNREACH || refusal == unix.EHOSTUNREACH) && route.Text == "" && rule.Text == ""
 	if missing {
 		route = locate.Object{Kind: locate.Route, About: netip.PrefixFrom(p.Dst, p.Dst.BitLen()), Usual: "a route",
 			Text: fmt.Sprintf("to %s is missing, and there is no default that takes it (%v)", p.Dst, refusal)}
@@ -170,7 +173,8 @@ func (s *seenAt) ports(f locate.Flow) (ports [2]uint16) {
 // mark returns the mark that a rule of the namespace gave the flow's packets.
 func mark(h locate.Host) uint32 {
 	for _, hit := range h.Hits {
-		if _, after, ok := strings.Cut(hit.Rewrote, " to "); ok && strings.HasPrefix(hit.Rewrote, "mark ") {
+		first, _, _ := strings.Cut(hit.Rewrote, ",")
+		if _, after, ok := strings.Cut(first, " to "); ok && strings.HasPrefix(first, "mark ") {
 			if n, err := strconv.ParseUint(after, 0, 32); err == nil {
 				return uint32(n)
 			}

@@ -2,9 +2,11 @@ package follow
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/unusual"
 )
 
 // own are the parts of an object's text that differ between namespaces of one kind: numbers, addresses, names of ports.
@@ -50,4 +52,26 @@ func (n Network) shared(all []*seenAt) {
 		}
 		s.unusual = kept
 	}
+}
+
+// ofPath removes the virtual cables that lead nowhere and whose other end is in no namespace on the path: they are other
+// networks'.
+func ofPath(all []*seenAt) {
+	for _, s := range all {
+		s.unusual = slices.DeleteFunc(s.unusual, func(o locate.Object) bool {
+			end, isVeth := s.veths[o.Dev]
+			return isVeth && strings.HasSuffix(o.Text, ": "+unusual.Unattached) &&
+				!slices.ContainsFunc(all, func(t *seenAt) bool { return t != s && t.isEnd(end) })
+		})
+	}
+}
+
+// isEnd reports whether the namespace has the other end of a virtual cable.
+func (p *place) isEnd(of veth) bool {
+	for _, v := range p.veths {
+		if v.index == of.peer && v.peer == of.index {
+			return true
+		}
+	}
+	return false
 }

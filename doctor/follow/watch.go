@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/doctor/drops"
@@ -15,6 +17,7 @@ import (
 	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/ruletrace"
 	"github.com/twill-net/twill/doctor/unusual"
+	"github.com/twill-net/twill/netstate/rtnl"
 	"github.com/twill-net/twill/packet"
 )
 
@@ -34,7 +37,7 @@ type place struct {
 	tracer *ruletrace.Tracer
 	macs   []string
 	addrs  []netip.Addr
-	devs   map[int]string
+	veths  map[string]veth
 
 	unusual []locate.Object
 	neighs  []neighbour
@@ -93,15 +96,26 @@ func (p *place) open(pairs []ruletrace.Pair) error {
 	return nil
 }
 
-// devices notes the MACs and addresses of the namespace.
+// veth is one end of a virtual cable.
+type veth struct{ index, peer int }
+
+// devices notes the MACs, addresses and virtual cables of the namespace.
 func (p *place) devices() error {
 	devices, err := net.Interfaces()
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
-	p.devs = map[int]string{}
+	links, err := rtnl.Retry("links", netlink.LinkList)
+	if err != nil {
+		return err
+	}
+	p.veths = map[string]veth{}
+	for _, l := range links {
+		if a := l.Attrs(); l.Type() == "veth" {
+			p.veths[a.Name] = veth{a.Index, a.ParentIndex}
+		}
+	}
 	for _, d := range devices {
-		p.devs[d.Index] = d.Name
 		if len(d.HardwareAddr) > 0 {
 			p.macs = append(p.macs, d.HardwareAddr.String())
 		}
@@ -219,12 +233,23 @@ func (w *watch) of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
 		}
 		for _, x := range s.hits {
 			h.Hits = append(h.Hits, locate.Hit{Host: s.Host, Object: x.Object, Verdict: x.Verdict, Stops: x.Stops,
-				Rewrote: x.Rewrote, Src: x.Src, Dst: x.Dst})
+				Rewrote: rewrote(x), Counted: x.Counted, Src: x.Src, Dst: x.Dst})
 		}
 		h.Routed = s.routed(f, h)
 		hosts = append(hosts, h)
 	}
 	return hosts
+}
+
+// ownRule is in the text of the rules that the agent wants.
+var ownRule = regexp.MustCompile(`^(ip|ip6|inet) flannel-ipv[46] |\bFLANNEL-|\bTWILL-|comment "?(flanneld|twill) `)
+
+// rewrote returns what a rule made of a packet; nothing if it is the agent's, which masquerades what leaves the cluster.
+func rewrote(h ruletrace.Hit) string {
+	if ownRule.MatchString(h.Object.Text) {
+		return ""
+	}
+	return h.Rewrote
 }
 
 // protos are the numbers of the protocols of probes, without ICMP's of the two families.

@@ -20,7 +20,7 @@ type suspect struct {
 func (j *judgement) blame() Loss {
 	l := j.loss()
 	if h, ok := j.stopped(); ok {
-		l.Host, l.By, l.Exact, l.Stopped = h.Host, h.Object, true, true
+		l.Host, l.By, l.Exact, l.Stopped, l.Likely = h.Host, h.Object, !h.Counted || j.isRules(h.Host), !h.Counted, true
 		l.Reason = h.Verdict
 		return l
 	}
@@ -46,7 +46,7 @@ func (j *judgement) blame() Loss {
 		}
 		return l
 	}
-	l.Host, l.By, l.Exact = all[0].host, all[0].o, all[0].exact
+	l.Host, l.By, l.Exact, l.Likely = all[0].host, all[0].o, all[0].exact, all[0].score >= byReason
 	for _, s := range all[1:] {
 		if len(l.Others) < maxOthers && s.o != l.By && !slices.Contains(l.Others, s.o) {
 			l.Others = append(l.Others, s.o)
@@ -77,23 +77,33 @@ const (
 )
 
 // stopped returns the rule that the trace shows to stop the packet: where it was seen last, else anywhere on its path, as
-// not all packets of a connection need to be lost.
+// not all packets of a connection need to be lost. A rule that only counted a packet comes after all others.
 func (j *judgement) stopped() (Hit, bool) {
-	for _, name := range []string{j.at, j.next} {
-		for _, h := range j.hosts[name].Hits {
-			if h.Stops && j.concerns(h, j.back) {
-				return h, true
+	for _, counted := range []bool{false, true} {
+		for _, name := range []string{j.at, j.next} {
+			for _, h := range j.hosts[name].Hits {
+				if h.Stops && h.Counted == counted && j.concerns(h, j.back) {
+					return h, true
+				}
 			}
 		}
-	}
-	for _, name := range j.path {
-		for _, h := range j.hosts[name].Hits {
-			if h.Stops && (j.concerns(h, j.back) || j.concerns(h, !j.back)) {
-				return h, true
+		for _, name := range j.path {
+			for _, h := range j.hosts[name].Hits {
+				if h.Stops && h.Counted == counted && (j.concerns(h, j.back) || j.concerns(h, !j.back)) {
+					return h, true
+				}
 			}
 		}
 	}
 	return Hit{}, false
+}
+
+// isRules reports whether the kernel says that a rule of the host dropped a packet of the flow.
+func (j *judgement) isRules(host string) bool {
+	return slices.ContainsFunc(j.hosts[host].Drops, func(d Drop) bool {
+		c, ok := clueOf(d)
+		return ok && c.kinds[0] == Rule
+	})
 }
 
 // concerns reports whether the hit is of one direction of the flow, of its tunnel, or of ARP.
@@ -132,7 +142,7 @@ func (j *judgement) isPartial() bool { return j.back && j.next == "" && j.last !
 // of sockets drop what comes twice, too.
 const unwanted = "ping_rcv"
 
-var ofSocket = regexp.MustCompile(`^(tcp|udp|raw|ping)[v6]*_`)
+var ofSocket = regexp.MustCompile(`^_*(tcp|udp|raw|ping)[v46]*_`)
 
 // suspect weighs what is unusual in a namespace.
 func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspect, bool) {
@@ -141,7 +151,7 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 		return s, false // those that decide are judged by routed
 	}
 	about, ok := j.isAbout(host, o)
-	if !ok || !j.isFamily(o) || permits.MatchString(o.Text) || j.hosts[j.next].Name == "" && aside.MatchString(o.Text) {
+	if !ok || !j.isFamily(o) || permits.MatchString(o.Text) {
 		return s, false
 	}
 	s.score = about
@@ -157,7 +167,7 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 			s.exact = host == d.Host
 		}
 	}
-	s.score += j.near(host, d, dropped) + root(o)
+	s.score += j.near(host, d, dropped) + j.root(host, o)
 	if o.Kind == Sysctl && protocolWords[j.flow.Proto] != nil && protocolWords[j.flow.Proto].MatchString(o.Text) {
 		s.score += byWord
 	}
@@ -168,15 +178,15 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
 	`: mcast_snooping 0$|: txqueuelen 0$|: hairpin on$| FAILED$`)
 
-// aside has devices that other networks may have, too. One of them is suspected only if the next host is known not to have
-// got the packet.
-var aside = regexp.MustCompile(`: no bridge, no address and no route$`)
-
-// root weighs what others follow from: a device that is down has no carrier, and its port no state that forwards.
-func root(o Object) int {
+// root weighs what others follow from: a device that is down has no carrier, its port no state that forwards, and the
+// routes through it are gone.
+func (j *judgement) root(host string, o Object) int {
 	switch {
-	case o.Kind == Link && strings.HasSuffix(o.Text, isDown): // so have the routes through it
-		return byReason
+	case o.Kind == Link && strings.HasSuffix(o.Text, isDown):
+		if slices.ContainsFunc(j.hosts[host].Routed, func(r Routed) bool { return r.Missing }) {
+			return byReason
+		}
+		return byPlace
 	case o.Kind == Link && strings.HasSuffix(o.Text, ": no carrier"):
 		return -byWord
 	}

@@ -9,6 +9,7 @@ type Flow struct {
 	Size     int    // bytes: only packets of this size or more are lost; 0: all are
 	Sent     string // what was sent, for people: "full-size ICMP from node1/pod1 to node2/pod1"
 	Error    string // what the sender was told
+	Twice    bool   // nothing is lost, and an answer came twice
 	// Path are the hosts from the sender to the receiver.
 	Path []string
 	// Outer are the underlay's addresses of the sender's and the receiver's node; invalid: both are on one node.
@@ -50,6 +51,7 @@ type Hit struct {
 	Verdict string
 	Stops   bool
 	Rewrote string     // what of the packet: "ttl 64 to 1"; empty: nothing
+	Counted bool       // by a counter, which counts packets of others, too
 	Src     netip.Addr // invalid: it is no IP packet
 	Dst     netip.Addr
 }
@@ -73,6 +75,7 @@ type Routed struct {
 	Back    bool   // it is of the answer
 	Refuses bool   // the kernel does not let the packet pass
 	Missing bool   // there is no route: Object says what for
+	Outer   bool   // it is for the packets of the tunnel
 	Reverse bool   // it is of the way back to the sender, which the reverse path filter looks for
 }
 
@@ -88,5 +91,6 @@ type Loss struct {
 	By      Object // what loses it; without a Text it is not known
 	Exact   bool   // By is what the kernel said, or the only thing there that can
 	Stopped bool   // By is a rule whose verdict it was
+	Likely  bool   // what was seen of the packet speaks for By, and not only where it ended
 	Others  []Object
 }

@@ -66,22 +66,36 @@ func (j *judgement) ownerOf(mac, other string) string {
 // did not decide about the packet is innocent. A route that is missing may follow from what led the packet there, or have
 // gone with its device or its address.
 func (j *judgement) routed(d Drop) (all []suspect) {
-	isLost := slices.ContainsFunc(j.hosts[j.at].Routed, func(r Routed) bool { return r.Missing })
+	isMissing := slices.ContainsFunc(j.hosts[j.at].Routed, func(r Routed) bool {
+		return r.Missing && !r.Reverse && r.Back == j.back
+	})
 	for _, name := range j.path {
 		for i, r := range j.hosts[name].Routed {
 			switch {
-			case r.Object.Usual == "" || r.Reverse && !isFiltered(d):
+			case r.Object.Usual == "" || r.Reverse && !isFiltered(d) || j.isInnocent(name, r):
 			case r.Missing:
 				all = append(all, suspect{name, r.Object, byReason, name == j.at})
 			case r.Refuses && r.Back == j.back && (name == j.at || name == j.next):
 				all = append(all, suspect{name, r.Object, byWire - i, true})
 			default:
 				score := byReason + perRank + j.near(name, Drop{}, false)
-				all = append(all, suspect{name, r.Object, score, name == j.at || isLost})
+				all = append(all, suspect{name, r.Object, score, name == j.at || isMissing})
 			}
+		}
+		if name == j.at {
+			break
 		}
 	}
 	return all
+}
+
+// isInnocent reports whether a route cannot have lost the packet: it is for the answer, which nobody sent yet; or it led
+// the packet out of the host towards one that nobody watches. The default route of a tunnel's packets is as it must be.
+func (j *judgement) isInnocent(name string, r Routed) bool {
+	isDefault := r.Outer && r.Object.About.IsValid() && r.Object.About.Bits() == 0 && !r.Refuses
+	isTaken := !r.Refuses && name == j.at && j.isLeaving() && j.hosts[j.next].Name == ""
+	isLater := r.Back != j.back && !r.Reverse && !(name == j.at && j.next == "")
+	return isDefault || isTaken || isLater
 }
 
 // isFiltered reports whether a packet was dropped because of the way back to its sender: by the reverse path filter, or
@@ -132,6 +146,9 @@ func (j *judgement) isOwned(mac string, s Seen) bool {
 	})
 }
 
+// copied is what a rule does that sends another packet like the one it meets (ruletrace.Copied).
+const copied = "copied"
+
 // newSource is what a rule says that only gives a packet another source.
 var newSource = regexp.MustCompile(`^saddr [^,]*(, sport [^,]*)?$|^(SNAT|MASQUERADE)\b`)
 
@@ -139,15 +156,24 @@ var newSource = regexp.MustCompile(`^saddr [^,]*(, sport [^,]*)?$|^(SNAT|MASQUER
 func (j *judgement) rewritten() (all []suspect) {
 	for _, name := range j.path {
 		for _, h := range j.hosts[name].Hits {
-			switch {
-			case h.Rewrote == "" || !j.concerns(h, j.back):
-			case strings.HasPrefix(h.Rewrote, "mark "):
-				all = append(all, suspect{name, h.Object, byReason, false})
-			case newSource.MatchString(h.Rewrote): // may follow from a new destination
-				all = append(all, suspect{name, h.Object, byWire - perRank, true})
-			default:
-				all = append(all, suspect{name, h.Object, byWire, true})
+			if h.Rewrote == "" || !j.concerns(h, j.back) {
+				continue
 			}
+			score, exact := byWire, !h.Counted
+			switch {
+			case h.Rewrote == copied:
+				score, exact = byReason-perRank, false
+				if j.flow.Twice {
+					score, exact = byWire, !h.Counted
+				}
+			case strings.HasPrefix(h.Rewrote, "mark "):
+				score, exact = byReason, false
+			case newSource.MatchString(h.Rewrote): // may follow from a new destination
+				score, exact = byReason+atLast, false
+			case h.Counted:
+				score = byReason + atDrop
+			}
+			all = append(all, suspect{name, h.Object, score, exact})
 		}
 		if name == j.at {
 			break

@@ -37,7 +37,9 @@ func (t Try) dataSize() int {
 
 var (
 	errNoAnswer = errors.New("no answer")
-	errTwice    = errors.New("answered more than once")
+
+	// ErrTwice says that nothing was lost, and that an answer came twice.
+	ErrTwice = errors.New("answered more than once")
 )
 
 // echo sends one echo request and waits for its reply.
@@ -61,8 +63,8 @@ func echo(ctx context.Context, t Try) error {
 		return fmt.Errorf("open a raw socket in %s: %w", t.From.Host, err)
 	}
 	defer conn.Close()
-	id := rand.IntN(1 << 16)
-	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: id, Data: make([]byte, t.dataSize())}}
+	id, seq := rand.IntN(1<<16), rand.IntN(1<<16)
+	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: id, Seq: seq, Data: make([]byte, t.dataSize())}}
 	data, err := m.Marshal(nil)
 	if err != nil {
 		return err
@@ -76,12 +78,12 @@ func echo(ctx context.Context, t Try) error {
 			return false
 		}
 		e, ok := m.Body.(*icmp.Echo)
-		return ok && e.ID == id
+		return ok && e.ID == id && e.Seq == seq
 	})
 }
 
-// again is how long a second answer is waited for.
-const again = 20 * time.Millisecond
+// secondAnswer is how long another answer is waited for.
+const secondAnswer = 20 * time.Millisecond
 
 // onlyAnswer waits for an answer, and a little longer for another one, which there should not be.
 func onlyAnswer(ctx context.Context, conn net.PacketConn, isAnswer func(from net.Addr, data []byte) bool) error {
@@ -96,10 +98,10 @@ func onlyAnswer(ctx context.Context, conn net.PacketConn, isAnswer func(from net
 			return nil
 		case !isAnswer(from, buf[:n]):
 		case err == nil:
-			return errTwice
+			return ErrTwice
 		default:
 			err = nil
-			_ = conn.SetReadDeadline(time.Now().Add(again))
+			_ = conn.SetReadDeadline(time.Now().Add(secondAnswer))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -91,6 +92,9 @@ type Result struct {
 	Try
 	Err error
 }
+
+// Lost reports whether packets did not come back.
+func (r Result) Lost() bool { return r.Err != nil && !errors.Is(r.Err, ErrTwice) }
 
 // Patience is how long an answer usually may take. A connection's first packet is repeated only after a second.
 const Patience = 500 * time.Millisecond

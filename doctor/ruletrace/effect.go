@@ -71,7 +71,14 @@ var statements = map[string]func(data []byte) effect{
 
 func effectOf(exprs []expression) effect {
 	var all effect
+	var loaded []byte // into a register, by the newest expression that did
 	for _, x := range exprs {
+		if x.name == "immediate" {
+			loaded = attributes(attributes(x.data)[unix.NFTA_IMMEDIATE_DATA])[unix.NFTA_DATA_VALUE]
+		}
+		if isRetype(x) && !slices.ContainsFunc(loaded, func(b byte) bool { return b != 0 }) {
+			continue // for this host, as packets are that come through
+		}
 		if f := statements[x.name]; f != nil {
 			e := f(x.data)
 			all.writes = append(all.writes, e.writes...)
@@ -111,6 +118,9 @@ func metaEffect(data []byte) effect {
 	}
 	return effect{}
 }
+
+// isRetype reports whether an expression sets a packet's type.
+func isRetype(x expression) bool { return x.name == "meta" && metaEffect(x.data).unseen == Retyped }
 
 // targets are what the targets of x_tables may alter. One that is not listed may alter all.
 var targets = map[string][]string{

@@ -125,7 +125,7 @@ func (l legacyRules) since(before legacyRules) []Hit {
 			continue
 		}
 		old := before.chains[at]
-		place := Hit{Family: l.family}
+		place := Hit{Family: l.family, Counted: true}
 		if c.policy != "" {
 			place.Hook = strings.ToLower(c.name)
 		}

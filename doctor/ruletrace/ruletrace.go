@@ -35,6 +35,7 @@ type Hit struct {
 	Stops bool
 	// Rewrote is what the rule made of the packet: "ttl 64 to 1", Copied, Retyped; empty: nothing.
 	Rewrote  string
+	Counted  bool   // by a legacy table's counter, which counts packets of others, too
 	Hook     string // prerouting, forward, input, output, postrouting, ingress, egress
 	Family   string // of the table: ip, ip6, inet, bridge, arp, netdev
 	In, Out  string // devices

@@ -71,7 +71,7 @@ func (s *space) unusualLinks() (all []locate.Object, err error) {
 			d.add(fmt.Sprintf("mtu %d", l.mtu), strconv.Itoa(usual), fmt.Sprintf("mtu %d", usual))
 		}
 		if l.kind == "veth" && l.flags&unix.IFF_UP != 0 && l.master == 0 && !attached[l.name] {
-			d.add("no bridge, no address and no route", "one of them", "master BRIDGE")
+			d.add(Unattached, "one of them", "master BRIDGE")
 		}
 		s.related(&d)
 		all = append(all, d.found...)
@@ -113,6 +113,9 @@ func (s *space) attached() (map[string]bool, error) {
 	}
 	return has, nil
 }
+
+// Unattached is what is said of a virtual cable that leads nowhere.
+const Unattached = "no bridge, no address and no route"
 
 // smallestMTU is what IPv6 needs.
 const smallestMTU = 1280
@@ -189,12 +192,16 @@ func (d *linkDifferences) add(what, usual, fix string) {
 		Usual: usual, Fix: fmt.Sprintf("ip link set dev %s %s", d.link.name, fix)})
 }
 
+// idleKinds are the kinds of devices that may be down for good: hardware, and the dummies that only hold addresses, as
+// kube-proxy's in the mode ipvs.
+var idleKinds = []string{"", "dummy"}
+
 // state compares flags, and what the device says about its state.
 func (d *linkDifferences) state(fresh link, idle bool) {
 	l := d.link
 	up := l.flags&unix.IFF_UP != 0
 	switch {
-	case !up && (l.name == "lo" || l.name != fresh.name && (l.kind != "" || l.master != 0)): // hardware may lie idle
+	case !up && (l.name == "lo" || l.name != fresh.name && !slices.Contains(idleKinds, l.kind) || l.master != 0):
 		d.add("down", "up", "up")
 	case up && l.flags&unix.IFF_LOWER_UP == 0 && !idle:
 		d.add("no carrier", "LOWER_UP", "up") // the other end has to be up, too

@@ -175,7 +175,7 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 		r.Unread = append(r.Unread, err.Error())
 	}
 	mistaken := n.mistaken(identities, asked(hosts))
-	changed(mistaken, identities, hosts)
+	n.changed(mistaken, identities, hosts)
 	var likely []locate.Loss
 	var unsure []probe.Try
 	for _, x := range still {

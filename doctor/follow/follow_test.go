@@ -118,29 +118,33 @@ func TestMistaken(t *testing.T) {
 	}
 }
 
-// TestChanged: a device has another MAC than a neighbour has learned.
+// TestChanged: a device has another MAC than its neighbours have learned.
 func TestChanged(t *testing.T) {
-	all := []identity{{Site: site("n1"), addrs: map[netip.Addr]string{a: "eth1"}, macs: map[string]string{"02:00:00:00:00:09": "eth1"}},
-		{Site: site("n2"), addrs: map[netip.Addr]string{b: "eth1"}, macs: map[string]string{"02:00:00:00:00:02": "eth1"}}}
-	entry := func(mac string, learnt bool) neighbour {
-		return neighbour{locate.Object{Kind: locate.Neighbour, About: netip.PrefixFrom(a, 32)}, a, mac, learnt}
+	const is, was, others = "02:00:00:00:00:09", "02:00:00:00:00:01", "02:00:00:00:00:02"
+	at := func(host string, addr netip.Addr, mac string) identity {
+		return identity{Site: site(host), addrs: map[netip.Addr]string{addr: "eth1"}, macs: map[string]string{mac: "eth1"}}
 	}
+	entry := func(host, mac string, learnt bool) *seenAt {
+		e := neighbour{locate.Object{Kind: locate.Neighbour, About: netip.PrefixFrom(a, 32)}, a, mac, learnt}
+		return &seenAt{place: &place{Site: site(host), neighs: []neighbour{e}}}
+	}
+	given := netstate.BridgeMAC(a).String()
 	for name, test := range map[string]struct {
-		entry neighbour
-		want  string
+		mac   string
+		hosts []*seenAt
+		found bool
 	}{
-		"right":               {entry("02:00:00:00:00:09", true), ""},
-		"another host's":      {entry("02:00:00:00:00:02", true), ""},
-		"written by somebody": {entry("02:00:00:00:00:01", false), ""},
-		"old":                 {entry("02:00:00:00:00:01", true), "eth1: address 02:00:00:00:00:09, which n2 knows by 02:00:00:00:00:01"},
+		"right":               {is, []*seenAt{entry("n2", is, true), entry("n3", is, true)}, false},
+		"another host's":      {is, []*seenAt{entry("n2", others, true), entry("n3", others, true)}, false},
+		"written by somebody": {is, []*seenAt{entry("n2", was, false), entry("n3", was, false)}, false},
+		"only one thinks so":  {is, []*seenAt{entry("n2", was, true), entry("n3", is, true)}, false},
+		"a pod's own":         {given, []*seenAt{entry("n2", was, true), entry("n3", was, true)}, false},
+		"old":                 {is, []*seenAt{entry("n2", was, true), entry("n3", was, true)}, true},
 	} {
-		found, got := map[string][]locate.Object{}, ""
-		changed(found, all, []*seenAt{{place: &place{Site: site("n2"), neighs: []neighbour{test.entry}}}})
-		for _, o := range found["n1"] {
-			got = o.Text
-		}
-		if got != test.want || len(found["n2"]) > 0 {
-			t.Errorf("%s: got %v, want %q", name, found, test.want)
+		n, found := Network{Pods: []Pod{{Site: site("n1"), Addrs: []netip.Addr{a}}}}, map[string][]locate.Object{}
+		n.changed(found, []identity{at("n1", a, test.mac), at("n2", b, others)}, test.hosts)
+		if len(found["n1"]) > 0 != test.found || len(found["n2"]) > 0 {
+			t.Errorf("%s: got %v", name, found)
 		}
 	}
 }

@@ -36,7 +36,8 @@ func neighbours() (all []neighbour, err error) {
 			continue
 		}
 		dev := names[e.LinkIndex]
-		n := neighbour{ip: a, mac: e.HardwareAddr.String(), learnt: e.State&netlink.NUD_PERMANENT == 0}
+		written := e.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0
+		n := neighbour{ip: a, mac: e.HardwareAddr.String(), learnt: !written}
 		n.Object = locate.Object{Kind: locate.Neighbour, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
 			Text: fmt.Sprintf("%s dev %s lladdr %s", a, dev, e.HardwareAddr),
 			Fix:  fmt.Sprintf("ip neigh del %s dev %s", a, dev)}
@@ -45,21 +46,45 @@ func neighbours() (all []neighbour, err error) {
 	return all, err
 }
 
-// changed adds the devices that have another MAC than others have learned of them, and that nobody has any more.
-func changed(found map[string][]locate.Object, all []identity, hosts []*seenAt) {
-	for _, s := range hosts {
-		for _, e := range s.neighs {
-			owner := slices.IndexFunc(all, func(id identity) bool { return id.addrs[e.ip] != "" })
-			known := slices.ContainsFunc(all, func(id identity) bool { return id.macs[e.mac] != "" })
-			if !e.learnt || owner < 0 || known {
+// changed adds the devices that all others know by a MAC that nobody has: they have another one now. If it is one host
+// only that thinks so, its entry is wrong, and so it is if the device's MAC is the one that its pod was given.
+func (n Network) changed(found map[string][]locate.Object, all []identity, hosts []*seenAt) {
+	for i, id := range all {
+		for a, dev := range id.addrs {
+			mac := id.mac(dev)
+			old, times := known(a, hosts)
+			someone := slices.ContainsFunc(all, func(o identity) bool { return o.macs[old] != "" })
+			if old == "" || times < 2 || someone || n.isGiven(all[i].Host, mac) {
 				continue
 			}
-			dev := all[owner].addrs[e.ip]
-			add(found, all[owner].Host, locate.Object{Kind: locate.Link, Dev: dev, About: e.About,
-				Text:  fmt.Sprintf("%s: address %s, which %s knows by %s", dev, all[owner].mac(dev), s.Host, e.mac),
-				Usual: e.mac, Fix: fmt.Sprintf("ip link set dev %s address %s", dev, e.mac)})
+			add(found, id.Host, locate.Object{Kind: locate.Link, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+				Text:  fmt.Sprintf("%s: address %s, which others know by %s", dev, mac, old),
+				Usual: old, Fix: fmt.Sprintf("ip link set dev %s address %s", dev, old)})
 		}
 	}
+}
+
+// known returns the MAC that hosts have learned of an address, and how many have; nothing if they do not agree.
+func known(a netip.Addr, hosts []*seenAt) (mac string, times int) {
+	for _, s := range hosts {
+		for _, e := range s.neighs {
+			switch {
+			case e.ip != a || !e.learnt:
+			case mac != "" && mac != e.mac:
+				return "", 0
+			default:
+				mac = e.mac
+				times++
+			}
+		}
+	}
+	return mac, times
+}
+
+// isGiven reports whether a host is a pod with the MAC of its address.
+func (n Network) isGiven(host, mac string) bool {
+	i := slices.IndexFunc(n.Pods, func(p Pod) bool { return p.Host == host })
+	return i >= 0 && n.Pods[i].isMadeOf(mac)
 }
 
 // mac returns the MAC of a device.

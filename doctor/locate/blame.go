@@ -183,7 +183,11 @@ var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 
 func (j *judgement) root(host string, o Object) int {
 	switch {
 	case o.Kind == Link && strings.HasSuffix(o.Text, isDown):
-		if slices.ContainsFunc(j.hosts[host].Routed, func(r Routed) bool { return r.Missing }) {
+		noRoute := slices.ContainsFunc(j.hosts[host].Routed, func(r Routed) bool { return r.Missing })
+		noPort := slices.ContainsFunc(j.hosts[host].Unusual, func(p Object) bool {
+			return p.Kind == BridgePort && strings.Contains(p.Text, " of "+o.Dev+": state")
+		})
+		if noRoute || noPort {
 			return byReason
 		}
 		return byPlace

@@ -276,13 +276,13 @@ func TestIPTables(t *testing.T) {
 		"legacy policy": {loss{
 			rules: []string{"ip6tables-legacy -P FORWARD DROP"}, to: b6,
 			text: "ip6tables-legacy filter FORWARD: policy DROP", fix: "ip6tables-legacy -P FORWARD ACCEPT",
-			want: Hit{Family: "ip6", Hook: "forward", Verdict: "policy drop", Stops: true},
+			want: Hit{Family: "ip6", Hook: "forward", Verdict: "policy drop", Stops: true, Counted: true},
 		}, "ip6tables-legacy"},
 		"legacy TTL": {loss{
 			rules: []string{"iptables-legacy -t mangle -A PREROUTING -d 10.2.0.2 -j TTL --ttl-set 1"}, to: b4,
 			text: "iptables-legacy mangle PREROUTING: -A PREROUTING -d 10.2.0.2/32 -j TTL --ttl-set 1",
 			fix:  "iptables-legacy -t mangle -D PREROUTING -d 10.2.0.2/32 -j TTL --ttl-set 1",
-			want: Hit{Family: "ip", Hook: "prerouting", Verdict: "continue", Rewrote: "TTL --ttl-set 1"},
+			want: Hit{Family: "ip", Hook: "prerouting", Verdict: "continue", Rewrote: "TTL --ttl-set 1", Counted: true},
 		}, "iptables-legacy"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -150,10 +150,10 @@ func (t *trial) diagnose() {
 	}
 	switch t.Outcome {
 	case hurts:
-		t.Green = !first.broken()
 		t.Where = first.Place == t.injected.place || slices.Contains(t.injected.also, first.Place)
 		t.Missing = missing(t.injected.tokens, first.text())
 		t.What = t.Missing == nil && first.ID != ""
+		t.Green = !first.broken() && !(t.Where && t.What)
 	case harmless:
 		if first.broken() {
 			t.Latent = t.latent()

@@ -85,7 +85,7 @@ var arrows = []struct {
 	{"doctor/locate", nil},
 	{"doctor/service", []string{"doctor/locate"}},
 	{"doctor/connect", []string{"doctor/probe", "doctor/ruletrace", "doctor/service", "packet", "netstate/rtnl"}},
-	{"doctor/probe", nil},
+	{"doctor/probe", []string{"packet"}},
 	{"doctor/follow", []string{"doctor", "doctor/locate", "doctor/probe", "doctor/drops", "doctor/ruletrace", "doctor/unusual", "packet",
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
 	{"packet", nil},

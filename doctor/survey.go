@@ -24,16 +24,29 @@ type Survey struct {
 
 // Probes counts exchanges of packets: ICMP, TCP and UDP, small and of full size, each there and back.
 type Probes struct {
-	Sent    int      `json:"sent"` // 0: none were
-	Lost    int      `json:"lost"`
-	Late    int      `json:"late,omitempty"` // came back only when they were sent again
-	Seconds float64  `json:"seconds"`
-	Unread  []string `json:"unread,omitempty"` // what could not be watched, and why
+	Sent int `json:"sent"` // 0: none were
+	Lost int `json:"lost"`
+	Late int `json:"late,omitempty"` // came back only when they were sent again
+	// Other reports whether they were sent from another address than the one that was asked about: what tables say of
+	// that one stays true.
+	Other    bool     `json:"other,omitempty"`
+	OnlyICMP bool     `json:"onlyICMP,omitempty"` // a pod that cannot be entered sends no TCP and UDP
+	Seconds  float64  `json:"seconds"`
+	Unread   []string `json:"unread,omitempty"` // what could not be watched, and why
+}
+
+// kinds says what came back.
+func (p Probes) kinds() string {
+	if p.OnlyICMP {
+		return "ICMP in both sizes: pods that may not be entered send nothing else"
+	}
+	return "in every protocol and size"
 }
 
 // and returns the probes of two nodes, which sent them at the same time.
 func (p Probes) and(o Probes) Probes {
 	p.Sent, p.Lost, p.Late, p.Seconds = p.Sent+o.Sent, p.Lost+o.Lost, p.Late+o.Late, max(p.Seconds, o.Seconds)
+	p.Other, p.OnlyICMP = p.Other || o.Other, p.OnlyICMP || o.OnlyICMP
 	for _, u := range o.Unread {
 		if !slices.Contains(p.Unread, u) {
 			p.Unread = append(p.Unread, u)
@@ -141,7 +154,7 @@ func (s Survey) WriteText(w io.Writer) error {
 		}
 	}
 	for _, n := range s.Nodes {
-		n.Probed = s.Probes.Sent > 0 && s.Probes.Lost == 0
+		n.Probed = n.Probed || s.Probes.Sent > 0 && s.Probes.Lost == 0
 		if err := n.WriteText(w); err != nil {
 			return err
 		}

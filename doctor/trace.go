@@ -117,7 +117,7 @@ func (t Trace) Failed() bool {
 
 // failsPath is Failed without what became of connections to a Service.
 func (t Trace) failsPath() bool {
-	return t.Stopped != nil && t.Probes.Sent == 0 || t.Probes.Lost > 0 || t.Traffic != nil && t.Traffic.Failed()
+	return t.Stopped != nil && (t.Probes.Sent == 0 || t.Probes.Other) || t.Probes.Lost > 0 || t.Traffic != nil && t.Traffic.Failed()
 }
 
 // WriteJSON writes the trace for programs.
@@ -152,12 +152,15 @@ func (t Trace) writeEnd(b *strings.Builder) {
 	switch {
 	case p.Lost > 0:
 		fmt.Fprintf(b, "✗ %d of %d probes are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
+	case p.Other:
+		fmt.Fprintf(b, "? %d probes came back that were sent from another address (%.1f s): the pod may not be entered from here\n",
+			p.Sent, p.Seconds)
 	case p.Sent > 0 && s != nil:
 		fmt.Fprintf(b, "✓ all %d probes came back (%.1f s), although by the tables the packet would stop at %s, %s: %s\n",
 			p.Sent, p.Seconds, s.Node, s.Place, s.Verdict)
 		return
 	case p.Sent > 0:
-		fmt.Fprintf(b, "✓ all %d probes came back, in every protocol and size (%.1f s)\n", p.Sent, p.Seconds)
+		fmt.Fprintf(b, "✓ all %d probes came back, %s (%.1f s)\n", p.Sent, p.kinds(), p.Seconds)
 	case s == nil:
 		fmt.Fprintln(b, "? nothing that can be seen without a probe stops it")
 	}

@@ -104,6 +104,10 @@ func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to en
 
 func probesOf(r follow.Report, began time.Time) doctor.Probes {
 	p := doctor.Probes{Sent: len(r.Results), Late: r.Late, Seconds: time.Since(began).Seconds(), Unread: r.Unread}
+	p.OnlyICMP = p.Sent > 0
+	for _, x := range r.Results {
+		p.OnlyICMP = p.OnlyICMP && x.Kind.Proto() == "icmp"
+	}
 	for _, x := range r.Lost {
 		if x.Lost() {
 			p.Lost++

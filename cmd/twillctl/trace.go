@@ -138,6 +138,8 @@ func probeFromHere(ctx context.Context, trace *doctor.Trace, f doctor.Facts, flo
 	}
 	began := time.Now()
 	r, err := n.ProbePair(ctx, n.Sender(src), dst)
-	trace.Add(probesOf(r, began), r.Losses)
+	p := probesOf(r, began)
+	p.Other = n.Sender(src) != src
+	trace.Add(p, r.Losses)
 	return err
 }

@@ -35,6 +35,16 @@ type Pod struct {
 	Own   []netip.Addr // of its node, which a device there must have; not what a router translates to
 	// Borrowed reports whether it is no pod, but a node that sends from its bridge's address.
 	Borrowed bool
+	// Deputy is the node's namespace, which sends in the name of a pod that cannot be entered; without Do it may not.
+	Deputy probe.Site
+}
+
+// sender returns where the pod's probes are sent from; its Do is nil if there is no such place.
+func (p Pod) sender() probe.Site {
+	if p.Do == nil {
+		return probe.Site{Host: p.Host, Do: p.Deputy.Do}
+	}
+	return p.Site
 }
 
 // kinds returns what can be sent to a pod: where nobody can listen, a host that drops connections may be right to.
@@ -111,15 +121,18 @@ func (n Network) tries() (all []probe.Try) {
 		for _, to := range n.Pods {
 			for _, dst := range to.Addrs {
 				src := addr(from.Addrs, dst.Is4())
-				if from.Host == to.Host || !src.IsValid() || from.Do == nil {
+				if from.Host == to.Host || !src.IsValid() || from.sender().Do == nil {
 					continue
 				}
-				if chosen, err := probe.Source(from.Site, dst); err == nil && !from.Borrowed {
-					src = chosen
+				t := probe.Try{From: from.sender(), To: to.Site, Src: src, Dst: dst, Bound: from.Borrowed, OnBehalf: from.Do == nil,
+					Size: n.MTU}
+				if chosen, err := probe.Source(t.From, dst); err == nil && !t.Bound && !t.OnBehalf {
+					t.Src = chosen
 				}
-				for _, k := range to.kinds() {
-					all = append(all, probe.Try{From: from.Site, To: to.Site, Src: src, Dst: dst, Bound: from.Borrowed, Kind: k,
-						Size: n.MTU})
+				for _, t.Kind = range to.kinds() {
+					if !t.OnBehalf || t.Kind.Proto() == "icmp" {
+						all = append(all, t)
+					}
 				}
 			}
 		}

@@ -17,7 +17,7 @@ import (
 const maxPods, maxPeers = 8, 32
 
 // Node returns the network as one node sees it, which is the calling thread's namespace: its own pods, as far as it may
-// enter them, else itself with the bridge's address; and the bridges of its peers, which cannot be entered and answer
+// enter them or act for them, else itself with the bridge's address; and the bridges of its peers, which cannot be entered and answer
 // by themselves, as do the pods of other nodes that more has. Pods of this node that more has are among those that send.
 func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 	here := probe.Site{Host: f.Node, Do: func(do func() error) error { return do() }}
@@ -35,7 +35,12 @@ func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
 		outer = append(outer, a)
 	}
 	n.ownPods(f, files, outer, more)
-	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do != nil }) {
+	if probe.MayActFor() {
+		for i := range n.Pods {
+			n.Pods[i].Deputy = here
+		}
+	}
+	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.sender().Do != nil }) {
 		own := Pod{Site: here, Node: f.Node, Outer: outer, Borrowed: true}
 		for _, s := range f.Lease.Snapshot.Local.Stacks {
 			own.Addrs = append(own.Addrs, backend.Gateway(s.Subnet))
@@ -132,10 +137,10 @@ func isOwn(f doctor.Facts, a netip.Addr) bool {
 func (n Network) Sender(pod netip.Addr) netip.Addr {
 	first := netip.Addr{}
 	for _, p := range n.Pods {
-		if p.Do != nil && slices.Contains(p.Addrs, pod) {
+		if p.sender().Do != nil && slices.Contains(p.Addrs, pod) {
 			return pod
 		}
-		if a := addr(p.Addrs, pod.Is4()); p.Do != nil && !first.IsValid() {
+		if a := addr(p.Addrs, pod.Is4()); p.sender().Do != nil && !first.IsValid() {
 			first = a
 		}
 	}

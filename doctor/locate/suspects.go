@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -109,7 +110,7 @@ func (j *judgement) taken() (all []suspect) {
 	for _, host := range slices.Sorted(maps.Keys(j.mistaken)) {
 		for _, o := range j.mistaken[host] {
 			f := j.flow
-			if o.Usual != "" && j.isDown(host, o.Dev) { // its addresses went with it
+			if o.Kind == Address && o.Usual != "" && j.dropsAddresses(host, o) {
 				continue
 			}
 			if slices.ContainsFunc([]netip.Addr{f.Src, f.Dst, f.Outer[0], f.Outer[1]}, o.About.Contains) {
@@ -120,12 +121,32 @@ func (j *judgement) taken() (all []suspect) {
 	return all
 }
 
-// isDown reports whether a device is down.
-func (j *judgement) isDown(host, dev string) bool {
+// dropsAddresses reports whether something else is why a device lacks an address: it is down, or it has no IPv6.
+func (j *judgement) dropsAddresses(host string, missing Object) bool {
 	return slices.ContainsFunc(j.hosts[host].Unusual, func(o Object) bool {
-		return o.Kind == Link && o.Dev == dev && strings.HasSuffix(o.Text, isDown)
+		if o.Kind == Sysctl {
+			return missing.About.Addr().Is6() && noIPv6.MatchString(o.Text)
+		}
+		return o.Kind == Link && o.Dev == missing.Dev &&
+			(strings.HasSuffix(o.Text, isDown) || missing.About.Addr().Is6() && hasSmallMTU(o))
 	})
 }
+
+// hasSmallMTU reports whether a link's MTU is too small for IPv6.
+func hasSmallMTU(o Object) bool {
+	const least = 1280
+	found := mtuText.FindStringSubmatch(o.Text)
+	if found == nil {
+		return false
+	}
+	n, err := strconv.Atoi(found[1])
+	return err == nil && n < least
+}
+
+var (
+	noIPv6  = regexp.MustCompile(`\.disable_ipv6 = 1$`)
+	mtuText = regexp.MustCompile(`: mtu (\d+)$`)
+)
 
 // isDown ends the text about a device that is down.
 const isDown = ": down"

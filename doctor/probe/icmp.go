@@ -42,12 +42,21 @@ var (
 	ErrTwice = errors.New("answered more than once")
 )
 
+// request returns an echo request.
+func (t Try) request() icmp.Message {
+	m := icmp.Message{Type: ipv6.ICMPTypeEchoRequest,
+		Body: &icmp.Echo{ID: rand.IntN(1 << 16), Seq: rand.IntN(1 << 16), Data: make([]byte, t.dataSize())}}
+	if t.Dst.Is4() {
+		m.Type = ipv4.ICMPTypeEcho
+	}
+	return m
+}
+
 // echo sends one echo request and waits for its reply.
 func echo(ctx context.Context, t Try) error {
-	network, request, reply, protocol := "ip6:ipv6-icmp", icmp.Type(ipv6.ICMPTypeEchoRequest),
-		icmp.Type(ipv6.ICMPTypeEchoReply), unix.IPPROTO_ICMPV6
+	network, reply, protocol := "ip6:ipv6-icmp", icmp.Type(ipv6.ICMPTypeEchoReply), unix.IPPROTO_ICMPV6
 	if t.Dst.Is4() {
-		network, request, reply, protocol = "ip4:icmp", ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply, unix.IPPROTO_ICMP
+		network, reply, protocol = "ip4:icmp", ipv4.ICMPTypeEchoReply, unix.IPPROTO_ICMP
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
 	address := ""
@@ -63,22 +72,22 @@ func echo(ctx context.Context, t Try) error {
 		return fmt.Errorf("open a raw socket in %s: %w", t.From.Host, err)
 	}
 	defer conn.Close()
-	id, seq := rand.IntN(1<<16), rand.IntN(1<<16)
-	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: id, Seq: seq, Data: make([]byte, t.dataSize())}}
-	data, err := m.Marshal(nil)
+	request := t.request()
+	data, err := request.Marshal(nil)
 	if err != nil {
 		return err
 	}
 	if _, err := conn.WriteTo(data, &net.IPAddr{IP: t.Dst.AsSlice()}); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
+	asked, _ := request.Body.(*icmp.Echo)
 	return onlyAnswer(ctx, conn, func(from net.Addr, data []byte) bool {
 		m, err := icmp.ParseMessage(protocol, data)
 		if err != nil || m.Type != reply || !isFrom(from, t.Dst) {
 			return false
 		}
 		e, ok := m.Body.(*icmp.Echo)
-		return ok && e.ID == id && e.Seq == seq
+		return ok && e.ID == asked.ID && e.Seq == asked.Seq
 	})
 }
 

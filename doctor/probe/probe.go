@@ -51,6 +51,7 @@ type Try struct {
 	From, To Site
 	Src, Dst netip.Addr
 	Bound    bool // the sender insists on Src; else its kernel chooses, as for most programs
+	OnBehalf bool // Src is another host's behind From's namespace, which sends in its name; of ICMP only
 	Kind     Kind
 	Size     int // bytes of the largest IP packet
 }
@@ -106,16 +107,21 @@ func Send(ctx context.Context, tries []Try, patience time.Duration) []Result {
 	results := make([]Result, len(tries))
 	servers := newServers(ctx)
 	defer servers.close()
+	replies := newReplies(ctx, tries)
+	defer replies.close()
 	var wait sync.WaitGroup
 	for i, t := range tries {
 		results[i].Try = t
-		wait.Go(func() { results[i].Err = send(ctx, servers, t) })
+		wait.Go(func() { results[i].Err = send(ctx, servers, replies, t) })
 	}
 	wait.Wait()
 	return results
 }
 
-func send(ctx context.Context, servers *servers, t Try) error {
+func send(ctx context.Context, servers *servers, replies *replies, t Try) error {
+	if t.OnBehalf {
+		return onBehalf(ctx, replies, t)
+	}
 	switch t.Kind.Proto() {
 	case "icmp":
 		return echo(ctx, t)

@@ -131,3 +131,46 @@ func TestSource(t *testing.T) {
 		t.Errorf("without a route: got %s, %v", got, err)
 	}
 }
+
+// TestOnBehalf: a node sends in the name of a pod behind it, and sees the answers on their way to the pod.
+func TestOnBehalf(t *testing.T) {
+	near, far := pair(t) // near is the node
+	pod := host.Host{Name: "twill-probe-c"}
+	_ = pod.Delete() // what a crashed run left
+	if err := pod.Create(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pod.Delete() })
+	node := host.Host{Name: near.Host}
+	run(t, node, "ip link add pod0 type veth peer name eth0 netns twill-probe-c; ip link set pod0 up; sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; "+
+		"ip addr add 10.98.0.1/24 dev pod0; ip -6 addr add fd98::1/64 dev pod0 nodad")
+	run(t, pod, "ip link set eth0 up; ip addr add 10.98.0.2/24 dev eth0; ip -6 addr add fd98::2/64 dev eth0 nodad; ip route add default via 10.98.0.1; ip -6 route add default via fd98::1")
+	run(t, host.Host{Name: far.Host}, "ip route add 10.98.0.0/24 via 10.99.0.1; ip -6 route add fd98::/64 via fd99::1")
+	var tries []Try
+	for _, k := range []Kind{ICMP, ICMPFull} {
+		tries = append(tries, Try{From: near, To: far, Src: netip.MustParseAddr("10.98.0.2"), Dst: b, Kind: k, OnBehalf: true, Size: 1500},
+			Try{From: near, To: far, Src: netip.MustParseAddr("fd98::2"), Dst: b6, Kind: k, OnBehalf: true, Size: 1500})
+	}
+	lost := func() (n int) {
+		for _, r := range Send(t.Context(), tries, Patience) {
+			if r.Err != nil {
+				n++
+			}
+		}
+		return n
+	}
+	for deadline := time.Now().Add(5 * time.Second); lost() > 0 && time.Now().Before(deadline); {
+	}
+	if n := lost(); n > 0 {
+		t.Errorf("%d of %d are lost", n, len(tries))
+	}
+	// Rules about the pod's address meet the probes, and rules about the node's do not.
+	receiver := host.Host{Name: far.Host}
+	for rule, want := range map[string]int{"ip saddr 10.98.0.2 drop": 2, "ip6 saddr fd98::2 drop": 2, "ip saddr 10.99.0.1 drop": 0} {
+		run(t, receiver, "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; add rule inet t c "+rule+"'")
+		if got := lost(); got != want {
+			t.Errorf("%s: %d are lost, want %d", rule, got, want)
+		}
+		run(t, receiver, "nft flush ruleset")
+	}
+}

@@ -230,7 +230,7 @@ func TestIPTables(t *testing.T) {
 			rules: []string{"iptables-legacy -A FORWARD -p icmp -j NFQUEUE --queue-num 7"}, to: b4,
 			text: "iptables-legacy filter FORWARD: -A FORWARD -p icmp -j NFQUEUE --queue-num 7",
 			fix:  "iptables-legacy -t filter -D FORWARD -p icmp -j NFQUEUE --queue-num 7",
-			want: Hit{Family: "ip", Hook: "forward", Verdict: "queue", Stops: true},
+			want: Hit{Family: "ip", Hook: "forward", Verdict: "queue", Stops: true, Counted: true},
 		}, "iptables-legacy"},
 		"nft TTL": {loss{
 			rules: []string{"iptables-nft -t mangle -A PREROUTING -d 10.2.0.2 -j TTL --ttl-set 1", "iptables-nft -t mangle -A PREROUTING -j LOG"}, to: b4,
@@ -265,13 +265,13 @@ func TestIPTables(t *testing.T) {
 			rules: []string{"arptables-legacy -A INPUT -s 10.1.0.2 -i br0 -j DROP", "ip neigh flush all", "ip netns exec ruletrace-a ip neigh flush all"}, to: node4,
 			text: "arptables-legacy filter INPUT: -A INPUT -j DROP -i br0 -s 10.1.0.2",
 			fix:  "arptables-legacy -t filter -D INPUT -j DROP -i br0 -s 10.1.0.2",
-			want: Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true},
+			want: Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true, Counted: true},
 		}, "arptables-legacy"},
 		"legacy": {loss{
 			rules: []string{"iptables-legacy -A FORWARD -p tcp -j ACCEPT", "iptables-legacy -A FORWARD -d 10.2.0.2 -j DROP"}, to: b4,
 			text: "iptables-legacy filter FORWARD: -A FORWARD -d 10.2.0.2/32 -j DROP",
 			fix:  "iptables-legacy -t filter -D FORWARD -d 10.2.0.2/32 -j DROP",
-			want: Hit{Family: "ip", Hook: "forward", Verdict: "drop", Stops: true},
+			want: Hit{Family: "ip", Hook: "forward", Verdict: "drop", Stops: true, Counted: true},
 		}, "iptables-legacy"},
 		"legacy policy": {loss{
 			rules: []string{"ip6tables-legacy -P FORWARD DROP"}, to: b6,

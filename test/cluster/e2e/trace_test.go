@@ -66,6 +66,8 @@ func TestKubectlTwill(t *testing.T) {
 	pods := probes(t)
 	matrix(t)
 	p := newPlugin(t)
+	t.Cleanup(func() { must(t, spec.RemoveDNS(context.Background())) })
+	must(t, spec.InstallDNS(t.Context()))
 	// Pods with the agents' label that are not the agents': nobody asks them.
 	for _, namespace := range []string{"default", "kube-twill"} {
 		apply(t, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "aaa-impostor", "namespace": "`+namespace+`",

@@ -179,10 +179,10 @@ var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 
 	`: mcast_snooping 0$|: txqueuelen 0$|: hairpin on$| FAILED$`)
 
 // root weighs what others follow from: a device that is down has no carrier, its port no state that forwards, and the
-// routes through it are gone.
+// routes through it are gone, as are those of IPv6 where the MTU is too small for it.
 func (j *judgement) root(host string, o Object) int {
 	switch {
-	case o.Kind == Link && strings.HasSuffix(o.Text, isDown):
+	case o.Kind == Link && (strings.HasSuffix(o.Text, isDown) || !j.flow.Src.Is4() && hasSmallMTU(o)):
 		noRoute := slices.ContainsFunc(j.hosts[host].Routed, func(r Routed) bool { return r.Missing })
 		noPort := slices.ContainsFunc(j.hosts[host].Unusual, func(p Object) bool {
 			return p.Kind == BridgePort && strings.Contains(p.Text, " of "+o.Dev+": state")

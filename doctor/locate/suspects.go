@@ -11,8 +11,11 @@ import (
 )
 
 // misled finds the namespace that gave the packet a MAC that nobody behind it has: there the packet is lost, wherever it
-// went. It returns the entries with that MAC.
+// went. It returns the entries with that MAC. Where a rule copies packets, the copies go elsewhere, and prove nothing.
 func (j *judgement) misled() (all []suspect) {
+	if j.isCopied() {
+		return nil
+	}
 	for _, name := range j.path {
 		for k, s := range j.hosts[name].Seen {
 			for i, mac := range s.MACs {
@@ -29,6 +32,16 @@ func (j *judgement) misled() (all []suspect) {
 		}
 	}
 	return all
+}
+
+// isCopied reports whether a rule copies packets of the flow.
+func (j *judgement) isCopied() bool {
+	for _, name := range j.path {
+		if slices.ContainsFunc(j.hosts[name].Hits, func(h Hit) bool { return h.Rewrote == copied }) {
+			return true
+		}
+	}
+	return false
 }
 
 // entriesOf returns the neighbour and FDB entries on the path that have a MAC.

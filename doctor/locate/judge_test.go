@@ -65,6 +65,27 @@ func TestJudge(t *testing.T) {
 		"a rule that stops it": {last: 2, host: "node1", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Src: a, Dst: b}}
 		}},
+		"a rule whose counter moved": {last: 2, host: "node1", by: rule.Text, with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Counted: true}}
+		}},
+		"a rule whose counter moved, and the kernel's word": {last: 2, host: "node1", by: rule.Text, is: true, with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Stops: true, Counted: true}}
+			host(all, "node1").Drops = []Drop{{Host: "node1", Reason: "NETFILTER_DROP", Function: "nf_hook_slow"}}
+		}},
+		"the default route of the tunnel": {last: 4, host: "node1", with: func(all []Host) {
+			host(all, "node1").Routed = []Routed{{Outer: true, Object: Object{Kind: Route, Text: "default via 192.168.33.1 dev eth1 proto dhcp", Usual: "no such route", About: netip.MustParsePrefix("0.0.0.0/0")}}}
+		}},
+		"a route to a host that nobody watches": {last: 4, host: "node1", with: func(all []Host) {
+			host(all, "underlay").Name = "another"
+			host(all, "node1").Routed = []Routed{{Outer: true, Object: Object{Kind: PolicyRule, Text: "100: from 192.168.33.101 lookup 100", Usual: "no such rule"}}}
+		}},
+		"a rule of routing behind the place": {last: 2, host: "node1", with: func(all []Host) {
+			host(all, "node2").Routed = []Routed{{Object: Object{Kind: PolicyRule, Text: "100: from 10.244.0.0/16 lookup 100", Usual: "no such rule"}}}
+		}},
+		"a rule that copies, and no answer": {last: 2, host: "node1", by: rule.Text, with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Rewrote: copied, Src: a, Dst: b}}
+			host(all, "node1").Seen[1].MACs = []string{"02:00:00:00:00:77"} // of a copy
+		}},
 		"somebody else answers": {last: 2, host: "node1", by: "local 10.244.2.0/24 dev lo", is: true, with: func(all []Host) {
 			host(all, "pod1").Seen = append(host(all, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Back: true})
 			host(all, "node1").Routed = []Routed{{Object: Object{Kind: Route, Text: "local 10.244.2.0/24 dev lo", Usual: "no such route"}}}
@@ -149,6 +170,22 @@ func TestSize(t *testing.T) {
 	host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Out: true, Size: 1450})
 	host(hosts, "node1").Seen = append(host(hosts, "node1").Seen, Seen{Host: "node1", Dev: "veth1", Size: 1450})
 	if got := Judge(f, hosts, nil); got.Host != "node1" || got.Back || got.Last != "node1, coming in through veth1" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestPartial: where some packets come through, the kernel's first drop of the others counts, and not what sockets throw
+// away.
+func TestPartial(t *testing.T) {
+	hosts := crossing(11, false)
+	for _, s := range crossing(11, true)[0].Seen {
+		host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, s)
+	}
+	host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Back: true})
+	host(hosts, "pod1").Drops = []Drop{{Host: "pod1", Reason: "NO_SOCKET", Function: "__udp4_lib_rcv", Back: true}}
+	host(hosts, "node2").Drops = []Drop{{Host: "node2", Dev: "veth2", Reason: "QDISC_DROP", Function: "__dev_queue_xmit"}}
+	host(hosts, "node2").Unusual = []Object{{Kind: Qdisc, Dev: "veth2", Text: "veth2: tbf 1: root"}}
+	if got := Judge(flow, hosts, nil); got.Host != "node2" || got.By.Text != "veth2: tbf 1: root" || !got.Exact || got.Reason != "QDISC_DROP in __dev_queue_xmit" {
 		t.Errorf("got %+v", got)
 	}
 }

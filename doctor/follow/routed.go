@@ -48,6 +48,9 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 				continue
 			}
 			q.In = in
+			if inner && back && in == "" && q.Proto == unix.IPPROTO_ICMPV6 {
+				q.Out, _ = s.arrival(unusual.Packet{Src: f.Src, Dst: f.Dst}, true) // the kernel answers where it was asked
+			}
 			there := s.lookup(q, back)
 			if in != "" {
 				there = append(there, s.reverse(q, back, there)...)

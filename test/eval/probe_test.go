@@ -112,6 +112,17 @@ func TestProbe(t *testing.T) {
 			!strings.Contains(strings.Join(got.Unread, "\n"), "CAP_BPF and CAP_PERFMON") {
 			t.Errorf("a rule: got %+v", got)
 		}
+		// A rule of another node about one of this node's pods: packets in the pod's name meet it.
+		far := l.Nodes()[1]
+		_, err = far.Exec(t.Context(), "sh", "-ec", "nft 'add table inet site; add chain inet site c { type filter hook prerouting priority -300; }; add rule inet site c ip saddr "+
+			pods[0].Addrs[0].String()+" drop'")
+		check(t, err)
+		got = ask()
+		_, err = far.Exec(t.Context(), "nft", "delete", "table", "inet", "site")
+		check(t, err)
+		if len(got.Findings) == 0 || got.Findings[0].ID != "packet-lost-near" || !strings.Contains(got.Findings[0].More[0], pods[0].Addrs[0].String()) {
+			t.Errorf("a rule about a pod: got %+v", got)
+		}
 	})
 	t.Run("healthy", func(t *testing.T) {
 		if got := ask(); got.Failed() || got.Probes.Sent != 150 || len(got.Probes.Unread) > 0 {

@@ -125,8 +125,9 @@ func (j *judgement) drop() (Drop, bool) {
 	for _, isNeighbour := range []bool{false, true} {
 		for _, name := range places {
 			for _, d := range j.hosts[name].Drops {
-				if d.Neighbour == isNeighbour && (d.Back == j.back || isNeighbour || anyDirection) &&
-					!(anyDirection && ofSocket.MatchString(d.Function)) && d.Function != unwanted {
+				isOther := d.Back != j.back && !isNeighbour && !anyDirection
+				isSocket := d.Function == unwanted || anyDirection && ofSocket.MatchString(d.Function)
+				if d.Neighbour == isNeighbour && !isOther && !isSocket {
 					return d, true
 				}
 			}

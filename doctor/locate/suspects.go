@@ -108,7 +108,8 @@ func (j *judgement) routed(d Drop) (all []suspect) {
 func (j *judgement) isInnocent(name string, r Routed) bool {
 	isDefault := r.Outer && r.Object.About.IsValid() && r.Object.About.Bits() == 0 && !r.Refuses
 	isTaken := !r.Refuses && name == j.at && j.isLeaving() && j.hosts[j.next].Name == ""
-	isLater := r.Back != j.back && !r.Reverse && !(name == j.at && j.next == "")
+	isUnanswered := name == j.at && j.next == ""
+	isLater := r.Back != j.back && !r.Reverse && !isUnanswered
 	return isDefault || isTaken || isLater
 }
 

@@ -153,7 +153,8 @@ func (t *trial) diagnose() {
 		t.Where = first.Place == t.injected.place || slices.Contains(t.injected.also, first.Place)
 		t.Missing = missing(t.injected.tokens, first.text())
 		t.What = t.Missing == nil && first.ID != ""
-		t.Green = !first.broken() && !(t.Where && t.What)
+		isNamed := t.Where && t.What
+		t.Green = !first.broken() && !isNamed
 	case harmless:
 		if first.broken() {
 			t.Latent = t.latent()

@@ -3,6 +3,7 @@
 package causes
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,7 @@ func (r *run) try(c *cause) verdict {
 	v := variants[r.variant]
 	t := &trial{run: r, verdict: verdict{Number: c.number, Kind: c.kind, Place: c.place,
 		Cause: c.String(), Lab: v.backend + " " + v.family}, began: time.Now()}
+	before := processors()
 	i, err := inject(r.Context(), r.lab, c)
 	t.injected = i
 	if err != nil {
@@ -68,6 +70,10 @@ func (r *run) try(c *cause) verdict {
 	}
 	t.heal()
 	t.Took = time.Since(t.began).Seconds()
+	if idle, yes := before.saturated(); yes {
+		return verdict{Number: t.Number, Kind: t.Kind, Lab: t.Lab, Cause: t.Cause, Place: t.Place, Outcome: refused,
+			Why: fmt.Sprintf("the machine was saturated: %.0f %% idle", 100*idle), First: t.First, Left: t.Left, Took: t.Took}
+	}
 	return t.verdict
 }
 

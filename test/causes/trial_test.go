@@ -161,6 +161,9 @@ func (t *trial) diagnose() {
 		t.What = t.Missing == nil && first.ID != ""
 		isNamed := t.Where && t.What
 		t.Green = !first.broken() && !isNamed
+		if t.Green && len(t.oracle.matrix(t.Context(), patience).real()) == 0 {
+			t.Outcome, t.Green = flapping, false // an entry that nobody confirms is forgotten after some seconds
+		}
 	case harmless:
 		if first.broken() {
 			t.Latent = t.latent()

@@ -1,0 +1,111 @@
+// Package cloud keeps the routes to this node's pods in the routing tables of a cloud's network. The cloud's own router
+// then carries packets between nodes, and the kernel needs no route to a peer.
+//
+// A Reconciler compares what the tables say with what this node's lease asks for, and writes the difference. A Cloud is
+// one provider; its package is the only one that knows the provider's API.
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Cloud is one provider's API, seen from one node. Its methods make no retries of their own: the Reconciler paces them.
+type Cloud interface {
+	// Self returns who this node is, by the addresses of its underlay. It asks the node's metadata service only.
+	Self(ctx context.Context, local []netip.Addr) (Self, error)
+	// List returns all routes of all tables that the node's network uses.
+	List(ctx context.Context, self Self) ([]Route, error)
+	// Apply makes one change, and returns when the provider has taken it. It may not be visible yet.
+	Apply(ctx context.Context, self Self, c Change) error
+	// Check returns what else keeps packets from passing: the check of source and destination addresses, permissions.
+	Check(ctx context.Context, self Self) ([]Trouble, error)
+}
+
+// Self is this node as the provider knows it.
+type Self struct {
+	Target  string   // what a route to this node names: eni-0123, an instance's path or ID
+	Network string   // the VPC or network of the target
+	Tables  []string // the routing tables to keep, none for a provider with one for each network
+}
+
+// Route is an entry of a routing table.
+type Route struct {
+	Table  string // empty: the network's only one
+	Dst    netip.Prefix
+	Target string
+	Name   string // where a provider names routes
+	Mark   string // where a provider lets routes be described: who made it
+	State  State
+}
+
+func (r Route) String() string {
+	text := fmt.Sprintf("%s via %s", r.Dst, r.Target)
+	if r.Table != "" {
+		text = r.Table + " " + text
+	}
+	if r.State != Active {
+		text += " " + r.State.String()
+	}
+	return text
+}
+
+// State is what the provider does with packets for a route.
+type State uint8
+
+// The states.
+const (
+	Active    State = iota
+	Pending         // it is being made
+	Blackhole       // its target is gone: packets are dropped
+)
+
+func (s State) String() string { return [...]string{"active", "pending", "blackhole"}[s] }
+
+// Op is what a Change does.
+type Op uint8
+
+// The operations.
+const (
+	Create Op = iota
+	Replace
+	Delete
+)
+
+// Change is one difference between the tables and what is wanted.
+type Change struct {
+	Op    Op
+	Route Route // as it should be; of Delete, as it is
+	Old   Route // of Replace: as it is
+}
+
+// String is the line of a dry run: "+ rtb-1 10.244.1.0/24 via eni-2".
+func (c Change) String() string {
+	switch c.Op {
+	case Create:
+		return "+ " + c.Route.String()
+	case Replace:
+		return fmt.Sprintf("~ %s (was via %s)", c.Route, c.Old.Target)
+	}
+	return "- " + c.Route.String()
+}
+
+// Trouble is something that keeps packets from passing although the routes are right.
+type Trouble struct {
+	ID     string // of the doctor's finding: cloud-forwarding-off, cloud-denied
+	Object string // what it is about
+	Actual string
+	Fix    string
+}
+
+// The classes of a provider's errors. An implementation wraps its error with one of them; any other error is tried again.
+var (
+	ErrThrottled = errors.New("the provider limits the rate of calls")
+	ErrBusy      = errors.New("another change of the network is under way")
+	ErrFull      = errors.New("the routing table is full")
+	ErrDenied    = errors.New("the node's role does not permit it")
+	ErrExists    = errors.New("there is such a route already")
+	ErrGone      = errors.New("there is no such route")
+)

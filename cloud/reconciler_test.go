@@ -1,0 +1,242 @@
+package cloud_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twill-net/twill/cloud"
+	"github.com/twill-net/twill/cloud/cloudtest"
+	"github.com/twill-net/twill/subnet"
+)
+
+var pools = []subnet.Pool{pool("10.244.0.0/15", 24)}
+
+func pool(network string, bits int) subnet.Pool {
+	p := netip.MustParsePrefix(network)
+	return subnet.Pool{Network: p, SubnetLen: bits}
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func view(own string, peers ...string) cloud.View {
+	lease := func(s string) subnet.Lease {
+		return subnet.Lease{Node: s, Stacks: []subnet.Stack{{Subnet: prefix(s)}}}
+	}
+	v := cloud.View{Local: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Snapshot: subnet.Snapshot{Local: lease(own)}, Synced: true}
+	for _, p := range peers {
+		v.Snapshot.Peers = append(v.Snapshot.Peers, lease(p))
+	}
+	return v
+}
+
+// kept is a Reconciler that runs in a bubble of virtual time.
+type kept struct {
+	mu     sync.Mutex
+	health cloud.Health
+	views  chan cloud.View
+}
+
+func keep(ctx context.Context, api cloud.Cloud) *kept {
+	k := &kept{views: make(chan cloud.View)}
+	r := cloud.Reconciler{Cloud: api, Pools: pools, Log: slog.New(slog.DiscardHandler), Report: func(h cloud.Health) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.health = h
+	}}
+	go func() { _ = r.Run(ctx, k.views) }()
+	return k
+}
+
+func (k *kept) Health() cloud.Health {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.health
+}
+
+func equal(t *testing.T, got []cloud.Route, want ...cloud.Route) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func route(dst, target string) cloud.Route { return cloud.Route{Dst: prefix(dst), Target: target} }
+
+// TestHeals: what is missing, wrong or dead is put back, an earlier lease's route goes, and no other route is touched.
+func TestHeals(t *testing.T) {
+	own, other := route("10.244.1.0/24", "eni-1"), route("10.244.2.0/24", "eni-2")
+	foreign := []cloud.Route{other, route("0.0.0.0/0", "igw-1"), route("10.244.0.0/16", "eni-1"), route("192.168.0.0/24", "eni-1")}
+	dead := own
+	dead.Target, dead.State = "eni-9", cloud.Blackhole
+	for name, before := range map[string][]cloud.Route{
+		"nothing":          nil,
+		"another target":   {route("10.244.1.0/24", "eni-7")},
+		"a blackhole":      {dead},
+		"an earlier lease": {own, route("10.244.9.0/24", "eni-1")},
+		"all is right":     {own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &cloudtest.Memory{}
+				m.Set(append(slices.Clone(foreign), before...)...)
+				k := keep(t.Context(), m.Node("eni-1"))
+				k.views <- view("10.244.1.0/24", "10.244.2.0/24")
+				time.Sleep(3 * time.Minute)
+				equal(t, m.Routes(), append(slices.Clone(foreign), own)...)
+				if h := k.Health(); !h.Seen || !h.Wrong.IsZero() || h.Err != nil {
+					t.Errorf("health %+v", h)
+				}
+				if _, writes := m.Calls(); name == "all is right" && writes != 0 {
+					t.Errorf("%d writes, want none", writes)
+				}
+			})
+		})
+	}
+}
+
+// TestDeletedByHand: a route is back within the time between two looks, and peers that come and go cost no call.
+func TestDeletedByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &cloudtest.Memory{}
+		k := keep(t.Context(), m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24")
+		time.Sleep(3 * time.Minute)
+		m.Set()
+		time.Sleep(15 * time.Minute)
+		equal(t, m.Routes(), route("10.244.1.0/24", "eni-1"))
+		time.Sleep(3 * time.Minute)
+		before, _ := m.Calls()
+		for i := range 100 {
+			k.views <- view("10.244.1.0/24", fmt.Sprintf("10.244.%d.0/24", i+2))
+		}
+		synctest.Wait()
+		if after, _ := m.Calls(); after != before {
+			t.Errorf("%d calls for peers", after-before)
+		}
+	})
+}
+
+// TestLag: a read that is older than a write is no reason to write again.
+func TestLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &cloudtest.Memory{Lag: 20 * time.Second}
+		k := keep(t.Context(), m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24")
+		time.Sleep(3 * time.Minute)
+		if _, writes := m.Calls(); writes != 1 || !k.Health().Seen {
+			t.Errorf("%d writes, health %+v", writes, k.Health())
+		}
+	})
+}
+
+// TestAway: an API that is away for an hour hurts nobody, and is not stormed when it is back.
+func TestAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := false
+		m := &cloudtest.Memory{}
+		m.Fail = func(string) error {
+			if away {
+				return errors.New("connection refused")
+			}
+			return nil
+		}
+		k := keep(t.Context(), m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24")
+		time.Sleep(3 * time.Minute)
+		away = true
+		before, _ := m.Calls()
+		time.Sleep(time.Hour)
+		if h := k.Health(); !h.Seen || !h.Wrong.IsZero() || h.Err == nil {
+			t.Errorf("while it is away: %+v", h)
+		}
+		during, _ := m.Calls()
+		if during-before > 40 {
+			t.Errorf("%d calls in an hour", during-before)
+		}
+		away = false
+		time.Sleep(10 * time.Minute)
+		if after, writes := m.Calls(); after-during > 10 || writes != 1 || k.Health().Err != nil {
+			t.Errorf("when it is back: %d calls, %d writes, %+v", after-during, writes, k.Health())
+		}
+	})
+}
+
+// TestFull: a full table makes no node ready, and is asked again every few minutes only.
+func TestFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &cloudtest.Memory{Full: 1}
+		m.Set(route("10.0.0.0/8", "x"))
+		k := keep(t.Context(), m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24")
+		time.Sleep(time.Hour)
+		all, _ := m.Calls()
+		if h := k.Health(); h.Seen || !errors.Is(h.Err, cloud.ErrFull) || all > 60 {
+			t.Errorf("%d calls, %+v", all, h)
+		}
+	})
+}
+
+// TestDispute: a route that somebody else keeps writing is left alone after three times, and reported.
+func TestDispute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &cloudtest.Memory{}
+		k := keep(t.Context(), m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24")
+		for range 240 {
+			time.Sleep(15 * time.Second)
+			m.Set(route("10.244.1.0/24", "eni-9"))
+		}
+		if _, writes := m.Calls(); writes > 1+3*7 {
+			t.Errorf("%d writes in an hour", writes)
+		}
+		if h := k.Health(); h.Wrong.IsZero() {
+			t.Errorf("%+v", h)
+		}
+	})
+}
+
+// TestJanitor: only what is dead, leased by nobody and seen to be so for ten minutes goes, and only the oldest node deletes.
+func TestJanitor(t *testing.T) {
+	dead := cloud.Route{Dst: prefix("10.244.5.0/24"), Target: "eni-5", State: cloud.Blackhole}
+	leased := cloud.Route{Dst: prefix("10.244.2.0/24"), Target: "eni-2", State: cloud.Blackhole}
+	wide := cloud.Route{Dst: prefix("10.244.0.0/20"), Target: "eni-5", State: cloud.Blackhole}
+	unsynced := view("10.244.1.0/24", "10.244.2.0/24")
+	unsynced.Synced = false
+	skips := view("10.244.1.0/24", "10.244.2.0/24")
+	skips.Snapshot.Skips = []subnet.Skip{{}}
+	for name, test := range map[string]struct {
+		view cloud.View
+		gone bool
+	}{
+		"the lowest":            {view("10.244.1.0/24"), true},
+		"not the lowest":        {view("10.244.1.0/24", "10.244.0.0/24"), false},
+		"not in sync":           {unsynced, false},
+		"leases that are wrong": {skips, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &cloudtest.Memory{}
+				m.Set(dead, leased, wide)
+				k := keep(t.Context(), m.Node("eni-1"))
+				test.view.Snapshot.Peers = append(test.view.Snapshot.Peers, subnet.Lease{Node: "two", Stacks: []subnet.Stack{{Subnet: leased.Dst}}})
+				k.views <- test.view
+				time.Sleep(9 * time.Minute)
+				if !slices.Contains(m.Routes(), dead) {
+					t.Error("it was deleted too early")
+				}
+				time.Sleep(time.Hour)
+				if slices.Contains(m.Routes(), dead) == test.gone || !slices.Contains(m.Routes(), leased) || !slices.Contains(m.Routes(), wide) {
+					t.Errorf("left: %v", m.Routes())
+				}
+			})
+		})
+	}
+}

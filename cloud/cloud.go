@@ -10,19 +10,49 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/twill-net/twill/subnet"
 )
 
 // Cloud is one provider's API, seen from one node. Its methods make no retries of their own: the Reconciler paces them.
 type Cloud interface {
-	// Self returns who this node is, by the addresses of its underlay. It asks the node's metadata service only.
+	// Self returns who this node is, by the addresses of its underlay, as its metadata service says. Only which routing
+	// tables its network interface uses may be asked of the API.
 	Self(ctx context.Context, local []netip.Addr) (Self, error)
-	// List returns all routes of all tables that the node's network uses.
+	// List returns all routes of Self's tables to single prefixes, whoever made them, from all pages.
 	List(ctx context.Context, self Self) ([]Route, error)
-	// Apply makes one change, and returns when the provider has taken it. It may not be visible yet.
+	// Apply makes one change, and returns when the provider has taken it. It may not be visible yet. Where a provider cannot
+	// replace a route at once, it is deleted and made.
 	Apply(ctx context.Context, self Self, c Change) error
-	// Check returns what else keeps packets from passing: the check of source and destination addresses, permissions.
+	// Check lets the node's network interface forward packets that are not from or for its own addresses, if the provider
+	// permits that. It returns what else keeps packets from passing.
 	Check(ctx context.Context, self Self) ([]Trouble, error)
 }
+
+// Options are what net-conf.json and the agent tell a provider's package.
+type Options struct {
+	Tables    []string // to keep; empty: the one that the node's network interface uses
+	KeyID     string   // credentials; empty: where the provider's tools look for them
+	KeySecret Secret
+	Pools     []subnet.Pool
+}
+
+// Opener makes a provider's API from the options. It makes no request.
+type Opener func(Options) (Cloud, error)
+
+// Secret is a text that is not printed.
+type Secret string
+
+// String implements fmt.Stringer.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(secret)"
+}
+
+// GoString implements fmt.GoStringer.
+func (s Secret) GoString() string { return s.String() }
 
 // Self is this node as the provider knows it.
 type Self struct {
@@ -92,9 +122,17 @@ func (c Change) String() string {
 	return "- " + c.Route.String()
 }
 
+// The troubles that a provider may find: IDs of the doctor's findings.
+const (
+	ForwardingOff = "cloud-forwarding-off" // packets that are not from or for the node's own addresses are dropped
+	Denied        = "cloud-denied"         // the node's role lacks a permission
+	Unlisted      = "cloud-table-unlisted" // a subnet of the network uses a routing table that is not kept
+	Overlap       = "cloud-overlap"        // the cluster's network is part of the cloud's own
+)
+
 // Trouble is something that keeps packets from passing although the routes are right.
 type Trouble struct {
-	ID     string // of the doctor's finding: cloud-forwarding-off, cloud-denied
+	ID     string // of the doctor's finding
 	Object string // what it is about
 	Actual string
 	Fix    string

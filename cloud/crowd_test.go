@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/cloudtest"
+	"github.com/twill-net/twill/cloud/fake"
 )
 
 // crowd starts many nodes at once, and returns when all have seen their routes.
-func crowd(t *testing.T, m *cloudtest.Memory, nodes int, limit time.Duration) time.Duration {
+func crowd(t *testing.T, m *fake.Network, nodes int, limit time.Duration) time.Duration {
 	t.Helper()
 	began := time.Now()
 	var all []*kept
@@ -43,16 +43,16 @@ func crowd(t *testing.T, m *cloudtest.Memory, nodes int, limit time.Duration) ti
 // account (EC2's documented limits are 100 and 20 in most regions).
 func TestThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &cloudtest.Memory{}
+		m := &fake.Network{}
 		tokens, last := 50.0, time.Now()
-		m.Fail = func(string) error {
+		m.Break(fake.Faults{Fail: func(string) error {
 			tokens, last = min(50, tokens+5*time.Since(last).Seconds()), time.Now()
 			if tokens < 1 {
 				return cloud.ErrThrottled
 			}
 			tokens--
 			return nil
-		}
+		}})
 		took := crowd(t, m, 500, 2*time.Hour)
 		calls, writes := m.Calls()
 		t.Logf("500 nodes: %s, %d calls, %d writes", took, calls, writes)
@@ -65,9 +65,9 @@ func TestThrottled(t *testing.T) {
 // TestBusy: 200 nodes against an API that takes one change at a time, and two seconds for it.
 func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &cloudtest.Memory{}
+		m := &fake.Network{}
 		var free time.Time
-		m.Fail = func(call string) error {
+		m.Break(fake.Faults{Fail: func(call string) error {
 			switch {
 			case call != "Apply":
 				return nil
@@ -76,7 +76,7 @@ func TestBusy(t *testing.T) {
 			}
 			free = time.Now().Add(2 * time.Second)
 			return nil
-		}
+		}})
 		took := crowd(t, m, 200, 2*time.Hour)
 		calls, writes := m.Calls()
 		t.Logf("200 nodes: %s, %d calls, %d writes", took, calls, writes)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/cloudtest"
+	"github.com/twill-net/twill/cloud/fake"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -85,7 +85,7 @@ func TestHeals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &cloudtest.Memory{}
+				m := &fake.Network{}
 				m.Set(append(slices.Clone(foreign), before...)...)
 				k := keep(t.Context(), m.Node("eni-1"))
 				k.views <- view("10.244.1.0/24", "10.244.2.0/24")
@@ -105,7 +105,7 @@ func TestHeals(t *testing.T) {
 // TestDeletedByHand: a route is back within the time between two looks, and peers that come and go cost no call.
 func TestDeletedByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &cloudtest.Memory{}
+		m := &fake.Network{}
 		k := keep(t.Context(), m.Node("eni-1"))
 		k.views <- view("10.244.1.0/24")
 		time.Sleep(3 * time.Minute)
@@ -127,7 +127,8 @@ func TestDeletedByHand(t *testing.T) {
 // TestLag: a read that is older than a write is no reason to write again.
 func TestLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &cloudtest.Memory{Lag: 20 * time.Second}
+		m := &fake.Network{}
+		m.Break(fake.Faults{Lag: 20 * time.Second})
 		k := keep(t.Context(), m.Node("eni-1"))
 		k.views <- view("10.244.1.0/24")
 		time.Sleep(3 * time.Minute)
@@ -141,13 +142,13 @@ func TestLag(t *testing.T) {
 func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := false
-		m := &cloudtest.Memory{}
-		m.Fail = func(string) error {
+		m := &fake.Network{}
+		m.Break(fake.Faults{Fail: func(string) error {
 			if away {
 				return errors.New("connection refused")
 			}
 			return nil
-		}
+		}})
 		k := keep(t.Context(), m.Node("eni-1"))
 		k.views <- view("10.244.1.0/24")
 		time.Sleep(3 * time.Minute)
@@ -172,7 +173,8 @@ func TestAway(t *testing.T) {
 // TestFull: a full table makes no node ready, and is asked again every few minutes only.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &cloudtest.Memory{Full: 1}
+		m := &fake.Network{}
+		m.Break(fake.Faults{Full: 1})
 		m.Set(route("10.0.0.0/8", "x"))
 		k := keep(t.Context(), m.Node("eni-1"))
 		k.views <- view("10.244.1.0/24")
@@ -187,7 +189,7 @@ func TestFull(t *testing.T) {
 // TestDispute: a route that somebody else keeps writing is left alone after three times, and reported.
 func TestDispute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &cloudtest.Memory{}
+		m := &fake.Network{}
 		k := keep(t.Context(), m.Node("eni-1"))
 		k.views <- view("10.244.1.0/24")
 		for range 240 {
@@ -223,7 +225,7 @@ func TestJanitor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &cloudtest.Memory{}
+				m := &fake.Network{}
 				m.Set(dead, leased, wide)
 				k := keep(t.Context(), m.Node("eni-1"))
 				test.view.Snapshot.Peers = append(test.view.Snapshot.Peers, subnet.Lease{Node: "two", Stacks: []subnet.Stack{{Subnet: leased.Dst}}})

@@ -190,6 +190,20 @@ func TestPartial(t *testing.T) {
 	}
 }
 
+// TestCopied: the copies come back and end before the rule that makes them, on the way there or back.
+func TestCopied(t *testing.T) {
+	o := Object{Kind: Rule, Text: "ip filter INPUT handle 3: TEE"}
+	f := flow
+	f.Twice = true
+	for _, back := range []bool{false, true} {
+		hosts := crossing(2, back)
+		host(hosts, "pod2").Hits = []Hit{{Host: "pod2", Object: o, Rewrote: copied, Src: a, Dst: b}}
+		if got := Judge(f, hosts, nil); got.Host != "pod2" || got.By != o || !got.Exact {
+			t.Errorf("back %t: got %+v", back, got)
+		}
+	}
+}
+
 // TestTaken: another pod has an address of the flow.
 func TestTaken(t *testing.T) {
 	o := Object{Kind: Address, Text: "10.244.2.2 dev eth0", About: netip.PrefixFrom(b, 32)}

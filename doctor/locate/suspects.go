@@ -187,11 +187,14 @@ const copied = "copied"
 // newSource is what a rule says that only gives a packet another source.
 var newSource = regexp.MustCompile(`^saddr [^,]*(, sport [^,]*)?$|^(SNAT|MASQUERADE)\b`)
 
-// rewritten returns the rules that changed the packet on its way.
+// rewritten returns the rules that changed the packet on its way. Where it was copied the copies may have come back, and
+// end before the rule.
 func (j *judgement) rewritten() (all []suspect) {
+	passed := false
 	for _, name := range j.path {
 		for _, h := range j.hosts[name].Hits {
-			if h.Rewrote == "" || !j.concerns(h, j.back) {
+			isCopy := h.Rewrote == copied && (j.concerns(h, j.back) || j.concerns(h, !j.back))
+			if h.Rewrote == "" || !isCopy && (passed || !j.concerns(h, j.back)) {
 				continue
 			}
 			score, exact := byWire, !h.Counted
@@ -210,9 +213,7 @@ func (j *judgement) rewritten() (all []suspect) {
 			}
 			all = append(all, suspect{name, h.Object, score, exact})
 		}
-		if name == j.at {
-			break
-		}
+		passed = passed || name == j.at
 	}
 	return all
 }

@@ -196,6 +196,7 @@ var owners = []struct {
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 	{"github.com/gopacket/gopacket/...", nil, nil},
+	{"github.com/aliyun/...", []string{"cloud/ali"}, nil},
 }
 
 func checkOwners(t *testing.T, own []pkg) {

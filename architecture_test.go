@@ -195,6 +195,7 @@ var owners = []struct {
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill", "doctor/follow"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
+	{"golang.org/x/oauth2/...", []string{"cloud/gce"}, nil},
 	{"github.com/gopacket/gopacket/...", nil, nil},
 	{"github.com/aliyun/...", []string{"cloud/ali"}, nil},
 }

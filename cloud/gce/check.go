@@ -1,0 +1,190 @@
+package gce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/cloud"
+	"github.com/twill-net/twill/subnet"
+)
+
+// The permissions that keeping a route takes. Those of a network's own project and those of the machine's may be two roles.
+var (
+	routePermissions = []string{"compute.routes.list", "compute.routes.get", "compute.routes.create", "compute.routes.delete",
+		"compute.networks.updatePolicy", "compute.globalOperations.get"}
+	instancePermissions = []string{"compute.instances.get", "compute.instances.use"}
+)
+
+// Check implements cloud.Cloud. It only reports: whether a machine forwards is not the machine's to say here.
+func (c *client) Check(ctx context.Context, self cloud.Self) ([]cloud.Trouble, error) {
+	n, err := parseNetwork(self.Network)
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.machine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []cloud.Trouble
+	for _, check := range []func(context.Context, network, machine, cloud.Self) ([]cloud.Trouble, error){
+		c.checkScope, c.checkForwarding, c.checkPermissions, c.checkRoutes,
+	} {
+		found, err := check(ctx, n, m, self)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// checkScope: whatever its role permits, a machine's service account can do only what the machine's scopes include.
+func (c *client) checkScope(ctx context.Context, _ network, m machine, _ cloud.Self) ([]cloud.Trouble, error) {
+	if c.keyFile != "" {
+		return nil, nil
+	}
+	text, err := c.metadata.get(ctx, "instance/service-accounts/default/scopes")
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range strings.Fields(text) {
+		if s == scope || s == "https://www.googleapis.com/auth/cloud-platform" {
+			return nil, nil
+		}
+	}
+	return []cloud.Trouble{{ID: cloud.Denied, Object: m.path(), Actual: "the machine's access scopes do not include compute",
+		Fix: fmt.Sprintf("gcloud compute instances set-service-account %s --zone=%s --project=%s --scopes=cloud-platform "+
+			"(while the machine is stopped)", m.name, m.zone, m.project)}}, nil
+}
+
+// checkForwarding asks whether the machine may have packets that are not for itself.
+func (c *client) checkForwarding(ctx context.Context, n network, m machine, _ cloud.Self) ([]cloud.Trouble, error) {
+	var instance struct {
+		CanIPForward bool `json:"canIpForward"`
+	}
+	err := c.call(ctx, request{method: "instances.get", verb: http.MethodGet, path: m.path()}, &instance)
+	switch {
+	case errors.Is(err, cloud.ErrDenied):
+		return []cloud.Trouble{c.denied(ctx, m.project, m.path(), []string{"compute.instances.get"})}, nil
+	case err != nil || instance.CanIPForward:
+		return nil, err
+	}
+	return []cloud.Trouble{{ID: cloud.ForwardingOff, Object: m.path(), Actual: "canIpForward is false", Fix: fmt.Sprintf(
+		"gcloud compute instances export %[1]s --zone=%[2]s --project=%[3]s | sed 's/^canIpForward: false/canIpForward: true/' | "+
+			"gcloud compute instances update-from-file %[1]s --zone=%[2]s --project=%[3]s --most-disruptive-allowed-action=RESTART",
+		m.name, m.zone, m.project)}}, nil
+}
+
+// checkPermissions asks for those of the machine, and those of a route if there is one. The others show when they are used.
+func (c *client) checkPermissions(ctx context.Context, n network, m machine, self cloud.Self) (all []cloud.Trouble, err error) {
+	missing, err := c.missing(ctx, "instances", m.path(), []string{"compute.instances.use"})
+	if err != nil {
+		return nil, err
+	}
+	if len(missing) > 0 && self.Target == m.path() {
+		all = append(all, c.denied(ctx, m.project, m.path(), missing))
+	}
+	return all, nil
+}
+
+// missing returns which permissions of a resource the caller lacks.
+func (c *client) missing(ctx context.Context, kind, path string, wanted []string) (missing []string, err error) {
+	type permissions struct {
+		Permissions []string `json:"permissions"`
+	}
+	var has permissions
+	r := request{method: kind + ".testIamPermissions", verb: http.MethodPost, path: path + "/testIamPermissions", in: permissions{wanted}}
+	if err := c.call(ctx, r, &has); errors.Is(err, cloud.ErrDenied) {
+		return wanted, nil
+	} else if err != nil {
+		return nil, err
+	}
+	for _, p := range wanted {
+		if !slices.Contains(has.Permissions, p) {
+			missing = append(missing, p)
+		}
+	}
+	return missing, nil
+}
+
+// checkRoutes looks for what routes tell of the network: its own ranges, and what they lack.
+func (c *client) checkRoutes(ctx context.Context, n network, m machine, self cloud.Self) (all []cloud.Trouble, err error) {
+	routes, err := c.list(ctx, n, filter("network", ".*/networks/"+n.name))
+	switch {
+	case errors.Is(err, cloud.ErrDenied):
+		return []cloud.Trouble{c.denied(ctx, n.project, n.path(), []string{"compute.routes.list"})}, nil
+	case err != nil:
+		return nil, err
+	}
+	tested := false
+	for _, r := range routes {
+		is, err := r.route(self)
+		if err != nil {
+			return all, err
+		}
+		if r.NextHopNetwork != "" || r.NextHopPeering != "" {
+			all = append(all, overlap(n, is, c.options.Pools)...)
+			continue
+		}
+		if is.Target != self.Target {
+			continue
+		}
+		if slices.ContainsFunc(r.Warnings, func(w warning) bool { return w.Code == "NEXT_HOP_INSTANCE_HAS_NO_IPV6_INTERFACE" }) {
+			all = append(all, cloud.Trouble{ID: cloud.ForwardingOff, Object: is.Name, Actual: "the machine's interface has no IPv6 address",
+				Fix: fmt.Sprintf("gcloud compute instances network-interfaces update %s --zone=%s --project=%s --stack-type=IPV4_IPV6",
+					m.name, m.zone, m.project)})
+		}
+		if tested {
+			continue
+		}
+		tested = true
+		missing, err := c.missing(ctx, "routes", n.routes()+"/"+is.Name, []string{"compute.routes.get", "compute.routes.delete"})
+		if err != nil {
+			return all, err
+		}
+		if len(missing) > 0 {
+			all = append(all, c.denied(ctx, n.project, n.path(), missing))
+		}
+	}
+	return all, nil
+}
+
+// overlap returns the pools that a range of the network overlaps: a route to a part of it is refused.
+func overlap(n network, r cloud.Route, pools []subnet.Pool) (all []cloud.Trouble) {
+	for _, p := range pools {
+		if p.Network != (netip.Prefix{}) && r.Dst.Bits() > 0 && p.Network.Overlaps(r.Dst) {
+			all = append(all, cloud.Trouble{ID: cloud.Overlap, Object: p.Network.String(),
+				Actual: fmt.Sprintf("%s is a subnet of %s, by the route %s", r.Dst, n.path(), r.Name),
+				Fix: fmt.Sprintf("gcloud compute networks subnets list --network=%s --project=%s (and choose a Network that overlaps none)",
+					n.name, n.project)})
+		}
+	}
+	return all
+}
+
+// denied returns the trouble of missing permissions.
+func (c *client) denied(ctx context.Context, project, object string, missing []string) cloud.Trouble {
+	return cloud.Trouble{ID: cloud.Denied, Object: object, Actual: "no permission " + strings.Join(missing, ", "), Fix: fmt.Sprintf(
+		"gcloud iam roles create twill --project=%[1]s --permissions=%[2]s && "+
+			"gcloud projects add-iam-policy-binding %[1]s --member=serviceAccount:%[3]s --role=projects/%[1]s/roles/twill",
+		project, strings.Join(append(slices.Clone(routePermissions), instancePermissions...), ","), c.account(ctx))}
+}
+
+// account returns the service account that requests are made as.
+func (c *client) account(ctx context.Context) string {
+	var email string
+	if c.keyFile == "" {
+		email, _ = c.metadata.get(ctx, "instance/service-accounts/default/email")
+	} else if k, err := (keyFile{path: c.keyFile}).read(); err == nil {
+		email = k.ClientEmail
+	}
+	if !emailForm.MatchString(email) {
+		return "ACCOUNT"
+	}
+	return email
+}

@@ -66,6 +66,7 @@ func New(cfg Config) *Agent {
 	if _, ok := cfg.Backend.(backend.Runner); ok {
 		a.status.runnerErr = errors.New("it has not started yet")
 	}
+	_, a.status.reports = cfg.Backend.(backend.Reporter)
 	a.loop.started = time.Now()
 	return a
 }

@@ -377,11 +377,12 @@ func TestPlanClaimsNothing(t *testing.T) {
 		n.must(err)
 		n.must(n.kernel.Run("ip link del flannel.1"))
 		n.agent.Store = file.New(n.leases(), n.agent.Network.Pools) // as in a process that has acquired nothing
-		plan, skips, err := n.agent.Plan(t.Context())
+		planned, err := n.agent.Plan(t.Context())
 		n.must(err)
-		if len(skips) > 0 {
-			t.Errorf("left out: %v", skips)
+		if len(planned.Skips)+len(planned.Elsewhere) > 0 {
+			t.Errorf("left out: %v; elsewhere: %v", planned.Skips, planned.Elsewhere)
 		}
+		plan := planned.Kernel
 		if len(plan) == 0 || plan[0].Want == nil || plan[0].Key() != (netstate.Key{Kind: netstate.KindLink, Name: "flannel.1"}) {
 			t.Errorf("the plan is\n%s", plan)
 		}
@@ -392,7 +393,7 @@ func TestPlanClaimsNothing(t *testing.T) {
 			t.Errorf("the leases changed: %s, %v", after, err)
 		}
 		n.must(os.Remove(n.leases()))
-		if _, _, err := n.agent.Plan(t.Context()); err == nil || !strings.Contains(err.Error(), "node node1 has no lease yet") {
+		if _, err := n.agent.Plan(t.Context()); err == nil || !strings.Contains(err.Error(), "node node1 has no lease yet") {
 			t.Errorf("without a lease: %v", err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -14,29 +15,42 @@ import (
 // planTimeout is how long a dry run waits for the store.
 const planTimeout = 15 * time.Second
 
+// Planned is what a dry run found.
+type Planned struct {
+	Kernel    netstate.Plan
+	Elsewhere []string // a line for each change outside the kernel
+	Skips     []subnet.Skip
+}
+
 // Plan returns what Run would change now. It claims no lease and writes nothing; a node without a
 // lease has no plan.
-func (a *Agent) Plan(ctx context.Context) (netstate.Plan, []subnet.Skip, error) {
+func (a *Agent) Plan(ctx context.Context) (p Planned, err error) {
 	node, err := a.gatherFacts(ctx)
 	if err != nil {
-		return nil, nil, err
+		return p, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	last, ok, err := a.Store.Last(ctx, a.bareLease(node))
 	if err != nil || !ok {
-		return nil, nil, noLease(a.Node, err)
+		return p, noLease(a.Node, err)
 	}
 	snap, err := a.firstSnapshot(ctx)
 	if err != nil {
-		return nil, nil, err
+		return p, err
 	}
 	if len(snap.Local.Stacks) == 0 {
 		snap.Local, snap.Peers = last, without(snap.Peers, last)
 	}
 	want, skips := a.Desired(node, snap)
-	plan, _, err := a.compare(ctx, want, true)
-	return plan, append(snap.Skips, skips...), err
+	p.Skips = append(snap.Skips, skips...)
+	if p.Kernel, _, err = a.compare(ctx, want, true); err != nil {
+		return p, err
+	}
+	if b, ok := a.Backend.(backend.Planner); ok {
+		p.Elsewhere, err = b.Plan(ctx, a.env(), backend.Input{Node: node, Snapshot: snap, Synced: true})
+	}
+	return p, err
 }
 
 // without returns the peers that are not the lease's own node. A store that has acquired nothing in

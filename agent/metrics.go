@@ -3,6 +3,7 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -20,6 +21,8 @@ type Metrics struct {
 	wrong        prometheus.Gauge
 	contended    prometheus.Counter
 	ready        prometheus.Gauge
+	calls        *prometheus.CounterVec
+	troubles     prometheus.Gauge
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -47,10 +50,26 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Times that an object was found to be changed by someone else again and again."}),
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_ready",
 			Help: "1 when pods of this node can count on their network."}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twill_provider_calls_total",
+			Help: "Calls of the cloud's API, by what came of them: a read, a write, an error."}, []string{"result"}),
+		troubles: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_provider_troubles",
+			Help: "What is wrong in the cloud's network; twillctl doctor says what it is."}),
 	}
 	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply,
-		m.wrong, m.contended, m.ready)
+		m.wrong, m.contended, m.ready, m.calls, m.troubles)
 	return m
+}
+
+// reported counts what a backend's Reporter did since it reported before.
+func (m *Metrics) reported(before, now backend.Health) {
+	if now.Calls < before.Calls { // it was started again
+		before = backend.Health{}
+	}
+	calls, writes, failures := now.Calls-before.Calls, now.Writes-before.Writes, now.Failures-before.Failures
+	m.calls.WithLabelValues("read").Add(float64(calls - writes - failures))
+	m.calls.WithLabelValues("write").Add(float64(writes))
+	m.calls.WithLabelValues("error").Add(float64(failures))
+	m.troubles.Set(float64(len(now.Troubles)))
 }
 
 func (m *Metrics) observed(snap subnet.Snapshot, want netstate.State) {

@@ -14,7 +14,10 @@ import (
 // env returns what the backend's Runner gets of this process.
 func (a *Agent) env() backend.Env {
 	log := slog.New(runnerLog{a.Log.With("node", a.Node).Handler(), &a.status, &a.causes})
-	return backend.Env{Dir: filepath.Dir(a.Settings.SubnetFile), Log: log}
+	return backend.Env{Dir: filepath.Dir(a.Settings.SubnetFile), Log: log, Report: func(h backend.Health) {
+		a.Metrics.reported(a.status.updateHealth(h), h)
+		a.trigger()
+	}}
 }
 
 // runnerLog handles what a Runner logs: it logs an error once, and keeps the last message without one for /status.
@@ -55,8 +58,10 @@ func (l runnerLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 type RunnerStatus struct {
 	Running bool      `json:"running"`
 	Since   time.Time `json:"since"`           // when that began; zero: it never ran
-	Error   string    `json:"error,omitempty"` // why it does not run
+	Error   string    `json:"error,omitempty"` // why it does not run, or what it last failed to do
 	Says    string    `json:"says,omitempty"`  // what it said last: what moves the packets, on which port
+	// Troubles are what it says is wrong outside the kernel.
+	Troubles []backend.Trouble `json:"troubles,omitempty"`
 }
 
 func (s *status) updateSays(text string) {
@@ -69,9 +74,21 @@ func (s *status) runner() *RunnerStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.runnerErr != nil {
-		return &RunnerStatus{Since: s.downSince.UTC(), Error: s.runnerErr.Error(), Says: s.says}
+		return &RunnerStatus{Since: s.downSince.UTC(), Error: s.runnerErr.Error(), Says: s.says, Troubles: s.health.Troubles}
 	}
-	return &RunnerStatus{Running: true, Since: s.upSince.UTC(), Says: s.says}
+	r := &RunnerStatus{Running: true, Since: s.upSince.UTC(), Says: s.says, Troubles: s.health.Troubles}
+	if s.health.Err != nil {
+		r.Error = s.health.Err.Error()
+	}
+	return r
+}
+
+// updateHealth notes what a Reporter says, and returns what it said before.
+func (s *status) updateHealth(h backend.Health) (before backend.Health) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.health = s.health, h
+	return before
 }
 
 // Report is what /status says, for programs.

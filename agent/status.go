@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/twill-net/twill/backend"
 )
 
 // status is how the agent is doing, for probes. Any goroutine may ask.
@@ -12,13 +14,15 @@ type status struct {
 	mu            sync.Mutex
 	lastHeartbeat time.Time
 	synced        bool
-	applied       bool      // the data path was complete once
-	err           error     // of the last reconcile
-	degradedSince time.Time // zero: the data path works
-	runnerErr     error     // why the backend's Runner does not run, nil if it does or there is none
-	downSince     time.Time // zero: the Runner never ran
-	upSince       time.Time // when the Runner began to run
-	says          string    // what the Runner said last
+	applied       bool           // the data path was complete once
+	err           error          // of the last reconcile
+	degradedSince time.Time      // zero: the data path works
+	runnerErr     error          // why the backend's Runner does not run, nil if it does or there is none
+	downSince     time.Time      // zero: the Runner never ran
+	upSince       time.Time      // when the Runner began to run
+	says          string         // what the Runner said last
+	reports       bool           // the Runner is a Reporter
+	health        backend.Health // what it said last
 	retry         time.Duration
 }
 
@@ -82,6 +86,11 @@ func (s *status) Ready() error {
 		return fmt.Errorf("the node has not been brought to the wanted state yet%s", errText(s.err))
 	case s.runnerErr != nil && time.Since(s.downSince) > unreadyAfter:
 		return fmt.Errorf("the backend moves no packets: %w", s.runnerErr)
+	case s.reports && !s.health.Seen:
+		return fmt.Errorf("the network does not lead packets to this node's pods yet%s", errText(s.health.Err))
+	case !s.health.Wrong.IsZero() && time.Since(s.health.Wrong) > unreadyAfter:
+		return fmt.Errorf("the network has not led packets to this node's pods for %s%s",
+			time.Since(s.health.Wrong).Round(time.Second), errText(s.health.Err))
 	case !s.degradedSince.IsZero() && time.Since(s.degradedSince) > unreadyAfter:
 		return fmt.Errorf("the data path has been wrong for %s", time.Since(s.degradedSince).Round(time.Second))
 	}

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -21,8 +22,42 @@ type Runner interface {
 
 // Env is what the program around a Runner gives it.
 type Env struct {
-	Dir string       // where it may keep files
-	Log *slog.Logger // an attribute "err" is logged in full once
+	Dir    string       // where it may keep files
+	Log    *slog.Logger // an attribute "err" is logged in full once
+	Report func(Health) // of a Reporter: gets each change of its health
+}
+
+// Reporter is a Runner that says itself how it does: that its Run works does not mean that packets pass.
+type Reporter interface {
+	Runner
+	// Reports is called by nobody: it only says that Run calls Env.Report.
+	Reports()
+}
+
+// Health is how a Reporter does.
+type Health struct {
+	Seen     bool      // it worked once: until then the node is not ready
+	Wrong    time.Time // since when it is known not to work; zero: it is not
+	Err      error     // of the last attempt, nil if it succeeded; an attempt that fails says nothing of what is there
+	Troubles []Trouble // for the doctor
+	Calls    int       // of somebody else's API since the start
+	Writes   int       // of these, changes
+	Failures int       // of these, those with an error
+}
+
+// Trouble is something that is wrong outside the kernel.
+type Trouble struct {
+	ID     string `json:"id"`     // of the doctor's finding
+	Object string `json:"object"` // what it is about
+	Actual string `json:"actual"`
+	Fix    string `json:"fix,omitempty"` // a command; empty: the finding's own advice
+}
+
+// Planner is a Backend that changes something besides the kernel.
+type Planner interface {
+	Backend
+	// Plan returns a line for each change that Run would make now. It writes nothing.
+	Plan(ctx context.Context, env Env, in Input) ([]string, error)
 }
 
 // Input is what Desired was called with.

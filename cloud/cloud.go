@@ -40,19 +40,19 @@ type Options struct {
 // Opener makes a provider's API from the options. It makes no request.
 type Opener func(Options) (Cloud, error)
 
-// Secret is a text that is not printed.
-type Secret string
+// Secret is a text that no verb of fmt prints, wherever it stands. The zero value is empty.
+type Secret struct{ reveal func() string }
 
-// String implements fmt.Stringer.
-func (s Secret) String() string {
-	if s == "" {
+// NewSecret returns a secret with this text.
+func NewSecret(text string) Secret { return Secret{func() string { return text }} }
+
+// Reveal returns the text.
+func (s Secret) Reveal() string {
+	if s.reveal == nil {
 		return ""
 	}
-	return "(secret)"
+	return s.reveal()
 }
-
-// GoString implements fmt.GoStringer.
-func (s Secret) GoString() string { return s.String() }
 
 // Self is this node as the provider knows it.
 type Self struct {
@@ -63,12 +63,12 @@ type Self struct {
 
 // Route is an entry of a routing table.
 type Route struct {
-	Table  string // empty: the network's only one
-	Dst    netip.Prefix
-	Target string
-	Name   string // where a provider names routes
-	Mark   string // where a provider lets routes be described: who made it
-	State  State
+	Table  string       `json:"table,omitempty"` // empty: the network's only one
+	Dst    netip.Prefix `json:"dst"`
+	Target string       `json:"target"`
+	Name   string       `json:"name,omitempty"` // where a provider names routes
+	Mark   string       `json:"mark,omitempty"` // where a provider lets routes be described: who made it
+	State  State        `json:"-"`
 }
 
 func (r Route) String() string {
@@ -122,8 +122,12 @@ func (c Change) String() string {
 	return "- " + c.Route.String()
 }
 
-// The troubles that a provider may find: IDs of the doctor's findings.
+// The troubles: IDs of the doctor's findings. The first four the Reconciler sees, the others a provider's Check.
 const (
+	RouteMissing  = "cloud-route-missing"  // no routing table leads to this node's pods
+	RouteWrong    = "cloud-route-wrong"    // somebody else keeps writing the route to this node's pods
+	PeerUnrouted  = "cloud-peer-unrouted"  // no routing table leads to a peer's pods
+	TableFull     = "cloud-table-full"     // a routing table has as many routes as it may have
 	ForwardingOff = "cloud-forwarding-off" // packets that are not from or for the node's own addresses are dropped
 	Denied        = "cloud-denied"         // the node's role lacks a permission
 	Unlisted      = "cloud-table-unlisted" // a subnet of the network uses a routing table that is not kept

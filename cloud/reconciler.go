@@ -22,20 +22,23 @@ type View struct {
 	Synced   bool // the snapshot is the store's own, and says of which subnets nobody has a lease
 }
 
-// Health is how the routes of this node are.
-type Health struct {
-	Seen     bool      // they were seen in the cloud once: pods of this node can be reached
-	Wrong    time.Time // since when they are known to be wrong; zero: they are not
-	Err      error     // of the last call, nil if it succeeded
-	Troubles []Trouble
-}
-
 // Reconciler keeps the routes of one node.
 type Reconciler struct {
 	Cloud  Cloud
 	Pools  []subnet.Pool
 	Log    *slog.Logger
 	Report func(Health) // gets every change of the health
+	// Record is what an earlier run saved, zero if nothing.
+	Record Record
+	// Save gets every change of the record.
+	Save func(Record)
+}
+
+// Record is what a Reconciler leaves for the next one, and for who takes its routes away.
+type Record struct {
+	Local  []netip.Addr `json:"local"`  // by which Self was found
+	Routes []Route      `json:"routes"` // of this node
+	Seen   bool         `json:"seen"`   // they were seen in the cloud
 }
 
 // How the provider is asked. Its limits are for all nodes of an account together, so no node asks much.
@@ -68,8 +71,10 @@ type keeper struct {
 	unsure   int              // how many of afterWrite have passed
 	retry    time.Duration
 	checked  time.Time // when troubles were looked for
+	found    []Trouble // then
 	dead     map[string]time.Time
 	disputes disputes
+	unrouted map[netip.Prefix]time.Time // peers' subnets without a route, since when
 }
 
 // write is a change of this node's own.
@@ -81,7 +86,7 @@ type write struct {
 // Run keeps the routes until ctx is done. An error of the provider is reported and tried again, and ends nothing.
 func (r Reconciler) Run(ctx context.Context, views <-chan View) error {
 	k := &keeper{Reconciler: r, limit: rate.NewLimiter(callsPerSecond, callBurst), wrote: map[string]write{},
-		dead: map[string]time.Time{}, unsure: len(afterWrite)}
+		dead: map[string]time.Time{}, unrouted: map[netip.Prefix]time.Time{}, unsure: len(afterWrite)}
 	timer := time.NewTimer(0)
 	timer.Stop()
 	for {
@@ -98,12 +103,27 @@ func (r Reconciler) Run(ctx context.Context, views <-chan View) error {
 	}
 }
 
-// take notes a view, and reports whether it asks for a look at the cloud. Peers that come and go ask for none.
+// take notes a view, and reports whether it asks for a look at the cloud. Peers that come and go ask for none. What an
+// earlier run has seen counts: a provider whose API is away must not make a node unready that is started again.
 func (k *keeper) take(v View) bool {
 	same := slices.Equal(v.Local, k.view.Local) && slices.EqualFunc(v.Snapshot.Local.Stacks, k.view.Snapshot.Local.Stacks,
 		func(a, b subnet.Stack) bool { return a.Subnet == b.Subnet })
 	k.view = v
-	return !same && len(v.Snapshot.Local.Stacks) > 0
+	if same || len(v.Snapshot.Local.Stacks) == 0 {
+		return false
+	}
+	if seen := k.Record.covers(v); seen != k.health.Seen {
+		k.health.Seen = seen
+		k.Report(k.health)
+	}
+	return true
+}
+
+// covers reports whether the record has seen the routes that a view asks for.
+func (r Record) covers(v View) bool {
+	return r.Seen && slices.Equal(r.Local, v.Local) && !slices.ContainsFunc(v.Snapshot.Local.Stacks, func(s subnet.Stack) bool {
+		return !slices.ContainsFunc(r.Routes, func(route Route) bool { return route.Dst == s.Subnet.Masked() })
+	})
 }
 
 // round looks once and writes what differs. It returns the pause until the next round.
@@ -113,6 +133,8 @@ func (k *keeper) round(ctx context.Context) time.Duration {
 		return lastRetry
 	}
 	if k.health.Err = err; err != nil {
+		k.health.Failures++
+		k.diagnose(err)
 		k.Report(k.health)
 		k.retry = min(max(2*k.retry, firstRetry), lastRetry)
 		if errors.Is(err, ErrFull) || errors.Is(err, ErrDenied) {
@@ -120,6 +142,7 @@ func (k *keeper) round(ctx context.Context) time.Duration {
 		}
 		return k.retry/2 + rand.N(k.retry/2+1)
 	}
+	k.diagnose(nil)
 	k.Report(k.health)
 	k.retry = 0
 	if wrote {
@@ -137,7 +160,7 @@ func (k *keeper) reconcile(ctx context.Context) (wrote bool, err error) {
 	if err := k.identify(ctx); err != nil {
 		return false, err
 	}
-	if err := k.limit.Wait(ctx); err != nil {
+	if err := k.call(ctx); err != nil {
 		return false, err
 	}
 	have, err := k.Cloud.List(ctx, k.self)
@@ -146,10 +169,11 @@ func (k *keeper) reconcile(ctx context.Context) (wrote bool, err error) {
 	}
 	want := Want(k.self, k.view.Snapshot.Local)
 	changes := slices.DeleteFunc(Diff(want, have, k.self, k.Pools), k.isFresh)
-	k.note(want, changes)
+	k.note(want, have, changes)
+	k.save(want)
 	for _, c := range append(changes, k.janitor(have)...) {
 		if k.disputes.isContended(c, time.Now()) {
-			return wrote, fmt.Errorf("%s: somebody else keeps writing it, now %s", c, c.Old)
+			return wrote, fmt.Errorf("%s: %w, now %s", c, errDisputed, c.Old)
 		}
 		if err := k.apply(ctx, c); err != nil {
 			return wrote, err
@@ -163,6 +187,9 @@ func (k *keeper) reconcile(ctx context.Context) (wrote bool, err error) {
 func (k *keeper) identify(ctx context.Context) error {
 	if k.self.Target != "" && slices.Equal(k.local, k.view.Local) {
 		return nil
+	}
+	if err := k.call(ctx); err != nil {
+		return err
 	}
 	self, err := k.Cloud.Self(ctx, k.view.Local)
 	if err != nil {
@@ -183,23 +210,27 @@ func (o Op) result() bool { return o != Delete }
 
 func key(r Route) string { return r.Table + " " + r.Dst.String() }
 
-// note keeps the health: the routes are right if nothing of this node's has to be written.
-func (k *keeper) note(want []Route, changes []Change) {
-	missing := slices.ContainsFunc(changes, func(c Change) bool { return c.Op != Delete })
-	unseen := slices.ContainsFunc(want, func(w Route) bool {
-		made, ok := k.wrote[key(w)]
-		return ok && time.Since(made.at) < lag
-	})
-	switch {
-	case missing && k.health.Wrong.IsZero():
-		k.health.Wrong = time.Now()
-	case !missing && !unseen:
-		k.health.Seen, k.health.Wrong = true, time.Time{}
+// save keeps the record.
+func (k *keeper) save(want []Route) {
+	r := Record{Local: slices.Clone(k.local), Routes: want, Seen: k.health.Seen}
+	if r.Seen != k.Record.Seen || !slices.Equal(r.Local, k.Record.Local) || !slices.Equal(r.Routes, k.Record.Routes) {
+		k.Record = r
+		k.Save(r)
 	}
 }
 
-func (k *keeper) apply(ctx context.Context, c Change) error {
+// call waits until the provider may be asked again, and counts the call.
+func (k *keeper) call(ctx context.Context) error {
 	if err := k.limit.Wait(ctx); err != nil {
+		return err
+	}
+	k.health.Calls++
+	return nil
+}
+
+// apply makes a change.
+func (k *keeper) apply(ctx context.Context, c Change) error {
+	if err := k.call(ctx); err != nil {
 		return err
 	}
 	k.Log.Info("write a route of the cloud", "change", c.String())
@@ -207,22 +238,23 @@ func (k *keeper) apply(ctx context.Context, c Change) error {
 	if err != nil && !(errors.Is(err, ErrGone) && c.Op == Delete) {
 		return fmt.Errorf("%s: %w", c, err)
 	}
+	k.health.Writes++
 	k.wrote[key(c.Route)] = write{c, time.Now()}
 	return nil
 }
 
-// troubles asks once in a while what else is wrong.
+// troubles asks once in a while what else is wrong, and which tables there are.
 func (k *keeper) troubles(ctx context.Context) error {
 	if !k.checked.IsZero() && time.Since(k.checked) < troublesEvery {
 		return nil
 	}
-	if err := k.limit.Wait(ctx); err != nil {
+	if err := k.call(ctx); err != nil {
 		return err
 	}
 	found, err := k.Cloud.Check(ctx, k.self)
 	if err != nil {
 		return fmt.Errorf("check %s: %w", k.self.Target, err)
 	}
-	k.checked, k.health.Troubles = time.Now(), found
+	k.checked, k.found, k.local = time.Now(), found, nil
 	return nil
 }

@@ -41,15 +41,23 @@ func view(own string, peers ...string) cloud.View {
 type kept struct {
 	mu     sync.Mutex
 	health cloud.Health
+	record cloud.Record
 	views  chan cloud.View
 }
 
-func keep(ctx context.Context, api cloud.Cloud) *kept {
-	k := &kept{views: make(chan cloud.View)}
-	r := cloud.Reconciler{Cloud: api, Pools: pools, Log: slog.New(slog.DiscardHandler), Report: func(h cloud.Health) {
+func keep(ctx context.Context, api cloud.Cloud) *kept { return resume(ctx, api, cloud.Record{}) }
+
+// resume starts a Reconciler with what an earlier one left.
+func resume(ctx context.Context, api cloud.Cloud, earlier cloud.Record) *kept {
+	k := &kept{views: make(chan cloud.View), record: earlier}
+	r := cloud.Reconciler{Cloud: api, Pools: pools, Record: earlier, Log: slog.New(slog.DiscardHandler), Report: func(h cloud.Health) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.health = h
+	}, Save: func(r cloud.Record) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.record = r
 	}}
 	go func() { _ = r.Run(ctx, k.views) }()
 	return k
@@ -59,6 +67,85 @@ func (k *kept) Health() cloud.Health {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.health
+}
+
+// troubled asks for exactly these troubles.
+func troubled(t *testing.T, k *kept, want ...string) {
+	t.Helper()
+	var got []string
+	for _, trouble := range k.Health().Troubles {
+		got = append(got, trouble.ID)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("troubles %v, want %v", got, want)
+	}
+}
+
+// network returns one with a NIC that forwards.
+func network() *fake.Network {
+	n := &fake.Network{ID: "vpc-1"}
+	n.AddNIC(fake.NIC{ID: "eni-1", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Forwards: true})
+	return n
+}
+
+// TestTroubles: what is wrong is named, and no longer when it is right again.
+func TestTroubles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := network()
+		k := keep(t.Context(), m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24", "10.244.2.0/24")
+		time.Sleep(3 * time.Minute)
+		troubled(t, k, cloud.PeerUnrouted)
+		m.Set(route("10.244.1.0/24", "eni-1"), route("10.244.2.0/24", "eni-2"))
+		time.Sleep(16 * time.Minute)
+		troubled(t, k)
+		m.SetForwards("eni-1", false)
+		time.Sleep(80 * time.Minute)
+		troubled(t, k, cloud.ForwardingOff)
+		m.Break(fake.Faults{Fail: func(method string) error {
+			if method == "Apply" {
+				return cloud.ErrDenied
+			}
+			return nil
+		}})
+		m.Set(route("10.244.2.0/24", "eni-2"))
+		time.Sleep(16 * time.Minute)
+		troubled(t, k, cloud.ForwardingOff, cloud.Denied, cloud.RouteMissing)
+	})
+}
+
+// TestRestart: an agent that is started again while the API is away is ready if its routes were seen before, for the same
+// lease and addresses only.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := network()
+		ctx, stop := context.WithCancel(t.Context())
+		k := keep(ctx, m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24")
+		time.Sleep(time.Minute)
+		stop()
+		synctest.Wait()
+		if !k.record.Seen || len(k.record.Routes) != 1 {
+			t.Fatalf("record %+v", k.record)
+		}
+		m.Break(fake.Faults{Fail: func(string) error { return errors.New("connection refused") }})
+		for own, seen := range map[string]bool{"10.244.1.0/24": true, "10.244.7.0/24": false} {
+			again := resume(t.Context(), m.Node("eni-1"), k.record)
+			again.views <- view(own)
+			time.Sleep(time.Minute)
+			if h := again.Health(); h.Seen != seen || h.Err == nil {
+				t.Errorf("%s: %+v", own, h)
+			}
+		}
+		moved := view("10.244.1.0/24")
+		moved.Local = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+		again := resume(t.Context(), m.Node("eni-1"), k.record)
+		again.views <- moved
+		time.Sleep(time.Minute)
+		if again.Health().Seen {
+			t.Error("the routes lead to another address, and count as seen")
+		}
+	})
 }
 
 func equal(t *testing.T, got []cloud.Route, want ...cloud.Route) {
@@ -183,6 +270,7 @@ func TestFull(t *testing.T) {
 		if h := k.Health(); h.Seen || !errors.Is(h.Err, cloud.ErrFull) || all > 60 {
 			t.Errorf("%d calls, %+v", all, h)
 		}
+		troubled(t, k, cloud.TableFull, cloud.RouteMissing)
 	})
 }
 
@@ -202,6 +290,7 @@ func TestDispute(t *testing.T) {
 		if h := k.Health(); h.Wrong.IsZero() {
 			t.Errorf("%+v", h)
 		}
+		troubled(t, k, cloud.RouteWrong)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/alloc"
+	"github.com/twill-net/twill/backend/cloudroute"
 	"github.com/twill-net/twill/backend/extension"
 	"github.com/twill-net/twill/backend/hostgw"
 	"github.com/twill-net/twill/backend/ipip"
@@ -18,16 +19,20 @@ import (
 	"github.com/twill-net/twill/backend/udp"
 	"github.com/twill-net/twill/backend/vxlan"
 	"github.com/twill-net/twill/backend/wireguard"
+	"github.com/twill-net/twill/subnet"
 )
 
 // newFunc makes a backend for the cluster's networks from net-conf.json's Backend object, with warnings about
 // what it ignores.
 type newFunc func(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error)
 
-func backends() map[string]newFunc {
+func backends(pools []subnet.Pool) map[string]newFunc {
 	return map[string]newFunc{
+		"ali-vpc":   cloudroute.New("ali-vpc", pools),
 		"alloc":     alloc.New,
+		"aws-vpc":   cloudroute.New("aws-vpc", pools),
 		"extension": extension.New,
+		"gce":       cloudroute.New("gce", pools),
 		"host-gw":   hostgw.New,
 		"ipip":      ipip.New,
 		"ipsec":     ipsec.New,
@@ -37,9 +42,13 @@ func backends() map[string]newFunc {
 	}
 }
 
-// New makes the backend of one type.
-func New(kind string, networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
-	known := backends()
+// New makes the backend of one type for the pools of the cluster's network config.
+func New(kind string, pools []subnet.Pool, options json.RawMessage) (backend.Backend, []string, error) {
+	var networks []netip.Prefix
+	for _, p := range pools {
+		networks = append(networks, p.Network)
+	}
+	known := backends(pools)
 	if f, ok := known[strings.ToLower(kind)]; ok {
 		return f(networks, options)
 	}

@@ -13,7 +13,7 @@ import (
 var needs = map[string]string{"ipsec": `,"PSK":"` + strings.Repeat("0123456789abcdef", 6) + `"`}
 
 func TestNew(t *testing.T) {
-	for kind := range backends() {
+	for kind := range backends(nil) {
 		b, warnings, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`","Typo":1`+needs[kind]+`}`))
 		if b == nil || err != nil || len(warnings) != 1 {
 			t.Errorf("%s: %v, %v, %v", kind, b, warnings, err)
@@ -24,7 +24,7 @@ func TestNew(t *testing.T) {
 	}
 	for _, kind := range []string{"", "geneve"} {
 		_, _, err := New(kind, nil, nil)
-		if want := `net-conf Backend: unknown Type "` + kind + `", want one of alloc, extension, host-gw, ipip, ipsec, udp, vxlan, wireguard`; err == nil || err.Error() != want {
+		if want := `net-conf Backend: unknown Type "` + kind + `", want one of ali-vpc, alloc, aws-vpc, extension, gce, host-gw, ipip, ipsec, udp, vxlan, wireguard`; err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", kind, err, want)
 		}
 	}
@@ -33,7 +33,7 @@ func TestNew(t *testing.T) {
 // TestExposed: pods are kept from the packets that nodes take by their form.
 func TestExposed(t *testing.T) {
 	want := map[string]string{"vxlan": "udp dport 4789, udp dport 4789", "udp": "udp dport 4789, udp dport 4789", "ipip": "proto 4, proto 41"}
-	for kind := range backends() {
+	for kind := range backends(nil) {
 		b, _, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`","Port":4789`+needs[kind]+`}`))
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestExposed(t *testing.T) {
 
 // TestOutsiders: routes that others write are swept with all other backends.
 func TestOutsiders(t *testing.T) {
-	for kind := range backends() {
+	for kind := range backends(nil) {
 		b, _, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`"`+needs[kind]+`}`))
 		if _, outsider := b.(backend.ExternalRoutes); err != nil || outsider != (kind == "alloc" || kind == "extension") {
 			t.Errorf("%s: outsider %t, %v", kind, outsider, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/cloudroute"
 	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
@@ -96,9 +97,12 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 
 // newBackend makes the backend of the network config, and logs the config's warnings.
 func newBackend(network subnet.Config, log *slog.Logger) (backend.Backend, error) {
-	b, warnings, err := registry.New(network.Backend, networks(network), network.Options)
+	b, warnings, err := registry.New(network.Backend, network.Pools, network.Options)
 	if err != nil {
 		return nil, err
+	}
+	if c, ok := b.(*cloudroute.Backend); ok {
+		c.Provide(clouds)
 	}
 	if r, ok := b.(backend.Requirer); ok {
 		if err := r.Require(); err != nil {
@@ -158,14 +162,6 @@ func openExtras(b backend.Backend) (e extras, err error) {
 		return e, err
 	}
 	return e, nil
-}
-
-func networks(c subnet.Config) []netip.Prefix {
-	var list []netip.Prefix
-	for _, p := range c.Pools {
-		list = append(list, p.Network)
-	}
-	return list
 }
 
 // agentMetrics registers the agent's metrics, and its version.

@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/backend/cloudroute"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
 )
@@ -78,17 +80,20 @@ func dryRun(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 		return err
 	}
 	defer p.close()
-	plan, skips, err := agent.New(p.config).Plan(ctx)
+	planned, err := agent.New(p.config).Plan(ctx)
 	if err != nil {
 		return err
 	}
-	for _, s := range skips {
+	for _, s := range planned.Skips {
 		fmt.Fprintf(stdout, "# node %s is left out: %s\n", s.Node, s.Detail)
 	}
-	if len(plan) == 0 {
+	if len(planned.Kernel)+len(planned.Elsewhere) == 0 {
 		fmt.Fprintln(stdout, "# nothing to change")
 	}
-	fmt.Fprint(stdout, plan)
+	fmt.Fprint(stdout, planned.Kernel)
+	for _, line := range planned.Elsewhere {
+		fmt.Fprintln(stdout, line)
+	}
 	return nil
 }
 
@@ -108,6 +113,11 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 	defer f.Close()
 	plan, err := agent.Cleanup(ctx, agent.Join(k, f))
 	fmt.Fprint(stdout, plan)
+	lines, cloudErr := cloudroute.Cleanup(ctx, filepath.Dir(o.subnetFile), clouds)
+	for _, line := range lines {
+		fmt.Fprintln(stdout, line)
+	}
+	err = errors.Join(err, cloudErr)
 	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile} {
 		switch e := os.Remove(path); {
 		case e == nil:

@@ -127,7 +127,7 @@ func (g *gathering) openKernel() (err error) {
 			return err
 		}
 	}
-	b, _, err := registry.New(g.Lease.Network.Backend, g.networks(), g.Lease.Network.Options)
+	b, _, err := registry.New(g.Lease.Network.Backend, g.Lease.Network.Pools, g.Lease.Network.Options)
 	if err != nil {
 		b = nil // plan reports it
 	}
@@ -223,7 +223,7 @@ func (g *gathering) planner() (agent.Planner, error) {
 		p.Choice.NodeIPs = append(p.Choice.NodeIPs, s.Underlay)
 	}
 	var err error
-	p.Backend, _, err = registry.New(p.Network.Backend, g.networks(), p.Network.Options)
+	p.Backend, _, err = registry.New(p.Network.Backend, p.Network.Pools, p.Network.Options)
 	return p, err
 }
 

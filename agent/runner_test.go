@@ -185,3 +185,61 @@ func TestOverlay(t *testing.T) {
 		t.Errorf("without an address: %q", got)
 	}
 }
+
+// teller is a mover that says itself how it does.
+type teller struct {
+	mover
+	say chan backend.Health
+}
+
+func (*teller) Reports() {}
+
+func (m *teller) Run(ctx context.Context, env backend.Env, _ <-chan backend.Input) error {
+	for {
+		select {
+		case h := <-m.say:
+			env.Report(h)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// TestReporter: a node whose backend reports is ready when that has worked once. An attempt that fails changes nothing, and
+// what is known to be wrong for half a minute does.
+func TestReporter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, m := newNode(t), &teller{say: make(chan backend.Health)}
+		m.prepared.Store(1)
+		n.backend = m
+		stop := n.start()
+		defer stop()
+		time.Sleep(time.Minute)
+		if err := n.agent.status.Ready(); err == nil || !strings.Contains(err.Error(), "does not lead packets to this node's pods yet") {
+			t.Errorf("before its first report: %v", err)
+		}
+		full := errors.New("the table is full")
+		for _, step := range []struct {
+			name  string
+			says  backend.Health
+			ready string // part of the error; empty: ready
+		}{
+			{"a failure", backend.Health{Err: full, Calls: 2, Failures: 1}, "yet: the table is full"},
+			{"it worked", backend.Health{Seen: true, Calls: 4, Writes: 1, Failures: 1}, ""},
+			{"a failure later", backend.Health{Seen: true, Err: full, Calls: 5, Writes: 1, Failures: 2}, ""},
+			{"wrong for a moment", backend.Health{Seen: true, Wrong: time.Now().Add(-10 * time.Second)}, ""},
+			{"wrong", backend.Health{Seen: true, Wrong: time.Now().Add(-time.Minute), Troubles: []backend.Trouble{{ID: "x"}}}, "has not led packets"},
+			{"right again", backend.Health{Seen: true}, ""},
+		} {
+			m.say <- step.says
+			time.Sleep(2 * time.Second)
+			err := n.agent.status.Ready()
+			if (err == nil) != (step.ready == "") || err != nil && !strings.Contains(err.Error(), step.ready) {
+				t.Errorf("%s: ready %v, want %q", step.name, err, step.ready)
+			}
+			if got := n.agent.report().Runner; len(got.Troubles) != len(step.says.Troubles) || (got.Error == "") != (step.says.Err == nil) {
+				t.Errorf("%s: /status says %+v", step.name, got)
+			}
+		}
+	})
+}

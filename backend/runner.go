@@ -94,6 +94,13 @@ func Left(b Backend, pools []subnet.Pool) []netstate.Left {
 	return list
 }
 
+// ByUnderlay is a Backend whose packets to peers leave through the underlay as they are, by whatever route the node has: a
+// router of the network knows the way.
+type ByUnderlay interface {
+	Backend
+	ByUnderlay()
+}
+
 // ExternalRoutes is a Backend that does not own its routes: someone else writes them, without Twill's mark.
 // A route into the cluster's networks is theirs then, and not what a flannel agent left.
 type ExternalRoutes interface {

@@ -41,6 +41,7 @@ type Facts struct {
 	Own           []OwnPath
 	PolicyRules   []string // of policy routing that do not come with the kernel
 	Paths         []Path
+	ByUnderlay    bool // packets to peers leave through the underlay by whatever route there is: the cloud's router knows the way
 	Sysctls       map[string]string
 	Chains        []rules.Chain
 	CNI           CNI
@@ -71,6 +72,8 @@ type Runner struct {
 	Since   time.Time `json:"since"`           // when that began; zero: it never ran
 	Error   string    `json:"error,omitempty"` // why it does not run
 	Detail  string    `json:"says,omitempty"`  // its last message
+	// Troubles are what it says is wrong outside the kernel.
+	Troubles []Trouble `json:"troubles,omitempty"`
 }
 
 // Lease is the agent's checkpoint: the newest leases that it knew.

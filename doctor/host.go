@@ -32,6 +32,7 @@ func (e *exam) checkAgent() {
 		e.find(runnerDown, "twilld", "a running process: it moves the packets itself",
 			"none in this network namespace", "")
 	}
+	e.checkTroubles()
 	if n := e.Agent.Metrics["twill_contended_total"]; n > 0 {
 		e.find(contended, "objects that the agent owns", "no conflicts",
 			fmt.Sprintf("%.0f since the agent started", n), "")

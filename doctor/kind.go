@@ -78,6 +78,17 @@ const (
 	rpFilter
 	sysctl
 
+	// What is wrong in the cloud's network, of a backend whose routes are there.
+	cloudForwardingOff
+	cloudOverlap
+	cloudDenied
+	cloudTableFull
+	cloudTableUnlisted
+	cloudRouteWrong
+	cloudRouteMissing
+	cloudPeerUnrouted
+	cloudEgress
+
 	// What cuts off single pods or peers, or keeps new pods from starting.
 	podLinkDeleted
 	podUnplugged

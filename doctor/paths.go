@@ -79,6 +79,9 @@ func (e *exam) checkOwnSubnets(drifted map[netip.Prefix]bool) {
 // findDiverted adds the finding about a peer whose route is right and not used.
 func (e *exam) findDiverted(p Path, dev string) {
 	k, actual, fix := routeShadowed, p.Hop.String(), ""
+	if e.ByUnderlay {
+		k = cloudEgress
+	}
 	if len(e.PolicyRules) > 0 {
 		k, actual = policyRule, actual+"; rules: "+strings.Join(e.PolicyRules, "; ")
 	} else if i := e.routeTo(p.Pod, p.Hop.Dev); i >= 0 {
@@ -168,6 +171,9 @@ func (f Facts) wantedDevice(subnet netip.Prefix) string {
 	key := netstate.Route{Dst: subnet, Metric: netstate.DefaultMetric(subnet.Addr())}.Key()
 	if r, ok := f.Want[key].(netstate.Route); ok {
 		return r.Dev
+	}
+	if u, ok := f.underlay(subnet.Addr()); ok && f.ByUnderlay {
+		return u.Dev
 	}
 	return ""
 }

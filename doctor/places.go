@@ -52,12 +52,16 @@ var leavePlaces = []place{
 	{name: "way to the node", kinds: []kind{underlayUnreachable}, entry: visit.outerEntry, partial: visit.isRouted},
 	{name: "neighbour on the underlay", kinds: []kind{underlayNeighbour},
 		entry: func(v visit) string { return v.path().Neighbour.String() }},
+	{name: "cloud", kinds: []kind{cloudForwardingOff, cloudEgress, cloudPeerUnrouted}},
+	{name: "cloud's tables", kinds: []kind{cloudTableUnlisted}, partial: always},
 	{name: "between the nodes", kinds: []kind{peerUnanswered, udpSentUnanswered, udpNotSent}},
 	{name: "some packets between the nodes", kinds: []kind{pathMTU, tcpLost}, partial: always},
 }
 
 // arrivePlaces are those of the node that receives.
 var arrivePlaces = []place{
+	{name: "cloud", kinds: []kind{cloudForwardingOff, cloudOverlap, cloudTableFull, cloudRouteWrong, cloudRouteMissing}},
+	{name: "cloud's permissions", kinds: []kind{cloudDenied}, partial: always},
 	{name: "node's address", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
 	{name: "node's address", kinds: []kind{underlayAddress}, partial: visit.roams},
 	{name: "device above the underlay's or the overlay's", kinds: []kind{deviceTaken}, partial: visit.isOverlayFree},

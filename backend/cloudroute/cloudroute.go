@@ -58,6 +58,9 @@ func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Sta
 	return netstate.State{}, skips
 }
 
+// ByUnderlay implements backend.ByUnderlay.
+func (*Backend) ByUnderlay() {}
+
 // tables are the keys of the configs that name routing tables: a name, or a list of them.
 type tables []string
 

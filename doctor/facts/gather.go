@@ -244,6 +244,7 @@ func (g *gathering) plan(ctx context.Context) {
 	}
 	p.Firewall.Mode = mode(p.Network.NFTables, chains)
 	p.Firewall.Random = p.Firewall.Random && g.firewall.RandomFully(p.Firewall.Mode)
+	_, g.ByUnderlay = p.Backend.(backend.ByUnderlay)
 	g.PodMTU = p.Backend.MTU(g.Underlay)
 	want, skips := p.Desired(g.Underlay, g.Lease.Snapshot)
 	g.Want, g.Skips = want, append(slices.Clone(g.Lease.Snapshot.Skips), skips...)

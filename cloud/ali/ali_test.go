@@ -79,7 +79,7 @@ func TestCloud(t *testing.T) {
 		front  fake.AliOptions
 		client cloud.Options
 	}{
-		"key":               {client: cloud.Options{KeyID: keyID, KeySecret: keySecret}},
+		"key":               {client: cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(keySecret)}},
 		"role":              {front: fake.AliOptions{Role: "twill", Keys: map[string]string{}}},
 		"metadata by token": {front: fake.AliOptions{Role: "twill", TokenOnly: true}},
 		"table named":       {client: cloud.Options{KeyID: keyID, KeySecret: keySecret, Tables: []string{"vtb-main"}}},

@@ -93,7 +93,7 @@ func (a *api) call(ctx context.Context, p product, action string, ps params, ans
 	if strings.HasPrefix(failed.code, "InvalidSecurityToken") {
 		a.forgetRole()
 	}
-	return failed.redact(string(key.secret), string(key.token), request.URL.Query().Get("Signature"))
+	return failed.redact(key.secret.Reveal(), key.token.Reveal(), request.URL.Query().Get("Signature"))
 }
 
 // request returns a signed request.
@@ -109,7 +109,7 @@ func (p product) request(ctx context.Context, region string, key accessKey, acti
 		r.QueryParams[name] = value
 	}
 	r.TransToAcsRequest()
-	signer := credentials.NewStaticSTSCredentialsProvider(key.id, string(key.secret), string(key.token))
+	signer := credentials.NewStaticSTSCredentialsProvider(key.id, key.secret.Reveal(), key.token.Reveal())
 	if err := auth.Sign(r, nil, region, signer); err != nil {
 		return nil, errors.New("the request cannot be signed")
 	}

@@ -33,7 +33,7 @@ const renewBefore = 5 * time.Minute
 func configuredKey(o cloud.Options) (accessKey, error) {
 	type source struct{ idName, id, secretName, secret, token string }
 	for _, s := range []source{
-		{"AccessKeyID", o.KeyID, "AccessKeySecret", string(o.KeySecret), ""},
+		{"AccessKeyID", o.KeyID, "AccessKeySecret", o.KeySecret.Reveal(), ""},
 		{"ACCESS_KEY_ID", os.Getenv("ACCESS_KEY_ID"), "ACCESS_KEY_SECRET", os.Getenv("ACCESS_KEY_SECRET"), ""},
 		{"ALIBABA_CLOUD_ACCESS_KEY_ID", os.Getenv("ALIBABA_CLOUD_ACCESS_KEY_ID"), "ALIBABA_CLOUD_ACCESS_KEY_SECRET",
 			os.Getenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET"), os.Getenv("ALIBABA_CLOUD_SECURITY_TOKEN")},
@@ -46,7 +46,7 @@ func configuredKey(o cloud.Options) (accessKey, error) {
 		case s.secret == "":
 			return accessKey{}, fmt.Errorf("%s is set and %s is not: an access key needs both", s.idName, s.secretName)
 		}
-		return accessKey{s.id, cloud.Secret(s.secret), cloud.Secret(s.token)}, nil
+		return accessKey{s.id, cloud.NewSecret(s.secret), cloud.NewSecret(s.token)}, nil
 	}
 	return accessKey{}, nil
 }
@@ -111,5 +111,5 @@ func (m metadata) roleKey(ctx context.Context) (roleKey, error) {
 	if lent.Code != "Success" || lent.AccessKeyId == "" || lent.AccessKeySecret == "" {
 		return roleKey{}, fmt.Errorf("the metadata service has no access key of the RAM role %.64q: its code is %.40q, want Success", name, lent.Code)
 	}
-	return roleKey{accessKey{lent.AccessKeyId, cloud.Secret(lent.AccessKeySecret), cloud.Secret(lent.SecurityToken)}, lent.Expiration}, nil
+	return roleKey{accessKey{lent.AccessKeyId, cloud.NewSecret(lent.AccessKeySecret), cloud.NewSecret(lent.SecurityToken)}, lent.Expiration}, nil
 }

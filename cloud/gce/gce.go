@@ -42,7 +42,7 @@ func New(o cloud.Options) (cloud.Cloud, error) {
 	if len(o.Tables) > 0 {
 		return nil, fmt.Errorf("a network of Google Compute Engine has one routing table: do not name %v", o.Tables)
 	}
-	if o.KeyID != "" || o.KeySecret != "" {
+	if o.KeyID != "" || o.KeySecret.Reveal() != "" {
 		return nil, errors.New("Google Compute Engine has no access keys: give the machine a service account, " +
 			"or name a service account's key file in " + keyFileVariable)
 	}

@@ -82,7 +82,7 @@ func TestCloud(t *testing.T) {
 		"key":               {client: cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(keySecret)}},
 		"role":              {front: fake.AliOptions{Role: "twill", Keys: map[string]string{}}},
 		"metadata by token": {front: fake.AliOptions{Role: "twill", TokenOnly: true}},
-		"table named":       {client: cloud.Options{KeyID: keyID, KeySecret: keySecret, Tables: []string{"vtb-main"}}},
+		"table named":       {client: cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(keySecret), Tables: []string{"vtb-main"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloudtest.Run(t, func(t *testing.T) cloudtest.World {

@@ -22,18 +22,12 @@ func Want(self Self, lease subnet.Lease) (want []Route) {
 	return want
 }
 
-// Diff returns what has to change for the wanted routes of this node. Deletes come last, and are of routes to this node only
-// that look like a lease of the pools: an earlier one of its own. All other routes are somebody else's.
+// Diff returns what has to change for the wanted routes of this node. Deletes come last, and are of other routes to its own
+// subnets, where a table may have several to one prefix, and of routes to this node that look like a lease of the pools: an
+// earlier one of its own. All other routes are somebody else's.
 func Diff(want, have []Route, self Self, pools []subnet.Pool) (changes []Change) {
 	for _, w := range want {
-		i := slices.IndexFunc(have, func(h Route) bool { return h.Table == w.Table && h.Dst == w.Dst })
-		switch {
-		case i < 0:
-			changes = append(changes, Change{Op: Create, Route: w})
-		case have[i].Target != w.Target || have[i].State == Blackhole:
-			w.Name, w.Mark = have[i].Name, have[i].Mark
-			changes = append(changes, Change{Op: Replace, Route: w, Old: have[i]})
-		}
+		changes = append(changes, diffOne(w, have)...)
 	}
 	for _, h := range have {
 		wanted := slices.ContainsFunc(want, func(w Route) bool { return w.Table == h.Table && w.Dst == h.Dst })
@@ -45,6 +39,35 @@ func Diff(want, have []Route, self Self, pools []subnet.Pool) (changes []Change)
 	slices.SortStableFunc(changes, func(a, b Change) int {
 		return cmp.Or(cmp.Compare(a.Op/Delete, b.Op/Delete), cmp.Compare(a.Route.String(), b.Route.String()))
 	})
+	return changes
+}
+
+// diffOne returns what has to change for one route. Packets are spread over all routes to a prefix, so a right one does not
+// make up for a wrong one; several right ones do no harm.
+func diffOne(w Route, have []Route) (changes []Change) {
+	var wrong []Route
+	right := false
+	for _, h := range have {
+		switch {
+		case h.Table != w.Table || h.Dst != w.Dst:
+		case h.Target != w.Target || h.State == Blackhole:
+			wrong = append(wrong, h)
+		default:
+			right = true
+		}
+	}
+	switch {
+	case right:
+	case len(wrong) == 0:
+		return []Change{{Op: Create, Route: w}}
+	default:
+		w.Name, w.Mark = wrong[0].Name, wrong[0].Mark
+		changes = append(changes, Change{Op: Replace, Route: w, Old: wrong[0]})
+		wrong = wrong[1:]
+	}
+	for _, h := range wrong {
+		changes = append(changes, Change{Op: Delete, Route: h})
+	}
 	return changes
 }
 

@@ -25,7 +25,9 @@ var errDisputed = errors.New("somebody else keeps writing it")
 // note keeps the health: the routes are right if nothing of this node's has to be written. A peer whose route is missing in
 // two looks in a row has none.
 func (k *keeper) note(want, have []Route, changes []Change) {
-	missing := slices.ContainsFunc(changes, func(c Change) bool { return c.Op != Delete })
+	missing := slices.ContainsFunc(changes, func(c Change) bool { // or another route takes a part of its packets
+		return c.Op != Delete || c.Route.Target != k.self.Target
+	})
 	unseen := slices.ContainsFunc(want, func(w Route) bool {
 		made, ok := k.wrote[key(w)]
 		return ok && time.Since(made.at) < lag && !slices.ContainsFunc(have, func(h Route) bool {

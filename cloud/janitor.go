@@ -44,27 +44,29 @@ const (
 	disputeWindow = 10 * time.Minute
 )
 
-// isContended notes that a route has to be replaced, and reports whether that happened too often.
-func (d *disputes) isContended(c Change, now time.Time) bool {
-	if c.Op != Replace || c.Old.State == Blackhole {
-		return false
+// isContended reports whether a change takes a route from somebody else that was taken too often already.
+func (d disputes) isContended(c Change, self Self, now time.Time) bool {
+	return isTaking(c, self) && len(d.recent(key(c.Route), now)) >= maxDisputes
+}
+
+// note keeps that a change was made.
+func (d disputes) note(c Change, self Self, now time.Time) {
+	if isTaking(c, self) {
+		d[key(c.Route)] = append(d.recent(key(c.Route), now), now)
 	}
-	if *d == nil {
-		*d = disputes{}
+}
+
+func (d disputes) recent(route string, now time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(d[route]), func(t time.Time) bool { return now.Sub(t) >= disputeWindow })
+}
+
+// isTaking reports whether a change ends a route of somebody else's that works.
+func isTaking(c Change, self Self) bool {
+	theirs := c.Old
+	if c.Op == Delete {
+		theirs = c.Route
 	}
-	var recent []time.Time
-	for _, t := range (*d)[key(c.Route)] {
-		if now.Sub(t) < disputeWindow {
-			recent = append(recent, t)
-		}
-	}
-	if len(recent) < maxDisputes {
-		recent = append(recent, now)
-		(*d)[key(c.Route)] = recent
-		return false
-	}
-	(*d)[key(c.Route)] = recent
-	return true
+	return c.Op != Create && theirs.State != Blackhole && theirs.Target != self.Target
 }
 
 // isLowest reports whether no other node's subnet is before this node's.

@@ -67,7 +67,7 @@ type keeper struct {
 	health Health
 
 	local    []netip.Addr     // of which self was asked
-	wrote    map[string]write // by table and destination
+	wrote    map[string]write // by key
 	unsure   int              // how many of afterWrite have passed
 	retry    time.Duration
 	checked  time.Time // when troubles were looked for
@@ -86,7 +86,7 @@ type write struct {
 // Run keeps the routes until ctx is done. An error of the provider is reported and tried again, and ends nothing.
 func (r Reconciler) Run(ctx context.Context, views <-chan View) error {
 	k := &keeper{Reconciler: r, limit: rate.NewLimiter(callsPerSecond, callBurst), wrote: map[string]write{},
-		dead: map[string]time.Time{}, unrouted: map[netip.Prefix]time.Time{}, unsure: len(afterWrite)}
+		dead: map[string]time.Time{}, disputes: disputes{}, unrouted: map[netip.Prefix]time.Time{}, unsure: len(afterWrite)}
 	timer := time.NewTimer(0)
 	timer.Stop()
 	for {
@@ -172,12 +172,13 @@ func (k *keeper) reconcile(ctx context.Context) (wrote bool, err error) {
 	k.note(want, have, changes)
 	k.save(want)
 	for _, c := range append(changes, k.janitor(have)...) {
-		if k.disputes.isContended(c, time.Now()) {
-			return wrote, fmt.Errorf("%s: %w, now %s", c, errDisputed, c.Old)
+		if k.disputes.isContended(c, k.self, time.Now()) {
+			return wrote, fmt.Errorf("%s: %w", c, errDisputed)
 		}
 		if err := k.apply(ctx, c); err != nil {
 			return wrote, err
 		}
+		k.disputes.note(c, k.self, time.Now())
 		wrote = true
 	}
 	return wrote, k.troubles(ctx)
@@ -202,13 +203,14 @@ func (k *keeper) identify(ctx context.Context) error {
 // isFresh reports whether a change is one that was made just now: the tables that were read are older.
 func (k *keeper) isFresh(c Change) bool {
 	w, ok := k.wrote[key(c.Route)]
-	return ok && time.Since(w.at) < lag && w.change.Op.result() == c.Op.result() && w.change.Route.Target == c.Route.Target
+	return ok && time.Since(w.at) < lag && w.change.Op.result() == c.Op.result()
 }
 
 // result reports whether there is a route after the operation.
 func (o Op) result() bool { return o != Delete }
 
-func key(r Route) string { return r.Table + " " + r.Dst.String() }
+// key names a route. The target is part of it, because a table may have several routes to one prefix.
+func key(r Route) string { return r.Table + " " + r.Dst.String() + " " + r.Target }
 
 // save keeps the record.
 func (k *keeper) save(want []Route) {

@@ -205,7 +205,14 @@ func (n *Network) Apply(c cloud.Change) (err error) {
 }
 
 func (n *Network) apply(c cloud.Change) error {
-	i := slices.IndexFunc(n.routes, func(r cloud.Route) bool { return r.Table == c.Route.Table && r.Dst == c.Route.Dst })
+	is := c.Route
+	if c.Op == cloud.Replace {
+		is = c.Old
+	}
+	i := slices.IndexFunc(n.routes, func(r cloud.Route) bool { return r.Table == is.Table && r.Dst == is.Dst && r.Target == is.Target })
+	if i < 0 {
+		i = slices.IndexFunc(n.routes, func(r cloud.Route) bool { return r.Table == c.Route.Table && r.Dst == c.Route.Dst })
+	}
 	inTable := 0
 	for _, r := range n.routes {
 		if r.Table == c.Route.Table {

@@ -197,6 +197,7 @@ var owners = []struct {
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill", "doctor/follow"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual"}, nil},
+	{"github.com/aws/...", []string{"cloud/aws"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 	{"golang.org/x/oauth2/...", []string{"cloud/gce"}, nil},
 	{"github.com/gopacket/gopacket/...", nil, nil},

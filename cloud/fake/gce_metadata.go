@@ -102,12 +102,12 @@ func (g *gce) operationOf(r *http.Request) (gceOperation, error) {
 	return o, nil
 }
 
-// gceSecret is what the metadata service's token is.
-const gceSecret = "ya29.c.c0ASRK0Gb-this-is-a-secret" //nolint:gosec // it opens nothing
+// GCEToken is the token that the metadata service gives out, and that requests must have.
+const GCEToken = "ya29.c.c0ASRK0Gb-this-is-a-secret" //nolint:gosec // it opens nothing
 
 // gceToken returns an error if a request does not have the token.
 func gceToken(r *http.Request) error {
-	if r.Header.Get("Authorization") != "Bearer "+gceSecret {
+	if r.Header.Get("Authorization") != "Bearer "+GCEToken {
 		return gceError{http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. " +
 			"Expected OAuth 2 access token, login cookie or other valid authentication credential."}
 	}
@@ -175,7 +175,7 @@ func (g *gce) entry(nic NIC, path string, recursive bool) (any, bool) {
 	case account + "scopes":
 		return "https://www.googleapis.com/auth/cloud-platform\n", true
 	case account + "token":
-		return map[string]any{"access_token": gceSecret, "expires_in": 3599, "token_type": "Bearer"}, true
+		return map[string]any{"access_token": GCEToken, "expires_in": 3599, "token_type": "Bearer"}, true
 	case "instance/network-interfaces/":
 		if !recursive {
 			return "0/\n", true

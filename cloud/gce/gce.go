@@ -113,8 +113,14 @@ func (c *client) create(ctx context.Context, n network, r cloud.Route) error {
 	if err != nil {
 		return err
 	}
-	if len(there) > 0 {
-		return fmt.Errorf("%s is already %s of network %s, by %s: %w", r.Dst, there[0].Name, n.name, there[0].target(), cloud.ErrExists)
+	for _, w := range there {
+		o, err := w.route(cloud.Self{})
+		if err != nil {
+			return err
+		}
+		if o.Dst == r.Dst {
+			return fmt.Errorf("network %s has %s by the name %s: %w", n.name, o, oneLine(o.Name), cloud.ErrExists)
+		}
 	}
 	return c.insert(ctx, n, r)
 }

@@ -1,14 +1,19 @@
 package gce
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/cloudtest"
@@ -79,23 +84,37 @@ func TestRefused(t *testing.T) {
 }
 
 // gcloud runs Google's command with the front's token, apart from what is configured on this machine.
-func gcloud(t *testing.T, args ...string) string {
+func gcloud(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "gcloud", append([]string{"compute", "routes"}, args...)...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, "gcloud", args...)
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/token", []byte(fake.GCEToken), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	there, _, _ := strings.Cut(os.Getenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"), "compute/")
 	command.Env = append(os.Environ(), "CLOUDSDK_CONFIG="+dir, "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE="+dir+"/token", "CLOUDSDK_CORE_PROJECT="+project,
 		"CLOUDSDK_CORE_DISABLE_PROMPTS=1", "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=true", "CLOUDSDK_CORE_CHECK_GCE_METADATA=false",
-		"CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK=true")
+		"CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK=true", "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM="+there,
+		"CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER="+there)
 	var stderr strings.Builder
 	command.Stderr = &stderr
 	out, err := command.Output()
 	if err != nil {
-		t.Fatalf("gcloud compute routes %s: %v: %s", strings.Join(args, " "), err, stderr.String())
+		err = fmt.Errorf("gcloud %s: %w: %s", strings.Join(args, " "), err, stderr.String())
 	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(string(out)), err
+}
+
+// routes runs gcloud compute routes.
+func routes(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := gcloud(t, append([]string{"compute", "routes"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // TestGcloud: gcloud lists, makes and deletes routes of the front, and it and the client see each other's.
@@ -116,17 +135,17 @@ func TestGcloud(t *testing.T) {
 	if err := w.Nodes[0].Apply(t.Context(), self, cloud.Change{Op: cloud.Create, Route: own}); err != nil {
 		t.Fatal(err)
 	}
-	got := gcloud(t, "list", "--filter=network~prod", "--format=csv[no-heading](destRange,nextHopInstance.scope(projects),priority,description)")
+	got := routes(t, "list", "--filter=network~prod", "--format=csv[no-heading](destRange,nextHopInstance.scope(projects),priority,description)")
 	if want := "10.244.1.0/24,twill-test/zones/europe-west1-b/instances/node-a,1000,\"Route to the pods of a node, kept by Twill\""; got != want {
 		t.Errorf("gcloud lists %q, want %q", got, want)
 	}
-	gcloud(t, "create", "flannel-10-244-2-0-24", "--network=prod", "--destination-range=10.244.2.0/24", "--next-hop-instance=node-a",
+	routes(t, "create", "flannel-10-244-2-0-24", "--network=prod", "--destination-range=10.244.2.0/24", "--next-hop-instance=node-a",
 		"--next-hop-instance-zone=europe-west1-b")
 	all, err := w.Nodes[0].List(t.Context(), self)
 	if err != nil || len(all) != 2 || all[1].Name != "flannel-10-244-2-0-24" || all[1].Target != self.Target {
 		t.Fatalf("the client lists %+v, %v", all, err)
 	}
-	gcloud(t, "delete", all[0].Name, "--quiet")
+	routes(t, "delete", all[0].Name, "--quiet")
 	if err := w.Nodes[0].Apply(t.Context(), self, cloud.Change{Op: cloud.Delete, Route: all[1]}); err != nil {
 		t.Error(err)
 	}
@@ -134,6 +153,39 @@ func TestGcloud(t *testing.T) {
 		t.Errorf("left: %+v", left)
 	}
 	j.verdict(t)
+}
+
+// TestRemedies: gcloud has the commands and flags of each remedy. The front has not what most of them ask for.
+func TestRemedies(t *testing.T) {
+	if _, err := exec.LookPath("gcloud"); err != nil {
+		t.Skip("there is no gcloud on this machine")
+	}
+	w := world(t, func(_ *fake.Network, front http.Handler) http.Handler { return front })
+	self, err := w.Nodes[0].Self(t.Context(), w.Local[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Network.Set(cloud.Route{Dst: netip.MustParsePrefix("10.245.0.0/20"), Target: vpc, Name: "default-route-1"})
+	w.Network.Break(fake.Faults{Denied: []string{"compute.instances.use"}})
+	troubles, err := w.Nodes[0].Check(t.Context(), self)
+	if err != nil || len(troubles) != 3 {
+		t.Fatalf("%+v, %v, want three troubles", troubles, err)
+	}
+	commands := []string{"gcloud compute routes list --there-is-no-such-flag"} // gcloud does tell
+	for _, trouble := range troubles {
+		commands = append(commands, regexp.MustCompile(` (?:&&|\|) `).Split(trouble.Fix, -1)...)
+	}
+	for i, c := range commands {
+		args, ours := strings.CutPrefix(c, "gcloud ")
+		if !ours {
+			continue
+		}
+		_, err := gcloud(t, strings.Fields(args)...)
+		exit := (*exec.ExitError)(nil)
+		if usage := errors.As(err, &exit) && exit.ExitCode() == 2; usage != (i == 0) {
+			t.Errorf("%v", err)
+		}
+	}
 }
 
 // TestJudge: the judge finds what is wrong with an answer.

@@ -1,8 +1,8 @@
-// Package ali keeps the routes of Alibaba Cloud's VPCs. A route's next hop is an ECS instance, as flannel made it, so that
-// flannel's routes are adopted.
+// Package ali keeps the routes of Alibaba Cloud's VPCs. A route's next hop is an ECS instance, as flannel made it, so
+// that flannel's routes are adopted.
 //
-// Of Alibaba's SDK only the signing of requests is used: its client knows no context, retries, follows redirects, and puts
-// signatures into errors.
+// Of Alibaba's SDK only the signing of requests is used: its client knows no context, retries, follows redirects, and
+// puts signatures into errors.
 package ali
 
 import (

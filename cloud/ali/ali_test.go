@@ -14,13 +14,16 @@ import (
 	"github.com/twill-net/twill/cloud/fake"
 )
 
+var withKey = cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(keySecret)}
+
 const keyID, keySecret = "LTAI-test", "a-secret-that-nobody-may-see"
 
 // noKeys takes access keys out of the environment.
 func noKeys(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"ACCESS_KEY_ID", "ACCESS_KEY_SECRET", "ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET",
-		"ALIBABA_CLOUD_SECURITY_TOKEN", "ALICLOUD_CLIENT_SCHEME", "ALIBABA_CLOUD_NETWORK_TYPE"} {
+	for _, name := range []string{"ACCESS_KEY_ID", "ACCESS_KEY_SECRET", "ALIBABA_CLOUD_ACCESS_KEY_ID",
+		"ALIBABA_CLOUD_ACCESS_KEY_SECRET", "ALIBABA_CLOUD_SECURITY_TOKEN", "ALICLOUD_CLIENT_SCHEME",
+		"ALIBABA_CLOUD_NETWORK_TYPE"} {
 		t.Setenv(name, "")
 	}
 }
@@ -42,7 +45,8 @@ func newLab(t *testing.T, o fake.AliOptions) lab {
 		o.Keys = map[string]string{keyID: keySecret}
 	}
 	o.Block = netip.MustParsePrefix("192.168.0.0/16")
-	o.VSwitches = map[string]netip.Prefix{"vsw-1": netip.MustParsePrefix("192.168.1.0/24"), "vsw-2": netip.MustParsePrefix("192.168.2.0/24")}
+	o.VSwitches = map[string]netip.Prefix{
+		"vsw-1": netip.MustParsePrefix("192.168.1.0/24"), "vsw-2": netip.MustParsePrefix("192.168.2.0/24")}
 	ports := map[string]fake.NIC{}
 	o.Caller = func(r *http.Request) (fake.NIC, bool) {
 		nic, ok := ports[r.Context().Value(http.LocalAddrContextKey).(net.Addr).String()]
@@ -50,8 +54,8 @@ func newLab(t *testing.T, o fake.AliOptions) lab {
 	}
 	front := fake.Ali(l.network, o)
 	for i := range l.urls {
-		nic := fake.NIC{ID: fmt.Sprintf("i-%d", i+1), MAC: fmt.Sprintf("00:16:3e:00:00:0%d", i+1), Subnet: fmt.Sprintf("vsw-%d", i+1),
-			Addrs: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.168.%d.10", i+1))}}
+		nic := fake.NIC{ID: fmt.Sprintf("i-%d", i+1), MAC: fmt.Sprintf("00:16:3e:00:00:0%d", i+1),
+			Subnet: fmt.Sprintf("vsw-%d", i+1), Addrs: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.168.%d.10", i+1))}}
 		l.network.AddNIC(nic)
 		l.local[i] = nic.Addrs
 		server := httptest.NewServer(front)
@@ -79,7 +83,7 @@ func TestCloud(t *testing.T) {
 		front  fake.AliOptions
 		client cloud.Options
 	}{
-		"key":               {client: cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(keySecret)}},
+		"key":               {client: withKey},
 		"role":              {front: fake.AliOptions{Role: "twill", Keys: map[string]string{}}},
 		"metadata by token": {front: fake.AliOptions{Role: "twill", TokenOnly: true}},
 		"table named":       {client: cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(keySecret), Tables: []string{"vtb-main"}}},
@@ -87,7 +91,8 @@ func TestCloud(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cloudtest.Run(t, func(t *testing.T) cloudtest.World {
 				l := newLab(t, test.front)
-				return cloudtest.World{Nodes: [2]cloud.Cloud{l.node(t, 0, test.client), l.node(t, 1, test.client)}, Local: l.local, Network: l.network}
+				nodes := [2]cloud.Cloud{l.node(t, 0, test.client), l.node(t, 1, test.client)}
+				return cloudtest.World{Nodes: nodes, Local: l.local, Network: l.network}
 			})
 		})
 	}

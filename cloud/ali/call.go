@@ -31,8 +31,8 @@ var (
 // params are an action's. Those that all actions have are added.
 type params map[string]string
 
-// endpoint returns where a product's API of a region is: what VPC_ENDPOINT or ECS_ENDPOINT says, as with Alibaba's Terraform
-// provider and cloud controller, else the one that instances without access to the Internet reach.
+// endpoint returns where a product's API of a region is: what VPC_ENDPOINT or ECS_ENDPOINT says, as with Alibaba's
+// Terraform provider and cloud controller, else the one that instances without access to the Internet reach.
 func (p product) endpoint(region string) (scheme, host string, err error) {
 	scheme = "https"
 	if strings.EqualFold(os.Getenv("ALICLOUD_CLIENT_SCHEME"), "http") {
@@ -51,7 +51,7 @@ func (p product) endpoint(region string) (scheme, host string, err error) {
 		text = scheme + "://" + text
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
+	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" || len(u.Path) > 1 {
 		return "", "", fmt.Errorf("%s is no host name and no URL as https://host", variable)
 	}
 	return u.Scheme, u.Host, nil
@@ -97,7 +97,9 @@ func (a *api) call(ctx context.Context, p product, action string, ps params, ans
 }
 
 // request returns a signed request.
-func (p product) request(ctx context.Context, region string, key accessKey, action string, ps params) (*http.Request, error) {
+func (p product) request(
+	ctx context.Context, region string, key accessKey, action string, ps params,
+) (*http.Request, error) {
 	scheme, host, err := p.endpoint(region)
 	if err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package ali
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,19 +16,20 @@ import (
 var services = netip.MustParsePrefix("100.64.0.0/10")
 
 // Check implements cloud.Cloud.
-func (a *api) Check(ctx context.Context, self cloud.Self) (troubles []cloud.Trouble, err error) {
+func (a *api) Check(ctx context.Context, self cloud.Self) ([]cloud.Trouble, error) {
 	region, err := a.where(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, check := range []func(context.Context, string, cloud.Self) ([]cloud.Trouble, error){a.checkForwarding, a.checkTables} {
-		found, err := check(ctx, region, self)
-		if err != nil {
-			return nil, err
-		}
-		troubles = append(troubles, found...)
+	forwarding, err := a.checkForwarding(ctx, region, self)
+	if err != nil {
+		return nil, err
 	}
-	return append(troubles, a.checkOverlap(self)...), nil
+	tables, err := a.checkTables(ctx, self)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(forwarding, tables, a.checkOverlap(self)), nil
 }
 
 // networkInterface is one as the API has it.
@@ -39,11 +39,11 @@ type networkInterface struct {
 	SourceDestCheck bool
 }
 
-// checkForwarding turns the source/destination check off on the network interfaces that pods' packets pass: the one with the
-// underlay's address, and the first one, to which a route to an instance leads.
-func (a *api) checkForwarding(ctx context.Context, region string, self cloud.Self) (troubles []cloud.Trouble, err error) {
+// checkForwarding turns the source/destination check off on the network interfaces that pods' packets pass: the one with
+// the underlay's address, and the first one, to which a route to an instance leads.
+func (a *api) checkForwarding(ctx context.Context, region string, self cloud.Self) ([]cloud.Trouble, error) {
 	all, err := a.networkInterfaces(ctx, self.Target)
-	if errors.Is(err, cloud.ErrDenied) {
+	if isUnpermitted(err) {
 		return []cloud.Trouble{a.denied("ecs:DescribeNetworkInterfaces", err)}, nil
 	}
 	if err != nil {
@@ -52,6 +52,7 @@ func (a *api) checkForwarding(ctx context.Context, region string, self cloud.Sel
 	a.mu.Lock()
 	own := a.nic.id
 	a.mu.Unlock()
+	var troubles []cloud.Trouble
 	for _, n := range all {
 		if !n.SourceDestCheck || n.Type != "Primary" && n.NetworkInterfaceId != own {
 			continue
@@ -61,13 +62,14 @@ func (a *api) checkForwarding(ctx context.Context, region string, self cloud.Sel
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, cloud.ErrDenied) {
+		if !isUnpermitted(err) {
 			return nil, err
 		}
 		troubles = append(troubles, a.denied("ecs:ModifyNetworkInterfaceAttribute", err), cloud.Trouble{
-			ID: cloud.ForwardingOff, Object: n.NetworkInterfaceId, Actual: "its source/destination check is on, and it drops packets of pods",
-			Fix: fmt.Sprintf("aliyun ecs ModifyNetworkInterfaceAttribute --RegionId %s --NetworkInterfaceId %s --SourceDestCheck false",
-				region, n.NetworkInterfaceId)})
+			ID: cloud.ForwardingOff, Object: n.NetworkInterfaceId,
+			Actual: "its source/destination check is on, and it drops packets of pods",
+			Fix: fmt.Sprintf("aliyun ecs ModifyNetworkInterfaceAttribute --RegionId %s --NetworkInterfaceId %s "+
+				"--SourceDestCheck false", region, n.NetworkInterfaceId)})
 	}
 	return troubles, nil
 }
@@ -122,16 +124,17 @@ func (a *api) tables(ctx context.Context, network string) (all []table, err erro
 }
 
 // checkTables looks for tables of other vSwitches of the network, which get no routes.
-func (a *api) checkTables(ctx context.Context, _ string, self cloud.Self) (troubles []cloud.Trouble, err error) {
+func (a *api) checkTables(ctx context.Context, self cloud.Self) (troubles []cloud.Trouble, err error) {
 	all, err := a.tables(ctx, self.Network)
-	if errors.Is(err, cloud.ErrDenied) {
+	if isUnpermitted(err) {
 		return []cloud.Trouble{a.denied("vpc:DescribeRouteTableList", err)}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range all {
-		if slices.Contains(self.Tables, t.RouteTableId) || len(t.VSwitchIds.VSwitchId) == 0 || t.AssociateType == "Gateway" {
+		kept := slices.Contains(self.Tables, t.RouteTableId)
+		if kept || len(t.VSwitchIds.VSwitchId) == 0 || t.AssociateType == "Gateway" {
 			continue
 		}
 		list, err := json.Marshal(append(slices.Clone(self.Tables), t.RouteTableId))
@@ -181,6 +184,6 @@ func (a *api) denied(action string, err error) cloud.Trouble {
 		attach = "AttachPolicyToUser --PolicyType Custom --PolicyName twill --UserName USER"
 	}
 	return cloud.Trouble{ID: cloud.Denied, Object: action, Actual: err.Error(),
-		Fix: fmt.Sprintf(`aliyun ram CreatePolicy --PolicyName twill --PolicyDocument '{"Version":"1","Statement":[{"Effect":"Allow",`+
-			`"Action":["%s"],"Resource":"*"}]}' && aliyun ram %s`, strings.Join(Permissions, `","`), attach)}
+		Fix: fmt.Sprintf(`aliyun ram CreatePolicy --PolicyName twill --PolicyDocument '{"Version":"1","Statement":[`+
+			`{"Effect":"Allow","Action":["%s"],"Resource":"*"}]}' && aliyun ram %s`, strings.Join(Permissions, `","`), attach)}
 }

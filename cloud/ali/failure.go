@@ -1,8 +1,10 @@
 package ali
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -48,7 +50,7 @@ func (f failed) redact(secrets ...string) failed {
 			continue
 		}
 		for _, text := range []*string{&f.code, &f.text, &f.id} {
-			*text = strings.ReplaceAll(*text, s, "(secret)")
+			*text = strings.NewReplacer(s, "(secret)", url.QueryEscape(s), "(secret)").Replace(*text)
 		}
 	}
 	return f
@@ -74,6 +76,17 @@ func (f failed) Error() string {
 // Unwrap returns the class.
 func (f failed) Unwrap() error { return f.class }
 
+// isUnpermitted reports whether an error is that a permission is missing, rather than that the access key is not good.
+func isUnpermitted(err error) bool {
+	var f failed
+	code := ""
+	if errors.As(err, &f) {
+		code = strings.ToLower(f.code)
+	}
+	return errors.Is(err, cloud.ErrDenied) && slices.ContainsFunc([]string{"forbidden", "nopermission", "unauthorized"},
+		func(start string) bool { return strings.HasPrefix(code, start) })
+}
+
 // codes are the documented error codes of a class, lower-case. One that ends in * stands for all that begin so.
 var codes = []struct {
 	class error
@@ -81,13 +94,14 @@ var codes = []struct {
 }{
 	{cloud.ErrThrottled, []string{"throttling*", "flowcontrol*"}},
 	{cloud.ErrBusy, []string{"taskconflict", "operationconflict", "incorrectrouteentrystatus", "incorrcetrouteentrystatus",
-		"incorrectvpcstatus", "incorrectvswitchstatus", "incorrectinstancestatus", "incorrectstatus*", "invalidstatus.routeentry",
-		"lasttokenprocessing", "operationfailed.lasttokenprocessing", "operationfailed.idempotenttokenprocessing",
+		"incorrectvpcstatus", "incorrectvswitchstatus", "incorrectinstancestatus", "incorrectstatus*",
+		"invalidstatus.routeentry", "lasttokenprocessing", "operationfailed.idempotenttokenprocessing",
 		"operationfailed.distibutelock", "operationdenied.othersubnetprocessing", "systembusy"}},
 	{cloud.ErrFull, []string{"quotaexceeded*", "countlimitexceed*"}},
 	{cloud.ErrExists, []string{"invalidcidrblock.duplicate", "routerentryconflict.duplicated", "invalidrouteentry.duplicate",
 		"duplicated.vpcnexthop"}},
-	{nil, []string{"forbidden.checkentryrulequota", "forbidden.vrouternotfound", "forbidden.vpcnotfound", "invalidsecuritytoken.expired"}},
+	{nil, []string{"forbidden.checkentryrulequota", "forbidden.vrouternotfound", "forbidden.vpcnotfound",
+		"invalidsecuritytoken.expired"}},
 	{cloud.ErrDenied, []string{"forbidden*", "nopermission*", "unauthorized*", "invalidaccesskeyid*", "missingaccesskeyid",
 		"signaturedoesnotmatch*", "incompletesignature*", "invalidsecuritytoken*", "missingsecuritytoken"}},
 }

@@ -28,8 +28,8 @@ type roleKey struct {
 // renewBefore is how long before its end a role's access key is not used any more.
 const renewBefore = 5 * time.Minute
 
-// configuredKey returns the access key of net-conf.json, else of flannel's variables, else of Alibaba's own. It is empty
-// where there is none.
+// configuredKey returns the access key of net-conf.json, else of flannel's variables, else of Alibaba's own. It is
+// empty where there is none.
 func configuredKey(o cloud.Options) (accessKey, error) {
 	type source struct{ idName, id, secretName, secret, token string }
 	for _, s := range []source{
@@ -80,8 +80,9 @@ func (a *api) forgetRole() {
 }
 
 // errNoKey says what would be right.
-var errNoKey = fmt.Errorf("there is no access key: neither net-conf.json nor the environment (ACCESS_KEY_ID and ACCESS_KEY_SECRET) "+
-	"has one, and the instance has no RAM role (aliyun ecs AttachInstanceRamRole gives it one): %w", cloud.ErrDenied)
+var errNoKey = fmt.Errorf("there is no access key: neither net-conf.json nor the environment (ACCESS_KEY_ID and "+
+	"ACCESS_KEY_SECRET) has one, and the instance has no RAM role (aliyun ecs AttachInstanceRamRole gives it one): %w",
+	cloud.ErrDenied)
 
 // roleKey asks the metadata service for an access key of the instance's RAM role.
 func (m metadata) roleKey(ctx context.Context) (roleKey, error) {
@@ -106,10 +107,12 @@ func (m metadata) roleKey(ctx context.Context) (roleKey, error) {
 		Expiration                                        time.Time
 	}
 	if json.Unmarshal([]byte(text), &lent) != nil {
-		return roleKey{}, fmt.Errorf("the metadata service's access key of the RAM role %.64q is no JSON object as documented", name)
+		return roleKey{}, fmt.Errorf("the metadata service's access key of the RAM role %.64q is not as documented", name)
 	}
 	if lent.Code != "Success" || lent.AccessKeyId == "" || lent.AccessKeySecret == "" {
-		return roleKey{}, fmt.Errorf("the metadata service has no access key of the RAM role %.64q: its code is %.40q, want Success", name, lent.Code)
+		return roleKey{}, fmt.Errorf("the metadata service has no access key of the RAM role %.64q: its code is %.40q",
+			name, lent.Code)
 	}
-	return roleKey{accessKey{lent.AccessKeyId, cloud.NewSecret(lent.AccessKeySecret), cloud.NewSecret(lent.SecurityToken)}, lent.Expiration}, nil
+	key := accessKey{lent.AccessKeyId, cloud.NewSecret(lent.AccessKeySecret), cloud.NewSecret(lent.SecurityToken)}
+	return roleKey{key, lent.Expiration}, nil
 }

@@ -122,7 +122,8 @@ func (s session) addrs(ctx context.Context, base string) (addrs []netip.Addr, er
 		if err != nil {
 			return nil, err
 		}
-		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("[]\", \n\r", r) }) {
+		isBetween := func(r rune) bool { return strings.ContainsRune("[]\", \n\r", r) }
+		for _, word := range strings.FieldsFunc(text, isBetween) {
 			if a, err := netip.ParseAddr(word); err == nil {
 				addrs = append(addrs, a)
 			}

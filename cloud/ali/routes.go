@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,7 +88,8 @@ func (e entry) route(table string) (cloud.Route, bool) {
 		}
 		dst = netip.PrefixFrom(addr, addr.BitLen())
 	}
-	return cloud.Route{Table: table, Dst: dst.Masked(), Target: e.target(), Name: e.RouteEntryId, Mark: e.Description, State: e.state()}, true
+	return cloud.Route{Table: table, Dst: dst.Masked(), Target: e.target(), Name: e.RouteEntryId, Mark: e.Description,
+		State: e.state()}, true
 }
 
 // target returns the next hop's ID. That of several is no node's.
@@ -136,10 +138,11 @@ func (a *api) Apply(ctx context.Context, _ cloud.Self, c cloud.Change) error {
 	case cloud.Create:
 		return a.create(ctx, c.Route)
 	case cloud.Replace:
-		if err := a.remove(ctx, c.Old); err != nil && !errors.Is(err, cloud.ErrGone) {
-			return err
+		err := a.remove(ctx, c.Old)
+		if err == nil {
+			err = a.awaitGone(ctx, c.Old)
 		}
-		if err := a.awaitGone(ctx, c.Old); err != nil {
+		if err != nil && !errors.Is(err, cloud.ErrGone) {
 			return err
 		}
 		return a.create(ctx, c.Route)
@@ -179,7 +182,7 @@ func (a *api) awaitGone(ctx context.Context, r cloud.Route) error {
 		if err != nil {
 			return err
 		}
-		if len(left) == 0 {
+		if !slices.ContainsFunc(left, func(e entry) bool { return e.target() == r.Target }) {
 			return nil
 		}
 	}

@@ -21,16 +21,20 @@ import (
 
 // AliOptions are what a Network does not know of an Alibaba Cloud VPC.
 type AliOptions struct {
-	Region    string                             // empty: cn-hangzhou
-	Block     netip.Prefix                       // the VPC's
-	VSwitches map[string]netip.Prefix            // blocks of NICs' subnets; a route's destination must not be in one
-	Keys      map[string]string                  // access key IDs and their secrets
-	Role      string                             // the RAM role of all instances, whose access keys the metadata service lends
-	TokenOnly bool                               // the metadata service wants a token
-	Slow      time.Duration                      // how long a change of routes takes, while no other is possible
-	Caller    func(*http.Request) (NIC, bool)    // whose metadata a request asks for; nil: of the NIC with the remote address
-	Judge     func(action string, p url.Values)  // sees each request of the API that has a right signature
-	Failed    func(action, code, message string) // sees each request of the API that is refused
+	Region    string                  // empty: cn-hangzhou
+	Block     netip.Prefix            // the VPC's
+	VSwitches map[string]netip.Prefix // blocks of NICs' subnets; a route's destination must not be in one
+	Keys      map[string]string       // access key IDs and their secrets
+	Role      string                  // the instances' RAM role, whose access keys the metadata service lends
+	TokenOnly bool                    // the metadata service wants a token
+	Slow      time.Duration           // how long a change of routes takes, while no other is possible
+
+	// Caller returns whose metadata a request asks for; nil: of the NIC with the remote address.
+	Caller func(*http.Request) (NIC, bool)
+	// Judge sees each request of the API that has a right signature.
+	Judge func(action string, parameters url.Values)
+	// Failed sees each request of the API that is refused.
+	Failed func(action, code, message string)
 }
 
 // Ali serves a Network as Alibaba Cloud's APIs of VPC and ECS, and as the metadata service of its instances. A NIC's ID is
@@ -125,8 +129,9 @@ func writeAli(w http.ResponseWriter, status int, answer map[string]any) {
 func aliClass(action string, err error) aliError {
 	for class, e := range map[error]aliError{
 		cloud.ErrThrottled: {http.StatusBadRequest, "Throttling.User", "Request was denied due to user flow control."},
-		cloud.ErrBusy:      {http.StatusBadRequest, "TaskConflict", "The operation is too frequent, please wait a moment and try again."},
-		cloud.ErrFull:      {http.StatusBadRequest, "QuotaExceeded", "Route entry quota exceeded in this route table."},
+		cloud.ErrBusy: {http.StatusBadRequest, "TaskConflict",
+			"The operation is too frequent, please wait a moment and try again."},
+		cloud.ErrFull: {http.StatusBadRequest, "QuotaExceeded", "Route entry quota exceeded in this route table."},
 		cloud.ErrDenied: {http.StatusForbidden, "Forbidden.RAM", "User not authorized to operate on the specified resource, " +
 			"or this API doesn't support RAM."},
 		cloud.ErrExists: {http.StatusBadRequest, "InvalidCIDRBlock.Duplicate", "Specified CIDR block is already exists."},
@@ -136,7 +141,8 @@ func aliClass(action string, err error) aliError {
 			return e
 		}
 	}
-	return aliError{http.StatusInternalServerError, "InternalError", "The request processing has failed due to some unknown error: " + action}
+	return aliError{http.StatusInternalServerError, "InternalError",
+		"The request processing has failed due to some unknown error: " + action}
 }
 
 // answer checks a request and carries it out.
@@ -173,16 +179,19 @@ func (a *ali) answer(r *http.Request) (map[string]any, error) {
 // verify checks the signature, version 1.0 in the query.
 func (a *ali) verify(method string, form url.Values) error {
 	for name, want := range map[string]string{"SignatureMethod": "HMAC-SHA1", "SignatureVersion": "1.0", "Format": "JSON"} {
-		if got := form.Get(name); got != want {
-			return aliError{http.StatusBadRequest, "InvalidParameter." + name, fmt.Sprintf("The value of %s is %q, want %q.", name, got, want)}
+		if got := form.Get(name); !strings.EqualFold(got, want) {
+			return aliError{http.StatusBadRequest, "InvalidParameter." + name,
+				fmt.Sprintf("The value of %s is %q, want %q.", name, got, want)}
 		}
 	}
 	at, err := time.Parse("2006-01-02T15:04:05Z", form.Get("Timestamp"))
 	if err != nil {
-		return aliError{http.StatusBadRequest, "InvalidTimeStamp.Format", "Specified time stamp or date value is not well formatted."}
+		return aliError{http.StatusBadRequest, "InvalidTimeStamp.Format",
+			"Specified time stamp or date value is not well formatted."}
 	}
 	if age := time.Since(at); age > 15*time.Minute || age < -15*time.Minute {
-		return aliError{http.StatusBadRequest, "InvalidTimeStamp.Expired", "Specified time stamp or date value is expired."}
+		return aliError{http.StatusBadRequest, "InvalidTimeStamp.Expired",
+			"Specified time stamp or date value is expired."}
 	}
 	secret, err := a.secret(form.Get("AccessKeyId"), form.Get("SecurityToken"))
 	if err != nil {
@@ -210,9 +219,11 @@ func (a *ali) secret(id, token string) (string, error) {
 	if lent, ok := a.lent[id]; ok {
 		switch {
 		case token != lent.token:
-			return "", aliError{http.StatusBadRequest, "InvalidSecurityToken.MismatchWithAccessKey", "Specified SecurityToken mismatch with the AccessKey."}
+			return "", aliError{http.StatusBadRequest, "InvalidSecurityToken.MismatchWithAccessKey",
+				"Specified SecurityToken mismatch with the AccessKey."}
 		case time.Now().After(lent.until):
-			return "", aliError{http.StatusBadRequest, "InvalidSecurityToken.Expired", "Specified SecurityToken is expired."}
+			return "", aliError{http.StatusBadRequest, "InvalidSecurityToken.Expired",
+				"Specified SecurityToken is expired."}
 		}
 		return lent.secret, nil
 	}

@@ -3,6 +3,7 @@ package fake
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -60,7 +61,8 @@ func (a *ali) vswitches() (ids []string) {
 func (a *ali) describeTables(form url.Values) (map[string]any, error) {
 	list := []any{}
 	for _, t := range a.Tables() {
-		if !aliWanted(form, "VpcId", a.ID) || !aliWanted(form, "RouteTableId", t.ID) || !aliWanted(form, "RouteTableType", t.aliType()) {
+		if !aliWanted(form, "VpcId", a.ID) || !aliWanted(form, "RouteTableId", t.ID) ||
+			!aliWanted(form, "RouteTableType", t.aliType()) {
 			continue
 		}
 		uses := []string{}
@@ -69,8 +71,9 @@ func (a *ali) describeTables(form url.Values) (map[string]any, error) {
 				uses = append(uses, v)
 			}
 		}
-		list = append(list, map[string]any{"RouteTableId": t.ID, "RouteTableType": t.aliType(), "VpcId": a.ID, "RouterType": "VRouter",
-			"AssociateType": "VSwitch", "Status": "Available", "VSwitchIds": map[string]any{"VSwitchId": uses}})
+		list = append(list, map[string]any{"RouteTableId": t.ID, "RouteTableType": t.aliType(), "VpcId": a.ID,
+			"RouterType": "VRouter", "AssociateType": "VSwitch", "Status": "Available",
+			"VSwitchIds": map[string]any{"VSwitchId": uses}})
 	}
 	number, size := 1, 10
 	for name, field := range map[string]*int{"PageNumber": &number, "PageSize": &size} {
@@ -79,7 +82,8 @@ func (a *ali) describeTables(form url.Values) (map[string]any, error) {
 		}
 	}
 	if number < 1 || size < 1 || size > 50 {
-		return nil, aliError{http.StatusBadRequest, "InvalidParameter.PageSize", "PageNumber begins at 1, PageSize is from 1 to 50."}
+		return nil, aliError{http.StatusBadRequest, "InvalidParameter.PageSize",
+			"PageNumber begins at 1, PageSize is from 1 to 50."}
 	}
 	from := min((number-1)*size, len(list))
 	return map[string]any{"TotalCount": len(list), "PageNumber": number, "PageSize": size,
@@ -106,15 +110,18 @@ func (a *ali) describeRoutes(form url.Values) (map[string]any, error) {
 		}
 		if !aliWanted(form, "RouteTableId", r.Table) || !aliWanted(form, "DestinationCidrBlock", r.Dst.String()) ||
 			!aliWanted(form, "NextHopId", strings.Split(r.Target, ",")...) || !aliWanted(form, "RouteEntryId", aliID(r)) ||
-			!aliWanted(form, "RouteEntryType", kind) || !aliWanted(form, "IpVersion", version) || !aliWanted(form, "NextHopType", aliHopType(r.Target)) {
+			!aliWanted(form, "RouteEntryType", kind) || !aliWanted(form, "IpVersion", version) ||
+			!aliWanted(form, "NextHopType", aliHopType(r.Target)) {
 			return
 		}
-		list = append(list, map[string]any{"RouteTableId": r.Table, "DestinationCidrBlock": r.Dst.String(), "RouteEntryId": aliID(r), "Type": kind,
-			"Status": a.status(r), "Description": r.Mark, "RouteEntryName": r.Name, "IpVersion": version, "NextHops": map[string]any{"NextHop": hops}})
+		list = append(list, map[string]any{"RouteTableId": r.Table, "DestinationCidrBlock": r.Dst.String(),
+			"RouteEntryId": aliID(r), "Type": kind, "Status": a.status(r), "Description": r.Mark, "RouteEntryName": r.Name,
+			"IpVersion": version, "NextHops": map[string]any{"NextHop": hops}})
 	}
 	table := form.Get("RouteTableId")
-	for _, block := range a.o.VSwitches {
-		add(cloud.Route{Table: table, Dst: block, Target: "local"}, "System", []any{map[string]any{"NextHopType": "local", "NextHopId": "", "Enabled": 1}})
+	for _, id := range slices.Sorted(maps.Keys(a.o.VSwitches)) {
+		add(cloud.Route{Table: table, Dst: a.o.VSwitches[id], Target: "local"}, "System",
+			[]any{map[string]any{"NextHopType": "local", "NextHopId": "", "Enabled": 1}})
 	}
 	add(cloud.Route{Table: table, Dst: aliServices, Target: "service"}, "System",
 		[]any{map[string]any{"NextHopType": "service", "NextHopId": "", "Enabled": 1}})
@@ -145,15 +152,15 @@ func aliHops(r cloud.Route) (hops []any) {
 		enabled = 0
 	}
 	for _, id := range strings.Split(r.Target, ",") {
-		hops = append(hops, map[string]any{"NextHopId": id, "NextHopType": aliHopType(id), "Enabled": enabled, "Weight": 0})
+		hops = append(hops, map[string]any{"NextHopId": id, "NextHopType": aliHopType(id), "Enabled": enabled})
 	}
 	return hops
 }
 
 func aliHopType(id string) string {
 	kind, _, _ := strings.Cut(id, "-")
-	for start, name := range map[string]string{"i": "Instance", "eni": "NetworkInterface", "ngw": "NatGateway", "vpn": "VpnGateway",
-		"ri": "RouterInterface", "havip": "HaVip", "pcc": "VpcPeer", "local": "local", "service": "service"} {
+	for start, name := range map[string]string{"i": "Instance", "eni": "NetworkInterface", "ngw": "NatGateway",
+		"vpn": "VpnGateway", "ri": "RouterInterface", "havip": "HaVip", "local": "local", "service": "service"} {
 		if kind == start {
 			return name
 		}
@@ -172,7 +179,8 @@ func (a *ali) status(r cloud.Route) string {
 }
 
 func (a *ali) createRoute(form url.Values) (map[string]any, error) {
-	r := cloud.Route{Table: form.Get("RouteTableId"), Target: form.Get("NextHopId"), Name: form.Get("RouteEntryName"), Mark: form.Get("Description")}
+	r := cloud.Route{Table: form.Get("RouteTableId"), Target: form.Get("NextHopId"), Name: form.Get("RouteEntryName"),
+		Mark: form.Get("Description")}
 	if err := a.hasTable(r.Table); err != nil {
 		return nil, err
 	}
@@ -181,18 +189,16 @@ func (a *ali) createRoute(form url.Values) (map[string]any, error) {
 		return nil, aliError{http.StatusBadRequest, "InvalidCidrBlock.Malformed", "Specified CIDR block is not valid."}
 	}
 	r.Dst = dst
-	for _, block := range a.o.VSwitches {
+	for _, block := range append(slices.Collect(maps.Values(a.o.VSwitches)), aliServices) {
 		if block.Contains(dst.Addr()) && dst.Bits() >= block.Bits() {
 			return nil, aliError{http.StatusBadRequest, "InvalidCidrBlock", "Specified CIDR block is not valid."}
 		}
 	}
-	if aliServices.Contains(dst.Addr()) && dst.Bits() >= aliServices.Bits() {
-		return nil, aliError{http.StatusBadRequest, "InvalidCidrBlock", "Specified CIDR block is not valid."}
-	}
 	kind := form.Get("NextHopType")
 	switch {
 	case kind == "" || r.Target == "":
-		return nil, aliError{http.StatusBadRequest, "InvalidNexthopTypeAndList.BothNull", "both nexthopType and nextHopList are null."}
+		return nil, aliError{http.StatusBadRequest, "InvalidNexthopTypeAndList.BothNull",
+			"both nexthopType and nextHopList are null."}
 	case kind != aliHopType(r.Target):
 		return nil, aliError{http.StatusBadRequest, "InvalidNextHopType", `Specified parameter "NextHopType" is not valid`}
 	}
@@ -202,7 +208,7 @@ func (a *ali) createRoute(form url.Values) (map[string]any, error) {
 	if strings.HasPrefix(r.Mark, "http://") || strings.HasPrefix(r.Mark, "https://") || len(r.Mark) > 256 {
 		return nil, aliError{http.StatusBadRequest, "InvalidDescription.Malformed", "Specified Description is not valid."}
 	}
-	if err := a.begin(r); err != nil {
+	if err := a.begin(); err != nil {
 		return nil, err
 	}
 	if err := a.Apply(cloud.Change{Op: cloud.Create, Route: r}); err != nil {
@@ -217,13 +223,16 @@ func (a *ali) deleteRoute(form url.Values) (map[string]any, error) {
 	hops := aliList(form, "NextHopList", ".NextHopId")
 	switch {
 	case id != "" && (table != "" || dst != ""):
-		return nil, aliError{http.StatusBadRequest, "ParamExclusive.RouteEntryIdAndRouteTableIdOrDestCidrBlock", "RouteEntryId excludes the others."}
+		return nil, aliError{http.StatusBadRequest, "ParamExclusive.RouteEntryIdAndRouteTableIdOrDestCidrBlock",
+			"RouteEntryId excludes the others."}
 	case id == "" && (table == "" || dst == ""):
 		return nil, aliError{http.StatusBadRequest, "MissingParameter", "Miss mandatory parameter."}
 	case form.Get("NextHopId") != "" && len(hops) > 0:
-		return nil, aliError{http.StatusBadRequest, "ParamExclusive.NextHopIdAndList", "NextHopId and NextHopList cannot both be not null."}
+		return nil, aliError{http.StatusBadRequest, "ParamExclusive.NextHopIdAndList",
+			"NextHopId and NextHopList cannot both be not null."}
 	case id == "" && form.Get("NextHopId") == "" && len(hops) == 0:
-		return nil, aliError{http.StatusBadRequest, "InvalidNextHop", "Specified nexthop and nexthop list cannot both null."}
+		return nil, aliError{http.StatusBadRequest, "InvalidNextHop",
+			"Specified nexthop and nexthop list cannot both null."}
 	}
 	target := form.Get("NextHopId") + strings.Join(hops, ",")
 	all := a.Routes()
@@ -234,9 +243,10 @@ func (a *ali) deleteRoute(form url.Values) (map[string]any, error) {
 		return nil, cloud.ErrGone
 	}
 	if a.status(all[i]) == "Pending" {
-		return nil, aliError{http.StatusBadRequest, "IncorrectRouteEntryStatus", "Some route entry status blocked this operation."}
+		return nil, aliError{http.StatusBadRequest, "IncorrectRouteEntryStatus",
+			"Some route entry status blocked this operation."}
 	}
-	if err := a.begin(all[i]); err != nil {
+	if err := a.begin(); err != nil {
 		return nil, err
 	}
 	if err := a.Apply(cloud.Change{Op: cloud.Delete, Route: all[i]}); err != nil {
@@ -247,7 +257,7 @@ func (a *ali) deleteRoute(form url.Values) (map[string]any, error) {
 }
 
 // begin refuses a change while another one of the VPC goes on.
-func (a *ali) begin(cloud.Route) error {
+func (a *ali) begin() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if time.Now().Before(a.busy) {
@@ -271,12 +281,12 @@ func (a *ali) describeNICs(form url.Values) (map[string]any, error) {
 	ids := aliList(form, "NetworkInterfaceId", "")
 	list := []any{}
 	for _, n := range a.NICs() {
-		if !aliWanted(form, "InstanceId", n.ID) || !aliWanted(form, "VpcId", a.ID) || !aliWanted(form, "VSwitchId", n.Subnet) ||
-			len(ids) > 0 && !slices.Contains(ids, n.eni()) {
+		if !aliWanted(form, "InstanceId", n.ID) || !aliWanted(form, "VpcId", a.ID) ||
+			!aliWanted(form, "VSwitchId", n.Subnet) || len(ids) > 0 && !slices.Contains(ids, n.eni()) {
 			continue
 		}
-		nic := map[string]any{"NetworkInterfaceId": n.eni(), "InstanceId": n.ID, "MacAddress": n.MAC, "VpcId": a.ID, "VSwitchId": n.Subnet,
-			"Type": "Primary", "Status": "InUse", "SourceDestCheck": !n.Forwards}
+		nic := map[string]any{"NetworkInterfaceId": n.eni(), "InstanceId": n.ID, "MacAddress": n.MAC, "VpcId": a.ID,
+			"VSwitchId": n.Subnet, "Type": "Primary", "Status": "InUse", "SourceDestCheck": !n.Forwards}
 		if len(n.Addrs) > 0 {
 			nic["PrivateIpAddress"] = n.Addrs[0].String()
 		}
@@ -286,7 +296,8 @@ func (a *ali) describeNICs(form url.Values) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"NextToken": next, "TotalCount": len(list), "NetworkInterfaceSets": map[string]any{"NetworkInterfaceSet": part}}, nil
+	return map[string]any{"NextToken": next, "TotalCount": len(list),
+		"NetworkInterfaceSets": map[string]any{"NetworkInterfaceSet": part}}, nil
 }
 
 func (a *ali) modifyNIC(form url.Values) (map[string]any, error) {

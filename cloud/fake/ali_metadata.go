@@ -52,7 +52,8 @@ func (a *ali) item(n NIC, path string) (string, bool) {
 			return a.lend(), true
 		}
 	}
-	text, ok := map[string]string{"region-id": a.o.Region, "instance-id": n.ID, "vpc-id": a.ID, "vswitch-id": n.Subnet, "mac": n.MAC}[path]
+	text, ok := map[string]string{"region-id": a.o.Region, "instance-id": n.ID, "vpc-id": a.ID, "vswitch-id": n.Subnet,
+		"mac": n.MAC}[path]
 	return text, ok
 }
 
@@ -104,11 +105,13 @@ func aliAddrs(addrs []netip.Addr) string {
 func (a *ali) lend() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	id := fmt.Sprintf("STS.%s.%d", a.o.Role, len(a.lent)+1)
-	lent := aliLent{secret: fmt.Sprintf("lent-secret-%d", len(a.lent)+1), token: fmt.Sprintf("lent-token-%d+/=", len(a.lent)+1), until: time.Now().Add(time.Hour)}
+	number := len(a.lent) + 1
+	id := fmt.Sprintf("STS.%s.%d", a.o.Role, number)
+	lent := aliLent{secret: fmt.Sprintf("lent-secret-%d", number), token: fmt.Sprintf("lent-token-%d+/=", number),
+		until: time.Now().Add(time.Hour)}
 	a.lent[id] = lent
-	text, err := json.Marshal(map[string]any{"Code": "Success", "AccessKeyId": id, "AccessKeySecret": lent.secret, "SecurityToken": lent.token,
-		"Expiration": lent.until.UTC().Format(time.RFC3339), "LastUpdated": time.Now().UTC().Format(time.RFC3339)})
+	text, err := json.Marshal(map[string]any{"Code": "Success", "AccessKeyId": id, "AccessKeySecret": lent.secret,
+		"SecurityToken": lent.token, "Expiration": lent.until.UTC().Format(time.RFC3339)})
 	if err != nil {
 		return ""
 	}

@@ -29,9 +29,10 @@ const (
 
 // aliCommon are the parameters that all actions take.
 var aliCommon = map[string]aliType{
-	"Action": aliText, "Version": aliText, "Format": aliText, "AccessKeyId": aliText, "Signature": aliText, "SignatureMethod": aliText,
-	"SignatureVersion": aliText, "SignatureNonce": aliText, "SignatureType": aliText, "Timestamp": aliText, "SecurityToken": aliText,
-	"RegionId": aliText, "OwnerId": aliNumber, "OwnerAccount": aliText, "ResourceOwnerId": aliNumber, "ResourceOwnerAccount": aliText,
+	"Action": aliText, "Version": aliText, "Format": aliText, "AccessKeyId": aliText, "SecurityToken": aliText,
+	"Signature": aliText, "SignatureMethod": aliText, "SignatureVersion": aliText, "SignatureNonce": aliText,
+	"SignatureType": aliText, "Timestamp": aliText, "RegionId": aliText, "OwnerId": aliNumber, "OwnerAccount": aliText,
+	"ResourceOwnerId": aliNumber, "ResourceOwnerAccount": aliText,
 }
 
 const aliVPC, aliECS = "2016-04-28", "2014-05-26"
@@ -41,28 +42,29 @@ var aliCalls = map[string]aliCall{
 	"DescribeRouteTableList": {"vpc", aliVPC, "Check", (*ali).describeTables, nil, map[string]aliType{
 		"VpcId": aliText, "RouteTableId": aliText, "RouteTableType": aliText, "PageNumber": aliNumber, "PageSize": aliNumber}},
 	"DescribeRouteEntryList": {"vpc", aliVPC, "List", (*ali).describeRoutes, []string{"RouteTableId"}, map[string]aliType{
-		"RouteTableId": aliText, "DestinationCidrBlock": aliText, "NextHopId": aliText, "NextHopType": aliText, "RouteEntryId": aliText,
-		"RouteEntryType": aliText, "IpVersion": aliText, "MaxResult": aliNumber, "NextToken": aliText}},
+		"RouteTableId": aliText, "DestinationCidrBlock": aliText, "NextHopId": aliText, "NextHopType": aliText,
+		"RouteEntryId": aliText, "RouteEntryType": aliText, "IpVersion": aliText, "MaxResult": aliNumber, "NextToken": aliText}},
 	"DescribeVSwitchAttributes": {"vpc", aliVPC, "Self", (*ali).describeVSwitch, []string{"VSwitchId"}, map[string]aliType{
 		"VSwitchId": aliText}},
-	"CreateRouteEntry": {"vpc", aliVPC, "Apply", (*ali).createRoute, []string{"RouteTableId", "DestinationCidrBlock"}, map[string]aliType{
-		"RouteTableId": aliText, "DestinationCidrBlock": aliText, "NextHopId": aliText, "NextHopType": aliText, "RouteEntryName": aliText,
-		"Description": aliText, "ClientToken": aliText}},
+	"CreateRouteEntry": {"vpc", aliVPC, "Apply", (*ali).createRoute, []string{"RouteTableId", "DestinationCidrBlock"},
+		map[string]aliType{"RouteTableId": aliText, "DestinationCidrBlock": aliText, "NextHopId": aliText,
+			"NextHopType": aliText, "RouteEntryName": aliText, "Description": aliText, "ClientToken": aliText}},
 	"DeleteRouteEntry": {"vpc", aliVPC, "Apply", (*ali).deleteRoute, nil, map[string]aliType{
 		"RouteTableId": aliText, "DestinationCidrBlock": aliText, "NextHopId": aliText, "RouteEntryId": aliText,
 		"NextHopList.N.NextHopId": aliText, "NextHopList.N.NextHopType": aliText}},
 	"DescribeNetworkInterfaces": {"ecs", aliECS, "Check", (*ali).describeNICs, nil, map[string]aliType{
-		"InstanceId": aliText, "VpcId": aliText, "VSwitchId": aliText, "NetworkInterfaceId.N": aliText, "MaxResults": aliNumber, "NextToken": aliText,
-		"PageNumber": aliNumber, "PageSize": aliNumber}},
-	"ModifyNetworkInterfaceAttribute": {"ecs", aliECS, "Check", (*ali).modifyNIC, []string{"NetworkInterfaceId"}, map[string]aliType{
-		"NetworkInterfaceId": aliText, "SourceDestCheck": aliFlag}},
+		"InstanceId": aliText, "VpcId": aliText, "VSwitchId": aliText, "NetworkInterfaceId.N": aliText,
+		"MaxResults": aliNumber, "NextToken": aliText}},
+	"ModifyNetworkInterfaceAttribute": {"ecs", aliECS, "Check", (*ali).modifyNIC, []string{"NetworkInterfaceId"},
+		map[string]aliType{"NetworkInterfaceId": aliText, "SourceDestCheck": aliFlag}},
 }
 
 // aliAction returns the action that a request names.
 func aliAction(form url.Values) (aliCall, error) {
 	call, ok := aliCalls[form.Get("Action")]
 	if !ok {
-		return aliCall{}, aliError{http.StatusNotFound, "InvalidAction.NotFound", "Specified api is not found, please check your url and method."}
+		return aliCall{}, aliError{http.StatusNotFound, "InvalidAction.NotFound",
+			"Specified api is not found, please check your url and method."}
 	}
 	if form.Get("Version") != call.version {
 		return aliCall{}, aliError{http.StatusBadRequest, "InvalidVersion", "Specified parameter Version is not valid."}
@@ -87,10 +89,12 @@ func (c aliCall) check(form url.Values) error {
 			kind, ok = c.takes[known]
 		}
 		if !ok || len(values) != 1 {
-			return aliError{http.StatusBadRequest, "InvalidParameter", fmt.Sprintf("The specified parameter %q is not one of this action's, or given twice.", name)}
+			return aliError{http.StatusBadRequest, "InvalidParameter",
+				fmt.Sprintf("The specified parameter %q is not one of this action's, or given twice.", name)}
 		}
 		if !kind.fits(values[0]) {
-			return aliError{http.StatusBadRequest, "InvalidParameter." + name, fmt.Sprintf("The specified parameter %q is not valid: %q.", name, values[0])}
+			return aliError{http.StatusBadRequest, "InvalidParameter." + name,
+				fmt.Sprintf("The specified parameter %q is not valid: %q.", name, values[0])}
 		}
 	}
 	return nil
@@ -112,14 +116,16 @@ func aliPage[T any](all []T, form url.Values, size string, usual, limit int) (pa
 	most := usual
 	if text := form.Get(size); text != "" {
 		if most, err = strconv.Atoi(text); err != nil || most < 1 || most > limit {
-			return nil, "", aliError{http.StatusBadRequest, "InvalidParameter." + size, fmt.Sprintf("The specified %s must be from 1 to %d.", size, limit)}
+			return nil, "", aliError{http.StatusBadRequest, "InvalidParameter." + size,
+				fmt.Sprintf("The specified %s must be from 1 to %d.", size, limit)}
 		}
 	}
 	from := 0
 	if token := form.Get("NextToken"); token != "" {
 		text, ok := strings.CutPrefix(token, "from-")
 		if from, err = strconv.Atoi(text); !ok || err != nil || from < 0 || from > len(all) {
-			return nil, "", aliError{http.StatusBadRequest, "InvalidParameter.NextToken", "The specified NextToken is not valid."}
+			return nil, "", aliError{http.StatusBadRequest, "InvalidParameter.NextToken",
+				"The specified NextToken is not valid."}
 		}
 	}
 	to := min(from+most, len(all))

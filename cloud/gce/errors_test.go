@@ -115,11 +115,13 @@ func TestClasses(t *testing.T) {
 	} {
 		c := against(t, refuse(test.status, test.reason))
 		_, list := c.List(t.Context(), me)
+		there := r1
+		there.Name = "flannel-10-244-1-0-24"
 		for call, got := range map[string]struct{ err, class error }{
 			"List":    {list, test.list},
 			"Create":  {c.Apply(t.Context(), me, cloud.Change{Op: cloud.Create, Route: r1}), test.create},
-			"Replace": {c.Apply(t.Context(), me, cloud.Change{Op: cloud.Replace, Route: r1, Old: r1}), test.replace},
-			"Delete":  {c.Apply(t.Context(), me, cloud.Change{Op: cloud.Delete, Route: r1}), test.remove},
+			"Replace": {c.Apply(t.Context(), me, cloud.Change{Op: cloud.Replace, Route: r1, Old: there}), test.replace},
+			"Delete":  {c.Apply(t.Context(), me, cloud.Change{Op: cloud.Delete, Route: there}), test.remove},
 		} {
 			if is := classes(got.err); got.err == nil || is != fmt.Sprint(got.class) {
 				t.Errorf("%d %s: %s: %v: class %s, want %v", test.status, test.reason, call, got.err, is, got.class)

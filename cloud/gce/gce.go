@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,20 +111,32 @@ func (c *client) Apply(ctx context.Context, self cloud.Self, change cloud.Change
 
 // create makes a route if there is none to its destination.
 func (c *client) create(ctx context.Context, n network, r cloud.Route) error {
-	there, err := c.list(ctx, n, filter("destRange", quote(r.Dst.String())))
+	there, err := c.at(ctx, n, cloud.Self{}, r.Dst)
 	if err != nil {
 		return err
 	}
-	for _, w := range there {
-		o, err := w.route(cloud.Self{})
-		if err != nil {
-			return err
-		}
-		if o.Dst == r.Dst {
-			return fmt.Errorf("network %s has %s by the name %s: %w", n.name, o, oneLine(o.Name), cloud.ErrExists)
-		}
+	if len(there) > 0 {
+		return fmt.Errorf("network %s has %s by the name %s: %w", n.name, there[0], oneLine(there[0].Name), cloud.ErrExists)
 	}
 	return c.insert(ctx, n, r)
+}
+
+// at returns the routes to a prefix.
+func (c *client) at(ctx context.Context, n network, self cloud.Self, dst netip.Prefix) (routes []cloud.Route, err error) {
+	all, err := c.list(ctx, n, filter("destRange", quote(dst.String())))
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range all {
+		r, err := w.route(self)
+		if err != nil {
+			return nil, err
+		}
+		if r.Dst == dst { // a server need not know filters
+			routes = append(routes, r)
+		}
+	}
+	return routes, nil
 }
 
 func (c *client) insert(ctx context.Context, n network, r cloud.Route) error {
@@ -147,10 +161,18 @@ var errOther = errors.New("that route is another one now")
 func (c *client) remove(ctx context.Context, n network, self cloud.Self, r cloud.Route) error {
 	name := r.Name
 	if name == "" {
-		name = routeName(n, r.Dst, c.options.Pools)
+		there, err := c.at(ctx, n, self, r.Dst)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(there, func(o cloud.Route) bool { return o.Target == r.Target })
+		if i < 0 {
+			return fmt.Errorf("network %s has none to %s by %s: %w", n.name, r.Dst, r.Target, cloud.ErrGone)
+		}
+		name = there[i].Name
 	}
 	if !isName(name) {
-		return fmt.Errorf("%q is not the name of a route", name)
+		return fmt.Errorf("%q is not the name of a route", oneLine(name))
 	}
 	var now route
 	if err := c.call(ctx, request{method: "routes.get", verb: http.MethodGet, path: n.routes() + "/" + name}, &now); err != nil {

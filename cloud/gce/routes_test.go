@@ -99,6 +99,21 @@ func TestFlannel(t *testing.T) {
 	}
 }
 
+// TestNameless: a record of a node's routes has no names. What is deleted then is the one that leads there.
+func TestNameless(t *testing.T) {
+	w := world(t, fake.GCEOptions{}, false)
+	s, other := self(t, w, 0), self(t, w, 1)
+	theirs := cloud.Route{Dst: prefix("10.244.1.0/24"), Target: other.Target, Name: "twill-1"}
+	w.Network.Set(theirs, cloud.Route{Dst: prefix("10.244.1.0/24"), Target: s.Target, Name: "flannel-10-244-1-0-24"})
+	own := cloud.Change{Op: cloud.Delete, Route: cloud.Route{Dst: prefix("10.244.1.0/24"), Target: s.Target}}
+	if err := w.Nodes[0].Apply(t.Context(), s, own); err != nil || !slices.Equal(w.Network.Routes(), []cloud.Route{theirs}) {
+		t.Errorf("%v, left %+v", err, w.Network.Routes())
+	}
+	if err := w.Nodes[0].Apply(t.Context(), s, own); !errors.Is(err, cloud.ErrGone) {
+		t.Errorf("again: %v, want %v", err, cloud.ErrGone)
+	}
+}
+
 // TestDoubles: several routes to one prefix are listed, and each is deleted by its name.
 func TestDoubles(t *testing.T) {
 	w := world(t, fake.GCEOptions{}, false)

@@ -56,7 +56,7 @@ const (
 )
 
 // afterWrite are the pauses until a change is looked for, and looked for again.
-var afterWrite = []time.Duration{5 * time.Second, 30 * time.Second, time.Minute}
+var afterWrite = []time.Duration{2 * time.Second, 30 * time.Second, time.Minute}
 
 // keeper is a Reconciler that runs.
 type keeper struct {

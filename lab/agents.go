@@ -66,7 +66,7 @@ func (n *Node) StartAgent(ctx context.Context) error {
 		host.Command{
 			Path: n.agentPath(),
 			Args: n.AgentFlags(),
-			Env:  n.lab.environment("NODE_NAME=" + n.Name),
+			Env:  n.lab.environment(append(n.lab.cloudEnvironment(), "NODE_NAME="+n.Name)...),
 			Log:  n.Log(),
 		},
 	)

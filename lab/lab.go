@@ -174,6 +174,9 @@ func (l *Lab) build(ctx context.Context) error {
 	if err := l.buildUnderlay(ctx); err != nil {
 		return err
 	}
+	if err := l.startCloud(ctx); err != nil {
+		return err
+	}
 	if err := l.buildNodes(ctx); err != nil {
 		return err
 	}
@@ -218,7 +221,13 @@ func (l *Lab) resume(ctx context.Context) error {
 	if err := l.store.start(ctx); err != nil {
 		return err
 	}
+	if err := l.startCloud(ctx); err != nil {
+		return err
+	}
 	for _, n := range l.Nodes() {
+		if err := n.joinCloud(ctx); err != nil {
+			return err
+		}
 		if n.AgentRunning() {
 			continue
 		}

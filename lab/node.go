@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -62,7 +63,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	if err := n.KillAgent(); err != nil {
 		return err
 	}
-	if err := n.lab.store.forget(ctx, n); err != nil {
+	if err := errors.Join(n.lab.store.forget(ctx, n), n.leaveCloud(ctx)); err != nil {
 		return err
 	}
 	for _, h := range slices.Concat(n.podHosts(), n.Routers(), []host.Host{n.Host}) {
@@ -100,6 +101,9 @@ func (n *Node) plug(ctx context.Context) error {
 		return err
 	}
 	if err := n.connect(ctx); err != nil {
+		return err
+	}
+	if err := n.joinCloud(ctx); err != nil {
 		return err
 	}
 	return waitCarrier(ctx, n.Host)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/lab/fabric"
 )
 
 // The servers of a lab, and the file that says that the API server is ready.
@@ -19,11 +20,15 @@ const (
 	readyFile  = "ready"
 )
 
-// Serve runs the lab's API server until ctx is done. The lab starts this process in the underlay's namespace, so that
-// even the start-up probes need no way out of there. The arguments are DIR BINARY ADDRESS ETCD-URL.
+// Serve runs one of the lab's servers until ctx is done: the API server, with the arguments DIR BINARY ADDRESS ETCD-URL, or
+// with "cloud" and the backend's type the cloud. The lab starts this process in the underlay's namespace, so that even the
+// start-up probes need no way out of there.
 func Serve(ctx context.Context, args []string) error {
+	if len(args) == 2 && args[0] == cloudServer {
+		return fabric.Serve(ctx, args[1])
+	}
 	if len(args) != 4 {
-		return fmt.Errorf("serve %q: want DIR BINARY ADDRESS ETCD-URL", args)
+		return fmt.Errorf("serve %q: want DIR BINARY ADDRESS ETCD-URL, or cloud TYPE", args)
 	}
 	dir, binary, address, etcdURL := args[0], args[1], args[2], args[3]
 	addr, err := netip.ParseAddr(address)

@@ -136,7 +136,7 @@ func (s Spec) check() error {
 	if names := s.NodeNames(); len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names) {
 		fault("nodes %v: want different names", names)
 	}
-	errs = append(errs, s.checkSites())
+	errs = append(errs, s.checkSites(), s.checkCloud())
 	if len(s.NetConf) > 0 {
 		if _, err := subnet.ParseConfig(s.NetConf); err != nil {
 			fault("net config: %w", err)

@@ -2,7 +2,16 @@
 
 package main
 
-import "github.com/twill-net/twill/cloud"
+import (
+	"github.com/twill-net/twill/cloud"
+	"github.com/twill-net/twill/cloud/ali"
+	"github.com/twill-net/twill/cloud/aws"
+	"github.com/twill-net/twill/cloud/gce"
+)
 
 // clouds are the providers that the agent contains, by the backend's type.
-var clouds = map[string]cloud.Opener{}
+var clouds = map[string]cloud.Opener{
+	"ali-vpc": ali.New,
+	"aws-vpc": aws.New,
+	"gce":     gce.New,
+}

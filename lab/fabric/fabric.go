@@ -1,0 +1,197 @@
+// Package fabric plays a cloud for a lab: a provider's API and metadata service on the underlay's router, whose kernel routes
+// as the cloud's routing tables say, and drops what a network interface may not send or get while it does not forward.
+package fabric
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/cloud"
+	"github.com/twill-net/twill/cloud/fake"
+)
+
+// Port is where the API and the metadata service are served, by all addresses of the router.
+const Port = 80
+
+// Metadata are the addresses at which the providers' machines find their metadata.
+var Metadata = []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32"), netip.MustParsePrefix("100.100.100.200/32")}
+
+// control is the path below which a lab tells the fabric what there is.
+const control = "/lab/"
+
+// Machine is a node as the cloud knows it.
+type Machine struct {
+	Name  string       `json:"name"` // of the port on the router, too
+	MAC   string       `json:"mac"`
+	Addrs []netip.Addr `json:"addrs"`
+}
+
+// Kinds returns the backends that the fabric plays the cloud of.
+func Kinds() []string { return []string{"ali-vpc", "aws-vpc", "gce"} }
+
+// IsCloud reports whether a backend needs a fabric.
+func IsCloud(kind string) bool { return slices.Contains(Kinds(), strings.ToLower(kind)) }
+
+// server is the process on the router.
+type server struct {
+	*fake.Network
+	provider provider
+	kernel   *follower
+}
+
+// Serve plays the cloud of one backend until ctx is done. It runs in the router's network namespace.
+func Serve(ctx context.Context, kind string) error {
+	p, ok := providers[strings.ToLower(kind)]
+	if !ok {
+		return fmt.Errorf("fabric of %q: want one of %s", kind, strings.Join(Kinds(), ", "))
+	}
+	k, err := newFollower()
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	s := &server{Network: &fake.Network{ID: p.network}, provider: p, kernel: k}
+	s.AddTable(fake.Table{ID: table, Main: true})
+	changed := make(chan struct{}, 1)
+	s.Changed(func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/", p.front(s.Network))
+	s.control(mux)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", Port))
+	if err != nil {
+		return err
+	}
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- web.Serve(l) }()
+	defer web.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case <-changed:
+			if err := k.follow(s.NICs(), s.Routes()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// control serves what a lab asks for: machines that come and go, faults, and the routes as somebody else edits them.
+func (s *server) control(mux *http.ServeMux) {
+	handle := func(pattern string, f func(decode func(any) error) (any, error)) {
+		method, path, _ := strings.Cut(pattern, " ")
+		mux.HandleFunc(method+" "+control+path, func(w http.ResponseWriter, r *http.Request) {
+			answer, err := f(func(into any) error { return json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(into) })
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(answer) // the lab may have gone away
+		})
+	}
+	handle("PUT machine", func(decode func(any) error) (any, error) {
+		var m Machine
+		err := decode(&m)
+		if err == nil {
+			s.AddNIC(s.provider.nic(m))
+			err = s.kernel.plug(s.provider.nic(m).ID, m)
+		}
+		return nil, err
+	})
+	handle("DELETE machine", func(decode func(any) error) (any, error) {
+		var m Machine
+		err := decode(&m)
+		if err == nil {
+			s.RemoveNIC(s.provider.nic(m).ID)
+		}
+		return nil, err
+	})
+	handle("PUT forwards", func(decode func(any) error) (any, error) {
+		var f Forwards
+		err := decode(&f)
+		if err == nil && !s.SetForwards(s.provider.nic(Machine{Name: f.Machine}).ID, f.On) {
+			err = fmt.Errorf("machine %q is not there", f.Machine)
+		}
+		return nil, err
+	})
+	handle("PUT faults", func(decode func(any) error) (any, error) {
+		var f fake.Faults
+		err := decode(&f)
+		if err == nil {
+			s.Break(f)
+		}
+		return nil, err
+	})
+	handle("PUT table", func(decode func(any) error) (any, error) {
+		var t fake.Table
+		err := decode(&t)
+		if err == nil {
+			s.AddTable(t)
+		}
+		return nil, err
+	})
+	handle("PUT routes", func(decode func(any) error) (any, error) {
+		var routes []cloud.Route
+		err := decode(&routes)
+		if err == nil {
+			s.Set(routes...)
+		}
+		return nil, err
+	})
+	handle("GET routes", func(func(any) error) (any, error) { return s.Routes(), nil })
+}
+
+// Forwards turns a machine's forwarding on or off.
+type Forwards struct {
+	Machine string `json:"machine"`
+	On      bool   `json:"on"`
+}
+
+// Client tells a lab's fabric what there is.
+type Client struct {
+	HTTP *http.Client
+	URL  string // http://192.168.33.1
+}
+
+// Do makes a request: "PUT faults" with what is to be sent, and where its answer goes, both of which may be nil.
+func (c Client) Do(ctx context.Context, what string, send, receive any) error {
+	method, path, _ := strings.Cut(what, " ")
+	data, err := json.Marshal(send)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.URL+control+path, strings.NewReader(string(data)))
+	if err != nil {
+		return err
+	}
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask the lab's cloud: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text := make([]byte, 500)
+		n, _ := resp.Body.Read(text)
+		return errors.New("the lab's cloud: " + what + ": " + strings.TrimSpace(string(text[:n])))
+	}
+	if receive == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(receive)
+}

@@ -81,10 +81,10 @@ func (c *client) explain(what string, err error) error {
 		if isAnswer && answer.ServiceRequestID() != "" {
 			text += " (request " + answer.ServiceRequestID() + ")"
 		}
-	case isAnswer && answer.HTTPStatusCode()/100 != 2:
+	case isAnswer && answer.HTTPStatusCode() >= 300:
 		text = fmt.Sprintf("HTTP %d, and the answer is not the service's: %v", answer.HTTPStatusCode(), innermost(answer))
-	case errors.As(err, &network) && network.Timeout() && len(e.is) == 0:
-		text = fmt.Sprintf("no answer within %s", timeout)
+	case errors.As(err, &network) && network.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		text = "no answer in time"
 	case errors.As(err, &address):
 		text = address.Err.Error()
 	default:

@@ -35,7 +35,11 @@ func (c *client) read(ctx context.Context, path string) (string, error) {
 	case errors.As(err, &answer) && answer.HTTPStatusCode() == http.StatusNotFound:
 		return "", fmt.Errorf("%s: %w", path, errNone)
 	case err != nil:
-		return "", c.explain("the instance metadata service, "+path, err)
+		if ctx.Err() != nil { // the SDK keeps it to itself
+			err = ctx.Err()
+		}
+		err = c.explain("the instance metadata service, "+path, err)
+		return "", fmt.Errorf("%w; the node must be an instance of EC2 whose metadata may be read with IMDSv2", err)
 	}
 	defer func() { _ = out.Content.Close() }()
 	text, err := io.ReadAll(out.Content)

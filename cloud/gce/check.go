@@ -57,9 +57,9 @@ func (c *client) checkScope(ctx context.Context, _ network, m machine, _ cloud.S
 			return nil, nil
 		}
 	}
-	return []cloud.Trouble{{ID: cloud.Denied, Object: m.path(), Actual: "the machine's access scopes do not include compute",
-		Fix: fmt.Sprintf("gcloud compute instances set-service-account %s --zone=%s --project=%s --scopes=cloud-platform "+
-			"(while the machine is stopped)", m.name, m.zone, m.project)}}, nil
+	return []cloud.Trouble{{ID: cloud.Denied, Object: m.path(), Actual: "the machine's access scopes do not include compute", Fix: fmt.Sprintf(
+		"gcloud compute instances stop %[1]s && gcloud compute instances set-service-account %[1]s --scopes=cloud-platform && "+
+			"gcloud compute instances start %[1]s", m.flags())}}, nil
 }
 
 // checkForwarding asks whether the machine may have packets that are not for itself.
@@ -75,9 +75,8 @@ func (c *client) checkForwarding(ctx context.Context, n network, m machine, _ cl
 		return nil, err
 	}
 	return []cloud.Trouble{{ID: cloud.ForwardingOff, Object: m.path(), Actual: "canIpForward is false", Fix: fmt.Sprintf(
-		"gcloud compute instances export %[1]s --zone=%[2]s --project=%[3]s | sed 's/^canIpForward: false/canIpForward: true/' | "+
-			"gcloud compute instances update-from-file %[1]s --zone=%[2]s --project=%[3]s --most-disruptive-allowed-action=RESTART",
-		m.name, m.zone, m.project)}}, nil
+		"gcloud compute instances export %[1]s | sed 's/^canIpForward: false/canIpForward: true/' | "+
+			"gcloud compute instances update-from-file %[1]s", m.flags())}}, nil
 }
 
 // checkPermissions asks for those of the machine, and those of a route if there is one. The others show when they are used.
@@ -136,8 +135,7 @@ func (c *client) checkRoutes(ctx context.Context, n network, m machine, self clo
 		}
 		if slices.ContainsFunc(r.Warnings, func(w warning) bool { return w.Code == "NEXT_HOP_INSTANCE_HAS_NO_IPV6_INTERFACE" }) {
 			all = append(all, cloud.Trouble{ID: cloud.ForwardingOff, Object: is.Name, Actual: "the machine's interface has no IPv6 address",
-				Fix: fmt.Sprintf("gcloud compute instances network-interfaces update %s --zone=%s --project=%s --stack-type=IPV4_IPV6",
-					m.name, m.zone, m.project)})
+				Fix: fmt.Sprintf("gcloud compute instances network-interfaces update %s --stack-type=IPV4_IPV6", m.flags())})
 		}
 		if tested {
 			continue
@@ -159,9 +157,8 @@ func overlap(n network, r cloud.Route, pools []subnet.Pool) (all []cloud.Trouble
 	for _, p := range pools {
 		if p.Network != (netip.Prefix{}) && r.Dst.Bits() > 0 && p.Network.Overlaps(r.Dst) {
 			all = append(all, cloud.Trouble{ID: cloud.Overlap, Object: p.Network.String(),
-				Actual: fmt.Sprintf("%s is a subnet of %s, by the route %s", r.Dst, n.path(), r.Name),
-				Fix: fmt.Sprintf("gcloud compute networks subnets list --network=%s --project=%s (and choose a Network that overlaps none)",
-					n.name, n.project)})
+				Actual: fmt.Sprintf("%s is a subnet's range in %s, by the route %s: choose a Network that overlaps none", r.Dst, n.path(), r.Name),
+				Fix:    fmt.Sprintf("gcloud compute networks subnets list --network=%s --project=%s", n.name, n.project)})
 		}
 	}
 	return all

@@ -133,6 +133,9 @@ func (m machine) path() string {
 	return "projects/" + m.project + "/zones/" + m.zone + "/instances/" + m.name
 }
 
+// flags names the machine to gcloud.
+func (m machine) flags() string { return m.name + " --zone=" + m.zone + " --project=" + m.project }
+
 func (c *client) machine(ctx context.Context) (m machine, err error) {
 	for _, e := range []struct {
 		path string

@@ -39,7 +39,7 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		err = fmt.Errorf("%s redirects to %s", r.URL.Host, shorten(answer.Header.Get("Location")))
 	case g.kind != "" && answer.ContentLength == 0:
 		err = fmt.Errorf("HTTP %s with an empty answer", shorten(answer.Status))
-	case g.kind != "" && !strings.Contains(kind, g.kind):
+	case g.kind != "" && answer.StatusCode/100 == 2 && !strings.Contains(kind, g.kind):
 		err = fmt.Errorf("HTTP %s, and the answer is %s instead of XML", shorten(answer.Status), shorten(kind))
 	}
 	if err != nil {

@@ -137,40 +137,56 @@ func (c *client) checkNetwork(ctx context.Context, self cloud.Self) (troubles []
 	return append(troubles, unlisted...), err
 }
 
-// checkTables finds tables of nodes that have no routes of this node: that of its own subnet, and those in which other nodes
-// have theirs.
+// checkTables finds tables without routes of this node's that somebody sends packets by.
 func (c *client) checkTables(ctx context.Context, self cloud.Self, own nic) (troubles []cloud.Trouble, err error) {
 	tables, err := c.describe(ctx, &ec2.DescribeRouteTablesInput{Filters: []types.Filter{filter("vpc-id", own.vpc)}})
 	if err != nil {
 		return nil, err
 	}
-	used := usedBy(tables, own.subnet)
+	mine := usedBy(tables, own.subnet)
 	for i, t := range tables {
 		id := awssdk.ToString(t.RouteTableId)
 		if slices.Contains(self.Tables, id) {
 			continue
 		}
-		routes, err := routesOf(t)
+		user, err := c.user(t, own, i == mine)
 		if err != nil {
 			return nil, err
 		}
-		pods := slices.IndexFunc(routes, func(r cloud.Route) bool {
-			return strings.HasPrefix(r.Target, "eni-") && slices.ContainsFunc(c.pools, func(p subnet.Pool) bool { return p.Fits(r.Dst) })
-		})
-		actual := ""
-		switch {
-		case i == used:
-			actual = "this node's subnet " + own.subnet + " uses it"
-		case pods >= 0:
-			actual = "another node keeps a route in it: " + routes[pods].String()
-		default:
+		if user == "" {
 			continue
 		}
-		troubles = append(troubles, cloud.Trouble{ID: cloud.Unlisted, Object: id, Actual: actual + "; this node keeps none in it",
-			Fix: fmt.Sprintf(`list all tables of nodes' subnets in net-conf.json: "RouteTableID": ["%s"]; see `+
-				`aws ec2 describe-route-tables --route-table-ids %s`, strings.Join(append(slices.Clone(self.Tables), id), `", "`), id)})
+		all := strings.Join(append(slices.Clone(self.Tables), id), `", "`)
+		troubles = append(troubles, cloud.Trouble{ID: cloud.Unlisted, Object: id,
+			Actual: user + ": what is sent by it does not reach this node's pods",
+			Fix: fmt.Sprintf(`set "RouteTableID": ["%s"] in net-conf.json's Backend, on all nodes, if pods are to be reached `+
+				`from there; see aws ec2 describe-route-tables --route-table-ids %s`, all, id)})
 	}
 	return troubles, nil
+}
+
+// user returns who sends packets by a table, empty if nobody is known to. Of the subnets that use the main table because they
+// have no other EC2 does not tell here; the routes of their nodes do.
+func (c *client) user(t types.RouteTable, own nic, isMine bool) (string, error) {
+	if isMine {
+		return "this node's subnet " + own.subnet + " uses it", nil
+	}
+	routes, err := routesOf(t)
+	if err != nil {
+		return "", err
+	}
+	pods := slices.IndexFunc(routes, func(r cloud.Route) bool {
+		return strings.HasPrefix(r.Target, "eni-") && slices.ContainsFunc(c.pools, func(p subnet.Pool) bool { return p.Fits(r.Dst) })
+	})
+	if pods >= 0 {
+		return "another node keeps a route in it, " + routes[pods].String(), nil
+	}
+	for _, a := range t.Associations {
+		if id := awssdk.ToString(a.SubnetId); id != "" {
+			return id + " uses it", nil
+		}
+	}
+	return "", nil
 }
 
 // usedBy returns the index of the table that a subnet uses, -1 if there is none.

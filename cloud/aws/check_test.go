@@ -20,6 +20,7 @@ func TestCheck(t *testing.T) {
 		o      cloud.Options
 		denied []string
 		routes []cloud.Route
+		table  fake.Table
 		want   []string // ID, object, and a part of the fix
 	}{
 		"nothing": {},
@@ -37,12 +38,18 @@ func TestCheck(t *testing.T) {
 			`cloud-table-unlisted|rtb-main|"RouteTableID": ["rtb-1", "rtb-main"]`}},
 		"a table of others": {routes: []cloud.Route{pods("rtb-main", "10.244.2.0/25", "eni-2"), pods("rtb-main", "10.244.3.0/24", "nat-1")}},
 		"not the subnet's":  {o: cloud.Options{Tables: []string{"rtb-main"}}, want: []string{"cloud-table-unlisted|rtb-1|aws ec2 describe-route-tables"}},
+		"a subnet's table": {table: fake.Table{ID: "rtb-9", Subnets: []string{"subnet-9"}}, want: []string{
+			`cloud-table-unlisted|rtb-9|"RouteTableID": ["rtb-1", "rtb-9"]`}},
+		"nobody's table": {table: fake.Table{ID: "rtb-9"}},
 		"both tables": {o: cloud.Options{Tables: []string{"rtb-main", "rtb-1"}},
 			routes: []cloud.Route{pods("rtb-main", "10.244.2.0/24", "eni-2")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := network()
 			n.Set(test.routes...)
+			if test.table.ID != "" {
+				n.AddTable(test.table)
+			}
 			c := node(t, n, test.o)
 			s := self(t, c)
 			n.Break(fake.Faults{Denied: test.denied})

@@ -1,7 +1,8 @@
-// Package aws keeps routes in the routing tables of an Amazon VPC. A route's target is the network interface of the node.
+// Package aws keeps routes in the routing tables of an Amazon VPC. A route's target is the network interface of the
+// node.
 //
-// Who the node is comes from the instance metadata service; the tables are EC2's. Credentials and endpoints are found as
-// Amazon's own tools find them, and AWS_SECURITY_TOKEN is understood as flannel does.
+// Who the node is comes from the instance metadata service; the tables are EC2's. Credentials and endpoints are found
+// as Amazon's own tools find them, and AWS_SECURITY_TOKEN is understood as flannel does.
 package aws
 
 import (

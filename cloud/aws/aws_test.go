@@ -56,7 +56,8 @@ func front(t *testing.T, n *fake.Network, nic string, o fake.AWSOptions) string 
 // clean leaves nothing of the tester's own credentials and settings.
 func clean(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY", "AWS_SESSION_TOKEN",
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY",
+		"AWS_SESSION_TOKEN",
 		"AWS_SECURITY_TOKEN", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_EC2", "AWS_CA_BUNDLE"} {
 		t.Setenv(name, "")
 	}
@@ -117,7 +118,8 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// TestSelf: the interface is found by the node's addresses, and its tables as they are given, of its subnet, or the main one.
+// TestSelf: the interface is found by the node's addresses, and its tables as they are given, of its subnet, or the
+// main one.
 func TestSelf(t *testing.T) {
 	for name, test := range map[string]struct {
 		tables []string
@@ -125,14 +127,18 @@ func TestSelf(t *testing.T) {
 		want   cloud.Self
 		err    string
 	}{
-		"the subnet's table": {nil, "172.31.0.1 2001:db8::1", cloud.Self{Target: "eni-1", Network: "vpc-1", Tables: []string{"rtb-1"}}, ""},
-		"the main table":     {nil, "172.31.0.201", cloud.Self{Target: "eni-1b", Network: "vpc-1", Tables: []string{"rtb-main"}}, ""},
+		"the subnet's table": {nil, "172.31.0.1 2001:db8::1", cloud.Self{Target: "eni-1", Network: "vpc-1",
+			Tables: []string{"rtb-1"}}, ""},
+		"the main table": {nil, "172.31.0.201", cloud.Self{Target: "eni-1b", Network: "vpc-1",
+			Tables: []string{"rtb-main"}}, ""},
 		"given tables": {[]string{"rtb-8", "rtb-9"}, "2001:db8::1",
 			cloud.Self{Target: "eni-1", Network: "vpc-1", Tables: []string{"rtb-8", "rtb-9"}}, ""},
-		"mapped address": {nil, "::ffff:172.31.0.1", cloud.Self{Target: "eni-1", Network: "vpc-1", Tables: []string{"rtb-1"}}, ""},
-		"nobody's":       {nil, "172.31.0.9", cloud.Self{}, "no network interface of this instance has the address 172.31.0.9"},
-		"of two":         {nil, "172.31.0.201 2001:db8::1", cloud.Self{}, "one interface must have both"},
-		"none":           {nil, "", cloud.Self{}, "no address"},
+		"mapped address": {nil, "::ffff:172.31.0.1", cloud.Self{Target: "eni-1", Network: "vpc-1",
+			Tables: []string{"rtb-1"}}, ""},
+		"nobody's": {nil, "172.31.0.9", cloud.Self{},
+			"no network interface of this instance has the address 172.31.0.9"},
+		"of two": {nil, "172.31.0.201 2001:db8::1", cloud.Self{}, "one interface must have both"},
+		"none":   {nil, "", cloud.Self{}, "no address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var local []netip.Addr
@@ -146,7 +152,8 @@ func TestSelf(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || got.Target != test.want.Target || got.Network != test.want.Network || !slices.Equal(got.Tables, test.want.Tables) {
+			if err != nil || got.Target != test.want.Target || got.Network != test.want.Network || !slices.Equal(got.Tables,
+				test.want.Tables) {
 				t.Errorf("got %+v, %v; want %+v", got, err, test.want)
 			}
 		})
@@ -162,7 +169,8 @@ func TestForeignTargets(t *testing.T) {
 	targets := []string{"igw-1", "nat-1", "tgw-1", "pcx-1", "eigw-1", "vpce-1", "lgw-1", "cagw-1", "i-9", "eni-9"}
 	var all []cloud.Route
 	for i, to := range targets {
-		all = append(all, cloud.Route{Table: "rtb-1", Dst: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i)), Target: to})
+		all = append(all, cloud.Route{Table: "rtb-1", Dst: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i)),
+			Target: to})
 	}
 	n.Set(all...)
 	c := node(t, n, cloud.Options{})

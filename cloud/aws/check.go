@@ -37,7 +37,8 @@ func (c *client) checkForwarding(ctx context.Context, self cloud.Self) ([]cloud.
 		return nil, err
 	}
 	var denied []cloud.Trouble
-	out, err := c.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{NetworkInterfaceIds: []string{self.Target}}, in)
+	out, err := c.ec2.DescribeNetworkInterfaces(ctx,
+		&ec2.DescribeNetworkInterfacesInput{NetworkInterfaceIds: []string{self.Target}}, in)
 	if err != nil {
 		err = c.explain("DescribeNetworkInterfaces", err)
 	}
@@ -52,7 +53,8 @@ func (c *client) checkForwarding(ctx context.Context, self cloud.Self) ([]cloud.
 		return nil, nil
 	}
 	_, err = c.ec2.ModifyNetworkInterfaceAttribute(ctx, &ec2.ModifyNetworkInterfaceAttributeInput{
-		NetworkInterfaceId: awssdk.String(self.Target), SourceDestCheck: &types.AttributeBooleanValue{Value: awssdk.Bool(false)},
+		NetworkInterfaceId: awssdk.String(self.Target),
+		SourceDestCheck:    &types.AttributeBooleanValue{Value: awssdk.Bool(false)},
 	}, in)
 	if err != nil {
 		err = c.explain("ModifyNetworkInterfaceAttribute", err)
@@ -61,13 +63,14 @@ func (c *client) checkForwarding(ctx context.Context, self cloud.Self) ([]cloud.
 		return denied, err
 	}
 	return append(denied, c.denied(ctx, "ModifyNetworkInterfaceAttribute", err), cloud.Trouble{
-		ID: cloud.ForwardingOff, Object: self.Target, Actual: "the source/destination check is on, or cannot be read: pods' packets are dropped",
-		Fix: "aws ec2 modify-network-interface-attribute --network-interface-id " + self.Target + " --no-source-dest-check",
+		ID: cloud.ForwardingOff, Object: self.Target,
+		Actual: "the source/destination check is on, or cannot be read: pods' packets are dropped",
+		Fix:    "aws ec2 modify-network-interface-attribute --network-interface-id " + self.Target + " --no-source-dest-check",
 	}), nil
 }
 
-// trial is the destination of writes that are asked for with DryRun: a network of documents, which nobody has. The order
-// leaves nothing behind at a server that knows no DryRun.
+// trial is the destination of writes that are asked for with DryRun: a network of documents, which nobody has. The
+// order leaves nothing behind at a server that knows no DryRun.
 var trial = netip.MustParsePrefix("192.0.2.0/24")
 
 // checkPermissions asks whether the role may write, until it may.
@@ -104,9 +107,11 @@ func (c *client) checkPermissions(ctx context.Context, self cloud.Self) (trouble
 
 // denied is the trouble of an action that the role lacks.
 func (c *client) denied(ctx context.Context, action string, err error) cloud.Trouble {
-	policy := fmt.Sprintf(`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"ec2:%s","Resource":"*"}]}`, action)
+	policy := fmt.Sprintf(`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"ec2:%s","Resource":"*"}]}`,
+		action)
 	return cloud.Trouble{ID: cloud.Denied, Object: "ec2:" + action, Actual: err.Error(),
-		Fix: fmt.Sprintf("aws iam put-role-policy --role-name %s --policy-name twill-%s --policy-document '%s'", c.role(ctx), action, policy)}
+		Fix: fmt.Sprintf("aws iam put-role-policy --role-name %s --policy-name twill-%s --policy-document '%s'",
+			c.role(ctx), action, policy)}
 }
 
 // checkNetwork compares the cluster's network and the kept tables with those of the VPC.
@@ -117,7 +122,8 @@ func (c *client) checkNetwork(ctx context.Context, self cloud.Self) (troubles []
 	}
 	i := slices.IndexFunc(all, func(n nic) bool { return n.id == self.Target })
 	if i < 0 {
-		return nil, fmt.Errorf("%s is no network interface of this instance any more: the metadata has %s", self.Target, describe(all))
+		return nil, fmt.Errorf("%s is no network interface of this instance any more: the metadata has %s", self.Target,
+			describe(all))
 	}
 	blocks, err := c.cidrs(ctx, all[i])
 	if err != nil {
@@ -165,8 +171,8 @@ func (c *client) checkTables(ctx context.Context, self cloud.Self, own nic) (tro
 	return troubles, nil
 }
 
-// user returns who sends packets by a table, empty if nobody is known to. Of the subnets that use the main table because they
-// have no other EC2 does not tell here; the routes of their nodes do.
+// user returns who sends packets by a table, empty if nobody is known to. Of the subnets that use the main table
+// because they have no other EC2 does not tell here; the routes of their nodes do.
 func (c *client) user(t types.RouteTable, own nic, isMine bool) (string, error) {
 	if isMine {
 		return "this node's subnet " + own.subnet + " uses it", nil
@@ -176,7 +182,8 @@ func (c *client) user(t types.RouteTable, own nic, isMine bool) (string, error) 
 		return "", err
 	}
 	pods := slices.IndexFunc(routes, func(r cloud.Route) bool {
-		return strings.HasPrefix(r.Target, "eni-") && slices.ContainsFunc(c.pools, func(p subnet.Pool) bool { return p.Fits(r.Dst) })
+		return strings.HasPrefix(r.Target, "eni-") && slices.ContainsFunc(c.pools,
+			func(p subnet.Pool) bool { return p.Fits(r.Dst) })
 	})
 	if pods >= 0 {
 		return "another node keeps a route in it, " + routes[pods].String(), nil

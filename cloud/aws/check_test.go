@@ -32,12 +32,15 @@ func TestCheck(t *testing.T) {
 		"may not write": {denied: []string{"ec2:CreateRoute", "ec2:ReplaceRoute", "ec2:DeleteRoute"}, want: []string{
 			"cloud-denied|ec2:CreateRoute rtb-1|ec2:CreateRoute", "cloud-denied|ec2:ReplaceRoute rtb-1|ec2:ReplaceRoute",
 			"cloud-denied|ec2:DeleteRoute rtb-1|ec2:DeleteRoute"}},
-		"overlap": {o: cloud.Options{Pools: []subnet.Pool{{Network: netip.MustParsePrefix("172.31.128.0/17"), SubnetLen: 24}}}, want: []string{
+		"overlap": {o: cloud.Options{Pools: []subnet.Pool{{Network: netip.MustParsePrefix("172.31.128.0/17"),
+			SubnetLen: 24}}}, want: []string{
 			"cloud-overlap|172.31.128.0/17|aws ec2 describe-vpcs --vpc-ids vpc-1"}},
 		"another's table": {routes: []cloud.Route{pods("rtb-main", "10.244.2.0/24", "eni-2")}, want: []string{
 			`cloud-table-unlisted|rtb-main|"RouteTableID": ["rtb-1", "rtb-main"]`}},
-		"a table of others": {routes: []cloud.Route{pods("rtb-main", "10.244.2.0/25", "eni-2"), pods("rtb-main", "10.244.3.0/24", "nat-1")}},
-		"not the subnet's":  {o: cloud.Options{Tables: []string{"rtb-main"}}, want: []string{"cloud-table-unlisted|rtb-1|aws ec2 describe-route-tables"}},
+		"a table of others": {routes: []cloud.Route{pods("rtb-main", "10.244.2.0/25", "eni-2"), pods("rtb-main",
+			"10.244.3.0/24", "nat-1")}},
+		"not the subnet's": {o: cloud.Options{Tables: []string{"rtb-main"}},
+			want: []string{"cloud-table-unlisted|rtb-1|aws ec2 describe-route-tables"}},
 		"a subnet's table": {table: fake.Table{ID: "rtb-9", Subnets: []string{"subnet-9"}}, want: []string{
 			`cloud-table-unlisted|rtb-9|"RouteTableID": ["rtb-1", "rtb-9"]`}},
 		"nobody's table": {table: fake.Table{ID: "rtb-9"}},
@@ -68,7 +71,8 @@ func TestCheck(t *testing.T) {
 			}
 			for i, w := range test.want {
 				parts := strings.Split(w, "|")
-				if got[i].ID != parts[0] || got[i].Object != parts[1] || !strings.Contains(got[i].Fix, parts[2]) || got[i].Actual == "" {
+				if got[i].ID != parts[0] || got[i].Object != parts[1] || !strings.Contains(got[i].Fix, parts[2]) ||
+					got[i].Actual == "" {
 					t.Errorf("got %+v, want %s", got[i], w)
 				}
 				plain(t, got[i].Actual)

@@ -58,8 +58,9 @@ func against(t *testing.T, api http.HandlerFunc) map[string]func() error {
 func problem(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
 	w.WriteHeader(status)
-	_, _ = fmt.Fprintf(w, `<?xml version="1.0" encoding="UTF-8"?><Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error>`+
-		`</Errors><RequestID>0a1b2c3d-request</RequestID></Response>`, code, message)
+	_, _ = fmt.Fprintf(w,
+		`<?xml version="1.0" encoding="UTF-8"?><Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error>`+
+			`</Errors><RequestID>0a1b2c3d-request</RequestID></Response>`, code, message)
 }
 
 // TestClasses: each error code is of its class, with Amazon's own words, and is not tried again.
@@ -76,8 +77,10 @@ func TestClasses(t *testing.T) {
 		{400, "RouteLimitExceeded", "The maximum number of routes has been reached.", cloud.ErrFull},
 		{400, "RouteAlreadyExists", "The route identified by 10.244.1.0/24 already exists.", cloud.ErrExists},
 		{400, "InvalidRoute.NotFound", "no route with destination-cidr-block 10.244.1.0/24", cloud.ErrGone},
-		{400, "InvalidParameterValue", "There is no route defined for '10.244.1.0/24' in the route table. Use CreateRoute instead.", cloud.ErrGone},
-		{403, "UnauthorizedOperation", "You are not authorized. Encoded authorization failure message: x1Y2x1Y2", cloud.ErrDenied},
+		{400, "InvalidParameterValue",
+			"There is no route defined for '10.244.1.0/24' in the route table. Use CreateRoute instead.", cloud.ErrGone},
+		{403, "UnauthorizedOperation", "You are not authorized. Encoded authorization failure message: x1Y2x1Y2",
+			cloud.ErrDenied},
 		{401, "AuthFailure", "AWS was not able to validate the provided access credentials", cloud.ErrDenied},
 		{400, "InvalidParameterValue", "Something else.", nil},
 		{400, "InvalidRouteTableID.NotFound", "The routeTable ID 'rtb-1' does not exist", nil},
@@ -100,7 +103,8 @@ func TestClasses(t *testing.T) {
 					t.Fatalf("%s: no error", name)
 				}
 				plain(t, err.Error())
-				for _, class := range []error{cloud.ErrThrottled, cloud.ErrBusy, cloud.ErrFull, cloud.ErrDenied, cloud.ErrExists, cloud.ErrGone} {
+				for _, class := range []error{cloud.ErrThrottled, cloud.ErrBusy, cloud.ErrFull, cloud.ErrDenied, cloud.ErrExists,
+					cloud.ErrGone} {
 					if errors.Is(err, class) != (class == test.class) {
 						t.Errorf("%s: %v: is %v: %t", name, err, class, errors.Is(err, class))
 					}
@@ -139,19 +143,23 @@ func TestNonsense(t *testing.T) {
 			w.WriteHeader(http.StatusBadGateway)
 			_, _ = io.WriteString(w, "<html><body>Bad Gateway</body></html>")
 		}, "", "502"},
-		"empty 503":   {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "", "503"},
+		"empty 503": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "",
+			"503"},
 		"HTML 200":    {body("text/html", "<html>Please log in</html>"), "", "text/html"},
 		"JSON 200":    {body("application/json", "{}"), "", "application/json"},
 		"empty 200":   {body("text/xml", ""), "", "empty"},
 		"truncated":   {body("text/xml", table[:120]), "List", "EOF"},
 		"other XML":   {body("text/xml", "<a><b/></a>"), "List", "rtb-1"},
 		"other, made": {body("text/xml", "<a><b/></a>"), "Create", "does not say"},
-		"not made":    {body("text/xml", "<CreateRouteResponse><return>false</return></CreateRouteResponse>"), "Create", "does not say"},
+		"not made": {body("text/xml", "<CreateRouteResponse><return>false</return></CreateRouteResponse>"), "Create",
+			"does not say"},
 		"10 MB":       {body("text/xml", "<a>"+strings.Repeat("<b/>", 10<<18)), "List", "MiB"},
 		"a long text": {body("text/xml", "<a>"+strings.Repeat("x", 10<<20)), "List", "MiB"},
 		"no CIDR":     {body("text/xml", fmt.Sprintf(table, "vpc-1", "ten&#10;dot", "")), "List", "CIDR"},
+		"no ID":       {body("text/xml", strings.Replace(table, "rtb-1", "rtb-1'; reboot", 1)), "List", "no ID"},
 		"another VPC": {body("text/xml", fmt.Sprintf(table, "vpc-&#9;2", "10.0.0.0/8", "")), "List", "this node is in vpc-1"},
-		"endless":     {body("text/xml", fmt.Sprintf(table, "vpc-1", "10.0.0.0/8", "<nextToken>x</nextToken>")), "List", "pages"},
+		"endless": {body("text/xml", fmt.Sprintf(table, "vpc-1", "10.0.0.0/8", "<nextToken>x</nextToken>")), "List",
+			"pages"},
 		"redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
 		}, "", "redirects"},
@@ -232,14 +240,21 @@ func TestCredentials(t *testing.T) {
 		token string
 		err   string
 	}{
-		"environment":      {map[string]string{"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret}, cloud.Options{}, "", ""},
-		"old names":        {map[string]string{"AWS_ACCESS_KEY": keyID, "AWS_SECRET_KEY": secret, "AWS_SECURITY_TOKEN": token}, cloud.Options{}, token, ""},
-		"security token":   {map[string]string{"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret, "AWS_SECURITY_TOKEN": token}, cloud.Options{}, token, ""},
-		"session token":    {map[string]string{"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret, "AWS_SESSION_TOKEN": token}, cloud.Options{}, token, ""},
-		"net-conf.json":    {nil, cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(secret)}, "", ""},
-		"a wrong secret":   {nil, cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret("no" + secret)}, "", "signature is wrong"},
-		"another's key":    {nil, cloud.Options{KeyID: "AKIANOBODY", KeySecret: cloud.NewSecret(secret)}, "", "nobody has this key"},
-		"another's region": {map[string]string{"AWS_REGION": "us-west-2"}, cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(secret)}, "", "us-west-2"},
+		"environment": {map[string]string{"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret},
+			cloud.Options{}, "", ""},
+		"old names": {map[string]string{"AWS_ACCESS_KEY": keyID, "AWS_SECRET_KEY": secret,
+			"AWS_SECURITY_TOKEN": token}, cloud.Options{}, token, ""},
+		"security token": {map[string]string{"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret,
+			"AWS_SECURITY_TOKEN": token}, cloud.Options{}, token, ""},
+		"session token": {map[string]string{"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret,
+			"AWS_SESSION_TOKEN": token}, cloud.Options{}, token, ""},
+		"net-conf.json": {nil, cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(secret)}, "", ""},
+		"a wrong secret": {nil, cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret("no" + secret)}, "",
+			"signature is wrong"},
+		"another's key": {nil, cloud.Options{KeyID: "AKIANOBODY", KeySecret: cloud.NewSecret(secret)}, "",
+			"nobody has this key"},
+		"another's region": {map[string]string{"AWS_REGION": "us-west-2"}, cloud.Options{KeyID: keyID,
+			KeySecret: cloud.NewSecret(secret)}, "", "us-west-2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clean(t)
@@ -309,9 +324,10 @@ func TestMetadataNonsense(t *testing.T) {
 			conn.Close()
 		},
 		"addresses": entries(map[string]string{"macs/": "02:00:00:00:00:01/", "local-ipv4s": "ten"}),
-		"IDs":       entries(map[string]string{"macs/": "02:00:00:00:00:01/", "interface-id": "eni-1\x1b[2J", "subnet-id": "s", "vpc-id": "v"}),
-		"MACs":      entries(map[string]string{"macs/": "../../user-data"}),
-		"no MACs":   entries(map[string]string{"macs/": ""}),
+		"IDs": entries(map[string]string{"macs/": "02:00:00:00:00:01/", "interface-id": "eni-1\x1b[2J",
+			"subnet-id": "s", "vpc-id": "v"}),
+		"MACs":    entries(map[string]string{"macs/": "../../user-data"}),
+		"no MACs": entries(map[string]string{"macs/": ""}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			clean(t)

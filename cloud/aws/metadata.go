@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -67,7 +68,8 @@ func (c *client) interfaces(ctx context.Context) (all []nic, err error) {
 	for _, m := range macs {
 		n := nic{mac: strings.TrimSuffix(m, "/")}
 		if _, err := net.ParseMAC(n.mac); err != nil {
-			return nil, fmt.Errorf("the metadata lists %s among the network interfaces, and that is no MAC address", shorten(n.mac))
+			return nil, fmt.Errorf("the metadata lists %s among the network interfaces, and that is no MAC address",
+				shorten(n.mac))
 		}
 		for _, list := range []string{"local-ipv4s", "ipv6s"} {
 			texts, err := c.lines(ctx, n.path(list))
@@ -114,9 +116,11 @@ func withAddrs(all []nic, local []netip.Addr) (own nic, err error) {
 		i := slices.IndexFunc(all, func(n nic) bool { return slices.Contains(n.addrs, a.Unmap().WithZone("")) })
 		switch {
 		case i < 0:
-			return nic{}, fmt.Errorf("no network interface of this instance has the address %s: the metadata has %s", a, describe(all))
+			return nic{}, fmt.Errorf("no network interface of this instance has the address %s: the metadata has %s", a,
+				describe(all))
 		case own.id != "" && own.id != all[i].id:
-			return nic{}, fmt.Errorf("%s is an address of %s, and %s of %s: one interface must have both", local[0], own.id, a, all[i].id)
+			return nic{}, fmt.Errorf("%s is an address of %s, and %s of %s: one interface must have both", local[0], own.id, a,
+				all[i].id)
 		}
 		own = all[i]
 	}
@@ -152,10 +156,13 @@ func (c *client) cidrs(ctx context.Context, n nic) (blocks []netip.Prefix, err e
 	return blocks, nil
 }
 
+// roleName is what Amazon lets roles be called.
+var roleName = regexp.MustCompile(`^[A-Za-z0-9_+=,.@-]{1,64}$`)
+
 // role returns the name of the instance's role, or a word for it.
 func (c *client) role(ctx context.Context) string {
 	names, err := c.lines(ctx, "iam/security-credentials/")
-	if err != nil || len(names) != 1 || len(names[0]) > 64 {
+	if err != nil || len(names) != 1 || !roleName.MatchString(names[0]) {
 		return "NODE-ROLE"
 	}
 	return names[0]

@@ -15,15 +15,16 @@ import (
 	"github.com/twill-net/twill/cloud"
 )
 
-// propagated marks a route that a virtual private gateway made. It cannot be replaced: a static route is made beside it, and
-// counts more.
+// propagated marks a route that a virtual private gateway made. It cannot be replaced: a static route is made beside
+// it, and counts more.
 const propagated = "propagated"
 
 // maxPages of an answer are read: more is a server that goes round in circles.
 const maxPages = 1000
 
 // describe returns routing tables, from all pages.
-func (c *client) describe(ctx context.Context, ask *ec2.DescribeRouteTablesInput) (tables []types.RouteTable, err error) {
+func (c *client) describe(ctx context.Context, ask *ec2.DescribeRouteTablesInput) (tables []types.RouteTable,
+	err error) {
 	in, err := c.in(ctx)
 	if err != nil {
 		return nil, err
@@ -32,6 +33,11 @@ func (c *client) describe(ctx context.Context, ask *ec2.DescribeRouteTablesInput
 		out, err := c.ec2.DescribeRouteTables(ctx, ask, in)
 		if err != nil {
 			return nil, c.explain("DescribeRouteTables", err)
+		}
+		for _, t := range out.RouteTables {
+			if id := awssdk.ToString(t.RouteTableId); !isName(id) {
+				return nil, fmt.Errorf("DescribeRouteTables: the answer has a table %s, and that is no ID", shorten(id))
+			}
 		}
 		tables = append(tables, out.RouteTables...)
 		if awssdk.ToString(out.NextToken) == "" {
@@ -52,7 +58,7 @@ func (c *client) tableOf(ctx context.Context, n nic) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("find the routing table of %s: %w", n.subnet, err)
 		}
-		if len(tables) > 0 && awssdk.ToString(tables[0].RouteTableId) != "" {
+		if len(tables) > 0 {
 			return *tables[0].RouteTableId, nil
 		}
 	}
@@ -86,7 +92,8 @@ func (c *client) List(ctx context.Context, self cloud.Self) (routes []cloud.Rout
 	return routes, nil
 }
 
-// routesOf returns a table's routes to single prefixes. A propagated route comes after a static one to the same destination.
+// routesOf returns a table's routes to single prefixes. A propagated route comes after a static one to the same
+// destination.
 func routesOf(t types.RouteTable) (routes []cloud.Route, err error) {
 	for _, r := range t.Routes {
 		text := cmp.Or(awssdk.ToString(r.DestinationCidrBlock), awssdk.ToString(r.DestinationIpv6CidrBlock))
@@ -118,7 +125,7 @@ func target(r types.Route) string {
 		r.EgressOnlyInternetGatewayId, r.LocalGatewayId, r.CarrierGatewayId, r.CoreNetworkArn, r.OdbNetworkArn, r.IpAddress,
 	} {
 		if awssdk.ToString(id) != "" {
-			return *id
+			return shorten(*id)
 		}
 	}
 	return "unknown"

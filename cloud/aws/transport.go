@@ -13,10 +13,11 @@ const maxAnswer = 8 << 20
 
 var errTooLong = fmt.Errorf("the answer has more than %d MiB", maxAnswer>>20)
 
-// wire returns a client that follows no redirect, because a signed request is for nobody else. A successful answer must be of
-// the kind, if one is given.
+// wire returns a client that follows no redirect, because a signed request is for nobody else. A successful answer must
+// be of the kind, if one is given.
 func wire(t http.RoundTripper, kind string) *http.Client {
-	return &http.Client{Timeout: timeout, Transport: guard{t, kind}, CheckRedirect: func(*http.Request, []*http.Request) error {
+	return &http.Client{Timeout: timeout, Transport: guard{t, kind}, CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 }

@@ -28,9 +28,9 @@ type AWSOptions struct {
 	PageSize int
 }
 
-// AWS returns a server of a Network that speaks as Amazon does: EC2's query API at /, with signatures of version 4, and the
-// instance metadata service (version 2 only) at /latest. One address may serve both. While Faults.Away is set only the metadata
-// service answers: it is the machine's host.
+// AWS returns a server of a Network that speaks as Amazon does: EC2's query API at /, with signatures of version 4, and
+// the instance metadata service (version 2 only) at /latest. One address may serve both. While Faults.Away is set only
+// the metadata service answers: it is the machine's host.
 func AWS(n *Network, o AWSOptions) http.Handler {
 	if o.Region == "" {
 		o.Region = "eu-central-1"
@@ -66,7 +66,10 @@ func (a *aws) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(problem.status)
 		answer = answer.element("Response", func(x awsXML) awsXML {
 			x = x.element("Errors", func(x awsXML) awsXML {
-				return x.element("Error", func(x awsXML) awsXML { return x.text("Code", problem.code).text("Message", problem.message) })
+				return x.element("Error", func(x awsXML) awsXML {
+					return x.text("Code", problem.code).text("Message",
+						problem.message)
+				})
 			})
 			return x.text("RequestID", request)
 		})
@@ -103,9 +106,12 @@ var awsClasses = []struct {
 	awsProblem
 }{
 	{cloud.ErrThrottled, awsProblem{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}},
-	{cloud.ErrBusy, awsProblem{http.StatusBadRequest, "IncorrectState", "The resource is in an incorrect state for the request."}},
-	{cloud.ErrFull, awsProblem{http.StatusBadRequest, "RouteLimitExceeded", "The maximum number of routes has been reached."}},
-	{cloud.ErrDenied, awsProblem{http.StatusForbidden, "UnauthorizedOperation", "You are not authorized to perform this operation."}},
+	{cloud.ErrBusy, awsProblem{http.StatusBadRequest, "IncorrectState",
+		"The resource is in an incorrect state for the request."}},
+	{cloud.ErrFull, awsProblem{http.StatusBadRequest, "RouteLimitExceeded",
+		"The maximum number of routes has been reached."}},
+	{cloud.ErrDenied, awsProblem{http.StatusForbidden, "UnauthorizedOperation",
+		"You are not authorized to perform this operation."}},
 	{cloud.ErrExists, awsProblem{http.StatusBadRequest, "RouteAlreadyExists", "The route already exists."}},
 	{cloud.ErrGone, awsProblem{http.StatusBadRequest, "InvalidRoute.NotFound", "There is no such route."}},
 }
@@ -151,7 +157,8 @@ func (a *aws) call(r *http.Request, id string) (awsXML, error) {
 		return "", err
 	}
 	name := q.name + "Response"
-	return awsXML("<"+name+` xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">`) + awsXML("").text("requestId", id) + inside +
+	return awsXML("<"+name+` xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">`) + awsXML("").text("requestId",
+		id) + inside +
 		awsXML("</"+name+">"), nil
 }
 
@@ -165,12 +172,14 @@ func (a *aws) permit(q awsQuery) error {
 		return err
 	}
 	if slices.Contains(a.Faults().Denied, "ec2:"+q.name) {
-		return &awsProblem{http.StatusForbidden, "UnauthorizedOperation", "You are not authorized to perform this operation. User: " +
-			"arn:aws:sts::123456789012:assumed-role/" + awsRole + "/i-1 is not authorized to perform: ec2:" + q.name + " because no " +
-			"identity-based policy allows the ec2:" + q.name + " action. Encoded authorization failure message: " + strings.Repeat("x1Y2", 100)}
+		return &awsProblem{http.StatusForbidden, "UnauthorizedOperation",
+			"You are not authorized to perform this operation. User: " +
+				"arn:aws:sts::123456789012:assumed-role/" + awsRole + "/i-1 is not authorized to perform: ec2:" + q.name + " because no " +
+				"identity-based policy allows the ec2:" + q.name + " action. Encoded authorization failure message: " + strings.Repeat("x1Y2", 100)}
 	}
 	if q.get("DryRun") == "true" {
-		return &awsProblem{http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set."}
+		return &awsProblem{http.StatusPreconditionFailed, "DryRunOperation",
+			"Request would have succeeded, but DryRun flag is set."}
 	}
 	return nil
 }

@@ -95,7 +95,8 @@ func (a *aws) entry(nic NIC, path string) (string, bool) {
 	case "iam/security-credentials/" + awsRole:
 		now := time.Now().UTC()
 		return fmt.Sprintf(`{"Code":"Success","LastUpdated":%q,"Type":"AWS-HMAC","AccessKeyId":%q,"SecretAccessKey":%q,"Token":%q,"Expiration":%q}`,
-			now.Format(time.RFC3339), awsRoleKeyID, a.roleSecret(), a.roleToken(), now.Add(6*time.Hour).Format(time.RFC3339)), true
+				now.Format(time.RFC3339), awsRoleKeyID, a.roleSecret(), a.roleToken(), now.Add(6*time.Hour).Format(time.RFC3339)),
+			true
 	}
 	rest, ok := strings.CutPrefix(path, "network/interfaces/macs/")
 	if !ok {

@@ -32,7 +32,8 @@ var awsDescribe = map[string]string{"DryRun": awsBool, "MaxResults": `[0-9]+`, "
 	"Filter.N.Name": awsText, "Filter.N.Value.N": awsText}
 
 var awsTargets = map[string]string{
-	"NetworkInterfaceId": awsENI, "InstanceId": `i-.+`, "GatewayId": `.+-.+`, "NatGatewayId": `nat-.+`, "TransitGatewayId": `tgw-.+`,
+	"NetworkInterfaceId": awsENI, "InstanceId": `i-.+`, "GatewayId": `.+-.+`, "NatGatewayId": `nat-.+`,
+	"TransitGatewayId":       `tgw-.+`,
 	"VpcPeeringConnectionId": `pcx-.+`, "EgressOnlyInternetGatewayId": `eigw-.+`,
 }
 
@@ -40,8 +41,10 @@ var awsDestination = map[string]string{"DryRun": awsBool, "RouteTableId": awsTab
 	"DestinationIpv6CidrBlock": awsCIDR}
 
 var awsActions = []awsAction{
-	{"DescribeRouteTables", "List", awsJoin(awsDescribe, map[string]string{"RouteTableId.N": awsTable}), nil, (*aws).describeTables},
-	{"DescribeNetworkInterfaces", "Check", awsJoin(awsDescribe, map[string]string{"NetworkInterfaceId.N": awsENI}), nil, (*aws).describeNICs},
+	{"DescribeRouteTables", "List", awsJoin(awsDescribe, map[string]string{"RouteTableId.N": awsTable}), nil,
+		(*aws).describeTables},
+	{"DescribeNetworkInterfaces", "Check", awsJoin(awsDescribe, map[string]string{"NetworkInterfaceId.N": awsENI}), nil,
+		(*aws).describeNICs},
 	{"CreateRoute", "Apply", awsJoin(awsDestination, awsTargets), []string{"RouteTableId"}, (*aws).createRoute},
 	{"ReplaceRoute", "Apply", awsJoin(awsDestination, awsTargets), []string{"RouteTableId"}, (*aws).replaceRoute},
 	{"DeleteRoute", "Apply", awsDestination, []string{"RouteTableId"}, (*aws).deleteRoute},
@@ -86,7 +89,8 @@ func (a *aws) judge(form url.Values) (awsQuery, error) {
 	case i < 0:
 		return awsQuery{}, awsRefuse("InvalidAction", "The action %s is not valid for this web service.", form.Get("Action"))
 	case form.Get("Version") != "2016-11-15":
-		return awsQuery{}, awsRefuse("NoSuchVersion", "The requested version (%s) of service AmazonEC2 does not exist.", form.Get("Version"))
+		return awsQuery{}, awsRefuse("NoSuchVersion", "The requested version (%s) of service AmazonEC2 does not exist.",
+			form.Get("Version"))
 	}
 	q := awsQuery{awsActions[i], form}
 	for name, values := range form {
@@ -123,7 +127,8 @@ func awsMalformed(pattern string) string {
 	return "InvalidParameterValue"
 }
 
-// filtered reports whether something has the values that the filters ask for. A filter that values do not have is refused.
+// filtered reports whether something has the values that the filters ask for. A filter that values do not have is
+// refused.
 func (q awsQuery) filtered(values map[string][]string) (bool, error) {
 	for i := 1; ; i++ {
 		prefix := "Filter." + strconv.Itoa(i) + "."
@@ -155,7 +160,8 @@ func (a *aws) page(q awsQuery, items, most int) (from, to int, token string, err
 	size := items
 	if text := q.get("MaxResults"); text != "" {
 		if size, _ = strconv.Atoi(text); size < 5 || size > most {
-			return 0, 0, "", awsRefuse("InvalidParameterValue", "Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and %d.", text, most)
+			return 0, 0, "", awsRefuse("InvalidParameterValue",
+				"Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and %d.", text, most)
 		}
 	}
 	if a.PageSize > 0 {
@@ -181,13 +187,16 @@ func (q awsQuery) destination() (netip.Prefix, error) {
 	four, six := q.get("DestinationCidrBlock"), q.get("DestinationIpv6CidrBlock")
 	switch {
 	case four == "" && six == "":
-		return netip.Prefix{}, awsRefuse("MissingParameter", "The request must contain the parameter destinationCidrBlock or destinationIpv6CidrBlock")
+		return netip.Prefix{}, awsRefuse("MissingParameter",
+			"The request must contain the parameter destinationCidrBlock or destinationIpv6CidrBlock")
 	case four != "" && six != "":
-		return netip.Prefix{}, awsRefuse("InvalidParameterCombination", "destinationCidrBlock and destinationIpv6CidrBlock are exclusive")
+		return netip.Prefix{}, awsRefuse("InvalidParameterCombination",
+			"destinationCidrBlock and destinationIpv6CidrBlock are exclusive")
 	}
 	p, err := netip.ParsePrefix(four + six)
 	if err != nil || p.Addr().Is4() != (four != "") {
-		return p, awsRefuse("InvalidParameterValue", "Value (%s) for parameter destinationCidrBlock is invalid. This is not a valid CIDR block.", four+six)
+		return p, awsRefuse("InvalidParameterValue",
+			"Value (%s) for parameter destinationCidrBlock is invalid. This is not a valid CIDR block.", four+six)
 	}
 	return p.Masked(), nil
 }

@@ -47,7 +47,8 @@ func (a *aws) describeTables(q awsQuery) (awsXML, error) {
 
 // tableValues are what tables can be filtered by.
 func (a *aws) tableValues(t Table, routes []cloud.Route) map[string][]string {
-	v := map[string][]string{"route-table-id": {t.ID}, "vpc-id": {a.ID}, "owner-id": {awsOwner}, "association.main": {strconv.FormatBool(t.Main)},
+	v := map[string][]string{"route-table-id": {t.ID}, "vpc-id": {a.ID}, "owner-id": {awsOwner},
+		"association.main":      {strconv.FormatBool(t.Main)},
 		"association.subnet-id": t.Subnets, "association.route-table-id": nil, "route.destination-cidr-block": nil,
 		"route.destination-ipv6-cidr-block": nil, "route.gateway-id": {"local"}, "route.instance-id": nil, "route.state": nil}
 	if t.Main || len(t.Subnets) > 0 {
@@ -104,8 +105,10 @@ func (a *aws) showTable(x awsXML, t Table, routes []cloud.Route) awsXML {
 func awsNothing(x awsXML) awsXML { return x }
 
 // awsTargetNames are the elements of a route's target, by the first letters of its ID. A gateway is any other.
-var awsTargetNames = map[string]string{"eni": "networkInterfaceId", "i": "instanceId", "nat": "natGatewayId", "tgw": "transitGatewayId",
-	"pcx": "vpcPeeringConnectionId", "eigw": "egressOnlyInternetGatewayId", "lgw": "localGatewayId", "cagw": "carrierGatewayId"}
+var awsTargetNames = map[string]string{"eni": "networkInterfaceId", "i": "instanceId", "nat": "natGatewayId",
+	"tgw": "transitGatewayId",
+	"pcx": "vpcPeeringConnectionId", "eigw": "egressOnlyInternetGatewayId", "lgw": "localGatewayId",
+	"cagw": "carrierGatewayId"}
 
 func (a *aws) showRoute(r cloud.Route, origin string) awsXML {
 	return awsXML("").element("item", func(x awsXML) awsXML {
@@ -147,8 +150,12 @@ func (a *aws) route(q awsQuery) (r cloud.Route, err error) {
 	if !slices.ContainsFunc(a.Tables(), func(t Table) bool { return t.ID == r.Table }) {
 		return r, awsNoTable(r.Table)
 	}
-	if slices.ContainsFunc(a.CIDRs, func(c netip.Prefix) bool { return c.Contains(r.Dst.Addr()) && c.Bits() <= r.Dst.Bits() }) {
-		return r, awsRefuse("InvalidParameterValue", "The destination CIDR block %s is equal to or more specific than one of this VPC's CIDR blocks.", r.Dst)
+	if slices.ContainsFunc(a.CIDRs, func(c netip.Prefix) bool {
+		return c.Contains(r.Dst.Addr()) &&
+			c.Bits() <= r.Dst.Bits()
+	}) {
+		return r, awsRefuse("InvalidParameterValue",
+			"The destination CIDR block %s is equal to or more specific than one of this VPC's CIDR blocks.", r.Dst)
 	}
 	if q.name == "DeleteRoute" {
 		return r, nil
@@ -162,8 +169,9 @@ func (a *aws) route(q awsQuery) (r cloud.Route, err error) {
 		}
 	}
 	if r.Target == "" {
-		return r, awsRefuse("MissingParameter", "The request must contain exactly one of gatewayId, natGatewayId, networkInterfaceId, "+
-			"vpcPeeringConnectionId, egressOnlyInternetGatewayId, transitGatewayId or instanceId")
+		return r, awsRefuse("MissingParameter",
+			"The request must contain exactly one of gatewayId, natGatewayId, networkInterfaceId, "+
+				"vpcPeeringConnectionId, egressOnlyInternetGatewayId, transitGatewayId or instanceId")
 	}
 	if _, ok := a.NIC(func(n NIC) bool { return n.ID == r.Target }); strings.HasPrefix(r.Target, "eni-") && !ok {
 		return r, awsRefuse("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '%s' does not exist", r.Target)
@@ -192,7 +200,8 @@ func (a *aws) replaceRoute(q awsQuery) (awsXML, error) {
 		return "", err
 	}
 	if err = a.Apply(cloud.Change{Op: cloud.Replace, Route: r}); errors.Is(err, cloud.ErrGone) {
-		return "", awsRefuse("InvalidParameterValue", "There is no route defined for '%s' in the route table. Use CreateRoute instead.", r.Dst)
+		return "", awsRefuse("InvalidParameterValue",
+			"There is no route defined for '%s' in the route table. Use CreateRoute instead.", r.Dst)
 	}
 	return awsXML("").text("return", "true"), err
 }
@@ -203,7 +212,8 @@ func (a *aws) deleteRoute(q awsQuery) (awsXML, error) {
 		return "", err
 	}
 	if err = a.Apply(cloud.Change{Op: cloud.Delete, Route: r}); errors.Is(err, cloud.ErrGone) {
-		return "", awsRefuse("InvalidRoute.NotFound", "no route with destination-cidr-block %s in route table %s", r.Dst, r.Table)
+		return "", awsRefuse("InvalidRoute.NotFound", "no route with destination-cidr-block %s in route table %s", r.Dst,
+			r.Table)
 	}
 	return awsXML("").text("return", "true"), err
 }
@@ -221,8 +231,10 @@ func (a *aws) describeNICs(q awsQuery) (awsXML, error) {
 		for _, addr := range n.Addrs {
 			addrs = append(addrs, addr.String())
 		}
-		ok, err := q.filtered(map[string][]string{"network-interface-id": {n.ID}, "vpc-id": {a.ID}, "subnet-id": {n.Subnet}, "mac-address": {n.mac()},
-			"attachment.instance-id": {n.Instance}, "addresses.private-ip-address": addrs, "source-dest-check": {strconv.FormatBool(!n.Forwards)}})
+		ok, err := q.filtered(map[string][]string{"network-interface-id": {n.ID}, "vpc-id": {a.ID}, "subnet-id": {n.Subnet},
+			"mac-address":            {n.mac()},
+			"attachment.instance-id": {n.Instance}, "addresses.private-ip-address": addrs,
+			"source-dest-check": {strconv.FormatBool(!n.Forwards)}})
 		if err != nil {
 			return "", err
 		}

@@ -17,7 +17,8 @@ var awsAuthorization = regexp.MustCompile(
 // signed checks a request's signature of version 4.
 func (a *aws) signed(r *http.Request, body []byte) error {
 	failure := func(why string) error {
-		return &awsProblem{http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials: " + why}
+		return &awsProblem{http.StatusUnauthorized, "AuthFailure",
+			"AWS was not able to validate the provided access credentials: " + why}
 	}
 	parts := awsAuthorization.FindStringSubmatch(r.Header.Get("Authorization"))
 	if parts == nil {

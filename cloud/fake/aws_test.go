@@ -15,7 +15,8 @@ import (
 func vpc() *aws {
 	n := &Network{ID: "vpc-1"}
 	for i, id := range []string{"eni-1", "eni-2"} {
-		n.AddNIC(NIC{ID: id, Instance: "i-1", Subnet: "subnet-1", Addrs: []netip.Addr{netip.AddrFrom4([4]byte{172, 31, 0, byte(i + 1)})}})
+		n.AddNIC(NIC{ID: id, Instance: "i-1", Subnet: "subnet-1", Addrs: []netip.Addr{netip.AddrFrom4([4]byte{172, 31, 0,
+			byte(i + 1)})}})
 	}
 	n.AddNIC(NIC{ID: "eni-3", Instance: "i-3", Subnet: "subnet-1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.0.3")}})
 	n.AddTable(Table{ID: "rtb-1", Main: true})
@@ -93,7 +94,8 @@ func TestAWSJudges(t *testing.T) {
 // TestAWSUnsigned: nobody is served without a signature.
 func TestAWSUnsigned(t *testing.T) {
 	answer := httptest.NewRecorder()
-	vpc().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/", strings.NewReader("Action=DescribeRouteTables&Version=2016-11-15")))
+	vpc().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/",
+		strings.NewReader("Action=DescribeRouteTables&Version=2016-11-15")))
 	if answer.Code != http.StatusUnauthorized || !strings.Contains(answer.Body.String(), "<Code>AuthFailure</Code>") {
 		t.Errorf("%d %s", answer.Code, answer.Body)
 	}
@@ -121,30 +123,35 @@ func TestAWSMetadata(t *testing.T) {
 	}{
 		{http.MethodPut, "/latest/api/token", "172.31.0.1", nil, 400, ""},
 		{http.MethodPut, "/latest/api/token", "172.31.0.1", []string{awsTTLHeader, "21601"}, 400, ""},
-		{http.MethodPut, "/latest/api/token", "172.31.0.1", []string{awsTTLHeader, "60", "X-Forwarded-For", "10.0.0.1"}, 403, ""},
+		{http.MethodPut, "/latest/api/token", "172.31.0.1", []string{awsTTLHeader, "60", "X-Forwarded-For", "10.0.0.1"},
+			403, ""},
 		{http.MethodGet, "/latest/api/token", "172.31.0.1", nil, 405, ""},
 		{http.MethodPut, "/latest/api/token", "172.31.0.9", []string{awsTTLHeader, "60"}, 404, ""},
 		{http.MethodGet, "/latest/meta-data/instance-id", "172.31.0.1", nil, 401, ""},
 		{http.MethodGet, "/latest/meta-data/instance-id", "172.31.0.3", []string{awsTokenHeader, token}, 401, ""},
 		{http.MethodGet, "/latest/meta-data/instance-id", "172.31.0.1", []string{awsTokenHeader, token}, 200, "i-1"},
 		{http.MethodGet, "/latest/meta-data/no", "172.31.0.1", []string{awsTokenHeader, token}, 404, ""},
-		{http.MethodGet, "/latest/meta-data/placement/region", "172.31.0.1", []string{awsTokenHeader, token}, 200, "eu-central-1"},
+		{http.MethodGet, "/latest/meta-data/placement/region", "172.31.0.1", []string{awsTokenHeader, token}, 200,
+			"eu-central-1"},
 		{http.MethodGet, "/latest/meta-data/network/interfaces/macs/", "172.31.0.1", []string{awsTokenHeader, token}, 200,
 			NIC{ID: "eni-1"}.mac() + "/\n" + NIC{ID: "eni-2"}.mac() + "/"},
 		{http.MethodGet, "/latest/meta-data/network/interfaces/macs/" + NIC{ID: "eni-2"}.mac() + "/local-ipv4s", "172.31.0.1",
 			[]string{awsTokenHeader, token}, 200, "172.31.0.2"},
 		{http.MethodGet, "/latest/meta-data/network/interfaces/macs/" + NIC{ID: "eni-2"}.mac() + "/ipv6s", "172.31.0.1",
 			[]string{awsTokenHeader, token}, 404, ""},
-		{http.MethodGet, "/latest/meta-data/network/interfaces/macs/" + NIC{ID: "eni-3"}.mac() + "/interface-id", "172.31.0.1",
+		{http.MethodGet, "/latest/meta-data/network/interfaces/macs/" + NIC{ID: "eni-3"}.mac() + "/interface-id",
+			"172.31.0.1",
 			[]string{awsTokenHeader, token}, 404, ""},
 	} {
 		status, text := ask(test.method, test.path, test.from, test.header...)
 		if status != test.status || test.text != "" && text != test.text {
-			t.Errorf("%s %s from %s with %q: %d %q, want %d %q", test.method, test.path, test.from, test.header, status, text, test.status, test.text)
+			t.Errorf("%s %s from %s with %q: %d %q, want %d %q", test.method, test.path, test.from, test.header, status, text,
+				test.status, test.text)
 		}
 	}
 	a.Break(Faults{Away: true, Fail: func(string) error { return cloud.ErrThrottled }})
-	if status, _ := ask(http.MethodGet, "/latest/meta-data/network/interfaces/macs/", "172.31.0.1", awsTokenHeader, token); status != 503 {
+	if status, _ := ask(http.MethodGet, "/latest/meta-data/network/interfaces/macs/", "172.31.0.1", awsTokenHeader,
+		token); status != 503 {
 		t.Errorf("a fault of Self is %d", status)
 	}
 }

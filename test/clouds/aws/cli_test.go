@@ -19,15 +19,16 @@ func frontNetwork() *fake.Network {
 	n := &fake.Network{ID: "vpc-1"}
 	for i := range 3 {
 		n.AddNIC(fake.NIC{ID: fmt.Sprint("eni-", i+1), Instance: fmt.Sprint("i-", i+1), Subnet: fmt.Sprint("subnet-", 1+i/2),
-			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{172, 31, 0, byte(i + 1)}), netip.MustParseAddr(fmt.Sprint("2001:db8::", i+1))}})
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{172, 31, 0, byte(i + 1)}), netip.MustParseAddr(fmt.Sprint("2001:db8::",
+				i+1))}})
 	}
 	n.AddTable(fake.Table{ID: "rtb-main", Main: true})
 	n.AddTable(fake.Table{ID: "rtb-1", Subnets: []string{"subnet-1"}})
 	return n
 }
 
-// TestCLI: the AWS CLI understands the front: what it writes is there, and it shows what is there. The instance's role gives
-// it its credentials, by the metadata.
+// TestCLI: the AWS CLI understands the front: what it writes is there, and it shows what is there. The instance's role
+// gives it its credentials, by the metadata.
 func TestCLI(t *testing.T) {
 	path := program(t, "aws", "--version")
 	clean(t)
@@ -41,7 +42,8 @@ func TestCLI(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL", s.URL)
 	t.Setenv("AWS_DEFAULT_REGION", region)
 	run := func(args string) (string, error) {
-		out, err := exec.CommandContext(t.Context(), path, append([]string{"ec2", "--output", "json"}, strings.Fields(args)...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), path, append([]string{"ec2", "--output", "json"},
+			strings.Fields(args)...)...).CombinedOutput()
 		return string(out), err
 	}
 	for _, step := range []struct{ args, want, fails string }{
@@ -91,10 +93,11 @@ func TestCLI(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &shown) != nil {
 		t.Fatal(err, out)
 	}
-	if got, want := fmt.Sprintf("%+v", shown.RouteTables), "[{RouteTableId:rtb-1 VpcId:vpc-1 Associations:[{SubnetId:subnet-1 Main:false}] Routes:["+
-		"{DestinationCidrBlock:172.31.0.0/16 NetworkInterfaceId: GatewayId:local State:active Origin:CreateRouteTable} "+
-		"{DestinationCidrBlock:10.244.1.0/24 NetworkInterfaceId:eni-2 GatewayId: State:blackhole Origin:CreateRoute} "+
-		"{DestinationCidrBlock:0.0.0.0/0 NetworkInterfaceId: GatewayId:igw-1 State:active Origin:CreateRoute}]}]"; got != want {
+	if got, want := fmt.Sprintf("%+v", shown.RouteTables),
+		"[{RouteTableId:rtb-1 VpcId:vpc-1 Associations:[{SubnetId:subnet-1 Main:false}] Routes:["+
+			"{DestinationCidrBlock:172.31.0.0/16 NetworkInterfaceId: GatewayId:local State:active Origin:CreateRouteTable} "+
+			"{DestinationCidrBlock:10.244.1.0/24 NetworkInterfaceId:eni-2 GatewayId: State:blackhole Origin:CreateRoute} "+
+			"{DestinationCidrBlock:0.0.0.0/0 NetworkInterfaceId: GatewayId:igw-1 State:active Origin:CreateRoute}]}]"; got != want {
 		t.Errorf("shown is %s, want %s", got, want)
 	}
 	j.report(t)

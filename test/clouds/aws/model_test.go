@@ -78,7 +78,10 @@ func (m model) request(form url.Values) (wrong []string) {
 	}
 	for _, name := range input.Required {
 		key := queryName(name, input.Members[name])
-		if !slices.ContainsFunc(slices.Collect(keys(form)), func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }) {
+		if !slices.ContainsFunc(slices.Collect(keys(form)), func(k string) bool {
+			return k == key || strings.HasPrefix(k,
+				key+".")
+		}) {
 			wrong = append(wrong, form.Get("Action")+" lacks "+key)
 		}
 	}
@@ -178,7 +181,8 @@ func (m model) answer(action string, status int, body []byte) (wrong []string) {
 		}
 		return wrong
 	}
-	if want := (xml.Name{Space: "http://ec2.amazonaws.com/doc/2016-11-15/", Local: action + "Response"}); root.XMLName != want {
+	if want := (xml.Name{Space: "http://ec2.amazonaws.com/doc/2016-11-15/",
+		Local: action + "Response"}); root.XMLName != want {
 		wrong = append(wrong, fmt.Sprintf("the root is %v, want %v", root.XMLName, want))
 	}
 	output := shape{Type: "structure", Members: map[string]member{}}
@@ -279,8 +283,9 @@ func TestModel(t *testing.T) {
 		n := frontNetwork()
 		w := cloudtest.World{Network: n, Six: true}
 		for i, nic := range n.NICs()[:2] {
-			s := httptest.NewServer(&judge{model: j.model, seen: j.seen, wrong: j.wrong, server: fake.AWS(n, fake.AWSOptions{PageSize: 1,
-				Caller: func(*http.Request) (fake.NIC, bool) { return n.NIC(func(n fake.NIC) bool { return n.ID == nic.ID }) }})})
+			s := httptest.NewServer(&judge{model: j.model, seen: j.seen, wrong: j.wrong, server: fake.AWS(n,
+				fake.AWSOptions{PageSize: 1,
+					Caller: func(*http.Request) (fake.NIC, bool) { return n.NIC(func(n fake.NIC) bool { return n.ID == nic.ID }) }})})
 			t.Cleanup(s.Close)
 			t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
 			t.Setenv("AWS_ENDPOINT_URL", s.URL)
@@ -293,7 +298,8 @@ func TestModel(t *testing.T) {
 		return w
 	})
 	j.report(t)
-	for _, want := range []string{"DescribeRouteTables 200", "DescribeNetworkInterfaces 200", "CreateRoute 200", "CreateRoute 412",
+	for _, want := range []string{"DescribeRouteTables 200", "DescribeNetworkInterfaces 200", "CreateRoute 200",
+		"CreateRoute 412",
 		"CreateRoute 503", "ReplaceRoute 200", "DeleteRoute 200", "DeleteRoute 412", "ModifyNetworkInterfaceAttribute 200"} {
 		if j.seen[want] == 0 {
 			t.Errorf("there was no %s: this test proves nothing about it", want)

@@ -109,7 +109,8 @@ func (m moto) ask(t *testing.T, service, pattern, query string) []string {
 		t.Fatal(err)
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=AKIAADMIN/20260101/"+region+"/"+service+"/aws4_request, SignedHeaders=host, Signature=0")
+	r.Header.Set("Authorization",
+		"AWS4-HMAC-SHA256 Credential=AKIAADMIN/20260101/"+region+"/"+service+"/aws4_request, SignedHeaders=host, Signature=0")
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -137,13 +138,17 @@ func (m moto) enforce(t *testing.T, on bool) {
 	answer.Body.Close()
 }
 
-// network makes a VPC with two network interfaces and a routing table of their subnet, and returns them for the metadata.
+// network makes a VPC with two network interfaces and a routing table of their subnet, and returns them for the
+// metadata.
 func (m moto) network(t *testing.T) *fake.Network {
 	t.Helper()
 	vpc := m.ask(t, "ec2", `<vpcId>(.*?)</vpcId>`, "Action=CreateVpc&Version=2016-11-15&CidrBlock=172.31.0.0/16")[0]
-	sub := m.ask(t, "ec2", `<subnetId>(.*?)</subnetId>`, "Action=CreateSubnet&Version=2016-11-15&CidrBlock=172.31.0.0/20&VpcId="+vpc)[0]
-	table := m.ask(t, "ec2", `<routeTableId>(.*?)</routeTableId>`, "Action=CreateRouteTable&Version=2016-11-15&VpcId="+vpc)[0]
-	m.ask(t, "ec2", `<associationId>(.*?)</associationId>`, "Action=AssociateRouteTable&Version=2016-11-15&SubnetId="+sub+"&RouteTableId="+table)
+	sub := m.ask(t, "ec2", `<subnetId>(.*?)</subnetId>`,
+		"Action=CreateSubnet&Version=2016-11-15&CidrBlock=172.31.0.0/20&VpcId="+vpc)[0]
+	table := m.ask(t, "ec2", `<routeTableId>(.*?)</routeTableId>`,
+		"Action=CreateRouteTable&Version=2016-11-15&VpcId="+vpc)[0]
+	m.ask(t, "ec2", `<associationId>(.*?)</associationId>`,
+		"Action=AssociateRouteTable&Version=2016-11-15&SubnetId="+sub+"&RouteTableId="+table)
 	n := &fake.Network{ID: vpc}
 	for i := range 2 {
 		a := netip.AddrFrom4([4]byte{172, 31, 0, byte(10 + i)})
@@ -160,7 +165,10 @@ func (m moto) nodes(t *testing.T, n *fake.Network) (w cloudtest.World) {
 	w.Six, w.Overwrites = true, true
 	t.Setenv("AWS_ENDPOINT_URL", m.url)
 	for i, nic := range n.NICs() {
-		s := httptest.NewServer(fake.AWS(n, fake.AWSOptions{Caller: func(*http.Request) (fake.NIC, bool) { return nic, true }}))
+		s := httptest.NewServer(fake.AWS(n, fake.AWSOptions{Caller: func(*http.Request) (fake.NIC, bool) {
+			return nic,
+				true
+		}}))
 		t.Cleanup(s.Close)
 		t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
 		c, err := aws.New(cloud.Options{Pools: pools})
@@ -199,7 +207,8 @@ func TestMoto(t *testing.T) {
 	if check(0) != "false" || check(1) != "true" {
 		t.Errorf("source/destination checks: %s, %s; want false of the node's own, true of the other's", check(0), check(1))
 	}
-	if all, err := w.Nodes[0].List(t.Context(), s); err != nil || slices.ContainsFunc(all, func(r cloud.Route) bool { return r.Target != "local" }) {
+	if all, err := w.Nodes[0].List(t.Context(), s); err != nil || slices.ContainsFunc(all,
+		func(r cloud.Route) bool { return r.Target != "local" }) {
 		t.Errorf("the check of permissions has left %v, %v", all, err)
 	}
 }
@@ -258,8 +267,8 @@ func everything(ctx context.Context, w cloudtest.World) (failures []string) {
 	return failures
 }
 
-// TestPolicy: with the documented policy everything works, and nothing of it can be left out. moto checks signatures and
-// the actions of policies, not their resources.
+// TestPolicy: with the documented policy everything works, and nothing of it can be left out. moto checks signatures
+// and the actions of policies, not their resources.
 func TestPolicy(t *testing.T) {
 	document, actions := policy(t)
 	m := start(t)
@@ -277,8 +286,9 @@ func TestPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.enforce(t, false)
-		m.ask(t, "iam", "(RequestId)", "Action=PutUserPolicy&Version=2010-05-08&UserName=node&PolicyName=twill&PolicyDocument="+
-			url.QueryEscape(string(text)))
+		m.ask(t, "iam", "(RequestId)",
+			"Action=PutUserPolicy&Version=2010-05-08&UserName=node&PolicyName=twill&PolicyDocument="+
+				url.QueryEscape(string(text)))
 		m.enforce(t, true)
 	}
 	allow(actions)

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/http"
@@ -50,7 +51,7 @@ func GCE(n *Network, o GCEOptions) http.Handler {
 		mux.HandleFunc(pattern, g.answer(f))
 	}
 	mux.HandleFunc("/", g.answer(func(r *http.Request) (any, error) {
-		return nil, gceError{http.StatusNotFound, "notFound", "The requested URL " + r.URL.Path + " was not found on this server."}
+		return nil, gceError{http.StatusNotFound, "notFound", "The requested URL " + r.URL.Path + " was not found."}
 	}))
 	return mux
 }
@@ -117,17 +118,19 @@ func (g *gce) answer(method func(*http.Request) (any, error)) http.HandlerFunc {
 
 // errorOf returns the API's error for an error of Network.
 func (g *gce) errorOf(err error) gceError {
-	switch e, ok := err.(gceError); { //nolint:errorlint // it is what the methods return
-	case ok:
+	e := gceError{}
+	switch {
+	case errors.As(err, &e):
 		return e
-	case isClass(err, cloud.ErrThrottled):
+	case errors.Is(err, cloud.ErrThrottled):
 		return gceError{http.StatusForbidden, "rateLimitExceeded", fmt.Sprintf("Quota exceeded for quota metric 'Queries' and limit "+
 			"'Queries per minute' of service 'compute.googleapis.com' for consumer 'project_number:%s'.", gceNumber(g.project()))}
-	case isClass(err, cloud.ErrBusy):
+	case errors.Is(err, cloud.ErrBusy):
 		return gceError{http.StatusBadRequest, "resourceNotReady", fmt.Sprintf("The resource '%s' is not ready", g.ID)}
-	case isClass(err, cloud.ErrFull):
-		return gceError{http.StatusForbidden, "quotaExceeded", fmt.Sprintf("Quota 'ROUTES' exceeded.  Limit: %d.0 globally.", g.Faults().Full)}
-	case isClass(err, cloud.ErrDenied):
+	case errors.Is(err, cloud.ErrFull):
+		return gceError{http.StatusForbidden, "quotaExceeded",
+			fmt.Sprintf("Quota 'ROUTES' exceeded.  Limit: %d.0 globally.", g.Faults().Full)}
+	case errors.Is(err, cloud.ErrDenied):
 		return gceDenied("compute.routes.list", "projects/"+g.project())
 	}
 	return gceError{http.StatusServiceUnavailable, "backendError", "Internal error. Please try again or contact Google Support."}
@@ -135,6 +138,10 @@ func (g *gce) errorOf(err error) gceError {
 
 func gceDenied(permission, object string) gceError {
 	return gceError{http.StatusForbidden, "forbidden", fmt.Sprintf("Required '%s' permission for '%s'", permission, object)}
+}
+
+func gceNotFound(path string) gceError {
+	return gceError{http.StatusNotFound, "notFound", fmt.Sprintf("The resource '%s' was not found", path)}
 }
 
 func gceInvalid(format string, args ...any) gceError {
@@ -193,14 +200,13 @@ func (g *gce) testInstance(r *http.Request) (any, error) {
 
 // instance returns the NIC of the instance that a request's path names.
 func (g *gce) instance(r *http.Request, name string) (NIC, error) {
-	zone := r.PathValue("zone")
+	project, zone := r.PathValue("project"), r.PathValue("zone")
 	nic, ok := g.NIC(func(nic NIC) bool {
 		i, err := parseGCEInstance(nic.Instance)
-		return err == nil && (i.project == r.PathValue("project") || gceNumber(i.project) == r.PathValue("project")) && i.zone == zone && i.name == name
+		return err == nil && (i.project == project || gceNumber(i.project) == project) && i.zone == zone && i.name == name
 	})
 	if !ok {
-		return NIC{}, gceError{http.StatusNotFound, "notFound", fmt.Sprintf("The resource 'projects/%s/zones/%s/instances/%s' was not found",
-			r.PathValue("project"), zone, name)}
+		return NIC{}, gceNotFound("projects/" + project + "/zones/" + zone + "/instances/" + name)
 	}
 	return nic, nil
 }
@@ -232,8 +238,8 @@ func (g *gce) getInstance(r *http.Request) (any, error) {
 		}
 	}
 	return map[string]any{"kind": "compute#instance", "id": gceID(nic.Instance), "name": i.name, "status": "RUNNING",
-		"zone": gceURL("projects/" + i.project + "/zones/" + i.zone), "selfLink": gceURL(nic.Instance), "canIpForward": nic.Forwards,
-		"networkInterfaces": []any{adapter}}, nil
+		"zone": gceURL("projects/" + i.project + "/zones/" + i.zone), "selfLink": gceURL(nic.Instance),
+		"canIpForward": nic.Forwards, "networkInterfaces": []any{adapter}}, nil
 }
 
 // project returns the network's.
@@ -248,7 +254,7 @@ func (g *gce) project() string {
 // inProject returns an error if a request's path names another project than the network's.
 func (g *gce) inProject(r *http.Request) error {
 	if p := r.PathValue("project"); p != g.project() && p != gceNumber(g.project()) {
-		return gceError{http.StatusNotFound, "notFound", fmt.Sprintf("The resource 'projects/%s' was not found", p)}
+		return gceNotFound("projects/" + p)
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // gceInsertable are the fields of a route that a caller may write.
-var gceInsertable = []string{"name", "description", "network", "destRange", "priority", "tags", "nextHopInstance", "nextHopIp",
-	"nextHopGateway", "params", "kind"}
+var gceInsertable = []string{"name", "description", "network", "destRange", "priority", "tags", "nextHopInstance",
+	"nextHopIp", "nextHopGateway", "params", "kind"}
 
 func (g *gce) insertRoute(r *http.Request) (any, error) {
 	if err := g.Call("Apply"); err != nil {
@@ -89,7 +89,7 @@ func (g *gce) wanted(w gceRoute) (cloud.Route, error) {
 	}
 	for _, o := range g.Routes() {
 		if strings.Contains(o.Target, "/networks/") && o.Dst.Contains(dst.Addr()) && dst.Bits() >= o.Dst.Bits() {
-			return invalid("destRange", w.DestRange, "Route destination range is equal to or more specific than the subnetwork's "+o.Dst.String()+".")
+			return invalid("destRange", w.DestRange, "It is equal to or more specific than the subnetwork's "+o.Dst.String()+".")
 		}
 	}
 	route := cloud.Route{Dst: dst, Name: w.Name, Mark: w.Description}
@@ -119,10 +119,11 @@ func (g *gce) wanted(w gceRoute) (cloud.Route, error) {
 func (g *gce) hop(full string) (string, error) {
 	i, err := parseGCEInstance(gcePath(full))
 	if err != nil || i.project != g.project() {
-		return "", gceInvalid("Invalid value for field 'resource.nextHopInstance': '%s'. The instance must be in the project of the route.", full)
+		return "", gceInvalid("Invalid value for field 'resource.nextHopInstance': '%s'. "+
+			"The instance must be in the project of the route.", full)
 	}
 	if _, ok := g.NIC(func(nic NIC) bool { return nic.ID == gcePath(full) }); !ok {
-		return "", gceError{http.StatusNotFound, "notFound", fmt.Sprintf("The resource '%s' was not found", gcePath(full))}
+		return "", gceNotFound(gcePath(full))
 	}
 	return gcePath(full), nil
 }
@@ -155,8 +156,6 @@ func gceFirst(err error) error {
 	}
 	return err
 }
-
-func isClass(err, class error) bool { return errors.Is(err, class) }
 
 // gceQuery returns an error if a request has parameters that a method has not.
 func gceQuery(r *http.Request, known ...string) error {

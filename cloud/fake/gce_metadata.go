@@ -46,7 +46,8 @@ func (g *gce) operation(name string, o gceOperation, status string) any {
 	project := "projects/" + g.project()
 	op := map[string]any{"kind": "compute#operation", "id": gceID(name), "name": name, "operationType": o.kind, "status": status,
 		"targetLink": gceURL(project + "/global/routes/" + o.route), "targetId": gceID(o.route), "user": gceAccount(g.project()),
-		"progress": 0, "insertTime": gceTime(o.began), "startTime": gceTime(o.began), "selfLink": gceURL(project + "/global/operations/" + name)}
+		"progress": 0, "insertTime": gceTime(o.began), "startTime": gceTime(o.began),
+		"selfLink": gceURL(project + "/global/operations/" + name)}
 	if status == "DONE" {
 		op["progress"], op["endTime"] = 100, gceTime(o.done)
 	}
@@ -97,7 +98,7 @@ func (g *gce) operationOf(r *http.Request) (gceOperation, error) {
 	defer g.mu.Unlock()
 	o, ok := g.operations[name]
 	if !ok {
-		return o, gceError{http.StatusNotFound, "notFound", fmt.Sprintf("The resource '%s' was not found", path)}
+		return o, gceNotFound(path)
 	}
 	return o, nil
 }
@@ -193,7 +194,8 @@ func (g *gce) adapters(nic NIC) (all []map[string]any) {
 			network = "projects/" + gceNumber(g.project()) + "/networks/" + g.ID[strings.LastIndex(g.ID, "/")+1:]
 		}
 		adapter := map[string]any{"accessConfigs": []any{}, "dnsServers": []string{"169.254.169.254"}, "forwardedIps": []string{},
-			"ipAliases": []string{}, "mac": a.MAC, "mtu": 1460, "network": network, "subnetmask": "255.255.240.0", "targetInstanceIps": []string{}}
+			"ipAliases": []string{}, "mac": a.MAC, "mtu": 1460, "network": network, "subnetmask": "255.255.240.0",
+			"targetInstanceIps": []string{}}
 		var six []string
 		for _, addr := range a.Addrs {
 			if addr.Is4() {

@@ -44,7 +44,8 @@ type gceWarning struct {
 
 var (
 	gceName   = regexp.MustCompile(`^[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?$`)
-	gceFilter = regexp.MustCompile(`^\(?\s*(name|network|destRange|description|nextHopInstance|nextHopIp) (eq|ne) ("(?:[^"\\]|\\.)*"|'[^']*'|[^\s()'"]+)\s*\)?$`)
+	gceFilter = regexp.MustCompile(`^\(?\s*(name|network|destRange|description|nextHopInstance|nextHopIp) (eq|ne) ` +
+		`("(?:[^"\\]|\\.)*"|'[^']*'|[^\s()'"]+)\s*\)?$`)
 )
 
 // gceNameOf returns a route's name. One that somebody has put into the network without a name has one, too.
@@ -66,14 +67,14 @@ func (g *gce) named(name string) (cloud.Route, bool) {
 }
 
 func (g *gce) noRoute(name string) error {
-	return gceError{http.StatusNotFound, "notFound", fmt.Sprintf("The resource 'projects/%s/global/routes/%s' was not found", g.project(), name)}
+	return gceNotFound("projects/" + g.project() + "/global/routes/" + name)
 }
 
 // resource returns a route as the API does.
 func (g *gce) resource(r cloud.Route) gceRoute {
 	name, usual := gceNameOf(r), uint32(1000)
-	w := gceRoute{Kind: "compute#route", ID: gceID(name), Created: "2026-01-02T03:04:05.678-07:00", Name: name, Description: r.Mark,
-		Network: gceURL(g.ID), DestRange: r.Dst.String(), Priority: &usual, RouteType: "STATIC",
+	w := gceRoute{Kind: "compute#route", ID: gceID(name), Created: "2026-01-02T03:04:05.678-07:00", Name: name,
+		Description: r.Mark, Network: gceURL(g.ID), DestRange: r.Dst.String(), Priority: &usual, RouteType: "STATIC",
 		SelfLink: gceURL("projects/" + g.project() + "/global/routes/" + name)}
 	g.mu.Lock()
 	if made, ok := g.made[name]; ok {
@@ -106,14 +107,14 @@ func (g *gce) warnings(r cloud.Route, w gceRoute) (all []gceWarning) {
 	}
 	switch {
 	case r.State == cloud.Blackhole && w.NextHopInstance != "":
-		warn("NEXT_HOP_INSTANCE_NOT_FOUND", "Next hop instance '"+w.NextHopInstance+"' does not exist.", "instance", w.NextHopInstance)
+		warn("NEXT_HOP_INSTANCE_NOT_FOUND", "Next hop instance does not exist.", "instance", w.NextHopInstance)
 	case r.State == cloud.Blackhole:
-		warn("NEXT_HOP_ADDRESS_NOT_ASSIGNED", "Next hop address '"+r.Target+"' is not assigned to an instance.", "ip_address", r.Target)
+		warn("NEXT_HOP_ADDRESS_NOT_ASSIGNED", "Next hop address is not assigned.", "ip_address", r.Target)
 	case ok && !nic.Forwards:
 		warn("NEXT_HOP_CANNOT_IP_FORWARD", "Next hop instance cannot forward IP traffic.", "instance", gceURL(nic.Instance))
 	}
 	if ok && r.Dst.Addr().Is6() && !slices.ContainsFunc(nic.Addrs, netip.Addr.Is6) {
-		warn("NEXT_HOP_INSTANCE_HAS_NO_IPV6_INTERFACE", "Next hop instance has no IPv6 interface.", "instance", gceURL(nic.Instance))
+		warn("NEXT_HOP_INSTANCE_HAS_NO_IPV6_INTERFACE", "Next hop instance has no IPv6.", "instance", gceURL(nic.Instance))
 	}
 	return all
 }
@@ -122,7 +123,8 @@ func (g *gce) listRoutes(r *http.Request) (any, error) {
 	if err := g.Call("List"); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(gceQuery(r, "filter", "maxResults", "pageToken", "orderBy", "returnPartialSuccess"), g.inProject(r)); err != nil {
+	query := gceQuery(r, "filter", "maxResults", "pageToken", "orderBy", "returnPartialSuccess")
+	if err := errors.Join(query, g.inProject(r)); err != nil {
 		return nil, gceFirst(err)
 	}
 	if err := g.permit("projects/"+g.project(), "compute.routes.list"); err != nil {

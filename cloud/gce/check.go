@@ -57,13 +57,14 @@ func (c *client) checkScope(ctx context.Context, _ network, m machine, _ cloud.S
 			return nil, nil
 		}
 	}
-	return []cloud.Trouble{{ID: cloud.Denied, Object: m.path(), Actual: "the machine's access scopes do not include compute", Fix: fmt.Sprintf(
+	const actual = "the machine's access scopes do not include compute"
+	return []cloud.Trouble{{ID: cloud.Denied, Object: m.path(), Actual: actual, Fix: fmt.Sprintf(
 		"gcloud compute instances stop %[1]s && gcloud compute instances set-service-account %[1]s --scopes=cloud-platform && "+
 			"gcloud compute instances start %[1]s", m.flags())}}, nil
 }
 
 // checkForwarding asks whether the machine may have packets that are not for itself.
-func (c *client) checkForwarding(ctx context.Context, n network, m machine, _ cloud.Self) ([]cloud.Trouble, error) {
+func (c *client) checkForwarding(ctx context.Context, _ network, m machine, _ cloud.Self) ([]cloud.Trouble, error) {
 	var instance struct {
 		CanIPForward bool `json:"canIpForward"`
 	}
@@ -79,16 +80,16 @@ func (c *client) checkForwarding(ctx context.Context, n network, m machine, _ cl
 			"gcloud compute instances update-from-file %[1]s", m.flags())}}, nil
 }
 
-// checkPermissions asks for those of the machine, and those of a route if there is one. The others show when they are used.
-func (c *client) checkPermissions(ctx context.Context, n network, m machine, self cloud.Self) (all []cloud.Trouble, err error) {
+// checkPermissions asks for those of the machine. Those of routes are asked for when one is found, or show when it is made.
+func (c *client) checkPermissions(ctx context.Context, _ network, m machine, self cloud.Self) ([]cloud.Trouble, error) {
+	if self.Target != m.path() { // a route in a Shared VPC does not name the machine
+		return nil, nil
+	}
 	missing, err := c.missing(ctx, "instances", m.path(), []string{"compute.instances.use"})
-	if err != nil {
+	if err != nil || len(missing) == 0 {
 		return nil, err
 	}
-	if len(missing) > 0 && self.Target == m.path() {
-		all = append(all, c.denied(ctx, m.project, m.path(), missing))
-	}
-	return all, nil
+	return []cloud.Trouble{c.denied(ctx, m.project, m.path(), missing)}, nil
 }
 
 // missing returns which permissions of a resource the caller lacks.
@@ -97,7 +98,8 @@ func (c *client) missing(ctx context.Context, kind, path string, wanted []string
 		Permissions []string `json:"permissions"`
 	}
 	var has permissions
-	r := request{method: kind + ".testIamPermissions", verb: http.MethodPost, path: path + "/testIamPermissions", in: permissions{wanted}}
+	r := request{method: kind + ".testIamPermissions", verb: http.MethodPost, path: path + "/testIamPermissions",
+		in: permissions{wanted}}
 	if err := c.call(ctx, r, &has); errors.Is(err, cloud.ErrDenied) {
 		return wanted, nil
 	} else if err != nil {
@@ -123,33 +125,35 @@ func (c *client) checkRoutes(ctx context.Context, n network, m machine, self clo
 	tested := false
 	for _, r := range routes {
 		is, err := r.route(self)
-		if err != nil {
+		switch {
+		case err != nil:
 			return all, err
-		}
-		if r.NextHopNetwork != "" || r.NextHopPeering != "" {
+		case r.NextHopNetwork != "" || r.NextHopPeering != "":
 			all = append(all, overlap(n, is, c.options.Pools)...)
-			continue
-		}
-		if is.Target != self.Target {
-			continue
-		}
-		if slices.ContainsFunc(r.Warnings, func(w warning) bool { return w.Code == "NEXT_HOP_INSTANCE_HAS_NO_IPV6_INTERFACE" }) {
-			all = append(all, cloud.Trouble{ID: cloud.ForwardingOff, Object: is.Name, Actual: "the machine's interface has no IPv6 address",
-				Fix: fmt.Sprintf("gcloud compute instances network-interfaces update %s --stack-type=IPV4_IPV6", m.flags())})
-		}
-		if tested {
-			continue
-		}
-		tested = true
-		missing, err := c.missing(ctx, "routes", n.routes()+"/"+is.Name, []string{"compute.routes.get", "compute.routes.delete"})
-		if err != nil {
-			return all, err
-		}
-		if len(missing) > 0 {
-			all = append(all, c.denied(ctx, n.project, n.path(), missing))
+		case is.Target == self.Target:
+			if slices.ContainsFunc(r.Warnings, func(w warning) bool { return w.Code == "NEXT_HOP_INSTANCE_HAS_NO_IPV6_INTERFACE" }) {
+				all = append(all, noIPv6(m, is))
+			}
+			if tested {
+				continue
+			}
+			tested = true
+			missing, err := c.missing(ctx, "routes", n.routes()+"/"+is.Name, []string{"compute.routes.get", "compute.routes.delete"})
+			if err != nil {
+				return all, err
+			}
+			if len(missing) > 0 {
+				all = append(all, c.denied(ctx, n.project, n.path(), missing))
+			}
 		}
 	}
 	return all, nil
+}
+
+// noIPv6 returns the trouble of a route of IPv6 that leads to a machine without.
+func noIPv6(m machine, r cloud.Route) cloud.Trouble {
+	return cloud.Trouble{ID: cloud.ForwardingOff, Object: r.Name, Actual: "the machine's interface has no IPv6 address",
+		Fix: "gcloud compute instances network-interfaces update " + m.flags() + " --stack-type=IPV4_IPV6"}
 }
 
 // overlap returns the pools that a range of the network overlaps: a route to a part of it is refused.
@@ -157,8 +161,9 @@ func overlap(n network, r cloud.Route, pools []subnet.Pool) (all []cloud.Trouble
 	for _, p := range pools {
 		if p.Network != (netip.Prefix{}) && r.Dst.Bits() > 0 && p.Network.Overlaps(r.Dst) {
 			all = append(all, cloud.Trouble{ID: cloud.Overlap, Object: p.Network.String(),
-				Actual: fmt.Sprintf("%s is a subnet's range in %s, by the route %s: choose a Network that overlaps none", r.Dst, n.path(), r.Name),
-				Fix:    fmt.Sprintf("gcloud compute networks subnets list --network=%s --project=%s", n.name, n.project)})
+				Actual: fmt.Sprintf("%s is a subnet's range in %s, by the route %s: choose a Network that overlaps none",
+					r.Dst, n.path(), r.Name),
+				Fix: fmt.Sprintf("gcloud compute networks subnets list --network=%s --project=%s", n.name, n.project)})
 		}
 	}
 	return all
@@ -166,7 +171,8 @@ func overlap(n network, r cloud.Route, pools []subnet.Pool) (all []cloud.Trouble
 
 // denied returns the trouble of missing permissions.
 func (c *client) denied(ctx context.Context, project, object string, missing []string) cloud.Trouble {
-	return cloud.Trouble{ID: cloud.Denied, Object: object, Actual: "no permission " + strings.Join(missing, ", "), Fix: fmt.Sprintf(
+	actual := "no permission " + strings.Join(missing, ", ")
+	return cloud.Trouble{ID: cloud.Denied, Object: object, Actual: actual, Fix: fmt.Sprintf(
 		"gcloud iam roles create twill --project=%[1]s --permissions=%[2]s && "+
 			"gcloud projects add-iam-policy-binding %[1]s --member=serviceAccount:%[3]s --role=projects/%[1]s/roles/twill",
 		project, strings.Join(append(slices.Clone(routePermissions), instancePermissions...), ","), c.account(ctx))}

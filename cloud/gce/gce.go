@@ -175,7 +175,8 @@ func (c *client) remove(ctx context.Context, n network, self cloud.Self, r cloud
 		return fmt.Errorf("%q is not the name of a route", oneLine(name))
 	}
 	var now route
-	if err := c.call(ctx, request{method: "routes.get", verb: http.MethodGet, path: n.routes() + "/" + name}, &now); err != nil {
+	path := n.routes() + "/" + name
+	if err := c.call(ctx, request{method: "routes.get", verb: http.MethodGet, path: path}, &now); err != nil {
 		return err
 	}
 	is, err := now.route(self)
@@ -186,7 +187,7 @@ func (c *client) remove(ctx context.Context, n network, self cloud.Self, r cloud
 		return fmt.Errorf("%s is %s in %s: it is left alone: %w", name, is, resource(now.Network), errOther)
 	}
 	var op operation
-	if err := c.call(ctx, request{method: "routes.delete", verb: http.MethodDelete, path: n.routes() + "/" + name}, &op); err != nil {
+	if err := c.call(ctx, request{method: "routes.delete", verb: http.MethodDelete, path: path}, &op); err != nil {
 		return err
 	}
 	return c.wait(ctx, n, "routes.delete", op)

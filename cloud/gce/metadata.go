@@ -35,7 +35,8 @@ func openMetadata() metadata {
 		m.host = there
 	}
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	transport := &http.Transport{DialContext: dialer.DialContext, IdleConnTimeout: time.Minute} // no proxy: that is another machine
+	// There is no proxy: that would be another machine.
+	transport := &http.Transport{DialContext: dialer.DialContext, IdleConnTimeout: time.Minute}
 	m.http = &http.Client{Transport: transport, CheckRedirect: noRedirect, Timeout: requestTimeout}
 	return m
 }
@@ -96,7 +97,8 @@ func (c *client) Self(ctx context.Context, local []netip.Addr) (cloud.Self, erro
 	}
 	i := slices.IndexFunc(all, func(a adapter) bool { return slices.ContainsFunc(local, a.has) })
 	if i < 0 {
-		return cloud.Self{}, fmt.Errorf("no network interface of this machine has an address of %v: they have %s", local, addresses(all))
+		return cloud.Self{}, fmt.Errorf("no network interface of this machine has an address of %v: they have %s",
+			local, addresses(all))
 	}
 	n, err := parseNetwork(all[i].Network)
 	if err != nil {
@@ -141,7 +143,8 @@ func (c *client) machine(ctx context.Context) (m machine, err error) {
 		path string
 		to   *string
 	}{
-		{"project/project-id", &m.project}, {"project/numeric-project-id", &m.number}, {"instance/zone", &m.zone}, {"instance/name", &m.name},
+		{"project/project-id", &m.project}, {"project/numeric-project-id", &m.number},
+		{"instance/zone", &m.zone}, {"instance/name", &m.name},
 	} {
 		text, err := c.metadata.get(ctx, e.path)
 		if err != nil {

@@ -31,7 +31,8 @@ type network struct{ project, name string }
 func parseNetwork(path string) (network, error) {
 	m := networkForm.FindStringSubmatch(path)
 	if m == nil || !isPart(m[1]) || !isName(m[2]) {
-		return network{}, fmt.Errorf("%q is not a network of Google Compute Engine: want projects/PROJECT/global/networks/NAME", oneLine(path))
+		return network{}, fmt.Errorf("%q is not a network of Google Compute Engine: want projects/PROJECT/global/networks/NAME",
+			oneLine(path))
 	}
 	return network{m[1], m[2]}, nil
 }
@@ -71,7 +72,8 @@ func quote(prefix string) string { return strings.ReplaceAll(prefix, ".", "[.]")
 
 // oneLine returns a text of somebody else's as part of a message: short, in one line, without control characters.
 func oneLine(s string) string {
-	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x9b }), " ")
+	control := func(r rune) bool { return r < ' ' || r >= 0x7f && r <= 0x9f }
+	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), control), " ")
 	if r := []rune(s); len(r) > 400 {
 		return string(r[:400]) + "…"
 	}

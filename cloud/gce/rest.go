@@ -183,7 +183,8 @@ func (c *client) wait(ctx context.Context, n network, method string, op operatio
 		}
 		left := operationTimeout - time.Since(began)
 		if left <= 0 {
-			return fmt.Errorf("%s: operation %s is %s after %s: %w", method, op.Name, oneLine(op.Status), operationTimeout, cloud.ErrBusy)
+			return fmt.Errorf("%s: operation %s is %s after %s: %w",
+				method, op.Name, oneLine(op.Status), operationTimeout, cloud.ErrBusy)
 		}
 		asked := time.Now()
 		path := "projects/" + n.project + "/global/operations/" + op.Name + "/wait"

@@ -58,7 +58,8 @@ func (c *client) list(ctx context.Context, n network, filter string) (all []rout
 	query := url.Values{"filter": {filter}, "maxResults": {"500"}}
 	for range maxPages {
 		var page routeList
-		if err := c.call(ctx, request{method: "routes.list", verb: http.MethodGet, path: n.routes(), query: query}, &page); err != nil {
+		r := request{method: "routes.list", verb: http.MethodGet, path: n.routes(), query: query}
+		if err := c.call(ctx, r, &page); err != nil {
 			return nil, err
 		}
 		if page.Warning.Code == "UNREACHABLE" {
@@ -89,7 +90,8 @@ func (w *route) lead(target string, dst netip.Prefix) error {
 	case err != nil:
 		w.NextHopInstance = resources + target
 	case addr.Is4() && dst.Addr().Is6():
-		return fmt.Errorf("%s: a route of IPv6 in a Shared VPC is not supported: use IPv4 there, or machines of the network's own project", dst)
+		return fmt.Errorf("%s: a route of IPv6 in a Shared VPC is not supported: use IPv4 there, "+
+			"or machines of the network's own project", dst)
 	default:
 		w.NextHopIP = addr.String()
 	}
@@ -126,8 +128,8 @@ func (w warning) isDead(own bool) bool {
 // target returns where the route leads. A route for machines with a tag only is nobody's.
 func (w route) target() string {
 	target := "nowhere"
-	for _, hop := range []string{w.NextHopInstance, w.NextHopIP, w.NextHopGateway, w.NextHopNetwork, w.NextHopPeering, w.NextHopVpnTunnel,
-		w.NextHopIlb, w.NextHopHub, w.NextHopInterconnectAttachment} {
+	for _, hop := range []string{w.NextHopInstance, w.NextHopIP, w.NextHopGateway, w.NextHopNetwork, w.NextHopPeering,
+		w.NextHopVpnTunnel, w.NextHopIlb, w.NextHopHub, w.NextHopInterconnectAttachment} {
 		if hop != "" {
 			target = resource(hop)
 			break

@@ -95,7 +95,8 @@ func (f keyFile) read() (k key, err error) {
 	case json.Unmarshal(text, &k) != nil: // the error would quote the file
 		return k, fmt.Errorf("%s, which %s names, is not JSON", f.path, keyFileVariable)
 	case k.Type != "service_account" || k.ClientEmail == "" || k.PrivateKey == "":
-		return k, fmt.Errorf("%s, which %s names, is not a service account's key file: its type is %q", f.path, keyFileVariable, oneLine(k.Type))
+		return k, fmt.Errorf("%s, which %s names, is not a service account's key file: its type is %q",
+			f.path, keyFileVariable, oneLine(k.Type))
 	}
 	if k.TokenURI == "" {
 		k.TokenURI = tokenAddress
@@ -109,7 +110,8 @@ func (f keyFile) token(ctx context.Context) (*oauth2.Token, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := jwt.Config{Email: k.ClientEmail, PrivateKey: []byte(k.PrivateKey), PrivateKeyID: k.PrivateKeyID, TokenURL: k.TokenURI, Scopes: []string{scope}}
+	c := jwt.Config{Email: k.ClientEmail, PrivateKey: []byte(k.PrivateKey), PrivateKeyID: k.PrivateKeyID, TokenURL: k.TokenURI,
+		Scopes: []string{scope}}
 	t, err := c.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, f.http)).Token()
 	switch {
 	case ctx.Err() != nil:

@@ -165,11 +165,12 @@ func TestRemedies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Network.Set(cloud.Route{Dst: netip.MustParsePrefix("10.245.0.0/20"), Target: vpc, Name: "default-route-1"})
+	w.Network.Set(cloud.Route{Dst: netip.MustParsePrefix("10.245.0.0/20"), Target: vpc, Name: "default-route-1"},
+		cloud.Route{Dst: netip.MustParsePrefix("fd00:244:0:1::/64"), Target: self.Target})
 	w.Network.Break(fake.Faults{Denied: []string{"compute.instances.use"}})
 	troubles, err := w.Nodes[0].Check(t.Context(), self)
-	if err != nil || len(troubles) != 3 {
-		t.Fatalf("%+v, %v, want three troubles", troubles, err)
+	if err != nil || len(troubles) != 4 {
+		t.Fatalf("%+v, %v, want four troubles", troubles, err)
 	}
 	commands := []string{"gcloud compute routes list --there-is-no-such-flag"} // gcloud does tell
 	for _, trouble := range troubles {
@@ -185,6 +186,16 @@ func TestRemedies(t *testing.T) {
 		if usage := errors.As(err, &exit) && exit.ExitCode() == 2; usage != (i == 0) {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+// TestMock runs the suite against the mock of Kubernetes' cloud provider.
+func TestMock(t *testing.T) {
+	if os.Getenv("TWILL_GCE_MOCK") == "" {
+		t.Skip("compiling the mock of Kubernetes' cloud provider takes minutes: set TWILL_GCE_MOCK=1")
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "test", "-tags=gcemock", "./mock").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

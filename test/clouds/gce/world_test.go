@@ -25,7 +25,7 @@ func world(t *testing.T, around func(*fake.Network, http.Handler) http.Handler) 
 	for i, name := range []string{"node-a", "node-b"} {
 		id := "projects/" + project + "/zones/europe-west1-b/instances/" + name
 		nic := fake.NIC{ID: id, Instance: id, MAC: "42:01:0a:80:00:02", Addrs: []netip.Addr{
-			netip.AddrFrom4([4]byte{10, 128, 0, byte(i + 2)}), netip.MustParseAddr("fd20:1::2")}}
+			netip.AddrFrom4([4]byte{10, 128, 0, byte(i + 2)})}}
 		n.AddNIC(nic)
 		options := fake.GCEOptions{Caller: func(*http.Request) (fake.NIC, bool) { return nic, true }}
 		url := serve(t, "GCE_METADATA_HOST", "", fake.GCE(n, options))
@@ -34,7 +34,7 @@ func world(t *testing.T, around func(*fake.Network, http.Handler) http.Handler) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.Nodes[i], w.Local[i] = c, nic.Addrs[:1]
+		w.Nodes[i], w.Local[i] = c, nic.Addrs
 	}
 	return w
 }

@@ -46,7 +46,11 @@ type client struct {
 
 // New returns the API of EC2. It is a cloud.Opener.
 func New(o cloud.Options) (cloud.Cloud, error) {
+	var tables []string
 	for _, t := range o.Tables {
+		if !slices.Contains(tables, t) {
+			tables = append(tables, t)
+		}
 		if !strings.HasPrefix(t, "rtb-") {
 			return nil, fmt.Errorf("RouteTableID %q: the ID of a routing table begins with rtb-", t)
 		}
@@ -70,7 +74,7 @@ func New(o cloud.Options) (cloud.Cloud, error) {
 	if b, ok := c.HTTPClient.(*awshttp.BuildableClient); ok { // it has the certificates of AWS_CA_BUNDLE
 		transport = b.GetTransport()
 	}
-	a := &client{secrets: keys, tables: o.Tables, pools: o.Pools, region: c.Region, allowed: map[string]bool{}}
+	a := &client{secrets: keys, tables: tables, pools: o.Pools, region: c.Region, allowed: map[string]bool{}}
 	c.HTTPClient = wire(transport, "")
 	a.metadata = imds.NewFromConfig(c, func(o *imds.Options) { o.EnableFallback = awssdk.FalseTernary })
 	c.HTTPClient = wire(transport, "xml")

@@ -131,7 +131,7 @@ func TestSelf(t *testing.T) {
 			Tables: []string{"rtb-1"}}, ""},
 		"the main table": {nil, "172.31.0.201", cloud.Self{Target: "eni-1b", Network: "vpc-1",
 			Tables: []string{"rtb-main"}}, ""},
-		"given tables": {[]string{"rtb-8", "rtb-9"}, "2001:db8::1",
+		"given tables": {[]string{"rtb-8", "rtb-9", "rtb-8"}, "2001:db8::1",
 			cloud.Self{Target: "eni-1", Network: "vpc-1", Tables: []string{"rtb-8", "rtb-9"}}, ""},
 		"mapped address": {nil, "::ffff:172.31.0.1", cloud.Self{Target: "eni-1", Network: "vpc-1",
 			Tables: []string{"rtb-1"}}, ""},

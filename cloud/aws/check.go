@@ -85,10 +85,12 @@ func (c *client) checkPermissions(ctx context.Context, self cloud.Self) (trouble
 	if err != nil {
 		return nil, err
 	}
+	answered := true
 	for _, table := range self.Tables {
 		for _, op := range []cloud.Op{cloud.Create, cloud.Replace, cloud.Delete} {
 			r := cloud.Route{Table: table, Dst: trial, Target: self.Target}
 			err := c.write(ctx, cloud.Change{Op: op, Route: r, Old: r}, true, in)
+			var e *explained
 			switch {
 			case errors.Is(err, cloud.ErrDenied):
 				trouble := c.denied(ctx, action(op), err)
@@ -96,12 +98,14 @@ func (c *client) checkPermissions(ctx context.Context, self cloud.Self) (trouble
 				troubles = append(troubles, trouble)
 			case errors.Is(err, cloud.ErrThrottled), ctx.Err() != nil:
 				return nil, err
+			case err != nil && (!errors.As(err, &e) || e.status/100 != 4):
+				answered = false
 			}
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.allowed[self.Target] = len(troubles) == 0
+	c.allowed[self.Target] = answered && len(troubles) == 0
 	return troubles, nil
 }
 

@@ -1,9 +1,13 @@
 package aws_test
 
 import (
+	"bytes"
+	"io"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/twill-net/twill/cloud"
@@ -108,5 +112,35 @@ func TestPermissionsOnce(t *testing.T) {
 	}
 	if calls != [3]int{7, 3, 3} { // with one of the metadata each
 		t.Errorf("requests of three checks: %v", calls)
+	}
+}
+
+// TestPermissionsLater: what was not answered is asked again.
+func TestPermissionsLater(t *testing.T) {
+	clean(t)
+	n := network()
+	var down atomic.Bool
+	down.Store(true)
+	h := fake.AWS(n, fake.AWSOptions{Caller: func(*http.Request) (fake.NIC, bool) {
+		return n.NIC(func(n fake.NIC) bool { return n.ID == "eni-1" })
+	}})
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if down.Load() && bytes.Contains(body, []byte("DryRun=true")) {
+			problem(w, http.StatusInternalServerError, "InternalError", "An internal error has occurred")
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	c := open(t, url, url, cloud.Options{})
+	s := self(t, c)
+	if troubles, err := c.Check(t.Context(), s); err != nil || len(troubles) > 0 {
+		t.Fatal(troubles, err)
+	}
+	down.Store(false)
+	n.Break(fake.Faults{Denied: []string{"ec2:DeleteRoute"}})
+	if troubles, err := c.Check(t.Context(), s); err != nil || len(troubles) != 1 || troubles[0].ID != cloud.Denied {
+		t.Errorf("%+v, %v; want what is denied", troubles, err)
 	}
 }

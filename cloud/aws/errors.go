@@ -50,8 +50,9 @@ func class(e smithy.APIError) error {
 
 // explained is an error of the SDK's as one sentence without secrets.
 type explained struct {
-	text string
-	is   []error
+	text   string
+	is     []error
+	status int // of HTTP, 0 without an answer
 }
 
 func (e *explained) Error() string   { return e.text }
@@ -71,6 +72,9 @@ func (c *client) explain(what string, err error) error {
 	var address *url.Error
 	var network net.Error
 	isAnswer := errors.As(err, &answer)
+	if isAnswer {
+		e.status = answer.HTTPStatusCode()
+	}
 	switch {
 	case errors.As(err, &api) && api.ErrorCode() != "UnknownError":
 		text = api.ErrorCode() + ": " + message(api)

@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/cloud"
+	"github.com/twill-net/twill/cloud/aws"
 	"github.com/twill-net/twill/cloud/fake"
 )
 
@@ -101,4 +104,50 @@ func TestCLI(t *testing.T) {
 		t.Errorf("shown is %s, want %s", got, want)
 	}
 	j.report(t)
+}
+
+// TestRemedies: the CLI knows the commands that the doctor and the page recommend.
+func TestRemedies(t *testing.T) {
+	path := program(t, "aws", "--version")
+	clean(t)
+	n := frontNetwork()
+	s := httptest.NewServer(fake.AWS(n, fake.AWSOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		Caller: func(*http.Request) (fake.NIC, bool) { return n.NICs()[0], true }}))
+	t.Cleanup(s.Close)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
+	t.Setenv("AWS_ENDPOINT_URL", s.URL)
+	t.Setenv("AWS_DEFAULT_REGION", region)
+	c, err := aws.New(cloud.Options{Pools: pools})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := c.Self(t.Context(), n.NICs()[0].Addrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.AddTable(fake.Table{ID: "rtb-9", Subnets: []string{"subnet-9"}})
+	n.Break(fake.Faults{Denied: []string{"ec2:ModifyNetworkInterfaceAttribute"}})
+	troubles, err := c.Check(t.Context(), self)
+	if err != nil || len(troubles) != 4 {
+		t.Fatal(troubles, err)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := string(text)
+	for _, trouble := range troubles {
+		all += "\n" + trouble.Fix
+	}
+	commands := regexp.MustCompile("aws (?:ec2|iam) [^`\n]+").FindAllString(all, -1)
+	if len(commands) < 8 {
+		t.Errorf("%d commands found, there are more: %q", len(commands), commands)
+	}
+	for _, command := range commands {
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", path+strings.TrimPrefix(command, "aws")).CombinedOutput()
+		theirs := strings.Contains(string(out), " when calling the ") // of the server, which plays little
+		if err != nil && !theirs {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+	}
 }

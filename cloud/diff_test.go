@@ -2,6 +2,7 @@ package cloud_test
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,10 +76,11 @@ func TestDoubles(t *testing.T) {
 // TestNoDispute: a change that fails is no dispute: when the API works again, the route is put right at once.
 func TestNoDispute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broken := true
+		var broken atomic.Bool
+		broken.Store(true)
 		m := &fake.Network{}
 		m.Break(fake.Faults{Fail: func(method string) error {
-			if method == "Apply" && broken {
+			if method == "Apply" && broken.Load() {
 				return cloud.ErrBusy
 			}
 			return nil
@@ -88,7 +90,7 @@ func TestNoDispute(t *testing.T) {
 		k.views <- view("10.244.1.0/24")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		broken = false
+		broken.Store(false)
 		time.Sleep(2 * time.Minute)
 		equal(t, m.Routes(), route("10.244.1.0/24", "eni-1"))
 	})

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,10 +229,10 @@ func TestLag(t *testing.T) {
 // TestAway: an API that is away for an hour hurts nobody, and is not stormed when it is back.
 func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		away := false
+		var away atomic.Bool
 		m := &fake.Network{}
 		m.Break(fake.Faults{Fail: func(string) error {
-			if away {
+			if away.Load() {
 				return errors.New("connection refused")
 			}
 			return nil
@@ -239,7 +240,7 @@ func TestAway(t *testing.T) {
 		k := keep(t.Context(), m.Node("eni-1"))
 		k.views <- view("10.244.1.0/24")
 		time.Sleep(3 * time.Minute)
-		away = true
+		away.Store(true)
 		before, _ := m.Calls()
 		time.Sleep(time.Hour)
 		if h := k.Health(); !h.Seen || !h.Wrong.IsZero() || h.Err == nil {
@@ -249,7 +250,7 @@ func TestAway(t *testing.T) {
 		if during-before > 40 {
 			t.Errorf("%d calls in an hour", during-before)
 		}
-		away = false
+		away.Store(false)
 		time.Sleep(10 * time.Minute)
 		if after, writes := m.Calls(); after-during > 10 || writes != 1 || k.Health().Err != nil {
 			t.Errorf("when it is back: %d calls, %d writes, %+v", after-during, writes, k.Health())

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -119,32 +119,27 @@ func (n *Node) ready(ctx context.Context) error {
 
 // Probe asks the agent's /healthz or /readyz; the error is what it says if it is not 200.
 func (n *Node) Probe(ctx context.Context, path string) error {
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return n.Dial(ctx, network, address)
-		},
-	}}
-	req, err := http.NewRequestWithContext(
-		ctx,
-		http.MethodGet,
-		fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path),
-		nil,
-	)
+	_, err := n.Ask(ctx, path)
+	return err
+}
+
+// Ask returns the agent's answer to a path of its health checks. One that is not 200 is an error.
+func (n *Node) Ask(ctx context.Context, path string) (string, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: n.Dial}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path), nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text := make([]byte, 500)
-		size, _ := resp.Body.Read(text)
-		return fmt.Errorf("%s of %s: %s: %s", path, n.Name, resp.Status, strings.TrimSpace(string(text[:size])))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s of %s: %s: %s", path, n.Name, resp.Status, strings.TrimSpace(string(text)))
 	}
-	return nil
+	return string(text), err
 }
 
 // AgentRunning reports whether the node's agent process is there.

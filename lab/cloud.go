@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 
@@ -127,9 +128,14 @@ func (n *Node) Forward(ctx context.Context, on bool) error {
 	return n.lab.cloudClient().Do(ctx, "PUT forwards", fabric.Forwards{Machine: n.Name, On: on}, nil)
 }
 
-// AddCloudTable adds a routing table that a subnet without nodes uses.
-func (l *Lab) AddCloudTable(ctx context.Context, t fake.Table) error {
-	return l.cloudClient().Do(ctx, "PUT table", t, nil)
+// SetCloudTables says which routing tables there are beside the one that the nodes' subnet uses.
+func (l *Lab) SetCloudTables(ctx context.Context, more ...fake.Table) error {
+	return l.cloudClient().Do(ctx, "PUT tables", more, nil)
+}
+
+// SetCloudBlock gives the cloud's network another block of addresses; the zero value is the underlay's again.
+func (l *Lab) SetCloudBlock(ctx context.Context, block netip.Prefix) error {
+	return l.cloudClient().Do(ctx, "PUT block", block, nil)
 }
 
 // cloudEnvironment is by what agents find the cloud.

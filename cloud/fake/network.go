@@ -53,6 +53,8 @@ type Faults struct {
 	Lag    time.Duration             `json:"lag,omitempty"`    // how long List does not show a write
 	Denied []string                  `json:"denied,omitempty"` // permissions that the node's role lacks, as the provider names them
 	Away   bool                      `json:"away,omitempty"`   // no request is answered
+	Busy   bool                      `json:"busy,omitempty"`   // every change is refused, as if another one were under way
+	Thief  string                    `json:"thief,omitempty"`  // takes each route that is written: it becomes the target
 	Fail   func(method string) error `json:"-"`                // fails a call (Self, List, Apply, Check) before it is carried out
 }
 
@@ -138,6 +140,9 @@ func (n *Network) SetForwards(id string, on bool) (found bool) {
 // AddTable adds a table.
 func (n *Network) AddTable(t Table) { n.edit(func() { n.tables = append(n.tables, t) }) }
 
+// SetTables replaces all tables.
+func (n *Network) SetTables(all ...Table) { n.edit(func() { n.tables = slices.Clone(all) }) }
+
 // Tables returns all tables. A network without any has one routing table for all, of which Route.Table is empty.
 func (n *Network) Tables() []Table {
 	n.mu.Lock()
@@ -220,7 +225,12 @@ func (n *Network) apply(c cloud.Change) error {
 		}
 	}
 	before := slices.Clone(n.routes)
+	if n.faults.Thief != "" && c.Op != cloud.Delete {
+		c.Route.Target = n.faults.Thief
+	}
 	switch {
+	case n.faults.Busy:
+		return fmt.Errorf("%s: %w", c.Route, cloud.ErrBusy)
 	case c.Op == cloud.Create && i >= 0:
 		return fmt.Errorf("%s: %w", c.Route, cloud.ErrExists)
 	case c.Op == cloud.Create && n.faults.Full > 0 && inTable >= n.faults.Full:

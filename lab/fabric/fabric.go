@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/twill-net/twill/cloud"
@@ -45,6 +46,13 @@ type server struct {
 	*fake.Network
 	provider provider
 	kernel   *follower
+	front    atomic.Pointer[http.Handler]
+}
+
+// serve plays the provider from now on, for a network with this block of addresses.
+func (s *server) serve(block netip.Prefix) {
+	h := s.provider.front(s.Network, block)
+	s.front.Store(&h)
 }
 
 // Serve plays the cloud of one backend until ctx is done. It runs in the router's network namespace.
@@ -59,7 +67,7 @@ func Serve(ctx context.Context, kind string) error {
 	}
 	defer k.close()
 	s := &server{Network: &fake.Network{ID: p.network}, provider: p, kernel: k}
-	s.AddTable(fake.Table{ID: table, Main: true})
+	s.SetTables(fake.Table{ID: table, Main: true})
 	changed := make(chan struct{}, 1)
 	s.Changed(func() {
 		select {
@@ -68,7 +76,8 @@ func Serve(ctx context.Context, kind string) error {
 		}
 	})
 	mux := http.NewServeMux()
-	mux.Handle("/", p.front(s.Network))
+	s.serve(ownBlock)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { (*s.front.Load()).ServeHTTP(w, r) })
 	s.control(mux)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", Port))
 	if err != nil {
@@ -138,12 +147,21 @@ func (s *server) control(mux *http.ServeMux) {
 		}
 		return nil, err
 	})
-	handle("PUT table", func(decode func(any) error) (any, error) {
-		var t fake.Table
-		err := decode(&t)
+	handle("PUT tables", func(decode func(any) error) (any, error) {
+		var more []fake.Table
+		err := decode(&more)
 		if err == nil {
-			s.AddTable(t)
+			s.SetTables(append([]fake.Table{{ID: table, Main: true}}, more...)...)
 		}
+		return nil, err
+	})
+	handle("PUT block", func(decode func(any) error) (any, error) {
+		var block netip.Prefix
+		err := decode(&block)
+		if err == nil && !block.IsValid() {
+			block = ownBlock
+		}
+		s.serve(block)
 		return nil, err
 	})
 	handle("PUT routes", func(decode func(any) error) (any, error) {

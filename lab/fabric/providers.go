@@ -19,12 +19,12 @@ const (
 type provider struct {
 	network string
 	nic     func(Machine) fake.NIC
-	front   func(*fake.Network) http.Handler
+	front   func(n *fake.Network, block netip.Prefix) http.Handler
 	env     func(url string) []string // by which agents find the API
 }
 
-// block is the network's own, of which the underlay's segments are part.
-var block = netip.MustParsePrefix("192.168.32.0/20")
+// ownBlock is the network's own, of which the underlay's segments are part.
+var ownBlock = netip.MustParsePrefix("192.168.32.0/20")
 
 var providers = map[string]provider{
 	"ali-vpc": {
@@ -32,7 +32,7 @@ var providers = map[string]provider{
 		nic: func(m Machine) fake.NIC {
 			return fake.NIC{ID: "i-" + m.Name, Instance: "i-" + m.Name, MAC: m.MAC, Addrs: m.Addrs, Subnet: subnet}
 		},
-		front: func(n *fake.Network) http.Handler {
+		front: func(n *fake.Network, block netip.Prefix) http.Handler {
 			return fake.Ali(n, fake.AliOptions{Block: block, VSwitches: map[string]netip.Prefix{subnet: block}, Role: "twill"})
 		},
 		env: func(url string) []string { return []string{"VPC_ENDPOINT=" + url, "ECS_ENDPOINT=" + url} },
@@ -42,7 +42,9 @@ var providers = map[string]provider{
 		nic: func(m Machine) fake.NIC {
 			return fake.NIC{ID: "eni-" + m.Name, Instance: "i-" + m.Name, MAC: m.MAC, Addrs: m.Addrs, Subnet: subnet}
 		},
-		front: func(n *fake.Network) http.Handler { return fake.AWS(n, fake.AWSOptions{CIDRs: []netip.Prefix{block}}) },
+		front: func(n *fake.Network, block netip.Prefix) http.Handler {
+			return fake.AWS(n, fake.AWSOptions{CIDRs: []netip.Prefix{block}})
+		},
 		env:   func(url string) []string { return []string{"AWS_ENDPOINT_URL_EC2=" + url} },
 	},
 	"gce": {
@@ -51,7 +53,7 @@ var providers = map[string]provider{
 			instance := "projects/lab/zones/lab-a/instances/" + m.Name
 			return fake.NIC{ID: instance, Instance: instance, MAC: m.MAC, Addrs: m.Addrs, Subnet: subnet, Forwards: true}
 		},
-		front: func(n *fake.Network) http.Handler { return fake.GCE(n, fake.GCEOptions{}) },
+		front: func(n *fake.Network, _ netip.Prefix) http.Handler { return fake.GCE(n, fake.GCEOptions{}) },
 		env: func(url string) []string {
 			return []string{"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE=" + url + "/compute/v1/"}
 		},

@@ -168,6 +168,7 @@ func All() []Fault {
 		connectionFaults,
 		distantFaults,
 		userspaceFaults,
+		cloudFaults,
 		kernelFaults,
 		abuseFaults,
 	)

@@ -29,9 +29,11 @@ const recovery = 10 * time.Second
 // column is a kind of lab that is injured.
 type column struct{ name, backend, family string }
 
-// columns are those whose packets the kernel moves, and moved those whose packets the agent moves.
+// columns are those whose packets the kernel moves, moved those whose packets the agent moves, and clouds those whose packets
+// a cloud's router moves.
 var (
 	columns = []column{{"vxlan", "vxlan", lab.IPv4}, {"host-gw", "host-gw", lab.IPv4}, {"vxlan-ipv6", "vxlan", lab.IPv6}, {"vxlan-dual", "vxlan", lab.Dual}}
+	clouds  = []column{{"aws-vpc", "aws-vpc", lab.IPv4}}
 	moved   = []column{{"udp", "udp", lab.IPv4}, {"wireguard", "wireguard", lab.IPv4}, {"udp-ipv6", "udp", lab.IPv6}}
 )
 
@@ -63,10 +65,21 @@ func TestFaultsOfUserspace(t *testing.T) {
 	e.write(t, "<!-- results of userspace -->\n")
 }
 
+// TestFaultsOfClouds is TestFaults for what goes wrong in a cloud's network, as a running agent reports it.
+func TestFaultsOfClouds(t *testing.T) {
+	t.Parallel()
+	e := evaluation{columns: clouds, results: map[string]*result{}, only: "cloud-"}
+	for i, c := range clouds {
+		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorc%d", i), c) })
+	}
+	e.write(t, "<!-- results of clouds -->\n")
+}
+
 // evaluation is one table.
 type evaluation struct {
 	columns    []column
-	moved      bool // the agent moves the packets
+	moved      bool   // the agent moves the packets
+	only       string // how the names of the faults begin; empty: all
 	results    map[string]*result
 	right, all int
 	took       []time.Duration // of each look
@@ -78,7 +91,7 @@ func (e *evaluation) run(t *testing.T, name string, c column) {
 	v := faults.NewTarget(l)
 	awaitHealth(t, v)
 	for _, f := range faults.All() {
-		if f.Finding == "" || !f.Applies(l.Spec()) || !possible(f) {
+		if f.Finding == "" || !f.Applies(l.Spec()) || !possible(f) || !strings.HasPrefix(f.Name, e.only) {
 			continue
 		}
 		f.KeepAgent = f.KeepAgent || e.moved && f.Probe

@@ -63,6 +63,16 @@ func (k *keeper) notePeers(have []Route) {
 	k.unrouted = now
 }
 
+// isSuspicious reports whether a peer's route was missing for the first time.
+func (k *keeper) isSuspicious() bool {
+	for _, since := range k.unrouted {
+		if time.Since(since) < unroutedAfter {
+			return true
+		}
+	}
+	return false
+}
+
 // unroutedAfter is how long a peer may take to write its route.
 const unroutedAfter = 20 * time.Second
 

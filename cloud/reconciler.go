@@ -55,6 +55,9 @@ const (
 	troublesEvery = time.Hour
 )
 
+// secondLook is the pause until a peer's missing route is looked for again: it may only be late.
+const secondLook = 30 * time.Second
+
 // afterWrite are the pauses until a change is looked for, and looked for again.
 var afterWrite = []time.Duration{2 * time.Second, 30 * time.Second, time.Minute}
 
@@ -151,6 +154,9 @@ func (k *keeper) round(ctx context.Context) time.Duration {
 	if k.unsure < len(afterWrite) {
 		k.unsure++
 		return afterWrite[k.unsure-1]
+	}
+	if k.isSuspicious() {
+		return secondLook
 	}
 	return checkEvery/2 + rand.N(checkEvery)
 }

@@ -60,8 +60,8 @@ var leavePlaces = []place{
 
 // arrivePlaces are those of the node that receives.
 var arrivePlaces = []place{
-	{name: "cloud", kinds: []kind{cloudForwardingOff, cloudOverlap, cloudTableFull, cloudRouteWrong, cloudRouteMissing}},
-	{name: "cloud's permissions", kinds: []kind{cloudDenied}, partial: always},
+	{name: "cloud", kinds: []kind{cloudForwardingOff, cloudTableFull, cloudRouteWrong, cloudRouteMissing}},
+	{name: "cloud's permissions and addresses", kinds: []kind{cloudDenied, cloudOverlap}, partial: always},
 	{name: "node's address", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
 	{name: "node's address", kinds: []kind{underlayAddress}, partial: visit.roams},
 	{name: "device above the underlay's or the overlay's", kinds: []kind{deviceTaken}, partial: visit.isOverlayFree},

@@ -57,6 +57,11 @@ func (n *Node) DryRun() []string {
 	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.site().flags(n.Underlay()[0]))
 }
 
+// CleanupCommand is the command that removes everything of Twill's from the node.
+func (n *Node) CleanupCommand() []string {
+	return []string{n.lab.spec.Programs.Agent, "--cleanup", "--subnet-file=" + n.SubnetFile(), "--checkpoint-file=" + n.CheckpointFile()}
+}
+
 // StartAgent starts the node's agent and returns when it is ready. One that runs already is left alone.
 func (n *Node) StartAgent(ctx context.Context) error {
 	if n.AgentRunning() {
@@ -66,7 +71,7 @@ func (n *Node) StartAgent(ctx context.Context) error {
 		host.Command{
 			Path: n.agentPath(),
 			Args: n.AgentFlags(),
-			Env:  n.lab.environment(append(n.lab.cloudEnvironment(), "NODE_NAME="+n.Name)...),
+			Env:  n.lab.environment(append(n.lab.AgentEnvironment(), "NODE_NAME="+n.Name)...),
 			Log:  n.Log(),
 		},
 	)

@@ -138,8 +138,8 @@ func (l *Lab) SetCloudBlock(ctx context.Context, block netip.Prefix) error {
 	return l.cloudClient().Do(ctx, "PUT block", block, nil)
 }
 
-// cloudEnvironment is by what agents find the cloud.
-func (l *Lab) cloudEnvironment() []string {
+// AgentEnvironment is what agents need beside their flags: by what they find the cloud, if the lab has one.
+func (l *Lab) AgentEnvironment() []string {
 	if !l.spec.isCloud() {
 		return nil
 	}

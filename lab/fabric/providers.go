@@ -45,7 +45,7 @@ var providers = map[string]provider{
 		front: func(n *fake.Network, block netip.Prefix) http.Handler {
 			return fake.AWS(n, fake.AWSOptions{CIDRs: []netip.Prefix{block}})
 		},
-		env:   func(url string) []string { return []string{"AWS_ENDPOINT_URL_EC2=" + url} },
+		env: func(url string) []string { return []string{"AWS_ENDPOINT_URL_EC2=" + url} },
 	},
 	"gce": {
 		network: "projects/lab/global/networks/lab",

@@ -59,10 +59,8 @@ var cloudFaults = []Fault{
 		}), Undo: clearSky},
 	{Name: "cloud-egress", Finding: "cloud-egress", Backends: cloudOnly,
 		Description: "the node has a route that leads the cluster's network through another device",
-		Inject: func(ctx context.Context, v *Target) error {
-			return errors.Join(run(ctx, v.Node, "ip link add vpn0 up type dummy"), run(ctx, v.Node, "ip route add 10.244.0.0/16 dev vpn0 proto static"))
-		},
-		Undo: script("ip link del vpn0")},
+		Inject:      script("ip link add vpn0 up type veth peer name vpn1", "ip link set vpn1 up", "ip route add 10.244.0.0/16 dev vpn0 proto static"),
+		Undo:        script("ip link del vpn0")},
 }
 
 // cloudy breaks the cloud, starts the agent again, and returns when it says so in /status.

@@ -190,6 +190,28 @@ func TestHeals(t *testing.T) {
 	}
 }
 
+// TestNewSubnet: a node that gets another lease is not ready until its new route was seen, and its old route goes.
+func TestNewSubnet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := network()
+		k := keep(t.Context(), m.Node("eni-1"))
+		k.views <- view("10.244.1.0/24")
+		time.Sleep(5 * time.Minute)
+		m.Break(fake.Faults{Fail: func(string) error { return cloud.ErrThrottled }})
+		k.views <- view("10.244.7.0/24")
+		time.Sleep(time.Minute)
+		if k.Health().Seen {
+			t.Error("the new route was not seen, and the node counts as reached")
+		}
+		m.Break(fake.Faults{})
+		time.Sleep(10 * time.Minute)
+		equal(t, m.Routes(), route("10.244.7.0/24", "eni-1"))
+		if h := k.Health(); !h.Seen || !h.Wrong.IsZero() {
+			t.Errorf("health %+v", h)
+		}
+	})
+}
+
 // TestDeletedByHand: a route is back within the time between two looks, and peers that come and go cost no call.
 func TestDeletedByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

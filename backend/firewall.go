@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // ServiceMark is the bit with which kube-proxy marks packets that it masquerades itself.
@@ -74,6 +76,8 @@ type FirewallConfig struct {
 	Random    bool            // masquerade with --random-fully
 	Forward   ForwardRules    // --iptables-forward-rules
 	KeepLocal KeepLocal
+	Clusters  []netip.Prefix // --cluster-cidr: pods' networks beside the Stacks' Clusters, of both families
+	Exempt    []netip.Prefix // --no-masquerade-cidr: pods keep their address towards these, of both families
 }
 
 // FirewallStack is one address family's part of a FirewallConfig.
@@ -104,6 +108,8 @@ type FirewallStack struct {
 //   - A loopback source (a NodePort on 127.0.0.1) has no way back at all and is never kept.
 //   - A process that binds a local address which peers cannot reach (a container bridge's) keeps it towards
 //     un-encapsulated pods, as it does towards every other host of the underlay. KeepNever masks it.
+//
+// Check must have found no error.
 func FirewallChains(cfg FirewallConfig) []netstate.Object {
 	var objects []netstate.Object
 	for _, s := range cfg.Stacks {
@@ -117,7 +123,7 @@ func FirewallChains(cfg FirewallConfig) []netstate.Object {
 			if cfg.Forward == ForwardFirst {
 				base.Place = netstate.First
 			}
-			objects = append(objects, withRules(base, forwardRules(s)))
+			objects = append(objects, withRules(base, forwardRules(cfg, s)))
 		}
 		if s.Guarded.Protocol != 0 {
 			objects = append(objects, guards(cfg, s)...)
@@ -126,7 +132,7 @@ func FirewallChains(cfg FirewallConfig) []netstate.Object {
 	return objects
 }
 
-// withRules is c with rules, which are fewer than MaxRules by construction.
+// withRules is c with rules, which are not more than MaxRules: see FirewallConfig.Check.
 func withRules(c netstate.Chain, rules []netstate.Rule) netstate.Chain {
 	copy(c.Rules[:], rules)
 	return c
@@ -137,28 +143,86 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 	if cfg.Random {
 		masquerade = netstate.MasqueradeRandom
 	}
-	rules := []netstate.Rule{
-		{Mark: ServiceMark, Verdict: netstate.Return},
-		{Src: s.Pod, Dst: s.Cluster, Verdict: netstate.Return},
-		{Src: s.Cluster, Dst: s.Pod, Verdict: netstate.Return},
-		{NotSrc: s.Cluster, Dst: s.Pod, Verdict: netstate.Return}, // LocalTraffic services see their clients
-		{Src: s.Cluster, NotDst: multicast(s.Cluster), Verdict: masquerade},
+	clusters := cfg.clusters(s)
+	rules := []netstate.Rule{{Mark: ServiceMark, Verdict: netstate.Return}}
+	for _, c := range clusters {
+		rules = append(rules, netstate.Rule{Src: s.Pod, Dst: c, Verdict: netstate.Return})
+	}
+	rules = append(rules,
+		netstate.Rule{Src: s.Cluster, Dst: s.Pod, Verdict: netstate.Return},
+		netstate.Rule{NotSrc: s.Cluster, Dst: s.Pod, Verdict: netstate.Return}) // LocalTraffic services see their clients
+	for _, c := range clusters {
+		for _, e := range cfg.exempt(s) {
+			rules = append(rules, exemption(c, e))
+		}
+	}
+	for _, c := range clusters {
+		rules = append(rules, netstate.Rule{Src: c, NotDst: multicast(c), Verdict: masquerade})
 	}
 	if cfg.KeepLocal != KeepNever {
-		keep := netstate.Rule{Local: true, NotSrc: loopback(s.Cluster), Dst: s.Cluster, Verdict: netstate.Return}
-		if cfg.KeepLocal == KeepRouted {
-			keep.NotOut = s.Overlay
+		for _, c := range clusters {
+			keep := netstate.Rule{Local: true, NotSrc: loopback(c), Dst: c, Verdict: netstate.Return}
+			if cfg.KeepLocal == KeepRouted {
+				keep.NotOut = s.Overlay
+			}
+			rules = append(rules, keep)
 		}
-		rules = append(rules, keep)
 	}
-	return append(rules, netstate.Rule{NotSrc: s.Cluster, Dst: s.Cluster, Verdict: masquerade})
+	for _, c := range clusters { // of what comes from any of them, only multicast packets are left
+		rules = append(rules, netstate.Rule{NotSrc: c, Dst: c, Verdict: masquerade})
+	}
+	return rules
 }
 
-func forwardRules(s FirewallStack) []netstate.Rule {
-	return []netstate.Rule{
-		{Src: s.Cluster, Verdict: netstate.Accept},
-		{Dst: s.Cluster, Verdict: netstate.Accept},
+// exemption keeps the source of what pods of a cluster's network send to a network.
+func exemption(cluster, to netip.Prefix) netstate.Rule {
+	r := netstate.Rule{Src: cluster, Dst: to, Verdict: netstate.Return}
+	if to.Bits() == 0 { // iptables does not print a condition that every packet meets
+		r.Dst = netip.Prefix{}
 	}
+	return r
+}
+
+// clusters returns the networks that have pods in the family of s.
+func (cfg FirewallConfig) clusters(s FirewallStack) []netip.Prefix {
+	return ofFamily(netstate.FamilyOf(s.Cluster.Addr()), append([]netip.Prefix{s.Cluster}, cfg.Clusters...))
+}
+
+// exempt returns the networks of the family of s that pods reach with their own address.
+func (cfg FirewallConfig) exempt(s FirewallStack) []netip.Prefix {
+	return ofFamily(netstate.FamilyOf(s.Cluster.Addr()), cfg.Exempt)
+}
+
+// ofFamily returns the prefixes of one family, each once.
+func ofFamily(f netstate.Family, prefixes []netip.Prefix) []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range prefixes {
+		if netstate.FamilyOf(p.Addr()) == f && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Check returns an error if a chain would have more rules than it can hold, because of too many Clusters and Exempt.
+func (cfg FirewallConfig) Check(pools []subnet.Pool) error {
+	cfg.KeepLocal = KeepAlways // it needs most rules
+	for _, p := range pools {
+		s := FirewallStack{Cluster: p.Network}
+		if n := len(masqueradeRules(cfg, s)); n > netstate.MaxRules {
+			return fmt.Errorf("%d networks that are not masqueraded and %d networks of pods need %d %s rules: "+
+				"want at most %d", len(cfg.exempt(s)), len(cfg.clusters(s)), n, p.Family(), netstate.MaxRules)
+		}
+	}
+	return nil
+}
+
+func forwardRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
+	var rules []netstate.Rule
+	for _, c := range cfg.clusters(s) {
+		rules = append(rules, netstate.Rule{Src: c, Verdict: netstate.Accept}, netstate.Rule{Dst: c, Verdict: netstate.Accept})
+	}
+	return rules
 }
 
 // guards keep pods from sending what only nodes send each other: whoever wraps a packet as a peer does
@@ -170,17 +234,18 @@ func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
 	base := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr())}
 	input, forward := base, base
 	input.Role, forward.Role = netstate.GuardInput, netstate.GuardForward
-	return []netstate.Object{
-		withRules(input, []netstate.Rule{
-			{In: cfg.Bridge, Packet: s.Guarded, Verdict: netstate.Drop},
-			{Src: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
-			{Dst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
-		}),
-		withRules(forward, []netstate.Rule{
-			{In: cfg.Bridge, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
-			{Src: s.Cluster, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop},
-		}),
+	in := []netstate.Rule{{In: cfg.Bridge, Packet: s.Guarded, Verdict: netstate.Drop}}
+	var pass, drop []netstate.Rule
+	for i, c := range cfg.clusters(s) {
+		in = append(in, netstate.Rule{Src: c, Packet: s.Guarded, Verdict: netstate.Drop},
+			netstate.Rule{Dst: c, Packet: s.Guarded, Verdict: netstate.Drop})
+		if i > 0 { // a rule has one destination only
+			pass = append(pass, netstate.Rule{Dst: c, Packet: s.Guarded, Verdict: netstate.Return})
+		}
+		drop = append(drop, netstate.Rule{Src: c, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop})
 	}
+	out := netstate.Rule{In: cfg.Bridge, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop}
+	return []netstate.Object{withRules(input, in), withRules(forward, slices.Concat(pass, []netstate.Rule{out}, drop))}
 }
 
 func multicast(family netip.Prefix) netip.Prefix {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 var (
@@ -17,6 +18,17 @@ var (
 const head4 = `chain nftables ip postrouting; mark & 0x4000 return; src 10.244.1.0/24 dst 10.244.0.0/16 return;` +
 	` src 10.244.0.0/16 dst 10.244.1.0/24 return; src != 10.244.0.0/16 dst 10.244.1.0/24 return;` +
 	` src 10.244.0.0/16 dst != 224.0.0.0/4 masquerade`
+
+const guards6 = "chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop\n" +
+	"chain nftables ip6 guard-forward; iif cni0 dst != fc00::/48 udp dport 8472 drop; src fc00::/48 dst != fc00::/48 udp dport 8472 drop"
+
+func prefixes(texts ...string) []netip.Prefix {
+	var list []netip.Prefix
+	for _, s := range texts {
+		list = append(list, netip.MustParsePrefix(s))
+	}
+	return list
+}
 
 func TestFirewallChains(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -51,6 +63,34 @@ func TestFirewallChains(t *testing.T) {
 		"first": {
 			FirewallConfig{Stacks: []FirewallStack{stack4}, Forward: ForwardFirst},
 			"chain nftables ip forward first; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept",
+		},
+		"exempt, in the order of the flags, once": {
+			FirewallConfig{Stacks: []FirewallStack{stack4}, Masq: true, Exempt: prefixes("10.0.0.0/8", "::/0", "192.0.2.0/24", "10.0.0.0/8")},
+			head4[:strings.Index(head4, " src 10.244.0.0/16 dst != ")] + ` src 10.244.0.0/16 dst 10.0.0.0/8 return;` +
+				` src 10.244.0.0/16 dst 192.0.2.0/24 return; src 10.244.0.0/16 dst != 224.0.0.0/4 masquerade;` +
+				` local oif != flannel.1 src != 127.0.0.0/8 dst 10.244.0.0/16 return; src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade`,
+		},
+		"one family is exempt": {
+			FirewallConfig{Stacks: []FirewallStack{stack6}, Masq: true, KeepLocal: KeepNever, Exempt: prefixes("10.0.0.0/8", "::/0"),
+				Bridge: "cni0"},
+			"chain nftables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00::/48 return;" +
+				" src fc00::/48 dst fc00:0:0:1::/64 return; src != fc00::/48 dst fc00:0:0:1::/64 return; src fc00::/48 return;" +
+				" src fc00::/48 dst != ff00::/8 masquerade; src != fc00::/48 dst fc00::/48 masquerade\n" + guards6,
+		},
+		"two networks of pods": {
+			FirewallConfig{Stacks: []FirewallStack{stack6}, Masq: true, Forward: ForwardOn, Bridge: "cni0",
+				Clusters: prefixes("fc00::/48", "10.9.0.0/16", "fd09::/48"), Exempt: prefixes("fe80::/10")},
+			"chain nftables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00::/48 return;" +
+				" src fc00:0:0:1::/64 dst fd09::/48 return; src fc00::/48 dst fc00:0:0:1::/64 return;" +
+				" src != fc00::/48 dst fc00:0:0:1::/64 return; src fc00::/48 dst fe80::/10 return; src fd09::/48 dst fe80::/10 return;" +
+				" src fc00::/48 dst != ff00::/8 masquerade; src fd09::/48 dst != ff00::/8 masquerade;" +
+				" local src != ::1/128 dst fc00::/48 return; local src != ::1/128 dst fd09::/48 return;" +
+				" src != fc00::/48 dst fc00::/48 masquerade; src != fd09::/48 dst fd09::/48 masquerade\n" +
+				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept; src fd09::/48 accept; dst fd09::/48 accept\n" +
+				"chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop;" +
+				" src fd09::/48 udp dport 8472 drop; dst fd09::/48 udp dport 8472 drop\n" +
+				"chain nftables ip6 guard-forward; dst fd09::/48 udp dport 8472 return; iif cni0 dst != fc00::/48 udp dport 8472 drop;" +
+				" src fc00::/48 dst != fc00::/48 udp dport 8472 drop; src fd09::/48 dst != fc00::/48 udp dport 8472 drop",
 		},
 		"dual stack, one guarded": {
 			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: ForwardOn, Bridge: "cni0"},
@@ -98,5 +138,36 @@ func TestParseKeepLocal(t *testing.T) {
 	}
 	if k, err := ParseKeepLocal("sometimes"); err == nil || k != KeepRouted || !strings.Contains(err.Error(), `"sometimes"`) {
 		t.Errorf("ParseKeepLocal(sometimes): %v", err)
+	}
+}
+
+// TestFirewallCheck: as many networks as ip-masq-agent allows fit, with link-local ones, and none is left out silently.
+func TestFirewallCheck(t *testing.T) {
+	pools := []subnet.Pool{{Network: netip.MustParsePrefix("10.244.0.0/16")}}
+	exempt := func(n int) []netip.Prefix {
+		list := prefixes("fd00::/8", "169.254.0.0/16")
+		for i := range n {
+			list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i), 0, 0}), 16))
+		}
+		return list
+	}
+	for _, c := range []struct {
+		exempt   int
+		clusters []netip.Prefix
+		want     string
+	}{
+		{64, nil, ""},
+		{64, prefixes("fd09::/48"), ""},
+		{72, nil, ""},
+		{73, nil, "74 networks that are not masqueraded and 1 networks of pods need 81 IPv4 rules: want at most 80"},
+		{64, prefixes("10.9.0.0/16"), "65 networks that are not masqueraded and 2 networks of pods need 141 IPv4 rules: want at most 80"},
+	} {
+		got := ""
+		if err := (FirewallConfig{Exempt: exempt(c.exempt), Clusters: c.clusters}).Check(pools); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%d exempt, clusters %v: %q, want %q", c.exempt, c.clusters, got, c.want)
+		}
 	}
 }

@@ -49,8 +49,8 @@ const (
 
 func (p Place) String() string { return [...]string{"appended", "first", "misplaced"}[p] }
 
-// MaxRules is the number of rules that a Chain can hold.
-const MaxRules = 10
+// MaxRules is the number of rules that a Chain can hold: room for the 64 networks of ip-masq-agent's limit.
+const MaxRules = 80
 
 // Chain is one firewall chain with all its rules: it is compared and written as a whole. Slot: mode, family
 // and role. Mark: flannel's table or chain name. Cascade: none.

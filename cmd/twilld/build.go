@@ -56,6 +56,9 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := settings.Firewall.Check(network.Pools); err != nil {
+		return nil, fmt.Errorf("--no-masquerade-cidr and --cluster-cidr: %w", err)
+	}
 	hints, err := store.hints(ctx, o)
 	if err != nil {
 		return nil, err

@@ -43,6 +43,8 @@ type options struct {
 	pods                             podOptions
 
 	ipMasq, randomFullyDisable, blackhole bool
+	noMasquerade, clusters                prefixes             // Twill
+	externalIP                            bool                 // k3s
 	forwardRules                          backend.ForwardRules // Twill: first
 	keepNodeSource                        string               // Twill
 
@@ -177,8 +179,14 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 		"the interface that the route to this address uses; after --iface and --iface-regex")
 	fs.StringVar(&o.publicIP, "public-ip", "", "IPv4 address to advertise to peers in place of the interface's")
 	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address to advertise to peers in place of the interface's")
+	fs.BoolVar(&o.externalIP, "flannel-external-ip", false,
+		"with --kube-subnet-mgr: advertise the Node's ExternalIP to peers, if it has one, as k3s' flag of this name")
 	fs.BoolVar(&o.ipMasq, "ip-masq", false, "masquerade what pods send out of the cluster's network")
 	fs.BoolVar(&o.randomFullyDisable, "ip-masq-fully-random-disable", false, "masquerade without --random-fully")
+	fs.Var(&o.noMasquerade, "no-masquerade-cidr",
+		"with --ip-masq: a network, IPv4 or IPv6, towards which pods keep their address; repeatable, or separated by commas")
+	fs.Var(&o.clusters, "cluster-cidr",
+		"a network of pods beside the network config's; repeatable, or separated by commas, as kube-proxy's")
 	o.forwardRules = backend.ForwardOn
 	fs.Var(&o.forwardRules, "iptables-forward-rules",
 		"accept forwarded packets from and to the cluster's network: true (after the rules of others), "+
@@ -252,8 +260,18 @@ func (o *options) firewall() (backend.FirewallConfig, error) {
 	if err != nil {
 		return backend.FirewallConfig{}, fmt.Errorf("--keep-node-source: %w", err)
 	}
+	for _, c := range o.clusters {
+		if c.Bits() == 0 {
+			return backend.FirewallConfig{}, fmt.Errorf("--cluster-cidr %s holds every address: want the network of pods", c)
+		}
+	}
+	if len(o.noMasquerade) > 0 && !o.ipMasq {
+		return backend.FirewallConfig{}, errors.New(
+			"--no-masquerade-cidr has no effect without --ip-masq: give both or neither")
+	}
 	return backend.FirewallConfig{
-		Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep}, nil
+		Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep,
+		Clusters: o.clusters, Exempt: o.noMasquerade}, nil
 }
 
 // checkBridge returns an error for what cannot be the name of an interface.
@@ -279,7 +297,20 @@ func (o *options) settings() (agent.Settings, error) {
 		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
 			AnnotationPrefix: o.kubeAnnotationPrefix},
 	}
-	return s, cmp.Or(err, err2, o.checkBridge())
+	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP())
+}
+
+// checkExternalIP returns an error if --flannel-external-ip does not fit the other flags.
+func (o *options) checkExternalIP() error {
+	switch {
+	case !o.externalIP:
+		return nil
+	case !o.kubeSubnetMgr:
+		return errors.New("--flannel-external-ip needs --kube-subnet-mgr: the ExternalIP is the Node object's")
+	case o.publicIP != "" || o.publicIPv6 != "":
+		return errors.New("--flannel-external-ip and --public-ip both say what to advertise: give one")
+	}
+	return nil
 }
 
 // healthz returns where probes are answered, empty for nowhere.

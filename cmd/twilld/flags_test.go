@@ -77,6 +77,15 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--public-ipv6 10.0.0.1", `--public-ipv6 "10.0.0.1": want an IPv6 address`},
 		{"--iface-can-reach x", `--iface-can-reach "x": want an IP address`},
 		{"--iface-regex (", `--iface-regex "(": error parsing regexp: missing closing ): ` + "`(`"},
+		{"--no-masquerade-cidr 10.0.0.0/8", "--no-masquerade-cidr has no effect without --ip-masq: give both or neither"},
+		{"--ip-masq --no-masquerade-cidr 10.0.0.1", `invalid value "10.0.0.1" for flag -no-masquerade-cidr: ` +
+			`"10.0.0.1" is not a network: want one such as 10.0.0.0/8 or fd00::/8 (twilld --help lists the flags)`},
+		{"--ip-masq --no-masquerade-cidr fd00::/8,10.0.0.1/8", `invalid value "fd00::/8,10.0.0.1/8" for flag -no-masquerade-cidr: ` +
+			`10.0.0.1/8 has host bits set: want 10.0.0.0/8 (twilld --help lists the flags)`},
+		{"--cluster-cidr ::/0", "--cluster-cidr ::/0 holds every address: want the network of pods"},
+		{"--flannel-external-ip", "--flannel-external-ip needs --kube-subnet-mgr: the ExternalIP is the Node object's"},
+		{"--flannel-external-ip --kube-subnet-mgr --public-ipv6=::1",
+			"--flannel-external-ip and --public-ip both say what to advertise: give one"},
 		{"--keep-node-source maybe", `--keep-node-source: keep local addresses "maybe": want routed, always or never`},
 		{"--subnet-lease-renew-margin 1440", "--subnet-lease-renew-margin 1440: want 1 to 1439 minutes"},
 		{"--iptables-forward-rules=last", `invalid boolean value "last" for -iptables-forward-rules: want true, false or first (twilld --help lists the flags)`},
@@ -145,5 +154,20 @@ func TestReservationsDir(t *testing.T) {
 	}
 	if got := (podOptions{reservations: "/elsewhere/net"}).store(conflist); got != "" {
 		t.Errorf("without a grace period: %q, want none", got)
+	}
+}
+
+// TestNetworkLists: networks are repeated or separated by commas, in the environment too.
+func TestNetworkLists(t *testing.T) {
+	env := func(name string) (string, bool) {
+		return "fd00:9::/48, 10.9.0.0/16", name == "TWILLD_CLUSTER_CIDR"
+	}
+	o, err := parseFlags([]string{"--ip-masq", "--no-masquerade-cidr=10.0.0.0/8,::/0", "--no-masquerade-cidr=192.0.2.1/32"}, env, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := o.firewall()
+	if got := fmt.Sprint(rules.Exempt, rules.Clusters, err); got != "[10.0.0.0/8 ::/0 192.0.2.1/32] [fd00:9::/48 10.9.0.0/16] <nil>" {
+		t.Errorf("got %s", got)
 	}
 }

@@ -47,8 +47,8 @@ func openKube(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 	}
 	s, err := kube.New(ctx, kube.Options{
 		Kubeconfig: o.kubeconfig, APIURL: o.kubeAPIURL, Node: o.nodeName, AnnotationPrefix: o.kubeAnnotationPrefix,
-		ClaimNamespace: o.kubeLeaseNamespace,
-		Pools:          network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
+		ClaimNamespace: o.kubeLeaseNamespace, Networks: o.clusters, ExternalIP: o.externalIP,
+		Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
 		Waiting: func(task string, err error) { logWaiting(log, task, err) },
 	})
 	if err != nil {

@@ -18,6 +18,7 @@ type annotations struct {
 	prefix, managed, backend string        // the prefix with its last slash or hyphen
 	both                     []familyNames // IPv4 first
 	families                 []familyNames // those of the network config
+	external                 bool          // publish the node's ExternalIP
 }
 
 // familyNames are the annotations of one address family.

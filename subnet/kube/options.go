@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"time"
 
@@ -29,6 +30,11 @@ type Options struct {
 
 	AnnotationPrefix string        // empty: DefaultPrefix; with or without a slash, as flannel takes it
 	Pools            []subnet.Pool // of the network config; of a lease only their address families are read
+
+	// Networks may have this node's podCIDRs too, beside those of the Pools.
+	Networks []netip.Prefix
+	// ExternalIP publishes the Node's address of type ExternalIP, unless an annotation names another one.
+	ExternalIP bool
 
 	// ClaimNamespace lets the store lease by itself, from the Pools, for a node to which nobody assigns a podCIDR: it
 	// claims subnets by Lease objects in this namespace and writes them to the node's spec. Empty: it waits for one.
@@ -60,6 +66,7 @@ type Store struct {
 	api         *client
 	annotations annotations
 	pools       []subnet.Pool
+	networks    []netip.Prefix // that may have this node's podCIDRs, beside the pools'
 	progress    progress
 	podCIDRs    podCIDRs
 	relistEvery time.Duration // at least; all Nodes are listed again although every watch could be resumed
@@ -91,10 +98,11 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, progress: progress{waiting: o.Waiting},
+		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, networks: o.Networks, progress: progress{waiting: o.Waiting},
 		relistEvery: time.Hour, setsCondition: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
 		own: own{changed: make(chan struct{}, 1)}, events: newEvents(),
 	}
+	s.annotations.external = o.ExternalIP
 	if s.node, err = s.nodeName(ctx, o.Node); err != nil {
 		return nil, err
 	}

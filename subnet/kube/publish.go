@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -146,7 +147,7 @@ func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
 		}
 		st.Subnet = cidr
 		if st.Underlay, err = s.annotations.advertised(st.Underlay, r); err != nil {
-			return l, terminalError{fmt.Errorf("node %q: annotation %w", s.node, err)}
+			return l, terminalError{fmt.Errorf("node %q: %w", s.node, err)}
 		}
 		if err := within("the backend's data", encodePayload(st.Data), maxData); err != nil {
 			return l, terminalError{fmt.Errorf("node %q: %w: peers would leave it out", s.node, err)}
@@ -169,18 +170,29 @@ func (s *Store) ownSubnet(r record, f netstate.Family) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("its podCIDRs (%s) have none in the network %s: --cluster-cidr of "+
 			"kube-controller-manager must name a range of each address family", r.podCIDRs, network)
 	}
-	if cidr.Bits() < network.Bits() || !network.Contains(cidr.Addr()) {
+	inside := func(n netip.Prefix) bool { return cidr.Bits() >= n.Bits() && n.Contains(cidr.Addr()) }
+	if !inside(network) && !slices.ContainsFunc(s.networks, inside) {
 		return netip.Prefix{}, fmt.Errorf("its podCIDR %s is outside of the network %s: --cluster-cidr of "+
-			"kube-controller-manager and the network config must agree", cidr, network)
+			"kube-controller-manager and the network config must agree, or the agent's --cluster-cidr name the range",
+			cidr, network)
 	}
 	return cidr, nil
 }
 
-// advertised returns the address that peers get: addr, unless an annotation overwrites it.
+// advertised returns the address that peers get: addr, unless an annotation overwrites it, or the node's ExternalIP if
+// that is asked for.
 func (a annotations) advertised(addr netip.Addr, r record) (netip.Addr, error) {
 	for _, f := range a.families {
-		if value := r.of(f.family).overwrite; f.family == netstate.FamilyOf(addr) && value != "" {
-			return f.address(f.overwrite, value)
+		if f.family != netstate.FamilyOf(addr) {
+			continue
+		}
+		if value := r.of(f.family).overwrite; value != "" {
+			return f.address("annotation "+f.overwrite, value)
+		}
+		for external := range strings.SplitSeq(r.external, ",") {
+			if e, err := netip.ParseAddr(external); err == nil && netstate.FamilyOf(e) == f.family {
+				return f.address("ExternalIP", external)
+			}
 		}
 	}
 	return addr, nil

@@ -28,6 +28,7 @@ type record struct {
 	// Of this node only:
 	network  condition // NetworkUnavailable
 	internal string    // the addresses of type InternalIP, separated by commas
+	external string    // likewise of type ExternalIP, if they are asked for
 }
 
 // values are a node's annotations for one address family; choose is kept of this node only.
@@ -73,8 +74,13 @@ func (a annotations) own(n *node) record {
 		}
 	}
 	for _, addr := range n.Status.Addresses {
-		if _, err := netip.ParseAddr(addr.Address); err == nil && addr.Type == "InternalIP" {
+		_, err := netip.ParseAddr(addr.Address)
+		switch {
+		case err != nil:
+		case addr.Type == "InternalIP":
 			r.internal = strings.TrimPrefix(r.internal+","+addr.Address, ",")
+		case addr.Type == "ExternalIP" && a.external:
+			r.external = strings.TrimPrefix(r.external+","+addr.Address, ",")
 		}
 	}
 	return r

@@ -52,6 +52,7 @@ func TestStore(t *testing.T) {
 		{"a second family that goes takes its annotations along", familyGoes},
 		{"more data than peers keep", muchData},
 		{"overwritten addresses", overwritten},
+		{"ExternalIP", externalIP},
 		{"condition", conditionWritten},
 		{"condition survives an outage", conditionOutage},
 		{"no condition unless told", conditionOff},
@@ -280,6 +281,10 @@ func foreignPodCIDR(t *testing.T, s *server) {
 	store, _ := s.open(t, Options{})
 	_, err := store.Acquire(t.Context(), want4)
 	wantError(t, err, `node "kubetest-self": its podCIDR 10.9.0.0/24 is outside of the network 10.244.0.0/16`)
+	store, _ = s.open(t, Options{Networks: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16"), netip.MustParsePrefix("10.9.0.0/16")}})
+	if l := acquire(t, store, want4); l.Stacks[0].Subnet.String() != "10.9.0.0/24" {
+		t.Errorf("with another network of pods: got %+v", l)
+	}
 }
 
 func missingFamily(t *testing.T, s *server) {
@@ -339,6 +344,43 @@ func overwritten(t *testing.T, s *server) {
 	eventually(t, 2*time.Second, "word that it is mended", func() bool { return waits.has("publish the lease: ok") })
 	s.annotate(t, self, map[string]any{"public-ip-overwrite": nil})
 	eventually(t, 2*time.Second, "the own address", advertises("192.0.2.200"))
+}
+
+// externalIP: the Node's ExternalIP is advertised where that is asked for, also one that comes later; an annotation beats
+// it.
+func externalIP(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{ExternalIP: true})
+	acquire(t, store, want4)
+	w := watching(t, store)
+	advertises := func(ip string) func() bool {
+		return func() bool {
+			l := w.last().Local
+			return s.node(t, self).Annotations[note+"public-ip"] == ip && len(l.Stacks) == 1 && l.Stacks[0].Underlay.String() == ip
+		}
+	}
+	eventually(t, 2*time.Second, "the own address", advertises("192.0.2.200"))
+	addresses := func(list string) {
+		status := `{"status":{"addresses":[` + list + `]}}`
+		if err := s.admin.patchStatus(t.Context(), self, types.MergePatchType, json.RawMessage(status)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const both = `{"type":"InternalIP","address":"192.0.2.10"},{"type":"ExternalIP","address":"2001:db8::7"},` +
+		`{"type":"ExternalIP","address":"203.0.113.7"},{"type":"ExternalDNS","address":"203.0.113.9"}`
+	addresses(both)
+	eventually(t, 2*time.Second, "the ExternalIP of the family", advertises("203.0.113.7"))
+	s.annotate(t, self, map[string]any{"public-ip-overwrite": "203.0.113.1"})
+	eventually(t, 2*time.Second, "the annotation's address", advertises("203.0.113.1"))
+	s.annotate(t, self, map[string]any{"public-ip-overwrite": nil})
+	eventually(t, 2*time.Second, "the ExternalIP again", advertises("203.0.113.7"))
+	addresses(`{"type":"InternalIP","address":"192.0.2.10"}`)
+	eventually(t, 2*time.Second, "the own address again", advertises("192.0.2.200"))
+	addresses(both)
+	plain, _ := s.open(t, Options{})
+	if l := acquire(t, plain, want4); l.Stacks[0].Underlay.String() != "192.0.2.200" {
+		t.Errorf("without being asked for: got %+v", l)
+	}
 }
 
 func flannelPeers(t *testing.T, s *server) {

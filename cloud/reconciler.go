@@ -243,7 +243,7 @@ func (k *keeper) apply(ctx context.Context, c Change) error {
 	}
 	k.Log.Info("write a route of the cloud", "change", c.String())
 	err := k.Cloud.Apply(ctx, k.self, c)
-	if err != nil && !(errors.Is(err, ErrGone) && c.Op == Delete) {
+	if err != nil && (c.Op != Delete || !errors.Is(err, ErrGone)) {
 		return fmt.Errorf("%s: %w", c, err)
 	}
 	k.health.Writes++

@@ -143,7 +143,7 @@ func (g *gce) listRoutes(r *http.Request) (any, error) {
 	}
 	from := 0
 	if token := q.Get("pageToken"); token != "" {
-		text, err := base64.URLEncoding.DecodeString(token)
+		text, _ := base64.URLEncoding.DecodeString(token) // what is no token is no number either
 		if from, err = strconv.Atoi(strings.TrimPrefix(string(text), "from ")); err != nil {
 			return nil, gceInvalid("Invalid value for field 'pageToken': '%s'. Invalid page token.", token)
 		}

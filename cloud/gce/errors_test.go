@@ -309,7 +309,7 @@ func TestKeyFile(t *testing.T) {
 	n := &fake.Network{ID: "projects/host-1/global/networks/prod"}
 	front := fake.GCE(n, fake.GCEOptions{})
 	asked := ""
-	c := against(t, func(w http.ResponseWriter, r *http.Request) {
+	against(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/token" {
 			asked = r.FormValue("assertion")
 			_, _ = w.Write([]byte(`{"access_token":"` + fake.GCEToken + `","expires_in":3600,"token_type":"Bearer"}`))
@@ -331,8 +331,8 @@ func TestKeyFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var err error
-		if c, err = gce.New(cloud.Options{}); err == nil {
+		c, err := gce.New(cloud.Options{})
+		if err == nil {
 			_, err = c.List(t.Context(), me)
 		}
 		switch {

@@ -45,7 +45,7 @@ func New(o cloud.Options) (cloud.Cloud, error) {
 		return nil, fmt.Errorf("a network of Google Compute Engine has one routing table: do not name %v", o.Tables)
 	}
 	if o.KeyID != "" || o.KeySecret.Reveal() != "" {
-		return nil, errors.New("Google Compute Engine has no access keys: give the machine a service account, " +
+		return nil, errors.New("there are no access keys of Google Compute Engine: give the machine a service account, " +
 			"or name a service account's key file in " + keyFileVariable)
 	}
 	c := &client{options: o, api: api, metadata: openMetadata()}

@@ -103,76 +103,56 @@ func Serve(ctx context.Context, kind string) error {
 
 // control serves what a lab asks for: machines that come and go, faults, and the routes as somebody else edits them.
 func (s *server) control(mux *http.ServeMux) {
-	handle := func(pattern string, f func(decode func(any) error) (any, error)) {
-		method, path, _ := strings.Cut(pattern, " ")
-		mux.HandleFunc(method+" "+control+path, func(w http.ResponseWriter, r *http.Request) {
-			answer, err := f(func(into any) error { return json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(into) })
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			_ = json.NewEncoder(w).Encode(answer) // the lab may have gone away
-		})
-	}
-	handle("PUT machine", func(decode func(any) error) (any, error) {
-		var m Machine
-		err := decode(&m)
-		if err == nil {
-			s.AddNIC(s.provider.nic(m))
-			err = s.kernel.plug(s.provider.nic(m).ID, m)
+	mux.HandleFunc("PUT "+control+"machine", take(func(m Machine) error {
+		s.AddNIC(s.provider.nic(m))
+		return s.kernel.plug(s.provider.nic(m).ID, m)
+	}))
+	mux.HandleFunc("DELETE "+control+"machine", take(func(m Machine) error {
+		s.RemoveNIC(s.provider.nic(m).ID)
+		return nil
+	}))
+	mux.HandleFunc("PUT "+control+"forwards", take(func(f Forwards) error {
+		if !s.SetForwards(s.provider.nic(Machine{Name: f.Machine}).ID, f.On) {
+			return fmt.Errorf("machine %q is not there", f.Machine)
 		}
-		return nil, err
-	})
-	handle("DELETE machine", func(decode func(any) error) (any, error) {
-		var m Machine
-		err := decode(&m)
-		if err == nil {
-			s.RemoveNIC(s.provider.nic(m).ID)
-		}
-		return nil, err
-	})
-	handle("PUT forwards", func(decode func(any) error) (any, error) {
-		var f Forwards
-		err := decode(&f)
-		if err == nil && !s.SetForwards(s.provider.nic(Machine{Name: f.Machine}).ID, f.On) {
-			err = fmt.Errorf("machine %q is not there", f.Machine)
-		}
-		return nil, err
-	})
-	handle("PUT faults", func(decode func(any) error) (any, error) {
-		var f fake.Faults
-		err := decode(&f)
-		if err == nil {
-			s.Break(f)
-		}
-		return nil, err
-	})
-	handle("PUT tables", func(decode func(any) error) (any, error) {
-		var more []fake.Table
-		err := decode(&more)
-		if err == nil {
-			s.SetTables(append([]fake.Table{{ID: table, Main: true}}, more...)...)
-		}
-		return nil, err
-	})
-	handle("PUT block", func(decode func(any) error) (any, error) {
-		var block netip.Prefix
-		err := decode(&block)
-		if err == nil && !block.IsValid() {
+		return nil
+	}))
+	mux.HandleFunc("PUT "+control+"faults", take(func(f fake.Faults) error {
+		s.Break(f)
+		return nil
+	}))
+	mux.HandleFunc("PUT "+control+"tables", take(func(more []fake.Table) error {
+		s.SetTables(append([]fake.Table{{ID: table, Main: true}}, more...)...)
+		return nil
+	}))
+	mux.HandleFunc("PUT "+control+"block", take(func(block netip.Prefix) error {
+		if !block.IsValid() {
 			block = ownBlock
 		}
 		s.serve(block)
-		return nil, err
+		return nil
+	}))
+	mux.HandleFunc("PUT "+control+"routes", take(func(routes []cloud.Route) error {
+		s.Set(routes...)
+		return nil
+	}))
+	mux.HandleFunc("GET "+control+"routes", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(s.Routes()) // the lab may have gone away
 	})
-	handle("PUT routes", func(decode func(any) error) (any, error) {
-		var routes []cloud.Route
-		err := decode(&routes)
+}
+
+// take returns what calls f with the body of a request.
+func take[T any](f func(T) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var body T
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&body)
 		if err == nil {
-			s.Set(routes...)
+			err = f(body)
 		}
-		return nil, err
-	})
-	handle("GET routes", func(func(any) error) (any, error) { return s.Routes(), nil })
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	}
 }
 
 // Forwards turns a machine's forwarding on or off.

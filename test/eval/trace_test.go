@@ -92,7 +92,7 @@ func (e *evaluation) stopsTable() string {
 		if r == nil {
 			continue
 		}
-		for _, c := range e.columns[:2] {
+		for _, c := range e.columns[:min(2, len(e.columns))] {
 			if s, ok := r.stops[c.name]; ok && s.trace != "" {
 				fmt.Fprintf(&b, "| %s, %s | %s | %s | %s |\n", r.fault, c.name, s.trace, s.seen, s.kernel)
 			}

@@ -19,7 +19,7 @@ import (
 	"sync"
 	"testing"
 
-	_ "github.com/aws/aws-sdk-go/aws/awserr" // keeps the module in go.mod: it has the model
+	_ "github.com/aws/aws-sdk-go/aws/awserr" //nolint:staticcheck // keeps the module in go.mod: it has the model
 
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/aws"

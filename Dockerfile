@@ -1,6 +1,6 @@
 # The image of the DaemonSet: the agent, the tool for people, the CNI plugins that the conflist names, iptables in both
-# flavours for hosts whose rules live there, and nft, by which the doctor reads everybody's rules. There is no shell and
-# no package manager in it.
+# flavours for hosts whose rules live there, nft, by which the doctor reads everybody's rules, and the certificates that
+# the clouds' APIs are judged by. There is no shell and no package manager in it.
 ARG BASE=debian:bookworm-slim
 ARG BUILDER=golang:1.26-bookworm
 
@@ -12,7 +12,10 @@ RUN dpkg --add-architecture ${TARGETARCH} && apt-get update -qq && \
     for p in iptables libxtables12 libip4tc2 libip6tc2 libnftnl11 libmnl0 libc6 \
         nftables libnftables1 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6; do \
         apt-get download -qq -o APT::Sandbox::User=root $p:${TARGETARCH} || exit 1; done && \
+    apt-get download -qq -o APT::Sandbox::User=root ca-certificates && \
     for d in *.deb; do dpkg-deb -x $d /out || exit 1; done && \
+    mkdir -p /out/etc/ssl/certs && cat /out/usr/share/ca-certificates/mozilla/*.crt >/out/etc/ssl/certs/ca-certificates.crt && \
+    rm -rf /out/usr/share/ca-certificates /out/usr/sbin/update-ca-certificates /out/etc/ca-certificates && \
     rm -rf /out/usr/lib/*/gconv /out/usr/share/man /out/etc/nftables.conf /out/lib/systemd /out/usr/share/lintian /out/usr/share/bug && \
     for t in iptables ip6tables; do for s in '' -save -restore; do ln -sf xtables-nft-multi /out/usr/sbin/$t$s; done; done
 

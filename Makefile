@@ -103,9 +103,10 @@ mutate: kube-tools ## Break single lines of the packages where an error loses pa
 bin/testreport: $(wildcard tools/testreport/*.go)
 	go build -o bin/testreport ./tools/testreport
 
-kube-tools: ## Build the etcd, the kube-apiserver and the kube-proxy that tests and labs use, once
+kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that tests and labs use, once
 	tools/etcd/build
-	tools/kube/build kube-apiserver kube-proxy
+	tools/kube/build kube-apiserver kube-proxy kubectl
+	tools/helm/build
 
 fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
 	.ci/fuzz

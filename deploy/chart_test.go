@@ -1,189 +1,235 @@
 package deploy
 
 import (
-	"crypto/sha256"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"text/template"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+	"github.com/twill-net/twill/subnet"
 )
 
-// render gives the chart's files by name, as helm makes them of its own values and others. The chart uses few enough
-// functions for text/template; TestChartRendersAsKustomize has genuine helm do it.
-func render(t *testing.T, releaseNamespace, values string) map[string]string {
+var update = flag.Bool("update", false, "write testdata/*.golden.yaml")
+
+// releases are the cases of testdata that are installed in another namespace than default.
+var releases = map[string]string{"labels": "20261122"}
+
+// cases are the names of the files testdata/NAME.values.yaml.
+func cases(t *testing.T) []string {
 	t.Helper()
-	all := object{}
-	for _, text := range []string{Values, values} {
-		some := object{}
-		if err := yaml.Unmarshal([]byte(text), &some); err != nil {
-			t.Fatal(err)
-		}
-		maps.Copy(all, some)
+	paths, err := filepath.Glob("testdata/*.values.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("testdata has the values %v, %v", paths, err)
 	}
-	var root *template.Template
-	root = template.New("twill").Funcs(template.FuncMap{
-		"toJson":    func(v any) (string, error) { b, err := json.Marshal(v); return string(b), err },
-		"quote":     strconv.Quote,
-		"sha256sum": func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) },
-		"include": func(name string, data any) (string, error) {
-			var b strings.Builder
-			err := root.ExecuteTemplate(&b, name, data)
-			return b.String(), err
-		},
-	})
-	paths, err := filepath.Glob("chart/templates/*")
+	for i, path := range paths {
+		paths[i] = strings.TrimSuffix(filepath.Base(path), ".values.yaml")
+	}
+	return paths
+}
+
+// helm finds genuine helm. Without it the test is skipped, and in CI (environment CI=true) it fails.
+func helm(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../bin/helm")
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	switch {
+	case err == nil:
+	case os.Getenv("CI") == "true":
+		t.Fatalf("run `make kube-tools`: %v", err)
+	default:
+		t.Skipf("needs helm, run `make kube-tools`: %v", err)
+	}
+	return path
+}
+
+// run runs a program and gives what it wrote to its standard output, or fails.
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), name, args...)
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", filepath.Base(name), args, err, stderr.String())
+	}
+	if said := stderr.String(); said != "" {
+		t.Errorf("%s %q warns: %s", filepath.Base(name), args, said)
+	}
+	return string(out)
+}
+
+// renderCase is what helm makes of the chart with the values of testdata.
+func renderCase(t *testing.T, name string) string {
+	t.Helper()
+	args := []string{"template", "twill", "chart", "--values", "testdata/" + name + ".values.yaml"}
+	if namespace := releases[name]; namespace != "" {
+		args = append(args, "--namespace", namespace)
+	}
+	return run(t, helm(t), args...)
+}
+
+// render is what helm makes of the chart with values on the command line.
+func render(t *testing.T, set ...string) map[string]object {
+	t.Helper()
+	args := []string{"template", "twill", "chart"}
+	for _, s := range set {
+		args = append(args, "--set", s)
+	}
+	return parse(t, run(t, helm(t), args...))
+}
+
+// TestRenders compares each render with the one that was looked at and checked in, and holds that the agents take its
+// config without a warning. Objects that the chart's own values render the same are left out.
+func TestRenders(t *testing.T) {
+	plain := strings.Split(renderCase(t, "defaults"), "---\n")
+	for _, name := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			text := renderCase(t, name)
+			var golden strings.Builder
+			for _, document := range strings.Split(text, "---\n") {
+				if document != "" && (name == "defaults" || !slices.Contains(plain, document)) {
+					golden.WriteString("---\n" + document)
+				}
+			}
+			path := "testdata/" + name + ".golden.yaml"
+			if *update {
+				if err := os.WriteFile(path, []byte(golden.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if want, err := os.ReadFile(path); err != nil || string(want) != golden.String() {
+				t.Errorf("%s is not what helm makes (%v): look at the difference after go test ./deploy -run TestRenders -update", path, err)
+			}
+			checkConfig(t, parse(t, text))
+		})
+	}
+}
+
+// checkConfig has the agent's own parsers read the network config and the CNI config.
+func checkConfig(t *testing.T, all map[string]object) {
+	t.Helper()
+	data, _ := all["ConfigMap/twill"]["data"].(object)
+	var conflist struct{ Name string }
+	if err := json.Unmarshal([]byte(data["cni-conf.json"].(string)), &conflist); err != nil || conflist.Name != "cbr0" {
+		t.Errorf("cni-conf.json has the name %q, %v", conflist.Name, err)
+	}
+	text, ok := data["net-conf.json"].(string)
+	if !ok {
+		return // it is in a Secret
+	}
+	conf, err := subnet.ParseConfig([]byte(text))
+	if err != nil {
+		t.Fatalf("net-conf.json: %v\n%s", err, text)
+	}
+	_, warnings, err := registry.New(conf.Backend, conf.Pools, conf.Options)
+	if warnings = append(warnings, conf.Warnings...); err != nil || len(warnings) > 0 {
+		t.Errorf("net-conf.json: %v, and the warnings %q\n%s", err, warnings, text)
+	}
+}
+
+// TestChartIsTheManifest compares what helm makes of the chart with what kubectl makes of the kustomizations.
+func TestChartIsTheManifest(t *testing.T) {
+	kubectl := controlplanetest.Binary(t, "kubectl")
+	for kustomization, values := range map[string][]string{
+		"base":       nil,
+		"self-lease": {"selfLease=true"},
+		"tun":        {"backend.Type=udp"},
+	} {
+		t.Run(kustomization, func(t *testing.T) {
+			got := render(t, values...)
+			made := run(t, kubectl, "kustomize", kustomization)
+			if kustomization == "tun" {
+				made = strings.ReplaceAll(made, `"Type":"vxlan"`, `"Type":"udp"`)
+			}
+			pod := dig(got["DaemonSet/twill"], "spec", "template", "metadata").(object)
+			if sum := fmt.Sprint(pod["annotations"]); !regexp.MustCompile(`^map\[checksum/config:[0-9a-f]{64}\]$`).MatchString(sum) {
+				t.Errorf("the pods have the annotations %s, want the config's checksum alone", sum)
+			}
+			delete(pod, "annotations")
+			want := parse(t, made)
+			for name := range want {
+				if !reflect.DeepEqual(got[name], want[name]) {
+					t.Errorf("%s: helm makes\n%v\nkubectl makes\n%v", name, got[name], want[name])
+				}
+			}
+			if len(got) != len(want) {
+				t.Errorf("helm makes %d objects, kubectl %d", len(got), len(want))
+			}
+		})
+	}
+}
+
+// TestEveryValueIsRendered: each of the chart's values is another one in some case of testdata, and the schema knows it.
+func TestEveryValueIsRendered(t *testing.T) {
+	own, seen := leaves("", ownValues(t)), map[string]bool{}
+	for _, name := range cases(t) {
+		for key, value := range leaves("", readValues(t, "testdata/"+name+".values.yaml")) {
+			for known, before := range own {
+				if (key == known || strings.HasPrefix(key, known+".")) && !reflect.DeepEqual(value, before) {
+					seen[known] = true
+				}
+			}
+		}
+	}
+	for key := range own {
+		if !seen[key] {
+			t.Errorf("no case of testdata sets the value %s to another one", key)
+		}
+	}
+	var schema struct{ Properties map[string]any }
+	data, err := os.ReadFile("chart/values.schema.json")
+	if err == nil {
+		err = json.Unmarshal(data, &schema)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err == nil {
-			_, err = root.New("twill/templates/" + filepath.Base(path)).Parse(string(text))
-		}
-		if err != nil {
-			t.Fatal(err)
+	for key := range schema.Properties {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(own)), func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }) && key != "global" {
+			t.Errorf("the schema has %s, which values.yaml has not", key)
 		}
 	}
-	files := map[string]string{}
-	for _, path := range paths {
-		name := filepath.Base(path)
-		var b strings.Builder
-		data := object{"Values": all, "Release": object{"Namespace": releaseNamespace}, "Template": object{"BasePath": "twill/templates"}}
-		if err := root.ExecuteTemplate(&b, "twill/templates/"+name, data); err != nil {
-			t.Fatal(err)
-		}
-		if text := strings.TrimSpace(b.String()); text != "" {
-			files[name] = text
-		}
-	}
-	return files
 }
 
-// objects gives the objects of rendered files by kind and name.
-func objects(t *testing.T, files map[string]string) map[string]object {
+// ownValues are the chart's values.yaml.
+func ownValues(t *testing.T) object { return readValues(t, "chart/values.yaml") }
+
+func readValues(t *testing.T, path string) object {
 	t.Helper()
-	return parse(t, strings.Join(slices.Collect(maps.Values(files)), "\n---\n"))
-}
-
-// TestChartIsTheBase renders the chart with its own values.
-func TestChartIsTheBase(t *testing.T) {
-	files := render(t, "default", "")
-	for _, name := range sources {
-		base, err := os.ReadFile(filepath.Join("base", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var lines []string // without what only the chart has
-		for line := range strings.Lines(files[name]) {
-			if text := strings.TrimSpace(line); text != "annotations:" && !strings.HasPrefix(text, "checksum/config: ") {
-				lines = append(lines, line)
-			}
-		}
-		if got := strings.Join(lines, ""); got != strings.TrimSpace(string(base)) {
-			t.Errorf("%s renders as\n%s", name, got)
-		}
-		delete(files, name)
-	}
-	if len(files) > 0 {
-		t.Errorf("beside the base there are %q", files)
-	}
-}
-
-// TestChartNamespace renders the chart for a namespace that helm was told: everything is there, and the
-// namespace is not the chart's.
-func TestChartNamespace(t *testing.T) {
-	const namespace = "20261122" // text, though it is a number
-	files := render(t, namespace, "selfLease: true")
-	for name, text := range files {
-		if strings.Contains(text, "kube-twill") {
-			t.Errorf("%s names kube-twill:\n%s", name, text)
-		}
-	}
-	all := objects(t, files)
-	for name, o := range all {
-		kind, _, _ := strings.Cut(name, "/")
-		ns := dig(o, "metadata", "namespace")
-		switch kind {
-		case "Namespace":
-			t.Errorf("the chart makes %s", name)
-		case "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
-			if ns != nil {
-				t.Errorf("%s has the namespace %v", name, ns)
-			}
-		default:
-			if ns != namespace {
-				t.Errorf("%s has the namespace %#v, want %s", name, ns, namespace)
-			}
-		}
-	}
-	if args := arguments(all); !slices.Contains(args, "--kube-lease-namespace="+namespace) {
-		t.Errorf("the agent's arguments are %q", args)
-	}
-	for _, policy := range []string{"twill-own-node", "twill-own-claims"} {
-		condition := fmt.Sprint(dig(all["ValidatingAdmissionPolicy/"+policy], "spec", "matchConditions"))
-		if !strings.Contains(condition, `"system:serviceaccount:`+namespace+`:twill"`) {
-			t.Errorf("policy %s is for %s", policy, condition)
-		}
-	}
-}
-
-func arguments(all map[string]object) []string {
-	var args []string
-	for _, c := range dig(all["DaemonSet/twill"], "spec", "template", "spec", "containers").([]any) {
-		for _, a := range dig(c, "args").([]any) {
-			args = append(args, fmt.Sprint(a))
-		}
-	}
-	return args
-}
-
-// TestChartArguments holds that further flags arrive as they were said, whatever YAML makes of such text.
-func TestChartArguments(t *testing.T) {
-	want := []string{"--iface=eth1 # not a comment", "--v: 1", "--iface-regex=^e\\d{1,3}\"x", "true", "- -"}
-	values, err := json.Marshal(object{"extraArgs": want})
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := arguments(objects(t, render(t, "default", string(values))))
-	if got := args[len(args)-len(want):]; !slices.Equal(got, want) {
-		t.Errorf("the agent's last arguments are %q, want %q", got, want)
+	values := object{}
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		t.Fatalf("%s: %v", path, err)
 	}
+	return values
 }
 
-// TestChartValues renders other values than the chart's own.
-func TestChartValues(t *testing.T) {
-	sumOf := func(values string) any {
-		return dig(objects(t, render(t, "default", values))["DaemonSet/twill"], "spec", "template", "metadata", "annotations", "checksum/config")
-	}
-	own := sumOf("")
-	if own == nil || sumOf("backend: {Type: host-gw}") == own || sumOf("image: other") != own {
-		t.Errorf("the pod's checksum of the config is %v: want one that another config changes, and nothing else", own)
-	}
-	for backend, tun := range map[string]bool{"udp": true, "wireguard": true, "host-gw": false} {
-		files := render(t, "default", "backend: {Type: "+backend+"}\nenableIPv6: true\nnetwork: 10.0.0.0/8\nmaxUnavailable: 1\nimagePullPolicy: Always")
-		all := objects(t, files)
-		if strings.Contains(files["daemonset.yaml"], "/dev/net/tun") != tun {
-			t.Errorf("with %s agents have /dev/net/tun: %t, want %t", backend, !tun, tun)
-		}
-		var conf struct {
-			Network    string
-			EnableIPv6 bool
-			Backend    struct{ Type string }
-		}
-		text := fmt.Sprint(dig(all["ConfigMap/twill"], "data", "net-conf.json"))
-		if err := json.Unmarshal([]byte(text), &conf); err != nil || conf.Network != "10.0.0.0/8" || !conf.EnableIPv6 || conf.Backend.Type != backend {
-			t.Errorf("net-conf.json is %s, %v", text, err)
-		}
-		if got := dig(all["DaemonSet/twill"], "spec", "updateStrategy", "rollingUpdate", "maxUnavailable"); fmt.Sprint(got) != "1" {
-			t.Errorf("maxUnavailable is %v, want 1", got)
+// leaves gives the values that are no maps, or empty ones, by their path. Labels are one value.
+func leaves(prefix string, v object) map[string]any {
+	all := map[string]any{}
+	for key, value := range v {
+		if deeper, ok := value.(object); ok && len(deeper) > 0 && key != "nodeSelector" {
+			maps.Copy(all, leaves(prefix+key+".", deeper))
+		} else {
+			all[prefix+key] = value
 		}
 	}
+	return all
 }

@@ -138,7 +138,7 @@ func parse(t *testing.T, manifest string) map[string]object {
 	objects := map[string]object{}
 	for _, document := range strings.Split(manifest, "\n---\n") {
 		var o object
-		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+		if err := yaml.Unmarshal([]byte(document+"\n"), &o); err != nil { // a text of many lines ends with its line
 			t.Fatal(err)
 		}
 		objects[o["kind"].(string)+"/"+dig(o, "metadata", "name").(string)] = o

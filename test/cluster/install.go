@@ -24,14 +24,14 @@ func (s Spec) Manifest() (string, error) {
 		return "", err
 	}
 	s = s.withDefaults()
-	const off, vxlan = `"EnableIPv6": false`, `{"Type":"vxlan"}`
+	const ipv4, ipv6, vxlan = `"Network": "10.244.0.0/16"`, `"EnableIPv6": true, "IPv6Network": "fd00:10:244::/48"`, `{"Type":"vxlan"}`
 	families := map[Families]string{
-		Dual:     `"EnableIPv6": true`,
-		IPv4Only: off,
-		IPv6Only: `"EnableIPv4": false, "EnableIPv6": true`,
+		Dual:     ipv4 + ", " + ipv6,
+		IPv4Only: ipv4,
+		IPv6Only: `"EnableIPv4": false, ` + ipv6,
 	}
 	manifest := string(data)
-	for was, now := range map[string]string{off: families[s.Families], vxlan: fmt.Sprintf(`{"Type":%q}`, s.Backend)} {
+	for was, now := range map[string]string{ipv4: families[s.Families], vxlan: fmt.Sprintf(`{"Type":%q}`, s.Backend)} {
 		if !strings.Contains(manifest, was) {
 			return "", fmt.Errorf("the manifest Documentation/twill.yml has no %s", was)
 		}

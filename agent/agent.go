@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/agent/keptfile"
+	"github.com/twill-net/twill/agent/masquerade"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/netstate"
@@ -36,10 +37,12 @@ type Config struct {
 	Machine Machine
 	// Live counts the pods of this node that have an address of a subnet. Optional: without it a
 	// changed lease takes the old gateway address from the bridge at once.
-	Live     func(netip.Prefix) (int, error)
-	Settings Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
-	Log      *slog.Logger
-	Metrics  *Metrics
+	Live func(netip.Prefix) (int, error)
+	// Masquerade names networks that are exempt from masquerading, beside those of Firewall. Optional.
+	Masquerade *masquerade.File
+	Settings   Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
+	Log        *slog.Logger
+	Metrics    *Metrics
 }
 
 // Agent is one node's agent. Make it with New, run it once.
@@ -81,6 +84,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.publish(ctx, group) })
 	group.Go(func() error { return a.reconcileLoop(ctx) })
 	group.Go(func() error { return a.writeCheckpoints(ctx) })
+	group.Go(func() error { return a.Masquerade.Run(ctx, a.trigger) })
 	if r, ok := a.Backend.(backend.Runner); ok {
 		group.Go(func() error { return a.runBackend(ctx, r) })
 	}

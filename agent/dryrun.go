@@ -42,7 +42,7 @@ func (a *Agent) Plan(ctx context.Context) (p Planned, err error) {
 	if len(snap.Local.Stacks) == 0 {
 		snap.Local, snap.Peers = last, without(snap.Peers, last)
 	}
-	want, skips := a.Desired(node, snap)
+	want, skips := a.planner().Desired(node, snap)
 	p.Skips = append(snap.Skips, skips...)
 	if p.Kernel, _, err = a.compare(ctx, want, true); err != nil {
 		return p, err

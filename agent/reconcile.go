@@ -55,9 +55,10 @@ type loopState struct {
 // desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the
 // same while only the kernel changes.
 type desiredCache struct {
-	node backend.Node
-	snap *subnet.Snapshot
-	want netstate.State
+	node   backend.Node
+	snap   *subnet.Snapshot
+	exempt []netip.Prefix
+	want   netstate.State
 }
 
 // reconcileLoop is the goroutine that owns the kernel. After each reconcile it pauses for half the
@@ -188,15 +189,22 @@ func (a *Agent) newestSnapshot() (snap *subnet.Snapshot, synced bool) {
 
 // desired returns the Planner's answer, and tells which peers are left out when that changed.
 func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State {
-	cache := &a.loop.desired
-	if cache.snap == snap && reflect.DeepEqual(cache.node, node) {
+	cache, p := &a.loop.desired, a.planner()
+	if cache.snap == snap && slices.Equal(cache.exempt, p.Firewall.Exempt) && reflect.DeepEqual(cache.node, node) {
 		return cache.want
 	}
-	want, skips := a.Desired(node, *snap)
+	want, skips := p.Desired(node, *snap)
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
 	a.Metrics.observed(*snap, want)
-	*cache = desiredCache{node, snap, want}
+	*cache = desiredCache{node, snap, p.Firewall.Exempt, want}
 	return want
+}
+
+// planner returns the Planner with what the masquerade file says now.
+func (a *Agent) planner() Planner {
+	p := a.Planner
+	p.Firewall.Exempt = slices.Concat(p.Firewall.Exempt, a.Masquerade.Exempt())
+	return p
 }
 
 // result is how a reconcile ended: what was wanted, what of it is not so and why, and what stays

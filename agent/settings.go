@@ -23,6 +23,7 @@ type Settings struct {
 	Bridge       string
 	Choice       Choice                 // as the flags say, without what the cluster knows of the node
 	Firewall     backend.FirewallConfig // likewise: without Mode, Stacks and Bridge
+	Masquerade   string                 // ip-masq-agent's config file, as the agent sees it; empty: none
 	Blackhole    bool
 	Healthz      string   // host:port, empty: not served
 	Conflist     Conflist // no Source: twilld installs none

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/agent/masquerade"
 	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/cloudroute"
@@ -56,8 +57,9 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := settings.Firewall.Check(network.Pools); err != nil {
-		return nil, fmt.Errorf("--no-masquerade-cidr and --cluster-cidr: %w", err)
+	masq, err := openMasquerade(o, settings.Firewall, network.Pools, log, events(store.Store))
+	if err != nil {
+		return nil, err
 	}
 	hints, err := store.hints(ctx, o)
 	if err != nil {
@@ -92,10 +94,31 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}},
 			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
+			Masquerade: masq,
 		},
 		metrics: registry,
 		close:   func() { f.Close(); k.Close(); extras.close() },
 	}, nil
+}
+
+// openMasquerade checks the networks that flags name for the firewall, and reads the file with more, if there is one.
+func openMasquerade(o *options, rules backend.FirewallConfig, pools []subnet.Pool, log *slog.Logger,
+	event func(kind, reason, message string)) (*masquerade.File, error) {
+	if err := rules.Check(pools); err != nil {
+		return nil, fmt.Errorf("--no-masquerade-cidr and --cluster-cidr: %w", err)
+	}
+	if o.masqFile == "" {
+		return nil, nil
+	}
+	f, err := masquerade.Open(o.masqFile, func(exempt []netip.Prefix) error {
+		all := rules
+		all.Exempt = slices.Concat(rules.Exempt, exempt)
+		return all.Check(pools)
+	}, log, event)
+	if err != nil {
+		return nil, fmt.Errorf("--ip-masq-agent-config: %w", err)
+	}
+	return f, nil
 }
 
 // newBackend makes the backend of the network config, and logs the config's warnings.

@@ -44,6 +44,7 @@ type options struct {
 
 	ipMasq, randomFullyDisable, blackhole bool
 	noMasquerade, clusters                prefixes             // Twill
+	masqFile                              string               // Twill
 	externalIP                            bool                 // k3s
 	forwardRules                          backend.ForwardRules // Twill: first
 	keepNodeSource                        string               // Twill
@@ -185,6 +186,8 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 	fs.BoolVar(&o.randomFullyDisable, "ip-masq-fully-random-disable", false, "masquerade without --random-fully")
 	fs.Var(&o.noMasquerade, "no-masquerade-cidr",
 		"with --ip-masq: a network, IPv4 or IPv6, towards which pods keep their address; repeatable, or separated by commas")
+	fs.StringVar(&o.masqFile, "ip-masq-agent-config", "",
+		"with --ip-masq: a file in the format of ip-masq-agent's ConfigMap, which is followed; empty: none")
 	fs.Var(&o.clusters, "cluster-cidr",
 		"a network of pods beside the network config's; repeatable, or separated by commas, as kube-proxy's")
 	o.forwardRules = backend.ForwardOn
@@ -269,6 +272,10 @@ func (o *options) firewall() (backend.FirewallConfig, error) {
 		return backend.FirewallConfig{}, errors.New(
 			"--no-masquerade-cidr has no effect without --ip-masq: give both or neither")
 	}
+	if o.masqFile != "" && !o.ipMasq {
+		return backend.FirewallConfig{}, errors.New(
+			"--ip-masq-agent-config has no effect without --ip-masq: give both or neither")
+	}
 	return backend.FirewallConfig{
 		Masq: o.ipMasq, Random: !o.randomFullyDisable, Forward: o.forwardRules, KeepLocal: keep,
 		Clusters: o.clusters, Exempt: o.noMasquerade}, nil
@@ -292,7 +299,7 @@ func (o *options) settings() (agent.Settings, error) {
 	rules, err2 := o.firewall()
 	s := agent.Settings{
 		SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Bridge: o.bridge, Choice: choice, Firewall: rules,
-		Blackhole: o.blackhole, Healthz: o.healthz(), BinDir: o.pods.binDir,
+		Masquerade: o.masqFile, Blackhole: o.blackhole, Healthz: o.healthz(), BinDir: o.pods.binDir,
 		Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget}, Reservations: o.pods.store(o.cniSource),
 		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
 			AnnotationPrefix: o.kubeAnnotationPrefix},

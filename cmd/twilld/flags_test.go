@@ -82,6 +82,8 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 			`"10.0.0.1" is not a network: want one such as 10.0.0.0/8 or fd00::/8 (twilld --help lists the flags)`},
 		{"--ip-masq --no-masquerade-cidr fd00::/8,10.0.0.1/8", `invalid value "fd00::/8,10.0.0.1/8" for flag -no-masquerade-cidr: ` +
 			`10.0.0.1/8 has host bits set: want 10.0.0.0/8 (twilld --help lists the flags)`},
+		{"--ip-masq-agent-config /etc/config/ip-masq-agent",
+			"--ip-masq-agent-config has no effect without --ip-masq: give both or neither"},
 		{"--cluster-cidr ::/0", "--cluster-cidr ::/0 holds every address: want the network of pods"},
 		{"--flannel-external-ip", "--flannel-external-ip needs --kube-subnet-mgr: the ExternalIP is the Node object's"},
 		{"--flannel-external-ip --kube-subnet-mgr --public-ipv6=::1",

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/agent/masquerade"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/doctor"
@@ -227,6 +230,20 @@ func (g *gathering) planner() (agent.Planner, error) {
 	return p, err
 }
 
+// exempt returns the networks that the agent's file exempts from masquerading. A container's agent may have the file in
+// its own file system only.
+func (g *gathering) exempt() ([]netip.Prefix, error) {
+	path := g.settings.Masquerade
+	if path == "" {
+		return nil, nil
+	}
+	if g.Agent.PID != 0 {
+		path = filepath.Join("/proc", strconv.Itoa(g.Agent.PID), "root", path)
+	}
+	c, err := masquerade.Read(path)
+	return c.Exempt, err
+}
+
 // plan compares what should be with what is.
 func (g *gathering) plan(ctx context.Context) {
 	p, err := g.planner()
@@ -246,6 +263,8 @@ func (g *gathering) plan(ctx context.Context) {
 	p.Firewall.Random = p.Firewall.Random && g.firewall.RandomFully(p.Firewall.Mode)
 	_, g.ByUnderlay = p.Backend.(backend.ByUnderlay)
 	g.PodMTU = p.Backend.MTU(g.Underlay)
+	exempt, noExempt := g.exempt()
+	p.Firewall.Exempt = slices.Concat(p.Firewall.Exempt, exempt)
 	want, skips := p.Desired(g.Underlay, g.Lease.Snapshot)
 	g.Want, g.Skips = want, append(slices.Clone(g.Lease.Snapshot.Skips), skips...)
 	if g.Have, err = g.kernel.Observe(ctx, g.Want); err != nil {
@@ -254,7 +273,16 @@ func (g *gathering) plan(ctx context.Context) {
 	}
 	g.Have.Merge(chains)
 	g.Plan = netstate.Diff(g.Want, g.Have)
+	if noExempt != nil { // the agent goes on with what the file said before
+		g.unread("networks that are not masqueraded", noExempt)
+		g.Plan = slices.DeleteFunc(g.Plan, isMasquerade)
+	}
 	g.portOwner()
+}
+
+func isMasquerade(c netstate.Change) bool {
+	chain, ok := c.Want.(netstate.Chain)
+	return ok && chain.Role == netstate.Postrouting
 }
 
 // withoutUnderlay returns the families for which no underlay can be chosen even if they are alone, and why. If there

@@ -207,6 +207,21 @@ func TestPropagated(t *testing.T) {
 	}
 }
 
+// TestOutranked: a propagated route counts nothing beside a static one to the same destination, so it is none that a node would
+// have to end.
+func TestOutranked(t *testing.T) {
+	n := network()
+	own := cloud.Route{Table: "rtb-1", Dst: netip.MustParsePrefix("10.244.1.0/24"), Target: "eni-1"}
+	beside := own
+	beside.Target, beside.Mark = "vgw-1", "propagated"
+	n.Set(beside, own)
+	c := node(t, n, cloud.Options{})
+	all, err := c.List(t.Context(), self(t, c))
+	if err != nil || !slices.Contains(all, own) || slices.Contains(all, beside) {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
 // TestDeleteIsSafe: a route that somebody else has by now is not deleted.
 func TestDeleteIsSafe(t *testing.T) {
 	n := network()

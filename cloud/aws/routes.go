@@ -92,8 +92,8 @@ func (c *client) List(ctx context.Context, self cloud.Self) (routes []cloud.Rout
 	return routes, nil
 }
 
-// routesOf returns a table's routes to single prefixes. A propagated route comes after a static one to the same
-// destination.
+// routesOf returns a table's routes to single prefixes, but for propagated ones to the destination of a static one: that
+// counts more, and a delete, which is by destination, would end it.
 func routesOf(t types.RouteTable) (routes []cloud.Route, err error) {
 	for _, r := range t.Routes {
 		text := cmp.Or(awssdk.ToString(r.DestinationCidrBlock), awssdk.ToString(r.DestinationIpv6CidrBlock))
@@ -114,8 +114,11 @@ func routesOf(t types.RouteTable) (routes []cloud.Route, err error) {
 		}
 		routes = append(routes, route)
 	}
-	slices.SortStableFunc(routes, func(a, b cloud.Route) int { return cmp.Compare(a.Mark, b.Mark) })
-	return routes, nil
+	static := map[netip.Prefix]bool{}
+	for _, r := range routes {
+		static[r.Dst] = static[r.Dst] || r.Mark != propagated
+	}
+	return slices.DeleteFunc(routes, func(r cloud.Route) bool { return r.Mark == propagated && static[r.Dst] }), nil
 }
 
 // target returns where a route leads. Only that of an interface can be a node's.

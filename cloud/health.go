@@ -28,12 +28,12 @@ func (k *keeper) note(want, have []Route, changes []Change) {
 	missing := slices.ContainsFunc(changes, func(c Change) bool { // or another route takes a part of its packets
 		return c.Op != Delete || c.Route.Target != k.self.Target
 	})
-	unseen := slices.ContainsFunc(want, func(w Route) bool {
-		made, ok := k.wrote[key(w)]
-		return ok && time.Since(made.at) < lag && !slices.ContainsFunc(have, func(h Route) bool {
+	unseen := slices.ContainsFunc(want, func(w Route) bool { // it was made just now, or is pending
+		return !slices.ContainsFunc(have, func(h Route) bool {
 			return h.Table == w.Table && h.Dst == w.Dst && h.Target == w.Target && h.State == Active
 		})
 	})
+	k.pending = unseen && !missing
 	switch {
 	case missing && k.health.Wrong.IsZero():
 		k.health.Wrong = time.Now()
@@ -85,17 +85,17 @@ func (k *keeper) diagnose(err error) {
 		all = append(all, Trouble{ID: id, Object: object, Actual: actual})
 	}
 	own := k.ownRoutes()
-	switch {
-	case errors.Is(err, ErrFull):
+	if errors.Is(err, ErrFull) {
 		add(TableFull, own, err.Error())
-	case errors.Is(err, ErrDenied):
+	}
+	if errors.Is(err, ErrDenied) {
 		add(Denied, k.self.Target, err.Error())
 	}
 	switch {
 	case errors.Is(err, errDisputed):
 		add(RouteWrong, own, err.Error())
-	case !k.health.Wrong.IsZero() || err != nil && !k.health.Seen:
-		add(RouteMissing, own, cause(err))
+	case !k.health.Wrong.IsZero() || !k.health.Seen:
+		add(RouteMissing, own, k.cause(err))
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(k.unrouted), netip.Prefix.Compare) {
 		if time.Since(k.unrouted[p]) >= unroutedAfter && k.view.Synced {
@@ -105,11 +105,17 @@ func (k *keeper) diagnose(err error) {
 	k.health.Troubles = all
 }
 
-func cause(err error) string {
-	if err == nil {
-		return "it is not in the routing table"
+// cause returns why there is no route.
+func (k *keeper) cause(err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case k.withheld:
+		return "another one is there, and the store has not answered yet whose subnet it is"
+	case k.pending:
+		return "it is there, and not active yet"
 	}
-	return err.Error()
+	return "it is not in the routing table"
 }
 
 // ownRoutes names this node's routes, and before it is known which they are its subnets.

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ const (
 	troublesEvery = time.Hour
 )
 
-// secondLook is the pause until a peer's missing route is looked for again: it may only be late.
+// secondLook is the pause until a peer's missing route, or an own one that is pending, is looked for again: it may be late.
 const secondLook = 30 * time.Second
 
 // afterWrite are the pauses until a change is looked for, and looked for again.
@@ -78,6 +79,8 @@ type keeper struct {
 	dead     map[string]time.Time
 	disputes disputes
 	unrouted map[netip.Prefix]time.Time // peers' subnets without a route, since when
+	pending  bool                       // a route is there, and not active yet
+	withheld bool                       // a change waits for the store
 }
 
 // write is a change of this node's own.
@@ -101,18 +104,23 @@ func (r Reconciler) Run(ctx context.Context, views <-chan View) error {
 				continue
 			}
 		case <-timer.C:
+			if len(k.view.Snapshot.Local.Stacks) == 0 {
+				continue // the lease is gone for now: the next one asks for a look
+			}
 		}
 		timer.Reset(k.round(ctx))
 	}
 }
 
-// take notes a view, and reports whether it asks for a look at the cloud. Peers that come and go ask for none. What an
-// earlier run has seen counts: a provider whose API is away must not make a node unready that is started again.
+// take notes a view, and reports whether it asks for a look at the cloud. Peers that come and go ask for none, and a lease that
+// is gone keeps its routes until there is another one: that may be the same again. What an earlier run has seen counts: a
+// provider whose API is away must not make a node unready that is started again.
 func (k *keeper) take(v View) bool {
 	same := slices.Equal(v.Local, k.view.Local) && slices.EqualFunc(v.Snapshot.Local.Stacks, k.view.Snapshot.Local.Stacks,
 		func(a, b subnet.Stack) bool { return a.Subnet == b.Subnet })
+	confirmed := v.Synced && k.withheld
 	k.view = v
-	if same || len(v.Snapshot.Local.Stacks) == 0 {
+	if len(v.Snapshot.Local.Stacks) == 0 || same && !confirmed {
 		return false
 	}
 	if seen := k.Record.covers(v); seen != k.health.Seen {
@@ -155,7 +163,7 @@ func (k *keeper) round(ctx context.Context) time.Duration {
 		k.unsure++
 		return afterWrite[k.unsure-1]
 	}
-	if k.isSuspicious() {
+	if k.isSuspicious() || k.pending {
 		return secondLook
 	}
 	return checkEvery/2 + rand.N(checkEvery)
@@ -171,23 +179,21 @@ func (k *keeper) reconcile(ctx context.Context) (wrote bool, err error) {
 	}
 	have, err := k.Cloud.List(ctx, k.self)
 	if err != nil {
+		if errors.Is(err, ErrDenied) {
+			_ = k.troubles(ctx) // they say what is missing
+		}
 		return false, fmt.Errorf("list the routes of %s: %w", k.self.Network, err)
 	}
 	want := Want(k.self, k.view.Snapshot.Local)
 	changes := slices.DeleteFunc(Diff(want, have, k.self, k.Pools), k.isFresh)
 	k.note(want, have, changes)
 	k.save(want)
-	for _, c := range append(changes, k.janitor(have)...) {
-		if k.disputes.isContended(c, k.self, time.Now()) {
-			return wrote, fmt.Errorf("%s: %w", c, errDisputed)
-		}
-		if err := k.apply(ctx, c); err != nil {
-			return wrote, err
-		}
-		k.disputes.note(c, k.self, time.Now())
-		wrote = true
+	wrote, err = k.write(ctx, append(k.permitted(changes), k.janitor(have)...))
+	if errors.Is(err, ErrThrottled) || ctx.Err() != nil {
+		return wrote, err
 	}
-	return wrote, k.troubles(ctx)
+	found := k.troubles(ctx) // also why a write failed
+	return wrote, cmp.Or(err, found)
 }
 
 // identify asks who this node is, again if its addresses have changed.
@@ -202,21 +208,12 @@ func (k *keeper) identify(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find the network interface with %v in the metadata: %w", k.view.Local, err)
 	}
+	if self.Target != k.self.Target {
+		k.checked = time.Time{} // whether another network interface forwards is not known
+	}
 	k.self, k.local = self, slices.Clone(k.view.Local)
 	return nil
 }
-
-// isFresh reports whether a change is one that was made just now: the tables that were read are older.
-func (k *keeper) isFresh(c Change) bool {
-	w, ok := k.wrote[key(c.Route)]
-	return ok && time.Since(w.at) < lag && w.change.Op.result() == c.Op.result()
-}
-
-// result reports whether there is a route after the operation.
-func (o Op) result() bool { return o != Delete }
-
-// key names a route. The target is part of it, because a table may have several routes to one prefix.
-func key(r Route) string { return r.Table + " " + r.Dst.String() + " " + r.Target }
 
 // save keeps the record.
 func (k *keeper) save(want []Route) {
@@ -233,21 +230,6 @@ func (k *keeper) call(ctx context.Context) error {
 		return err
 	}
 	k.health.Calls++
-	return nil
-}
-
-// apply makes a change.
-func (k *keeper) apply(ctx context.Context, c Change) error {
-	if err := k.call(ctx); err != nil {
-		return err
-	}
-	k.Log.Info("write a route of the cloud", "change", c.String())
-	err := k.Cloud.Apply(ctx, k.self, c)
-	if err != nil && (c.Op != Delete || !errors.Is(err, ErrGone)) {
-		return fmt.Errorf("%s: %w", c, err)
-	}
-	k.health.Writes++
-	k.wrote[key(c.Route)] = write{c, time.Now()}
 	return nil
 }
 

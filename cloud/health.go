@@ -2,10 +2,10 @@ package cloud
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -124,5 +124,9 @@ func (k *keeper) ownRoutes() string {
 	for _, s := range k.view.Snapshot.Local.Stacks {
 		names = append(names, s.Subnet.Masked().String())
 	}
-	return fmt.Sprintf("%v via %s", names, k.self.Target)
+	text := strings.Join(names, ", ")
+	if k.self.Target != "" {
+		text += " via " + k.self.Target
+	}
+	return text
 }

@@ -36,7 +36,7 @@ var cloudKinds = map[kind]Kind{
 	cloudRouteMissing: {ID: "cloud-route-missing", Severity: Broken,
 		Title: "the cloud has no route to this node's pods",
 		Why:   "no other node reaches them",
-		Fix:   "look at what the agent says why: it tries again by itself",
+		Fix:   "mend the reason that is given; the agent tries again by itself",
 		See:   "the agent's log and /status; the provider's list of the table's routes"},
 	cloudPeerUnrouted: {ID: "cloud-peer-unrouted", Severity: Broken,
 		Title: "the cloud has no route to a peer's pods",

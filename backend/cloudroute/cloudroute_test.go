@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/fake"
 	"github.com/twill-net/twill/subnet"
@@ -161,6 +162,24 @@ func TestRun(t *testing.T) {
 		info, err := os.Stat(filepath.Join(w.dir, recordFile))
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("record: %v, %v", info.Mode(), err)
+		}
+	})
+}
+
+// TestLog: what fails is in the log, and that it works.
+func TestLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var lines []string
+		env := w.env()
+		env.Log = backendtest.Log(func(line string) { lines = append(lines, line) })
+		f := report(env)
+		f(cloud.Health{Err: cloud.ErrFull})
+		f(cloud.Health{Seen: true})
+		f(cloud.Health{Seen: true})
+		text := strings.Join(lines, "")
+		if len(lines) != 2 || !strings.Contains(text, cloud.ErrFull.Error()) || !strings.Contains(text, "the cloud leads packets to this node's pods") {
+			t.Errorf("the log says\n%s", text)
 		}
 	})
 }

@@ -52,13 +52,28 @@ func (b *Backend) Run(ctx context.Context, env backend.Env, inputs <-chan backen
 	go forward(ctx, inputs, views)
 	return cloud.Reconciler{
 		Cloud: api, Pools: b.pools, Log: env.Log, Record: earlier.Record,
-		Report: func(h cloud.Health) { env.Report(health(h)) },
+		Report: report(env),
 		Save: func(r cloud.Record) {
 			if err := writeRecord(path, record{b.kind, b.options.Tables, r}); err != nil {
 				env.Log.Error("keep the record of this node's routes", "err", err)
 			}
 		},
 	}.Run(ctx, views)
+}
+
+// report returns what logs a reconciler's errors, and its first success, and passes its health on.
+func report(env backend.Env) func(cloud.Health) {
+	seen := false
+	return func(h cloud.Health) {
+		if h.Err != nil {
+			env.Log.Error("keep this node's routes in the cloud", "err", h.Err)
+		}
+		if h.Seen && !seen {
+			env.Log.Info("the cloud leads packets to this node's pods")
+		}
+		seen = h.Seen
+		env.Report(health(h))
+	}
 }
 
 // forward makes a view of each input. One that comes while the newest is still to be taken replaces it.

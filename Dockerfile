@@ -15,7 +15,7 @@ RUN dpkg --add-architecture ${TARGETARCH} && apt-get update -qq && \
     apt-get download -qq -o APT::Sandbox::User=root ca-certificates && \
     for d in *.deb; do dpkg-deb -x $d /out || exit 1; done && \
     mkdir -p /out/etc/ssl/certs && cat /out/usr/share/ca-certificates/mozilla/*.crt >/out/etc/ssl/certs/ca-certificates.crt && \
-    rm -rf /out/usr/share/ca-certificates /out/usr/sbin/update-ca-certificates /out/etc/ca-certificates && \
+    rm -rf /out/usr/share/ca-certificates /out/usr/share/doc/ca-certificates/examples /out/usr/sbin/update-ca-certificates && \
     rm -rf /out/usr/lib/*/gconv /out/usr/share/man /out/etc/nftables.conf /out/lib/systemd /out/usr/share/lintian /out/usr/share/bug && \
     for t in iptables ip6tables; do for s in '' -save -restore; do ln -sf xtables-nft-multi /out/usr/sbin/$t$s; done; done
 

@@ -68,5 +68,6 @@ func template(text string) (string, error) {
 		documents[i] = strings.Replace(d, metadata, "\nmetadata:\n"+
 			`  {{- with include "twill.metadata" (list . `+values+` dict) | trim }}{{ . | nindent 2 }}{{ end }}`+"\n", 1)
 	}
-	return strings.ReplaceAll(strings.Join(documents, "---\n"), namespace, `{{ template "twill.namespace" . }}`), nil
+	text = strings.ReplaceAll(strings.Join(documents, "---\n"), namespace, `{{ template "twill.namespace" . }}`)
+	return strings.ReplaceAll(text, "flannel.alpha.coreos.com/", "{{ .Values.annotationPrefix }}/"), nil
 }

@@ -27,6 +27,7 @@ func TestChartRefuses(t *testing.T) {
 		"netConf.SubnetLne=24":                 "additional properties 'SubnetLne' not allowed",
 		"netConf.SubnetLen=x":                  "at '/netConf/SubnetLen': got string, want integer",
 		"netConfSecret=A_b":                    "at '/netConfSecret'",
+		"annotationPrefix=a/b":                 "at '/annotationPrefix'",
 		"selfLease=yes":                        "at '/selfLease': got string, want boolean",
 		"extraArgs={iface=eth1}":               "at '/extraArgs/0'",
 		"cniBinDir=opt/cni/bin":                "at '/cniBinDir'",

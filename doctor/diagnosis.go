@@ -24,6 +24,8 @@ type Diagnosis struct {
 	Probed   bool      `json:"probed"`   // packets were sent to find out
 	Findings []Finding `json:"findings"` // the likeliest cause first
 	Unread   []string  `json:"unread"`   // what could not be looked at, and why
+
+	lost bool // probes are lost, and that is said elsewhere
 }
 
 // Diagnose judges the facts, which took some time to gather.
@@ -77,6 +79,8 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 	case len(d.Findings) > 0:
 	case d.Probed:
 		fmt.Fprintln(&b, "✓ nothing is wrong here, and packets came back")
+	case d.lost:
+		fmt.Fprintln(&b, "? nothing else is seen to be wrong on this node")
 	default:
 		fmt.Fprintln(&b, "? nothing is wrong that can be seen without a probe: run twillctl doctor --probe")
 	}

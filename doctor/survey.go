@@ -154,7 +154,7 @@ func (s Survey) WriteText(w io.Writer) error {
 		}
 	}
 	for _, n := range s.Nodes {
-		n.Probed = n.Probed || s.Probes.Sent > 0 && s.Probes.Lost == 0
+		n.Probed, n.lost = n.Probed || s.Probes.Sent > 0 && s.Probes.Lost == 0, s.Probes.Lost > 0
 		if err := n.WriteText(w); err != nil {
 			return err
 		}

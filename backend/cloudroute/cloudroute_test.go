@@ -208,6 +208,22 @@ func TestCleanup(t *testing.T) {
 	})
 }
 
+// TestCleanupElsewhere: the record of another machine, as a copy of its disk has it, deletes nothing, and the error says what to do.
+func TestCleanupElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.run(t, "10.244.1.0/24", time.Minute)
+		before := w.Routes()
+		w.AddNIC(fake.NIC{ID: "eni-1", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.99")}, Forwards: true})
+		if _, err := Cleanup(t.Context(), w.dir, w.openers); err == nil || !strings.Contains(err.Error(), "delete the file if") {
+			t.Errorf("%v", err)
+		}
+		if got := w.Routes(); len(got) == 0 || !slices.Equal(got, before) {
+			t.Errorf("left %v, want %v", got, before)
+		}
+	})
+}
+
 // TestCleanupAway: while the API is away nothing is forgotten.
 func TestCleanupAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -152,7 +152,7 @@ func Cleanup(ctx context.Context, dir string, openers map[string]cloud.Opener) (
 	}
 	self, err := api.Self(ctx, r.Local)
 	if err != nil {
-		return nil, fmt.Errorf("find out which routes of %s are still this node's: %w", path, err)
+		return nil, fmt.Errorf("find out which routes of %s are still this node's (delete the file if it is another machine's): %w", path, err)
 	}
 	have, err := api.List(ctx, self)
 	if err != nil {

@@ -66,7 +66,7 @@ func root() *cobra.Command {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
 	}
 	c.AddCommand(labCommand(), manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(),
-		traceCommand(), testCommand(), versionCommand())
+		traceCommand(), testCommand(), dockerOptsCommand(), versionCommand())
 	return c
 }
 

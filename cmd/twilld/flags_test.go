@@ -173,3 +173,35 @@ func TestNetworkLists(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// TestSystemdOptions: every variable in the file that the Debian package brings is a flag's, also those in comments.
+func TestSystemdOptions(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/systemd/twilld.default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
+		if ok && !strings.Contains(name, " ") {
+			values[name] = value
+		}
+	}
+	asked := map[string]bool{}
+	o, err := parseFlags(nil, func(name string) (string, bool) {
+		asked[name] = true
+		value, ok := values[name]
+		return value, ok
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range values {
+		if !asked[name] {
+			t.Errorf("%s is no flag of twilld's", name)
+		}
+	}
+	if _, err := o.settings(); err != nil || len(values) < 5 || !o.ipMasq || o.iface.String() != "eth1" {
+		t.Errorf("%d variables give %+v, %v", len(values), o, err)
+	}
+}

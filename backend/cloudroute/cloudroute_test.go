@@ -174,12 +174,17 @@ func TestLog(t *testing.T) {
 		env := w.env()
 		env.Log = backendtest.Log(func(line string) { lines = append(lines, line) })
 		f := report(env)
-		f(cloud.Health{Err: cloud.ErrFull})
+		for range 20 {
+			f(cloud.Health{Err: cloud.ErrFull})
+			time.Sleep(time.Minute)
+		}
 		f(cloud.Health{Seen: true})
 		f(cloud.Health{Seen: true})
 		text := strings.Join(lines, "")
-		if len(lines) != 2 || !strings.Contains(text, cloud.ErrFull.Error()) || !strings.Contains(text, "the cloud leads packets to this node's pods") {
-			t.Errorf("the log says\n%s", text)
+		for part, want := range map[string]int{cloud.ErrFull.Error(): 2, "can be kept again": 1, "leads packets to this node's pods": 1} {
+			if got := strings.Count(text, part); got != want {
+				t.Errorf("%q %d times, want %d\n%s", part, got, want, text)
+			}
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/cloud"
@@ -61,12 +62,21 @@ func (b *Backend) Run(ctx context.Context, env backend.Env, inputs <-chan backen
 	}.Run(ctx, views)
 }
 
-// report returns what logs a reconciler's errors, and its first success, and passes its health on.
+// logAgain is how often an error that lasts is logged. Its text may differ each time: providers number their answers.
+const logAgain = 10 * time.Minute
+
+// report returns what logs a reconciler's errors and their end, and passes its health on.
 func report(env backend.Env) func(cloud.Health) {
+	var logged time.Time // of the error that lasts; zero: there is none
 	seen := false
 	return func(h cloud.Health) {
-		if h.Err != nil {
-			env.Log.Error("keep this node's routes in the cloud", "err", h.Err)
+		switch {
+		case h.Err != nil && time.Since(logged) >= logAgain:
+			env.Log.Error("keep this node's routes in the cloud", "reason", h.Err)
+			logged = time.Now()
+		case h.Err == nil && !logged.IsZero():
+			env.Log.Info("this node's routes in the cloud can be kept again")
+			logged = time.Time{}
 		}
 		if h.Seen && !seen {
 			env.Log.Info("the cloud leads packets to this node's pods")

@@ -103,10 +103,11 @@ mutate: kube-tools ## Break single lines of the packages where an error loses pa
 bin/testreport: $(wildcard tools/testreport/*.go)
 	go build -o bin/testreport ./tools/testreport
 
-kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that tests and labs use, once
+kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that tests and labs use, and unpack Debian's Prometheus, once
 	tools/etcd/build
 	tools/kube/build kube-apiserver kube-proxy kubectl
 	tools/helm/build
+	tools/prometheus/build
 
 fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
 	.ci/fuzz

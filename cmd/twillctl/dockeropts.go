@@ -13,9 +13,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/vishvananda/netlink"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -107,13 +107,18 @@ func (o dockerOpts) format(env subnet.Env, environ []string) []byte {
 
 // checkRoutes returns an error if this machine reaches its own subnet through another one.
 func checkRoutes(own netip.Prefix) error {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	k, err := kernel.New(nil)
 	if err != nil {
-		return fmt.Errorf("list the routes: %w", err)
+		return err
+	}
+	defer k.Close()
+	routes, err := k.Routes()
+	if err != nil {
+		return err
 	}
 	for _, r := range routes {
-		if r.Dst != nil && r.Gw != nil && r.Dst.String() == own.String() {
-			return fmt.Errorf("your routing table already contains the subnet: %s via %s: delete that route", own, r.Gw)
+		if r.Dst == own && r.Via.IsValid() {
+			return fmt.Errorf("your routing table already contains the subnet: %s via %s: delete that route", own, r.Via)
 		}
 	}
 	return nil

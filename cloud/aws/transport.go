@@ -69,3 +69,11 @@ func (l *limited) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// Close implements io.Closer. Of an answer that is too long the connection may be closed already, which is no news.
+func (l *limited) Close() error {
+	if err := l.ReadCloser.Close(); err != nil && l.left > 0 {
+		return err
+	}
+	return nil
+}

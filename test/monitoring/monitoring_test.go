@@ -1,0 +1,130 @@
+package monitoring
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// settle is how long Prometheus may take to notice.
+const settle = 20 * time.Second
+
+// TestPrometheus: with the page's config Prometheus has every metric of every agent, all queries of the dashboard have
+// answers, and the alerts follow what happens.
+func TestPrometheus(t *testing.T) {
+	find(t)
+	l := up(t)
+	s := start(t, l)
+	s.becomes(`up{job="twill"}`, map[string]string{"node1": "1", "node2": "1"})
+	s.becomes(`up`, map[string]string{"node1": "1", "node2": "1"}) // and nothing else is scraped
+	s.becomes(`twill_ready`, map[string]string{"node1": "1", "node2": "1"})
+	s.becomes(`twill_peers`, map[string]string{"node1": "1", "node2": "1"})
+	t.Run("metrics", func(t *testing.T) { server{t, s.client}.metrics() })
+	t.Run("dashboard", func(t *testing.T) { server{t, s.client}.dashboard() })
+	t.Run("rules", func(t *testing.T) { server{t, s.client}.rules() })
+	s.becomes(`ALERTS`, map[string]string{})
+	if err := l.Nodes()[1].KillAgent(); err != nil {
+		t.Fatal(err)
+	}
+	s.becomes(`ALERTS{alertname="TwillAgentDown", alertstate="pending"}`, map[string]string{"node2": "1"})
+	if err := l.Nodes()[1].StartAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.becomes(`ALERTS{alertname="TwillAgentDown"}`, map[string]string{})
+}
+
+// becomes waits until a query has these values.
+func (s server) becomes(query string, want map[string]string) {
+	s.Helper()
+	var got map[string]string
+	var err error
+	for end := time.Now().Add(settle); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if got, err = s.series(query); err == nil && maps.Equal(got, want) {
+			return
+		}
+	}
+	s.Fatalf("%s: %v, %v, want %v", query, got, err, want)
+}
+
+// metrics: every metric of the list is there, from both agents, and has the type of the list.
+func (s server) metrics() {
+	var types map[string][]struct{ Type string }
+	if err := s.ask("metadata", nil, &types); err != nil {
+		s.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(twill_[a-z_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(read(s.T, "Documentation/metrics.md"), -1)
+	for _, row := range rows {
+		name, kind := row[1], row[2]
+		if len(types[name]) != 1 || types[name][0].Type != kind {
+			s.Errorf("the type of %s is %v, want %s", name, types[name], kind)
+		}
+		delete(types, name)
+		if kind == "histogram" {
+			name += "_count"
+		}
+		if got, err := s.series(name); err != nil || got["node1"] == "" || got["node2"] == "" {
+			s.Errorf("%s is %v, %v", name, got, err)
+		}
+	}
+	if len(rows) < 10 || len(types) > 0 {
+		s.Errorf("the page lists %d metrics, and lacks %v", len(rows), types)
+	}
+}
+
+// dashboard: every query is answered, and has data unless it shows what should not be.
+func (s server) dashboard() {
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(s.T, "deploy/chart/monitoring/dashboard.json")), &board); err != nil {
+		s.Fatal(err)
+	}
+	asked := 0
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			asked++
+			query := strings.NewReplacer("$job", "twill", "$instance", ".*", "$__rate_interval", "10m").Replace(target.Expr)
+			got, err := s.series(query)
+			if err != nil || len(got) == 0 && !strings.HasSuffix(query, " > 0") {
+				s.Errorf("%s: %s: %v, %v", p.Title, query, got, err)
+			}
+		}
+	}
+	if asked < 15 {
+		s.Errorf("%d queries asked, the dashboard has more", asked)
+	}
+}
+
+// rules: Prometheus evaluates all alerts.
+func (s server) rules() {
+	var got struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	want := strings.Count(read(s.T, "deploy/chart/monitoring/alerts.yaml"), "\n  - alert: ")
+	for end := time.Now().Add(settle); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if err := s.ask("rules", nil, &got); err != nil {
+			s.Fatal(err)
+		}
+		fine := 0
+		for _, g := range got.Groups {
+			for _, r := range g.Rules {
+				if r.Health == "ok" {
+					fine++
+				}
+			}
+		}
+		if fine == want {
+			return
+		}
+	}
+	s.Errorf("want %d rules that work: %s", want, fmt.Sprint(got))
+}

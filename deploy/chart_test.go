@@ -114,9 +114,23 @@ func TestRenders(t *testing.T) {
 			if want, err := os.ReadFile(path); err != nil || string(want) != golden.String() {
 				t.Errorf("%s is not what helm makes (%v): look at the difference after go test ./deploy -run TestRenders -update", path, err)
 			}
-			checkConfig(t, parse(t, text))
+			all := parse(t, text)
+			checkConfig(t, all)
+			if got, want := walls(all), walls(read(t, "../Documentation/twill.yml")); !reflect.DeepEqual(got, want) {
+				t.Errorf("the pods have the rights %v, want the manifest's %v", got, want)
+			}
 		})
 	}
+}
+
+// walls are what keeps the agents' pods from the host.
+func walls(all map[string]object) []any {
+	pod := dig(all["DaemonSet/twill"], "spec", "template", "spec").(object)
+	walls := []any{pod["securityContext"], pod["hostPID"], pod["hostIPC"], pod["shareProcessNamespace"]}
+	for _, c := range append(pod["initContainers"].([]any), pod["containers"].([]any)...) {
+		walls = append(walls, dig(c, "securityContext"))
+	}
+	return walls
 }
 
 // checkConfig has the agent's own parsers read the network config and the CNI config.

@@ -139,6 +139,35 @@ func TestRollback(t *testing.T) {
 	}
 }
 
+// TestManifestCredentials gives the manifest's agents a Secret as Documentation/helm.md says.
+func TestManifestCredentials(t *testing.T) {
+	a := startCluster(t)
+	page, err := os.ReadFile("../Documentation/helm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const command = "--namespace kube-twill set env daemonset/twill --containers twilld --from secret/cloud"
+	if !strings.Contains(string(page), "`kubectl "+command+"`") {
+		t.Errorf("the page does not say kubectl %s", command)
+	}
+	a.must("", a.kubectl, "apply", "--filename=../Documentation/twill.yml")
+	a.must("", a.kubectl, "--namespace="+namespace, "create", "secret", "generic", "cloud",
+		"--from-literal=ACCESS_KEY_ID=id", "--from-literal=ACCESS_KEY_SECRET=secret")
+	a.must("", a.kubectl, strings.Fields(command)...)
+	for container, want := range map[string]string{"containers": "NODE_NAME GOGC ACCESS_KEY_ID ACCESS_KEY_SECRET", "initContainers": ""} {
+		got := a.must("", a.kubectl, "--namespace="+namespace, "get", "daemonset", "twill",
+			"--output=jsonpath={.spec.template.spec."+container+"[0].env[*].name}")
+		if got != want {
+			t.Errorf("the %s have the variables %s, want %s", container, got, want)
+		}
+	}
+	a.must("", a.kubectl, "apply", "--filename=../Documentation/twill.yml")
+	if got := a.must("", a.kubectl, "--namespace="+namespace, "get", "daemonset", "twill",
+		"--output=jsonpath={.spec.template.spec.containers[0].env[*].name}"); !strings.Contains(got, "ACCESS_KEY_ID") {
+		t.Errorf("applying the manifest again leaves the variables %s", got)
+	}
+}
+
 var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
 // TestHelmPage runs the commands of Documentation/helm.md, in their order, against a genuine API server.

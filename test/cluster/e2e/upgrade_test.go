@@ -107,3 +107,32 @@ func previous(t *testing.T, newer string) string {
 	}
 	return strings.ReplaceAll(strings.Join(documents, "\n---\n"), cluster.TwillImage, previousImage)
 }
+
+// TestRolloutUndo holds what Documentation/upgrade.md says of it: the pods are those of before, and the ConfigMap is not.
+func TestRolloutUndo(t *testing.T) {
+	manifest, err := spec.Manifest()
+	must(t, err)
+	t.Cleanup(func() {
+		if err := spec.Apply(context.Background(), manifest); err != nil {
+			t.Error(err)
+		}
+	})
+	other := strings.Replace(manifest, `{"Type":"vxlan"}`, `{"Type":"vxlan","DirectRouting":true}`, 1)
+	other = strings.Replace(other, "        - --ip-masq\n", "        - --ip-masq\n        - -v=1\n", 1)
+	must(t, spec.Apply(t.Context(), other))
+	must(t, spec.WaitReady(t.Context()))
+	undo := ""
+	for _, b := range blocks(t, "upgrade.md") {
+		if strings.Contains(b, "rollout undo") {
+			undo = b
+		}
+	}
+	execute(t, undo)
+	must(t, spec.WaitReady(t.Context()))
+	args := kubectl(t, "--namespace=kube-twill", "get", "daemonset", "twill", "--output=jsonpath={.spec.template.spec.containers[0].args}")
+	conf := kubectl(t, "--namespace=kube-twill", "get", "configmap", "twill", "--output=jsonpath={.data}")
+	if !strings.Contains(args, "--ip-masq") || strings.Contains(args, "-v=1") || !strings.Contains(conf, "DirectRouting") {
+		t.Errorf("after rollout undo the agents have the flags %s and the config %s", args, conf)
+	}
+	matrix(t)
+}

@@ -28,7 +28,7 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 	node := backend.Node{Name: p.Node, WireGuard: p.WireGuard, MACs: map[string]netstate.MAC{}}
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
-		if i.Port.Name != "" && i.Port.Bridge == p.Base.Bridge {
+		if i.Port.Name != "" && i.Port.Bridge != "" && i.Port.Bridge == p.Base.Bridge {
 			node.Ports = append(node.Ports, i.Port)
 		}
 	}

@@ -18,9 +18,9 @@ import (
 // defaults, resolved, and without secrets. Others on the node read them instead of twilld's command
 // line: from the running agent with AskSettings, and after it from its checkpoint.
 type Settings struct {
-	SubnetFile   string // for the CNI plugin
-	Checkpoint   string // where lease and peers are kept for a start without the store; empty: nowhere
-	Bridge       string
+	SubnetFile   string                 // for the CNI plugin
+	Checkpoint   string                 // where lease and peers are kept for a start without the store; empty: nowhere
+	Bridge       string                 // the pods'; empty: twilld makes none
 	Choice       Choice                 // as the flags say, without what the cluster knows of the node
 	Firewall     backend.FirewallConfig // likewise: without Mode, Stacks and Bridge
 	Masquerade   string                 // ip-masq-agent's config file, as the agent sees it; empty: none

@@ -9,7 +9,7 @@ import (
 
 // BaseConfig is what every node has whatever its backend.
 type BaseConfig struct {
-	Bridge    string // cni0
+	Bridge    string // cni0; empty: others make the pods' bridge, and give it the gateway's address
 	MTU       int    // of the pods, bytes
 	Blackhole bool   // a blackhole route for the node's own subnet: addresses of no pod are not sent upstream
 }
@@ -18,7 +18,7 @@ type BaseConfig struct {
 const blackholeMetric = 4096
 
 // Base is the bridge with the gateway addresses of the lease's subnets, the routes to them, the forwarding sysctls, and
-// the pods' ports.
+// the pods' ports. Without a bridge it is the sysctls.
 func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 	state := netstate.State{}
 	for _, port := range node.Ports {
@@ -31,6 +31,22 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 		}
 	}
 	for i, stack := range lease.Stacks {
+		for _, s := range forwarding(node, stack.Family()) {
+			state.Add(s)
+		}
+		if cfg.Blackhole {
+			state.Add(
+				netstate.Route{
+					Dst:       stack.Subnet,
+					Metric:    blackholeMetric,
+					Blackhole: true,
+					Protocol:  netstate.Protocol,
+				},
+			)
+		}
+		if cfg.Bridge == "" {
+			continue
+		}
 		gateway := Gateway(stack.Subnet)
 		address := netip.PrefixFrom(gateway, stack.Subnet.Bits())
 		if i == 0 {
@@ -52,22 +68,9 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 			},
 			netstate.ConnectedRoute(cfg.Bridge, address),
 		)
-		for _, s := range forwarding(node, stack.Family()) {
-			state.Add(s)
-		}
 		if stack.Family() == netstate.IPv6 {
 			mac := bridgeMAC(cfg.Bridge, node, Gateway(lease.Stacks[0].Subnet))
 			state.Add(noDAD(cfg.Bridge), netstate.Addr{Dev: cfg.Bridge, Prefix: netstate.LinkLocal(mac)})
-		}
-		if cfg.Blackhole {
-			state.Add(
-				netstate.Route{
-					Dst:       stack.Subnet,
-					Metric:    blackholeMetric,
-					Blackhole: true,
-					Protocol:  netstate.Protocol,
-				},
-			)
 		}
 	}
 	return state

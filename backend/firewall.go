@@ -71,7 +71,7 @@ func (f *ForwardRules) Set(s string) error {
 type FirewallConfig struct {
 	Mode      netstate.Mode
 	Stacks    []FirewallStack // one per address family
-	Bridge    string          // the pods'
+	Bridge    string          // the pods'; empty: unknown
 	Masq      bool            // --ip-masq
 	Random    bool            // masquerade with --random-fully
 	Forward   ForwardRules    // --iptables-forward-rules
@@ -234,8 +234,11 @@ func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
 	base := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr())}
 	input, forward := base, base
 	input.Role, forward.Role = netstate.GuardInput, netstate.GuardForward
-	in := []netstate.Rule{{In: cfg.Bridge, Packet: s.Guarded, Verdict: netstate.Drop}}
-	var pass, drop []netstate.Rule
+	var in, pass, drop []netstate.Rule
+	if cfg.Bridge != "" {
+		in = append(in, netstate.Rule{In: cfg.Bridge, Packet: s.Guarded, Verdict: netstate.Drop})
+		drop = append(drop, netstate.Rule{In: cfg.Bridge, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop})
+	}
 	for i, c := range cfg.clusters(s) {
 		in = append(in, netstate.Rule{Src: c, Packet: s.Guarded, Verdict: netstate.Drop},
 			netstate.Rule{Dst: c, Packet: s.Guarded, Verdict: netstate.Drop})
@@ -244,8 +247,7 @@ func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
 		}
 		drop = append(drop, netstate.Rule{Src: c, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop})
 	}
-	out := netstate.Rule{In: cfg.Bridge, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop}
-	return []netstate.Object{withRules(input, in), withRules(forward, slices.Concat(pass, []netstate.Rule{out}, drop))}
+	return []netstate.Object{withRules(input, in), withRules(forward, append(pass, drop...))}
 }
 
 func multicast(family netip.Prefix) netip.Prefix {

@@ -77,6 +77,10 @@ func TestFirewallChains(t *testing.T) {
 				" src fc00::/48 dst fc00:0:0:1::/64 return; src != fc00::/48 dst fc00:0:0:1::/64 return; src fc00::/48 return;" +
 				" src fc00::/48 dst != ff00::/8 masquerade; src != fc00::/48 dst fc00::/48 masquerade\n" + guards6,
 		},
+		"no bridge": {
+			FirewallConfig{Stacks: []FirewallStack{stack6}},
+			strings.NewReplacer(" iif cni0 udp dport 8472 drop;", "", " iif cni0 dst != fc00::/48 udp dport 8472 drop;", "").Replace(guards6),
+		},
 		"two networks of pods": {
 			FirewallConfig{Stacks: []FirewallStack{stack6}, Masq: true, Forward: ForwardOn, Bridge: "cni0",
 				Clusters: prefixes("fc00::/48", "10.9.0.0/16", "fd09::/48"), Exempt: prefixes("fe80::/10")},

@@ -215,6 +215,14 @@ route blackhole fc00:0:0:1::/64 metric 4096
 	if got := backend.Base(cfg, node, local).String(); got != golden {
 		t.Errorf("got\n%s\nwant\n%s", got, golden)
 	}
+	const bare = `sysctl net/ipv4/ip_forward = 1
+sysctl net/ipv6/conf/all/forwarding = 1
+route blackhole 10.244.1.0/24 metric 4096
+route blackhole fc00:0:0:1::/64 metric 4096
+`
+	if got := backend.Base(backend.BaseConfig{MTU: 1430, Blackhole: true}, node, local).String(); got != bare {
+		t.Errorf("without a bridge: got\n%s\nwant\n%s", got, bare)
+	}
 	node.Underlays = append(node.Underlays, backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1"), AcceptRA: true})
 	node.MACs = map[string]netstate.MAC{"cni0": {2, 0, 0, 0, 0, 9}}
 	cfg.Blackhole = false

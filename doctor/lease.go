@@ -54,7 +54,7 @@ func (e *exam) checkUnderlay() {
 // oversized returns a pod's port whose packets the underlay does not carry any more.
 func (f Facts) oversized() (Port, bool) {
 	i := slices.IndexFunc(f.Ports, func(p Port) bool {
-		return p.Pod && p.Master == f.Bridge && f.PodMTU != 0 && p.MTU > f.PodMTU
+		return p.Pod && p.Master != "" && p.Master == f.Bridge && f.PodMTU != 0 && p.MTU > f.PodMTU
 	})
 	if i < 0 {
 		return Port{}, false

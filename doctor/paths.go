@@ -10,6 +10,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // checkPaths is about what the kernel would really do with packets to each peer.
@@ -59,6 +60,9 @@ func (f Facts) leadsTo(port Port, p Path) bool {
 // checkOwnSubnets: a more specific route that leads past the bridge, or one that the kernel prefers, cuts off pods of
 // this node. The first address is the overlay device's, and IPv6 has a route to it.
 func (e *exam) checkOwnSubnets(drifted map[netip.Prefix]bool) {
+	if e.Bridge == "" {
+		return // the pods are somebody else's, such as Docker's
+	}
 	for _, p := range e.Own {
 		if p.Hop.Dev != e.Bridge && !drifted[p.Subnet] {
 			e.find(routeShadowed, p.Subnet.String()+" dev "+e.Bridge, "packets for this node's pods take this route",
@@ -123,13 +127,21 @@ func (e *exam) checkOverlaps() {
 				continue
 			}
 			for _, p := range i.Addrs {
-				if p.Masked().Overlaps(pool.Network) {
+				if p.Masked().Overlaps(pool.Network) && !e.isForeignBridge(p) {
 					e.find(networkOverlap, i.Name, "no address in "+pool.Network.String(), p.String(),
 						fmt.Sprintf("ip addr del %s dev %s, or move the program that needs it to another network", p, i.Name))
 				}
 			}
 		}
 	}
+}
+
+// isForeignBridge reports whether an address is the gateway's of this node's subnet, and not Twill's to give, because
+// somebody else makes the pods' bridge.
+func (e *exam) isForeignBridge(addr netip.Prefix) bool {
+	return e.Bridge == "" && slices.ContainsFunc(e.Lease.Snapshot.Local.Stacks, func(s subnet.Stack) bool {
+		return addr == netip.PrefixFrom(backend.Gateway(s.Subnet), s.Subnet.Bits())
+	})
 }
 
 // checkForwarding is about single devices, which ip_forward does not show.

@@ -85,7 +85,7 @@ func (e *exam) checkCNI() {
 	i := slices.IndexFunc(c.Files, func(f ConfFile) bool { return f.Name == c.Ours })
 	path := c.Dir + "/" + c.Ours
 	switch {
-	case c.Dir == "":
+	case c.Dir == "" || e.Bridge == "" && i < 0: // without a bridge, pods are another plugin's, or no runtime's of CNI
 	case i < 0:
 		var names []string
 		for _, file := range c.Files {

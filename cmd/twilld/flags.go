@@ -196,7 +196,7 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 			"first (before them, network policies included) or false")
 	fs.BoolVar(&o.blackhole, "ip-blackhole-route", false,
 		"a blackhole route for the node's subnet, for addresses of no pod")
-	fs.StringVar(&o.bridge, "bridge", "cni0", "the bridge that pods are plugged into")
+	fs.StringVar(&o.bridge, "bridge", "cni0", "the bridge that pods are plugged into; empty: somebody else makes one, such as Docker")
 	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed",
 		"from a node's own address to pods, keep that address: routed (unless encapsulated), always, "+
 			"never (flannel)")
@@ -281,11 +281,22 @@ func (o *options) firewall() (backend.FirewallConfig, error) {
 		Clusters: o.clusters, Exempt: o.noMasquerade}, nil
 }
 
+// reservations returns the directory in which addresses are freed, empty if there is none or no bridge to know pods by.
+func (o *options) reservations() string {
+	if o.bridge == "" {
+		return ""
+	}
+	return o.pods.store(o.cniSource)
+}
+
 // checkBridge returns an error for what cannot be the name of an interface.
 func (o *options) checkBridge() error {
-	if n := len(o.bridge); n == 0 || n > maxName || o.bridge == "." || o.bridge == ".." ||
+	if o.bridge == "" && o.pods.reservations != "" {
+		return errors.New("--reservations-dir needs a --bridge: by its ports twilld knows which pods there are")
+	}
+	if n := len(o.bridge); n > maxName || o.bridge == "." || o.bridge == ".." ||
 		strings.ContainsAny(o.bridge, "/: \t\n") {
-		return fmt.Errorf("--bridge %q: want the name of an interface, of 1 to %d letters", o.bridge, maxName)
+		return fmt.Errorf("--bridge %q: want the name of an interface, of up to %d letters, or nothing", o.bridge, maxName)
 	}
 	return nil
 }
@@ -300,7 +311,7 @@ func (o *options) settings() (agent.Settings, error) {
 	s := agent.Settings{
 		SubnetFile: o.subnetFile, Checkpoint: o.checkpointFile, Bridge: o.bridge, Choice: choice, Firewall: rules,
 		Masquerade: o.masqFile, Blackhole: o.blackhole, Healthz: o.healthz(), BinDir: o.pods.binDir,
-		Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget}, Reservations: o.pods.store(o.cniSource),
+		Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget}, Reservations: o.reservations(),
 		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
 			AnnotationPrefix: o.kubeAnnotationPrefix},
 	}

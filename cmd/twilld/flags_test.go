@@ -91,9 +91,10 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--keep-node-source maybe", `--keep-node-source: keep local addresses "maybe": want routed, always or never`},
 		{"--subnet-lease-renew-margin 1440", "--subnet-lease-renew-margin 1440: want 1 to 1439 minutes"},
 		{"--iptables-forward-rules=last", `invalid boolean value "last" for -iptables-forward-rules: want true, false or first (twilld --help lists the flags)`},
-		{"--bridge=", `--bridge "": want the name of an interface, of 1 to 15 letters`},
-		{"--bridge a/b", `--bridge "a/b": want the name of an interface, of 1 to 15 letters`},
-		{"--bridge a-name-of-sixteen", `--bridge "a-name-of-sixteen": want the name of an interface, of 1 to 15 letters`},
+		{"--bridge= --reservations-dir /var/lib/cni/networks/cbr0",
+			"--reservations-dir needs a --bridge: by its ports twilld knows which pods there are"},
+		{"--bridge a/b", `--bridge "a/b": want the name of an interface, of up to 15 letters, or nothing`},
+		{"--bridge a-name-of-sixteen", `--bridge "a-name-of-sixteen": want the name of an interface, of up to 15 letters, or nothing`},
 		{"--log-format xml", `--log-format "xml": want text or json`},
 		{"--healthz-port http", `invalid value "http" for flag -healthz-port: parse error (twilld --help lists the flags)`},
 	} {
@@ -183,7 +184,7 @@ func TestSystemdOptions(t *testing.T) {
 	values := map[string]string{}
 	for line := range strings.Lines(string(data)) {
 		name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
-		if ok && !strings.Contains(name, " ") {
+		if ok && !strings.Contains(name, " ") && name != "TWILLD_OPTS" { // which is the unit's
 			values[name] = value
 		}
 	}
@@ -203,5 +204,18 @@ func TestSystemdOptions(t *testing.T) {
 	}
 	if _, err := o.settings(); err != nil || len(values) < 5 || !o.ipMasq || o.iface.String() != "eth1" {
 		t.Errorf("%d variables give %+v, %v", len(values), o, err)
+	}
+}
+
+// TestNoBridge: without a bridge nobody's addresses are freed.
+func TestNoBridge(t *testing.T) {
+	for args, want := range map[string]string{"--cni-conf-source=x --bridge=": "", "--cni-conf-source=x": "/var/lib/cni/networks/cbr0"} {
+		o, err := parseFlags(strings.Fields(args), noEnv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := o.settings(); s.Reservations != want || err != nil {
+			t.Errorf("%s: addresses are freed in %q (%v), want %q", args, s.Reservations, err, want)
+		}
 	}
 }

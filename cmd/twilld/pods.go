@@ -64,7 +64,7 @@ func (o podOptions) store(conflist string) string {
 // servePods starts what frees addresses and keeps the CNI plugins installed. Before it returns it
 // frees the reservations of an earlier boot, which must happen before the lease is written.
 func servePods(ctx context.Context, group *errgroup.Group, o *options, c *agent.Config) {
-	if store := o.pods.store(o.cniSource); store != "" {
+	if store := o.reservations(); store != "" {
 		lease := func() []netip.Prefix {
 			env, _ := subnet.ReadEnv(o.subnetFile) // without one nothing of other networks' is freed
 			return env.Subnets

@@ -81,8 +81,9 @@ func doctorCommand() *cobra.Command {
 	var t target
 	var output string
 	c := &cobra.Command{
-		Use:   "doctor [NODE] [SERVICE]",
-		Short: "Print what is wrong with this node's network, why, and how to fix it",
+		Use:               "doctor [NODE] [SERVICE]",
+		ValidArgsFunction: t.completeNode,
+		Short:             "Print what is wrong with this node's network, why, and how to fix it",
 		Long: `The doctor compares this node with the leases that the agent knew last, and looks at everything else that
 keeps pods from reaching each other. It changes nothing and needs no API server. The first finding is the most likely
 cause. With --probe and a Service (service/NAMESPACE/NAME or its DNS name, with :PORT if not all its ports are meant) a

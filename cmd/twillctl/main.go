@@ -32,7 +32,9 @@ func (e exited) Error() string { return fmt.Sprintf("the command ended with exit
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := root().ExecuteContext(ctx)
+	c := root()
+	c.SetArgs(arguments())
+	err := c.ExecuteContext(ctx)
 	stop()
 	os.Exit(exitCode(err))
 }
@@ -72,7 +74,10 @@ func root() *cobra.Command {
 
 // isPlugin reports whether kubectl runs this program, under the name kubectl-twill: then commands are about a
 // cluster's nodes.
-func isPlugin() bool { return strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-twill") }
+func isPlugin() bool {
+	name := filepath.Base(os.Args[0])
+	return strings.HasPrefix(name, "kubectl-twill") || strings.HasPrefix(name, "kubectl_complete-twill")
+}
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{

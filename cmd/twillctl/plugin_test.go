@@ -63,6 +63,32 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// TestKubectlCompletes: kubectl finds out by the name kubectl_complete-twill how to go on: with commands, and with the
+// nodes that have an agent.
+func TestKubectlCompletes(t *testing.T) {
+	k := newFakeKubectl(t, map[string]string{"get.json": list(ownSet, podJSON("twill-abc", "n1", "DaemonSet", "1"), podJSON("evil", "n2", "DaemonSet", "2"))})
+	if err := os.Symlink("twillctl", filepath.Join(k.dir, "kubectl_complete-twill")); err != nil {
+		t.Fatal(err)
+	}
+	genuine, err := filepath.Abs("../../bin/kube/kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := map[string][]string{filepath.Join(k.dir, "kubectl_complete-twill"): nil}
+	if _, err := os.Stat(genuine); err == nil {
+		programs[genuine] = []string{"__complete", "twill"}
+	}
+	for program, args := range programs {
+		for line, want := range map[string]string{"sta": "status\t", "status ": "n1\n", "plan ": "n1\n", "doctor n1 ": ":4", "status --lab=ctltestnone ": ":4"} {
+			cmd := exec.CommandContext(t.Context(), program, append(args, strings.Split(line, " ")...)...)
+			cmd.Env = []string{"PATH=" + k.dir + ":/usr/bin:/bin", "HOME=" + k.dir}
+			if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), want) {
+				t.Errorf("%s %q: %v, %q, want %q", filepath.Base(program), line, err, out, want)
+			}
+		}
+	}
+}
+
 func TestMan(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
 	if out, err := run(t, "man", dir); err != nil {

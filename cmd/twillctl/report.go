@@ -26,9 +26,10 @@ func reportCommand() *cobra.Command {
 	var t target
 	var path, log string
 	c := &cobra.Command{
-		Use:   "report [NODE]",
-		Short: "Write one file for a bug report: facts, findings, plan and log, without secrets",
-		Args:  cobra.MaximumNArgs(1),
+		Use:               "report [NODE]",
+		ValidArgsFunction: t.completeNode,
+		Short:             "Write one file for a bug report: facts, findings, plan and log, without secrets",
+		Args:              cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			bundle := t.bundle
 			if t.inCluster() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,20 +14,31 @@ import (
 func statusCommand() *cobra.Command {
 	var t target
 	var output string
+	var watch bool
+	var every time.Duration
 	c := &cobra.Command{
 		Use:   "status [NODE]",
 		Short: "Show this node, or all nodes of a lab or a cluster: lease, agent, peers in and out of sync",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `A line for each node: its lease, its agent, how many of its peers are in sync, and what is wrong. On a terminal
+it has colours, unless the environment has NO_COLOR.`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: t.completeNode,
 		RunE: func(c *cobra.Command, args []string) error {
-			r, err := t.status(c.Context(), args)
-			if err != nil {
-				return err
+			v := statusView{out: c.OutOrStdout(), output: output,
+				ask: func(ctx context.Context) (doctor.StatusReport, error) { return t.status(ctx, args) }}
+			switch {
+			case every < minInterval:
+				return fmt.Errorf("--interval %v: want %v or more", every, minInterval)
+			case watch:
+				return v.watch(c.Context(), every)
 			}
-			return render(c.OutOrStdout(), output, r)
+			return v.once(c.Context())
 		},
 	}
 	t.register(c)
 	addOutput(c, &output)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until Ctrl-C")
+	c.Flags().DurationVar(&every, "interval", 2*time.Second, "how often, with --watch")
 	return c
 }
 
@@ -69,8 +81,9 @@ func (t *target) gatherAll(ctx context.Context, args []string) ([]doctor.Facts, 
 func planCommand() *cobra.Command {
 	var t target
 	c := &cobra.Command{
-		Use:   "plan [NODE]",
-		Short: "Print what the agent would change on this node now, and change nothing",
+		Use:               "plan [NODE]",
+		ValidArgsFunction: t.completeNode,
+		Short:             "Print what the agent would change on this node now, and change nothing",
 		Long: `The plan is the difference between what the leases ask for and the kernel. The leases are those of the
 agent's checkpoint, or of a file: twillctl plan --lease-file leases.json --net-config-path net-conf.json --node node1.
 Exit codes: 0 nothing to change, 1 there is something to change, 2 it failed.`,

@@ -19,6 +19,7 @@ import (
 	"github.com/twill-net/twill/backend/udp"
 	"github.com/twill-net/twill/backend/vxlan"
 	"github.com/twill-net/twill/backend/wireguard"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -42,11 +43,17 @@ func backends(pools []subnet.Pool) map[string]newFunc {
 	}
 }
 
-// New makes the backend of one type for the pools of the cluster's network config.
-func New(kind string, pools []subnet.Pool, options json.RawMessage) (backend.Backend, []string, error) {
+// New makes the backend of one type for the pools of the cluster's network config, and for more networks with pods of
+// these pools' families.
+func New(kind string, pools []subnet.Pool, options json.RawMessage, more ...netip.Prefix) (backend.Backend, []string, error) {
 	var networks []netip.Prefix
 	for _, p := range pools {
 		networks = append(networks, p.Network)
+	}
+	for _, n := range more {
+		if slices.ContainsFunc(pools, func(p subnet.Pool) bool { return p.Family() == netstate.FamilyOf(n.Addr()) }) {
+			networks = append(networks, n)
+		}
 	}
 	known := backends(pools)
 	if f, ok := known[strings.ToLower(kind)]; ok {

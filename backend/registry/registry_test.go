@@ -2,11 +2,13 @@ package registry
 
 import (
 	"encoding/json"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // needs are the options without which a backend refuses to work.
@@ -55,5 +57,31 @@ func TestOutsiders(t *testing.T) {
 		if _, outsider := b.(backend.ExternalRoutes); err != nil || outsider != (kind == "alloc" || kind == "extension") {
 			t.Errorf("%s: outsider %t, %v", kind, outsider, err)
 		}
+	}
+}
+
+// TestMoreNetworks: peers in another network of pods are no strangers, and a second network of a family is no second
+// family.
+func TestMoreNetworks(t *testing.T) {
+	pools := []subnet.Pool{{Network: netip.MustParsePrefix("10.244.0.0/16")}}
+	more := []netip.Prefix{netip.MustParsePrefix("10.245.0.0/16"), netip.MustParsePrefix("fd00:245::/48")}
+	if _, _, err := New("wireguard", pools, json.RawMessage(`{"ListenPort": 51820, "ListenPortV6": 51820}`), more...); err != nil {
+		t.Error(err)
+	}
+	lease := func(name, pods, at string) subnet.Lease {
+		return subnet.Lease{Node: name, Backend: "host-gw", Stacks: []subnet.Stack{
+			{Subnet: netip.MustParsePrefix(pods), Underlay: netip.MustParseAddr(at)}}}
+	}
+	snap := subnet.Snapshot{Local: lease("n1", "10.244.1.0/24", "192.0.2.1"), Peers: []subnet.Lease{
+		lease("n2", "10.245.2.0/24", "192.0.2.2"), lease("n3", "10.246.3.0/24", "192.0.2.3")}}
+	node := backend.Node{Name: "n1", Underlays: []backend.Underlay{{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"),
+		OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
+	b, _, err := New("host-gw", pools, json.RawMessage(`{}`), more...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, skips := b.Desired(node, snap)
+	if !strings.Contains(want.String(), "10.245.2.0/24") || len(skips) != 1 || skips[0].Node != "n3" {
+		t.Errorf("want\n%s\nwithout %v", want, skips)
 	}
 }

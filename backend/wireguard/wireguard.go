@@ -68,8 +68,9 @@ func (o Options) validate(networks []netip.Prefix) error {
 			return fmt.Errorf("net-conf Backend: %s %d: want 1 to 65535", name, port)
 		}
 	}
+	dual := slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Addr().Is4() != networks[0].Addr().Is4() })
 	switch {
-	case o.ListenPort == o.ListenPortV6 && len(networks) > 1 && o.Mode == separate:
+	case o.ListenPort == o.ListenPortV6 && dual && o.Mode == separate:
 		return fmt.Errorf("net-conf Backend: ListenPort and ListenPortV6 are both %d: want two ports", o.ListenPort)
 	case o.PersistentKeepaliveInterval < 0 || o.PersistentKeepaliveInterval > 65535:
 		return fmt.Errorf(

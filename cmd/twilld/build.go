@@ -65,7 +65,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBackend(network, log)
+	b, err := newBackend(network, o.clusters, log)
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +122,8 @@ func openMasquerade(o *options, rules backend.FirewallConfig, pools []subnet.Poo
 }
 
 // newBackend makes the backend of the network config, and logs the config's warnings.
-func newBackend(network subnet.Config, log *slog.Logger) (backend.Backend, error) {
-	b, warnings, err := registry.New(network.Backend, network.Pools, network.Options)
+func newBackend(network subnet.Config, clusters []netip.Prefix, log *slog.Logger) (backend.Backend, error) {
+	b, warnings, err := registry.New(network.Backend, network.Pools, network.Options, clusters...)
 	if err != nil {
 		return nil, err
 	}

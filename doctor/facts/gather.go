@@ -226,7 +226,7 @@ func (g *gathering) planner() (agent.Planner, error) {
 		p.Choice.NodeIPs = append(p.Choice.NodeIPs, s.Underlay)
 	}
 	var err error
-	p.Backend, _, err = registry.New(p.Network.Backend, p.Network.Pools, p.Network.Options)
+	p.Backend, _, err = registry.New(p.Network.Backend, p.Network.Pools, p.Network.Options, p.Firewall.Clusters...)
 	return p, err
 }
 

@@ -45,7 +45,8 @@ func backends(pools []subnet.Pool) map[string]newFunc {
 
 // New makes the backend of one type for the pools of the cluster's network config, and for more networks with pods of
 // these pools' families.
-func New(kind string, pools []subnet.Pool, options json.RawMessage, more ...netip.Prefix) (backend.Backend, []string, error) {
+func New(kind string, pools []subnet.Pool, options json.RawMessage, more ...netip.Prefix) (backend.Backend, []string,
+	error) {
 	var networks []netip.Prefix
 	for _, p := range pools {
 		networks = append(networks, p.Network)

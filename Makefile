@@ -19,7 +19,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long test-docker soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint kube-tools fuzz bench image test-docker deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint kube-tools fuzz bench krew image test-docker deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
 
 bench: build ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./... ./test/...
+
+krew: ## Make the plugin kubectl twill for krew in bin/krew, archives and manifest: VERSION=v0.1.0
+	tools/krew/build '$(VERSION)' bin/krew
 
 image: ## Build the container image from the Dockerfile with buildah
 	epoch=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \

@@ -91,9 +91,19 @@ func (v statusView) watch(ctx context.Context, every time.Duration) error {
 			return last
 		case <-tick.C:
 		}
-		if r, err = v.ask(ctx); ctx.Err() != nil {
+		if r, err = v.ask(ctx); err != nil && interrupted(ctx) {
 			return last
 		}
+	}
+}
+
+// interrupted reports whether ctx is done, or is in a moment: Ctrl-C also ends kubectl, which may be first.
+func interrupted(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(minInterval):
+		return false
 	}
 }
 

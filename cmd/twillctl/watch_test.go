@@ -24,7 +24,7 @@ func statusKubectl(t *testing.T) fakeKubectl {
 	return newFakeKubectl(t, map[string]string{"exec": threeNodes, "get.json": list(ownSet, podJSON("twill-abc", "n1", "DaemonSet", "1"))})
 }
 
-// onTerminal runs the plugin on a terminal of 24 lines, and gives what it is sent. script(1) makes the terminal.
+// onTerminal runs the plugin on a terminal of six lines, and gives what it is sent. script(1) makes the terminal.
 func (k fakeKubectl) onTerminal(env string, interrupt time.Duration, args string) string {
 	k.Helper()
 	if _, err := exec.LookPath("script"); err != nil {

@@ -1,7 +1,9 @@
 package monitoring
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -91,14 +93,26 @@ func (s server) dashboard() {
 		for _, target := range p.Targets {
 			asked++
 			query := strings.NewReplacer("$job", "twill", "$instance", ".*", "$__rate_interval", "10m").Replace(target.Expr)
-			got, err := s.series(query)
-			if err != nil || len(got) == 0 && !strings.HasSuffix(query, " > 0") {
-				s.Errorf("%s: %s: %v, %v", p.Title, query, got, err)
+			if err := s.answered(query); err != nil {
+				s.Errorf("%s: %s: %v", p.Title, query, err)
 			}
 		}
 	}
 	if asked < 15 {
 		s.Errorf("%d queries asked, the dashboard has more", asked)
+	}
+}
+
+// answered waits until a query has data: a rate needs two scrapes.
+func (s server) answered(query string) error {
+	for end := time.Now().Add(settle); ; time.Sleep(200 * time.Millisecond) {
+		got, err := s.series(query)
+		switch {
+		case err == nil && (len(got) > 0 || strings.HasSuffix(query, " > 0")):
+			return nil
+		case time.Now().After(end):
+			return cmp.Or(err, errors.New("it has no data"))
+		}
 	}
 }
 

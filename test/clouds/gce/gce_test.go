@@ -189,16 +189,6 @@ func TestRemedies(t *testing.T) {
 	}
 }
 
-// TestMock runs the suite against the mock of Kubernetes' cloud provider.
-func TestMock(t *testing.T) {
-	if os.Getenv("TWILL_GCE_MOCK") == "" {
-		t.Skip("compiling the mock of Kubernetes' cloud provider takes minutes: set TWILL_GCE_MOCK=1")
-	}
-	if out, err := exec.CommandContext(t.Context(), "go", "test", "-tags=gcemock", "./mock").CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-}
-
 // TestJudge: the judge finds what is wrong with an answer.
 func TestJudge(t *testing.T) {
 	for _, text := range []string{`{"kind":1}`, `{"items":[{"name":"A"}]}`, `{"items":[{"priority":"1"}]}`, `{"item":[]}`, `[]`,

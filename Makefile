@@ -17,9 +17,9 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm test-long test-docker test-clouds soak fuzz-peers fuzz
+	test-vm test-long test-eval test-docker test-clouds soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint kube-tools fuzz bench krew image test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint kube-tools fuzz bench krew image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,6 +124,9 @@ image: ## Build the container image from the Dockerfile with buildah
 
 test-docker: build ## Run Debian's dockerd on two lab nodes whose network is Twill's (needs root)
 	test/docker/run
+
+test-eval: build bin/testreport ## Inject each fault into a lab of each backend and family, and ask the doctor; make test does it in one of them
+	TWILL_ALL=1 bin/testreport -count=1 -timeout 60m ./test/eval
 
 test-clouds: bin/testreport ## Run the judges of cloud backends that take minutes to compile
 	bin/testreport -tags gcemock -count=1 ./test/clouds/gce/mock

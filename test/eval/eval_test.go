@@ -37,6 +37,15 @@ var (
 	moved   = []column{{"udp", "udp", lab.IPv4}, {"wireguard", "wireguard", lab.IPv4}, {"udp-ipv6", "udp", lab.IPv6}}
 )
 
+// everywhere reports whether every fault is injected into the labs of all columns, as TWILL_ALL asks for, and a table. Otherwise
+// each is injected into one of them, in turn: the next fault's lab is the next column's.
+func everywhere() bool { return os.Getenv("TWILL_ALL") != "" || os.Getenv("TWILL_TABLE") != "" }
+
+// spec is of a lab of that kind.
+func (c column) spec(name string) lab.Spec {
+	return lab.Spec{Name: name, Backend: c.backend, Family: c.family, Store: lab.File, Nodes: 3, Pods: 2}
+}
+
 // result is one line of the table.
 type result struct {
 	fault, says string
@@ -44,8 +53,8 @@ type result struct {
 	stops       map[string]halt   // by column
 }
 
-// TestFaults injects every fault into a healthy lab while the agent is stopped. With TWILL_TABLE=FILE it writes the
-// results there, after the line that begins them.
+// TestFaults injects every fault into a healthy lab while the agent is stopped: into one of the columns' labs, with TWILL_ALL
+// into each. With TWILL_TABLE=FILE it does that too, and writes the results there, after the line that begins them.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	e := evaluation{columns: columns, results: map[string]*result{}}
@@ -87,11 +96,11 @@ type evaluation struct {
 
 // run injects all faults into one lab.
 func (e *evaluation) run(t *testing.T, name string, c column) {
-	l := labtest.Up(t, lab.Spec{Name: name, Backend: c.backend, Family: c.family, Store: lab.File, Nodes: 3, Pods: 2})
+	l := labtest.Up(t, c.spec(name))
 	v := faults.NewTarget(l)
 	awaitHealth(t, v)
-	for _, f := range faults.All() {
-		if f.Finding == "" || !f.Applies(l.Spec()) || !possible(f) || !strings.HasPrefix(f.Name, e.only) {
+	for i, f := range faults.All() {
+		if f.Finding == "" || !f.Applies(l.Spec()) || !possible(f) || !strings.HasPrefix(f.Name, e.only) || !e.turn(i, f, c) {
 			continue
 		}
 		f.KeepAgent = f.KeepAgent || e.moved && f.Probe
@@ -117,6 +126,15 @@ func (e *evaluation) run(t *testing.T, name string, c column) {
 			}
 		})
 	}
+}
+
+// turn reports whether the i-th fault is injected into the lab of that column.
+func (e *evaluation) turn(i int, f faults.Fault, c column) bool {
+	if everywhere() {
+		return true
+	}
+	fit := slices.DeleteFunc(slices.Clone(e.columns), func(c column) bool { return !f.Applies(c.spec("")) })
+	return fit[i%len(fit)] == c
 }
 
 // after reports whether one finding is a weaker cause than another.

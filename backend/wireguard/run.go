@@ -1,11 +1,13 @@
 package wireguard
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -75,10 +77,11 @@ func (b *Backend) follow(env backend.Env, view backend.Input, tunnels map[string
 
 // tunnel is WireGuard on one device.
 type tunnel struct {
-	dev   wgtun.Device
-	wg    *device.Device
-	peers map[netstate.Key]netstate.Peer
-	psk   string
+	dev    wgtun.Device
+	wg     *device.Device
+	public wgtypes.Key
+	peers  map[netstate.Key]netstate.Peer
+	psk    string
 }
 
 func (b *Backend) open(env backend.Env, name string, port int) (*tunnel, error) {
@@ -89,11 +92,11 @@ func (b *Backend) open(env backend.Env, name string, port int) (*tunnel, error) 
 	log := &device.Logger{Verbosef: device.DiscardLogf, Errorf: func(format string, args ...any) {
 		env.Log.Error("WireGuard", "dev", name, "err", fmt.Errorf(format, args...))
 	}}
-	t := &tunnel{dev: dev, wg: device.NewDevice(dev, &bind{}, log)}
+	key := b.private()
+	t := &tunnel{dev: dev, wg: device.NewDevice(dev, &bind{}, log), public: key.PublicKey()}
 	if b.psk != (wgtypes.Key{}) {
 		t.psk = hex.EncodeToString(b.psk[:])
 	}
-	key := b.private()
 	err = t.wg.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\n", hex.EncodeToString(key[:]), port))
 	if err == nil {
 		err = t.wg.Up()
@@ -156,12 +159,26 @@ func (t *tunnel) describe(b *strings.Builder, p netstate.Peer) {
 	fmt.Fprintf(b, "persistent_keepalive_interval=%d\n", p.Keepalive)
 }
 
+// courtesy is how long the node with the greater public key leaves the greeting to the other.
+const courtesy = 500 * time.Millisecond
+
 // greet begins a session with each new peer. One that had a session with this node before would otherwise go on sending
-// with its keys, which are unknown here, for up to 15 s.
+// with its keys, which are unknown here, for up to 15 s. Of two nodes that learn of each other at the same time one
+// begins: where two handshakes cross, WireGuard drops the answers to both, and tries again after 5 s.
 func (t *tunnel) greet(want map[netstate.Key]netstate.Peer) {
 	for key, w := range want {
-		if p := t.wg.LookupPeer(device.NoisePublicKey(w.Public)); p != nil && t.peers[key] != w {
-			p.SendKeepalive()
+		if t.peers[key] == w {
+			continue
+		}
+		greet := func() {
+			if p := t.wg.LookupPeer(device.NoisePublicKey(w.Public)); p != nil {
+				p.SendKeepalive()
+			}
+		}
+		if bytes.Compare(t.public[:], w.Public[:]) < 0 {
+			greet()
+		} else {
+			time.AfterFunc(courtesy, greet)
 		}
 	}
 }

@@ -133,6 +133,26 @@ func TestPackets(t *testing.T) {
 	b.stop()
 }
 
+// TestStartTogether: two nodes that learn of each other at the same moment. Handshakes that cross are lost.
+func TestStartTogether(t *testing.T) {
+	a, b := pair(t, key(9), key(9))
+	for i := range 16 {
+		a.stop()
+		b.stop()
+		a.start()
+		b.start()
+		began := time.Now()
+		a.show(b.lease())
+		b.show(a.lease())
+		if !a.Pings("10.244.2.0") {
+			t.Fatal("no answer")
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("start %d: the first answer after %s", i, took)
+		}
+	}
+}
+
 // echoes is the number of echo requests that came in.
 func (m *machine) echoes() (n int) {
 	m.Helper()

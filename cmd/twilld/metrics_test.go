@@ -94,7 +94,7 @@ func TestMetricsPage(t *testing.T) {
 		}
 	}
 	if have != want {
-		t.Errorf("%s does not end with what agents register: TWILL_WRITE=1 go test ./cmd/twilld -run TestMetricsPage", metricsPage)
+		t.Errorf("%s does not end with what agents register: make reference", metricsPage)
 	}
 	for k := netstate.KindLink; k <= netstate.KindChain; k++ {
 		if !strings.Contains(head, "`"+k.String()+"`") {

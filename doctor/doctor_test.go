@@ -272,3 +272,14 @@ func TestRoutesAsCommands(t *testing.T) {
 		t.Errorf("got %+v, want the router's entry deleted", got)
 	}
 }
+
+// TestOffloadAltered: the command that mends it is the one that people know.
+func TestOffloadAltered(t *testing.T) {
+	f := healthy()
+	want := netstate.Offload{Dev: "flannel.1"}
+	f.Plan = netstate.Plan{{Was: netstate.Offload{Dev: "flannel.1", On: true}, Want: want}}
+	got := Check(f)
+	if len(got) != 1 || got[0].ID != "vtep-altered" || !strings.HasPrefix(got[0].Fix, "ethtool -K flannel.1 tx-checksum-ip-generic off ") {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -66,6 +66,9 @@ func (d drift) change(c netstate.Change) {
 	switch want := c.Want.(type) {
 	case netstate.Sysctl:
 		d.sysctl(want, c)
+	case netstate.Offload:
+		_, offload, _ := strings.Cut(want.String(), " ")
+		d.drifted(vtepAltered, want.Dev, c, "ethtool -K "+offload)
 	case netstate.Addr:
 		k := vtepAddress
 		if want.Dev == d.Bridge {
@@ -123,7 +126,7 @@ func deviceOf(o netstate.Object) string {
 		if parts := strings.Split(o.Name, "/"); len(parts) == 5 {
 			return parts[3]
 		}
-	case netstate.Addr, netstate.Neigh, netstate.FDB, netstate.Listener:
+	case netstate.Addr, netstate.Neigh, netstate.FDB, netstate.Listener, netstate.Offload:
 		return o.Key().Name
 	case netstate.Peer:
 		return o.Dev

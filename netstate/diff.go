@@ -112,4 +112,6 @@ func unwanted(want, have State) (deletes Plan) {
 
 // undeletable reports whether objects of a kind cannot be absent: a parameter, and what goes with its device
 // or its pod.
-func (k Kind) undeletable() bool { return k == KindSysctl || k == KindListener || k == KindPort }
+func (k Kind) undeletable() bool {
+	return k == KindSysctl || k == KindOffload || k == KindListener || k == KindPort
+}

@@ -13,5 +13,5 @@ var _ = [...]func(){
 	mustCompare[VXLAN], mustCompare[Bridge], mustCompare[Tun], mustCompare[Tunnel], mustCompare[WireGuard],
 	mustCompare[OtherLink], mustCompare[Listener], mustCompare[Peer], mustCompare[Policy], mustCompare[Sysctl],
 	mustCompare[Addr], mustCompare[Neigh], mustCompare[FDB], mustCompare[Route], mustCompare[Chain],
-	mustCompare[Strays], mustCompare[Port], mustCompare[BridgeFDB],
+	mustCompare[Strays], mustCompare[Port], mustCompare[BridgeFDB], mustCompare[Offload],
 }

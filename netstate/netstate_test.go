@@ -133,6 +133,7 @@ func node() []Object {
 		VXLAN{Name: "flannel.1", VNI: 1, Port: 8472, Dev: "eth0", Local: addr("192.0.2.1"), MTU: 1450, MAC: mac, Up: true,
 			Marked: true},
 		Sysctl{Name: "net/ipv4/ip_forward", Value: "1"},
+		Offload{Dev: "flannel.1"},
 		Addr{Dev: "cni0", Prefix: prefix("10.244.1.1/24")},
 		Addr{Dev: "flannel.1", Prefix: prefix("10.244.1.0/32")},
 		Neigh{Dev: "flannel.1", IP: gw, MAC: mac},
@@ -149,7 +150,7 @@ func TestDiffOrder(t *testing.T) {
 	var up, down []string
 	for _, o := range state.Sorted() {
 		up = append(up, "+ "+o.String())
-		if o.Key().Kind != KindSysctl {
+		if !o.Key().Kind.undeletable() {
 			down = append([]string{"- " + o.String()}, down...)
 		}
 	}
@@ -157,7 +158,7 @@ func TestDiffOrder(t *testing.T) {
 	for _, c := range Diff(state, nil) {
 		kinds += c.Key().Kind.String() + " "
 	}
-	if want := "link link sysctl addr addr neigh fdb route route chain chain "; kinds != want {
+	if want := "link link sysctl offload addr addr neigh fdb route route chain chain "; kinds != want {
 		t.Errorf("got the kinds %s, want %s", kinds, want)
 	}
 	for name, test := range map[string]struct {
@@ -235,7 +236,7 @@ func TestDiffProperties(t *testing.T) {
 			}
 		}
 		for k := range have {
-			if _, wanted := want[k]; !wanted && k.Kind == KindSysctl {
+			if _, wanted := want[k]; !wanted && k.Kind.undeletable() {
 				delete(got, k)
 			}
 		}

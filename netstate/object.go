@@ -20,6 +20,7 @@ type Kind uint8
 const (
 	KindLink Kind = iota + 1
 	KindSysctl
+	KindOffload
 	KindAddr
 	KindPort
 	KindNeigh
@@ -32,7 +33,8 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"none", "link", "sysctl", "addr", "port", "neigh", "fdb", "listener", "peer", "policy", "route", "chain"}[k]
+	return [...]string{"none", "link", "sysctl", "offload", "addr", "port", "neigh", "fdb", "listener", "peer", "policy",
+		"route", "chain"}[k]
 }
 
 // Key is the slot that an object occupies in the kernel: two objects with the same Key cannot both exist.

@@ -71,7 +71,7 @@ func TestSlotsOfDevices(t *testing.T) {
 func TestKinds(t *testing.T) {
 	for want, o := range map[Kind]Object{KindAddr: Addr{}, KindNeigh: Neigh{}, KindFDB: FDB{}, KindRoute: Route{},
 		KindSysctl: Sysctl{}, KindListener: Listener{}, KindPeer: Peer{}, KindPolicy: Policy{}, KindChain: Chain{},
-		KindLink: VXLAN{}} {
+		KindLink: VXLAN{}, KindOffload: Offload{}} {
 		if got := o.Key().Kind; got != want {
 			t.Errorf("%T is of kind %s, want %s", o, got, want)
 		}

@@ -16,7 +16,18 @@ type Options struct {
 	GBP           bool // group based policy extension
 	Learning      bool // learn MAC addresses from packets
 	DirectRouting bool // no encapsulation to peers on the same L2 segment
+	// TxChecksum is not flannel's: whether the devices leave checksums to the NIC. Empty: nobody touches that.
+	TxChecksum TxChecksum
 }
+
+// TxChecksum is what becomes of the devices' checksum offload.
+type TxChecksum string
+
+// The values.
+const (
+	ChecksumOn  TxChecksum = "on"  // kept on
+	ChecksumOff TxChecksum = "off" // kept off
+)
 
 // kernelPort is the UDP port that the Linux kernel gave to VXLAN before the IANA chose 4789.
 const kernelPort = 8472
@@ -44,7 +55,11 @@ func (o Options) validate() error {
 	case o.MTU != 0 && (o.MTU < minMTU || o.MTU > maxMTU):
 		return fmt.Errorf("net-conf Backend: MTU %d: want %d to %d, or 0 for the interface's", o.MTU, minMTU, maxMTU)
 	}
-	return nil
+	switch o.TxChecksum {
+	case "", ChecksumOn, ChecksumOff:
+		return nil
+	}
+	return fmt.Errorf("net-conf Backend: TxChecksum %q: want \"on\" or \"off\"", o.TxChecksum)
 }
 
 // fits refuses an MTU with which the VTEP of one of the networks' families would be none: the kernel takes IPv6 off

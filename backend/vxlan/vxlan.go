@@ -114,6 +114,12 @@ func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
 		backend.TunnelAddr(dev, stack.Subnet),
 		backend.TunnelSysctl(dev, stack.Family()),
 	)
+	switch c := d.options.TxChecksum; {
+	case c == ChecksumOn:
+		d.state.Add(netstate.Offload{Dev: dev, On: true})
+	case c == ChecksumOff:
+		d.state.Add(netstate.Offload{Dev: dev})
+	}
 }
 
 // way is a peer that is reached through its VTEP, and what its record says of it.

@@ -112,6 +112,10 @@ route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
 		"DirectRouting v6": {"6", `{"DirectRouting":true}`, []subnet.Lease{lease(2, "6")}, vtep6 + "route fc00:0:0:2::/64 via 2001:db8::2 dev eth1\n"},
 		"GBP and Learning": {"4", `{"GBP":true,"Learning":true}`, nil, strings.Replace(vtep4, " up", " learning gbp up", 1)},
 		"port and MTU":     {"4", `{"Port":4789,"MTU":1400}`, nil, strings.NewReplacer("8472", "4789", "1450", "1350").Replace(vtep4)},
+		"checksums by the NIC": {"4", `{"TxChecksum":"on"}`, nil, strings.Replace(vtep4, "\naddr",
+			"\noffload flannel.1 tx-checksum-ip-generic on\naddr", 1)},
+		"checksums by the kernel": {"6", `{"TxChecksum":"off"}`, nil, strings.Replace(vtep6, "\naddr",
+			"\noffload flannel-v6.1 tx-checksum-ip-generic off\naddr", 1)},
 		"VNI": {"4", `{"VNI":4096}`, nil, strings.NewReplacer("flannel.1", "flannel.4096", "id 1", "id 4096", "02:00:00:00:04:01",
 			"12:c7:c7:a0:e8:e1").Replace(vtep4)}, // the published MAC is VNI 1's
 	} {
@@ -285,17 +289,19 @@ func TestMAC(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for raw, want := range map[string]string{
-		`{"VNI":0}`:          "net-conf Backend: VNI 0: want 1 to 16777215",
-		`{"VNI":16777216}`:   "net-conf Backend: VNI 16777216: want 1 to 16777215",
-		`{"Port":65536}`:     "net-conf Backend: Port 65536: want 1 to 65535, or 0 for 8472",
-		`{"Port":-1}`:        "net-conf Backend: Port -1: want 1 to 65535, or 0 for 8472",
-		`{"MTU":100}`:        "net-conf Backend: MTU 100: want 626 to 65535, or 0 for the interface's",
-		`{"MTU":625}`:        "net-conf Backend: MTU 625: want 626 to 65535, or 0 for the interface's",
-		`{"MTU":65536}`:      "net-conf Backend: MTU 65536: want 626 to 65535, or 0 for the interface's",
-		`{"MTU":1349}`:       "net-conf Backend: MTU 1349: want at least 1350, because IPv6 pods need packets of 1280 bytes",
-		`{"MTU":1300}`:       "net-conf Backend: MTU 1300: want at least 1350, because IPv6 pods need packets of 1280 bytes",
-		`{"GBP":1}`:          "net-conf Backend: GBP is a JSON number, want true or false",
-		`{"Learning":"yes"}`: "net-conf Backend: Learning is a JSON string, want true or false",
+		`{"VNI":0}`:            "net-conf Backend: VNI 0: want 1 to 16777215",
+		`{"VNI":16777216}`:     "net-conf Backend: VNI 16777216: want 1 to 16777215",
+		`{"Port":65536}`:       "net-conf Backend: Port 65536: want 1 to 65535, or 0 for 8472",
+		`{"Port":-1}`:          "net-conf Backend: Port -1: want 1 to 65535, or 0 for 8472",
+		`{"MTU":100}`:          "net-conf Backend: MTU 100: want 626 to 65535, or 0 for the interface's",
+		`{"MTU":625}`:          "net-conf Backend: MTU 625: want 626 to 65535, or 0 for the interface's",
+		`{"MTU":65536}`:        "net-conf Backend: MTU 65536: want 626 to 65535, or 0 for the interface's",
+		`{"MTU":1349}`:         "net-conf Backend: MTU 1349: want at least 1350, because IPv6 pods need packets of 1280 bytes",
+		`{"MTU":1300}`:         "net-conf Backend: MTU 1300: want at least 1350, because IPv6 pods need packets of 1280 bytes",
+		`{"GBP":1}`:            "net-conf Backend: GBP is a JSON number, want true or false",
+		`{"Learning":"yes"}`:   "net-conf Backend: Learning is a JSON string, want true or false",
+		`{"TxChecksum":"no"}`:  `net-conf Backend: TxChecksum "no": want "on" or "off"`,
+		`{"TxChecksum":false}`: "net-conf Backend: TxChecksum is a JSON bool, want a string",
 	} {
 		if _, _, err := New(networks, json.RawMessage(raw)); err == nil || err.Error() != want {
 			t.Errorf("%s:\n got %v\nwant %s", raw, err, want)

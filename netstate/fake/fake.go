@@ -86,6 +86,9 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		if value, ok := k.sysctl(key.Name); ok && key.Kind == netstate.KindSysctl {
 			state.Add(o.(netstate.Sysctl).Observed(value))
 		}
+		if l, ok := k.links[key.Name]; ok && key.Kind == netstate.KindOffload {
+			state.Add(netstate.Offload{Dev: key.Name, On: !l.offloadOff})
+		}
 	}
 	return state, ctx.Err()
 }
@@ -133,6 +136,8 @@ func (k *Kernel) put(want, was netstate.Object) error {
 		return k.putLink(o)
 	case netstate.Sysctl:
 		return k.setSysctl(o.Name, o.Value)
+	case netstate.Offload:
+		return k.setOffload(o)
 	case netstate.Addr:
 		if was, ok := was.(netstate.Addr); ok && (was.Extra != "" || was.Peer.IsValid()) {
 			k.remove(was)

@@ -20,6 +20,8 @@ type link struct {
 	alias  string
 	master string
 	peer   string // of a veth
+
+	offloadOff bool // of checksums
 }
 
 // newLink returns a wanted object's device.
@@ -137,6 +139,16 @@ func (k *Kernel) setMTU(l *link, mtu int) error {
 	}
 	l.MTU = mtu
 	k.changed(l.Name)
+	return nil
+}
+
+func (k *Kernel) setOffload(o netstate.Offload) error {
+	l, err := k.link(o.Dev)
+	if err != nil {
+		return err
+	}
+	l.offloadOff = !o.On
+	k.changed(o.Dev)
 	return nil
 }
 

@@ -22,7 +22,8 @@ type Kernel struct {
 	nl        *netlink.Handle
 	bulk      *rtnl.Conn // for what there are thousands of
 	left      []netstate.Left
-	providers []Provider
+	offloads  *offloads
+	providers []Provider // the last is offloads
 	filter    atomic.Pointer[filter]
 	carriers  atomic.Pointer[map[int]bool] // indices of the interfaces with an address at the last Interfaces
 }
@@ -49,7 +50,13 @@ func New(left []netstate.Left, providers ...Provider) (*Kernel, error) {
 		h.Close()
 		return nil, err
 	}
-	k := &Kernel{nl: h, bulk: bulk, left: left, providers: providers}
+	features, err := openOffloads()
+	if err != nil {
+		h.Close()
+		bulk.Close()
+		return nil, err
+	}
+	k := &Kernel{nl: h, bulk: bulk, left: left, offloads: features, providers: append(slices.Clone(providers), features)}
 	k.filter.Store(newFilter(nil))
 	return k, nil
 }
@@ -58,6 +65,7 @@ func New(left []netstate.Left, providers ...Provider) (*Kernel, error) {
 func (k *Kernel) Close() {
 	k.nl.Close()
 	k.bulk.Close()
+	k.offloads.close()
 }
 
 // ownsLink reports whether a link is ours: by its mark, or because want has one of that name (a flannel agent may

@@ -44,6 +44,7 @@ func applies() []testCase {
 			}
 		}},
 		{"a gateway moves between devices v6", moves},
+		{"checksum offload", offload},
 		{"a bridge has the VTEP's name", func(h *host) { h.otherType(v4.overlay(), "ip link add flannel.1 type bridge") }},
 		{"a veth has the VTEP's name", func(h *host) {
 			h.otherType(v6.overlay(), "ip link add flannel-v6.1 type veth peer name x0")
@@ -152,6 +153,25 @@ func secondVXLAN(h *host) {
 		"+ link flannel.1")
 	h.run("ip link del other.1")
 	h.apply(netstate.NewState(v4.link()))
+}
+
+// offload: who does not say anything about it leaves it alone, and a device that is made again has it on.
+func offload(h *host) {
+	h.underlay()
+	off := netstate.Offload{Dev: "flannel.1"}
+	on := netstate.Offload{Dev: "flannel.1", On: true}
+	with := func(o netstate.Offload) netstate.State { return merge(v4.overlay(), netstate.NewState(o)) }
+	h.refuses(netstate.NewState(off), "no such device", "+ offload flannel.1")
+	h.apply(v4.overlay())
+	h.plan(with(on))
+	h.apply(with(off))
+	h.plan(v4.overlay())
+	h.plan(with(on), "~ "+on.String()+" (was "+off.String()+")")
+	h.run("ip link del flannel.1")
+	h.slots(with(off), append(slots("+ link flannel.1; + sysctl net/ipv4/conf/flannel.1/rp_filter; + offload flannel.1"),
+		slots(allOfV4)...)...)
+	h.apply(with(off))
+	h.apply(with(on))
 }
 
 // moves goes from vxlan to direct routes and back: the kernel refuses (EINVAL) to replace an IPv6 route by one

@@ -63,6 +63,7 @@ cluster-test-tools: cluster-tools
 	tools/flannel/build
 	tools/helm/build
 	tools/kube-router/build
+	tools/prometheus/build
 
 test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver and a kube-proxy)
 	.ci/test

@@ -43,7 +43,7 @@ cluster-down: ## Remove that cluster
 
 test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
 	bin/testreport -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./test/cluster/e2e
-	bin/testreport -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$' ./test/e2e
+	bin/testreport -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$|^TestK3s$$' ./test/e2e
 
 conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables BACKEND=vxlan|host-gw FOCUS= SKIP=
 	tools/kube/build e2e.test ginkgo agnhost regression-issue-74839
@@ -110,9 +110,9 @@ reference: ## Write the parts of Documentation/ that are made from the code: fla
 docs: ## Make a site of Documentation/ in bin/docs, and check its links, its Markdown and its words
 	cd tools/docs && GOWORK=off go test ./... && GOWORK=off go run . ../.. ../../bin/docs
 
-kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that tests and labs use, and unpack Debian's Prometheus, once
+kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl, kubeadm and helm that tests and labs use, and unpack Debian's Prometheus, once
 	tools/etcd/build
-	tools/kube/build kube-apiserver kube-proxy kubectl
+	tools/kube/build kube-apiserver kube-proxy kubectl kubeadm
 	tools/helm/build
 	tools/prometheus/build
 

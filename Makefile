@@ -19,7 +19,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long test-eval test-docker test-clouds soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs kube-tools fuzz bench krew image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs recording kube-tools fuzz bench krew image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,7 +110,11 @@ reference: ## Write the parts of Documentation/ that are made from the code: fla
 docs: ## Make a site of Documentation/ in bin/docs, and check its links, its Markdown and its words
 	cd tools/docs && GOWORK=off go test ./... && GOWORK=off go run . ../.. ../../bin/docs
 
-kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl, kubeadm and helm that tests and labs use, and unpack Debian's Prometheus, once
+recording: build ## Record the session of a lab that README shows, as Documentation/recording.svg (needs root)
+	tools/etcd/build
+	go run ./tools/recording bin/twillctl tools/recording/doctor.txt Documentation/recording.svg
+
+kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that tests and labs use, and unpack Debian's Prometheus, once
 	tools/etcd/build
 	tools/kube/build kube-apiserver kube-proxy kubectl kubeadm
 	tools/helm/build

@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -19,6 +20,9 @@ var (
 	//go:embed search.js
 	search []byte
 )
+
+// nameCell is a cell of a table that holds the name of a flag or the like, which stays on one line.
+var nameCell = regexp.MustCompile(`<td><code>([^ <]{1,40})</code></td>`)
 
 // view is what the template shows of a page.
 type view struct {
@@ -56,8 +60,9 @@ func (s *site) write(out string) error {
 		if err := markdown.Renderer().Render(&body, p.source, p.tree); err != nil {
 			return fmt.Errorf("%s: %w", p.path, err)
 		}
+		text := nameCell.ReplaceAllString(body.String(), `<td class="name"><code>$1</code></td>`)
 		v := view{Title: p.title, Root: relative(p.url, ""), Source: repository + "blob/main/" + p.path,
-			Body: template.HTML(body.String()), Groups: viewGroups(groups, p)} //nolint:gosec // made from our own Markdown
+			Body: template.HTML(text), Groups: viewGroups(groups, p)} // the HTML is made from our own Markdown
 		if err := t.Execute(&all, v); err != nil {
 			return fmt.Errorf("%s: %w", p.path, err)
 		}

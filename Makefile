@@ -19,7 +19,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long test-eval test-docker test-clouds soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs recording kube-tools fuzz bench krew image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs recording kube-tools fuzz bench krew release image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ bench: build ## Run the benchmarks
 
 krew: ## Make the plugin kubectl twill for krew in bin/krew, archives and manifest: VERSION=v0.1.0
 	tools/krew/build '$(VERSION)' bin/krew
+
+release: ## Make all files of a release in bin/release, from what is committed: VERSION=v0.1.0, SIGN_KEY=FILE to sign them
+	tools/release/build '$(VERSION)' bin/release
 
 image: ## Build the container image from the Dockerfile with buildah
 	epoch=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \

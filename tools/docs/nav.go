@@ -18,7 +18,7 @@ var outline = []struct {
 	names string
 }{
 	{"Start", "/README comparison faq"},
-	{"Install", "install helm migration etcd docker upgrade uninstall"},
+	{"Install", "install distributions/README distributions/ helm migration etcd docker upgrade uninstall"},
 	{"Configure", "configuration flags backends/README backends/ cni"},
 	{"Watch and debug", "debugging doctor/README metrics twillctl drift"},
 	{"Understand", "walkthrough lab architecture security decisions"},

@@ -103,16 +103,21 @@ func writeFile(out, url string, data []byte) error {
 }
 
 // index returns the list that the search looks through, as a statement of JavaScript: pages opened from a file
-// cannot load anything else.
+// cannot load anything else. An entry is a section: its heading, its page's title, where it is, and its text.
 func (s *site) index() ([]byte, error) {
-	var all [][3]string
+	var all [][4]string
 	for _, p := range s.pages {
-		for _, h := range p.headings {
+		for i, h := range p.headings {
 			url := p.url
 			if h.level > 1 {
 				url += "#" + h.id
 			}
-			all = append(all, [3]string{h.text, p.title, url})
+			end := len(p.source)
+			if i+1 < len(p.headings) {
+				end = p.headings[i+1].start
+			}
+			words := link.ReplaceAllString(string(p.source[h.start:end]), "]")
+			all = append(all, [4]string{h.text, p.title, url, strings.Join(strings.Fields(words), " ")})
 		}
 	}
 	list, err := json.Marshal(all)

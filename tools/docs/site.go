@@ -29,10 +29,11 @@ type page struct {
 	headings []heading
 }
 
-// heading is one of a page's, but for its title.
+// heading is one of a page's, its title among them.
 type heading struct {
 	level    int
 	text, id string
+	start    int // in the source
 }
 
 // site is all pages, by path, and the files that pages show.
@@ -46,14 +47,11 @@ type site struct {
 // markdown reads what GitHub does.
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM))
 
-// load reads the Markdown files at the root and all in Documentation.
+// load reads all Markdown files in Documentation, and after them those at the root. The search lists them in this order.
 func load(root string) (*site, error) {
 	s := &site{root: root, byPath: map[string]*page{}, assets: map[string]string{}}
-	files, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil {
-		return nil, err
-	}
-	err = filepath.WalkDir(filepath.Join(root, "Documentation"), func(file string, _ fs.DirEntry, err error) error {
+	var files []string
+	err := filepath.WalkDir(filepath.Join(root, "Documentation"), func(file string, _ fs.DirEntry, err error) error {
 		if strings.HasSuffix(file, ".md") {
 			files = append(files, file)
 		}
@@ -62,6 +60,11 @@ func load(root string) (*site, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the documents: %w", err)
 	}
+	others, err := filepath.Glob(filepath.Join(root, "*.md"))
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, others...)
 	for _, file := range files {
 		source, err := os.ReadFile(file)
 		if err != nil {
@@ -103,7 +106,7 @@ func newPage(name string, source []byte) *page {
 		if h.Level == 1 {
 			p.title = words
 		}
-		p.headings = append(p.headings, heading{h.Level, words, id})
+		p.headings = append(p.headings, heading{h.Level, words, id, h.Lines().At(0).Start})
 	}
 	return p
 }

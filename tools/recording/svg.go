@@ -26,7 +26,7 @@ const style = `text { white-space: pre; fill: #d7dde3; }
 .g { fill: #7ee787; }
 @media (prefers-reduced-motion: no-preference) {
   g { animation: light 200ms both; }
-  @keyframes light { from { opacity: 0.3; } to { opacity: 1; } }
+  @keyframes light { from { opacity: 0.45; } to { opacity: 1; } }
 }
 `
 

@@ -61,10 +61,14 @@ func (c *config) network() (*network, error) {
 		}
 		n.sets = append(n.sets, ipam.RangeSet{r})
 	}
+	ranges := slices.Concat(n.sets...)
 	for _, cluster := range env.Networks {
-		n.routes = append(n.routes, wire.Route{Dst: cluster})
+		// Pods with other addresses are in a network of their own, which leads to no other node.
+		if slices.ContainsFunc(ranges, func(r ipam.Range) bool { return r.Subnet.Overlaps(cluster) }) {
+			n.routes = append(n.routes, wire.Route{Dst: cluster})
+		}
 	}
-	for _, r := range slices.Concat(n.sets...) {
+	for _, r := range ranges {
 		if p := r.WithLength(r.Gateway); r.Subnet.Contains(r.Gateway) && !slices.Contains(n.bridge.Gateways, p) {
 			n.bridge.Gateways = append(n.bridge.Gateways, p)
 		}

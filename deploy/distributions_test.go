@@ -117,7 +117,7 @@ func TestDistributions(t *testing.T) {
 				p.sh(t, b[1])
 			}
 			if name == "k3s" { // the last commands are those for the way back
-				p.sh(t, blocks[4][1])
+				p.sh(t, blocks[3][1])
 			}
 			got := p.must("", p.kubectl, "--namespace=kube-twill", "get", "configmap", "twill",
 				`--output=jsonpath={.data.net-conf\.json}`)

@@ -23,8 +23,8 @@ var (
 	link = regexp.MustCompile(`\]\([^)]*\)`)
 )
 
-// lint returns what is wrong with how a page is written. The rules are those of markdownlint that find real errors: text
-// that GitHub and other programs show differently, or that a reader of the source does not expect.
+// lint returns what is wrong with how a page is written. The rules are those of markdownlint that find real errors:
+// text that GitHub and other programs show differently, or that a reader of the source does not expect.
 func lint(p *page) []string {
 	l := linter{page: p}
 	l.lines()
@@ -68,7 +68,8 @@ func (l *linter) lines() {
 			l.report(n, "no blank line before a heading")
 		case atxLine.MatchString(previous) && line != "":
 			l.report(n, "no blank line after a heading")
-		case !generated.MatchString(l.path) && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") && length(line) > maxLine:
+		case length(line) > maxLine && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") &&
+			!generated.MatchString(l.path):
 			l.report(n, "%d letters: want at most %d", length(line), maxLine)
 		}
 		if isFence {

@@ -47,7 +47,8 @@ type site struct {
 // markdown reads what GitHub does.
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM))
 
-// load reads all Markdown files in Documentation, and after them those at the root. The search lists them in this order.
+// load reads all Markdown files in Documentation, and after them those at the root. The search lists them in this
+// order.
 func load(root string) (*site, error) {
 	s := &site{root: root, byPath: map[string]*page{}, assets: map[string]string{}}
 	var files []string

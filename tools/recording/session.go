@@ -89,9 +89,9 @@ func record(ctx context.Context, twillctl string, steps []step, pause time.Durat
 
 // run runs one command in the lab of this program. A command whose exit code is not 0 may be what the session is about.
 func (s step) run(ctx context.Context, twillctl string) (shown []line, took time.Duration, err error) {
-	real := strings.NewReplacer("sudo twillctl lab ", twillctl+" lab --name "+labName+" ", "sudo twillctl", twillctl,
+	command := strings.NewReplacer("sudo twillctl lab ", twillctl+" lab --name "+labName+" ", "sudo twillctl", twillctl,
 		"--lab twill", "--lab "+labName).Replace(s.command)
-	cmd := exec.CommandContext(ctx, "sh", "-c", real)
+	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, 0, err

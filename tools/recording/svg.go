@@ -38,7 +38,8 @@ func draw(b *bytes.Buffer, lines []line) {
 	}
 	width, height := int(float64(columns)*advance)+2*margin, bar+len(lines)*lineHeight+margin
 	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
-		`font-family="'DejaVu Sans Mono', Menlo, Consolas, monospace" font-size="%d">`+"\n", width, height, width, height, fontSize)
+		`font-family="'DejaVu Sans Mono', Menlo, Consolas, monospace" font-size="%d">`+"\n",
+		width, height, width, height, fontSize)
 	fmt.Fprintf(b, "<style>\n%s</style>\n", style)
 	fmt.Fprintln(b, `<rect width="100%" height="100%" rx="8" fill="#161b22"/>`)
 	for i, colour := range []string{"#ff5f57", "#febc2e", "#28c840"} {

@@ -84,10 +84,11 @@ func (c cluster) canalPod(n *lab.Node, plugins string) canalPod {
 	p := canalPod{Host: host.Host{Name: n.Host.Name + "-pod"}, mtu: env.MTU}
 	c.must(p.Create())
 	c.Cleanup(func() { _ = p.Delete() })
-	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "ptp", "mtu": %d, "ipam": {"type": "host-local",
-		"subnet": %q, "dataDir": %q, "routes": [{"dst": "0.0.0.0/0"}]}}`, env.MTU, n.Subnets()[0], c.TempDir())
-	c.execArgs(n, []string{"sh", "-c", fmt.Sprintf(`echo '%s' | CNI_COMMAND=ADD CNI_CONTAINERID=%s CNI_NETNS=%s CNI_IFNAME=eth0 \
-		CNI_PATH=%s %s/ptp`, conf, p.Name, p.Path(), plugins, plugins)})
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "ptp", "mtu": %d,
+		"ipam": {"type": "host-local", "subnet": %q, "dataDir": %q, "routes": [{"dst": "0.0.0.0/0"}]}}`,
+		env.MTU, n.Subnets()[0], c.TempDir())
+	add := "CNI_COMMAND=ADD CNI_IFNAME=eth0 CNI_CONTAINERID=%s CNI_NETNS=%s CNI_PATH=%s %s/ptp"
+	c.execArgs(n, []string{"sh", "-c", "echo '" + conf + "' | " + fmt.Sprintf(add, p.Name, p.Path(), plugins, plugins)})
 	addr, err := p.Exec(c.Context(), "sh", "-c", "ip -4 -o address show eth0 | sed 's,.*inet ,,;s,/.*,,'")
 	c.must(err)
 	p.addr = strings.TrimSpace(addr)
@@ -111,7 +112,8 @@ func (c cluster) canalPings(pods []canalPod) {
 	c.Helper()
 	for i, p := range pods {
 		to := pods[(i+1)%len(pods)]
-		out, err := p.Exec(c.Context(), "ping", "-c", "5", "-i", "0.1", "-W", "2", "-M", "do", "-s", fmt.Sprint(p.mtu-28), to.addr)
+		size := fmt.Sprint(p.mtu - 28)
+		out, err := p.Exec(c.Context(), "ping", "-c", "5", "-i", "0.1", "-W", "2", "-M", "do", "-s", size, to.addr)
 		if err != nil || !strings.Contains(out, "5 received") {
 			c.Errorf("%s → %s: %v\n%s", p.Name, to.addr, err, out)
 		}

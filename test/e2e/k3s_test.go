@@ -42,13 +42,6 @@ exec %[3]s "$@" --checkpoint-file=%[1]s/checkpoint.json
 // each other all the while, and no packet is lost, nor one in the seconds in which a node has neither agent. k3s itself
 // does not run: flannel is genuine, with the configuration that k3s gives it.
 func TestK3s(t *testing.T) {
-	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(flanneld); err != nil {
-		t.Fatalf("%v: run tools/flannel/build", err)
-	}
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		for _, family := range []string{lab.IPv4, lab.IPv6, lab.Dual} {
 			t.Run(backend+"/"+family, func(t *testing.T) {
@@ -59,19 +52,45 @@ func TestK3s(t *testing.T) {
 				if family != lab.IPv4 {
 					six = "fd00:42::/56"
 				}
-				s := lab.Spec{Name: "k3s" + strings.ReplaceAll(backend, "-", "") + family, Store: lab.Kube, Nodes: 3, Pods: 1,
-					Backend: backend, Family: family, Agents: map[string]string{},
-					NetConf: fmt.Appendf(nil, k3sConf, four, family != lab.IPv4, family != lab.IPv6, six, backend)}
-				for n := 1; n <= s.Nodes; n++ {
-					s.Agents[fmt.Sprintf("node%d", n)] = newK3sAgent(t, flanneld)
-				}
-				k := k3s{cluster: cluster{t, labtest.Start(t, s)}, agents: s.Agents}
-				k.matrix()
-				k.published = k.annotations()
-				k.migrate()
+				conf := fmt.Sprintf(k3sConf, four, family != lab.IPv4, family != lab.IPv6, six, backend)
+				migrate(t, lab.Spec{Name: "k3s" + strings.ReplaceAll(backend, "-", "") + family, Family: family,
+					Backend: backend, NetConf: []byte(conf)})
 			})
 		}
 	}
+}
+
+// TestOtherFlannels does the same with the configurations that RKE2's chart and Talos give flannel: another VNI,
+// another port, nftables.
+func TestOtherFlannels(t *testing.T) {
+	for name, conf := range map[string]string{
+		"rke2":  `{"Network": "10.42.0.0/16", "Backend": {"Port": 4789, "VNI": 4096, "Type": "vxlan"}}`,
+		"talos": `{"Network": "10.244.0.0/16", "EnableNFTables": true, "Backend": {"Type": "vxlan", "Port": 4789}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			migrate(t, lab.Spec{Name: "other" + name, Family: lab.IPv4, Backend: "vxlan", NetConf: []byte(conf)})
+		})
+	}
+}
+
+// migrate makes a lab of three nodes with flannel, and moves them to Twill and back.
+func migrate(t *testing.T, s lab.Spec) {
+	t.Helper()
+	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(flanneld); err != nil {
+		t.Fatalf("%v: run tools/flannel/build", err)
+	}
+	s.Store, s.Nodes, s.Pods, s.Agents = lab.Kube, 3, 1, map[string]string{}
+	for n := 1; n <= s.Nodes; n++ {
+		s.Agents[fmt.Sprintf("node%d", n)] = newK3sAgent(t, flanneld)
+	}
+	k := k3s{cluster: cluster{t, labtest.Start(t, s)}, agents: s.Agents}
+	k.matrix()
+	k.published = k.annotations()
+	k.migrate()
 }
 
 func newK3sAgent(t *testing.T, flanneld string) string {
@@ -149,7 +168,8 @@ func (k k3s) restart(node *lab.Node, twill bool) {
 		k.Errorf("the Nodes' annotations were %v and are %v", k.published, now)
 	}
 	rules := k.exec(node, "iptables-save") + k.exec(node, "ip6tables-save")
-	if strings.Contains(rules, "flanneld") == twill {
+	nftables := strings.Contains(string(k.lab.Spec().NetConf), "EnableNFTables") // both write the same tables then
+	if strings.Contains(rules, "flanneld") == twill && !nftables {
 		k.Errorf("to Twill: %t: the node's rules are\n%s", twill, rules)
 	}
 	if plan := k.execArgs(node, node.DryRun()); twill && !strings.Contains(plan, "# nothing to change") {

@@ -108,7 +108,7 @@ reference: ## Write the parts of Documentation/ that are made from the code: fla
 	TWILL_WRITE=1 go test -count=1 ./cmd/twilld ./cmd/twillctl -run '^Test(Flags|Commands|Metrics)Page$$'
 
 docs: ## Make a site of Documentation/ in bin/docs, and check its links, its Markdown and its words
-	cd tools/docs && GOWORK=off go test ./... && GOWORK=off go run . ../.. ../../bin/docs
+	cd tools/docs && GOWORK=off go test -count=1 ./... && GOWORK=off go run . ../.. ../../bin/docs
 
 recording: build ## Record the session of a lab that README shows, as Documentation/recording.svg (needs root)
 	tools/etcd/build

@@ -138,14 +138,20 @@ func (l *linter) node(n ast.Node) {
 			l.report(l.where(n), "a picture without a description")
 		}
 	case *ast.Link:
-		if plainText(n, l.source) == "" && n.FirstChild() == nil {
-			l.report(l.where(n), "a link without words")
+		switch words := plainText(n, l.source); strings.ToLower(words) {
+		case "", "more", "here", "this", "link", "click here":
+			l.report(l.where(n), "a link named %q: want what it leads to", words)
 		}
 	case *ast.List:
 		if !n.IsOrdered() && n.Marker != '-' {
 			l.report(l.where(n), "a list of %c: want -", n.Marker)
 		}
 	case *ast.Paragraph:
+		strong, ok := n.FirstChild().(*ast.Emphasis)
+		words := plainText(n, l.source)
+		if ok && n.ChildCount() == 1 && strong.Level == 2 && !strings.ContainsAny(words, ".:?") {
+			l.report(l.where(n), "%q in bold: want a heading", words)
+		}
 		// The parser takes a table whose rows do not fit its head for a paragraph.
 		if n.Lines().Len() > 0 {
 			if first := n.Lines().At(0); strings.HasPrefix(string(first.Value(l.source)), "|") {

@@ -187,3 +187,18 @@ func readPage(t *testing.T, name string) string {
 	}
 	return string(text)
 }
+
+// TestCanalPage: with the values of the page the agents make no bridge, and write no CNI config.
+func TestCanalPage(t *testing.T) {
+	p := newPage(t)
+	blocks := shellBlock.FindAllStringSubmatch(readPage(t, "multus-canal"), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("the page has %d blocks of commands, want 1", len(blocks))
+	}
+	p.sh(t, blocks[0][1])
+	args := p.must("", p.kubectl, "--namespace=kube-twill", "get", "daemonset", "twill",
+		"--output=jsonpath={.spec.template.spec.containers[0].args}")
+	if !strings.Contains(args, `"--bridge="`) || strings.Contains(args, "--cni-conf-source") {
+		t.Errorf("the agents' arguments are %s", args)
+	}
+}

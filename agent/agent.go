@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/agent/checksum"
 	"github.com/twill-net/twill/agent/keptfile"
 	"github.com/twill-net/twill/agent/masquerade"
 	"github.com/twill-net/twill/backend"
@@ -40,30 +41,35 @@ type Config struct {
 	Live func(netip.Prefix) (int, error)
 	// Masquerade names networks that are exempt from masquerading, beside those of Firewall. Optional.
 	Masquerade *masquerade.File
-	Settings   Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
-	Log        *slog.Logger
-	Metrics    *Metrics
+	// ProbeChecksum finds out whether packets to a peer's end of the overlay arrive if the NIC computes their checksums.
+	// Optional: without it nobody does.
+	ProbeChecksum func(context.Context, netip.Addr) (checksum.Result, error)
+	Settings      Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
+	Log           *slog.Logger
+	Metrics       *Metrics
 }
 
 // Agent is one node's agent. Make it with New, run it once.
 type Agent struct {
 	Config
-	status   status
-	causes   causes.Log
-	files    *keptfile.Keeper
-	earlier  atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
-	leases   *leases
-	skips    skips
-	loop     loopState
-	triggers chan struct{}        // each one makes the loop reconcile
-	facts    chan backend.Node    // the newest, for the publisher
-	views    chan backend.Input   // the newest, for a backend that runs
-	saves    chan subnet.Snapshot // the newest, for the checkpoint
+	status    status
+	causes    causes.Log
+	files     *keptfile.Keeper
+	earlier   atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
+	leases    *leases
+	skips     skips
+	loop      loopState
+	checksums checksums
+	triggers  chan struct{}        // each one makes the loop reconcile
+	facts     chan backend.Node    // the newest, for the publisher
+	views     chan backend.Input   // the newest, for a backend that runs
+	saves     chan subnet.Snapshot // the newest, for the checkpoint
 }
 
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
-	a := &Agent{Config: cfg, leases: newLeases(cfg.Backend), skips: newSkips(), triggers: make(chan struct{}, 1),
+	a := &Agent{Config: cfg, leases: newLeases(cfg.Backend), skips: newSkips(),
+		checksums: newChecksums(), triggers: make(chan struct{}, 1),
 		facts: make(chan backend.Node, 1), views: make(chan backend.Input, 1), saves: make(chan subnet.Snapshot, 1)}
 	a.files = keptfile.New(cfg.Log, &a.causes)
 	if _, ok := cfg.Backend.(backend.Runner); ok {
@@ -87,6 +93,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.Masquerade.Run(ctx, a.trigger) })
 	if r, ok := a.Backend.(backend.Runner); ok {
 		group.Go(func() error { return a.runBackend(ctx, r) })
+	}
+	if a.probesChecksums() {
+		group.Go(func() error { return a.probeChecksums(ctx) })
 	}
 	return group.Wait()
 }

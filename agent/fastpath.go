@@ -31,7 +31,7 @@ func (a *Agent) fastPath(ctx context.Context) bool {
 	if len(plan) > 0 && time.Now().After(a.loop.verifyAt) {
 		a.loop.verifyAt = time.Now().Add(verifyDelay)
 	}
-	a.loop.applied = a.loop.desired.want
+	a.setApplied(a.loop.desired.want)
 	a.sendView(a.loop.node, *snap, true)
 	replace(a.saves, *snap)
 	return true

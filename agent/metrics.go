@@ -23,6 +23,7 @@ type Metrics struct {
 	ready        prometheus.Gauge
 	calls        *prometheus.CounterVec
 	troubles     prometheus.Gauge
+	checksums    prometheus.Gauge
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -54,9 +55,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Calls of the cloud's API, by what came of them: a read, a write, an error."}, []string{"result"}),
 		troubles: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_provider_troubles",
 			Help: "What is wrong in the cloud's network; twillctl doctor says what it is."}),
+		checksums: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_checksums_broken",
+			Help: "Devices whose checksum offload is off because packets were found to arrive broken (TxChecksum auto)."}),
 	}
 	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply,
-		m.wrong, m.contended, m.ready, m.calls, m.troubles)
+		m.wrong, m.contended, m.ready, m.calls, m.troubles, m.checksums)
 	return m
 }
 

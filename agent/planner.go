@@ -25,11 +25,15 @@ type Planner struct {
 // the rules allow it keeps the ones of before. With an error the underlays are those of before: a
 // flapping interface is no reason to forget the peers.
 func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, route routeTo) (backend.Node, error) {
-	node := backend.Node{Name: p.Node, WireGuard: p.WireGuard, MACs: map[string]netstate.MAC{}}
+	node := backend.Node{Name: p.Node, WireGuard: p.WireGuard, MACs: map[string]netstate.MAC{},
+		ChecksumsBroken: map[string]bool{}}
 	for _, i := range interfaces {
 		node.MACs[i.Name] = i.MAC
 		if i.Port.Name != "" && i.Port.Bridge != "" && i.Port.Bridge == p.Base.Bridge {
 			node.Ports = append(node.Ports, i.Port)
+		}
+		if i.Owned && i.ChecksumsOff && p.probesChecksums() {
+			node.ChecksumsBroken[i.Name] = true
 		}
 	}
 	if mac, ok := before.MACs[p.Base.Bridge]; ok && node.MACs[p.Base.Bridge].IsUnicast() {
@@ -57,6 +61,12 @@ func (p Planner) checkMTU(node backend.Node) error {
 			mtu, minIPv6MTU, underlay.Dev, underlay.MTU)
 	}
 	return nil
+}
+
+// probesChecksums reports whether the backend wants to know whether checksums arrive.
+func (p Planner) probesChecksums() bool {
+	b, ok := p.Backend.(backend.ChecksumProber)
+	return ok && b.ProbesChecksums()
 }
 
 // Desired returns everything that should exist on the node, and the peers that are left out.

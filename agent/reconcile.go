@@ -126,10 +126,18 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	}
 	a.loop.applied = nil
 	if synced && !r.degraded() {
-		a.loop.applied = want
+		a.setApplied(want)
 	}
 	a.sendView(node, *snap, synced)
 	return a.finish(node, *snap, synced, r)
+}
+
+// setApplied notes that the kernel was brought to want.
+func (a *Agent) setApplied(want netstate.State) {
+	a.loop.applied = want
+	if a.probesChecksums() {
+		replace(a.checksums.applied, want)
+	}
 }
 
 // gatherFacts reads the machine's facts. With an error, the node may still have the underlays that
@@ -149,6 +157,8 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 		p.Choice.NodeIPs = snap.NodeIPs
 	}
 	node, err := p.Facts(interfaces, a.loop.node, a.Machine.RouteTo)
+	a.checksums.facts(&node)
+	a.Metrics.checksums.Set(float64(len(node.ChecksumsBroken)))
 	if err != nil {
 		return node, err
 	}

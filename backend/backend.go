@@ -27,6 +27,12 @@ type Exposed interface {
 	Wrapped(f netstate.Family) netstate.Transport
 }
 
+// ChecksumProber is a Backend that may want to know whether packets arrive broken whose checksums its devices leave to
+// the NIC. The agent probes that, and says it in Node.ChecksumsBroken.
+type ChecksumProber interface {
+	ProbesChecksums() bool
+}
+
 // Node is what a backend may know of the machine that it runs on.
 type Node struct {
 	Name      string
@@ -34,6 +40,8 @@ type Node struct {
 	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
 	Ports     []netstate.Port         // of this node's pods, as the plugin made them
 	WireGuard bool                    // the kernel has devices of this kind
+	// ChecksumsBroken are the devices whose packets were found to arrive broken if the NIC computes their checksums.
+	ChecksumsBroken map[string]bool
 }
 
 // Underlay is the interface that carries one address family between nodes.

@@ -23,7 +23,7 @@ func TestChartRefuses(t *testing.T) {
 		"network=":                             "network and ipv6Network are both empty: set at least one of them to the pods' network",
 		"ipv6Network=10.0.0.0/8":               "at '/ipv6Network'",
 		"backend.Type=vxaln":                   "at '/backend/Type': value must be one of 'ali-vpc'",
-		"backend.TxChecksum=false":             "at '/backend/TxChecksum': value must be one of 'on', 'off'",
+		"backend.TxChecksum=false":             "at '/backend/TxChecksum': value must be one of 'auto', 'on', 'off'",
 		"backend.Type=null":                    "missing property 'Type'",
 		"netConf.SubnetLne=24":                 "additional properties 'SubnetLne' not allowed",
 		"netConf.SubnetLen=x":                  "at '/netConf/SubnetLen': got string, want integer",

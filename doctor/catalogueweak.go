@@ -50,9 +50,17 @@ var weakKinds = map[kind]Kind{
 		Title: "pings reach a peer's pods and TCP does not",
 		Why: "usually a network card that computes checksums of encapsulated packets wrongly: the peer drops them, " +
 			"and lets ping pass",
-		Fix: "ethtool -K flannel.1 tx-checksum-ip-generic off, here and on the peer; if that changes nothing, " +
-			"look for a filter on the overlay device",
+		Fix: "set the Backend's TxChecksum to auto or off (ethtool -K flannel.1 tx-checksum-ip-generic off, here and on " +
+			"the peer, does it until the device is made again); if that changes nothing, look for a filter on the " +
+			"overlay device",
 		See: "nstat -az TcpInCsumErrors UdpInCsumErrors; ethtool -k flannel.1"},
+	checksumsBroken: {ID: "checksums-broken", Severity: Risk,
+		Title: "the network card breaks the checksums of encapsulated packets, and the kernel computes them instead",
+		Why: "with TxChecksum auto the agent found that a peer answers a packet only if its checksum was computed " +
+			"before the card got it; nothing is lost now, but the kernel's work costs throughput",
+		Fix: "install a newer driver or firmware of the card (or of the hypervisor), and reboot: the agent probes again; " +
+			"TxChecksum off says the same without a probe, and without this finding",
+		See: "ethtool -k flannel.1; ethtool -i eth0; nstat -az UdpInCsumErrors"},
 	secondAgent: {ID: "second-agent", Severity: Broken,
 		Title: "another agent works on the same network",
 		Why:   "two agents change the same routes back and forth",

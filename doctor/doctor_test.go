@@ -54,10 +54,11 @@ func TestHost(t *testing.T) {
 		"runner-down": func(f *Facts) {
 			f.Agent.Runner = &Runner{Error: "listen on UDP port 8285: address already in use"}
 		},
-		"agent-not-ready": func(f *Facts) { f.Agent.NotReady = "no lease" },
-		"contended":       func(f *Facts) { f.Agent.Metrics = map[string]float64{"twill_contended_total": 2} },
-		"api-trouble":     func(f *Facts) { f.API = API{Problem: OtherProblem, Error: "list nodes: 500"} },
-		"udp-not-sent":    func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay}} },
+		"agent-not-ready":  func(f *Facts) { f.Agent.NotReady = "no lease" },
+		"checksums-broken": func(f *Facts) { f.Underlay.ChecksumsBroken = map[string]bool{"flannel.1": true} },
+		"contended":        func(f *Facts) { f.Agent.Metrics = map[string]float64{"twill_contended_total": 2} },
+		"api-trouble":      func(f *Facts) { f.API = API{Problem: OtherProblem, Error: "list nodes: 500"} },
+		"udp-not-sent":     func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay}} },
 		"udp-reply-dropped": func(f *Facts) {
 			f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay, Sent: 1, Seen: 1}}
 		},

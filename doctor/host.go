@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +34,10 @@ func (e *exam) checkAgent() {
 			"none in this network namespace", "")
 	}
 	e.checkTroubles()
+	for _, dev := range slices.Sorted(maps.Keys(e.Underlay.ChecksumsBroken)) {
+		e.find(checksumsBroken, dev, "packets arrive whose checksums the network card computes",
+			"its tx-checksum-ip-generic is off", "")
+	}
 	if n := e.Agent.Metrics["twill_contended_total"]; n > 0 {
 		e.find(contended, "objects that the agent owns", "no conflicts",
 			fmt.Sprintf("%.0f since the agent started", n), "")

@@ -127,6 +127,7 @@ const (
 	udpReplyDropped
 	pathMTU
 	tcpLost
+	checksumsBroken
 	secondAgent
 	leftoverEntries
 	leftoverRules

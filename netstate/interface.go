@@ -17,7 +17,9 @@ type Interface struct {
 	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first
 	OnLink   []netip.Prefix // reached without a gateway, masked
 	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not
-	Default  []Family       // of whose preferred default route it is the device
+	// ChecksumsOff says that a VXLAN device does not leave the checksums of its packets to the NIC.
+	ChecksumsOff bool
+	Default      []Family // of whose preferred default route it is the device
 }
 
 // Has reports whether a is one of i's addresses.

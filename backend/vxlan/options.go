@@ -25,8 +25,9 @@ type TxChecksum string
 
 // The values.
 const (
-	ChecksumOn  TxChecksum = "on"  // kept on
-	ChecksumOff TxChecksum = "off" // kept off
+	ChecksumOn   TxChecksum = "on"   // kept on
+	ChecksumOff  TxChecksum = "off"  // kept off
+	ChecksumAuto TxChecksum = "auto" // kept off from when packets were found to arrive broken
 )
 
 // kernelPort is the UDP port that the Linux kernel gave to VXLAN before the IANA chose 4789.
@@ -56,10 +57,10 @@ func (o Options) validate() error {
 		return fmt.Errorf("net-conf Backend: MTU %d: want %d to %d, or 0 for the interface's", o.MTU, minMTU, maxMTU)
 	}
 	switch o.TxChecksum {
-	case "", ChecksumOn, ChecksumOff:
+	case "", ChecksumOn, ChecksumOff, ChecksumAuto:
 		return nil
 	}
-	return fmt.Errorf("net-conf Backend: TxChecksum %q: want \"on\" or \"off\"", o.TxChecksum)
+	return fmt.Errorf("net-conf Backend: TxChecksum %q: want \"auto\", \"on\" or \"off\"", o.TxChecksum)
 }
 
 // fits refuses an MTU with which the VTEP of one of the networks' families would be none: the kernel takes IPv6 off

@@ -117,7 +117,7 @@ func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
 	switch c := d.options.TxChecksum; {
 	case c == ChecksumOn:
 		d.state.Add(netstate.Offload{Dev: dev, On: true})
-	case c == ChecksumOff:
+	case c == ChecksumOff, c == ChecksumAuto && d.node.ChecksumsBroken[dev]:
 		d.state.Add(netstate.Offload{Dev: dev})
 	}
 }
@@ -181,6 +181,9 @@ func (d *desired) tunnel(peer backend.Peer, mac netstate.MAC) {
 			Protocol: netstate.Protocol},
 	)
 }
+
+// ProbesChecksums implements backend.ChecksumProber.
+func (b Backend) ProbesChecksums() bool { return b.options.TxChecksum == ChecksumAuto }
 
 // Direct implements backend.Direct.
 func (b Backend) Direct() bool { return b.options.DirectRouting }

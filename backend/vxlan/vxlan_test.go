@@ -116,6 +116,7 @@ route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
 			"\noffload flannel.1 tx-checksum-ip-generic on\naddr", 1)},
 		"checksums by the kernel": {"6", `{"TxChecksum":"off"}`, nil, strings.Replace(vtep6, "\naddr",
 			"\noffload flannel-v6.1 tx-checksum-ip-generic off\naddr", 1)},
+		"checksums that are not known to break": {"4", `{"TxChecksum":"auto"}`, nil, vtep4},
 		"VNI": {"4", `{"VNI":4096}`, nil, strings.NewReplacer("flannel.1", "flannel.4096", "id 1", "id 4096", "02:00:00:00:04:01",
 			"12:c7:c7:a0:e8:e1").Replace(vtep4)}, // the published MAC is VNI 1's
 	} {
@@ -300,7 +301,7 @@ func TestOptions(t *testing.T) {
 		`{"MTU":1300}`:         "net-conf Backend: MTU 1300: want at least 1350, because IPv6 pods need packets of 1280 bytes",
 		`{"GBP":1}`:            "net-conf Backend: GBP is a JSON number, want true or false",
 		`{"Learning":"yes"}`:   "net-conf Backend: Learning is a JSON string, want true or false",
-		`{"TxChecksum":"no"}`:  `net-conf Backend: TxChecksum "no": want "on" or "off"`,
+		`{"TxChecksum":"no"}`:  `net-conf Backend: TxChecksum "no": want "auto", "on" or "off"`,
 		`{"TxChecksum":false}`: "net-conf Backend: TxChecksum is a JSON bool, want a string",
 	} {
 		if _, _, err := New(networks, json.RawMessage(raw)); err == nil || err.Error() != want {

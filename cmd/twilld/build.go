@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/agent/checksum"
 	"github.com/twill-net/twill/agent/masquerade"
 	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/backend"
@@ -94,7 +95,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}},
 			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
-			Masquerade: masq,
+			Masquerade: masq, ProbeChecksum: checksum.Probe,
 		},
 		metrics: registry,
 		close:   func() { f.Close(); k.Close(); extras.close() },

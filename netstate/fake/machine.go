@@ -21,7 +21,8 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	for _, l := range links {
 		ra, _ := k.sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
 		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up,
-			Owned: l.alias == netstate.Mark || k.isOurs(l.master), AcceptRA: ra != "0" && ra != ""}
+			Owned: l.alias == netstate.Mark || k.isOurs(l.master), AcceptRA: ra != "0" && ra != "",
+			ChecksumsOff: l.kind == "vxlan" && l.offloadOff}
 		for _, f := range netstate.Families {
 			if k.defaultDev(f) == l.Name {
 				i.Default = append(i.Default, f)

@@ -38,6 +38,10 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
 			OnLink: onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name)}
 		i.Port, _ = l.port()
+		if l.kind() == "vxlan" {
+			on, err := k.offloads.ethtool(name, unix.ETHTOOL_GTXCSUM, 0)
+			i.ChecksumsOff = err == nil && on == 0
+		}
 		for _, f := range netstate.Families {
 			if defaults[f] == index {
 				i.Default = append(i.Default, f)

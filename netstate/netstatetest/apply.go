@@ -165,6 +165,15 @@ func offload(h *host) {
 	h.apply(v4.overlay())
 	h.plan(with(on))
 	h.apply(with(off))
+	interfaces, err := h.Machine.Interfaces(context.Background())
+	for _, i := range interfaces {
+		if i.ChecksumsOff != (i.Name == "flannel.1") {
+			h.Errorf("%s: checksums off: %t", i.Name, i.ChecksumsOff)
+		}
+	}
+	if err != nil || len(interfaces) == 0 {
+		h.Fatalf("no interfaces: %v", err)
+	}
 	h.plan(v4.overlay())
 	h.plan(with(on), "~ "+on.String()+" (was "+off.String()+")")
 	h.run("ip link del flannel.1")

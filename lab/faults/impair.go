@@ -54,8 +54,11 @@ func drop(ctx context.Context, l *lab.Lab, match string, from *lab.Node, to []*l
 	return l.Router().LoadRules(ctx, rules)
 }
 
-// Restore ends all losses of the underlay.
+// Restore ends all losses of the underlay, and repairs network cards that break checksums.
 func Restore(ctx context.Context, l *lab.Lab) error {
+	if err := l.Router().Do(restoreChecksums); err != nil {
+		return err
+	}
 	return l.Router().LoadRules(ctx, fmt.Sprintf("add table %s\ndelete table %s\n", impairments, impairments))
 }
 

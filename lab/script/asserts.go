@@ -2,6 +2,7 @@ package script
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -146,6 +147,9 @@ func (r *run) pings(c *call, ring bool) ([]lab.Ping, error) {
 	return pings, nil
 }
 
+// tcpTimeout bounds a transfer: the kernel alone would try to connect for two minutes.
+const tcpTimeout = 10 * time.Second
+
 func (r *run) tcp() verb {
 	var size int64
 	var ipv6 bool
@@ -168,6 +172,8 @@ func (r *run) tcp() verb {
 }
 
 func (r *run) send(c *call, size int64, ipv6 bool) (host.Transfer, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, tcpTimeout)
+	defer cancel()
 	from, addr, err := r.ends(c, ipv6)
 	if err != nil {
 		return host.Transfer{}, err
@@ -176,7 +182,11 @@ func (r *run) send(c *call, size int64, ipv6 bool) (host.Transfer, error) {
 	if err != nil {
 		return host.Transfer{}, err
 	}
-	return from.Send(c.ctx, to, addr, size)
+	t, err := from.Send(ctx, to, addr, size)
+	if err != nil && ctx.Err() != nil && c.ctx.Err() == nil { // it is this command's error, not the script's end
+		err = fmt.Errorf("%d bytes did not arrive within %s: %s", size, tcpTimeout, err.Error())
+	}
+	return t, err
 }
 
 func (r *run) noSNAT() verb {

@@ -15,7 +15,7 @@ import (
 // faultVerbs are what goes wrong on the way between nodes and on them.
 func (r *run) faultVerbs() map[string]func() verb {
 	return map[string]func() verb{"lose": r.lose, "partition": r.partition, "block-udp": r.blockUDP, "mend": r.mend,
-		"link-mtu": r.linkMTU, "fault": r.fault}
+		"link-mtu": r.linkMTU, "break-checksums": r.breakChecksums, "fault": r.fault}
 }
 
 func (r *run) nodesOf(names []string) ([]*lab.Node, error) {
@@ -93,8 +93,27 @@ func (r *run) blockUDP() verb {
 	}
 }
 
+func (r *run) breakChecksums() verb {
+	return verb{
+		args:    "PORT NODE",
+		least:   2,
+		summary: "make a node's network card break the checksums within VXLAN packets to a UDP port",
+		do: func(c *call) error {
+			port, err := strconv.Atoi(c.args[0])
+			if err != nil {
+				return fmt.Errorf("port %q: want a number", c.args[0])
+			}
+			n, err := r.node(c.args[1])
+			if err != nil {
+				return err
+			}
+			return faults.BreakChecksums(r.lab, n, port)
+		},
+	}
+}
+
 func (r *run) mend() verb {
-	return verb{summary: "end what lose, partition and block-udp began", do: func(c *call) error {
+	return verb{summary: "end what lose, partition, block-udp and break-checksums began", do: func(c *call) error {
 		if r.lab == nil {
 			return errNoLab
 		}

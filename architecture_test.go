@@ -95,6 +95,8 @@ var arrows = []struct {
 	{"doctor/follow", []string{"doctor", "doctor/locate", "doctor/probe", "doctor/drops", "doctor/ruletrace", "doctor/unusual", "packet",
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
 	{"packet", nil},
+	{"policy", nil},
+	{"policy/...", []string{"policy"}},
 	{"doctor/drops", nil},
 	{"doctor/rules", nil},
 	{"doctor/ruletrace", []string{"doctor/locate", "doctor/rules"}},

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+)
+
+const shop = `
+{kind: NetworkPolicy, metadata: {name: deny-all, namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress, Egress]}}
+---
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: db}}}, {ipBlock: {cidr: 10.0.0.0/8, except: [10.9.0.0/16]}}]
+    ports: [{port: http}, {protocol: UDP, port: 5000, endPort: 5010}]
+---
+{kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}]}]}}
+---
+{kind: Deployment, metadata: {name: web, namespace: shop}, spec: {template: {metadata: {labels: {app: web}}, spec: {containers: [{ports: [{name: http, containerPort: 8080}]}]}}}}
+---
+{kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIPs: [{ip: 10.244.0.3}]}}
+`
+
+// TestPolicyTest: pods, addresses, names of ports, families, and what is wrong with arguments.
+func TestPolicyTest(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"shop/db shop/web:http", "allowed: TCP 8080 from shop/db to shop/web\n  egress: shop/db allows TCP 8080 to shop/web\n  ingress: shop/web allows TCP 8080 from shop/db\n"},
+		{"10.244.0.3 shop/web:8080/tcp", "allowed: TCP 8080 from shop/db to shop/web\n"},
+		{"-n shop db web:81", "denied: TCP 81 from shop/db to shop/web\n  egress: shop/db allows TCP 81 to shop/web\n" +
+			"  ingress: shop/deny-all and shop/web isolate shop/web for ingress; no policy allows TCP 81 from shop/db\n"},
+		{"10.9.1.1 shop/web:5000/udp", "denied: UDP 5000 from 10.9.1.1 to shop/web\n  egress: 10.9.1.1 is no pod\n"},
+		{"10.8.1.1 shop/web:5010/UDP", "allowed: UDP 5010 from 10.8.1.1 to shop/web\n"},
+		{"fd00::1 shop/web:8080", "denied: TCP 8080 from fd00::1 to shop/web\n"},
+		{"fd00::1 [fd00::2]:8080", "allowed: TCP 8080 from fd00::1 to fd00::2\n"},
+		{"shop/db -o json shop/web:81", `"allowed": false`},
+		{"fd00::1 192.0.2.1:80", "fd00::1 and 192.0.2.1:80 have no address of the same family"},
+		{"nobody shop/web:80", "there is no pod default/nobody"},
+		{"shop/db shop/web", `"shop/web": want a pod or an address, a colon and a port, such as shop/web-0:80/tcp`},
+		{"shop/db shop/web:0", `the port is "0", want a number from 1 to 65535, or the name of a port of the pod`},
+		{"shop/db shop/web:https", `the port is "https", want a number`},
+		{"shop/db shop/web:8/icmp", `the protocol is "icmp", want tcp, udp or sctp`},
+	} {
+		got, err := runPolicy("test " + test.args)
+		text := got
+		if err != nil && !errors.Is(err, errFindings) {
+			text = err.Error()
+		}
+		if !strings.Contains(text, test.want) {
+			t.Errorf("%s: got %q, want %q", test.args, text, test.want)
+		}
+		if denied := strings.HasPrefix(test.want, "denied"); denied != (errors.Is(err, errFindings) && strings.HasPrefix(got, "denied")) {
+			t.Errorf("%s: the error is %v", test.args, err)
+		}
+	}
+}
+
+func TestPolicyOfPod(t *testing.T) {
+	got, err := runPolicy("shop/web")
+	want := `shop/web
+  ingress: isolated by shop/deny-all, shop/web, which allow
+    shop/web: TCP http and UDP 5000–5010 from pods with app=db of namespace shop and 10.0.0.0/8 without 10.9.0.0/16
+  egress: isolated by shop/deny-all, nothing is allowed
+`
+	if err != nil || got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	for args, want := range map[string]string{
+		"192.0.2.1":    "192.0.2.1 is no pod's address",
+		"-f /none web": "lstat /none: no such file or directory",
+	} {
+		if _, err := runPolicy(args); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+	}
+}
+
+func runPolicy(args string) (string, error) {
+	c := root()
+	var out bytes.Buffer
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetIn(strings.NewReader(shop))
+	c.SetArgs(append([]string{"policy", "--filename=-"}, strings.Fields(args)...))
+	if strings.HasPrefix(args, "test ") {
+		c.SetArgs(append([]string{"policy", "test", "--filename=-"}, strings.Fields(args)[1:]...))
+	}
+	err := c.Execute()
+	return out.String(), err
+}

@@ -1,0 +1,205 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Rules are policies in a form that is quick to apply.
+type Rules struct {
+	byNamespace map[string][]*Policy
+}
+
+// Policy is one policy.
+type Policy struct {
+	Name            string // namespace/name
+	Spec            Spec
+	subject         labels.Selector
+	ingress, egress []rule
+}
+
+// rule allows connections with one of the peers to one of the ports.
+type rule struct {
+	anyPeer, anyPort bool
+	peers            []peer
+	ports            []RulePort
+}
+
+// peer is an address range, or pods of some namespaces.
+type peer struct {
+	block            netip.Prefix
+	except           []netip.Prefix
+	namespaces, pods labels.Selector // nil where a block is
+	namespaceLabels  func(string) labels.Set
+	namespace        string // the policy's, if namespaces is nil
+}
+
+// Skip is a part of a policy that cannot be understood, and allows nothing.
+type Skip struct {
+	Policy string // namespace/name
+	Err    error
+}
+
+// New reads the policies of a snapshot. What is wrong in one, and an API server would have refused, allows nothing; the
+// rest of the policy applies.
+func New(s Snapshot) (Rules, []Skip) {
+	r := Rules{map[string][]*Policy{}}
+	var skips []Skip
+	space := func(name string) labels.Set {
+		known := labels.Merge(s.Namespaces[name], nil)
+		known["kubernetes.io/metadata.name"] = name // the API server sets it
+		return known
+	}
+	for _, p := range s.Policies {
+		c := compiler{policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space}
+		one := &Policy{Name: c.policy, Spec: p.Spec, subject: c.selector("podSelector", &p.Spec.PodSelector)}
+		for i, in := range p.Spec.Ingress {
+			one.ingress = append(one.ingress, c.rule(fmt.Sprintf("ingress[%d]", i), in.From, in.Ports))
+		}
+		for i, out := range p.Spec.Egress {
+			one.egress = append(one.egress, c.rule(fmt.Sprintf("egress[%d]", i), out.To, out.Ports))
+		}
+		skips = append(skips, c.skips...)
+		r.byNamespace[p.Namespace] = append(r.byNamespace[p.Namespace], one)
+	}
+	for _, all := range r.byNamespace {
+		slices.SortFunc(all, func(a, b *Policy) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	return r, skips
+}
+
+// isolates reports whether the pods that the policy selects are isolated for a direction. The types of a policy that has
+// none are Ingress, and Egress if it has rules for it.
+func (p *Policy) isolates(d Direction) bool {
+	if len(p.Spec.PolicyTypes) == 0 {
+		return d == Ingress || len(p.Spec.Egress) > 0
+	}
+	return slices.Contains(p.Spec.PolicyTypes, d)
+}
+
+func (p *Policy) rules(d Direction) []rule {
+	if d == Ingress {
+		return p.ingress
+	}
+	return p.egress
+}
+
+// compiler reads one policy.
+type compiler struct {
+	policy, namespace string
+	space             func(string) labels.Set
+	skips             []Skip
+}
+
+func (c *compiler) skip(where string, err error) {
+	c.skips = append(c.skips, Skip{c.policy, fmt.Errorf("%s: %w", where, err)})
+}
+
+// selector is the selector, or one that selects nothing.
+func (c *compiler) selector(where string, s *metav1.LabelSelector) labels.Selector {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		c.skip(where, err)
+		return labels.Nothing()
+	}
+	return selector
+}
+
+// rule reads one rule. No peers are all peers, and no ports all ports.
+func (c *compiler) rule(where string, peers []Peer, ports []RulePort) rule {
+	r := rule{anyPeer: len(peers) == 0, anyPort: len(ports) == 0, ports: ports}
+	for i, p := range peers {
+		at := fmt.Sprintf("%s, peer %d", where, i+1)
+		switch {
+		case p.IPBlock != nil && (p.PodSelector != nil || p.NamespaceSelector != nil):
+			c.skip(at, fmt.Errorf("it has an ipBlock and a selector, want one of them"))
+		case p.IPBlock != nil:
+			if block, ok := c.block(at, p.IPBlock); ok {
+				r.peers = append(r.peers, block)
+			}
+		case p.PodSelector == nil && p.NamespaceSelector == nil:
+			c.skip(at, fmt.Errorf("it is empty, want an ipBlock, a podSelector or a namespaceSelector"))
+		default:
+			r.peers = append(r.peers, c.pods(at, p))
+		}
+	}
+	return r
+}
+
+// block reads an address range. One whose exception is unreadable allows nothing.
+func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
+	block, err := netip.ParsePrefix(b.CIDR)
+	if err != nil {
+		c.skip(where, fmt.Errorf("the cidr %q is not a range such as 10.1.0.0/16", b.CIDR))
+		return p, false
+	}
+	p.block = block.Masked()
+	for _, text := range b.Except {
+		except, err := netip.ParsePrefix(text)
+		if err != nil {
+			c.skip(where, fmt.Errorf("the exception %q is not a range such as 10.1.2.0/24", text))
+			return p, false
+		}
+		p.except = append(p.except, except.Masked())
+	}
+	return p, true
+}
+
+// pods reads a peer that is some pods. Without a namespaceSelector they are in the policy's namespace, without a
+// podSelector they are all.
+func (c *compiler) pods(where string, from Peer) peer {
+	p := peer{pods: labels.Everything(), namespaceLabels: c.space, namespace: c.namespace}
+	if from.PodSelector != nil {
+		p.pods = c.selector(where, from.PodSelector)
+	}
+	if from.NamespaceSelector != nil {
+		p.namespaces = c.selector(where, from.NamespaceSelector)
+	}
+	return p
+}
+
+// matches reports whether the rule allows a connection with the peer.
+func (r rule) matches(with Endpoint, f Flow) bool {
+	return (r.anyPeer || slices.ContainsFunc(r.peers, func(p peer) bool { return p.matches(with) })) &&
+		(r.anyPort || slices.ContainsFunc(r.ports, func(p RulePort) bool { return open(p, f) }))
+}
+
+// matches reports whether the end is one of the peer's.
+func (p peer) matches(e Endpoint) bool {
+	if p.pods == nil {
+		return p.block.Contains(e.Addr) && !slices.ContainsFunc(p.except, func(x netip.Prefix) bool { return x.Contains(e.Addr) })
+	}
+	if !e.Selectable() || !p.pods.Matches(e.Pod.Labels) {
+		return false
+	}
+	if p.namespaces == nil {
+		return e.Pod.Namespace == p.namespace
+	}
+	return p.namespaces.Matches(p.namespaceLabels(e.Pod.Namespace))
+}
+
+// open reports whether a port of a rule is the one that the connection goes to. A name is one of the pod that is reached.
+func open(p RulePort, f Flow) bool {
+	protocol := TCP
+	if p.Protocol != nil {
+		protocol = *p.Protocol
+	}
+	switch {
+	case protocol != f.Protocol:
+		return false
+	case p.Port == nil:
+		return true
+	case p.Port.Type == intstr.String:
+		return f.To.Pod != nil && slices.Contains(f.To.Pod.Ports, Port{p.Port.StrVal, protocol, f.Port})
+	case p.EndPort != nil:
+		return p.Port.IntVal <= int32(f.Port) && int32(f.Port) <= *p.EndPort
+	}
+	return p.Port.IntVal == int32(f.Port)
+}

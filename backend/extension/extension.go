@@ -5,10 +5,10 @@ package extension
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -66,13 +66,18 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 	return b, warnings, err
 }
 
-// Require implements backend.Requirer.
+// Require implements backend.Requirer. A program that a variable names is looked for when it runs.
 func (b *Backend) Require() error {
-	if _, err := exec.LookPath("sh"); b.options.Shell && err != nil {
-		return errors.New(
-			`the backend extension with "Shell": true needs sh, and there is none (Twill's image has no shell): ` +
-				"use an image that has one, or commands that need none",
-		)
+	commands := b.options.commands()
+	for _, key := range slices.Sorted(maps.Keys(commands)) {
+		argv := b.options.argv(commands[key], os.Environ())
+		if len(argv) == 0 || commands[key] == "" || !b.options.Shell && strings.Contains(strings.Fields(commands[key])[0], "$") {
+			continue
+		}
+		if _, err := exec.LookPath(argv[0]); err != nil {
+			return fmt.Errorf("the backend extension's %s needs %s, and there is none: "+
+				"a shell and usual commands are in the variant -full of Twill's image", key, argv[0])
+		}
 	}
 	return nil
 }

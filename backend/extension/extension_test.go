@@ -354,7 +354,15 @@ func TestShellIsToldOf(t *testing.T) {
 
 // TestRequire is the image without a shell.
 func TestRequire(t *testing.T) {
-	for _, text := range []string{`{"Shell":true}`, `{}`} {
+	for text, want := range map[string]string{
+		`{}`:             "",
+		`{"Shell":true}`: "",
+		`{"Shell":true,"SubnetAddCommand":"[ -n \"$SUBNET\" ]"}`: "the backend extension's SubnetAddCommand needs sh, and there is none: " +
+			"a shell and usual commands are in the variant -full of Twill's image",
+		`{"ShutdownCommand":"true","PostStartupCommand":"$TWILL_PROGRAM x"}`: "the backend extension's ShutdownCommand needs true, and there is none: " +
+			"a shell and usual commands are in the variant -full of Twill's image",
+		`{"PostStartupCommand":"$TWILL_PROGRAM x"}`: "",
+	} {
 		b, _, err := New(networks, []byte(text))
 		if err != nil {
 			t.Fatal(err)
@@ -365,8 +373,8 @@ func TestRequire(t *testing.T) {
 		}
 		path := os.Getenv("PATH")
 		t.Setenv("PATH", t.TempDir())
-		if err := r.Require(); (text == "{}") != (err == nil) || err != nil && !strings.Contains(err.Error(), "needs sh, and there is none (Twill's image has no shell)") {
-			t.Errorf("%s, without sh: %v", text, err)
+		if err := r.Require(); (want == "") != (err == nil) || err != nil && err.Error() != want {
+			t.Errorf("%s, without sh: %v, want %s", text, err, want)
 		}
 		t.Setenv("PATH", path)
 	}

@@ -44,7 +44,7 @@ func find() (string, error) {
 		}
 	}
 	return "", fmt.Errorf(
-		"the backend ipsec needs strongSwan's charon, and none is installed (Twill's image has none): looked for %s",
+		"the backend ipsec needs strongSwan's charon, and none is installed (it is in the variant -full of Twill's image): looked for %s",
 		strings.Join(programs, ", "),
 	)
 }

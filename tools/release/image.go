@@ -31,7 +31,7 @@ func writeImages(out io.Writer, file, name string, created time.Time, architectu
 		"org.opencontainers.image.title":    "twill",
 		"org.opencontainers.image.version":  version,
 	}
-	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	var images v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, a := range architectures {
 		arch, dirs, ok := strings.Cut(a, "=")
 		if !ok {
@@ -43,11 +43,15 @@ func writeImages(out io.Writer, file, name string, created time.Time, architectu
 			return fmt.Errorf("make the image for %s: %w", arch, err)
 		}
 		about := v1.Descriptor{Platform: &platform}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: about})
+		images = mutate.AppendManifests(images, mutate.IndexAddendum{Add: image, Descriptor: about})
 	}
-	index, ok = mutate.Annotations(index, notes).(v1.ImageIndex)
+	images, ok = mutate.Annotations(images, notes).(v1.ImageIndex)
 	if !ok {
 		return fmt.Errorf("annotate the index of %s: it is no index any more", name)
+	}
+	index, err := newIndex(images)
+	if err != nil {
+		return fmt.Errorf("write the index of %s: %w", name, err)
 	}
 	return writeLayout(out, file, index, map[string]string{
 		"org.opencontainers.image.ref.name": version, // what skopeo and buildah call it

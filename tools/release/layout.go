@@ -34,6 +34,8 @@ func writeLayout(
 		err = path.AppendImage(c, layout.WithAnnotations(annotations))
 	case v1.ImageIndex:
 		err = path.AppendIndex(c, layout.WithAnnotations(annotations))
+	default:
+		err = fmt.Errorf("it is a %T, want an image or an index", c)
 	}
 	if err != nil {
 		return fmt.Errorf("write the layout of %s: %w", file, err)

@@ -137,3 +137,8 @@ func (s Spec) Reserved(node string) ([]string, error) {
 func (s Spec) Import(ctx context.Context, node, archive string) error {
 	return s.ctr(ctx, node, "images", "import", "--local", archive)
 }
+
+// ImportPinned is Import for an image that manifests name with its digest.
+func (s Spec) ImportPinned(ctx context.Context, node, archive, name string) error {
+	return s.ctr(ctx, node, "images", "import", "--local", "--digests", "--base-name", name, archive)
+}

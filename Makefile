@@ -17,9 +17,9 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm test-long test-eval test-docker test-clouds test-release soak fuzz-peers fuzz
+	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs recording kube-tools fuzz bench krew release test-release image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs recording kube-tools fuzz bench krew release test-release test-arch image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,6 +136,9 @@ test-release: bin/testreport ## Make a release of the working tree twice, and le
 	.ci/setup-release
 	tools/helm/build
 	TWILL_ALL=1 bin/testreport -tags release -count=1 -timeout 60m ./test/release
+
+test-arch: ## Run the programs and unit tests of other architectures (ARCHITECTURES=arm64 …) under qemu's emulators
+	.ci/arch
 
 image: ## Build the container image from the Dockerfile with buildah
 	epoch=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \

@@ -14,4 +14,5 @@ var _ = [...]func(){
 	mustCompare[OtherLink], mustCompare[Listener], mustCompare[Peer], mustCompare[Policy], mustCompare[Sysctl],
 	mustCompare[Addr], mustCompare[Neigh], mustCompare[FDB], mustCompare[Route], mustCompare[Chain],
 	mustCompare[Strays], mustCompare[Port], mustCompare[BridgeFDB], mustCompare[Offload],
+	mustCompare[Set], mustCompare[Filter], mustCompare[Element], mustCompare[Hook],
 }

@@ -82,6 +82,12 @@ func TestStrings(t *testing.T) {
 			Protocol: Protocol},
 		"chain iptables ip6 forward misplaced; accept": Chain{Mode: IPTables, Family: IPv6, Role: Forward,
 			Place: Misplaced, Rules: [MaxRules]Rule{{Verdict: Accept}}},
+		"set ip6 pods-1 type addr":                    Set{Family: IPv6, Name: "pods-1", Type: Addresses},
+		"filter ip in-1 {counter drop}":               Filter{Family: IPv4, Name: "in-1", Rules: "counter drop"},
+		"element pods-1 10.244.1.2/32":                Element{Set: "pods-1", Prefix: prefix("10.244.1.2/32")},
+		"element ingress fc00::2/128 : goto in-1":     Element{Set: "ingress", Prefix: prefix("fc00::2/128"), Verdict: "goto in-1"},
+		"element p 10.244.1.2/32 proto 6 port 80":     Element{Set: "p", Prefix: prefix("10.244.1.2/32"), Protocol: 6, Port: 80},
+		"hook ip forward {jump egress\ngoto ingress}": Hook{Family: IPv4, Rules: "jump egress\ngoto ingress"},
 	} {
 		if got := o.String(); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -114,7 +120,7 @@ func TestKeyOrder(t *testing.T) {
 		{Kind: KindSysctl, Name: "b", Prefix: prefix("11.0.0.0/8"), MAC: MAC{}},
 		{Kind: KindAddr, Name: "a"},
 		{Kind: KindNeigh}, {Kind: KindFDB}, {Kind: KindListener}, {Kind: KindPeer}, {Kind: KindPolicy}, {Kind: KindRoute},
-		{Kind: KindChain},
+		{Kind: KindChain}, {Kind: KindSet}, {Kind: KindFilter}, {Kind: KindElement}, {Kind: KindHook},
 	}
 	for i, a := range keys {
 		for j, b := range keys {

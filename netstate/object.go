@@ -30,11 +30,15 @@ const (
 	KindPolicy
 	KindRoute
 	KindChain
+	KindSet
+	KindFilter
+	KindElement
+	KindHook
 )
 
 func (k Kind) String() string {
 	return [...]string{"none", "link", "sysctl", "offload", "addr", "port", "neigh", "fdb", "listener", "peer", "policy",
-		"route", "chain"}[k]
+		"route", "chain", "set", "filter", "element", "hook"}[k]
 }
 
 // Key is the slot that an object occupies in the kernel: two objects with the same Key cannot both exist.

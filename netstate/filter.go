@@ -1,0 +1,91 @@
+package netstate
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// FilterTable is the nftables table of each family that enforces network policies. All in it is ours.
+const FilterTable = "twill-policy"
+
+// SetType is what the elements of a Set are.
+type SetType string
+
+// The types, as nft names them.
+const (
+	Addresses  SetType = "addr"                // one address
+	Ranges     SetType = "addr interval"       // disjoint prefixes
+	Selves     SetType = "addr . addr"         // twice the same address
+	NamedPorts SetType = "addr . proto . port" // a port of an address
+	Verdicts   SetType = "addr : verdict"      // a map from an address to the chain that judges it
+)
+
+// Set is a set, or a map to verdicts, of the FilterTable. Slot: family and name. Mark: the table's name. Cascade: its
+// elements go with it.
+type Set struct {
+	Family Family
+	Name   string
+	Type   SetType
+	Extra  string
+}
+
+// Key implements Object.
+func (s Set) Key() Key { return Key{Kind: KindSet, Name: s.Name, Metric: s.Family.Bits()} }
+
+func (s Set) String() string {
+	return words("set", s.Family.nft(), s.Name, "type", string(s.Type), s.Extra)
+}
+
+// Filter is a chain of the FilterTable that others jump to. It is compared and written as a whole. Slot: family and name.
+// Mark: the table's name. Cascade: none; the kernel refuses to delete one that something jumps to.
+type Filter struct {
+	Family Family
+	Name   string
+	Rules  string // one a line, in the grammar of netstate/filter
+	Extra  string
+}
+
+// Key implements Object.
+func (f Filter) Key() Key { return Key{Kind: KindFilter, Name: f.Name, Metric: f.Family.Bits()} }
+
+func (f Filter) String() string {
+	return words("filter", f.Family.nft(), f.Name, fmt.Sprintf("{%s}", f.Rules), f.Extra)
+}
+
+// Element is one element of a Set. Slot: set, family, prefix, protocol and port. Mark: the table's name. Cascade: none.
+type Element struct {
+	Set      string
+	Prefix   netip.Prefix // a host's, but in Ranges
+	Protocol uint8        // IANA's number; NamedPorts only
+	Port     uint16       // NamedPorts only
+	Verdict  string       // Verdicts only: "return", or "goto" and the name of a Filter
+	Extra    string
+}
+
+// Key implements Object.
+func (e Element) Key() Key {
+	return Key{Kind: KindElement, Name: e.Set, Prefix: e.Prefix, Metric: int(e.Protocol)<<16 | int(e.Port)}
+}
+
+func (e Element) String() string {
+	port := ""
+	if e.Protocol != 0 {
+		port = fmt.Sprintf("proto %d port %d", e.Protocol, e.Port)
+	}
+	return words("element", e.Set, e.Prefix.String(), port, prefixed(": ", e.Verdict), e.Extra)
+}
+
+// Hook is the base chain of the FilterTable, through which all forwarded packets of a family go. Slot: family. Mark: the
+// table's name. Cascade: none.
+type Hook struct {
+	Family Family
+	Rules  string // one a line, in the grammar of netstate/filter
+	Extra  string
+}
+
+// Key implements Object.
+func (h Hook) Key() Key { return Key{Kind: KindHook, Name: "forward", Metric: h.Family.Bits()} }
+
+func (h Hook) String() string {
+	return words("hook", h.Family.nft(), "forward", fmt.Sprintf("{%s}", h.Rules), h.Extra)
+}

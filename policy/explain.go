@@ -130,9 +130,9 @@ func everything(s *metav1.LabelSelector) bool {
 
 // Find returns the pod of a snapshot.
 func (s Snapshot) Find(namespace, name string) (*Pod, error) {
-	i := slices.IndexFunc(s.Pods, func(p Pod) bool { return p.Namespace == namespace && p.Name == name })
+	i := slices.IndexFunc(s.Pods, func(p *Pod) bool { return p.Namespace == namespace && p.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("there is no pod %s/%s", namespace, name)
 	}
-	return &s.Pods[i], nil
+	return s.Pods[i], nil
 }

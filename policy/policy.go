@@ -7,8 +7,11 @@
 package policy
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -16,13 +19,16 @@ import (
 // Snapshot is what is judged.
 type Snapshot struct {
 	Namespaces map[string]labels.Set // labels, by name; a namespace that is not here has none but its name
-	Pods       []Pod
+	Pods       []*Pod                // in no order; not to be altered, as others may share them
 	Policies   []NetworkPolicy
 }
 
 // Pod is a pod, as far as policies know it.
 type Pod struct {
 	Namespace, Name string
+	UID             string    // of the object; empty in a manifest
+	Created         time.Time // in whole seconds
+	Node            string    // where it runs; empty until that is decided
 	Labels          labels.Set
 	Addrs           []netip.Addr // at most one a family
 	Ports           []Port       // the containers', those with restart policy Always of init containers too
@@ -46,6 +52,19 @@ const (
 	UDP  Protocol = "UDP"
 	SCTP Protocol = "SCTP"
 )
+
+// Equal reports whether policies see no difference between two pods.
+func (p *Pod) Equal(o *Pod) bool {
+	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID && p.Node == o.Node &&
+		p.HostNetwork == o.HostNetwork && p.Ended == o.Ended && p.Created.Equal(o.Created) &&
+		maps.Equal(p.Labels, o.Labels) && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
+}
+
+// Newer reports whether p was created after o: of two pods that have not ended and have one address, the newest has it
+// now. Of two that were created within one second the same one is always the newer.
+func (p *Pod) Newer(o *Pod) bool {
+	return cmp.Or(p.Created.Compare(o.Created), cmp.Compare(p.UID, o.UID)) > 0
+}
 
 // String is "namespace/name".
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }

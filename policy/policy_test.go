@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/manifest"
@@ -170,4 +171,42 @@ func flow(t *testing.T, s policy.Snapshot, from, to string) policy.Flow {
 		t.Fatal(err)
 	}
 	return policy.Flow{From: end(from), To: end(parts[0]), Protocol: policy.Protocol(parts[1]), Port: port.Port()}
+}
+
+// TestPodOrder: the newest of two pods is one of them, and the same whichever is asked.
+func TestPodOrder(t *testing.T) {
+	second := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, test := range []struct{ newer, older policy.Pod }{
+		{policy.Pod{Created: second.Add(time.Second), UID: "a"}, policy.Pod{Created: second, UID: "b"}},
+		{policy.Pod{Created: second, UID: "b"}, policy.Pod{Created: second, UID: "a"}},
+		{policy.Pod{Created: second}, policy.Pod{}},
+	} {
+		if !test.newer.Newer(&test.older) || test.older.Newer(&test.newer) || test.newer.Newer(&test.newer) {
+			t.Errorf("%+v is not newer than %+v, or not only", test.newer, test.older)
+		}
+	}
+}
+
+// TestPodEqual: two pods differ if one field does.
+func TestPodEqual(t *testing.T) {
+	pod := func(change func(*policy.Pod)) *policy.Pod {
+		p := &policy.Pod{Namespace: "shop", Name: "web", UID: "u", Node: "n", Labels: map[string]string{"app": "web"},
+			Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}, Ports: []policy.Port{{Name: "http", Protocol: policy.TCP, Number: 80}}}
+		change(p)
+		return p
+	}
+	same := pod(func(*policy.Pod) {})
+	if !same.Equal(pod(func(p *policy.Pod) { p.Created = p.Created.Local() })) {
+		t.Error("a pod differs from itself")
+	}
+	for i, change := range []func(*policy.Pod){
+		func(p *policy.Pod) { p.Namespace = "x" }, func(p *policy.Pod) { p.Name = "x" }, func(p *policy.Pod) { p.UID = "x" },
+		func(p *policy.Pod) { p.Node = "x" }, func(p *policy.Pod) { p.Created = p.Created.Add(1) },
+		func(p *policy.Pod) { p.Labels = map[string]string{"app": "x"} }, func(p *policy.Pod) { p.Addrs = nil },
+		func(p *policy.Pod) { p.Ports[0].Name = "x" }, func(p *policy.Pod) { p.HostNetwork = true }, func(p *policy.Pod) { p.Ended = true },
+	} {
+		if same.Equal(pod(change)) {
+			t.Errorf("change %d makes no difference", i)
+		}
+	}
 }

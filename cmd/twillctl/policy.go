@@ -74,7 +74,7 @@ func (p *policies) read(ctx context.Context, stdin io.Reader) (s policy.Snapshot
 	for i, pod := range s.Pods {
 		if len(pod.Addrs) == 0 {
 			n := [2]byte{byte(i >> 8), byte(i)}
-			s.Pods[i].Addrs = []netip.Addr{netip.AddrFrom4([4]byte{240, 0, n[0], n[1]}), netip.AddrFrom16([16]byte{1, 14: n[0], 15: n[1]})}
+			pod.Addrs = []netip.Addr{netip.AddrFrom4([4]byte{240, 0, n[0], n[1]}), netip.AddrFrom16([16]byte{1, 14: n[0], 15: n[1]})}
 		}
 	}
 	r, skips := policy.New(s)
@@ -116,9 +116,9 @@ func readManifests(paths []string, stdin io.Reader, s *policy.Snapshot) error {
 // end is an end of a connection: a pod, or an address.
 func (p *policies) end(s policy.Snapshot, name string) (addrs []netip.Addr, pod *policy.Pod, err error) {
 	if addr, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
-		for i, pod := range s.Pods {
+		for _, pod := range s.Pods {
 			if slices.Contains(pod.Addrs, addr.Unmap()) && !pod.HostNetwork && !pod.Ended {
-				return pod.Addrs, &s.Pods[i], nil
+				return pod.Addrs, pod, nil
 			}
 		}
 		return []netip.Addr{addr.Unmap()}, nil, nil

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
@@ -46,8 +47,10 @@ func Read(r io.Reader, s *policy.Snapshot) error {
 type object struct {
 	Kind     string
 	Metadata struct {
-		Name, Namespace string
-		Labels          map[string]string
+		Name, Namespace   string
+		UID               string
+		CreationTimestamp time.Time
+		Labels            map[string]string
 	}
 	Items  []json.RawMessage
 	Spec   json.RawMessage
@@ -124,6 +127,7 @@ func (o object) pod(text json.RawMessage, podLabels labels.Set, s *policy.Snapsh
 	}
 	var spec struct {
 		HostNetwork                bool
+		NodeName                   string
 		Containers, InitContainers []container
 	}
 	if len(text) > 0 {
@@ -131,7 +135,8 @@ func (o object) pod(text json.RawMessage, podLabels labels.Set, s *policy.Snapsh
 			return fmt.Errorf("%s %s/%s: %w", o.Kind, o.Metadata.Namespace, o.Metadata.Name, err)
 		}
 	}
-	p := policy.Pod{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: podLabels, HostNetwork: spec.HostNetwork}
+	p := &policy.Pod{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: podLabels, HostNetwork: spec.HostNetwork,
+		UID: o.Metadata.UID, Created: o.Metadata.CreationTimestamp, Node: spec.NodeName}
 	p.Ended = o.Status.Phase == "Succeeded" || o.Status.Phase == "Failed"
 	for _, ip := range o.Status.PodIPs {
 		p.Addrs = append(p.Addrs, ip.IP)

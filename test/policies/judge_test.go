@@ -61,7 +61,7 @@ func drawn(t *testing.T, seed uint64) cluster {
 		// The API server sets the label, which cyclonus has to be given.
 		c.snapshot.Namespaces[namespace] = labels.Merge(w.labels(), labels.Set{"kubernetes.io/metadata.name": namespace})
 		for j := range 3 {
-			c.snapshot.Pods = append(c.snapshot.Pods, policy.Pod{
+			c.snapshot.Pods = append(c.snapshot.Pods, &policy.Pod{
 				Namespace: namespace, Name: fmt.Sprintf("pod%d", j), Labels: w.labels(),
 				Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, byte(i), byte(1 + 126*j)})},
 				Ports: []policy.Port{{Name: "http", Protocol: policy.TCP, Number: 80}, {Name: "dns", Protocol: policy.UDP, Number: 81}},
@@ -102,8 +102,8 @@ func drawn(t *testing.T, seed uint64) cluster {
 // flows are all that the cluster may see, to some ports.
 func (c cluster) flows() (all []policy.Flow) {
 	ends := make([]policy.Endpoint, 0, len(c.snapshot.Pods)+len(outside))
-	for i, p := range c.snapshot.Pods {
-		ends = append(ends, policy.Endpoint{Addr: p.Addrs[0], Pod: &c.snapshot.Pods[i]})
+	for _, p := range c.snapshot.Pods {
+		ends = append(ends, policy.Endpoint{Addr: p.Addrs[0], Pod: p})
 	}
 	for _, addr := range outside {
 		ends = append(ends, policy.Endpoint{Addr: netip.MustParseAddr(addr)})

@@ -176,30 +176,52 @@ func (p peer) matches(e Endpoint) bool {
 	if p.pods == nil {
 		return p.block.Contains(e.Addr) && !slices.ContainsFunc(p.except, func(x netip.Prefix) bool { return x.Contains(e.Addr) })
 	}
-	if !e.Selectable() || !p.pods.Matches(e.Pod.Labels) {
-		return false
-	}
+	return e.Selectable() && p.pods.Matches(e.Pod.Labels) && p.hasNamespace(e.Pod.Namespace)
+}
+
+// hasNamespace reports whether pods of a namespace can be the peer.
+func (p peer) hasNamespace(name string) bool {
 	if p.namespaces == nil {
-		return e.Pod.Namespace == p.namespace
+		return name == p.namespace
 	}
-	return p.namespaces.Matches(p.namespaceLabels(e.Pod.Namespace))
+	return p.namespaces.Matches(p.namespaceLabels(name))
 }
 
 // open reports whether a port of a rule is the one that the connection goes to. A name is one of the pod that is reached.
 func open(p RulePort, f Flow) bool {
-	protocol := TCP
-	if p.Protocol != nil {
-		protocol = *p.Protocol
-	}
 	switch {
-	case protocol != f.Protocol:
+	case p.protocol() != f.Protocol:
 		return false
 	case p.Port == nil:
 		return true
 	case p.Port.Type == intstr.String:
-		return f.To.Pod != nil && slices.Contains(f.To.Pod.Ports, Port{p.Port.StrVal, protocol, f.Port})
-	case p.EndPort != nil:
-		return p.Port.IntVal <= int32(f.Port) && int32(f.Port) <= *p.EndPort
+		return f.To.Selectable() && slices.Contains(f.To.Pod.Ports, Port{p.Port.StrVal, f.Protocol, f.Port})
 	}
-	return p.Port.IntVal == int32(f.Port)
+	first, last, ok := p.span()
+	return ok && first <= f.Port && f.Port <= last
+}
+
+func (p RulePort) protocol() Protocol {
+	if p.Protocol == nil {
+		return TCP
+	}
+	return *p.Protocol
+}
+
+// span returns the numbers from Port to EndPort, as far as they are ports. It is not ok if none is.
+func (p RulePort) span() (first, last uint16, ok bool) {
+	from, to := p.Port.IntVal, p.Port.IntVal
+	if p.EndPort != nil {
+		to = *p.EndPort
+	}
+	from, to = max(from, 1), min(to, 65535)
+	return uint16(from), uint16(to), from <= to //nolint:gosec // they are clamped above
+}
+
+// String is the same for peers that are the same pods.
+func (p peer) String() string {
+	if p.namespaces == nil {
+		return "namespace " + p.namespace + ", pods " + p.pods.String()
+	}
+	return "namespaces " + p.namespaces.String() + ", pods " + p.pods.String()
 }

@@ -1,22 +1,16 @@
 package policies
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
-	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/mattfenwick/cyclonus/pkg/matcher"
-	"k8s.io/apimachinery/pkg/labels"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/twill-net/twill/policy"
-	"github.com/twill-net/twill/policy/manifest"
+	"github.com/twill-net/twill/policy/policytest"
 )
 
 // TestJudge draws clusters, and compares every connection between their pods, and with addresses outside, with cyclonus.
@@ -24,7 +18,10 @@ func TestJudge(t *testing.T) {
 	flows, allowed := 0, 0
 	for seed := range uint64(400) {
 		c := drawn(t, seed)
-		for _, f := range c.flows() {
+		for _, f := range policytest.Flows(c.snapshot, policy.TCP, policy.UDP, policy.SCTP) {
+			if f.From.Pod == f.To.Pod {
+				continue // a pod reaches itself; cyclonus leaves that open
+			}
 			want := c.theirs.IsTrafficAllowed(c.traffic(f))
 			got := c.rules.Judge(f)
 			flows++
@@ -54,73 +51,31 @@ type cluster struct {
 
 func drawn(t *testing.T, seed uint64) cluster {
 	t.Helper()
-	w := world{rand.New(rand.NewPCG(seed, 1))}
-	var c cluster
-	c.snapshot.Namespaces = map[string]labels.Set{}
-	for i, namespace := range names {
-		// The API server sets the label, which cyclonus has to be given.
-		c.snapshot.Namespaces[namespace] = labels.Merge(w.labels(), labels.Set{"kubernetes.io/metadata.name": namespace})
-		for j := range 3 {
-			c.snapshot.Pods = append(c.snapshot.Pods, &policy.Pod{
-				Namespace: namespace, Name: fmt.Sprintf("pod%d", j), Labels: w.labels(),
-				Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, byte(i), byte(1 + 126*j)})},
-				Ports: []policy.Port{{Name: "http", Protocol: policy.TCP, Number: 80}, {Name: "dns", Protocol: policy.UDP, Number: 81}},
-			})
-		}
-	}
-	for i := range w.IntN(6) {
-		p := w.policy(i)
-		c.policies = append(c.policies, &p)
-		text, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := manifest.Read(bytes.NewReader(text), &c.snapshot); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c := cluster{snapshot: policytest.New(seed).Snapshot(3, 6)}
 	rules, skips := policy.New(c.snapshot)
 	if len(skips) > 0 {
 		t.Fatalf("seed %d: %v", seed, skips)
 	}
 	c.rules = rules
-	given := slices.Clone(c.policies)
-	for i, p := range given {
-		if len(p.Spec.PolicyTypes) == 0 { // cyclonus wants what the API server sets
-			p = p.DeepCopy()
-			p.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
-			if len(p.Spec.Egress) > 0 {
-				p.Spec.PolicyTypes = append(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
-			}
-			given[i] = p
+	for _, p := range c.snapshot.Policies {
+		text, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
 		}
+		var theirs networkingv1.NetworkPolicy
+		if err := json.Unmarshal(text, &theirs); err != nil {
+			t.Fatal(err)
+		}
+		if len(theirs.Spec.PolicyTypes) == 0 { // cyclonus wants what the API server sets
+			theirs.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+			if len(theirs.Spec.Egress) > 0 {
+				theirs.Spec.PolicyTypes = append(theirs.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
+			}
+		}
+		c.policies = append(c.policies, &theirs)
 	}
-	c.theirs = matcher.BuildNetworkPolicies(true, given)
+	c.theirs = matcher.BuildNetworkPolicies(true, c.policies)
 	return c
-}
-
-// flows are all that the cluster may see, to some ports.
-func (c cluster) flows() (all []policy.Flow) {
-	ends := make([]policy.Endpoint, 0, len(c.snapshot.Pods)+len(outside))
-	for _, p := range c.snapshot.Pods {
-		ends = append(ends, policy.Endpoint{Addr: p.Addrs[0], Pod: p})
-	}
-	for _, addr := range outside {
-		ends = append(ends, policy.Endpoint{Addr: netip.MustParseAddr(addr)})
-	}
-	for _, from := range ends {
-		for _, to := range ends {
-			if from == to {
-				continue // a pod reaches itself; cyclonus leaves that open
-			}
-			for _, protocol := range []policy.Protocol{policy.TCP, policy.UDP, policy.SCTP} {
-				for _, port := range portsDrawn {
-					all = append(all, policy.Flow{From: from, To: to, Protocol: protocol, Port: uint16(port)})
-				}
-			}
-		}
-	}
-	return all
 }
 
 // traffic is a flow in the words of cyclonus.

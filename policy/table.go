@@ -1,0 +1,225 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// The names of what every table has: chains and maps of the directions, and the set of the pods' own addresses.
+const (
+	egressName  = "egress"
+	ingressName = "ingress"
+	selfSet     = "self"
+)
+
+// Site is the node whose pods are protected.
+type Site struct {
+	Node string // its pods are those with this node's name
+	// Subnets are what this node's pods get addresses from. An address of them that no pod is known to have may neither
+	// send nor receive: its pod's policies are not known yet.
+	Subnets []netip.Prefix
+	Bridge  string // of the pods
+}
+
+// Desired returns the tables that enforce the policies of a snapshot on a node, one for each family.
+//
+// A packet passes the node's forward hook, and in it the chain of the pod that sends it and that of the pod that it goes
+// to, whichever are on this node. A map finds the chain by the address; a chain is made for each distinct set of policies,
+// and shared by all pods that they select. Replies pass, but each packet of a connection's original direction is judged: a
+// policy that gets tighter ends open connections.
+func Desired(site Site, s Snapshot) (netstate.State, []Skip) {
+	t, skips := NewTable(site, s)
+	return t.state, skips
+}
+
+// Table is what Desired makes, and what it takes to follow changes of single pods.
+type Table struct {
+	site   Site
+	rules  Rules
+	owners owners
+	state  netstate.State
+	chains map[string]chain // those that pods of this node need, by family and policies
+	uses   map[string]int   // how many addresses need each, by the same
+	groups map[netstate.Family]*groups
+}
+
+// NewTable makes the table of a snapshot.
+func NewTable(site Site, s Snapshot) (*Table, []Skip) {
+	rules, skips := New(s)
+	t := &Table{site: site, rules: rules, owners: newOwners(s.Pods), state: netstate.State{},
+		chains: map[string]chain{}, uses: map[string]int{}, groups: map[netstate.Family]*groups{}}
+	for addr := range t.owners {
+		t.use(addr, t.owners.of(addr), 1)
+	}
+	for _, family := range netstate.Families {
+		t.groups[family] = newGroups(family, t.chains)
+		t.state.Add(t.frame(family)...)
+	}
+	for _, c := range t.chains {
+		t.state.Add(c.objects()...)
+	}
+	for addr := range t.owners {
+		t.state.Add(t.elements(addr, t.owners.of(addr))...)
+	}
+	return t, skips
+}
+
+// State returns what is wanted now. It is the table's own: read it before the next Change, and write nothing to it.
+func (t *Table) State() netstate.State { return t.state }
+
+// Change follows one pod: was is nil for a new one, now is nil for one that is gone. It returns the plan from the state
+// before to the state after, or is not ok if pods of this node need other chains now: then a new Table is due, and this one
+// is of no use any more.
+func (t *Table) Change(was, now *Pod) (plan netstate.Plan, ok bool) {
+	before, after, ok := netstate.State{}, netstate.State{}, true
+	addrs := map[netip.Addr]bool{}
+	for _, p := range []*Pod{was, now} {
+		if p != nil {
+			for _, a := range p.Addrs {
+				addrs[a] = true
+			}
+		}
+	}
+	for addr := range addrs {
+		old := t.owners.of(addr)
+		before.Add(t.elements(addr, old)...)
+		t.owners.move(addr, was, now)
+		owner := t.owners.of(addr)
+		changed := t.use(addr, owner, 1)
+		if t.use(addr, old, -1) || changed {
+			return nil, false
+		}
+		after.Add(t.elements(addr, owner)...)
+	}
+	plan = netstate.Diff(after, before)
+	for _, c := range plan {
+		if c.Want == nil {
+			delete(t.state, c.Key())
+		} else {
+			t.state.Add(c.Want)
+		}
+	}
+	return plan, true
+}
+
+// local reports whether a pod is one of this node that policies can isolate.
+func (t *Table) local(p *Pod) bool { return p != nil && p.Node == t.site.Node }
+
+// use notes the chains that an address of this node needs, or with -1 that it does not need them any more. It reports
+// whether that changed which chains there are.
+func (t *Table) use(addr netip.Addr, p *Pod, n int) (changed bool) {
+	if !t.local(p) {
+		return false
+	}
+	for _, d := range directions {
+		family := netstate.FamilyOf(addr)
+		policies := t.rules.Selecting(d, Endpoint{Addr: addr, Pod: p})
+		if len(policies) == 0 {
+			continue
+		}
+		k := chainKey(family, d, policies)
+		if n > 0 && t.uses[k] == 0 {
+			t.chains[k] = newChain(family, d, policies)
+			changed = true
+		}
+		if t.uses[k] += n; t.uses[k] == 0 {
+			delete(t.chains, k)
+			changed = true
+		}
+	}
+	return changed
+}
+
+var directions = [...]Direction{Egress, Ingress}
+
+// chainKey is the same for the same policies.
+func chainKey(family netstate.Family, d Direction, policies []*Policy) string {
+	var b strings.Builder
+	fmt.Fprint(&b, family, " ", d)
+	for _, p := range policies {
+		b.WriteString(" " + p.Name)
+	}
+	return b.String()
+}
+
+// elements returns what an address is in while the pod has it.
+func (t *Table) elements(addr netip.Addr, p *Pod) (all []netstate.Object) {
+	if p == nil {
+		return nil
+	}
+	host := netstate.Host(addr)
+	all = t.groups[netstate.FamilyOf(addr)].elements(host, p)
+	if !t.local(p) {
+		return all
+	}
+	isolated := false
+	for _, d := range directions {
+		verdict := "return"
+		if policies := t.rules.Selecting(d, Endpoint{Addr: addr, Pod: p}); len(policies) > 0 {
+			verdict = "goto " + t.chains[chainKey(netstate.FamilyOf(addr), d, policies)].name
+			isolated = true
+		}
+		all = append(all, netstate.Element{Set: strings.ToLower(string(d)), Prefix: host, Verdict: verdict})
+	}
+	if isolated {
+		all = append(all, netstate.Element{Set: selfSet, Prefix: host})
+	}
+	return all
+}
+
+// frame returns what a family's table always has.
+func (t *Table) frame(family netstate.Family) []netstate.Object {
+	chain := func(name, field string) netstate.Filter {
+		lines := []string{field + " vmap @" + name}
+		for _, s := range t.site.Subnets {
+			if netstate.FamilyOf(s.Addr()) == family {
+				lines = append(lines, field+" "+s.Masked().String()+" counter drop")
+			}
+		}
+		return netstate.Filter{Family: family, Name: name, Rules: strings.Join(lines, "\n")}
+	}
+	return []netstate.Object{
+		netstate.Set{Family: family, Name: egressName, Type: netstate.Verdicts},
+		netstate.Set{Family: family, Name: ingressName, Type: netstate.Verdicts},
+		netstate.Set{Family: family, Name: selfSet, Type: netstate.Selves},
+		chain(egressName, "saddr"), chain(ingressName, "daddr"),
+		netstate.Hook{Family: family, Rules: strings.Join(t.hook(family), "\n")},
+	}
+}
+
+// hook returns the rules that every forwarded packet meets. Replies and errors pass, and what IPv6 finds its neighbours
+// with. Between pods of one bridge nothing else passes whose addresses are no pod's: link-local ones, multicast and
+// broadcast would go around rules about pods' addresses.
+func (t *Table) hook(family netstate.Family) []string {
+	rules := []string{"ct reply established accept", "ct related accept"}
+	bridged := fmt.Sprintf("iifname %s oifname %[1]s ", t.site.Bridge)
+	drop := func(conditions ...string) {
+		for _, c := range conditions {
+			rules = append(rules, bridged+c+" counter drop")
+		}
+	}
+	if family == netstate.IPv6 {
+		rules = append(rules, "icmpv6 133-137 accept")
+		drop("saddr fe80::/10", "daddr fe80::/10", "daddr ff00::/8")
+	} else {
+		drop("saddr 169.254.0.0/16", "daddr 169.254.0.0/16", "daddr 224.0.0.0/4", "daddr 255.255.255.255/32")
+		for _, s := range t.site.Subnets {
+			if s.Addr().Is4() && s.Bits() < 31 {
+				drop("daddr " + netip.PrefixFrom(broadcast(s), 32).String())
+			}
+		}
+	}
+	return append(rules, "jump "+egressName, "goto "+ingressName)
+}
+
+// broadcast returns the last address of an IPv4 subnet.
+func broadcast(p netip.Prefix) netip.Addr {
+	a := p.Masked().Addr().As4()
+	for bit := p.Bits(); bit < 32; bit++ {
+		a[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return netip.AddrFrom4(a)
+}

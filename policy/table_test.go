@@ -1,0 +1,279 @@
+package policy_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/policytest"
+)
+
+// TestTable reads the tables of drawn clusters as the kernel would, and compares what they do to each connection with the
+// verdict: on the node of each end, that end's policies.
+func TestTable(t *testing.T) {
+	flows, passed := 0, 0
+	for seed := range uint64(60) {
+		w := policytest.New(seed)
+		w.NotIn = true
+		s := w.Snapshot(3, 6)
+		rules, _ := policy.New(s)
+		machines := map[string]machine{}
+		for node := 1; node <= w.Nodes; node++ {
+			state, _ := policy.Desired(w.Site(node), s)
+			machines[w.Site(node).Node] = machine{t, state}
+		}
+		for _, f := range policytest.Flows(s, policy.TCP, policy.UDP, policy.SCTP) {
+			v := rules.Judge(f)
+			sent, arrives := true, true
+			if f.From.Pod != nil {
+				sent = machines[f.From.Pod.Node].passes(f)
+			}
+			if f.To.Pod != nil {
+				arrives = machines[f.To.Pod.Node].passes(f)
+			}
+			if flows++; v.Allowed() {
+				passed++
+			}
+			if got := sent && arrives; got != v.Allowed() {
+				t.Fatalf("seed %d: %s passes: %v, want %+v\n%s", seed, f, got, v, machines["node1"].state)
+			}
+		}
+	}
+	if passed < flows/10 || passed > flows*9/10 {
+		t.Errorf("%d of %d flows pass: the policies that are drawn say little", passed, flows)
+	}
+}
+
+// TestChange follows pods that come, go, and change, and compares each table with one that is made anew.
+func TestChange(t *testing.T) {
+	followed, anew := 0, 0
+	for seed := range uint64(40) {
+		w := policytest.New(seed)
+		s := w.Snapshot(4, 6)
+		table, _ := policy.NewTable(w.Site(1), s)
+		have := clone(table.State())
+		for step := range 30 {
+			was, now := draw(w, &s, step)
+			plan, ok := table.Change(was, now)
+			want, _ := policy.Desired(w.Site(1), s)
+			if !ok {
+				anew++
+				table, _ = policy.NewTable(w.Site(1), s)
+				have = clone(want)
+				continue
+			}
+			followed++
+			for _, c := range plan {
+				if c.Was != have[c.Key()] {
+					t.Fatalf("seed %d, step %d: %s is planned, but there is %v", seed, step, c, have[c.Key()])
+				}
+				if delete(have, c.Key()); c.Want != nil {
+					have.Add(c.Want)
+				}
+			}
+			for what, got := range map[string]netstate.State{"the plans": have, "the state": table.State()} {
+				if d := netstate.Diff(want, got); len(d) > 0 {
+					t.Fatalf("seed %d, step %d, %v to %v: %s lack\n%s", seed, step, was, now, what, d)
+				}
+			}
+		}
+	}
+	if followed < anew {
+		t.Errorf("only %d of %d changes were followed", followed, followed+anew)
+	}
+}
+
+func clone(s netstate.State) netstate.State {
+	all := netstate.State{}
+	all.Merge(s)
+	return all
+}
+
+// draw changes a pod of a snapshot: a new one, perhaps with another's address, one less, or one with other labels,
+// addresses, ports or phase.
+func draw(w policytest.World, s *policy.Snapshot, step int) (was, now *policy.Pod) {
+	i := w.IntN(len(s.Pods))
+	old := s.Pods[i]
+	fresh := w.Pod(1+w.IntN(w.Nodes), 10+w.IntN(6))
+	fresh.Created, fresh.UID, fresh.Name = time.Unix(int64(10000+step), 0), fmt.Sprint(step), fmt.Sprint("new", step)
+	switch w.IntN(5) {
+	case 0:
+		s.Pods = append(slices.Clone(s.Pods), &fresh)
+		return nil, &fresh
+	case 1:
+		fresh.Node, fresh.Addrs = old.Node, old.Addrs
+		s.Pods = append(slices.Clone(s.Pods), &fresh)
+		return nil, &fresh
+	case 2:
+		if len(s.Pods) > 5 {
+			s.Pods = slices.Delete(slices.Clone(s.Pods), i, i+1)
+			return old, nil
+		}
+	}
+	changed := *old
+	switch w.IntN(4) {
+	case 0:
+		changed.Labels = w.Labels()
+	case 1:
+		changed.Ended = !changed.Ended
+	case 2:
+		changed.Ports = fresh.Ports
+	case 3:
+		changed.Addrs = changed.Addrs[:w.IntN(len(changed.Addrs)+1)]
+		if len(changed.Addrs) == 0 {
+			changed.Addrs = fresh.Addrs
+		}
+	}
+	s.Pods = slices.Clone(s.Pods)
+	s.Pods[i] = &changed
+	return old, &changed
+}
+
+// TestUnknownPod: nothing passes to or from an address of the node that no pod is known to have.
+func TestUnknownPod(t *testing.T) {
+	w := policytest.New(1)
+	s := w.Snapshot(1, 0)
+	state, _ := policy.Desired(w.Site(1), s)
+	m := machine{t, state}
+	known, unknown, outside := endpoint("10.244.1.2"), endpoint("10.244.1.77"), endpoint("192.0.2.1")
+	known.Pod = s.Pods[0]
+	for _, c := range []struct {
+		from, to policy.Endpoint
+		want     bool
+	}{{known, outside, true}, {outside, known, true}, {unknown, outside, false}, {outside, unknown, false}, {known, unknown, false}} {
+		if got := m.passes(policy.Flow{From: c.from, To: c.to, Protocol: policy.TCP, Port: 80}); got != c.want {
+			t.Errorf("%s to %s passes: %v, want %v", c.from, c.to, got, c.want)
+		}
+	}
+}
+
+func endpoint(addr string) policy.Endpoint { return policy.Endpoint{Addr: netip.MustParseAddr(addr)} }
+
+// machine is a kernel with a table.
+type machine struct {
+	*testing.T
+	state netstate.State
+}
+
+// passes reports whether the first packet of a connection passes the hook.
+func (m machine) passes(f policy.Flow) bool {
+	family := netstate.FamilyOf(f.From.Addr)
+	hook, ok := m.state[netstate.Hook{Family: family}.Key()].(netstate.Hook)
+	if !ok {
+		m.Fatalf("there is no hook of %s:\n%s", family, m.state)
+	}
+	return m.run(hook.Rules, family, f) != "drop"
+}
+
+// run is the verdict of a chain: accept, drop or return. Return is also what its end does.
+func (m machine) run(rules string, family netstate.Family, f policy.Flow) string {
+	for _, rule := range strings.Split(rules, "\n") {
+		words := strings.Fields(rule)
+		for len(words) > 0 && m.matches(&words, family, f) {
+			if len(words) > 0 && words[0] == "counter" {
+				words = words[1:]
+			}
+			end := strings.Join(words, " ")
+			switch {
+			case end == "accept" || end == "drop" || end == "return":
+				return end
+			case words[0] == "goto":
+				return m.run(m.chain(family, words[1]), family, f)
+			case words[0] == "jump":
+				if v := m.run(m.chain(family, words[1]), family, f); v != "return" {
+					return v
+				}
+				words = nil
+			case len(words) == 3 && words[1] == "vmap":
+				e, ok := m.element(words[2], address(words[0], f), "", 0)
+				if name, jumps := strings.CutPrefix(e.Verdict, "goto "); ok && jumps {
+					return m.run(m.chain(family, name), family, f)
+				} else if ok {
+					return e.Verdict
+				}
+				words = nil
+			}
+		}
+	}
+	return "return"
+}
+
+func (m machine) chain(family netstate.Family, name string) string {
+	c, ok := m.state[netstate.Filter{Family: family, Name: name}.Key()].(netstate.Filter)
+	if !ok {
+		m.Fatalf("there is no chain %s:\n%s", name, m.state)
+	}
+	return c.Rules
+}
+
+func (m machine) element(set string, addr netip.Addr, protocol policy.Protocol, port uint16) (netstate.Element, bool) {
+	e := netstate.Element{Set: set[1:], Prefix: netstate.Host(addr), Port: port,
+		Protocol: map[policy.Protocol]uint8{policy.TCP: 6, policy.UDP: 17, policy.SCTP: 132}[protocol]}
+	found, ok := m.state[e.Key()].(netstate.Element)
+	if ok || !strings.HasPrefix(set, "@block-") {
+		return found, ok
+	}
+	for _, o := range m.state {
+		if e, is := o.(netstate.Element); is && e.Set == set[1:] && e.Prefix.Contains(addr) {
+			return e, true
+		}
+	}
+	return e, false
+}
+
+func address(field string, f policy.Flow) netip.Addr {
+	if field == "saddr" {
+		return f.From.Addr
+	}
+	return f.To.Addr
+}
+
+// matches takes one condition from the words, and reports whether the connection meets it; true, and nothing taken, at an
+// end.
+func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow) bool {
+	for {
+		w := *words
+		taken, ok := 2, false
+		switch {
+		case len(w) < 2 || w[0] == "counter" || w[0] == "goto" || w[0] == "jump" || w[1] == "vmap":
+			return true
+		case w[0] == "ct" && w[1] == "reply":
+			taken = 3
+		case w[0] == "ct", w[0] == "icmpv6":
+		case w[0] == "iifname", w[0] == "oifname":
+			ok = true
+		case w[0] == "saddr" && w[1] == ".":
+			taken = 4
+			_, there := m.element(w[3], f.From.Addr, "", 0)
+			ok = there && f.From.Addr == f.To.Addr
+		case w[0] == "daddr" && w[1] == ".":
+			taken = 6
+			_, ok = m.element(w[5], f.To.Addr, f.Protocol, f.Port)
+		case w[0] == "proto":
+			ok = w[1] == map[policy.Protocol]string{policy.TCP: "6", policy.UDP: "17", policy.SCTP: "132"}[f.Protocol]
+		case w[1] == "dport":
+			taken = 3
+			first, last, found := strings.Cut(w[2], "-")
+			if !found {
+				last = first
+			}
+			from, _ := strconv.Atoi(first)
+			to, _ := strconv.Atoi(last)
+			ok = strings.EqualFold(w[0], string(f.Protocol)) && from <= int(f.Port) && int(f.Port) <= to
+		case strings.HasPrefix(w[1], "@"):
+			_, ok = m.element(w[1], address(w[0], f), "", 0)
+		default:
+			ok = netip.MustParsePrefix(w[1]).Contains(address(w[0], f))
+		}
+		if !ok {
+			return false
+		}
+		*words = w[taken:]
+	}
+}

@@ -72,8 +72,7 @@ var arrows = []struct {
 	to   []string
 }{
 	{"subnet", []string{"netstate", "internal/jsonobject"}},
-	{"subnet/redial", nil},
-	{"subnet/...", []string{"subnet", "subnet/redial", "netstate", "internal/atomicfile"}},
+	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/kubeclient", "internal/redial"}},
 	{"netstate", nil},
 	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
@@ -81,6 +80,7 @@ var arrows = []struct {
 	{"cloud", []string{"subnet"}},
 	{"cloud/...", []string{"cloud", "cloud/fake", "subnet"}},
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject"}},
+	{"internal/kubeclient", []string{"internal/redial"}},
 	{"internal/...", nil},
 	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "agent/keptfile", "agent/masquerade",
 		"agent/checksum"}},
@@ -96,7 +96,7 @@ var arrows = []struct {
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
 	{"packet", nil},
 	{"policy", []string{"netstate"}},
-	{"policy/...", []string{"policy", "netstate"}},
+	{"policy/...", []string{"policy", "netstate", "internal/kubeclient"}},
 	{"doctor/drops", nil},
 	{"doctor/rules", nil},
 	{"doctor/ruletrace", []string{"doctor/locate", "doctor/rules"}},
@@ -166,7 +166,7 @@ var heavy = []struct {
 	{[]string{"plugin/...", "cmd/twill"}, []string{"golang.zx2c4.com/...", "k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
 		"github.com/coreos/go-iptables/...", "github.com/prometheus/...", "google.golang.org/..."},
 		"the CNI binary is started for every pod and has to be small"},
-	{[]string{"subnet/kube", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/..."},
+	{[]string{"internal/kubeclient", "policy/...", "subnet/kube", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/..."},
 		"their types and clients are most of a Kubernetes program's size, and the agent runs on every node"},
 	{[]string{"backend/...", "agent", "doctor"}, []string{"github.com/vishvananda/...", "github.com/mdlayher/..."},
 		"it has to run on any machine, without a kernel"},
@@ -192,7 +192,7 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                         // read manifests
+	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                  // read manifests
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                                                                      // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard", "doctor/ruletrace"}, nil},

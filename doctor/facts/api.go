@@ -16,6 +16,7 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/trust"
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet/kube"
 )
 
@@ -46,7 +47,7 @@ func (g *gathering) api(ctx context.Context) doctor.API {
 			defer mu.Unlock()
 			reason = cmp.Or(err, reason)
 		}})
-	if errors.Is(err, kube.ErrCommand) {
+	if errors.Is(err, kubeclient.ErrCommand) {
 		g.unread("the cluster's API", fmt.Errorf("%w: name it with --kubeconfig-file to have it run", err))
 		return doctor.API{}
 	}
@@ -67,7 +68,7 @@ func problem(err error) doctor.APIProblem {
 	var invalid x509.CertificateInvalidError
 	var unknown x509.UnknownAuthorityError
 	var timeout net.Error
-	switch code := kube.StatusCode(err); {
+	switch code := kubeclient.StatusCode(err); {
 	case code == http.StatusUnauthorized:
 		return doctor.Unauthorized
 	case code == http.StatusForbidden:

@@ -25,8 +25,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/internal/redial"
 	"github.com/twill-net/twill/subnet"
-	"github.com/twill-net/twill/subnet/redial"
 )
 
 // Store is a subnet.Store on etcd.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -146,7 +147,7 @@ func TestOwnSubnet(t *testing.T) {
 	}
 	l := subnet.Lease{Stacks: []subnet.Stack{{Underlay: netip.MustParseAddr("2001:db8::1")}}}
 	_, err := s.local(l, record{podCIDRs: "10.244.7.0/24,fd00::/64"})
-	if wantError(t, err, "an address family that the network config does not have"); !isTerminal(err) {
+	if wantError(t, err, "an address family that the network config does not have"); !kubeclient.IsTerminal(err) {
 		t.Error("the error is not terminal")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -134,7 +135,7 @@ func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 			}
 		}
 	})
-	return all, explain("list", "nodes", err)
+	return all, kubeclient.Explain("list", "nodes", err)
 }
 
 // errClaimed is the error for a claim that exists and is another node's.
@@ -167,8 +168,8 @@ func leases(r *rest.Request, namespace string) *rest.Request {
 
 func (c *client) listClaims(ctx context.Context, namespace string) ([]claim, error) {
 	var list struct{ Items []claim }
-	err := do(ctx, leases(c.rest.Get(), namespace), callTimeout, &list)
-	return list.Items, explain("list", "leases in namespace "+namespace, err)
+	err := do(ctx, leases(c.rest.Get(), namespace), kubeclient.CallTimeout, &list)
+	return list.Items, kubeclient.Explain("list", "leases in namespace "+namespace, err)
 }
 
 // createClaim claims p for n; one that exists is as good if it is n's. What was listed before does not tell: it may
@@ -180,15 +181,15 @@ func (c *client) createClaim(ctx context.Context, namespace string, n *node, p n
 	made.Spec.HolderIdentity = &n.Name
 	err := c.create(ctx, leases(c.rest.Post(), namespace), made)
 	if !apierrors.IsAlreadyExists(err) {
-		return explain("create", "leases in namespace "+namespace, err)
+		return kubeclient.Explain("create", "leases in namespace "+namespace, err)
 	}
 	var there claim
-	err = do(ctx, leases(c.rest.Get(), namespace).Name(made.Name), callTimeout, &there)
+	err = do(ctx, leases(c.rest.Get(), namespace).Name(made.Name), kubeclient.CallTimeout, &there)
 	switch {
 	case apierrors.IsNotFound(err):
 		return errClaimed // it is free again, or was never there: the next list says so
 	case err != nil:
-		return explain("get", "leases in namespace "+namespace, err)
+		return kubeclient.Explain("get", "leases in namespace "+namespace, err)
 	case !there.of(n):
 		return errClaimed
 	}
@@ -197,14 +198,14 @@ func (c *client) createClaim(ctx context.Context, namespace string, n *node, p n
 
 // deleteClaim deletes the claim as it was read, and no newer one.
 func (c *client) deleteClaim(ctx context.Context, namespace string, old claim) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kubeclient.CallTimeout)
 	defer cancel()
 	only := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(old.UID))}
-	err := c.metadata.Resource(leasesResource).Namespace(namespace).Delete(ctx, old.Name, only)
+	err := c.Metadata.Resource(leasesResource).Namespace(namespace).Delete(ctx, old.Name, only)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
-	return explain("delete", "leases in namespace "+namespace, err)
+	return kubeclient.Explain("delete", "leases in namespace "+namespace, err)
 }
 
 // setPodCIDRs writes the node's podCIDRs. The API server lets that happen once in a node's life; the UID makes sure
@@ -214,10 +215,10 @@ func (c *client) setPodCIDRs(ctx context.Context, n *node, cidrs []netip.Prefix)
 	for i, p := range cidrs {
 		texts[i] = p.String()
 	}
-	err := c.patch(ctx, c.metadata.Resource(nodesResource), n.Name, types.MergePatchType, map[string]any{
+	err := c.patch(ctx, c.Metadata.Resource(nodesResource), n.Name, types.MergePatchType, map[string]any{
 		"metadata": map[string]any{"uid": n.UID}, "spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}})
 	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
 		return fmt.Errorf("node %q changed while its podCIDR was written: %w", n.Name, err) // not terminal: look again
 	}
-	return explain("patch", "nodes", err)
+	return kubeclient.Explain("patch", "nodes", err)
 }

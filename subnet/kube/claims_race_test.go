@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -134,7 +135,7 @@ func alwaysQuicker(t *testing.T, s *server) {
 	s.createNode(t, testNode(rival))
 	r := &node{ObjectMeta: metav1.ObjectMeta{Name: rival, UID: s.node(t, rival).UID}}
 	store, waits := s.open(t, Options{ClaimNamespace: claimSpace})
-	cfg, err := restConfig(Options{Kubeconfig: s.kubeconfig(t, agentUser)})
+	cfg, err := kubeclient.Server{Kubeconfig: s.kubeconfig(t, agentUser)}.Config()
 	must(t, err)
 	cfg.QPS = -1 // 60 calls would take long otherwise
 	store.api, err = newClient(cfg)

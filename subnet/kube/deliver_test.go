@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -85,7 +86,7 @@ func TestRest(t *testing.T) {
 	}()
 	defer func() { cancel(); <-done }()
 	c.mu.Lock() // the list was a change
-	pause(ctx, 100*time.Millisecond)
+	kubeclient.Pause(ctx, 100*time.Millisecond)
 	c.version++
 	c.mu.Unlock()
 	first := <-at

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/twill-net/twill/internal/kubeclient"
 )
 
 const (
@@ -162,10 +164,10 @@ func (s *Store) sendQueued(ctx context.Context) {
 	}
 	for to, e := s.events.next(); to != nil; to, e = s.events.next() {
 		err := s.retry(ctx, taskEvent, func() (err error) { e.name, err = s.writeEvent(ctx, e); return err })
-		s.events.done(to, e.name, err == nil || isTerminal(err))
+		s.events.done(to, e.name, err == nil || kubeclient.IsTerminal(err))
 		switch {
-		case isTerminal(err):
-			s.progress.report(taskEvent, err)
+		case kubeclient.IsTerminal(err):
+			s.progress.Report(taskEvent, err)
 		case err != nil:
 			return
 		}
@@ -176,13 +178,13 @@ func (s *Store) sendQueued(ctx context.Context) {
 func (s *Store) writeEvent(ctx context.Context, e series) (string, error) {
 	if e.name != "" {
 		patch := map[string]any{"count": e.count, "lastTimestamp": timestamp(e.last)}
-		to := s.api.metadata.Resource(eventsResource).Namespace(metav1.NamespaceDefault)
+		to := s.api.Metadata.Resource(eventsResource).Namespace(metav1.NamespaceDefault)
 		err := s.api.patch(ctx, to, e.name, types.MergePatchType, patch)
 		if apierrors.IsForbidden(err) {
 			return e.name, nil // the manifest gives no right to it: what is repeated is written once in ten minutes
 		}
 		if !apierrors.IsNotFound(err) { // the API server forgets events after an hour
-			return e.name, explain("patch", "events", err)
+			return e.name, kubeclient.Explain("patch", "events", err)
 		}
 	}
 	name := fmt.Sprintf("%s.%x", s.node, time.Now().UnixNano())
@@ -198,7 +200,7 @@ func (s *Store) writeEvent(ctx context.Context, e series) (string, error) {
 	}
 	r := s.api.rest.Post().Namespace(metav1.NamespaceDefault).Resource("events")
 	if err := s.api.create(ctx, r, object); err != nil {
-		return "", explain("create", "events", err)
+		return "", kubeclient.Explain("create", "events", err)
 	}
 	return name, nil
 }

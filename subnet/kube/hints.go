@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/twill-net/twill/internal/kubeclient"
 )
 
 // Hints is what the Node object says about the choice of the underlay interface.
@@ -43,7 +45,7 @@ func (a annotations) hints(r record) (h Hints, err error) {
 		}
 		addr, err := f.address(f.choose, choose)
 		if err != nil {
-			return h, terminalError{fmt.Errorf("node %q: annotation %w", r.name, err)}
+			return h, kubeclient.Terminal(fmt.Errorf("node %q: annotation %w", r.name, err))
 		}
 		h.Choose = append(h.Choose, addr)
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
@@ -43,7 +44,7 @@ func restored(t *testing.T, s *server) {
 		if took > time.Second {
 			t.Errorf("%v: restored in %s, want less than a second", damage, took)
 		}
-		pause(t.Context(), time.Second) // the sixth repair in a row would have to wait its turn
+		kubeclient.Pause(t.Context(), time.Second) // the sixth repair in a row would have to wait its turn
 	}
 	for _, snap := range w.each() {
 		if !snap.Local.Equal(lease) {
@@ -63,7 +64,7 @@ func writesDifferences(t *testing.T, s *server) {
 	before := s.node(t, self).ResourceVersion
 	acquire(t, store, want4)
 	store.Network(true, "TwillIsUp", "")
-	pause(t.Context(), 500*time.Millisecond)
+	kubeclient.Pause(t.Context(), 500*time.Millisecond)
 	again, _ := s.open(t, Options{})
 	acquire(t, again, want4)
 	if after := s.node(t, self).ResourceVersion; after != before {
@@ -122,7 +123,7 @@ func conditionWritten(t *testing.T, s *server) {
 	store.Network(false, "NoPath", "the overlay device is missing")
 	eventually(t, 2*time.Second, "the condition", is("True", "NoPath", "the overlay device is missing"))
 	first := conditionOf(t, s).LastTransitionTime
-	pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
+	kubeclient.Pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
 	store.Network(false, "NoPath", "no route")
 	eventually(t, 2*time.Second, "the new message", is("True", "NoPath", "no route"))
 	if c := conditionOf(t, s); !c.LastTransitionTime.Equal(&first) || c.LastTransitionTime.IsZero() {
@@ -143,7 +144,7 @@ func conditionWritten(t *testing.T, s *server) {
 		t.Errorf("lastHeartbeatTime is %s", c.LastHeartbeatTime)
 	}
 	before := s.node(t, self).ResourceVersion
-	pause(t.Context(), 1100*time.Millisecond)
+	kubeclient.Pause(t.Context(), 1100*time.Millisecond)
 	must(t, store.writeNetwork(t.Context(), condition{"False", "TwillIsUp", ""}))
 	if s.node(t, self).ResourceVersion != before {
 		t.Error("a condition that is there was written")
@@ -203,7 +204,7 @@ func eventsOnce(t *testing.T, s *server) {
 	if got := s.eventsOf(t, self, "PeerSkipped"); len(got) != 2 || got[0].Count+got[1].Count > 4 {
 		t.Errorf("got events %+v, want each message once", got)
 	}
-	pause(t.Context(), 300*time.Millisecond)
+	kubeclient.Pause(t.Context(), 300*time.Millisecond)
 	if posts, patches := asked.count("POST whole namespaces/default/events"), asked.count("PATCH metadata namespaces/default/events"); posts != 2 || patches > 2 {
 		t.Errorf("the API server was asked to create %d events and to count %d, want 2 and at most 2", posts, patches)
 	}
@@ -246,7 +247,7 @@ func eventsCounted(t *testing.T, s *server) {
 			t.Errorf("got event %+v", e)
 		}
 	}
-	pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
+	kubeclient.Pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
 	again := got[1].Message
 	store.Event("Warning", "PeerSkipped", again)
 	eventually(t, 5*time.Second, "the repetition with its time", func() bool {
@@ -264,7 +265,7 @@ func eventsCounted(t *testing.T, s *server) {
 		store.Event("Normal", "Flood", string(rune('a'+i)))
 	}
 	store.Event("Normal", "Flood", "a")
-	pause(t.Context(), time.Second)
+	kubeclient.Pause(t.Context(), time.Second)
 	if n := len(s.eventsOf(t, self, "Flood")); n == 0 || n > 25 {
 		t.Errorf("of a flood of 60 events the API server got %d, want at most 25", n)
 	}
@@ -304,7 +305,7 @@ func eventsFlooded(t *testing.T, s *server) {
 	eventually(t, 5*time.Second, "this node's event", func() bool { return len(s.eventsOf(t, self, "DataPathBroken")) == 1 })
 	for i := range 200 {
 		store.Event("Warning", "PeerSkipped", fmt.Sprintf("node evil is left out again: %d", i))
-		pause(t.Context(), time.Millisecond)
+		kubeclient.Pause(t.Context(), time.Millisecond)
 	}
 	store.Event("Warning", "DataPathBroken", "the second")
 	eventually(t, 5*time.Second, "this node's next event", func() bool { return len(s.eventsOf(t, self, "DataPathBroken")) == 2 })

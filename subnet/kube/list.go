@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/twill-net/twill/internal/kubeclient"
 )
 
 // list returns a page of all Nodes' metadata, after it has made sure that the podCIDRs of its peers are known.
@@ -20,7 +22,7 @@ func (s *Store) list(
 		s.podCIDRs.rewound(page.ResourceVersion)
 		err = s.complete(ctx, c, page.Items)
 	}
-	if err = explain("list", "nodes", err); err != nil {
+	if err = kubeclient.Explain("list", "nodes", err); err != nil {
 		s.reportWatch(ctx, err)
 		return nil, err
 	}
@@ -53,13 +55,13 @@ func (s *Store) listPage(ctx context.Context, o metav1.ListOptions) (*metav1.Par
 		if _, err := s.rewound(ctx); err != nil {
 			return nil, err
 		}
-		if older(s.podCIDRs.at(), o.ResourceVersion) {
+		if kubeclient.Older(s.podCIDRs.at(), o.ResourceVersion) {
 			o.ResourceVersion = "" // client-go would ask for it ten times
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kubeclient.ListTimeout)
 	defer cancel()
-	return s.api.metadata.Resource(nodesResource).List(ctx, o)
+	return s.api.Metadata.Resource(nodesResource).List(ctx, o)
 }
 
 // Up to fullListThreshold Nodes of a page are read one by one, maxConcurrentGets at a time; beyond, all are listed
@@ -108,7 +110,7 @@ func (s *Store) learn(ctx context.Context, name, version string) error {
 	case apierrors.IsNotFound(err):
 		return nil // the watch tells the same
 	case err != nil:
-		return explain("get", "nodes", err)
+		return kubeclient.Explain("get", "nodes", err)
 	}
 	s.podCIDRs.put(uid, cidrs)
 	return nil
@@ -141,7 +143,7 @@ func (s *Store) readOne(ctx context.Context, c *nodes, name string) (complete bo
 		complete = c.learned(name)
 	}
 	if ctx.Err() == nil {
-		s.progress.report(taskRead, err)
+		s.progress.Report(taskRead, err)
 	}
 	return complete, err
 }

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/twill-net/twill/internal/kubeclient"
 )
 
 // A Node has some 13 kB, most of them the names of images. A list of thousands is read as protobuf, where decoders skip
@@ -52,7 +54,7 @@ func (c *client) nodePages(ctx context.Context, pages chan<- nodePage) error {
 		if more != "" {
 			r.Param("continue", more)
 		}
-		result := r.MaxRetries(0).Timeout(listTimeout).Do(ctx)
+		result := r.MaxRetries(0).Timeout(kubeclient.ListTimeout).Do(ctx)
 		if err := result.Error(); err != nil {
 			return err
 		}

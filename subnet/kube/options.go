@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -50,9 +47,6 @@ type Options struct {
 	Waiting func(task string, err error)
 }
 
-// ErrCommand is the error for a kubeconfig that runs a command, with NoCommands.
-var ErrCommand = errors.New("it runs a command (exec or auth-provider) to prove who calls")
-
 var (
 	_ subnet.Store        = (*Store)(nil)
 	_ subnet.Reporter     = (*Store)(nil)
@@ -67,7 +61,7 @@ type Store struct {
 	annotations annotations
 	pools       []subnet.Pool
 	networks    []netip.Prefix // that may have this node's podCIDRs, beside the pools'
-	progress    progress
+	progress    kubeclient.Progress
 	podCIDRs    podCIDRs
 	relistEvery time.Duration // at least; all Nodes are listed again although every watch could be resumed
 
@@ -89,7 +83,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := restConfig(o)
+	cfg, err := kubeclient.Server{Kubeconfig: o.Kubeconfig, URL: o.APIURL, NoCommands: o.NoCommands}.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +92,8 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, networks: o.Networks, progress: progress{waiting: o.Waiting},
+		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, networks: o.Networks,
+		progress:    kubeclient.Progress{Waiting: o.Waiting},
 		relistEvery: time.Hour, setsCondition: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
 		own: own{changed: make(chan struct{}, 1)}, events: newEvents(),
 	}
@@ -110,32 +105,10 @@ func New(ctx context.Context, o Options) (*Store, error) {
 }
 
 // Redial implements subnet.Redialer.
-func (s *Store) Redial() { s.api.dialer.Redial() }
+func (s *Store) Redial() { s.api.Redial() }
 
 // Node returns the name of this node's object.
 func (s *Store) Node() string { return s.node }
-
-func restConfig(o Options) (*rest.Config, error) {
-	if o.Kubeconfig == "" && o.APIURL == "" {
-		cfg, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf(
-				"read the pod's service account (outside of a pod, say --kubeconfig-file or --kube-api-url): %w", err)
-		}
-		return cfg, nil
-	}
-	overrides := &clientcmd.ConfigOverrides{}
-	overrides.ClusterInfo.Server = o.APIURL
-	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: o.Kubeconfig}
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %q: %w", o.Kubeconfig, err)
-	}
-	if o.NoCommands && (cfg.ExecProvider != nil || cfg.AuthProvider != nil) {
-		return nil, fmt.Errorf("kubeconfig %q: %w", o.Kubeconfig, ErrCommand)
-	}
-	return cfg, nil
-}
 
 func (s *Store) nodeName(ctx context.Context, given string) (string, error) {
 	if name := cmp.Or(given, os.Getenv("NODE_NAME")); name != "" {

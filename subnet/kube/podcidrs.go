@@ -5,7 +5,8 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/twill-net/twill/internal/kubeclient"
 )
 
 // podCIDRs remembers the podCIDRs of Nodes by their UIDs. The API server lets a Node's podCIDRs be written once, so
@@ -96,7 +97,7 @@ func (p *podCIDRs) retain(nodes []record) {
 func (p *podCIDRs) rewound(revision string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	back := older(revision, p.revision)
+	back := kubeclient.Older(revision, p.revision)
 	if back {
 		p.byUID = nil
 	}
@@ -108,7 +109,7 @@ func (p *podCIDRs) rewound(revision string) bool {
 func (p *podCIDRs) advance(revision string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if older(p.revision, revision) {
+	if kubeclient.Older(p.revision, revision) {
 		p.revision = revision
 	}
 }
@@ -118,10 +119,4 @@ func (p *podCIDRs) at() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.revision
-}
-
-// older reports whether one resource version is older than another. It is false if one of them is empty.
-func older(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order < 0
 }

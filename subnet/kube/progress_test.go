@@ -7,34 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/twill-net/twill/internal/kubeclient"
 )
 
 func progressing() (*Store, *reports) {
 	w := &reports{}
-	return &Store{progress: progress{waiting: w.add}}, w
-}
-
-// TestProgress: a reason is told of once, until it is another or all is well.
-func TestProgress(t *testing.T) {
-	s, w := progressing()
-	for i, step := range []struct {
-		task string
-		err  error
-		news bool
-	}{
-		{"a", nil, false}, {"a", errors.New("x"), true}, {"a", errors.New("x"), false}, {"b", errors.New("x"), true},
-		{"a", errors.New("y"), true}, {"a", nil, true}, {"a", nil, false}, {"a", errors.New("y"), true},
-	} {
-		if news := s.progress.report(step.task, step.err); news != step.news {
-			t.Errorf("step %d: news %t, want %t", i, news, step.news)
-		}
-	}
-	if got := fmt.Sprint(w.text); got != "[a: x b: x a: y a: ok a: y]" {
-		t.Errorf("told %s", got)
-	}
-	if !(&progress{}).report("a", errors.New("x")) {
-		t.Error("it is no news to nobody")
-	}
+	return &Store{progress: kubeclient.Progress{Waiting: w.add}}, w
 }
 
 // TestRetry: the first attempt is made at once, the next after 0.2 to 0.4 seconds, and later ones after 5 to 10.
@@ -75,7 +54,7 @@ func TestRetry(t *testing.T) {
 func TestRetryEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w := progressing()
-		for _, want := range []error{terminalError{errors.New("for ever")}, fmt.Errorf("node %w", errNoPodCIDR)} {
+		for _, want := range []error{kubeclient.Terminal(errors.New("for ever")), fmt.Errorf("node %w", errNoPodCIDR)} {
 			attempts := 0
 			err := s.retry(t.Context(), "try", func() error { attempts++; return want })
 			if !errors.Is(err, want) || err.Error() != want.Error() || attempts != 1 {
@@ -98,20 +77,6 @@ func TestRetryEnds(t *testing.T) {
 		}
 		if err := s.retry(ctx, "try", func() error { return nil }); err != nil || !w.has("try: ok") {
 			t.Errorf("it succeeded at last: %v, told %q", err, w.text)
-		}
-	})
-}
-
-func TestPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		if !pause(t.Context(), time.Minute) || time.Since(begin) != time.Minute {
-			t.Errorf("it waited %s, want a minute", time.Since(begin))
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if pause(ctx, time.Minute) {
-			t.Error("it waited although nothing is waited for any more")
 		}
 	})
 }

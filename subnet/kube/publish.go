@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -76,7 +77,7 @@ func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (got subnet.Leas
 		if !errors.Is(err, errNoPodCIDR) {
 			return got, err
 		}
-		s.progress.report(taskAcquire, err)
+		s.progress.Report(taskAcquire, err)
 		if !waited {
 			s.Event(warning, "NoPodCIDR", err.Error())
 		}
@@ -143,14 +144,14 @@ func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
 		st := &l.Stacks[i]
 		cidr, err := s.ownSubnet(r, st.Family())
 		if err != nil {
-			return l, terminalError{fmt.Errorf("node %q: %w", s.node, err)}
+			return l, kubeclient.Terminal(fmt.Errorf("node %q: %w", s.node, err))
 		}
 		st.Subnet = cidr
 		if st.Underlay, err = s.annotations.advertised(st.Underlay, r); err != nil {
-			return l, terminalError{fmt.Errorf("node %q: %w", s.node, err)}
+			return l, kubeclient.Terminal(fmt.Errorf("node %q: %w", s.node, err))
 		}
 		if err := within("the backend's data", encodePayload(st.Data), maxData); err != nil {
-			return l, terminalError{fmt.Errorf("node %q: %w: peers would leave it out", s.node, err)}
+			return l, kubeclient.Terminal(fmt.Errorf("node %q: %w: peers would leave it out", s.node, err))
 		}
 	}
 	return l, nil
@@ -202,7 +203,7 @@ func (a annotations) advertised(addr netip.Addr, r record) (netip.Addr, error) {
 // are made at once, then one a second: somebody may be writing against us.
 func (s *Store) keep(ctx context.Context, c *nodes) {
 	limit := rate.NewLimiter(rate.Every(time.Second), 5)
-	delay := backoff.DelayFunc()
+	delay := kubeclient.Backoff().DelayFunc()
 	var retry <-chan time.Time
 	for {
 		select {
@@ -217,7 +218,7 @@ func (s *Store) keep(ctx context.Context, c *nodes) {
 			if errors.Join(s.keepLease(ctx, r, limit), s.keepNetwork(ctx, r, limit)) != nil {
 				retry = time.After(delay())
 			} else {
-				delay = backoff.DelayFunc()
+				delay = kubeclient.Backoff().DelayFunc()
 			}
 		}
 	}
@@ -232,20 +233,20 @@ func (s *Store) keepLease(ctx context.Context, r record, limit *rate.Limiter) er
 	l, err := s.local(*want, r)
 	unassigned := errors.Is(err, errNoPodCIDR) && s.claimSpace != ""
 	if err != nil && !unassigned { // only a change of the node mends that
-		if s.progress.report(taskPublish, err) {
+		if s.progress.Report(taskPublish, err) {
 			s.Event(warning, "LeaseNotPublished", err.Error())
 		}
 		return nil
 	}
 	if !unassigned && len(s.annotations.missing(l, r)) == 0 {
-		s.progress.report(taskPublish, nil)
+		s.progress.Report(taskPublish, nil)
 		return nil
 	}
 	if err := limit.Wait(ctx); err != nil {
 		return err
 	}
 	err = s.republish(ctx)
-	s.progress.report(taskPublish, err)
+	s.progress.Report(taskPublish, err)
 	return err
 }
 
@@ -265,14 +266,14 @@ func (s *Store) keepNetwork(ctx context.Context, r record, limit *rate.Limiter) 
 		return nil
 	}
 	if r.network == *want {
-		s.progress.report(taskNetwork, nil)
+		s.progress.Report(taskNetwork, nil)
 		return nil
 	}
 	if err := limit.Wait(ctx); err != nil {
 		return err
 	}
 	err := s.writeNetwork(ctx, *want)
-	s.progress.report(taskNetwork, err)
+	s.progress.Report(taskNetwork, err)
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 )
@@ -52,7 +53,7 @@ func forbiddenPatch(t *testing.T, s *server) {
 		return !strings.Contains(err.Error(), "forbids get")
 	})
 	wantError(t, err, "the API server forbids patch on nodes/status: ")
-	if !isTerminal(err) {
+	if !kubeclient.IsTerminal(err) {
 		t.Error("the error is not terminal")
 	}
 	asked := asks(store)
@@ -66,7 +67,7 @@ func forbiddenPatch(t *testing.T, s *server) {
 	eventually(t, 5*time.Second, "word of the event", func() bool {
 		return waits.has(taskEvent, "the API server forbids create on events")
 	})
-	pause(t.Context(), 300*time.Millisecond)
+	kubeclient.Pause(t.Context(), 300*time.Millisecond)
 	if n := asked.count("POST"); n != 1 {
 		t.Errorf("an event that is forbidden was sent %d times, want once", n)
 	}

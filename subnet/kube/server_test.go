@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 )
@@ -48,7 +49,7 @@ func startServer(t *testing.T, cfg controlplane.APIServerConfig) *server {
 	if err := s.api.ApplyAgentRBAC(t.Context(), agentUser); err != nil {
 		t.Fatal(err)
 	}
-	rc, err := restConfig(Options{Kubeconfig: s.api.KubeconfigFile(controlplane.Admin)})
+	rc, err := kubeclient.Server{Kubeconfig: s.api.KubeconfigFile(controlplane.Admin)}.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		if time.Since(begin) > limit {
 			t.Fatalf("waited %s for %s", limit, what)
 		}
-		pause(t.Context(), 10*time.Millisecond)
+		kubeclient.Pause(t.Context(), 10*time.Millisecond)
 	}
 	return time.Since(begin)
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
@@ -253,7 +254,7 @@ func changedPodCIDR(t *testing.T, s *server) {
 	before := s.node(t, self).UID
 	s.deleteNode(t, self)
 	s.createNode(t, testNode(self))
-	pause(t.Context(), 300*time.Millisecond)
+	kubeclient.Pause(t.Context(), 300*time.Millisecond)
 	if l := w.last().Local; !l.Equal(first) {
 		t.Errorf("without a podCIDR the local lease became %+v", l)
 	}
@@ -448,7 +449,7 @@ func bursts(t *testing.T, s *server) {
 		t.Fatal(err)
 	}
 	must(t, s.admin.patchStatus(t.Context(), self, types.StrategicMergePatchType, json.RawMessage(heartbeat)))
-	pause(t.Context(), 300*time.Millisecond)
+	kubeclient.Pause(t.Context(), 300*time.Millisecond)
 	if n := len(w.each()); n != count {
 		t.Errorf("status updates of a peer and the node itself gave %d snapshots", n-count)
 	}

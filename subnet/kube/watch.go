@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -42,7 +42,7 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) {
 	seen, local, nodeIPs := -1, subnet.Lease{}, []netip.Addr(nil)
 	for rest := time.Duration(0); ; {
-		if !pause(ctx, rest) {
+		if !kubeclient.Pause(ctx, rest) {
 			return
 		}
 		select {
@@ -50,7 +50,7 @@ func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) 
 			return
 		case <-c.changed:
 		}
-		if !pause(ctx, burst) {
+		if !kubeclient.Pause(ctx, burst) {
 			return
 		}
 		select { // what came during the pause is in the snapshot
@@ -106,28 +106,18 @@ func (s *Store) nodeIPs(c *nodes) []netip.Addr {
 
 // reflect keeps c in sync with the API server's Nodes until ctx is done.
 func (s *Store) reflect(ctx context.Context, c *nodes) {
-	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.list(ctx, c, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	kubeclient.Reflect(ctx, kubeclient.Reflection{
+		Name: "nodes", Example: &metav1.PartialObjectMetadata{},
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return s.list(ctx, c, o) },
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return s.watch(ctx, c, o)
 		},
-	}, noWatchList{})
-	o := cache.ReflectorOptions{Name: "nodes", Backoff: &backoff}
-	r := cache.NewReflectorWithOptions(lw, &metav1.PartialObjectMetadata{}, c, o)
-	r.RunWithContext(ctx) // list and watch report the errors
+	}, c)
 }
-
-// noWatchList makes the reflector list: thousands of single events cost ten times as much as a list.
-type noWatchList struct{}
-
-// IsWatchListSemanticsUnSupported is what client-go asks.
-func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
 // rewound asks the API server for its revision, and reports whether it was restored from a backup since the last one.
 func (s *Store) rewound(ctx context.Context) (bool, error) {
-	now, err := s.api.revision(ctx)
+	now, err := s.api.Revision(ctx, nodesResource)
 	return err == nil && s.podCIDRs.rewound(now), err
 }
 
@@ -144,16 +134,16 @@ func (s *Store) watch(ctx context.Context, c *nodes, o metav1.ListOptions) (watc
 	}
 	var w watch.Interface
 	if err == nil {
-		w, err = s.api.metadata.Resource(nodesResource).Watch(ctx, o)
+		w, err = s.api.Metadata.Resource(nodesResource).Watch(ctx, o)
 	}
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		s.reportWatch(ctx, explain("watch", "nodes", err))
+		s.reportWatch(ctx, kubeclient.Explain("watch", "nodes", err))
 	}
 	return w, err
 }
 
 func (s *Store) reportWatch(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		s.progress.report(taskWatch, err)
+		s.progress.Report(taskWatch, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -33,8 +34,8 @@ type asked struct {
 
 // asks makes a store count its requests.
 func asks(s *Store) *asked {
-	a := &asked{next: s.api.http.Transport}
-	s.api.http.Transport = a
+	a := &asked{next: s.api.HTTP.Transport}
+	s.api.HTTP.Transport = a
 	return a
 }
 
@@ -269,7 +270,7 @@ func strangersAtOnce(t *testing.T, s *server) {
 		if strings.HasSuffix(r.URL.Path, "/kubetest-peer-064") {
 			gone.Do(func() { s.deleteNode(t, "kubetest-peer-064") })
 		}
-		pause(t.Context(), 20*time.Millisecond)
+		kubeclient.Pause(t.Context(), 20*time.Millisecond)
 	}
 	asked.after = func(*http.Request) { now.Add(-1) }
 	page, err := again.list(t.Context(), again.newNodes(), metav1.ListOptions{})
@@ -308,7 +309,7 @@ func managedFieldsAlone(t *testing.T, s *server) {
 	entries := `[{"manager":"x","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1",` +
 		`"fieldsV1":{"f:spec":{"f:podCIDRs":{".":{},"v:\"10.244.2.0/24\"":{}}}}}]`
 	patch := json.RawMessage(`{"metadata":{"managedFields":` + entries + `}}`)
-	must(t, s.admin.patch(t.Context(), s.admin.metadata.Resource(nodesResource), "kubetest-peer-001", types.MergePatchType, patch))
+	must(t, s.admin.patch(t.Context(), s.admin.Metadata.Resource(nodesResource), "kubetest-peer-001", types.MergePatchType, patch))
 	w, _, _ := s.reader(t, nil)
 	eventually(t, 5*time.Second, "the subnets of the specs", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
 }

@@ -74,7 +74,7 @@ var arrows = []struct {
 	{"subnet", []string{"netstate", "internal/jsonobject"}},
 	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/kubeclient", "internal/redial"}},
 	{"netstate", nil},
-	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/rtnl", "netstate/secret"}},
+	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/nfnl", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
 	{"backend/cloudroute", []string{"backend", "cloud", "subnet", "netstate", "internal/atomicfile"}},
 	{"cloud", []string{"subnet"}},
@@ -195,10 +195,10 @@ var owners = []struct {
 	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                  // read manifests
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                                                                      // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
-	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/wireguard", "doctor/ruletrace"}, nil},
+	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/filter", "netstate/nfnl", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
-	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "doctor/ruletrace"}, nil},
+	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "netstate/filter", "netstate/nfnl", "doctor/ruletrace"}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill", "doctor/follow"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual"}, nil},

@@ -22,18 +22,18 @@ func TestAttributes(t *testing.T) {
 	defer f.Close()
 	settle(t, f, wanted(netstate.NFTables))
 	sh(t, "nft 'add table ip flannel-ipv4 { flags dormant; }'")
-	r := reader{nf: &f.nf}
+	r := f.reader()
 	seen := map[string]int{}
 	for object, kind := range map[string]uint16{
 		"nftables table": unix.NFT_MSG_GETTABLE, "nftables chain": unix.NFT_MSG_GETCHAIN, "nftables rule": unix.NFT_MSG_GETRULE,
 	} {
 		tables := slices.DeleteFunc(kinds.Firewall(), func(a kinds.Table) bool { return a.Object != object })
-		for _, m := range r.call(kind, netlink.Dump, netstate.IPv4) {
+		for _, m := range r.Call(kind, netlink.Dump, netstate.IPv4) {
 			seen[object] += listed(t, object, tables, nil, m.Data[4:])
 		}
 	}
-	if r.err != nil || seen["nftables table"] < 4 || seen["nftables chain"] < 20 || seen["nftables rule"] < 40 {
-		t.Errorf("%v; attributes that were looked up: %v", r.err, seen)
+	if r.Err != nil || seen["nftables table"] < 4 || seen["nftables chain"] < 20 || seen["nftables rule"] < 40 {
+		t.Errorf("%v; attributes that were looked up: %v", r.Err, seen)
 	}
 }
 
@@ -46,7 +46,7 @@ func listed(t *testing.T, object string, tables []kinds.Table, path []uint16, da
 	}
 	for _, a := range list {
 		count++
-		id, value := a.Type&^attrFlags, a.Data
+		id, value := a.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), a.Data
 		if _, ok := kinds.Find(tables, kinds.Attributes, path, id); !ok {
 			t.Errorf("%s: attribute %d in %v is not listed: % x", object, id, path, value)
 		}

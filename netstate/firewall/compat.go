@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // listing is the rules of a chain as iptables-nft listed them when the kernel's had the fingerprint.
@@ -20,15 +21,15 @@ type listing struct {
 // readCompat reads a chain of the iptables mode in nf_tables, and reports whether any part of it exists. iptables-nft is
 // run only if the chain has changed.
 func (f *Firewall) readCompat(
-	r *reader, c *netstate.Chain, tables map[string]rawTable, listings map[netstate.Key]listing,
+	r *reader, c *netstate.Chain, tables map[string]nfnl.Table, listings map[netstate.Key]listing,
 ) bool {
 	s := sites[c.Role]
 	table, exists := tables[s.table]
 	if !exists {
 		return false
 	}
-	base := compatBase(r.rules(c.Family, s.table, s.base), s)
-	if r.chain(c.Family, s.table, s.chain) != nil {
+	base := compatBase(r.Rules(c.Family, s.table, s.base), s)
+	if r.Chain(c.Family, s.table, s.chain) != nil {
 		l := f.listed(r, *c)
 		listings[c.Key()], *c = l, l.chain
 	} else if slices.ContainsFunc(base, func(b baseRule) bool { return b.ours }) {
@@ -36,7 +37,7 @@ func (f *Firewall) readCompat(
 	} else {
 		return false
 	}
-	if table.dormant() {
+	if table.Dormant() {
 		c.Extra = join(c.Extra, "dormant")
 	}
 	for _, name := range r.renamed(c.Family, s, base) {
@@ -49,11 +50,11 @@ func (f *Firewall) readCompat(
 // listed returns the listing of a chain that exists.
 func (f *Firewall) listed(r *reader, c netstate.Chain) listing {
 	s, text := sites[c.Role], ""
-	for _, rule := range r.rules(c.Family, s.table, s.chain) {
-		rule.exprs = slices.DeleteFunc(rule.exprs, func(e rawExpr) bool { return e.name == "counter" })
+	for _, rule := range r.Rules(c.Family, s.table, s.chain) {
+		rule.Exprs = slices.DeleteFunc(rule.Exprs, func(e nfnl.Expr) bool { return e.Name == "counter" })
 		text += fmt.Sprintln(rule)
 	}
-	if l, ok := f.listings[c.Key()]; r.err != nil || ok && l.fingerprint == text {
+	if l, ok := f.listings[c.Key()]; r.Err != nil || ok && l.fingerprint == text {
 		return l
 	}
 	ipt, err := f.iptables.command(nft, c.Family)
@@ -62,7 +63,7 @@ func (f *Firewall) listed(r *reader, c netstate.Chain) listing {
 		return listing{text, c}
 	}
 	lines, err := ipt.list(s.table, s.chain)
-	if r.err = err; lines == nil { // somebody wrote what iptables cannot print
+	if r.Err = err; lines == nil { // somebody wrote what iptables cannot print
 		c.Extra = "unreadable"
 	}
 	parseRules(&c, lines)
@@ -70,27 +71,27 @@ func (f *Firewall) listed(r *reader, c netstate.Chain) listing {
 }
 
 // compatBase returns the rules of a site's base chain.
-func compatBase(raw []rawRule, s site) []baseRule {
+func compatBase(raw []nfnl.Rule, s site) []baseRule {
 	var base []baseRule
 	for _, r := range raw {
-		b := baseRule{comment: r.comment, target: r.jumpTo(), drops: r.drops(), handle: r.handle}
+		b := baseRule{comment: r.Comment, target: jumpTo(r), drops: drops(r), handle: r.Handle}
 		// The accepts of the nftables mode have our comment too.
-		b.ours = b.target == s.chain || isMark(r.comment) && (b.target != "" || s != sites[netstate.Forward])
-		b.conditional = !b.drops && !r.jumpsAlways() || b.ours && b.target != s.chain
+		b.ours = b.target == s.chain || isMark(r.Comment) && (b.target != "" || s != sites[netstate.Forward])
+		b.conditional = !b.drops && !jumpsAlways(r) || b.ours && b.target != s.chain
 		base = append(base, b)
 	}
 	return base
 }
 
 // jumpsAlways reports whether the rule jumps with every packet.
-func (r rawRule) jumpsAlways() bool {
+func jumpsAlways(r nfnl.Rule) bool {
 	jumps := false
-	for _, e := range r.exprs {
-		_, isComment := e.xtComment()
-		code, _ := e.verdict().u32(unix.NFTA_VERDICT_CODE)
+	for _, e := range r.Exprs {
+		_, isComment := e.XTComment()
+		code, _ := e.Verdict().Uint32(unix.NFTA_VERDICT_CODE)
 		switch {
-		case e.name == "counter" || isComment:
-		case e.name == "immediate" && int32(code) == unix.NFT_JUMP:
+		case e.Name == "counter" || isComment:
+		case e.Name == "immediate" && int32(code) == unix.NFT_JUMP:
 			jumps = true
 		default:
 			return false
@@ -106,8 +107,8 @@ func (r *reader) renamed(family netstate.Family, s site, base []baseRule) []stri
 		if !b.ours || b.target == "" || b.target == s.chain || slices.Contains(names, b.target) {
 			continue
 		}
-		rules := r.rules(family, s.table, b.target)
-		isForeign := func(r rawRule) bool { return !isMark(r.comment) }
+		rules := r.Rules(family, s.table, b.target)
+		isForeign := func(r nfnl.Rule) bool { return !isMark(r.Comment) }
 		if len(rules) > 0 && !slices.ContainsFunc(rules, isForeign) {
 			names = append(names, b.target)
 		}
@@ -119,18 +120,18 @@ func (r *reader) renamed(family netstate.Family, s site, base []baseRule) []stri
 // in their place: iptables cannot name them if it cannot print the chain.
 func (f *Firewall) putCompat(c command, chain netstate.Chain, lines []string) error {
 	s, tx := sites[chain.Role], f.transaction()
-	table, base := tx.tables(chain.Family)[s.table], compatBase(tx.rules(chain.Family, s.table, s.base), s)
+	table, base := tx.Tables(chain.Family)[s.table], compatBase(tx.Rules(chain.Family, s.table, s.base), s)
 	moved := placeOf(base, 1) != chain.Place
 	if moved {
 		lines = append(lines, jumpLine(chain, base))
 	}
-	if err := errors.Join(tx.err, c.restore(s, lines)); err != nil {
+	if err := errors.Join(tx.Err, c.restore(s, lines)); err != nil {
 		return err
 	}
 	if moved {
 		tx.deleteJumps(chain, base)
 	}
-	if table.dormant() {
+	if table.Dormant() {
 		tx.AddTable(compatTable(chain))
 	}
 	return errors.Join(tx.commit(), f.deleteRenamed(chain, base))
@@ -154,7 +155,7 @@ func jumpLine(chain netstate.Chain, base []baseRule) string {
 }
 
 func compatTable(c netstate.Chain) *nftables.Table {
-	return &nftables.Table{Name: sites[c.Role].table, Family: tableFamily(c.Family)}
+	return &nftables.Table{Name: sites[c.Role].table, Family: nfnl.TableFamily(c.Family)}
 }
 
 // deleteJumps deletes the rules of ours in a site's base chain.
@@ -162,7 +163,7 @@ func (tx *transaction) deleteJumps(c netstate.Chain, base []baseRule) {
 	chain := &nftables.Chain{Table: compatTable(c), Name: sites[c.Role].base}
 	for _, b := range base {
 		if b.ours {
-			tx.err = errors.Join(tx.err, tx.DelRule(&nftables.Rule{Table: chain.Table, Chain: chain, Handle: b.handle}))
+			tx.Err = errors.Join(tx.Err, tx.DelRule(&nftables.Rule{Table: chain.Table, Chain: chain, Handle: b.handle}))
 		}
 	}
 }
@@ -182,15 +183,15 @@ func (f *Firewall) deleteRenamed(c netstate.Chain, base []baseRule) error {
 			return err
 		}
 	}
-	return tx.err
+	return tx.Err
 }
 
 // deleteCompat removes a chain of the iptables mode and its jumps from nf_tables, for which no binary is needed.
 func (f *Firewall) deleteCompat(c netstate.Chain) error {
 	s, tx := sites[c.Role], f.transaction()
-	header := tx.chain(c.Family, s.table, s.chain)
-	base := compatBase(tx.rules(c.Family, s.table, s.base), s)
-	if noNFTables(tx.err) {
+	header := tx.Chain(c.Family, s.table, s.chain)
+	base := compatBase(tx.Rules(c.Family, s.table, s.base), s)
+	if nfnl.Unsupported(tx.Err) {
 		return nil
 	}
 	tx.deleteJumps(c, base)

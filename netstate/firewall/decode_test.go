@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 var rules = []netstate.Rule{
@@ -44,7 +45,7 @@ func message(t testing.TB, r netstate.Rule, family netstate.Family) []byte {
 	}
 	var list []netlink.Attribute
 	for _, e := range exprs {
-		data, err := expr.Marshal(byte(tableFamily(family)), e)
+		data, err := expr.Marshal(byte(nfnl.TableFamily(family)), e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +62,7 @@ func message(t testing.TB, r netstate.Rule, family netstate.Family) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append([]byte{byte(tableFamily(family)), 0, 0, 0}, data...)
+	return append([]byte{byte(nfnl.TableFamily(family)), 0, 0, 0}, data...)
 }
 
 // familyOf returns the family of a rule that has an IPv6 destination or is one of IPv4.
@@ -74,9 +75,9 @@ func familyOf(r netstate.Rule) netstate.Family {
 
 func TestDecodeEncoded(t *testing.T) {
 	for _, r := range rules {
-		raw, err := parseRule(message(t, r, familyOf(r)))
-		if err != nil || raw.comment != "a comment" {
-			t.Errorf("%s: comment %q, %v", r, raw.comment, err)
+		raw, err := nfnl.ParseRule(message(t, r, familyOf(r)))
+		if err != nil || raw.Comment != "a comment" {
+			t.Errorf("%s: comment %q, %v", r, raw.Comment, err)
 		}
 		if got := decode(raw, familyOf(r)); got != r {
 			t.Errorf("got %s, want %s", got, r)
@@ -93,7 +94,7 @@ func TestDecodeMask(t *testing.T) {
 		t.Fatalf("no mask in % x", data)
 	}
 	data[mask+3] = 1
-	raw, err := parseRule(data)
+	raw, err := nfnl.ParseRule(data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,37 +107,37 @@ func TestDecodeMask(t *testing.T) {
 func TestDecodeAltered(t *testing.T) {
 	for _, r := range rules {
 		family := familyOf(r)
-		raw, err := parseRule(message(t, r, family))
+		raw, err := nfnl.ParseRule(message(t, r, family))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, e := range raw.exprs {
-			if e.name == "counter" {
+		for i, e := range raw.Exprs {
+			if e.Name == "counter" {
 				continue
 			}
-			for _, data := range altered(t, e.data) {
-				if got := with(raw, i, rawExpr{e.name, data}, family); got == r {
-					t.Errorf("%s with %s % x in place of % x is not noticed", r, e.name, data, e.data)
+			for _, data := range altered(t, e.Data) {
+				if got := with(raw, i, nfnl.Expr{Name: e.Name, Data: data}, family); got == r {
+					t.Errorf("%s with %s % x in place of % x is not noticed", r, e.Name, data, e.Data)
 				}
 			}
-			for name, other := range map[string]rawRule{
-				"without":   {exprs: slices.Delete(slices.Clone(raw.exprs), i, i+1)},
-				"with two":  {exprs: slices.Insert(slices.Clone(raw.exprs), i, e)},
-				"with lost": {exprs: slices.Insert(slices.Clone(raw.exprs), i, rawExpr{name: "limit"})},
+			for name, other := range map[string]nfnl.Rule{
+				"without":   {Exprs: slices.Delete(slices.Clone(raw.Exprs), i, i+1)},
+				"with two":  {Exprs: slices.Insert(slices.Clone(raw.Exprs), i, e)},
+				"with lost": {Exprs: slices.Insert(slices.Clone(raw.Exprs), i, nfnl.Expr{Name: "limit"})},
 			} {
-				again := name == "with two" && slices.Contains([]string{"payload", "meta", "fib"}, e.name) // loads the same
+				again := name == "with two" && slices.Contains([]string{"payload", "meta", "fib"}, e.Name) // loads the same
 				if got := decode(other, family); got == r && !again {
-					t.Errorf("%s %s %s is not noticed", r, name, e.name)
+					t.Errorf("%s %s %s is not noticed", r, name, e.Name)
 				}
 			}
 		}
 	}
 }
 
-func with(r rawRule, i int, e rawExpr, family netstate.Family) netstate.Rule {
-	exprs := slices.Clone(r.exprs)
+func with(r nfnl.Rule, i int, e nfnl.Expr, family netstate.Family) netstate.Rule {
+	exprs := slices.Clone(r.Exprs)
 	exprs[i] = e
-	return decode(rawRule{exprs: exprs}, family)
+	return decode(nfnl.Rule{Exprs: exprs}, family)
 }
 
 // altered returns variants of data: with one attribute missing, changed or added.
@@ -175,18 +176,6 @@ func altered(t *testing.T, data []byte) (all [][]byte) {
 	}
 	put(append(list, netlink.Attribute{Type: 30, Data: []byte{0, 0, 0, 1}}))
 	return all
-}
-
-// TestUserComment: a comment is found among other user data; what is cut short is none.
-func TestUserComment(t *testing.T) {
-	for data, want := range map[string]string{
-		"": "", "\x00": "", "\x00\x03ab\x00": "ab", "\x01\x02xx\x00\x02a\x00": "a", "\x00\x04ab": "", "\x01\x01x": "",
-		"\x02\x00\x00\x01\x00": "",
-	} {
-		if got := userComment([]byte(data)); got != want {
-			t.Errorf("% x: %q, want %q", data, got, want)
-		}
-	}
 }
 
 // TestConcernsUs: changes of nf_tables matter in our chains, and in the chains from which packets come to them.
@@ -351,9 +340,9 @@ func FuzzRule(f *testing.F) {
 	}
 	f.Fuzz(func(_ *testing.T, data []byte, version uint8) {
 		family := netstate.Family(version)
-		r, err := parseRule(data)
+		r, err := nfnl.ParseRule(data)
 		if err == nil {
-			_ = decode(r, family).String() + r.jumpTo()
+			_ = decode(r, family).String() + jumpTo(r)
 		}
 		header := netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE}
 		concernsUs(netlink.Message{Header: header, Data: data})

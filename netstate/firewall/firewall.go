@@ -17,10 +17,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
-
-// errMoved is the error of a reading during which the rules changed.
-var errMoved = errors.New("rules kept changing while they were read")
 
 // legacyInterval is the time between two looks at the legacy tables.
 const legacyInterval = 5 * time.Second
@@ -28,7 +26,7 @@ const legacyInterval = 5 * time.Second
 // Firewall reads and writes the chains of one network namespace, the one of the thread that calls it. It is
 // used by one goroutine; only Watch's own goroutines run beside it.
 type Firewall struct {
-	nf         nfnl
+	nf         nfnl.Conn
 	known      bool             // whether generation, native and compat hold
 	generation uint32           // of native and compat
 	native     netstate.State   // the nftables mode's chains, and strays in their tables
@@ -49,7 +47,7 @@ func New() *Firewall {
 }
 
 // Close releases what the Firewall holds. It can be used again.
-func (f *Firewall) Close() { f.nf.close() }
+func (f *Firewall) Close() { f.nf.Close() }
 
 // Observe returns the chains that are ours, in both modes, and what else stands in our tables: what flannel, this agent
 // in the other mode or anybody else left here appears too, so that a plan deletes it.
@@ -104,15 +102,15 @@ func (f *Firewall) observeLegacy() (err error) {
 // observeNF reads nf_tables again if its generation has changed. A kernel without nf_tables has none of our chains.
 func (f *Firewall) observeNF() error {
 	for range 10 {
-		r := &reader{nf: &f.nf}
-		before := r.generation()
-		if noNFTables(r.err) || r.err == nil && f.known && before == f.generation {
+		r := f.reader()
+		before := r.Generation()
+		if nfnl.Unsupported(r.Err) || r.Err == nil && f.known && before == f.generation {
 			return nil
 		}
 		f.known = false
 		native, compat, listings := netstate.State{}, []netstate.Chain(nil), map[netstate.Key]listing{}
 		for _, family := range netstate.Families {
-			tables := r.tables(family)
+			tables := r.Tables(family)
 			native.Add(r.native(family, tables)...)
 			for _, role := range roles {
 				c := netstate.Chain{Mode: netstate.IPTables, Family: family, Role: role}
@@ -121,18 +119,18 @@ func (f *Firewall) observeNF() error {
 				}
 			}
 		}
-		if r.err == nil {
+		if r.Err == nil {
 			f.listings = listings
 		}
-		if after := r.generation(); r.err == nil && before == after {
+		if after := r.Generation(); r.Err == nil && before == after {
 			f.native, f.compat, f.generation, f.known = native, compat, before, true
 			return nil
 		}
-		if r.err != nil && !errors.Is(r.err, errMoved) {
-			return r.err
+		if r.Err != nil && !errors.Is(r.Err, nfnl.ErrMoved) {
+			return r.Err
 		}
 	}
-	return errMoved
+	return nfnl.ErrMoved
 }
 
 // Apply carries out the changes of plan that are about chains: those of one of our nftables tables in one transaction,

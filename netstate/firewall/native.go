@@ -9,14 +9,14 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
-	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // nativeTable returns flannel's table for a family.
 func nativeTable(family netstate.Family) *nftables.Table {
-	return &nftables.Table{Name: "flannel-" + strings.ToLower(family.String()), Family: tableFamily(family)}
+	return &nftables.Table{Name: "flannel-" + strings.ToLower(family.String()), Family: nfnl.TableFamily(family)}
 }
 
 // nativeChain returns flannel's chain for a role.
@@ -41,17 +41,11 @@ func nativeChain(family netstate.Family, role netstate.Role) *nftables.Chain {
 // forwardChain returns the chain of iptables-nft in which another program may drop what we forward. An accept in a
 // table of ours ends only our own base chain, so the accepts have to stand in that chain too.
 func forwardChain(family netstate.Family) *nftables.Chain {
-	return &nftables.Chain{Name: "FORWARD", Table: &nftables.Table{Name: "filter", Family: tableFamily(family)}}
-}
-
-// fits reports whether the chain that exists has the header of the one that we want.
-func (c *rawChain) fits(want *nftables.Chain) bool {
-	return c.kind == string(want.Type) && c.hook == uint32(*want.Hooknum) &&
-		c.priority == uint32(*want.Priority) && c.policy == nfAccept && !c.device
+	return &nftables.Chain{Name: "FORWARD", Table: &nftables.Table{Name: "filter", Family: nfnl.TableFamily(family)}}
 }
 
 // native returns the chains of the nftables mode of which any part exists, and what else stands in their table.
-func (r *reader) native(family netstate.Family, tables map[string]rawTable) []netstate.Object {
+func (r *reader) native(family netstate.Family, tables map[string]nfnl.Table) []netstate.Object {
 	var objects []netstate.Object
 	table, exists := tables[nativeTable(family).Name]
 	chains := uint32(0)
@@ -68,7 +62,7 @@ func (r *reader) native(family netstate.Family, tables map[string]rawTable) []ne
 			objects = append(objects, c)
 		}
 	}
-	if table.use > chains { // the kernel counts what is in a table, so that nothing is listed while it is ours alone
+	if table.Use > chains { // the kernel counts what is in a table, so that nothing is listed while it is ours alone
 		if strays := names(r.strays(family)); strays != "" {
 			objects = append(objects, netstate.Strays{Family: family, Names: strays})
 		}
@@ -77,27 +71,27 @@ func (r *reader) native(family netstate.Family, tables map[string]rawTable) []ne
 }
 
 // nativeChain sets the rules of a chain of the nftables mode, and reports whether it exists.
-func (r *reader) nativeChain(c *netstate.Chain, table rawTable) bool {
+func (r *reader) nativeChain(c *netstate.Chain, table nfnl.Table) bool {
 	want := nativeChain(c.Family, c.Role)
-	header := r.chain(c.Family, want.Table.Name, want.Name)
+	header := r.Chain(c.Family, want.Table.Name, want.Name)
 	if header == nil {
 		return false
 	}
-	if !header.fits(want) {
+	if !header.Fits(want) {
 		c.Extra = cmp.Or(header.String(), "no base chain")
 	}
-	if table.dormant() {
+	if table.Dormant() {
 		c.Extra = join(c.Extra, "dormant")
 	}
-	raw := r.rules(c.Family, want.Table.Name, want.Name)
+	raw := r.Rules(c.Family, want.Table.Name, want.Name)
 	setRules(c, decodeAll(raw, c.Family))
-	if c.Role == netstate.Forward && len(raw) > 0 && raw[0].comment == placeComment(netstate.First) {
+	if c.Role == netstate.Forward && len(raw) > 0 && raw[0].Comment == placeComment(netstate.First) {
 		c.Place = netstate.First // that was asked for; it counts where FORWARD is no base chain
 	}
 	return true
 }
 
-func decodeAll(raw []rawRule, family netstate.Family) []netstate.Rule {
+func decodeAll(raw []nfnl.Rule, family netstate.Family) []netstate.Rule {
 	var rules []netstate.Rule
 	for _, r := range raw {
 		rules = append(rules, decode(r, family))
@@ -111,7 +105,7 @@ func (r *reader) setPlace(c *netstate.Chain) bool {
 	if !base {
 		return false
 	}
-	ours := slices.DeleteFunc(slices.Clone(rules), func(r rawRule) bool { return !r.isAccept() })
+	ours := slices.DeleteFunc(slices.Clone(rules), func(r nfnl.Rule) bool { return !isAccept(r) })
 	want := rulesOf(*c)
 	c.Place = placeOf(baseRules(rules), len(want))
 	if !slices.Equal(decodeAll(ours, c.Family), want) {
@@ -121,22 +115,22 @@ func (r *reader) setPlace(c *netstate.Chain) bool {
 }
 
 // isAccept reports whether r, of iptables-nft's FORWARD, is one of our accepts.
-func (r rawRule) isAccept() bool {
-	return isMark(r.comment) && r.jumpTo() == ""
+func isAccept(r nfnl.Rule) bool {
+	return isMark(r.Comment) && jumpTo(r) == ""
 }
 
-func baseRules(rules []rawRule) []baseRule {
+func baseRules(rules []nfnl.Rule) []baseRule {
 	var base []baseRule
 	for _, r := range rules {
-		base = append(base, baseRule{ours: r.isAccept(), comment: r.comment, drops: r.drops()})
+		base = append(base, baseRule{ours: isAccept(r), comment: r.Comment, drops: drops(r)})
 	}
 	return base
 }
 
 // forwardRules returns the rules of FORWARD, and whether it is a base chain.
-func (r *reader) forwardRules(family netstate.Family) (rules []rawRule, base bool) {
-	header := r.chain(family, "filter", "FORWARD")
-	return r.rules(family, "filter", "FORWARD"), header != nil && header.kind != ""
+func (r *reader) forwardRules(family netstate.Family) (rules []nfnl.Rule, base bool) {
+	header := r.Chain(family, "filter", "FORWARD")
+	return r.Rules(family, "filter", "FORWARD"), header != nil && header.Kind != ""
 }
 
 // transaction collects changes of nf_tables. They are made together or, after an error, not at all.
@@ -145,11 +139,11 @@ type transaction struct {
 	reader
 }
 
-func (f *Firewall) transaction() *transaction { return &transaction{reader: reader{nf: &f.nf}} }
+func (f *Firewall) transaction() *transaction { return &transaction{reader: *f.reader()} }
 
 func (tx *transaction) commit() error {
-	if tx.err != nil {
-		return tx.err
+	if tx.Err != nil {
+		return tx.Err
 	}
 	return tx.Flush()
 }
@@ -157,17 +151,17 @@ func (tx *transaction) commit() error {
 // rule returns r as a rule of chain, with the comment of a place.
 func (tx *transaction) rule(chain *nftables.Chain, r netstate.Rule, place netstate.Place) *nftables.Rule {
 	exprs, err := encode(r)
-	tx.err = errors.Join(tx.err, err)
+	tx.Err = errors.Join(tx.Err, err)
 	comment := userdata.AppendString(nil, userdata.TypeComment, placeComment(place))
 	return &nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs, UserData: comment}
 }
 
 // deleteRules deletes those rules of chain that match.
-func (tx *transaction) deleteRules(chain *nftables.Chain, rules []rawRule, match func(rawRule) bool) {
+func (tx *transaction) deleteRules(chain *nftables.Chain, rules []nfnl.Rule, match func(nfnl.Rule) bool) {
 	for _, r := range rules {
 		if match(r) {
-			err := tx.DelRule(&nftables.Rule{Table: chain.Table, Chain: chain, Handle: r.handle})
-			tx.err = errors.Join(tx.err, err)
+			err := tx.DelRule(&nftables.Rule{Table: chain.Table, Chain: chain, Handle: r.Handle})
+			tx.Err = errors.Join(tx.Err, err)
 		}
 	}
 }
@@ -176,12 +170,12 @@ func (tx *transaction) deleteRules(chain *nftables.Chain, rules []rawRule, match
 // with nothing of ours in it goes.
 func (f *Firewall) changeNative(family netstate.Family, changes netstate.Plan) error {
 	tx, table := f.transaction(), nativeTable(family)
-	now, exists := tx.tables(family)[table.Name]
+	now, exists := tx.Tables(family)[table.Name]
 	headers := tx.headers(family)
 	left := maps.Clone(headers)
 	for _, c := range changes {
 		if want, ok := c.Want.(netstate.Chain); ok {
-			left[want.Role] = &rawChain{}
+			left[want.Role] = &nfnl.Chain{}
 		} else if was, ok := c.Was.(netstate.Chain); ok {
 			delete(left, was.Role)
 		}
@@ -202,7 +196,7 @@ func (f *Firewall) changeNative(family netstate.Family, changes netstate.Plan) e
 		}
 	}
 	err := tx.commit()
-	if err == nil && len(left) > 0 && now.dormant() { // the kernel refuses new chains beside that
+	if err == nil && len(left) > 0 && now.Dormant() { // the kernel refuses new chains beside that
 		tx.AddTable(table)
 		err = tx.commit()
 	}
@@ -210,11 +204,11 @@ func (f *Firewall) changeNative(family netstate.Family, changes netstate.Plan) e
 }
 
 // headers returns our chains of a family that exist.
-func (r *reader) headers(family netstate.Family) map[netstate.Role]*rawChain {
-	headers := map[netstate.Role]*rawChain{}
+func (r *reader) headers(family netstate.Family) map[netstate.Role]*nfnl.Chain {
+	headers := map[netstate.Role]*nfnl.Chain{}
 	for _, role := range roles {
 		c := nativeChain(family, role)
-		if h := r.chain(family, c.Table.Name, c.Name); h != nil {
+		if h := r.Chain(family, c.Table.Name, c.Name); h != nil {
 			headers[role] = h
 		}
 	}
@@ -224,7 +218,7 @@ func (r *reader) headers(family netstate.Family) map[netstate.Role]*rawChain {
 // changeTable makes changes to a table that keeps chains of ours. What may lead to something that goes is emptied
 // first.
 func (tx *transaction) changeTable(
-	family netstate.Family, headers map[netstate.Role]*rawChain, changes netstate.Plan,
+	family netstate.Family, headers map[netstate.Role]*nfnl.Chain, changes netstate.Plan,
 ) {
 	strays := false
 	for _, c := range changes {
@@ -246,9 +240,9 @@ func (tx *transaction) changeTable(
 }
 
 // putNative writes one chain, which is empty or does not exist.
-func (tx *transaction) putNative(c netstate.Chain, header *rawChain) {
+func (tx *transaction) putNative(c netstate.Chain, header *nfnl.Chain) {
 	want := nativeChain(c.Family, c.Role)
-	if header != nil && !header.fits(want) {
+	if header != nil && !header.Fits(want) {
 		tx.DelChain(want) // type, hook and priority are fixed at creation
 		header = nil
 	}
@@ -267,21 +261,16 @@ func (tx *transaction) putAccepts(family netstate.Family, c netstate.Chain) {
 		return
 	}
 	forward := forwardChain(family)
-	tx.deleteRules(forward, rules, rawRule.isAccept)
-	others := slices.DeleteFunc(slices.Clone(rules), rawRule.isAccept)
+	tx.deleteRules(forward, rules, isAccept)
+	others := slices.DeleteFunc(slices.Clone(rules), isAccept)
 	at, end := slot(c.Place, baseRules(rules))
 	for _, r := range rulesOf(c) {
 		rule := tx.rule(forward, r, c.Place)
 		if end {
 			tx.AddRule(rule)
 		} else {
-			rule.Position = others[at].handle // each is inserted right before that one
+			rule.Position = others[at].Handle // each is inserted right before that one
 			tx.InsertRule(rule)
 		}
 	}
-}
-
-// noNFTables reports whether err is what a kernel without nf_tables answers.
-func noNFTables(err error) bool {
-	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 }

@@ -60,8 +60,8 @@ func configuredMode(nft bool, kernel error, iptables *runner) (netstate.Mode, st
 // kernel can have nf_tables without one of the expressions.
 func (f *Firewall) tryNF() error {
 	tx := f.transaction()
-	if tx.generation(); tx.err != nil {
-		return tx.err
+	if tx.Generation(); tx.Err != nil {
+		return tx.Err
 	}
 	c := nativeChain(netstate.IPv4, netstate.Postrouting)
 	c.Table.Name = "twill-try"

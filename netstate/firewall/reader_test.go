@@ -9,17 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // tapped is a socket whose answers pass through tap, with the number of the request.
 type tapped struct {
-	socket
+	nfnl.Socket
 	requests int
 	tap      func(n int, replies []netlink.Message) ([]netlink.Message, error)
 }
 
 func (s *tapped) Execute(m netlink.Message) ([]netlink.Message, error) {
-	replies, err := s.socket.Execute(m)
+	replies, err := s.Socket.Execute(m)
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +37,8 @@ func tap(
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &tapped{socket: conn, tap: through}
-	f.nf.conn = s
+	s := &tapped{Socket: conn, tap: through}
+	f.nf.Socket = s
 	return s
 }
 
@@ -118,8 +119,9 @@ func TestRulesChange(t *testing.T) {
 				return replies, nil
 			})
 			state, err := f.Observe(t.Context())
-			if endless := times > 3; endless != errors.Is(err, errMoved) || !endless && len(netstate.Diff(want, state)) > 0 {
-				t.Errorf("%s %d times: %v, the plan is\n%s", name, times, err, netstate.Diff(want, state))
+			plan := netstate.Diff(want, state)
+			if endless := times > 3; endless != errors.Is(err, nfnl.ErrMoved) || !endless && len(plan) > 0 {
+				t.Errorf("%s %d times: %v, the plan is\n%s", name, times, err, plan)
 			}
 			f.Close()
 		}
@@ -198,17 +200,18 @@ func TestFits(t *testing.T) {
 	for _, family := range netstate.Families {
 		for _, role := range roles {
 			want := nativeChain(family, role)
-			c := rawChain{string(want.Type), uint32(*want.Hooknum), uint32(*want.Priority), nfAccept, false}
-			if !c.fits(want) {
+			c := nfnl.Chain{Kind: string(want.Type), Hook: uint32(*want.Hooknum), Priority: uint32(*want.Priority),
+				Policy: nfnl.Accept}
+			if !c.Fits(want) {
 				t.Errorf("%s %s does not fit itself", family, role)
 			}
-			for _, alter := range []func(c *rawChain){
-				func(c *rawChain) { c.kind = "route" }, func(c *rawChain) { c.hook++ },
-				func(c *rawChain) { c.priority++ },
-				func(c *rawChain) { c.policy = nfDrop }, func(c *rawChain) { c.device = true },
+			for _, alter := range []func(c *nfnl.Chain){
+				func(c *nfnl.Chain) { c.Kind = "route" }, func(c *nfnl.Chain) { c.Hook++ },
+				func(c *nfnl.Chain) { c.Priority++ },
+				func(c *nfnl.Chain) { c.Policy = nfnl.Drop }, func(c *nfnl.Chain) { c.Device = true },
 			} {
 				altered := c
-				if alter(&altered); altered.fits(want) {
+				if alter(&altered); altered.Fits(want) {
 					t.Errorf("%s %s: %+v fits", family, role, altered)
 				}
 			}

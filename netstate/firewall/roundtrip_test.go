@@ -232,14 +232,14 @@ func eachRule(t *testing.T, f *Firewall, want netstate.State) {
 			chain := nativeChain(family, role)
 			for i := range rulesOf(want[netstate.Chain{Family: family, Role: role}.Key()].(netstate.Chain)) {
 				settle(t, f, want)
-				r := reader{nf: &f.nf}
-				raw := r.rules(family, chain.Table.Name, chain.Name)
-				if r.err != nil {
-					t.Fatal(r.err)
+				r := *f.reader()
+				raw := r.Rules(family, chain.Table.Name, chain.Name)
+				if r.Err != nil {
+					t.Fatal(r.Err)
 				}
 				ip := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[family]
 				table := ip + " " + chain.Table.Name + " " + chain.Name
-				sh(t, "nft delete rule "+table+" handle "+itoa(raw[i].handle))
+				sh(t, "nft delete rule "+table+" handle "+itoa(raw[i].Handle))
 				if plan := netstate.Diff(want, observe(t, f)); len(plan) != 1 {
 					t.Errorf("rule %d of %s deleted: want one change, got\n%s", i, table, plan)
 				}

@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,11 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
-
-// chainFlags and chainBinding are NFTA_CHAIN_FLAGS and NFT_CHAIN_BINDING of linux/netfilter/nf_tables.h. A chain that
-// is bound belongs to a rule and goes with it.
-const chainFlags, chainBinding = 10, 4
 
 // stray is something in a table of ours that is none of our chains, and how to delete it.
 type stray struct {
@@ -27,22 +23,22 @@ type stray struct {
 func (r *reader) strays(family netstate.Family) []stray {
 	table := nativeTable(family)
 	var all []stray
-	for _, m := range r.call(unix.NFT_MSG_GETSET, netlink.Dump, family, table.Name) {
-		attrs := r.attributes(m.Data[4:])
-		if flags, _ := attrs.u32(unix.NFTA_SET_FLAGS); flags&unix.NFT_SET_ANONYMOUS == 0 { // that goes with its rule
-			set := &nftables.Set{Table: table, Name: cstring(attrs[unix.NFTA_SET_NAME])}
+	for _, m := range r.Call(unix.NFT_MSG_GETSET, netlink.Dump, family, table.Name) {
+		attrs := r.Attributes(m.Data[4:])
+		if flags, _ := attrs.Uint32(unix.NFTA_SET_FLAGS); flags&unix.NFT_SET_ANONYMOUS == 0 { // that goes with its rule
+			set := &nftables.Set{Table: table, Name: attrs.String(unix.NFTA_SET_NAME)}
 			all = append(all, setStray(set, flags))
 		}
 	}
-	for _, m := range r.call(unix.NFT_MSG_GETOBJ, netlink.Dump, family, table.Name) {
-		attrs := r.attributes(m.Data[4:])
-		kind, _ := attrs.u32(unix.NFTA_OBJ_TYPE)
-		o := &nftables.NamedObj{Table: table, Name: cstring(attrs[unix.NFTA_OBJ_NAME]), Type: nftables.ObjType(kind)}
+	for _, m := range r.Call(unix.NFT_MSG_GETOBJ, netlink.Dump, family, table.Name) {
+		attrs := r.Attributes(m.Data[4:])
+		kind, _ := attrs.Uint32(unix.NFTA_OBJ_TYPE)
+		o := &nftables.NamedObj{Table: table, Name: attrs.String(unix.NFTA_OBJ_NAME), Type: nftables.ObjType(kind)}
 		all = append(all, stray{"object " + o.Name, nil, func(c *nftables.Conn) { c.DeleteObject(o) }})
 	}
-	for _, m := range r.call(unix.NFT_MSG_GETFLOWTABLE, netlink.Dump, family, table.Name) {
-		attrs := r.attributes(m.Data[4:])
-		o := &nftables.Flowtable{Table: table, Name: cstring(attrs[nftables.NFTA_FLOWTABLE_NAME])}
+	for _, m := range r.Call(unix.NFT_MSG_GETFLOWTABLE, netlink.Dump, family, table.Name) {
+		attrs := r.Attributes(m.Data[4:])
+		o := &nftables.Flowtable{Table: table, Name: attrs.String(nftables.NFTA_FLOWTABLE_NAME)}
 		all = append(all, stray{"flowtable " + o.Name, nil, func(c *nftables.Conn) { c.DelFlowtable(o) }})
 	}
 	return append(all, r.strayChains(family, table)...)
@@ -58,14 +54,15 @@ func setStray(set *nftables.Set, flags uint32) stray {
 
 func (r *reader) strayChains(family netstate.Family, table *nftables.Table) []stray {
 	var all []stray
-	for _, m := range r.call(unix.NFT_MSG_GETCHAIN, netlink.Dump, family, table.Name) { // of all tables
-		attrs := r.attributes(m.Data[4:])
-		flags, _ := attrs.u32(chainFlags)
-		chain := &nftables.Chain{Table: table, Name: cstring(attrs[unix.NFTA_CHAIN_NAME])}
-		if cstring(attrs[unix.NFTA_CHAIN_TABLE]) != table.Name || isNative(family, chain.Name) || flags&chainBinding != 0 {
+	for _, m := range r.Call(unix.NFT_MSG_GETCHAIN, netlink.Dump, family, table.Name) { // of all tables
+		attrs := r.Attributes(m.Data[4:])
+		flags, _ := attrs.Uint32(nfnl.ChainFlags)
+		chain := &nftables.Chain{Table: table, Name: attrs.String(unix.NFTA_CHAIN_NAME)}
+		isOther := attrs.String(unix.NFTA_CHAIN_TABLE) != table.Name || isNative(family, chain.Name)
+		if isOther || flags&nfnl.ChainBinding != 0 {
 			continue
 		}
-		all = append(all, stray{strings.TrimSpace("chain " + chain.Name + " " + r.header(attrs).String()),
+		all = append(all, stray{strings.TrimSpace("chain " + chain.Name + " " + r.Header(attrs).String()),
 			func(c *nftables.Conn) { c.FlushChain(chain) }, func(c *nftables.Conn) { c.DelChain(chain) }})
 	}
 	return all
@@ -84,25 +81,6 @@ func IsOurs(family, table, chain string) bool {
 		}
 	}
 	return false
-}
-
-// hooks are the names of an IP family's hooks, by number.
-var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
-
-// String returns what makes a chain a base chain, empty if it is none.
-func (c *rawChain) String() string {
-	if c.kind == "" {
-		return ""
-	}
-	hook := fmt.Sprint(c.hook)
-	if int(c.hook) < len(hooks) {
-		hook = hooks[c.hook]
-	}
-	policy := "accept"
-	if c.policy == nfDrop {
-		policy = "drop"
-	}
-	return fmt.Sprintf("type %s hook %s priority %d policy %s", c.kind, hook, int32(c.priority), policy)
 }
 
 // names returns the strays as one text.

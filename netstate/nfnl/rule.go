@@ -1,0 +1,140 @@
+package nfnl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Rule is one rule as the kernel returns it.
+type Rule struct {
+	Chain   string
+	Handle  uint64
+	Exprs   []Expr
+	Comment string // from the user data, or from an xt comment match
+}
+
+// Expr is one expression of a rule.
+type Expr struct {
+	Name string
+	Data []byte // nested attributes
+}
+
+// ParseRule reads the payload of an NFT_MSG_NEWRULE: nfgenmsg, then NFTA_RULE_ attributes.
+func ParseRule(data []byte) (Rule, error) {
+	if len(data) < 4 {
+		return Rule{}, fmt.Errorf("message of %d bytes: want at least 4", len(data))
+	}
+	attrs, err := ParseAttributes(data[4:])
+	if err != nil {
+		return Rule{}, err
+	}
+	r := Rule{Chain: attrs.String(unix.NFTA_RULE_CHAIN), Comment: userComment(attrs[unix.NFTA_RULE_USERDATA])}
+	if h := attrs[unix.NFTA_RULE_HANDLE]; len(h) == 8 {
+		r.Handle = binary.BigEndian.Uint64(h)
+	}
+	list, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_RULE_EXPRESSIONS])
+	if err != nil {
+		return Rule{}, err
+	}
+	for _, a := range list {
+		e, err := parseExpr(a.Data)
+		if err != nil {
+			return Rule{}, err
+		}
+		if c, ok := e.XTComment(); ok {
+			r.Comment = c
+		}
+		r.Exprs = append(r.Exprs, e)
+	}
+	return r, nil
+}
+
+func parseExpr(data []byte) (Expr, error) {
+	e, err := ParseAttributes(data)
+	return Expr{e.String(unix.NFTA_EXPR_NAME), e[unix.NFTA_EXPR_DATA]}, err
+}
+
+// userComment returns the comment in a rule's user data, which is type, length, value triplets (libnftnl's udata.h);
+// a comment has type 0 and ends with a NUL.
+func userComment(b []byte) string {
+	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
+		if b[0] == 0 {
+			return CString(b[2 : 2+int(b[1])])
+		}
+		b = b[2+int(b[1]):]
+	}
+	return ""
+}
+
+// XTComment returns the text of iptables-nft's form of a comment, a match of the xt_comment module.
+func (e Expr) XTComment() (string, bool) {
+	if e.Name != "match" {
+		return "", false
+	}
+	attrs, err := ParseAttributes(e.Data)
+	if err != nil || attrs.String(unix.NFTA_MATCH_NAME) != "comment" {
+		return "", false
+	}
+	return attrs.String(unix.NFTA_MATCH_INFO), true
+}
+
+// Verdict returns the attributes of the verdict of an immediate expression.
+func (e Expr) Verdict() Attributes {
+	if e.Name != "immediate" {
+		return nil
+	}
+	attrs, _ := ParseAttributes(e.Data)
+	data, _ := ParseAttributes(attrs[unix.NFTA_IMMEDIATE_DATA])
+	v, _ := ParseAttributes(data[unix.NFTA_DATA_VERDICT])
+	return v
+}
+
+// IsPrefix returns the length of want if exprs begin so, otherwise 0. Counters are equal whatever they have counted.
+func IsPrefix(want []expr.Any, exprs []Expr) int {
+	if len(want) > len(exprs) {
+		return 0
+	}
+	for i, e := range want {
+		w, err := encodeExpr(e)
+		if err != nil || !exprs[i].equal(w) {
+			return 0
+		}
+	}
+	return len(want)
+}
+
+// encodeExpr returns e as the kernel would, but for flags and the order of attributes.
+func encodeExpr(e expr.Any) (Expr, error) {
+	if l, ok := e.(*expr.Lookup); ok {
+		return encodeLookup(l)
+	}
+	data, err := expr.Marshal(unix.NFPROTO_IPV4, e)
+	if err != nil {
+		return Expr{}, err
+	}
+	return parseExpr(data)
+}
+
+// encodeLookup leaves out the set's number, which only the transaction that makes the set knows.
+func encodeLookup(l *expr.Lookup) (Expr, error) {
+	data, err := expr.MarshalExprData(unix.NFPROTO_IPV4, l)
+	if err != nil {
+		return Expr{}, err
+	}
+	list, err := netlink.UnmarshalAttributes(data)
+	if err != nil {
+		return Expr{}, err
+	}
+	isNumber := func(a netlink.Attribute) bool { return a.Type == unix.NFTA_LOOKUP_SET_ID }
+	data, err = netlink.MarshalAttributes(slices.DeleteFunc(list, isNumber))
+	return Expr{"lookup", data}, err
+}
+
+func (e Expr) equal(want Expr) bool {
+	return e.Name == want.Name && (e.Name == "counter" || equalAttributes(e.Data, want.Data))
+}

@@ -36,8 +36,8 @@ func (s Set) String() string {
 	return words("set", s.Family.nft(), s.Name, "type", string(s.Type), s.Extra)
 }
 
-// Filter is a chain of the FilterTable that others jump to. It is compared and written as a whole. Slot: family and name.
-// Mark: the table's name. Cascade: none; the kernel refuses to delete one that something jumps to.
+// Filter is a chain of the FilterTable that others jump to. It is compared and written as a whole. Slot: family and
+// name. Mark: the table's name. Cascade: none; the kernel refuses to delete one that something jumps to.
 type Filter struct {
 	Family Family
 	Name   string
@@ -75,12 +75,14 @@ func (e Element) String() string {
 	return words("element", e.Set, e.Prefix.String(), port, prefixed(": ", e.Verdict), e.Extra)
 }
 
-// Hook is the base chain of the FilterTable, through which all forwarded packets of a family go. Slot: family. Mark: the
-// table's name. Cascade: none.
+// Hook is the base chain of the FilterTable, through which all forwarded packets of a family go. Slot: family. Mark:
+// the table's name. Cascade: none.
 type Hook struct {
 	Family Family
 	Rules  string // one a line, in the grammar of netstate/filter
-	Extra  string
+	// Extra says what stands in the table that no object describes. Then nothing else of the family is observed, and a
+	// change of the Hook makes the whole table again.
+	Extra string
 }
 
 // Key implements Object.

@@ -1,0 +1,91 @@
+// Package filter is the kernel side of the nftables table that enforces network policies: it observes, applies and
+// watches the kinds Set, Filter, Element and Hook of netstate.
+//
+// The table is ours alone, and a plan is one transaction: packets meet the old rules or the new ones, never a part.
+// What is read is compared with the encoding of what is wanted, so nothing has to be decoded, and nothing altered
+// looks intact.
+package filter
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
+)
+
+// Filter reads and writes the table of both families in one network namespace, the one of the thread that calls it. It
+// is used by one goroutine; only Watch's own goroutine runs beside it.
+type Filter struct {
+	nf     nfnl.Conn
+	writer *nftables.Conn // nil: not open
+	socket *netlink.Conn  // of writer
+	port   atomic.Uint32  // of socket: the sender of our own changes
+}
+
+// New returns a Filter, or an error if the kernel has no nf_tables.
+func New() (*Filter, error) {
+	f := &Filter{}
+	r := f.reader()
+	if r.Generation(); r.Err != nil {
+		f.Close()
+		if nfnl.Unsupported(r.Err) {
+			return nil, fmt.Errorf("enforce network policies: want a kernel with nf_tables (CONFIG_NF_TABLES): %w", r.Err)
+		}
+		return nil, fmt.Errorf("enforce network policies: %w", r.Err)
+	}
+	return f, nil
+}
+
+// Close releases what the Filter holds. The table stays.
+func (f *Filter) Close() {
+	f.nf.Close()
+	f.closeWriter()
+}
+
+// Observe returns what is in the table. Chains have the wanted text if their rules are what it says.
+//
+// If there is something in a table that no object of netstate stands for, a flag or a foreign kind of set, say, then
+// the family's Hook with an Extra is all that is observed. A change of such a Hook deletes the table, and the plan,
+// which has everything that is wanted, makes it again in the same transaction.
+func (f *Filter) Observe(_ context.Context, want netstate.State) (netstate.State, error) {
+	for range 10 {
+		r := f.reader()
+		before := r.Generation()
+		state := netstate.State{}
+		for _, family := range netstate.Families {
+			if table, ok := r.Tables(family)[netstate.FilterTable]; ok {
+				state.Add(r.table(family, table, want)...)
+			}
+		}
+		after := r.Generation()
+		if r.Err == nil && before == after {
+			return state, nil
+		}
+		if r.Err != nil && r.Err != nfnl.ErrMoved {
+			return nil, r.Err
+		}
+	}
+	return nil, nfnl.ErrMoved
+}
+
+func tableOf(family netstate.Family) *nftables.Table {
+	return &nftables.Table{Name: netstate.FilterTable, Family: nfnl.TableFamily(family)}
+}
+
+// hookName is the base chain's name.
+const hookName = "forward"
+
+func hookOf(family netstate.Family) *nftables.Chain {
+	policy := nftables.ChainPolicyAccept
+	return &nftables.Chain{Name: hookName, Table: tableOf(family), Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &policy}
+}
+
+func chainOf(family netstate.Family, name string) *nftables.Chain {
+	return &nftables.Chain{Name: name, Table: tableOf(family)}
+}

@@ -1,0 +1,225 @@
+package filter
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
+)
+
+// clause is one piece of a rule: some words, and perhaps an argument.
+type clause struct {
+	words string
+	arg   bool
+	end   bool // of the rule
+	// encode returns the expressions that nft would write, or nil if that is no argument of the clause.
+	encode func(family netstate.Family, arg string) []expr.Any
+}
+
+// clauses are the grammar of the texts in netstate.Filter and netstate.Hook. A rule is some matches and one end.
+var clauses = []clause{
+	{words: "ct reply established", encode: func(netstate.Family, string) []expr.Any {
+		reply := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, nfnl.Compare(expr.CmpOpEq, []byte{1})}
+		return append(reply, ctState(expr.CtStateBitESTABLISHED)...)
+	}},
+	{words: "ct related", encode: func(netstate.Family, string) []expr.Any { return ctState(expr.CtStateBitRELATED) }},
+	{words: "iifname", arg: true, encode: device(expr.MetaKeyIIFNAME)},
+	{words: "oifname", arg: true, encode: device(expr.MetaKeyOIFNAME)},
+	{words: "saddr", arg: true, encode: address(nfnl.Source)},
+	{words: "daddr", arg: true, encode: address(nfnl.Destination)},
+	{words: "saddr . daddr", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+		size := family.Bits() / 8
+		return lookup(arg, nfnl.LoadAddress(nfnl.Source, size, 1), nfnl.LoadAddress(nfnl.Destination, size, register(size)))
+	}},
+	{words: "daddr . proto . port", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+		size := family.Bits() / 8
+		return lookup(arg, nfnl.LoadAddress(nfnl.Destination, size, 1),
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register(size)}, loadPort(register(size+4)))
+	}},
+	{words: "proto", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
+		n, err := strconv.ParseUint(arg, 10, 8)
+		if err != nil {
+			return nil
+		}
+		return protocol(byte(n))
+	}},
+	{words: "icmpv6", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
+		least, most, ok := numbers(arg, 8)
+		if !ok {
+			return nil
+		}
+		kind := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 1}
+		return append(protocol(unix.IPPROTO_ICMPV6), between(kind, []byte{byte(least)}, []byte{byte(most)})...)
+	}},
+	{words: "tcp dport", arg: true, encode: port(unix.IPPROTO_TCP)},
+	{words: "udp dport", arg: true, encode: port(unix.IPPROTO_UDP)},
+	{words: "sctp dport", arg: true, encode: port(unix.IPPROTO_SCTP)},
+	{words: "counter", encode: func(netstate.Family, string) []expr.Any { return []expr.Any{&expr.Counter{}} }},
+	{words: "accept", end: true, encode: verdict(expr.VerdictAccept)},
+	{words: "drop", end: true, encode: verdict(expr.VerdictDrop)},
+	{words: "return", end: true, encode: verdict(expr.VerdictReturn)},
+	{words: "jump", arg: true, end: true, encode: verdict(expr.VerdictJump)},
+	{words: "goto", arg: true, end: true, encode: verdict(expr.VerdictGoto)},
+	{words: "saddr vmap", arg: true, end: true, encode: verdictMap(nfnl.Source)},
+	{words: "daddr vmap", arg: true, end: true, encode: verdictMap(nfnl.Destination)},
+}
+
+// encode returns a rule as expressions.
+func encode(family netstate.Family, rule string) ([]expr.Any, error) {
+	var exprs []expr.Any
+	words, ended := strings.Fields(rule), false
+	for len(words) > 0 {
+		if ended {
+			return nil, fmt.Errorf("rule %q: it goes on with %q after its end", rule, words[0])
+		}
+		c, n, e := firstClause(family, words)
+		if n == 0 {
+			return nil, fmt.Errorf("rule %q: no clause begins with %q", rule, strings.Join(words, " "))
+		}
+		exprs, words, ended = append(exprs, e...), words[n:], c.end
+	}
+	if !ended {
+		return nil, fmt.Errorf("rule %q: want an end such as accept, drop or return", rule)
+	}
+	return exprs, nil
+}
+
+// firstClause returns the clause with which words begin, how many of them it has, and its expressions.
+func firstClause(family netstate.Family, words []string) (clause, int, []expr.Any) {
+	for _, c := range clauses {
+		n := strings.Count(c.words, " ") + 1
+		if len(words) < n || strings.Join(words[:n], " ") != c.words {
+			continue
+		}
+		arg := ""
+		if c.arg {
+			if len(words) == n {
+				continue
+			}
+			arg = words[n]
+			n++
+		}
+		if e := c.encode(family, arg); e != nil {
+			return c, n, e
+		}
+	}
+	return clause{}, 0, nil
+}
+
+// register returns the register that begins size bytes after the first one's begin. The first of each four 32-bit
+// registers goes by the number of the 128-bit one, which the kernel reports, too.
+func register(size int) uint32 {
+	if size%16 == 0 {
+		return uint32(unix.NFT_REG_1 + size/16)
+	}
+	return uint32(unix.NFT_REG32_00 + size/4)
+}
+
+func ctState(bits uint32) []expr.Any {
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}, nfnl.Mask(binaryutil.NativeEndian.PutUint32(bits)),
+		nfnl.Compare(expr.CmpOpNeq, make([]byte, 4))}
+}
+
+func device(key expr.MetaKey) func(netstate.Family, string) []expr.Any {
+	return func(_ netstate.Family, name string) []expr.Any {
+		if len(name) >= unix.IFNAMSIZ {
+			return nil
+		}
+		return []expr.Any{&expr.Meta{Key: key, Register: 1},
+			nfnl.Compare(expr.CmpOpEq, nfnl.Pad([]byte(name), unix.IFNAMSIZ))}
+	}
+}
+
+// address matches an address by a set or a prefix.
+func address(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
+	return func(family netstate.Family, arg string) []expr.Any {
+		if e := lookup(arg, nfnl.LoadAddress(d, family.Bits()/8, 1)); e != nil {
+			return e
+		}
+		p, err := netip.ParsePrefix(arg)
+		if err != nil || netstate.FamilyOf(p.Addr()) != family || p != p.Masked() {
+			return nil
+		}
+		return nfnl.ComparePrefix(expr.CmpOpEq, d, p)
+	}
+}
+
+// lookup looks for what was loaded in the set of a name, "@NAME".
+func lookup(arg string, loads ...expr.Any) []expr.Any {
+	name, ok := strings.CutPrefix(arg, "@")
+	if !ok || name == "" {
+		return nil
+	}
+	return append(loads, &expr.Lookup{SourceRegister: 1, SetName: name})
+}
+
+func verdictMap(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
+	return func(family netstate.Family, arg string) []expr.Any {
+		e := lookup(arg, nfnl.LoadAddress(d, family.Bits()/8, 1))
+		if e != nil {
+			e[1].(*expr.Lookup).IsDestRegSet = true // register 0 is the verdict's
+		}
+		return e
+	}
+}
+
+func protocol(n byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, nfnl.Compare(expr.CmpOpEq, []byte{n})}
+}
+
+// loadPort loads the destination port: the second half of the first word of the transport header.
+func loadPort(register uint32) *expr.Payload {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+}
+
+// port matches a destination port "N", or some, "N-M".
+func port(proto byte) func(netstate.Family, string) []expr.Any {
+	return func(_ netstate.Family, arg string) []expr.Any {
+		least, most, ok := numbers(arg, 16)
+		if !ok {
+			return nil
+		}
+		return append(protocol(proto), between(loadPort(1), binaryutil.BigEndian.PutUint16(uint16(least)),
+			binaryutil.BigEndian.PutUint16(uint16(most)))...)
+	}
+}
+
+// numbers reads "N" or "N-M".
+func numbers(text string, bits int) (least, most uint64, ok bool) {
+	first, last, two := strings.Cut(text, "-")
+	if !two {
+		last = first
+	}
+	least, err := strconv.ParseUint(first, 10, bits)
+	most, lastErr := strconv.ParseUint(last, 10, bits)
+	return least, most, err == nil && lastErr == nil && least <= most
+}
+
+// between compares what is loaded with two bounds that belong to the range, or with one number.
+func between(load expr.Any, least, most []byte) []expr.Any {
+	if string(least) == string(most) {
+		return []expr.Any{load, nfnl.Compare(expr.CmpOpEq, least)}
+	}
+	return []expr.Any{load, nfnl.Compare(expr.CmpOpGte, least), nfnl.Compare(expr.CmpOpLte, most)}
+}
+
+func verdict(kind expr.VerdictKind) func(netstate.Family, string) []expr.Any {
+	return func(_ netstate.Family, chain string) []expr.Any {
+		return []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}
+	}
+}
+
+// linesOf returns the rules of a text.
+func linesOf(rules string) []string {
+	if rules == "" {
+		return nil
+	}
+	return strings.Split(rules, "\n")
+}

@@ -30,6 +30,13 @@ type Machine interface {
 	RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 }
 
+// Policies protect the pods of this node by network policies.
+type Policies interface {
+	// Protect is told what pods of this node get addresses from. It returns nil once policies are enforced there; until
+	// then the agent writes no lease for the CNI plugin, so that no pod starts.
+	Protect(subnets []netip.Prefix) error
+}
+
 // Config is what an Agent is made of. Nothing of it is optional but what says so.
 type Config struct {
 	Planner
@@ -44,9 +51,11 @@ type Config struct {
 	// ProbeChecksum finds out whether packets to a peer's end of the overlay arrive if the NIC computes their checksums.
 	// Optional: without it nobody does.
 	ProbeChecksum func(context.Context, netip.Addr) (checksum.Result, error)
-	Settings      Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
-	Log           *slog.Logger
-	Metrics       *Metrics
+	// Policies enforce network policies. Optional: without it nobody does.
+	Policies Policies
+	Settings Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
+	Log      *slog.Logger
+	Metrics  *Metrics
 }
 
 // Agent is one node's agent. Make it with New, run it once.

@@ -14,6 +14,9 @@ import (
 // before. A CNI config that cannot be replaced is reported, and is no error as long as the one that
 // is installed can be used.
 func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) error {
+	if err := a.protect(lease); err != nil {
+		return err
+	}
 	if err := a.writeEnv(node, lease); err != nil || !synced {
 		return err
 	}
@@ -28,6 +31,18 @@ func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) e
 		a.event("Warning", "ConflistNotWritten", clip(err.Error()))
 	}
 	return nil
+}
+
+// protect returns an error while network policies do not protect the lease's pods.
+func (a *Agent) protect(lease subnet.Lease) error {
+	if a.Policies == nil {
+		return nil
+	}
+	var subnets []netip.Prefix
+	for _, stack := range lease.Stacks {
+		subnets = append(subnets, stack.Subnet)
+	}
+	return a.Policies.Protect(subnets)
 }
 
 // writeEnv writes the lease for the CNI plugin.

@@ -12,6 +12,8 @@ type BaseConfig struct {
 	Bridge    string // cni0; empty: others make the pods' bridge, and give it the gateway's address
 	MTU       int    // of the pods, bytes
 	Blackhole bool   // a blackhole route for the node's own subnet: addresses of no pod are not sent upstream
+	// Filter makes the packets between pods of the bridge pass the rules for forwarded packets, by br_netfilter.
+	Filter bool
 }
 
 // blackholeMetric lets the bridge's own route, of a lower metric, win as long as it stands.
@@ -33,6 +35,9 @@ func Base(cfg BaseConfig, node Node, lease subnet.Lease) netstate.State {
 	for i, stack := range lease.Stacks {
 		for _, s := range forwarding(node, stack.Family()) {
 			state.Add(s)
+		}
+		if cfg.Filter {
+			state.Add(bridgeFilter(stack.Family()))
 		}
 		if cfg.Blackhole {
 			state.Add(
@@ -93,6 +98,14 @@ func bridgeMAC(bridge string, node Node, gateway netip.Addr) netstate.MAC {
 		return mac
 	}
 	return netstate.BridgeMAC(gateway)
+}
+
+// bridgeFilter makes bridged packets of a family pass the rules for forwarded ones.
+func bridgeFilter(f netstate.Family) netstate.Sysctl {
+	if f == netstate.IPv6 {
+		return netstate.Sysctl{Name: "net/bridge/bridge-nf-call-ip6tables", Value: "1"}
+	}
+	return netstate.Sysctl{Name: "net/bridge/bridge-nf-call-iptables", Value: "1"}
 }
 
 // forwarding is the sysctls of one family. A host that forwards IPv6 ignores router advertisements, and so

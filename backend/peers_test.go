@@ -226,6 +226,13 @@ route blackhole fc00:0:0:1::/64 metric 4096
 	node.Underlays = append(node.Underlays, backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1"), AcceptRA: true})
 	node.MACs = map[string]netstate.MAC{"cni0": {2, 0, 0, 0, 0, 9}}
 	cfg.Blackhole = false
+	cfg.Filter = true
+	for _, want := range []string{"bridge-nf-call-iptables = 1\n", "bridge-nf-call-ip6tables = 1\n"} {
+		if got := backend.Base(cfg, node, local).String(); !strings.Contains(got, "sysctl net/bridge/"+want) {
+			t.Errorf("with network policies: got\n%s\nwant %s", got, want)
+		}
+	}
+	cfg.Filter = false
 	got := backend.Base(cfg, node, local).String()
 	for _, want := range []string{"sysctl net/ipv6/conf/eth1/accept_ra = 2\n", "link cni0 bridge mtu 1430 address 02:00:00:00:00:09 up\n"} {
 		if !strings.Contains(got, want) {

@@ -46,7 +46,8 @@ func (n *Node) AgentFlags() []string {
 	if n.foreign() {
 		return flags
 	}
-	return append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.CheckpointFile(), "--v=1")
+	flags = append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.CheckpointFile(), "--v=1")
+	return append(flags, n.lab.policyFlags()...)
 }
 
 // DryRun is the command that prints what the node's agent would change. The program is Twill's own, whatever the
@@ -54,7 +55,7 @@ func (n *Node) AgentFlags() []string {
 func (n *Node) DryRun() []string {
 	flags := append(n.lab.store.flags(n), "--subnet-file="+n.SubnetFile(), "--ip-masq", "--node-name="+n.Name,
 		"--checkpoint-file="+n.CheckpointFile(), "--dry-run")
-	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.site().flags(n.Underlay()[0]))
+	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.lab.policyFlags(), n.site().flags(n.Underlay()[0]))
 }
 
 // CleanupCommand is the command that removes everything of Twill's from the node.

@@ -22,15 +22,16 @@ type Spec struct {
 	Nodes         int               `json:"nodes"` // 3
 	Pods          int               `json:"pods"`  // on each node; negative: none; 0: 2
 	Underlay      string            `json:"underlay"`
-	Family        string            `json:"family"`            // "4", "6" or "dual"
-	Backend       string            `json:"backend"`           // "vxlan"
-	DirectRouting bool              `json:"directRouting"`     // of vxlan and ipip
-	NetConf       json.RawMessage   `json:"netConf,omitempty"` // net-conf.json; empty: made from Family, Backend and DirectRouting
-	Store         string            `json:"store"`             // "etcd", "kube" or "file"
-	Agents        map[string]string `json:"agents"`            // a node's agent binary; "": that of all other nodes
-	Names         []string          `json:"names,omitempty"`   // of the first nodes; the others are node<number>
-	Sites         map[string]Site   `json:"sites,omitempty"`   // how a node is plugged in; "": all other nodes
-	Bare          bool              `json:"bare,omitempty"`    // hosts on an underlay: no store, no agents, no pods
+	Family        string            `json:"family"`                  // "4", "6" or "dual"
+	Backend       string            `json:"backend"`                 // "vxlan"
+	DirectRouting bool              `json:"directRouting"`           // of vxlan and ipip
+	NetConf       json.RawMessage   `json:"netConf,omitempty"`       // net-conf.json; empty: made from Family, Backend and DirectRouting
+	Store         string            `json:"store"`                   // "etcd", "kube" or "file"
+	Agents        map[string]string `json:"agents"`                  // a node's agent binary; "": that of all other nodes
+	Names         []string          `json:"names,omitempty"`         // of the first nodes; the others are node<number>
+	Sites         map[string]Site   `json:"sites,omitempty"`         // how a node is plugged in; "": all other nodes
+	NetworkPolicy bool              `json:"networkPolicy,omitempty"` // agents enforce the policies of Lab.ApplyManifest
+	Bare          bool              `json:"bare,omitempty"`          // hosts on an underlay: no store, no agents, no pods
 
 	Programs Programs `json:"-"` // FindPrograms
 	Dir      string   `json:"-"` // where labs keep their state: /run/twill/lab

@@ -31,8 +31,10 @@ type nodeState struct {
 }
 
 type podState struct {
-	Name  string
-	Addrs []netip.Addr // IPv4 first
+	Name      string
+	Addrs     []netip.Addr      // IPv4 first
+	Namespace string            `json:",omitempty"` // of Kubernetes; empty: default
+	Labels    map[string]string `json:",omitempty"` // beside those that all pods have
 }
 
 const stateFile = "state.json"
@@ -60,6 +62,9 @@ func (l *Lab) change(alter func(*state)) error {
 	}
 	if err := atomicfile.Write(filepath.Join(l.dir, stateFile), data, 0o644); err != nil {
 		return fmt.Errorf("write the lab's state: %w", err)
+	}
+	if l.spec.NetworkPolicy {
+		return l.writePods()
 	}
 	return nil
 }

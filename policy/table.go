@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
@@ -67,42 +68,50 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	return t, skips
 }
 
-// State returns what is wanted now. It is the table's own: read it before the next Change, and write nothing to it.
+// State returns what is wanted now. It is the table's own: read it before the next Follow, and write nothing to it.
 func (t *Table) State() netstate.State { return t.state }
 
-// Change follows one pod: was is nil for a new one, now is nil for one that is gone. It returns the plan from the state
-// before to the state after, or is not ok if pods of this node need other chains now: then a new Table is due, and this one
-// is of no use any more.
-func (t *Table) Change(was, now *Pod) (plan netstate.Plan, ok bool) {
-	before, after, ok := netstate.State{}, netstate.State{}, true
-	addrs := map[netip.Addr]bool{}
-	for _, p := range []*Pod{was, now} {
-		if p != nil {
-			for _, a := range p.Addrs {
-				addrs[a] = true
+// Follow follows pods that changed. It returns the plan from the state before to the state after. It is not ok if pods of
+// this node need other chains now: then a new Table is due, State is still the one before, and the Table of no other use.
+func (t *Table) Follow(changes []PodChange) (plan netstate.Plan, ok bool) {
+	first := map[netip.Addr]*Pod{} // who had each address before
+	for _, c := range changes {
+		for _, addr := range c.addrs() {
+			old := t.owners.of(addr)
+			if _, seen := first[addr]; !seen {
+				first[addr] = old
+			}
+			t.owners.move(addr, c.Was, c.Now)
+			added := t.use(addr, t.owners.of(addr), 1)
+			if t.use(addr, old, -1) || added {
+				return nil, false
 			}
 		}
 	}
-	for addr := range addrs {
-		old := t.owners.of(addr)
+	before, after := netstate.State{}, netstate.State{}
+	for addr, old := range first {
 		before.Add(t.elements(addr, old)...)
-		t.owners.move(addr, was, now)
-		owner := t.owners.of(addr)
-		changed := t.use(addr, owner, 1)
-		if t.use(addr, old, -1) || changed {
-			return nil, false
-		}
-		after.Add(t.elements(addr, owner)...)
+		after.Add(t.elements(addr, t.owners.of(addr))...)
 	}
 	plan = netstate.Diff(after, before)
 	for _, c := range plan {
-		if c.Want == nil {
-			delete(t.state, c.Key())
-		} else {
+		if delete(t.state, c.Key()); c.Want != nil {
 			t.state.Add(c.Want)
 		}
 	}
 	return plan, true
+}
+
+// addrs returns the addresses of the pod before and after.
+func (c PodChange) addrs() (all []netip.Addr) {
+	if c.Was != nil {
+		all = append(all, c.Was.Addrs...)
+	}
+	if c.Now != nil {
+		all = append(all, c.Now.Addrs...)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
 }
 
 // local reports whether a pod is one of this node that policies can isolate.

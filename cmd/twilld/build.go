@@ -92,7 +92,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 			Planner: agent.Planner{
 				Node: store.node, Network: network, Backend: b, Choice: withHints(settings.Choice, hints),
 				WireGuard: extras.wireguard, Firewall: rules,
-				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole}},
+				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.enforce}},
 			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
 			Masquerade: masq, ProbeChecksum: checksum.Probe,

@@ -41,6 +41,7 @@ type options struct {
 
 	cniSource, cniTarget, installCNI string // Twill
 	pods                             podOptions
+	policy                           policyOptions // Twill
 
 	ipMasq, randomFullyDisable, blackhole bool
 	noMasquerade, clusters                prefixes             // Twill
@@ -113,6 +114,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	o.registerStore(fs)
 	o.registerNetwork(fs)
 	o.pods.register(fs)
+	o.policy.register(fs)
 	fs.StringVar(&o.subnetFile, "subnet-file", "/run/flannel/subnet.env",
 		"where the CNI plugin finds this node's lease")
 	fs.StringVar(&o.checkpointFile, "checkpoint-file", "/var/lib/twill/checkpoint.json",
@@ -315,7 +317,7 @@ func (o *options) settings() (agent.Settings, error) {
 		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
 			AnnotationPrefix: o.kubeAnnotationPrefix},
 	}
-	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP())
+	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy())
 }
 
 // checkExternalIP returns an error if --flannel-external-ip does not fit the other flags.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy/enforce"
 )
 
 const metricsPage = "../../Documentation/metrics.md"
@@ -68,6 +69,7 @@ func agentsMetrics(t *testing.T) []metric {
 	t.Helper()
 	r := &recorder{Registry: prometheus.NewRegistry(), t: t}
 	agentMetrics(r)
+	enforce.NewMetrics(r)
 	slices.SortFunc(r.all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	return r.all
 }
@@ -96,7 +98,7 @@ func TestMetricsPage(t *testing.T) {
 	if have != want {
 		t.Errorf("%s does not end with what agents register: make reference", metricsPage)
 	}
-	for k := netstate.KindLink; k <= netstate.KindChain; k++ {
+	for k := netstate.KindLink; k <= netstate.KindHook; k++ {
 		if !strings.Contains(head, "`"+k.String()+"`") {
 			t.Errorf("%s does not name the kind of object %s", metricsPage, k)
 		}

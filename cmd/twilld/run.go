@@ -54,6 +54,10 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	defer p.close()
 	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.Network.Backend, "version", version)
+	if err := servePolicies(ctx, group, o, p); err != nil {
+		cancel()
+		return errors.Join(err, group.Wait())
+	}
 	a := agent.New(p.config)
 	h := a.Handler(p.metrics)
 	handler.agent.Store(&h)
@@ -113,12 +117,14 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 	defer f.Close()
 	plan, err := agent.Cleanup(ctx, agent.Join(k, f))
 	fmt.Fprint(stdout, plan)
+	policies, policyErr := deletePolicies(ctx)
+	fmt.Fprint(stdout, policies)
 	lines, cloudErr := cloudroute.Cleanup(ctx, filepath.Dir(o.subnetFile), clouds)
 	for _, line := range lines {
 		fmt.Fprintln(stdout, line)
 	}
-	err = errors.Join(err, cloudErr)
-	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile} {
+	err = errors.Join(err, policyErr, cloudErr)
+	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile, o.policyCheckpoint()} {
 		switch e := os.Remove(path); {
 		case e == nil:
 			fmt.Fprintln(stdout, "- file", path)

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/filter"
+	"github.com/twill-net/twill/policy/enforce"
+	"github.com/twill-net/twill/policy/file"
+)
+
+// policyOptions are the flags about network policies. Flannel has none of them.
+type policyOptions struct {
+	enforce bool
+	file    string
+}
+
+func (o *policyOptions) register(fs *flag.FlagSet) {
+	fs.BoolVar(&o.enforce, "network-policy", false,
+		"enforce the cluster's NetworkPolicies for this node's pods, with nftables")
+	fs.StringVar(&o.file, "network-policy-file", "",
+		"with --network-policy: a file, or a directory, of manifests with the policies, namespaces and pods; "+
+			"empty: the Kubernetes API's")
+}
+
+// checkPolicy returns an error if the flags about network policies do not fit the others.
+func (o *options) checkPolicy() error {
+	switch {
+	case !o.policy.enforce && o.policy.file != "":
+		return errors.New("--network-policy-file has no effect without --network-policy: give both or neither")
+	case !o.policy.enforce:
+		return nil
+	case o.bridge == "":
+		return errors.New("--network-policy needs a --bridge: the rules are about the packets of its ports")
+	case o.policy.file == "":
+		return errors.New("--network-policy needs a --network-policy-file with the policies")
+	}
+	return nil
+}
+
+// policyCheckpoint is where the tables are kept for a start without the source; empty: nowhere.
+func (o *options) policyCheckpoint() string {
+	if o.checkpointFile == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(o.checkpointFile), "network-policy.json")
+}
+
+// bridgeFilter is there while the kernel has br_netfilter.
+const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+
+// servePolicies starts what enforces network policies, and makes the agent wait for it.
+func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *parts) error {
+	if !o.policy.enforce {
+		return removePolicies(ctx, p.config.Log)
+	}
+	if _, err := os.Stat(bridgeFilter); err != nil {
+		return fmt.Errorf("--network-policy needs the kernel's br_netfilter, which is not there (%w): load the module "+
+			"br_netfilter on this node", err)
+	}
+	source := file.New(o.policy.file, func(err error) { logWaiting(p.config.Log, "network policies", err) })
+	tables, err := filter.New()
+	if err != nil {
+		return fmt.Errorf("--network-policy: %w", err)
+	}
+	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: source, Kernel: tables,
+		Checkpoint: o.policyCheckpoint(), Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics)})
+	p.config.Policies = e
+	group.Go(func() error {
+		defer tables.Close()
+		return e.Run(ctx)
+	})
+	return nil
+}
+
+// removePolicies deletes what an agent with --network-policy left: without one that follows them, policies would stay as
+// they were, and new pods have no network.
+func removePolicies(ctx context.Context, log *slog.Logger) error {
+	plan, err := deletePolicies(ctx)
+	if len(plan) > 0 {
+		log.Info("network policies are not enforced any more", "objects", len(plan))
+	}
+	return err
+}
+
+// deletePolicies deletes the tables, if there are any.
+func deletePolicies(ctx context.Context) (netstate.Plan, error) {
+	tables, err := filter.New()
+	if err != nil {
+		return nil, nil //nolint:nilerr // a kernel without nf_tables has none
+	}
+	defer tables.Close()
+	have, err := tables.Observe(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the tables of network policies: %w", err)
+	}
+	plan := netstate.Diff(nil, have)
+	if err := tables.Apply(ctx, plan); err != nil {
+		return nil, fmt.Errorf("delete the tables of network policies: %w", err)
+	}
+	return plan, nil
+}

@@ -1,0 +1,187 @@
+// Package enforce keeps a node's kernel as the policies of the cluster ask. It is a loop of its own, beside the network's:
+// policies never delay a route.
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+)
+
+// Kernel is where the tables are.
+type Kernel interface {
+	// Observe returns what the tables hold.
+	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
+	// Apply makes the whole plan at once, or after an error nothing of it.
+	Apply(ctx context.Context, p netstate.Plan) error
+	// Watch notifies when somebody else may have changed the tables; the channel is closed when the subscription broke.
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Config is what an Enforcer is made of.
+type Config struct {
+	Node   string
+	Bridge string // of the pods
+	Source policy.Source
+	Kernel Kernel
+	// Checkpoint is a file with what was wanted last, for a start without the source; empty: none.
+	Checkpoint string
+	Log        *slog.Logger
+	Metrics    *Metrics
+}
+
+const (
+	resync     = 10 * time.Minute       // how often the tables are read when nothing happens
+	firstRetry = 100 * time.Millisecond // the pause after the first of a row of errors; it doubles up to lastRetry
+	lastRetry  = 10 * time.Second
+	gather     = 2 * time.Millisecond // how long a change waits for others
+
+	saveEvery = 10 * time.Second // how often the checkpoint is written while policies and pods change
+
+	// checkpointAfter is how long a start waits for the source before it uses the checkpoint.
+	checkpointAfter = 3 * time.Second
+)
+
+// Enforcer keeps the tables. Make it with New, run it once.
+type Enforcer struct {
+	Config
+	causes causes.Log
+	inbox  inbox
+	wake   chan struct{}
+
+	mu       sync.Mutex
+	subnets  []netip.Prefix // of this node, which the agent tells
+	enforced error          // why the tables are not yet as wanted; nil: they are
+
+	// What follows is the loop's own.
+	table    *policy.Table  // nil: the source has nothing yet
+	made     policy.Site    // for which it was made
+	have     netstate.State // what the kernel has; nil: it has to be read
+	started  time.Time
+	restored bool // the tables are an earlier agent's, or the checkpoint's
+	dirty    bool // the checkpoint is not what is wanted now
+}
+
+// New makes an Enforcer that has not touched anything yet.
+func New(cfg Config) *Enforcer {
+	return &Enforcer{Config: cfg, wake: make(chan struct{}, 1), enforced: errors.New("network policies are not enforced yet")}
+}
+
+// Protect tells what this node's pods get addresses from. It returns nil once policies are enforced there: until then no
+// pod may start.
+func (e *Enforcer) Protect(subnets []netip.Prefix) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Equal(subnets, e.subnets) {
+		e.subnets = slices.Clone(subnets)
+		e.enforced = fmt.Errorf("network policies are not enforced in %v yet", subnets)
+		e.notify()
+	}
+	return e.enforced
+}
+
+// notify wakes the loop.
+func (e *Enforcer) notify() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx is done. What it wrote to the kernel stays, and goes on protecting the pods that are there; new ones
+// cannot send before an agent knows them.
+func (e *Enforcer) Run(ctx context.Context) error {
+	e.started = time.Now()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return e.Source.Watch(ctx, func(c policy.Change) {
+			e.inbox.put(c)
+			e.notify()
+		})
+	})
+	group.Go(func() error { return e.watchKernel(ctx) })
+	group.Go(func() error { return e.loop(ctx) })
+	return group.Wait()
+}
+
+// watchKernel makes the loop read the tables after others changed them.
+func (e *Enforcer) watchKernel(ctx context.Context) error {
+	for ctx.Err() == nil {
+		events, err := e.Kernel.Watch(ctx)
+		if err != nil {
+			e.causes.Error(e.Log, "watch the tables of network policies", err)
+			sleep(ctx, time.Second)
+			continue
+		}
+		for more := true; more; { // a new subscription may have missed something
+			e.inbox.altered()
+			e.notify()
+			_, more = <-events
+		}
+	}
+	return nil
+}
+
+// loop reconciles whenever something happened, and writes the checkpoint now and then.
+func (e *Enforcer) loop(ctx context.Context) error {
+	defer e.save()
+	timer, saves := time.NewTimer(checkpointAfter), time.NewTicker(saveEvery)
+	defer timer.Stop()
+	defer saves.Stop()
+	retry := firstRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-saves.C:
+			if e.dirty {
+				e.save()
+			}
+			continue
+		case <-e.wake:
+			sleep(ctx, gather)
+		case <-timer.C:
+			e.inbox.altered()
+		}
+		err := e.reconcile(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			e.have = nil
+			e.causes.Error(e.Log, "enforce network policies", err)
+			e.Metrics.errors.Inc()
+			timer.Reset(retry)
+			retry = min(2*retry, lastRetry)
+			continue
+		case e.table == nil:
+			timer.Reset(checkpointAfter)
+		default:
+			timer.Reset(resync)
+		}
+		retry = firstRetry
+	}
+}
+
+// sleep waits, and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

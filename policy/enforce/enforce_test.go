@@ -1,0 +1,275 @@
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/policytest"
+)
+
+// fakeKernel holds tables, and refuses plans that are not made for what it holds.
+type fakeKernel struct {
+	mu       sync.Mutex
+	state    netstate.State
+	observed int
+	plans    []netstate.Plan
+	refuse   error
+	events   chan struct{}
+}
+
+func (k *fakeKernel) Observe(context.Context, netstate.State) (netstate.State, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.observed++
+	return clone(k.state), nil
+}
+
+func (k *fakeKernel) Apply(_ context.Context, p netstate.Plan) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.refuse != nil {
+		return k.refuse
+	}
+	next := clone(k.state)
+	for _, c := range p {
+		if next[c.Key()] != c.Was {
+			return fmt.Errorf("%s: there is %v", c, next[c.Key()])
+		}
+		if delete(next, c.Key()); c.Want != nil {
+			next.Add(c.Want)
+		}
+	}
+	k.state, k.plans = next, append(k.plans, p)
+	return nil
+}
+
+func (k *fakeKernel) Watch(context.Context) (<-chan struct{}, error) { return k.events, nil }
+
+func clone(s netstate.State) netstate.State {
+	all := netstate.State{}
+	all.Merge(s)
+	return all
+}
+
+// fakeSource tells what the test puts into it.
+type fakeSource chan policy.Change
+
+func (s fakeSource) Watch(ctx context.Context, f func(policy.Change)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c := <-s:
+			f(c)
+		}
+	}
+}
+
+// run is an Enforcer of node 1 of a drawn world that runs in a bubble of its own time.
+type run struct {
+	*testing.T
+	*Enforcer
+	kernel *fakeKernel
+	source fakeSource
+	world  policytest.World
+	snap   policy.Snapshot
+	log    *strings.Builder
+}
+
+// test runs f beside an Enforcer on a kernel.
+func test(t *testing.T, k *fakeKernel, checkpoint string, f func(*run)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &run{T: t, kernel: k, source: fakeSource(make(chan policy.Change)), world: policytest.New(3), log: &strings.Builder{}}
+		k.events = make(chan struct{})
+		r.snap = r.world.Snapshot(4, 6)
+		r.Enforcer = New(Config{Node: "node1", Bridge: "cni0", Source: r.source, Kernel: k, Checkpoint: checkpoint,
+			Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Enforcer.Run(ctx) }()
+		f(r)
+		cancel()
+		close(k.events)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// protect tells the subnets, and reports whether policies are enforced there.
+func (r *run) protect() bool {
+	err := r.Protect(r.world.Site(1).Subnets)
+	return err == nil
+}
+
+// sync sends the whole snapshot.
+func (r *run) sync() { r.tell(policy.Change{Rules: true}) }
+
+func (r *run) tell(c policy.Change) {
+	r.Helper()
+	s := r.snap
+	c.Snapshot = func() policy.Snapshot { return s }
+	r.source <- c
+	r.settle()
+}
+
+// settle waits until nothing happens any more for a second.
+func (r *run) settle() {
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+// check compares the kernel with what the snapshot asks for.
+func (r *run) check(what string) {
+	r.Helper()
+	want, _ := policy.Desired(r.world.Site(1), r.snap)
+	r.kernel.mu.Lock()
+	defer r.kernel.mu.Unlock()
+	if d := netstate.Diff(want, r.kernel.state); len(d) > 0 {
+		r.Errorf("%s: the kernel lacks\n%s", what, d)
+	}
+}
+
+// TestEnforce follows a cluster from the start on.
+func TestEnforce(t *testing.T) {
+	test(t, &fakeKernel{}, "", func(r *run) {
+		if r.protect() {
+			r.Fatal("pods may start before there is a table")
+		}
+		r.sync()
+		r.check("at the start")
+		if !r.protect() {
+			r.Fatal("pods may not start")
+		}
+		observed := r.kernel.observed
+		old := r.snap.Pods[0]
+		changed := *old
+		changed.Labels = r.world.Labels()
+		r.snap.Pods = append([]*policy.Pod{&changed}, r.snap.Pods[1:]...)
+		r.tell(policy.Change{Pods: []policy.PodChange{{Was: old, Now: &changed}}})
+		r.check("after a pod changed")
+		r.snap.Policies = append(r.snap.Policies, r.world.Policy("late"))
+		r.sync()
+		r.check("after a policy came")
+		if r.kernel.observed != observed {
+			r.Errorf("the tables were read %d times for changes of the cluster", r.kernel.observed-observed)
+		}
+	})
+}
+
+// TestAltered: what somebody else does to the tables is put back, and said.
+func TestAltered(t *testing.T) {
+	test(t, &fakeKernel{}, "", func(r *run) {
+		r.protect()
+		r.sync()
+		r.kernel.mu.Lock()
+		for key := range r.kernel.state {
+			if key.Kind == netstate.KindHook {
+				delete(r.kernel.state, key)
+			}
+		}
+		r.kernel.mu.Unlock()
+		r.kernel.events <- struct{}{}
+		r.settle()
+		r.check("after the hooks were deleted")
+		if !strings.Contains(r.log.String(), "changed by somebody else") {
+			r.Errorf("the log does not say it:\n%s", r.log)
+		}
+	})
+}
+
+// TestRefused: what the kernel refuses is tried again, from what it has.
+func TestRefused(t *testing.T) {
+	test(t, &fakeKernel{refuse: errors.New("no buffer space")}, "", func(r *run) {
+		r.protect()
+		r.sync()
+		if r.protect() {
+			r.Error("pods may start although the kernel refuses the tables")
+		}
+		r.kernel.mu.Lock()
+		r.kernel.refuse = nil
+		r.kernel.mu.Unlock()
+		time.Sleep(lastRetry)
+		r.settle()
+		r.check("after the kernel took it")
+	})
+}
+
+// TestOtherSubnets: pods of a new lease wait until its addresses are protected.
+func TestOtherSubnets(t *testing.T) {
+	test(t, &fakeKernel{}, "", func(r *run) {
+		r.protect()
+		r.sync()
+		other := []netip.Prefix{netip.MustParsePrefix("10.244.77.0/24")}
+		if r.Protect(other) == nil {
+			r.Error("pods of a new lease may start before its addresses are protected")
+		}
+		r.settle()
+		if err := r.Protect(other); err != nil {
+			r.Error(err)
+		}
+		if !strings.Contains(r.kernel.state.String(), "saddr 10.244.77.0/24 counter drop") {
+			r.Errorf("the new subnet is not protected:\n%s", r.kernel.state)
+		}
+	})
+}
+
+// TestNoSource: without the API server a node that has booted takes the checkpoint, and one that runs keeps what it has.
+func TestNoSource(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.json")
+	kernel := &fakeKernel{}
+	test(t, kernel, path, func(r *run) {
+		r.protect()
+		r.sync()
+	})
+	for name, k := range map[string]*fakeKernel{"booted": {}, "restarted": {state: clone(kernel.state)}} {
+		t.Run(name, func(t *testing.T) {
+			test(t, k, path, func(r *run) {
+				if r.settle(); r.protect() {
+					r.Error("pods may start before the source had time to answer")
+				}
+				time.Sleep(2 * checkpointAfter)
+				r.settle()
+				if !r.protect() {
+					r.Errorf("pods may not start:\n%s", r.log)
+				}
+				r.check("without the source")
+				if name == "restarted" && len(k.plans) > 0 {
+					r.Errorf("an intact table was written:\n%s", k.plans)
+				}
+				r.snap.Policies = nil
+				r.sync()
+				r.check("when the source is back")
+			})
+		})
+	}
+	t.Run("damaged", func(t *testing.T) {
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		test(t, &fakeKernel{}, path, func(r *run) {
+			r.protect()
+			time.Sleep(2 * checkpointAfter)
+			if r.settle(); r.protect() {
+				r.Error("pods may start without any table")
+			}
+			r.sync()
+			r.check("after a damaged checkpoint")
+		})
+	})
+}

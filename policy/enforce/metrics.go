@@ -1,0 +1,57 @@
+package enforce
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+)
+
+// Metrics are the numbers for Prometheus.
+type Metrics struct {
+	objects *prometheus.GaugeVec
+	changes *prometheus.CounterVec
+	seconds prometheus.Histogram
+	errors  prometheus.Counter
+	skipped prometheus.Gauge
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twill_policy_objects",
+			Help: "Sets, chains and their elements that enforce network policies on this node, when they were last made anew, by kind."},
+			[]string{"kind"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twill_policy_changes_total",
+			Help: "Changes of the tables of network policies that were written, by kind of object."}, []string{"kind"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twill_policy_seconds",
+			Help:    "Time from the beginning of a reconcile of network policies until the kernel enforces it.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}),
+		errors: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_policy_errors_total",
+			Help: "Reconciles of network policies that failed; the tables stay as they were."}),
+		skipped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_skipped",
+			Help: "Parts of network policies that cannot be understood, and allow nothing; the log says why."}),
+	}
+	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped)
+	return m
+}
+
+func (m *Metrics) made(s netstate.State, skips []policy.Skip) {
+	m.skipped.Set(float64(len(skips)))
+	counts := map[netstate.Kind]int{}
+	for k := range s {
+		counts[k.Kind]++
+	}
+	for k := netstate.KindSet; k <= netstate.KindHook; k++ {
+		m.objects.WithLabelValues(k.String()).Set(float64(counts[k]))
+	}
+}
+
+func (m *Metrics) applied(plan netstate.Plan, took time.Duration) {
+	for _, c := range plan {
+		m.changes.WithLabelValues(c.Key().Kind.String()).Inc()
+	}
+	m.seconds.Observe(took.Seconds())
+}

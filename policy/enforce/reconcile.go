@@ -1,0 +1,136 @@
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+)
+
+// reconcile brings the tables to what is wanted now.
+func (e *Enforcer) reconcile(ctx context.Context) error {
+	began, n, site := time.Now(), e.inbox.take(), e.site()
+	if n.tables {
+		e.have = nil
+	}
+	if n.snapshot == nil {
+		return e.restore(ctx, site)
+	}
+	plan, followed := e.follow(n, site)
+	if !followed {
+		plan = e.make(n.snapshot(), site)
+	}
+	if e.have == nil {
+		var err error
+		if plan, err = e.compare(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := e.apply(ctx, plan, began); err != nil {
+		return err
+	}
+	e.have = e.table.State()
+	e.setEnforced(site, nil)
+	e.dirty = e.dirty || len(plan) > 0
+	return nil
+}
+
+// follow takes changes of pods into the table, and returns what to change in the kernel.
+func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool) {
+	if e.table == nil || n.rules || !slices.Equal(site.Subnets, e.made.Subnets) {
+		return nil, false
+	}
+	return e.table.Follow(n.pods)
+}
+
+// make makes the table anew, and returns what to change in the kernel if that is as it was.
+func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
+	var skips []policy.Skip
+	e.table, skips = policy.NewTable(site, s)
+	e.made = site
+	for _, skip := range skips {
+		e.causes.Add(e.Log, slog.LevelWarn, "a part of a network policy allows nothing", skip.Policy,
+			"policy", skip.Policy, "reason", skip.Err)
+	}
+	e.Metrics.made(e.table.State(), skips)
+	return netstate.Diff(e.table.State(), e.have)
+}
+
+// compare reads the kernel, and returns what to change.
+func (e *Enforcer) compare(ctx context.Context, n news) (netstate.Plan, error) {
+	have, err := e.Kernel.Observe(ctx, e.table.State())
+	if err != nil {
+		return nil, fmt.Errorf("read the tables of network policies: %w", err)
+	}
+	plan := netstate.Diff(e.table.State(), have)
+	if n.tables && len(plan) > 0 && e.Protect(e.made.Subnets) == nil {
+		e.causes.Add(e.Log, slog.LevelWarn, "the tables of network policies were changed by somebody else, they are put back", "",
+			"objects", len(plan), "first", plan[0])
+	}
+	return plan, nil
+}
+
+// apply writes a plan to the kernel.
+func (e *Enforcer) apply(ctx context.Context, plan netstate.Plan, began time.Time) error {
+	if len(plan) == 0 {
+		return nil
+	}
+	if err := e.Kernel.Apply(ctx, plan); err != nil {
+		return fmt.Errorf("write the tables of network policies: %w", err)
+	}
+	e.Metrics.applied(plan, time.Since(began))
+	e.Log.Debug("network policies", "changes", len(plan), "first", plan[0], "took", time.Since(began).Round(time.Microsecond))
+	return nil
+}
+
+// restore goes on without the source: with the tables that an earlier agent left, or after a boot, with the checkpoint's.
+func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
+	if len(site.Subnets) == 0 || time.Since(e.started) < checkpointAfter || e.restored {
+		return nil
+	}
+	saved, err := readCheckpoint(e.Checkpoint)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // a new node: the source has to answer first
+	case err != nil:
+		return err
+	case !slices.Equal(saved.Subnets, site.Subnets):
+		return nil // made for other addresses
+	}
+	want := saved.state()
+	have, err := e.Kernel.Observe(ctx, want)
+	if err != nil {
+		return fmt.Errorf("read the tables of network policies: %w", err)
+	}
+	if len(have) == 0 { // what an earlier agent left is as new as the checkpoint
+		if err := e.apply(ctx, netstate.Diff(want, nil), time.Now()); err != nil {
+			return err
+		}
+	}
+	e.causes.Add(e.Log, slog.LevelWarn, "the API server does not answer, network policies stay as they were", "")
+	e.restored = true
+	e.setEnforced(site, nil)
+	return nil
+}
+
+// site is this node as the agent sees it now.
+func (e *Enforcer) site() policy.Site {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets}
+}
+
+// setEnforced notes how the tables of a site are, unless the site has changed meanwhile.
+func (e *Enforcer) setEnforced(site policy.Site, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Equal(site.Subnets, e.subnets) {
+		e.enforced = err
+	}
+}

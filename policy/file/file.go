@@ -1,0 +1,126 @@
+// Package file is the Source of policies in manifests: for nodes without Kubernetes, and for labs.
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/manifest"
+)
+
+// interval is how often the files are looked at.
+const interval = 200 * time.Millisecond
+
+// Source reads NetworkPolicies, Namespaces and Pods from a file, or from the *.yaml, *.yml and *.json files of a directory.
+// A Pod needs its spec.nodeName and status.podIPs.
+type Source struct {
+	path   string
+	report func(error)
+}
+
+// New makes a Source. Report is told why the files cannot be read, and nil when they can be again.
+func New(path string, report func(error)) *Source { return &Source{path, report} }
+
+// Watch implements policy.Source. While the files cannot be read, what they said before holds.
+func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
+	var seen []byte
+	var last *policy.Snapshot
+	failing := ""
+	for tick := time.NewTicker(interval); ; {
+		text, err := read(s.path)
+		if err == nil && (last == nil || !bytes.Equal(text, seen)) {
+			var now policy.Snapshot
+			if err = manifest.Read(bytes.NewReader(text), &now); err == nil {
+				tell(last, &now, f)
+				seen, last = text, &now
+			}
+		}
+		switch {
+		case err != nil && err.Error() != failing:
+			failing = err.Error()
+			s.report(fmt.Errorf("read network policies from %s: %w", s.path, err))
+		case err == nil && failing != "":
+			failing = ""
+			s.report(nil)
+		}
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// read returns all manifests as one document.
+func read(path string) ([]byte, error) {
+	paths := []string{path}
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if info.IsDir() {
+		paths = nil
+		for _, pattern := range []string{"*.yaml", "*.yml", "*.json"} {
+			found, err := filepath.Glob(filepath.Join(path, pattern))
+			if err != nil {
+				return nil, err
+			}
+			paths = append(paths, found...)
+		}
+		slices.Sort(paths)
+	}
+	var all [][]byte
+	for _, p := range paths {
+		text, err := os.ReadFile(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it went while the directory was read
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return bytes.Join(all, []byte("\n---\n")), nil
+}
+
+// tell calls f with what differs between two snapshots; the first may be nil.
+func tell(was, now *policy.Snapshot, f func(policy.Change)) {
+	change := policy.Change{Snapshot: func() policy.Snapshot { return *now }}
+	if was == nil {
+		change.Rules = true
+		f(change)
+		return
+	}
+	change.Rules = !reflect.DeepEqual(was.Policies, now.Policies) || !reflect.DeepEqual(was.Namespaces, now.Namespaces)
+	before := byName(was.Pods)
+	for name, p := range byName(now.Pods) {
+		old := before[name]
+		delete(before, name)
+		if old == nil || !old.Equal(p) {
+			change.Pods = append(change.Pods, policy.PodChange{Was: old, Now: p})
+		}
+	}
+	for _, old := range before {
+		change.Pods = append(change.Pods, policy.PodChange{Was: old})
+	}
+	f(change)
+}
+
+// byName returns the pods that policies can isolate.
+func byName(pods []*policy.Pod) map[string]*policy.Pod {
+	all := make(map[string]*policy.Pod, len(pods))
+	for _, p := range pods {
+		if (policy.Endpoint{Pod: p}).Selectable() {
+			all[p.String()] = p
+		}
+	}
+	return all
+}

@@ -1,0 +1,77 @@
+package file_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/file"
+)
+
+const pod = `
+kind: Pod
+metadata: {name: %s, namespace: shop, labels: {app: %s}}
+spec: {nodeName: node1}
+status: {podIPs: [{ip: %s}]}
+---`
+
+// TestWatch edits a directory, and looks at what is told.
+func TestWatch(t *testing.T) {
+	dir, changes, reports := t.TempDir(), make(chan policy.Change, 9), make(chan error, 9)
+	write := func(name, text string) {
+		t.Helper()
+		tmp := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("pods.yaml", fmt.Sprintf(pod+pod, "web", "web", "10.244.1.2", "db", "db", "10.244.1.3"))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- file.New(dir, func(err error) { reports <- err }).Watch(ctx, func(c policy.Change) { changes <- c })
+	}()
+	next := func(want string) {
+		t.Helper()
+		select {
+		case c := <-changes:
+			got := fmt.Sprintf("rules %v, pods", c.Rules)
+			for _, p := range c.Pods {
+				got += fmt.Sprintf(" %v→%v", p.Was, p.Now)
+			}
+			if s := c.Snapshot(); got != want {
+				t.Errorf("got %q, want %q; the snapshot is %+v", got, want, s)
+			}
+		case err := <-reports:
+			t.Errorf("got the report %v, want %q", err, want)
+		case <-time.After(5 * time.Second):
+			t.Fatalf("nothing is told, want %q", want)
+		}
+	}
+	next("rules true, pods")
+	write("pods.yaml", fmt.Sprintf(pod+pod, "web", "web", "10.244.1.2", "db", "cache", "10.244.1.3"))
+	next("rules false, pods shop/db→shop/db")
+	write("policy.yaml", "kind: NetworkPolicy\nmetadata: {name: deny, namespace: shop}\nspec: {podSelector: {}}\n")
+	next("rules true, pods")
+	write("pods.yaml", "kind: NetworkPolicy\nspec: {podSelektor: {}}\n")
+	if err := <-reports; err == nil || !strings.Contains(err.Error(), `unknown field "spec.podSelektor"`) {
+		t.Errorf("got the report %v", err)
+	}
+	write("pods.yaml", fmt.Sprintf(pod, "web", "web", "10.244.1.2"))
+	next("rules false, pods shop/db→<nil>")
+	if err := <-reports; err != nil {
+		t.Errorf("got the report %v when the files can be read again", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -78,7 +78,7 @@ func (f *Filter) openWriter() error {
 func (f *Filter) closeWriter() {
 	if f.writer != nil {
 		f.port.Store(0)
-		f.writer.CloseLasting()
+		_ = f.writer.CloseLasting()
 		f.writer, f.socket = nil, nil
 	}
 }

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -103,4 +104,16 @@ func settle(t testing.TB, f *Filter, want netstate.State) {
 	if left := netstate.Diff(want, observe(t, f, want)); len(left) > 0 {
 		t.Fatalf("after this plan:\n%s\nthere is left:\n%s\nof\n%s", plan, left, want)
 	}
+}
+
+func prefixes(t testing.TB, text string) (all []netip.Prefix) {
+	t.Helper()
+	for _, s := range strings.Fields(text) {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package nfnl
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"iter"
 
 	"github.com/mdlayher/netlink"
@@ -29,18 +30,40 @@ func ParseAttributes(b []byte) (Attributes, error) {
 }
 
 // Walk yields a list of attributes by type, up to the first one that is malformed. It allocates nothing: tens of
-// thousands of elements are read so.
+// thousands of rules and elements are read so.
 func Walk(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= unix.NLA_HDRLEN {
-			size := int(binary.NativeEndian.Uint16(b))
-			if size < unix.NLA_HDRLEN || size > len(b) ||
-				!yield(binary.NativeEndian.Uint16(b[2:])&^attrFlags, b[unix.NLA_HDRLEN:size]) {
+		for len(b) > 0 {
+			size, ok := first(b)
+			if !ok || !yield(binary.NativeEndian.Uint16(b[2:])&^attrFlags, b[unix.NLA_HDRLEN:size]) {
 				return
 			}
-			b = b[min(len(b), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+			b = b[min(len(b), align(size)):]
 		}
 	}
+}
+
+// first returns the size of the attribute with which b begins, and whether it is well-formed.
+func first(b []byte) (size int, ok bool) {
+	if len(b) < unix.NLA_HDRLEN {
+		return 0, false
+	}
+	size = int(binary.NativeEndian.Uint16(b))
+	return size, size >= unix.NLA_HDRLEN && size <= len(b)
+}
+
+func align(size int) int { return (size + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
+
+// check returns an error if a list of attributes is malformed.
+func check(b []byte) error {
+	for rest := b; len(rest) > 0; {
+		size, ok := first(rest)
+		if !ok {
+			return fmt.Errorf("malformed attributes % x", b)
+		}
+		rest = rest[min(len(rest), align(size)):]
+	}
+	return nil
 }
 
 // Uint32 returns an attribute of four bytes in network order, and whether it is there.
@@ -68,26 +91,39 @@ func DataValue(nested []byte) []byte {
 
 // equalAttributes reports whether got has all attributes of want, and others only if they are zero.
 func equalAttributes(got, want []byte) bool {
-	m, err := ParseAttributes(got)
-	list, wantErr := netlink.UnmarshalAttributes(want)
-	if err != nil || wantErr != nil {
-		return false
-	}
-	for _, w := range list {
-		equal := bytes.Equal
-		if w.Type&unix.NLA_F_NESTED != 0 { // the kernel leaves this flag out
+	for rest := want; len(rest) > 0; {
+		size, ok := first(rest)
+		if !ok {
+			return false
+		}
+		kind, equal := binary.NativeEndian.Uint16(rest[2:]), bytes.Equal
+		if kind&unix.NLA_F_NESTED != 0 { // the kernel leaves this flag out
 			equal = equalAttributes
 		}
-		data, ok := m[w.Type&^attrFlags]
-		if !ok || !equal(data, w.Data) {
+		data, ok := find(got, kind&^attrFlags)
+		if !ok || !equal(data, rest[unix.NLA_HDRLEN:size]) {
 			return false
 		}
-		delete(m, w.Type&^attrFlags)
+		rest = rest[min(len(rest), align(size)):]
 	}
-	for _, data := range m {
-		if len(bytes.Trim(data, "\x00")) > 0 {
+	for kind, data := range Walk(got) {
+		if _, ok := find(want, kind); !ok && !isZero(data) {
 			return false
 		}
 	}
-	return true
+	return check(got) == nil
 }
+
+// find returns the only attribute of a type.
+func find(b []byte, kind uint16) (data []byte, ok bool) {
+	for t, d := range Walk(b) {
+		if t == kind && ok {
+			return nil, false
+		} else if t == kind {
+			data, ok = d, true
+		}
+	}
+	return data, ok
+}
+
+func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }

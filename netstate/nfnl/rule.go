@@ -2,6 +2,7 @@ package nfnl
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -29,20 +30,27 @@ func ParseRule(data []byte) (Rule, error) {
 	if len(data) < 4 {
 		return Rule{}, fmt.Errorf("message of %d bytes: want at least 4", len(data))
 	}
-	attrs, err := ParseAttributes(data[4:])
-	if err != nil {
+	var r Rule
+	var exprs []byte
+	for t, d := range Walk(data[4:]) {
+		switch t {
+		case unix.NFTA_RULE_CHAIN:
+			r.Chain = CString(d)
+		case unix.NFTA_RULE_USERDATA:
+			r.Comment = userComment(d)
+		case unix.NFTA_RULE_HANDLE:
+			if len(d) == 8 {
+				r.Handle = binary.BigEndian.Uint64(d)
+			}
+		case unix.NFTA_RULE_EXPRESSIONS:
+			exprs = d
+		}
+	}
+	if err := errors.Join(check(data[4:]), check(exprs)); err != nil {
 		return Rule{}, err
 	}
-	r := Rule{Chain: attrs.String(unix.NFTA_RULE_CHAIN), Comment: userComment(attrs[unix.NFTA_RULE_USERDATA])}
-	if h := attrs[unix.NFTA_RULE_HANDLE]; len(h) == 8 {
-		r.Handle = binary.BigEndian.Uint64(h)
-	}
-	list, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_RULE_EXPRESSIONS])
-	if err != nil {
-		return Rule{}, err
-	}
-	for _, a := range list {
-		e, err := parseExpr(a.Data)
+	for _, d := range Walk(exprs) {
+		e, err := parseExpr(d)
 		if err != nil {
 			return Rule{}, err
 		}
@@ -54,9 +62,16 @@ func ParseRule(data []byte) (Rule, error) {
 	return r, nil
 }
 
-func parseExpr(data []byte) (Expr, error) {
-	e, err := ParseAttributes(data)
-	return Expr{e.String(unix.NFTA_EXPR_NAME), e[unix.NFTA_EXPR_DATA]}, err
+func parseExpr(data []byte) (e Expr, err error) {
+	for t, d := range Walk(data) {
+		switch t {
+		case unix.NFTA_EXPR_NAME:
+			e.Name = CString(d)
+		case unix.NFTA_EXPR_DATA:
+			e.Data = d
+		}
+	}
+	return e, check(data)
 }
 
 // userComment returns the comment in a rule's user data, which is type, length, value triplets (libnftnl's udata.h);

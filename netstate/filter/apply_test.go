@@ -1,0 +1,188 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// TestOneTransaction: a plan is applied as a whole or, if anything in it is wrong, not at all, in neither family; and
+// the next plan is not disturbed by that.
+func TestOneTransaction(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	f := open(t)
+	put := func(o netstate.Object) netstate.Change { return netstate.Change{Want: o} }
+	drop := func(o netstate.Object) netstate.Change { return netstate.Change{Was: o} }
+	element := func(set, verdict string) netstate.Element {
+		return netstate.Element{Set: set, Prefix: pod(9), Verdict: verdict}
+	}
+	chain := func(rules string) netstate.Change {
+		return put(netstate.Filter{Family: netstate.IPv6, Name: "x", Rules: rules})
+	}
+	wide := prefixes(t, "10.0.0.0/7")[0]
+	set := netstate.Set{Family: netstate.IPv4, Name: pods, Type: netstate.Addresses}
+	for name, test := range map[string]struct {
+		wrong netstate.Change
+		want  string
+	}{
+		"a chain that is missing": {put(element("egress", "goto missing")), "no such file or directory"},
+		"a set that is missing":   {put(element("x", "")), "set x: there is none"},
+		"a set of no type": {put(netstate.Set{Family: netstate.IPv4, Name: "x", Type: "y"}),
+			`the type "y" is none of`},
+		"a set that changes": {netstate.Change{Was: netstate.Set{Family: netstate.IPv4, Name: pods}, Want: set},
+			"a set cannot be changed"},
+		"a set that is in use": {drop(set), "device or resource busy"},
+		"a chain that is in use": {drop(netstate.Filter{Family: netstate.IPv6, Name: "in-1"}),
+			"device or resource busy"},
+		"a chain that is the hook": {put(netstate.Filter{Family: netstate.IPv6, Name: "forward"}),
+			"want another name than forward"},
+		"an unknown rule":           {chain("accept\nfly"), `chain x: rule "fly": no clause begins with "fly"`},
+		"a jump to a missing chain": {chain("jump y"), "no such file or directory"},
+		"a circle": {put(netstate.Filter{Family: netstate.IPv6, Name: "in-1", Rules: "jump ingress"}),
+			"too many links"},
+		"a lookup in a missing set":  {chain("saddr @y accept"), "no such file or directory"},
+		"an element that is missing": {drop(element(pods, "")), "no such file or directory"},
+		"ranges that overlap":        {put(netstate.Element{Set: block, Prefix: wide}), "file exists"},
+		"a range among hosts":        {put(netstate.Element{Set: pods, Prefix: wide}), "does not fit"},
+		"a port among hosts":         {put(netstate.Element{Set: pods, Prefix: pod(9), Port: 1}), "does not fit"},
+		"a verdict among hosts":      {put(element(pods, "return")), "does not fit"},
+		"no verdict":                 {put(element("egress", "")), `verdict "": want return, or goto and a chain`},
+		"an unknown verdict":         {put(element("egress", "accept")), `verdict "accept": want return, or goto`},
+		"observed extras": {put(netstate.Element{Set: pods, Prefix: pod(9), Extra: "comment"}),
+			"does not fit"},
+	} {
+		settle(t, f, policies(t))
+		plan := netstate.Plan{
+			{Want: netstate.Element{Set: pods, Prefix: pod(5)}},
+			{Want: netstate.Filter{Family: netstate.IPv6, Name: "new", Rules: "accept"}},
+			test.wrong,
+			{Was: netstate.Element{Set: pods, Prefix: prefixes(t, "fd00:1::1/128")[0]}},
+		}
+		if err := f.Apply(t.Context(), plan); err == nil || !strings.Contains(err.Error(), test.want) ||
+			strings.Count(err.Error(), "\n") > 0 {
+			t.Errorf("%s: got %v, want an error of one line with %q", name, err, test.want)
+		}
+		if left := netstate.Diff(policies(t), observe(t, f, policies(t))); len(left) > 0 {
+			t.Errorf("%s: the plan failed, and left this to do:\n%s", name, left)
+		}
+	}
+}
+
+// TestLarge: a plan of any size is one transaction, also one that makes the table again.
+func TestLarge(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	f, want := open(t), large(1000, 50000)
+	for i := range 300 {
+		want.Add(netstate.Set{Family: netstate.IPv6, Name: fmt.Sprint("set-", i), Type: netstate.Addresses})
+	}
+	settle(t, f, want)
+	sh(t, "nft 'add table ip twill-policy { flags dormant; }'")
+	settle(t, f, want)
+	settle(t, f, netstate.State{})
+	if text := sh(t, "nft list tables"); text != "" {
+		t.Errorf("nothing is wanted, and there is\n%s", text)
+	}
+}
+
+// TestForeignTable: other tables stay as they are, also those of the same name in other families.
+func TestForeignTable(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	sh(t, "nft 'add table inet twill-policy; add chain inet twill-policy in-1; add set inet twill-policy pods-1 "+
+		"{ type ipv4_addr; }; add table ip other; add chain ip other in-1; add rule ip other in-1 accept'")
+	before := sh(t, "nft list ruleset")
+	f := open(t)
+	settle(t, f, policies(t))
+	settle(t, f, netstate.State{})
+	if after := sh(t, "nft list ruleset"); after != before {
+		t.Errorf("there were\n%s\nand are\n%s", before, after)
+	}
+}
+
+// TestEmptyTable: a table with nothing in it goes.
+func TestEmptyTable(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	sh(t, "nft 'add table ip twill-policy; add table ip6 twill-policy'")
+	settle(t, open(t), netstate.State{})
+	if text := sh(t, "nft list tables"); text != "" {
+		t.Errorf("there is %s", text)
+	}
+}
+
+// TestLastOfMany: somebody's chain goes with the last of ours.
+func TestLastOfMany(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	f, want := open(t), policies(t)
+	settle(t, f, want)
+	plan := netstate.Diff(nil, observe(t, f, want))
+	sh(t, "nft 'add chain ip twill-policy other; delete table ip6 twill-policy'")
+	apply(t, f, plan)
+	settle(t, f, netstate.State{})
+	if text := sh(t, "nft list tables"); text != "" {
+		t.Errorf("there is %s", text)
+	}
+}
+
+// TestDone: after its context nothing is applied.
+func TestDone(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	f := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := f.Apply(ctx, netstate.Diff(policies(t), nil))
+	if s := observe(t, f, nil); !errors.Is(err, context.Canceled) || len(s) > 0 {
+		t.Errorf("got %v and\n%s", err, s)
+	}
+	if err := f.Apply(t.Context(), nil); err != nil || f.writer != nil {
+		t.Errorf("an empty plan opens a socket, or fails: %v", err)
+	}
+}
+
+// TestNotPermitted: the error says what is missing.
+func TestNotPermitted(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	f, none := open(t), limit
+	none.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	err := f.Apply(t.Context(), netstate.Diff(policies(t), nil))
+	_, watchErr := f.Watch(t.Context())
+	_, newErr := New()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{err, watchErr, newErr} {
+		if !errors.Is(err, unix.EMFILE) {
+			t.Errorf("without a file descriptor: got %v", err)
+		}
+	}
+	settle(t, f, policies(t))
+}

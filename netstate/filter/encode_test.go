@@ -1,0 +1,255 @@
+package filter
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
+)
+
+// golden are a rule of each form, and what nft prints for it.
+var golden = map[netstate.Family][][2]string{
+	netstate.IPv4: {
+		{"ct reply established accept", "ct direction reply ct state established accept"},
+		{"ct related accept", "ct state related accept"},
+		{"iifname cni0 oifname eth0 drop", `iifname "cni0" oifname "eth0" drop`},
+		{"saddr @addr daddr @range drop", "ip saddr @addr ip daddr @range drop"},
+		{"saddr . daddr @self accept", "ip saddr . ip daddr @self accept"},
+		{"daddr . proto . port @port accept", "ip daddr . meta l4proto . th dport @port accept"},
+		{"saddr 10.0.0.0/8 daddr 10.2.0.0/15 drop", "ip saddr 10.0.0.0/8 ip daddr 10.2.0.0/15 drop"},
+		{"saddr 10.0.0.1/32 drop", "ip saddr 10.0.0.1 drop"},
+		{"saddr 0.0.0.0/0 drop", "ip saddr 0.0.0.0/0 drop"},
+		{"proto 47 drop", "meta l4proto gre drop"},
+		{"tcp dport 80 accept", "tcp dport 80 accept"},
+		{"udp dport 1000-2000 accept", "udp dport 1000-2000 accept"},
+		{"sctp dport 65535 return", "sctp dport 65535 return"},
+		{"counter drop", "counter packets 0 bytes 0 drop"},
+		{"jump other", "jump other"},
+		{"saddr vmap @map", "ip saddr vmap @map"},
+		{"daddr vmap @map", "ip daddr vmap @map"},
+		{"goto other", "goto other"},
+	},
+	netstate.IPv6: {
+		{"icmpv6 133-137 accept", "icmpv6 type 133-137 accept"},
+		{"icmpv6 1 accept", "icmpv6 type destination-unreachable accept"},
+		{"saddr @addr daddr @range drop", "ip6 saddr @addr ip6 daddr @range drop"},
+		{"saddr . daddr @self accept", "ip6 saddr . ip6 daddr @self accept"},
+		{"daddr . proto . port @port accept", "ip6 daddr . meta l4proto . th dport @port accept"},
+		{"saddr fd00::/8 daddr fd00::/9 drop", "ip6 saddr fd00::/8 ip6 daddr fd00::/9 drop"},
+		{"saddr fe80::1/128 drop", "ip6 saddr fe80::1 drop"},
+		{"saddr vmap @map", "ip6 saddr vmap @map"},
+		{"daddr vmap @map", "ip6 daddr vmap @map"},
+	},
+}
+
+// goldenState is a table of one family with a rule of each form.
+func goldenState(family netstate.Family) netstate.State {
+	state := netstate.NewState(netstate.Filter{Family: family, Name: "other"})
+	for name, kind := range map[string]netstate.SetType{
+		"addr": netstate.Addresses, "range": netstate.Ranges, "self": netstate.Selves, "port": netstate.NamedPorts,
+		"map": netstate.Verdicts,
+	} {
+		state.Add(netstate.Set{Family: family, Name: name, Type: kind})
+	}
+	var rules []string
+	for _, g := range golden[family] {
+		rules = append(rules, g[0])
+	}
+	state.Add(netstate.Hook{Family: family, Rules: strings.Join(rules, "\n")})
+	return state
+}
+
+// TestGolden: nft prints for each form of a rule what it is meant to be.
+func TestGolden(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	f := open(t)
+	for _, family := range netstate.Families {
+		settle(t, f, goldenState(family))
+		text := sh(t, "nft list chain "+map[netstate.Family]string{4: "ip", 6: "ip6"}[family]+" twill-policy forward")
+		var lines []string
+		for line := range strings.Lines(text) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		lines = lines[min(2, len(lines)):]
+		if lines[0] != "type filter hook forward priority filter; policy accept;" {
+			t.Errorf("the hook is %q", lines[0])
+		}
+		for i, g := range golden[family] {
+			if lines[i+1] != g[1] {
+				t.Errorf("%q: got %q, want %q", g[0], lines[i+1], g[1])
+			}
+		}
+	}
+}
+
+// TestClauses: the golden rules have every clause.
+func TestClauses(t *testing.T) {
+	for _, c := range clauses {
+		if !slices.ContainsFunc(slices.Concat(golden[netstate.IPv4], golden[netstate.IPv6]), func(g [2]string) bool {
+			return strings.Contains(" "+g[0]+" ", " "+c.words+" ")
+		}) {
+			t.Errorf("no rule has the clause %q", c.words)
+		}
+	}
+}
+
+// TestElementsPrinted: nft prints elements as what they are meant to be, too.
+func TestElementsPrinted(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	f, want := open(t), policies(t)
+	settle(t, f, want)
+	for set, elements := range map[string]string{
+		"set ip twill-policy pods-1":   "elements = { 10.0.1.1, 10.0.1.2 }",
+		"set ip twill-policy block-1":  "elements = { 10.8.0.0/16, 10.9.0.0/17, 10.9.128.0/17, 255.0.0.0/8 }",
+		"set ip twill-policy self":     "elements = { 10.0.1.1 . 10.0.1.1, 10.0.1.2 . 10.0.1.2 }",
+		"set ip twill-policy port-1":   "elements = { 10.0.1.1 . tcp . 8080, 10.0.1.2 . tcp . 8081 }",
+		"map ip twill-policy egress":   "elements = { 10.0.1.1 : return, 10.0.1.2 : return }",
+		"map ip twill-policy ingress":  "elements = { 10.0.1.1 : goto in-1, 10.0.1.2 : goto in-1 }",
+		"set ip6 twill-policy block-1": "elements = { fd08::/16, fd09::/32, fd09:1::/32, ff00::/8 }",
+		"set ip6 twill-policy port-1":  "elements = { fd00:1::1 . tcp . 8080, fd00:1::2 . tcp . 8081 }",
+	} {
+		text := sh(t, "nft list "+set)
+		words := strings.Join(strings.Fields(text), " ")
+		if !strings.Contains(words, elements) {
+			t.Errorf("%s: got %s, want %s", set, text, elements)
+		}
+	}
+}
+
+// TestUnknownRule: the error names the rule and what is wrong in it.
+func TestUnknownRule(t *testing.T) {
+	for rule, want := range map[string]string{
+		"":                        `rule "": want an end such as accept, drop or return`,
+		"tcp dport 80":            `rule "tcp dport 80": want an end such as accept, drop or return`,
+		"accept drop":             `rule "accept drop": it goes on with "drop" after its end`,
+		"saddr 10.0.0/8 accept":   `rule "saddr 10.0.0/8 accept": no clause begins with "saddr 10.0.0/8 accept"`,
+		"saddr 10.0.0.1/8 accept": `rule "saddr 10.0.0.1/8 accept": no clause begins with "saddr 10.0.0.1/8 accept"`,
+		"saddr fd00::/8 accept":   `rule "saddr fd00::/8 accept": no clause begins with "saddr fd00::/8 accept"`,
+		"saddr @ accept":          `rule "saddr @ accept": no clause begins with "saddr @ accept"`,
+		"saddr vmap map":          `rule "saddr vmap map": no clause begins with "saddr vmap map"`,
+		"saddr . daddr 10.0.0.0/8 drop": `rule "saddr . daddr 10.0.0.0/8 drop": no clause begins with "saddr . daddr ` +
+			`10.0.0.0/8 drop"`,
+		"tcp dport 65536 drop": `rule "tcp dport 65536 drop": no clause begins with "tcp dport 65536 drop"`,
+		"udp dport 9-8 drop":   `rule "udp dport 9-8 drop": no clause begins with "udp dport 9-8 drop"`,
+		"icmpv6 256 drop":      `rule "icmpv6 256 drop": no clause begins with "icmpv6 256 drop"`,
+		"proto tcp drop":       `rule "proto tcp drop": no clause begins with "proto tcp drop"`,
+		"iifname 0123456789abcdef drop": `rule "iifname 0123456789abcdef drop": no clause begins with ` +
+			`"iifname 0123456789abcdef drop"`,
+		"proto 6 jump":          `rule "proto 6 jump": no clause begins with "jump"`,
+		"ct established accept": `rule "ct established accept": no clause begins with "ct established accept"`,
+	} {
+		if _, err := encode(netstate.IPv4, rule); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", rule, err, want)
+		}
+	}
+}
+
+// FuzzEncode: whatever the text is, it has expressions, or it is refused with an error that names it.
+func FuzzEncode(f *testing.F) {
+	for _, rules := range golden {
+		for _, g := range rules {
+			f.Add(g[0])
+		}
+	}
+	f.Fuzz(func(t *testing.T, rule string) {
+		for _, family := range netstate.Families {
+			exprs, err := encode(family, rule)
+			if err == nil && len(exprs) == 0 {
+				t.Errorf("%q has no expressions", rule)
+			} else if err != nil && !strings.Contains(err.Error(), "rule \"") {
+				t.Errorf("%q: %v does not name the rule", rule, err)
+			}
+		}
+	})
+}
+
+// TestAlteredExpressions: whatever is changed in an attribute of a rule that the kernel reports, left out of it or
+// added, the chain has another text then.
+func TestAlteredExpressions(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	f := open(t)
+	for _, family := range netstate.Families {
+		settle(t, f, goldenState(family))
+		r := f.reader()
+		rules := r.Rules(family, netstate.FilterTable, hookName)
+		if r.Err != nil || len(rules) != len(golden[family]) {
+			t.Fatalf("%d rules, %v", len(rules), r.Err)
+		}
+		for i, g := range golden[family] {
+			if textOf(family, g[0], rules[i:i+1]) != g[0] {
+				t.Fatalf("%q is not read as it was written", g[0])
+			}
+			for j, e := range rules[i].Exprs {
+				if e.Name == "counter" {
+					continue
+				}
+				for _, data := range altered(t, e.Data) {
+					exprs := slices.Clone(rules[i].Exprs)
+					exprs[j].Data = data
+					if textOf(family, g[0], []nfnl.Rule{{Exprs: exprs}}) == g[0] {
+						t.Errorf("%q with %s % x in place of % x is not noticed", g[0], e.Name, data, e.Data)
+					}
+				}
+				without := slices.Delete(slices.Clone(rules[i].Exprs), j, j+1)
+				twice := slices.Insert(slices.Clone(rules[i].Exprs), j, e)
+				for _, exprs := range [][]nfnl.Expr{without, twice} {
+					if textOf(family, g[0], []nfnl.Rule{{Exprs: exprs}}) == g[0] {
+						t.Errorf("%q without, or with two %s is not noticed", g[0], e.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// altered returns data with each byte of each attribute changed, each attribute left out, and one added.
+func altered(t *testing.T, data []byte) (all [][]byte) {
+	t.Helper()
+	list, err := netlink.UnmarshalAttributes(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(list []netlink.Attribute) {
+		b, err := netlink.MarshalAttributes(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+	for i, a := range list {
+		var parts [][]byte
+		_, err := nfnl.ParseAttributes(a.Data)
+		isList := err == nil && len(a.Data) >= unix.NLA_HDRLEN
+		if isList {
+			parts = altered(t, a.Data)
+		}
+		for at := 0; !isList && at < len(a.Data); at++ { // the bytes of a list are padded
+			part := slices.Clone(a.Data)
+			part[at] ^= 1
+			parts = append(parts, part)
+		}
+		for _, part := range parts {
+			other := slices.Clone(list)
+			other[i].Data = part
+			put(other)
+		}
+		if slices.ContainsFunc(a.Data, func(b byte) bool { return b != 0 }) { // a zero is what an absent one is
+			put(slices.Delete(slices.Clone(list), i, i+1))
+		}
+	}
+	put(append(list, netlink.Attribute{Type: 30, Data: []byte{0, 0, 0, 1}}))
+	return all
+}

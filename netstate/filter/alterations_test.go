@@ -102,7 +102,8 @@ var alterations = map[string]string{
 	"first range added":       "nft add element TABLE block-1 { 0.0.0.0/8 }",
 	"range that is no prefix": "nft add element TABLE block-1 { 192.0.2.1-192.0.2.9 }",
 	"range deleted":           "nft delete element TABLE block-1 { 10.8.0.0/16 }",
-	"range cut":               "nft 'delete element TABLE block-1 { 10.8.0.0/16 }; add element TABLE block-1 { 10.8.0.0/17 }'",
+	"range cut": "nft 'delete element TABLE block-1 { 10.8.0.0/16 }; " +
+		"add element TABLE block-1 { 10.8.0.0/17 }'",
 	"ranges merged": "nft 'delete element TABLE block-1 { 10.9.0.0/17 }; delete element TABLE block-1 { 10.9.128.0/17 " +
 		"}; add element TABLE block-1 { 10.9.0.0/16 }'",
 	"last range deleted":  "nft delete element TABLE block-1 { 255.0.0.0/8 }",

@@ -124,8 +124,8 @@ func (tx *transaction) write() error {
 		tx.DelTable(table)
 		tx.plan = slices.DeleteFunc(tx.plan, func(c netstate.Change) bool { return c.Want == nil })
 	}
-	if len(tx.plan) == 0 {
-		return nil
+	if len(tx.plan) == 0 || tx.reader.Err != nil {
+		return tx.reader.Err
 	}
 	tx.AddTable(table)
 	for _, step := range []func() error{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -78,7 +79,6 @@ type rawElement struct {
 const (
 	elementUserData    = 6  // NFTA_SET_ELEM_USERDATA
 	elementExpr        = 7  // NFTA_SET_ELEM_EXPR
-	elementPad         = 8  // NFTA_SET_ELEM_PAD
 	elementObjref      = 9  // NFTA_SET_ELEM_OBJREF
 	elementKeyEnd      = 10 // NFTA_SET_ELEM_KEY_END
 	elementExpressions = 11 // NFTA_SET_ELEM_EXPRESSIONS
@@ -131,32 +131,45 @@ func decodeVerdict(data []byte) string {
 	return fmt.Sprintf("verdict %d", int32(code))
 }
 
-// decodeElements returns the elements of a set of a type.
-func decodeElements(family netstate.Family, set string, kind netstate.SetType, raw []rawElement) (
-	[]netstate.Object, error,
-) {
+// decodeElements returns the elements of a set of a type, or an error if one cannot be an element of ours.
+func decodeElements(
+	family netstate.Family, set string, kind netstate.SetType, raw []rawElement,
+) ([]netstate.Object, error) {
 	if kind == netstate.Ranges {
 		return decodeRanges(set, raw)
 	}
-	size := family.Bits() / 8
 	objects := make([]netstate.Object, 0, len(raw))
 	for _, e := range raw {
-		addr, ok := netip.AddrFromSlice(e.key[:min(size, len(e.key))])
-		o := netstate.Element{Set: set, Prefix: netstate.Host(addr), Verdict: e.verdict, Extra: e.extra}
-		switch rest := e.key[min(size, len(e.key)):]; kind {
-		case netstate.Selves:
-			ok = ok && bytes.Equal(rest, e.key[:size])
-		case netstate.NamedPorts:
-			if ok = ok && len(rest) == 8; ok {
-				o.Protocol, o.Port = rest[0], binary.BigEndian.Uint16(rest[4:])
-			}
-		}
+		o, ok := decodeKey(family.Bits()/8, kind, e.key)
 		if !ok || e.end {
 			return nil, fmt.Errorf("set %s has the element %x", set, e.key)
 		}
+		o.Set, o.Verdict, o.Extra = set, e.verdict, e.extra
 		objects = append(objects, o)
 	}
 	return objects, nil
+}
+
+// decodeKey reads the key of an element that is no range; an address has size bytes. Each part of a key is padded to
+// four bytes.
+func decodeKey(size int, kind netstate.SetType, key []byte) (o netstate.Element, ok bool) {
+	if len(key) < size {
+		return o, false
+	}
+	addr, _ := netip.AddrFromSlice(key[:size])
+	o.Prefix = netstate.Host(addr)
+	switch rest := key[size:]; kind {
+	case netstate.Selves:
+		return o, bytes.Equal(rest, key[:size])
+	case netstate.NamedPorts:
+		if len(rest) != 8 || rest[1]|rest[2]|rest[3]|rest[6]|rest[7] != 0 {
+			return o, false
+		}
+		o.Protocol, o.Port = rest[0], binary.BigEndian.Uint16(rest[4:])
+		return o, true
+	default:
+		return o, len(rest) == 0
+	}
 }
 
 // decodeRanges puts the ends of ranges together. Those that touch stay two: they have two elements of the same address,
@@ -205,13 +218,19 @@ func cutRange(raw []rawElement) (p netip.Prefix, rest []rawElement, ok bool) {
 		}
 		last, rest = end.Prev(), rest[1:]
 	}
-	for bits := range start.BitLen() + 1 {
-		p = netip.PrefixFrom(start, bits)
-		if p.Masked() == p && lastOf(p) == last {
-			return p, rest, true
+	p = netip.PrefixFrom(start, commonBits(start, last))
+	return p, rest, p.Masked() == p && lastOf(p) == last
+}
+
+// commonBits returns how many bits two addresses begin with in common.
+func commonBits(a, b netip.Addr) int {
+	x, y := a.AsSlice(), b.AsSlice()
+	for i := range min(len(x), len(y)) {
+		if x[i] != y[i] {
+			return 8*i + bits.LeadingZeros8(x[i]^y[i])
 		}
 	}
-	return p, nil, false
+	return 8 * len(x)
 }
 
 func join(a, b string) string {

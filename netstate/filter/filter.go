@@ -8,6 +8,7 @@ package filter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -30,15 +31,21 @@ type Filter struct {
 // New returns a Filter, or an error if the kernel has no nf_tables.
 func New() (*Filter, error) {
 	f := &Filter{}
-	r := f.reader()
-	if r.Generation(); r.Err != nil {
+	if err := f.check(); err != nil {
 		f.Close()
-		if nfnl.Unsupported(r.Err) {
-			return nil, fmt.Errorf("enforce network policies: want a kernel with nf_tables (CONFIG_NF_TABLES): %w", r.Err)
-		}
-		return nil, fmt.Errorf("enforce network policies: %w", r.Err)
+		return nil, fmt.Errorf("enforce network policies: %w", err)
 	}
 	return f, nil
+}
+
+// check returns an error if nf_tables does not answer.
+func (f *Filter) check() error {
+	r := f.reader()
+	r.Generation()
+	if nfnl.Unsupported(r.Err) {
+		return fmt.Errorf("want a kernel with nf_tables (CONFIG_NF_TABLES): %w", r.Err)
+	}
+	return r.Err
 }
 
 // Close releases what the Filter holds. The table stays.
@@ -52,8 +59,11 @@ func (f *Filter) Close() {
 // If there is something in a table that no object of netstate stands for, a flag or a foreign kind of set, say, then
 // the family's Hook with an Extra is all that is observed. A change of such a Hook deletes the table, and the plan,
 // which has everything that is wanted, makes it again in the same transaction.
-func (f *Filter) Observe(_ context.Context, want netstate.State) (netstate.State, error) {
+func (f *Filter) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
 	for range 10 {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		r := f.reader()
 		before := r.Generation()
 		state := netstate.State{}
@@ -66,7 +76,7 @@ func (f *Filter) Observe(_ context.Context, want netstate.State) (netstate.State
 		if r.Err == nil && before == after {
 			return state, nil
 		}
-		if r.Err != nil && r.Err != nfnl.ErrMoved {
+		if r.Err != nil && !errors.Is(r.Err, nfnl.ErrMoved) {
 			return nil, r.Err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -85,6 +86,13 @@ func TestLarge(t *testing.T) {
 	f, want := open(t), large(1000, 50000)
 	for i := range 300 {
 		want.Add(netstate.Set{Family: netstate.IPv6, Name: fmt.Sprint("set-", i), Type: netstate.Addresses})
+	}
+	long := strings.Repeat("x", 255)
+	want.Add(netstate.Filter{Family: netstate.IPv6, Name: long},
+		netstate.Set{Family: netstate.IPv6, Name: "map", Type: netstate.Verdicts})
+	for i := range 3 * perMessage {
+		addr := netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)})
+		want.Add(netstate.Element{Set: "map", Prefix: netstate.Host(addr), Verdict: "goto " + long})
 	}
 	settle(t, f, want)
 	sh(t, "nft 'add table ip twill-policy { flags dormant; }'")

@@ -102,9 +102,9 @@ func (c *content) sets() {
 		header := parseSet(c.Attributes(m.Data[4:]))
 		c.count++
 		kind, ok := header.typeOf(c.family)
-		set := netstate.Set{Family: c.family, Name: header.Name, Type: kind}
+		set := netstate.Set{Family: c.family, Name: header.name, Type: kind}
 		if !ok {
-			c.strange("the set %s is none of ours: %+v", header.Name, header)
+			c.strange("the set %s is none of ours: %+v", header.name, header)
 			continue
 		}
 		if wanted, ok := c.want[set.Key()].(netstate.Set); ok && wanted.Type != kind {

@@ -42,7 +42,7 @@ func setOf(family netstate.Family, name string, kind netstate.SetType) (*nftable
 
 // header is what the kernel reports of a set.
 type header struct {
-	Name                              string
+	name                              string
 	flags, keyType, keyLen, dataType  uint32
 	size                              uint32
 	timeout, gcInterval, exprs, other bool
@@ -55,7 +55,7 @@ const (
 )
 
 func parseSet(attrs nfnl.Attributes) header {
-	h := header{Name: attrs.String(unix.NFTA_SET_NAME)}
+	h := header{name: attrs.String(unix.NFTA_SET_NAME)}
 	h.flags, _ = attrs.Uint32(unix.NFTA_SET_FLAGS)
 	h.keyType, _ = attrs.Uint32(unix.NFTA_SET_KEY_TYPE)
 	h.keyLen, _ = attrs.Uint32(unix.NFTA_SET_KEY_LEN)
@@ -74,7 +74,7 @@ func parseSet(attrs nfnl.Attributes) header {
 // typeOf returns the type of a set that is exactly as setOf makes it, and whether it is.
 func (h header) typeOf(family netstate.Family) (netstate.SetType, bool) {
 	for _, kind := range types {
-		if s, err := setOf(family, h.Name, kind); err == nil && h == headerOf(s) {
+		if s, err := setOf(family, h.name, kind); err == nil && h == headerOf(s) {
 			return kind, true
 		}
 	}
@@ -83,7 +83,7 @@ func (h header) typeOf(family netstate.Family) (netstate.SetType, bool) {
 
 // headerOf returns the header that the kernel reports of a set of ours.
 func headerOf(s *nftables.Set) header {
-	h := header{Name: s.Name, keyType: s.KeyType.GetNFTMagic(), keyLen: s.KeyType.Bytes}
+	h := header{name: s.Name, keyType: s.KeyType.GetNFTMagic(), keyLen: s.KeyType.Bytes}
 	if s.Interval {
 		h.flags |= unix.NFT_SET_INTERVAL
 	}

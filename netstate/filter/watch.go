@@ -30,8 +30,9 @@ func (f *Filter) Watch(ctx context.Context) (<-chan struct{}, error) {
 // isForeign reports whether a notification is about our table, and of a change that another socket than ours has made.
 func (f *Filter) isForeign(m netlink.Message) bool {
 	kind := uint16(m.Header.Type) & 0xff
+	own := f.port.Load()
 	if len(m.Data) < 4 || uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES || kind == unix.NFT_MSG_NEWGEN ||
-		m.Header.PID == f.port.Load() {
+		own != 0 && m.Header.PID == own {
 		return false
 	}
 	family := nftables.TableFamily(m.Data[0])

@@ -1,0 +1,181 @@
+package filter
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// familyOf returns the family of a change's objects.
+func familyOf(c netstate.Change) netstate.Family {
+	o := c.Want
+	if o == nil {
+		o = c.Was
+	}
+	switch o := o.(type) {
+	case netstate.Set:
+		return o.Family
+	case netstate.Filter:
+		return o.Family
+	case netstate.Hook:
+		return o.Family
+	case netstate.Element:
+		return netstate.FamilyOf(o.Prefix.Addr())
+	}
+	return 0
+}
+
+// transaction collects the messages for one family's changes.
+type transaction struct {
+	*nftables.Conn
+	reader *reader
+	family netstate.Family
+	plan   netstate.Plan
+	types  map[string]netstate.SetType // of sets of the plan, and of others that it has elements of
+	gone   map[string]bool             // sets that the plan deletes, with all elements
+}
+
+// write adds the messages. A set has to exist before what it is looked up in, a chain before what leads to it, and what
+// leads to something must be gone before that goes.
+func (tx *transaction) write() error {
+	if len(tx.plan) == 0 {
+		return nil
+	}
+	table := tableOf(tx.family)
+	if again := tx.unreadable(); again || tx.leavesNothing() {
+		tx.AddTable(table) // somebody may have deleted it
+		tx.DelTable(table)
+		tx.plan = slices.DeleteFunc(tx.plan, func(c netstate.Change) bool { return c.Want == nil })
+	}
+	if len(tx.plan) == 0 || tx.reader.Err != nil {
+		return tx.reader.Err
+	}
+	tx.AddTable(table)
+	for _, step := range []func() error{
+		tx.addSets, tx.emptyChains, tx.changeElements, tx.fillChains, tx.deleteSets, tx.deleteChains,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unreadable reports whether the table has to be made again. Then the plan has all that is wanted.
+func (tx *transaction) unreadable() bool {
+	return slices.ContainsFunc(tx.plan, func(c netstate.Change) bool {
+		was, ok := c.Was.(netstate.Hook)
+		return ok && was.Extra != ""
+	})
+}
+
+// leavesNothing reports whether the plan deletes all that is in the table.
+func (tx *transaction) leavesNothing() bool {
+	deleted := uint32(0)
+	for _, c := range tx.plan {
+		if c.Want != nil {
+			return false
+		}
+		if c.Key().Kind != netstate.KindElement {
+			deleted++
+		}
+	}
+	return deleted > 0 && tx.reader.Tables(tx.family)[netstate.FilterTable].Use <= deleted
+}
+
+func (tx *transaction) addSets() error {
+	tx.types, tx.gone = map[string]netstate.SetType{}, map[string]bool{}
+	for _, c := range tx.plan {
+		want, ok := c.Want.(netstate.Set)
+		if !ok {
+			if was, ok := c.Was.(netstate.Set); ok {
+				tx.types[was.Name], tx.gone[was.Name] = was.Type, was.Type != netstate.Verdicts // elements hold chains
+			}
+			continue
+		}
+		if c.Was != nil || want.Extra != "" {
+			return fmt.Errorf("%s: a set cannot be changed", c)
+		}
+		set, err := setOf(tx.family, want.Name, want.Type)
+		if err != nil {
+			return err
+		}
+		tx.types[want.Name] = want.Type
+		set.ID = uint32(len(tx.types)) // or it would be from a variable that all users of the library share
+		if err := tx.AddSet(set, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// emptyChains makes new chains, and empties those that are replaced or deleted.
+func (tx *transaction) emptyChains() error {
+	for _, c := range tx.plan {
+		chain, _, ok := chainIn(c)
+		if !ok {
+			continue
+		}
+		if c.Want != nil {
+			tx.AddChain(chain)
+		}
+		tx.FlushChain(chain)
+	}
+	return nil
+}
+
+// chainIn returns the chain that a change is about, and its wanted rules.
+func chainIn(c netstate.Change) (chain *nftables.Chain, rules string, ok bool) {
+	o := c.Want
+	if o == nil {
+		o = c.Was
+	}
+	switch o := o.(type) {
+	case netstate.Filter:
+		return chainOf(o.Family, o.Name), o.Rules, true
+	case netstate.Hook:
+		return hookOf(o.Family), o.Rules, true
+	}
+	return nil, "", false
+}
+
+func (tx *transaction) fillChains() error {
+	for _, c := range tx.plan {
+		chain, rules, ok := chainIn(c)
+		if !ok || c.Want == nil {
+			continue
+		}
+		if o, ok := c.Want.(netstate.Filter); ok && (o.Name == hookName || o.Extra != "") {
+			return fmt.Errorf("%s: want another name than %s, and no observed extras", o, hookName)
+		}
+		for _, line := range linesOf(rules) {
+			exprs, err := encode(tx.family, line)
+			if err != nil {
+				return fmt.Errorf("chain %s: %w", chain.Name, err)
+			}
+			tx.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
+		}
+	}
+	return nil
+}
+
+func (tx *transaction) deleteSets() error {
+	for _, c := range tx.plan {
+		if was, ok := c.Was.(netstate.Set); ok && c.Want == nil {
+			tx.DelSet(&nftables.Set{Table: tableOf(tx.family), Name: was.Name})
+		}
+	}
+	return nil
+}
+
+func (tx *transaction) deleteChains() error {
+	for _, c := range tx.plan {
+		if chain, _, ok := chainIn(c); ok && c.Want == nil {
+			tx.DelChain(chain)
+		}
+	}
+	return nil
+}

@@ -194,7 +194,7 @@ var owners = []struct {
 	owners, tests []string
 }{
 	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                  // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"subnet/kube"}},                                                                                                                                      // alters records under the API server
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                       // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/filter", "netstate/nfnl", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},

@@ -81,7 +81,7 @@ func (h *harness) set(t *testing.T, l subnet.Lease, v4, v6 map[string]any) {
 }
 
 func (h *harness) Outage(_ *testing.T, during func()) {
-	h.server.wire.cut()
-	defer h.server.wire.mend()
+	h.server.wire.Cut()
+	defer h.server.wire.Mend()
 	during()
 }

@@ -154,17 +154,17 @@ func lastLease(t *testing.T, s *server) {
 // redialled: Redial closes the connections that there are, and the store goes on with new ones.
 func redialled(t *testing.T, s *server) {
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
-	others := s.wire.open()
+	others := s.wire.Open()
 	store, _ := s.open(t, Options{})
 	acquire(t, store, want4)
-	old := s.wire.open()
+	old := s.wire.Open()
 	maps.DeleteFunc(old, func(c net.Conn, _ bool) bool { return others[c] })
 	if len(old) == 0 {
 		t.Fatal("the store has no connection")
 	}
 	store.Redial()
 	eventually(t, 5*time.Second, "the connections to be closed", func() bool {
-		now := s.wire.open()
+		now := s.wire.Open()
 		maps.DeleteFunc(old, func(c net.Conn, _ bool) bool { return !now[c] })
 		return len(old) == 0
 	})

@@ -161,14 +161,14 @@ func conditionOutage(t *testing.T, s *server) {
 	acquire(t, store, want4)
 	w := watching(t, store)
 	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
-	s.wire.cut()
+	s.wire.Cut()
 	store.Network(true, "TwillIsUp", "")
 	store.Event("Normal", "AfterOutage", "said during the outage")
 	eventually(t, 5*time.Second, "word of it", func() bool { return waits.has(taskNetwork, "connection refused") })
 	if conditionOf(t, s).Status != "" {
 		t.Error("the wire is not cut")
 	}
-	s.wire.mend()
+	s.wire.Mend()
 	eventually(t, 15*time.Second, "the condition", func() bool { return conditionOf(t, s).Reason == "TwillIsUp" })
 	eventually(t, 15*time.Second, "the event", func() bool { return len(s.eventsOf(t, self, "AfterOutage")) == 1 })
 	eventually(t, 15*time.Second, "word that it is over", func() bool { return waits.has(taskNetwork + ": ok") })

@@ -107,6 +107,9 @@ func New(ctx context.Context, o Options) (*Store, error) {
 // Redial implements subnet.Redialer.
 func (s *Store) Redial() { s.api.Redial() }
 
+// Client returns what the store makes its calls with, for others that call the same API server.
+func (s *Store) Client() *kubeclient.Client { return s.api.Client }
+
 // Node returns the name of this node's object.
 func (s *Store) Node() string { return s.node }
 

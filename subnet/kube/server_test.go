@@ -4,13 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -38,7 +34,7 @@ const (
 type server struct {
 	api   *controlplane.APIServer
 	admin *admin
-	wire  *wire
+	wire  *controlplanetest.Wire
 	dir   string
 }
 
@@ -56,7 +52,7 @@ func startServer(t *testing.T, cfg controlplane.APIServerConfig) *server {
 	if s.admin, err = newAdmin(rc); err != nil {
 		t.Fatal(err)
 	}
-	s.wire = newWire(t, strings.TrimPrefix(s.api.URL(), "https://"))
+	s.wire = controlplanetest.NewWire(t, strings.TrimPrefix(s.api.URL(), "https://"))
 	return s
 }
 
@@ -97,7 +93,7 @@ func testScheme() *runtime.Scheme {
 func (s *server) kubeconfig(t *testing.T, user string) string {
 	t.Helper()
 	text := string(s.api.Kubeconfig(s.api.Token(user)))
-	text = strings.ReplaceAll(text, strings.TrimPrefix(s.api.URL(), "https://"), s.wire.address)
+	text = strings.ReplaceAll(text, strings.TrimPrefix(s.api.URL(), "https://"), s.wire.Address)
 	path := filepath.Join(s.dir, user+".kubeconfig")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -225,82 +221,6 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		kubeclient.Pause(t.Context(), 10*time.Millisecond)
 	}
 	return time.Since(begin)
-}
-
-// wire forwards connections to the API server until it is cut.
-type wire struct {
-	t               testing.TB
-	address, target string
-
-	mu       sync.Mutex
-	listener net.Listener
-	conns    map[net.Conn]bool
-	group    sync.WaitGroup
-}
-
-func newWire(t testing.TB, target string) *wire {
-	w := &wire{t: t, address: "127.0.0.1:0", target: target, conns: map[net.Conn]bool{}}
-	w.mend()
-	w.address = w.listener.Addr().String()
-	t.Cleanup(func() { w.cut(); w.group.Wait() })
-	return w
-}
-
-// mend listens again, on the same port.
-func (w *wire) mend() {
-	l, err := net.Listen("tcp", w.address)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.mu.Lock()
-	w.listener = l
-	w.mu.Unlock()
-	w.group.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			w.group.Go(func() { w.carry(c) })
-		}
-	})
-}
-
-// cut refuses new connections and breaks the old ones.
-func (w *wire) cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.listener.Close()
-	for c := range w.conns {
-		c.Close()
-	}
-}
-
-// open returns the connections that there are.
-func (w *wire) open() map[net.Conn]bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return maps.Clone(w.conns)
-}
-
-func (w *wire) carry(c net.Conn) {
-	defer c.Close()
-	d, err := net.Dial("tcp", w.target)
-	if err != nil {
-		return
-	}
-	defer d.Close()
-	w.mu.Lock()
-	w.conns[c], w.conns[d] = true, true
-	w.mu.Unlock()
-	var both sync.WaitGroup
-	both.Go(func() { io.Copy(c, d); c.Close() })
-	both.Go(func() { io.Copy(d, c); d.Close() })
-	both.Wait()
-	w.mu.Lock()
-	delete(w.conns, c)
-	delete(w.conns, d)
-	w.mu.Unlock()
 }
 
 func testNode(name string, podCIDRs ...string) *corev1.Node {

@@ -373,8 +373,8 @@ func listedAgain(t *testing.T, s *server) {
 	if got := names(); !strings.Contains(got, "peer-002") {
 		t.Fatalf("a node that left and was missed is not there: %s", got)
 	}
-	s.wire.cut()
-	s.wire.mend()
+	s.wire.Cut()
+	s.wire.Mend()
 	eventually(t, 10*time.Second, "the truth", func() bool { return names() == "peer-001 10.244.1.0/24" })
 	mu.Lock()
 	defer mu.Unlock()

@@ -1,0 +1,117 @@
+package kube
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+
+	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/policy"
+)
+
+// networkPolicy is a policy.NetworkPolicy as the API's machinery takes it.
+type networkPolicy struct{ policy.NetworkPolicy }
+
+// DeepCopyObject implements runtime.Object. Specs are not altered, so copies share them.
+func (p *networkPolicy) DeepCopyObject() runtime.Object {
+	c := *p
+	p.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	return &c
+}
+
+// networkPolicyList is a list of them.
+type networkPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []networkPolicy `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *networkPolicyList) DeepCopyObject() runtime.Object {
+	c := *l
+	c.Items = make([]networkPolicy, len(l.Items))
+	for i := range l.Items {
+		c.Items[i] = *l.Items[i].DeepCopyObject().(*networkPolicy)
+	}
+	return &c
+}
+
+var policyResource = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
+
+// policyClient returns a client for NetworkPolicies, which are few and read as JSON.
+func policyClient(api *kubeclient.Client) (*rest.RESTClient, error) {
+	group := policyResource.GroupVersion()
+	scheme := newScheme(group)
+	scheme.AddKnownTypeWithName(group.WithKind("NetworkPolicy"), &networkPolicy{})
+	scheme.AddKnownTypeWithName(group.WithKind("NetworkPolicyList"), &networkPolicyList{})
+	return api.REST(group, func(cfg *rest.Config) {
+		cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		cfg.AcceptContentTypes, cfg.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	})
+}
+
+func (s *Source) policyKind(to *state) kind {
+	k := kind{GroupVersionResource: policyResource}
+	k.Example = &networkPolicy{}
+	k.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		list := &networkPolicyList{}
+		return list, request(s.policies, k.Resource, fresh(o)).Do(ctx).Into(list)
+	}
+	k.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		return watchRequest(s.policies, k.Resource, o).Watch(ctx)
+	}
+	k.store = sink{
+		put:    func(obj any) { to.putPolicy(&obj.(*networkPolicy).NetworkPolicy) },
+		remove: func(obj any) { to.removePolicy(&obj.(*networkPolicy).NetworkPolicy) },
+		replace: func(list []any) {
+			all := make([]*policy.NetworkPolicy, len(list))
+			for i, obj := range list {
+				all[i] = &obj.(*networkPolicy).NetworkPolicy
+			}
+			to.replacePolicies(all)
+		},
+	}
+	return k
+}
+
+// namespaceKind reads the metadata of Namespaces, which has all that matters.
+func (s *Source) namespaceKind(to *state) kind {
+	k := kind{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}}
+	api := s.api.Metadata.Resource(k.GroupVersionResource)
+	k.Example = &metav1.PartialObjectMetadata{}
+	k.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return api.List(ctx, fresh(o))
+	}
+	k.Watch = api.Watch
+	k.store = sink{
+		put: func(obj any) {
+			m := obj.(*metav1.PartialObjectMetadata)
+			to.putNamespace(m.Name, m.Labels)
+		},
+		remove: func(obj any) { to.removeNamespace(obj.(*metav1.PartialObjectMetadata).Name) },
+		replace: func(list []any) {
+			all := make(map[string]labels.Set, len(list))
+			for _, obj := range list {
+				m := obj.(*metav1.PartialObjectMetadata)
+				all[m.Name] = m.Labels
+			}
+			to.replaceNamespaces(all)
+		},
+	}
+	return k
+}
+
+// fresh makes the first list show what etcd has: an API server that lags behind would bring back policies that are gone.
+func fresh(o metav1.ListOptions) metav1.ListOptions {
+	if o.ResourceVersion == "0" {
+		o.ResourceVersion = ""
+	}
+	return o
+}

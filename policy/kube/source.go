@@ -1,0 +1,80 @@
+// Package kube is the policy.Source on a Kubernetes API server: reflectors keep its NetworkPolicies, Namespaces and Pods
+// up to date.
+//
+// There are thousands of times more pods than policies, and a Pod has several kB of which policies need a few hundred
+// bytes. A list of them is decoded while it arrives, one at a time; of what is kept, pods of one template share their
+// labels and ports. Pods in the host's network and those that have ended are not asked for.
+//
+// The rights that the source needs are list and watch on pods, namespaces and networkpolicies.networking.k8s.io.
+package kube
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/policy"
+)
+
+// burst is how long Watch waits for more changes before it calls f.
+const burst = 10 * time.Millisecond
+
+// Source keeps a policy.Snapshot in sync with the API server.
+type Source struct {
+	api      *kubeclient.Client
+	pods     *rest.RESTClient
+	policies *rest.RESTClient
+	progress kubeclient.Progress
+}
+
+var _ policy.Source = (*Source)(nil)
+
+// New connects to nothing yet. Waiting, if it is not nil, is called when a task is held up: once for each new reason, and
+// with a nil error when it succeeds again. Tasks are "watch" and a kind. Calls come from several goroutines, one at a
+// time, and must return quickly.
+func New(api *kubeclient.Client, waiting func(task string, err error)) (*Source, error) {
+	s := &Source{api: api, progress: kubeclient.Progress{Waiting: waiting}}
+	var err error
+	if s.pods, err = podClient(api); err != nil {
+		return nil, err
+	}
+	if s.policies, err = policyClient(api); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Watch implements policy.Source. It ends with ctx only.
+func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
+	to := newState()
+	g, ctx := errgroup.WithContext(ctx)
+	for _, k := range []kind{s.podKind(to), s.namespaceKind(to), s.policyKind(to)} {
+		g.Go(func() error { s.reflect(ctx, k); return nil })
+	}
+	g.Go(func() error { deliver(ctx, to, f); return nil })
+	return g.Wait()
+}
+
+// deliver calls f after each burst of changes that matter.
+func deliver(ctx context.Context, from *state, f func(policy.Change)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-from.changed:
+		}
+		if !kubeclient.Pause(ctx, burst) {
+			return
+		}
+		select { // what came during the pause is in the change
+		case <-from.changed:
+		default:
+		}
+		if change, ok := from.take(); ok {
+			f(change)
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package kube
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/twill-net/twill/policy"
+)
+
+// state is what the API server has, and how that differs from the last Change.
+type state struct {
+	changed chan struct{} // there may be a Change to take
+
+	mu         sync.Mutex
+	pods       map[string]*entry // by UID; nil: never listed, and so are the other two
+	namespaces map[string]labels.Set
+	policies   map[string]*policy.NetworkPolicy // by namespace/name
+
+	rules bool                   // policies or namespaces differ
+	was   map[string]*policy.Pod // pods that may differ as the last Change had them, by UID; nil: it did not
+	told  policy.Snapshot        // the last Change's, without its pods
+
+	shared shared
+}
+
+func newState() *state {
+	return &state{changed: make(chan struct{}, 1), was: map[string]*policy.Pod{}}
+}
+
+// notify signals that there may be a Change.
+func (s *state) notify() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what changed since it was called last, and whether that is anything. Before all kinds were listed it is
+// nothing.
+func (s *state) take() (policy.Change, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pods == nil || s.namespaces == nil || s.policies == nil {
+		return policy.Change{}, false
+	}
+	change := policy.Change{Rules: s.rules, Snapshot: s.snapshot}
+	if s.told.Namespaces == nil {
+		change.Rules = true
+	} else {
+		change.Pods = s.podChanges()
+	}
+	s.rules = false
+	s.was = map[string]*policy.Pod{}
+	if change.Rules {
+		s.told.Namespaces = maps.Clone(s.namespaces)
+		s.told.Policies = make([]policy.NetworkPolicy, 0, len(s.policies))
+		for _, p := range s.policies {
+			s.told.Policies = append(s.told.Policies, *p)
+		}
+	}
+	return change, change.Rules || len(change.Pods) > 0
+}
+
+// podChanges returns how pods differ from the last Change.
+func (s *state) podChanges() (all []policy.PodChange) {
+	for uid, was := range s.was {
+		switch now, ok := s.pods[uid]; {
+		case !ok && was != nil:
+			all = append(all, policy.PodChange{Was: was})
+		case ok && (was == nil || !was.Equal(&now.Pod)):
+			all = append(all, policy.PodChange{Was: was, Now: &now.Pod})
+		}
+	}
+	return all
+}
+
+// snapshot returns everything as it was at the last Change.
+func (s *state) snapshot() policy.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.told
+	all.Policies = slices.Clone(all.Policies)
+	all.Namespaces = maps.Clone(all.Namespaces)
+	all.Pods = make([]*policy.Pod, 0, len(s.pods))
+	for uid, e := range s.pods {
+		if _, differs := s.was[uid]; !differs {
+			all.Pods = append(all.Pods, &e.Pod)
+		}
+	}
+	for _, was := range s.was {
+		if was != nil {
+			all.Pods = append(all.Pods, was)
+		}
+	}
+	return all
+}
+
+// keep remembers a pod as it is, before it changes for the first time since the last Change.
+func (s *state) keep(uid string) {
+	if _, ok := s.was[uid]; ok || s.told.Namespaces == nil {
+		return // the first Change has no pods
+	}
+	s.was[uid] = nil
+	if e, ok := s.pods[uid]; ok {
+		s.was[uid] = &e.Pod
+	}
+	s.notify()
+}
+
+// putPod enters a pod of a watch.
+func (s *state) putPod(p *pod) {
+	e := s.shared.entry(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(e)
+}
+
+// put enters e, unless it says nothing new.
+func (s *state) put(e *entry) {
+	old, ok := s.pods[e.UID]
+	switch {
+	case e.HostNetwork || e.Ended:
+		s.shared.release(e)
+		s.remove(e.UID)
+		return
+	case ok && old.Equal(&e.Pod):
+		s.shared.release(e)
+		return
+	}
+	s.remove(e.UID)
+	s.keep(e.UID)
+	s.pods[e.UID] = e
+}
+
+func (s *state) removePod(uid string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(uid)
+}
+
+func (s *state) remove(uid string) {
+	if e, ok := s.pods[uid]; ok {
+		s.keep(uid)
+		s.shared.release(e)
+		delete(s.pods, uid)
+	}
+}
+
+// replacePods enters all pods: what is not in the list was deleted while nobody watched.
+func (s *state) replacePods(all []*entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pods == nil {
+		s.pods = make(map[string]*entry, len(all))
+		s.notify()
+	}
+	there := make(map[string]bool, len(all))
+	for _, e := range all {
+		there[e.UID] = true
+		s.put(e)
+	}
+	for uid := range s.pods {
+		if !there[uid] {
+			s.remove(uid)
+		}
+	}
+}
+
+// differ notes that policies or namespaces changed.
+func (s *state) differ() {
+	s.rules = true
+	s.notify()
+}
+
+func (s *state) putPolicy(p *policy.NetworkPolicy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := p.Namespace + "/" + p.Name
+	old, ok := s.policies[name]
+	if !ok || !reflect.DeepEqual(old.Spec, p.Spec) {
+		s.differ()
+	}
+	s.policies[name] = trimmed(p)
+}
+
+// trimmed is a policy without what is nobody's business here.
+func trimmed(p *policy.NetworkPolicy) *policy.NetworkPolicy {
+	p.ManagedFields, p.Annotations = nil, nil
+	return p
+}
+
+func (s *state) removePolicy(p *policy.NetworkPolicy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.policies, p.Namespace+"/"+p.Name)
+	s.differ()
+}
+
+func (s *state) replacePolicies(list []*policy.NetworkPolicy) {
+	all := make(map[string]*policy.NetworkPolicy, len(list))
+	for _, p := range list {
+		all[p.Namespace+"/"+p.Name] = trimmed(p)
+	}
+	same := func(a, b *policy.NetworkPolicy) bool { return reflect.DeepEqual(a.Spec, b.Spec) }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.policies == nil || !maps.EqualFunc(all, s.policies, same) {
+		s.differ()
+	}
+	s.policies = all
+}
+
+func (s *state) putNamespace(name string, with labels.Set) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := s.namespaces[name]; !ok || !maps.Equal(old, with) {
+		s.namespaces[name] = with
+		s.differ()
+	}
+}
+
+func (s *state) removeNamespace(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.namespaces, name)
+	s.differ()
+}
+
+func (s *state) replaceNamespaces(all map[string]labels.Set) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	same := func(a, b labels.Set) bool { return maps.Equal(a, b) }
+	if s.namespaces == nil || !maps.EqualFunc(all, s.namespaces, same) {
+		s.differ()
+	}
+	s.namespaces = all
+}

@@ -160,8 +160,9 @@ func TestChartIsTheManifest(t *testing.T) {
 	kubectl := controlplanetest.Binary(t, "kubectl")
 	for kustomization, values := range map[string][]string{
 		"base":       nil,
-		"self-lease": {"selfLease=true"},
-		"tun":        {"backend.Type=udp"},
+		"self-lease":     {"selfLease=true"},
+		"network-policy": {"networkPolicy=true"},
+		"tun":            {"backend.Type=udp"},
 	} {
 		t.Run(kustomization, func(t *testing.T) {
 			got := render(t, values...)

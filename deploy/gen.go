@@ -34,21 +34,25 @@ func Files(dir string) (map[string]string, error) {
 		all = append(all, string(data))
 	}
 	files["Documentation/twill.yml"] = header + strings.Join(all, "---\n")
-	for _, name := range []string{"rbac.yaml", "policy.yaml"} {
-		for from, prefix := range map[string]string{"base": "", "self-lease": "self-lease-"} {
-			data, err := os.ReadFile(filepath.Join(dir, from, name))
-			if err != nil {
-				return nil, err
-			}
-			text, err := template(string(data))
-			if err != nil {
-				return nil, fmt.Errorf("%s/%s: %w", from, name, err)
-			}
-			if from != "base" {
-				text = "{{- if .Values.selfLease }}\n" + text + "{{- end }}\n"
-			}
-			files["deploy/chart/templates/"+prefix+name] = text
+	for _, t := range []struct{ from, name, to, value string }{
+		{"base", "rbac.yaml", "rbac.yaml", ""},
+		{"base", "policy.yaml", "policy.yaml", ""},
+		{"self-lease", "rbac.yaml", "self-lease-rbac.yaml", "selfLease"},
+		{"self-lease", "policy.yaml", "self-lease-policy.yaml", "selfLease"},
+		{"network-policy", "rbac.yaml", "network-policy-rbac.yaml", "networkPolicy"},
+	} {
+		data, err := os.ReadFile(filepath.Join(dir, t.from, t.name))
+		if err != nil {
+			return nil, err
 		}
+		text, err := template(string(data))
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", t.from, t.name, err)
+		}
+		if t.value != "" {
+			text = "{{- if .Values." + t.value + " }}\n" + text + "{{- end }}\n"
+		}
+		files["deploy/chart/templates/"+t.to] = text
 	}
 	return files, nil
 }

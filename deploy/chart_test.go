@@ -159,7 +159,7 @@ func checkConfig(t *testing.T, all map[string]object) {
 func TestChartIsTheManifest(t *testing.T) {
 	kubectl := controlplanetest.Binary(t, "kubectl")
 	for kustomization, values := range map[string][]string{
-		"base":       nil,
+		"base":           nil,
 		"self-lease":     {"selfLease=true"},
 		"network-policy": {"networkPolicy=true"},
 		"tun":            {"backend.Type=udp"},

@@ -11,10 +11,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
+	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/enforce"
 	"github.com/twill-net/twill/policy/file"
+	"github.com/twill-net/twill/policy/kube"
 )
 
 // policyOptions are the flags about network policies. Flannel has none of them.
@@ -40,8 +43,8 @@ func (o *options) checkPolicy() error {
 		return nil
 	case o.bridge == "":
 		return errors.New("--network-policy needs a --bridge: the rules are about the packets of its ports")
-	case o.policy.file == "":
-		return errors.New("--network-policy needs a --network-policy-file with the policies")
+	case o.policy.file == "" && !o.kubeSubnetMgr:
+		return errors.New("--network-policy needs --kube-subnet-mgr, or a --network-policy-file with the policies")
 	}
 	return nil
 }
@@ -66,7 +69,10 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return fmt.Errorf("--network-policy needs the kernel's br_netfilter, which is not there (%w): load the module "+
 			"br_netfilter on this node", err)
 	}
-	source := file.New(o.policy.file, func(err error) { logWaiting(p.config.Log, "network policies", err) })
+	source, err := openPolicies(o, p.config.Log)
+	if err != nil {
+		return err
+	}
 	tables, err := filter.New()
 	if err != nil {
 		return fmt.Errorf("--network-policy: %w", err)
@@ -79,6 +85,23 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return e.Run(ctx)
 	})
 	return nil
+}
+
+// openPolicies returns where the policies come from.
+func openPolicies(o *options, log *slog.Logger) (policy.Source, error) {
+	waiting := func(task string, err error) { logWaiting(log, task, err) }
+	if o.policy.file != "" {
+		return file.New(o.policy.file, func(err error) { waiting("network policies", err) }), nil
+	}
+	cfg, err := kubeclient.Server{Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL}.Config()
+	if err != nil {
+		return nil, err
+	}
+	api, err := kubeclient.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return kube.New(api, waiting)
 }
 
 // removePolicies deletes what an agent with --network-policy left: without one that follows them, policies would stay as

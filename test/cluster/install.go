@@ -37,7 +37,12 @@ func (s Spec) Manifest() (string, error) {
 		}
 		manifest = strings.Replace(manifest, was, now, 1)
 	}
-	return manifest, nil
+	if !s.NetworkPolicy {
+		return manifest, nil
+	}
+	rights, err := os.ReadFile(filepath.Join(root, "deploy", "network-policy", "rbac.yaml"))
+	const flag = "        - --kube-subnet-mgr\n"
+	return strings.Replace(manifest, flag, flag+"        - --network-policy\n", 1) + "---\n" + string(rights), err
 }
 
 // Install applies the manifest and waits until every node is Ready.

@@ -56,6 +56,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.focus, "focus", "", "run only those of the tests whose names this matches")
 	flags.StringVar(&o.skip, "skip", "", "leave out tests whose names this matches")
 	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend: vxlan or host-gw")
+	flags.BoolVar(&s.NetworkPolicy, "network-policy", false, "Twill enforces NetworkPolicies, and their tests run too")
 	flags.IntVar(&o.procs, "procs", 6, "number of processes that run tests")
 	flags.BoolVar(&o.keep, "keep", false, "leave the cluster up")
 	if err := flags.Parse(args); err != nil {
@@ -116,7 +117,7 @@ func (p programs) test(ctx context.Context, s cluster.Spec, o options) error {
 	dir := filepath.Join(
 		p.bin,
 		"conformance",
-		strings.Join([]string{s.Backend, string(s.Families), string(s.ProxyMode)}, "-"),
+		strings.Join([]string{s.Backend, string(s.Families), string(s.ProxyMode)}, "-")+map[bool]string{true: "-policy"}[s.NetworkPolicy],
 	)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err

@@ -16,11 +16,18 @@ import (
 // kernel, the internet. Those that are disruptive restart programs of the control plane over SSH, and those that are
 // serial change the cluster's DNS for all others.
 func labels(s cluster.Spec) string {
-	filter := "sig-network && !Disruptive && !Serial && Feature: "
+	var features []string
 	if s.Families == cluster.Dual {
-		return filter + "isSubsetOf IPv6DualStack"
+		features = append(features, "IPv6DualStack")
 	}
-	return filter + "isEmpty"
+	if s.NetworkPolicy {
+		features = append(features, "NetworkPolicy")
+	}
+	filter := "sig-network && !Disruptive && !Serial && Feature: "
+	if len(features) == 0 {
+		return filter + "isEmpty"
+	}
+	return filter + "isSubsetOf {" + strings.Join(features, ", ") + "}"
 }
 
 // expected are the tests that fail, and why they do. One of them that passes is an error too.

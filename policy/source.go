@@ -14,7 +14,8 @@ type Change struct {
 	Rules bool // policies, or namespaces or their labels, changed: rules have to be made again
 	Pods  []PodChange
 
-	// Snapshot returns everything as it was when f was last called. It may be called at any time from anywhere.
+	// Snapshot returns everything as it is after this Change. It may be called at any time from anywhere; a late call may
+	// return what later Changes made of it, so that applying these must do no harm then.
 	Snapshot func() Snapshot
 }
 

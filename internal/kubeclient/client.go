@@ -1,6 +1,6 @@
-// Package kubeclient makes calls to a Kubernetes API server, for agents that run on every node: connections end with the
-// address they came from and are checked while idle, errors say in a sentence what the API server did not do, and a
-// reason to wait is told once.
+// Package kubeclient makes calls to a Kubernetes API server, for agents that run on every node: connections end with
+// the address they came from and are checked while idle, errors say in a sentence what the API server did not do, and
+// a reason to wait is told once.
 package kubeclient
 
 import (

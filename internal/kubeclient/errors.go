@@ -32,7 +32,8 @@ func Explain(verb, resource string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, resource, err)
 }
 
-// StatusCode returns the HTTP status of an answer by which the API server refused a request, 0 if err is no such answer.
+// StatusCode returns the HTTP status of an answer by which the API server refused a request, 0 if err is no such
+// answer.
 func StatusCode(err error) int {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

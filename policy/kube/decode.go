@@ -107,7 +107,8 @@ func (p *pod) decodeSpec(f field, text func([]byte) string) error {
 	return nil
 }
 
-// decodeContainer adds a container's named ports. Init containers end before the others start, unless they are sidecars.
+// decodeContainer adds a container's named ports. Init containers end before the others start, unless they are
+// sidecars.
 func (p *pod) decodeContainer(container field) error {
 	before, sidecar := len(p.template), false
 	err := fields(container.bytes, func(f field) error {

@@ -108,7 +108,8 @@ func (s *Source) namespaceKind(to *state) kind {
 	return k
 }
 
-// fresh makes the first list show what etcd has: an API server that lags behind would bring back policies that are gone.
+// fresh makes the first list show what etcd has: an API server that lags behind would bring back policies that are
+// gone.
 func fresh(o metav1.ListOptions) metav1.ListOptions {
 	if o.ResourceVersion == "0" {
 		o.ResourceVersion = ""

@@ -38,8 +38,8 @@ type shared struct {
 	texts     map[string]string
 }
 
-// maxTexts bounds the names of namespaces, nodes and labels that are remembered. What is forgotten is only no longer shared with
-// what comes later.
+// maxTexts bounds the names of namespaces, nodes and labels that are remembered. What is forgotten is only no longer
+// shared with what comes later.
 const maxTexts = 20_000
 
 // text returns a string that is shared with all who ask for the same.

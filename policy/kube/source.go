@@ -1,5 +1,5 @@
-// Package kube is the policy.Source on a Kubernetes API server: reflectors keep its NetworkPolicies, Namespaces and Pods
-// up to date.
+// Package kube is the policy.Source on a Kubernetes API server: reflectors keep its NetworkPolicies, Namespaces and
+// Pods up to date.
 //
 // There are thousands of times more pods than policies, and a Pod has several kB of which policies need a few hundred
 // bytes. A list of them is decoded while it arrives, one at a time; of what is kept, pods of one template share their
@@ -32,9 +32,9 @@ type Source struct {
 
 var _ policy.Source = (*Source)(nil)
 
-// New connects to nothing yet. Waiting, if it is not nil, is called when a task is held up: once for each new reason, and
-// with a nil error when it succeeds again. Tasks are "watch" and a kind. Calls come from several goroutines, one at a
-// time, and must return quickly.
+// New connects to nothing yet. Waiting, if it is not nil, is called when a task is held up: once for each new reason,
+// and with a nil error when it succeeds again. Tasks are "watch pods", "watch namespaces" and "watch networkpolicies".
+// Calls come from several goroutines, one at a time, and must return quickly.
 func New(api *kubeclient.Client, waiting func(task string, err error)) (*Source, error) {
 	s := &Source{api: api, progress: kubeclient.Progress{Waiting: waiting}}
 	var err error

@@ -78,7 +78,7 @@ func (s *state) podChanges() (all []policy.PodChange) {
 	return all
 }
 
-// snapshot returns everything as it was at the last Change.
+// snapshot returns everything as it is after the last Change that was taken.
 func (s *state) snapshot() policy.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -45,7 +45,7 @@ const (
 	resync     = 10 * time.Minute       // how often the tables are read when nothing happens
 	firstRetry = 100 * time.Millisecond // the pause after the first of a row of errors; it doubles up to lastRetry
 	lastRetry  = 10 * time.Second
-	gather     = 2 * time.Millisecond // how long a change waits for others
+	gatherFor  = 2 * time.Millisecond // how long a change waits for others
 
 	saveEvery = 10 * time.Second // how often the checkpoint is written while policies and pods change
 
@@ -59,10 +59,13 @@ type Enforcer struct {
 	causes causes.Log
 	inbox  inbox
 	wake   chan struct{}
+	hurry  chan struct{} // somebody waits for the next reconcile
 
 	mu       sync.Mutex
 	subnets  []netip.Prefix // of this node, which the agent tells
 	enforced error          // why the tables are not yet as wanted; nil: they are
+	followed int            // the number of the last change that the kernel enforces
+	progress chan struct{}  // closed when followed changes
 
 	// What follows is the loop's own.
 	table    *policy.Table  // nil: the source has nothing yet
@@ -75,7 +78,8 @@ type Enforcer struct {
 
 // New makes an Enforcer that has not touched anything yet.
 func New(cfg Config) *Enforcer {
-	return &Enforcer{Config: cfg, wake: make(chan struct{}, 1), enforced: errors.New("network policies are not enforced yet")}
+	return &Enforcer{Config: cfg, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		progress: make(chan struct{}), enforced: errors.New("network policies are not enforced yet")}
 }
 
 // Protect tells what this node's pods get addresses from. It returns nil once policies are enforced there: until then no
@@ -91,10 +95,34 @@ func (e *Enforcer) Protect(subnets []netip.Prefix) error {
 	return e.enforced
 }
 
+// Subnets returns what this node's pods get addresses from; nothing before the agent has told it.
+func (e *Enforcer) Subnets() []netip.Prefix { return e.site().Subnets }
+
+// Flush waits until the kernel enforces all that the source has told until now.
+func (e *Enforcer) Flush(ctx context.Context) error {
+	for last := e.inbox.told(); ; {
+		e.mu.Lock()
+		followed, progress := e.followed, e.progress
+		e.mu.Unlock()
+		if followed >= last {
+			return nil
+		}
+		signal(e.hurry)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for network policies to be enforced: %w", ctx.Err())
+		case <-progress:
+		}
+	}
+}
+
 // notify wakes the loop.
-func (e *Enforcer) notify() {
+func (e *Enforcer) notify() { signal(e.wake) }
+
+// signal puts a token into a channel that holds one.
+func signal(c chan struct{}) {
 	select {
-	case e.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -150,7 +178,7 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			}
 			continue
 		case <-e.wake:
-			sleep(ctx, gather)
+			e.gather(ctx)
 		case <-timer.C:
 			e.inbox.altered()
 		}
@@ -171,6 +199,17 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			timer.Reset(resync)
 		}
 		retry = firstRetry
+	}
+}
+
+// gather lets more changes come, unless somebody waits for those that came.
+func (e *Enforcer) gather(ctx context.Context) {
+	timer := time.NewTimer(gatherFor)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-e.hurry:
+	case <-timer.C:
 	}
 }
 

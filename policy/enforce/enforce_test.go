@@ -273,3 +273,57 @@ func TestNoSource(t *testing.T) {
 		})
 	})
 }
+
+// TestFlush: whoever waits for a change goes on when the kernel has it, and not before.
+func TestFlush(t *testing.T) {
+	test(t, &fakeKernel{}, "", func(r *run) {
+		r.protect()
+		if err := r.Flush(r.Context()); err != nil {
+			r.Errorf("nothing was told: %v", err)
+		}
+		r.sync()
+		old := r.snap.Pods[0]
+		changed := *old
+		changed.Labels = r.world.Labels()
+		changed.Addrs = []netip.Addr{netip.MustParseAddr("10.244.1.99")}
+		r.snap.Pods = append([]*policy.Pod{&changed}, r.snap.Pods[1:]...)
+		s := r.snap
+		change := policy.Change{Pods: []policy.PodChange{{Was: old, Now: &changed}}, Snapshot: func() policy.Snapshot { return s }}
+		flush := func(within time.Duration) error {
+			ctx, cancel := context.WithTimeout(r.Context(), within)
+			defer cancel()
+			return r.Flush(ctx)
+		}
+		r.source <- change
+		synctest.Wait()
+		began := time.Now()
+		if err := flush(time.Second); err != nil {
+			r.Error(err)
+		}
+		if took := time.Since(began); took >= gatherFor {
+			r.Errorf("waited for %v, as long as for more changes", took)
+		}
+		r.check("when it was waited for")
+
+		r.kernel.mu.Lock()
+		r.kernel.refuse = errors.New("no buffer space")
+		r.kernel.mu.Unlock()
+		r.snap.Pods = append([]*policy.Pod{old}, r.snap.Pods[1:]...)
+		s = r.snap
+		r.source <- policy.Change{Pods: []policy.PodChange{{Was: &changed, Now: old}}, Snapshot: change.Snapshot}
+		synctest.Wait()
+		if err := flush(time.Second); !errors.Is(err, context.DeadlineExceeded) {
+			r.Errorf("the kernel refuses it: %v", err)
+		}
+		done := make(chan error)
+		go func() { done <- flush(time.Minute) }()
+		r.settle()
+		r.kernel.mu.Lock()
+		r.kernel.refuse = nil
+		r.kernel.mu.Unlock()
+		if err := <-done; err != nil {
+			r.Errorf("when the kernel takes it: %v", err)
+		}
+		r.check("when the kernel takes it")
+	})
+}

@@ -21,12 +21,14 @@ type news struct {
 	pods     []policy.PodChange
 	snapshot func() policy.Snapshot // nil: the source has nothing yet
 	tables   bool                   // the kernel's tables may have changed
+	last     int                    // the number of the last change; the first is 1
 }
 
 // put adds a change.
 func (b *inbox) put(c policy.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.last++
 	b.rules = b.rules || c.Rules
 	b.snapshot = c.Snapshot
 	if b.pods = append(b.pods, c.Pods...); len(b.pods) > most {
@@ -44,11 +46,18 @@ func (b *inbox) altered() {
 	b.tables = true
 }
 
+// told returns how many changes there have been.
+func (b *inbox) told() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
+}
+
 // take returns what happened, and forgets it but for the snapshot.
 func (b *inbox) take() news {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.news
-	b.news = news{snapshot: n.snapshot}
+	b.news = news{snapshot: n.snapshot, last: n.last}
 	return n
 }

@@ -37,6 +37,7 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	}
 	e.have = e.table.State()
 	e.setEnforced(site, nil)
+	e.setFollowed(n.last)
 	e.dirty = e.dirty || len(plan) > 0
 	return nil
 }
@@ -132,5 +133,16 @@ func (e *Enforcer) setEnforced(site policy.Site, err error) {
 	defer e.mu.Unlock()
 	if slices.Equal(site.Subnets, e.subnets) {
 		e.enforced = err
+	}
+}
+
+// setFollowed notes that the kernel enforces the changes up to a number.
+func (e *Enforcer) setFollowed(last int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if last != e.followed {
+		e.followed = last
+		close(e.progress)
+		e.progress = make(chan struct{})
 	}
 }

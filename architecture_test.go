@@ -97,6 +97,8 @@ var arrows = []struct {
 	{"packet", nil},
 	{"policy", []string{"netstate"}},
 	{"policy/enforce", []string{"policy", "netstate", "internal/atomicfile", "internal/causes"}},
+	{"policy/announce/message", nil},
+	{"policy/announce", []string{"policy", "policy/announce/message", "netstate", "internal/causes"}},
 	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient"}},
 	{"doctor/drops", nil},
 	{"doctor/rules", nil},
@@ -104,7 +106,7 @@ var arrows = []struct {
 	{"doctor/trust", nil},
 	{"doctor/unusual", []string{"doctor/locate", "netstate/attributes", "netstate/rtnl"}},
 	{"doctor/traffic", []string{"doctor", "doctor/drops", "packet"}},
-	{"plugin", []string{"plugin/...", "subnet", "netstate", "netstate/rtnl", "internal/jsonobject"}},
+	{"plugin", []string{"plugin/...", "policy/announce/message", "subnet", "netstate", "netstate/rtnl", "internal/jsonobject"}},
 	{"plugin/internal/cnierr", nil},
 	{"plugin/ipam", []string{"plugin/internal/...", "netstate"}},
 	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl"}},
@@ -148,7 +150,7 @@ func checkArrows(t *testing.T, own []pkg) {
 // checkStandardOnly: these are for everyone, so they bring nothing with them.
 func checkStandardOnly(t *testing.T, own []pkg, standard map[string]bool) {
 	for _, p := range own {
-		if !within(p.ImportPath, []string{"subnet", "netstate"}) {
+		if !within(p.ImportPath, []string{"subnet", "netstate", "policy/announce/message"}) {
 			continue
 		}
 		for _, d := range p.Deps {

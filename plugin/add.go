@@ -45,7 +45,13 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	for _, w := range a.conf.warnings {
 		fmt.Fprintln(os.Stderr, "twill: network", a.conf.name+":", w)
 	}
-	return run(ctx, a.steps())
+	if err := run(ctx, a.steps()); err != nil {
+		return err
+	}
+	if err := a.announce(ctx, args.Args); err != nil {
+		fmt.Fprintf(os.Stderr, "twill: network %s: network policies of the pod: %v\n", a.conf.name, err)
+	}
+	return nil
 }
 
 // begin reads everything that ADD needs and changes nothing.
@@ -105,7 +111,7 @@ func (a *addRequest) vacant() error {
 
 func (a *addRequest) steps() []step {
 	return []step{
-		{do: a.reserve, undo: func() error { return a.conf.store().Release(context.Background(), a.owner, nil) }},
+		{do: a.reserve, undo: a.release},
 		{do: a.findBridge}, // never undone: other pods may be on it already
 		{do: a.attach, undo: func() error { return a.node.DeleteLink(a.veth.Host) }},
 		{do: a.lockPort},
@@ -123,6 +129,11 @@ func (a *addRequest) reserve(ctx context.Context) (err error) {
 	if a.conf.mac != (netstate.MAC{}) {
 		a.veth.PodMAC = a.conf.mac
 	}
+	return err
+}
+
+func (a *addRequest) release() error {
+	_, err := a.conf.store().Release(context.Background(), a.owner, nil)
 	return err
 }
 

@@ -30,9 +30,11 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if rules != nil { // which may lead to the addresses
 		return errors.Join(err, rules)
 	}
-	if released := c.store().Release(ctx, o, c.addresses()); released != nil {
-		err = errors.Join(err, fmt.Errorf("release the addresses of %s: %w", o.Container, released))
+	released, releaseErr := c.store().Release(ctx, o, c.addresses())
+	if releaseErr != nil {
+		err = errors.Join(err, fmt.Errorf("release the addresses of %s: %w", o.Container, releaseErr))
 	}
+	c.announceGone(ctx, o, args.Args, released)
 	return err
 }
 

@@ -63,7 +63,7 @@ func (r *Remover) Remove(ctx context.Context, a ipam.Allocation) error {
 		err = r.ports.Remove(ctx, pod, a.Addrs)
 	}
 	if err == nil {
-		err = a.Store.Release(ctx, a.Owner, a.Addrs)
+		_, err = a.Store.Release(ctx, a.Owner, a.Addrs)
 	}
 	if err != nil {
 		return fmt.Errorf("remove what %s left in %s: %w", strings.TrimSpace(a.Owner.Container+" "+a.Owner.Dev), a.Store, err)

@@ -16,7 +16,8 @@ import (
 func ipamMain() int {
 	funcs := skel.CNIFuncs{Add: ipamAdd, Del: func(args *skel.CmdArgs) error {
 		c, _ := parseConfig(args.StdinData)
-		return c.store().Release(context.Background(), ownerIn(args), nil)
+		_, err := c.store().Release(context.Background(), ownerIn(args), nil)
+		return err
 	}}
 	if e := skel.PluginMainFuncsWithError(funcs, version.All, "a test"); e != nil {
 		_ = e.Print()

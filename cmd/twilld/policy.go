@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/announce"
+	"github.com/twill-net/twill/policy/announce/message"
 	"github.com/twill-net/twill/policy/enforce"
 	"github.com/twill-net/twill/policy/file"
 	"github.com/twill-net/twill/policy/kube"
@@ -63,7 +66,7 @@ const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
 // servePolicies starts what enforces network policies, and makes the agent wait for it.
 func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *parts) error {
 	if !o.policy.enforce {
-		return removePolicies(ctx, p.config.Log)
+		return removePolicies(ctx, o, p.config.Log)
 	}
 	if _, err := os.Stat(bridgeFilter); err != nil {
 		return fmt.Errorf("--network-policy needs the kernel's br_netfilter, which is not there (%w): load the module "+
@@ -77,9 +80,11 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	if err != nil {
 		return fmt.Errorf("--network-policy: %w", err)
 	}
-	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: source, Kernel: tables,
+	announced := announce.NewSource(source, p.config.Node)
+	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables,
 		Checkpoint: o.policyCheckpoint(), Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics)})
 	p.config.Policies = e
+	serveAnnouncements(ctx, group, o, &announce.Server{Pods: announced, Subnets: e.Subnets, Flush: e.Flush, Log: p.config.Log})
 	group.Go(func() error {
 		defer tables.Close()
 		return e.Run(ctx)
@@ -104,9 +109,23 @@ func openPolicies(o *options, log *slog.Logger) (policy.Source, error) {
 	return kube.New(api, waiting)
 }
 
+// serveAnnouncements starts what the CNI plugin tells of pods. Without it they have no network until the source of the
+// policies knows their addresses.
+func serveAnnouncements(ctx context.Context, group *errgroup.Group, o *options, s *announce.Server) {
+	l, err := announce.Listen(ctx, message.Socket(o.subnetFile))
+	if err != nil {
+		s.Log.Error("new pods have no network until the API server has their addresses", "err", err)
+		return
+	}
+	group.Go(func() error { return s.Serve(ctx, l) })
+}
+
 // removePolicies deletes what an agent with --network-policy left: without one that follows them, policies would stay as
 // they were, and new pods have no network.
-func removePolicies(ctx context.Context, log *slog.Logger) error {
+func removePolicies(ctx context.Context, o *options, log *slog.Logger) error {
+	if err := os.Remove(message.Socket(o.subnetFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket for the CNI plugin: %w", err)
+	}
 	plan, err := deletePolicies(ctx)
 	if len(plan) > 0 {
 		log.Info("network policies are not enforced any more", "objects", len(plan))

@@ -17,6 +17,7 @@ import (
 	"github.com/twill-net/twill/backend/cloudroute"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
+	"github.com/twill-net/twill/policy/announce/message"
 )
 
 // serve runs the agent until a signal. The data path stays when it ends.
@@ -124,7 +125,8 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 		fmt.Fprintln(stdout, line)
 	}
 	err = errors.Join(err, policyErr, cloudErr)
-	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile, o.policyCheckpoint()} {
+	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile, o.policyCheckpoint(),
+		message.Socket(o.subnetFile)} {
 		switch e := os.Remove(path); {
 		case e == nil:
 			fmt.Fprintln(stdout, "- file", path)

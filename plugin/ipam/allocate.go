@@ -164,33 +164,36 @@ func (s Store) full(code uint, set RangeSet) error {
 		"remove pods from this node or give its lease a larger subnet", count, set, s)
 }
 
-// Release gives back whatever o has. known are addresses that it probably has: when it had them all, and the
+// Release gives back whatever o has, and returns which addresses that was. known are addresses that it probably has: when it had them all, and the
 // index has no more of it, there is nothing more to look for. Otherwise the store is searched, first without
 // the lock, so that the usual second DEL of a pod never waits for anybody.
-func (s Store) Release(ctx context.Context, o Owner, known []netip.Addr) error {
+func (s Store) Release(ctx context.Context, o Owner, known []netip.Addr) (released []netip.Addr, err error) {
 	entries := s.indexed(o)
 	found := slices.DeleteFunc(slices.Clone(known), func(a netip.Addr) bool {
 		has, err := s.Has(o, a)
 		return err != nil || !has
 	})
 	if len(known) == 0 || len(found) < len(known) || len(entries) > len(found) {
-		var err error
 		found, entries, err = s.search(o)
 		if err != nil || len(found)+len(entries) == 0 {
-			return err
+			return nil, err
 		}
 	}
 	lock, err := s.Lock(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer lock.Close()
 	var errs []error
 	for _, a := range found {
-		errs = append(errs, s.release(o, a))
+		err := s.release(o, a)
+		if err == nil {
+			released = append(released, a)
+		}
+		errs = append(errs, err)
 	}
 	for _, path := range entries {
 		errs = append(errs, Absent(os.Remove(path)))
 	}
-	return errors.Join(errs...)
+	return released, errors.Join(errs...)
 }

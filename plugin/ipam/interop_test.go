@@ -70,7 +70,7 @@ func TestSameAddressesAsHostLocal(t *testing.T) {
 				if err := theirs.Release(old.Container, old.Dev); err != nil {
 					t.Fatal(err)
 				}
-				if err := Store(dir).Release(context.Background(), old, nil); err != nil {
+				if _, err := Store(dir).Release(context.Background(), old, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -104,7 +104,10 @@ func TestOneDirectoryWithHostLocal(t *testing.T) {
 		id := fmt.Sprint("pod", i)
 		release := func() error { return theirs.Release(id, "eth0") }
 		if i%2 == 0 {
-			release = func() error { return Store(dir).Release(context.Background(), Owner{id, "eth0"}, nil) }
+			release = func() error {
+				_, err := Store(dir).Release(context.Background(), Owner{id, "eth0"}, nil)
+				return err
+			}
 		}
 		if err := release(); err != nil {
 			t.Fatal(err)
@@ -166,7 +169,7 @@ func TestParallelWithHostLocal(t *testing.T) {
 	}
 	for i := range each {
 		hostLocal(t, program, "DEL", base, fmt.Sprint("ours", i))
-		if err := Store(dir).Release(context.Background(), Owner{fmt.Sprint("theirs", i), "eth0"}, nil); err != nil {
+		if _, err := Store(dir).Release(context.Background(), Owner{fmt.Sprint("theirs", i), "eth0"}, nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -255,7 +258,7 @@ func TestIndex(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "10.244.1.4"), []byte("a\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Store(dir).Release(ctx, Owner{"a", "eth0"}, nil); err != nil {
+	if _, err := Store(dir).Release(ctx, Owner{"a", "eth0"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	mustHoldOnly(t, dir, "10.244.1.3", "10.244.1.4", "10.244.1.5", "fd00::3", "last_reserved_ip.0",
@@ -265,7 +268,7 @@ func TestIndex(t *testing.T) {
 	if err := theirs.Release("b", "net1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Store(dir).Release(ctx, Owner{"a", "net1"}, nil); err != nil {
+	if _, err := Store(dir).Release(ctx, Owner{"a", "net1"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	mustHoldOnly(t, dir, "10.244.1.4", "fd00::3", "last_reserved_ip.0", "last_reserved_ip.1", "lock")
@@ -327,7 +330,7 @@ func TestOldForm(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"a", "b"} {
-		if err := Store(dir).Release(context.Background(), Owner{id, "eth0"}, nil); err != nil {
+		if _, err := Store(dir).Release(context.Background(), Owner{id, "eth0"}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -401,7 +404,7 @@ func BenchmarkAllocate(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StopTimer()
-				if err := Store(dir).Release(b.Context(), o, []netip.Addr{sets[0][0].First}); err != nil {
+				if _, err := Store(dir).Release(b.Context(), o, []netip.Addr{sets[0][0].First}); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()

@@ -96,7 +96,7 @@ var arrows = []struct {
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
 	{"packet", nil},
 	{"policy", []string{"netstate"}},
-	{"policy/enforce", []string{"policy", "netstate", "internal/atomicfile", "internal/causes"}},
+	{"policy/enforce", []string{"policy", "netstate", "internal/causes"}},
 	{"policy/announce/message", nil},
 	{"policy/announce", []string{"policy", "policy/announce/message", "netstate", "internal/causes"}},
 	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient"}},

@@ -200,14 +200,16 @@ func (t *Table) frame(family netstate.Family) []netstate.Object {
 }
 
 // hook returns the rules that every forwarded packet meets. Replies and errors pass, and what IPv6 finds its neighbours
-// with. Between pods of one bridge nothing else passes whose addresses are no pod's: link-local ones, multicast and
-// broadcast would go around rules about pods' addresses.
+// with. While a pod is isolated, nothing else passes between pods of the bridge whose addresses are no pod's: link-local
+// ones, multicast and broadcast would go around rules about pods' addresses.
 func (t *Table) hook(family netstate.Family) []string {
 	rules := []string{"ct reply established accept", "ct related accept"}
 	bridged := fmt.Sprintf("iifname %s oifname %[1]s ", t.site.Bridge)
 	drop := func(conditions ...string) {
 		for _, c := range conditions {
-			rules = append(rules, bridged+c+" counter drop")
+			if len(t.chains) > 0 {
+				rules = append(rules, bridged+c+" counter drop")
+			}
 		}
 	}
 	if family == netstate.IPv6 {

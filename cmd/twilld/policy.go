@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 
@@ -52,14 +51,6 @@ func (o *options) checkPolicy() error {
 	return nil
 }
 
-// policyCheckpoint is where the tables are kept for a start without the source; empty: nowhere.
-func (o *options) policyCheckpoint() string {
-	if o.checkpointFile == "" {
-		return ""
-	}
-	return filepath.Join(filepath.Dir(o.checkpointFile), "network-policy.json")
-}
-
 // bridgeFilter is there while the kernel has br_netfilter.
 const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
 
@@ -82,7 +73,7 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	}
 	announced := announce.NewSource(source, p.config.Node)
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables,
-		Checkpoint: o.policyCheckpoint(), Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics)})
+		Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics)})
 	p.config.Policies = e
 	serveAnnouncements(ctx, group, o, &announce.Server{Pods: announced, Subnets: e.Subnets, Flush: e.Flush, Log: p.config.Log})
 	group.Go(func() error {

@@ -125,8 +125,7 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 		fmt.Fprintln(stdout, line)
 	}
 	err = errors.Join(err, policyErr, cloudErr)
-	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile, o.policyCheckpoint(),
-		message.Socket(o.subnetFile)} {
+	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile, message.Socket(o.subnetFile)} {
 		switch e := os.Remove(path); {
 		case e == nil:
 			fmt.Fprintln(stdout, "- file", path)

@@ -31,14 +31,12 @@ type Kernel interface {
 
 // Config is what an Enforcer is made of.
 type Config struct {
-	Node   string
-	Bridge string // of the pods
-	Source policy.Source
-	Kernel Kernel
-	// Checkpoint is a file with what was wanted last, for a start without the source; empty: none.
-	Checkpoint string
-	Log        *slog.Logger
-	Metrics    *Metrics
+	Node    string
+	Bridge  string // of the pods
+	Source  policy.Source
+	Kernel  Kernel
+	Log     *slog.Logger
+	Metrics *Metrics
 }
 
 const (
@@ -47,10 +45,8 @@ const (
 	lastRetry  = 10 * time.Second
 	gatherFor  = 2 * time.Millisecond // how long a change waits for others
 
-	saveEvery = 10 * time.Second // how often the checkpoint is written while policies and pods change
-
-	// checkpointAfter is how long a start waits for the source before it uses the checkpoint.
-	checkpointAfter = 3 * time.Second
+	// patience is how long a start waits for the source before it looks for what an earlier agent left.
+	patience = 3 * time.Second
 )
 
 // Enforcer keeps the tables. Make it with New, run it once.
@@ -72,8 +68,7 @@ type Enforcer struct {
 	made     policy.Site    // for which it was made
 	have     netstate.State // what the kernel has; nil: it has to be read
 	started  time.Time
-	restored bool // the tables are an earlier agent's, or the checkpoint's
-	dirty    bool // the checkpoint is not what is wanted now
+	restored bool // the tables are an earlier agent's
 }
 
 // New makes an Enforcer that has not touched anything yet.
@@ -161,22 +156,15 @@ func (e *Enforcer) watchKernel(ctx context.Context) error {
 	return nil
 }
 
-// loop reconciles whenever something happened, and writes the checkpoint now and then.
+// loop reconciles whenever something happened.
 func (e *Enforcer) loop(ctx context.Context) error {
-	defer e.save()
-	timer, saves := time.NewTimer(checkpointAfter), time.NewTicker(saveEvery)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	defer saves.Stop()
 	retry := firstRetry
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-saves.C:
-			if e.dirty {
-				e.save()
-			}
-			continue
 		case <-e.wake:
 			e.gather(ctx)
 		case <-timer.C:
@@ -194,7 +182,7 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			retry = min(2*retry, lastRetry)
 			continue
 		case e.table == nil:
-			timer.Reset(checkpointAfter)
+			timer.Reset(patience)
 		default:
 			timer.Reset(resync)
 		}

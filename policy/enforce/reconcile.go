@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"slices"
 	"time"
@@ -38,7 +37,6 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	e.have = e.table.State()
 	e.setEnforced(site, nil)
 	e.setFollowed(n.last)
-	e.dirty = e.dirty || len(plan) > 0
 	return nil
 }
 
@@ -90,28 +88,22 @@ func (e *Enforcer) apply(ctx context.Context, plan netstate.Plan, began time.Tim
 	return nil
 }
 
-// restore goes on without the source: with the tables that an earlier agent left, or after a boot, with the checkpoint's.
+// restore goes on with the tables that an earlier agent left, if they protect the node's addresses: pods that are there stay
+// as they are, and new ones have no network until the source answers. After a boot there are no tables. Then no pod may
+// start, as all would have new addresses, of which nobody knows the policies.
 func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
-	if len(site.Subnets) == 0 || time.Since(e.started) < checkpointAfter || e.restored {
+	if len(site.Subnets) == 0 || time.Since(e.started) < patience || e.restored {
 		return nil
 	}
-	saved, err := readCheckpoint(e.Checkpoint)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil // a new node: the source has to answer first
-	case err != nil:
-		return err
-	case !slices.Equal(saved.Subnets, site.Subnets):
-		return nil // made for other addresses
-	}
-	want := saved.state()
+	want, _ := policy.Desired(site, policy.Snapshot{})
 	have, err := e.Kernel.Observe(ctx, want)
 	if err != nil {
 		return fmt.Errorf("read the tables of network policies: %w", err)
 	}
-	if len(have) == 0 { // what an earlier agent left is as new as the checkpoint
-		if err := e.apply(ctx, netstate.Diff(want, nil), time.Now()); err != nil {
-			return err
+	for _, o := range want {
+		if _, isHook := o.(netstate.Hook); have[o.Key()] != o && (!isHook || have[o.Key()] == nil) {
+			e.setEnforced(site, errors.New("network policies are not known yet: the API server has to answer first"))
+			return nil
 		}
 	}
 	e.causes.Add(e.Log, slog.LevelWarn, "the API server does not answer, network policies stay as they were", "")

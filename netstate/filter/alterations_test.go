@@ -76,9 +76,9 @@ var alterations = map[string]string{
 		"dport 80 accept",
 	"order of rules": "H=$(handle in-1 'dport 80'); nft insert rule TABLE in-1 ip saddr @pods-1 tcp dport 80 accept; " +
 		"nft delete rule TABLE in-1 handle $H",
-	"rule limited":  "nft replace rule TABLE in-1 handle $(handle in-1 'counter.*drop') limit rate 1/second counter drop",
-	"chain flushed": "nft flush chain TABLE in-1",
-	"chain added":   "nft add chain TABLE other",
+	"rule of some packets": "nft replace rule TABLE in-1 handle $(handle in-1 'counter.*drop') meta mark 5 counter drop",
+	"chain flushed":        "nft flush chain TABLE in-1",
+	"chain added":          "nft add chain TABLE other",
 	"chain that others enter": "nft 'add chain TABLE other; add rule TABLE other accept; insert rule TABLE in-1 jump " +
 		"other'",
 	"chains in a row": "nft 'add chain TABLE a; add chain TABLE b; add rule TABLE a jump b; add rule TABLE b tcp " +
@@ -129,7 +129,7 @@ var alterations = map[string]string{
 		"-f -",
 	"set deleted": "nft 'flush chain TABLE in-1; delete set TABLE pods-1'",
 	"flowtable": "nft 'add flowtable TABLE fast { hook ingress priority 0; devices = { lo }; }' ||" +
-		"nft add quota TABLE q 1 mbytes", // for a kernel without flowtables
+		"nft add counter TABLE other", // for a kernel without flowtables
 	"named counter": "nft add counter TABLE hits",
 }
 

@@ -24,7 +24,7 @@ var golden = map[netstate.Family][][2]string{
 		{"saddr 10.0.0.0/8 daddr 10.2.0.0/15 drop", "ip saddr 10.0.0.0/8 ip daddr 10.2.0.0/15 drop"},
 		{"saddr 10.0.0.1/32 drop", "ip saddr 10.0.0.1 drop"},
 		{"saddr 0.0.0.0/0 drop", "ip saddr 0.0.0.0/0 drop"},
-		{"proto 47 drop", "meta l4proto gre drop"},
+		{"proto 47 drop", "meta l4proto 47 drop"},
 		{"tcp dport 80 accept", "tcp dport 80 accept"},
 		{"udp dport 1000-2000 accept", "udp dport 1000-2000 accept"},
 		{"sctp dport 65535 return", "sctp dport 65535 return"},
@@ -73,7 +73,7 @@ func TestGolden(t *testing.T) {
 	f := open(t)
 	for _, family := range netstate.Families {
 		settle(t, f, goldenState(family))
-		text := sh(t, "nft list chain "+map[netstate.Family]string{4: "ip", 6: "ip6"}[family]+" twill-policy forward")
+		text := sh(t, "nft -p list chain "+map[netstate.Family]string{4: "ip", 6: "ip6"}[family]+" twill-policy forward")
 		var lines []string
 		for line := range strings.Lines(text) {
 			lines = append(lines, strings.TrimSpace(line))
@@ -113,13 +113,13 @@ func TestElementsPrinted(t *testing.T) {
 		"set ip twill-policy pods-1":   "elements = { 10.0.1.1, 10.0.1.2 }",
 		"set ip twill-policy block-1":  "elements = { 10.8.0.0/16, 10.9.0.0/17, 10.9.128.0/17, 255.0.0.0/8 }",
 		"set ip twill-policy self":     "elements = { 10.0.1.1 . 10.0.1.1, 10.0.1.2 . 10.0.1.2 }",
-		"set ip twill-policy port-1":   "elements = { 10.0.1.1 . tcp . 8080, 10.0.1.2 . tcp . 8081 }",
+		"set ip twill-policy port-1":   "elements = { 10.0.1.1 . 6 . 8080, 10.0.1.2 . 6 . 8081 }",
 		"map ip twill-policy egress":   "elements = { 10.0.1.1 : return, 10.0.1.2 : return }",
 		"map ip twill-policy ingress":  "elements = { 10.0.1.1 : goto in-1, 10.0.1.2 : goto in-1 }",
 		"set ip6 twill-policy block-1": "elements = { fd08::/16, fd09::/32, fd09:1::/32, ff00::/8 }",
-		"set ip6 twill-policy port-1":  "elements = { fd00:1::1 . tcp . 8080, fd00:1::2 . tcp . 8081 }",
+		"set ip6 twill-policy port-1":  "elements = { fd00:1::1 . 6 . 8080, fd00:1::2 . 6 . 8081 }",
 	} {
-		text := sh(t, "nft list "+set)
+		text := sh(t, "nft -p list "+set)
 		words := strings.Join(strings.Fields(text), " ")
 		if !strings.Contains(words, elements) {
 			t.Errorf("%s: got %s, want %s", set, text, elements)

@@ -67,11 +67,20 @@ func need(t testing.TB, programs ...string) {
 // sh runs a shell command and returns what it printed.
 func sh(t testing.TB, command string) string {
 	t.Helper()
-	out, err := exec.Command("sh", "-c", command).CombinedOutput()
+	out, err := exec.Command("sh", "-c", ownIP()+command).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
 	return string(out)
+}
+
+// ownIP makes "ip" iproute2's: busybox's shell has one of its own.
+func ownIP() string {
+	path, err := exec.LookPath("ip")
+	if err != nil {
+		return ""
+	}
+	return "alias ip=" + path + "\n"
 }
 
 // open returns a Filter for the test.

@@ -23,7 +23,22 @@ type clause struct {
 	encode func(family netstate.Family, arg string) []expr.Any
 }
 
-// clauses are the grammar of the texts in netstate.Filter and netstate.Hook. A rule is some matches and one end.
+// clauses are the grammar of the texts in netstate.Filter and netstate.Hook: one rule a line, which is some matches,
+// perhaps a counter, and one end. A packet has to fit all matches.
+//
+//	ct reply established      an answer in a connection
+//	ct related                of a connection that another one announced, or an ICMP error about one
+//	iifname NAME              came in through a device; oifname: goes out
+//	saddr @SET                its source address is in a set; daddr: its destination
+//	saddr PREFIX              or in a prefix
+//	saddr . daddr @SET        both addresses are in a set of pairs
+//	daddr . proto . port @SET its destination address, protocol and destination port are in a set
+//	proto N                   of a transport protocol
+//	tcp dport N, N-M          to a port, or to one of some; udp, sctp
+//	icmpv6 N, N-M             of an ICMPv6 type, or one of some
+//	accept, drop, return      ends
+//	jump CHAIN, goto CHAIN    ends: another chain decides
+//	saddr vmap @MAP           an end where the map has the address: the map's verdict; daddr
 var clauses = []clause{
 	{words: "ct reply established", encode: func(netstate.Family, string) []expr.Any {
 		reply := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, nfnl.Compare(expr.CmpOpEq, []byte{1})}

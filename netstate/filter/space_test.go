@@ -51,7 +51,7 @@ func (s *space) do(f func()) {
 // sh runs shell commands in the namespace.
 func (s *space) sh(t *testing.T, command string) {
 	t.Helper()
-	sh(t, "nsenter --net="+s.path+" sh -e <<'END'\n"+command+"\nEND\n")
+	sh(t, "nsenter --net="+s.path+" sh -e <<'END'\n"+ownIP()+command+"\nEND\n")
 }
 
 // dial connects from an address to another one; an error if that takes long.

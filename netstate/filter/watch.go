@@ -12,10 +12,14 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
+// unheard is how many bytes of notifications wait until they are read; ours of 10,000 elements are some. If more come,
+// that is an event.
+const unheard = 32 << 20
+
 // Watch sends an event whenever somebody else has changed something in the table. The channel is closed when ctx is
 // done or the subscription broke; then watch again and observe everything.
 func (f *Filter) Watch(ctx context.Context) (<-chan struct{}, error) {
-	conn, err := nfnl.Subscribe(room)
+	conn, err := nfnl.Subscribe(unheard)
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,10 @@ func newOwners(pods []*Pod) owners {
 // move takes the claim of was to an address away, and adds that of now. Both may be nil.
 func (o owners) move(a netip.Addr, was, now *Pod) {
 	claims := o[a]
-	if was != nil {
-		claims = slices.DeleteFunc(claims, func(p *Pod) bool { return p.UID == was.UID && p.String() == was.String() })
+	for _, gone := range []*Pod{was, now} { // now may be there already: a snapshot may be ahead of its changes
+		if gone != nil {
+			claims = slices.DeleteFunc(claims, func(p *Pod) bool { return p.UID == gone.UID && p.String() == gone.String() })
+		}
 	}
 	if now != nil && slices.Contains(now.Addrs, a) && (Endpoint{Addr: a, Pod: now}).Selectable() {
 		claims = append(claims, now)

@@ -35,6 +35,8 @@ type Policies interface {
 	// Protect is told what pods of this node get addresses from. It returns nil once policies are enforced there; until
 	// then the agent writes no lease for the CNI plugin, so that no pod starts.
 	Protect(subnets []netip.Prefix) error
+	// Enforced returns nil while the node's rules are as policies ask, or else why they are not.
+	Enforced() error
 }
 
 // Config is what an Agent is made of. Nothing of it is optional but what says so.

@@ -97,10 +97,12 @@ type Report struct {
 	Backend  string        `json:"backend"`
 	NotReady string        `json:"notReady,omitempty"` // why, empty if it is ready
 	Runner   *RunnerStatus `json:"runner,omitempty"`   // of a backend that has a part which is no kernel state
+	// Policies says how network policies are enforced; nil: by nobody, or not by this agent.
+	Policies *PolicyStatus `json:"policies,omitempty"`
 }
 
 func (a *Agent) report() Report {
-	r := Report{Node: a.Node, Backend: a.Network.Backend}
+	r := Report{Node: a.Node, Backend: a.Network.Backend, Policies: a.policyStatus()}
 	if err := a.status.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

@@ -30,6 +30,13 @@ type Settings struct {
 	BinDir       string   // where twilld keeps the CNI plugins installed, empty: nowhere
 	Reservations string   // the directory in which twilld frees addresses, empty: none
 	Kube         KubeSettings
+	Policies     PolicySettings
+}
+
+// PolicySettings tell whether the agent enforces network policies, and where it reads them.
+type PolicySettings struct {
+	Enforce bool
+	File    string // or directory of manifests, as the agent sees it; empty: the cluster's API
 }
 
 // KubeSettings tell how the agent reaches the cluster's API.

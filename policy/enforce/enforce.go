@@ -59,9 +59,10 @@ type Enforcer struct {
 
 	mu       sync.Mutex
 	subnets  []netip.Prefix // of this node, which the agent tells
-	enforced error          // why the tables are not yet as wanted; nil: they are
 	followed int            // the number of the last change that the kernel enforces
 	progress chan struct{}  // closed when followed changes
+	enforced error          // why pods may not start yet; nil: the tables are there
+	failed   error          // why the last reconcile failed; nil: it did not
 
 	// What follows is the loop's own.
 	table    *policy.Table  // nil: the source has nothing yet
@@ -109,6 +110,23 @@ func (e *Enforcer) Flush(ctx context.Context) error {
 		case <-progress:
 		}
 	}
+}
+
+// Enforced returns nil while the tables are as policies ask, or else why they are not.
+func (e *Enforcer) Enforced() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.failed != nil {
+		return e.failed
+	}
+	return e.enforced
+}
+
+// setFailed notes how a reconcile ended.
+func (e *Enforcer) setFailed(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failed = err
 }
 
 // notify wakes the loop.
@@ -171,6 +189,7 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			e.inbox.altered()
 		}
 		err := e.reconcile(ctx)
+		e.setFailed(err)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -205,6 +205,17 @@ func TestRefused(t *testing.T) {
 		time.Sleep(lastRetry)
 		r.settle()
 		r.check("after the kernel took it")
+		if err := r.Enforced(); err != nil {
+			r.Errorf("after the kernel took it: %v", err)
+		}
+		r.kernel.mu.Lock()
+		r.kernel.refuse = errors.New("no buffer space")
+		r.kernel.mu.Unlock()
+		r.snap.Policies = append(r.snap.Policies, r.world.Policy("late"))
+		r.sync()
+		if err := r.Enforced(); err == nil || !strings.Contains(err.Error(), "no buffer space") || !r.protect() {
+			r.Errorf("while the kernel refuses a change: %v, and pods may start: %t", err, r.protect())
+		}
 	})
 }
 

@@ -132,9 +132,9 @@ var podKinds = map[kind]Kind{
 		Fix:   "let twilld free them (--reservations-dir), or delete the files",
 		See:   "ls /var/lib/cni/networks/cbr0"},
 	brNetfilterMissing: {ID: "br-netfilter-missing", Severity: Risk,
-		Title: "bridged packets do not go through the rules of kube-proxy",
+		Title: "bridged packets do not go through the firewall's rules",
 		Why: "a pod that calls a Service is answered by a pod of its own node past the rules that would translate the " +
-			"answer back: it resets the connection, or waits. Network policies do not see such packets either",
+			"answer back: it resets the connection, or waits. Nor do network policies apply between pods of one node",
 		Fix: "load it: modprobe br_netfilter, sysctl -w net.bridge.bridge-nf-call-iptables=1 " +
 			"net.bridge.bridge-nf-call-ip6tables=1, and name both in /etc/modules-load.d and /etc/sysctl.d, as kubeadm demands",
 		See: "lsmod | grep br_netfilter; sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables"},

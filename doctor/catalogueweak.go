@@ -82,6 +82,24 @@ var weakKinds = map[kind]Kind{
 			"a while",
 		Fix: "find what does it: the agent's log names the object, ip monitor shows the writer's protocol",
 		See: "ip -ts monitor route neigh"},
+	policiesNotEnforced: {ID: "policies-not-enforced", Severity: Risk,
+		Title: "network policies are not enforced on this node as they are",
+		Why:   "pods reach each other that policies are meant to keep apart, or do not that are allowed to",
+		Fix: "let one engine enforce them: twilld --network-policy, or another that is installed beside it; if they are to " +
+			"have no effect, delete them",
+		See: "kubectl get networkpolicies --all-namespaces; nft list table ip twill-policy; curl -s localhost:PORT/status"},
+	policyEnginesBoth: {ID: "policy-engines-both", Severity: Risk,
+		Title: "two engines enforce network policies on this node",
+		Why: "a connection passes only if both allow it, and each follows the policies at its own pace; what one of them " +
+			"lets pass for reasons of its own, the other may drop",
+		Fix: "uninstall one of the two with the rules that it left, or run twilld without --network-policy",
+		See: "nft list tables; iptables-save | grep -E 'KUBE-NWPLCY|cali-|WEAVE-NPC|ANTREA'"},
+	policiesIPVS: {ID: "policies-ipvs", Severity: Risk,
+		Title: "connections to Services are not seen where network policies are enforced",
+		Why: "kube-proxy's mode IPVS takes the packets of pods to Services before they are forwarded: policies for egress " +
+			"do not apply to them, and those for ingress only on other nodes",
+		Fix: "run kube-proxy in mode nftables or iptables: set mode in its configuration, and restart it on each node",
+		See: "ip link show kube-ipvs0; kubectl --namespace kube-system get configmap kube-proxy --output yaml"},
 	agentDown: {ID: "agent-down", Severity: Risk,
 		Title: "the agent does not run",
 		Why: "what is written stays, but peers that join, move or leave are not followed, and nothing is " +

@@ -118,21 +118,25 @@ func (e *exam) checkHost() {
 	}
 }
 
-// checkBridgeFilter is about what kube-proxy needs of the kernel: that packets which are only bridged go through its
-// rules, like the answers of a Service's pod to a pod of the same node.
+// checkBridgeFilter is about what kube-proxy and network policies need of the kernel: that packets which are only bridged
+// go through their rules, like the answers of a Service's pod to a pod of the same node.
 func (e *exam) checkBridgeFilter() {
+	object := "kube-proxy"
 	proxy := slices.ContainsFunc(e.Programs, func(p Program) bool { return p.Name == "kube-proxy" }) ||
 		slices.ContainsFunc(e.Chains, func(c rules.Chain) bool { return c.Name == "KUBE-SERVICES" || c.Table == "kube-proxy" })
-	if !proxy {
+	switch {
+	case e.Policies.Wanted:
+		object = "network policies"
+	case !proxy:
 		return
 	}
 	for _, s := range e.Lease.Snapshot.Local.Stacks {
 		name := bridgeFilter(s.Family())
 		if value, ok := e.Sysctls[name]; !ok {
-			e.find(brNetfilterMissing, "kube-proxy", name+" = 1", "no such parameter: br_netfilter is not loaded", "").
+			e.find(brNetfilterMissing, object, name+" = 1", "no such parameter: br_netfilter is not loaded", "").
 				family = s.Family()
 		} else if value != "1" {
-			e.find(brNetfilterMissing, "kube-proxy", name+" = 1", name+" = "+value, "sysctl -w "+name+"=1").
+			e.find(brNetfilterMissing, object, name+" = 1", name+" = "+value, "sysctl -w "+name+"=1").
 				family = s.Family()
 		}
 	}

@@ -132,6 +132,9 @@ const (
 	leftoverEntries
 	leftoverRules
 	contended
+	policiesNotEnforced
+	policyEnginesBoth
+	policiesIPVS
 	agentDown
 	agentDeaf
 	agentNotReady

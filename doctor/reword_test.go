@@ -37,6 +37,7 @@ var codes = map[string][]string{
 	"Program":      {"Name", "Args"},
 	"Probe":        {"Node"},
 	"API":          {"Grant"},
+	"Policies":     {"File"},
 	"Chain":        {"Family", "Table", "Name", "Hook", "Tool"},
 	"DevMatch":     {"Name"},
 	"Rule":         {"Proto", "Target", "Delete"},
@@ -226,6 +227,10 @@ var ailments = []struct {
 	{"agent-deaf", "", func(f *Facts) { f.Agent.Unresponsive, f.Agent.NotReady = true, "no lease" }},
 	{"agent-not-ready", "", func(f *Facts) { f.Agent.NotReady = "connection refused" }},
 	{"runner-down", "agent", func(f *Facts) { f.Agent.Runner = &Runner{Error: "it has not started yet", Detail: "running"} }},
+	{"policies-not-enforced", "", func(f *Facts) {
+		f.Policies.Wanted, f.Agent.Policies = true, &PolicyStatus{Error: "the device kube-ipvs0 is there"}
+		f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1"
+	}},
 	{"clock-skew", "", func(f *Facts) { f.API = API{Problem: ExpiredCert, Error: "Unauthorized"} }},
 	{"api-trouble", "", func(f *Facts) {
 		f.API = API{Problem: Unauthorized, Error: "certificate has expired or is not yet valid"}

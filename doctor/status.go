@@ -18,7 +18,9 @@ type Status struct {
 	Backend string `json:"backend"`
 	Packets string `json:"packets,omitempty"` // what moves them from node to node: kernel or agent
 	// Runner is the state of the backend's own process, if it has one and the agent says.
-	Runner   *Runner      `json:"runner,omitempty"`
+	Runner *Runner `json:"runner,omitempty"`
+	// Policies says who enforces network policies; nil: nobody is to.
+	Policies *PolicyState `json:"policies,omitempty"`
 	Subnets  []string     `json:"subnets"`
 	Underlay []string     `json:"underlay"`
 	MTU      int          `json:"mtu"`
@@ -44,7 +46,7 @@ type PeerStatus struct {
 func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
 	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
-		Runner: f.Agent.Runner, Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
+		Runner: f.Agent.Runner, Policies: f.policyState(), Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
 		Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
 	switch {
 	case f.movesPackets():
@@ -132,12 +134,15 @@ func (r StatusReport) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 func (r StatusReport) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tVERSION\t"+
-		"PEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tFINDINGS")
+		"PEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tPOLICIES\tFINDINGS")
 	var out []string
 	for _, n := range r.Nodes {
 		in := 0
 		if r := n.Runner; r != nil && !r.Running {
 			out = append(out, fmt.Sprintf("%s: the backend's own process does not run: %s", n.Node, r.Error))
+		}
+		if p := n.Policies; p != nil && p.Error != "" {
+			out = append(out, fmt.Sprintf("%s: network policies are not enforced: %s", n.Node, p.Error))
 		}
 		for _, p := range n.Peers {
 			if p.InSync {
@@ -146,9 +151,9 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			}
 			out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Reason))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", cmp.Or(n.Node, "?"), n.backend(),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(n.Node, "?"), n.backend(),
 			cmp.Or(strings.Join(n.Subnets, " "), "–"), cmp.Or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent,
-			cmp.Or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(),
+			cmp.Or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(), n.Policies,
 			cmp.Or(strings.Join(n.Findings, " "), "none"))
 	}
 	if err := t.Flush(); err != nil {

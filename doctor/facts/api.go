@@ -17,32 +17,42 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/trust"
 	"github.com/twill-net/twill/internal/kubeclient"
+	policykube "github.com/twill-net/twill/policy/kube"
 	"github.com/twill-net/twill/subnet/kube"
 )
 
 // apiTimeout is how long the API has to answer.
 const apiTimeout = 800 * time.Millisecond
 
-// api reads this node's object with the agent's credentials. It opens connections on other threads, and so works
-// only if the whole process is in the node's network namespace. A kubeconfig that the agent names, and not the
-// caller, is read only if it belongs to root or the caller, and its commands never run.
-func (g *gathering) api(ctx context.Context) doctor.API {
-	k, pools, named := g.settings.Kube, g.Lease.Network.Pools, g.options.Kubeconfig != ""
-	if !g.options.AskAPI || !k.Use || len(pools) == 0 {
-		return doctor.API{}
+// server returns the agent's API server, and false if it is not to be asked. Connections to it are opened on other
+// threads, and so work only if the whole process is in the node's network namespace. A kubeconfig that the agent names, and
+// not the caller, is read only if it belongs to root or the caller, and its commands never run.
+func (g *gathering) server() (s kubeclient.Server, ok bool) {
+	k, named := g.settings.Kube, g.options.Kubeconfig != ""
+	if !g.options.AskAPI || !k.Use || len(g.Lease.Network.Pools) == 0 {
+		return s, false
 	}
 	if k.Kubeconfig != "" && !named {
 		if err := trust.File(k.Kubeconfig); err != nil {
 			g.unread("the cluster's API", fmt.Errorf("kubeconfig %s: %w", k.Kubeconfig, err))
-			return doctor.API{}
+			return s, false
 		}
+	}
+	return kubeclient.Server{Kubeconfig: k.Kubeconfig, URL: k.URL, NoCommands: !named}, true
+}
+
+// api reads this node's object with the agent's credentials.
+func (g *gathering) api(ctx context.Context) doctor.API {
+	at, ok := g.server()
+	if !ok {
+		return doctor.API{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var reason error
-	store, err := kube.New(ctx, kube.Options{Kubeconfig: k.Kubeconfig, NoCommands: !named, APIURL: k.URL, Node: g.Node,
-		AnnotationPrefix: k.AnnotationPrefix, Pools: pools, Waiting: func(_ string, err error) {
+	store, err := kube.New(ctx, kube.Options{Kubeconfig: at.Kubeconfig, NoCommands: at.NoCommands, APIURL: at.URL, Node: g.Node,
+		AnnotationPrefix: g.settings.Kube.AnnotationPrefix, Pools: g.Lease.Network.Pools, Waiting: func(_ string, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			reason = cmp.Or(err, reason)
@@ -55,12 +65,21 @@ func (g *gathering) api(ctx context.Context) doctor.API {
 		_, err = store.Hints(ctx)
 	}
 	if err == nil {
+		g.countPolicies(ctx, at)
 		return doctor.API{}
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	err = cmp.Or(reason, err)
 	return doctor.API{Problem: problem(err), Grant: grant(err), Error: err.Error()}
+}
+
+// countPolicies counts the cluster's NetworkPolicies. An agent that does not enforce them needs no right to read them, and
+// then nothing is known.
+func (g *gathering) countPolicies(ctx context.Context, at kubeclient.Server) {
+	if n, err := policykube.Count(ctx, at); err == nil {
+		g.Policies.Count = n
+	}
 }
 
 // problem returns the class of an error of the API.

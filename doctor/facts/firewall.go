@@ -5,10 +5,11 @@ import (
 	"slices"
 
 	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
 )
 
-// chains reads all firewall rules of this namespace but Twill's: those of iptables, and nft's other chains. unread
+// chains reads all firewall rules of this namespace but Twill's, and those of network policies: those of iptables, and nft's other chains. unread
 // names the programs that failed.
 func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
 	tools := []struct{ name, family string }{{"iptables-save", "ip"}, {"ip6tables-save", "ip6"}}
@@ -34,7 +35,8 @@ func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
 	}
 	for _, c := range native {
 		isIPTables := saved && c.Family != "inet" && slices.Contains(rules.Tables, c.Table)
-		if !isIPTables && !firewall.IsOurs(c.Family, c.Table, c.Name) { // ours are compared object by object
+		isOurs := c.Table == netstate.FilterTable || firewall.IsOurs(c.Family, c.Table, c.Name)
+		if !isIPTables && !isOurs { // ours are compared object by object
 			all = append(all, c)
 		}
 	}

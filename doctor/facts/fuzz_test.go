@@ -14,7 +14,8 @@ func FuzzAnswers(f *testing.F) {
 	f.Add("twill_a NaN\ntwill_b +Inf\ntwill_c 1e308\ntwill_c 1e308\n")
 	f.Add(`{"runner":{"running":true}}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		a := doctor.Agent{Metrics: metrics(text), Version: buildOf(text), Runner: runnerOf(text)}
+		a := doctor.Agent{Metrics: metrics(text), Version: buildOf(text)}
+		a.Runner, a.Policies = answerOf(text)
 		if _, err := json.Marshal(a); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -35,7 +35,7 @@ type gathering struct {
 	kernel    *kernel.Kernel
 	firewall  *firewall.Firewall
 	wireguard *wireguard.WireGuard // nil where it is not used
-	policies  *xfrm.Policies       // nil where the kernel has none
+	ipsec     *xfrm.Policies       // nil where the kernel has none
 }
 
 // settleTime is how long a running agent may take to write its checkpoint after it wrote the kernel's state.
@@ -46,7 +46,7 @@ const settleTime = 1100 * time.Millisecond
 // twice. An error means that nothing can be said; what else could not be read is in the facts.
 func Gather(ctx context.Context, o Options) (doctor.Facts, error) {
 	f, err := look(ctx, o)
-	if err != nil || !f.Agent.Running || len(f.Plan) == 0 {
+	if err != nil || !f.Agent.Running || len(f.Plan)+len(f.Policies.Plan) == 0 {
 		return f, err
 	}
 	select {
@@ -89,6 +89,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 	_, withIPv6 := f.Lease.Network.Pool(netstate.IPv6)
 	chains, unread := chains(withIPv6)
 	f.Chains, f.Unread = chains, append(f.Unread, unread...)
+	g.networkPolicies(ctx)
 	g.drops(ctx, queues)
 	return f, ctx.Err()
 }
@@ -114,10 +115,10 @@ func (g *gathering) agent() {
 // that.
 func (g *gathering) openKernel() (err error) {
 	var parts []kernel.Provider
-	g.policies, err = xfrm.Open()
+	g.ipsec, err = xfrm.Open()
 	switch {
 	case err == nil:
-		parts = append(parts, g.policies)
+		parts = append(parts, g.ipsec)
 	case !errors.Is(err, xfrm.ErrMissing):
 		return err
 	}
@@ -140,8 +141,8 @@ func (g *gathering) openKernel() (err error) {
 
 func (g *gathering) closeKernel() {
 	g.kernel.Close()
-	if g.policies != nil {
-		g.policies.Close()
+	if g.ipsec != nil {
+		g.ipsec.Close()
 	}
 	if g.wireguard != nil {
 		_ = g.wireguard.Close()
@@ -220,7 +221,8 @@ func (g *gathering) machine(ctx context.Context) error {
 // planner returns the agent's.
 func (g *gathering) planner() (agent.Planner, error) {
 	p := agent.Planner{Node: g.Node, Network: g.Lease.Network, Choice: g.settings.Choice, WireGuard: g.wireguard != nil,
-		Base:     backend.BaseConfig{Bridge: g.Bridge, Blackhole: g.settings.Blackhole},
+		Base: backend.BaseConfig{Bridge: g.Bridge, Blackhole: g.settings.Blackhole,
+			Filter: g.settings.Policies.Enforce},
 		Firewall: g.settings.Firewall}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		p.Choice.NodeIPs = append(p.Choice.NodeIPs, s.Underlay)
@@ -233,15 +235,19 @@ func (g *gathering) planner() (agent.Planner, error) {
 // exempt returns the networks that the agent's file exempts from masquerading. A container's agent may have the file in
 // its own file system only.
 func (g *gathering) exempt() ([]netip.Prefix, error) {
-	path := g.settings.Masquerade
-	if path == "" {
+	if g.settings.Masquerade == "" {
 		return nil, nil
 	}
-	if g.Agent.PID != 0 {
-		path = filepath.Join("/proc", strconv.Itoa(g.Agent.PID), "root", path)
-	}
-	c, err := masquerade.Read(path)
+	c, err := masquerade.Read(g.seenByAgent(g.settings.Masquerade))
 	return c.Exempt, err
+}
+
+// seenByAgent returns the path of a file that the agent knows by another path, if it runs in a container.
+func (g *gathering) seenByAgent(path string) string {
+	if g.Agent.PID == 0 {
+		return path
+	}
+	return filepath.Join("/proc", strconv.Itoa(g.Agent.PID), "root", path)
 }
 
 // plan compares what should be with what is.

@@ -30,17 +30,20 @@ func askHealth(a *doctor.Agent, address string) {
 		a.Metrics, a.Version = metrics(text), buildOf(text)
 	}
 	if status, text, err := ask(address, "/status"); err == nil && status == http.StatusOK {
-		a.Runner = runnerOf(text)
+		a.Runner, a.Policies = answerOf(text)
 	}
 }
 
-// runnerOf returns the runner of the agent's answer to /status, nil if it has none.
-func runnerOf(text string) *doctor.Runner {
-	var r struct{ Runner *doctor.Runner }
-	if json.Unmarshal([]byte(text), &r) != nil {
-		return nil
+// answerOf returns what the agent's answer to /status has, nil for what it has not.
+func answerOf(text string) (*doctor.Runner, *doctor.PolicyStatus) {
+	var r struct {
+		Runner   *doctor.Runner
+		Policies *doctor.PolicyStatus
 	}
-	return r.Runner
+	if json.Unmarshal([]byte(text), &r) != nil {
+		return nil, nil
+	}
+	return r.Runner, r.Policies
 }
 
 // metrics reads Twill's counters and gauges in Prometheus' text format, summed over their labels. It leaves out what

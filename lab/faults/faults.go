@@ -34,6 +34,8 @@ type Fault struct {
 	IPv4 bool
 	// Running says that it is damage to a running agent only: without one it cannot be done, or leaves none.
 	Running bool
+	// Policies says that the lab's agents must enforce network policies.
+	Policies bool
 	// Store is the store that the lab must have; empty: any.
 	Store string
 	// Finding is what twillctl doctor says first, on the target and with its agent stopped; empty: the fault is an
@@ -58,7 +60,7 @@ func (f Fault) Heal(ctx context.Context, v *Target) error {
 
 // Applies reports whether the fault can be injected into labs of that spec.
 func (f Fault) Applies(spec lab.Spec) bool {
-	if f.IPv4 && spec.Family == lab.IPv6 {
+	if f.IPv4 && spec.Family == lab.IPv6 || f.Policies && !spec.NetworkPolicy {
 		return false
 	}
 	return (len(f.Backends) == 0 || slices.Contains(f.Backends, spec.Backend)) &&
@@ -169,6 +171,7 @@ func All() []Fault {
 		distantFaults,
 		userspaceFaults,
 		cloudFaults,
+		policyFaults,
 		kernelFaults,
 		abuseFaults,
 	)

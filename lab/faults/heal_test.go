@@ -74,6 +74,22 @@ func TestHeal(t *testing.T) {
 	times.check(t)
 }
 
+// TestHealPolicies is TestHeal and TestHealAtStart for what keeps network policies from being enforced.
+func TestHealPolicies(t *testing.T) {
+	t.Parallel()
+	l := labtest.Up(t, lab.Spec{Name: "healpolicies", Store: lab.File, Nodes: 2, Pods: 1, NetworkPolicy: true})
+	for _, f := range policyFaults {
+		if f.Undo != nil {
+			continue
+		}
+		t.Run("running/"+f.Name, func(t *testing.T) {
+			took, loss := heal(t, f, NewTarget(l))
+			t.Logf("healed after %s, lost %s pings", took.Round(time.Millisecond), loss)
+		})
+		t.Run("started/"+f.Name, func(t *testing.T) { healAtStart(t, f, NewTarget(l)) })
+	}
+}
+
 // write puts the table where TWILL_TABLE says, and into the log.
 func write(t *testing.T, table string) {
 	if path := os.Getenv("TWILL_TABLE"); path != "" {

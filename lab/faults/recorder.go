@@ -7,6 +7,7 @@ import (
 
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
 )
@@ -33,6 +34,8 @@ var sysctls = []string{
 	"net/ipv4/conf/cni0/arp_ignore",
 	"net/ipv4/neigh/cni0/mcast_solicit",
 	"net/ipv6/neigh/cni0/mcast_solicit",
+	"net/bridge/bridge-nf-call-iptables",
+	"net/bridge/bridge-nf-call-ip6tables",
 }
 
 // NewRecorder looks at a healthy node.
@@ -85,6 +88,16 @@ func observe(ctx context.Context, h host.Host, want netstate.State) (state netst
 		}
 		rules, err := f.Observe(ctx)
 		state.Merge(rules)
+		if err != nil {
+			return err
+		}
+		policies, err := filter.New()
+		if err != nil {
+			return err
+		}
+		defer policies.Close()
+		tables, err := policies.Observe(ctx, want)
+		state.Merge(tables)
 		return err
 	})
 	return state, err

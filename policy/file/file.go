@@ -61,6 +61,18 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 	}
 }
 
+// Read reads the files once.
+func Read(path string) (s policy.Snapshot, err error) {
+	text, err := read(path)
+	if err == nil {
+		err = manifest.Read(bytes.NewReader(text), &s)
+	}
+	if err != nil {
+		err = fmt.Errorf("read network policies from %s: %w", path, err)
+	}
+	return s, err
+}
+
 // read returns all manifests as one document.
 func read(path string) ([]byte, error) {
 	paths := []string{path}

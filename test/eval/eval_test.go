@@ -34,6 +34,8 @@ type column struct{ name, backend, family string }
 var (
 	columns = []column{{"vxlan", "vxlan", lab.IPv4}, {"host-gw", "host-gw", lab.IPv4}, {"vxlan-ipv6", "vxlan", lab.IPv6}, {"vxlan-dual", "vxlan", lab.Dual}}
 	clouds  = []column{{"aws-vpc", "aws-vpc", lab.IPv4}}
+	// policed are those whose agents enforce network policies.
+	policed = []column{{"policies", "vxlan", lab.IPv4}}
 	moved   = []column{{"udp", "udp", lab.IPv4}, {"wireguard", "wireguard", lab.IPv4}, {"udp-ipv6", "udp", lab.IPv6}}
 )
 
@@ -43,7 +45,8 @@ func everywhere() bool { return os.Getenv("TWILL_ALL") != "" || os.Getenv("TWILL
 
 // spec is of a lab of that kind.
 func (c column) spec(name string) lab.Spec {
-	return lab.Spec{Name: name, Backend: c.backend, Family: c.family, Store: lab.File, Nodes: 3, Pods: 2}
+	return lab.Spec{Name: name, Backend: c.backend, Family: c.family, Store: lab.File, Nodes: 3, Pods: 2,
+		NetworkPolicy: c.name == "policies"}
 }
 
 // result is one line of the table.
@@ -82,6 +85,16 @@ func TestFaultsOfClouds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorc%d", i), c) })
 	}
 	e.write(t, "<!-- results of clouds -->\n")
+}
+
+// TestFaultsOfPolicies is TestFaults for what keeps network policies from being enforced.
+func TestFaultsOfPolicies(t *testing.T) {
+	t.Parallel()
+	e := evaluation{columns: policed, results: map[string]*result{}, only: "netpol-"}
+	for i, c := range policed {
+		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorn%d", i), c) })
+	}
+	e.write(t, "<!-- results of policies -->\n")
 }
 
 // evaluation is one table.

@@ -1,0 +1,164 @@
+package isolation_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/twill-net/twill/doctor/isolation"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/policytest"
+)
+
+// TestJudge: the tables of drawn clusters say of each connection, and of protocols without ports, what the policies say.
+func TestJudge(t *testing.T) {
+	denied, flows := 0, 0
+	for seed := range uint64(6) {
+		w := policytest.New(seed)
+		w.NotIn = true
+		s := w.Snapshot(3, 6)
+		rules, _ := policy.New(s)
+		tables := map[string]isolation.Tables{}
+		for node := 1; node <= w.Nodes; node++ {
+			state, _ := policy.Desired(w.Site(node), s)
+			tables[w.Site(node).Node] = isolation.New(state)
+		}
+		for _, f := range policytest.Flows(s, policy.TCP, policy.UDP, policy.SCTP, "ICMP") {
+			want := rules.Judge(f)
+			if !want.Allowed() {
+				denied++
+			}
+			flows++
+			for node, table := range tables {
+				for _, v := range table.Judge(f.From.Addr, f.To.Addr) {
+					side, end := want.Egress, f.From
+					if v.Direction == policy.Ingress {
+						side, end = want.Ingress, f.To
+					}
+					if v.Unread || v.Unknown || len(side.Isolating) == 0 && f.From.Pod != f.To.Pod || end.Pod.Node != node ||
+						v.Allows(f.Protocol, f.Port) != side.Allowed() {
+						t.Fatalf("seed %d, %s on %s: got %+v, want %+v", seed, f, node, v, side)
+					}
+				}
+			}
+			isolated := len(want.Egress.Isolating) > 0
+			if f.From.Pod != f.To.Pod && judgesEgress(tables, f) != isolated {
+				t.Fatalf("seed %d, %s: what isolates the sender is seen: %t, want %+v", seed, f, !isolated, want.Egress)
+			}
+		}
+	}
+	if denied < flows/10 || denied > flows*9/10 {
+		t.Errorf("%d of %d connections are denied: the policies that are drawn say little", denied, flows)
+	}
+}
+
+// judgesEgress reports whether a node has rules about what the sender sends.
+func judgesEgress(tables map[string]isolation.Tables, f policy.Flow) bool {
+	for _, table := range tables {
+		for _, v := range table.Judge(f.From.Addr, f.To.Addr) {
+			if v.Direction == policy.Egress {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestUnknown: addresses of the node that no pod has, chains that policies did not make, and a kernel without a table.
+func TestUnknown(t *testing.T) {
+	w := policytest.New(1)
+	s := w.Snapshot(1, 0)
+	state, _ := policy.Desired(w.Site(1), s)
+	pod, nobody, outside := s.Pods[0].Addrs[0], netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("192.0.2.1")
+	for _, c := range []struct {
+		src, dst netip.Addr
+		want     policy.Direction
+	}{{nobody, outside, policy.Egress}, {outside, nobody, policy.Ingress}, {pod, nobody, policy.Ingress}, {pod, outside, ""}} {
+		got := isolation.New(state).Judge(c.src, c.dst)
+		if c.want == "" && len(got) == 0 {
+			continue
+		}
+		if len(got) != 1 || !got[0].Unknown || got[0].Direction != c.want || got[0].Allows(policy.TCP, 80) {
+			t.Errorf("%s to %s: got %+v", c.src, c.dst, got)
+		}
+	}
+	state.Add(netstate.Element{Set: "ingress", Prefix: netstate.Host(pod), Verdict: "goto in-1"},
+		netstate.Filter{Family: netstate.IPv4, Name: "in-1", Rules: "saddr 10.0.0.0/8 accept\nlimit rate 1/second accept\ndrop"})
+	if got := isolation.New(state).Judge(outside, pod); len(got) != 1 || !got[0].Unread || !got[0].Allows(policy.TCP, 80) {
+		t.Errorf("a chain with other rules: got %+v", got)
+	}
+	delete(state, netstate.Hook{Family: netstate.IPv4}.Key())
+	if got := isolation.New(state).Judge(outside, pod); got != nil {
+		t.Errorf("without a hook: got %+v", got)
+	}
+	if got := (isolation.Tables{}).Judge(outside, pod); got != nil {
+		t.Errorf("without tables: got %+v", got)
+	}
+}
+
+// TestAllowed: what passes, for people.
+func TestAllowed(t *testing.T) {
+	pod, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.2.2")
+	state := netstate.NewState(netstate.Hook{Family: netstate.IPv4},
+		netstate.Element{Set: "ingress", Prefix: netstate.Host(pod), Verdict: "goto in-1"},
+		netstate.Set{Family: netstate.IPv4, Name: "port-1", Type: netstate.NamedPorts},
+		netstate.Element{Set: "port-1", Prefix: netstate.Host(pod), Protocol: 17, Port: 53},
+		netstate.Filter{Family: netstate.IPv4, Name: "in-1", Rules: "saddr 10.244.2.0/24 tcp dport 80 accept\n" +
+			"tcp dport 100-200 accept\nsaddr 10.9.0.0/16 accept\nproto 132 accept\n" +
+			"daddr . proto . port @port-1 accept\ncounter drop\nproto 6 accept"})
+	got := isolation.New(state).Judge(peer, pod)
+	if len(got) != 1 || got[0].All() || got[0].Chain != "in-1" {
+		t.Fatalf("got %+v", got)
+	}
+	var texts []string
+	for _, p := range got[0].Allowed {
+		texts = append(texts, p.String())
+	}
+	if want := []string{"TCP 80", "TCP 100–200", "SCTP", "UDP 53"}; !slices.Equal(texts, want) {
+		t.Errorf("got %q, want %q", texts, want)
+	}
+	if got[0].Allows(policy.TCP, 201) || !got[0].Allows(policy.TCP, 200) || got[0].Allows("ICMP", 0) {
+		t.Errorf("got %+v", got[0])
+	}
+}
+
+// TestListed: nft's words for each clause; what is not in the grammar stays.
+func TestListed(t *testing.T) {
+	got := isolation.Listed(netstate.IPv4, `table ip twill-policy {
+	map ingress {
+		type ipv4_addr : verdict
+	}
+
+	chain ingress {
+		ip daddr vmap @ingress
+	}
+
+	chain in-1 {
+		ip saddr 10.1.0.0/16 accept
+		ip saddr 192.0.2.1 accept
+		ip saddr @block-1 meta l4proto 132 accept
+		ip saddr @pods-1 ip daddr . meta l4proto . th dport @port-1 accept
+		tcp dport 100-200 accept
+		ip saddr . ip daddr @self accept
+		limit rate 1/second accept
+		counter drop
+	}
+
+	chain eg-2 {
+		counter drop
+	}
+}
+`)
+	want := []netstate.Filter{{Family: netstate.IPv4, Name: "in-1", Rules: "saddr 10.1.0.0/16 accept\nsaddr 192.0.2.1/32 accept\n" +
+		"saddr @block-1 proto 132 accept\nsaddr @pods-1 daddr . proto . port @port-1 accept\ntcp dport 100-200 accept\n" +
+		"saddr . daddr @self accept\nlimit rate 1/second accept\ncounter drop"},
+		{Family: netstate.IPv4, Name: "eg-2", Rules: "counter drop"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	got = isolation.Listed(netstate.IPv6, "chain in-1 {\nip6 daddr fd00::1 tcp dport 80 accept\n}\n")
+	if len(got) != 1 || got[0].Rules != "daddr fd00::1/128 tcp dport 80 accept" {
+		t.Errorf("got %q", got)
+	}
+}

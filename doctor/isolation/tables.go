@@ -1,0 +1,183 @@
+package isolation
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+)
+
+// Tables are what a node's kernel holds. The zero value holds nothing, and isolates nobody.
+type Tables struct {
+	state  netstate.State
+	ranges map[string][]netip.Prefix           // of sets of ranges
+	named  map[string]map[netip.Prefix][]Ports // of sets of named ports
+}
+
+// Verdict is what the rules about one end of a connection say.
+type Verdict struct {
+	Direction policy.Direction
+	Chain     string  // that judges
+	Unknown   bool    // the address is the node's, and no pod is known to have it: nothing passes
+	Unread    bool    // the chain has other rules than policies make: nothing is known of it
+	Allowed   []Ports // what passes
+}
+
+// New reads what netstate/filter observed.
+func New(state netstate.State) Tables {
+	t := Tables{state: state, ranges: map[string][]netip.Prefix{}, named: map[string]map[netip.Prefix][]Ports{}}
+	for _, o := range state {
+		e, ok := o.(netstate.Element)
+		if !ok {
+			continue
+		}
+		set, _ := state[netstate.Set{Family: netstate.FamilyOf(e.Prefix.Addr()), Name: e.Set}.Key()].(netstate.Set)
+		switch set.Type {
+		case netstate.Ranges:
+			t.ranges[e.Set] = append(t.ranges[e.Set], e.Prefix)
+		case netstate.NamedPorts:
+			if t.named[e.Set] == nil {
+				t.named[e.Set] = map[netip.Prefix][]Ports{}
+			}
+			port := Ports{Protocol: protocols[strconv.Itoa(int(e.Protocol))], First: e.Port, Last: e.Port}
+			t.named[e.Set][e.Prefix] = append(t.named[e.Set][e.Prefix], port)
+		}
+	}
+	return t
+}
+
+// Judge returns what the rules about each end say of connections from one address to another that this node forwards.
+// There are none about an end that is not isolated, or is not on the node.
+func (t Tables) Judge(src, dst netip.Addr) (all []Verdict) {
+	family := netstate.FamilyOf(src)
+	if _, ok := t.state[netstate.Hook{Family: family}.Key()]; !ok {
+		return nil
+	}
+	for _, v := range []Verdict{{Direction: policy.Egress}, {Direction: policy.Ingress}} {
+		p := packet{Tables: t, family: family, src: src, dst: dst}
+		if p.judge(&v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// packet is a connection's first packet, without its protocol and port.
+type packet struct {
+	Tables
+
+	family   netstate.Family
+	src, dst netip.Addr
+}
+
+// field returns the address of a field.
+func (p packet) field(name string) netip.Addr {
+	if name == "saddr" {
+		return p.src
+	}
+	return p.dst
+}
+
+// judge fills in a verdict, and reports whether there is one.
+func (p packet) judge(v *Verdict) bool {
+	v.Chain = strings.ToLower(string(v.Direction))
+	pod := p.dst
+	if v.Direction == policy.Egress {
+		pod = p.src
+	}
+	if e, ok := p.state[netstate.Element{Set: v.Chain, Prefix: netstate.Host(pod)}.Key()].(netstate.Element); ok {
+		chain, isolated := strings.CutPrefix(e.Verdict, "goto ")
+		if isolated {
+			v.Chain = chain
+			v.Allowed, v.Unread = p.allowed(p.rules(chain))
+		}
+		return isolated
+	}
+	for _, line := range p.rules(v.Chain) {
+		words := strings.Fields(line)
+		if ports, ends := p.match(words); slices.Contains(words, "drop") && ends == "drop" && len(ports) == 1 {
+			v.Unknown = true
+			return true
+		}
+	}
+	return false
+}
+
+// rules returns the lines of a chain.
+func (p packet) rules(chain string) []string {
+	f, _ := p.state[netstate.Filter{Family: p.family, Name: chain}.Key()].(netstate.Filter)
+	return strings.Split(f.Rules, "\n")
+}
+
+// allowed returns what a pod's chain lets pass of the packet. It is unread if it has a rule that policies do not make.
+func (p packet) allowed(lines []string) (all []Ports, unread bool) {
+	for _, line := range lines {
+		ports, end := p.match(strings.Fields(line))
+		switch end {
+		case "accept", "return":
+			all = append(all, ports...)
+		case "drop":
+			return all, false
+		case "":
+		default:
+			return nil, true
+		}
+	}
+	return all, len(lines) == 0 || lines[0] == ""
+}
+
+// match returns the ports of the packet that a rule is about, and what it does with them; nothing if it is not about the
+// packet. A rule that is not in the grammar of policies ends in "?".
+func (p packet) match(words []string) (ports []Ports, end string) {
+	ports = []Ports{{}}
+	for len(words) > 0 {
+		taken, ok := 2, false
+		switch word := words[0]; {
+		case word == "counter":
+			taken, ok = 1, true
+		case word == "accept", word == "return", word == "drop":
+			return ports, word
+		case len(words) < 2:
+			return nil, "?"
+		case word == "saddr" && strings.HasPrefix(strings.Join(words, " "), "saddr . daddr @"):
+			taken = 4
+			_, ok = p.state[netstate.Element{Set: words[3][1:], Prefix: netstate.Host(p.src)}.Key()]
+			ok = ok && p.src == p.dst
+		case word == "daddr" && strings.HasPrefix(strings.Join(words, " "), "daddr . proto . port @"):
+			taken = 6
+			ports = p.named[words[5][1:]][netstate.Host(p.dst)]
+			ok = len(ports) > 0
+		case word == "saddr", word == "daddr":
+			ok = p.contains(words[1], p.field(word))
+		case word == "proto" && protocols[words[1]] != "":
+			ports, ok = []Ports{{Protocol: protocols[words[1]]}}, true
+		case len(words) > 2 && words[1] == "dport":
+			taken = 3
+			port, readable := parsePorts(word, words[2])
+			if !readable {
+				return nil, "?"
+			}
+			ports, ok = []Ports{port}, true
+		default:
+			return nil, "?"
+		}
+		if !ok {
+			return nil, ""
+		}
+		words = words[taken:]
+	}
+	return nil, "?"
+}
+
+// contains reports whether an address is in a set, or in a range.
+func (p packet) contains(what string, a netip.Addr) bool {
+	if set, ok := strings.CutPrefix(what, "@"); ok {
+		_, has := p.state[netstate.Element{Set: set, Prefix: netstate.Host(a)}.Key()]
+		return has || slices.ContainsFunc(p.ranges[set], func(r netip.Prefix) bool { return r.Contains(a) })
+	}
+	prefix, err := netip.ParsePrefix(what)
+	return err == nil && prefix.Contains(a)
+}

@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/netstate"
+)
+
+// enforcing is a healthy node whose agent enforces network policies.
+func enforcing() Facts {
+	f := healthy()
+	f.Policies.Wanted = true
+	f.Agent.Policies = &PolicyStatus{Enforced: true}
+	f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1"
+	return f
+}
+
+// TestPolicies: who enforces network policies, and what keeps them from being enforced.
+func TestPolicies(t *testing.T) {
+	chain := func(name, tool string) func(*Facts) {
+		return func(f *Facts) {
+			f.Chains = append(f.Chains, rules.Chain{Family: "ip", Table: "filter", Name: name, Tool: tool})
+		}
+	}
+	table := func(name string) func(*Facts) {
+		return func(f *Facts) { f.Chains = append(f.Chains, rules.Chain{Family: "inet", Table: name, Name: "x"}) }
+	}
+	device := func(name string) func(*Facts) {
+		return func(f *Facts) { f.Interfaces = append(f.Interfaces, netstate.Interface{Name: name}) }
+	}
+	for name, alter := range map[string]func(*Facts){
+		"kube-router": chain("KUBE-NWPLCY-X7", "iptables"), "Calico": chain("cali-FORWARD", ""), "Cilium": device("cilium_net"),
+		"kube-network-policies": table("kube-network-policies"), "Antrea": device("antrea-gw0"),
+		"Weave's weave-npc": chain("WEAVE-NPC", "iptables"),
+	} {
+		f := enforcing()
+		alter(&f)
+		if got := Check(f); len(got) != 1 || got[0].ID != "policy-engines-both" || got[0].Object != name {
+			t.Errorf("%s beside Twill: got %+v", name, got)
+		}
+		f.Policies.Wanted, f.Agent.Policies, f.Policies.Count = false, nil, 3
+		if got := Check(f); len(got) > 0 {
+			t.Errorf("%s alone: got %+v", name, got)
+		}
+		if got := NewStatus(f).Policies; got.String() != name {
+			t.Errorf("%s alone: the status is %q", name, got)
+		}
+	}
+	for want, alter := range map[string]func(*Facts){
+		"policies-not-enforced: NetworkPolicies: 2 exist, and nothing on this node enforces them (expected something that enforces them)": func(f *Facts) {
+			*f = healthy()
+			f.Policies.Count = 2
+		},
+		"policies-not-enforced: twilld: no buffer space (expected enforced by twilld --network-policy)": func(f *Facts) {
+			f.Agent.Policies = &PolicyStatus{Error: "no buffer space"}
+		},
+		"policies-not-enforced: the tables twill-policy: not as they should be: + filter ip in-1 {tcp dport 80 accept; counter drop}, " +
+			"and 1 more (expected enforced by twilld --network-policy)": func(f *Facts) {
+			f.Policies.Plan = netstate.Plan{{Want: netstate.Filter{Family: netstate.IPv4, Name: "in-1", Rules: "tcp dport 80 accept\ncounter drop"}},
+				{Want: netstate.Hook{Family: netstate.IPv4}}}
+		},
+		"policies-ipvs: kube-proxy: the device kube-ipvs0 is there: its mode is IPVS (expected mode nftables or iptables)": device("kube-ipvs0"),
+		"br-netfilter-missing: network policies: net/bridge/bridge-nf-call-iptables = 0 (expected net/bridge/bridge-nf-call-iptables = 1)": func(f *Facts) {
+			f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "0"
+			f.Plan = netstate.Plan{{Want: netstate.Sysctl{Name: "net/bridge/bridge-nf-call-iptables", Value: "1"},
+				Was: netstate.Sysctl{Name: "net/bridge/bridge-nf-call-iptables", Value: "0"}}}
+		},
+	} {
+		f := enforcing()
+		alter(&f)
+		if got := Check(f); len(got) != 1 || got[0].ID+": "+got[0].evidence() != want {
+			t.Errorf("want %s, got %+v", want, got)
+		}
+	}
+	for name, f := range map[string]Facts{"enforced": enforcing(), "off": healthy()} {
+		if got := Check(f); len(got) > 0 {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+	f := healthy()
+	device("kube-ipvs0")(&f)
+	if got := Check(f); len(got) > 0 {
+		t.Errorf("IPVS without policies: got %+v", got)
+	}
+}
+
+// TestPolicyStatus: the status says in a word who enforces policies, and in a line why not.
+func TestPolicyStatus(t *testing.T) {
+	broken := enforcing()
+	broken.Agent.Policies = &PolicyStatus{Error: "no buffer space"}
+	var text bytes.Buffer
+	r := StatusReport{Nodes: []Status{NewStatus(healthy()), NewStatus(enforcing()), NewStatus(broken)}}
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(text.String(), "\n")
+	for i, want := range []string{" – ", " enforced ", " not enforced "} {
+		if !strings.Contains(lines[i+1], want) {
+			t.Errorf("line %d: want %q in %q", i+1, want, lines[i+1])
+		}
+	}
+	if want := "✗ n1: network policies are not enforced: twilld: no buffer space"; lines[4] != want {
+		t.Errorf("got %q, want %q", lines[4], want)
+	}
+	if NewStatus(healthy()).Policies != nil || fmt.Sprint(NewStatus(enforcing()).Policies) != "enforced" {
+		t.Errorf("got %v and %v", NewStatus(healthy()).Policies, NewStatus(enforcing()).Policies)
+	}
+}

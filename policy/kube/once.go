@@ -1,0 +1,67 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/policy"
+)
+
+// Count returns how many NetworkPolicies a cluster has. It needs the right to list them.
+func Count(ctx context.Context, at kubeclient.Server) (int, error) {
+	api, err := connect(at)
+	if err != nil {
+		return 0, err
+	}
+	const page = 500
+	list, err := api.Metadata.Resource(policyResource).List(ctx, metav1.ListOptions{Limit: page})
+	if err != nil {
+		return 0, kubeclient.Explain("list", policyResource.Resource, err)
+	}
+	n := len(list.Items)
+	if list.RemainingItemCount != nil {
+		n += int(*list.RemainingItemCount)
+	}
+	return n, nil
+}
+
+// Read returns what a Source watches, as it is now. It needs the rights of a Source.
+func Read(ctx context.Context, at kubeclient.Server) (s policy.Snapshot, err error) {
+	api, err := connect(at)
+	if err != nil {
+		return s, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var once sync.Once
+	end := func(snapshot policy.Snapshot, cause error) {
+		once.Do(func() {
+			s, err = snapshot, cause
+			stop()
+		})
+	}
+	source, err := New(api, func(task string, err error) {
+		if err != nil {
+			end(policy.Snapshot{}, fmt.Errorf("%s: %w", task, err))
+		}
+	})
+	if err != nil {
+		return s, err
+	}
+	watchErr := source.Watch(ctx, func(c policy.Change) { end(c.Snapshot(), nil) })
+	end(policy.Snapshot{}, errors.Join(fmt.Errorf("read network policies: %w", context.Cause(ctx)), watchErr))
+	return s, err
+}
+
+func connect(at kubeclient.Server) (*kubeclient.Client, error) {
+	cfg, err := at.Config()
+	if err != nil {
+		return nil, err
+	}
+	return kubeclient.New(cfg)
+}

@@ -1,0 +1,48 @@
+package policy_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/policytest"
+)
+
+// BenchmarkNewTable makes the table of a large cluster.
+func BenchmarkNewTable(b *testing.B) {
+	s, site := policytest.Large(10_000)
+	for b.Loop() {
+		t, _ := policy.NewTable(site, s)
+		b.ReportMetric(float64(len(t.State())), "objects")
+	}
+}
+
+// BenchmarkFollow follows a pod of another node that comes and goes.
+func BenchmarkFollow(b *testing.B) {
+	s, site := policytest.Large(10_000)
+	t, _ := policy.NewTable(site, s)
+	p := *s.Pods[9999]
+	p.Name, p.UID, p.Addrs = "new", "new", []netip.Addr{netip.MustParseAddr("10.200.0.1")}
+	changes := 0
+	for b.Loop() {
+		come, ok := t.Follow([]policy.PodChange{{Now: &p}})
+		gone, ok2 := t.Follow([]policy.PodChange{{Was: &p}})
+		if !ok || !ok2 || len(come) != len(gone) || len(come) == 0 {
+			b.Fatal("the change is not followed")
+		}
+		changes = len(come)
+	}
+	b.ReportMetric(float64(changes), "elements")
+}
+
+// BenchmarkDiff compares two tables of a large cluster, as a changed policy does.
+func BenchmarkDiff(b *testing.B) {
+	s, site := policytest.Large(10_000)
+	was, _ := policy.Desired(site, s)
+	s.Policies = s.Policies[1:]
+	for b.Loop() {
+		now, _ := policy.Desired(site, s)
+		b.ReportMetric(float64(len(netstate.Diff(now, was))), "changes")
+	}
+}

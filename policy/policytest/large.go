@@ -1,0 +1,44 @@
+package policytest
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/twill-net/twill/policy"
+)
+
+// Large returns a cluster of many pods in 200 namespaces, 110 of them on node1, and 1,000 policies, and the site of node1.
+// The policies of a namespace isolate its applications; each allows another one's pods, and those of other namespaces.
+func Large(pods int) (s policy.Snapshot, site policy.Site) {
+	const namespaces, policies, local = 200, 1000, 110
+	s.Namespaces = map[string]labels.Set{}
+	for i := range namespaces {
+		s.Namespaces[fmt.Sprintf("ns%d", i)] = labels.Set{"team": fmt.Sprint(i % 20)}
+	}
+	for i := range pods {
+		node := 1
+		if i >= local {
+			node = 2 + i%90
+		}
+		s.Pods = append(s.Pods, &policy.Pod{Namespace: fmt.Sprintf("ns%d", i%namespaces), Name: fmt.Sprintf("pod%d", i), UID: fmt.Sprint(i),
+			Created: time.Unix(int64(i), 0), Node: fmt.Sprintf("node%d", node), Labels: labels.Set{"app": fmt.Sprint(i / namespaces % 5), "tier": "x"},
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(100 + i/65536), byte(i / 256), byte(i)})}}) //nolint:gosec // parts of a number
+	}
+	port := intstr.FromInt32(8080)
+	for i := range policies {
+		p := policy.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns%d", i%namespaces), Name: fmt.Sprintf("policy%d", i)}}
+		p.Spec.PodSelector.MatchLabels = map[string]string{"app": fmt.Sprint(i / namespaces)}
+		p.Spec.Ingress = []policy.IngressRule{{Ports: []policy.RulePort{{Port: &port}}, From: []policy.Peer{
+			{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprint((i/namespaces + 1) % 5)}}},
+			{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": fmt.Sprint(i % 20)}}}}}}
+		p.Spec.PolicyTypes = []policy.Direction{policy.Ingress}
+		s.Policies = append(s.Policies, p)
+	}
+	return s, policy.Site{Node: "node1", Bridge: "cni0", Subnets: []netip.Prefix{netip.MustParsePrefix("10.100.0.0/24")}}
+}

@@ -1,0 +1,183 @@
+package enforced
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/filter"
+	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/enforce"
+	"github.com/twill-net/twill/policy/policytest"
+)
+
+// within is a kernel's tables in a network namespace.
+type within struct {
+	host.Host
+	tables *filter.Filter
+}
+
+func (w within) Observe(ctx context.Context, want netstate.State) (have netstate.State, err error) {
+	err = w.Do(func() (err error) {
+		have, err = w.tables.Observe(ctx, want)
+		return err
+	})
+	return have, err
+}
+
+func (w within) Apply(ctx context.Context, p netstate.Plan) error {
+	return w.Do(func() error { return w.tables.Apply(ctx, p) })
+}
+
+func (w within) Watch(ctx context.Context) (events <-chan struct{}, err error) {
+	err = w.Do(func() (err error) {
+		events, err = w.tables.Watch(ctx)
+		return err
+	})
+	return events, err
+}
+
+// source tells what the benchmark puts into it.
+type source chan news
+
+// news is a change, and what is closed when it was told.
+type news struct {
+	policy.Change
+	told chan struct{}
+}
+
+func (s source) Watch(ctx context.Context, f func(policy.Change)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case n := <-s:
+			f(n.Change)
+			close(n.told)
+		}
+	}
+}
+
+// cluster is an Enforcer of node1 of a large cluster, on a real kernel.
+type cluster struct {
+	*testing.B
+	*enforce.Enforcer
+	source source
+	snap   policy.Snapshot
+}
+
+// start starts an Enforcer that knows nothing yet.
+func start(b *testing.B, pods int) *cluster {
+	b.Helper()
+	h := host.Host{Name: "tpolbench"}
+	_ = h.Delete() // of a run that crashed
+	if err := h.Create(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = h.Delete() })
+	var tables *filter.Filter
+	if err := h.Do(func() (err error) {
+		tables, err = filter.New()
+		return err
+	}); err != nil {
+		b.Fatal(err)
+	}
+	c := &cluster{B: b, source: make(source)}
+	var site policy.Site
+	c.snap, site = policytest.Large(pods)
+	c.Enforcer = enforce.New(enforce.Config{Node: site.Node, Bridge: site.Bridge, Source: c.source, Kernel: within{h, tables},
+		Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(prometheus.NewRegistry())})
+	_ = c.Protect(site.Subnets)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- c.Enforcer.Run(ctx) }()
+	b.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+		tables.Close()
+	})
+	return c
+}
+
+// tell tells a change, waits until the kernel enforces it, and returns how long that took.
+func (c *cluster) tell(change policy.Change) time.Duration {
+	c.Helper()
+	s := c.snap
+	change.Snapshot = func() policy.Snapshot { return s }
+	began := time.Now()
+	n := news{change, make(chan struct{})}
+	c.source <- n
+	<-n.told
+	if err := c.Flush(context.Background()); err != nil {
+		c.Fatal(err)
+	}
+	return time.Since(began)
+}
+
+// percentiles reports the median and the 99th percentile.
+func percentiles(b *testing.B, all []time.Duration) {
+	slices.Sort(all)
+	b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkStart goes from a list of everything to a table.
+func BenchmarkStart(b *testing.B) {
+	for _, pods := range []int{1000, 10_000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			var all []time.Duration
+			for range b.N {
+				all = append(all, start(b, pods).tell(policy.Change{Rules: true}))
+			}
+			percentiles(b, all)
+		})
+	}
+}
+
+// BenchmarkPod enforces that a pod of another node comes, and that it goes.
+func BenchmarkPod(b *testing.B) {
+	for _, pods := range []int{1000, 10_000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			c := start(b, pods)
+			c.tell(policy.Change{Rules: true})
+			p := *c.snap.Pods[len(c.snap.Pods)-1]
+			p.Name, p.UID, p.Addrs = "new", "new", []netip.Addr{netip.MustParseAddr("10.200.0.1")}
+			var all []time.Duration
+			for b.Loop() {
+				all = append(all, c.tell(policy.Change{Pods: []policy.PodChange{{Now: &p}}}), c.tell(policy.Change{Pods: []policy.PodChange{{Was: &p}}}))
+			}
+			percentiles(b, all)
+		})
+	}
+}
+
+// BenchmarkPolicy enforces that a policy of 1,000 changes its port.
+func BenchmarkPolicy(b *testing.B) {
+	for _, pods := range []int{1000, 10_000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			c := start(b, pods)
+			c.tell(policy.Change{Rules: true})
+			var all []time.Duration
+			for b.Loop() {
+				c.snap.Policies = slices.Clone(c.snap.Policies)
+				port := *c.snap.Policies[0].Spec.Ingress[0].Ports[0].Port
+				port.IntVal++
+				p := c.snap.Policies[0]
+				p.Spec.Ingress = []policy.IngressRule{{From: p.Spec.Ingress[0].From, Ports: []policy.RulePort{{Port: &port}}}}
+				c.snap.Policies[0] = p
+				all = append(all, c.tell(policy.Change{Rules: true}))
+			}
+			percentiles(b, all)
+		})
+	}
+}

@@ -61,43 +61,48 @@ func (p *Pod) MTU() (mtu int, err error) {
 
 // AddPod makes a namespace and has the plugin wire it. The name is of lower-case letters and digits.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
-	pod, ps, err := n.addNamespace(name)
+	pod, err := n.AddNamespace(name)
 	if err != nil {
 		return nil, err
 	}
+	if err := n.Wire(ctx, pod); err != nil {
+		return nil, errors.Join(err, pod.Delete(), n.dropPod(name))
+	}
+	return pod, nil
+}
+
+// AddNamespace makes a namespace that is plugged into nothing: for Wire, or for a lab that is wired by hand.
+func (n *Node) AddNamespace(name string) (*Pod, error) {
+	if !validPod.MatchString(name) || name == natName || name == vagrantName {
+		return nil, fmt.Errorf("pod name %q: want lower-case letters and digits, and not %s or %s", name, natName, vagrantName)
+	}
+	ps := &podState{Name: name}
+	pod := n.newPod(ps)
+	if err := pod.Create(); err != nil {
+		return nil, err
+	}
+	return pod, n.lab.change(func(*state) { n.state.Pods = append(n.state.Pods, ps) })
+}
+
+// Wire has the plugin wire a namespace.
+func (n *Node) Wire(ctx context.Context, pod *Pod) error {
 	result, err := n.cni(ctx, pod)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("wire %s of %s: %w", name, n.Name, err), pod.Delete(), n.dropPod(name))
+		return fmt.Errorf("wire %s of %s: %w", pod.Name, n.Name, err)
 	}
+	pod.Addrs = nil
 	for _, ip := range result.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		pod.Addrs = append(pod.Addrs, a.Unmap())
 	}
 	slices.SortFunc(pod.Addrs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	return pod, n.lab.change(func(*state) { ps.Addrs = slices.Clone(pod.Addrs) })
-}
-
-// AddNamespace makes a namespace that is plugged into nothing, for a lab that is wired by hand.
-func (n *Node) AddNamespace(name string) (*Pod, error) {
-	pod, _, err := n.addNamespace(name)
-	return pod, err
-}
-
-func (n *Node) addNamespace(name string) (*Pod, *podState, error) {
-	if !validPod.MatchString(name) || name == natName || name == vagrantName {
-		return nil, nil, fmt.Errorf(
-			"pod name %q: want lower-case letters and digits, and not %s or %s",
-			name,
-			natName,
-			vagrantName,
-		)
-	}
-	ps := &podState{Name: name}
-	pod := n.newPod(ps)
-	if err := pod.Create(); err != nil {
-		return nil, nil, err
-	}
-	return pod, ps, n.lab.change(func(*state) { n.state.Pods = append(n.state.Pods, ps) })
+	return n.lab.change(func(*state) {
+		for _, ps := range n.state.Pods {
+			if ps.Name == pod.Name {
+				ps.Addrs = slices.Clone(pod.Addrs)
+			}
+		}
+	})
 }
 
 func (n *Node) cni(ctx context.Context, pod *Pod) (*current.Result, error) {
@@ -120,6 +125,15 @@ func (n *Node) cni(ctx context.Context, pod *Pod) (*current.Result, error) {
 
 // DelPod has the plugin take the pod off the network, and removes its namespace.
 func (n *Node) DelPod(ctx context.Context, pod *Pod) error {
+	if err := n.Unwire(ctx, pod); err != nil {
+		return err
+	}
+	return errors.Join(pod.Delete(), n.dropPod(pod.Name))
+}
+
+// Unwire has the plugin take the pod off the network. The lab's manifests still name its addresses, as the API server does
+// until the pod is deleted or wired again.
+func (n *Node) Unwire(ctx context.Context, pod *Pod) error {
 	list, err := n.conflist()
 	if err != nil {
 		return err
@@ -127,7 +141,7 @@ func (n *Node) DelPod(ctx context.Context, pod *Pod) error {
 	if err := n.Do(func() error { return n.libcni().DelNetworkList(ctx, list, pod.runtime()) }); err != nil {
 		return fmt.Errorf("unwire %s of %s: %w", pod.Name, n.Name, err)
 	}
-	return errors.Join(pod.Delete(), n.dropPod(pod.Name))
+	return nil
 }
 
 // CheckPod has the plugin compare the pod with what it should be.
@@ -154,7 +168,7 @@ func (n *Node) libcni() *libcni.CNIConfig {
 func (n *Node) CNICache() string { return filepath.Join(n.Dir(), "cni-cache") }
 
 func (p *Pod) runtime() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: p.Host.Name, NetNS: p.Path(), IfName: podDev}
+	return &libcni.RuntimeConf{ContainerID: p.Host.Name, NetNS: p.Path(), IfName: podDev, Args: p.kubeArgs()}
 }
 
 // conflist is the node's CNI config, which it writes when it is missing.

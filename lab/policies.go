@@ -53,6 +53,25 @@ func (p *Pod) Label(namespace string, labels map[string]string) error {
 	})
 }
 
+// kubeName is a pod's name in manifests.
+func kubeName(node, pod string) string { return node + "-" + pod }
+
+// kubeArgs are what a runtime of Kubernetes tells the plugin of a pod, in CNI_ARGS.
+func (p *Pod) kubeArgs() [][2]string {
+	if !p.Node.lab.spec.NetworkPolicy {
+		return nil
+	}
+	namespace := "default"
+	p.Node.lab.view(func(*state) {
+		for _, ps := range p.Node.state.Pods {
+			if ps.Name == p.Name {
+				namespace = cmp.Or(ps.Namespace, namespace)
+			}
+		}
+	})
+	return [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", kubeName(p.Node.Name, p.Name)}}
+}
+
 // writePods lists the pods for the agents, as kubectl get pods does. The directory goes with the lab.
 func (l *Lab) writePods() error {
 	type object = map[string]any
@@ -66,7 +85,7 @@ func (l *Lab) writePods() error {
 				ips = append(ips, object{"ip": a})
 			}
 			items = append(items, object{"kind": "Pod",
-				"metadata": object{"name": n.Name + "-" + p.Name, "namespace": cmp.Or(p.Namespace, "default"), "labels": labels},
+				"metadata": object{"name": kubeName(n.Name, p.Name), "namespace": cmp.Or(p.Namespace, "default"), "labels": labels},
 				"spec":     object{"nodeName": n.Name}, "status": object{"podIPs": ips}})
 		}
 	}

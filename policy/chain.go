@@ -18,12 +18,14 @@ import (
 // chain is the rules of one family by which the pods that some policies isolate are judged in one direction, and the sets
 // that they look into. Its name is made of its content: a chain is never rewritten, a changed one is another chain.
 type chain struct {
-	family netstate.Family
-	name   string
-	rules  string
-	pods   map[string]peer           // sets of pods' addresses
-	blocks map[string][]netip.Prefix // sets of address ranges
-	ports  map[string]namedPort      // sets of the pods' ports that have a name
+	family    netstate.Family
+	direction Direction
+	policies  []string // whose rules these are, namespace/name
+	name      string
+	rules     string
+	pods      map[string]peer           // sets of pods' addresses
+	blocks    map[string][]netip.Prefix // sets of address ranges
+	ports     map[string]namedPort      // sets of the pods' ports that have a name
 }
 
 // namedPort is a port by the name that pods give to it.
@@ -35,14 +37,14 @@ type namedPort struct {
 // chainWriter writes a chain.
 type chainWriter struct {
 	chain
-	direction Direction
-	lines     []string
+	lines []string
 }
 
 // newChain writes the chain of some policies, which all isolate in the direction.
 func newChain(family netstate.Family, direction Direction, policies []*Policy) chain {
-	w := chainWriter{chain: chain{family: family, pods: map[string]peer{}, blocks: map[string][]netip.Prefix{}, ports: map[string]namedPort{}}, direction: direction}
+	w := chainWriter{chain: chain{family: family, direction: direction, pods: map[string]peer{}, blocks: map[string][]netip.Prefix{}, ports: map[string]namedPort{}}}
 	for _, p := range policies {
+		w.policies = append(w.policies, p.Name)
 		for _, r := range p.rules(direction) {
 			w.rule(r)
 		}

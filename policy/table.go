@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -70,6 +71,35 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 
 // State returns what is wanted now. It is the table's own: read it before the next Follow, and write nothing to it.
 func (t *Table) State() netstate.State { return t.state }
+
+// Chain says whom a chain judges.
+type Chain struct {
+	Family    netstate.Family
+	Direction Direction // empty: of both
+	Policies  string    // that isolate the pods, separated by commas; empty: it is about addresses that are no pod's
+}
+
+// Chains returns whom the table's chains judge, by the keys of their objects. One chain may be that of several sets of
+// policies with the same rules.
+func (t *Table) Chains() map[netstate.Key]Chain {
+	all := map[netstate.Key]Chain{}
+	for _, family := range netstate.Families {
+		all[netstate.Hook{Family: family}.Key()] = Chain{Family: family}
+		for _, d := range directions {
+			all[netstate.Filter{Family: family, Name: strings.ToLower(string(d))}.Key()] = Chain{Family: family, Direction: d}
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(t.chains)) {
+		c := t.chains[k]
+		key := netstate.Filter{Family: c.family, Name: c.name}.Key()
+		policies := all[key].Policies
+		if policies != "" {
+			policies += ","
+		}
+		all[key] = Chain{c.family, c.direction, policies + strings.Join(c.policies, ",")}
+	}
+	return all
+}
 
 // Follow follows pods that changed. It returns the plan from the state before to the state after. It is not ok if pods of
 // this node need other chains now: then a new Table is due, State is still the one before, and the Table of no other use.

@@ -47,12 +47,12 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 				labels = append(labels, "`"+name+"`")
 			}
 		}
-		r.all = append(r.all, metric{parts[1], kindOf(c), strings.Join(labels, ", "), parts[2]})
+		r.all = append(r.all, metric{parts[1], kindOf(c, parts[1]), strings.Join(labels, ", "), parts[2]})
 	}
 }
 
 // kindOf is the type of a metric in Prometheus' words. The order matters: a gauge has all methods of a counter.
-func kindOf(c prometheus.Collector) string {
+func kindOf(c prometheus.Collector, name string) string {
 	switch c.(type) {
 	case *prometheus.GaugeVec, prometheus.Gauge:
 		return "gauge"
@@ -60,6 +60,9 @@ func kindOf(c prometheus.Collector) string {
 		return "counter"
 	case prometheus.Histogram:
 		return "histogram"
+	}
+	if strings.HasSuffix(name, "_total") {
+		return "counter" // of a collector of our own
 	}
 	return "gauge" // a GaugeFunc, which has no methods of its own
 }
@@ -70,6 +73,7 @@ func agentsMetrics(t *testing.T) []metric {
 	r := &recorder{Registry: prometheus.NewRegistry(), t: t}
 	agentMetrics(r)
 	enforce.NewMetrics(r)
+	r.MustRegister(enforce.New(enforce.Config{}).Collector(nil))
 	slices.SortFunc(r.all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	return r.all
 }

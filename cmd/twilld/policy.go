@@ -74,10 +74,17 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	announced := announce.NewSource(source, p.config.Node)
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables,
 		Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics)})
+	counters, err := filter.New() // of its own: metrics are asked for at any time
+	if err != nil {
+		tables.Close()
+		return fmt.Errorf("--network-policy: %w", err)
+	}
+	p.metrics.MustRegister(e.Collector(counters))
 	p.config.Policies = e
 	serveAnnouncements(ctx, group, o, &announce.Server{Pods: announced, Subnets: e.Subnets, Flush: e.Flush, Log: p.config.Log})
 	group.Go(func() error {
 		defer tables.Close()
+		defer counters.Close()
 		return e.Run(ctx)
 	})
 	return nil

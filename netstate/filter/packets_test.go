@@ -103,6 +103,10 @@ func TestPackets(t *testing.T) {
 		expect("isolated", w, w.friend, 80, true)
 		expect("isolated", w, w.friend, 81, false)
 		expect("isolated", w, w.client, 80, false)
+		drops, err := f.Dropped()
+		if key := (netstate.Filter{Family: w.family, Name: "in-1"}).Key(); err != nil || drops[key] < 2 {
+			t.Errorf("%s: dropped %v, %v: want two packets at least", w.family, drops, err)
+		}
 		conn, err := w.clientSpace.dial("tcp", w.friend, w.port(80))
 		if err != nil {
 			t.Fatal(err)

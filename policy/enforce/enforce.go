@@ -61,8 +61,9 @@ type Enforcer struct {
 	subnets  []netip.Prefix // of this node, which the agent tells
 	followed int            // the number of the last change that the kernel enforces
 	progress chan struct{}  // closed when followed changes
-	enforced error          // why pods may not start yet; nil: the tables are there
-	failed   error          // why the last reconcile failed; nil: it did not
+	chains   map[netstate.Key]policy.Chain
+	enforced error // why pods may not start yet; nil: the tables are there
+	failed   error // why the last reconcile failed; nil: it did not
 
 	// What follows is the loop's own.
 	table    *policy.Table  // nil: the source has nothing yet

@@ -53,6 +53,10 @@ func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
 	var skips []policy.Skip
 	e.table, skips = policy.NewTable(site, s)
 	e.made = site
+	chains := e.table.Chains()
+	e.mu.Lock()
+	e.chains = chains
+	e.mu.Unlock()
 	for _, skip := range skips {
 		e.causes.Add(e.Log, slog.LevelWarn, "a part of a network policy allows nothing", skip.Policy,
 			"policy", skip.Policy, "reason", skip.Err)

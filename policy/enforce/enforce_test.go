@@ -170,6 +170,22 @@ func TestEnforce(t *testing.T) {
 	})
 }
 
+// TestNoLease: nothing is written before the agent has a lease, not even over what an earlier agent left.
+func TestNoLease(t *testing.T) {
+	test(t, &fakeKernel{}, func(r *run) {
+		r.sync()
+		if len(r.kernel.plans) > 0 {
+			r.Errorf("tables are written without a lease:\n%s", r.kernel.plans)
+		}
+		r.protect()
+		r.settle()
+		r.check("with a lease")
+		if len(r.kernel.plans) != 1 {
+			r.Errorf("%d plans, want one:\n%s", len(r.kernel.plans), r.kernel.plans)
+		}
+	})
+}
+
 // TestAltered: what somebody else does to the tables is put back, and said.
 func TestAltered(t *testing.T) {
 	test(t, &fakeKernel{}, func(r *run) {

@@ -14,7 +14,11 @@ import (
 
 // reconcile brings the tables to what is wanted now.
 func (e *Enforcer) reconcile(ctx context.Context) error {
-	began, n, site := time.Now(), e.inbox.take(), e.site()
+	began, site := time.Now(), e.site()
+	if len(site.Subnets) == 0 {
+		return nil // the agent has no lease yet; what happens until then waits
+	}
+	n := e.inbox.take()
 	if n.tables {
 		e.have = nil
 	}
@@ -96,7 +100,7 @@ func (e *Enforcer) apply(ctx context.Context, plan netstate.Plan, began time.Tim
 // as they are, and new ones have no network until the source answers. After a boot there are no tables. Then no pod may
 // start, as all would have new addresses, of which nobody knows the policies.
 func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
-	if len(site.Subnets) == 0 || time.Since(e.started) < patience || e.restored {
+	if time.Since(e.started) < patience || e.restored {
 		return nil
 	}
 	want, _ := policy.Desired(site, policy.Snapshot{})

@@ -63,6 +63,7 @@ func run(ctx context.Context, args []string) error {
 		"kube-proxy's mode: iptables or nftables",
 	)
 	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend, one that needs no options: vxlan or host-gw")
+	flags.BoolVar(&s.NetworkPolicy, "network-policy", false, "let the agents enforce NetworkPolicies")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -10,12 +10,17 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -55,6 +60,20 @@ func TestAdd(t *testing.T) {
 				mustTalk(t, b, n.ns, gateway)
 			}
 		})
+	}
+}
+
+// TestMark: a port says by its mark, and by its group from the start on, whose source addresses come from it.
+func TestMark(t *testing.T) {
+	n, pod := newNode(t, envDual), newNamespace(t)
+	addrs := addresses(t, n.must("ADD", "a", pod, n.config(nil)))
+	link, err := netlinkIn(t, n.ns).LinkByName(wire.HostEnd(ipam.Owner{Container: "a", Dev: "eth0"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, ok := netstate.ParsePort(link.Attrs().Name, link.Attrs().Alias)
+	if !ok || len(addrs) != 2 || !slices.Equal(port.Addresses(), addrs) || link.Attrs().Group != netstate.PortGroup {
+		t.Errorf("the port of %v is in group %d with the mark %q", addrs, link.Attrs().Group, link.Attrs().Alias)
 	}
 }
 

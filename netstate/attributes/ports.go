@@ -3,7 +3,8 @@ package attributes
 // stp is why what only the spanning tree protocol uses is free.
 const stp = "used by the spanning tree protocol only, which is off"
 
-// portTables are the bridge's options of a pod's port. A pinned number is what the kernel gives to a new port.
+// portTables are the bridge's options of a pod's port, and what a port has beside what every device has. A pinned number is
+// what the kernel gives to a new port.
 var portTables = []Table{
 	{Object: "port", Where: "IFLA_INFO_SLAVE_DATA", Prefix: "IFLA_BRPORT_",
 		Path: []uint16{linkInfo, infoSlaveData}, Rows: []Attribute{
@@ -38,4 +39,7 @@ var portTables = []Table{
 			pinned(43, "NEIGH_VLAN_SUPPRESS", "neigh_vlan_suppress", 0),
 			pinned(44, "BACKUP_NHID", "backup_nhid", 0),
 		}},
+	{Object: "port", Where: "attributes", Prefix: "IFLA_", Rows: []Attribute{
+		{ID: 27, Name: "GROUP", Word: "group", Fate: Pinned, Field: "Addrs", Note: "116, if the plugin noted the pod's addresses"},
+	}},
 }

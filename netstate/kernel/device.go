@@ -21,12 +21,16 @@ const skipStats = 1 << 3
 
 // devices returns the links that own accepts, and the names of all by index.
 func (k *Kernel) devices(own func(device) bool) (ours []device, names map[int]string, err error) {
+	return listDevices(k.bulk, own)
+}
+
+func listDevices(conn *rtnl.Conn, own func(device) bool) (ours []device, names map[int]string, err error) {
 	_, err = rtnl.Retry("links", func() (struct{}, error) {
 		ours, names = nil, map[int]string{}
 		r := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
-		return struct{}{}, k.bulk.List(r, func(m []byte) error {
+		return struct{}{}, conn.List(r, func(m []byte) error {
 			d, err := parseDevice(m)
 			if err != nil {
 				return err

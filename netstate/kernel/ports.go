@@ -33,15 +33,18 @@ func (d device) port() (netstate.Port, bool) {
 	return netstate.Port{}, false
 }
 
-// decodePort returns the port as it is. mark is how the plugin made it; a pod's address is taken from there. What no
-// field models is Extra.
+// decodePort returns the port as it is. mark is how the plugin made it; a pod's addresses are taken from there. What no
+// field models is Extra. The bridge's own messages do not have the group.
 func (d device) decodePort(mark netstate.Port, names map[int]string) netstate.Port {
-	p := netstate.Port{Name: mark.Name, Pod: mark.Pod, Bridge: names[d.master()], MTU: d.mtu(), MAC: d.mac(), Up: d.up()}
+	p := netstate.Port{Name: mark.Name, Pod: mark.Pod, Addrs: mark.Addrs, Bridge: names[d.master()], MTU: d.mtu(), MAC: d.mac(),
+		Up: d.up()}
 	options := d.attribute(portOptions[d[0]]...)
 	on := func(id uint16) bool { return numberOf(rtnl.Attribute(options, 0, id)) == 1 }
 	p.Hairpin, p.Isolated, p.Locked = on(nl.IFLA_BRPORT_MODE), on(nl.IFLA_BRPORT_ISOLATED), on(nl.IFLA_BRPORT_LOCKED)
 	var e extra
 	e.add(options != nil && on(nl.IFLA_BRPORT_LEARNING) == p.Locked, "learning %t", p.Locked)
+	group := d.attribute(unix.IFLA_GROUP)
+	e.add(group != nil && mark.Group() != 0 && intOf(group) != mark.Group(), "group %d", intOf(group))
 	for _, v := range append(d.portDeviations(), d.deviations()...) {
 		e.add(true, "%s", v.says(names))
 	}
@@ -73,9 +76,12 @@ func (a *applier) putPort(want netstate.Port) error {
 	}
 	index := int32(l.Attrs().Index)
 	plug := &nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Index: index, Flags: unix.IFF_UP, Change: unix.IFF_UP}}
-	err = a.setLink(plug, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge.Attrs().Index))),
-		nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(want.MTU))), nl.NewRtAttr(unix.IFLA_ADDRESS, want.MAC[:]))
-	if err != nil {
+	attrs := []*nl.RtAttr{nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge.Attrs().Index))),
+		nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(want.MTU))), nl.NewRtAttr(unix.IFLA_ADDRESS, want.MAC[:])}
+	if group := want.Group(); group != 0 {
+		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(uint32(group))))
+	}
+	if err := a.setLink(plug, attrs...); err != nil {
 		return ignoreAbsent(err)
 	}
 	flags := map[int]bool{nl.IFLA_BRPORT_MODE: want.Hairpin, nl.IFLA_BRPORT_ISOLATED: want.Isolated,

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func podPort(t *testing.T, h netstatetest.Harness, name string, change func(*net
 	if change != nil {
 		change(&p)
 	}
-	run(t, h, "ip link add "+name+" mtu 1450 address "+mac.String()+" type veth peer name e"+name,
+	run(t, h, fmt.Sprintf("ip link add %s mtu 1450 address %s group %d type veth peer name e%[1]s", name, mac, p.Group()),
 		"ip link set e"+name+" up mtu 1450 address "+pod.String(), "ip link set "+name+" master cni0 up")
 	k := h.Kernel.(*Kernel)
 	l, err := k.nl.LinkByName(name)
@@ -31,6 +32,11 @@ func podPort(t *testing.T, h netstatetest.Harness, name string, change func(*net
 		t.Fatal(err)
 	}
 	return p
+}
+
+// withAddrs gives a port the addresses of a pod.
+func withAddrs(p *netstate.Port) {
+	*p = p.WithAddrs([]netip.Addr{netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")})
 }
 
 func run(t *testing.T, h netstatetest.Harness, commands ...string) {
@@ -101,6 +107,8 @@ func TestPortDrift(t *testing.T) {
 		{"ip link set veth02 address 02:00:00:00:00:77", "address 02:00:00:00:00:77"},
 		{"ip link add br9 type bridge; ip link set veth02 master br9", "master br9"},
 		{"ip link set veth02 mode dormant", "mode 1"},
+		{"ip link set veth02 group 0", "group 0"},
+		{"ip link set veth02 group 7", "group 7"},
 		{"bridge link set dev veth02 state 0", "state 0"},
 		{"bridge link set dev veth02 state 1", "state 1"},
 		{"bridge link set dev veth02 learning off", "learning false"},
@@ -121,7 +129,7 @@ func TestPortDrift(t *testing.T) {
 	} {
 		t.Run(test.commands, func(t *testing.T) {
 			h := fresh(t)
-			want, _ := portsWanted(t, h, nil)
+			want, _ := portsWanted(t, h, withAddrs)
 			hints := watchQuietly(t, h)
 			run(t, h, strings.Split(test.commands, "; ")...)
 			hinted(t, hints)

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -16,6 +17,7 @@ import (
 type Veth struct {
 	Host, Pod       string // interface names
 	HostMAC, PodMAC netstate.MAC
+	Addrs           []netip.Addr // of the pod
 	MTU             int
 }
 
@@ -29,6 +31,9 @@ func NewVeth(o ipam.Owner, grants []ipam.Grant, mtu int) Veth {
 	v.HostMAC = netstate.MAC{0x02, byte(h >> 32), byte(h >> 24), byte(h >> 16), byte(h >> 8), byte(h)}
 	if len(grants) > 0 {
 		v.PodMAC = netstate.BridgeMAC(grants[0].Prefix.Addr())
+	}
+	for _, g := range grants {
+		v.Addrs = append(v.Addrs, g.Prefix.Addr())
 	}
 	return v
 }
@@ -46,7 +51,8 @@ type Port struct {
 
 // Attach makes the pair and sets up its port of the bridge, in one write.
 func (n *Node) Attach(v Veth, pod *Pod, bridge *netlink.Bridge, port Port) error {
-	failed, err := do(n.conn, v.request(bridge.Index, int(pod.ns.Fd())), v.portRequest(bridge.Attrs().Name, port))
+	mark := v.mark(bridge.Attrs().Name, port)
+	failed, err := do(n.conn, v.request(bridge.Index, int(pod.ns.Fd()), mark.Group()), v.portRequest(mark))
 	switch {
 	case err == nil:
 		return nil
@@ -56,10 +62,16 @@ func (n *Node) Attach(v Veth, pod *Pod, bridge *netlink.Bridge, port Port) error
 	return errors.Join(fmt.Errorf("set up the bridge's port %s: %w", v.Host, err), n.DeleteLink(v.Host))
 }
 
-// request makes the pair with one message: the host's end up and on the bridge, the pod's end in its
-// namespace from the start (moving one there costs ten times as much). The pod's end cannot be created up:
-// the kernel returns ENOTCONN.
-func (v Veth) request(master, ns int) *nl.NetlinkRequest {
+// mark returns the port as the agent keeps it.
+func (v Veth) mark(bridge string, p Port) netstate.Port {
+	return netstate.Port{Bridge: bridge, MTU: v.MTU, MAC: v.HostMAC, Pod: v.PodMAC, Hairpin: p.Hairpin, Isolated: p.Isolated,
+		Locked: p.CheckMAC}.WithAddrs(v.Addrs)
+}
+
+// request makes the pair with one message: the host's end up, on the bridge and in its group, so that it is never there
+// without; the pod's end in its namespace from the start (moving one there costs ten times as much). The pod's end
+// cannot be created up: the kernel returns ENOTCONN.
+func (v Veth) request(master, ns, group int) *nl.NetlinkRequest {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
 	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
@@ -68,7 +80,8 @@ func (v Veth) request(master, ns int) *nl.NetlinkRequest {
 		peer.AddChild(a)
 	}
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns)))
-	attrs := append(v.attrs(v.Host, v.HostMAC), nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))), info)
+	attrs := append(v.attrs(v.Host, v.HostMAC), nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))),
+		nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(uint32(group))), info)
 	return request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, up(0), attrs...)
 }
 
@@ -79,9 +92,7 @@ func (v Veth) attrs(name string, mac netstate.MAC) []*nl.RtAttr {
 
 // portRequest sets up the port, and then marks it as one that the agent keeps so. The kernel takes both from one message,
 // so the agent never sees the mark of a port that is not finished.
-func (v Veth) portRequest(bridge string, p Port) *nl.NetlinkRequest {
-	mark := netstate.Port{Bridge: bridge, MTU: v.MTU, MAC: v.HostMAC, Pod: v.PodMAC, Hairpin: p.Hairpin,
-		Isolated: p.Isolated, Locked: p.CheckMAC}.Alias()
+func (v Veth) portRequest(p netstate.Port) *nl.NetlinkRequest {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 	data := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
@@ -91,12 +102,12 @@ func (v Veth) portRequest(bridge string, p Port) *nl.NetlinkRequest {
 	if p.Isolated {
 		data.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, []byte{1})
 	}
-	if p.CheckMAC {
+	if p.Locked {
 		data.AddRtAttr(nl.IFLA_BRPORT_LEARNING, []byte{0})
 		data.AddRtAttr(nl.IFLA_BRPORT_LOCKED, []byte{1})
 	}
 	return request(unix.RTM_NEWLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(v.Host), info,
-		nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(mark)))
+		nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(p.Alias())))
 }
 
 // LockPort ends what Attach began for a port that checks source addresses. That is a locked port (Linux

@@ -1,0 +1,77 @@
+package kernel
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// TestPodPorts lists ports by their marks, and hears of each that comes, goes or is marked anew, once.
+func TestPodPorts(t *testing.T) {
+	h := fresh(t)
+	ports, err := OpenPodPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ports.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	events, err := ports.Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := func() bool {
+		select {
+		case _, ok := <-events:
+			return ok
+		case <-time.After(5 * gather):
+			return false
+		}
+	}
+	settled := func() {
+		for event() {
+		}
+	}
+	_, want := portsWanted(t, h, withAddrs)
+	settled()
+	check := func(want ...netstate.Port) {
+		t.Helper()
+		got, err := ports.List()
+		if err != nil || !slices.Equal(got, want) || got == nil {
+			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+	}
+	check(want[:]...)
+	if want[0].Addrs != "10.244.1.2 fd00:10:244:1::2" {
+		t.Errorf("the mark has %q", want[0].Addrs)
+	}
+	for _, test := range []struct {
+		command string
+		news    bool
+	}{
+		{"ip link set veth02 mtu 1400", false},
+		{"ip link set veth02 mtu 1450", false},
+		{"ip link set eveth02 down", false},
+		{"ip link add other0 type veth peer name other0p", false},
+		{"ip link set other0 master cni0", false},
+		{"ip link del other0", false},
+		{"ip link set veth02 alias somebody's", true},
+		{"ip link del veth03", true},
+	} {
+		if run(t, h, test.command); event() != test.news {
+			t.Errorf("%s: want news: %t", test.command, test.news)
+		}
+		settled()
+	}
+	check()
+	late := podPort(t, h, "veth04", nil)
+	if !event() {
+		t.Error("a new port is no news")
+	}
+	check(late)
+	cancel()
+	for range events { // until it is closed
+	}
+}

@@ -9,6 +9,9 @@ type Family uint8
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6
+
+	// Ethernet is no address family, and never one of Families: objects of nftables have it that see the frames of bridges.
+	Ethernet Family = 1
 )
 
 // Families holds both, in the order in which they are printed and tried.
@@ -22,26 +25,35 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// Bits returns the length of an address in bits: 32 or 128.
+// Bits returns the length of an address in bits: 32, 128 or 48.
 func (f Family) Bits() int {
-	if f == IPv4 {
+	switch f {
+	case IPv4:
 		return 32
+	case Ethernet:
+		return 48
 	}
 	return 128
 }
 
-// String returns "IPv4" or "IPv6".
+// String returns "IPv4", "IPv6" or "Ethernet".
 func (f Family) String() string {
-	if f == IPv4 {
+	switch f {
+	case IPv4:
 		return "IPv4"
+	case Ethernet:
+		return "Ethernet"
 	}
 	return "IPv6"
 }
 
-// nft returns nftables' name of the family: "ip" or "ip6".
+// nft returns nftables' name of the family: "ip", "ip6" or "bridge".
 func (f Family) nft() string {
-	if f == IPv6 {
+	switch f {
+	case IPv6:
 		return "ip6"
+	case Ethernet:
+		return "bridge"
 	}
 	return "ip"
 }

@@ -18,6 +18,10 @@ const (
 	Selves     SetType = "addr . addr"         // twice the same address
 	NamedPorts SetType = "addr . proto . port" // a port of an address
 	Verdicts   SetType = "addr : verdict"      // a map from an address to the chain that judges it
+
+	Devices     SetType = "ifname"             // a device; this one and the next two are for Ethernet
+	IPv4Sources SetType = "ifname . ipv4_addr" // an address that comes from a device
+	IPv6Sources SetType = "ifname . ipv6_addr"
 )
 
 // Set is a set, or a map to verdicts, of the FilterTable. Slot: family and name. Mark: the table's name. Cascade: its
@@ -52,10 +56,12 @@ func (f Filter) String() string {
 	return words("filter", f.Family.nft(), f.Name, fmt.Sprintf("{%s}", f.Rules), f.Extra)
 }
 
-// Element is one element of a Set. Slot: set, family, prefix, protocol and port. Mark: the table's name. Cascade: none.
+// Element is one element of a Set. Slot: set, device, family, prefix, protocol and port. Mark: the table's name. Cascade:
+// none.
 type Element struct {
 	Set      string
-	Prefix   netip.Prefix // a host's, but in Ranges
+	Dev      string       // Devices and sources only
+	Prefix   netip.Prefix // a host's, but in Ranges; in Devices none
 	Protocol uint8        // IANA's number; NamedPorts only
 	Port     uint16       // NamedPorts only
 	Verdict  string       // Verdicts only: "return", or "goto" and the name of a Filter
@@ -64,7 +70,7 @@ type Element struct {
 
 // Key implements Object.
 func (e Element) Key() Key {
-	return Key{Kind: KindElement, Name: e.Set, Prefix: e.Prefix, Metric: int(e.Protocol)<<16 | int(e.Port)}
+	return Key{Kind: KindElement, Name: words(e.Set, e.Dev), Prefix: e.Prefix, Metric: int(e.Protocol)<<16 | int(e.Port)}
 }
 
 func (e Element) String() string {
@@ -72,11 +78,11 @@ func (e Element) String() string {
 	if e.Protocol != 0 {
 		port = fmt.Sprintf("proto %d port %d", e.Protocol, e.Port)
 	}
-	return words("element", e.Set, e.Prefix.String(), port, prefixed(": ", e.Verdict), e.Extra)
+	return words("element", e.Set, e.Dev, match("", e.Prefix), port, prefixed(": ", e.Verdict), e.Extra)
 }
 
-// Hook is the base chain of the FilterTable, through which all forwarded packets of a family go. Slot: family. Mark:
-// the table's name. Cascade: none.
+// Hook is the base chain of the FilterTable, through which all forwarded packets of a family go: for Ethernet all frames
+// that come in through ports of bridges. Slot: family. Mark: the table's name. Cascade: none.
 type Hook struct {
 	Family Family
 	Rules  string // one a line, in the grammar of netstate/filter
@@ -86,8 +92,16 @@ type Hook struct {
 }
 
 // Key implements Object.
-func (h Hook) Key() Key { return Key{Kind: KindHook, Name: "forward", Metric: h.Family.Bits()} }
+func (h Hook) Key() Key { return Key{Kind: KindHook, Name: h.Name(), Metric: h.Family.Bits()} }
+
+// Name returns the name of the chain, which is nftables' of the place where it hangs.
+func (h Hook) Name() string {
+	if h.Family == Ethernet {
+		return "prerouting"
+	}
+	return "forward"
+}
 
 func (h Hook) String() string {
-	return words("hook", h.Family.nft(), "forward", fmt.Sprintf("{%s}", h.Rules), h.Extra)
+	return words("hook", h.Family.nft(), h.Name(), fmt.Sprintf("{%s}", h.Rules), h.Extra)
 }

@@ -51,7 +51,27 @@ func policies(t testing.TB) netstate.State {
 				"saddr @pods-1 tcp dport 80 accept\nsaddr @block-1 udp dport 1000-2000 accept\n" +
 				"daddr . proto . port @port-1 accept\nproto 132 return\nsctp dport 9 accept\ncounter drop"})
 	}
+	frames(t, state)
 	return state
+}
+
+// frames adds a table for frames as policies make it.
+func frames(t testing.TB, state netstate.State) {
+	t.Helper()
+	for name, kind := range map[string]netstate.SetType{
+		"unchecked": netstate.Devices, "sources": netstate.IPv4Sources, "sources6": netstate.IPv6Sources,
+	} {
+		state.Add(netstate.Set{Family: netstate.Ethernet, Name: name, Type: kind})
+	}
+	state.Add(netstate.Element{Set: "unchecked", Dev: "veth1"},
+		netstate.Hook{Family: netstate.Ethernet, Rules: "iifgroup 116 goto frames"},
+		netstate.Filter{Family: netstate.Ethernet, Name: "frames", Rules: "ether type arp return\n" +
+			"ether type ip iifname @unchecked return\nether type ip iifname . ip saddr @sources return\n" +
+			"ether type ip6 iifname . ip6 saddr @sources6 return\nether type ip6 saddr fe80::/10 return\ncounter drop"})
+	for i, dev := range []string{"veth1", "veth123456789ab"} {
+		state.Add(netstate.Element{Set: "sources", Dev: dev, Prefix: prefixes(t, "10.0.1.1/32 10.0.1.2/32")[i]},
+			netstate.Element{Set: "sources6", Dev: dev, Prefix: prefixes(t, "fd00:1::1/128 fd00:1::2/128")[i]})
+	}
 }
 
 // alterations are commands that alter TABLE, ip twill-policy. "handle CHAIN TEXT" finds the handle of a rule.
@@ -131,6 +151,19 @@ var alterations = map[string]string{
 	"flowtable": "nft 'add flowtable TABLE fast { hook ingress priority 0; devices = { lo }; }' ||" +
 		"nft add counter TABLE other", // for a kernel without flowtables
 	"named counter": "nft add counter TABLE hits",
+
+	"frames' table deleted": "nft delete table FRAMES",
+	"frames' rule inserted": "nft insert rule FRAMES frames accept",
+	"frames' hook flushed":  "nft flush chain FRAMES prerouting",
+	"frames' hook moved": "nft 'flush chain FRAMES prerouting; delete chain FRAMES prerouting; " +
+		"add chain FRAMES prerouting { type filter hook prerouting priority 5; }'",
+	"device added":            "nft add element FRAMES unchecked { vethx }",
+	"device deleted":          "nft delete element FRAMES unchecked { veth1 }",
+	"source added":            "nft add element FRAMES sources { vethx . 10.0.1.1 }",
+	"source deleted":          "nft delete element FRAMES sources6 { veth1 . fd00:1::1 }",
+	"sources flushed":         "nft flush set FRAMES sources",
+	"foreign set for frames":  "nft 'add set FRAMES other { type ether_addr; }'",
+	"set of the other family": "nft 'add set FRAMES other { type ipv4_addr; }'",
 }
 
 const findHandle = "handle() { nft -a list chain ip twill-policy $1 | sed -n \"s/.*$2.*# handle //p\"; }; "
@@ -146,7 +179,7 @@ func TestAlterations(t *testing.T) {
 	for name, command := range alterations {
 		settle(t, f, want)
 		before := sh(t, "nft list ruleset")
-		command = strings.ReplaceAll(command, "TABLE", "ip twill-policy")
+		command = strings.NewReplacer("TABLE", "ip twill-policy", "FRAMES", "bridge twill-policy").Replace(command)
 		sh(t, findHandle+command)
 		if sh(t, "nft list ruleset") == before {
 			t.Errorf("%s: %s altered nothing", name, command)

@@ -21,7 +21,7 @@ const (
 	timeout = time.Minute
 )
 
-// Apply carries out the plan, in both families, as one transaction: all of it or, after an error, nothing.
+// Apply carries out the plan, in all families, as one transaction: all of it or, after an error, nothing.
 //
 // That needs large buffers for a large plan, and is worth it: nothing refers to a set before it is full, whatever the
 // order of the plan, and a plan that fails leaves nothing behind.
@@ -32,7 +32,7 @@ func (f *Filter) Apply(ctx context.Context, plan netstate.Plan) error {
 	if err := f.openWriter(); err != nil {
 		return fmt.Errorf("write the table %s: %w", netstate.FilterTable, err)
 	}
-	for _, family := range netstate.Families {
+	for _, family := range families {
 		changes := slices.DeleteFunc(slices.Clone(plan), func(c netstate.Change) bool { return familyOf(c) != family })
 		tx := transaction{Conn: f.writer, reader: f.reader(), family: family, plan: changes}
 		if err := tx.write(); err != nil {

@@ -18,18 +18,17 @@ const perMessage = 200
 func (tx *transaction) changeElements() error {
 	deletes, adds := map[string][]nftables.SetElement{}, map[string][]nftables.SetElement{}
 	for _, c := range tx.plan {
-		name := c.Key().Name
-		if was, ok := c.Was.(netstate.Element); ok && !tx.gone[name] {
+		if was, ok := c.Was.(netstate.Element); ok && !tx.gone[was.Set] {
 			was.Extra = ""
 			if was.Verdict != "" {
 				was.Verdict = "return" // the key is enough
 			}
-			if err := tx.encode(deletes, name, was); err != nil {
+			if err := tx.encode(deletes, was); err != nil {
 				return err
 			}
 		}
 		if want, ok := c.Want.(netstate.Element); ok {
-			if err := tx.encode(adds, name, want); err != nil {
+			if err := tx.encode(adds, want); err != nil {
 				return err
 			}
 		}
@@ -40,13 +39,13 @@ func (tx *transaction) changeElements() error {
 	return tx.eachMessage(adds, tx.SetAddElements)
 }
 
-func (tx *transaction) encode(to map[string][]nftables.SetElement, set string, e netstate.Element) error {
-	kind, err := tx.typeOf(set)
+func (tx *transaction) encode(to map[string][]nftables.SetElement, e netstate.Element) error {
+	kind, err := tx.typeOf(e.Set)
 	if err != nil {
 		return err
 	}
 	elements, err := encodeElement(kind, e)
-	to[set] = append(to[set], elements...)
+	to[e.Set] = append(to[e.Set], elements...)
 	return err
 }
 

@@ -15,15 +15,15 @@ import (
 // that dropped none are left out.
 func (f *Filter) Dropped() (map[netstate.Key]uint64, error) {
 	r, all := f.reader(), map[netstate.Key]uint64{}
-	for _, family := range netstate.Families {
+	for _, family := range families {
 		for _, rule := range r.Rules(family, netstate.FilterTable) {
 			n, ok := dropped(rule)
 			if !ok || n == 0 {
 				continue
 			}
 			key := netstate.Filter{Family: family, Name: rule.Chain}.Key()
-			if rule.Chain == hookName {
-				key = netstate.Hook{Family: family}.Key()
+			if hook := (netstate.Hook{Family: family}); rule.Chain == hook.Name() {
+				key = hook.Key()
 			}
 			all[key] += n
 		}

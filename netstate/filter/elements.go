@@ -20,6 +20,9 @@ import (
 // encodeElement returns an element of a set of a type as nf_tables has it: a range is two elements, its first address
 // and the one behind its last. One that ends with the last address of all has no second element.
 func encodeElement(kind netstate.SetType, e netstate.Element) ([]nftables.SetElement, error) {
+	if ofFrames(kind) {
+		return encodeSource(kind, e)
+	}
 	addr := e.Prefix.Addr()
 	host := e.Prefix.IsSingleIP() && e.Prefix.IsValid()
 	plain := e == netstate.Element{Set: e.Set, Prefix: e.Prefix}
@@ -43,7 +46,11 @@ func encodeElement(kind netstate.SetType, e netstate.Element) ([]nftables.SetEle
 		v, err := encodeVerdict(e.Verdict)
 		return []nftables.SetElement{{Key: key, VerdictData: v}}, err
 	}
-	return nil, fmt.Errorf("%s does not fit into a set of type %q", e, kind)
+	return nil, misfit(kind, e)
+}
+
+func misfit(kind netstate.SetType, e netstate.Element) error {
+	return fmt.Errorf("%s does not fit into a set of type %q", e, kind)
 }
 
 func encodeVerdict(text string) (*expr.Verdict, error) {
@@ -141,6 +148,9 @@ func decodeElements(
 	objects := make([]netstate.Object, 0, len(raw))
 	for _, e := range raw {
 		o, ok := decodeKey(family.Bits()/8, kind, e.key)
+		if ofFrames(kind) {
+			o, ok = decodeSource(kind, e.key)
+		}
 		if !ok || e.end {
 			return nil, fmt.Errorf("set %s has the element %x", set, e.key)
 		}

@@ -45,15 +45,32 @@ var golden = map[netstate.Family][][2]string{
 		{"saddr vmap @map", "ip6 saddr vmap @map"},
 		{"daddr vmap @map", "ip6 daddr vmap @map"},
 	},
+	netstate.Ethernet: {
+		{"iifgroup 116 drop", "iifgroup 116 drop"},
+		{"ether type ip iifname @dev return", "ether type ip iifname @dev return"},
+		{"ether type ip iifname . ip saddr @ip return", "iifname . ip saddr @ip return"},
+		{"ether type ip6 iifname . ip6 saddr @ip6 return", "iifname . ip6 saddr @ip6 return"},
+		{"ether type ip6 saddr fe80::/10 return", "ip6 saddr fe80::/10 return"},
+		{"ether type ip6 saddr ::/128 daddr ff02::/16 return", "ip6 saddr :: ip6 daddr ff02::/16 return"},
+		{"ether type ip saddr 10.0.0.0/8 accept", "ip saddr 10.0.0.0/8 accept"},
+		{"ether type arp accept", "ether type arp accept"},
+		{"counter drop", "counter packets 0 bytes 0 drop"},
+		{"jump other", "jump other"},
+		{"goto other", "goto other"},
+	},
 }
 
 // goldenState is a table of one family with a rule of each form.
 func goldenState(family netstate.Family) netstate.State {
 	state := netstate.NewState(netstate.Filter{Family: family, Name: "other"})
-	for name, kind := range map[string]netstate.SetType{
+	kinds := map[string]netstate.SetType{
 		"addr": netstate.Addresses, "range": netstate.Ranges, "self": netstate.Selves, "port": netstate.NamedPorts,
 		"map": netstate.Verdicts,
-	} {
+	}
+	if family == netstate.Ethernet {
+		kinds = map[string]netstate.SetType{"dev": netstate.Devices, "ip": netstate.IPv4Sources, "ip6": netstate.IPv6Sources}
+	}
+	for name, kind := range kinds {
 		state.Add(netstate.Set{Family: family, Name: name, Type: kind})
 	}
 	var rules []string
@@ -71,15 +88,16 @@ func TestGolden(t *testing.T) {
 	}
 	need(t, "nft")
 	f := open(t)
-	for _, family := range netstate.Families {
+	for _, family := range families {
 		settle(t, f, goldenState(family))
-		text := sh(t, "nft -p list chain "+map[netstate.Family]string{4: "ip", 6: "ip6"}[family]+" twill-policy forward")
+		hook := netstate.Hook{Family: family}.Name()
+		text := sh(t, "nft -p list chain "+tableNames[family]+" twill-policy "+hook)
 		var lines []string
 		for line := range strings.Lines(text) {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 		lines = lines[min(2, len(lines)):]
-		if lines[0] != "type filter hook forward priority filter; policy accept;" {
+		if lines[0] != "type filter hook "+hook+" priority filter; policy accept;" {
 			t.Errorf("the hook is %q", lines[0])
 		}
 		for i, g := range golden[family] {
@@ -90,13 +108,20 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+var tableNames = map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6", netstate.Ethernet: "bridge"}
+
 // TestClauses: the golden rules have every clause.
 func TestClauses(t *testing.T) {
-	for _, c := range clauses {
-		if !slices.ContainsFunc(slices.Concat(golden[netstate.IPv4], golden[netstate.IPv6]), func(g [2]string) bool {
-			return strings.Contains(" "+g[0]+" ", " "+c.words+" ")
-		}) {
-			t.Errorf("no rule has the clause %q", c.words)
+	ip := slices.Concat(golden[netstate.IPv4], golden[netstate.IPv6])
+	for family, rules := range map[netstate.Family][][2]string{
+		netstate.IPv4: ip, netstate.IPv6: ip, netstate.Ethernet: golden[netstate.Ethernet],
+	} {
+		for _, c := range grammar[family] {
+			if !slices.ContainsFunc(rules, func(g [2]string) bool {
+				return strings.Contains(" "+g[0]+" ", " "+c.words+" ")
+			}) {
+				t.Errorf("no rule of %s has the clause %q", family, c.words)
+			}
 		}
 	}
 }
@@ -118,6 +143,10 @@ func TestElementsPrinted(t *testing.T) {
 		"map ip twill-policy ingress":  "elements = { 10.0.1.1 : goto in-1, 10.0.1.2 : goto in-1 }",
 		"set ip6 twill-policy block-1": "elements = { fd08::/16, fd09::/32, fd09:1::/32, ff00::/8 }",
 		"set ip6 twill-policy port-1":  "elements = { fd00:1::1 . 6 . 8080, fd00:1::2 . 6 . 8081 }",
+
+		"set bridge twill-policy unchecked": `elements = { "veth1" }`,
+		"set bridge twill-policy sources":   `elements = { "veth1" . 10.0.1.1, "veth123456789ab" . 10.0.1.2 }`,
+		"set bridge twill-policy sources6":  `elements = { "veth1" . fd00:1::1, "veth123456789ab" . fd00:1::2 }`,
 	} {
 		text := sh(t, "nft -p list "+set)
 		words := strings.Join(strings.Fields(text), " ")
@@ -153,6 +182,13 @@ func TestUnknownRule(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", rule, err, want)
 		}
 	}
+	for _, rule := range []string{"ct related accept", "saddr @ip drop", "iifname cni0 drop", "iifgroup default drop",
+		"ether type vlan drop", "iifname . ip saddr 10.0.0.0/8 drop", "saddr 10.0.0.1/8 drop", "saddr vmap @map", "tcp dport 80 drop",
+		"iifgroup 4294967296 drop", "iifname . saddr @ip drop"} {
+		if _, err := encode(netstate.Ethernet, rule); err == nil || !strings.Contains(err.Error(), "no clause begins with") {
+			t.Errorf("%q for frames: got %v", rule, err)
+		}
+	}
 }
 
 // FuzzEncode: whatever the text is, it has expressions, or it is refused with an error that names it.
@@ -163,7 +199,7 @@ func FuzzEncode(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, rule string) {
-		for _, family := range netstate.Families {
+		for _, family := range families {
 			exprs, err := encode(family, rule)
 			if err == nil && len(exprs) == 0 {
 				t.Errorf("%q has no expressions", rule)
@@ -181,10 +217,10 @@ func TestAlteredExpressions(t *testing.T) {
 		return
 	}
 	f := open(t)
-	for _, family := range netstate.Families {
+	for _, family := range families {
 		settle(t, f, goldenState(family))
 		r := f.reader()
-		rules := r.Rules(family, netstate.FilterTable, hookName)
+		rules := r.Rules(family, netstate.FilterTable, netstate.Hook{Family: family}.Name())
 		if r.Err != nil || len(rules) != len(golden[family]) {
 			t.Fatalf("%d rules, %v", len(rules), r.Err)
 		}

@@ -1,7 +1,7 @@
-// Package filter is the kernel side of the nftables table that enforces network policies: it observes, applies and
+// Package filter is the kernel side of the nftables tables that enforce network policies: it observes, applies and
 // watches the kinds Set, Filter, Element and Hook of netstate.
 //
-// The table is ours alone, and a plan is one transaction: packets meet the old rules or the new ones, never a part.
+// The tables are ours alone, and a plan is one transaction: packets meet the old rules or the new ones, never a part.
 // What is read is compared with the encoding of what is wanted, so nothing has to be decoded, and nothing altered
 // looks intact.
 package filter
@@ -19,7 +19,7 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// Filter reads and writes the table of both families in one network namespace, the one of the thread that calls it. It
+// Filter reads and writes the tables of all families in one network namespace, the one of the thread that calls it. It
 // is used by one goroutine; only Watch's own goroutine runs beside it.
 type Filter struct {
 	nf     nfnl.Conn
@@ -67,7 +67,7 @@ func (f *Filter) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		r := f.reader()
 		before := r.Generation()
 		state := netstate.State{}
-		for _, family := range netstate.Families {
+		for _, family := range families {
 			if table, ok := r.Tables(family)[netstate.FilterTable]; ok {
 				state.Add(r.table(family, table, want)...)
 			}
@@ -83,18 +83,26 @@ func (f *Filter) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	return nil, nfnl.ErrMoved
 }
 
+// families are those that have a table.
+var families = [...]netstate.Family{netstate.IPv4, netstate.IPv6, netstate.Ethernet}
+
 func tableOf(family netstate.Family) *nftables.Table {
 	return &nftables.Table{Name: netstate.FilterTable, Family: nfnl.TableFamily(family)}
 }
 
-// hookName is the base chain's name.
-const hookName = "forward"
-
+// hookOf returns the base chain of a family.
 func hookOf(family netstate.Family) *nftables.Chain {
 	policy := nftables.ChainPolicyAccept
-	return &nftables.Chain{Name: hookName, Table: tableOf(family), Type: nftables.ChainTypeFilter,
+	chain := &nftables.Chain{Name: netstate.Hook{Family: family}.Name(), Table: tableOf(family), Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &policy}
+	if family == netstate.Ethernet {
+		chain.Hooknum, chain.Priority = nftables.ChainHookPrerouting, bridgeFilter
+	}
+	return chain
 }
+
+// bridgeFilter is NF_BR_PRI_FILTER_BRIDGED of linux/netfilter_bridge.h: before br_netfilter.
+var bridgeFilter = nftables.ChainPriorityRef(-200)
 
 func chainOf(family netstate.Family, name string) *nftables.Chain {
 	return &nftables.Chain{Name: name, Table: tableOf(family)}

@@ -3,6 +3,7 @@ package filter
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -76,14 +77,28 @@ var clauses = []clause{
 	{words: "tcp dport", arg: true, encode: port(unix.IPPROTO_TCP)},
 	{words: "udp dport", arg: true, encode: port(unix.IPPROTO_UDP)},
 	{words: "sctp dport", arg: true, encode: port(unix.IPPROTO_SCTP)},
+}
+
+// ends are what rules of all families end with, and the counter before it.
+var ends = []clause{
 	{words: "counter", encode: func(netstate.Family, string) []expr.Any { return []expr.Any{&expr.Counter{}} }},
 	{words: "accept", end: true, encode: verdict(expr.VerdictAccept)},
 	{words: "drop", end: true, encode: verdict(expr.VerdictDrop)},
 	{words: "return", end: true, encode: verdict(expr.VerdictReturn)},
 	{words: "jump", arg: true, end: true, encode: verdict(expr.VerdictJump)},
 	{words: "goto", arg: true, end: true, encode: verdict(expr.VerdictGoto)},
+}
+
+var mapEnds = []clause{
 	{words: "saddr vmap", arg: true, end: true, encode: verdictMap(nfnl.Source)},
 	{words: "daddr vmap", arg: true, end: true, encode: verdictMap(nfnl.Destination)},
+}
+
+// grammar is what rules of each family consist of.
+var grammar = map[netstate.Family][]clause{
+	netstate.IPv4:     slices.Concat(clauses, ends, mapEnds),
+	netstate.IPv6:     slices.Concat(clauses, ends, mapEnds),
+	netstate.Ethernet: slices.Concat(frameClauses, ends),
 }
 
 // encode returns a rule as expressions.
@@ -108,7 +123,7 @@ func encode(family netstate.Family, rule string) ([]expr.Any, error) {
 
 // firstClause returns the clause with which words begin, how many of them it has, and its expressions.
 func firstClause(family netstate.Family, words []string) (clause, int, []expr.Any) {
-	for _, c := range clauses {
+	for _, c := range grammar[family] {
 		n := strings.Count(c.words, " ") + 1
 		if len(words) < n || strings.Join(words[:n], " ") != c.words {
 			continue

@@ -14,16 +14,31 @@ import (
 // types are all types of sets.
 var types = [...]netstate.SetType{
 	netstate.Addresses, netstate.Ranges, netstate.Selves, netstate.NamedPorts, netstate.Verdicts,
+	netstate.Devices, netstate.IPv4Sources, netstate.IPv6Sources,
+}
+
+// ofFrames reports whether sets of a type are for Ethernet.
+func ofFrames(kind netstate.SetType) bool {
+	return kind == netstate.Devices || kind == netstate.IPv4Sources || kind == netstate.IPv6Sources
 }
 
 // setOf returns a set as nf_tables has it.
 func setOf(family netstate.Family, name string, kind netstate.SetType) (*nftables.Set, error) {
+	if ofFrames(kind) != (family == netstate.Ethernet) {
+		return nil, fmt.Errorf("set %s: the type %q is none of %s", name, kind, family)
+	}
 	addr := nftables.TypeIPAddr
 	if family == netstate.IPv6 {
 		addr = nftables.TypeIP6Addr
 	}
 	s := &nftables.Set{Table: tableOf(family), Name: name, KeyType: addr, KeyByteOrder: binaryutil.BigEndian}
 	switch kind {
+	case netstate.Devices:
+		s.KeyType, s.KeyByteOrder = nftables.TypeIFName, binaryutil.NativeEndian // by which nft prints it
+	case netstate.IPv4Sources:
+		s.Concatenation, s.KeyType = true, nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)
+	case netstate.IPv6Sources:
+		s.Concatenation, s.KeyType = true, nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIP6Addr)
 	case netstate.Addresses:
 	case netstate.Ranges:
 		s.Interval = true

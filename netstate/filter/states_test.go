@@ -9,11 +9,11 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// randomState returns a valid state of both families: some sets with elements, chains that refer to sets and to later
+// randomState returns a valid state of all families: some sets with elements, chains that refer to sets and to later
 // chains, maps that go to chains, and often a hook.
 func randomState(r *rand.Rand) netstate.State {
 	state := netstate.State{}
-	for _, family := range netstate.Families {
+	for _, family := range families {
 		if r.IntN(8) > 0 {
 			(&generator{r, family, state, map[netstate.SetType][]string{}, nil, false}).fill()
 		}
@@ -32,6 +32,9 @@ type generator struct {
 
 func (g *generator) fill() {
 	for i, kind := range types {
+		if ofFrames(kind) != (g.family == netstate.Ethernet) {
+			continue
+		}
 		for j := range 1 + g.IntN(3) {
 			name := fmt.Sprintf("set-%d-%d", i, j)
 			g.sets[kind] = append(g.sets[kind], name)
@@ -79,6 +82,11 @@ func pick[T any](g *generator, from ...T) T { return from[g.IntN(len(from))] }
 
 func (g *generator) match() string {
 	set := func(kind netstate.SetType) string { return "@" + pick(g, g.sets[kind]...) }
+	if g.family == netstate.Ethernet {
+		return pick(g, "iifgroup 116", "ether type arp", "iifname "+set(netstate.Devices), "saddr fe80::/10", "daddr 10.0.0.0/8",
+			"ether type ip iifname . ip saddr "+set(netstate.IPv4Sources),
+			"ether type ip6 iifname . ip6 saddr "+set(netstate.IPv6Sources))
+	}
 	switch g.IntN(12) {
 	case 0:
 		return pick(g, "ct reply established", "ct related")
@@ -108,7 +116,7 @@ func (g *generator) end() string {
 	switch {
 	case g.IntN(4) == 0 && len(g.chains) > 0:
 		return pick(g, "jump ", "goto ") + pick(g, g.chains...)
-	case g.maps && g.IntN(3) == 0:
+	case g.maps && g.family != netstate.Ethernet && g.IntN(3) == 0:
 		return pick(g, "saddr", "daddr") + " vmap @" + pick(g, g.sets[netstate.Verdicts]...)
 	}
 	return pick(g, "accept", "drop", "return")
@@ -116,7 +124,11 @@ func (g *generator) end() string {
 
 // addr returns one of few addresses, so that states have some in common, and prefixes touch.
 func (g *generator) addr() netip.Addr {
-	addr := make([]byte, g.family.Bits()/8)
+	family := g.family
+	if family == netstate.Ethernet {
+		family = pick(g, netstate.Families[:]...)
+	}
+	addr := make([]byte, family.Bits()/8)
 	for i := range addr {
 		addr[i] = pick[byte](g, 0, 10, 255)
 	}
@@ -151,6 +163,11 @@ func (g *generator) element(kind netstate.SetType, set string) (netstate.Element
 		if len(g.chains) > 0 && g.IntN(3) > 0 {
 			e.Verdict = "goto " + pick(g, g.chains...)
 		}
+	case netstate.Devices:
+		e.Dev, e.Prefix = fmt.Sprint("veth", g.IntN(20)), netip.Prefix{}
+	case netstate.IPv4Sources, netstate.IPv6Sources:
+		e.Dev = fmt.Sprint("veth", g.IntN(20))
+		return e, e.Prefix.Addr().Is4() == (kind == netstate.IPv4Sources)
 	}
 	return e, true
 }

@@ -23,6 +23,9 @@ func familyOf(c netstate.Change) netstate.Family {
 	case netstate.Hook:
 		return o.Family
 	case netstate.Element:
+		if o.Dev != "" {
+			return netstate.Ethernet
+		}
 		return netstate.FamilyOf(o.Prefix.Addr())
 	}
 	return 0
@@ -148,8 +151,9 @@ func (tx *transaction) fillChains() error {
 		if !ok || c.Want == nil {
 			continue
 		}
-		if o, ok := c.Want.(netstate.Filter); ok && (o.Name == hookName || o.Extra != "") {
-			return fmt.Errorf("%s: want another name than %s, and no observed extras", o, hookName)
+		hook := netstate.Hook{Family: tx.family}.Name()
+		if o, ok := c.Want.(netstate.Filter); ok && (o.Name == hook || o.Extra != "") {
+			return fmt.Errorf("%s: want another name than %s, and no observed extras", o, hook)
 		}
 		for _, line := range linesOf(rules) {
 			exprs, err := encode(tx.family, line)

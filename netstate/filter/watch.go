@@ -41,7 +41,7 @@ func (f *Filter) isForeign(m netlink.Message) bool {
 	}
 	family := nftables.TableFamily(m.Data[0])
 	isOurs := func(f netstate.Family) bool { return nfnl.TableFamily(f) == family }
-	if !slices.ContainsFunc(netstate.Families[:], isOurs) {
+	if !slices.ContainsFunc(families[:], isOurs) {
 		return false
 	}
 	for t, data := range nfnl.Walk(m.Data[4:]) {

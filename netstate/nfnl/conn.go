@@ -74,8 +74,11 @@ func (c *Conn) call(
 
 // TableFamily returns nf_tables' number of a family.
 func TableFamily(family netstate.Family) nftables.TableFamily {
-	if family == netstate.IPv6 {
+	switch family {
+	case netstate.IPv6:
 		return nftables.TableFamilyIPv6
+	case netstate.Ethernet:
+		return nftables.TableFamilyBridge
 	}
 	return nftables.TableFamilyIPv4
 }

@@ -84,12 +84,19 @@ func startGuard(t *testing.T) guard {
 	for n := 1; n <= spec.Nodes; n++ {
 		must(t, spec.Import(t.Context(), spec.NodeName(n), archive))
 	}
-	manifests := []string{engineManifest, podsOn("guarded", "node1", 1)}
+	apply(t, engineManifest)
+	kubectl(t, "--namespace=kube-system", "rollout", "status", "daemonset/kube-router", "--timeout=90s")
+	return startPods(t)
+}
+
+// startPods starts the pods and the policy, and waits until the policy is enforced.
+func startPods(t *testing.T) guard {
+	t.Helper()
+	manifests := []string{podsOn("guarded", "node1", 1)}
 	for n := 1; n <= 2; n++ {
 		manifests = append(manifests, podsOn(fmt.Sprint("friend", n), spec.NodeName(n), 1), podsOn(fmt.Sprint("stranger", n), spec.NodeName(n), 1))
 	}
 	apply(t, strings.Join(append(manifests, policy), "---\n"))
-	kubectl(t, "--namespace=kube-system", "rollout", "status", "daemonset/kube-router", "--timeout=90s")
 	one := func(app string) cluster.Pod {
 		kubectl(t, "rollout", "status", "deployment/"+app, "--timeout=90s")
 		pods, err := spec.Pods(t.Context(), "app="+app)

@@ -319,9 +319,8 @@ func Down(s Spec) error {
 		errs = errors.Join(errs, old.StopNode(old.NodeName(n)))
 	}
 	errs = errors.Join(errs, st.Control.Stop(context.Background(), 20*time.Second), old.removeUnderlay())
-	for _, dir := range []string{"nodes", "etcd"} {
-		errs = errors.Join(errs, os.RemoveAll(old.path(dir)))
+	for _, name := range []string{"nodes", "etcd", holdFile} {
+		errs = errors.Join(errs, os.RemoveAll(old.path(name)))
 	}
-
 	return errors.Join(errs, os.RemoveAll(old.path(stateFile)))
 }

@@ -111,7 +111,7 @@ spec:
 	})
 	t.Run("APIDown", func(t *testing.T) {
 		must(t, spec.StopAPI())
-		must(t, spec.KillContainer(t.Context(), "node1", "twilld"))
+		onNode(t, 1, "pkill -KILL -x twilld")
 		pause(t, 15*time.Second)
 		tables := onNode(t, 1, "nft list table ip twill-policy")
 		must(t, spec.StartAPI(t.Context()))

@@ -15,17 +15,23 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// chain is the rules of one family by which the pods that some policies isolate are judged in one direction, and the sets
-// that they look into. Its name is made of its content: a chain is never rewritten, a changed one is another chain.
+// chain is the rules of one family by which the pods to which some policies apply are judged in one direction, and the
+// sets that they look into. Its name is made of its content: a chain is never rewritten, a changed one is another
+// chain.
 type chain struct {
 	family    netstate.Family
 	direction Direction
-	policies  []string // whose rules these are, namespace/name
 	name      string
-	rules     string
+	parts     map[string]part           // the chain, and what it goes to, by name
 	pods      map[string]peer           // sets of pods' addresses
 	blocks    map[string][]netip.Prefix // sets of address ranges
 	ports     map[string]namedPort      // sets of the pods' ports that have a name
+}
+
+// part is one chain of the kernel's.
+type part struct {
+	rules    string
+	policies []string // whose rules these are
 }
 
 // namedPort is a port by the name that pods give to it.
@@ -37,32 +43,67 @@ type namedPort struct {
 // chainWriter writes a chain.
 type chainWriter struct {
 	chain
-	lines []string
 }
 
-// newChain writes the chain of some policies, which all isolate in the direction.
-func newChain(family netstate.Family, direction Direction, policies []*Policy) chain {
-	w := chainWriter{chain: chain{family: family, direction: direction, pods: map[string]peer{}, blocks: map[string][]netip.Prefix{}, ports: map[string]namedPort{}}}
-	for _, p := range policies {
-		w.policies = append(w.policies, p.Name)
-		for _, r := range p.rules(direction) {
-			w.rule(r)
-		}
+// newChain writes the chain of the policies that apply to some pods. The rules of the Admin tier are a chain of their
+// own, which goes to that of the others with what no rule decides about, or one passes on.
+func newChain(family netstate.Family, direction Direction, a Applying) chain {
+	w := chainWriter{chain{family: family, direction: direction, parts: map[string]part{}, pods: map[string]peer{},
+		blocks: map[string][]netip.Prefix{}, ports: map[string]namedPort{}}}
+	next := w.allow()
+	switch {
+	case len(a.Isolating) > 0:
+		next = "goto " + w.add(w.isolation(a.Isolating), mapped(a.Isolating, (*Policy).name))
+	case len(a.Baseline) > 0:
+		next = "goto " + w.add(w.tier(a.Baseline, next), mapped(a.Baseline, (*ClusterPolicy).name))
 	}
-	slices.Sort(w.lines)
-	w.lines = slices.Compact(w.lines)
-	if slices.Contains(w.lines, w.allow()) {
-		w.lines = []string{w.allow()}
-	} else {
-		w.lines = append(w.lines, "saddr . daddr @"+selfSet+" "+w.allow(), "counter drop")
+	if len(a.Admin) > 0 {
+		w.add(w.tier(a.Admin, next), mapped(a.Admin, (*ClusterPolicy).name))
 	}
-	w.rules = strings.Join(w.lines, "\n")
+	return w.chain
+}
+
+// add adds the part that comes before the others, and returns its name.
+func (w *chainWriter) add(lines, policies []string) string {
 	prefix := "in-"
-	if direction == Egress {
+	if w.direction == Egress {
 		prefix = "eg-"
 	}
-	w.name = prefix + hash(w.rules)
-	return w.chain
+	rules := strings.Join(lines, "\n")
+	w.name = prefix + hash(rules)
+	w.parts[w.name] = part{rules, policies}
+	return w.name
+}
+
+// isolation returns the rules of NetworkPolicies that isolate: what none allows is dropped.
+func (w *chainWriter) isolation(policies []*Policy) (lines []string) {
+	for _, p := range policies {
+		for _, r := range p.rules(w.direction) {
+			lines = append(lines, w.lines(r, w.allow())...)
+		}
+	}
+	slices.Sort(lines)
+	lines = slices.Compact(lines)
+	if slices.Contains(lines, w.allow()) {
+		return []string{w.allow()}
+	}
+	return append(lines, w.self(), "counter drop")
+}
+
+// tier returns the rules of ClusterNetworkPolicies, in their order.
+func (w *chainWriter) tier(policies []*ClusterPolicy, next string) []string {
+	lines := []string{w.self()}
+	ends := map[Action]string{Accept: w.allow(), Deny: "counter drop", Pass: next}
+	for _, p := range policies {
+		for _, r := range p.rules(w.direction) {
+			end := ends[r.action]
+			lines = append(lines, w.lines(r.rule, end)...)
+			if slices.Contains(lines, end) {
+				return lines // nothing is left for the others
+			}
+		}
+	}
+	return append(lines, next)
 }
 
 // allow is the end of a rule that allows. What a pod may send has still to be judged where it arrives.
@@ -73,13 +114,17 @@ func (w *chainWriter) allow() string {
 	return "accept"
 }
 
-// rule writes a line for each peer and port.
-func (w *chainWriter) rule(r rule) {
+// self allows what a pod sends to itself.
+func (w *chainWriter) self() string { return "saddr . daddr @" + selfSet + " " + w.allow() }
+
+// lines returns a line for each peer and port of a rule.
+func (w *chainWriter) lines(r rule, end string) (lines []string) {
 	for _, peer := range w.peers(r) {
 		for _, port := range w.portClauses(r) {
-			w.lines = append(w.lines, strings.TrimLeft(peer+port+w.allow(), " "))
+			lines = append(lines, strings.TrimLeft(peer+port+end, " "))
 		}
 	}
+	return lines
 }
 
 // peers are conditions of the peer's address, each with a space at its end. None at all is the empty one.
@@ -115,13 +160,14 @@ func (p peer) nobody() bool {
 	return p.pods != nil && (labels.MatchesNothing(p.pods) || p.namespaces != nil && labels.MatchesNothing(p.namespaces))
 }
 
-// block is the range, or the set of what the exceptions leave of it; empty: all addresses. It is not ok if that is nothing,
-// or of the other family.
+// block is the range, or the set of the ranges, of the family; empty: all addresses. It is not ok if there is none.
 func (w *chainWriter) block(p peer) (clause string, ok bool) {
-	if netstate.FamilyOf(p.block.Addr()) != w.family {
-		return "", false
+	var parts []netip.Prefix
+	for _, r := range p.ranges {
+		if netstate.FamilyOf(r.Addr()) == w.family {
+			parts = append(parts, r)
+		}
 	}
-	parts := subtract(p.block, p.except)
 	switch {
 	case len(parts) == 0:
 		return "", false
@@ -200,10 +246,12 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// objects returns the chain and its sets. The address ranges are complete; the others are the pods', which elements
+// objects returns the chain, those that it goes to, and their sets. The address ranges are complete; the others are the pods', which elements
 // returns.
 func (c chain) objects() (all []netstate.Object) {
-	all = append(all, netstate.Filter{Family: c.family, Name: c.name, Rules: c.rules})
+	for name, p := range c.parts {
+		all = append(all, netstate.Filter{Family: c.family, Name: name, Rules: p.rules})
+	}
 	for name := range maps.Keys(c.pods) {
 		all = append(all, netstate.Set{Family: c.family, Name: name, Type: netstate.Addresses})
 	}

@@ -31,6 +31,9 @@ func (s Side) explain(d Direction, subject Endpoint, f Flow) string {
 		return fmt.Sprintf("%s is no pod", subject)
 	case subject.Pod.HostNetwork:
 		return fmt.Sprintf("%s is in the host's network, where no policy applies", subject)
+	case s.Decision != nil:
+		return fmt.Sprintf(ClusterKind+" %s %s %s %s in the %s tier, by its rule %s", s.Decision.Policy,
+			verbs[s.Decision.Action], f.port(), peer, s.Decision.Tier, s.Decision.Rule)
 	case len(s.Isolating) == 0:
 		return fmt.Sprintf("no policy isolates %s for %s", subject, direction)
 	case len(s.Allowing) == 0:
@@ -39,6 +42,9 @@ func (s Side) explain(d Direction, subject Endpoint, f Flow) string {
 	}
 	return fmt.Sprintf("%s %s %s %s", list(s.Allowing), number(s.Allowing, "allows", "allow"), f.port(), peer)
 }
+
+// verbs are what rules of ClusterNetworkPolicies do.
+var verbs = map[Action]string{Accept: "accepts", Deny: "denies", Pass: "passes on"}
 
 func number(all []string, one, many string) string {
 	if len(all) == 1 {
@@ -94,11 +100,15 @@ func (p *Policy) describePeers(peers []Peer) string {
 	if len(peers) == 0 {
 		return "everywhere"
 	}
-	all := make([]string, 0, len(peers))
-	for _, peer := range peers {
-		all = append(all, p.describePeer(peer))
+	return list(mapped(peers, p.describePeer))
+}
+
+func mapped[T any](all []T, f func(T) string) []string {
+	texts := make([]string, 0, len(all))
+	for _, one := range all {
+		texts = append(texts, f(one))
 	}
-	return list(all)
+	return texts
 }
 
 func (p *Policy) describePeer(peer Peer) string {
@@ -108,18 +118,23 @@ func (p *Policy) describePeer(peer Peer) string {
 		}
 		return b.CIDR
 	}
-	pods := "all pods"
-	if peer.PodSelector != nil && !everything(peer.PodSelector) {
-		pods = "pods with " + metav1.FormatLabelSelector(peer.PodSelector)
-	}
-	switch {
-	case peer.NamespaceSelector == nil:
+	if peer.NamespaceSelector == nil {
 		namespace, _, _ := strings.Cut(p.Name, "/")
-		return pods + " of namespace " + namespace
-	case everything(peer.NamespaceSelector):
-		return pods + " of all namespaces"
+		return selected("pods", peer.PodSelector) + " of namespace " + namespace
 	}
-	return pods + " of namespaces with " + metav1.FormatLabelSelector(peer.NamespaceSelector)
+	return describePods(peer.NamespaceSelector, peer.PodSelector)
+}
+
+func describePods(namespaces, pods *metav1.LabelSelector) string {
+	return selected("pods", pods) + " of " + selected("namespaces", namespaces)
+}
+
+// selected is "all pods", or "pods with app=web".
+func selected(what string, s *metav1.LabelSelector) string {
+	if s == nil || everything(s) {
+		return "all " + what
+	}
+	return what + " with " + metav1.FormatLabelSelector(s)
 }
 
 // everything reports whether a selector selects all.

@@ -1,9 +1,11 @@
-// Package policy says which connections Kubernetes' NetworkPolicies allow. It is pure: from pods, namespaces and policies
-// to verdicts with their reasons.
+// Package policy says which connections Kubernetes' NetworkPolicies and ClusterNetworkPolicies allow. It is pure: from
+// pods, namespaces and policies to verdicts with their reasons.
 //
-// The semantics are those of networking.k8s.io/v1, NetworkPolicy. Where the API leaves them open: a peer's address is the
-// one behind the Service; a pod always reaches itself; pods of the host's network are part of their node, so that no
-// policy selects them; pods that have ended are nobody's peers.
+// The semantics are those of networking.k8s.io/v1, NetworkPolicy, and of policy.networking.k8s.io/v1alpha2,
+// ClusterNetworkPolicy. Where the APIs leave them open: a peer's address is the one behind the Service; a pod always
+// reaches itself; pods of the host's network are part of their node, so that no policy selects them; pods that have ended
+// are nobody's peers; of ClusterNetworkPolicies with one priority the one whose name comes first is asked first; the
+// Baseline tier decides about the directions for which no NetworkPolicy isolates the pod.
 package policy
 
 import (
@@ -21,6 +23,16 @@ type Snapshot struct {
 	Namespaces map[string]labels.Set // labels, by name; a namespace that is not here has none but its name
 	Pods       []*Pod                // in no order; not to be altered, as others may share them
 	Policies   []NetworkPolicy
+
+	ClusterPolicies []ClusterNetworkPolicy
+	Nodes           []Node // only ClusterNetworkPolicies are about them
+}
+
+// Node is a node, as far as policies know it.
+type Node struct {
+	Name   string
+	Labels labels.Set
+	Addrs  []netip.Addr
 }
 
 // Pod is a pod, as far as policies know it.
@@ -100,15 +112,29 @@ type Verdict struct {
 
 // Side is what the policies of one end say.
 type Side struct {
-	Isolating []string // policies that select the end for this direction, sorted
-	Allowing  []string // those of them that have a rule for the connection
+	Decision  *Decision `json:",omitempty"` // a ClusterNetworkPolicy's; nil: none decides
+	Isolating []string  // NetworkPolicies that select the end for this direction, sorted; none if the Admin tier decides
+	Allowing  []string  // those of them that have a rule for the connection
+}
+
+// Decision is what a rule of a ClusterNetworkPolicy decides.
+type Decision struct {
+	Policy string
+	Tier   Tier
+	Rule   string // its name, or its place such as "egress[0]"
+	Action Action // Accept or Deny
 }
 
 // Allowed reports whether both ends' policies allow the connection.
 func (v Verdict) Allowed() bool { return v.Egress.Allowed() && v.Ingress.Allowed() }
 
-// Allowed reports whether no policy isolates the end, or one allows the connection.
-func (s Side) Allowed() bool { return len(s.Isolating) == 0 || len(s.Allowing) > 0 }
+// Allowed reports whether a tier accepts the connection; or, if none decides, no policy isolates the end or one allows it.
+func (s Side) Allowed() bool {
+	if s.Decision != nil {
+		return s.Decision.Action == Accept
+	}
+	return len(s.Isolating) == 0 || len(s.Allowing) > 0
+}
 
 // Judge applies all policies to a connection.
 func (r Rules) Judge(f Flow) Verdict {
@@ -120,16 +146,45 @@ func (r Rules) Judge(f Flow) Verdict {
 
 // side is what the policies of the subject say of a connection with the peer.
 func (r Rules) side(direction Direction, subject, peer Endpoint, f Flow) (s Side) {
-	for _, p := range r.Selecting(direction, subject) {
+	a := r.Applying(direction, subject)
+	if s.Decision = decide(a.Admin, direction, peer, f); s.Decision != nil {
+		return s
+	}
+	for _, p := range a.Isolating {
 		s.Isolating = append(s.Isolating, p.Name)
 		if slices.ContainsFunc(p.rules(direction), func(rule rule) bool { return rule.matches(peer, f) }) {
 			s.Allowing = append(s.Allowing, p.Name)
 		}
 	}
+	s.Decision = decide(a.Baseline, direction, peer, f)
 	return s
 }
 
-// Selecting are the policies that isolate an end for a direction, sorted by name.
+// Applying are the policies that decide about an end's connections of a direction, in the order in which they are asked.
+type Applying struct {
+	Admin     []*ClusterPolicy
+	Isolating []*Policy        // sorted by name
+	Baseline  []*ClusterPolicy // none if a NetworkPolicy isolates
+}
+
+// None reports whether no policy applies, so that everything is allowed.
+func (a Applying) None() bool {
+	return len(a.Admin) == 0 && len(a.Isolating) == 0 && len(a.Baseline) == 0
+}
+
+// Applying are the policies that apply to an end in a direction.
+func (r Rules) Applying(direction Direction, subject Endpoint) (a Applying) {
+	if !subject.Selectable() {
+		return a
+	}
+	a.Admin, a.Isolating = selecting(r.admin, direction, subject), r.Selecting(direction, subject)
+	if len(a.Isolating) == 0 {
+		a.Baseline = selecting(r.baseline, direction, subject)
+	}
+	return a
+}
+
+// Selecting are the NetworkPolicies that isolate an end for a direction, sorted by name.
 func (r Rules) Selecting(direction Direction, subject Endpoint) (all []*Policy) {
 	if !subject.Selectable() {
 		return nil

@@ -14,7 +14,8 @@ import (
 
 // Rules are policies in a form that is quick to apply.
 type Rules struct {
-	byNamespace map[string][]*Policy
+	byNamespace     map[string][]*Policy
+	admin, baseline []*ClusterPolicy // in the order in which they are asked
 }
 
 // Policy is one policy.
@@ -32,33 +33,35 @@ type rule struct {
 	ports            []RulePort
 }
 
-// peer is an address range, or pods of some namespaces.
+// peer is address ranges, or pods of some namespaces.
 type peer struct {
-	block            netip.Prefix
-	except           []netip.Prefix
-	namespaces, pods labels.Selector // nil where a block is
+	ranges           []netip.Prefix  // disjoint
+	namespaces, pods labels.Selector // pods is nil where ranges are
 	namespaceLabels  func(string) labels.Set
 	namespace        string // the policy's, if namespaces is nil
 }
 
 // Skip is a part of a policy that cannot be understood, and allows nothing.
 type Skip struct {
-	Policy string // namespace/name
+	Kind   string // NetworkKind or ClusterKind
+	Policy string // namespace/name, or a ClusterNetworkPolicy's name
 	Err    error
 }
+
+// The kinds of policies, as the API names them.
+const (
+	NetworkKind = "NetworkPolicy"
+	ClusterKind = "ClusterNetworkPolicy"
+)
 
 // New reads the policies of a snapshot. What is wrong in one, and an API server would have refused, allows nothing; the
 // rest of the policy applies.
 func New(s Snapshot) (Rules, []Skip) {
-	r := Rules{map[string][]*Policy{}}
+	r := Rules{byNamespace: map[string][]*Policy{}}
 	var skips []Skip
-	space := func(name string) labels.Set {
-		known := labels.Merge(s.Namespaces[name], nil)
-		known["kubernetes.io/metadata.name"] = name // the API server sets it
-		return known
-	}
+	space := namespaceLabels(s.Namespaces)
 	for _, p := range s.Policies {
-		c := compiler{policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space}
+		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space}
 		one := &Policy{Name: c.policy, Spec: p.Spec, subject: c.selector("podSelector", &p.Spec.PodSelector)}
 		for i, in := range p.Spec.Ingress {
 			one.ingress = append(one.ingress, c.rule(fmt.Sprintf("ingress[%d]", i), in.From, in.Ports))
@@ -72,7 +75,24 @@ func New(s Snapshot) (Rules, []Skip) {
 	for _, all := range r.byNamespace {
 		slices.SortFunc(all, func(a, b *Policy) int { return cmp.Compare(a.Name, b.Name) })
 	}
-	return r, skips
+	return r, append(skips, r.addCluster(s, space)...)
+}
+
+// namespaceLabels returns a function from the names of namespaces to their labels, with the one that the API server sets.
+func namespaceLabels(namespaces map[string]labels.Set) func(string) labels.Set {
+	with := func(name string) labels.Set {
+		return labels.Merge(namespaces[name], labels.Set{"kubernetes.io/metadata.name": name})
+	}
+	known := make(map[string]labels.Set, len(namespaces))
+	for name := range namespaces {
+		known[name] = with(name)
+	}
+	return func(name string) labels.Set {
+		if all, ok := known[name]; ok {
+			return all
+		}
+		return with(name)
+	}
 }
 
 // isolates reports whether the pods that the policy selects are isolated for a direction. The types of a policy that has
@@ -84,6 +104,8 @@ func (p *Policy) isolates(d Direction) bool {
 	return slices.Contains(p.Spec.PolicyTypes, d)
 }
 
+func (p *Policy) name() string { return p.Name }
+
 func (p *Policy) rules(d Direction) []rule {
 	if d == Ingress {
 		return p.ingress
@@ -93,13 +115,13 @@ func (p *Policy) rules(d Direction) []rule {
 
 // compiler reads one policy.
 type compiler struct {
-	policy, namespace string
-	space             func(string) labels.Set
-	skips             []Skip
+	kind, policy, namespace string
+	space                   func(string) labels.Set
+	skips                   []Skip
 }
 
 func (c *compiler) skip(where string, err error) {
-	c.skips = append(c.skips, Skip{c.policy, fmt.Errorf("%s: %w", where, err)})
+	c.skips = append(c.skips, Skip{c.kind, c.policy, fmt.Errorf("%s: %w", where, err)})
 }
 
 // selector is the selector, or one that selects nothing.
@@ -140,15 +162,16 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 		c.skip(where, fmt.Errorf("the cidr %q is not a range such as 10.1.0.0/16", b.CIDR))
 		return p, false
 	}
-	p.block = block.Masked()
+	var except []netip.Prefix
 	for _, text := range b.Except {
-		except, err := netip.ParsePrefix(text)
+		x, err := netip.ParsePrefix(text)
 		if err != nil {
 			c.skip(where, fmt.Errorf("the exception %q is not a range such as 10.1.2.0/24", text))
 			return p, false
 		}
-		p.except = append(p.except, except.Masked())
+		except = append(except, x.Masked())
 	}
+	p.ranges = subtract(block.Masked(), except)
 	return p, true
 }
 
@@ -174,7 +197,7 @@ func (r rule) matches(with Endpoint, f Flow) bool {
 // matches reports whether the end is one of the peer's.
 func (p peer) matches(e Endpoint) bool {
 	if p.pods == nil {
-		return p.block.Contains(e.Addr) && !slices.ContainsFunc(p.except, func(x netip.Prefix) bool { return x.Contains(e.Addr) })
+		return slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(e.Addr) })
 	}
 	return e.Selectable() && p.pods.Matches(e.Pod.Labels) && p.hasNamespace(e.Pod.Namespace)
 }

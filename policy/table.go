@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,7 +29,7 @@ type Site struct {
 //
 // A packet passes the node's forward hook, and in it the chain of the pod that sends it and that of the pod that it goes
 // to, whichever are on this node. A map finds the chain by the address; a chain is made for each distinct set of policies,
-// and shared by all pods that they select. Replies pass, but each packet of a connection's original direction is judged: a
+// and shared by all pods that they select. It may go to another one, after the Admin tier of ClusterNetworkPolicies. Replies pass, but each packet of a connection's original direction is judged: a
 // policy that gets tighter ends open connections.
 func Desired(site Site, s Snapshot) (netstate.State, []Skip) {
 	t, skips := NewTable(site, s)
@@ -76,7 +75,7 @@ func (t *Table) State() netstate.State { return t.state }
 type Chain struct {
 	Family    netstate.Family
 	Direction Direction // empty: of both
-	Policies  string    // that isolate the pods, separated by commas; empty: it is about addresses that are no pod's
+	Policies  string    // whose rules it has, separated by commas; empty: it is about addresses that are no pod's
 }
 
 // Chains returns whom the table's chains judge, by the keys of their objects. One chain may be that of several sets of
@@ -89,14 +88,19 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 			all[netstate.Filter{Family: family, Name: strings.ToLower(string(d))}.Key()] = Chain{Family: family, Direction: d}
 		}
 	}
-	for _, k := range slices.Sorted(maps.Keys(t.chains)) {
-		c := t.chains[k]
-		key := netstate.Filter{Family: c.family, Name: c.name}.Key()
-		policies := all[key].Policies
-		if policies != "" {
-			policies += ","
+	policies := map[netstate.Key][]string{}
+	for _, c := range t.chains {
+		for name, p := range c.parts {
+			key := netstate.Filter{Family: c.family, Name: name}.Key()
+			policies[key] = append(policies[key], p.policies...)
+			all[key] = Chain{Family: c.family, Direction: c.direction}
 		}
-		all[key] = Chain{c.family, c.direction, policies + strings.Join(c.policies, ",")}
+	}
+	for key, names := range policies {
+		c := all[key]
+		slices.Sort(names)
+		c.Policies = strings.Join(slices.Compact(names), ",")
+		all[key] = c
 	}
 	return all
 }
@@ -155,8 +159,8 @@ func (t *Table) use(addr netip.Addr, p *Pod, n int) (changed bool) {
 	}
 	for _, d := range directions {
 		family := netstate.FamilyOf(addr)
-		policies := t.rules.Selecting(d, Endpoint{Addr: addr, Pod: p})
-		if len(policies) == 0 {
+		policies := t.rules.Applying(d, Endpoint{Addr: addr, Pod: p})
+		if policies.None() {
 			continue
 		}
 		k := chainKey(family, d, policies)
@@ -175,10 +179,18 @@ func (t *Table) use(addr netip.Addr, p *Pod, n int) (changed bool) {
 var directions = [...]Direction{Egress, Ingress}
 
 // chainKey is the same for the same policies.
-func chainKey(family netstate.Family, d Direction, policies []*Policy) string {
+func chainKey(family netstate.Family, d Direction, a Applying) string {
 	var b strings.Builder
 	fmt.Fprint(&b, family, " ", d)
-	for _, p := range policies {
+	for _, p := range a.Admin {
+		b.WriteString(" " + p.Name)
+	}
+	b.WriteString(",")
+	for _, p := range a.Isolating {
+		b.WriteString(" " + p.Name)
+	}
+	b.WriteString(",")
+	for _, p := range a.Baseline {
 		b.WriteString(" " + p.Name)
 	}
 	return b.String()
@@ -197,7 +209,7 @@ func (t *Table) elements(addr netip.Addr, p *Pod) (all []netstate.Object) {
 	isolated := false
 	for _, d := range directions {
 		verdict := "return"
-		if policies := t.rules.Selecting(d, Endpoint{Addr: addr, Pod: p}); len(policies) > 0 {
+		if policies := t.rules.Applying(d, Endpoint{Addr: addr, Pod: p}); !policies.None() {
 			verdict = "goto " + t.chains[chainKey(netstate.FamilyOf(addr), d, policies)].name
 			isolated = true
 		}

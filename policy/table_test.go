@@ -18,9 +18,9 @@ import (
 // verdict: on the node of each end, that end's policies.
 func TestTable(t *testing.T) {
 	flows, passed := 0, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(120) {
 		w := policytest.New(seed)
-		w.NotIn = true
+		w.NotIn, w.Cluster = true, int(seed%5)
 		s := w.Snapshot(3, 6)
 		rules, _ := policy.New(s)
 		machines := map[string]machine{}
@@ -55,6 +55,7 @@ func TestFollow(t *testing.T) {
 	followed, anew := 0, 0
 	for seed := range uint64(40) {
 		w := policytest.New(seed)
+		w.Cluster = int(seed % 4)
 		s := w.Snapshot(4, 6)
 		table, _ := policy.NewTable(w.Site(1), s)
 		have := clone(table.State())

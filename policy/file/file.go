@@ -23,12 +23,15 @@ const interval = 200 * time.Millisecond
 // Source reads NetworkPolicies, Namespaces and Pods from a file, or from the *.yaml, *.yml and *.json files of a directory.
 // A Pod needs its spec.nodeName and status.podIPs.
 type Source struct {
+	// Cluster is whether there are ClusterNetworkPolicies, which may be about Nodes. Set it before Watch.
+	Cluster bool
+
 	path   string
 	report func(error)
 }
 
 // New makes a Source. Report is told why the files cannot be read, and nil when they can be again.
-func New(path string, report func(error)) *Source { return &Source{path, report} }
+func New(path string, report func(error)) *Source { return &Source{path: path, report: report} }
 
 // Watch implements policy.Source. While the files cannot be read, what they said before holds.
 func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
@@ -40,6 +43,9 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 		if err == nil && (last == nil || !bytes.Equal(text, seen)) {
 			var now policy.Snapshot
 			if err = manifest.Read(bytes.NewReader(text), &now); err == nil {
+				if !s.Cluster {
+					now.ClusterPolicies, now.Nodes = nil, nil
+				}
 				tell(last, &now, f)
 				seen, last = text, &now
 			}
@@ -111,7 +117,8 @@ func tell(was, now *policy.Snapshot, f func(policy.Change)) {
 		f(change)
 		return
 	}
-	change.Rules = !reflect.DeepEqual(was.Policies, now.Policies) || !reflect.DeepEqual(was.Namespaces, now.Namespaces)
+	rules := func(s policy.Snapshot) policy.Snapshot { s.Pods = nil; return s }
+	change.Rules = !reflect.DeepEqual(rules(*was), rules(*now))
 	before := byName(was.Pods)
 	for name, p := range byName(now.Pods) {
 		old := before[name]

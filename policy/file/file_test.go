@@ -37,7 +37,9 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- file.New(dir, func(err error) { reports <- err }).Watch(ctx, func(c policy.Change) { changes <- c })
+		s := file.New(dir, func(err error) { reports <- err })
+		s.Cluster = true
+		done <- s.Watch(ctx, func(c policy.Change) { changes <- c })
 	}()
 	next := func(want string) {
 		t.Helper()
@@ -61,6 +63,8 @@ func TestWatch(t *testing.T) {
 	next("rules false, pods shop/db→shop/db")
 	write("policy.yaml", "kind: NetworkPolicy\nmetadata: {name: deny, namespace: shop}\nspec: {podSelector: {}}\n")
 	next("rules true, pods")
+	write("nodes.yaml", "kind: Node\nmetadata: {name: node2}\n")
+	next("rules true, pods")
 	write("pods.yaml", "kind: NetworkPolicy\nspec: {podSelektor: {}}\n")
 	if err := <-reports; err == nil || !strings.Contains(err.Error(), `unknown field "spec.podSelektor"`) {
 		t.Errorf("got the report %v", err)
@@ -73,5 +77,28 @@ func TestWatch(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCluster: ClusterNetworkPolicies, and nodes, are read if that is wanted.
+func TestCluster(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.yaml")
+	text := "kind: ClusterNetworkPolicy\nmetadata: {name: c}\n---\nkind: Node\nmetadata: {name: n1}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, wanted := range []bool{false, true} {
+		s := file.New(path, func(err error) { t.Error(err) })
+		s.Cluster = wanted
+		ctx, cancel := context.WithCancel(t.Context())
+		err := s.Watch(ctx, func(c policy.Change) {
+			if got := c.Snapshot(); (len(got.ClusterPolicies) == 1) != wanted || (len(got.Nodes) == 1) != wanted {
+				t.Errorf("with Cluster %v got %+v", wanted, got)
+			}
+			cancel()
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -1,4 +1,5 @@
-// Package manifest reads what policies are about from manifests: NetworkPolicies, Namespaces, Pods and what makes pods.
+// Package manifest reads what policies are about from manifests: NetworkPolicies, ClusterNetworkPolicies, Namespaces,
+// Nodes, Pods and what makes pods.
 package manifest
 
 import (
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,7 +25,7 @@ import (
 
 // Read adds the objects of a YAML or JSON document to a snapshot: as in files for kubectl apply, or as kubectl get
 // prints them. A Deployment, or another object that makes pods, is one pod of its name. Other kinds are left out.
-// A NetworkPolicy with a field that it does not have is an error, with its name.
+// A policy with a field that it does not have is an error, with its name.
 func Read(r io.Reader, s *policy.Snapshot) error {
 	for docs := utilyaml.NewYAMLReader(bufio.NewReader(r)); ; {
 		doc, err := docs.Read()
@@ -45,8 +47,9 @@ func Read(r io.Reader, s *policy.Snapshot) error {
 
 // object is any object of Kubernetes, as far as it matters here.
 type object struct {
-	Kind     string
-	Metadata struct {
+	APIVersion string
+	Kind       string
+	Metadata   struct {
 		Name, Namespace   string
 		UID               string
 		CreationTimestamp time.Time
@@ -55,8 +58,9 @@ type object struct {
 	Items  []json.RawMessage
 	Spec   json.RawMessage
 	Status struct {
-		Phase  string
-		PodIPs []struct{ IP netip.Addr }
+		Phase     string
+		PodIPs    []struct{ IP netip.Addr }
+		Addresses []struct{ Address string } // a Node's
 	}
 }
 
@@ -83,6 +87,10 @@ func add(text []byte, s *policy.Snapshot) error {
 		}
 		p.Namespace = o.Metadata.Namespace
 		s.Policies = append(s.Policies, p)
+	case "ClusterNetworkPolicy":
+		return o.clusterPolicy(text, s)
+	case "Node":
+		o.node(s)
 	case "Pod":
 		return o.pod(o.Spec, o.Metadata.Labels, s)
 	case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job", "CronJob":
@@ -94,6 +102,36 @@ func add(text []byte, s *policy.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// clusterVersion is the version of ClusterNetworkPolicies that is read. Other groups have a kind of the same name.
+const clusterGroup, clusterVersion = "policy.networking.k8s.io/", "policy.networking.k8s.io/v1alpha2"
+
+func (o object) clusterPolicy(text []byte, s *policy.Snapshot) error {
+	var p policy.ClusterNetworkPolicy
+	switch {
+	case o.APIVersion != "" && !strings.HasPrefix(o.APIVersion, clusterGroup):
+		return nil
+	case o.APIVersion != "" && o.APIVersion != clusterVersion:
+		return fmt.Errorf("ClusterNetworkPolicy %s: its apiVersion is %s, want %s", o.Metadata.Name, o.APIVersion, clusterVersion)
+	}
+	strict, err := kjson.UnmarshalStrict(text, &p)
+	if err = errors.Join(append(strict, err)...); err != nil {
+		return fmt.Errorf("ClusterNetworkPolicy %s: %w", o.Metadata.Name, err)
+	}
+	s.ClusterPolicies = append(s.ClusterPolicies, p)
+	return nil
+}
+
+// node adds a node with those of its addresses that are no names.
+func (o object) node(s *policy.Snapshot) {
+	n := policy.Node{Name: o.Metadata.Name, Labels: o.Metadata.Labels}
+	for _, a := range o.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil {
+			n.Addrs = append(n.Addrs, addr.Unmap())
+		}
+	}
+	s.Nodes = append(s.Nodes, n)
 }
 
 // workload adds the pod that an object makes, under the object's name.

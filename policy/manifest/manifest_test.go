@@ -1,6 +1,7 @@
 package manifest_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,9 @@ items:
 - {kind: CronJob, metadata: {name: job, namespace: shop}, spec: {jobTemplate: {spec: {template: {metadata: {labels: {app: job}}}}}}}
 - {kind: Pod, metadata: {name: cache, uid: u-1, creationTimestamp: "2026-01-02T03:04:05Z"}, spec: {nodeName: n1}}
 - {kind: ConfigMap, metadata: {name: other}}
+- {apiVersion: v1, kind: Node, metadata: {name: n1, labels: {role: db}}, status: {addresses: [{type: Hostname, address: n1}, {type: InternalIP, address: 192.0.2.1}, {type: InternalIP, address: "::ffff:192.0.2.2"}]}}
+- {apiVersion: crd.antrea.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: other}, spec: {appliedTo: []}}
+- {apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {tier: Admin, priority: 3, subject: {namespaces: {}}}, status: {conditions: [{type: Ready}]}}
 - {kind: NetworkPolicyList, items: [{kind: NetworkPolicy, metadata: {name: p, uid: 1-2}, spec: {podSelector: {}}}]}
 `), &s)
 	if err != nil {
@@ -37,15 +41,23 @@ items:
 	if len(s.Policies) != 1 || s.Policies[0].Namespace != "default" || s.Policies[0].Name != "p" {
 		t.Errorf("got the policies %+v", s.Policies)
 	}
+	if len(s.ClusterPolicies) != 1 || s.ClusterPolicies[0].Name != "c" || s.ClusterPolicies[0].Spec.Priority != 3 {
+		t.Errorf("got the ClusterNetworkPolicies %+v", s.ClusterPolicies)
+	}
+	if got := fmt.Sprint(s.Nodes); got != "[{n1 role=db [192.0.2.1 192.0.2.2]}]" {
+		t.Errorf("got the nodes %s", got)
+	}
 }
 
 func TestReadBad(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: [":            "did not find expected node content",
 		"- just\n- words": "is not an object of Kubernetes",
-		"{kind: NetworkPolicy, metadata: {name: p}, spec: {ingres: []}}":                        `NetworkPolicy default/p: unknown field "spec.ingres"`,
-		"{kind: Pod, metadata: {name: p}, spec: {containers: 5}}":                               "Pod default/p: ",
-		"{kind: Pod, metadata: {name: p}, spec: {containers: [{ports: [{containerPort: x}]}]}}": "Pod default/p: ",
+		"{kind: NetworkPolicy, metadata: {name: p}, spec: {ingres: []}}":                                           `NetworkPolicy default/p: unknown field "spec.ingres"`,
+		"{kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {ingress: [{from: [{networks: [10.0.0.0/8]}]}]}}": `ClusterNetworkPolicy c: unknown field "spec.ingress[0].from[0].networks"`,
+		"{kind: ClusterNetworkPolicy, apiVersion: policy.networking.k8s.io/v1, metadata: {name: c}}":               "ClusterNetworkPolicy c: its apiVersion is policy.networking.k8s.io/v1, want policy.networking.k8s.io/v1alpha2",
+		"{kind: Pod, metadata: {name: p}, spec: {containers: 5}}":                                                  "Pod default/p: ",
+		"{kind: Pod, metadata: {name: p}, spec: {containers: [{ports: [{containerPort: x}]}]}}":                    "Pod default/p: ",
 	} {
 		if err := manifest.Read(strings.NewReader(text), &policy.Snapshot{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
@@ -57,6 +69,8 @@ func TestReadBad(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add("{kind: NetworkPolicy, metadata: {name: p}, spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 80}]}]}}\n---\n" +
 		"{kind: Pod, metadata: {name: a}, status: {podIPs: [{ip: 10.0.0.1}]}}")
+	f.Add("{kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {tier: Admin, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [10.0.0.0/8]}]}],\n" +
+		"  ingress: [{from: [{pods: {}}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]}}\n---\n{kind: Pod, metadata: {name: a}, status: {podIPs: [{ip: 10.0.0.1}]}}")
 	f.Fuzz(func(t *testing.T, text string) {
 		var s policy.Snapshot
 		if manifest.Read(strings.NewReader(text), &s) != nil {
@@ -67,8 +81,14 @@ func FuzzRead(f *testing.F) {
 			to := policy.Endpoint{Pod: pod}
 			flow := policy.Flow{To: to, Protocol: policy.TCP, Port: 80}
 			r.Judge(flow).Explain(flow)
-			for _, p := range r.Selecting(policy.Ingress, to) {
-				p.Describe(policy.Ingress)
+			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+				a := r.Applying(d, to)
+				for _, p := range a.Isolating {
+					p.Describe(d)
+				}
+				for _, p := range append(a.Admin, a.Baseline...) {
+					p.Describe(d)
+				}
 			}
 		}
 	})

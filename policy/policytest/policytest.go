@@ -24,6 +24,8 @@ type World struct {
 	// NotIn is whether selectors may have the operator NotIn, which cyclonus gets wrong: it takes it that the label is
 	// there, where Kubernetes also selects what does not have it.
 	NotIn bool
+	// Cluster is how many ClusterNetworkPolicies may be drawn; with any, also the nodes and their addresses.
+	Cluster int
 }
 
 // New returns a world of three nodes.
@@ -72,6 +74,9 @@ func (w World) Snapshot(podsPerNode, most int) policy.Snapshot {
 	}
 	for i := range w.IntN(most + 1) {
 		s.Policies = append(s.Policies, w.Policy(fmt.Sprintf("p%d", i)))
+	}
+	if w.Cluster > 0 {
+		w.addCluster(&s)
 	}
 	return s
 }
@@ -196,7 +201,7 @@ func (w World) Policy(name string) (p policy.NetworkPolicy) {
 	return p
 }
 
-// Flows returns all connections between pods, and with addresses outside, of one family, to some ports.
+// Flows returns all connections between pods, and with nodes and addresses outside, of one family, to some ports.
 func Flows(s policy.Snapshot, protocols ...policy.Protocol) (all []policy.Flow) {
 	var ends []policy.Endpoint
 	for _, p := range s.Pods {
@@ -206,6 +211,11 @@ func Flows(s policy.Snapshot, protocols ...policy.Protocol) (all []policy.Flow) 
 	}
 	for _, addr := range Outside {
 		ends = append(ends, policy.Endpoint{Addr: addr})
+	}
+	for _, n := range s.Nodes {
+		for _, addr := range n.Addrs {
+			ends = append(ends, policy.Endpoint{Addr: addr})
+		}
 	}
 	for _, from := range ends {
 		for _, to := range ends {

@@ -26,20 +26,23 @@ type policies struct {
 	files     []string // empty: the cluster
 	namespace string   // of pods that are named without one
 	output    string
+	warnings  io.Writer // what cannot be understood of ClusterNetworkPolicies: it may be of a later version of their API
 }
 
 func policyCommand() *cobra.Command {
 	var p policies
 	c := &cobra.Command{
 		Use:   "policy POD",
-		Short: "Show which NetworkPolicies select a pod, and what they allow",
-		Long: `Policy reads NetworkPolicies, Namespaces and Pods from a cluster, through kubectl, or from files, and prints what the
-policies mean for a pod. Twill does not enforce policies; what does must be installed beside it.
+		Short: "Show which NetworkPolicies and ClusterNetworkPolicies apply to a pod, and what they allow",
+		Long: `Policy reads NetworkPolicies, ClusterNetworkPolicies, Namespaces, Nodes and Pods from a cluster, through kubectl, or from
+files, and prints what the policies mean for a pod. Agents enforce NetworkPolicies with --network-policy, and
+ClusterNetworkPolicies with --cluster-network-policy.
 Exit codes: 0 done, 2 it failed.`,
 		Example: `  kubectl twill policy shop/web-0
   twillctl policy --filename manifests/ shop/web`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			p.warnings = c.ErrOrStderr()
 			return p.show(c.Context(), c.InOrStdin(), c.OutOrStdout(), args[0])
 		},
 	}
@@ -63,10 +66,7 @@ func (p *policies) read(ctx context.Context, stdin io.Reader) (s policy.Snapshot
 	if len(p.files) > 0 {
 		err = readManifests(p.files, stdin, &s)
 	} else {
-		var out []byte
-		if out, err = p.cluster.kubectl(ctx, "get", "pods,namespaces,networkpolicies.networking.k8s.io", "--all-namespaces", "--output=json"); err == nil {
-			err = manifest.Read(bytes.NewReader(out), &s)
-		}
+		err = p.readCluster(ctx, &s)
 	}
 	if err != nil {
 		return s, r, err
@@ -79,9 +79,32 @@ func (p *policies) read(ctx context.Context, stdin io.Reader) (s policy.Snapshot
 	}
 	r, skips := policy.New(s)
 	for _, skip := range skips {
-		err = errors.Join(err, fmt.Errorf("NetworkPolicy %s: %w", skip.Policy, skip.Err))
+		one := fmt.Errorf("%s %s: %w", skip.Kind, skip.Policy, skip.Err)
+		if skip.Kind == policy.ClusterKind {
+			fmt.Fprintln(p.warnings, "warning:", one)
+			continue
+		}
+		err = errors.Join(err, one)
 	}
 	return s, r, err
+}
+
+// readCluster reads a cluster. Not all have ClusterNetworkPolicies, and nothing else is about nodes.
+func (p *policies) readCluster(ctx context.Context, s *policy.Snapshot) error {
+	const clusterPolicies = "clusternetworkpolicies.policy.networking.k8s.io"
+	wanted := "pods,namespaces,networkpolicies.networking.k8s.io"
+	known, err := p.cluster.kubectl(ctx, "api-resources", "--api-group=policy.networking.k8s.io", "--output=name")
+	if err != nil {
+		return err
+	}
+	if slices.Contains(strings.Fields(string(known)), clusterPolicies) {
+		wanted += ",nodes," + clusterPolicies
+	}
+	out, err := p.cluster.kubectl(ctx, "get", wanted, "--all-namespaces", "--output=json")
+	if err != nil {
+		return err
+	}
+	return manifest.Read(bytes.NewReader(out), s)
 }
 
 // readManifests reads files, and all files of directories that are manifests by their names.
@@ -141,10 +164,13 @@ type restrictions struct {
 	Egress  direction `json:"egress"`
 }
 
-// direction is isolated if it has policies: then only what their rules allow passes.
+// direction is isolated if it has policies: then only what their rules allow passes. The rules of the tiers are in the
+// order in which they are asked.
 type direction struct {
+	Admin    []string `json:"admin,omitempty"`
 	Policies []string `json:"policies"`
 	Rules    []string `json:"rules"`
+	Baseline []string `json:"baseline,omitempty"`
 }
 
 // show says what the policies mean for a pod.
@@ -161,8 +187,9 @@ func (p *policies) show(ctx context.Context, stdin io.Reader, w io.Writer, name 
 		return err
 	}
 	in := func(d policy.Direction) direction {
-		all := direction{[]string{}, []string{}}
-		for _, one := range rules.Selecting(d, policy.Endpoint{Pod: pod}) {
+		applying := rules.Applying(d, policy.Endpoint{Pod: pod})
+		all := direction{tierRules(applying.Admin, d), []string{}, []string{}, tierRules(applying.Baseline, d)}
+		for _, one := range applying.Isolating {
 			all.Policies = append(all.Policies, one.Name)
 			for _, rule := range one.Describe(d) {
 				all.Rules = append(all.Rules, one.Name+": "+rule)
@@ -171,6 +198,15 @@ func (p *policies) show(ctx context.Context, stdin io.Reader, w io.Writer, name 
 		return all
 	}
 	return render(w, p.output, restrictions{pod.String(), in(policy.Ingress), in(policy.Egress)})
+}
+
+func tierRules(policies []*policy.ClusterPolicy, d policy.Direction) (all []string) {
+	for _, one := range policies {
+		for _, rule := range one.Describe(d) {
+			all = append(all, one.Name+": "+rule)
+		}
+	}
+	return all
 }
 
 // Failed reports false: policies are nothing wrong.
@@ -184,21 +220,31 @@ func (r restrictions) WriteText(w io.Writer) error {
 		name string
 		direction
 	}{{"ingress", r.Ingress}, {"egress", r.Egress}} {
-		switch {
-		case len(d.Policies) == 0:
-			fmt.Fprintf(&b, "  %s: no policy selects the pod, everything is allowed\n", d.name)
-			continue
-		case len(d.Rules) == 0:
-			fmt.Fprintf(&b, "  %s: isolated by %s, nothing is allowed\n", d.name, strings.Join(d.Policies, ", "))
-			continue
+		rest := "everything"
+		if len(d.Admin) > 0 {
+			fmt.Fprintf(&b, "  %s: the Admin tier is asked first\n%s", d.name, indented(d.Admin))
+			rest = "all else"
 		}
-		fmt.Fprintf(&b, "  %s: isolated by %s, which allow\n", d.name, strings.Join(d.Policies, ", "))
-		for _, rule := range d.Rules {
-			fmt.Fprintf(&b, "    %s\n", rule)
+		isolating := strings.Join(d.Policies, ", ")
+		switch {
+		case len(d.Rules) > 0:
+			fmt.Fprintf(&b, "  %s: isolated by %s, which allow\n%s", d.name, isolating, indented(d.Rules))
+		case len(d.Policies) > 0:
+			fmt.Fprintf(&b, "  %s: isolated by %s, nothing is allowed\n", d.name, isolating)
+		case len(d.Baseline) > 0:
+			fmt.Fprintf(&b, "  %s: no NetworkPolicy isolates the pod, the Baseline tier is asked, all else is allowed\n%s", d.name,
+				indented(d.Baseline))
+		default:
+			fmt.Fprintf(&b, "  %s: no NetworkPolicy isolates the pod, %s is allowed\n", d.name, rest)
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// indented is a line for each rule.
+func indented(rules []string) string {
+	return "    " + strings.Join(rules, "\n    ") + "\n"
 }
 
 // WriteJSON writes the restrictions.

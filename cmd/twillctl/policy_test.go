@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -78,16 +80,66 @@ func TestPolicyOfPod(t *testing.T) {
 	}
 }
 
+// TestPolicyTiers: what the Admin tier does comes first; the Baseline tier shows where no NetworkPolicy isolates.
+func TestPolicyTiers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tiers.yaml")
+	text := shop + `
+---
+{kind: Pod, metadata: {name: tool, namespace: admin}}
+---
+kind: ClusterNetworkPolicy
+metadata: {name: tools}
+spec:
+  {tier: Admin, priority: 5, subject: {namespaces: {}}, egress: [{action: Accept, to: [{nodes: {}}, {domainNames: [a.example]}]}],
+   ingress: [{name: ops, action: Pass, from: [{namespaces: {matchLabels: {team: ops}}}]}, {action: Deny, from: [{pods: {podSelector: {matchLabels: {app: web}}}}]}]}
+---
+kind: ClusterNetworkPolicy
+metadata: {name: rest}
+spec: {tier: Baseline, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {number: 22}}}]}]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const warning = "warning: ClusterNetworkPolicy tools: egress[0], peer 2: domainNames are not supported\n"
+	const admin = `  ingress: the Admin tier is asked first
+    tools: passes on everything from all pods of namespaces with team=ops
+    tools: denies everything from pods with app=web of all namespaces
+`
+	const out = `  egress: the Admin tier is asked first
+    tools: accepts everything to all nodes and a.example (domain names are not supported)
+`
+	for args, want := range map[string]string{
+		"shop/web": "shop/web\n" + admin + `  ingress: isolated by shop/deny-all, shop/web, which allow
+    shop/web: TCP http and UDP 5000–5010 from pods with app=db of namespace shop and 10.0.0.0/8 without 10.9.0.0/16
+` + out + "  egress: isolated by shop/deny-all, nothing is allowed\n",
+		"admin/tool": "admin/tool\n" + admin + `  ingress: no NetworkPolicy isolates the pod, the Baseline tier is asked, all else is allowed
+    rest: denies TCP 22 from all pods of all namespaces
+` + out + "  egress: no NetworkPolicy isolates the pod, all else is allowed\n",
+		"-o json admin/tool":           `"baseline": [` + "\n      " + `"rest: denies TCP 22`,
+		"test shop/web admin/tool:80":  "  ingress: ClusterNetworkPolicy tools denies TCP 80 from shop/web in the Admin tier, by its rule ingress[1]\n",
+		"test admin/tool admin/tool:1": "allowed: TCP 1 from admin/tool to admin/tool\n",
+	} {
+		got, err := runPolicy(args + " --filename=" + file)
+		if err != nil && !errors.Is(err, errFindings) {
+			t.Error(err)
+		}
+		if !strings.HasPrefix(got, warning) || !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", args, got, want)
+		}
+	}
+}
+
 func runPolicy(args string) (string, error) {
 	c := root()
 	var out bytes.Buffer
 	c.SetOut(&out)
 	c.SetErr(&out)
 	c.SetIn(strings.NewReader(shop))
-	c.SetArgs(append([]string{"policy", "--filename=-"}, strings.Fields(args)...))
-	if strings.HasPrefix(args, "test ") {
-		c.SetArgs(append([]string{"policy", "test", "--filename=-"}, strings.Fields(args)[1:]...))
+	words := strings.Fields(args)
+	if !strings.Contains(args, "--filename") {
+		words = append(words, "--filename=-")
 	}
+	c.SetArgs(append([]string{"policy"}, words...))
 	err := c.Execute()
 	return out.String(), err
 }

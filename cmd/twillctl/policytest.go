@@ -18,17 +18,18 @@ func policyTestCommand() *cobra.Command {
 	var p policies
 	c := &cobra.Command{
 		Use:   "test FROM TO:PORT[/PROTOCOL]",
-		Short: "Say whether NetworkPolicies allow a connection, and why",
-		Long: `Test judges a connection by the NetworkPolicies of a cluster, or of files: no packet is sent. FROM and TO are pods,
-NAMESPACE/NAME, or addresses. PORT is a number, or the name of a container's port; PROTOCOL is tcp, udp or sctp. In files
-a Deployment, or another object that makes pods, stands for a pod of its name. A pod without an address is in no ipBlock
-but 0.0.0.0/0 and ::/0.
+		Short: "Say whether policies allow a connection, and why",
+		Long: `Test judges a connection by the NetworkPolicies and ClusterNetworkPolicies of a cluster, or of files: no packet is sent.
+FROM and TO are pods, NAMESPACE/NAME, or addresses. PORT is a number, or the name of a container's port; PROTOCOL is tcp,
+udp or sctp. In files a Deployment, or another object that makes pods, stands for a pod of its name. A pod without an
+address is in no range of addresses but 0.0.0.0/0 and ::/0.
 Exit codes: 0 the connection is allowed, 1 it is denied, 2 it failed.`,
 		Example: `  kubectl twill policy test shop/db-0 shop/web-0:8080
   twillctl policy test --filename manifests/ shop/db shop/web:http
   twillctl policy test -f policies.yaml 192.0.2.7 shop/dns:53/udp`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
+			p.warnings = c.ErrOrStderr()
 			return p.test(c.Context(), c.InOrStdin(), c.OutOrStdout(), args[0], args[1])
 		},
 	}

@@ -17,7 +17,7 @@ import (
 func TestJudge(t *testing.T) {
 	flows, allowed := 0, 0
 	for seed := range uint64(400) {
-		c := drawn(t, seed)
+		c := drawn(t, policytest.New(seed))
 		for _, f := range policytest.Flows(c.snapshot, policy.TCP, policy.UDP, policy.SCTP) {
 			if f.From.Pod == f.To.Pod {
 				continue // a pod reaches itself; cyclonus leaves that open
@@ -49,12 +49,12 @@ type cluster struct {
 	theirs   *matcher.Policy
 }
 
-func drawn(t *testing.T, seed uint64) cluster {
+func drawn(t *testing.T, w policytest.World) cluster {
 	t.Helper()
-	c := cluster{snapshot: policytest.New(seed).Snapshot(3, 6)}
+	c := cluster{snapshot: w.Snapshot(3, 6)}
 	rules, skips := policy.New(c.snapshot)
 	if len(skips) > 0 {
-		t.Fatalf("seed %d: %v", seed, skips)
+		t.Fatal(skips)
 	}
 	c.rules = rules
 	for _, p := range c.snapshot.Policies {

@@ -36,6 +36,7 @@ type Settings struct {
 // PolicySettings tell whether the agent enforces network policies, and where it reads them.
 type PolicySettings struct {
 	Enforce bool
+	Cluster bool   // ClusterNetworkPolicies, too
 	File    string // or directory of manifests, as the agent sees it; empty: the cluster's API
 }
 

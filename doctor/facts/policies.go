@@ -18,7 +18,7 @@ func (g *gathering) networkPolicies(ctx context.Context) {
 	p := &g.Policies
 	p.Wanted, p.File = g.settings.Policies.Enforce, g.settings.Policies.File
 	if p.Wanted && p.File != "" {
-		s, err := file.Read(g.seenByAgent(p.File))
+		s, err := file.Read(g.seenByAgent(p.File), g.settings.Policies.Cluster)
 		if err != nil {
 			g.unread("network policies", err)
 		} else {

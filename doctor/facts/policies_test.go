@@ -30,6 +30,7 @@ func TestTables(t *testing.T) {
 	defer f.Close()
 	for seed := range uint64(8) {
 		w := policytest.New(seed)
+		w.Cluster = int(seed % 4)
 		s := w.Snapshot(4, 8)
 		want, _ := policy.Desired(w.Site(1), s)
 		have, err := f.Observe(t.Context(), want)

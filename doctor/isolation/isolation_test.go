@@ -16,7 +16,7 @@ func TestJudge(t *testing.T) {
 	denied, flows := 0, 0
 	for seed := range uint64(6) {
 		w := policytest.New(seed)
-		w.NotIn = true
+		w.NotIn, w.Cluster = true, int(seed%3)*2
 		s := w.Snapshot(3, 6)
 		rules, _ := policy.New(s)
 		tables := map[string]isolation.Tables{}
@@ -36,14 +36,14 @@ func TestJudge(t *testing.T) {
 					if v.Direction == policy.Ingress {
 						side, end = want.Ingress, f.To
 					}
-					if v.Unread || v.Unknown || len(side.Isolating) == 0 && f.From.Pod != f.To.Pod || end.Pod.Node != node ||
+					if v.Unread || v.Unknown || rules.Applying(v.Direction, end).None() || end.Pod.Node != node ||
 						v.Allows(f.Protocol, f.Port) != side.Allowed() {
 						t.Fatalf("seed %d, %s on %s: got %+v, want %+v", seed, f, node, v, side)
 					}
 				}
 			}
-			isolated := len(want.Egress.Isolating) > 0
-			if f.From.Pod != f.To.Pod && judgesEgress(tables, f) != isolated {
+			isolated := !rules.Applying(policy.Egress, f.From).None()
+			if judgesEgress(tables, f) != isolated {
 				t.Fatalf("seed %d, %s: what isolates the sender is seen: %t, want %+v", seed, f, !isolated, want.Egress)
 			}
 		}
@@ -118,8 +118,45 @@ func TestAllowed(t *testing.T) {
 	if want := []string{"TCP 80", "TCP 100–200", "SCTP", "UDP 53"}; !slices.Equal(texts, want) {
 		t.Errorf("got %q, want %q", texts, want)
 	}
+	if len(got[0].Denied) > 0 {
+		t.Errorf("denied is %v", got[0].Denied)
+	}
 	if got[0].Allows(policy.TCP, 201) || !got[0].Allows(policy.TCP, 200) || got[0].Allows("ICMP", 0) {
 		t.Errorf("got %+v", got[0])
+	}
+}
+
+// TestTiers: what a chain drops, and what it goes on to another chain with.
+func TestTiers(t *testing.T) {
+	pod, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.2.2")
+	state := netstate.NewState(netstate.Hook{Family: netstate.IPv4},
+		netstate.Element{Set: "ingress", Prefix: netstate.Host(pod), Verdict: "goto in-1"},
+		netstate.Filter{Family: netstate.IPv4, Name: "in-1", Rules: "tcp dport 22-23 counter drop\ntcp dport 80-90 goto in-2\n" +
+			"tcp dport 1-100 accept\nproto 17 goto in-2\naccept"},
+		netstate.Filter{Family: netstate.IPv4, Name: "in-2", Rules: "tcp dport 85 accept\nudp dport 53 accept\ncounter drop"})
+	got := isolation.New(state).Judge(peer, pod)
+	if len(got) != 1 || got[0].Unread || got[0].All() {
+		t.Fatalf("got %+v", got)
+	}
+	v := got[0]
+	for port, want := range map[uint16]bool{22: false, 24: true, 84: false, 85: true, 86: false, 91: true, 101: true} {
+		if v.Allows(policy.TCP, port) != want {
+			t.Errorf("TCP %d passes: %v, want %v", port, !want, want)
+		}
+	}
+	if v.Allows(policy.UDP, 54) || !v.Allows(policy.UDP, 53) || !v.Allows(policy.SCTP, 54) {
+		t.Errorf("got %+v", v)
+	}
+	allowed := []isolation.Ports{{policy.TCP, 85, 85}, {policy.TCP, 1, 100}, {policy.UDP, 53, 53}, {}}
+	denied := []isolation.Ports{{policy.TCP, 22, 23}, {policy.TCP, 80, 90}, {Protocol: policy.UDP}}
+	if !slices.Equal(v.Allowed, allowed) || !slices.Equal(v.Denied, denied) {
+		t.Errorf("got %v but %v, want %v but %v", v.Allowed, v.Denied, allowed, denied)
+	}
+	for _, rules := range []string{"goto in-1", "limit rate 1/second accept"} { // a circle, and what policies do not make
+		state.Add(netstate.Filter{Family: netstate.IPv4, Name: "in-2", Rules: rules})
+		if got := isolation.New(state).Judge(peer, pod); len(got) != 1 || !got[0].Unread {
+			t.Errorf("with %q: got %+v", rules, got)
+		}
 	}
 }
 
@@ -141,6 +178,7 @@ func TestListed(t *testing.T) {
 		ip saddr @pods-1 ip daddr . meta l4proto . th dport @port-1 accept
 		tcp dport 100-200 accept
 		ip saddr . ip daddr @self accept
+		tcp dport 80 goto in-3
 		limit rate 1/second accept
 		counter drop
 	}
@@ -152,7 +190,7 @@ func TestListed(t *testing.T) {
 `)
 	want := []netstate.Filter{{Family: netstate.IPv4, Name: "in-1", Rules: "saddr 10.1.0.0/16 accept\nsaddr 192.0.2.1/32 accept\n" +
 		"saddr @block-1 proto 132 accept\nsaddr @pods-1 daddr . proto . port @port-1 accept\ntcp dport 100-200 accept\n" +
-		"saddr . daddr @self accept\nlimit rate 1/second accept\ncounter drop"},
+		"saddr . daddr @self accept\ntcp dport 80 goto in-3\nlimit rate 1/second accept\ncounter drop"},
 		{Family: netstate.IPv4, Name: "eg-2", Rules: "counter drop"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

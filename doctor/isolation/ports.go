@@ -49,12 +49,40 @@ func (p Ports) String() string {
 	return fmt.Sprintf("%s %d–%d", p.Protocol, p.First, p.Last)
 }
 
+// and returns the ports that both are. It is not ok if there are none.
+func (p Ports) and(o Ports) (both Ports, ok bool) {
+	switch {
+	case p.Protocol == "":
+		return o, true
+	case o.Protocol == "":
+		return p, true
+	case p.Protocol != o.Protocol:
+		return Ports{}, false
+	case p.Last == 0:
+		return o, true
+	case o.Last == 0:
+		return p, true
+	}
+	both = Ports{p.Protocol, max(p.First, o.First), min(p.Last, o.Last)}
+	return both, both.First <= both.Last
+}
+
+// covers reports whether all of the other ports are among these.
+func (p Ports) covers(o Ports) bool {
+	both, ok := p.and(o)
+	return ok && both == o
+}
+
 // Allows reports whether a connection passes; also if nothing is known of the rules.
 func (v Verdict) Allows(protocol policy.Protocol, port uint16) bool {
-	return v.Unread || slices.ContainsFunc(v.Allowed, func(p Ports) bool { return p.has(protocol, port) })
+	if v.Unread {
+		return true
+	}
+	i := slices.IndexFunc(v.rules, func(r rule) bool { return r.has(protocol, port) })
+	return i >= 0 && v.rules[i].allows
 }
 
 // All reports whether every connection passes.
 func (v Verdict) All() bool {
-	return v.Unread || slices.Contains(v.Allowed, Ports{})
+	return v.Unread || len(v.Denied) == 0 && slices.Contains(v.Allowed, Ports{})
 }

@@ -23,7 +23,16 @@ type Verdict struct {
 	Chain     string  // that judges
 	Unknown   bool    // the address is the node's, and no pod is known to have it: nothing passes
 	Unread    bool    // the chain has other rules than policies make: nothing is known of it
-	Allowed   []Ports // what passes
+	Allowed   []Ports // what passes, but for what of it is denied
+	Denied    []Ports // of what would else pass
+	rules     []rule
+}
+
+// rule is what is done with some ports. The first rule that has a port decides.
+type rule struct {
+	Ports
+
+	allows bool
 }
 
 // New reads what netstate/filter observed.
@@ -92,7 +101,9 @@ func (p packet) judge(v *Verdict) bool {
 		chain, isolated := strings.CutPrefix(e.Verdict, "goto ")
 		if isolated {
 			v.Chain = chain
-			v.Allowed, v.Unread = p.allowed(p.rules(chain))
+			if v.rules, v.Unread = p.decisions(chain, Ports{}, 0); !v.Unread {
+				v.summarize()
+			}
 		}
 		return isolated
 	}
@@ -112,21 +123,51 @@ func (p packet) rules(chain string) []string {
 	return strings.Split(f.Rules, "\n")
 }
 
-// allowed returns what a pod's chain lets pass of the packet. It is unread if it has a rule that policies do not make.
-func (p packet) allowed(lines []string) (all []Ports, unread bool) {
+// depth is how many chains may go to another one: one of ClusterNetworkPolicies does to that of the other policies.
+const depth = 2
+
+// decisions returns what a chain does with those of the packet's ports that are within others. It is unread if it has a rule
+// that policies do not make.
+func (p packet) decisions(chain string, within Ports, deep int) (all []rule, unread bool) {
+	lines := p.rules(chain)
 	for _, line := range lines {
 		ports, end := p.match(strings.Fields(line))
-		switch end {
-		case "accept", "return":
-			all = append(all, ports...)
-		case "drop":
-			return all, false
-		case "":
-		default:
+		next, goes := strings.CutPrefix(end, "goto ")
+		for _, port := range ports {
+			both, ok := port.and(within)
+			switch {
+			case !ok:
+			case goes:
+				more, unread := p.decisions(next, both, deep+1)
+				if all = append(all, more...); unread {
+					return nil, true
+				}
+			case end != "":
+				all = append(all, rule{both, end != "drop"})
+			}
+		}
+		if end == "?" || deep >= depth {
 			return nil, true
 		}
 	}
 	return all, len(lines) == 0 || lines[0] == ""
+}
+
+// summarize fills in what passes, up to the first rule about everything.
+func (v *Verdict) summarize() {
+	var denied []Ports
+	for _, r := range v.rules {
+		switch {
+		case !r.allows:
+			denied = append(denied, r.Ports)
+		case !slices.ContainsFunc(denied, func(d Ports) bool { return d.covers(r.Ports) }):
+			v.Allowed = append(v.Allowed, r.Ports)
+			v.Denied = denied
+		}
+		if r.Ports == (Ports{}) {
+			break
+		}
+	}
 }
 
 // match returns the ports of the packet that a rule is about, and what it does with them; nothing if it is not about the
@@ -140,6 +181,8 @@ func (p packet) match(words []string) (ports []Ports, end string) {
 			taken, ok = 1, true
 		case word == "accept", word == "return", word == "drop":
 			return ports, word
+		case word == "goto" && len(words) == 2:
+			return ports, "goto " + words[1]
 		case len(words) < 2:
 			return nil, "?"
 		case word == "saddr" && strings.HasPrefix(strings.Join(words, " "), "saddr . daddr @"):

@@ -42,10 +42,7 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 		text, err := read(s.path)
 		if err == nil && (last == nil || !bytes.Equal(text, seen)) {
 			var now policy.Snapshot
-			if err = manifest.Read(bytes.NewReader(text), &now); err == nil {
-				if !s.Cluster {
-					now.ClusterPolicies, now.Nodes = nil, nil
-				}
+			if now, err = parse(text, s.Cluster); err == nil {
 				tell(last, &now, f)
 				seen, last = text, &now
 			}
@@ -67,14 +64,21 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 	}
 }
 
-// Read reads the files once.
-func Read(path string) (s policy.Snapshot, err error) {
+// Read reads the files once, with ClusterNetworkPolicies and Nodes if cluster is true.
+func Read(path string, cluster bool) (s policy.Snapshot, err error) {
 	text, err := read(path)
 	if err == nil {
-		err = manifest.Read(bytes.NewReader(text), &s)
+		s, err = parse(text, cluster)
 	}
 	if err != nil {
 		err = fmt.Errorf("read network policies from %s: %w", path, err)
+	}
+	return s, err
+}
+
+func parse(text []byte, cluster bool) (s policy.Snapshot, err error) {
+	if err = manifest.Read(bytes.NewReader(text), &s); err == nil && !cluster {
+		s.ClusterPolicies, s.Nodes = nil, nil
 	}
 	return s, err
 }

@@ -20,7 +20,7 @@ func TestDropped(t *testing.T) {
 		r.protect()
 		r.sync()
 		drops := fakeDrops{{Kind: netstate.KindFilter, Name: "in-gone", Metric: 32}: 9}
-		r.Enforcer.mu.Lock()
+		r.mu.Lock()
 		for key, c := range r.chains {
 			if c.Policies != "" {
 				drops[key] = 3
@@ -28,7 +28,7 @@ func TestDropped(t *testing.T) {
 				drops[key] = 2
 			}
 		}
-		r.Enforcer.mu.Unlock()
+		r.mu.Unlock()
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(r.Collector(drops))
 		families, err := registry.Gather()

@@ -28,7 +28,7 @@ func onePod(i int) corev1.Pod {
 			CreationTimestamp: metav1.Unix(1_700_000_000+int64(i), 0),
 			Labels:            map[string]string{"app": fmt.Sprintf("web-%d", i%100), "pod-template-hash": fmt.Sprintf("7c9f8b%04d", i%100), "empty": ""},
 			Annotations:       map[string]string{"note": strings.Repeat("n", 200)},
-			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil, "{\"f\": %q}", strings.Repeat("f", 1500))}}},
+			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(fmt.Sprintf("{\"f\": %q}", strings.Repeat("f", 1500)))}},
 		},
 		Spec: corev1.PodSpec{
 			NodeName: fmt.Sprintf("node-%d", i%100),

@@ -21,7 +21,7 @@ type networkPolicy struct{ policy.NetworkPolicy }
 // DeepCopyObject implements runtime.Object. Specs are not altered, so copies share them.
 func (p *networkPolicy) DeepCopyObject() runtime.Object {
 	c := *p
-	p.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	p.DeepCopyInto(&c.ObjectMeta)
 	return &c
 }
 

@@ -88,9 +88,7 @@ func (w World) Pod(node, i int) policy.Pod {
 		Created: time.Unix(int64(1000*node+i), 0), Node: fmt.Sprintf("node%d", node), Labels: w.Labels(),
 		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, byte(node), host}), //nolint:gosec // few nodes
 			netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x10, 2, 0x44, 0, byte(node), 15: host})}} //nolint:gosec // few nodes
-	for _, port := range some(w, 2, func() policy.Port { return pick(w, namedPorts) }) {
-		p.Ports = append(p.Ports, port)
-	}
+	p.Ports = append(p.Ports, some(w, 2, func() policy.Port { return pick(w, namedPorts) })...)
 	return p
 }
 

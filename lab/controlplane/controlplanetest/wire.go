@@ -78,8 +78,8 @@ func (w *Wire) carry(c net.Conn) {
 	w.conns[c], w.conns[d] = true, true
 	w.mu.Unlock()
 	var both sync.WaitGroup
-	both.Go(func() { io.Copy(c, d); c.Close() })
-	both.Go(func() { io.Copy(d, c); d.Close() })
+	both.Go(func() { _, _ = io.Copy(c, d); c.Close() })
+	both.Go(func() { _, _ = io.Copy(d, c); d.Close() })
 	both.Wait()
 	w.mu.Lock()
 	delete(w.conns, c)

@@ -5,7 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -14,89 +18,152 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// PodPorts reads the marks of pods' ports, for who needs nothing else of the kernel. It is used by one goroutine; only
-// Watch's own goroutine runs beside it.
-type PodPorts struct{ conn *rtnl.Conn }
+// PodPorts follows the pods' ports by the kernel's notifications. What was done before List is called is in them already,
+// and they wait for no lock: to ask the kernel for its devices does, as long as anybody makes or deletes some.
+type PodPorts struct {
+	asks   *rtnl.Conn
+	hears  *netlink.Conn
+	raw    syscall.RawConn // of hears
+	buffer []byte
 
-// OpenPodPorts opens a socket in the current network namespace.
-func OpenPodPorts() (*PodPorts, error) {
-	conn, err := rtnl.Dial()
-	if err != nil {
-		return nil, err
-	}
-	return &PodPorts{conn}, nil
+	mu    sync.Mutex
+	ports map[int]netstate.Port // as the CNI plugin made them, by index; nil: they have to be asked for
 }
 
-// Close closes the socket.
-func (p *PodPorts) Close() { p.conn.Close() }
+// OpenPodPorts opens the sockets in the current network namespace.
+func OpenPodPorts() (*PodPorts, error) {
+	p := &PodPorts{buffer: make([]byte, messageBuffer)}
+	var err error
+	if p.asks, err = rtnl.Dial(); err != nil {
+		return nil, err
+	}
+	if p.hears, err = netlink.Dial(unix.NETLINK_ROUTE, nil); err == nil {
+		err = errors.Join(p.hears.SetReadBuffer(watchBuffer), p.hears.JoinGroup(unix.RTNLGRP_LINK))
+	}
+	if err == nil {
+		p.raw, err = p.hears.SyscallConn()
+	}
+	if err != nil {
+		p.Close()
+		return nil, fmt.Errorf("watch pods' ports: %w", err)
+	}
+	return p, nil
+}
+
+// Close closes the sockets.
+func (p *PodPorts) Close() {
+	p.asks.Close()
+	if p.hears != nil {
+		_ = p.hears.Close()
+	}
+}
 
 // List returns all pods' ports as the CNI plugin made them, by their names, on whatever bridge.
 func (p *PodPorts) List() ([]netstate.Port, error) {
-	devices, _, err := listDevices(p.conn, func(d device) bool {
-		_, ok := d.port()
-		return ok
-	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.hear()
+	for try := 0; err == nil && p.ports == nil; try++ { // what happens while it is asked is in the notifications
+		if try == maxAsks {
+			return nil, errors.New("list pods' ports: devices change faster than they can be read")
+		}
+		if err = p.ask(); err == nil {
+			err = p.hear()
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list pods' ports: %w", err)
 	}
-	ports := make([]netstate.Port, 0, len(devices))
-	for _, d := range devices {
-		port, _ := d.port()
-		ports = append(ports, port)
+	return slices.SortedFunc(maps.Values(p.ports), func(a, b netstate.Port) int { return cmp.Compare(a.Name, b.Name) }), nil
+}
+
+// maxAsks bounds how often devices are asked for while notifications get lost.
+const maxAsks = 5
+
+// ask asks for all devices.
+func (p *PodPorts) ask() error {
+	devices, _, err := listDevices(p.asks, func(d device) bool {
+		_, marked := d.port()
+		return marked
+	})
+	if err != nil {
+		return err
 	}
-	slices.SortFunc(ports, func(a, b netstate.Port) int { return cmp.Compare(a.Name, b.Name) })
-	return ports, nil
+	p.ports = map[int]netstate.Port{}
+	for _, d := range devices {
+		p.ports[d.index()], _ = d.port()
+	}
+	return nil
+}
+
+// hear takes in the notifications that are there.
+func (p *PodPorts) hear() (err error) {
+	failed := p.raw.Control(func(fd uintptr) { _, err = p.drain(int(fd)) })
+	return errors.Join(failed, err)
+}
+
+// drain takes in the notifications that are there, and reports whether ports changed.
+func (p *PodPorts) drain(fd int) (changed bool, err error) {
+	for {
+		n, err := unix.Read(fd, p.buffer)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return changed, nil
+		case errors.Is(err, unix.ENOBUFS): // some are lost
+			p.ports, changed = nil, true
+		case err != nil:
+			return changed, err
+		default:
+			for h, data := range rtnl.Messages(p.buffer[:n]) {
+				changed = p.note(h.Type, data) || changed
+			}
+		}
+	}
+}
+
+// note takes in a notification, and reports whether it is news of a port. Each port has many that are none.
+func (p *PodPorts) note(kind uint16, m []byte) bool {
+	d, err := parseDevice(m)
+	if err != nil || m[0] != unix.AF_UNSPEC || p.ports == nil || kind != unix.RTM_NEWLINK && kind != unix.RTM_DELLINK {
+		return false
+	}
+	was, known := p.ports[d.index()]
+	now, marked := d.port()
+	if kind == unix.RTM_DELLINK || !marked {
+		delete(p.ports, d.index())
+		return known
+	}
+	p.ports[d.index()] = now
+	return now != was
 }
 
 // Watch sends an event whenever a port comes, goes or gets another mark. The channel is closed when ctx is done or the
-// subscription broke; then watch again and list everything.
+// socket broke.
 func (p *PodPorts) Watch(ctx context.Context) (<-chan struct{}, error) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
-	if err != nil {
+	if err := p.hears.SetReadDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("watch pods' ports: %w", err)
 	}
-	if err := errors.Join(conn.SetReadBuffer(watchBuffer), conn.JoinGroup(unix.RTNLGRP_LINK)); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch pods' ports: %w", err), conn.Close())
-	}
 	events := make(chan struct{}, 1)
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = p.hears.SetReadDeadline(time.Unix(1, 0)) })
 	go func() {
 		defer close(events)
-		defer func() {
-			if stop() {
-				conn.Close()
-			}
-		}()
-		for seen := (marks{}); ; {
-			messages, err := conn.Receive()
-			if err != nil {
-				return
-			}
-			for _, m := range messages {
-				if seen.note(uint16(m.Header.Type), m.Data) {
-					notify(events)
-				}
-			}
+		defer stop()
+		for p.wait() == nil {
+			notify(events)
 		}
 	}()
 	return events, nil
 }
 
-// marks are the ports that messages were about, by name.
-type marks map[string]netstate.Port
-
-// note takes in a message, and reports whether it is news of a port. Each port has many messages that are none.
-func (s marks) note(kind uint16, m []byte) bool {
-	d, err := parseDevice(m)
-	if err != nil || m[0] != unix.AF_UNSPEC || kind != unix.RTM_NEWLINK && kind != unix.RTM_DELLINK {
-		return false
-	}
-	now, marked := d.port()
-	was, known := s[d.name()]
-	if kind == unix.RTM_DELLINK || !marked {
-		delete(s, d.name())
-		return known || marked
-	}
-	s[now.Name] = now
-	return now != was
+// wait returns when ports have changed.
+func (p *PodPorts) wait() error {
+	var failed error
+	err := p.raw.Read(func(fd uintptr) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		var changed bool
+		changed, failed = p.drain(int(fd))
+		return changed || failed != nil
+	})
+	return errors.Join(err, failed)
 }

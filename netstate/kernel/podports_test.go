@@ -9,7 +9,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// TestPodPorts lists ports by their marks, and hears of each that comes, goes or is marked anew, once.
+// TestPodPorts lists ports by their marks, and hears of each that comes, goes or is marked anew. What is done before List is
+// called is in it.
 func TestPodPorts(t *testing.T) {
 	h := fresh(t)
 	ports, err := OpenPodPorts()
@@ -35,11 +36,13 @@ func TestPodPorts(t *testing.T) {
 		}
 	}
 	_, want := portsWanted(t, h, withAddrs)
-	settled()
+	if event() {
+		t.Error("an event before anybody has listed ports")
+	}
 	check := func(want ...netstate.Port) {
 		t.Helper()
 		got, err := ports.List()
-		if err != nil || !slices.Equal(got, want) || got == nil {
+		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("got %v, %v, want %v", got, err, want)
 		}
 	}
@@ -67,10 +70,23 @@ func TestPodPorts(t *testing.T) {
 	}
 	check()
 	late := podPort(t, h, "veth04", nil)
-	if !event() {
-		t.Error("a new port is no news")
-	}
 	check(late)
+	run(t, h, "ip link set veth04 alias somebody's")
+	check()
+
+	if err := ports.hears.SetReadBuffer(1); err != nil {
+		t.Fatal(err)
+	}
+	ports.mu.Lock() // nobody reads
+	for range 10 {
+		run(t, h, "ip link set veth04 mtu 1400", "ip link set veth04 mtu 1450")
+	}
+	run(t, h, "ip link del veth04")
+	ports.mu.Unlock()
+	if !event() {
+		t.Error("that messages were lost is no news")
+	}
+	check()
 	cancel()
 	for range events { // until it is closed
 	}

@@ -26,8 +26,8 @@ func BenchmarkFollow(b *testing.B) {
 	p.Name, p.UID, p.Addrs = "new", "new", []netip.Addr{netip.MustParseAddr("10.200.0.1")}
 	changes := 0
 	for b.Loop() {
-		come, ok := t.Follow([]policy.PodChange{{Now: &p}})
-		gone, ok2 := t.Follow([]policy.PodChange{{Was: &p}})
+		come, ok := t.Follow(site, []policy.PodChange{{Now: &p}})
+		gone, ok2 := t.Follow(site, []policy.PodChange{{Was: &p}})
 		if !ok || !ok2 || len(come) != len(gone) || len(come) == 0 {
 			b.Fatal("the change is not followed")
 		}

@@ -22,15 +22,18 @@ type Site struct {
 	// Subnets are what this node's pods get addresses from. An address of them that no pod is known to have may neither
 	// send nor receive: its pod's policies are not known yet.
 	Subnets []netip.Prefix
-	Bridge  string // of the pods
+	Bridge  string          // of the pods
+	Ports   []netstate.Port // the pods', as the CNI plugin made them
 }
 
-// Desired returns the tables that enforce the policies of a snapshot on a node, one for each family.
+// Desired returns the tables that enforce the policies of a snapshot on a node: one for each family, and one for frames,
+// that holds pods to their own addresses.
 //
 // A packet passes the node's forward hook, and in it the chain of the pod that sends it and that of the pod that it goes
 // to, whichever are on this node. A map finds the chain by the address; a chain is made for each distinct set of policies,
-// and shared by all pods that they select. It may go to another one, after the Admin tier of ClusterNetworkPolicies. Replies pass, but each packet of a connection's original direction is judged: a
-// policy that gets tighter ends open connections.
+// and shared by all pods that they select. It may go to another one, after the Admin tier of ClusterNetworkPolicies.
+// Replies pass, but each packet of a connection's original direction is judged: a policy that gets tighter ends open
+// connections.
 func Desired(site Site, s Snapshot) (netstate.State, []Skip) {
 	t, skips := NewTable(site, s)
 	return t.state, skips
@@ -45,12 +48,13 @@ type Table struct {
 	chains map[string]chain // those that pods of this node need, by family and policies
 	uses   map[string]int   // how many addresses need each, by the same
 	groups map[netstate.Family]*groups
+	ports  ports
 }
 
 // NewTable makes the table of a snapshot.
 func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	rules, skips := New(s)
-	t := &Table{site: site, rules: rules, owners: newOwners(s.Pods), state: netstate.State{},
+	t := &Table{site: site, rules: rules, owners: newOwners(s.Pods), state: netstate.State{}, ports: newPorts(site.Ports),
 		chains: map[string]chain{}, uses: map[string]int{}, groups: map[netstate.Family]*groups{}}
 	for addr := range t.owners {
 		t.use(addr, t.owners.of(addr), 1)
@@ -64,6 +68,10 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	}
 	for addr := range t.owners {
 		t.state.Add(t.elements(addr, t.owners.of(addr))...)
+	}
+	t.state.Add(t.frameTable()...)
+	for name := range t.ports.addrs {
+		t.state.Add(t.portElements(name)...)
 	}
 	return t, skips
 }
@@ -88,6 +96,7 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 			all[netstate.Filter{Family: family, Name: strings.ToLower(string(d))}.Key()] = Chain{Family: family, Direction: d}
 		}
 	}
+	all[netstate.Filter{Family: netstate.Ethernet, Name: framesChain}.Key()] = Chain{Family: netstate.Ethernet, Direction: Egress}
 	policies := map[netstate.Key][]string{}
 	for _, c := range t.chains {
 		for name, p := range c.parts {
@@ -105,76 +114,8 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 	return all
 }
 
-// Follow follows pods that changed. It returns the plan from the state before to the state after. It is not ok if pods of
-// this node need other chains now: then a new Table is due, State is still the one before, and the Table of no other use.
-func (t *Table) Follow(changes []PodChange) (plan netstate.Plan, ok bool) {
-	first := map[netip.Addr]*Pod{} // who had each address before
-	for _, c := range changes {
-		for _, addr := range c.addrs() {
-			old := t.owners.of(addr)
-			if _, seen := first[addr]; !seen {
-				first[addr] = old
-			}
-			t.owners.move(addr, c.Was, c.Now)
-			added := t.use(addr, t.owners.of(addr), 1)
-			if t.use(addr, old, -1) || added {
-				return nil, false
-			}
-		}
-	}
-	before, after := netstate.State{}, netstate.State{}
-	for addr, old := range first {
-		before.Add(t.elements(addr, old)...)
-		after.Add(t.elements(addr, t.owners.of(addr))...)
-	}
-	plan = netstate.Diff(after, before)
-	for _, c := range plan {
-		if delete(t.state, c.Key()); c.Want != nil {
-			t.state.Add(c.Want)
-		}
-	}
-	return plan, true
-}
-
-// addrs returns the addresses of the pod before and after.
-func (c PodChange) addrs() (all []netip.Addr) {
-	if c.Was != nil {
-		all = append(all, c.Was.Addrs...)
-	}
-	if c.Now != nil {
-		all = append(all, c.Now.Addrs...)
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
-}
-
 // local reports whether a pod is one of this node that policies can isolate.
 func (t *Table) local(p *Pod) bool { return p != nil && p.Node == t.site.Node }
-
-// use notes the chains that an address of this node needs, or with -1 that it does not need them any more. It reports
-// whether that changed which chains there are.
-func (t *Table) use(addr netip.Addr, p *Pod, n int) (changed bool) {
-	if !t.local(p) {
-		return false
-	}
-	for _, d := range directions {
-		family := netstate.FamilyOf(addr)
-		policies := t.rules.Applying(d, Endpoint{Addr: addr, Pod: p})
-		if policies.None() {
-			continue
-		}
-		k := chainKey(family, d, policies)
-		if n > 0 && t.uses[k] == 0 {
-			t.chains[k] = newChain(family, d, policies)
-			changed = true
-		}
-		if t.uses[k] += n; t.uses[k] == 0 {
-			delete(t.chains, k)
-			changed = true
-		}
-	}
-	return changed
-}
 
 var directions = [...]Direction{Egress, Ingress}
 
@@ -255,7 +196,7 @@ func (t *Table) hook(family netstate.Family) []string {
 		}
 	}
 	if family == netstate.IPv6 {
-		rules = append(rules, "icmpv6 133-137 accept")
+		rules = append(rules, bridged+"icmpv6 133-137 accept")
 		drop("saddr fe80::/10", "daddr fe80::/10", "daddr ff00::/8")
 	} else {
 		drop("saddr 169.254.0.0/16", "daddr 169.254.0.0/16", "daddr 224.0.0.0/4", "daddr 255.255.255.255/32")

@@ -50,32 +50,36 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFollow follows pods that come, go, and change, and compares each table with one that is made anew.
+// TestFollow follows pods and ports that come, go, and change, and compares each table with one that is made anew.
 func TestFollow(t *testing.T) {
 	followed, anew := 0, 0
 	for seed := range uint64(40) {
 		w := policytest.New(seed)
 		w.Cluster = int(seed % 4)
-		s := w.Snapshot(4, 6)
-		table, _ := policy.NewTable(w.Site(1), s)
+		s, site := w.Snapshot(4, 6), w.Site(1)
+		site.Ports = w.Ports(s, 1)
+		table, _ := policy.NewTable(site, s)
 		have := clone(table.State())
 		for step := range 30 {
 			var changes []policy.PodChange
-			for range 1 + w.IntN(3) {
+			for range w.IntN(4) {
 				changes = append(changes, draw(w, &s, step))
 			}
+			if w.IntN(2) == 0 {
+				site.Ports = w.Ports(s, 1)
+			}
 			if w.IntN(4) == 0 { // a snapshot may be ahead of the changes
-				table, _ = policy.NewTable(w.Site(1), s)
+				table, _ = policy.NewTable(site, s)
 				have = clone(table.State())
 			}
-			plan, ok := table.Follow(changes)
-			want, _ := policy.Desired(w.Site(1), s)
+			plan, ok := table.Follow(site, changes)
+			want, _ := policy.Desired(site, s)
 			if !ok {
 				anew++
 				if d := netstate.Diff(have, table.State()); len(d) > 0 {
 					t.Fatalf("seed %d, step %d: what cannot be followed changes the state:\n%s", seed, step, d)
 				}
-				table, _ = policy.NewTable(w.Site(1), s)
+				table, _ = policy.NewTable(site, s)
 				have = clone(want)
 				continue
 			}

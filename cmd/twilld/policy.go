@@ -14,6 +14,7 @@ import (
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
+	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/announce"
 	"github.com/twill-net/twill/policy/announce/message"
@@ -68,6 +69,9 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return fmt.Errorf("--network-policy needs the kernel's br_netfilter, which is not there (%w): load the module "+
 			"br_netfilter on this node", err)
 	}
+	if err := filter.CheckFrames(); err != nil {
+		return fmt.Errorf("--network-policy: %w", err)
+	}
 	source, err := openPolicies(o, p.config.Log)
 	if err != nil {
 		return err
@@ -76,12 +80,18 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	if err != nil {
 		return fmt.Errorf("--network-policy: %w", err)
 	}
+	ports, err := kernel.OpenPodPorts()
+	if err != nil {
+		tables.Close()
+		return fmt.Errorf("--network-policy: %w", err)
+	}
 	announced := announce.NewSource(source, p.config.Node)
-	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables,
+	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
 		Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics)})
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()
+		ports.Close()
 		return fmt.Errorf("--network-policy: %w", err)
 	}
 	p.metrics.MustRegister(e.Collector(counters))
@@ -90,6 +100,7 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	group.Go(func() error {
 		defer tables.Close()
 		defer counters.Close()
+		defer ports.Close()
 		return e.Run(ctx)
 	})
 	return nil

@@ -130,6 +130,20 @@ func TestForeignTable(t *testing.T) {
 	}
 }
 
+// TestCheckFrames: this kernel has what it takes, and the check leaves nothing.
+func TestCheckFrames(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	if err := CheckFrames(); err != nil {
+		t.Error(err)
+	}
+	if text := sh(t, "nft list tables"); text != "" {
+		t.Errorf("there is %s", text)
+	}
+}
+
 // TestEmptyTable: a table with nothing in it goes.
 func TestEmptyTable(t *testing.T) {
 	if !inNamespace(t) {

@@ -48,6 +48,24 @@ func (f *Filter) check() error {
 	return r.Err
 }
 
+// CheckFrames returns an error if the kernel has no tables for frames. It makes one and deletes it, in one transaction.
+func CheckFrames() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("check what the kernel has: %w", err)
+	}
+	table := &nftables.Table{Name: netstate.FilterTable + "-check", Family: nfnl.TableFamily(netstate.Ethernet)}
+	hook := hookOf(netstate.Ethernet)
+	hook.Table = table
+	conn.AddTable(table)
+	conn.AddChain(hook)
+	conn.DelTable(table)
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("want a kernel with nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE): %w", err)
+	}
+	return nil
+}
+
 // Close releases what the Filter holds. The table stays.
 func (f *Filter) Close() {
 	f.nf.Close()

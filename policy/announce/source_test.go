@@ -469,7 +469,7 @@ func TestDrawn(t *testing.T) {
 		d.seen = func(c policy.Change) {
 			followed := false
 			if table != nil && !c.Rules {
-				_, followed = table.Follow(c.Pods)
+				_, followed = table.Follow(w.Site(1), c.Pods)
 			}
 			if !followed {
 				table, _ = policy.NewTable(w.Site(1), c.Snapshot())

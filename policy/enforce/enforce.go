@@ -29,12 +29,21 @@ type Kernel interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
+// Ports are the ports of the node's pods.
+type Ports interface {
+	// List returns all, as the CNI plugin made them.
+	List() ([]netstate.Port, error)
+	// Watch notifies when one comes or goes; the channel is closed when the subscription broke.
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
 // Config is what an Enforcer is made of.
 type Config struct {
 	Node    string
 	Bridge  string // of the pods
 	Source  policy.Source
 	Kernel  Kernel
+	Ports   Ports
 	Log     *slog.Logger
 	Metrics *Metrics
 }
@@ -66,9 +75,10 @@ type Enforcer struct {
 	failed   error // why the last reconcile failed; nil: it did not
 
 	// What follows is the loop's own.
-	table    *policy.Table  // nil: the source has nothing yet
-	made     policy.Site    // for which it was made
-	have     netstate.State // what the kernel has; nil: it has to be read
+	table    *policy.Table   // nil: the source has nothing yet
+	made     policy.Site     // for which it was made
+	have     netstate.State  // what the kernel has; nil: it has to be read
+	ports    []netstate.Port // nil: they have to be read
 	started  time.Time
 	restored bool // the tables are an earlier agent's
 }
@@ -95,9 +105,11 @@ func (e *Enforcer) Protect(subnets []netip.Prefix) error {
 // Subnets returns what this node's pods get addresses from; nothing before the agent has told it.
 func (e *Enforcer) Subnets() []netip.Prefix { return e.site().Subnets }
 
-// Flush waits until the kernel enforces all that the source has told until now.
+// Flush waits until the kernel enforces all that the source has told until now, for the ports that there are now.
 func (e *Enforcer) Flush(ctx context.Context) error {
-	for last := e.inbox.told(); ; {
+	last := e.inbox.plugged()
+	e.notify()
+	for {
 		e.mu.Lock()
 		followed, progress := e.followed, e.progress
 		e.mu.Unlock()
@@ -152,22 +164,29 @@ func (e *Enforcer) Run(ctx context.Context) error {
 			e.notify()
 		})
 	})
-	group.Go(func() error { return e.watchKernel(ctx) })
+	group.Go(func() error {
+		return e.watch(ctx, "watch the tables of network policies", e.Kernel.Watch, e.inbox.altered)
+	})
+	group.Go(func() error {
+		return e.watch(ctx, "watch pods' ports", e.Ports.Watch, func() { e.inbox.plugged() })
+	})
 	group.Go(func() error { return e.loop(ctx) })
 	return group.Wait()
 }
 
-// watchKernel makes the loop read the tables after others changed them.
-func (e *Enforcer) watchKernel(ctx context.Context) error {
+// watch makes the loop read what it is notified of.
+func (e *Enforcer) watch(
+	ctx context.Context, task string, subscribe func(context.Context) (<-chan struct{}, error), note func(),
+) error {
 	for ctx.Err() == nil {
-		events, err := e.Kernel.Watch(ctx)
+		events, err := subscribe(ctx)
 		if err != nil {
-			e.causes.Error(e.Log, "watch the tables of network policies", err)
+			e.causes.Error(e.Log, task, err)
 			sleep(ctx, time.Second)
 			continue
 		}
 		for more := true; more; { // a new subscription may have missed something
-			e.inbox.altered()
+			note()
 			e.notify()
 			_, more = <-events
 		}

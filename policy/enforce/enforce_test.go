@@ -63,6 +63,28 @@ func clone(s netstate.State) netstate.State {
 	return all
 }
 
+// fakePorts are the pods' ports.
+type fakePorts struct {
+	mu     sync.Mutex
+	all    []netstate.Port
+	fail   error
+	events chan struct{}
+}
+
+func (p *fakePorts) List() ([]netstate.Port, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all, p.fail
+}
+
+func (p *fakePorts) Watch(context.Context) (<-chan struct{}, error) { return p.events, nil }
+
+func (p *fakePorts) set(all []netstate.Port, fail error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all, p.fail = all, fail
+}
+
 // fakeSource tells what the test puts into it.
 type fakeSource chan policy.Change
 
@@ -82,6 +104,7 @@ type run struct {
 	*testing.T
 	*Enforcer
 	kernel *fakeKernel
+	ports  *fakePorts
 	source fakeSource
 	world  policytest.World
 	snap   policy.Snapshot
@@ -95,7 +118,8 @@ func test(t *testing.T, k *fakeKernel, f func(*run)) {
 		r := &run{T: t, kernel: k, source: fakeSource(make(chan policy.Change)), world: policytest.New(6), log: &strings.Builder{}}
 		k.events = make(chan struct{})
 		r.snap = r.world.Snapshot(4, 6)
-		r.Enforcer = New(Config{Node: "node1", Bridge: "cni0", Source: r.source, Kernel: k,
+		r.ports = &fakePorts{all: r.world.Ports(r.snap, 1), events: make(chan struct{})}
+		r.Enforcer = New(Config{Node: "node1", Bridge: "cni0", Source: r.source, Kernel: k, Ports: r.ports,
 			Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -103,6 +127,7 @@ func test(t *testing.T, k *fakeKernel, f func(*run)) {
 		f(r)
 		cancel()
 		close(k.events)
+		close(r.ports.events)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -135,7 +160,9 @@ func (r *run) settle() {
 // check compares the kernel with what the snapshot asks for.
 func (r *run) check(what string) {
 	r.Helper()
-	want, _ := policy.Desired(r.world.Site(1), r.snap)
+	site := r.world.Site(1)
+	site.Ports, _ = r.ports.List()
+	want, _ := policy.Desired(site, r.snap)
 	r.kernel.mu.Lock()
 	defer r.kernel.mu.Unlock()
 	if d := netstate.Diff(want, r.kernel.state); len(d) > 0 {
@@ -303,10 +330,10 @@ func TestNoSource(t *testing.T) {
 func TestFlush(t *testing.T) {
 	test(t, &fakeKernel{}, func(r *run) {
 		r.protect()
+		r.sync()
 		if err := r.Flush(r.Context()); err != nil {
 			r.Errorf("nothing was told: %v", err)
 		}
-		r.sync()
 		old := r.snap.Pods[0]
 		changed := *old
 		changed.Labels = r.world.Labels()

@@ -21,6 +21,7 @@ type news struct {
 	pods     []policy.PodChange
 	snapshot func() policy.Snapshot // nil: the source has nothing yet
 	tables   bool                   // the kernel's tables may have changed
+	ports    bool                   // the pods' ports may have changed
 	last     int                    // the number of the last change; the first is 1
 }
 
@@ -46,10 +47,12 @@ func (b *inbox) altered() {
 	b.tables = true
 }
 
-// told returns how many changes there have been.
-func (b *inbox) told() int {
+// plugged notes that ports have to be read, and returns the number of this change.
+func (b *inbox) plugged() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.ports = true
+	b.last++
 	return b.last
 }
 

@@ -25,12 +25,15 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	if n.snapshot == nil {
 		return e.restore(ctx, site)
 	}
+	var err error
+	if site.Ports, err = e.readPorts(n); err != nil {
+		return err
+	}
 	plan, followed := e.follow(n, site)
 	if !followed {
 		plan = e.make(n.snapshot(), site)
 	}
 	if e.have == nil {
-		var err error
 		if plan, err = e.compare(ctx, n); err != nil {
 			return err
 		}
@@ -44,12 +47,23 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// follow takes changes of pods into the table, and returns what to change in the kernel.
+// readPorts returns the pods' ports. If they cannot be read, the table has to be made anew after that: the news are lost.
+func (e *Enforcer) readPorts(n news) (ports []netstate.Port, err error) {
+	if e.ports == nil || n.ports {
+		if e.ports, err = e.Ports.List(); err != nil {
+			e.ports, e.table = nil, nil
+			return nil, fmt.Errorf("read which ports pods have: %w", err)
+		}
+	}
+	return e.ports, nil
+}
+
+// follow takes changes of pods and ports into the table, and returns what to change in the kernel.
 func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool) {
-	if e.table == nil || n.rules || !slices.Equal(site.Subnets, e.made.Subnets) {
+	if e.table == nil || n.rules {
 		return nil, false
 	}
-	return e.table.Follow(n.pods)
+	return e.table.Follow(site, n.pods)
 }
 
 // make makes the table anew, and returns what to change in the kernel if that is as it was.

@@ -2,9 +2,11 @@
 package policytest
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -12,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -96,6 +99,28 @@ func (w World) Pod(node, i int) policy.Pod {
 func (w World) Site(node int) policy.Site {
 	return policy.Site{Node: fmt.Sprintf("node%d", node), Bridge: "cni0", Subnets: []netip.Prefix{
 		netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", node)), netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", node))}}
+}
+
+// Ports draws the ports of a node's pods, by their names: most pods have one, and so has a pod that nobody knows. Some have no
+// addresses, as an older CNI plugin makes them.
+func (w World) Ports(s policy.Snapshot, node int) (all []netstate.Port) {
+	add := func(name string, addrs []netip.Addr) {
+		p := netstate.Port{Name: name, Bridge: "cni0"}
+		if w.IntN(8) > 0 {
+			p = p.WithAddrs(addrs)
+		}
+		if w.IntN(8) > 0 {
+			all = append(all, p)
+		}
+	}
+	for _, p := range s.Pods {
+		if p.Node == w.Site(node).Node {
+			add("veth"+p.UID, p.Addrs)
+		}
+	}
+	add("vethx", w.Pod(node, 77).Addrs)
+	slices.SortFunc(all, func(a, b netstate.Port) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // Labels draws labels.

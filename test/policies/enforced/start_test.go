@@ -77,8 +77,11 @@ func TestFirstPacket(t *testing.T) {
 			denied.ask(t, pod)
 		}
 		stop()
-		if denied.heard(pod) == selected {
+		if denied.heard(pod.Addrs) == selected {
 			t.Errorf("%s with %v: the denied peers got a packet of it: %v", pod.Name, pod.Addrs, selected)
+		}
+		if denied.heard(strangers) {
+			t.Errorf("%s with %v: the denied peers got a packet that it sent from another address", pod.Name, pod.Addrs)
 		}
 		if t.Failed() {
 			t.FailNow()
@@ -127,7 +130,7 @@ func newPeers(t *testing.T, l *lab.Lab, name string) *peers {
 		}
 		for _, addr := range pod.Addrs {
 			at := netip.AddrPortFrom(addr, port)
-			conn := listen(t, pod, at)
+			conn := listen(t, pod.Host, at)
 			p.addrs = append(p.addrs, at)
 			go p.serve(conn)
 		}
@@ -135,11 +138,11 @@ func newPeers(t *testing.T, l *lab.Lab, name string) *peers {
 	return p
 }
 
-// listen opens a UDP socket in a pod.
-func listen(t *testing.T, pod *lab.Pod, at netip.AddrPort) *net.UDPConn {
+// listen opens a UDP socket in a host.
+func listen(t *testing.T, h host.Host, at netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
-	err := pod.Do(func() (err error) {
+	err := h.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		return err
 	})
@@ -164,11 +167,11 @@ func (p *peers) serve(conn *net.UDPConn) {
 	}
 }
 
-// heard reports whether a peer got a packet of a pod.
-func (p *peers) heard(pod *lab.Pod) bool {
+// heard reports whether a peer got a packet from one of some addresses.
+func (p *peers) heard(addrs []netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(pod.Addrs, func(a netip.Addr) bool { return slices.Contains(p.from, a) })
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(p.from, a) })
 }
 
 // ask sends each peer one packet, and wants its answer.
@@ -205,7 +208,8 @@ func (p *peers) ping(t *testing.T, pod *lab.Pod) {
 	}
 }
 
-// keepSending sends to all addresses every millisecond, from before the pod has a network, until it is stopped.
+// keepSending sends to all addresses every millisecond, from before the pod has a network until it is stopped: as pods do, and
+// past the pod's kernel from other addresses.
 func keepSending(t *testing.T, pod *lab.Pod, to []netip.AddrPort) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -215,7 +219,7 @@ func keepSending(t *testing.T, pod *lab.Pod, to []netip.AddrPort) (stop func()) 
 		if f == netstate.IPv6 {
 			from = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
 		}
-		conn := listen(t, pod, from)
+		conn := listen(t, pod.Host, from)
 		all.Go(func() {
 			for tick := time.NewTicker(time.Millisecond); ; {
 				for _, at := range to {
@@ -233,11 +237,30 @@ func keepSending(t *testing.T, pod *lab.Pod, to []netip.AddrPort) (stop func()) 
 			}
 		})
 	}
+	var forgeries []forged
+	for _, at := range to {
+		from := strangers[0]
+		if at.Addr().Is6() {
+			from = strangers[1]
+		}
+		forgeries = append(forgeries, forged{dst: gateway(pod.Node), src: netstate.MAC{2, 5: 0x77}, from: from, to: at, port: 7,
+			payload: "leak"})
+	}
+	all.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for ; ctx.Err() == nil; <-tick.C {
+			_ = trySend(pod, forgeries...) // not before it has its interface
+		}
+	})
 	return func() {
 		cancel()
 		all.Wait()
 	}
 }
+
+// strangers are addresses that are no pod's.
+var strangers = []netip.Addr{netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("2001:db8::77")}
 
 // BenchmarkAdd measures ADD where policies are enforced: in turn with the agent that answers, and without its socket.
 func BenchmarkAdd(b *testing.B) {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,7 +12,12 @@ import (
 // String is what the flow is: "TCP 8080 from shop/db-1 to shop/web-0".
 func (f Flow) String() string { return fmt.Sprintf("%s from %s to %s", f.port(), f.From, f.To) }
 
-func (f Flow) port() string { return fmt.Sprintf("%s %d", f.Protocol, f.Port) }
+func (f Flow) port() string {
+	if _, hasPorts := protocolNumbers[f.Protocol]; !hasPorts {
+		return string(f.Protocol)
+	}
+	return fmt.Sprintf("%s %d", f.Protocol, f.Port)
+}
 
 // Explain says in a sentence each why the ends' policies allow the flow, or do not.
 func (v Verdict) Explain(f Flow) (egress, ingress string) {
@@ -141,6 +147,17 @@ func selected(what string, s *metav1.LabelSelector) string {
 func everything(s *metav1.LabelSelector) bool {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	return err == nil && selector.Empty()
+}
+
+// At returns the end of connections that has an address: the newest pod, or nobody known.
+func (s Snapshot) At(a netip.Addr) Endpoint {
+	e := Endpoint{Addr: a}
+	for _, p := range s.Pods {
+		if slices.Contains(p.Addrs, a) && (Endpoint{Pod: p}).Selectable() && (e.Pod == nil || p.Newer(e.Pod)) {
+			e.Pod = p
+		}
+	}
+	return e
 }
 
 // Find returns the pod of a snapshot.

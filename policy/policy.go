@@ -55,7 +55,7 @@ type Port struct {
 	Number   uint16
 }
 
-// Protocol is TCP, UDP or SCTP.
+// Protocol is TCP, UDP or SCTP. A Flow may have another, such as ICMP: only rules without ports allow it.
 type Protocol string
 
 // The protocols that have ports.

@@ -18,6 +18,9 @@ type Object struct {
 	Fix string `json:"fix,omitempty"`
 	// About are the addresses that it is about; invalid: all.
 	About netip.Prefix `json:"about"`
+	// Table and Chain are those of a rule of nftables.
+	Table string `json:"table,omitempty"`
+	Chain string `json:"chain,omitempty"`
 }
 
 // Kind is a part of the kernel's network configuration.

@@ -6,6 +6,7 @@ import "net/netip"
 type Flow struct {
 	Src, Dst netip.Addr
 	Proto    string // icmp, tcp, udp
+	Port     uint16 // of the receiver; 0: none
 	Size     int    // bytes: only packets of this size or more are lost; 0: all are
 	Sent     string // what was sent, for people: "full-size ICMP from node1/pod1 to node2/pod1"
 	Error    string // what the sender was told

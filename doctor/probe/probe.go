@@ -91,7 +91,8 @@ func (t Try) String() string {
 // Result is what came of a Try; the error is nil if packets came back.
 type Result struct {
 	Try
-	Err error
+	Port uint16 // of the receiver; 0: none
+	Err  error
 }
 
 // Lost reports whether packets did not come back.
@@ -112,19 +113,20 @@ func Send(ctx context.Context, tries []Try, patience time.Duration) []Result {
 	var wait sync.WaitGroup
 	for i, t := range tries {
 		results[i].Try = t
-		wait.Go(func() { results[i].Err = send(ctx, servers, replies, t) })
+		wait.Go(func() { results[i].Port, results[i].Err = send(ctx, servers, replies, t) })
 	}
 	wait.Wait()
 	return results
 }
 
-func send(ctx context.Context, servers *servers, replies *replies, t Try) error {
+// send makes a try, and returns the port that it went to.
+func send(ctx context.Context, servers *servers, replies *replies, t Try) (port uint16, err error) {
 	if t.OnBehalf {
-		return onBehalf(ctx, replies, t)
+		return 0, onBehalf(ctx, replies, t)
 	}
 	switch t.Kind.Proto() {
 	case "icmp":
-		return echo(ctx, t)
+		return 0, echo(ctx, t)
 	case "tcp":
 		return stream(ctx, servers, t)
 	}

@@ -104,15 +104,26 @@ func (s *servers) datagram(at Site, addr netip.Addr) (string, error) {
 }
 
 // stream connects, sends, and wants as much back.
-func stream(ctx context.Context, s *servers, t Try) error {
+func stream(ctx context.Context, s *servers, t Try) (port uint16, err error) {
 	to, err := s.stream(t.To, t.Dst)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	return portOf(to), exchange(ctx, t, to)
+}
+
+// portOf returns the port of a server's address.
+func portOf(server string) uint16 {
+	to, _ := netip.ParseAddrPort(server) // the kernel has chosen it
+	return to.Port()
+}
+
+// exchange connects to an address, sends, and wants as much back.
+func exchange(ctx context.Context, t Try, to string) error {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: t.local()}}
 	d.SetMultipathTCP(false)
 	var conn net.Conn
-	err = t.From.Do(func() (err error) {
+	err := t.From.Do(func() (err error) {
 		conn, err = d.DialContext(ctx, "tcp", to)
 		return err
 	})
@@ -129,15 +140,20 @@ func stream(ctx context.Context, s *servers, t Try) error {
 }
 
 // datagram sends one datagram, and wants it back.
-func datagram(ctx context.Context, s *servers, t Try) error {
+func datagram(ctx context.Context, s *servers, t Try) (port uint16, err error) {
 	to, err := s.datagram(t.To, t.Dst)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	return portOf(to), exchangeDatagram(ctx, t, to)
+}
+
+// exchangeDatagram sends one datagram to an address, and wants it back.
+func exchangeDatagram(ctx context.Context, t Try, to string) error {
 	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: t.local()},
 		Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
 	var conn net.Conn
-	err = t.From.Do(func() (err error) {
+	err := t.From.Do(func() (err error) {
 		conn, err = d.DialContext(ctx, "udp", to)
 		return err
 	})

@@ -51,7 +51,7 @@ func (b *book) object(m *met) locate.Object {
 	if o, ok := b.savedObject(m); ok {
 		return o
 	}
-	o := locate.Object{Kind: locate.Rule}
+	o := locate.Object{Kind: locate.Rule, Table: m.table, Chain: m.chain}
 	if m.kind == unix.NFT_TRACETYPE_POLICY {
 		o.Text = m.String() + ": " + m.name()
 		o.Usual = "policy accept"

@@ -30,9 +30,8 @@ func Count(ctx context.Context, at kubeclient.Server) (int, error) {
 	return n, nil
 }
 
-// Read returns what a Source watches, as it is now, with ClusterNetworkPolicies if cluster is true. It needs the rights of
-// a Source.
-func Read(ctx context.Context, at kubeclient.Server, cluster bool) (s policy.Snapshot, err error) {
+// Read returns what a Source watches, as it is now. It needs the rights of a Source.
+func Read(ctx context.Context, at kubeclient.Server) (s policy.Snapshot, err error) {
 	api, err := connect(at)
 	if err != nil {
 		return s, err
@@ -47,14 +46,13 @@ func Read(ctx context.Context, at kubeclient.Server, cluster bool) (s policy.Sna
 		})
 	}
 	source, err := New(api, func(task string, err error) {
-		if err != nil && !errors.Is(err, errNoAPI) {
+		if err != nil {
 			end(policy.Snapshot{}, fmt.Errorf("%s: %w", task, err))
 		}
 	})
 	if err != nil {
 		return s, err
 	}
-	source.Cluster = cluster
 	watchErr := source.Watch(ctx, func(c policy.Change) { end(c.Snapshot(), nil) })
 	end(policy.Snapshot{}, errors.Join(fmt.Errorf("read network policies: %w", context.Cause(ctx)), watchErr))
 	return s, err

@@ -7,6 +7,19 @@ var pathKinds = map[kind]Kind{
 		Why:   "real packets were sent and followed: they end at this place, by this object",
 		Fix:   "take back what the finding names, or find out who wrote it",
 		See:   "twillctl trace SRC DST"},
+	policyUnknownPod: {ID: "policy-unknown-pod", Severity: Broken,
+		Title: "packets are dropped whose address no pod is known to have",
+		Why: "while network policies are enforced, an address of the node may neither send nor receive before it is known " +
+			"which policies select its pod: a pod that the agent does not know has no network",
+		Fix: "let the agent learn of the pod: it runs, it reaches the API server, and the pod has this address in its " +
+			"status.podIPs; an address that is no pod's is none to use",
+		See: "kubectl get pods --all-namespaces --output wide; twillctl status; nft list map ip twill-policy ingress"},
+	policyOutdated: {ID: "policy-outdated", Severity: Broken,
+		Title: "a node's rules deny what network policies allow",
+		Why:   "the node has not followed a change of policies, pods or namespaces: connections are lost that should pass",
+		Fix: "look at the agent of that node: does it run, does it reach the API server, and what does it say at /status? It " +
+			"follows within a second",
+		See: "twillctl status; curl -s localhost:PORT/status; kubectl twill policy test FROM TO:PORT"},
 	noLease: {ID: "no-lease", Severity: Broken,
 		Title: "this node has no lease",
 		Why:   "without a subnet no pod gets an address, and no route to other nodes is written",

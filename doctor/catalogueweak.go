@@ -145,6 +145,12 @@ var weakKinds = map[kind]Kind{
 		Fix: "for NetworkManager name them in /etc/NetworkManager/conf.d: [keyfile] unmanaged-devices=" +
 			"interface-name:cni*;interface-name:flannel*;interface-name:veth*; for networkd set ManageForeignRoutes=no",
 		See: "nmcli device; networkctl"},
+	policyDenied: {ID: "policy-denied", Severity: Intended,
+		Title: "network policies deny connections between pods",
+		Why: "a policy selects one of the pods for this direction, and none allows the connection; that is how policies are " +
+			"meant to work, so nothing is wrong unless it should pass",
+		Fix: "if it is to pass, let a policy allow it: add a rule to one that selects the pod, or write one beside it",
+		See: "kubectl twill policy POD; kubectl twill policy test FROM TO:PORT"},
 	kernelOld: {ID: "kernel-old", Severity: Risk,
 		Title: "the kernel is older than what Twill is tested on",
 		Why:   "features are missing",

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/twill-net/twill/doctor/locate"
 )
 
 // Connectivity is the result of a connectivity test: who reached whom, and what loses what is lost.
@@ -27,11 +25,22 @@ type Cell struct {
 	Family string `json:"family"` // IPv4, IPv6
 	Kind   string `json:"kind"`   // ICMP, full-size ICMP, TCP, …
 	Sent   int    `json:"sent"`
-	Lost   int    `json:"lost"`
+	Lost   int    `json:"lost"`             // and nobody asked for it
+	Denied int    `json:"denied,omitempty"` // by network policies
 }
 
+// Outcome is what became of a probe.
+type Outcome int
+
+// The outcomes.
+const (
+	CameBack Outcome = iota
+	WasLost
+	WasDenied // by network policies
+)
+
 // Count adds the result of one probe.
-func (c *Connectivity) Count(from, to, family, kind string, lost bool) {
+func (c *Connectivity) Count(from, to, family, kind string, what Outcome) {
 	i := slices.IndexFunc(c.Cells, func(o Cell) bool {
 		return o.From == from && o.To == to && o.Family == family && o.Kind == kind
 	})
@@ -41,9 +50,13 @@ func (c *Connectivity) Count(from, to, family, kind string, lost bool) {
 	}
 	c.Cells[i].Sent++
 	c.Probes.Sent++
-	if lost {
+	switch what {
+	case WasLost:
 		c.Cells[i].Lost++
 		c.Probes.Lost++
+	case WasDenied:
+		c.Cells[i].Denied++
+		c.Probes.Denied++
 	}
 }
 
@@ -54,7 +67,7 @@ func (c *Connectivity) Join(o Connectivity) {
 }
 
 // Explain adds where probes are lost.
-func (c *Connectivity) Explain(losses []locate.Loss) { c.Lost = mergeLosses(losses) }
+func (c *Connectivity) Explain(lost Lost) { c.Lost = lost.findings() }
 
 // Failed reports whether a probe is lost, or a node could not be asked.
 func (c Connectivity) Failed() bool { return c.Probes.Lost > 0 || len(c.Silent) > 0 }
@@ -92,9 +105,10 @@ func (c Connectivity) WriteText(w io.Writer) error {
 	switch p := c.Probes; {
 	case p.Lost > 0:
 		fmt.Fprintf(&b, "✗ %d of %d probes are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
-	case p.Sent > 0:
-		fmt.Fprintf(&b, "✓ all %d probes came back (%.1f s)\n", p.Sent, p.Seconds)
+	case p.Sent > p.Denied:
+		fmt.Fprintf(&b, "✓ %s probes came back (%.1f s)\n", p.returned(), p.Seconds)
 	}
+	c.Probes.writeDenied(&b)
 	for i, f := range c.Lost {
 		f.write(&b, i == 0 && f.kind == packetLost)
 	}
@@ -115,16 +129,21 @@ func upper(all []string) (out []string) {
 	return out
 }
 
-// cell returns "✓", or how many of the probes came back.
+// cell returns "✓", or how many of the probes came back; "–" if network policies deny them.
 func (c Connectivity) cell(row Cell, kind string) string {
 	for _, o := range c.Cells {
 		if o.From != row.From || o.To != row.To || o.Family != row.Family || o.Kind != kind {
 			continue
 		}
-		if o.Lost == 0 {
-			return "✓"
+		switch back := o.Sent - o.Lost - o.Denied; {
+		case o.Lost > 0:
+			return fmt.Sprintf("✗ %d/%d", back, o.Sent)
+		case back == 0:
+			return "– denied"
+		case o.Denied > 0:
+			return fmt.Sprintf("✓ %d/%d", back, o.Sent)
 		}
-		return fmt.Sprintf("✗ %d/%d", o.Sent-o.Lost, o.Sent)
+		return "✓"
 	}
 	return "-"
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,6 +25,8 @@ type Diagnosis struct {
 	Probed   bool      `json:"probed"`   // packets were sent to find out
 	Findings []Finding `json:"findings"` // the likeliest cause first
 	Unread   []string  `json:"unread"`   // what could not be looked at, and why
+	// Policies says who enforces network policies; nil: nobody does, or is to.
+	Policies *PolicyState `json:"policies,omitempty"`
 
 	lost bool // probes are lost, and that is said elsewhere
 }
@@ -34,7 +37,8 @@ func Diagnose(f Facts, took time.Duration) Diagnosis {
 	d := Diagnosis{Schema: Schema, Node: f.Node, Backend: local.Backend, Subnets: []string{},
 		Peers: len(f.Lease.Snapshot.Peers), Took: took.Seconds(),
 		Probed:   len(f.Probes) > 0,
-		Findings: append([]Finding{}, Check(f)...), Unread: append([]string{}, f.Unread...)}
+		Findings: append([]Finding{}, Check(f)...), Unread: append([]string{}, f.Unread...),
+		Policies: f.policyState()}
 	for i := range d.Findings {
 		d.Findings[i].Place = f.Node
 	}
@@ -44,8 +48,10 @@ func Diagnose(f Facts, took time.Duration) Diagnosis {
 	return d
 }
 
-// Failed reports whether anything was found.
-func (d Diagnosis) Failed() bool { return len(d.Findings) > 0 }
+// Failed reports whether anything is wrong.
+func (d Diagnosis) Failed() bool {
+	return slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.Severity != Intended })
+}
 
 // WriteJSON writes the diagnosis for programs.
 func (d Diagnosis) WriteJSON(w io.Writer) error { return writeJSON(w, d) }
@@ -67,7 +73,7 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 		cmp.Or(d.Backend, "no lease"), cmp.Or(strings.Join(d.Subnets, " "), "no subnet"), d.Peers, d.Took)
 	for i, f := range d.Findings {
 		if i < maxInFull {
-			f.write(&b, i == 0)
+			f.write(&b, i == 0 && f.Severity != Intended)
 			continue
 		}
 		if i == maxInFull {
@@ -76,7 +82,7 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "  %s: %s: %s\n", f.ID, f.Title, f.evidence())
 	}
 	switch {
-	case len(d.Findings) > 0:
+	case d.Failed():
 	case d.Probed:
 		fmt.Fprintln(&b, "✓ nothing is wrong here, and packets came back")
 	case d.lost:
@@ -93,8 +99,11 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 
 func (f Finding) write(b *strings.Builder, isFirst bool) {
 	mark, first := "✗", ""
-	if f.Severity == Risk {
+	switch f.Severity {
+	case Risk:
 		mark = "!"
+	case Intended:
+		mark = "–"
 	}
 	if isFirst {
 		first = "  ← most likely the cause"

@@ -156,7 +156,7 @@ func TestNothingHere(t *testing.T) {
 		{Probes{Sent: 3, Lost: 1}, "? nothing else is seen to be wrong on this node"},
 	} {
 		var b strings.Builder
-		s := NewSurvey([]Diagnosis{{Node: "node1"}}, nil, test.probes, nil)
+		s := NewSurvey([]Diagnosis{{Node: "node1"}}, nil, test.probes, Lost{})
 		if err := s.WriteText(&b); err != nil || !strings.Contains(b.String(), test.want) {
 			t.Errorf("%+v: %v\n%s", test.probes, err, b.String())
 		}
@@ -172,7 +172,7 @@ func TestSurveyOfOthers(t *testing.T) {
 	if err := json.Unmarshal([]byte(printed), &nodes); err != nil {
 		t.Fatal(err)
 	}
-	if s := NewSurvey(nodes, nil, Probes{}, nil); s.First == nil || s.First.ID != "packet-lost" {
+	if s := NewSurvey(nodes, nil, Probes{}, Lost{}); s.First == nil || s.First.ID != "packet-lost" {
 		t.Errorf("got %+v first", s.First)
 	}
 }

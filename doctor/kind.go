@@ -1,5 +1,7 @@
 package doctor
 
+import "slices"
+
 // Kind is an entry of the catalogue: something that can be wrong.
 type Kind struct {
 	ID       string
@@ -15,9 +17,13 @@ type Severity string
 
 // The severities.
 const (
-	Broken Severity = "broken" // pods are cut off, or will not start
-	Risk   Severity = "risk"   // it works now, and will not always
+	Broken   Severity = "broken"   // pods are cut off, or will not start
+	Risk     Severity = "risk"     // it works now, and will not always
+	Intended Severity = "intended" // it is as somebody asked, and nothing is wrong
 )
+
+// rank orders severities, the worst first.
+func (s Severity) rank() int { return slices.Index([]Severity{Broken, Risk, Intended}, s) }
 
 // kind is the index of a Kind in the catalogue, in the order in which findings are likely to be the cause of others:
 // a device that is gone takes its routes with it, so it comes before routes.
@@ -28,6 +34,8 @@ const (
 
 	// What a probe that was followed met.
 	packetLost
+	policyUnknownPod
+	policyOutdated
 
 	// What breaks the path between nodes.
 	noLease
@@ -144,6 +152,9 @@ const (
 	kubeProxyCIDR
 	deviceManager
 	kernelOld
+
+	// What is as somebody asked.
+	policyDenied
 	kinds // how many there are
 )
 

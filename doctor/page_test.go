@@ -126,7 +126,7 @@ func page(k doctor.Kind, faults []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s.\n\n", k.ID, sentence(k.Title))
 	what := map[doctor.Severity]string{doctor.Broken: "Pods are cut off, or new ones do not start.",
-		doctor.Risk: "It may work now; it will not always."}
+		doctor.Risk: "It may work now; it will not always.", doctor.Intended: "It is as somebody asked, and nothing is wrong."}
 	fmt.Fprintf(&b, "**Severity:** %s. %s\n\n", k.Severity, what[k.Severity])
 	fmt.Fprintf(&b, "## Why it hurts\n\n%s.\n\n## How to fix it\n\n%s.\n\n", sentence(k.Why), sentence(k.Fix))
 	fmt.Fprintf(&b, "The finding itself names the object and, where there is one, the exact command.\n\n## Look by hand\n\n```\n%s\n```\n",

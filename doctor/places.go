@@ -15,6 +15,8 @@ type place struct {
 	kinds  []kind
 	entry  func(visit) string
 	trials func(visit) []trial // that the packet has to pass
+	// policies says that network policies decide there.
+	policies bool
 	// partial reports whether what is found there stops only some packets, or none of this flow; nil: it stops all.
 	partial func(visit) bool
 }
@@ -41,6 +43,7 @@ var leavePlaces = []place{
 	{name: "more specific route", kinds: []kind{routeShadowed}, partial: visit.isNotShadowed},
 	{name: "route", kinds: []kind{routeMissing, routeAltered}, entry: visit.routeEntry, partial: visit.isRouteRight},
 	{name: "forward rules", trials: podTrial(1)},
+	{name: "network policies", policies: true},
 	{name: "postrouting rules", trials: podTrial(2)},
 	{name: "neighbour", kinds: []kind{neighbourMissing, neighbourAltered}, entry: visit.neighbourEntry},
 	{name: "forwarding database", kinds: []kind{fdbMissing, fdbAltered}, entry: visit.fdbEntry},
@@ -73,6 +76,7 @@ var arrivePlaces = []place{
 	{name: "prerouting rules", trials: podTrial(0)},
 	{name: "forwarding", kinds: []kind{ipForwardOff, deviceForwardingOff}, entry: visit.forwardingEntry},
 	{name: "forward rules", trials: podTrial(1)},
+	{name: "network policies", policies: true},
 	{name: "postrouting rules", trials: podTrial(2)},
 	{name: "bridge", kinds: []kind{bridgeMissing}, partial: visit.isPluggedIn},
 	{name: "bridge", kinds: []kind{bridgeDown, gatewayAddress}, entry: visit.bridgeEntry},
@@ -90,6 +94,7 @@ var samePlaces = []place{
 	{name: "bridge", kinds: []kind{bridgeDown}, entry: visit.bridgeEntry},
 	{name: "bridged packets in forward rules",
 		trials: func(v visit) []trial { return sameNode(v.Facts, v.flow.Src, v.flow.Dst) }},
+	{name: "network policies", policies: true},
 	{name: "other pod's interface", entry: func(v visit) string { return v.portEntry(v.flow.Dst) }},
 }
 

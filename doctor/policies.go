@@ -16,9 +16,11 @@ type Policies struct {
 	File   string // from which the agent reads them; empty: from the cluster's API
 	// Snapshot is what the agent follows, if it reads files; nil: the node does not know it.
 	Snapshot *policy.Snapshot `json:"-"`
-	Tables   netstate.State   `json:"-"` // what the tables of network policies hold
-	Plan     netstate.Plan    `json:"-"` // what is wrong with them, as far as it is known how they should be
-	Count    int              // of the cluster's NetworkPolicies, as far as the doctor may ask for them
+	// Ask reads what the agent follows from the cluster's API; nil: it may not be asked, or Snapshot is known.
+	Ask    func() (policy.Snapshot, error) `json:"-"`
+	Tables netstate.State                  `json:"-"` // what the tables of network policies hold
+	Plan   netstate.Plan                   `json:"-"` // what is wrong with them, as far as it is known how they should be
+	Count  int                             // of the cluster's NetworkPolicies, as far as the doctor may ask for them
 }
 
 // PolicyStatus is what the agent says about its enforcement of network policies, at /status.
@@ -94,6 +96,21 @@ func (e *exam) checkPolicies() {
 	if slices.ContainsFunc(e.Interfaces, func(i netstate.Interface) bool { return i.Name == ipvs }) {
 		e.find(policiesIPVS, "kube-proxy", "mode nftables or iptables", "the device "+ipvs+" is there: its mode is IPVS", "")
 	}
+}
+
+// Unenforced adds the finding that a cluster has so many NetworkPolicies, and that nothing enforces them here.
+func (d *Diagnosis) Unenforced(count int) {
+	known := slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.ID == catalogue[policiesNotEnforced].ID })
+	if d.Policies != nil || count == 0 || known {
+		return
+	}
+	e := exam{Facts: Facts{Policies: Policies{Count: count}}}
+	e.checkPolicies()
+	for _, f := range e.found {
+		f.Place = d.Node
+		d.Findings = append(d.Findings, f)
+	}
+	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
 }
 
 // unenforced returns why policies are not enforced although the agent is to do so, and what that is about.

@@ -88,6 +88,24 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// TestUnenforced: a workstation knows whether there are policies, and each node whether anything enforces them.
+func TestUnenforced(t *testing.T) {
+	other := healthy()
+	other.Interfaces = append(other.Interfaces, netstate.Interface{Name: "cilium_net"})
+	for name, test := range map[string]struct {
+		f     Facts
+		count int
+		want  int
+	}{"nothing": {healthy(), 2, 1}, "no policies": {healthy(), 0, 0}, "Twill": {enforcing(), 2, 0}, "another engine": {other, 2, 0}} {
+		d := Diagnose(test.f, 0)
+		d.Unenforced(test.count)
+		d.Unenforced(test.count)
+		if len(d.Findings) != test.want || test.want > 0 && (d.Findings[0].ID != "policies-not-enforced" || d.Findings[0].Place != "n1" || !d.Failed()) {
+			t.Errorf("%s: got %+v", name, d.Findings)
+		}
+	}
+}
+
 // TestPolicyStatus: the status says in a word who enforces policies, and in a line why not.
 func TestPolicyStatus(t *testing.T) {
 	broken := enforcing()

@@ -25,15 +25,22 @@ type Survey struct {
 // Probes counts exchanges of packets: ICMP, TCP and UDP, small and of full size, each there and back.
 type Probes struct {
 	Sent int `json:"sent"` // 0: none were
-	Lost int `json:"lost"`
-	Late int `json:"late,omitempty"` // came back only when they were sent again
+	Lost int `json:"lost"` // and nobody asked for it
+	// Denied are lost, because network policies do not let them pass.
+	Denied int `json:"denied,omitempty"`
+	Late   int `json:"late,omitempty"` // came back only when they were sent again
 	// Other reports whether they were sent from another address than the one that was asked about: what tables say of
 	// that one stays true.
-	Other    bool     `json:"other,omitempty"`
-	OnlyICMP bool     `json:"onlyICMP,omitempty"` // a pod that cannot be entered sends no TCP and UDP
+	Other    bool `json:"other,omitempty"`
+	OnlyICMP bool `json:"onlyICMP,omitempty"` // a pod that cannot be entered sends no TCP and UDP
+	// OnBehalf reports whether nodes sent them in the name of pods: what policies say of sending did not apply to them.
+	OnBehalf bool     `json:"onBehalf,omitempty"`
 	Seconds  float64  `json:"seconds"`
 	Unread   []string `json:"unread,omitempty"` // what could not be watched, and why
 }
+
+// came reports whether packets came back, and none was lost that nobody asked for.
+func (p Probes) came() bool { return p.Lost == 0 && p.Sent > p.Denied }
 
 // kinds says what came back.
 func (p Probes) kinds() string {
@@ -46,7 +53,8 @@ func (p Probes) kinds() string {
 // and returns the probes of two nodes, which sent them at the same time.
 func (p Probes) and(o Probes) Probes {
 	p.Sent, p.Lost, p.Late, p.Seconds = p.Sent+o.Sent, p.Lost+o.Lost, p.Late+o.Late, max(p.Seconds, o.Seconds)
-	p.Other, p.OnlyICMP = p.Other || o.Other, p.OnlyICMP || o.OnlyICMP
+	p.Denied += o.Denied
+	p.Other, p.OnlyICMP, p.OnBehalf = p.Other || o.Other, p.OnlyICMP || o.OnlyICMP, p.OnBehalf || o.OnBehalf
 	for _, u := range o.Unread {
 		if !slices.Contains(p.Unread, u) {
 			p.Unread = append(p.Unread, u)
@@ -57,12 +65,12 @@ func (p Probes) and(o Probes) Probes {
 
 // NewSurvey puts together what was found. Real packets have the last word: what the tables of a node let expect is no
 // more than a risk if all probes came back.
-func NewSurvey(nodes []Diagnosis, silent []string, p Probes, losses []locate.Loss) Survey {
-	s := Survey{Schema: Schema, Probes: p, Lost: mergeLosses(losses), Nodes: nodes, Silent: silent}
+func NewSurvey(nodes []Diagnosis, silent []string, p Probes, lost Lost) Survey {
+	s := Survey{Schema: Schema, Probes: p, Lost: lost.findings(), Nodes: nodes, Silent: silent}
 	if s.Nodes == nil {
 		s.Nodes = []Diagnosis{}
 	}
-	if p.Sent > 0 && p.Lost == 0 {
+	if p.came() {
 		for i := range s.Nodes {
 			s.Nodes[i].Findings = belieNode(s.Nodes[i].Findings)
 		}
@@ -93,11 +101,12 @@ func (s Survey) first() *Finding {
 	for _, n := range s.Nodes {
 		all = append(all, n.Findings...)
 	}
+	all = slices.DeleteFunc(all, func(f Finding) bool { return f.Severity == Intended })
 	if len(all) == 0 {
 		return nil
 	}
 	slices.SortStableFunc(all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Severity, b.Severity), byLikelihood(a, b)) // broken comes before risk
+		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), byLikelihood(a, b))
 	})
 	return &all[0]
 }
@@ -130,15 +139,16 @@ func (s Survey) WriteJSON(w io.Writer) error { return writeJSON(w, s) }
 func (s Survey) WriteText(w io.Writer) error {
 	var b strings.Builder
 	switch p := s.Probes; {
-	case p.Sent == 0:
+	case p.Sent == p.Denied:
 	case p.Lost == 0 && p.Late > 0:
-		fmt.Fprintf(&b, "✓ all %d probes between pods came back, %d of them only when they were sent again (%.1f s)\n", p.Sent,
-			p.Late, p.Seconds)
+		fmt.Fprintf(&b, "✓ %s probes between pods came back, %d of them only when they were sent again (%.1f s)\n",
+			p.returned(), p.Late, p.Seconds)
 	case p.Lost == 0:
-		fmt.Fprintf(&b, "✓ all %d probes between pods came back, in every protocol and size (%.1f s)\n", p.Sent, p.Seconds)
+		fmt.Fprintf(&b, "✓ %s probes between pods came back, in every protocol and size (%.1f s)\n", p.returned(), p.Seconds)
 	default:
 		fmt.Fprintf(&b, "✗ %d of %d probes between pods are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
 	}
+	s.Probes.writeDenied(&b)
 	for i, f := range s.Lost {
 		f.write(&b, i == 0 && s.First != nil && s.First.kind == f.kind)
 	}
@@ -154,7 +164,7 @@ func (s Survey) WriteText(w io.Writer) error {
 		}
 	}
 	for _, n := range s.Nodes {
-		n.Probed, n.lost = n.Probed || s.Probes.Sent > 0 && s.Probes.Lost == 0, s.Probes.Lost > 0
+		n.Probed, n.lost = n.Probed || s.Probes.came(), s.Probes.Lost > 0
 		if err := n.WriteText(w); err != nil {
 			return err
 		}
@@ -165,12 +175,37 @@ func (s Survey) WriteText(w io.Writer) error {
 	return nil
 }
 
+// returned says how many probes came back, if none was lost that nobody asked for.
+func (p Probes) returned() string {
+	if p.Denied > 0 {
+		return fmt.Sprint(p.Sent - p.Denied)
+	}
+	return fmt.Sprint("all ", p.Sent)
+}
+
+// writeDenied writes how many probes network policies deny.
+func (p Probes) writeDenied(b *strings.Builder) {
+	if p.Denied > 0 {
+		fmt.Fprintf(b, "– %d of %d probes are denied by network policies\n", p.Denied, p.Sent)
+	}
+}
+
 // Add adds what became of probes of this node, and orders the findings again.
-func (d *Diagnosis) Add(sent int, losses []locate.Loss, unread []string) {
-	d.Probed = d.Probed || sent > 0
-	d.Unread = append(d.Unread, unread...)
-	d.Findings = append(d.Findings, mergeLosses(losses)...)
-	slices.SortStableFunc(d.Findings, byLikelihood)
+func (d *Diagnosis) Add(p Probes, lost Lost) {
+	d.Probed = d.Probed || p.Sent > p.Denied
+	d.Unread = append(d.Unread, p.Unread...)
+	d.Findings = append(d.Findings, lost.findings()...)
+	slices.SortStableFunc(d.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.isIntended(), b.isIntended()), byLikelihood(a, b))
+	})
+}
+
+// isIntended returns 1 for what is as somebody asked, so that it comes last.
+func (f Finding) isIntended() int {
+	if f.Severity == Intended {
+		return 1
+	}
+	return 0
 }
 
 // mergeLosses makes one finding of losses at one place by one object.

@@ -1,14 +1,10 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
-	"strings"
 
-	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/netstate"
@@ -22,6 +18,8 @@ type Trace struct {
 	Dst     string `json:"dst"`
 	Forward []Step `json:"there"`
 	Back    []Step `json:"back,omitempty"` // empty if the packet does not arrive
+	// Reverse is what this node's rules about network policies deny of connections in the other direction; nil: nothing.
+	Reverse *Denial `json:"reverse,omitempty"`
 	// Stopped is the step that stops the packet or its reply; nil: nothing that was seen does.
 	Stopped *Step     `json:"stopped,omitempty"`
 	Probes  Probes    `json:"probes"`         // that were sent from one to the other
@@ -33,7 +31,7 @@ type Trace struct {
 }
 
 // Add adds what became of probes.
-func (t *Trace) Add(p Probes, losses []locate.Loss) { t.Probes, t.Lost = p, mergeLosses(losses) }
+func (t *Trace) Add(p Probes, lost Lost) { t.Probes, t.Lost = p, lost.findings() }
 
 // Step is one place on the path of a packet: what decides there, and the entry that it decides by.
 type Step struct {
@@ -44,6 +42,8 @@ type Step struct {
 	Partial bool   `json:"partial,omitempty"` // it stops only some packets, such as full ones
 	Finding string `json:"finding,omitempty"` // its ID
 	Fix     string `json:"fix,omitempty"`
+	// Denied is what rules about network policies do not let pass here; nil: they let everything pass.
+	Denied *Denial `json:"denied,omitempty"`
 }
 
 // stops reports whether the packet ends here.
@@ -53,10 +53,11 @@ func (s Step) stops() bool { return s.Verdict != "" && !s.Partial }
 type Flow struct {
 	Src, Dst netip.Addr
 	From, To string // nodes
+	Reply    bool   // it is the answer to one in the other direction
 }
 
 // reverse returns the flow of the reply.
-func (f Flow) reverse() Flow { return Flow{f.Dst, f.Src, f.To, f.From} }
+func (f Flow) reverse() Flow { return Flow{f.Dst, f.Src, f.To, f.From, !f.Reply} }
 
 // Follow traces a packet over the facts of its two nodes, which may be the same, and the reply if it arrives.
 func Follow(from, to Facts, flow Flow) Trace {
@@ -79,6 +80,9 @@ func FollowHere(f Facts, flow Flow) Trace {
 		t.join(&t.Forward, arrive(f, flow))
 		t.join(&t.Back, leave(f, flow.reverse()))
 	}
+	back := flow.reverse()
+	back.Reply = false
+	t.Reverse = visit{f, back}.denied()
 	return t
 }
 
@@ -86,7 +90,8 @@ func FollowHere(f Facts, flow Flow) Trace {
 // probes to the other and followed them on its own part of the path.
 func Join(near, far Trace) Trace {
 	t := Trace{Schema: Schema, Src: near.Src, Dst: near.Dst, Traffic: joinTraffic(near.Traffic, far.Traffic),
-		Probes: near.Probes.and(far.Probes), Lost: slices.Concat(near.Lost, far.Lost)}
+		Probes: near.Probes.and(far.Probes)}
+	t.excuse(near, far)
 	slices.SortStableFunc(t.Lost, byLikelihood)
 	t.join(&t.Forward, near.Forward)
 	t.join(&t.Forward, far.Forward)
@@ -117,76 +122,9 @@ func (t Trace) Failed() bool {
 
 // failsPath is Failed without what became of connections to a Service.
 func (t Trace) failsPath() bool {
-	return t.Stopped != nil && (t.Probes.Sent == 0 || t.Probes.Other) || t.Probes.Lost > 0 || t.Traffic != nil && t.Traffic.Failed()
-}
-
-// WriteJSON writes the trace for programs.
-func (t Trace) WriteJSON(w io.Writer) error { return writeJSON(w, t) }
-
-// WriteText writes the trace for people: a line for each place.
-func (t Trace) WriteText(w io.Writer) error {
-	var b strings.Builder
-	t.writeServices(&b)
-	if len(t.Services) > 0 && len(t.Forward) == 0 || t.failsService() && !t.failsPath() { // the path is not the reason
-		t.writeSoundPath(&b)
-		_, err := io.WriteString(w, b.String())
-		return err
-	}
-	fmt.Fprintf(&b, "%s → %s\n", t.Src, t.Dst)
-	writeSteps(&b, t.Forward)
-	if len(t.Back) > 0 {
-		fmt.Fprintf(&b, "%s → %s, the reply\n", t.Dst, t.Src)
-		writeSteps(&b, t.Back)
-	}
-	t.writeEnd(&b)
-	if t.Traffic != nil {
-		t.Traffic.write(&b, t.Src, t.Dst)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// writeEnd writes what became of probes, and of the packet by the tables.
-func (t Trace) writeEnd(b *strings.Builder) {
 	p, s := t.Probes, t.Stopped
-	switch {
-	case p.Lost > 0:
-		fmt.Fprintf(b, "✗ %d of %d probes are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
-	case p.Other:
-		fmt.Fprintf(b, "? %d probes came back that were sent from another address (%.1f s): the pod may not be entered from here\n",
-			p.Sent, p.Seconds)
-	case p.Sent > 0 && s != nil:
-		fmt.Fprintf(b, "✓ all %d probes came back (%.1f s), although by the tables the packet would stop at %s, %s: %s\n",
-			p.Sent, p.Seconds, s.Node, s.Place, s.Verdict)
-		return
-	case p.Sent > 0:
-		fmt.Fprintf(b, "✓ all %d probes came back, %s (%.1f s)\n", p.Sent, p.kinds(), p.Seconds)
-	case s == nil:
-		fmt.Fprintln(b, "? nothing that can be seen without a probe stops it")
-	}
-	for i, f := range t.Lost {
-		f.write(b, i == 0 && f.kind == packetLost)
-	}
-	if s != nil {
-		fmt.Fprintf(b, "✗ stops at %s, %s: %s\n  fix: %s\n  more: %s\n", s.Node, s.Place, s.Verdict,
-			cmp.Or(s.Fix, "see there"), Kind{ID: s.Finding}.page())
-	}
-	for _, u := range p.Unread {
-		fmt.Fprintln(b, "? not watched:", u)
-	}
-}
-
-func writeSteps(b *strings.Builder, steps []Step) {
-	for _, s := range steps {
-		mark := "  "
-		switch {
-		case s.stops():
-			mark = "✗ "
-		case s.Partial:
-			mark = "! "
-		}
-		fmt.Fprintf(b, "%s%-8s %-26s %s\n", mark, s.Node, s.Place, s.Entry)
-	}
+	believed := s != nil && (p.Sent == 0 || p.Other || p.OnBehalf && s.Denied != nil)
+	return believed || p.Lost+p.Denied > 0 || t.Traffic != nil && t.Traffic.Failed()
 }
 
 // HolderOf returns the node whose lease has the address, empty if none has.
@@ -241,8 +179,11 @@ func (v visit) walk(places []place) []Step {
 // step returns what one place does with the packet.
 func (v visit) step(p place, found []Finding) Step {
 	s := Step{Node: v.Node, Place: p.name}
-	if p.trials != nil {
+	switch {
+	case p.trials != nil:
 		return v.decide(p, s)
+	case p.policies:
+		return v.isolate(s)
 	}
 	i := slices.IndexFunc(found, func(x Finding) bool { return slices.Contains(p.kinds, x.kind) })
 	if i < 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,7 +55,23 @@ func (c cluster) status(ctx context.Context, nodes []string) (doctor.StatusRepor
 func (c cluster) doctor(ctx context.Context, nodes []string, probe bool) (doctor.Survey, error) {
 	answers, err := c.askNodes(ctx, nodes, "doctor", "--output=json", fmt.Sprintf("--probe=%t", probe))
 	all, silent := decodeAll[doctor.Diagnosis](answers)
-	return doctor.NewSurvey(all, silent, doctor.Probes{}, nil), err
+	c.unenforced(ctx, all)
+	return doctor.NewSurvey(all, silent, doctor.Probes{}, doctor.Lost{}), err
+}
+
+// unenforced adds findings where nothing enforces the cluster's NetworkPolicies. Agents that do not enforce them have no
+// right to read them; who has none either is not told.
+func (c cluster) unenforced(ctx context.Context, all []doctor.Diagnosis) {
+	if !slices.ContainsFunc(all, func(d doctor.Diagnosis) bool { return d.Policies == nil }) {
+		return
+	}
+	out, err := c.kubectl(ctx, "get", "networkpolicies.networking.k8s.io", "--all-namespaces", "--output=name")
+	if err != nil {
+		return
+	}
+	for i := range all {
+		all[i].Unenforced(strings.Count(string(out), "networkpolicy.networking.k8s.io/"))
+	}
 }
 
 var errNoNode = errors.New("which node? want the name of one of the cluster's")

@@ -88,6 +88,7 @@ func doctorCommand() *cobra.Command {
 keeps pods from reaching each other. It changes nothing and needs no API server. The first finding is the most likely
 cause. With --probe and a Service (service/NAMESPACE/NAME or its DNS name, with :PORT if not all its ports are meant) a
 pod of each node of the cluster or lab connects to it, too.
+What network policies deny is shown, and is no fault.
 Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		Example: `  twillctl doctor                       this machine, or the container of the agent
   twillctl doctor --lab twill --probe   a lab: probes between all pods, and what loses them
@@ -137,16 +138,18 @@ func (t *target) doctor(ctx context.Context, args []string) (result, error) {
 		return doctor.Diagnose(f, time.Since(began)), err
 	}
 	var report follow.Report
+	judges := doctor.NewJudges(f)
 	err = t.in(args, func() error {
 		n, err := follow.Node(f)
 		if err != nil {
 			return err
 		}
+		n.Denies = judges.Denies
 		report, err = n.Probe(ctx)
 		return err
 	})
 	d := doctor.Diagnose(f, time.Since(began))
-	d.Add(len(report.Results), report.Losses, report.Unread)
+	d.Add(probesOf(report, began), judges.Lost(report.Losses, report.Denied))
 	return d, err
 }
 

@@ -50,7 +50,7 @@ func FuzzAnswer(f *testing.F) {
 		var diagnosis doctor.Diagnosis
 		if decodeAnswer(a, &diagnosis) == nil {
 			_, _, _ = diagnosis.WriteText(w), diagnosis.WriteJSON(w), diagnosis.Failed()
-			s := doctor.NewSurvey([]doctor.Diagnosis{diagnosis}, nil, doctor.Probes{}, nil)
+			s := doctor.NewSurvey([]doctor.Diagnosis{diagnosis}, nil, doctor.Probes{}, doctor.Lost{})
 			_, _, _ = s.WriteText(w), s.WriteJSON(w), s.Failed()
 		}
 		if trace, err := joinAnswers([]answer{a, a}); err == nil {

@@ -16,7 +16,7 @@ import (
 // hostile are texts that steer a terminal: they clear it, set its title, write over the line, and turn it around.
 const hostile = "\x1b[2J\x1b]0;pwned\a\rsafe\u009b31m\u202e"
 
-// fakeKubectl is the plugin beside a kubectl that answers from files: get.json, exec, log and previous.log.
+// fakeKubectl is the plugin beside a kubectl that answers from files: get.json, names, exec, log and previous.log.
 type fakeKubectl struct {
 	*testing.T
 	dir, plugin string
@@ -25,7 +25,11 @@ type fakeKubectl struct {
 const fakeScript = `#!/bin/sh
 cd "$(dirname "$0")"
 case "$1" in
-get) echo "$*" >>asked; cat get.json;;
+get) echo "$*" >>asked
+	case "$*" in
+	*--output=name*) cat names;;
+	*) cat get.json;;
+	esac;;
 exec) echo "$3" >>asked; cat exec;;
 logs) lines=$(echo "$*" | sed -n 's/.*--tail=\([0-9]*\).*/\1/p')
 	case "$*" in
@@ -81,6 +85,28 @@ func podJSON(name, node, kind, uid string) string {
 
 func list(items ...string) string {
 	return `{"kind":"List","items":[` + strings.Join(items, ",") + `]}`
+}
+
+// TestUnenforced: the cluster's NetworkPolicies are counted if nothing enforces any on some node.
+func TestUnenforced(t *testing.T) {
+	const answer = `{"schema":1,"node":"n1","findings":[],"unread":[]%s}`
+	for name, test := range map[string]struct {
+		exec, names string
+		want        bool
+	}{
+		"nothing enforces them": {"", "networkpolicy.networking.k8s.io/a\nnetworkpolicy.networking.k8s.io/b\n", true},
+		"Twill does":            {`,"policies":{"enforced":true}`, "networkpolicy.networking.k8s.io/a\n", false},
+		"there are none":        {"", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newFakeKubectl(t, map[string]string{"exec": fmt.Sprintf(answer, test.exec), "names": test.names,
+				"get.json": list(ownSet, podJSON("twill-abc", "n1", "DaemonSet", "1"))})
+			out, code := k.run("doctor")
+			if found := strings.Contains(out, "policies-not-enforced") && strings.Contains(out, "2 exist, and nothing on this node enforces them"); found != test.want || (code == 1) != test.want {
+				t.Errorf("exits %d:\n%s", code, out)
+			}
+		})
+	}
 }
 
 // TestOnlyTheDaemonSetsPods: a pod that has the agents' label and not their owner is not asked, and nobody looks for it in

@@ -22,8 +22,8 @@ func (t *target) surveyLab(ctx context.Context) (doctor.Survey, error) {
 		return doctor.Survey{}, err
 	}
 	nodes := t.lookAtAll(ctx, l)
-	var report follow.Report
 	var probes doctor.Probes
+	var lost doctor.Lost
 	if t.options.Probe {
 		began := time.Now()
 		n, err := labNetwork(l)
@@ -31,13 +31,15 @@ func (t *target) surveyLab(ctx context.Context) (doctor.Survey, error) {
 			return doctor.Survey{}, err
 		}
 		n.Expected = nodes.expects
-		if report, err = n.Probe(ctx); err != nil {
+		n.Denies = func(f locate.Flow) bool { return nodes.judges().Denies(f) }
+		report, err := n.Probe(ctx)
+		if err != nil {
 			return doctor.Survey{}, err
 		}
-		probes = probesOf(report, began)
+		probes, lost = probesOf(report, began), nodes.judges().Lost(report.Losses, report.Denied)
 	}
 	all, silent := nodes.diagnoses()
-	return doctor.NewSurvey(all, silent, probes, report.Losses), ctx.Err()
+	return doctor.NewSurvey(all, silent, probes, lost), ctx.Err()
 }
 
 // labLooks are looks at the nodes of a lab, which go on beside the probes.
@@ -47,6 +49,8 @@ type labLooks struct {
 	took  []time.Duration
 	errs  []error
 	done  chan struct{}
+
+	judges func() *doctor.Judges // of network policies
 }
 
 // lookAtAll begins to look at all nodes of a lab. The engine sends the packets, so the nodes send none.
@@ -69,6 +73,10 @@ func (t *target) lookAtAll(ctx context.Context, l *lab.Lab) *labLooks {
 		wait.Wait()
 		close(all.done)
 	}()
+	all.judges = sync.OnceValue(func() *doctor.Judges {
+		<-all.done
+		return doctor.NewJudges(all.facts...)
+	})
 	return all
 }
 
@@ -91,22 +99,23 @@ func (all *labLooks) diagnoses() (found []doctor.Diagnosis, silent []string) {
 }
 
 // probePair sends packets from one pod of a lab to another, and follows the lost ones.
-func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to end) error {
+func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to end, judges *doctor.Judges) error {
 	n, err := labNetwork(l)
 	if err != nil {
 		return err
 	}
+	n.Denies = judges.Denies
 	began := time.Now()
 	r, err := n.ProbePair(ctx, from.addr, to.addr)
-	trace.Add(probesOf(r, began), r.Losses)
+	trace.Add(probesOf(r, began), judges.Lost(r.Losses, r.Denied))
 	return err
 }
 
 func probesOf(r follow.Report, began time.Time) doctor.Probes {
 	p := doctor.Probes{Sent: len(r.Results), Late: r.Late, Seconds: time.Since(began).Seconds(), Unread: r.Unread}
-	p.OnlyICMP = p.Sent > 0
+	p.OnlyICMP, p.Denied = p.Sent > 0, len(r.Denied)
 	for _, x := range r.Results {
-		p.OnlyICMP = p.OnlyICMP && x.Kind.Proto() == "icmp"
+		p.OnlyICMP, p.OnBehalf = p.OnlyICMP && x.Kind.Proto() == "icmp", p.OnBehalf || x.OnBehalf
 	}
 	for _, x := range r.Lost {
 		if x.Lost() {

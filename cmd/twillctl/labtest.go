@@ -19,7 +19,7 @@ func labTest(name *string) *cobra.Command {
 		Short: "Test the connectivity of a lab: pods of all pairs of nodes, every protocol and size",
 		Long: `Test sends packets from every pod to every other: ICMP and UDP small and of full size, and a TCP connection with
 data both ways. It prints a table of the pairs of nodes. Lost packets are followed, and what loses them is named.
-Exit codes: 0 all packets came back, 1 some are lost, 2 it failed.`,
+Exit codes: 0 all packets came back but for those that network policies deny, 1 some are lost, 2 it failed.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := lab.Open("", *name)
@@ -43,11 +43,16 @@ func testLab(ctx context.Context, l *lab.Lab) (doctor.Connectivity, error) {
 	if err != nil {
 		return tested, err
 	}
+	judges := doctor.NewJudges()
+	if l.Spec().NetworkPolicy {
+		judges = (&target{lab: l.Name()}).lookAtAll(ctx, l).judges()
+	}
+	n.Denies = judges.Denies
 	began := time.Now()
 	r, err := n.Probe(ctx)
 	count(&tested, n, r)
 	tested.Probes.Seconds, tested.Probes.Unread = time.Since(began).Seconds(), r.Unread
-	tested.Explain(r.Losses)
+	tested.Explain(judges.Lost(r.Losses, r.Denied))
 	return tested, err
 }
 
@@ -58,7 +63,13 @@ func count(c *doctor.Connectivity, n follow.Network, r follow.Report) {
 		node[p.Host] = p.Node
 	}
 	for _, x := range r.Results {
-		family := netstate.FamilyOf(x.Dst).String()
-		c.Count(node[x.From.Host], node[x.To.Host], family, string(x.Kind), x.Lost())
+		what := doctor.CameBack
+		if x.Lost() {
+			what = doctor.WasLost
+		}
+		if r.IsDenied(x) {
+			what = doctor.WasDenied
+		}
+		c.Count(node[x.From.Host], node[x.To.Host], netstate.FamilyOf(x.Dst).String(), string(x.Kind), what)
 	}
 }

@@ -36,7 +36,7 @@ func testCommand() *cobra.Command {
 the bridges and some pods of all nodes, ICMP small and of full size, to the nodes, to the API's Service and to DNS. On a
 machine it sends from its pods, or itself, to its peers and to what the flags name. Lost packets are followed, and what
 loses them on that node is named. No image is pulled, and no pod is started.
-Exit codes: 0 all packets came back, 1 some are lost, 2 it failed.`,
+Exit codes: 0 all packets came back but for those that network policies deny, 1 some are lost, 2 it failed.`,
 		Example: `  kubectl twill test
   kubectl twill test --outside 192.0.2.1
   twillctl test                         this node to its peers
@@ -85,18 +85,28 @@ func (t *target) test(ctx context.Context, g goals) (doctor.Connectivity, error)
 	if err != nil {
 		return tested, err
 	}
+	judges := doctor.NewJudges(f)
+	n.Denies = judges.Denies
 	r, err := n.Probe(ctx)
 	count(&tested, n, r)
 	for _, s := range single {
-		tested.Count(f.Node, s.name, netstate.FamilyOf(s.to.Addr()).String(), string(s.kind), probe.Ask(ctx, s.kind, s.to) != nil)
+		tested.Count(f.Node, s.name, netstate.FamilyOf(s.to.Addr()).String(), string(s.kind), outcome(probe.Ask(ctx, s.kind, s.to)))
 	}
 	for _, p := range f.Paths {
 		err := probe.Ask(ctx, probe.ICMP, netip.AddrPortFrom(p.Underlay, 0))
-		tested.Count(f.Node, "node "+p.Node, netstate.FamilyOf(p.Underlay).String(), string(probe.ICMP), err != nil)
+		tested.Count(f.Node, "node "+p.Node, netstate.FamilyOf(p.Underlay).String(), string(probe.ICMP), outcome(err))
 	}
 	tested.Probes.Seconds, tested.Probes.Unread = time.Since(began).Seconds(), r.Unread
-	tested.Explain(r.Losses)
+	tested.Explain(judges.Lost(r.Losses, r.Denied))
 	return tested, err
+}
+
+// outcome returns what became of a packet that nobody may deny.
+func outcome(err error) doctor.Outcome {
+	if err != nil {
+		return doctor.WasLost
+	}
+	return doctor.CameBack
 }
 
 // goal is one thing to reach from a node.

@@ -136,10 +136,12 @@ func probeFromHere(ctx context.Context, trace *doctor.Trace, f doctor.Facts, flo
 	if err != nil {
 		return err
 	}
+	judges := doctor.NewJudges(f)
+	n.Denies = judges.Denies
 	began := time.Now()
 	r, err := n.ProbePair(ctx, n.Sender(src), dst)
 	p := probesOf(r, began)
 	p.Other = n.Sender(src) != src
-	trace.Add(p, r.Losses)
+	trace.Add(p, judges.Lost(r.Losses, r.Denied))
 	return err
 }

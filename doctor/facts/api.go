@@ -47,6 +47,7 @@ func (g *gathering) api(ctx context.Context) doctor.API {
 	if !ok {
 		return doctor.API{}
 	}
+	g.apiServer = &at
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	var mu sync.Mutex

@@ -19,6 +19,7 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
@@ -36,6 +37,7 @@ type gathering struct {
 	firewall  *firewall.Firewall
 	wireguard *wireguard.WireGuard // nil where it is not used
 	ipsec     *xfrm.Policies       // nil where the kernel has none
+	apiServer *kubeclient.Server   // nil: it may not be asked
 }
 
 // settleTime is how long a running agent may take to write its checkpoint after it wrote the kernel's state.

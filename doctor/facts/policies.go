@@ -4,6 +4,8 @@ import (
 	"context"
 	"os/exec"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/isolation"
@@ -11,7 +13,11 @@ import (
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/file"
+	policykube "github.com/twill-net/twill/policy/kube"
 )
+
+// askPolicies is how long the API server has to tell all policies and pods.
+const askPolicies = 5 * time.Second
 
 // networkPolicies reads what isolates the node's pods, and the policies if the agent reads them from files.
 func (g *gathering) networkPolicies(ctx context.Context) {
@@ -25,14 +31,28 @@ func (g *gathering) networkPolicies(ctx context.Context) {
 			p.Snapshot = &s
 		}
 	}
-	want := g.isolated()
-	var err error
-	if p.Tables, err = tables(ctx, want); err != nil {
-		g.unread("the tables of network policies", err)
-		return
+	if at := g.apiServer; p.Wanted && p.File == "" && at != nil {
+		p.Ask = sync.OnceValues(func() (policy.Snapshot, error) {
+			ctx, cancel := context.WithTimeout(ctx, askPolicies)
+			defer cancel()
+			return policykube.Read(ctx, *at)
+		})
 	}
-	if p.Wanted {
-		p.Plan = netstate.Diff(want, known(want, p))
+	for i, want := range g.isolated() {
+		have, err := tables(ctx, want)
+		if err != nil {
+			g.unread("the tables of network policies", err)
+			return
+		}
+		p.Tables = have
+		plan := netstate.Diff(want, known(want, p))
+		if !p.Wanted || len(plan) == 0 {
+			p.Plan = nil
+			return
+		}
+		if i == 0 || len(plan) < len(p.Plan) {
+			p.Plan = plan
+		}
 	}
 }
 
@@ -50,18 +70,36 @@ func known(want netstate.State, p *doctor.Policies) netstate.State {
 	return part
 }
 
-// isolated returns the tables that the node should have. Without knowing the policies it is what every table has.
-func (g *gathering) isolated() netstate.State {
+// isolated returns the tables that the node should have. Where the policies are not known it is what every table has, with
+// and without an isolated pod.
+func (g *gathering) isolated() []netstate.State {
 	site := policy.Site{Node: g.Node, Bridge: g.Bridge}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		site.Subnets = append(site.Subnets, s.Subnet)
 	}
-	var s policy.Snapshot
-	if g.Policies.Snapshot != nil {
-		s = *g.Policies.Snapshot
+	if s := g.Policies.Snapshot; s != nil {
+		want, _ := policy.Desired(site, *s)
+		return []netstate.State{want}
 	}
-	want, _ := policy.Desired(site, s)
-	return want
+	return frames(site)
+}
+
+// frames returns what every table of a node has, with and without an isolated pod.
+func frames(site policy.Site) []netstate.State {
+	pod := &policy.Pod{Namespace: "any", Name: "any", Node: site.Node}
+	for _, s := range site.Subnets {
+		pod.Addrs = append(pod.Addrs, s.Addr())
+	}
+	var isolates policy.NetworkPolicy
+	isolates.Namespace = pod.Namespace
+	idle, _ := policy.Desired(site, policy.Snapshot{})
+	busy, _ := policy.Desired(site, policy.Snapshot{Pods: []*policy.Pod{pod}, Policies: []policy.NetworkPolicy{isolates}})
+	for key := range busy {
+		if _, ok := idle[key]; !ok {
+			delete(busy, key)
+		}
+	}
+	return []netstate.State{busy, idle}
 }
 
 // tables reads the tables. A chain's rules are known if they are those of want, or if nft lists them.

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
@@ -24,6 +23,8 @@ type Network struct {
 	// Expected reports whether an object that is unusual elsewhere belongs in the namespace of a host; nil: none does.
 	Expected func(host string, o locate.Object) bool
 	MTU      int // bytes, what a pod may send
+	// Denies reports whether somebody asked that packets of a flow are lost; nil: nobody did.
+	Denies func(locate.Flow) bool
 }
 
 // Pod is one end of probes.
@@ -66,14 +67,15 @@ func addr(all []netip.Addr, is4 bool) netip.Addr {
 // Report is what became of all probes.
 type Report struct {
 	Results []probe.Result // of all probes that were sent
-	Lost    []probe.Result // those that did not come back, or twice
-	Late    int            // how many came back only when they were sent again
-	Losses  []locate.Loss  // of those that were followed, the surest first
-	Unread  []string       // what could not be watched, and why
-}
+	Lost    []probe.Result // those that did not come back, or twice, and nobody asked for that
+	Denied  []locate.Flow  // of those that did not come back, as somebody asked
 
-// maxFollowed is how many lost probes are followed, each of another pair of pods: one cause loses many.
-const maxFollowed = 6
+	denied   []probe.Result  // the same
+	isDenied map[string]bool // by what was sent
+	Late     int             // how many came back only when they were sent again
+	Losses   []locate.Loss   // of those that were followed, the surest first
+	Unread   []string        // what could not be watched, and why
+}
 
 // Probe sends every kind of packet from every pod to every other, and follows what is lost.
 func (n Network) Probe(ctx context.Context) (Report, error) { return n.send(ctx, n.tries()) }
@@ -84,89 +86,6 @@ func (n Network) ProbePair(ctx context.Context, src, dst netip.Addr) (Report, er
 		return t.Dst != dst || !slices.Contains(n.pod(t.From.Host).Addrs, src)
 	}))
 }
-
-// rounds is how often all probes are sent: what is lost, and not while it is followed, may have been late, or is lost at
-// random.
-const rounds = 3
-
-// send sends probes, and follows those that are lost. A busy machine may answer late, so it waits longer each time.
-func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err error) {
-	for round := range rounds {
-		r.Results, r.Lost = probe.Send(ctx, tries, time.Duration(round+1)*probe.Patience), nil
-		for _, x := range r.Results {
-			if x.Err != nil {
-				r.Lost = append(r.Lost, x)
-			}
-		}
-		if len(r.Lost) == 0 || ctx.Err() != nil {
-			return r, ctx.Err()
-		}
-		r.Late = max(r.Late, len(r.Lost))
-		followed, err := n.Follow(ctx, choose(r.Lost))
-		if r.Losses, r.Unread = followed.Losses, followed.Unread; len(r.Losses) > 0 || err != nil {
-			r.Late = 0
-			return r, err
-		}
-	}
-	for _, x := range choose(r.Lost) {
-		r.Losses = append(r.Losses, locate.Loss{Flow: n.flow(x), Host: x.From.Host,
-			Last: "nowhere: it is lost now and then, and was not while it was watched", Missing: x.To.Host})
-	}
-	r.Late = 0
-	return r, nil
-}
-
-func (n Network) tries() (all []probe.Try) {
-	for _, from := range n.Pods {
-		for _, to := range n.Pods {
-			for _, dst := range to.Addrs {
-				src := addr(from.Addrs, dst.Is4())
-				if from.Host == to.Host || !src.IsValid() || from.sender().Do == nil {
-					continue
-				}
-				t := probe.Try{From: from.sender(), To: to.Site, Src: src, Dst: dst, Bound: from.Borrowed, OnBehalf: from.Do == nil,
-					Size: n.MTU}
-				if chosen, err := probe.Source(t.From, dst); err == nil && !t.Bound && !t.OnBehalf {
-					t.Src = chosen
-				}
-				for _, t.Kind = range to.kinds() {
-					if !t.OnBehalf || t.Kind.Proto() == "icmp" {
-						all = append(all, t)
-					}
-				}
-			}
-		}
-	}
-	return all
-}
-
-// choose returns the lost probes to follow: one of each pair of pods, of different senders and receivers first.
-func choose(lost []probe.Result) (chosen []probe.Result) {
-	hosts, pairs := map[string]int{}, map[[2]netip.Addr]bool{}
-	for len(chosen) < maxFollowed {
-		best := -1
-		for i, r := range lost {
-			if pairs[[2]netip.Addr{r.Src, r.Dst}] {
-				continue
-			}
-			if best < 0 || hosts[r.From.Host]+hosts[r.To.Host] < hosts[lost[best].From.Host]+hosts[lost[best].To.Host] {
-				best = i
-			}
-		}
-		if best < 0 {
-			break
-		}
-		r := lost[best]
-		hosts[r.From.Host]++
-		hosts[r.To.Host]++
-		pairs[[2]netip.Addr{r.Src, r.Dst}], pairs[[2]netip.Addr{r.Dst, r.Src}] = true, true
-		chosen = append(chosen, r)
-	}
-	return chosen
-}
-
-// attempts is how often a probe is sent again: a cause may lose only some packets.
-const attempts = 3
 
 // Follow sends lost probes again, and follows them.
 func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err error) {
@@ -211,25 +130,6 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 	return r, nil
 }
 
-// again sends lost probes again, until some are lost or all came back each time.
-func again(ctx context.Context, lost []probe.Result) (still []probe.Result) {
-	var tries []probe.Try
-	for _, l := range lost {
-		tries = append(tries, l.Try)
-	}
-	for range attempts {
-		for _, x := range probe.Send(ctx, tries, probe.Patience) {
-			if x.Err != nil {
-				still = append(still, x)
-			}
-		}
-		if len(still) > 0 || ctx.Err() != nil {
-			break
-		}
-	}
-	return still
-}
-
 // surer orders losses: first those of which the cause is known for sure, then those of which one is likely.
 func surer(a, b locate.Loss) int { return cmp.Compare(rank(a), rank(b)) }
 
@@ -245,7 +145,7 @@ func rank(l locate.Loss) int {
 
 // flow describes a lost probe for the judgement.
 func (n Network) flow(r probe.Result) locate.Flow {
-	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Sent: r.String(), Error: r.Err.Error(),
+	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Port: r.Port, Sent: r.String(), Error: r.Err.Error(),
 		Twice: !r.Lost()}
 	from, to := n.pod(r.From.Host), n.pod(r.To.Host)
 	for _, s := range n.Path(from, to) {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Code says what is wrong.
@@ -23,6 +25,7 @@ const (
 	NoneLocal      Code = "none-on-this-node"
 	NotProgrammed  Code = "not-programmed"
 	RuleStops      Code = "rule-stops"
+	PolicyDenies   Code = "policy-denies"
 	NobodyListens  Code = "nobody-listens"
 	WrongAddress   Code = "listens-elsewhere"
 	RefusedThere   Code = "refused"
@@ -194,6 +197,11 @@ func (x explanation) blameChoice(t Try) Problem {
 }
 
 func (x explanation) stopped(h *Hit) Problem {
+	if h.Object.Table == netstate.FilterTable {
+		return Problem{Code: PolicyDenies, Place: h.Host, Text: fmt.Sprintf("network policies do not let packets from %s to %s, "+
+			"an endpoint of %s, pass on %s", h.Src, h.Dst, x.Name(), h.Host), Fix: "kubectl twill policy " + h.Dst.String() +
+			", and the same for " + h.Src.String() + ", show which policies these are", Rule: h.Host + ": " + h.Object.Text}
+	}
 	return Problem{Code: RuleStops, Place: h.Host, Text: fmt.Sprintf("a firewall rule on %s stops packets of %s (%s)",
 		h.Host, x.Name(), h.Verdict), Fix: h.Object.Fix, Rule: h.Host + ": " + h.Object.Text}
 }

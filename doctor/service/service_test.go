@@ -267,6 +267,18 @@ func TestExplainOther(t *testing.T) {
 	}
 }
 
+// TestExplainPolicies: a rule about network policies is no rule to take away.
+func TestExplainPolicies(t *testing.T) {
+	stop := hit("node2", "ip twill-policy in-1 handle 9: counter drop", "", true)
+	stop.Object.Table, stop.Src, stop.Dst = "twill-policy", client[0], netip.MustParseAddr("10.244.2.5")
+	o := service.Observations{Watched: []string{"node1"}, Hits: []service.Hit{stop}, Tries: []service.Try{try(service.Silent, "10.244.2.5:8080")}}
+	r := service.Explain(target(nil), o)
+	if len(r.Problems) != 1 || r.Problems[0].Code != service.PolicyDenies || r.Problems[0].Place != "node2" ||
+		!strings.HasPrefix(r.Problems[0].Fix, "kubectl twill policy 10.244.2.5") {
+		t.Errorf("%+v", r.Problems)
+	}
+}
+
 // TestExplainDatagrams holds that nobody has to answer a datagram, but somebody has to take it.
 func TestExplainDatagrams(t *testing.T) {
 	udp := func(t *service.Target) { t.Port.Proto = "UDP" }

@@ -34,9 +34,9 @@ type column struct{ name, backend, family string }
 var (
 	columns = []column{{"vxlan", "vxlan", lab.IPv4}, {"host-gw", "host-gw", lab.IPv4}, {"vxlan-ipv6", "vxlan", lab.IPv6}, {"vxlan-dual", "vxlan", lab.Dual}}
 	clouds  = []column{{"aws-vpc", "aws-vpc", lab.IPv4}}
-	// policed are those whose agents enforce network policies.
-	policed = []column{{"policies", "vxlan", lab.IPv4}}
-	moved   = []column{{"udp", "udp", lab.IPv4}, {"wireguard", "wireguard", lab.IPv4}, {"udp-ipv6", "udp", lab.IPv6}}
+	// enforced are those whose agents enforce network policies.
+	enforced = []column{{"policies", "vxlan", lab.IPv4}}
+	moved    = []column{{"udp", "udp", lab.IPv4}, {"wireguard", "wireguard", lab.IPv4}, {"udp-ipv6", "udp", lab.IPv6}}
 )
 
 // everywhere reports whether every fault is injected into the labs of all columns, as TWILL_ALL asks for, and a table. Otherwise
@@ -90,8 +90,8 @@ func TestFaultsOfClouds(t *testing.T) {
 // TestFaultsOfPolicies is TestFaults for what keeps network policies from being enforced.
 func TestFaultsOfPolicies(t *testing.T) {
 	t.Parallel()
-	e := evaluation{columns: policed, results: map[string]*result{}, only: "netpol-"}
-	for i, c := range policed {
+	e := evaluation{columns: enforced, results: map[string]*result{}, only: "netpol-"}
+	for i, c := range enforced {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorn%d", i), c) })
 	}
 	e.write(t, "<!-- results of policies -->\n")

@@ -1,0 +1,160 @@
+package follow
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
+)
+
+// maxFollowed is how many lost probes are followed, each of another pair of pods: one cause loses many.
+const maxFollowed = 6
+
+// rounds is how often all probes are sent: what is lost, and not while it is followed, may have been late, or is lost at
+// random.
+const rounds = 3
+
+// send sends probes, and follows those that are lost. A busy machine may answer late, so it waits longer each time.
+func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err error) {
+	for round := range rounds {
+		r.Results = probe.Send(ctx, tries, time.Duration(round+1)*probe.Patience)
+		n.sort(&r)
+		if len(r.Lost) == 0 || ctx.Err() != nil {
+			break
+		}
+		r.Late = max(r.Late, len(r.Lost))
+		followed, err := n.Follow(ctx, choose(r.Lost))
+		if r.Losses, r.Unread = followed.Losses, followed.Unread; len(r.Losses) > 0 || err != nil {
+			r.Late = 0
+			if err != nil {
+				return r, err
+			}
+			return r, n.confirm(ctx, &r)
+		}
+	}
+	if len(r.Lost) == 0 || ctx.Err() != nil {
+		return r, n.confirm(ctx, &r)
+	}
+	for _, x := range choose(r.Lost) {
+		r.Losses = append(r.Losses, locate.Loss{Flow: n.flow(x), Host: x.From.Host,
+			Last: "nowhere: it is lost now and then, and was not while it was watched", Missing: x.To.Host})
+	}
+	r.Late = 0
+	return r, n.confirm(ctx, &r)
+}
+
+// sort separates what was lost as somebody asked from the rest.
+func (n Network) sort(r *Report) {
+	r.Lost, r.Denied, r.denied, r.isDenied = nil, nil, nil, map[string]bool{}
+	for _, x := range r.Results {
+		switch {
+		case x.Err == nil:
+		case x.Lost() && n.denies(x):
+			r.denied, r.Denied, r.isDenied[x.String()] = append(r.denied, x), append(r.Denied, n.flow(x)), true
+		default:
+			r.Lost = append(r.Lost, x)
+		}
+	}
+}
+
+// IsDenied reports whether a probe was lost as somebody asked.
+func (r Report) IsDenied(x probe.Result) bool { return r.isDenied[x.String()] }
+
+// denies reports whether somebody asked that a probe is lost. What a node sends itself is not forwarded there.
+func (n Network) denies(x probe.Result) bool {
+	return n.Denies != nil && !x.OnBehalf && !x.Bound && n.Denies(n.flow(x))
+}
+
+// confirm follows some of the probes that are lost as somebody asked: something else may lose them before.
+func (n Network) confirm(ctx context.Context, r *Report) error {
+	if len(r.denied) == 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	followed, err := n.Follow(ctx, choose(r.denied))
+	for _, u := range followed.Unread {
+		if !slices.Contains(r.Unread, u) {
+			r.Unread = append(r.Unread, u)
+		}
+	}
+	for _, l := range followed.Losses {
+		if l.Stopped {
+			r.Losses = append(r.Losses, l)
+		}
+	}
+	slices.SortStableFunc(r.Losses, surer)
+	return err
+}
+
+func (n Network) tries() (all []probe.Try) {
+	for _, from := range n.Pods {
+		for _, to := range n.Pods {
+			for _, dst := range to.Addrs {
+				src := addr(from.Addrs, dst.Is4())
+				if from.Host == to.Host || !src.IsValid() || from.sender().Do == nil {
+					continue
+				}
+				t := probe.Try{From: from.sender(), To: to.Site, Src: src, Dst: dst, Bound: from.Borrowed, OnBehalf: from.Do == nil,
+					Size: n.MTU}
+				if chosen, err := probe.Source(t.From, dst); err == nil && !t.Bound && !t.OnBehalf {
+					t.Src = chosen
+				}
+				for _, t.Kind = range to.kinds() {
+					if !t.OnBehalf || t.Kind.Proto() == "icmp" {
+						all = append(all, t)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// choose returns the lost probes to follow: one of each pair of pods, of different senders and receivers first.
+func choose(lost []probe.Result) (chosen []probe.Result) {
+	hosts, pairs := map[string]int{}, map[[2]netip.Addr]bool{}
+	for len(chosen) < maxFollowed {
+		best := -1
+		for i, r := range lost {
+			if pairs[[2]netip.Addr{r.Src, r.Dst}] {
+				continue
+			}
+			if best < 0 || hosts[r.From.Host]+hosts[r.To.Host] < hosts[lost[best].From.Host]+hosts[lost[best].To.Host] {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		r := lost[best]
+		hosts[r.From.Host]++
+		hosts[r.To.Host]++
+		pairs[[2]netip.Addr{r.Src, r.Dst}], pairs[[2]netip.Addr{r.Dst, r.Src}] = true, true
+		chosen = append(chosen, r)
+	}
+	return chosen
+}
+
+// attempts is how often a probe is sent again: a cause may lose only some packets.
+const attempts = 3
+
+// again sends lost probes again, until some are lost or all came back each time.
+func again(ctx context.Context, lost []probe.Result) (still []probe.Result) {
+	var tries []probe.Try
+	for _, l := range lost {
+		tries = append(tries, l.Try)
+	}
+	for range attempts {
+		for _, x := range probe.Send(ctx, tries, probe.Patience) {
+			if x.Err != nil {
+				still = append(still, x)
+			}
+		}
+		if len(still) > 0 || ctx.Err() != nil {
+			break
+		}
+	}
+	return still
+}

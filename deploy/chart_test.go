@@ -159,10 +159,11 @@ func checkConfig(t *testing.T, all map[string]object) {
 func TestChartIsTheManifest(t *testing.T) {
 	kubectl := controlplanetest.Binary(t, "kubectl")
 	for kustomization, values := range map[string][]string{
-		"base":           nil,
-		"self-lease":     {"selfLease=true"},
-		"network-policy": {"networkPolicy=true"},
-		"tun":            {"backend.Type=udp"},
+		"base":                   nil,
+		"self-lease":             {"selfLease=true"},
+		"network-policy":         {"networkPolicy=true"},
+		"cluster-network-policy": {"networkPolicy=true", "clusterNetworkPolicy=true"},
+		"tun":                    {"backend.Type=udp"},
 	} {
 		t.Run(kustomization, func(t *testing.T) {
 			got := render(t, values...)

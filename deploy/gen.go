@@ -40,6 +40,7 @@ func Files(dir string) (map[string]string, error) {
 		{"self-lease", "rbac.yaml", "self-lease-rbac.yaml", "selfLease"},
 		{"self-lease", "policy.yaml", "self-lease-policy.yaml", "selfLease"},
 		{"network-policy", "rbac.yaml", "network-policy-rbac.yaml", "networkPolicy"},
+		{"cluster-network-policy", "rbac.yaml", "cluster-network-policy-rbac.yaml", "clusterNetworkPolicy"},
 	} {
 		data, err := os.ReadFile(filepath.Join(dir, t.from, t.name))
 		if err != nil {

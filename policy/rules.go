@@ -41,7 +41,8 @@ type peer struct {
 	namespace        string // the policy's, if namespaces is nil
 }
 
-// Skip is a part of a policy that cannot be understood, and allows nothing.
+// Skip is a part of a policy that cannot be understood, and allows nothing. What denies of a ClusterNetworkPolicy then denies
+// more.
 type Skip struct {
 	Kind   string // NetworkKind or ClusterKind
 	Policy string // namespace/name, or a ClusterNetworkPolicy's name

@@ -26,12 +26,15 @@ import (
 // policyOptions are the flags about network policies. Flannel has none of them.
 type policyOptions struct {
 	enforce bool
+	cluster bool
 	file    string
 }
 
 func (o *policyOptions) register(fs *flag.FlagSet) {
 	fs.BoolVar(&o.enforce, "network-policy", false,
 		"enforce the cluster's NetworkPolicies for this node's pods, with nftables")
+	fs.BoolVar(&o.cluster, "cluster-network-policy", false,
+		"with --network-policy: enforce ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2), too")
 	fs.StringVar(&o.file, "network-policy-file", "",
 		"with --network-policy: a file, or a directory, of manifests with the policies, namespaces and pods; "+
 			"empty: the Kubernetes API's")
@@ -42,6 +45,8 @@ func (o *options) checkPolicy() error {
 	switch {
 	case !o.policy.enforce && o.policy.file != "":
 		return errors.New("--network-policy-file has no effect without --network-policy: give both or neither")
+	case !o.policy.enforce && o.policy.cluster:
+		return errors.New("--cluster-network-policy has no effect without --network-policy: give both or neither")
 	case !o.policy.enforce:
 		return nil
 	case o.bridge == "":
@@ -105,7 +110,9 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 func openPolicies(o *options, log *slog.Logger) (policy.Source, error) {
 	waiting := func(task string, err error) { logWaiting(log, task, err) }
 	if o.policy.file != "" {
-		return file.New(o.policy.file, func(err error) { waiting("network policies", err) }), nil
+		s := file.New(o.policy.file, func(err error) { waiting("network policies", err) })
+		s.Cluster = o.policy.cluster
+		return s, nil
 	}
 	cfg, err := kubeclient.Server{Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL}.Config()
 	if err != nil {
@@ -115,7 +122,12 @@ func openPolicies(o *options, log *slog.Logger) (policy.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kube.New(api, waiting)
+	s, err := kube.New(api, waiting)
+	if err != nil {
+		return nil, err
+	}
+	s.Cluster = o.policy.cluster
+	return s, nil
 }
 
 // serveAnnouncements starts what the CNI plugin tells of pods. Without it they have no network until the source of the

@@ -35,7 +35,7 @@ func (g *gathering) networkPolicies(ctx context.Context) {
 		p.Ask = sync.OnceValues(func() (policy.Snapshot, error) {
 			ctx, cancel := context.WithTimeout(ctx, askPolicies)
 			defer cancel()
-			return policykube.Read(ctx, *at)
+			return policykube.Read(ctx, *at, g.settings.Policies.Cluster)
 		})
 	}
 	for i, want := range g.isolated() {

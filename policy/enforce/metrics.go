@@ -32,7 +32,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		errors: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_policy_errors_total",
 			Help: "Reconciles of network policies that failed; the tables stay as they were."}),
 		skipped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_skipped",
-			Help: "Parts of network policies that cannot be understood, and allow nothing; the log says why."}),
+			Help: "Parts of network policies that cannot be understood; the log says why."}),
 	}
 	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped)
 	return m

@@ -76,8 +76,8 @@ func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
 	e.chains = chains
 	e.mu.Unlock()
 	for _, skip := range skips {
-		e.causes.Add(e.Log, slog.LevelWarn, "a part of a network policy allows nothing", skip.Policy,
-			"policy", skip.Policy, "reason", skip.Err)
+		e.causes.Add(e.Log, slog.LevelWarn, "a part of a network policy cannot be understood", skip.Policy,
+			"kind", skip.Kind, "policy", skip.Policy, "reason", skip.Err)
 	}
 	e.Metrics.made(e.table.State(), skips)
 	return netstate.Diff(e.table.State(), e.have)

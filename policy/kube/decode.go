@@ -159,23 +159,28 @@ func decodeTemplate(b []byte, text func([]byte) string) (all labels.Set, ports [
 			ports = append(ports, decodePort(f.bytes))
 			return nil
 		}
-		var key, value string
-		_ = fields(f.bytes, func(f field) error {
-			switch f.number {
-			case entryKey:
-				key = text(f.bytes)
-			case entryValue:
-				value = string(f.bytes)
-			}
-			return nil
-		})
+		key, value, _ := decodeEntry(f.bytes)
 		if all == nil {
 			all = labels.Set{}
 		}
-		all[key] = value
+		all[text(key)] = string(value)
 		return nil
 	})
 	return all, ports
+}
+
+// decodeEntry decodes an entry of a map.
+func decodeEntry(b []byte) (key, value []byte, err error) {
+	err = fields(b, func(f field) error {
+		switch f.number {
+		case entryKey:
+			key = f.bytes
+		case entryValue:
+			value = f.bytes
+		}
+		return nil
+	})
+	return key, value, err
 }
 
 func decodePort(b []byte) policy.Port {

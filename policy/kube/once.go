@@ -30,8 +30,9 @@ func Count(ctx context.Context, at kubeclient.Server) (int, error) {
 	return n, nil
 }
 
-// Read returns what a Source watches, as it is now. It needs the rights of a Source.
-func Read(ctx context.Context, at kubeclient.Server) (s policy.Snapshot, err error) {
+// Read returns what a Source watches, as it is now, with ClusterNetworkPolicies if cluster is true. It needs the rights of
+// a Source.
+func Read(ctx context.Context, at kubeclient.Server, cluster bool) (s policy.Snapshot, err error) {
 	api, err := connect(at)
 	if err != nil {
 		return s, err
@@ -46,13 +47,14 @@ func Read(ctx context.Context, at kubeclient.Server) (s policy.Snapshot, err err
 		})
 	}
 	source, err := New(api, func(task string, err error) {
-		if err != nil {
+		if err != nil && !errors.Is(err, errNoAPI) {
 			end(policy.Snapshot{}, fmt.Errorf("%s: %w", task, err))
 		}
 	})
 	if err != nil {
 		return s, err
 	}
+	source.Cluster = cluster
 	watchErr := source.Watch(ctx, func(c policy.Change) { end(c.Snapshot(), nil) })
 	end(policy.Snapshot{}, errors.Join(fmt.Errorf("read network policies: %w", context.Cause(ctx)), watchErr))
 	return s, err

@@ -30,20 +30,20 @@ func TestOnce(t *testing.T) {
 	if n, err := Count(t.Context(), at); n != 2 || err != nil {
 		t.Errorf("got %d policies, %v, want 2", n, err)
 	}
-	if got, err := Read(t.Context(), at); len(got.Policies) != 2 || got.Namespaces["shop"] == nil || err != nil {
+	if got, err := Read(t.Context(), at, true); len(got.Policies) != 2 || got.Namespaces["shop"] == nil || err != nil {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	foreign := kubeclient.Server{Kubeconfig: s.api.KubeconfigFile(stranger)}
 	if _, err := Count(t.Context(), foreign); kubeclient.StatusCode(err) != 403 {
 		t.Errorf("without rights: %v, want 403", err)
 	}
-	if _, err := Read(t.Context(), foreign); err == nil || !strings.Contains(err.Error(), "must have the verbs list and watch") {
+	if _, err := Read(t.Context(), foreign, false); err == nil || !strings.Contains(err.Error(), "must have the verbs list and watch") {
 		t.Errorf("without rights: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	away := kubeclient.Server{Kubeconfig: s.api.KubeconfigFile(reader), URL: "https://192.0.2.1:1"}
-	if _, err := Read(ctx, away); err == nil {
+	if _, err := Read(ctx, away, false); err == nil {
 		t.Error("nobody answers, and all was read")
 	}
 }

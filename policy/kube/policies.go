@@ -45,12 +45,13 @@ func (l *networkPolicyList) DeepCopyObject() runtime.Object {
 
 var policyResource = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 
-// policyClient returns a client for NetworkPolicies, which are few and read as JSON.
-func policyClient(api *kubeclient.Client) (*rest.RESTClient, error) {
-	group := policyResource.GroupVersion()
+// policyClient returns a client for policies of a kind, which are few and read as JSON.
+func policyClient(
+	api *kubeclient.Client, group schema.GroupVersion, kind string, example, list runtime.Object,
+) (*rest.RESTClient, error) {
 	scheme := newScheme(group)
-	scheme.AddKnownTypeWithName(group.WithKind("NetworkPolicy"), &networkPolicy{})
-	scheme.AddKnownTypeWithName(group.WithKind("NetworkPolicyList"), &networkPolicyList{})
+	scheme.AddKnownTypeWithName(group.WithKind(kind), example)
+	scheme.AddKnownTypeWithName(group.WithKind(kind+"List"), list)
 	return api.REST(group, func(cfg *rest.Config) {
 		cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 		cfg.AcceptContentTypes, cfg.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON

@@ -28,7 +28,8 @@ import (
 const reader, stranger = "policytest-reader", "policytest-stranger"
 
 var rights = []controlplane.Rule{
-	{APIGroups: []string{""}, Resources: []string{"pods", "namespaces"}, Verbs: []string{"list", "watch"}},
+	{APIGroups: []string{""}, Resources: []string{"pods", "namespaces", "nodes"}, Verbs: []string{"list", "watch"}},
+	{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: []string{"list", "watch"}},
 	{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}},
 }
 
@@ -65,9 +66,11 @@ func (s *server) connect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.admin, err = policyClient(api); err != nil {
+	source, err := New(api, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
+	s.admin = source.policies
 }
 
 // do sends an object, or a patch of one, as JSON.
@@ -159,12 +162,15 @@ type watched struct {
 }
 
 // watching watches until the test ends.
-func watching(t *testing.T, api *kubeclient.Client) *watched {
+func watching(t *testing.T, api *kubeclient.Client, options ...func(*Source)) *watched {
 	t.Helper()
 	w := &watched{t: t}
 	s, err := New(api, w.wait)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, set := range options {
+		set(s)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

@@ -22,6 +22,7 @@ func TestSource(t *testing.T) {
 	s := startServer(t, controlplane.APIServerConfig{})
 	for name, test := range map[string]func(*testing.T, *server){
 		"Pod": podLives, "Ports": portsOf, "Rules": rulesChange, "Rights": rightsLate, "Outage": outage, "Old": oldServer, "Burst": burstOfPods,
+		"Cluster": clusterPolicies,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.clear(t)

@@ -16,9 +16,10 @@ type state struct {
 	changed chan struct{} // there may be a Change to take
 
 	mu         sync.Mutex
-	pods       map[string]*entry // by UID; nil: never listed, and so are the other two
-	namespaces map[string]labels.Set
-	policies   map[string]*policy.NetworkPolicy // by namespace/name
+	pods       map[string]*entry // by UID; nil: never listed
+	namespaces objects[labels.Set]
+	policies   objects[*policy.NetworkPolicy] // by namespace/name
+	cluster    clusterState
 
 	rules bool                   // policies or namespaces differ
 	was   map[string]*policy.Pod // pods that may differ as the last Change had them, by UID; nil: it did not
@@ -28,7 +29,10 @@ type state struct {
 }
 
 func newState() *state {
-	return &state{changed: make(chan struct{}, 1), was: map[string]*policy.Pod{}}
+	s := &state{changed: make(chan struct{}, 1), was: map[string]*policy.Pod{}, cluster: newClusterState()}
+	s.namespaces.same = func(was, now labels.Set) bool { return maps.Equal(was, now) }
+	s.policies.same = func(was, now *policy.NetworkPolicy) bool { return reflect.DeepEqual(was.Spec, now.Spec) }
+	return s
 }
 
 // notify signals that there may be a Change.
@@ -44,7 +48,7 @@ func (s *state) notify() {
 func (s *state) take() (policy.Change, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pods == nil || s.namespaces == nil || s.policies == nil {
+	if s.pods == nil || s.namespaces.all == nil || s.policies.all == nil || !s.cluster.listed() {
 		return policy.Change{}, false
 	}
 	change := policy.Change{Rules: s.rules, Snapshot: s.snapshot}
@@ -56,11 +60,12 @@ func (s *state) take() (policy.Change, bool) {
 	s.rules = false
 	s.was = map[string]*policy.Pod{}
 	if change.Rules {
-		s.told.Namespaces = maps.Clone(s.namespaces)
-		s.told.Policies = make([]policy.NetworkPolicy, 0, len(s.policies))
-		for _, p := range s.policies {
+		s.told.Namespaces = maps.Clone(s.namespaces.all)
+		s.told.Policies = make([]policy.NetworkPolicy, 0, len(s.policies.all))
+		for _, p := range s.policies.all {
 			s.told.Policies = append(s.told.Policies, *p)
 		}
+		s.told.ClusterPolicies, s.told.Nodes = s.cluster.tell()
 	}
 	return change, change.Rules || len(change.Pods) > 0
 }
@@ -83,7 +88,7 @@ func (s *state) snapshot() policy.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.told
-	all.Policies = slices.Clone(all.Policies)
+	all.Policies, all.ClusterPolicies = slices.Clone(all.Policies), slices.Clone(all.ClusterPolicies)
 	all.Namespaces = maps.Clone(all.Namespaces)
 	all.Pods = make([]*policy.Pod, 0, len(s.pods))
 	for uid, e := range s.pods {
@@ -177,14 +182,7 @@ func (s *state) differ() {
 }
 
 func (s *state) putPolicy(p *policy.NetworkPolicy) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := p.Namespace + "/" + p.Name
-	old, ok := s.policies[name]
-	if !ok || !reflect.DeepEqual(old.Spec, p.Spec) {
-		s.differ()
-	}
-	s.policies[name] = trimmed(p)
+	put(s, &s.policies, p.Namespace+"/"+p.Name, trimmed(p))
 }
 
 // trimmed is a policy without what is nobody's business here.
@@ -193,49 +191,18 @@ func trimmed(p *policy.NetworkPolicy) *policy.NetworkPolicy {
 	return p
 }
 
-func (s *state) removePolicy(p *policy.NetworkPolicy) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.policies, p.Namespace+"/"+p.Name)
-	s.differ()
-}
+func (s *state) removePolicy(p *policy.NetworkPolicy) { remove(s, &s.policies, p.Namespace+"/"+p.Name) }
 
 func (s *state) replacePolicies(list []*policy.NetworkPolicy) {
 	all := make(map[string]*policy.NetworkPolicy, len(list))
 	for _, p := range list {
 		all[p.Namespace+"/"+p.Name] = trimmed(p)
 	}
-	same := func(a, b *policy.NetworkPolicy) bool { return reflect.DeepEqual(a.Spec, b.Spec) }
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.policies == nil || !maps.EqualFunc(all, s.policies, same) {
-		s.differ()
-	}
-	s.policies = all
+	replace(s, &s.policies, all)
 }
 
-func (s *state) putNamespace(name string, with labels.Set) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old, ok := s.namespaces[name]; !ok || !maps.Equal(old, with) {
-		s.namespaces[name] = with
-		s.differ()
-	}
-}
+func (s *state) putNamespace(name string, with labels.Set) { put(s, &s.namespaces, name, with) }
 
-func (s *state) removeNamespace(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.namespaces, name)
-	s.differ()
-}
+func (s *state) removeNamespace(name string) { remove(s, &s.namespaces, name) }
 
-func (s *state) replaceNamespaces(all map[string]labels.Set) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	same := func(a, b labels.Set) bool { return maps.Equal(a, b) }
-	if s.namespaces == nil || !maps.EqualFunc(all, s.namespaces, same) {
-		s.differ()
-	}
-	s.namespaces = all
-}
+func (s *state) replaceNamespaces(all map[string]labels.Set) { replace(s, &s.namespaces, all) }

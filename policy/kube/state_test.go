@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/twill-net/twill/policy"
@@ -102,6 +104,62 @@ func TestState(t *testing.T) {
 	}
 	if len(s.shared.templates) > 0 {
 		t.Errorf("%d templates of no pods are left", len(s.shared.templates))
+	}
+}
+
+// TestClusterState: ClusterNetworkPolicies are waited for if they are followed, and nodes if one is about them.
+func TestClusterState(t *testing.T) {
+	s := newState()
+	s.cluster.followed = true
+	one := func(name string, change func(*policy.ClusterSpec)) *policy.ClusterNetworkPolicy {
+		p := &policy.ClusterNetworkPolicy{Spec: policy.ClusterSpec{Tier: policy.Admin}}
+		p.Name = name
+		change(&p.Spec)
+		return p
+	}
+	same := func(*policy.ClusterSpec) {}
+	nodes := func(s *policy.ClusterSpec) {
+		s.Egress = []policy.ClusterEgressRule{{To: []policy.ClusterEgressPeer{{Networks: []string{"::/0"}}, {Nodes: &metav1.LabelSelector{}}}}}
+	}
+	node := func(addr string) policy.Node {
+		return policy.Node{Name: "n1", Labels: labels.Set{"a": "b"}, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+	}
+	asked := func() bool {
+		select {
+		case <-s.cluster.aboutNodes:
+			return true
+		default:
+			return false
+		}
+	}
+	for i, step := range []struct {
+		do    func()
+		want  string // empty: nothing
+		asked bool   // for nodes
+	}{
+		{func() { s.replacePods(nil); s.replaceNamespaces(map[string]labels.Set{}); s.replacePolicies(nil) }, "", false},
+		{func() { s.replaceClusterPolicies(nil) }, "rules", false},
+		{func() { s.replaceClusterPolicies(nil) }, "", false},
+		{func() { s.putClusterPolicy(one("a", same)) }, "rules", false},
+		{func() { s.putClusterPolicy(one("a", same)) }, "", false},
+		{func() { s.putClusterPolicy(one("a", nodes)) }, "", true},
+		{func() { s.replaceNodes([]policy.Node{node("192.0.2.1")}) }, "rules", true},
+		{func() { s.putNode(node("192.0.2.1")) }, "", true},
+		{func() { s.putNode(node("192.0.2.2")) }, "rules", true},
+		{func() { s.replaceNodes([]policy.Node{node("192.0.2.2")}) }, "", true},
+		{func() { s.removeNode("n1") }, "rules", true},
+		{func() { s.removeClusterPolicy("a") }, "rules", true},
+	} {
+		step.do()
+		change, ok := s.take()
+		if got := summary(change); ok != (step.want != "") || ok && got != step.want || asked() != step.asked {
+			t.Errorf("step %d: got %t, %q, want %q; nodes are asked for: %t", i, ok, got, step.want, asked())
+		}
+		if ok {
+			if snap := change.Snapshot(); len(snap.ClusterPolicies) != len(s.cluster.policies.all) || len(snap.Nodes) != len(s.cluster.nodes.all) {
+				t.Errorf("step %d: the snapshot has %v and %v", i, snap.ClusterPolicies, snap.Nodes)
+			}
+		}
 	}
 }
 

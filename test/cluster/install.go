@@ -37,12 +37,20 @@ func (s Spec) Manifest() (string, error) {
 		}
 		manifest = strings.Replace(manifest, was, now, 1)
 	}
-	if !s.NetworkPolicy {
-		return manifest, nil
+	for overlay, wanted := range map[string]bool{
+		"network-policy": s.NetworkPolicy, "cluster-network-policy": s.ClusterNetworkPolicy,
+	} {
+		if !wanted {
+			continue
+		}
+		rights, err := os.ReadFile(filepath.Join(root, "deploy", overlay, "rbac.yaml"))
+		if err != nil {
+			return "", err
+		}
+		const flag = "        - --kube-subnet-mgr\n"
+		manifest = strings.Replace(manifest, flag, flag+"        - --"+overlay+"\n", 1) + "---\n" + string(rights)
 	}
-	rights, err := os.ReadFile(filepath.Join(root, "deploy", "network-policy", "rbac.yaml"))
-	const flag = "        - --kube-subnet-mgr\n"
-	return strings.Replace(manifest, flag, flag+"        - --network-policy\n", 1) + "---\n" + string(rights), err
+	return manifest, nil
 }
 
 // Install applies the manifest and waits until every node is Ready.

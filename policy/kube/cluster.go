@@ -21,7 +21,7 @@ type clusterPolicy struct{ policy.ClusterNetworkPolicy }
 // DeepCopyObject implements runtime.Object. Specs are not altered, so copies share them.
 func (p *clusterPolicy) DeepCopyObject() runtime.Object {
 	c := *p
-	p.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	p.DeepCopyInto(&c.ObjectMeta)
 	return &c
 }
 

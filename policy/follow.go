@@ -14,8 +14,12 @@ func (t *Table) Follow(site Site, changes []PodChange) (plan netstate.Plan, ok b
 	if !slices.Equal(site.Subnets, t.site.Subnets) {
 		return nil, false
 	}
-	addrs, ports := t.touched(site.Ports, changes)
-	before := t.of(addrs, ports)
+	now := t.ports
+	if !slices.Equal(site.Ports, now.list) {
+		now = newPorts(site.Ports)
+	}
+	addrs, names := t.touched(now, changes)
+	before := t.of(addrs, names)
 	for _, c := range changes {
 		for _, addr := range c.addrs() {
 			old := t.owners.of(addr)
@@ -26,10 +30,8 @@ func (t *Table) Follow(site Site, changes []PodChange) (plan netstate.Plan, ok b
 			}
 		}
 	}
-	if !slices.Equal(site.Ports, t.ports.list) {
-		t.ports = newPorts(site.Ports)
-	}
-	plan = netstate.Diff(t.of(addrs, ports), before)
+	t.ports = now
+	plan = netstate.Diff(t.of(addrs, names), before)
 	for _, c := range plan {
 		if delete(t.state, c.Key()); c.Want != nil {
 			t.state.Add(c.Want)
@@ -39,12 +41,10 @@ func (t *Table) Follow(site Site, changes []PodChange) (plan netstate.Plan, ok b
 }
 
 // touched returns the addresses whose pods may change, and the names of the ports that change or have one of them.
-func (t *Table) touched(ports []netstate.Port, changes []PodChange) (addrs map[netip.Addr]bool, names map[string]bool) {
+func (t *Table) touched(now *ports, changes []PodChange) (addrs map[netip.Addr]bool, names map[string]bool) {
 	addrs, names = map[netip.Addr]bool{}, map[string]bool{}
-	if !slices.Equal(ports, t.ports.list) {
-		for _, name := range t.ports.changed(newPorts(ports)) {
-			names[name] = true
-		}
+	for _, name := range t.ports.changed(now) {
+		names[name] = true
 	}
 	for _, c := range changes {
 		for _, addr := range c.addrs() {

@@ -61,8 +61,8 @@ type ports struct {
 	byAddr map[netip.Addr][]string // names
 }
 
-func newPorts(list []netstate.Port) ports {
-	p := ports{list: list, addrs: map[string][]netip.Addr{}, byAddr: map[netip.Addr][]string{}}
+func newPorts(list []netstate.Port) *ports {
+	p := &ports{list: list, addrs: map[string][]netip.Addr{}, byAddr: map[netip.Addr][]string{}}
 	for _, port := range list {
 		p.addrs[port.Name] = port.Addresses()
 		for _, a := range p.addrs[port.Name] {
@@ -73,7 +73,10 @@ func newPorts(list []netstate.Port) ports {
 }
 
 // changed returns the names of the ports that have other addresses in o, or are only here or there.
-func (p ports) changed(o ports) (names []string) {
+func (p *ports) changed(o *ports) (names []string) {
+	if p == o {
+		return nil
+	}
 	for name, addrs := range p.addrs {
 		if now, there := o.addrs[name]; !there || !slices.Equal(addrs, now) {
 			names = append(names, name)

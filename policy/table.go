@@ -48,7 +48,7 @@ type Table struct {
 	chains map[string]chain // those that pods of this node need, by family and policies
 	uses   map[string]int   // how many addresses need each, by the same
 	groups map[netstate.Family]*groups
-	ports  ports
+	ports  *ports
 }
 
 // NewTable makes the table of a snapshot.

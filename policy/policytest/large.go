@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -40,5 +41,9 @@ func Large(pods int) (s policy.Snapshot, site policy.Site) {
 		p.Spec.PolicyTypes = []policy.Direction{policy.Ingress}
 		s.Policies = append(s.Policies, p)
 	}
-	return s, policy.Site{Node: "node1", Bridge: "cni0", Subnets: []netip.Prefix{netip.MustParsePrefix("10.100.0.0/24")}}
+	site = policy.Site{Node: "node1", Bridge: "cni0", Subnets: []netip.Prefix{netip.MustParsePrefix("10.100.0.0/24")}}
+	for _, p := range s.Pods[:min(local, pods)] {
+		site.Ports = append(site.Ports, netstate.Port{Name: "veth" + p.UID}.WithAddrs(p.Addrs))
+	}
+	return s, site
 }

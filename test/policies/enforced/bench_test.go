@@ -45,6 +45,17 @@ func (w within) Watch(ctx context.Context) (events <-chan struct{}, err error) {
 	return events, err
 }
 
+// plugged are ports that stay.
+type plugged []netstate.Port
+
+func (p plugged) List() ([]netstate.Port, error) { return p, nil }
+
+func (plugged) Watch(ctx context.Context) (<-chan struct{}, error) {
+	events := make(chan struct{})
+	context.AfterFunc(ctx, func() { close(events) })
+	return events, nil
+}
+
 // source tells what the benchmark puts into it.
 type source chan news
 
@@ -94,7 +105,7 @@ func start(b *testing.B, pods int) *cluster {
 	var site policy.Site
 	c.snap, site = policytest.Large(pods)
 	c.Enforcer = enforce.New(enforce.Config{Node: site.Node, Bridge: site.Bridge, Source: c.source, Kernel: within{h, tables},
-		Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(prometheus.NewRegistry())})
+		Ports: plugged(site.Ports), Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(prometheus.NewRegistry())})
 	_ = c.Protect(site.Subnets)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

@@ -11,6 +11,7 @@ import (
 	"github.com/twill-net/twill/doctor/isolation"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
+	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/file"
 	policykube "github.com/twill-net/twill/policy/kube"
@@ -70,6 +71,21 @@ func known(want netstate.State, p *doctor.Policies) netstate.State {
 	return part
 }
 
+// podPorts returns the ports of the node's pods.
+func (g *gathering) podPorts() []netstate.Port {
+	ports, err := kernel.OpenPodPorts()
+	if err != nil {
+		g.unread("pods' ports", err)
+		return nil
+	}
+	defer ports.Close()
+	all, err := ports.List()
+	if err != nil {
+		g.unread("pods' ports", err)
+	}
+	return all
+}
+
 // isolated returns the tables that the node should have. Where the policies are not known it is what every table has.
 func (g *gathering) isolated() []netstate.State {
 	site := policy.Site{Node: g.Node, Bridge: g.Bridge}
@@ -77,6 +93,7 @@ func (g *gathering) isolated() []netstate.State {
 		site.Subnets = append(site.Subnets, s.Subnet)
 	}
 	if s := g.Policies.Snapshot; s != nil {
+		site.Ports = g.podPorts()
 		want, _ := policy.Desired(site, *s)
 		return []netstate.State{want}
 	}
@@ -119,7 +136,7 @@ func tables(ctx context.Context, want netstate.State) (netstate.State, error) {
 	listed.Merge(want)
 	unknown := map[netstate.Family]bool{}
 	for key, o := range have {
-		if chain, ok := o.(netstate.Filter); ok && chain != want[key] {
+		if chain, ok := o.(netstate.Filter); ok && chain != want[key] && chain.Family != netstate.Ethernet {
 			unknown[chain.Family] = true
 		}
 	}

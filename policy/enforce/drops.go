@@ -13,7 +13,8 @@ import (
 // dropped is the metric of what was dropped, and why.
 var dropped = prometheus.NewDesc("twill_policy_dropped_packets_total",
 	"Packets that network policies dropped on this node, by direction and the policies that isolate the pod; without "+
-		"policies: of addresses that are no known pod's. It begins anew when a policy changes.",
+		"policies: of addresses that are no known pod's; of family Ethernet: frames with other sources than their pod's "+
+		"own, or that hold no plain packet. It begins anew when a policy changes.",
 	[]string{"family", "direction", "policies"}, nil)
 
 // Drops are the kernel's counters: packets by the key of the Filter or Hook that dropped them.

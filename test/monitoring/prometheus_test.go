@@ -47,7 +47,10 @@ func find(t *testing.T) string {
 	return path
 }
 
-// up starts a lab whose agents listen on all addresses.
+// deny is a policy that both agents of the lab enforce.
+const deny = "{kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [Ingress]}}"
+
+// up starts a lab whose agents listen on all addresses, and enforce a policy.
 func up(t *testing.T) *lab.Lab {
 	t.Helper()
 	agent := filepath.Join(t.TempDir(), "twilld-open")
@@ -55,7 +58,12 @@ func up(t *testing.T) *lab.Lab {
 	if err := os.WriteFile(agent, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return labtest.Up(t, lab.Spec{Name: "monitoring", Backend: "aws-vpc", Store: lab.File, Nodes: 2, Pods: 1, Agents: map[string]string{"": agent}})
+	l := labtest.Up(t, lab.Spec{Name: "monitoring", Backend: "aws-vpc", Store: lab.File, Nodes: 2, Pods: 1, NetworkPolicy: true,
+		Agents: map[string]string{"": agent}})
+	if err := l.ApplyManifest("deny.yaml", []byte(deny)); err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // start starts a Prometheus on the lab's first node.

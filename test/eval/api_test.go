@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,30 @@ func TestInside(t *testing.T) {
 			}, trouble.args(t)...)
 		})
 	}
+	t.Run("policies", w.policies)
 	w.await(t, func(r doctor.Diagnosis) bool { return len(r.Findings) == 0 })
+}
+
+// policies: NetworkPolicies that nothing enforces are found by who may read them. Agents that do not enforce them may not.
+func (w *ward) policies(t *testing.T) {
+	const path = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+	admin := []string{"--kubeconfig-file", w.api.KubeconfigFile(controlplane.Admin)}
+	w.await(t, func(r doctor.Diagnosis) bool { return len(r.Findings) == 0 }, admin...)
+	w.asAdmin(t, http.MethodPost, path, map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+		"metadata": map[string]string{"name": "deny"}, "spec": map[string]any{"podSelector": map[string]any{}}})
+	defer w.asAdmin(t, http.MethodDelete, path+"/deny", nil)
+	w.await(t, func(r doctor.Diagnosis) bool { return len(r.Findings) == 0 })
+	w.await(t, func(r doctor.Diagnosis) bool {
+		return len(r.Findings) == 1 && r.Findings[0].ID == "policies-not-enforced" && r.Policies == nil &&
+			r.Findings[0].Actual == "one exists, and nothing on this node enforces them"
+	}, admin...)
+	_, err := w.node.Exec(t.Context(), "iptables", "-w", "-N", "KUBE-ROUTER-FORWARD")
+	check(t, err)
+	w.await(t, func(r doctor.Diagnosis) bool {
+		return len(r.Findings) == 0 && r.Policies != nil && slices.Equal(r.Policies.Engines, []string{"kube-router"})
+	}, admin...)
+	_, err = w.node.Exec(t.Context(), "iptables", "-w", "-X", "KUBE-ROUTER-FORWARD")
+	check(t, err)
 }
 
 func (w *ward) with(t *testing.T, pattern, with string) []string {

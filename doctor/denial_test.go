@@ -126,6 +126,9 @@ func TestLost(t *testing.T) {
 	if f.Count != 3 || len(f.More) != 2 || f.Severity != Intended || f.Likely || !strings.HasSuffix(f.Fix, "kubectl twill policy shop/web") {
 		t.Errorf("got %+v", f)
 	}
+	if d, ok := j.ofLoss(byRule(denied, "frames")); ok {
+		t.Errorf("a forged address: got %+v", d)
+	}
 	// A chain that is not in the tables any more, as the trace shows it.
 	d, ok := NewJudges().ofLoss(byRule(denied, "eg-7"))
 	if !ok || d.Reason != Asked || d.Direction != policy.Egress || d.Node != "n1" || d.Pod != "10.244.2.2" {

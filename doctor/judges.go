@@ -134,17 +134,19 @@ func names(ports []isolation.Ports) (all []string) {
 
 // ofLoss returns the denial that a trace of rules shows, if it was a rule about policies that stopped the packet.
 func (j *Judges) ofLoss(l locate.Loss) (Denial, bool) {
-	if l.By.Table != netstate.FilterTable || l.By.Chain == "forward" { // which drops what is no pod's
+	chain := l.By.Chain
+	isEgress := chain == "egress" || strings.HasPrefix(chain, "eg-")
+	isIngress := chain == "ingress" || strings.HasPrefix(chain, "in-")
+	if l.By.Table != netstate.FilterTable || !isEgress && !isIngress { // other chains drop what is nobody's, or forged
 		return Denial{}, false
 	}
 	if d, ok := j.deny(l.Flow); ok {
 		return d, true
 	}
-	v := isolation.Verdict{Direction: policy.Ingress, Chain: l.By.Chain}
-	if l.By.Chain == "egress" || strings.HasPrefix(l.By.Chain, "eg-") {
+	v := isolation.Verdict{Direction: policy.Ingress, Chain: chain, Unknown: !strings.Contains(chain, "-")}
+	if isEgress {
 		v.Direction = policy.Egress
 	}
-	v.Unknown = !strings.Contains(l.By.Chain, "-")
 	d := judge{node: l.Host}.denial(l.Flow, v)
 	j.explain(&d)
 	return d, true

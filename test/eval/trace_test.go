@@ -2,6 +2,7 @@ package eval
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -80,6 +81,12 @@ func compare(t *testing.T, trace doctor.Trace, seen doctor.Traffic) halt {
 
 // stopsTable is where packets end, for the faults that stop them.
 func (e *evaluation) stopsTable() string {
+	stops := func(r *result) bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(r.stops)), func(s halt) bool { return s.trace != "" })
+	}
+	if !slices.ContainsFunc(slices.Collect(maps.Values(e.results)), stops) {
+		return ""
+	}
 	var b strings.Builder
 	if !e.moved {
 		fmt.Fprint(&b, "Where the packets of these faults end: by `trace`, which looks at tables only; by real packets, which were watched on every\n"+

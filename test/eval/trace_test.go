@@ -89,9 +89,9 @@ func (e *evaluation) stopsTable() string {
 	}
 	var b strings.Builder
 	if !e.moved {
-		fmt.Fprint(&b, "Where the packets of these faults end: by `trace`, which looks at tables only; by real packets, which were watched on every\n"+
-			"device of the way; and by the kernel's own word for dropping them, where it says one. A packet that no route takes leaves by the\n"+
-			"default route, and the underlay's router drops it.\n\n")
+		fmt.Fprint(&b, "Where the packets of these faults end: by `trace`, which looks at tables only; by real packets, which were watched\n"+
+			"on every device of the way; and by the kernel's own word for dropping them, where it says one. A packet that no\n"+
+			"route takes leaves by the default route, and the underlay's router drops it.\n\n")
 	}
 	fmt.Fprint(&b, "| fault | trace stops at | last seen | the kernel says |\n|---|---|---|---|\n")
 	for _, f := range faults.All() {

@@ -1,0 +1,77 @@
+// Command agnhost stands before Kubernetes' program of that name where the kernel has no SCTP: it connects and listens
+// itself, with packets that it makes, which other kernels and their firewalls take for any SCTP. For all else it
+// becomes the genuine program.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// genuine is Kubernetes' program.
+const genuine = "/agnhost-genuine"
+
+// The prefix of the variables that name ports for "agnhost porter".
+const portPrefix = "SERVE_SCTP_PORT_"
+
+func main() {
+	if err := run(os.Args); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) > 1 && args[1] == "connect" {
+		if to, timeout, ok := target(args[2:]); ok {
+			return connect(to, timeout)
+		}
+	}
+	if ports := ports(os.Environ()); len(args) == 2 && args[1] == "porter" && len(ports) > 0 {
+		return serve(ports)
+	}
+	return syscall.Exec(genuine, append([]string{genuine}, args[1:]...), os.Environ())
+}
+
+// target reads "--timeout=3s --protocol=sctp 10.244.1.2:80". It is not ok if the protocol is another one.
+func target(args []string) (to netip.AddrPort, timeout time.Duration, ok bool) {
+	timeout = 5 * time.Second
+	var err error
+	for _, arg := range args {
+		switch name, value, _ := strings.Cut(arg, "="); name {
+		case "--protocol":
+			ok = value == "sctp"
+		case "--timeout":
+			timeout, err = time.ParseDuration(value)
+		default:
+			to, err = netip.ParseAddrPort(arg)
+		}
+		if err != nil {
+			return to, 0, false
+		}
+	}
+	return to, timeout, ok
+}
+
+// ports are those that the environment names for SCTP.
+func ports(environ []string) map[uint16]bool {
+	all := map[uint16]bool{}
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if text, ok := strings.CutPrefix(name, portPrefix); ok {
+			if port, err := strconv.ParseUint(text, 10, 16); err == nil {
+				all[uint16(port)] = true
+			}
+		}
+	}
+	return all
+}
+
+// What agnhost says of a connection that fails.
+var errTimeout = errors.New("TIMEOUT")

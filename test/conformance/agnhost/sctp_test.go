@@ -1,0 +1,38 @@
+package main
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestConnect: a client reaches the ports that are served, and no others.
+func TestConnect(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("raw sockets are root's")
+	}
+	go func() { _ = serve(map[uint16]bool{9003: true}) }()
+	for _, addr := range []string{"127.0.0.1:9003", "[::1]:9003"} {
+		if err := connect(netip.MustParseAddrPort(addr), 3*time.Second); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	if err := connect(netip.MustParseAddrPort("127.0.0.1:9004"), 300*time.Millisecond); !errors.Is(err, errTimeout) {
+		t.Errorf("a port that nobody serves: %v", err)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	to, timeout, ok := target([]string{"--timeout=3s", "--protocol=sctp", "10.244.1.2:80"})
+	if to != netip.MustParseAddrPort("10.244.1.2:80") || timeout != 3*time.Second || !ok {
+		t.Errorf("got %v, %v, %v", to, timeout, ok)
+	}
+	if _, _, ok := target([]string{"--protocol=tcp", "10.244.1.2:80"}); ok {
+		t.Error("tcp is taken for sctp")
+	}
+	if got := ports([]string{"A=b", "SERVE_SCTP_PORT_9003=foo", "SERVE_PORT_80=foo"}); len(got) != 1 || !got[9003] {
+		t.Errorf("got the ports %v", got)
+	}
+}

@@ -23,9 +23,8 @@ func (p programs) kube(name string) string { return filepath.Join(p.bin, "kube",
 // kubeModule is the folder of the module that pins Kubernetes.
 func (p programs) kubeModule() string { return filepath.Join(filepath.Dir(p.bin), "tools", "kube") }
 
-// pack puts the images that the tests of [sig-network] use into one archive. They have the names that e2e.test asks
-// for, so no node looks for a registry.
-func (p programs) pack(ctx context.Context, archive string) error {
+// pack puts the images that the tests of [sig-network] use into one archive.
+func (p kubernetesSuite) pack(ctx context.Context, archive string) error {
 	list, err := exec.CommandContext(ctx, p.kube("e2e.test"), "--list-images").Output()
 	if err != nil {
 		return fmt.Errorf("list the images of e2e.test: %w", err)
@@ -49,7 +48,7 @@ func (p programs) pack(ctx context.Context, archive string) error {
 
 // image makes one of the images, if it is one that is wanted. What Kubernetes builds from its own source is that;
 // below it lie Debian's files instead of Alpine's. nginx only has to run, in the tests of endpoints.
-func (p programs) image(ctx context.Context, name string) (image cluster.Image, wanted bool, err error) {
+func (p kubernetesSuite) image(ctx context.Context, name string) (image cluster.Image, wanted bool, err error) {
 	i := cluster.Image{Name: name, Base: filepath.Join(p.bin, "conformance", "rootfs.tar")}
 	repository, _, _ := strings.Cut(name, ":")
 	switch path.Base(repository) {
@@ -74,7 +73,7 @@ func (p programs) image(ctx context.Context, name string) (image cluster.Image, 
 }
 
 // addAgnhost adds what agnhost's Dockerfile adds, with a newer CoreDNS.
-func (p programs) addAgnhost(ctx context.Context, i *cluster.Image) error {
+func (p kubernetesSuite) addAgnhost(ctx context.Context, i *cluster.Image) error {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	cmd.Dir, cmd.Env = p.kubeModule(), append(os.Environ(), "GOWORK=off")
 	source, err := cmd.Output()

@@ -1,5 +1,5 @@
-// Command conformance runs Kubernetes' own tests of networking, its e2e.test, on a cluster with Twill, and says which
-// pass. Documentation/conformance.md has the results.
+// Command conformance runs tests that others wrote on a cluster with Twill, and says which pass: Kubernetes' own of
+// networking, its e2e.test, or those of network-policy-api. Documentation/conformance.md has the results.
 package main
 
 import (
@@ -40,7 +40,9 @@ type options struct {
 func run(ctx context.Context, args []string) error {
 	s := cluster.Spec{Name: "twc", Nodes: 3, Dir: filepath.Join(filepath.Dir(cluster.DefaultDir()), "conformance")}
 	var o options
+	name := ""
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
+	flags.StringVar(&name, "suite", "kubernetes", "kubernetes, or network-policy-api: tests of ClusterNetworkPolicies")
 	flags.StringVar(
 		(*string)(&s.Families),
 		"families",
@@ -67,6 +69,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	p := programs{filepath.Dir(filepath.Dir(kubelet))}
+	tests, ok := map[string]suite{"kubernetes": kubernetesSuite{p}, "network-policy-api": clusterPolicySuite{p}}[name]
+	if !ok {
+		return fmt.Errorf("--suite %q: want kubernetes or network-policy-api", name)
+	}
+	s = tests.spec(s)
 	// This program cannot be a node.
 	if err := os.Setenv("TWILL_CLUSTER_BIN", cmp.Or(os.Getenv("TWILL_CLUSTER_BIN"), filepath.Join(p.bin, "cluster"))); err != nil {
 		return err
@@ -80,24 +87,57 @@ func run(ctx context.Context, args []string) error {
 			}
 		}()
 	}
-	if err := p.up(ctx, s, progress); err != nil {
+	if err := up(ctx, tests, s, progress); err != nil {
 		return err
 	}
 	progress("tests")
-	return p.test(ctx, s, o)
+	dir, err := p.results(name, s)
+	if err != nil {
+		return err
+	}
+	return tests.test(ctx, s, o, dir)
+}
+
+// results makes an empty folder for what the tests say.
+func (p programs) results(suite string, s cluster.Spec) (string, error) {
+	parts := []string{s.Backend, string(s.Families), string(s.ProxyMode)}
+	switch {
+	case suite != "kubernetes":
+		parts = append(parts, suite)
+	case s.NetworkPolicy:
+		parts = append(parts, "policy")
+	}
+	dir := filepath.Join(p.bin, "conformance", strings.Join(parts, "-"))
+	return dir, errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755))
+}
+
+// suite is tests that others wrote.
+type suite interface {
+	// spec adds what the cluster has to have.
+	spec(s cluster.Spec) cluster.Spec
+	// pack puts the images of the tests into an archive, by the names under which they are asked for, so that no node
+	// looks for a registry.
+	pack(ctx context.Context, archive string) error
+	// prepare is called when the API server is up, and Twill is not.
+	prepare(ctx context.Context, s cluster.Spec) error
+	// test runs the tests; what they say goes to a log in a folder, and to the terminal what came of them.
+	test(ctx context.Context, s cluster.Spec, o options, dir string) error
 }
 
 // up brings up the cluster with Twill and DNS, every node in a zone of its own.
-func (p programs) up(ctx context.Context, s cluster.Spec, progress func(string)) error {
+func up(ctx context.Context, tests suite, s cluster.Spec, progress func(string)) error {
 	images := filepath.Join(s.Dir, "images")
 	if err := os.MkdirAll(images, 0o755); err != nil {
 		return err
 	}
 	progress("images of the tests")
-	if err := p.pack(ctx, filepath.Join(images, "e2e.tar")); err != nil {
+	if err := tests.pack(ctx, filepath.Join(images, "e2e.tar")); err != nil {
 		return err
 	}
 	if err := cluster.Up(ctx, s, progress); err != nil {
+		return err
+	}
+	if err := tests.prepare(ctx, s); err != nil {
 		return err
 	}
 	if err := s.Install(ctx, progress); err != nil {
@@ -112,16 +152,14 @@ func (p programs) up(ctx context.Context, s cluster.Spec, progress func(string))
 	return s.InstallDNS(ctx)
 }
 
-// test runs the tests; what they say goes to a log, and to the terminal what came of them.
-func (p programs) test(ctx context.Context, s cluster.Spec, o options) error {
-	dir := filepath.Join(
-		p.bin,
-		"conformance",
-		strings.Join([]string{s.Backend, string(s.Families), string(s.ProxyMode)}, "-")+map[bool]string{true: "-policy"}[s.NetworkPolicy],
-	)
-	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
-		return err
-	}
+// kubernetesSuite is Kubernetes' e2e.test.
+type kubernetesSuite struct{ programs }
+
+func (kubernetesSuite) spec(s cluster.Spec) cluster.Spec { return s }
+
+func (kubernetesSuite) prepare(context.Context, cluster.Spec) error { return nil }
+
+func (p kubernetesSuite) test(ctx context.Context, s cluster.Spec, o options, dir string) error {
 	log, err := os.Create(filepath.Join(dir, "e2e.log"))
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -19,40 +20,73 @@ const (
 	room = 256 << 20
 	// timeout bounds a transaction: an answer that got lost must not stop the agent for ever.
 	timeout = time.Minute
+	// membarrierGlobal is MEMBARRIER_CMD_GLOBAL of linux/membarrier.h.
+	membarrierGlobal = 1
 )
 
-// Apply carries out the plan, in all families, as one transaction: all of it or, after an error, nothing.
+// Apply carries out the plan in three steps, each one transaction for all families. The first makes what nothing refers
+// to yet, the second is all that packets can notice, and the third deletes what nothing refers to any more. An error
+// leaves what the steps before have done.
 //
-// That needs large buffers for a large plan, and is worth it: nothing refers to a set before it is full, whatever the
-// order of the plan, and a plan that fails leaves nothing behind.
+// A packet that is on its way while the table changes goes on with the rules as they were. But what it looks up in a set
+// is as it is then, and a chain that a map sends it to is empty, if it is no older than the change. So a new chain needs
+// to be there before a map leads to it, and the sets of the old ones as long as packets look into them.
 func (f *Filter) Apply(ctx context.Context, plan netstate.Plan) error {
 	if err := ctx.Err(); err != nil || len(plan) == 0 {
 		return err
 	}
-	if err := f.openWriter(); err != nil {
-		return fmt.Errorf("write the table %s: %w", netstate.FilterTable, err)
-	}
-	for _, family := range families {
-		changes := slices.DeleteFunc(slices.Clone(plan), func(c netstate.Change) bool { return familyOf(c) != family })
-		tx := transaction{Conn: f.writer, reader: f.reader(), family: family, plan: changes}
-		if err := tx.write(); err != nil {
-			f.closeWriter() // with what was written
-			return fmt.Errorf("write the table %s: %w", netstate.FilterTable, err)
-		}
-	}
-	err := f.socket.SetDeadline(time.Now().Add(timeout))
-	if err == nil {
-		err = f.writer.Flush()
-	}
-	if err != nil {
-		f.closeWriter()            // there may be more answers
-		var first *netlink.OpError // every change after the one that is wrong may have failed, too
-		if errors.As(err, &first) {
-			err = first
-		}
+	if err := f.apply(plan); err != nil {
+		f.closeWriter() // with what was written, and answers that may be still to come
 		return fmt.Errorf("write the table %s, %d changes: %w", netstate.FilterTable, len(plan), err)
 	}
 	return nil
+}
+
+func (f *Filter) apply(plan netstate.Plan) error {
+	if err := f.openWriter(); err != nil {
+		return err
+	}
+	var all []*transaction
+	for _, family := range families {
+		changes := slices.DeleteFunc(slices.Clone(plan), func(c netstate.Change) bool { return familyOf(c) != family })
+		tx, err := f.begin(family, changes)
+		if err != nil {
+			return err
+		}
+		all = append(all, tx)
+	}
+	for step := range steps {
+		if err := f.commit(all, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit carries out a step of the transactions.
+func (f *Filter) commit(all []*transaction, step int) error {
+	if !slices.ContainsFunc(all, func(tx *transaction) bool { return len(tx.steps[step]) > 0 }) {
+		return nil
+	}
+	if step == deleting {
+		// Until no packet is on its way any more that has seen the step before: the kernel waits for a grace period of
+		// RCU. Where it does not know how (nohz_full), packets still need much less time than a transaction.
+		_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+	}
+	for _, tx := range all {
+		if err := tx.write(step); err != nil {
+			return err
+		}
+	}
+	if err := f.socket.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	err := f.writer.Flush()
+	var first *netlink.OpError // every change after the one that is wrong may have failed, too
+	if errors.As(err, &first) {
+		return first
+	}
+	return err
 }
 
 // openWriter opens the socket over which all changes are made: its number tells them from others'.

@@ -1,7 +1,7 @@
 // Package filter is the kernel side of the nftables tables that enforce network policies: it observes, applies and
 // watches the kinds Set, Filter, Element and Hook of netstate.
 //
-// The tables are ours alone, and a plan is one transaction: packets meet the old rules or the new ones, never a part.
+// The tables are ours alone, and packets meet the rules before a plan or those after it, never a part.
 // What is read is compared with the encoding of what is wanted, so nothing has to be decoded, and nothing altered
 // looks intact.
 package filter

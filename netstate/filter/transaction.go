@@ -31,30 +31,77 @@ func familyOf(c netstate.Change) netstate.Family {
 	return 0
 }
 
+// The steps of a plan, in order.
+const (
+	making = iota
+	switching
+	deleting
+	steps
+)
+
 // transaction collects the messages for one family's changes.
 type transaction struct {
 	*nftables.Conn
 	reader *reader
 	family netstate.Family
-	plan   netstate.Plan
-	types  map[string]netstate.SetType // of sets of the plan, and of others that it has elements of
-	gone   map[string]bool             // sets that the plan deletes, with all elements
+	anew   bool // the table is deleted first
+	steps  [steps]netstate.Plan
+	plan   netstate.Plan               // the step that is being written
+	types  map[string]netstate.SetType // of the plan's sets, and of others that it has elements of
+	gone   map[string]bool             // sets that the step deletes, with all elements
 }
 
-// write adds the messages. A set has to exist before what it is looked up in, a chain before what leads to it, and what
-// leads to something must be gone before that goes.
-func (tx *transaction) write() error {
+// begin splits the changes of a family.
+func (f *Filter) begin(family netstate.Family, plan netstate.Plan) (*transaction, error) {
+	tx := &transaction{Conn: f.writer, reader: f.reader(), family: family, plan: plan,
+		types: map[string]netstate.SetType{}, gone: map[string]bool{}}
+	if tx.unreadable() || tx.leavesNothing() {
+		tx.anew = true
+		tx.steps[switching] = plan
+	} else {
+		tx.split()
+	}
+	return tx, tx.reader.Err
+}
+
+// split tells what is made and deleted, with all that is in it, from what is changed.
+func (tx *transaction) split() {
+	made, deleted := map[string]bool{}, map[string]bool{} // sets
+	for _, c := range tx.plan {
+		if want, ok := c.Want.(netstate.Set); ok && c.Was == nil {
+			made[want.Name] = true
+		} else if was, ok := c.Was.(netstate.Set); ok && c.Want == nil {
+			deleted[was.Name] = true
+		}
+	}
+	for _, c := range tx.plan {
+		step := switching
+		switch key := c.Key(); {
+		case key.Kind == netstate.KindHook:
+		case c.Was == nil && (key.Kind != netstate.KindElement || made[c.Want.(netstate.Element).Set]):
+			step = making
+		case c.Want == nil && (key.Kind != netstate.KindElement || deleted[c.Was.(netstate.Element).Set]):
+			step = deleting
+		}
+		tx.steps[step] = append(tx.steps[step], c)
+	}
+}
+
+// write adds the messages of a step. A set has to exist before what it is looked up in, a chain before what leads to it,
+// and what leads to something must be gone before that goes.
+func (tx *transaction) write(step int) error {
+	tx.plan = tx.steps[step]
 	if len(tx.plan) == 0 {
 		return nil
 	}
 	table := tableOf(tx.family)
-	if again := tx.unreadable(); again || tx.leavesNothing() {
+	if tx.anew {
 		tx.AddTable(table) // somebody may have deleted it
 		tx.DelTable(table)
 		tx.plan = slices.DeleteFunc(tx.plan, func(c netstate.Change) bool { return c.Want == nil })
 	}
-	if len(tx.plan) == 0 || tx.reader.Err != nil {
-		return tx.reader.Err
+	if len(tx.plan) == 0 {
+		return nil
 	}
 	tx.AddTable(table)
 	for _, step := range []func() error{
@@ -90,7 +137,6 @@ func (tx *transaction) leavesNothing() bool {
 }
 
 func (tx *transaction) addSets() error {
-	tx.types, tx.gone = map[string]netstate.SetType{}, map[string]bool{}
 	for _, c := range tx.plan {
 		want, ok := c.Want.(netstate.Set)
 		if !ok {

@@ -12,6 +12,7 @@ func TestLabListsAndShowsScripts(t *testing.T) {
 		"manual-vxlan":  {"lab", "list"},
 		"nud permanent": {"lab", "show", "manual-vxlan"},
 		"up [-nodes N]": {"lab", "verbs", "up"},
+		"connect [-6]":  {"lab", "verbs"},
 		"fdb-deleted":   {"lab", "faults"},
 	} {
 		if out, err := run(t, args...); err != nil || !strings.Contains(out, want) {

@@ -162,9 +162,10 @@ func Vocabulary(w io.Writer, names ...string) error {
 	for name, v := range r.verbs() {
 		r.engine.Cmds[name] = r.command(v)
 	}
-	if len(names) > 0 {
-		maps.Insert(r.engine.Cmds, maps.All(script.DefaultCmds()))
+	if len(names) == 0 {
+		return r.engine.ListCmds(w, true)
 	}
+	maps.Insert(r.engine.Cmds, maps.All(script.DefaultCmds()))
 	return r.engine.ListCmds(w, true, names...)
 }
 

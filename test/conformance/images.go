@@ -72,7 +72,7 @@ func (p kubernetesSuite) image(ctx context.Context, name string) (image cluster.
 	return i, true, err
 }
 
-// addAgnhost adds what agnhost's Dockerfile adds, with a newer CoreDNS.
+// addAgnhost adds what agnhost's Dockerfile adds, with a newer CoreDNS, and SCTP where the kernel has none.
 func (p kubernetesSuite) addAgnhost(ctx context.Context, i *cluster.Image) error {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	cmd.Dir, cmd.Env = p.kubeModule(), append(os.Environ(), "GOWORK=off")
@@ -82,7 +82,8 @@ func (p kubernetesSuite) addAgnhost(ctx context.Context, i *cluster.Image) error
 	}
 	porter := filepath.Join(strings.TrimSpace(string(source)), "test", "images", "agnhost", "porter")
 	return errors.Join(
-		i.Add(ctx, "/agnhost", p.kube("agnhost")),
+		i.Add(ctx, "/agnhost", filepath.Join(p.bin, "conformance", "agnhost")), // the one with SCTP
+		i.Add(ctx, "/agnhost-genuine", p.kube("agnhost")),
 		i.Add(ctx, "/agnhost-2", p.kube("agnhost")),
 		i.Add(ctx, "/coredns", filepath.Join(p.bin, "coredns")),
 		i.AddFile("/localhost.crt", filepath.Join(porter, "localhost.crt"), 0o644),

@@ -13,21 +13,19 @@ import (
 
 // labels chooses the tests of [sig-network] that ask nothing of a cluster but a pod network and kube-proxy. Those of a
 // feature need what its name says: a cloud's load balancers, an ingress controller, a policy engine, SCTP in the
-// kernel, the internet. Those that are disruptive restart programs of the control plane over SSH, and those that are
-// serial change the cluster's DNS for all others.
+// kernel, the internet. Of SCTP, those of policies need only what agnhost has here. Those that are disruptive restart
+// programs of the control plane over SSH, and those that are serial change the cluster's DNS for all others.
 func labels(s cluster.Spec) string {
-	var features []string
-	if s.Families == cluster.Dual {
-		features = append(features, "IPv6DualStack")
+	features := "Feature: isEmpty"
+	switch dual := s.Families == cluster.Dual; {
+	case s.NetworkPolicy && dual:
+		features = "(Feature: isSubsetOf {IPv6DualStack, NetworkPolicy} || Feature: consistsOf {NetworkPolicy, SCTPConnectivity})"
+	case s.NetworkPolicy:
+		features = "(Feature: isSubsetOf {NetworkPolicy} || Feature: consistsOf {NetworkPolicy, SCTPConnectivity})"
+	case dual:
+		features = "Feature: isSubsetOf {IPv6DualStack}"
 	}
-	if s.NetworkPolicy {
-		features = append(features, "NetworkPolicy")
-	}
-	filter := "sig-network && !Disruptive && !Serial && Feature: "
-	if len(features) == 0 {
-		return filter + "isEmpty"
-	}
-	return filter + "isSubsetOf {" + strings.Join(features, ", ") + "}"
+	return "sig-network && !Disruptive && !Serial && " + features
 }
 
 // expected are the tests that fail, and why they do. One of them that passes is an error too.

@@ -28,15 +28,27 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) > 1 && args[1] == "connect" {
+	switch {
+	case len(args) < 2 || kernelSpeaksSCTP():
+	case args[1] == "connect":
 		if to, timeout, ok := target(args[2:]); ok {
 			return connect(to, timeout)
 		}
+	case args[1] == "porter":
+		if ports := ports(os.Environ()); len(ports) > 0 {
+			return serve(ports)
+		}
 	}
-	if ports := ports(os.Environ()); len(args) == 2 && args[1] == "porter" && len(ports) > 0 {
-		return serve(ports)
+	return syscall.Exec(genuine, args, os.Environ())
+}
+
+func kernelSpeaksSCTP() bool {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, syscall.IPPROTO_SCTP)
+	if err != nil {
+		return false
 	}
-	return syscall.Exec(genuine, append([]string{genuine}, args[1:]...), os.Environ())
+	_ = syscall.Close(fd)
+	return true
 }
 
 // target reads "--timeout=3s --protocol=sctp 10.244.1.2:80". It is not ok if the protocol is another one.
@@ -59,16 +71,20 @@ func target(args []string) (to netip.AddrPort, timeout time.Duration, ok bool) {
 	return to, timeout, ok
 }
 
-// ports are those that the environment names for SCTP.
+// ports are those that the environment names for SCTP. There are none if it names some for other protocols, too, which
+// only the genuine program serves.
 func ports(environ []string) map[uint16]bool {
 	all := map[uint16]bool{}
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
-		if text, ok := strings.CutPrefix(name, portPrefix); ok {
-			if port, err := strconv.ParseUint(text, 10, 16); err == nil {
-				all[uint16(port)] = true
-			}
+		if !strings.HasPrefix(name, "SERVE_") {
+			continue
 		}
+		port, err := strconv.ParseUint(strings.TrimPrefix(name, portPrefix), 10, 16)
+		if err != nil {
+			return nil
+		}
+		all[uint16(port)] = true
 	}
 	return all
 }

@@ -32,7 +32,10 @@ func TestArguments(t *testing.T) {
 	if _, _, ok := target([]string{"--protocol=tcp", "10.244.1.2:80"}); ok {
 		t.Error("tcp is taken for sctp")
 	}
-	if got := ports([]string{"A=b", "SERVE_SCTP_PORT_9003=foo", "SERVE_PORT_80=foo"}); len(got) != 1 || !got[9003] {
+	if got := ports([]string{"A=b", "SERVE_SCTP_PORT_9003=foo"}); len(got) != 1 || !got[9003] {
 		t.Errorf("got the ports %v", got)
+	}
+	if got := ports([]string{"SERVE_SCTP_PORT_9003=foo", "SERVE_PORT_80=foo"}); len(got) > 0 {
+		t.Errorf("got the ports %v, and port 80 is TCP's", got)
 	}
 }

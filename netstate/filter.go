@@ -81,10 +81,12 @@ func (e Element) String() string {
 	return words("element", e.Set, e.Dev, match("", e.Prefix), port, prefixed(": ", e.Verdict), e.Extra)
 }
 
-// Hook is the base chain of the FilterTable, through which all forwarded packets of a family go: for Ethernet all frames
-// that come in through ports of bridges. Slot: family. Mark: the table's name. Cascade: none.
+// Hook is a base chain of the FilterTable, through which all forwarded packets of a family go, or all that are for the node
+// itself; for Ethernet all frames that come in through ports of bridges. Slot: family and place. Mark: the table's name.
+// Cascade: none.
 type Hook struct {
 	Family Family
+	Local  bool   // the packets for the node itself; not for Ethernet
 	Rules  string // one a line, in the grammar of netstate/filter
 	// Extra says what stands in the table that no object describes. Then nothing else of the family is observed, and a
 	// change of the Hook makes the whole table again.
@@ -96,8 +98,11 @@ func (h Hook) Key() Key { return Key{Kind: KindHook, Name: h.Name(), Metric: h.F
 
 // Name returns the name of the chain, which is nftables' of the place where it hangs.
 func (h Hook) Name() string {
-	if h.Family == Ethernet {
+	switch {
+	case h.Family == Ethernet:
 		return "prerouting"
+	case h.Local:
+		return "input"
 	}
 	return "forward"
 }

@@ -88,6 +88,7 @@ func TestStrings(t *testing.T) {
 		"element ingress fc00::2/128 : goto in-1":     Element{Set: "ingress", Prefix: prefix("fc00::2/128"), Verdict: "goto in-1"},
 		"element p 10.244.1.2/32 proto 6 port 80":     Element{Set: "p", Prefix: prefix("10.244.1.2/32"), Protocol: 6, Port: 80},
 		"hook ip forward {jump egress\ngoto ingress}": Hook{Family: IPv4, Rules: "jump egress\ngoto ingress"},
+		"hook ip6 input {goto node}":                  Hook{Family: IPv6, Local: true, Rules: "goto node"},
 	} {
 		if got := o.String(); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -22,7 +22,7 @@ func (f *Filter) Dropped() (map[netstate.Key]uint64, error) {
 				continue
 			}
 			key := netstate.Filter{Family: family, Name: rule.Chain}.Key()
-			if hook := (netstate.Hook{Family: family}); rule.Chain == hook.Name() {
+			if hook, ok := hookNamed(family, rule.Chain); ok {
 				key = hook.Key()
 			}
 			all[key] += n

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/google/nftables"
@@ -55,7 +56,7 @@ func CheckFrames() error {
 		return fmt.Errorf("check what the kernel has: %w", err)
 	}
 	table := &nftables.Table{Name: netstate.FilterTable + "-check", Family: nfnl.TableFamily(netstate.Ethernet)}
-	hook := hookOf(netstate.Ethernet)
+	hook := baseOf(netstate.Hook{Family: netstate.Ethernet})
 	hook.Table = table
 	conn.AddTable(table)
 	conn.AddChain(hook)
@@ -108,13 +109,34 @@ func tableOf(family netstate.Family) *nftables.Table {
 	return &nftables.Table{Name: netstate.FilterTable, Family: nfnl.TableFamily(family)}
 }
 
-// hookOf returns the base chain of a family.
-func hookOf(family netstate.Family) *nftables.Chain {
-	policy := nftables.ChainPolicyAccept
-	chain := &nftables.Chain{Name: netstate.Hook{Family: family}.Name(), Table: tableOf(family), Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &policy}
+// hooksOf returns the hooks that a family's table can have, without rules.
+func hooksOf(family netstate.Family) []netstate.Hook {
 	if family == netstate.Ethernet {
+		return []netstate.Hook{{Family: family}}
+	}
+	return []netstate.Hook{{Family: family}, {Family: family, Local: true}}
+}
+
+// hookNamed returns the hook whose chain has a name.
+func hookNamed(family netstate.Family, name string) (h netstate.Hook, ok bool) {
+	hooks := hooksOf(family)
+	i := slices.IndexFunc(hooks, func(h netstate.Hook) bool { return h.Name() == name })
+	if i < 0 {
+		return h, false
+	}
+	return hooks[i], true
+}
+
+// baseOf returns the base chain of a hook.
+func baseOf(h netstate.Hook) *nftables.Chain {
+	policy := nftables.ChainPolicyAccept
+	chain := &nftables.Chain{Name: h.Name(), Table: tableOf(h.Family), Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &policy}
+	switch {
+	case h.Family == netstate.Ethernet:
 		chain.Hooknum, chain.Priority = nftables.ChainHookPrerouting, bridgeFilter
+	case h.Local:
+		chain.Hooknum = nftables.ChainHookInput
 	}
 	return chain
 }

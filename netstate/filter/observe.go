@@ -64,14 +64,14 @@ func (c *content) chains() {
 		}
 		c.count++
 		name, header := attrs.String(unix.NFTA_CHAIN_NAME), c.Header(attrs)
-		hook := netstate.Hook{Family: c.family}
+		hook, isHook := hookNamed(c.family, name)
 		flags, _ := attrs.Uint32(nfnl.ChainFlags)
 		switch {
-		case name == hook.Name() && header.Fits(hookOf(c.family)):
+		case isHook && header.Fits(baseOf(hook)):
 			wanted, _ := c.want[hook.Key()].(netstate.Hook)
 			hook.Rules = textOf(c.family, wanted.Rules, rules[name])
 			c.objects = append(c.objects, hook)
-		case name == hook.Name() || header.Kind != "" || flags&nfnl.ChainBinding != 0:
+		case isHook || header.Kind != "" || flags&nfnl.ChainBinding != 0:
 			c.strange("the chain %s is %s", name, cmp.Or(header.String(), "no base chain"))
 		default:
 			filter := netstate.Filter{Family: c.family, Name: name}

@@ -60,6 +60,9 @@ func (g *generator) fill() {
 	if g.IntN(5) > 0 {
 		g.state.Add(netstate.Hook{Family: g.family, Rules: g.rules()})
 	}
+	if g.IntN(2) > 0 && g.family != netstate.Ethernet {
+		g.state.Add(netstate.Hook{Family: g.family, Local: true, Rules: g.rules()})
+	}
 }
 
 // rules returns up to five rules; they jump to chains that exist already, so that there is no circle.

@@ -186,7 +186,7 @@ func chainIn(c netstate.Change) (chain *nftables.Chain, rules string, ok bool) {
 	case netstate.Filter:
 		return chainOf(o.Family, o.Name), o.Rules, true
 	case netstate.Hook:
-		return hookOf(o.Family), o.Rules, true
+		return baseOf(o), o.Rules, true
 	}
 	return nil, "", false
 }
@@ -197,9 +197,10 @@ func (tx *transaction) fillChains() error {
 		if !ok || c.Want == nil {
 			continue
 		}
-		hook := netstate.Hook{Family: tx.family}.Name()
-		if o, ok := c.Want.(netstate.Filter); ok && (o.Name == hook || o.Extra != "") {
-			return fmt.Errorf("%s: want another name than %s, and no observed extras", o, hook)
+		if o, ok := c.Want.(netstate.Filter); ok {
+			if hook, taken := hookNamed(tx.family, o.Name); taken || o.Extra != "" {
+				return fmt.Errorf("%s: want another name than %s, and no observed extras", o, hook.Name())
+			}
 		}
 		for _, line := range linesOf(rules) {
 			exprs, err := encode(tx.family, line)

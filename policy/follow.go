@@ -87,15 +87,14 @@ func (t *Table) use(addr netip.Addr, p *Pod, n int) (changed bool) {
 	if !t.local(p) {
 		return false
 	}
-	for _, d := range directions {
-		family := netstate.FamilyOf(addr)
-		policies := t.rules.Applying(d, Endpoint{Addr: addr, Pod: p})
-		if policies.None() {
+	family := netstate.FamilyOf(addr)
+	for _, j := range t.judgements(Endpoint{Addr: addr, Pod: p}) {
+		if j.policies.None() {
 			continue
 		}
-		k := chainKey(family, d, policies)
+		k := chainKey(family, j.direction, j.policies)
 		if n > 0 && t.uses[k] == 0 {
-			t.chains[k] = newChain(family, d, policies)
+			t.chains[k] = newChain(family, j.direction, j.policies)
 			changed = true
 		}
 		if t.uses[k] += n; t.uses[k] == 0 {

@@ -34,6 +34,9 @@ type Site struct {
 // and shared by all pods that they select. It may go to another one, after the Admin tier of ClusterNetworkPolicies.
 // Replies pass, but each packet of a connection's original direction is judged: a policy that gets tighter ends open
 // connections.
+//
+// What a pod sends to its own node meets another hook. NetworkPolicies always allow it, so only ClusterNetworkPolicies are
+// asked there. The node always reaches its pods.
 func Desired(site Site, s Snapshot) (netstate.State, []Skip) {
 	t, skips := NewTable(site, s)
 	return t.state, skips
@@ -92,6 +95,9 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 	all := map[netstate.Key]Chain{}
 	for _, family := range netstate.Families {
 		all[netstate.Hook{Family: family}.Key()] = Chain{Family: family}
+		if t.judgesNode() {
+			all[netstate.Filter{Family: family, Name: nodeName}.Key()] = Chain{Family: family, Direction: Egress}
+		}
 		for _, d := range directions {
 			all[netstate.Filter{Family: family, Name: strings.ToLower(string(d))}.Key()] = Chain{Family: family, Direction: d}
 		}
@@ -148,13 +154,15 @@ func (t *Table) elements(addr netip.Addr, p *Pod) (all []netstate.Object) {
 		return all
 	}
 	isolated := false
-	for _, d := range directions {
+	for _, j := range t.judgements(Endpoint{Addr: addr, Pod: p}) {
 		verdict := "return"
-		if policies := t.rules.Applying(d, Endpoint{Addr: addr, Pod: p}); !policies.None() {
-			verdict = "goto " + t.chains[chainKey(netstate.FamilyOf(addr), d, policies)].name
+		if !j.policies.None() {
+			verdict = "goto " + t.chains[chainKey(netstate.FamilyOf(addr), j.direction, j.policies)].name
 			isolated = true
+		} else if j.set == nodeName {
+			continue
 		}
-		all = append(all, netstate.Element{Set: strings.ToLower(string(d)), Prefix: host, Verdict: verdict})
+		all = append(all, netstate.Element{Set: j.set, Prefix: host, Verdict: verdict})
 	}
 	if isolated {
 		all = append(all, netstate.Element{Set: selfSet, Prefix: host})
@@ -173,13 +181,12 @@ func (t *Table) frame(family netstate.Family) []netstate.Object {
 		}
 		return netstate.Filter{Family: family, Name: name, Rules: strings.Join(lines, "\n")}
 	}
-	return []netstate.Object{
+	return append(t.nodeFrame(family),
 		netstate.Set{Family: family, Name: egressName, Type: netstate.Verdicts},
 		netstate.Set{Family: family, Name: ingressName, Type: netstate.Verdicts},
 		netstate.Set{Family: family, Name: selfSet, Type: netstate.Selves},
 		chain(egressName, "saddr"), chain(ingressName, "daddr"),
-		netstate.Hook{Family: family, Rules: strings.Join(t.hook(family), "\n")},
-	}
+		netstate.Hook{Family: family, Rules: strings.Join(t.hook(family), "\n")})
 }
 
 // hook returns the rules that every forwarded packet meets. Replies and errors pass, and what IPv6 finds its neighbours

@@ -128,13 +128,14 @@ func (f *Firewall) putCompat(c command, chain netstate.Chain, lines []string) er
 	if err := errors.Join(tx.Err, c.restore(s, lines)); err != nil {
 		return err
 	}
-	if moved {
-		tx.deleteJumps(chain, base)
-	}
-	if table.Dormant() {
-		tx.AddTable(compatTable(chain))
-	}
-	return errors.Join(tx.commit(), f.deleteRenamed(chain, base))
+	return f.deleteRenamed(chain, base, func(tx *transaction) {
+		if moved {
+			tx.deleteJumps(chain, base)
+		}
+		if table.Dormant() {
+			tx.AddTable(compatTable(chain))
+		}
+	})
 }
 
 // jumpLine returns the command that adds the jump to a chain in its place.
@@ -168,22 +169,27 @@ func (tx *transaction) deleteJumps(c netstate.Chain, base []baseRule) {
 	}
 }
 
-// deleteRenamed deletes the chains of ours under other names to which jumps of ours led. One to which a rule of
-// somebody else leads too stays, empty.
-func (f *Firewall) deleteRenamed(c netstate.Chain, base []baseRule) error {
-	tx := f.transaction()
-	for _, name := range tx.renamed(c.Family, sites[c.Role], base) {
-		chain := &nftables.Chain{Table: compatTable(c), Name: name}
-		tx.FlushChain(chain)
-		if err := tx.commit(); err != nil {
-			return err
+// deleteRenamed deletes the chains of ours under other names to which jumps of ours lead, in one transaction with what
+// deletes the jumps: without these nobody would know the chains. One to which a rule of somebody else leads too stays,
+// empty.
+func (f *Firewall) deleteRenamed(c netstate.Chain, base []baseRule, first func(*transaction)) error {
+	try := func(whole bool) error {
+		tx := f.transaction()
+		first(tx)
+		for _, name := range tx.renamed(c.Family, sites[c.Role], base) {
+			chain := &nftables.Chain{Table: compatTable(c), Name: name}
+			tx.FlushChain(chain)
+			if whole {
+				tx.DelChain(chain)
+			}
 		}
-		tx.DelChain(chain)
-		if err := tx.commit(); err != nil && !errors.Is(err, unix.EBUSY) {
-			return err
-		}
+		return tx.commit()
 	}
-	return tx.Err
+	err := try(true)
+	if errors.Is(err, unix.EBUSY) {
+		return try(false)
+	}
+	return err
 }
 
 // deleteCompat removes a chain of the iptables mode and its jumps from nf_tables, for which no binary is needed.
@@ -194,11 +200,15 @@ func (f *Firewall) deleteCompat(c netstate.Chain) error {
 	if nfnl.Unsupported(tx.Err) {
 		return nil
 	}
-	tx.deleteJumps(c, base)
-	if header != nil {
-		chain := &nftables.Chain{Table: compatTable(c), Name: s.chain}
-		tx.FlushChain(chain)
-		tx.DelChain(chain)
+	if tx.Err != nil {
+		return tx.Err
 	}
-	return errors.Join(tx.commit(), f.deleteRenamed(c, base))
+	return f.deleteRenamed(c, base, func(tx *transaction) {
+		tx.deleteJumps(c, base)
+		if header != nil {
+			chain := &nftables.Chain{Table: compatTable(c), Name: s.chain}
+			tx.FlushChain(chain)
+			tx.DelChain(chain)
+		}
+	})
 }

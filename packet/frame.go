@@ -21,7 +21,7 @@ type Frame struct {
 
 // Layer is one header.
 type Layer struct {
-	Kind string `json:"kind"` // eth, ip, udp, tcp, vxlan, wireguard, icmp
+	Kind string `json:"kind"` // eth, ip, udp, tcp, sctp, vxlan, wireguard, icmp
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
 	Info string `json:"info,omitempty"` // "ttl 63", "vni 1", "echo request"
@@ -43,6 +43,7 @@ const (
 	protoUDP  = 17
 	protoIPv6 = 41
 	protoV6   = 58
+	protoSCTP = 132
 	vxlanPort = 8472 // and 4789, which IANA gave it later
 	vxlanIANA = 4789
 	udpPort   = 8285 // flannel's udp backend: a bare packet in UDP
@@ -124,8 +125,11 @@ func (f *Frame) ipv4(data []byte) {
 		return
 	}
 	src, dst := netip.AddrFrom4([4]byte(data[12:16])), netip.AddrFrom4([4]byte(data[16:20]))
-	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("ttl %d", data[8]), TTL: data[8], Proto: data[9], Size: total},
-		data[size:total])
+	content := data[size:total]
+	if binary.BigEndian.Uint16(data[6:])&fragmentOffset != 0 {
+		content = nil // the first fragment has the next header
+	}
+	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("ttl %d", data[8]), TTL: data[8], Proto: data[9], Size: total}, content)
 }
 
 // ipv6 is RFC 8200's header; none of the labs' packets has extension headers.
@@ -153,6 +157,10 @@ func (f *Frame) ip(l Layer, data []byte) {
 		f.udp(data)
 	case protoTCP:
 		f.tcp(data)
+	case protoSCTP:
+		if len(data) >= 12 {
+			f.ports("sctp", data, "")
+		}
 	case protoIPIP:
 		f.ipv4(data)
 	case protoIPv6:
@@ -176,6 +184,9 @@ var icmpNames = map[byte]string{8: echoRequest, 128: echoRequest, 0: echoReply, 
 // The types of neighbour discovery (RFC 4861); Dst of the layer is the address that is asked for.
 const ndSolicitation, ndAdvertisement = 135, 136
 
+// fragmentOffset is the part of an IPv4 header's fourth 16-bit word that says where in its packet a fragment belongs.
+const fragmentOffset = 0x1fff
+
 const echoRequest, echoReply = "echo request", "echo reply"
 
 func (f *Frame) tcp(data []byte) {
@@ -188,8 +199,14 @@ func (f *Frame) tcp(data []byte) {
 			flags = append(flags, name)
 		}
 	}
-	from, to := binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:])
-	f.add(Layer{Kind: "tcp", From: fmt.Sprint(from), To: fmt.Sprint(to), Info: strings.Join(flags, " ")})
+	f.ports("tcp", data, strings.Join(flags, " "))
+}
+
+// ports adds a header that begins with two ports, and returns them.
+func (f *Frame) ports(kind string, data []byte, info string) (from, to uint16) {
+	from, to = binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:])
+	f.add(Layer{Kind: kind, From: fmt.Sprint(from), To: fmt.Sprint(to), Info: info})
+	return from, to
 }
 
 // udp tells VXLAN (RFC 7348: 8 bytes, of which bytes 4 to 6 are the VNI), flannel's udp and WireGuard by their ports.
@@ -197,8 +214,7 @@ func (f *Frame) udp(data []byte) {
 	if len(data) < 8 {
 		return
 	}
-	from, to := binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:])
-	f.add(Layer{Kind: "udp", From: fmt.Sprint(from), To: fmt.Sprint(to)})
+	from, to := f.ports("udp", data, "")
 	data = data[8:]
 	switch {
 	case (to == vxlanPort || to == vxlanIANA) && len(data) >= 8 && data[0]&8 != 0:

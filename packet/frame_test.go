@@ -45,6 +45,18 @@ func TestDecodeIPv6(t *testing.T) {
 	}
 }
 
+// TestDecodeStart: SCTP has ports, and of a packet's fragments only the first one has any, whatever the others hold.
+func TestDecodeStart(t *testing.T) {
+	const head, tail = "45000030" + "0001", "4084" + "0000" + "0af4e602" + "0af48602" + "1f901389" + "0000000000000000"
+	for offset, want := range map[string]string{
+		"2000": "ip 10.244.230.2 → 10.244.134.2 ttl 64 | sctp 8080 → 5001", "0001": "ip 10.244.230.2 → 10.244.134.2 ttl 64",
+	} {
+		if got := DecodeStart(decoded(t, head+offset+tail)).String(); got != want {
+			t.Errorf("offset %s: got %s, want %s", offset, got, want)
+		}
+	}
+}
+
 func TestDecodeShort(t *testing.T) {
 	whole := decoded(t, vxlanPing)
 	for n := range whole {

@@ -8,6 +8,10 @@ import (
 // FilterTable is the nftables table of each family that enforces network policies. All in it is ours.
 const FilterTable = "twill-policy"
 
+// LogGroup is the NFLOG group that hears of the packets that rules of the FilterTable log. Each rule logs at most LogRate
+// packets in a second, after the first LogBurst.
+const LogGroup, LogRate, LogBurst = 116, 5, 10
+
 // SetType is what the elements of a Set are.
 type SetType string
 

@@ -49,7 +49,7 @@ func policies(t testing.TB) netstate.State {
 				" drop"},
 			netstate.Filter{Family: family, Name: "in-1", Rules: "saddr . daddr @self accept\n" +
 				"saddr @pods-1 tcp dport 80 accept\nsaddr @block-1 udp dport 1000-2000 accept\n" +
-				"daddr . proto . port @port-1 accept\nproto 132 return\nsctp dport 9 accept\ncounter drop"})
+				"daddr . proto . port @port-1 accept\nproto 132 return\nsctp dport 9 accept\nlog in-1\ncounter drop"})
 	}
 	frames(t, state)
 	return state
@@ -96,6 +96,12 @@ var alterations = map[string]string{
 		"dport 80 accept",
 	"order of rules": "H=$(handle in-1 'dport 80'); nft insert rule TABLE in-1 ip saddr @pods-1 tcp dport 80 accept; " +
 		"nft delete rule TABLE in-1 handle $H",
+	"log's limit": "nft replace rule TABLE in-1 handle $(handle in-1 'log prefix') limit rate 50/second burst 10 packets " +
+		"log prefix in-1 group 116",
+	"log's group": "nft replace rule TABLE in-1 handle $(handle in-1 'log prefix') limit rate 5/second burst 10 packets " +
+		"log prefix in-1 group 117",
+	"log's name": "nft replace rule TABLE in-1 handle $(handle in-1 'log prefix') limit rate 5/second burst 10 packets " +
+		"log prefix in-2 group 116",
 	"rule of some packets": "nft replace rule TABLE in-1 handle $(handle in-1 'counter.*drop') meta mark 5 counter drop",
 	"chain flushed":        "nft flush chain TABLE in-1",
 	"chain added":          "nft add chain TABLE other",

@@ -136,13 +136,13 @@ func TestForeignTable(t *testing.T) {
 	}
 }
 
-// TestCheckFrames: this kernel has what it takes, and the check leaves nothing.
-func TestCheckFrames(t *testing.T) {
+// TestCheck: this kernel has what it takes, and the checks leave nothing.
+func TestCheck(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	need(t, "nft")
-	if err := CheckFrames(); err != nil {
+	if err := errors.Join(CheckFrames(), CheckLog()); err != nil {
 		t.Error(err)
 	}
 	if text := sh(t, "nft list tables"); text != "" {

@@ -29,6 +29,7 @@ var golden = map[netstate.Family][][2]string{
 		{"udp dport 1000-2000 accept", "udp dport 1000-2000 accept"},
 		{"sctp dport 65535 return", "sctp dport 65535 return"},
 		{"counter drop", "counter packets 0 bytes 0 drop"},
+		{"tcp dport 80 log in-1", `tcp dport 80 limit rate 5/second burst 10 packets log prefix "in-1" group 116`},
 		{"jump other", "jump other"},
 		{"saddr vmap @map", "ip saddr vmap @map"},
 		{"daddr vmap @map", "ip daddr vmap @map"},
@@ -42,6 +43,7 @@ var golden = map[netstate.Family][][2]string{
 		{"daddr . proto . port @port accept", "ip6 daddr . meta l4proto . th dport @port accept"},
 		{"saddr fd00::/8 daddr fd00::/9 drop", "ip6 saddr fd00::/8 ip6 daddr fd00::/9 drop"},
 		{"saddr fe80::1/128 drop", "ip6 saddr fe80::1 drop"},
+		{"log in-1", `limit rate 5/second burst 10 packets log prefix "in-1" group 116`},
 		{"saddr vmap @map", "ip6 saddr vmap @map"},
 		{"daddr vmap @map", "ip6 daddr vmap @map"},
 	},
@@ -55,6 +57,7 @@ var golden = map[netstate.Family][][2]string{
 		{"ether type ip saddr 10.0.0.0/8 accept", "ip saddr 10.0.0.0/8 accept"},
 		{"ether type arp accept", "ether type arp accept"},
 		{"counter drop", "counter packets 0 bytes 0 drop"},
+		{"log frames", `limit rate 5/second burst 10 packets log prefix "frames" group 116`},
 		{"jump other", "jump other"},
 		{"goto other", "goto other"},
 	},
@@ -175,6 +178,8 @@ func TestUnknownRule(t *testing.T) {
 		"proto tcp drop":       `rule "proto tcp drop": no clause begins with "proto tcp drop"`,
 		"iifname 0123456789abcdef drop": `rule "iifname 0123456789abcdef drop": no clause begins with ` +
 			`"iifname 0123456789abcdef drop"`,
+		"proto 6 log":           `rule "proto 6 log": no clause begins with "log"`,
+		"log in-1 drop":         `rule "log in-1 drop": it goes on with "drop" after its end`,
 		"proto 6 jump":          `rule "proto 6 jump": no clause begins with "jump"`,
 		"ct established accept": `rule "ct established accept": no clause begins with "ct established accept"`,
 	} {

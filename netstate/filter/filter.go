@@ -49,22 +49,43 @@ func (f *Filter) check() error {
 	return r.Err
 }
 
-// CheckFrames returns an error if the kernel has no tables for frames. It makes one and deletes it, in one transaction.
+// CheckFrames returns an error if the kernel has no tables for frames.
 func CheckFrames() error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("check what the kernel has: %w", err)
-	}
-	table := &nftables.Table{Name: netstate.FilterTable + "-check", Family: nfnl.TableFamily(netstate.Ethernet)}
 	hook := baseOf(netstate.Hook{Family: netstate.Ethernet})
-	hook.Table = table
-	conn.AddTable(table)
-	conn.AddChain(hook)
-	conn.DelTable(table)
-	if err := conn.Flush(); err != nil {
+	if err := try(netstate.Ethernet, func(conn *nftables.Conn, table *nftables.Table) {
+		hook.Table = table
+		conn.AddChain(hook)
+	}); err != nil {
 		return fmt.Errorf("want a kernel with nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE): %w", err)
 	}
 	return nil
+}
+
+// CheckLog returns an error if the kernel cannot log packets of all families.
+func CheckLog() error {
+	for _, family := range families {
+		if err := try(family, func(conn *nftables.Conn, table *nftables.Table) {
+			chain := conn.AddChain(&nftables.Chain{Name: "log", Table: table})
+			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: logAs(family, "log")})
+		}); err != nil {
+			return fmt.Errorf("want a kernel that logs packets (CONFIG_NFT_LOG, CONFIG_NFT_LIMIT, "+
+				"CONFIG_NETFILTER_NETLINK_LOG): %w", err)
+		}
+	}
+	return nil
+}
+
+// try makes a table of its own and deletes it, in one transaction.
+func try(family netstate.Family, fill func(*nftables.Conn, *nftables.Table)) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: netstate.FilterTable + "-check", Family: nfnl.TableFamily(family)}
+	conn.AddTable(table)
+	fill(conn, table)
+	conn.DelTable(table)
+	return conn.Flush()
 }
 
 // Close releases what the Filter holds. The table stays.

@@ -37,6 +37,7 @@ type clause struct {
 //	proto N                   of a transport protocol
 //	tcp dport N, N-M          to a port, or to one of some; udp, sctp
 //	icmpv6 N, N-M             of an ICMPv6 type, or one of some
+//	log NAME                  an end that decides nothing, but tells netstate.LogGroup of some packets, with a name
 //	accept, drop, return      ends
 //	jump CHAIN, goto CHAIN    ends: another chain decides
 //	saddr vmap @MAP           an end where the map has the address: the map's verdict; daddr
@@ -82,6 +83,7 @@ var clauses = []clause{
 // ends are what rules of all families end with, and the counter before it.
 var ends = []clause{
 	{words: "counter", encode: func(netstate.Family, string) []expr.Any { return []expr.Any{&expr.Counter{}} }},
+	{words: "log", arg: true, end: true, encode: logAs},
 	{words: "accept", end: true, encode: verdict(expr.VerdictAccept)},
 	{words: "drop", end: true, encode: verdict(expr.VerdictDrop)},
 	{words: "return", end: true, encode: verdict(expr.VerdictReturn)},
@@ -239,6 +241,20 @@ func between(load expr.Any, least, most []byte) []expr.Any {
 	}
 	return []expr.Any{load, nfnl.Compare(expr.CmpOpGte, least), nfnl.Compare(expr.CmpOpLte, most)}
 }
+
+// logAs logs packets with a name before them, as far as the limit lets it.
+func logAs(_ netstate.Family, name string) []expr.Any {
+	if len(name) >= logPrefix || strings.ContainsRune(name, 0) {
+		return nil
+	}
+	return []expr.Any{
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: netstate.LogRate, Unit: expr.LimitTimeSecond, Burst: netstate.LogBurst},
+		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX, Group: netstate.LogGroup, Data: []byte(name)},
+	}
+}
+
+// logPrefix is NF_LOG_PREFIXLEN of linux/netfilter/nf_log.h, with the NUL at its end.
+const logPrefix = 128
 
 func verdict(kind expr.VerdictKind) func(netstate.Family, string) []expr.Any {
 	return func(_ netstate.Family, chain string) []expr.Any {

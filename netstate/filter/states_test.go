@@ -122,7 +122,7 @@ func (g *generator) end() string {
 	case g.maps && g.family != netstate.Ethernet && g.IntN(3) == 0:
 		return pick(g, "saddr", "daddr") + " vmap @" + pick(g, g.sets[netstate.Verdicts]...)
 	}
-	return pick(g, "accept", "drop", "return")
+	return pick(g, "accept", "drop", "return", "log in-1", "log "+strings.Repeat("x", logPrefix-1))
 }
 
 // addr returns one of few addresses, so that states have some in common, and prefixes touch.

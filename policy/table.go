@@ -24,6 +24,7 @@ type Site struct {
 	Subnets []netip.Prefix
 	Bridge  string          // of the pods
 	Ports   []netstate.Port // the pods', as the CNI plugin made them
+	Log     bool            // what policies drop is logged, with its chain's name
 }
 
 // Desired returns the tables that enforce the policies of a snapshot on a node: one for each family, and one for frames,
@@ -73,10 +74,34 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 		t.state.Add(t.elements(addr, t.owners.of(addr))...)
 	}
 	t.state.Add(t.frameTable()...)
+	if site.Log {
+		logDrops(t.state)
+	}
 	for name := range t.ports.addrs {
 		t.state.Add(t.portElements(name)...)
 	}
 	return t, skips
+}
+
+// logDrops puts a rule before each one that drops, which logs what that will drop. It is not part of what a chain is named
+// after: that is its policies' rules. What hooks and the chain of the node drop is not logged: link-local packets, which
+// pods' kernels send all the time.
+func logDrops(state netstate.State) {
+	for _, o := range state {
+		f, ok := o.(netstate.Filter)
+		if !ok || f.Name == nodeName {
+			continue
+		}
+		var lines []string
+		for line := range strings.SplitSeq(f.Rules, "\n") {
+			if matches, drops := strings.CutSuffix(line, "counter drop"); drops {
+				lines = append(lines, matches+"log "+f.Name)
+			}
+			lines = append(lines, line)
+		}
+		f.Rules = strings.Join(lines, "\n")
+		state.Add(f)
+	}
 }
 
 // State returns what is wanted now. It is the table's own: read it before the next Follow, and write nothing to it.
@@ -119,6 +144,9 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 	}
 	return all
 }
+
+// Pod returns the pod that has an address, as far as the policies' source tells of it; nil if none has.
+func (t *Table) Pod(a netip.Addr) *Pod { return t.owners.of(a) }
 
 // local reports whether a pod is one of this node that policies can isolate.
 func (t *Table) local(p *Pod) bool { return p != nil && p.Node == t.site.Node }

@@ -25,8 +25,10 @@ func TestTable(t *testing.T) {
 		rules, _ := policy.New(s)
 		machines := map[string]machine{}
 		for node := 1; node <= w.Nodes; node++ {
-			state, _ := policy.Desired(w.Site(node), s)
-			machines[w.Site(node).Node] = machine{t, state}
+			site := w.Site(node)
+			site.Log = seed%2 == 0
+			state, _ := policy.Desired(site, s)
+			machines[site.Node] = machine{t, state}
 		}
 		for _, f := range policytest.Flows(s, policy.TCP, policy.UDP, policy.SCTP) {
 			v := rules.Judge(f)
@@ -65,7 +67,7 @@ func TestFollow(t *testing.T) {
 		w := policytest.New(seed)
 		w.Cluster = int(seed % 4)
 		s, site := w.Snapshot(4, 6), w.Site(1)
-		site.Ports = w.Ports(s, 1)
+		site.Ports, site.Log = w.Ports(s, 1), seed%2 == 0
 		table, _ := policy.NewTable(site, s)
 		have := clone(table.State())
 		for step := range 30 {
@@ -212,6 +214,8 @@ func (m machine) run(rules string, family netstate.Family, f policy.Flow) string
 			switch {
 			case end == "accept" || end == "drop" || end == "return":
 				return end
+			case words[0] == "log":
+				words = nil
 			case words[0] == "goto":
 				return m.run(m.chain(family, words[1]), family, f)
 			case words[0] == "jump":
@@ -270,7 +274,7 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 		w := *words
 		taken, ok := 2, false
 		switch {
-		case len(w) < 2 || w[0] == "counter" || w[0] == "goto" || w[0] == "jump" || w[1] == "vmap":
+		case len(w) < 2 || w[0] == "counter" || w[0] == "log" || w[0] == "goto" || w[0] == "jump" || w[1] == "vmap":
 			return true
 		case w[0] == "ct" && w[1] == "reply":
 			taken = 3

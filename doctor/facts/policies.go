@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/isolation"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
@@ -45,26 +44,25 @@ func (g *gathering) networkPolicies(ctx context.Context) {
 			g.unread("the tables of network policies", err)
 			return
 		}
-		p.Tables = have
-		plan := netstate.Diff(want, known(want, p))
+		plan := netstate.Diff(want, known(want, have, p.Snapshot != nil))
+		if i == 0 || len(plan) < len(p.Plan) {
+			p.Tables, p.Plan = have, plan
+		}
 		if !p.Wanted || len(plan) == 0 {
 			p.Plan = nil
 			return
-		}
-		if i == 0 || len(plan) < len(p.Plan) {
-			p.Plan = plan
 		}
 	}
 }
 
 // known returns the part of the tables of which it is known how it should be: all, or what every table has.
-func known(want netstate.State, p *doctor.Policies) netstate.State {
-	if p.Snapshot != nil {
-		return p.Tables
+func known(want, have netstate.State, all bool) netstate.State {
+	if all {
+		return have
 	}
 	part := netstate.State{}
 	for key := range want {
-		if o, ok := p.Tables[key]; ok {
+		if o, ok := have[key]; ok {
 			part.Add(o)
 		}
 	}
@@ -86,18 +84,26 @@ func (g *gathering) podPorts() []netstate.Port {
 	return all
 }
 
-// isolated returns the tables that the node should have. Where the policies are not known it is what every table has.
-func (g *gathering) isolated() []netstate.State {
+// isolated returns the tables that the node should have: without a log of what is dropped, or with it. Where the policies are
+// not known it is what every table has.
+func (g *gathering) isolated() (all []netstate.State) {
 	site := policy.Site{Node: g.Node, Bridge: g.Bridge}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		site.Subnets = append(site.Subnets, s.Subnet)
 	}
-	if s := g.Policies.Snapshot; s != nil {
+	s := g.Policies.Snapshot
+	if s != nil {
 		site.Ports = g.podPorts()
-		want, _ := policy.Desired(site, *s)
-		return []netstate.State{want}
 	}
-	return frames(site)
+	for _, site.Log = range []bool{false, true} {
+		if s == nil {
+			all = append(all, frames(site)...)
+			continue
+		}
+		want, _ := policy.Desired(site, *s)
+		all = append(all, want)
+	}
+	return all
 }
 
 // frames returns what every table of a node has: with an isolated pod, with policies that isolate none of this node's, and

@@ -34,7 +34,9 @@ func TestTables(t *testing.T) {
 		w := policytest.New(seed)
 		w.Cluster = int(seed % 4)
 		s := w.Snapshot(4, int(seed)) // without policies first
-		want, _ := policy.Desired(w.Site(1), s)
+		site := w.Site(1)
+		site.Log = seed%2 == 1
+		want, _ := policy.Desired(site, s)
 		have, err := f.Observe(t.Context(), want)
 		if err == nil {
 			err = f.Apply(t.Context(), netstate.Diff(want, have))

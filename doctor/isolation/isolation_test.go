@@ -21,8 +21,10 @@ func TestJudge(t *testing.T) {
 		rules, _ := policy.New(s)
 		tables := map[string]isolation.Tables{}
 		for node := 1; node <= w.Nodes; node++ {
-			state, _ := policy.Desired(w.Site(node), s)
-			tables[w.Site(node).Node] = isolation.New(state)
+			site := w.Site(node)
+			site.Log = seed%2 == 1
+			state, _ := policy.Desired(site, s)
+			tables[site.Node] = isolation.New(state)
 		}
 		for _, f := range policytest.Flows(s, policy.TCP, policy.UDP, policy.SCTP, "ICMP") {
 			want := rules.Judge(f)
@@ -180,6 +182,8 @@ func TestListed(t *testing.T) {
 		ip saddr . ip daddr @self accept
 		tcp dport 80 goto in-3
 		limit rate 1/second accept
+		tcp dport 9 limit rate 5/second burst 10 packets log prefix "in-1" group 116
+		limit rate 5/second burst 10 packets log prefix "in-1" group 117
 		counter drop
 	}
 
@@ -190,7 +194,8 @@ func TestListed(t *testing.T) {
 `)
 	want := []netstate.Filter{{Family: netstate.IPv4, Name: "in-1", Rules: "saddr 10.1.0.0/16 accept\nsaddr 192.0.2.1/32 accept\n" +
 		"saddr @block-1 proto 132 accept\nsaddr @pods-1 daddr . proto . port @port-1 accept\ntcp dport 100-200 accept\n" +
-		"saddr . daddr @self accept\ntcp dport 80 goto in-3\nlimit rate 1/second accept\ncounter drop"},
+		"saddr . daddr @self accept\ntcp dport 80 goto in-3\nlimit rate 1/second accept\n" +
+		"tcp dport 9 log in-1\nlimit rate 5/second burst 10 packets log prefix \"in-1\" group 117\ncounter drop"},
 		{Family: netstate.IPv4, Name: "eg-2", Rules: "counter drop"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

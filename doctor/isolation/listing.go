@@ -3,7 +3,9 @@
 package isolation
 
 import (
+	"fmt"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -42,9 +44,13 @@ func isPolicies(chain string) bool {
 var fields = strings.NewReplacer("ip saddr", "saddr", "ip daddr", "daddr", "ip6 saddr", "saddr", "ip6 daddr", "daddr",
 	"meta l4proto", "proto", "th dport", "port")
 
+// logs is how nft lists a rule's end "log".
+var logs = regexp.MustCompile(fmt.Sprintf(`limit rate %d/second burst %d packets log prefix "([^" ]+)" group %d$`,
+	netstate.LogRate, netstate.LogBurst, netstate.LogGroup))
+
 // translate writes a rule of nft's in netstate's grammar.
 func translate(family netstate.Family, line string) string {
-	words := strings.Fields(fields.Replace(line))
+	words := strings.Fields(logs.ReplaceAllString(fields.Replace(line), "log $1"))
 	for i := 1; i < len(words); i++ {
 		if words[i-1] != "saddr" && words[i-1] != "daddr" {
 			continue

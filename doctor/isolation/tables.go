@@ -185,6 +185,8 @@ func (p packet) match(words []string) (ports []Ports, end string) {
 			return ports, "goto " + words[1]
 		case len(words) < 2:
 			return nil, "?"
+		case word == "log" && len(words) == 2:
+			return nil, ""
 		case word == "saddr" && strings.HasPrefix(strings.Join(words, " "), "saddr . daddr @"):
 			taken = 4
 			_, ok = p.state[netstate.Element{Set: words[3][1:], Prefix: netstate.Host(p.src)}.Key()]

@@ -30,6 +30,7 @@ func TestChartRefuses(t *testing.T) {
 		"netConfSecret=A_b":                    "at '/netConfSecret'",
 		"annotationPrefix=a/b":                 "at '/annotationPrefix'",
 		"clusterNetworkPolicy=true":            "clusterNetworkPolicy has no effect without networkPolicy: set both",
+		"networkPolicyLog=true":                "networkPolicyLog has no effect without networkPolicy: set both",
 		"selfLease=yes":                        "at '/selfLease': got string, want boolean",
 		"extraArgs={iface=eth1}":               "at '/extraArgs/0'",
 		"cniBinDir=opt/cni/bin":                "at '/cniBinDir'",

@@ -96,6 +96,7 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--bridge a/b", `--bridge "a/b": want the name of an interface, of up to 15 letters, or nothing`},
 		{"--bridge a-name-of-sixteen", `--bridge "a-name-of-sixteen": want the name of an interface, of up to 15 letters, or nothing`},
 		{"--cluster-network-policy", "--cluster-network-policy has no effect without --network-policy: give both or neither"},
+		{"--network-policy-log", "--network-policy-log has no effect without --network-policy: give both or neither"},
 		{"--log-format xml", `--log-format "xml": want text or json`},
 		{"--healthz-port http", `invalid value "http" for flag -healthz-port: parse error (twilld --help lists the flags)`},
 	} {

@@ -15,6 +15,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/netstate/kernel"
+	"github.com/twill-net/twill/netstate/nflog"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/announce"
 	"github.com/twill-net/twill/policy/announce/message"
@@ -27,6 +28,7 @@ import (
 type policyOptions struct {
 	enforce bool
 	cluster bool
+	log     bool
 	file    string
 }
 
@@ -35,6 +37,8 @@ func (o *policyOptions) register(fs *flag.FlagSet) {
 		"enforce the cluster's NetworkPolicies for this node's pods, with nftables")
 	fs.BoolVar(&o.cluster, "cluster-network-policy", false,
 		"with --network-policy: enforce ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2), too")
+	fs.BoolVar(&o.log, "network-policy-log", false,
+		"with --network-policy: log packets that policies deny, a few of each kind")
 	fs.StringVar(&o.file, "network-policy-file", "",
 		"with --network-policy: a file, or a directory, of manifests with the policies, namespaces and pods; "+
 			"empty: the Kubernetes API's")
@@ -47,6 +51,8 @@ func (o *options) checkPolicy() error {
 		return errors.New("--network-policy-file has no effect without --network-policy: give both or neither")
 	case !o.policy.enforce && o.policy.cluster:
 		return errors.New("--cluster-network-policy has no effect without --network-policy: give both or neither")
+	case !o.policy.enforce && o.policy.log:
+		return errors.New("--network-policy-log has no effect without --network-policy: give both or neither")
 	case !o.policy.enforce:
 		return nil
 	case o.bridge == "":
@@ -85,9 +91,9 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		tables.Close()
 		return fmt.Errorf("--network-policy: %w", err)
 	}
-	announced := announce.NewSource(source, p.config.Node)
+	announced, denials := announce.NewSource(source, p.config.Node), openDenials(o, p.config.Log)
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
-		Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics)})
+		Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil})
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()
@@ -97,12 +103,32 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	p.metrics.MustRegister(e.Collector(counters))
 	p.config.Policies = e
 	serveAnnouncements(ctx, group, o, &announce.Server{Pods: announced, Subnets: e.Subnets, Flush: e.Flush, Log: p.config.Log})
+	if denials != nil {
+		group.Go(func() error { return e.LogDenied(ctx, denials) })
+	}
 	group.Go(func() error {
 		defer tables.Close()
 		defer counters.Close()
 		defer ports.Close()
 		return e.Run(ctx)
 	})
+	return nil
+}
+
+// openDenials opens what rules tell of packets that they drop, if that is asked for. Where the kernel cannot do it, policies
+// are enforced without.
+func openDenials(o *options, log *slog.Logger) *nflog.Log {
+	if !o.policy.log {
+		return nil
+	}
+	err := filter.CheckLog()
+	if err == nil {
+		var l *nflog.Log
+		if l, err = nflog.Open(netstate.LogGroup); err == nil {
+			return l
+		}
+	}
+	log.Error("--network-policy-log: policies are enforced, and what they deny is not logged", "err", err)
 	return nil
 }
 

@@ -76,6 +76,13 @@ func (l *Log) Add(log *slog.Logger, level slog.Level, what, object string, args 
 	return true
 }
 
+// Has reports whether the cause came up and is not over.
+func (l *Log) Has(what, object string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open[key{what, object}] != nil
+}
+
 // Error is Add of an error, whose text without its numbers is the object.
 func (l *Log) Error(log *slog.Logger, what string, err error, args ...any) bool {
 	return l.Add(log, slog.LevelError, what, shape(err.Error()), append(args, "err", err)...)

@@ -113,6 +113,9 @@ func TestMost(t *testing.T) {
 			l.Add(log, slog.LevelWarn, "left out", fmt.Sprint(i))
 		}
 		text.take()
+		if !l.Has("left out", "0") || l.Has("left out", fmt.Sprint(most)) || l.Has("other", "0") {
+			t.Error("others are remembered than were logged first")
+		}
 		l.Add(log, slog.LevelWarn, "left out", fmt.Sprint(most))
 		check(t, text, `level=WARN msg="left out"`)
 		if l.Add(log, slog.LevelWarn, "left out", "0"); len(l.open) != most {

@@ -46,6 +46,7 @@ type Config struct {
 	Ports   Ports
 	Log     *slog.Logger
 	Metrics *Metrics
+	Logs    bool // rules tell of packets that they drop: LogDenied writes them to Log
 }
 
 const (
@@ -61,10 +62,11 @@ const (
 // Enforcer keeps the tables. Make it with New, run it once.
 type Enforcer struct {
 	Config
-	causes causes.Log
-	inbox  inbox
-	wake   chan struct{}
-	hurry  chan struct{} // somebody waits for the next reconcile
+	causes  causes.Log
+	denials causes.Log // packets that were denied, of which there may be many
+	inbox   inbox
+	wake    chan struct{}
+	hurry   chan struct{} // somebody waits for the next reconcile
 
 	mu       sync.Mutex
 	subnets  []netip.Prefix // of this node, which the agent tells
@@ -75,6 +77,7 @@ type Enforcer struct {
 	failed   error // why the last reconcile failed; nil: it did not
 
 	// What follows is the loop's own.
+	tableMu  sync.Mutex      // of writing to table, and of others' reading
 	table    *policy.Table   // nil: the source has nothing yet
 	made     policy.Site     // for which it was made
 	have     netstate.State  // what the kernel has; nil: it has to be read

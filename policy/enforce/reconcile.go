@@ -51,7 +51,8 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 func (e *Enforcer) readPorts(n news) (ports []netstate.Port, err error) {
 	if e.ports == nil || n.ports {
 		if e.ports, err = e.Ports.List(); err != nil {
-			e.ports, e.table = nil, nil
+			e.ports = nil
+			e.setTable(nil)
 			return nil, fmt.Errorf("read which ports pods have: %w", err)
 		}
 	}
@@ -63,13 +64,15 @@ func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool
 	if e.table == nil || n.rules {
 		return nil, false
 	}
+	e.tableMu.Lock()
+	defer e.tableMu.Unlock()
 	return e.table.Follow(site, n.pods)
 }
 
 // make makes the table anew, and returns what to change in the kernel if that is as it was.
 func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
-	var skips []policy.Skip
-	e.table, skips = policy.NewTable(site, s)
+	table, skips := policy.NewTable(site, s)
+	e.setTable(table)
 	e.made = site
 	chains := e.table.Chains()
 	e.mu.Lock()
@@ -138,7 +141,7 @@ func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
 func (e *Enforcer) site() policy.Site {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets}
+	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Log: e.Logs}
 }
 
 // setEnforced notes how the tables of a site are, unless the site has changed meanwhile.

@@ -136,21 +136,22 @@ func (w *chainWriter) peers(r rule) (clauses []string) {
 	if w.direction == Egress {
 		field = "daddr "
 	}
+	var ranges []netip.Prefix
 	for _, p := range r.peers {
-		if p.nobody() {
-			continue
-		}
-		if p.pods != nil {
+		switch {
+		case p.nobody():
+		case p.pods == nil:
+			ranges = append(ranges, p.ranges...)
+		default:
 			name := "pods-" + hash(p.String())
 			w.pods[name] = p
 			clauses = append(clauses, field+"@"+name+" ")
-			continue
 		}
-		if clause, ok := w.block(p); ok && clause == "" {
-			return []string{""}
-		} else if ok {
-			clauses = append(clauses, field+clause+" ")
-		}
+	}
+	if clause, ok := w.block(disjoint(ranges)); ok && clause == "" {
+		return []string{""}
+	} else if ok {
+		clauses = append(clauses, field+clause+" ")
 	}
 	return clauses
 }
@@ -161,9 +162,9 @@ func (p peer) nobody() bool {
 }
 
 // block is the range, or the set of the ranges, of the family; empty: all addresses. It is not ok if there is none.
-func (w *chainWriter) block(p peer) (clause string, ok bool) {
+func (w *chainWriter) block(ranges []netip.Prefix) (clause string, ok bool) {
 	var parts []netip.Prefix
-	for _, r := range p.ranges {
+	for _, r := range ranges {
 		if netstate.FamilyOf(r.Addr()) == w.family {
 			parts = append(parts, r)
 		}

@@ -310,3 +310,33 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 		*words = w[taken:]
 	}
 }
+
+// TestOneRuleOfRanges: all address ranges of a rule are one rule of the kernel's, however many they are, and also if they
+// overlap; and ranges that are everything are no condition.
+func TestOneRuleOfRanges(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{ipBlock: {cidr: 10.1.0.0/16, except: [10.1.2.0/24]}}, {ipBlock: {cidr: 10.1.2.128/25}}, {ipBlock: {cidr: 10.0.0.0/8}}`: "saddr 10.0.0.0/8 accept",
+		`{ipBlock: {cidr: 10.1.0.0/16}}, {ipBlock: {cidr: 10.3.0.0/16}}, {ipBlock: {cidr: "fd00::/8"}}`:                          "saddr @block-",
+		`{ipBlock: {cidr: 10.1.0.0/16}}, {ipBlock: {cidr: 0.0.0.0/0}}`:                                                           "accept",
+	} {
+		s := snapshot(t, "podSelector: {}, ingress: [{from: ["+spec+"]}]")
+		for _, p := range s.Pods {
+			p.Node = "node1"
+		}
+		state, _ := policy.Desired(policy.Site{Node: "node1", Bridge: "cni0"}, s)
+		found := 0
+		for _, o := range state {
+			f, ok := o.(netstate.Filter)
+			if !ok || f.Family != netstate.IPv4 || !strings.HasPrefix(f.Name, "in-") {
+				continue
+			}
+			found++
+			if rule, _, _ := strings.Cut(f.Rules, "\n"); !strings.HasPrefix(rule, want) || strings.Count(f.Rules, "accept") > 2 {
+				t.Errorf("%s: the rules are\n%s", spec, f.Rules)
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s: %d chains", spec, found)
+		}
+	}
+}

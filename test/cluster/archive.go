@@ -76,6 +76,26 @@ func (i *Image) AddFile(path, from string, mode int64) error {
 	return nil
 }
 
+// AddIPTables adds this machine's iptables, with its matches and targets.
+func (i *Image) AddIPTables(ctx context.Context) error {
+	const program = "/usr/sbin/iptables"
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		if err := i.Add(ctx, "/usr/sbin/"+name, program); err != nil {
+			return err
+		}
+	}
+	plugins, err := filepath.Glob("/usr/lib/*/xtables/lib*.so")
+	if err != nil {
+		return fmt.Errorf("find the parts of iptables: %w", err)
+	}
+	for _, path := range plugins {
+		if err := i.AddFile(path, path, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Write packs the image, see WriteImages.
 func (i *Image) Write(path string) error { return WriteImages(path, *i) }
 

@@ -42,24 +42,9 @@ func flannelImages(t *testing.T, manifest, dir string) {
 		} else {
 			must(t, i.Add(ctx, "/opt/bin/flanneld", filepath.Join(built, "flanneld")))
 			must(t, i.Add(ctx, "/opt/bin/install-conf", filepath.Join(built, "install-conf")))
-			addIPTables(t, &i)
+			must(t, i.AddIPTables(t.Context()))
 		}
 		must(t, i.Write(filepath.Join(dir, file)))
-	}
-}
-
-// addIPTables adds this machine's iptables, which flanneld runs, with its matches and targets.
-func addIPTables(t *testing.T, i *cluster.Image) {
-	t.Helper()
-	program, err := exec.LookPath("/usr/sbin/iptables")
-	must(t, err)
-	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
-		must(t, i.Add(t.Context(), "/usr/sbin/"+name, program))
-	}
-	plugins, err := filepath.Glob("/usr/lib/*/xtables/lib*.so")
-	must(t, err)
-	for _, path := range plugins {
-		must(t, i.AddFile(path, path, 0o755))
 	}
 }
 

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,47 +12,6 @@ import (
 
 	"github.com/twill-net/twill/test/cluster"
 )
-
-// engineImage is kube-router's engine of NetworkPolicies as tools/kube-router builds it and k3s embeds it.
-// It works with iptables and ipset in the chain FORWARD.
-const engineImage = "localhost/kube-router:1"
-
-const engineManifest = `apiVersion: v1
-kind: ServiceAccount
-metadata: {name: kube-router, namespace: kube-system}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: kube-router}
-rules:
-- {apiGroups: [""], resources: [nodes, pods, namespaces, services], verbs: [get, list, watch]}
-- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, list, watch]}
-- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: kube-router}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: kube-router}
-subjects: [{kind: ServiceAccount, name: kube-router, namespace: kube-system}]
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: kube-router, namespace: kube-system}
-spec:
-  selector: {matchLabels: {app: kube-router}}
-  template:
-    metadata: {labels: {app: kube-router}}
-    spec:
-      serviceAccountName: kube-router
-      hostNetwork: true
-      tolerations: [{operator: Exists}]
-      containers:
-      - name: kube-router
-        image: "` + engineImage + `"
-        args: [10.96.0.0/16, "fd00:10:96::/112"]
-        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
-        securityContext: {privileged: true}
-`
 
 // policy lets the pod "guarded" speak with the pods "friend1" and "friend2" alone.
 const policy = `apiVersion: networking.k8s.io/v1
@@ -72,20 +30,10 @@ type guard struct {
 	friends, strangers []cluster.Pod
 }
 
-// startGuard starts the engine on every node, the pods and the policy, and waits until the engine enforces it.
+// startGuard starts kube-router's engine on every node, the pods and the policy, and waits until the engine enforces it.
 func startGuard(t *testing.T) guard {
 	t.Helper()
-	i := cluster.Image{Name: engineImage, Entry: []string{"/kube-router"}}
-	must(t, i.Add(t.Context(), "/kube-router", "../../../bin/kube-router"))
-	must(t, i.Add(t.Context(), "/usr/sbin/ipset", "/usr/sbin/ipset"))
-	addIPTables(t, &i)
-	archive := filepath.Join(t.TempDir(), "kube-router.tar")
-	must(t, i.Write(archive))
-	for n := 1; n <= spec.Nodes; n++ {
-		must(t, spec.Import(t.Context(), spec.NodeName(n), archive))
-	}
-	apply(t, engineManifest)
-	kubectl(t, "--namespace=kube-system", "rollout", "status", "daemonset/kube-router", "--timeout=90s")
+	must(t, spec.InstallKubeRouter(t.Context()))
 	return startPods(t)
 }
 

@@ -1,5 +1,6 @@
 // Command conformance runs tests that others wrote on a cluster with Twill, and says which pass: Kubernetes' own of
-// networking, its e2e.test, or those of network-policy-api. Documentation/conformance.md has the results.
+// networking, its e2e.test, those of network-policy-api, or those of cyclonus. Documentation/conformance.md has the
+// results.
 package main
 
 import (
@@ -32,17 +33,19 @@ func main() {
 
 // options is what a run can be told.
 type options struct {
+	suite       string
 	focus, skip string
 	procs       int
 	keep        bool
+	kubeRouter  bool // enforces NetworkPolicies
 }
 
-func run(ctx context.Context, args []string) error {
-	s := cluster.Spec{Name: "twc", Nodes: 3, Dir: filepath.Join(filepath.Dir(cluster.DefaultDir()), "conformance")}
-	var o options
-	name := ""
+// parse reads the command line.
+func parse(args []string) (s cluster.Spec, o options, err error) {
+	s = cluster.Spec{Name: "twc", Nodes: 3, Dir: filepath.Join(filepath.Dir(cluster.DefaultDir()), "conformance")}
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
-	flags.StringVar(&name, "suite", "kubernetes", "kubernetes, or network-policy-api: tests of ClusterNetworkPolicies")
+	flags.StringVar(&o.suite, "suite", "kubernetes", "kubernetes; network-policy-api: tests of ClusterNetworkPolicies; "+
+		"or cyclonus: further tests of NetworkPolicies")
 	flags.StringVar(
 		(*string)(&s.Families),
 		"families",
@@ -58,10 +61,22 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.focus, "focus", "", "run only those of the tests whose names this matches")
 	flags.StringVar(&o.skip, "skip", "", "leave out tests whose names this matches")
 	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend: vxlan or host-gw")
-	flags.BoolVar(&s.NetworkPolicy, "network-policy", false, "Twill enforces NetworkPolicies, and their tests run too")
+	flags.Func("network-policy", "who enforces NetworkPolicies, so that their tests run too: true, which is Twill, "+
+		"kube-router, or false, which is nobody", func(text string) error {
+		s.NetworkPolicy, o.kubeRouter = text == "true", text == "kube-router"
+		if !s.NetworkPolicy && !o.kubeRouter && text != "false" {
+			return errors.New("want true, kube-router or false")
+		}
+		return nil
+	})
 	flags.IntVar(&o.procs, "procs", 6, "number of processes that run tests")
 	flags.BoolVar(&o.keep, "keep", false, "leave the cluster up")
-	if err := flags.Parse(args); err != nil {
+	return s, o, flags.Parse(args)
+}
+
+func run(ctx context.Context, args []string) error {
+	s, o, err := parse(args)
+	if err != nil {
 		return err
 	}
 	kubelet, err := controlplane.FindBinary("kubelet")
@@ -69,9 +84,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	p := programs{filepath.Dir(filepath.Dir(kubelet))}
-	tests, ok := map[string]suite{"kubernetes": kubernetesSuite{p}, "network-policy-api": clusterPolicySuite{p}}[name]
+	tests, ok := map[string]suite{
+		"kubernetes": kubernetesSuite{p}, "network-policy-api": clusterPolicySuite{p}, "cyclonus": cyclonusSuite{p},
+	}[o.suite]
 	if !ok {
-		return fmt.Errorf("--suite %q: want kubernetes or network-policy-api", name)
+		return fmt.Errorf("--suite %q: want kubernetes, network-policy-api or cyclonus", o.suite)
 	}
 	s = tests.spec(s)
 	// This program cannot be a node.
@@ -90,8 +107,14 @@ func run(ctx context.Context, args []string) error {
 	if err := up(ctx, tests, s, progress); err != nil {
 		return err
 	}
+	if o.kubeRouter {
+		progress("kube-router")
+		if err := s.InstallKubeRouter(ctx); err != nil {
+			return err
+		}
+	}
 	progress("tests")
-	dir, err := p.results(name, s)
+	dir, err := p.results(s, o)
 	if err != nil {
 		return err
 	}
@@ -99,13 +122,16 @@ func run(ctx context.Context, args []string) error {
 }
 
 // results makes an empty folder for what the tests say.
-func (p programs) results(suite string, s cluster.Spec) (string, error) {
+func (p programs) results(s cluster.Spec, o options) (string, error) {
 	parts := []string{s.Backend, string(s.Families), string(s.ProxyMode)}
 	switch {
-	case suite != "kubernetes":
-		parts = append(parts, suite)
+	case o.suite != "kubernetes":
+		parts = append(parts, o.suite)
 	case s.NetworkPolicy:
 		parts = append(parts, "policy")
+	}
+	if o.kubeRouter {
+		parts = append(parts, "kube-router")
 	}
 	dir := filepath.Join(p.bin, "conformance", strings.Join(parts, "-"))
 	return dir, errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755))

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -51,9 +52,11 @@ func kernelSpeaksSCTP() bool {
 	return true
 }
 
-// target reads "--timeout=3s --protocol=sctp 10.244.1.2:80". It is not ok if the protocol is another one.
+// target reads "--timeout=3s --protocol=sctp 10.244.1.2:80". It is not ok if the protocol is another one, or no address
+// is found; of that the genuine program knows what to say.
 func target(args []string) (to netip.AddrPort, timeout time.Duration, ok bool) {
 	timeout = 5 * time.Second
+	var host string
 	var err error
 	for _, arg := range args {
 		switch name, value, _ := strings.Cut(arg, "="); name {
@@ -62,13 +65,27 @@ func target(args []string) (to netip.AddrPort, timeout time.Duration, ok bool) {
 		case "--timeout":
 			timeout, err = time.ParseDuration(value)
 		default:
-			to, err = netip.ParseAddrPort(arg)
+			host = arg
 		}
 		if err != nil {
 			return to, 0, false
 		}
 	}
-	return to, timeout, ok
+	if !ok {
+		return to, 0, false
+	}
+	to, err = resolve(host)
+	return to, timeout, err == nil
+}
+
+// resolve finds the address of a host that may have a name.
+func resolve(host string) (netip.AddrPort, error) {
+	addr, err := net.ResolveUDPAddr("udp", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	to := addr.AddrPort()
+	return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), nil
 }
 
 // ports are those that the environment names for SCTP. There are none if it names some for other protocols, too, which

@@ -25,12 +25,20 @@ func TestConnect(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	to, timeout, ok := target([]string{"--timeout=3s", "--protocol=sctp", "10.244.1.2:80"})
-	if to != netip.MustParseAddrPort("10.244.1.2:80") || timeout != 3*time.Second || !ok {
-		t.Errorf("got %v, %v, %v", to, timeout, ok)
+	for host, want := range map[string]string{
+		"10.244.1.2:80":         "10.244.1.2:80",
+		"[fd00:10:244:1::2]:80": "[fd00:10:244:1::2]:80",
+		"localhost:80":          "127.0.0.1:80",
+	} {
+		to, timeout, ok := target([]string{host, "--timeout=3s", "--protocol=sctp"})
+		if to != netip.MustParseAddrPort(want) || timeout != 3*time.Second || !ok {
+			t.Errorf("%s: got %v, %v, %v", host, to, timeout, ok)
+		}
 	}
-	if _, _, ok := target([]string{"--protocol=tcp", "10.244.1.2:80"}); ok {
-		t.Error("tcp is taken for sctp")
+	for _, args := range [][]string{{"--protocol=tcp", "10.244.1.2:80"}, {"--protocol=sctp", "10.244.1.2:none"}} {
+		if _, _, ok := target(args); ok {
+			t.Errorf("%q is taken for SCTP to an address", args)
+		}
 	}
 	if got := ports([]string{"A=b", "SERVE_SCTP_PORT_9003=foo"}); len(got) != 1 || !got[9003] {
 		t.Errorf("got the ports %v", got)

@@ -16,6 +16,7 @@ import (
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nflog"
 )
 
 // logFlag makes agents log what policies deny.
@@ -80,6 +81,7 @@ func TestLog(t *testing.T) {
 	if got := denials(t, near); len(got) != 1 || !forgery.MatchString(got[0]) {
 		t.Errorf("a forged frame is logged as %q, want %s", got, forgery)
 	}
+	logTaken(t, near)
 	withoutLog(t, far, func() { tryPorts(t, client, server.Addr(netstate.IPv4)) })
 }
 
@@ -129,6 +131,33 @@ func flood(t *testing.T, client *lab.Pod, to netip.AddrPort) {
 		if _, err := conn.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(to)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// logTaken starts the node's agent again while another process listens where rules log: the agent says so, and enforces
+// policies without the log.
+func logTaken(t *testing.T, n *lab.Node) {
+	t.Helper()
+	if err := n.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var other *nflog.Log
+	if err := n.Do(func() (err error) {
+		other, err = nflog.Open(netstate.LogGroup)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := n.StartAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const want = `policies are enforced, and what they deny is not logged" err="another process listens to the NFLOG group 116`
+	if log, err := os.ReadFile(n.Log()); err != nil || !strings.Contains(string(log), want) {
+		t.Errorf("the agent's log has no %q: %v", want, err)
+	}
+	if text := ruleset(t, n); strings.Contains(text, "log prefix") || !strings.Contains(text, "twill-policy") {
+		t.Errorf("while nobody can listen there are the rules\n%s", text)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // kubeRouterImage is kube-router's engine of NetworkPolicies as tools/kube-router builds it and k3s embeds it.
@@ -82,5 +83,11 @@ func (s Spec) InstallKubeRouter(ctx context.Context) error {
 		return err
 	}
 	_, err = s.Kubectl(ctx, "--namespace=kube-system", "rollout", "status", "daemonset/kube-router", "--timeout=90s")
+	return err
+}
+
+// RemoveKubeRouter stops the engine. Its rules stay, as they do wherever it was.
+func (s Spec) RemoveKubeRouter(ctx context.Context) error {
+	_, err := s.KubectlIn(ctx, strings.NewReader(kubeRouterManifest), "delete", "--ignore-not-found", "--wait=true", "-f", "-")
 	return err
 }

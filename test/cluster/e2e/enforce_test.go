@@ -14,7 +14,7 @@ import (
 )
 
 // enforce gives the agents --network-policy for the time of the test.
-func enforce(t *testing.T) {
+func enforce(t testing.TB) {
 	t.Helper()
 	rights, err := os.ReadFile("../../../deploy/network-policy/rbac.yaml")
 	must(t, err)

@@ -74,14 +74,14 @@ func tell(ctx context.Context) error {
 	return errors.New(pods + logs + events)
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func kubectl(t *testing.T, args ...string) string {
+func kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := spec.Kubectl(t.Context(), args...)
 	must(t, err)
@@ -89,7 +89,7 @@ func kubectl(t *testing.T, args ...string) string {
 }
 
 // apply applies a manifest and deletes it when the test ends.
-func apply(t *testing.T, manifest string) {
+func apply(t testing.TB, manifest string) {
 	t.Helper()
 	must(t, spec.Apply(t.Context(), manifest))
 	t.Cleanup(func() {
@@ -114,7 +114,7 @@ func probes(t *testing.T) []cluster.Pod {
 	return pods
 }
 
-func await(t *testing.T, what string, limit time.Duration, ok func() (bool, error)) {
+func await(t testing.TB, what string, limit time.Duration, ok func() (bool, error)) {
 	t.Helper()
 	must(t, spec.Await(t.Context(), what, limit, ok))
 }

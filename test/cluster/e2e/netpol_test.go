@@ -31,14 +31,19 @@ type guard struct {
 }
 
 // startGuard starts kube-router's engine on every node, the pods and the policy, and waits until the engine enforces it.
-func startGuard(t *testing.T) guard {
+func startGuard(t testing.TB) guard {
 	t.Helper()
+	t.Cleanup(func() {
+		if err := spec.RemoveKubeRouter(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 	must(t, spec.InstallKubeRouter(t.Context()))
 	return startPods(t)
 }
 
 // startPods starts the pods and the policy, and waits until the policy is enforced.
-func startPods(t *testing.T) guard {
+func startPods(t testing.TB) guard {
 	t.Helper()
 	manifests := []string{podsOn("guarded", "node1", 1)}
 	for n := 1; n <= 2; n++ {

@@ -17,7 +17,7 @@ import (
 )
 
 // onNode runs a script as a process of node number n: its files, its network.
-func onNode(t *testing.T, n int, script string) string {
+func onNode(t testing.TB, n int, script string) string {
 	t.Helper()
 	p, err := spec.NodeProcess(spec.NodeName(n))
 	must(t, err)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: pod pause | pod serve | pod probe TARGET… | pod ping ADDRESS COUNT"
+const usage = "usage: pod pause | pod serve | pod probe TARGET… | pod ping ADDRESS COUNT | pod watch HOST:PORT | pod connects HOST:PORT SECONDS"
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -31,6 +31,10 @@ func run(args []string) error {
 		return probeAll(args[1:])
 	case "ping":
 		return ping(args[1:])
+	case "watch":
+		return watch(args[1:])
+	case "connects":
+		return connects(args[1:])
 	}
 	return fmt.Errorf("%q is unknown; %s", args[0], usage)
 }

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+const (
+	watchPause = time.Millisecond     // between two questions
+	patience   = 3 * time.Millisecond // for an answer
+	enough     = 5                    // questions in a row that must end in the other way before something has changed
+)
+
+// watch asks HOST:PORT by UDP, a thousand times a second until SIGTERM. It prints "open" or "shut" and the time in
+// nanoseconds of the question since which that is so.
+func watch(args []string) error {
+	if len(args) != 1 {
+		return errors.New(usage)
+	}
+	c, err := net.Dial("udp", args[0])
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	var open bool     // as printed
+	var first []int64 // questions in a row that ended in the other way
+	words := map[bool]string{true: "open", false: "shut"}
+	for {
+		select {
+		case <-signals:
+			return nil
+		case <-time.After(watchPause):
+		}
+		asked := time.Now()
+		if answered(c) == open {
+			first = nil
+		} else if first = append(first, asked.UnixNano()); len(first) == enough {
+			open = !open
+			fmt.Println(words[open], first[0])
+			first = nil
+		}
+	}
+}
+
+// answered reports whether a question was answered in time. A late answer to an earlier one is none.
+func answered(c net.Conn) bool {
+	buf := make([]byte, 256)
+	for late := error(nil); late == nil; {
+		_ = c.SetReadDeadline(time.Now())
+		_, late = c.Read(buf)
+	}
+	if _, err := c.Write([]byte("who\n")); err != nil {
+		return false
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_, err := c.Read(buf)
+	return err == nil
+}
+
+// connects connects to HOST:PORT, again and again for so many seconds, and prints how often.
+func connects(args []string) error {
+	if len(args) != 2 {
+		return errors.New(usage)
+	}
+	seconds, err := strconv.Atoi(args[1])
+	if err != nil {
+		return fmt.Errorf("seconds %q: want a number", args[1])
+	}
+	count := 0
+	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end); count++ {
+		c, err := net.DialTimeout("tcp", args[0], limit)
+		if err != nil {
+			return err
+		}
+		if t, ok := c.(*net.TCPConn); ok {
+			_ = t.SetLinger(0) // its port is free at once
+		}
+		c.Close()
+	}
+	fmt.Println(count)
+	return nil
+}

@@ -13,11 +13,11 @@ import (
 // ready from becoming so; one that is ready stays so, because its pods' network is as good as
 // before. A CNI config that cannot be replaced is reported, and is no error as long as the one that
 // is installed can be used.
-func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) error {
-	if err := a.protect(lease); err != nil {
+func (a *Agent) writeFiles(node backend.Node, snap subnet.Snapshot, synced bool) error {
+	if err := a.protect(snap); err != nil {
 		return err
 	}
-	if err := a.writeEnv(node, lease); err != nil || !synced {
+	if err := a.writeEnv(node, snap.Local); err != nil || !synced {
 		return err
 	}
 	err := a.Settings.Conflist.write(a.files)
@@ -33,13 +33,14 @@ func (a *Agent) writeFiles(node backend.Node, lease subnet.Lease, synced bool) e
 	return nil
 }
 
-// protect returns an error while network policies do not protect the lease's pods.
-func (a *Agent) protect(lease subnet.Lease) error {
+// protect returns an error while network policies do not protect this node's pods.
+func (a *Agent) protect(snap subnet.Snapshot) error {
 	if a.Policies == nil {
 		return nil
 	}
+	a.Policies.Tunnels(snap.Tunnels())
 	var subnets []netip.Prefix
-	for _, stack := range lease.Stacks {
+	for _, stack := range snap.Local.Stacks {
 		subnets = append(subnets, stack.Subnet)
 	}
 	return a.Policies.Protect(subnets)

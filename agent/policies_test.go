@@ -10,8 +10,9 @@ import (
 // policies are enforced unless they are an error.
 type policies struct{ error }
 
-func (p policies) Protect([]netip.Prefix) error { return p.error }
-func (p policies) Enforced() error              { return p.error }
+func (p policies) Protect([]netip.Prefix) error      { return p.error }
+func (p policies) Tunnels(map[netip.Addr]netip.Addr) {}
+func (p policies) Enforced() error                   { return p.error }
 
 // TestPolicyStatus: /status says whether network policies are enforced, and nothing if that is not this agent's work.
 func TestPolicyStatus(t *testing.T) {

@@ -310,7 +310,7 @@ func (a *Agent) finish(node backend.Node, snap subnet.Snapshot, synced bool, r r
 	degraded, wasReady := r.degraded(), a.status.wasReady()
 	a.logResult(r)
 	if !degraded {
-		err := a.writeFiles(node, snap.Local, synced)
+		err := a.writeFiles(node, snap, synced)
 		degraded = err != nil && !wasReady
 		r.err = errors.Join(r.err, err)
 	}

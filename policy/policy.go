@@ -26,6 +26,10 @@ type Snapshot struct {
 
 	ClusterPolicies []ClusterNetworkPolicy
 	Nodes           []Node // only ClusterNetworkPolicies are about them
+
+	// Tunnels are the addresses that other nodes' own packets come from if they reach pods through a tunnel, by the
+	// addresses of the nodes. Who allows a node by its address means these, too.
+	Tunnels map[netip.Addr]netip.Addr
 }
 
 // Node is a node, as far as policies know it.

@@ -60,9 +60,9 @@ const (
 func New(s Snapshot) (Rules, []Skip) {
 	r := Rules{byNamespace: map[string][]*Policy{}}
 	var skips []Skip
-	space := namespaceLabels(s.Namespaces)
+	space, tunnels := namespaceLabels(s.Namespaces), sortedTunnels(s.Tunnels)
 	for _, p := range s.Policies {
-		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space}
+		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space, tunnels: tunnels}
 		one := &Policy{Name: c.policy, Spec: p.Spec, subject: c.selector("podSelector", &p.Spec.PodSelector)}
 		for i, in := range p.Spec.Ingress {
 			one.ingress = append(one.ingress, c.rule(fmt.Sprintf("ingress[%d]", i), in.From, in.Ports))
@@ -118,6 +118,7 @@ func (p *Policy) rules(d Direction) []rule {
 type compiler struct {
 	kind, policy, namespace string
 	space                   func(string) labels.Set
+	tunnels                 []tunnel
 	skips                   []Skip
 }
 
@@ -172,7 +173,7 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 		}
 		except = append(except, x.Masked())
 	}
-	p.ranges = subtract(block.Masked(), except)
+	p.ranges = throughTunnels(subtract(block.Masked(), except), c.tunnels)
 	return p, true
 }
 

@@ -311,6 +311,34 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 	}
 }
 
+// TestTunnels: an address range in which a node is allows what the node's packets come from, unless the node is excepted.
+func TestTunnels(t *testing.T) {
+	for spec, want := range map[string]bool{
+		`{cidr: 192.168.0.0/16}`:                                     true,
+		`{cidr: 192.168.5.2/32}`:                                     true,
+		`{cidr: 192.168.5.2/31}`:                                     true,
+		`{cidr: 0.0.0.0/0, except: [10.244.0.0/16]}`:                 true,
+		`{cidr: 192.168.0.0/16, except: [192.168.5.2/32]}`:           false,
+		`{cidr: 0.0.0.0/0, except: [10.244.0.0/16, 192.168.5.0/24]}`: false,
+		`{cidr: 192.168.5.3/32}`:                                     false,
+		`{cidr: 10.244.2.0/25, except: [10.244.2.0/32]}`:             false,
+		`{cidr: "fd00::/8"}`:                                         false,
+	} {
+		s := snapshot(t, "podSelector: {}, ingress: [{from: [{ipBlock: "+spec+"}]}]")
+		addr := netip.MustParseAddr
+		s.Tunnels = map[netip.Addr]netip.Addr{
+			addr("192.168.5.1"): addr("10.244.1.0"), addr("192.168.5.2"): addr("10.244.2.0"), addr("192.168.6.1"): addr("10.244.3.0"),
+			addr("fe33::2"): addr("fd00:244:0:2::")}
+		rules, _ := policy.New(s)
+		if got := rules.Judge(flow(t, s, "10.244.2.0", "web:TCP:80")).Allowed(); got != want {
+			t.Errorf("%s: what comes from the node's tunnel is allowed: %v, want %v", spec, got, want)
+		}
+		if rules.Judge(flow(t, s, "10.244.2.9", "web:TCP:80")).Allowed() != strings.HasPrefix(spec, "{cidr: 10.244.2.0/25") {
+			t.Errorf("%s: a pod of the node is taken for the node", spec)
+		}
+	}
+}
+
 // TestOneRuleOfRanges: all address ranges of a rule are one rule of the kernel's, however many they are, and also if they
 // overlap; and ranges that are everything are no condition.
 func TestOneRuleOfRanges(t *testing.T) {

@@ -85,6 +85,20 @@ type Snapshot struct {
 	Claims map[Claim]int `json:"-"`
 }
 
+// Tunnels returns the addresses that peers' own packets to pods come from if they go through a tunnel, by the addresses
+// of the peers: the first one of each peer's subnet, as flannel has it, which is that of the tunnel's device.
+func (s Snapshot) Tunnels() map[netip.Addr]netip.Addr {
+	all := map[netip.Addr]netip.Addr{}
+	for _, p := range s.Peers {
+		for _, stack := range p.Stacks {
+			if stack.Underlay.IsValid() && stack.Subnet.IsValid() {
+				all[stack.Underlay] = stack.Subnet.Addr()
+			}
+		}
+	}
+	return all
+}
+
 // Claim is something that a node publishes and that only one node can have.
 type Claim struct{ Node, What string }
 

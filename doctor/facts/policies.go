@@ -95,6 +95,11 @@ func (g *gathering) isolated() (all []netstate.State) {
 	if s != nil {
 		site.Ports = g.podPorts()
 	}
+	if s != nil {
+		through := *s
+		through.Tunnels = g.Lease.Snapshot.Tunnels()
+		s = &through
+	}
 	for _, site.Log = range []bool{false, true} {
 		if s == nil {
 			all = append(all, frames(site)...)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -69,9 +70,10 @@ type Enforcer struct {
 	hurry   chan struct{} // somebody waits for the next reconcile
 
 	mu       sync.Mutex
-	subnets  []netip.Prefix // of this node, which the agent tells
-	followed int            // the number of the last change that the kernel enforces
-	progress chan struct{}  // closed when followed changes
+	subnets  []netip.Prefix            // of this node, which the agent tells
+	tunnels  map[netip.Addr]netip.Addr // of the others, as policy.Snapshot has them
+	followed int                       // the number of the last change that the kernel enforces
+	progress chan struct{}             // closed when followed changes
 	chains   map[netstate.Key]policy.Chain
 	enforced error // why pods may not start yet; nil: the tables are there
 	failed   error // why the last reconcile failed; nil: it did not
@@ -103,6 +105,17 @@ func (e *Enforcer) Protect(subnets []netip.Prefix) error {
 		e.notify()
 	}
 	return e.enforced
+}
+
+// Tunnels tells where other nodes' packets come from that reach pods through a tunnel, by the nodes' addresses.
+func (e *Enforcer) Tunnels(sources map[netip.Addr]netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !maps.Equal(sources, e.tunnels) {
+		e.tunnels = sources
+		e.inbox.moved()
+		e.notify()
+	}
 }
 
 // Subnets returns what this node's pods get addresses from; nothing before the agent has told it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -277,6 +278,31 @@ func TestOtherSubnets(t *testing.T) {
 		}
 		if !strings.Contains(r.kernel.state.String(), "saddr 10.244.77.0/24 counter drop") {
 			r.Errorf("the new subnet is not protected:\n%s", r.kernel.state)
+		}
+	})
+}
+
+// TestTunnelsMove: a node that comes or goes is looked for in the policies' address ranges.
+func TestTunnelsMove(t *testing.T) {
+	test(t, &fakeKernel{}, func(r *run) {
+		r.protect()
+		subject := r.snap.Pods[slices.IndexFunc(r.snap.Pods, func(p *policy.Pod) bool {
+			return p.Node == r.world.Site(1).Node && policy.Endpoint{Pod: p}.Selectable()
+		})]
+		one := policy.NetworkPolicy{}
+		one.Name, one.Namespace = "one", subject.Namespace
+		one.Spec.Ingress = []policy.IngressRule{{From: []policy.Peer{{IPBlock: &policy.IPBlock{CIDR: "192.168.0.0/16"}}}}}
+		r.snap.Policies = []policy.NetworkPolicy{one}
+		r.sync()
+		const source = "10.244.200.0/32"
+		for _, tunnels := range []map[netip.Addr]netip.Addr{
+			{netip.MustParseAddr("192.168.5.2"): netip.MustParseAddr("10.244.200.0")}, nil,
+		} {
+			r.Tunnels(tunnels)
+			r.settle()
+			if got := strings.Contains(r.kernel.state.String(), source); got != (tunnels != nil) {
+				r.Errorf("with the nodes %v their tunnels' address is in the table: %v", tunnels, got)
+			}
 		}
 	})
 }

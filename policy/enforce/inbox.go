@@ -47,6 +47,13 @@ func (b *inbox) altered() {
 	b.tables = true
 }
 
+// moved notes that the table has to be made anew, of whatever the source told last.
+func (b *inbox) moved() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rules, b.pods = true, nil
+}
+
 // plugged notes that ports have to be read, and returns the number of this change.
 func (b *inbox) plugged() int {
 	b.mu.Lock()

@@ -71,6 +71,9 @@ func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool
 
 // make makes the table anew, and returns what to change in the kernel if that is as it was.
 func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
+	e.mu.Lock()
+	s.Tunnels = e.tunnels
+	e.mu.Unlock()
 	table, skips := policy.NewTable(site, s)
 	e.setTable(table)
 	e.made = site

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -123,4 +124,18 @@ spec:
 	})
 	stop()
 	matrix(t)
+	t.Run("Reboot", func(t *testing.T) { // without the API server no pod of the node gets a network
+		must(t, spec.StopAPI())
+		must(t, spec.Reboot(1))
+		pause(t, 15*time.Second)
+		if files := onNode(t, 1, "ls /run/flannel || true"); strings.Contains(files, "subnet.env") {
+			t.Errorf("pods could start before policies are known: there is %s", files)
+		}
+		must(t, spec.StartAPI(t.Context()))
+		must(t, spec.WaitReady(t.Context()))
+		await(t, "the pods to come back with the policy", 2*time.Minute, func() (bool, error) {
+			wrong, err := findPods(t).wrong(t.Context()) // nobody can ask from a pod that is not back
+			return err == nil && wrong == "", errors.Join(err, errors.New(wrong))
+		})
+	})
 }

@@ -50,6 +50,20 @@ func startPods(t testing.TB) guard {
 		manifests = append(manifests, podsOn(fmt.Sprint("friend", n), spec.NodeName(n), 1), podsOn(fmt.Sprint("stranger", n), spec.NodeName(n), 1))
 	}
 	apply(t, strings.Join(append(manifests, policy), "---\n"))
+	g := findPods(t)
+	await(t, "the policy to be enforced", 30*time.Second, func() (bool, error) {
+		wrong, err := g.wrong(t.Context())
+		if err == nil && wrong != "" {
+			err = fmt.Errorf("%s", wrong)
+		}
+		return err == nil, err
+	})
+	return g
+}
+
+// findPods finds the pods.
+func findPods(t testing.TB) guard {
+	t.Helper()
 	one := func(app string) cluster.Pod {
 		kubectl(t, "rollout", "status", "deployment/"+app, "--timeout=90s")
 		pods, err := spec.Pods(t.Context(), "app="+app)
@@ -59,15 +73,7 @@ func startPods(t testing.TB) guard {
 		}
 		return pods[0]
 	}
-	g := guard{one("guarded"), []cluster.Pod{one("friend1"), one("friend2")}, []cluster.Pod{one("stranger1"), one("stranger2")}}
-	await(t, "the policy to be enforced", 30*time.Second, func() (bool, error) {
-		wrong, err := g.wrong(t.Context())
-		if err == nil && wrong != "" {
-			err = fmt.Errorf("%s", wrong)
-		}
-		return err == nil, err
-	})
-	return g
+	return guard{one("guarded"), []cluster.Pod{one("friend1"), one("friend2")}, []cluster.Pod{one("stranger1"), one("stranger2")}}
 }
 
 // wrong says what is not as the policy has it: what passes that it denies, and what it allows and does not pass.

@@ -218,27 +218,32 @@ func span(first, last uint16) string {
 // protocolNumbers are IANA's.
 var protocolNumbers = map[Protocol]uint8{TCP: 6, UDP: 17, SCTP: 132}
 
-// subtract returns the part of a range that is in none of the exceptions, as disjoint ranges in order.
-func subtract(block netip.Prefix, except []netip.Prefix) []netip.Prefix {
-	for _, x := range except {
-		switch {
-		case x.Bits() <= block.Bits() && x.Contains(block.Addr()):
-			return nil
-		case block.Overlaps(x):
-			low, high := halves(block)
-			return append(subtract(low, except), subtract(high, except)...)
+// subtract returns the part of a range that is in none of the exceptions, which are sorted and disjoint, as disjoint
+// ranges in order. It is not ok if these are more than a number.
+func subtract(block netip.Prefix, except []netip.Prefix, most int) (all []netip.Prefix, ok bool) {
+	except = slices.DeleteFunc(slices.Clone(except), func(x netip.Prefix) bool { return !x.Overlaps(block) })
+	switch {
+	case len(except) == 0:
+		return []netip.Prefix{block}, most > 0
+	case except[0].Bits() <= block.Bits():
+		return nil, true
+	}
+	for _, half := range halves(block) {
+		some, ok := subtract(half, except, most-len(all))
+		if all = append(all, some...); !ok {
+			return nil, false
 		}
 	}
-	return []netip.Prefix{block}
+	return all, true
 }
 
 // halves returns the two halves of a range of more than one address.
-func halves(p netip.Prefix) (low, high netip.Prefix) {
+func halves(p netip.Prefix) [2]netip.Prefix {
 	bits := p.Bits() + 1
 	addr := p.Addr().AsSlice()
 	addr[(bits-1)/8] |= 0x80 >> ((bits - 1) % 8)
 	top, _ := netip.AddrFromSlice(addr)
-	return netip.PrefixFrom(p.Addr(), bits), netip.PrefixFrom(top, bits)
+	return [2]netip.Prefix{netip.PrefixFrom(p.Addr(), bits), netip.PrefixFrom(top, bits)}
 }
 
 // hash is 128 bits of SHA-256, in hex.

@@ -9,7 +9,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// The names of what the table for frames has: a chain, the ports of pods that may send what they like, and the pairs of a
+// The names of what the table for frames has: a chain, the ports of pods that may send what they like, but in nobody's name, and the pairs of a
 // port and a source address.
 const (
 	framesChain  = "frames"
@@ -18,20 +18,28 @@ const (
 	sources6Set  = "sources6"
 )
 
-// frameRules are what each frame meets that comes from a port of the CNI plugin's. Rules about packets know their pod by
-// the source address, so a pod to whose egress policies apply sends from its own addresses only, and so does one that is
-// not known yet. A link-local source leads nowhere but to the node, and neighbour discovery begins without any. Nothing but
-// untagged IPv4, IPv6 and ARP passes at all, whoever sends it: br_netfilter shows nothing else to the rules about packets,
-// and a pod's kernel takes a packet with the VLAN tag 0 like one without.
-var frameRules = []string{
-	"ether type arp return",
-	"ether type ip iifname @" + uncheckedSet + " return",
-	"ether type ip6 iifname @" + uncheckedSet + " return",
-	"ether type ip iifname . ip saddr @" + sources4Set + " return",
-	"ether type ip6 iifname . ip6 saddr @" + sources6Set + " return",
-	"ether type ip6 saddr fe80::/10 return",
-	"ether type ip6 saddr ::/128 daddr ff02::/16 return",
-	"counter drop",
+// frameRules returns what each frame meets that comes from a port of the CNI plugin's. Rules about packets know their pod
+// by the source address, so a pod to whose egress policies apply sends from its own addresses only, and so does one that
+// is not known yet. No pod sends in the name of another one of the node: it could make the beginning of a connection, as
+// whose answer all that follows passes. A link-local source leads nowhere but to the node, and neighbour discovery begins
+// without any. Nothing but untagged IPv4, IPv6 and ARP passes at all, whoever sends it: br_netfilter shows nothing else to
+// the rules about packets, and a pod's kernel takes a packet with the VLAN tag 0 like one without.
+func (t *Table) frameRules() []string {
+	rules := []string{
+		"ether type arp return",
+		"ether type ip iifname . ip saddr @" + sources4Set + " return",
+		"ether type ip6 iifname . ip6 saddr @" + sources6Set + " return",
+	}
+	for _, s := range t.site.Subnets {
+		kind := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[netstate.FamilyOf(s.Addr())]
+		rules = append(rules, "ether type "+kind+" saddr "+s.Masked().String()+" counter drop")
+	}
+	return append(rules,
+		"ether type ip iifname @"+uncheckedSet+" return",
+		"ether type ip6 iifname @"+uncheckedSet+" return",
+		"ether type ip6 saddr fe80::/10 return",
+		"ether type ip6 saddr ::/128 daddr ff02::/16 return",
+		"counter drop")
 }
 
 // frameTable returns what the table for frames always has. Without policies there is none.
@@ -44,7 +52,7 @@ func (t *Table) frameTable() []netstate.Object {
 		netstate.Set{Family: f, Name: uncheckedSet, Type: netstate.Devices},
 		netstate.Set{Family: f, Name: sources4Set, Type: netstate.IPv4Sources},
 		netstate.Set{Family: f, Name: sources6Set, Type: netstate.IPv6Sources},
-		netstate.Filter{Family: f, Name: framesChain, Rules: strings.Join(frameRules, "\n")},
+		netstate.Filter{Family: f, Name: framesChain, Rules: strings.Join(t.frameRules(), "\n")},
 		netstate.Hook{Family: f, Rules: "iifgroup " + strconv.Itoa(netstate.PortGroup) + " goto " + framesChain},
 	}
 }

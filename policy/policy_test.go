@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -108,6 +109,21 @@ func TestNew(t *testing.T) {
 		}
 		if strings.Contains(test.spec, "ingress: [{from") && r.Judge(flow(t, s, "db", "web:TCP:80")).Allowed() {
 			t.Errorf("%s allows a connection", test.spec)
+		}
+	}
+}
+
+// TestExceptions: a policy with very many exceptions allows nothing where they are, and costs little.
+func TestExceptions(t *testing.T) {
+	for n, allowed := range map[int]bool{10: true, 100: true, 20_000: false} {
+		var except []string
+		for i := range n {
+			except = append(except, fmt.Sprintf("%q", fmt.Sprintf("2000::%x/128", 2*i)))
+		}
+		s := snapshot(t, `podSelector: {}, ingress: [{from: [{ipBlock: {cidr: "2000::/3", except: [`+strings.Join(except, ", ")+`]}}]}]`)
+		r, skips := policy.New(s)
+		if got := r.Judge(flow(t, s, "3000::1", "db:TCP:80")).Allowed(); got != allowed || len(skips) == 0 != allowed {
+			t.Errorf("with %d exceptions: allowed %v, %v", n, got, skips)
 		}
 	}
 }

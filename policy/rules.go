@@ -119,8 +119,12 @@ type compiler struct {
 	kind, policy, namespace string
 	space                   func(string) labels.Set
 	tunnels                 []tunnel
+	ranges                  int // of all its ipBlocks
 	skips                   []Skip
 }
+
+// mostRanges is how many address ranges one policy may have: each exception of an ipBlock can leave up to 127.
+const mostRanges = 20_000
 
 func (c *compiler) skip(where string, err error) {
 	c.skips = append(c.skips, Skip{c.kind, c.policy, fmt.Errorf("%s: %w", where, err)})
@@ -173,7 +177,13 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 		}
 		except = append(except, x.Masked())
 	}
-	p.ranges = throughTunnels(subtract(block.Masked(), except), c.tunnels)
+	ranges, ok := subtract(block.Masked(), disjoint(except), mostRanges-c.ranges)
+	if !ok {
+		c.skip(where, fmt.Errorf("its exceptions leave more than %d ranges in the policy", mostRanges))
+		return p, false
+	}
+	c.ranges += len(ranges)
+	p.ranges = throughTunnels(ranges, c.tunnels)
 	return p, true
 }
 

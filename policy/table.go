@@ -187,8 +187,6 @@ func (t *Table) elements(addr netip.Addr, p *Pod) (all []netstate.Object) {
 		if !j.policies.None() {
 			verdict = "goto " + t.chains[chainKey(netstate.FamilyOf(addr), j.direction, j.policies)].name
 			isolated = true
-		} else if j.set == nodeName {
-			continue
 		}
 		all = append(all, netstate.Element{Set: j.set, Prefix: host, Verdict: verdict})
 	}
@@ -200,29 +198,39 @@ func (t *Table) elements(addr netip.Addr, p *Pod) (all []netstate.Object) {
 
 // frame returns what a family's table always has.
 func (t *Table) frame(family netstate.Family) []netstate.Object {
-	chain := func(name, field string) netstate.Filter {
-		lines := []string{field + " vmap @" + name}
-		for _, s := range t.site.Subnets {
-			if netstate.FamilyOf(s.Addr()) == family {
-				lines = append(lines, field+" "+s.Masked().String()+" counter drop")
-			}
-		}
-		return netstate.Filter{Family: family, Name: name, Rules: strings.Join(lines, "\n")}
+	ingress := t.mapped(family, ingressName, "daddr")
+	if len(t.chains) > 0 {
+		ingress += "\n" + t.bridged() + "counter drop"
 	}
 	return append(t.nodeFrame(family),
 		netstate.Set{Family: family, Name: egressName, Type: netstate.Verdicts},
 		netstate.Set{Family: family, Name: ingressName, Type: netstate.Verdicts},
 		netstate.Set{Family: family, Name: selfSet, Type: netstate.Selves},
-		chain(egressName, "saddr"), chain(ingressName, "daddr"),
+		netstate.Filter{Family: family, Name: egressName, Rules: t.mapped(family, egressName, "saddr")},
+		netstate.Filter{Family: family, Name: ingressName, Rules: ingress},
 		netstate.Hook{Family: family, Rules: strings.Join(t.hook(family), "\n")})
 }
 
+// mapped returns the rules that look an address up in a map, and drop the node's pods' that are not there.
+func (t *Table) mapped(family netstate.Family, name, field string) string {
+	lines := []string{field + " vmap @" + name}
+	for _, s := range t.site.Subnets {
+		if netstate.FamilyOf(s.Addr()) == family {
+			lines = append(lines, field+" "+s.Masked().String()+" counter drop")
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// bridged is the condition of a packet from one of the bridge's pods to another.
+func (t *Table) bridged() string { return fmt.Sprintf("iifname %s oifname %[1]s ", t.site.Bridge) }
+
 // hook returns the rules that every forwarded packet meets. Replies and errors pass, and what IPv6 finds its neighbours
 // with. While a pod is isolated, nothing else passes between pods of the bridge whose addresses are no pod's: link-local
-// ones, multicast and broadcast would go around rules about pods' addresses.
+// ones, multicast and broadcast, or others that a pod gave itself, would go around rules about pods' addresses.
 func (t *Table) hook(family netstate.Family) []string {
 	rules := []string{"ct reply established accept", "ct related accept"}
-	bridged := fmt.Sprintf("iifname %s oifname %[1]s ", t.site.Bridge)
+	bridged := t.bridged()
 	drop := func(conditions ...string) {
 		for _, c := range conditions {
 			if len(t.chains) > 0 {

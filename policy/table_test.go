@@ -279,8 +279,10 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 		case w[0] == "ct" && w[1] == "reply":
 			taken = 3
 		case w[0] == "ct", w[0] == "icmpv6":
-		case w[0] == "iifname", w[0] == "oifname":
-			ok = true
+		case w[0] == "iifname":
+			_, ok = m.element("@egress", f.From.Addr, "", 0)
+		case w[0] == "oifname":
+			_, ok = m.element("@ingress", f.To.Addr, "", 0)
 		case w[0] == "saddr" && w[1] == ".":
 			taken = 4
 			_, there := m.element(w[3], f.From.Addr, "", 0)

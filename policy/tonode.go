@@ -6,8 +6,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// nodeName is the name of what judges packets of pods that are for their own node: a chain, and a map in which no pod is
-// that may send everything.
+// nodeName is the name of what judges packets of pods that are for their own node: a chain and a map.
 const nodeName = "node"
 
 // judgement is the policies to whose chain a map leads from a pod's address.
@@ -49,7 +48,7 @@ func (t *Table) nodeFrame(family netstate.Family) []netstate.Object {
 	}
 	return []netstate.Object{
 		netstate.Set{Family: family, Name: nodeName, Type: netstate.Verdicts},
-		netstate.Filter{Family: family, Name: nodeName, Rules: rules + "saddr vmap @" + nodeName},
+		netstate.Filter{Family: family, Name: nodeName, Rules: rules + t.mapped(family, nodeName, "saddr")},
 		netstate.Hook{Family: family, Local: true, Rules: "iifname " + t.site.Bridge + " goto " + nodeName},
 	}
 }

@@ -102,34 +102,13 @@ func (g *gathering) isolated() (all []netstate.State) {
 	}
 	for _, site.Log = range []bool{false, true} {
 		if s == nil {
-			all = append(all, frames(site)...)
+			all = append(all, policy.Bases(site)...)
 			continue
 		}
 		want, _ := policy.Desired(site, *s)
 		all = append(all, want)
 	}
 	return all
-}
-
-// frames returns what every table of a node has: with an isolated pod, with policies that isolate none of this node's, and
-// without policies.
-func frames(site policy.Site) []netstate.State {
-	pod := &policy.Pod{Namespace: "any", Name: "any", Node: site.Node}
-	for _, s := range site.Subnets {
-		pod.Addrs = append(pod.Addrs, s.Addr())
-	}
-	var isolates policy.NetworkPolicy
-	isolates.Namespace = pod.Namespace
-	policies := []policy.NetworkPolicy{isolates}
-	none, _ := policy.Desired(site, policy.Snapshot{})
-	idle, _ := policy.Desired(site, policy.Snapshot{Policies: policies})
-	busy, _ := policy.Desired(site, policy.Snapshot{Pods: []*policy.Pod{pod}, Policies: policies})
-	for key := range busy {
-		if _, ok := idle[key]; !ok {
-			delete(busy, key)
-		}
-	}
-	return []netstate.State{busy, idle, none}
 }
 
 // tables reads the tables. A chain's rules are known if they are those of want, or if nft lists them.

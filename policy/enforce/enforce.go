@@ -24,7 +24,7 @@ import (
 type Kernel interface {
 	// Observe returns what the tables hold.
 	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
-	// Apply makes the whole plan at once, or after an error nothing of it.
+	// Apply makes all of the plan that packets can notice at once. After an error the tables have to be observed.
 	Apply(ctx context.Context, p netstate.Plan) error
 	// Watch notifies when somebody else may have changed the tables; the channel is closed when the subscription broke.
 	Watch(ctx context.Context) (<-chan struct{}, error)

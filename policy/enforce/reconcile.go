@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -96,7 +97,7 @@ func (e *Enforcer) compare(ctx context.Context, n news) (netstate.Plan, error) {
 		return nil, fmt.Errorf("read the tables of network policies: %w", err)
 	}
 	plan := netstate.Diff(e.table.State(), have)
-	if n.tables && len(plan) > 0 && e.Protect(e.made.Subnets) == nil {
+	if n.tables && len(plan) > 0 && e.protects(e.made.Subnets) {
 		e.causes.Add(e.Log, slog.LevelWarn, "the tables of network policies were changed by somebody else, they are put back", "",
 			"objects", len(plan), "first", plan[0])
 	}
@@ -123,16 +124,11 @@ func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
 	if time.Since(e.started) < patience || e.restored {
 		return nil
 	}
-	want, _ := policy.Desired(site, policy.Snapshot{})
-	have, err := e.Kernel.Observe(ctx, want)
-	if err != nil {
-		return fmt.Errorf("read the tables of network policies: %w", err)
-	}
-	for _, o := range want {
-		if _, isHook := o.(netstate.Hook); have[o.Key()] != o && (!isHook || have[o.Key()] == nil) {
+	if ok, err := e.intact(ctx, site); err != nil || !ok {
+		if err == nil {
 			e.setEnforced(site, errors.New("network policies are not known yet: the API server has to answer first"))
-			return nil
 		}
+		return err
 	}
 	e.causes.Add(e.Log, slog.LevelWarn, "the API server does not answer, network policies stay as they were", "")
 	e.restored = true
@@ -140,11 +136,38 @@ func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
 	return nil
 }
 
+// intact reports whether the kernel has tables that policies of any kind may have made for a site, with a log or without.
+func (e *Enforcer) intact(ctx context.Context, site policy.Site) (bool, error) {
+	for _, site.Log = range []bool{false, true} {
+		for _, want := range policy.Bases(site) {
+			have, err := e.Kernel.Observe(ctx, want)
+			if err != nil {
+				return false, fmt.Errorf("read the tables of network policies: %w", err)
+			}
+			missing := false
+			for key, o := range want {
+				missing = missing || have[key] != o
+			}
+			if !missing {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // site is this node as the agent sees it now.
 func (e *Enforcer) site() policy.Site {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Log: e.Logs}
+}
+
+// protects reports whether policies are enforced for pods with addresses of these subnets, and the agent has no others.
+func (e *Enforcer) protects(subnets []netip.Prefix) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.enforced == nil && slices.Equal(subnets, e.subnets)
 }
 
 // setEnforced notes how the tables of a site are, unless the site has changed meanwhile.

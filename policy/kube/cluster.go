@@ -50,6 +50,9 @@ var clusterResource = schema.GroupVersionResource{
 // lookForAPI is how long a cluster without ClusterNetworkPolicies is left alone. All its agents ask.
 const lookForAPI = 30 * time.Second
 
+// believed is how often in a row an API server has to say that it has none, after it had some: one of several may be new.
+const believed = 3
+
 // errNoAPI is told while the cluster has none.
 var errNoAPI = errors.New("the cluster has no ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2), " +
 	"so none are enforced: they are looked for every half a minute")
@@ -57,18 +60,21 @@ var errNoAPI = errors.New("the cluster has no ClusterNetworkPolicies (policy.net
 func (s *Source) clusterKind(to *state) kind {
 	k := kind{GroupVersionResource: clusterResource}
 	k.Example = &clusterPolicy{}
-	missing := false
+	missing, known := 0, false
 	k.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		if missing && !kubeclient.Pause(ctx, s.lookForAPI) {
+		if missing > 0 && !kubeclient.Pause(ctx, s.lookForAPI) {
 			return nil, ctx.Err()
 		}
 		list := &clusterPolicyList{}
 		err := request(s.clusterPolicies, k.Resource, fresh(o)).Do(ctx).Into(list)
-		if missing = apierrors.IsNotFound(err); missing {
-			to.replaceClusterPolicies(nil)
-			return nil, errNoAPI
+		if !apierrors.IsNotFound(err) {
+			missing, known = 0, known || err == nil
+			return list, err
 		}
-		return list, err
+		if missing++; !known || missing >= believed {
+			to.replaceClusterPolicies(nil)
+		}
+		return nil, errNoAPI
 	}
 	k.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		return watchRequest(s.clusterPolicies, k.Resource, o).Watch(ctx)

@@ -54,11 +54,15 @@ func (s *state) take() (policy.Change, bool) {
 	change := policy.Change{Rules: s.rules, Snapshot: s.snapshot}
 	if s.told.Namespaces == nil {
 		change.Rules = true
+		for uid, e := range s.pods {
+			if !s.placed(&e.Pod) {
+				s.was[uid] = nil
+			}
+		}
 	} else {
 		change.Pods = s.podChanges()
 	}
 	s.rules = false
-	s.was = map[string]*policy.Pod{}
 	if change.Rules {
 		s.told.Namespaces = maps.Clone(s.namespaces.all)
 		s.told.Policies = make([]policy.NetworkPolicy, 0, len(s.policies.all))
@@ -70,10 +74,21 @@ func (s *state) take() (policy.Change, bool) {
 	return change, change.Rules || len(change.Pods) > 0
 }
 
-// podChanges returns how pods differ from the last Change.
+// placed reports whether the pod's namespace is known. Its labels are not, before: the pod could be taken for one that
+// a policy allows, or for one that no policy selects.
+func (s *state) placed(p *policy.Pod) bool {
+	_, ok := s.namespaces.all[p.Namespace]
+	return ok
+}
+
+// podChanges returns how pods differ from the last Change, and forgets it. What has to wait for its namespace stays.
 func (s *state) podChanges() (all []policy.PodChange) {
+	waiting := map[string]*policy.Pod{}
+	defer func() { s.was = waiting }()
 	for uid, was := range s.was {
 		switch now, ok := s.pods[uid]; {
+		case ok && !s.placed(&now.Pod):
+			waiting[uid] = was
 		case !ok && was != nil:
 			all = append(all, policy.PodChange{Was: was})
 		case ok && (was == nil || !was.Equal(&now.Pod)):

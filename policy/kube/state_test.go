@@ -61,7 +61,7 @@ func TestState(t *testing.T) {
 	s := newState()
 	web := func(change func(*corev1.Pod)) *pod {
 		p := onePod(1)
-		p.Name = "web"
+		p.Namespace, p.Name = "shop", "web"
 		change(&p)
 		return read(t, p)
 	}

@@ -62,7 +62,7 @@ func of(pod string) func(spoofer, netstate.Family) netip.Addr {
 	return func(s spoofer, f netstate.Family) netip.Addr { return s.pods[pod].Addr(f) }
 }
 
-const linkLocal, strangeVLAN = "a link-local address", "own address, VLAN 5"
+const linkLocal, strangeVLAN, neighbours = "a link-local address", "own address, VLAN 5", "another local pod's"
 
 var spoofs = []spoof{
 	{name: "own address"},
@@ -76,6 +76,7 @@ var spoofs = []spoof{
 	{name: "a local pod's, another MAC", from: of("open"), otherMAC: true},
 	{name: "a local pod's, fragments", from: of("open"), fragments: true},
 	{name: "a local pod's, VLAN 0", from: of("open"), tags: []uint32{etherVLAN << 16}},
+	{name: neighbours, from: of("neighbour")},
 	{name: "a remote pod's", from: of("remote")},
 	{name: "an outside address", from: address("192.0.2.7", "2001:db8::7")},
 	{name: "an outside address, fragments", from: address("192.0.2.7", "2001:db8::7"), fragments: true},
@@ -183,7 +184,7 @@ func newSpoofer(t *testing.T, l *lab.Lab) spoofer {
 	s := spoofer{node: nodes[0], pods: map[string]*lab.Pod{}, targets: map[string][]netip.Addr{}, local: map[string]bool{},
 		arrivals: &arrivals{port: 10000, flying: map[string]flight{}, arrived: map[flight]bool{}}}
 	for name, node := range map[string]*lab.Node{"isolated": nodes[0], "limited": nodes[0], "open": nodes[0], "protected": nodes[0],
-		"victim": nodes[0], "allowed": nodes[1], "remote": nodes[1]} {
+		"victim": nodes[0], "neighbour": nodes[0], "allowed": nodes[1], "remote": nodes[1]} {
 		pod, err := node.AddPod(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
@@ -309,11 +310,11 @@ func (s spoofer) check(t *testing.T, when string, before map[flight]bool, sender
 	t.Logf("%s: %d ways, %d arrive", when, count, passed)
 }
 
-// mayPass reports whether policies allow what a sender sends. Nobody may send tagged frames, and to another pod of the node
-// from a link-local address.
+// mayPass reports whether policies allow what a sender sends. Nobody may send tagged frames, in the name of another pod of
+// the node, and to one of them from a link-local address.
 func (s spoofer) mayPass(f flight, spoof spoof) bool {
 	switch {
-	case len(spoof.tags) > 0, f.to == "protected", s.local[f.to] && spoof.name == linkLocal:
+	case len(spoof.tags) > 0, f.to == "protected", spoof.name == neighbours, s.local[f.to] && spoof.name == linkLocal:
 		return false
 	case f.sender == "limited":
 		return spoof.own() && f.to == "allowed"

@@ -17,17 +17,13 @@ const (
 	enough     = 5                    // questions in a row that must end in the other way before something has changed
 )
 
-// watch asks HOST:PORT by UDP, a thousand times a second until SIGTERM. It prints "open" or "shut" and the time in
-// nanoseconds of the question since which that is so.
+// watch asks HOST:PORT by UDP, a thousand times a second until SIGTERM, each time from another port: some engines of
+// policies never end a connection. It prints "open" or "shut" and the time in nanoseconds of the question since which
+// that is so.
 func watch(args []string) error {
 	if len(args) != 1 {
 		return errors.New(usage)
 	}
-	c, err := net.Dial("udp", args[0])
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	var open bool     // as printed
@@ -40,7 +36,7 @@ func watch(args []string) error {
 		case <-time.After(watchPause):
 		}
 		asked := time.Now()
-		if answered(c) == open {
+		if answered(args[0]) == open {
 			first = nil
 		} else if first = append(first, asked.UnixNano()); len(first) == enough {
 			open = !open
@@ -50,18 +46,18 @@ func watch(args []string) error {
 	}
 }
 
-// answered reports whether a question was answered in time. A late answer to an earlier one is none.
-func answered(c net.Conn) bool {
-	buf := make([]byte, 256)
-	for late := error(nil); late == nil; {
-		_ = c.SetReadDeadline(time.Now())
-		_, late = c.Read(buf)
+// answered reports whether a question was answered in time.
+func answered(addr string) bool {
+	c, err := net.Dial("udp", addr)
+	if err != nil {
+		return false
 	}
+	defer c.Close()
 	if _, err := c.Write([]byte("who\n")); err != nil {
 		return false
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
-	_, err := c.Read(buf)
+	_, err = c.Read(make([]byte, 256))
 	return err == nil
 }
 

@@ -45,8 +45,16 @@ func (p clusterPolicySuite) pack(ctx context.Context, archive string) error {
 	return cluster.WriteImages(archive, i)
 }
 
+// hostPorts are those of the tests' servers in the nodes' network, which clients on the nodes could have.
+const hostPorts = "34345-34352"
+
 // prepare installs the API.
 func (p clusterPolicySuite) prepare(ctx context.Context, s cluster.Spec) error {
+	for n := 1; n <= s.Nodes; n++ {
+		if err := s.Host(s.NodeName(n)).SetSysctl("net/ipv4/ip_local_reserved_ports", hostPorts); err != nil {
+			return err
+		}
+	}
 	definition, err := os.ReadFile(p.built("crd.yaml"))
 	if err != nil {
 		return err

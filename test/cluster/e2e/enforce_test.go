@@ -106,7 +106,7 @@ spec:
 		onNode(t, 1, "nft delete table ip twill-policy; nft delete table ip6 twill-policy")
 		await(t, "the tables to be put back", 10*time.Second, func() (bool, error) {
 			out := onNode(t, 1, "nft list tables")
-			return strings.Count(out, "twill-policy") == 2, fmt.Errorf("%s", out)
+			return strings.Count(out, "twill-policy") == 3, fmt.Errorf("%s", out) // and that of the bridge
 		})
 		g.holds(t, "when the tables were deleted")
 	})
@@ -126,9 +126,9 @@ spec:
 	matrix(t)
 	t.Run("Reboot", func(t *testing.T) { // without the API server no pod of the node gets a network
 		must(t, spec.StopAPI())
-		must(t, spec.Reboot(1))
+		must(t, spec.Reboot(2))
 		pause(t, 15*time.Second)
-		if files := onNode(t, 1, "ls /run/flannel || true"); strings.Contains(files, "subnet.env") {
+		if files := onNode(t, 2, "ls /run/flannel || true"); strings.Contains(files, "subnet.env") {
 			t.Errorf("pods could start before policies are known: there is %s", files)
 		}
 		must(t, spec.StartAPI(t.Context()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
 )
@@ -108,7 +110,7 @@ func (w *toNodes) serve() {
 		}
 		w.Cleanup(func() { server.Close() })
 		if addr.Zone() != "" {
-			at = netip.AddrPortFrom(addr.WithZone("eth0"), port)
+			at = netip.AddrPortFrom(addr.WithZone(w.zone(w.pods[0].Host, "eth0")), port)
 		}
 		w.targets = append(w.targets, struct {
 			name string
@@ -157,7 +159,23 @@ func (w *toNodes) linkLocal() (found netip.Addr) {
 	if err != nil || !found.IsValid() {
 		w.Fatalf("the bridge's link-local address: %v", err)
 	}
-	return found.WithZone("cni0")
+	return found.WithZone(w.zone(w.own.Host, "cni0"))
+}
+
+// zone is a device's index: package net remembers names, of whatever namespace.
+func (w *toNodes) zone(h host.Host, device string) (index string) {
+	w.Helper()
+	err := h.Links(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err == nil {
+			index = strconv.Itoa(link.Attrs().Index)
+		}
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return index
 }
 
 // expect compares what the pods reach. What the free one reaches is nil if it is the same.

@@ -169,17 +169,17 @@ func (c comparison) latency() {
 	from, to := c.strangers[1], c.friends[0] // on two nodes
 	w := c.watch(from.Name, to)
 	defer w.stop()
-	w.await("open")
+	w.await("open", time.Time{})
 	var denied, allowed []time.Duration
 	for range engineRounds {
 		began := time.Now()
 		c.create(policiesPath, object{"metadata": object{"name": "deny"}, "spec": object{
 			"podSelector": object{"matchLabels": object{"app": "friend1"}}, "policyTypes": []string{"Ingress"}}})
-		denied = append(denied, w.await("shut").Sub(began))
+		denied = append(denied, w.await("shut", began).Sub(began))
 		time.Sleep(enginePause)
 		began = time.Now()
 		c.delete(policiesPath + "/deny")
-		allowed = append(allowed, w.await("open").Sub(began))
+		allowed = append(allowed, w.await("open", began).Sub(began))
 		time.Sleep(enginePause)
 	}
 	for name, all := range map[string][]time.Duration{"deny": denied, "allow": allowed} {
@@ -219,20 +219,24 @@ func (c comparison) watch(from string, to cluster.Pod) watched {
 	return w
 }
 
-// await waits for the next change, and returns since when it is.
-func (w watched) await(word string) time.Time {
+// await waits for a change after a moment, and returns since when it is. Others before it are the engine's own.
+func (w watched) await(word string, after time.Time) time.Time {
 	w.Helper()
-	select {
-	case line := <-w.lines:
-		nanos, err := strconv.ParseInt(strings.TrimPrefix(line, word+" "), 10, 64)
-		if err != nil {
-			w.Fatalf("%q: want %s and a time", line, word)
+	for late := time.After(time.Minute); ; {
+		select {
+		case line := <-w.lines:
+			got, text, _ := strings.Cut(line, " ")
+			nanos, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				w.Fatalf("%q: want a word and a time", line)
+			}
+			if at := time.Unix(0, nanos); got == word && at.After(after) {
+				return at
+			}
+		case <-late:
+			w.Fatalf("it is not %s within a minute", word)
 		}
-		return time.Unix(0, nanos)
-	case <-time.After(time.Minute):
-		w.Fatalf("it is not %s within a minute", word)
 	}
-	return time.Time{}
 }
 
 // churn measures the processor time of the engine, and of the programs that it ran, for pods that come and go.

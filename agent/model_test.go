@@ -63,7 +63,7 @@ func play(t *testing.T, history []byte) {
 	for len(m.bytes) > 0 {
 		m.act()
 		m.agent.loop.contention = contention{} // histories take no time, so that all repairs would count as contention
-		if m.next(2) == 0 || !m.agent.fastPath(t.Context()) {
+		if m.next(2) == 0 || !m.agent.incremental(t.Context()) {
 			m.agent.reconcile(t.Context())
 		}
 		m.mustKeepForeign()

@@ -22,7 +22,7 @@ const (
 	firstRetry = 100 * time.Millisecond // the pause after the first of a row of errors; it doubles up to lastRetry
 	lastRetry  = 10 * time.Second
 
-	// verifyDelay is how long the loop leaves the fast path's writes alone before it reads the
+	// verifyDelay is how long the loop leaves the incremental update's writes alone before it reads the
 	// kernel: most of the kernel's notifications in this time are of these writes.
 	verifyDelay = 200 * time.Millisecond
 
@@ -48,7 +48,7 @@ type loopState struct {
 	addrs      []netip.Addr // of this machine, at the last reconcile
 	desired    desiredCache
 	applied    netstate.State // what the kernel was brought to, nil if anything that matters is missing
-	verifyAt   time.Time      // when to verify what the fast path wrote
+	verifyAt   time.Time      // when to verify what the incremental update wrote
 	contention contention
 }
 
@@ -81,7 +81,7 @@ func (a *Agent) reconcileLoop(ctx context.Context) error {
 			continue
 		case <-changes.next():
 			began := cpuTime()
-			if !a.fastPath(ctx) {
+			if !a.incremental(ctx) {
 				timer.Reset(a.reconcile(ctx))
 			} else if wait := time.Until(a.loop.verifyAt); wait > 0 {
 				timer.Reset(wait)

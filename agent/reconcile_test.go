@@ -141,7 +141,7 @@ func TestDesiredHasAll(t *testing.T) {
 	}
 }
 
-// TestOnlyEntries: what others stand on, or what is contended, is nothing for the fast path.
+// TestOnlyEntries: what others stand on, or what is contended, is nothing for the incremental update.
 func TestOnlyEntries(t *testing.T) {
 	a, route := New(Config{}), netstate.Change{Want: netstate.Route{Dst: prefixes("10.244.2.0/24")[0]}}
 	entries := netstate.Plan{{Want: netstate.Neigh{}}, {Was: netstate.FDB{}}, route}

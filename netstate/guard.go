@@ -15,4 +15,5 @@ var _ = [...]func(){
 	mustCompare[Addr], mustCompare[Neigh], mustCompare[FDB], mustCompare[Route], mustCompare[Chain],
 	mustCompare[Strays], mustCompare[Port], mustCompare[BridgeFDB], mustCompare[Offload],
 	mustCompare[Set], mustCompare[Filter], mustCompare[Element], mustCompare[Hook],
+	mustCompare[Shortcut], mustCompare[PodPort], mustCompare[Switch], mustCompare[Program],
 }

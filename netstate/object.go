@@ -29,6 +29,10 @@ const (
 	KindPeer
 	KindPolicy
 	KindRoute
+	KindShortcut
+	KindPodPort
+	KindSwitch
+	KindProgram
 	KindChain
 	KindSet
 	KindFilter
@@ -38,7 +42,7 @@ const (
 
 func (k Kind) String() string {
 	return [...]string{"none", "link", "sysctl", "offload", "addr", "port", "neigh", "fdb", "listener", "peer", "policy",
-		"route", "chain", "set", "filter", "element", "hook"}[k]
+		"route", "shortcut", "podport", "switch", "program", "chain", "set", "filter", "element", "hook"}[k]
 }
 
 // Key is the slot that an object occupies in the kernel: two objects with the same Key cannot both exist.

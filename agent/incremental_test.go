@@ -20,23 +20,23 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// TestFastPath writes what a join changes without reading the kernel, and leaves to a reconcile all
+// TestIncremental writes what a join changes without reading the kernel, and leaves to a reconcile all
 // that is more than that.
-func TestFastPath(t *testing.T) {
+func TestIncremental(t *testing.T) {
 	m := newModel(t, nil)
-	if m.agent.fastPath(t.Context()) {
+	if m.agent.incremental(t.Context()) {
 		t.Error("it wrote before the first reconcile")
 	}
 	m.agent.reconcile(t.Context())
 	blind := fake.Faults{Observe: func() error { return errors.New("nobody may read") }}
 	m.kernel.SetFaults(blind)
 	m.join() // node2
-	if !m.agent.fastPath(t.Context()) {
+	if !m.agent.incremental(t.Context()) {
 		t.Error("a join needs a reconcile")
 	}
 	m.leave()
 	m.join()
-	if !m.agent.fastPath(t.Context()) {
+	if !m.agent.incremental(t.Context()) {
 		t.Error("a leave with a join needs a reconcile")
 	}
 	m.kernel.SetFaults(fake.Faults{})
@@ -47,33 +47,33 @@ func TestFastPath(t *testing.T) {
 	}
 	m.snap.Local = m.lease("node1", 1, 2)
 	m.publish()
-	if m.agent.fastPath(t.Context()) {
+	if m.agent.incremental(t.Context()) {
 		t.Error("this node's own lease changed, and no reconcile was needed")
 	}
 }
 
-// TestFastPathFails asks for a reconcile when the kernel is not what the agent takes it for.
-func TestFastPathFails(t *testing.T) {
+// TestIncrementalFails asks for a reconcile when the kernel is not what the agent takes it for.
+func TestIncrementalFails(t *testing.T) {
 	m := newModel(t, nil)
 	m.agent.reconcile(t.Context())
 	must(t, m.kernel.Run("ip link del flannel.1"))
 	m.join()
-	if m.agent.fastPath(t.Context()) {
+	if m.agent.incremental(t.Context()) {
 		t.Error("wrote to a device that is gone")
 	}
 	m.agent.reconcile(t.Context())
 	m.leave()
-	if !m.agent.fastPath(t.Context()) {
+	if !m.agent.incremental(t.Context()) {
 		t.Error("a leave needs a reconcile after all was repaired")
 	}
 	m.kernel.SetFaults(fake.Faults{Change: func(netstate.Change) error { return errors.New("no room") }})
 	m.join()
-	if m.agent.fastPath(t.Context()) {
+	if m.agent.incremental(t.Context()) {
 		t.Error("what was refused counts as written")
 	}
 	m.kernel.SetFaults(fake.Faults{})
 	m.join()
-	if m.agent.fastPath(t.Context()) {
+	if m.agent.incremental(t.Context()) {
 		t.Error("wrote again before a reconcile, although a part of the last change may be there")
 	}
 }
@@ -148,7 +148,7 @@ func TestVerifyOneChange(t *testing.T) {
 	m.agent.Backend = routesOnly{m.agent.Backend}
 	m.agent.reconcile(t.Context())
 	m.join() // node2
-	if !m.agent.fastPath(t.Context()) || time.Until(m.agent.loop.verifyAt) <= 0 {
+	if !m.agent.incremental(t.Context()) || time.Until(m.agent.loop.verifyAt) <= 0 {
 		t.Errorf("it is to be verified at %s", m.agent.loop.verifyAt)
 	}
 	have, err := m.kernel.Observe(t.Context(), nil)

@@ -8,14 +8,14 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// fastPath writes what a change of the leases asks for without reading the kernel first, and
+// incremental writes what a change of the leases asks for without reading the kernel first, and
 // reports whether it did; if not, a reconcile is needed. It is the only shortcut beside the
 // reconcile. Its reason: among thousands of peers reading the kernel takes tens of milliseconds,
 // for which every node that joins would have to wait (Documentation/benchmarks.md has the figures).
 // It writes the Diff of two wanted states, peers' entries only, and only if the kernel was as
 // wanted after the last reconcile. The reconcile that follows after verifyDelay finds it done, or
 // repairs what somebody else has changed meanwhile.
-func (a *Agent) fastPath(ctx context.Context) bool {
+func (a *Agent) incremental(ctx context.Context) bool {
 	snap, cache, applied := a.leases.follow(), a.loop.desired, a.loop.applied
 	switch {
 	case applied == nil || !snap.Local.Equal(cache.snap.Local) || !slices.Equal(snap.NodeIPs, cache.snap.NodeIPs):

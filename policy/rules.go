@@ -16,6 +16,7 @@ import (
 type Rules struct {
 	byNamespace     map[string][]*Policy
 	admin, baseline []*ClusterPolicy // in the order in which they are asked
+	blocks          [][]netip.Prefix // the ranges of each ipBlock, without what tunnels add
 }
 
 // Policy is one policy.
@@ -70,7 +71,7 @@ func New(s Snapshot) (Rules, []Skip) {
 		for i, out := range p.Spec.Egress {
 			one.egress = append(one.egress, c.rule(fmt.Sprintf("egress[%d]", i), out.To, out.Ports))
 		}
-		skips = append(skips, c.skips...)
+		skips, r.blocks = append(skips, c.skips...), append(r.blocks, c.blocks...)
 		r.byNamespace[p.Namespace] = append(r.byNamespace[p.Namespace], one)
 	}
 	for _, all := range r.byNamespace {
@@ -119,7 +120,8 @@ type compiler struct {
 	kind, policy, namespace string
 	space                   func(string) labels.Set
 	tunnels                 []tunnel
-	ranges                  int // of all its ipBlocks
+	ranges                  int              // of all its ipBlocks
+	blocks                  [][]netip.Prefix // those of each, without tunnels
 	skips                   []Skip
 }
 
@@ -183,6 +185,7 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 		return p, false
 	}
 	c.ranges += len(ranges)
+	c.blocks = append(c.blocks, ranges)
 	p.ranges = throughTunnels(ranges, c.tunnels)
 	return p, true
 }

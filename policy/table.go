@@ -53,13 +53,15 @@ type Table struct {
 	uses   map[string]int   // how many addresses need each, by the same
 	groups map[netstate.Family]*groups
 	ports  *ports
+
+	tunnels map[netip.Addr]netip.Addr // as the Snapshot had them
 }
 
 // NewTable makes the table of a snapshot.
 func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	rules, skips := New(s)
 	t := &Table{site: site, rules: rules, owners: newOwners(s.Pods), state: netstate.State{}, ports: newPorts(site.Ports),
-		chains: map[string]chain{}, uses: map[string]int{}, groups: map[netstate.Family]*groups{}}
+		chains: map[string]chain{}, uses: map[string]int{}, groups: map[netstate.Family]*groups{}, tunnels: s.Tunnels}
 	for addr := range t.owners {
 		t.use(addr, t.owners.of(addr), 1)
 	}

@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -338,6 +339,40 @@ func TestTunnels(t *testing.T) {
 		if rules.Judge(flow(t, s, "10.244.2.9", "web:TCP:80")).Allowed() != strings.HasPrefix(spec, "{cidr: 10.244.2.0/25") {
 			t.Errorf("%s: a pod of the node is taken for the node", spec)
 		}
+	}
+}
+
+// TestFollowTunnels: a table that takes other tunnels is that of a snapshot with them, and most changes are taken.
+func TestFollowTunnels(t *testing.T) {
+	taken, anew := 0, 0
+	for seed := range uint64(200) {
+		w := policytest.New(seed)
+		s, site := w.Snapshot(4, 6), w.Site(1)
+		for range 5 {
+			table, _ := policy.NewTable(site, s)
+			s.Tunnels = maps.Clone(s.Tunnels)
+			if s.Tunnels == nil {
+				s.Tunnels = map[netip.Addr]netip.Addr{}
+			}
+			node := policytest.Outside[w.IntN(len(policytest.Outside))]
+			if _, there := s.Tunnels[node]; there && w.IntN(2) == 0 {
+				delete(s.Tunnels, node)
+			} else {
+				s.Tunnels[node] = w.Site(2 + w.IntN(3)).Subnets[map[bool]int{true: 0, false: 1}[node.Is4()]].Addr()
+			}
+			want, _ := policy.Desired(site, s)
+			if !table.FollowTunnels(s.Tunnels) {
+				anew++
+				continue
+			}
+			taken++
+			if d := netstate.Diff(want, table.State()); len(d) > 0 {
+				t.Fatalf("seed %d: with the tunnels %v the table lacks\n%s", seed, s.Tunnels, d)
+			}
+		}
+	}
+	if t.Logf("%d changes were taken, %d were not", taken, anew); taken < 200 || anew < 20 {
+		t.Errorf("of all changes %d were taken, and %d were not", taken, anew)
 	}
 }
 

@@ -21,7 +21,7 @@ func sortedTunnels(sources map[netip.Addr]netip.Addr) (all []tunnel) {
 
 // throughTunnels adds to disjoint ranges what the nodes' packets come from whose addresses are in them.
 func throughTunnels(ranges []netip.Prefix, tunnels []tunnel) []netip.Prefix {
-	all := ranges
+	all := slices.Clip(ranges)
 	for _, r := range ranges {
 		first, _ := slices.BinarySearchFunc(tunnels, r.Addr(), func(t tunnel, a netip.Addr) int { return t.node.Compare(a) })
 		for _, t := range tunnels[first:] {
@@ -35,4 +35,29 @@ func throughTunnels(ranges []netip.Prefix, tunnels []tunnel) []netip.Prefix {
 		return ranges
 	}
 	return disjoint(all)
+}
+
+// FollowTunnels follows that tunnels changed, which are as Snapshot has them. It is not ok if a policy means something else
+// now: then a new Table is due.
+func (t *Table) FollowTunnels(now map[netip.Addr]netip.Addr) (ok bool) {
+	moved := slices.Concat(lacking(now, t.tunnels), lacking(t.tunnels, now))
+	t.tunnels = now
+	return !slices.ContainsFunc(t.rules.blocks, func(ranges []netip.Prefix) bool {
+		return slices.ContainsFunc(moved, func(m tunnel) bool { return contain(ranges, m.node) && !contain(ranges, m.source) })
+	})
+}
+
+// lacking returns those of some tunnels that are not among others.
+func lacking(some, others map[netip.Addr]netip.Addr) (all []tunnel) {
+	for node, source := range some {
+		if others[node] != source {
+			all = append(all, tunnel{node, source})
+		}
+	}
+	return all
+}
+
+// contain reports whether an address is in one of the ranges.
+func contain(ranges []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }

@@ -304,6 +304,12 @@ func TestTunnelsMove(t *testing.T) {
 				r.Errorf("with the nodes %v their tunnels' address is in the table: %v", tunnels, got)
 			}
 		}
+		table := r.table
+		r.Tunnels(map[netip.Addr]netip.Addr{netip.MustParseAddr("172.16.5.2"): netip.MustParseAddr("10.244.200.0")})
+		r.settle()
+		if r.table != table {
+			r.Error("the table was made anew for a node that no policy is about")
+		}
 	})
 }
 

@@ -60,21 +60,29 @@ func (e *Enforcer) readPorts(n news) (ports []netstate.Port, err error) {
 	return e.ports, nil
 }
 
-// follow takes changes of pods and ports into the table, and returns what to change in the kernel.
+// otherTunnels returns where other nodes' packets come from now.
+func (e *Enforcer) otherTunnels() map[netip.Addr]netip.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tunnels
+}
+
+// follow takes changes of pods, ports and tunnels into the table, and returns what to change in the kernel.
 func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool) {
 	if e.table == nil || n.rules {
 		return nil, false
 	}
 	e.tableMu.Lock()
 	defer e.tableMu.Unlock()
+	if n.tunnels && !e.table.FollowTunnels(e.otherTunnels()) {
+		return nil, false
+	}
 	return e.table.Follow(site, n.pods)
 }
 
 // make makes the table anew, and returns what to change in the kernel if that is as it was.
 func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
-	e.mu.Lock()
-	s.Tunnels = e.tunnels
-	e.mu.Unlock()
+	s.Tunnels = e.otherTunnels()
 	table, skips := policy.NewTable(site, s)
 	e.setTable(table)
 	e.made = site

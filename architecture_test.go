@@ -197,16 +197,16 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                  // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                       // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
+	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                       // read manifests
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                                            // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/fastpath", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/filter", "netstate/nflog", "netstate/nfnl", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "netstate/filter", "netstate/nfnl", "doctor/ruletrace"}, nil},
 	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill", "doctor/follow"}, []string{"agent/..."}},
-	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual"}, nil},
+	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual", "netstate/fastpath"}, nil},
 	{"github.com/aws/...", []string{"cloud/aws"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 	{"golang.org/x/oauth2/...", []string{"cloud/gce"}, nil},

@@ -42,6 +42,11 @@ type Node struct {
 	WireGuard bool                    // the kernel has devices of this kind
 	// ChecksumsBroken are the devices whose packets were found to arrive broken if the NIC computes their checksums.
 	ChecksumsBroken map[string]bool
+
+	// What only the fast path needs; empty where nobody wants one.
+	FastPathOff  string          // why packets cannot take it on this node
+	ChecksumsOff map[string]bool // the VXLAN devices that compute the checksums of their packets
+	Queued       map[string]bool // the owned devices and ports whose packets wait in a queueing discipline
 }
 
 // Underlay is the interface that carries one address family between nodes.

@@ -52,6 +52,8 @@ func article(k reflect.Kind) string {
 		return "true or false"
 	case reflect.Int:
 		return "a whole number"
+	case reflect.Uint32:
+		return "a whole number from 0 to 4294967295"
 	}
 	return "a " + k.String()
 }

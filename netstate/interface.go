@@ -19,6 +19,7 @@ type Interface struct {
 	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not
 	// ChecksumsOff says that a VXLAN device does not leave the checksums of its packets to the NIC.
 	ChecksumsOff bool
+	Queued       bool     // packets that it sends wait in a queueing discipline
 	Default      []Family // of whose preferred default route it is the device
 }
 

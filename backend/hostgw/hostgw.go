@@ -12,13 +12,23 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// Backend is host-gw. It has no options.
-type Backend struct{ networks []netip.Prefix }
+// Backend is host-gw.
+type Backend struct {
+	networks []netip.Prefix
+	options  Options
+}
 
-// New makes the backend of net-conf.json's {"Type": "host-gw"}.
+// Options are not flannel's: its host-gw has none.
+type Options struct {
+	FastPath bool   // packets take the fast path
+	SkipMark uint32 // see backend.FastPath
+}
+
+// New makes the backend of net-conf.json's {"Type": "host-gw", …}.
 func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
-	warnings, err := backend.ParseOptions(options, &struct{}{})
-	return Backend{networks}, warnings, err
+	b := Backend{networks: networks}
+	warnings, err := backend.ParseOptions(options, &b.options)
+	return b, warnings, err
 }
 
 // MTU is the underlay's: the smallest, if there are two.
@@ -53,3 +63,8 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 
 // Direct implements backend.Direct.
 func (Backend) Direct() bool { return true }
+
+// Accelerable implements backend.Accelerable.
+func (b Backend) Accelerable() backend.FastPath {
+	return backend.FastPath{On: b.options.FastPath, SkipMark: b.options.SkipMark}
+}

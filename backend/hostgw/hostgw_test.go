@@ -58,3 +58,16 @@ route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
 		t.Errorf("without an IPv6 underlay:\n%s", state)
 	}
 }
+
+func TestAccelerable(t *testing.T) {
+	for text, want := range map[string]backend.FastPath{
+		``:                                {},
+		`{"FastPath":true}`:               {On: true},
+		`{"fastpath":true,"SkipMark":64}`: {On: true, SkipMark: 64},
+	} {
+		b, warnings, err := New(nil, []byte(text))
+		if err != nil || len(warnings) > 0 || b.(backend.Accelerable).Accelerable() != want {
+			t.Errorf("%s: %+v, %v, %v", text, b, warnings, err)
+		}
+	}
+}

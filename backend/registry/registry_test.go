@@ -60,6 +60,17 @@ func TestOutsiders(t *testing.T) {
 	}
 }
 
+// TestAccelerable: encrypted packets, and those that others carry, take no shortcut, and who asks for one is told.
+func TestAccelerable(t *testing.T) {
+	for kind := range backends(nil) {
+		b, warnings, err := New(kind, nil, json.RawMessage(`{"Type":"`+kind+`","FastPath":true`+needs[kind]+`}`))
+		_, ok := b.(backend.Accelerable)
+		if can := kind == "vxlan" || kind == "host-gw"; err != nil || ok != can || (len(warnings) == 0) != can {
+			t.Errorf("%s: accelerable %t, %v, %v", kind, ok, warnings, err)
+		}
+	}
+}
+
 // TestMoreNetworks: peers in another network of pods are no strangers, and a second network of a family is no second
 // family.
 func TestMoreNetworks(t *testing.T) {

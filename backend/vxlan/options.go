@@ -18,6 +18,8 @@ type Options struct {
 	DirectRouting bool // no encapsulation to peers on the same L2 segment
 	// TxChecksum is not flannel's: whether the devices leave checksums to the NIC. Empty: nobody touches that.
 	TxChecksum TxChecksum
+	FastPath   bool   // not flannel's: packets take the fast path
+	SkipMark   uint32 // not flannel's: see backend.FastPath
 }
 
 // TxChecksum is what becomes of the devices' checksum offload.

@@ -303,6 +303,8 @@ func TestOptions(t *testing.T) {
 		`{"Learning":"yes"}`:   "net-conf Backend: Learning is a JSON string, want true or false",
 		`{"TxChecksum":"no"}`:  `net-conf Backend: TxChecksum "no": want "auto", "on" or "off"`,
 		`{"TxChecksum":false}`: "net-conf Backend: TxChecksum is a JSON bool, want a string",
+		`{"FastPath":"on"}`:    "net-conf Backend: FastPath is a JSON string, want true or false",
+		`{"SkipMark":-1}`:      "net-conf Backend: SkipMark is a JSON number -1, want a whole number from 0 to 4294967295",
 	} {
 		if _, _, err := New(networks, json.RawMessage(raw)); err == nil || err.Error() != want {
 			t.Errorf("%s:\n got %v\nwant %s", raw, err, want)
@@ -319,6 +321,10 @@ func TestOptions(t *testing.T) {
 	b := newBackend(t, `{"DirectRouting":true,"Port":4789}`).(Backend)
 	if want := (netstate.Transport{Protocol: netstate.UDP, Port: 4789}); b.Wrapped(netstate.IPv4) != want || b.Wrapped(netstate.IPv6) != want || !b.Direct() {
 		t.Errorf("packets are wrapped in %s and %s, want %s; direct: %t", b.Wrapped(netstate.IPv4), b.Wrapped(netstate.IPv6), want, b.Direct())
+	}
+	if got := newBackend(t, `{"FastPath":true,"SkipMark":4294967295}`).(backend.Accelerable).Accelerable(); got !=
+		(backend.FastPath{On: true, SkipMark: 0xffffffff}) {
+		t.Errorf("the fast path is %+v", got)
 	}
 	if _, warnings, err := New(networks, json.RawMessage(`{"Type":"vxlan","Vnii":3}`)); err != nil || len(warnings) != 1 {
 		t.Errorf("a typo: %v, %v", warnings, err)

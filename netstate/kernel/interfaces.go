@@ -36,7 +36,8 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	for _, l := range links {
 		index, name := l.index(), l.name()
 		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
-			OnLink: onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name)}
+			OnLink: onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name),
+			Queued: l.text(unix.IFLA_QDISC) != "noqueue"}
 		i.Port, _ = l.port()
 		if l.kind() == "vxlan" {
 			on, err := k.offloads.ethtool(name, unix.ETHTOOL_GTXCSUM, 0)

@@ -20,8 +20,9 @@ const (
 
 // frameRules returns what each frame meets that comes from a port of the CNI plugin's. Rules about packets know their pod
 // by the source address, so a pod to whose egress policies apply sends from its own addresses only, and so does one that
-// is not known yet. No pod sends in the name of another one of the node: it could make the beginning of a connection, as
-// whose answer all that follows passes. A link-local source leads nowhere but to the node, and neighbour discovery begins
+// is not known yet. No pod sends in the name of another pod of the cluster, or of a node's end of a tunnel: policies may allow
+// that one what they deny to this one; and it could make the beginning of a connection, as whose answer all that follows
+// passes. A link-local source leads nowhere but to the node, and neighbour discovery begins
 // without any. Nothing but untagged IPv4, IPv6 and ARP passes at all, whoever sends it: br_netfilter shows nothing else to
 // the rules about packets, and a pod's kernel takes a packet with the VLAN tag 0 like one without.
 func (t *Table) frameRules() []string {
@@ -30,7 +31,7 @@ func (t *Table) frameRules() []string {
 		"ether type ip iifname . ip saddr @" + sources4Set + " return",
 		"ether type ip6 iifname . ip6 saddr @" + sources6Set + " return",
 	}
-	for _, s := range t.site.Subnets {
+	for _, s := range disjoint(slices.Concat(t.site.Networks, t.site.Subnets)) {
 		kind := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[netstate.FamilyOf(s.Addr())]
 		rules = append(rules, "ether type "+kind+" saddr "+s.Masked().String()+" counter drop")
 	}

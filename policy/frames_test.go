@@ -64,8 +64,8 @@ func (m machine) matchesFrame(rule string, f frame) (end string, ok bool) {
 	}
 }
 
-// TestFrames: while there is a policy, a pod's port takes its own addresses always, and others, but those of the node's
-// pods, only if none applies to the pod's egress. Ports of other plugins take anything.
+// TestFrames: while there is a policy, a pod's port takes its own addresses always, and others, but those of pods,
+// only if none applies to the pod's egress. Ports of other plugins take anything.
 func TestFrames(t *testing.T) {
 	tried := map[[2]bool]int{}
 	for seed := range uint64(60) {
@@ -91,8 +91,8 @@ func TestFrames(t *testing.T) {
 				if from.Is6() {
 					f.holds, f.to = "ip6", policytest.Outside[2]
 				}
-				isLocal := slices.ContainsFunc(site.Subnets, func(s netip.Prefix) bool { return s.Contains(from) })
-				want := len(s.Policies)+len(s.ClusterPolicies) == 0 || free && (len(own) == 0 || !isLocal) || slices.Contains(own, from)
+				isPod := slices.ContainsFunc(site.Networks, func(s netip.Prefix) bool { return s.Contains(from) })
+				want := len(s.Policies)+len(s.ClusterPolicies) == 0 || free && (len(own) == 0 || !isPod) || slices.Contains(own, from)
 				tried[[2]bool{free, want}]++
 				if got := m.passesFrame(f); got != want {
 					t.Fatalf("seed %d: %+v passes: %v, want %v\n%s", seed, f, got, want, state)

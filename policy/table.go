@@ -22,9 +22,11 @@ type Site struct {
 	// Subnets are what this node's pods get addresses from. An address of them that no pod is known to have may neither
 	// send nor receive: its pod's policies are not known yet.
 	Subnets []netip.Prefix
-	Bridge  string          // of the pods
-	Ports   []netstate.Port // the pods', as the CNI plugin made them
-	Log     bool            // what policies drop is logged, with its chain's name
+	// Networks are what all nodes' pods get addresses from. No pod sends from an address of them that is not its own.
+	Networks []netip.Prefix
+	Bridge   string          // of the pods
+	Ports    []netstate.Port // the pods', as the CNI plugin made them
+	Log      bool            // what policies drop is logged, with its chain's name
 }
 
 // Desired returns the tables that enforce the policies of a snapshot on a node: one for each family, and one for frames,

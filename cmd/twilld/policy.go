@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +23,7 @@ import (
 	"github.com/twill-net/twill/policy/enforce"
 	"github.com/twill-net/twill/policy/file"
 	"github.com/twill-net/twill/policy/kube"
+	"github.com/twill-net/twill/subnet"
 )
 
 // policyOptions are the flags about network policies. Flannel has none of them.
@@ -93,7 +95,7 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	}
 	announced, denials := announce.NewSource(source, p.config.Node), openDenials(o, p.config.Log)
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
-		Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil})
+		Networks: networks(p.config.Network), Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil})
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()
@@ -113,6 +115,14 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return e.Run(ctx)
 	})
 	return nil
+}
+
+// networks returns what the cluster's pods get addresses from.
+func networks(cfg subnet.Config) (all []netip.Prefix) {
+	for _, pool := range cfg.Pools {
+		all = append(all, pool.Network)
+	}
+	return all
 }
 
 // openDenials opens what rules tell of packets that they drop, if that is asked for. Where the kernel cannot do it, policies

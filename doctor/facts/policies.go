@@ -87,7 +87,7 @@ func (g *gathering) podPorts() []netstate.Port {
 // isolated returns the tables that the node should have: without a log of what is dropped, or with it. Where the policies are
 // not known it is what every table has.
 func (g *gathering) isolated() (all []netstate.State) {
-	site := policy.Site{Node: g.Node, Bridge: g.Bridge}
+	site := policy.Site{Node: g.Node, Bridge: g.Bridge, Networks: g.networks()}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		site.Subnets = append(site.Subnets, s.Subnet)
 	}

@@ -40,14 +40,16 @@ type Ports interface {
 
 // Config is what an Enforcer is made of.
 type Config struct {
-	Node    string
-	Bridge  string // of the pods
-	Source  policy.Source
-	Kernel  Kernel
-	Ports   Ports
-	Log     *slog.Logger
-	Metrics *Metrics
-	Logs    bool // rules tell of packets that they drop: LogDenied writes them to Log
+	Node   string
+	Bridge string // of the pods
+	// Networks are what the pods of all nodes get addresses from.
+	Networks []netip.Prefix
+	Source   policy.Source
+	Kernel   Kernel
+	Ports    Ports
+	Log      *slog.Logger
+	Metrics  *Metrics
+	Logs     bool // rules tell of packets that they drop: LogDenied writes them to Log
 }
 
 const (

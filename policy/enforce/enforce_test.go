@@ -120,8 +120,8 @@ func test(t *testing.T, k *fakeKernel, f func(*run)) {
 		k.events = make(chan struct{})
 		r.snap = r.world.Snapshot(4, 6)
 		r.ports = &fakePorts{all: r.world.Ports(r.snap, 1), events: make(chan struct{})}
-		r.Enforcer = New(Config{Node: "node1", Bridge: "cni0", Source: r.source, Kernel: k, Ports: r.ports,
-			Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		r.Enforcer = New(Config{Node: "node1", Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
+			Kernel: k, Ports: r.ports, Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- r.Enforcer.Run(ctx) }()

@@ -168,7 +168,7 @@ func (e *Enforcer) intact(ctx context.Context, site policy.Site) (bool, error) {
 func (e *Enforcer) site() policy.Site {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Log: e.Logs}
+	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Networks: e.Networks, Log: e.Logs}
 }
 
 // protects reports whether policies are enforced for pods with addresses of these subnets, and the agent has no others.

@@ -95,9 +95,12 @@ func (w World) Pod(node, i int) policy.Pod {
 	return p
 }
 
+// Networks are those of the pods of all nodes.
+var Networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")}
+
 // Site returns a node of the world.
 func (w World) Site(node int) policy.Site {
-	return policy.Site{Node: fmt.Sprintf("node%d", node), Bridge: "cni0", Subnets: []netip.Prefix{
+	return policy.Site{Node: fmt.Sprintf("node%d", node), Bridge: "cni0", Networks: Networks, Subnets: []netip.Prefix{
 		netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", node)), netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", node))}}
 }
 

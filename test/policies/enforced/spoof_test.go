@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -62,7 +63,8 @@ func of(pod string) func(spoofer, netstate.Family) netip.Addr {
 	return func(s spoofer, f netstate.Family) netip.Addr { return s.pods[pod].Addr(f) }
 }
 
-const linkLocal, strangeVLAN, neighbours = "a link-local address", "own address, VLAN 5", "another local pod's"
+const linkLocal, strangeVLAN, neighbours, remotes = "a link-local address", "own address, VLAN 5", "another local pod's",
+	"a remote pod's"
 
 var spoofs = []spoof{
 	{name: "own address"},
@@ -77,7 +79,9 @@ var spoofs = []spoof{
 	{name: "a local pod's, fragments", from: of("open"), fragments: true},
 	{name: "a local pod's, VLAN 0", from: of("open"), tags: []uint32{etherVLAN << 16}},
 	{name: neighbours, from: of("neighbour")},
-	{name: "a remote pod's", from: of("remote")},
+	{name: remotes, from: of("remote")},
+	{name: remotes + ", another MAC", from: of("remote"), otherMAC: true},
+	{name: remotes + ", fragments", from: of("remote"), fragments: true},
 	{name: "an outside address", from: address("192.0.2.7", "2001:db8::7")},
 	{name: "an outside address, fragments", from: address("192.0.2.7", "2001:db8::7"), fragments: true},
 	{name: "no address", from: address("0.0.0.0", "::")},
@@ -310,11 +314,11 @@ func (s spoofer) check(t *testing.T, when string, before map[flight]bool, sender
 	t.Logf("%s: %d ways, %d arrive", when, count, passed)
 }
 
-// mayPass reports whether policies allow what a sender sends. Nobody may send tagged frames, in the name of another pod of
-// the node, and to one of them from a link-local address.
+// mayPass reports whether policies allow what a sender sends. Nobody may send tagged frames, in the name of another pod, and
+// to one of the node from a link-local address.
 func (s spoofer) mayPass(f flight, spoof spoof) bool {
 	switch {
-	case len(spoof.tags) > 0, f.to == "protected", spoof.name == neighbours, s.local[f.to] && spoof.name == linkLocal:
+	case len(spoof.tags) > 0, f.to == "protected", spoof.name == neighbours, strings.HasPrefix(spoof.name, remotes), s.local[f.to] && spoof.name == linkLocal:
 		return false
 	case f.sender == "limited":
 		return spoof.own() && f.to == "allowed"

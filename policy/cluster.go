@@ -66,7 +66,7 @@ func decide(policies []*ClusterPolicy, d Direction, peer Endpoint, f Flow) *Deci
 // addCluster reads the ClusterNetworkPolicies of a snapshot.
 func (r *Rules) addCluster(s Snapshot, space func(string) labels.Set) (skips []Skip) {
 	for _, p := range s.ClusterPolicies {
-		c := clusterCompiler{compiler{kind: ClusterKind, policy: p.Name, space: space}, s.Nodes}
+		c := clusterCompiler{compiler{kind: ClusterKind, policy: p.Name, space: space}, s.Nodes, s.NoNodes}
 		one := c.policy(p)
 		switch p.Spec.Tier {
 		case Admin:
@@ -91,7 +91,8 @@ func (r *Rules) addCluster(s Snapshot, space func(string) labels.Set) (skips []S
 type clusterCompiler struct {
 	compiler
 
-	nodes []Node
+	nodes   []Node
+	noNodes bool
 }
 
 func (c *clusterCompiler) policy(p ClusterNetworkPolicy) *ClusterPolicy {
@@ -202,6 +203,9 @@ func (c *clusterCompiler) pods(where string, from ClusterPeer) (p peer, ok bool)
 func (c *clusterCompiler) nodePeer(where string, s *metav1.LabelSelector) (p peer, ok bool) {
 	before := len(c.skips)
 	selector := c.selector(where, s)
+	if c.noNodes {
+		c.skip(where, errors.New("the cluster's Nodes cannot be read yet, want the right to list and watch them"))
+	}
 	for _, n := range c.nodes {
 		if selector.Matches(n.Labels) {
 			for _, a := range n.Addrs {

@@ -99,6 +99,7 @@ func TestNewCluster(t *testing.T) {
 	peers := func(p string) string { return ", ingress: [{action: A, from: [" + p + "]}]" }
 	ports := func(p string) string { return ", ingress: [{action: A, " + fromAll + ", protocols: [" + p + "]}]" }
 	const noPeer = "ingress[0], peer 1: it has 0 known fields, want one: namespaces, pods, nodes or networks"
+	const unread = "egress[0], peer 1: the cluster's Nodes cannot be read yet, want the right to list and watch them"
 	for _, test := range []struct{ spec, want string }{
 		{peers("{}"), noPeer},
 		{peers("{}, {namespaces: {}}"), noPeer},
@@ -113,12 +114,14 @@ func TestNewCluster(t *testing.T) {
 		{ports("{tcp: {destinationPort: {range: {start: 9, end: 8}}}}"), "ingress[0], protocol 1: TCP: 9 to 8 is no range from 1 to 65535"},
 		{", egress: [{name: out, action: A, to: [{networks: [10.0.0.300/8]}]}]", `egress[0], peer 1: the network "10.0.0.300/8" is not a range such as 10.1.0.0/16`},
 		{", egress: [{action: A, to: [{nodes: {matchExpressions: [{key: a, operator: Like}]}}]}]", `egress[0], peer 1: "Like" is not a valid label selector operator`},
+		{", egress: [{action: A, to: [{nodes: {}}, {namespaces: {}}]}]", unread},
 		{", egress: [{action: A, to: [{domainNames: [example.com]}]}]", "egress[0], peer 1: domainNames are not supported"},
 	} {
 		for _, action := range []policy.Action{policy.Accept, policy.Deny, policy.Pass} {
 			// The other tier denies what the rule should not accept.
 			spec := "{tier: Admin, priority: 1, " + all + strings.Replace(test.spec, "action: A", "action: "+string(action), 1) + "}"
 			s := clusterSnapshot(t, spec, "")
+			s.NoNodes = test.want == unread
 			r, skips := policy.New(s)
 			if len(skips) != 1 || skips[0].Kind != policy.ClusterKind || skips[0].Policy != "c0" || skips[0].Err.Error() != test.want {
 				t.Fatalf("%s: got %v, want %q", spec, skips, test.want)

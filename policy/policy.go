@@ -26,6 +26,7 @@ type Snapshot struct {
 
 	ClusterPolicies []ClusterNetworkPolicy
 	Nodes           []Node // only ClusterNetworkPolicies are about them
+	NoNodes         bool   // there may be Nodes, but they were not read
 
 	// Tunnels are the addresses that other nodes' own packets come from if they reach pods through a tunnel, by the
 	// addresses of the nodes. Who allows a node by its address means these, too.

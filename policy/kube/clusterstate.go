@@ -15,6 +15,7 @@ type clusterState struct {
 	nodes    objects[policy.Node]
 
 	aboutNodes chan struct{} // closed once a policy is about nodes
+	late       bool          // nodes were waited for, long enough
 }
 
 func newClusterState() clusterState {
@@ -33,7 +34,7 @@ func (c *clusterState) listed() bool {
 		return true
 	case c.policies.all == nil:
 		return false
-	case c.nodes.all != nil:
+	case c.nodes.all != nil, c.late:
 		return true
 	}
 	for _, p := range c.policies.all {
@@ -55,10 +56,11 @@ func selectsNodes(p *policy.ClusterNetworkPolicy) bool {
 	})
 }
 
-// tell returns what a Snapshot has.
-func (c *clusterState) tell() (policies []policy.ClusterNetworkPolicy, nodes []policy.Node) {
+// tell notes in a Snapshot what there is.
+func (c *clusterState) tell(s *policy.Snapshot) {
+	s.ClusterPolicies = nil
 	for _, p := range c.policies.all {
-		policies = append(policies, *p)
+		s.ClusterPolicies = append(s.ClusterPolicies, *p)
 	}
-	return policies, slices.Collect(maps.Values(c.nodes.all))
+	s.Nodes, s.NoNodes = slices.Collect(maps.Values(c.nodes.all)), c.nodes.all == nil
 }

@@ -144,6 +144,16 @@ func (s *Source) nodeKind(to *state) kind {
 
 func (s *state) putNode(n policy.Node) { put(s, &s.cluster.nodes, n.Name, n) }
 
+// missNodes goes on without nodes, if there are none yet: rules about them fail closed, and everything else is told.
+func (s *state) missNodes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cluster.late = true
+	if s.cluster.nodes.all == nil {
+		s.notify()
+	}
+}
+
 func (s *state) removeNode(name string) { remove(s, &s.cluster.nodes, name) }
 
 func (s *state) replaceNodes(list []policy.Node) {

@@ -23,6 +23,10 @@ import (
 // burst is how long Watch waits for more changes before it calls f.
 const burst = 10 * time.Millisecond
 
+// waitForNodes is how long the first policy about nodes holds up all changes until they are listed. They may never be, as
+// where the rights to them lack.
+const waitForNodes = 30 * time.Second
+
 // Source keeps a policy.Snapshot in sync with the API server.
 type Source struct {
 	// Cluster is whether ClusterNetworkPolicies are followed. Set it before Watch.
@@ -68,6 +72,7 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 			select {
 			case <-ctx.Done():
 			case <-to.cluster.aboutNodes:
+				defer time.AfterFunc(waitForNodes, to.missNodes).Stop()
 				s.reflect(ctx, s.nodeKind(to))
 			}
 			return nil

@@ -69,7 +69,7 @@ func (s *state) take() (policy.Change, bool) {
 		for _, p := range s.policies.all {
 			s.told.Policies = append(s.told.Policies, *p)
 		}
-		s.told.ClusterPolicies, s.told.Nodes = s.cluster.tell()
+		s.cluster.tell(&s.told)
 	}
 	return change, change.Rules || len(change.Pods) > 0
 }

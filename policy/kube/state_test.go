@@ -143,6 +143,8 @@ func TestClusterState(t *testing.T) {
 		{func() { s.putClusterPolicy(one("a", same)) }, "rules", false},
 		{func() { s.putClusterPolicy(one("a", same)) }, "", false},
 		{func() { s.putClusterPolicy(one("a", nodes)) }, "", true},
+		{func() { s.missNodes() }, "rules", true},
+		{func() { s.putClusterPolicy(one("b", nodes)) }, "rules", true},
 		{func() { s.replaceNodes([]policy.Node{node("192.0.2.1")}) }, "rules", true},
 		{func() { s.putNode(node("192.0.2.1")) }, "", true},
 		{func() { s.putNode(node("192.0.2.2")) }, "rules", true},
@@ -156,7 +158,8 @@ func TestClusterState(t *testing.T) {
 			t.Errorf("step %d: got %t, %q, want %q; nodes are asked for: %t", i, ok, got, step.want, asked())
 		}
 		if ok {
-			if snap := change.Snapshot(); len(snap.ClusterPolicies) != len(s.cluster.policies.all) || len(snap.Nodes) != len(s.cluster.nodes.all) {
+			if snap := change.Snapshot(); len(snap.ClusterPolicies) != len(s.cluster.policies.all) || len(snap.Nodes) != len(s.cluster.nodes.all) ||
+				snap.NoNodes != (s.cluster.nodes.all == nil) {
 				t.Errorf("step %d: the snapshot has %v and %v", i, snap.ClusterPolicies, snap.Nodes)
 			}
 		}

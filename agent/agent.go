@@ -57,6 +57,8 @@ type Config struct {
 	ProbeChecksum func(context.Context, netip.Addr) (checksum.Result, error)
 	// Policies enforce network policies. Optional: without it nobody does.
 	Policies Policies
+	// FastPath has Kernel's programs work. Optional: without it no packet takes the fast path.
+	FastPath FastPath
 	Settings Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
 	Log      *slog.Logger
 	Metrics  *Metrics
@@ -109,6 +111,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.probesChecksums() {
 		group.Go(func() error { return a.probeChecksums(ctx) })
+	}
+	if a.Shortcuts.On && a.FastPath != nil {
+		group.Go(func() error { return a.watchFastPath(ctx) })
 	}
 	return group.Wait()
 }

@@ -44,7 +44,7 @@ func (c *contention) record(plan netstate.Plan, now time.Time) {
 	}
 	for _, change := range plan {
 		kind := change.Key().Kind
-		if len(plan) > bulkThreshold && kind >= netstate.KindNeigh && kind <= netstate.KindRoute {
+		if len(plan) > bulkThreshold && kind >= netstate.KindNeigh && kind <= netstate.KindPodPort {
 			continue
 		}
 		r := c.keys[change.Key()]

@@ -19,6 +19,7 @@ type Planner struct {
 	WireGuard bool                   // the kernel has WireGuard
 	Base      backend.BaseConfig     // its MTU is ignored: the backend's counts
 	Firewall  backend.FirewallConfig // its Stacks and Bridge are ignored: the leases' and Base's count
+	Shortcuts backend.FastPath       // as the flags and the network config say; needs a backend.Accelerable
 }
 
 // Facts returns what a backend may know of a machine with these interfaces. Of the underlays that
@@ -35,6 +36,7 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 		if i.Owned && i.ChecksumsOff && p.probesChecksums() {
 			node.ChecksumsBroken[i.Name] = true
 		}
+		p.fastFacts(i, &node)
 	}
 	if mac, ok := before.MACs[p.Base.Bridge]; ok && node.MACs[p.Base.Bridge].IsUnicast() {
 		node.MACs[p.Base.Bridge] = mac // pods have it in their ARP caches, whatever it became
@@ -48,7 +50,31 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 		underlays = before.Underlays
 	}
 	node.Underlays = underlays
+	if p.Shortcuts.On {
+		node.FastPathOff = carries(underlays, interfaces)
+	}
 	return node, err
+}
+
+// fastFacts adds what only the fast path needs to know of an interface.
+func (p Planner) fastFacts(i netstate.Interface, node *backend.Node) {
+	if !p.Shortcuts.On || !i.Owned {
+		return
+	}
+	if i.ChecksumsOff {
+		set(&node.ChecksumsOff, i.Name)
+	}
+	if i.Queued {
+		set(&node.Queued, i.Name)
+	}
+}
+
+// set adds a name to a set, which is nil as long as it is empty.
+func set(names *map[string]bool, name string) {
+	if *names == nil {
+		*names = map[string]bool{}
+	}
+	(*names)[name] = true
 }
 
 // minIPv6MTU is what every IPv6 link must carry, in bytes (RFC 8200): below it the kernel has no IPv6 at all.
@@ -87,6 +113,7 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		firewall.Stacks = append(firewall.Stacks, s)
 	}
 	want.Merge(backend.Base(base, node, snap.Local))
+	p.fastPath(want, node)
 	addDeviceSysctls(want)
 	want.Add(backend.FirewallChains(firewall)...)
 	return want, skips

@@ -50,6 +50,8 @@ type loopState struct {
 	applied    netstate.State // what the kernel was brought to, nil if anything that matters is missing
 	verifyAt   time.Time      // when to verify what the incremental update wrote
 	contention contention
+	// liberalRefused says that the last reconcile could not set what the fast path needs of conntrack.
+	liberalRefused bool
 }
 
 // desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the
@@ -158,6 +160,9 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 	}
 	node, err := p.Facts(interfaces, a.loop.node, a.Machine.RouteTo)
 	a.checksums.facts(&node)
+	if a.Shortcuts.On && node.FastPathOff == "" {
+		node.FastPathOff = a.fastPathOff()
+	}
 	a.Metrics.checksums.Set(float64(len(node.ChecksumsBroken)))
 	if err != nil {
 		return node, err
@@ -235,7 +240,7 @@ func (r result) degraded() bool {
 	entries := 0
 	for _, c := range r.left {
 		switch {
-		case c.Want == nil:
+		case c.Want == nil, isFast(c):
 		case isEntry(c):
 			entries++
 		default:
@@ -248,7 +253,8 @@ func (r result) degraded() bool {
 // isEntry reports whether a change is about the path to a peer or a single pod, on which nothing else stands.
 func isEntry(c netstate.Change) bool {
 	switch c.Key().Kind {
-	case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer, netstate.KindPort:
+	case netstate.KindNeigh, netstate.KindFDB, netstate.KindPeer, netstate.KindPort, netstate.KindShortcut,
+		netstate.KindPodPort:
 		return true
 	case netstate.KindRoute: // but the one to this node's own pods
 		r, put := c.Want.(netstate.Route)
@@ -309,6 +315,7 @@ func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (
 func (a *Agent) finish(node backend.Node, snap subnet.Snapshot, synced bool, r result) time.Duration {
 	degraded, wasReady := r.degraded(), a.status.wasReady()
 	a.logResult(r)
+	a.finishFastPath(node, r)
 	if !degraded {
 		err := a.writeFiles(node, snap, synced)
 		degraded = err != nil && !wasReady

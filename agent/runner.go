@@ -99,10 +99,12 @@ type Report struct {
 	Runner   *RunnerStatus `json:"runner,omitempty"`   // of a backend that has a part which is no kernel state
 	// Policies says how network policies are enforced; nil: by nobody, or not by this agent.
 	Policies *PolicyStatus `json:"policies,omitempty"`
+	// FastPath says whether pods' packets take it; nil: nobody wants that.
+	FastPath *FastPathStatus `json:"fastPath,omitempty"`
 }
 
 func (a *Agent) report() Report {
-	r := Report{Node: a.Node, Backend: a.Network.Backend, Policies: a.policyStatus()}
+	r := Report{Node: a.Node, Backend: a.Network.Backend, Policies: a.policyStatus(), FastPath: a.status.fast()}
 	if err := a.status.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

@@ -14,15 +14,16 @@ type status struct {
 	mu            sync.Mutex
 	lastHeartbeat time.Time
 	synced        bool
-	applied       bool           // the data path was complete once
-	err           error          // of the last reconcile
-	degradedSince time.Time      // zero: the data path works
-	runnerErr     error          // why the backend's Runner does not run, nil if it does or there is none
-	downSince     time.Time      // zero: the Runner never ran
-	upSince       time.Time      // when the Runner began to run
-	says          string         // what the Runner said last
-	reports       bool           // the Runner is a Reporter
-	health        backend.Health // what it said last
+	applied       bool            // the data path was complete once
+	err           error           // of the last reconcile
+	degradedSince time.Time       // zero: the data path works
+	runnerErr     error           // why the backend's Runner does not run, nil if it does or there is none
+	downSince     time.Time       // zero: the Runner never ran
+	upSince       time.Time       // when the Runner began to run
+	says          string          // what the Runner said last
+	reports       bool            // the Runner is a Reporter
+	health        backend.Health  // what it said last
+	fastPath      *FastPathStatus // nil: nobody wants one, or nothing is known yet
 	retry         time.Duration
 }
 
@@ -117,4 +118,19 @@ func (s *status) resetErrors() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retry = 0
+}
+
+// updateFastPath notes how the fast path is, and returns how it was.
+func (s *status) updateFastPath(now FastPathStatus) (before *FastPathStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.fastPath = s.fastPath, &now
+	return before
+}
+
+// fast returns how the fast path is, nil if nobody wants one.
+func (s *status) fast() *FastPathStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fastPath
 }

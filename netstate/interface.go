@@ -12,6 +12,8 @@ type Interface struct {
 	MTU      int
 	MAC      MAC
 	Up       bool
+	Ethernet bool           // its frames begin with an Ethernet header
+	VRF      string         // which it is in
 	Owned    bool           // one of Twill's own devices, or a port of one: never an underlay
 	AcceptRA bool           // IPv6 router advertisements configure it
 	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first

@@ -1,6 +1,6 @@
 // Package fake is a kernel in memory: it does, destroys and refuses what Linux 6.18 does with netstate objects, as
 // the suite in netstatetest proves for both. It has no tunnels, no WireGuard and no IPsec, which tests of the agent
-// do not need, and it holds firewall chains, which cost it nothing.
+// do not need, and it holds firewall chains and the fast path's objects, which cost it nothing.
 package fake
 
 import (
@@ -23,6 +23,7 @@ type Kernel struct {
 	routes   []route        // of one slot, the first is the one that packets take
 	sysctls  map[string]string
 	chains   netstate.State
+	fast     netstate.State // the fast path's objects
 	indices  int
 	watchers map[chan struct{}]bool
 	faults   Faults
@@ -38,7 +39,7 @@ type Faults struct {
 // New returns a kernel without any interface; left as for netstate/kernel.New.
 func New(left ...netstate.Left) *Kernel {
 	return &Kernel{left: left, links: map[string]*link{}, entries: netstate.State{}, sysctls: map[string]string{},
-		chains: netstate.State{}, watchers: map[chan struct{}]bool{}}
+		chains: netstate.State{}, fast: netstate.State{}, watchers: map[chan struct{}]bool{}}
 }
 
 // SetFaults replaces the faults.
@@ -69,6 +70,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 	}
 	state := netstate.State{}
 	state.Merge(k.chains)
+	state.Merge(k.fast)
 	for _, l := range k.links {
 		if k.owns(l.Name, want) {
 			state.Add(l.object())
@@ -153,6 +155,15 @@ func (k *Kernel) put(want, was netstate.Object) error {
 		k.chains.Add(o)
 		k.changed("")
 		return nil
+	case netstate.Program:
+		if _, err := k.link(o.Dev); err != nil {
+			return err
+		}
+		k.fast.Add(o)
+		return nil
+	case netstate.Shortcut, netstate.PodPort, netstate.Switch:
+		k.fast.Add(o)
+		return nil
 	}
 	return fmt.Errorf("a %s is not an object that this kernel writes", want.Key().Kind)
 }
@@ -174,6 +185,8 @@ func (k *Kernel) remove(o netstate.Object) {
 	case netstate.Chain, netstate.Strays:
 		delete(k.chains, o.Key())
 		k.changed("")
+	case netstate.Shortcut, netstate.PodPort, netstate.Switch, netstate.Program:
+		delete(k.fast, o.Key())
 	}
 }
 

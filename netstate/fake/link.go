@@ -186,6 +186,7 @@ func (k *Kernel) deleteLink(name string) {
 		return
 	}
 	delete(k.links, name)
+	delete(k.fast, netstate.Program{Dev: name}.Key())
 	k.purge(name, func(netstate.Object) bool { return true })
 	k.forgetSysctls("net/ipv4/conf/" + name + "/")
 	k.forgetSysctls("net/ipv6/conf/" + name + "/")

@@ -22,7 +22,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		ra, _ := k.sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
 		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up,
 			Owned: l.alias == netstate.Mark || k.isOurs(l.master), AcceptRA: ra != "0" && ra != "",
-			ChecksumsOff: l.kind == "vxlan" && l.offloadOff}
+			ChecksumsOff: l.kind == "vxlan" && l.offloadOff, Ethernet: l.kind != "tun"}
 		for _, f := range netstate.Families {
 			if k.defaultDev(f) == l.Name {
 				i.Default = append(i.Default, f)

@@ -68,6 +68,9 @@ func (d device) index() int { return intOf(d[4:]) }
 
 func (d device) flags() uint32 { return binary.NativeEndian.Uint32(d[8:]) }
 
+// isEthernet reports whether the kernel's type of the device is ARPHRD_ETHER.
+func (d device) isEthernet() bool { return binary.NativeEndian.Uint16(d[2:]) == unix.ARPHRD_ETHER }
+
 func (d device) up() bool { return d.flags()&unix.IFF_UP != 0 }
 
 // attribute returns the value of an attribute, or of one nested in it, and nil if there is none.

@@ -28,8 +28,12 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	}
 	slices.SortStableFunc(addrs, func(a, b address) int { return unlikely(a) - unlikely(b) })
 	ours := map[int]bool{}
+	vrfs := map[int]string{}
 	for _, l := range links {
 		ours[l.index()] = l.marked()
+		if l.kind() == "vrf" {
+			vrfs[l.index()] = l.name()
+		}
 	}
 	carriers := map[int]bool{}
 	interfaces := make([]netstate.Interface, 0, len(links))
@@ -37,7 +41,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		index, name := l.index(), l.name()
 		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
 			OnLink: onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name),
-			Queued: l.text(unix.IFLA_QDISC) != "noqueue"}
+			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrfs[l.master()]}
 		i.Port, _ = l.port()
 		if l.kind() == "vxlan" {
 			on, err := k.offloads.ethtool(name, unix.ETHTOOL_GTXCSUM, 0)

@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+)
+
+// FastPath is what runs the fast path's programs. Its objects are read and written as the others are.
+type FastPath interface {
+	// Extend lets the programs work for some minutes more. Without it they come to leave all packets to the kernel.
+	Extend() error
+	// Blocked returns why no packet may take the fast path now, empty if packets may.
+	Blocked() string
+}
+
+// FastPathStatus says whether packets of pods take the fast path on this node.
+type FastPathStatus struct {
+	On      bool     `json:"on"`
+	Devices []string `json:"devices,omitempty"` // that programs are attached to
+	Why     string   `json:"why,omitempty"`     // it is off
+}
+
+func (s FastPathStatus) String() string {
+	if s.On {
+		return "on: " + strings.Join(s.Devices, " ")
+	}
+	return "off: " + s.Why
+}
+
+// liberal has conntrack believe packets whatever came before: it does not see those that take the fast path, so others of
+// the same connection are outside of the windows that it knows.
+var liberal = netstate.Sysctl{Name: "net/netfilter/nf_conntrack_tcp_be_liberal", Value: "1"}
+
+// liberalRefused is why the fast path is off where that parameter cannot be set. It stays wanted.
+const liberalRefused = "the kernel parameter net/netfilter/nf_conntrack_tcp_be_liberal cannot be set to 1"
+
+// fastPath adds the fast path of what is wanted.
+func (p Planner) fastPath(want netstate.State, node backend.Node) {
+	if !p.Shortcuts.On || node.FastPathOff != "" && node.FastPathOff != liberalRefused {
+		return
+	}
+	fast := backend.Shortcuts(want, node, p.Base.Bridge, p.Shortcuts.SkipMark)
+	if len(fast) == 0 {
+		return
+	}
+	want.Add(liberal)
+	if node.FastPathOff == "" {
+		want.Merge(fast)
+	}
+}
+
+// carries returns why an underlay cannot carry the fast path, empty if it can. Programs write Ethernet headers, and do not
+// know a VRF's routes.
+func carries(underlays []backend.Underlay, interfaces []netstate.Interface) string {
+	for _, u := range underlays {
+		i := slices.IndexFunc(interfaces, func(i netstate.Interface) bool { return i.Name == u.Dev })
+		switch {
+		case i < 0:
+		case !interfaces[i].Ethernet:
+			return "the underlay " + u.Dev + " is not an Ethernet device"
+		case interfaces[i].VRF != "":
+			return "the underlay " + u.Dev + " is in the VRF " + interfaces[i].VRF
+		}
+	}
+	return ""
+}
+
+// fastPathOff returns why no packet may take the fast path, beyond what the underlays are.
+func (a *Agent) fastPathOff() string {
+	switch {
+	case a.FastPath == nil:
+		return "this agent has no programs for it"
+	case a.Policies != nil:
+		return "network policies are enforced on this node, and judge packets of connections that are open, too"
+	}
+	if why := a.FastPath.Blocked(); why != "" {
+		return why
+	}
+	if a.loop.liberalRefused {
+		return liberalRefused
+	}
+	return ""
+}
+
+// isFast reports whether a change is about the fast path alone: without it packets go the kernel's way.
+func isFast(c netstate.Change) bool {
+	key := c.Key()
+	return key.Kind >= netstate.KindShortcut && key.Kind <= netstate.KindProgram || key == liberal.Key()
+}
+
+// finishFastPath lets the programs work on after a reconcile that went well, and says how the fast path is.
+func (a *Agent) finishFastPath(node backend.Node, r result) {
+	if !a.Shortcuts.On {
+		return
+	}
+	refused := slices.ContainsFunc(r.left, func(c netstate.Change) bool { return c.Key() == liberal.Key() })
+	if refused != a.loop.liberalRefused {
+		a.loop.liberalRefused = refused
+		a.trigger()
+	}
+	s := FastPathStatus{Why: node.FastPathOff}
+	if s.Why == "" {
+		s = fastPathStatus(r)
+	}
+	if s.On && !r.degraded() {
+		if err := a.FastPath.Extend(); err != nil {
+			s = FastPathStatus{Why: "extend it: " + err.Error()}
+		}
+	}
+	before := a.status.updateFastPath(s)
+	if before != nil && before.String() == s.String() {
+		return
+	}
+	level := slog.LevelInfo
+	if !s.On {
+		level = slog.LevelWarn
+	}
+	a.Log.Log(context.Background(), level, "the fast path is "+s.String(), "node", a.Node)
+}
+
+// fastPathStatus returns how the fast path is where nothing forbids one.
+func fastPathStatus(r result) FastPathStatus {
+	left := slices.IndexFunc(r.left, isFast)
+	if left >= 0 {
+		why := fmt.Sprintf("%s is not as wanted", r.left[left].Key().Kind)
+		if r.err != nil {
+			_, why = firstError(r.err)
+		}
+		return FastPathStatus{Why: why}
+	}
+	var s FastPathStatus
+	for key := range r.want {
+		if key.Kind == netstate.KindProgram {
+			s.On, s.Devices = true, append(s.Devices, key.Name)
+		}
+	}
+	if !s.On {
+		return FastPathStatus{Why: "no peer is reached in a way that it knows"}
+	}
+	slices.Sort(s.Devices)
+	return s
+}
+
+// blockedInterval is how often the loop is woken if something forbids the fast path that the kernel does not announce.
+const blockedInterval = 3 * time.Second
+
+// watchFastPath wakes the loop when something comes or goes that forbids the fast path.
+func (a *Agent) watchFastPath(ctx context.Context) error {
+	last := a.FastPath.Blocked()
+	for sleep(ctx, blockedInterval) {
+		if now := a.FastPath.Blocked(); now != last {
+			last = now
+			a.trigger()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fake"
+	"github.com/twill-net/twill/subnet"
+)
+
+// programs are a FastPath.
+type programs struct {
+	mu       sync.Mutex
+	why      string
+	refuses  error
+	extended atomic.Int32
+}
+
+func (p *programs) Extend() error {
+	p.extended.Add(1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refuses
+}
+
+func (p *programs) Blocked() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.why
+}
+
+func (p *programs) set(why string, refuses error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.why, p.refuses = why, refuses
+}
+
+// withPod is a machine with a pod, whose port says how the plugin made it.
+type withPod struct{ *fake.Kernel }
+
+func (m withPod) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
+	interfaces, err := m.Kernel.Interfaces(ctx)
+	port := netstate.Port{Name: "veth1", Bridge: "cni0", MTU: 1450, Pod: netstate.MAC{2, 0, 0, 0, 0, 9}, Addrs: "10.244.1.7", Up: true}
+	return append(interfaces, netstate.Interface{Name: "veth1", Port: port}), err
+}
+
+// fastNode is a node with a pod and a peer, on which a fast path is wanted.
+func fastNode(t *testing.T) (*node, *programs) {
+	n, p := newNode(t), &programs{}
+	n.tune = func(c *Config) {
+		c.Shortcuts, c.FastPath, c.Machine = backend.FastPath{On: true, SkipMark: 2}, p, withPod{n.kernel}
+	}
+	own := peerLease("node1", "10.244.1.0/24", "192.168.33.101", "0e:00:00:00:00:01")
+	n.setPeers(append(n.peers(), own, peerLease("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")))
+	return n, p
+}
+
+func (n *node) fastPath() string {
+	if s := n.agent.report().FastPath; s != nil {
+		return s.String()
+	}
+	return ""
+}
+
+const shortcut2, shortcut3 = "shortcut 10.244.2.0/24 encap vxlan id 1", "shortcut 10.244.3.0/24 encap vxlan id 1"
+
+// TestFastPath: it follows peers and pods, one line tells of it, and it is extended as long as all is well.
+func TestFastPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := fastNode(t)
+		stop := n.start()
+		defer stop()
+		n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.ready() })
+		for _, want := range []string{shortcut2, "podport 10.244.1.7 dev veth1", "switch skipmark 0x2", "program from_pod dev cni0",
+			"program to_pod dev flannel.1"} {
+			if !n.has(want) {
+				t.Errorf("no %s in\n%s", want, n.state())
+			}
+		}
+		if have, err := n.kernel.Observe(t.Context(), netstate.NewState(liberal)); err != nil || have[liberal.Key()] != liberal {
+			t.Errorf("conntrack: %v, %v", have[liberal.Key()], err)
+		}
+		n.addPeer("node3", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
+		n.eventually("a shortcut to node3", func() bool { return n.has(shortcut3) })
+		n.setPeers(n.peers()[:2])
+		n.eventually("no shortcut to node3", func() bool { return !n.has(shortcut3) })
+		if before := p.extended.Load(); before == 0 {
+			t.Error("it was not extended")
+		} else {
+			time.Sleep(2 * resync)
+			n.eventually("extended again", func() bool { return p.extended.Load() > before })
+		}
+		if lines := n.logs("the fast path is"); lines != 1 {
+			t.Errorf("%d lines tell of it, want 1:\n%s", lines, n.log.String())
+		}
+	})
+}
+
+// TestShortcutIsIncremental: a peer's shortcut comes with its route, without another reading of the kernel.
+func TestShortcutIsIncremental(t *testing.T) {
+	for kind, want := range map[netstate.Object]bool{
+		netstate.Shortcut{}: true, netstate.PodPort{}: true, netstate.Program{}: false, netstate.Switch{}: false} {
+		if got := (&Agent{}).onlyEntries(netstate.Plan{{Want: kind}}); got != want {
+			t.Errorf("%T: %t, want %t", kind, got, want)
+		}
+	}
+}
+
+// TestFastPathIsBlocked: what forbids it takes everything of it away, and it comes back when that has gone.
+func TestFastPathIsBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := fastNode(t)
+		p.set("there are IPsec policies", nil)
+		stop := n.start()
+		defer stop()
+		n.eventually("off", func() bool { return n.fastPath() == "off: there are IPsec policies" && n.ready() })
+		p.set("", nil)
+		n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.has(shortcut2) })
+		p.set("another program's filter is on cni0", nil)
+		n.eventually("off again", func() bool {
+			return n.fastPath() == "off: another program's filter is on cni0" && !n.has("shortcut") && !n.has("podport") &&
+				!n.has("program") && !n.has("switch")
+		})
+		if !n.has(peerRoute) || !n.ready() {
+			t.Errorf("the kernel's path has gone, too:\n%s", n.state())
+		}
+		p.set("", errors.New("the map is gone"))
+		n.eventually("not extended", func() bool { return n.fastPath() == "off: extend it: the map is gone" && n.ready() })
+	})
+}
+
+// TestFastPathFails: what the kernel refuses of it leaves the node ready, and is tried again.
+func TestFastPathFails(t *testing.T) {
+	for name, test := range map[string]struct {
+		refused func(netstate.Object) bool
+		why     string
+		nothing string
+	}{
+		"a program": {func(o netstate.Object) bool { return o.Key().Kind == netstate.KindProgram },
+			"off: + program from_pod dev cni0 ingress: EBUSY", "program"},
+		"a parameter": {func(o netstate.Object) bool { return o.Key() == liberal.Key() }, "off: " + liberalRefused, "shortcut"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, _ := fastNode(t)
+				n.kernel.SetFaults(fake.Faults{Change: func(c netstate.Change) error {
+					if c.Want != nil && test.refused(c.Want) {
+						return errors.New("EBUSY")
+					}
+					return nil
+				}})
+				stop := n.start()
+				defer stop()
+				n.eventually("off", func() bool { return n.fastPath() == test.why && !n.has(test.nothing) })
+				time.Sleep(2 * unreadyAfter)
+				if !n.ready() || !n.has(peerRoute) {
+					t.Errorf("the node is not ready: %v", n.agent.status.Ready())
+				}
+				n.kernel.SetFaults(fake.Faults{})
+				n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.has(shortcut2) })
+			})
+		})
+	}
+}
+
+// TestFastPathIsLeft: what an agent left that had one is deleted, and /status does not speak of it.
+func TestFastPathIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := fastNode(t)
+		stop := n.start()
+		n.eventually("on", func() bool { return n.has("program to_pod dev flannel.1") && n.ready() })
+		stop()
+		n.tune = func(c *Config) { c.Machine = withPod{n.kernel} }
+		stop = n.start()
+		defer stop()
+		n.eventually("nothing of it", func() bool {
+			return n.ready() && !n.has("program") && !n.has("shortcut") && !n.has("podport") && !n.has("switch")
+		})
+		if got := n.fastPath(); got != "" {
+			t.Errorf("/status says %q", got)
+		}
+	})
+}
+
+// TestFastPathOff: reasons that are known before the programs are asked.
+func TestFastPathOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		agent *Agent
+		want  string
+	}{
+		"no programs": {&Agent{}, "this agent has no programs for it"},
+		"policies":    {&Agent{Config: Config{FastPath: &programs{}, Policies: policies{}}}, "network policies are enforced on this node"},
+		"blocked":     {&Agent{Config: Config{FastPath: &programs{why: "no conntrack"}}}, "no conntrack"},
+		"refused":     {&Agent{Config: Config{FastPath: &programs{}}, loop: loopState{liberalRefused: true}}, liberalRefused},
+	} {
+		if got := test.agent.fastPathOff(); !strings.HasPrefix(got, test.want) {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// TestFastFacts: the facts that only the fast path needs are gathered where it is wanted, and say what an underlay is.
+func TestFastFacts(t *testing.T) {
+	addr := netip.MustParsePrefix("192.0.2.1/24")
+	eth := netstate.Interface{Name: "eth0", MTU: 1500, Up: true, Ethernet: true, Queued: true, Addrs: []netip.Prefix{addr}, OnLink: []netip.Prefix{addr.Masked()}}
+	vtep := netstate.Interface{Name: "flannel.1", Owned: true, ChecksumsOff: true, Ethernet: true}
+	port := netstate.Interface{Name: "veth1", Owned: true, Queued: true, Ethernet: true}
+	infiniband, inVRF := eth, eth
+	infiniband.Ethernet, inVRF.VRF = false, "red"
+	for name, test := range map[string]struct {
+		on       bool
+		underlay netstate.Interface
+		off      string
+	}{
+		"not wanted": {false, infiniband, ""},
+		"Ethernet":   {true, eth, ""},
+		"InfiniBand": {true, infiniband, "the underlay eth0 is not an Ethernet device"},
+		"a VRF":      {true, inVRF, "the underlay eth0 is in the VRF red"},
+	} {
+		p := Planner{Choice: Choice{Names: []string{"eth0"}}, Shortcuts: backend.FastPath{On: test.on}}
+		p.Network.Pools = append(p.Network.Pools, subnet.Pool{Network: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24})
+		node, err := p.Facts([]netstate.Interface{test.underlay, vtep, port}, backend.Node{}, nil)
+		if err != nil || node.FastPathOff != test.off || node.ChecksumsOff["flannel.1"] != test.on || node.Queued["veth1"] != test.on ||
+			node.Queued["eth0"] {
+			t.Errorf("%s: %+v, %v", name, node, err)
+		}
+	}
+}

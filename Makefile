@@ -24,7 +24,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs recording kube-tools fuzz bench bench-engines krew release test-release test-arch image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs recording kube-tools fuzz bench bench-datapath bench-engines krew release test-release test-arch image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,11 @@ fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
 
 bench: build ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./... ./test/...
+
+bench-datapath: build ## Compare pods with their nodes: throughput, round trips, connections, processor time (needs root; DATAPATH='-rounds 1 -seconds 1' takes a minute)
+	.ci/setup
+	go build -trimpath -o bin/datapath ./test/datapath
+	bin/datapath $(DATAPATH)
 
 bench-engines: cluster-test-tools ## Compare Twill's enforcement of NetworkPolicies with kube-router's, on a real cluster (needs root)
 	go test -tags e2e -run '^$$' -bench PolicyEngines -benchtime 1x -timeout 40m ./test/cluster/e2e

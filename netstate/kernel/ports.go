@@ -163,6 +163,7 @@ func (a *applier) bridgeFDB(kind, flags int, o netstate.BridgeFDB) (*nl.NetlinkR
 type portWatch struct {
 	marks   map[int]netstate.Port // by index, of ports that are newer than the last Observe, too
 	altered map[int]bool
+	changed chan<- struct{} // is told of ports that came and went since the last Observe, if the fast path is wanted
 }
 
 func (w portWatch) note(f *filter, kind uint16, m []byte) {
@@ -172,6 +173,9 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	}
 	index, family := d.index(), d[0]
 	mark, ok := f.marks[index]
+	if family == unix.AF_UNSPEC && f.isNewsOfPod(kind, d) {
+		notify(w.changed)
+	}
 	switch {
 	case family == unix.AF_UNSPEC:
 		if mark, ok = d.port(); ok && kind == unix.RTM_NEWLINK {
@@ -189,4 +193,18 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	if delete(w.altered, index); d.decodePort(mark, f.names) != mark {
 		w.altered[index] = true
 	}
+}
+
+// isNewsOfPod reports whether a message says that a port has come, gone or got another mark since the last Observe, and
+// the fast path is wanted, which knows pods by their ports.
+func (f *filter) isNewsOfPod(kind uint16, d device) bool {
+	mark, marked := d.port()
+	known, wasThere := f.marks[d.index()]
+	switch {
+	case f.want[netstate.Switch{}.Key()] == nil:
+		return false
+	case kind == unix.RTM_DELLINK:
+		return wasThere
+	}
+	return marked && mark != known && f.wanted[mark.Bridge]
 }

@@ -39,10 +39,12 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to kernel changes: %w", err)
 	}
-	hints, netconf := make(chan struct{}, 1), make(chan struct{}, 1)
+	hints, netconf, pods := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	ports := portWatch{map[int]netstate.Port{}, map[int]bool{}, pods}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.receive(ctx, conn, hints, netconf) })
+	group.Go(func() error { return k.receive(ctx, conn, ports, hints, netconf) })
 	group.Go(func() error { return k.poll(ctx, hints, netconf) })
+	group.Go(func() error { return gatherPods(ctx, pods, hints) })
 	group.Go(func() error { <-ctx.Done(); return conn.Close() })
 	go func() {
 		_ = group.Wait() // how it ended does not matter: the closed channel says "look at everything"
@@ -90,10 +92,11 @@ const gather = 20 * time.Millisecond
 
 // receive hints when a message concerns us. The first one after a silence is read at once. A port that is not as the
 // plugin made it may be about to go with its pod, so the messages that come with that are waited for.
-func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints, netconf chan<- struct{}) error {
+func (k *Kernel) receive(
+	ctx context.Context, conn *netlink.Conn, ports portWatch, hints, netconf chan<- struct{},
+) error {
 	raw, _ := conn.SyscallConn() // it has no errors: reading from a closed one has
 	buffer := make([]byte, messageBuffer)
-	ports := portWatch{map[int]netstate.Port{}, map[int]bool{}}
 	for ctx.Err() == nil {
 		var failed error
 		read := func(wait bool) error {
@@ -121,6 +124,31 @@ func (k *Kernel) receive(ctx context.Context, conn *netlink.Conn, hints, netconf
 		}
 	}
 	return nil
+}
+
+// podDelay is how long a pod that comes or goes may wait for the fast path, so that many are one hint: the node's limits
+// of its packets stand by then, too.
+const podDelay = time.Second
+
+// gatherPods hints when podDelay has passed since a pod came or went.
+func gatherPods(ctx context.Context, pods <-chan struct{}, hints chan<- struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pods:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(podDelay):
+		}
+		select {
+		case <-pods: // what came meanwhile is in the same hint
+		default:
+		}
+		notify(hints)
+	}
 }
 
 // messageBuffer is more than the kernel puts into one datagram.

@@ -31,6 +31,7 @@ type Settings struct {
 	Reservations string   // the directory in which twilld frees addresses, empty: none
 	Kube         KubeSettings
 	Policies     PolicySettings
+	BPFFS        string // the BPF file system of the fast path's programs, as the agent sees it
 }
 
 // PolicySettings tell whether the agent enforces network policies, and where it reads them.

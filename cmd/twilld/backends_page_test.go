@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend/extension"
+	"github.com/twill-net/twill/backend/hostgw"
 	"github.com/twill-net/twill/backend/ipip"
 	"github.com/twill-net/twill/backend/ipsec"
 	"github.com/twill-net/twill/backend/udp"
@@ -21,7 +22,7 @@ func TestBackendPages(t *testing.T) {
 	rows := regexp.MustCompile("(?m)^\\| (`[A-Z][A-Za-z0-9]*`(?:, `[A-Z][A-Za-z0-9]*`)*) \\|")
 	for name, options := range map[string]any{
 		"vxlan": vxlan.Options{}, "ipip": ipip.Options{}, "udp": udp.Options{}, "wireguard": wireguard.Options{},
-		"ipsec": ipsec.Options{}, "extension": extension.Options{},
+		"host-gw": hostgw.Options{}, "ipsec": ipsec.Options{}, "extension": extension.Options{},
 	} {
 		page, err := os.ReadFile("../../Documentation/backends/" + name + ".md")
 		if err != nil {

@@ -79,6 +79,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	shortcuts, fast := openFastPath(o, b, &extras)
 	k, err := kernel.New(backend.Left(b, network.Pools), extras.parts...)
 	if err != nil {
 		return nil, err
@@ -91,11 +92,11 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 		config: agent.Config{
 			Planner: agent.Planner{
 				Node: store.node, Network: network, Backend: b, Choice: withHints(settings.Choice, hints),
-				WireGuard: extras.wireguard, Firewall: rules,
+				WireGuard: extras.wireguard, Firewall: rules, Shortcuts: shortcuts,
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.enforce}},
 			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
-			Masquerade: masq, ProbeChecksum: checksum.Probe,
+			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast,
 		},
 		metrics: registry,
 		close:   func() { f.Close(); k.Close(); extras.close() },

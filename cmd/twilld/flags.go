@@ -41,7 +41,8 @@ type options struct {
 
 	cniSource, cniTarget, installCNI string // Twill
 	pods                             podOptions
-	policy                           policyOptions // Twill
+	policy                           policyOptions   // Twill
+	fastPath                         fastPathOptions // Twill
 
 	ipMasq, randomFullyDisable, blackhole bool
 	noMasquerade, clusters                prefixes             // Twill
@@ -115,6 +116,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	o.registerNetwork(fs)
 	o.pods.register(fs)
 	o.policy.register(fs)
+	o.fastPath.register(fs)
 	fs.StringVar(&o.subnetFile, "subnet-file", "/run/flannel/subnet.env",
 		"where the CNI plugin finds this node's lease")
 	fs.StringVar(&o.checkpointFile, "checkpoint-file", "/var/lib/twill/checkpoint.json",
@@ -317,8 +319,9 @@ func (o *options) settings() (agent.Settings, error) {
 		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
 			AnnotationPrefix: o.kubeAnnotationPrefix},
 		Policies: agent.PolicySettings{Enforce: o.policy.enforce, Cluster: o.policy.cluster, File: o.policy.file},
+		BPFFS:    o.fastPath.dir,
 	}
-	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy())
+	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy(), o.fastPath.check())
 }
 
 // checkExternalIP returns an error if --flannel-external-ip does not fit the other flags.

@@ -59,6 +59,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		cancel()
 		return errors.Join(err, group.Wait())
 	}
+	dropFastPath(o, p.config.Shortcuts, log)
 	a := agent.New(p.config)
 	h := a.Handler(p.metrics)
 	handler.agent.Store(&h)
@@ -116,6 +117,8 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 	defer k.Close()
 	f := firewall.New()
 	defer f.Close()
+	fast, fastErr := removeFastPath(o.fastPath.dir)
+	fmt.Fprint(stdout, fast)
 	plan, err := agent.Cleanup(ctx, agent.Join(k, f))
 	fmt.Fprint(stdout, plan)
 	policies, policyErr := deletePolicies(ctx)
@@ -124,7 +127,7 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 	for _, line := range lines {
 		fmt.Fprintln(stdout, line)
 	}
-	err = errors.Join(err, policyErr, cloudErr)
+	err = errors.Join(err, policyErr, fastErr, cloudErr)
 	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile, message.Socket(o.subnetFile)} {
 		switch e := os.Remove(path); {
 		case e == nil:

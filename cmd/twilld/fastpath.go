@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+
+	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fastpath"
+)
+
+// fastPathOptions are the flags about the fast path. Flannel has none of them.
+type fastPathOptions struct {
+	mode string // auto, on or off
+	dir  string
+}
+
+func (o *fastPathOptions) register(fs *flag.FlagSet) {
+	fs.StringVar(&o.mode, "fast-path", "auto",
+		"pods' packets to other nodes pass by the kernel's routes and rules, with eBPF: auto (as net-conf's FastPath says), on or off")
+	fs.StringVar(&o.dir, "bpffs", "/sys/fs/bpf", "the BPF file system that the fast path's programs are pinned in")
+}
+
+func (o *fastPathOptions) check() error {
+	switch o.mode {
+	case "auto", "on", "off":
+		return nil
+	}
+	return fmt.Errorf("--fast-path %q: want auto, on or off", o.mode)
+}
+
+// wantedFastPath returns what the network config and the flag say, and why the backend can have no fast path.
+func (o *options) wantedFastPath(b backend.Backend) (wanted backend.FastPath, why string) {
+	a, ok := b.(backend.Accelerable)
+	if ok {
+		wanted = a.Accelerable()
+	}
+	if o.fastPath.mode != "auto" {
+		wanted.On = o.fastPath.mode == "on"
+	}
+	switch {
+	case !ok:
+		why = "only the backends vxlan and host-gw can have one"
+	case o.bridge == "":
+		why = "it knows pods by the ports of twilld's bridge, and --bridge is empty"
+	}
+	return wanted, why
+}
+
+// noFastPath is the fast path of an agent that has no programs, and why it has none.
+type noFastPath string
+
+func (noFastPath) Extend() error     { return nil }
+func (n noFastPath) Blocked() string { return string(n) }
+
+// openFastPath opens the fast path if it is wanted. Where there can be none the agent works without, and says why. A dry
+// run loads nothing: as long as no programs are pinned, there is nothing to compare with.
+func openFastPath(o *options, b backend.Backend, e *extras) (backend.FastPath, agent.FastPath) {
+	wanted, why := o.wantedFastPath(b)
+	if !wanted.On || why != "" {
+		return wanted, noFastPath(why)
+	}
+	if o.dryRun {
+		pinned, err := fastpath.OpenPinned(o.fastPath.dir)
+		if err != nil {
+			return wanted, noFastPath("")
+		}
+		pinned.Close()
+	}
+	p, err := fastpath.Open(o.fastPath.dir)
+	if err != nil {
+		return wanted, noFastPath(err.Error())
+	}
+	e.parts, e.closers = append(e.parts, p), append(e.closers, p.Close)
+	return wanted, p
+}
+
+// removeFastPath detaches and deletes what an agent with a fast path left, and returns what that was.
+func removeFastPath(dir string) (netstate.Plan, error) {
+	pinned, err := fastpath.OpenPinned(dir)
+	if err != nil {
+		return nil, fastpath.Clean(dir)
+	}
+	pinned.Close()
+	p, err := fastpath.Open(dir)
+	if err != nil {
+		return nil, errors.Join(err, fastpath.Clean(dir))
+	}
+	defer p.Close()
+	have, err := p.Observe(nil, netstate.State{})
+	if err != nil {
+		return nil, err
+	}
+	plan := netstate.Diff(nil, have)
+	for _, c := range plan {
+		if err := p.Apply(c); err != nil {
+			return nil, fmt.Errorf("%s: %w", c, err)
+		}
+	}
+	return plan, fastpath.Clean(dir)
+}
+
+// dropFastPath removes what an earlier agent left, if this one wants no fast path. Nothing depends on that.
+func dropFastPath(o *options, wanted backend.FastPath, log *slog.Logger) {
+	if wanted.On {
+		return
+	}
+	plan, err := removeFastPath(o.fastPath.dir)
+	switch {
+	case err != nil:
+		log.Error("remove the fast path, which nobody wants any more", "err", err)
+	case len(plan) > 0:
+		log.Info("the fast path is removed", "objects", len(plan))
+	}
+}

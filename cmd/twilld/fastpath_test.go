@@ -1,0 +1,65 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/registry"
+)
+
+// TestWantedFastPath: the flag beats the network config, and what can have none says so.
+func TestWantedFastPath(t *testing.T) {
+	for _, test := range []struct {
+		args, conf string
+		want       backend.FastPath
+		why        string
+	}{
+		{"", `{"Type":"vxlan"}`, backend.FastPath{}, ""},
+		{"", `{"Type":"vxlan","FastPath":true,"SkipMark":4}`, backend.FastPath{On: true, SkipMark: 4}, ""},
+		{"--fast-path=on", `{"Type":"host-gw","SkipMark":4}`, backend.FastPath{On: true, SkipMark: 4}, ""},
+		{"--fast-path=off", `{"Type":"vxlan","FastPath":true}`, backend.FastPath{}, ""},
+		{"--fast-path=on", `{"Type":"wireguard"}`, backend.FastPath{On: true}, "only the backends vxlan and host-gw"},
+		{"", `{"Type":"wireguard","FastPath":true}`, backend.FastPath{}, "only the backends vxlan and host-gw"},
+		{"--bridge=", `{"Type":"vxlan","FastPath":true}`, backend.FastPath{On: true}, "it knows pods by the ports"},
+	} {
+		o, err := parseFlags(strings.Fields(test.args), noEnv, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := strings.Split(test.conf, `"`)[3]
+		b, _, err := registry.New(kind, nil, []byte(test.conf))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, why := o.wantedFastPath(b)
+		if got != test.want || !strings.HasPrefix(why, test.why) || (why == "") != (test.why == "") {
+			t.Errorf("%s with %s: %+v, %q", test.args, test.conf, got, why)
+		}
+	}
+}
+
+// TestNoBPFFileSystem: without one the agent works without a fast path, and knows why; there is nothing to remove.
+func TestNoBPFFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	o, err := parseFlags([]string{"--fast-path=on", "--bpffs=" + dir}, noEnv, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _, err := registry.New("vxlan", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e extras
+	wanted, fast := openFastPath(o, b, &e)
+	if why := fast.Blocked(); !wanted.On || !strings.Contains(why, "the fast path is not available") || len(e.parts) > 0 {
+		t.Errorf("%+v, %q, %d parts", wanted, why, len(e.parts))
+	}
+	if plan, err := removeFastPath(dir); len(plan) > 0 || err != nil {
+		t.Errorf("removed %v, %v", plan, err)
+	}
+	o.dryRun = true
+	if _, fast = openFastPath(o, b, &e); fast.Blocked() != "" || len(e.parts) > 0 {
+		t.Errorf("a dry run: %q, %d parts", fast.Blocked(), len(e.parts))
+	}
+}

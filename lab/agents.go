@@ -47,7 +47,7 @@ func (n *Node) AgentFlags() []string {
 		return flags
 	}
 	flags = append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.CheckpointFile(), "--v=1")
-	return append(flags, n.lab.policyFlags()...)
+	return slices.Concat(flags, n.lab.policyFlags(), n.lab.fastPathFlags())
 }
 
 // DryRun is the command that prints what the node's agent would change. The program is Twill's own, whatever the
@@ -55,12 +55,13 @@ func (n *Node) AgentFlags() []string {
 func (n *Node) DryRun() []string {
 	flags := append(n.lab.store.flags(n), "--subnet-file="+n.SubnetFile(), "--ip-masq", "--node-name="+n.Name,
 		"--checkpoint-file="+n.CheckpointFile(), "--dry-run")
-	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.lab.policyFlags(), n.site().flags(n.Underlay()[0]))
+	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.lab.policyFlags(), n.lab.fastPathFlags(), n.site().flags(n.Underlay()[0]))
 }
 
 // CleanupCommand is the command that removes everything of Twill's from the node.
 func (n *Node) CleanupCommand() []string {
-	return []string{n.lab.spec.Programs.Agent, "--cleanup", "--subnet-file=" + n.SubnetFile(), "--checkpoint-file=" + n.CheckpointFile()}
+	return []string{n.lab.spec.Programs.Agent, "--cleanup", "--subnet-file=" + n.SubnetFile(),
+		"--checkpoint-file=" + n.CheckpointFile(), "--bpffs=" + n.lab.BPFDir()}
 }
 
 // StartAgent starts the node's agent and returns when it is ready. One that runs already is left alone.

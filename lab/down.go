@@ -60,6 +60,7 @@ func (l *Lab) remove() (found bool, err error) {
 		found = true
 		errs = append(errs, h.Delete())
 	}
+	errs = append(errs, l.unmountBPF())
 	if err := errors.Join(errs...); err != nil {
 		return found, fmt.Errorf("remove lab %s: %w", l.spec.Name, err)
 	}

@@ -167,7 +167,7 @@ func (l *Lab) build(ctx context.Context) error {
 	if err := l.change(func(s *state) { s.Spec, s.Servers = l.spec, map[string]host.Process{} }); err != nil {
 		return err
 	}
-	if err := l.writeNetConf(); err != nil {
+	if err := errors.Join(l.writeNetConf(), l.mountBPF()); err != nil {
 		return err
 	}
 	l.progress(fmt.Sprintf("underlay: %s, %d segment(s)", l.spec.Underlay, l.spec.segments()))

@@ -31,6 +31,7 @@ type Spec struct {
 	Names         []string          `json:"names,omitempty"`         // of the first nodes; the others are node<number>
 	Sites         map[string]Site   `json:"sites,omitempty"`         // how a node is plugged in; "": all other nodes
 	NetworkPolicy bool              `json:"networkPolicy,omitempty"` // agents enforce the policies of Lab.ApplyManifest
+	FastPath      bool              `json:"fastPath,omitempty"`      // agents have pods' packets take the fast path
 	Bare          bool              `json:"bare,omitempty"`          // hosts on an underlay: no store, no agents, no pods
 
 	Programs Programs `json:"-"` // FindPrograms

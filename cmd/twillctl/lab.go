@@ -62,6 +62,7 @@ func labUp(name *string) *cobra.Command {
 	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "4, 6 or dual")
 	fs.StringVar(&f.netConf, "net-conf", "", "a net-conf.json of your own, instead of one made from the other flags")
 	fs.StringArrayVar(&f.agents, "agent", nil, "[NODE=]PATH: another agent that takes flannel's flags, on all nodes or on one; repeatable")
+	fs.BoolVar(&f.spec.FastPath, "fast-path", false, "pods' packets take the fast path (eBPF), of vxlan and host-gw")
 	f.sites.register(c)
 	fs.BoolVar(&f.spec.Keep, "keep", false, "leave what stands when the lab does not come up")
 	fs.DurationVar(&f.timeout, "timeout", time.Minute, "give up after this time")

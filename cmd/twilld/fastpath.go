@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/backend"
@@ -72,7 +73,7 @@ func openFastPath(o *options, b backend.Backend, e *extras) (backend.FastPath, a
 	}
 	p, err := fastpath.Open(o.fastPath.dir)
 	if err != nil {
-		return wanted, noFastPath(err.Error())
+		return wanted, noFastPath(strings.TrimPrefix(err.Error(), fastpath.ErrUnavailable.Error()+": "))
 	}
 	e.parts, e.closers = append(e.parts, p), append(e.closers, p.Close)
 	return wanted, p

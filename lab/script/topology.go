@@ -49,6 +49,7 @@ func (f *upFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.netConf, "net-conf", "", "")
 	fs.BoolVar(&f.spec.Bare, "bare", false, "")
 	fs.BoolVar(&f.spec.NetworkPolicy, "network-policy", false, "")
+	fs.BoolVar(&f.spec.FastPath, "fast-path", false, "")
 	fs.StringVar(&f.nat, "nat", "", "")
 	fs.StringVar(&f.vagrant, "vagrant", "", "")
 	fs.StringVar(&f.split, "split", "", "")
@@ -72,7 +73,7 @@ func (r *run) up() verb {
 			"-agent-flag NODE=--flag=value; -link-mtu NODE=1400; -bare: hosts on an underlay, without agents and pods;",
 			"-nat A,B: a translating router in front of these nodes; -vagrant A,B: a first interface eth0, with the",
 			"default route and the same address 10.0.2.15 on all of them; -split A,B: IPv6 on an interface of its own.",
-			"-network-policy: agents enforce the policies of the command policy.",
+			"-network-policy: agents enforce the policies of the command policy; -fast-path: pods' packets take it.",
 			"Node lists can be 'all'. Then $LAB is the lab's name, $node1 node1's underlay address, $node1_6 its IPv6 one,",
 			"$node1_subnet its subnet, $node1_pod1 its pod's address, $node1_log its agent's log, $node1_dir the directory",
 			"of its subnet.env and checkpoint.json; $WORK is the script's directory, and $TWILLD Twill's agent.",

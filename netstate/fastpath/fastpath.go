@@ -4,44 +4,150 @@ package fastpath
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // ErrUnavailable is in each error that says why this machine has no fast path.
 var ErrUnavailable = errors.New("the fast path is not available")
 
+// The maps of bpf/maps.h.
+const (
+	shortcutsMap = "shortcuts"
+	podsMap      = "pods"
+	settingsMap  = "settings"
+	clockMap     = "clock"
+	countsMap    = "counts"
+)
+
+// lifetime is how long the programs work after an Extend.
+const lifetime = 10 * time.Minute
+
 // Provider is the fast path of the network namespace of the thread that opened it. It writes objects of the kinds
 // shortcut, podport, switch and program. Several goroutines may use it.
-type Provider struct{}
+type Provider struct {
+	loaded
+	ids   map[netstate.ProgramName]int
+	names names
 
-// Count is how many packets of one direction had one result.
-type Count struct {
-	Program        netstate.ProgramName
-	Result         string // a netstate.ShortcutMode, or why the kernel's own path was taken
-	Fast           bool   // the program sent them on
-	Packets, Bytes uint64
-}
-
-// Counts is what the programs did since their maps were made.
-type Counts struct {
-	Results   []Count // in the same order each time, also those of no packets
-	Refreshes uint64  // of conntrack entries' timeouts
-	Failures  uint64  // of the kernel's functions that programs call, where none is expected
+	mu    sync.Mutex // of the sockets
+	nl    *netlink.Handle
+	bulk  *rtnl.Conn
+	ipsec *nl.SocketHandle // nil: the kernel has no IPsec
 }
 
 // Open loads the programs and maps, or adopts those that an earlier process pinned below dir, which is a BPF file system.
-func Open(dir string) (*Provider, error) { return nil, ErrUnavailable }
+// Adopting takes no more than the capability NET_ADMIN.
+func Open(dir string) (*Provider, error) {
+	path, err := folder(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := needConntrack(); err != nil {
+		return nil, err
+	}
+	spec, err := collection()
+	if err != nil {
+		return nil, err
+	}
+	have, err := adopt(spec, path)
+	if err != nil {
+		return nil, err
+	}
+	if !have.complete(spec) {
+		fresh, err := load(spec, path, have)
+		have.close()
+		if err != nil {
+			return nil, err
+		}
+		have = fresh
+	}
+	p := &Provider{loaded: have, ids: map[netstate.ProgramName]int{}, names: names{fd: -1}}
+	if err := p.connect(); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
 
-// OpenPinned opens what another process has pinned, to read counts and to pause.
-func OpenPinned(dir string) (*Provider, error) { return nil, ErrUnavailable }
+// OpenPinned opens the maps that another process has pinned, to read counts and to pause.
+func OpenPinned(dir string) (*Provider, error) {
+	path, err := folder(dir)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := collection()
+	if err != nil {
+		return nil, err
+	}
+	have, err := adopt(spec, path)
+	if err != nil {
+		return nil, err
+	}
+	if len(have.maps) != len(spec.Maps) {
+		have.close()
+		return nil, fmt.Errorf("%w: below %s are no maps of this version; does the agent have its fast path on?",
+			ErrUnavailable, path)
+	}
+	return &Provider{loaded: have, names: names{fd: -1}}, nil
+}
 
-// Clean removes what is pinned for this network namespace. Nothing may be attached any more.
-func Clean(dir string) error { return nil }
+// connect learns the programs' identities and opens the sockets.
+func (p *Provider) connect() (err error) {
+	for _, name := range programs {
+		info, err := p.programs[string(name)].Info()
+		if err != nil {
+			return fmt.Errorf("read about the program %s: %w", name, err)
+		}
+		id, _ := info.ID()
+		p.ids[name] = int(id)
+	}
+	if p.names.fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open a socket for the names of devices: %w", err)
+	}
+	if p.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("open a netlink socket: %w", err)
+	}
+	if err = p.nl.SetSocketTimeout(rtnl.Timeout); err != nil {
+		return err
+	}
+	if p.bulk, err = rtnl.Dial(); err != nil {
+		return err
+	}
+	s, err := nl.Subscribe(unix.NETLINK_XFRM)
+	switch {
+	case err == nil:
+		p.ipsec = &nl.SocketHandle{Socket: s}
+	case !errors.Is(err, unix.EPROTONOSUPPORT):
+		return fmt.Errorf("open a netlink socket for IPsec: %w", err)
+	}
+	return nil
+}
 
 // Close closes the files. What is pinned and attached stays.
-func (p *Provider) Close() {}
+func (p *Provider) Close() {
+	p.close()
+	if p.names.fd >= 0 {
+		_ = unix.Close(p.names.fd) // nothing was written to it
+	}
+	if p.nl != nil {
+		p.nl.Close()
+	}
+	if p.bulk != nil {
+		p.bulk.Close()
+	}
+	if p.ipsec != nil {
+		p.ipsec.Close()
+	}
+}
 
 // Writes reports whether objects of a kind are the fast path's.
 func (p *Provider) Writes(k netstate.Kind) bool {
@@ -54,23 +160,51 @@ func (p *Provider) Writes(k netstate.Kind) bool {
 
 // Observe returns the programs that are attached, the settings and, unless want is nil, the entries of the maps.
 func (p *Provider) Observe(_ map[string][]string, want netstate.State) (netstate.State, error) {
-	return netstate.State{}, nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state := make(netstate.State, len(want)/8)
+	if err := p.observePrograms(state); err != nil {
+		return nil, err
+	}
+	if err := p.observeSwitch(state); err != nil {
+		return nil, err
+	}
+	if want == nil {
+		return state, nil
+	}
+	return state, p.observeEntries(state)
 }
 
 // Apply carries out one change. Deleting what is not there is success.
-func (p *Provider) Apply(c netstate.Change) error { return nil }
-
-// Extend lets the programs work for ten minutes more.
-func (p *Provider) Extend() error { return nil }
+func (p *Provider) Apply(c netstate.Change) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch o := c.Want.(type) {
+	case nil:
+		if was, ok := c.Was.(netstate.Program); ok {
+			return p.detach(was)
+		}
+		return p.remove(c.Was)
+	case netstate.Program:
+		return p.attach(o)
+	default:
+		return p.put(o)
+	}
+}
 
 // Blocked returns why no program may be attached now, or nothing.
-func (p *Provider) Blocked() string { return "" }
-
-// Counts reads what the programs did.
-func (p *Provider) Counts() (Counts, error) { return Counts{}, nil }
-
-// Pause makes all packets go the kernel's own way until then.
-func (p *Provider) Pause(until time.Time) error { return nil }
-
-// Paused returns until when the fast path is paused, or the zero time.
-func (p *Provider) Paused() time.Time { return time.Time{} }
+func (p *Provider) Blocked() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ipsec == nil {
+		return ""
+	}
+	n, err := ipsec(p.ipsec)
+	switch {
+	case err != nil:
+		return err.Error()
+	case n > 0:
+		return fmt.Sprintf("this host has %d IPsec policies, and the fast path would pass by them", n)
+	}
+	return ""
+}

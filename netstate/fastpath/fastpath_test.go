@@ -1,0 +1,213 @@
+package fastpath
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// TestRoundTrip: what is written is what is read, and all of it goes again.
+func TestRoundTrip(t *testing.T) {
+	for _, mode := range modes {
+		a, b := pair(t)
+		a.open()
+		for range 2 {
+			a.bring(a.want(b, mode))
+			if plan := a.diff(nil); len(plan) != len(a.want(b, mode)) {
+				t.Errorf("%d objects to delete, want %d:\n%s", len(plan), len(a.want(b, mode)), plan)
+			}
+			a.bring(nil)
+		}
+		if text := a.command("tc", "qdisc", "show"); strings.Contains(text, "clsact") {
+			t.Errorf("there still is\n%s", text)
+		}
+	}
+}
+
+// TestDrift: what somebody else did is in the plan, and one pass repairs it.
+func TestDrift(t *testing.T) {
+	a, b := fast(t, netstate.Encapsulate)
+	want := a.want(b, netstate.Encapsulate)
+	const program = "program to_pod dev flannel.1 ingress"
+	toPeer, fromPod := encodeKey(a.shortcuts(b, netstate.Encapsulate).Sorted()[0].Key().Prefix), encodeAddr(a.pod4())
+	for _, d := range []struct {
+		what, plan string
+		do         func() error
+	}{
+		{"a deleted filter", "+ " + program, func() error {
+			a.command("tc", "filter", "del", "dev", "flannel.1", "ingress")
+			return nil
+		}},
+		{"a deleted qdisc", "+ " + program, func() error {
+			a.command("tc", "qdisc", "del", "dev", "flannel.1", "clsact")
+			return nil
+		}},
+		{"a deleted shortcut", "+ shortcut 10.1.2.0/24", func() error { return a.p.maps[shortcutsMap].Delete(toPeer) }},
+		{"an altered shortcut", "~ shortcut 10.1.2.0/24", func() error {
+			return a.p.maps[shortcutsMap].Put(toPeer, shortcut{Mode: 7, Dev: 77, From: 78})
+		}},
+		{"a shortcut too many", "- shortcut 2001:db8::/32", func() error {
+			return a.p.maps[shortcutsMap].Put(shortcutKey{32, [16]byte{0x20, 1, 0x0d, 0xb8}}, shortcut{})
+		}},
+		{"a deleted pod", "+ podport " + a.pod4().String(), func() error { return a.p.maps[podsMap].Delete(fromPod) }},
+		{"a pod's device that is gone", "~ podport " + a.pod4().String(), func() error {
+			return a.p.maps[podsMap].Put(fromPod, pod{Dev: 77, MAC: a.mac(podMAC), Bridge: a.mac(bridgeMAC)})
+		}},
+		{"altered settings", "~ switch skipmark 0x8000 (was switch skipmark 0x1", func() error {
+			return a.p.maps[settingsMap].Put(uint32(0), parameters{1, 432000, 120, 250, 32768, 60999})
+		}},
+		{"no settings", "+ switch", func() error { return a.p.maps[settingsMap].Put(uint32(0), parameters{}) }},
+		{"another timeout", "~ switch skipmark 0x8000 (was switch skipmark 0x8000 " + udpTimeout + "=120 (the kernel has 77)",
+			func() error {
+				a.sysctl(udpTimeout, "77")
+				return nil
+			}},
+		{"another port range", "~ switch skipmark 0x8000 (was switch skipmark 0x8000 " + portRange + "[0]=32768", func() error {
+			a.sysctl(portRange, "20000 60999")
+			return nil
+		}},
+	} {
+		if err := d.do(); err != nil {
+			t.Fatal(err)
+		}
+		if plan := a.diff(want).String(); strings.Count(plan, "\n") != 1 || !strings.HasPrefix(plan, d.plan) {
+			t.Errorf("after %s the plan is\n%swant\n%s", d.what, plan, d.plan)
+		}
+		a.bring(want)
+	}
+}
+
+// TestDriftOfFilters: a filter that is ours by its name and not as it should be is replaced, and leaves nothing.
+func TestDriftOfFilters(t *testing.T) {
+	a, b := fast(t, netstate.Encapsulate)
+	want := a.want(b, netstate.Encapsulate)
+	index, err := a.p.names.index("flannel.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []struct {
+		extra string
+		alter func(f *netlink.BpfFilter)
+	}{
+		{"another version", func(f *netlink.BpfFilter) { f.Fd = a.p.programs[string(netstate.FromPod)].FD() }},
+		{"without direct-action", func(f *netlink.BpfFilter) { f.DirectAction = false }},
+		{"pref 7 handle 0x2 and 1 more", func(f *netlink.BpfFilter) { f.Priority, f.Handle = 7, 2 }},
+		{"and 1 more", func(f *netlink.BpfFilter) { f.Priority = 777 }},
+	} {
+		f := filter(index, netstate.ToPod)
+		f.Fd = a.p.programs[string(netstate.ToPod)].FD()
+		d.alter(f)
+		if err := a.p.nl.FilterReplace(f); err != nil {
+			t.Fatal(err)
+		}
+		if plan := a.diff(want).String(); !strings.Contains(plan, "(was program to_pod dev flannel.1 ingress "+d.extra) {
+			t.Errorf("the plan is\n%swant %s", plan, d.extra)
+		}
+		a.bring(want)
+		if n := strings.Count(a.command("tc", "filter", "show", "dev", "flannel.1", "ingress"), "twill-to_pod"); n != 1 {
+			t.Errorf("after %q there are %d filters", d.extra, n)
+		}
+	}
+}
+
+// TestForeign: the error names what somebody else has on a device, and that stays as it is.
+func TestForeign(t *testing.T) {
+	a, b := pair(t)
+	a.open()
+	for _, f := range []struct{ dev, setup, want string }{
+		{"cni0", "qdisc add dev cni0 ingress", "device cni0 has a queueing discipline ingress of somebody else"},
+		{"flannel.1", "qdisc add dev flannel.1 clsact; filter add dev flannel.1 egress pref 9 bpf bytecode 1,6_0_0_0",
+			"device flannel.1 has filters of somebody else, which the fast path would pass by: egress bpf pref 9"},
+	} {
+		for command := range strings.SplitSeq(f.setup, "; ") {
+			args := strings.Fields(command)
+			args[len(args)-1] = strings.ReplaceAll(args[len(args)-1], "_", " ")
+			a.command("tc", args...)
+		}
+		err := a.p.Apply(netstate.Change{Want: netstate.Program{Dev: f.dev, Name: netstate.ToPod}})
+		if err == nil || !strings.Contains(err.Error(), f.want) {
+			t.Errorf("the error is %v, want %s", err, f.want)
+		}
+		if err := a.p.Apply(netstate.Change{Was: netstate.Program{Dev: f.dev, Name: netstate.ToPod}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if text := a.command("tc", "filter", "show", "dev", "flannel.1", "egress"); !strings.Contains(text, "pref 9") {
+		t.Error("the foreign filter is gone")
+	}
+	if err := a.p.Apply(netstate.Change{Want: netstate.Program{Dev: "nosuch", Name: netstate.ToPod}}); err == nil ||
+		!strings.Contains(err.Error(), "nosuch") {
+		t.Errorf("of a device that is not there: %v", err)
+	}
+	_ = b
+}
+
+func TestBlocked(t *testing.T) {
+	a, _ := pair(t)
+	a.open()
+	if why := a.p.Blocked(); why != "" {
+		t.Errorf("blocked: %s", why)
+	}
+	out, err := a.try("ip", strings.Fields("xfrm policy add src fd00:9::/64 dst fd00:8::/64 dir out priority 100")...)
+	if err != nil {
+		t.Skipf("a kernel without IPsec: %s", out)
+	}
+	if why := a.p.Blocked(); !strings.Contains(why, "1 IPsec policies") {
+		t.Errorf("with a policy: %q", why)
+	}
+}
+
+// TestPins: a restart adopts what is there, another process can pause it, and nothing is left after Clean.
+func TestPins(t *testing.T) {
+	a, b := fast(t, netstate.Encapsulate)
+	ids := fmt.Sprint(a.p.ids)
+	a.open()
+	if plan := a.diff(a.want(b, netstate.Encapsulate)); len(plan) > 0 || fmt.Sprint(a.p.ids) != ids {
+		t.Errorf("after a restart the programs are %v, before %s, and there is to do:\n%s", a.p.ids, ids, plan)
+	}
+	var reader *Provider
+	var err error
+	a.do(func() { reader, err = OpenPinned(a.dir) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	until := time.Now().Add(time.Hour)
+	if err := reader.Pause(until); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.p.Paused(); got.Sub(until).Abs() > 2*time.Second {
+		t.Errorf("paused until %s, want %s", got, until)
+	}
+	if err := reader.Pause(time.Time{}); err != nil || !a.p.Paused().IsZero() {
+		t.Errorf("still paused until %s, %v", a.p.Paused(), err)
+	}
+	a.bring(nil)
+	a.do(func() { err = Clean(a.dir) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := a.command("ls", a.dir); strings.Contains(text, "twill") {
+		t.Errorf("left: %s", text)
+	}
+	a.do(func() { reader, err = OpenPinned(a.dir) })
+	if err == nil {
+		t.Error("what is not pinned can be opened")
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Open(dir)
+	if want := "the fast path is not available: no BPF file system is mounted at " + dir; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := Clean(dir); err != nil {
+		t.Error(err)
+	}
+}

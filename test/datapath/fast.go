@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/netstate"
 )
@@ -53,12 +54,7 @@ func (s *site) fastPathOff(ctx context.Context) (why string, err error) {
 
 // parseOff returns why the fast path is off, by an agent's report; empty if it is on.
 func parseOff(report string) (why string, err error) {
-	var r struct {
-		FastPath *struct {
-			On  bool   `json:"on"`
-			Why string `json:"why"`
-		} `json:"fastPath"`
-	}
+	var r agent.Report
 	if err := json.Unmarshal([]byte(report), &r); err != nil {
 		return "", fmt.Errorf("read the agent's status: %w", err)
 	}

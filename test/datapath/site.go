@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -29,12 +28,8 @@ func upSite(ctx context.Context, v variant) (*site, error) {
 	if _, err := lab.Down(labsDir, siteName(v)); err != nil {
 		return nil, err
 	}
-	conf, err := netConf(v)
-	if err != nil {
-		return nil, err
-	}
 	l, err := lab.Up(ctx, lab.Spec{Name: siteName(v), Dir: labsDir, Nodes: 2, Pods: 1, Family: lab.Dual, Backend: v.backend,
-		NetConf: conf, Store: lab.File}, nil)
+		FastPath: v.fast, Store: lab.File}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -43,18 +38,6 @@ func upSite(ctx context.Context, v variant) (*site, error) {
 		return nil, errors.Join(err, l.Down())
 	}
 	return s, nil
-}
-
-func netConf(v variant) ([]byte, error) {
-	options := map[string]any{"Type": v.backend}
-	if v.fast {
-		options["FastPath"] = true
-	}
-	return json.Marshal(map[string]any{
-		"Network":    "10.244.0.0/16",
-		"EnableIPv6": true, "IPv6Network": "fd00:244::/56", "IPv6SubnetLen": 64,
-		"Backend": options,
-	})
 }
 
 func (s *site) prepare(ctx context.Context) error {

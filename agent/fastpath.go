@@ -38,23 +38,26 @@ func (s FastPathStatus) String() string {
 // the same connection are outside of the windows that it knows.
 var liberal = netstate.Sysctl{Name: "net/netfilter/nf_conntrack_tcp_be_liberal", Value: "1"}
 
-// liberalRefused is why the fast path is off where that parameter cannot be set. It stays wanted.
-const liberalRefused = "the kernel parameter net/netfilter/nf_conntrack_tcp_be_liberal cannot be set to 1"
-
 // fastPath adds the fast path of what is wanted.
 func (p Planner) fastPath(want netstate.State, node backend.Node) {
-	if !p.Shortcuts.On || node.FastPathOff != "" && node.FastPathOff != liberalRefused {
+	if !p.Shortcuts.On || node.FastPathOff != "" {
 		return
 	}
-	fast := backend.Shortcuts(want, node, p.Base.Bridge, p.Shortcuts.SkipMark)
-	if len(fast) == 0 {
-		return
-	}
-	want.Add(liberal)
-	if node.FastPathOff == "" {
+	if fast := backend.Shortcuts(want, node, p.Base.Bridge, p.Shortcuts.SkipMark); len(fast) > 0 {
 		want.Merge(fast)
+		want.Add(liberal)
 	}
 }
+
+// refusal is that the kernel refused something of the fast path. All of it is off for a while then: it is of no use
+// without one of its parts, and without conntrack's it does harm.
+type refusal struct {
+	why   string
+	until time.Time
+}
+
+// afterRefusal is how long the fast path is off after a refusal.
+const afterRefusal = resync - time.Second
 
 // carries returns why an underlay cannot carry the fast path, empty if it can. Programs write Ethernet headers, and do not
 // know a VRF's routes.
@@ -83,8 +86,8 @@ func (a *Agent) fastPathOff() string {
 	if why := a.FastPath.Blocked(); why != "" {
 		return why
 	}
-	if a.loop.liberalRefused {
-		return liberalRefused
+	if r := a.loop.refusal; time.Now().Before(r.until) {
+		return r.why
 	}
 	return ""
 }
@@ -100,14 +103,14 @@ func (a *Agent) finishFastPath(node backend.Node, r result) {
 	if !a.Shortcuts.On {
 		return
 	}
-	refused := slices.ContainsFunc(r.left, func(c netstate.Change) bool { return c.Key() == liberal.Key() })
-	if refused != a.loop.liberalRefused {
-		a.loop.liberalRefused = refused
-		a.trigger()
-	}
 	s := FastPathStatus{Why: node.FastPathOff}
 	if s.Why == "" {
 		s = fastPathStatus(r)
+	}
+	if slices.ContainsFunc(r.left, isFast) && node.FastPathOff == "" {
+		s = FastPathStatus{Why: refused(r)}
+		a.loop.refusal = refusal{s.Why, time.Now().Add(afterRefusal)}
+		a.trigger()
 	}
 	if s.On && !r.degraded() {
 		if err := a.FastPath.Extend(); err != nil {
@@ -119,7 +122,7 @@ func (a *Agent) finishFastPath(node backend.Node, r result) {
 		return
 	}
 	level := slog.LevelInfo
-	if !s.On {
+	if !s.On && s.Why != noWay {
 		level = slog.LevelWarn
 	}
 	a.Log.Log(context.Background(), level, "the fast path is "+s.String(), "node", a.Node)
@@ -127,14 +130,6 @@ func (a *Agent) finishFastPath(node backend.Node, r result) {
 
 // fastPathStatus returns how the fast path is where nothing forbids one.
 func fastPathStatus(r result) FastPathStatus {
-	left := slices.IndexFunc(r.left, isFast)
-	if left >= 0 {
-		why := fmt.Sprintf("%s is not as wanted", r.left[left].Key().Kind)
-		if r.err != nil {
-			_, why = firstError(r.err)
-		}
-		return FastPathStatus{Why: why}
-	}
 	var s FastPathStatus
 	for key := range r.want {
 		if key.Kind == netstate.KindProgram {
@@ -142,10 +137,25 @@ func fastPathStatus(r result) FastPathStatus {
 		}
 	}
 	if !s.On {
-		return FastPathStatus{Why: "no peer is reached in a way that it knows"}
+		return FastPathStatus{Why: noWay}
 	}
 	slices.Sort(s.Devices)
 	return s
+}
+
+// noWay is why the fast path is off before peers are there.
+const noWay = "no peer is reached in a way that it knows"
+
+// refused returns what the kernel refused of the fast path, and why if that is known.
+func refused(r result) string {
+	for _, c := range r.left {
+		for line := range strings.Lines(fmt.Sprint(r.err)) {
+			if isFast(c) && strings.HasPrefix(line, c.String()+": ") {
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	return fmt.Sprint(r.left[slices.IndexFunc(r.left, isFast)])
 }
 
 // blockedInterval is how often the loop is woken if something forbids the fast path that the kernel does not announce.

@@ -143,11 +143,13 @@ func TestFastPathFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		refused func(netstate.Object) bool
 		why     string
-		nothing string
 	}{
 		"a program": {func(o netstate.Object) bool { return o.Key().Kind == netstate.KindProgram },
-			"off: + program from_pod dev cni0 ingress: EBUSY", "program"},
-		"a parameter": {func(o netstate.Object) bool { return o.Key() == liberal.Key() }, "off: " + liberalRefused, "shortcut"},
+			"off: + program from_pod dev cni0 ingress: EBUSY"},
+		"one program": {func(o netstate.Object) bool { return o == netstate.Program{Dev: "flannel.1", Name: netstate.ToPod} },
+			"off: + program to_pod dev flannel.1 ingress: EBUSY"},
+		"a parameter": {func(o netstate.Object) bool { return o.Key() == liberal.Key() },
+			"off: ~ " + liberal.String() + " (was " + strings.TrimSuffix(liberal.String(), "1") + "0): EBUSY"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -160,12 +162,16 @@ func TestFastPathFails(t *testing.T) {
 				}})
 				stop := n.start()
 				defer stop()
-				n.eventually("off", func() bool { return n.fastPath() == test.why && !n.has(test.nothing) })
-				time.Sleep(2 * unreadyAfter)
+				n.eventually("off", func() bool { return n.fastPath() == test.why && !n.has("program") && !n.has("shortcut") })
+				time.Sleep(5 * unreadyAfter)
 				if !n.ready() || !n.has(peerRoute) {
 					t.Errorf("the node is not ready: %v", n.agent.status.Ready())
 				}
+				if lines := n.logs("the fast path is off"); lines != 1 {
+					t.Errorf("%d lines tell of it, want 1:\n%s", lines, n.log.String())
+				}
 				n.kernel.SetFaults(fake.Faults{})
+				time.Sleep(resync)
 				n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.has(shortcut2) })
 			})
 		})
@@ -200,7 +206,9 @@ func TestFastPathOff(t *testing.T) {
 		"no programs": {&Agent{}, "this agent has no programs for it"},
 		"policies":    {&Agent{Config: Config{FastPath: &programs{}, Policies: policies{}}}, "network policies are enforced on this node"},
 		"blocked":     {&Agent{Config: Config{FastPath: &programs{why: "no conntrack"}}}, "no conntrack"},
-		"refused":     {&Agent{Config: Config{FastPath: &programs{}}, loop: loopState{liberalRefused: true}}, liberalRefused},
+		"refused": {&Agent{Config: Config{FastPath: &programs{}}, loop: loopState{
+			refusal: refusal{"EBUSY", time.Now().Add(time.Minute)}}}, "EBUSY"},
+		"refused long ago": {&Agent{Config: Config{FastPath: &programs{}}, loop: loopState{refusal: refusal{"EBUSY", time.Now()}}}, ""},
 	} {
 		if got := test.agent.fastPathOff(); !strings.HasPrefix(got, test.want) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)

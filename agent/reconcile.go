@@ -50,8 +50,7 @@ type loopState struct {
 	applied    netstate.State // what the kernel was brought to, nil if anything that matters is missing
 	verifyAt   time.Time      // when to verify what the incremental update wrote
 	contention contention
-	// liberalRefused says that the last reconcile could not set what the fast path needs of conntrack.
-	liberalRefused bool
+	refusal    refusal
 }
 
 // desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the

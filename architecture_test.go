@@ -98,7 +98,7 @@ var arrows = []struct {
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
 	{"packet", nil},
 	{"policy", []string{"netstate"}},
-	{"policy/enforce", []string{"policy", "netstate", "netstate/nflog", "packet", "internal/causes"}},
+	{"policy/enforce", []string{"policy", "netstate", "netstate/conntrack", "netstate/nflog", "packet", "internal/causes"}},
 	{"policy/announce/message", nil},
 	{"policy/announce", []string{"policy", "policy/announce/message", "netstate", "internal/causes"}},
 	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient"}},
@@ -199,7 +199,7 @@ var owners = []struct {
 }{
 	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                       // read manifests
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                                            // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/fastpath", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
+	{"github.com/vishvananda/...", []string{"netstate/conntrack", "netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/fastpath", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/filter", "netstate/nflog", "netstate/nfnl", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},

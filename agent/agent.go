@@ -39,6 +39,8 @@ type Policies interface {
 	Tunnels(sources map[netip.Addr]netip.Addr)
 	// Enforced returns nil while the node's rules are as policies ask, or else why they are not.
 	Enforced() error
+	// Judged returns nil if no open connection that policies deny takes the fast path, or else why one could.
+	Judged() error
 }
 
 // Config is what an Agent is made of. Nothing of it is optional but what says so.

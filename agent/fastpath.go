@@ -43,7 +43,7 @@ func (p Planner) fastPath(want netstate.State, node backend.Node) {
 	if !p.Shortcuts.On || node.FastPathOff != "" {
 		return
 	}
-	if fast := backend.Shortcuts(want, node, p.Base.Bridge, p.Shortcuts.SkipMark); len(fast) > 0 {
+	if fast := backend.Shortcuts(want, node, p.Base.Bridge, p.Shortcuts.SkipMark|netstate.DeniedMark); len(fast) > 0 {
 		want.Merge(fast)
 		want.Add(liberal)
 	}
@@ -77,17 +77,25 @@ func carries(underlays []backend.Underlay, interfaces []netstate.Interface) stri
 
 // fastPathOff returns why no packet may take the fast path, beyond what the underlays are.
 func (a *Agent) fastPathOff() string {
-	switch {
-	case a.FastPath == nil:
+	if a.FastPath == nil {
 		return "this agent has no programs for it"
-	case a.Policies != nil:
-		return "network policies are enforced on this node, and judge packets of connections that are open, too"
 	}
-	if why := a.FastPath.Blocked(); why != "" {
+	if why := a.fastPathBlocked(); why != "" {
 		return why
 	}
 	if r := a.loop.refusal; time.Now().Before(r.until) {
 		return r.why
+	}
+	return ""
+}
+
+// fastPathBlocked returns what may change at any time.
+func (a *Agent) fastPathBlocked() string {
+	if why := a.FastPath.Blocked(); why != "" || a.Policies == nil {
+		return why
+	}
+	if err := a.Policies.Judged(); err != nil {
+		return err.Error()
 	}
 	return ""
 }
@@ -163,9 +171,9 @@ const blockedInterval = 3 * time.Second
 
 // watchFastPath wakes the loop when something comes or goes that forbids the fast path.
 func (a *Agent) watchFastPath(ctx context.Context) error {
-	last := a.FastPath.Blocked()
+	last := a.fastPathBlocked()
 	for sleep(ctx, blockedInterval) {
-		if now := a.FastPath.Blocked(); now != last {
+		if now := a.fastPathBlocked(); now != last {
 			last = now
 			a.trigger()
 		}

@@ -80,7 +80,7 @@ func TestFastPath(t *testing.T) {
 		stop := n.start()
 		defer stop()
 		n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.ready() })
-		for _, want := range []string{shortcut2, "podport 10.244.1.7 dev veth1", "switch skipmark 0x2", "program from_pod dev cni0",
+		for _, want := range []string{shortcut2, "podport 10.244.1.7 dev veth1", "switch skipmark 0x8000002", "program from_pod dev cni0",
 			"program to_pod dev flannel.1"} {
 			if !n.has(want) {
 				t.Errorf("no %s in\n%s", want, n.state())
@@ -204,7 +204,7 @@ func TestFastPathOff(t *testing.T) {
 		want  string
 	}{
 		"no programs": {&Agent{}, "this agent has no programs for it"},
-		"policies":    {&Agent{Config: Config{FastPath: &programs{}, Policies: policies{}}}, "network policies are enforced on this node"},
+		"policies":    {&Agent{Config: Config{FastPath: &programs{}, Policies: policies{errors.New("nothing is judged yet")}}}, "nothing is judged yet"},
 		"blocked":     {&Agent{Config: Config{FastPath: &programs{why: "no conntrack"}}}, "no conntrack"},
 		"refused": {&Agent{Config: Config{FastPath: &programs{}}, loop: loopState{
 			refusal: refusal{"EBUSY", time.Now().Add(time.Minute)}}}, "EBUSY"},

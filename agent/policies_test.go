@@ -17,6 +17,7 @@ type policies struct{ error }
 func (p policies) Protect([]netip.Prefix) error      { return p.error }
 func (p policies) Tunnels(map[netip.Addr]netip.Addr) {}
 func (p policies) Enforced() error                   { return p.error }
+func (p policies) Judged() error                     { return p.error }
 
 // TestTunnelsAreTold: policies learn of each change of the nodes where their packets come from.
 func TestTunnelsAreTold(t *testing.T) {
@@ -41,6 +42,7 @@ type tunnels chan map[netip.Addr]netip.Addr
 
 func (tunnels) Protect([]netip.Prefix) error { return nil }
 func (tunnels) Enforced() error              { return nil }
+func (tunnels) Judged() error                { return nil }
 
 func (c tunnels) Tunnels(sources map[netip.Addr]netip.Addr) { c <- sources }
 

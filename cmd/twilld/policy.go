@@ -14,6 +14,7 @@ import (
 
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/conntrack"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/nflog"
@@ -94,12 +95,20 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return fmt.Errorf("--network-policy: %w", err)
 	}
 	announced, denials := announce.NewSource(source, p.config.Node), openDenials(o, p.config.Log)
+	connections, closeConnections, err := openConnections(p)
+	if err != nil {
+		tables.Close()
+		ports.Close()
+		return fmt.Errorf("--network-policy beside the fast path: %w", err)
+	}
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
-		Networks: networks(p.config.Network), Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil})
+		Connections: connections, Networks: networks(p.config.Network), Log: p.config.Log,
+		Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil})
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()
 		ports.Close()
+		closeConnections()
 		return fmt.Errorf("--network-policy: %w", err)
 	}
 	p.metrics.MustRegister(e.Collector(counters))
@@ -112,9 +121,22 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		defer tables.Close()
 		defer counters.Close()
 		defer ports.Close()
+		defer closeConnections()
 		return e.Run(ctx)
 	})
 	return nil
+}
+
+// openConnections opens what the kernel tracks, if packets of open connections may take the fast path.
+func openConnections(p *parts) (enforce.Connections, func(), error) {
+	if !p.config.Shortcuts.On {
+		return nil, func() {}, nil
+	}
+	t, err := conntrack.Open(netstate.DeniedMark)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, t.Close, nil
 }
 
 // networks returns what the cluster's pods get addresses from.

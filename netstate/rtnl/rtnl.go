@@ -1,5 +1,6 @@
 // Package rtnl speaks rtnetlink where github.com/vishvananda/netlink costs too much: it sends many requests in one
-// write, and reads thousands of objects without a copy of each. Requests are made with that library's package nl.
+// write, and reads thousands of objects without a copy of each. Requests are made with that library's package nl. It can
+// do the same for netfilter's tables.
 package rtnl
 
 import (
@@ -31,7 +32,7 @@ const (
 	answerSize = 2048
 )
 
-// Conn is a blocking rtnetlink socket. One goroutine may use it at a time.
+// Conn is a blocking netlink socket. One goroutine may use it at a time.
 type Conn struct {
 	fd   int
 	port uint32
@@ -39,8 +40,13 @@ type Conn struct {
 }
 
 // Dial opens a socket in the current network namespace.
-func Dial() (*Conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+func Dial() (*Conn, error) { return dialFamily(unix.NETLINK_ROUTE) }
+
+// DialNetfilter opens one for netfilter's requests instead of rtnetlink's.
+func DialNetfilter() (*Conn, error) { return dialFamily(unix.NETLINK_NETFILTER) }
+
+func dialFamily(family int) (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}

@@ -47,9 +47,11 @@ type Config struct {
 	Source   policy.Source
 	Kernel   Kernel
 	Ports    Ports
-	Log      *slog.Logger
-	Metrics  *Metrics
-	Logs     bool // rules tell of packets that they drop: LogDenied writes them to Log
+	// Connections is needed where packets of open ones take the fast path, past the tables. Optional.
+	Connections Connections
+	Log         *slog.Logger
+	Metrics     *Metrics
+	Logs        bool // rules tell of packets that they drop: LogDenied writes them to Log
 }
 
 const (
@@ -70,6 +72,7 @@ type Enforcer struct {
 	inbox   inbox
 	wake    chan struct{}
 	hurry   chan struct{} // somebody waits for the next reconcile
+	denies  chan struct{} // open connections may be denied now
 
 	mu       sync.Mutex
 	subnets  []netip.Prefix            // of this node, which the agent tells
@@ -79,6 +82,7 @@ type Enforcer struct {
 	chains   map[netstate.Key]policy.Chain
 	enforced error // why pods may not start yet; nil: the tables are there
 	failed   error // why the last reconcile failed; nil: it did not
+	judged   error // why open connections may be denied that are not marked; nil: none
 
 	// What follows is the loop's own.
 	tableMu  sync.Mutex      // of writing to table, and of others' reading
@@ -93,7 +97,8 @@ type Enforcer struct {
 // New makes an Enforcer that has not touched anything yet.
 func New(cfg Config) *Enforcer {
 	return &Enforcer{Config: cfg, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
-		progress: make(chan struct{}), enforced: errors.New("network policies are not enforced yet")}
+		denies: make(chan struct{}, 1), progress: make(chan struct{}), enforced: errors.New("network policies are not enforced yet"),
+		judged: errors.New("network policies have not judged the connections that are open yet")}
 }
 
 // Protect tells what this node's pods get addresses from. It returns nil once policies are enforced there: until then no
@@ -189,6 +194,9 @@ func (e *Enforcer) Run(ctx context.Context) error {
 		return e.watch(ctx, "watch pods' ports", e.Ports.Watch, func() { e.inbox.plugged() })
 	})
 	group.Go(func() error { return e.loop(ctx) })
+	if e.Connections != nil {
+		group.Go(func() error { return e.markConnections(ctx) })
+	}
 	return group.Wait()
 }
 

@@ -110,18 +110,20 @@ type run struct {
 	world  policytest.World
 	snap   policy.Snapshot
 	log    *strings.Builder
+	tracks *fakeConnections
 }
 
 // test runs f beside an Enforcer on a kernel.
 func test(t *testing.T, k *fakeKernel, f func(*run)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &run{T: t, kernel: k, source: fakeSource(make(chan policy.Change)), world: policytest.New(6), log: &strings.Builder{}}
+		r := &run{T: t, kernel: k, source: fakeSource(make(chan policy.Change)), world: policytest.New(6), log: &strings.Builder{},
+			tracks: &fakeConnections{}}
 		k.events = make(chan struct{})
 		r.snap = r.world.Snapshot(4, 6)
 		r.ports = &fakePorts{all: r.world.Ports(r.snap, 1), events: make(chan struct{})}
 		r.Enforcer = New(Config{Node: "node1", Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
-			Kernel: k, Ports: r.ports, Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+			Kernel: k, Ports: r.ports, Connections: r.tracks, Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- r.Enforcer.Run(ctx) }()

@@ -16,6 +16,7 @@ type Metrics struct {
 	seconds prometheus.Histogram
 	errors  prometheus.Counter
 	skipped prometheus.Gauge
+	marked  prometheus.Counter
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -33,8 +34,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Reconciles of network policies that failed; the tables stay as they were."}),
 		skipped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_skipped",
 			Help: "Parts of network policies that cannot be understood; the log says why."}),
+		marked: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_policy_denied_connections_total",
+			Help: "Open connections that were taken off the fast path because network policies had come to deny them."}),
 	}
-	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped)
+	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped, m.marked)
 	return m
 }
 

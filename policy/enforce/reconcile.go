@@ -42,6 +42,9 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	if err := e.apply(ctx, plan, began); err != nil {
 		return err
 	}
+	if e.have == nil || e.table.MayDeny(plan) {
+		signal(e.denies)
+	}
 	e.have = e.table.State()
 	e.setEnforced(site, nil)
 	e.setFollowed(n.last)

@@ -197,8 +197,8 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                       // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                                            // alters records under the API server
+	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                                             // read manifests
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                                                                  // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/conntrack", "netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/fastpath", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/filter", "netstate/nflog", "netstate/nfnl", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},

@@ -24,6 +24,7 @@ type target struct {
 	targets bool          // of trace: that file has what a workstation found in them
 	remote  bool          // ask the nodes of a cluster
 	cluster cluster
+	bpffs   string // of fastpath
 }
 
 // inCluster reports whether the command is about a cluster's nodes.

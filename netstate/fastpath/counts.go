@@ -85,10 +85,16 @@ func (p *Provider) Pause(until time.Time) error {
 }
 
 // Paused returns until when the fast path is paused, or the zero time.
-func (p *Provider) Paused() time.Time {
+func (p *Provider) Paused() time.Time { return p.time(pausedClock) }
+
+// Deadline returns when the programs leave all packets to the kernel if nobody calls Extend, or the zero time if they do.
+func (p *Provider) Deadline() time.Time { return p.time(deadlineClock) }
+
+// time returns a time of the map if it is in the future, else the zero time.
+func (p *Provider) time(clock uint32) time.Time {
 	var until uint64
 	t, err := now()
-	if err = errors.Join(err, p.maps[clockMap].Lookup(pausedClock, &until)); err != nil || until <= t {
+	if err = errors.Join(err, p.maps[clockMap].Lookup(clock, &until)); err != nil || until <= t {
 		return time.Time{}
 	}
 	return time.Now().Add(time.Duration(until - t)).Round(time.Second)

@@ -70,15 +70,11 @@ func Open(dir string) (*Provider, error) {
 		}
 		have = fresh
 	}
-	p := &Provider{loaded: have, ids: map[netstate.ProgramName]int{}, names: names{fd: -1}}
-	if err := p.connect(); err != nil {
-		p.Close()
-		return nil, err
-	}
-	return p, nil
+	return connected(have)
 }
 
-// OpenPinned opens the maps that another process has pinned, to read counts and to pause.
+// OpenPinned opens what another process has pinned, to look at it and to pause. It loads nothing: programs of another
+// version are not known to it.
 func OpenPinned(dir string) (*Provider, error) {
 	path, err := folder(dir)
 	if err != nil {
@@ -97,13 +93,27 @@ func OpenPinned(dir string) (*Provider, error) {
 		return nil, fmt.Errorf("%w: below %s are no maps of this version; does the agent have its fast path on?",
 			ErrUnavailable, path)
 	}
-	return &Provider{loaded: have, names: names{fd: -1}}, nil
+	return connected(have)
 }
 
-// connect learns the programs' identities and opens the sockets.
+// connected returns a Provider of what is loaded.
+func connected(have loaded) (*Provider, error) {
+	p := &Provider{loaded: have, ids: map[netstate.ProgramName]int{}, names: names{fd: -1}}
+	if err := p.connect(); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// connect learns the identities of the programs that are loaded, and opens the sockets.
 func (p *Provider) connect() (err error) {
 	for _, name := range programs {
-		info, err := p.programs[string(name)].Info()
+		program := p.programs[string(name)]
+		if program == nil {
+			continue
+		}
+		info, err := program.Info()
 		if err != nil {
 			return fmt.Errorf("read about the program %s: %w", name, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -45,7 +46,7 @@ func (b *bench) up(ctx context.Context) error {
 		}
 	}
 	if len(kept) == 0 {
-		return fmt.Errorf("nothing to measure: %v", b.notes)
+		return fmt.Errorf("nothing to measure: %s", strings.Join(b.notes, " "))
 	}
 	b.variants = kept
 	return nil

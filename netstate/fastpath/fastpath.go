@@ -8,12 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
-
 	"github.com/twill-net/twill/netstate"
-	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // ErrUnavailable is in each error that says why this machine has no fast path.
@@ -35,13 +30,11 @@ const lifetime = 10 * time.Minute
 // shortcut, podport, switch and program. Several goroutines may use it.
 type Provider struct {
 	loaded
-	ids   map[netstate.ProgramName]int
-	names names
+	folder string // of the pins
+	ids    map[netstate.ProgramName]int
 
-	mu    sync.Mutex // of the sockets
-	nl    *netlink.Handle
-	bulk  *rtnl.Conn
-	ipsec *nl.SocketHandle // nil: the kernel has no IPsec
+	mu sync.Mutex // of the sockets
+	sockets
 }
 
 // Open loads the programs and maps, or adopts those that an earlier process pinned below dir, which is a BPF file system.
@@ -70,7 +63,7 @@ func Open(dir string) (*Provider, error) {
 		}
 		have = fresh
 	}
-	return connected(have)
+	return connected(path, have)
 }
 
 // OpenPinned opens what another process has pinned, to look at it and to pause. It loads nothing: programs of another
@@ -93,70 +86,37 @@ func OpenPinned(dir string) (*Provider, error) {
 		return nil, fmt.Errorf("%w: below %s are no maps of this version; does the agent have its fast path on?",
 			ErrUnavailable, path)
 	}
-	return connected(have)
+	return connected(path, have)
 }
 
 // connected returns a Provider of what is loaded.
-func connected(have loaded) (*Provider, error) {
-	p := &Provider{loaded: have, ids: map[netstate.ProgramName]int{}, names: names{fd: -1}}
-	if err := p.connect(); err != nil {
+func connected(folder string, have loaded) (*Provider, error) {
+	p := &Provider{loaded: have, folder: folder, ids: map[netstate.ProgramName]int{}}
+	var err error
+	if p.sockets, err = connect(); err != nil {
 		p.Close()
 		return nil, err
 	}
-	return p, nil
-}
-
-// connect learns the identities of the programs that are loaded, and opens the sockets.
-func (p *Provider) connect() (err error) {
 	for _, name := range programs {
 		program := p.programs[string(name)]
 		if program == nil {
-			continue
+			continue // of another version
 		}
 		info, err := program.Info()
 		if err != nil {
-			return fmt.Errorf("read about the program %s: %w", name, err)
+			p.Close()
+			return nil, fmt.Errorf("read about the program %s: %w", name, err)
 		}
 		id, _ := info.ID()
 		p.ids[name] = int(id)
 	}
-	if p.names.fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("open a socket for the names of devices: %w", err)
-	}
-	if p.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return fmt.Errorf("open a netlink socket: %w", err)
-	}
-	if err = p.nl.SetSocketTimeout(rtnl.Timeout); err != nil {
-		return err
-	}
-	if p.bulk, err = rtnl.Dial(); err != nil {
-		return err
-	}
-	s, err := nl.Subscribe(unix.NETLINK_XFRM)
-	switch {
-	case err == nil:
-		p.ipsec = &nl.SocketHandle{Socket: s}
-	case !errors.Is(err, unix.EPROTONOSUPPORT):
-		return fmt.Errorf("open a netlink socket for IPsec: %w", err)
-	}
-	return nil
+	return p, nil
 }
 
 // Close closes the files. What is pinned and attached stays.
 func (p *Provider) Close() {
-	p.close()
-	if p.names.fd >= 0 {
-		_ = unix.Close(p.names.fd) // nothing was written to it
-	}
-	if p.nl != nil {
-		p.nl.Close()
-	}
-	if p.bulk != nil {
-		p.bulk.Close()
-	}
-	if p.ipsec != nil {
-		p.ipsec.Close()
-	}
+	p.loaded.close()
+	p.sockets.close()
 }
 
 // Writes reports whether objects of a kind are the fast path's.

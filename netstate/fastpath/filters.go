@@ -31,12 +31,12 @@ type filters struct {
 }
 
 // qdiscs returns by index of device what kind of qdisc is where packets come in: clsact, or ingress.
-func (p *Provider) qdiscs() (map[uint32]string, error) {
+func (s sockets) qdiscs() (map[uint32]string, error) {
 	return rtnl.Retry("queueing disciplines", func() (map[uint32]string, error) {
 		kinds := map[uint32]string{}
 		r := nl.NewNetlinkRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP)
 		r.AddData(&nl.TcMsg{Family: unix.AF_UNSPEC})
-		err := p.bulk.List(r, func(m []byte) error {
+		err := s.bulk.List(r, func(m []byte) error {
 			if len(m) < nl.SizeofTcMsg {
 				return fmt.Errorf("a queueing discipline of %d bytes: want at least %d", len(m), nl.SizeofTcMsg)
 			}
@@ -50,10 +50,10 @@ func (p *Provider) qdiscs() (map[uint32]string, error) {
 }
 
 // filters lists those of a device that has the qdisc clsact.
-func (p *Provider) filters(index uint32) (f filters, err error) {
+func (s sockets) filters(index uint32) (f filters, err error) {
 	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: int(index)}}
 	for _, hook := range hooks {
-		list, err := rtnl.Retry("filters", func() ([]netlink.Filter, error) { return p.nl.FilterList(link, hook) })
+		list, err := rtnl.Retry("filters", func() ([]netlink.Filter, error) { return s.nl.FilterList(link, hook) })
 		if err != nil {
 			return f, fmt.Errorf("list the filters: %w", err)
 		}
@@ -147,8 +147,8 @@ func (p *Provider) attach(o netstate.Program) error {
 	switch kind := kinds[index]; kind {
 	case "clsact":
 	case "":
-		if err := p.nl.QdiscAdd(clsact(index)); err != nil {
-			return fmt.Errorf("add the queueing discipline clsact: %w", err)
+		if err := p.addQdisc(index); err != nil {
+			return err
 		}
 	default:
 		return fmt.Errorf("device %s has a queueing discipline %s of somebody else, beside which there can be no clsact",
@@ -177,7 +177,8 @@ func (p *Provider) attach(o netstate.Program) error {
 	return nil
 }
 
-// detach takes our programs from a device, and the qdisc if nobody else uses it.
+// detach takes our programs from a device. The qdisc stays until Clean: the kernel drops what the device is to send
+// while a qdisc comes or goes, also one for what comes in.
 func (p *Provider) detach(o netstate.Program) error {
 	index, err := p.names.index(o.Dev)
 	if errors.Is(err, unix.ENODEV) {
@@ -190,34 +191,29 @@ func (p *Provider) detach(o netstate.Program) error {
 	if err != nil || kinds[index] != "clsact" {
 		return err
 	}
-	f, err := p.filters(index)
-	if err != nil {
-		return err
-	}
-	for _, old := range f.ours {
-		if err := p.deleteFilter(old); err != nil {
-			return err
-		}
-	}
-	if len(f.other) > 0 {
-		return nil
-	}
-	if err := p.nl.QdiscDel(clsact(index)); err != nil && !absent(err) {
-		return fmt.Errorf("delete the queueing discipline clsact: %w", err)
-	}
-	return nil
+	_, err = p.deleteOurs(index)
+	return err
 }
 
-func (p *Provider) deleteFilter(f *netlink.BpfFilter) error {
-	if err := p.nl.FilterDel(f); err != nil && !absent(err) {
+// deleteOurs deletes our filters of a device, and returns how many of others there are.
+func (s sockets) deleteOurs(index uint32) (others int, err error) {
+	f, err := s.filters(index)
+	if err != nil {
+		return 0, err
+	}
+	for _, old := range f.ours {
+		if err := s.deleteFilter(old); err != nil {
+			return 0, err
+		}
+	}
+	return len(f.other), nil
+}
+
+func (s sockets) deleteFilter(f *netlink.BpfFilter) error {
+	if err := s.nl.FilterDel(f); err != nil && !absent(err) {
 		return fmt.Errorf("delete the filter %s: %w", f.Name, err)
 	}
 	return nil
-}
-
-// absent reports whether what was to be deleted is not there, alone or with its device.
-func absent(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV)
 }
 
 func clsact(index uint32) netlink.Qdisc {

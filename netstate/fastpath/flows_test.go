@@ -17,8 +17,8 @@ import (
 // data is what a test sends: more than queues hold, and the same each time.
 func data(size int64) io.Reader { return io.LimitReader(rand.NewChaCha8([32]byte{1}), size) }
 
-// connect makes a TCP connection from a pod to another.
-func connect(t *testing.T, from, to *space, addr netip.Addr) (client, server net.Conn) {
+// connection makes a TCP connection from a pod to another.
+func connection(t *testing.T, from, to *space, addr netip.Addr) (client, server net.Conn) {
 	t.Helper()
 	var l net.Listener
 	var err error
@@ -127,6 +127,7 @@ func (e echo) assured() {
 func TestFlows(t *testing.T) {
 	for _, mode := range modes {
 		a, b := fast(t, mode)
+		a.bridgeFilter("1")
 		for _, family := range []string{"IPv4", "IPv6"} {
 			t.Run(fmt.Sprintf("%s/%s", mode, family), func(t *testing.T) {
 				addr := b.pod4()
@@ -134,7 +135,7 @@ func TestFlows(t *testing.T) {
 					addr = b.pod6()
 				}
 				before := a.fastPackets(mode) + b.fastPackets(mode)
-				client, server := connect(t, a.pod, b.pod, addr)
+				client, server := connection(t, a.pod, b.pod, addr)
 				a.slow()
 				b.slow()
 				transfer(t, client, server, 50<<20)

@@ -185,13 +185,22 @@ func explain(err error) error {
 	return fmt.Errorf("%w: the kernel does not load the programs: %w", ErrUnavailable, err)
 }
 
-// Clean removes what is pinned for this network namespace. What is attached is to be detached before.
+// Clean removes all that the fast path has in this network namespace: programs, the qdiscs that they needed, and what is
+// pinned.
 func Clean(dir string) error {
 	path, err := folder(dir)
+	if errors.Is(err, ErrUnavailable) {
+		return nil // without pins there never was anything
+	}
 	if err != nil {
-		if errors.Is(err, ErrUnavailable) {
-			return nil // nothing can be pinned there
-		}
+		return err
+	}
+	s, err := connect()
+	if err == nil {
+		err = s.removeQdiscs(path)
+	}
+	s.close()
+	if err != nil {
 		return err
 	}
 	if err := os.RemoveAll(path); err != nil {

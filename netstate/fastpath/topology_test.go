@@ -138,7 +138,7 @@ func (n *node) up() {
 	n.ip("addr add 192.0.2.%d/24 dev eth0", n.n)
 	n.ip("addr add 2001:db8::%d/64 dev eth0 nodad", n.n)
 	n.ip("link add cni0 address %s mtu 1430 type bridge", n.mac(bridgeMAC))
-	n.ip("link add flannel.1 address %s mtu 1450 type vxlan id 1 local 192.0.2.%d dev eth0 dstport 8472 nolearning",
+	n.ip("link add flannel.1 address %s mtu 1430 type vxlan id 1 local 192.0.2.%d dev eth0 dstport 8472 nolearning",
 		n.mac(vtep4MAC), n.n)
 	n.ip("link add flannel-v6.1 address %s mtu 1430 type vxlan id 1 local 2001:db8::%d dev eth0 dstport 8472 nolearning udp6zerocsumtx udp6zerocsumrx",
 		n.mac(vtep6MAC), n.n)
@@ -153,6 +153,7 @@ func (n *node) up() {
 	for _, dev := range []string{"flannel.1", "flannel-v6.1"} {
 		n.ip("addr add fd00:1:0:%d::/128 dev %s nodad", n.n, dev)
 	}
+	n.bridgeFilter("0")
 	n.sysctl("net/ipv4/ip_forward", "1")
 	n.sysctl("net/ipv6/conf/all/forwarding", "1")
 	n.sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", "1")
@@ -162,6 +163,16 @@ func (n *node) up() {
 	n.pod.ip("route add default via fd00:1:0:%d::1", n.n)
 	n.command("nft", "add table inet t; add counter inet t slow; add chain inet t f { type filter hook forward priority 0; }; "+
 		"add rule inet t f counter name slow; add rule inet t f ct state established accept")
+}
+
+// bridgeFilter makes netfilter see bridged packets, if the kernel has br_netfilter: then conntrack sees pods' packets
+// before the program does.
+func (n *node) bridgeFilter(value string) {
+	n.do(func() {
+		for _, tables := range []string{"iptables", "ip6tables"} {
+			_ = os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+tables, []byte(value), 0)
+		}
+	})
 }
 
 // plug connects a pod with the bridge.

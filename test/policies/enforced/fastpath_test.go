@@ -49,8 +49,8 @@ type talk struct {
 }
 
 // TestCutWithFastPath: packets of open connections take the fast path, and a policy that denies one of them cuts it within
-// a moment, at the node of the client or of the server, in both directions. Other connections notice nothing, and it goes
-// on when it is allowed again.
+// a moment, at the node of the client or of the server, in both directions. Other connections notice nothing, a restart of
+// the agent changes nothing, and it goes on when it is allowed again.
 func TestCutWithFastPath(t *testing.T) {
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
@@ -119,6 +119,7 @@ func cutAndAllow(t *testing.T, l *lab.Lab, node *lab.Node, policy string, talks,
 			t.Errorf("%s: its entry has the mark %#x (%v)", c.name, mark, there)
 		}
 	}
+	restartSilently(t, node, talks)
 	if err := l.DeleteManifest("cut.yaml"); err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +130,21 @@ func cutAndAllow(t *testing.T, l *lab.Lab, node *lab.Node, policy string, talks,
 				t.Fatalf("%s: silent for %v although it is allowed again", c.name, c.silent())
 			}
 			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// restartSilently restarts a node's agent. What is denied stays so.
+func restartSilently(t *testing.T, n *lab.Node, denied []*talk) {
+	t.Helper()
+	if err := n.RestartAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fastPathOn(t, n)
+	time.Sleep(time.Second)
+	for _, c := range denied {
+		if d := time.Since(time.Unix(0, max(c.atServer.Load(), c.atClient.Load()))); d < 2*time.Second {
+			t.Errorf("%s: after a restart of the agent something came %v ago", c.name, d)
 		}
 	}
 }

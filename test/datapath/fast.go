@@ -4,15 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
+	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/twill-net/twill/agent"
-	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fastpath"
 )
 
 // fastLimit is how long agents may take until the fast path is on: its entries follow the first pods.
@@ -67,74 +64,78 @@ func parseOff(report string) (why string, err error) {
 	return "", nil
 }
 
-// counts are packets that met the fast path's programs.
-type counts struct{ fast, slow float64 }
-
-func (c counts) since(before counts) counts {
-	return counts{c.fast - before.fast, c.slow - before.slow}
+// counts are packets that met the fast path's programs, by what came of them.
+type counts struct {
+	fast uint64
+	slow map[string]uint64 // by the reason
 }
 
-func (c counts) plus(o counts) counts { return counts{c.fast + o.fast, c.slow + o.slow} }
-
-// share is how many of all packets were fast, 0 to 1.
-func (c counts) share() float64 {
-	if c.fast+c.slow == 0 {
-		return 0
+// add adds what was counted since before.
+func (c *counts) add(now, before counts) {
+	c.fast += now.fast - before.fast
+	for reason, n := range now.slow {
+		if n -= before.slow[reason]; n > 0 {
+			if c.slow == nil {
+				c.slow = map[string]uint64{}
+			}
+			c.slow[reason] += n
+		}
 	}
-	return c.fast / (c.fast + c.slow)
 }
 
 // String is what a reader of the tables must know.
 func (c counts) String() string {
-	text := fmt.Sprintf("%.1f %% of %.0f packets took the fast path", 100*c.share(), c.fast+c.slow)
-	if c.share() < 0.9 {
+	all, most := c.fast, ""
+	for _, reason := range slices.Sorted(maps.Keys(c.slow)) {
+		all += c.slow[reason]
+		if c.slow[reason] > c.slow[most] {
+			most = reason
+		}
+	}
+	share := 0.0
+	if all > 0 {
+		share = float64(c.fast) / float64(all)
+	}
+	text := fmt.Sprintf("%.1f %% of %d packets took the fast path", 100*share, all)
+	if share < 0.9 {
 		text += ", so these figures are not the fast path's"
+		if most != "" {
+			text += "; most others: " + most
+		}
 	}
 	return text
 }
 
-// counts reads the metrics of both nodes' agents; none without the fast path.
-func (s *site) counts(ctx context.Context) (sum counts, err error) {
+// counts reads what the programs of both nodes counted; nothing without the fast path.
+func (s *site) counts() (sum counts, err error) {
 	if !s.fast {
 		return counts{}, nil
 	}
 	for _, n := range s.Nodes() {
-		c, err := nodeCounts(ctx, n)
-		if err != nil {
-			return counts{}, err
+		if err := n.Do(func() error {
+			p, err := fastpath.OpenPinned(s.BPFDir())
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			c, err := p.Counts()
+			sum.add(byResult(c), counts{})
+			return err
+		}); err != nil {
+			return counts{}, fmt.Errorf("%s: %w", n.Name, err)
 		}
-		sum = sum.plus(c)
 	}
 	return sum, nil
 }
 
-func nodeCounts(ctx context.Context, n *lab.Node) (counts, error) {
-	text, err := n.Ask(ctx, "/metrics")
-	if err != nil {
-		return counts{}, err
-	}
-	return parseCounts(text)
-}
-
-var countLine = regexp.MustCompile(`^twill_fastpath_packets_total\{.*\bresult="([^"]*)".*\} (\S+)$`)
-
-// parseCounts reads metrics: packets that took the fast path are counted by the way they went, others by the reason.
-func parseCounts(metrics string) (c counts, err error) {
-	ways := []string{string(netstate.Encapsulate), string(netstate.ThroughVTEP), string(netstate.NextHop)}
-	for line := range strings.Lines(metrics) {
-		m := countLine.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		n, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			return counts{}, fmt.Errorf("read metrics: %q: %w", line, err)
-		}
-		if slices.Contains(ways, m[1]) {
-			c.fast += n
+func byResult(c fastpath.Counts) counts {
+	sum := counts{slow: map[string]uint64{}}
+	for _, r := range c.Results {
+		if r.Fast {
+			sum.fast += r.Packets
 		} else {
-			c.slow += n
+			sum.slow[r.Result] += r.Packets
 		}
 	}
-	return c, nil
+	return sum
 }

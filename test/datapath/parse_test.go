@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fastpath"
 )
 
 func TestParseIperf(t *testing.T) {
@@ -47,27 +50,30 @@ func TestParseOff(t *testing.T) {
 	}
 }
 
-func TestParseCounts(t *testing.T) {
-	const metrics = `# TYPE twill_fastpath_packets_total counter
-twill_fastpath_packets_total{program="from_pod",result="encap"} 900
-twill_fastpath_packets_total{program="to_pod",result="vtep"} 1e+03
-twill_fastpath_packets_total{program="from_pod",result="no-ct"} 50
-twill_fastpath_packets_total{program="from_pod",result="flags"} 50
-twill_fastpath_bytes_total{program="from_pod",result="encap"} 90000
-twill_ready 1
-`
-	got, err := parseCounts(metrics)
-	if want := (counts{1900, 100}); err != nil || got != want {
-		t.Errorf("%+v, %v, want %+v", got, err, want)
+func TestCounts(t *testing.T) {
+	read := func(packets ...uint64) counts {
+		c := fastpath.Counts{}
+		for i, r := range []fastpath.Count{{Program: netstate.FromPod, Result: "encap", Fast: true},
+			{Program: netstate.ToPod, Result: "encap", Fast: true}, {Program: netstate.FromPod, Result: "flags"},
+			{Program: netstate.ToPod, Result: "flags"}, {Program: netstate.ToPod, Result: "state"}} {
+			r.Packets = packets[i]
+			c.Results = append(c.Results, r)
+		}
+		return byResult(c)
 	}
-	if text := got.String(); text != "95.0 % of 2000 packets took the fast path" {
-		t.Error(text)
-	}
-	if text := (counts{1, 3}).String(); text != "25.0 % of 4 packets took the fast path, so these figures are not the fast path's" {
-		t.Error(text)
-	}
-	if text := (counts{}).String(); !strings.HasPrefix(text, "0.0 % of 0 packets") || !strings.HasSuffix(text, "not the fast path's") {
-		t.Error(text)
+	for _, c := range []struct {
+		before, now counts
+		want        string
+	}{
+		{read(100, 0, 50, 0, 0), read(1000, 1000, 75, 25, 50), "95.0 % of 2000 packets took the fast path"},
+		{read(0, 0, 0, 0, 9), read(1, 0, 1, 0, 11), "25.0 % of 4 packets took the fast path, so these figures are not the fast path's; most others: state"},
+		{counts{}, counts{}, "0.0 % of 0 packets took the fast path, so these figures are not the fast path's"},
+	} {
+		var sum counts
+		sum.add(c.now, c.before)
+		if got := sum.String(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }
 

@@ -122,7 +122,9 @@ func (b *bench) pair(ctx context.Context, v variant) (p pair, err error) {
 	if p.pod, passed, err = b.sample(ctx, s, from, to); err != nil {
 		return p, fmt.Errorf("between pods: %w", err)
 	}
-	b.passed[v] = b.passed[v].plus(passed)
+	sum := b.passed[v]
+	sum.add(passed, counts{})
+	b.passed[v] = sum
 	return p, nil
 }
 
@@ -133,7 +135,7 @@ const ripe = 2500 * time.Millisecond
 // what met the fast path's programs, but for connections, whose first and last packets they leave to the kernel.
 func (b *bench) sample(ctx context.Context, s *site, from, to end) (m sample, passed counts, err error) {
 	length := time.Duration(b.seconds) * time.Second
-	before, err := s.counts(ctx)
+	before, err := s.counts()
 	if err != nil {
 		return m, passed, err
 	}
@@ -158,12 +160,13 @@ func (b *bench) sample(ctx context.Context, s *site, from, to end) (m sample, pa
 	if m.udp, err = udp.measure(length); err != nil {
 		return m, passed, err
 	}
-	after, err := s.counts(ctx)
+	after, err := s.counts()
 	if err != nil {
 		return m, passed, err
 	}
+	passed.add(after, before)
 	m.connects, err = connections(from, to, length)
-	return m, after.since(before), err
+	return m, passed, err
 }
 
 func measureTCP(from, to end, length time.Duration) (exchange, error) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"slices"
 	"time"
 
@@ -27,11 +26,12 @@ const patience = time.Second
 type flow struct {
 	client, server int
 	network        string
+	placement      placement
 	done           chan struct{} // closed when the server has ended
 }
 
 // openFlow opens a flow; network is "tcp" or "udp".
-func openFlow(network string, from, to end) (*flow, error) {
+func (p placement) openFlow(network string, from, to end) (*flow, error) {
 	connect := connectTCP
 	if network == "udp" {
 		connect = connectUDP
@@ -40,15 +40,21 @@ func openFlow(network string, from, to end) (*flow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a flow of %s from %s to %s: %w", network, from.Name, to.addr, err)
 	}
-	f := &flow{client: client, server: server, network: network, done: make(chan struct{})}
-	go func() {
-		defer close(f.done)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		for answer(server) {
-		}
-	}()
+	f := &flow{client: client, server: server, network: network, placement: p, done: make(chan struct{})}
+	go p.serve(f.done, func() bool { return answer(server) })
 	return f, nil
+}
+
+// serve calls one until it returns false, and then closes done.
+func (p placement) serve(done chan struct{}, one func() bool) {
+	defer close(done)
+	release, err := p.hold()
+	if err != nil {
+		return // its client says so too
+	}
+	defer release()
+	for one() {
+	}
 }
 
 // close ends the server's wait with shutdown(2), which close(2) would not.
@@ -62,8 +68,11 @@ func (f *flow) close() {
 // measure sends a byte and waits for its answer, again and again for so long. Before that a few pass that do not count, so
 // that neighbours are known and caches are warm.
 func (f *flow) measure(length time.Duration) (exchange, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	release, err := f.placement.hold()
+	if err != nil {
+		return exchange{}, err
+	}
+	defer release()
 	for range 100 {
 		if err := f.ask(); err != nil && !f.forgives(err) {
 			return exchange{}, err

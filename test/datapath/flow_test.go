@@ -3,6 +3,7 @@ package main
 import (
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -43,8 +44,9 @@ func TestFlows(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
 			at := loopback(t, addr)
+			p := placement{pinned: addr == "::1"}
 			for _, network := range []string{"tcp", "udp"} {
-				f, err := openFlow(network, at, at)
+				f, err := p.openFlow(network, at, at)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -54,7 +56,7 @@ func TestFlows(t *testing.T) {
 				}
 				f.close()
 			}
-			if rate, err := connections(at, at, 50*time.Millisecond); err != nil || rate < 20 {
+			if rate, err := p.connections(at, at, 50*time.Millisecond); err != nil || rate < 20 {
 				t.Errorf("%v connections a second, %v", rate, err)
 			}
 		})
@@ -64,7 +66,7 @@ func TestFlows(t *testing.T) {
 // TestLost: a datagram without an answer is counted; a closed connection is an error.
 func TestLost(t *testing.T) {
 	at := loopback(t, "127.0.0.1")
-	udp, err := openFlow("udp", at, at)
+	udp, err := placement{}.openFlow("udp", at, at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,7 @@ func TestLost(t *testing.T) {
 	if err := read(udp.client); !udp.forgives(err) {
 		t.Errorf("a missing datagram is %v", err)
 	}
-	tcp, err := openFlow("tcp", at, at)
+	tcp, err := placement{}.openFlow("tcp", at, at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,28 @@ func TestLost(t *testing.T) {
 	if _, err := tcp.measure(time.Millisecond); err == nil {
 		t.Error("no error from a closed connection")
 	}
-	if rate, err := connections(at, end{at.Host, netip.MustParseAddr("192.0.2.1")}, time.Millisecond); err == nil {
+	if rate, err := (placement{}).connections(at, end{at.Host, netip.MustParseAddr("192.0.2.1")}, time.Millisecond); err == nil {
 		t.Errorf("%v connections a second to an address that nobody has", rate)
+	}
+}
+
+func TestHold(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, during, after unix.CPUSet
+	affinity := func(set *unix.CPUSet) {
+		if err := unix.SchedGetaffinity(0, set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	affinity(&before)
+	release, err := placement{pinned: true}.hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	affinity(&during)
+	release()
+	if affinity(&after); during.Count() != 1 || after != before {
+		t.Errorf("the thread may run on %d processors, and then on %d of %d", during.Count(), after.Count(), before.Count())
 	}
 }

@@ -34,6 +34,7 @@ type options struct {
 	seconds  int // of each measurement
 	variants []variant
 	write    string // the file that the chart is written to
+	placement
 }
 
 // parse reads the command line.
@@ -44,6 +45,7 @@ func parse(args []string, log io.Writer) (o options, err error) {
 	flags.IntVar(&o.seconds, "seconds", 2, "how long each stream, and each kind of question, is measured")
 	list := flags.String("variants", "", "which variants, like vxlan/fast,host-gw/plain/ipv4: words of vxlan and host-gw, plain "+
 		"and fast, ipv4 and ipv6; what is not named is measured in all its ways")
+	flags.BoolVar(&o.pinned, "pin", false, "keep those that ask and those that answer on one processor, which is then never idle")
 	flags.StringVar(&o.write, "write", "", "`file` to write a chart of the ratios to, as SVG")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -87,8 +89,12 @@ func (b *bench) conditions() string {
 		release := strings.SplitN(unix.ByteSliceToString(name.Release[:]), ".", 3)
 		kernel = "Linux " + strings.Join(release[:min(2, len(release))], ".")
 	}
-	return fmt.Sprintf("%d processors, %s, %s: medians of %d rounds, %d s for each measurement",
+	text := fmt.Sprintf("%d processors, %s, %s: medians of %d rounds, %d s for each measurement",
 		runtime.NumCPU(), kernel, time.Now().Format("2 January 2006"), b.finished(), b.seconds)
+	if b.pinned {
+		text += ", questions on one processor"
+	}
+	return text
 }
 
 // finished is how many rounds measured every variant.

@@ -139,7 +139,7 @@ func (b *bench) sample(ctx context.Context, s *site, from, to end) (m sample, pa
 	if err != nil {
 		return m, passed, err
 	}
-	udp, err := openFlow("udp", from, to)
+	udp, err := b.openFlow("udp", from, to)
 	if err != nil {
 		return m, passed, err
 	}
@@ -151,7 +151,7 @@ func (b *bench) sample(ctx context.Context, s *site, from, to end) (m sample, pa
 	if m.gbits, m.cpu, err = stream(ctx, from, to, b.seconds); err != nil {
 		return m, passed, err
 	}
-	if m.tcp, err = measureTCP(from, to, length); err != nil {
+	if m.tcp, err = b.measureTCP(from, to, length); err != nil {
 		return m, passed, err
 	}
 	if err = wait(ctx, time.Until(opened.Add(ripe))); err != nil {
@@ -165,12 +165,12 @@ func (b *bench) sample(ctx context.Context, s *site, from, to end) (m sample, pa
 		return m, passed, err
 	}
 	passed.add(after, before)
-	m.connects, err = connections(from, to, length)
+	m.connects, err = b.connections(from, to, length)
 	return m, passed, err
 }
 
-func measureTCP(from, to end, length time.Duration) (exchange, error) {
-	f, err := openFlow("tcp", from, to)
+func (b *bench) measureTCP(from, to end, length time.Duration) (exchange, error) {
+	f, err := b.openFlow("tcp", from, to)
 	if err != nil {
 		return exchange{}, err
 	}

@@ -52,20 +52,21 @@ func connectUDP(from, to end) (client, server int, err error) {
 
 // connections opens one connection after the other, sends a byte and waits for its answer over each, and returns how many
 // that are a second.
-func connections(from, to end, length time.Duration) (float64, error) {
+func (p placement) connections(from, to end, length time.Duration) (float64, error) {
 	listener, at, err := listenTCP(to)
 	if err != nil {
 		return 0, err
 	}
 	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for serveOne(listener) {
-		}
-	}()
+	go p.serve(done, func() bool { return serveOne(listener) })
 	var count int
 	var took time.Duration
 	err = from.Do(func() error { // on one thread, which is where its sockets must be made
+		release, err := p.hold()
+		if err != nil {
+			return err
+		}
+		defer release()
 		began := time.Now()
 		for ; count < maxConnections && took < length; took = time.Since(began) {
 			if err := askOnce(at); err != nil {

@@ -85,7 +85,7 @@ func (n names) encodeShortcut(s netstate.Shortcut) (e shortcut, err error) {
 	return e, fmt.Errorf("a shortcut of the mode %q: want one of %v", s.Mode, modes)
 }
 
-func (n names) decodeShortcut(k shortcutKey, e shortcut) netstate.Shortcut {
+func (n known) decodeShortcut(k shortcutKey, e shortcut) netstate.Shortcut {
 	s := netstate.Shortcut{Dst: k.prefix(), MTU: int(e.MTU), Local: decodeAddr(e.Local), Outer: decodeAddr(e.Outer),
 		VNI: int(e.VNI), Port: int(e.Port), Src: e.Src, MAC: e.MAC}
 	if e.Mode < uint32(len(modes)) {
@@ -103,8 +103,24 @@ func (n names) decodeShortcut(k shortcutKey, e shortcut) netstate.Shortcut {
 	return s
 }
 
+// known are the names of devices at one moment, each asked for once.
+type known struct {
+	names
+	found map[uint32]string
+}
+
+func (n known) name(index uint32) (string, bool) {
+	name, ok := n.found[index]
+	if !ok {
+		if name, ok = n.names.name(index); ok {
+			n.found[index] = name
+		}
+	}
+	return name, ok
+}
+
 // decodeDev returns the name of a device, or what there is to say when there is none.
-func (n names) decodeDev(index uint32) (name, extra string) {
+func (n known) decodeDev(index uint32) (name, extra string) {
 	if name, ok := n.name(index); ok {
 		return name, ""
 	}
@@ -117,7 +133,7 @@ func (n names) encodePod(p netstate.PodPort) (e pod, err error) {
 	return e, err
 }
 
-func (n names) decodePod(addr [16]byte, e pod) netstate.PodPort {
+func (n known) decodePod(addr [16]byte, e pod) netstate.PodPort {
 	p := netstate.PodPort{Addr: decodeAddr(addr), MAC: e.MAC, Bridge: e.Bridge}
 	p.Dev, p.Extra = n.decodeDev(e.Dev)
 	return p
@@ -144,15 +160,29 @@ func entries[K, V any](m *ebpf.Map, do func(K, V)) error {
 }
 
 // observeEntries adds what the maps of peers and pods have.
-func (p *Provider) observeEntries(state netstate.State) error {
-	err := entries(p.maps[shortcutsMap], func(k shortcutKey, e shortcut) { state.Add(p.names.decodeShortcut(k, e)) })
+func (p *Provider) observeEntries(want, state netstate.State) error {
+	n := known{p.names, map[uint32]string{}}
+	err := entries(p.maps[shortcutsMap], func(k shortcutKey, e shortcut) { observed(want, state, n.decodeShortcut(k, e)) })
 	if err == nil {
-		err = entries(p.maps[podsMap], func(k [16]byte, e pod) { state.Add(p.names.decodePod(k, e)) })
+		err = entries(p.maps[podsMap], func(k [16]byte, e pod) { observed(want, state, n.decodePod(k, e)) })
 	}
 	if err != nil {
 		return fmt.Errorf("list the fast path's entries: %w", err)
 	}
 	return nil
+}
+
+// observed adds v. One that is as wanted is the wanted object itself, so that thousands are not allocated again.
+func observed[T interface {
+	comparable
+	netstate.Object
+}](want, state netstate.State, v T) {
+	key := v.Key()
+	if w, ok := want[key].(T); ok && w == v {
+		state[key] = want[key]
+		return
+	}
+	state[key] = v
 }
 
 // observeSwitch adds the settings. HZ is never 0 in settings that were written.

@@ -132,7 +132,7 @@ func (p *Provider) Writes(k netstate.Kind) bool {
 func (p *Provider) Observe(_ map[string][]string, want netstate.State) (netstate.State, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	state := make(netstate.State, len(want)/8)
+	state := netstate.State{}
 	if err := p.observePrograms(state); err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (p *Provider) Observe(_ map[string][]string, want netstate.State) (netstate
 	if want == nil {
 		return state, nil
 	}
-	return state, p.observeEntries(state)
+	return state, p.observeEntries(want, state)
 }
 
 // Apply carries out one change. Deleting what is not there is success.

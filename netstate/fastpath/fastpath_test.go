@@ -1,12 +1,14 @@
 package fastpath
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -198,6 +200,40 @@ func TestPins(t *testing.T) {
 	a.do(func() { reader, err = OpenPinned(a.dir) })
 	if err == nil {
 		t.Error("what is not pinned can be opened")
+	}
+}
+
+// TestCapabilities: who finds the programs loaded needs no more than what the agent has anyway, and is told what loading
+// takes.
+func TestCapabilities(t *testing.T) {
+	a, b := pair(t)
+	a.open()
+	var err error
+	a.do(func() { // of this thread only
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		const some = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW
+		err = unix.Capset(&header, &[]unix.CapUserData{{Effective: some, Permitted: some}, {}}[0])
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.open()
+	a.bring(a.want(b, netstate.Encapsulate))
+	a.do(func() {
+		_, err = a.p.Counts()
+		err = errors.Join(err, a.p.Extend(), a.p.Pause(time.Time{}))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	a.bring(nil)
+	a.do(func() {
+		if err = Clean(a.dir); err == nil {
+			_, err = Open(a.dir)
+		}
+	})
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "PERFMON") {
+		t.Errorf("loading without the capabilities: %v", err)
 	}
 }
 

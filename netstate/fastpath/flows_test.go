@@ -181,3 +181,35 @@ func (n *node) slow() (packets int) {
 }
 
 func indexOf(text, word string) int { return max(strings.Index(text, word), 0) }
+
+// TestRefresh: conntrack's entry lives as long as the flow, though conntrack sees none of its packets, and it sees the end.
+func TestRefresh(t *testing.T) {
+	a, b := fast(t, netstate.Encapsulate)
+	for _, n := range []*node{a, b} {
+		n.sysctl(tcpTimeout, "4")
+		n.sysctl("net/netfilter/nf_conntrack_tcp_loose", "0") // an entry that was lost would not come again
+	}
+	a.become(b, netstate.Encapsulate)
+	b.become(a, netstate.Encapsulate)
+	client, server := connection(t, a.pod, b.pod, b.pod4())
+	transfer(t, client, server, 50<<20)
+	for end := time.Now().Add(7 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		transfer(t, client, server, 1000)
+	}
+	for _, n := range []*node{a, b} {
+		for _, program := range programs {
+			if lost := n.count(program, "no-ct"); lost > 1 { // the first packet
+				t.Errorf("the entry was not there for %d packets; %s", lost, n.counted())
+			}
+		}
+		if c, err := n.p.Counts(); err != nil || c.Refreshes < 5 || c.Failures > 0 {
+			t.Errorf("%v; %s", err, n.counted())
+		}
+	}
+	client.Close()
+	server.Close()
+	eventually(t, "the connection is over on both nodes", func() bool {
+		return strings.Contains(a.command("conntrack", "-L", "-p", "tcp"), "TIME_WAIT") &&
+			strings.Contains(b.command("conntrack", "-L", "-p", "tcp"), "TIME_WAIT")
+	})
+}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -114,6 +116,34 @@ func TestSegments(t *testing.T) {
 				transfer(t, server, client, 20<<20)
 				if n := a.fastPackets(netstate.Encapsulate) - before; n < 500 {
 					t.Errorf("%d packets were fast", n)
+				}
+			})
+		}
+	}
+}
+
+// TestDatagramSegments: datagrams that a pod hands over together, as QUIC does, arrive apart.
+func TestDatagramSegments(t *testing.T) {
+	for _, mode := range modes {
+		a, b := fast(t, mode)
+		for _, addr := range []netip.Addr{b.pod4(), b.pod6()} {
+			t.Run(fmt.Sprintf("%s/%s", mode, addr), func(t *testing.T) {
+				e := newEcho(t, a.pod, b.pod, addr)
+				e.assured()
+				const size, n = 1000, 20
+				sockopt(e, unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
+				before := a.count(netstate.FromPod, string(mode))
+				if _, err := e.client.Write(make([]byte, n*size)); err != nil {
+					t.Fatal(err)
+				}
+				for i := range n {
+					_ = e.client.SetReadDeadline(time.Now().Add(2 * time.Second))
+					if got, err := e.client.Read(make([]byte, 65536)); err != nil || got != size {
+						t.Fatalf("datagram %d has %d bytes, %v; %s; %s", i, got, err, a.counted(), b.counted())
+					}
+				}
+				if got := a.count(netstate.FromPod, string(mode)) - before; got == 0 {
+					t.Errorf("nothing was fast; %s", a.counted())
 				}
 			})
 		}

@@ -18,13 +18,13 @@ import (
 // space is a network namespace, and a mount namespace with a BPF file system. Both belong to one thread, so nothing is
 // left of them when the test has crashed.
 type space struct {
-	t    *testing.T
+	t    testing.TB
 	path string // of the network namespace
 	dir  string // of the BPF file system
 	work chan func()
 }
 
-func newSpace(t *testing.T) *space {
+func newSpace(t testing.TB) *space {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -17,12 +17,15 @@ import (
 type fastPathOptions struct {
 	mode string // auto, on or off
 	dir  string
+	load bool
 }
 
 func (o *fastPathOptions) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.mode, "fast-path", "auto",
 		"pods' packets to other nodes pass by the kernel's routes and rules, with eBPF: auto (as net-conf's FastPath says), on or off")
 	fs.StringVar(&o.dir, "bpffs", "/sys/fs/bpf", "the BPF file system that the fast path's programs are pinned in")
+	fs.BoolVar(&o.load, "load-fast-path", false,
+		"load the fast path's programs for an agent that may not, and exit; that they cannot be loaded is no failure")
 }
 
 func (o *fastPathOptions) check() error {
@@ -73,10 +76,24 @@ func openFastPath(o *options, b backend.Backend, e *extras) (backend.FastPath, a
 	}
 	p, err := fastpath.Open(o.fastPath.dir)
 	if err != nil {
-		return wanted, noFastPath(strings.TrimPrefix(err.Error(), fastpath.ErrUnavailable.Error()+": "))
+		return wanted, noFastPath(reason(err))
 	}
 	e.parts, e.closers = append(e.parts, p), append(e.closers, p.Close)
 	return wanted, p
+}
+
+// reason returns what an error says beside that there is no fast path.
+func reason(err error) string {
+	return strings.TrimPrefix(err.Error(), fastpath.ErrUnavailable.Error()+": ")
+}
+
+// loadFastPath loads what an agent with fewer capabilities then adopts. A node where that fails has an agent without.
+func loadFastPath(dir string, log *slog.Logger) {
+	if err := fastpath.Load(dir); err != nil {
+		log.Warn("the fast path's programs are not loaded", "reason", reason(err))
+		return
+	}
+	log.Info("the fast path's programs are loaded", "bpffs", dir)
 }
 
 // removeFastPath detaches and deletes what an agent with a fast path left, and returns what that was.

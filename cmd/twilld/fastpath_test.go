@@ -63,3 +63,16 @@ func TestNoBPFFileSystem(t *testing.T) {
 		t.Errorf("a dry run: %q, %d parts", fast.Blocked(), len(e.parts))
 	}
 }
+
+// TestLoadFastPath: a node that cannot load the programs says why in one line, and its agent starts.
+func TestLoadFastPath(t *testing.T) {
+	dir := t.TempDir()
+	var log strings.Builder
+	if err := run(t.Context(), []string{"--load-fast-path", "--bpffs=" + dir}, nil, &log); err != nil {
+		t.Error(err)
+	}
+	want := `level=WARN msg="the fast path's programs are not loaded" reason="no BPF file system is mounted at ` + dir
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, want) {
+		t.Errorf("the log is\n%swant %s", text, want)
+	}
+}

@@ -53,6 +53,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if o.installCNI != "" {
 		return installPlugins(install.Plugins{From: pluginDir, To: o.installCNI, Replace: o.pods.replace}, stdout)
 	}
+	if o.fastPath.load {
+		loadFastPath(o.fastPath.dir, log)
+		return nil
+	}
 	if err := needNetAdmin(); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func Open(dir string) (*Provider, error) {
 		fresh, err := load(spec, path, have)
 		have.close()
 		if err != nil {
-			return nil, err
+			return nil, refused(err, path)
 		}
 		have = fresh
 	}

@@ -186,13 +186,10 @@ func explain(err error) error {
 }
 
 // Clean removes all that the fast path has in this network namespace: programs, the qdiscs that they needed, and what is
-// pinned.
+// pinned. Without the BPF file system the programs go, and a qdisc without filters stays.
 func Clean(dir string) error {
 	path, err := folder(dir)
-	if errors.Is(err, ErrUnavailable) {
-		return nil // without pins there never was anything
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrUnavailable) {
 		return err
 	}
 	s, err := connect()
@@ -202,6 +199,9 @@ func Clean(dir string) error {
 	s.close()
 	if err != nil {
 		return err
+	}
+	if path == "" {
+		return nil
 	}
 	if err := os.RemoveAll(path); err != nil {
 		return fmt.Errorf("remove what the fast path pinned: %w", err)

@@ -114,6 +114,20 @@ func TestDriftOfFilters(t *testing.T) {
 	}
 }
 
+// TestBeside: a filter that somebody else puts beside ours makes a difference, and it is not ours to take away.
+func TestBeside(t *testing.T) {
+	a, b := fast(t, netstate.Encapsulate)
+	want := a.want(b, netstate.Encapsulate)
+	a.command("tc", "filter", "add", "dev", "flannel.1", "ingress", "pref", "200", "bpf", "bytecode", "1,6 0 0 0")
+	plan := a.diff(want)
+	if !strings.Contains(plan.String(), "ingress beside ingress bpf pref 200") || len(plan) != 1 {
+		t.Fatalf("the plan is\n%s", plan)
+	}
+	if err := a.p.Apply(plan[0]); err == nil || !strings.Contains(err.Error(), "filters of somebody else") {
+		t.Errorf("beside it: %v", err)
+	}
+}
+
 // TestForeign: the error names what somebody else has on a device, and that stays as it is.
 func TestForeign(t *testing.T) {
 	a, b := pair(t)

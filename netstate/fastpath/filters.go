@@ -100,7 +100,7 @@ func (p *Provider) observePrograms(state netstate.State) error {
 		f, err := p.filters(index)
 		switch {
 		case err == nil && len(f.ours) > 0:
-			state.Add(p.decodeFilters(dev, f.ours))
+			state.Add(p.decodeFilters(dev, f))
 		case err != nil:
 			if _, there := p.names.name(index); there {
 				return fmt.Errorf("device %s: %w", dev, err)
@@ -110,9 +110,10 @@ func (p *Provider) observePrograms(state netstate.State) error {
 	return nil
 }
 
-// decodeFilters returns the program of a device. There is more than one filter only if somebody made another.
-func (p *Provider) decodeFilters(dev string, ours []*netlink.BpfFilter) netstate.Program {
-	first := ours[0]
+// decodeFilters returns the program of a device. There is more than one filter only if somebody made another: one that
+// is not ours makes the program differ from what is wanted, and attach refuses to stand beside it.
+func (p *Provider) decodeFilters(dev string, f filters) netstate.Program {
+	first := f.ours[0]
 	o := netstate.Program{Dev: dev, Name: programOf(first)}
 	var extra []string
 	add := func(differs bool, format string, args ...any) {
@@ -125,7 +126,8 @@ func (p *Provider) decodeFilters(dev string, ours []*netlink.BpfFilter) netstate
 	add(!first.DirectAction, "without direct-action")
 	add(first.Protocol != unix.ETH_P_ALL, "protocol %#x", first.Protocol)
 	add(first.Id != p.ids[o.Name], "another version (id %d, tag %s)", first.Id, first.Tag)
-	add(len(ours) > 1, "and %d more", len(ours)-1)
+	add(len(f.ours) > 1, "and %d more", len(f.ours)-1)
+	add(len(f.other) > 0, "beside %s", describe(f.other))
 	o.Extra = strings.Join(extra, " ")
 	return o
 }

@@ -88,6 +88,7 @@ func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	rules := settings.Firewall
 	rules.Mode, rules.Random = mode, rules.Random && f.RandomFully(mode)
 	registry := prometheus.NewRegistry()
+	registerFastPath(registry, fast)
 	return &parts{
 		config: agent.Config{
 			Planner: agent.Planner{

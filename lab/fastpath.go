@@ -12,6 +12,11 @@ import (
 // BPFDir is the lab's own BPF file system, in which agents with a fast path pin their programs.
 func (l *Lab) BPFDir() string { return filepath.Join(l.dir, "bpf") }
 
+// HasFastPath reports whether a backend has one; an empty name is the one that labs have by default.
+func HasFastPath(backend string) bool {
+	return backend == "" || backend == "vxlan" || backend == "host-gw"
+}
+
 // fastPathFlags are what an agent is told about the fast path.
 func (l *Lab) fastPathFlags() []string {
 	if !l.spec.FastPath {

@@ -84,9 +84,11 @@ func onlyRun() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Spec completes a spec with the tests' programs and directory.
+// Spec completes a spec with the tests' programs and directory. With TWILL_FAST_PATH=1 in the environment, pods' packets
+// take the fast path in all labs whose backend has one.
 func Spec(spec lab.Spec) lab.Spec {
 	spec.Programs, spec.Dir = programs, Dir
+	spec.FastPath = spec.FastPath || os.Getenv("TWILL_FAST_PATH") == "1" && lab.HasFastPath(spec.Backend)
 	return spec
 }
 

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/lab"
 )
 
 // TestMain is, in a second test program, one that takes the lock and waits for the end of its input.
@@ -21,6 +23,28 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if err == nil {
 		unlock()
+	}
+}
+
+// TestFastPath: the environment switches it on where the backend has one, and off nowhere.
+func TestFastPath(t *testing.T) {
+	for _, test := range []struct {
+		value string
+		spec  lab.Spec
+		want  bool
+	}{
+		{"", lab.Spec{}, false},
+		{"", lab.Spec{FastPath: true}, true},
+		{"0", lab.Spec{}, false},
+		{"1", lab.Spec{}, true},
+		{"1", lab.Spec{Backend: "vxlan"}, true},
+		{"1", lab.Spec{Backend: "host-gw"}, true},
+		{"1", lab.Spec{Backend: "udp"}, false},
+	} {
+		t.Setenv("TWILL_FAST_PATH", test.value)
+		if got := Spec(test.spec).FastPath; got != test.want {
+			t.Errorf("TWILL_FAST_PATH=%s and backend %q: %v, want %v", test.value, test.spec.Backend, got, test.want)
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ type Runner struct {
 	Dir      string       // of the labs' state; empty: lab.DefaultDir
 	Prefix   string       // of the labs' names; empty: "s"
 	Keep     bool         // leave the lab of a script that failed
+	FastPath bool         // pods' packets take the fast path in all labs whose backend has one
 	Brief    bool         // show a section's commands only if one of them failed
 }
 

@@ -74,7 +74,7 @@ func TestVocabulary(t *testing.T) {
 
 func runner() script.Runner {
 	spec := labtest.Spec(lab.Spec{})
-	return script.Runner{Programs: spec.Programs, Dir: spec.Dir, Prefix: "t", Brief: true}
+	return script.Runner{Programs: spec.Programs, Dir: spec.Dir, Prefix: "t", Brief: true, FastPath: spec.FastPath}
 }
 
 // TestScriptsFail proves that each assert can fail, and says why in a sentence.

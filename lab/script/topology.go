@@ -85,6 +85,7 @@ func (r *run) up() verb {
 			if err := f.complete(r.work); err != nil {
 				return err
 			}
+			f.spec.FastPath = f.spec.FastPath || r.FastPath && lab.HasFastPath(f.spec.Backend)
 			f.spec.Name, f.spec.Dir, f.spec.Programs = r.name, r.Dir, r.Programs
 			l, err := lab.Up(c.ctx, f.spec, func(line string) { c.printf("%s\n", line) })
 			if err != nil {

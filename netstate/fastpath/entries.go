@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -213,6 +214,9 @@ func (p *Provider) put(o netstate.Object) error {
 		return p.maps[shortcutsMap].Put(encodeKey(o.Dst), e)
 	case netstate.PodPort:
 		e, err := p.names.encodePod(o)
+		if errors.Is(err, unix.ENODEV) {
+			return p.remove(o) // the pod went while this was planned: the kernel announces it
+		}
 		if err != nil {
 			return err
 		}

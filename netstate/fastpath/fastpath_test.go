@@ -3,10 +3,12 @@ package fastpath
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -78,6 +80,21 @@ func TestDrift(t *testing.T) {
 			t.Errorf("after %s the plan is\n%swant\n%s", d.what, plan, d.plan)
 		}
 		a.bring(want)
+	}
+}
+
+// TestPodIsGone: that a pod goes between the look and the change is no error, and leaves no entry.
+func TestPodIsGone(t *testing.T) {
+	a, _ := fast(t, netstate.Encapsulate)
+	for _, addr := range []netip.Addr{a.pod4(), netip.MustParseAddr("10.1.9.9")} { // with and without an entry
+		port := netstate.PodPort{Addr: addr, Dev: "gone", MAC: a.mac(podMAC), Bridge: a.mac(bridgeMAC)}
+		if err := a.p.Apply(netstate.Change{Want: port}); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+		var e pod
+		if err := a.p.maps[podsMap].Lookup(encodeAddr(addr), &e); !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Errorf("%s has the entry %+v (%v)", addr, e, err)
+		}
 	}
 }
 

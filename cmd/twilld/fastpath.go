@@ -121,9 +121,15 @@ func removeFastPath(dir string) (netstate.Plan, error) {
 	return plan, fastpath.Clean(dir)
 }
 
-// dropFastPath removes what an earlier agent left, if this one wants no fast path. Nothing depends on that.
-func dropFastPath(o *options, wanted backend.FastPath, log *slog.Logger) {
+// dropFastPath removes what an earlier agent left, if this one wants no fast path. If it wants one and can have none, it
+// takes the programs from the devices: nobody would tell them of changes.
+func dropFastPath(o *options, wanted backend.FastPath, has agent.FastPath, log *slog.Logger) {
 	if wanted.On {
+		if _, none := has.(noFastPath); none {
+			if err := fastpath.Detach(o.fastPath.dir); err != nil {
+				log.Error("detach the fast path of an earlier agent", "err", err)
+			}
+		}
 		return
 	}
 	plan, err := removeFastPath(o.fastPath.dir)

@@ -59,7 +59,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		cancel()
 		return errors.Join(err, group.Wait())
 	}
-	dropFastPath(o, p.config.Shortcuts, log)
+	dropFastPath(o, p.config.Shortcuts, p.config.FastPath, log)
 	a := agent.New(p.config)
 	h := a.Handler(p.metrics)
 	handler.agent.Store(&h)

@@ -185,9 +185,9 @@ func explain(err error) error {
 	return fmt.Errorf("%w: the kernel does not load the programs: %w", ErrUnavailable, err)
 }
 
-// Clean removes all that the fast path has in this network namespace: programs, the qdiscs that they needed, and what is
-// pinned. Without the BPF file system the programs go, and a qdisc without filters stays.
-func Clean(dir string) error {
+// Detach takes the programs from all devices, and the qdiscs that they needed. What is pinned stays. Without the BPF file
+// system nobody knows whose a qdisc is, and it stays, too.
+func Detach(dir string) error {
 	path, err := folder(dir)
 	if err != nil && !errors.Is(err, ErrUnavailable) {
 		return err
@@ -197,13 +197,22 @@ func Clean(dir string) error {
 		err = s.removeQdiscs(path)
 	}
 	s.close()
-	if err != nil {
+	return err
+}
+
+// Clean removes all that the fast path has in this network namespace: what Detach does, and what is pinned.
+func Clean(dir string) error {
+	if err := Detach(dir); err != nil {
 		return err
 	}
-	if path == "" {
-		return nil
+	path, err := folder(dir)
+	if errors.Is(err, ErrUnavailable) {
+		return nil // there are no pins
 	}
-	if err := os.RemoveAll(path); err != nil {
+	if err == nil {
+		err = os.RemoveAll(path)
+	}
+	if err != nil {
 		return fmt.Errorf("remove what the fast path pinned: %w", err)
 	}
 	_ = os.Remove(filepath.Dir(path)) // other namespaces may have pins there

@@ -45,6 +45,7 @@ func (s sockets) removeQdiscs(folder string) error {
 		_, notOurs := os.Stat(qdiscPin(folder, index))
 		if err == nil && others == 0 && notOurs == nil {
 			err = s.nl.QdiscDel(clsact(index))
+			_ = os.Remove(qdiscPin(folder, index)) // Clean would
 		}
 		if err != nil && !absent(err) {
 			return fmt.Errorf("remove the fast path from device %d: %w", index, err)

@@ -56,10 +56,12 @@ func TestFewCapabilities(t *testing.T) {
 		a.become(b, mode)
 		b.become(a, mode)
 		before := a.count(netstate.FromPod, string(mode))
-		newEcho(t, a.pod, b.pod, b.pod4()).assured()
-		if n := a.count(netstate.FromPod, string(mode)) - before; n == 0 {
-			t.Errorf("%s: no packet was fast; %s", mode, a.counted())
-		}
+		e := newEcho(t, a.pod, b.pod, b.pod4())
+		e.assured()
+		eventually(t, string(mode)+" takes the fast path", func() bool {
+			e.must(100)
+			return a.count(netstate.FromPod, string(mode)) > before
+		})
 	}
 	a.bring(nil)
 	a.do(func() {
@@ -126,18 +128,21 @@ func says(err error, text string) bool {
 	return errors.Is(err, ErrUnavailable) && strings.Contains(err.Error(), text)
 }
 
-// TestCleanWithoutFileSystem: an agent that lost the BPF file system takes its programs from the devices.
-func TestCleanWithoutFileSystem(t *testing.T) {
-	a, _ := fast(t, netstate.Encapsulate)
-	empty := t.TempDir()
-	a.do(func() {
-		if err := Clean(empty); err != nil {
-			t.Error(err)
+// TestDetach: an agent that can have no fast path any more takes the programs from the devices, and one that lost the BPF
+// file system, too. With the file system they can come back.
+func TestDetach(t *testing.T) {
+	a, b := fast(t, netstate.Encapsulate)
+	for _, dir := range []string{a.dir, t.TempDir()} {
+		a.do(func() {
+			if err := Detach(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		for _, dev := range []string{"cni0", "flannel.1", "eth0"} {
+			if text := a.command("tc", "filter", "show", "dev", dev, "ingress"); text != "" {
+				t.Errorf("%s has still\n%s", dev, text)
+			}
 		}
-	})
-	for _, dev := range []string{"cni0", "flannel.1", "eth0"} {
-		if text := a.command("tc", "filter", "show", "dev", dev, "ingress"); text != "" {
-			t.Errorf("%s has still\n%s", dev, text)
-		}
+		a.bring(a.want(b, netstate.Encapsulate))
 	}
 }

@@ -32,6 +32,21 @@ type Settings struct {
 	Kube         KubeSettings
 	Policies     PolicySettings
 	BPFFS        string // the BPF file system of the fast path's programs, as the agent sees it
+	FastPath     string // whether there is to be one: on, off, or else as the network config says
+}
+
+// Shortcuts returns the fast path that is to be with a backend.
+func (s Settings) Shortcuts(b backend.Backend) (wanted backend.FastPath) {
+	if a, ok := b.(backend.Accelerable); ok {
+		wanted = a.Accelerable()
+	}
+	switch s.FastPath {
+	case "on":
+		wanted.On = true
+	case "off":
+		wanted.On = false
+	}
+	return wanted
 }
 
 // PolicySettings tell whether the agent enforces network policies, and where it reads them.

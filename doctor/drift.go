@@ -106,6 +106,8 @@ func (d drift) change(c netstate.Change) {
 			"ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116")
 	case netstate.Chain:
 		d.drifted(chainKind(want), c.Key().Name, c, "")
+	case netstate.Shortcut, netstate.PodPort, netstate.Switch, netstate.Program:
+		d.fast(c)
 	}
 }
 
@@ -212,6 +214,10 @@ func (d drift) leftover(c netstate.Change) {
 		}
 	case netstate.Chain, netstate.Strays:
 		k = leftoverRules
+	case netstate.Shortcut:
+		object = was.Dst.String()
+	case netstate.PodPort:
+		object = was.Addr.String()
 	case netstate.Route:
 		if was.Nth > 0 && d.peers[was.Dst] != "" {
 			d.ofPeer(routeAltered, was.Dst, c, "")

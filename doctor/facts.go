@@ -48,6 +48,7 @@ type Facts struct {
 	Reservations  Reservations
 	Programs      []Program
 	Policies      Policies
+	FastPath      FastPath
 	PortOwner     string     // the process that has the VXLAN's UDP port; empty: none, or the kernel
 	Release       string     // of the kernel: 6.1.0-18-amd64
 	NoModules     []NoModule // that the backend needs
@@ -65,6 +66,7 @@ type Agent struct {
 	Version      string
 	Runner       *Runner            // of the backend; nil: it has none, or the agent did not say
 	Policies     *PolicyStatus      // of network policies; nil: it does not enforce them, or did not say
+	FastPath     *FastPathStatus    // nil: nobody wants one, or it did not say
 	Metrics      map[string]float64 // its counters, summed over labels; nil if they are not served
 }
 

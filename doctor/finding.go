@@ -78,7 +78,8 @@ func checkAll(f Facts) []Finding {
 		(*exam).checkSharedUnderlay, (*exam).checkPaths, (*exam).checkOverlaps, (*exam).checkForwarding,
 		(*exam).checkFirewall, (*exam).checkQdiscs, (*exam).checkPods, (*exam).checkPodNeighbours, (*exam).checkCutOff,
 		(*exam).checkEnv, (*exam).checkCNI, (*exam).checkReservations,
-		(*exam).checkAgent, (*exam).checkAPI, (*exam).checkHost, (*exam).checkPolicies, (*exam).checkProbes} {
+		(*exam).checkAgent, (*exam).checkAPI, (*exam).checkHost, (*exam).checkPolicies, (*exam).checkFastPath,
+		(*exam).checkProbes} {
 		check(&e)
 	}
 	slices.SortStableFunc(e.found, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })

@@ -83,6 +83,7 @@ const (
 	peerMissing
 	neighbourAltered
 	neighbourMissing
+	fastPathAltered
 	rpFilter
 	sysctl
 
@@ -137,6 +138,7 @@ const (
 	tcpLost
 	checksumsBroken
 	secondAgent
+	fastPathMissing
 	leftoverEntries
 	leftoverRules
 	contended
@@ -146,6 +148,9 @@ const (
 	agentDown
 	agentDeaf
 	agentNotReady
+	fastPathOff
+	fastPathOrphan
+	fastPathNoHits
 	apiTrouble
 	clockSkew
 	conntrackFull

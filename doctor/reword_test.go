@@ -38,6 +38,7 @@ var codes = map[string][]string{
 	"Probe":        {"Node"},
 	"API":          {"Grant"},
 	"Policies":     {"File"},
+	"FastPath":     {"Devices"},
 	"Chain":        {"Family", "Table", "Name", "Hook", "Tool"},
 	"DevMatch":     {"Name"},
 	"Rule":         {"Proto", "Target", "Delete"},
@@ -231,6 +232,10 @@ var ailments = []struct {
 		f.Policies.Wanted, f.Agent.Policies = true, &PolicyStatus{Error: "the device kube-ipvs0 is there"}
 		f.Sysctls["net/bridge/bridge-nf-call-iptables"] = "1"
 	}},
+	{"fastpath-off", "", func(f *Facts) {
+		f.FastPath.Wanted, f.Agent.FastPath = true, &FastPathStatus{Why: "no peer is reached in a way that it knows"}
+	}},
+	{"fastpath-orphan", "", func(f *Facts) { f.FastPath.Devices = []string{"cni0"} }},
 	{"clock-skew", "", func(f *Facts) { f.API = API{Problem: ExpiredCert, Error: "Unauthorized"} }},
 	{"api-trouble", "", func(f *Facts) {
 		f.API = API{Problem: Unauthorized, Error: "certificate has expired or is not yet valid"}

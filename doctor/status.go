@@ -21,6 +21,8 @@ type Status struct {
 	Runner *Runner `json:"runner,omitempty"`
 	// Policies says who enforces network policies; nil: nobody is to.
 	Policies *PolicyState `json:"policies,omitempty"`
+	// FastPath is on, off or "paused until" a time; empty: nobody wants one.
+	FastPath string       `json:"fastPath,omitempty"`
 	Subnets  []string     `json:"subnets"`
 	Underlay []string     `json:"underlay"`
 	MTU      int          `json:"mtu"`
@@ -46,7 +48,7 @@ type PeerStatus struct {
 func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
 	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
-		Runner: f.Agent.Runner, Policies: f.policyState(), Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
+		Runner: f.Agent.Runner, Policies: f.policyState(), FastPath: f.fastPathState(), Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
 		Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
 	switch {
 	case f.movesPackets():
@@ -133,8 +135,9 @@ func (r StatusReport) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 // each node that does not answer.
 func (r StatusReport) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fast := slices.ContainsFunc(r.Nodes, func(n Status) bool { return n.FastPath != "" })
 	fmt.Fprintln(t, "NODE\tBACKEND\tSUBNET\tAT\tMTU\tAGENT\tVERSION\t"+
-		"PEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tPOLICIES\tFINDINGS")
+		"PEERS IN SYNC\tCHANGES\tERRORS\tLAST APPLY\tPOLICIES\t"+fastCell(fast, "FAST PATH")+"FINDINGS")
 	var out []string
 	for _, n := range r.Nodes {
 		in := 0
@@ -151,10 +154,10 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			}
 			out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Reason))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(n.Node, "?"), n.backend(),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\t%s%s\n", cmp.Or(n.Node, "?"), n.backend(),
 			cmp.Or(strings.Join(n.Subnets, " "), "–"), cmp.Or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent,
 			cmp.Or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(), n.Policies,
-			cmp.Or(strings.Join(n.Findings, " "), "none"))
+			fastCell(fast, cmp.Or(n.FastPath, "–")), cmp.Or(strings.Join(n.Findings, " "), "none"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -173,6 +176,14 @@ func (s Status) backend() string {
 		return s.Backend + " (" + s.Packets + ")"
 	}
 	return cmp.Or(s.Backend, "–")
+}
+
+// fastCell is a cell of the column about the fast path, which is there only where somebody wants one.
+func fastCell(there bool, text string) string {
+	if !there {
+		return ""
+	}
+	return text + "\t"
 }
 
 // lastApply returns how long ago that was, for people.

@@ -38,14 +38,8 @@ func (o *fastPathOptions) check() error {
 
 // wantedFastPath returns what the network config and the flag say, and why the backend can have no fast path.
 func (o *options) wantedFastPath(b backend.Backend) (wanted backend.FastPath, why string) {
-	a, ok := b.(backend.Accelerable)
-	if ok {
-		wanted = a.Accelerable()
-	}
-	if o.fastPath.mode != "auto" {
-		wanted.On = o.fastPath.mode == "on"
-	}
-	switch {
+	wanted = agent.Settings{FastPath: o.fastPath.mode}.Shortcuts(b)
+	switch _, ok := b.(backend.Accelerable); {
 	case !ok:
 		why = "only the backends vxlan and host-gw can have one"
 	case o.bridge == "":

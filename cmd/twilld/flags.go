@@ -320,6 +320,7 @@ func (o *options) settings() (agent.Settings, error) {
 			AnnotationPrefix: o.kubeAnnotationPrefix},
 		Policies: agent.PolicySettings{Enforce: o.policy.enforce, Cluster: o.policy.cluster, File: o.policy.file},
 		BPFFS:    o.fastPath.dir,
+		FastPath: o.fastPath.mode,
 	}
 	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy(), o.fastPath.check())
 }

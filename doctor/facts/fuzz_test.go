@@ -12,10 +12,11 @@ import (
 func FuzzAnswers(f *testing.F) {
 	f.Add("twill_a 1\ntwill_a{b=\"c\"} 2\ntwill_build_info{version=\"v1\"} 1\n")
 	f.Add("twill_a NaN\ntwill_b +Inf\ntwill_c 1e308\ntwill_c 1e308\n")
-	f.Add(`{"runner":{"running":true}}`)
+	f.Add(`{"runner":{"running":true},"fastPath":{"on":false,"why":"x"}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		a := doctor.Agent{Metrics: metrics(text), Version: buildOf(text)}
-		a.Runner, a.Policies = answerOf(text)
+		said := answerOf(text)
+		a.Runner, a.Policies, a.FastPath = said.Runner, said.Policies, said.FastPath
 		if _, err := json.Marshal(a); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}

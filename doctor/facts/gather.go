@@ -21,6 +21,7 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fastpath"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/netstate/wireguard"
@@ -37,6 +38,7 @@ type gathering struct {
 	firewall  *firewall.Firewall
 	wireguard *wireguard.WireGuard // nil where it is not used
 	ipsec     *xfrm.Policies       // nil where the kernel has none
+	fastPath  *fastpath.Provider   // nil where none is pinned
 	apiServer *kubeclient.Server   // nil: it may not be asked
 }
 
@@ -137,6 +139,10 @@ func (g *gathering) openKernel() (err error) {
 	if err != nil {
 		b = nil // plan reports it
 	}
+	g.openFastPath(b)
+	if g.FastPath.Compared {
+		parts = append(parts, g.fastPath)
+	}
 	g.kernel, err = kernel.New(backend.Left(b, g.Lease.Network.Pools), parts...)
 	return err
 }
@@ -148,6 +154,9 @@ func (g *gathering) closeKernel() {
 	}
 	if g.wireguard != nil {
 		_ = g.wireguard.Close()
+	}
+	if g.fastPath != nil {
+		g.fastPath.Close()
 	}
 }
 
@@ -231,6 +240,7 @@ func (g *gathering) planner() (agent.Planner, error) {
 	}
 	var err error
 	p.Backend, _, err = registry.New(p.Network.Backend, p.Network.Pools, p.Network.Options, p.Firewall.Clusters...)
+	p.Shortcuts = g.shortcuts(p.Backend)
 	return p, err
 }
 

@@ -30,20 +30,23 @@ func askHealth(a *doctor.Agent, address string) {
 		a.Metrics, a.Version = metrics(text), buildOf(text)
 	}
 	if status, text, err := ask(address, "/status"); err == nil && status == http.StatusOK {
-		a.Runner, a.Policies = answerOf(text)
+		r := answerOf(text)
+		a.Runner, a.Policies, a.FastPath = r.Runner, r.Policies, r.FastPath
 	}
 }
 
-// answerOf returns what the agent's answer to /status has, nil for what it has not.
-func answerOf(text string) (*doctor.Runner, *doctor.PolicyStatus) {
-	var r struct {
-		Runner   *doctor.Runner
-		Policies *doctor.PolicyStatus
-	}
+// answer is what the doctor reads of the agent's answer to /status, nil for what it has not.
+type answer struct {
+	Runner   *doctor.Runner
+	Policies *doctor.PolicyStatus
+	FastPath *doctor.FastPathStatus
+}
+
+func answerOf(text string) (r answer) {
 	if json.Unmarshal([]byte(text), &r) != nil {
-		return nil, nil
+		return answer{}
 	}
-	return r.Runner, r.Policies
+	return r
 }
 
 // metrics reads Twill's counters and gauges in Prometheus' text format, summed over their labels. It leaves out what

@@ -31,13 +31,19 @@ func (s *space) unusualQdiscs() (all []locate.Object, err error) {
 		}
 		kind, dev := unix.ByteSliceToString(rtnl.Attribute(m, nl.SizeofTcMsg, nl.TCA_KIND)), s.names[int(msg.Ifindex)]
 		where := hook(kind, msg.Parent)
-		all = append(all, locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no such discipline",
+		discipline := locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no such discipline",
 			Text: fmt.Sprintf("%s: %s %x: %s", dev, kind, msg.Handle>>16, where),
-			Fix:  fmt.Sprintf("tc qdisc del dev %s %s", dev, where)})
+			Fix:  fmt.Sprintf("tc qdisc del dev %s %s", dev, where)}
+		var found []locate.Object
+		fast := false
 		for _, parent := range parents(kind, msg.Handle) {
-			filters, filterErr := s.filters(msg.Ifindex, parent)
-			all, err = append(all, filters...), errors.Join(err, filterErr)
+			filters, ours, filterErr := s.filters(msg.Ifindex, parent)
+			found, fast, err = append(found, filters...), fast || ours, errors.Join(err, filterErr)
 		}
+		if !fast {
+			all = append(all, discipline)
+		}
+		all = append(all, found...)
 	}
 	programs, programErr := s.programs()
 	return append(all, programs...), errors.Join(err, programErr)
@@ -70,16 +76,16 @@ func handleText(handle uint32) string {
 	return fmt.Sprintf("%x:%x", handle>>16, handle&0xffff)
 }
 
-// filters returns those of one parent.
-func (s *space) filters(index int32, parent uint32) (all []locate.Object, err error) {
+// filters returns those of one parent, but for the fast path's, and whether there are such.
+func (s *space) filters(index int32, parent uint32) (all []locate.Object, fast bool, err error) {
 	messages, err := s.list("filters", unix.RTM_GETTFILTER,
 		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: index, Parent: parent})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-		return nil, nil // of a discipline without classes
+		return nil, false, nil // of a discipline without classes
 	}
 	for _, m := range messages {
 		if len(m) < nl.SizeofTcMsg {
-			return nil, fmt.Errorf("a filter of %d bytes: want at least %d", len(m), nl.SizeofTcMsg)
+			return nil, false, fmt.Errorf("a filter of %d bytes: want at least %d", len(m), nl.SizeofTcMsg)
 		}
 		msg := nl.DeserializeTcMsg(m)
 		options := rtnl.Attribute(m, nl.SizeofTcMsg, nl.TCA_OPTIONS)
@@ -88,12 +94,22 @@ func (s *space) filters(index int32, parent uint32) (all []locate.Object, err er
 		if msg.Handle == 0 || len(options) == 0 || hashTable {
 			continue // a message about all filters of a priority
 		}
+		if kind == "bpf" && isFastPath(unix.ByteSliceToString(rtnl.Attribute(options, 0, nl.TCA_BPF_NAME))) {
+			fast = true
+			continue
+		}
 		o := s.filter(msg, kind, options)
 		if !slices.Contains(all, o) {
 			all = append(all, o)
 		}
 	}
-	return all, err
+	return all, fast, err
+}
+
+// isFastPath reports whether a filter is the fast path's own. Its programs drop nothing, and the plan says if another's
+// program has the name.
+func isFastPath(name string) bool {
+	return name == "twill-from_pod" || name == "twill-to_pod"
 }
 
 func (s *space) filter(msg *nl.TcMsg, kind string, options []byte) locate.Object {

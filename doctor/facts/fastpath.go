@@ -1,0 +1,62 @@
+package facts
+
+import (
+	"errors"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/fastpath"
+)
+
+// openFastPath opens the fast path that the agent has pinned, and notes how it does. Without pins there is none.
+func (g *gathering) openFastPath(b backend.Backend) {
+	f := &g.FastPath
+	f.Wanted = g.settings.Shortcuts(b).On
+	var err error
+	g.fastPath, err = fastpath.OpenPinned(g.seenByAgent(g.settings.BPFFS))
+	if err != nil {
+		if !errors.Is(err, fastpath.ErrUnavailable) {
+			g.unread("the fast path", err)
+		}
+		return
+	}
+	state, err := g.fastPath.Observe(nil, nil)
+	if err == nil {
+		err = g.count()
+	}
+	if err != nil {
+		g.unread("the fast path", err)
+		return
+	}
+	for _, o := range state.Sorted() {
+		if p, ok := o.(netstate.Program); ok {
+			f.Devices = append(f.Devices, p.Dev)
+		}
+	}
+	f.Deadline, f.Paused = g.fastPath.Deadline(), g.fastPath.Paused()
+	// An agent that has the fast path off deletes all of it. So what a dead one has left was on.
+	f.Compared = f.Wanted && (g.Agent.FastPath != nil || !g.Agent.Running && len(state) > 0)
+}
+
+// count notes what the programs did.
+func (g *gathering) count() error {
+	counts, err := g.fastPath.Counts()
+	for _, c := range counts.Results {
+		switch {
+		case c.Fast:
+			g.FastPath.Fast += c.Packets
+		case c.Result == "no-ct":
+			g.FastPath.Untracked += c.Packets
+		case c.Result == "state":
+			g.FastPath.Tracked += c.Packets
+		}
+	}
+	return err
+}
+
+// shortcuts returns the fast path that should be: none where the agent says that it is off, or where it cannot be compared.
+func (g *gathering) shortcuts(b backend.Backend) backend.FastPath {
+	wanted := g.settings.Shortcuts(b)
+	wanted.On = g.FastPath.Compared && (!g.Agent.Running || g.Agent.FastPath.On)
+	return wanted
+}

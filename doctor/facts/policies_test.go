@@ -68,6 +68,9 @@ func looked(t *testing.T, w policytest.World) doctor.Policies {
 	for _, s := range w.Site(1).Subnets {
 		f.Lease.Snapshot.Local.Stacks = append(f.Lease.Snapshot.Local.Stacks, subnet.Stack{Subnet: s})
 	}
+	for _, network := range w.Site(1).Networks {
+		f.Lease.Network.Pools = append(f.Lease.Network.Pools, subnet.Pool{Network: network})
+	}
 	g := gathering{Facts: &f, settings: agent.Settings{Policies: agent.PolicySettings{Enforce: true}}}
 	g.networkPolicies(t.Context())
 	if len(f.Unread) > 0 {

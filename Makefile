@@ -11,6 +11,7 @@ FAMILY  ?= ipv4
 PROXY   ?= iptables
 BACKEND ?= vxlan
 POLICY  ?= false
+FAST    ?= false
 SUITE   ?= kubernetes
 CONFORMANCE_kubernetes         := agnhost e2e.test ginkgo regression-issue-74839
 CONFORMANCE_network-policy-api := agnhost
@@ -50,14 +51,14 @@ test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN
 	bin/testreport -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./test/cluster/e2e
 	bin/testreport -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannelFlags$$|^TestK3s$$|^TestOtherFlannels$$' ./test/e2e
 
-conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables BACKEND=vxlan|host-gw POLICY=true|kube-router FOCUS= SKIP=; or SUITE=network-policy-api or cyclonus
+conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables BACKEND=vxlan|host-gw POLICY=true|kube-router FAST=true FOCUS= SKIP=; or SUITE=network-policy-api or cyclonus
 	tools/kube/build $(CONFORMANCE_$(SUITE))
 	$(if $(filter-out kubernetes,$(SUITE)),tools/$(SUITE)/build)
 	$(if $(filter kube-router,$(POLICY)),tools/kube-router/build)
 	test/conformance/rootfs bin/conformance/rootfs.tar
 	CGO_ENABLED=0 go build -trimpath -o bin/conformance/agnhost ./test/conformance/agnhost
 	go build -trimpath -o bin/conformance/run ./test/conformance
-	bin/conformance/run -suite '$(SUITE)' -families '$(FAMILY)' -proxy-mode '$(PROXY)' -focus '$(FOCUS)' -skip '$(SKIP)' -backend '$(BACKEND)' -network-policy=$(POLICY)
+	bin/conformance/run -suite '$(SUITE)' -families '$(FAMILY)' -proxy-mode '$(PROXY)' -focus '$(FOCUS)' -skip '$(SKIP)' -backend '$(BACKEND)' -network-policy=$(POLICY) -fast-path=$(FAST)
 
 cluster-tools:
 	.ci/setup

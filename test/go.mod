@@ -23,6 +23,7 @@ require (
 	k8s.io/client-go v0.36.3
 	sigs.k8s.io/kube-network-policies v1.1.1
 	sigs.k8s.io/network-policy-api v0.2.0
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -137,7 +138,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace github.com/twill-net/twill => ../

@@ -83,7 +83,8 @@ func (n nodeSpec) mounts() error {
 	return os.MkdirAll("/run/lock", 0o755)
 }
 
-// mountSys makes /sys/class/net the node's own, and keeps the control groups, which are mounted below it.
+// mountSys makes /sys/class/net and the BPF file system the node's own, and keeps the control groups, which are mounted
+// below it.
 func (n nodeSpec) mountSys() error {
 	const cgroups = "/sys/fs/cgroup"
 	keep := filepath.Join(n.Dir, "cgroup")
@@ -97,6 +98,10 @@ func (n nodeSpec) mountSys() error {
 		if err := unix.Mount(m.from, m.to, m.kind, m.flags, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", m.to, err)
 		}
+	}
+	const bpf = "/sys/fs/bpf" // as systemd mounts it
+	if err := unix.Mount("bpf", bpf, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount %s: %w", bpf, err)
 	}
 	return unix.Unmount(keep, unix.MNT_DETACH)
 }

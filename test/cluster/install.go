@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Manifest is Documentation/twill.yml as a user of such a cluster applies it.
@@ -31,7 +33,11 @@ func (s Spec) Manifest() (string, error) {
 		IPv6Only: `"EnableIPv4": false, ` + ipv6,
 	}
 	manifest := string(data)
-	for was, now := range map[string]string{ipv4: families[s.Families], vxlan: fmt.Sprintf(`{"Type":%q}`, s.Backend)} {
+	backend := fmt.Sprintf(`{"Type":%q}`, s.Backend)
+	if s.FastPath {
+		backend = fmt.Sprintf(`{"Type":%q, "FastPath":true}`, s.Backend)
+	}
+	for was, now := range map[string]string{ipv4: families[s.Families], vxlan: backend} {
 		if !strings.Contains(manifest, was) {
 			return "", fmt.Errorf("the manifest Documentation/twill.yml has no %s", was)
 		}
@@ -63,7 +69,35 @@ func (s Spec) Install(ctx context.Context, progress func(string)) error {
 	if err := s.Apply(ctx, manifest); err != nil {
 		return err
 	}
+	if s.FastPath {
+		if err := s.loadFastPath(ctx); err != nil {
+			return err
+		}
+	}
 	return s.WaitReady(ctx)
+}
+
+// loadFastPath patches the DaemonSet as deploy/fast-path does.
+func (s Spec) loadFastPath(ctx context.Context) error {
+	root, err := checkout()
+	if err != nil {
+		return err
+	}
+	data, err := os.ReadFile(filepath.Join(root, "deploy", "fast-path", "kustomization.yaml"))
+	if err != nil {
+		return err
+	}
+	var overlay struct{ Patches []struct{ Patch string } }
+	if err := yaml.Unmarshal(data, &overlay); err != nil {
+		return fmt.Errorf("read deploy/fast-path: %w", err)
+	}
+	for _, p := range overlay.Patches {
+		if _, err := s.KubectlIn(ctx, strings.NewReader(p.Patch), "--namespace=kube-twill", "patch", "daemonset", "twill",
+			"--type=json", "--patch-file=/dev/stdin"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // AgentFlag gives the agents a further flag and waits until every node is Ready with it.

@@ -25,6 +25,7 @@ type Spec struct {
 	Backend   string // of Twill; empty: as in the manifest, vxlan
 	// NetworkPolicy makes the agents enforce NetworkPolicies, and with ClusterNetworkPolicy those, too.
 	NetworkPolicy, ClusterNetworkPolicy bool
+	FastPath                            bool // the agents have the fast path of pods' packets
 }
 
 // Families is the address families of a cluster: its pods, its services and its underlay. The empty one is Dual.

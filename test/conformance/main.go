@@ -69,6 +69,7 @@ func parse(args []string) (s cluster.Spec, o options, err error) {
 		}
 		return nil
 	})
+	flags.BoolVar(&s.FastPath, "fast-path", false, "let pods' packets take the fast path")
 	flags.IntVar(&o.procs, "procs", 6, "number of processes that run tests")
 	flags.BoolVar(&o.keep, "keep", false, "leave the cluster up")
 	return s, o, flags.Parse(args)
@@ -132,6 +133,9 @@ func (p programs) results(s cluster.Spec, o options) (string, error) {
 	}
 	if o.kubeRouter {
 		parts = append(parts, "kube-router")
+	}
+	if s.FastPath {
+		parts = append(parts, "fast-path")
 	}
 	dir := filepath.Join(p.bin, "conformance", strings.Join(parts, "-"))
 	return dir, errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755))

@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&s.Backend, "backend", "vxlan", "Twill's backend, one that needs no options: vxlan or host-gw")
 	flags.BoolVar(&s.NetworkPolicy, "network-policy", false, "let the agents enforce NetworkPolicies")
 	flags.BoolVar(&s.ClusterNetworkPolicy, "cluster-network-policy", false, "with -network-policy: ClusterNetworkPolicies, too")
+	flags.BoolVar(&s.FastPath, "fast-path", false, "let pods' packets take the fast path")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/fastpath"
 )
 
@@ -23,11 +24,23 @@ type fastPathCounts struct {
 	counts func() (fastpath.Counts, error)
 }
 
-// registerFastPath registers the counters of a fast path that has programs.
+// registerFastPath registers the counters. Without programs those of packets that took the fast path are 0.
 func registerFastPath(registry prometheus.Registerer, f agent.FastPath) {
+	counts := noPackets
 	if p, ok := f.(*fastpath.Provider); ok {
-		registry.MustRegister(fastPathCounts{p.Counts})
+		counts = p.Counts
 	}
+	registry.MustRegister(fastPathCounts{counts})
+}
+
+// noPackets is what there is to count without programs.
+func noPackets() (c fastpath.Counts, _ error) {
+	for _, program := range []netstate.ProgramName{netstate.FromPod, netstate.ToPod} {
+		for _, mode := range []netstate.ShortcutMode{netstate.Encapsulate, netstate.ThroughVTEP, netstate.NextHop} {
+			c.Results = append(c.Results, fastpath.Count{Program: program, Result: string(mode), Fast: true})
+		}
+	}
+	return c, nil
 }
 
 // Describe implements prometheus.Collector.

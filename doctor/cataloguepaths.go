@@ -259,7 +259,7 @@ var pathKinds = map[kind]Kind{
 		Title: "a part of the fast path is not as it should be",
 		Why:   "packets of open connections go elsewhere, while new connections and pings work",
 		Fix:   heals + "; twillctl fastpath pause 10m has all packets take the kernel's own path until then",
-		See:   "twillctl plan; twillctl fastpath status; tc filter show dev cni0 ingress"},
+		See:   "twillctl plan; twillctl fastpath status; bpftool net show dev cni0"},
 	rpFilter: {ID: "rp-filter", Severity: Broken,
 		Title: "strict reverse path filtering is on for the overlay's device",
 		Why:   "packets whose sender is routed through another device are dropped silently",

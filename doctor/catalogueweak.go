@@ -70,7 +70,7 @@ var weakKinds = map[kind]Kind{
 		Title: "a part of the fast path is gone",
 		Why:   "packets take the kernel's own path, which costs throughput; nothing is lost",
 		Fix:   heals,
-		See:   "twillctl plan; twillctl fastpath status; tc filter show dev cni0 ingress"},
+		See:   "twillctl plan; twillctl fastpath status; bpftool net show dev cni0"},
 	leftoverEntries: {ID: "leftover-entries", Severity: Risk,
 		Title: "entries of nodes that are no peers",
 		Why:   "packets to a node that left go to the machine that has its address now",
@@ -133,7 +133,7 @@ var weakKinds = map[kind]Kind{
 		Why: "their entries are not kept up to date any more; ten minutes after the agent's last word they leave all packets " +
 			"to the kernel",
 		Fix: "start the agent; where there is to be none any more, twilld --cleanup removes them",
-		See: "twillctl fastpath status; tc filter show dev cni0 ingress"},
+		See: "twillctl fastpath status; bpftool net show dev cni0"},
 	fastPathNoHits: {ID: "fastpath-no-hits", Severity: Risk,
 		Title: "the fast path is on, and no packet takes it, because conntrack does not know the connections",
 		Why:   "it takes only packets of connections that conntrack knows; nothing is lost",

@@ -100,7 +100,7 @@ const (
 )
 
 // Program is one of the fast path's programs, attached where packets come in through a device. Slot: the device. Mark:
-// the filter's name. Cascade: it goes with its device.
+// the link's pin, or the filter's name. Cascade: it goes with its device.
 type Program struct {
 	Dev   string
 	Name  ProgramName

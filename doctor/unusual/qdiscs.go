@@ -106,7 +106,7 @@ func (s *space) filters(index int32, parent uint32) (all []locate.Object, fast b
 	return all, fast, err
 }
 
-// isFastPath reports whether a filter is the fast path's own. Its programs drop nothing, and the plan says if another's
+// isFastPath reports whether a filter, or a link's program behind "twill-", is the fast path's own. Its programs drop nothing, and the plan says if another's
 // program has the name.
 func isFastPath(name string) bool {
 	return name == "twill-from_pod" || name == "twill-to_pod"
@@ -182,14 +182,17 @@ func (s *space) programs() (all []locate.Object, err error) {
 				return all, fmt.Errorf("list the BPF programs of %s: %w", l.name, err)
 			}
 			for _, p := range result.Programs {
-				all = append(all, program(l.name, a.name, p))
+				if o, fast := program(l.name, a.name, p); !fast {
+					all = append(all, o)
+				}
 			}
 		}
 	}
 	return all, nil
 }
 
-func program(dev, place string, p bpflink.AttachedProgram) locate.Object {
+// program describes a program, and reports whether it is the fast path's own.
+func program(dev, place string, p bpflink.AttachedProgram) (o locate.Object, fast bool) {
 	name := strconv.Itoa(int(p.ID))
 	if opened, err := ebpf.NewProgramFromID(p.ID); err == nil {
 		if info, err := opened.Info(); err == nil && info.Name != "" {
@@ -197,13 +200,13 @@ func program(dev, place string, p bpflink.AttachedProgram) locate.Object {
 		}
 		_ = opened.Close()
 	}
-	o := locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no program",
+	o = locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no program",
 		Text: fmt.Sprintf("%s: %s program %s", dev, place, name)}
 	if id, ok := p.LinkID(); ok {
 		o.Fix = fmt.Sprintf("bpftool link detach id %d", id)
-		return o
+		return o, place == "tcx ingress" && isFastPath("twill-"+name)
 	}
 	o.Fix = fmt.Sprintf("bpftool net detach %s dev %s", map[string]string{"tcx ingress": "tcx_ingress",
 		"tcx egress": "tcx_egress", "netkit primary": "netkit_primary", "netkit peer": "netkit_peer"}[place], dev)
-	return o
+	return o, false
 }

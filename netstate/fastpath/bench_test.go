@@ -30,7 +30,8 @@ func BenchmarkObserve(b *testing.B) {
 	for name, want := range map[string]netstate.State{"all": want, "poll": nil} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				have, err := p.Observe(nil, want)
+				var have netstate.State
+				s.do(func() { have, err = p.Observe(nil, want) })
 				if err != nil || len(have) != len(want) {
 					b.Fatalf("%d objects, %v", len(have), err)
 				}

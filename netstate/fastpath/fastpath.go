@@ -27,10 +27,11 @@ const (
 const lifetime = 10 * time.Minute
 
 // Provider is the fast path of the network namespace of the thread that opened it. It writes objects of the kinds
-// shortcut, podport, switch and program. Several goroutines may use it.
+// shortcut, podport, switch and program. Several goroutines may use it, on threads of that namespace.
 type Provider struct {
 	loaded
 	folder string // of the pins
+	tcx    bool   // programs are attached by TCX; otherwise by cls_bpf
 	ids    map[netstate.ProgramName]int
 
 	mu sync.Mutex // of the sockets
@@ -91,7 +92,7 @@ func OpenPinned(dir string) (*Provider, error) {
 
 // connected returns a Provider of what is loaded.
 func connected(folder string, have loaded) (*Provider, error) {
-	p := &Provider{loaded: have, folder: folder, ids: map[netstate.ProgramName]int{}}
+	p := &Provider{loaded: have, folder: folder, tcx: haveTCX(), ids: map[netstate.ProgramName]int{}}
 	var err error
 	if p.sockets, err = connect(); err != nil {
 		p.Close()
@@ -133,7 +134,7 @@ func (p *Provider) Observe(_ map[string][]string, want netstate.State) (netstate
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	state := netstate.State{}
-	if err := p.observePrograms(state); err != nil {
+	if err := p.observePrograms(state, want != nil); err != nil {
 		return nil, err
 	}
 	if err := p.observeSwitch(state); err != nil {

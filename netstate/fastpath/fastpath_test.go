@@ -18,14 +18,17 @@ import (
 // TestRoundTrip: what is written is what is read, and all of it goes again.
 func TestRoundTrip(t *testing.T) {
 	for _, mode := range modes {
-		a, b := pair(t)
-		a.open()
-		for range 2 {
-			a.bring(a.want(b, mode))
-			if plan := a.diff(nil); len(plan) != len(a.want(b, mode)) {
-				t.Errorf("%d objects to delete, want %d:\n%s", len(plan), len(a.want(b, mode)), plan)
+		for _, classic := range []bool{false, true} {
+			a, b := pair(t)
+			a.classic = classic
+			a.open()
+			for range 2 {
+				a.bring(a.want(b, mode))
+				if plan := a.diff(nil); len(plan) != len(a.want(b, mode)) {
+					t.Errorf("%d objects to delete, want %d:\n%s", len(plan), len(a.want(b, mode)), plan)
+				}
+				a.bring(nil)
 			}
-			a.bring(nil)
 		}
 	}
 }
@@ -34,20 +37,11 @@ func TestRoundTrip(t *testing.T) {
 func TestDrift(t *testing.T) {
 	a, b := fast(t, netstate.Encapsulate)
 	want := a.want(b, netstate.Encapsulate)
-	const program = "program to_pod dev flannel.1 ingress"
 	toPeer, fromPod := encodeKey(a.shortcuts(b, netstate.Encapsulate).Sorted()[0].Key().Prefix), encodeAddr(a.pod4())
 	for _, d := range []struct {
 		what, plan string
 		do         func() error
 	}{
-		{"a deleted filter", "+ " + program, func() error {
-			a.command("tc", "filter", "del", "dev", "flannel.1", "ingress")
-			return nil
-		}},
-		{"a deleted qdisc", "+ " + program, func() error {
-			a.command("tc", "qdisc", "del", "dev", "flannel.1", "clsact")
-			return nil
-		}},
 		{"a deleted shortcut", "+ shortcut 10.1.2.0/24", func() error { return a.p.maps[shortcutsMap].Delete(toPeer) }},
 		{"an altered shortcut", "~ shortcut 10.1.2.0/24", func() error {
 			return a.p.maps[shortcutsMap].Put(toPeer, shortcut{Mode: 7, Dev: 77, From: 78})
@@ -100,8 +94,15 @@ func TestPodIsGone(t *testing.T) {
 
 // TestDriftOfFilters: a filter that is ours by its name and not as it should be is replaced, and leaves nothing.
 func TestDriftOfFilters(t *testing.T) {
-	a, b := fast(t, netstate.Encapsulate)
+	a, b := fastBy(t, netstate.Encapsulate, true)
 	want := a.want(b, netstate.Encapsulate)
+	for _, command := range []string{"filter del dev flannel.1 ingress", "qdisc del dev flannel.1 clsact"} {
+		a.command("tc", strings.Fields(command)...)
+		if plan := a.diff(want).String(); plan != "+ program to_pod dev flannel.1 ingress\n" {
+			t.Errorf("after %s the plan is\n%s", command, plan)
+		}
+		a.bring(want)
+	}
 	index, err := a.p.names.index("flannel.1")
 	if err != nil {
 		t.Fatal(err)
@@ -133,21 +134,31 @@ func TestDriftOfFilters(t *testing.T) {
 
 // TestBeside: a filter that somebody else puts beside ours makes a difference, and it is not ours to take away.
 func TestBeside(t *testing.T) {
-	a, b := fast(t, netstate.Encapsulate)
-	want := a.want(b, netstate.Encapsulate)
-	a.command("tc", "filter", "add", "dev", "flannel.1", "ingress", "pref", "200", "bpf", "bytecode", "1,6 0 0 0")
-	plan := a.diff(want)
-	if !strings.Contains(plan.String(), "ingress beside ingress bpf pref 200") || len(plan) != 1 {
-		t.Fatalf("the plan is\n%s", plan)
-	}
-	if err := a.p.Apply(plan[0]); err == nil || !strings.Contains(err.Error(), "filters of somebody else") {
-		t.Errorf("beside it: %v", err)
+	for _, classic := range []bool{false, true} {
+		a, b := fastBy(t, netstate.Encapsulate, classic)
+		want := a.want(b, netstate.Encapsulate)
+		_, _ = a.try("tc", "qdisc", "add", "dev", "flannel.1", "clsact") // there already for cls_bpf
+		a.command("tc", "filter", "add", "dev", "flannel.1", "ingress", "pref", "200", "bpf", "bytecode", "1,6 0 0 0")
+		plan := a.diff(want)
+		if !strings.Contains(plan.String(), "ingress beside ingress bpf pref 200") || len(plan) != 1 {
+			t.Fatalf("the plan is\n%s", plan)
+		}
+		if err := a.apply(plan[0]); err == nil || !strings.Contains(err.Error(), "filters of somebody else") {
+			t.Errorf("beside it: %v", err)
+		}
 	}
 }
 
 // TestForeign: the error names what somebody else has on a device, and that stays as it is.
 func TestForeign(t *testing.T) {
-	a, b := pair(t)
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cls_bpf: %t", classic), func(t *testing.T) { foreign(t, classic) })
+	}
+}
+
+func foreign(t *testing.T, classic bool) {
+	a, _ := pair(t)
+	a.classic = classic
 	a.open()
 	for _, f := range []struct{ dev, setup, want string }{
 		{"cni0", "qdisc add dev cni0 ingress", "device cni0 has a queueing discipline ingress of somebody else"},
@@ -159,22 +170,21 @@ func TestForeign(t *testing.T) {
 			args[len(args)-1] = strings.ReplaceAll(args[len(args)-1], "_", " ")
 			a.command("tc", args...)
 		}
-		err := a.p.Apply(netstate.Change{Want: netstate.Program{Dev: f.dev, Name: netstate.ToPod}})
+		err := a.apply(netstate.Change{Want: netstate.Program{Dev: f.dev, Name: netstate.ToPod}})
 		if err == nil || !strings.Contains(err.Error(), f.want) {
 			t.Errorf("the error is %v, want %s", err, f.want)
 		}
-		if err := a.p.Apply(netstate.Change{Was: netstate.Program{Dev: f.dev, Name: netstate.ToPod}}); err != nil {
+		if err := a.apply(netstate.Change{Was: netstate.Program{Dev: f.dev, Name: netstate.ToPod}}); err != nil {
 			t.Error(err)
 		}
 	}
 	if text := a.command("tc", "filter", "show", "dev", "flannel.1", "egress"); !strings.Contains(text, "pref 9") {
 		t.Error("the foreign filter is gone")
 	}
-	if err := a.p.Apply(netstate.Change{Want: netstate.Program{Dev: "nosuch", Name: netstate.ToPod}}); err == nil ||
+	if err := a.apply(netstate.Change{Want: netstate.Program{Dev: "nosuch", Name: netstate.ToPod}}); err == nil ||
 		!strings.Contains(err.Error(), "nosuch") {
 		t.Errorf("of a device that is not there: %v", err)
 	}
-	_ = b
 }
 
 func TestBlocked(t *testing.T) {

@@ -26,9 +26,13 @@ func dial(t *testing.T, to netip.AddrPort) *net.UDPConn {
 
 // TestSwitching: attaching, replacing by another version and detaching loses nothing of a running flow.
 func TestSwitching(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(string(mode), func(t *testing.T) {
-			a, b := fast(t, mode)
+	for _, way := range []struct {
+		mode    netstate.ShortcutMode
+		classic bool
+	}{{netstate.Encapsulate, false}, {netstate.ThroughVTEP, false}, {netstate.NextHop, false}, {netstate.Encapsulate, true}} {
+		mode := way.mode
+		t.Run(fmt.Sprintf("%s/cls_bpf: %t", mode, way.classic), func(t *testing.T) {
+			a, b := fastBy(t, mode, way.classic)
 			for _, addr := range []netip.Addr{b.pod4(), b.pod6()} {
 				e := newEcho(t, a.pod, b.pod, addr)
 				_ = e.client.SetReadBuffer(8 << 20)
@@ -69,6 +73,14 @@ func (n *node) upgrade(o *node, mode netstate.ShortcutMode) {
 	n.open()
 	n.bring(n.want(o, mode))
 	n.bring(nil)
+	if n.p.tcx { // nothing has to stay for the next time
+		n.do(func() {
+			if err := Clean(n.dir); err != nil {
+				n.t.Error(err)
+			}
+		})
+		n.open()
+	}
 	n.bring(n.want(o, mode))
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -20,6 +21,15 @@ func folder(dir string) (string, error) {
 	if err := unix.Statfs(dir, &file); err != nil || file.Type != unix.BPF_FS_MAGIC {
 		return "", fmt.Errorf("%w: no BPF file system is mounted at %s", ErrUnavailable, dir)
 	}
+	name, err := namespace()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "twill", name), nil
+}
+
+// namespace returns the name of the thread's network namespace below twill in the BPF file system.
+func namespace() (string, error) {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", fmt.Errorf("open a socket: %w", err)
@@ -30,7 +40,7 @@ func folder(dir string) (string, error) {
 		return "", fmt.Errorf("%w: this kernel gives network namespaces no cookies; 6.1 is the oldest that does: %w",
 			ErrUnavailable, err)
 	}
-	return filepath.Join(dir, "twill", fmt.Sprintf("%x", cookie)), nil
+	return strconv.FormatUint(cookie, 16), nil
 }
 
 // loaded are the programs and maps in the kernel, by name.
@@ -185,8 +195,8 @@ func explain(err error) error {
 	return fmt.Errorf("%w: the kernel does not load the programs: %w", ErrUnavailable, err)
 }
 
-// Detach takes the programs from all devices, and the qdiscs that they needed. What is pinned stays. Without the BPF file
-// system nobody knows whose a qdisc is, and it stays, too.
+// Detach takes the programs from all devices, and the qdiscs that they needed. What else is pinned stays. Without the BPF
+// file system, with which links go, filters go too; nobody knows whose a qdisc is, and it stays.
 func Detach(dir string) error {
 	path, err := folder(dir)
 	if err != nil && !errors.Is(err, ErrUnavailable) {
@@ -195,6 +205,9 @@ func Detach(dir string) error {
 	s, err := connect()
 	if err == nil {
 		err = s.removeQdiscs(path)
+	}
+	if err == nil {
+		err = removeHooks(path)
 	}
 	s.close()
 	return err

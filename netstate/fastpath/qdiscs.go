@@ -41,9 +41,12 @@ func (s sockets) removeQdiscs(folder string) error {
 		if kind != "clsact" {
 			continue
 		}
-		others, err := s.deleteOurs(index)
+		f, err := s.filters(index)
+		if err == nil {
+			err = s.deleteFilters(f.ours)
+		}
 		_, notOurs := os.Stat(qdiscPin(folder, index))
-		if err == nil && others == 0 && notOurs == nil {
+		if err == nil && len(f.other) == 0 && notOurs == nil {
 			err = s.nl.QdiscDel(clsact(index))
 			_ = os.Remove(qdiscPin(folder, index)) // Clean would
 		}

@@ -128,21 +128,37 @@ func says(err error, text string) bool {
 	return errors.Is(err, ErrUnavailable) && strings.Contains(err.Error(), text)
 }
 
-// TestDetach: an agent that can have no fast path any more takes the programs from the devices, and one that lost the BPF
-// file system, too. With the file system they can come back.
+// TestDetach: an agent that can have no fast path any more takes the programs from the devices. With the BPF file system
+// they can come back; when it is lost, links have gone with it.
 func TestDetach(t *testing.T) {
-	a, b := fast(t, netstate.Encapsulate)
-	for _, dir := range []string{a.dir, t.TempDir()} {
-		a.do(func() {
-			if err := Detach(dir); err != nil {
-				t.Error(err)
+	for _, classic := range []bool{false, true} {
+		a, b := fastBy(t, netstate.Encapsulate, classic)
+		e := newEcho(t, a.pod, b.pod, b.pod4())
+		e.assured()
+		detach := func(dir string) {
+			a.do(func() {
+				if err := Detach(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			for _, dev := range []string{"cni0", "flannel.1", "eth0"} {
+				if text := a.command("tc", "filter", "show", "dev", dev, "ingress"); text != "" {
+					t.Errorf("%s has still\n%s", dev, text)
+				}
 			}
-		})
-		for _, dev := range []string{"cni0", "flannel.1", "eth0"} {
-			if text := a.command("tc", "filter", "show", "dev", dev, "ingress"); text != "" {
-				t.Errorf("%s has still\n%s", dev, text)
+			before := a.counted()
+			e.must(100)
+			if now := a.counted(); now != before {
+				t.Errorf("a program still works: before %s, now %s", before, now)
 			}
 		}
+		detach(a.dir)
 		a.bring(a.want(b, netstate.Encapsulate))
+		if classic {
+			detach(t.TempDir())
+			a.bring(a.want(b, netstate.Encapsulate))
+		}
+		a.command("umount", "-l", a.dir)
+		detach(a.dir)
 	}
 }

@@ -97,9 +97,10 @@ func (s *space) sysctl(name, value string) {
 // node is a host with a bridge, two VXLAN devices, and one pod.
 type node struct {
 	*space
-	n   int
-	pod *space
-	p   *Provider
+	n       int
+	pod     *space
+	p       *Provider
+	classic bool // programs are attached by cls_bpf whatever the kernel has
 }
 
 // The addresses of node n.
@@ -260,6 +261,7 @@ func (n *node) open() {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(n.p.Close)
+	n.p.tcx = n.p.tcx && !n.classic
 	if err := n.p.Extend(); err != nil {
 		n.t.Fatal(err)
 	}
@@ -280,13 +282,17 @@ func (n *node) diff(want netstate.State) (plan netstate.Plan) {
 	return netstate.Diff(want, have)
 }
 
+// apply carries out one change.
+func (n *node) apply(c netstate.Change) (err error) {
+	n.do(func() { err = n.p.Apply(c) })
+	return err
+}
+
 // bring makes one pass, which has to be enough.
 func (n *node) bring(want netstate.State) {
 	n.t.Helper()
 	for _, c := range n.diff(want) {
-		var err error
-		n.do(func() { err = n.p.Apply(c) })
-		if err != nil {
+		if err := n.apply(c); err != nil {
 			n.t.Fatalf("%s: %v", c, err)
 		}
 	}
@@ -298,8 +304,15 @@ func (n *node) bring(want netstate.State) {
 // fast makes two nodes with the fast path between them.
 func fast(t *testing.T, mode netstate.ShortcutMode) (*node, *node) {
 	t.Helper()
+	return fastBy(t, mode, false)
+}
+
+// fastBy makes two nodes with the fast path between them, attached by cls_bpf or as the kernel can best.
+func fastBy(t *testing.T, mode netstate.ShortcutMode, classic bool) (*node, *node) {
+	t.Helper()
 	a, b := pair(t)
 	for _, n := range []*node{a, b} {
+		n.classic = classic
 		n.open()
 	}
 	a.become(b, mode)

@@ -40,7 +40,7 @@ func inNamespace(t *testing.T) {
 	}
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	run(t, "", "ip", "link", "set", "lo", "up")
 	run(t, rules, "nft", "-f", "-")

@@ -145,7 +145,13 @@ func (c cluster) send(at target, port uint16, payload []byte) {
 func (c cluster) listen(p *lab.Pod, at netip.AddrPort) (conn *net.UDPConn) {
 	c.Helper()
 	c.must(p.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		for range 100 { // a socket that was closed lives on in a program that another test just starts
+			conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			if !errors.Is(err, unix.EADDRINUSE) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 		return err
 	}))
 	return conn

@@ -108,28 +108,37 @@ func reflects(t *testing.T, pod string) (back bool) {
 			return err
 		}
 		defer unix.Close(fd)
-		timeout := unix.NsecToTimeval(int64(300 * time.Millisecond))
+		timeout := unix.NsecToTimeval(int64(100 * time.Millisecond))
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 			return err
 		}
 		to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Protocol: experimental, Halen: 6,
 			Addr: [8]byte{255, 255, 255, 255, 255, 255}}
-		if err := unix.Sendto(fd, make([]byte, 64), 0, to); err != nil {
-			return err
-		}
-		for {
-			_, from, err := unix.Recvfrom(fd, make([]byte, 1500), 0)
-			if err == unix.EAGAIN {
-				return nil
-			}
-			if err != nil {
+		for range 10 { // a busy machine's bridge may not forward at once
+			if err := unix.Sendto(fd, make([]byte, 64), 0, to); err != nil {
 				return err
 			}
-			if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING {
-				back = true
-				return nil
+			if back, err = returned(fd); back || err != nil {
+				return err
 			}
 		}
+		return nil
 	})
 	return back
+}
+
+// returned reports whether a frame comes in that is not one that goes out.
+func returned(fd int) (bool, error) {
+	for {
+		_, from, err := unix.Recvfrom(fd, make([]byte, 1500), 0)
+		if err == unix.EAGAIN {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING {
+			return true, nil
+		}
+	}
 }

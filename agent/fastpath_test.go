@@ -23,6 +23,7 @@ type programs struct {
 	why      string
 	refuses  error
 	extended atomic.Int32
+	podGone  atomic.Bool
 }
 
 func (p *programs) Extend() error {
@@ -44,13 +45,29 @@ func (p *programs) set(why string, refuses error) {
 	p.why, p.refuses = why, refuses
 }
 
-// withPod is a machine with a pod, whose port says how the plugin made it.
+// podsPort is the port of a pod, as the plugin made it.
+var podsPort = netstate.Port{Name: "veth1", Bridge: "cni0", MTU: 1450, Pod: netstate.MAC{2, 0, 0, 0, 0, 9}, Addrs: "10.244.1.7", Up: true}
+
+// withPod is a machine with a pod.
 type withPod struct{ *fake.Kernel }
 
 func (m withPod) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	interfaces, err := m.Kernel.Interfaces(ctx)
-	port := netstate.Port{Name: "veth1", Bridge: "cni0", MTU: 1450, Pod: netstate.MAC{2, 0, 0, 0, 0, 9}, Addrs: "10.244.1.7", Up: true}
-	return append(interfaces, netstate.Interface{Name: "veth1", Port: port}), err
+	return append(interfaces, netstate.Interface{Name: podsPort.Name, Port: podsPort}), err
+}
+
+// withPort is a kernel that has the pod's port, unless the pod has gone.
+type withPort struct {
+	Kernel
+	gone *atomic.Bool
+}
+
+func (k withPort) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
+	state, err := k.Kernel.Observe(ctx, want)
+	if err == nil && !k.gone.Load() {
+		state.Add(podsPort)
+	}
+	return state, err
 }
 
 // fastNode is a node with a pod and a peer, on which a fast path is wanted.
@@ -58,6 +75,7 @@ func fastNode(t *testing.T) (*node, *programs) {
 	n, p := newNode(t), &programs{}
 	n.tune = func(c *Config) {
 		c.Shortcuts, c.FastPath, c.Machine = backend.FastPath{On: true, SkipMark: 2}, p, withPod{n.kernel}
+		c.Kernel = withPort{c.Kernel, &p.podGone}
 	}
 	own := peerLease("node1", "10.244.1.0/24", "192.168.33.101", "0e:00:00:00:00:01")
 	n.setPeers(append(n.peers(), own, peerLease("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")))
@@ -102,6 +120,22 @@ func TestFastPath(t *testing.T) {
 		if lines := n.logs("the fast path is"); lines != 1 {
 			t.Errorf("%d lines tell of it, want 1:\n%s", lines, n.log.String())
 		}
+	})
+}
+
+// TestPodIsGone: a pod that went after the facts were read is no reason to do without the fast path.
+func TestPodIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := fastNode(t)
+		p.podGone.Store(true)
+		stop := n.start()
+		defer stop()
+		n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.ready() && n.has(shortcut2) })
+		if n.has("podport") {
+			t.Errorf("there is an entry of a pod that is gone:\n%s", n.state())
+		}
+		p.podGone.Store(false)
+		n.eventually("the pod", func() bool { return n.has("podport 10.244.1.7 dev veth1") })
 	})
 }
 

@@ -305,9 +305,19 @@ func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (
 	plan := netstate.Diff(want, have)
 	kept, now := a.keptGateways(plan, want), time.Now()
 	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
-		return !synced && c.Want == nil || a.loop.contention.suppressed(c.Key(), now) ||
+		return !synced && c.Want == nil || a.loop.contention.suppressed(c.Key(), now) || hasGone(c, have) ||
 			slices.ContainsFunc(kept, func(k keptGateway) bool { return c.Want == nil && c.Was == k.addr })
 	}), kept, nil
+}
+
+// hasGone reports whether a change adds a pod for the fast path that has gone since the facts were read.
+func hasGone(c netstate.Change, have netstate.State) bool {
+	pod, ok := c.Want.(netstate.PodPort)
+	if !ok {
+		return false
+	}
+	_, there := have[netstate.Port{Name: pod.Dev}.Key()]
+	return !there
 }
 
 // finish writes the files, tells the world how the reconcile ended, and returns when to reconcile again.

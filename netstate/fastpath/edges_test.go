@@ -3,6 +3,7 @@ package fastpath
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -268,40 +269,48 @@ func TestReusedAddress(t *testing.T) {
 	}
 }
 
-// TestOuter: the encapsulation is the one that the kernel makes.
+// TestOuter: the encapsulation is the one that the kernel makes, whatever the packet says of congestion.
 func TestOuter(t *testing.T) {
 	a, b := fast(t, netstate.Encapsulate)
 	for _, addr := range []netip.Addr{b.pod4(), b.pod6()} {
 		e := newEcho(t, a.pod, b.pod, addr)
 		e.assured()
-		if addr.Is4() {
-			sockopt(e, unix.IPPROTO_IP, unix.IP_TOS, 0xb9)
-		} else {
-			sockopt(e, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 0xb9)
-		}
-		quick := b.outer(e)
-		if err := a.p.Pause(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		slow := b.outer(e)
-		if err := a.p.Pause(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
-		if bytes.Equal(quick[4:6], slow[4:6]) {
-			t.Error("two packets have the same ID")
-		}
-		for _, p := range [][]byte{quick, slow} { // the IDs, hence the checksums; inner UDP data is the same
-			clear(p[4:6])
-			clear(p[10:12])
-			clear(p[26:28]) // an outer checksum of UDP is optional
-			if inner := p[50:]; inner[0]>>4 == 4 {
-				clear(inner[4:6])
-				clear(inner[10:12])
+		for _, class := range []int{0xb8, 0xb9, 0xba, 0xbb} { // its last two bits are ECN
+			e.trafficClass(class)
+			quick := b.outer(e)
+			if err := a.p.Pause(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			slow := b.outer(e)
+			if err := a.p.Pause(time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Equal(quick[4:6], slow[4:6]) {
+				t.Error("two packets have the same ID")
+			}
+			for _, p := range [][]byte{quick, slow} { // the IDs, hence the checksums; inner UDP data is the same
+				clear(p[4:6])
+				clear(p[10:12])
+				clear(p[26:28]) // an outer checksum of UDP is optional
+				if inner := p[50:]; inner[0]>>4 == 4 {
+					clear(inner[4:6])
+					clear(inner[10:12])
+				}
+			}
+			if !bytes.Equal(quick, slow) {
+				t.Errorf("to %s, traffic class %#x:\nfast %x\nslow %x", addr, class, quick, slow)
 			}
 		}
-		if !bytes.Equal(quick, slow) {
-			t.Errorf("to %s:\nfast %x\nslow %x", addr, quick, slow)
-		}
+	}
+}
+
+// trafficClass sets IPv4's TOS or IPv6's traffic class.
+func (e echo) trafficClass(class int) {
+	e.t.Helper()
+	if e.client.RemoteAddr().(*net.UDPAddr).IP.To4() != nil {
+		sockopt(e, unix.IPPROTO_IP, unix.IP_TOS, class)
+	} else {
+		sockopt(e, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, class)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -41,18 +43,10 @@ type Provider struct {
 // Open loads the programs and maps, or adopts those that an earlier process pinned below dir, which is a BPF file system.
 // Adopting takes no more than the capability NET_ADMIN.
 func Open(dir string) (*Provider, error) {
-	path, err := folder(dir)
-	if err != nil {
-		return nil, err
-	}
 	if err := needConntrack(); err != nil {
 		return nil, err
 	}
-	spec, err := collection()
-	if err != nil {
-		return nil, err
-	}
-	have, err := adopt(spec, path)
+	path, spec, have, err := pinned(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -70,15 +64,7 @@ func Open(dir string) (*Provider, error) {
 // OpenPinned opens what another process has pinned, to look at it and to pause. It loads nothing: programs of another
 // version are not known to it.
 func OpenPinned(dir string) (*Provider, error) {
-	path, err := folder(dir)
-	if err != nil {
-		return nil, err
-	}
-	spec, err := collection()
-	if err != nil {
-		return nil, err
-	}
-	have, err := adopt(spec, path)
+	path, spec, have, err := pinned(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +74,18 @@ func OpenPinned(dir string) (*Provider, error) {
 			ErrUnavailable, path)
 	}
 	return connected(path, have)
+}
+
+// pinned adopts what an earlier process pinned below dir, and returns in which folder that is and what all of it would be.
+func pinned(dir string) (path string, spec *ebpf.CollectionSpec, have loaded, err error) {
+	if path, err = folder(dir); err != nil {
+		return path, nil, have, err
+	}
+	if spec, err = collection(); err != nil {
+		return path, nil, have, err
+	}
+	have, err = adopt(spec, path)
+	return path, spec, have, err
 }
 
 // connected returns a Provider of what is loaded.

@@ -45,7 +45,7 @@ func parse(args []string, log io.Writer) (o options, err error) {
 	flags.IntVar(&o.seconds, "seconds", 2, "how long each stream, and each kind of question, is measured")
 	list := flags.String("variants", "", "which variants, like vxlan/fast,host-gw/plain/ipv4: words of vxlan and host-gw, plain "+
 		"and fast, ipv4 and ipv6; what is not named is measured in all its ways")
-	flags.BoolVar(&o.pinned, "pin", false, "keep those that ask and those that answer on one processor, which is then never idle")
+	flags.BoolVar(&o.pinned, "pin", true, "keep those that ask and those that answer on one processor, which is then never idle")
 	flags.StringVar(&o.write, "write", "", "`file` to write a chart of the ratios to, as SVG")
 	if err := flags.Parse(args); err != nil {
 		return o, err

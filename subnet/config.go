@@ -19,7 +19,18 @@ type Config struct {
 	Options  json.RawMessage // the whole Backend object, never empty; its other keys are the backend's business
 	Warnings []string        // one sentence each: what works but is probably a mistake
 	Raw      []byte          // the net-conf.json as it was read
+
+	// Store is where agents with the Kubernetes store publish leases and read them: one of the values below; empty when
+	// it is not said, which is StoreNodes.
+	Store string
 }
+
+// The values of Store. Annotations of Nodes are always written, so that nodes with different values are peers.
+const (
+	StoreNodes  = "nodes"  // leases are annotations of Nodes
+	StoreBoth   = "both"   // they are written to Lease objects, too
+	StoreLeases = "leases" // and read from there
+)
 
 // defaultBackend is flannel's recommendation. Flannel itself falls back to udp, which is slow and for debugging.
 const defaultBackend = "vxlan"
@@ -45,7 +56,7 @@ func ParseConfig(data []byte) (Config, error) {
 	for _, key := range obj.Repeated {
 		c.warn("key %q is there more than once: the last one counts", key)
 	}
-	for _, step := range []func(jsonobject.Object) error{c.pools, c.firewall, c.backend} {
+	for _, step := range []func(jsonobject.Object) error{c.pools, c.firewall, c.backend, c.store} {
 		if err := step(obj); err != nil {
 			return Config{}, err
 		}
@@ -59,7 +70,7 @@ func ParseConfig(data []byte) (Config, error) {
 }
 
 var knownKeys = map[string]bool{
-	"enableipv4": true, "enableipv6": true, "enablenftables": true, "backend": true,
+	"enableipv4": true, "enableipv6": true, "enablenftables": true, "backend": true, "store": true,
 	"network": true, "subnetlen": true, "subnetmin": true, "subnetmax": true,
 	"ipv6network": true, "ipv6subnetlen": true, "ipv6subnetmin": true, "ipv6subnetmax": true,
 }
@@ -122,6 +133,17 @@ func (c *Config) backend(obj jsonobject.Object) error {
 		return fmt.Errorf(`key Backend has an empty Type: want a backend's name such as "vxlan"`)
 	}
 	c.Backend, c.Options = strings.ToLower(kind), raw
+	return nil
+}
+
+func (c *Config) store(obj jsonobject.Object) error {
+	want := fmt.Sprintf("%q, %q or %q", StoreNodes, StoreBoth, StoreLeases)
+	if ok, err := obj.Get("Store", &c.Store, want); err != nil || !ok {
+		return err
+	}
+	if c.Store != StoreNodes && c.Store != StoreBoth && c.Store != StoreLeases {
+		return fmt.Errorf("Store %.40q: want %s", c.Store, want)
+	}
 	return nil
 }
 

@@ -128,12 +128,25 @@ func TestParseConfigErrors(t *testing.T) {
 		{`{"Network":"10.0.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/125"}`, `IPv6Network fd00::/125 is too small: want a /124 or larger`},
 		{`{"Network":"10.0.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","IPv6SubnetLen":127}`, `IPv6SubnetLen 127 does not fit IPv6Network fd00::/48: want a number from 50 to 126`},
 		{`{"Network":"10.0.0.0/16","EnableNFTables":1}`, `EnableNFTables 1: want true or false`},
+		{`{"Network":"10.0.0.0/16","Store":"lease"}`, `Store "lease": want "nodes", "both" or "leases"`},
+		{`{"Network":"10.0.0.0/16","Store":true}`, `Store true: want "nodes", "both" or "leases"`},
 		{`{"Network":"10.0.0.0/16","Backend":"vxlan"}`, `key Backend is "vxlan": want an object such as {"Type": "vxlan"}`},
 		{`{"Network":"10.0.0.0/16","Backend":{"Type":3}}`, `key Backend: Type 3: want a string such as "vxlan"`},
 		{`{"Network":"10.0.0.0/16","Backend":{"Type":""}}`, `key Backend has an empty Type: want a backend's name such as "vxlan"`},
 	} {
 		if _, err := ParseConfig([]byte(tc.config)); err == nil || err.Error() != tc.want {
 			t.Errorf("%s:\n got %v\nwant %s", tc.config, err, tc.want)
+		}
+	}
+}
+
+// TestStoreKey: where leases are is said, or it is not.
+func TestStoreKey(t *testing.T) {
+	for key, want := range map[string]string{"": "", `"Store":null,`: "", `"store":"nodes",`: StoreNodes, `"Store":"both",`: StoreBoth,
+		`"STORE":"leases",`: StoreLeases} {
+		c, err := ParseConfig([]byte(`{` + key + `"Network":"10.0.0.0/16","Backend":{"Type":"vxlan"}}`))
+		if err != nil || c.Store != want || len(c.Warnings) > 0 {
+			t.Errorf("%s: got %q, %q, %v; want %q", key, c.Store, c.Warnings, err, want)
 		}
 	}
 }

@@ -48,13 +48,34 @@ func openKube(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 	s, err := kube.New(ctx, kube.Options{
 		Kubeconfig: o.kubeconfig, APIURL: o.kubeAPIURL, Node: o.nodeName, AnnotationPrefix: o.kubeAnnotationPrefix,
 		ClaimNamespace: o.kubeLeaseNamespace, Networks: o.clusters, ExternalIP: o.externalIP,
-		Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
+		Store: network.Store, LeaseNamespace: podNamespace(), Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
 		Waiting: func(task string, err error) { logWaiting(log, task, err) },
 	})
 	if err != nil {
 		return store{}, network, err
 	}
 	return store{Store: s, node: s.Node(), kube: s}, network, nil
+}
+
+// podNamespace returns the namespace of the agents: in a pod its own, elsewhere the manifest's.
+func podNamespace() string {
+	if name := os.Getenv("POD_NAMESPACE"); name != "" {
+		return name
+	}
+	name, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil || len(name) == 0 {
+		return "kube-twill"
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// refuseStore returns an error if the network config says where leases are in Kubernetes, and they are elsewhere.
+func refuseStore(network subnet.Config) error {
+	if network.Store == "" {
+		return nil
+	}
+	return fmt.Errorf("the network config's key Store (%q) is for leases in the Kubernetes API: "+
+		"remove it, or start the agent with --kube-subnet-mgr", network.Store)
 }
 
 // logWaiting logs what the store waits for, and that it need not wait any more.
@@ -69,6 +90,9 @@ func logWaiting(log *slog.Logger, task string, err error) {
 func openFile(o *options) (store, subnet.Config, error) {
 	network, err := configFile(o.netConfigs)
 	if err != nil {
+		return store{}, network, err
+	}
+	if err := refuseStore(network); err != nil {
 		return store{}, network, err
 	}
 	node, err := o.node()
@@ -124,6 +148,9 @@ func openEtcd(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 		RenewMargin: margin, Report: func(err error) { logWaiting(log, "etcd", err) }}
 	network, err := etcdConfig(ctx, opts, o.checkpointFile, log)
 	if err != nil {
+		return store{}, network, err
+	}
+	if err := refuseStore(network); err != nil {
 		return store{}, network, err
 	}
 	opts.Pools = network.Pools

@@ -16,6 +16,7 @@ import (
 // annotations are the full names of flannel's annotations under one prefix.
 type annotations struct {
 	prefix, managed, backend string        // the prefix with its last slash or hyphen
+	node, asks               string        // of Lease objects: whose they are where no Node owns them; read Nodes
 	both                     []familyNames // IPv4 first
 	families                 []familyNames // those of the network config
 	external                 bool          // publish the node's ExternalIP
@@ -51,7 +52,8 @@ func fullPrefix(given string) (string, error) {
 }
 
 func newAnnotations(prefix string, pools []subnet.Pool) annotations {
-	a := annotations{prefix: prefix, managed: prefix + "kube-subnet-manager", backend: prefix + "backend-type"}
+	a := annotations{prefix: prefix, managed: prefix + "kube-subnet-manager", backend: prefix + "backend-type",
+		node: prefix + "node-name", asks: prefix + "read-nodes"}
 	for _, f := range netstate.Families {
 		n := familyNames{family: f, dataName: "backend-data", publicName: "public-ip", longest: f.Bits() - 2}
 		if f == netstate.IPv6 {

@@ -172,13 +172,19 @@ func (c *client) listClaims(ctx context.Context, namespace string) ([]claim, err
 	return list.Items, kubeclient.Explain("list", "leases in namespace "+namespace, err)
 }
 
+// newClaim returns n's claim on p.
+func newClaim(n *node, p netip.Prefix) claim {
+	c := claim{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{Name: claimName(p),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}}}
+	c.Spec.HolderIdentity = &n.Name
+	return c
+}
+
 // createClaim claims p for n; one that exists is as good if it is n's. What was listed before does not tell: it may
 // have been deleted meanwhile, and another node's now.
 func (c *client) createClaim(ctx context.Context, namespace string, n *node, p netip.Prefix) error {
-	made := claim{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
-		ObjectMeta: metav1.ObjectMeta{Name: claimName(p),
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}}}
-	made.Spec.HolderIdentity = &n.Name
+	made := newClaim(n, p)
 	err := c.create(ctx, leases(c.rest.Post(), namespace), made)
 	if !apierrors.IsAlreadyExists(err) {
 		return kubeclient.Explain("create", "leases in namespace "+namespace, err)

@@ -72,9 +72,10 @@ func TestSelfLease(t *testing.T) {
 	}
 }
 
-// allowClaims gives the agent the further rights of deploy/self-lease, and no more.
+// allowClaims gives the agent the rights of deploy/self-lease, and no more.
 func (s *server) allowClaims(t *testing.T) {
 	t.Helper()
+	s.allowLeases(t)
 	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
 	type object = map[string]any
 	subjects := []object{{"kind": "User", "name": agentUser, "apiGroup": "rbac.authorization.k8s.io"}}
@@ -86,7 +87,7 @@ func (s *server) allowClaims(t *testing.T) {
 	s.post(t, rbac+"clusterrolebindings", object{"metadata": name, "roleRef": ref("ClusterRole"), "subjects": subjects})
 	space := rbac + "namespaces/" + claimSpace + "/"
 	s.post(t, space+"roles", object{"metadata": name, "rules": []object{{"apiGroups": []string{"coordination.k8s.io"},
-		"resources": []string{"leases"}, "verbs": []string{"get", "list", "create", "delete"}}}})
+		"resources": []string{"leases"}, "verbs": []string{"delete"}}}})
 	s.post(t, space+"rolebindings", object{"metadata": name, "roleRef": ref("Role"), "subjects": subjects})
 }
 

@@ -9,20 +9,32 @@ import (
 	"github.com/twill-net/twill/subnet/storetest"
 )
 
-// TestContract holds the contract of subnet.Store against a real API server.
+// TestContract holds the contract of subnet.Store against a real API server, wherever leases are published, and for
+// nodes that differ in that.
 func TestContract(t *testing.T) {
 	s := startServer(t, controlplane.APIServerConfig{})
-	storetest.Run(t, func(t *testing.T, pools []subnet.Pool) storetest.Harness {
-		s.clear(t)
-		return &harness{server: s, pools: pools}
-	})
+	s.allowLeases(t)
+	for name, modes := range map[string][]string{
+		"nodes": {subnet.StoreNodes}, "both": {subnet.StoreBoth}, "leases": {subnet.StoreLeases},
+		"mixed": {subnet.StoreNodes, subnet.StoreBoth, subnet.StoreLeases},
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T, pools []subnet.Pool) storetest.Harness {
+				s.clear(t)
+				s.clearClaims(t)
+				return &harness{server: s, pools: pools, modes: modes}
+			})
+		})
+	}
 }
 
 // harness is a cluster for storetest; it hands out podCIDRs as kube-controller-manager does.
 type harness struct {
 	server *server
 	pools  []subnet.Pool
+	modes  []string // of the nodes, in turn
 	next   uint64
+	mode   map[string]string // of each node
 }
 
 var _ storetest.Outager = (*harness)(nil)
@@ -38,9 +50,14 @@ func (h *harness) Store(t *testing.T, want subnet.Lease) subnet.Store {
 		}
 		h.next++
 		h.server.createNode(t, testNode(want.Node, cidrs...))
+		if h.mode == nil {
+			h.mode = map[string]string{}
+		}
+		h.mode[want.Node] = h.modes[h.next%uint64(len(h.modes))]
 	}
 	s, err := New(t.Context(), Options{
 		Kubeconfig: h.server.kubeconfig(t, agentUser), Node: want.Node, Pools: h.pools, SetNetworkUnavailable: true,
+		Store: h.mode[want.Node], LeaseNamespace: claimSpace,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +65,12 @@ func (h *harness) Store(t *testing.T, want subnet.Lease) subnet.Store {
 	return s
 }
 
-func (h *harness) Leave(t *testing.T, l subnet.Lease) { h.server.deleteNode(t, l.Node) }
+// Leave is the garbage collector, too.
+func (h *harness) Leave(t *testing.T, l subnet.Lease) {
+	t.Helper()
+	h.server.deleteNode(t, l.Node)
+	h.server.deleteObjects(t, l)
+}
 
 func (h *harness) Delete(t *testing.T, l subnet.Lease) {
 	t.Helper()
@@ -56,6 +78,7 @@ func (h *harness) Delete(t *testing.T, l subnet.Lease) {
 		"kube-subnet-manager": nil, "backend-type": nil, "backend-data": nil, "backend-v6-data": nil,
 		"public-ip": nil, "public-ipv6": nil,
 	})
+	h.server.deleteObjects(t, l)
 }
 
 func (h *harness) Alter(t *testing.T, l subnet.Lease) {
@@ -72,11 +95,15 @@ func (h *harness) Damage(t *testing.T, l subnet.Lease) string {
 
 func (h *harness) set(t *testing.T, l subnet.Lease, v4, v6 map[string]any) {
 	t.Helper()
-	if _, ok := l.Stack(netstate.IPv4); ok {
-		h.server.annotate(t, l.Node, v4)
-	}
-	if _, ok := l.Stack(netstate.IPv6); ok {
-		h.server.annotate(t, l.Node, v6)
+	for _, st := range l.Stacks {
+		set := v4
+		if st.Family() == netstate.IPv6 {
+			set = v6
+		}
+		h.server.annotate(t, l.Node, set)
+		if h.mode[l.Node] != subnet.StoreNodes {
+			h.server.annotateObject(t, claimName(st.Subnet), set)
+		}
 	}
 }
 

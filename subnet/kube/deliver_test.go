@@ -12,13 +12,16 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
+// alone are the sources of a Watch that reads Nodes.
+func alone(c *nodes) *sources { return &sources{changed: c.changed, own: c, all: c} }
+
 // delivering runs deliver in a bubble of time of its own; the returned function gives what came since it was last called.
 func delivering(t *testing.T, s *Store, c *nodes) func() []string {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	var got []string
 	begin := time.Now()
-	go s.deliver(ctx, c, func(snap subnet.Snapshot) {
+	go s.deliver(ctx, alone(c), func(snap subnet.Snapshot) {
 		got = append(got, fmt.Sprintf("%s: %d peers, local %v, %v", time.Since(begin), len(snap.Peers), snap.Local.Stacks, snap.NodeIPs))
 	})
 	return func() []string {
@@ -82,7 +85,7 @@ func TestRest(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.deliver(ctx, c, func(subnet.Snapshot) { at <- time.Now() })
+		s.deliver(ctx, alone(c), func(subnet.Snapshot) { at <- time.Now() })
 	}()
 	defer func() { cancel(); <-done }()
 	c.mu.Lock() // the list was a change

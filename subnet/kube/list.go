@@ -12,18 +12,18 @@ import (
 	"github.com/twill-net/twill/internal/kubeclient"
 )
 
-// list returns a page of all Nodes' metadata, after it has made sure that the podCIDRs of its peers are known.
+// list returns a page of the Nodes' metadata, after it has made sure that the podCIDRs of its peers are known.
 func (s *Store) list(
 	ctx context.Context, c *nodes, o metav1.ListOptions,
 ) (page *metav1.PartialObjectMetadataList, err error) {
-	if o.Continue == "" && s.podCIDRs.empty() {
+	if o.Continue == "" && c.selector == "" && c.podCIDRs.empty() {
 		page, err = s.listWhole(ctx, c)
-	} else if page, err = s.listPage(ctx, o); err == nil {
-		s.podCIDRs.rewound(page.ResourceVersion)
+	} else if page, err = s.listPage(ctx, c, o); err == nil {
+		c.podCIDRs.rewound(page.ResourceVersion)
 		err = s.complete(ctx, c, page.Items)
 	}
 	if err = kubeclient.Explain("list", "nodes", err); err != nil {
-		s.reportWatch(ctx, err)
+		s.reportWatch(ctx, taskWatch, err)
 		return nil, err
 	}
 	c.relist = time.Now().Add(s.relistEvery + rand.N(s.relistEvery/2))
@@ -34,28 +34,31 @@ func (s *Store) list(
 func (s *Store) listWhole(ctx context.Context, c *nodes) (*metav1.PartialObjectMetadataList, error) {
 	all, own := &metav1.PartialObjectMetadataList{}, false
 	version, err := s.api.nodes(ctx, func(m *metav1.ObjectMeta, podCIDRs string) {
-		s.podCIDRs.put(m.UID, podCIDRs)
+		c.podCIDRs.put(m.UID, podCIDRs)
 		s.annotations.trim(m)
 		own = own || m.Name == s.node
 		all.Items = append(all.Items, metav1.PartialObjectMetadata{ObjectMeta: *m})
 	})
 	all.ResourceVersion = version
-	s.podCIDRs.advance(version)
+	c.podCIDRs.advance(version)
 	if err == nil && own {
 		err = s.readOwn(ctx, c)
 	}
 	return all, err
 }
 
-func (s *Store) listPage(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+func (s *Store) listPage(
+	ctx context.Context, c *nodes, o metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
+	o.FieldSelector = c.selector
 	if o.ResourceVersion == "0" {
 		o.ResourceVersion = "" // as etcd has it: an API server that lags behind would miss peers
 	}
 	if o.ResourceVersion != "" {
-		if _, err := s.rewound(ctx); err != nil {
+		if _, err := s.rewound(ctx, c.podCIDRs.rewound); err != nil {
 			return nil, err
 		}
-		if kubeclient.Older(s.podCIDRs.at(), o.ResourceVersion) {
+		if kubeclient.Older(c.podCIDRs.at(), o.ResourceVersion) {
 			o.ResourceVersion = "" // client-go would ask for it ten times
 		}
 	}
@@ -83,13 +86,13 @@ func (s *Store) complete(ctx context.Context, c *nodes, page []metav1.PartialObj
 		}
 	}
 	if len(strangers) > fullListThreshold {
-		_, err := s.api.nodes(ctx, func(m *metav1.ObjectMeta, podCIDRs string) { s.podCIDRs.put(m.UID, podCIDRs) })
+		_, err := s.api.nodes(ctx, func(m *metav1.ObjectMeta, podCIDRs string) { c.podCIDRs.put(m.UID, podCIDRs) })
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxConcurrentGets)
 	for _, m := range strangers {
-		g.Go(func() error { return s.learn(ctx, m.Name, m.ResourceVersion) })
+		g.Go(func() error { return s.learn(ctx, c, m.Name, m.ResourceVersion) })
 	}
 	return g.Wait()
 }
@@ -104,7 +107,7 @@ func (s *Store) readOwn(ctx context.Context, c *nodes) error {
 }
 
 // learn reads the podCIDRs of a Node, as they were at a version or later.
-func (s *Store) learn(ctx context.Context, name, version string) error {
+func (s *Store) learn(ctx context.Context, c *nodes, name, version string) error {
 	uid, cidrs, err := s.api.spec(ctx, name, version)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -112,7 +115,7 @@ func (s *Store) learn(ctx context.Context, name, version string) error {
 	case err != nil:
 		return kubeclient.Explain("get", "nodes", err)
 	}
-	s.podCIDRs.put(uid, cidrs)
+	c.podCIDRs.put(uid, cidrs)
 	return nil
 }
 
@@ -139,7 +142,7 @@ func (s *Store) readOne(ctx context.Context, c *nodes, name string) (complete bo
 	if name == s.node {
 		err = s.readOwn(ctx, c)
 		complete = err == nil
-	} else if err = s.learn(ctx, name, "0"); err == nil {
+	} else if err = s.learn(ctx, c, name, "0"); err == nil {
 		complete = c.learned(name)
 	}
 	if ctx.Err() == nil {

@@ -2,51 +2,29 @@ package kube
 
 import (
 	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-
-	"github.com/twill-net/twill/subnet"
 )
 
 // nodes is the store that a reflector keeps in sync with the Nodes' metadata, and the queue of those that have to be
 // read beyond it: a peer whose podCIDRs are not known, and this node's own, whose status is wanted too.
 type nodes struct {
-	annotations annotations
-	self        string
-	changed     chan struct{} // the snapshot may have changed
-	ownChanged  func()        // this node's record changed
-	podCIDRs    *podCIDRs
-	queue       workqueue.TypedRateLimitingInterface[string] // names of Nodes to read
-	relist      time.Time                                    // when all are listed again; of the reflector only
-
-	mu      sync.Mutex
-	entries map[string]*entry
-	order   []*entry // the same, oldest first
-	synced  bool
-	version int  // counts changes of peers
-	delayed bool // a notification is on its way
+	*records
+	podCIDRs *podCIDRs
+	queue    workqueue.TypedRateLimitingInterface[string] // names of Nodes to read
+	selector string                                       // of fields: the Nodes that are read; empty: all
+	relist   time.Time                                    // when all are listed again; of the reflector only
 }
 
 var (
 	_ cache.ReflectorStore         = (*nodes)(nil)
 	_ cache.ResourceVersionUpdater = (*nodes)(nil)
 )
-
-// entry is a node and, if it is a peer, its lease or why there is none.
-type entry struct {
-	record
-	unread bool // it is a peer whose podCIDRs have not been read yet
-	lease  subnet.Lease
-	err    error
-	budget *rate.Limiter // of changes that notify at once; nil until the first one
-}
 
 // A Node that had no podCIDR, or could not be read, is read again after a time that grows from leastWait to mostWait.
 // This node's own is read ownWait after a change, with all changes in between.
@@ -55,22 +33,17 @@ const (
 	ownWait             = 100 * time.Millisecond
 )
 
+// newNodes makes the store of all Nodes.
 func (s *Store) newNodes() *nodes {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](leastWait, mostWait)
-	return &nodes{annotations: s.annotations, self: s.node, changed: make(chan struct{}, 1), ownChanged: s.own.notify,
-		podCIDRs: &s.podCIDRs, queue: workqueue.NewTypedRateLimitingQueue(limiter), entries: map[string]*entry{}}
+	return &nodes{records: s.newRecords(), podCIDRs: &s.podCIDRs, queue: workqueue.NewTypedRateLimitingQueue(limiter)}
 }
 
-// A peer's changes notify at once, and beyond changesAtOnce with all that come within changesDelay: a snapshot of
-// thousands of peers costs milliseconds, and one node shall not make all others pay for that as often as it likes.
-const changesAtOnce, changesDelay = 5, time.Second
-
-// notify signals that the snapshot may have changed.
-func (c *nodes) notify() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+// newOwnNode makes the store of this node's own Node. What is known of other Nodes' podCIDRs is not its business.
+func (s *Store) newOwnNode() *nodes {
+	c := s.newNodes()
+	c.podCIDRs, c.selector = &podCIDRs{}, fields.OneTermEqualSelector("metadata.name", s.node).String()
+	return c
 }
 
 // trim removes what records do not have, before thousands of Nodes are held at once.
@@ -115,13 +88,7 @@ func (c *nodes) Update(obj any) error {
 func (c *nodes) Delete(obj any) error {
 	m := &obj.(*metav1.PartialObjectMetadata).ObjectMeta
 	c.podCIDRs.remove(m.UID)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if old, ok := c.entries[m.Name]; ok {
-		delete(c.entries, m.Name)
-		c.drop(old)
-		c.note(old)
-	}
+	c.remove(m.Name)
 	return nil
 }
 
@@ -133,32 +100,11 @@ func (c *nodes) Replace(list []any, version string) error {
 		all[i] = c.known(&obj.(*metav1.PartialObjectMetadata).ObjectMeta)
 	}
 	c.podCIDRs.retain(all)
-	slices.SortFunc(all, record.compare) // each then comes behind the last one
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	there := make(map[string]bool, len(all))
+	c.replace(all, func(r record) bool { return r.name != c.self })
 	for _, r := range all {
-		there[r.name] = true
-		if r.name == c.self {
-			continue
-		}
 		if c.lacks(r) {
 			c.queue.AddRateLimited(r.name)
 		}
-		c.put(entry{record: r})
-	}
-	c.order = slices.DeleteFunc(c.order, func(old *entry) bool {
-		if there[old.name] {
-			return false
-		}
-		delete(c.entries, old.name)
-		c.note(old)
-		return true
-	})
-	if !c.synced {
-		c.synced = true
-		c.notify()
-		c.ownChanged()
 	}
 	return nil
 }
@@ -199,107 +145,4 @@ func (c *nodes) putOwn(n *node) {
 	if !c.put(entry{record: c.annotations.own(n)}) {
 		c.ownChanged() // it says what it said before, but may have said something else in between
 	}
-}
-
-// put enters e, and reports whether it says anything new. It moves what changed, not everything: a node may change as
-// often as it likes.
-func (c *nodes) put(e entry) bool {
-	old, ok := c.entries[e.name]
-	if ok && old.record == e.record && old.unread == e.unread {
-		return false
-	}
-	if e.isPeer() && !e.unread {
-		e.lease, e.err = c.annotations.lease(e.record)
-	}
-	if ok {
-		if e.budget = old.budget; e.budget == nil {
-			e.budget = rate.NewLimiter(rate.Every(changesDelay), changesAtOnce)
-		}
-	}
-	if ok && old.isPeer() && !e.isPeer() {
-		c.note(old)
-	}
-	if ok && old.created.Equal(e.created) {
-		*old = e
-	} else {
-		if ok {
-			c.drop(old)
-		}
-		c.entries[e.name] = &e
-		at, _ := c.position(&e)
-		c.order = slices.Insert(c.order, at, &e)
-	}
-	c.note(&e)
-	return true
-}
-
-// position returns where e stands in the order, or would, and whether it does.
-func (c *nodes) position(e *entry) (int, bool) {
-	return slices.BinarySearchFunc(c.order, e, func(a, b *entry) int { return a.compare(b.record) })
-}
-
-// drop takes e out of the order.
-func (c *nodes) drop(e *entry) {
-	if at, ok := c.position(e); ok {
-		c.order = slices.Delete(c.order, at, at+1)
-	}
-}
-
-// note notifies who depends on e; nodes that are no peers concern nobody.
-func (c *nodes) note(e *entry) {
-	switch {
-	case e.name == c.self:
-		c.ownChanged()
-		c.notify()
-	case e.isPeer():
-		c.version++
-		if e.budget == nil || e.budget.Allow() {
-			c.notify()
-		} else {
-			c.notifyLater()
-		}
-	}
-}
-
-// notifyLater notifies of all changes of the next changesDelay together.
-func (c *nodes) notifyLater() {
-	if c.delayed {
-		return
-	}
-	c.delayed = true
-	time.AfterFunc(changesDelay, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.delayed = false
-		c.notify()
-	})
-}
-
-// ownRecord returns this node's record, and whether the cache has it.
-func (c *nodes) ownRecord() (record, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e, ok := c.entries[c.self]
-	if !ok {
-		return record{}, false
-	}
-	return e.record, true
-}
-
-// peers returns the other nodes' leases, oldest first, what could not be read, and the version of both; false: the
-// cache was never in sync.
-func (c *nodes) peers() ([]subnet.Lease, []subnet.Skip, int, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	leases, skips := make([]subnet.Lease, 0, len(c.order)), []subnet.Skip(nil)
-	for _, e := range c.order {
-		switch {
-		case e.name == c.self || !e.isPeer() || e.unread:
-		case e.err != nil:
-			skips = append(skips, subnet.Skip{Node: e.name, Code: subnet.Unreadable, Detail: e.err.Error()})
-		default:
-			leases = append(leases, e.lease)
-		}
-	}
-	return leases, skips, c.version, c.synced
 }

@@ -54,7 +54,7 @@ func TestNodesOrder(t *testing.T) {
 				want = append(want, l)
 			}
 		}
-		if leases, _, _, _ := c.peers(); !slices.EqualFunc(leases, want, subnet.Lease.Equal) {
+		if leases, _, _ := c.peers(); !slices.EqualFunc(leases, want, subnet.Lease.Equal) {
 			t.Fatalf("after %d steps got %v, want %v", step, leases, want)
 		}
 	}
@@ -100,7 +100,7 @@ func TestUnread(t *testing.T) {
 	n.UID = "a"
 	want := func(what string, leases, skips, queued int) {
 		t.Helper()
-		l, s, _, _ := c.peers()
+		l, s, _ := c.peers()
 		if len(l) != leases || len(s) != skips || c.queue.Len() != queued {
 			t.Errorf("%s: %d leases, %d skips, %d to read; want %d, %d, %d", what, len(l), len(s), c.queue.Len(), leases, skips, queued)
 		}
@@ -207,11 +207,11 @@ func TestNotified(t *testing.T) {
 func TestFirstList(t *testing.T) {
 	s := &Store{annotations: newAnnotations(note, []subnet.Pool{pool4}), node: self, own: own{changed: make(chan struct{}, 1)}}
 	c := s.newNodes()
-	if _, _, _, synced := c.peers(); synced {
+	if c.inSync() {
 		t.Error("it is in sync before the first list")
 	}
 	must(t, c.Replace(nil, "1"))
-	if _, _, _, synced := c.peers(); !synced || len(c.changed) != 1 || len(s.own.changed) != 1 {
+	if synced := c.inSync(); !synced || len(c.changed) != 1 || len(s.own.changed) != 1 {
 		t.Errorf("after an empty list: in sync %t, notified %d and %d", synced, len(c.changed), len(s.own.changed))
 	}
 	<-c.changed

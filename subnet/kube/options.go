@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"time"
@@ -37,13 +38,18 @@ type Options struct {
 	// claims subnets by Lease objects in this namespace and writes them to the node's spec. Empty: it waits for one.
 	ClaimNamespace string
 
+	// Store is one of the subnet.Store… values; empty: StoreNodes. LeaseNamespace is where Lease objects are published,
+	// unless ClaimNamespace says it.
+	Store, LeaseNamespace string
+
 	// SetNetworkUnavailable lets Network write the node's condition NetworkUnavailable.
 	SetNetworkUnavailable bool
 
 	// Waiting, if set, is called when a task of the store is held up: once for each new reason, and with a nil error
 	// when it succeeds again. Tasks are "find the node's name", "acquire the lease", "watch nodes", "read nodes",
-	// "publish the lease", "set NetworkUnavailable" and "record an event". Calls come from several goroutines,
-	// one at a time, and must return quickly.
+	// "watch Lease objects", "take leases from Lease objects", "publish the lease", "publish Lease objects",
+	// "set NetworkUnavailable" and "record an event". Calls come from several goroutines, one at a time, and must
+	// return quickly.
 	Waiting func(task string, err error)
 }
 
@@ -68,6 +74,9 @@ type Store struct {
 	node          string
 	setsCondition bool
 	claimSpace    string
+	mode          string // one of the subnet.Store… values
+	leaseSpace    string // where Lease objects are published; empty: nowhere
+	patience      patience
 
 	own    own
 	events *events
@@ -78,6 +87,9 @@ type Store struct {
 func New(ctx context.Context, o Options) (*Store, error) {
 	if len(o.Pools) == 0 {
 		return nil, errors.New("kube store without a pool: the network config must have a Network or IPv6Network")
+	}
+	if o.Store != "" && o.Store != subnet.StoreNodes && o.ClaimNamespace+o.LeaseNamespace == "" {
+		return nil, fmt.Errorf("kube store with Store %q: it needs the namespace of the Lease objects", o.Store)
 	}
 	prefix, err := fullPrefix(cmp.Or(o.AnnotationPrefix, DefaultPrefix))
 	if err != nil {
@@ -95,9 +107,13 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, networks: o.Networks,
 		progress:    kubeclient.Progress{Waiting: o.Waiting},
 		relistEvery: time.Hour, setsCondition: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
+		mode: cmp.Or(o.Store, subnet.StoreNodes), patience: usualPatience,
 		own: own{changed: make(chan struct{}, 1)}, events: newEvents(),
 	}
 	s.annotations.external = o.ExternalIP
+	if s.mode != subnet.StoreNodes {
+		s.leaseSpace = cmp.Or(o.ClaimNamespace, o.LeaseNamespace)
+	}
 	if s.node, err = s.nodeName(ctx, o.Node); err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // backup can contradict them: then its revision goes back, and all are forgotten.
 type podCIDRs struct {
 	mu       sync.Mutex
-	revision string               // the newest one that was seen
+	revision revision
 	byUID    map[types.UID]string // as in record
 }
 
@@ -28,7 +28,7 @@ type checkpoint struct {
 func (s *Store) Checkpoint() json.RawMessage {
 	s.podCIDRs.mu.Lock()
 	defer s.podCIDRs.mu.Unlock()
-	data, err := json.Marshal(checkpoint{s.podCIDRs.revision, s.podCIDRs.byUID})
+	data, err := json.Marshal(checkpoint{string(s.podCIDRs.revision), s.podCIDRs.byUID})
 	if err != nil {
 		return nil
 	}
@@ -43,7 +43,7 @@ func (s *Store) Restore(data json.RawMessage) {
 	}
 	s.podCIDRs.mu.Lock()
 	defer s.podCIDRs.mu.Unlock()
-	s.podCIDRs.revision, s.podCIDRs.byUID = from.Revision, from.PodCIDRs
+	s.podCIDRs.revision, s.podCIDRs.byUID = revision(from.Revision), from.PodCIDRs
 }
 
 // empty reports whether nothing is known.
@@ -92,31 +92,45 @@ func (p *podCIDRs) retain(nodes []record) {
 	p.byUID = left
 }
 
-// rewound notes the revision that the API server is at, and reports whether that is older than one seen before: then it
-// was restored from a backup, and what is known does not hold.
-func (p *podCIDRs) rewound(revision string) bool {
+// rewound notes the revision that the API server is at, and reports whether that is older than one seen before: then
+// what is known does not hold.
+func (p *podCIDRs) rewound(now string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	back := kubeclient.Older(revision, p.revision)
+	back := p.revision.rewound(now)
 	if back {
 		p.byUID = nil
 	}
-	p.revision = revision
 	return back
 }
 
 // advance notes that the API server is at the revision at least.
-func (p *podCIDRs) advance(revision string) {
+func (p *podCIDRs) advance(to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if kubeclient.Older(p.revision, revision) {
-		p.revision = revision
-	}
+	p.revision.advance(to)
 }
 
 // at returns the newest revision that was seen.
 func (p *podCIDRs) at() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.revision
+	return string(p.revision)
+}
+
+// revision is the newest revision of the API server that was seen, empty at first.
+type revision string
+
+// rewound notes the revision that the API server is at, and reports whether that is older than one seen before: then it
+// was restored from a backup.
+func (r *revision) rewound(now string) bool {
+	back := kubeclient.Older(now, string(*r))
+	*r = revision(now)
+	return back
+}
+
+func (r *revision) advance(to string) {
+	if kubeclient.Older(string(*r), to) {
+		*r = revision(to)
+	}
 }

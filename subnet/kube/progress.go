@@ -14,9 +14,13 @@ const (
 	taskAcquire = "acquire the lease"
 	taskWatch   = "watch nodes"
 	taskRead    = "read nodes"
-	taskPublish = "publish the lease"
-	taskNetwork = "set NetworkUnavailable"
-	taskEvent   = "record an event"
+
+	taskWatchLeases = "watch Lease objects"
+	taskLeases      = "take leases from Lease objects"
+	taskPublish     = "publish the lease"
+	taskObjects     = "publish Lease objects"
+	taskNetwork     = "set NetworkUnavailable"
+	taskEvent       = "record an event"
 )
 
 // retry repeats do until it succeeds, its error is one that waiting does not mend, or ctx is done.

@@ -35,6 +35,7 @@ type own struct {
 	want    *subnet.Lease // nil before Acquire
 	lease   subnet.Lease  // the last one that was whole
 	network *condition    // nil before Network
+	asks    string        // a node for whose sake all are asked to read Nodes
 }
 
 func (o *own) notify() {
@@ -48,6 +49,24 @@ func (o *own) wanted() (*subnet.Lease, *condition) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.want, o.network
+}
+
+// ask sets for whose sake all are asked to read Nodes, and reports whether that is new; empty: nobody's.
+func (o *own) ask(node string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	news := o.asks != node
+	o.asks = node
+	if news {
+		o.notify()
+	}
+	return news
+}
+
+func (o *own) asked() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.asks
 }
 
 // Last implements subnet.Store: it reads the node's annotations. It retries until ctx is done.
@@ -125,12 +144,14 @@ func (s *Store) publish(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 	if err != nil {
 		return subnet.Lease{}, err
 	}
-	set := s.annotations.missing(l, r)
-	if len(set) == 0 {
-		return l, nil
+	if set := s.annotations.missing(l, r); len(set) > 0 {
+		patch := map[string]any{"metadata": map[string]any{"annotations": set}}
+		err = s.api.patchStatus(ctx, s.node, types.MergePatchType, patch)
 	}
-	patch := map[string]any{"metadata": map[string]any{"annotations": set}}
-	return l, s.api.patchStatus(ctx, s.node, types.MergePatchType, patch)
+	if err == nil {
+		_ = s.publishObjects(ctx, n, l, nil) // it is reported, and Watch tries again
+	}
+	return l, err
 }
 
 // local returns want with the subnets that r's podCIDRs give, and the addresses that its annotations overwrite.
@@ -201,7 +222,7 @@ func (a annotations) advertised(addr netip.Addr, r record) (netip.Addr, error) {
 
 // keep writes this node's lease and condition again whenever the Node object differs, until ctx is done. Five repairs
 // are made at once, then one a second: somebody may be writing against us.
-func (s *Store) keep(ctx context.Context, c *nodes) {
+func (s *Store) keep(ctx context.Context, v *sources) {
 	limit := rate.NewLimiter(rate.Every(time.Second), 5)
 	delay := kubeclient.Backoff().DelayFunc()
 	var retry <-chan time.Time
@@ -212,10 +233,11 @@ func (s *Store) keep(ctx context.Context, c *nodes) {
 		case <-s.own.changed:
 		case <-retry:
 		}
-		c.notify() // the lease in the snapshot may be another one
+		v.own.notify() // the lease in the snapshot may be another one
 		retry = nil
-		if r, ok := c.ownRecord(); ok {
-			if errors.Join(s.keepLease(ctx, r, limit), s.keepNetwork(ctx, r, limit)) != nil {
+		if r, ok := v.own.ownRecord(); ok {
+			if errors.Join(s.keepLease(ctx, r, limit), s.keepObjects(ctx, v, r, limit),
+				s.keepNetwork(ctx, r, limit)) != nil {
 				retry = time.After(delay())
 			} else {
 				delay = kubeclient.Backoff().DelayFunc()

@@ -14,7 +14,7 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// record is what the store keeps of a Node, of which thousands can be cached. It is comparable, so that a heartbeat is
+// record is what the store keeps of a Node, or of its Lease objects, of which thousands can be cached. It is comparable, so that a heartbeat is
 // seen to change nothing.
 type record struct {
 	name     string
@@ -24,6 +24,7 @@ type record struct {
 	managed  string
 	backend  string
 	v4, v6   values
+	asks     string // of Lease objects only: their annotation read-nodes
 
 	// Of this node only:
 	network  condition // NetworkUnavailable
@@ -114,6 +115,9 @@ func (r record) podCIDR(f netstate.Family) (netip.Prefix, error) {
 // lease reads r as a peer's lease, in the families of the pools.
 func (a annotations) lease(r record) (subnet.Lease, error) {
 	l := subnet.Lease{Node: r.name, Backend: r.backend}
+	if err := subnet.CheckNode(r.name); err != nil {
+		return l, err
+	}
 	if err := within("backend-type", r.backend, maxText); err != nil {
 		return l, err
 	}

@@ -25,22 +25,19 @@ const restAfter, mostRest = 100, 50 * time.Millisecond
 
 // Watch implements subnet.Store. It also keeps the lease, the condition and the events of this node written.
 func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
-	c := s.newNodes()
+	v := s.newSources()
 	g, ctx := errgroup.WithContext(ctx)
-	defer context.AfterFunc(ctx, c.queue.ShutDown)()
-	g.Go(func() error { s.reflect(ctx, c); return nil })
-	for range maxConcurrentGets {
-		g.Go(func() error { s.readQueued(ctx, c); return nil })
-	}
-	g.Go(func() error { s.keep(ctx, c); return nil })
+	v.start(ctx, g, s)
+	g.Go(func() error { s.keep(ctx, v); return nil })
 	g.Go(func() error { s.sendEvents(ctx); return nil })
-	g.Go(func() error { s.deliver(ctx, c, f); return nil })
+	g.Go(func() error { s.deliver(ctx, v, f); return nil })
 	return g.Wait()
 }
 
 // deliver calls f with the newest snapshot after each burst of changes that matter.
-func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) {
+func (s *Store) deliver(ctx context.Context, v *sources, f func(subnet.Snapshot)) {
 	seen, local, nodeIPs := -1, subnet.Lease{}, []netip.Addr(nil)
+	var from *records
 	for rest := time.Duration(0); ; {
 		if !kubeclient.Pause(ctx, rest) {
 			return
@@ -48,26 +45,28 @@ func (s *Store) deliver(ctx context.Context, c *nodes, f func(subnet.Snapshot)) 
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.changed:
+		case <-v.changed:
 		}
 		if !kubeclient.Pause(ctx, burst) {
 			return
 		}
 		select { // what came during the pause is in the snapshot
-		case <-c.changed:
+		case <-v.changed:
 		default:
 		}
 		begin := time.Now()
-		peers, skips, version, synced := c.peers()
+		s.guard(ctx, v)
+		source := v.source()
+		if source == nil {
+			continue
+		}
+		peers, skips, version := source.peers()
 		rest = min(restAfter*time.Since(begin), mostRest)
-		if !synced {
+		now, addrs := s.localNow(v.own), s.nodeIPs(v.own)
+		if source == from && version == seen && now.Equal(local) && slices.Equal(addrs, nodeIPs) {
 			continue
 		}
-		now, addrs := s.localNow(c), s.nodeIPs(c)
-		if version == seen && now.Equal(local) && slices.Equal(addrs, nodeIPs) {
-			continue
-		}
-		seen, local, nodeIPs = version, now, addrs
+		from, seen, local, nodeIPs = source, version, now, addrs
 		f(subnet.Snapshot{Local: now, Peers: peers, Skips: skips, NodeIPs: addrs})
 	}
 }
@@ -115,35 +114,45 @@ func (s *Store) reflect(ctx context.Context, c *nodes) {
 	}, c)
 }
 
-// rewound asks the API server for its revision, and reports whether it was restored from a backup since the last one.
-func (s *Store) rewound(ctx context.Context) (bool, error) {
+// rewound asks the API server for its revision, and reports what note says of it: whether it was restored from a backup
+// since the last one.
+func (s *Store) rewound(ctx context.Context, note func(string) bool) (bool, error) {
 	now, err := s.api.Revision(ctx, nodesResource)
-	return err == nil && s.podCIDRs.rewound(now), err
+	return err == nil && note(now), err
 }
 
-// watch starts a watch, or makes the reflector list again. That is necessary now and then, whatever made c and the API
-// server differ, and when the API server was restored from a backup: it would begin a watch from a revision of the
-// future, and send nothing. It can only go back while nobody is connected.
-func (s *Store) watch(ctx context.Context, c *nodes, o metav1.ListOptions) (watch.Interface, error) {
-	if time.Now().After(c.relist) {
-		return nil, apierrors.NewResourceExpired("it is time to list all again")
+// resume returns an error if a watch cannot be started, and makes the reflector list again by some of them. That is
+// necessary now and then, whatever made the cache and the API server differ, and when the API server was restored from
+// a backup: it would begin a watch from a revision of the future, and send nothing. It can only go back while nobody is
+// connected.
+func (s *Store) resume(ctx context.Context, relist time.Time, note func(string) bool) error {
+	if time.Now().After(relist) {
+		return apierrors.NewResourceExpired("it is time to list all again")
 	}
-	back, err := s.rewound(ctx)
+	back, err := s.rewound(ctx, note)
 	if back {
-		return nil, apierrors.NewResourceExpired("the API server was restored from a backup")
+		return apierrors.NewResourceExpired("the API server was restored from a backup")
 	}
-	var w watch.Interface
-	if err == nil {
+	return err
+}
+
+// watch starts a watch of Nodes.
+func (s *Store) watch(ctx context.Context, c *nodes, o metav1.ListOptions) (w watch.Interface, err error) {
+	o.FieldSelector = c.selector
+	if err = s.resume(ctx, c.relist, c.podCIDRs.rewound); err == nil {
 		w, err = s.api.Metadata.Resource(nodesResource).Watch(ctx, o)
 	}
-	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		s.reportWatch(ctx, kubeclient.Explain("watch", "nodes", err))
+	if !expired(err) {
+		s.reportWatch(ctx, taskWatch, kubeclient.Explain("watch", "nodes", err))
 	}
 	return w, err
 }
 
-func (s *Store) reportWatch(ctx context.Context, err error) {
+// expired reports whether err makes a reflector list again, and nothing is wrong.
+func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+func (s *Store) reportWatch(ctx context.Context, task string, err error) {
 	if ctx.Err() == nil {
-		s.progress.Report(taskWatch, err)
+		s.progress.Report(task, err)
 	}
 }

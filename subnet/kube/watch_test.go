@@ -357,7 +357,7 @@ func listedAgain(t *testing.T, s *server) {
 		}
 	}
 	names := func() string {
-		leases, _, _, _ := c.peers()
+		leases, _, _ := c.peers()
 		return leased(subnet.Snapshot{Peers: leases})
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,0 +1,173 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// A node of flannel has no Lease objects, and neither has one of Twill whose Store is nodes. So the three oldest nodes
+// that publish any are guards: they read Nodes too, and compare. A guard that finds a Node whose Lease objects say
+// something else, or nothing, annotates its own one; while one of the three has the annotation, all agents take leases
+// from Nodes. Who is a guard follows from the Lease objects, and each agent writes its own alone.
+const maxGuards = 3
+
+// patience is how long things have to last.
+type patience struct {
+	settle time.Duration // a difference: a node that joins writes one after another
+	calm   time.Duration // the lack of one
+	linger time.Duration // the watch of Nodes after it was needed: to list all again is dear
+	spread time.Duration // for each node: agents that list all Nodes because a guard asks begin one after another
+}
+
+var usualPatience = patience{2 * time.Second, time.Minute, 10 * time.Minute, 50 * time.Millisecond}
+
+// guard is what one goroutine, that of deliver, knows about the choice of the source.
+type guard struct {
+	group   *errgroup.Group
+	stop    context.CancelFunc   // of all, in mode leases
+	idle    time.Time            // since when all is not needed; zero: it is
+	fallen  bool                 // snapshots shall come from Nodes
+	strange map[string]time.Time // nodes that differ, and since when
+	seen    time.Time            // when one last did for long enough
+	asks    string               // the node for whose sake this node asks, as a guard
+}
+
+// guard chooses the source, and does a guard's work if this node is one.
+func (s *Store) guard(ctx context.Context, v *sources) {
+	if v.leases == nil {
+		return
+	}
+	guards, blind := v.leases.guards()
+	asking := slices.IndexFunc(guards, func(r record) bool { return r.asks != "" })
+	v.fallen = blind || asking >= 0
+	mine := slices.ContainsFunc(guards, func(r record) bool { return r.name == s.node })
+	if v.mode == subnet.StoreLeases {
+		s.readNodes(ctx, v, mine, v.fallen)
+		s.tell(guards, asking)
+	}
+	want, _ := s.own.wanted()
+	if !mine || want == nil {
+		v.asks, v.strange = "", nil
+	} else if v.all != nil && v.all.inSync() && v.leases.inSync() {
+		s.compare(v)
+	}
+	if s.own.ask(v.asks) && v.asks != "" {
+		s.Event(warning, "ReadsNodes", fmt.Sprintf("node %q has no Lease objects, or they differ from its annotations: "+
+			"all agents read Nodes until that is over", v.asks))
+	}
+}
+
+// tell reports that leases come from Nodes, and why.
+func (s *Store) tell(guards []record, asking int) {
+	var err error
+	if asking >= 0 {
+		err = fmt.Errorf("node %s asks to read Nodes: node %.100q has no Lease objects, or they differ from its annotations",
+			guards[asking].name, guards[asking].asks)
+	}
+	s.progress.Report(taskLeases, err)
+}
+
+// readNodes starts to read all Nodes, or stops it when that was not needed for a while. A guard begins at once.
+func (s *Store) readNodes(ctx context.Context, v *sources, mine, fallen bool) {
+	switch {
+	case mine || fallen:
+		v.idle = time.Time{}
+		if v.all == nil {
+			v.all = s.newNodes()
+			v.all.changed = v.changed
+			ctx, v.stop = context.WithCancel(ctx)
+			s.follow(ctx, v.group, v.all, s.patience.delay(v.leases.count(), mine))
+		}
+	case v.all == nil:
+	case v.idle.IsZero():
+		v.idle = time.Now()
+		v.later(s.patience.linger)
+	case time.Since(v.idle) >= s.patience.linger:
+		v.stop()
+		v.all = nil
+	}
+}
+
+func (p patience) delay(nodes int, mine bool) time.Duration {
+	if most := time.Duration(nodes) * p.spread; !mine && most > 0 {
+		return rand.N(most)
+	}
+	return 0
+}
+
+// later has the choice made again.
+func (v *sources) later(after time.Duration) { time.AfterFunc(after, v.own.notify) }
+
+// compare looks for Nodes that are not as their Lease objects say, and decides for whose sake to ask.
+func (s *Store) compare(v *sources) {
+	peers, _, _ := v.all.peers()
+	strange, now, asks := map[string]time.Time{}, time.Now(), ""
+	for _, node := range v.leases.differing(peers) {
+		since, ok := v.strange[node]
+		if !ok {
+			since = now
+			v.later(s.patience.settle)
+		}
+		strange[node] = since
+		if asks == "" && now.Sub(since) >= s.patience.settle {
+			asks = node
+		}
+	}
+	v.strange = strange
+	switch {
+	case asks != "":
+		v.asks, v.seen = asks, now
+	case v.asks == "":
+	case now.Sub(v.seen) >= s.patience.calm:
+		v.asks = ""
+	default:
+		v.later(s.patience.calm - now.Sub(v.seen))
+	}
+}
+
+// guards returns the oldest nodes that publish Lease objects, and whether these cannot be read.
+func (c *leaseObjects) guards() (all []record, blind bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.order {
+		if e.err == nil && len(all) < maxGuards {
+			all = append(all, e.record)
+		}
+	}
+	return all, c.blind
+}
+
+func (c *leaseObjects) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.order)
+}
+
+// differing returns the nodes of leases of which the Lease objects say something else, or nothing.
+func (c *leaseObjects) differing(leases []subnet.Lease) (names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range leases {
+		if e, ok := c.entries[l.Node]; !ok || e.err != nil || !e.lease.Equal(l) {
+			names = append(names, l.Node)
+		}
+	}
+	return names
+}
+
+// setBlind notes whether the API server forbids to read Lease objects.
+func (c *leaseObjects) setBlind(blind bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.blind != blind {
+		c.blind = blind
+		c.notify()
+	}
+}

@@ -1,0 +1,132 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twill-net/twill/subnet"
+)
+
+// agents starts agents on nodes kubetest-agent-0 to n-1, one after another, so that they are of different age, with
+// their modes in turn.
+func (s *server) agents(t *testing.T, n int, modes ...string) (all []*snapshots) {
+	t.Helper()
+	for i := range n {
+		o := leaseOptions(modes[i%len(modes)])
+		o.Node = fmt.Sprintf("kubetest-agent-%d", i)
+		s.createNode(t, testNode(o.Node, fmt.Sprintf("10.244.%d.0/24", 100+i)))
+		store, _ := s.open(t, o)
+		store.patience = patience{settle: 200 * time.Millisecond, calm: 500 * time.Millisecond, linger: time.Second, spread: time.Millisecond}
+		acquire(t, store, wantOf(o.Node))
+		all = append(all, watching(t, store))
+	}
+	for _, w := range all {
+		eventually(t, 10*time.Second, "all agents", func() bool { return len(w.last().Peers) == n-1 })
+	}
+	return all
+}
+
+// asking are the nodes whose Lease objects ask to read Nodes.
+func (s *server) asking(t *testing.T) (nodes []string) {
+	t.Helper()
+	for _, c := range s.claims(t) {
+		if c.Annotations[note+"read-nodes"] != "" {
+			nodes = append(nodes, *c.Spec.HolderIdentity)
+		}
+	}
+	return nodes
+}
+
+// keeps checks that every snapshot had n peers at least, once it had them.
+func (w *snapshots) keeps(t *testing.T, n int) {
+	t.Helper()
+	had := false
+	for _, snap := range w.each() {
+		if had = had || len(snap.Peers) >= n; had && len(snap.Peers) < n {
+			t.Errorf("a snapshot has the peers %v only", names(snap))
+		}
+	}
+}
+
+// flannelJoins: agents that read Lease objects see a node of flannel, whatever the guards' own modes are, and forget it
+// when it leaves.
+func flannelJoins(t *testing.T, s *server) {
+	for _, modes := range [][]string{{subnet.StoreLeases}, {subnet.StoreBoth, subnet.StoreLeases}} {
+		t.Run(fmt.Sprint(modes), func(t *testing.T) {
+			s.clear(t)
+			s.clearClaims(t)
+			all := s.agents(t, 5, modes...)
+			if asking := s.asking(t); len(asking) > 0 {
+				t.Errorf("%v ask to read Nodes, and no other node is there", asking)
+			}
+			flannel := flannelNode(1)
+			s.createNode(t, flannel)
+			for i, w := range all {
+				eventually(t, 20*time.Second, fmt.Sprintf("flannel's node, at agent %d", i), func() bool {
+					return slices.Contains(names(w.last()), flannel.Name)
+				})
+			}
+			for _, node := range s.asking(t) {
+				if node > "kubetest-agent-2" {
+					t.Errorf("%s asks to read Nodes, and is none of the oldest three", node)
+				}
+			}
+			s.deleteNode(t, flannel.Name)
+			for i, w := range all {
+				eventually(t, 20*time.Second, fmt.Sprintf("it to be gone, at agent %d", i), func() bool { return len(w.last().Peers) == 4 })
+			}
+			eventually(t, 20*time.Second, "nobody to ask any more", func() bool { return len(s.asking(t)) == 0 })
+			for _, w := range all {
+				w.keeps(t, 4)
+			}
+		})
+	}
+}
+
+// staleObjects: an agent of Store nodes does not keep what an earlier one left in Lease objects; peers read its Node.
+func staleObjects(t *testing.T, s *server) {
+	all := s.agents(t, 4, subnet.StoreLeases)
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	before, _ := s.open(t, leaseOptions(subnet.StoreBoth))
+	acquire(t, before, want4)
+	w := all[3]
+	eventually(t, 10*time.Second, "the node", func() bool { return slices.Contains(names(w.last()), self) })
+	now, _ := s.open(t, leaseOptions(subnet.StoreNodes))
+	moved := want4
+	moved.Backend = "host-gw"
+	l := acquire(t, now, moved)
+	eventually(t, 20*time.Second, "what the Node says", func() bool {
+		return slices.ContainsFunc(w.last().Peers, func(p subnet.Lease) bool { return p.Equal(l) })
+	})
+	w.keeps(t, 4)
+}
+
+// noGuardNeeded: where all nodes publish Lease objects, nobody but the oldest three reads other Nodes.
+func noGuardNeeded(t *testing.T, s *server) {
+	s.agents(t, 4, subnet.StoreLeases)
+	store, _ := s.open(t, leaseOptions(subnet.StoreLeases))
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	asked := asks(store)
+	acquire(t, store, want4)
+	w := watching(t, store)
+	eventually(t, 10*time.Second, "all peers", func() bool { return len(w.last().Peers) == 4 })
+	whole := asked.whole()
+	if slices.Contains(whole, "nodes") || slices.ContainsFunc(whole, func(name string) bool { return name == "kubetest-agent-0" }) {
+		t.Errorf("read in full are %q", whole)
+	}
+}
+
+// blindReader: an agent that may not read Lease objects reads Nodes.
+func blindReader(t *testing.T, s *server) {
+	s.createNode(t, flannelNode(1))
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, waits := s.open(t, leaseOptions(subnet.StoreLeases))
+	acquire(t, store, want4)
+	w := watching(t, store)
+	eventually(t, 10*time.Second, "the peer", func() bool { return len(w.last().Peers) == 1 })
+	if !waits.has(taskWatchLeases, "the API server forbids list on leases in namespace kube-twill") {
+		t.Errorf("told %q", waits.text)
+	}
+}

@@ -56,8 +56,12 @@ func TestDirectRoute(t *testing.T) {
 		{Dst: both[1].Subnet, Via: both[1].Underlay, Dev: "eth0", Protocol: netstate.Protocol, Metric: 1024},
 	} {
 		peer := backend.Peer{Node: "a", Stack: subnet.Stack{Subnet: want.Dst, Underlay: want.Via}}
-		if got := backend.DirectRoute(backend.Underlay{Dev: "eth0"}, peer); got != want {
+		if got := backend.DirectRoute(backend.Underlay{Dev: "eth0"}, peer, false); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
+		}
+		want.Metric = netstate.SpreadMetric(want.Dst)
+		if got := backend.DirectRoute(backend.Underlay{Dev: "eth0"}, peer, true); got != want {
+			t.Errorf("with a metric of its own: got %+v, want %+v", got, want)
 		}
 	}
 }

@@ -1,12 +1,25 @@
 package backend
 
-import "github.com/twill-net/twill/netstate"
+import (
+	"net/netip"
+
+	"github.com/twill-net/twill/netstate"
+)
 
 // DirectRoute leads to a peer's pods through the peer's own address: what host-gw does, and vxlan with
-// DirectRouting.
-func DirectRoute(u Underlay, peer Peer) netstate.Route {
+// DirectRouting. See RouteMetric for spread.
+func DirectRoute(u Underlay, peer Peer, spread bool) netstate.Route {
 	return netstate.Route{Dst: peer.Subnet, Via: peer.Underlay, Dev: u.Dev,
-		Metric: netstate.DefaultMetric(peer.Underlay), Protocol: netstate.Protocol}
+		Metric: RouteMetric(peer.Subnet, spread), Protocol: netstate.Protocol}
+}
+
+// RouteMetric returns the metric of a route to a peer's subnet: the one that flannel's have, or if spread is true, as
+// SpreadMetrics in net-conf's Backend says, one of its own, with which the kernel makes thousands of them sooner.
+func RouteMetric(dst netip.Prefix, spread bool) int {
+	if spread {
+		return netstate.SpreadMetric(dst)
+	}
+	return netstate.DefaultMetric(dst.Addr())
 }
 
 // SmallestMTU returns the MTU in bytes that all underlays carry, 0 if there is none.

@@ -252,6 +252,25 @@ func TestBridgeFilter(t *testing.T) {
 	}
 }
 
+// TestPreferredRoute: a route with a metric that the kernel prefers to the peer's, which has a metric of its own.
+func TestPreferredRoute(t *testing.T) {
+	f, dst := healthy(), prefix("10.244.2.0/24")
+	f.Underlay = backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addr("192.0.2.1"), Public: addr("192.0.2.1")}}}
+	f.Want = netstate.NewState(netstate.Route{Dst: dst, Via: dst.Addr(), Dev: "flannel.1", Metric: netstate.SpreadMetric(dst),
+		Onlink: true, Protocol: netstate.Protocol})
+	f.Paths = []Path{{Node: "n2", Subnet: dst, Pod: dst.Addr().Next(), Underlay: addr("192.0.2.2"), Hop: Hop{Dev: "flannel.1"},
+		Outer: Hop{Dev: "eth0"}}}
+	if got := Check(f); len(got) > 0 {
+		t.Errorf("all is well: got %+v", got)
+	}
+	f.Paths[0].Hop = Hop{Dev: "eth0", Via: addr("192.0.2.9")}
+	f.Routes = []Route{{Dst: dst, Via: addr("192.0.2.9"), Dev: "eth0"}}
+	const want = "ip route del 10.244.2.0/24 via 192.0.2.9 dev eth0"
+	if got := Check(f); len(got) != 1 || got[0].ID != "route-shadowed" || got[0].Fix != want {
+		t.Errorf("got %+v, want the fix %q", got, want)
+	}
+}
+
 // TestRoutesAsCommands: what deletes a route can be run, whatever kind of route it is.
 func TestRoutesAsCommands(t *testing.T) {
 	for want, r := range map[string]Route{

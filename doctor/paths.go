@@ -180,8 +180,7 @@ func linkKey(name string) netstate.Key { return netstate.Key{Kind: netstate.Kind
 
 // wantedDevice returns the device through which a subnet should be reached.
 func (f Facts) wantedDevice(subnet netip.Prefix) string {
-	key := netstate.Route{Dst: subnet, Metric: netstate.DefaultMetric(subnet.Addr())}.Key()
-	if r, ok := f.Want[key].(netstate.Route); ok {
+	if r, ok := f.Want.PeerRoute(subnet); ok {
 		return r.Dev
 	}
 	if u, ok := f.underlay(subnet.Addr()); ok && f.ByUnderlay {

@@ -164,8 +164,7 @@ func (v visit) route() (netstate.Route, bool) {
 	if !subnet.IsValid() {
 		return netstate.Route{}, false
 	}
-	r, ok := v.Have[netstate.Route{Dst: subnet, Metric: netstate.DefaultMetric(subnet.Addr())}.Key()].(netstate.Route)
-	return r, ok
+	return v.Have.PeerRoute(subnet)
 }
 
 func (v visit) routeEntry() string {

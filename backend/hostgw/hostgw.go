@@ -22,6 +22,8 @@ type Backend struct {
 type Options struct {
 	FastPath bool   // packets take the fast path
 	SkipMark uint32 // see backend.FastPath
+
+	SpreadMetrics bool // see backend.RouteMetric
 }
 
 // New makes the backend of net-conf.json's {"Type": "host-gw", …}.
@@ -48,7 +50,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		switch {
 		case !ok:
 		case underlay.Reaches(peer.Underlay):
-			state.Add(backend.DirectRoute(underlay, peer))
+			state.Add(backend.DirectRoute(underlay, peer, b.options.SpreadMetrics))
 		default:
 			skips = append(skips, subnet.Skip{Node: peer.Node, Code: subnet.OffLink, Detail: fmt.Sprintf(
 				"its underlay address %s is not on the same L2 segment as %s (%v), which host-gw needs: use the vxlan backend",

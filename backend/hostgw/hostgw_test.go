@@ -39,6 +39,17 @@ route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
 	if got := state.String(); got != golden {
 		t.Errorf("got\n%swant\n%s", got, golden)
 	}
+	spread, _, err := New(networks, []byte(`{"SpreadMetrics":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const metrics = `route 10.244.2.0/24 via 192.0.2.2 dev eth0 metric 1202
+route fc00:0:0:2::/64 via 2001:db8::2 dev eth1
+route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
+`
+	if state, _ := spread.Desired(node, snap); state.String() != metrics {
+		t.Errorf("SpreadMetrics: got\n%swant\n%s", state, metrics)
+	}
 	want := subnet.Skip{Node: "n3", Code: subnet.OffLink, Detail: "its underlay address 203.0.113.3 is not on the same L2 segment as eth0 ([192.0.2.0/24]), " +
 		"which host-gw needs: use the vxlan backend"}
 	if len(skips) != 1 || skips[0] != want {

@@ -21,6 +21,7 @@ const overhead4, overhead6 = 20, 40
 // Options are net-conf.json's Backend keys of flannel's ipip.
 type Options struct {
 	DirectRouting bool // no encapsulation to peers on the same L2 segment
+	SpreadMetrics bool // not flannel's: see backend.RouteMetric
 }
 
 // Backend is ipip.
@@ -83,11 +84,11 @@ func tunnel(u backend.Underlay) netstate.Tunnel {
 // route leads to a peer's pods. The outer destination is the gateway (IPv4), or is said beside the outer source (IPv6).
 func (b Backend) route(u backend.Underlay, peer backend.Peer) netstate.Route {
 	if b.options.DirectRouting && u.Reaches(peer.Underlay) {
-		return backend.DirectRoute(u, peer)
+		return backend.DirectRoute(u, peer, b.options.SpreadMetrics)
 	}
 	d := tunnel(u)
 	r := backend.TunnelRoute(d.Name, peer)
-	r.Via, r.Onlink = peer.Underlay, !d.External
+	r.Via, r.Onlink, r.Metric = peer.Underlay, !d.External, backend.RouteMetric(peer.Subnet, b.options.SpreadMetrics)
 	if d.External {
 		r.Outer = u.Local
 	}

@@ -43,6 +43,11 @@ route 10.244.3.0/24 via 203.0.113.3 dev flannel.ipip onlink
 route fc00:0:0:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 dev flannel-v6.ipip
 route fc00:0:0:3::/64 encap ip6 src 2001:db8::1 dst 2001:db8:3::3 dev flannel-v6.ipip
 `,
+		`{"Type":"ipip","SpreadMetrics":true}`: links + `route 10.244.2.0/24 via 192.0.2.2 dev flannel.ipip metric 1202 onlink
+route 10.244.3.0/24 via 203.0.113.3 dev flannel.ipip metric 1203 onlink
+route fc00:0:0:2::/64 encap ip6 src 2001:db8::1 dst 2001:db8::2 dev flannel-v6.ipip
+route fc00:0:0:3::/64 encap ip6 src 2001:db8::1 dst 2001:db8:3::3 dev flannel-v6.ipip
+`,
 		`{"Type":"ipip","DirectRouting":true}`: links + `route 10.244.2.0/24 via 192.0.2.2 dev eth0
 route 10.244.3.0/24 via 203.0.113.3 dev flannel.ipip onlink
 route fc00:0:0:2::/64 via 2001:db8::2 dev eth1

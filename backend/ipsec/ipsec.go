@@ -86,7 +86,7 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		own, leased := snap.Local.Stack(p.Family())
 		if ok && leased {
 			state.Add(policies(u.Local, own.Subnet, p)...)
-			route := backend.DirectRoute(u, p)
+			route := backend.DirectRoute(u, p, false)
 			route.Onlink, route.Src = true, backend.Gateway(own.Subnet)
 			state.Add(route)
 		}

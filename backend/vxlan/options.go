@@ -20,6 +20,8 @@ type Options struct {
 	TxChecksum TxChecksum
 	FastPath   bool   // not flannel's: packets take the fast path
 	SkipMark   uint32 // not flannel's: see backend.FastPath
+
+	SpreadMetrics bool // not flannel's: see backend.RouteMetric
 }
 
 // TxChecksum is what becomes of the devices' checksum offload.

@@ -140,7 +140,7 @@ func (d *desired) each(peers []backend.Peer) {
 		switch {
 		case !ok:
 		case d.options.DirectRouting && underlay.Reaches(peer.Underlay):
-			d.state.Add(backend.DirectRoute(underlay, peer))
+			d.state.Add(backend.DirectRoute(underlay, peer, d.options.SpreadMetrics))
 		default:
 			vni, mac, err := parseData(peer.Data)
 			w := way{peer, vni, vtep{peer.Family(), mac}, err}
@@ -177,8 +177,8 @@ func (d *desired) tunnel(peer backend.Peer, mac netstate.MAC) {
 	d.state.Add(
 		netstate.Neigh{Dev: dev, IP: vtep, MAC: mac},
 		netstate.FDB{Dev: dev, MAC: mac, Dst: peer.Underlay},
-		netstate.Route{Dst: peer.Subnet, Via: vtep, Dev: dev, Metric: netstate.DefaultMetric(vtep), Onlink: true,
-			Protocol: netstate.Protocol},
+		netstate.Route{Dst: peer.Subnet, Via: vtep, Dev: dev, Onlink: true, Protocol: netstate.Protocol,
+			Metric: backend.RouteMetric(peer.Subnet, d.options.SpreadMetrics)},
 	)
 }
 

@@ -109,6 +109,20 @@ fdb 02:00:00:00:04:03 dst 203.0.113.9 dev flannel.1 self permanent
 route 10.244.2.0/24 via 192.0.2.2 dev eth0
 route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
 `},
+		"SpreadMetrics": {"46", `{"SpreadMetrics":true,"DirectRouting":true}`, []subnet.Lease{lease(2, "4"), far(lease(3, "46"))},
+			strings.Split(vtep6, "\n")[0] + "\n" + strings.Split(vtep4, "\n")[0] + `
+sysctl net/ipv4/conf/flannel.1/rp_filter = 2
+sysctl net/ipv6/conf/flannel-v6.1/accept_ra = 0
+addr fc00:0:0:1::/128 dev flannel-v6.1 nodad
+addr 10.244.1.0/32 dev flannel.1
+neigh fc00:0:0:3:: lladdr 02:00:00:00:06:03 dev flannel-v6.1 permanent
+neigh 10.244.3.0 lladdr 02:00:00:00:04:03 dev flannel.1 permanent
+fdb 02:00:00:00:06:03 dst 2001:db8:9::9 dev flannel-v6.1 self permanent
+fdb 02:00:00:00:04:03 dst 203.0.113.9 dev flannel.1 self permanent
+route 10.244.2.0/24 via 192.0.2.2 dev eth0 metric 1202
+route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 metric 1203 onlink
+route fc00:0:0:3::/64 via fc00:0:0:3:: dev flannel-v6.1 onlink
+`},
 		"DirectRouting v6": {"6", `{"DirectRouting":true}`, []subnet.Lease{lease(2, "6")}, vtep6 + "route fc00:0:0:2::/64 via 2001:db8::2 dev eth1\n"},
 		"GBP and Learning": {"4", `{"GBP":true,"Learning":true}`, nil, strings.Replace(vtep4, " up", " learning gbp up", 1)},
 		"port and MTU":     {"4", `{"Port":4789,"MTU":1400}`, nil, strings.NewReplacer("8472", "4789", "1450", "1350").Replace(vtep4)},

@@ -45,6 +45,9 @@ func (r route) contends(o route) bool {
 func (k *Kernel) observeRoutes(want, state netstate.State) {
 	for _, r := range k.routes {
 		_, wanted := want[r.Key()]
+		if !wanted && r.Key() == (netstate.Route{Dst: r.Dst, Metric: netstate.DefaultMetric(r.Dst.Addr())}).Key() {
+			_, wanted = want.PeerRoute(r.Dst)
+		}
 		if (r.table == main || r.Protocol == netstate.Protocol) && (wanted || k.ownsRoute(r, want)) {
 			observeRoute(r.Route, want, state)
 		}

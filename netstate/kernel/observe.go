@@ -150,9 +150,7 @@ func (o *observation) routes() error {
 	for _, family := range netstate.Families {
 		err := o.Kernel.routes(family, func(r route) {
 			_, onOwned := o.filter.links[r.index]
-			_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: r.dst, Metric: r.priority}]
-			wanted = wanted && r.table == unix.RT_TABLE_MAIN
-			if (wanted || o.ownsRoute(r, onOwned && r.hops == 0)) && !linkLocal(r.dst.Addr()) {
+			if (o.wantsSlot(r) || o.ownsRoute(r, onOwned && r.hops == 0)) && !linkLocal(r.dst.Addr()) {
 				o.route(decodeRoute(r, o.names))
 			}
 		})
@@ -161,6 +159,19 @@ func (o *observation) routes() error {
 		}
 	}
 	return nil
+}
+
+// wantsSlot reports whether a route is where a wanted one should be, or where it would be without a metric of its own:
+// there the kernel prefers it.
+func (o *observation) wantsSlot(r route) bool {
+	if r.table != unix.RT_TABLE_MAIN {
+		return false
+	}
+	_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: r.dst, Metric: r.priority}]
+	if !wanted && r.priority == netstate.DefaultMetric(r.dst.Addr()) {
+		_, wanted = o.want.PeerRoute(r.dst)
+	}
+	return wanted
 }
 
 // route adds r. Of several routes in one slot ("ip route append" and "prepend" make them) the wanted one has the

@@ -98,6 +98,8 @@ func ownerships() []testCase {
 		{"what is not ours is not seen", foreign},
 		{"a link-local address counts where it is wanted", linkLocal},
 		{"a foreign route in our slot is replaced", foreignInSlot},
+		{"routes get metrics of their own", spread},
+		{"a foreign route that is preferred to one with its own metric", preferred},
 		{"a marked link that nobody wants", func(h *host) {
 			h.run("ip link add old0 type bridge", "ip link set old0 alias twill")
 			h.slots(netstate.State{}, "- link old0")

@@ -9,7 +9,7 @@ import (
 	"github.com/twill-net/twill/lab/labtest"
 )
 
-// TestHealthy: on 27 different healthy labs the doctor has nothing to say of any node, also with probes.
+// TestHealthy: on 28 different healthy labs the doctor has nothing to say of any node, also with probes.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
 	for i, spec := range healthyLabs() {
@@ -45,7 +45,9 @@ func healthyLabs() []lab.Spec {
 			all = append(all, lab.Spec{Backend: backend, Family: family, Underlay: lab.L2, Store: lab.File, Nodes: 3, Pods: 1})
 		}
 	}
+	const spread = `{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "DirectRouting": true, "SpreadMetrics": true}}`
 	return append(all, lab.Spec{Backend: "vxlan", Family: lab.Dual, Underlay: lab.L2, Store: lab.File, Nodes: 3, Pods: 2, NetworkPolicy: true},
+		lab.Spec{Backend: "vxlan", Family: lab.IPv4, Underlay: lab.L3, Store: lab.File, Nodes: 4, Pods: 1, DirectRouting: true, NetConf: []byte(spread)},
 		lab.Spec{Backend: "vxlan", Family: lab.IPv4, Underlay: lab.L2, Store: lab.Etcd, Nodes: 5, Pods: 2},
 		lab.Spec{Backend: "vxlan", Family: lab.Dual, Underlay: lab.L2, Store: lab.Kube, Nodes: 2, Pods: 1})
 }

@@ -5,8 +5,8 @@ package scale
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -74,16 +74,22 @@ func (c *Cluster) Close() error {
 	return err
 }
 
-// netConf is the network config that agents read.
-func (c *Cluster) netConf() string {
-	if c.dual {
-		return fmt.Sprintf(
-			`{"Network":%q,"EnableIPv6":true,"IPv6Network":%q,"Backend":{"Type":"vxlan"}}`,
-			Network,
-			NetworkV6,
-		)
+// Setting is what an agent's network config says beside the networks.
+type Setting struct {
+	SpreadMetrics bool // routes to peers have metrics of their own
+}
+
+// netConf is the network config that an agent reads.
+func (c *Cluster) netConf(s Setting) ([]byte, error) {
+	backend := map[string]any{"Type": "vxlan"}
+	if s.SpreadMetrics {
+		backend["SpreadMetrics"] = true
 	}
-	return fmt.Sprintf(`{"Network":%q,"Backend":{"Type":"vxlan"}}`, Network)
+	conf := map[string]any{"Network": Network, "Backend": backend}
+	if c.dual {
+		conf["EnableIPv6"], conf["IPv6Network"] = true, NetworkV6
+	}
+	return json.Marshal(conf)
 }
 
 // quantile is the value below which the fraction q of the samples lies.

@@ -6,10 +6,12 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/twill-net/twill/netstate"
 )
 
 // Floor is how long iproute2 takes for the kernel objects of the peers [1, to) on a device of the machine's own: what
-// any agent needs at least. It is removed again.
+// any agent with the machine's setting needs at least. It is removed again.
 func (m *Machine) Floor(ctx context.Context, to int) (time.Duration, error) {
 	if _, err := m.Exec(ctx, strings.Fields("ip link add flannel.1 type vxlan id 1 dev u0 dstport 8472 nolearning local "+Underlay(0).String())...); err != nil {
 		return 0, err
@@ -22,7 +24,11 @@ func (m *Machine) Floor(ctx context.Context, to int) (time.Duration, error) {
 	for i := 1; i < to; i++ {
 		a := Subnet(i).Addr()
 		fmt.Fprintf(&ip, "neigh replace %s lladdr %s dev flannel.1 nud permanent\n", a, MAC(i))
-		fmt.Fprintf(&ip, "route replace %s via %s dev flannel.1 onlink proto 116\n", Subnet(i), a)
+		metric := netstate.DefaultMetric(a)
+		if m.setting.SpreadMetrics {
+			metric = netstate.SpreadMetric(Subnet(i))
+		}
+		fmt.Fprintf(&ip, "route replace %s via %s dev flannel.1 onlink proto 116 metric %d\n", Subnet(i), a, metric)
 		fmt.Fprintf(&bridge, "fdb replace %s dst %s dev flannel.1 self permanent\n", MAC(i), Underlay(i))
 		if m.cluster.dual {
 			a := SubnetV6(i).Addr()

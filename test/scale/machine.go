@@ -19,6 +19,7 @@ type Machine struct {
 	host.Host
 	cluster  *Cluster
 	dir      string
+	setting  Setting
 	listener net.Listener
 	received atomic.Int64
 }
@@ -42,7 +43,17 @@ func (c *Cluster) NewMachine(ctx context.Context, name string) (*Machine, error)
 		_ = m.Delete()
 		return nil, err
 	}
-	return m, os.WriteFile(filepath.Join(m.dir, "net-conf.json"), []byte(c.netConf()), 0o644)
+	return m, m.Configure(Setting{})
+}
+
+// Configure writes the network config of agents that are started from now on.
+func (m *Machine) Configure(s Setting) error {
+	data, err := m.cluster.netConf(s)
+	if err != nil {
+		return err
+	}
+	m.setting = s
+	return os.WriteFile(filepath.Join(m.dir, "net-conf.json"), data, 0o644)
 }
 
 // wire makes the underlay and the way to the API server.

@@ -17,6 +17,7 @@ var (
 	agentPath = flag.String("agent", "", "the agent's binary; one not named twilld gets flannel's flags only; empty: this checkout's")
 	peers     = flag.Int("peers", 1000, "virtual nodes beside the agent's own")
 	dual      = flag.Bool("dual", false, "two address families")
+	spread    = flag.Bool("spread", false, "SpreadMetrics in the network config")
 )
 
 // dir is the same in every run, so that a run ends what a crashed one left.
@@ -117,6 +118,7 @@ func newRig(b testing.TB) *rig {
 	r.machine, err = r.cluster.NewMachine(ctx, "twscale")
 	r.must(err)
 	b.Cleanup(func() { r.machine.Close() })
+	r.must(r.machine.Configure(Setting{SpreadMetrics: *spread}))
 	r.watch, err = r.machine.Watch()
 	r.must(err)
 	b.Cleanup(func() { r.watch.Close() })

@@ -19,14 +19,14 @@ import (
 const images = 50
 
 // Network and NetworkV6 are the clusters' pod networks.
-const Network, NetworkV6 = "10.0.0.0/8", "fd10::/16"
+const Network, NetworkV6 = "10.0.0.0/7", "fd10::/16"
 
 // Name is virtual node i's. Node 0 is the one on which the agent runs.
 func Name(i int) string { return fmt.Sprintf("scale-%05d", i) }
 
 // Subnet is virtual node i's podCIDR.
 func Subnet(i int) netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10 + byte(i>>16), byte(i >> 8), byte(i), 0}), 24)
 }
 
 // SubnetV6 is virtual node i's second podCIDR.

@@ -52,8 +52,12 @@ func TestNothingIsLooserThanNeeded(t *testing.T) {
 	}; !reflect.DeepEqual(rules, want) {
 		t.Errorf("the agent's rights are %v, want %v", rules, want)
 	}
+	if want := []any{object{"apiGroups": []any{"coordination.k8s.io"}, "resources": []any{"leases"},
+		"verbs": []any{"get", "list", "watch", "create", "patch"}}}; !reflect.DeepEqual(objects["Role/twill"]["rules"], want) {
+		t.Errorf("the agent's rights in its namespace are %v, want %v", objects["Role/twill"]["rules"], want)
+	}
 	for name := range objects {
-		if kind, _, _ := strings.Cut(name, "/"); strings.Contains(kind, "Role") && name != "ClusterRole/twill" && name != "ClusterRoleBinding/twill" {
+		if kind, of, _ := strings.Cut(name, "/"); strings.Contains(kind, "Role") && of != "twill" {
 			t.Errorf("%s gives further rights", name)
 		}
 	}

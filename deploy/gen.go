@@ -38,7 +38,6 @@ func Files(dir string) (map[string]string, error) {
 		{"base", "rbac.yaml", "rbac.yaml", ""},
 		{"base", "policy.yaml", "policy.yaml", ""},
 		{"self-lease", "rbac.yaml", "self-lease-rbac.yaml", "selfLease"},
-		{"self-lease", "policy.yaml", "self-lease-policy.yaml", "selfLease"},
 		{"network-policy", "rbac.yaml", "network-policy-rbac.yaml", "networkPolicy"},
 		{"cluster-network-policy", "rbac.yaml", "cluster-network-policy-rbac.yaml", "clusterNetworkPolicy"},
 	} {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -129,4 +130,24 @@ func blindReader(t *testing.T, s *server) {
 	if !waits.has(taskWatchLeases, "the API server forbids list on leases in namespace kube-twill") {
 		t.Errorf("told %q", waits.text)
 	}
+}
+
+// forgedObject: a node that publishes a subnet in a Lease object that its Node does not have is read from its Node.
+func forgedObject(t *testing.T, s *server) {
+	all := s.agents(t, 4, subnet.StoreLeases)
+	evil := flannelNode(7)
+	s.createNode(t, evil)
+	n := &node{ObjectMeta: evil.ObjectMeta}
+	n.UID = s.node(t, evil.Name).UID
+	store, _ := s.open(t, Options{Node: evil.Name, Store: subnet.StoreBoth, LeaseNamespace: claimSpace})
+	forged := wantOf(evil.Name)
+	forged.Stacks = []subnet.Stack{{Subnet: netip.MustParsePrefix("10.244.99.0/24"), Underlay: netip.MustParseAddr("192.0.2.66")}}
+	must(t, store.publishObjects(t.Context(), n, forged, nil))
+	w := all[3]
+	eventually(t, 20*time.Second, "what the Node says", func() bool {
+		return slices.ContainsFunc(w.last().Peers, func(p subnet.Lease) bool {
+			return p.Node == evil.Name && p.Stacks[0].Subnet.String() == "10.244.7.0/24"
+		})
+	})
+	w.keeps(t, 3)
 }

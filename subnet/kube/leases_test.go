@@ -282,6 +282,7 @@ func TestLeaseStore(t *testing.T) {
 		{"a node of flannel joins", flannelJoins},
 		{"Lease objects that nobody keeps", staleObjects},
 		{"nobody reads Nodes but guards", noGuardNeeded},
+		{"an object of a subnet that is not the node's", forgedObject},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.clear(t)

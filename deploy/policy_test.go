@@ -1,0 +1,93 @@
+package deploy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOwnClaims: what the admission policy and the rights let an agent's token do to Lease objects.
+func TestOwnClaims(t *testing.T) {
+	a := startCluster(t)
+	a.must("", a.kubectl, "apply", "--filename=../Documentation/twill.yml")
+	claim := func(name, holder, more string) string {
+		return fmt.Sprintf(`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q,"namespace":"kube-twill"%s},`+
+			`"spec":{"holderIdentity":%q}}`, name, more, holder)
+	}
+	owner := func(kind, name string) string {
+		return fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":%q,"name":%q,"uid":"u"}]`, kind, name)
+	}
+	named := func(node string) string {
+		return fmt.Sprintf(`,"annotations":{"flannel.alpha.coreos.com/node-name":%q}`, node)
+	}
+	as := func(node string) []string {
+		return []string{"--as=system:serviceaccount:kube-twill:twill", "--as-group=system:serviceaccounts",
+			"--as-user-extra=authentication.kubernetes.io/node-name=" + node}
+	}
+	create := func(object string) (string, error) {
+		return a.do(object, a.kubectl, append(as("node1"), "create", "--filename=-", "--validate=false")...)
+	}
+	patch := func(name, body string) (string, error) {
+		return a.do("", a.kubectl, append(as("node1"), "--namespace=kube-twill", "patch", "lease", name, "--type=merge", "--patch="+body)...)
+	}
+	a.must(claim("twill-10-244-2-0-24", "node2", owner("Node", "node2")), a.kubectl, "create", "--filename=-")
+	a.must(claim("twill-10-244-3-0-24", "node1", ""), a.kubectl, "create", "--filename=-")
+	deadline := time.Now().Add(30 * time.Second) // the API server reads policies now and then
+	for {
+		out, err := create(claim("twill-10-244-9-0-24", "node9", ""))
+		if err != nil && strings.Contains(out, "for its own node only") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the policy is not in force: %v, %s", err, out)
+		}
+		_, _ = a.do("", a.kubectl, "--namespace=kube-twill", "delete", "lease", "twill-10-244-9-0-24")
+		time.Sleep(100 * time.Millisecond)
+	}
+	for _, c := range []struct {
+		what   string
+		do     func() (string, error)
+		refuse string // empty: it is allowed
+	}{
+		{"its own", func() (string, error) { return create(claim("twill-10-244-1-0-24", "node1", owner("Node", "node1"))) }, ""},
+		{"another name", func() (string, error) { return create(claim("leader-election", "node1", "")) }, "begins with twill-"},
+		{"another's Node as owner", func() (string, error) {
+			return create(claim("twill-10-244-7-0-24", "node1", owner("Node", "node2")))
+		}, "owned by its node"},
+		{"a Pod as owner", func() (string, error) {
+			return create(claim("twill-10-244-7-0-24", "node1", owner("Pod", "node1")))
+		}, "owned by its node"},
+		{"another's name", func() (string, error) { return create(claim("twill-10-244-7-0-24", "node1", named("node2"))) }, "names its own node"},
+		{"its own name", func() (string, error) { return create(claim("twill-10-244-7-0-24", "node1", named("node1"))) }, ""},
+		{"nobody's", func() (string, error) {
+			return create(strings.Replace(claim("twill-10-244-8-0-24", "", ""), `"holderIdentity":""`, "", 1))
+		}, "for its own node only"},
+		{"a label on its own", func() (string, error) {
+			return patch("twill-10-244-1-0-24", `{"metadata":{"labels":{"flannel.alpha.coreos.com/kube-subnet-manager":"true"}}}`)
+		}, ""},
+		{"its own reservation", func() (string, error) {
+			return patch("twill-10-244-3-0-24", `{"metadata":{"annotations":{"flannel.alpha.coreos.com/node-name":"node1"}}}`)
+		}, ""},
+		{"another's object", func() (string, error) {
+			return patch("twill-10-244-2-0-24", `{"metadata":{"annotations":{"flannel.alpha.coreos.com/public-ip":"192.0.2.1"}}}`)
+		}, "for its own node only"},
+		{"another's object, taken over", func() (string, error) {
+			return patch("twill-10-244-2-0-24", `{"metadata":{"ownerReferences":null},"spec":{"holderIdentity":"node1"}}`)
+		}, "for its own node only"},
+		{"its own object, given away", func() (string, error) {
+			return patch("twill-10-244-1-0-24", `{"metadata":{"ownerReferences":null},"spec":{"holderIdentity":"node2"}}`)
+		}, "for its own node only"},
+		{"a deletion without self-lease", func() (string, error) {
+			return a.do("", a.kubectl, append(as("node1"), "--namespace=kube-twill", "delete", "lease", "twill-10-244-1-0-24")...)
+		}, "forbidden"},
+		{"another namespace", func() (string, error) {
+			return a.do("", a.kubectl, append(as("node1"), "--namespace=kube-system", "get", "leases")...)
+		}, "forbidden"},
+	} {
+		out, err := c.do()
+		if (err != nil) != (c.refuse != "") || !strings.Contains(out, c.refuse) {
+			t.Errorf("%s: %v, %s; want refused because %q", c.what, err, out, c.refuse)
+		}
+	}
+}

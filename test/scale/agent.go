@@ -116,6 +116,22 @@ func (a *Agent) CPU() time.Duration {
 	return time.Duration(t.Nano())
 }
 
+// Wakeups is how often threads of the agent that had nothing to do went on.
+func (a *Agent) Wakeups() (total int, err error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.PID))
+	for _, file := range files {
+		data, _ := os.ReadFile(file) // a thread may have ended
+		_, rest, _ := strings.Cut(string(data), "\nvoluntary_ctxt_switches:")
+		line, _, _ := strings.Cut(rest, "\n")
+		n, _ := strconv.Atoi(strings.TrimSpace(line))
+		total += n
+	}
+	if total == 0 {
+		err = errors.Join(err, fmt.Errorf("no thread of process %d has run", a.PID))
+	}
+	return total, err
+}
+
 // Memory is what an agent holds, in bytes.
 type Memory struct{ RSS, PSS, Peak int64 }
 

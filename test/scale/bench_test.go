@@ -29,7 +29,7 @@ func BenchmarkStart(b *testing.B) {
 		r.pause(3 * time.Second) // the agent returns memory when it rests
 		memory, err = a.Memory()
 		r.must(err)
-		took, floor, logged = took+t, floor+f, a.LogSize()
+		took, floor, logged = took+t, floor+f.Took, a.LogSize()
 		r.must(a.Close())
 		r.must(r.machine.Reset(r.ctx))
 	}
@@ -130,23 +130,32 @@ func BenchmarkJoin(b *testing.B) {
 	r := newRig(b)
 	a, _ := r.start()
 	r.settle(a)
-	next := *peers + 1
 	var all, created []time.Duration
 	for b.Loop() {
-		for range samples { // other nodes each time: one that comes back at once may have nothing changed
-			began := time.Now()
-			r.must(r.cluster.Join(r.ctx, next, next+1))
-			created = append(created, time.Since(began))
-			last, err := r.watch.Until(r.ctx, began, Objects(next)...)
-			r.must(err)
-			all = append(all, last.Sub(began))
-			next++
-			r.pause(50 * time.Millisecond)
-		}
+		c, j := r.joins(samples)
+		created, all = append(created, c...), append(all, j...)
 	}
-	r.must(r.cluster.Leave(r.ctx, *peers+1, next))
 	b.ReportMetric(quantile(created, 0.5).Seconds()*1e3, "p50-ms-creating")
 	percentiles(b, all)
+}
+
+// joins has n nodes join, one after another, and leave again. It returns what the API server took for the creation of
+// each, and the time from before that to the last entry in the kernel.
+func (r *rig) joins(n int) (created, all []time.Duration) {
+	r.b.Helper()
+	first := max(r.next, *peers+1) // other nodes each time: one that comes back at once may have nothing changed
+	r.next = first + n
+	for next := first; next < r.next; next++ {
+		began := time.Now()
+		r.must(r.cluster.Join(r.ctx, next, next+1))
+		created = append(created, time.Since(began))
+		last, err := r.watch.Until(r.ctx, began, Objects(next)...)
+		r.must(err)
+		all = append(all, last.Sub(began))
+		r.pause(50 * time.Millisecond)
+	}
+	r.must(r.cluster.Leave(r.ctx, first, r.next))
+	return created, all
 }
 
 func percentiles(b *testing.B, samples []time.Duration) {
@@ -267,12 +276,17 @@ func BenchmarkIdle(b *testing.B) {
 			r.must(err)
 			defer forks.Close()
 			var cpu, wall time.Duration
-			writes := r.watch.Writes()
+			writes, began := r.watch.Writes(), time.Now()
+			woken, err := a.Wakeups()
+			r.must(err)
 			for b.Loop() {
 				began, cpu0 := time.Now(), a.CPU()
 				r.churn(churn, 10*time.Second)
 				cpu, wall = cpu+a.CPU()-cpu0, wall+time.Since(began)
 			}
+			now, err := a.Wakeups()
+			r.must(err)
+			b.ReportMetric(float64(now-woken)/time.Since(began).Seconds(), "wake-ups/s")
 			b.ReportMetric(100*cpu.Seconds()/wall.Seconds(), "%cpu")
 			b.ReportMetric(float64(forks.Count()), "forks")
 			b.ReportMetric(float64(r.watch.Writes()-writes), "kernel-messages")
@@ -292,7 +306,8 @@ func (r *rig) pods() {
 	for i := range standing {
 		fmt.Fprint(&lines, plug(fmt.Sprint("vethp", i), fmt.Sprint("eth0s", i)))
 	}
-	r.must(r.machine.batch(r.ctx, "ip", lines.String()))
+	_, err = r.machine.batch(r.ctx, "ip", lines.String())
+	r.must(err)
 }
 
 // plug is a pod's cable, as lines of ip -batch.
@@ -314,7 +329,8 @@ func (r *rig) churn(perSecond int, d time.Duration) {
 		if i > 0 {
 			lines += fmt.Sprintf("link del veth%d\n", i-1)
 		}
-		r.must(r.machine.batch(r.ctx, "ip", lines))
+		_, err := r.machine.batch(r.ctx, "ip", lines)
+		r.must(err)
 	}
 	_, _ = r.machine.Exec(r.ctx, "sh", "-c", "for l in $(ip -o link show type veth | grep -o 'veth[0-9][0-9]*' | sort -u); do ip link del $l; done")
 }

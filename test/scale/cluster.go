@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -27,11 +28,12 @@ type Cluster struct {
 	etcd   *controlplane.Etcd
 	server *controlplane.APIServer
 	api    *typed.CoreV1Client
+	leases coordination.LeaseInterface // nil: nodes have no Lease objects
 }
 
 // NewCluster starts etcd and kube-apiserver, whose files are in dir, without any node. dual gives all nodes two address
-// families. Close ends it.
-func NewCluster(ctx context.Context, dir string, dual bool) (*Cluster, error) {
+// families, and leases has them publish Lease objects, too. Close ends it.
+func NewCluster(ctx context.Context, dir string, dual, leases bool) (*Cluster, error) {
 	etcd, err := controlplane.StartEtcd(ctx, filepath.Join(dir, "etcd"), "")
 	if err != nil {
 		return nil, err
@@ -46,20 +48,19 @@ func NewCluster(ctx context.Context, dir string, dual bool) (*Cluster, error) {
 		etcd.Close()
 		return nil, err
 	}
-	c.api, err = typed.NewForConfig(
-		&rest.Config{
-			Host:        c.server.URL(),
-			BearerToken: c.server.Token(controlplane.Admin),
-			QPS:         -1,
-			UserAgent:   "kubelet",
-			TLSClientConfig: rest.TLSClientConfig{
-				CAData: c.server.CA(),
-			},
-			ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf},
-		},
-	)
-	if err == nil {
+	config := &rest.Config{
+		Host:            c.server.URL(),
+		BearerToken:     c.server.Token(controlplane.Admin),
+		QPS:             -1,
+		UserAgent:       "kubelet",
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.server.CA()},
+		ContentConfig:   rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf},
+	}
+	if c.api, err = typed.NewForConfig(config); err == nil {
 		err = c.server.ApplyAgentRBAC(ctx, agentUser)
+	}
+	if err == nil && leases {
+		err = c.openLeases(ctx, config)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -76,7 +77,8 @@ func (c *Cluster) Close() error {
 
 // Setting is what an agent's network config says beside the networks.
 type Setting struct {
-	SpreadMetrics bool // routes to peers have metrics of their own
+	Store         string // empty: the Nodes
+	SpreadMetrics bool   // routes to peers have metrics of their own
 }
 
 // netConf is the network config that an agent reads.
@@ -88,6 +90,9 @@ func (c *Cluster) netConf(s Setting) ([]byte, error) {
 	conf := map[string]any{"Network": Network, "Backend": backend}
 	if c.dual {
 		conf["EnableIPv6"], conf["IPv6Network"] = true, NetworkV6
+	}
+	if s.Store != "" {
+		conf["Store"] = s.Store
 	}
 	return json.Marshal(conf)
 }

@@ -10,15 +10,18 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Floor is how long iproute2 takes for the kernel objects of the peers [1, to) on a device of the machine's own: what
+// Cost is how long something takes, and the processor time for it.
+type Cost struct{ Took, CPU time.Duration }
+
+// Floor is what iproute2 takes for the kernel objects of the peers [1, to) on a device of the machine's own: what
 // any agent with the machine's setting needs at least. It is removed again.
-func (m *Machine) Floor(ctx context.Context, to int) (time.Duration, error) {
+func (m *Machine) Floor(ctx context.Context, to int) (cost Cost, err error) {
 	if _, err := m.Exec(ctx, strings.Fields("ip link add flannel.1 type vxlan id 1 dev u0 dstport 8472 nolearning local "+Underlay(0).String())...); err != nil {
-		return 0, err
+		return cost, err
 	}
 	defer func() { _, _ = m.Exec(context.WithoutCancel(ctx), "ip", "link", "del", "flannel.1") }()
 	if _, err := m.Exec(ctx, "ip", "link", "set", "flannel.1", "up"); err != nil {
-		return 0, err
+		return cost, err
 	}
 	var ip, bridge strings.Builder
 	for i := 1; i < to; i++ {
@@ -37,26 +40,28 @@ func (m *Machine) Floor(ctx context.Context, to int) (time.Duration, error) {
 			fmt.Fprintf(&bridge, "fdb replace %s dst %s dev flannel.1 self permanent\n", macV6(i), Underlay(i))
 		}
 	}
-	began := time.Now()
-	if err := m.batch(ctx, "ip", ip.String()); err != nil {
-		return 0, err
+	for _, b := range []struct{ program, lines string }{{"ip", ip.String()}, {"bridge", bridge.String()}} {
+		began := time.Now()
+		cpu, err := m.batch(ctx, b.program, b.lines)
+		if err != nil {
+			return cost, err
+		}
+		cost.Took, cost.CPU = cost.Took+time.Since(began), cost.CPU+cpu
 	}
-	if err := m.batch(ctx, "bridge", bridge.String()); err != nil {
-		return 0, err
-	}
-	return time.Since(began), nil
+	return cost, nil
 }
 
-func (m *Machine) batch(ctx context.Context, program, lines string) error {
+// batch returns the processor time that the program took.
+func (m *Machine) batch(ctx context.Context, program, lines string) (cpu time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, program, "-batch", "-")
 	cmd.Stdin = strings.NewReader(lines)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := m.Do(cmd.Start); err != nil {
-		return err
+		return 0, err
 	}
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%s -batch: %w: %.300s", program, err, out.String())
+		return 0, fmt.Errorf("%s -batch: %w: %.300s", program, err, out.String())
 	}
-	return nil
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }

@@ -18,6 +18,7 @@ var (
 	peers     = flag.Int("peers", 1000, "virtual nodes beside the agent's own")
 	dual      = flag.Bool("dual", false, "two address families")
 	spread    = flag.Bool("spread", false, "SpreadMetrics in the network config")
+	store     = flag.String("store", "", "Store in the network config")
 )
 
 // dir is the same in every run, so that a run ends what a crashed one left.
@@ -64,15 +65,17 @@ var shared sharedCluster
 type sharedCluster struct {
 	once    sync.Once
 	cluster *Cluster
+	nodes   int // that have joined
 	err     error
 }
 
+// open returns the cluster with as many peers as there should be now, which are never fewer than before.
 func (s *sharedCluster) open(ctx context.Context) (*Cluster, error) {
-	s.once.Do(func() {
-		if s.err = s.build(ctx); s.err == nil {
-			s.err = s.cluster.Join(ctx, 0, *peers+1)
-		}
-	})
+	s.once.Do(func() { s.err = s.build(ctx) })
+	if s.err == nil && s.nodes <= *peers {
+		s.err = s.cluster.Join(ctx, s.nodes, *peers+1)
+		s.nodes = *peers + 1
+	}
 	return s.cluster, s.err
 }
 
@@ -87,7 +90,7 @@ func (s *sharedCluster) build(ctx context.Context) (err error) {
 			return fmt.Errorf("build the agent: %w: %s", err, out)
 		}
 	}
-	s.cluster, err = NewCluster(context.WithoutCancel(ctx), dir, *dual)
+	s.cluster, err = NewCluster(context.WithoutCancel(ctx), dir, *dual, *store != "" || *table)
 	return err
 }
 
@@ -105,6 +108,7 @@ type rig struct {
 	cluster *Cluster
 	machine *Machine
 	watch   *Watch
+	next    int // the node that joins next
 }
 
 func newRig(b testing.TB) *rig {
@@ -118,7 +122,7 @@ func newRig(b testing.TB) *rig {
 	r.machine, err = r.cluster.NewMachine(ctx, "twscale")
 	r.must(err)
 	b.Cleanup(func() { r.machine.Close() })
-	r.must(r.machine.Configure(Setting{SpreadMetrics: *spread}))
+	r.must(r.machine.Configure(Setting{Store: *store, SpreadMetrics: *spread}))
 	r.watch, err = r.machine.Watch()
 	r.must(err)
 	b.Cleanup(func() { r.watch.Close() })
@@ -135,7 +139,13 @@ func (r *rig) must(err error) {
 // start runs the agent until the end of the benchmark and returns when every peer's route stands, and when that was.
 func (r *rig) start() (*Agent, time.Duration) {
 	r.b.Helper()
-	a, err := r.machine.Start(*agentPath)
+	return r.startAgent(*agentPath)
+}
+
+// startAgent is start for another binary.
+func (r *rig) startAgent(path string) (*Agent, time.Duration) {
+	r.b.Helper()
+	a, err := r.machine.Start(path)
 	r.must(err)
 	r.b.Cleanup(func() { a.Kill() })
 	last, err := r.watch.Until(r.ctx, a.Began, Routes(1, *peers+1)...)

@@ -2,6 +2,7 @@ package scale
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -52,6 +53,9 @@ func macV6(i int) string {
 	return fmt.Sprintf("02:06:00:%02x:%02x:%02x", byte(i>>16), byte(i>>8), byte(i))
 }
 
+// prefix is that of the annotations.
+const prefix = "flannel.alpha.coreos.com/"
+
 // node is a Node object as large as a cloud provider's: 50 images, five conditions, labels, annotations.
 func (c *Cluster) node(i int) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Name(i), Labels: labels(i), Annotations: map[string]string{
@@ -65,7 +69,6 @@ func (c *Cluster) node(i int) *corev1.Node {
 		ProviderID: fmt.Sprintf("cloud:///zone-a/i-%017x", i),
 	}
 	if i > 0 {
-		const prefix = "flannel.alpha.coreos.com/"
 		n.Annotations[prefix+"kube-subnet-manager"] = "true"
 		n.Annotations[prefix+"backend-type"] = "vxlan"
 		n.Annotations[prefix+"backend-data"] = fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, MAC(i))
@@ -153,7 +156,10 @@ func (c *Cluster) each(ctx context.Context, from, to int, do func(context.Contex
 // Join creates the Node objects [from, to), all of them nodes that have been published by an agent, but node 0.
 func (c *Cluster) Join(ctx context.Context, from, to int) error {
 	return c.each(ctx, from, to, func(ctx context.Context, i int) error {
-		_, err := c.api.Nodes().Create(ctx, c.node(i), metav1.CreateOptions{FieldManager: "kubelet"})
+		n, err := c.api.Nodes().Create(ctx, c.node(i), metav1.CreateOptions{FieldManager: "kubelet"})
+		if err == nil && i > 0 {
+			err = c.publish(ctx, i, n)
+		}
 		return err
 	})
 }
@@ -161,7 +167,7 @@ func (c *Cluster) Join(ctx context.Context, from, to int) error {
 // Leave deletes the Node objects [from, to).
 func (c *Cluster) Leave(ctx context.Context, from, to int) error {
 	return c.each(ctx, from, to, func(ctx context.Context, i int) error {
-		return c.api.Nodes().Delete(ctx, Name(i), metav1.DeleteOptions{})
+		return errors.Join(c.withdraw(ctx, i), c.api.Nodes().Delete(ctx, Name(i), metav1.DeleteOptions{}))
 	})
 }
 

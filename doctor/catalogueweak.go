@@ -146,6 +146,13 @@ var weakKinds = map[kind]Kind{
 		Fix: "401: the token is not valid; 403: grant the verb that the error names (the ClusterRole of " +
 			"Documentation/twill.yml has all); 429 or a timeout: look at the API server",
 		See: "kubectl auth can-i --list --as system:serviceaccount:kube-twill:twill"},
+	nodesRead: {ID: "nodes-read", Severity: Risk,
+		Title: "agents read Nodes although the network config says Lease objects",
+		Why:   "each heartbeat of each node costs each agent 2 kB, as with Store nodes; nothing is lost",
+		Fix: "have the named node run Twill with Store both or leases; if it is flannel's and to stay, set Store both " +
+			"(kubectl twill migrate-store --to nodes goes all the way back)",
+		See: "kubectl -n kube-twill get leases -o yaml; kubectl get node NODE -o yaml; " +
+			"kubectl get events --field-selector reason=ReadsNodes"},
 	clockSkew: {ID: "clock-skew", Severity: Risk,
 		Title: "this machine's clock and the certificates of the cluster's API do not agree",
 		Why:   "the agent cannot talk to the API: the lease is not renewed and new peers are not seen",

@@ -282,6 +282,9 @@ type API struct {
 	// Grant is what a Forbidden request lacks, "USER the verb VERB on RESOURCE", empty if the answer does not say.
 	Grant string
 	Error string
+	// Stray is a node for whose sake all agents read Nodes although the network config says Lease objects, and Guard the
+	// node that asks them to; empty: none.
+	Stray, Guard string
 }
 
 // APIProblem is a class of errors of the cluster's API.

@@ -70,6 +70,10 @@ var apiFixes = map[APIProblem]string{
 func (e *exam) checkAPI() {
 	k, fix := apiTrouble, apiFixes[e.API.Problem]
 	switch {
+	case e.API.Stray != "":
+		e.find(nodesRead, fmt.Sprintf("node %q", e.API.Stray), "Lease objects that say what its annotations do",
+			fmt.Sprintf("none, or others; node %q asks all agents to read Nodes", e.API.Guard), "")
+		return
 	case e.API.Problem == "":
 		return
 	case e.API.Problem == ExpiredCert:

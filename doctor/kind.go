@@ -152,6 +152,7 @@ const (
 	fastPathOrphan
 	fastPathNoHits
 	apiTrouble
+	nodesRead
 	clockSkew
 	conntrackFull
 	kubeProxyCIDR

@@ -36,7 +36,7 @@ var codes = map[string][]string{
 	"Reservations": {"Dir"},
 	"Program":      {"Name", "Args"},
 	"Probe":        {"Node"},
-	"API":          {"Grant"},
+	"API":          {"Grant", "Stray", "Guard"},
 	"Policies":     {"File"},
 	"FastPath":     {"Devices"},
 	"Chain":        {"Family", "Table", "Name", "Hook", "Tool"},
@@ -237,6 +237,7 @@ var ailments = []struct {
 	}},
 	{"fastpath-orphan", "", func(f *Facts) { f.FastPath.Devices = []string{"cni0"} }},
 	{"clock-skew", "", func(f *Facts) { f.API = API{Problem: ExpiredCert, Error: "Unauthorized"} }},
+	{"nodes-read", "", func(f *Facts) { f.API = API{Stray: "n9", Guard: "n1"} }},
 	{"api-trouble", "", func(f *Facts) {
 		f.API = API{Problem: Unauthorized, Error: "certificate has expired or is not yet valid"}
 	}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/etcd"
 	"github.com/twill-net/twill/subnet/file"
@@ -48,25 +49,13 @@ func openKube(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 	s, err := kube.New(ctx, kube.Options{
 		Kubeconfig: o.kubeconfig, APIURL: o.kubeAPIURL, Node: o.nodeName, AnnotationPrefix: o.kubeAnnotationPrefix,
 		ClaimNamespace: o.kubeLeaseNamespace, Networks: o.clusters, ExternalIP: o.externalIP,
-		Store: network.Store, LeaseNamespace: podNamespace(), Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
+		Store: network.Store, LeaseNamespace: kubeclient.Namespace(), Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
 		Waiting: func(task string, err error) { logWaiting(log, task, err) },
 	})
 	if err != nil {
 		return store{}, network, err
 	}
 	return store{Store: s, node: s.Node(), kube: s}, network, nil
-}
-
-// podNamespace returns the namespace of the agents: in a pod its own, elsewhere the manifest's.
-func podNamespace() string {
-	if name := os.Getenv("POD_NAMESPACE"); name != "" {
-		return name
-	}
-	name, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-	if err != nil || len(name) == 0 {
-		return "kube-twill"
-	}
-	return strings.TrimSpace(string(name))
 }
 
 // refuseStore returns an error if the network config says where leases are in Kubernetes, and they are elsewhere.

@@ -21,15 +21,3 @@ func TestStoreOfOthers(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-// TestPodNamespace: where Lease objects are, in a pod and outside of one.
-func TestPodNamespace(t *testing.T) {
-	t.Setenv("POD_NAMESPACE", "elsewhere")
-	if got := podNamespace(); got != "elsewhere" {
-		t.Errorf("got %q", got)
-	}
-	t.Setenv("POD_NAMESPACE", "")
-	if got := podNamespace(); got != "kube-twill" {
-		t.Errorf("outside of a pod: got %q", got)
-	}
-}

@@ -18,6 +18,7 @@ import (
 	"github.com/twill-net/twill/doctor/trust"
 	"github.com/twill-net/twill/internal/kubeclient"
 	policykube "github.com/twill-net/twill/policy/kube"
+	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/kube"
 )
 
@@ -53,7 +54,8 @@ func (g *gathering) api(ctx context.Context) doctor.API {
 	var mu sync.Mutex
 	var reason error
 	store, err := kube.New(ctx, kube.Options{Kubeconfig: at.Kubeconfig, NoCommands: at.NoCommands, APIURL: at.URL, Node: g.Node,
-		AnnotationPrefix: g.settings.Kube.AnnotationPrefix, Pools: g.Lease.Network.Pools, Waiting: func(_ string, err error) {
+		AnnotationPrefix: g.settings.Kube.AnnotationPrefix, Pools: g.Lease.Network.Pools,
+		Store: g.Lease.Network.Store, LeaseNamespace: kubeclient.Namespace(), Waiting: func(_ string, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			reason = cmp.Or(err, reason)
@@ -67,12 +69,20 @@ func (g *gathering) api(ctx context.Context) doctor.API {
 	}
 	if err == nil {
 		g.countPolicies(ctx, at)
-		return doctor.API{}
+		return g.strays(ctx, store)
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	err = cmp.Or(reason, err)
 	return doctor.API{Problem: problem(err), Grant: grant(err), Error: err.Error()}
+}
+
+// strays says why agents read Nodes where they are to read Lease objects. Whether these can be read, the log says.
+func (g *gathering) strays(ctx context.Context, store *kube.Store) (a doctor.API) {
+	if g.Lease.Network.Store == subnet.StoreLeases {
+		a.Stray, a.Guard, _ = store.Asked(ctx)
+	}
+	return a
 }
 
 // countPolicies counts the cluster's NetworkPolicies. An agent that does not enforce them needs no right to read them, and

@@ -144,3 +144,15 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestNamespace: where Lease objects are, in a pod and outside of one.
+func TestNamespace(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "elsewhere")
+	if got := Namespace(); got != "elsewhere" {
+		t.Errorf("got %q", got)
+	}
+	t.Setenv("POD_NAMESPACE", "")
+	if got := Namespace(); got != "kube-twill" {
+		t.Errorf("outside of a pod: got %q", got)
+	}
+}

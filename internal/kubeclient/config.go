@@ -3,6 +3,8 @@ package kubeclient
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -10,6 +12,19 @@ import (
 
 // ErrCommand is the error for a kubeconfig that runs a command, with NoCommands.
 var ErrCommand = errors.New("it runs a command (exec or auth-provider) to prove who calls")
+
+// Namespace returns the namespace of the pod that this is: the environment's POD_NAMESPACE, or its service account's.
+// Outside of a pod it is the manifest's.
+func Namespace() string {
+	if name := os.Getenv("POD_NAMESPACE"); name != "" {
+		return name
+	}
+	name, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil || len(name) == 0 {
+		return "kube-twill"
+	}
+	return strings.TrimSpace(string(name))
+}
 
 // Server tells where the API server is.
 type Server struct {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/twill-net/twill/subnet"
 )
@@ -130,6 +131,29 @@ func (s *Store) compare(v *sources) {
 	default:
 		v.later(s.patience.calm - now.Sub(v.seen))
 	}
+}
+
+// Asked returns for which node's sake a guard asks to read Nodes, and the guard; empty if none does.
+func (s *Store) Asked(ctx context.Context) (node, guard string, err error) {
+	c := s.newLeases()
+	page, err := s.listLeases(ctx, c, metav1.ListOptions{})
+	if err != nil {
+		return "", "", err
+	}
+	all := make([]any, len(page.Items))
+	for i := range page.Items {
+		all[i] = &page.Items[i]
+	}
+	if err := c.Replace(all, page.ResourceVersion); err != nil {
+		return "", "", err
+	}
+	guards, _ := c.guards()
+	for _, r := range guards {
+		if r.asks != "" {
+			return r.asks, r.name, nil
+		}
+	}
+	return "", "", nil
 }
 
 // guards returns the oldest nodes that publish Lease objects, and whether these cannot be read.

@@ -12,7 +12,7 @@ import (
 
 // agents starts agents on nodes kubetest-agent-0 to n-1, one after another, so that they are of different age, with
 // their modes in turn.
-func (s *server) agents(t *testing.T, n int, modes ...string) (all []*snapshots) {
+func (s *server) agents(t *testing.T, n int, modes ...string) (all []*snapshots, stores []*Store) {
 	t.Helper()
 	for i := range n {
 		o := leaseOptions(modes[i%len(modes)])
@@ -21,12 +21,12 @@ func (s *server) agents(t *testing.T, n int, modes ...string) (all []*snapshots)
 		store, _ := s.open(t, o)
 		store.patience = patience{settle: 200 * time.Millisecond, calm: 500 * time.Millisecond, linger: time.Second, spread: time.Millisecond}
 		acquire(t, store, wantOf(o.Node))
-		all = append(all, watching(t, store))
+		all, stores = append(all, watching(t, store)), append(stores, store)
 	}
 	for _, w := range all {
 		eventually(t, 10*time.Second, "all agents", func() bool { return len(w.last().Peers) == n-1 })
 	}
-	return all
+	return all, stores
 }
 
 // asking are the nodes whose Lease objects ask to read Nodes.
@@ -58,7 +58,7 @@ func flannelJoins(t *testing.T, s *server) {
 		t.Run(fmt.Sprint(modes), func(t *testing.T) {
 			s.clear(t)
 			s.clearClaims(t)
-			all := s.agents(t, 5, modes...)
+			all, stores := s.agents(t, 5, modes...)
 			if asking := s.asking(t); len(asking) > 0 {
 				t.Errorf("%v ask to read Nodes, and no other node is there", asking)
 			}
@@ -68,6 +68,9 @@ func flannelJoins(t *testing.T, s *server) {
 				eventually(t, 20*time.Second, fmt.Sprintf("flannel's node, at agent %d", i), func() bool {
 					return slices.Contains(names(w.last()), flannel.Name)
 				})
+			}
+			if node, guard, err := stores[4].Asked(t.Context()); err != nil || node != flannel.Name || !slices.Contains(s.asking(t), guard) {
+				t.Errorf("%q asks for the sake of %q, %v", guard, node, err)
 			}
 			for _, node := range s.asking(t) {
 				if node > "kubetest-agent-2" {
@@ -88,7 +91,7 @@ func flannelJoins(t *testing.T, s *server) {
 
 // staleObjects: an agent of Store nodes does not keep what an earlier one left in Lease objects; peers read its Node.
 func staleObjects(t *testing.T, s *server) {
-	all := s.agents(t, 4, subnet.StoreLeases)
+	all, _ := s.agents(t, 4, subnet.StoreLeases)
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
 	before, _ := s.open(t, leaseOptions(subnet.StoreBoth))
 	acquire(t, before, want4)
@@ -134,7 +137,7 @@ func blindReader(t *testing.T, s *server) {
 
 // forgedObject: a node that publishes a subnet in a Lease object that its Node does not have is read from its Node.
 func forgedObject(t *testing.T, s *server) {
-	all := s.agents(t, 4, subnet.StoreLeases)
+	all, _ := s.agents(t, 4, subnet.StoreLeases)
 	evil := flannelNode(7)
 	s.createNode(t, evil)
 	n := &node{ObjectMeta: evil.ObjectMeta}

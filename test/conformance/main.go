@@ -196,7 +196,7 @@ func (p kubernetesSuite) test(ctx context.Context, s cluster.Spec, o options, di
 	}
 	defer log.Close()
 	args := []string{"run", "--procs=" + strconv.Itoa(o.procs), "--timeout=2h", "--no-color", "--flake-attempts=2",
-		"--output-dir=" + dir, "--json-report=report.json", "--label-filter=" + labels(s)}
+		"--output-dir=" + dir, "--json-report=report.json", "--label-filter=" + labels(s, s.NetworkPolicy || o.kubeRouter)}
 	if o.skip != "" {
 		args = append(args, "--skip="+o.skip)
 	}

@@ -14,13 +14,14 @@ import (
 // labels chooses the tests of [sig-network] that ask nothing of a cluster but a pod network and kube-proxy. Those of a
 // feature need what its name says: a cloud's load balancers, an ingress controller, a policy engine, SCTP in the
 // kernel, the internet. Of SCTP, those of policies need only what agnhost has here. Those that are disruptive restart
-// programs of the control plane over SSH, and those that are serial change the cluster's DNS for all others.
-func labels(s cluster.Spec) string {
+// programs of the control plane over SSH, and those that are serial change the cluster's DNS for all others. Those of
+// NetworkPolicies run where somebody enforces them.
+func labels(s cluster.Spec, enforced bool) string {
 	features := "Feature: isEmpty"
 	switch dual := s.Families == cluster.Dual; {
-	case s.NetworkPolicy && dual:
+	case enforced && dual:
 		features = "(Feature: isSubsetOf {IPv6DualStack, NetworkPolicy} || Feature: consistsOf {NetworkPolicy, SCTPConnectivity})"
-	case s.NetworkPolicy:
+	case enforced:
 		features = "(Feature: isSubsetOf {NetworkPolicy} || Feature: consistsOf {NetworkPolicy, SCTPConnectivity})"
 	case dual:
 		features = "Feature: isSubsetOf {IPv6DualStack}"

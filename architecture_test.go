@@ -74,7 +74,7 @@ var arrows = []struct {
 	{"subnet", []string{"netstate", "internal/jsonobject"}},
 	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/kubeclient", "internal/redial"}},
 	{"netstate", nil},
-	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/nfnl", "netstate/rtnl", "netstate/secret"}},
+	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/nfnl", "netstate/procfs", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
 	{"backend/cloudroute", []string{"backend", "cloud", "subnet", "netstate", "internal/atomicfile"}},
 	{"cloud", []string{"subnet"}},

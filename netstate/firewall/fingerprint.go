@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io/fs"
-	"os"
 	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/procfs"
 )
 
 // legacyLayout is how the kernel gives the legacy tables of a family to a program (linux/netfilter_ipv4/ip_tables.h and
@@ -46,11 +46,11 @@ const (
 
 // legacyNames returns the names of a family's legacy tables that exist in this network namespace.
 func legacyNames(family netstate.Family) ([]string, error) {
-	names, err := os.ReadFile("/proc/thread-self/net/" + legacyLayouts[family].names)
+	names, err := procfs.Read("/proc/thread-self/net/" + legacyLayouts[family].names)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the kernel's module there is no such file
 		return nil, fmt.Errorf("list legacy tables: %w", err)
 	}
-	return strings.Fields(string(names)), nil
+	return strings.Fields(names), nil
 }
 
 var seed = maphash.MakeSeed()

@@ -4,7 +4,7 @@
 // No process is started while the rules stand still. nf_tables (iptables-nft included) has a generation number that
 // changes with every rule, and only when the rules of our own iptables chains have changed are these listed with
 // "iptables -S"; the chains that jump to them are read over netlink. The kernel does not announce changes of legacy
-// iptables tables: those that exist are looked at every five seconds.
+// iptables tables: those that exist are looked at every six seconds.
 package firewall
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// legacyInterval is the time between two looks at the legacy tables.
-const legacyInterval = 5 * time.Second
+// legacyInterval is the time between two looks at the legacy tables. It is a multiple of that between two looks at sysctls.
+const legacyInterval = 6 * time.Second
 
 // Firewall reads and writes the chains of one network namespace, the one of the thread that calls it. It is
 // used by one goroutine; only Watch's own goroutines run beside it.

@@ -13,10 +13,11 @@ import (
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/nfnl"
+	"github.com/twill-net/twill/netstate/procfs"
 )
 
 // Watch sends an event whenever rules that concern our chains may have changed. nf_tables notifies of changes; legacy
-// tables are looked at every five seconds. The channel is closed when ctx is done or the subscription broke; then watch again
+// tables are looked at every six seconds. The channel is closed when ctx is done or the subscription broke; then watch again
 // and observe everything.
 func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
@@ -25,8 +26,7 @@ func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	poll := f.legacyPoll()
-	tick := time.NewTicker(f.legacyInterval)
+	poll, interval := f.legacyPoll(), f.legacyInterval
 	var senders sync.WaitGroup
 	senders.Go(func() {
 		defer cancel()
@@ -37,12 +37,13 @@ func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 		}
 	})
 	senders.Go(func() {
-		defer tick.Stop()
 		for {
+			timer := time.NewTimer(procfs.UntilNext(interval))
 			select {
 			case <-ctx.Done():
+				timer.Stop()
 				return
-			case <-tick.C:
+			case <-timer.C:
 				poll(events)
 			}
 		}

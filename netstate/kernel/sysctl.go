@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/procfs"
 )
 
 const procSys = "/proc/sys"
@@ -35,20 +35,12 @@ func observeSysctls(wanted []netstate.Sysctl, state netstate.State) error {
 	return errs
 }
 
-// readSysctl does without package os, which registers each file with the poller: that is five more system calls, and
-// wakes a thread. Values are numbers.
 func readSysctl(name string) (string, error) {
-	var value [64]byte
-	n := 0
-	fd, err := unix.Open(filepath.Join(procSys, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		n, err = unix.Read(fd, value[:])
-		unix.Close(fd)
-	}
+	value, err := procfs.Read(filepath.Join(procSys, name))
 	if err != nil {
 		return "", fmt.Errorf("read sysctl %s: %w", name, err)
 	}
-	return strings.TrimSpace(string(value[:n])), nil
+	return value, nil
 }
 
 func writeSysctl(s netstate.Sysctl) error {

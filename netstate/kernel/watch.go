@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/procfs"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
@@ -190,7 +191,7 @@ func notify(notices chan<- struct{}) {
 // poll hints when one of the observed sysctls, or something of a provider's, is not what it was. It looks again when a
 // message says that a sysctl changed.
 func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan struct{}) error {
-	timer := time.NewTimer(pollInterval)
+	timer := time.NewTimer(procfs.UntilNext(pollInterval))
 	defer timer.Stop()
 	last := k.pollState()
 	for {
@@ -206,7 +207,7 @@ func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan
 			last = now
 			notify(hints)
 		}
-		timer.Reset(max(pollInterval, pollShare*time.Since(began)))
+		timer.Reset(max(procfs.UntilNext(pollInterval), pollShare*time.Since(began)))
 	}
 }
 

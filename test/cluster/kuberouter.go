@@ -13,6 +13,12 @@ import (
 // It works with iptables and ipset in the chain FORWARD.
 const kubeRouterImage = "localhost/kube-router:1"
 
+// kubeRouter is the manifest; kube-router refuses to start where a node has no address of a family it is told of.
+func (s Spec) kubeRouter() string {
+	networks := strings.ReplaceAll(join(s.inFamilies(ServiceNetworks)), ",", `", "`)
+	return strings.ReplaceAll(kubeRouterManifest, "NETWORKS", `"`+networks+`"`)
+}
+
 const kubeRouterManifest = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: kube-router, namespace: kube-system}
@@ -45,7 +51,7 @@ spec:
       containers:
       - name: kube-router
         image: "` + kubeRouterImage + `"
-        args: [10.96.0.0/16, "fd00:10:96::/112"]
+        args: [NETWORKS]
         env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
         securityContext: {privileged: true}
 `
@@ -79,7 +85,7 @@ func (s Spec) InstallKubeRouter(ctx context.Context) error {
 			return fmt.Errorf("import kube-router on node %d: %w", n, err)
 		}
 	}
-	if err := s.Apply(ctx, kubeRouterManifest); err != nil {
+	if err := s.Apply(ctx, s.kubeRouter()); err != nil {
 		return err
 	}
 	_, err = s.Kubectl(ctx, "--namespace=kube-system", "rollout", "status", "daemonset/kube-router", "--timeout=90s")
@@ -88,6 +94,6 @@ func (s Spec) InstallKubeRouter(ctx context.Context) error {
 
 // RemoveKubeRouter stops the engine. Its rules stay, as they do wherever it was.
 func (s Spec) RemoveKubeRouter(ctx context.Context) error {
-	_, err := s.KubectlIn(ctx, strings.NewReader(kubeRouterManifest), "delete", "--ignore-not-found", "--wait=true", "-f", "-")
+	_, err := s.KubectlIn(ctx, strings.NewReader(s.kubeRouter()), "delete", "--ignore-not-found", "--wait=true", "-f", "-")
 	return err
 }

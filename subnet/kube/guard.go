@@ -35,6 +35,7 @@ type guard struct {
 	stop    context.CancelFunc   // of all, in mode leases
 	idle    time.Time            // since when all is not needed; zero: it is
 	fallen  bool                 // snapshots shall come from Nodes
+	begun   bool                 // there was a snapshot
 	strange map[string]time.Time // nodes that differ, and since when
 	seen    time.Time            // when one last did for long enough
 	asks    string               // the node for whose sake this node asks, as a guard
@@ -53,11 +54,13 @@ func (s *Store) guard(ctx context.Context, v *sources) {
 		s.readNodes(ctx, v, mine, v.fallen)
 		s.tell(guards, asking)
 	}
-	want, _ := s.own.wanted()
-	if !mine || want == nil {
-		v.asks, v.strange = "", nil
-	} else if v.all != nil && v.all.inSync() && v.leases.inSync() {
+	if !v.leases.inSync() || mine && (v.all == nil || !v.all.inSync()) {
+		return // what this node asked for before a restart stays until it knows better
+	}
+	if mine {
 		s.compare(v)
+	} else {
+		v.asks, v.strange = "", nil
 	}
 	if s.own.ask(v.asks) && v.asks != "" {
 		s.Event(warning, "ReadsNodes", fmt.Sprintf("node %q has no Lease objects, or they differ from its annotations: "+
@@ -75,7 +78,8 @@ func (s *Store) tell(guards []record, asking int) {
 	s.progress.Report(taskLeases, err)
 }
 
-// readNodes starts to read all Nodes, or stops it when that was not needed for a while. A guard begins at once.
+// readNodes starts to read all Nodes, or stops it when that was not needed for a while. A guard begins at once, and so
+// does an agent that starts.
 func (s *Store) readNodes(ctx context.Context, v *sources, mine, fallen bool) {
 	switch {
 	case mine || fallen:
@@ -84,7 +88,7 @@ func (s *Store) readNodes(ctx context.Context, v *sources, mine, fallen bool) {
 			v.all = s.newNodes()
 			v.all.changed = v.changed
 			ctx, v.stop = context.WithCancel(ctx)
-			s.follow(ctx, v.group, v.all, s.patience.delay(v.leases.count(), mine))
+			s.follow(ctx, v.group, v.all, s.patience.delay(v.leases.count(), mine || !v.begun))
 		}
 	case v.all == nil:
 	case v.idle.IsZero():
@@ -96,8 +100,8 @@ func (s *Store) readNodes(ctx context.Context, v *sources, mine, fallen bool) {
 	}
 }
 
-func (p patience) delay(nodes int, mine bool) time.Duration {
-	if most := time.Duration(nodes) * p.spread; !mine && most > 0 {
+func (p patience) delay(nodes int, atOnce bool) time.Duration {
+	if most := time.Duration(nodes) * p.spread; !atOnce && most > 0 {
 		return rand.N(most)
 	}
 	return 0
@@ -110,6 +114,9 @@ func (v *sources) later(after time.Duration) { time.AfterFunc(after, v.own.notif
 func (s *Store) compare(v *sources) {
 	peers, _, _ := v.all.peers()
 	strange, now, asks := map[string]time.Time{}, time.Now(), ""
+	if r, ok := v.leases.ownRecord(); ok && s.own.asked() == nil {
+		v.asks, v.seen = r.asks, now // of before a restart
+	}
 	for _, node := range v.leases.differing(peers) {
 		since, ok := v.strange[node]
 		if !ok {

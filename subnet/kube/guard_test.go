@@ -154,3 +154,26 @@ func forgedObject(t *testing.T, s *server) {
 	})
 	w.keeps(t, 3)
 }
+
+// guardRestarts: a guard that starts again goes on asking, and whoever starts meanwhile sees flannel's node at once.
+func guardRestarts(t *testing.T, s *server) {
+	o := leaseOptions(subnet.StoreLeases)
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	flannel := flannelNode(1)
+	s.createNode(t, flannel)
+	for range 3 {
+		store, _ := s.open(t, o)
+		store.patience = patience{settle: 200 * time.Millisecond, calm: time.Minute, linger: time.Minute, spread: time.Second}
+		before := len(s.asking(t))
+		acquire(t, store, want4)
+		if now := len(s.asking(t)); now != before {
+			t.Errorf("%d asked before the start, and %d do now", before, now)
+		}
+		w := watching(t, store)
+		eventually(t, 10*time.Second, "the peer", func() bool { return len(w.last().Peers) == 1 })
+		eventually(t, 10*time.Second, "it to be asked for", func() bool { return len(s.asking(t)) == 1 })
+		if first := w.each()[0]; before > 0 && len(first.Peers) != 1 {
+			t.Errorf("the first snapshot has the peers %v", names(first))
+		}
+	}
+}

@@ -280,6 +280,7 @@ func TestLeaseStore(t *testing.T) {
 		{"another node's object", objectTaken},
 		{"a heartbeat", heartbeat},
 		{"a node of flannel joins", flannelJoins},
+		{"a guard that starts again", guardRestarts},
 		{"Lease objects that nobody keeps", staleObjects},
 		{"nobody reads Nodes but guards", noGuardNeeded},
 		{"an object of a subnet that is not the node's", forgedObject},

@@ -197,11 +197,15 @@ func (c *leaseObjects) own() ([]part, bool) {
 	return slices.Clone(c.nodes[c.self]), c.synced
 }
 
-// object returns what the Lease object for a subnet of l is annotated with; nil: nothing. The first one also asks.
-func (a annotations) object(l subnet.Lease, st subnet.Stack, asks string) map[string]*string {
-	set := map[string]*string{a.backend: new(l.Backend), a.asks: nil}
-	if asks != "" && st.Subnet == l.Stacks[0].Subnet {
-		set[a.asks] = &asks
+// object returns what the Lease object for a subnet of l is annotated with; nil: nothing. The first one also asks, if
+// that is known.
+func (a annotations) object(l subnet.Lease, st subnet.Stack, asks *string) map[string]*string {
+	set := map[string]*string{a.backend: new(l.Backend)}
+	if asks != nil {
+		set[a.asks] = nil
+		if *asks != "" && st.Subnet == l.Stacks[0].Subnet {
+			set[a.asks] = asks
+		}
 	}
 	for _, f := range a.both {
 		if f.family == st.Family() {
@@ -212,16 +216,19 @@ func (a annotations) object(l subnet.Lease, st subnet.Stack, asks string) map[st
 }
 
 // publishes reports whether p says what it should of a subnet of a Node.
-func (a annotations) publishes(p part, uid types.UID, l subnet.Lease, st subnet.Stack, asks string) bool {
-	if st.Subnet != l.Stacks[0].Subnet {
-		asks = ""
+func (a annotations) publishes(p part, uid types.UID, l subnet.Lease, st subnet.Stack, asks *string) bool {
+	asked := p.asks
+	if asks != nil {
+		if asked = ""; st.Subnet == l.Stacks[0].Subnet {
+			asked = *asks
+		}
 	}
-	return p.name == claimName(st.Subnet) && p.node == l.Node && (p.uid == uid || p.uid == "") && p.asks == asks &&
+	return p.name == claimName(st.Subnet) && p.node == l.Node && (p.uid == uid || p.uid == "") && p.asks == asked &&
 		p.backend == l.Backend && p.data == encodePayload(st.Data) && p.public == st.Underlay.String()
 }
 
 // unpublished reports whether parts, a node's objects, are not what l and asks need.
-func (a annotations) unpublished(parts []part, uid types.UID, l subnet.Lease, asks string) bool {
+func (a annotations) unpublished(parts []part, uid types.UID, l subnet.Lease, asks *string) bool {
 	missing := func(st subnet.Stack) bool {
 		return !slices.ContainsFunc(parts, func(p part) bool { return a.publishes(p, uid, l, st, asks) })
 	}

@@ -35,7 +35,7 @@ type own struct {
 	want    *subnet.Lease // nil before Acquire
 	lease   subnet.Lease  // the last one that was whole
 	network *condition    // nil before Network
-	asks    string        // a node for whose sake all are asked to read Nodes
+	asks    *string       // a node for whose sake all are asked to read Nodes; empty: nobody's; nil: not known yet
 }
 
 func (o *own) notify() {
@@ -55,15 +55,15 @@ func (o *own) wanted() (*subnet.Lease, *condition) {
 func (o *own) ask(node string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	news := o.asks != node
-	o.asks = node
+	news := o.asks == nil || *o.asks != node
+	o.asks = &node
 	if news {
 		o.notify()
 	}
 	return news
 }
 
-func (o *own) asked() string {
+func (o *own) asked() *string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.asks

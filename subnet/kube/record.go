@@ -14,8 +14,8 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// record is what the store keeps of a Node, or of its Lease objects, of which thousands can be cached. It is comparable, so that a heartbeat is
-// seen to change nothing.
+// record is what the store keeps of a Node, or of its Lease objects, of which thousands can be cached. It is comparable,
+// so that a heartbeat is seen to change nothing.
 type record struct {
 	name     string
 	uid      types.UID

@@ -64,13 +64,14 @@ func (s *Store) follow(ctx context.Context, g *errgroup.Group, c *nodes, delay t
 }
 
 // source returns the cache that snapshots come from, nil before it and the own Node are in sync. One that is in sync
-// stays until the other one is.
+// stays until the other one is; the first snapshot comes from the right one.
 func (v *sources) source() *records {
+	all := v.all != nil && v.all.inSync()
 	switch {
 	case !v.own.inSync():
-	case v.mode == subnet.StoreLeases && v.leases.inSync() && !(v.fallen && v.all != nil && v.all.inSync()):
+	case v.mode == subnet.StoreLeases && v.leases.inSync() && (!v.fallen || !all && v.begun):
 		return v.leases.records
-	case v.all != nil && v.all.inSync():
+	case all:
 		return v.all.records
 	}
 	return nil

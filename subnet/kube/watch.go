@@ -66,6 +66,7 @@ func (s *Store) deliver(ctx context.Context, v *sources, f func(subnet.Snapshot)
 		if source == from && version == seen && now.Equal(local) && slices.Equal(addrs, nodeIPs) {
 			continue
 		}
+		v.begun = true
 		from, seen, local, nodeIPs = source, version, now, addrs
 		f(subnet.Snapshot{Local: now, Peers: peers, Skips: skips, NodeIPs: addrs})
 	}

@@ -65,7 +65,11 @@ spec:
   podCIDRs: [10.244.199.0/24]
 `
 	apply(t, stranger)
-	gone := func() { kubectl(t, "delete", "node", "stranger", "--ignore-not-found") }
+	gone := func() {
+		if _, err := spec.Kubectl(context.Background(), "delete", "node", "stranger", "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	}
 	t.Cleanup(gone)
 	asking := func() (string, error) {
 		return spec.Kubectl(t.Context(), "--namespace=kube-twill", "get", "leases", leaseLabel,

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -34,7 +35,8 @@ type guard struct {
 	group   *errgroup.Group
 	stop    context.CancelFunc   // of all, in mode leases
 	idle    time.Time            // since when all is not needed; zero: it is
-	fallen  bool                 // snapshots shall come from Nodes
+	listed  bool                 // the Lease objects are known, and the rest here follows from them
+	most    int                  // nodes that published Lease objects at a time
 	begun   bool                 // there was a snapshot
 	strange map[string]time.Time // nodes that differ, and since when
 	seen    time.Time            // when one last did for long enough
@@ -46,15 +48,16 @@ func (s *Store) guard(ctx context.Context, v *sources) {
 	if v.leases == nil {
 		return
 	}
+	v.listed = v.leases.inSync() // before the rest is read
 	guards, blind := v.leases.guards()
 	asking := slices.IndexFunc(guards, func(r record) bool { return r.asks != "" })
-	v.fallen = blind || asking >= 0
 	mine := slices.ContainsFunc(guards, func(r record) bool { return r.name == s.node })
 	if v.mode == subnet.StoreLeases {
-		s.readNodes(ctx, v, mine, v.fallen)
-		s.tell(guards, asking)
+		unguarded := len(guards) == 0 && v.listed
+		s.readNodes(ctx, v, mine, blind || unguarded || asking >= 0)
+		s.tell(guards, asking, unguarded)
 	}
-	if !v.leases.inSync() || mine && (v.all == nil || !v.all.inSync()) {
+	if !v.listed || mine && (v.all == nil || !v.all.inSync()) {
 		return // what this node asked for before a restart stays until it knows better
 	}
 	if mine {
@@ -69,9 +72,12 @@ func (s *Store) guard(ctx context.Context, v *sources) {
 }
 
 // tell reports that leases come from Nodes, and why.
-func (s *Store) tell(guards []record, asking int) {
+func (s *Store) tell(guards []record, asking int, unguarded bool) {
 	var err error
-	if asking >= 0 {
+	switch {
+	case unguarded:
+		err = errors.New("no node has Lease objects that can be read, so Nodes are")
+	case asking >= 0:
 		err = fmt.Errorf("node %s asks to read Nodes: node %.100q has no Lease objects, or they differ from its annotations",
 			guards[asking].name, guards[asking].asks)
 	}
@@ -81,6 +87,7 @@ func (s *Store) tell(guards []record, asking int) {
 // readNodes starts to read all Nodes, or stops it when that was not needed for a while. A guard begins at once, and so
 // does an agent that starts.
 func (s *Store) readNodes(ctx context.Context, v *sources, mine, fallen bool) {
+	v.most = max(v.most, v.leases.count())
 	switch {
 	case mine || fallen:
 		v.idle = time.Time{}
@@ -88,7 +95,7 @@ func (s *Store) readNodes(ctx context.Context, v *sources, mine, fallen bool) {
 			v.all = s.newNodes()
 			v.all.changed = v.changed
 			ctx, v.stop = context.WithCancel(ctx)
-			s.follow(ctx, v.group, v.all, s.patience.delay(v.leases.count(), mine || !v.begun))
+			s.follow(ctx, v.group, v.all, s.patience.delay(v.most, mine || !v.begun))
 		}
 	case v.all == nil:
 	case v.idle.IsZero():

@@ -282,6 +282,9 @@ func TestLeaseStore(t *testing.T) {
 		{"a node of flannel joins", flannelJoins},
 		{"a guard that starts again", guardRestarts},
 		{"Lease objects that nobody keeps", staleObjects},
+		{"the first agent that reads Lease objects", firstOfItsMode},
+		{"nobody can publish", nobodyPublishes},
+		{"guards that start again", guardsForget},
 		{"nobody reads Nodes but guards", noGuardNeeded},
 		{"an object of a subnet that is not the node's", forgedObject},
 	} {

@@ -63,16 +63,17 @@ func (s *Store) follow(ctx context.Context, g *errgroup.Group, c *nodes, delay t
 	}
 }
 
-// source returns the cache that snapshots come from, nil before it and the own Node are in sync. One that is in sync
-// stays until the other one is; the first snapshot comes from the right one.
+// source returns the cache that snapshots come from, nil before it and the own Node are in sync. Nodes say all that Lease
+// objects do, so they are used for as long as they are read. The first snapshot waits for them, or an agent that starts
+// would remove what leads to nodes without Lease objects. Later ones do not: what is known stays until Nodes are in
+// sync.
 func (v *sources) source() *records {
-	all := v.all != nil && v.all.inSync()
 	switch {
 	case !v.own.inSync():
-	case v.mode == subnet.StoreLeases && v.leases.inSync() && (!v.fallen || !all && v.begun):
-		return v.leases.records
-	case all:
+	case v.all != nil && v.all.inSync():
 		return v.all.records
+	case v.mode == subnet.StoreLeases && v.listed && (v.all == nil || v.begun):
+		return v.leases.records
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func migrateStoreCommand() *cobra.Command {
 		Use:   "migrate-store",
 		Short: "Have the agents of a cluster read leases from Lease objects, or from Nodes again",
 		Long: `Migrate-store sets the key Store of the network config, first to both and then to the one that is asked for,
-and restarts the agents after each. Packets of pods go on meanwhile. Between the steps it compares the Lease objects
+and restarts the agents after each. Packets of pods go on meanwhile. On the way to leases it compares the Lease objects
 with the Nodes, and goes no further while a node has none, such as one of flannel. It can be interrupted and run again.
 With helm, set netConf.Store afterwards, or the next upgrade takes the change back.`,
 		Example: `  kubectl twill migrate-store --to leases --dry-run
@@ -91,12 +91,13 @@ func goOn(ctx context.Context, err error) error {
 
 func (m storeMigration) explain(store string) {
 	fmt.Fprintf(m.out, "  would write it to the ConfigMap %s/%s, and restart the agents\n", m.cluster.namespace, configMap)
-	if store != subnet.StoreNodes {
+	if m.to == subnet.StoreLeases {
 		fmt.Fprintln(m.out, "  would wait until all nodes have their Lease objects")
 	}
 }
 
-// step writes the value, has all agents use it, and checks what they publish.
+// step writes the value, has all agents use it, and on the way to Lease objects checks what they publish. The way back
+// needs none.
 func (m storeMigration) step(ctx context.Context, store string) error {
 	conf, err := m.config(ctx)
 	if err != nil {
@@ -110,7 +111,7 @@ func (m storeMigration) step(ctx context.Context, store string) error {
 			return err
 		}
 	}
-	if err := m.restart(ctx, store, conf.version); err != nil || store == subnet.StoreNodes {
+	if err := m.restart(ctx, store, conf.version); err != nil || m.to == subnet.StoreNodes {
 		return err
 	}
 	return m.await(ctx, "Lease objects", func(ctx context.Context) (string, bool, error) {

@@ -35,11 +35,12 @@ type noWatchList struct{}
 // IsWatchListSemanticsUnSupported is what client-go asks.
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
-// Revision returns the resource version that a kind of objects has in etcd now.
-func (c *Client) Revision(ctx context.Context, of schema.GroupVersionResource) (string, error) {
+// Revision returns the resource version that a kind of objects has in etcd now; it is asked in a namespace, or if that is
+// empty in all.
+func (c *Client) Revision(ctx context.Context, of schema.GroupVersionResource, namespace string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	one, err := c.Metadata.Resource(of).List(ctx, metav1.ListOptions{Limit: 1})
+	one, err := c.Metadata.Resource(of).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return "", Explain("list", of.Resource, err)
 	}

@@ -45,7 +45,7 @@ func (s *Source) reflect(ctx context.Context, k kind) {
 // watch starts a watch, or makes the reflector list again if the API server was restored from a backup: the watch would
 // begin at a revision of the future, and send nothing.
 func (s *Source) watch(ctx context.Context, k kind, o metav1.ListOptions) (watch.Interface, error) {
-	now, err := s.api.Revision(ctx, k.GroupVersionResource)
+	now, err := s.api.Revision(ctx, k.GroupVersionResource, "")
 	if err != nil {
 		return nil, err
 	}

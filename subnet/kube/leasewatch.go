@@ -53,10 +53,14 @@ func (s *Store) listLeases(
 	return page, nil
 }
 
-// watchLeases starts a watch. All resources have one count of revisions, and that of the Nodes may be asked for.
+// watchLeases starts a watch.
 func (s *Store) watchLeases(ctx context.Context, c *leaseObjects, o metav1.ListOptions) (w watch.Interface, err error) {
 	o.LabelSelector = s.annotations.published()
-	if err = s.resume(ctx, c.relist, c.revision.rewound); err == nil {
+	rewound := func() (bool, error) {
+		now, err := s.api.Revision(ctx, leasesResource, s.leaseSpace)
+		return err == nil && c.revision.rewound(now), err
+	}
+	if err = resume(c.relist, rewound); err == nil {
 		w, err = s.api.Metadata.Resource(leasesResource).Namespace(s.leaseSpace).Watch(ctx, o)
 	}
 	if !expired(err) {

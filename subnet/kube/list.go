@@ -55,7 +55,7 @@ func (s *Store) listPage(
 		o.ResourceVersion = "" // as etcd has it: an API server that lags behind would miss peers
 	}
 	if o.ResourceVersion != "" {
-		if _, err := s.rewound(ctx, c.podCIDRs.rewound); err != nil {
+		if _, err := s.rewound(ctx, c); err != nil {
 			return nil, err
 		}
 		if kubeclient.Older(c.podCIDRs.at(), o.ResourceVersion) {

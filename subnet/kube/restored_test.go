@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+	"github.com/twill-net/twill/subnet"
 )
 
 // backedUp is an API server whose etcd can be put back to an earlier time.
@@ -101,4 +103,27 @@ func TestRestoredServer(t *testing.T) {
 	later.Restore(known)
 	w = watching(t, later)
 	eventually(t, 10*time.Second, "the same from a store that was away", w.leasing(after))
+}
+
+// TestLeasesInAnotherEtcd: an API server may keep Lease objects in an etcd of their own, with other revisions. A watch
+// of them begins nevertheless, where it was taken for one of the future, and all were listed again and again.
+func TestLeasesInAnotherEtcd(t *testing.T) {
+	s := startServer(t, controlplane.APIServerConfig{
+		Flags: []string{"--etcd-servers-overrides=/nodes#" + controlplanetest.Etcd(t).Endpoints()[0]}})
+	s.allowLeases(t)
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, leaseOptions(subnet.StoreLeases))
+	asked, watched := asks(store), make(chan struct{}, 100)
+	asked.before = func(r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/leases") && r.URL.Query().Get("watch") != "" {
+			watched <- struct{}{}
+		}
+	}
+	acquire(t, store, want4)
+	watching(t, store)
+	select {
+	case <-watched:
+	case <-time.After(10 * time.Second):
+		t.Errorf("Lease objects are not watched: %q", asked.said())
+	}
 }

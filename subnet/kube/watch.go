@@ -115,22 +115,22 @@ func (s *Store) reflect(ctx context.Context, c *nodes) {
 	}, c)
 }
 
-// rewound asks the API server for its revision, and reports what note says of it: whether it was restored from a backup
-// since the last one.
-func (s *Store) rewound(ctx context.Context, note func(string) bool) (bool, error) {
-	now, err := s.api.Revision(ctx, nodesResource)
-	return err == nil && note(now), err
+// rewound asks the API server for its revision of Nodes, and reports whether it was restored from a backup since the last
+// one.
+func (s *Store) rewound(ctx context.Context, c *nodes) (bool, error) {
+	now, err := s.api.Revision(ctx, nodesResource, "")
+	return err == nil && c.podCIDRs.rewound(now), err
 }
 
 // resume returns an error if a watch cannot be started, and makes the reflector list again by some of them. That is
 // necessary now and then, whatever made the cache and the API server differ, and when the API server was restored from
-// a backup: it would begin a watch from a revision of the future, and send nothing. It can only go back while nobody is
-// connected.
-func (s *Store) resume(ctx context.Context, relist time.Time, note func(string) bool) error {
+// a backup, which rewound says: it would begin a watch from a revision of the future, and send nothing. It can only go
+// back while nobody is connected.
+func resume(relist time.Time, rewound func() (bool, error)) error {
 	if time.Now().After(relist) {
 		return apierrors.NewResourceExpired("it is time to list all again")
 	}
-	back, err := s.rewound(ctx, note)
+	back, err := rewound()
 	if back {
 		return apierrors.NewResourceExpired("the API server was restored from a backup")
 	}
@@ -140,7 +140,7 @@ func (s *Store) resume(ctx context.Context, relist time.Time, note func(string) 
 // watch starts a watch of Nodes.
 func (s *Store) watch(ctx context.Context, c *nodes, o metav1.ListOptions) (w watch.Interface, err error) {
 	o.FieldSelector = c.selector
-	if err = s.resume(ctx, c.relist, c.podCIDRs.rewound); err == nil {
+	if err = resume(c.relist, func() (bool, error) { return s.rewound(ctx, c) }); err == nil {
 		w, err = s.api.Metadata.Resource(nodesResource).Watch(ctx, o)
 	}
 	if !expired(err) {

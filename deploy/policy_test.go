@@ -58,8 +58,20 @@ func TestOwnClaims(t *testing.T) {
 		{"a Pod as owner", func() (string, error) {
 			return create(claim("twill-10-244-7-0-24", "node1", owner("Pod", "node1")))
 		}, "owned by its node"},
-		{"another's name", func() (string, error) { return create(claim("twill-10-244-7-0-24", "node1", named("node2"))) }, "names its own node"},
-		{"its own name", func() (string, error) { return create(claim("twill-10-244-7-0-24", "node1", named("node1"))) }, ""},
+		{"another's name", func() (string, error) {
+			return create(claim("twill-10-244-7-0-24", "node1", owner("Node", "node1")+named("node2")))
+		}, "names its own node"},
+		{"a Node of an unknown API as owner", func() (string, error) {
+			return create(strings.Replace(claim("twill-10-244-7-0-24", "node1", owner("Node", "node1")), `[{"apiVersion":"v1"`, `[{"apiVersion":"x/v1"`, 1))
+		}, "owned by its node"},
+		{"no owner", func() (string, error) { return create(claim("twill-10-244-7-0-24", "node1", named("node1"))) }, "owned by its node"},
+		{"two owners", func() (string, error) {
+			return patch("twill-10-244-1-0-24", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"u"},`+
+				`{"apiVersion":"v1","kind":"Node","name":"node1","uid":"v"}]}}`)
+		}, "owned by its node"},
+		{"its owner, taken away", func() (string, error) {
+			return patch("twill-10-244-1-0-24", `{"metadata":{"ownerReferences":null}}`)
+		}, "owned by its node"},
 		{"nobody's", func() (string, error) {
 			return create(strings.Replace(claim("twill-10-244-8-0-24", "", ""), `"holderIdentity":""`, "", 1))
 		}, "for its own node only"},

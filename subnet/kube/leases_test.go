@@ -210,6 +210,26 @@ func TestManyLeaseObjects(t *testing.T) {
 	}
 }
 
+// TestFlappingLeaseObject: a node that takes the label from its object and puts it back all the time wakes others now and
+// then only, as one that changes its annotations does.
+func TestFlappingLeaseObject(t *testing.T) {
+	c := leasesOf(pool4)
+	must(t, c.Replace(nil, "1"))
+	evil, woken := leaseObject("evil", "x", "10.244.7.0/24", "192.0.2.7", 1), 0
+	for range 200 {
+		must(t, c.Add(evil))
+		must(t, c.Delete(evil))
+		select {
+		case <-c.changed:
+			woken++
+		default:
+		}
+	}
+	if woken > 2*changesAtOnce {
+		t.Errorf("200 changes wake %d times", woken)
+	}
+}
+
 // FuzzLeaseObjects: whatever one object says, other nodes' leases stay as they are.
 func FuzzLeaseObjects(f *testing.F) {
 	f.Add("twill-10-244-7-0-24", "evil", "Node", "vxlan", `{"VNI":1}`, "192.0.2.7", "", 1, uint8(0))

@@ -20,7 +20,8 @@ type records struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry
-	order   []*entry // the same, oldest first
+	order   []*entry                 // the same, oldest first
+	left    map[string]*rate.Limiter // the budgets of nodes that left since everything was listed
 	synced  bool
 	version int  // counts changes of peers
 	delayed bool // a notification is on its way
@@ -37,12 +38,19 @@ type entry struct {
 
 func (s *Store) newRecords() *records {
 	return &records{annotations: s.annotations, self: s.node, changed: make(chan struct{}, 1),
-		ownChanged: s.own.notify, entries: map[string]*entry{}}
+		ownChanged: s.own.notify, entries: map[string]*entry{}, left: map[string]*rate.Limiter{}}
 }
 
 // A peer's changes notify at once, and beyond changesAtOnce with all that come within changesDelay: a snapshot of
 // thousands of peers costs milliseconds, and one node shall not make all others pay for that as often as it likes.
 const changesAtOnce, changesDelay = 5, time.Second
+
+// limit gives e a budget, unless it has one.
+func (e *entry) limit() {
+	if e.budget == nil {
+		e.budget = rate.NewLimiter(rate.Every(changesDelay), changesAtOnce)
+	}
+}
 
 // notify signals that the snapshot may have changed.
 func (c *records) notify() {
@@ -59,11 +67,13 @@ func (c *records) remove(name string) {
 	c.leave(name)
 }
 
-// leave is remove with mu held.
+// leave is remove with mu held. The node may be back at once, and again and again.
 func (c *records) leave(name string) {
 	if old, ok := c.entries[name]; ok {
 		delete(c.entries, name)
 		c.drop(old)
+		old.limit()
+		c.left[name] = old.budget
 		c.note(old)
 	}
 }
@@ -73,6 +83,7 @@ func (c *records) replace(all []record, wanted func(record) bool) {
 	slices.SortFunc(all, record.compare) // each then comes behind the last one
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	clear(c.left)
 	there := make(map[string]bool, len(all))
 	for _, r := range all {
 		there[r.name] = true
@@ -106,9 +117,11 @@ func (c *records) put(e entry) bool {
 		e.lease, e.err = c.annotations.lease(e.record)
 	}
 	if ok {
-		if e.budget = old.budget; e.budget == nil {
-			e.budget = rate.NewLimiter(rate.Every(changesDelay), changesAtOnce)
-		}
+		e.budget = old.budget
+		e.limit()
+	} else {
+		e.budget = c.left[e.name]
+		delete(c.left, e.name)
 	}
 	if ok && old.isPeer() && !e.isPeer() {
 		c.note(old)

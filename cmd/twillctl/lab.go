@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -145,13 +146,18 @@ func writeNext(w io.Writer, l *lab.Lab) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "\ntry next:")
-	for _, line := range [][2]string{
+	lines := [][2]string{
 		{"ping", "the matrix again"},
 		{fmt.Sprintf("exec %s -- ip route", node.Name), "what the agent wrote"},
 		{fmt.Sprintf("exec %s -- ip route del %v", node.Name, peers[0]), "break something, and ping again"},
 		{"status -o json", "for programs"},
 		{"down", "remove it all"},
-	} {
+	}
+	if l.Spec().FastPath {
+		ask := fmt.Sprintf("exec %s -- %s fastpath status --bpffs %s", node.Name, os.Args[0], l.BPFDir())
+		lines = slices.Insert(lines, 1, [2]string{ask, "which packets take the fast path"})
+	}
+	for _, line := range lines {
 		fmt.Fprintf(t, "  %s lab%s %s\t%s\n", os.Args[0], flag, line[0], line[1])
 	}
 	fmt.Fprintf(t, "  tail -f %s\twhat the agent says\n", node.Log())

@@ -203,8 +203,8 @@ func (p *Provider) putLink(index uint32, o netstate.Program, old *hook) error {
 		}
 	}
 	if old == nil || old.path != path { // a device that was renamed may have left its pin
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove an old link: %w", err)
+		if err := (hook{path: path}).remove(); err != nil { // the kernel takes its time with a link that lost its last pin
+			return err
 		}
 	}
 	if err := l.Pin(path); err != nil {

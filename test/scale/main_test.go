@@ -24,6 +24,9 @@ var (
 // dir is the same in every run, so that a run ends what a crashed one left.
 const dir = "/run/twill/scale"
 
+// bothStores has nodes publish Lease objects whatever -store says.
+var bothStores bool
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(run(m))
@@ -90,7 +93,7 @@ func (s *sharedCluster) build(ctx context.Context) (err error) {
 			return fmt.Errorf("build the agent: %w: %s", err, out)
 		}
 	}
-	s.cluster, err = NewCluster(context.WithoutCancel(ctx), dir, *dual, *store != "" || *table)
+	s.cluster, err = NewCluster(context.WithoutCancel(ctx), dir, *dual, *store != "" || bothStores)
 	return err
 }
 

@@ -1,3 +1,5 @@
+//go:build scale
+
 package scale
 
 import (
@@ -12,11 +14,12 @@ import (
 )
 
 var (
-	table  = flag.Bool("table", false, "print a table of what nodes cost an agent")
 	sizes  = flag.String("sizes", "1000,5000,10000", "of the table: numbers of peers, ascending")
 	rows   = flag.String("rows", "flannel,nodes,leases,leases-spread", "of the table: agents and settings")
 	rounds = flag.Int("rounds", 3, "of the table: starts, of which the median counts")
 )
+
+func init() { bothStores = true }
 
 // variants are what -rows may name.
 var variants = map[string]Setting{
@@ -29,9 +32,6 @@ var variants = map[string]Setting{
 
 // TestTable prints what the nodes of a cluster cost one agent.
 func TestTable(t *testing.T) {
-	if !*table {
-		t.Skip("-table prints it; make bench-scale does")
-	}
 	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
 	if err != nil {
 		t.Fatal(err)

@@ -116,29 +116,14 @@ func (a *Agent) CPU() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// Wakeups is how often threads of the agent that had nothing to do went on.
-func (a *Agent) Wakeups() (total int, err error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.PID))
-	for _, file := range files {
-		data, _ := os.ReadFile(file) // a thread may have ended
-		_, rest, _ := strings.Cut(string(data), "\nvoluntary_ctxt_switches:")
-		line, _, _ := strings.Cut(rest, "\n")
-		n, _ := strconv.Atoi(strings.TrimSpace(line))
-		total += n
-	}
-	if total == 0 {
-		err = errors.Join(err, fmt.Errorf("no thread of process %d has run", a.PID))
-	}
-	return total, err
-}
-
-// Memory is what an agent holds, in bytes.
-type Memory struct{ RSS, PSS, Peak int64 }
+// Memory is what an agent holds, in bytes. RSS has the pages of its executable, which the kernel may drop at any time, and
+// Private is what is the process's own: the heap, stacks and Go's runtime.
+type Memory struct{ RSS, Private, PSS, Peak int64 }
 
 // Memory reads smaps_rollup and status of the process.
 func (a *Agent) Memory() (m Memory, err error) {
 	for file, fields := range map[string]map[string]*int64{
-		"smaps_rollup": {"Rss:": &m.RSS, "Pss:": &m.PSS},
+		"smaps_rollup": {"Rss:": &m.RSS, "Anonymous:": &m.Private, "Pss:": &m.PSS},
 		"status":       {"VmHWM:": &m.Peak},
 	} {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", a.PID, file))

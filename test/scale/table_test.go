@@ -61,8 +61,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-const tableHead = `| peers | | heartbeat, B | heartbeat, cpu µs | join p50, ms | join p99, ms | cold start, s | × floor | cold start, cpu s | × floor's | received, MB | memory, MB | idle, wake-ups/s | idle, cpu % |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
+const tableHead = `| peers | | heartbeat, B | heartbeat, cpu µs | join p50, ms | join p99, ms | cold start, s | × floor | cold start, cpu s | × floor's | received, MB | memory, MB | resident, MB | idle, wake-ups/s | idle, switches/s | idle, cpu % |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
 
 // row measures an agent, and returns its figures in the order of tableHead.
 func (r *rig) row(agent string) string {
@@ -100,21 +100,19 @@ func (r *rig) coldStarts(agent string) (a *Agent, cells string) {
 	memory, err := a.Memory()
 	r.must(err)
 	median := func(s []float64) float64 { slices.Sort(s); return s[len(s)/2] }
-	return a, fmt.Sprintf("| %.2f | %.1f | %.2f | %.1f | %.1f | %.0f ", median(took), median(ratio), median(cpu),
-		median(cpuRatio), median(received), float64(memory.RSS)/mega)
+	return a, fmt.Sprintf("| %.2f | %.1f | %.2f | %.1f | %.1f | %.0f | %.0f ", median(took), median(ratio), median(cpu),
+		median(cpuRatio), median(received), float64(memory.Private)/mega, float64(memory.RSS)/mega)
 }
 
 // idle is what an agent does while nothing happens.
 func (r *rig) idle(a *Agent, long time.Duration) string {
 	r.b.Helper()
-	began, cpu := time.Now(), a.CPU()
-	before, err := a.Wakeups()
-	r.must(err)
+	woken, began, cpu := a.CountWakeups(), time.Now(), a.CPU()
 	r.pause(long)
-	after, err := a.Wakeups()
+	share := 100 * (a.CPU() - cpu).Seconds() / time.Since(began).Seconds()
+	rate, err := woken.Rate()
 	r.must(err)
-	wall := time.Since(began).Seconds()
-	return fmt.Sprintf("| %.1f | %.2f ", float64(after-before)/wall, 100*(a.CPU()-cpu).Seconds()/wall)
+	return fmt.Sprintf("| %.1f | %.1f | %.2f ", rate.Wakeups, rate.Switches, share)
 }
 
 // heartbeats is what one heartbeat of a peer costs.

@@ -39,8 +39,8 @@ type guard struct {
 	most    int                  // nodes that published Lease objects at a time
 	begun   bool                 // there was a snapshot
 	strange map[string]time.Time // nodes that differ, and since when
-	seen    time.Time            // when one last did for long enough
 	asks    string               // the node for whose sake this node asks, as a guard
+	seen    time.Time            // when that one last was among them for long enough
 }
 
 // guard chooses the source, and does a guard's work if this node is one.
@@ -120,10 +120,11 @@ func (v *sources) later(after time.Duration) { time.AfterFunc(after, v.own.notif
 // compare looks for Nodes that are not as their Lease objects say, and decides for whose sake to ask.
 func (s *Store) compare(v *sources) {
 	peers, _, _ := v.all.peers()
-	strange, now, asks := map[string]time.Time{}, time.Now(), ""
+	strange, now := map[string]time.Time{}, time.Now()
 	if r, ok := v.leases.ownRecord(); ok && s.own.asked() == nil {
 		v.asks, v.seen = r.asks, now // of before a restart
 	}
+	var settled []string
 	for _, node := range v.leases.differing(peers) {
 		since, ok := v.strange[node]
 		if !ok {
@@ -131,19 +132,26 @@ func (s *Store) compare(v *sources) {
 			v.later(s.patience.settle)
 		}
 		strange[node] = since
-		if asks == "" && now.Sub(since) >= s.patience.settle {
-			asks = node
+		if now.Sub(since) >= s.patience.settle {
+			settled = append(settled, node)
 		}
 	}
 	v.strange = strange
+	v.choose(settled, now, s.patience.calm)
+}
+
+// choose sets for the sake of which of the strange nodes to ask. The one that is named stays until it was not strange
+// for calm, whatever the others do: each other name is a write that wakes all agents.
+func (v *sources) choose(strange []string, now time.Time, calm time.Duration) {
 	switch {
-	case asks != "":
-		v.asks, v.seen = asks, now
-	case v.asks == "":
-	case now.Sub(v.seen) >= s.patience.calm:
-		v.asks = ""
+	case slices.Contains(strange, v.asks):
+		v.seen = now
+	case v.asks != "" && now.Sub(v.seen) < calm:
+		v.later(calm - now.Sub(v.seen))
+	case len(strange) > 0:
+		v.asks, v.seen = strange[0], now
 	default:
-		v.later(s.patience.calm - now.Sub(v.seen))
+		v.asks = ""
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -87,6 +88,49 @@ func flannelJoins(t *testing.T, s *server) {
 			}
 		})
 	}
+}
+
+// asksFor are the nodes for whose sake Lease objects ask to read Nodes.
+func (s *server) asksFor(t *testing.T) (nodes []string) {
+	t.Helper()
+	for _, c := range s.claims(t) {
+		if node := c.Annotations[note+"read-nodes"]; node != "" {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// twoStrangers: guards go on asking for the sake of one node while another one comes and goes, as each write of theirs
+// wakes all agents; when it is gone, they ask for the other's sake.
+func twoStrangers(t *testing.T, s *server) {
+	all, _ := s.agents(t, 4, subnet.StoreLeases)
+	older, named := flannelNode(1), flannelNode(2)
+	delete(older.Annotations, note+"kube-subnet-manager")
+	s.createNode(t, older)
+	s.createNode(t, named)
+	asked := func(node string) func() bool {
+		return func() bool { return slices.Equal(s.asksFor(t), []string{node, node, node}) }
+	}
+	eventually(t, 20*time.Second, "all guards to ask", asked(named.Name))
+	before := s.claims(t)
+	for _, managed := range []any{"true", nil, "true"} {
+		s.annotate(t, older.Name, map[string]any{"kube-subnet-manager": managed})
+		eventually(t, 10*time.Second, "a node that comes and goes", func() bool {
+			return slices.Contains(names(all[3].last()), older.Name) == (managed != nil)
+		})
+		kubeclient.Pause(t.Context(), 600*time.Millisecond) // three times what settles
+	}
+	if now := s.claims(t); !slices.EqualFunc(now, before, func(a, b claim) bool { return a.ResourceVersion == b.ResourceVersion }) {
+		t.Errorf("guards wrote, and ask for the sake of %q now", s.asksFor(t))
+	}
+	s.deleteNode(t, named.Name)
+	eventually(t, 20*time.Second, "all guards to ask for the other's sake", func() bool {
+		if len(s.asksFor(t)) != maxGuards {
+			t.Fatalf("guards ask for the sake of %q only", s.asksFor(t))
+		}
+		return asked(older.Name)()
+	})
 }
 
 // staleObjects: an agent of Store nodes does not keep what an earlier one left in Lease objects; peers read its Node.

@@ -300,6 +300,7 @@ func TestLeaseStore(t *testing.T) {
 		{"another node's object", objectTaken},
 		{"a heartbeat", heartbeat},
 		{"a node of flannel joins", flannelJoins},
+		{"two nodes of flannel, one of which comes and goes", twoStrangers},
 		{"a guard that starts again", guardRestarts},
 		{"Lease objects that nobody keeps", staleObjects},
 		{"the first agent that reads Lease objects", firstOfItsMode},

@@ -147,7 +147,7 @@ bench-scale: ## Print what 1,000, 5,000 and 10,000 nodes cost an agent, in eithe
 	tools/etcd/build
 	tools/kube/build kube-apiserver
 	tools/flannel/build
-	cd test/scale && go test -tags scale -count=1 -run '^TestTable$$' -timeout 2h . $(SCALE)
+	cd test/scale && go test -v -tags scale -count=1 -run '^TestTable$$' -timeout 2h . $(SCALE)
 
 krew: ## Make the plugin kubectl twill for krew in bin/krew, archives and manifest: VERSION=v0.1.0
 	tools/krew/build '$(VERSION)' bin/krew

@@ -23,6 +23,10 @@ import (
 // healthPort is free in every machine.
 const healthPort = 10256
 
+// flannelQueue has flannel start among up to 20,000 nodes: it queues an event for each before anything takes one from
+// the queue, and with its default, 5,000, waits ten minutes for room and ends.
+const flannelQueue = "EVENT_QUEUE_DEPTH=20000"
+
 // Agent is a running agent process.
 type Agent struct {
 	host.Process
@@ -45,8 +49,11 @@ func (m *Machine) Start(path string) (*Agent, error) {
 		"--healthz-ip=127.0.0.1",
 		"--healthz-port=" + strconv.Itoa(healthPort),
 	}
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "GOGC=50", "NODE_NAME=" + Name(0)}
 	if strings.HasPrefix(filepath.Base(path), "twilld") {
 		args = append(args, "--checkpoint-file="+m.checkpoint())
+	} else {
+		env = append(env, flannelQueue)
 	}
 	log := filepath.Join(m.dir, "agent.log")
 	if err := os.RemoveAll(log); err != nil {
@@ -57,7 +64,7 @@ func (m *Machine) Start(path string) (*Agent, error) {
 		host.Command{
 			Path: path,
 			Args: args,
-			Env:  []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "GOGC=50", "NODE_NAME=" + Name(0)},
+			Env:  env,
 			Log:  log,
 		},
 	)

@@ -114,10 +114,13 @@ func (a *Agent) LogSize() int64 {
 }
 
 // CPU is the processor time that the agent has used.
-func (a *Agent) CPU() time.Duration {
+func (a *Agent) CPU() time.Duration { return cpuOf(a.PID) }
+
+// cpuOf is the processor time that a process has used, 0 if it has ended.
+func cpuOf(pid int) time.Duration {
 	var t unix.Timespec
 	// The clock of a process: its pid inverted and shifted, and 2 for "scheduled" (kernel/time/posix-cpu-timers.c).
-	if err := unix.ClockGettime(int32(^a.PID<<3|2), &t); err != nil {
+	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
 		return 0
 	}
 	return time.Duration(t.Nano())

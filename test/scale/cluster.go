@@ -7,9 +7,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -29,6 +32,8 @@ type Cluster struct {
 	server *controlplane.APIServer
 	api    *typed.CoreV1Client
 	leases coordination.LeaseInterface // nil: nodes have no Lease objects
+
+	renewals coordination.LeaseInterface // by which kubelets say that they are alive
 }
 
 // NewCluster starts etcd and kube-apiserver, whose files are in dir, without any node. dual gives all nodes two address
@@ -39,11 +44,7 @@ func NewCluster(ctx context.Context, dir string, dual, leases bool) (*Cluster, e
 		return nil, err
 	}
 	c := &Cluster{dir: dir, dual: dual, etcd: etcd}
-	c.server, err = controlplane.StartAPIServer(
-		ctx,
-		controlplane.APIServerConfig{Dir: filepath.Join(dir, "kube"), EtcdEndpoints: etcd.Endpoints(),
-			Users: []controlplane.User{{Name: agentUser}}},
-	)
+	c.server, err = controlplane.StartAPIServer(ctx, c.serverConfig())
 	if err != nil {
 		etcd.Close()
 		return nil, err
@@ -59,6 +60,9 @@ func NewCluster(ctx context.Context, dir string, dual, leases bool) (*Cluster, e
 	if c.api, err = typed.NewForConfig(config); err == nil {
 		err = c.server.ApplyAgentRBAC(ctx, agentUser)
 	}
+	if err == nil {
+		err = c.openRenewals(ctx, config)
+	}
 	if err == nil && leases {
 		err = c.openLeases(ctx, config)
 	}
@@ -66,6 +70,35 @@ func NewCluster(ctx context.Context, dir string, dual, leases bool) (*Cluster, e
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// serverConfig is the API server's. The agents' user has the groups of a service account, by which flow control chooses
+// the level of its requests.
+func (c *Cluster) serverConfig() controlplane.APIServerConfig {
+	groups := []string{"system:serviceaccounts", "system:serviceaccounts:kube-flannel"}
+	return controlplane.APIServerConfig{Dir: filepath.Join(c.dir, "kube"), EtcdEndpoints: c.etcd.Endpoints(),
+		Users: []controlplane.User{{Name: agentUser, Groups: groups}}}
+}
+
+// Restart kills kube-apiserver, calls down while there is none, and starts it again at the same address.
+func (c *Cluster) Restart(ctx context.Context, down func()) error {
+	if err := unix.Kill(c.server.Pid(), unix.SIGKILL); err != nil {
+		return err
+	}
+	if err := c.server.Close(); err != nil {
+		return err
+	}
+	down()
+	config := c.serverConfig()
+	var err error
+	if config.Listen, err = netip.ParseAddrPort(strings.TrimPrefix(c.server.URL(), "https://")); err != nil {
+		return err
+	}
+	server, err := controlplane.StartAPIServer(ctx, config)
+	if err == nil {
+		c.server = server
+	}
+	return err
 }
 
 // Close ends the servers.

@@ -1,0 +1,1 @@
+var t=document.getElementById("app");t.textContent="Twill";

@@ -1,0 +1,3 @@
+// The page of twillctl ui.
+const app = document.getElementById("app")!;
+app.textContent = "Twill";

@@ -57,8 +57,8 @@ func (s *Store) guard(ctx context.Context, v *sources) {
 		s.readNodes(ctx, v, mine, blind || unguarded || asking >= 0)
 		s.tell(guards, asking, unguarded)
 	}
-	if !v.listed || mine && (v.all == nil || !v.all.inSync()) {
-		return // what this node asked for before a restart stays until it knows better
+	if !v.listed || mine && !v.canCompare() {
+		return // what this node asked for before stays until it knows better
 	}
 	if mine {
 		s.compare(v)
@@ -116,6 +116,16 @@ func (p patience) delay(nodes int, atOnce bool) time.Duration {
 
 // later has the choice made again.
 func (v *sources) later(after time.Duration) { time.AfterFunc(after, v.own.notify) }
+
+// canCompare reports whether there is something to compare. What the API server does not let a guard read says nothing
+// about any node: then all differences begin anew.
+func (v *sources) canCompare() bool {
+	ok := v.all != nil && v.all.current() && v.leases.current()
+	if !ok {
+		v.strange, v.seen = nil, time.Now()
+	}
+	return ok
+}
 
 // compare looks for Nodes that are not as their Lease objects say, and decides for whose sake to ask.
 func (s *Store) compare(v *sources) {
@@ -208,7 +218,7 @@ func (c *leaseObjects) differing(leases []subnet.Lease) (names []string) {
 	return names
 }
 
-// setBlind notes whether the API server forbids to read Lease objects.
+// setBlind notes whether the API server forbids to list or to watch Lease objects.
 func (c *leaseObjects) setBlind(blind bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

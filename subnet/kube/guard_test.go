@@ -15,12 +15,21 @@ import (
 // their modes in turn.
 func (s *server) agents(t *testing.T, n int, modes ...string) (all []*snapshots, stores []*Store) {
 	t.Helper()
+	return s.agentsBehind(t, n, func(int, *Store) {}, modes...)
+}
+
+// agentsBehind is agents; prepare gets each one's store before it is used.
+func (s *server) agentsBehind(
+	t *testing.T, n int, prepare func(int, *Store), modes ...string,
+) (all []*snapshots, stores []*Store) {
+	t.Helper()
 	for i := range n {
 		o := leaseOptions(modes[i%len(modes)])
 		o.Node = fmt.Sprintf("kubetest-agent-%d", i)
 		s.createNode(t, testNode(o.Node, fmt.Sprintf("10.244.%d.0/24", 100+i)))
 		store, _ := s.open(t, o)
 		store.patience = patience{settle: 200 * time.Millisecond, calm: 500 * time.Millisecond, linger: time.Second, spread: time.Millisecond}
+		prepare(i, store)
 		acquire(t, store, wantOf(o.Node))
 		all, stores = append(all, watching(t, store)), append(stores, store)
 	}

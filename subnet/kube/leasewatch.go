@@ -36,11 +36,11 @@ func (s *Store) listLeases(
 	if o.ResourceVersion == "0" || kubeclient.Older(string(c.revision), o.ResourceVersion) {
 		o.ResourceVersion = "" // as etcd has it: an API server that lags behind would miss peers
 	}
-	ctx, cancel := context.WithTimeout(ctx, kubeclient.ListTimeout)
+	limited, cancel := context.WithTimeout(ctx, kubeclient.ListTimeout)
 	defer cancel()
-	page, err := s.api.Metadata.Resource(leasesResource).Namespace(s.leaseSpace).List(ctx, o)
+	page, err := s.api.Metadata.Resource(leasesResource).Namespace(s.leaseSpace).List(limited, o)
 	if err = kubeclient.Explain("list", "leases in namespace "+s.leaseSpace, err); err != nil {
-		s.reportWatch(ctx, taskWatchLeases, err)
+		s.reportWatch(ctx, c.records, taskWatchLeases, err)
 		c.setBlind(kubeclient.IsTerminal(err))
 		return nil, err
 	}
@@ -64,7 +64,9 @@ func (s *Store) watchLeases(ctx context.Context, c *leaseObjects, o metav1.ListO
 		w, err = s.api.Metadata.Resource(leasesResource).Namespace(s.leaseSpace).Watch(ctx, o)
 	}
 	if !expired(err) {
-		s.reportWatch(ctx, taskWatchLeases, kubeclient.Explain("watch", "leases in namespace "+s.leaseSpace, err))
+		explained := kubeclient.Explain("watch", "leases in namespace "+s.leaseSpace, err)
+		s.reportWatch(ctx, c.records, taskWatchLeases, explained)
+		c.setBlind(kubeclient.IsTerminal(explained))
 	}
 	return w, err
 }

@@ -23,7 +23,7 @@ func (s *Store) list(
 		err = s.complete(ctx, c, page.Items)
 	}
 	if err = kubeclient.Explain("list", "nodes", err); err != nil {
-		s.reportWatch(ctx, taskWatch, err)
+		s.reportWatch(ctx, c.records, taskWatch, err)
 		return nil, err
 	}
 	c.relist = time.Now().Add(s.relistEvery + rand.N(s.relistEvery/2))

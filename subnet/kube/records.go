@@ -23,6 +23,7 @@ type records struct {
 	order   []*entry                 // the same, oldest first
 	left    map[string]*rate.Limiter // the budgets of nodes that left since everything was listed
 	synced  bool
+	stale   bool // what came last of listing and watching failed
 	version int  // counts changes of peers
 	delayed bool // a notification is on its way
 }
@@ -198,6 +199,23 @@ func (c *records) inSync() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.synced
+}
+
+// setStale notes whether the API server may say something else by now.
+func (c *records) setStale(stale bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stale != stale {
+		c.stale = stale
+		c.notify()
+	}
+}
+
+// current reports whether everything has been listed, and every change since then is on its way.
+func (c *records) current() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.synced && !c.stale
 }
 
 // peers returns the other nodes' leases, oldest first, what could not be read, and the version of both.

@@ -144,7 +144,7 @@ func (s *Store) watch(ctx context.Context, c *nodes, o metav1.ListOptions) (w wa
 		w, err = s.api.Metadata.Resource(nodesResource).Watch(ctx, o)
 	}
 	if !expired(err) {
-		s.reportWatch(ctx, taskWatch, kubeclient.Explain("watch", "nodes", err))
+		s.reportWatch(ctx, c.records, taskWatch, kubeclient.Explain("watch", "nodes", err))
 	}
 	return w, err
 }
@@ -152,8 +152,11 @@ func (s *Store) watch(ctx context.Context, c *nodes, o metav1.ListOptions) (w wa
 // expired reports whether err makes a reflector list again, and nothing is wrong.
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-func (s *Store) reportWatch(ctx context.Context, task string, err error) {
+// reportWatch notes that c cannot be kept in sync because of err, or that it is; ctx is done when nobody wants it any
+// more.
+func (s *Store) reportWatch(ctx context.Context, c *records, task string, err error) {
 	if ctx.Err() == nil {
 		s.progress.Report(task, err)
+		c.setStale(err != nil)
 	}
 }

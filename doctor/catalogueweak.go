@@ -143,8 +143,8 @@ var weakKinds = map[kind]Kind{
 	apiTrouble: {ID: "api-trouble", Severity: Risk,
 		Title: "the cluster's API refuses the agent",
 		Why:   "the lease is not renewed and new peers are not seen",
-		Fix: "401: the token is not valid; 403: grant the verb that the error names (the ClusterRole of " +
-			"Documentation/twill.yml has all); 429 or a timeout: look at the API server",
+		Fix: "401: the token is not valid; 403: grant the verb that the error names (the roles in " +
+			"Documentation/twill.yml have all); 429 or a timeout: look at the API server",
 		See: "kubectl auth can-i --list --as system:serviceaccount:kube-twill:twill"},
 	nodesRead: {ID: "nodes-read", Severity: Risk,
 		Title: "agents read Nodes although the network config says Lease objects",

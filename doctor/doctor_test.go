@@ -185,7 +185,7 @@ func TestAPITrouble(t *testing.T) {
 		id, fix string
 	}{
 		{API{Problem: Forbidden, Grant: "system:serviceaccount:kube-twill:twill the verb get on nodes"},
-			"api-trouble", "403: grant system:serviceaccount:kube-twill:twill the verb get on nodes: the ClusterRole"},
+			"api-trouble", "403: grant system:serviceaccount:kube-twill:twill the verb get on nodes: Documentation/twill.yml has it"},
 		{API{Problem: Forbidden}, "api-trouble", "401: the token is not valid; 403: grant the verb that the error names"},
 		{API{Problem: Unauthorized}, "api-trouble", "401: the token is not valid: restart"},
 		{API{Problem: TooManyRequests}, "api-trouble", "429: "},

@@ -58,7 +58,7 @@ func (f Facts) movesPackets() bool {
 var apiFixes = map[APIProblem]string{
 	Unauthorized: "401: the token is not valid: restart the agent's pod so that it gets a new one, " +
 		"or correct its kubeconfig",
-	Forbidden: "403: grant %s: the ClusterRole of Documentation/twill.yml has it",
+	Forbidden: "403: grant %s: Documentation/twill.yml has it",
 	TooManyRequests: "429: the API server is overloaded: look at its priority levels " +
 		"(kubectl get --raw /metrics | grep flowcontrol_rejected)",
 	UnknownAuthority: "the API server's certificate is of another authority: " +

@@ -74,13 +74,23 @@ func (g *gathering) api(ctx context.Context) doctor.API {
 	mu.Lock()
 	defer mu.Unlock()
 	err = cmp.Or(reason, err)
+	return trouble(err)
+}
+
+// trouble is what err, an error of the API, comes to.
+func trouble(err error) doctor.API {
 	return doctor.API{Problem: problem(err), Grant: grant(err), Error: err.Error()}
 }
 
-// strays says why agents read Nodes where they are to read Lease objects. Whether these can be read, the log says.
+// strays says why agents read Nodes where they are to read Lease objects: for the sake of a node, or because these
+// cannot be read.
 func (g *gathering) strays(ctx context.Context, store *kube.Store) (a doctor.API) {
-	if g.Lease.Network.Store == subnet.StoreLeases {
-		a.Stray, a.Guard, _ = store.Asked(ctx)
+	if g.Lease.Network.Store != subnet.StoreLeases {
+		return a
+	}
+	var err error
+	if a.Stray, a.Guard, err = store.Asked(ctx); err != nil {
+		return trouble(err)
 	}
 	return a
 }

@@ -113,6 +113,31 @@ func TestProblem(t *testing.T) {
 	}
 }
 
+// TestUnreadableLeases: where leases are Lease objects, it is trouble that these cannot be read, whatever the Node is.
+func TestUnreadableLeases(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if !strings.HasSuffix(r.URL.Path, "/leases") {
+			fmt.Fprint(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"}}`)
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,
+"message":"leases.coordination.k8s.io is forbidden: User \"u\" cannot list resource \"leases\" in API group"}`)
+	}))
+	defer server.Close()
+	for store, want := range map[string]doctor.APIProblem{subnet.StoreLeases: doctor.Forbidden, subnet.StoreBoth: "", "": ""} {
+		f := doctor.Facts{Node: "n1"}
+		f.Lease.Network = subnet.Config{Store: store, Pools: []subnet.Pool{{Network: netip.MustParsePrefix("10.244.0.0/16")}}}
+		g := gathering{Facts: &f, options: Options{AskAPI: true},
+			settings: agent.Settings{Kube: agent.KubeSettings{Use: true, URL: server.URL}}}
+		got := g.api(t.Context())
+		if got.Problem != want || want != "" && got.Grant != "u the verb list on leases" {
+			t.Errorf("Store %q: got %+v, want %q", store, got, want)
+		}
+	}
+}
+
 func TestAgentSaysItsVersion(t *testing.T) {
 	text := "# HELP twill_build_info 1; the version is a label.\n# TYPE twill_build_info gauge\ntwill_build_info{version=\"v1.2.3\"} 1\ntwill_last_apply_timestamp_seconds 1.7e+09\n"
 	if got := buildOf(text); got != "v1.2.3" {

@@ -64,7 +64,11 @@ func (s *Store) assign(ctx context.Context, n *node, want subnet.Lease) error {
 		if err != nil {
 			return err
 		}
-		return s.api.setPodCIDRs(ctx, n, got)
+		err = s.api.setPodCIDRs(ctx, n, got)
+		if apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
+			err = errors.Join(err, s.release(ctx, n))
+		}
+		return err
 	}
 	return fmt.Errorf("node %q %w: other nodes were quicker to claim %d subnets", n.Name, errNoPodCIDR, maxClaims)
 }
@@ -123,6 +127,24 @@ func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (wishes, u
 		}
 	}
 	return append(wishes, old...), used, nil
+}
+
+// release deletes n's claims on subnets that it does not have, if somebody else gave it its podCIDRs. What an
+// administrator reserved for it stays.
+func (s *Store) release(ctx context.Context, n *node) error {
+	now, err := s.api.node(ctx, n.Name)
+	if err != nil || now.UID != n.UID || now.Spec.podCIDRs() == "" {
+		return err
+	}
+	all, err := s.api.listClaims(ctx, s.claimSpace)
+	has := strings.Split(now.Spec.podCIDRs(), ",")
+	for _, c := range all {
+		p, ok := claimed(c.Name)
+		if ok && c.of(now) && len(c.OwnerReferences) > 0 && !slices.Contains(has, p.String()) {
+			err = errors.Join(err, s.api.deleteClaim(ctx, s.claimSpace, c))
+		}
+	}
+	return err
 }
 
 // assignedCIDRs returns what nodes have, from claims or from a controller that ran earlier.

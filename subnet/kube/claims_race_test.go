@@ -110,10 +110,14 @@ func onPodCIDR(t *testing.T, s *server, before func()) (subnet.Lease, *reports) 
 // controllerQuicker: kube-controller-manager assigns a podCIDR after the store has claimed another subnet.
 func controllerQuicker(t *testing.T, s *server) {
 	l, waits := onPodCIDR(t, s, func() {
+		s.reserve(t, "10.244.9.0/24", new(self))
 		s.patchSpec(t, self, `{"spec":{"podCIDR":"10.244.77.0/24","podCIDRs":["10.244.77.0/24"]}}`)
 	})
 	if l.Stacks[0].Subnet.String() != "10.244.77.0/24" || !waits.has(taskAcquire, "changed while its podCIDR was written") {
 		t.Errorf("leased %+v, told %q; want what the controller assigned", l, waits.text)
+	}
+	if !s.has(t, "10.244.9.0/24") {
+		t.Errorf("the claims are %+v; want the administrator's alone, since other nodes may have the other subnet", s.claims(t))
 	}
 }
 

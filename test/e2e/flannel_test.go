@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,13 +19,7 @@ import (
 // one whose other node runs flannel. Pods ping each other all the while, and no packet is lost, except by
 // udp, where the agents move them: there pods reach each other after each change.
 func TestFlannel(t *testing.T) {
-	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(flanneld); err != nil {
-		t.Fatalf("%v: run tools/flannel/build", err)
-	}
+	flanneld := genuineFlannel(t)
 	for _, backend := range []string{"vxlan", "host-gw", "udp"} {
 		for _, store := range []string{lab.Etcd, lab.Kube} {
 			for _, family := range []string{lab.IPv4, lab.Dual} {
@@ -48,6 +43,78 @@ func TestFlannel(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+func genuineFlannel(t *testing.T) string {
+	t.Helper()
+	flanneld, err := filepath.Abs("../../bin/flannel/flanneld")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(flanneld); err != nil {
+		t.Fatalf("%v: run tools/flannel/build", err)
+	}
+	return flanneld
+}
+
+// TestFlannelSpreadMetrics has flannel take over a node from Twill whose routes have metrics of their own, and give it
+// back, while pods ping each other. A node that leaves meanwhile leaves no more than Twill's route behind.
+func TestFlannelSpreadMetrics(t *testing.T) {
+	flanneld := genuineFlannel(t)
+	for backend, beside := range map[string]routes{"vxlan": {twills: 1, others: 1}, "host-gw": {twills: 1}} {
+		t.Run(backend, func(t *testing.T) {
+			either := newSwitchable(t, flanneld)
+			conf := fmt.Sprintf(`{"Network": "10.244.0.0/16", "Backend": {"Type": %q, "SpreadMetrics": true}}`, backend)
+			s := lab.Spec{Name: "fls" + strings.ReplaceAll(backend, "-", ""), Backend: backend, NetConf: []byte(conf),
+				Store: lab.Kube, Nodes: 3, Pods: 1, Agents: map[string]string{"node1": either.path}}
+			if err := os.WriteFile(either.file, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			c := cluster{t, labtest.Start(t, s)}
+			c.matrix()
+			leaving := c.lab.Nodes()[2]
+			stays, leaves := c.lab.Nodes()[1].Subnets()[0], leaving.Subnets()[0]
+			one := routes{twills: 1}
+			c.hasRoutes("with Twill", stays, one)
+			c.change(either, false)
+			c.hasRoutes("with flannel", stays, beside)
+			c.unharmed(func() { c.must(leaving.Leave(c.Context())) })
+			c.hasRoutes("with flannel, after its node has left", leaves, routes{twills: beside.others})
+			c.change(either, true)
+			c.hasRoutes("with Twill again", stays, one)
+			c.hasRoutes("with Twill again, after its node has left", leaves, routes{})
+			if backend == "vxlan" { // what scale.md tells to do
+				c.change(either, false)
+				c.unharmed(func() { c.exec(c.lab.Nodes()[0], "ip route flush proto 116") })
+				c.hasRoutes("with flannel, without Twill's", stays, routes{others: 1})
+			}
+		})
+	}
+}
+
+// routes counts a node's routes to a subnet: Twill's with a metric, and all others.
+type routes struct{ twills, others int }
+
+// hasRoutes waits until node1 has these routes to a subnet.
+func (c cluster) hasRoutes(when string, to netip.Prefix, want routes) {
+	c.Helper()
+	for began := time.Now(); ; after(c.Context(), 100*time.Millisecond) {
+		var got routes
+		text := c.exec(c.lab.Nodes()[0], "ip route show exact "+to.String())
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, "proto 116") && strings.Contains(line, "metric") {
+				got.twills++
+			} else {
+				got.others++
+			}
+		}
+		if got == want {
+			return
+		}
+		if time.Since(began) > settle {
+			c.Fatalf("%s: the routes to %s are %+v, want %+v:\n%s", when, to, got, want, text)
 		}
 	}
 }

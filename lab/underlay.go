@@ -42,6 +42,18 @@ func (s Spec) segments() int {
 	return 1
 }
 
+// Segments are the networks of the underlay's segments, in the lab's families. Nodes take the segments in turn.
+func (s Spec) Segments() (all [][]netip.Prefix) {
+	for segment := range s.segments() {
+		var networks []netip.Prefix
+		for _, k := range s.links(segment + 1) {
+			networks = append(networks, k.router.Masked())
+		}
+		all = append(all, networks)
+	}
+	return all
+}
+
 // links are the addresses of node number n; nodes take the segments in turn.
 func (s Spec) links(n int) []link {
 	segment := (n - 1) % s.segments()

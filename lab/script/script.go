@@ -35,6 +35,7 @@ type Runner struct {
 	Keep     bool         // leave the lab of a script that failed
 	FastPath bool         // pods' packets take the fast path in all labs whose backend has one
 	Brief    bool         // show a section's commands only if one of them failed
+	Follower Follower     // nil: nobody
 }
 
 // run is one script being run.
@@ -49,8 +50,8 @@ type run struct {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// labName is the name of the lab of a script file.
-func (o Runner) labName(file string) string {
+// LabName returns the name of the lab of a script file.
+func (o Runner) LabName(file string) string {
 	name := cmp.Or(
 		o.Prefix,
 		"s",
@@ -74,7 +75,7 @@ func (o Runner) Run(ctx context.Context, file string, data []byte, log io.Writer
 			return err
 		}
 	}
-	r := &run{Runner: o, name: o.labName(file), work: work, streams: map[string]*stream{}}
+	r := &run{Runner: o, name: o.LabName(file), work: work, streams: map[string]*stream{}}
 	unlock, err := r.lock()
 	if err != nil {
 		return err
@@ -106,6 +107,7 @@ func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writ
 	for name, v := range r.verbs() {
 		r.engine.Cmds[name] = r.command(v)
 	}
+	r.tell(data)
 	state, err := script.NewState(
 		ctx,
 		r.work,

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // Status is a node's state in short.
@@ -42,6 +44,8 @@ type PeerStatus struct {
 	Node   string `json:"node"`
 	InSync bool   `json:"inSync"`
 	Reason string `json:"reason,omitempty"` // why it is not
+	// Direct reports whether packets to the peer's pods are routed to its underlay address, and not wrapped.
+	Direct bool `json:"direct,omitempty"`
 }
 
 // NewStatus returns the status that the facts give.
@@ -87,7 +91,7 @@ func (a Agent) state() string {
 // peerStates returns the peers, each with the first of its objects that is not as it should be.
 func peerStates(f Facts) []PeerStatus {
 	names := peersByPrefix(f.Lease.Snapshot)
-	wrong := map[string]string{}
+	wrong, direct := map[string]string{}, f.directRoutes()
 	for _, s := range f.Skips {
 		wrong[s.Node] = s.Detail
 	}
@@ -107,12 +111,24 @@ func peerStates(f Facts) []PeerStatus {
 	}
 	peers := []PeerStatus{}
 	for _, p := range f.Lease.Snapshot.Peers {
-		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node]})
+		isDirect := slices.ContainsFunc(p.Stacks, func(s subnet.Stack) bool { return s.Underlay.IsValid() && direct[s.Subnet] == s.Underlay })
+		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node], isDirect})
 	}
 	for _, s := range f.Lease.Snapshot.Skips { // their records are no leases
-		peers = append(peers, PeerStatus{s.Node, false, s.Detail})
+		peers = append(peers, PeerStatus{Node: s.Node, Reason: s.Detail})
 	}
 	return peers
+}
+
+// directRoutes returns the wanted routes that lead to other hosts without a tunnel, each with its next hop.
+func (f Facts) directRoutes() map[netip.Prefix]netip.Addr {
+	all := map[netip.Prefix]netip.Addr{}
+	for _, o := range f.Want {
+		if r, ok := o.(netstate.Route); ok && !r.Onlink {
+			all[r.Dst] = r.Via
+		}
+	}
+	return all
 }
 
 // StatusReport is the status of one node, or of all.

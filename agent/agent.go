@@ -75,6 +75,7 @@ type Agent struct {
 	earlier   atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
 	leases    *leases
 	skips     skips
+	history   history
 	loop      loopState
 	checksums checksums
 	triggers  chan struct{}        // each one makes the loop reconcile
@@ -101,6 +102,7 @@ func New(cfg Config) *Agent {
 // one that waiting does not resolve.
 func (a *Agent) Run(ctx context.Context) error {
 	a.loop.started = time.Now()
+	a.history.start(a.Network.Backend)
 	a.restoreCheckpoint()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.watchKernel(ctx) })

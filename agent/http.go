@@ -13,17 +13,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler returns what answers /healthz, /readyz, /status and /metrics.
+// Handler returns what answers /healthz, /readyz, /status, /history and /metrics.
 func (a *Agent) Handler(g prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", probe(a.live))
 	mux.Handle("/readyz", probe(a.status.Ready))
-	mux.Handle("/status", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(a.report()) // who asked has gone away
-	}))
+	mux.Handle("/status", answer(a.report))
+	mux.Handle("/history", answer(func() History { return a.history.report(a.Node) }))
 	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
 	return mux
+}
+
+// answer answers with JSON.
+func answer[T any](ask func() T) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(ask()) // who asked has gone away
+	})
 }
 
 // live returns why the agent should be restarted, nil if it should not.

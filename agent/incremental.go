@@ -32,6 +32,7 @@ func (a *Agent) incremental(ctx context.Context) bool {
 		a.loop.verifyAt = time.Now().Add(verifyDelay)
 	}
 	a.setApplied(a.loop.desired.want)
+	a.history.settled = snap
 	a.sendView(a.loop.node, *snap, true)
 	replace(a.saves, *snap)
 	return true

@@ -128,6 +128,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	a.loop.applied = nil
 	if synced && !r.degraded() {
 		a.setApplied(want)
+		a.history.settled = snap
 	}
 	a.sendView(node, *snap, synced)
 	return a.finish(node, *snap, synced, r)
@@ -210,6 +211,7 @@ func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State
 	want, skips := p.Desired(node, *snap)
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
 	a.Metrics.observed(*snap, want)
+	a.history.follow(snap)
 	*cache = desiredCache{node, snap, p.Firewall.Exempt, want}
 	return want
 }
@@ -291,7 +293,9 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 func (a *Agent) apply(ctx context.Context, plan netstate.Plan) error {
 	began := time.Now()
 	err := a.Kernel.Apply(ctx, plan)
-	a.logPlan(plan, time.Since(began), err)
+	took := time.Since(began)
+	a.logPlan(plan, took, err)
+	a.history.applied(a.loop.desired.snap, plan, took, err)
 	return err
 }
 

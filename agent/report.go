@@ -54,6 +54,7 @@ func (a *Agent) logResult(r result) {
 		return
 	}
 	more, first := firstError(r.err)
+	a.history.add(Event{Kind: "error", Text: first})
 	args := []any{"node", a.Node, "err", first, "more_errors", more}
 	const what = "bring the kernel to the wanted state"
 	if len(r.left) == 0 {

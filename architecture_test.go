@@ -112,6 +112,7 @@ var arrows = []struct {
 	{"plugin/internal/cnierr", nil},
 	{"plugin/ipam", []string{"plugin/internal/...", "netstate"}},
 	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl"}},
+	{"ui", []string{"doctor", "lab/walk"}},
 	{"cmd/twill", []string{"plugin"}},
 	{"cmd/internal/plain", nil},
 }

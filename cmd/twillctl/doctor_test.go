@@ -58,7 +58,7 @@ func TestReportHoldsNoSecrets(t *testing.T) {
 	if files, err = to.bundle(t.Context(), nil, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeBundle(bundle, files); err != nil {
+	if err := writeNew(bundle, tarOf(files)); err != nil {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}

@@ -256,7 +256,7 @@ func TestReportFile(t *testing.T) {
 	defer syscall.Umask(old)
 	dir := t.TempDir()
 	path, target, link := filepath.Join(dir, "report.tar.gz"), filepath.Join(dir, "target"), filepath.Join(dir, "link")
-	if err := writeBundle(path, []member{{"a.txt", nil}}); err != nil {
+	if err := writeNew(path, tarOf([]member{{"a.txt", nil}})); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
@@ -269,14 +269,14 @@ func TestReportFile(t *testing.T) {
 		if err := os.Symlink(to, link); err != nil {
 			t.Fatal(err)
 		}
-		if err := writeBundle(link, nil); err == nil || !strings.Contains(err.Error(), link+" exists already") {
+		if err := writeNew(link, tarOf(nil)); err == nil || !strings.Contains(err.Error(), link+" exists already") {
 			t.Errorf("through a link to %s: %v", to, err)
 		}
 		if err := os.Remove(link); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := writeBundle(target, nil); err == nil || !strings.Contains(err.Error(), "name another file with --file") {
+	if err := writeNew(target, tarOf(nil)); err == nil || !strings.Contains(err.Error(), "name another file with --file") {
 		t.Errorf("over a file: %v", err)
 	}
 	if data, err := os.ReadFile(target); err != nil || string(data) != "precious" {
@@ -285,7 +285,7 @@ func TestReportFile(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "none")); !os.IsNotExist(err) {
 		t.Errorf("made through a link: %v", err)
 	}
-	if err := writeBundle(filepath.Join(dir, "half"), []member{{strings.Repeat("\x00", 200), nil}}); err == nil {
+	if err := writeNew(filepath.Join(dir, "half"), tarOf([]member{{strings.Repeat("\x00", 200), nil}})); err == nil {
 		t.Error("a name that tar cannot hold is written")
 	} else if _, err := os.Stat(filepath.Join(dir, "half")); !os.IsNotExist(err) {
 		t.Errorf("half a report is left: %v, %v", err, fs.ErrExist)

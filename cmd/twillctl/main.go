@@ -68,7 +68,7 @@ func root() *cobra.Command {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
 	}
 	c.AddCommand(labCommand(), manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(),
-		traceCommand(), testCommand(), policyCommand(), fastPathCommand(), migrateStoreCommand(), dockerOptsCommand(), versionCommand())
+		traceCommand(), testCommand(), policyCommand(), fastPathCommand(), migrateStoreCommand(), uiCommand(), historyCommand(), dockerOptsCommand(), versionCommand())
 	return c
 }
 

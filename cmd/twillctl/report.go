@@ -25,12 +25,19 @@ import (
 func reportCommand() *cobra.Command {
 	var t target
 	var path, log string
+	var html bool
 	c := &cobra.Command{
 		Use:               "report [NODE]",
 		ValidArgsFunction: t.completeNode,
 		Short:             "Write one file for a bug report: facts, findings, plan and log, without secrets",
 		Args:              cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if html {
+				if !c.Flags().Changed("file") {
+					path = "twill-report.html"
+				}
+				return t.reportHTML(c.Context(), c.OutOrStdout(), path, args)
+			}
 			bundle := t.bundle
 			if t.inCluster() {
 				bundle = t.cluster.bundle
@@ -42,7 +49,7 @@ func reportCommand() *cobra.Command {
 			if path == "-" {
 				return writeTar(plain.Raw(c.OutOrStdout()), files)
 			}
-			if err := writeBundle(path, files); err != nil {
+			if err := writeNew(path, tarOf(files)); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %d files\n", path, len(files))
@@ -50,7 +57,9 @@ func reportCommand() *cobra.Command {
 		},
 	}
 	t.register(c)
-	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: standard output")
+	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: standard output; with --html twill-report.html")
+	c.Flags().BoolVar(&html, "html", false,
+		"write the page of twillctl ui with what it shows now instead, as one file that any browser opens: all nodes of a lab or a cluster")
 	c.Flags().StringVar(&log, "log", "",
 		"the agent's log, whose end goes into the report; the path is known for a lab's node")
 	return c
@@ -72,14 +81,16 @@ func (t *target) bundle(ctx context.Context, args []string, log string) ([]membe
 	if err != nil {
 		return nil, err
 	}
-	var text, findings bytes.Buffer
+	var text, findings, status bytes.Buffer
 	d := doctor.Diagnose(f, time.Since(began))
 	f.Lease.Network.Raw, f.Lease.Network.Options = nil, nil // a backend's options can hold a PSK
 	facts, err := json.MarshalIndent(f, "", "  ")
-	if err = errors.Join(err, d.WriteText(&text), d.WriteJSON(&findings)); err != nil {
+	if err = errors.Join(err, d.WriteText(&text), d.WriteJSON(&findings),
+		doctor.StatusReport{Schema: doctor.Schema, Nodes: []doctor.Status{doctor.NewStatus(f)}}.WriteJSON(&status)); err != nil {
 		return nil, err
 	}
-	files := []member{{"doctor.txt", text.Bytes()}, {"doctor.json", findings.Bytes()}, {"facts.json", facts},
+	files := []member{{"doctor.txt", text.Bytes()}, {"doctor.json", findings.Bytes()},
+		{"status.json", status.Bytes()}, {"facts.json", facts},
 		{"plan.txt", []byte(f.Plan.String())}, {"want.txt", []byte(f.Want.String())},
 		{"have.txt", []byte(f.Have.String())},
 		{"version.txt", []byte("twillctl " + version + "\n")}}
@@ -140,9 +151,9 @@ func tailOf(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// writeBundle writes a tar.gz that only its owner can read: it has addresses and names of a cluster. The file must
-// not exist: in a directory that others may write to, they could have put a file or a link there.
-func writeBundle(path string, files []member) error {
+// writeNew writes a report that only its owner can read: it has addresses and names of a cluster. The file must not
+// exist: in a directory that others may write to, they could have put a file or a link there.
+func writeNew(path string, write func(io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("write the report: %s exists already: remove it, or name another file with --file", path)
@@ -150,7 +161,7 @@ func writeBundle(path string, files []member) error {
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	if err := errors.Join(writeTar(f, files), f.Close()); err != nil {
+	if err := errors.Join(write(f), f.Close()); err != nil {
 		return errors.Join(fmt.Errorf("write the report: %w", err), os.Remove(path))
 	}
 	return nil
@@ -158,6 +169,11 @@ func writeBundle(path string, files []member) error {
 
 // inBundle is the directory of the files in a bundle.
 const inBundle = "twill-report/"
+
+// tarOf returns a function that writes a bundle.
+func tarOf(files []member) func(io.Writer) error {
+	return func(to io.Writer) error { return writeTar(to, files) }
+}
 
 func writeTar(to io.Writer, files []member) error {
 	z := gzip.NewWriter(to)

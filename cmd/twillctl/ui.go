@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/ui"
+)
+
+func uiCommand() *cobra.Command {
+	var t target
+	var listen string
+	var open bool
+	c := &cobra.Command{
+		Use:   "ui [REPORT]",
+		Short: "Show the network in a browser: map, findings, a packet's way, the last hour",
+		Long: `A page that shows a lab, a cluster or this node, and keeps up with it. Point at two pods, and it draws the
+packet's way between them: each device, each header, each table entry that decides, and where it is lost, why, and what
+mends it. In a lab it also injects faults and runs scripts step by step.
+REPORT is a file that twillctl report wrote. Without it, --lab and --cluster it shows the lab of this machine if there is one, and else this node. A cluster is asked
+through kubectl exec, with your rights.
+The page is served on loopback only. Its address has a token, without which the server says nothing: do not share it.`,
+		Example: `  make lab && bin/twillctl ui           the lab of this machine
+  kubectl twill ui                      a cluster
+  twillctl ui --listen 127.0.0.1:8080   behind "ssh -L 8080:127.0.0.1:8080"`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			source, err := t.source(args)
+			if err != nil {
+				return err
+			}
+			var config net.ListenConfig
+			l, err := config.Listen(c.Context(), "tcp", listen)
+			if err != nil {
+				return fmt.Errorf("--listen %s: %w", listen, err)
+			}
+			defer l.Close()
+			view := source.View()
+			return ui.New(source).Serve(c.Context(), l, func(address string) {
+				fmt.Fprintf(c.OutOrStdout(), "The %s is shown at\n  %s\nuntil Ctrl-C.\n", describe(view), address)
+				if open {
+					openBrowser(c.Context(), address)
+				}
+			})
+		},
+	}
+	t.register(c)
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the address on loopback, port 0 for any that is free")
+	c.Flags().BoolVar(&open, "open", true, "open the page in this desktop's browser, if there is one")
+	return c
+}
+
+func describe(v ui.View) string {
+	if v.Name == "" {
+		return v.Kind
+	}
+	return v.Kind + " " + v.Name
+}
+
+// source is what the flags ask to be shown.
+func (t *target) source(args []string) (ui.Source, error) {
+	switch {
+	case len(args) > 0:
+		return openReport(args[0])
+	case t.inCluster():
+		return &clusterSource{target: t}, nil
+	case t.lab != "":
+		return newLabSource(t)
+	}
+	l, err := lab.Open("", lab.DefaultName)
+	if err != nil {
+		return &nodeSource{target: t}, nil
+	}
+	t.lab = l.Name()
+	return newLabSource(t)
+}
+
+// openBrowser opens an address in the user's browser. It is no error that there is none: the address was printed. Root's
+// own browser is not started, and would not start.
+func openBrowser(ctx context.Context, address string) {
+	if os.Geteuid() == 0 || os.Getenv("DISPLAY")+os.Getenv("WAYLAND_DISPLAY") == "" {
+		return
+	}
+	c := exec.CommandContext(ctx, "xdg-open", address)
+	if c.Start() == nil {
+		go func() { _ = c.Wait() }() // it says itself what went wrong
+	}
+}

@@ -25,7 +25,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs page recording kube-tools fuzz bench bench-datapath bench-engines bench-scale krew release test-release test-arch image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale krew release test-release test-arch image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,12 @@ docs: ## Make a site of Documentation/ in bin/docs, and check its links, its Mar
 
 page: ## Bundle the page of twillctl ui, ui/page, into ui/dist, which is committed
 	cd tools/page && GOWORK=off go run . ../../ui/page ../../ui/dist
+
+screenshots: build ## Take the pictures of the page that Documentation/ui shows, of a real lab (needs root)
+	tools/axe/build
+	rm -rf bin/screenshots && mkdir -p bin/screenshots
+	cd test && TWILL_SCREENSHOTS=$(CURDIR)/bin/screenshots go test -count=1 -run '^TestLab$$' ./browser
+	for f in bin/screenshots/*.png; do cp $$f Documentation/ui/; done
 
 recording: build ## Record the session of a lab that README shows, as Documentation/recording.svg (needs root)
 	tools/etcd/build

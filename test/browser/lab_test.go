@@ -1,0 +1,184 @@
+package browser
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/twill-net/twill/doctor"
+)
+
+// labName is the lab's that these tests bring up.
+const labName = "uibrowser"
+
+// programs are Twill's, built of this checkout.
+type programs string
+
+func build(t *testing.T) programs {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("a lab needs root")
+	}
+	dir := t.TempDir()
+	c := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", dir+"/", "./cmd/twilld", "./cmd/twill", "./cmd/twillctl")
+	c.Dir, c.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return programs(dir)
+}
+
+func (p programs) run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(string(p), "twillctl"), args...).Output()
+	if err != nil {
+		t.Fatalf("twillctl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// show runs twillctl ui, and returns the address that it prints.
+func (p programs) show(t *testing.T, args ...string) string {
+	t.Helper()
+	c := exec.CommandContext(context.Background(), filepath.Join(string(p), "twillctl"), append([]string{"ui", "--open=false"}, args...)...)
+	c.Stderr = os.Stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Signal(syscall.SIGTERM)
+		if err := c.Wait(); err != nil {
+			t.Errorf("twillctl ui ended with %v", err)
+		}
+	})
+	for s := bufio.NewScanner(out); s.Scan(); {
+		if address := strings.TrimSpace(s.Text()); strings.HasPrefix(address, "http://127.0.0.1:") {
+			return address
+		}
+	}
+	t.Fatal("twillctl ui printed no address")
+	return ""
+}
+
+// up brings a lab up that ends with the test.
+func (p programs) up(t *testing.T) {
+	t.Helper()
+	down := func(ctx context.Context) {
+		_ = exec.CommandContext(ctx, filepath.Join(string(p), "twillctl"), "lab", "down", "--name", labName).Run() // there may be none
+	}
+	down(t.Context()) // that a crashed run left
+	t.Cleanup(func() { down(context.Background()) })
+	p.run(t, "lab", "up", "--name", labName, "--nodes", "3", "--pods", "2", "--store", "file")
+}
+
+// pid returns the agent's of a node.
+func (p programs) pid(t *testing.T, node string) int {
+	t.Helper()
+	var r doctor.StatusReport
+	if err := json.Unmarshal([]byte(p.run(t, "status", "--lab", labName, node, "-o", "json")), &r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Nodes[0].PID
+}
+
+// shoot writes a picture of the page if TWILL_SCREENSHOTS names a folder: make screenshots.
+func (p *tab) shoot(name string, width, height int64, theme string) {
+	p.t.Helper()
+	dir := os.Getenv("TWILL_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	p.theme(theme)
+	var png []byte
+	p.do(emulation.SetDeviceMetricsOverride(width, height, 1, width < 500), chromedp.Sleep(500*time.Millisecond),
+		chromedp.ActionFunc(func(ctx context.Context) (err error) {
+			png, err = page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).Do(ctx)
+			return err
+		}))
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	p.do(emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
+	p.theme("light")
+}
+
+// TestLab does what README tells a new user to do: break a route, see it, point at a packet, read why.
+func TestLab(t *testing.T) {
+	twill := build(t)
+	twill.up(t)
+	p := open(t, twill.show(t, "--lab", labName))
+	p.wait(`document.querySelectorAll("[data-node][data-health=ok]").length === 3`)
+	if got := p.text("#health"); got != "3 nodes, all in sync" {
+		t.Errorf("the page says %q of a healthy lab", got)
+	}
+	p.click(`[data-pod="node1/pod1"]`)
+	p.click(`[data-pod="node2/pod1"]`)
+	p.wait(`document.querySelectorAll("[data-step]").length > 8`)
+	if got := p.text(".packet [role=status]"); !strings.HasPrefix(got, "It arrives at node2/pod1; answered after") {
+		t.Errorf("the page says %q of a packet that arrives", got)
+	}
+	p.axe("a walk")
+	p.shoot("walk", 1440, 720, "light")
+
+	// Without its agent a node keeps what is broken.
+	if err := syscall.Kill(twill.pid(t, "node1"), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	route := strings.Fields(twill.run(t, "lab", "exec", "--name", labName, "node1", "--", "ip", "route", "show", "proto", "116"))
+	twill.run(t, "lab", "exec", "--name", labName, "node1", "--", "ip", "route", "del", route[0])
+	p.wait(`document.querySelector("[data-node=node1]").dataset.health === "finding"`)
+	p.wait(`document.querySelector("[data-sync=false]")`)
+	peer, _, _ := strings.Cut(strings.TrimPrefix(eval[string](p, `document.querySelector("[data-sync=false]").dataset.link`), "node1 "), " ")
+	p.click(`[data-pod="node1/pod1"]`)
+	p.click(fmt.Sprintf(`[data-pod="%s/pod1"]`, peer))
+	p.wait(`document.querySelector("[data-lost]") && document.querySelector("[data-fix]")`)
+	if got := p.text(".packet [role=status]"); !strings.HasPrefix(got, "It does not arrive at "+peer+"/pod1") {
+		t.Errorf("the page says %q of a packet that is lost", got)
+	}
+	if got := p.text("section.packet"); !strings.Contains(got, "route") {
+		t.Errorf("the page does not name the route: %q", got)
+	}
+	p.axe("a lost packet")
+	p.shoot("lost", 1440, 860, "light")
+	p.shoot("lost-dark", 1440, 860, "dark")
+	p.shoot("phone", 390, 844, "light")
+
+	twill.run(t, "lab", "up", "--name", labName, "--nodes", "3", "--pods", "2", "--store", "file") // it starts the agent again
+	p.wait(`document.querySelectorAll("[data-node][data-health=ok], [data-node][data-health=repaired]").length === 3`)
+	eval[bool](p, `(location.hash = "time", true)`)
+	p.wait(`document.querySelectorAll(".events li").length > 6`)
+	p.wait(`document.querySelector(".events .finding")`)
+	p.axe("time")
+	p.shoot("time", 1440, 720, "light")
+
+	eval[bool](p, `(location.hash = "classroom", true)`)
+	p.wait(`document.querySelector("[data-fault=route-deleted]")`)
+	p.axe("classroom")
+	p.click(`[data-fault="route-deleted"]`)
+	p.wait(`/^healed in [0-9.]+ ms$/.test(document.getElementById("injury").textContent)`)
+	p.click(`[data-script="arp"]`)
+	for range 3 {
+		p.wait(`[...document.querySelectorAll(".lessons button")].some((b) => b.textContent === "Next step" && !b.disabled)`)
+		eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Next step").click(), true)`)
+	}
+	p.wait(`document.querySelectorAll(".log .run").length >= 3`)
+	p.shoot("classroom", 1440, 860, "light")
+	eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Stop").click(), true)`)
+	p.wait(`document.querySelector(".lessons [role=status]").textContent !== "arp is running."`)
+}

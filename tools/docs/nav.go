@@ -20,7 +20,7 @@ var outline = []struct {
 	{"Start", "/README comparison faq"},
 	{"Install", "install distributions/README distributions/ helm migration etcd docker upgrade uninstall"},
 	{"Configure", "configuration flags backends/README backends/ cni"},
-	{"Watch and debug", "debugging doctor/README metrics twillctl drift"},
+	{"Watch and debug", "ui debugging doctor/README metrics twillctl drift"},
 	{"Understand", "walkthrough lab architecture security decisions"},
 	{"Results", "reliability benchmarks scale conformance results/README results/"},
 	{"Project", "/CHANGELOG roadmap development flaky /CONTRIBUTING /GOVERNANCE /SECURITY"},

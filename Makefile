@@ -25,7 +25,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale krew release test-release test-arch image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -157,6 +157,11 @@ bench-scale: ## Print what 1,000, 5,000 and 10,000 nodes cost an agent, in eithe
 	tools/kube/build kube-apiserver
 	tools/flannel/build
 	cd test/scale && go test -v -tags scale -count=1 -run '^TestTable$$' -timeout 2h . $(SCALE)
+
+bench-herd: ## Print what events cost the API server and the stores of all agents of a cluster (HERD='-herd 300 -herds leases')
+	tools/etcd/build
+	tools/kube/build kube-apiserver
+	cd test/scale && go test -tags scale -count=1 -run '^TestHerdTable$$' -timeout 1h . $(HERD)
 
 krew: ## Make the plugin kubectl twill for krew in bin/krew, archives and manifest: VERSION=v0.1.0
 	tools/krew/build '$(VERSION)' bin/krew

@@ -22,11 +22,21 @@ type Reflection struct {
 // Reflect keeps a store in sync with the API server until ctx is done. It lists and watches again after every error;
 // List and Watch report them.
 func Reflect(ctx context.Context, from Reflection, to cache.ReflectorStore) {
-	lw := &cache.ListWatch{ListWithContextFunc: from.List, WatchFuncWithContext: from.Watch}
+	lw := &cache.ListWatch{ListWithContextFunc: from.list, WatchFuncWithContext: from.Watch}
 	backoff := Backoff()
 	o := cache.ReflectorOptions{Name: from.Name, Backoff: &backoff}
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, noWatchList{}), from.Example, to, o)
 	r.RunWithContext(ctx)
+}
+
+// list lists objects that are as of a version or newer in one page. Of a list with a limit the API server takes the version
+// for exactly that one, and client-go sets a limit when an earlier list came in pages. If a watch cannot be resumed from
+// that version, it can be neither from the list.
+func (r Reflection) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if o.ResourceVersion != "" && o.ResourceVersion != "0" {
+		o.Limit = 0
+	}
+	return r.List(ctx, o)
 }
 
 // noWatchList makes the reflector list: thousands of single events cost ten times as much as a list.

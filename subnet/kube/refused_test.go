@@ -2,6 +2,8 @@ package kube
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,10 +13,14 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+	"github.com/twill-net/twill/subnet"
 )
 
 func forbidden(t *testing.T, s *server) {
@@ -121,14 +127,7 @@ func TestRestart(t *testing.T) {
 	all := []string{"kubetest-peer-001", "kubetest-peer-002", "kubetest-peer-003", "kubetest-peer-004", "kubetest-peer-005"}
 	eventually(t, 5*time.Second, "all peers", func() bool { return slices.Equal(names(w.last()), all) })
 
-	if err := s.api.Close(); err != nil {
-		t.Fatal(err)
-	}
-	deleteKey(t, etcd, "/registry/minions/kubetest-peer-003")
-	cfg.Listen = netip.MustParseAddrPort(strings.TrimPrefix(s.api.URL(), "https://"))
-	cfg.Users = []controlplane.User{{Name: agentUser}, {Name: strangerUser}}
-	s.api = controlplanetest.Start(t, cfg)
-
+	s.restart(t, cfg, func() { deleteKey(t, etcd, "/registry/minions/kubetest-peer-003") })
 	left := slices.Delete(slices.Clone(all), 2, 3)
 	took := eventually(t, 30*time.Second, "the peer that left to be gone", func() bool { return slices.Equal(names(w.last()), left) })
 	t.Logf("in sync %s after the API server was ready", took.Round(time.Millisecond))
@@ -139,6 +138,73 @@ func TestRestart(t *testing.T) {
 	}
 	s.createNode(t, flannelNode(6))
 	eventually(t, 5*time.Second, "a peer that joins later", func() bool { return len(w.last().Peers) == 5 })
+}
+
+// restart ends the API server, calls down while there is none, and starts one at the same address.
+func (s *server) restart(t *testing.T, cfg controlplane.APIServerConfig, down func()) {
+	t.Helper()
+	if err := s.api.Close(); err != nil {
+		t.Fatal(err)
+	}
+	down()
+	cfg.Listen = netip.MustParseAddrPort(strings.TrimPrefix(s.api.URL(), "https://"))
+	cfg.Users = []controlplane.User{{Name: agentUser}, {Name: strangerUser}}
+	s.api = controlplanetest.Start(t, cfg)
+}
+
+// TestRestartAmongMany restarts the API server under watches of more objects than a page of a list has. Where it cannot
+// resume them, all is listed as it is now, and not as of the version that it has no history of.
+func TestRestartAmongMany(t *testing.T) {
+	etcd := controlplanetest.Etcd(t)
+	cfg := controlplane.APIServerConfig{Dir: t.TempDir(), EtcdEndpoints: etcd.Endpoints()}
+	s := startServer(t, cfg)
+	s.allowLeases(t)
+	const n = 510
+	s.createMany(t, 0, n)
+	s.createNode(t, testNode(self, "10.244.200.0/24"))
+	s.createNode(t, testNode("kubetest-other", "10.244.201.0/24"))
+	first, _ := s.open(t, Options{})
+	w := watching(t, first)
+	eventually(t, 20*time.Second, "all peers", func() bool { return len(w.last().Peers) == n })
+	byNodes, _ := s.open(t, Options{})
+	byNodes.Restore(first.Checkpoint())
+	byLeases, _ := s.open(t, Options{Node: "kubetest-other", Store: subnet.StoreLeases, LeaseNamespace: claimSpace})
+	all := []*snapshots{watching(t, byNodes), watching(t, byLeases)}
+	knows := func(n int) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(all, func(w *snapshots) bool { return len(w.last().Peers) != n })
+		}
+	}
+	eventually(t, 20*time.Second, "all peers", knows(n))
+	s.restart(t, cfg, func() {
+		deleteKey(t, etcd, "/registry/minions/kubetest-many-0007")
+		deleteKey(t, etcd, "/registry/leases/"+claimSpace+"/"+claimName(subnetOfMany(7)))
+	})
+	s.createMany(t, n, n+2)
+	eventually(t, 30*time.Second, "two nodes that join", knows(n+1))
+}
+
+func subnetOfMany(i int) netip.Prefix {
+	return netip.MustParsePrefix(fmt.Sprintf("10.244.%d.%d/26", i/4, i%4*64))
+}
+
+// createMany creates the Nodes [from, to) and their Lease objects.
+func (s *server) createMany(t *testing.T, from, to int) {
+	t.Helper()
+	var g errgroup.Group
+	g.SetLimit(8)
+	for i := from; i < to; i++ {
+		g.Go(func() error {
+			name, p, ip := fmt.Sprintf("kubetest-many-%04d", i), subnetOfMany(i).String(), fmt.Sprintf("192.0.%d.%d", i/250, 1+i%250)
+			object := &coordinationv1.Lease{ObjectMeta: leaseObject(name, types.UID(name), p, ip, 0).ObjectMeta}
+			node := testNode(name, p)
+			node.Annotations = maps.Clone(object.Annotations)
+			node.Annotations[note+"kube-subnet-manager"] = "true"
+			return errors.Join(s.admin.rest.Post().Resource("nodes").Body(node).Do(t.Context()).Error(),
+				s.admin.leases.Post().Namespace(claimSpace).Resource("leases").Body(object).Do(t.Context()).Error())
+		})
+	}
+	must(t, g.Wait())
 }
 
 func deleteKey(t *testing.T, e *controlplane.Etcd, key string) {

@@ -26,9 +26,11 @@ type patience struct {
 	calm   time.Duration // the lack of one
 	linger time.Duration // the watch of Nodes after it was needed: to list all again is dear
 	spread time.Duration // for each node: agents that list all Nodes because a guard asks begin one after another
+	blind  time.Duration // that Lease objects are forbidden: an API server that starts forbids everything at first
 }
 
-var usualPatience = patience{2 * time.Second, time.Minute, 10 * time.Minute, 50 * time.Millisecond}
+var usualPatience = patience{settle: 2 * time.Second, calm: time.Minute, linger: 10 * time.Minute, spread: 50 * time.Millisecond,
+	blind: 30 * time.Second}
 
 // guard is what one goroutine, that of deliver, knows about the choice of the source.
 type guard struct {
@@ -49,12 +51,12 @@ func (s *Store) guard(ctx context.Context, v *sources) {
 		return
 	}
 	v.listed = v.leases.inSync() // before the rest is read
-	guards, blind := v.leases.guards()
+	guards, forbidden := v.leases.guards()
 	asking := slices.IndexFunc(guards, func(r record) bool { return r.asks != "" })
 	mine := slices.ContainsFunc(guards, func(r record) bool { return r.name == s.node })
 	if v.mode == subnet.StoreLeases {
 		unguarded := len(guards) == 0 && v.listed
-		s.readNodes(ctx, v, mine, blind || unguarded || asking >= 0)
+		s.readNodes(ctx, v, mine, v.isBlind(forbidden, s.patience.blind) || unguarded || asking >= 0)
 		s.tell(guards, asking, unguarded)
 	}
 	if !v.listed || mine && !v.canCompare() {
@@ -69,6 +71,18 @@ func (s *Store) guard(ctx context.Context, v *sources) {
 		s.Event(warning, "ReadsNodes", fmt.Sprintf("node %q has no Lease objects, or they differ from its annotations: "+
 			"all agents read Nodes until that is over", v.asks))
 	}
+}
+
+// isBlind reports whether Lease objects are forbidden for long enough, if they are since a time that is not zero.
+func (v *sources) isBlind(since time.Time, enough time.Duration) bool {
+	if since.IsZero() {
+		return false
+	}
+	left := enough - time.Since(since)
+	if left > 0 {
+		v.later(left)
+	}
+	return left <= 0
 }
 
 // tell reports that leases come from Nodes, and why.
@@ -188,8 +202,8 @@ func (s *Store) Asked(ctx context.Context) (node, guard string, err error) {
 	return "", "", nil
 }
 
-// guards returns the oldest nodes that publish Lease objects, and whether these cannot be read.
-func (c *leaseObjects) guards() (all []record, blind bool) {
+// guards returns the oldest nodes that publish Lease objects, and since when these may not be read, zero if they may.
+func (c *leaseObjects) guards() (all []record, forbidden time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.order {
@@ -197,7 +211,7 @@ func (c *leaseObjects) guards() (all []record, blind bool) {
 			all = append(all, e.record)
 		}
 	}
-	return all, c.blind
+	return all, c.forbidden
 }
 
 func (c *leaseObjects) count() int {
@@ -218,12 +232,17 @@ func (c *leaseObjects) differing(leases []subnet.Lease) (names []string) {
 	return names
 }
 
-// setBlind notes whether the API server forbids to list or to watch Lease objects.
-func (c *leaseObjects) setBlind(blind bool) {
+// setForbidden notes whether the API server forbids to list or to watch Lease objects.
+func (c *leaseObjects) setForbidden(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.blind != blind {
-		c.blind = blind
-		c.notify()
+	switch {
+	case yes == !c.forbidden.IsZero():
+		return
+	case yes:
+		c.forbidden = time.Now()
+	default:
+		c.forbidden = time.Time{}
 	}
+	c.notify()
 }

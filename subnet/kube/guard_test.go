@@ -28,7 +28,7 @@ func (s *server) agentsBehind(
 		o.Node = fmt.Sprintf("kubetest-agent-%d", i)
 		s.createNode(t, testNode(o.Node, fmt.Sprintf("10.244.%d.0/24", 100+i)))
 		store, _ := s.open(t, o)
-		store.patience = patience{settle: 200 * time.Millisecond, calm: 500 * time.Millisecond, linger: time.Second, spread: time.Millisecond}
+		store.patience = patience{settle: 200 * time.Millisecond, calm: 500 * time.Millisecond, linger: time.Second, spread: time.Millisecond, blind: 200 * time.Millisecond}
 		prepare(i, store)
 		acquire(t, store, wantOf(o.Node))
 		all, stores = append(all, watching(t, store)), append(stores, store)
@@ -180,6 +180,7 @@ func blindReader(t *testing.T, s *server) {
 	s.createNode(t, flannelNode(1))
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
 	store, waits := s.open(t, leaseOptions(subnet.StoreLeases))
+	store.patience.blind = time.Second
 	acquire(t, store, want4)
 	w := watching(t, store)
 	eventually(t, 10*time.Second, "the peer", func() bool { return len(w.last().Peers) == 1 })
@@ -216,7 +217,7 @@ func guardRestarts(t *testing.T, s *server) {
 	s.createNode(t, flannel)
 	for range 3 {
 		store, _ := s.open(t, o)
-		store.patience = patience{settle: 200 * time.Millisecond, calm: time.Minute, linger: time.Minute, spread: time.Second}
+		store.patience = patience{settle: 200 * time.Millisecond, calm: time.Minute, linger: time.Minute, spread: time.Second, blind: 200 * time.Millisecond}
 		before := len(s.asking(t))
 		acquire(t, store, want4)
 		if now := len(s.asking(t)); now != before {

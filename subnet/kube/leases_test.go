@@ -303,6 +303,7 @@ func TestLeaseStore(t *testing.T) {
 		{"two nodes of flannel, one of which comes and goes", twoStrangers},
 		{"a guard that starts again", guardRestarts},
 		{"Lease objects that cannot be read for a while", leasesAil},
+		{"Lease objects that are forbidden for a moment", leasesForbiddenAtFirst},
 		{"guards that cannot read", guardsCannotRead},
 		{"rights that are taken away", rightsTaken},
 		{"Lease objects that nobody keeps", staleObjects},

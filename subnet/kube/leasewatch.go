@@ -41,10 +41,10 @@ func (s *Store) listLeases(
 	page, err := s.api.Metadata.Resource(leasesResource).Namespace(s.leaseSpace).List(limited, o)
 	if err = kubeclient.Explain("list", "leases in namespace "+s.leaseSpace, err); err != nil {
 		s.reportWatch(ctx, c.records, taskWatchLeases, err)
-		c.setBlind(kubeclient.IsTerminal(err))
+		c.setForbidden(kubeclient.IsTerminal(err))
 		return nil, err
 	}
-	c.setBlind(false)
+	c.setForbidden(false)
 	for i := range page.Items {
 		page.Items[i].ManagedFields = nil
 	}
@@ -66,7 +66,7 @@ func (s *Store) watchLeases(ctx context.Context, c *leaseObjects, o metav1.ListO
 	if !expired(err) {
 		explained := kubeclient.Explain("watch", "leases in namespace "+s.leaseSpace, err)
 		s.reportWatch(ctx, c.records, taskWatchLeases, explained)
-		c.setBlind(kubeclient.IsTerminal(explained))
+		c.setForbidden(kubeclient.IsTerminal(explained))
 	}
 	return w, err
 }

@@ -93,11 +93,11 @@ func join(parts []part) record {
 // leaseObjects is the store that a reflector keeps in sync with the metadata of published Lease objects.
 type leaseObjects struct {
 	*records
-	blind    bool              // they may not be read; under mu
-	parts    map[string]part   // by the objects' names; under mu
-	nodes    map[string][]part // the same by their owners, each in order; under mu
-	revision revision          // of the reflector only, as is relist
-	relist   time.Time
+	forbidden time.Time         // since when they may not be read; zero: they may; under mu
+	parts     map[string]part   // by the objects' names; under mu
+	nodes     map[string][]part // the same by their owners, each in order; under mu
+	revision  revision          // of the reflector only, as is relist
+	relist    time.Time
 }
 
 var (

@@ -24,8 +24,10 @@ import (
 type ailing struct {
 	next    http.RoundTripper
 	kind    string
+	forbids bool // it answers with 403, as an API server that starts
 	on      atomic.Bool
 	refused atomic.Int32
+	lists   atomic.Int32 // of all Nodes
 }
 
 // ail puts an ailing API server, which is well at first, before a store that is not in use yet.
@@ -36,17 +38,29 @@ func ail(s *Store, kind string) *ailing {
 }
 
 func (a *ailing) RoundTrip(r *http.Request) (*http.Response, error) {
-	own := r.URL.Query().Get("fieldSelector") != ""
+	q := r.URL.Query()
+	own := q.Get("fieldSelector") != ""
+	if strings.HasSuffix(r.URL.Path, "/nodes") && !own && q.Get("limit") != "1" {
+		a.lists.Add(1)
+	}
 	if !a.on.Load() || r.Method != http.MethodGet || own || !strings.HasSuffix(r.URL.Path, "/"+a.kind) {
 		return a.next.RoundTrip(r)
 	}
 	a.refused.Add(1)
+	if a.forbids {
+		return answerStatus(r, http.StatusForbidden, metav1.StatusReasonForbidden, "no relationship found"), nil
+	}
+	return answerStatus(r, http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: request timed out"), nil
+}
+
+// answerStatus is the API server's refusal of a request.
+func answerStatus(r *http.Request, code int, reason metav1.StatusReason, message string) *http.Response {
 	return &http.Response{
-		StatusCode: http.StatusInternalServerError, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
+		StatusCode: code, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
 		Header: http.Header{"Content-Type": {"application/json"}},
-		Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError",` +
-			`"message":"etcdserver: request timed out","code":500}`)),
-	}, nil
+		Body: io.NopCloser(strings.NewReader(fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,`+
+			`"message":%q,"code":%d}`, reason, message, code))),
+	}
 }
 
 // fall makes the API server of all stores ail, and waits until each has heard of it.
@@ -92,6 +106,30 @@ func leasesAil(t *testing.T, s *server) {
 		t.Errorf("the first snapshot has the peers %v only", got)
 	}
 	eventually(t, 10*time.Second, "word that it is over", func() bool { return waits.has(taskWatchLeases + ": ok") })
+}
+
+// leasesForbiddenAtFirst: an API server that starts forbids everything for a moment. No agent reads all Nodes for that.
+func leasesForbiddenAtFirst(t *testing.T, s *server) {
+	var a *ailing
+	all, stores := s.agentsBehind(t, 5, func(i int, s *Store) {
+		if i == 4 {
+			s.patience.blind = time.Minute
+			a = ail(s, "leases")
+			a.forbids = true
+		}
+	}, subnet.StoreLeases)
+	before := a.lists.Load()
+	fall(t, stores[4:], []*ailing{a})
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	joining, _ := s.open(t, leaseOptions(subnet.StoreLeases))
+	acquire(t, joining, want4)
+	kubeclient.Pause(t.Context(), time.Second)
+	a.on.Store(false)
+	eventually(t, 20*time.Second, "the new node", func() bool { return len(all[4].last().Peers) == 5 })
+	all[4].keeps(t, 4)
+	if n := a.lists.Load() - before; n > 0 {
+		t.Errorf("all Nodes were listed %d times", n)
+	}
 }
 
 // guardsCannotRead: guards that cannot read Lease objects, or Nodes, do not take what they do not see for nothing: nobody

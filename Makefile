@@ -161,7 +161,7 @@ bench-scale: ## Print what 1,000, 5,000 and 10,000 nodes cost an agent, in eithe
 bench-herd: ## Print what events cost the API server and the stores of all agents of a cluster (HERD='-herd 300 -herds leases')
 	tools/etcd/build
 	tools/kube/build kube-apiserver
-	cd test/scale && go test -tags scale -count=1 -run '^TestHerdTable$$' -timeout 1h . $(HERD)
+	cd test/scale && go test -v -tags scale -count=1 -run '^TestHerdTable$$' -timeout 1h . $(HERD)
 
 krew: ## Make the plugin kubectl twill for krew in bin/krew, archives and manifest: VERSION=v0.1.0
 	tools/krew/build '$(VERSION)' bin/krew

@@ -25,7 +25,7 @@ func (m *member) countOf(c *http.Client) { c.Transport = counted{c.Transport, &m
 // followStore follows leases as twilld does.
 func (m *member) followStore(ctx context.Context) error {
 	s, err := kube.New(ctx, kube.Options{Kubeconfig: m.herd.cluster.server.KubeconfigFile(agentUser), Node: Name(m.node),
-		Pools: m.herd.pools, Store: m.herd.how, LeaseNamespace: space})
+		Pools: m.herd.pools, Store: m.herd.how, LeaseNamespace: space, Waiting: m.waiting})
 	if err != nil {
 		return err
 	}

@@ -56,8 +56,9 @@ type member struct {
 	mu      sync.Mutex
 	known   *subnet.Snapshot // nil: none yet
 	goal    Goal
-	reached chan time.Time // when goal was
-	err     error          // why it ended
+	reached chan time.Time   // when goal was
+	err     error            // why it ended
+	heldUp  map[string]error // tasks of the store, by their names
 }
 
 // Goal reports whether a virtual node knows what it should.
@@ -111,6 +112,28 @@ func (h *Herd) Await(ctx context.Context, goal Goal) ([]time.Time, error) {
 	return when, g.Wait()
 }
 
+// Progress says how many members have not reached their goal, and what most often holds members up.
+func (h *Herd) Progress() string {
+	late, counts, most := 0, map[string]int{}, ""
+	for _, m := range h.members {
+		m.mu.Lock()
+		if m.goal != nil {
+			late++
+		}
+		for task, err := range m.heldUp {
+			reason := fmt.Sprintf("cannot %s: %v", task, err)
+			if counts[reason]++; most == "" || counts[reason] > counts[most] {
+				most = reason
+			}
+		}
+		m.mu.Unlock()
+	}
+	if most == "" {
+		return fmt.Sprintf("%d of %d stores do not know it", late, len(h.members))
+	}
+	return fmt.Sprintf("%d of %d stores do not know it; %d %s", late, len(h.members), counts[most], most)
+}
+
 // Calls returns what all members have sent.
 func (h *Herd) Calls() Calls {
 	all := Calls{}
@@ -133,7 +156,7 @@ func (m *member) start() {
 	ended := make(chan struct{})
 	m.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	m.mu.Lock()
-	m.known, m.err = nil, nil
+	m.known, m.err, m.heldUp = nil, nil, map[string]error{}
 	m.mu.Unlock()
 	go func() {
 		defer close(ended)
@@ -155,6 +178,15 @@ func (m *member) told(s subnet.Snapshot) {
 	defer m.mu.Unlock()
 	m.known = &s
 	m.look()
+}
+
+// waiting notes what holds the member's store up.
+func (m *member) waiting(task string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.heldUp[task] = err; err == nil {
+		delete(m.heldUp, task)
+	}
 }
 
 // look tells who waits for a goal that it is reached. Call it with mu held.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -100,7 +101,9 @@ func (r *herdRun) begin() {
 func (r *herdRun) end(how, what string, goal Goal) {
 	r.t.Helper()
 	server := r.server
+	stop := r.report(how + ", " + what)
 	when, err := r.herd.Await(r.ctx, goal)
+	stop()
 	r.must(err)
 	took := time.Since(r.began)
 	var late []time.Duration
@@ -115,6 +118,17 @@ func (r *herdRun) end(how, what string, goal Goal) {
 	total := calls.Total()
 	fmt.Printf("| %s | %s | %.2f | %d | %.1f | %.1f | %.1f | %d | %d | %d |\n", how, what, took.Seconds(), quantile(late, 0.5).Milliseconds(),
 		(r.c.CPU() - server).Seconds(), (ownCPU(r.t) - r.own).Seconds(), float64(total.Bytes)/1e6, calls[List].Sent+calls[WholeList].Sent, total.Refused, total.Failed)
+}
+
+// report says every ten seconds how far the herd is, until it is stopped.
+func (r *herdRun) report(what string) (stop func()) {
+	ctx, stop := context.WithCancel(r.ctx)
+	go func() {
+		for kubeclient.Pause(ctx, 10*time.Second) {
+			fmt.Fprintf(os.Stderr, "%s, %.0f s: %s\n", what, time.Since(r.began).Seconds(), r.herd.Progress())
+		}
+	}()
+	return stop
 }
 
 // ownCPU is the processor time of this process.

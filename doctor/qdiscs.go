@@ -7,9 +7,12 @@ import (
 	"github.com/twill-net/twill/backend"
 )
 
+// IsOurs reports whether a device is one of Twill's: the bridge, or the backend's.
+func (f Facts) IsOurs(dev string) bool { return dev == f.Bridge || f.Want[linkKey(dev)] != nil }
+
 // Carries reports whether pods' packets pass through a device: one of Twill's, a pod's port, or the underlay's.
 func (f Facts) Carries(dev string) bool {
-	return dev == f.Bridge || f.Want[linkKey(dev)] != nil || f.isPort(dev) ||
+	return f.IsOurs(dev) || f.isPort(dev) ||
 		slices.ContainsFunc(f.Underlay.Underlays, func(u backend.Underlay) bool { return u.Dev == dev })
 }
 

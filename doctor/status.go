@@ -24,19 +24,21 @@ type Status struct {
 	// Policies says who enforces network policies; nil: nobody is to.
 	Policies *PolicyState `json:"policies,omitempty"`
 	// FastPath is on, off or "paused until" a time; empty: nobody wants one.
-	FastPath string       `json:"fastPath,omitempty"`
-	Subnets  []string     `json:"subnets"`
-	Underlay []string     `json:"underlay"`
-	MTU      int          `json:"mtu"`
-	Agent    string       `json:"agent"` // ready, running, deaf or down
-	PID      int          `json:"pid"`
-	Version  string       `json:"version,omitempty"`   // of the agent
-	Applied  *time.Time   `json:"lastApply,omitempty"` // when the agent last changed the kernel
-	Changes  int          `json:"changes"`             // to the kernel since the agent's start, -1 if it does not say
-	Errors   int          `json:"errors"`              // of applying, -1 as for Changes
-	OutOf    int          `json:"outOfSync"`           // objects that are not as they should be
-	Peers    []PeerStatus `json:"peers"`
-	Findings []string     `json:"findings"` // IDs, the likeliest cause first
+	FastPath string     `json:"fastPath,omitempty"`
+	Subnets  []string   `json:"subnets"`
+	Underlay []string   `json:"underlay"`
+	MTU      int        `json:"mtu"`
+	Agent    string     `json:"agent"` // ready, running, deaf or down
+	PID      int        `json:"pid"`
+	Version  string     `json:"version,omitempty"`   // of the agent
+	Applied  *time.Time `json:"lastApply,omitempty"` // when the agent last changed the kernel
+	Changes  int        `json:"changes"`             // to the kernel since the agent's start, -1 if it does not say
+	Errors   int        `json:"errors"`              // of applying, -1 as for Changes
+	OutOf    int        `json:"outOfSync"`           // objects that are not as they should be
+	// Losses are packets that Twill's own devices have lost since they were made, by device.
+	Losses   map[string]uint64 `json:"losses,omitempty"`
+	Peers    []PeerStatus      `json:"peers"`
+	Findings []string          `json:"findings"` // IDs, the likeliest cause first
 }
 
 // PeerStatus is one peer as this node has it.
@@ -53,7 +55,7 @@ func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
 	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
 		Runner: f.Agent.Runner, Policies: f.policyState(), FastPath: f.fastPathState(), Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
-		Changes: -1, Errors: -1, OutOf: len(f.Plan), Peers: peerStates(f), Findings: []string{}}
+		Changes: -1, Errors: -1, OutOf: len(f.Plan), Losses: f.Losses, Peers: peerStates(f), Findings: []string{}}
 	switch {
 	case f.movesPackets():
 		s.Packets = "agent"

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,6 +46,16 @@ type Drop struct {
 func (t Traffic) Failed() bool {
 	_, lost := t.Lost()
 	return len(t.Drops) > 0 || t.Gone != "" || t.Ends[0] != "" && lost
+}
+
+// MarshalJSON adds the result in one line, as the text has it, and whether packets were lost.
+func (t Traffic) MarshalJSON() ([]byte, error) {
+	type fields Traffic
+	return json.Marshal(struct {
+		fields
+		Failed  bool   `json:"failed"`
+		Verdict string `json:"verdict"`
+	}{fields(t), t.Failed(), t.verdict()})
 }
 
 // lost returns how many of the packets did not get to a host.

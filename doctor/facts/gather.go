@@ -81,6 +81,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 		g.plan(ctx)
 		g.paths()
 	}
+	g.losses()
 	f.API = g.api(ctx)
 	if o.Probe {
 		g.probe()
@@ -227,6 +228,20 @@ func (g *gathering) machine(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// losses reads what Twill's own devices count.
+func (g *gathering) losses() {
+	var ours []string
+	for _, i := range g.Interfaces {
+		if g.IsOurs(i.Name) {
+			ours = append(ours, i.Name)
+		}
+	}
+	var err error
+	if g.Losses, err = g.kernel.Losses(ours); err != nil {
+		g.unread("what devices have lost", err)
+	}
 }
 
 // planner returns the agent's.

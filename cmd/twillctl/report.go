@@ -96,6 +96,7 @@ func (t *target) bundle(ctx context.Context, args []string, log string) ([]membe
 		{"version.txt", []byte("twillctl " + version + "\n")}}
 	raw, where := t.commands(ctx, args)
 	files = append(files, raw...)
+	files = append(files, t.remembered(ctx, args)...)
 	if log == "" {
 		log = where
 	}
@@ -107,6 +108,16 @@ func (t *target) bundle(ctx context.Context, args []string, log string) ([]membe
 		files = append(files, member{"twilld.log", data})
 	}
 	return files, nil
+}
+
+// remembered returns what the agent remembers of the last hour, nothing if it cannot be asked.
+func (t *target) remembered(ctx context.Context, args []string) []member {
+	r, err := t.history(ctx, args, time.Hour)
+	var text bytes.Buffer
+	if err != nil || r.WriteJSON(&text) != nil {
+		return nil
+	}
+	return []member{{"history.json", text.Bytes()}}
 }
 
 // commands returns the output of the commands that people ask for first. It leaves out programs that are not installed.

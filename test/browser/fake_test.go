@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/twill-net/twill/doctor"
@@ -19,6 +21,7 @@ var hostile = []string{`<script>window.broken=1</script>`, `"><img src=x onerror
 type fake struct {
 	nodes []doctor.Status
 	pods  []ui.Pod
+	lost  atomic.Uint64 // packets, by node2
 }
 
 // newFake makes n nodes, of which the first has a finding and does not reach the last.
@@ -48,7 +51,9 @@ func (f *fake) View() ui.View {
 }
 
 func (f *fake) Status(context.Context) (doctor.StatusReport, error) {
-	return doctor.StatusReport{Nodes: f.nodes, Silent: []string{"node9000: " + hostile[1]}}, nil
+	nodes := slices.Clone(f.nodes)
+	nodes[1].Losses = map[string]uint64{"flannel.1": 8 + f.lost.Load(), "cni0": 0}
+	return doctor.StatusReport{Nodes: nodes, Silent: []string{"node9000: " + hostile[1]}}, nil
 }
 
 func (f *fake) Places(context.Context) (ui.Places, error) {
@@ -62,7 +67,12 @@ func (f *fake) Doctor(context.Context, bool) (doctor.Survey, error) {
 var finding = doctor.Finding{ID: "route-missing", Title: "A route to a peer is missing", Place: "node1", Object: hostile[1],
 	Expected: "a route", Actual: "none", Why: "Packets to its pods take the default route.", Fix: "ip route add 10.0.3.0/24 via 10.0.3.0 dev flannel.1 onlink"}
 
-func (f *fake) Trace(_ context.Context, from, to string, _ bool) (doctor.Trace, error) {
+func (f *fake) Trace(_ context.Context, from, to string, live bool) (doctor.Trace, error) {
+	if live {
+		return doctor.Trace{Src: from, Dst: to, Traffic: &doctor.Traffic{Seconds: 3, Ends: [2]string{from, to},
+			Forward: []doctor.Sighting{{Host: from, Dev: "eth0", Out: true, Packets: 15, Frame: hostile[0]}, {Host: "node1", Dev: "cni0", Packets: 15}},
+			Drops:   []doctor.Drop{{Host: "node1", Dev: "cni0", Reason: "NETFILTER_DROP", Function: "nf_hook_slow", Packets: 15}}}}, nil
+	}
 	stop := doctor.Step{Node: "node1", Place: "route", Entry: "none for 10.0.3.2", Verdict: "no route to host", Fix: finding.Fix}
 	return doctor.Trace{Src: from, Dst: to, Forward: []doctor.Step{{Node: "node1", Place: "bridge", Entry: "cni0"}, stop}, Stopped: &stop, Lost: []doctor.Finding{finding}}, nil
 }

@@ -98,15 +98,15 @@ func (p programs) pid(t *testing.T, node string) int {
 }
 
 // shoot writes a picture of the page if TWILL_SCREENSHOTS names a folder: make screenshots.
-func (p *tab) shoot(name string, width, height int64, theme string) {
+func (p *Tab) shoot(name string, width, height int64, theme string) {
 	p.t.Helper()
 	dir := os.Getenv("TWILL_SCREENSHOTS")
 	if dir == "" {
 		return
 	}
-	p.theme(theme)
+	p.Theme(theme)
 	var png []byte
-	p.do(emulation.SetDeviceMetricsOverride(width, height, 1, width < 500), chromedp.Sleep(500*time.Millisecond),
+	p.Do(emulation.SetDeviceMetricsOverride(width, height, 1, width < 500), chromedp.Sleep(500*time.Millisecond),
 		chromedp.ActionFunc(func(ctx context.Context) (err error) {
 			png, err = page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).Do(ctx)
 			return err
@@ -114,26 +114,26 @@ func (p *tab) shoot(name string, width, height int64, theme string) {
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
 		p.t.Fatal(err)
 	}
-	p.do(emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
-	p.theme("light")
+	p.Do(emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
+	p.Theme("light")
 }
 
 // TestLab does what README tells a new user to do: break a route, see it, point at a packet, read why.
 func TestLab(t *testing.T) {
 	twill := build(t)
 	twill.up(t)
-	p := open(t, twill.show(t, "--lab", labName))
-	p.wait(`document.querySelectorAll("[data-node][data-health=ok]").length === 3`)
-	if got := p.text("#health"); got != "3 nodes, all in sync" {
+	p := Open(t, twill.show(t, "--lab", labName))
+	p.Wait(`document.querySelectorAll("[data-node][data-health=ok]").length === 3`)
+	if got := p.Text("#health"); got != "3 nodes, all in sync" {
 		t.Errorf("the page says %q of a healthy lab", got)
 	}
-	p.click(`[data-pod="node1/pod1"]`)
-	p.click(`[data-pod="node2/pod1"]`)
-	p.wait(`document.querySelectorAll("[data-step]").length > 8`)
-	if got := p.text(".packet [role=status]"); !strings.HasPrefix(got, "It arrives at node2/pod1; answered after") {
+	p.Click(`[data-pod="node1/pod1"]`)
+	p.Click(`[data-pod="node2/pod1"]`)
+	p.Wait(`document.querySelectorAll("[data-step]").length > 8`)
+	if got := p.Text(".packet [role=status]"); !strings.HasPrefix(got, "It arrives at node2/pod1; answered after") {
 		t.Errorf("the page says %q of a packet that arrives", got)
 	}
-	p.axe("a walk")
+	p.Axe("a walk")
 	p.shoot("walk", 1440, 720, "light")
 
 	// Without its agent a node keeps what is broken.
@@ -142,43 +142,43 @@ func TestLab(t *testing.T) {
 	}
 	route := strings.Fields(twill.run(t, "lab", "exec", "--name", labName, "node1", "--", "ip", "route", "show", "proto", "116"))
 	twill.run(t, "lab", "exec", "--name", labName, "node1", "--", "ip", "route", "del", route[0])
-	p.wait(`document.querySelector("[data-node=node1]").dataset.health === "finding"`)
-	p.wait(`document.querySelector("[data-sync=false]")`)
-	peer, _, _ := strings.Cut(strings.TrimPrefix(eval[string](p, `document.querySelector("[data-sync=false]").dataset.link`), "node1 "), " ")
-	p.click(`[data-pod="node1/pod1"]`)
-	p.click(fmt.Sprintf(`[data-pod="%s/pod1"]`, peer))
-	p.wait(`document.querySelector("[data-lost]") && document.querySelector("[data-fix]")`)
-	if got := p.text(".packet [role=status]"); !strings.HasPrefix(got, "It does not arrive at "+peer+"/pod1") {
+	p.Wait(`document.querySelector("[data-node=node1]").dataset.health === "finding"`)
+	p.Wait(`document.querySelector("[data-sync=false]")`)
+	peer, _, _ := strings.Cut(strings.TrimPrefix(Eval[string](p, `document.querySelector("[data-sync=false]").dataset.link`), "node1 "), " ")
+	p.Click(`[data-pod="node1/pod1"]`)
+	p.Click(fmt.Sprintf(`[data-pod="%s/pod1"]`, peer))
+	p.Wait(`document.querySelector("[data-lost]") && document.querySelector("[data-fix]")`)
+	if got := p.Text(".packet [role=status]"); !strings.HasPrefix(got, "It does not arrive at "+peer+"/pod1") {
 		t.Errorf("the page says %q of a packet that is lost", got)
 	}
-	if got := p.text("section.packet"); !strings.Contains(got, "route") {
+	if got := p.Text("section.packet"); !strings.Contains(got, "route") {
 		t.Errorf("the page does not name the route: %q", got)
 	}
-	p.axe("a lost packet")
+	p.Axe("a lost packet")
 	p.shoot("lost", 1440, 860, "light")
 	p.shoot("lost-dark", 1440, 860, "dark")
 	p.shoot("phone", 390, 844, "light")
 
 	twill.run(t, "lab", "up", "--name", labName, "--nodes", "3", "--pods", "2", "--store", "file") // it starts the agent again
-	p.wait(`document.querySelectorAll("[data-node][data-health=ok], [data-node][data-health=repaired]").length === 3`)
-	eval[bool](p, `(location.hash = "time", true)`)
-	p.wait(`document.querySelectorAll(".events li").length > 6`)
-	p.wait(`document.querySelector(".events .finding")`)
-	p.axe("time")
+	p.Wait(`document.querySelectorAll("[data-node][data-health=ok], [data-node][data-health=repaired]").length === 3`)
+	Eval[bool](p, `(location.hash = "time", true)`)
+	p.Wait(`document.querySelectorAll(".events li").length > 6`)
+	p.Wait(`document.querySelector(".events .finding")`)
+	p.Axe("time")
 	p.shoot("time", 1440, 720, "light")
 
-	eval[bool](p, `(location.hash = "classroom", true)`)
-	p.wait(`document.querySelector("[data-fault=route-deleted]")`)
-	p.axe("classroom")
-	p.click(`[data-fault="route-deleted"]`)
-	p.wait(`/^healed in [0-9.]+ ms$/.test(document.getElementById("injury").textContent)`)
-	p.click(`[data-script="arp"]`)
+	Eval[bool](p, `(location.hash = "classroom", true)`)
+	p.Wait(`document.querySelector("[data-fault=route-deleted]")`)
+	p.Axe("classroom")
+	p.Click(`[data-fault="route-deleted"]`)
+	p.Wait(`/^healed in [0-9.]+ ms$/.test(document.getElementById("injury").textContent)`)
+	p.Click(`[data-script="arp"]`)
 	for range 3 {
-		p.wait(`[...document.querySelectorAll(".lessons button")].some((b) => b.textContent === "Next step" && !b.disabled)`)
-		eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Next step").click(), true)`)
+		p.Wait(`[...document.querySelectorAll(".lessons button")].some((b) => b.textContent === "Next step" && !b.disabled)`)
+		Eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Next step").click(), true)`)
 	}
-	p.wait(`document.querySelectorAll(".log .run").length >= 3`)
+	p.Wait(`document.querySelectorAll(".log .run").length >= 3`)
 	p.shoot("classroom", 1440, 860, "light")
-	eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Stop").click(), true)`)
-	p.wait(`document.querySelector(".lessons [role=status]").textContent !== "arp is running."`)
+	Eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Stop").click(), true)`)
+	p.Wait(`document.querySelector(".lessons [role=status]").textContent !== "arp is running."`)
 }

@@ -1,6 +1,6 @@
 // The map of a few nodes: cards with pods, bridge, tunnel and network card; tunnels above them, the underlay below.
 
-import { button, s, short } from "./dom";
+import { button, plural, s, short } from "./dom";
 import { anchor, card, layout, type Card, type Layout, type Point } from "./layout";
 import { signs, words, type Model } from "./model";
 
@@ -71,7 +71,7 @@ function drawCard(model: Model, c: Card, choose: Choice, chosen: { node: string;
     g.append(s("rect", { class: "device " + kind, x: c.x + 12, y, width: c.width - 24, height: card.row - 4, rx: 4 }),
       s("text", { class: "mono", x: c.x + 20, y: y + 17 }, text));
   }
-  if (n) g.append(s("text", { class: "note", x: c.x + c.width - 20, y: c.tunnel + 17, "text-anchor": "end" }, peersOf(n.peers ?? [])),
+  if (n) g.append(s("text", { class: "note", x: c.x + c.width - 20, y: c.tunnel + 17, "text-anchor": "end" }, peersOf(n.peers ?? []) + lostOf(model.lost(c.name))),
     s("text", { class: "note", x: c.x + c.width - 20, y: c.bridge + 17, "text-anchor": "end" }, extras(n)));
   return g;
 }
@@ -85,6 +85,8 @@ function peersOf(peers: { inSync: boolean }[]): string {
   const good = peers.filter((p) => p.inSync).length;
   return good === peers.length ? `${good} peers` : `${good} of ${peers.length} peers`;
 }
+
+function lostOf(packets: number): string { return packets ? `, ${plural(packets, "packet")} lost` : ""; }
 
 function extras(n: { fastPath?: string; policies?: unknown; mtu: number }): string {
   return [n.fastPath && "fast path " + n.fastPath, n.policies && "policies", "MTU " + n.mtu].filter(Boolean).join(", ");

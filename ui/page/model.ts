@@ -8,7 +8,7 @@ export interface Peer { node: string; inSync: boolean; reason?: string; direct?:
 export interface Status {
   node: string; backend: string; packets?: string; fastPath?: string; subnets: string[]; underlay: string[]; mtu: number;
   policies?: { enforced: boolean; error?: string; engines?: string[] }; agent: string; pid: number; version?: string; lastApply?: string; changes: number; errors: number; outOfSync: number;
-  peers: Peer[] | null; findings: string[] | null;
+  losses?: Record<string, number>; peers: Peer[] | null; findings: string[] | null;
 }
 export interface Pod { id: string; node: string; addrs: string[] }
 export interface Places {
@@ -22,9 +22,14 @@ export interface Finding {
 export interface Diagnosis { node: string; findings: Finding[] | null }
 export interface Survey { first?: Finding; probes: { sent: number; lost: number; seconds: number }; lost: Finding[] | null; nodes: Diagnosis[]; silent?: string[] }
 export interface TraceStep { node: string; place: string; entry: string; stops?: string; fix?: string }
+export interface Sighting { host: string; dev: string; out: boolean; packets: number; frame: string }
+export interface Drop { host: string; dev: string; reason: string; function: string; back: boolean; packets: number; frame: string }
+export interface Traffic {
+  seconds: number; there: Sighting[] | null; back: Sighting[] | null; drops: Drop[] | null; noReasons?: string; failed: boolean; verdict: string;
+}
 export interface Trace {
   src: string; dst: string; there: TraceStep[] | null; back?: TraceStep[]; stopped?: TraceStep; lost: Finding[] | null;
-  probes: { sent: number; lost: number }; problem?: { text?: string };
+  probes: { sent: number; lost: number }; live?: Traffic; problem?: { text?: string };
 }
 export interface WalkStep {
   host: string; dev: string; out: boolean;
@@ -54,6 +59,7 @@ export class Model {
   connected = false;
   version = 0;
   private repaired = new Map<string, number>();
+  private lostBefore = new Map<string, number>();
   private listeners = new Set<() => void>();
 
   constructor(public view: View) {}
@@ -76,6 +82,8 @@ export class Model {
       const old = this.nodes.get(n.node);
       if (old && n.pid === old.pid && n.changes > old.changes && n.outOfSync === 0 && samePeers(n, old)) this.glow(n.node);
       this.nodes.set(n.node, n);
+      const lost = losses(n);
+      this.lostBefore.set(n.node, Math.min(this.lostBefore.get(n.node) ?? lost, lost));
     }
     for (const name of u.gone) this.nodes.delete(name);
     this.silent = new Map(u.silent.map((text) => {
@@ -109,6 +117,12 @@ export class Model {
     return (this.repaired.get(name) ?? 0) > Date.now() ? "repaired" : "ok";
   }
 
+  /** Returns how many packets a node's devices have lost since this page was opened. */
+  lost(name: string): number {
+    const n = this.nodes.get(name);
+    return n ? losses(n) - (this.lostBefore.get(name) ?? 0) : 0;
+  }
+
   /** Says what is wrong with a node, in a few words. */
   trouble(name: string): string {
     const n = this.nodes.get(name);
@@ -137,6 +151,8 @@ export class Model {
 
   pods(node: string): Pod[] { return this.places.pods.filter((p) => p.node === node); }
 }
+
+function losses(n: Status): number { return Object.values(n.losses ?? {}).reduce((sum, k) => sum + k, 0); }
 
 function samePeers(a: Status, b: Status): boolean {
   const names = (s: Status) => (s.peers ?? []).map((p) => p.node).sort().join(" ");

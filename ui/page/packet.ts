@@ -1,10 +1,10 @@
 // A packet's way between two pods: asked for, shown step by step, and drawn over the map.
 
 import { post } from "./api";
-import { h } from "./dom";
+import { h, plural } from "./dom";
 import { finding } from "./details";
 import type { Way } from "./map";
-import type { Finding, Model, Trace, TraceStep, Walk, WalkStep } from "./model";
+import type { Drop, Finding, Model, Sighting, Trace, TraceStep, Walk, WalkStep } from "./model";
 
 interface Step { host: string; dev: string; title: string; header: string; entries: string[]; lost: boolean }
 
@@ -18,6 +18,7 @@ export class Packet {
   busy = false;
   error = "";
   ipv6 = false;
+  live = false; // real packets are watched, too
 
   constructor(private model: Model, private changed: () => void) {}
 
@@ -40,17 +41,17 @@ export class Packet {
     this.step = 0;
   }
 
-  /** Follows a packet: in a lab it is captured; where it is lost, or elsewhere, the tables say why. */
+  /** Follows a packet: in a lab it is captured; where it is lost, or elsewhere, the tables say why. Real packets of the two are watched instead if that is asked for. */
   async follow() {
     this.clear();
     this.busy = true;
     this.changed();
     const ask = { from: this.from, to: this.to };
     try {
-      if (this.model.view.can.walk && !this.to.startsWith("service/")) {
+      if (this.model.view.can.walk && !this.live && !this.to.startsWith("service/")) {
         this.walk = await post<Walk>("walk", { ...ask, family: this.ipv6 ? "ipv6" : undefined });
       }
-      if (!this.walk?.arrived) this.trace = await post<Trace>("trace", ask);
+      if (!this.walk?.arrived) this.trace = await post<Trace>("trace", { ...ask, live: this.live });
     } catch (e) {
       this.error = (e as Error).message;
     }
@@ -59,13 +60,23 @@ export class Packet {
     this.changed();
   }
 
-  lost(): boolean { return this.walk ? !this.walk.arrived : !!this.trace && !!(this.trace.stopped || this.trace.lost?.length || this.trace.problem); }
+  lost(): boolean {
+    if (this.walk) return !this.walk.arrived;
+    const t = this.trace;
+    return !!t && !!(t.stopped || t.lost?.length || t.problem || t.live?.failed && this.seen());
+  }
 
   steps(): Step[] {
-    const steps = this.walk ? (this.walk.steps ?? []).map(ofWalk) : (this.trace?.there ?? []).map(ofTrace);
+    const steps = this.walk ? (this.walk.steps ?? []).map(ofWalk) : this.seen() ?? (this.trace?.there ?? []).map(ofTrace);
     const last = steps.at(-1);
     if (last && this.lost()) last.lost = true;
     return steps;
+  }
+
+  /** Returns where real packets were seen, and dropped; null if none was. */
+  private seen(): Step[] | null {
+    const { there, drops } = this.trace?.live ?? {};
+    return there?.length ? [...there.map(ofSighting), ...(drops ?? []).map(ofDrop)] : null;
   }
 
   /** Why it is lost, the surest first. */
@@ -96,6 +107,15 @@ function ofTrace(s: TraceStep): Step {
   return { host: s.node, dev: s.place, title: `${s.node}: ${s.place}`, header: "", entries: [s.entry, s.stops ?? ""].filter(Boolean), lost: false };
 }
 
+function ofSighting(s: Sighting): Step {
+  return { host: s.host, dev: s.dev, title: `${s.host} ${s.out ? "sends on" : "receives on"} ${s.dev}: ${plural(s.packets, "packet")}`, header: s.frame, entries: [], lost: false };
+}
+
+function ofDrop(d: Drop): Step {
+  const cause = [d.reason, d.function && "in " + d.function, d.dev && "on " + d.dev].filter(Boolean).join(" ");
+  return { host: d.host, dev: d.dev, title: `${d.host} drops ${plural(d.packets, d.back ? "reply" : "packet")}`, header: d.frame, entries: [cause], lost: false };
+}
+
 /** Shows the form, and the steps of the packet that was followed. */
 export function panel(model: Model, p: Packet, share: HTMLElement): HTMLElement {
   const steps = p.steps();
@@ -103,7 +123,7 @@ export function panel(model: Model, p: Packet, share: HTMLElement): HTMLElement 
     h("button", { type: "button", "aria-current": i === p.step ? "step" : undefined, onclick: () => p.go(i - p.step) }, s.lost ? `${s.title} – lost here` : s.title),
     i === p.step && s.header ? h("pre", { tabindex: 0 }, s.header) : null,
     i === p.step || s.lost ? h("ul", { class: "entries" }, ...s.entries.map((e) => h("li", {}, h("code", {}, e)))) : null)));
-  const said = p.error || (p.busy ? "Following the packet…" : verdict(p));
+  const said = p.error || (p.busy ? p.live ? "Watching real packets for three seconds…" : "Following the packet…" : verdict(p));
   const box = h("section", { class: "packet", "aria-label": "A packet's way" }, h("h2", {}, "A packet’s way"), model.view.can.trace ? form(model, p) : null,
     h("p", { role: "status", class: p.error || p.lost() ? "error" : "" }, said));
   if (steps.length) {
@@ -119,6 +139,7 @@ export function panel(model: Model, p: Packet, share: HTMLElement): HTMLElement 
 
 function verdict(p: Packet): string {
   if (p.walk) return p.walk.arrived ? `It arrives at ${p.walk.to}; ${p.walk.reply}.` : `It does not arrive at ${p.walk.to}: ${p.walk.reply}.`;
+  if (p.trace?.live) return `Real packets, ${p.trace.live.seconds.toFixed(1)} seconds: ${p.trace.live.verdict}`;
   if (p.trace) return p.lost() ? p.trace.problem?.text ?? "It does not arrive." : "Nothing stops it, nor its answer.";
   return "Point at two pods on the map, or choose them here.";
 }
@@ -128,6 +149,7 @@ function form(model: Model, p: Packet): HTMLElement {
     h("input", { id, name: id, list: "ends", value: p[id], autocomplete: "off", spellcheck: "false", required: true }));
   const f = h("form", { class: "ends" }, input("from", "From"), input("to", "To"),
     h("datalist", { id: "ends" }, ...model.places.pods.map((o) => h("option", { value: o.id })), ...model.places.services.map((o) => h("option", { value: o.id }))),
+    h("label", { class: "choice" }, h("input", { id: "live", type: "checkbox", checked: p.live }), "Watch real packets, too, for three seconds"),
     h("button", { id: "go", type: "submit", disabled: p.busy }, "Follow the packet"));
   f.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -139,6 +161,7 @@ function form(model: Model, p: Packet): HTMLElement {
   f.addEventListener("input", (event) => {
     const e = event.target as HTMLInputElement;
     if (e.id === "from" || e.id === "to") p[e.id] = e.value;
+    if (e.id === "live") p.live = e.checked;
   });
   return f;
 }

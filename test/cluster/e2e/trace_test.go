@@ -31,13 +31,20 @@ func newPlugin(t *testing.T) plugin {
 	return p
 }
 
-// run is "kubectl twill ARG…", as a user types it; the exit code is the plugin's.
-func (p plugin) run(t *testing.T, args ...string) (string, int) {
+// command is "kubectl twill ARG…", as a user types it.
+func (p plugin) command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, err := filepath.Abs("../../../bin/kube")
 	must(t, err)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), append([]string{"twill"}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl"), append([]string{"twill"}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+spec.Kubeconfig(), "PATH="+p.dir+":"+bin+":"+os.Getenv("PATH"))
+	return cmd
+}
+
+// run runs such a command; the exit code is the plugin's.
+func (p plugin) run(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	cmd := p.command(t.Context(), t, args...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -99,7 +106,7 @@ func TestKubectlTwill(t *testing.T) {
 	bundle := filepath.Join(t.TempDir(), "report.tar.gz")
 	p.want(t, 0, []string{bundle}, "report", pods[0].Node, "--file="+bundle)
 	names, err := exec.Command("tar", "tzf", bundle).CombinedOutput()
-	if err != nil || !strings.Contains(string(names), "twilld.log") || !strings.Contains(string(names), "facts.json") {
+	if err != nil || !strings.Contains(string(names), "twilld.log") || !strings.Contains(string(names), "facts.json") || !strings.Contains(string(names), "history.json") {
 		t.Errorf("the report holds %s, %v", names, err)
 	}
 }

@@ -72,7 +72,8 @@ function drawCard(model: Model, c: Card, choose: Choice, chosen: { node: string;
       s("text", { class: "mono", x: c.x + 20, y: y + 17 }, text));
   }
   if (n) g.append(s("text", { class: "note", x: c.x + c.width - 20, y: c.tunnel + 17, "text-anchor": "end" }, peersOf(n.peers ?? []) + lostOf(model.lost(c.name))),
-    s("text", { class: "note", x: c.x + c.width - 20, y: c.bridge + 17, "text-anchor": "end" }, extras(n)));
+    s("text", { class: "note", x: c.x + c.width - 20, y: c.bridge + 17, "text-anchor": "end" }, extras(n)),
+    s("text", { class: "note", x: c.x + c.width - 20, y: c.nic + 17, "text-anchor": "end" }, n.changes < 0 ? "" : plural(n.changes, "change")));
   return g;
 }
 

@@ -32,7 +32,7 @@ type Facts struct {
 	Env           EnvFile
 	Bridge        string
 	Interfaces    []netstate.Interface
-	Losses        map[string]uint64 // packets that Twill's own devices have lost, by device
+	Drops         map[string]uint64 // packets that Twill's own devices have dropped, by device
 	Ports         []Port
 	Pods          []Pod
 	CutOff        []CutOff // pods whose interface is gone, while they are not

@@ -35,8 +35,8 @@ type Status struct {
 	Changes  int        `json:"changes"`             // to the kernel since the agent's start, -1 if it does not say
 	Errors   int        `json:"errors"`              // of applying, -1 as for Changes
 	OutOf    int        `json:"outOfSync"`           // objects that are not as they should be
-	// Losses are packets that Twill's own devices have lost since they were made, by device.
-	Losses   map[string]uint64 `json:"losses,omitempty"`
+	// Drops are packets that Twill's own devices have dropped since they were made, by device.
+	Drops    map[string]uint64 `json:"drops,omitempty"`
 	Peers    []PeerStatus      `json:"peers"`
 	Findings []string          `json:"findings"` // IDs, the likeliest cause first
 }
@@ -55,7 +55,7 @@ func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
 	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
 		Runner: f.Agent.Runner, Policies: f.policyState(), FastPath: f.fastPathState(), Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
-		Changes: -1, Errors: -1, OutOf: len(f.Plan), Losses: f.Losses, Peers: peerStates(f), Findings: []string{}}
+		Changes: -1, Errors: -1, OutOf: len(f.Plan), Drops: f.Drops, Peers: peerStates(f), Findings: []string{}}
 	switch {
 	case f.movesPackets():
 		s.Packets = "agent"

@@ -81,7 +81,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 		g.plan(ctx)
 		g.paths()
 	}
-	g.losses()
+	g.deviceDrops()
 	f.API = g.api(ctx)
 	if o.Probe {
 		g.probe()
@@ -230,8 +230,8 @@ func (g *gathering) machine(ctx context.Context) error {
 	return nil
 }
 
-// losses reads what Twill's own devices count.
-func (g *gathering) losses() {
+// deviceDrops reads what Twill's own devices count.
+func (g *gathering) deviceDrops() {
 	var ours []string
 	for _, i := range g.Interfaces {
 		if g.IsOurs(i.Name) {
@@ -239,8 +239,8 @@ func (g *gathering) losses() {
 		}
 	}
 	var err error
-	if g.Losses, err = g.kernel.Losses(ours); err != nil {
-		g.unread("what devices have lost", err)
+	if g.Drops, err = g.kernel.Drops(ours); err != nil {
+		g.unread("what devices have dropped", err)
 	}
 }
 

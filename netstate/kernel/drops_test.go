@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLosses: packets for which a VXLAN device has no FDB entry are counted, and devices that are gone are no error.
-func TestLosses(t *testing.T) {
+// TestDrops: packets for which a VXLAN device has no FDB entry are counted, and devices that are gone are no error.
+func TestDrops(t *testing.T) {
 	inNamespace(t, "ip link set lo up", "ip link add v1 type vxlan id 1 dstport 8472 local 127.0.0.1 nolearning", "ip link set v1 up",
 		"ip addr add 192.0.2.1/24 dev v1", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev v1 nud permanent")
 	k, err := New(nil)
@@ -16,7 +16,7 @@ func TestLosses(t *testing.T) {
 	defer k.Close()
 	count := func() uint64 {
 		t.Helper()
-		all, err := k.Losses([]string{"gone", "v1"})
+		all, err := k.Drops([]string{"gone", "v1"})
 		if n, ok := all["v1"]; err == nil && ok && len(all) == 1 {
 			return n
 		}
@@ -34,7 +34,7 @@ func TestLosses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if lost := count() - before; lost < 3 {
-		t.Errorf("%d packets were lost, want three", lost)
+	if dropped := count() - before; dropped < 3 {
+		t.Errorf("%d packets were dropped, want three", dropped)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Losses returns how many packets each device has lost since it was made: dropped or in error, received or to be sent,
-// as the kernel counts them in struct rtnl_link_stats64. Devices that do not exist are left out.
-func (k *Kernel) Losses(devs []string) (map[string]uint64, error) {
+// Drops returns how many packets each device has dropped since it was made, or had an error with, received or to be
+// sent, as the kernel counts them in struct rtnl_link_stats64. Devices that do not exist are left out.
+func (k *Kernel) Drops(devs []string) (map[string]uint64, error) {
 	all := map[string]uint64{}
 	for _, dev := range devs {
 		l, err := k.nl.LinkByName(dev)

@@ -21,7 +21,7 @@ var hostile = []string{`<script>window.broken=1</script>`, `"><img src=x onerror
 type fake struct {
 	nodes []doctor.Status
 	pods  []ui.Pod
-	lost  atomic.Uint64 // packets, by node2
+	drops atomic.Uint64 // of node2
 }
 
 // newFake makes n nodes, of which the first has a finding and does not reach the last.
@@ -52,7 +52,7 @@ func (f *fake) View() ui.View {
 
 func (f *fake) Status(context.Context) (doctor.StatusReport, error) {
 	nodes := slices.Clone(f.nodes)
-	nodes[1].Losses = map[string]uint64{"flannel.1": 8 + f.lost.Load(), "cni0": 0}
+	nodes[1].Drops = map[string]uint64{"flannel.1": 8 + f.drops.Load(), "cni0": 0}
 	return doctor.StatusReport{Nodes: nodes, Silent: []string{"node9000: " + hostile[1]}}, nil
 }
 

@@ -11,11 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/chromedp"
 
 	"github.com/twill-net/twill/doctor"
 )
@@ -97,27 +92,6 @@ func (p programs) pid(t *testing.T, node string) int {
 	return r.Nodes[0].PID
 }
 
-// shoot writes a picture of the page if TWILL_SCREENSHOTS names a folder: make screenshots.
-func (p *Tab) shoot(name string, width, height int64, theme string) {
-	p.t.Helper()
-	dir := os.Getenv("TWILL_SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	p.Theme(theme)
-	var png []byte
-	p.Do(emulation.SetDeviceMetricsOverride(width, height, 1, width < 500), chromedp.Sleep(500*time.Millisecond),
-		chromedp.ActionFunc(func(ctx context.Context) (err error) {
-			png, err = page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).Do(ctx)
-			return err
-		}))
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
-		p.t.Fatal(err)
-	}
-	p.Do(emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
-	p.Theme("light")
-}
-
 // TestLab does what README tells a new user to do: break a route, see it, point at a packet, read why.
 func TestLab(t *testing.T) {
 	twill := build(t)
@@ -134,7 +108,7 @@ func TestLab(t *testing.T) {
 		t.Errorf("the page says %q of a packet that arrives", got)
 	}
 	p.Axe("a walk")
-	p.shoot("walk", 1440, 720, "light")
+	p.Shoot("walk", 1440, 720, "light")
 
 	// Without its agent a node keeps what is broken.
 	if err := syscall.Kill(twill.pid(t, "node1"), syscall.SIGKILL); err != nil {
@@ -155,9 +129,9 @@ func TestLab(t *testing.T) {
 		t.Errorf("the page does not name the route: %q", got)
 	}
 	p.Axe("a lost packet")
-	p.shoot("lost", 1440, 860, "light")
-	p.shoot("lost-dark", 1440, 860, "dark")
-	p.shoot("phone", 390, 844, "light")
+	p.Shoot("lost", 1440, 860, "light")
+	p.Shoot("lost-dark", 1440, 860, "dark")
+	p.Shoot("phone", 390, 844, "light")
 
 	twill.run(t, "lab", "up", "--name", labName, "--nodes", "3", "--pods", "2", "--store", "file") // it starts the agent again
 	p.Wait(`document.querySelectorAll("[data-node][data-health=ok], [data-node][data-health=repaired]").length === 3`)
@@ -165,7 +139,7 @@ func TestLab(t *testing.T) {
 	p.Wait(`document.querySelectorAll(".events li").length > 6`)
 	p.Wait(`document.querySelector(".events .finding")`)
 	p.Axe("time")
-	p.shoot("time", 1440, 720, "light")
+	p.Shoot("time", 1440, 720, "light")
 
 	Eval[bool](p, `(location.hash = "classroom", true)`)
 	p.Wait(`document.querySelector("[data-fault=route-deleted]")`)
@@ -178,7 +152,7 @@ func TestLab(t *testing.T) {
 		Eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Next step").click(), true)`)
 	}
 	p.Wait(`document.querySelectorAll(".log .run").length >= 3`)
-	p.shoot("classroom", 1440, 860, "light")
+	p.Shoot("classroom", 1440, 860, "light")
 	Eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Stop").click(), true)`)
 	p.Wait(`document.querySelector(".lessons [role=status]").textContent !== "arp is running."`)
 }

@@ -56,17 +56,17 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestLosses: packets that a node's devices lose are counted from when the page was opened.
-func TestLosses(t *testing.T) {
+// TestDrops: packets that a node's devices drop are counted from when the page was opened.
+func TestDrops(t *testing.T) {
 	f := newFake(3)
 	p := Open(t, serve(t, f))
 	p.Click(`[data-node="node2"] .head`)
 	p.Wait(`document.querySelector(".details")?.textContent.includes("flannel.1 8; 0 since this page was opened")`)
-	if got := p.Text(`[data-node="node2"]`); strings.Contains(got, "lost") {
-		t.Errorf("the map says %q of packets that were lost before", got)
+	if got := p.Text(`[data-node="node2"]`); strings.Contains(got, "drop") {
+		t.Errorf("the map says %q of packets that were dropped before", got)
 	}
-	f.lost.Add(3)
-	p.Wait(`document.querySelector("[data-node=node2]").textContent.includes("2 peers, 3 packets lost")`)
+	f.drops.Add(3)
+	p.Wait(`document.querySelector("[data-node=node2]").textContent.includes("2 peers, 3 drops")`)
 	p.Wait(`document.querySelector(".details").textContent.includes("flannel.1 11; 3 since this page was opened")`)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -148,6 +149,27 @@ func (p *Tab) Axe(where string) {
 	for _, v := range found {
 		p.t.Errorf("%s: axe-core's rule %s (%s) is violated %d times, first by %.300s: %s", where, v.ID, v.Help, len(v.Nodes), v.Nodes[0].HTML, v.Nodes[0].FailureSummary)
 	}
+}
+
+// Shoot writes a picture of the page if TWILL_SCREENSHOTS names a folder: make screenshots.
+func (p *Tab) Shoot(name string, width, height int64, theme string) {
+	p.t.Helper()
+	dir := os.Getenv("TWILL_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	p.Theme(theme)
+	var png []byte
+	p.Do(emulation.SetDeviceMetricsOverride(width, height, 1, width < 500), chromedp.Sleep(500*time.Millisecond),
+		chromedp.ActionFunc(func(ctx context.Context) (err error) {
+			png, err = page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).Do(ctx)
+			return err
+		}))
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	p.Do(emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
+	p.Theme("light")
 }
 
 // rules reads axe-core's, from the checkout in which the tests run.

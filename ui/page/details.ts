@@ -17,7 +17,7 @@ export function details(model: Model, name: string, survey: Survey | null, exami
   const applied = n.lastApply ? new Date(n.lastApply).toLocaleTimeString() : "not known";
   panel.append(facts([["subnets", n.subnets.join(" ")], ["underlay", n.underlay.join(" ")], ["backend", n.backend], ["MTU", String(n.mtu)],
     ["agent", `${n.agent} ${n.version ?? ""}`], ["changes", n.changes < 0 ? "not known" : String(n.changes)], ["errors", n.errors < 0 ? "not known" : String(n.errors)],
-    ["lost packets", lost(model, n)], ["last change", applied], ["fast path", n.fastPath ?? ""], ["policies", n.policies ? n.policies.error ?? (n.policies.enforced ? "enforced" : "enforced by " + (n.policies.engines ?? []).join(", ")) : ""]]));
+    ["drops", drops(model, n)], ["last change", applied], ["fast path", n.fastPath ?? ""], ["policies", n.policies ? n.policies.error ?? (n.policies.enforced ? "enforced" : "enforced by " + (n.policies.engines ?? []).join(", ")) : ""]]));
   const out = (n.peers ?? []).filter((p) => !p.inSync);
   panel.append(h("p", {}, `${plural((n.peers ?? []).length - out.length, "peer")} in sync`));
   if (out.length) panel.append(h("ul", { class: "broken-peers" }, ...out.map((p) => h("li", {}, `${p.node}: ${p.reason ?? "out of sync"}`))));
@@ -25,9 +25,9 @@ export function details(model: Model, name: string, survey: Survey | null, exami
   return panel;
 }
 
-function lost(model: Model, n: Status): string {
-  const devices = Object.entries(n.losses ?? {}).filter(([, packets]) => packets > 0).map(([dev, packets]) => `${dev} ${packets}`);
-  return devices.length ? `${devices.join(", ")}; ${model.lost(n.node)} since this page was opened` : "";
+function drops(model: Model, n: Status): string {
+  const devices = Object.entries(n.drops ?? {}).filter(([, packets]) => packets > 0).map(([dev, packets]) => `${dev} ${packets}`);
+  return devices.length ? `${devices.join(", ")}; ${model.dropped(n.node)} since this page was opened` : "";
 }
 
 function facts(rows: [string, string][]): HTMLElement {

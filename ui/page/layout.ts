@@ -89,7 +89,7 @@ export function anchor(l: Layout, host: string, dev: string, before: Point | nul
 /** Returns the height of a device, or of a place that a trace names, on its node's card. */
 function level(c: Card, dev: string): number {
   if (/pod/.test(dev)) return c.bridge - 6;
-  if (/^(veth|cni|docker)|bridge|rule|policy|forward/.test(dev)) return c.bridge + card.row / 2;
-  if (/^(eth|ens|enp|bond|wl)|underlay|wrapped|arriv/.test(dev)) return c.nic + card.row / 2;
+  if (/^(eth|ens|enp|bond|wl)|underlay|wrapped|arriv|^(in|out)put rules|^way to/.test(dev)) return c.nic + card.row / 2;
+  if (/^(veth|cni|docker)|bridge|rule|policy|^forwarding$/.test(dev)) return c.bridge + card.row / 2;
   return c.tunnel + card.row / 2;
 }

@@ -71,7 +71,7 @@ function drawCard(model: Model, c: Card, choose: Choice, chosen: { node: string;
     g.append(s("rect", { class: "device " + kind, x: c.x + 12, y, width: c.width - 24, height: card.row - 4, rx: 4 }),
       s("text", { class: "mono", x: c.x + 20, y: y + 17 }, text));
   }
-  if (n) g.append(s("text", { class: "note", x: c.x + c.width - 20, y: c.tunnel + 17, "text-anchor": "end" }, peersOf(n.peers ?? []) + lostOf(model.lost(c.name))),
+  if (n) g.append(s("text", { class: "note", x: c.x + c.width - 20, y: c.tunnel + 17, "text-anchor": "end" }, peersOf(n.peers ?? []) + dropsOf(model.dropped(c.name))),
     s("text", { class: "note", x: c.x + c.width - 20, y: c.bridge + 17, "text-anchor": "end" }, extras(n)),
     s("text", { class: "note", x: c.x + c.width - 20, y: c.nic + 17, "text-anchor": "end" }, n.changes < 0 ? "" : plural(n.changes, "change")));
   return g;
@@ -87,7 +87,7 @@ function peersOf(peers: { inSync: boolean }[]): string {
   return good === peers.length ? `${good} peers` : `${good} of ${peers.length} peers`;
 }
 
-function lostOf(packets: number): string { return packets ? `, ${plural(packets, "packet")} lost` : ""; }
+function dropsOf(packets: number): string { return packets ? ", " + plural(packets, "drop") : ""; }
 
 function extras(n: { fastPath?: string; policies?: unknown; mtu: number }): string {
   return [n.fastPath && "fast path " + n.fastPath, n.policies && "policies", "MTU " + n.mtu].filter(Boolean).join(", ");
@@ -95,8 +95,8 @@ function extras(n: { fastPath?: string; policies?: unknown; mtu: number }): stri
 
 function drawPod(p: Card["pods"][number], choose: Choice, chosen: { from: string; to: string }): SVGElement {
   const end = p.pod.id === chosen.from ? "from" : p.pod.id === chosen.to ? "to" : "";
-  const name = p.pod.id.startsWith(p.pod.node + "/") ? p.pod.id.slice(p.pod.node.length + 1) : p.pod.id;
-  const visible = short((end ? end + ": " : "") + name, Math.floor(p.width / 7));
+  const name = p.pod.id.slice(p.pod.id.indexOf("/") + 1); // the whole of it, with node or namespace, does not fit
+  const visible = short((end ? end + ": " : "") + name, Math.floor((p.width - 20) / 6.8));
   const label = `${visible}, pod ${p.pod.id}, ${p.pod.addrs.join(" ")}`;
   return button(s("g", { class: "pod " + end, "data-pod": p.pod.id },
     s("rect", { x: p.x, y: p.y, width: p.width, height: 25, rx: 12.5 }),

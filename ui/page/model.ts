@@ -8,7 +8,7 @@ export interface Peer { node: string; inSync: boolean; reason?: string; direct?:
 export interface Status {
   node: string; backend: string; packets?: string; fastPath?: string; subnets: string[]; underlay: string[]; mtu: number;
   policies?: { enforced: boolean; error?: string; engines?: string[] }; agent: string; pid: number; version?: string; lastApply?: string; changes: number; errors: number; outOfSync: number;
-  losses?: Record<string, number>; peers: Peer[] | null; findings: string[] | null;
+  drops?: Record<string, number>; peers: Peer[] | null; findings: string[] | null;
 }
 export interface Pod { id: string; node: string; addrs: string[] }
 export interface Places {
@@ -59,7 +59,7 @@ export class Model {
   connected = false;
   version = 0;
   private repaired = new Map<string, number>();
-  private lostBefore = new Map<string, number>();
+  private droppedBefore = new Map<string, number>();
   private listeners = new Set<() => void>();
 
   constructor(public view: View) {}
@@ -82,8 +82,8 @@ export class Model {
       const old = this.nodes.get(n.node);
       if (old && n.pid === old.pid && n.changes > old.changes && n.outOfSync === 0 && samePeers(n, old)) this.glow(n.node);
       this.nodes.set(n.node, n);
-      const lost = losses(n);
-      this.lostBefore.set(n.node, Math.min(this.lostBefore.get(n.node) ?? lost, lost));
+      const all = drops(n);
+      this.droppedBefore.set(n.node, Math.min(this.droppedBefore.get(n.node) ?? all, all));
     }
     for (const name of u.gone) this.nodes.delete(name);
     this.silent = new Map(u.silent.map((text) => {
@@ -117,10 +117,10 @@ export class Model {
     return (this.repaired.get(name) ?? 0) > Date.now() ? "repaired" : "ok";
   }
 
-  /** Returns how many packets a node's devices have lost since this page was opened. */
-  lost(name: string): number {
+  /** Returns how many packets a node's devices have dropped since this page was opened. */
+  dropped(name: string): number {
     const n = this.nodes.get(name);
-    return n ? losses(n) - (this.lostBefore.get(name) ?? 0) : 0;
+    return n ? drops(n) - (this.droppedBefore.get(name) ?? 0) : 0;
   }
 
   /** Says what is wrong with a node, in a few words. */
@@ -152,7 +152,7 @@ export class Model {
   pods(node: string): Pod[] { return this.places.pods.filter((p) => p.node === node); }
 }
 
-function losses(n: Status): number { return Object.values(n.losses ?? {}).reduce((sum, k) => sum + k, 0); }
+function drops(n: Status): number { return Object.values(n.drops ?? {}).reduce((sum, k) => sum + k, 0); }
 
 function samePeers(a: Status, b: Status): boolean {
   const names = (s: Status) => (s.peers ?? []).map((p) => p.node).sort().join(" ");

@@ -47,14 +47,17 @@ export class Packet {
     this.busy = true;
     this.changed();
     const ask = { from: this.from, to: this.to };
+    let walk: Walk | null = null, trace: Trace | null = null; // shown together: updates draw the page meanwhile
     try {
       if (this.model.view.can.walk && !this.live && !this.to.startsWith("service/")) {
-        this.walk = await post<Walk>("walk", { ...ask, family: this.ipv6 ? "ipv6" : undefined });
+        walk = await post<Walk>("walk", { ...ask, family: this.ipv6 ? "ipv6" : undefined });
       }
-      if (!this.walk?.arrived) this.trace = await post<Trace>("trace", { ...ask, live: this.live });
+      if (!walk?.arrived) trace = await post<Trace>("trace", { ...ask, live: this.live });
     } catch (e) {
       this.error = (e as Error).message;
     }
+    this.walk = walk;
+    this.trace = trace;
     this.busy = false;
     this.step = this.lost() ? this.steps().length - 1 : 0;
     this.changed();

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -15,6 +17,8 @@ import (
 // friend, one for twenty of the stranger's, of which all may.
 type flood struct {
 	leaked, passed atomic.Int64
+	read           atomic.Bool // all that was sent
+	friend         net.Conn
 	end            chan struct{}
 	sent           chan int64 // by the friend
 }
@@ -29,7 +33,15 @@ func startFlood(t *testing.T, w world) *flood {
 			return
 		}
 		t.Cleanup(func() { conn.Close() })
-		conn.SetReadBuffer(16 << 20)
+		raw, err := conn.SyscallConn()
+		if err == nil { // a receiver that is late must not lose any
+			err = raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+			})
+		}
+		if err != nil {
+			t.Error(err)
+		}
 		go f.receive(w, conn)
 	})
 	stranger, err := w.clientSpace.dial("udp", w.client, w.port(9))
@@ -40,15 +52,19 @@ func startFlood(t *testing.T, w world) *flood {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.friend = friend
 	go f.send(stranger, friend)
 	return f
 }
 
 func (f *flood) receive(w world, conn *net.UDPConn) {
 	for {
-		switch _, from, err := conn.ReadFromUDPAddrPort(make([]byte, 64)); {
+		data := make([]byte, 64)
+		switch n, from, err := conn.ReadFromUDPAddrPort(data); {
 		case err != nil:
 			return
+		case string(data[:n]) == last:
+			f.read.Store(true)
 		case from.Addr().Unmap() == w.client:
 			f.leaked.Add(1)
 		default:
@@ -72,14 +88,19 @@ func (f *flood) send(stranger, friend net.Conn) {
 	}
 }
 
+// last is what the friend sends when the flood is over.
+const last = "last"
+
 // stop ends the flood, and returns how many of the stranger's packets arrived, and of the friend's, and how many the
 // friend sent.
-func (f *flood) stop() (leaked, passed, sent int64) {
+func (f *flood) stop(t *testing.T) (leaked, passed, sent int64) {
+	t.Helper()
 	close(f.end)
 	sent = <-f.sent
-	for deadline := time.Now().Add(5 * time.Second); f.passed.Load() < sent && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond) // the receiver still reads
-	}
+	testwait.Until(t, "the receiver has read all that was sent", func() bool {
+		f.friend.Write([]byte(last))
+		return f.read.Load()
+	})
 	return f.leaked.Load(), f.passed.Load(), sent
 }
 
@@ -110,7 +131,7 @@ func TestNothingLeaks(t *testing.T) {
 		}
 		settle(t, f, want)
 	}
-	leaked, passed, sent := flood.stop()
+	leaked, passed, sent := flood.stop(t)
 	if leaked > 0 || passed < sent*99/100 || sent < 100 {
 		t.Errorf("%d packets leaked; %d of %d passed", leaked, passed, sent)
 	}
@@ -164,7 +185,7 @@ func TestReplacedChains(t *testing.T) {
 		apply(t, f, netstate.Diff(want, have))
 		have = want
 	}
-	leaked, passed, sent := flood.stop()
+	leaked, passed, sent := flood.stop(t)
 	if leaked > 0 || passed < sent || sent < 100 {
 		t.Errorf("%d packets leaked; %d of %d passed", leaked, passed, sent)
 	}

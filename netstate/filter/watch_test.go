@@ -5,24 +5,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/netstatetest"
 )
 
-// quiet is how long no event must come.
+// quiet is for how long no event may come.
 const quiet = 100 * time.Millisecond
 
-// event reports whether an event comes in time.
-func event(t *testing.T, events <-chan struct{}, within time.Duration) bool {
+// event waits until no event comes, and reports whether any came.
+func event(t *testing.T, events <-chan struct{}) bool {
 	t.Helper()
-	select {
-	case _, ok := <-events:
-		if !ok {
-			t.Fatal("the channel was closed")
-		}
-		return true
-	case <-time.After(within):
-		return false
-	}
+	return netstatetest.Quiet(t, events, quiet)
 }
 
 // TestWatch: changes of others in our tables are events; our own and those of other tables are none.
@@ -49,7 +43,7 @@ func TestWatch(t *testing.T) {
 			settle(t, f, policies(t))
 		},
 	} {
-		if own(); event(t, events, quiet) {
+		if own(); event(t, events) {
 			t.Errorf("change %d: an event", i)
 		}
 	}
@@ -63,12 +57,14 @@ func TestWatch(t *testing.T) {
 		"nft delete table ip twill-policy",
 		"nft flush ruleset",
 	} {
-		if sh(t, foreign); !event(t, events, 5*time.Second) {
+		sh(t, foreign)
+		select {
+		case <-events:
+		case <-time.After(testwait.Limit):
 			t.Errorf("%s: no event", foreign)
 		}
-		for event(t, events, quiet) { // one command is several changes
-		}
-		if settle(t, f, policies(t)); event(t, events, quiet) {
+		event(t, events) // one command is several changes
+		if settle(t, f, policies(t)); event(t, events) {
 			t.Errorf("%s: an event when it is mended", foreign)
 		}
 	}
@@ -90,7 +86,7 @@ func TestWatchEnds(t *testing.T) {
 		if ok {
 			t.Error("an event")
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(testwait.Limit):
 		t.Error("the channel is still open")
 	}
 }

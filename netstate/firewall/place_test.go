@@ -281,11 +281,7 @@ func TestPlaceWatched(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.again(t, true, "-A")
-			select {
-			case <-events:
-			case <-time.After(5 * time.Second):
-				t.Errorf("%s: no event", b.bin)
-			}
+			await(t, events, b.bin)
 			settle(t, f, want)
 			if got := b.letters(t); got != "J ours R" {
 				t.Errorf("%s: got %q, want \"J ours R\"", b.bin, got)

@@ -3,31 +3,21 @@ package firewall
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/netstate"
 )
 
-// variantOf is the iptables of a ground, and whether nf_tables announces what it writes.
-func (g ground) variantOf() (bin string, announced bool) {
-	return g.name, g.name == "iptables-nft"
-}
-
-// TestRenamed: a chain of ours that was renamed goes with the jump that leads to it, at once where the kernel announces
-// it. Chains of others stay, also if a rule with our mark leads there.
+// TestRenamed: a chain of ours that was renamed goes with the jump that leads to it, and is noticed where the kernel
+// announces it, elsewhere at the next look. Chains of others stay, also if a rule with our mark leads there.
 func TestRenamed(t *testing.T) {
 	onGrounds(t, func(t *testing.T, g ground, f *Firewall) {
 		if g.mode == netstate.NFTables {
 			return
 		}
-		bin, announced := g.variantOf()
+		bin := g.name
 		want := wanted(g.mode)
 		settle(t, f, want)
-		f.legacyInterval = 500 * time.Millisecond
-		events, err := f.Watch(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		events, look := g.watch(t, f)
 		for _, c := range []struct{ disturb, left string }{
 			{"iptables -E FLANNEL-FWD RENAMED", ""},
 			{"iptables -E FLANNEL-FWD RENAMED; iptables -N FLANNEL-FWD", ""},
@@ -38,15 +28,8 @@ func TestRenamed(t *testing.T) {
 		} {
 			before := saved(t, bin)
 			sh(t, strings.ReplaceAll(c.disturb, "iptables ", bin+" "))
-			within := 200 * time.Millisecond
-			if !announced {
-				within = 5 * time.Second
-			}
-			select {
-			case <-events:
-			case <-time.After(within):
-				t.Errorf("%s: no event within %s", c.disturb, within)
-			}
+			look()
+			await(t, events, c.disturb)
 			settle(t, f, want)
 			after := saved(t, bin)
 			if c.left == "" && after != before {
@@ -58,7 +41,8 @@ func TestRenamed(t *testing.T) {
 			}
 			sh(t, strings.ReplaceAll("iptables -F INPUT; iptables -F RENAMED; iptables -X RENAMED; true", "iptables ", bin+" "))
 			settle(t, f, want)
-			quiet(events)
+			look()
+			quiet(t, events)
 		}
 		sh(t, bin+" -E FLANNEL-FWD RENAMED; "+bin+" -t nat -N OTHER")
 		settle(t, f, netstate.State{})

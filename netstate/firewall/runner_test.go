@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -38,7 +39,7 @@ func TestLocked(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "xtables lock") {
 			t.Errorf("apply while another holds the lock: %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testwait.Limit):
 		t.Fatal("apply still waits for the lock")
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_UN); err != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -135,13 +134,9 @@ func TestStraysWatched(t *testing.T) {
 	}
 	for _, c := range strayCasesHere(t) {
 		sh(t, "nft '"+c.nft+"'")
-		select {
-		case <-events:
-		case <-time.After(time.Second):
-			t.Errorf("%s: no event within a second", c.nft)
-		}
+		await(t, events, c.nft)
 		settle(t, f, want)
-		quiet(events)
+		quiet(t, events)
 	}
 	for _, foreign := range []string{
 		"nft 'add table inet flannel-ipv4; add chain inet flannel-ipv4 extra; " +
@@ -153,20 +148,8 @@ func TestStraysWatched(t *testing.T) {
 		"iptables-nft -t nat -N KUBE-SVC-2; iptables-nft -t nat -X KUBE-SVC-2",
 	} {
 		sh(t, foreign)
-		if quiet(events) {
+		if quiet(t, events) {
 			t.Errorf("%s: an event", foreign)
-		}
-	}
-}
-
-// quiet waits until no event has come for 200 ms, and reports whether any came.
-func quiet(events <-chan struct{}) (came bool) {
-	for {
-		select {
-		case <-events:
-			came = true
-		case <-time.After(200 * time.Millisecond):
-			return came
 		}
 	}
 }

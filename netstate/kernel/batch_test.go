@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/netstatetest"
 )
 
 // TestBatchErrors applies thousands of routes of which each third has a gateway that nobody reaches: exactly those
@@ -79,13 +81,7 @@ func TestWatchOwnChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for wait := true; wait; {
-		select {
-		case <-hints:
-		case <-time.After(200 * time.Millisecond):
-			wait = false
-		}
-	}
+	netstatetest.Quiet(t, hints, 200*time.Millisecond)
 	more := large(50)
 	for k := range large(1) {
 		delete(more, k)
@@ -94,10 +90,8 @@ func TestWatchOwnChanges(t *testing.T) {
 		if err := h.Kernel.Apply(t.Context(), plan); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-hints:
+		if netstatetest.Quiet(t, hints, 200*time.Millisecond) {
 			t.Errorf("a hint about what was applied, from %s on", plan[0])
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 	for _, c := range []string{"ip route del 10.100.7.0/24", "ip neigh del 10.100.8.0 dev flannel.1",
@@ -111,7 +105,7 @@ func TestWatchOwnChanges(t *testing.T) {
 		}
 		select {
 		case <-hints:
-		case <-time.After(2 * time.Second):
+		case <-time.After(testwait.Limit):
 			t.Errorf("no hint after %q", c)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -23,7 +24,8 @@ type Kernel struct {
 	bulk      *rtnl.Conn // for what there are thousands of
 	left      []netstate.Left
 	offloads  *offloads
-	providers []Provider // the last is offloads
+	providers []Provider    // the last is offloads
+	interval  time.Duration // pollInterval, or what a test sets
 	filter    atomic.Pointer[filter]
 	carriers  atomic.Pointer[map[int]bool] // indices of the interfaces with an address at the last Interfaces
 }
@@ -56,7 +58,8 @@ func New(left []netstate.Left, providers ...Provider) (*Kernel, error) {
 		bulk.Close()
 		return nil, err
 	}
-	k := &Kernel{nl: h, bulk: bulk, left: left, offloads: features, providers: append(slices.Clone(providers), features)}
+	k := &Kernel{nl: h, bulk: bulk, left: left, offloads: features, providers: append(slices.Clone(providers), features),
+		interval: pollInterval}
 	k.filter.Store(newFilter(nil))
 	return k, nil
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -132,20 +131,17 @@ func TestConnected(t *testing.T) {
 
 // TestPolledAgain: a provider is polled for as long as Watch runs.
 func TestPolledAgain(t *testing.T) {
-	p := provider{keepalive: new(atomic.Int64)}
+	p := newProvider()
 	h := freshWith(t, func() []Provider { return []Provider{p} })
+	h.Kernel.(*Kernel).interval = 100 * time.Millisecond
 	hints, err := h.Kernel.Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // Watch compares with what it read first
+	p.awaitPolls(t, 1) // Watch compares with what it read first
 	for i := range int64(2) {
 		p.keepalive.Store(i + 1)
-		select {
-		case <-hints:
-		case <-time.After(3 * pollInterval):
-			t.Errorf("no hint after change %d", i+1)
-		}
+		hinted(t, hints)
 	}
 }
 

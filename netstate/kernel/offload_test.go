@@ -1,13 +1,12 @@
 package kernel
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/netstatetest"
 )
 
 // TestWatchOffload: another value that somebody gives it is told, because it is polled.
@@ -28,28 +27,13 @@ func TestWatchOffload(t *testing.T) {
 	if err := k.Apply(t.Context(), netstate.Diff(want, netstate.State{})); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*pollInterval)
-	defer cancel()
-	hints, err := k.Watch(ctx)
+	hints, err := k.Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	drainHints(hints)
+	netstatetest.Quiet(t, hints, 10*gather) // the changes of before are told
 	if _, err := k.offloads.ethtool("flannel.77", unix.ETHTOOL_STXCSUM, 1); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := <-hints; !ok {
-		t.Error("nobody said that the offload is on again")
-	}
-}
-
-// drainHints waits until the changes of before are told.
-func drainHints(hints <-chan struct{}) {
-	for {
-		select {
-		case <-hints:
-		case <-time.After(10 * gather):
-			return
-		}
-	}
+	hinted(t, hints) // the offload is on again
 }

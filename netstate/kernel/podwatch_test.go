@@ -1,66 +1,121 @@
 package kernel
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/netstatetest"
 )
 
-// TestWatchPods: pods that come and go are news where the fast path is wanted, those of a second together; where it is
-// not they are none.
+// TestWatchPods: pods that come and go are news where the fast path is wanted; where it is not they are none.
 func TestWatchPods(t *testing.T) {
 	for _, fast := range []bool{false, true} {
 		t.Run(fmt.Sprint("fast path ", fast), func(t *testing.T) {
 			h := fresh(t)
+			k := h.Kernel.(*Kernel)
 			want, _ := portsWanted(t, h, nil)
 			if fast {
 				want.Add(netstate.Switch{})
 			}
 			observe := func() {
-				if _, err := h.Kernel.Observe(t.Context(), want); err != nil {
+				if _, err := k.Observe(t.Context(), want); err != nil {
 					t.Fatal(err)
 				}
 			}
 			observe()
-			hints, err := h.Kernel.Watch(t.Context())
-			if err != nil {
-				t.Fatal(err)
+			hints, pods := received(t, k)
+			quiet := func(notices <-chan struct{}) bool {
+				t.Helper()
+				return !netstatetest.Quiet(t, notices, 5*gather)
 			}
-			count := func(during time.Duration) (n int) {
-				for end := time.After(during); ; {
-					select {
-					case <-hints:
-						n++
-					case <-end:
-						return n
-					}
-				}
+			if !quiet(hints) || !quiet(pods) {
+				t.Fatal("a hint, and nothing happens")
 			}
-			if n := count(podDelay + podDelay/2); n > 0 {
-				t.Fatalf("%d hints, and nothing happens", n)
-			}
-			expect := map[bool]int{true: 1}[fast]
 			for i := range 3 {
 				want.Add(podPort(t, h, fmt.Sprint("veth1", i), func(p *netstate.Port) {
 					withAddrs(p)
 					p.Hairpin = false // as it is, so that nothing is to be put back
 				}))
-			}
-			if n := count(podDelay + podDelay/2); n != expect {
-				t.Errorf("%d hints of three new pods, want %d", n, expect)
+				if quiet(pods) == fast || !quiet(hints) {
+					t.Errorf("pod %d comes: want news %t, and no hint before others come", i, fast)
+				}
 			}
 			observe()
 			run(t, h, "ip link set veth10 mtu 1450", "ip link set veth10 promisc on", "ip link set veth10 promisc off")
-			if n := count(podDelay + podDelay/2); n > 0 {
-				t.Errorf("%d hints of a pod that is known", n)
+			if !quiet(pods) || !quiet(hints) {
+				t.Error("a hint of a pod that is known")
 			}
-			run(t, h, "ip link del veth10", "ip link del veth11")
-			count(podDelay / 2) // a busy machine may take devices away slowly, which is news by itself
-			if n := count(podDelay); n != expect {
-				t.Errorf("%d hints of two pods that went, want %d", n, expect)
+			for _, name := range []string{"veth10", "veth11"} { // a device that goes slowly may be a hint by itself
+				if run(t, h, "ip link del "+name); quiet(pods) == fast {
+					t.Errorf("%s goes: want news %t", name, fast)
+				}
 			}
+			if !fast {
+				return
+			}
+			all, err := k.Watch(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			podPort(t, h, "veth19", withAddrs)
+			hinted(t, all)
 		})
 	}
+}
+
+// received returns what the kernel's messages are: hints, and news of pods.
+func received(t *testing.T, k *Kernel) (hints, pods <-chan struct{}) {
+	t.Helper()
+	conn, err := k.subscribe(watchBuffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, p := make(chan struct{}, 1), make(chan struct{}, 1)
+	done := make(chan error)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		done <- k.receive(ctx, conn, portWatch{map[int]netstate.Port{}, map[int]bool{}, p}, h, make(chan struct{}, 1))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		conn.Close()
+		<-done
+	})
+	return h, p
+}
+
+// TestGatherPods: pods that come and go within a second are one hint, and later ones another.
+func TestGatherPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		pods, hints := make(chan struct{}, 1), make(chan struct{}, 1)
+		done := make(chan error)
+		go func() { done <- gatherPods(ctx, pods, hints) }()
+		for round := range 2 {
+			for range 3 {
+				notify(pods)
+				time.Sleep(podDelay / 4)
+			}
+			if synctest.Wait(); len(hints) > 0 {
+				t.Errorf("round %d: a hint before the second is over", round)
+			}
+			time.Sleep(podDelay / 4)
+			if synctest.Wait(); len(hints) != 1 {
+				t.Fatalf("round %d: %d hints of three pods, want one", round, len(hints))
+			}
+			<-hints
+			time.Sleep(2 * podDelay)
+			if synctest.Wait(); len(hints) > 0 {
+				t.Errorf("round %d: a second hint", round)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/netstatetest"
 )
@@ -152,20 +153,15 @@ func watchQuietly(t *testing.T, h netstatetest.Harness) <-chan struct{} {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
-		select {
-		case <-hints:
-		case <-time.After(5 * gather):
-			return hints
-		}
-	}
+	netstatetest.Quiet(t, hints, 5*gather)
+	return hints
 }
 
 func hinted(t *testing.T, hints <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-hints:
-	case <-time.After(time.Second):
+	case <-time.After(testwait.Limit):
 		t.Fatal("no hint")
 	}
 }

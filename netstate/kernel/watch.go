@@ -191,7 +191,7 @@ func notify(notices chan<- struct{}) {
 // poll hints when one of the observed sysctls, or something of a provider's, is not what it was. It looks again when a
 // message says that a sysctl changed.
 func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan struct{}) error {
-	timer := time.NewTimer(procfs.UntilNext(pollInterval))
+	timer := time.NewTimer(procfs.UntilNext(k.interval))
 	defer timer.Stop()
 	last := k.pollState()
 	for {
@@ -207,7 +207,7 @@ func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan
 			last = now
 			notify(hints)
 		}
-		timer.Reset(max(procfs.UntilNext(pollInterval), pollShare*time.Since(began)))
+		timer.Reset(max(procfs.UntilNext(k.interval), pollShare*time.Since(began)))
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -77,7 +77,7 @@ func TestEach(t *testing.T) {
 	for _, to := range []string{"127.0.0.1:8", "127.0.0.1:9", "[::1]:9"} {
 		send(t, to, strings.Repeat("x", 300))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	var got []Packet
 	err = l.Each(ctx, func(p Packet) {

@@ -183,7 +183,7 @@ func (n *node) state() string {
 	return have.String()
 }
 
-// eventually waits until the check holds.
+// eventually waits until the check holds. Its clock is that of a bubble: outside of one is testwait.Until.
 func (n *node) eventually(what string, check func() bool) {
 	n.Helper()
 	for end := time.Now().Add(10 * time.Second); !check(); time.Sleep(5 * time.Millisecond) {

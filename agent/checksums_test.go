@@ -65,7 +65,8 @@ func (p *probed) offload() bool {
 	return got.On
 }
 
-func after(d time.Duration) {
+// pass lets time of a bubble pass.
+func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -77,12 +78,12 @@ func TestChecksumsBroken(t *testing.T) {
 		p.addPeers(2, 9)
 		stop := p.start()
 		p.eventually("the offload off", func() bool { return p.ready() && !p.offload() })
-		after(time.Second)
+		pass(time.Second)
 		if n := p.probes(); n > probesPerChange {
 			t.Errorf("%d probes", n)
 		}
 		p.addPeers(10, 12)
-		after(2 * time.Minute)
+		pass(2 * time.Minute)
 		if n := p.probes(); n > 0 {
 			t.Errorf("%d probes without the offload", n)
 		}
@@ -111,12 +112,12 @@ func TestChecksumsIntact(t *testing.T) {
 		p := newProbed(t, "auto", checksum.Intact)
 		p.addPeers(2, 9)
 		defer p.start()()
-		after(5 * time.Minute)
+		pass(5 * time.Minute)
 		if n := p.probes(); n != probesPerChange || !p.offload() {
 			t.Errorf("%d probes, offload %t", n, p.offload())
 		}
 		p.setPeer("node9", "10.244.9.0/24", "192.168.33.200", "0e:00:00:00:00:09")
-		after(5 * time.Minute)
+		pass(5 * time.Minute)
 		if n := p.probes(); n != 1 {
 			t.Errorf("%d probes after one peer has moved", n)
 		}
@@ -129,14 +130,14 @@ func TestChecksumsUnknown(t *testing.T) {
 		p := newProbed(t, "auto", checksum.Unknown)
 		p.addPeers(2, 9)
 		defer p.start()()
-		after(time.Minute)
+		pass(time.Minute)
 		if n := p.probes(); n < 2*probesPerChange || n > 8*probesPerChange || !p.offload() {
 			t.Errorf("%d probes in a minute, offload %t", n, p.offload())
 		}
 		p.mu.Lock()
 		p.result = checksum.Broken
 		p.mu.Unlock()
-		after(2 * probeAgain)
+		pass(2 * probeAgain)
 		if p.offload() || !strings.Contains(p.log.String(), "device=flannel.1 underlay=eth1 to=192.168.33.1") {
 			t.Error("a peer that answers later is not heard:\n" + p.log.String())
 		}
@@ -150,7 +151,7 @@ func TestChecksumsNotAsked(t *testing.T) {
 			p := newProbed(t, key, checksum.Broken)
 			p.addPeers(2, 3)
 			defer p.start()()
-			after(time.Minute)
+			pass(time.Minute)
 			if n := p.probes(); n > 0 || p.offload() != offload {
 				t.Errorf("%q: %d probes, offload %t", key, n, p.offload())
 			}

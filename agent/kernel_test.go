@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -89,7 +90,7 @@ func TestJoinWatches(t *testing.T) {
 				if ok != want {
 					t.Errorf("%s: a hint %t, want %t", what, ok, want)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(testwait.Limit):
 				t.Fatalf("%s: nothing came", what)
 			}
 		}
@@ -108,7 +109,7 @@ func TestJoinWatches(t *testing.T) {
 		}
 		select {
 		case <-net.ended.Done():
-		case <-time.After(10 * time.Second):
+		case <-time.After(testwait.Limit):
 			t.Error("the other subscription goes on")
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -28,13 +29,13 @@ func TestTunnelsAreTold(t *testing.T) {
 	n.start()
 	addr := netip.MustParseAddr
 	two := map[netip.Addr]netip.Addr{addr("192.168.33.102"): addr("10.244.2.0")}
-	n.eventually("the tunnel of the first peer is told", func() bool { return told.last(two) })
+	testwait.Until(t, "the tunnel of the first peer is told", func() bool { return told.last(two) })
 	three := maps.Clone(two)
 	three[addr("192.168.33.103")] = addr("10.244.3.0")
 	n.addPeer("node3", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
-	n.eventually("the tunnel of a peer that came is told", func() bool { return told.last(three) })
+	testwait.Until(t, "the tunnel of a peer that came is told", func() bool { return told.last(three) })
 	n.setPeers(slices.DeleteFunc(n.peers(), func(l subnet.Lease) bool { return l.Node == "node3" }))
-	n.eventually("that a peer has left is told", func() bool { return told.last(two) })
+	testwait.Until(t, "that a peer has left is told", func() bool { return told.last(two) })
 }
 
 // tunnels are what policies are told, last the newest.

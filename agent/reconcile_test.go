@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/fake"
 	"github.com/twill-net/twill/subnet"
@@ -118,7 +119,7 @@ func TestRemind(t *testing.T) {
 		a.leases.remind(time.Millisecond)
 		select {
 		case <-a.leases.changed:
-		case <-time.After(10 * time.Second):
+		case <-time.After(testwait.Limit):
 			t.Fatal("nobody was reminded")
 		}
 	}

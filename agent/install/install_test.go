@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 func put(t *testing.T, path, text string) {
@@ -408,18 +410,18 @@ func TestKeeper(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()
-	eventually(t, "the plugin is installed", func() bool { _, err := os.Stat(filepath.Join(to, "twill")); return err == nil })
+	testwait.Until(t, "the plugin is installed", func() bool { _, err := os.Stat(filepath.Join(to, "twill")); return err == nil })
 	if err := os.Remove(filepath.Join(to, "twill")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the deleted plugin is back", func() bool { _, err := os.Stat(filepath.Join(to, "twill")); return err == nil })
+	testwait.Until(t, "the deleted plugin is back", func() bool { _, err := os.Stat(filepath.Join(to, "twill")); return err == nil })
 	if got := <-events; !strings.HasPrefix(got, "ForeignCNIConfig "+rival+" comes before 10-twill.conflist") {
 		t.Errorf("event %q", got)
 	}
 	if err := os.Remove(rival); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the log says that the rival is gone", func() bool { return strings.Contains(log.String(), "any more") })
+	testwait.Until(t, "the log says that the rival is gone", func() bool { return strings.Contains(log.String(), "any more") })
 	put(t, rival, `{"type":"bridge"}`)
 	<-events
 	cancel()
@@ -467,16 +469,6 @@ func TestRivalOfAMoment(t *testing.T) {
 	if k.rivals(); !strings.Contains(log.String(), "no other CNI config comes before Twill's any more") {
 		t.Errorf("that it went is not logged at once:\n%s", log.String())
 	}
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("not so after 5 s: %s", what)
 }
 
 type safeBuffer struct {

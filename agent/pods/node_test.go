@@ -24,6 +24,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -260,11 +261,11 @@ func someOfEach(t *testing.T) *node {
 // waitVeths waits for the kernel, which removes a namespace's devices a little later than the namespace.
 func (n *node) waitVeths(want int) {
 	n.Helper()
-	veths := 0
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	testwait.Nil(n, fmt.Sprintf("the node has %d ends of veth pairs", want), func() error {
+		veths := 0
 		n.run(func() error {
 			links, err := netlink.LinkList()
-			if veths = 0; errors.Is(err, netlink.ErrDumpInterrupted) {
+			if errors.Is(err, netlink.ErrDumpInterrupted) {
 				veths = -1 // something came or went meanwhile
 				return nil
 			}
@@ -275,9 +276,9 @@ func (n *node) waitVeths(want int) {
 			}
 			return err
 		})
-		if veths == want {
-			return
+		if veths != want {
+			return fmt.Errorf("it has %d", veths)
 		}
-	}
-	n.Fatalf("the node has %d ends of veth pairs, want %d", veths, want)
+		return nil
+	})
 }

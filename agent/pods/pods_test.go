@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/subnet"
 )
@@ -114,16 +116,18 @@ func TestGrace(t *testing.T) {
 func TestGraceBeginsAnew(t *testing.T) {
 	n := newNode(t)
 	n.reserve("slow", "10.244.1.90")
-	r := n.reclaimer(50 * time.Millisecond)
+	r := n.reclaimer(time.Hour)
 	n.run(func() error { return r.Check(context.Background()) })
 	if len(r.dead) != 1 {
 		t.Fatalf("%d allocations without a pod, want one", len(r.dead))
+	}
+	for id := range r.dead {
+		r.dead[id] = time.Now().Add(-2 * time.Hour)
 	}
 	if err := os.Remove(filepath.Join(n.store(), "10.244.1.90")); err != nil {
 		t.Fatal(err)
 	}
 	n.addLikeFlannel("slow", newNamespace(t), "10.244.1.90")
-	time.Sleep(60 * time.Millisecond)
 	n.run(func() error { return r.Check(context.Background()) })
 	if got := n.owners(); got != "slow" || len(r.dead) != 0 {
 		t.Errorf("reservations of %q, %d allocations without a pod; want slow's and none", got, len(r.dead))
@@ -292,16 +296,18 @@ func TestBootOfANewNode(t *testing.T) {
 func TestRun(t *testing.T) {
 	n := someOfEach(t)
 	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
 	go func() {
-		for end := time.Now().Add(5 * time.Second); n.owners() != "flannel live" && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
-		cancel()
+		defer close(done)
+		n.run(func() error { return n.reclaimer(30 * time.Millisecond).Run(ctx) })
 	}()
-	n.run(func() error { return n.reclaimer(30 * time.Millisecond).Run(ctx) })
-	if got := n.owners(); got != "flannel live" {
-		t.Errorf("reservations of %q are left, want those of the living", got)
-	}
+	defer func() { cancel(); <-done }()
+	testwait.Nil(t, "reservations of the living alone are left", func() error {
+		if got := n.owners(); got != "flannel live" {
+			return fmt.Errorf("they are of %q", got)
+		}
+		return nil
+	})
 }
 
 func TestLive(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -112,18 +113,22 @@ func TestEdges(t *testing.T) {
 		for _, n := range []*node{a, b} {
 			n.restore()
 		}
-		if !established(a, b, e) {
+		if !established(a, b, e, 2*time.Second) {
 			e = newEcho(t, a.pod, b.pod, b.pod4())
 			e.assured()
 		}
 		t.Run(x.name, func(t *testing.T) {
-			if !established(a, b, e) {
+			if !established(a, b, e, testwait.Limit) {
 				t.Fatalf("a packet is slow before anything happened: %s; %s", a.counted(), b.counted())
 			}
 			x.do(a, b, e)
 			at := x.at(a, b)
 			before := at.count(x.by, x.result)
-			if came := e.once(x.size); came == x.lost {
+			within := testwait.Limit
+			if x.lost {
+				within = 2 * time.Second
+			}
+			if came := e.once(x.size, within); came == x.lost {
 				t.Errorf("it arrived: %t", came)
 			}
 			if n := at.count(x.by, x.result); n == before {
@@ -178,10 +183,10 @@ func (n *node) restore() {
 	}
 }
 
-// established reports whether the flow is fast in both nodes.
-func established(a, b *node, e echo) bool {
+// established reports whether a datagram of the flow comes back within a time, and is fast in both nodes.
+func established(a, b *node, e echo, within time.Duration) bool {
 	before := []uint64{a.count(netstate.ToPod, "encap"), b.count(netstate.ToPod, "encap")}
-	return e.once(100) && slices.Equal([]uint64{before[0] + 1, before[1] + 1},
+	return e.once(100, within) && slices.Equal([]uint64{before[0] + 1, before[1] + 1},
 		[]uint64{a.count(netstate.ToPod, "encap"), b.count(netstate.ToPod, "encap")})
 }
 
@@ -205,7 +210,7 @@ func TestSlow(t *testing.T) {
 		client.Close()
 		server.Close()
 	}
-	eventually(t, "all connections are over on both nodes", func() bool {
+	testwait.Until(t, "all connections are over on both nodes", func() bool {
 		for _, n := range []*node{a, b} {
 			text := n.command("conntrack", "-L", "-p", "tcp")
 			if strings.Count(text, "TIME_WAIT") != 20 || strings.Contains(text, "ESTABLISHED") {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -32,14 +33,14 @@ func connection(t *testing.T, from, to *space, addr netip.Addr) (client, server 
 		c, _ := l.Accept()
 		accepted <- c
 	}()
-	from.do(func() { client, err = net.DialTimeout("tcp", l.Addr().String(), 10*time.Second) })
+	from.do(func() { client, err = net.DialTimeout("tcp", l.Addr().String(), testwait.Limit) })
 	if err != nil {
 		l.Close()
 		t.Fatal(err)
 	}
 	server = <-accepted
 	t.Cleanup(func() { client.Close(); server.Close() })
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(2 * testwait.Limit)
 	_ = client.SetDeadline(deadline)
 	_ = server.SetDeadline(deadline)
 	return client, server
@@ -97,28 +98,30 @@ func newEcho(t *testing.T, from, to *space, addr netip.Addr) echo {
 	return e
 }
 
-// once sends a datagram, and reports whether it came back.
-func (e echo) once(size int) bool {
+// once sends a datagram, and reports whether it came back within a time.
+func (e echo) once(size int, within time.Duration) bool {
 	e.t.Helper()
 	if _, err := e.client.Write(make([]byte, size)); err != nil {
 		return false
 	}
-	_ = e.client.SetReadDeadline(time.Now().Add(2 * time.Second))
+	_ = e.client.SetReadDeadline(time.Now().Add(within))
 	n, err := e.client.Read(make([]byte, 65536))
 	return err == nil && n == size
 }
 
 func (e echo) must(size int) {
 	e.t.Helper()
-	if !e.once(size) {
+	if !e.once(size, testwait.Limit) {
 		e.t.Fatalf("a datagram of %d bytes did not come back", size)
 	}
 }
 
-// assured makes conntrack take the flow for a stream, which takes it two seconds.
+// assured makes conntrack take the flow for a stream.
 func (e echo) assured() {
 	e.t.Helper()
-	for end := time.Now().Add(2200 * time.Millisecond); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	e.must(100)
+	testwait.Pause(e.t, 2200*time.Millisecond, "a flow is a stream when it is two seconds old")
+	for range 10 {
 		e.must(100)
 	}
 }
@@ -186,14 +189,17 @@ func indexOf(text, word string) int { return max(strings.Index(text, word), 0) }
 func TestRefresh(t *testing.T) {
 	a, b := fast(t, netstate.Encapsulate)
 	for _, n := range []*node{a, b} {
-		n.sysctl(tcpTimeout, "4")
+		n.sysctl(tcpTimeout, "8")                             // a busy machine may stop for some seconds
 		n.sysctl("net/netfilter/nf_conntrack_tcp_loose", "0") // an entry that was lost would not come again
 	}
 	a.become(b, netstate.Encapsulate)
 	b.become(a, netstate.Encapsulate)
 	client, server := connection(t, a.pod, b.pod, b.pod4())
 	transfer(t, client, server, 50<<20)
-	for end := time.Now().Add(7 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for range 60 { // much longer than conntrack keeps a flow that it does not see
+		<-tick.C
 		transfer(t, client, server, 1000)
 	}
 	for _, n := range []*node{a, b} {
@@ -208,7 +214,7 @@ func TestRefresh(t *testing.T) {
 	}
 	client.Close()
 	server.Close()
-	eventually(t, "the connection is over on both nodes", func() bool {
+	testwait.Until(t, "the connection is over on both nodes", func() bool {
 		return strings.Contains(a.command("conntrack", "-L", "-p", "tcp"), "TIME_WAIT") &&
 			strings.Contains(b.command("conntrack", "-L", "-p", "tcp"), "TIME_WAIT")
 	})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -101,7 +102,7 @@ func receive(c *net.UDPConn, n int) int {
 	seen := map[uint64]bool{}
 	buffer := make([]byte, 2000)
 	for len(seen) < n {
-		_ = c.SetReadDeadline(time.Now().Add(3 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(testwait.Limit))
 		size, err := c.Read(buffer)
 		if err != nil {
 			break
@@ -149,7 +150,7 @@ func TestDatagramSegments(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range n {
-					_ = e.client.SetReadDeadline(time.Now().Add(2 * time.Second))
+					_ = e.client.SetReadDeadline(time.Now().Add(testwait.Limit))
 					if got, err := e.client.Read(make([]byte, 65536)); err != nil || got != size {
 						t.Fatalf("datagram %d has %d bytes, %v; %s; %s", i, got, err, a.counted(), b.counted())
 					}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -58,7 +59,7 @@ func TestFewCapabilities(t *testing.T) {
 		before := a.count(netstate.FromPod, string(mode))
 		e := newEcho(t, a.pod, b.pod, b.pod4())
 		e.assured()
-		eventually(t, string(mode)+" takes the fast path", func() bool {
+		testwait.Until(t, string(mode)+" takes the fast path", func() bool {
 			e.must(100)
 			return a.count(netstate.FromPod, string(mode)) > before
 		})

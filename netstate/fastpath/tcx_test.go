@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -151,7 +152,7 @@ func TestLostPin(t *testing.T) {
 	}
 	a.bring(want)
 	lose().Close()
-	eventually(t, "the program goes with its link", func() bool {
+	testwait.Until(t, "the program goes with its link", func() bool {
 		return a.diff(want).String() == "+ program to_pod dev flannel.1 ingress\n"
 	})
 	a.bring(want)

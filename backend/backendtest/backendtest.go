@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // Log returns a logger that calls f with each line.
@@ -57,12 +59,10 @@ type Machine struct {
 	*testing.T
 	N  int
 	NS string // a path
-
-	patience time.Duration // of Pings
 }
 
-// New makes a machine: a thread stays in its namespace until the test ends. Pings of it wait as long as patience.
-func New(t *testing.T, n int, patience time.Duration) *Machine {
+// New makes a machine: a thread stays in its namespace until the test ends.
+func New(t *testing.T, n int) *Machine {
 	t.Helper()
 	ready, end := make(chan string), make(chan bool)
 	go func() {
@@ -74,7 +74,7 @@ func New(t *testing.T, n int, patience time.Duration) *Machine {
 		ready <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
 		<-end
 	}()
-	m := &Machine{T: t, N: n, NS: <-ready, patience: patience}
+	m := &Machine{T: t, N: n, NS: <-ready}
 	t.Cleanup(func() { close(end) })
 	if m.NS == "" {
 		t.Fatal("make a network namespace: it needs root")
@@ -116,9 +116,9 @@ func (m *Machine) Do(f func() error) error {
 	return <-ended
 }
 
-// Pings reports whether an address answers before patience is at its end.
+// Pings reports whether an address answers before testwait.Limit.
 func (m *Machine) Pings(to string) bool {
-	for end := time.Now().Add(m.patience); time.Now().Before(end); {
+	for end := time.Now().Add(testwait.Limit); time.Now().Before(end); {
 		if _, err := m.Try("ping -c 1 -W 1 " + to); err == nil {
 			return true
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/backend/backendtest"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -50,7 +51,7 @@ func end(t *testing.T, addr string) *net.UDPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(testwait.Limit))
 	return conn
 }
 

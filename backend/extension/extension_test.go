@@ -10,10 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/backendtest"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -88,16 +90,14 @@ func (tr *trial) show(synced bool, peers ...subnet.Lease) {
 // wants waits for exactly these lines, and takes them out of the file.
 func (tr *trial) wants(lines ...string) {
 	tr.Helper()
-	want, got := strings.Join(lines, "\n"), ""
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	want := strings.Join(lines, "\n")
+	testwait.Nil(tr, "the commands run", func() error {
 		data, _ := os.ReadFile(tr.out)
-		if got = strings.TrimSpace(string(data)); strings.Count(got, "\n") >= strings.Count(want, "\n") && got == want {
-			break
+		if got := strings.TrimSpace(string(data)); got != want {
+			return fmt.Errorf("they got\n%s\nwant\n%s", got, want)
 		}
-	}
-	if got != want {
-		tr.Errorf("the commands got\n%s\nwant\n%s", got, want)
-	}
+		return nil
+	})
 	if err := os.Remove(tr.out); err != nil && want != "" {
 		tr.Error(err)
 	}
@@ -182,11 +182,13 @@ func TestFailure(t *testing.T) {
 }
 
 func TestRun(t *testing.T) {
-	began := time.Now()
 	run := Options{Shell: true}.run
-	_, err := run(t.Context(), 200*time.Millisecond, "sleep 60 & sleep 60", "")
-	if err == nil || !strings.Contains(err.Error(), "it took longer than 200ms") || time.Since(began) > 5*time.Second {
-		t.Errorf("after %s: %v", time.Since(began), err)
+	err := ends(t, func() error {
+		_, err := run(t.Context(), 200*time.Millisecond, "sleep infinity & sleep infinity", "")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "it took longer than 200ms") {
+		t.Errorf("a command without an end: %v", err)
 	}
 	shown := "exit status 1: " + strings.Repeat("x", 500)
 	if _, err := run(t.Context(), patience, "head -c 5000 /dev/zero | tr '\\0' x; exit 1", ""); err == nil || !strings.HasSuffix(err.Error(), shown) {
@@ -197,22 +199,42 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRetry: a command that failed is run again without a view, others are not.
-func TestRetry(t *testing.T) {
+// ends returns the error of f, which has to end.
+func ends(t *testing.T, f func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(testwait.Limit):
+		t.Fatal("it does not end")
+		return nil
+	}
+}
+
+// TestRetry: a command that failed is run again without a view after a while, others are not.
+func TestRetry(t *testing.T) { synctest.Test(t, testRetry) }
+
+func testRetry(t *testing.T) {
 	tr := newTrial(t)
 	once := filepath.Join(tr.dir, "once")
 	stop := tr.start(tr.backend(`; if [ "$SUBNET" = 10.244.2.0/24 ]; then mkdir ` + once + ` 2>/dev/null && exit 1 || true; fi`))
 	tr.show(true, lease(2, "k"), lease(3, "k"))
+	synctest.Wait()
 	tr.wants(line("post", 1, ""), line("add", 2, "k"), line("add", 3, "k"))
-	began := time.Now()
-	for end := began.Add(3 * retry); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if data, _ := os.ReadFile(tr.out); strings.HasPrefix(strings.TrimSpace(string(data)), "add") {
-			break
-		}
+	time.Sleep(retry - time.Millisecond)
+	synctest.Wait()
+	if data, err := os.ReadFile(tr.out); err == nil {
+		t.Errorf("tried again before %s were over:\n%s", retry, data)
 	}
+	time.Sleep(time.Millisecond)
+	synctest.Wait()
 	tr.wants(line("add", 2, "k"))
-	if took := time.Since(began); took < 4*time.Second {
-		t.Errorf("tried again after %s, want 5 s", took)
+	time.Sleep(10 * retry)
+	synctest.Wait()
+	if data, err := os.ReadFile(tr.out); err == nil {
+		t.Errorf("tried again after it succeeded:\n%s", data)
 	}
 	stop()
 	tr.wants(line("shutdown", 1, ""))
@@ -305,7 +327,7 @@ func TestFileOfOthers(t *testing.T) {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	if err := tr.backend("").Run(ctx, tr.env(), make(chan backend.Input)); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("Run with a directory in the file's place: %v, want an error that names it", err)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +33,7 @@ type machine struct {
 
 func newMachine(t *testing.T, n int) *machine {
 	t.Helper()
-	m := &machine{Machine: backendtest.New(t, n, time.Minute), views: make(chan backend.Input, 1)} // key exchanges take seconds without KVM
+	m := &machine{Machine: backendtest.New(t, n), views: make(chan backend.Input, 1)}
 	m.env = backend.Env{Dir: t.TempDir(), Log: backendtest.Log(func(line string) { t.Log("node", n, line) })}
 	return m
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/backendtest"
 	"github.com/twill-net/twill/backend/tun"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -97,7 +98,10 @@ func node(t *testing.T) (far *net.UDPConn, views chan backend.Input) {
 		err := b.Run(ctx, env, views)
 		for err != nil && ctx.Err() == nil {
 			running <- err.Error()
-			time.Sleep(50 * time.Millisecond)
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
 			select {
 			case views <- backend.Input{Snapshot: snap}:
 			default:
@@ -110,9 +114,10 @@ func node(t *testing.T) (far *net.UDPConn, views chan backend.Input) {
 	if said := <-running; !strings.Contains(said, "moving packets") {
 		t.Fatal(said)
 	}
-	for i, _ := net.InterfaceByName(Device); i.Flags&net.FlagRunning == 0; i, _ = net.InterfaceByName(Device) {
-		time.Sleep(time.Millisecond) // packets are dropped until the kernel has seen that somebody reads them
-	}
+	testwait.Until(t, "the kernel has seen that somebody reads packets", func() bool { // it drops them before
+		i, err := net.InterfaceByName(Device)
+		return err == nil && i.Flags&net.FlagRunning != 0
+	})
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -152,15 +157,16 @@ func TestWire(t *testing.T) {
 		buf := make([]byte, 99)
 		var n int
 		var from net.Addr
-		for try := 0; try == 0 || err != nil && try < 10; try++ { // a new IPv6 address is reached a moment later
+		testwait.Nil(t, "the answer comes", func() (err error) { // a new IPv6 address is reached a moment later
 			if _, err := far.WriteToUDPAddrPort(back, netip.AddrPortFrom(netip.MustParseAddr(c.underlay), 8285)); err != nil {
 				t.Fatal(err)
 			}
 			_ = local.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 			n, from, err = local.ReadFrom(buf)
-		}
-		if err != nil || string(buf[:n]) != strings.ToUpper(text) || from.String() != net.JoinHostPort(c.pod, "9") {
-			t.Errorf("got %q from %v, %v", buf[:n], from, err)
+			return err
+		})
+		if string(buf[:n]) != strings.ToUpper(text) || from.String() != net.JoinHostPort(c.pod, "9") {
+			t.Errorf("got %q from %v", buf[:n], from)
 		}
 		once(t, far, local, answer(packet, "once"+text[4:]), netip.AddrPortFrom(netip.MustParseAddr(c.underlay), 8285))
 	}
@@ -169,21 +175,22 @@ func TestWire(t *testing.T) {
 // once sends an answer when no other is on the way: it comes once and alone.
 func once(t *testing.T, far *net.UDPConn, local net.PacketConn, packet []byte, to netip.AddrPort) {
 	t.Helper()
-	hear := func() string {
+	const silence = 300 * time.Millisecond
+	hear := func(within time.Duration) string {
 		buf := make([]byte, 99)
-		_ = local.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		_ = local.SetReadDeadline(time.Now().Add(within))
 		n, _, err := local.ReadFrom(buf)
 		if err != nil {
 			return ""
 		}
 		return string(buf[:n])
 	}
-	for hear() != "" {
+	for hear(silence) != "" {
 	}
 	if _, err := far.WriteToUDPAddrPort(packet, to); err != nil {
 		t.Fatal(err)
 	}
-	if first, second := hear(), hear(); !strings.HasPrefix(first, "once") || second != "" {
+	if first, second := hear(testwait.Limit), hear(silence); !strings.HasPrefix(first, "once") || second != "" {
 		t.Errorf("got %q and %q, want the new packet alone", first, second)
 	}
 }
@@ -200,7 +207,7 @@ func header(a netip.Addr) int {
 func read(t *testing.T, c *net.UDPConn, text string, send func()) []byte {
 	t.Helper()
 	buf := make([]byte, 2000)
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(testwait.Limit); time.Now().Before(end); {
 		send()
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		for {
@@ -285,14 +292,14 @@ func TestNoRoute(t *testing.T) {
 		}
 		defer c.Close()
 		tellErrors(t, c.(*net.UDPConn))
-		for try := 0; try < 100 && !errors.Is(err, unix.ENETUNREACH); try++ {
+		testwait.Nil(t, dst+" is told that the network is unreachable", func() error {
 			_, _ = c.Write([]byte("hello"))
 			_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-			_, err = c.Read(make([]byte, 9))
-		}
-		if !errors.Is(err, unix.ENETUNREACH) {
-			t.Errorf("%s: %v, want %v", dst, err, unix.ENETUNREACH)
-		}
+			if _, err := c.Read(make([]byte, 9)); !errors.Is(err, unix.ENETUNREACH) {
+				return fmt.Errorf("got %w", err)
+			}
+			return nil
+		})
 	}
 }
 

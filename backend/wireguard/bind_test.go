@@ -12,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/backendtest"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -23,9 +24,10 @@ func TestBind(t *testing.T) {
 	m := newMachine(t, 1, "")
 	m.Command("ip link set lo up", "ip addr add fd00::1/128 dev lo nodad", "ip addr add fd00::2/128 dev lo nodad")
 	for _, to := range []string{"fd00::1", "fd00::2"} {
-		for out, _ := m.Try("ip route get " + to); !strings.HasPrefix(out, "local "); out, _ = m.Try("ip route get " + to) {
-			time.Sleep(time.Millisecond) // a busy kernel takes a moment to put the route in
-		}
+		testwait.Until(t, "the kernel has put the route in to "+to, func() bool {
+			out, _ := m.Try("ip route get " + to)
+			return strings.HasPrefix(out, "local ")
+		})
 	}
 	in(m, func() {
 		b := &bind{}
@@ -68,7 +70,7 @@ func bothWays(t *testing.T, b conn.Bind, receive conn.ReceiveFunc, port uint16, 
 		return
 	}
 	defer peer.Close()
-	_ = peer.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = peer.SetDeadline(time.Now().Add(testwait.Limit))
 	end, err := b.ParseEndpoint(peer.LocalAddr().String())
 	if err != nil {
 		t.Error(err)

@@ -30,9 +30,6 @@ type machine struct {
 	stop  func()
 }
 
-// patience is for WireGuard, which tries a handshake that got lost again after five seconds.
-const patience = 20 * time.Second
-
 func newMachine(t *testing.T, n int, psk string) *machine {
 	t.Helper()
 	return newMachineWith(t, n, `{"PSK":"`+psk+`"}`)
@@ -40,7 +37,7 @@ func newMachine(t *testing.T, n int, psk string) *machine {
 
 func newMachineWith(t *testing.T, n int, options string) *machine {
 	t.Helper()
-	m := &machine{Machine: backendtest.New(t, n, patience), b: newBackend(t, options), views: make(chan backend.Input, 1)}
+	m := &machine{Machine: backendtest.New(t, n), b: newBackend(t, options), views: make(chan backend.Input, 1)}
 	if err := m.b.Prepare(t.Context(), backend.Env{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,8 +74,11 @@ cluster-test-tools: cluster-tools
 	tools/kube-router/build
 	tools/prometheus/build
 
-test: build kube-tools ## Run all tests (needs root; the first run builds a kube-apiserver and a kube-proxy)
+test: build ## Run the tests that need no program that takes long to build (needs root; PACKAGES='./agent ./test/e2e' runs some)
 	.ci/test
+
+test-all: test ## Run all tests: then those with a built kube-apiserver, kube-proxy and helm, with chromium, in a virtual machine, and the long ones
+	.ci/test-left
 
 test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microvm: ipip, wireguard, ipsec, vxlan, tun, eBPF
 	tools/vm/run './netstate/kernel:-test.skip=UnderChurn|TestQdiscs|TestTakes' './netstate/fastpath:-test.run=TestEdges|TestOuter|TestRoundTrip|TestDrift|TestCapabilities|TestRefresh|TestIdle|TestReusedPorts|TestCongestion|TestSegments/mtu' ./netstate/xfrm './netstate/filter:-test.run=TestElementsPrinted|TestAlteredExpressions|TestPackets|TestWrongPlans|TestReplacedChains|TestCheck' ./netstate/nflog ./backend/ipip ./backend/udp ./backend/wireguard ./backend/ipsec \
@@ -132,7 +135,7 @@ recording: build ## Record the session of a lab that README shows, as Documentat
 	tools/etcd/build
 	go run ./tools/recording bin/twillctl tools/recording/doctor.txt Documentation/recording.svg
 
-kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that tests and labs use, and unpack Debian's Prometheus, once
+kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that labs and test-all use, and unpack Debian's Prometheus, once
 	tools/etcd/build
 	tools/kube/build kube-apiserver kube-proxy kubectl kubeadm
 	tools/helm/build

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/internal/testall"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 )
@@ -42,6 +43,7 @@ func cases(t *testing.T) []string {
 // helm finds genuine helm. Without it the test is skipped, and in CI (environment CI=true) it fails.
 func helm(t *testing.T) string {
 	t.Helper()
+	testall.Needs(t, "a built helm")
 	path, err := filepath.Abs("../bin/helm")
 	if err == nil {
 		_, err = os.Stat(path)

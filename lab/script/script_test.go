@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testall"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/examples"
 	"github.com/twill-net/twill/lab/labtest"
@@ -30,6 +31,9 @@ func TestScripts(t *testing.T) {
 			data, err := examples.Read(name)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if bytes.Contains(data, []byte("-store kube")) {
+				testall.Needs(t, "a built kube-apiserver")
 			}
 			if err := runner().Run(t.Context(), name, data, t.Output()); err != nil {
 				t.Fatal(err)

@@ -4,9 +4,12 @@
 // has not passed: it is shown as such and counted, and where CI is set it is a failure. With -v it also prints what the
 // tests print, when they do.
 //
-// The tests time real kernels, clusters and processes on machines that others use too. With -ledger=FILE as the first
-// argument, up to five tests that fail are run again, each alone. One that then passes gets a row in the ledger and a
-// line FLAKY at the end. It fails the run all the same, except where CI is set and the ledger has no other row of it.
+// With -ledger=FILE as an argument, up to five tests that fail are run again, each alone. One that then passes gets a row
+// in the ledger and a line FLAKY at the end. It has failed all the same, except where CI is set and the ledger has no
+// other row of it.
+//
+// Under -short some tests are left out: those that say so, by internal/testall. With -left=FILE their names are written
+// there. With -only=FILE the tests of such a file are run and no others, and one of which nothing is heard has failed.
 package main
 
 import (
@@ -22,21 +25,38 @@ func main() {
 	os.Exit(run(os.Stdout, os.Args[1:], os.Getenv("CI") != ""))
 }
 
+// options are testreport's own arguments, which come first.
+type options struct {
+	ledger, left, only string // files
+}
+
+// split takes testreport's own arguments off those of go test.
+func split(args []string) (o options, rest []string) {
+	for own := map[string]*string{"-ledger": &o.ledger, "-left": &o.left, "-only": &o.only}; len(args) > 0; args = args[1:] {
+		name, value, _ := strings.Cut(args[0], "=")
+		if own[name] == nil {
+			break
+		}
+		*own[name] = value
+	}
+	return o, args
+}
+
 // run returns the exit code: 1 when something failed or, in CI, ran no tests, 2 when the tests cannot be run.
 func run(out io.Writer, args []string, ci bool) int {
-	path := ""
-	if len(args) > 0 && strings.HasPrefix(args[0], "-ledger=") {
-		path, args = strings.TrimPrefix(args[0], "-ledger="), args[1:]
-	}
+	o, args := split(args)
 	r := newReport(out)
 	r.verbose = slices.Contains(args, "-v")
-	err := r.run(args)
+	err := r.all(o, args)
 	var flaky []flake
 	var twice []test
-	if path != "" && err == nil {
+	if o.ledger != "" && err == nil {
 		if flaky, err = r.again(args); err == nil {
-			twice, err = record(path, time.Now(), flaky)
+			twice, err = record(o.ledger, time.Now(), flaky)
 		}
+	}
+	if o.left != "" && err == nil {
+		err = writeTests(o.left, r.left())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
@@ -47,4 +67,20 @@ func run(out io.Writer, args []string, ci bool) int {
 		return 1
 	}
 	return 0
+}
+
+// all runs the tests of -only, or all that the arguments name.
+func (r *report) all(o options, args []string) error {
+	if o.only == "" {
+		return r.run(args)
+	}
+	tests, err := readTests(o.only)
+	if err != nil {
+		return err
+	}
+	if err := r.run(append(slices.Clone(args), selection(tests)...)); err != nil {
+		return err
+	}
+	r.missing(tests)
+	return nil
 }

@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 			files: flaky, rows: "| m/a | TestFlaky | |\n",
 			want: []string{"--- m/a TestFlaky failed, and passed when it was run again alone:\n", "too slow",
 				"\nFLAKY: m/a TestFlaky failed, and passed when it was run again alone: write the cause into the ledger\n3 passed"}},
-		{name: "a failure that goes away", args: ledger, code: 1, last: "3 passed, 0 failed, 0 skipped, 1 tests passed only when run again",
+		{name: "a failure that goes away", args: ledger, code: 1, last: "2 passed, 1 failed, 0 skipped, 1 tests passed only when run again",
 			files: flaky, rows: "| m/a | TestFlaky | |\n"},
 		{name: "a failure that goes away for the second time", args: ledger, ci: true, code: 1,
 			last:  "3 passed, 0 failed, 0 skipped, 1 tests passed only when run again",
@@ -63,6 +63,12 @@ func TestRun(t *testing.T) {
 		{name: "a death without a failing test", code: 1, last: "0 passed, 1 failed, 0 skipped",
 			files: map[string]string{"a": "import (\n\"os\"\n\"testing\"\n)\nfunc TestMain(*testing.M) { println(\"no namespaces\"); os.Exit(3) }\n" + pass},
 			want:  []string{"--- m/a ", "no namespaces"}},
+		{name: "tests that are left out", args: []string{"-left=left", "-short"}, ci: true, last: "2 passed, 0 failed, 1 skipped", files: long,
+			want: []string{"\n3 tests are left to make test-all: 2 need a compiler, 1 need a kernel\n2 passed"}},
+		{name: "only what was left out", args: []string{"-only=../before"}, ci: true, last: "3 passed, 0 failed, 0 skipped", files: long},
+		{name: "what was left out is gone", args: []string{"-only=../before"}, ci: true, code: 1, last: "0 passed, 3 failed, 0 skipped, 2 packages ran no tests",
+			files: map[string]string{"a": "import \"testing\"\n" + pass, "b": "import \"testing\"\n" + pass},
+			want:  []string{"--- m/a TestRows/long|er\nit was left out by make test, and did not run here\n"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -72,6 +78,7 @@ func TestRun(t *testing.T) {
 			}
 			t.Chdir(dir)
 			write(t, "flaky.md", c.known)
+			write(t, "../before", leftOut)
 			var out strings.Builder
 			if code := run(&out, append(slices.Clone(c.args), "-count=1", "./..."), c.ci); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
@@ -83,6 +90,11 @@ func TestRun(t *testing.T) {
 			}
 			if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); lines[len(lines)-1] != c.last {
 				t.Errorf("the last line is %q, want %q", lines[len(lines)-1], c.last)
+			}
+			if slices.Contains(c.args, "-left=left") {
+				if data, err := os.ReadFile("left"); err != nil || string(data) != leftOut {
+					t.Errorf("left out is %q, %v, want %q", data, err, leftOut)
+				}
 			}
 			data, err := os.ReadFile("flaky.md")
 			rows := regexp.MustCompile(`\| \d{4}-\d\d-\d\d `).ReplaceAllString(strings.TrimPrefix(string(data), c.known), "")
@@ -112,6 +124,20 @@ var flaky = map[string]string{
 func TestFlaky(t *testing.T) {` + unlessRan + "t.Error(\"too slow\") }\n",
 	"b": "import \"testing\"\n" + pass,
 }
+
+// long is a module with tests that are left out under -short, one of them among rows that are not.
+var long = map[string]string{
+	"a": "import \"testing\"\n" + `func TestRows(t *testing.T) {
+	t.Run("short", func(t *testing.T) { if !testing.Short() { t.Error("it ran again") } })
+	t.Run("long|er", func(t *testing.T) { need(t, "a compiler") })
+	t.Run("elsewhere", func(t *testing.T) { t.Skip("not here") }) }
+func TestAll(t *testing.T) { need(t, "a compiler"); t.Run("sub", func(*testing.T) {}) }
+func need(t *testing.T, what string) { if testing.Short() { t.Skip("left to make test-all: it needs " + what) } }
+`,
+	"b": "import \"testing\"\n" + pass + "func TestKernel(t *testing.T) { if testing.Short() { t.Skip(\"left to make test-all: it needs a kernel\") } }\n",
+}
+
+const leftOut = "m/a\tTestAll\nm/a\tTestRows/long|er\nm/b\tTestKernel\n"
 
 // idle is a module of which one package leaves its tests out without a word to go test.
 var idle = map[string]string{

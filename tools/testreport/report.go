@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/twill-net/twill/internal/testall"
 )
 
 // event is one line of "go test -json" (cmd/test2json). What a compiler says carries an ImportPath in place of a
@@ -27,7 +29,7 @@ type report struct {
 	out     io.Writer
 	verbose bool
 	output  map[test]string
-	results map[test]string // pass, fail or skip
+	results map[test]string // pass, fail, skip or left (to make test-all)
 	parents map[test]bool
 	ended   map[string]string // packages: pass, fail, skip (has no test files) or none (ran no tests)
 	builds  map[string]string // what the compiler said, by import path
@@ -92,6 +94,9 @@ func (r *report) add(e event) {
 			return
 		}
 		r.results[at] = e.Action
+		if e.Action == "skip" && strings.Contains(r.output[at], testall.Reason) {
+			r.results[at] = "left"
+		}
 		if i := strings.LastIndex(e.Test, "/"); i >= 0 {
 			r.parents[test{e.Package, e.Test[:i]}] = true
 		}
@@ -144,15 +149,12 @@ func (r *report) again(args []string) ([]flake, error) {
 	if len(tests) > maxAgain {
 		return nil, nil
 	}
-	flags := slices.DeleteFunc(
-		slices.Clone(args),
-		func(a string) bool { return a == "." || strings.HasPrefix(a, "./") },
-	)
+	flags := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "." || strings.HasPrefix(a, "./") })
 	var flaky []flake
 	for _, at := range tests {
 		fmt.Fprintf(r.out, "\nagain: %s %s\n", at.Package, at.Name)
 		f := flake{at, r.forget(at)}
-		if err := r.run(append(flags, "-run=^"+at.Name+"$", at.Package)); err != nil {
+		if err := r.run(append(slices.Clip(flags), "-run=^"+at.Name+"$", at.Package)); err != nil {
 			return nil, err
 		}
 		if r.results[at] == "pass" {
@@ -197,7 +199,7 @@ func (r *report) bad() []test {
 	var list []test
 	culprit := map[string]bool{}
 	for at, result := range r.results {
-		if result != "pass" {
+		if result != "pass" && result != "left" {
 			list = append(list, at)
 			culprit[at.Package] = culprit[at.Package] || result == "fail"
 		}
@@ -207,32 +209,24 @@ func (r *report) bad() []test {
 			list = append(list, test{Package: pkg})
 		}
 	}
-	slices.SortFunc(list, func(a, b test) int { return strings.Compare(a.Package+" "+a.Name, b.Package+" "+b.Name) })
+	slices.SortFunc(list, compare)
 	return list
 }
 
+func compare(a, b test) int { return strings.Compare(a.Package+" "+a.Name, b.Package+" "+b.Name) }
+
 // print reports whether no test failed at last and, in CI, every package ran one.
 func (r *report) print(flaky []flake, twice []test, ci bool) bool {
-	counts := map[string]int{}
-	for at, result := range r.results {
-		if !r.parents[at] || result != "pass" {
-			counts[result]++
-		}
+	counts := r.counts()
+	if !ci { // a test that passes only when it is run again has failed
+		counts["pass"] -= len(flaky)
+		counts["fail"] += len(flaky)
 	}
 	for _, at := range r.bad() {
-		if at.Name == "" {
-			counts["fail"]++
-		}
 		fmt.Fprintf(r.out, "\n--- %s %s\n%s", at.Package, at.Name, r.output[at])
 	}
 	for _, f := range flaky {
-		fmt.Fprintf(
-			r.out,
-			"\n--- %s %s failed, and passed when it was run again alone:\n%s",
-			f.Package,
-			f.Name,
-			f.output,
-		)
+		fmt.Fprintf(r.out, "\n--- %s %s failed, and passed when it was run again alone:\n%s", f.Package, f.Name, f.output)
 	}
 	none := r.endedAs("none")
 	for _, pkg := range none {
@@ -240,20 +234,13 @@ func (r *report) print(flaky []flake, twice []test, ci bool) bool {
 	}
 	fmt.Fprintln(r.out)
 	for _, f := range flaky {
-		fmt.Fprintf(
-			r.out,
-			"FLAKY: %s %s failed, and passed when it was run again alone: write the cause into the ledger\n",
-			f.Package,
-			f.Name,
-		)
+		fmt.Fprintf(r.out, "FLAKY: %s %s failed, and passed when it was run again alone: write the cause into the ledger\n", f.Package, f.Name)
 	}
 	for _, at := range twice {
-		fmt.Fprintf(
-			r.out,
-			"FLAKY: %s %s stands in the ledger twice: fix it before anything else\n",
-			at.Package,
-			at.Name,
-		)
+		fmt.Fprintf(r.out, "FLAKY: %s %s stands in the ledger twice: fix it before anything else\n", at.Package, at.Name)
+	}
+	if n := counts["left"]; n > 0 {
+		fmt.Fprintf(r.out, "%d tests are left to make test-all: %s\n", n, r.needs())
 	}
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped", counts["pass"], counts["fail"], counts["skip"])
 	if len(none) > 0 {
@@ -264,4 +251,20 @@ func (r *report) print(flaky []flake, twice []test, ci bool) bool {
 	}
 	fmt.Fprintln(r.out)
 	return counts["fail"] == 0 && (!ci || len(none) == 0)
+}
+
+// counts are the numbers of tests by result. A test with subtests counts by these, unless it failed by itself.
+func (r *report) counts() map[string]int {
+	counts := map[string]int{}
+	for at, result := range r.results {
+		if !r.parents[at] || result != "pass" {
+			counts[result]++
+		}
+	}
+	for _, at := range r.bad() {
+		if at.Name == "" {
+			counts["fail"]++
+		}
+	}
+	return counts
 }

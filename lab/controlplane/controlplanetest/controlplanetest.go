@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/twill-net/twill/internal/testall"
 	"github.com/twill-net/twill/lab/controlplane"
 )
 
@@ -46,9 +47,13 @@ func Etcd(t testing.TB) *controlplane.Etcd {
 	return e
 }
 
-// Binary finds a Kubernetes program. Without it the test is skipped, and in CI (environment CI=true) it fails.
+// Binary finds a Kubernetes program. Without it the test is skipped, and in CI (environment CI=true) it fails. Under
+// -short only etcd is used: the others take minutes to build.
 func Binary(t testing.TB, name string) string {
 	t.Helper()
+	if name != "etcd" {
+		testall.Needs(t, "a built "+name)
+	}
 	path, err := controlplane.FindBinary(name)
 	switch {
 	case err == nil:

@@ -3,6 +3,7 @@ package plugin
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -17,6 +18,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/twill-net/twill/internal/testwait"
+	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/policy/announce/message"
 )
 
@@ -27,6 +30,12 @@ const kubeArgs = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_
 type fakeAgent struct {
 	mu   sync.Mutex
 	told []message.Pod
+}
+
+func (a *fakeAgent) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.told)
 }
 
 // listen answers each line with the next of the answers, from the last one on with that. None at all hangs.
@@ -133,27 +142,26 @@ func TestAnnounceNothing(t *testing.T) {
 	}
 }
 
-// TestAnnounceInVain: whatever the agent does, the pod is wired, and waits for two seconds at most. DEL waits less.
+// TestAnnounceInVain: whatever the agent does, the pod is wired, and DEL ends too. Where the plugin waits in vain until its
+// limit, it says that the agent does not answer; where it says something else, it has waited for nothing.
 func TestAnnounceInVain(t *testing.T) {
-	const slack = time.Second // for starting the plugin on a busy machine
 	tests := []struct {
-		name    string
-		agent   func(n *node)
-		says    string
-		longest time.Duration
+		name  string
+		agent func(n *node)
+		says  string
 	}{
-		{"absent", func(*node) {}, "", 0},
-		{"refuses", func(n *node) { n.listen("pod shop/web-0: its policies are not known yet\n") }, "the agent answers: pod shop/web-0: its policies", 0},
-		{"hangs", func(n *node) { n.listen() }, "the agent does not answer", message.AddLimit},
-		{"closes", func(n *node) { n.listen("") }, "read the agent's answer", 0},
-		{"talks on", func(n *node) { n.listen(strings.Repeat("x", 100_000)) }, "read the agent's answer", 0},
-		{"is frozen", func(n *node) { frozen(n, 10) }, "the agent does not answer", message.AddLimit},
-		{"is frozen, and others wait", func(n *node) { frozen(n, 0) }, "tell the agent of the pod", message.AddLimit},
+		{"absent", func(*node) {}, ""},
+		{"refuses", func(n *node) { n.listen("pod shop/web-0: its policies are not known yet\n") }, "the agent answers: pod shop/web-0: its policies"},
+		{"hangs", func(n *node) { n.listen() }, "the agent does not answer"},
+		{"closes", func(n *node) { n.listen("") }, "read the agent's answer"},
+		{"talks on", func(n *node) { n.listen(strings.Repeat("x", 100_000)) }, "read the agent's answer"},
+		{"is frozen", func(n *node) { frozen(n, 10) }, "the agent does not answer"},
+		{"is frozen, and others wait", func(n *node) { frozen(n, 0) }, "tell the agent of the pod"},
 		{"was killed", func(n *node) {
 			l := frozen(n, 0)
 			l.(*net.UnixListener).SetUnlinkOnClose(false)
 			l.Close()
-		}, "tell the agent of the pod", 0},
+		}, "tell the agent of the pod"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -162,9 +170,7 @@ func TestAnnounceInVain(t *testing.T) {
 			tt.agent(n)
 			began := time.Now()
 			r := n.call("ADD", "a", pod, n.config(nil))
-			if took := time.Since(began); took > tt.longest+slack {
-				t.Errorf("ADD took %v, want at most %v", took, tt.longest)
-			}
+			t.Logf("ADD took %s", time.Since(began).Round(time.Millisecond))
 			if r.failed != nil {
 				t.Fatalf("ADD: %v", r.failed)
 			}
@@ -176,9 +182,7 @@ func TestAnnounceInVain(t *testing.T) {
 			}
 			began = time.Now()
 			n.must("DEL", "a", pod, n.withPrev(r.stdout))
-			if took := time.Since(began); took > message.DelLimit+slack {
-				t.Errorf("DEL took %v", took)
-			}
+			t.Logf("DEL took %s", time.Since(began).Round(time.Millisecond))
 			n.mustBeClean(pod)
 		})
 	}
@@ -210,6 +214,41 @@ func frozen(n *node, backlog int) net.Listener {
 	return l
 }
 
+// TestAnnounceLimits: both limits are what an ADD and a DEL of a pod may take longer, and the waiting ends with the limit,
+// and with the context before that.
+func TestAnnounceLimits(t *testing.T) {
+	if message.AddLimit > 2*time.Second || message.DelLimit > 200*time.Millisecond {
+		t.Errorf("ADD waits for %s, DEL for %s", message.AddLimit, message.DelLimit)
+	}
+	n := newNode(t, envV4)
+	agent := n.listen()
+	c := &config{subnetFile: filepath.Join(n.dir, "subnet.env")}
+	tell := func(ctx context.Context, limit time.Duration) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			done <- c.tellAgent(ctx, limit, ipam.Owner{Container: "a", Dev: "eth0"}, kubeArgs, []netip.Addr{netip.MustParseAddr("10.244.1.2")}, false)
+		}()
+		return done
+	}
+	wantEnd := func(done <-chan error) {
+		t.Helper()
+		select {
+		case err := <-done:
+			if err == nil || err.Error() != "the agent does not answer" {
+				t.Errorf("it ends with %v", err)
+			}
+		case <-time.After(testwait.Limit):
+			t.Fatal("it waits on")
+		}
+	}
+	wantEnd(tell(t.Context(), time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := tell(ctx, time.Hour)
+	testwait.Until(t, "the agent is told", func() bool { return agent.count() == 2 })
+	cancel()
+	wantEnd(done)
+}
+
 // TestAnnounceStopped: a signal while ADD waits for the agent ends the waiting. The runtime has the result already.
 func TestAnnounceStopped(t *testing.T) {
 	n, pod := newNode(t, envV4), newNamespace(t)
@@ -219,18 +258,13 @@ func TestAnnounceStopped(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
 	inside(t, n.ns, c.Start)
-	for told := 0; told == 0; time.Sleep(time.Millisecond) {
-		agent.mu.Lock()
-		told = len(agent.told)
-		agent.mu.Unlock()
-	}
+	testwait.Until(t, "the agent is told", func() bool { return agent.count() == 1 })
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	r := n.reply(c.Wait(), &stdout, &stderr)
-	if took := time.Since(began); r.failed != nil || took > time.Second {
-		t.Errorf("ended after %v: %v", took, r.failed)
+	if r.failed != nil {
+		t.Errorf("ended with %v", r.failed)
 	}
 	n.must("DEL", "a", pod, n.withPrev(r.stdout))
 	n.mustBeClean(pod)

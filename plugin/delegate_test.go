@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate/rtnl"
 	"github.com/twill-net/twill/plugin/ipam"
 )
@@ -59,7 +60,7 @@ func TestPortmapDiesWithItsPlugin(t *testing.T) {
 	c := n.command("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
 	inside(t, n.ns, c.Start)
 	pid := 0
-	within5s(t, "portmap runs", func() bool {
+	testwait.Until(t, "portmap runs", func() bool {
 		data, err := os.ReadFile(pidFile)
 		if err == nil {
 			_, err = fmt.Sscan(string(data), &pid)
@@ -76,23 +77,13 @@ func TestPortmapDiesWithItsPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Wait()
-	within5s(t, "portmap is gone", func() bool {
+	testwait.Until(t, "portmap is gone", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return errors.Is(err, os.ErrNotExist) || bytes.Contains(stat, []byte(") Z "))
 	})
 	n.path = ""
 	n.must("DEL", "a", pod, n.config(nil))
 	n.mustBeClean(pod)
-}
-
-func within5s(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("not so after 5 s: %s", what)
 }
 
 // TestPodsInterface holds what a pod's interface has beside addresses and routes: a broadcast address, and

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/plugin/delegate"
 	"github.com/twill-net/twill/plugin/ipam"
 )
@@ -250,14 +251,15 @@ func TestNoIptablesComesIntoBeing(t *testing.T) {
 }
 
 // stuckPortmap is a directory with a portmap that starts a program which hangs, as iptables does behind its
-// lock.
-func stuckPortmap(t *testing.T) string {
+// lock, and makes a file there.
+func stuckPortmap(t *testing.T) (dir, runs string) {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "portmap"), []byte("#!/bin/sh\nsleep 1000\n"), 0o755); err != nil {
+	dir = t.TempDir()
+	runs = filepath.Join(dir, "runs")
+	if err := os.WriteFile(filepath.Join(dir, "portmap"), []byte("#!/bin/sh\n: >"+runs+"\nsleep 1000\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return dir
+	return dir, runs
 }
 
 // limit sets the limits for programs for a test.
@@ -273,16 +275,20 @@ func TestStuckPortmap(t *testing.T) {
 	n, pod := newNode(t, envDual), newNamespace(t)
 	n.must("ADD", "a", pod, n.config(runtimeConfig(hostPort)))
 	deleteLink(t, pod, "eth0")
-	limit(t, 300*time.Millisecond, 100*time.Millisecond)
+	limit(t, time.Hour, 100*time.Millisecond)
 	allocations, err := ipam.Store(n.storeDir()).Allocations()
 	if err != nil || len(allocations) != 1 {
 		t.Fatal(allocations, err)
 	}
-	r, done := &Remover{Path: stuckPortmap(t)}, make(chan error)
-	go func() {
-		inside(t, n.ns, func() error { done <- r.Remove(context.Background(), allocations[0]); return nil })
-	}()
-	waitHeld(t, n.turnLock())
+	dir, runs := stuckPortmap(t)
+	r, done := &Remover{Path: dir}, make(chan error)
+	remove := func(ctx context.Context) {
+		go func() { inside(t, n.ns, func() error { done <- r.Remove(ctx, allocations[0]); return nil }) }()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	remove(ctx)
+	testwait.Until(t, "portmap runs", func() bool { _, err := os.Stat(runs); return err == nil })
 	inside(t, n.ns, func() error {
 		if err := (&Remover{Path: binaries}).Remove(context.Background(), allocations[0]); err == nil {
 			t.Error("two have their turn at once")
@@ -291,6 +297,12 @@ func TestStuckPortmap(t *testing.T) {
 		}
 		return nil
 	})
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("a portmap that was stopped has succeeded")
+	}
+	delegate.ProgramTimeout = 300 * time.Millisecond
+	remove(t.Context())
 	if err := <-done; err == nil || !strings.Contains(err.Error(),
 		"portmap DEL: it took too long and was stopped after 300ms: look for what holds") {
 		t.Errorf("a portmap that hangs gives %v", err)
@@ -308,19 +320,4 @@ func TestStuckPortmap(t *testing.T) {
 	if leads(allRules(t, n)) {
 		t.Error("rules are left")
 	}
-}
-
-// waitHeld waits until somebody has the lock of a file.
-func waitHeld(t *testing.T, path string) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
-		f, err := ipam.Lock(ctx, path)
-		cancel()
-		if err != nil {
-			return
-		}
-		_ = f.Close()
-	}
-	t.Fatalf("nobody took %s in 5 s", path)
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/plugin/ipam"
 )
 
@@ -244,8 +245,8 @@ func firstIPv6(b *testing.B) row {
 			b.Fatal(err)
 		}
 		for !answers(b, pod, "fd00:10:244:1::1") {
-			if time.Since(began) > 10*time.Second {
-				b.Fatal(w.name + ": no answer over IPv6 in 10 s")
+			if time.Since(began) > testwait.Limit {
+				b.Fatalf("%s: no answer over IPv6 in %s", w.name, testwait.Limit)
 			}
 		}
 		return float64(time.Since(began).Microseconds()) / 1000

@@ -83,8 +83,8 @@ func (n *node) churn(killed, failed *atomic.Int64, cmd, id, pod string, conf []b
 	c.Stdout = &stdout
 	inside(n.t, n.ns, c.Start)
 	if rand.IntN(8) == 0 {
-		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
-		_ = c.Process.Kill() // or it is done already
+		kill := time.AfterFunc(time.Duration(rand.IntN(20_000))*time.Microsecond, func() { _ = c.Process.Kill() })
+		defer kill.Stop() // it is done already
 	}
 	err := c.Wait()
 	if err != nil && c.ProcessState.ExitCode() < 0 {

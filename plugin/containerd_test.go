@@ -18,7 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // TestContainerd has a real containerd create and remove 200 pod sandboxes through its CRI API, 20 at a time,
@@ -129,16 +130,15 @@ func startContainerd(t *testing.T, n *node) string {
 	if err := os.WriteFile(image, pauseImage(t, filepath.Join(programs, "pause")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var out []byte
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		out, err = exec.Command(filepath.Join(programs, "ctr"), "--address", socket, "-n", "k8s.io", "images",
+	testwait.Nil(t, "import the sandbox image", func() error {
+		out, err := exec.Command(filepath.Join(programs, "ctr"), "--address", socket, "-n", "k8s.io", "images",
 			"import", image).CombinedOutput()
-		if err == nil {
-			return socket
+		if err != nil {
+			return fmt.Errorf("%w: %s\n%s", err, out, logTail(n))
 		}
-	}
-	t.Fatalf("import the sandbox image: %v: %s\n%s", err, out, logTail(n))
-	return ""
+		return nil
+	})
+	return socket
 }
 
 func conflist(n *node) string {

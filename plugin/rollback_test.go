@@ -15,6 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
 )
@@ -168,8 +169,7 @@ func TestSignal(t *testing.T) {
 // waitsForLock returns when some lock is waited for by the process (/proc/locks marks such a line with "->").
 func waitsForLock(t *testing.T, pid int) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for time.Now().Before(deadline) {
+	testwait.Until(t, "the plugin waits for the lock", func() bool {
 		locks, err := os.ReadFile("/proc/locks")
 		if err != nil {
 			t.Fatal(err)
@@ -177,12 +177,11 @@ func waitsForLock(t *testing.T, pid int) {
 		for line := range strings.Lines(string(locks)) {
 			f := strings.Fields(line)
 			if len(f) > 5 && f[1] == "->" && f[5] == strconv.Itoa(pid) {
-				return
+				return true
 			}
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatal("the plugin did not wait for the lock in 5 s")
+		return false
+	})
 }
 
 // TestSignalAnywhere sends SIGTERM at many moments of an ADD: the runtime gets a result and the pod has its
@@ -195,9 +194,10 @@ func TestSignalAnywhere(t *testing.T) {
 		var stdout bytes.Buffer
 		c.Stdout = &stdout
 		inside(t, n.ns, c.Start)
-		time.Sleep(time.Duration(i) * 300 * time.Microsecond)
-		_ = c.Process.Signal(syscall.SIGTERM) // or it is done already
-		if err := c.Wait(); err == nil {
+		stop := time.AfterFunc(time.Duration(i)*300*time.Microsecond, func() { _ = c.Process.Signal(syscall.SIGTERM) })
+		err := c.Wait()
+		stop.Stop() // it is done already
+		if err == nil {
 			results++
 			n.must("CHECK", "a", pod, n.withPrev(stdout.Bytes()))
 			n.must("DEL", "a", pod, n.withPrev(stdout.Bytes()))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate/rtnl"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
@@ -113,13 +114,15 @@ func TestPortIsolation(t *testing.T) {
 		n.must("CHECK", "b", b, n.config(map[string]any{"portIsolation": isolated, "prevResult": rawJSON(result)}))
 		to := addresses(t, result)[0]
 		mustPing(t, n.ns, to)
-		if reached := reaches(t, a, to); reached == isolated {
-			t.Errorf("portIsolation %t: pod a reaches pod b: %t", isolated, reached)
+		if !isolated {
+			testwait.Until(t, "pod a reaches pod b", func() bool { return reaches(t, a, to) })
+		} else if reaches(t, a, to) {
+			t.Error("with portIsolation pod a reaches pod b")
 		}
 	}
 }
 
-// reaches reports whether an address can be connected to over TCP; a refusal comes from there.
+// reaches reports whether an address can be connected to over TCP within half a second; a refusal comes from there.
 func reaches(t *testing.T, from string, to netip.Addr) (reached bool) {
 	t.Helper()
 	inside(t, from, func() error {
@@ -144,8 +147,11 @@ func TestMACSpoofCheck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if heard := reaches(t, pod, netip.MustParseAddr("10.244.1.1")); heard == on {
-			t.Errorf("macspoofchk %t: a spoofing pod is heard: %t", on, heard)
+		gateway := netip.MustParseAddr("10.244.1.1")
+		if !on {
+			testwait.Until(t, "a spoofing pod is heard", func() bool { return reaches(t, pod, gateway) })
+		} else if reaches(t, pod, gateway) {
+			t.Error("with macspoofchk a spoofing pod is heard")
 		}
 	}
 }
@@ -206,7 +212,7 @@ func mustServe(t *testing.T, n *node, pod, to string) {
 		if _, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 			return err
 		}
-		conn, err := net.DialTimeout("tcp", to, 2*time.Second)
+		conn, err := net.DialTimeout("tcp", to, testwait.Limit)
 		if err != nil {
 			return err
 		}

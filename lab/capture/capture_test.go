@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/capture"
 	"github.com/twill-net/twill/lab/host"
@@ -34,7 +35,7 @@ func TestCapture(t *testing.T) {
 			src, dst := l.Pods()[0], l.Pods()[1]
 			to := dst.Addr(netstate.IPv4)
 			file := record(t, l, capture.Options{}, func() {
-				ping(t, src.Host, host.Ping{To: to, Timeout: time.Second}, true)
+				ping(t, src.Host, host.Ping{To: to, Timeout: testwait.Limit}, true)
 				ping(t, src.Host, host.Ping{To: to, Size: 1200, Timeout: 300 * time.Millisecond}, false)
 			})
 			port := map[string]string{"vxlan": "8472,vxlan", "udp": "8285,ip"}[backend.name]
@@ -69,7 +70,7 @@ func TestUnseen(t *testing.T) {
 	a, b := l.Nodes()[0], l.Nodes()[1]
 	file := record(t, l, capture.Options{Devices: []string{"node1", "node2/eth1"}, Filter: []string{"node1", "node2"}}, func() {
 		ping(t, a.Host, host.Ping{To: b.Underlay()[0], Size: 500, Timeout: 300 * time.Millisecond}, false)
-		ping(t, b.Host, host.Ping{To: a.Underlay()[0], Timeout: time.Second}, true)
+		ping(t, b.Host, host.Ping{To: a.Underlay()[0], Timeout: testwait.Limit}, true)
 	})
 	seen := fields(t, file, "icmp", "-e", "frame.interface_name", "-e", "ip.dst", "-e", "ip.len", "-e", "frame.comment")
 	if len(seen) == 0 || seen[0][0] != "node1/dropped" || seen[0][1] != b.Underlay()[0].String() || seen[0][2] != "500" ||

@@ -20,7 +20,7 @@ var abuseFaults = onIPv4([]Fault{
 		Name:        "vtep-renamed",
 		Description: "the VXLAN device is renamed",
 		Backends:    vxlanOnly,
-		Inject:      batch("link set {dev} down", "link set {dev} name mine"),
+		Inject:      race("link set {dev} down", "link set {dev} name mine"),
 	},
 	{Name: "vtep-enslaved", Description: "the VXLAN device is plugged into a bridge", Backends: vxlanOnly,
 		Running: true, Inject: enslave},
@@ -41,14 +41,14 @@ var abuseFaults = onIPv4([]Fault{
 		),
 	},
 	{Name: "vtep-other-port", Description: "a VXLAN device with another UDP port takes the name", Backends: vxlanOnly,
-		Inject: batch(
+		Inject: race(
 			"link add other type vxlan id 1 dev {eth} dstport 4789 local {self} nolearning",
 			"link set {dev} down",
 			"link set {dev} name mine",
 			"link set other name {dev}",
 		)},
 	{Name: "vtep-other-kind", Description: "a bridge takes the VXLAN device's name", Backends: vxlanOnly,
-		Inject: batch(
+		Inject: race(
 			"link add other type bridge",
 			"link set {dev} down",
 			"link set {dev} name mine",
@@ -182,7 +182,7 @@ func onIPv4(list []Fault) []Fault {
 	return list
 }
 
-// race is a batch that the agent would be faster than: it stands still meanwhile.
+// race is a batch that the agent could be faster than, on a busy machine: it stands still meanwhile.
 func race(lines ...string) func(context.Context, *Target) error {
 	return func(ctx context.Context, v *Target) error {
 		agent := v.Node.Agent()

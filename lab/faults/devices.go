@@ -43,7 +43,7 @@ var deviceFaults = []Fault{
 		Finding:     "device-foreign",
 		Description: "the VXLAN device is renamed, and one of another VNI takes its name",
 		Backends:    vxlanOnly,
-		Inject: batch("link add other type vxlan id 77 dev {eth} dstport 8472 nolearning", "link set {dev} down",
+		Inject: race("link add other type vxlan id 77 dev {eth} dstport 8472 nolearning", "link set {dev} down",
 			"link set {dev} name mine", "link set other name {dev}"),
 	},
 	{
@@ -62,7 +62,7 @@ var deviceFaults = []Fault{
 		Name:        "bridge-renamed",
 		Finding:     "bridge-missing",
 		Description: "cni0 gets another name",
-		Inject:      batch("link set cni0 down", "link set cni0 name mine", "link set mine up"),
+		Inject:      race("link set cni0 down", "link set cni0 name mine", "link set mine up"),
 	},
 	{
 		Name:        "bridge-down",

@@ -204,7 +204,7 @@ func script(lines ...string) func(context.Context, *Target) error {
 	}
 }
 
-// batch is script for lines of one "ip -batch", between which nothing has time to heal.
+// batch is script for lines of one "ip -batch", between which nothing has time to heal where nobody else is busy.
 func batch(lines ...string) func(context.Context, *Target) error {
 	return func(ctx context.Context, v *Target) error {
 		replace, err := v.names(ctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -45,8 +46,8 @@ func pair(t *testing.T) (a, b host.Host) {
 	must(t, b.Links(func(nl *netlink.Handle) error { return up(nl, "10.99.0.2/24", "fd99::2/64") }))
 	// The kernel opens a device's queue some time after its carrier came, drops what is sent before, and only then
 	// takes the IPv6 address for usable. Who asks for a neighbour too early asks again after a second.
-	waitFor(t, func() bool { return operUp(a) && operUp(b) })
-	waitFor(t, func() bool {
+	testwait.Until(t, "the links are up", func() bool { return operUp(a) && operUp(b) })
+	testwait.Until(t, "pings are answered", func() bool {
 		echoes, err := a.PingAll(t.Context(), far, 50*time.Millisecond)
 		return err == nil && echoes[0].Err == nil && echoes[1].Err == nil
 	})
@@ -105,7 +106,7 @@ var far = []netip.Addr{netip.MustParseAddr("10.99.0.2"), netip.MustParseAddr("fd
 func TestPing(t *testing.T) {
 	a, _ := pair(t)
 	nobody := netip.MustParseAddr("10.99.0.77")
-	echoes, err := a.PingAll(t.Context(), append(far, nobody), 300*time.Millisecond)
+	echoes, err := a.PingAll(t.Context(), append(far, nobody), 3*time.Second)
 	must(t, err)
 	for i, e := range echoes[:2] {
 		if e.Err != nil || e.RTT <= 0 || e.To != far[i] {
@@ -137,11 +138,13 @@ func TestStreamCountsWhatIsLost(t *testing.T) {
 	s, err := a.Stream(far[0], 5*time.Millisecond)
 	must(t, err)
 	defer s.Close()
+	sends := func(from host.Mark) host.Mark {
+		t.Helper()
+		testwait.Until(t, "twenty pings are sent", func() bool { return s.Mark() >= from+20 })
+		return s.Mark()
+	}
 	good := s.Mark()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	<-tick.C
-	cut := s.Mark()
+	cut := sends(good)
 	must(t, b.Links(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName("eth0")
 		if err != nil {
@@ -149,13 +152,12 @@ func TestStreamCountsWhatIsLost(t *testing.T) {
 		}
 		return nl.LinkSetDown(link)
 	}))
-	<-tick.C
-	<-tick.C
-	end := s.Mark()
-	if loss, err := s.Between(t.Context(), good, cut-1); err != nil || loss.Lost != 0 || loss.Sent < 10 {
+	out := s.Mark()
+	end := sends(out)
+	if loss, err := s.Between(t.Context(), good, cut-1); err != nil || loss.Lost != 0 || loss.Sent < 19 {
 		t.Errorf("with the cable in: %v, %v", loss, err)
 	}
-	if loss, _ := s.Between(t.Context(), cut, end); loss.Lost < loss.Sent-2 || loss.Sent < 20 {
+	if loss, _ := s.Between(t.Context(), out, end); loss.Lost < loss.Sent || loss.Sent < 20 {
 		t.Errorf("with the cable out: %v", loss)
 	}
 }
@@ -189,7 +191,7 @@ func TestProcessIsKnownByItsStart(t *testing.T) {
 	if !p.Running() {
 		t.Error("started process is not running")
 	}
-	waitFor(t, func() bool { data, _ := os.ReadFile(log); return len(data) > 0 })
+	testwait.Until(t, "the process writes", func() bool { data, _ := os.ReadFile(log); return len(data) > 0 })
 	recycled := p
 	recycled.Started--
 	if recycled.Running() {
@@ -198,7 +200,7 @@ func TestProcessIsKnownByItsStart(t *testing.T) {
 	if err := recycled.Kill(); err != nil || !p.Running() {
 		t.Errorf("killing a recycled pid: %v, running %v", err, p.Running())
 	}
-	must(t, p.Stop(t.Context(), 5*time.Second))
+	must(t, p.Stop(t.Context(), testwait.Limit))
 	if p.Running() {
 		t.Error("stopped process is running")
 	}
@@ -228,23 +230,12 @@ func TestStopKillsWhatDoesNotEnd(t *testing.T) {
 	p, err := a.Start(host.Command{Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; echo ready; sleep 60 & wait; sleep 60"}, Log: log})
 	must(t, err)
 	defer p.Kill()
-	waitFor(t, func() bool { data, _ := os.ReadFile(log); return len(data) > 0 })
+	testwait.Until(t, "the process writes", func() bool { data, _ := os.ReadFile(log); return len(data) > 0 })
 	if err := p.Stop(t.Context(), 200*time.Millisecond); err == nil || !strings.Contains(err.Error(), "was killed") {
 		t.Errorf("got %v, want a sentence that it was killed", err)
 	}
 	if p.Running() {
 		t.Error("still running")
-	}
-}
-
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(5 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatal("did not happen within 5 s")
-		}
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/internal/testall"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/examples"
 	"github.com/twill-net/twill/lab/labtest"
@@ -112,11 +112,10 @@ func TestOneRunAtATime(t *testing.T) {
 	go func() {
 		ended <- runner().Run(ctx, "twice", []byte("exec touch "+began+"\nsleep 1m\n"), io.Discard)
 	}()
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(began); err == nil {
-			break
-		}
-	}
+	testwait.Nil(t, "the first run begins", func() error {
+		_, err := os.Stat(began)
+		return err
+	})
 	err := runner().Run(t.Context(), "twice", []byte("echo two\n"), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "another program runs") {
 		t.Errorf("the second run: %v", err)

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -202,5 +202,5 @@ func claimBadAnnotation(t *testing.T, s *server) {
 	acquire(t, store, want4)
 	watching(t, store)
 	s.annotate(t, self, map[string]any{"public-ip-overwrite": "x"})
-	eventually(t, 5*time.Second, "the event", func() bool { return len(s.eventsOf(t, self, "LeaseNotPublished")) == 1 })
+	testwait.Until(t, "the event", func() bool { return len(s.eventsOf(t, self, "LeaseNotPublished")) == 1 })
 }

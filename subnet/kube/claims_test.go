@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
@@ -184,7 +185,7 @@ func crowd(t *testing.T, s *server) {
 		defer mu.Unlock()
 		return len(leases)
 	}
-	eventually(t, 3*time.Minute, "256 leases and 44 errors", func() bool { return count() == 256 && full.Load() == 44 })
+	testwait.Until(t, "256 leases and 44 errors", func() bool { return count() == 256 && full.Load() == 44 })
 	t.Logf("256 leases and 44 errors after %s", time.Since(began).Round(10*time.Millisecond))
 	mu.Lock()
 	free := netip.MustParsePrefix("10.244.77.0/24")
@@ -202,7 +203,7 @@ func crowd(t *testing.T, s *server) {
 			}
 		}
 	}
-	eventually(t, 30*time.Second, "the free subnet to be leased", func() bool { return count() == 256 })
+	testwait.Until(t, "the free subnet to be leased", func() bool { return count() == 256 })
 	cancel()
 	group.Wait()
 }
@@ -263,13 +264,13 @@ func claimantReturns(t *testing.T, s *server) {
 	store, _ := s.open(t, Options{Pools: []subnet.Pool{pool4}, ClaimNamespace: claimSpace})
 	first := acquire(t, store, want4)
 	w := watching(t, store)
-	eventually(t, 5*time.Second, "the first snapshot", func() bool { return w.last().Local.Equal(first) })
+	testwait.Until(t, "the first snapshot", func() bool { return w.last().Local.Equal(first) })
 	s.deleteNode(t, self)
 	s.createNode(t, testNode(self))
-	eventually(t, 10*time.Second, "the podCIDR of the new node", func() bool {
+	testwait.Until(t, "the podCIDR of the new node", func() bool {
 		return s.node(t, self).Spec.PodCIDR == first.Stacks[0].Subnet.String()
 	})
-	eventually(t, 5*time.Second, "its annotations", func() bool { return s.node(t, self).Annotations[note+"public-ip"] != "" })
+	testwait.Until(t, "its annotations", func() bool { return s.node(t, self).Annotations[note+"public-ip"] != "" })
 	all := s.claims(t)
 	if len(all) != 1 || all[0].OwnerReferences[0].UID != s.node(t, self).UID {
 		t.Errorf("claims are %+v", all)

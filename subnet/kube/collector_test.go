@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
@@ -90,7 +91,7 @@ func TestGarbage(t *testing.T) {
 	store, _ := s.open(t, leaseOptions(subnet.StoreLeases))
 	first := acquire(t, store, want4)
 	w := watching(t, store)
-	eventually(t, 5*time.Second, "the first snapshot", func() bool { return w.last().Local.Equal(first) })
+	testwait.Until(t, "the first snapshot", func() bool { return w.last().Local.Equal(first) })
 	if n := len(s.claims(t)); n != 6 {
 		t.Fatalf("there are %d Lease objects, want 6", n)
 	}
@@ -102,8 +103,9 @@ func TestGarbage(t *testing.T) {
 	s.createNode(t, testNode("kubetest-again", again))
 	s.deleteNode(t, self)
 	s.createNode(t, testNode(self, moved))
-	took := eventually(t, time.Minute, "the garbage collector", func() bool { return s.has(t, reserved, moved) })
-	t.Logf("collected after %s", took.Round(100*time.Millisecond))
+	began := time.Now()
+	testwait.Until(t, "the garbage collector", func() bool { return s.has(t, reserved, moved) })
+	t.Logf("collected after %s", time.Since(began).Round(100*time.Millisecond))
 
 	o := leaseOptions(subnet.StoreLeases)
 	o.Node = "kubetest-again"
@@ -115,7 +117,7 @@ func TestGarbage(t *testing.T) {
 		o := s.object(t, moved)
 		return o != nil && len(o.OwnerReferences) == 1 && o.OwnerReferences[0].UID == s.node(t, self).UID
 	}
-	eventually(t, 20*time.Second, "the object of the Node that came back", owned)
+	testwait.Until(t, "the object of the Node that came back", owned)
 	kubeclient.Pause(t.Context(), 3*time.Second) // the garbage collector has seen all of it
 	if !s.has(t, reserved, moved, again) || !owned() {
 		t.Errorf("of the Nodes that are there the Lease objects are %+v", s.claims(t))

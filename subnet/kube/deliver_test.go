@@ -138,3 +138,41 @@ func TestLocal(t *testing.T) {
 	put("true", "", "192.0.2.1")
 	is("acquired, and no podCIDR any more", "10.244.8.0/24", "vxlan")
 }
+
+// TestRepairsRest: whoever writes against the store is answered five times at once, and once a second then.
+func TestRepairsRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := New(t.Context(), Options{APIURL: "http://192.0.2.1", Node: self, Pools: []subnet.Pool{pool4}})
+		must(t, err)
+		writes := 0
+		asks(store).fail = func(int) bool {
+			writes++
+			return true
+		}
+		c := cacheOf(t, 0, pool4)
+		defer c.queue.ShutDown()
+		mine := &node{}
+		mine.Name, mine.Spec.PodCIDR = self, "10.244.200.0/24"
+		c.putOwn(mine)
+		store.own.want = &want4
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			store.keep(ctx, alone(c))
+		}()
+		for second := range 4 {
+			for range 10 {
+				store.own.notify()
+				synctest.Wait()
+			}
+			if want := 5 + second; writes != want {
+				t.Errorf("after %d s there were %d repairs, want %d", second, writes, want)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		cancel()
+		<-done
+	})
+}

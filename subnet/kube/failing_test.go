@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -44,7 +45,7 @@ func acquireFails(t *testing.T, s *server) {
 func watchFails(t *testing.T, s *server) {
 	s.createNode(t, flannelNode(1))
 	w, _, reader := s.reader(t, nil)
-	eventually(t, 5*time.Second, "a peer", w.leasing("peer-001 10.244.1.0/24"))
+	testwait.Until(t, "a peer", w.leasing("peer-001 10.244.1.0/24"))
 	for _, earlier := range []json.RawMessage{nil, reader.Checkpoint()} {
 		for k := range 9 {
 			s.watchFails(t, earlier, k)
@@ -70,15 +71,15 @@ func (s *server) watchFails(t *testing.T, earlier json.RawMessage, k int) {
 	store.Network(true, "", "")
 	store.Event("Normal", "Failing", "an event")
 	w := watching(t, store)
-	eventually(t, 10*time.Second, "both peers", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
-	eventually(t, 10*time.Second, "the condition, the lease and the event", func() bool {
+	testwait.Until(t, "both peers", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
+	testwait.Until(t, "the condition, the lease and the event", func() bool {
 		n := s.node(t, self)
 		return networkCondition(n).Status == "False" && n.Annotations[note+"public-ip"] == "192.0.2.200" &&
 			len(s.eventsOf(t, self, "Failing")) > 0
 	})
 	if calls := asked.said(); len(calls) > k {
-		eventually(t, 5*time.Second, "word of "+calls[k], func() bool { return waits.has("cut off by the test") })
-		eventually(t, 5*time.Second, "word that it is over", func() bool { return waits.has(": ok") })
+		testwait.Until(t, "word of "+calls[k], func() bool { return waits.has("cut off by the test") })
+		testwait.Until(t, "word that it is over", func() bool { return waits.has(": ok") })
 	}
 	for _, snap := range w.each() {
 		if len(snap.Peers) != 2 {
@@ -119,10 +120,10 @@ func callersLease(t *testing.T, s *server) {
 	want.Stacks = slices.Clone(want4.Stacks)
 	got := acquire(t, store, want)
 	w := watching(t, store)
-	eventually(t, 5*time.Second, "a snapshot", func() bool { return w.last().Local.Equal(got) })
+	testwait.Until(t, "a snapshot", func() bool { return w.last().Local.Equal(got) })
 	want.Stacks[0] = subnet.Stack{}
 	s.annotate(t, self, map[string]any{"public-ip": "203.0.113.9"})
-	eventually(t, 5*time.Second, "the address as it was acquired", func() bool {
+	testwait.Until(t, "the address as it was acquired", func() bool {
 		return s.node(t, self).Annotations[note+"public-ip"] == "192.0.2.200"
 	})
 	if !w.last().Local.Equal(got) {
@@ -163,7 +164,7 @@ func redialled(t *testing.T, s *server) {
 		t.Fatal("the store has no connection")
 	}
 	store.Redial()
-	eventually(t, 5*time.Second, "the connections to be closed", func() bool {
+	testwait.Until(t, "the connections to be closed", func() bool {
 		now := s.wire.Open()
 		maps.DeleteFunc(old, func(c net.Conn, _ bool) bool { return !now[c] })
 		return len(old) == 0

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -34,7 +35,7 @@ func (s *server) agentsBehind(
 		all, stores = append(all, watching(t, store)), append(stores, store)
 	}
 	for _, w := range all {
-		eventually(t, 10*time.Second, "all agents", func() bool { return len(w.last().Peers) == n-1 })
+		testwait.Until(t, "all agents", func() bool { return len(w.last().Peers) == n-1 })
 	}
 	return all, stores
 }
@@ -75,7 +76,7 @@ func flannelJoins(t *testing.T, s *server) {
 			flannel := flannelNode(1)
 			s.createNode(t, flannel)
 			for i, w := range all {
-				eventually(t, 20*time.Second, fmt.Sprintf("flannel's node, at agent %d", i), func() bool {
+				testwait.Until(t, fmt.Sprintf("flannel's node, at agent %d", i), func() bool {
 					return slices.Contains(names(w.last()), flannel.Name)
 				})
 			}
@@ -89,9 +90,9 @@ func flannelJoins(t *testing.T, s *server) {
 			}
 			s.deleteNode(t, flannel.Name)
 			for i, w := range all {
-				eventually(t, 20*time.Second, fmt.Sprintf("it to be gone, at agent %d", i), func() bool { return len(w.last().Peers) == 4 })
+				testwait.Until(t, fmt.Sprintf("it to be gone, at agent %d", i), func() bool { return len(w.last().Peers) == 4 })
 			}
-			eventually(t, 20*time.Second, "nobody to ask any more", func() bool { return len(s.asking(t)) == 0 })
+			testwait.Until(t, "nobody to ask any more", func() bool { return len(s.asking(t)) == 0 })
 			for _, w := range all {
 				w.keeps(t, 4)
 			}
@@ -121,11 +122,11 @@ func twoStrangers(t *testing.T, s *server) {
 	asked := func(node string) func() bool {
 		return func() bool { return slices.Equal(s.asksFor(t), []string{node, node, node}) }
 	}
-	eventually(t, 20*time.Second, "all guards to ask", asked(named.Name))
+	testwait.Until(t, "all guards to ask", asked(named.Name))
 	before := s.claims(t)
 	for _, managed := range []any{"true", nil, "true"} {
 		s.annotate(t, older.Name, map[string]any{"kube-subnet-manager": managed})
-		eventually(t, 10*time.Second, "a node that comes and goes", func() bool {
+		testwait.Until(t, "a node that comes and goes", func() bool {
 			return slices.Contains(names(all[3].last()), older.Name) == (managed != nil)
 		})
 		kubeclient.Pause(t.Context(), 600*time.Millisecond) // three times what settles
@@ -134,7 +135,7 @@ func twoStrangers(t *testing.T, s *server) {
 		t.Errorf("guards wrote, and ask for the sake of %q now", s.asksFor(t))
 	}
 	s.deleteNode(t, named.Name)
-	eventually(t, 20*time.Second, "all guards to ask for the other's sake", func() bool {
+	testwait.Until(t, "all guards to ask for the other's sake", func() bool {
 		if len(s.asksFor(t)) != maxGuards {
 			t.Fatalf("guards ask for the sake of %q only", s.asksFor(t))
 		}
@@ -149,12 +150,12 @@ func staleObjects(t *testing.T, s *server) {
 	before, _ := s.open(t, leaseOptions(subnet.StoreBoth))
 	acquire(t, before, want4)
 	w := all[3]
-	eventually(t, 10*time.Second, "the node", func() bool { return slices.Contains(names(w.last()), self) })
+	testwait.Until(t, "the node", func() bool { return slices.Contains(names(w.last()), self) })
 	now, _ := s.open(t, leaseOptions(subnet.StoreNodes))
 	moved := want4
 	moved.Backend = "host-gw"
 	l := acquire(t, now, moved)
-	eventually(t, 20*time.Second, "what the Node says", func() bool {
+	testwait.Until(t, "what the Node says", func() bool {
 		return slices.ContainsFunc(w.last().Peers, func(p subnet.Lease) bool { return p.Equal(l) })
 	})
 	w.keeps(t, 4)
@@ -168,7 +169,7 @@ func noGuardNeeded(t *testing.T, s *server) {
 	asked := asks(store)
 	acquire(t, store, want4)
 	w := watching(t, store)
-	eventually(t, 10*time.Second, "all peers", func() bool { return len(w.last().Peers) == 4 })
+	testwait.Until(t, "all peers", func() bool { return len(w.last().Peers) == 4 })
 	whole := asked.whole()
 	if slices.Contains(whole, "nodes") || slices.ContainsFunc(whole, func(name string) bool { return name == "kubetest-agent-0" }) {
 		t.Errorf("read in full are %q", whole)
@@ -183,7 +184,7 @@ func blindReader(t *testing.T, s *server) {
 	store.patience.blind = time.Second
 	acquire(t, store, want4)
 	w := watching(t, store)
-	eventually(t, 10*time.Second, "the peer", func() bool { return len(w.last().Peers) == 1 })
+	testwait.Until(t, "the peer", func() bool { return len(w.last().Peers) == 1 })
 	if !waits.has(taskWatchLeases, "the API server forbids list on leases in namespace kube-twill") {
 		t.Errorf("told %q", waits.text)
 	}
@@ -201,7 +202,7 @@ func forgedObject(t *testing.T, s *server) {
 	forged.Stacks = []subnet.Stack{{Subnet: netip.MustParsePrefix("10.244.99.0/24"), Underlay: netip.MustParseAddr("192.0.2.66")}}
 	must(t, store.publishObjects(t.Context(), n, forged, nil))
 	w := all[3]
-	eventually(t, 20*time.Second, "what the Node says", func() bool {
+	testwait.Until(t, "what the Node says", func() bool {
 		return slices.ContainsFunc(w.last().Peers, func(p subnet.Lease) bool {
 			return p.Node == evil.Name && p.Stacks[0].Subnet.String() == "10.244.7.0/24"
 		})
@@ -224,8 +225,8 @@ func guardRestarts(t *testing.T, s *server) {
 			t.Errorf("%d asked before the start, and %d do now", before, now)
 		}
 		w := watching(t, store)
-		eventually(t, 10*time.Second, "the peer", func() bool { return len(w.last().Peers) == 1 })
-		eventually(t, 10*time.Second, "it to be asked for", func() bool { return len(s.asking(t)) == 1 })
+		testwait.Until(t, "the peer", func() bool { return len(w.last().Peers) == 1 })
+		testwait.Until(t, "it to be asked for", func() bool { return len(s.asking(t)) == 1 })
 		if first := w.each()[0]; before > 0 && len(first.Peers) != 1 {
 			t.Errorf("the first snapshot has the peers %v", names(first))
 		}

@@ -66,8 +66,8 @@ func evilNode(members int) *corev1.Node {
 	return n
 }
 
-// TestHostileEvent: an event of a Node with a megabyte of metadata costs about what reading a megabyte does, and
-// little of it is kept.
+// TestHostileEvent: an event of a Node with a megabyte of metadata allocates about what reading a megabyte does, and
+// little of it is kept. BenchmarkHostileEvent tells how long it takes.
 func TestHostileEvent(t *testing.T) {
 	c := cacheOf(t, 5000, pool4)
 	large, err := metadataOf(evilNode(70_000)).Marshal()
@@ -75,21 +75,19 @@ func TestHostileEvent(t *testing.T) {
 	if len(large) < 1<<20 {
 		t.Fatalf("the event has %d bytes, want more than a megabyte", len(large))
 	}
-	least, allocated := time.Hour, uint64(0)
+	allocated := uint64(0)
 	for range 10 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		begin := time.Now()
 		m := &metav1.PartialObjectMetadata{}
 		must(t, m.Unmarshal(large))
 		must(t, c.Update(m))
-		least = min(least, time.Since(begin))
 		runtime.ReadMemStats(&after)
 		allocated = after.TotalAlloc - before.TotalAlloc
 	}
-	t.Logf("%d bytes: %s, %d bytes allocated", len(large), least, allocated)
-	if least > 20*time.Millisecond || allocated > 4*uint64(len(large)) {
-		t.Errorf("an event of %d bytes takes %s and allocates %d bytes, want at most 20ms and four times as much", len(large), least, allocated)
+	t.Logf("%d bytes: %d bytes allocated", len(large), allocated)
+	if allocated > 4*uint64(len(large)) {
+		t.Errorf("an event of %d bytes allocates %d bytes, want at most four times as much", len(large), allocated)
 	}
 	if e := c.entries["kubetest-evil"]; e == nil || len(fmt.Sprint(e.record)) > 2*maxData {
 		t.Errorf("of an event of %d bytes %d are kept", len(large), len(fmt.Sprint(e)))
@@ -242,5 +240,16 @@ func BenchmarkPeers(b *testing.B) {
 	c := cacheOf(b, 5000, pool4)
 	for b.Loop() {
 		c.peers()
+	}
+}
+
+func BenchmarkHostileEvent(b *testing.B) {
+	c := cacheOf(b, 5000, pool4)
+	large, err := metadataOf(evilNode(70_000)).Marshal()
+	must(b, err)
+	for b.Loop() {
+		m := &metav1.PartialObjectMetadata{}
+		must(b, m.Unmarshal(large))
+		must(b, c.Update(m))
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
@@ -363,13 +363,13 @@ func objectsPublished(t *testing.T, s *server) {
 		t.Errorf("a second time: %+v, %q", again, asked.said())
 	}
 	w := watching(t, store)
-	eventually(t, 5*time.Second, "the lease", func() bool { return w.last().Local.Equal(l) })
+	testwait.Until(t, "the lease", func() bool { return w.last().Local.Equal(l) })
 	s.annotateObject(t, six.Name, map[string]any{"public-ipv6": "2001:db8::bad"})
-	eventually(t, 5*time.Second, "the address to be put back", func() bool {
+	testwait.Until(t, "the address to be put back", func() bool {
 		return s.object(t, "fd00:10:244:7::/64").Annotations[note+"public-ipv6"] == "2001:db8::1"
 	})
 	s.patchObject(t, four.Name, map[string]any{"labels": nil})
-	eventually(t, 5*time.Second, "the label to be put back", func() bool { return len(s.object(t, "10.244.7.0/24").Labels) == 1 })
+	testwait.Until(t, "the label to be put back", func() bool { return len(s.object(t, "10.244.7.0/24").Labels) == 1 })
 }
 
 func claimPublished(t *testing.T, s *server) {
@@ -399,7 +399,7 @@ func reservationPublished(t *testing.T, s *server) {
 	o.Node = "kubetest-other"
 	reader, _ := s.open(t, o)
 	w := watching(t, reader)
-	eventually(t, 5*time.Second, "the peer", func() bool { return len(w.last().Peers) == 1 && w.last().Peers[0].Equal(l) })
+	testwait.Until(t, "the peer", func() bool { return len(w.last().Peers) == 1 && w.last().Peers[0].Equal(l) })
 }
 
 // objectsReturn deletes a Node and creates it again while its agent runs.
@@ -408,15 +408,15 @@ func objectsReturn(t *testing.T, s *server) {
 	store, _ := s.open(t, leaseOptions(subnet.StoreLeases))
 	first := acquire(t, store, want4)
 	w := watching(t, store)
-	eventually(t, 5*time.Second, "the first snapshot", func() bool { return w.last().Local.Equal(first) })
+	testwait.Until(t, "the first snapshot", func() bool { return w.last().Local.Equal(first) })
 	s.deleteNode(t, self)
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
-	eventually(t, 5*time.Second, "the new owner", func() bool {
+	testwait.Until(t, "the new owner", func() bool {
 		o := s.object(t, "10.244.7.0/24")
 		return len(o.OwnerReferences) == 1 && o.OwnerReferences[0].UID == s.node(t, self).UID
 	})
 	s.deleteObjects(t, first)
-	eventually(t, 5*time.Second, "the object that was deleted", func() bool { return s.object(t, "10.244.7.0/24") != nil })
+	testwait.Until(t, "the object that was deleted", func() bool { return s.object(t, "10.244.7.0/24") != nil })
 }
 
 // objectWithdrawn: a node that has another subnet now does not publish its old one.
@@ -427,8 +427,8 @@ func objectWithdrawn(t *testing.T, s *server) {
 	watching(t, store)
 	s.deleteNode(t, self)
 	s.createNode(t, testNode(self, "10.244.8.0/24"))
-	eventually(t, 5*time.Second, "the new object", func() bool { return s.object(t, "10.244.8.0/24") != nil })
-	eventually(t, 5*time.Second, "the old label to go", func() bool { return len(s.object(t, "10.244.7.0/24").Labels) == 0 })
+	testwait.Until(t, "the new object", func() bool { return s.object(t, "10.244.8.0/24") != nil })
+	testwait.Until(t, "the old label to go", func() bool { return len(s.object(t, "10.244.7.0/24").Labels) == 0 })
 }
 
 // objectTaken: an object that another node holds is not written, and the node is in the network nevertheless.
@@ -445,7 +445,7 @@ func objectTaken(t *testing.T, s *server) {
 		t.Errorf("told %q", waits.text)
 	}
 	watching(t, store)
-	eventually(t, 5*time.Second, "an event", func() bool { return len(s.eventsOf(t, self, "LeaseObjectNotPublished")) == 1 })
+	testwait.Until(t, "an event", func() bool { return len(s.eventsOf(t, self, "LeaseObjectNotPublished")) == 1 })
 }
 
 // heartbeat: what a kubelet writes into a peer's Node is of no interest, and of one's own it is read.
@@ -462,13 +462,13 @@ func heartbeat(t *testing.T, s *server) {
 	asked := asks(store)
 	acquire(t, store, want4)
 	w := watching(t, store)
-	eventually(t, 5*time.Second, "the peers", func() bool { return len(w.last().Peers) == 4 })
+	testwait.Until(t, "the peers", func() bool { return len(w.last().Peers) == 4 })
 	s.annotate(t, "kubetest-other", map[string]any{"heartbeat": "1"})
 	s.annotate(t, self, map[string]any{"public-ip-overwrite": "203.0.113.1"})
-	eventually(t, 5*time.Second, "the overwritten address", func() bool {
+	testwait.Until(t, "the overwritten address", func() bool {
 		return w.last().Local.Stacks[0].Underlay.String() == "203.0.113.1"
 	})
-	eventually(t, 5*time.Second, "it in the object", func() bool {
+	testwait.Until(t, "it in the object", func() bool {
 		return s.object(t, "10.244.7.0/24").Annotations[note+"public-ip"] == "203.0.113.1"
 	})
 	for _, name := range asked.whole() {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -251,7 +252,7 @@ func TestForgotten(t *testing.T) {
 	c.queue.AddRateLimited("gone")
 	done := make(chan struct{})
 	go func() { defer close(done); s.readQueued(t.Context(), c) }()
-	eventually(t, 5*time.Second, "it to be forgotten", func() bool { return c.queue.NumRequeues("gone") == 0 })
+	testwait.Until(t, "it to be forgotten", func() bool { return c.queue.NumRequeues("gone") == 0 })
 	c.queue.ShutDown()
 	<-done
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
@@ -54,7 +55,7 @@ func forbiddenPatch(t *testing.T, s *server) {
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
 	store, waits := s.open(t, Options{Kubeconfig: s.kubeconfig(t, strangerUser), SetNetworkUnavailable: true})
 	var err error
-	eventually(t, 5*time.Second, "the right to read", func() bool {
+	testwait.Until(t, "the right to read", func() bool {
 		_, err = store.Acquire(t.Context(), want4)
 		return !strings.Contains(err.Error(), "forbids get")
 	})
@@ -66,11 +67,11 @@ func forbiddenPatch(t *testing.T, s *server) {
 	w := watching(t, store)
 	store.Network(true, "", "")
 	store.Event("Normal", "Refused", "nobody will read this")
-	eventually(t, 5*time.Second, "a snapshot all the same", func() bool { return len(w.each()) > 0 })
-	eventually(t, 5*time.Second, "word of the condition", func() bool {
+	testwait.Until(t, "a snapshot all the same", func() bool { return len(w.each()) > 0 })
+	testwait.Until(t, "word of the condition", func() bool {
 		return waits.has(taskNetwork, "the API server forbids patch on nodes/status")
 	})
-	eventually(t, 5*time.Second, "word of the event", func() bool {
+	testwait.Until(t, "word of the event", func() bool {
 		return waits.has(taskEvent, "the API server forbids create on events")
 	})
 	kubeclient.Pause(t.Context(), 300*time.Millisecond)
@@ -95,7 +96,7 @@ func lateRights(t *testing.T, s *server) {
 	s.createNode(t, flannelNode(1))
 	store, waits := s.open(t, Options{Kubeconfig: s.kubeconfig(t, strangerUser)})
 	w := watching(t, store)
-	eventually(t, 5*time.Second, "word of it", func() bool { return waits.has(taskWatch, "the API server forbids list on nodes") })
+	testwait.Until(t, "word of it", func() bool { return waits.has(taskWatch, "the API server forbids list on nodes") })
 	if n := len(w.each()); n > 0 {
 		t.Fatalf("got %d snapshots without the right to read nodes", n)
 	}
@@ -107,8 +108,8 @@ func lateRights(t *testing.T, s *server) {
 			t.Error(err)
 		}
 	})
-	eventually(t, 20*time.Second, "a snapshot", func() bool { return len(w.last().Peers) == 1 })
-	eventually(t, 5*time.Second, "word that it is over", func() bool { return waits.has(taskWatch + ": ok") })
+	testwait.Until(t, "a snapshot", func() bool { return len(w.last().Peers) == 1 })
+	testwait.Until(t, "word that it is over", func() bool { return waits.has(taskWatch + ": ok") })
 }
 
 // TestRestart restarts the API server under a Watch: no snapshot loses a peer, except the one that left while no
@@ -125,19 +126,20 @@ func TestRestart(t *testing.T) {
 	local := acquire(t, store, want4)
 	w := watching(t, store)
 	all := []string{"kubetest-peer-001", "kubetest-peer-002", "kubetest-peer-003", "kubetest-peer-004", "kubetest-peer-005"}
-	eventually(t, 5*time.Second, "all peers", func() bool { return slices.Equal(names(w.last()), all) })
+	testwait.Until(t, "all peers", func() bool { return slices.Equal(names(w.last()), all) })
 
 	s.restart(t, cfg, func() { deleteKey(t, etcd, "/registry/minions/kubetest-peer-003") })
 	left := slices.Delete(slices.Clone(all), 2, 3)
-	took := eventually(t, 30*time.Second, "the peer that left to be gone", func() bool { return slices.Equal(names(w.last()), left) })
-	t.Logf("in sync %s after the API server was ready", took.Round(time.Millisecond))
+	began := time.Now()
+	testwait.Until(t, "the peer that left to be gone", func() bool { return slices.Equal(names(w.last()), left) })
+	t.Logf("in sync %s after the API server was ready", time.Since(began).Round(time.Millisecond))
 	for _, snap := range w.each() {
 		if got := names(snap); !slices.Equal(got, all) && !slices.Equal(got, left) || !snap.Local.Equal(local) {
 			t.Errorf("a snapshot has %v and %+v", got, snap.Local)
 		}
 	}
 	s.createNode(t, flannelNode(6))
-	eventually(t, 5*time.Second, "a peer that joins later", func() bool { return len(w.last().Peers) == 5 })
+	testwait.Until(t, "a peer that joins later", func() bool { return len(w.last().Peers) == 5 })
 }
 
 // restart ends the API server, calls down while there is none, and starts one at the same address.
@@ -165,7 +167,7 @@ func TestRestartAmongMany(t *testing.T) {
 	s.createNode(t, testNode("kubetest-other", "10.244.201.0/24"))
 	first, _ := s.open(t, Options{})
 	w := watching(t, first)
-	eventually(t, 20*time.Second, "all peers", func() bool { return len(w.last().Peers) == n })
+	testwait.Until(t, "all peers", func() bool { return len(w.last().Peers) == n })
 	byNodes, _ := s.open(t, Options{})
 	byNodes.Restore(first.Checkpoint())
 	byLeases, _ := s.open(t, Options{Node: "kubetest-other", Store: subnet.StoreLeases, LeaseNamespace: claimSpace})
@@ -175,13 +177,13 @@ func TestRestartAmongMany(t *testing.T) {
 			return !slices.ContainsFunc(all, func(w *snapshots) bool { return len(w.last().Peers) != n })
 		}
 	}
-	eventually(t, 20*time.Second, "all peers", knows(n))
+	testwait.Until(t, "all peers", knows(n))
 	s.restart(t, cfg, func() {
 		deleteKey(t, etcd, "/registry/minions/kubetest-many-0007")
 		deleteKey(t, etcd, "/registry/leases/"+claimSpace+"/"+claimName(subnetOfMany(7)))
 	})
 	s.createMany(t, n, n+2)
-	eventually(t, 30*time.Second, "two nodes that join", knows(n+1))
+	testwait.Until(t, "two nodes that join", knows(n+1))
 }
 
 func subnetOfMany(i int) netip.Prefix {
@@ -209,7 +211,7 @@ func (s *server) createMany(t *testing.T, from, to int) {
 
 func deleteKey(t *testing.T, e *controlplane.Etcd, key string) {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: e.Endpoints(), DialTimeout: 5 * time.Second})
+	c, err := clientv3.New(clientv3.Config{Endpoints: e.Endpoints(), DialTimeout: testwait.Limit})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
@@ -82,27 +83,28 @@ func TestRestoredServer(t *testing.T) {
 	acquire(t, store, want4)
 	w := watching(t, store)
 	s.patchSpec(t, late.Name, `{"spec":{"podCIDR":"10.244.2.0/24","podCIDRs":["10.244.2.0/24"]}}`)
-	eventually(t, 20*time.Second, "both peers", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
+	testwait.Until(t, "both peers", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
 	for i := range 500 { // what is written after the restoration must not get as far
 		s.annotate(t, "kubetest-peer-001", map[string]any{"public-ip": fmt.Sprintf("192.0.2.%d", 1+i%100)})
 	}
-	eventually(t, 5*time.Second, "the last change", func() bool { return w.last().Peers[0].Stacks[0].Underlay.String() == "192.0.2.100" })
+	testwait.Until(t, "the last change", func() bool { return w.last().Peers[0].Stacks[0].Underlay.String() == "192.0.2.100" })
 	known := store.Checkpoint()
 
 	s.stop(t, func() { s.dir = old })
 	s.patchSpec(t, late.Name, `{"spec":{"podCIDR":"10.244.8.0/24","podCIDRs":["10.244.8.0/24"]}}`)
 	after := "peer-001 10.244.1.0/24, peer-002 10.244.8.0/24"
-	took := eventually(t, 30*time.Second, "the podCIDR after the restoration", w.leasing(after))
-	t.Logf("noticed %s after the API server was ready", took.Round(time.Millisecond))
+	began := time.Now()
+	testwait.Until(t, "the podCIDR after the restoration", w.leasing(after))
+	t.Logf("noticed %s after the API server was ready", time.Since(began).Round(time.Millisecond))
 	if ip := w.last().Peers[0].Stacks[0].Underlay.String(); ip != "192.0.2.1" {
 		t.Errorf("peer-001 is at %s, want what the backup has, 192.0.2.1", ip)
 	}
-	eventually(t, 10*time.Second, "the own lease again", func() bool { return s.node(t, self).Annotations[note+"public-ip"] == "192.0.2.200" })
+	testwait.Until(t, "the own lease again", func() bool { return s.node(t, self).Annotations[note+"public-ip"] == "192.0.2.200" })
 
 	later, _ := s.open(t, Options{Kubeconfig: s.kubeconfig(t, agentUser)})
 	later.Restore(known)
 	w = watching(t, later)
-	eventually(t, 10*time.Second, "the same from a store that was away", w.leasing(after))
+	testwait.Until(t, "the same from a store that was away", w.leasing(after))
 }
 
 // TestLeasesInAnotherEtcd: an API server may keep Lease objects in an etcd of their own, with other revisions. A watch
@@ -123,7 +125,7 @@ func TestLeasesInAnotherEtcd(t *testing.T) {
 	watching(t, store)
 	select {
 	case <-watched:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testwait.Limit):
 		t.Errorf("Lease objects are not watched: %q", asked.said())
 	}
 }

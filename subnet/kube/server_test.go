@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -208,19 +207,6 @@ func (s *server) eventsOf(t *testing.T, node, reason string) []corev1.Event {
 		}
 	}
 	return found
-}
-
-// eventually waits until ok, at most limit, and returns how long that took.
-func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
-	t.Helper()
-	begin := time.Now()
-	for !ok() {
-		if time.Since(begin) > limit {
-			t.Fatalf("waited %s for %s", limit, what)
-		}
-		kubeclient.Pause(t.Context(), 10*time.Millisecond)
-	}
-	return time.Since(begin)
 }
 
 func testNode(name string, podCIDRs ...string) *corev1.Node {

@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
 // first waits for the first snapshot.
 func (w *snapshots) first(t *testing.T) subnet.Snapshot {
 	t.Helper()
-	eventually(t, 10*time.Second, "the first snapshot", func() bool { return len(w.each()) > 0 })
+	testwait.Until(t, "the first snapshot", func() bool { return len(w.each()) > 0 })
 	return w.each()[0]
 }
 
@@ -48,13 +49,13 @@ func guardsForget(t *testing.T, s *server) {
 	flannel := flannelNode(1)
 	s.createNode(t, flannel)
 	w := all[3]
-	eventually(t, 20*time.Second, "flannel's node", func() bool { return slices.Contains(names(w.last()), flannel.Name) })
+	testwait.Until(t, "flannel's node", func() bool { return slices.Contains(names(w.last()), flannel.Name) })
 	for range 15 { // guards write again at once five times, and then once a second
 		for _, c := range s.claims(t) {
 			s.annotateObject(t, c.Name, map[string]any{"read-nodes": nil})
 		}
-		time.Sleep(100 * time.Millisecond)
+		testwait.Pause(t, 100*time.Millisecond, "guards see it and write again")
 	}
-	eventually(t, 10*time.Second, "guards to ask again", func() bool { return len(s.asking(t)) > 0 })
+	testwait.Until(t, "guards to ask again", func() bool { return len(s.asking(t)) > 0 })
 	w.keeps(t, 4)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -71,7 +72,7 @@ func fall(t *testing.T, stores []*Store, all []*ailing) {
 		stores[i].Redial()
 	}
 	for _, a := range all {
-		eventually(t, 10*time.Second, "a refusal", func() bool { return a.refused.Load() > 0 })
+		testwait.Until(t, "a refusal", func() bool { return a.refused.Load() > 0 })
 	}
 }
 
@@ -91,7 +92,7 @@ func leasesAil(t *testing.T, s *server) {
 	later.on.Store(true)
 	acquire(t, store, want4)
 	w := watching(t, store)
-	eventually(t, 10*time.Second, "word of it", func() bool {
+	testwait.Until(t, "word of it", func() bool {
 		return waits.has(taskWatchLeases, "list leases in namespace kube-twill", "etcdserver: request timed out")
 	})
 	kubeclient.Pause(t.Context(), time.Second)
@@ -100,12 +101,12 @@ func leasesAil(t *testing.T, s *server) {
 	}
 	a.on.Store(false)
 	later.on.Store(false)
-	eventually(t, 20*time.Second, "the new node", func() bool { return len(all[3].last().Peers) == 4 })
+	testwait.Until(t, "the new node", func() bool { return len(all[3].last().Peers) == 4 })
 	all[3].keeps(t, 3)
 	if got := names(w.first(t)); len(got) != 4 {
 		t.Errorf("the first snapshot has the peers %v only", got)
 	}
-	eventually(t, 10*time.Second, "word that it is over", func() bool { return waits.has(taskWatchLeases + ": ok") })
+	testwait.Until(t, "word that it is over", func() bool { return waits.has(taskWatchLeases + ": ok") })
 }
 
 // leasesForbiddenAtFirst: an API server that starts forbids everything for a moment. No agent reads all Nodes for that.
@@ -125,7 +126,7 @@ func leasesForbiddenAtFirst(t *testing.T, s *server) {
 	acquire(t, joining, want4)
 	kubeclient.Pause(t.Context(), time.Second)
 	a.on.Store(false)
-	eventually(t, 20*time.Second, "the new node", func() bool { return len(all[4].last().Peers) == 5 })
+	testwait.Until(t, "the new node", func() bool { return len(all[4].last().Peers) == 5 })
 	all[4].keeps(t, 4)
 	if n := a.lists.Load() - before; n > 0 {
 		t.Errorf("all Nodes were listed %d times", n)
@@ -152,7 +153,7 @@ func guardsCannotRead(t *testing.T, s *server) {
 			left := names(all[3].last())[3]
 			s.deleteNode(t, left)
 			s.deleteObjects(t, subnet.Lease{Stacks: all[3].last().Peers[3].Stacks})
-			eventually(t, 10*time.Second, "one node instead of another", func() bool {
+			testwait.Until(t, "one node instead of another", func() bool {
 				got := names(all[3].last())
 				return len(got) == 4 && got[3] == self
 			})
@@ -161,7 +162,7 @@ func guardsCannotRead(t *testing.T, s *server) {
 				a.on.Store(false)
 			}
 			for _, w := range all[:maxGuards] {
-				eventually(t, 20*time.Second, "guards to see it", func() bool { return len(names(w.last())) == 4 && names(w.last())[3] == self })
+				testwait.Until(t, "guards to see it", func() bool { return len(names(w.last())) == 4 && names(w.last())[3] == self })
 			}
 			for _, c := range s.claims(t) {
 				if node, ok := c.Annotations[note+"read-nodes"]; ok || c.ResourceVersion == "" {
@@ -198,7 +199,7 @@ func rightsTaken(t *testing.T, s *server) {
 	for i, verbs := range [][]string{{"get", "list", "create", "patch"}, {"get", "watch", "create", "patch"}} {
 		s.leaseVerbs(t, verbs...)
 		forbidden := []string{"watch", "list"}[i]
-		eventually(t, 20*time.Second, "word of it", func() bool {
+		testwait.Until(t, "word of it", func() bool {
 			for _, store := range stores {
 				store.Redial() // a watch that goes on is not asked for its rights
 			}
@@ -208,7 +209,7 @@ func rightsTaken(t *testing.T, s *server) {
 		flannel := flannelNode(i + 1)
 		s.createNode(t, flannel)
 		for k, w := range all {
-			eventually(t, 20*time.Second, fmt.Sprintf("a node of flannel, at agent %d without the right to %s", k, forbidden), func() bool {
+			testwait.Until(t, fmt.Sprintf("a node of flannel, at agent %d without the right to %s", k, forbidden), func() bool {
 				return slices.Contains(names(w.last()), flannel.Name)
 			})
 			w.keeps(t, 3)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -155,7 +156,7 @@ func (w *snapshots) leasing(want string) func() bool {
 func strangersOnce(t *testing.T, s *server) {
 	s.createNode(t, flannelNode(1))
 	w, asked, store := s.reader(t, nil)
-	eventually(t, 5*time.Second, "a peer", w.leasing("peer-001 10.244.1.0/24"))
+	testwait.Until(t, "a peer", w.leasing("peer-001 10.244.1.0/24"))
 	late := flannelNode(2) // its podCIDR comes from kube-controller-manager
 	late.Spec.PodCIDR, late.Spec.PodCIDRs = "", nil
 	late.Annotations = nil
@@ -164,18 +165,18 @@ func strangersOnce(t *testing.T, s *server) {
 	s.annotate(t, late.Name, map[string]any{"kube-subnet-manager": "true", "backend-type": "vxlan", "public-ip": "192.0.2.2"})
 	s.createNode(t, flannelNode(3))
 	all := "peer-001 10.244.1.0/24, peer-002 10.244.2.0/24, peer-003 10.244.3.0/24"
-	eventually(t, 5*time.Second, "three peers", w.leasing(all))
+	testwait.Until(t, "three peers", w.leasing(all))
 	for _, name := range []string{"kubetest-peer-001", "kubetest-peer-003"} {
 		s.annotate(t, name, map[string]any{"public-ip": "192.0.2.99"})
 	}
-	eventually(t, 5*time.Second, "a change", func() bool { return w.last().Peers[2].Stacks[0].Underlay.String() == "192.0.2.99" })
+	testwait.Until(t, "a change", func() bool { return w.last().Peers[2].Stacks[0].Underlay.String() == "192.0.2.99" })
 	asked.wantWhole(t, "kubetest-peer-002", "kubetest-peer-003", self, "nodes")
 	if n := asked.count("GET metadata nodes"); n > 10 {
 		t.Errorf("the metadata of all was asked for %d times, want once for each watch", n)
 	}
 	asked.wantBounded(t)
 	again, asked, _ := s.reader(t, store.Checkpoint())
-	eventually(t, 5*time.Second, "the three peers", again.leasing(all))
+	testwait.Until(t, "the three peers", again.leasing(all))
 	asked.wantWhole(t, self)
 }
 
@@ -183,13 +184,13 @@ func strangersOnce(t *testing.T, s *server) {
 func manyStrangers(t *testing.T, s *server) {
 	s.createNode(t, flannelNode(1))
 	w, _, store := s.reader(t, nil)
-	eventually(t, 5*time.Second, "the first peer", w.leasing("peer-001 10.244.1.0/24"))
+	testwait.Until(t, "the first peer", w.leasing("peer-001 10.244.1.0/24"))
 	before := store.Checkpoint()
 	for i := range fullListThreshold + 1 {
 		s.createNode(t, flannelNode(i+2))
 	}
 	w, asked, _ := s.reader(t, before)
-	eventually(t, 5*time.Second, "all peers", func() bool { return len(w.last().Peers) == fullListThreshold+2 })
+	testwait.Until(t, "all peers", func() bool { return len(w.last().Peers) == fullListThreshold+2 })
 	asked.wantWhole(t, self, "nodes")
 }
 
@@ -202,7 +203,7 @@ func pagedList(t *testing.T, s *server) {
 		s.createNode(t, n)
 	}
 	w, asked, _ := s.reader(t, nil)
-	eventually(t, 10*time.Second, "all peers", func() bool { return len(w.last().Peers) == most })
+	testwait.Until(t, "all peers", func() bool { return len(w.last().Peers) == most })
 	asked.wantWhole(t, self, "nodes", "nodes")
 }
 
@@ -253,7 +254,7 @@ func listsTrimmed(t *testing.T, s *server) {
 func strangersAtOnce(t *testing.T, s *server) {
 	s.createNode(t, flannelNode(200))
 	w, _, store := s.reader(t, nil)
-	eventually(t, 5*time.Second, "the first peer", w.leasing("peer-200 10.244.200.0/24"))
+	testwait.Until(t, "the first peer", w.leasing("peer-200 10.244.200.0/24"))
 	before := store.Checkpoint()
 	for i := range 64 {
 		s.createNode(t, flannelNode(i+1))
@@ -286,16 +287,16 @@ func strangersAtOnce(t *testing.T, s *server) {
 func peerReturns(t *testing.T, s *server) {
 	s.createNode(t, flannelNode(1))
 	w, asked, store := s.reader(t, nil)
-	eventually(t, 5*time.Second, "the peer", w.leasing("peer-001 10.244.1.0/24"))
+	testwait.Until(t, "the peer", w.leasing("peer-001 10.244.1.0/24"))
 	before := store.Checkpoint()
 	s.deleteNode(t, "kubetest-peer-001")
 	again := flannelNode(1)
 	again.Spec.PodCIDR, again.Spec.PodCIDRs = "10.244.9.0/24", []string{"10.244.9.0/24"}
 	s.createNode(t, again)
-	eventually(t, 5*time.Second, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
+	testwait.Until(t, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
 	asked.wantWhole(t, "kubetest-peer-001", self, "nodes")
 	w, asked, _ = s.reader(t, before) // the agent was away meanwhile
-	eventually(t, 5*time.Second, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
+	testwait.Until(t, "its new subnet", w.leasing("peer-001 10.244.9.0/24"))
 	asked.wantWhole(t, "kubetest-peer-001", self)
 	if text := string(store.Checkpoint()); strings.Contains(text, "10.244.1.0/24") {
 		t.Errorf("the node that is gone is remembered: %s", text)
@@ -311,14 +312,14 @@ func managedFieldsAlone(t *testing.T, s *server) {
 	patch := json.RawMessage(`{"metadata":{"managedFields":` + entries + `}}`)
 	must(t, s.admin.patch(t.Context(), s.admin.Metadata.Resource(nodesResource), "kubetest-peer-001", types.MergePatchType, patch))
 	w, _, _ := s.reader(t, nil)
-	eventually(t, 5*time.Second, "the subnets of the specs", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
+	testwait.Until(t, "the subnets of the specs", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
 }
 
 // noPodCIDR: a peer without a podCIDR, which writes to its Node all the time, is read now and then only, and others'
 // changes come meanwhile.
 func noPodCIDR(t *testing.T, s *server) {
 	w, asked, _ := s.reader(t, nil)
-	eventually(t, 5*time.Second, "a snapshot", func() bool { return len(w.each()) > 0 })
+	testwait.Until(t, "a snapshot", func() bool { return len(w.each()) > 0 })
 	busy := flannelNode(1)
 	busy.Spec.PodCIDR, busy.Spec.PodCIDRs = "", nil
 	s.createNode(t, busy)
@@ -326,7 +327,7 @@ func noPodCIDR(t *testing.T, s *server) {
 		s.annotate(t, busy.Name, map[string]any{"public-ip": fmt.Sprintf("192.0.2.%d", i)})
 	}
 	s.createNode(t, flannelNode(2))
-	eventually(t, time.Second, "another peer", w.leasing("peer-002 10.244.2.0/24"))
+	testwait.Until(t, "another peer", w.leasing("peer-002 10.244.2.0/24"))
 	reads := 0
 	for _, name := range asked.whole() {
 		if name == busy.Name {
@@ -337,7 +338,7 @@ func noPodCIDR(t *testing.T, s *server) {
 		t.Errorf("the node without a podCIDR was read %d times for 100 changes, want a few", reads)
 	}
 	s.patchSpec(t, busy.Name, `{"spec":{"podCIDR":"10.244.1.0/24","podCIDRs":["10.244.1.0/24"]}}`)
-	eventually(t, 20*time.Second, "its podCIDR", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
+	testwait.Until(t, "its podCIDR", w.leasing("peer-001 10.244.1.0/24, peer-002 10.244.2.0/24"))
 }
 
 // listedAgain: now and then all is listed again, which finds what no watch reported. The API server has it in memory.
@@ -364,7 +365,7 @@ func listedAgain(t *testing.T, s *server) {
 	done := make(chan struct{})
 	go func() { defer close(done); store.reflect(ctx, c) }()
 	defer func() { cancel(); <-done }()
-	eventually(t, 5*time.Second, "a peer", func() bool { return names() == "peer-001 10.244.1.0/24" })
+	testwait.Until(t, "a peer", func() bool { return names() == "peer-001 10.244.1.0/24" })
 	missed := record{name: "kubetest-peer-002", uid: "2", managed: "true", podCIDRs: "10.244.2.0/24"}
 	missed.v4.public = "192.0.2.2"
 	c.mu.Lock()
@@ -375,7 +376,7 @@ func listedAgain(t *testing.T, s *server) {
 	}
 	s.wire.Cut()
 	s.wire.Mend()
-	eventually(t, 10*time.Second, "the truth", func() bool { return names() == "peer-001 10.244.1.0/24" })
+	testwait.Until(t, "the truth", func() bool { return names() == "peer-001 10.244.1.0/24" })
 	mu.Lock()
 	defer mu.Unlock()
 	if len(from) < 2 || from[0] != "" || from[1] == "" || from[1] == "0" {

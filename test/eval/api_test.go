@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
 	"math/big"
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/labtest"
@@ -70,15 +72,12 @@ func (w *ward) ask(t *testing.T, args ...string) doctor.Diagnosis {
 // await asks until the report is as wanted.
 func (w *ward) await(t *testing.T, wanted func(doctor.Diagnosis) bool, args ...string) {
 	t.Helper()
-	for deadline := time.Now().Add(recovery); ; {
-		r := w.ask(t, args...)
-		if wanted(r) {
-			return
+	testwait.Nil(t, "the report that is wanted", func() error {
+		if r := w.ask(t, args...); !wanted(r) {
+			return fmt.Errorf("got %+v", r)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("got %+v", r)
-		}
-	}
+		return nil
+	})
 }
 
 // kubeconfig is the agent's own, with a part of it replaced.

@@ -2,15 +2,16 @@ package eval
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
@@ -51,7 +52,7 @@ func newSped(t *testing.T, backend string) *sped {
 	t.Cleanup(down)
 	l, err := lab.Up(t.Context(), spec, nil)
 	check(t, err)
-	_, err = l.Converge(t.Context(), recovery)
+	_, err = l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	program := filepath.Join(t.TempDir(), "twillctl")
 	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, "../../cmd/twillctl").CombinedOutput(); err != nil {
@@ -64,20 +65,20 @@ func newSped(t *testing.T, backend string) *sped {
 // none.
 func (s *sped) await(t *testing.T, what, state, finding string) doctor.Facts {
 	t.Helper()
-	for deadline := time.Now().Add(2 * recovery); ; time.Sleep(200 * time.Millisecond) {
-		f, err := lookAt(t.Context(), s.Lab, s.node, false)
-		check(t, err)
+	var f doctor.Facts
+	testwait.Nil(t, what, func() error {
+		f = lookAt(t, s.Lab, s.node, false)
 		got, first := doctor.NewStatus(f), ""
 		if len(got.Findings) > 0 {
 			first = got.Findings[0]
 		}
-		if got.FastPath == state && first == finding {
-			return f
+		if got.FastPath != state || first != finding {
+			return fmt.Errorf("the fast path is %q with %v, want %q with %q first; unread: %v, plan:\n%v", got.FastPath, got.Findings,
+				state, finding, f.Unread, f.Plan)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: the fast path is %q with %v, want %q with %q first; unread: %v, plan:\n%v", what, got.FastPath, got.Findings, state, finding, f.Unread, f.Plan)
-		}
-	}
+		return nil
+	})
+	return f
 }
 
 func (s *sped) run(t *testing.T, command string) {

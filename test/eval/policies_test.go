@@ -3,6 +3,7 @@ package eval
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -10,9 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -121,7 +122,7 @@ func newPoliced(t *testing.T) *policed {
 	}
 	check(t, p.pod("node1/pod1").Label("shop", map[string]string{"app": "web"}))
 	check(t, p.pod("node2/pod1").Label("jobs", nil))
-	_, err = l.Converge(t.Context(), recovery)
+	_, err = l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	return p
 }
@@ -140,22 +141,15 @@ func (p *policed) apply(t *testing.T, manifest string) {
 // await waits until nothing is wrong with any node's rules.
 func (p *policed) await(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(recovery); ; {
-		var wrong []string
+	testwait.Nil(t, "rules with which nothing is wrong", func() error {
+		var wrong []error
 		for _, n := range p.Nodes() {
-			f, err := lookAt(t.Context(), p.Lab, n, false)
-			check(t, err)
-			for _, o := range doctor.Check(f) {
-				wrong = append(wrong, n.Name+": "+o.ID+": "+o.Actual)
+			for _, o := range doctor.Check(lookAt(t, p.Lab, n, false)) {
+				wrong = append(wrong, fmt.Errorf("%s: %s: %s", n.Name, o.ID, o.Actual))
 			}
 		}
-		if len(wrong) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %s", recovery, strings.Join(wrong, "\n"))
-		}
-	}
+		return errors.Join(wrong...)
+	})
 }
 
 // run runs twillctl, and returns its output and exit code.
@@ -308,15 +302,10 @@ func (p *policed) unknownPod(t *testing.T) {
 
 func (p *policed) awaitPing(t *testing.T, from *lab.Pod, to netip.Addr) {
 	t.Helper()
-	for deadline := time.Now().Add(recovery); ; {
+	testwait.Nil(t, "an answer from "+to.String(), func() error {
 		_, err := from.Ping(t.Context(), host.Ping{To: to, Timeout: pingLimit})
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err
+	})
 }
 
 // outdated: rules that deny what the policies allow by now are a fault.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -29,7 +30,7 @@ func TestProbe(t *testing.T) {
 	t.Cleanup(down)
 	l, err := lab.Up(t.Context(), spec, nil)
 	check(t, err)
-	pings, err := l.Converge(t.Context(), recovery)
+	pings, err := l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	t.Logf("up with %d pings", len(pings))
 	program := filepath.Join(t.TempDir(), "twillctl")

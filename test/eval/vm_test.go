@@ -5,14 +5,10 @@ package eval
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/faults"
 )
-
-// limit is how long nine of ten looks may take on a machine that is emulated.
-const limit = 30 * time.Second
 
 // possible reports whether a fault can be injected in the microvm, which has no iptables.
 func possible(f faults.Fault) bool {

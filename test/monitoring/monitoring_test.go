@@ -1,7 +1,6 @@
 package monitoring
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +8,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
-)
 
-// settle is how long Prometheus may take to notice.
-const settle = 20 * time.Second
+	"github.com/twill-net/twill/internal/testwait"
+)
 
 // TestPrometheus: with the page's config Prometheus has every metric of every agent, all queries of the dashboard have
 // answers, and the alerts follow what happens.
@@ -42,14 +39,13 @@ func TestPrometheus(t *testing.T) {
 // becomes waits until a query has these values.
 func (s server) becomes(query string, want map[string]string) {
 	s.Helper()
-	var got map[string]string
-	var err error
-	for end := time.Now().Add(settle); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if got, err = s.series(query); err == nil && maps.Equal(got, want) {
-			return
+	testwait.Nil(s, query, func() error {
+		got, err := s.series(query)
+		if err == nil && !maps.Equal(got, want) {
+			err = fmt.Errorf("it is %v, want %v", got, want)
 		}
-	}
-	s.Fatalf("%s: %v, %v, want %v", query, got, err, want)
+		return err
+	})
 }
 
 // metrics: every metric of the list is there, from both agents, and has the type of the list.
@@ -93,9 +89,7 @@ func (s server) dashboard() {
 		for _, target := range p.Targets {
 			asked++
 			query := strings.NewReplacer("$job", "twill", "$instance", ".*", "$__rate_interval", "10m").Replace(target.Expr)
-			if err := s.answered(query); err != nil {
-				s.Errorf("%s: %s: %v", p.Title, query, err)
-			}
+			s.answered(p.Title, query)
 		}
 	}
 	if asked < 15 {
@@ -104,16 +98,15 @@ func (s server) dashboard() {
 }
 
 // answered waits until a query has data: a rate needs two scrapes.
-func (s server) answered(query string) error {
-	for end := time.Now().Add(settle); ; time.Sleep(200 * time.Millisecond) {
+func (s server) answered(title, query string) {
+	s.Helper()
+	testwait.Nil(s, title+": "+query, func() error {
 		got, err := s.series(query)
-		switch {
-		case err == nil && (len(got) > 0 || strings.HasSuffix(query, " > 0")):
-			return nil
-		case time.Now().After(end):
-			return cmp.Or(err, errors.New("it has no data"))
+		if err == nil && len(got) == 0 && !strings.HasSuffix(query, " > 0") {
+			err = errors.New("it has no data")
 		}
-	}
+		return err
+	})
 }
 
 // rules: Prometheus evaluates all alerts.
@@ -124,9 +117,9 @@ func (s server) rules() {
 		}
 	}
 	want := strings.Count(read(s.T, "deploy/chart/monitoring/alerts.yaml"), "\n  - alert: ")
-	for end := time.Now().Add(settle); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	testwait.Nil(s, fmt.Sprintf("%d rules that work", want), func() error {
 		if err := s.ask("rules", nil, &got); err != nil {
-			s.Fatal(err)
+			return err
 		}
 		fine := 0
 		for _, g := range got.Groups {
@@ -136,9 +129,9 @@ func (s server) rules() {
 				}
 			}
 		}
-		if fine == want {
-			return
+		if fine != want {
+			return errors.New(fmt.Sprint(got))
 		}
-	}
-	s.Errorf("want %d rules that work: %s", want, fmt.Sprint(got))
+		return nil
+	})
 }

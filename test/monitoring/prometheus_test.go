@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -135,7 +135,7 @@ func read(t *testing.T, path string) string {
 
 // ask asks Prometheus' API.
 func (s server) ask(path string, parameters url.Values, into any) error {
-	ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), testwait.Limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+api+"/api/v1/"+path+"?"+parameters.Encode(), nil)
 	if err != nil {

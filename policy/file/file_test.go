@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/file"
 )
@@ -54,7 +55,7 @@ func TestWatch(t *testing.T) {
 			}
 		case err := <-reports:
 			t.Errorf("got the report %v, want %q", err, want)
-		case <-time.After(5 * time.Second):
+		case <-time.After(testwait.Limit):
 			t.Fatalf("nothing is told, want %q", want)
 		}
 	}

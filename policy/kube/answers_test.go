@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // answering is a source whose API server gives one answer to everything.
@@ -105,7 +106,7 @@ func TestUndecodable(t *testing.T) {
 		select {
 		case e := <-w.ResultChan():
 			fmt.Fprintf(&got, "%s %T ", e.Type, e.Object)
-		case <-time.After(5 * time.Second):
+		case <-time.After(testwait.Limit):
 			t.Fatal("no event")
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -37,9 +37,11 @@ var definition = object{
 // clusterPolicies: a cluster without their API is one without such policies, and that is said once. Policies are told once
 // it is there, with nodes if one is about them, and are gone with it.
 func clusterPolicies(t *testing.T, s *server) {
-	w := watching(t, s.open(t, reader), func(s *Source) { s.Cluster, s.lookForAPI = true, 100*time.Millisecond })
-	eventually(t, 15*time.Second, "the first change", func() bool { return w.told() == "rules" })
-	kubeclient.Pause(t.Context(), 2*time.Second) // in which it is looked for again
+	api := s.open(t, reader)
+	asked := counted(api)
+	w := watching(t, api, func(s *Source) { s.Cluster, s.lookForAPI = true, 100*time.Millisecond })
+	testwait.Until(t, "the first change", func() bool { return w.told() == "rules" })
+	asked.more(t, "clusternetworkpolicies", 10)
 	w.mu.Lock()
 	if len(w.waits) != 1 || w.waits[0] != "watch clusternetworkpolicies: list clusternetworkpolicies: "+errNoAPI.Error() {
 		t.Errorf("told %q", w.waits)
@@ -47,7 +49,7 @@ func clusterPolicies(t *testing.T, s *server) {
 	w.mu.Unlock()
 
 	s.create(t, crds, definition)
-	eventually(t, 30*time.Second, "word of the API", func() bool { return w.waited("watch clusternetworkpolicies: ok") })
+	testwait.Until(t, "word of the API", func() bool { return w.waited("watch clusternetworkpolicies: ok") })
 	spec := object{"tier": "Admin", "priority": 3, "subject": object{"namespaces": object{}}}
 	w.expect("rules", func() {
 		s.create(t, clusters, object{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/policy"
@@ -150,6 +154,55 @@ func (s *server) open(t *testing.T, user string) *kubeclient.Client {
 	return api
 }
 
+// created returns when the API server made an object.
+func (s *server) created(t *testing.T, path string) time.Time {
+	t.Helper()
+	text, err := s.admin.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object metav1.PartialObjectMetadata
+	if err := json.Unmarshal(text, &object); err != nil {
+		t.Fatal(err)
+	}
+	return object.CreationTimestamp.Time
+}
+
+// requests counts what a client asks for, by the last part of the path.
+type requests struct {
+	http.RoundTripper
+
+	mu    sync.Mutex
+	count map[string]int
+}
+
+// counted counts the requests of a client from now on.
+func counted(api *kubeclient.Client) *requests {
+	r := &requests{RoundTripper: api.HTTP.Transport, count: map[string]int{}}
+	api.HTTP.Transport = r
+	return r
+}
+
+func (r *requests) RoundTrip(q *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	r.count[path.Base(q.URL.Path)]++
+	r.mu.Unlock()
+	return r.RoundTripper.RoundTrip(q)
+}
+
+// more waits until a resource was asked for some more times. All but the last one have had an effect then.
+func (r *requests) more(t *testing.T, resource string, times int) {
+	t.Helper()
+	now := func() int { r.mu.Lock(); defer r.mu.Unlock(); return r.count[resource] }
+	want := now() + times
+	testwait.Nil(t, fmt.Sprintf("%s are asked for %d times", resource, want), func() error {
+		if n := now(); n < want {
+			return fmt.Errorf("%d times", n)
+		}
+		return nil
+	})
+}
+
 // watched is what a Watch told, and the pods that this makes.
 type watched struct {
 	t *testing.T
@@ -247,27 +300,17 @@ func (w *watched) waited(parts ...string) bool {
 	})
 }
 
-// eventually waits until ok, at most limit, and returns how long that took.
-func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
-	t.Helper()
-	begin := time.Now()
-	for !ok() {
-		if time.Since(begin) > limit {
-			t.Fatalf("waited %s for %s", limit, what)
-		}
-		kubeclient.Pause(t.Context(), time.Millisecond)
-	}
-	return time.Since(begin)
-}
-
-// expect does something, and waits until what is told since ends in want.
+// expect does something, waits until what is told since is want, and returns how long that took.
 func (w *watched) expect(want string, do func()) time.Duration {
 	w.t.Helper()
 	before := w.told()
 	do()
-	var since string
-	return eventually(w.t, 15*time.Second, "\""+want+"\"", func() bool {
-		since = strings.TrimPrefix(strings.TrimPrefix(w.told(), before), "; ")
-		return since == want
+	begin := time.Now()
+	testwait.Nil(w.t, "\""+want+"\" is told", func() error {
+		if since := strings.TrimPrefix(strings.TrimPrefix(w.told(), before), "; "); since != want {
+			return fmt.Errorf("%q is", since)
+		}
+		return nil
 	})
+	return time.Since(begin)
 }

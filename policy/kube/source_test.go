@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/policy"
@@ -37,7 +37,7 @@ const pods, policies = core + "/default/pods/", "/apis/networking.k8s.io/v1/name
 func (s *server) started(t *testing.T) *watched {
 	t.Helper()
 	w := watching(t, s.open(t, reader))
-	eventually(t, 15*time.Second, "the first change", func() bool { return w.told() == "rules" })
+	testwait.Until(t, "the first change", func() bool { return w.told() == "rules" })
 	return w
 }
 
@@ -46,7 +46,7 @@ func (s *server) started(t *testing.T) *watched {
 func podLives(t *testing.T, s *server) {
 	s.createPod(t, "old", nil)
 	w := s.started(t)
-	if p := w.pod("old"); p == nil || p.Labels["app"] != "old" || time.Since(p.Created) > time.Hour {
+	if p := w.pod("old"); p == nil || p.Labels["app"] != "old" || !p.Created.Equal(s.created(t, pods+"old")) {
 		t.Errorf("a pod that was there first is %+v", p)
 	}
 	w.expect("+web", func() { s.createPod(t, "web", nil) })
@@ -64,13 +64,12 @@ func podLives(t *testing.T, s *server) {
 		t.Errorf("with a node and addresses it is %s", dump(p))
 	}
 	w.expect("~web", func() { s.patch(t, pods+"web", `{"metadata":{"labels":{"app":"other"}}}`) })
-	w.expect("-old; +last", func() {
+	w.expect("-old", func() {
 		s.patch(t, pods+"web", `{"metadata":{"annotations":{"what":"nobody cares"}}}`)
 		s.createPod(t, "host", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 		s.delete(t, pods+"old")
-		kubeclient.Pause(t.Context(), 3*burst)
-		s.createPod(t, "last", nil)
 	})
+	w.expect("+last", func() { s.createPod(t, "last", nil) })
 	w.expect("-web", func() { s.setStatus(t, "web", `{"phase":"Succeeded"}`) })
 	w.expect("-last", func() { s.setStatus(t, "last", `{"phase":"Failed"}`) })
 }
@@ -110,7 +109,7 @@ func rulesChange(t *testing.T, s *server) {
 	w.expect("rules", func() {
 		s.patch(t, policies+"/deny", `{"metadata":{"annotations":{"what":"nobody cares"}}}`)
 		s.patch(t, core+"/default", `{"metadata":{"annotations":{"what":"nobody cares"}}}`)
-		kubeclient.Pause(t.Context(), 3*burst)
+		testwait.Pause(t, 3*burst, "what is told of annotations is not told together with what follows")
 		s.patch(t, policies+"/deny", `{"spec":{"podSelector":{"matchLabels":{"app":"web"}}}}`)
 	})
 	if p := w.snapshot().Policies[0]; p.Spec.PodSelector.MatchLabels["app"] != "web" {
@@ -134,12 +133,14 @@ func rightsLate(t *testing.T, s *server) {
 	if err := s.api.ApplyRole(t.Context(), role, rights[:1], stranger); err != nil {
 		t.Fatal(err)
 	}
-	w := watching(t, s.open(t, stranger))
-	eventually(t, 15*time.Second, "word of it", func() bool {
+	api := s.open(t, stranger)
+	asked := counted(api)
+	w := watching(t, api)
+	testwait.Until(t, "word of it", func() bool {
 		return w.waited("watch networkpolicies: the API server forbids list on networkpolicies",
 			"a ClusterRole of the agent must have the verbs list and watch on networkpolicies.networking.k8s.io")
 	})
-	kubeclient.Pause(t.Context(), time.Second) // in which it is tried again
+	asked.more(t, "networkpolicies", 3)
 	w.mu.Lock()
 	if len(w.waits) != 1 || len(w.changes) != 0 {
 		t.Errorf("told %q, and the changes %q", w.waits, w.changes)
@@ -148,27 +149,30 @@ func rightsLate(t *testing.T, s *server) {
 	if err := s.api.ApplyRole(t.Context(), role, rights, stranger); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "the first change", func() bool { return w.told() == "rules" })
+	testwait.Until(t, "the first change", func() bool { return w.told() == "rules" })
 	if w.pod("web") == nil {
 		t.Error("the first change lacks a pod")
 	}
-	eventually(t, 5*time.Second, "word that it is over", func() bool { return w.waited("watch networkpolicies: ok") })
+	testwait.Until(t, "word that it is over", func() bool { return w.waited("watch networkpolicies: ok") })
 }
 
 // outage: while the API server is away nothing changes; then all that happened is told, and nothing else.
 func outage(t *testing.T, s *server) {
 	s.createPod(t, "stays", nil)
 	s.createPod(t, "goes", nil)
-	w := s.started(t)
+	api := s.open(t, reader)
+	asked := counted(api)
+	w := watching(t, api)
+	testwait.Until(t, "the first change", func() bool { return w.told() == "rules" })
 	s.wire.Cut()
-	eventually(t, 15*time.Second, "word of it", func() bool {
+	testwait.Until(t, "word of it", func() bool {
 		return w.waited("watch pods", "connection refused") && w.waited("watch namespaces", "connection refused")
 	})
 	var mended time.Time
 	w.expect("+comes -goes", func() {
 		s.delete(t, pods+"goes")
 		s.createPod(t, "comes", nil)
-		kubeclient.Pause(t.Context(), time.Second)
+		asked.more(t, "pods", 3)
 		if got := w.told(); got != "rules" {
 			t.Errorf("while the API server was away it was told %q", got)
 		}
@@ -176,7 +180,7 @@ func outage(t *testing.T, s *server) {
 		mended = time.Now()
 	})
 	t.Logf("in sync %s after the outage", time.Since(mended).Round(time.Millisecond))
-	eventually(t, 15*time.Second, "word that it is over", func() bool { return w.waited("watch pods: ok") })
+	testwait.Until(t, "word that it is over", func() bool { return w.waited("watch pods: ok") })
 }
 
 // old is an API server that cannot select pods by hostNetwork.
@@ -198,13 +202,12 @@ func oldServer(t *testing.T, s *server) {
 	api := s.open(t, reader)
 	api.HTTP.Transport = old{api.HTTP.Transport}
 	w := watching(t, api)
-	eventually(t, 15*time.Second, "the first change", func() bool { return w.told() == "rules" })
+	testwait.Until(t, "the first change", func() bool { return w.told() == "rules" })
 	if len(w.snapshot().Pods) != 1 || w.pod("web") == nil {
 		t.Errorf("got the pods %v, want one", w.snapshot().Pods)
 	}
 	w.expect("+last", func() {
 		s.createPod(t, "next-host", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
-		kubeclient.Pause(t.Context(), 3*burst)
 		s.createPod(t, "last", nil)
 	})
 }
@@ -216,7 +219,7 @@ func burstOfPods(t *testing.T, s *server) {
 	for i := range many {
 		s.createPod(t, "web-"+string(rune('a'+i/10))+string(rune('0'+i%10)), nil)
 	}
-	eventually(t, 15*time.Second, "all pods", func() bool { return strings.Count(w.told(), "+web") == many })
+	testwait.Until(t, "all pods", func() bool { return strings.Count(w.told(), "+web") == many })
 	if n := strings.Count(w.told(), ";"); n > many {
 		t.Errorf("%d pods are %d changes", many, n)
 	}
@@ -247,18 +250,18 @@ func TestRestart(t *testing.T) {
 	s.api = controlplanetest.Start(t, cfg)
 	s.connect(t)
 	s.wire.Mend()
-	eventually(t, 30*time.Second, "what went", func() bool { return strings.Contains(w.told(), "-goes") && len(w.snapshot().Policies) == 0 })
+	testwait.Until(t, "what went", func() bool { return strings.Contains(w.told(), "-goes") && len(w.snapshot().Policies) == 0 })
 	if got := w.told(); strings.Contains(got, "stays") || strings.Count(got, "rules") != 2 {
 		t.Errorf("told %q", got)
 	}
 	s.createPod(t, "comes", nil)
-	eventually(t, 15*time.Second, "what comes later", func() bool { return strings.HasSuffix(w.told(), "+comes") })
+	testwait.Until(t, "what comes later", func() bool { return strings.HasSuffix(w.told(), "+comes") })
 }
 
 // compact makes etcd forget all history.
 func compact(t *testing.T, e *controlplane.Etcd) {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: e.Endpoints(), DialTimeout: 5 * time.Second})
+	c, err := clientv3.New(clientv3.Config{Endpoints: e.Endpoints(), DialTimeout: testwait.Limit})
 	if err != nil {
 		t.Fatal(err)
 	}

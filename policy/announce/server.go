@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,9 @@ import (
 
 const (
 	// limit is how long a request may take. It ends before the plugin does, which can then say why.
-	limit = message.AddLimit - 100*time.Millisecond
+	limit = message.AddLimit - toSayWhy
 
+	toSayWhy    = 100 * time.Millisecond
 	atOnce      = 64 // requests
 	acceptAgain = time.Second
 )
@@ -36,6 +38,7 @@ type Server struct {
 	Flush func(context.Context) error
 	Log   *slog.Logger
 
+	within time.Duration // for a request; 0: limit
 	causes causes.Log
 }
 
@@ -78,10 +81,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // serve answers one request.
 func (s *Server) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	within := cmp.Or(s.within, limit)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
-	_ = conn.SetWriteDeadline(time.Now().Add(message.AddLimit))
+	_ = conn.SetWriteDeadline(time.Now().Add(within + toSayWhy))
 	answer := message.OK
 	if err := s.handle(ctx, conn); err != nil {
 		answer = err.Error()

@@ -15,16 +15,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/announce/message"
 	"github.com/twill-net/twill/policy/policytest"
 )
 
-// endpoint is a Server that runs.
+// endpoint is what a Server works on, and where it listens.
 type endpoint struct {
 	*testing.T
 	*cluster
@@ -37,16 +40,42 @@ type endpoint struct {
 	flush   func(context.Context) error
 }
 
-// serve runs a Server of node 1 for the time of the test.
+func newEndpoint(t *testing.T, pods ...*policy.Pod) *endpoint {
+	t.Helper()
+	return &endpoint{T: t, cluster: started(t, pods...), log: &strings.Builder{}, subnets: policytest.New(1).Site(1).Subnets}
+}
+
+// serve runs a Server of node 1 for the time of the test. Its requests may take as long as a busy machine needs.
 func serve(t *testing.T, pods ...*policy.Pod) *endpoint {
 	t.Helper()
-	e := &endpoint{T: t, cluster: started(t, pods...), socket: message.Socket(filepath.Join(t.TempDir(), "subnet.env")),
-		log: &strings.Builder{}, subnets: policytest.New(1).Site(1).Subnets}
-	l, err := Listen(t.Context(), e.socket)
+	e := newEndpoint(t, pods...)
+	s := e.server()
+	s.within = testwait.Limit
+	e.listen(s)
+	return e
+}
+
+// listen runs a Server at a socket for the time of the test.
+func (e *endpoint) listen(s *Server) {
+	e.Helper()
+	e.socket = message.Socket(filepath.Join(e.TempDir(), "subnet.env"))
+	l, err := Listen(e.Context(), e.socket)
 	if err != nil {
-		t.Fatal(err)
+		e.Fatal(err)
 	}
-	s := &Server{Pods: e.Source, Log: slog.New(slog.NewTextHandler(e.log, nil)),
+	ctx, cancel := context.WithCancel(e.Context())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l) }()
+	e.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			e.Error(err)
+		}
+	})
+}
+
+func (e *endpoint) server() *Server {
+	return &Server{Pods: e.Source, Log: slog.New(slog.NewTextHandler(e.log, nil)),
 		Subnets: func() []netip.Prefix {
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -62,21 +91,11 @@ func serve(t *testing.T, pods ...*policy.Pod) *endpoint {
 			}
 			return nil
 		}}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return e
 }
 
-// send sends a message as the plugin does.
+// send sends a message as the plugin does, which gives up earlier.
 func (e *endpoint) send(m message.Pod) error {
-	ctx, cancel := context.WithTimeout(e.Context(), message.AddLimit)
+	ctx, cancel := context.WithTimeout(e.Context(), testwait.Limit)
 	defer cancel()
 	return message.Send(ctx, e.socket, m)
 }
@@ -89,7 +108,7 @@ func (e *endpoint) ask(text string) string {
 		e.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testwait.Limit))
 	if _, err := conn.Write([]byte(text)); err != nil {
 		e.Fatal(err)
 	}
@@ -136,13 +155,24 @@ func TestServe(t *testing.T) {
 func TestServeLate(t *testing.T) {
 	p := newPod("web", "u-1")
 	e := serve(t)
-	done := make(chan error)
-	go func() { done <- e.send(about(p, x)) }()
-	select {
-	case err := <-done:
-		t.Fatalf("answered before the pod is known: %v", err)
-	case <-time.After(50 * time.Millisecond):
+	var known atomic.Bool
+	e.flush = func(context.Context) error {
+		if !known.Load() {
+			t.Error("enforced before the pod is known")
+		}
+		return nil
 	}
+	done := make(chan error, 1)
+	go func() { done <- e.send(about(p, x)) }()
+	testwait.Until(t, "the server waits for the pod", func() bool {
+		e.Source.mu.Lock()
+		defer e.Source.mu.Unlock()
+		return len(e.early) == 1
+	})
+	if len(done) > 0 {
+		t.Fatalf("answered before the pod is known: %v", <-done)
+	}
+	known.Store(true)
 	e.set(nil, p)
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -152,34 +182,52 @@ func TestServeLate(t *testing.T) {
 
 // TestServeErrors: what cannot be done is said, before the plugin gives up.
 func TestServeErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod("web", "u-1")
+		e := newEndpoint(t, p)
+		e.flush = func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		s := e.server()
+		send := func(m message.Pod) string {
+			client, server := net.Pipe()
+			go s.serve(t.Context(), server)
+			began := time.Now()
+			if err := json.NewEncoder(client).Encode(m); err != nil {
+				t.Error(err)
+			}
+			answer, err := io.ReadAll(client)
+			if took := time.Since(began); err != nil || took > limit || took >= message.AddLimit {
+				t.Errorf("%v: answered after %v: %v", m, took, err)
+			}
+			return string(answer)
+		}
+		for want, m := range map[string]message.Pod{
+			"is not one of this node's": about(p, netip.MustParseAddr("10.244.2.9")),
+			"are not known yet":         about(newPod("other", "u-2"), y),
+			"deadline exceeded":         about(p, x),
+		} {
+			if answer := send(m); !strings.Contains(answer, want) {
+				t.Errorf("%v: %q, want %q", m, answer, want)
+			}
+		}
+		e.subnets = nil
+		if answer := send(about(p, x)); !strings.Contains(answer, "no lease") {
+			t.Errorf("without a lease: %q", answer)
+		}
+		if strings.Count(e.log.String(), "\n") != 1 {
+			t.Errorf("want one line of log:\n%s", e.log)
+		}
+	})
+}
+
+// TestRefused: what the server refuses is what the plugin gets as an error.
+func TestRefused(t *testing.T) {
 	p := newPod("web", "u-1")
 	e := serve(t, p)
-	e.flush = func(ctx context.Context) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	outside := netip.MustParseAddr("10.244.2.9")
-	for want, m := range map[string]message.Pod{
-		"is not one of this node's": about(p, outside),
-		"are not known yet":         about(newPod("other", "u-2"), y),
-		"deadline exceeded":         about(p, x),
-	} {
-		began := time.Now()
-		if err := e.send(m); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %q", m, err, want)
-		}
-		if took := time.Since(began); took > message.AddLimit {
-			t.Errorf("%v: answered after %v", m, took)
-		}
-	}
-	e.mu.Lock()
-	e.subnets = nil
-	e.mu.Unlock()
-	if err := e.send(about(p, x)); err == nil || !strings.Contains(err.Error(), "no lease") {
-		t.Errorf("without a lease: %v", err)
-	}
-	if strings.Count(e.log.String(), "\n") != 1 {
-		t.Errorf("want one line of log:\n%s", e.log)
+	if err := e.send(about(p, netip.MustParseAddr("10.244.2.9"))); err == nil || !strings.Contains(err.Error(), "is not one of this node's") {
+		t.Error(err)
 	}
 }
 
@@ -273,7 +321,8 @@ func pair(t *testing.T) (client, server net.Conn) {
 
 // TestSlow: clients that say nothing keep nobody from being served, and are thrown out.
 func TestSlow(t *testing.T) {
-	e := serve(t, newPod("web", "u-1"))
+	e := newEndpoint(t, newPod("web", "u-1"))
+	e.listen(e.server())
 	var silent []net.Conn
 	for range atOnce / 2 {
 		conn, err := net.Dial("unix", e.socket)
@@ -290,7 +339,7 @@ func TestSlow(t *testing.T) {
 		t.Errorf("the answer is %q", answer)
 	}
 	for _, conn := range silent {
-		_ = conn.SetDeadline(time.Now().Add(2 * message.AddLimit))
+		_ = conn.SetDeadline(time.Now().Add(testwait.Limit))
 		if answer, err := io.ReadAll(conn); err != nil || !bytes.Contains(answer, []byte("read the message")) {
 			t.Fatalf("a silent client got %q, %v", answer, err)
 		}

@@ -15,17 +15,19 @@ import (
 	"github.com/twill-net/twill/policy"
 )
 
-// fakeDenials tells of some packets, one each interval, and then ends with an error.
+// fakeDenials tells of some packets, and then ends with an error.
 type fakeDenials struct {
-	packets  []nflog.Packet
-	interval time.Duration
-	end      error
+	packets []nflog.Packet
+	after   func() // is called after each packet; nil: nothing is
+	end     error
 }
 
 func (d fakeDenials) Each(_ context.Context, do func(nflog.Packet)) error {
 	for _, p := range d.packets {
 		do(p)
-		time.Sleep(d.interval)
+		if d.after != nil {
+			d.after()
+		}
 	}
 	return d.end
 }
@@ -129,7 +131,7 @@ func TestLogFlood(t *testing.T) {
 		r.take()
 		from, to := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.244.1.2")
 		one := nflog.Packet{Family: netstate.IPv4, Prefix: "in-1", Data: ip4(from, to, 6, 80)}
-		flood := fakeDenials{interval: 100 * time.Millisecond}
+		flood := fakeDenials{after: func() { time.Sleep(100 * time.Millisecond) }}
 		for i := range 600 {
 			other := one
 			other.Data = ip4(from, to, 6, 80)
@@ -140,7 +142,7 @@ func TestLogFlood(t *testing.T) {
 		if got := r.take(); len(got) > 4 || len(got) < 3 || !strings.HasSuffix(got[1], " times=101") {
 			t.Errorf("a minute of one denial is\n%s", strings.Join(got, "\n"))
 		}
-		scan := fakeDenials{interval: time.Millisecond}
+		scan := fakeDenials{after: func() { time.Sleep(time.Millisecond) }}
 		for i := range 1000 {
 			scan.packets = append(scan.packets,
 				nflog.Packet{Family: netstate.IPv4, Prefix: "in-1", Data: ip4(from, to, 17, uint16(i))})

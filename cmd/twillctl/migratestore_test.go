@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
@@ -73,7 +74,14 @@ func (c *storeCluster) conf(ctx context.Context) (subnet.Config, error) {
 }
 
 func (c *storeCluster) play(ctx context.Context) {
-	for last := ""; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for last := ""; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 		now, err := c.kubectl(ctx, "", "--namespace=kube-twill", "get", "daemonset", "twill", "--output=jsonpath={.metadata.generation}")
 		if err != nil || now == last {
 			continue
@@ -152,7 +160,7 @@ func TestMigrateStore(t *testing.T) {
 		t.Errorf("a second time: %v\n%s", err, out)
 	}
 	c.must(flannel, "create", "--filename=-") // which may be why somebody goes back
-	if out, err = c.migrate("--to=nodes", "--timeout=20s"); err != nil || strings.Contains(out, "Lease objects") {
+	if out, err = c.migrate("--to=nodes", "--timeout="+testwait.Limit.String()); err != nil || strings.Contains(out, "Lease objects") {
 		t.Errorf("back: %v\n%s", err, out)
 	}
 	c.wantStore("nodes")

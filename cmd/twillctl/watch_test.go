@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // threeNodes are what a node's twillctl prints: one is fine, one has an agent that is down, and one steers terminals.
@@ -24,15 +26,34 @@ func statusKubectl(t *testing.T) fakeKubectl {
 	return newFakeKubectl(t, map[string]string{"exec": threeNodes, "get.json": list(ownSet, podJSON("twill-abc", "n1", "DaemonSet", "1"))})
 }
 
-// onTerminal runs the plugin on a terminal of six lines, and gives what it is sent. script(1) makes the terminal.
-func (k fakeKubectl) onTerminal(env string, interrupt time.Duration, args string) string {
+// output is what a program has written so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// onTerminal runs the plugin on a terminal of six lines, and gives what it is sent. It is interrupted when it has
+// begun so many frames, if any. script(1) makes the terminal.
+func (k fakeKubectl) onTerminal(env string, frames int, args string) string {
 	k.Helper()
 	if _, err := exec.LookPath("script"); err != nil {
 		k.Skip("needs script(1), of the package bsdutils")
 	}
 	cmd := exec.CommandContext(k.Context(), "script", "--quiet", "--return", "--command", "stty rows 6 cols 80; exec "+k.plugin+" "+args, "/dev/null")
 	cmd.Env, cmd.Dir = []string{"PATH=" + k.dir + ":/usr/bin:/bin", "TERM=xterm", env}, k.dir
-	var out bytes.Buffer
+	var out output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -42,8 +63,8 @@ func (k fakeKubectl) onTerminal(env string, interrupt time.Duration, args string
 	if err := cmd.Start(); err != nil {
 		k.Fatal(err)
 	}
-	if interrupt > 0 {
-		time.Sleep(interrupt)
+	if frames > 0 {
+		testwait.Until(k, "frames are shown", func() bool { return strings.Count(out.String(), home) >= frames })
 		if _, err := in.Write([]byte{3}); err != nil { // Ctrl-C
 			k.Fatal(err)
 		}
@@ -89,7 +110,7 @@ func TestColours(t *testing.T) {
 // pipe they follow each other. What fails once is asked again.
 func TestWatch(t *testing.T) {
 	k := statusKubectl(t)
-	got := k.onTerminal("A=", 2*time.Second, "status -w --interval=300ms")
+	got := k.onTerminal("A=", 5, "status -w --interval=300ms")
 	frames := strings.Split(got, home)[2:] // behind the first clearing
 	if len(frames) < 3 || !strings.HasPrefix(got, noWrap+home+clearRest) || !strings.HasSuffix(strings.TrimSpace(got), wrap) {
 		t.Fatalf("%d frames: %q", len(frames), got)
@@ -107,25 +128,29 @@ func TestWatch(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), k.plugin, "status", "--watch", "--interval=100ms")
 	cmd.Env, cmd.Dir = []string{"PATH=" + k.dir + ":/usr/bin:/bin"}, k.dir
-	var out bytes.Buffer
+	var out output
 	cmd.Stdout = &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	testwait.Until(t, "two statuses", func() bool { return strings.Count(out.String(), "NODE ") >= 2 })
 	if err := os.Rename(filepath.Join(k.dir, "get.json"), filepath.Join(k.dir, "away")); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	const failure = "✗ kubectl get: "
+	testwait.Until(t, "a failure", func() bool { return strings.Contains(out.String(), failure) })
 	if err := os.Rename(filepath.Join(k.dir, "away"), filepath.Join(k.dir, "get.json")); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	testwait.Until(t, "a status after it", func() bool {
+		_, after, _ := strings.Cut(out.String(), failure)
+		return strings.Contains(after, "NODE ")
+	})
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	good, bad, again := strings.Cut(out.String(), "✗ kubectl get: ")
+	good, bad, again := strings.Cut(out.String(), failure)
 	if n := strings.Count(good, "NODE "); n < 2 || !again || !strings.Contains(bad, "NODE ") || cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("exit code %d:\n%s", cmd.ProcessState.ExitCode(), out.String())
 	}

@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // TestAliveWhileTheStoreIsAway: without a checkpoint and without the API server there is nothing to
@@ -39,9 +40,10 @@ func TestAliveWhileTheStoreIsAway(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, o, slog.New(slog.DiscardHandler)) }()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		for end := time.Now().Add(10 * time.Second); answers[path] == "" && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		testwait.Until(t, "there is an answer", func() bool {
 			answers[path] = get(t, fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
-		}
+			return answers[path] != ""
+		})
 	}
 	cancel()
 	if err := <-done; err != nil {

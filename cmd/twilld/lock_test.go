@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 func settings(subnetFile string) agent.Settings { return agent.Settings{SubnetFile: subnetFile} }
@@ -37,7 +38,7 @@ func TestOneAgentInANetworkNamespace(t *testing.T) {
 		}
 	}
 	time.AfterFunc(timeout/2, unlock) // the one that is replaced ends a little later
-	unlock, err = lockHost(t.Context(), settings("/run/second/subnet.env"), timeout)
+	unlock, err = lockHost(t.Context(), settings("/run/second/subnet.env"), testwait.Limit)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testall"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 )
 
@@ -22,9 +24,6 @@ var programs lab.Programs
 
 // Dir is where the tests' labs are: the same in every run, so that a run finds what a crashed one left.
 const Dir = "/run/twill/test"
-
-// Settle is within which agents follow what happened to others.
-const Settle = 5 * time.Second
 
 // Main is a package's TestMain: it runs the tests or, when a lab starts the test binary again with "serve", one
 // of the lab's servers. It returns the exit code.
@@ -95,6 +94,9 @@ func Spec(spec lab.Spec) lab.Spec {
 // Start brings a lab up for the time of the test. What a crashed run left of it is removed first.
 func Start(t testing.TB, spec lab.Spec) *lab.Lab {
 	t.Helper()
+	if spec.Store == lab.Kube {
+		testall.Needs(t, "a built kube-apiserver")
+	}
 	spec = Spec(spec)
 	if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
 		t.Fatal(err)
@@ -120,7 +122,7 @@ func Start(t testing.TB, spec lab.Spec) *lab.Lab {
 func Up(t testing.TB, spec lab.Spec) *lab.Lab {
 	t.Helper()
 	l := Start(t, spec)
-	pings, err := l.Converge(t.Context(), Settle)
+	pings, err := l.Converge(t.Context(), testwait.Limit)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 )
 
@@ -81,10 +83,17 @@ func TestOnlyRun(t *testing.T) {
 		line, _ := bufio.NewReader(out).ReadString('\n')
 		said <- line
 	}()
+	testwait.Nil(t, "the other program waits for the lock", func() error {
+		locks, err := os.ReadFile("/proc/locks") // "7: -> FLOCK  ADVISORY  WRITE PID …" waits
+		if err == nil && !regexp.MustCompile(fmt.Sprintf(`-> FLOCK .* %d `, cmd.Process.Pid)).Match(locks) {
+			err = fmt.Errorf("the process %d does not wait:\n%s", cmd.Process.Pid, locks)
+		}
+		return err
+	})
 	select {
 	case line := <-said:
 		t.Errorf("the other program does not wait: %q", line)
-	case <-time.After(time.Second):
+	default:
 	}
 	unlock()
 	select {
@@ -92,7 +101,7 @@ func TestOnlyRun(t *testing.T) {
 		if line != "locked <nil>\n" {
 			t.Errorf("the other program said %q", line)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testwait.Limit):
 		t.Error("the other program waits for ever")
 	}
 	in.Close()

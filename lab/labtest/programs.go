@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"testing"
 
 	"github.com/twill-net/twill/lab"
 )
@@ -18,7 +20,7 @@ func findPrograms() (remove func(), err error) {
 			return remove, err
 		}
 		remove = func() { _ = os.RemoveAll(dir) }
-		if err := build(dir); err != nil {
+		if err := build(dir, "twilld", "twill"); err != nil {
 			return remove, err
 		}
 	}
@@ -31,25 +33,29 @@ func findPrograms() (remove func(), err error) {
 	return remove, err
 }
 
-// build makes the binaries as the Makefile does, so that the compiled packages come from the cache.
-func build(dir string) error {
-	const module = "github.com/twill-net/twill"
-	cmd := exec.Command(
-		"go",
-		"build",
-		"-trimpath",
-		"-tags",
-		"grpcnotrace",
-		"-ldflags",
-		"-s -w",
-		"-o",
-		dir,
-		module+"/cmd/twilld",
-		module+"/cmd/twill",
-	)
+// BinDir returns the directory of twilld, twill and twillctl: $TWILL_BIN_DIR, or one of the test's with this checkout's.
+func BinDir(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("TWILL_BIN_DIR")
+	if dir == "" {
+		dir = t.TempDir()
+		if err := build(dir, "twilld", "twill", "twillctl"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// build makes programs as the Makefile does, so that the compiled packages come from the cache.
+func build(dir string, names ...string) error {
+	args := []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir + "/"}
+	for _, name := range names {
+		args = append(args, "github.com/twill-net/twill/cmd/"+name)
+	}
+	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build twilld and twill: %w\n%s", err, out)
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(names, ", "), err, out)
 	}
 	return nil
 }

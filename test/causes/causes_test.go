@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 )
@@ -103,11 +104,7 @@ func (o options) numbers() iter.Seq[int] {
 // line of JSON for each cause.
 func TestCauses(t *testing.T) {
 	o := readOptions(t)
-	dir := os.Getenv("TWILL_BIN_DIR")
-	if dir == "" {
-		t.Fatal("TWILL_BIN_DIR is not set: want the directory of twilld, twill and twillctl, like make causes")
-	}
-	r := &run{T: t, options: o, program: filepath.Join(dir, "twillctl"), variant: -1}
+	r := &run{T: t, options: o, program: filepath.Join(labtest.BinDir(t), "twillctl"), variant: -1}
 	t.Logf("CAUSES_SEED=%d", o.seed)
 	defer r.down()
 	r.open()
@@ -166,7 +163,7 @@ func (r *run) up() {
 	r.must(err)
 	r.lab, err = lab.Up(r.Context(), spec, nil)
 	r.must(err)
-	pings, err := r.lab.Converge(r.Context(), 4*labtest.Settle)
+	pings, err := r.lab.Converge(r.Context(), testwait.Limit)
 	r.must(err)
 	for _, p := range pings {
 		if !p.OK() {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 )
@@ -69,7 +70,7 @@ func readOptions(t *testing.T) options {
 func TestDrift(t *testing.T) {
 	o := readOptions(t)
 	t.Logf("DRIFT_SEED=%d", o.seed)
-	program := doctorProgram(t)
+	program := filepath.Join(labtest.BinDir(t), "twillctl")
 	for _, l := range labs {
 		name := l.backend + "-" + l.firewall
 		if o.lab != "" && o.lab != name {
@@ -88,21 +89,6 @@ func TestDrift(t *testing.T) {
 			r.fuzz(share)
 		})
 	}
-}
-
-// doctorProgram returns the path of twillctl, which it builds where TWILL_BIN_DIR has none.
-func doctorProgram(t *testing.T) string {
-	if dir := os.Getenv("TWILL_BIN_DIR"); dir != "" {
-		return filepath.Join(dir, "twillctl")
-	}
-	program := filepath.Join(t.TempDir(), "twillctl")
-	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program,
-		"github.com/twill-net/twill/cmd/twillctl")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return program
 }
 
 // run is what happens in one lab.
@@ -176,7 +162,7 @@ func (r *run) up() {
 	r.node = r.lab.Nodes()[0]
 	_, err = r.node.AddPod(r.Context(), "pod2")
 	r.must(err)
-	pings, err := r.lab.Converge(r.Context(), 4*labtest.Settle)
+	pings, err := r.lab.Converge(r.Context(), testwait.Limit)
 	r.must(err)
 	for _, p := range pings {
 		if !p.OK() {

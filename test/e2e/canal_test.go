@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -98,13 +98,10 @@ func (c cluster) canalPod(n *lab.Node, plugins string) canalPod {
 // canalConverges waits until the first packet arrives: the agents have to see the new policy of FORWARD.
 func (c cluster) canalConverges(pods []canalPod) {
 	c.Helper()
-	var err error
-	for end := time.Now().Add(settle); time.Now().Before(end); {
-		if _, err = pods[0].Exec(c.Context(), "ping", "-c", "1", "-W", "1", pods[1].addr); err == nil {
-			return
-		}
-	}
-	c.Fatal(err)
+	testwait.Nil(c, "the first packet arrives", func() error {
+		_, err := pods[0].Exec(c.Context(), "ping", "-c", "1", "-W", "1", pods[1].addr)
+		return err
+	})
 }
 
 // canalPings sends packets of full size between the pods.
@@ -113,7 +110,7 @@ func (c cluster) canalPings(pods []canalPod) {
 	for i, p := range pods {
 		to := pods[(i+1)%len(pods)]
 		size := fmt.Sprint(p.mtu - 28)
-		out, err := p.Exec(c.Context(), "ping", "-c", "5", "-i", "0.1", "-W", "2", "-M", "do", "-s", size, to.addr)
+		out, err := p.Exec(c.Context(), "ping", "-c", "5", "-i", "0.1", "-W", "20", "-M", "do", "-s", size, to.addr)
 		if err != nil || !strings.Contains(out, "5 received") {
 			c.Errorf("%s → %s: %v\n%s", p.Name, to.addr, err, out)
 		}

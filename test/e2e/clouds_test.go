@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -70,13 +73,22 @@ func (c cluster) writes(n *lab.Node) int {
 	return strings.Count(text, "write a route of the cloud")
 }
 
+// looked is a metric of an agent that has ended a look at the cloud's routes.
+var looked = regexp.MustCompile(`(?m)^twill_provider_calls_total\{result="read"\} [1-9]`)
+
 func (c cluster) cloudRestart() {
 	n := c.lab.Nodes()[0]
 	before := c.writes(n)
 	c.must(n.RestartAgent(c.Context()))
 	c.must(n.KillAgent())
 	c.must(n.StartAgent(c.Context()))
-	time.Sleep(3 * time.Second) // its first look is over
+	testwait.Nil(c, "the agent's first look at the cloud", func() error {
+		said, err := n.Ask(c.Context(), "/metrics")
+		if err == nil && !looked.MatchString(said) {
+			err = errors.New("it counts no call")
+		}
+		return err
+	})
 	if after := c.writes(n); after != before || len(c.cloudRoutes(n)) != len(n.Subnets()) {
 		c.Errorf("%d writes before, %d after; routes %v", before, after, c.cloudRoutes(n))
 	}
@@ -134,12 +146,15 @@ func (c cluster) cloudAway() {
 	c.must(c.lab.BreakCloud(c.Context(), fake.Faults{Away: true}))
 	n := c.lab.Nodes()[0]
 	c.must(n.RestartAgent(c.Context()))
-	time.Sleep(3 * time.Second)
+	testwait.Nil(c, "an error in /status", func() error {
+		said, err := n.Ask(c.Context(), "/status")
+		if err == nil && !strings.Contains(said, `"error"`) {
+			err = errors.New(said)
+		}
+		return err
+	})
 	c.must(n.Probe(c.Context(), "/readyz"))
 	c.matrix()
-	if said, err := n.Ask(c.Context(), "/status"); err != nil || !strings.Contains(said, `"error"`) {
-		c.Errorf("/status says %s, %v", said, err)
-	}
 	c.must(c.lab.BreakCloud(c.Context(), fake.Faults{}))
 }
 

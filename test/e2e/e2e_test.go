@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,16 +11,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
 )
 
-const (
-	underlayMTU = 1500
-	settle      = labtest.Settle
-)
+const underlayMTU = 1500
 
 func TestCluster(t *testing.T) {
 	for _, p := range append(paths, kernelPaths...) {
@@ -75,11 +72,7 @@ func (c cluster) must(err error) {
 
 func (c cluster) matrix() {
 	c.Helper()
-	limit := settle
-	if c.lab.Spec().Backend == "wireguard" {
-		limit *= 2 // handshakes that cross are sent again after 5 s, and on a slow processor cross again
-	}
-	pings, err := c.lab.Converge(c.Context(), limit)
+	pings, err := c.lab.Converge(c.Context(), testwait.Limit)
 	c.must(err)
 	pods, perPair := len(c.lab.Pods()), len(c.lab.Pods()[0].Addrs)
 	if want := pods * (pods - 1) * perPair; len(pings) != want || perPair != len(c.lab.Spec().Families()) {
@@ -188,13 +181,19 @@ func (c cluster) unharmed(do func()) {
 		streams = append(streams, s)
 	}
 	do()
-	after(c.Context(), 300*time.Millisecond)
-	for streams[0].Mark() < 30 { // a busy machine leaves out ticks
-		after(c.Context(), 10*time.Millisecond)
+	for _, s := range streams {
+		c.goesOn(s, 30)
 	}
 	for _, s := range streams {
 		c.judge(s)
 	}
+}
+
+// goesOn returns when a stream has sent so many more pings.
+func (c cluster) goesOn(s *host.Stream, pings host.Mark) {
+	c.Helper()
+	end := s.Mark() + pings
+	testwait.Until(c, fmt.Sprintf("%d pings more", pings), func() bool { return s.Mark() >= end })
 }
 
 // judge wants all answers. Where the agent moves the packets itself, some are lost while it is away, and
@@ -210,27 +209,18 @@ func (c cluster) judge(s *host.Stream) {
 		}
 		return
 	}
-	for end := time.Now().Add(3 * settle); ; {
+	testwait.Nil(c, "a hundred pings of which none is lost", func() error {
 		from := s.Mark()
-		after(c.Context(), time.Second)
+		c.goesOn(s, 100)
 		loss, err := s.Between(c.Context(), from, s.Mark())
 		c.must(err)
-		if loss.Lost == 0 {
-			all, err := s.Between(c.Context(), 0, s.Mark())
-			c.Logf("%v, one every 10 ms, while the agents were away or began: %v", all, err)
-			return
+		if loss.Lost > 0 {
+			return errors.New(loss.String())
 		}
-		if time.Now().After(end) {
-			c.Fatalf("still %v", loss)
-		}
-	}
-}
-
-func after(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
+		return nil
+	})
+	all, err := s.Between(c.Context(), 0, s.Mark())
+	c.Logf("%v, one every 10 ms, while the agents were away or began: %v", all, err)
 }
 
 func (c cluster) joinAndLeave() {
@@ -290,11 +280,10 @@ var otherMACs = map[string]net.HardwareAddr{
 // gone fails if any node keeps an entry that names one of these.
 func (c cluster) gone(what []string) {
 	c.Helper()
-	var left []string
-	for end := time.Now().Add(settle); time.Now().Before(end); after(c.Context(), 20*time.Millisecond) {
-		if left = c.traces(what); len(left) == 0 {
-			return
+	testwait.Nil(c, "no node has an entry about it", func() error {
+		if left := c.traces(what); len(left) > 0 {
+			return fmt.Errorf("still there:\n%s", strings.Join(left, "\n"))
 		}
-	}
-	c.Errorf("still there after %v:\n%s", settle, strings.Join(left, "\n"))
+		return nil
+	})
 }

@@ -10,11 +10,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -31,32 +33,32 @@ func TestFastPathUnderLoad(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			c := cluster{t, labtest.Up(t, lab.Spec{Name: "fastload" + strings.ReplaceAll(backend, "-", ""), Backend: backend,
 				Store: lab.File, Nodes: 2, Pods: 1, FastPath: true})}
-			const datagrams = 100_000
+			const datagrams, alterations = 100_000, 3
 			server := c.inbox(c.pod(2))
 			stream := c.stream(c.pod(1), c.pod(2))
 			flow := c.flow(c.pod(1), server.at)
-			sent := make(chan struct{})
+			stop, stopped := make(chan struct{}), make(chan struct{})
 			go func() {
-				defer close(sent)
-				flow.send(datagrams)
+				defer close(stopped)
+				flow.send(stop)
 			}()
-			rounds := 0
 			for _, n := range c.lab.Nodes() {
 				c.isFast(n)
 			}
-			for running := true; running; rounds++ {
+			rounds := 0
+			for ; rounds < alterations || flow.sent.Load() < datagrams; rounds++ {
 				c.alterAgents(rounds)
-				select {
-				case <-sent:
-					running = false
-				default:
-				}
 			}
+			close(stop)
+			<-stopped
 			stream(rounds)
-			time.Sleep(500 * time.Millisecond)
-			if there, back := server.count(), flow.count(); there != datagrams || back != datagrams || rounds < 2 {
-				c.Errorf("%d of %d datagrams came, and %d came back, in %d rounds", there, datagrams, back, rounds)
-			}
+			sent := int(flow.sent.Load())
+			testwait.Nil(c, "all datagrams come, and come back", func() error {
+				if there, back := server.count(), flow.count(); there != sent || back != sent {
+					return fmt.Errorf("%d of %d datagrams came, and %d came back, in %d rounds", there, sent, back, rounds)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -83,16 +85,13 @@ func (c cluster) withoutFastPath(n *lab.Node) {
 		Args: append(n.AgentFlags(), "--fast-path=off"), Env: []string{"PATH=" + os.Getenv("PATH"), "NODE_NAME=" + n.Name}})
 	c.must(err)
 	defer func() { _ = agent.Kill() }()
-	for end := time.Now().Add(settle); ; time.Sleep(10 * time.Millisecond) {
-		_, err := c.fastPackets(n)
-		if err != nil && n.Probe(c.Context(), "/readyz") == nil {
-			break
+	testwait.Nil(c, n.Name+" has no fast path, as it is told", func() error {
+		if all, err := c.fastPackets(n); err == nil {
+			return fmt.Errorf("it has one that has taken %d packets", all)
 		}
-		if time.Now().After(end) {
-			c.Fatalf("%s is told to have no fast path, and has one (%v)", n.Name, err)
-		}
-	}
-	c.must(agent.Stop(c.Context(), settle))
+		return n.Probe(c.Context(), "/readyz")
+	})
+	c.must(agent.Stop(c.Context(), testwait.Limit))
 	c.must(n.StartAgent(c.Context()))
 	c.isFast(n)
 }
@@ -119,16 +118,17 @@ func (c cluster) fastPackets(n *lab.Node) (all uint64, err error) {
 func (c cluster) isFast(n *lab.Node) {
 	c.Helper()
 	before, err := c.fastPackets(n)
-	for end := time.Now().Add(2 * settle); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	testwait.Nil(c, "packets take the fast path of "+n.Name, func() error {
 		now, later := c.fastPackets(n)
 		switch {
 		case err != nil:
 			before, err = now, later
-		case later == nil && now >= before+100:
-			return
+			return err
+		case later == nil && now < before+100:
+			return fmt.Errorf("%d packets did, now %d", before, now)
 		}
-	}
-	c.Fatalf("the packets do not take the fast path of %s: %v", n.Name, err)
+		return later
+	})
 }
 
 // numbers are those of datagrams that came.
@@ -217,10 +217,11 @@ func (c cluster) enlarge(conn *net.UDPConn) {
 type flow struct {
 	numbers
 	conn *net.UDPConn
+	sent atomic.Uint64
 }
 
 func (c cluster) flow(from *lab.Pod, to netip.AddrPort) *flow {
-	f := &flow{numbers{seen: map[uint64]bool{}}, c.dial(from, to)}
+	f := &flow{numbers: numbers{seen: map[uint64]bool{}}, conn: c.dial(from, to)}
 	go func() {
 		buffer := make([]byte, 2000)
 		for {
@@ -236,15 +237,20 @@ func (c cluster) flow(from *lab.Pod, to netip.AddrPort) *flow {
 	return f
 }
 
-// send sends some each millisecond: queues must not be what loses them.
-func (f *flow) send(datagrams uint64) {
+// send sends some each millisecond, since queues must not be what loses them, until stop is closed.
+func (f *flow) send(stop <-chan struct{}) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for n := range datagrams {
-		if n%8 == 0 {
-			<-tick.C
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
 		}
-		_, _ = f.conn.Write(append(binary.BigEndian.AppendUint64(nil, n), make([]byte, 200)...))
+		for range 8 {
+			n := f.sent.Add(1)
+			_, _ = f.conn.Write(append(binary.BigEndian.AppendUint64(nil, n), make([]byte, 200)...))
+		}
 	}
 }
 

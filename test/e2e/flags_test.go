@@ -13,11 +13,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/host"
 )
@@ -205,7 +205,7 @@ func (s *site) etcd(f func(context.Context, *clientv3.Client) error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + siteEtcd}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)}})
 	s.must(err)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), testwait.Limit)
 	defer cancel()
 	s.must(f(ctx, c))
 }
@@ -220,19 +220,22 @@ func (s *site) run(agent, args, env string) string {
 		vars = append(vars, "TWILLD_CHECKPOINT_FILE="+filepath.Join(s.dir, "checkpoint.json"))
 	}
 	p := s.start(agent, all, vars)
-	for end := time.Now().Add(30 * time.Second); ; after(s.Context(), 50*time.Millisecond) {
+	result := ""
+	testwait.Nil(s.T, "a lease or a refusal", func() error {
 		log, err := os.ReadFile(p.Log)
 		s.must(err)
 		text, err := os.ReadFile(file)
 		switch {
 		case err == nil:
-			return s.link(4) + s.link(6) + s.lease() + ours(string(text))
+			result = s.link(4) + s.link(6) + s.lease() + ours(string(text))
+			return nil
 		case !p.Running(), strings.Contains(string(log), "choose the underlay"):
-			return "refused"
-		case time.Now().After(end):
-			s.Fatalf("no %s: %s", file, log)
+			result = "refused"
+			return nil
 		}
-	}
+		return fmt.Errorf("no %s: %s", file, log)
+	})
+	return result
 }
 
 var lower = regexp.MustCompile(`vxlan id \d+ local \S+ dev \S+`)

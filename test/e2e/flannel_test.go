@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 )
@@ -100,7 +101,7 @@ type routes struct{ twills, others int }
 // hasRoutes waits until node1 has these routes to a subnet.
 func (c cluster) hasRoutes(when string, to netip.Prefix, want routes) {
 	c.Helper()
-	for began := time.Now(); ; after(c.Context(), 100*time.Millisecond) {
+	testwait.Nil(c, fmt.Sprintf("%s: the routes to %s", when, to), func() error {
 		var got routes
 		text := c.exec(c.lab.Nodes()[0], "ip route show exact "+to.String())
 		for line := range strings.Lines(text) {
@@ -110,13 +111,11 @@ func (c cluster) hasRoutes(when string, to netip.Prefix, want routes) {
 				got.others++
 			}
 		}
-		if got == want {
-			return
+		if got != want {
+			return fmt.Errorf("they are %+v, want %+v:\n%s", got, want, text)
 		}
-		if time.Since(began) > settle {
-			c.Fatalf("%s: the routes to %s are %+v, want %+v:\n%s", when, to, got, want, text)
-		}
-	}
+		return nil
+	})
 }
 
 // switchable is a program that is flannel, or Twill when a file is there.
@@ -153,7 +152,7 @@ func (c cluster) change(agent switchable, twill bool) {
 			c.exec(node, "ip link delete flannel0")
 		}
 		c.must(node.StartAgent(c.Context()))
-		after(c.Context(), 2*time.Second) // flannel says that it is well before it is
+		testwait.Pause(c, 2*time.Second, "flannel says that it is well before it is, and nothing loses packets meanwhile")
 	})
 	c.matrix()
 	if now := fmt.Sprint(node.Subnets()); now != subnets {

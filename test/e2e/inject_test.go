@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
@@ -45,9 +46,8 @@ func TestInject(t *testing.T) {
 				}
 				c.unguard(clear)
 				for _, at := range c.targets() {
-					if !c.injected(at, 20) {
-						c.Errorf("without the rules no forged packet is delivered by way of %s: the test proves nothing", at)
-					}
+					what := fmt.Sprintf("a forged packet is delivered by way of %s without the rules, else the test proves nothing", at)
+					testwait.Until(c, what, func() bool { return c.injected(at, 1) })
 				}
 			})
 		}
@@ -112,7 +112,7 @@ func (c cluster) injected(at target, tries int) bool {
 	}
 	for range tries {
 		c.send(at, port, packet)
-		if c.heard(listener) {
+		if c.heard(listener, 50*time.Millisecond) {
 			return true
 		}
 	}
@@ -144,22 +144,18 @@ func (c cluster) send(at target, port uint16, payload []byte) {
 
 func (c cluster) listen(p *lab.Pod, at netip.AddrPort) (conn *net.UDPConn) {
 	c.Helper()
-	c.must(p.Do(func() (err error) {
-		for range 100 { // a socket that was closed lives on in a program that another test just starts
+	testwait.Nil(c, "a socket, since one that was closed lives on in a program that another test just starts", func() error {
+		return p.Do(func() (err error) {
 			conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-			if !errors.Is(err, unix.EADDRINUSE) {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		return err
-	}))
+			return err
+		})
+	})
 	return conn
 }
 
-// heard reports whether a packet comes within a moment.
-func (c cluster) heard(conn *net.UDPConn) bool {
-	c.must(conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond)))
+// heard reports whether a packet comes within a while.
+func (c cluster) heard(conn *net.UDPConn, within time.Duration) bool {
+	c.must(conn.SetReadDeadline(time.Now().Add(within)))
 	_, err := conn.Read(make([]byte, 99))
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.Fatal(err)
@@ -205,7 +201,7 @@ func (c cluster) nested() {
 		c.must(err)
 		_, err = conn.Write(bytes.Repeat([]byte{8}, 60))
 		c.must(err)
-		if !c.heard(listener) {
+		if !c.heard(listener, testwait.Limit) {
 			c.Errorf("a pod's datagram to port 8472 of another pod, %s, does not arrive", to)
 		}
 		c.must(errors.Join(conn.Close(), listener.Close()))

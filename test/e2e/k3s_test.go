@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -149,14 +150,14 @@ func (k k3s) restart(node *lab.Node, twill bool) {
 	k.Helper()
 	env, device := k.leaseOf(node), k.device(node)
 	k.must(node.StopAgent(k.Context()))
-	after(k.Context(), 2*time.Second)
+	testwait.Pause(k, 2*time.Second, "a node without an agent loses no packet")
 	file := filepath.Join(filepath.Dir(k.agents[node.Name]), "twill")
 	k.must(os.RemoveAll(file))
 	if twill {
 		k.must(os.WriteFile(file, nil, 0o644))
 	}
 	k.must(node.StartAgent(k.Context()))
-	after(k.Context(), 2*time.Second) // flannel says that it is well before it is
+	testwait.Pause(k, 2*time.Second, "flannel says that it is well before it is, and nothing loses packets meanwhile")
 	k.matrix()
 	if now := k.leaseOf(node); !maps.Equal(now, env) {
 		k.Errorf("subnet.env was %v and is %v", env, now)

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -202,7 +202,14 @@ func TestReportTellsWhatDoesNotWork(t *testing.T) {
 	spec := small("e2ereport")
 	spec.Backend, spec.Underlay, spec.Nodes = "host-gw", lab.L3, 3
 	l := labtest.Start(t, spec)
-	report, err := l.Report(t.Context(), 2*time.Second) // agents learn of their peers a moment after they are ready
+	pods := l.Pods()
+	for _, pair := range [][2]*lab.Pod{{pods[0], pods[2]}, {pods[2], pods[0]}} {
+		testwait.Nil(t, "agents learn of their peers a moment after they are ready", func() error {
+			_, err := pair[0].Ping(t.Context(), host.Ping{To: pair[1].Addrs[0]})
+			return err
+		})
+	}
+	report, err := l.Report(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

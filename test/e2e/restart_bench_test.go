@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 )
@@ -53,14 +54,14 @@ func lostWhile(b *testing.B, l *lab.Lab, end func(context.Context) error) int {
 		b.Fatal(err)
 	}
 	defer s.Close()
-	after(b.Context(), 100*time.Millisecond)
+	testwait.Pause(b, 100*time.Millisecond, "the first pings")
 	if err := end(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	if err := n.StartAgent(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	after(b.Context(), time.Second)
+	testwait.Pause(b, time.Second, "what is lost until then is measured")
 	loss, err := s.Between(b.Context(), 0, s.Mark())
 	if err != nil {
 		b.Fatal(err)

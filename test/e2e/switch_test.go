@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -83,15 +85,12 @@ var devices = map[string]string{"vxlan": "flannel.1", "udp": "flannel0", "wiregu
 func (c cluster) mustHaveOnly(backend string) {
 	c.Helper()
 	for _, n := range c.lab.Nodes() {
-		out := ""
-		for began := time.Now(); time.Since(began) < settle; {
-			if out = c.exec(n, "ip -o link show") + c.exec(n, "ip route show proto 116"); !c.hasOthers(out, backend) {
-				break
+		testwait.Nil(c, n.Name+" has no more than "+backend+" needs", func() error {
+			if out := c.exec(n, "ip -o link show") + c.exec(n, "ip route show proto 116"); c.hasOthers(out, backend) {
+				return errors.New(out)
 			}
-		}
-		if c.hasOthers(out, backend) {
-			c.Errorf("%s still has more than %s needs:\n%s", n.Name, backend, out)
-		}
+			return nil
+		})
 		plan := c.execArgs(n, n.DryRun())
 		if !strings.Contains(plan, "# nothing to change") {
 			c.Errorf("%s is not as it should be:\n%s", n.Name, plan)

@@ -51,7 +51,7 @@ func (c cluster) takeOver() {
 	c.becomeFlannels(node)
 	links := c.exec(node, "ip -o link show")
 	c.must(node.StartAgent(c.Context()))
-	time.Sleep(500 * time.Millisecond)
+	c.goesOn(stream, 50)
 	loss, err := stream.Between(c.Context(), begin, stream.Mark())
 	if err != nil || loss.Lost > 0 || loss.Sent < 50 {
 		c.Errorf("lost %s: %v", loss, err)

@@ -15,10 +15,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testall"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/host"
@@ -39,16 +40,14 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{program: filepath.Join(t.TempDir(), "twillctl"), proxies: map[string]host.Process{}}
-	out, err := exec.Command("go", "build", "-trimpath", "-o", w.program, "../../cmd/twillctl").CombinedOutput()
-	if err != nil {
-		t.Fatalf("build twillctl: %v\n%s", err, out)
-	}
+	testall.Needs(t, "a built kube-proxy")
+	w := &world{program: filepath.Join(labtest.BinDir(t), "twillctl"), proxies: map[string]host.Process{}}
 	spec := labtest.Spec(lab.Spec{Name: "services", Nodes: 3, Pods: 2, Store: lab.Kube})
 	spec.Dir = lab.DefaultDir // where twillctl looks
 	if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
 		t.Fatal(err)
 	}
+	var err error
 	if w.Lab, err = lab.Up(t.Context(), spec, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +56,7 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	if _, err := w.Converge(t.Context(), labtest.Settle); err != nil {
+	if _, err := w.Converge(t.Context(), testwait.Limit); err != nil {
 		t.Fatal(err)
 	}
 	w.create(t, "/api/v1/namespaces", object{"metadata": object{"name": "shop"}})
@@ -325,7 +324,7 @@ func (w *world) trace(t *testing.T, src, dst string) (r traced) {
 // ask returns what twillctl prints about the lab as JSON, and its exit code.
 func (w *world) ask(t *testing.T, command string, args ...string) (text string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testwait.Limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, w.program, append([]string{command, "--lab", w.Name(), "--output=json"}, args...)...)
 	var stdout, stderr bytes.Buffer
@@ -343,13 +342,14 @@ func (w *world) ask(t *testing.T, command string, args ...string) (text string, 
 	return stdout.String(), code
 }
 
-// settled traces until kube-proxy has written its rules, which it does within a second.
-func (w *world) settled(t *testing.T, src, dst string, ok func(traced) bool) traced {
+// settled traces until kube-proxy has written its rules.
+func (w *world) settled(t *testing.T, src, dst string, ok func(traced) bool) (r traced) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; {
-		r := w.trace(t, src, dst)
-		if ok(r) || time.Now().After(end) {
-			return r
+	testwait.Nil(t, "kube-proxy's rules for "+dst, func() error {
+		if r = w.trace(t, src, dst); !ok(r) {
+			return fmt.Errorf("exit code %d: %s", r.code, r.text)
 		}
-	}
+		return nil
+	})
+	return r
 }

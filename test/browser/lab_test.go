@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testall"
+	"github.com/twill-net/twill/lab/labtest"
 )
 
 // labName is the lab's that these tests bring up.
@@ -26,13 +28,7 @@ func build(t *testing.T) programs {
 	if os.Geteuid() != 0 {
 		t.Fatal("a lab needs root")
 	}
-	dir := t.TempDir()
-	c := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", dir+"/", "./cmd/twilld", "./cmd/twill", "./cmd/twillctl")
-	c.Dir, c.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return programs(dir)
+	return programs(labtest.BinDir(t))
 }
 
 func (p programs) run(t *testing.T, args ...string) string {
@@ -94,6 +90,7 @@ func (p programs) pid(t *testing.T, node string) int {
 
 // TestLab does what README tells a new user to do: break a route, see it, point at a packet, read why.
 func TestLab(t *testing.T) {
+	testall.Needs(t, "chromium")
 	twill := build(t)
 	twill.up(t)
 	p := Open(t, twill.show(t, "--lab", labName))

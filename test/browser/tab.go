@@ -21,10 +21,10 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-)
 
-// patience is how long the page may take for anything.
-const patience = 60 * time.Second
+	"github.com/twill-net/twill/internal/testall"
+	"github.com/twill-net/twill/internal/testwait"
+)
 
 // Tab is one of a browser of its own.
 type Tab struct {
@@ -38,14 +38,15 @@ type Tab struct {
 // server than its own.
 func Open(t *testing.T, address string) *Tab {
 	t.Helper()
+	testall.Needs(t, "chromium")
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath("/usr/bin/chromium"), chromedp.NoSandbox,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-gpu", true),
-		chromedp.WSURLReadTimeout(patience))
+		chromedp.WSURLReadTimeout(testwait.Limit))
 	ctx, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(stop)
 	ctx, stop = chromedp.NewContext(ctx)
 	t.Cleanup(stop)
-	ctx, stop = context.WithTimeout(ctx, 5*patience)
+	ctx, stop = context.WithTimeout(ctx, 10*testwait.Limit)
 	t.Cleanup(stop)
 	p := &Tab{t: t, ctx: ctx}
 	chromedp.ListenTarget(ctx, p.watch)
@@ -106,13 +107,12 @@ func Eval[T any](p *Tab, expression string) (v T) {
 // Wait waits until an expression is true.
 func (p *Tab) Wait(expression string) {
 	p.t.Helper()
-	end := time.Now().Add(patience)
-	for !Eval[bool](p, "!!("+expression+")") {
-		if time.Now().After(end) {
-			p.t.Fatalf("after %v this is not so: %s; the page says %s", patience, expression, Eval[string](p, "document.body.innerText"))
+	testwait.Nil(p.t, expression, func() error {
+		if Eval[bool](p, "!!("+expression+")") {
+			return nil
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return fmt.Errorf("the page says %s", Eval[string](p, "document.body.innerText"))
+	})
 }
 
 // Click clicks on the first element that a selector finds, once there is one.

@@ -19,7 +19,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -46,10 +45,7 @@ type ward struct {
 
 func newWard(t *testing.T) *ward {
 	t.Helper()
-	w := &ward{program: filepath.Join(t.TempDir(), "twillctl"), file: filepath.Join(t.TempDir(), "kubeconfig")}
-	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", w.program, "../../cmd/twillctl").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w := &ward{program: filepath.Join(labtest.BinDir(t), "twillctl"), file: filepath.Join(t.TempDir(), "kubeconfig")}
 	l := labtest.Up(t, lab.Spec{Name: "doctorinside", Store: lab.Kube, Nodes: 2, Pods: 1})
 	w.node = l.Nodes()[1]
 	var err error

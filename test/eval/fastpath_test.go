@@ -54,10 +54,7 @@ func newSped(t *testing.T, backend string) *sped {
 	check(t, err)
 	_, err = l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
-	program := filepath.Join(t.TempDir(), "twillctl")
-	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, "../../cmd/twillctl").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := filepath.Join(labtest.BinDir(t), "twillctl")
 	return &sped{l, l.Nodes()[0], program}
 }
 

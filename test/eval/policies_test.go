@@ -116,10 +116,7 @@ func newPoliced(t *testing.T) *policed {
 	t.Cleanup(down)
 	l, err := lab.Up(t.Context(), spec, nil)
 	check(t, err)
-	p := &policed{l, filepath.Join(t.TempDir(), "twillctl")}
-	if out, err := exec.Command("go", "build", "-trimpath", "-o", p.program, "../../cmd/twillctl").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	p := &policed{l, filepath.Join(labtest.BinDir(t), "twillctl")}
 	check(t, p.pod("node1/pod1").Label("shop", map[string]string{"app": "web"}))
 	check(t, p.pod("node2/pod1").Label("jobs", nil))
 	_, err = l.Converge(t.Context(), testwait.Limit)

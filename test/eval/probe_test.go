@@ -33,10 +33,7 @@ func TestProbe(t *testing.T) {
 	pings, err := l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	t.Logf("up with %d pings", len(pings))
-	program := filepath.Join(t.TempDir(), "twillctl")
-	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, "../../cmd/twillctl").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := filepath.Join(labtest.BinDir(t), "twillctl")
 	ask := func() (s doctor.Survey) {
 		cmd := exec.CommandContext(t.Context(), program, "doctor", "--lab", l.Name(), "--probe", "-o", "json")
 		cmd.Env = append(os.Environ(), "TWILL_BIN_DIR="+filepath.Dir(spec.Programs.Agent))

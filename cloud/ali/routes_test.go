@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,7 +84,9 @@ func TestDeleteIsSafe(t *testing.T) {
 
 // TestSlow: while a change goes on, no other one is possible, and a route that is being made cannot be deleted.
 func TestSlow(t *testing.T) {
-	l := newLab(t, fake.AliOptions{Slow: time.Second})
+	var slow atomic.Bool
+	slow.Store(true)
+	l := newLab(t, fake.AliOptions{Slow: &slow})
 	api := l.node(t, 0, withKey)
 	one, two := route("10.244.1.0/24", "i-1"), route("10.244.2.0/24", "i-1")
 	if err := api.Apply(t.Context(), self, cloud.Change{Op: cloud.Create, Route: one}); err != nil {
@@ -96,7 +100,7 @@ func TestSlow(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c, err, cloud.ErrBusy)
 		}
 	}
-	time.Sleep(1100 * time.Millisecond)
+	slow.Store(false)
 	if err := api.Apply(t.Context(), self, cloud.Change{Op: cloud.Delete, Route: one}); err != nil {
 		t.Errorf("later: %v", err)
 	}
@@ -104,16 +108,33 @@ func TestSlow(t *testing.T) {
 
 // TestLag: a route is made anew when the deleted one is not listed any more.
 func TestLag(t *testing.T) {
-	l := newLab(t, fake.AliOptions{})
+	var l lab
+	var mu sync.Mutex
+	var asked []string // since the route was deleted
+	l = newLab(t, fake.AliOptions{Judge: func(action string, _ url.Values) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(asked) > 0 || action == "DeleteRouteEntry" {
+			asked = append(asked, action)
+		}
+		if len(asked) == 3 {
+			l.network.Break(fake.Faults{})
+		}
+	}})
 	old, one := route("10.244.1.0/24", "i-2"), route("10.244.1.0/24", "i-1")
 	l.network.Set(old)
-	l.network.Break(fake.Faults{Lag: 1500 * time.Millisecond})
-	began := time.Now()
+	l.network.Break(fake.Faults{Lag: time.Hour})
 	if err := l.node(t, 0, withKey).Apply(t.Context(), self, cloud.Change{Op: cloud.Replace, Route: one, Old: old}); err != nil {
 		t.Fatal(err)
 	}
-	if got := l.network.Routes(); len(got) != 1 || got[0].Target != "i-1" || time.Since(began) < 1500*time.Millisecond {
-		t.Errorf("after %s: %v", time.Since(began), got)
+	mu.Lock()
+	defer mu.Unlock()
+	list := "DescribeRouteEntryList"
+	if want := []string{"DeleteRouteEntry", list, list, "CreateRouteEntry"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
+	if got := l.network.Routes(); len(got) != 1 || got[0].Target != "i-1" {
+		t.Errorf("the routes are %v", got)
 	}
 }
 

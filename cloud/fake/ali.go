@@ -14,6 +14,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twill-net/twill/cloud"
@@ -27,7 +28,7 @@ type AliOptions struct {
 	Keys      map[string]string       // access key IDs and their secrets
 	Role      string                  // the instances' RAM role, whose access keys the metadata service lends
 	TokenOnly bool                    // the metadata service wants a token
-	Slow      time.Duration           // how long a change of routes takes, while no other is possible
+	Slow      *atomic.Bool            // while it is set, a change of routes goes on, and no other is possible
 
 	// Caller returns whose metadata a request asks for; nil: of the NIC with the remote address.
 	Caller func(*http.Request) (NIC, bool)
@@ -49,7 +50,7 @@ func Ali(n *Network, o AliOptions) http.Handler {
 			return n.NIC(func(nic NIC) bool { return err == nil && slices.Contains(nic.Addrs, from.Addr().Unmap()) })
 		}
 	}
-	a := &ali{Network: n, o: o, nonces: map[string]bool{}, made: map[string]time.Time{}, lent: map[string]aliLent{}}
+	a := &ali{Network: n, o: o, nonces: map[string]bool{}, made: map[string]bool{}, lent: map[string]aliLent{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/latest/", a.metadata)
 	mux.HandleFunc("/{$}", a.serve)
@@ -61,12 +62,12 @@ type ali struct {
 	*Network
 	o AliOptions
 
-	mu     sync.Mutex
-	nonces map[string]bool
-	made   map[string]time.Time // when a route was made, by table and destination
-	busy   time.Time            // until when a change goes on
-	lent   map[string]aliLent   // access keys of the role
-	number int                  // of the latest request
+	mu       sync.Mutex
+	nonces   map[string]bool
+	made     map[string]bool    // the routes that were made, by table and destination
+	changing bool               // somebody has changed routes
+	lent     map[string]aliLent // access keys of the role
+	number   int                // of the latest request
 }
 
 // aliLent is an access key of a role.

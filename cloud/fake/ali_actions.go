@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/twill-net/twill/cloud"
 )
@@ -172,7 +171,7 @@ func aliHopType(id string) string {
 func (a *ali) status(r cloud.Route) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at, ok := a.made[aliID(r)]; r.State == cloud.Pending || ok && time.Since(at) < a.o.Slow {
+	if r.State == cloud.Pending || a.made[aliID(r)] && a.isSlow() {
 		return "Pending"
 	}
 	return "Available"
@@ -260,7 +259,7 @@ func (a *ali) deleteRoute(form url.Values) (map[string]any, error) {
 func (a *ali) begin() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if time.Now().Before(a.busy) {
+	if a.changing && a.isSlow() {
 		return cloud.ErrBusy
 	}
 	return nil
@@ -272,10 +271,12 @@ func (a *ali) end(r cloud.Route, made bool) {
 	defer a.mu.Unlock()
 	delete(a.made, aliID(r))
 	if made {
-		a.made[aliID(r)] = time.Now()
+		a.made[aliID(r)] = true
 	}
-	a.busy = time.Now().Add(a.o.Slow)
+	a.changing = true
 }
+
+func (a *ali) isSlow() bool { return a.o.Slow != nil && a.o.Slow.Load() }
 
 func (a *ali) describeNICs(form url.Values) (map[string]any, error) {
 	ids := aliList(form, "NetworkInterfaceId", "")

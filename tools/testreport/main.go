@@ -72,13 +72,16 @@ func run(out io.Writer, args []string, ci bool) int {
 // all runs the tests of -only, or all that the arguments name.
 func (r *report) all(o options, args []string) error {
 	if o.only == "" {
+		r.count(args)
 		return r.run(args)
 	}
 	tests, err := readTests(o.only)
 	if err != nil {
 		return err
 	}
-	if err := r.run(append(slices.Clone(args), selection(tests)...)); err != nil {
+	args = append(slices.Clone(args), selection(tests)...)
+	r.count(args)
+	if err := r.run(args); err != nil {
 		return err
 	}
 	r.missing(tests)

@@ -24,7 +24,7 @@ func TestRun(t *testing.T) {
 		want  []string // the output has each of these
 		last  string
 	}{
-		{name: "all pass", ci: true, last: "2 passed, 0 failed, 0 skipped", files: map[string]string{
+		{name: "all pass", ci: true, last: "2 passed, 0 failed, 0 skipped", want: []string{"(1 of 2)", "(2 of 2)"}, files: map[string]string{
 			"a": "import \"testing\"\n" + pass, "b": "import \"testing\"\n" + pass}},
 		{name: "subtests are counted, parents are not", ci: true, last: "2 passed, 0 failed, 1 skipped",
 			files: map[string]string{"a": "import \"testing\"\nfunc TestPass(t *testing.T) { t.Run(\"a\", func(*testing.T) {}); " +

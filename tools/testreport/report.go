@@ -33,6 +33,7 @@ type report struct {
 	parents map[test]bool
 	ended   map[string]string // packages: pass, fail, skip (has no test files) or none (ran no tests)
 	builds  map[string]string // what the compiler said, by import path
+	total   int               // packages, or 0 if it is not known
 }
 
 // flake is a test, without its subtests' names, that failed and passed when it was run again.
@@ -114,7 +115,27 @@ func (r *report) end(e event) {
 		r.output[test{Package: e.Package}] += r.builds[e.FailedBuild]
 		delete(r.builds, e.FailedBuild) // once is enough
 	}
-	fmt.Fprintf(r.out, "%-5s %7.1fs  %s\n", result, e.Elapsed, e.Package)
+	progress := ""
+	if r.total > 0 {
+		progress = fmt.Sprintf(" (%d of %d)", len(r.ended), r.total)
+	}
+	fmt.Fprintf(r.out, "%-5s %7.1fs  %s%s\n", result, e.Elapsed, e.Package, progress)
+}
+
+// count sets the number of packages that the arguments of go test name.
+func (r *report) count(args []string) {
+	list := []string{"list"}
+	for i, a := range args {
+		switch {
+		case a == "-tags" && i+1 < len(args):
+			list = append(list, a, args[i+1])
+		case strings.HasPrefix(a, "-tags="), strings.HasPrefix(a, "./"), strings.HasPrefix(a, "github.com/"):
+			list = append(list, a)
+		}
+	}
+	if out, err := exec.Command("go", list...).Output(); err == nil {
+		r.total = strings.Count(string(out), "\n")
+	}
 }
 
 // ran reports whether a test of a package ran, or was skipped by itself.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -146,7 +147,9 @@ func TestCutOffInAContainer(t *testing.T) {
 }
 
 // TestCutOffOfAMoment: a pod whose DEL ends while the doctor waits is not found.
-func TestCutOffOfAMoment(t *testing.T) {
+func TestCutOffOfAMoment(t *testing.T) { synctest.Test(t, testCutOffOfAMoment) }
+
+func testCutOffOfAMoment(t *testing.T) {
 	g, pid := node(t)
 	g.options.CNICache = cache(t, map[string]string{
 		"cbr0-a-eth0": fmt.Sprintf(entry, "a", "cbr0", fmt.Sprintf("/proc/%d/ns/net", pid), "veth1", "10.244.1.2/24")})

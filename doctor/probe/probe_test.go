@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -54,8 +54,7 @@ func TestSend(t *testing.T) {
 		}
 		return strings.Join(all, ", ")
 	}
-	for deadline := time.Now().Add(5 * time.Second); lost() != "" && time.Now().Before(deadline); { // the carrier takes a moment
-	}
+	testwait.Until(t, "all is answered", func() bool { return lost() == "" }) // the carrier takes a moment
 	receiver := host.Host{Name: far.Host}
 	for _, test := range []struct{ rule, want string }{
 		{"", ""},
@@ -113,8 +112,7 @@ func TestAsk(t *testing.T) {
 func TestTwice(t *testing.T) {
 	near, far := pair(t)
 	try := Try{From: near, To: far, Src: a, Dst: b, Kind: ICMP, Size: 1500}
-	for deadline := time.Now().Add(5 * time.Second); Send(t.Context(), []Try{try}, Patience)[0].Err != nil && time.Now().Before(deadline); {
-	}
+	testwait.Nil(t, "it is answered", func() error { return Send(t.Context(), []Try{try}, Patience)[0].Err })
 	run(t, host.Host{Name: far.Host}, "nft 'add table ip t; add chain ip t c { type filter hook input priority 0; }; add rule ip t c icmp type echo-request dup to 10.99.0.2'")
 	if got := Send(t.Context(), []Try{try}, Patience)[0].Err; got == nil || got.Error() != "answered more than once" {
 		t.Errorf("got %v", got)
@@ -159,11 +157,7 @@ func TestOnBehalf(t *testing.T) {
 		}
 		return n
 	}
-	for deadline := time.Now().Add(5 * time.Second); lost() > 0 && time.Now().Before(deadline); {
-	}
-	if n := lost(); n > 0 {
-		t.Errorf("%d of %d are lost", n, len(tries))
-	}
+	testwait.Until(t, "all are answered", func() bool { return lost() == 0 })
 	// Rules about the pod's address meet the probes, and rules about the node's do not.
 	receiver := host.Host{Name: far.Host}
 	for rule, want := range map[string]int{"ip saddr 10.98.0.2 drop": 2, "ip6 saddr fd98::2 drop": 2, "ip saddr 10.99.0.1 drop": 0} {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -99,7 +100,7 @@ func ping(t testing.TB, from host.Host, to netip.Addr, size int, timeout time.Du
 // reaches pings until there is an answer.
 func reaches(t testing.TB, from host.Host, to netip.Addr, size int) bool {
 	t.Helper()
-	for range 10 {
+	for end := time.Now().Add(testwait.Limit); time.Now().Before(end); {
 		if ping(t, from, to, size, 300*time.Millisecond) {
 			return true
 		}
@@ -107,8 +108,14 @@ func reaches(t testing.TB, from host.Host, to netip.Addr, size int) bool {
 	return false
 }
 
-// trace returns what a ping met in the node.
+// trace returns what a ping met in the node that is not to be answered.
 func trace(t testing.TB, pair Pair, from host.Host, to netip.Addr, size int) ([]Hit, bool) {
+	t.Helper()
+	return traceWithin(t, pair, from, to, size, 200*time.Millisecond)
+}
+
+// traceWithin returns what a ping met in the node, and whether it was answered within a time.
+func traceWithin(t testing.TB, pair Pair, from host.Host, to netip.Addr, size int, within time.Duration) ([]Hit, bool) {
 	t.Helper()
 	var tracer *Tracer
 	if err := node.Do(func() (err error) { tracer, err = Start([]Pair{pair}); return err }); err != nil {
@@ -117,7 +124,7 @@ func trace(t testing.TB, pair Pair, from host.Host, to netip.Addr, size int) ([]
 	for _, err := range tracer.Unwatched() {
 		t.Errorf("unwatched: %v", err)
 	}
-	answered := ping(t, from, to, size, 200*time.Millisecond)
+	answered := ping(t, from, to, size, within)
 	hits, err := tracer.Stop()
 	if err != nil {
 		t.Fatal(err)

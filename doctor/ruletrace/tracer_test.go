@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/host"
 )
 
@@ -136,7 +137,7 @@ func TestHarmless(t *testing.T) {
 	if !reaches(t, hostA, b4, 0) {
 		t.Fatal("b is not reached")
 	}
-	hits, answered := trace(t, Pair{a4, b4}, hostA, b4, 0)
+	hits, answered := traceWithin(t, Pair{a4, b4}, hostA, b4, 0, testwait.Limit)
 	if !answered {
 		t.Error("no answer")
 	}
@@ -291,7 +292,7 @@ func TestWithoutOwner(t *testing.T) {
 	}
 }
 
-// TestManyDevices: a node with many pods is watched at once.
+// TestManyDevices: the devices of a node with many pods share chains: the kernel takes longer for chains of each.
 func TestManyDevices(t *testing.T) {
 	wire(t)
 	for i := range 150 {
@@ -299,17 +300,16 @@ func TestManyDevices(t *testing.T) {
 	}
 	begin := time.Now()
 	tracer := startIn(t, Pair{a4, b4}, Pair{a6, b6})
-	took := time.Since(begin)
-	begin = time.Now()
+	chains := tracer.tables.numbered
+	t.Logf("start %v, %d pairs of chains", time.Since(begin), chains)
 	if err := tracer.Close(); err != nil {
 		t.Error(err)
 	}
-	t.Logf("start %v, close %v", took, time.Since(begin))
 	if missed := tracer.Unwatched(); len(missed) > 0 {
 		t.Error(missed)
 	}
-	if took > 2*time.Second {
-		t.Errorf("Start took %v", took)
+	if chains == 0 || chains > 10 {
+		t.Errorf("%d pairs of chains for more than 150 devices, want a few", chains)
 	}
 }
 

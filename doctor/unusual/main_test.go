@@ -2,6 +2,7 @@ package unusual
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,11 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // inNamespace runs do on a thread in a new network namespace, with lo up. The namespace goes with the thread.
@@ -88,14 +89,14 @@ func pod(t testing.TB) int {
 
 // settled waits until duplicate address detection is over.
 func settled(t testing.TB) {
-	for range 100 {
-		out, _ := exec.Command("ip", "-6", "addr", "show", "tentative").Output()
-		if len(out) == 0 {
-			return
+	t.Helper()
+	testwait.Nil(t, "no address is tentative", func() error {
+		out, err := exec.Command("ip", "-6", "addr", "show", "tentative").Output()
+		if err == nil && len(out) > 0 {
+			err = errors.New(string(out))
 		}
-		time.Sleep(100 * time.Millisecond) // the kernel's timer
-	}
-	t.Fatal("addresses are tentative after 10 s")
+		return err
+	})
 }
 
 func list(t testing.TB) []locate.Object {

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 func TestNothing(t *testing.T) {
@@ -74,10 +74,11 @@ func inject(t *testing.T, kind locate.Kind, command, text, about string) {
 		t.Error(err)
 		return
 	}
-	made := without(list(t), before)
-	for deadline := time.Now().Add(time.Second); len(made) > 1 && time.Now().Before(deadline); { // IPv6 adds a local route a moment later
+	var made []locate.Object
+	testwait.Until(t, command+" makes one object", func() bool { // IPv6 adds a local route a moment later
 		made = without(list(t), before)
-	}
+		return len(made) <= 1
+	})
 	if len(made) != 1 || made[0].Kind != kind || !strings.HasPrefix(made[0].Text, text) {
 		t.Errorf("%s:\n%swant one %s: %s", command, print(made), kind, text)
 	}

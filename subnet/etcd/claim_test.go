@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -37,7 +38,7 @@ func dual(i int) subnet.Lease {
 
 func acquire(t *testing.T, s *Store, want subnet.Lease) subnet.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	l, err := s.Acquire(ctx, want)
 	if err != nil {

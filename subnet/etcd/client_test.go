@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -42,7 +43,7 @@ func TestWatchEnds(t *testing.T) {
 	go func() { done <- store.Watch(ctx, func(subnet.Snapshot) { seen <- struct{}{} }) }()
 	select {
 	case <-seen:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testwait.Limit):
 		t.Fatal("no snapshot")
 	}
 	before := len(reports)

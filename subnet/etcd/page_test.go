@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -92,7 +93,7 @@ func (p *page) stays(reserved bool) {
 		if value, lease := p.get(p.t, key); (lease == 0) != reserved || !strings.Contains(value, `"node1"`) {
 			p.t.Fatalf("the key has the lease %x and the value %s, want a reservation: %v", lease, value, reserved)
 		}
-		time.Sleep(50 * time.Millisecond)
+		testwait.Pause(p.t, 50*time.Millisecond, "an agent that is wrong would write the key")
 	}
 }
 

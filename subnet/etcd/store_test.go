@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/storetest"
@@ -133,8 +134,6 @@ func (h harness) Outage(t *testing.T, during func()) {
 	h.restart(t, h.dir)
 }
 
-var eventually = 15 * time.Second
-
 // watch runs Watch until the test ends.
 func watch(t *testing.T, s *Store) <-chan subnet.Snapshot {
 	t.Helper()
@@ -154,7 +153,7 @@ func watch(t *testing.T, s *Store) <-chan subnet.Snapshot {
 // until waits for a snapshot for which ok is true.
 func until(t *testing.T, snapshots <-chan subnet.Snapshot, what string, ok func(subnet.Snapshot) bool) subnet.Snapshot {
 	t.Helper()
-	timeout := time.After(eventually)
+	timeout := time.After(testwait.Limit)
 	var last subnet.Snapshot
 	for {
 		select {

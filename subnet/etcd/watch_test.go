@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -108,7 +109,7 @@ func TestWatchAReservationMadeByHand(t *testing.T) {
 func TestWatchRenews(t *testing.T) {
 	s := startServer(t)
 	store := s.open(t, Options{Pools: []subnet.Pool{v4}})
-	store.options.RenewMargin, store.ttl, store.recheck = time.Second, 3*time.Second, 100*time.Millisecond
+	store.options.RenewMargin, store.ttl, store.recheck = 5*time.Second, 7*time.Second, 100*time.Millisecond
 	l := acquire(t, store, lease(1))
 	_, id := s.get(t, dir+formatName(l))
 	snapshots := watch(t, store)
@@ -116,9 +117,21 @@ func TestWatchRenews(t *testing.T) {
 	other.ttl = 3 * time.Second
 	acquire(t, other, lease(2)) // and never renews
 	until(t, snapshots, "the peer", hasPeer("node2"))
-	begin := time.Now()
 	until(t, snapshots, "the end of the peer's lease", func(s subnet.Snapshot) bool { return len(s.Peers) == 0 })
-	time.Sleep(time.Until(begin.Add(7 * time.Second)))
+	renewals, before, client := 0, int64(0), s.client(t)
+	testwait.Nil(t, "the own lease is renewed three times, and so lives longer than its TTL", func() error {
+		r, err := client.TimeToLive(t.Context(), clientv3.LeaseID(id))
+		if err != nil {
+			return err
+		}
+		if before > 0 && r.TTL > before {
+			renewals++
+		}
+		if before = r.TTL; renewals < 3 {
+			return fmt.Errorf("%d renewals, %d s are left", renewals, r.TTL)
+		}
+		return nil
+	})
 	if _, now := s.get(t, dir+formatName(l)); now != id {
 		t.Errorf("the own record has etcd lease %x, had %x", now, id)
 	}

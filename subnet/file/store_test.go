@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/storetest"
 )
@@ -191,7 +192,7 @@ func TestWatchOldFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	var got []subnet.Lease
 	err = New(path, []subnet.Pool{pool}).Watch(ctx, func(s subnet.Snapshot) { got = s.Peers; cancel() })

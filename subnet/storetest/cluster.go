@@ -10,13 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
-
-// timeout is how long something may take that has to happen; it is long because machines are slow, and costs nothing
-// when the thing happens.
-const timeout = 20 * time.Second
 
 // cluster is a harness with the test that it serves.
 type cluster struct {
@@ -26,7 +23,7 @@ type cluster struct {
 }
 
 func (c cluster) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(c.t.Context(), timeout)
+	ctx, cancel := context.WithTimeout(c.t.Context(), testwait.Limit)
 	c.t.Cleanup(cancel)
 	return ctx
 }
@@ -123,7 +120,7 @@ func (c cluster) watchStore(store subnet.Store) *watcher {
 			if err != nil {
 				c.t.Errorf("watch ended with %v, want nil", err)
 			}
-		case <-time.After(timeout):
+		case <-time.After(testwait.Limit):
 			c.t.Error("watch did not end with its context")
 		}
 	})
@@ -136,7 +133,7 @@ func (w *watcher) until(what string, ok func(subnet.Snapshot) bool) subnet.Snaps
 	if w.last != nil && ok(*w.last) && len(w.snapshots) == 0 {
 		return *w.last
 	}
-	expired := time.After(timeout)
+	expired := time.After(testwait.Limit)
 	for {
 		select {
 		case s := <-w.snapshots:
@@ -145,7 +142,7 @@ func (w *watcher) until(what string, ok func(subnet.Snapshot) bool) subnet.Snaps
 				return s
 			}
 		case <-expired:
-			w.t.Fatalf("waited %s for %s; the last snapshot is %+v", timeout, what, w.last)
+			w.t.Fatalf("waited %s for %s; the last snapshot is %+v", testwait.Limit, what, w.last)
 		}
 	}
 }

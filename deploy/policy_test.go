@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // TestOwnClaims: what the admission policy and the rights let an agent's token do to Lease objects.
@@ -33,18 +34,14 @@ func TestOwnClaims(t *testing.T) {
 	}
 	a.must(claim("twill-10-244-2-0-24", "node2", owner("Node", "node2")), a.kubectl, "create", "--filename=-")
 	a.must(claim("twill-10-244-3-0-24", "node1", ""), a.kubectl, "create", "--filename=-")
-	deadline := time.Now().Add(30 * time.Second) // the API server reads policies now and then
-	for {
+	testwait.Nil(t, "the policy is in force", func() error { // the API server reads policies now and then
 		out, err := create(claim("twill-10-244-9-0-24", "node9", ""))
 		if err != nil && strings.Contains(out, "for its own node only") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the policy is not in force: %v, %s", err, out)
+			return nil
 		}
 		_, _ = a.do("", a.kubectl, "--namespace=kube-twill", "delete", "lease", "twill-10-244-9-0-24")
-		time.Sleep(100 * time.Millisecond)
-	}
+		return fmt.Errorf("%v: %s", err, out)
+	})
 	for _, c := range []struct {
 		what   string
 		do     func() (string, error)

@@ -1,10 +1,11 @@
 package enforced
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
@@ -40,13 +42,26 @@ spec:
 // talk is an open connection over which both ends send all the time.
 type talk struct {
 	name     string
-	from, to *lab.Pod
-	addr     netip.AddrPort // of the server
-	network  string
-
-	atClient, atServer atomic.Int64 // when something came last, in nanoseconds since 1970
-	port               int          // of the client
+	to       *lab.Pod
+	up, down way // from the client, and to it
+	port     int // of the client
 }
+
+// way is a direction of a talk.
+type way struct {
+	sent *atomic.Int64 // packets, so far: of the client where the server only answers
+	came atomic.Int64  // readings that brought something
+	last atomic.Int64  // how many were sent when something came last
+}
+
+// inVain is how many packets were sent since something came last.
+func (w *way) inVain() int64 { return w.sent.Load() - w.last.Load() }
+
+// inVain is that of the direction that is worse.
+func (c *talk) inVain() int64 { return max(c.up.inVain(), c.down.inVain()) }
+
+// many are packets of one direction, which is a second if no packet has to wait for a processor.
+const many = 500
 
 // TestCutWithFastPath: packets of open connections take the fast path, and a policy that denies one of them cuts it within
 // a moment, at the node of the client or of the server, in both directions. Other connections notice nothing, a restart of
@@ -62,7 +77,7 @@ func TestCutWithFastPath(t *testing.T) {
 			}
 			client, server := addPod(t, near, "client"), addPod(t, far, "server")
 			other := addPod(t, far, "other")
-			time.Sleep(time.Second)
+			settled(t, l)
 			var talks, others []*talk
 			for _, f := range netstate.Families {
 				for i, network := range []string{"tcp", "udp"} {
@@ -71,11 +86,9 @@ func TestCutWithFastPath(t *testing.T) {
 					others = append(others, open(t, network, client, other, netip.AddrPortFrom(other.Addr(f), at)))
 				}
 			}
-			time.Sleep(3 * time.Second) // UDP is known for two seconds before it is fast
+			testwait.Pause(t, 3*time.Second, "conntrack knows UDP for two seconds before it is fast")
 			for _, n := range l.Nodes() {
-				if fast := fastPackets(t, l, n); fast < 100 {
-					t.Fatalf("%s: %d packets took the fast path", n.Name, fast)
-				}
+				testwait.Until(t, "a hundred packets take the fast path of "+n.Name, func() bool { return fastPackets(t, l, n) >= 100 })
 			}
 			for direction, node := range map[string]*lab.Node{"Ingress": far, "Egress": near} {
 				t.Run(direction, func(t *testing.T) { cutAndAllow(t, l, node, cuts[direction], talks, others) })
@@ -90,91 +103,93 @@ func cutAndAllow(t *testing.T, l *lab.Lab, node *lab.Node, policy string, talks,
 	if err := l.ApplyManifest("cut.yaml", []byte(policy)); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	for since := began; time.Since(since) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
-		for _, o := range others {
-			if d := o.silent(); d > time.Second {
-				t.Fatalf("%s: silent for %v, which is no business of the policy", o.name, d)
+	settled(t, l)
+	testwait.Nil(t, "the marks of connections that are denied", func() error {
+		mustGoOn(t, others)
+		marks := connectionMarks(t, node)
+		for _, c := range append(slices.Clone(talks), others...) {
+			mark, there := marks[c.port]
+			if denied := c.to == talks[0].to; !there || (mark&netstate.DeniedMark != 0) != denied {
+				return fmt.Errorf("%s: its entry has the mark %#x (%v)", c.name, mark, there)
 			}
 		}
-	}
-	enforced := lastChange(t, node)
-	if enforced.Before(began.Add(-time.Second)) {
-		t.Fatalf("%s enforces no policy since %v", node.Name, enforced)
-	}
-	for _, c := range talks {
-		after := time.Unix(0, c.atServer.Load()).Sub(enforced)
-		t.Logf("%s: what the client sent came last %v after the policy was enforced", c.name, after)
-		if after > 300*time.Millisecond { // 50 ms on a machine that does nothing else
-			t.Errorf("%s: what the client sent came last %v after the policy was enforced", c.name, after)
-		}
-		if d := time.Since(time.Unix(0, c.atClient.Load())); d < time.Second {
-			t.Errorf("%s: what the server sent came %v ago", c.name, d)
-		}
-	}
-	marks := connectionMarks(t, node)
-	for _, c := range append(talks, others...) {
-		mark, there := marks[c.port]
-		if denied := c.to == talks[0].to; !there || (mark&netstate.DeniedMark != 0) != denied {
-			t.Errorf("%s: its entry has the mark %#x (%v)", c.name, mark, there)
-		}
-	}
-	restartSilently(t, node, talks)
+		return nil
+	})
+	pass(t, others, 100) // what was under way to the talks that are denied has come, too
+	silent := readings(talks)
+	pass(t, others, many)
+	mustBeSilent(t, "while others go on", talks, silent)
+	restartSilently(t, node, talks, others)
 	if err := l.DeleteManifest("cut.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(20 * time.Second)
-	for _, c := range append(talks, others...) {
-		for c.silent() > 500*time.Millisecond {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: silent for %v although it is allowed again", c.name, c.silent())
+	pass(t, append(slices.Clone(talks), others...), 10)
+}
+
+// pass returns when so many packets have come in both directions of all talks.
+func pass(t *testing.T, all []*talk, count int64) {
+	t.Helper()
+	before := readings(all)
+	for i, c := range all {
+		testwait.Nil(t, fmt.Sprintf("%s: %d packets pass", c.name, count), func() error {
+			up, down := c.up.came.Load()-before[i][0], c.down.came.Load()-before[i][1]
+			if min(up, down) < count {
+				return fmt.Errorf("%d from the client, %d to it; %d were sent in vain since", up, down, c.inVain())
 			}
-			time.Sleep(10 * time.Millisecond)
+			return nil
+		})
+	}
+}
+
+// readings are how often something came to the server and the client of each.
+func readings(all []*talk) (counts [][2]int64) {
+	for _, c := range all {
+		counts = append(counts, [2]int64{c.up.came.Load(), c.down.came.Load()})
+	}
+	return counts
+}
+
+// mustBeSilent fails if something came since readings.
+func mustBeSilent(t *testing.T, when string, all []*talk, since [][2]int64) {
+	t.Helper()
+	for i, now := range readings(all) {
+		if now != since[i] {
+			t.Errorf("%s: %s: something came %d times to the server, and %d times to the client", all[i].name, when,
+				now[0]-since[i][0], now[1]-since[i][1])
+		}
+		if sent := all[i].up.inVain(); sent < many/2 {
+			t.Errorf("%s: %s: only %d packets were sent, so that nothing is shown", all[i].name, when, sent)
+		}
+	}
+}
+
+// mustGoOn fails if many packets were sent in vain.
+func mustGoOn(t *testing.T, all []*talk) {
+	t.Helper()
+	for _, c := range all {
+		if sent := c.inVain(); sent > many {
+			t.Fatalf("%s: %d packets were sent in vain, which is no business of the policy", c.name, sent)
 		}
 	}
 }
 
 // restartSilently restarts a node's agent. What is denied stays so.
-func restartSilently(t *testing.T, n *lab.Node, denied []*talk) {
+func restartSilently(t *testing.T, n *lab.Node, denied, others []*talk) {
 	t.Helper()
+	silent := readings(denied)
 	if err := n.RestartAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	fastPathOn(t, n)
-	time.Sleep(time.Second)
-	for _, c := range denied {
-		if d := time.Since(time.Unix(0, max(c.atServer.Load(), c.atClient.Load()))); d < 2*time.Second {
-			t.Errorf("%s: after a restart of the agent something came %v ago", c.name, d)
-		}
-	}
-}
-
-// lastChange returns when a node's rules changed last, as its agent's log says.
-func lastChange(t *testing.T, n *lab.Node) (at time.Time) {
-	t.Helper()
-	text, err := os.ReadFile(n.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if stamp, ok := strings.CutPrefix(strings.Fields(line)[0], "time="); ok && strings.Contains(line, `msg="network policies"`) {
-			if at, err = time.Parse(time.RFC3339, stamp); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return at
-}
-
-// silent returns for how long nothing came to one of the ends.
-func (c *talk) silent() time.Duration {
-	return time.Since(time.Unix(0, min(c.atClient.Load(), c.atServer.Load())))
+	pass(t, others, many)
+	mustBeSilent(t, "after a restart of the agent", denied, silent)
 }
 
 // open opens a connection over which both ends send every two milliseconds.
 func open(t *testing.T, network string, from, to *lab.Pod, at netip.AddrPort) *talk {
 	t.Helper()
-	c := &talk{name: fmt.Sprint(network, " ", from.Name, " to ", to.Name, " ", at), from: from, to: to, addr: at, network: network}
+	c := &talk{name: fmt.Sprint(network, " ", from.Name, " to ", to.Name, " ", at), to: to}
+	c.up.sent, c.down.sent = &atomic.Int64{}, &atomic.Int64{}
 	ready := make(chan net.Conn, 1)
 	if network == "tcp" {
 		var l net.Listener
@@ -191,7 +206,8 @@ func open(t *testing.T, network string, from, to *lab.Pod, at netip.AddrPort) *t
 			}
 		}()
 	} else {
-		go answer(listen(t, to.Host, at), &c.atServer)
+		c.down.sent = c.up.sent
+		go answer(listen(t, to.Host, at), &c.up)
 	}
 	var conn net.Conn
 	if err := from.Do(func() (err error) {
@@ -202,36 +218,43 @@ func open(t *testing.T, network string, from, to *lab.Pod, at netip.AddrPort) *t
 	}
 	t.Cleanup(func() { conn.Close() })
 	c.port = int(netip.MustParseAddrPort(conn.LocalAddr().String()).Port())
-	go keepWriting(conn)
-	go keepReading(conn, &c.atClient)
+	go keepWriting(conn, c.up.sent)
+	go keepReading(conn, &c.down)
 	if network == "tcp" {
 		server := <-ready
 		t.Cleanup(func() { server.Close() })
-		go keepWriting(server)
-		go keepReading(server, &c.atServer)
+		go keepWriting(server, c.down.sent)
+		go keepReading(server, &c.up)
 	}
 	return c
 }
 
-func keepWriting(conn net.Conn) {
+func keepWriting(conn net.Conn, sent *atomic.Int64) {
 	for tick := time.NewTicker(2 * time.Millisecond); ; <-tick.C {
 		if _, err := conn.Write(make([]byte, 100)); err != nil && !strings.Contains(err.Error(), "refused") {
 			tick.Stop()
 			return
 		}
+		sent.Add(1)
 	}
 }
 
-func keepReading(conn net.Conn, last *atomic.Int64) {
-	for b := make([]byte, 4096); ; last.Store(time.Now().UnixNano()) {
+// note counts something that came.
+func (w *way) note() {
+	w.last.Store(w.sent.Load())
+	w.came.Add(1)
+}
+
+func keepReading(conn net.Conn, w *way) {
+	for b := make([]byte, 4096); ; w.note() {
 		if _, err := conn.Read(b); err != nil {
 			return
 		}
 	}
 }
 
-func answer(conn *net.UDPConn, last *atomic.Int64) {
-	for b := make([]byte, 4096); ; last.Store(time.Now().UnixNano()) {
+func answer(conn *net.UDPConn, w *way) {
+	for b := make([]byte, 4096); ; w.note() {
 		n, from, err := conn.ReadFromUDPAddrPort(b)
 		if err != nil {
 			return
@@ -243,14 +266,13 @@ func answer(conn *net.UDPConn, last *atomic.Int64) {
 // fastPathOn waits until packets can take the fast path.
 func fastPathOn(t *testing.T, n *lab.Node) {
 	t.Helper()
-	text := ""
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		text, _ = n.Ask(t.Context(), "/status")
-		if strings.Contains(text, `"fastPath":{"on":true`) {
-			return
+	testwait.Nil(t, "the fast path of "+n.Name, func() error {
+		text, err := n.Ask(t.Context(), "/status")
+		if err == nil && !strings.Contains(text, `"fastPath":{"on":true`) {
+			err = errors.New(text)
 		}
-	}
-	t.Fatalf("%s has no fast path: %s", n.Name, text)
+		return err
+	})
 }
 
 // fastPackets returns how many packets took it.

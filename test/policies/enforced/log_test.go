@@ -2,6 +2,7 @@ package enforced
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -50,10 +52,11 @@ func TestLog(t *testing.T) {
 	if err := l.ApplyManifest("policy.yaml", []byte(logPolicies)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	settled(t, l)
 	for _, f := range netstate.Families {
 		tryPorts(t, client, server.Addr(f))
 	}
+	await(t, far, 4, func(string) bool { return true })
 	lines := denials(t, far)
 	for _, f := range netstate.Families {
 		from, to := client.Addr(f), server.Addr(f)
@@ -72,9 +75,11 @@ func TestLog(t *testing.T) {
 	flood(t, client, netip.AddrPortFrom(server.Addr(netstate.IPv4), 83))
 	send(t, client, forged{dst: gateway(near), src: netstate.MAC{2, 5: 7}, from: strangers[0], port: 7, payload: "x",
 		to: netip.AddrPortFrom(server.Addr(netstate.IPv4), 80)})
-	time.Sleep(time.Second)
+	isFlood := func(line string) bool { return strings.Contains(line, ":83 ") }
+	await(t, far, 1, isFlood)
+	await(t, near, 1, func(string) bool { return true })
 	lines = denials(t, far)
-	if n := count(lines, func(line string) bool { return strings.Contains(line, ":83 ") }); n < 1 || n > 3 {
+	if n := count(lines, isFlood); n > 9 || len(lines)-n != 4 { // their intervals grow: 9 are minutes
 		t.Errorf("a flood is %d lines:\n%s", n, strings.Join(lines, "\n"))
 	}
 	forgery := regexp.MustCompile(`a pod's frame is dropped.* from=192\.0\.2\.77:7 to=.*:80 protocol=UDP device=veth\S+ direction=egress`)
@@ -113,14 +118,17 @@ func tryPorts(t *testing.T, client *lab.Pod, to netip.Addr) {
 		port    uint16
 		allowed bool
 	}{{"tcp", 80, true}, {"udp", 80, true}, {"tcp", 81, false}, {"udp", 82, false}} {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		patience := 500 * time.Millisecond
+		if c.allowed {
+			patience = testwait.Limit
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		err := client.Ask(ctx, c.network, netip.AddrPortFrom(to, c.port))
 		cancel()
 		if (err == nil) != c.allowed {
 			t.Errorf("%s %d of %s: %v", c.network, c.port, to, err)
 		}
 	}
-	time.Sleep(300 * time.Millisecond)
 }
 
 // flood sends ten thousand packets.
@@ -178,12 +186,14 @@ func withoutLog(t *testing.T, n *lab.Node, try func()) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = agent.Kill() })
-	for end := time.Now().Add(10 * time.Second); strings.Contains(ruleset(t, n), "log prefix"); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("without the flag there is\n%s", ruleset(t, n))
+	testwait.Nil(t, "no rule logs without the flag", func() error {
+		if text := ruleset(t, n); strings.Contains(text, "log prefix") {
+			return errors.New(text)
 		}
-	}
+		return nil
+	})
 	try()
+	testwait.Pause(t, 300*time.Millisecond, "nothing is logged")
 	if text := ruleset(t, n); !strings.Contains(text, "twill-policy") || len(denials(t, n)) != before {
 		t.Errorf("without the flag there are %d more lines, and the rules\n%s", len(denials(t, n))-before, text)
 	}
@@ -219,6 +229,17 @@ func denials(t *testing.T, n *lab.Node) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// await returns when the agent's log has so many lines that match.
+func await(t *testing.T, n *lab.Node, want int, matches func(string) bool) {
+	t.Helper()
+	testwait.Nil(t, fmt.Sprintf("%d lines of what %s drops", want, n.Name), func() error {
+		if lines := denials(t, n); count(lines, matches) < want {
+			return fmt.Errorf("there are %q", lines)
+		}
+		return nil
+	})
 }
 
 func count(lines []string, matches func(string) bool) (n int) {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/policy"
@@ -49,7 +50,7 @@ func packets(t *testing.T, backend string) {
 		s := w.Snapshot(3, 6)
 		place(s, l)
 		write(t, dir, s)
-		time.Sleep(600 * time.Millisecond) // agents look at the files five times a second
+		settled(t, l)
 		rules, skips := policy.New(s)
 		if len(skips) > 0 {
 			t.Fatal(skips)
@@ -124,7 +125,7 @@ func place(s policy.Snapshot, l *lab.Lab) {
 
 // try reports whether a connection passes, and if that is not what is wanted, tries again with more patience.
 func (e ends) try(ctx context.Context, f policy.Flow, want bool) bool {
-	for _, patience := range []time.Duration{300 * time.Millisecond, 2500 * time.Millisecond, 2500 * time.Millisecond} {
+	for _, patience := range []time.Duration{300 * time.Millisecond, 2500 * time.Millisecond, testwait.Limit} {
 		once, cancel := context.WithTimeout(ctx, patience)
 		err := e.pods[f.From.Addr].Ask(once, strings.ToLower(string(f.Protocol)), netip.AddrPortFrom(f.To.Addr, f.Port))
 		cancel()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -111,7 +112,7 @@ func spoofed(t *testing.T, backend string) {
 	if err := l.ApplyManifest("policy.yaml", []byte(spoofPolicies)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	settled(t, l)
 	s.check(t, "with policies", before, senders)
 	node := l.Nodes()[0]
 	stop := s.keepSpoofing(t, "isolated")
@@ -136,8 +137,9 @@ func spoofed(t *testing.T, backend string) {
 	if err := node.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
-	if loss, err := stream.Between(t.Context(), begin, stream.Mark()); err != nil || loss.Lost > 0 || loss.Sent < 100 {
+	settled(t, l)
+	testwait.Until(t, "a hundred pings", func() bool { return stream.Mark() >= begin+100 })
+	if loss, err := stream.Between(t.Context(), begin, stream.Mark()); err != nil || loss.Lost > 0 {
 		t.Errorf("while the agent started again: %s, %v", loss, err)
 	}
 	if got := stop(); len(got) > 0 {
@@ -147,7 +149,7 @@ func spoofed(t *testing.T, backend string) {
 	if err := l.DeleteManifest("policy.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	settled(t, l)
 	after := s.round(t, senders)
 	for f := range before {
 		if !after[f] {
@@ -265,24 +267,30 @@ func (s spoofer) flight(pod *lab.Pod, spoof spoof, f flight, to netip.Addr) forg
 		payload: payload, fragments: spoof.fragments}
 }
 
-// round sends everything in all ways, and returns what arrived.
+// round sends everything in all ways until nothing else arrives twice in a row, and returns what arrived: the first of a row
+// may wait for a neighbour, and be one too many.
 func (s spoofer) round(t *testing.T, senders []string) map[flight]bool {
 	t.Helper()
 	s.mu.Lock()
 	clear(s.arrived)
 	s.mu.Unlock()
-	for range 3 { // the first of a row may wait for a neighbour, and be one too many
+	var got map[flight]bool
+	for before, same := -1, 0; same < 2; before = len(got) {
 		for _, sender := range senders {
 			for some := range slices.Chunk(s.flights(sender), 20) {
 				send(t, s.pods[sender], some...)
-				time.Sleep(10 * time.Millisecond)
+				testwait.Pause(t, 10*time.Millisecond, "queues lose nothing")
 			}
 		}
+		testwait.Pause(t, 250*time.Millisecond, "what is under way arrives, or never does")
+		s.mu.Lock()
+		got = maps.Clone(s.arrived)
+		s.mu.Unlock()
+		if same++; len(got) != before {
+			same = 0
+		}
 	}
-	time.Sleep(500 * time.Millisecond)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.arrived)
+	return got
 }
 
 // check sends everything, and compares what arrives with what may.

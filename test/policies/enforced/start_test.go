@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -60,7 +63,7 @@ func TestFirstPacket(t *testing.T) {
 		}
 		pods = append(pods, pod)
 	}
-	time.Sleep(time.Second) // the agents know all of it
+	settled(t, l)
 	for i, pod := range pods {
 		selected, stop := i%2 == 0, func() {}
 		if selected {
@@ -71,7 +74,7 @@ func TestFirstPacket(t *testing.T) {
 		}
 		if selected {
 			allowed.ask(t, pod)
-			time.Sleep(50 * time.Millisecond)
+			testwait.Pause(t, 50*time.Millisecond, "nothing comes to the denied peers")
 		} else {
 			denied.ping(t, pod)
 			denied.ask(t, pod)
@@ -97,19 +100,25 @@ func withoutAgent(t *testing.T, l *lab.Lab, peers *peers) {
 	if err := os.Remove(filepath.Join(node.Dir(), "network-policy.sock")); err != nil {
 		t.Fatal(err)
 	}
-	silent := 0
-	for i := range 10 {
-		pod, err := node.AddPod(t.Context(), fmt.Sprint("silent", i))
+	must := func(err error) {
+		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := pod.Ping(t.Context(), host.Ping{To: peers.addrs[0].Addr(), Timeout: 100 * time.Millisecond}); err != nil {
-			silent++
-		}
 	}
-	if silent == 0 {
-		t.Error("pods that were not announced have a network at once: nothing is shown")
+	must(node.Agent().Signal(unix.SIGSTOP)) // it reads nothing
+	defer func() { must(node.Agent().Signal(unix.SIGCONT)) }()
+	pod, err := node.AddPod(t.Context(), "silent")
+	must(err)
+	to := peers.addrs[0].Addr()
+	if _, err := pod.Ping(t.Context(), host.Ping{To: to, Timeout: 100 * time.Millisecond}); err == nil {
+		t.Error("a pod that was not announced has a network at once: nothing is shown")
 	}
+	must(node.Agent().Signal(unix.SIGCONT))
+	testwait.Nil(t, "the pod has a network when the agent has read of it", func() error {
+		_, err := pod.Ping(t.Context(), host.Ping{To: to})
+		return err
+	})
 }
 
 // peers are pods of one name on all nodes, which answer on a port.
@@ -177,7 +186,7 @@ func (p *peers) heard(addrs []netip.Addr) bool {
 // ask sends each peer one packet, and wants its answer.
 func (p *peers) ask(t *testing.T, pod *lab.Pod) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, at := range p.addrs {
@@ -197,7 +206,7 @@ func (p *peers) ping(t *testing.T, pod *lab.Pod) {
 	for _, at := range p.addrs {
 		to = append(to, at.Addr())
 	}
-	echoes, err := pod.PingAll(t.Context(), to, 2*time.Second)
+	echoes, err := pod.PingAll(t.Context(), to, testwait.Limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +282,7 @@ func BenchmarkAdd(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	settled(b, l)
 	add := func() time.Duration {
 		began := time.Now()
 		if err := node.Wire(b.Context(), pod); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -71,7 +72,7 @@ func TestToNode(t *testing.T) {
 		if err := l.ApplyManifest(name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		settled(t, l)
 	}
 	apply("isolated.yaml", nodePolicies)
 	isolated := map[string]bool{"own node's 80": true, "own node's 81": true, "bridge's 81": true, "link-local 81": true}
@@ -83,7 +84,7 @@ func TestToNode(t *testing.T) {
 	if err := l.DeleteManifest("nodes.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	settled(t, l)
 	isolated["link-local 81"] = true
 	w.expect("isolated again", isolated, nil)
 }
@@ -206,7 +207,7 @@ func (w *toNodes) expect(when string, held, free map[string]bool) {
 func (w *toNodes) asks(ask func(context.Context, string, netip.AddrPort) error, at netip.AddrPort, want bool) bool {
 	patience := 300 * time.Millisecond
 	if want {
-		patience = 5 * time.Second
+		patience = testwait.Limit
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), patience)
 	defer cancel()

@@ -1,0 +1,34 @@
+package enforced
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/facts"
+	"github.com/twill-net/twill/internal/testwait"
+	"github.com/twill-net/twill/lab"
+)
+
+// settled returns when the rules of all nodes are those that the manifests ask for.
+func settled(t testing.TB, l *lab.Lab) {
+	t.Helper()
+	for _, n := range l.Nodes() {
+		o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
+			BinDir: filepath.Dir(l.Spec().Programs.Plugin), CNICache: n.CNICache()}
+		testwait.Nil(t, "the rules of the policies on "+n.Name, func() error {
+			var f doctor.Facts
+			err := n.Do(func() (err error) {
+				f, err = facts.Gather(t.Context(), o)
+				return err
+			})
+			unread := strings.Join(f.Unread, "\n")
+			if err == nil && (f.Policies.Snapshot == nil || len(f.Policies.Plan) > 0 || strings.Contains(unread, "network policies")) {
+				err = fmt.Errorf("they are not as they should be, unread: %s:\n%v", unread, f.Policies.Plan)
+			}
+			return err
+		})
+	}
+}

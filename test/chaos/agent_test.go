@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -38,13 +40,13 @@ func (s *stand) watch() {
 	stream, err := s.node().Pods()[0].Stream(s.lab.Nodes()[1].Pods()[0].Addrs[0], 5*time.Millisecond)
 	must(s.T, err)
 	s.Cleanup(stream.Close)
-	sleep(s.Context(), 50*time.Millisecond)
+	goesOn(s.T, stream, 10)
 	s.stream, s.begin = stream, stream.Mark()
 }
 
 func (s *stand) mustHaveLostNothing() {
 	s.Helper()
-	sleep(s.Context(), 50*time.Millisecond)
+	goesOn(s.T, s.stream, 10)
 	loss, err := s.stream.Between(s.Context(), s.begin, s.stream.Mark())
 	must(s.T, err)
 	if loss.Lost > 0 {
@@ -67,16 +69,11 @@ func (s *stand) mustHeal() {
 
 func (s *stand) mustLog(words string) {
 	s.Helper()
-	for began := time.Now(); ; sleep(s.Context(), 10*time.Millisecond) {
+	testwait.Until(s, fmt.Sprintf("the agent's log says %q", words), func() bool {
 		log, err := os.ReadFile(s.node().Log())
 		must(s.T, err)
-		if strings.Contains(string(log), words) {
-			return
-		}
-		if time.Since(began) > patience {
-			s.Fatalf("the agent's log does not say %q", words)
-		}
-	}
+		return strings.Contains(string(log), words)
+	})
 }
 
 // TestSecondAgent: the second agent on a node says that there is one and ends; the first goes on.
@@ -102,7 +99,7 @@ func TestKilledAnywhere(t *testing.T) {
 		}
 		p, err := s.node().Start(host.Command{Path: agentPath(s.node()), Args: s.node().AgentFlags(), Env: []string{"PATH=" + os.Getenv("PATH")}, Log: s.node().Log()})
 		must(t, err)
-		sleep(t.Context(), time.Duration(random.Int64N(int64(80*time.Millisecond))))
+		testwait.Pause(t, time.Duration(random.Int64N(int64(80*time.Millisecond))), "the agent is killed anywhere")
 		must(t, p.Kill())
 	}
 	must(t, s.node().StartAgent(t.Context()))
@@ -113,14 +110,13 @@ func TestKilledAnywhere(t *testing.T) {
 // mustBeClean: the kernel is as the leases ask.
 func mustBeClean(t *testing.T, n *lab.Node) {
 	t.Helper()
-	out := ""
-	for began := time.Now(); time.Since(began) < patience; {
-		var err error
-		if out, err = n.Exec(t.Context(), n.DryRun()...); err == nil && strings.Contains(out, "# nothing to change") {
-			return
+	testwait.Nil(t, n.Name+" is as it should be", func() error {
+		out, err := n.Exec(t.Context(), n.DryRun()...)
+		if err == nil && !strings.Contains(out, "# nothing to change") {
+			err = errors.New(out)
 		}
-	}
-	t.Errorf("%s is not as it should be:\n%s", n.Name, out)
+		return err
+	})
 }
 
 // TestHintsOverflow has the kernel report more changes than the agent's subscription holds, and harms something in the
@@ -138,7 +134,7 @@ func TestHintsOverflow(t *testing.T) {
 		_, err := s.node().Exec(t.Context(), "ip", "-force", "-batch", path)
 		flood <- err
 	}()
-	sleep(t.Context(), 50*time.Millisecond)
+	testwait.Pause(t, 50*time.Millisecond, "the harm comes in the middle of the flood")
 	s.harm()
 	<-flood // the agent deletes such routes meanwhile, if they lead through its own devices
 	s.mustHeal()
@@ -182,7 +178,7 @@ func TestNoFileDescriptors(t *testing.T) {
 	s.harm()
 	joined, err := s.lab.Join(t.Context())
 	must(t, err)
-	sleep(t.Context(), time.Second)
+	testwait.Pause(t, time.Second, "the agent tries in vain to open something")
 	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
 	s.mustHeal()
 	mustReach(t, s.node().Pods()[0], joined.Pods()[0])

@@ -1,12 +1,14 @@
 package chaos
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/twill-net/twill/agent"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/subnet"
@@ -25,7 +27,7 @@ func TestCopiedKey(t *testing.T) {
 	begin := stream.Mark()
 	mustHaveLostNone := func() {
 		t.Helper()
-		sleep(t.Context(), time.Second)
+		goesOn(t, stream, 100)
 		loss, err := stream.Between(t.Context(), begin, stream.Mark())
 		must(t, err)
 		if loss.Lost > 0 {
@@ -75,9 +77,10 @@ func published(t *testing.T, n *lab.Node, peer string) (s subnet.Stack) {
 
 func waitSaved(t *testing.T, n *lab.Node, what string, holds func(subnet.Snapshot) bool) {
 	t.Helper()
-	for began := time.Now(); !holds(saved(t, n)); sleep(t.Context(), 20*time.Millisecond) {
-		if time.Since(began) > patience {
-			t.Fatalf("%s has not heard of %s after %s: %+v", n.Name, what, patience, saved(t, n))
+	testwait.Nil(t, n.Name+" hears of "+what, func() error {
+		if s := saved(t, n); !holds(s) {
+			return fmt.Errorf("it knows %+v", s)
 		}
-	}
+		return nil
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -136,7 +137,7 @@ func (p *proxy) suffer(t *testing.T, l *lab.Lab, m mishap) time.Duration {
 	stream, err := from.Stream(to.Addrs[0], 10*time.Millisecond)
 	must(t, err)
 	defer stream.Close()
-	sleep(t.Context(), 50*time.Millisecond)
+	goesOn(t, stream, 5)
 	before := stream.Mark()
 	if m.do == nil {
 		p.close()
@@ -144,11 +145,11 @@ func (p *proxy) suffer(t *testing.T, l *lab.Lab, m mishap) time.Duration {
 		p.mishap.Store(&m.do)
 		p.cut()
 	}
-	sleep(t.Context(), 300*time.Millisecond)
+	testwait.Pause(t, 300*time.Millisecond, "the agent meets the mishap")
 	joined, err := l.Join(t.Context())
 	must(t, err)
 	announce(t, joined, p.node)
-	sleep(t.Context(), 1500*time.Millisecond)
+	testwait.Pause(t, 1500*time.Millisecond, "the mishap lasts")
 	if m.do == nil {
 		p.open()
 	}
@@ -168,21 +169,16 @@ func (p *proxy) suffer(t *testing.T, l *lab.Lab, m mishap) time.Duration {
 // announce has a host of an address that another one had be known by its own MAC, as hosts do when they start.
 func announce(t *testing.T, n, to *lab.Node) {
 	t.Helper()
-	_, err := n.Ping(t.Context(), host.Ping{To: to.Underlay()[0], Timeout: time.Second})
+	_, err := n.Ping(t.Context(), host.Ping{To: to.Underlay()[0], Timeout: testwait.Limit})
 	must(t, err)
 }
 
-// patience is how long after a mishap's end everything may take to be right. How long it took is in the log, and in
+// mustReach waits until one pod reaches another. How long that took after a mishap is in the log, and in
 // Documentation/reliability.md.
-const patience = 15 * time.Second
-
 func mustReach(t *testing.T, from, to *lab.Pod) {
 	t.Helper()
-	var err error
-	for began := time.Now(); time.Since(began) < patience; {
-		if _, err = from.Ping(t.Context(), host.Ping{To: to.Addrs[0], Timeout: 50 * time.Millisecond}); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s does not reach %s after %s: %v", from.ID(), to.ID(), patience, err)
+	testwait.Nil(t, from.ID()+" reaches "+to.ID(), func() error {
+		_, err := from.Ping(t.Context(), host.Ping{To: to.Addrs[0], Timeout: 50 * time.Millisecond})
+		return err
+	})
 }

@@ -1,10 +1,11 @@
 package chaos
 
 import (
+	"fmt"
 	"os"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -44,11 +45,12 @@ func runProgram(t *testing.T, n *lab.Node, path string, args ...string) host.Pro
 
 func waitReady(t *testing.T, n *lab.Node) {
 	t.Helper()
-	var err error
-	for began := time.Now(); time.Since(began) < patience; sleep(t.Context(), 10*time.Millisecond) {
-		if err = n.Probe(t.Context(), "/readyz"); err == nil {
-			return
-		}
-	}
-	t.Fatalf("the agent of %s is not ready after %s: %v", n.Name, patience, err)
+	testwait.Nil(t, "the agent of "+n.Name+" is ready", func() error { return n.Probe(t.Context(), "/readyz") })
+}
+
+// goesOn returns when a stream has sent so many more pings.
+func goesOn(t *testing.T, s *host.Stream, pings host.Mark) {
+	t.Helper()
+	end := s.Mark() + pings
+	testwait.Until(t, fmt.Sprintf("%d pings more", pings), func() bool { return s.Mark() >= end })
 }

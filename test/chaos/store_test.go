@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 )
@@ -26,7 +27,7 @@ func TestStall(t *testing.T) {
 			t.Cleanup(func() { must(t, resume()) })
 			s.harm()
 			s.mustHeal() // without the store
-			sleep(t.Context(), 3*time.Second)
+			testwait.Pause(t, 3*time.Second, "the store stands still, and nothing comes of it")
 			must(t, resume())
 			joined, err := s.lab.Join(t.Context())
 			must(t, err)
@@ -140,17 +141,14 @@ func TestOwnLease(t *testing.T) {
 // mustOwn waits until the target's key is there again.
 func (s *stand) mustOwn(key string) {
 	s.Helper()
-	err := fmt.Errorf("%s is not there", key)
-	for began := time.Now(); err != nil; {
+	testwait.Nil(s, key+" is there", func() (missing error) {
 		must(s.T, editEtcd(s.lab, func(c *clientv3.Client, prefix string) error {
-			r, getErr := c.Get(s.Context(), prefix+key)
-			if getErr == nil && len(r.Kvs) == 1 && strings.Contains(string(r.Kvs[0].Value), s.node().Underlay()[0].String()) {
-				err = nil
+			r, err := c.Get(s.Context(), prefix+key)
+			if err == nil && (len(r.Kvs) != 1 || !strings.Contains(string(r.Kvs[0].Value), s.node().Underlay()[0].String())) {
+				missing = fmt.Errorf("it is %v", r.Kvs)
 			}
-			return getErr
+			return err
 		}))
-		if time.Since(began) > patience {
-			s.Fatal(err)
-		}
-	}
+		return missing
+	})
 }

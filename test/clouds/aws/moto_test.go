@@ -18,12 +18,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/aws"
 	"github.com/twill-net/twill/cloud/cloudtest"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -88,17 +88,15 @@ func start(t *testing.T) moto {
 		_ = log.Close()
 	})
 	m := moto{"http://127.0.0.1:" + port}
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) { // another process starts
+	testwait.Nil(t, "moto answers", func() error {
 		answer, err := http.Get(m.url + "/moto-api/data.json")
-		if err == nil {
-			answer.Body.Close()
-			return m
-		}
-		if time.Now().After(deadline) {
+		if err != nil {
 			text, _ := os.ReadFile(log.Name())
-			t.Fatalf("moto does not answer: %v\n%s", err, text)
+			return fmt.Errorf("%w\n%s", err, text)
 		}
-	}
+		return answer.Body.Close()
+	})
+	return m
 }
 
 // ask sends a query without a signature, and returns the answer's parts that a pattern takes.

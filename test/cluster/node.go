@@ -164,7 +164,7 @@ func removeCgroups(names []string) error {
 
 // removeCgroup waits a moment: the kernel ends processes after it said that their namespace is gone.
 func removeCgroup(dir string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		err := unix.Rmdir(dir)

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/test/cluster"
 )
 
@@ -91,7 +91,7 @@ func (h hostPort) works(t *testing.T) {
 	for i, a := range spec.Underlay(1) {
 		target := "tcp://" + netip.AddrPortFrom(a, uint16(h.port)).String()
 		want := h.pod + " " + spec.Outside()[i].String()
-		await(t, target+" to answer "+want, 10*time.Second, func() (bool, error) { // a pod is ready before it listens
+		await(t, target+" to answer "+want, testwait.Limit, func() (bool, error) { // a pod is ready before it listens
 			out, err := spec.Host("outside").Exec(t.Context(), spec.PodProgram(), "probe", target)
 			return strings.Contains(out, want), errors.Join(err, errors.New(out))
 		})
@@ -102,7 +102,7 @@ func (h hostPort) works(t *testing.T) {
 func (h hostPort) delete(t *testing.T) {
 	t.Helper()
 	kubectl(t, "delete", "pod", h.pod)
-	await(t, "the host port's rules to go", 20*time.Second, func() (bool, error) {
+	await(t, "the host port's rules to go", testwait.Limit, func() (bool, error) {
 		rules, err := spec.Host("node1").Exec(t.Context(), "sh", "-ec", "PATH=$PATH:/usr/sbin:/sbin; iptables-save; ip6tables-save; ip -o link show type ifb")
 		return err == nil && !strings.Contains(rules, fmt.Sprint(h.port)) && !strings.Contains(rules, "ifb"), err
 	})

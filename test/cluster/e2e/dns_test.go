@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 const headless = `apiVersion: v1
@@ -30,7 +31,7 @@ func TestDNS(t *testing.T) {
 	}
 	slices.Sort(want)
 	for _, p := range pods {
-		await(t, p.Node+" to find the headless service", 20*time.Second, func() (bool, error) {
+		await(t, p.Node+" to find the headless service", testwait.Limit, func() (bool, error) {
 			replies, err := spec.Probe(t.Context(), p.Name, "dns://headless", "dns://headless.default.svc.cluster.local")
 			ok := err == nil
 			for _, r := range replies {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/test/cluster"
 )
 
@@ -104,7 +105,7 @@ spec:
 	})
 	t.Run("Altered", func(t *testing.T) {
 		onNode(t, 1, "nft delete table ip twill-policy; nft delete table ip6 twill-policy")
-		await(t, "the tables to be put back", 10*time.Second, func() (bool, error) {
+		await(t, "the tables to be put back", testwait.Limit, func() (bool, error) {
 			out := onNode(t, 1, "nft list tables")
 			return strings.Count(out, "twill-policy") == 3, fmt.Errorf("%s", out) // and that of the bridge
 		})
@@ -113,7 +114,7 @@ spec:
 	t.Run("APIDown", func(t *testing.T) {
 		must(t, spec.StopAPI())
 		onNode(t, 1, "pkill -KILL -x twilld")
-		pause(t, 15*time.Second)
+		testwait.Pause(t, 15*time.Second, "the agent that starts again keeps the rules that it cannot ask about")
 		tables := onNode(t, 1, "nft list table ip twill-policy")
 		must(t, spec.StartAPI(t.Context()))
 		if !strings.Contains(tables, "goto in-") {
@@ -127,7 +128,7 @@ spec:
 	t.Run("Reboot", func(t *testing.T) { // without the API server no pod of the node gets a network
 		must(t, spec.StopAPI())
 		must(t, spec.Reboot(2))
-		pause(t, 15*time.Second)
+		testwait.Pause(t, 15*time.Second, "no pod of the node gets a network")
 		if files := onNode(t, 2, "ls /run/flannel || true"); strings.Contains(files, "subnet.env") {
 			t.Errorf("pods could start before policies are known: there is %s", files)
 		}

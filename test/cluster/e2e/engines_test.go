@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/test/cluster"
 )
@@ -176,11 +177,11 @@ func (c comparison) latency() {
 		c.create(policiesPath, object{"metadata": object{"name": "deny"}, "spec": object{
 			"podSelector": object{"matchLabels": object{"app": "friend1"}}, "policyTypes": []string{"Ingress"}}})
 		denied = append(denied, w.await("shut", began).Sub(began))
-		time.Sleep(enginePause)
+		testwait.Pause(c, enginePause, "the engine comes to rest")
 		began = time.Now()
 		c.delete(policiesPath + "/deny")
 		allowed = append(allowed, w.await("open", began).Sub(began))
-		time.Sleep(enginePause)
+		testwait.Pause(c, enginePause, "the engine comes to rest")
 	}
 	for name, all := range map[string][]time.Duration{"deny": denied, "allow": allowed} {
 		slices.Sort(all)
@@ -243,7 +244,7 @@ func (w watched) await(word string, after time.Time) time.Time {
 func (c comparison) churn() {
 	c.Helper()
 	const pods = 200
-	time.Sleep(2 * enginePause)
+	testwait.Pause(c, 2*enginePause, "the engine comes to rest")
 	idle := c.used(2 * enginePause)
 	began := time.Now()
 	busy := c.used(0)
@@ -252,7 +253,7 @@ func (c comparison) churn() {
 		c.pod(name, enginePods+i)
 		c.delete(podsPath + "/" + name)
 	}
-	time.Sleep(2 * enginePause) // what it does after that is for them, too
+	testwait.Pause(c, 2*enginePause, "what the engine does after that is for them, too")
 	busy = c.used(0) - busy - time.Duration(float64(idle)*float64(time.Since(began))/float64(2*enginePause))
 	c.ReportMetric(float64(busy.Microseconds())/pods/1000, "cpu-ms/pod")
 }
@@ -277,7 +278,7 @@ func (c comparison) used(within time.Duration) time.Duration {
 		return sum()
 	}
 	before := sum()
-	time.Sleep(within)
+	testwait.Pause(c, within, "the processor time of it is measured")
 	return sum() - before
 }
 

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/test/cluster"
 )
 
@@ -103,7 +103,7 @@ func (f flannel) run(t *testing.T, n int, script string) string {
 // isThere checks that a node is flannel's: its rules, its conflist first.
 func (f flannel) isThere(t *testing.T, n int) {
 	t.Helper()
-	await(t, fmt.Sprintf("node%d to have flannel's rules, which its readiness says nothing of", n), 30*time.Second, func() (bool, error) {
+	await(t, fmt.Sprintf("node%d to have flannel's rules, which its readiness says nothing of", n), testwait.Limit, func() (bool, error) {
 		rules := f.run(t, n, "iptables-save")
 		return strings.Contains(rules, "flanneld masq") && strings.Contains(rules, "flanneld forward"), nil
 	})
@@ -130,7 +130,7 @@ func (f flannel) isGone(t *testing.T, n int) {
 // noTrace checks that the deletion of the pods that flannel's chain made left nothing.
 func (f flannel) noTrace(t *testing.T, n int) {
 	t.Helper()
-	await(t, "the traces of flannel's pods to go", 30*time.Second, func() (bool, error) {
+	await(t, "the traces of flannel's pods to go", testwait.Limit, func() (bool, error) {
 		left, err := os.ReadDir(f.inside(t, n, "/var/lib/cni/flannel"))
 		if len(left) > 0 {
 			err = fmt.Errorf("/var/lib/cni/flannel has %d files", len(left))

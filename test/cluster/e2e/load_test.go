@@ -11,32 +11,32 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/test/cluster"
 )
 
 // load is what runs between two pods while something happens to the network below.
-type load struct {
-	seconds int
-	done    chan error
-}
+type load struct{ done chan error }
 
-// startLoad pings each of the addresses of one pod 100 times a second, and keeps a TCP connection of iperf3 busy.
+// startLoad begins a load that ends by itself: it pings each of the addresses of one pod 100 times a second, and keeps a TCP connection of iperf3 busy.
 func startLoad(t *testing.T, from, to cluster.Pod, seconds int) load {
 	t.Helper()
-	l := load{seconds, make(chan error, 3)}
+	l := load{make(chan error, 3)}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(seconds)*time.Second+testwait.Limit)
+	t.Cleanup(cancel)
 	for _, a := range to.Addrs {
-		go func() { l.done <- pingAll(from.Name, a, seconds) }()
+		go func() { l.done <- pingAll(ctx, from.Name, a, seconds) }()
 	}
 	go func() {
-		text, err := iperf(from.Name, to.Addrs[0], seconds)
+		text, err := iperf(ctx, from.Name, to.Addrs[0], seconds)
 		t.Log(text)
 		l.done <- err
 	}()
 	return l
 }
 
-func pingAll(pod string, a netip.Addr, seconds int) error {
-	out, err := spec.Kubectl(context.Background(), "exec", pod, "--", "/pod", "ping", a.String(), fmt.Sprint(100*seconds))
+func pingAll(ctx context.Context, pod string, a netip.Addr, seconds int) error {
+	out, err := spec.Kubectl(ctx, "exec", pod, "--", "/pod", "ping", a.String(), fmt.Sprint(100*seconds))
 	if err != nil {
 		return err
 	}
@@ -52,9 +52,9 @@ func pingAll(pod string, a netip.Addr, seconds int) error {
 
 // iperf sends through one TCP connection for so many seconds, and says how it went. A connection that is reset, or that
 // ends early, is an error.
-func iperf(pod string, to netip.Addr, seconds int) (string, error) {
+func iperf(ctx context.Context, pod string, to netip.Addr, seconds int) (string, error) {
 	// Not all that the machine can do: the pings beside it would wait for the processor.
-	out, err := spec.Kubectl(context.Background(), "exec", pod, "--container=probe", "--", "iperf3", "--json", "--bitrate=200M",
+	out, err := spec.Kubectl(ctx, "exec", pod, "--container=probe", "--", "iperf3", "--json", "--bitrate=200M",
 		fmt.Sprint("--time=", seconds), fmt.Sprint("--client=", to))
 	var said struct {
 		Error     string
@@ -85,13 +85,8 @@ func iperf(pod string, to netip.Addr, seconds int) (string, error) {
 func (l load) finish(t *testing.T) {
 	t.Helper()
 	for range cap(l.done) {
-		select {
-		case err := <-l.done:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(time.Duration(l.seconds+30) * time.Second):
-			t.Fatal("the load does not end")
+		if err := <-l.done; err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // TestMigrateStore has a cluster's agents read Lease objects, and Nodes again, while its pods ping each other.
@@ -43,7 +45,7 @@ func alteredObject(t *testing.T) {
 	}
 	const address = `{.metadata.annotations.flannel\.alpha\.coreos\.com/backend-type}`
 	kubectl(t, "--namespace=kube-twill", "annotate", "--overwrite", "lease", names[0], "flannel.alpha.coreos.com/backend-type=altered")
-	await(t, "the backend's type in "+names[0], 30*time.Second, func() (bool, error) {
+	await(t, "the backend's type in "+names[0], testwait.Limit, func() (bool, error) {
 		out, err := spec.Kubectl(t.Context(), "--namespace=kube-twill", "get", "lease", names[0], "--output=jsonpath="+address)
 		return out != "" && out != "altered", fmt.Errorf("it is %q: %v", out, err)
 	})

@@ -103,7 +103,7 @@ func watchLoss(t *testing.T, pods []cluster.Pod) (stop func()) {
 		from, to := pods[i], pods[1-i]
 		go func() {
 			for ctx.Err() == nil {
-				if err := pingAll(from.Name, to.Addrs[0], 5); err != nil {
+				if err := pingAll(context.Background(), from.Name, to.Addrs[0], 5); err != nil {
 					ended <- fmt.Errorf("%s → %s: %w", from.Node, to.Node, err)
 					return
 				}

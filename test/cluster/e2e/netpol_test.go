@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/test/cluster"
 )
 
@@ -51,7 +51,7 @@ func startPods(t testing.TB) guard {
 	}
 	apply(t, strings.Join(append(manifests, policy), "---\n"))
 	g := findPods(t)
-	await(t, "the policy to be enforced", 30*time.Second, func() (bool, error) {
+	await(t, "the policy to be enforced", testwait.Limit, func() (bool, error) {
 		wrong, err := g.wrong(t.Context())
 		if err == nil && wrong != "" {
 			err = fmt.Errorf("%s", wrong)
@@ -167,7 +167,7 @@ func TestNetworkPolicy(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		before := ownRules(t, n)
 		onNode(t, n, deleteOwnRules)
-		await(t, "the agent to repair its rules", 20*time.Second, func() (bool, error) {
+		await(t, "the agent to repair its rules", testwait.Limit, func() (bool, error) {
 			now := ownRules(t, n)
 			return now == before, fmt.Errorf("before:\n%s\nnow:\n%s", before, now)
 		})

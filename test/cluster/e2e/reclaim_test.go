@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // onNode runs a script as a process of node number n: its files, its network.
@@ -85,7 +87,7 @@ func TestDeletedPluginsComeBack(t *testing.T) {
 		want, err := os.ReadFile(path)
 		must(t, err)
 		must(t, os.Remove(path))
-		await(t, path+" to be there again", 30*time.Second, func() (bool, error) {
+		await(t, path+" to be there again", testwait.Limit, func() (bool, error) {
 			got, err := os.ReadFile(path)
 			return err == nil && bytes.Equal(got, want), nil
 		})

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/test/cluster"
 )
@@ -140,7 +140,7 @@ func TestServices(t *testing.T) {
 	apply(t, services)
 	kubectl(t, "wait", "--for=condition=Ready", "pod/single", "--timeout=60s")
 	all, far := at(clusterIPs(t, "all"), 80), at(clusterIPs(t, "far"), 80)
-	await(t, "kube-proxy to know the services", 30*time.Second, func() (bool, error) {
+	await(t, "kube-proxy to know the services", testwait.Limit, func() (bool, error) {
 		replies, err := spec.Probe(t.Context(), pods[2].Name, "tcp://"+all[0], "tcp://"+all[1], "tcp://"+far[0], "tcp://"+far[1])
 		return err == nil && !slices.ContainsFunc(replies, func(r cluster.Reply) bool { return r.Error != "" }), err
 	})

@@ -19,7 +19,7 @@ import (
 )
 
 // limit is how long one probe may take.
-const limit = 3 * time.Second
+const limit = 10 * time.Second
 
 // reply is what came of one target, one JSON line.
 type reply struct {
@@ -123,6 +123,8 @@ func echo(address string, count int, pause time.Duration) (lost int, err error) 
 	id := os.Getpid() & 0xffff
 	seen := make(chan int, 1)
 	go func() { seen <- collect(c, proto, id, count) }()
+	tick := time.NewTicker(max(pause, 1))
+	defer tick.Stop()
 	for n := range count {
 		m := icmp.Message{Type: kind, Body: &icmp.Echo{ID: id, Seq: n & 0xffff, Data: fmt.Appendf(nil, "%08d", n)}}
 		b, err := m.Marshal(nil)
@@ -130,9 +132,7 @@ func echo(address string, count int, pause time.Duration) (lost int, err error) 
 			return 0, err
 		}
 		_, _ = c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}) // what cannot be sent has no reply
-		if pause > 0 {
-			time.Sleep(pause)
-		}
+		<-tick.C
 	}
 	_ = c.SetReadDeadline(time.Now().Add(limit))
 	return count - <-seen, nil

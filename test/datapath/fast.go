@@ -13,7 +13,7 @@ import (
 )
 
 // fastLimit is how long agents may take until the fast path is on: its entries follow the first pods.
-const fastLimit = 10 * time.Second
+const fastLimit = time.Minute
 
 // waitFast waits until the fast path is on at each node, and returns what an agent says of it if it is not.
 func (s *site) waitFast(ctx context.Context) (why string, err error) {

@@ -31,7 +31,7 @@ func startIperf(ctx context.Context, l *lab.Lab, h host.Host) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
 		text, err := os.ReadFile(log)

@@ -41,7 +41,7 @@ func upSite(ctx context.Context, v variant) (*site, error) {
 }
 
 func (s *site) prepare(ctx context.Context) error {
-	pings, err := s.Converge(ctx, 10*time.Second)
+	pings, err := s.Converge(ctx, time.Minute)
 	if err != nil {
 		return err
 	}

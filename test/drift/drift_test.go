@@ -215,7 +215,7 @@ func (r *run) down() {
 // settle waits until nothing changes any more, and takes what it sees for health.
 func (r *run) settle() {
 	r.Helper()
-	for last, deadline := (picture)(nil), time.Now().Add(30*time.Second); ; {
+	for last, deadline := (picture)(nil), time.Now().Add(testwait.Limit); ; {
 		now := r.look()
 		if last != nil && len(diff(last, now)) == 0 && !now.tentative() {
 			r.healthy = now

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // describe lists at most ten of the things under a heading.
@@ -58,7 +60,7 @@ func (r *run) restore(m move, needed bool, take func() (string, error)) {
 }
 
 func (r *run) shell(command string) (string, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.Context(), testwait.Limit)
 	defer cancel()
 	var out strings.Builder
 	err := r.node.Attach(ctx, strings.NewReader(""), &out, &out, "sh", "-c", command)
@@ -84,7 +86,7 @@ func (r *run) doctorDuring(do func()) (id, title string) {
 
 // doctor returns the identifier and the title of its first finding.
 func (r *run) doctor() (id, title string) {
-	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.Context(), testwait.Limit)
 	defer cancel()
 	out, _ := r.node.Exec(ctx, r.program, "doctor", "-o", "json", "--cni-cache-dir", r.node.CNICache()) // exits 1 with findings
 	var report struct {

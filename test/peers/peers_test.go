@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
@@ -228,7 +229,7 @@ func (f *fight) peace() {
 	n := f.lab.Nodes()[0]
 	must(f.T, n.Forget(f.Context()))
 	must(f.T, n.StartAgent(f.Context()))
-	pings, err := f.lab.Converge(f.Context(), 30*time.Second)
+	pings, err := f.lab.Converge(f.Context(), testwait.Limit)
 	must(f.T, err)
 	for _, p := range pings {
 		if !p.OK() {

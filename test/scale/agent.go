@@ -157,7 +157,7 @@ func (a *Agent) Memory() (m Memory, err error) {
 // get reads from the agent's health port.
 func (a *Agent) get(ctx context.Context, path string) (string, error) {
 	client := http.Client{
-		Timeout: 5 * time.Second,
+		Timeout: time.Minute,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {

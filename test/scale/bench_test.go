@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 const mega = 1 << 20
@@ -221,8 +223,8 @@ func (r *rig) repaired(altered time.Time, object string) time.Duration {
 		if again.Equal(at) && r.right(object) {
 			return max(0, at.Sub(altered))
 		}
-		if time.Since(altered) > 10*time.Second {
-			r.b.Fatalf("%s is not repaired after ten seconds", object)
+		if time.Since(altered) > testwait.Limit {
+			r.b.Fatalf("%s is not repaired after %s", object, testwait.Limit)
 		}
 	}
 }

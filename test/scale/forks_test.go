@@ -4,7 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // TestForks sees each process that this one starts, and no thread.
@@ -23,9 +24,7 @@ func TestForks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(5 * time.Second); f.Count() < n && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "all processes are seen", func() bool { return f.Count() >= n })
 	if f.Count() != n {
 		t.Errorf("%d processes were started, %d were seen", n, f.Count())
 	}

@@ -14,12 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 )
 
 // patience is how long everything may take to be right again after a step.
-const patience = 20 * time.Second
+const patience = testwait.Limit
 
 // mustHold waits until everything holds that must. restarted are the nodes whose agents the step may have ended; those
 // that are down are started.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 // TestConnect: a client reaches the ports that are served, and no others.
@@ -15,7 +17,7 @@ func TestConnect(t *testing.T) {
 	}
 	go func() { _ = serve(map[uint16]bool{9003: true}) }()
 	for _, addr := range []string{"127.0.0.1:9003", "[::1]:9003"} {
-		if err := connect(netip.MustParseAddrPort(addr), 3*time.Second); err != nil {
+		if err := connect(netip.MustParseAddrPort(addr), testwait.Limit); err != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}

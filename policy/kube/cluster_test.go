@@ -41,7 +41,7 @@ func clusterPolicies(t *testing.T, s *server) {
 	asked := counted(api)
 	w := watching(t, api, func(s *Source) { s.Cluster, s.lookForAPI = true, 100*time.Millisecond })
 	testwait.Until(t, "the first change", func() bool { return w.told() == "rules" })
-	asked.more(t, "clusternetworkpolicies", 10)
+	asked.more(t, "clusternetworkpolicies", 3)
 	w.mu.Lock()
 	if len(w.waits) != 1 || w.waits[0] != "watch clusternetworkpolicies: list clusternetworkpolicies: "+errNoAPI.Error() {
 		t.Errorf("told %q", w.waits)

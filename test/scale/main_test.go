@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/twill-net/twill/internal/testall"
 )
 
 var (
@@ -116,7 +118,8 @@ type rig struct {
 
 func newRig(b testing.TB) *rig {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	testall.Needs(b, "a built kube-apiserver")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	b.Cleanup(cancel)
 	r := &rig{b: b, ctx: ctx}
 	var err error

@@ -97,8 +97,11 @@ func TestCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	var file bytes.Buffer
-	s, err := c.Run(t.Context(), &file, func(capture.Summary) {
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
+	defer cancel()
+	s, err := c.Run(ctx, &file, func(capture.Summary) {
 		run(t, l, "node1", "ip link add late type veth peer name late2; ip addr add 192.0.2.1/24 dev late; ip link set late up; ip link set late2 up; "+
+			"until ip link show dev late | grep -q 'state UP'; do :; done; "+
 			"ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev late; ping -c 2 -i 0.1 -W 0.1 192.0.2.9 || true")
 	})
 	if err != nil || s.Packets != 3 {
@@ -183,10 +186,11 @@ func ping(t *testing.T, h host.Host, p host.Ping, answered bool) {
 	}
 }
 
-// fields are what tshark reads of the packets that match.
+// fields are what tshark reads of the packets that match, in the order of their times. That of the file is another where a
+// reader was late.
 func fields(t *testing.T, file, match string, args ...string) (rows [][]string) {
 	t.Helper()
-	args = append([]string{"-n", "-r", file, "-Y", match, "-T", "fields"}, args...)
+	args = append([]string{"-n", "-r", file, "-Y", match, "-T", "fields", "-e", "frame.time_epoch"}, args...)
 	var said bytes.Buffer
 	cmd := exec.Command("tshark", args...)
 	cmd.Stderr = &said
@@ -196,6 +200,10 @@ func fields(t *testing.T, file, match string, args ...string) (rows [][]string) 
 	}
 	for line := range strings.Lines(string(out)) {
 		rows = append(rows, strings.Split(strings.TrimRight(line, "\n"), "\t"))
+	}
+	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	for i, row := range rows {
+		rows[i] = row[1:]
 	}
 	return rows
 }

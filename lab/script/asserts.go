@@ -73,6 +73,10 @@ func (r *run) family(ipv6 bool) netstate.Family {
 	return netstate.IPv4
 }
 
+// pingTimeout bounds a ping. The kernel of a busy machine may take a second to say that a new device has a carrier, and
+// nothing is sent before.
+const pingTimeout = 2 * time.Second
+
 func (r *run) ping() verb {
 	var p host.Ping
 	var ipv6 bool
@@ -88,7 +92,7 @@ func (r *run) ping() verb {
 			if err != nil {
 				return err
 			}
-			p.To, p.Timeout = to, 500*time.Millisecond
+			p.To, p.Timeout = to, pingTimeout
 			took, err := from.Ping(c.ctx, p)
 			if err != nil {
 				return fmt.Errorf("%s → %s: %w", c.args[0], to, err)
@@ -139,7 +143,7 @@ func (r *run) pings(c *call, ring bool) ([]lab.Ping, error) {
 	for i, p := range pods {
 		next := pods[(i+1)%len(pods)]
 		ping := lab.Ping{From: p.ID(), To: next.ID(), Addr: next.Addrs[0]}
-		if _, err := p.Ping(c.ctx, host.Ping{To: ping.Addr, Timeout: 500 * time.Millisecond}); err != nil {
+		if _, err := p.Ping(c.ctx, host.Ping{To: ping.Addr, Timeout: pingTimeout}); err != nil {
 			ping.Error = err.Error()
 		}
 		pings = append(pings, ping)

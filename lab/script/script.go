@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
@@ -29,13 +30,14 @@ import (
 
 // Runner says where and with what scripts run.
 type Runner struct {
-	Programs lab.Programs // zero: lab.FindPrograms
-	Dir      string       // of the labs' state; empty: lab.DefaultDir
-	Prefix   string       // of the labs' names; empty: "s"
-	Keep     bool         // leave the lab of a script that failed
-	FastPath bool         // pods' packets take the fast path in all labs whose backend has one
-	Brief    bool         // show a section's commands only if one of them failed
-	Follower Follower     // nil: nobody
+	Programs lab.Programs  // zero: lab.FindPrograms
+	Dir      string        // of the labs' state; empty: lab.DefaultDir
+	Prefix   string        // of the labs' names; empty: "s"
+	Keep     bool          // leave the lab of a script that failed
+	FastPath bool          // pods' packets take the fast path in all labs whose backend has one
+	Brief    bool          // show a section's commands only if one of them failed
+	Follower Follower      // nil: nobody
+	Patience time.Duration // the command within repeats for at least this long: tests judge no pace
 }
 
 // run is one script being run.

@@ -36,7 +36,9 @@ func TestScripts(t *testing.T) {
 			if bytes.Contains(data, []byte("-store kube")) {
 				testall.Needs(t, "a built kube-apiserver")
 			}
-			if err := runner().Run(t.Context(), name, data, t.Output()); err != nil {
+			r := runner()
+			r.Patience = testwait.Limit
+			if err := r.Run(t.Context(), name, data, t.Output()); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -90,7 +90,7 @@ func (r *run) within() verb {
 			if !ok {
 				return fmt.Errorf("%q cannot be repeated: want a command of the lab", args[0])
 			}
-			return c.repeat(v, args[1:], want, limit)
+			return c.repeat(v, args[1:], want, max(limit, r.Patience))
 		},
 	}
 }

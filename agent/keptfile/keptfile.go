@@ -67,6 +67,7 @@ type attributes struct {
 // logged, and the file is tried again.
 func (k *Keeper) Write(path string, mode fs.FileMode, content func() ([]byte, error)) error {
 	f := k.file(path)
+	defer notify(k.events) // what is new is not watched yet, and a check may have left alone what is written
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	data, err := content()
@@ -91,7 +92,6 @@ func (k *Keeper) Write(path string, mode fs.FileMode, content func() ([]byte, er
 			return err
 		}
 	}
-	notify(k.events) // what is new is not watched yet
 	return nil
 }
 

@@ -281,6 +281,22 @@ func TestCannot(t *testing.T) {
 	s.eventually("the file is back", func() error { return s.fine(0o644) })
 }
 
+// TestWriteFails: a Write that fails wakes Run, which may have left the file alone because Write held it.
+func TestWriteFails(t *testing.T) {
+	s := newStand(t)
+	s.must(os.MkdirAll(filepath.Join(s.path, "full"), 0o755))
+	for range 2 { // as a new file, and as one that is known
+		if err := s.keeper.Write(s.path, 0o644, text(good)); err == nil {
+			t.Fatal("a directory that is not empty was replaced")
+		}
+		select {
+		case <-s.keeper.events:
+		default:
+			t.Error("nothing tries again")
+		}
+	}
+}
+
 // TestOften: a file that is altered all the time is written three times a second in the end, and logged rarely.
 func TestOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -270,6 +270,19 @@ func TestUnlikely(t *testing.T) {
 	}
 }
 
+// TestPause: readings that take long become rarer, but go on.
+func TestPause(t *testing.T) {
+	k := &Kernel{interval: pollInterval}
+	for took, want := range map[time.Duration]time.Duration{70 * time.Millisecond: 7 * time.Second, time.Second: 15 * time.Second, time.Hour: 15 * time.Second} {
+		if got := k.pause(took); got != want {
+			t.Errorf("%s after a reading of %s, want %s", got, took, want)
+		}
+	}
+	if got := k.pause(0); got > pollInterval {
+		t.Errorf("%s after a quick reading, want at most %s", got, pollInterval)
+	}
+}
+
 // TestClose: every file that was opened is closed, also where New fails half-way.
 func TestClose(t *testing.T) {
 	open := func() int {

@@ -21,8 +21,9 @@ import (
 
 // pollInterval is how often the sysctls of the last Observe and the providers are read: the kernel announces
 // forwarding and rp_filter (RTM_NEWNETCONF), but neither the other sysctls nor what WireGuard and IPsec do.
-// A reading that takes longer than a hundredth of it makes the next ones rarer.
-const pollInterval, pollShare = 3 * time.Second, 100
+// A reading that takes longer than a hundredth of it makes the next ones rarer, up to five times: on a busy machine it
+// takes long, and costs no more.
+const pollInterval, pollShare, pollRarer = 3 * time.Second, 100, 5
 
 // watchBuffer is the receive buffer of the subscription in bytes; when a burst overflows it, the subscription
 // ends and the caller looks at everything again.
@@ -207,8 +208,13 @@ func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan
 			last = now
 			notify(hints)
 		}
-		timer.Reset(max(procfs.UntilNext(k.interval), pollShare*time.Since(began)))
+		timer.Reset(k.pause(time.Since(began)))
 	}
+}
+
+// pause returns how long after a reading that took so long the next one begins.
+func (k *Kernel) pause(took time.Duration) time.Duration {
+	return max(procfs.UntilNext(k.interval), min(pollShare*took, pollRarer*k.interval))
 }
 
 // pollState reads what the kernel does not announce whole. What cannot be read is Observe's to report.

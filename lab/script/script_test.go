@@ -28,7 +28,6 @@ func TestScripts(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			data, err := examples.Read(name)
 			if err != nil {
 				t.Fatal(err)

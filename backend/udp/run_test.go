@@ -127,9 +127,14 @@ func node(t *testing.T) (far *net.UDPConn, views chan backend.Input) {
 	return far, views
 }
 
+// device makes the device, also where the backend is just about to open the one of before, which makes it busy.
 func device(t *testing.T) {
 	t.Helper()
-	command(t, "ip tuntap add flannel0 mode tun", "ip link set flannel0 mtu 1452 up", "ip addr add 10.244.1.0/32 dev flannel0",
+	testwait.Nil(t, "there is a new device", func() error {
+		_ = exec.Command("ip", "link", "del", "flannel0").Run()
+		return exec.Command("ip", "tuntap", "add", "flannel0", "mode", "tun").Run()
+	})
+	command(t, "ip link set flannel0 mtu 1452 up", "ip addr add 10.244.1.0/32 dev flannel0",
 		"ip addr add fc00:0:0:1::/128 dev flannel0 nodad", "ip route add 10.244.0.0/16 dev flannel0", "ip route add fc00::/48 dev flannel0")
 }
 
@@ -339,8 +344,7 @@ func TestNextView(t *testing.T) {
 // TestDeviceDeleted: the next view finds it out, and the run after that goes on with the new device.
 func TestDeviceDeleted(t *testing.T) {
 	far, views := node(t)
-	command(t, "ip link del flannel0")
-	device(t)
+	device(t) // deletes the one of before
 	views <- backend.Input{Snapshot: snap}
 	read(t, far, "anew", func() {
 		c, err := net.Dial("udp", "10.244.2.9:9")

@@ -35,11 +35,12 @@ func TestClocks(t *testing.T) {
 	for dir, in := range folders {
 		fake := bubbled(in)
 		bubbles += len(fake)
-		for path, f := range in {
+		if slices.Contains(generators, dir) {
+			continue
+		}
+		for _, f := range in {
 			for pos, what := range clocks(f, fake) {
-				if _, ok := paced[path]; !ok && !slices.Contains(generators, dir) {
-					t.Errorf("%s: %s", files.Position(pos), what)
-				}
+				t.Errorf("%s: %s", files.Position(pos), what)
 			}
 		}
 	}
@@ -48,11 +49,32 @@ func TestClocks(t *testing.T) {
 	}
 }
 
+// TestClocksFinds: each kind of judging the clock is found, and nothing in a bubble or a benchmark.
+func TestClocksFinds(t *testing.T) {
+	for body, want := range map[string]int{
+		"time.Sleep(1)": 1,
+		"if took := time.Since(began); took > 1 { t.Error() }":    1,
+		"took := time.Since(began); if took > 1 { t.Fatal() }":    1,
+		"if time.Now().After(end) { t.Fatal() }":                  1,
+		"select { case <-time.After(1): t.Fatal() }":              1,
+		"select { case <-time.After(testwait.Limit): t.Fatal() }": 0,
+		"synctest.Test(t, func(t *testing.T) { time.Sleep(1) })":  0,
+		"t.Log(time.Since(began))":                                0,
+	} {
+		for params, want := range map[string]int{"t *testing.T": want, "t *testing.B": 0} {
+			f, err := parser.ParseFile(token.NewFileSet(), "", "package p\nfunc TestX("+params+") { "+body+" }", parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := len(clocks(f, bubbled(map[string]*ast.File{"": f}))); got != want {
+				t.Errorf("%d places in %q with %s, want %d", got, body, params, want)
+			}
+		}
+	}
+}
+
 // generators run for a given time, and measure what they find: their rounds are no assertions of make test.
 var generators = []string{"test/soak", "test/drift", "test/causes", "test/peers", "test/datapath", "test/scale"}
-
-// paced are files in which a sleep is part of what is tested, and why.
-var paced = map[string]string{}
 
 // span is a piece of source.
 type span struct{ from, to token.Pos }

@@ -77,8 +77,8 @@ cluster-test-tools: cluster-tools
 test: build ## Run the tests that need no program that takes long to build (needs root; PACKAGES='./agent ./test/e2e' runs some)
 	.ci/test
 
-test-all: test ## Run all tests: then those with a built kube-apiserver, kube-proxy and helm, with chromium, in a virtual machine, and the long ones
-	.ci/test-left
+test-all: build ## Run all tests: also those with a built kube-apiserver, kube-proxy and helm, with chromium, in a virtual machine, and the long ones
+	.ci/test-all
 
 test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microvm: ipip, wireguard, ipsec, vxlan, tun, eBPF
 	tools/vm/run './netstate/kernel:-test.skip=UnderChurn|TestQdiscs|TestTakes' './netstate/fastpath:-test.run=TestEdges|TestOuter|TestRoundTrip|TestDrift|TestCapabilities|TestRefresh|TestIdle|TestReusedPorts|TestCongestion|TestSegments/mtu' ./netstate/xfrm './netstate/filter:-test.run=TestElementsPrinted|TestAlteredExpressions|TestPackets|TestWrongPlans|TestReplacedChains|TestCheck' ./netstate/nflog ./backend/ipip ./backend/udp ./backend/wireguard ./backend/ipsec \

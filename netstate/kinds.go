@@ -11,6 +11,9 @@ import (
 // recognises it.
 const Mark = "twill"
 
+// IsBackendName reports whether a backend's device can have the name, Twill's or flannel's.
+func IsBackendName(name string) bool { return strings.HasPrefix(name, "flannel") }
+
 // Protocol is the rtm_protocol of every route that Twill writes ('t').
 const Protocol = 116
 

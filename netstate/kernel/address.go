@@ -81,6 +81,14 @@ func parseAddress(m []byte) (address, error) {
 	return a, nil
 }
 
+// subnet returns the prefix to which the kernel makes a route for the address.
+func (a address) subnet() netip.Prefix {
+	if a.peer.IsValid() {
+		return a.peer.Masked()
+	}
+	return a.prefix.Masked()
+}
+
 // decode returns the object.
 func (a address) decode(dev string) netstate.Addr {
 	o := netstate.Addr{Dev: dev, Prefix: a.prefix, Peer: a.peer, NoDAD: a.flags&unix.IFA_F_NODAD != 0}

@@ -100,8 +100,14 @@ func (a *applier) do(c netstate.Change) error {
 	if c.Want == nil {
 		return ignoreAbsent(err)
 	}
+	if route, ok := c.Want.(netstate.Route); ok && errors.Is(err, unix.EEXIST) && a.appends(route) {
+		return nil // the kernel has made it for the address meanwhile
+	}
 	return err
 }
+
+// appends reports whether a route goes behind another device's, which to replace would take its network away.
+func (a *applier) appends(r netstate.Route) bool { return a.filter.Load().foreign[r.Key()] }
 
 // replaced reports whether the plan puts another entry in the place of one that it deletes: a unicast MAC has only one,
 // so the old one is gone. One with a group of destinations stays (seen on 6.18).

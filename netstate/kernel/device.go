@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -82,7 +83,15 @@ func (d device) text(path ...uint16) string { return unix.ByteSliceToString(d.at
 
 func (d device) name() string { return d.text(unix.IFLA_IFNAME) }
 
-func (d device) marked() bool { return d.text(unix.IFLA_IFALIAS) == netstate.Mark }
+// marked reports whether the device says that it is ours, and is of a kind and name that a backend or the bridge has: an
+// alias is anybody's to write, on a pod's port too.
+func (d device) marked() bool {
+	return d.text(unix.IFLA_IFALIAS) == netstate.Mark && (d.kind() == "bridge" || slices.Contains(overlays, d.kind()) &&
+		netstate.IsBackendName(d.name()))
+}
+
+// overlays are the kinds of the backends' devices.
+var overlays = []string{"vxlan", "tun", "ipip", "ip6tnl", "wireguard"}
 
 func (d device) kind() string { return d.text(unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND) }
 

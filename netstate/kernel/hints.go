@@ -24,6 +24,8 @@ type filter struct {
 	marks map[int]netstate.Port          // how the plugin made the wanted ports, by index
 	pods  map[netstate.MAC]netstate.Port // the same by the pods' addresses
 
+	foreign map[netstate.Key]bool // slots of routes in which another device's connected route stands
+
 	want    netstate.State
 	mu      sync.Mutex
 	applied netstate.State // entries that Apply has changed since, nil: deleted

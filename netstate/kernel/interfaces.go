@@ -22,7 +22,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	onLink, defaults, err := k.connected()
+	routed, err := k.connected()
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,8 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	for _, l := range links {
 		index, name := l.index(), l.name()
 		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
-			OnLink: onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name),
+			Running: l.flags()&unix.IFF_RUNNING != 0, Gateways: routed.gateways[index],
+			OnLink: routed.onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name),
 			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrfs[l.master()]}
 		i.Port, _ = l.port()
 		if l.kind() == "vxlan" {
@@ -48,7 +49,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 			i.ChecksumsOff = err == nil && on == 0
 		}
 		for _, f := range netstate.Families {
-			if defaults[f] == index {
+			if routed.defaults[f] == index {
 				i.Default = append(i.Default, f)
 			}
 		}
@@ -77,29 +78,41 @@ func unlikely(a address) (points int) {
 	return points
 }
 
-// connected returns, by interface index, the prefixes that are reached without a gateway, and the interfaces of the
-// families' preferred default routes.
-func (k *Kernel) connected() (onLink map[int][]netip.Prefix, defaults map[netstate.Family]int, err error) {
-	onLink, defaults = map[int][]netip.Prefix{}, map[netstate.Family]int{}
+// routed is what the routes say of the machine's interfaces, by their indices.
+type routed struct {
+	onLink   map[int][]netip.Prefix  // what is reached without a gateway
+	gateways map[int][]netip.Addr    // of default routes
+	defaults map[netstate.Family]int // the interfaces of the preferred default routes
+}
+
+// connected reads the routes of the machine.
+func (k *Kernel) connected() (routed, error) {
+	all := routed{map[int][]netip.Prefix{}, map[int][]netip.Addr{}, map[netstate.Family]int{}}
 	for _, family := range netstate.Families {
 		best := -1
 		err := k.routes(family, func(r route) {
+			if r.kind != unix.RTN_UNICAST || r.table != unix.RT_TABLE_MAIN {
+				return
+			}
+			isDefault := r.dst.Bits() == 0
+			if isDefault && (best < 0 || r.priority < best) {
+				best, all.defaults[family] = r.priority, r.index
+			}
 			switch {
-			case r.kind != unix.RTN_UNICAST || r.table != unix.RT_TABLE_MAIN:
-			case r.dst.Bits() == 0 && (best < 0 || r.priority < best):
-				best, defaults[family] = r.priority, r.index
-			case !r.gw.IsValid() && r.hops == 0 && r.dst.Bits() > 0 && !linkLocal(r.dst.Addr()):
-				onLink[r.index] = append(onLink[r.index], r.dst.Masked())
+			case isDefault && r.gw.IsValid() && r.hops == 0:
+				all.gateways[r.index] = append(all.gateways[r.index], r.gw)
+			case !isDefault && !r.gw.IsValid() && r.hops == 0 && !linkLocal(r.dst.Addr()):
+				all.onLink[r.index] = append(all.onLink[r.index], r.dst.Masked())
 			}
 		})
 		if err != nil {
-			return nil, defaults, err
+			return all, err
 		}
 	}
-	for _, prefixes := range onLink {
+	for _, prefixes := range all.onLink {
 		slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
 	}
-	return onLink, defaults, nil
+	return all, nil
 }
 
 // RouteTo returns the interface through which the kernel would send to dst now, and the address that it would send

@@ -24,7 +24,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		return nil, err
 	}
 	o := observation{Kernel: k, want: want, state: make(netstate.State, len(want)), names: names,
-		filter: newFilter(want)}
+		foreign: map[onLink]bool{}, filter: newFilter(want)}
 	o.filter.names = names
 	for _, d := range ours {
 		index, kind := d.index(), d.kind()
@@ -40,7 +40,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		o.state.Add(object)
 	}
 	k.filter.Store(o.filter)
-	for _, read := range []func() error{o.addrs, o.entries, o.routes, o.provided} {
+	for _, read := range []func() error{o.addrs, o.entries, o.routes, o.provided} { // routes asks for what addrs has read
 		if err := read(); err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 func newFilter(want netstate.State) *filter {
 	f := &filter{want: want, applied: netstate.State{}, links: map[int]string{}, objects: map[int]netstate.Object{},
 		devs: map[string][]string{}, wanted: map[string]bool{}, pods: map[netstate.MAC]netstate.Port{},
-		marks: map[int]netstate.Port{}}
+		marks: map[int]netstate.Port{}, foreign: map[netstate.Key]bool{}}
 	for k, o := range want {
 		switch k.Kind {
 		case netstate.KindPort:
@@ -70,10 +70,17 @@ func newFilter(want netstate.State) *filter {
 // observation is one Observe.
 type observation struct {
 	*Kernel
-	want   netstate.State
-	state  netstate.State
-	names  map[int]string // of all links, by index
-	filter *filter
+	want    netstate.State
+	state   netstate.State
+	names   map[int]string // of all links, by index
+	foreign map[onLink]bool
+	filter  *filter
+}
+
+// onLink is a prefix that an address of a link has.
+type onLink struct {
+	index  int
+	prefix netip.Prefix // masked
 }
 
 func (o *observation) provided() error {
@@ -92,6 +99,7 @@ func (o *observation) addrs() error {
 	all, err := o.addresses()
 	for _, a := range all {
 		if _, owned := o.filter.links[a.index]; !owned {
+			o.foreign[onLink{a.index, a.subnet()}] = true
 			continue
 		}
 		addr := a.decode(o.names[a.index])
@@ -150,7 +158,9 @@ func (o *observation) routes() error {
 	for _, family := range netstate.Families {
 		err := o.Kernel.routes(family, func(r route) {
 			_, onOwned := o.filter.links[r.index]
-			if (o.wantsSlot(r) || o.ownsRoute(r, onOwned && r.hops == 0)) && !linkLocal(r.dst.Addr()) {
+			if o.isForeign(r) {
+				o.filter.foreign[r.slot()] = true
+			} else if (o.wantsSlot(r) || o.ownsRoute(r, onOwned && r.hops == 0)) && !linkLocal(r.dst.Addr()) {
 				o.route(decodeRoute(r, o.names))
 			}
 		})
@@ -161,13 +171,20 @@ func (o *observation) routes() error {
 	return nil
 }
 
+// isForeign reports whether the kernel made a route for an address of a link that is not ours. It is never replaced: the
+// kernel adds what is ours behind it.
+func (o *observation) isForeign(r route) bool {
+	return r.protocol == unix.RTPROT_KERNEL && r.table == unix.RT_TABLE_MAIN && !r.gw.IsValid() && r.hops == 0 &&
+		o.foreign[onLink{r.index, r.dst}]
+}
+
 // wantsSlot reports whether a route is where a wanted one should be, or where it would be without a metric of its own:
 // there the kernel prefers it.
 func (o *observation) wantsSlot(r route) bool {
 	if r.table != unix.RT_TABLE_MAIN {
 		return false
 	}
-	_, wanted := o.want[netstate.Key{Kind: netstate.KindRoute, Prefix: r.dst, Metric: r.priority}]
+	_, wanted := o.want[r.slot()]
 	if !wanted && r.priority == netstate.DefaultMetric(r.dst.Addr()) {
 		_, wanted = o.want.PeerRoute(r.dst)
 	}

@@ -42,6 +42,9 @@ func (a *applier) request(c netstate.Change) (*nl.NetlinkRequest, error) {
 	case netstate.BridgeFDB:
 		return a.bridgeFDB(unix.RTM_NEWNEIGH+del, flags, o)
 	case netstate.Route:
+		if del == 0 && a.appends(o) {
+			flags = unix.NLM_F_CREATE | unix.NLM_F_APPEND
+		}
 		return a.route(unix.RTM_NEWROUTE+del, flags, o)
 	}
 	return nil, fmt.Errorf("a %s is not an object that is written by one request", object.Key().Kind)

@@ -176,6 +176,11 @@ func (r *route) decodeEncap() {
 	r.extra.add(!r.outer.IsValid() || !r.gw.IsValid(), "encap without addresses")
 }
 
+// slot returns the key of a route of the main table that is the only one of its destination and metric.
+func (r route) slot() netstate.Key {
+	return netstate.Key{Kind: netstate.KindRoute, Prefix: r.dst, Metric: r.priority}
+}
+
 func decodeRoute(r route, names map[int]string) netstate.Route {
 	o := netstate.Route{
 		Dst: r.dst, Via: r.gw, Src: r.src, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0, Outer: r.outer,

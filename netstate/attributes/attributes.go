@@ -48,6 +48,7 @@ type Attribute struct {
 	// into the object's Extra.
 	Field string
 	Value uint64 // zero also stands for an attribute that is not reported
+	Most  bool   // Value is the most that it may be
 	Form  Form
 	Note  string // why it is free, or what it is derived from
 }
@@ -103,6 +104,11 @@ func field(id uint16, name, word, field string) Attribute {
 // pinned is a pinned attribute that is always the same.
 func pinned(id uint16, name, word string, value uint64) Attribute {
 	return Attribute{ID: id, Name: name, Word: word, Fate: Pinned, Value: value}
+}
+
+// most is a pinned attribute that may be less than a value.
+func most(id uint16, name, word string, value uint64, why string) Attribute {
+	return Attribute{ID: id, Name: name, Word: word, Fate: Pinned, Value: value, Most: true, Note: why}
 }
 
 // in reads a pinned attribute in another form than as a number.

@@ -27,7 +27,7 @@ const (
 // linkTables begin with what is different from device to device.
 var linkTables = []Table{
 	{Object: "link", Of: "vxlan", Where: "struct ifinfomsg, flags", Prefix: "IFF_", Place: Bits, Rows: ethernetFlags()},
-	{Object: "link", Of: "vxlan", Where: "attributes", Prefix: "IFLA_", Rows: ethernet()},
+	{Object: "link", Of: "vxlan", Where: "attributes", Prefix: "IFLA_", Rows: append(ethernet(), tunnel()...)},
 	{Object: "link", Of: "vxlan", Where: "IFLA_INFO_DATA", Prefix: "IFLA_VXLAN_", Path: []uint16{linkInfo, infoData},
 		Rows: vxlan()},
 	{Object: "link", Of: "bridge", Where: "struct ifinfomsg, flags", Prefix: "IFF_", Place: Bits, Rows: ethernetFlags()},
@@ -38,11 +38,14 @@ var linkTables = []Table{
 		Rows: bridge()},
 	{Object: "link", Of: "tun", Where: "struct ifinfomsg, flags", Prefix: "IFF_", Place: Bits,
 		Rows: []Attribute{pinned(7, "NOARP", "noarp", 1), pinned(12, "MULTICAST", "multicast", 1)}},
-	{Object: "link", Of: "tun", Where: "attributes", Prefix: "IFLA_", Rows: []Attribute{pinned(13, "TXQLEN", "qlen", 500)}},
+	{Object: "link", Of: "tun", Where: "attributes", Prefix: "IFLA_", Rows: append(tunnel(), pinned(13, "TXQLEN", "qlen", 500))},
 	{Object: "link", Of: "tun", Where: "IFLA_INFO_DATA", Prefix: "IFLA_TUN_", Path: []uint16{linkInfo, infoData},
 		Rows: tun()},
+	{Object: "link", Of: "ipip", Where: "attributes", Prefix: "IFLA_", Rows: tunnel()},
 	{Object: "link", Of: "ipip", Where: "IFLA_INFO_DATA", Prefix: "IFLA_IPTUN_", Path: []uint16{linkInfo, infoData},
 		Rows: ipip()},
+	{Object: "link", Of: "wireguard", Where: "attributes", Prefix: "IFLA_", Rows: tunnel()},
+	{Object: "link", Of: "ip6tnl", Where: "attributes", Prefix: "IFLA_", Rows: tunnel()},
 	{Object: "link", Of: "ip6tnl", Where: "IFLA_INFO_DATA", Prefix: "IFLA_IPTUN_", Path: []uint16{linkInfo, infoData},
 		Rows: ip6tnl()},
 	{Object: "link", Of: "veth", Where: "struct ifinfomsg, flags", Prefix: "IFF_", Place: Bits,
@@ -74,6 +77,17 @@ func ethernet() []Attribute {
 	return []Attribute{
 		field(1, "ADDRESS", "address", "MAC"),
 		pinned(2, "BROADCAST", "broadcast", 0xffffffffffff).in(Network),
+	}
+}
+
+// tunnel is what a tunnel must not have: it cannot cut BIG TCP's segments, which are longer than an IP packet, so that a
+// stream through it all but stops (seen with VXLAN on 6.18).
+func tunnel() []Attribute {
+	const size, why = 65536, "at most 65536: a tunnel does not cut longer segments, and loses them"
+	return []Attribute{
+		most(41, "GSO_MAX_SIZE", "gso_max_size", size, why), most(58, "GRO_MAX_SIZE", "gro_max_size", size, why),
+		most(63, "GSO_IPV4_MAX_SIZE", "gso_ipv4_max_size", size, why),
+		most(64, "GRO_IPV4_MAX_SIZE", "gro_ipv4_max_size", size, why),
 	}
 }
 

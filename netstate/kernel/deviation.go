@@ -61,7 +61,11 @@ func nested(all []deviation, tables []attributes.Table, data []byte, path []uint
 
 // differs reports whether an attribute must have another value.
 func differs(a attributes.Attribute, value []byte) bool {
-	return a.Fate == attributes.Pinned && a.Field == "" && read(a, value) != a.Value
+	if a.Fate != attributes.Pinned || a.Field != "" {
+		return false
+	}
+	n := read(a, value)
+	return n > a.Value || n < a.Value && !a.Most
 }
 
 // read returns a value as the number that the tables have. What is longer than a number is only compared with zero.

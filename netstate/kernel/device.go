@@ -83,11 +83,12 @@ func (d device) text(path ...uint16) string { return unix.ByteSliceToString(d.at
 
 func (d device) name() string { return d.text(unix.IFLA_IFNAME) }
 
-// marked reports whether the device says that it is ours, and is of a kind and name that a backend or the bridge has: an
-// alias is anybody's to write, on a pod's port too.
-func (d device) marked() bool {
-	return d.text(unix.IFLA_IFALIAS) == netstate.Mark && (d.kind() == "bridge" || slices.Contains(overlays, d.kind()) &&
-		netstate.IsBackendName(d.name()))
+func (d device) marked() bool { return d.text(unix.IFLA_IFALIAS) == netstate.Mark }
+
+// made reports whether the device says that it is ours, and is of a kind and name that a backend or the bridge has: an alias
+// is anybody's to write, on a pod's port too.
+func (d device) made() bool {
+	return d.marked() && (d.kind() == "bridge" || slices.Contains(overlays, d.kind()) && netstate.IsBackendName(d.name()))
 }
 
 // overlays are the kinds of the backends' devices.

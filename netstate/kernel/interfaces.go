@@ -30,7 +30,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	ours := map[int]bool{}
 	vrfs := map[int]string{}
 	for _, l := range links {
-		ours[l.index()] = l.marked()
+		ours[l.index()] = l.made()
 		if l.kind() == "vrf" {
 			vrfs[l.index()] = l.name()
 		}

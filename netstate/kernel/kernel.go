@@ -71,11 +71,11 @@ func (k *Kernel) Close() {
 	k.offloads.close()
 }
 
-// ownsLink reports whether a link is ours: by its mark, or because want has one of that name (a flannel agent may
+// ownsLink reports whether a link is ours: by its mark and kind, or because want has one of that name (a flannel agent may
 // have left it, without a mark).
 func ownsLink(d device, want netstate.State) bool {
 	_, wanted := want[netstate.Key{Kind: netstate.KindLink, Name: d.name()}]
-	return wanted || d.marked()
+	return wanted || d.made()
 }
 
 // ownsRoute reports whether a route is ours: by its protocol, or left by a flannel agent on a device of ours or

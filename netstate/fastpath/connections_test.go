@@ -351,7 +351,8 @@ func TestReusedPorts(t *testing.T) {
 		t.Run(how.name, func(t *testing.T) {
 			port := 0
 			again := a.pod.sentAgain() + b.pod.sentAgain()
-			for i := range 200 {
+			const connections = 200
+			for i := range connections {
 				p, err := d.dial(port)
 				if err != nil {
 					t.Fatalf("connection %d: %v", i, err)
@@ -361,8 +362,9 @@ func TestReusedPorts(t *testing.T) {
 					t.Fatalf("connection %d: %v", i, err)
 				}
 			}
-			if again = a.pod.sentAgain() + b.pod.sentAgain() - again; again >= 10 {
-				t.Errorf("200 connections sent %d packets again", again)
+			// What an old entry misleads is lost in each connection; a slow machine sends some again that arrived late.
+			if again = a.pod.sentAgain() + b.pod.sentAgain() - again; again >= connections/4 {
+				t.Errorf("%d connections sent %d packets again", connections, again)
 			}
 		})
 	}

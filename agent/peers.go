@@ -17,6 +17,8 @@ type leases struct {
 	newest  atomic.Pointer[subnet.Snapshot]
 	nodeIPs atomic.Pointer[[]netip.Addr] // before there is a snapshot
 	changed chan struct{}
+	// acquired says that the store has given this node a lease in this run.
+	acquired atomic.Bool
 
 	// Of the loop alone:
 	peers    *peers

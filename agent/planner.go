@@ -50,6 +50,7 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 		underlays = before.Underlays
 	}
 	node.Underlays = underlays
+	node.Networks = p.networks(interfaces, underlays)
 	if p.Shortcuts.On {
 		node.FastPathOff = carries(underlays, interfaces)
 	}
@@ -110,6 +111,14 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		if b, ok := p.Backend.(backend.Exposed); ok {
 			s.Guarded = b.Wrapped(stack.Family())
 		}
+		if b, ok := p.Backend.(backend.Direct); ok {
+			s.Plain = b.Direct()
+		}
+		if b, ok := p.Backend.(backend.Strict); ok {
+			s.Strict = b.Strict()
+		}
+		s.Outside = outside(node)
+		s.Inside = backend.Inside(pool.Network, node)
 		firewall.Stacks = append(firewall.Stacks, s)
 	}
 	want.Merge(backend.Base(base, node, snap.Local))

@@ -25,6 +25,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 	if err != nil {
 		return ignoreDone(ctx, fmt.Errorf("lease a subnet for node %s: %w", a.Node, err))
 	}
+	a.leases.acquired.Store(true)
 	a.Log.Info("leased", "node", a.Node, "lease", leaseText(lease))
 	group.Go(func() error { return a.watchStore(ctx) })
 	for wait := firstRetry; ; {

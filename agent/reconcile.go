@@ -159,6 +159,7 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 		p.Choice.NodeIPs = snap.NodeIPs
 	}
 	node, err := p.Facts(interfaces, a.loop.node, a.Machine.RouteTo)
+	a.exclude(node)
 	a.checksums.facts(&node)
 	if a.Shortcuts.On && node.FastPathOff == "" {
 		node.FastPathOff = a.fastPathOff()
@@ -210,6 +211,7 @@ func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State
 	}
 	want, skips := p.Desired(node, *snap)
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
+	a.reportOverlaps(node, snap)
 	a.Metrics.observed(*snap, want)
 	a.history.follow(snap)
 	*cache = desiredCache{node, snap, p.Firewall.Exempt, want}

@@ -4,6 +4,7 @@ package backend
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 
 	"github.com/twill-net/twill/netstate"
@@ -27,6 +28,21 @@ type Exposed interface {
 	Wrapped(f netstate.Family) netstate.Transport
 }
 
+// Strict is a Backend that can keep pods' packets inside the overlay, whatever routes there are: none leaves plain, and none
+// that comes plain is from a pod.
+type Strict interface {
+	Strict() bool
+}
+
+// CheckStrict returns an error if a backend is asked to keep inside of the overlay what it sends plain by design.
+func CheckStrict(strict, plain bool) error {
+	if strict && plain {
+		return errors.New("net-conf Backend: Strict true and DirectRouting true exclude each other: want one of them, " +
+			"since DirectRouting sends pods' packets without the overlay")
+	}
+	return nil
+}
+
 // ChecksumProber is a Backend that may want to know whether packets arrive broken whose checksums its devices leave to
 // the NIC. The agent probes that, and says it in Node.ChecksumsBroken.
 type ChecksumProber interface {
@@ -37,6 +53,7 @@ type ChecksumProber interface {
 type Node struct {
 	Name      string
 	Underlays []Underlay              // one per address family of the config, IPv4 first
+	Networks  []Network               // what lies in the networks of pods and is no pod's
 	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
 	Ports     []netstate.Port         // of this node's pods, as the plugin made them
 	WireGuard bool                    // the kernel has devices of this kind
@@ -47,6 +64,20 @@ type Node struct {
 	FastPathOff  string          // why packets cannot take it on this node
 	ChecksumsOff map[string]bool // the VXLAN devices that compute the checksums of their packets
 	Queued       map[string]bool // the owned devices and ports whose packets wait in a queueing discipline
+}
+
+// Network is an address of this machine, or a network that it is on, in the networks of pods.
+type Network struct {
+	Prefix netip.Prefix // masked
+	Dev    string       // through which it is reached, or whose address it is
+	What   string       // "this node's own address"
+	Vital  bool         // Dev is an underlay or has a default route
+	Used   bool         // Dev is vital, or has a carrier
+}
+
+// Foreign returns n as stores know it.
+func (n Network) Foreign() subnet.Foreign {
+	return subnet.Foreign{Prefix: n.Prefix, What: n.What + " on " + n.Dev}
 }
 
 // Underlay is the interface that carries one address family between nodes.

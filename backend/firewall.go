@@ -86,6 +86,12 @@ type FirewallStack struct {
 	Pod     netip.Prefix       // this node's pods
 	Overlay string             // the device that encapsulates; empty if there is none
 	Guarded netstate.Transport // the packets between nodes that only nodes may send; zero: none
+	Strict  bool               // see the interface Strict
+	Plain   bool               // packets to some peers leave as they are, through the underlay's device
+	// Inside are networks that the node is on and that lie in Cluster, though no pod is there: a LAN, say.
+	Inside []netip.Prefix
+	// Outside are the devices by which packets come that are no pods'.
+	Outside []string
 }
 
 // FirewallChains is the firewall that a node should have: flannel's chains, with flannel's packet semantics.
@@ -125,7 +131,7 @@ func FirewallChains(cfg FirewallConfig) []netstate.Object {
 			}
 			objects = append(objects, withRules(base, forwardRules(cfg, s)))
 		}
-		if s.Guarded.Protocol != 0 {
+		if s.Guarded.Protocol != 0 || s.Strict {
 			objects = append(objects, guards(cfg, s)...)
 		}
 	}
@@ -145,8 +151,17 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 	}
 	clusters := cfg.clusters(s)
 	rules := []netstate.Rule{{Mark: ServiceMark, Verdict: netstate.Return}}
+	for _, p := range s.Inside {
+		if s.Plain || s.Overlay == "" {
+			rules = append(rules, netstate.Rule{Src: s.Pod, Dst: p, Verdict: masquerade})
+		}
+	}
 	for _, c := range clusters {
-		rules = append(rules, netstate.Rule{Src: s.Pod, Dst: c, Verdict: netstate.Return})
+		r := netstate.Rule{Src: s.Pod, Dst: c, Verdict: netstate.Return}
+		if c == s.Cluster && len(s.Inside) > 0 && !s.Plain {
+			r.Out = s.Overlay // what else is in the network is no pod, and knows no way back to one
+		}
+		rules = append(rules, r)
 	}
 	rules = append(rules,
 		netstate.Rule{Src: s.Cluster, Dst: s.Pod, Verdict: netstate.Return},
@@ -223,31 +238,6 @@ func forwardRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 		rules = append(rules, netstate.Rule{Src: c, Verdict: netstate.Accept}, netstate.Rule{Dst: c, Verdict: netstate.Accept})
 	}
 	return rules
-}
-
-// guards keep pods from sending what only nodes send each other: whoever wraps a packet as a peer does
-// speaks for any pod.
-// No pod has business with such packets at an address of this node, by whatever way they come. Those that it sends to
-// addresses outside of the network may be for another node, and nobody could tell there whose they were: they are
-// masqueraded. Between pods they pass: a pod can be a node of a network of its own.
-func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
-	base := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr())}
-	input, forward := base, base
-	input.Role, forward.Role = netstate.GuardInput, netstate.GuardForward
-	var in, pass, drop []netstate.Rule
-	if cfg.Bridge != "" {
-		in = append(in, netstate.Rule{In: cfg.Bridge, Packet: s.Guarded, Verdict: netstate.Drop})
-		drop = append(drop, netstate.Rule{In: cfg.Bridge, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop})
-	}
-	for i, c := range cfg.clusters(s) {
-		in = append(in, netstate.Rule{Src: c, Packet: s.Guarded, Verdict: netstate.Drop},
-			netstate.Rule{Dst: c, Packet: s.Guarded, Verdict: netstate.Drop})
-		if i > 0 { // a rule has one destination only
-			pass = append(pass, netstate.Rule{Dst: c, Packet: s.Guarded, Verdict: netstate.Return})
-		}
-		drop = append(drop, netstate.Rule{Src: c, NotDst: s.Cluster, Packet: s.Guarded, Verdict: netstate.Drop})
-	}
-	return []netstate.Object{withRules(input, in), withRules(forward, append(pass, drop...))}
 }
 
 func multicast(family netip.Prefix) netip.Prefix {

@@ -11,16 +11,19 @@ import (
 )
 
 var (
-	stack4 = FirewallStack{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.244.1.0/24"), "flannel.1", netstate.Transport{}}
-	stack6 = FirewallStack{netip.MustParsePrefix("fc00::/48"), netip.MustParsePrefix("fc00:0:0:1::/64"), "", netstate.Transport{Protocol: netstate.UDP, Port: 8472}}
+	stack4 = FirewallStack{Cluster: netip.MustParsePrefix("10.244.0.0/16"), Pod: netip.MustParsePrefix("10.244.1.0/24"), Overlay: "flannel.1"}
+	stack6 = FirewallStack{Cluster: netip.MustParsePrefix("fc00::/48"), Pod: netip.MustParsePrefix("fc00:0:0:1::/64"), Overlay: "f6",
+		Guarded: netstate.Transport{Protocol: netstate.UDP, Port: 8472}}
 )
 
 const head4 = `chain nftables ip postrouting; mark & 0x4000 return; src 10.244.1.0/24 dst 10.244.0.0/16 return;` +
 	` src 10.244.0.0/16 dst 10.244.1.0/24 return; src != 10.244.0.0/16 dst 10.244.1.0/24 return;` +
 	` src 10.244.0.0/16 dst != 224.0.0.0/4 masquerade`
 
-const guards6 = "chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop\n" +
-	"chain nftables ip6 guard-forward; iif cni0 dst != fc00::/48 udp dport 8472 drop; src fc00::/48 dst != fc00::/48 udp dport 8472 drop"
+const guards6 = "chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; iif f6 udp dport 8472 drop; dst fc00:0:0:1::/64 udp dport 8472 drop\n" +
+	"chain nftables ip6 guard-forward; dst fc00:0:0:1::/64 udp dport 8472 return; oif f6 udp dport 8472 return;" +
+	" src fc00:0:0:1::/64 udp dport 8472 drop; iif cni0 udp dport 8472 drop\n" + source6
+const source6 = "chain nftables ip6 guard-source; iif cni0 return; iif f6 return; udp dport 8472 back cni0 drop; udp dport 8472 back f6 drop"
 
 func prefixes(texts ...string) []netip.Prefix {
 	var list []netip.Prefix
@@ -28,6 +31,11 @@ func prefixes(texts ...string) []netip.Prefix {
 		list = append(list, netip.MustParsePrefix(s))
 	}
 	return list
+}
+
+func with(s FirewallStack, change func(*FirewallStack)) FirewallStack {
+	change(&s)
+	return s
 }
 
 func TestFirewallChains(t *testing.T) {
@@ -54,11 +62,10 @@ func TestFirewallChains(t *testing.T) {
 			FirewallConfig{Mode: netstate.IPTables, Stacks: []FirewallStack{stack6}, Masq: true, Forward: ForwardOn, Bridge: "cni0"},
 			"chain iptables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00::/48 return;" +
 				" src fc00::/48 dst fc00:0:0:1::/64 return; src != fc00::/48 dst fc00:0:0:1::/64 return;" +
-				" src fc00::/48 dst != ff00::/8 masquerade; local src != ::1/128 dst fc00::/48 return;" +
+				" src fc00::/48 dst != ff00::/8 masquerade; local oif != f6 src != ::1/128 dst fc00::/48 return;" +
 				" src != fc00::/48 dst fc00::/48 masquerade\n" +
 				"chain iptables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept\n" +
-				"chain iptables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop\n" +
-				"chain iptables ip6 guard-forward; iif cni0 dst != fc00::/48 udp dport 8472 drop; src fc00::/48 dst != fc00::/48 udp dport 8472 drop",
+				strings.TrimSuffix(strings.ReplaceAll(guards6, "nftables", "iptables"), "\n"+strings.ReplaceAll(source6, "nftables", "iptables")),
 		},
 		"first": {
 			FirewallConfig{Stacks: []FirewallStack{stack4}, Forward: ForwardFirst},
@@ -79,7 +86,10 @@ func TestFirewallChains(t *testing.T) {
 		},
 		"no bridge": {
 			FirewallConfig{Stacks: []FirewallStack{stack6}},
-			strings.NewReplacer(" iif cni0 udp dport 8472 drop;", "", " iif cni0 dst != fc00::/48 udp dport 8472 drop;", "").Replace(guards6),
+			"chain nftables ip6 guard-input; iif f6 udp dport 8472 drop; src fc00:0:0:1::/64 udp dport 8472 drop; dst fc00:0:0:1::/64 udp dport 8472 drop\n" +
+				"chain nftables ip6 guard-forward; dst fc00:0:0:1::/64 udp dport 8472 return; oif f6 udp dport 8472 return;" +
+				" src fc00:0:0:1::/64 udp dport 8472 drop\n" +
+				"chain nftables ip6 guard-source; iif f6 return; udp dport 8472 back f6 drop",
 		},
 		"two networks of pods": {
 			FirewallConfig{Stacks: []FirewallStack{stack6}, Masq: true, Forward: ForwardOn, Bridge: "cni0",
@@ -88,20 +98,35 @@ func TestFirewallChains(t *testing.T) {
 				" src fc00:0:0:1::/64 dst fd09::/48 return; src fc00::/48 dst fc00:0:0:1::/64 return;" +
 				" src != fc00::/48 dst fc00:0:0:1::/64 return; src fc00::/48 dst fe80::/10 return; src fd09::/48 dst fe80::/10 return;" +
 				" src fc00::/48 dst != ff00::/8 masquerade; src fd09::/48 dst != ff00::/8 masquerade;" +
-				" local src != ::1/128 dst fc00::/48 return; local src != ::1/128 dst fd09::/48 return;" +
+				" local oif != f6 src != ::1/128 dst fc00::/48 return; local oif != f6 src != ::1/128 dst fd09::/48 return;" +
 				" src != fc00::/48 dst fc00::/48 masquerade; src != fd09::/48 dst fd09::/48 masquerade\n" +
 				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept; src fd09::/48 accept; dst fd09::/48 accept\n" +
-				"chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop;" +
-				" src fd09::/48 udp dport 8472 drop; dst fd09::/48 udp dport 8472 drop\n" +
-				"chain nftables ip6 guard-forward; dst fd09::/48 udp dport 8472 return; iif cni0 dst != fc00::/48 udp dport 8472 drop;" +
-				" src fc00::/48 dst != fc00::/48 udp dport 8472 drop; src fd09::/48 dst != fc00::/48 udp dport 8472 drop",
+				"chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; iif f6 udp dport 8472 drop; dst fc00:0:0:1::/64 udp dport 8472 drop\n" +
+				"chain nftables ip6 guard-forward; dst fd09::/48 udp dport 8472 return; dst fc00:0:0:1::/64 udp dport 8472 return;" +
+				" oif f6 udp dport 8472 return; src fc00:0:0:1::/64 udp dport 8472 drop; src fd09::/48 udp dport 8472 drop;" +
+				" iif cni0 udp dport 8472 drop\n" + source6,
 		},
 		"dual stack, one guarded": {
 			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: ForwardOn, Bridge: "cni0"},
 			"chain nftables ip forward; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept\n" +
 				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept\n" +
-				"chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; src fc00::/48 udp dport 8472 drop; dst fc00::/48 udp dport 8472 drop\n" +
-				"chain nftables ip6 guard-forward; iif cni0 dst != fc00::/48 udp dport 8472 drop; src fc00::/48 dst != fc00::/48 udp dport 8472 drop",
+				guards6,
+		},
+		"a LAN in the network of pods": {
+			FirewallConfig{Stacks: []FirewallStack{with(stack4, func(s *FirewallStack) { s.Inside = prefixes("10.244.33.0/24") })}, Masq: true},
+			strings.Replace(head4, "src 10.244.1.0/24 dst", "oif flannel.1 src 10.244.1.0/24 dst", 1) +
+				`; local oif != flannel.1 src != 127.0.0.0/8 dst 10.244.0.0/16 return; src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade`,
+		},
+		"a LAN in the network of pods, some packets leave plain": {
+			FirewallConfig{Stacks: []FirewallStack{with(stack6, func(s *FirewallStack) { s.Inside, s.Plain = prefixes("fc00:0:0:9::/64"), true })},
+				Masq: true, KeepLocal: KeepNever, Bridge: "cni0"},
+			"chain nftables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00:0:0:9::/64 masquerade;" +
+				" src fc00:0:0:1::/64 dst fc00::/48 return; src fc00::/48 dst fc00:0:0:1::/64 return;" +
+				" src != fc00::/48 dst fc00:0:0:1::/64 return; src fc00::/48 dst != ff00::/8 masquerade; src != fc00::/48 dst fc00::/48 masquerade\n" +
+				"chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; iif f6 udp dport 8472 drop; dst fc00:0:0:1::/64 udp dport 8472 drop\n" +
+				"chain nftables ip6 guard-forward; src fc00:0:0:1::/64 dst fc00:0:0:9::/64 udp dport 8472 drop;" +
+				" iif cni0 dst fc00:0:0:9::/64 udp dport 8472 drop; src fc00:0:0:1::/64 dst != fc00::/48 udp dport 8472 drop;" +
+				" iif cni0 dst != fc00::/48 udp dport 8472 drop\n" + source6,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

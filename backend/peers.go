@@ -100,6 +100,11 @@ func (s *screen) admit(node string, stack subnet.Stack) bool {
 			stack.Underlay,
 		)
 	}
+	for _, n := range s.node.Networks {
+		if f := n.Foreign(); n.Vital && f.In(stack.Subnet) {
+			return s.skip(node, subnet.LocalNetwork, "its subnet %s contains %s, %s", stack.Subnet, f.Prefix, f.What)
+		}
+	}
 	if held, holder, ok := s.held.overlap(stack.Subnet); ok {
 		return s.skip(
 			node,

@@ -192,7 +192,7 @@ func chainKind(want netstate.Chain) kind {
 	switch want.Role {
 	case netstate.Postrouting:
 		return masqueradeMissing
-	case netstate.GuardInput, netstate.GuardForward:
+	case netstate.GuardInput, netstate.GuardForward, netstate.GuardSource:
 		return guardRules
 	}
 	return forwardRules

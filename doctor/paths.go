@@ -119,21 +119,50 @@ func (e *exam) checkOuter(p Path) {
 	}
 }
 
-// checkOverlaps is about other networks of this machine in the addresses of pods.
+// checkOverlaps is about other networks of this machine in the addresses of pods. One that the machine cannot do without,
+// its LAN, may lie in the network as long as it lies in no node's subnet.
 func (e *exam) checkOverlaps() {
-	for _, pool := range e.Lease.Network.Pools {
-		for _, i := range e.Interfaces {
-			if _, ours := e.Have[linkKey(i.Name)]; ours || i.Name == e.Bridge {
+	for _, i := range e.Interfaces {
+		if _, ours := e.Have[linkKey(i.Name)]; ours || i.Owned || i.Name == e.Bridge || netstate.IsBackendName(i.Name) {
+			continue
+		}
+		vital := len(i.Default) > 0 || slices.ContainsFunc(e.Underlay.Underlays, func(u backend.Underlay) bool { return u.Dev == i.Name })
+		for _, p := range i.Addrs {
+			network, overlaps := e.overlap(p, vital)
+			if !overlaps || e.isForeignBridge(p) {
 				continue
 			}
-			for _, p := range i.Addrs {
-				if p.Masked().Overlaps(pool.Network) && !e.isForeignBridge(p) {
-					e.find(networkOverlap, i.Name, "no address in "+pool.Network.String(), p.String(),
-						fmt.Sprintf("ip addr del %s dev %s, or move the program that needs it to another network", p, i.Name))
+			fix := ""
+			switch {
+			case vital:
+				fix = "give the pods another Network, or the node of that subnet another one: this machine needs " + i.Name
+			case !i.Running:
+				fix = fmt.Sprintf("ip addr del %s dev %s", p, i.Name)
+			}
+			e.find(networkOverlap, i.Name, "no address in "+network.String(), p.String(), fix)
+		}
+	}
+}
+
+// overlap returns the network of pods that an address of another device lies in, or the subnet of one node if the device
+// is vital.
+func (e *exam) overlap(addr netip.Prefix, vital bool) (netip.Prefix, bool) {
+	if vital {
+		for _, lease := range append([]subnet.Lease{e.Lease.Snapshot.Local}, e.Lease.Snapshot.Peers...) {
+			for _, s := range lease.Stacks {
+				if s.Subnet.Contains(addr.Addr()) || s.Subnet.Contains(addr.Masked().Addr()) && s.Subnet.Bits() <= addr.Bits() {
+					return s.Subnet, true
 				}
 			}
 		}
+		return netip.Prefix{}, false
 	}
+	for _, pool := range e.Lease.Network.Pools {
+		if addr.Masked().Overlaps(pool.Network) {
+			return pool.Network, true
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // isForeignBridge reports whether an address is the gateway's of this node's subnet, and not Twill's to give, because

@@ -27,10 +27,11 @@ const (
 	Forward                  // FLANNEL-FWD in table filter; forward in flannel-ipv4 and flannel-ipv6
 	GuardInput               // who may send into the overlay: TWILL-INPUT in table mangle; guard-input in flannel-ipv4 …
 	GuardForward             // what pods may send to nodes: TWILL-FORWARD in table mangle; guard-forward in …
+	GuardSource              // what may come in a pod's name; guard-source in …, in the nftables mode alone
 )
 
 func (r Role) String() string {
-	return [...]string{"postrouting", "forward", "guard-input", "guard-forward"}[r]
+	return [...]string{"postrouting", "forward", "guard-input", "guard-forward", "guard-source"}[r]
 }
 
 // Place is where a chain's rules stand among the rules of others in the same base chain: the jump to an iptables
@@ -145,7 +146,9 @@ type Rule struct {
 	Mark    uint32 // packets that have all of these bits set
 	Local   bool   // the source address is the host's own
 	In      string // the input interface
+	Out     string // the output interface
 	NotOut  string // the output interface is not this one; only together with Local
+	Back    string // packets to the source would leave through this interface; in the nftables mode alone
 	Packet  Transport
 	Src     netip.Prefix
 	NotSrc  netip.Prefix
@@ -157,9 +160,10 @@ type Rule struct {
 }
 
 func (r Rule) String() string {
-	return words(r.mark(), flag(r.Local, "local"), prefixed("iif ", r.In), prefixed("oif != ", r.NotOut),
+	return words(r.mark(), flag(r.Local, "local"), prefixed("iif ", r.In), prefixed("oif ", r.Out),
+		prefixed("oif != ", r.NotOut),
 		match("src ", r.Src), match("src != ", r.NotSrc), match("dst ", r.Dst), match("dst != ", r.NotDst),
-		r.Packet.String(), r.Verdict.String(), r.Extra)
+		r.Packet.String(), prefixed("back ", r.Back), r.Verdict.String(), r.Extra)
 }
 
 func (r Rule) mark() string {

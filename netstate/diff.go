@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -96,8 +97,19 @@ func Diff(want, have State) Plan {
 		deletes = unwanted(want, have)
 	}
 	slices.SortFunc(puts, func(a, b Change) int { return a.Key().compare(b.Key()) })
-	slices.SortFunc(deletes, func(a, b Change) int { return b.Key().compare(a.Key()) })
+	slices.SortFunc(deletes, func(a, b Change) int {
+		return cmp.Or(cmp.Compare(guards(a.Was), guards(b.Was)), b.Key().compare(a.Key()))
+	})
 	return append(puts, deletes...)
+}
+
+// guards returns 1 for a chain that keeps packets from leaving or coming in by the wrong way, else 0. It goes last, when
+// the devices and routes of the right way are gone.
+func guards(o Object) int {
+	if c, ok := o.(Chain); ok && c.Role >= GuardInput {
+		return 1
+	}
+	return 0
 }
 
 // unwanted deletes what is in have alone.

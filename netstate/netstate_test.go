@@ -180,6 +180,17 @@ func TestDiffOrder(t *testing.T) {
 	}
 }
 
+// TestGuardsGoLast: what keeps pods' packets in the overlay stays until the overlay is gone.
+func TestGuardsGoLast(t *testing.T) {
+	have := NewState(append(node(), Chain{Role: GuardForward}, Chain{Role: GuardSource, Family: IPv6})...)
+	plan := Diff(nil, have)
+	for i, c := range plan[len(plan)-2:] {
+		if chain, ok := c.Was.(Chain); !ok || chain.Role < GuardInput {
+			t.Errorf("change %d from the end is %s, want a guard", 2-i, c)
+		}
+	}
+}
+
 // TestDiffGolden: puts first, then deletes; a replaced object is one change; another type in a slot as well.
 func TestDiffGolden(t *testing.T) {
 	want := NewState(node()...)

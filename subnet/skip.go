@@ -19,6 +19,7 @@ const (
 	OwnAddress       Code = "own-address"       // its underlay address is this node's
 	MixedFamilies    Code = "mixed-families"    // its subnet and its underlay address are of different families
 	OffLink          Code = "off-link"          // its underlay address is behind a router, which the backend cannot use
+	LocalNetwork     Code = "local-network"     // its subnet contains an address or a network of this node
 	DuplicateSubnet  Code = "duplicate-subnet"  // another node holds its subnet
 	DuplicateMAC     Code = "duplicate-mac"     // another node holds its VTEP's MAC address
 	DuplicateKey     Code = "duplicate-key"     // another node holds its public key
@@ -35,6 +36,7 @@ var meanings = map[Code]string{
 	OwnAddress:       "its underlay address is this node's own",
 	MixedFamilies:    "its subnet and its underlay address are of different families",
 	OffLink:          "its underlay address is not on this node's L2 segment",
+	LocalNetwork:     "its subnet contains an address or a network of this node, which are no pods",
 	DuplicateSubnet:  "its subnet overlaps another node's",
 	DuplicateMAC:     "its VTEP MAC is another node's already",
 	DuplicateKey:     "its public key is another node's already",

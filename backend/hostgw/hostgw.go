@@ -4,6 +4,7 @@ package hostgw
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -24,12 +25,16 @@ type Options struct {
 	SkipMark uint32 // see backend.FastPath
 
 	SpreadMetrics bool // see backend.RouteMetric
+	Strict        bool // refused
 }
 
 // New makes the backend of net-conf.json's {"Type": "host-gw", …}.
 func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
 	b := Backend{networks: networks}
 	warnings, err := backend.ParseOptions(options, &b.options)
+	if err == nil && b.options.Strict {
+		err = errors.New("net-conf Backend: Strict true: host-gw sends pods' packets plain, want another backend or no Strict")
+	}
 	return b, warnings, err
 }
 

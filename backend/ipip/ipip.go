@@ -21,6 +21,7 @@ const overhead4, overhead6 = 20, 40
 // Options are net-conf.json's Backend keys of flannel's ipip.
 type Options struct {
 	DirectRouting bool // no encapsulation to peers on the same L2 segment
+	Strict        bool // not flannel's: see backend.Strict
 	SpreadMetrics bool // not flannel's: see backend.RouteMetric
 }
 
@@ -34,8 +35,14 @@ type Backend struct {
 func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []string, error) {
 	b := Backend{networks: networks}
 	warnings, err := backend.ParseOptions(options, &b.options)
+	if err == nil {
+		err = backend.CheckStrict(b.options.Strict, b.options.DirectRouting)
+	}
 	return b, warnings, err
 }
+
+// Strict implements backend.Strict.
+func (b Backend) Strict() bool { return b.options.Strict }
 
 // MTU is what fits into one packet of each family's underlay.
 func (b Backend) MTU(node backend.Node) int { return backend.InnerMTU(node.Underlays, inside) }

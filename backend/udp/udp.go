@@ -21,7 +21,8 @@ const overhead4, overhead6 = 28, 48
 
 // Options are net-conf.json's Backend keys of flannel's udp.
 type Options struct {
-	Port int // UDP, of all nodes; 8285
+	Port   int  // UDP, of all nodes; 8285
+	Strict bool // not flannel's: see backend.Strict
 }
 
 // Backend is udp.
@@ -39,6 +40,9 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 	}
 	return b, warnings, err
 }
+
+// Strict implements backend.Strict.
+func (b Backend) Strict() bool { return b.options.Strict }
 
 // MTU is what fits into one datagram of each family's underlay.
 func (b Backend) MTU(node backend.Node) int {

@@ -21,6 +21,7 @@ type Options struct {
 	FastPath   bool   // not flannel's: packets take the fast path
 	SkipMark   uint32 // not flannel's: see backend.FastPath
 
+	Strict        bool // not flannel's: see backend.Strict
 	SpreadMetrics bool // not flannel's: see backend.RouteMetric
 }
 
@@ -59,6 +60,9 @@ func (o Options) validate() error {
 		return fmt.Errorf("net-conf Backend: Port %d: want 1 to 65535, or 0 for %d", o.Port, kernelPort)
 	case o.MTU != 0 && (o.MTU < minMTU || o.MTU > maxMTU):
 		return fmt.Errorf("net-conf Backend: MTU %d: want %d to %d, or 0 for the interface's", o.MTU, minMTU, maxMTU)
+	}
+	if err := backend.CheckStrict(o.Strict, o.DirectRouting); err != nil {
+		return err
 	}
 	switch o.TxChecksum {
 	case "", ChecksumOn, ChecksumOff, ChecksumAuto:

@@ -188,6 +188,9 @@ func (b Backend) ProbesChecksums() bool { return b.options.TxChecksum == Checksu
 // Direct implements backend.Direct.
 func (b Backend) Direct() bool { return b.options.DirectRouting }
 
+// Strict implements backend.Strict.
+func (b Backend) Strict() bool { return b.options.Strict }
+
 // Accelerable implements backend.Accelerable.
 func (b Backend) Accelerable() backend.FastPath {
 	return backend.FastPath{On: b.options.FastPath, SkipMark: b.options.SkipMark}

@@ -62,6 +62,9 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 	return b, warnings, err
 }
 
+// Strict implements backend.Strict: what is not encrypted is no pod's.
+func (*Backend) Strict() bool { return true }
+
 func (o Options) validate(networks []netip.Prefix) error {
 	for name, port := range map[string]int{"ListenPort": o.ListenPort, "ListenPortV6": o.ListenPortV6} {
 		if port < 1 || port > 65535 {

@@ -311,7 +311,7 @@ func TestParse(t *testing.T) {
 		`-m mark --mark x/x -j RETURN`:                   "return -m mark --mark x/x",
 		`-s example -j RETURN`:                           "return -s example",
 		`-i`:                                             "none -i",
-		`! -o flannel+ -j RETURN`:                        "oif != flannel+ return ! -o flannel+",
+		`! -o flannel+ -j RETURN`:                        "oif flannel+ oif != flannel+ return ! -o flannel+",
 		`-p tcp -m tcp --dport 80 -j DNAT --to 1.2.3.4`:  "none -p tcp -m tcp --dport 80 -j DNAT --to 1.2.3.4",
 	} {
 		got := parse(split(line))

@@ -38,6 +38,7 @@ var conditions = []condition{
 			nfnl.Compare(expr.CmpOpEq, binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)))
 	}, func(r *netstate.Rule, _ comparison) { r.Local = true }},
 	nameCondition(expr.MetaKeyIIFNAME, expr.CmpOpEq, func(r *netstate.Rule) *string { return &r.In }),
+	nameCondition(expr.MetaKeyOIFNAME, expr.CmpOpEq, func(r *netstate.Rule) *string { return &r.Out }),
 	nameCondition(expr.MetaKeyOIFNAME, expr.CmpOpNeq, func(r *netstate.Rule) *string { return &r.NotOut }),
 	prefixCondition(expr.CmpOpEq, nfnl.Source, func(r *netstate.Rule) *netip.Prefix { return &r.Src }),
 	prefixCondition(expr.CmpOpNeq, nfnl.Source, func(r *netstate.Rule) *netip.Prefix { return &r.NotSrc }),
@@ -52,6 +53,10 @@ var conditions = []condition{
 			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 			nfnl.Compare(expr.CmpOpEq, binaryutil.BigEndian.PutUint16(r.Packet.Port)))
 	}, func(r *netstate.Rule, c comparison) { r.Packet.Port = binaryutil.BigEndian.Uint16(nfnl.Pad(c.data, 2)) }},
+	{func(r *netstate.Rule) []expr.Any { // the last, because a look at the routes costs most
+		return when(r.Back != "", &expr.Fib{Register: 1, ResultOIFNAME: true, FlagSADDR: true},
+			nfnl.Compare(expr.CmpOpEq, nfnl.Pad([]byte(r.Back), unix.IFNAMSIZ)))
+	}, func(r *netstate.Rule, c comparison) { r.Back = nfnl.CString(c.data) }},
 }
 
 func nameCondition(key expr.MetaKey, op expr.CmpOp, of func(*netstate.Rule) *string) condition {

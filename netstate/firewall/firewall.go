@@ -184,7 +184,8 @@ func (f *Firewall) changeIPTables(change netstate.Change) error {
 }
 
 // roles are the chains of one mode and family.
-var roles = [...]netstate.Role{netstate.Postrouting, netstate.Forward, netstate.GuardInput, netstate.GuardForward}
+var roles = [...]netstate.Role{netstate.Postrouting, netstate.Forward, netstate.GuardInput, netstate.GuardForward,
+	netstate.GuardSource}
 
 // rulesOf returns c's rules.
 func rulesOf(c netstate.Chain) []netstate.Rule {

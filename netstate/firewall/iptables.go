@@ -18,6 +18,7 @@ var sites = [...]site{
 	netstate.Forward:      {"filter", "FORWARD", "FLANNEL-FWD"},
 	netstate.GuardInput:   {"mangle", "INPUT", "TWILL-INPUT"},
 	netstate.GuardForward: {"mangle", "FORWARD", "TWILL-FORWARD"},
+	netstate.GuardSource:  {}, // iptables cannot ask where the way back leads
 }
 
 // readLegacy returns the iptables mode's chains in the legacy tables.

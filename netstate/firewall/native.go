@@ -33,6 +33,8 @@ func nativeChain(family netstate.Family, role netstate.Role) *nftables.Chain {
 		c.Name, c.Hooknum, c.Priority = "guard-input", nftables.ChainHookInput, nftables.ChainPriorityMangle
 	case netstate.GuardForward:
 		c.Name, c.Priority = "guard-forward", nftables.ChainPriorityMangle
+	case netstate.GuardSource: // only there does nf_tables look up a route back whatever interface the packet came by
+		c.Name, c.Hooknum, c.Priority = "guard-source", nftables.ChainHookPrerouting, nftables.ChainPriorityMangle
 	}
 	c.Table, c.Policy = nativeTable(family), &policy
 	return &c

@@ -27,6 +27,7 @@ var options = []option{
 	prefixOption("-d", func(r *netstate.Rule) *netip.Prefix { return &r.Dst }),
 	prefixOption("! -d", func(r *netstate.Rule) *netip.Prefix { return &r.NotDst }),
 	interfaceOption("-i", func(r *netstate.Rule) *string { return &r.In }),
+	interfaceOption("-o", func(r *netstate.Rule) *string { return &r.Out }),
 	interfaceOption("! -o", func(r *netstate.Rule) *string { return &r.NotOut }),
 	{"-p", func(r *netstate.Rule) string { return number(r.Packet.Protocol) }, setProtocol},
 	{"-m udp --dport", func(r *netstate.Rule) string { return number(r.Packet.Port) }, setPort},
@@ -136,8 +137,8 @@ func randomValue(r *netstate.Rule) string {
 // render returns r as arguments of iptables.
 func render(r netstate.Rule) (string, error) {
 	twice := r.Src.IsValid() && r.NotSrc.IsValid() || r.Dst.IsValid() && r.NotDst.IsValid()
-	if twice || r.Extra != "" || r.Verdict == netstate.None {
-		return "", fmt.Errorf("rule %q: want one source, one destination, a verdict and no observed extras", r)
+	if twice || r.Back != "" || r.Extra != "" || r.Verdict == netstate.None {
+		return "", fmt.Errorf("rule %q: want one source, one destination, no way back, a verdict and no observed extras", r)
 	}
 	var words []string
 	for _, o := range options {

@@ -110,6 +110,9 @@ func (s *Store) usable(r record) bool {
 		if !p.Contains(r.subnets[i]) && (r.leaseID != 0 || !p.Fits(r.subnets[i])) {
 			return false
 		}
+		if s.Check(r.subnets[i]) != nil {
+			return false
+		}
 	}
 	return true
 }
@@ -156,7 +159,7 @@ func (s *Store) create(ctx context.Context, records []record, old record, want s
 	if err != nil {
 		return err
 	}
-	got, err := subnet.Allocate(s.pools, s.preferred(want, old), used(records, old.name))
+	got, err := subnet.Allocate(s.pools, s.preferred(want, old), append(used(records, old.name), s.Excluded(s.pools)...))
 	if err != nil {
 		return err
 	}

@@ -44,6 +44,7 @@ type Store struct {
 
 	claiming chan struct{} // a lock that a context can give up on: one claim at a time
 	own      atomic.Pointer[owned]
+	subnet.Exclusions
 }
 
 // owned is the record that this Store holds. It is never changed, only replaced.

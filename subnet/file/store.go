@@ -44,6 +44,7 @@ const interval = 200 * time.Millisecond
 type Store struct {
 	path  string
 	pools []subnet.Pool
+	subnet.Exclusions
 
 	mu  sync.Mutex
 	own *subnet.Lease // as acquired; nil before
@@ -103,7 +104,7 @@ func (s *Store) claimLocked(ctx context.Context, want subnet.Lease) (got subnet.
 	err = s.update(ctx, func(doc *document) (changed bool, err error) {
 		i := doc.find(want.Node)
 		have, intact := doc.lease(want.Node)
-		if got, err = subnet.Allocate(s.pools, s.preferred(want, have), doc.used(want.Node)); err != nil {
+		if got, err = subnet.Allocate(s.pools, s.preferred(want, have), append(doc.used(want.Node), s.Excluded(s.pools)...)); err != nil {
 			return false, err
 		}
 		if intact && have.Equal(got) {

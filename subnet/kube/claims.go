@@ -92,7 +92,7 @@ func (s *Store) tryClaims(
 			want.Stacks[i].Subnet = wishes[at]
 		}
 	}
-	got, err := subnet.Allocate(s.pools, want, append(used, others...))
+	got, err := subnet.Allocate(s.pools, want, slices.Concat(used, others, s.Excluded(s.pools)))
 	if err != nil {
 		return nil, fmt.Errorf("node %q %w: %w", n.Name, errNoPodCIDR, err)
 	}

@@ -80,6 +80,7 @@ type Store struct {
 
 	own    own
 	events *events
+	subnet.Exclusions
 }
 
 // New connects to nothing yet, unless the name of the node has to be read from a pod: then it retries until ctx

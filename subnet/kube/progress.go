@@ -28,7 +28,7 @@ func (s *Store) retry(ctx context.Context, task string, do func() error) error {
 	var last error
 	err := kubeclient.Backoff().DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
 		last = do()
-		if kubeclient.IsTerminal(last) || errors.Is(last, errNoPodCIDR) {
+		if kubeclient.IsTerminal(last) || isWait(last) {
 			return false, last
 		}
 		if ctx.Err() == nil || last == nil {

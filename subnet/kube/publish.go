@@ -24,7 +24,13 @@ const pollPodCIDR = time.Second
 
 const networkUnavailable = "NetworkUnavailable"
 
-var errNoPodCIDR = errors.New("has no podCIDR yet")
+// Acquire waits after these until somebody changes the Node object, or the node's own networks.
+var (
+	errNoPodCIDR = errors.New("has no podCIDR yet")
+	errForeign   = errors.New("cannot use its podCIDR")
+)
+
+func isWait(err error) bool { return errors.Is(err, errNoPodCIDR) || errors.Is(err, errForeign) }
 
 // own is what the store keeps published of its own node.
 type own struct {
@@ -88,25 +94,40 @@ func (s *Store) Last(ctx context.Context, want subnet.Lease) (l subnet.Lease, ok
 }
 
 // Acquire implements subnet.Store: the subnets are the node's podCIDRs, whatever want asks for. While the node has
-// none, it waits, with an event and a call of Options.Waiting.
+// none, or one that is excluded, it waits, with an event and a call of Options.Waiting.
 func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (got subnet.Lease, err error) {
 	want.Stacks = slices.Clone(want.Stacks)
-	for waited := false; ; waited = true {
+	for last := ""; ; {
 		err := s.retry(ctx, taskAcquire, func() (err error) { got, err = s.claim(ctx, want); return err })
-		if !errors.Is(err, errNoPodCIDR) {
+		if !isWait(err) {
 			return got, err
 		}
 		s.progress.Report(taskAcquire, err)
-		if !waited {
-			s.Event(warning, "NoPodCIDR", err.Error())
-		}
 		poll, cancel := context.WithTimeout(ctx, pollPodCIDR)
+		if last != err.Error() {
+			last = err.Error()
+			s.reportWait(poll, err)
+		}
 		s.sendQueued(poll) // the queue is otherwise served while Watch runs only
 		<-poll.Done()
 		cancel()
 		if ctx.Err() != nil {
 			return subnet.Lease{}, timeoutError(ctx, taskAcquire, err)
 		}
+	}
+}
+
+// reportWait makes an event of what Acquire waits for, and tells the scheduler if that is not only a matter of time.
+func (s *Store) reportWait(ctx context.Context, err error) {
+	if errors.Is(err, errNoPodCIDR) {
+		s.Event(warning, "NoPodCIDR", err.Error())
+		return
+	}
+	const reason = "ForeignPodCIDR"
+	s.Event(warning, reason, err.Error())
+	s.Network(false, reason, err.Error())
+	if _, want := s.own.wanted(); want != nil {
+		s.progress.Report(taskNetwork, s.writeNetwork(ctx, *want))
 	}
 }
 
@@ -166,6 +187,9 @@ func (s *Store) local(want subnet.Lease, r record) (subnet.Lease, error) {
 		cidr, err := s.ownSubnet(r, st.Family())
 		if err != nil {
 			return l, kubeclient.Terminal(fmt.Errorf("node %q: %w", s.node, err))
+		}
+		if err := s.Check(cidr); err != nil {
+			return l, fmt.Errorf("node %q %w: %w", s.node, errForeign, err)
 		}
 		st.Subnet = cidr
 		if st.Underlay, err = s.annotations.advertised(st.Underlay, r); err != nil {

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/twill-net/twill/internal/testwait"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -22,6 +24,7 @@ var cases = []struct {
 	{"two nodes get different subnets", acquireTwo},
 	{"twenty nodes at once get different subnets", acquireMany},
 	{"acquire honours its context", acquireContext},
+	{"what is excluded is in no lease", acquireExcluded},
 	{"last is what was acquired", last},
 	{"the first snapshot is complete", firstSnapshot},
 	{"a watcher without a lease sees the others", reader},
@@ -102,6 +105,34 @@ func acquireContext(c cluster) {
 	cancel()
 	if _, err := c.store(want).Acquire(ctx, want); !errors.Is(err, context.Canceled) {
 		c.t.Errorf("got %v, want context.Canceled", err)
+	}
+}
+
+// acquireExcluded: a store that chooses subnets takes others; one that is told them waits, publishes nothing, and says why.
+func acquireExcluded(c cluster) {
+	want := c.lease(1)
+	first := c.acquire(c.store(want), want)
+	c.harness.Delete(c.t, first)
+	store := c.store(want)
+	excluder := store.(subnet.Excluder)
+	list := []subnet.Foreign{{Prefix: netstate.Host(first.Stacks[0].Subnet.Addr().Next()), What: "this node's own address on lan0"}}
+	excluder.Exclude(list)
+	ctx, cancel := context.WithTimeout(c.ctx(), 2*time.Second)
+	defer cancel()
+	got, err := store.Acquire(ctx, first)
+	switch {
+	case err != nil && !strings.Contains(err.Error(), "this node's own address on lan0"):
+		c.t.Errorf("acquire says %v, want what is in the way", err)
+	case len(got.Within(list)) > 0:
+		c.t.Errorf("got %+v, which contains %v", got, list)
+	}
+	if _, published, _ := c.store(want).Last(c.ctx(), want); err != nil && published {
+		c.t.Error("a lease that cannot be used was published")
+	}
+	excluder.Exclude(nil)
+	again := c.acquire(store, first)
+	if err != nil {
+		c.same(first, again)
 	}
 }
 

@@ -21,19 +21,30 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
+// injectNetworks are the networks of pods by the backend. In some the nodes' own LAN lies within.
+var injectNetworks = map[string]string{
+	"vxlan":            `"Network":"10.244.0.0/16","IPv6Network":"fd00:244::/56"`,
+	"udp":              `"Network":"10.244.0.0/16","IPv6Network":"fd00:244::/56"`,
+	"vxlan lan":        `"Network":"192.168.0.0/16","IPv6Network":"fd33::/48"`,
+	"vxlan lan direct": `"Network":"192.168.0.0/16","IPv6Network":"fd33::/48"`,
+	"udp lan":          `"Network":"192.168.0.0/16","IPv6Network":"fd33::/48"`,
+}
+
 // TestInject: what a pod wraps as nodes do reaches no other pod, by whatever address of a node it tries.
 func TestInject(t *testing.T) {
 	t.Parallel()
 	for mode, clear := range map[string][]string{
-		"nftables": {"nft flush chain ip flannel-ipv4 guard-input", "nft flush chain ip flannel-ipv4 guard-forward"},
+		"nftables": {"nft flush chain ip flannel-ipv4 guard-input", "nft flush chain ip flannel-ipv4 guard-forward",
+			"nft flush chain ip flannel-ipv4 guard-source"},
 		"iptables": {"iptables -t mangle -F TWILL-INPUT", "iptables -t mangle -F TWILL-FORWARD"},
 	} {
-		for _, backend := range []string{"vxlan", "udp"} {
-			t.Run(backend+"/"+mode, func(t *testing.T) {
-				conf := fmt.Sprintf(`{"Network":"10.244.0.0/16","IPv6Network":"fd00:244::/56","EnableIPv6":true,"EnableNFTables":%t,"Backend":{"Type":%q}}`,
-					mode == "nftables", backend)
-				l := labtest.Up(t, lab.Spec{Name: "inject" + backend + mode, Backend: backend, Family: lab.Dual, Store: lab.File,
-					Nodes: 2, Pods: 2, NetConf: json.RawMessage(conf)})
+		for name, network := range injectNetworks {
+			backend, _, _ := strings.Cut(name, " ")
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				conf := fmt.Sprintf(`{%s,"EnableIPv6":true,"EnableNFTables":%t,"Backend":{"Type":%q,"DirectRouting":%t}}`,
+					network, mode == "nftables", backend, strings.HasSuffix(name, "direct"))
+				l := labtest.Up(t, lab.Spec{Name: "inject" + strings.ReplaceAll(name, " ", "") + mode[:1], Backend: backend, Family: lab.Dual,
+					Store: lab.File, Nodes: 2, Pods: 2, NetConf: json.RawMessage(conf)})
 				c := cluster{t, l}
 				for _, at := range c.targets() {
 					if c.injected(at, 3) {

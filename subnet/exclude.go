@@ -1,0 +1,83 @@
+package subnet
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+)
+
+// Foreign is a range of addresses that a node has to do with and that is no pod's: its own address, its gateway's, or a
+// network that it is on.
+type Foreign struct {
+	Prefix netip.Prefix // masked
+	What   string       // "this node's own address on eth1", "the network of eth1"
+}
+
+// Excluder is a Store that can leave out subnets that cannot be this node's, whatever the store says.
+type Excluder interface {
+	// Exclude has Acquire return no subnet that contains one of these: it takes another one, or waits until the list or
+	// the subnet is another one. It can be called at any time, also while Acquire waits.
+	Exclude(list []Foreign)
+}
+
+// Exclusions is what a Store was told to leave out. The zero value is nothing. It is for concurrent use.
+type Exclusions struct{ list atomic.Pointer[[]Foreign] }
+
+// Exclude implements Excluder.
+func (e *Exclusions) Exclude(list []Foreign) { e.list.Store(&list) }
+
+// Excluded returns the ranges that could lie within a subnet of one of the pools: what is wider is no reason to leave
+// out a part of it.
+func (e *Exclusions) Excluded(pools []Pool) (prefixes []netip.Prefix) {
+	for _, f := range e.all() {
+		for _, p := range pools {
+			if f.Prefix.Bits() >= p.SubnetLen && p.Network.Contains(f.Prefix.Addr()) {
+				prefixes = append(prefixes, f.Prefix)
+			}
+		}
+	}
+	return prefixes
+}
+
+// Check returns an error if a subnet contains what is excluded.
+func (e *Exclusions) Check(s netip.Prefix) error {
+	for _, f := range e.all() {
+		if f.In(s) {
+			return fmt.Errorf("its subnet %s contains %s, %s: pods would take that from the node, choose another network "+
+				"for them", s, text(f.Prefix), f.What)
+		}
+	}
+	return nil
+}
+
+// In reports whether f lies within a subnet.
+func (f Foreign) In(s netip.Prefix) bool {
+	return f.Prefix.Bits() >= s.Bits() && s.Contains(f.Prefix.Addr())
+}
+
+// Within returns those of a list that lie within one of the lease's subnets.
+func (l Lease) Within(list []Foreign) (in []Foreign) {
+	for _, f := range list {
+		for _, s := range l.Stacks {
+			if s.Subnet.IsValid() && f.In(s.Subnet) {
+				in = append(in, f)
+			}
+		}
+	}
+	return in
+}
+
+func (e *Exclusions) all() []Foreign {
+	if list := e.list.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// text returns a prefix, or of a single address that alone.
+func text(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}

@@ -85,6 +85,29 @@ func TestSecurityPage(t *testing.T) {
 	}
 }
 
+// TestLongNames: make test-long runs the tests that only it compiles, by their names.
+func TestLongNames(t *testing.T) {
+	files, err := filepath.Glob("plugin/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, f := range files {
+		text := readFile(t, f)
+		if !strings.HasPrefix(text, "//go:build long\n") {
+			continue
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(text, -1) {
+			if count++; !strings.HasPrefix(m[1], "TestLong") {
+				t.Errorf("%s: %s is run by nothing: want a name that begins with TestLong", f, m[1])
+			}
+		}
+	}
+	if count < 5 {
+		t.Errorf("%d long tests found, there are more", count)
+	}
+}
+
 // TestLedger: every row of the ledger of flaky tests has a cause.
 func TestLedger(t *testing.T) {
 	for _, row := range regexp.MustCompile(`(?m)^\| [0-9-]+ \|.*\| +\|$`).FindAllString(readFile(t, "Documentation/flaky.md"), -1) {

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// TestChurn adds and deletes pods, 16 at a time, and kills one call in eight at a random moment. Whatever was
+// TestLongChurn adds and deletes pods, 16 at a time, and kills one call in eight at a random moment. Whatever was
 // killed is answered as runtimes do, with a DEL. In the end nothing is left. TWILL_CHURN is the number of
 // pods (2,000).
-func TestChurn(t *testing.T) {
+func TestLongChurn(t *testing.T) {
 	pods := 2000
 	if s := os.Getenv("TWILL_CHURN"); s != "" {
 		var err error

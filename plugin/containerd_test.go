@@ -22,9 +22,9 @@ import (
 	"github.com/twill-net/twill/internal/testwait"
 )
 
-// TestContainerd has a real containerd create and remove 200 pod sandboxes through its CRI API, 20 at a time,
+// TestLongContainerd has a real containerd create and remove 200 pod sandboxes through its CRI API, 20 at a time,
 // ten of them with a host port, twice. All have addresses of their own, and nothing is left.
-func TestContainerd(t *testing.T) {
+func TestLongContainerd(t *testing.T) {
 	n := newNode(t, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.4.1/22\n"+envV6)
 	socket := startContainerd(t, n)
 	for round := range 2 {

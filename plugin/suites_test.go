@@ -31,7 +31,7 @@ type suite struct {
 // oldVersions are of before CNI 0.3.1, which this plugin does not speak.
 const oldVersions = `\[0\.[12]\.0\]|\[0\.3\.0\]`
 
-func TestHostLocalSpecs(t *testing.T) {
+func TestLongHostLocalSpecs(t *testing.T) {
 	suite{
 		pkg: "plugins/ipam/host-local", source: "main.go", rename: "cmdAdd|cmdDel|cmdCheck",
 		edit: map[string]string{"failed to allocate all requested IPs: 10.1.2.": "addresses 10.1.2."}, // the error's words
@@ -41,7 +41,7 @@ func TestHostLocalSpecs(t *testing.T) {
 	}.run(t)
 }
 
-func TestBridgeSpecs(t *testing.T) {
+func TestLongBridgeSpecs(t *testing.T) {
 	lease := filepath.Join(t.TempDir(), "subnet.env")
 	if err := os.WriteFile(lease,
 		[]byte("FLANNEL_NETWORK=10.1.2.0/24\nFLANNEL_SUBNET=10.1.2.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {
@@ -64,8 +64,8 @@ func TestBridgeSpecs(t *testing.T) {
 	}.run(t)
 }
 
-// TestPortmapSpecs forwards ports to pods of this plugin, which runs portmap for them.
-func TestPortmapSpecs(t *testing.T) {
+// TestLongPortmapSpecs forwards ports to pods of this plugin, which runs portmap for them.
+func TestLongPortmapSpecs(t *testing.T) {
 	lease := filepath.Join(t.TempDir(), "subnet.env")
 	if err := os.WriteFile(lease,
 		[]byte("FLANNEL_NETWORK=172.16.31.0/24\nFLANNEL_SUBNET=172.16.31.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {

@@ -14,6 +14,10 @@ import (
 // networks returns the addresses and networks of the machine's other interfaces that lie in the cluster's networks. Where
 // others make the pods' bridge, theirs are pods' too: only what the node's own packets take counts.
 func (p Planner) networks(interfaces []netstate.Interface, underlays []backend.Underlay) (list []backend.Network) {
+	var routed []netip.Prefix
+	for _, i := range interfaces {
+		routed = append(routed, i.Routed...)
+	}
 	for _, i := range interfaces {
 		vital := len(i.Default) > 0 || slices.ContainsFunc(underlays, func(u backend.Underlay) bool { return u.Dev == i.Name })
 		if p.isOurs(i) || p.Base.Bridge == "" && !vital {
@@ -21,6 +25,7 @@ func (p Planner) networks(interfaces []netstate.Interface, underlays []backend.U
 		}
 		add := func(prefix netip.Prefix, what string) {
 			n := backend.Network{Prefix: prefix, Dev: i.Name, What: what, Vital: vital, Used: vital || i.Up && i.Running}
+			n.Late = slices.ContainsFunc(routed, n.Foreign().In)
 			if p.inCluster(prefix.Addr()) && !slices.Contains(list, n) {
 				list = append(list, n)
 			}

@@ -73,6 +73,7 @@ type Network struct {
 	What   string       // "this node's own address"
 	Vital  bool         // Dev is an underlay or has a default route
 	Used   bool         // Dev is vital, or has a carrier
+	Late   bool         // pods' packets went there before it came, and go on
 }
 
 // Foreign returns n as stores know it.

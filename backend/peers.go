@@ -101,7 +101,7 @@ func (s *screen) admit(node string, stack subnet.Stack) bool {
 		)
 	}
 	for _, n := range s.node.Networks {
-		if f := n.Foreign(); n.Vital && f.In(stack.Subnet) {
+		if f := n.Foreign(); n.Used && !n.Late && f.In(stack.Subnet) {
 			return s.skip(node, subnet.LocalNetwork, "its subnet %s contains %s, %s", stack.Subnet, f.Prefix, f.What)
 		}
 	}

@@ -21,10 +21,11 @@ type Interface struct {
 	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not
 	// ChecksumsOff says that a VXLAN device does not leave the checksums of its packets to the NIC.
 	ChecksumsOff bool
-	Queued       bool         // packets that it sends wait in a queueing discipline
-	Default      []Family     // of whose preferred default route it is the device
-	Gateways     []netip.Addr // the routers that default routes through it lead to
-	Running      bool         // it has a carrier
+	Queued       bool           // packets that it sends wait in a queueing discipline
+	Default      []Family       // of whose preferred default route it is the device
+	Gateways     []netip.Addr   // the routers that default routes through it lead to
+	Running      bool           // it has a carrier
+	Routed       []netip.Prefix // where routes of Twill's lead through it
 }
 
 // Has reports whether a is one of i's addresses.

@@ -40,7 +40,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	for _, l := range links {
 		index, name := l.index(), l.name()
 		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
-			Running: l.flags()&unix.IFF_RUNNING != 0, Gateways: routed.gateways[index],
+			Running: l.flags()&unix.IFF_RUNNING != 0, Gateways: routed.gateways[index], Routed: routed.ours[index],
 			OnLink: routed.onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name),
 			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrfs[l.master()]}
 		i.Port, _ = l.port()
@@ -83,16 +83,20 @@ type routed struct {
 	onLink   map[int][]netip.Prefix  // what is reached without a gateway
 	gateways map[int][]netip.Addr    // of default routes
 	defaults map[netstate.Family]int // the interfaces of the preferred default routes
+	ours     map[int][]netip.Prefix  // where routes of ours lead
 }
 
 // connected reads the routes of the machine.
 func (k *Kernel) connected() (routed, error) {
-	all := routed{map[int][]netip.Prefix{}, map[int][]netip.Addr{}, map[netstate.Family]int{}}
+	all := routed{map[int][]netip.Prefix{}, map[int][]netip.Addr{}, map[netstate.Family]int{}, map[int][]netip.Prefix{}}
 	for _, family := range netstate.Families {
 		best := -1
 		err := k.routes(family, func(r route) {
 			if r.kind != unix.RTN_UNICAST || r.table != unix.RT_TABLE_MAIN {
 				return
+			}
+			if r.protocol == netstate.Protocol {
+				all.ours[r.index] = append(all.ours[r.index], r.dst)
 			}
 			isDefault := r.dst.Bits() == 0
 			if isDefault && (best < 0 || r.priority < best) {

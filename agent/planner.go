@@ -36,6 +36,9 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 		if i.Owned && i.ChecksumsOff && p.probesChecksums() {
 			node.ChecksumsBroken[i.Name] = true
 		}
+		if i.LosesRA && !i.Owned {
+			node.LosesRA = append(node.LosesRA, i.Name)
+		}
 		p.fastFacts(i, &node)
 	}
 	if mac, ok := before.MACs[p.Base.Bridge]; ok && node.MACs[p.Base.Bridge].IsUnicast() {

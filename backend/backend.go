@@ -57,6 +57,8 @@ type Node struct {
 	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
 	Ports     []netstate.Port         // of this node's pods, as the plugin made them
 	WireGuard bool                    // the kernel has devices of this kind
+	// LosesRA are the devices of others that IPv6 router advertisements configure until the host forwards packets.
+	LosesRA []string
 	// ChecksumsBroken are the devices whose packets were found to arrive broken if the NIC computes their checksums.
 	ChecksumsBroken map[string]bool
 

@@ -109,14 +109,19 @@ func bridgeFilter(f netstate.Family) netstate.Sysctl {
 }
 
 // forwarding is the sysctls of one family. A host that forwards IPv6 ignores router advertisements, and so
-// loses a default route that came by one, unless accept_ra is 2.
+// loses the routes and addresses that came by one, unless accept_ra of the device is 2. What takes them goes on taking
+// them, whether it is between the nodes or not.
 func forwarding(node Node, f netstate.Family) []netstate.Sysctl {
 	if f == netstate.IPv4 {
 		return []netstate.Sysctl{{Name: "net/ipv4/ip_forward", Value: "1"}}
 	}
-	sysctls := []netstate.Sysctl{{Name: "net/ipv6/conf/all/forwarding", Value: "1"}}
+	devs := node.LosesRA
 	if u, ok := node.Underlay(f); ok && u.AcceptRA {
-		sysctls = append(sysctls, netstate.Sysctl{Name: "net/ipv6/conf/" + u.Dev + "/accept_ra", Value: "2"})
+		devs = append([]string{u.Dev}, devs...)
+	}
+	sysctls := []netstate.Sysctl{{Name: "net/ipv6/conf/all/forwarding", Value: "1"}}
+	for _, dev := range devs {
+		sysctls = append(sysctls, netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "2"})
 	}
 	return sysctls
 }

@@ -202,8 +202,8 @@ func TestBase(t *testing.T) {
 	cfg := backend.BaseConfig{Bridge: "cni0", MTU: 1430, Blackhole: true}
 	const golden = `link cni0 bridge mtu 1430 address 0a:58:0a:f4:01:01 up
 sysctl net/ipv4/ip_forward = 1
-sysctl net/ipv6/conf/all/forwarding = 1
 sysctl net/ipv6/conf/cni0/accept_dad = 0
+sysctl net/ipv6/conf/all/forwarding = 1
 addr 10.244.1.1/24 dev cni0
 addr fc00:0:0:1::1/64 dev cni0 nodad
 addr fe80::858:aff:fef4:101/64 dev cni0
@@ -240,6 +240,11 @@ route blackhole fc00:0:0:1::/64 metric 4096
 		}
 	}
 	node.Underlays[1].AcceptRA = false
+	node.LosesRA = []string{"wan0"}
+	if got := backend.Base(cfg, node, local).String(); !strings.Contains(got, "sysctl net/ipv6/conf/wan0/accept_ra = 2\nsysctl net/ipv6/conf/all/forwarding = 1\n") {
+		t.Errorf("wan0 is to go on taking router advertisements before the host forwards:\n%s", got)
+	}
+	node.LosesRA = nil
 	if got := backend.Base(cfg, node, local).String(); strings.Contains(got, "accept_ra") {
 		t.Errorf("eth1 takes no router advertisements, and is to take them:\n%s", got)
 	}

@@ -15,7 +15,8 @@ type Interface struct {
 	Ethernet bool           // its frames begin with an Ethernet header
 	VRF      string         // which it is in
 	Owned    bool           // one of Twill's own devices, or a port of one: never an underlay
-	AcceptRA bool           // IPv6 router advertisements configure it
+	AcceptRA bool           // IPv6 router advertisements may configure it
+	LosesRA  bool           // and do so until the host forwards IPv6
 	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first
 	OnLink   []netip.Prefix // reached without a gateway, masked
 	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Kind orders objects by dependency: a later kind may need an earlier one, so adds go up and deletes go down.
@@ -55,15 +56,26 @@ type Key struct {
 	Metric int
 }
 
-// compare orders keys for stable plans: by kind, then by name, prefix, MAC and metric.
+// compare orders keys for stable plans: by kind, then by name, prefix, MAC and metric. Parameters of all devices are
+// the last of theirs.
 func (k Key) compare(o Key) int {
 	return cmp.Or(
 		cmp.Compare(k.Kind, o.Kind),
+		cmp.Compare(k.ofAll(), o.ofAll()),
 		cmp.Compare(k.Name, o.Name),
 		comparePrefix(k.Prefix, o.Prefix),
 		cmp.Compare(k.MAC.uint64(), o.MAC.uint64()),
 		cmp.Compare(k.Metric, o.Metric),
 	)
+}
+
+// ofAll is 1 for an IPv6 parameter of all devices. It is written after those of single devices: to forward packets
+// deletes the default routes that came by router advertisements, but of devices that say otherwise.
+func (k Key) ofAll() int {
+	if k.Kind == KindSysctl && strings.HasPrefix(k.Name, "net/ipv6/conf/all/") {
+		return 1
+	}
+	return 0
 }
 
 func comparePrefix(a, b netip.Prefix) int {

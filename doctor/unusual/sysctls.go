@@ -224,8 +224,8 @@ func (c *comparison) usualOf(l link, name, value string) []string {
 	}
 	all := c.all[name]
 	switch dir, key := path.Dir(name), path.Base(name); {
-	case all != "" && key == "forwarding":
-		return []string{all}
+	case all != "" && name == "ipv4/conf/forwarding":
+		return []string{all} // of IPv6 that of all devices alone decides
 	case all != "":
 		return []string{value, all}
 	case dir == "ipv4/conf":

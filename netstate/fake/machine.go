@@ -20,8 +20,10 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
 		ra, _ := k.sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
+		forwards, _ := k.sysctl("net/ipv6/conf/all/forwarding")
 		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up,
 			Owned: l.alias == netstate.Mark || k.isOurs(l.master), AcceptRA: ra != "0" && ra != "",
+			LosesRA:      ra == "1" && forwards == "0" && l.master == "" && l.Name != "lo",
 			ChecksumsOff: l.kind == "vxlan" && l.offloadOff, Ethernet: l.kind != "tun"}
 		for _, f := range netstate.Families {
 			if k.defaultDev(f) == l.Name {

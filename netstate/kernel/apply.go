@@ -160,7 +160,7 @@ func (a *applier) change(c netstate.Change) error {
 	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.WireGuard:
 		return a.putLink(want)
 	case netstate.Sysctl:
-		return writeSysctl(want)
+		return putSysctl(want)
 	case netstate.Addr:
 		return a.putAddr(want, c.Was)
 	case netstate.Port:

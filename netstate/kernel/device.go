@@ -17,6 +17,9 @@ import (
 // device is a link as the kernel sends it: struct ifinfomsg and attributes.
 type device []byte
 
+// iflaInet6Conf is IFLA_INET6_CONF of linux/if_link.h.
+const iflaInet6Conf = 2
+
 // skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h.
 const skipStats = 1 << 3
 
@@ -115,6 +118,27 @@ func (d device) addr(ids ...uint16) netip.Addr {
 func (d device) master() int { return intOf(d.attribute(unix.IFLA_MASTER)) }
 
 func (d device) mtu() int { return intOf(d.attribute(unix.IFLA_MTU)) }
+
+// Of linux/ipv6.h: places in the list of a device's IPv6 parameters.
+const devconfForwarding, devconfAcceptRA = 0, 3
+
+// conf6 returns one of the device's IPv6 parameters, 0 if it has no IPv6.
+func (d device) conf6(place int) int {
+	conf := d.attribute(unix.IFLA_AF_SPEC, unix.AF_INET6, iflaInet6Conf)
+	if len(conf) < 4*(place+1) {
+		return 0
+	}
+	return intOf(conf[4*place:])
+}
+
+// acceptRA returns whether IPv6 router advertisements configure the device: 0 is never, 2 always, and 1 as long as the
+// device does not forward.
+func (d device) acceptRA() int { return d.conf6(devconfAcceptRA) }
+
+// losesRA reports whether router advertisements configure the device, and would not if it forwarded.
+func (d device) losesRA() bool {
+	return d.acceptRA() == 1 && d.conf6(devconfForwarding) == 0 && d.flags()&unix.IFF_LOOPBACK == 0
+}
 
 func (d device) mac() netstate.MAC { return macOf(d.attribute(unix.IFLA_ADDRESS)) }
 

@@ -35,17 +35,19 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 			vrfs[l.index()] = l.name()
 		}
 	}
+	forwards, _ := readSysctl(forwardsIPv6) // an error: this kernel has no IPv6
 	carriers := map[int]bool{}
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
-		index, name := l.index(), l.name()
-		i := netstate.Interface{Name: name, MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
+		index, vrf := l.index(), vrfs[l.master()]
+		i := netstate.Interface{Name: l.name(), MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
 			Running: l.flags()&unix.IFF_RUNNING != 0, Gateways: routed.gateways[index], Routed: routed.ours[index],
-			OnLink: routed.onLink[index], Owned: ours[index] || ours[l.master()], AcceptRA: acceptsRA(name),
-			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrfs[l.master()]}
+			OnLink: routed.onLink[index], Owned: ours[index] || ours[l.master()],
+			AcceptRA: l.acceptRA() != 0, LosesRA: forwards == "0" && l.losesRA() && (l.master() == 0 || vrf != ""),
+			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrf}
 		i.Port, _ = l.port()
 		if l.kind() == "vxlan" {
-			on, err := k.offloads.ethtool(name, unix.ETHTOOL_GTXCSUM, 0)
+			on, err := k.offloads.ethtool(i.Name, unix.ETHTOOL_GTXCSUM, 0)
 			i.ChecksumsOff = err == nil && on == 0
 		}
 		for _, f := range netstate.Families {
@@ -127,10 +129,4 @@ func (k *Kernel) RouteTo(dst netip.Addr) (dev string, src netip.Addr, err error)
 		err = fmt.Errorf("find the route to %s: %w", dst, err)
 	}
 	return h.Dev, h.Src, err
-}
-
-// acceptsRA reports whether the interface is configured by IPv6 router advertisements.
-func acceptsRA(dev string) bool {
-	value, err := readSysctl("net/ipv6/conf/" + dev + "/accept_ra")
-	return err == nil && value != "0"
 }

@@ -43,6 +43,22 @@ func readSysctl(name string) (string, error) {
 	return value, nil
 }
 
+// forwardsIPv6 makes a router of the host, and default/forwarding one of each device that comes.
+const forwardsIPv6, newForwardsIPv6 = "net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/forwarding"
+
+// putSysctl writes a parameter and nothing else. The kernel would make routers of the devices to come as well, and those
+// take no router advertisements; whether packets are forwarded does not depend on it.
+func putSysctl(s netstate.Sysctl) error {
+	if s.Name != forwardsIPv6 {
+		return writeSysctl(s)
+	}
+	was, err := readSysctl(newForwardsIPv6)
+	if err := errors.Join(err, writeSysctl(s)); err != nil {
+		return err
+	}
+	return writeSysctl(netstate.Sysctl{Name: newForwardsIPv6, Value: was})
+}
+
 func writeSysctl(s netstate.Sysctl) error {
 	err := os.WriteFile(filepath.Join(procSys, s.Name), []byte(s.Value), 0)
 	if errors.Is(err, unix.EROFS) {

@@ -75,6 +75,7 @@ type Agent struct {
 	earlier   atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
 	leases    *leases
 	skips     skips
+	disputes  disputes
 	history   history
 	loop      loopState
 	checksums checksums

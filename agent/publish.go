@@ -144,6 +144,9 @@ func (a *Agent) leaseFor(node backend.Node, last subnet.Lease) subnet.Lease {
 
 // watchStore keeps the newest snapshot for the loop.
 func (a *Agent) watchStore(ctx context.Context) error {
+	if s, ok := a.Store.(subnet.Disputed); ok {
+		s.OnDispute(a.disputed)
+	}
 	err := a.Store.Watch(ctx, func(snap subnet.Snapshot) {
 		a.leases.newest.Store(&snap)
 		a.Metrics.snapshots.Inc()

@@ -93,10 +93,12 @@ func (s *status) updateHealth(h backend.Health) (before backend.Health) {
 
 // Report is what /status says, for programs.
 type Report struct {
-	Node     string        `json:"node"`
-	Backend  string        `json:"backend"`
-	NotReady string        `json:"notReady,omitempty"` // why, empty if it is ready
-	Runner   *RunnerStatus `json:"runner,omitempty"`   // of a backend that has a part which is no kernel state
+	Node     string `json:"node"`
+	Backend  string `json:"backend"`
+	NotReady string `json:"notReady,omitempty"` // why, empty if it is ready
+	// NameTakenBy is the address of another machine that publishes this node's lease, empty if none does.
+	NameTakenBy string        `json:"nameTakenBy,omitempty"`
+	Runner      *RunnerStatus `json:"runner,omitempty"` // of a backend that has a part which is no kernel state
 	// Policies says how network policies are enforced; nil: by nobody, or not by this agent.
 	Policies *PolicyStatus `json:"policies,omitempty"`
 	// FastPath says whether pods' packets take it; nil: nobody wants that.
@@ -104,7 +106,7 @@ type Report struct {
 }
 
 func (a *Agent) report() Report {
-	r := Report{Node: a.Node, Backend: a.Network.Backend, Policies: a.policyStatus(), FastPath: a.status.fast()}
+	r := Report{Node: a.Node, Backend: a.Network.Backend, NameTakenBy: a.disputes.open(), Policies: a.policyStatus(), FastPath: a.status.fast()}
 	if err := a.status.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

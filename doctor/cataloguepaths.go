@@ -31,6 +31,12 @@ var pathKinds = map[kind]Kind{
 		Why:   "if the agent starts while the store does not answer, it knows neither its lease nor its peers",
 		Fix:   "delete the file and restart twilld: it writes a new one",
 		See:   "cat /var/lib/twill/checkpoint.json"},
+	nameTaken: {ID: "node-name-taken", Severity: Broken,
+		Title: "another machine publishes the lease of this node",
+		Why: "both machines have one node name and write one record in turn: peers send the packets for its pods to the one that " +
+			"wrote last, and the pods of the other one are cut off",
+		Fix: "give each machine a name of its own (its host name, or twilld --node-name), and restart both agents",
+		See: "twillctl status -o json; kubectl get nodes -o wide"},
 	underlayMissing: {ID: "underlay-missing", Severity: Broken,
 		Title: "no interface can carry the packets between nodes",
 		Why:   "packets from pods to other nodes have no interface to leave through",

@@ -65,6 +65,7 @@ type Agent struct {
 	Unresponsive bool   // it runs and does not answer
 	NotReady     string // the answer to /readyz; empty: it is ready, or was not asked
 	Version      string
+	NameTakenBy  string             // where another machine is that publishes this node's lease; empty: nobody does, or it did not say
 	Runner       *Runner            // of the backend; nil: it has none, or the agent did not say
 	Policies     *PolicyStatus      // of network policies; nil: it does not enforce them, or did not say
 	FastPath     *FastPathStatus    // nil: nobody wants one, or it did not say

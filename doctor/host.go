@@ -26,6 +26,9 @@ func (e *exam) checkAgent() {
 	case a.NotReady != "":
 		e.find(agentNotReady, "twilld", "ready", a.NotReady, "")
 	}
+	if at := e.Agent.NameTakenBy; at != "" {
+		e.find(nameTaken, fmt.Sprintf("node %q", e.Node), "one machine of this name", "another machine publishes its lease too, at "+at, "")
+	}
 	switch r := e.Agent.Runner; {
 	case r != nil && !r.Running:
 		e.find(runnerDown, "twilld", "running", r.Error, "")

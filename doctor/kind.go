@@ -40,6 +40,7 @@ const (
 	// What breaks the path between nodes.
 	noLease
 	leaseDamaged
+	nameTaken
 	underlayMissing
 	underlayAddress
 	underlayMTU

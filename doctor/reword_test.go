@@ -142,6 +142,7 @@ var ailments = []struct {
 	{"underlay-missing", "", func(f *Facts) {
 		f.NoUnderlay = map[netstate.Family]string{netstate.IPv6: "no interface with an IPv4 address"}
 	}},
+	{"node-name-taken", "", func(f *Facts) { f.Agent.NameTakenBy = "192.0.2.9" }},
 	{"duplicate-mac", "", func(f *Facts) {
 		f.Skips = []subnet.Skip{{Node: "n3", Code: subnet.DuplicateMAC, Detail: "its subnet is n1's"}}
 	}},

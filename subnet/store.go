@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"slices"
 )
 
 // Store keeps the leases of a cluster. Every Store passes the suite in storetest.
@@ -30,6 +31,21 @@ type Reporter interface {
 	Event(kind, reason, message string)
 	// Network sets whether pods of this node can be reached.
 	Network(up bool, reason, message string)
+}
+
+// Disputed is a Store in which two machines can write one record, because they have one name.
+type Disputed interface {
+	// OnDispute sets what Watch calls each time that somebody else has written another underlay address into this
+	// node's record, with what was written. Call it before Watch, which publishes the own lease again.
+	OnDispute(func(written Lease))
+}
+
+// Moved reports whether written is a lease at another underlay address than l, in a family that both have.
+func (l Lease) Moved(written Lease) bool {
+	return slices.ContainsFunc(written.Stacks, func(w Stack) bool {
+		s, ok := l.Stack(w.Family())
+		return ok && w.Underlay.IsValid() && s.Underlay != w.Underlay
+	})
 }
 
 // Checkpointer is a Store that starts faster with data from before a restart.

@@ -46,13 +46,19 @@ type Store struct {
 	pools []subnet.Pool
 	subnet.Exclusions
 
-	mu  sync.Mutex
-	own *subnet.Lease // as acquired; nil before
+	mu       sync.Mutex
+	own      *subnet.Lease // as acquired; nil before
+	disputed func(subnet.Lease)
 }
 
 // New returns a Store on the file at path, which need not exist. Nodes lease subnets from pools, one per address
 // family, IPv4 first.
-func New(path string, pools []subnet.Pool) *Store { return &Store{path: path, pools: pools} }
+func New(path string, pools []subnet.Pool) *Store {
+	return &Store{path: path, pools: pools, disputed: func(subnet.Lease) {}}
+}
+
+// OnDispute implements subnet.Disputed.
+func (s *Store) OnDispute(f func(subnet.Lease)) { s.disputed = f }
 
 // Last implements subnet.Store.
 func (s *Store) Last(_ context.Context, want subnet.Lease) (subnet.Lease, bool, error) {
@@ -199,8 +205,12 @@ func (s *Store) keep(ctx context.Context, doc document) bool {
 	if s.own == nil {
 		return true
 	}
-	if have, ok := doc.lease(s.own.Node); ok && have.Equal(*s.own) {
+	have, ok := doc.lease(s.own.Node)
+	switch {
+	case ok && have.Equal(*s.own):
 		return true
+	case ok && s.own.Moved(have):
+		s.disputed(have)
 	}
 	// An error here is an outage like any other: the file is looked at again at the next tick.
 	_, _ = s.claimLocked(ctx, *s.own)

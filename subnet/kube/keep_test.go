@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,13 @@ func restored(t *testing.T, s *server) {
 	store, _ := s.open(t, Options{})
 	lease := acquire(t, store, want4)
 	published := s.node(t, self).Annotations
+	var mu sync.Mutex
+	var disputes []subnet.Lease
+	store.OnDispute(func(l subnet.Lease) {
+		mu.Lock()
+		defer mu.Unlock()
+		disputes = append(disputes, l)
+	})
 	w := watching(t, store)
 	testwait.Until(t, "a snapshot", func() bool { return len(w.each()) > 0 })
 	for _, damage := range []map[string]any{
@@ -49,6 +57,11 @@ func restored(t *testing.T, s *server) {
 		if !snap.Local.Equal(lease) {
 			t.Errorf("a snapshot has the local lease %+v, want %+v", snap.Local, lease)
 		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if got := fmt.Sprint(disputes); got != "[{  [{invalid Prefix 203.0.113.9 []}]}]" {
+		t.Errorf("told of the disputes %s, want the one about another address", got)
 	}
 }
 

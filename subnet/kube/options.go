@@ -57,6 +57,7 @@ var (
 	_ subnet.Store        = (*Store)(nil)
 	_ subnet.Reporter     = (*Store)(nil)
 	_ subnet.Checkpointer = (*Store)(nil)
+	_ subnet.Disputed     = (*Store)(nil)
 	_ subnet.Locator      = (*Store)(nil)
 	_ subnet.Redialer     = (*Store)(nil)
 )
@@ -72,6 +73,7 @@ type Store struct {
 	relistEvery time.Duration // at least; all Nodes are listed again although every watch could be resumed
 
 	node          string
+	disputed      func(subnet.Lease)
 	setsCondition bool
 	claimSpace    string
 	mode          string // one of the subnet.Store… values

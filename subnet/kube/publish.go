@@ -131,6 +131,19 @@ func (s *Store) reportWait(ctx context.Context, err error) {
 	}
 }
 
+// OnDispute implements subnet.Disputed.
+func (s *Store) OnDispute(f func(subnet.Lease)) { s.disputed = f }
+
+// note tells of a record that is to become l, if its addresses are another machine's: neither l's nor those of before.
+func (s *Store) note(l subnet.Lease, r record) {
+	s.own.mu.Lock()
+	last := s.own.lease
+	s.own.mu.Unlock()
+	if written := r.underlays(); s.disputed != nil && l.Moved(written) && last.Moved(written) {
+		s.disputed(written)
+	}
+}
+
 // claim publishes want, and makes it what Watch keeps published.
 func (s *Store) claim(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
 	s.own.writing.Lock()
@@ -166,6 +179,7 @@ func (s *Store) publish(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 		return subnet.Lease{}, err
 	}
 	if set := s.annotations.missing(l, r); len(set) > 0 {
+		s.note(l, r)
 		patch := map[string]any{"metadata": map[string]any{"annotations": set}}
 		err = s.api.patchStatus(ctx, s.node, types.MergePatchType, patch)
 	}

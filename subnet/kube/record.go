@@ -43,6 +43,16 @@ func (r *record) of(f netstate.Family) *values {
 	return &r.v6
 }
 
+// underlays returns a lease with nothing but the addresses that peers get.
+func (r *record) underlays() (l subnet.Lease) {
+	for _, f := range netstate.Families {
+		if a, err := netip.ParseAddr(r.of(f).public); err == nil && netstate.FamilyOf(a) == f {
+			l.Stacks = append(l.Stacks, subnet.Stack{Underlay: a})
+		}
+	}
+	return l
+}
+
 // record reads the metadata of a Node.
 func (a annotations) record(m *metav1.ObjectMeta) record {
 	r := record{name: m.Name, uid: m.UID, created: m.CreationTimestamp.UTC()}

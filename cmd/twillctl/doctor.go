@@ -138,17 +138,8 @@ func (t *target) doctor(ctx context.Context, args []string) (result, error) {
 	if err != nil || !t.options.Probe {
 		return doctor.Diagnose(f, time.Since(began)), err
 	}
-	var report follow.Report
 	judges := doctor.NewJudges(f)
-	err = t.in(args, func() error {
-		n, err := follow.Node(f)
-		if err != nil {
-			return err
-		}
-		n.Denies = judges.Denies
-		report, err = n.Probe(ctx)
-		return err
-	})
+	report, err := t.probeFrom(ctx, args, f, judges)
 	d := doctor.Diagnose(f, time.Since(began))
 	d.Add(probesOf(report, began), judges.Lost(report.Losses, report.Denied))
 	return d, err
@@ -162,16 +153,21 @@ func (t *target) survey(ctx context.Context, args []string) (doctor.Survey, erro
 	return t.surveyLab(ctx)
 }
 
-// in calls a function in the network namespace of the node: of the lab's that args name, or this process's.
-func (t *target) in(args []string, do func() error) error {
-	if t.lab == "" {
-		return do()
+// probeFrom sends packets from the node: the lab's that args name, or this one.
+func (t *target) probeFrom(ctx context.Context, args []string, f doctor.Facts, judges *doctor.Judges) (follow.Report, error) {
+	in := follow.Here
+	if t.lab != "" {
+		var err error
+		if in, _, err = inLabNode(t.lab, args); err != nil {
+			return follow.Report{}, err
+		}
 	}
-	n, _, err := labNode(t.lab, args)
+	n, err := follow.Node(in, f)
 	if err != nil {
-		return err
+		return follow.Report{}, err
 	}
-	return n.Do(do)
+	n.Denies = judges.Denies
+	return n.Probe(ctx)
 }
 
 func addOutput(c *cobra.Command, output *string) {

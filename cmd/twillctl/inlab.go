@@ -91,9 +91,9 @@ func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trace,
 	if err != nil {
 		return doctor.Trace{}, err
 	}
-	trace, judges, err := t.follow(ctx, from, to)
+	trace, ends, err := t.follow(ctx, from, to)
 	if err == nil && t.options.Probe {
-		err = probePair(ctx, l, &trace, from, to, judges)
+		err = probePair(ctx, l, &trace, from, to, ends)
 	}
 	if err != nil || !t.live {
 		return trace, err
@@ -103,18 +103,19 @@ func (t *target) traceInLab(ctx context.Context, src, dst string) (doctor.Trace,
 	return trace, err
 }
 
-// follow traces a packet over the facts of both nodes. It also returns what judges packets by their network policies.
-func (t *target) follow(ctx context.Context, from, to end) (doctor.Trace, *doctor.Judges, error) {
+// follow traces a packet over the facts of both nodes, and returns these.
+func (t *target) follow(ctx context.Context, from, to end) (doctor.Trace, []doctor.Facts, error) {
 	flow := doctor.Flow{Src: from.addr, Dst: to.addr, From: from.node, To: to.node}
 	tables := *t
 	tables.options.Probe = false // probes follow
 	near, err := tables.gather(ctx, []string{from.node})
+	near.Node = from.node // without a lease a node does not know its name
 	if err != nil || from.node == to.node {
-		return doctor.Follow(near, near, flow), doctor.NewJudges(near), err
+		return doctor.Follow(near, near, flow), []doctor.Facts{near}, err
 	}
 	far, err := tables.gather(ctx, []string{to.node})
-	near.Node, far.Node = from.node, to.node // without a lease a node does not know its name
-	return doctor.Follow(near, far, flow), doctor.NewJudges(near, far), err
+	far.Node = to.node
+	return doctor.Follow(near, far, flow), []doctor.Facts{near, far}, err
 }
 
 // findPod finds a pod of the lab by its name, its address, or its node; other is the other end, whose family it must

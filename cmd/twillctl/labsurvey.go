@@ -26,11 +26,10 @@ func (t *target) surveyLab(ctx context.Context) (doctor.Survey, error) {
 	var lost doctor.Lost
 	if t.options.Probe {
 		began := time.Now()
-		n, err := labNetwork(l)
+		n, err := labNetwork(l, nodes.expects)
 		if err != nil {
 			return doctor.Survey{}, err
 		}
-		n.Expected = nodes.expects
 		n.Denies = func(f locate.Flow) bool { return nodes.judges().Denies(f) }
 		report, err := n.Probe(ctx)
 		if err != nil {
@@ -99,11 +98,12 @@ func (all *labLooks) diagnoses() (found []doctor.Diagnosis, silent []string) {
 }
 
 // probePair sends packets from one pod of a lab to another, and follows the lost ones.
-func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to end, judges *doctor.Judges) error {
-	n, err := labNetwork(l)
+func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to end, ends []doctor.Facts) error {
+	n, err := labNetwork(l, follow.Expects(ends...))
 	if err != nil {
 		return err
 	}
+	judges := doctor.NewJudges(ends...)
 	n.Denies = judges.Denies
 	began := time.Now()
 	r, err := n.ProbePair(ctx, from.addr, to.addr)
@@ -125,9 +125,9 @@ func probesOf(r follow.Report, began time.Time) doctor.Probes {
 	return p
 }
 
-// labNetwork returns a lab's pods, and the namespaces between them.
-func labNetwork(l *lab.Lab) (follow.Network, error) {
-	n := follow.Network{}
+// labNetwork returns a lab's pods, and the namespaces between them. What is expected there is to blame for nothing.
+func labNetwork(l *lab.Lab, expected func(string, locate.Object) bool) (follow.Network, error) {
+	n := follow.Network{Expected: expected}
 	pods, mtus := map[string]*lab.Pod{}, map[int]int{}
 	for _, p := range l.Pods() {
 		pods[p.ID()] = p

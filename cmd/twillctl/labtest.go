@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/follow"
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/netstate"
 )
@@ -39,13 +41,14 @@ Exit codes: 0 all packets came back but for those that network policies deny, 1 
 
 func testLab(ctx context.Context, l *lab.Lab) (doctor.Connectivity, error) {
 	tested := doctor.Connectivity{Schema: doctor.Schema, Cells: []doctor.Cell{}}
-	n, err := labNetwork(l)
+	looks := sync.OnceValue(func() *labLooks { return (&target{lab: l.Name()}).lookAtAll(ctx, l) })
+	n, err := labNetwork(l, func(host string, o locate.Object) bool { return looks().expects(host, o) })
 	if err != nil {
 		return tested, err
 	}
 	judges := doctor.NewJudges()
 	if l.Spec().NetworkPolicy {
-		judges = (&target{lab: l.Name()}).lookAtAll(ctx, l).judges()
+		judges = looks().judges()
 	}
 	n.Denies = judges.Denies
 	began := time.Now()

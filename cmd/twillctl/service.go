@@ -81,9 +81,9 @@ func (t *target) serviceInLab(ctx context.Context, l *lab.Lab, src string, q ser
 	if err != nil || to.addr == from.addr {
 		return trace, nil // the endpoint is the client or no pod, so there is no more to follow
 	}
-	path, judges, err := t.follow(ctx, from, to)
+	path, ends, err := t.follow(ctx, from, to)
 	if err == nil && t.options.Probe {
-		err = probePair(ctx, l, &path, from, to, judges)
+		err = probePair(ctx, l, &path, from, to, ends)
 	}
 	return pathOf(trace, path), err
 }

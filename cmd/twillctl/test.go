@@ -81,7 +81,7 @@ func (t *target) test(ctx context.Context, g goals) (doctor.Connectivity, error)
 	if err != nil {
 		return tested, err
 	}
-	n, err := follow.Node(f, pods...)
+	n, err := follow.Node(follow.Here, f, pods...)
 	if err != nil {
 		return tested, err
 	}

@@ -132,7 +132,7 @@ func probeFromHere(ctx context.Context, trace *doctor.Trace, f doctor.Facts, flo
 	if !strings.EqualFold(f.Node, flow.From) {
 		src, dst = dst, src
 	}
-	n, err := follow.Node(f, src, dst)
+	n, err := follow.Node(follow.Here, f, src, dst)
 	if err != nil {
 		return err
 	}

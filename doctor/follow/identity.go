@@ -15,10 +15,11 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// identity is what a namespace answers to: addresses and MACs, each with its device.
+// identity is what a namespace answers to: addresses and MACs, each with its device, and the lengths of the addresses.
 type identity struct {
 	probe.Site
 	addrs map[netip.Addr]string
+	bits  map[netip.Addr]int
 	macs  map[string]string
 }
 
@@ -53,7 +54,7 @@ func (n Network) identify() ([]identity, error) {
 }
 
 func identityOf(s probe.Site) (identity, error) {
-	id := identity{Site: s, addrs: map[netip.Addr]string{}, macs: map[string]string{}}
+	id := identity{Site: s, addrs: map[netip.Addr]string{}, bits: map[netip.Addr]int{}, macs: map[string]string{}}
 	devices, err := net.Interfaces()
 	if err != nil {
 		return id, fmt.Errorf("list devices of %s: %w", s.Host, err)
@@ -68,7 +69,8 @@ func identityOf(s probe.Site) (identity, error) {
 		}
 		for _, a := range addrs {
 			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				id.addrs[prefix.Addr().WithZone("")] = d.Name
+				addr := prefix.Addr().WithZone("")
+				id.addrs[addr], id.bits[addr] = d.Name, prefix.Bits()
 			}
 		}
 	}
@@ -108,15 +110,21 @@ func (n Network) mistaken(all []identity, asked map[string]map[netip.Addr]string
 
 // foreign adds the addresses of a pod that are another host's, and were not given to the pod.
 func (n Network) foreign(found map[string][]locate.Object, all []identity, p Pod, id identity) {
-	for a, dev := range id.addrs {
+	for a := range id.addrs {
 		owner := slices.IndexFunc(all, func(o identity) bool { return o.Host != p.Host && o.addrs[a] != "" })
 		if owner < 0 || a.IsLoopback() || a.IsLinkLocalUnicast() || slices.Contains(p.Addrs, a) {
 			continue
 		}
-		add(found, p.Host, locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
-			Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, all[owner].Host),
-			Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, a.BitLen(), dev)})
+		add(found, p.Host, id.taken(a, all[owner].Host))
 	}
+}
+
+// taken is that an address stands here which is another host's.
+func (id identity) taken(a netip.Addr, owner string) locate.Object {
+	dev := id.addrs[a]
+	return locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+		Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, owner),
+		Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, id.bits[a], dev)}
 }
 
 func add(found map[string][]locate.Object, host string, o locate.Object) {
@@ -167,14 +175,9 @@ func (p Pod) isMadeOf(mac string) bool {
 // takers adds the hosts that have an address of another one.
 func (n Network) takers(found map[string][]locate.Object, all []identity, owner string, a netip.Addr) {
 	for _, other := range all {
-		dev := other.addrs[a]
-		if dev == "" || other.Host == owner {
-			continue
+		if other.addrs[a] != "" && other.Host != owner {
+			add(found, other.Host, other.taken(a, owner))
 		}
-		o := locate.Object{Kind: locate.Address, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
-			Text: fmt.Sprintf("%s dev %s, which is the address of %s", a, dev, owner),
-			Fix:  fmt.Sprintf("ip addr del %s/%d dev %s", a, a.BitLen(), dev)}
-		add(found, other.Host, o)
 	}
 }
 

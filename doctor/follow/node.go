@@ -7,7 +7,6 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
-	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -16,14 +15,18 @@ import (
 // maxPods and maxPeers bound what one node probes: each pod sends to all of them.
 const maxPods, maxPeers = 8, 32
 
-// Node returns the network as one node sees it, which is the calling thread's namespace: its own pods, as far as it may
-// enter them or act for them, else itself with the bridge's address; and the bridges of its peers, which cannot be entered and answer
-// by themselves, as do the pods of other nodes that more has. Pods of this node that more has are among those that send.
-func Node(f doctor.Facts, more ...netip.Addr) (Network, error) {
-	here := probe.Site{Host: f.Node, Do: func(do func() error) error { return do() }}
-	n := Network{MTU: f.PodMTU, Expected: func(host string, o locate.Object) bool { return host == f.Node && IsWanted(f.Want, o) }}
-	files, err := behind()
-	if err != nil {
+// Here calls a function in the namespace of the process, which all its threads share.
+func Here(do func() error) error { return do() }
+
+// Node returns the network as one node sees it, which is in the namespace that in calls functions in: its own pods, as far as
+// it may enter them or act for them, else itself with the bridge's address; and the bridges of its peers, which cannot be
+// entered and answer by themselves, as do the pods of other nodes that more has. Pods of this node that more has are among
+// those that send.
+func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Network, error) {
+	here := probe.Site{Host: f.Node, Do: in}
+	n := Network{MTU: f.PodMTU, Expected: Expects(f)}
+	var files map[string]string
+	if err := in(func() (err error) { files, err = behind(); return err }); err != nil {
 		return n, err
 	}
 	var outer []netip.Addr

@@ -175,8 +175,9 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 	return s, true
 }
 
-// permits has what routers and bridges are given, and what is a consequence: neighbours that do not answer.
-var permits = regexp.MustCompile(`\.(ip_forward|forwarding) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
+// permits has what routers and bridges are given, what lets more packets pass, and what is a consequence: neighbours that
+// do not answer.
+var permits = regexp.MustCompile(`\.(ip_forward|forwarding|nf_conntrack_tcp_be_liberal) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
 	`: mcast_snooping 0$|: txqueuelen 0$|: hairpin on$| FAILED$`)
 
 // root weighs what others follow from: a device that is down has no carrier, its port no state that forwards, and the

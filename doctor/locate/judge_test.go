@@ -138,6 +138,11 @@ func TestJudge(t *testing.T) {
 			host(all, "node1").Seen[0].MACs = []string{"02:00:00:00:00:99"}
 			host(all, "pod1").Unusual = []Object{{Kind: Neighbour, Text: "10.244.1.1 dev eth0 lladdr 02:00:00:00:00:99 PERMANENT"}}
 		}},
+		"what only lets more pass": {last: 2, host: "node1", with: func(all []Host) {
+			h := host(all, "node1")
+			h.Drops = []Drop{{Host: "node1", Reason: "NETFILTER_DROP", Function: "nf_hook_slow"}}
+			h.Unusual = []Object{sysctl("net.netfilter.nf_conntrack_tcp_be_liberal = 1")}
+		}},
 		"the receiver does not answer": {last: 11, host: "pod2", by: "net.ipv4.icmp_echo_ignore_all = 1", with: func(all []Host) {
 			host(all, "pod2").Unusual = []Object{sysctl("net.ipv4.tcp_rmem = 1 1 1"), sysctl("net.ipv4.icmp_echo_ignore_all = 1")}
 		}},

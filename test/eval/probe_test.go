@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -14,6 +15,9 @@ import (
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
+
+// ours is in what is said of entries that the agent or the plugin made in the lab of TestProbe.
+var ours = regexp.MustCompile(`\bflannel[./]1\b|group 116`)
 
 // TestProbe: causes that no check of the doctor knows, some on a node, some inside a pod, some on the underlay. Real
 // packets are lost, and followed to the place and the object. test/causes draws such causes at random.
@@ -34,13 +38,16 @@ func TestProbe(t *testing.T) {
 	check(t, err)
 	t.Logf("up with %d pings", len(pings))
 	program := filepath.Join(labtest.BinDir(t), "twillctl")
-	ask := func() (s doctor.Survey) {
-		cmd := exec.CommandContext(t.Context(), program, "doctor", "--lab", l.Name(), "--probe", "-o", "json")
+	twillctl := func(into any, args ...string) {
+		cmd := exec.CommandContext(t.Context(), program, append(args, "--lab", l.Name(), "-o", "json")...)
 		cmd.Env = append(os.Environ(), "TWILL_BIN_DIR="+filepath.Dir(spec.Programs.Agent))
 		out, _ := cmd.Output() // exits 1 with findings
-		if err := json.Unmarshal(out, &s); err != nil {
+		if err := json.Unmarshal(out, into); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
+	}
+	ask := func() (s doctor.Survey) {
+		twillctl(&s, "doctor", "--probe")
 		return s
 	}
 	pods, gateway := l.Pods(), ""
@@ -88,6 +95,39 @@ func TestProbe(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what Twill made is not to blame", func(t *testing.T) {
+		last := pods[len(pods)-1]
+		_, err := last.Exec(t.Context(), "sysctl", "-qw", "net.ipv4.icmp_echo_ignore_all=1")
+		check(t, err)
+		defer func() {
+			_, err := last.Exec(t.Context(), "sysctl", "-qw", "net.ipv4.icmp_echo_ignore_all=0")
+			check(t, err)
+		}()
+		for _, from := range pods[:len(pods)-1] {
+			var got doctor.Trace
+			twillctl(&got, "trace", from.ID(), last.ID())
+			if len(got.Lost) == 0 || got.Lost[0].Place != last.ID() {
+				t.Errorf("%s: want a loss at %s, got %+v", from.ID(), last.ID(), got.Lost)
+			}
+			for _, f := range got.Lost {
+				if text := strings.Join(append(f.More, f.Object, f.Fix), "\n"); ours.MatchString(text) {
+					t.Errorf("%s: this is Twill's own, and was never altered: %s", from.ID(), text)
+				}
+			}
+		}
+	})
+	t.Run("one node", func(t *testing.T) {
+		n := l.Nodes()[0]
+		_, err := n.Exec(t.Context(), "sh", "-ec", "nft 'add table inet site; add chain inet site c { type filter hook forward priority -150; }; add rule inet site c udp length > 1000 drop'")
+		check(t, err)
+		var got doctor.Diagnosis
+		twillctl(&got, "doctor", n.Name, "--probe")
+		_, err = n.Exec(t.Context(), "nft", "delete", "table", "inet", "site")
+		check(t, err)
+		if len(got.Findings) == 0 || got.Findings[0].Object != "rule inet site c handle 2: udp length > 1000 drop" {
+			t.Errorf("the node's namespace is not this process's: got %+v", got.Findings)
+		}
+	})
 	t.Run("with an agent's rights", func(t *testing.T) {
 		n := l.Nodes()[0]
 		ask := func() (d doctor.Diagnosis) {

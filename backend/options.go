@@ -29,7 +29,7 @@ func ParseOptions(options json.RawMessage, into any) (warnings []string, err err
 		o.Take(t.Field(i).Name)
 	}
 	for _, key := range o.Rest() {
-		warnings = append(warnings, fmt.Sprintf("net-conf Backend has an unknown key %q, it is ignored", key))
+		warnings = append(warnings, fmt.Sprintf("net-conf Backend has an unknown key %q, it is ignored%s", key, o.Hint(key)))
 	}
 	slices.Sort(warnings)
 	return warnings, nil

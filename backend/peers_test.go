@@ -172,7 +172,7 @@ func TestParseOptions(t *testing.T) {
 		`null`:                                  `{0 false } []`,
 		`{"type":"vxlan","vni":7,"PSK":"x"}`:    `{7 false x} []`,
 		`{"Type":"vxlan","directrouting":true}`: `{0 true } []`,
-		`{"Zzz":1,"DirectRoutin":true}`: `{0 false } [net-conf Backend has an unknown key "DirectRoutin", it is ignored ` +
+		`{"Zzz":1,"DirectRoutin":true}`: `{0 false } [net-conf Backend has an unknown key "DirectRoutin", it is ignored: did you mean DirectRouting? ` +
 			`net-conf Backend has an unknown key "Zzz", it is ignored]`,
 		`{"VNI":"1"}`:           `net-conf Backend: VNI is a JSON string, want a whole number`,
 		`{"VNI":1.5}`:           `net-conf Backend: VNI is a JSON number 1.5, want a whole number`,

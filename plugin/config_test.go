@@ -121,7 +121,7 @@ func TestWarnings(t *testing.T) {
 	r := n.call("ADD", "a", pod, conf)
 	want := "twill: network cbr0: delegate.ipMasq is ignored: the agent masquerades for all pods (twilld --ip-masq)\n" +
 		"twill: network cbr0: delegate.vlan is not a setting of twill and has no effect\n" +
-		"twill: network cbr0: hairpinmod is not a setting of twill and has no effect\n"
+		"twill: network cbr0: hairpinmod is not a setting of twill and has no effect: did you mean hairpinMode?\n"
 	if r.failed != nil || string(r.stderr) != want {
 		t.Errorf("%v, standard error:\n%s\nwant\n%s", r.failed, r.stderr, want)
 	}

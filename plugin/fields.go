@@ -61,7 +61,7 @@ func (f *fields) bad(key string, value []byte, want string) {
 func (f *fields) unknown() []string {
 	var all []string
 	for _, key := range f.Rest() {
-		all = append(all, fmt.Sprintf("%s%s is not a setting of twill and has no effect", f.path, key))
+		all = append(all, fmt.Sprintf("%s%s is not a setting of twill and has no effect%s", f.path, key, f.Hint(key)))
 	}
 	return all
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/twill-net/twill/internal/jsonobject"
@@ -62,18 +63,17 @@ func ParseConfig(data []byte) (Config, error) {
 		}
 	}
 	for _, key := range obj.Rest() {
-		if !knownKeys[strings.ToLower(key)] {
-			c.warn("key %q is unknown and has no effect", key)
+		if !slices.ContainsFunc(knownKeys, func(known string) bool { return strings.EqualFold(key, known) }) {
+			c.warn("key %q is unknown and has no effect%s", key, obj.Hint(key, knownKeys...))
 		}
 	}
 	return c, nil
 }
 
-var knownKeys = map[string]bool{
-	"enableipv4": true, "enableipv6": true, "enablenftables": true, "backend": true, "store": true,
-	"network": true, "subnetlen": true, "subnetmin": true, "subnetmax": true,
-	"ipv6network": true, "ipv6subnetlen": true, "ipv6subnetmin": true, "ipv6subnetmax": true,
-}
+// knownKeys are all keys. Those of a family that is not enabled are not read.
+var knownKeys = []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Backend", "Store",
+	"Network", "SubnetLen", "SubnetMin", "SubnetMax",
+	"IPv6Network", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax"}
 
 func (c *Config) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
@@ -204,6 +204,9 @@ func (c *Config) network(obj jsonobject.Object, f familyKey) (netip.Prefix, erro
 		c.warn("%s %s has host bits set: using %s", key, n, n.Masked())
 		n = n.Masked()
 	}
+	if what := reserved(n); what != "" {
+		return netip.Prefix{}, fmt.Errorf("%s %s: want a network such as %q: %s", key, n, f.example, what)
+	}
 	if !isPrivate(n) {
 		c.warn("%s %s is not a private range: "+
 			"pods will not reach the hosts on the internet that have these addresses", key, n)
@@ -251,6 +254,30 @@ func bound(obj jsonobject.Object, key string, p Pool, otherwise netip.Addr) (net
 		return netip.Addr{}, fmt.Errorf("%s %s is not the start of a /%d: want %s", key, a, p.SubnetLen, start)
 	}
 	return a, nil
+}
+
+// reservedRanges are networks of which no pod can have an address. The rest of 240.0.0.0/4 is used by some, and works.
+var reservedRanges = []struct {
+	prefix netip.Prefix
+	what   string
+}{
+	{netip.MustParsePrefix("0.0.0.0/8"), "addresses that begin with 0 are no host's"},
+	{netip.MustParsePrefix("127.0.0.0/8"), "addresses of the loopback leave no host"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local addresses are not routed"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast addresses are no host's"},
+	{netip.MustParsePrefix("::1/128"), "addresses of the loopback leave no host"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local addresses are not routed"},
+	{netip.MustParsePrefix("ff00::/8"), "multicast addresses are no host's"},
+}
+
+// reserved returns why a network that overlaps a reserved one cannot be that of pods, empty if it overlaps none.
+func reserved(n netip.Prefix) string {
+	for _, r := range reservedRanges {
+		if r.prefix.Overlaps(n) {
+			return r.what
+		}
+	}
+	return ""
 }
 
 var privateRanges = []netip.Prefix{

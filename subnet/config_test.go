@@ -109,6 +109,14 @@ func TestParseConfigErrors(t *testing.T) {
 		{`{"Network":"10.0.0.0"}`, `Network "10.0.0.0" is not an IPv4 network: want one such as "10.244.0.0/16"`},
 		{`{"Network":"fd00::/48"}`, `Network "fd00::/48" is not an IPv4 network: want one such as "10.244.0.0/16"`},
 		{`{"Network":"0.0.0.0/0"}`, `Network "0.0.0.0/0" holds every address: want a network such as "10.244.0.0/16"`},
+		{`{"Network":"224.0.0.0/8"}`, `Network 224.0.0.0/8: want a network such as "10.244.0.0/16": multicast addresses are no host's`},
+		{`{"Network":"239.1.0.0/16"}`, `Network 239.1.0.0/16: want a network such as "10.244.0.0/16": multicast addresses are no host's`},
+		{`{"Network":"127.0.0.0/8"}`, `Network 127.0.0.0/8: want a network such as "10.244.0.0/16": addresses of the loopback leave no host`},
+		{`{"Network":"0.1.0.0/16"}`, `Network 0.1.0.0/16: want a network such as "10.244.0.0/16": addresses that begin with 0 are no host's`},
+		{`{"Network":"169.254.0.0/16"}`, `Network 169.254.0.0/16: want a network such as "10.244.0.0/16": link-local addresses are not routed`},
+		{`{"Network":"168.0.0.0/6"}`, `Network 168.0.0.0/6: want a network such as "10.244.0.0/16": link-local addresses are not routed`},
+		{`{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"ff05::/48"}`, `IPv6Network ff05::/48: want a network such as "fd00:10:244::/48": multicast addresses are no host's`},
+		{`{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fe80::/64"}`, `IPv6Network fe80::/64: want a network such as "fd00:10:244::/48": link-local addresses are not routed`},
 		{`{"Network":"10.0.0.0/29"}`, `Network 10.0.0.0/29 is too small: want a /28 or larger`},
 		{`{"Network":"10.0.0.0/16","SubnetLen":17}`, `SubnetLen 17 does not fit Network 10.0.0.0/16: want a number from 18 to 30`},
 		{`{"Network":"10.0.0.0/16","SubnetLen":31}`, `SubnetLen 31 does not fit Network 10.0.0.0/16: want a number from 18 to 30`},
@@ -147,6 +155,28 @@ func TestStoreKey(t *testing.T) {
 		c, err := ParseConfig([]byte(`{` + key + `"Network":"10.0.0.0/16","Backend":{"Type":"vxlan"}}`))
 		if err != nil || c.Store != want || len(c.Warnings) > 0 {
 			t.Errorf("%s: got %q, %q, %v; want %q", key, c.Store, c.Warnings, err, want)
+		}
+	}
+}
+
+// TestReservedByNobody: 240.0.0.0/4 is reserved, and some use it.
+func TestReservedByNobody(t *testing.T) {
+	if _, err := ParseConfig([]byte(`{"Network":"240.1.0.0/16","Backend":{"Type":"vxlan"}}`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHints: an unknown key comes with the known one that it is like.
+func TestHints(t *testing.T) {
+	for key, want := range map[string]string{
+		"SubnetLength": `key "SubnetLength" is unknown and has no effect: did you mean SubnetLen?`,
+		"Bakcend":      `key "Bakcend" is unknown and has no effect: did you mean Backend?`,
+		"IPv6Netwrok":  `key "IPv6Netwrok" is unknown and has no effect: did you mean IPv6Network?`,
+		"Vlan":         `key "Vlan" is unknown and has no effect`,
+	} {
+		c, err := ParseConfig([]byte(`{"Network":"10.0.0.0/16","Backend":{"Type":"vxlan"},"` + key + `":{}}`))
+		if err != nil || len(c.Warnings) != 1 || c.Warnings[0] != want {
+			t.Errorf("%s: got %q, %v; want %q", key, c.Warnings, err, want)
 		}
 	}
 }

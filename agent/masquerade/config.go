@@ -86,7 +86,7 @@ func Parse(data []byte) (Config, error) {
 	}
 	c := Config{}
 	for _, key := range obj.Rest() {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("key %q is unknown and has no effect", key))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("key %q is unknown and has no effect%s", key, obj.Hint(key)))
 	}
 	if c.Resync, err = time.ParseDuration(resync); err != nil || c.Resync < shortestResync {
 		return Config{}, fmt.Errorf("resyncInterval %q: want a time of at least %s, such as \"60s\"", resync, shortestResync)

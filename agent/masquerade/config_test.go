@@ -23,7 +23,7 @@ func TestParse(t *testing.T) {
 		"empty":           {"", "[169.254.0.0/16 fe80::/10" + rfc1918 + "] 1m0s []"},
 		"a comment":       {"# nothing\n", "[169.254.0.0/16 fe80::/10" + rfc1918 + "] 1m0s []"},
 		"null":            {"nonMasqueradeCIDRs:\n", "[169.254.0.0/16 fe80::/10" + rfc1918 + "] 1m0s []"},
-		"unknown key":     {"masqLinkLocale: true", "[169.254.0.0/16 fe80::/10" + rfc1918 + `] 1m0s [key "masqLinkLocale" is unknown and has no effect]`},
+		"unknown key":     {"masqLinkLocale: true", "[169.254.0.0/16 fe80::/10" + rfc1918 + `] 1m0s [key "masqLinkLocale" is unknown and has no effect: did you mean masqLinkLocal?]`},
 		"not YAML":        {"*", "want YAML or JSON: "},
 		"not JSON":        {"{*", "want YAML or JSON: "},
 		"a list":          {"- 10.0.0.0/8", "want keys such as nonMasqueradeCIDRs: "},

@@ -98,7 +98,7 @@ func parseFlags(args []string, environ func(string) (string, bool), out io.Write
 		fs.PrintDefaults()
 		return nil, err
 	case err != nil:
-		return nil, fmt.Errorf("%w (twilld --help lists the flags)", err)
+		return nil, fmt.Errorf("%w (twilld --help lists the flags)", explainFlag(fs, err))
 	case fs.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q: twilld takes flags only", fs.Arg(0))
 	}
@@ -220,7 +220,7 @@ func applyEnv(fs *flag.FlagSet, environ func(string) (string, bool)) error {
 				continue
 			}
 			given[f.Name] = true
-			if e := fs.Set(f.Name, value); e != nil {
+			if e := setFlag(fs, f.Name, value); e != nil {
 				err = errors.Join(err, fmt.Errorf("environment %s=%q: %w", name, value, e))
 			}
 		}

@@ -70,7 +70,11 @@ func TestListsAreFlannels(t *testing.T) {
 
 func TestBadFlagsAreOneSentence(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"--ifcae eth1", "flag provided but not defined: -ifcae (twilld --help lists the flags)"},
+		{"--ifcae eth1", "flag provided but not defined: -ifcae: did you mean --iface? (twilld --help lists the flags)"},
+		{"--ipmasq", "flag provided but not defined: -ipmasq: did you mean --ip-masq? (twilld --help lists the flags)"},
+		{"--colour", "flag provided but not defined: -colour (twilld --help lists the flags)"},
+		{"--ip-masq=perhaps", `invalid boolean value "perhaps" for -ip-masq: want true or false (twilld --help lists the flags)`},
+		{"--healthz-port 99999999999999999999", `invalid value "99999999999999999999" for flag -healthz-port: want a whole number (twilld --help lists the flags)`},
 		{"up", `unexpected argument "up": twilld takes flags only`},
 		{"--public-ip nowhere", `--public-ip "nowhere": want an IPv4 address`},
 		{"--public-ip fd00::1", `--public-ip "fd00::1": want an IPv4 address`},
@@ -99,7 +103,7 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--network-policy-log", "--network-policy-log has no effect without --network-policy: give both or neither"},
 		{"--fast-path yes", `--fast-path "yes": want auto, on or off`},
 		{"--log-format xml", `--log-format "xml": want text or json`},
-		{"--healthz-port http", `invalid value "http" for flag -healthz-port: parse error (twilld --help lists the flags)`},
+		{"--healthz-port http", `invalid value "http" for flag -healthz-port: want a whole number (twilld --help lists the flags)`},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			var out bytes.Buffer
@@ -133,7 +137,7 @@ func flagErrors(args []string, out *bytes.Buffer) error {
 
 func TestBadEnvironmentNamesTheVariable(t *testing.T) {
 	_, err := parseFlags(nil, func(name string) (string, bool) { return "soon", name == "FLANNELD_HEALTHZ_PORT" }, nil)
-	if want := `environment FLANNELD_HEALTHZ_PORT="soon": parse error`; err == nil || err.Error() != want {
+	if want := `environment FLANNELD_HEALTHZ_PORT="soon": want a whole number`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -16,6 +16,7 @@ type Object struct {
 
 	keys   []string                   // as written, each once
 	values map[string]json.RawMessage // by lower-case key
+	asked  map[string]string          // the keys that somebody asked for, by lower-case key
 }
 
 // Parse reads one JSON object. An error names the line and the column in data.
@@ -28,7 +29,7 @@ func Parse(data []byte) (Object, error) {
 	if t, _ := dec.Token(); t != json.Delim('{') {
 		return Object{}, fmt.Errorf("the text starts with %s: want a JSON object in braces", Brief(all))
 	}
-	o := Object{values: map[string]json.RawMessage{}}
+	o := Object{values: map[string]json.RawMessage{}, asked: map[string]string{}}
 	for dec.More() { // nothing fails here: all is well-formed
 		key, _ := dec.Token()
 		var value json.RawMessage
@@ -56,9 +57,12 @@ func (o Object) Has(key string) bool {
 
 // Take returns the value of key as it is written, nil if it is absent, and takes it out of o.
 func (o Object) Take(key string) json.RawMessage {
-	key = strings.ToLower(key)
-	raw := o.values[key]
-	delete(o.values, key)
+	lower := strings.ToLower(key)
+	if o.asked != nil { // else it is no object, and has no keys
+		o.asked[lower] = key
+	}
+	raw := o.values[lower]
+	delete(o.values, lower)
 	return raw
 }
 

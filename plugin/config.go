@@ -3,7 +3,6 @@ package plugin
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -57,6 +56,9 @@ func parseConfig(data []byte) (*config, error) {
 	c.readSettings(f)
 	c.readArgs(f.Raw("args"))
 	c.readRuntimeConfig(f.object("runtimeConfig", "an object"))
+	if err := ipam.CheckSets(c.ranges); err != nil {
+		errs = append(errs, err)
+	}
 	c.warnings = append(c.warnings, f.unknown()...)
 	if len(errs) > 0 {
 		return c, cnierr.New(types.ErrInvalidNetworkConfig, "%v", errors.Join(errs...))
@@ -127,61 +129,10 @@ func (c *config) readIPAM(f *fields) {
 		c.ranges = nil
 		c.readRanges(f, "ranges", raw)
 	}
-	one := map[string]json.RawMessage{} // the older form of one range, which counts before the others
-	for _, key := range []string{"subnet", "rangeStart", "rangeEnd", "gateway"} {
-		if raw := f.Raw(key); raw != nil {
-			one[key] = raw
-		}
-	}
-	if one["subnet"] != nil {
-		c.readRanges(f, "subnet", toJSON([][]map[string]json.RawMessage{{one}}))
-	}
+	c.readOneRange(f)
 	path := ""
 	f.get("resolvConf", &path, "a file that can be read", func() bool { return path == "" || c.readResolver(path) })
 	c.warnings = append(c.warnings, f.unknown()...)
-}
-
-func (c *config) readRoutes(f *fields) {
-	var routes []struct {
-		Dst netip.Prefix
-		GW  netip.Addr
-	}
-	f.get("routes", &routes, `a list of {"dst": "10.0.0.0/8", "gw": "…"}, gw being optional`, func() bool {
-		for _, r := range routes {
-			if !r.Dst.IsValid() || r.GW.IsValid() && netstate.FamilyOf(r.GW) != netstate.FamilyOf(r.Dst.Addr()) {
-				return false
-			}
-			c.routes = append(c.routes, wire.Route{Dst: r.Dst.Masked(), Via: r.GW})
-		}
-		return true
-	})
-}
-
-// readRanges puts range sets before those that were read until now.
-func (c *config) readRanges(f *fields, key string, raw json.RawMessage) {
-	var sets [][]struct {
-		Subnet                        netip.Prefix
-		RangeStart, RangeEnd, Gateway netip.Addr
-	}
-	if raw != nil && json.Unmarshal(raw, &sets) != nil {
-		f.bad(key, raw, `a list of lists of {"subnet", "rangeStart", "rangeEnd", "gateway"}`)
-	}
-	var all []ipam.RangeSet
-	for _, set := range sets {
-		var rs ipam.RangeSet
-		for _, r := range set {
-			rng, err := ipam.NewRange(r.Subnet, r.RangeStart, r.RangeEnd, r.Gateway)
-			if err != nil {
-				*f.errs = append(*f.errs, fmt.Errorf("%s%s: %w", f.path, key, err))
-				continue
-			}
-			rs = append(rs, rng)
-		}
-		if len(rs) > 0 {
-			all = append(all, rs)
-		}
-	}
-	c.ranges = append(all, c.ranges...)
 }
 
 // readResolver reads a file of the form of resolv.conf(5) and reports whether it could.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,12 +99,20 @@ func TestBadValues(t *testing.T) {
 		`{"ipam":7}`:                               `ipam is 7: want an object`,
 		`{"ipam":{"type":"dhcp"}}`:                 `ipam.type is dhcp: want host-local or nothing`,
 		`{"ipam":{"ranges":7}}`:                    `ipam.ranges is 7: want a list of lists`,
-		`{"ipam":{"routes":[{"dst":"10.0.0.0"}]}}`: `ipam.routes is [{"dst":"10.0.0.0"}]: want a list of`,
-		`{"ipam":{"routes":[{"dst":"10.0.0.0/8","gw":"fd00::1"}]}}`:                                      `ipam.routes is`,
-		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/31"}]]}}`:                                               `subnet 10.0.0.0/31: want a prefix with room`,
-		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}]]}}`:                       `range 10.0.1.1 to 10.0.0.254: want addresses of 10.0.0.0/24`,
-		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","gateway":"fd00::1"}]]}}`:                           `gateway fd00::1 of 10.0.0.0/24: want an address of the same family`,
-		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}]]}}`: `the lower one first`,
+		`{"ipam":{"routes":[{"dst":"10.0.0.0"}]}}`: `ipam.routes[0].dst is "10.0.0.0": want a network such as`,
+		`{"ipam":{"routes":[{"dst":"10.0.0.0/8","gw":"fd00::1"}]}}`:                                             `ipam.routes[0].gw is fd00::1: want an address of the same family as dst`,
+		`{"ipam":{"routes":[{"gw":"10.0.0.1"}]}}`:                                                               `ipam.routes[0].dst is missing: want a network`,
+		`{"ipam":{"routes":[7]}}`:                                                                               `ipam.routes[0] is 7: want an object`,
+		`{"ipam":{"ranges":[{"subnet":"10.0.0.0/24"}]}}`:                                                        `ipam.ranges[0] is {"subnet":"10.0.0.0/24"}: want one of a list of lists`,
+		`{"ipam":{"ranges":[[{"subnet":"010.0.0.0/24"}]]}}`:                                                     `ipam.ranges[0][0].subnet is "010.0.0.0/24": want a network`,
+		`{"ipam":{"ranges":[[{"subnet":"10.24.2.0/24","rangeStart":"10.24.2.255","rangeEnd":"10.24.2.255"}]]}}`: `ipam.ranges[0][0]: range 10.24.2.255 to 10.24.2.255: 10.24.2.255 is the broadcast address of 10.24.2.0/24`,
+		`{"ipam":{"ranges":[[{"subnet":"10.24.7.0/24"}],[{"subnet":"10.24.7.0/24"}]]}}`:                         `overlap: want each address in one range`,
+		`{"ipam":{"ranges":[[{"subnet":"10.24.7.0/24"},{"subnet":"10.24.0.0/16"}]]}}`:                           `overlap: want each address in one range`,
+		`{"ipam":{"ranges":[[{"subnet":"10.24.6.0/24"},{"subnet":"fd00:6::/64"}]]}}`:                            `want one family in a set`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/31"}]]}}`:                                                      `subnet 10.0.0.0/31: want a prefix with room`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}]]}}`:                              `range 10.0.1.1 to 10.0.0.254: want addresses of 10.0.0.0/24`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","gateway":"fd00::1"}]]}}`:                                  `gateway fd00::1 of 10.0.0.0/24: want an address of the same family`,
+		`{"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.9","rangeEnd":"10.0.0.8"}]]}}`:        `the lower one first`,
 	} {
 		_, err := parseConfig([]byte(conf))
 		var e *types.Error
@@ -126,6 +135,30 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("%v, standard error:\n%s\nwant\n%s", r.failed, r.stderr, want)
 	}
 	n.must("DEL", "a", pod, conf)
+}
+
+// TestNoEffect: each key that has no effect is said, inside of ranges and routes, too, with the one that may be meant, and so is
+// an address of a range that no pod can have.
+func TestNoEffect(t *testing.T) {
+	for conf, want := range map[string][]string{
+		`{"bridge":"cni0","hairpinmod":true}`:                                          {"hairpinmod is not a setting of twill and has no effect: did you mean hairpinMode?"},
+		`{"ipam":{"ranges":[[{"subnet":"10.24.5.0/24","exclude":["10.24.5.0/28"]}]]}}`: {"ipam.ranges[0][0].exclude is not a setting of twill and has no effect"},
+		`{"ipam":{"ranges":[[{"subnet":"10.24.5.0/24"},{"subnet":"10.24.6.0/24","rangestrat":"10.24.6.9"}]]}}`: {
+			"ipam.ranges[0][1].rangestrat is not a setting of twill and has no effect: did you mean rangeStart?"},
+		`{"ipam":{"routes":[{"dst":"10.9.0.0/16","mtu":1300,"priority":77,"table":5}]}}`: {"ipam.routes[0].mtu is not a setting of twill and has no effect",
+			"ipam.routes[0].priority is not a setting of twill and has no effect", "ipam.routes[0].table is not a setting of twill and has no effect"},
+		`{"ipam":{"rangeStart":"10.244.1.100","rangeEnd":"10.244.1.110"}}`: {"ipam.rangeStart has no effect without ipam.subnet",
+			"ipam.rangeEnd has no effect without ipam.subnet"},
+		`{"ipam":{"ranges":[[{"subnet":"10.24.2.0/23","rangeStart":"10.24.2.0","rangeEnd":"10.24.3.255"}]]}}`: {
+			"ipam.ranges[0][0].rangeStart 10.24.2.0 is no pod's: the range begins at 10.24.2.1",
+			"ipam.ranges[0][0].rangeEnd 10.24.3.255 is no pod's: the range ends at 10.24.3.254"},
+		`{"ipam":{"ranges":[[{"subnet":"10.24.2.0/24","rangeStart":"10.24.2.10","rangeEnd":"10.24.2.20"},{"subnet":"10.24.2.0/24","rangeStart":"10.24.2.30"}],[{"subnet":"fd00::/64"}]]}}`: nil,
+	} {
+		c, err := parseConfig([]byte(conf))
+		if err != nil || !slices.Equal(c.warnings, want) {
+			t.Errorf("%s:\n got %q, %v\nwant %q", conf, c.warnings, err, want)
+		}
+	}
 }
 
 func TestVersion(t *testing.T) {

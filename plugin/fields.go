@@ -53,6 +53,24 @@ func (f *fields) object(key, want string) *fields {
 	return o
 }
 
+// items reads the objects of the list that is the value of key.
+func (f *fields) items(key string, raw json.RawMessage, want string) (all []*fields) {
+	var items []json.RawMessage
+	if raw != nil && json.Unmarshal(raw, &items) != nil {
+		f.bad(key, raw, want)
+	}
+	for i, item := range items {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		o, err := parseFields(f.path+at+".", item, f.errs)
+		if err != nil {
+			f.bad(at, item, "an object")
+			continue
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
 func (f *fields) bad(key string, value []byte, want string) {
 	*f.errs = append(*f.errs, fmt.Errorf("%s%s is %s: want %s", f.path, key, value, want))
 }

@@ -34,7 +34,9 @@ type bandwidth struct {
 // Runtimes write the keys in lower or in upper camel case; keys for other plugins are ignored.
 func (c *config) readRuntimeConfig(f *fields) {
 	c.readIdentity(f)
-	c.readRanges(f, "ipRanges", f.Raw("ipRanges"))
+	if raw := f.Raw("ipRanges"); raw != nil {
+		c.readRanges(f, "ipRanges", raw)
+	}
 	var dns struct{ Servers, Searches, Options []string }
 	f.get("dns", &dns, `{"servers": […], "searches": […]}`)
 	if len(dns.Servers)+len(dns.Searches)+len(dns.Options) > 0 {
@@ -59,7 +61,7 @@ func (c *config) readRuntimeConfig(f *fields) {
 		c.addPlugin("portmap", c.portmap, map[string]any{"portMappings": ports})
 	}
 	var b bandwidth
-	good = f.get("bandwidth", &b, "rates and bursts together, or neither", func() bool {
+	good = f.get("bandwidth", &b, "whole numbers, rates and bursts together, or neither", func() bool {
 		return (b.IngressRate == 0) == (b.IngressBurst == 0) && (b.EgressRate == 0) == (b.EgressBurst == 0)
 	})
 	if good && b != (bandwidth{}) {

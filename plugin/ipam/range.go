@@ -17,17 +17,21 @@ type Range struct {
 
 // NewRange replaces invalid addresses by host-local's defaults: the first address and the gateway are the
 // subnet's .1, the last one is the one before an IPv4 subnet's broadcast address or the very last of an IPv6
-// subnet.
+// subnet. A range that would begin before these or end behind them does not.
 func NewRange(subnet netip.Prefix, first, last, gateway netip.Addr) (Range, error) {
 	if !subnet.IsValid() || subnet.Bits() > subnet.Addr().BitLen()-2 {
 		return Range{}, fmt.Errorf("subnet %s: want a prefix with room for two pods, such as 10.244.1.0/24", subnet)
 	}
 	r := Range{subnet.Masked(), first, last, gateway}
-	if !first.IsValid() {
+	if !first.IsValid() || first == r.Subnet.Addr() {
 		r.First = r.Subnet.Addr().Next()
 	}
-	if !last.IsValid() {
-		r.Last = lastAddr(r.Subnet)
+	if end := lastAddr(r.Subnet); !last.IsValid() || r.Subnet.Contains(last) && end.Less(last) {
+		r.Last = end
+	}
+	if r.Subnet.Contains(first) && lastAddr(r.Subnet).Less(first) {
+		return Range{}, fmt.Errorf("range %s to %s: %s is the broadcast address of %s: want addresses before it",
+			first, last, first, r.Subnet)
 	}
 	if !gateway.IsValid() {
 		r.Gateway = r.Subnet.Addr().Next()
@@ -59,6 +63,26 @@ func (r Range) WithLength(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a
 
 // RangeSet is a list of ranges; a pod gets one address from all of them.
 type RangeSet []Range
+
+// CheckSets returns an error if ranges overlap, so that a pod would get two addresses of one subnet, or if a set has
+// ranges of both families, so that a pod would get an address of either.
+func CheckSets(sets []RangeSet) error {
+	var before RangeSet
+	for _, set := range sets {
+		for _, r := range set {
+			if netstate.FamilyOf(r.First) != netstate.FamilyOf(set[0].First) {
+				return fmt.Errorf("ranges %s: want one family in a set, of which a pod gets one address", set)
+			}
+			for _, b := range before {
+				if !r.Last.Less(b.First) && !b.Last.Less(r.First) {
+					return fmt.Errorf("ranges %s overlap: want each address in one range", RangeSet{b, r})
+				}
+			}
+			before = append(before, r)
+		}
+	}
+	return nil
+}
 
 // find returns the index of the range that contains a, or -1.
 func (s RangeSet) find(a netip.Addr) int {

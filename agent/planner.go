@@ -93,6 +93,19 @@ func (p Planner) checkMTU(node backend.Node) error {
 	return nil
 }
 
+// unfit is that the network config asks for more than the machine can carry.
+type unfit struct{ error }
+
+// Fits returns an error if the machine cannot carry what the network config says.
+func (p Planner) Fits(node backend.Node) error {
+	if b, ok := p.Backend.(backend.Fitter); ok {
+		if err := b.Fits(node); err != nil {
+			return unfit{err}
+		}
+	}
+	return p.checkMTU(node)
+}
+
 // probesChecksums reports whether the backend wants to know whether checksums arrive.
 func (p Planner) probesChecksums() bool {
 	b, ok := p.Backend.(backend.ChecksumProber)

@@ -109,8 +109,12 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	a.status.heartbeat()
 	node, err := a.gatherFacts(ctx)
 	if err != nil {
-		a.causes.Error(a.Log, "choose the underlay", err)
-		if len(node.Underlays) == 0 {
+		logged := a.causes.Error(a.Log, "choose the underlay", err)
+		isUnfit := errors.As(err, &unfit{})
+		if logged && isUnfit {
+			a.event("Warning", "NetworkDoesNotFit", err.Error())
+		}
+		if len(node.Underlays) == 0 || isUnfit && len(a.loop.node.Underlays) == 0 { // later on, what stands is still kept
 			return firstRetry * 10
 		}
 	}
@@ -168,7 +172,7 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 	if err != nil {
 		return node, err
 	}
-	return node, a.checkMTU(node)
+	return node, a.Fits(node)
 }
 
 // redial makes the store connect again when an address of this machine is gone: a connection from

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/vxlan"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/fake"
@@ -72,6 +74,31 @@ func TestCheckMTU(t *testing.T) {
 			t.Errorf("%s with %d: %v", test.node.Underlays[0].Local, test.mtu, err)
 		}
 	}
+}
+
+// TestTooLargeMTU: an MTU that the NIC does not carry is a sentence, once, and nothing is tried with it; when the NIC's is
+// raised, the node comes up. When it is lowered later, what stands is still kept.
+func TestTooLargeMTU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		b, _, err := vxlan.New(prefixes("10.244.0.0/16"), []byte(`{"Type":"vxlan","MTU":9000}`))
+		n.must(err)
+		n.backend = b
+		stop := n.start()
+		defer stop()
+		const says = "net-conf Backend: MTU 9000 is larger than eth1's 1500: want at most 1500, or 0 for the interface's"
+		n.eventually("the sentence", func() bool { return n.logs(says) > 0 })
+		time.Sleep(5 * time.Second)
+		if n.logs(says) != 1 || n.logs("bring the kernel") > 0 || n.has("flannel.1") || n.ready() {
+			t.Errorf("want the sentence alone:\n%s\n%s", n.log.String(), n.state())
+		}
+		n.must(n.kernel.Run("ip link set eth1 mtu 9000"))
+		n.eventually("the node is up", func() bool { return n.ready() && n.has("mtu 8950") })
+		n.must(n.kernel.Run("ip link set eth1 mtu 1500"))
+		before := n.state()
+		n.must(n.kernel.Run("sysctl -w net/ipv4/ip_forward=0"))
+		n.eventually("what stands is kept", func() bool { return n.state() == before })
+	})
 }
 
 // dialling is a store that counts how often it has to connect again.

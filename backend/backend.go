@@ -49,6 +49,12 @@ type ChecksumProber interface {
 	ProbesChecksums() bool
 }
 
+// Fitter is a Backend that may be told what a machine cannot carry.
+type Fitter interface {
+	// Fits returns what the node cannot carry, and what would be right; nil: it can carry all.
+	Fits(Node) error
+}
+
 // Node is what a backend may know of the machine that it runs on.
 type Node struct {
 	Name      string

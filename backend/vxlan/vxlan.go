@@ -51,6 +51,17 @@ func (b Backend) mtu(u backend.Underlay) int {
 // MTU is the smallest of the families' VTEPs.
 func (b Backend) MTU(node backend.Node) int { return backend.InnerMTU(node.Underlays, b.mtu) }
 
+// Fits refuses an MTU that is larger than an underlay's: the kernel makes no such VTEP.
+func (b Backend) Fits(node backend.Node) error {
+	for _, u := range node.Underlays {
+		if b.options.MTU > u.MTU {
+			return fmt.Errorf("net-conf Backend: MTU %d is larger than %s's %d: want at most %d, or 0 for the interface's",
+				b.options.MTU, u.Dev, u.MTU, u.MTU)
+		}
+	}
+	return nil
+}
+
 // Publish is the VNI and the VTEP's MAC address.
 func (b Backend) Publish(node backend.Node, last subnet.Lease, f netstate.Family) (json.RawMessage, error) {
 	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, last, f).String()})

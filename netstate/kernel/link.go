@@ -22,7 +22,7 @@ func (a *applier) putLink(want netstate.Object) error {
 	if _, ok := a.links[name]; ok {
 		d, err := a.device(name)
 		if err == nil && netstate.SameDevice(d.decode(a.names()), want) {
-			err := a.adjust(d, attrs)
+			err := a.explainPort(want, a.adjust(d, attrs))
 			if _, isBridge := want.(netstate.Bridge); isBridge || !errors.Is(err, errFixed) {
 				return err
 			}
@@ -34,7 +34,23 @@ func (a *applier) putLink(want netstate.Object) error {
 	if _, isBridge := want.(netstate.Bridge); isBridge {
 		made.Attrs().MTU = 0 // one that is set later stays; one that a bridge is made with gives way to its ports'
 	}
-	return explainLink(want, a.createLink(made, attrs))
+	return explainLink(want, a.explainPort(want, a.createLink(made, attrs)))
+}
+
+// explainPort says what has the UDP port of a VXLAN device that the kernel does not bring up.
+func (a *applier) explainPort(want netstate.Object, err error) error {
+	v, ok := want.(netstate.VXLAN)
+	if !ok || !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	h := portHolder(a.nl, v)
+	switch {
+	case h.Device != "":
+		return fmt.Errorf("%s: delete it if nobody needs it, or set another Port in net-conf.json's Backend on all nodes: %w", h.Text, err)
+	case h.Text != "":
+		return fmt.Errorf("%s: stop it, or set another Port in net-conf.json's Backend on all nodes: %w", h.Text, err)
+	}
+	return err
 }
 
 // encodeLink returns the device as the library makes it. Only a VXLAN device needs another one, which must exist.

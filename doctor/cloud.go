@@ -30,9 +30,9 @@ func (e *exam) checkTroubles() {
 		switch expected, known := right[kind(max(k, 0))]; {
 		case !known:
 		case kind(k) == cloudPeerUnrouted:
-			e.findPeer(cloudPeerUnrouted, e.holder(t.Object), expected, t.Object+": "+t.Actual, t.Fix)
+			e.findPeer(cloudPeerUnrouted, e.holder(t.Object), expected, t.Object+": "+t.Actual, "").says(t.Fix)
 		default:
-			e.find(kind(k), t.Object, expected, t.Actual, t.Fix)
+			e.find(kind(k), t.Object, expected, t.Actual, "").says(t.Fix)
 		}
 	}
 }

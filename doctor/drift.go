@@ -144,7 +144,7 @@ func changed(missing, altered kind, c netstate.Change) kind {
 }
 
 // drifted adds a finding with the two objects of a change side by side.
-func (d drift) drifted(k kind, object string, c netstate.Change, fix string) *Finding {
+func (d drift) drifted(k kind, object string, c netstate.Change, command string) *Finding {
 	expected, actual := "nothing", "nothing"
 	if c.Want != nil {
 		expected = c.Want.String()
@@ -152,14 +152,15 @@ func (d drift) drifted(k kind, object string, c netstate.Change, fix string) *Fi
 	if c.Was != nil {
 		actual = c.Was.String()
 	}
-	if fix != "" && c.Want != nil {
-		fix += "   (or " + heals + ")"
+	f := d.find(k, object, expected, actual, command)
+	if command != "" && c.Want != nil {
+		f.Fix += "   (or " + heals + ")"
 	}
-	return d.find(k, object, expected, actual, fix)
+	return f
 }
 
 // ofPeer adds a finding like drifted about the peer that p belongs to, or about p itself.
-func (d drift) ofPeer(k kind, p netip.Prefix, c netstate.Change, fix string) {
+func (d drift) ofPeer(k kind, p netip.Prefix, c netstate.Change, command string) {
 	object := p.String()
 	name, ok := d.peers[p]
 	switch {
@@ -168,7 +169,7 @@ func (d drift) ofPeer(k kind, p netip.Prefix, c netstate.Change, fix string) {
 	case p.IsSingleIP():
 		object = p.Addr().String()
 	}
-	d.drifted(k, object, c, fix).peer = name
+	d.drifted(k, object, c, command).peer = name
 }
 
 func (d drift) sysctl(want netstate.Sysctl, c netstate.Change) {

@@ -45,12 +45,14 @@ type Facts struct {
 	ByUnderlay    bool // packets to peers leave through the underlay by whatever route there is: the cloud's router knows the way
 	Sysctls       map[string]string
 	Chains        []rules.Chain
+	ChainsUnread  bool // not all of Chains could be read
 	CNI           CNI
 	Reservations  Reservations
 	Programs      []Program
 	Policies      Policies
 	FastPath      FastPath
-	PortOwner     string     // the process that has the VXLAN's UDP port; empty: none, or the kernel
+	PortOwner     string     // what has the VXLAN's UDP port; empty: nothing, or the kernel
+	PortDevice    string     // the VXLAN device that it is; empty: it is none
 	Release       string     // of the kernel: 6.1.0-18-amd64
 	NoModules     []NoModule // that the backend needs
 	Probes        []Probe
@@ -87,6 +89,7 @@ type Lease struct {
 	Path     string
 	Error    string
 	Missing  bool
+	Hidden   bool // it may not be read from here
 	Network  subnet.Config
 	Snapshot subnet.Snapshot
 }
@@ -96,6 +99,7 @@ type EnvFile struct {
 	Path    string
 	Error   string
 	Missing bool
+	Hidden  bool   // it may not be read from here
 	Boot    string // of the machine now
 	Env     subnet.Env
 }
@@ -235,6 +239,7 @@ type CNI struct {
 type ConfFile struct {
 	Name       string
 	Error      string
+	Hidden     bool // it may not be read from here
 	Plugins    []string
 	SubnetFile string
 }

@@ -19,10 +19,12 @@ type Finding struct {
 	Expected string   `json:"expected"` // what should be
 	Actual   string   `json:"actual"`   // what is
 	Why      string   `json:"why"`      // why it hurts
-	Fix      string   `json:"fix"`      // the command or the edit that fixes it
+	Fix      string   `json:"fix"`      // how it is fixed, for people
 	Page     string   `json:"page"`     // in the documentation
 	Severity Severity `json:"severity"`
 	Count    int      `json:"count"` // how many objects it is about
+	// Command fixes it as it stands here, in a shell; empty: no single one does.
+	Command string `json:"command,omitempty"`
 	// Likely reports whether lost packets themselves speak for the object, and not only the place where they end.
 	Likely bool     `json:"likely,omitempty"`
 	More   []string `json:"more,omitempty"`
@@ -55,18 +57,23 @@ type exam struct {
 	found []Finding
 }
 
-// find adds a finding. An empty fix is the kind's own.
-func (e *exam) find(k kind, object, expected, actual, fix string) *Finding {
+// find adds a finding, with the command that fixes it. Without one, the fix is what the catalogue says of the kind.
+func (e *exam) find(k kind, object, expected, actual, command string) *Finding {
 	c := catalogue[k]
 	e.found = append(e.found, Finding{ID: c.ID, Title: c.Title, Object: object, Expected: expected, Actual: actual,
-		Why: c.Why, Fix: cmp.Or(fix, c.Fix), Page: c.page(), Severity: c.Severity, Count: 1, kind: k})
+		Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: c.page(), Severity: c.Severity, Count: 1, kind: k})
 	return &e.found[len(e.found)-1]
 }
 
 // findPeer adds a finding about a peer.
-func (e *exam) findPeer(k kind, peer, expected, actual, fix string) {
-	e.find(k, "peer "+peer, expected, actual, fix).peer = peer
+func (e *exam) findPeer(k kind, peer, expected, actual, command string) *Finding {
+	f := e.find(k, "peer "+peer, expected, actual, command)
+	f.peer = peer
+	return f
 }
+
+// says replaces the fix by one for people, unless it is empty. It is no command.
+func (f *Finding) says(fix string) { f.Fix, f.Command = cmp.Or(fix, f.Fix), "" }
 
 // Check returns everything that is wrong, the likeliest cause first. Findings of one kind are merged.
 func Check(f Facts) []Finding { return merge(checkAll(f)) }

@@ -86,7 +86,7 @@ func (e *exam) checkAPI() {
 	case e.API.Problem == Forbidden:
 		fix = ""
 	}
-	e.find(k, "the cluster's API", "an answer", e.API.Error, fix)
+	e.find(k, "the cluster's API", "an answer", e.API.Error, "").says(fix)
 }
 
 // networkd is the name of systemd-networkd's process: the kernel keeps 15 characters.
@@ -111,8 +111,8 @@ func (e *exam) checkHost() {
 		case "NetworkManager":
 			e.find(deviceManager, p.Name, "Twill's devices marked as unmanaged", runs, "")
 		case networkd:
-			e.find(deviceManager, "systemd-networkd", "ManageForeignRoutes=no in networkd.conf", runs,
-				"write [Network] ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no into "+
+			e.find(deviceManager, "systemd-networkd", "ManageForeignRoutes=no in networkd.conf", runs, "").
+				says("write [Network] ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no into " +
 					"/etc/systemd/networkd.conf.d/twill.conf, and restart systemd-networkd")
 		}
 	}

@@ -14,12 +14,13 @@ import (
 func (e *exam) checkLease() {
 	const want = "the lease and the peers of this node"
 	switch l := e.Lease; {
+	case l.Hidden: // it is not looked at, which is no finding
 	case l.Missing && e.Env.Missing:
 		e.find(noLease, l.Path, want, "no such file, and no "+e.Env.Path, "")
 	case l.Missing:
 		e.find(leaseDamaged, l.Path, want, "no such file", "")
 	case l.Error != "":
-		e.find(leaseDamaged, l.Path, want, l.Error, "rm "+l.Path+" and restart twilld")
+		e.find(leaseDamaged, l.Path, want, l.Error, "rm "+l.Path).Fix += " and restart twilld"
 	}
 }
 
@@ -38,7 +39,7 @@ func (e *exam) checkUnderlay() {
 		}
 	}
 	env := e.Env.Env.MTU
-	if e.Env.Error == "" && !e.Env.Missing && e.PodMTU != 0 && env != e.PodMTU && e.hasMTU(env) {
+	if e.Env.Error == "" && !e.Env.Missing && !e.Env.Hidden && e.PodMTU != 0 && env != e.PodMTU && e.hasMTU(env) {
 		e.find(underlayMTU, "the underlay",
 			fmt.Sprintf("pods have an MTU of %d bytes, as the interface allows now", e.PodMTU),
 			fmt.Sprintf("pods have %d, from when the agent wrote %s", env, e.Env.Path), "")
@@ -47,7 +48,11 @@ func (e *exam) checkUnderlay() {
 			fmt.Sprintf("%d, from when the pod was made", p.MTU), "")
 	}
 	if e.PortOwner != "" {
-		e.find(udpPortTaken, "UDP port of the VXLAN", "the kernel's own socket", e.PortOwner, "")
+		f := e.find(udpPortTaken, "UDP port of the VXLAN", "the kernel's own socket", e.PortOwner, "")
+		if e.PortDevice != "" {
+			f.says("delete the device if nobody needs it (ip link del " + e.PortDevice +
+				"), or set another Port in net-conf.json's Backend on all nodes")
+		}
 	}
 }
 

@@ -35,7 +35,10 @@ func (e *exam) checkFirewall() {
 			continue
 		}
 		seen[c] = true
-		e.find(c.kind, d.Chain.String(), t.name+" is accepted", fmt.Sprintf("%s by: %s", d.Verdict, d.By()), removal(d))
+		f := e.find(c.kind, d.Chain.String(), t.name+" is accepted", fmt.Sprintf("%s by: %s", d.Verdict, d.By()), removal(d))
+		if c.kind == forwardPolicy && f.Command != "" {
+			f.Fix += "   (or accept the cluster's network there: twilld --iptables-forward-rules)"
+		}
 	}
 }
 
@@ -45,8 +48,7 @@ func removal(d rules.Decision) string {
 	case d.Rule != nil:
 		return d.Rule.Delete
 	case c.Tool != "" && c.Table == "filter":
-		return c.Tool + " -P " + c.Name +
-			" ACCEPT   (or accept the cluster's network there: twilld --iptables-forward-rules)"
+		return c.Tool + " -P " + c.Name + " ACCEPT"
 	}
 	return ""
 }

@@ -65,8 +65,8 @@ func (e *exam) checkOwnSubnets(drifted map[netip.Prefix]bool) {
 	}
 	for _, p := range e.Own {
 		if p.Hop.Dev != e.Bridge && !drifted[p.Subnet] {
-			e.find(routeShadowed, p.Subnet.String()+" dev "+e.Bridge, "packets for this node's pods take this route",
-				p.Hop.String(), "ip route get "+p.Subnet.Addr().Next().Next().String()+", and delete the route that it names")
+			e.find(routeShadowed, p.Subnet.String()+" dev "+e.Bridge, "packets for this node's pods take this route", p.Hop.String(), "").
+				says("ip route get " + p.Subnet.Addr().Next().Next().String() + ", and delete the route that it names")
 		}
 	}
 	for _, stack := range e.Lease.Snapshot.Local.Stacks {
@@ -111,8 +111,8 @@ func (e *exam) checkOuter(p Path) {
 	switch state := p.Neighbour.State; {
 	case !ok:
 	case p.Outer.Error != "":
-		e.findPeer(underlayUnreachable, p.Node, p.Underlay.String()+" is reached through dev "+u.Dev, p.Outer.Error,
-			"ip route get "+p.Underlay.String())
+		e.findPeer(underlayUnreachable, p.Node, p.Underlay.String()+" is reached through dev "+u.Dev, p.Outer.Error, "").
+			says("ip route get " + p.Underlay.String())
 	case state == netstate.NeighPermanent, state == netstate.NeighFailed:
 		e.findPeer(underlayNeighbour, p.Node, "the neighbour entry of its next hop is learnt, and reachable",
 			p.Neighbour.String(), fmt.Sprintf("ip neigh del %s dev %s", p.nextHop(), p.Outer.Dev))
@@ -132,14 +132,14 @@ func (e *exam) checkOverlaps() {
 			if !overlaps || e.isForeignBridge(p) {
 				continue
 			}
-			fix := ""
-			switch {
-			case vital:
-				fix = "give the pods another Network, or the node of that subnet another one: this machine needs " + i.Name
-			case !i.Running:
-				fix = fmt.Sprintf("ip addr del %s dev %s", p, i.Name)
+			command := ""
+			if !vital && !i.Running {
+				command = fmt.Sprintf("ip addr del %s dev %s", p, i.Name)
 			}
-			e.find(networkOverlap, i.Name, "no address in "+network.String(), p.String(), fix)
+			f := e.find(networkOverlap, i.Name, "no address in "+network.String(), p.String(), command)
+			if vital {
+				f.Fix = "give the pods another Network, or the node of that subnet another one: this machine needs " + i.Name
+			}
 		}
 	}
 }

@@ -31,12 +31,14 @@ func (e *exam) checkPods() {
 // checkCutOff is about pods whose interface is gone altogether.
 func (e *exam) checkCutOff() {
 	for _, p := range e.CutOff {
-		object, fix := "pod "+p.Namespace+"/"+p.Name, fmt.Sprintf("kubectl delete pod -n %s %s", p.Namespace, p.Name)
+		object, command := "pod "+p.Namespace+"/"+p.Name, fmt.Sprintf("kubectl delete pod -n %s %s", p.Namespace, p.Name)
 		if p.Name == "" {
-			object, fix = "sandbox "+p.Sandbox, "delete the pod of this sandbox, so that its owner makes another"
+			object, command = "sandbox "+p.Sandbox, ""
 		}
-		e.find(podLinkDeleted, object, p.Dev, "no such interface, and the pod's network namespace is still there",
-			fix).addrs = p.Addrs
+		f := e.find(podLinkDeleted, object, p.Dev, "no such interface, and the pod's network namespace is still there", command)
+		if f.addrs = p.Addrs; command == "" {
+			f.says("delete the pod of this sandbox, so that its owner makes another")
+		}
 	}
 }
 
@@ -64,14 +66,14 @@ func (e *exam) checkEnv() {
 		want = append(want, netip.PrefixFrom(s.Subnet.Addr().Next(), s.Subnet.Bits()))
 	}
 	switch env := file.Env; {
-	case l.Missing && file.Missing:
+	case file.Hidden, l.Missing && file.Missing:
 	case file.Missing:
 		e.find(envMissing, file.Path, "the lease, for the CNI plugin", "no such file", "")
 	case file.Error != "":
 		e.find(envDamaged, file.Path, "the lease, for the CNI plugin", file.Error, "")
 	case env.BootID != "" && file.Boot != "" && env.BootID != file.Boot:
 		e.find(envStale, file.Path, "of this boot", "of an earlier boot", "")
-	case l.Error != "" || l.Missing:
+	case l.Error != "" || l.Missing || l.Hidden:
 	case !slices.Equal(want, env.Subnets):
 		e.find(envStale, file.Path, fmt.Sprint("subnets ", want), fmt.Sprint("subnets ", env.Subnets), "")
 	case e.PodMTU != 0 && env.MTU != e.PodMTU && !e.hasMTU(env.MTU):
@@ -92,6 +94,7 @@ func (e *exam) checkCNI() {
 			names = append(names, file.Name)
 		}
 		e.find(conflistMissing, c.Dir, c.Ours, fmt.Sprint("files ", names), "")
+	case c.Files[i].Hidden:
 	case c.Files[i].Error != "":
 		e.find(conflistInvalid, path, "a conflist", c.Files[i].Error, "")
 	case i > 0:

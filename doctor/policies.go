@@ -91,7 +91,7 @@ func (e *exam) checkPolicies() {
 		e.find(policyEnginesBoth, o.name, "Twill alone", o.by+" is "+o.name+"'s", "")
 	}
 	if why, object := e.unenforced(); why != "" {
-		e.find(policiesNotEnforced, object, "enforced by twilld --network-policy", why, heals)
+		e.find(policiesNotEnforced, object, "enforced by twilld --network-policy", why, "").says(heals)
 	}
 	if slices.ContainsFunc(e.Interfaces, func(i netstate.Interface) bool { return i.Name == ipvs }) {
 		e.find(policiesIPVS, "kube-proxy", "mode nftables or iptables", "the device "+ipvs+" is there: its mode is IPVS", "")

@@ -28,7 +28,8 @@ func (e *exam) checkQdiscs() {
 		f := e.find(qdiscDrops, q.Dev, "no packet dropped",
 			fmt.Sprintf("%s %s at %s: %d packets dropped and %d passed while the doctor looked",
 				q.Kind, q.Handle, q.Hook, q.Dropped, q.Passed),
-			fmt.Sprintf("tc qdisc del dev %s %s, unless somebody shapes this traffic on purpose", q.Dev, q.Hook))
+			fmt.Sprintf("tc qdisc del dev %s %s", q.Dev, q.Hook))
+		f.Fix += ", unless somebody shapes this traffic on purpose"
 		if e.isPort(q.Dev) {
 			f.port = q.Dev
 		}

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/vxlan"
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -16,7 +19,7 @@ import (
 
 // codes are the fields of Facts whose strings are names, codes or commands, by their types. All others are for people.
 var codes = map[string][]string{
-	"Facts":        {"Node", "Bridge", "Sysctls", "Release"},
+	"Facts":        {"Node", "Bridge", "Sysctls", "Release", "PortDevice"},
 	"Agent":        {"Metrics", "Version"},
 	"Lease":        {"Path"},
 	"EnvFile":      {"Path", "Boot"},
@@ -293,5 +296,40 @@ func forget(t *Trace) {
 	}
 	if t.Stopped != nil {
 		t.Stopped.Entry = ""
+	}
+}
+
+// TestCommandsAreCommands: what the page has a button to copy for begins with a program and has no advice in it, which is for
+// people and stands in the fix.
+func TestCommandsAreCommands(t *testing.T) {
+	prose := regexp.MustCompile(`[,(.;]( |$)| (or|and|unless|then) `)
+	programs, commands := []string{"ip", "iptables", "kubectl", "mv", "rm", "sysctl", "tc"}, 0
+	inflicted := append(ailments[:len(ailments):len(ailments)], struct {
+		finding, place string
+		inflict        func(*Facts)
+	}{finding: "qdisc-drops", inflict: func(f *Facts) {
+		f.Qdiscs = []Qdisc{{Dev: "cni0", Kind: "tbf", Handle: "8001:", Hook: "root", Dropped: 7}}
+	}})
+	for _, a := range inflicted {
+		f, _ := pair(t)
+		a.inflict(&f)
+		for _, x := range Check(f) {
+			if x.Fix == "" {
+				t.Errorf("%s: no fix", x.ID)
+			}
+			if x.Command == "" {
+				continue
+			}
+			commands++
+			if program, _, _ := strings.Cut(x.Command, " "); prose.MatchString(x.Command) || !slices.Contains(programs, program) {
+				t.Errorf("%s: %q is no command", x.ID, x.Command)
+			}
+		}
+	}
+	if commands < 5 {
+		t.Errorf("only %d commands were seen", commands)
+	}
+	if f := lossFinding(locate.Loss{}); f.Command != "" || f.Fix == "" {
+		t.Errorf("a loss by what is not known: got command %q, fix %q", f.Command, f.Fix)
 	}
 }

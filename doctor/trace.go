@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/doctor/service"
@@ -28,6 +29,7 @@ type Trace struct {
 	// Services is what became of connections to a Service, if the trace is to one; the path is then that to an endpoint.
 	Services []service.Report `json:"services,omitempty"`
 	Problem  *service.Problem `json:"problem,omitempty"` // why nothing could be connected to
+	Unread   []string         `json:"unread,omitempty"`  // what could not be looked at on the nodes, and why
 }
 
 // Add adds what became of probes.
@@ -40,8 +42,10 @@ type Step struct {
 	Entry   string `json:"entry"` // that matched
 	Verdict string `json:"stops,omitempty"`
 	Partial bool   `json:"partial,omitempty"` // it stops only some packets, such as full ones
+	Unread  bool   `json:"unread,omitempty"`  // not all that decides here could be looked at, and the rest does not stop it
 	Finding string `json:"finding,omitempty"` // its ID
 	Fix     string `json:"fix,omitempty"`
+	Command string `json:"command,omitempty"` // the finding's
 	// Denied is what rules about network policies do not let pass here; nil: they let everything pass.
 	Denied *Denial `json:"denied,omitempty"`
 }
@@ -63,6 +67,10 @@ func (f Flow) reverse() Flow { return Flow{f.Dst, f.Src, f.To, f.From, !f.Reply}
 func Follow(from, to Facts, flow Flow) Trace {
 	t := newTrace(flow)
 	back := flow.reverse()
+	t.unread(from)
+	if to.Node != from.Node {
+		t.unread(to)
+	}
 	t.join(&t.Forward, leave(from, flow))
 	t.join(&t.Forward, arrive(to, flow))
 	t.join(&t.Back, leave(to, back))
@@ -73,6 +81,7 @@ func Follow(from, to Facts, flow Flow) Trace {
 // FollowHere is Follow if the facts of only one of the nodes are known: what the other would do is left out.
 func FollowHere(f Facts, flow Flow) Trace {
 	t := newTrace(flow)
+	t.unread(f)
 	if f.Node == flow.From {
 		t.join(&t.Forward, leave(f, flow))
 		t.join(&t.Back, arrive(f, flow.reverse()))
@@ -90,7 +99,7 @@ func FollowHere(f Facts, flow Flow) Trace {
 // probes to the other and followed them on its own part of the path.
 func Join(near, far Trace) Trace {
 	t := Trace{Schema: Schema, Src: near.Src, Dst: near.Dst, Traffic: joinTraffic(near.Traffic, far.Traffic),
-		Probes: near.Probes.and(far.Probes)}
+		Probes: near.Probes.and(far.Probes), Unread: slices.Concat(near.Unread, far.Unread)}
 	t.excuse(near, far)
 	slices.SortStableFunc(t.Lost, byLikelihood)
 	t.join(&t.Forward, near.Forward)
@@ -102,6 +111,13 @@ func Join(near, far Trace) Trace {
 
 func newTrace(flow Flow) Trace {
 	return Trace{Schema: Schema, Src: flow.Src.String(), Dst: flow.Dst.String()}
+}
+
+// unread adds what could not be looked at on a node.
+func (t *Trace) unread(f Facts) {
+	for _, u := range f.Unread {
+		t.Unread = append(t.Unread, f.Node+": "+u)
+	}
 }
 
 // join adds the next steps, unless the packet was stopped before.
@@ -192,7 +208,7 @@ func (v visit) step(p place, found []Finding) Step {
 		}
 		return s
 	}
-	s.Finding, s.Entry, s.Verdict, s.Fix = found[i].ID, found[i].evidence(), found[i].Title, found[i].Fix
+	s.Finding, s.Entry, s.Verdict, s.Fix, s.Command = found[i].ID, found[i].evidence(), found[i].Title, found[i].Fix, found[i].Command
 	if s.Partial = p.partial != nil && p.partial(v); s.Partial {
 		s.Verdict = "some packets: " + s.Verdict
 	}
@@ -205,7 +221,7 @@ func (v visit) decide(p place, s Step) Step {
 		d := rules.Decide(v.Chains, t.hook, t.packet)
 		switch k := t.judge(d); {
 		case k != none && d.Stops():
-			s.Finding, s.Verdict, s.Fix = catalogue[k].ID, catalogue[k].Title, removal(d)
+			s.Finding, s.Verdict, s.Fix, s.Command = catalogue[k].ID, catalogue[k].Title, removal(d), removal(d)
 			s.Entry = fmt.Sprintf("%s: %s by %s", d.Chain, d.Verdict, d.By())
 			return s
 		case d.Verdict != rules.Accept:
@@ -213,6 +229,9 @@ func (v visit) decide(p place, s Step) Step {
 		case s.Entry == "":
 			s.Entry = "accept"
 		}
+	}
+	if v.ChainsUnread && s.Entry != "" {
+		s.Entry, s.Unread = strings.TrimPrefix(s.Entry+"; not all rules were looked at", "accept; "), true
 	}
 	return s
 }

@@ -26,6 +26,9 @@ func (t Trace) WriteText(w io.Writer) error {
 		writeSteps(&b, t.Back)
 	}
 	t.writeEnd(&b)
+	for _, u := range t.Unread {
+		fmt.Fprintln(&b, "? not looked at:", u)
+	}
 	if t.Traffic != nil {
 		t.Traffic.write(&b, t.Src, t.Dst)
 	}
@@ -85,6 +88,8 @@ func writeSteps(b *strings.Builder, steps []Step) {
 			mark = "✗ "
 		case s.Partial:
 			mark = "! "
+		case s.Unread:
+			mark = "? "
 		}
 		fmt.Fprintf(b, "%s%-8s %-26s %s\n", mark, s.Node, s.Place, s.Entry)
 	}

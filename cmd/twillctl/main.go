@@ -31,6 +31,7 @@ type exited int
 func (e exited) Error() string { return fmt.Sprintf("the command ended with exit code %d", int(e)) }
 
 func main() {
+	_ = os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // of nft and iptables, which users' PATH often lacks
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	c := root()
 	c.SetArgs(arguments())

@@ -114,6 +114,8 @@ const nothingToChange = "# nothing to change"
 
 func writePlan(w io.Writer, f doctor.Facts) error {
 	switch {
+	case f.Lease.Hidden:
+		return fmt.Errorf("%s may not be read: run as root", f.Lease.Path)
 	case f.Lease.Missing:
 		return fmt.Errorf("no checkpoint at %s: start twilld once, or name leases with --lease-file", f.Lease.Path)
 	case f.Lease.Error != "":

@@ -34,11 +34,12 @@ const defaultCNIDir = "/etc/cni/net.d"
 // runtime reads what the container runtime finds: its configs, plugins, and the reserved addresses.
 func (g *gathering) runtime() {
 	var ours conf
-	g.CNI, ours = cni(g.options.conflist(g.settings))
+	g.CNI, ours = g.cni(g.options.conflist(g.settings))
 	g.CNI.BinDir = g.settings.BinDir
 	for _, p := range ours.Plugins {
 		info, err := os.Stat(filepath.Join(g.CNI.BinDir, p.Type))
-		g.CNI.Binaries[p.Type] = err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+		g.CNI.Binaries[p.Type] = g.isHidden("the CNI plugin "+p.Type, err) ||
+			err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 	}
 	if _, err := os.Stat(g.CNI.BinDir); err != nil && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		g.CNI.BinDir = "" // the agent's container does not have the runtime's directory
@@ -50,7 +51,7 @@ func (g *gathering) runtime() {
 }
 
 // cni reads the config directory, and returns Twill's config in it.
-func cni(dir, name string) (doctor.CNI, conf) {
+func (g *gathering) cni(dir, name string) (doctor.CNI, conf) {
 	if dir == "" {
 		if _, err := os.Stat(filepath.Join(defaultCNIDir, name)); err != nil {
 			return doctor.CNI{}, conf{}
@@ -59,8 +60,12 @@ func cni(dir, name string) (doctor.CNI, conf) {
 	}
 	c := doctor.CNI{Dir: filepath.Clean(dir), Ours: name, Binaries: map[string]bool{}}
 	var ours conf
-	for _, f := range confFiles(dir) {
-		file, content := readConf(filepath.Join(dir, f))
+	files, err := confFiles(dir)
+	if g.isHidden("the container runtime's directory of CNI configs", err) {
+		return doctor.CNI{}, conf{}
+	}
+	for _, f := range files {
+		file, content := g.readConf(filepath.Join(dir, f))
 		if c.Files = append(c.Files, file); f == name {
 			ours = content
 		}
@@ -69,23 +74,22 @@ func cni(dir, name string) (doctor.CNI, conf) {
 }
 
 // confFiles returns the names of configs in the order in which runtimes read them.
-func confFiles(dir string) []string {
+func confFiles(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir) // sorted
-	if err != nil {
-		return nil
-	}
-	var names []string
 	for _, e := range entries {
 		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
-	return names
+	return names, err
 }
 
-func readConf(path string) (doctor.ConfFile, conf) {
+func (g *gathering) readConf(path string) (doctor.ConfFile, conf) {
 	file := doctor.ConfFile{Name: filepath.Base(path)}
 	data, err := os.ReadFile(path)
+	if file.Hidden = g.isHidden("a CNI config", err); file.Hidden {
+		return file, conf{}
+	}
 	if err != nil {
 		file.Error = err.Error()
 		return file, conf{}

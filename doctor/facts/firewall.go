@@ -1,44 +1,95 @@
 package facts
 
 import (
+	"errors"
+	"fmt"
 	"os/exec"
 	"slices"
+
+	"github.com/google/nftables"
 
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
 )
 
-// chains reads all firewall rules of this namespace but Twill's, and those of network policies: those of iptables, and nft's other chains. unread
-// names the programs that failed.
+// chains reads all firewall rules of this namespace but Twill's, and those of network policies: those of iptables, and
+// nft's other chains. unread names what was not read. A program that is not installed is missed only if the kernel has
+// chains for it.
 func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
-	tools := []struct{ name, family string }{{"iptables-save", "ip"}, {"ip6tables-save", "ip6"}}
-	if !withIPv6 {
-		tools = tools[:1]
+	all, missing, unread := saves(withIPv6)
+	saved := len(missing)+len(unread) == 0
+	isOther := func(c rules.Chain) bool { return !isOurs(c) && (!saved || !isIPTables(c)) }
+	present, err := chainNames()
+	if len(missing) > 0 && (err != nil || hasLegacy() || slices.ContainsFunc(present, isIPTables)) {
+		unread = append(unread, missing...)
 	}
-	for _, tool := range tools {
-		out, err := exec.Command(tool.name).Output()
-		if err != nil {
-			unread = append(unread, tool.name+": "+err.Error())
-			continue
-		}
-		all = append(all, rules.ParseSave(tool.family, string(out))...)
-	}
-	saved := len(unread) == 0
-	out, err := exec.Command("nft", "-j", "list", "ruleset").Output()
-	if err != nil {
-		return all, append(unread, "nft: "+err.Error())
+	out, nftErr := exec.Command("nft", "-j", "list", "ruleset").Output()
+	switch {
+	case errors.Is(nftErr, exec.ErrNotFound) && err == nil && !slices.ContainsFunc(present, isOther):
+		return all, unread
+	case nftErr != nil:
+		return all, append(unread, "nft: "+nftErr.Error())
 	}
 	native, err := rules.ParseNFT(out)
 	if err != nil {
 		unread = append(unread, err.Error())
 	}
 	for _, c := range native {
-		isIPTables := saved && c.Family != "inet" && slices.Contains(rules.Tables, c.Table)
-		isOurs := c.Table == netstate.FilterTable || firewall.IsOurs(c.Family, c.Table, c.Name)
-		if !isIPTables && !isOurs { // ours are compared object by object
+		if isOther(c) {
 			all = append(all, c)
 		}
 	}
 	return all, unread
+}
+
+// saves reads the rules of iptables. missing are the programs that are not installed, unread those that failed.
+func saves(withIPv6 bool) (all []rules.Chain, missing, unread []string) {
+	tools := []struct{ name, family string }{{"iptables-save", "ip"}, {"ip6tables-save", "ip6"}}
+	if !withIPv6 {
+		tools = tools[:1]
+	}
+	for _, tool := range tools {
+		out, err := exec.Command(tool.name).Output()
+		switch {
+		case errors.Is(err, exec.ErrNotFound):
+			missing = append(missing, fmt.Sprintf("%s: %v", tool.name, err))
+		case err != nil:
+			unread = append(unread, fmt.Sprintf("%s: %v", tool.name, err))
+		default:
+			all = append(all, rules.ParseSave(tool.family, string(out))...)
+		}
+	}
+	return all, missing, unread
+}
+
+// isIPTables reports whether iptables shows a chain of nft's.
+func isIPTables(c rules.Chain) bool {
+	return c.Family != "inet" && slices.Contains(rules.Tables, c.Table)
+}
+
+// isOurs reports whether a chain is compared object by object.
+func isOurs(c rules.Chain) bool {
+	return c.Table == netstate.FilterTable || firewall.IsOurs(c.Family, c.Table, c.Name)
+}
+
+// chainNames asks the kernel for nft's chains, without their rules.
+func chainNames() (all []rules.Chain, err error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	listed, err := conn.ListChains()
+	families := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+		nftables.TableFamilyINet: "inet", nftables.TableFamilyBridge: "bridge", nftables.TableFamilyARP: "arp",
+		nftables.TableFamilyNetdev: "netdev"}
+	for _, c := range listed {
+		all = append(all, rules.Chain{Family: families[c.Table.Family], Table: c.Table.Name, Name: c.Name})
+	}
+	return all, err
+}
+
+// hasLegacy reports whether the kernel has tables of the older iptables.
+func hasLegacy() bool {
+	return read("/proc/thread-self/net/ip_tables_names")+read("/proc/thread-self/net/ip6_tables_names") != ""
 }

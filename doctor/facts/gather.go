@@ -62,6 +62,9 @@ func Gather(ctx context.Context, o Options) (doctor.Facts, error) {
 }
 
 func look(ctx context.Context, o Options) (doctor.Facts, error) {
+	if err := mayLook(); err != nil {
+		return doctor.Facts{}, err
+	}
 	f := doctor.Facts{Release: kernelRelease(), Programs: processes(), Want: netstate.State{}, Have: netstate.State{}}
 	g := gathering{options: o, Facts: &f, firewall: firewall.New()}
 	defer g.firewall.Close()
@@ -77,7 +80,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 		return f, err
 	}
 	f.NoModules = missing(needed(f.Lease.Network), f.Release)
-	if f.Lease.Error == "" && !f.Lease.Missing {
+	if l := f.Lease; l.Error == "" && !l.Missing && !l.Hidden {
 		g.plan(ctx)
 		g.paths()
 	}
@@ -93,10 +96,19 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 	f.Sysctls = sysctls(g.sysctlNames())
 	_, withIPv6 := f.Lease.Network.Pool(netstate.IPv6)
 	chains, unread := chains(withIPv6)
-	f.Chains, f.Unread = chains, append(f.Unread, unread...)
+	f.Chains, f.ChainsUnread, f.Unread = chains, len(unread) > 0, append(f.Unread, unread...)
 	g.networkPolicies(ctx)
 	g.drops(ctx, queues)
 	return f, ctx.Err()
+}
+
+// isHidden notes what may not be read from here, and reports whether that is the error. It is no finding.
+func (g *gathering) isHidden(what string, err error) bool {
+	if !errors.Is(err, fs.ErrPermission) {
+		return false
+	}
+	g.unread(what, err)
+	return true
 }
 
 func (g *gathering) unread(what string, err error) {
@@ -182,6 +194,9 @@ func (g *gathering) lease() {
 	case errors.Is(err, fs.ErrNotExist):
 		l.Missing = true
 		return
+	case g.isHidden("the agent's checkpoint", err):
+		l.Hidden = true
+		return
 	case err == nil:
 		l.Network, err = subnet.ParseConfig(saved.Network)
 	}
@@ -197,9 +212,12 @@ func (g *gathering) env() {
 	e := &g.Env
 	e.Path, e.Boot = g.settings.SubnetFile, subnet.BootID()
 	var err error
-	if e.Env, err = subnet.ReadEnv(e.Path); errors.Is(err, fs.ErrNotExist) {
+	switch e.Env, err = subnet.ReadEnv(e.Path); {
+	case errors.Is(err, fs.ErrNotExist):
 		e.Missing = true
-	} else if err != nil {
+	case g.isHidden("the lease of the CNI plugin", err):
+		e.Hidden = true
+	case err != nil:
 		e.Error = err.Error()
 	}
 }
@@ -288,9 +306,13 @@ func (g *gathering) plan(ctx context.Context) {
 		g.NoUnderlay = g.withoutUnderlay(p, err)
 		return
 	}
-	chains, err := g.firewall.Observe(ctx)
-	if err != nil {
-		g.unread("firewall", err)
+	if err := p.Fits(g.Underlay); err != nil {
+		g.NoUnderlay = g.ofAll(err)
+		return
+	}
+	chains, noChains := g.firewall.Observe(ctx)
+	if noChains != nil {
+		g.unread("firewall", noChains)
 	}
 	p.Firewall.Mode = mode(p.Network.NFTables, chains)
 	p.Firewall.Random = p.Firewall.Random && g.firewall.RandomFully(p.Firewall.Mode)
@@ -306,6 +328,9 @@ func (g *gathering) plan(ctx context.Context) {
 	}
 	g.Have.Merge(chains)
 	g.Plan = netstate.Diff(g.Want, g.Have)
+	if noChains != nil { // which ones it has is not known
+		g.Plan = slices.DeleteFunc(g.Plan, func(c netstate.Change) bool { return c.Key().Kind == netstate.KindChain })
+	}
 	if noExempt != nil { // the agent goes on with what the file said before
 		g.unread("networks that are not masqueraded", noExempt)
 		g.Plan = slices.DeleteFunc(g.Plan, isMasquerade)
@@ -321,18 +346,26 @@ func isMasquerade(c netstate.Change) bool {
 // withoutUnderlay returns the families for which no underlay can be chosen even if they are alone, and why. If there
 // is none of these, err concerns all of them.
 func (g *gathering) withoutUnderlay(p agent.Planner, err error) map[netstate.Family]string {
-	alone, all := map[netstate.Family]string{}, map[netstate.Family]string{}
+	alone := map[netstate.Family]string{}
 	for _, pool := range g.Lease.Network.Pools {
-		all[pool.Family()] = err.Error()
 		p.Network.Pools = []subnet.Pool{pool}
 		if _, err := p.Facts(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
 			alone[pool.Family()] = err.Error()
 		}
 	}
 	if len(alone) == 0 {
-		return all
+		return g.ofAll(err)
 	}
 	return alone
+}
+
+// ofAll returns an error as that of each family.
+func (g *gathering) ofAll(err error) map[netstate.Family]string {
+	all := map[netstate.Family]string{}
+	for _, pool := range g.Lease.Network.Pools {
+		all[pool.Family()] = err.Error()
+	}
+	return all
 }
 
 // mode returns the firewall's: as the config says, else the one that the agent has written in. The agent tries what
@@ -357,7 +390,8 @@ func mode(nft *bool, have netstate.State) netstate.Mode {
 func (g *gathering) portOwner() {
 	for _, o := range g.Want.Sorted() {
 		if v, ok := o.(netstate.VXLAN); ok && g.Have[v.Key()] == nil && g.PortOwner == "" {
-			g.PortOwner = portOwner(v.Port, netstate.FamilyOf(v.Local))
+			h := g.kernel.PortHolder(v)
+			g.PortOwner, g.PortDevice = h.Text, h.Device
 		}
 	}
 }

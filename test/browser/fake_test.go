@@ -64,8 +64,10 @@ func (f *fake) Doctor(context.Context, bool) (doctor.Survey, error) {
 	return doctor.Survey{Nodes: []doctor.Diagnosis{{Node: "node1", Findings: []doctor.Finding{finding}}}}, nil
 }
 
+const mend = "ip route add 10.0.3.0/24 via 10.0.3.0 dev flannel.1 onlink"
+
 var finding = doctor.Finding{ID: "route-missing", Title: "A route to a peer is missing", Place: "node1", Object: hostile[1],
-	Expected: "a route", Actual: "none", Why: "Packets to its pods take the default route.", Fix: "ip route add 10.0.3.0/24 via 10.0.3.0 dev flannel.1 onlink"}
+	Expected: "a route", Actual: "none", Why: "Packets to its pods take the default route.", Fix: mend + "   (or start twilld)", Command: mend}
 
 func (f *fake) Trace(_ context.Context, from, to string, live bool) (doctor.Trace, error) {
 	if live {
@@ -73,7 +75,7 @@ func (f *fake) Trace(_ context.Context, from, to string, live bool) (doctor.Trac
 			Forward: []doctor.Sighting{{Host: from, Dev: "eth0", Out: true, Packets: 15, Frame: hostile[0]}, {Host: "node1", Dev: "cni0", Packets: 15}},
 			Drops:   []doctor.Drop{{Host: "node1", Dev: "cni0", Reason: "NETFILTER_DROP", Function: "nf_hook_slow", Packets: 15}}}}, nil
 	}
-	stop := doctor.Step{Node: "node1", Place: "route", Entry: "none for 10.0.3.2", Verdict: "no route to host", Fix: finding.Fix}
+	stop := doctor.Step{Node: "node1", Place: "route", Entry: "none for 10.0.3.2", Verdict: "no route to host", Fix: finding.Fix, Command: finding.Command}
 	return doctor.Trace{Src: from, Dst: to, Forward: []doctor.Step{{Node: "node1", Place: "bridge", Entry: "cni0"}, stop}, Stopped: &stop, Lost: []doctor.Finding{finding}}, nil
 }
 

@@ -124,8 +124,8 @@ func TestKeyboard(t *testing.T) {
 	p.Do(chromedp.SetValue("#from", "shop/web-1"), chromedp.SetValue("#to", "shop/web-3"))
 	Eval[bool](p, `(document.querySelector("form.ends").requestSubmit(), true)`)
 	p.Wait(`document.querySelector("[data-lost]")`)
-	if got := p.Text("[data-fix]"); got != finding.Fix {
-		t.Errorf("the command that mends it is %q, want %q", got, finding.Fix)
+	if got := p.Text("[data-fix]"); got != finding.Command {
+		t.Errorf("the command that mends it is %q, want %q", got, finding.Command)
 	}
 	if n := Eval[int](p, `document.querySelectorAll(".way.lost .cross").length`); n != 1 {
 		t.Errorf("the place where it is lost is marked %d times", n)

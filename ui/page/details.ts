@@ -68,5 +68,6 @@ export function finding(f: Finding): HTMLElement {
     h("h3", {}, f.title),
     facts([["where", f.place ?? ""], ["what", f.object], ["expected", f.expected], ["actual", f.actual]]),
     h("p", {}, f.why),
-    f.fix ? command(f.fix) : null);
+    f.command ? command(f.command) : null,
+    f.fix && f.fix !== f.command ? h("p", { class: "fix" }, f.fix) : null);
 }

@@ -17,11 +17,11 @@ export interface Places {
 }
 export interface Update { version: number; at: string; nodes: Status[]; gone: string[]; silent: string[]; places?: Places; error?: string }
 export interface Finding {
-  id: string; title: string; place: string; object: string; expected: string; actual: string; why: string; fix: string; severity: string;
+  id: string; title: string; place: string; object: string; expected: string; actual: string; why: string; fix: string; command?: string; severity: string;
 }
 export interface Diagnosis { node: string; findings: Finding[] | null }
 export interface Survey { first?: Finding; probes: { sent: number; lost: number; seconds: number }; lost: Finding[] | null; nodes: Diagnosis[]; silent?: string[] }
-export interface TraceStep { node: string; place: string; entry: string; stops?: string; fix?: string }
+export interface TraceStep { node: string; place: string; entry: string; stops?: string; fix?: string; command?: string }
 export interface Sighting { host: string; dev: string; out: boolean; packets: number; frame: string }
 export interface Drop { host: string; dev: string; reason: string; function: string; back: boolean; packets: number; frame: string }
 export interface Traffic {

@@ -87,7 +87,7 @@ export class Packet {
     const found = this.trace?.lost ?? [];
     const stop = this.trace?.stopped;
     if (!stop || found.some((f) => f.fix === stop.fix)) return found;
-    return [{ id: "stopped", title: `It stops at the ${stop.place} of ${stop.node}`, place: stop.node, object: stop.entry, expected: "", actual: stop.stops ?? "", why: "", fix: stop.fix ?? "", severity: "" }, ...found];
+    return [{ id: "stopped", title: `It stops at the ${stop.place} of ${stop.node}`, place: stop.node, object: stop.entry, expected: "", actual: stop.stops ?? "", why: "", fix: stop.fix ?? "", command: stop.command, severity: "" }, ...found];
   }
 
   way(): Way | null {

@@ -1,0 +1,56 @@
+package facts
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestUnreadRules: a program that is not installed is missed if, and only if, the kernel has chains that it would show.
+func TestUnreadRules(t *testing.T) {
+	runtime.LockOSThread() // in a namespace of its own; the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	all, none, some := os.Getenv("PATH"), t.TempDir(), t.TempDir()
+	for _, name := range []string{"nft", "iptables-save"} {
+		path, err := exec.LookPath(name)
+		if err == nil {
+			err = os.Symlink(path, filepath.Join(some, name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(command string) {
+		t.Setenv("PATH", all)
+		if out, err := exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+	}
+	for _, test := range []struct{ name, do, undo, unread string }{
+		{"no rules", "", "", ""},
+		{"another's table", `nft add table inet site; nft add chain inet site c '{ type filter hook prerouting priority -300; policy drop; }'`,
+			`nft delete table inet site`, "nft: "},
+		{"Twill's own", `nft add table ip flannel-ipv4; nft add chain ip flannel-ipv4 postrtg`, `nft delete table ip flannel-ipv4`, ""},
+		{"iptables", `iptables -t raw -A PREROUTING -j DROP`, `nft flush ruleset`, "iptables-save: "},
+		{"the older iptables", `iptables-legacy -A FORWARD -j DROP`, `iptables-legacy -F`, "iptables-save: "},
+	} {
+		run(test.do)
+		t.Setenv("PATH", none)
+		_, unread := chains(false)
+		if text := strings.Join(unread, "; "); (text == "") != (test.unread == "") || !strings.Contains(text, test.unread) {
+			t.Errorf("%s: want %q to be unread, got %q", test.name, test.unread, text)
+		}
+		t.Setenv("PATH", some)
+		if _, unread := chains(false); len(unread) > 0 {
+			t.Errorf("%s: the programs are there, got %q unread", test.name, unread)
+		}
+		run(test.undo)
+	}
+}

@@ -43,46 +43,55 @@ func needNetAdmin() error {
 
 // parts are what an agent is made of, and how to close them.
 type parts struct {
+	store   store
 	config  agent.Config
 	metrics *prometheus.Registry
 	close   func()
 }
 
-// build makes the parts from the flags and the network config. It writes nothing.
+// build makes the parts from the flags and the network config. It writes nothing. With an error the parts have the store, if
+// it could be opened.
 func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
 	settings, err := o.settings()
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
 	store, network, err := openStore(ctx, o, log)
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
+	p, err := assemble(ctx, o, log, settings, store, network)
+	p.store = store
+	return p, err
+}
+
+// assemble makes the parts around a store.
+func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.Settings, store store, network subnet.Config) (*parts, error) {
 	masq, err := openMasquerade(o, settings.Firewall, network.Pools, log, events(store.Store))
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
 	hints, err := store.hints(ctx, o)
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
 	b, err := newBackend(network, o.clusters, log)
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
 	mode, why, err := firewall.Pick(network.NFTables)
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
 	log.Debug("firewall", "mode", mode.String(), "reason", why)
 	extras, err := openExtras(b)
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
 	shortcuts, fast := openFastPath(o, b, &extras)
 	k, err := kernel.New(backend.Left(b, network.Pools), extras.parts...)
 	if err != nil {
-		return nil, err
+		return &parts{}, err
 	}
 	f := firewall.New()
 	rules := settings.Firewall

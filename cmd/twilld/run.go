@@ -50,12 +50,16 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	p, err := build(ctx, o, log)
 	if err != nil {
+		if signalled.Err() == nil {
+			p.store.sayEnd(err)
+		}
 		cancel()
 		return errors.Join(ignoreDone(signalled, err), group.Wait())
 	}
 	defer p.close()
 	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.Network.Backend, "version", version)
 	if err := servePolicies(ctx, group, o, p); err != nil {
+		p.store.sayEnd(err)
 		cancel()
 		return errors.Join(err, group.Wait())
 	}
@@ -66,7 +70,9 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	servePods(ctx, group, o, &p.config)
 	group.Go(func() error { return a.Run(ctx) })
 	group.Go(func() error { return a.KeepFiles(ctx) })
-	err = group.Wait()
+	if err = group.Wait(); err != nil && signalled.Err() == nil {
+		p.store.sayEnd(err)
+	}
 	log.Info("twilld ends, the data path stays", "node", p.config.Node)
 	return err
 }

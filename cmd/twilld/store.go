@@ -28,6 +28,20 @@ type store struct {
 	kube *kube.Store // nil for the other kinds
 }
 
+// farewell is how long the end waits until the cluster knows of it.
+const farewell = 3 * time.Second
+
+// sayEnd tells the cluster why the agent ends, where it has a cluster that lets it.
+func (s store) sayEnd(err error) {
+	if s.kube == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	s.kube.Event("Warning", "AgentEnds", err.Error())
+	s.kube.Flush(ctx)
+}
+
 // openStore opens the store and reads the network config.
 func openStore(ctx context.Context, o *options, log *slog.Logger) (store, subnet.Config, error) {
 	switch {

@@ -51,6 +51,9 @@ func (s *Store) Event(kind, reason, message string) {
 	s.events.add(event{kind, reason, truncate(message)})
 }
 
+// Flush writes the events that wait, until ctx is done. While Watch runs it does that.
+func (s *Store) Flush(ctx context.Context) { s.sendQueued(ctx) }
+
 // event is what Event was called with; the same event again is a repetition.
 type event struct{ kind, reason, message string }
 

@@ -45,6 +45,7 @@ func TestStore(t *testing.T) {
 		run  func(*testing.T, *server)
 	}{
 		{"late podCIDR", latePodCIDR},
+		{"last words", lastWords},
 		{"changed podCIDR", changedPodCIDR},
 		{"podCIDR outside of the network", foreignPodCIDR},
 		{"missing family", missingFamily},
@@ -210,6 +211,21 @@ func names(s subnet.Snapshot) []string {
 		n = append(n, l.Node)
 	}
 	return n
+}
+
+// lastWords: an agent that ends before Watch runs can still say why.
+func lastWords(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "192.0.2.0/24"))
+	store, _ := s.open(t, Options{})
+	_, err := store.Acquire(t.Context(), want4)
+	if err == nil {
+		t.Fatal("got a lease outside of the network")
+	}
+	store.Event(warning, "AgentEnds", err.Error())
+	store.Flush(t.Context())
+	if got := s.eventsOf(t, self, "AgentEnds"); len(got) != 1 || !strings.Contains(got[0].Message, "192.0.2.0/24") {
+		t.Errorf("got %+v", got)
+	}
 }
 
 func latePodCIDR(t *testing.T, s *server) {

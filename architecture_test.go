@@ -82,7 +82,7 @@ var arrows = []struct {
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject"}},
 	{"internal/kubeclient", []string{"internal/redial"}},
 	{"internal/...", nil},
-	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "agent/keptfile", "agent/masquerade",
+	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "internal/jsonobject", "agent/keptfile", "agent/masquerade",
 		"agent/checksum"}},
 	{"agent/checksum", nil},
 	{"agent/masquerade", []string{"internal/causes", "internal/jsonobject"}},

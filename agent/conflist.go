@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/twill-net/twill/agent/keptfile"
+	"github.com/twill-net/twill/internal/jsonobject"
 )
 
 // Conflist is the CNI config that makes a runtime start pods: the agent writes it when the data
@@ -34,8 +35,8 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 	if err != nil {
 		return fmt.Errorf("read the CNI config: %w", err)
 	}
-	if !json.Valid(want) {
-		return fmt.Errorf("the CNI config %s is not JSON: want a conflist with a list of plugins", c.Source)
+	if _, err := jsonobject.Parse(want); err != nil {
+		return fmt.Errorf("the CNI config %s: want a conflist with a list of plugins: %w", c.Source, err)
 	}
 	if err := files.Write(c.Target, 0o644, func() ([]byte, error) { return want, nil }); err != nil {
 		return fmt.Errorf("write the CNI config: %w", err)

@@ -26,9 +26,10 @@ func TestConflist(t *testing.T) {
 	c := Conflist{Source: path("source"), Target: path("10-twill.conflist")}
 	files := keptfile.New(slog.New(slog.DiscardHandler), &causes.Log{})
 
-	put("source", "{")
-	if err := c.write(files); err == nil || exists("10-twill.conflist") {
-		t.Errorf("a source that is not JSON: %v", err)
+	put("source", "{\n  \"plugins\": [],\n}")
+	want := "source: want a conflist with a list of plugins: malformed JSON at line 3, column 1: "
+	if err := c.write(files); err == nil || !strings.Contains(err.Error(), want) || exists("10-twill.conflist") {
+		t.Errorf("a source that is not JSON: got %v, want %q in it", err, want)
 	}
 	put("source", `{"plugins":[{"type":"twill"}]}`)
 	put(flannelConflist, `{"plugins":[{"type":"bridge"}]}`)
@@ -82,7 +83,7 @@ func TestBadConflist(t *testing.T) {
 			m.agent.Settings.Conflist = Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
 			must(t, os.WriteFile(m.agent.Settings.Conflist.Source, []byte("{"), 0o644))
 			m.agent.reconcile(t.Context())
-			if err := m.agent.status.Ready(); err == nil || !strings.Contains(err.Error(), "is not JSON") {
+			if err := m.agent.status.Ready(); err == nil || !strings.Contains(err.Error(), "malformed JSON") {
 				t.Errorf("without any CNI config: %v", err)
 			}
 			must(t, os.WriteFile(m.agent.Settings.Conflist.Source, []byte(good), 0o644))

@@ -137,7 +137,13 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 }
 
 func (s *Store) dial(ctx context.Context, address string) (net.Conn, error) {
-	return s.dialer.DialContext(ctx, "tcp", address)
+	c, err := s.dialer.DialContext(ctx, "tcp", address)
+	if err == nil {
+		s.undialed.Store(nil)
+	} else if !errors.Is(err, context.Canceled) {
+		s.undialed.Store(&err)
+	}
+	return c, err
 }
 
 // Redial implements subnet.Redialer.
@@ -179,6 +185,9 @@ func (e missingError) Unwrap() error { return e.error }
 
 // failed wraps an error with the operation and the endpoints. It is an outageError unless etcd refused the request.
 func (s *Store) failed(operation string, err error) error {
+	if cause := s.undialed.Load(); cause != nil && errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", *cause, err) // which else would not be said
+	}
 	wrapped := fmt.Errorf("%s at etcd %s: %w", operation, strings.Join(s.options.Endpoints, ","), err)
 	var refused rpctypes.EtcdError
 	// An old auth revision is also InvalidArgument, but goes away with the next token.

@@ -55,3 +55,18 @@ func TestWatchEnds(t *testing.T) {
 		t.Error("a report after the end")
 	}
 }
+
+// TestOutageSaysWhy: the client gives up with no more than that its time is over, and the cause is said with it.
+func TestOutageSaysWhy(t *testing.T) {
+	s, err := New(Options{Endpoints: []string{"http://127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = s.Config(ctx)
+	if !IsOutage(err) || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("got %v, want that the connection was refused", err)
+	}
+}

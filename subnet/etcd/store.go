@@ -40,6 +40,7 @@ type Store struct {
 	clientMu sync.Mutex
 	client   *clientv3.Client
 	dialer   redial.Dialer
+	undialed atomic.Pointer[error] // why the last connection could not be opened; nil: it could
 	closed   bool
 
 	claiming chan struct{} // a lock that a context can give up on: one claim at a time

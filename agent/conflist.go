@@ -26,7 +26,13 @@ const flannelConflist = "10-flannel.conflist"
 // and people do.
 const replaced = ".replaced-by-twill"
 
-// write brings the target to the source's content, which files keeps, and takes flannel's out of the way.
+// installed returns the path of the file that says what the agent last installed. Runtimes do not read it for its name.
+func (c Conflist) installed() string {
+	return filepath.Join(filepath.Dir(c.Target), "."+filepath.Base(c.Target)+".source")
+}
+
+// write brings the source's content into the target, where files keeps it beside what others have added, and takes
+// flannel's out of the way.
 func (c Conflist) write(files *keptfile.Keeper) error {
 	if c.Source == "" {
 		return nil
@@ -38,8 +44,17 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 	if _, err := jsonobject.Parse(want); err != nil {
 		return fmt.Errorf("the CNI config %s: want a conflist with a list of plugins: %w", c.Source, err)
 	}
-	if err := files.Write(c.Target, 0o644, func() ([]byte, error) { return want, nil }); err != nil {
+	earlier, err := os.ReadFile(c.installed())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read which CNI config was installed: %w", err)
+	}
+	merge := func(content, have []byte) ([]byte, bool) { return mergeLists(earlier, content, have) }
+	source := func() ([]byte, error) { return want, nil }
+	if err := files.Share(c.Target, 0o644, source, merge); err != nil {
 		return fmt.Errorf("write the CNI config: %w", err)
+	}
+	if err := files.Write(c.installed(), 0o644, source); err != nil {
+		return fmt.Errorf("note which CNI config is installed: %w", err)
 	}
 	return c.retireFlannel()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/agent/keptfile"
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/testwait"
 )
 
 func TestConflist(t *testing.T) {
@@ -55,9 +56,9 @@ func TestConflist(t *testing.T) {
 	if err := os.Remove(c.Target); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.write(files); err != nil || !exists("10-twill.conflist") {
-		t.Errorf("a removed conflist does not come back: %v", err)
-	}
+	testwait.Until(t, "a removed conflist comes back", func() bool {
+		return c.write(files) == nil && exists("10-twill.conflist")
+	})
 	if list, _ := filepath.Glob(path(".twill-*")); len(list) > 0 {
 		t.Errorf("leftovers: %v", list)
 	}

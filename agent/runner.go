@@ -103,10 +103,13 @@ type Report struct {
 	Policies *PolicyStatus `json:"policies,omitempty"`
 	// FastPath says whether pods' packets take it; nil: nobody wants that.
 	FastPath *FastPathStatus `json:"fastPath,omitempty"`
+	// Contended are files that another program keeps changing.
+	Contended []string `json:"contended,omitempty"`
 }
 
 func (a *Agent) report() Report {
-	r := Report{Node: a.Node, Backend: a.Network.Backend, NameTakenBy: a.disputes.open(), Policies: a.policyStatus(), FastPath: a.status.fast()}
+	r := Report{Node: a.Node, Backend: a.Network.Backend, NameTakenBy: a.disputes.open(), Policies: a.policyStatus(),
+		FastPath: a.status.fast(), Contended: a.files.Contended()}
 	if err := a.status.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

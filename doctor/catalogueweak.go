@@ -87,6 +87,13 @@ var weakKinds = map[kind]Kind{
 			"a while",
 		Fix: "find what does it: the agent's log names the object, ip monitor shows the writer's protocol",
 		See: "ip -ts monitor route neigh"},
+	fileContended: {ID: "file-contended", Severity: Risk,
+		Title: "another program keeps changing a file of the agent's",
+		Why: "both write it again and again; of the CNI config, it is chance which of the two a new pod gets, and with which " +
+			"plugins",
+		Fix: "find the program, and let one of the two write the file: its installer is a DaemonSet's pod on this node, or " +
+			"what manages the node's configuration; a plugin that is added to the CNI config stays, one that takes Twill's out does not",
+		See: "cat /etc/cni/net.d/10-twill.conflist; inotifywait --monitor /etc/cni/net.d"},
 	policiesNotEnforced: {ID: "policies-not-enforced", Severity: Risk,
 		Title: "network policies are not enforced on this node as they are",
 		Why:   "pods reach each other that policies are meant to keep apart, or do not that are allowed to",

@@ -72,6 +72,7 @@ type Agent struct {
 	Policies     *PolicyStatus      // of network policies; nil: it does not enforce them, or did not say
 	FastPath     *FastPathStatus    // nil: nobody wants one, or it did not say
 	Metrics      map[string]float64 // its counters, summed over labels; nil if they are not served
+	Contended    []string           // files that another program keeps changing
 }
 
 // Runner is the state of a backend's own process, which is no kernel state, from the agent's /status.
@@ -242,6 +243,7 @@ type ConfFile struct {
 	Hidden     bool // it may not be read from here
 	Plugins    []string
 	SubnetFile string
+	Carries    bool // pods get Twill's network by it, too: it has Twill's plugin in it, as Multus' and some meshes' have
 }
 
 // Reservations are the reserved addresses of pods.

@@ -45,6 +45,9 @@ func (e *exam) checkAgent() {
 		e.find(contended, "objects that the agent owns", "no conflicts",
 			fmt.Sprintf("%.0f since the agent started", n), "")
 	}
+	for _, path := range e.Agent.Contended {
+		e.find(fileContended, path, "one program that writes it", "another one changes it again and again", "")
+	}
 }
 
 // movesPackets reports whether the agent moves the packets between nodes itself, through a TUN device.

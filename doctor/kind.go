@@ -143,6 +143,7 @@ const (
 	leftoverEntries
 	leftoverRules
 	contended
+	fileContended
 	policiesNotEnforced
 	policyEnginesBoth
 	policiesIPVS

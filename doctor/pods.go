@@ -86,6 +86,7 @@ func (e *exam) checkCNI() {
 	c := e.CNI
 	i := slices.IndexFunc(c.Files, func(f ConfFile) bool { return f.Name == c.Ours })
 	path := c.Dir + "/" + c.Ours
+	rival := slices.IndexFunc(c.Files, func(f ConfFile) bool { return f.Name < c.Ours && f.Error == "" && !f.Carries })
 	switch {
 	case c.Dir == "" || e.Bridge == "" && i < 0: // without a bridge, pods are another plugin's, or no runtime's of CNI
 	case i < 0:
@@ -97,8 +98,8 @@ func (e *exam) checkCNI() {
 	case c.Files[i].Hidden:
 	case c.Files[i].Error != "":
 		e.find(conflistInvalid, path, "a conflist", c.Files[i].Error, "")
-	case i > 0:
-		first := c.Dir + "/" + c.Files[0].Name
+	case rival >= 0:
+		first := c.Dir + "/" + c.Files[rival].Name
 		e.find(conflistShadowed, first, path+" is the first", "it sorts before "+c.Ours,
 			fmt.Sprintf("mv %s %s.disabled", first, first))
 	default:

@@ -20,7 +20,7 @@ import (
 // codes are the fields of Facts whose strings are names, codes or commands, by their types. All others are for people.
 var codes = map[string][]string{
 	"Facts":        {"Node", "Bridge", "Sysctls", "Release", "PortDevice"},
-	"Agent":        {"Metrics", "Version"},
+	"Agent":        {"Metrics", "Version", "Contended"},
 	"Lease":        {"Path"},
 	"EnvFile":      {"Path", "Boot"},
 	"Port":         {"Name", "Master", "PodMAC", "Takes"},
@@ -229,6 +229,10 @@ var ailments = []struct {
 	{"conflist-invalid", "", func(f *Facts) {
 		f.CNI = CNI{Dir: "/x", Ours: "a", Files: []ConfFile{{Name: "a", Error: "it has no plugins"}}}
 	}},
+	{"conflist-shadowed", "", func(f *Facts) {
+		f.CNI = CNI{Dir: "/x", Ours: "b", Files: []ConfFile{{Name: "a", Carries: true}, {Name: "aa", Error: "x"}, {Name: "ab"}, {Name: "b"}}}
+	}},
+	{"file-contended", "", func(f *Facts) { f.Agent.Contended = []string{"/x/a"} }},
 	{"agent-deaf", "", func(f *Facts) { f.Agent.Unresponsive, f.Agent.NotReady = true, "no lease" }},
 	{"agent-not-ready", "", func(f *Facts) { f.Agent.NotReady = "connection refused" }},
 	{"runner-down", "agent", func(f *Facts) { f.Agent.Runner = &Runner{Error: "it has not started yet", Detail: "running"} }},

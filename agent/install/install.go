@@ -105,8 +105,12 @@ func (k *Keeper) rivals() {
 
 // Rival returns the config that a runtime uses instead of the conflist at path, empty if there is
 // none. Runtimes use the first of *.conf, *.conflist and *.json, in the order of their names, that
-// they can read.
+// they can read. One that carries the conflist's plugin is no rival.
 func Rival(path string) (string, error) {
+	plugin := "twill"
+	if ours, ok := readConfig(path); ok {
+		plugin = ours.types()[0]
+	}
 	entries, err := os.ReadDir(filepath.Dir(path)) // in the order of names
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -121,7 +125,7 @@ func Rival(path string) (string, error) {
 		switch filepath.Ext(e.Name()) {
 		case ".conf", ".conflist", ".json":
 			other := filepath.Join(filepath.Dir(path), e.Name())
-			if !strings.HasPrefix(e.Name(), ".") && isConfig(other) {
+			if c, ok := readConfig(other); ok && !strings.HasPrefix(e.Name(), ".") && !c.carries(plugin) {
 				return other, nil
 			}
 		}
@@ -129,15 +133,40 @@ func Rival(path string) (string, error) {
 	return "", nil
 }
 
-// isConfig reports whether a runtime would use the file: it names a plugin.
-func isConfig(path string) bool {
+// config is a CNI config: a list of plugins, or one alone. Multus has those that it calls in it, or
+// reads them where its own config says.
+type config struct {
+	Type      string
+	Plugins   []config
+	Delegates []config
+}
+
+// readConfig reports false for what no runtime would use: it names no plugin.
+func readConfig(path string) (c config, ok bool) {
 	data, err := os.ReadFile(path)
-	if err != nil {
-		return false
+	return c, err == nil && json.Unmarshal(data, &c) == nil && len(c.types()) > 0
+}
+
+// types returns those of the plugins that are started.
+func (c config) types() (all []string) {
+	if c.Type != "" {
+		all = append(all, c.Type)
 	}
-	var conf struct {
-		Type    string
-		Plugins []struct{ Type string }
+	for _, p := range slices.Concat(c.Plugins, c.Delegates) {
+		all = append(all, p.types()...)
 	}
-	return json.Unmarshal(data, &conf) == nil && (conf.Type != "" || len(conf.Plugins) > 0)
+	return all
+}
+
+// carries reports whether pods get the network of a plugin by the config of another program: a
+// mesh's copy of that plugin's own with the mesh's plugin behind, or Multus.
+func (c config) carries(plugin string) bool {
+	multus := strings.HasPrefix(c.Type, "multus") && len(c.Delegates) == 0
+	return multus || slices.Contains(c.types(), plugin)
+}
+
+// Carries reports whether pods get the network of a plugin by the CNI config at path.
+func Carries(path, plugin string) bool {
+	c, ok := readConfig(path)
+	return ok && c.carries(plugin)
 }

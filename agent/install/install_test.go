@@ -371,6 +371,10 @@ func TestRival(t *testing.T) {
 		{"05-other.conflist.bak", `{"type":"bridge"}`, ""},
 		{".05-other.conf", `{"type":"bridge"}`, ""},
 		{"99-other.conflist", `{"plugins":[{"type":"bridge"}]}`, ""},
+		{"02-istio-cni.conflist", `{"plugins":[{"type":"twill"},{"type":"istio-cni"}]}`, ""},
+		{"00-multus.conf", `{"type":"multus","delegates":[{"name":"cbr0","plugins":[{"type":"twill"}]}]}`, ""},
+		{"00-multus.conf", `{"type":"multus","delegates":[{"type":"bridge"}]}`, "00-multus.conf"},
+		{"00-multus.conf", `{"type":"multus-shim"}`, ""},
 	} {
 		dir := t.TempDir()
 		put(t, filepath.Join(dir, "10-twill.conflist"), `{"plugins":[{"type":"twill"}]}`)

@@ -22,9 +22,12 @@ import (
 )
 
 // A file is put back repairs times at once, and then once in repairPause: as often as what the agent has in the kernel.
+// It is contended if it was put back duel times within duelTime.
 const (
 	repairs     = 30
 	repairPause = time.Second / 3
+	duel        = 10
+	duelTime    = time.Minute
 )
 
 // Keeper keeps files. Make it with New. Without Run, files are put back by Write and Check only.
@@ -50,10 +53,13 @@ type file struct {
 	mu      sync.Mutex
 	mode    fs.FileMode
 	content func() ([]byte, error)
-	sum     [sha256.Size]byte
-	dir     fs.FileMode // of the directory when the file was last there
-	written *attributes // as the file had them when it was written; nil: an earlier process wrote it
+	asked   [sha256.Size]byte // of the content
+	sum     [sha256.Size]byte // of the file when it was last in order
+	dir     fs.FileMode       // of the directory when the file was last there
+	written *attributes       // as the file had them when it was written; nil: an earlier process wrote it
 	limit   *rate.Limiter
+	puts    []time.Time // when it was put back, the last duel times
+	shared
 }
 
 // attributes are what is kept of a file beside its content.
@@ -66,6 +72,10 @@ type attributes struct {
 // reduced that to, as long as the owner may read the file. It makes no directory that was not there. An error is
 // logged, and the file is tried again.
 func (k *Keeper) Write(path string, mode fs.FileMode, content func() ([]byte, error)) error {
+	return k.keep(path, mode, content, nil)
+}
+
+func (k *Keeper) keep(path string, mode fs.FileMode, content func() ([]byte, error), merge Merge) error {
 	f := k.file(path)
 	defer notify(k.events) // what is new is not watched yet, and a check may have left alone what is written
 	f.mu.Lock()
@@ -74,20 +84,24 @@ func (k *Keeper) Write(path string, mode fs.FileMode, content func() ([]byte, er
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(data)
 	if f.content == nil {
 		f.mode = mode
 	}
-	known := f.content != nil && f.sum == sum
-	f.content, f.sum = content, sum
+	asked := sha256.Sum256(data)
+	known := f.content != nil && f.asked == asked
+	f.content, f.merge, f.asked = content, merge, asked
+	if !known {
+		f.sum = asked
+	}
 	switch was := f.differs(); {
 	case was == "":
+	case known && f.unfinished(): // Run looks again
 	case known:
 		if err := k.putBack(f, was); !errors.Is(err, errOften) {
 			return err
 		}
 	default:
-		if err := f.write(data); err != nil {
+		if err := f.write(f.merged(data)); err != nil {
 			k.failed(f, err)
 			return err
 		}
@@ -114,7 +128,11 @@ func (k *Keeper) check(f *file) bool {
 		return true
 	}
 	was := f.differs()
-	return was == "" || k.putBack(f, was) == nil
+	if was == "" {
+		f.damaged = time.Time{}
+		return true
+	}
+	return !f.unfinished() && k.putBack(f, was) == nil
 }
 
 // errOften is why a file waits.
@@ -126,18 +144,39 @@ func (k *Keeper) putBack(f *file, was string) error {
 	}
 	data, err := f.content()
 	if err == nil {
-		err = f.write(data)
+		f.asked = sha256.Sum256(data)
+		err = f.write(f.merged(data))
 	}
 	if err != nil {
 		k.failed(f, err)
 		return err
 	}
 	notify(k.events)
+	if f.puts = append(f.puts, time.Now()); len(f.puts) > duel {
+		f.puts = f.puts[1:]
+	}
+	if f.contended() {
+		k.causes.Add(k.log, slog.LevelWarn, "another program keeps changing a file", f.path, "path", f.path)
+	}
 	if !k.causes.Add(k.log, slog.LevelInfo, "put a file back", f.path, "path", f.path, "was", was) {
 		k.log.Debug("put a file back", "path", f.path, "was", was)
 	}
 	return nil
 }
+
+// Contended returns the paths of the files that another program keeps changing.
+func (k *Keeper) Contended() (paths []string) {
+	for _, f := range k.list() {
+		f.mu.Lock()
+		if f.contended() {
+			paths = append(paths, f.path)
+		}
+		f.mu.Unlock()
+	}
+	return paths
+}
+
+func (f *file) contended() bool { return len(f.puts) == duel && time.Since(f.puts[0]) < duelTime }
 
 // Lost returns an error if the directory of a file was deleted on the host while it is mounted here, as in a container:
 // nothing can be made in it any more, and one that the host makes again is another. A new container has that one.
@@ -194,6 +233,7 @@ func (f *file) write(data []byte) error {
 		return err
 	}
 	f.sum, f.written = sha256.Sum256(data), attributesOf(info)
+	f.inOrder(data)
 	return f.noteDir()
 }
 
@@ -228,7 +268,7 @@ func (f *file) differs() string {
 	case have.mode != want.mode && !stricter(have.mode, f.mode):
 		return "of the mode " + have.mode.String()
 	}
-	if sum, err := sumOf(f.path); err != nil || sum != f.sum {
+	if sum, err := sumOf(f.path); (err != nil || sum != f.sum) && !f.accepted() {
 		return "altered"
 	}
 	if stricter(have.mode, f.mode) {
@@ -252,7 +292,7 @@ func attributesOf(info fs.FileInfo) *attributes {
 }
 
 func sumOf(path string) (sum [sha256.Size]byte, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := open(path)
 	if err != nil {
 		return sum, err
 	}
@@ -262,6 +302,11 @@ func sumOf(path string) (sum [sha256.Size]byte, err error) {
 		return sum, err
 	}
 	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+// open opens a file that somebody may have replaced by something else.
+func open(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 }
 
 // notify puts a notification into a channel that has room for one, unless one is there.

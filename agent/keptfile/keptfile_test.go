@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -313,8 +314,18 @@ func TestOften(t *testing.T) {
 		if want := repairs + int(3*time.Second/repairPause); writes < want-1 || writes > want {
 			t.Errorf("it was put back %d times, want %d", writes, want)
 		}
-		if n := s.log.count("msg="); n != 1 {
-			t.Errorf("%d lines are logged", n)
+		if n := s.log.count(`msg="put a file back"`); n != 1 {
+			t.Errorf("%d lines tell that it was put back", n)
+		}
+		if n := s.log.count("another program keeps changing a file"); n != 1 {
+			t.Errorf("%d lines tell that another program changes it", n)
+		}
+		if got := s.keeper.Contended(); !slices.Equal(got, []string{s.path}) {
+			t.Errorf("contended are %q, want the file", got)
+		}
+		time.Sleep(duelTime)
+		if got := s.keeper.Contended(); len(got) > 0 {
+			t.Errorf("a minute later %q are contended", got)
 		}
 	})
 }
@@ -328,8 +339,8 @@ func TestOftenIsPutBack(t *testing.T) {
 		s.must(os.Truncate(s.path, 0))
 		s.eventually("the file is back", func() error { return s.fine(0o644) })
 	}
-	if n := s.log.count("msg="); n != 1 {
-		t.Errorf("%d lines are logged", n)
+	if n := s.log.count(`msg="put a file back"`); n != 1 {
+		t.Errorf("%d lines tell that it was put back", n)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/agent/install"
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/plugin/ipam"
@@ -69,6 +70,13 @@ func (g *gathering) cni(dir, name string) (doctor.CNI, conf) {
 		if c.Files = append(c.Files, file); f == name {
 			ours = content
 		}
+	}
+	plugin := "twill"
+	if len(ours.Plugins) > 0 {
+		plugin = ours.Plugins[0].Type
+	}
+	for i := range c.Files {
+		c.Files[i].Carries = install.Carries(filepath.Join(dir, c.Files[i].Name), plugin)
 	}
 	return c, ours
 }

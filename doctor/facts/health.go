@@ -31,13 +31,14 @@ func askHealth(a *doctor.Agent, address string) {
 	}
 	if status, text, err := ask(address, "/status"); err == nil && status == http.StatusOK {
 		r := answerOf(text)
-		a.NameTakenBy, a.Runner, a.Policies, a.FastPath = r.NameTakenBy, r.Runner, r.Policies, r.FastPath
+		a.NameTakenBy, a.Contended, a.Runner, a.Policies, a.FastPath = r.NameTakenBy, r.Contended, r.Runner, r.Policies, r.FastPath
 	}
 }
 
 // answer is what the doctor reads of the agent's answer to /status, nil for what it has not.
 type answer struct {
 	NameTakenBy string
+	Contended   []string
 	Runner      *doctor.Runner
 	Policies    *doctor.PolicyStatus
 	FastPath    *doctor.FastPathStatus

@@ -28,8 +28,9 @@ type Choice struct {
 type rule struct {
 	text    string // as an error shows it
 	matches func(netstate.Interface, netip.Addr) bool
-	best    netip.Addr // of several addresses that match, this one; invalid: the first
-	err     error      // it cannot be tried
+	best    netip.Addr   // of several addresses that match, this one; invalid: the first
+	last    []netip.Addr // what this node advertised in an earlier run
+	err     error        // it cannot be tried
 }
 
 // given reports whether flags name the interface.

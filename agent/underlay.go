@@ -18,7 +18,7 @@ type routeTo func(netip.Addr) (dev string, src netip.Addr, err error)
 // address of each, by the first rule that finds one. If no interface has all of them, each family
 // gets its own.
 //
-// What was chosen before stays as long as its rule matches it. If an interface appears that matches
+// What was chosen before stays as long as its rule matches it, and is chosen again when it is back. If an interface appears that matches
 // an earlier rule, that one is chosen. But if the rule that chose matches nothing any more, later
 // rules are not tried: a flapping interface is an error, and does not move the overlay to another
 // network.
@@ -50,10 +50,11 @@ func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Famil
 		if isWorse(rules, k, families, before) {
 			break
 		}
+		r.last = c.Last
 		i, addrs, ok := r.find(interfaces, families, before)
 		switch {
 		case ok && i.Up:
-			return c.underlays(i, addrs, r.text), nil
+			return c.underlays(i, addrs, r, before), nil
 		case ok && (last.By == "" || last.By == r.text):
 			return nil, fmt.Errorf("the interface %s, which matches %s, is down", i.Name, r.text)
 		case r.err != nil:
@@ -64,7 +65,7 @@ func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Famil
 	}
 	stays := ""
 	if last.By != "" {
-		stays = fmt.Sprintf(" any more, %s with %s stays", last.Dev, last.Local)
+		stays = fmt.Sprintf(" any more, %s with %s stays%s", last.Dev, last.Local, unfitOn(interfaces, last))
 	}
 	return nil, fmt.Errorf("no interface with an %s address matches %s%s; there are: %s",
 		familyNames(families), strings.Join(slices.Compact(tried), " or "), stays, describe(interfaces))
@@ -108,26 +109,51 @@ func (r rule) find(interfaces []netstate.Interface, families []netstate.Family,
 	return netstate.Interface{}, nil, false
 }
 
-// addr returns the address of one family that r matches on i: the one of before, else the rule's
-// own, else the first.
+// addr returns the address of one family that r matches on i, the one of the highest rank.
 func (r rule) addr(i netstate.Interface, f netstate.Family, before backend.Underlay) (best netip.Addr, ok bool) {
-	rank := func(a netip.Addr) int {
-		switch a {
-		case before.Local:
-			return 2
-		case r.best:
-			return 1
-		}
-		return 0
-	}
-	for _, p := range i.Addrs {
-		a := p.Addr()
+	for most, k := unfit, 0; k < len(i.Addrs); k++ {
+		a := i.Addrs[k].Addr()
 		usable := netstate.FamilyOf(a) == f && (!a.IsLoopback() || a == r.best) && r.matches(i, a)
-		if usable && (!ok || rank(a) > rank(best)) {
-			best, ok = a, true
+		if rank := r.rank(i, a, before); usable && rank > most {
+			best, ok, most = a, true, rank
 		}
 	}
 	return best, ok
+}
+
+// The ranks of an interface's addresses. What was chosen first comes first whenever it is there. What the interface may
+// not have for good is chosen if there is nothing else, and never in place of an address that is away: then that one
+// stays until it is back.
+const (
+	unfit = iota
+	passing
+	passingNow // it is chosen already
+	lasting
+	named // the rule's own
+	now
+	atFirst
+	atLast // of an earlier run
+)
+
+func (r rule) rank(i netstate.Interface, a netip.Addr, before backend.Underlay) int {
+	here := i.Name == before.Dev
+	switch {
+	case slices.Contains(r.last, a):
+		return atLast
+	case here && a == before.First:
+		return atFirst
+	case here && a == before.Local && i.Keeps(a):
+		return now
+	case a == r.best:
+		return named
+	case i.Keeps(a):
+		return lasting
+	case here && a == before.Local:
+		return passingNow
+	case here && !before.Passing && !i.Has(before.Local):
+		return unfit
+	}
+	return passing
 }
 
 // first orders true before false.
@@ -141,17 +167,35 @@ func first(a, b bool) int {
 	return 1
 }
 
-func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by string) []backend.Underlay {
+func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by rule, before backend.Node) []backend.Underlay {
 	var list []backend.Underlay
 	for _, a := range addrs {
 		u := backend.Underlay{
-			Dev: i.Name, Local: a, Public: a, MTU: i.MTU, OnLink: i.OnLink, AcceptRA: i.AcceptRA, By: by}
+			Dev: i.Name, Local: a, First: a, Passing: !i.Keeps(a), Public: a, MTU: i.MTU, OnLink: i.OnLink,
+			AcceptRA: i.AcceptRA, By: by.text}
+		was, _ := before.Underlay(netstate.FamilyOf(a))
+		if was.Dev == i.Name && was.First.IsValid() && by.matches(i, was.First) {
+			u.First = was.First
+		}
 		if p := c.public(netstate.FamilyOf(a)); p.IsValid() {
 			u.Public = p
 		}
 		list = append(list, u)
 	}
 	return list
+}
+
+// unfitOn says which address of an underlay's interface does not replace the one that is away, empty if there is none.
+func unfitOn(interfaces []netstate.Interface, away backend.Underlay) string {
+	for _, i := range interfaces {
+		for _, p := range i.Addrs {
+			a := p.Addr()
+			if i.Name == away.Dev && netstate.FamilyOf(a) == away.Family() && !i.Keeps(a) && !away.Passing {
+				return fmt.Sprintf(", and %s does not take its place: it is deprecated, secondary or alone in its subnet", a)
+			}
+		}
+	}
+	return ""
 }
 
 // public returns the address that the flags or the cluster say to advertise, invalid if none.

@@ -168,6 +168,64 @@ func TestPickAgain(t *testing.T) {
 	}
 }
 
+// TestPickReturns: an address that is away for a moment is chosen again, also if the interface got another one
+// meanwhile, and no address takes its place that the interface may not have for good.
+func TestPickReturns(t *testing.T) {
+	const none = "no interface"
+	eth1 := func(passing []netip.Addr, own ...string) []netstate.Interface {
+		return []netstate.Interface{{Name: "eth1", Up: true, Addrs: prefixes(own...), Passing: passing, Default: netstate.Families[:]}}
+	}
+	type step struct {
+		interfaces []netstate.Interface
+		want       string
+	}
+	for _, c := range []struct {
+		name   string
+		choice Choice
+		family []netstate.Family
+		steps  []step
+	}{
+		{"another one meanwhile", Choice{Names: []string{"eth1"}}, ipv4, []step{
+			{eth1(nil, "10.64.0.1/24"), "10.64.0.1"}, {eth1(nil, "10.64.0.9/24"), "10.64.0.9"},
+			{eth1(addrs("10.64.0.1"), "10.64.0.9/24", "10.64.0.1/24"), "10.64.0.1"}}},
+		{"a virtual address alone", Choice{}, ipv4, []step{
+			{eth1(nil, "10.64.0.1/24", "10.64.0.200/32"), "10.64.0.1"}, {eth1(nil, "10.64.0.200/32"), none},
+			{eth1(nil, "10.64.0.200/32", "10.64.0.1/24"), "10.64.0.1"}}},
+		{"a deprecated address alone", Choice{}, ipv6, []step{
+			{eth1(addrs("fd64::dead"), "fd64::1/64", "fd64::dead/64"), "fd64::1"}, {eth1(addrs("fd64::dead"), "fd64::dead/64"), none},
+			{eth1(addrs("fd64::dead"), "fd64::1/64", "fd64::dead/64"), "fd64::1"}}},
+		{"a virtual address comes first", Choice{Names: []string{"eth1"}}, ipv4, []step{
+			{eth1(nil, "10.64.0.200/32", "10.64.0.1/24"), "10.64.0.1"}}},
+		{"a machine has nothing else", Choice{Names: []string{"eth1"}}, ipv4, []step{
+			{eth1(nil, "10.64.0.1/32"), "10.64.0.1"}, {eth1(nil, "10.64.0.2/32"), "10.64.0.2"},
+			{eth1(nil, "10.64.0.2/32", "10.64.0.3/24"), "10.64.0.3"}}},
+		{"a rule names it", Choice{Names: []string{"10.64.0.200"}}, ipv4, []step{
+			{eth1(nil, "10.64.0.1/24", "10.64.0.200/32"), "10.64.0.200"}}},
+		{"of an earlier run", Choice{Names: []string{"eth1"}, Last: addrs("10.64.0.1")}, ipv4, []step{
+			{eth1(addrs("10.64.0.1"), "10.64.0.9/24", "10.64.0.1/24"), "10.64.0.1"}}},
+		{"of an earlier run, away at the start", Choice{Names: []string{"eth1"}, Last: addrs("10.64.0.1")}, ipv4, []step{
+			{eth1(nil, "10.64.0.9/24"), "10.64.0.9"}, {eth1(nil, "10.64.0.9/24", "10.64.0.1/24"), "10.64.0.1"}}},
+		{"renumbered for good", Choice{Names: []string{"eth1"}}, ipv4, []step{
+			{eth1(nil, "10.64.0.1/24"), "10.64.0.1"}, {eth1(nil, "10.64.0.9/24"), "10.64.0.9"},
+			{eth1(nil, "10.64.0.5/24", "10.64.0.9/24"), "10.64.0.9"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var before []backend.Underlay
+			for k, s := range c.steps {
+				us, err := c.choice.pick(s.interfaces, c.family, backend.Node{Underlays: before}, nil)
+				switch {
+				case s.want == none && (err == nil || !strings.Contains(err.Error(), " stays, and ") || !strings.Contains(err.Error(), "does not take its place")):
+					t.Errorf("step %d: got %+v, %v", k, us, err)
+				case s.want != none && (err != nil || us[0].Local.String() != s.want):
+					t.Fatalf("step %d: got %+v, %v, want %s", k, us, err, s.want)
+				case err == nil:
+					before = us
+				}
+			}
+		})
+	}
+}
+
 // TestPickAwaitsNodeIP: a node's own address that no interface has may still come, or an address
 // translator may have it.
 func TestPickAwaitsNodeIP(t *testing.T) {

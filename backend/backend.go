@@ -93,6 +93,8 @@ func (n Network) Foreign() subnet.Foreign {
 type Underlay struct {
 	Dev      string
 	Local    netip.Addr     // an address of Dev
+	First    netip.Addr     // what Local was at first, which it becomes again if it is back
+	Passing  bool           // Dev may not have Local for good
 	Public   netip.Addr     // what is advertised to peers; Local unless told otherwise
 	MTU      int            // of Dev, bytes
 	OnLink   []netip.Prefix // what is reached through Dev without a gateway

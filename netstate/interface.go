@@ -18,6 +18,7 @@ type Interface struct {
 	AcceptRA bool           // IPv6 router advertisements may configure it
 	LosesRA  bool           // and do so until the host forwards IPv6
 	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first
+	Passing  []netip.Addr   // of Addrs, the deprecated, temporary and secondary ones
 	OnLink   []netip.Prefix // reached without a gateway, masked
 	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not
 	// ChecksumsOff says that a VXLAN device does not leave the checksums of its packets to the NIC.
@@ -32,6 +33,13 @@ type Interface struct {
 // Has reports whether a is one of i's addresses.
 func (i Interface) Has(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// Keeps reports whether a is an address that i probably has for good, and no other machine at times: neither a passing
+// one nor one that is alone in its subnet.
+func (i Interface) Keeps(a netip.Addr) bool {
+	return !slices.Contains(i.Passing, a) &&
+		slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == a && !p.IsSingleIP() })
 }
 
 // NeighState is the state of an entry of a neighbour table: one of the kernel's NUD_ bits, 0 for none.

@@ -57,13 +57,22 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		}
 		for _, addr := range addrs {
 			if addr.index == index && !linkLocal(addr.prefix.Addr()) {
-				i.Addrs, carriers[index] = append(i.Addrs, addr.prefix), true
+				addr.addTo(&i)
+				carriers[index] = true
 			}
 		}
 		interfaces = append(interfaces, i)
 	}
 	k.carriers.Store(&carriers)
 	return interfaces, ctx.Err()
+}
+
+// addTo adds the address to its interface. Secondary addresses of IPv4 have the flag of temporary ones of IPv6.
+func (a address) addTo(i *netstate.Interface) {
+	i.Addrs = append(i.Addrs, a.prefix)
+	if a.flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_SECONDARY) != 0 {
+		i.Passing = append(i.Passing, a.prefix.Addr())
+	}
 }
 
 // unlikely orders addresses as flannel does: permanent ones first, then temporary ones, those with a lifetime,

@@ -450,3 +450,32 @@ func TestDefaultOnLink(t *testing.T) {
 	}
 	t.Errorf("u0 is not as expected: %+v, %v", all, err)
 }
+
+// TestPassing: an address that the kernel has as secondary or deprecated may not be the interface's for good.
+func TestPassing(t *testing.T) {
+	h := fresh(t)
+	for _, c := range []string{"ip link add u0 type bridge", "ip link set u0 up", "ip addr add 192.0.2.1/24 dev u0",
+		"ip addr add 192.0.2.200/24 dev u0", "ip addr add 192.0.2.201/32 dev u0", "ip addr add 2001:db8::1/64 dev u0 nodad",
+		"ip addr add 2001:db8::dead/64 dev u0 nodad preferred_lft 0"} {
+		if err := h.Command(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := h.Machine.Interfaces(t.Context())
+	for _, i := range all {
+		if i.Name != "u0" {
+			continue
+		}
+		if got := fmt.Sprint(i.Passing); got != "[192.0.2.200 2001:db8::dead]" {
+			t.Errorf("passing are %s of %v", got, i.Addrs)
+		}
+		for addr, want := range map[string]bool{"192.0.2.1": true, "192.0.2.200": false, "192.0.2.201": false, "2001:db8::1": true,
+			"2001:db8::dead": false, "192.0.2.9": false} {
+			if i.Keeps(netip.MustParseAddr(addr)) != want {
+				t.Errorf("u0 keeps %s: %t", addr, !want)
+			}
+		}
+		return
+	}
+	t.Errorf("no u0 in %+v, %v", all, err)
+}

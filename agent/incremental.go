@@ -33,7 +33,8 @@ func (a *Agent) incremental(ctx context.Context) bool {
 	}
 	a.setApplied(a.loop.desired.want)
 	a.history.settled = snap
-	a.sendView(a.loop.node, *snap, true)
+	fit, _ := a.leaveOut(a.loop.node, *snap)
+	a.sendView(fit.Node, fit.Snapshot, true)
 	replace(a.saves, *snap)
 	return true
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -84,26 +85,44 @@ func set(names *map[string]bool, name string) {
 // minIPv6MTU is what every IPv6 link must carry, in bytes (RFC 8200): below it the kernel has no IPv6 at all.
 const minIPv6MTU = 1280
 
-func (p Planner) checkMTU(node backend.Node) error {
-	underlay, ok := node.Underlay(netstate.IPv6)
-	if mtu := p.Backend.MTU(node); ok && mtu < minIPv6MTU {
-		return fmt.Errorf("pods would have an MTU of %d bytes, and IPv6 needs %d: raise the MTU of %s, which is %d",
-			mtu, minIPv6MTU, underlay.Dev, underlay.MTU)
+// Fit returns node and snap without IPv6, and an error that says why, if pods' packets would be too small for it. IPv4
+// needs nothing of it. On a node without IPv4 nothing is left.
+func (p Planner) Fit(node backend.Node, snap subnet.Snapshot) (backend.Node, subnet.Snapshot, error) {
+	_, ok := node.Underlay(netstate.IPv6)
+	mtu := p.Backend.MTU(node)
+	if !ok || mtu >= minIPv6MTU {
+		return node, snap, nil
 	}
-	return nil
-}
-
-// unfit is that the network config asks for more than the machine can carry.
-type unfit struct{ error }
-
-// Fits returns an error if the machine cannot carry what the network config says.
-func (p Planner) Fits(node backend.Node) error {
-	if b, ok := p.Backend.(backend.Fitter); ok {
-		if err := b.Fits(node); err != nil {
-			return unfit{err}
+	smallest := node.Underlays[0]
+	for _, u := range node.Underlays[1:] {
+		if p.mtuOver(node, u) < p.mtuOver(node, smallest) {
+			smallest = u
 		}
 	}
-	return p.checkMTU(node)
+	err := fmt.Errorf("pods would have an MTU of %d bytes, and IPv6 needs %d: raise the MTU of %s from %d to %d",
+		mtu, minIPv6MTU, smallest.Dev, smallest.MTU, smallest.MTU+minIPv6MTU-mtu)
+	node.Underlays = slices.DeleteFunc(slices.Clone(node.Underlays), func(u backend.Underlay) bool { return u.Family() == netstate.IPv6 })
+	snap.Local.Stacks = slices.DeleteFunc(slices.Clone(snap.Local.Stacks), func(s subnet.Stack) bool { return s.Family() == netstate.IPv6 })
+	return node, snap, err
+}
+
+// mtuOver returns what pods would have if u were the only underlay.
+func (p Planner) mtuOver(node backend.Node, u backend.Underlay) int {
+	node.Underlays = []backend.Underlay{u}
+	return p.Backend.MTU(node)
+}
+
+// tooLargeError is that the network config asks for more than the machine can carry.
+type tooLargeError struct{ error }
+
+// Carries returns an error if the machine cannot carry what the network config says.
+func (p Planner) Carries(node backend.Node) error {
+	if b, ok := p.Backend.(backend.Fitter); ok {
+		if err := b.Fits(node); err != nil {
+			return tooLargeError{err}
+		}
+	}
+	return nil
 }
 
 // probesChecksums reports whether the backend wants to know whether checksums arrive.
@@ -112,8 +131,10 @@ func (p Planner) probesChecksums() bool {
 	return ok && b.ProbesChecksums()
 }
 
-// Desired returns everything that should exist on the node, and the peers that are left out.
+// Desired returns everything that should exist on the node, and the peers that are left out. Of what does not Fit it
+// wants nothing.
 func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	node, snap, _ = p.Fit(node, snap)
 	want, skips := p.Backend.Desired(node, snap)
 	base, firewall := p.Base, p.Firewall
 	base.MTU = p.Backend.MTU(node)

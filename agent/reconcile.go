@@ -110,11 +110,11 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	node, err := a.gatherFacts(ctx)
 	if err != nil {
 		logged := a.causes.Error(a.Log, "choose the underlay", err)
-		isUnfit := errors.As(err, &unfit{})
-		if logged && isUnfit {
+		isTooLarge := errors.As(err, &tooLargeError{})
+		if logged && isTooLarge {
 			a.event("Warning", "NetworkDoesNotFit", err.Error())
 		}
-		if len(node.Underlays) == 0 || isUnfit && len(a.loop.node.Underlays) == 0 { // later on, what stands is still kept
+		if len(node.Underlays) == 0 || isTooLarge && len(a.loop.node.Underlays) == 0 { // later on, what stands is still kept
 			return firstRetry * 10
 		}
 	}
@@ -123,6 +123,12 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	snap, synced := a.newestSnapshot()
 	if snap == nil {
 		return firstRetry
+	}
+	fit, err := a.leaveOut(node, *snap)
+	if err != nil && len(fit.Node.Underlays) == 0 {
+		a.status.update(synced, true, err)
+		a.reportNetwork(result{err: err})
+		return firstRetry * 10
 	}
 	want := a.desired(node, snap)
 	r := a.converge(ctx, want, synced)
@@ -134,8 +140,17 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		a.setApplied(want)
 		a.history.settled = snap
 	}
-	a.sendView(node, *snap, synced)
-	return a.finish(node, *snap, synced, r)
+	a.sendView(fit.Node, fit.Snapshot, synced)
+	return a.finish(fit, *snap, synced, r)
+}
+
+// leaveOut returns what of the node can carry packets, and why it is not all of it.
+func (a *Agent) leaveOut(node backend.Node, snap subnet.Snapshot) (fit backend.Input, err error) {
+	fit.Node, fit.Snapshot, err = a.Fit(node, snap)
+	if err != nil {
+		a.causes.Error(a.Log, "leave IPv6 out", err, "node", a.Node)
+	}
+	return fit, err
 }
 
 // setApplied notes that the kernel was brought to want.
@@ -172,7 +187,7 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 	if err != nil {
 		return node, err
 	}
-	return node, a.Fits(node)
+	return node, a.Carries(node)
 }
 
 // redial makes the store connect again when an address of this machine is gone: a connection from
@@ -330,13 +345,13 @@ func hasGone(c netstate.Change, have netstate.State) bool {
 	return !there
 }
 
-// finish writes the files, tells the world how the reconcile ended, and returns when to reconcile again.
-func (a *Agent) finish(node backend.Node, snap subnet.Snapshot, synced bool, r result) time.Duration {
+// finish writes the files of what fits, tells the world how the reconcile ended, and returns when to reconcile again.
+func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r result) time.Duration {
 	degraded, wasReady := r.degraded(), a.status.wasReady()
 	a.logResult(r)
-	a.finishFastPath(node, r)
+	a.finishFastPath(fit.Node, r)
 	if !degraded {
-		err := a.writeFiles(node, snap, synced)
+		err := a.writeFiles(fit.Node, fit.Snapshot, synced)
 		degraded = err != nil && !wasReady
 		r.err = errors.Join(r.err, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +17,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/fake"
 	"github.com/twill-net/twill/subnet"
+	"github.com/twill-net/twill/subnet/file"
 )
 
 // TestBroken: the way to a few peers, or a leftover, does not make a node's data path wrong; all
@@ -54,24 +57,41 @@ func TestBroken(t *testing.T) {
 }
 
 // thin is a backend of which only the MTU is asked.
-type thin struct {
-	backend.Backend
-	mtu int
-}
+type thin struct{ backend.Backend }
 
-func (b thin) MTU(backend.Node) int { return b.mtu }
+func (thin) MTU(node backend.Node) int { return backend.SmallestMTU(node.Underlays) - 50 }
 
-// TestCheckMTU: a pod's IPv6 needs 1280 bytes, IPv4 does not.
-func TestCheckMTU(t *testing.T) {
-	six := backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addrs("fd00::1")[0]}}}
-	four := backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addrs("192.0.2.1")[0]}}}
+// TestFit: pods' IPv6 needs 1280 bytes, IPv4 does not, and goes on alone.
+func TestFit(t *testing.T) {
+	four := backend.Underlay{Dev: "eth0", Local: addrs("192.0.2.1")[0], MTU: 1400}
+	six := backend.Underlay{Dev: "eth1", Local: addrs("fd00::1")[0], MTU: 1330}
+	low4, low6 := four, six
+	low4.MTU, low6.MTU = 1300, 1329
 	for _, test := range []struct {
-		node backend.Node
-		mtu  int
-		good bool
-	}{{six, 1280, true}, {six, 1279, false}, {four, 1279, true}} {
-		if err := (Planner{Backend: thin{mtu: test.mtu}}).checkMTU(test.node); (err == nil) != test.good {
-			t.Errorf("%s with %d: %v", test.node.Underlays[0].Local, test.mtu, err)
+		underlays []backend.Underlay
+		left      int
+		want      string
+	}{
+		{[]backend.Underlay{four, six}, 2, ""},
+		{[]backend.Underlay{low4}, 1, ""},
+		{[]backend.Underlay{six}, 1, ""},
+		{[]backend.Underlay{four, low6}, 1, "pods would have an MTU of 1279 bytes, and IPv6 needs 1280: raise the MTU of eth1 from 1329 to 1330"},
+		{[]backend.Underlay{low4, six}, 1, "pods would have an MTU of 1250 bytes, and IPv6 needs 1280: raise the MTU of eth0 from 1300 to 1330"},
+		{[]backend.Underlay{low6}, 0, "pods would have an MTU of 1279 bytes, and IPv6 needs 1280: raise the MTU of eth1 from 1329 to 1330"},
+	} {
+		var lease subnet.Lease
+		for _, u := range test.underlays {
+			lease.Stacks = append(lease.Stacks, subnet.Stack{Underlay: u.Local})
+		}
+		node, snap, err := Planner{Backend: thin{}}.Fit(backend.Node{Underlays: test.underlays}, subnet.Snapshot{Local: lease})
+		if text := strings.TrimPrefix(errText(err), ": "); text != test.want {
+			t.Errorf("got %q, want %q", text, test.want)
+		}
+		if len(node.Underlays) != test.left || len(snap.Local.Stacks) != test.left || test.left == 1 && node.Underlays[0].Local != test.underlays[0].Local {
+			t.Errorf("of %v stay %v with %v", test.underlays, node.Underlays, snap.Local)
+		}
+		if len(lease.Stacks) != len(test.underlays) || len(test.underlays) > 1 && lease.Stacks[1].Family() != netstate.IPv6 {
+			t.Errorf("the lease itself became %v", lease)
 		}
 	}
 }
@@ -98,6 +118,45 @@ func TestTooLargeMTU(t *testing.T) {
 		before := n.state()
 		n.must(n.kernel.Run("sysctl -w net/ipv4/ip_forward=0"))
 		n.eventually("what stands is kept", func() bool { return n.state() == before })
+	})
+}
+
+// TestRunLeavesIPv6Out: a node whose underlay is too small for IPv6 has IPv4, and IPv6 as soon as it fits.
+func TestRunLeavesIPv6Out(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.must(n.kernel.Run("ip addr add fd33::101/64 dev eth1"))
+		n.tune = func(c *Config) {
+			network, err := subnet.ParseConfig([]byte(`{"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:244::/48", "Backend": {"Type": "vxlan"}}`))
+			n.must(err)
+			var pools []netip.Prefix
+			for _, p := range network.Pools {
+				pools = append(pools, p.Network)
+			}
+			b, _, err := vxlan.New(pools, network.Options)
+			n.must(err)
+			c.Network, c.Backend, c.Store = network, b, file.New(n.leases(), network.Pools)
+		}
+		stop := n.start()
+		defer stop()
+		env := func() subnet.Env {
+			env, _ := subnet.ReadEnv(filepath.Join(n.dir, "subnet.env"))
+			return env
+		}
+		has := func(mtu, families int) func() bool {
+			return func() bool { return n.ready() && env().MTU == mtu && len(env().Subnets) == families }
+		}
+		n.eventually("both families", has(1430, 2))
+		n.must(n.kernel.Run("ip link set eth1 mtu 1340"))
+		n.eventually("IPv4 alone", has(1290, 1))
+		if !n.has("flannel.1") || n.has("flannel-v6.1") || len(n.peers()[0].Stacks) != 2 {
+			t.Errorf("the lease is %v, and there is\n%s", n.peers(), n.state())
+		}
+		if n.logs("raise the MTU of eth1 from 1340 to 1350") != 1 || n.logs("level=ERROR") != 1 {
+			t.Errorf("want one line that says what is missing:\n%s", n.log.String())
+		}
+		n.must(n.kernel.Run("ip link set eth1 mtu 1350"))
+		n.eventually("both families again", has(1280, 2))
 	})
 }
 

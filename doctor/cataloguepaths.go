@@ -48,6 +48,12 @@ var pathKinds = map[kind]Kind{
 		Fix: "give the interface its address back, choose the right interface with --iface, or restart twilld so " +
 			"that it publishes the new address",
 		See: "ip addr show"},
+	familyLeftOut: {ID: "family-left-out", Severity: Broken,
+		Title: "the underlay's MTU is too small for IPv6",
+		Why: "every link of IPv6 carries 1280 bytes, and the tunnel takes some of what the underlay carries: pods have IPv4 alone, " +
+			"or on a node without IPv4 no network",
+		Fix: "raise the interface's MTU on all nodes to what the finding says, or take IPv6 out of net-conf.json",
+		See: "ip link show; twillctl status"},
 	underlayMTU: {ID: "underlay-mtu", Severity: Broken,
 		Title: "the underlay's MTU changed after pods got theirs",
 		Why:   "full packets no longer fit: connections hang as soon as they carry data, while pings work",

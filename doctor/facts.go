@@ -24,6 +24,7 @@ type Facts struct {
 	Underlay backend.Node
 	// NoUnderlay has the families for which no underlay could be chosen, and why; Want and Plan are empty then.
 	NoUnderlay    map[netstate.Family]string
+	LeftOut       string         // why IPv6 is: the lease here is without it then; empty: it is not
 	Want          netstate.State `json:"-"`
 	Have          netstate.State `json:"-"`
 	Plan          netstate.Plan  `json:"-"`

@@ -43,6 +43,7 @@ const (
 	nameTaken
 	underlayMissing
 	underlayAddress
+	familyLeftOut
 	underlayMTU
 	moduleMissing
 	udpPortTaken

@@ -31,6 +31,9 @@ func (e *exam) checkUnderlay() {
 		e.find(underlayMissing, "the underlay", "an interface that is up and has an address", e.NoUnderlay[first], "")
 		return
 	}
+	if e.LeftOut != "" {
+		e.find(familyLeftOut, "the underlay", "pods with IPv6", e.LeftOut, "")
+	}
 	for _, stack := range e.Lease.Snapshot.Local.Stacks {
 		u, ok := e.Underlay.Underlay(stack.Family())
 		if ok && u.Public != stack.Underlay {

@@ -306,7 +306,7 @@ func (g *gathering) plan(ctx context.Context) {
 		g.NoUnderlay = g.withoutUnderlay(p, err)
 		return
 	}
-	if err := p.Fits(g.Underlay); err != nil {
+	if err := p.Carries(g.Underlay); err != nil {
 		g.NoUnderlay = g.ofAll(err)
 		return
 	}
@@ -316,6 +316,10 @@ func (g *gathering) plan(ctx context.Context) {
 	}
 	p.Firewall.Mode = mode(p.Network.NFTables, chains)
 	p.Firewall.Random = p.Firewall.Random && g.firewall.RandomFully(p.Firewall.Mode)
+	var leftOut error
+	if g.Underlay, g.Lease.Snapshot, leftOut = p.Fit(g.Underlay, g.Lease.Snapshot); leftOut != nil {
+		g.LeftOut = leftOut.Error()
+	}
 	_, g.ByUnderlay = p.Backend.(backend.ByUnderlay)
 	g.PodMTU = p.Backend.MTU(g.Underlay)
 	exempt, noExempt := g.exempt()

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/twill-net/twill/backend"
@@ -53,12 +55,68 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 	if err != nil {
 		underlays = before.Underlays
 	}
-	node.Underlays = underlays
+	node.Underlays = measured(underlays, interfaces)
 	node.Networks = p.networks(interfaces, underlays)
 	if p.Shortcuts.On {
 		node.FastPathOff = carries(underlays, interfaces)
 	}
 	return node, err
+}
+
+// measured returns the underlays with the MTUs of what their packets leave through.
+func measured(underlays []backend.Underlay, interfaces []netstate.Interface) []backend.Underlay {
+	var all []backend.Underlay
+	for _, u := range underlays {
+		ways := map[netip.Prefix]int{}
+		for _, i := range interfaces {
+			for _, w := range i.Ways {
+				if !i.Owned && i.Name != loopback && netstate.FamilyOf(w.Dst.Addr()) == u.Family() {
+					ways[w.Dst] = cmp.Or(w.MTU, i.MTU)
+				}
+			}
+		}
+		if u.Dev == loopback {
+			u.MTU = widest(ways, u)
+		}
+		u.Narrow = narrow(ways, u.MTU)
+		all = append(all, u)
+	}
+	return all
+}
+
+// loopback is an interface that may have the node's address, and that no packet leaves through.
+const loopback = "lo"
+
+// widest returns the MTU of an underlay whose address is on loopback: that of the default route, or else the largest.
+func widest(ways map[netip.Prefix]int, u backend.Underlay) int {
+	most := 0
+	for dst, mtu := range ways {
+		if dst.Bits() == 0 {
+			return mtu
+		}
+		most = max(most, mtu)
+	}
+	return cmp.Or(most, u.MTU)
+}
+
+// narrow returns the ways of less than mtu, and those inside of one.
+func narrow(ways map[netip.Prefix]int, mtu int) map[netip.Prefix]int {
+	var all map[netip.Prefix]int
+	for dst, way := range ways {
+		inside := way < mtu
+		for bits := 0; bits < dst.Bits() && !inside; bits++ {
+			around, _ := dst.Addr().Prefix(bits) // so many bits there are
+			other, ok := ways[around]
+			inside = ok && other < mtu
+		}
+		if inside && all == nil {
+			all = map[netip.Prefix]int{}
+		}
+		if inside {
+			all[dst] = way
+		}
+	}
+	return all
 }
 
 // fastFacts adds what only the fast path needs to know of an interface.

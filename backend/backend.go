@@ -91,15 +91,18 @@ func (n Network) Foreign() subnet.Foreign {
 
 // Underlay is the interface that carries one address family between nodes.
 type Underlay struct {
-	Dev      string
-	Local    netip.Addr     // an address of Dev
-	First    netip.Addr     // what Local was at first, which it becomes again if it is back
-	Passing  bool           // Dev may not have Local for good
-	Public   netip.Addr     // what is advertised to peers; Local unless told otherwise
-	MTU      int            // of Dev, bytes
-	OnLink   []netip.Prefix // what is reached through Dev without a gateway
-	AcceptRA bool           // IPv6 router advertisements configure Dev
-	By       string         // the rule that chose it, as errors name it
+	Dev     string
+	Local   netip.Addr     // an address of Dev
+	First   netip.Addr     // what Local was at first, which it becomes again if it is back
+	Passing bool           // Dev may not have Local for good
+	Public  netip.Addr     // what is advertised to peers; Local unless told otherwise
+	MTU     int            // of Dev, bytes
+	OnLink  []netip.Prefix // what is reached through Dev without a gateway
+	// Narrow has the MTUs of routes that carry less than MTU, whatever device they leave through, and of all inside of
+	// these; nil if there are none.
+	Narrow   map[netip.Prefix]int
+	AcceptRA bool   // IPv6 router advertisements configure Dev
+	By       string // the rule that chose it, as errors name it
 }
 
 // Family returns the address family that u carries.

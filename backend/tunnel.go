@@ -16,12 +16,13 @@ func TunnelSysctl(dev string, f netstate.Family) netstate.Sysctl {
 	return netstate.Sysctl{Name: "net/ipv6/conf/" + dev + "/accept_ra", Value: "0"}
 }
 
-// TunnelRoute leads to a peer's pods through a device that finds the peer by itself.
-func TunnelRoute(dev string, peer Peer) netstate.Route {
+// TunnelRoute leads to a peer's pods through a device that finds the peer by itself; mtu as of Underlay.RouteMTU.
+func TunnelRoute(dev string, peer Peer, mtu int) netstate.Route {
 	return netstate.Route{
 		Dst:      peer.Subnet,
 		Dev:      dev,
 		Metric:   netstate.DefaultMetric(peer.Subnet.Addr()),
+		MTU:      mtu,
 		Protocol: netstate.Protocol,
 	}
 }

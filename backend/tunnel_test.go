@@ -26,7 +26,7 @@ func TestTunnel(t *testing.T) {
 		if got := backend.TunnelSysctl("tun0", netstate.FamilyOf(subnet.Addr())); got != test.sysctl {
 			t.Errorf("%s: sysctl %+v, want %+v", test.subnet, got, test.sysctl)
 		}
-		if got := backend.TunnelRoute("tun0", backend.Peer{Stack: lease("b", "vxlan", test.subnet, "").Stacks[0]}); got != test.route {
+		if got := backend.TunnelRoute("tun0", backend.Peer{Stack: lease("b", "vxlan", test.subnet, "").Stacks[0]}, 0); got != test.route {
 			t.Errorf("%s: route %+v, want %+v", test.subnet, got, test.route)
 		}
 		address := netstate.Addr{Dev: "tun0", Prefix: want, NoDAD: want.Addr().Is6()}

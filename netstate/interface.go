@@ -20,6 +20,7 @@ type Interface struct {
 	Addrs    []netip.Prefix // with host bits, without link-local addresses, those that last longest first
 	Passing  []netip.Addr   // of Addrs, the deprecated, temporary and secondary ones
 	OnLink   []netip.Prefix // reached without a gateway, masked
+	Ways     []Way          // what is reached through it, also behind gateways
 	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not
 	// ChecksumsOff says that a VXLAN device does not leave the checksums of its packets to the NIC.
 	ChecksumsOff bool
@@ -28,6 +29,12 @@ type Interface struct {
 	Gateways     []netip.Addr   // the routers that default routes through it lead to
 	Running      bool           // it has a carrier
 	Routed       []netip.Prefix // where routes of Twill's lead through it
+}
+
+// Way is where an interface leads, and the MTU in bytes of that route, 0 if it is the interface's.
+type Way struct {
+	Dst netip.Prefix
+	MTU int
 }
 
 // Has reports whether a is one of i's addresses.

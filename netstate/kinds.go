@@ -103,6 +103,7 @@ type Route struct {
 	// a Tunnel that is External. IPv6 only.
 	Outer     netip.Addr
 	Src       netip.Addr // of packets of this host that have not chosen one; invalid: the kernel chooses
+	MTU       int        // 0: Dev's
 	Blackhole bool
 	Protocol  int
 	TOS       int // IPv4 only, never wanted
@@ -157,7 +158,14 @@ func (r Route) String() string {
 		proto = fmt.Sprintf("proto %d", r.Protocol)
 	}
 	return words("route", flag(r.Blackhole, "blackhole"), r.Dst.String(), via, dev,
-		metric(r), flag(r.Onlink, "onlink"), src, proto, r.table(), r.tos(), r.nth(), r.Extra)
+		metric(r), flag(r.Onlink, "onlink"), src, proto, r.table(), r.tos(), r.nth(), r.mtu(), r.Extra)
+}
+
+func (r Route) mtu() string {
+	if r.MTU == 0 {
+		return ""
+	}
+	return fmt.Sprintf("mtu %d", r.MTU)
 }
 
 func metric(r Route) string {

@@ -94,7 +94,7 @@ func (b Backend) route(u backend.Underlay, peer backend.Peer) netstate.Route {
 		return backend.DirectRoute(u, peer, b.options.SpreadMetrics)
 	}
 	d := tunnel(u)
-	r := backend.TunnelRoute(d.Name, peer)
+	r := backend.TunnelRoute(d.Name, peer, u.RouteMTU(peer, d.MTU, inside))
 	r.Via, r.Onlink, r.Metric = peer.Underlay, !d.External, backend.RouteMetric(peer.Subnet, b.options.SpreadMetrics)
 	if d.External {
 		r.Outer = u.Local

@@ -46,8 +46,10 @@ func (b Backend) Strict() bool { return b.options.Strict }
 
 // MTU is what fits into one datagram of each family's underlay.
 func (b Backend) MTU(node backend.Node) int {
-	return backend.InnerMTU(node.Underlays, func(u backend.Underlay) int { return u.Inside(overhead4, overhead6) })
+	return backend.InnerMTU(node.Underlays, inside)
 }
+
+func inside(u backend.Underlay) int { return u.Inside(overhead4, overhead6) }
 
 // Publish is nothing: flannel writes null.
 func (b Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMessage, error) {
@@ -70,8 +72,8 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	}
 	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
-		if _, ok := node.Underlay(peer.Family()); ok {
-			state.Add(backend.TunnelRoute(Device, peer))
+		if u, ok := node.Underlay(peer.Family()); ok {
+			state.Add(backend.TunnelRoute(Device, peer, u.RouteMTU(peer, b.MTU(node), inside)))
 		}
 	}
 	return state, skips

@@ -185,10 +185,12 @@ func (d *desired) skip(w way, code subnet.Code, format string, args ...any) {
 
 func (d *desired) tunnel(peer backend.Peer, mac netstate.MAC) {
 	dev, vtep := d.device(peer.Family()), peer.Subnet.Addr()
+	u, _ := d.node.Underlay(peer.Family())
+	mtu := u.RouteMTU(peer, d.mtu(u), func(u backend.Underlay) int { return u.Inside(overhead4, overhead6) })
 	d.state.Add(
 		netstate.Neigh{Dev: dev, IP: vtep, MAC: mac},
 		netstate.FDB{Dev: dev, MAC: mac, Dst: peer.Underlay},
-		netstate.Route{Dst: peer.Subnet, Via: vtep, Dev: dev, Onlink: true, Protocol: netstate.Protocol,
+		netstate.Route{Dst: peer.Subnet, Via: vtep, Dev: dev, Onlink: true, MTU: mtu, Protocol: netstate.Protocol,
 			Metric: backend.RouteMetric(peer.Subnet, d.options.SpreadMetrics)},
 	)
 }

@@ -38,6 +38,9 @@ func node(families string) backend.Node {
 		if f == '6' {
 			u = backend.Underlay{Dev: "eth1", Local: netip.MustParseAddr("2001:db8::1"), MTU: 1500, OnLink: []netip.Prefix{netip.MustParsePrefix("2001:db8::/120")}}
 		}
+		if f == '5' { // IPv4 with a gateway behind which packets are smaller
+			u.Narrow = map[netip.Prefix]int{netip.MustParsePrefix("203.0.113.0/24"): 1400}
+		}
 		u.Public = u.Local
 		n.Underlays = append(n.Underlays, u)
 	}
@@ -102,6 +105,14 @@ fdb 02:00:00:00:04:03 dst 192.0.2.3 dev flannel.1 self permanent
 route 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink
 route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
 route fc00:0:0:2::/64 via fc00:0:0:2:: dev flannel-v6.1 onlink
+`},
+		"a narrow way": {"5", ``, []subnet.Lease{lease(2, "4"), far(lease(3, "4"))}, strings.Replace(vtep4, "02:00:00:00:04:01", "02:00:00:00:05:01", 1) +
+			`neigh 10.244.2.0 lladdr 02:00:00:00:04:02 dev flannel.1 permanent
+neigh 10.244.3.0 lladdr 02:00:00:00:04:03 dev flannel.1 permanent
+fdb 02:00:00:00:04:02 dst 192.0.2.2 dev flannel.1 self permanent
+fdb 02:00:00:00:04:03 dst 203.0.113.9 dev flannel.1 self permanent
+route 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink
+route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink mtu 1350
 `},
 		"DirectRouting": {"4", `{"DirectRouting":true}`, []subnet.Lease{lease(2, "4"), far(lease(3, "4"))}, vtep4 +
 			`neigh 10.244.3.0 lladdr 02:00:00:00:04:03 dev flannel.1 permanent

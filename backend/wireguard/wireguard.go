@@ -135,8 +135,9 @@ func (b *Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Sta
 	}
 	peers, skips := b.peers(node, snap)
 	for _, p := range peers {
-		if _, ok := node.Underlay(p.Family()); ok {
-			state.Add(backend.TunnelRoute(b.deviceOf(p.Family()), p.Peer))
+		if u, ok := node.Underlay(p.Family()); ok {
+			mtu := u.RouteMTU(p.Peer, b.deviceMTU(node, p.Family()), func(u backend.Underlay) int { return u.MTU - overhead })
+			state.Add(backend.TunnelRoute(b.deviceOf(p.Family()), p.Peer, mtu))
 		}
 	}
 	if node.WireGuard {

@@ -80,11 +80,11 @@ func routes() []Attribute {
 	}
 }
 
-// routeMetrics are all absent from our routes.
+// routeMetrics are absent from our routes, but for an MTU.
 func routeMetrics() []Attribute {
 	return []Attribute{
 		pinned(1, "LOCK", "lock", 0),
-		pinned(2, "MTU", "mtu", 0),
+		field(2, "MTU", "mtu", "MTU"),
 		pinned(3, "WINDOW", "window", 0),
 		pinned(4, "RTT", "rtt", 0),
 		pinned(5, "RTTVAR", "rttvar", 0),

@@ -76,7 +76,7 @@ func altered(o netstate.Object) netstate.Object {
 		o.MAC[5]++
 		return o
 	case netstate.Route:
-		o.Extra = "mtu 900"
+		o.MTU = 900
 		return o
 	case netstate.Chain:
 		o.Place = netstate.Misplaced

@@ -256,7 +256,7 @@ func parseRoute(w words) (route, error) {
 	case w.after("scope") == "global":
 		r.Extra = "scope universe"
 	case w.has("mtu"):
-		r.Extra = "mtu " + w.after("mtu")
+		r.MTU = w.number("mtu")
 	}
 	if w.has("table") {
 		r.table = w.number("table")

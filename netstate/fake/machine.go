@@ -35,6 +35,11 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 				i.OnLink = append(i.OnLink, p)
 			}
 		}
+		for _, r := range k.routes {
+			if r.table == main && r.Dev == l.Name && r.Protocol != netstate.Protocol && !linkLocal(r.Dst.Addr()) {
+				i.Ways = append(i.Ways, netstate.Way{Dst: r.Dst, MTU: r.MTU})
+			}
+		}
 		for key := range k.entries {
 			if key.Kind == netstate.KindAddr && key.Name == l.Name && !linkLocal(key.Prefix.Addr()) {
 				i.Addrs = append(i.Addrs, key.Prefix)

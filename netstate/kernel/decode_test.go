@@ -89,7 +89,7 @@ func TestParseRoute(t *testing.T) {
 		"metrics": {append(slices.Clone(four), attr(unix.RTA_METRICS,
 			slices.Concat(attr(unix.RTAX_MTU, number(900)...), attr(unix.RTAX_ADVMSS, number(800)...),
 				attr(unix.RTAX_WINDOW, number(1)...), attr(unix.RTAX_MTU,
-					1))...)...), "route 10.244.2.0/24 dev f mtu 900 advmss 800 window 1 mtu 1"},
+					1))...)...), "route 10.244.2.0/24 dev f mtu 1 advmss 800 window 1"},
 		"unknown": {append(slices.Clone(four), attr(unix.RTA_MARK, number(1)...)...),
 			"route 10.244.2.0/24 dev f attribute 16"},
 		"two ways": {append(slices.Clone(four), attr(unix.RTA_MULTIPATH,

@@ -42,7 +42,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		index, vrf := l.index(), vrfs[l.master()]
 		i := netstate.Interface{Name: l.name(), MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
 			Running: l.flags()&unix.IFF_RUNNING != 0, Gateways: routed.gateways[index], Routed: routed.ours[index],
-			OnLink: routed.onLink[index], Owned: ours[index] || ours[l.master()],
+			OnLink: routed.onLink[index], Ways: routed.ways[index], Owned: ours[index] || ours[l.master()],
 			AcceptRA: l.acceptRA() != 0, LosesRA: forwards == "0" && l.losesRA() && (l.master() == 0 || vrf != ""),
 			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrf}
 		i.Port, _ = l.port()
@@ -91,17 +91,22 @@ func unlikely(a address) (points int) {
 
 // routed is what the routes say of the machine's interfaces, by their indices.
 type routed struct {
-	onLink   map[int][]netip.Prefix  // what is reached without a gateway
+	onLink   map[int][]netip.Prefix // what is reached without a gateway
+	ways     map[int][]netstate.Way
 	gateways map[int][]netip.Addr    // of default routes
 	defaults map[netstate.Family]int // the interfaces of the preferred default routes
 	ours     map[int][]netip.Prefix  // where routes of ours lead
 }
 
+// way is the preferred route to a prefix.
+type way struct{ index, priority, mtu int }
+
 // connected reads the routes of the machine.
 func (k *Kernel) connected() (routed, error) {
-	all := routed{map[int][]netip.Prefix{}, map[int][]netip.Addr{}, map[netstate.Family]int{}, map[int][]netip.Prefix{}}
+	all := routed{map[int][]netip.Prefix{}, map[int][]netstate.Way{}, map[int][]netip.Addr{}, map[netstate.Family]int{},
+		map[int][]netip.Prefix{}}
+	best := map[netip.Prefix]way{}
 	for _, family := range netstate.Families {
-		best := -1
 		err := k.routes(family, func(r route) {
 			if r.kind != unix.RTN_UNICAST || r.table != unix.RT_TABLE_MAIN {
 				return
@@ -109,20 +114,29 @@ func (k *Kernel) connected() (routed, error) {
 			if r.protocol == netstate.Protocol {
 				all.ours[r.index] = append(all.ours[r.index], r.dst)
 			}
-			isDefault := r.dst.Bits() == 0
-			if isDefault && (best < 0 || r.priority < best) {
-				best, all.defaults[family] = r.priority, r.index
+			dst, direct := r.dst.Masked(), !r.gw.IsValid() && r.hops == 0
+			if b, ok := best[dst]; !linkLocal(dst.Addr()) && r.protocol != netstate.Protocol && (!ok || r.priority < b.priority) {
+				best[dst] = way{r.index, r.priority, r.mtu}
 			}
 			switch {
-			case isDefault && r.gw.IsValid() && r.hops == 0:
+			case dst.Bits() == 0 && r.gw.IsValid() && r.hops == 0:
 				all.gateways[r.index] = append(all.gateways[r.index], r.gw)
-			case !isDefault && !r.gw.IsValid() && r.hops == 0 && !linkLocal(r.dst.Addr()):
-				all.onLink[r.index] = append(all.onLink[r.index], r.dst.Masked())
+			case dst.Bits() > 0 && direct && !linkLocal(dst.Addr()):
+				all.onLink[r.index] = append(all.onLink[r.index], dst)
 			}
 		})
 		if err != nil {
 			return all, err
 		}
+	}
+	for dst, w := range best {
+		all.ways[w.index] = append(all.ways[w.index], netstate.Way{Dst: dst, MTU: w.mtu})
+		if dst.Bits() == 0 {
+			all.defaults[netstate.FamilyOf(dst.Addr())] = w.index
+		}
+	}
+	for _, list := range all.ways {
+		slices.SortFunc(list, func(a, b netstate.Way) int { return strings.Compare(a.Dst.String(), b.Dst.String()) })
 	}
 	for _, prefixes := range all.onLink {
 		slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })

@@ -107,6 +107,9 @@ func (a *applier) route(kind, flags int, o netstate.Route) (*nl.NetlinkRequest, 
 	if o.Src.IsValid() {
 		r.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, o.Src.AsSlice()))
 	}
+	if o.MTU > 0 && !del {
+		r.AddData(nl.NewRtAttr(unix.RTA_METRICS|unix.NLA_F_NESTED, nl.NewRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(o.MTU))).Serialize()))
+	}
 	if o.Metric > 0 {
 		r.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(o.Metric))))
 	}

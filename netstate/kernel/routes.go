@@ -21,6 +21,7 @@ type route struct {
 	gw, src  netip.Addr
 	index    int // of the interface, the first next hop's if there are several
 	priority int
+	mtu      int
 	hops     int // 0: not a multipath route
 	tos      byte
 	table    int
@@ -119,11 +120,13 @@ func attributeOfRoute(kind uint16, value []byte) string {
 	return fmt.Sprintf("%s %d", a.Word, numberOf(value))
 }
 
-// metrics reads a route's metrics: MTU, advertised MSS and others.
+// metrics reads a route's metrics. No wanted route has any but an MTU.
 func (r *route) metrics(data []byte) {
 	for kind, value := range rtnl.Attributes(data) {
 		a, ok := attributes.Find(routeTables, attributes.Attributes, []uint16{unix.RTA_METRICS}, kind)
 		switch {
+		case kind == unix.RTAX_MTU:
+			r.mtu = int(numberOf(value))
 		case !ok:
 			r.extra.add(true, "metric %d", kind)
 		case kind == unix.RTAX_CC_ALGO:
@@ -183,7 +186,7 @@ func (r route) slot() netstate.Key {
 
 func decodeRoute(r route, names map[int]string) netstate.Route {
 	o := netstate.Route{
-		Dst: r.dst, Via: r.gw, Src: r.src, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0, Outer: r.outer,
+		Dst: r.dst, Via: r.gw, Src: r.src, MTU: r.mtu, Metric: r.priority, Onlink: r.flags&unix.RTNH_F_ONLINK != 0, Outer: r.outer,
 		Protocol: int(r.protocol), TOS: int(r.tos), Blackhole: r.kind == unix.RTN_BLACKHOLE,
 	}
 	if !o.Blackhole && r.hops == 0 { // IPv6 puts blackholes on lo

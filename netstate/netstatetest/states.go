@@ -114,6 +114,11 @@ func roundTrips() []testCase {
 		"host-gw": func(s stack) netstate.State {
 			return merge(s.direct(2, s.underlay(2), "u0"), s.direct(3, s.across(3), "u1"), s.blackhole())
 		},
+		"a peer whose packets are smaller": func(s stack) netstate.State {
+			tunnel, direct := s.route(2, s.prefix(2).Addr(), s.device, true), s.route(3, s.underlay(3), "u0", false)
+			tunnel.MTU, direct.MTU = 1300, 1400
+			return merge(s.overlay(), netstate.NewState(tunnel, direct))
+		},
 		"gbp, learning, another port": func(s stack) netstate.State {
 			l := s.link()
 			l.GBP, l.Learning, l.Port, l.VNI = true, true, 4789, 4096

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 
 	"github.com/spf13/cobra"
 
@@ -42,10 +39,12 @@ The page is served on loopback only. Its address has a token, without which the 
 			}
 			defer l.Close()
 			view := source.View()
+			var b browser
+			defer b.forget()
 			return ui.New(source).Serve(c.Context(), l, func(address string) {
 				fmt.Fprintf(c.OutOrStdout(), "The %s is shown at\n  %s\nuntil Ctrl-C.\n", describe(view), address)
 				if open {
-					openBrowser(c.Context(), address)
+					b.open(c.Context(), address)
 				}
 			})
 		},
@@ -79,16 +78,4 @@ func (t *target) source(args []string) (ui.Source, error) {
 	}
 	t.lab = l.Name()
 	return newLabSource(t)
-}
-
-// openBrowser opens an address in the user's browser. It is no error that there is none: the address was printed. Root's
-// own browser is not started, and would not start.
-func openBrowser(ctx context.Context, address string) {
-	if os.Geteuid() == 0 || os.Getenv("DISPLAY")+os.Getenv("WAYLAND_DISPLAY") == "" {
-		return
-	}
-	c := exec.CommandContext(ctx, "xdg-open", address)
-	if c.Start() == nil {
-		go func() { _ = c.Wait() }() // it says itself what went wrong
-	}
 }

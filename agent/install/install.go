@@ -143,8 +143,8 @@ type config struct {
 
 // readConfig reports false for what no runtime would use: it names no plugin.
 func readConfig(path string) (c config, ok bool) {
-	data, err := os.ReadFile(path)
-	return c, err == nil && json.Unmarshal(data, &c) == nil && len(c.types()) > 0
+	data, _ := os.ReadFile(path) // what cannot be read is no JSON
+	return c, json.Unmarshal(data, &c) == nil && len(c.types()) > 0
 }
 
 // types returns those of the plugins that are started.

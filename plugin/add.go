@@ -123,7 +123,11 @@ func (a *addRequest) steps() []step {
 }
 
 func (a *addRequest) reserve(ctx context.Context) (err error) {
-	a.grants, err = a.conf.store().Allocate(ctx, a.owner, a.net.sets, a.conf.wanted)
+	inUse, err := a.node.InUse(a.conf.store())
+	if err != nil {
+		return err
+	}
+	a.grants, err = a.conf.store().Allocate(ctx, a.owner, a.net.sets, a.conf.wanted, inUse)
 	a.routes = a.net.podRoutes(a.grants, a.conf.defaultGateway)
 	a.veth = wire.NewVeth(a.owner, a.grants, a.net.bridge.MTU)
 	if a.conf.mac != (netstate.MAC{}) {

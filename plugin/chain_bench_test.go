@@ -191,7 +191,7 @@ func reserveOthers(b *testing.B, w wirer, count int) {
 		o, a := ipam.Owner{Container: fmt.Sprintf("%064x", i),
 			Dev: "eth0"}, netip.AddrFrom4([4]byte{10, 244, byte(100 + i/250), byte(i % 250)})
 		if w.name == "twill" {
-			_, err = s.Allocate(b.Context(), o, []ipam.RangeSet{{all}}, []netip.Addr{a})
+			_, err = s.Allocate(b.Context(), o, []ipam.RangeSet{{all}}, []netip.Addr{a}, nil)
 		} else {
 			err = os.WriteFile(filepath.Join(w.storeDir(), a.String()), []byte(o.String()), 0o600)
 		}

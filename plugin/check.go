@@ -17,11 +17,10 @@ import (
 	"github.com/twill-net/twill/plugin/internal/cnierr"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
-	"github.com/twill-net/twill/subnet"
 )
 
 // check returns an error if something of the pod's network is not as ADD left it. What was added since is
-// ignored.
+// ignored, and what a later plugin may have altered without saying so in the result.
 func check(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -54,15 +53,9 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	differences := slices.Collect(strings.Lines(netstate.Diff(want, have).String()))
 	for _, o := range want.Sorted() {
-		if a, ok := o.(netstate.Addr); ok {
-			has, err := c.store().Has(ownerIn(args), a.Prefix.Addr())
-			if err != nil {
-				return fmt.Errorf("look at the pod: %w", err)
-			}
-			if !has {
-				differences = append(differences,
-					fmt.Sprintf("+ reservation %s of %s in %s", a.Prefix.Addr(), args.ContainerID, c.store()))
-			}
+		if a, ok := o.(netstate.Addr); ok && !c.store().Has(ownerIn(args), a.Prefix.Addr()) {
+			differences = append(differences,
+				fmt.Sprintf("+ reservation %s of %s in %s", a.Prefix.Addr(), args.ContainerID, c.store()))
 		}
 	}
 	if len(differences) > 0 {
@@ -82,10 +75,11 @@ func (c *config) expected(prev *types100.Result, args *skel.CmdArgs) (netstate.S
 			"want the result of the pod's ADD", args.IfName)
 	}
 	pod := prev.Interfaces[in]
-	s := netstate.NewState(wire.End{Name: args.IfName, MAC: pod.Mac, MTU: c.wantedMTU(pod), Up: true})
+	// Nothing of its MTU: a later plugin, such as tuning, alters it without a word in the result.
+	s := netstate.NewState(wire.End{Name: args.IfName, MAC: pod.Mac, Up: true})
 	for _, i := range prev.Interfaces {
 		if i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") { // and not the bridge or another plugin's device
-			s.Add(wire.End{Name: i.Name, Master: c.bridge, Port: c.port, MTU: c.wantedMTU(i), Up: true})
+			s.Add(wire.End{Name: i.Name, Master: c.bridge, Port: c.port, MTU: i.Mtu, Up: true})
 		}
 	}
 	var grants []ipam.Grant
@@ -103,19 +97,6 @@ func (c *config) expected(prev *types100.Result, args *skel.CmdArgs) (netstate.S
 		}
 	}
 	return s, nil
-}
-
-// wantedMTU returns what ADD's result says, as later plugins may have changed it, or else what ADD would give
-// now; 0 when neither is known.
-func (c *config) wantedMTU(i *types100.Interface) int {
-	if i.Mtu != 0 {
-		return i.Mtu
-	}
-	if c.mtu != 0 {
-		return c.mtu
-	}
-	env, _ := subnet.ReadEnv(c.subnetFile)
-	return env.MTU
 }
 
 // wantedRoute returns r and whether it is one through the pod's interface. A route without a gateway goes

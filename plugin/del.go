@@ -21,7 +21,7 @@ import (
 func del(ctx context.Context, args *skel.CmdArgs) error {
 	c, _ := parseConfig(args.StdinData) // a bad value of a key must not keep a pod from going
 	o := ownerIn(args)
-	err := errors.Join(deleteVeth(o), deleteInPod(args.Netns, args.IfName),
+	err := errors.Join(c.deleteLinks(o, args.Netns),
 		ipam.Absent(os.Remove(filepath.Join(c.flannelDir, o.Container)))) // that flannel's plugin kept for the container
 	rules := c.delegatePod(args).Del(ctx, c.plugins)
 	if cnierr.Code(err) != 0 { // the node's own namespace: touch nothing more
@@ -38,6 +38,16 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	return err
 }
 
+// deleteLinks deletes the pod's veth pair, from the node and, where flannel's chain made it, from inside the pod.
+func (c *config) deleteLinks(o ipam.Owner, netns string) error {
+	n, err := wire.OpenNode()
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	return errors.Join(n.DeleteLink(wire.HostEnd(o)), c.deleteInPod(n, o, netns))
+}
+
 func deleteVeth(o ipam.Owner) error {
 	n, err := wire.OpenNode()
 	if err != nil {
@@ -49,7 +59,7 @@ func deleteVeth(o ipam.Owner) error {
 
 // deleteInPod deletes the interface from inside the pod, where it is one that flannel's chain made: then the
 // host's end has a name that nobody knows.
-func deleteInPod(netns, dev string) error {
+func (c *config) deleteInPod(n *wire.Node, o ipam.Owner, netns string) error {
 	if netns == "" {
 		return nil
 	}
@@ -61,5 +71,27 @@ func deleteInPod(netns, dev string) error {
 		return err
 	}
 	defer p.Close()
-	return p.DeleteLink(dev)
+	a, there, err := p.Attachment(o.Dev)
+	if !there || err != nil {
+		return err
+	}
+	if others, err := c.isOthers(n, o, a); others || err != nil {
+		return err
+	}
+	return p.DeleteLink(o.Dev)
+}
+
+// isOthers reports whether an interface belongs to another pod than o: CNI_NETNS can be /proc/PID/ns/net, and the process
+// another pod's by now. An interface of Twill's that is still there is not o's, and neither is one whose address another
+// pod has.
+func (c *config) isOthers(n *wire.Node, o ipam.Owner, a wire.Attachment) (bool, error) {
+	for _, addr := range a.Addrs {
+		if owner, reserved := c.store().OwnerOf(addr); reserved && !o.Is(owner) {
+			return true, nil
+		}
+	}
+	if a.Peer == 0 {
+		return false, nil
+	}
+	return n.IsPort(a.Peer)
 }

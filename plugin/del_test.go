@@ -7,12 +7,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
 	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/plugin/ipam"
+	"github.com/twill-net/twill/plugin/wire"
 )
 
 // withPrev is n's config as a runtime sends it after an ADD that gave result.
@@ -78,6 +82,37 @@ func TestDel(t *testing.T) {
 			}
 			n.mustBeClean(pods...)
 		})
+	}
+}
+
+// TestDelOfAReusedNamespace holds that DEL takes nothing of another pod whose namespace CNI_NETNS is by now (it was
+// /proc/PID/ns/net, and PID is another process): neither of one of this plugin's nor of one of flannel's chain.
+func TestDelOfAReusedNamespace(t *testing.T) {
+	n, a, b := newNode(t, envDual), newNamespace(t), newNamespace(t)
+	n.must("ADD", "a", a, n.config(nil))
+	n.must("ADD", "b", b, n.config(nil))
+	n.must("DEL", "a", b, n.config(nil))
+	if _, err := netlinkIn(t, b).LinkByName("eth0"); err != nil {
+		t.Fatalf("the other pod's interface: %v", err)
+	}
+	n.must("DEL", "b", b, n.config(nil))
+	n.mustBeClean(a, b)
+
+	buildUpstream(t, "main/bridge")
+	buildUpstream(t, "ipam/host-local")
+	chain := n.config(map[string]any{"type": "bridge", "bridge": "cni0", "name": "flannels",
+		"ipam": map[string]any{"type": "host-local", "subnet": "10.244.1.0/24", "dataDir": filepath.Join(n.dir, "networks")}})
+	c := n.command("ADD", "b", b, chain)
+	c.Path = filepath.Join(binaries, "bridge")
+	c.Stderr = os.Stderr
+	inside(t, n.ns, c.Run)
+	n.must("DEL", "a", b, n.config(nil))
+	if _, err := netlinkIn(t, b).LinkByName("eth0"); err != nil {
+		t.Fatalf("the interface of flannel's chain: %v", err)
+	}
+	n.must("DEL", "b", b, n.config(nil))
+	if _, err := netlinkIn(t, b).LinkByName("eth0"); err == nil {
+		t.Error("DEL leaves the interface that flannel's chain made for the pod itself")
 	}
 }
 
@@ -257,4 +292,38 @@ func TestGC(t *testing.T) {
 	if left := rules(t, n.ns); strings.Contains(left, "CNI-DN-") {
 		t.Errorf("rules are left:\n%s", left)
 	}
+}
+
+// TestHeldLock holds that a lock that somebody keeps ends ADD and DEL with an error that names it, also where the bridge has
+// to be made, and that all works when it is released.
+func TestHeldLock(t *testing.T) {
+	old := ipam.LockTimeout
+	ipam.LockTimeout = 100 * time.Millisecond
+	t.Cleanup(func() { ipam.LockTimeout = old })
+	n, pod := newNode(t, envV4), newNamespace(t)
+	n.must("ADD", "a", pod, n.config(nil))
+	held, err := ipam.Store(n.storeDir()).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := filepath.Join(n.storeDir(), "lock") + " was not released for 100ms by process"
+	inside(t, n.ns, func() error {
+		node, err := wire.OpenNode()
+		if err != nil {
+			return err
+		}
+		defer node.Close()
+		args := &skel.CmdArgs{ContainerID: "a", Netns: pod, IfName: "eth0", StdinData: n.config(nil)}
+		_, bridgeErr := wire.Bridge{Name: "cni1"}.Ensure(t.Context(), node, ipam.Store(n.storeDir()))
+		for what, err := range map[string]error{"DEL": del(t.Context(), args), "the bridge": bridgeErr,
+			"ADD": add(t.Context(), &skel.CmdArgs{ContainerID: "b", Netns: pod, IfName: "eth0", StdinData: n.config(nil)})} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", what, err, want)
+			}
+		}
+		return nil
+	})
+	held.Close()
+	n.must("DEL", "a", pod, n.config(nil))
+	n.mustBeClean(pod)
 }

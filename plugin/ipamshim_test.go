@@ -34,7 +34,7 @@ func ipamAdd(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	grants, err := c.store().Allocate(context.Background(), ownerIn(args), c.ranges, c.wanted)
+	grants, err := c.store().Allocate(context.Background(), ownerIn(args), c.ranges, c.wanted, nil)
 	if err != nil {
 		return err
 	}

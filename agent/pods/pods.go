@@ -42,6 +42,7 @@ type Reclaimer struct {
 	Config
 	dead map[allocationID]time.Time // when an allocation was first seen without a pod
 	kept string                     // what was last logged about allocations that are kept
+	odd  string                     // and about what is no reservation
 }
 
 // allocationID identifies an allocation.
@@ -169,6 +170,7 @@ func (r *Reclaimer) ours(h ipam.Allocation, lease []netip.Prefix) bool {
 // reclaim frees the allocations without a pod that are due. It reads the reservations first, so that a
 // pod that is added meanwhile is found attached.
 func (r *Reclaimer) reclaim(ctx context.Context, due func(ipam.Allocation) bool) error {
+	r.reportStrangers()
 	allocations, err := readAllocations(r.Store)
 	if len(allocations) == 0 {
 		return err
@@ -190,6 +192,17 @@ func (r *Reclaimer) reclaim(ctx context.Context, due func(ipam.Allocation) bool)
 	}
 	r.reportKept(kept, unknown)
 	return errors.Join(errs...)
+}
+
+// reportStrangers logs what is named after an address and is no reservation, once.
+func (r *Reclaimer) reportStrangers() {
+	paths := ipam.Store(r.Store).Strangers()
+	if text := strings.Join(paths, " "); text != r.odd {
+		r.odd = text
+		if len(paths) > 0 {
+			r.Log.Warn("these are no files that can be read, and no pod gets their addresses: remove them", "paths", paths)
+		}
+	}
 }
 
 // reportKept logs why reservations are kept, once.

@@ -237,6 +237,29 @@ func TestUnreadableStore(t *testing.T) {
 	}
 }
 
+// TestStrangers: what is named after an address and is no reservation is told once, and keeps none from being freed.
+func TestStrangers(t *testing.T) {
+	n := someOfEach(t)
+	stranger := filepath.Join(n.store(), "10.244.1.77")
+	if err := os.Mkdir(stranger, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r, log := n.reclaimer(0), &bytes.Buffer{}
+	r.Log = slog.New(slog.NewTextHandler(log, nil))
+	for range 2 {
+		n.run(func() error { return r.Check(context.Background()) })
+	}
+	if got := strings.Count(log.String(), "these are no files that can be read"); got != 1 || !strings.Contains(log.String(), stranger) {
+		t.Errorf("it is told %d times:\n%s", got, log)
+	}
+	if err := os.Remove(stranger); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.owners(); got != "flannel live" {
+		t.Errorf("reservations of %q are left, want those of the living: flannel, live", got)
+	}
+}
+
 // TestUnknownPods: while it is unknown which pods are there, which CAP_NET_ADMIN is needed for, nothing is freed, and
 // nobody is told that a subnet has no pods.
 func TestUnknownPods(t *testing.T) {

@@ -66,7 +66,7 @@ func readRecord(path string) ([]Plugin, error) {
 	data, err := os.ReadFile(path)
 	var r record
 	if err != nil || json.Unmarshal(data, &r) != nil {
-		return nil, ipam.Absent(err)
+		return nil, ipam.Unindexed(err)
 	}
 	return slices.DeleteFunc(r.Addons, func(p Plugin) bool { return p.Type != "portmap" && p.Type != "bandwidth" }), nil
 }
@@ -135,7 +135,7 @@ func (p Pod) Del(ctx context.Context, configured []Plugin) error {
 	if err := p.del(ctx, plugins); err != nil {
 		return err
 	}
-	return errors.Join(ipam.Absent(os.Remove(file)), ipam.Absent(os.Remove(file+".new")))
+	return errors.Join(ipam.Unindexed(os.Remove(file)), ipam.Unindexed(os.Remove(file+".new")))
 }
 
 // del runs DEL of the plugins, the last one first; when one fails, the others are run all the same.

@@ -21,21 +21,22 @@ type Grant struct {
 }
 
 // Allocate reserves an address of every range set for o, or none. Those in wanted are taken where they are in
-// a set.
-func (s Store) Allocate(ctx context.Context, o Owner, sets []RangeSet, wanted []netip.Addr) ([]Grant, error) {
+// a set. What inUse has is taken, even without a reservation: it says by whom.
+func (s Store) Allocate(ctx context.Context, o Owner, sets []RangeSet, wanted []netip.Addr, inUse map[netip.Addr]string) (
+	[]Grant, error) {
 	want, err := assign(sets, wanted)
 	if err != nil {
 		return nil, err
 	}
 	lock, err := s.Lock(ctx)
 	if err != nil {
-		return nil, cnierr.New(types.ErrIOFailure, "reserve an address: %v", err)
+		return nil, cnierr.New(cnierr.Code(err), "reserve an address: %v", err)
 	}
 	defer lock.Close()
 	var grants []Grant
-	neighbours := s.Neighbours()
+	t := taken{s.Neighbours(), inUse}
 	for i, set := range sets {
-		g, err := s.take(ctx, o, i, set, want[i], neighbours)
+		g, err := s.take(ctx, o, i, set, want[i], t)
 		if err != nil {
 			for j, g := range grants {
 				undone := errors.Join(s.release(o, g.Prefix.Addr()), Absent(os.Remove(s.indexFile(o, strconv.Itoa(j)))))
@@ -69,8 +70,14 @@ func assign(sets []RangeSet, wanted []netip.Addr) ([]netip.Addr, error) {
 	return want, nil
 }
 
+// taken says which addresses are, beside those that the store has.
+type taken struct {
+	stores []Store
+	inUse  map[netip.Addr]string // by whom
+}
+
 // take reserves the wanted address of set i for o, or if that is invalid the first free one.
-func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted netip.Addr, others []Store) (
+func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted netip.Addr, others taken) (
 	Grant, error) {
 	pending, err := s.prepare(o, i)
 	if err != nil {
@@ -85,7 +92,10 @@ func (s Store) take(ctx context.Context, o Owner, i int, set RangeSet, wanted ne
 		s.setLast(i, g.Prefix.Addr())
 		return g, nil
 	}
-	if err == nil && wanted.IsValid() {
+	if by := others.inUse[wanted]; err == nil && by != "" {
+		err = cnierr.New(types.ErrTryAgainLater, "address %s was asked for and is in use at %s: "+
+			"remove the pod that has it or ask for another", wanted, by)
+	} else if err == nil && wanted.IsValid() {
 		err = cnierr.New(types.ErrTryAgainLater, "address %s was asked for and is reserved in %s: "+
 			"remove the pod that has it or ask for another", wanted, s)
 	} else if err == nil {
@@ -101,15 +111,15 @@ const manyTaken = 200
 // first links pending to the first candidate that is free, and returns no grant if there is none. Where many
 // in a row are not, it skips those that the directory lists; only when all are listed it tries each, for an
 // empty file is free.
-func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[Range, netip.Addr], others []Store) (
+func (s Store) first(ctx context.Context, pending string, candidates iter.Seq2[Range, netip.Addr], others taken) (
 	Grant, error) {
 	listed, tried := map[netip.Addr]bool{}, 0
 	for _, onlyListed := range []bool{false, true} {
 		for r, a := range candidates {
-			if listed[a] != onlyListed {
+			if listed[a] != onlyListed || others.inUse[a] != "" {
 				continue
 			}
-			free, err := s.reserve(pending, a, others)
+			free, err := s.reserve(pending, a, others.stores)
 			if err != nil || free {
 				return Grant{r.WithLength(a), r.Gateway}, err
 			}
@@ -141,9 +151,13 @@ func (s Store) failure(err error) error {
 func (s Store) Room(sets []RangeSet) error {
 	taken := map[netip.Addr]bool{}
 	for _, store := range append(s.Neighbours(), s) {
-		err := store.each(func(a netip.Addr, content []byte) { taken[a] = taken[a] || len(content) > 0 })
+		all, err := store.addrs()
 		if err != nil {
 			return cnierr.New(types.ErrPluginNotAvailable, "read the reservations in %s: %v", store, err)
+		}
+		for _, a := range all {
+			content, ok := readRegular(store.file(a))
+			taken[a] = taken[a] || !ok || len(content) > 0
 		}
 	}
 next:
@@ -173,8 +187,7 @@ func (s Store) full(code uint, set RangeSet) error {
 func (s Store) Release(ctx context.Context, o Owner, known []netip.Addr) (released []netip.Addr, err error) {
 	entries := s.indexed(o)
 	found := slices.DeleteFunc(slices.Clone(known), func(a netip.Addr) bool {
-		has, err := s.Has(o, a)
-		return err != nil || !has
+		return !s.Has(o, a)
 	})
 	if len(known) == 0 || len(found) < len(known) || len(entries) > len(found) {
 		found, entries, err = s.search(o)

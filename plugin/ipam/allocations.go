@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -25,10 +24,10 @@ func (s Store) Allocations() ([]Allocation, error) {
 	owners := map[Owner]*Allocation{}
 	indexed := map[uint64]bool{}
 	index := filepath.Join(string(s), indexDir)
-	err := readDir(index, func(inode uint64, name string) {
+	err := Unindexed(readDir(index, func(inode uint64, name string) {
 		path := filepath.Join(index, name)
-		content, err := os.ReadFile(path)
-		if err != nil || len(content) == 0 {
+		content, _ := readRegular(path)
+		if len(content) == 0 {
 			return
 		}
 		var o Owner
@@ -38,7 +37,7 @@ func (s Store) Allocations() ([]Allocation, error) {
 			return
 		}
 		allocation(owners, o, path)
-	})
+	}))
 	err = errors.Join(err, s.each(func(addr netip.Addr, content []byte) {
 		if len(content) == 0 { // an empty file is free
 			return

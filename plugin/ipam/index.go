@@ -25,9 +25,16 @@ import (
 // host-local, which looks into every file below the store, removes the second name with the first.
 const indexDir = ".twill"
 
+// The hexadecimal digits of an owner's hash: those of a name in the index, and those that end it, as many as fit into an
+// interface's name.
+const (
+	hashDigits = 16
+	EndDigits  = 11
+)
+
 // indexFile returns the path of something that is kept for o.
 func (s Store) indexFile(o Owner, what string) string {
-	return filepath.Join(string(s), indexDir, fmt.Sprintf("%016x-%s", o.Hash(), what))
+	return filepath.Join(string(s), indexDir, fmt.Sprintf("%0*x-%s", hashDigits, o.Hash(), what))
 }
 
 // Record returns the path of the file in which is noted what plugins were run for o.
@@ -82,13 +89,28 @@ func (s Store) indexed(o Owner) (all []string) {
 	}
 }
 
+// Intact reports whether an owner whose hash ends in these hexadecimal digits has all reservations that the index knows of.
+// It reads no file, only the two directories; nobody has any where they cannot be read.
+func (s Store) Intact() func(digits string) bool {
+	there, intact := map[uint64]bool{}, map[string]bool{}
+	_ = readDir(string(s), func(inode uint64, _ string) { there[inode] = true })
+	_ = readDir(filepath.Join(string(s), indexDir), func(inode uint64, name string) {
+		if hash, _, _ := strings.Cut(name, "-"); isReservation(name) && len(hash) == hashDigits {
+			digits := hash[hashDigits-EndDigits:]
+			before, known := intact[digits]
+			intact[digits] = there[inode] && (before || !known)
+		}
+	})
+	return func(digits string) bool { return intact[digits] }
+}
+
 // search returns every address that o has, and the entries that the index has of it. It opens only the files
 // that the index does not know. Files of the old form, with the container id only, count where there is none
 // of the new form: that is host-local's rule.
 func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error) {
 	own, other := map[uint64]bool{}, map[uint64]bool{}
 	prefix := filepath.Base(s.indexFile(o, ""))
-	err = readDir(filepath.Join(string(s), indexDir), func(inode uint64, name string) {
+	err = Unindexed(readDir(filepath.Join(string(s), indexDir), func(inode uint64, name string) {
 		switch {
 		case !isReservation(name):
 		case strings.HasPrefix(name, prefix):
@@ -96,12 +118,11 @@ func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error)
 		default:
 			other[inode] = true
 		}
-	})
+	}))
 	if err != nil {
 		return nil, nil, err
 	}
 	var old []netip.Addr
-	var errs []error
 	err = readDir(string(s), func(inode uint64, name string) {
 		a, err := netip.ParseAddr(name)
 		if err != nil || other[inode] {
@@ -111,8 +132,7 @@ func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error)
 			found = append(found, a)
 			return
 		}
-		content, err := os.ReadFile(s.file(a))
-		errs = append(errs, Absent(err))
+		content, _ := readRegular(s.file(a))
 		switch {
 		case !o.owns(content):
 		case parseOwner(content).Dev == "":
@@ -124,7 +144,7 @@ func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error)
 	if len(found) == 0 {
 		found = old
 	}
-	return found, entries, errors.Join(append(errs, err)...)
+	return found, entries, err
 }
 
 // readDir calls f with the inode number and the name of every entry of a directory, which the kernel gives in

@@ -57,7 +57,7 @@ func TestSameAddressesAsHostLocal(t *testing.T) {
 		for i := range 40 {
 			id := fmt.Sprint("pod", i)
 			want, errWant := theirs.Get(id, "eth0", nil)
-			got, errGot := Store(dir).Allocate(context.Background(), Owner{id, "eth0"}, sets, nil)
+			got, errGot := Store(dir).Allocate(context.Background(), Owner{id, "eth0"}, sets, nil, nil)
 			if (errWant == nil) != (errGot == nil) {
 				t.Fatalf("%s, %s: host-local says %v, we say %v", subnet, id, errWant, errGot)
 			}
@@ -92,7 +92,7 @@ func TestOneDirectoryWithHostLocal(t *testing.T) {
 			if err != nil || rtnl.Addr(got.Address.IP) != want {
 				t.Fatalf("host-local gave %v, %v; want %s", got, err, want)
 			}
-		} else if got, err := Store(dir).Allocate(context.Background(), Owner{id, "eth0"}, sets, nil); err != nil ||
+		} else if got, err := Store(dir).Allocate(context.Background(), Owner{id, "eth0"}, sets, nil, nil); err != nil ||
 			got[0].Prefix.Addr() != want {
 			t.Fatalf("we gave %v, %v; want %s", got, err, want)
 		}
@@ -155,7 +155,7 @@ func TestParallelWithHostLocal(t *testing.T) {
 	for i := range each {
 		wg.Go(func() { saw(hostLocal(t, program, "ADD", base, fmt.Sprint("theirs", i))) })
 		wg.Go(func() {
-			got, err := Store(dir).Allocate(context.Background(), Owner{fmt.Sprint("ours", i), "eth0"}, sets, nil)
+			got, err := Store(dir).Allocate(context.Background(), Owner{fmt.Sprint("ours", i), "eth0"}, sets, nil, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -207,7 +207,7 @@ func TestEmptyFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Store(dir).Allocate(context.Background(), Owner{"a", "eth0"},
-		[]RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil)
+		[]RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil, nil)
 	if err != nil || got[0].Prefix != prefix("10.244.1.2/24") {
 		t.Errorf("got %v, %v; want 10.244.1.2/24", got, err)
 	}
@@ -225,7 +225,7 @@ func TestCrashWhilePending(t *testing.T) {
 	}
 	want := map[Owner]string{b: "10.244.1.2/24", a: "10.244.1.3/24"}
 	for _, o := range []Owner{b, a} {
-		got, err := Store(dir).Allocate(context.Background(), o, []RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil)
+		got, err := Store(dir).Allocate(context.Background(), o, []RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil, nil)
 		if err != nil || got[0].Prefix != prefix(want[o]) {
 			t.Fatalf("%s got %v, %v; want %s", o.Container, got, err, want[o])
 		}
@@ -242,7 +242,7 @@ func TestIndex(t *testing.T) {
 	theirs, dir := upstream(t, base, "cbr0", "10.244.1.0/24"), filepath.Join(base, "cbr0")
 	ctx, both := context.Background(), []RangeSet{{mustRange(t, "10.244.1.0/24")}, {mustRange(t, "fd00::/120")}}
 	for _, id := range []string{"a", "b"} {
-		if _, err := Store(dir).Allocate(ctx, Owner{id, "eth0"}, both, nil); err != nil {
+		if _, err := Store(dir).Allocate(ctx, Owner{id, "eth0"}, both, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := theirs.Get(id, "net1", nil); err != nil {
@@ -250,7 +250,7 @@ func TestIndex(t *testing.T) {
 		}
 	}
 	for range 2 { // the first refusal leaves the index as it is
-		if _, err := Store(dir).Allocate(ctx, Owner{"a", "eth0"}, both, nil); err == nil {
+		if _, err := Store(dir).Allocate(ctx, Owner{"a", "eth0"}, both, nil, nil); err == nil {
 			t.Error("a second address for one interface was given out")
 		}
 	}
@@ -292,12 +292,12 @@ func TestNearlyFull(t *testing.T) {
 		}
 	}
 	for i, w := range []string{"10.244.3.232/21", "10.244.1.44/21"} {
-		got, err := Store(dir).Allocate(context.Background(), Owner{fmt.Sprint("a", i), "eth0"}, sets, nil)
+		got, err := Store(dir).Allocate(context.Background(), Owner{fmt.Sprint("a", i), "eth0"}, sets, nil, nil)
 		if err != nil || got[0].Prefix != prefix(w) {
 			t.Errorf("got %v, %v; want %s", got, err, w)
 		}
 	}
-	if got, err := Store(dir).Allocate(context.Background(), Owner{"b", "eth0"}, sets, nil); err == nil ||
+	if got, err := Store(dir).Allocate(context.Background(), Owner{"b", "eth0"}, sets, nil, nil); err == nil ||
 		!strings.Contains(err.Error(), "all 2045 addresses") {
 		t.Errorf("got %v, %v; want that all 2045 addresses are reserved", got, err)
 	}
@@ -309,7 +309,7 @@ func TestHostLocalCleansTheIndex(t *testing.T) {
 	base := t.TempDir()
 	theirs, dir := upstream(t, base, "cbr0", "10.244.1.0/24"), filepath.Join(base, "cbr0")
 	if _, err := Store(dir).Allocate(context.Background(), Owner{"a", "eth0"},
-		[]RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil); err != nil {
+		[]RangeSet{{mustRange(t, "10.244.1.0/24")}}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := theirs.Release("a", "eth0"); err != nil {
@@ -400,7 +400,7 @@ func BenchmarkAllocate(b *testing.B) {
 			}
 			for b.Loop() {
 				_ = os.Remove(Store(dir).lastFile(0))
-				if _, err := Store(dir).Allocate(b.Context(), o, sets, nil); err != nil {
+				if _, err := Store(dir).Allocate(b.Context(), o, sets, nil, nil); err != nil {
 					b.Fatal(err)
 				}
 				b.StopTimer()

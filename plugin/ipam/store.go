@@ -3,17 +3,17 @@
 package ipam
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Store is the directory of one network's reservations, in the format of host-local: one file for each
@@ -39,9 +39,11 @@ func parseOwner(content []byte) Owner {
 	return Owner{container, dev}
 }
 
-// owns reports whether a file with that content is o's; host-local once wrote the container id only.
-func (o Owner) owns(content []byte) bool {
-	in := parseOwner(content)
+// owns reports whether a file with that content is o's.
+func (o Owner) owns(content []byte) bool { return o.Is(parseOwner(content)) }
+
+// Is reports whether the owner in a reservation is o; host-local once wrote the container id only.
+func (o Owner) Is(in Owner) bool {
 	return in.Container == strings.TrimSpace(o.Container) && (in.Dev == o.Dev || in.Dev == "")
 }
 
@@ -60,53 +62,6 @@ func (s Store) Neighbours() []Store {
 		}
 	})
 	return all
-}
-
-// Lock makes the store if need be and waits for its lock, which lasts until the file is closed.
-func (s Store) Lock(ctx context.Context) (*os.File, error) {
-	return Lock(ctx, filepath.Join(string(s), "lock"))
-}
-
-// Lock makes the file and its directory if need be and waits for the file's lock, which lasts until it is
-// closed.
-func Lock(ctx context.Context, path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := flock(ctx, f); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return f, nil
-}
-
-// flock waits in a goroutine of its own where it cannot have the lock at once, because a signal does not end
-// the system call; the goroutine dies with the process.
-func flock(ctx context.Context, f *os.File) error {
-	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-		return nil
-	}
-	got := make(chan error, 1)
-	go func() {
-		err := error(syscall.EINTR)
-		for errors.Is(err, syscall.EINTR) {
-			err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-		}
-		got <- err
-	}()
-	select {
-	case err := <-got:
-		return err
-	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return ctx.Err()
-		}
-		return errors.New("stopped by a signal while another process held it")
-	}
 }
 
 // reserve gives a to the owner in the file pending and reports whether it was free, here and in other. The
@@ -138,32 +93,72 @@ func (s Store) reclaim(a netip.Addr) bool {
 }
 
 // Has reports whether o has a.
-func (s Store) Has(o Owner, a netip.Addr) (bool, error) {
-	content, err := os.ReadFile(s.file(a))
-	return o.owns(content), Absent(err)
+func (s Store) Has(o Owner, a netip.Addr) bool {
+	content, _ := readRegular(s.file(a))
+	return o.owns(content)
+}
+
+// OwnerOf returns who has a here or in another network's store, and reports whether anybody has.
+func (s Store) OwnerOf(a netip.Addr) (Owner, bool) {
+	for _, store := range append([]Store{s}, s.Neighbours()...) {
+		if content, _ := readRegular(store.file(a)); len(content) > 0 {
+			return parseOwner(content), true
+		}
+	}
+	return Owner{}, false
 }
 
 // release gives a back if o has it.
 func (s Store) release(o Owner, a netip.Addr) error {
-	has, err := s.Has(o, a)
-	if has {
-		err = Absent(os.Remove(s.file(a)))
+	if !s.Has(o, a) {
+		return nil
 	}
-	return err
+	return Absent(os.Remove(s.file(a)))
 }
 
 // each calls f with every reservation, in no order. It reads all the files, which ADD and DEL never do.
 func (s Store) each(f func(a netip.Addr, content []byte)) error {
 	all, err := s.addrs()
-	errs := []error{err}
 	for _, a := range all {
-		content, err := os.ReadFile(s.file(a))
-		if err == nil {
+		if content, ok := readRegular(s.file(a)); ok {
 			f(a, content)
 		}
-		errs = append(errs, Absent(err))
 	}
-	return errors.Join(errs...)
+	return err
+}
+
+// Strangers returns the paths of what is named after an address and is no reservation: a directory, a link, what cannot
+// be read. It is passed over, as by host-local, and its address is given to nobody.
+func (s Store) Strangers() (paths []string) {
+	all, _ := s.addrs()
+	for _, a := range all {
+		if _, ok := readRegular(s.file(a)); !ok {
+			if _, err := os.Lstat(s.file(a)); err == nil {
+				paths = append(paths, s.file(a))
+			}
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// mostRead bounds what is read of a file, in bytes.
+const mostRead = 1 << 20
+
+// readRegular returns what a regular file holds, and reports false for all else. It never waits, as for a pipe.
+func readRegular(path string) (content []byte, ok bool) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, false
+	}
+	defer unix.Close(fd)
+	var stat unix.Stat_t
+	if unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, false
+	}
+	content = make([]byte, min(stat.Size, mostRead))
+	n, err := unix.Read(fd, content)
+	return content[:max(n, 0)], err == nil
 }
 
 // addrs returns the addresses that have a file.
@@ -182,7 +177,7 @@ func (s Store) lastFile(i int) string {
 
 // last returns the address that was reserved last from range set i, invalid if that is not known.
 func (s Store) last(i int) netip.Addr {
-	content, _ := os.ReadFile(s.lastFile(i))
+	content, _ := readRegular(s.lastFile(i))
 	a, _ := netip.ParseAddr(strings.TrimSpace(string(content)))
 	return a.Unmap()
 }
@@ -204,6 +199,9 @@ func (s Store) setLast(i int, a netip.Addr) {
 
 // Absent returns err, or nil if it only says that a file does not exist.
 func Absent(err error) error { return ignore(err, fs.ErrNotExist) }
+
+// Unindexed is Absent of an error about a file in the index, which somebody may have made something else than a directory.
+func Unindexed(err error) error { return ignore(Absent(err), unix.ENOTDIR) }
 
 func ignore(err, target error) error {
 	if errors.Is(err, target) {

@@ -27,10 +27,12 @@ type End struct {
 func (e End) Key() netstate.Key { return netstate.Key{Kind: netstate.KindLink, Name: e.Name} }
 
 func (e End) String() string {
-	text := fmt.Sprintf("link %s address %s mtu %d", e.Name, e.MAC, e.MTU)
+	text := "link " + e.Name + choose(e.Master == "", " address "+e.MAC, " master "+e.Master)
+	if e.MTU != 0 {
+		text += fmt.Sprintf(" mtu %d", e.MTU)
+	}
 	if e.Master != "" {
-		text = fmt.Sprintf("link %s master %s mtu %d", e.Name, e.Master, e.MTU) +
-			choose(e.Port.Hairpin, " hairpin on", " hairpin off")
+		text += choose(e.Port.Hairpin, " hairpin on", " hairpin off")
 	}
 	return text + choose(e.Port.Isolated, " isolated on", "") + choose(e.Port.CheckMAC, " locked on", "") +
 		choose(e.Up, " up", " down")
@@ -129,10 +131,17 @@ func (p *Pod) observe(dev string) (netstate.State, error) {
 		s.Add(netstate.Addr{Dev: dev, Prefix: rtnl.Prefix(addr.IPNet),
 			Extra: choose(addr.Flags&unix.IFA_F_DADFAILED != 0, "dadfailed", "")})
 	}
-	routes, err2 := rtnl.Retry("routes",
-		func() ([]netlink.Route, error) { return handle.RouteList(link, netlink.FAMILY_ALL) })
-	for _, r := range routes {
-		s.Add(podRoute(r, dev))
+	// Of all tables: a later plugin, such as sbr, moves routes to another one.
+	filter := &netlink.Route{LinkIndex: a.Index, Table: unix.RT_TABLE_UNSPEC}
+	routes, err2 := rtnl.Retry("routes", func() ([]netlink.Route, error) {
+		return handle.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	})
+	for _, main := range []bool{false, true} { // of two to one destination the main table's counts
+		for _, r := range routes {
+			if (r.Table == unix.RT_TABLE_MAIN) == main && r.Table != unix.RT_TABLE_LOCAL {
+				s.Add(podRoute(r, dev))
+			}
+		}
 	}
 	return s, errors.Join(err, err2)
 }

@@ -97,6 +97,32 @@ func (p *Pod) DeleteLink(dev string) error {
 	return deleteLink(p.conn, dev)
 }
 
+// Attachment is what an interface in a pod tells of whose it is.
+type Attachment struct {
+	Peer  int // index of the host's end, 0 for what has none
+	Addrs []netip.Addr
+}
+
+// Attachment returns that of an interface in the pod, and reports whether there is one.
+func (p *Pod) Attachment(dev string) (a Attachment, there bool, err error) {
+	link, _, err := getLink(p.conn, dev)
+	if link == nil || err != nil {
+		return a, false, err
+	}
+	a.Peer = link.Attrs().ParentIndex
+	msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
+	err = p.conn.List(request(unix.RTM_GETADDR, unix.NLM_F_DUMP, msg), func(m []byte) error {
+		if index := binary.NativeEndian.Uint32(m[4:]); int(index) == link.Attrs().Index { // ifa_index
+			a.Addrs = append(a.Addrs, rtnl.Addr(rtnl.Attribute(m, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS)))
+		}
+		return nil
+	})
+	if err != nil {
+		return a, true, fmt.Errorf("look for the addresses of %s: %w", dev, err)
+	}
+	return a, true, nil
+}
+
 // Route is a route of a pod. Via is invalid for the gateway of its family.
 type Route struct {
 	Dst netip.Prefix

@@ -40,7 +40,11 @@ func NewVeth(o ipam.Owner, grants []ipam.Grant, mtu int) Veth {
 
 // HostEnd returns the name of the host's end of o's pair: 15 characters, the most that the kernel takes.
 // While it exists, so does the pod's network namespace.
-func HostEnd(o ipam.Owner) string { return fmt.Sprintf("veth%011x", o.Hash()&(1<<44-1)) }
+func HostEnd(o ipam.Owner) string {
+	return fmt.Sprintf("%s%0*x", endPrefix, ipam.EndDigits, o.Hash()&(1<<(4*ipam.EndDigits)-1))
+}
+
+const endPrefix = "veth"
 
 // Port is how the bridge treats a pod's port.
 type Port struct {

@@ -74,7 +74,7 @@ func TestClocksFinds(t *testing.T) {
 }
 
 // generators run for a given time, and measure what they find: their rounds are no assertions of make test.
-var generators = []string{"test/soak", "test/drift", "test/causes", "test/peers", "test/datapath", "test/scale"}
+var generators = []string{"test/soak", "test/drift", "test/causes", "test/peers", "test/datapath", "test/scale", "test/guest"}
 
 // span is a piece of source.
 type span struct{ from, to token.Pos }

@@ -1,0 +1,113 @@
+//go:build soak
+
+package guest
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// picture is what of the host is not Twill's, line by line, under what it was read by.
+type picture map[string][]string
+
+// dumps are the commands that read the host.
+var dumps = []string{
+	"ip -o -d link show", "ip -o addr show", "ip -4 route show table all", "ip -6 route show table all", "ip -4 rule show",
+	"ip -6 rule show", "nft list ruleset", "iptables-legacy-save; ip6tables-legacy-save", "sysctl -a -r '^net[.]ipv[46]|^net[.]bridge'",
+}
+
+// volatile are the parts of lines that change by themselves.
+var volatile = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]|valid_lft \w+|preferred_lft \w+|expires \d+sec|# (Generated|Completed).*|` +
+	` (qdisc|state|linkdown|dadfailed|tentative)\b( \w+)?|\w+_timer +[\d.]+|promiscuity \d+|allmulti \d+|<[A-Z_,-]+>|pref medium|^\d+: `)
+
+// ours matches lines that are Twill's.
+var ours = regexp.MustCompile(`\bfe80::|\bff00::/8 dev|anycast|\b(cni0|flannel[.\w-]*|veth\w*)\b|proto 116|10[.]244[.][12][.]|fd00:244:0:[12]:|` +
+	`FLANNEL-|TWILL-|twill|flanneld|@if\d+: .* link-netns`)
+
+// exemptions are what Twill changes of the host for all, and leaves behind or undoes. Each line has what it matches, and
+// what becomes of it. Documentation/guest.md prints them.
+var exemptions = []struct {
+	line *regexp.Regexp
+	why  string
+}{
+	{regexp.MustCompile(`^net\.ipv4\.ip_forward|^net\.ipv4\.conf\.[^ ]*\.forwarding|^net\.ipv6\.conf\.[^ ]*\.forwarding`),
+		"forwarding is on, of all devices, or no pod's packet would leave; it stays on after --cleanup, because others may need it by then"},
+	{regexp.MustCompile(`^net\.ipv4\.conf\.[^ ]*\.(accept_redirects|send_redirects|secure_redirects)|^net\.ipv6\.conf\.[^ ]*\.accept_redirects`),
+		"the kernel derives them from forwarding"},
+	{regexp.MustCompile(`^net\.ipv6\.conf\.[^ ]*\.accept_ra =`),
+		"1 becomes 2 where the device is configured by router advertisements, which the kernel ignores else while it forwards; --cleanup undoes it"},
+	{regexp.MustCompile(`^net\.bridge\.bridge-nf-call-ip6?tables`), "on, only with network policies"},
+	{regexp.MustCompile(`netfilter|nf_conntrack|neigh\.[^ ]*|stable_secret|flow|fib_sync|tcp_fastopen_key|idgen`), "of the kernel's own making"},
+}
+
+// look reads the host.
+func (g *guest) look() picture {
+	g.Helper()
+	p := picture{}
+	for _, command := range dumps {
+		out, _ := g.node.Exec(g.Context(), "sh", "-c", command+" 2>/dev/null; true")
+		p[command] = g.foreign(command, out)
+	}
+	return p
+}
+
+// foreign returns the lines that are not Twill's. Of nft, that is whole tables.
+func (g *guest) foreign(command, out string) (lines []string) {
+	table, chain := "", ""
+	for line := range strings.Lines(out) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "table ") {
+			table = line
+		}
+		if c := strings.TrimSpace(line); strings.HasPrefix(c, "chain ") {
+			chain = c
+		}
+		if strings.Contains(chain, "FLANNEL-") || strings.Contains(chain, "TWILL-") || strings.HasPrefix(table, "table ip flannel-ipv4") || strings.HasPrefix(table, "table ip6 flannel-ipv6") || ours.MatchString(line) {
+			continue
+		}
+		if slices.ContainsFunc(exemptions, func(e struct {
+			line *regexp.Regexp
+			why  string
+		}) bool {
+			return strings.HasPrefix(command, "sysctl") && e.line.MatchString(line)
+		}) {
+			continue
+		}
+		if line = strings.Join(strings.Fields(volatile.ReplaceAllString(line, "")), " "); line != "" && line != "}" {
+			lines = append(lines, line)
+		}
+	}
+	if command == dumps[6] && g.mode == "iptables" {
+		lines = slices.DeleteFunc(lines, isBase)
+	}
+	if !strings.HasPrefix(command, "nft") && !strings.HasPrefix(command, "iptables") {
+		slices.Sort(lines)
+	}
+	return lines
+}
+
+// isBase reports whether a line is of a table or base chain as iptables makes them when it is first asked for one. They
+// are empty, and stay: nobody can know whose they are.
+func isBase(line string) bool {
+	return strings.HasPrefix(line, "table ip") || strings.HasPrefix(line, "chain ") || strings.HasPrefix(line, "type ")
+}
+
+// differs returns the lines that are gone and those that are new.
+func (p picture) differs(now picture) string {
+	var b strings.Builder
+	for _, command := range dumps {
+		for _, line := range p[command] {
+			if !slices.Contains(now[command], line) {
+				fmt.Fprintf(&b, "%s: - %s\n", command, line)
+			}
+		}
+		for _, line := range now[command] {
+			if !slices.Contains(p[command], line) {
+				fmt.Fprintf(&b, "%s: + %s\n", command, line)
+			}
+		}
+	}
+	return b.String()
+}

@@ -44,10 +44,7 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 	if _, err := jsonobject.Parse(want); err != nil {
 		return fmt.Errorf("the CNI config %s: want a conflist with a list of plugins: %w", c.Source, err)
 	}
-	earlier, err := os.ReadFile(c.installed())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read which CNI config was installed: %w", err)
-	}
+	earlier, _ := os.ReadFile(c.installed()) // without it, what the source no longer has stays
 	merge := func(content, have []byte) ([]byte, bool) { return mergeLists(earlier, content, have) }
 	source := func() ([]byte, error) { return want, nil }
 	if err := files.Share(c.Target, 0o644, source, merge); err != nil {

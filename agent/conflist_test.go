@@ -112,6 +112,16 @@ func TestBadConflist(t *testing.T) {
 	}
 }
 
+// TestStrangerBesideConflist: what somebody put in the place of the file that says what was installed keeps no CNI config
+// from being written.
+func TestStrangerBesideConflist(t *testing.T) {
+	dir := t.TempDir()
+	c := Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
+	must(t, os.WriteFile(c.Source, []byte(`{"plugins":[{"type":"twill"}]}`), 0o644))
+	must(t, os.Mkdir(c.installed(), 0o755))
+	must(t, c.write(keptfile.New(slog.New(slog.DiscardHandler), &causes.Log{})))
+}
+
 // TestNotFlannels: a file that only has the name of flannel's conflist stays where it is.
 func TestNotFlannels(t *testing.T) {
 	for text, goes := range map[string]bool{

@@ -68,7 +68,7 @@ func TestAskedForWrongly(t *testing.T) {
 	ips := func(ips ...string) []byte { return n.config(runtimeConfig(map[string]any{"ips": ips})) }
 	n.mustFail(7, "runtimeConfig.ips is 10.244.1: want an address", "ADD", "a", pod, ips("10.244.1"))
 	n.mustFail(7, "address 10.245.1.9 was asked for: want one of 10.244.1.0/24", "ADD", "a", pod, ips("10.245.1.9"))
-	n.mustFail(7, "address 10.244.1.1 was asked for: it is the gateway's", "ADD", "a", pod, ips("10.244.1.1"))
+	n.mustFail(7, "address 10.244.1.1 was asked for: it is the gateway's, want another one of 10.244.1.0/24", "ADD", "a", pod, ips("10.244.1.1"))
 	n.mustFail(7, "want at most one of", "ADD", "a", pod, ips("10.244.1.8", "10.244.1.9"))
 	n.mustFail(11, "address 10.244.1.2 was asked for and is reserved", "ADD", "a", pod, ips("10.244.1.2"))
 	n.mustFail(7, "runtimeConfig.mac is 01:00:00:00:00:01: want a unicast", "ADD", "a", pod,

@@ -6,8 +6,6 @@ import (
 	"os/exec"
 	"slices"
 
-	"github.com/google/nftables"
-
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
@@ -20,13 +18,13 @@ func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
 	all, missing, unread := saves(withIPv6)
 	saved := len(missing)+len(unread) == 0
 	isOther := func(c rules.Chain) bool { return !isOurs(c) && (!saved || !isIPTables(c)) }
-	present, err := chainNames()
-	if len(missing) > 0 && (err != nil || hasLegacy() || slices.ContainsFunc(present, isIPTables)) {
+	there, err := present()
+	if len(missing) > 0 && (err != nil || hasLegacy() || slices.ContainsFunc(there, isIPTables)) {
 		unread = append(unread, missing...)
 	}
 	out, nftErr := exec.Command("nft", "-j", "list", "ruleset").Output()
 	switch {
-	case errors.Is(nftErr, exec.ErrNotFound) && err == nil && !slices.ContainsFunc(present, isOther):
+	case errors.Is(nftErr, exec.ErrNotFound) && err == nil && !slices.ContainsFunc(there, isOther):
 		return all, unread
 	case nftErr != nil:
 		return all, append(unread, "nft: "+nftErr.Error())
@@ -73,18 +71,11 @@ func isOurs(c rules.Chain) bool {
 	return c.Table == netstate.FilterTable || firewall.IsOurs(c.Family, c.Table, c.Name)
 }
 
-// chainNames asks the kernel for nft's chains, without their rules.
-func chainNames() (all []rules.Chain, err error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return nil, err
-	}
-	listed, err := conn.ListChains()
-	families := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
-		nftables.TableFamilyINet: "inet", nftables.TableFamilyBridge: "bridge", nftables.TableFamilyARP: "arp",
-		nftables.TableFamilyNetdev: "netdev"}
-	for _, c := range listed {
-		all = append(all, rules.Chain{Family: families[c.Table.Family], Table: c.Table.Name, Name: c.Name})
+// present returns nft's chains by their names.
+func present() (all []rules.Chain, err error) {
+	names, err := firewall.ChainNames()
+	for _, n := range names {
+		all = append(all, rules.Chain{Family: n.Family, Table: n.Table, Name: n.Name})
 	}
 	return all, err
 }

@@ -55,7 +55,8 @@ func assign(sets []RangeSet, wanted []netip.Addr) ([]netip.Addr, error) {
 	for _, a := range wanted {
 		i := slices.IndexFunc(sets, func(s RangeSet) bool { return s.offers(a) })
 		if i < 0 && slices.ContainsFunc(sets, func(s RangeSet) bool { return s.find(a) >= 0 }) {
-			return nil, cnierr.New(types.ErrInvalidNetworkConfig, "address %s was asked for: it is the gateway's", a)
+			return nil, cnierr.New(types.ErrInvalidNetworkConfig, "address %s was asked for: it is the gateway's, want another one of %s",
+				a, SetsString(sets))
 		}
 		if i < 0 {
 			return nil, cnierr.New(types.ErrInvalidNetworkConfig, "address %s was asked for: want one of %s",

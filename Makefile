@@ -23,9 +23,9 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak fuzz-peers fuzz
+	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak guest fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long soak drift causes fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long soak drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ drift: build bin/testreport ## Alter single attributes of what the agent keeps, 
 
 causes: build bin/testreport ## Inject CAUSES_COUNT (1000) random causes of lost packets, and score the doctor; CAUSES_SEED repeats a run
 	TWILL_BIN_DIR=$(CURDIR)/bin bin/testreport -tags soak -count=1 -timeout 0 -v ./test/causes
+
+guest: build bin/testreport ## Draw hosts that Twill is a guest on, for GUEST_TIME (10m), and ask for the host's own life; GUEST_SEED repeats a run
+	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/guest
 
 fuzz-peers: kube-tools bin/testreport ## Let one node write what it likes to the API server for PEERS_TIME (8m); PEERS_SEED repeats a run
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/peers

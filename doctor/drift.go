@@ -74,7 +74,7 @@ func (d drift) change(c netstate.Change) {
 		if want.Dev == d.Bridge {
 			k = gatewayAddress
 		}
-		f := d.drifted(k, want.Dev, c, fmt.Sprintf("ip addr add %s dev %s", want.Prefix, want.Dev))
+		f := d.drifted(k, want.Dev, c, addressCommand(want))
 		f.family = netstate.FamilyOf(want.Prefix.Addr())
 	case netstate.Neigh:
 		d.ofPeer(changed(neighbourMissing, neighbourAltered, c), netstate.Host(want.IP), c,
@@ -187,6 +187,14 @@ func (d drift) sysctl(want netstate.Sysctl, c netstate.Change) {
 		k = rpFilter
 	}
 	d.drifted(k, want.Name, c, fmt.Sprintf("sysctl -w %s=%s", want.Name, want.Value))
+}
+
+// addressCommand adds an address, or makes one that is there what it should be.
+func addressCommand(a netstate.Addr) string {
+	if a.NoDAD {
+		return fmt.Sprintf("ip addr replace %s dev %s nodad", a.Prefix, a.Dev)
+	}
+	return fmt.Sprintf("ip addr replace %s dev %s", a.Prefix, a.Dev)
 }
 
 func chainKind(want netstate.Chain) kind {

@@ -88,14 +88,12 @@ func (d device) name() string { return d.text(unix.IFLA_IFNAME) }
 
 func (d device) marked() bool { return d.text(unix.IFLA_IFALIAS) == netstate.Mark }
 
-// made reports whether the device says that it is ours, and is of a kind and name that a backend or the bridge has: an alias
-// is anybody's to write, on a pod's port too.
-func (d device) made() bool {
-	return d.marked() && (d.kind() == "bridge" || slices.Contains(overlays, d.kind()) && netstate.IsBackendName(d.name()))
-}
+// made reports whether the device says that it is ours, and is of a kind that we make: an alias is anybody's to write, on a
+// pod's port too. Its name says nothing, since somebody may have renamed it.
+func (d device) made() bool { return d.marked() && slices.Contains(makes, d.kind()) }
 
-// overlays are the kinds of the backends' devices.
-var overlays = []string{"vxlan", "tun", "ipip", "ip6tnl", "wireguard"}
+// makes are the kinds of the bridge and of the backends' devices.
+var makes = []string{"bridge", "vxlan", "tun", "ipip", "ip6tnl", "wireguard"}
 
 func (d device) kind() string { return d.text(unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND) }
 

@@ -25,6 +25,9 @@ const network, own, peer = "10.244.0.0/16", "10.244.1.0/24", "10.244.2.0/24"
 // works is how a life ends on a host where pods work.
 const works = "the host is as it was, and pods work"
 
+// partly is the reason for which pods work, but for those of a peer.
+const partly = "local-network"
+
 // reasons are the closed list of why pods cannot work on a host, by what the agent says, each with why no overlay could.
 var reasons = map[string]string{
 	"this node's own address": "packets for that address would go to pods, or pods' to the node",
@@ -32,7 +35,7 @@ var reasons = map[string]string{
 	"a network of this node":  "packets for its hosts would go to pods",
 	"has VNI 1 and UDP port":  "the kernel delivers a packet to one of the two devices",
 	"address already in use":  "another program receives what peers send",
-	"local-network":           "a peer's pods have the addresses of a network that the host was on first: the other peers are reached",
+	partly:                    "a peer's pods have the addresses of a network that the host was on first: the other peers are reached",
 }
 
 // guest is one host and Twill's life on it.
@@ -173,12 +176,16 @@ func (g *guest) start() string {
 	ready := g.node.StartAgent(ctx) == nil
 	log, err := os.ReadFile(g.node.Log())
 	g.must(err)
-	if ready && !strings.Contains(string(log[len(before):]), "local-network") {
+	const says = "the host is as it was, and the agent says: "
+	switch {
+	case ready && strings.Contains(string(log[len(before):]), partly):
+		return says + partly
+	case ready:
 		return works
 	}
 	for reason := range reasons {
 		if strings.Contains(string(log[len(before):]), reason) {
-			return "the host is as it was, and the agent says: " + reason
+			return says + reason
 		}
 	}
 	g.Errorf("pods do not work, and the agent does not say why:\n%s", log[len(before):])

@@ -26,20 +26,14 @@ var volatile = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]|valid_lft \
 var ours = regexp.MustCompile(`\bfe80::|\bff00::/8 dev|anycast|\b(cni0|flannel[.\w-]*|veth\w*)\b|proto 116|10[.]244[.][12][.]|fd00:244:0:[12]:|` +
 	`FLANNEL-|TWILL-|twill|flanneld|@if\d+: .* link-netns`)
 
-// exemptions are what Twill changes of the host for all, and leaves behind or undoes. Each line has what it matches, and
-// what becomes of it. Documentation/guest.md prints them.
-var exemptions = []struct {
-	line *regexp.Regexp
-	why  string
-}{
-	{regexp.MustCompile(`^net\.ipv4\.ip_forward|^net\.ipv4\.conf\.[^ ]*\.forwarding|^net\.ipv6\.conf\.[^ ]*\.forwarding`),
-		"forwarding is on, of all devices, or no pod's packet would leave; it stays on after --cleanup, because others may need it by then"},
-	{regexp.MustCompile(`^net\.ipv4\.conf\.[^ ]*\.(accept_redirects|send_redirects|secure_redirects)|^net\.ipv6\.conf\.[^ ]*\.accept_redirects`),
-		"the kernel derives them from forwarding"},
-	{regexp.MustCompile(`^net\.ipv6\.conf\.[^ ]*\.accept_ra =`),
-		"1 becomes 2 where the device is configured by router advertisements, which the kernel ignores else while it forwards; --cleanup undoes it"},
-	{regexp.MustCompile(`^net\.bridge\.bridge-nf-call-ip6?tables`), "on, only with network policies"},
-	{regexp.MustCompile(`netfilter|nf_conntrack|neigh\.[^ ]*|stable_secret|flow|fib_sync|tcp_fastopen_key|idgen`), "of the kernel's own making"},
+// noise matches parameters that the kernel changes by itself.
+var noise = regexp.MustCompile(`netfilter|nf_conntrack|neigh\.|stable_secret|flow|fib_sync|tcp_fastopen_key|idgen`)
+
+// isExempt reports whether a parameter may change.
+func isExempt(line string) bool {
+	return noise.MatchString(line) || slices.ContainsFunc(exemptions, func(e exemption) bool {
+		return regexp.MustCompile(e.pattern).MatchString(line)
+	})
 }
 
 // look reads the host.
@@ -59,7 +53,7 @@ func (g *guest) foreign(command, out string) (lines []string) {
 	for line := range strings.Lines(out) {
 		line = strings.TrimRight(line, "\n")
 		if strings.HasPrefix(line, "table ") {
-			table = line
+			table, chain = line, ""
 		}
 		if c := strings.TrimSpace(line); strings.HasPrefix(c, "chain ") {
 			chain = c
@@ -67,12 +61,7 @@ func (g *guest) foreign(command, out string) (lines []string) {
 		if strings.Contains(chain, "FLANNEL-") || strings.Contains(chain, "TWILL-") || strings.HasPrefix(table, "table ip flannel-ipv4") || strings.HasPrefix(table, "table ip6 flannel-ipv6") || ours.MatchString(line) {
 			continue
 		}
-		if slices.ContainsFunc(exemptions, func(e struct {
-			line *regexp.Regexp
-			why  string
-		}) bool {
-			return strings.HasPrefix(command, "sysctl") && e.line.MatchString(line)
-		}) {
+		if strings.HasPrefix(command, "sysctl") && isExempt(line) {
 			continue
 		}
 		if line = strings.Join(strings.Fields(volatile.ReplaceAllString(line, "")), " "); line != "" && line != "}" {

@@ -61,7 +61,7 @@ func (g *guest) plug(dev, name string, at, neighbour netip.Prefix) {
 }
 
 func (g *guest) loopback() string {
-	addr := g.pick("198.51.100.9", "10.244.200.9", "10.244.1.200", "10.244.2.200")
+	addr := g.pick("198.51.100.9", "198.51.100.9", "203.0.115.9", "10.244.200.9", "10.244.1.200", "10.244.2.200")
 	g.run("ip addr add " + addr + "/32 dev lo")
 	g.probe("the address on lo", g.node.Host, netip.MustParseAddr(addr))
 	return addr
@@ -107,7 +107,7 @@ func (g *guest) parameters() string {
 
 // docker gives a bridge with a container, as Docker makes them, with its masquerading.
 func (g *guest) docker() string {
-	base := g.pick("172.17.0", "172.17.0", "10.244.201", "10.244.1", "10.244.2")
+	base := g.pick("172.17.0", "172.17.0", "172.17.0", "10.244.201", "10.244.1", "10.244.2")
 	bits := g.pick("24", "16")
 	pod, err := g.node.AddNamespace("container")
 	g.must(err)

@@ -112,6 +112,22 @@ func TestFirewallChains(t *testing.T) {
 				"chain nftables ip6 forward; src fc00::/48 accept; dst fc00::/48 accept\n" +
 				guards6,
 		},
+		"strict": {
+			FirewallConfig{Stacks: []FirewallStack{with(stack4, func(s *FirewallStack) { s.Strict, s.Inside = true, prefixes("10.244.33.0/24") })},
+				Bridge: "cni0"},
+			"chain nftables ip guard-forward; iif cni0 dst 10.244.1.0/24 return; iif cni0 oif flannel.1 return;" +
+				" iif cni0 dst 10.244.33.0/24 return; iif cni0 dst 10.244.0.0/16 drop\n" +
+				"chain nftables ip guard-source; iif cni0 return; iif flannel.1 return; back cni0 drop; back flannel.1 drop",
+		},
+		"strict, iptables, others' bridge": {
+			FirewallConfig{Mode: netstate.IPTables, Stacks: []FirewallStack{with(stack4, func(s *FirewallStack) {
+				s.Strict, s.Inside, s.Outside = true, prefixes("10.244.33.0/24"), []string{"eth1"}
+			})}},
+			"chain iptables ip guard-input; iif eth1 src 10.244.33.0/24 return; iif eth1 src 10.244.0.0/16 drop\n" +
+				"chain iptables ip guard-forward; iif eth1 src 10.244.33.0/24 return; iif eth1 src 10.244.0.0/16 drop;" +
+				" src 10.244.1.0/24 dst 10.244.1.0/24 return; oif flannel.1 src 10.244.1.0/24 return;" +
+				" src 10.244.1.0/24 dst 10.244.33.0/24 return; src 10.244.1.0/24 dst 10.244.0.0/16 drop",
+		},
 		"a LAN in the network of pods": {
 			FirewallConfig{Stacks: []FirewallStack{with(stack4, func(s *FirewallStack) { s.Inside = prefixes("10.244.33.0/24") })}, Masq: true},
 			strings.Replace(head4, "src 10.244.1.0/24 dst", "oif flannel.1 src 10.244.1.0/24 dst", 1) +

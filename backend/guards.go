@@ -15,12 +15,17 @@ import (
 // they pass: a pod can be a node of a network of its own. Who is a pod, the devices say and not the network's range,
 // in which nodes may have their addresses too.
 func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
-	base := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr())}
-	input, forward, source := base, base, base
-	input.Role, forward.Role, source.Role = netstate.GuardInput, netstate.GuardForward, netstate.GuardSource
-	objects := []netstate.Object{withRules(input, guardInput(cfg, s)), withRules(forward, guardForward(cfg, s))}
+	var objects []netstate.Object
+	add := func(role netstate.Role, rules []netstate.Rule) {
+		if len(rules) > 0 {
+			c := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr()), Role: role}
+			objects = append(objects, withRules(c, rules))
+		}
+	}
+	add(netstate.GuardInput, guardInput(cfg, s))
+	add(netstate.GuardForward, guardForward(cfg, s))
 	if cfg.Mode == netstate.NFTables {
-		objects = append(objects, withRules(source, guardSource(cfg, s)))
+		add(netstate.GuardSource, guardSource(cfg, s))
 	}
 	return objects
 }

@@ -304,6 +304,16 @@ func forget(t *Trace) {
 	}
 }
 
+// takes reports whether a command takes the underlay's device or address from a node, its way out, or what the agent would
+// write again.
+func takes(f Facts, command string) bool {
+	patterns := []string{`route (del|flush) (default|0\.0\.0\.0/0|::/0)`, `nft (delete|flush) .*flannel-ipv`, `-F (FLANNEL|TWILL)-`}
+	for _, u := range f.Underlay.Underlays {
+		patterns = append(patterns, `(addr|link) (del|delete|flush)\b.*\b`+u.Dev+`\b`, `link set (dev )?`+u.Dev+`\b.*\bdown`)
+	}
+	return regexp.MustCompile(strings.Join(patterns, "|")).MatchString(command)
+}
+
 // TestCommandsAreCommands: what the page has a button to copy for begins with a program and has no advice in it, which is for
 // people and stands in the fix.
 func TestCommandsAreCommands(t *testing.T) {
@@ -328,6 +338,9 @@ func TestCommandsAreCommands(t *testing.T) {
 			commands++
 			if program, _, _ := strings.Cut(x.Command, " "); prose.MatchString(x.Command) || !slices.Contains(programs, program) {
 				t.Errorf("%s: %q is no command", x.ID, x.Command)
+			}
+			if takes(f, x.Command) {
+				t.Errorf("%s: %q takes something from the node that it needs", x.ID, x.Command)
 			}
 		}
 	}

@@ -13,7 +13,9 @@ import (
 
 // networks returns the addresses and networks of the machine's other interfaces that lie in the cluster's networks. Where
 // others make the pods' bridge, theirs are pods' too: only what the node's own packets take counts.
-func (p Planner) networks(interfaces []netstate.Interface, underlays []backend.Underlay) (list []backend.Network) {
+func (p Planner) networks(
+	interfaces []netstate.Interface, underlays []backend.Underlay, before []backend.Network,
+) (list []backend.Network) {
 	var routed []netip.Prefix
 	for _, i := range interfaces {
 		routed = append(routed, i.Routed...)
@@ -25,7 +27,9 @@ func (p Planner) networks(interfaces []netstate.Interface, underlays []backend.U
 		}
 		add := func(prefix netip.Prefix, what string) {
 			n := backend.Network{Prefix: prefix, Dev: i.Name, What: what, Vital: vital, Used: vital || i.Up && i.Running}
-			n.Late = slices.ContainsFunc(routed, n.Foreign().In)
+			n.Late = slices.ContainsFunc(routed, n.Foreign().In) || slices.ContainsFunc(before, func(b backend.Network) bool {
+				return b.Late && b.Prefix == n.Prefix && b.Dev == n.Dev
+			})
 			if p.inCluster(prefix.Addr()) && !slices.Contains(list, n) {
 				list = append(list, n)
 			}
@@ -87,12 +91,13 @@ func (a *Agent) reportOverlaps(node backend.Node, snap *subnet.Snapshot) {
 	for _, n := range node.Networks {
 		f := n.Foreign()
 		for _, lease := range append([]subnet.Lease{snap.Local}, snap.Peers...) {
-			if len(lease.Within([]subnet.Foreign{f})) == 0 {
+			leftOut := n.Used && !n.Late && lease.Node != snap.Local.Node // which is told as such
+			if leftOut || len(lease.Within([]subnet.Foreign{f})) == 0 {
 				continue
 			}
 			text := fmt.Sprintf("%s, %s, lies in the subnet of node %s: packets for one may go to the other, move one of them",
 				f.Prefix, f.What, lease.Node)
-			if a.causes.Add(a.Log, slog.LevelWarn, "a network of this node lies among pods", f.Prefix.String(),
+			if a.causes.Add(a.Log, slog.LevelWarn, "a network of this node lies among pods", n.Dev+" "+lease.Node,
 				"node", a.Node, "reason", text) {
 				a.event("Warning", "NetworkOverlap", text)
 			}

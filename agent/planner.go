@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -56,7 +57,7 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 		underlays = before.Underlays
 	}
 	node.Underlays = measured(underlays, interfaces)
-	node.Networks = p.networks(interfaces, underlays)
+	node.Networks = p.networks(interfaces, underlays, before.Networks)
 	if p.Shortcuts.On {
 		node.FastPathOff = carries(underlays, interfaces)
 	}
@@ -99,9 +100,12 @@ func widest(ways map[netip.Prefix]int, u backend.Underlay) int {
 	return cmp.Or(most, u.MTU)
 }
 
-// narrow returns the ways of less than mtu, and those inside of one.
+// narrow returns the ways of less than mtu, and those inside of one. On a router with many routes there mostly is none.
 func narrow(ways map[netip.Prefix]int, mtu int) map[netip.Prefix]int {
 	var all map[netip.Prefix]int
+	if len(ways) == 0 || slices.Min(slices.Collect(maps.Values(ways))) >= mtu {
+		return nil
+	}
 	for dst, way := range ways {
 		inside := way < mtu
 		for bits := 0; bits < dst.Bits() && !inside; bits++ {
@@ -213,7 +217,7 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 			s.Strict = b.Strict()
 		}
 		s.Outside = outside(node)
-		s.Inside = backend.Inside(pool.Network, node)
+		s.Inside = backend.Inside(pool.Network, node, snap)
 		firewall.Stacks = append(firewall.Stacks, s)
 	}
 	want.Merge(backend.Base(base, node, snap.Local))

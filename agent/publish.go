@@ -16,6 +16,9 @@ import (
 // publish acquires the node's lease, watches the store from then on, and publishes again when the
 // node's facts change. It never touches the kernel.
 func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
+	if s, ok := a.Store.(subnet.Disputed); ok {
+		s.OnDispute(a.disputed)
+	}
 	node, ok := a.firstFacts(ctx)
 	if !ok || !a.prepareBackend(ctx, node) {
 		return nil
@@ -144,9 +147,6 @@ func (a *Agent) leaseFor(node backend.Node, last subnet.Lease) subnet.Lease {
 
 // watchStore keeps the newest snapshot for the loop.
 func (a *Agent) watchStore(ctx context.Context) error {
-	if s, ok := a.Store.(subnet.Disputed); ok {
-		s.OnDispute(a.disputed)
-	}
 	err := a.Store.Watch(ctx, func(snap subnet.Snapshot) {
 		a.leases.newest.Store(&snap)
 		a.Metrics.snapshots.Inc()

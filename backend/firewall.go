@@ -151,8 +151,15 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 	}
 	clusters := cfg.clusters(s)
 	rules := []netstate.Rule{{Mark: ServiceMark, Verdict: netstate.Return}}
-	for _, p := range s.Inside {
-		if s.Plain || s.Overlay == "" {
+	var exempt []netstate.Rule
+	for _, c := range clusters {
+		for _, e := range cfg.exempt(s) {
+			exempt = append(exempt, exemption(c, e))
+		}
+	}
+	if len(s.Inside) > 0 && (s.Plain || s.Overlay == "") {
+		rules, exempt = append(rules, exempt...), nil
+		for _, p := range s.Inside {
 			rules = append(rules, netstate.Rule{Src: s.Pod, Dst: p, Verdict: masquerade})
 		}
 	}
@@ -166,10 +173,9 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 	rules = append(rules,
 		netstate.Rule{Src: s.Cluster, Dst: s.Pod, Verdict: netstate.Return},
 		netstate.Rule{NotSrc: s.Cluster, Dst: s.Pod, Verdict: netstate.Return}) // LocalTraffic services see their clients
-	for _, c := range clusters {
-		for _, e := range cfg.exempt(s) {
-			rules = append(rules, exemption(c, e))
-		}
+	rules = append(rules, exempt...)
+	for _, p := range s.Inside { // what the node sends from there is no pod's, but through the overlay nobody could answer
+		rules = append(rules, netstate.Rule{Local: true, NotOut: s.Overlay, Src: p, Verdict: netstate.Return})
 	}
 	for _, c := range clusters {
 		rules = append(rules, netstate.Rule{Src: c, NotDst: multicast(c), Verdict: masquerade})
@@ -223,8 +229,11 @@ func ofFamily(f netstate.Family, prefixes []netip.Prefix) []netip.Prefix {
 func (cfg FirewallConfig) Check(pools []subnet.Pool) error {
 	cfg.KeepLocal = KeepAlways // it needs most rules
 	for _, p := range pools {
-		s := FirewallStack{Cluster: p.Network}
-		if n := len(masqueradeRules(cfg, s)); n > netstate.MaxRules {
+		s := FirewallStack{Cluster: p.Network, Inside: make([]netip.Prefix, maxInside), Plain: true,
+			Guarded: netstate.Transport{Protocol: netstate.UDP}}
+		n := max(len(masqueradeRules(cfg, s)), len(guardForward(cfg, s)))
+		s.Plain, s.Strict = false, true
+		if n = max(n, len(guardForward(cfg, s))); n > netstate.MaxRules {
 			return fmt.Errorf("%d networks that are not masqueraded and %d networks of pods need %d %s rules: "+
 				"want at most %d", len(cfg.exempt(s)), len(cfg.clusters(s)), n, p.Family(), netstate.MaxRules)
 		}

@@ -130,15 +130,18 @@ func TestFirewallChains(t *testing.T) {
 		},
 		"a LAN in the network of pods": {
 			FirewallConfig{Stacks: []FirewallStack{with(stack4, func(s *FirewallStack) { s.Inside = prefixes("10.244.33.0/24") })}, Masq: true},
-			strings.Replace(head4, "src 10.244.1.0/24 dst", "oif flannel.1 src 10.244.1.0/24 dst", 1) +
+			strings.NewReplacer("; src 10.244.1.0/24 dst", "; oif flannel.1 src 10.244.1.0/24 dst", "; src 10.244.0.0/16 dst != 224",
+				"; local oif != flannel.1 src 10.244.33.0/24 return; src 10.244.0.0/16 dst != 224").Replace(head4) +
 				`; local oif != flannel.1 src != 127.0.0.0/8 dst 10.244.0.0/16 return; src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade`,
 		},
 		"a LAN in the network of pods, some packets leave plain": {
 			FirewallConfig{Stacks: []FirewallStack{with(stack6, func(s *FirewallStack) { s.Inside, s.Plain = prefixes("fc00:0:0:9::/64"), true })},
-				Masq: true, KeepLocal: KeepNever, Bridge: "cni0"},
-			"chain nftables ip6 postrouting; mark & 0x4000 return; src fc00:0:0:1::/64 dst fc00:0:0:9::/64 masquerade;" +
+				Masq: true, KeepLocal: KeepNever, Bridge: "cni0", Exempt: prefixes("fc00:0:0:9::7/128")},
+			"chain nftables ip6 postrouting; mark & 0x4000 return; src fc00::/48 dst fc00:0:0:9::7/128 return;" +
+				" src fc00:0:0:1::/64 dst fc00:0:0:9::/64 masquerade;" +
 				" src fc00:0:0:1::/64 dst fc00::/48 return; src fc00::/48 dst fc00:0:0:1::/64 return;" +
-				" src != fc00::/48 dst fc00:0:0:1::/64 return; src fc00::/48 dst != ff00::/8 masquerade; src != fc00::/48 dst fc00::/48 masquerade\n" +
+				" src != fc00::/48 dst fc00:0:0:1::/64 return; local oif != f6 src fc00:0:0:9::/64 return;" +
+				" src fc00::/48 dst != ff00::/8 masquerade; src != fc00::/48 dst fc00::/48 masquerade\n" +
 				"chain nftables ip6 guard-input; iif cni0 udp dport 8472 drop; iif f6 udp dport 8472 drop; dst fc00:0:0:1::/64 udp dport 8472 drop\n" +
 				"chain nftables ip6 guard-forward; src fc00:0:0:1::/64 dst fc00:0:0:9::/64 udp dport 8472 drop;" +
 				" iif cni0 dst fc00:0:0:9::/64 udp dport 8472 drop; src fc00:0:0:1::/64 dst != fc00::/48 udp dport 8472 drop;" +
@@ -204,8 +207,8 @@ func TestFirewallCheck(t *testing.T) {
 		{64, nil, ""},
 		{64, prefixes("fd09::/48"), ""},
 		{72, nil, ""},
-		{73, nil, "74 networks that are not masqueraded and 1 networks of pods need 81 IPv4 rules: want at most 80"},
-		{64, prefixes("10.9.0.0/16"), "65 networks that are not masqueraded and 2 networks of pods need 141 IPv4 rules: want at most 80"},
+		{73, nil, "74 networks that are not masqueraded and 1 networks of pods need 97 IPv4 rules: want at most 96"},
+		{64, prefixes("10.9.0.0/16"), "65 networks that are not masqueraded and 2 networks of pods need 157 IPv4 rules: want at most 96"},
 	} {
 		got := ""
 		if err := (FirewallConfig{Exempt: exempt(c.exempt), Clusters: c.clusters}).Check(pools); err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // guards keep pods from sending what only nodes send each other: whoever wraps a packet as a peer does
@@ -150,16 +151,25 @@ func wrapped(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 	return rules
 }
 
+// hasPods reports whether a node has its subnet, or a part of it, in a network.
+func hasPods(network netip.Prefix, snap subnet.Snapshot) bool {
+	overlaps := func(l subnet.Lease) bool {
+		return slices.ContainsFunc(l.Stacks, func(s subnet.Stack) bool { return s.Subnet.Overlaps(network) })
+	}
+	return overlaps(snap.Local) || slices.ContainsFunc(snap.Peers, overlaps)
+}
+
 // maxInside bounds the rules for networks of this node within the cluster's.
 const maxInside = 8
 
-// Inside returns the widest of the node's networks that lie within a network of pods.
-func Inside(cluster netip.Prefix, node Node) (list []netip.Prefix) {
+// Inside returns the widest of the node's networks that lie within a network of pods, and in which no node has its subnet.
+func Inside(cluster netip.Prefix, node Node, snap subnet.Snapshot) (list []netip.Prefix) {
 	networks := slices.Clone(node.Networks)
 	slices.SortStableFunc(networks, func(a, b Network) int { return cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()) })
 	for _, n := range networks {
 		held := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(n.Prefix.Addr()) })
-		if len(list) < maxInside && n.Prefix.Bits() >= cluster.Bits() && cluster.Contains(n.Prefix.Addr()) && !held {
+		within := n.Prefix.Bits() >= cluster.Bits() && cluster.Contains(n.Prefix.Addr())
+		if len(list) < maxInside && within && !held && !hasPods(n.Prefix, snap) {
 			list = append(list, n.Prefix)
 		}
 	}

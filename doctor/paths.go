@@ -119,8 +119,8 @@ func (e *exam) checkOuter(p Path) {
 	}
 }
 
-// checkOverlaps is about other networks of this machine in the addresses of pods. One that the machine cannot do without,
-// its LAN, may lie in the network as long as it lies in no node's subnet.
+// checkOverlaps is about other networks of this machine in the addresses of pods. One in use, as the machine's LAN is, may
+// lie in the network as long as it lies in no node's subnet.
 func (e *exam) checkOverlaps() {
 	for _, i := range e.Interfaces {
 		if _, ours := e.Have[linkKey(i.Name)]; ours || i.Owned || i.Name == e.Bridge || netstate.IsBackendName(i.Name) {
@@ -128,7 +128,7 @@ func (e *exam) checkOverlaps() {
 		}
 		vital := len(i.Default) > 0 || slices.ContainsFunc(e.Underlay.Underlays, func(u backend.Underlay) bool { return u.Dev == i.Name })
 		for _, p := range i.Addrs {
-			network, overlaps := e.overlap(p, vital)
+			network, overlaps := e.overlap(p, vital || i.Running)
 			if !overlaps || e.isForeignBridge(p) {
 				continue
 			}
@@ -144,10 +144,10 @@ func (e *exam) checkOverlaps() {
 	}
 }
 
-// overlap returns the network of pods that an address of another device lies in, or the subnet of one node if the device
-// is vital.
-func (e *exam) overlap(addr netip.Prefix, vital bool) (netip.Prefix, bool) {
-	if vital {
+// overlap returns the network of pods that an address of another device lies in. Of a device in use only a node's subnet
+// counts: such a network is no pod's, and may lie in the network of pods.
+func (e *exam) overlap(addr netip.Prefix, used bool) (netip.Prefix, bool) {
+	if used {
 		for _, lease := range append([]subnet.Lease{e.Lease.Snapshot.Local}, e.Lease.Snapshot.Peers...) {
 			for _, s := range lease.Stacks {
 				if s.Subnet.Contains(addr.Addr()) || s.Subnet.Contains(addr.Masked().Addr()) && s.Subnet.Bits() <= addr.Bits() {

@@ -50,8 +50,9 @@ const (
 
 func (p Place) String() string { return [...]string{"appended", "first", "misplaced"}[p] }
 
-// MaxRules is the number of rules that a Chain can hold: room for the 64 networks of ip-masq-agent's limit.
-const MaxRules = 80
+// MaxRules is the number of rules that a Chain can hold: room for the 64 networks of ip-masq-agent's limit, and for those
+// that a node is on.
+const MaxRules = 96
 
 // Chain is one firewall chain with all its rules: it is compared and written as a whole. Slot: mode, family
 // and role. Mark: flannel's table or chain name. Cascade: none.

@@ -15,8 +15,9 @@ type Foreign struct {
 
 // Excluder is a Store that can leave out subnets that cannot be this node's, whatever the store says.
 type Excluder interface {
-	// Exclude has Acquire return no subnet that contains one of these: it takes another one, or waits until the list or
-	// the subnet is another one. It can be called at any time, also while Acquire waits.
+	// Exclude has Acquire return no subnet that contains one of these. A Store that chooses subnets takes another one; one
+	// that is told them waits until the list or the subnet is another one. It can be called at any time, also while Acquire
+	// waits.
 	Exclude(list []Foreign)
 }
 
@@ -37,6 +38,14 @@ func (e *Exclusions) Excluded(pools []Pool) (prefixes []netip.Prefix) {
 		}
 	}
 	return prefixes
+}
+
+// Explain adds to the error of an allocation what subnets were left out for.
+func (e *Exclusions) Explain(err error) error {
+	if list := e.all(); err != nil && len(list) > 0 {
+		return fmt.Errorf("%w; left out are those with %s, %s", err, text(list[0].Prefix), list[0].What)
+	}
+	return err
 }
 
 // Check returns an error if a subnet contains what is excluded.

@@ -111,7 +111,7 @@ func (k *Kernel) connected() (routed, error) {
 			if r.kind != unix.RTN_UNICAST || r.table != unix.RT_TABLE_MAIN {
 				return
 			}
-			if r.protocol == netstate.Protocol {
+			if r.protocol == netstate.Protocol || k.leftByFlannel(r) {
 				all.ours[r.index] = append(all.ours[r.index], r.dst)
 			}
 			dst, direct := r.dst.Masked(), !r.gw.IsValid() && r.hops == 0

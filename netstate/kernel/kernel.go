@@ -94,6 +94,13 @@ func (o *observation) ownsRoute(r route, onOwned bool) bool {
 	return false
 }
 
+// leftByFlannel reports whether a route may be the one to a peer of a flannel agent.
+func (k *Kernel) leftByFlannel(r route) bool {
+	return r.protocol == unix.RTPROT_BOOT && r.gw.IsValid() && slices.ContainsFunc(k.left, func(l netstate.Left) bool {
+		return l.Bits == r.dst.Bits() && l.Network.Contains(r.dst.Addr())
+	})
+}
+
 // inNetworks reports whether p is within a network that flannel's routes lead into.
 func (k *Kernel) inNetworks(p netip.Prefix) bool {
 	return slices.ContainsFunc(k.left, func(l netstate.Left) bool {

@@ -161,7 +161,7 @@ func (s *Store) create(ctx context.Context, records []record, old record, want s
 	}
 	got, err := subnet.Allocate(s.pools, s.preferred(want, old), append(used(records, old.name), s.Excluded(s.pools)...))
 	if err != nil {
-		return err
+		return s.Explain(err)
 	}
 	next, err := own(got)
 	if err != nil {

@@ -111,7 +111,7 @@ func (s *Store) claimLocked(ctx context.Context, want subnet.Lease) (got subnet.
 		i := doc.find(want.Node)
 		have, intact := doc.lease(want.Node)
 		if got, err = subnet.Allocate(s.pools, s.preferred(want, have), append(doc.used(want.Node), s.Excluded(s.pools)...)); err != nil {
-			return false, err
+			return false, s.Explain(err)
 		}
 		if intact && have.Equal(got) {
 			return false, nil

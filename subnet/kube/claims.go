@@ -94,7 +94,7 @@ func (s *Store) tryClaims(
 	}
 	got, err := subnet.Allocate(s.pools, want, slices.Concat(used, others, s.Excluded(s.pools)))
 	if err != nil {
-		return nil, fmt.Errorf("node %q %w: %w", n.Name, errNoPodCIDR, err)
+		return nil, fmt.Errorf("node %q %w: %w", n.Name, errNoPodCIDR, s.Explain(err))
 	}
 	var subnets []netip.Prefix
 	for _, st := range got.Stacks {

@@ -40,8 +40,10 @@ func (p Planner) networks(
 		for _, a := range i.Gateways {
 			add(netstate.Host(a), "this node's gateway")
 		}
-		for _, n := range i.OnLink {
-			add(n, "a network of this node")
+		for _, a := range i.Addrs { // by addresses, and not by routes: one that somebody led astray is no network
+			if !a.IsSingleIP() {
+				add(a.Masked(), "a network of this node")
+			}
 		}
 	}
 	return list

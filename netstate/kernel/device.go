@@ -77,6 +77,15 @@ func (d device) isEthernet() bool { return binary.NativeEndian.Uint16(d[2:]) == 
 
 func (d device) up() bool { return d.flags()&unix.IFF_UP != 0 }
 
+// operUnknown is IF_OPER_UNKNOWN of linux/if.h.
+const operUnknown = 0
+
+// running reports whether the device has a carrier. A bridge that never had a port says so too, and has none.
+func (d device) running() bool {
+	unknown := len(d.attribute(unix.IFLA_OPERSTATE)) == 1 && d.attribute(unix.IFLA_OPERSTATE)[0] == operUnknown
+	return d.flags()&unix.IFF_RUNNING != 0 && (d.kind() != "bridge" || !unknown)
+}
+
 // attribute returns the value of an attribute, or of one nested in it, and nil if there is none.
 func (d device) attribute(path ...uint16) []byte {
 	return rtnl.Attribute(d, unix.SizeofIfInfomsg, path...)

@@ -41,7 +41,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	for _, l := range links {
 		index, vrf := l.index(), vrfs[l.master()]
 		i := netstate.Interface{Name: l.name(), MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
-			Running: l.flags()&unix.IFF_RUNNING != 0, Gateways: routed.gateways[index], Routed: routed.ours[index],
+			Running: l.running(), Gateways: routed.gateways[index], Routed: routed.ours[index],
 			OnLink: routed.onLink[index], Ways: routed.ways[index], Owned: ours[index] || ours[l.master()],
 			AcceptRA: l.acceptRA() != 0, LosesRA: forwards == "0" && l.losesRA() && (l.master() == 0 || vrf != ""),
 			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrf}

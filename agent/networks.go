@@ -26,7 +26,7 @@ func (p Planner) networks(
 			continue
 		}
 		add := func(prefix netip.Prefix, what string) {
-			n := backend.Network{Prefix: prefix, Dev: i.Name, What: what, Vital: vital, Used: vital || i.Up && i.Running}
+			n := backend.Network{Prefix: prefix, Dev: i.Name, What: what, Used: vital || i.Up && i.Running}
 			n.Late = slices.ContainsFunc(routed, n.Foreign().In) || slices.ContainsFunc(before, func(b backend.Network) bool {
 				return b.Late && b.Prefix == n.Prefix && b.Dev == n.Dev
 			})

@@ -29,10 +29,10 @@ func TestNetworks(t *testing.T) {
 		{Name: "flannel.1", Up: true, Running: true, Addrs: list("192.168.5.0/32")},
 		{Name: "veth1", Owned: true, Addrs: list("192.168.5.9/32")},
 	}
-	const eth1 = "192.168.33.101/32 this node's own address on eth1 vital used\n" +
-		"192.168.33.200/32 this node's own address on eth1 vital used\n" +
-		"192.168.33.1/32 this node's gateway on eth1 vital used\n" +
-		"192.168.33.0/24 a network of this node on eth1 vital used\n"
+	const eth1 = "192.168.33.101/32 this node's own address on eth1 used\n" +
+		"192.168.33.200/32 this node's own address on eth1 used\n" +
+		"192.168.33.1/32 this node's gateway on eth1 used\n" +
+		"192.168.33.0/24 a network of this node on eth1 used\n"
 	for name, c := range map[string]struct{ bridge, want string }{
 		"the agent makes the bridge": {"cni0", "192.168.9.9/32 this node's own address on lo used\n" + eth1 +
 			"192.168.0.7/32 this node's own address on eth2 used\n192.168.0.0/16 a network of this node on eth2 used\n" +
@@ -46,9 +46,6 @@ func TestNetworks(t *testing.T) {
 			for _, n := range p.networks(interfaces, []backend.Underlay{{Dev: "eth1"}}, nil) {
 				f := n.Foreign()
 				fmt.Fprint(&got, f.Prefix, " ", f.What)
-				if n.Vital {
-					fmt.Fprint(&got, " vital")
-				}
 				if n.Used {
 					fmt.Fprint(&got, " used")
 				}

@@ -79,8 +79,7 @@ type Network struct {
 	Prefix netip.Prefix // masked
 	Dev    string       // through which it is reached, or whose address it is
 	What   string       // "this node's own address"
-	Vital  bool         // Dev is an underlay or has a default route
-	Used   bool         // Dev is vital, or has a carrier
+	Used   bool         // Dev is an underlay, has a default route, or has a carrier
 	Late   bool         // pods' packets went there before it came, and go on
 }
 

@@ -26,8 +26,8 @@ const flannelConflist = "10-flannel.conflist"
 // and people do.
 const replaced = ".replaced-by-twill"
 
-// installed returns the path of the file that says what the agent last installed. Runtimes do not read it for its name.
-func (c Conflist) installed() string {
+// Installed returns the path of the file that says what the agent last installed. Runtimes do not read it for its name.
+func (c Conflist) Installed() string {
 	return filepath.Join(filepath.Dir(c.Target), "."+filepath.Base(c.Target)+".source")
 }
 
@@ -44,13 +44,13 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 	if _, err := jsonobject.Parse(want); err != nil {
 		return fmt.Errorf("the CNI config %s: want a conflist with a list of plugins: %w", c.Source, err)
 	}
-	earlier, _ := os.ReadFile(c.installed()) // without it, what the source no longer has stays
+	earlier, _ := os.ReadFile(c.Installed()) // without it, what the source no longer has stays
 	merge := func(content, have []byte) ([]byte, bool) { return mergeLists(earlier, content, have) }
 	source := func() ([]byte, error) { return want, nil }
 	if err := files.Share(c.Target, 0o644, source, merge); err != nil {
 		return fmt.Errorf("write the CNI config: %w", err)
 	}
-	if err := files.Write(c.installed(), 0o644, source); err != nil {
+	if err := files.Write(c.Installed(), 0o644, source); err != nil {
 		return fmt.Errorf("note which CNI config is installed: %w", err)
 	}
 	return c.retireFlannel()

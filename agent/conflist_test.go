@@ -118,7 +118,7 @@ func TestStrangerBesideConflist(t *testing.T) {
 	dir := t.TempDir()
 	c := Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
 	must(t, os.WriteFile(c.Source, []byte(`{"plugins":[{"type":"twill"}]}`), 0o644))
-	must(t, os.Mkdir(c.installed(), 0o755))
+	must(t, os.Mkdir(c.Installed(), 0o755))
 	must(t, c.write(keptfile.New(slog.New(slog.DiscardHandler), &causes.Log{})))
 }
 

@@ -134,7 +134,8 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 		fmt.Fprintln(stdout, line)
 	}
 	err = errors.Join(err, policyErr, fastErr, cloudErr)
-	for _, path := range []string{o.cniTarget, o.subnetFile, o.checkpointFile, message.Socket(o.subnetFile)} {
+	installed := agent.Conflist{Target: o.cniTarget}.Installed()
+	for _, path := range []string{o.cniTarget, installed, o.subnetFile, o.checkpointFile, message.Socket(o.subnetFile)} {
 		switch e := os.Remove(path); {
 		case e == nil:
 			fmt.Fprintln(stdout, "- file", path)

@@ -156,7 +156,8 @@ func (g *guest) vlan() string {
 }
 
 func (g *guest) alias() string {
-	g.run("ip link add odd0 type veth peer name odd1", "ip link set odd0 alias twill", "ip link set odd0 up", "ip link set odd1 up")
+	g.plug("odd0", "odd", netip.MustParsePrefix("172.29.0.1/24"), netip.MustParsePrefix("172.29.0.2/24"))
+	g.run("ip link set odd0 alias twill")
 	return "a device that is called twill"
 }
 

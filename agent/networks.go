@@ -26,8 +26,9 @@ func (p Planner) networks(
 			continue
 		}
 		add := func(prefix netip.Prefix, what string) {
-			n := backend.Network{Prefix: prefix, Dev: i.Name, What: what, Used: vital || i.Up && i.Running}
-			n.Late = slices.ContainsFunc(routed, n.Foreign().In) || slices.ContainsFunc(before, func(b backend.Network) bool {
+			n := backend.Network{Foreign: subnet.Foreign{Prefix: prefix, What: what + " on " + i.Name}, Dev: i.Name,
+				Used: vital || i.Up && i.Running}
+			n.Late = slices.ContainsFunc(routed, n.In) || slices.ContainsFunc(before, func(b backend.Network) bool {
 				return b.Late && b.Prefix == n.Prefix && b.Dev == n.Dev
 			})
 			if p.inCluster(prefix.Addr()) && !slices.Contains(list, n) {
@@ -79,8 +80,8 @@ func (a *Agent) exclude(node backend.Node) {
 	if !a.leases.acquired.Load() {
 		earlier := a.earlierLease()
 		for _, n := range node.Networks {
-			if f := n.Foreign(); n.Used && len(earlier.Within([]subnet.Foreign{f})) == 0 {
-				list = append(list, f)
+			if n.Used && !earlier.Holds(n.Foreign) {
+				list = append(list, n.Foreign)
 			}
 		}
 	}
@@ -90,15 +91,18 @@ func (a *Agent) exclude(node backend.Node) {
 // reportOverlaps tells of each network of this machine that lies in a subnet of pods although it did not keep the node
 // from its lease: it is idle, or it came later. Nothing is withdrawn for it.
 func (a *Agent) reportOverlaps(node backend.Node, snap *subnet.Snapshot) {
+	if len(node.Networks) == 0 {
+		return
+	}
+	leases := append([]subnet.Lease{snap.Local}, snap.Peers...)
 	for _, n := range node.Networks {
-		f := n.Foreign()
-		for _, lease := range append([]subnet.Lease{snap.Local}, snap.Peers...) {
+		for _, lease := range leases {
 			leftOut := n.Used && !n.Late && lease.Node != snap.Local.Node // which is told as such
-			if leftOut || len(lease.Within([]subnet.Foreign{f})) == 0 {
+			if leftOut || !lease.Holds(n.Foreign) {
 				continue
 			}
 			text := fmt.Sprintf("%s, %s, lies in the subnet of node %s: packets for one may go to the other, move one of them",
-				f.Prefix, f.What, lease.Node)
+				n.Prefix, n.What, lease.Node)
 			if a.causes.Add(a.Log, slog.LevelWarn, "a network of this node lies among pods", n.Dev+" "+lease.Node,
 				"node", a.Node, "reason", text) {
 				a.event("Warning", "NetworkOverlap", text)

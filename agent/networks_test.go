@@ -44,7 +44,7 @@ func TestNetworks(t *testing.T) {
 				Network: subnet.Config{Pools: []subnet.Pool{{Network: netip.MustParsePrefix("192.168.0.0/16"), SubnetLen: 24}}}}
 			var got strings.Builder
 			for _, n := range p.networks(interfaces, []backend.Underlay{{Dev: "eth1"}}, nil) {
-				f := n.Foreign()
+				f := n.Foreign
 				fmt.Fprint(&got, f.Prefix, " ", f.What)
 				if n.Used {
 					fmt.Fprint(&got, " used")

@@ -76,16 +76,10 @@ type Node struct {
 
 // Network is an address of this machine, or a network that it is on, in the networks of pods.
 type Network struct {
-	Prefix netip.Prefix // masked
-	Dev    string       // through which it is reached, or whose address it is
-	What   string       // "this node's own address"
-	Used   bool         // Dev is an underlay, has a default route, or has a carrier
-	Late   bool         // pods' packets went there before it came, and go on
-}
-
-// Foreign returns n as stores know it.
-func (n Network) Foreign() subnet.Foreign {
-	return subnet.Foreign{Prefix: n.Prefix, What: n.What + " on " + n.Dev}
+	subnet.Foreign
+	Dev  string // through which it is reached, or whose address it is
+	Used bool   // Dev is an underlay, has a default route, or has a carrier
+	Late bool   // pods' packets went there before it came, and go on
 }
 
 // Underlay is the interface that carries one address family between nodes.

@@ -101,8 +101,8 @@ func (s *screen) admit(node string, stack subnet.Stack) bool {
 		)
 	}
 	for _, n := range s.node.Networks {
-		if f := n.Foreign(); n.Used && !n.Late && f.In(stack.Subnet) {
-			return s.skip(node, subnet.LocalNetwork, "its subnet %s contains %s, %s", stack.Subnet, f.Prefix, f.What)
+		if n.Used && !n.Late && n.In(stack.Subnet) {
+			return s.skip(node, subnet.LocalNetwork, "its subnet %s contains %s, %s", stack.Subnet, n.Prefix, n.What)
 		}
 	}
 	if held, holder, ok := s.held.overlap(stack.Subnet); ok {

@@ -3,6 +3,7 @@ package subnet
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 )
 
@@ -64,16 +65,9 @@ func (f Foreign) In(s netip.Prefix) bool {
 	return f.Prefix.Bits() >= s.Bits() && s.Contains(f.Prefix.Addr())
 }
 
-// Within returns those of a list that lie within one of the lease's subnets.
-func (l Lease) Within(list []Foreign) (in []Foreign) {
-	for _, f := range list {
-		for _, s := range l.Stacks {
-			if s.Subnet.IsValid() && f.In(s.Subnet) {
-				in = append(in, f)
-			}
-		}
-	}
-	return in
+// Holds reports whether f lies within one of the lease's subnets.
+func (l Lease) Holds(f Foreign) bool {
+	return slices.ContainsFunc(l.Stacks, func(s Stack) bool { return s.Subnet.IsValid() && f.In(s.Subnet) })
 }
 
 func (e *Exclusions) all() []Foreign {

@@ -58,6 +58,7 @@ var (
 	_ subnet.Reporter     = (*Store)(nil)
 	_ subnet.Checkpointer = (*Store)(nil)
 	_ subnet.Disputed     = (*Store)(nil)
+	_ subnet.Excluder     = (*Store)(nil)
 	_ subnet.Locator      = (*Store)(nil)
 	_ subnet.Redialer     = (*Store)(nil)
 )

@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +31,10 @@ type guard struct {
 
 // RoundTrip implements http.RoundTripper.
 func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	r, err := withOwnBody(r)
+	if err != nil {
+		return nil, err
+	}
 	answer, err := g.RoundTripper.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -49,6 +54,23 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	answer.Body = &limited{answer.Body, maxAnswer}
 	return answer, nil
+}
+
+// withOwnBody returns the request with a body that can be read to its end, whatever becomes of the SDK's. The SDK closes
+// its own when the answer begins, and reports io.EOF to who writes it then; net/http takes that for an error and closes
+// the connection under the answer.
+func withOwnBody(r *http.Request) (*http.Request, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r, nil
+	}
+	body, err := io.ReadAll(r.Body)
+	_ = r.Body.Close()
+	if err != nil {
+		return nil, fmt.Errorf("read the request to %s: %w", r.URL.Host, err)
+	}
+	r = r.Clone(r.Context())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return r, nil
 }
 
 // limited is a body that fails when it is too long.

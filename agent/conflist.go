@@ -44,6 +44,9 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 	if _, err := jsonobject.Parse(want); err != nil {
 		return fmt.Errorf("the CNI config %s: want a conflist with a list of plugins: %w", c.Source, err)
 	}
+	if err := os.MkdirAll(filepath.Dir(c.Target), 0o755); err != nil {
+		return fmt.Errorf("make the directory of the CNI config: %w", err)
+	}
 	earlier, _ := os.ReadFile(c.Installed()) // without it, what the source no longer has stays
 	merge := func(content, have []byte) ([]byte, bool) { return mergeLists(earlier, content, have) }
 	source := func() ([]byte, error) { return want, nil }

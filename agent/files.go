@@ -61,5 +61,9 @@ func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
 		a.causes.Error(a.Log, "make the directory of subnet.env", err)
 		return err
 	}
-	return a.files.Write(a.Settings.SubnetFile, 0o644, func() ([]byte, error) { return env.Format(), nil })
+	if err := a.files.Write(a.Settings.SubnetFile, 0o644, func() ([]byte, error) { return env.Format(), nil }); err != nil {
+		return err
+	}
+	a.status.lease()
+	return nil
 }

@@ -16,8 +16,8 @@ import (
 // Handler returns what answers /healthz, /readyz, /status, /history and /metrics.
 func (a *Agent) Handler(g prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", probe(a.live))
-	mux.Handle("/readyz", probe(a.status.Ready))
+	mux.Handle("/healthz", probe(a.Alive))
+	mux.Handle("/readyz", probe(a.Ready))
 	mux.Handle("/status", answer(a.report))
 	mux.Handle("/history", answer(func() History { return a.history.report(a.Node) }))
 	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
@@ -32,8 +32,14 @@ func answer[T any](ask func() T) http.Handler {
 	})
 }
 
-// live returns why the agent should be restarted, nil if it should not.
-func (a *Agent) live() error { return errors.Join(a.status.Live(), a.files.Lost()) }
+// Alive returns why the agent should be restarted, nil if it should not.
+func (a *Agent) Alive() error { return errors.Join(a.status.Live(), a.files.Lost()) }
+
+// Ready returns why pods of this node cannot count on their network, nil if they can.
+func (a *Agent) Ready() error { return a.status.Ready() }
+
+// Leased reports whether subnet.env has this node's lease, the store's or the checkpoint's.
+func (a *Agent) Leased() bool { return a.status.isLeased() }
 
 // Serve answers on l until ctx is done.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {

@@ -15,6 +15,7 @@ type status struct {
 	lastHeartbeat time.Time
 	synced        bool
 	applied       bool            // the data path was complete once
+	leased        bool            // subnet.env has the lease
 	err           error           // of the last reconcile
 	degradedSince time.Time       // zero: the data path works
 	runnerErr     error           // why the backend's Runner does not run, nil if it does or there is none
@@ -51,6 +52,20 @@ func (s *status) update(synced, degraded bool, err error) {
 	case s.degradedSince.IsZero():
 		s.degradedSince = time.Now()
 	}
+}
+
+// lease notes that subnet.env has the lease.
+func (s *status) lease() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leased = true
+}
+
+// isLeased reports whether subnet.env has the lease.
+func (s *status) isLeased() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leased
 }
 
 // updateRunner notes that the backend's Runner runs, or why it does not.

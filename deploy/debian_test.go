@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -40,7 +41,7 @@ func TestDebianPackage(t *testing.T) {
 	file := filepath.Join(dir, "twill.deb")
 	for i := range packages {
 		output(t, program(t, "bash", "deploy/debian/build", dir, "v0.1.0-3-gabc"))
-		made, err := filepath.Glob(dir + "/twill_0.1.0+3+gabc_*.deb")
+		made, err := filepath.Glob(dir + "/twill_0.1.0+3.gabc_*.deb")
 		if err != nil || len(made) != 1 {
 			t.Fatalf("made %q, %v", made, err)
 		}
@@ -129,8 +130,45 @@ func verifyUnits(t *testing.T, root string) {
 	if out, err := verify(); err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	write("/etc/systemd/system/docker.service.d/twill.conf", strings.ReplaceAll(string(dropIn), "Requires=", "Require="), 0o644)
-	if out, _ := verify(); !strings.Contains(string(out), "Require") {
+	write("/etc/systemd/system/docker.service.d/twill.conf", strings.ReplaceAll(string(dropIn), "Wants=", "Want="), 0o644)
+	if out, _ := verify(); !strings.Contains(string(out), "Want") {
 		t.Errorf("systemd-analyze verify does not notice a typo in the drop-in: %s", out)
+	}
+}
+
+// TestUnitsStopNobody: no unit hands a stop or a restart of Twill's on to Docker, and twilld writes where it may: to
+// directories that systemd makes, and to those of the package.
+func TestUnitsStopNobody(t *testing.T) {
+	units, err := filepath.Glob("systemd/*")
+	if err != nil || len(units) < 3 {
+		t.Fatalf("%q, %v", units, err)
+	}
+	stops := regexp.MustCompile(`(?m)^\s*(Requires|Requisite|BindsTo|PartOf|RequiredBy|Upholds|PropagatesStopTo|StopPropagatedFrom|Conflicts)=.*`)
+	for _, unit := range units {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line := stops.FindString(string(text)); line != "" {
+			t.Errorf("%s: %s: want Wants=", unit, line)
+		}
+		if unit == "systemd/twilld.service" && strings.Contains(string(text), "ReadWritePaths=") {
+			t.Errorf("%s: a path of ReadWritePaths= that comes later stays read-only: want ConfigurationDirectory= or the like", unit)
+		}
+	}
+}
+
+// TestDebianVersions: dpkg takes a newer build for a newer version, and a release for newer than its candidates.
+func TestDebianVersions(t *testing.T) {
+	before := ""
+	for _, git := range []string{"80cbeba", "v0.1.0-rc.1", "v0.1.0-rc.1-12-g80cbeba", "v0.1.0-rc.2", "v0.1.0", "v0.1.0-3-gabcdef0",
+		"v0.1.0-10-g0123456", "v0.1.1-beta", "v0.1.1", "v0.10.0"} {
+		version := strings.TrimSpace(output(t, program(t, "bash", "deploy/debian/version", git)))
+		if before != "" {
+			if err := program(t, "dpkg", "--compare-versions", before, "lt", version).Run(); err != nil {
+				t.Errorf("%s is not newer than %s", version, before)
+			}
+		}
+		before = version
 	}
 }

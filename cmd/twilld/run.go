@@ -22,6 +22,10 @@ import (
 
 // serve runs the agent until a signal. The data path stays when it ends.
 func serve(ctx context.Context, o *options, log *slog.Logger) error {
+	manager, err := newServiceManager()
+	if err != nil {
+		return err
+	}
 	settings, err := o.settings()
 	if err != nil {
 		return err
@@ -40,6 +44,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return manager.follow(ctx) })
 	var handler startHandler
 	if o.healthzPort != 0 {
 		l, err := listenHealthz(o)
@@ -67,6 +72,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	a := agent.New(p.config)
 	h := a.Handler(p.metrics)
 	handler.agent.Store(&h)
+	manager.agent.Store(a)
 	servePods(ctx, group, o, &p.config)
 	group.Go(func() error { return a.Run(ctx) })
 	group.Go(func() error { return a.KeepFiles(ctx) })

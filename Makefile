@@ -23,9 +23,9 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm test-long test-eval test-docker test-clouds test-release test-arch soak guest fuzz-peers fuzz
+	test-vm test-long test-eval test-docker test-systemd test-clouds test-release test-arch soak guest fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long soak drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long soak drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -189,6 +189,10 @@ image: ## Build the container image from the Dockerfile with buildah
 
 test-docker: build ## Run Debian's dockerd on two lab nodes whose network is Twill's (needs root)
 	test/docker/run
+
+test-systemd: build bin/testreport ## Boot a Debian machine with Docker, etcd and the package: Docker lives through all that happens to Twill (needs root)
+	test/systemd/rootfs bin/systemd/rootfs.tar
+	bin/testreport -tags e2e -count=1 -timeout 40m -p 1 -v ./test/systemd
 
 test-eval: build bin/testreport ## Inject each fault into a lab of each backend and family, and ask the doctor; make test does it in one of them
 	TWILL_ALL=1 bin/testreport -count=1 -timeout 60m ./test/eval

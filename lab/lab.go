@@ -95,9 +95,9 @@ func up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
 		}
 	}
 	l := newLab(spec, progress)
-	if found, err := l.remove(); err != nil {
+	if removed, err := l.remove(); err != nil {
 		return nil, err
-	} else if found {
+	} else if removed.Found {
 		l.progress("removed what an earlier run had left")
 	}
 	if err := l.build(ctx); err != nil {

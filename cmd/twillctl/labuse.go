@@ -23,15 +23,18 @@ func labDown(name *string) *cobra.Command {
 		Short: "Remove a lab: its processes, namespaces and files, also after a crash",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			found, err := lab.Down("", *name)
+			removed, err := lab.Down("", *name)
 			if err != nil {
 				return err
 			}
-			text := "lab %s is removed\n"
-			if !found {
-				text = "lab %s is not there: nothing to remove\n"
+			text := fmt.Sprintf("lab %s is removed\n", *name)
+			switch {
+			case removed.Torn != nil:
+				text = fmt.Sprintf("lab %s is removed, by the names of what it had: %v\n", *name, removed.Torn)
+			case !removed.Found:
+				text = fmt.Sprintf("lab %s is not there: nothing to remove\n", *name)
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), text, *name)
+			_, err = fmt.Fprint(c.OutOrStdout(), text)
 			return err
 		},
 	}

@@ -28,8 +28,10 @@ func (e *exam) checkPaths() {
 		dev := e.wantedDevice(p.Subnet)
 		shadows := 0
 		for _, r := range e.Routes {
-			if r.Dst.Bits() > p.Subnet.Bits() && p.Subnet.Contains(r.Dst.Addr()) {
-				shadows++
+			if r.Dst.Bits() <= p.Subnet.Bits() || !p.Subnet.Contains(r.Dst.Addr()) {
+				continue
+			}
+			if shadows++; !e.isConnected(r) {
 				e.findPeer(routeShadowed, p.Node, p.Subnet.String()+" dev "+dev, r.String(), "ip route del "+r.String())
 			}
 		}
@@ -72,7 +74,8 @@ func (e *exam) checkOwnSubnets(drifted map[netip.Prefix]bool) {
 	for _, stack := range e.Lease.Snapshot.Local.Stacks {
 		for _, r := range e.Routes {
 			tunnel := r.Dst.IsSingleIP() && r.Dst.Addr() == stack.Subnet.Masked().Addr()
-			if r.Dst.Bits() > stack.Subnet.Bits() && stack.Subnet.Contains(r.Dst.Addr()) && r.Dev != e.Bridge && !tunnel {
+			if r.Dst.Bits() > stack.Subnet.Bits() && stack.Subnet.Contains(r.Dst.Addr()) && r.Dev != e.Bridge && !tunnel &&
+				!e.isConnected(r) {
 				e.find(routeShadowed, stack.Subnet.String()+" dev "+e.Bridge, "no other route there", r.String(),
 					"ip route del "+r.String())
 			}
@@ -89,6 +92,9 @@ func (e *exam) findDiverted(p Path, dev string) {
 	if len(e.PolicyRules) > 0 {
 		k, actual = policyRule, actual+"; rules: "+strings.Join(e.PolicyRules, "; ")
 	} else if i := e.routeTo(p.Pod, p.Hop.Dev); i >= 0 {
+		if e.isConnected(e.Routes[i]) {
+			return
+		}
 		actual, fix = e.Routes[i].String(), "ip route del "+e.Routes[i].String()
 	}
 	e.findPeer(k, p.Node, "packets to "+p.Pod.String()+" leave through dev "+dev, actual, fix)
@@ -123,7 +129,7 @@ func (e *exam) checkOuter(p Path) {
 // lie in the network as long as it lies in no node's subnet.
 func (e *exam) checkOverlaps() {
 	for _, i := range e.Interfaces {
-		if _, ours := e.Have[linkKey(i.Name)]; ours || i.Owned || i.Name == e.Bridge || netstate.IsBackendName(i.Name) {
+		if e.isOurs(i) {
 			continue
 		}
 		vital := len(i.Default) > 0 || slices.ContainsFunc(e.Underlay.Underlays, func(u backend.Underlay) bool { return u.Dev == i.Name })
@@ -142,6 +148,21 @@ func (e *exam) checkOverlaps() {
 			}
 		}
 	}
+}
+
+// isOurs reports whether an interface is Twill's, by its mark or by its name.
+func (f Facts) isOurs(i netstate.Interface) bool {
+	_, ours := f.Have[linkKey(i.Name)]
+	return ours || i.Owned || i.Name == f.Bridge || netstate.IsBackendName(i.Name)
+}
+
+// isConnected reports whether a route is the kernel's own to a network that the machine is on. It goes with the address, and
+// network-overlap is about that.
+func (f Facts) isConnected(r Route) bool {
+	return !r.Via.IsValid() && r.Type == "" && slices.ContainsFunc(f.Interfaces, func(i netstate.Interface) bool {
+		return i.Name == r.Dev && !f.isOurs(i) &&
+			slices.ContainsFunc(i.Addrs, func(a netip.Prefix) bool { return a.Masked() == r.Dst })
+	})
 }
 
 // overlap returns the network of pods that an address of another device lies in. Of a device in use only a node's subnet

@@ -6,8 +6,26 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/ipip"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
+
+// TestConnectedRoutesStay: the kernel's route to a network that the machine is on shadows pods, and it goes with the address
+// alone. No command deletes it.
+func TestConnectedRoutesStay(t *testing.T) {
+	for lan, want := range map[string]string{
+		"10.244.2.65/26": "packets to peer n2",
+		"10.244.1.65/26": "packets to this node's own pods",
+	} {
+		f, _ := pair(t)
+		f.Interfaces = append(f.Interfaces, netstate.Interface{Name: "lan0", Up: true, Running: true, Addrs: []netip.Prefix{prefix(lan)}})
+		f.Routes = append(f.Routes, Route{Dst: prefix(lan).Masked(), Dev: "lan0"})
+		got := Check(f)
+		if len(got) != 1 || got[0].ID != "network-overlap" || got[0].Command != "" {
+			t.Errorf("a network among %s: got %+v, want network-overlap alone, without a command", want, got)
+		}
+	}
+}
 
 // TestWrappingOfIPIP: the firewall is asked about the protocol that is really on the wire, 4 or 41.
 func TestWrappingOfIPIP(t *testing.T) {

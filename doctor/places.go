@@ -40,7 +40,7 @@ var leavePlaces = []place{
 	{name: "peer's record", kinds: []kind{duplicateUnderlay, duplicateMAC, duplicateSubnet, peerSkipped},
 		partial: visit.hasRoute},
 	{name: "policy rules", kinds: []kind{policyRule}},
-	{name: "more specific route", kinds: []kind{routeShadowed}, partial: visit.isNotShadowed},
+	{name: "more specific route", kinds: []kind{routeShadowed, networkOverlap}, partial: visit.isNotShadowed},
 	{name: "route", kinds: []kind{routeMissing, routeAltered}, entry: visit.routeEntry, partial: visit.isRouteRight},
 	{name: "forward rules", trials: podTrial(1)},
 	{name: "network policies", policies: true},

@@ -48,6 +48,12 @@ var pathKinds = map[kind]Kind{
 		Fix: "give the interface its address back, choose the right interface with --iface, or restart twilld so " +
 			"that it publishes the new address",
 		See: "ip addr show"},
+	underlayTaken: {ID: "underlay-taken", Severity: Broken,
+		Title: "another machine has this node's address on the underlay, too",
+		Why: "each neighbour sends packets for this node, and for its pods, to the one of the two that it heard of last: " +
+			"connections come and go",
+		Fix: "give one of the two machines another address; the MAC address in the finding is the other one's",
+		See: "ip neigh; arping -D -I DEVICE ADDRESS"},
 	familyLeftOut: {ID: "family-left-out", Severity: Broken,
 		Title: "the underlay's MTU is too small for IPv6",
 		Why: "every link of IPv6 carries 1280 bytes, and the tunnel takes some of what the underlay carries: pods have IPv4 alone, " +

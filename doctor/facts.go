@@ -24,6 +24,7 @@ type Facts struct {
 	Underlay backend.Node
 	// NoUnderlay has the families for which no underlay could be chosen, and why; Want and Plan are empty then.
 	NoUnderlay    map[netstate.Family]string
+	Taken         []Taken        // of the underlays' addresses, those that another machine answers for; asked with probes only
 	LeftOut       string         // why IPv6 is: the lease here is without it then; empty: it is not
 	Want          netstate.State `json:"-"`
 	Have          netstate.State `json:"-"`
@@ -59,6 +60,12 @@ type Facts struct {
 	Probes        []Probe
 	API           API
 	Unread        []string // what could not be read, and why
+}
+
+// Taken is an address of this node that another machine of the same segment has, too.
+type Taken struct {
+	Addr netip.Addr
+	MAC  netstate.MAC // the other machine's
 }
 
 // Agent is the running twilld of this node.

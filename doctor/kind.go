@@ -43,6 +43,7 @@ const (
 	nameTaken
 	underlayMissing
 	underlayAddress
+	underlayTaken
 	familyLeftOut
 	underlayMTU
 	moduleMissing

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -40,6 +41,10 @@ func (e *exam) checkUnderlay() {
 			e.find(underlayAddress, u.Dev, "peers send to "+stack.Underlay.String(),
 				fmt.Sprintf("%s has %s", u.Dev, u.Public), "")
 		}
+	}
+	for _, t := range e.Taken {
+		u, _ := e.Underlay.Underlay(netstate.FamilyOf(t.Addr))
+		e.find(underlayTaken, u.Dev, fmt.Sprintf("nobody else answers for %s", t.Addr), fmt.Sprintf("%s does", t.MAC), "")
 	}
 	env := e.Env.Env.MTU
 	if e.Env.Error == "" && !e.Env.Missing && !e.Env.Hidden && e.PodMTU != 0 && env != e.PodMTU && e.hasMTU(env) {

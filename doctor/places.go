@@ -67,6 +67,7 @@ var arrivePlaces = []place{
 	{name: "cloud's permissions and addresses", kinds: []kind{cloudDenied, cloudOverlap}, partial: always},
 	{name: "node's address", kinds: []kind{underlayMissing}, partial: visit.hasUnderlay},
 	{name: "node's address", kinds: []kind{underlayAddress}, partial: visit.roams},
+	{name: "node's address", kinds: []kind{underlayTaken}, partial: always},
 	{name: "device above the underlay's or the overlay's", kinds: []kind{deviceTaken}, partial: visit.isOverlayFree},
 	{name: "input rules", trials: outerTrials(2)},
 	{name: "overlay device", entry: visit.overlayEntry,

@@ -146,6 +146,9 @@ var ailments = []struct {
 		f.NoUnderlay = map[netstate.Family]string{netstate.IPv6: "no interface with an IPv4 address"}
 	}},
 	{"node-name-taken", "", func(f *Facts) { f.Agent.NameTakenBy = "192.0.2.9" }},
+	{"underlay-taken", "", func(f *Facts) {
+		f.Taken = []Taken{{Addr: netip.MustParseAddr("192.0.2.1"), MAC: netstate.MAC{2, 5: 9}}}
+	}},
 	{"family-left-out", "", func(f *Facts) { f.LeftOut = "no interface with an IPv6 address" }},
 	{"duplicate-mac", "", func(f *Facts) {
 		f.Skips = []subnet.Skip{{Node: "n3", Code: subnet.DuplicateMAC, Detail: "its subnet is n1's"}}

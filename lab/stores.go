@@ -120,6 +120,11 @@ func (s *fileStore) forget(_ context.Context, n *Node) error {
 	})
 }
 
+// EditLeases changes the leases of a lab with Store file, as another program would that shares the file.
+func (l *Lab) EditLeases(change func([]subnet.Lease) []subnet.Lease) error {
+	return (&fileStore{lab: l}).edit(change)
+}
+
 // edit takes the lock that the agents' stores take.
 func (s *fileStore) edit(change func([]subnet.Lease) []subnet.Lease) error {
 	lock, err := os.OpenFile(s.path()+".lock", os.O_CREATE|os.O_RDWR, 0o644)

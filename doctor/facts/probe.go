@@ -30,6 +30,9 @@ const maxProbed = 100
 // not answer it also sends through the underlay, and counts what leaves and what comes back.
 func (g *gathering) probe() {
 	for _, u := range g.Underlay.Underlays {
+		if err := g.askTaken(u); err != nil {
+			g.unread("who else has "+u.Local.String(), err)
+		}
 		var all []doctor.Probe
 		for _, p := range g.Paths {
 			if p.Subnet.Addr().Is4() == u.Local.Is4() && len(all) < maxProbed {
@@ -44,6 +47,23 @@ func (g *gathering) probe() {
 			g.unread("probes", err)
 		}
 	}
+}
+
+// askTaken asks the segment who else has the underlay's address. Where this machine has several interfaces on it, it answers
+// itself. Of IPv6 the kernel has asked when it got the address.
+func (g *gathering) askTaken(u backend.Underlay) error {
+	at := slices.IndexFunc(g.Interfaces, func(i netstate.Interface) bool { return i.Name == u.Dev })
+	if !u.Local.Is4() || at < 0 || !g.Interfaces[at].Ethernet {
+		return nil
+	}
+	holders, err := packet.Holders(u.Dev, u.Local)
+	for _, h := range holders {
+		mac := netstate.MAC(h)
+		if !slices.ContainsFunc(g.Interfaces, func(i netstate.Interface) bool { return i.MAC == mac }) {
+			g.Taken = append(g.Taken, doctor.Taken{Addr: u.Local, MAC: mac})
+		}
+	}
+	return err
 }
 
 func newProbe(node string, kind doctor.ProbeKind, to netip.Addr, size int) doctor.Probe {

@@ -32,6 +32,8 @@ type Fault struct {
 	Lossless bool
 	// IPv4 says that there is no such thing in labs of IPv6 alone.
 	IPv4 bool
+	// IPv6 says that there is no such thing in labs of IPv4 alone.
+	IPv6 bool
 	// Running says that it is damage to a running agent only: without one it cannot be done, or leaves none.
 	Running bool
 	// Policies says that the lab's agents must enforce network policies.
@@ -60,7 +62,7 @@ func (f Fault) Heal(ctx context.Context, v *Target) error {
 
 // Applies reports whether the fault can be injected into labs of that spec.
 func (f Fault) Applies(spec lab.Spec) bool {
-	if f.IPv4 && spec.Family == lab.IPv6 || f.Policies && !spec.NetworkPolicy {
+	if f.IPv4 && spec.Family == lab.IPv6 || f.IPv6 && spec.Family == lab.IPv4 || f.Policies && !spec.NetworkPolicy {
 		return false
 	}
 	return (len(f.Backends) == 0 || slices.Contains(f.Backends, spec.Backend)) &&
@@ -166,6 +168,7 @@ func All() []Fault {
 		wayFaults,
 		fileFaults,
 		leaseFaults,
+		sharedFaults,
 		processFaults,
 		connectionFaults,
 		distantFaults,
@@ -237,6 +240,8 @@ func (v *Target) names(ctx context.Context) (func(string) string, error) {
 		v.podLink(ctx),
 		"{peer}",
 		peer.String(),
+		"{among}",
+		v.among(),
 		"{vtep}",
 		peer.Addr().String(),
 		"{mac}",

@@ -226,6 +226,8 @@ func onUnderlay(lines ...string) func(context.Context, *Target) error {
 			words := strings.Fields(line)
 			for i, w := range words {
 				switch w {
+				case "{self}":
+					words[i] = v.Address(v.Node.Underlay()).String() + "/32"
 				case "{at}":
 					words[i] = v.Address(v.Peer.Underlay()).String()
 				case "{port}":

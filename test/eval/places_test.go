@@ -38,6 +38,7 @@ var ends = map[string][]string{
 	"way to the node":           {"underlay-blackhole"},
 	"neighbour on the underlay": {"underlay-neighbour"},
 	"between the nodes":         {"udp-filtered-behind", "udp-filtered-ahead", "peer-unplugged", "peer-mover-down", "peer-readdressed"},
+	"peer's record":             {"local-network"},
 	"cloud": {"cloud-route-deleted", "cloud-route-taken", "cloud-peer-route-deleted", "cloud-table-full", "cloud-denied",
 		"cloud-forwarding-off", "cloud-egress"},
 	"peer's key": {"wg-peer-deleted", "wg-peer-altered"},

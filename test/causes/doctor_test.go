@@ -21,6 +21,7 @@ type finding struct {
 	Object   string `json:"object"`
 	Actual   string `json:"actual"`
 	Fix      string `json:"fix"`
+	Command  string `json:"command"`
 	// More has the probes that were lost, for people.
 	More []string `json:"more"`
 }

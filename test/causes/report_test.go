@@ -3,6 +3,7 @@
 package causes
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -60,6 +61,7 @@ func (r *run) book(v verdict) {
 type sum struct {
 	drawn, refused, harmless, repaired, flapping, told, hurt int
 	green, place, object, alarms, latent, failed             int
+	advised, misled                                          int
 	took                                                     []float64 // of the doctor
 }
 
@@ -75,7 +77,7 @@ func (r *run) sum(kind string) (s sum) {
 			yes   bool
 			count *int
 		}{{v.Green, &s.green}, {v.Where, &s.place}, {v.What, &s.object}, {v.False, &s.alarms}, {v.Latent, &s.latent},
-			{v.Failed != "", &s.failed}} {
+			{v.Failed != "", &s.failed}, {v.Ran != "", &s.advised}, {v.Misled != "", &s.misled}} {
 			if c.yes {
 				*c.count++
 			}
@@ -90,7 +92,7 @@ func (r *run) sum(kind string) (s sum) {
 
 func (s sum) cells() []any {
 	return []any{s.drawn, s.refused, s.harmless, s.repaired, s.flapping, s.told, s.hurt, s.green, s.place, s.object,
-		s.alarms, s.latent, s.failed, s.percentile(50), s.percentile(95)}
+		s.alarms, s.latent, s.failed, s.advised, s.misled, s.percentile(50), s.percentile(95)}
 }
 
 func (s sum) percentile(p int) string {
@@ -105,7 +107,7 @@ func (r *run) table() string {
 	var b strings.Builder
 	heads := []string{"kind", "drawn", "refused", "harmless", "repaired", "flapping", "told", "hurt", "green",
 		"place right",
-		"object right", "false alarms", "latent", "failed", "p50 s", "p95 s"}
+		"object right", "false alarms", "latent", "failed", "advised", "misled", "p50 s", "p95 s"}
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(heads, " | "), strings.Repeat("---|", len(heads)))
 	for _, k := range kinds {
 		fmt.Fprintf(&b, "| %s |%s\n", k.name, row(r.sum(k.name).cells()))
@@ -132,6 +134,8 @@ func (r *run) missed() string {
 			what = "failed: " + v.Failed
 		case v.False:
 			what = "false alarm"
+		case v.Misled != "":
+			what = fmt.Sprintf("misled (%s): %s: %s", cmp.Or(v.By, "doctor"), cmp.Or(v.Ran, "nothing was run"), v.Misled)
 		case v.Outcome != hurts:
 		case v.Green:
 			what = "green"
@@ -169,6 +173,9 @@ func (r *run) finish() {
 	}
 	if s.green > 0 {
 		r.Errorf("nothing is broken, says the doctor of %d causes that hurt", s.green)
+	}
+	if s.misled > 0 {
+		r.Errorf("the commands that were offered do not heal %d causes", s.misled)
 	}
 	if s.failed > 0 {
 		r.Errorf("the doctor failed %d times", s.failed)

@@ -41,6 +41,10 @@ type verdict struct {
 	False   bool     `json:"falseAlarm,omitempty"`
 	Latent  bool     `json:"latent,omitempty"` // packets are lost as soon as neighbours are forgotten
 
+	By     string `json:"by,omitempty"`     // whose advice was followed, if not the doctor's
+	Ran    string `json:"ran,omitempty"`    // the commands that were offered
+	Misled string `json:"misled,omitempty"` // what these did not do
+
 	Left string  `json:"left,omitempty"` // what undoing left behind
 	Took float64 `json:"took"`
 }
@@ -163,6 +167,8 @@ func (t *trial) diagnose() {
 		t.Green = !first.broken() && !isNamed
 		if t.Green && len(t.oracle.matrix(t.Context(), patience).real()) == 0 {
 			t.Outcome, t.Green = flapping, false // an entry that nobody confirms is forgotten after some seconds
+		} else {
+			t.follow()
 		}
 	case harmless:
 		if first.broken() {
@@ -191,7 +197,7 @@ func (t *trial) heal() {
 	t.Left = t.left()
 	if err != nil && t.Left == "" && t.Outcome == harmless && t.agentSees() {
 		t.Outcome, t.False = repaired, false // there was nothing to take back any more
-	} else if err != nil && t.Left == "" && t.Outcome != refused && t.Outcome != harmless {
+	} else if err != nil && t.Left == "" && t.Ran == "" && t.Outcome != refused && t.Outcome != harmless {
 		t.Left = lastLine(err)
 	}
 	if t.Left == "" && t.Outcome != harmless && t.Outcome != refused {

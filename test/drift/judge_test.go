@@ -4,7 +4,6 @@ package drift
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,16 +87,13 @@ func (r *run) doctorDuring(do func()) (id, title string) {
 func (r *run) doctor() (id, title string) {
 	ctx, cancel := context.WithTimeout(r.Context(), testwait.Limit)
 	defer cancel()
-	out, _ := r.node.Exec(ctx, r.program, "doctor", "-o", "json", "--cni-cache-dir", r.node.CNICache()) // exits 1 with findings
-	var report struct {
-		Findings []struct{ ID, Title, Object string }
-	}
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
-		return "", "doctor: " + err.Error()
-	}
-	if len(report.Findings) == 0 {
+	all, err := r.findings(ctx)
+	switch {
+	case err != nil:
+		return "", err.Error()
+	case len(all) == 0:
 		return "", ""
 	}
-	f := report.Findings[0]
+	f := all[0]
 	return f.ID, f.ID + ": " + f.Title + " (" + f.Object + ")"
 }

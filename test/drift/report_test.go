@@ -17,17 +17,18 @@ const (
 	refused  outcome = "refused"   // by the kernel
 	nothing  outcome = "no effect" // altered nothing that anybody reports
 	repaired outcome = "repaired"
-	free     outcome = "free"  // by Documentation/drift.md, and no packet is lost
-	named    outcome = "named" // by the doctor's first finding
-	late     outcome = "LATE"  // repaired, but not in time
-	stays    outcome = "STAYS" // is in no list, and no packet is lost
-	hurts    outcome = "HURTS" // packets are lost, and nobody names it
-	harms    outcome = "HARMS" // packets were lost that the move has nothing to do with
-	noisy    outcome = "NOISY" // the log has more than a line a cause
+	free     outcome = "free"     // by Documentation/drift.md, and no packet is lost
+	named    outcome = "named"    // by the doctor's first finding
+	late     outcome = "LATE"     // repaired, but not in time
+	stays    outcome = "STAYS"    // is in no list, and no packet is lost
+	hurts    outcome = "HURTS"    // packets are lost, and nobody names it
+	harms    outcome = "HARMS"    // packets were lost that the move has nothing to do with
+	noisy    outcome = "NOISY"    // the log has more than a line a cause
+	misleads outcome = "MISLEADS" // named, and the command that the doctor offers does not heal
 )
 
 var (
-	outcomes = []outcome{refused, nothing, repaired, free, named, late, stays, hurts, harms, noisy}
+	outcomes = []outcome{refused, nothing, repaired, free, named, late, stays, hurts, harms, noisy, misleads}
 	failures = outcomes[5:]
 )
 

@@ -66,6 +66,12 @@ func (r *run) attempt(m move) verdict {
 	t.announced = m.kind() == "file" || r.events.count(m.entry()) > seen
 	v := t.wait()
 	v.announced = t.announced
+	if v.outcome == named {
+		ran, misled := t.follow()
+		if v.why += describe("the doctor's commands", ran); misled != "" {
+			v.outcome, v.why = misleads, v.why+describe("they do not heal", []string{misled})
+		}
+	}
 	if slices.Contains(failures, v.outcome) && v.outcome != noisy {
 		v.why += describe("the agent's log", t.lines())
 	}

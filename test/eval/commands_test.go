@@ -1,10 +1,7 @@
 package eval
 
 import (
-	"errors"
-	"fmt"
-	"regexp"
-	"slices"
+	"context"
 	"strings"
 	"testing"
 
@@ -14,6 +11,7 @@ import (
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/faults"
 	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/test/advice"
 )
 
 // share is how much of the faults TestCommands takes: one in as many, but all with TWILL_ALL.
@@ -57,41 +55,22 @@ func execute(t *testing.T, f faults.Fault, v *faults.Target) bool {
 		check(t, v.Node.KillAgent())
 	}
 	check(t, f.Inject(t.Context(), v))
-	var ran []string
-	testwait.Nil(t, "commands heal it", func() error {
-		got := doctor.Check(lookAt(t, v.Lab, v.Node, f.Probe))
-		switch {
-		case len(got) == 0 || got[0].Command == "":
-			return nil
-		case slices.Contains(ran, got[0].Command):
-			return fmt.Errorf("%s was run, and is offered again: %+v", got[0].Command, got[0])
-		}
-		ran = append(ran, got[0].Command)
-		for _, forbidden := range untouchable(v) {
-			if forbidden.MatchString(got[0].Command) {
-				t.Fatalf("%s is offered for %s: the node needs that", got[0].Command, got[0].ID)
-			}
-		}
-		if out, err := v.Node.Exec(t.Context(), "sh", "-ec", got[0].Command); err != nil {
-			t.Fatalf("%s fails: %v %s", got[0].Command, err, out)
-		}
-		return errors.New("a command was run: look again")
-	})
-	if len(ran) == 0 {
+	course, err := advice.Patient{
+		Ask: func(context.Context) (advice.Offer, error) {
+			return advice.First(doctor.Check(lookAt(t, v.Lab, v.Node, f.Probe)), v.Node.Name), nil
+		},
+		Run: func(ctx context.Context, _, command string) (string, error) {
+			return v.Node.Exec(ctx, "sh", "-ec", command)
+		},
+		Needs: advice.Needs(v.Node),
+	}.Follow(t.Context())
+	check(t, err)
+	if len(course.Ran) == 0 {
 		return false
 	}
 	check(t, v.Node.RestartAgent(t.Context()))
 	awaitHealth(t, v)
 	awaitPing(t, v)
-	t.Logf("ran %s", strings.Join(ran, "; "))
+	t.Logf("ran %s", course)
 	return true
-}
-
-// untouchable is what no command may take from a node: its underlay, its way out, and what the agent writes.
-func untouchable(v *faults.Target) (list []*regexp.Regexp) {
-	for _, a := range v.Node.Underlay() {
-		list = append(list, regexp.MustCompile(`addr (del|flush).*`+regexp.QuoteMeta(a.String())))
-	}
-	return append(list, regexp.MustCompile(`(link|addr|address) (del|delete|flush).*\beth1\b`), regexp.MustCompile(`link set.*\beth1\b.*down`),
-		regexp.MustCompile(`route (del|flush).*default`), regexp.MustCompile(`nft (delete|flush).*flannel-ipv`))
 }

@@ -21,11 +21,13 @@ MUTATE  ?= -n 10
 MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,./backend/udp ./backend/hostgw ./backend/vxlan ./backend/ipip \
 	./backend/alloc ./backend/udp ./backend/wireguard ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
+# The release before; until there is one, a commit.
+TWILL_PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 80cbeba)
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm test-long test-eval test-docker test-systemd test-clouds test-release test-arch soak guest fuzz-peers fuzz
+	test-vm test-long test-upgrade test-eval test-docker test-systemd test-clouds test-release test-arch soak guest fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long soak drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long test-upgrade soak drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +101,11 @@ causes: build bin/testreport ## Inject CAUSES_COUNT (1000) random causes of lost
 
 guest: build bin/testreport ## Draw hosts that Twill is a guest on, for GUEST_TIME (10m), and ask for the host's own life; GUEST_SEED repeats a run
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/guest
+
+test-upgrade: build bin/testreport ## Replace agents by those of TWILL_PREVIOUS (a tag or commit) node by node, and back, under traffic (needs root)
+	tools/etcd/build
+	tools/kube/build kube-apiserver
+	TWILL_PREVIOUS=$(TWILL_PREVIOUS) bin/testreport -tags e2e -count=1 -timeout 40m -v -run '^TestUpgrade$$' ./test/e2e
 
 fuzz-peers: kube-tools bin/testreport ## Let one node write what it likes to the API server for PEERS_TIME (8m); PEERS_SEED repeats a run
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/peers

@@ -1,0 +1,161 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twill-net/twill/internal/testwait"
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/labtest"
+)
+
+// TestUpgrade replaces the agents by those of an earlier commit node by node, and then by this commit's again, while pods
+// ping each other, a stream of TCP goes on and datagrams are answered: nothing is lost, each node keeps its subnets and its
+// pods, and at the end nothing of the earlier agents is left over. TWILL_PREVIOUS names the commit.
+func TestUpgrade(t *testing.T) {
+	earlier := earlierAgent(t)
+	for name, spec := range map[string]lab.Spec{
+		"vxlan":    {Backend: "vxlan", Family: lab.Dual, Store: lab.File},
+		"kube":     {Backend: "vxlan", Family: lab.Dual, Store: lab.Kube},
+		"hostgw":   {Backend: "host-gw", Family: lab.Dual, Store: lab.File},
+		"fast":     {Backend: "vxlan", Family: lab.IPv4, Store: lab.File, FastPath: true},
+		"policies": {Backend: "vxlan", Family: lab.Dual, Store: lab.File, NetworkPolicy: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			versions := versioned{dir: t.TempDir(), earlier: earlier}
+			spec.Name, spec.Nodes, spec.Pods, spec.Agents = "upgrade"+name, 3, 1, map[string]string{}
+			for n := range spec.Nodes {
+				node := fmt.Sprintf("node%d", n+1)
+				spec.Agents[node] = versions.agent(t, node)
+			}
+			c := cluster{t, labtest.Up(t, spec)}
+			c.upgrade(versions)
+		})
+	}
+}
+
+// upgrade goes to the earlier commit and back under traffic.
+func (c cluster) upgrade(versions versioned) {
+	subnets := map[string]string{}
+	for _, n := range c.lab.Nodes() {
+		subnets[n.Name] = fmt.Sprint(n.Subnets())
+	}
+	server, endStream := c.inbox(c.pod(2)), c.stream(c.pod(1), c.pod(2))
+	flow := c.flow(c.pod(1), server.at)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		flow.send(stop)
+	}()
+	c.unharmed(func() {
+		for _, toEarlier := range []bool{true, false} {
+			for i, n := range c.lab.Nodes() {
+				c.must(n.StopAgent(c.Context()))
+				c.must(versions.choose(n.Name, toEarlier))
+				c.must(n.StartAgent(c.Context()))
+				if version := c.versionOf(n); (version == versions.earlier) != toEarlier {
+					c.Fatalf("to the earlier agent: %t, and %s runs %s", toEarlier, n.Name, version)
+				}
+				if now := fmt.Sprint(n.Subnets()); now != subnets[n.Name] {
+					c.Errorf("%s had %s and has %s", n.Name, subnets[n.Name], now)
+				}
+				c.newPod(n, fmt.Sprintf("new%t%d", toEarlier, i))
+			}
+			c.matrix()
+		}
+	})
+	close(stop)
+	<-stopped
+	endStream(2 * len(c.lab.Nodes()))
+	sent := int(flow.sent.Load())
+	testwait.Nil(c, "all datagrams come, and come back", func() error {
+		if there, back := server.count(), flow.count(); there != sent || back != sent {
+			return fmt.Errorf("%d of %d datagrams came, and %d came back", there, sent, back)
+		}
+		return nil
+	})
+	for _, n := range c.lab.Nodes() {
+		testwait.Nil(c, n.Name+" holds what this commit's agent wants, and no more", func() error {
+			out, err := n.Exec(c.Context(), n.DryRun()...)
+			if err == nil && !strings.Contains(out, "# nothing to change") {
+				err = fmt.Errorf("the agent would change\n%s", out)
+			}
+			return err
+		})
+	}
+}
+
+// newPod adds a pod, which reaches all others, and deletes it.
+func (c cluster) newPod(n *lab.Node, name string) {
+	c.Helper()
+	p, err := n.AddPod(c.Context(), name)
+	c.must(err)
+	c.matrix()
+	c.must(n.DelPod(c.Context(), p))
+}
+
+// versionOf is the program that a node's agent is.
+func (c cluster) versionOf(n *lab.Node) string {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", n.Agent().PID))
+	c.must(err)
+	return path
+}
+
+// versioned makes agents that are this commit's, or an earlier one's where a file says so.
+type versioned struct{ dir, earlier string }
+
+// agent is the program of a node.
+func (v versioned) agent(t *testing.T, node string) string {
+	t.Helper()
+	path := filepath.Join(v.dir, "twilld-"+node)
+	script := fmt.Sprintf("#!/bin/sh\n[ ! -e %s ] || exec %s \"$@\"\nexec %s \"$@\"\n", v.mark(node), v.earlier,
+		labtest.Spec(lab.Spec{}).Programs.Agent)
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (v versioned) mark(node string) string { return filepath.Join(v.dir, node+"-earlier") }
+
+// choose says which one the agent of a node is when it starts.
+func (v versioned) choose(node string, earlier bool) error {
+	if earlier {
+		return os.WriteFile(v.mark(node), nil, 0o644)
+	}
+	return os.Remove(v.mark(node))
+}
+
+// earlierAgent builds twilld from the history.
+func earlierAgent(t *testing.T) string {
+	t.Helper()
+	commit := os.Getenv("TWILL_PREVIOUS")
+	if commit == "" {
+		t.Fatal("TWILL_PREVIOUS is not set: want the commit or the tag whose agents are replaced")
+	}
+	source, agent := filepath.Join(t.TempDir(), "source"), filepath.Join(t.TempDir(), "twilld")
+	root := "../.."
+	run := func(dir string, command ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+		cmd.Dir, cmd.Env = dir, slices.Concat(os.Environ(), []string{"GOWORK=off", "CGO_ENABLED=0"})
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, out)
+		}
+	}
+	run(root, "git", "worktree", "add", "--detach", source, commit)
+	t.Cleanup(func() {
+		if out, err := exec.Command("git", "-C", root, "worktree", "remove", "--force", source).CombinedOutput(); err != nil {
+			t.Errorf("remove the worktree of %s: %v\n%s", commit, err, out)
+		}
+	})
+	run(source, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", agent, "./cmd/twilld")
+	return agent
+}

@@ -5,6 +5,7 @@ package advice
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -187,6 +188,16 @@ func short(list []string) string {
 		return fmt.Sprintf("%s, and %d more", strings.Join(list[:3], ", "), len(list)-3)
 	}
 	return strings.Join(list, ", ")
+}
+
+// Findings has a doctor, which is a program, look at a node as people on it do.
+func Findings(ctx context.Context, n *lab.Node, program string) ([]doctor.Finding, error) {
+	out, _ := n.Exec(ctx, program, "doctor", "-o", "json", "--cni-cache-dir", n.CNICache()) // exits 1 with findings
+	var report doctor.Diagnosis
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	return report.Findings, nil
 }
 
 // Needs are what no command may take from a lab's nodes: their underlay, their way out, and what the agent writes.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/testwait"
+	"github.com/twill-net/twill/test/advice"
 )
 
 // describe lists at most ten of the things under a heading.
@@ -87,7 +88,7 @@ func (r *run) doctorDuring(do func()) (id, title string) {
 func (r *run) doctor() (id, title string) {
 	ctx, cancel := context.WithTimeout(r.Context(), testwait.Limit)
 	defer cancel()
-	all, err := r.findings(ctx)
+	all, err := advice.Findings(ctx, r.node, r.program)
 	switch {
 	case err != nil:
 		return "", err.Error()

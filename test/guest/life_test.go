@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,10 +18,17 @@ import (
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // The guest's lease, its peer's, and the network that has both.
 const network, own, peer = "10.244.0.0/16", "10.244.1.0/24", "10.244.2.0/24"
+
+// moved are the guest's subnets after its lease has changed.
+var moved = map[netstate.Family]netip.Prefix{
+	netstate.IPv4: netip.MustParsePrefix("10.244.9.0/24"), netstate.IPv6: netip.MustParsePrefix("fd00:244:0:9::/64"),
+}
 
 // works is how a life ends on a host where pods work.
 const works = "the host is as it was, and pods work"
@@ -48,7 +56,8 @@ type guest struct {
 	traits        []string
 	probes        []probe
 	was           picture
-	beat          int // beats of its router that the host's life is looked at after; 0: it has none
+	dhcp          *dhcp // nil: no NIC has its address by DHCP
+	beat          int   // beats of its router that the host's life is looked at after; 0: it has none
 }
 
 // probe is a way on which the host's packets must pass.
@@ -70,6 +79,7 @@ func (g *guest) live() string {
 	g.up()
 	g.draw()
 	g.Logf("the host: %s", strings.Join(g.traits, "; "))
+	g.settleFiles()
 	g.settle()
 	g.was = g.look()
 	end := g.start()
@@ -77,9 +87,11 @@ func (g *guest) live() string {
 	var pod *lab.Pod
 	if end == works {
 		pod = g.podWorks("a")
+		g.chain()
 	}
 	g.later()
 	g.check("after what came later")
+	g.follow(pod)
 	g.must(g.node.KillAgent())
 	g.check("without an agent")
 	if again := g.start(); again != end {
@@ -88,31 +100,76 @@ func (g *guest) live() string {
 	g.check("after the restart")
 	if pod != nil {
 		g.podReaches(pod)
+		g.chained("after the restart")
 		g.must(g.node.DelPod(g.Context(), pod))
+		g.changeLease()
+		g.switchBackend()
+		g.chained("at the end")
 	}
 	g.must(g.node.StopAgent(g.Context()))
-	_, err := g.node.Exec(g.Context(), g.node.CleanupCommand()...)
-	g.must(err)
+	g.cleanUp()
 	g.check("after --cleanup")
 	return end
 }
 
+// cleanUp removes the guest.
+func (g *guest) cleanUp() {
+	g.Helper()
+	_, err := g.node.Exec(g.Context(), append(g.node.CleanupCommand(), "--cni-conf-file="+filepath.Join(g.netDir(), conflistName))...)
+	g.must(err)
+}
+
+// changeLease has the node hold other subnets when its agent starts again.
+func (g *guest) changeLease() {
+	g.must(g.node.StopAgent(g.Context()))
+	g.must(g.lab.EditLeases(func(leases []subnet.Lease) []subnet.Lease {
+		for _, l := range leases {
+			for i := range l.Stacks {
+				if l.Node == g.node.Name {
+					l.Stacks[i].Subnet = moved[l.Stacks[i].Family()]
+				}
+			}
+		}
+		return leases
+	}))
+	g.goesOn("with another lease")
+}
+
+// switchBackend has both nodes use the next backend.
+func (g *guest) switchBackend() {
+	i := slices.IndexFunc(kinds, func(k struct{ backend, mode string }) bool { return k.backend == g.backend })
+	g.backend = kinds[(i+1)%3].backend
+	g.must(os.WriteFile(filepath.Join(g.lab.Dir(), "net-conf.json"), g.conf(), 0o644))
+	g.must(g.lab.Nodes()[1].RestartAgent(g.Context()))
+	g.must(g.node.StopAgent(g.Context()))
+	g.goesOn("with the backend " + g.backend)
+}
+
+// goesOn starts the agent again: it may find a reason by now why pods cannot work, and else a new pod does.
+func (g *guest) goesOn(how string) {
+	g.Helper()
+	if end := g.start(); end == works {
+		pod := g.podWorks("b")
+		g.must(g.node.DelPod(g.Context(), pod))
+	} else {
+		g.Logf("%s: %s", how, end)
+	}
+	g.check(how)
+}
+
 // up makes a lab of two nodes, and of the first a host on which Twill has never been.
 func (g *guest) up() {
-	conf := fmt.Sprintf(`{"Network": %q, "IPv6Network": "fd00:244::/56", "EnableIPv6": true, "EnableNFTables": %t, "Backend": {"Type": %q}}`,
-		network, g.mode == "nftables", g.backend)
 	subnets := func(v4, v6 string) lab.Site {
 		return lab.Site{Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
 	}
 	g.lab = labtest.Start(g, lab.Spec{Name: "guest", Nodes: 2, Pods: 1, Backend: g.backend, Family: lab.Dual, Store: lab.File,
-		NetConf: []byte(conf), Sites: map[string]lab.Site{"node1": subnets(own, "fd00:244:0:1::/64"), "node2": subnets(peer, "fd00:244:0:2::/64")}})
+		NetConf: g.conf(), Agents: map[string]string{"node1": g.agent()}, Sites: map[string]lab.Site{"node1": subnets(own, "fd00:244:0:1::/64"), "node2": subnets(peer, "fd00:244:0:2::/64")}})
 	g.node = g.lab.Nodes()[0]
 	for _, p := range g.node.Pods() {
 		g.must(g.node.DelPod(g.Context(), p))
 	}
 	g.must(g.node.StopAgent(g.Context()))
-	_, err := g.node.Exec(g.Context(), g.node.CleanupCommand()...)
-	g.must(err)
+	g.cleanUp()
 	for _, f := range []string{g.node.SubnetFile(), g.node.CheckpointFile()} {
 		if err := os.Remove(f); err != nil && !os.IsNotExist(err) {
 			g.Fatal(err)
@@ -130,6 +187,12 @@ func (g *guest) up() {
 	for _, a := range outside {
 		g.probe("the outside", g.node.Host, a)
 	}
+}
+
+// conf is the network config of both nodes.
+func (g *guest) conf() []byte {
+	return fmt.Appendf(nil, `{"Network": %q, "IPv6Network": "fd00:244::/56", "EnableIPv6": true, "EnableNFTables": %t, "Backend": {"Type": %q}}`,
+		network, g.mode == "nftables", g.backend)
 }
 
 func (g *guest) probe(what string, from host.Host, to netip.Addr) {
@@ -195,6 +258,7 @@ func (g *guest) start() string {
 // check looks whether the host is as it was.
 func (g *guest) check(when string) {
 	g.Helper()
+	g.renew()
 	time.Sleep(time.Duration(g.beat) * beat) // what lives on advertisements has ended if they are ignored
 	for _, p := range g.probes {
 		err := error(nil)
@@ -221,11 +285,16 @@ func (g *guest) podWorks(name string) *lab.Pod {
 	return pod
 }
 
+// beyond are addresses that a pod reaches: those of the peer's pod, and one outside.
+func (g *guest) beyond() []netip.Addr {
+	_, outside := g.lab.Outside()
+	return append(slices.Clone(g.lab.Nodes()[1].Pods()[0].Addrs), outside[0])
+}
+
 // podReaches fails if a pod does not reach the peer's pod and the outside.
 func (g *guest) podReaches(pod *lab.Pod) {
 	g.Helper()
-	_, outside := g.lab.Outside()
-	for _, a := range append(slices.Clone(g.lab.Nodes()[1].Pods()[0].Addrs), outside[0]) {
+	for _, a := range g.beyond() {
 		testwait.Nil(g, fmt.Sprintf("the pod to reach %s", a), func() error {
 			_, err := pod.Ping(g.Context(), host.Ping{To: a, Timeout: time.Second})
 			return err

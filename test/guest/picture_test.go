@@ -18,12 +18,15 @@ var dumps = []string{
 	"ip -6 rule show", "nft list ruleset", "iptables-legacy-save; ip6tables-legacy-save", "sysctl -a -r '^net[.]ipv[46]|^net[.]bridge'",
 }
 
+// ofFiles is what files are read by.
+const ofFiles = "files"
+
 // volatile are the parts of lines that change by themselves.
 var volatile = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]|valid_lft \w+|preferred_lft \w+|expires \d+sec|# (Generated|Completed).*|` +
 	` (qdisc|state|linkdown|dadfailed|tentative)\b( \w+)?|\w+_timer +[\d.]+|promiscuity \d+|allmulti \d+|<[A-Z_,-]+>|pref medium|^\d+: `)
 
 // ours matches lines that are Twill's.
-var ours = regexp.MustCompile(`\bfe80::|\bff00::/8 dev|anycast|\b(cni0|flannel[.\w-]*|veth\w*)\b|proto 116|10[.]244[.][12][.]|fd00:244:0:[12]:|` +
+var ours = regexp.MustCompile(`\bfe80::|\bff00::/8 dev|anycast|\b(cni0|flannel[.\w-]*|veth\w*)\b|proto 116|10[.]244[.][129][.]|fd00:244:0:[129]:|` +
 	`FLANNEL-|TWILL-|twill|flanneld|@if\d+: .* link-netns`)
 
 // noise matches parameters that the kernel changes by itself.
@@ -44,6 +47,7 @@ func (g *guest) look() picture {
 		out, _ := g.node.Exec(g.Context(), "sh", "-c", command+" 2>/dev/null; true")
 		p[command] = g.foreign(command, out)
 	}
+	p[ofFiles] = g.files()
 	return p
 }
 
@@ -86,7 +90,7 @@ func isBase(line string) bool {
 // differs returns the lines that are gone and those that are new.
 func (p picture) differs(now picture) string {
 	var b strings.Builder
-	for _, command := range dumps {
+	for _, command := range append(slices.Clone(dumps), ofFiles) {
 		for _, line := range p[command] {
 			if !slices.Contains(now[command], line) {
 				fmt.Fprintf(&b, "%s: - %s\n", command, line)

@@ -20,6 +20,7 @@ var traits = []trait{
 	{"second default route", (*guest).secondDefault}, {"policy routing", (*guest).policyRouting}, {"parameters", (*guest).parameters},
 	{"docker", (*guest).docker}, {"firewall", (*guest).firewall}, {"tunnel", (*guest).tunnel}, {"vlan", (*guest).vlan},
 	{"alias", (*guest).alias}, {"router advertisements", (*guest).advertised},
+	{"libvirt", (*guest).libvirt}, {"DHCP", (*guest).dynamic}, {"bond", (*guest).bond}, {"802.1Q", (*guest).dot1q},
 }
 
 func (g *guest) draw() {
@@ -131,17 +132,6 @@ func (g *guest) docker() string {
 	return base + ".33/" + bits
 }
 
-func (g *guest) firewall() string {
-	const file = `table inet filter {
-		chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iif lo accept; meta l4proto { icmp, ipv6-icmp } accept; udp dport { 8472, 51820, 51821 } accept; tcp dport 22 accept; }
-		chain forward { type filter hook forward priority 0; policy %s; }
-		chain output { type filter hook output priority 0; policy accept; }
-	}`
-	policy := g.pick("accept", "accept", "accept; ct state invalid drop")
-	g.must(g.node.LoadRules(g.Context(), fmt.Sprintf(file, policy)))
-	return "input drop, forward " + policy
-}
-
 func (g *guest) tunnel() string {
 	how := g.pick("vxlan id 9 dev eth1 dstport 4789", "vxlan id 9 dev eth1 dstport 8472", "vxlan id 1 dev eth1 dstport 8472")
 	g.run("ip link add vx9 type "+how, "ip addr add 172.30.0.1/24 dev vx9", "ip link set vx9 up")
@@ -155,6 +145,33 @@ func (g *guest) vlan() string {
 	return "bridge with " + prefix
 }
 
+// possible reports whether the kernel has a kind of device.
+func (g *guest) possible(kind string) bool {
+	_, err := g.node.Exec(g.Context(), "sh", "-c", "ip link add probe0 type "+kind+" && ip link del probe0")
+	return err == nil
+}
+
+// bond gives two NICs that are one, of which one is plugged in.
+func (g *guest) bond() string {
+	if !g.possible("bond") {
+		return "this kernel has none"
+	}
+	g.plug("slave0", "bonded", netip.MustParsePrefix("172.27.0.1/24"), netip.MustParsePrefix("172.27.0.2/24"))
+	g.run("ip link add bond0 type bond mode active-backup miimon 100", "ip link set slave0 down", "ip addr flush dev slave0",
+		"ip link set slave0 master bond0", "ip link set slave0 up", "ip link set bond0 up", "ip addr add 172.27.0.1/24 dev bond0")
+	return "172.27.0.1/24"
+}
+
+// dot1q gives a VLAN of a NIC, with an address of each, and the VLAN's among the pods' network.
+func (g *guest) dot1q() string {
+	if !g.possible("vlan id 7 link lo") {
+		return "this kernel has none"
+	}
+	g.plug("trunk0", "tagged", netip.MustParsePrefix("172.26.0.1/24"), netip.MustParsePrefix("172.26.0.2/24"))
+	g.run("ip link add link trunk0 name trunk0.7 type vlan id 7", "ip link set trunk0.7 up", "ip addr add 10.244.204.1/24 dev trunk0.7")
+	return "trunk0.7 with 10.244.204.1/24"
+}
+
 func (g *guest) alias() string {
 	g.plug("odd0", "odd", netip.MustParsePrefix("172.29.0.1/24"), netip.MustParsePrefix("172.29.0.2/24"))
 	g.run("ip link set odd0 alias twill")
@@ -163,11 +180,16 @@ func (g *guest) alias() string {
 
 // later is what happens on the host while Twill is there: what it brings must live too.
 func (g *guest) later() {
+	if g.dhcp != nil && g.rand.IntN(2) == 0 {
+		g.Log("later: another address by DHCP")
+		g.move()
+		g.was = g.look()
+	}
 	if g.rand.IntN(2) == 0 {
 		return
 	}
 	prefix := g.pick("172.18.0.1/16", "10.244.203.1/24", "10.244.2.99/24")
-	g.traits = append(g.traits, "later: a network "+prefix)
+	g.Logf("later: a network %s", prefix)
 	g.run("ip link add late0 type bridge", "ip link add late1 type veth peer name late2", "ip link set late1 master late0 up",
 		"ip link set late2 up", "ip link set late0 up", "ip addr add "+prefix+" dev late0")
 	g.was = g.look()

@@ -1,0 +1,79 @@
+//go:build soak
+
+package guest
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/test/advice"
+)
+
+// ofDevice finds the device that a command is about.
+var ofDevice = regexp.MustCompile(`\bdev (\S+)`)
+
+// follow does what the doctor says on this host: it takes from the host no more than the commands say, and no way of packets.
+func (g *guest) follow(pod *lab.Pod) {
+	before := g.look()
+	course, err := advice.Patient{
+		Ask: func(ctx context.Context) (advice.Offer, error) {
+			all, err := advice.Findings(ctx, g.node, filepath.Join(labtest.BinDir(g), "twillctl"))
+			return advice.First(all, g.node.Name), err
+		},
+		Run: func(ctx context.Context, _, command string) (string, error) {
+			return g.node.Exec(ctx, "sh", "-ec", command)
+		},
+		Lost:  func(context.Context) []string { return g.lost(pod) },
+		Needs: advice.Needs(g.node),
+		Rest:  time.Second,
+	}.Follow(g.Context())
+	if err != nil {
+		g.Errorf("the doctor misleads: %v", err)
+	}
+	if len(course.Ran) == 0 {
+		return
+	}
+	g.Logf("the doctor's commands: %s", course)
+	now := g.look()
+	for line := range strings.Lines(before.differs(now)) {
+		if !g.isAbout(line, course.Ran) {
+			g.Errorf("the doctor's commands %s took or gave more than they say: %s", course, line)
+		}
+	}
+	g.was = now
+}
+
+// isAbout reports whether a line of the picture is about a device of the commands.
+func (g *guest) isAbout(line string, ran []advice.Offer) bool {
+	for _, o := range ran {
+		if m := ofDevice.FindStringSubmatch(o.Command); m == nil || regexp.MustCompile(`\b`+regexp.QuoteMeta(m[1])+`\b`).MatchString(line) {
+			return true
+		}
+	}
+	return false
+}
+
+// lost are the ways on which packets do not pass: the host's, and those from the pod to the peer's and to the outside.
+func (g *guest) lost(pod *lab.Pod) (list []string) {
+	for _, p := range g.probes {
+		if g.passes(p) != nil {
+			list = append(list, fmt.Sprintf("%s (%s)", p.what, p.to))
+		}
+	}
+	if pod == nil {
+		return list
+	}
+	for _, a := range g.beyond() {
+		if _, err := pod.Ping(g.Context(), host.Ping{To: a, Timeout: 2 * time.Second}); err != nil {
+			list = append(list, "from the pod to "+a.String())
+		}
+	}
+	return list
+}

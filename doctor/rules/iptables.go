@@ -72,11 +72,12 @@ var options = map[string]func(r *Rule, value string, not bool) bool{
 	"-g":      func(r *Rule, value string, _ bool) bool { setTarget(r, value, Goto); return true },
 	"--state": setState, "--ctstate": setState,
 	"-m": func(_ *Rule, value string, _ bool) bool {
-		return slices.Contains([]string{"comment", "tcp", "udp", "conntrack", "state", "mark", "connmark"}, value)
+		return slices.Contains([]string{"comment", "tcp", "udp", "conntrack", "state", "mark", "connmark", "multiport", "addrtype"}, value)
 	},
-	"--dport": func(r *Rule, value string, not bool) bool {
-		r.DPort, _ = strconv.Atoi(value)
-		return r.DPort != 0 && !not
+	"--dport": setPorts, "--dports": setPorts,
+	"--dst-type": func(r *Rule, value string, not bool) bool {
+		r.DstType = TypeMatch{strings.ToLower(value), not}
+		return true
 	},
 	"--mark": func(_ *Rule, value string, not bool) bool { // "0x4000/0x4000"; packets that are tried have the mark 0
 		mark, _, _ := strings.Cut(value, "/")
@@ -90,6 +91,23 @@ func setState(r *Rule, value string, not bool) bool {
 	isFirst := len(r.State.Any) == 0
 	r.State = StateMatch{strings.Split(strings.ToLower(value), ","), not}
 	return isFirst
+}
+
+// setPorts reads "80", "1024:65535" or "53,80:90".
+func setPorts(r *Rule, value string, not bool) bool {
+	for item := range strings.SplitSeq(value, ",") {
+		from, to, isRange := strings.Cut(item, ":")
+		first, err := strconv.Atoi(from)
+		last := first
+		if isRange && err == nil {
+			last, err = strconv.Atoi(to)
+		}
+		if err != nil {
+			return false
+		}
+		r.DPorts = append(r.DPorts, [2]int{first, last})
+	}
+	return !not
 }
 
 // parseRule reads the words of one rule. What it does not understand becomes a condition that never holds.

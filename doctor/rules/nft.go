@@ -56,8 +56,8 @@ func describe(r Rule) string {
 	for _, p := range r.Dst.Prefixes {
 		text += " daddr " + p.String()
 	}
-	if r.DPort != 0 {
-		text += fmt.Sprintf(" %s dport %d", r.Proto, r.DPort)
+	if len(r.DPorts) > 0 {
+		text += fmt.Sprintf(" %s dport %s", r.Proto, r.DPorts)
 	}
 	return text + " " + string(r.Verdict)
 }
@@ -109,7 +109,11 @@ func (r *Rule) match(body json.RawMessage) bool {
 			Payload *struct{ Protocol, Field string }
 			Meta    *struct{ Key string }
 			CT      *struct{ Key string }
-			And     []json.RawMessage `json:"&"`
+			Fib     *struct {
+				Result string
+				Flags  []string
+			}
+			And []json.RawMessage `json:"&"`
 		}
 		Right json.RawMessage
 	}
@@ -122,6 +126,9 @@ func (r *Rule) match(body json.RawMessage) bool {
 		return r.matchPayload(left.Payload.Protocol, left.Payload.Field, m.Right, not)
 	case left.Meta != nil:
 		return r.matchMeta(left.Meta.Key, m.Right, not)
+	case left.Fib != nil:
+		r.DstType.Not = not
+		return left.Fib.Result == "type" && slices.Equal(left.Fib.Flags, []string{"daddr"}) && json.Unmarshal(m.Right, &r.DstType.Name) == nil
 	case len(left.And) == 2:
 		return unmarked(left.And[0], m.Right, not)
 	case left.CT != nil && left.CT.Key == "state":
@@ -142,7 +149,8 @@ func (r *Rule) matchPayload(protocol, field string, right json.RawMessage, not b
 		return len(r.Dst.Prefixes) > 0
 	case "dport":
 		r.Proto = protocol
-		return !not && json.Unmarshal(right, &r.DPort) == nil
+		r.DPorts = ports(right)
+		return !not && len(r.DPorts) > 0
 	case "protocol", "nexthdr":
 		return !not && json.Unmarshal(right, &r.Proto) == nil
 	}
@@ -166,6 +174,33 @@ func (r *Rule) matchMeta(key string, right json.RawMessage, not bool) bool {
 		return false
 	}
 	return true
+}
+
+// ports reads a port, a range, or a set of them. It returns nil for anything else.
+func ports(raw json.RawMessage) Ports {
+	var one int
+	if json.Unmarshal(raw, &one) == nil {
+		return Ports{{one, one}}
+	}
+	var o struct {
+		Range []int
+		Set   []json.RawMessage
+	}
+	if json.Unmarshal(raw, &o) != nil {
+		return nil
+	}
+	if len(o.Range) == 2 {
+		return Ports{{o.Range[0], o.Range[1]}}
+	}
+	var all Ports
+	for _, element := range o.Set {
+		some := ports(element)
+		if len(some) == 0 {
+			return nil
+		}
+		all = append(all, some...)
+	}
+	return all
 }
 
 // unmarked reports whether "meta mark & MASK == VALUE" holds for a packet without a mark.

@@ -4,6 +4,7 @@ package rules
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -38,8 +39,9 @@ type Rule struct {
 	Src, Dst  Match
 	In, Out   DevMatch
 	Proto     string
-	DPort     int
+	DPorts    Ports
 	State     StateMatch
+	DstType   TypeMatch
 	UnknownIf string // a condition that is not understood: the rule is taken not to match
 	Verdict   Verdict
 	Target    string // of Jump and Goto
@@ -82,6 +84,39 @@ func (m StateMatch) holds(state string) bool {
 	return len(m.Any) == 0 || slices.Contains(m.Any, state) != m.Not
 }
 
+// Ports is a condition on a port: it is in one of the ranges, each of which has its ends. The zero value holds for all.
+type Ports [][2]int
+
+func (p Ports) holds(port int) bool {
+	return len(p) == 0 || slices.ContainsFunc(p, func(r [2]int) bool { return r[0] <= port && port <= r[1] })
+}
+
+// String returns the ranges as nft has them.
+func (p Ports) String() string {
+	var list []string
+	for _, r := range p {
+		text := strconv.Itoa(r[0])
+		if r[1] != r[0] {
+			text += "-" + strconv.Itoa(r[1])
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, ",")
+}
+
+// TypeMatch is a condition on what the destination is for this machine: local, unicast, multicast, …
+type TypeMatch struct {
+	Name string
+	Not  bool
+}
+
+// holds reports whether the condition holds at a hook. Packets that are tried go to one machine, which is this one where they
+// come in; at other hooks than these two it is not known, and the rule is taken not to match.
+func (m TypeMatch) holds(hook string) bool {
+	is := map[string]string{"input": "local", "forward": "unicast"}[hook]
+	return m.Name == "" || is != "" && (is == m.Name) != m.Not
+}
+
 // Packet is a packet at a hook, the first of its connection.
 type Packet struct {
 	Src, Dst netip.Addr
@@ -106,9 +141,10 @@ func (c Chain) state() string {
 	return "new"
 }
 
-func (r Rule) matches(p Packet, state string) bool {
-	return r.UnknownIf == "" && r.State.holds(state) && r.Src.holds(p.Src) && r.Dst.holds(p.Dst) && r.In.holds(p.In) && r.Out.holds(p.Out) &&
-		(r.Proto == "" || r.Proto == p.Proto) && (r.DPort == 0 || r.DPort == p.DPort)
+func (r Rule) matches(t trial) bool {
+	p := t.packet
+	return r.UnknownIf == "" && r.State.holds(t.state) && r.DstType.holds(t.hook) && r.Src.holds(p.Src) && r.Dst.holds(p.Dst) &&
+		r.In.holds(p.In) && r.Out.holds(p.Out) && (r.Proto == "" || r.Proto == p.Proto) && r.DPorts.holds(p.DPort)
 }
 
 // Decision is what the chains of a hook do with a packet.
@@ -150,7 +186,7 @@ func Decide(chains []Chain, hook string, p Packet) Decision {
 	}
 	slices.SortStableFunc(hooked, func(a, b *Chain) int { return a.Priority - b.Priority })
 	for _, c := range hooked {
-		verdict, rule := run(chains, c, trial{p, c.state()}, 0)
+		verdict, rule := run(chains, c, trial{p, c.state(), hook}, 0)
 		if verdict == "" || verdict == Return {
 			verdict, rule = c.Policy, nil
 		}
@@ -164,10 +200,11 @@ func Decide(chains []Chain, hook string, p Packet) Decision {
 // maxDepth bounds jumps, as the kernel does.
 const maxDepth = 16
 
-// trial is a packet with the state that the chain of the hook sees its connection in.
+// trial is a packet at a hook, with the state that the chain there sees its connection in.
 type trial struct {
 	packet Packet
 	state  string
+	hook   string
 }
 
 // run returns the verdict of one chain, empty if no rule decides.
@@ -178,7 +215,7 @@ func run(chains []Chain, c *Chain, t trial, depth int) (Verdict, *Rule) {
 	for k := range c.Rules {
 		r := &c.Rules[k]
 		switch {
-		case r.Verdict == "" || !r.matches(t.packet, t.state):
+		case r.Verdict == "" || !r.matches(t):
 			continue
 		case r.Verdict != Jump && r.Verdict != Goto:
 			return r.Verdict, r

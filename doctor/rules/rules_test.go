@@ -1,7 +1,9 @@
 package rules
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 )
 
@@ -34,7 +36,7 @@ func TestDecide(t *testing.T) {
 		"goto ends the caller": {[]Chain{base(Rule{Verdict: Goto, Target: "USER"}, Rule{Verdict: Accept}), user()}, "drop"},
 		"loop":                 {[]Chain{base(jump), user(jump)}, "drop"},
 		"every chain decides": {[]Chain{base(Rule{Verdict: Accept}), {Family: "inet", Table: "fw", Name: "f", Hook: "forward", Priority: 5, Policy: "accept",
-			Rules: []Rule{{DPort: 80, Proto: "tcp", Verdict: Drop}}}}, "drop"},
+			Rules: []Rule{{DPorts: Ports{{80, 80}}, Proto: "tcp", Verdict: Drop}}}}, "drop"},
 		"other family": {[]Chain{{Family: "ip6", Hook: "forward", Policy: "drop"}}, "accept"},
 	} {
 		if got := Decide(test.chains, "forward", p); got.Verdict != test.want {
@@ -102,10 +104,10 @@ func TestParseSave(t *testing.T) {
 	if r := f.Rules[0]; r.Verdict != "jump" || r.Target != "DOCKER-USER" || r.UnknownIf != "" {
 		t.Errorf("the jump: %+v", r)
 	}
-	if r := f.Rules[1]; r.UnknownIf != "" || r.matches(Packet{}, "new") || !r.matches(Packet{}, "related") {
+	if r := f.Rules[1]; r.UnknownIf != "" || r.matches(trial{state: "new"}) || !r.matches(trial{state: "related"}) {
 		t.Errorf("a new connection is not RELATED: %+v", r)
 	}
-	if r := f.Rules[2]; r.Verdict != "reject" || !r.In.Not || r.Out.Name != "docker0" || r.DPort != 80 || r.UnknownIf != "" {
+	if r := f.Rules[2]; r.Verdict != "reject" || !r.In.Not || r.Out.Name != "docker0" || r.DPorts.String() != "80" || r.UnknownIf != "" {
 		t.Errorf("the REJECT: %+v", r)
 	}
 	if r := f.Rules[3]; r.UnknownIf == "" || len(r.Src.Prefixes) != 2 {
@@ -130,17 +132,55 @@ func TestParseNFT(t *testing.T) {
 		t.Fatalf("%v: %+v", err, all)
 	}
 	rules := all[0].Rules
-	if r := rules[0]; r.Verdict != "drop" || r.DPort != 8472 || r.Proto != "udp" || r.Src.Prefixes[0].String() != "10.244.0.0/16" || r.UnknownIf != "" {
+	if r := rules[0]; r.Verdict != "drop" || r.DPorts.String() != "8472" || r.Proto != "udp" || r.Src.Prefixes[0].String() != "10.244.0.0/16" || r.UnknownIf != "" {
 		t.Errorf("the drop: %+v", r)
 	}
 	if r := rules[1]; r.Verdict != "jump" || r.Target != "x" || !r.In.Not {
 		t.Errorf("the jump: %+v", r)
 	}
-	if r := rules[2]; r.UnknownIf != "" || r.matches(Packet{}, "new") || !r.matches(Packet{}, "established") {
+	if r := rules[2]; r.UnknownIf != "" || r.matches(trial{state: "new"}) || !r.matches(trial{state: "established"}) {
 		t.Errorf("a new connection is not established: %+v", r)
 	}
 	if _, err := ParseNFT([]byte(`{`)); err == nil {
 		t.Error("half a document is read")
+	}
+}
+
+// TestHostFirewalls: what firewalls let in is not taken for stopped: ufw's rules ask whether an address is local and name
+// several ports at once, and nftables has ranges and sets of them.
+func TestHostFirewalls(t *testing.T) {
+	ufw, err := os.ReadFile("../../test/guest/testdata/ufw.v4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = `{"nftables": [
+{"chain": {"family": "ip", "table": "t", "name": "in", "handle": 1, "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}},
+{"rule": {"family": "ip", "table": "t", "chain": "in", "handle": 2, "expr": [{"match": {"op": "==", "left": `
+	const ports = head + `{"payload": {"protocol": "udp", "field": "dport"}}, "right": %s}}, {"accept": null}]}}]}`
+	const local = head + `{"fib": {"result": "type", "flags": ["daddr"]}}, "right": "%s"}}, {"accept": null}]}}]}`
+	nft := func(format, right string) []Chain {
+		all, err := ParseNFT(fmt.Appendf(nil, format, right))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name   string
+		chains []Chain
+		dport  int
+		want   Verdict
+	}{
+		{"ufw, a port", ParseSave("ip", string(ufw)), 8472, Accept}, {"ufw, several", ParseSave("ip", string(ufw)), 51821, Accept},
+		{"ufw, another", ParseSave("ip", string(ufw)), 8473, Drop},
+		{"a range", nft(ports, `{"range": [51820, 51821]}`), 51821, Accept}, {"after it", nft(ports, `{"range": [51820, 51821]}`), 51822, Drop},
+		{"a set", nft(ports, `{"set": [53, {"range": [8470, 8480]}]}`), 8472, Accept}, {"beside it", nft(ports, `{"set": [53, 8471]}`), 8472, Drop},
+		{"local", nft(local, "local"), 8472, Accept}, {"multicast", nft(local, "multicast"), 8472, Drop},
+	} {
+		p := Packet{Src: addr("192.0.2.2"), Dst: addr("192.0.2.1"), In: "eth0", Proto: "udp", DPort: c.dport}
+		if d := Decide(c.chains, "input", p); d.Verdict != c.want {
+			t.Errorf("%s: %s by %s, want %s", c.name, d.Verdict, d.By(), c.want)
+		}
 	}
 }
 

@@ -66,8 +66,8 @@ type Patient struct {
 
 // Course is what was done.
 type Course struct {
-	Ran     []Offer
-	Remains string // the finding that is left and that no command mends; empty: nothing is found
+	Ran  []Offer
+	Left Offer // what is found at the end, which no command mends
 }
 
 func (c Course) String() string {
@@ -99,7 +99,7 @@ func (p Patient) Follow(ctx context.Context) (c Course, err error) {
 		c.Ran = append(c.Ran, last)
 		last, err = p.askAgain(ctx, c.Ran)
 	}
-	c.Remains = last.Finding
+	c.Left = last
 	if err != nil || len(c.Ran) == 0 {
 		return c, err
 	}

@@ -50,21 +50,21 @@ func (g *guest) follow(pod *lab.Pod) {
 	g.Logf("the doctor's commands: %s", course)
 	now := g.look()
 	for line := range strings.Lines(before.differs(now)) {
-		if !g.isAbout(line, course.Ran) {
+		if !isAbout(line, course.Ran) {
 			g.Errorf("the doctor's commands %s took or gave more than they say: %s", course, line)
 		}
 	}
 	g.was = now
 }
 
-// isAbout reports whether a line of the picture is about a device of the commands.
-func (g *guest) isAbout(line string, ran []advice.Offer) bool {
-	for _, o := range ran {
-		if m := ofDevice.FindStringSubmatch(o.Command); m != nil && regexp.MustCompile(`\b`+regexp.QuoteMeta(m[1])+`\b`).MatchString(line) {
-			return true
+// isAbout reports whether a line of the picture is about a device of the commands, or a rule of a firewall where one is deleted.
+func isAbout(line string, ran []advice.Offer) bool {
+	return slices.ContainsFunc(ran, func(o advice.Offer) bool {
+		if m := ofDevice.FindStringSubmatch(o.Command); m != nil {
+			return regexp.MustCompile(`\b` + regexp.QuoteMeta(m[1]) + `\b`).MatchString(line)
 		}
-	}
-	return false
+		return strings.Contains(o.Command, "tables -t ") && (strings.HasPrefix(line, "nft ") || strings.HasPrefix(line, "iptables"))
+	})
 }
 
 // lost are the ways on which packets do not pass: the host's, and those from the pod to the peer's and to the outside.

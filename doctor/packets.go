@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
@@ -39,7 +40,23 @@ func (e *exam) checkFirewall() {
 		if c.kind == forwardPolicy && f.Command != "" {
 			f.Fix += "   (or accept the cluster's network there: twilld --iptables-forward-rules)"
 		}
+		if dev := e.masqueraded(d); c.kind == masqueradeCatchesPods && dev != "" {
+			f.says("give the pods or " + dev + " another network: they have the same addresses, and what is on " + dev + " needs the rule")
+		}
 	}
+}
+
+// masqueraded returns the device of others whose own network a rule masquerades, empty if there is none.
+func (f Facts) masqueraded(d rules.Decision) string {
+	if d.Rule == nil {
+		return ""
+	}
+	for _, i := range f.Interfaces {
+		if !f.isOurs(i) && slices.ContainsFunc(i.Addrs, func(a netip.Prefix) bool { return slices.Contains(d.Rule.Src.Prefixes, a.Masked()) }) {
+			return i.Name
+		}
+	}
+	return ""
 }
 
 // removal returns the command that takes the decision back, empty if it is not known.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/ipip"
+	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -23,6 +24,23 @@ func TestConnectedRoutesStay(t *testing.T) {
 		got := Check(f)
 		if len(got) != 1 || got[0].ID != "network-overlap" || got[0].Command != "" {
 			t.Errorf("a network among %s: got %+v, want network-overlap alone, without a command", want, got)
+		}
+	}
+}
+
+// TestMasqueradeOfOthersStays: where Docker's network has the pods' addresses, its containers need the rule that catches pods
+// too. No command deletes it.
+func TestMasqueradeOfOthersStays(t *testing.T) {
+	for _, ofDocker := range []bool{true, false} {
+		f, _ := pair(t)
+		f.Chains = rules.ParseSave("ip", "*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE\nCOMMIT\n")
+		if ofDocker {
+			f.Interfaces = append(f.Interfaces, netstate.Interface{Name: "docker0", Up: true, Running: true,
+				Addrs: []netip.Prefix{prefix("10.244.9.1/16")}})
+		}
+		got := Check(f)
+		if len(got) == 0 || got[0].ID != "masquerade-catches-pods" || (got[0].Command == "") != ofDocker {
+			t.Errorf("Docker's network: %t: got %+v, want masquerade-catches-pods, with a command: %t", ofDocker, got, !ofDocker)
 		}
 	}
 }

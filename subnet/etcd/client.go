@@ -2,13 +2,10 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -27,7 +24,8 @@ type Options struct {
 	Endpoints []string // URLs such as http://127.0.0.1:2379
 	Prefix    string   // of all keys; default /coreos.com/network
 
-	// TLS: a CA alone is enough to trust an https endpoint; without one the system's CAs are trusted.
+	// TLS: a CA alone is enough to trust an https endpoint; without one the system's CAs are trusted. The files are read
+	// again for each connection.
 	KeyFile, CertFile, CAFile string
 	Username, Password        string
 
@@ -69,36 +67,6 @@ func (o Options) check() error {
 	return nil
 }
 
-// tls returns nil when nothing asks for TLS.
-func (o Options) tls() (*tls.Config, error) {
-	secure := o.KeyFile != "" || o.CAFile != ""
-	for _, e := range o.Endpoints {
-		secure = secure || strings.HasPrefix(e, "https://")
-	}
-	if !secure {
-		return nil, nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read etcd-cafile: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("etcd-cafile %s holds no certificate: want PEM", o.CAFile)
-		}
-	}
-	if o.KeyFile != "" {
-		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read etcd-certfile and etcd-keyfile: %w", err)
-		}
-		config.Certificates = []tls.Certificate{cert}
-	}
-	return config, nil
-}
-
 // connect returns the client, which it makes at the first call; with a password that needs an etcd that answers.
 func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	s.clientMu.Lock()
@@ -106,7 +74,7 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 	if s.client != nil || s.closed {
 		return s.client, closedError(s.closed)
 	}
-	config, err := s.options.tls()
+	secure, err := s.files.credentials(s.noteReached)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +83,8 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 		timeout = max(min(timeout, time.Until(end)), time.Millisecond)
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: s.options.Endpoints, TLS: config,
-		Username: s.options.Username, Password: s.options.Password,
+		Endpoints: s.options.Endpoints,
+		Username:  s.options.Username, Password: s.options.Password,
 		DialTimeout: timeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
 		// Few retries of a call, so that its error tells what is wrong; the Store itself tries again for ever.
 		MaxUnaryRetries: 3,
@@ -127,7 +95,7 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second,
 			},
 			MinConnectTimeout: callTimeout,
-		}), grpc.WithContextDialer(s.dial)},
+		}), grpc.WithContextDialer(s.dial), grpc.WithTransportCredentials(secure)},
 	})
 	if err != nil {
 		return nil, s.failed("connect", err)
@@ -138,12 +106,20 @@ func (s *Store) connect(ctx context.Context) (*clientv3.Client, error) {
 
 func (s *Store) dial(ctx context.Context, address string) (net.Conn, error) {
 	c, err := s.dialer.DialContext(ctx, "tcp", address)
-	if err == nil {
-		s.undialed.Store(nil)
-	} else if !errors.Is(err, context.Canceled) {
-		s.undialed.Store(&err)
+	if err != nil || !s.options.secure() {
+		s.noteReached(err)
 	}
 	return c, err
+}
+
+// noteReached notes why the last connection did not come to be, nil if it did.
+func (s *Store) noteReached(err error) {
+	switch {
+	case err == nil:
+		s.unreached.Store(nil)
+	case !errors.Is(err, context.Canceled) && !errors.Is(err, net.ErrClosed): // given up on by the client itself
+		s.unreached.Store(&err)
+	}
 }
 
 // Redial implements subnet.Redialer.
@@ -185,7 +161,7 @@ func (e missingError) Unwrap() error { return e.error }
 
 // failed wraps an error with the operation and the endpoints. It is an outageError unless etcd refused the request.
 func (s *Store) failed(operation string, err error) error {
-	if cause := s.undialed.Load(); cause != nil && errors.Is(err, context.DeadlineExceeded) {
+	if cause := s.unreached.Load(); cause != nil && !strings.Contains(err.Error(), (*cause).Error()) {
 		err = fmt.Errorf("%w: %w", *cause, err) // which else would not be said
 	}
 	wrapped := fmt.Errorf("%s at etcd %s: %w", operation, strings.Join(s.options.Endpoints, ","), err)

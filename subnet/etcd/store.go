@@ -40,8 +40,10 @@ type Store struct {
 	clientMu sync.Mutex
 	client   *clientv3.Client
 	dialer   redial.Dialer
-	undialed atomic.Pointer[error] // why the last connection could not be opened; nil: it could
+	files    files
 	closed   bool
+
+	unreached atomic.Pointer[error] // why the last connection did not come to be; nil: it did
 
 	claiming chan struct{} // a lock that a context can give up on: one claim at a time
 	own      atomic.Pointer[owned]
@@ -74,7 +76,7 @@ func New(o Options) (*Store, error) {
 	}
 	o.Prefix = path.Clean(o.Prefix)
 	return &Store{
-		options: o, dir: path.Join(o.Prefix, "subnets") + "/",
+		options: o, files: files{options: o}, dir: path.Join(o.Prefix, "subnets") + "/",
 		ttl: leaseTTL, recheck: 30 * time.Second, pools: o.Pools,
 		claiming: make(chan struct{}, 1),
 	}, nil

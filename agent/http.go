@@ -41,9 +41,12 @@ func (a *Agent) Ready() error { return a.status.Ready() }
 // Leased reports whether subnet.env has this node's lease, the store's or the checkpoint's.
 func (a *Agent) Leased() bool { return a.status.isLeased() }
 
-// Serve answers on l until ctx is done.
+// Serve answers on l until ctx is done. Whoever asks has little of the agent: a few connections, half a minute for an answer
+// and as long between two requests.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: h, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
+	l = &budgeted{Listener: l, most: connectionBudget()}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(l); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve health and metrics on %s: %w", l.Addr(), err)

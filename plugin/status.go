@@ -10,8 +10,10 @@ import (
 	"github.com/twill-net/twill/plugin/wire"
 )
 
-// status returns an error if an ADD would not succeed now or give a network that does not work: with code 50,
-// or 51 when the pods that are there are cut off too.
+// status returns an error if no pod can be added to this node, and none will be until somebody mends it: with code 50, or 51
+// when the pods that are there are cut off too. It looks at the lease and the bridge only. Runtimes report its error as the
+// whole node's network not being ready, and the cluster then evicts the node's pods: what keeps one more pod out, as a range
+// without a free address, is no reason for that, and ADD says it.
 func status(_ context.Context, args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -21,7 +23,6 @@ func status(_ context.Context, args *skel.CmdArgs) error {
 	n, err := c.network()
 	if err == nil {
 		bridge = n.bridge
-		err = c.store().Room(n.sets)
 	}
 	if code := cnierr.Code(err); err != nil && code != types.ErrTryAgainLater && code != types.ErrPluginNotAvailable {
 		return err

@@ -143,20 +143,22 @@ func (g *gathering) reservations() error {
 	}
 	unknown := attached.Unknown(g.Bridge, allocations)
 	for _, h := range allocations {
-		leaked := !attached.Has(h) && !attached.MayHave(h, unknown) && time.Since(h.Since) > young
+		if attached.Has(h) || attached.MayHave(h, unknown) || time.Since(h.Since) <= young {
+			continue
+		}
 		for _, a := range h.Addrs {
-			if a.Is4() && in(a, g.Env.Env.Subnets) {
-				r.Reserved++
-			}
-			if leaked {
-				r.Leaked = append(r.Leaked, a.String()+" of "+strings.TrimSpace(h.Owner.Container+" "+h.Owner.Dev))
-			}
+			r.Leaked = append(r.Leaked, a.String()+" of "+strings.TrimSpace(h.Owner.Container+" "+h.Owner.Dev))
 		}
 	}
-	if subnet, ok := g.Env.Env.Subnet(netstate.IPv4); ok {
-		r.Capacity = max(0, 1<<(32-subnet.Bits())-3) // without the network's address, the gateway and the broadcast
+	subnet, ok := g.Env.Env.Subnet(netstate.IPv4)
+	if !ok {
+		return nil
 	}
-	return nil
+	usage, err := ipam.Store(r.Dir).SubnetUsage([]netip.Prefix{subnet})
+	for _, u := range usage {
+		r.Reserved, r.Capacity = u.Used, u.All
+	}
+	return err
 }
 
 // reservationsDir returns the directory that a CNI config implies.

@@ -148,38 +148,47 @@ func (s Store) failure(err error) error {
 	return cnierr.New(types.ErrIOFailure, "reserve an address in %s: %v", s, err)
 }
 
-// Room returns an error if one of the sets has no free address, which says how full it is.
-func (s Store) Room(sets []RangeSet) error {
-	taken := map[netip.Addr]bool{}
+// Usage is how many of a set's addresses are in use.
+type Usage struct {
+	Set       RangeSet
+	Used, All int
+}
+
+// Usage counts for each set the addresses that pods can have, and those that are in use here or in a store beside this one.
+func (s Store) Usage(sets []RangeSet) ([]Usage, error) {
+	used := map[netip.Addr]bool{}
+	var errs []error
 	for _, store := range append(s.Neighbours(), s) {
-		all, err := store.addrs()
-		if err != nil {
-			return cnierr.New(types.ErrPluginNotAvailable, "read the reservations in %s: %v", store, err)
-		}
-		for _, a := range all {
-			content, ok := readRegular(store.file(a))
-			taken[a] = taken[a] || !ok || len(content) > 0
-		}
+		errs = append(errs, store.each(func(a netip.Addr, _ Owner) { used[a] = true }))
 	}
-next:
-	for _, set := range sets {
-		for _, a := range set.after(netip.Addr{}) {
-			if !taken[a] {
-				continue next
+	all := make([]Usage, len(sets))
+	for i, set := range sets {
+		all[i] = Usage{Set: set, All: set.size()}
+		for a := range used {
+			if set.offers(a) {
+				all[i].Used++
 			}
 		}
-		return s.full(types.ErrPluginNotAvailable, set)
 	}
-	return nil
+	return all, errors.Join(errs...)
+}
+
+// SubnetUsage is Usage of a node's subnets, as pods get their addresses where the CNI config names no ranges.
+func (s Store) SubnetUsage(subnets []netip.Prefix) ([]Usage, error) {
+	var sets []RangeSet
+	for _, subnet := range subnets {
+		r, err := NewRange(subnet, netip.Addr{}, netip.Addr{}, netip.Addr{})
+		if err != nil {
+			return nil, err
+		}
+		sets = append(sets, RangeSet{r})
+	}
+	return s.Usage(sets)
 }
 
 func (s Store) full(code uint, set RangeSet) error {
-	count := 0
-	for range set.after(netip.Addr{}) {
-		count++
-	}
 	return cnierr.New(code, "all %d addresses of %s are reserved in %s: "+
-		"remove pods from this node or give its lease a larger subnet", count, set, s)
+		"remove pods from this node or give its lease a larger subnet", set.size(), set, s)
 }
 
 // Release gives back whatever o has, and returns which addresses that was. known are addresses that it probably has: when it had them all, and the

@@ -38,11 +38,8 @@ func (s Store) Allocations() ([]Allocation, error) {
 		}
 		allocation(owners, o, path)
 	}))
-	err = errors.Join(err, s.each(func(addr netip.Addr, content []byte) {
-		if len(content) == 0 { // an empty file is free
-			return
-		}
-		a, inode := allocation(owners, parseOwner(content), s.file(addr))
+	err = errors.Join(err, s.each(func(addr netip.Addr, o Owner) {
+		a, inode := allocation(owners, o, s.file(addr))
 		a.Addrs = append(a.Addrs, addr)
 		a.Named = a.Named && indexed[inode]
 	}))

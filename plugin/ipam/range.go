@@ -3,6 +3,8 @@ package ipam
 import (
 	"fmt"
 	"iter"
+	"math"
+	"math/big"
 	"net/netip"
 	"strings"
 
@@ -98,6 +100,22 @@ func (s RangeSet) find(a netip.Addr) int {
 func (s RangeSet) offers(a netip.Addr) bool {
 	i := s.find(a)
 	return i >= 0 && a != s[i].Gateway
+}
+
+// size returns how many addresses pods can have of the set, at most math.MaxInt32.
+func (s RangeSet) size() int {
+	count := new(big.Int)
+	for _, r := range s {
+		first, last := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
+		count.Add(count, last.Sub(last, first)).Add(count, big.NewInt(1))
+		if !r.Gateway.Less(r.First) && !r.Last.Less(r.Gateway) {
+			count.Sub(count, big.NewInt(1))
+		}
+	}
+	if count.Cmp(big.NewInt(math.MaxInt32)) > 0 {
+		return math.MaxInt32
+	}
+	return int(count.Int64())
 }
 
 // after yields every address that a pod can have once, the one after last first, then round: an address is

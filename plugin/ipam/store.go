@@ -57,8 +57,12 @@ func (s Store) Neighbours() []Store {
 	var all []Store
 	parent := filepath.Dir(string(s))
 	_ = readDir(parent, func(_ uint64, name string) {
-		if name != filepath.Base(string(s)) {
-			all = append(all, Store(filepath.Join(parent, name)))
+		path := filepath.Join(parent, name)
+		if name == filepath.Base(string(s)) {
+			return
+		}
+		if info, err := os.Stat(path); err == nil && info.IsDir() { // all else is somebody's backup
+			all = append(all, Store(path))
 		}
 	})
 	return all
@@ -77,7 +81,7 @@ func (s Store) reserve(pending string, a netip.Addr, other []Store) (bool, error
 	// Afterwards: other networks have locks of their own, and of two that take a at once neither would see
 	// the other's.
 	for _, o := range other {
-		if info, err := os.Lstat(o.file(a)); err == nil && info.Size() > 0 {
+		if _, has := o.holder(a); has {
 			return false, os.Remove(s.file(a))
 		}
 	}
@@ -94,15 +98,23 @@ func (s Store) reclaim(a netip.Addr) bool {
 
 // Has reports whether o has a.
 func (s Store) Has(o Owner, a netip.Addr) bool {
+	owner, has := s.holder(a)
+	return has && o.Is(owner)
+}
+
+// holder returns who has a in this store, and reports whether anybody has. It is the one answer for ADD, DEL, GC and the
+// agent to what an address in use is: one with a small regular file that is not empty. What else is named after an address
+// is nobody's reservation.
+func (s Store) holder(a netip.Addr) (Owner, bool) {
 	content, _ := readRegular(s.file(a))
-	return o.owns(content)
+	return parseOwner(content), len(content) > 0
 }
 
 // OwnerOf returns who has a here or in another network's store, and reports whether anybody has.
 func (s Store) OwnerOf(a netip.Addr) (Owner, bool) {
 	for _, store := range append([]Store{s}, s.Neighbours()...) {
-		if content, _ := readRegular(store.file(a)); len(content) > 0 {
-			return parseOwner(content), true
+		if owner, has := store.holder(a); has {
+			return owner, true
 		}
 	}
 	return Owner{}, false
@@ -116,12 +128,12 @@ func (s Store) release(o Owner, a netip.Addr) error {
 	return Absent(os.Remove(s.file(a)))
 }
 
-// each calls f with every reservation, in no order. It reads all the files, which ADD and DEL never do.
-func (s Store) each(f func(a netip.Addr, content []byte)) error {
+// each calls f with every address in use, in no order. It reads all the files, which ADD and DEL never do.
+func (s Store) each(f func(netip.Addr, Owner)) error {
 	all, err := s.addrs()
 	for _, a := range all {
-		if content, ok := readRegular(s.file(a)); ok {
-			f(a, content)
+		if owner, has := s.holder(a); has {
+			f(a, owner)
 		}
 	}
 	return err
@@ -142,10 +154,10 @@ func (s Store) Strangers() (paths []string) {
 	return paths
 }
 
-// mostRead bounds what is read of a file, in bytes.
+// mostRead bounds the size of a file that is read, in bytes.
 const mostRead = 1 << 20
 
-// readRegular returns what a regular file holds, and reports false for all else. It never waits, as for a pipe.
+// readRegular returns what a small regular file holds, and reports false for all else. It never waits, as for a pipe.
 func readRegular(path string) (content []byte, ok bool) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -153,10 +165,10 @@ func readRegular(path string) (content []byte, ok bool) {
 	}
 	defer unix.Close(fd)
 	var stat unix.Stat_t
-	if unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
+	if unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Size > mostRead {
 		return nil, false
 	}
-	content = make([]byte, min(stat.Size, mostRead))
+	content = make([]byte, stat.Size)
 	n, err := unix.Read(fd, content)
 	return content[:max(n, 0)], err == nil
 }
@@ -186,7 +198,7 @@ func (s Store) last(i int) netip.Addr {
 // that was emptied first (ext4's auto_da_alloc), and an ADD would wait for the disk. Without the file the
 // round only begins again at the start, so an error is no reason to refuse a pod.
 func (s Store) setLast(i int, a netip.Addr) {
-	f, err := os.OpenFile(s.lastFile(i), os.O_WRONLY|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(s.lastFile(i), os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return
 	}

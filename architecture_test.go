@@ -71,8 +71,8 @@ var arrows = []struct {
 	from string
 	to   []string
 }{
-	{"subnet", []string{"netstate", "internal/jsonobject"}},
-	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/kubeclient", "internal/redial"}},
+	{"subnet", []string{"netstate", "internal/certs", "internal/jsonobject"}},
+	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/certs", "internal/kubeclient", "internal/redial"}},
 	{"netstate", nil},
 	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/nfnl", "netstate/procfs", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
@@ -80,9 +80,9 @@ var arrows = []struct {
 	{"cloud", []string{"subnet"}},
 	{"cloud/...", []string{"cloud", "cloud/fake", "subnet"}},
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject"}},
-	{"internal/kubeclient", []string{"internal/redial"}},
+	{"internal/kubeclient", []string{"internal/certs", "internal/redial"}},
 	{"internal/...", nil},
-	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "internal/jsonobject", "agent/keptfile", "agent/masquerade",
+	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "internal/certs", "internal/jsonobject", "agent/keptfile", "agent/masquerade",
 		"agent/checksum"}},
 	{"agent/checksum", nil},
 	{"agent/masquerade", []string{"internal/causes", "internal/jsonobject"}},
@@ -164,7 +164,7 @@ func checkStandardOnly(t *testing.T, own []pkg, standard map[string]bool) {
 			continue
 		}
 		for _, d := range p.Deps {
-			if !standard[d] && d != module+"netstate" && d != module+"internal/jsonobject" {
+			if !standard[d] && d != module+"netstate" && d != module+"internal/certs" && d != module+"internal/jsonobject" {
 				t.Errorf("%s depends on %s: it may use netstate and the standard library only", p.ImportPath, d)
 			}
 		}

@@ -76,6 +76,7 @@ type Agent struct {
 	leases    *leases
 	skips     skips
 	disputes  disputes
+	renewals  renewals
 	history   history
 	loop      loopState
 	checksums checksums
@@ -111,6 +112,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.reconcileLoop(ctx) })
 	group.Go(func() error { return a.writeCheckpoints(ctx) })
 	group.Go(func() error { return a.Masquerade.Run(ctx, a.trigger) })
+	group.Go(func() error { return a.watchRenewal(ctx) })
 	if r, ok := a.Backend.(backend.Runner); ok {
 		group.Go(func() error { return a.runBackend(ctx, r) })
 	}

@@ -35,9 +35,6 @@ func answer[T any](ask func() T) http.Handler {
 // Alive returns why the agent should be restarted, nil if it should not.
 func (a *Agent) Alive() error { return errors.Join(a.status.Live(), a.files.Lost()) }
 
-// Ready returns why pods of this node cannot count on their network, nil if they can.
-func (a *Agent) Ready() error { return a.status.Ready() }
-
 // Leased reports whether subnet.env has this node's lease, the store's or the checkpoint's.
 func (a *Agent) Leased() bool { return a.status.isLeased() }
 

@@ -24,6 +24,9 @@ type Metrics struct {
 	calls        *prometheus.CounterVec
 	troubles     prometheus.Gauge
 	checksums    prometheus.Gauge
+	leaseEnds    prometheus.Gauge
+	unrenewed    prometheus.Gauge
+	certificates *prometheus.GaugeVec
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -57,9 +60,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "What is wrong in the cloud's network; twillctl doctor says what it is."}),
 		checksums: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_checksums_broken",
 			Help: "Devices whose checksum offload is off because packets were found to arrive broken (TxChecksum auto)."}),
+		leaseEnds: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_lease_end_timestamp_seconds",
+			Help: "When this node's lease ends unless it is renewed, in Unix time; 0: it does not by itself."}),
+		unrenewed: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_lease_renewals_failed",
+			Help: "Attempts in a row to renew this node's lease that have failed since that was due."}),
+		certificates: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twill_certificate_end_timestamp_seconds",
+			Help: "When a certificate ends by which the agent and its store know each other, in Unix time."}, []string{"certificate"}),
 	}
 	r.MustRegister(m.snapshots, m.peers, m.skipped, m.objects, m.changes, m.applySeconds, m.applyErrors, m.lastApply,
-		m.wrong, m.contended, m.ready, m.calls, m.troubles, m.checksums)
+		m.wrong, m.contended, m.ready, m.calls, m.troubles, m.checksums, m.leaseEnds, m.unrenewed, m.certificates)
 	return m
 }
 

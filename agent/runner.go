@@ -8,6 +8,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/certs"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -105,12 +106,14 @@ type Report struct {
 	FastPath *FastPathStatus `json:"fastPath,omitempty"`
 	// Contended are files that another program keeps changing.
 	Contended []string `json:"contended,omitempty"`
+	// Certificates are those by which the agent and the store know each other.
+	Certificates []certs.Certificate `json:"certificates,omitempty"`
 }
 
 func (a *Agent) report() Report {
 	r := Report{Node: a.Node, Backend: a.Network.Backend, NameTakenBy: a.disputes.open(), Policies: a.policyStatus(),
-		FastPath: a.status.fast(), Contended: a.files.Contended()}
-	if err := a.status.Ready(); err != nil {
+		FastPath: a.status.fast(), Contended: a.files.Contended(), Certificates: a.renewals.certificates()}
+	if err := a.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}
 	if _, ok := a.Backend.(backend.Runner); ok {

@@ -126,6 +126,12 @@ var podKinds = map[kind]Kind{
 		Why:   "new pods stay in ContainerCreating",
 		Fix:   "free leaked reservations (twilld --reservations-dir does), or give nodes larger subnets",
 		See:   "ls /var/lib/cni/networks/cbr0"},
+	rangeNearlyFull: {ID: "range-nearly-full", Severity: Risk,
+		Title: "few addresses of this node are left",
+		Why:   "once all are in use, new pods stay in ContainerCreating; the pods that are there go on",
+		Fix: "free leaked reservations (twilld --reservations-dir does), give nodes larger subnets, or let kubelet start fewer " +
+			"pods (its maxPods)",
+		See: "ls /var/lib/cni/networks/cbr0"},
 	reservationsLeaked: {ID: "reservations-leaked", Severity: Risk,
 		Title: "addresses are reserved for pods that are gone",
 		Why:   "the node runs out of addresses sooner or later",

@@ -94,6 +94,12 @@ var weakKinds = map[kind]Kind{
 		Fix: "find the program, and let one of the two write the file: its installer is a DaemonSet's pod on this node, or " +
 			"what manages the node's configuration; a plugin that is added to the CNI config stays, one that takes Twill's out does not",
 		See: "cat /etc/cni/net.d/10-twill.conflist; inotifywait --monitor /etc/cni/net.d"},
+	certificateEnds: {ID: "certificate-ends", Severity: Risk,
+		Title: "a certificate between the agent and its store ends soon, or has ended",
+		Why: "without it the agent cannot connect to the store: peers that join or move are not followed, and with etcd the " +
+			"node's lease ends a day later, so that other nodes delete their routes to its pods",
+		Fix: "renew the certificate and replace its file: the agent reads it again by itself",
+		See: "curl -s localhost:PORT/status; openssl x509 -enddate -noout -in FILE"},
 	policiesNotEnforced: {ID: "policies-not-enforced", Severity: Risk,
 		Title: "network policies are not enforced on this node as they are",
 		Why:   "pods reach each other that policies are meant to keep apart, or do not that are allowed to",

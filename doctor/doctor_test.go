@@ -56,10 +56,13 @@ func TestHost(t *testing.T) {
 		},
 		"agent-not-ready":  func(f *Facts) { f.Agent.NotReady = "no lease" },
 		"checksums-broken": func(f *Facts) { f.Underlay.ChecksumsBroken = map[string]bool{"flannel.1": true} },
-		"contended":        func(f *Facts) { f.Agent.Metrics = map[string]float64{"twill_contended_total": 2} },
-		"nodes-read":       func(f *Facts) { f.API = API{Stray: "n9", Guard: "n1"} },
-		"api-trouble":      func(f *Facts) { f.API = API{Problem: OtherProblem, Error: "list nodes: 500"} },
-		"udp-not-sent":     func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay}} },
+		"certificate-ends": func(f *Facts) {
+			f.Agent.Certificates = []Certificate{{"etcd-cafile /a", 15 * 24 * time.Hour}, {"etcd-certfile /b", 13 * 24 * time.Hour}}
+		},
+		"contended":    func(f *Facts) { f.Agent.Metrics = map[string]float64{"twill_contended_total": 2} },
+		"nodes-read":   func(f *Facts) { f.API = API{Stray: "n9", Guard: "n1"} },
+		"api-trouble":  func(f *Facts) { f.API = API{Problem: OtherProblem, Error: "list nodes: 500"} },
+		"udp-not-sent": func(f *Facts) { f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay}} },
 		"udp-reply-dropped": func(f *Facts) {
 			f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay, Sent: 1, Seen: 1}}
 		},

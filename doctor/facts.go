@@ -81,6 +81,7 @@ type Agent struct {
 	FastPath     *FastPathStatus    // nil: nobody wants one, or it did not say
 	Metrics      map[string]float64 // its counters, summed over labels; nil if they are not served
 	Contended    []string           // files that another program keeps changing
+	Certificates []Certificate      // by which it and its store know each other
 }
 
 // Runner is the state of a backend's own process, which is no kernel state, from the agent's /status.
@@ -252,6 +253,12 @@ type ConfFile struct {
 	Plugins    []string
 	SubnetFile string
 	Carries    bool // pods get Twill's network by it, too: it has Twill's plugin in it, as Multus' and some meshes' have
+}
+
+// Certificate is one by which an agent and its store know each other.
+type Certificate struct {
+	Name string
+	Left time.Duration // until it ends, negative afterwards
 }
 
 // Reservations are the reserved addresses of pods.

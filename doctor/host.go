@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
@@ -45,8 +46,25 @@ func (e *exam) checkAgent() {
 		e.find(contended, "objects that the agent owns", "no conflicts",
 			fmt.Sprintf("%.0f since the agent started", n), "")
 	}
+	e.checkCertificates()
 	for _, path := range e.Agent.Contended {
 		e.find(fileContended, path, "one program that writes it", "another one changes it again and again", "")
+	}
+}
+
+// certificateNotice is how long before its end a certificate is a finding.
+const certificateNotice = 14 * 24 * time.Hour
+
+func (e *exam) checkCertificates() {
+	for _, c := range e.Agent.Certificates {
+		left := fmt.Sprintf("%.0f days are left", c.Left.Hours()/24)
+		switch {
+		case c.Left > certificateNotice:
+			continue
+		case c.Left <= 0:
+			left = "it has ended"
+		}
+		e.find(certificateEnds, c.Name, "valid for two weeks at least", left, "")
 	}
 }
 

@@ -126,6 +126,7 @@ const (
 	pluginMissing
 	duplicateUnderlay
 	rangeFull
+	rangeNearlyFull
 	reservationsLeaked
 	brNetfilterMissing
 
@@ -146,6 +147,7 @@ const (
 	leftoverRules
 	contended
 	fileContended
+	certificateEnds
 	policiesNotEnforced
 	policyEnginesBoth
 	policiesIPVS

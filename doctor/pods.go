@@ -129,6 +129,9 @@ func (e *exam) checkReservations() {
 	case r.Capacity > 0 && r.Reserved >= r.Capacity:
 		e.find(rangeFull, r.Dir, fmt.Sprintf("less than %d addresses reserved", r.Capacity),
 			fmt.Sprintf("%d reserved, %d of them for pods that are gone", r.Reserved, len(r.Leaked)), "")
+	case r.Capacity > 0 && r.Reserved*10 >= r.Capacity*9:
+		e.find(rangeNearlyFull, r.Dir, fmt.Sprintf("a tenth of %d addresses free", r.Capacity),
+			fmt.Sprintf("%d reserved, %d of them for pods that are gone", r.Reserved, len(r.Leaked)), "")
 	case len(r.Leaked) > fewLeaked:
 		e.find(reservationsLeaked, r.Dir, "a pod for each reservation",
 			fmt.Sprintf("%d of %d have none", len(r.Leaked), r.Reserved), "").More = r.Leaked[:min(len(r.Leaked), maxShown)]

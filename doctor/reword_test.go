@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/vxlan"
@@ -21,6 +22,7 @@ import (
 var codes = map[string][]string{
 	"Facts":        {"Node", "Bridge", "Sysctls", "Release", "PortDevice"},
 	"Agent":        {"Metrics", "Version", "Contended"},
+	"Certificate":  {"Name"},
 	"Lease":        {"Path"},
 	"EnvFile":      {"Path", "Boot"},
 	"Port":         {"Name", "Master", "PodMAC", "Takes"},
@@ -236,6 +238,7 @@ var ailments = []struct {
 	{"conflist-shadowed", "", func(f *Facts) {
 		f.CNI = CNI{Dir: "/x", Ours: "b", Files: []ConfFile{{Name: "a", Carries: true}, {Name: "aa", Error: "x"}, {Name: "ab"}, {Name: "b"}}}
 	}},
+	{"certificate-ends", "", func(f *Facts) { f.Agent.Certificates = []Certificate{{Name: "etcd-certfile /x", Left: -time.Hour}} }},
 	{"file-contended", "", func(f *Facts) { f.Agent.Contended = []string{"/x/a"} }},
 	{"agent-deaf", "", func(f *Facts) { f.Agent.Unresponsive, f.Agent.NotReady = true, "no lease" }},
 	{"agent-not-ready", "", func(f *Facts) { f.Agent.NotReady = "connection refused" }},

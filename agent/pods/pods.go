@@ -31,6 +31,9 @@ type Config struct {
 	Grace   time.Duration         // how long a reservation without a pod is left alone
 	Every   time.Duration         // between two checks
 	Log     *slog.Logger
+	// Event tells the cluster what happened, and Metrics are about addresses. Both are optional.
+	Event   func(kind, reason, message string)
+	Metrics *Metrics
 }
 
 // Reclaimer frees the reservations that no pod has. It recognizes a pod by its veth pair, which
@@ -43,6 +46,7 @@ type Reclaimer struct {
 	dead map[allocationID]time.Time // when an allocation was first seen without a pod
 	kept string                     // what was last logged about allocations that are kept
 	odd  string                     // and about what is no reservation
+	full string                     // and about addresses that are all in use
 }
 
 // allocationID identifies an allocation.
@@ -131,7 +135,7 @@ func (r *Reclaimer) Check(ctx context.Context) error {
 			delete(r.dead, id)
 		}
 	}
-	return errors.Join(err, r.mark())
+	return errors.Join(err, r.reportUsage(), r.mark())
 }
 
 // mark writes this boot's mark, for a store that was made after Boot.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy/enforce"
 )
@@ -83,6 +84,7 @@ func agentsMetrics(t *testing.T) []metric {
 	r := &recorder{Registry: prometheus.NewRegistry(), t: t}
 	agentMetrics(r)
 	enforce.NewMetrics(r)
+	pods.NewMetrics(r)
 	r.MustRegister(enforce.New(enforce.Config{}).Collector(nil), fastPathCounts{})
 	slices.SortFunc(r.all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	return r.all

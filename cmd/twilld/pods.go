@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/agent/install"
 	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/subnet"
@@ -63,14 +62,16 @@ func (o podOptions) store(conflist string) string {
 
 // servePods starts what frees addresses and keeps the CNI plugins installed. Before it returns it
 // frees the reservations of an earlier boot, which must happen before the lease is written.
-func servePods(ctx context.Context, group *errgroup.Group, o *options, c *agent.Config) {
+func servePods(ctx context.Context, group *errgroup.Group, o *options, p *parts) {
+	c := &p.config
 	if store := o.reservations(); store != "" {
 		lease := func() []netip.Prefix {
 			env, _ := subnet.ReadEnv(o.subnetFile) // without one nothing of other networks' is freed
 			return env.Subnets
 		}
 		r := pods.New(pods.Config{Store: store, Bridge: o.bridge, Plugins: pluginPath(o), Lease: lease,
-			Grace: o.pods.grace, Every: min(o.pods.grace, time.Minute), Log: c.Log})
+			Grace: o.pods.grace, Every: min(o.pods.grace, time.Minute), Log: c.Log,
+			Event: events(c.Store), Metrics: pods.NewMetrics(p.metrics)})
 		if err := r.Boot(ctx); err != nil {
 			c.Log.Error("free the addresses of an earlier boot", "err", err)
 		}

@@ -73,7 +73,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	h := a.Handler(p.metrics)
 	handler.agent.Store(&h)
 	manager.agent.Store(a)
-	servePods(ctx, group, o, &p.config)
+	servePods(ctx, group, o, p)
 	group.Go(func() error { return a.Run(ctx) })
 	group.Go(func() error { return a.KeepFiles(ctx) })
 	if err = group.Wait(); err != nil && signalled.Err() == nil {

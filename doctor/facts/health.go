@@ -32,6 +32,9 @@ func askHealth(a *doctor.Agent, address string) {
 	if status, text, err := ask(address, "/status"); err == nil && status == http.StatusOK {
 		r := answerOf(text)
 		a.NameTakenBy, a.Contended, a.Runner, a.Policies, a.FastPath = r.NameTakenBy, r.Contended, r.Runner, r.Policies, r.FastPath
+		for _, c := range r.Certificates {
+			a.Certificates = append(a.Certificates, doctor.Certificate{Name: c.Name, Left: time.Until(c.Ends)})
+		}
 	}
 }
 
@@ -39,9 +42,14 @@ func askHealth(a *doctor.Agent, address string) {
 type answer struct {
 	NameTakenBy string
 	Contended   []string
-	Runner      *doctor.Runner
-	Policies    *doctor.PolicyStatus
-	FastPath    *doctor.FastPathStatus
+	// Certificates say when they end.
+	Certificates []struct {
+		Name string
+		Ends time.Time
+	}
+	Runner   *doctor.Runner
+	Policies *doctor.PolicyStatus
+	FastPath *doctor.FastPathStatus
 }
 
 func answerOf(text string) (r answer) {

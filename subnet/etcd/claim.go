@@ -256,8 +256,29 @@ func own(l subnet.Lease) (*owned, error) {
 
 // hold makes next the record that Watch keeps.
 func (s *Store) hold(next *owned) {
-	next.renew = time.Now().Add(s.ttl - min(s.options.RenewMargin, s.ttl/2))
+	now := time.Now()
+	next.renew = now.Add(s.ttl - min(s.options.RenewMargin, s.ttl/2))
+	if next.leaseID != 0 {
+		next.ends = now.Add(s.ttl)
+	}
+	s.unrenewed.Store(0)
 	s.own.Store(next)
+}
+
+// Renewal implements subnet.Renewer.
+func (s *Store) Renewal() (ends time.Time, failed int) {
+	own := s.own.Load()
+	if own == nil {
+		return time.Time{}, 0
+	}
+	return own.ends, int(s.unrenewed.Load())
+}
+
+// noteFailure counts an attempt of Watch that failed, if the lease was to be renewed by it.
+func (s *Store) noteFailure() {
+	if own := s.own.Load(); own != nil && !own.ends.IsZero() && time.Now().After(own.renew) {
+		s.unrenewed.Add(1)
+	}
 }
 
 func (s *Store) grant(ctx context.Context, client *clientv3.Client) (clientv3.LeaseID, error) {

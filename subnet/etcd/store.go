@@ -29,6 +29,12 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
+var (
+	_ subnet.Certified = (*Store)(nil)
+	_ subnet.Redialer  = (*Store)(nil)
+	_ subnet.Renewer   = (*Store)(nil)
+)
+
 // Store is a subnet.Store on etcd.
 type Store struct {
 	options Options
@@ -45,8 +51,9 @@ type Store struct {
 
 	unreached atomic.Pointer[error] // why the last connection did not come to be; nil: it did
 
-	claiming chan struct{} // a lock that a context can give up on: one claim at a time
-	own      atomic.Pointer[owned]
+	claiming  chan struct{} // a lock that a context can give up on: one claim at a time
+	own       atomic.Pointer[owned]
+	unrenewed atomic.Int32 // attempts in a row since own was to be renewed
 	subnet.Exclusions
 }
 
@@ -57,7 +64,8 @@ type owned struct {
 	value   string
 	create  int64
 	leaseID clientv3.LeaseID // 0: a reservation
-	renew   time.Time
+	renew   time.Time        // when it is to be renewed
+	ends    time.Time        // zero: a reservation, which does not
 }
 
 // New returns a Store, which connects when it is first used and must be closed.

@@ -14,6 +14,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/twill-net/twill/internal/certs"
 )
 
 // secure reports whether anything asks for TLS.
@@ -46,6 +48,27 @@ func (o Options) tls() (*tls.Config, error) {
 		config.Certificates = []tls.Certificate{cert}
 	}
 	return config, nil
+}
+
+// Certificates implements subnet.Certified.
+func (s *Store) Certificates() (all []certs.Certificate, err error) {
+	for _, f := range []struct {
+		flag, path string
+		read       func(string, []byte) (certs.Certificate, error)
+	}{{"etcd-certfile ", s.options.CertFile, certs.Of}, {"etcd-cafile ", s.options.CAFile, certs.OfAll}} {
+		if f.path == "" {
+			continue
+		}
+		data, readErr := os.ReadFile(f.path)
+		if readErr == nil {
+			var c certs.Certificate
+			if c, readErr = f.read(f.flag+f.path, data); readErr == nil {
+				all = append(all, c)
+			}
+		}
+		err = errors.Join(err, readErr)
+	}
+	return all, err
 }
 
 // files are those of TLS, which whoever rotates certificates replaces while the agent runs.

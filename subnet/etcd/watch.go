@@ -57,6 +57,7 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		s.noteFailure()
 		s.options.Report(err)
 		if wait = min(2*wait, lastWait); synced {
 			wait = firstWait

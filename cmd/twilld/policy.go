@@ -172,11 +172,7 @@ func openPolicies(o *options, log *slog.Logger) (policy.Source, error) {
 		s.Cluster = o.policy.cluster
 		return s, nil
 	}
-	cfg, err := kubeclient.Server{Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL}.Config()
-	if err != nil {
-		return nil, err
-	}
-	api, err := kubeclient.New(cfg)
+	api, err := kubeclient.Open(kubeclient.Server{Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL})
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ type Client struct {
 
 	cfg    *rest.Config
 	dialer redial.Dialer
+	from   *Server // where the configuration can be read again; nil: nowhere
 }
 
 // New connects to nothing yet.

@@ -14,7 +14,7 @@ import (
 
 // Count returns how many NetworkPolicies a cluster has. It needs the right to list them.
 func Count(ctx context.Context, at kubeclient.Server) (int, error) {
-	api, err := connect(at)
+	api, err := kubeclient.Open(at)
 	if err != nil {
 		return 0, err
 	}
@@ -33,7 +33,7 @@ func Count(ctx context.Context, at kubeclient.Server) (int, error) {
 // Read returns what a Source watches, as it is now, with ClusterNetworkPolicies if cluster is true. It needs the rights of
 // a Source.
 func Read(ctx context.Context, at kubeclient.Server, cluster bool) (s policy.Snapshot, err error) {
-	api, err := connect(at)
+	api, err := kubeclient.Open(at)
 	if err != nil {
 		return s, err
 	}
@@ -58,12 +58,4 @@ func Read(ctx context.Context, at kubeclient.Server, cluster bool) (s policy.Sna
 	watchErr := source.Watch(ctx, func(c policy.Change) { end(c.Snapshot(), nil) })
 	end(policy.Snapshot{}, errors.Join(fmt.Errorf("read network policies: %w", context.Cause(ctx)), watchErr))
 	return s, err
-}
-
-func connect(at kubeclient.Server) (*kubeclient.Client, error) {
-	cfg, err := at.Config()
-	if err != nil {
-		return nil, err
-	}
-	return kubeclient.New(cfg)
 }

@@ -142,7 +142,9 @@ func alwaysQuicker(t *testing.T, s *server) {
 	cfg, err := kubeclient.Server{Kubeconfig: s.kubeconfig(t, agentUser)}.Config()
 	must(t, err)
 	cfg.QPS = -1 // 60 calls would take long otherwise
-	store.api, err = newClient(cfg)
+	shared, err := kubeclient.New(cfg)
+	must(t, err)
+	store.api, err = newClient(shared)
 	must(t, err)
 	asked, lost := asks(store), 0
 	asked.before = func(req *http.Request) {

@@ -31,11 +31,7 @@ type client struct {
 	rest *rest.RESTClient // for what is not metadata
 }
 
-func newClient(cfg *rest.Config) (*client, error) {
-	shared, err := kubeclient.New(cfg)
-	if err != nil {
-		return nil, err
-	}
+func newClient(shared *kubeclient.Client) (*client, error) {
 	r, err := shared.REST(schema.GroupVersion{Version: "v1"}, func(cfg *rest.Config) {
 		cfg.AcceptContentTypes, cfg.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	})

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -18,7 +19,11 @@ func TestClientHeader(t *testing.T) {
 	asked := make(chan http.Header, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header }))
 	defer server.Close()
-	c, err := newClient(&rest.Config{Host: server.URL})
+	shared, err := kubeclient.New(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newClient(shared)
 	must(t, err)
 	_, _ = c.node(t.Context(), self)
 	if h := <-asked; h.Get("User-Agent") != "twilld" || strings.Contains(h.Get("Accept-Encoding"), "gzip") {

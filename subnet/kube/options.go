@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/twill-net/twill/internal/certs"
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/subnet"
 )
@@ -61,6 +62,7 @@ var (
 	_ subnet.Excluder     = (*Store)(nil)
 	_ subnet.Locator      = (*Store)(nil)
 	_ subnet.Redialer     = (*Store)(nil)
+	_ subnet.Certified    = (*Store)(nil)
 )
 
 // Store keeps leases in Node objects.
@@ -99,11 +101,11 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := kubeclient.Server{Kubeconfig: o.Kubeconfig, URL: o.APIURL, NoCommands: o.NoCommands}.Config()
+	shared, err := kubeclient.Open(kubeclient.Server{Kubeconfig: o.Kubeconfig, URL: o.APIURL, NoCommands: o.NoCommands})
 	if err != nil {
 		return nil, err
 	}
-	api, err := newClient(cfg)
+	api, err := newClient(shared)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +128,9 @@ func New(ctx context.Context, o Options) (*Store, error) {
 
 // Redial implements subnet.Redialer.
 func (s *Store) Redial() { s.api.Redial() }
+
+// Certificates implements subnet.Certified.
+func (s *Store) Certificates() ([]certs.Certificate, error) { return s.api.Certificates() }
 
 // Client returns what the store makes its calls with, for others that call the same API server.
 func (s *Store) Client() *kubeclient.Client { return s.api.Client }

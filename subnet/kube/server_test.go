@@ -63,7 +63,11 @@ type admin struct {
 
 func newAdmin(cfg *rest.Config) (*admin, error) {
 	cfg.QPS = -1
-	c, err := newClient(cfg)
+	shared, err := kubeclient.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newClient(shared)
 	if err != nil {
 		return nil, err
 	}

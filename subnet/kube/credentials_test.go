@@ -58,10 +58,10 @@ func TestCredentials(t *testing.T) {
 		"kubeconfig gone and back":   (*rotated).kubeconfigGone,
 	}
 	authorities := map[string]func(*rotated){
-		"CA changed":            (*rotated).caChanged,
-		"CA changed late":      (*rotated).caChangedLate,
-		"CA's file changed":     (*rotated).caFileChanged,
-		"CA's file gone": (*rotated).caFileGone,
+		"CA changed":        (*rotated).caChanged,
+		"CA changed late":   (*rotated).caChangedLate,
+		"CA's file changed": (*rotated).caFileChanged,
+		"CA's file gone":    (*rotated).caFileGone,
 	}
 	var accounts []string
 	for i := range len(users) + len(authorities) {

@@ -49,7 +49,7 @@ type Options struct {
 	// Waiting, if set, is called when a task of the store is held up: once for each new reason, and with a nil error
 	// when it succeeds again. Tasks are "find the node's name", "acquire the lease", "watch nodes", "read nodes",
 	// "watch Lease objects", "take leases from Lease objects", "publish the lease", "publish Lease objects",
-	// "set NetworkUnavailable" and "record an event". Calls come from several goroutines, one at a time, and must
+	// "set NetworkUnavailable", "compare what the API server says of this node" and "record an event". Calls come from several goroutines, one at a time, and must
 	// return quickly.
 	Waiting func(task string, err error)
 }
@@ -74,6 +74,7 @@ type Store struct {
 	progress    kubeclient.Progress
 	podCIDRs    podCIDRs
 	relistEvery time.Duration // at least; all Nodes are listed again although every watch could be resumed
+	lookAtAPI   time.Duration // at average; the API server is asked whether it contradicts itself
 
 	node          string
 	disputed      func(subnet.Lease)
@@ -112,7 +113,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, networks: o.Networks,
 		progress:    kubeclient.Progress{Waiting: o.Waiting},
-		relistEvery: time.Hour, setsCondition: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
+		relistEvery: time.Hour, lookAtAPI: lookAtAPI, setsCondition: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
 		mode: cmp.Or(o.Store, subnet.StoreNodes), patience: usualPatience,
 		own: own{changed: make(chan struct{}, 1)}, events: newEvents(),
 	}

@@ -21,6 +21,7 @@ const (
 	taskObjects     = "publish Lease objects"
 	taskNetwork     = "set NetworkUnavailable"
 	taskEvent       = "record an event"
+	taskCompare     = "compare what the API server says of this node"
 )
 
 // retry repeats do until it succeeds, its error is one that waiting does not mend, or ctx is done.

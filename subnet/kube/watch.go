@@ -29,6 +29,7 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 	g, ctx := errgroup.WithContext(ctx)
 	v.start(ctx, g, s)
 	g.Go(func() error { s.keep(ctx, v); return nil })
+	g.Go(func() error { s.watchAPI(ctx); return nil })
 	g.Go(func() error { s.sendEvents(ctx); return nil })
 	g.Go(func() error { s.deliver(ctx, v, f); return nil })
 	return g.Wait()

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -56,6 +57,78 @@ func TestLongContainerd(t *testing.T) {
 		t.Logf("round %d: creating a sandbox takes %.0f ms p50, removing one %.0f ms; all 200 %.1f s", round,
 			r.CreateP50, r.RemoveP50, r.Total/1000)
 	}
+}
+
+// TestLongContainerdReady asks a real containerd, over CRI, whether the network is ready, as kubelet does: it is while all
+// addresses are in use, and whatever lies among the reservations. Without a lease it is not.
+func TestLongContainerdReady(t *testing.T) {
+	env := strings.Replace(envV4, "10.244.1.1/24", "10.244.1.1/29", 1)
+	n := newNode(t, env)
+	socket := startContainerd(t, n)
+	ask := func(flags ...string) (r struct {
+		Addresses    []netip.Addr
+		NetworkReady bool
+		Message      string
+	}, err error) {
+		t.Helper()
+		c := exec.Command(filepath.Join(containerdDir(t), "sandboxes"), append([]string{"-socket", socket, "-logs", n.dir,
+			"-cgroup", fmt.Sprintf("/twp-%d", os.Getpid())}, flags...)...)
+		var stderr bytes.Buffer
+		c.Stderr = &stderr
+		out, err := c.Output()
+		if err != nil {
+			return r, fmt.Errorf("%w: %s", err, stderr.Bytes())
+		}
+		return r, json.Unmarshal(out, &r)
+	}
+	mustBe := func(ready bool, when string) {
+		t.Helper()
+		if r, err := ask("-status"); err != nil || r.NetworkReady != ready {
+			t.Errorf("%s: the network is ready %t, %q, %v; want %t", when, r.NetworkReady, r.Message, err, ready)
+		}
+	}
+	create := func(i int) error {
+		_, err := ask("-n", "1", "-keep", "-prefix", fmt.Sprint("pod", i))
+		return err
+	}
+	testwait.Nil(t, "the network is ready", func() error {
+		r, err := ask("-status")
+		if err == nil && !r.NetworkReady {
+			err = errors.New(r.Message)
+		}
+		return err
+	})
+	for i := range 5 {
+		if err := create(i); err != nil {
+			t.Fatal(err)
+		}
+		mustBe(true, fmt.Sprintf("%d of 5 addresses are in use", i+1))
+	}
+	if err := create(5); err == nil || !strings.Contains(err.Error(), "all 5 addresses of 10.244.1.0/29") {
+		t.Errorf("a pod without an address: %v", err)
+	}
+	mustBe(true, "a pod got no address")
+	networks := filepath.Join(n.dir, "networks")
+	for _, name := range []string{"backup.tgz", "cbr0/10.244.1.9", "cbr0/note~", "net1", "net2/10.244.1.4", "net2/10.1.1.1"} {
+		for _, e := range entries {
+			path := filepath.Join(networks, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), e.make(path)); err != nil {
+				t.Fatal(err)
+			}
+			mustBe(true, name+" is a "+e.what)
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.lease(env + "TWILL_BOOT_ID=6fd34ea3-0f2a-4a43-b2bb-2e3fd2e3a4c1\n")
+	mustBe(false, "the lease is of an earlier boot")
+	n.lease(env)
+	mustBe(true, "the lease is back")
+	if _, err := ask("-clear"); err != nil {
+		t.Error(err)
+	}
+	n.mustBeClean()
 }
 
 // containerdDir is where the repository's tools put containerd, which are built if need be.

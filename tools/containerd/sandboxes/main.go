@@ -1,5 +1,6 @@
 // Command sandboxes creates pod sandboxes through a runtime's CRI API and removes them again, many at a time, as a
-// kubelet does. It prints one line of JSON: how long each took, and which addresses they had.
+// kubelet does. It prints one line of JSON: how long each took, and which addresses they had. With -status it only asks
+// whether the network is ready, and with -clear it only removes all sandboxes.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 type options struct {
 	socket, cgroup, logs, prefix string
 	count, parallel, ports       int
+	keep, status, clear          bool
 }
 
 // report is the program's output; times are in milliseconds.
@@ -29,6 +31,8 @@ type report struct {
 	CreateP50        float64
 	RemoveP50        float64
 	CreateAll, Total float64
+	NetworkReady     bool   // with -status
+	Message          string // with -status: reason and message
 }
 
 func main() {
@@ -40,6 +44,9 @@ func main() {
 	flag.IntVar(&o.count, "n", 200, "number of sandboxes")
 	flag.IntVar(&o.parallel, "parallel", 20, "how many calls at a time")
 	flag.IntVar(&o.ports, "ports", 0, "how many of them get a host port, from 20000 on")
+	flag.BoolVar(&o.keep, "keep", false, "remove no sandbox")
+	flag.BoolVar(&o.status, "status", false, "create none: ask whether the network is ready, and print why not")
+	flag.BoolVar(&o.clear, "clear", false, "create none: remove all that there are")
 	flag.Parse()
 	r, err := run(context.Background(), o)
 	if err != nil {
@@ -56,6 +63,12 @@ func run(ctx context.Context, o options) (report, error) {
 	}
 	defer conn.Close()
 	runtime := cri.NewRuntimeServiceClient(conn)
+	switch {
+	case o.status:
+		return network(ctx, runtime)
+	case o.clear:
+		return report{}, clear(ctx, runtime)
+	}
 	if err := ready(ctx, runtime); err != nil {
 		return report{}, err
 	}
@@ -66,11 +79,45 @@ func run(ctx context.Context, o options) (report, error) {
 		return err
 	})
 	all := time.Since(began)
-	removes, err2 := each(o, func(i int) error { return remove(ctx, runtime, ids[i]) })
+	removes, err2 := each(o, func(i int) error {
+		if o.keep {
+			return nil
+		}
+		return remove(ctx, runtime, ids[i])
+	})
 	if err := errors.Join(err, err2); err != nil {
 		return report{}, err
 	}
-	return report{addresses, median(creates), median(removes), ms(all), ms(time.Since(began))}, nil
+	return report{Addresses: addresses, CreateP50: median(creates), RemoveP50: median(removes), CreateAll: ms(all),
+		Total: ms(time.Since(began))}, nil
+}
+
+// network asks the runtime once whether the network is ready.
+func network(ctx context.Context, runtime cri.RuntimeServiceClient) (r report, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 8*time.Second)
+	defer cancel()
+	status, err := runtime.Status(ctx, &cri.StatusRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return r, fmt.Errorf("ask the runtime for its status: %w", err)
+	}
+	for _, c := range status.Status.Conditions {
+		if c.Type == "NetworkReady" {
+			r.NetworkReady, r.Message = c.Status, c.Reason+": "+c.Message
+		}
+	}
+	return r, nil
+}
+
+// clear removes all sandboxes.
+func clear(ctx context.Context, runtime cri.RuntimeServiceClient) error {
+	all, err := runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	for _, s := range all.Items {
+		err = errors.Join(err, remove(ctx, runtime, s.Id))
+	}
+	return err
 }
 
 // ready waits until the runtime has a network config.

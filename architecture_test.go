@@ -71,22 +71,23 @@ var arrows = []struct {
 	from string
 	to   []string
 }{
-	{"subnet", []string{"netstate", "internal/certs", "internal/jsonobject"}},
-	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/certs", "internal/kubeclient", "internal/redial"}},
+	{"subnet", []string{"netstate", "internal/certs", "internal/jsonobject", "internal/smallfile"}},
+	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/certs", "internal/kubeclient", "internal/redial",
+		"internal/smallfile"}},
 	{"netstate", nil},
 	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/nfnl", "netstate/procfs", "netstate/rtnl", "netstate/secret"}},
 	{"backend/backendtest", nil},
-	{"backend/cloudroute", []string{"backend", "cloud", "subnet", "netstate", "internal/atomicfile"}},
+	{"backend/cloudroute", []string{"backend", "cloud", "subnet", "netstate", "internal/atomicfile", "internal/smallfile"}},
 	{"cloud", []string{"subnet"}},
-	{"cloud/...", []string{"cloud", "cloud/fake", "subnet"}},
-	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject"}},
-	{"internal/kubeclient", []string{"internal/certs", "internal/redial"}},
+	{"cloud/...", []string{"cloud", "cloud/fake", "subnet", "internal/smallfile"}},
+	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject", "internal/smallfile"}},
+	{"internal/kubeclient", []string{"internal/certs", "internal/redial", "internal/smallfile"}},
 	{"internal/...", nil},
-	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "internal/certs", "internal/jsonobject", "agent/keptfile", "agent/masquerade",
-		"agent/checksum"}},
+	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "internal/certs", "internal/jsonobject", "internal/smallfile", "agent/keptfile",
+		"agent/masquerade", "agent/checksum"}},
 	{"agent/checksum", nil},
-	{"agent/masquerade", []string{"internal/causes", "internal/jsonobject"}},
-	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes"}},
+	{"agent/masquerade", []string{"internal/causes", "internal/jsonobject", "internal/smallfile"}},
+	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes", "internal/smallfile"}},
 	{"doctor", []string{"subnet", "backend", "netstate", "policy", "doctor/isolation", "doctor/rules", "doctor/locate",
 		"doctor/service"}},
 	{"doctor/isolation", []string{"policy", "netstate"}},
@@ -101,17 +102,17 @@ var arrows = []struct {
 	{"policy/enforce", []string{"policy", "netstate", "netstate/conntrack", "netstate/nflog", "packet", "internal/causes"}},
 	{"policy/announce/message", nil},
 	{"policy/announce", []string{"policy", "policy/announce/message", "netstate", "internal/causes"}},
-	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient"}},
+	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient", "internal/smallfile"}},
 	{"doctor/drops", nil},
 	{"doctor/rules", nil},
 	{"doctor/ruletrace", []string{"doctor/locate", "doctor/rules"}},
 	{"doctor/trust", nil},
 	{"doctor/unusual", []string{"doctor/locate", "netstate/attributes", "netstate/rtnl"}},
 	{"doctor/traffic", []string{"doctor", "doctor/drops", "packet"}},
-	{"plugin", []string{"plugin/...", "policy/announce/message", "subnet", "netstate", "netstate/rtnl", "internal/jsonobject"}},
+	{"plugin", []string{"plugin/...", "policy/announce/message", "subnet", "netstate", "netstate/rtnl", "internal/jsonobject", "internal/smallfile"}},
 	{"plugin/internal/cnierr", nil},
-	{"plugin/ipam", []string{"plugin/internal/...", "netstate"}},
-	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl"}},
+	{"plugin/ipam", []string{"plugin/internal/...", "netstate", "internal/smallfile"}},
+	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl", "internal/smallfile"}},
 	{"ui", []string{"doctor", "lab/walk"}},
 	{"cmd/twill", []string{"plugin"}},
 	{"cmd/internal/plain", nil},
@@ -164,7 +165,8 @@ func checkStandardOnly(t *testing.T, own []pkg, standard map[string]bool) {
 			continue
 		}
 		for _, d := range p.Deps {
-			if !standard[d] && d != module+"netstate" && d != module+"internal/certs" && d != module+"internal/jsonobject" {
+			if !standard[d] && d != module+"netstate" && d != module+"internal/certs" && d != module+"internal/jsonobject" &&
+				d != module+"internal/smallfile" {
 				t.Errorf("%s depends on %s: it may use netstate and the standard library only", p.ImportPath, d)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -44,6 +45,9 @@ type savedClaim struct {
 	subnet.Claim
 	Order int
 }
+
+// mostCheckpoint bounds what is read of a checkpoint, in bytes: 10,000 peers have 4 MB.
+const mostCheckpoint = 64 * smallfile.MB
 
 const checkpointVersion = 1
 
@@ -85,7 +89,7 @@ func parseCheckpoint(data []byte) (checkpoint, error) {
 }
 
 func readCheckpoint(path string) (checkpoint, error) {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadUnlinked(path, mostCheckpoint)
 	if err != nil {
 		return checkpoint{}, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twill-net/twill/agent/keptfile"
 	"github.com/twill-net/twill/internal/jsonobject"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // Conflist is the CNI config that makes a runtime start pods: the agent writes it when the data
@@ -18,6 +19,9 @@ type Conflist struct {
 	Source string // what to write; empty: nothing is written
 	Target string // in the runtime's directory, such as /etc/cni/net.d/10-twill.conflist
 }
+
+// mostConflist bounds what is read of a CNI config, in bytes.
+const mostConflist = smallfile.MB
 
 // flannelConflist is what flannel's manifest installs. It sorts before ours, and runtimes take the first.
 const flannelConflist = "10-flannel.conflist"
@@ -37,7 +41,7 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 	if c.Source == "" {
 		return nil
 	}
-	want, err := os.ReadFile(c.Source)
+	want, err := smallfile.Read(c.Source, mostConflist)
 	if err != nil {
 		return fmt.Errorf("read the CNI config: %w", err)
 	}
@@ -47,7 +51,7 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 	if err := os.MkdirAll(filepath.Dir(c.Target), 0o755); err != nil {
 		return fmt.Errorf("make the directory of the CNI config: %w", err)
 	}
-	earlier, _ := os.ReadFile(c.Installed()) // without it, what the source no longer has stays
+	earlier, _ := smallfile.ReadUnlinked(c.Installed(), mostConflist) // without it, what the source no longer has stays
 	merge := func(content, have []byte) ([]byte, bool) { return mergeLists(earlier, content, have) }
 	source := func() ([]byte, error) { return want, nil }
 	if err := files.Share(c.Target, 0o644, source, merge); err != nil {
@@ -61,14 +65,14 @@ func (c Conflist) write(files *keptfile.Keeper) error {
 
 // usable reports whether a config is installed that a runtime can read.
 func (c Conflist) usable() bool {
-	data, err := os.ReadFile(c.Target)
+	data, err := smallfile.Read(c.Target, mostConflist)
 	return err == nil && json.Valid(data)
 }
 
 // retireFlannel renames flannel's conflist, if it is flannel's.
 func (c Conflist) retireFlannel() error {
 	path := filepath.Join(filepath.Dir(c.Target), flannelConflist)
-	data, err := os.ReadFile(path)
+	data, err := smallfile.Read(path, mostConflist)
 	if errors.Is(err, fs.ErrNotExist) || path == c.Target {
 		return nil
 	}

@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/plugin/delegate"
 	"github.com/twill-net/twill/plugin/internal/cnierr"
@@ -137,7 +137,7 @@ func (c *config) readIPAM(f *fields) {
 
 // readResolver reads a file of the form of resolv.conf(5) and reports whether it could.
 func (c *config) readResolver(path string) bool {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.Read(path, smallfile.MB)
 	c.dns = types.DNS{}
 	for line := range strings.Lines(string(data)) {
 		f := strings.Fields(line)

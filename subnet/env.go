@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -177,7 +178,7 @@ func join(prefixes []netip.Prefix, f netstate.Family) string {
 
 // ReadEnv reads the subnet.env at path; the error is fs.ErrNotExist when there is none.
 func ReadEnv(path string) (Env, error) {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.Read(path, smallfile.MB)
 	if err != nil {
 		return Env{}, fmt.Errorf("read the lease of this node: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // Keeper keeps the plugins installed, and reports what stops the runtime from using them.
@@ -143,7 +144,7 @@ type config struct {
 
 // readConfig reports false for what no runtime would use: it names no plugin.
 func readConfig(path string) (c config, ok bool) {
-	data, _ := os.ReadFile(path) // what cannot be read is no JSON
+	data, _ := smallfile.Read(path, smallfile.MB) // what cannot be read is no JSON
 	return c, json.Unmarshal(data, &c) == nil && len(c.types()) > 0
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // Plugins are the CNI plugins of the image and the directory from which a runtime starts them.
@@ -67,9 +68,12 @@ func (p Plugins) Install() (done Done, err error) {
 	return done, errors.Join(errs...)
 }
 
+// mostProgram bounds what is read of a program, in bytes: the largest CNI plugins have some 10 MB.
+const mostProgram = 256 * smallfile.MB
+
 // program installs one of them, if necessary, and notes its sum.
 func (p Plugins) program(name string, sums map[string]string, done *Done) error {
-	want, err := os.ReadFile(filepath.Join(p.From, name))
+	want, err := smallfile.Read(filepath.Join(p.From, name), mostProgram)
 	if err != nil {
 		return err
 	}
@@ -115,7 +119,7 @@ func readProgram(path string) ([]byte, error) {
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o100 == 0 {
 		return nil, fmt.Errorf("%s has the mode %s: want a regular file that its owner may execute", path, info.Mode())
 	}
-	data, err := os.ReadFile(path)
+	data, err := smallfile.Read(path, mostProgram)
 	if err != nil || bytes.HasPrefix(data, []byte("#!")) {
 		return data, err
 	}
@@ -134,7 +138,7 @@ func readProgram(path string) ([]byte, error) {
 // readSums reads the file that writeSums wrote. Without it, no program is Twill's.
 func readSums(path string) map[string]string {
 	sums := map[string]string{}
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadUnlinked(path, smallfile.MB)
 	if err != nil {
 		return sums
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/twill-net/twill/internal/jsonobject"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // Config is what the file says.
@@ -40,7 +40,7 @@ var (
 
 // Read reads the file at path.
 func Read(path string) (Config, error) {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.Read(path, smallfile.MB)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		data = nil

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/plugin"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
@@ -73,7 +74,7 @@ func (r *Reclaimer) Boot(ctx context.Context) error {
 		return errors.New("distinguish this boot from earlier ones: the kernel has no boot ID")
 	}
 	path := filepath.Join(r.Store, bootMark)
-	marked, _ := os.ReadFile(path) // without one it is another boot's
+	marked, _ := smallfile.ReadUnlinked(path, smallfile.MB) // without one it is another boot's
 	if strings.TrimSpace(string(marked)) == boot || !r.exists() {
 		return nil
 	}
@@ -145,7 +146,7 @@ func (r *Reclaimer) mark() error {
 		return nil // without a boot ID there is nothing to distinguish
 	}
 	path := filepath.Join(r.Store, bootMark)
-	if marked, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(marked)) == boot {
+	if marked, err := smallfile.ReadUnlinked(path, smallfile.MB); err == nil && strings.TrimSpace(string(marked)) == boot {
 		return nil
 	}
 	return os.WriteFile(path, []byte(boot+"\n"), 0o644)

@@ -15,6 +15,7 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // recordFile is in the agent's directory: what an agent that is started again, and --cleanup, know of the routes.
@@ -183,7 +184,7 @@ func Cleanup(ctx context.Context, dir string, openers map[string]cloud.Opener) (
 }
 
 func readRecord(path string) (r record, err error) {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadUnlinked(path, smallfile.MB)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, err
 	}

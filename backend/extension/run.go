@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -171,11 +171,14 @@ func (r *runs) command(ctx context.Context, name, command string, log *slog.Logg
 	return true
 }
 
+// mostRuns bounds what is read of the file, in bytes.
+const mostRuns = 64 * smallfile.MB
+
 // load reads which nodes an earlier run of this boot has added: the directory does not outlive the boot, like what
 // the commands made.
 func (r *runs) load() error {
 	r.added, r.fresh = map[string]place{}, map[string]bool{}
-	data, err := os.ReadFile(r.file)
+	data, err := smallfile.ReadUnlinked(r.file, mostRuns)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -197,7 +200,7 @@ func (r *runs) load() error {
 func (r *runs) save() bool {
 	data, err := json.Marshal(r.added)
 	if err == nil {
-		if old, _ := os.ReadFile(r.file); bytes.Equal(old, data) { // data is never empty
+		if old, _ := smallfile.ReadUnlinked(r.file, mostRuns); bytes.Equal(old, data) { // data is never empty
 			return true
 		}
 		err = atomicfile.Write(r.file, data, 0o600)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -147,7 +148,7 @@ func (b *Backend) Prepare(_ context.Context, env backend.Env) error {
 
 // readKey never tells what it read.
 func readKey(path string) (wgtypes.Key, error) {
-	text, err := os.ReadFile(path)
+	text, err := smallfile.Read(path, smallfile.MB)
 	if err != nil {
 		return wgtypes.Key{}, err
 	}

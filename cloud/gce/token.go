@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/jwt"
+
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 const (
@@ -87,7 +88,7 @@ type key struct {
 }
 
 func (f keyFile) read() (k key, err error) {
-	text, err := os.ReadFile(f.path)
+	text, err := smallfile.Read(f.path, smallfile.MB)
 	if err != nil {
 		return k, fmt.Errorf("read the key file that %s names: %w", keyFileVariable, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/twill-net/twill/agent/install"
 	"github.com/twill-net/twill/agent/pods"
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -52,7 +52,7 @@ func (o podOptions) store(conflist string) string {
 		return o.reservations
 	}
 	var list struct{ Name string }
-	data, err := os.ReadFile(conflist)
+	data, err := smallfile.Read(conflist, smallfile.MB)
 	if err != nil || json.Unmarshal(data, &list) != nil ||
 		list.Name != filepath.Base(list.Name) || strings.HasPrefix(list.Name, ".") {
 		return defaultReservations

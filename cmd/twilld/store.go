@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/etcd"
 	"github.com/twill-net/twill/subnet/file"
@@ -104,7 +104,7 @@ func openFile(o *options) (store, subnet.Config, error) {
 
 // configFile reads net-conf.json.
 func configFile(path string) (subnet.Config, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := smallfile.Read(path, smallfile.MB)
 	if errors.Is(err, fs.ErrNotExist) {
 		return subnet.Config{}, fmt.Errorf("no network config at %s: "+
 			"write a net-conf.json there, or name another file with --net-config-path", path)

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // ErrCommand is the error for a kubeconfig that runs a command, with NoCommands.
@@ -19,7 +21,7 @@ func Namespace() string {
 	if name := os.Getenv("POD_NAMESPACE"); name != "" {
 		return name
 	}
-	name, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	name, err := smallfile.Read("/var/run/secrets/kubernetes.io/serviceaccount/namespace", smallfile.MB)
 	if err != nil || len(name) == 0 {
 		return "kube-twill"
 	}

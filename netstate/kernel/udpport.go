@@ -28,10 +28,10 @@ func (k *Kernel) PortHolder(want netstate.VXLAN) Holder { return portHolder(k.nl
 func portHolder(nl *netlink.Handle, want netstate.VXLAN) Holder {
 	const local, inode = 1, 9 // columns
 	for _, table := range []struct {
-		path   string // of the calling thread: /proc/net is the main thread's
+		name   string
 		family netstate.Family
-	}{{"/proc/thread-self/net/udp", netstate.IPv4}, {"/proc/thread-self/net/udp6", netstate.IPv6}} {
-		data, _ := os.ReadFile(table.path)
+	}{{"udp", netstate.IPv4}, {"udp6", netstate.IPv6}} {
+		data, _ := os.ReadFile("/proc/thread-self/net/" + table.name) // /proc/net is the main thread's
 		for line := range strings.Lines(string(data)) {
 			f := strings.Fields(line)
 			if len(f) <= inode || !strings.HasSuffix(f[local], fmt.Sprintf(":%04X", want.Port)) || f[inode] == "0" {

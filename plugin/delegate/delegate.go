@@ -18,6 +18,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/plugin/internal/cnierr"
 	"github.com/twill-net/twill/plugin/ipam"
 )
@@ -63,7 +64,7 @@ func (r record) write(path string) error {
 // power loss can cut it short) is of an earlier boot, and so is what the plugins did. Other programs than the
 // two are never started.
 func readRecord(path string) ([]Plugin, error) {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadUnlinked(path, smallfile.MB)
 	var r record
 	if err != nil || json.Unmarshal(data, &r) != nil {
 		return nil, ipam.Unindexed(err)

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // Store is the directory of one network's reservations, in the format of host-local: one file for each
@@ -157,20 +159,10 @@ func (s Store) Strangers() (paths []string) {
 // mostRead bounds the size of a file that is read, in bytes.
 const mostRead = 1 << 20
 
-// readRegular returns what a small regular file holds, and reports false for all else. It never waits, as for a pipe.
+// readRegular returns what a regular file holds, and reports false for all else.
 func readRegular(path string) (content []byte, ok bool) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, false
-	}
-	defer unix.Close(fd)
-	var stat unix.Stat_t
-	if unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Size > mostRead {
-		return nil, false
-	}
-	content = make([]byte, stat.Size)
-	n, err := unix.Read(fd, content)
-	return content[:max(n, 0)], err == nil
+	content, err := smallfile.ReadUnlinked(path, mostRead)
+	return content, err == nil
 }
 
 // addrs returns the addresses that have a file.

@@ -84,12 +84,11 @@ func up(index int) *nl.IfInfomsg {
 // writeSysctls skips what the kernel does not have: one without IPv6 has no IPv6 parameters.
 func writeSysctls(all []netstate.Sysctl) error {
 	for _, s := range all {
-		path := "/proc/sys/" + s.Name
-		now, err := os.ReadFile(path)
+		now, err := os.ReadFile("/proc/sys/" + s.Name)
 		if errors.Is(err, os.ErrNotExist) || string(now) == s.Value+"\n" {
 			continue
 		}
-		if err := os.WriteFile(path, []byte(s.Value), 0o644); err != nil {
+		if err := os.WriteFile("/proc/sys/"+s.Name, []byte(s.Value), 0o644); err != nil {
 			return fmt.Errorf("set %s to %s: %w", s.Name, s.Value, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/manifest"
 )
@@ -83,6 +84,9 @@ func parse(text []byte, cluster bool) (s policy.Snapshot, err error) {
 	return s, err
 }
 
+// mostPolicies bounds what is read of a file of manifests, in bytes.
+const mostPolicies = 64 * smallfile.MB
+
 // read returns all manifests as one document.
 func read(path string) ([]byte, error) {
 	paths := []string{path}
@@ -101,7 +105,7 @@ func read(path string) ([]byte, error) {
 	}
 	var all [][]byte
 	for _, p := range paths {
-		text, err := os.ReadFile(p)
+		text, err := smallfile.Read(p, mostPolicies)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it went while the directory was read
 		}

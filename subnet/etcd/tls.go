@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/twill-net/twill/internal/certs"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // secure reports whether anything asks for TLS.
@@ -31,7 +31,7 @@ func (o Options) secure() bool {
 func (o Options) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
+		pem, err := smallfile.Read(o.CAFile, smallfile.MB)
 		if err != nil {
 			return nil, fmt.Errorf("read etcd-cafile: %w", err)
 		}
@@ -59,7 +59,7 @@ func (s *Store) Certificates() (all []certs.Certificate, err error) {
 		if f.path == "" {
 			continue
 		}
-		data, readErr := os.ReadFile(f.path)
+		data, readErr := smallfile.Read(f.path, smallfile.MB)
 		if readErr == nil {
 			var c certs.Certificate
 			if c, readErr = f.read(f.flag+f.path, data); readErr == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // malformedError is the error for a file that somebody has to mend.
@@ -20,6 +21,9 @@ type malformedError struct {
 
 func (e malformedError) Error() string { return fmt.Sprintf("read %s: %v", e.path, e.err) }
 func (e malformedError) Unwrap() error { return e.err }
+
+// mostLeases bounds what is read of the file, in bytes.
+const mostLeases = 64 * smallfile.MB
 
 // version tells one content of the file from another without reading it. The zero version is no file.
 type version struct {
@@ -44,7 +48,7 @@ func (s *Store) stat() (version, error) {
 }
 
 func (s *Store) read() (document, error) {
-	data, err := os.ReadFile(s.path)
+	data, err := smallfile.Read(s.path, mostLeases)
 	if errors.Is(err, fs.ErrNotExist) {
 		return document{}, nil
 	}

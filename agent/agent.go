@@ -69,34 +69,38 @@ type Config struct {
 // Agent is one node's agent. Make it with New, run it once.
 type Agent struct {
 	Config
-	status    status
-	causes    causes.Log
-	files     *keptfile.Keeper
-	earlier   atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
-	leases    *leases
-	skips     skips
-	disputes  disputes
-	renewals  renewals
-	history   history
-	loop      loopState
-	checksums checksums
-	triggers  chan struct{}        // each one makes the loop reconcile
-	facts     chan backend.Node    // the newest, for the publisher
-	views     chan backend.Input   // the newest, for a backend that runs
-	saves     chan subnet.Snapshot // the newest, for the checkpoint
+	status     status
+	causes     causes.Log
+	files      *keptfile.Keeper
+	earlier    atomic.Pointer[Saved] // what an earlier run left, until the store is in sync; nil: nothing
+	leases     *leases
+	skips      skips
+	disputes   disputes
+	renewals   renewals
+	history    history
+	loop       loopState
+	checksums  checksums
+	oldSubnets oldSubnets
+	triggers   chan struct{}      // each one makes the loop reconcile
+	facts      chan backend.Node  // the newest, for the publisher
+	views      chan backend.Input // the newest, for a backend that runs
+	outputs    chan nodeFiles     // the newest, to write
+	written    atomic.Pointer[written]
+	saves      chan subnet.Snapshot // the newest, for the checkpoint
 }
 
 // New makes an agent that has not touched anything yet.
 func New(cfg Config) *Agent {
 	a := &Agent{Config: cfg, leases: newLeases(cfg.Backend), skips: newSkips(),
 		checksums: newChecksums(), triggers: make(chan struct{}, 1),
-		facts: make(chan backend.Node, 1), views: make(chan backend.Input, 1), saves: make(chan subnet.Snapshot, 1)}
+		facts: make(chan backend.Node, 1), views: make(chan backend.Input, 1), saves: make(chan subnet.Snapshot, 1),
+		outputs: make(chan nodeFiles, 1), oldSubnets: newOldSubnets()}
 	a.files = keptfile.New(cfg.Log, &a.causes)
 	if _, ok := cfg.Backend.(backend.Runner); ok {
 		a.status.runnerErr = errors.New("it has not started yet")
 	}
 	_, a.status.reports = cfg.Backend.(backend.Reporter)
-	a.loop.started = time.Now()
+	a.loop.started, a.status.began = time.Now(), time.Now()
 	return a
 }
 
@@ -110,6 +114,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.watchKernel(ctx) })
 	group.Go(func() error { return a.publish(ctx, group) })
 	group.Go(func() error { return a.reconcileLoop(ctx) })
+	group.Go(a.writeFiles)
+	group.Go(a.countOldPods)
 	group.Go(func() error { return a.writeCheckpoints(ctx) })
 	group.Go(func() error { return a.Masquerade.Run(ctx, a.trigger) })
 	group.Go(func() error { return a.watchRenewal(ctx) })

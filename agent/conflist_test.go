@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/agent/keptfile"
 	"github.com/twill-net/twill/internal/causes"
@@ -83,16 +84,21 @@ func TestBadConflist(t *testing.T) {
 			m.agent.Store = store
 			m.agent.Settings.Conflist = Conflist{Source: filepath.Join(dir, "source"), Target: filepath.Join(dir, "10-twill.conflist")}
 			must(t, os.WriteFile(m.agent.Settings.Conflist.Source, []byte("{"), 0o644))
-			m.agent.reconcile(t.Context())
+			reconcile := func() time.Duration {
+				m.agent.reconcile(t.Context())
+				m.agent.writeHanded(<-m.agent.outputs)
+				return m.agent.reconcile(t.Context())
+			}
+			reconcile()
 			if err := m.agent.status.Ready(); err == nil || !strings.Contains(err.Error(), "malformed JSON") {
 				t.Errorf("without any CNI config: %v", err)
 			}
 			must(t, os.WriteFile(m.agent.Settings.Conflist.Source, []byte(good), 0o644))
-			m.agent.reconcile(t.Context())
+			reconcile()
 			must(t, m.agent.status.Ready())
 			must(t, spoil(m.agent.Settings.Conflist))
 			for range 3 {
-				if wait := m.agent.reconcile(t.Context()); wait != resync {
+				if wait := reconcile(); wait != resync {
 					t.Errorf("it reconciles again after %s", wait)
 				}
 			}

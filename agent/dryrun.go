@@ -47,6 +47,14 @@ func (a *Agent) Plan(ctx context.Context) (p Planned, err error) {
 	if p.Kernel, _, err = a.compare(ctx, want, true); err != nil {
 		return p, err
 	}
+	select {
+	case asked := <-a.oldSubnets.asked:
+		a.count(asked)
+		if p.Kernel, _, err = a.compare(ctx, want, true); err != nil {
+			return p, err
+		}
+	default:
+	}
 	if b, ok := a.Backend.(backend.Planner); ok {
 		p.Elsewhere, err = b.Plan(ctx, a.env(), backend.Input{Node: node, Snapshot: snap, Synced: true})
 	}

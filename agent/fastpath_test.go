@@ -135,6 +135,7 @@ func TestPodIsGone(t *testing.T) {
 			t.Errorf("there is an entry of a pod that is gone:\n%s", n.state())
 		}
 		p.podGone.Store(false)
+		n.agent.trigger() // as the kernel's word of a new veth does
 		n.eventually("the pod", func() bool { return n.has("podport 10.244.1.7 dev veth1") })
 	})
 }
@@ -168,6 +169,7 @@ func TestFastPathIsBlocked(t *testing.T) {
 			t.Errorf("the kernel's path has gone, too:\n%s", n.state())
 		}
 		p.set("", errors.New("the map is gone"))
+		n.agent.trigger()
 		n.eventually("not extended", func() bool { return n.fastPath() == "off: extend it: the map is gone" && n.ready() })
 	})
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -9,15 +10,57 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// writeFiles writes what the runtime and the CNI plugin read. Its error keeps a node that was never
-// ready from becoming so; one that is ready stays so, because its pods' network is as good as
-// before. A CNI config that cannot be replaced is reported, and is no error as long as the one that
-// is installed can be used.
-func (a *Agent) writeFiles(node backend.Node, snap subnet.Snapshot, synced bool) error {
+// nodeFiles is what the runtime and the CNI plugin read.
+type nodeFiles struct {
+	env    string // the content of subnet.env
+	synced bool   // the CNI config, too
+}
+
+// written is which files were written last, or why they could not be.
+type written struct {
+	files nodeFiles
+	err   error
+}
+
+var errUnwritten = errors.New("subnet.env and the CNI config are not written yet")
+
+// keepFiles hands over what the runtime and the CNI plugin read to the goroutine that writes it, and returns why it is not
+// there. Its error keeps a node that was never ready from becoming so; one that is ready stays so, because its pods'
+// network is as good as before.
+func (a *Agent) keepFiles(node backend.Node, snap subnet.Snapshot, synced bool) error {
 	if err := a.protect(snap); err != nil {
 		return err
 	}
-	if err := a.writeEnv(node, snap.Local); err != nil || !synced {
+	files := nodeFiles{string(a.envOf(node, snap.Local).Format()), synced}
+	replace(a.outputs, files)
+	if last := a.written.Load(); last != nil && last.files == files {
+		return last.err
+	}
+	return errUnwritten
+}
+
+// writeFiles is the goroutine that writes what the loop hands over, for which the loop does not wait: a disk may take its
+// time, or take nothing any more. The loop is told of what changes, and hands over again what could not be written.
+func (a *Agent) writeFiles() error {
+	for files := range a.outputs {
+		a.writeHanded(files)
+		a.files.Check()
+	}
+	return nil
+}
+
+func (a *Agent) writeHanded(files nodeFiles) {
+	now := &written{files, a.write(files)}
+	before := a.written.Swap(now)
+	if before == nil || before.files != files || (before.err == nil) != (now.err == nil) {
+		a.trigger()
+	}
+}
+
+// write writes the files. A CNI config that cannot be replaced is reported, and is no error as long as the one that is
+// installed can be used.
+func (a *Agent) write(files nodeFiles) error {
+	if err := a.writeEnv(files.env); err != nil || !files.synced {
 		return err
 	}
 	err := a.Settings.Conflist.write(a.files)
@@ -46,8 +89,8 @@ func (a *Agent) protect(snap subnet.Snapshot) error {
 	return a.Policies.Protect(subnets)
 }
 
-// writeEnv writes the lease for the CNI plugin.
-func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
+// envOf returns the lease for the CNI plugin.
+func (a *Agent) envOf(node backend.Node, lease subnet.Lease) subnet.Env {
 	env := subnet.Env{MTU: a.Backend.MTU(node), IPMasq: a.Firewall.Masq, BootID: subnet.BootID()}
 	for _, stack := range lease.Stacks {
 		pool, ok := a.Network.Pool(stack.Family())
@@ -57,11 +100,15 @@ func (a *Agent) writeEnv(node backend.Node, lease subnet.Lease) error {
 		env.Networks = append(env.Networks, pool.Network)
 		env.Subnets = append(env.Subnets, netip.PrefixFrom(backend.Gateway(stack.Subnet), stack.Subnet.Bits()))
 	}
+	return env
+}
+
+func (a *Agent) writeEnv(content string) error {
 	if err := os.MkdirAll(filepath.Dir(a.Settings.SubnetFile), 0o755); err != nil {
 		a.causes.Error(a.Log, "make the directory of subnet.env", err)
 		return err
 	}
-	if err := a.files.Write(a.Settings.SubnetFile, 0o644, func() ([]byte, error) { return env.Format(), nil }); err != nil {
+	if err := a.files.Write(a.Settings.SubnetFile, 0o644, func() ([]byte, error) { return []byte(content), nil }); err != nil {
 		return err
 	}
 	a.status.lease()

@@ -68,16 +68,17 @@ func TestWriteEnv(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "subnet.env")
 	m.agent.Settings.SubnetFile = path
 	lease := subnet.Lease{Stacks: []subnet.Stack{{Subnet: prefixes("10.244.1.0/24")[0]}}}
-	must(t, m.agent.writeEnv(m.agent.loop.node, lease))
+	content := string(m.agent.envOf(m.agent.loop.node, lease).Format())
+	must(t, m.agent.writeEnv(content))
 	before, err := os.Stat(path)
 	must(t, err)
-	must(t, m.agent.writeEnv(m.agent.loop.node, lease))
+	must(t, m.agent.writeEnv(content))
 	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
 		t.Errorf("an unchanged file was replaced: %v", err)
 	}
 	for _, path := range []string{filepath.Join(path, "file"), "/proc/none/subnet.env", "/proc/subnet.env"} {
 		m.agent.Settings.SubnetFile = path
-		if err := m.agent.writeEnv(m.agent.loop.node, lease); err == nil {
+		if err := m.agent.writeEnv(content); err == nil {
 			t.Errorf("%s was written", path)
 		}
 	}

@@ -50,7 +50,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("ready: %q", got)
 	}
 	get("/healthz", 200)
-	a.status.lastHeartbeat = time.Now().Add(-time.Hour)
+	a.status.began = time.Now().Add(-time.Hour)
 	get("/healthz", 503)
 	want := netstate.NewState(netstate.Sysctl{Name: "a"}, netstate.Sysctl{Name: "b"}, netstate.Bridge{Name: "cni0"})
 	a.Metrics.observed(subnet.Snapshot{Peers: make([]subnet.Lease, 3)}, want)

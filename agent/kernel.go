@@ -9,7 +9,8 @@ import (
 
 // Kernel is what the agent reads and writes.
 type Kernel interface {
-	// Observe returns what is ours, and what stands in the slots that want names.
+	// Observe returns what is ours, and what stands in the slots that want names. With a lateError it returns the firewall's
+	// rules as they are wanted.
 	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
 	// Apply does all of the plan that it can and joins the errors.
 	Apply(ctx context.Context, p netstate.Plan) error
@@ -38,12 +39,21 @@ func (j joined) Observe(ctx context.Context, want netstate.State) (netstate.Stat
 		return nil, err
 	}
 	chains, err := j.rules.Observe(ctx)
-	if err != nil {
+	switch {
+	case isLate(err):
+		for _, o := range want {
+			if isRule(o) {
+				state.Add(o)
+			}
+		}
+	case err != nil:
 		return nil, err
 	}
 	state.Merge(chains)
-	return state, nil
+	return state, err
 }
+
+func isRule(o netstate.Object) bool { return o.Key().Kind == netstate.KindChain }
 
 // Apply keeps the plan's order: chains are the last kind, so their changes stand together.
 func (j joined) Apply(ctx context.Context, p netstate.Plan) error {

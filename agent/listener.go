@@ -50,21 +50,21 @@ func (b *budgeted) Accept() (net.Conn, error) {
 		*of = (*of)[1:]
 	}
 	*of = append(*of, conn)
-	return &counted{conn, func() {
+	return &budgetedConn{conn, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		*of = slices.DeleteFunc(*of, func(c net.Conn) bool { return c == conn })
 	}}, nil
 }
 
-// counted is a connection that gives its place back.
-type counted struct {
+// budgetedConn is a connection that gives its place back.
+type budgetedConn struct {
 	net.Conn
 	leave func()
 }
 
 // Close implements net.Conn.
-func (c *counted) Close() error {
+func (c *budgetedConn) Close() error {
 	c.leave()
 	return c.Conn.Close()
 }

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"sync/atomic"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -16,17 +20,70 @@ type keptGateway struct {
 	err  error // pods could not be counted; in doubt they keep their gateway
 }
 
+// oldSubnets counts the pods that have addresses of subnets that this node had before. To count reads the reservations
+// and pods' namespaces, so it is done beside the loop, which asks in each round.
+type oldSubnets struct {
+	asked chan []netip.Prefix // the newest, to count
+	known atomic.Pointer[map[netip.Prefix]counted]
+}
+
+type counted struct {
+	pods int
+	err  error
+}
+
+// errUncounted is why a gateway stays that pods may have.
+var errUncounted = errors.New("its pods are not counted yet")
+
+func newOldSubnets() oldSubnets { return oldSubnets{asked: make(chan []netip.Prefix, 1)} }
+
+// countOldPods is the goroutine that counts. The loop is told of what changes.
+func (a *Agent) countOldPods() error {
+	for asked := range a.oldSubnets.asked {
+		if a.count(asked) {
+			a.trigger()
+		}
+	}
+	return nil
+}
+
+// count counts the pods of the subnets that were asked for, forgets all others, and reports whether that changed
+// anything.
+func (a *Agent) count(asked []netip.Prefix) (changed bool) {
+	now := make(map[netip.Prefix]counted, len(asked))
+	for _, p := range asked {
+		pods, err := a.Live(p)
+		now[p] = counted{pods, err}
+	}
+	before := a.oldSubnets.known.Swap(&now)
+	return before == nil || !maps.EqualFunc(*before, now, func(x, y counted) bool {
+		return x.pods == y.pods && fmt.Sprint(x.err) == fmt.Sprint(y.err)
+	})
+}
+
 // keptGateways returns those that a plan would delete. An address within a subnet that is wanted is no pod's gateway:
 // its pods have the wanted one.
 func (a *Agent) keptGateways(plan netstate.Plan, want netstate.State) (kept []keptGateway) {
+	var asked []netip.Prefix
+	known := a.oldSubnets.known.Load()
 	for _, c := range plan {
 		addr, ok := c.Was.(netstate.Addr)
 		if !ok || c.Want != nil || addr.Dev != a.Base.Bridge || a.Live == nil || inWantedSubnet(addr, want) {
 			continue
 		}
-		if pods, err := a.Live(addr.Prefix); err != nil || pods > 0 {
-			kept = append(kept, keptGateway{addr, pods, err})
+		asked = append(asked, addr.Prefix)
+		n := counted{err: errUncounted}
+		if known != nil {
+			if found, ok := (*known)[addr.Prefix]; ok {
+				n = found
+			}
 		}
+		if n.err != nil || n.pods > 0 {
+			kept = append(kept, keptGateway{addr, n.pods, n.err})
+		}
+	}
+	if len(asked) > 0 || known != nil && len(*known) > 0 {
+		replace(a.oldSubnets.asked, asked)
 	}
 	return kept
 }
@@ -44,7 +101,9 @@ func inWantedSubnet(addr netstate.Addr, want netstate.State) bool {
 func (a *Agent) reportKeptGateways(kept []keptGateway) {
 	for _, k := range kept {
 		if k.err != nil {
-			a.causes.Error(a.Log, "count the pods of "+k.addr.Prefix.Masked().String(), k.err)
+			if !errors.Is(k.err, errUncounted) {
+				a.causes.Error(a.Log, "count the pods of "+k.addr.Prefix.Masked().String(), k.err)
+			}
 			continue
 		}
 		old := k.addr.Prefix.Masked()

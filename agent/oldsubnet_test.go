@@ -75,6 +75,12 @@ func TestKeptGateways(t *testing.T) {
 		return 3, nil
 	}
 	kept := a.keptGateways(plan, want)
+	if want := []keptGateway{{gone, 0, errUncounted}, {empty, 0, errUncounted}, {unknown, 0, errUncounted}}; !slices.Equal(kept, want) {
+		t.Errorf("kept %v, want %v", kept, want)
+	}
+	a.reportKeptGateways(kept)
+	a.count(<-a.oldSubnets.asked)
+	kept = a.keptGateways(plan, want)
 	if want := []keptGateway{{gone, 3, nil}, {unknown, 0, broken}}; !slices.Equal(kept, want) {
 		t.Errorf("kept %v, want %v", kept, want)
 	}

@@ -67,6 +67,8 @@ type desiredCache struct {
 // a change of the leases as workBudget says.
 func (a *Agent) reconcileLoop(ctx context.Context) error {
 	defer close(a.saves)
+	defer close(a.outputs)
+	defer close(a.oldSubnets.asked)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	triggers, changes, budget := pacer{events: a.triggers}, pacer{events: a.leases.changed}, newWorkBudget()
@@ -81,6 +83,7 @@ func (a *Agent) reconcileLoop(ctx context.Context) error {
 			changes.resume = nil
 			continue
 		case <-changes.next():
+			a.status.begin()
 			began := cpuTime()
 			if !a.incremental(ctx) {
 				timer.Reset(a.reconcile(ctx))
@@ -88,13 +91,16 @@ func (a *Agent) reconcileLoop(ctx context.Context) error {
 				timer.Reset(wait)
 				triggers.pause(wait)
 			}
+			a.status.end()
 			changes.pause(budget.pauseAfter(cpuTime() - began))
 			continue
 		case <-triggers.next():
 		case <-timer.C:
 		}
+		a.status.begin()
 		began := time.Now()
 		timer.Reset(a.reconcile(ctx))
+		a.status.end()
 		triggers.pause(min(max(minPause, time.Since(began)/2), maxPause))
 	}
 }
@@ -106,7 +112,6 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	case <-a.triggers: // what happened before is seen now
 	default:
 	}
-	a.status.heartbeat()
 	node, err := a.gatherFacts(ctx)
 	if err != nil {
 		logged := a.causes.Error(a.Log, "choose the underlay", err)
@@ -293,7 +298,7 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 	for range maxRounds {
 		plan, kept, err := a.compare(ctx, want, synced)
 		switch {
-		case err != nil || len(plan) == 0:
+		case err != nil && !isLate(err) || len(plan) == 0:
 			return result{want, plan, kept, err}
 		case applied != nil && slices.Equal(plan, before):
 			return result{want, plan, kept, applied} // to try again at once would not help
@@ -321,18 +326,21 @@ func (a *Agent) apply(ctx context.Context, plan netstate.Plan) error {
 }
 
 // compare returns what to change now. Not changed are gateways that pods need, which it returns
-// too, and objects that someone else keeps changing back.
+// too, and objects that someone else keeps changing back; with a lateError, neither are the firewall's rules.
 func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, []keptGateway, error) {
 	have, err := a.Kernel.Observe(ctx, want)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the kernel's state: %w", err)
+		err = fmt.Errorf("read the kernel's state: %w", err)
+	}
+	if err != nil && !isLate(err) {
+		return nil, nil, err
 	}
 	plan := netstate.Diff(want, have)
 	kept, now := a.keptGateways(plan, want), time.Now()
 	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
 		return !synced && c.Want == nil || a.loop.contention.suppressed(c.Key(), now) || hasGone(c, have) ||
 			slices.ContainsFunc(kept, func(k keptGateway) bool { return c.Want == nil && c.Was == k.addr })
-	}), kept, nil
+	}), kept, err
 }
 
 // hasGone reports whether a change adds a pod for the fast path that has gone since the facts were read.
@@ -345,13 +353,13 @@ func hasGone(c netstate.Change, have netstate.State) bool {
 	return !there
 }
 
-// finish writes the files of what fits, tells the world how the reconcile ended, and returns when to reconcile again.
+// finish hands over the files of what fits, tells the world how the reconcile ended, and returns when to reconcile again.
 func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r result) time.Duration {
 	degraded, wasReady := r.degraded(), a.status.wasReady()
 	a.logResult(r)
 	a.finishFastPath(fit.Node, r)
 	if !degraded {
-		err := a.writeFiles(fit.Node, fit.Snapshot, synced)
+		err := a.keepFiles(fit.Node, fit.Snapshot, synced)
 		degraded = err != nil && !wasReady
 		r.err = errors.Join(r.err, err)
 	}
@@ -370,6 +378,5 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 		return time.Second
 	}
 	a.status.resetErrors()
-	a.files.Check()
 	return resync
 }

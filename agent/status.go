@@ -12,7 +12,8 @@ import (
 // status is how the agent is doing, for probes. Any goroutine may ask.
 type status struct {
 	mu            sync.Mutex
-	lastHeartbeat time.Time
+	began         time.Time // the last round of the loop; before there is one, the agent
+	runs          bool      // that round has not ended
 	synced        bool
 	applied       bool            // the data path was complete once
 	leased        bool            // subnet.env has the lease
@@ -31,14 +32,22 @@ type status struct {
 // stuckAfter is how long the loop may be silent before the agent counts as dead.
 const stuckAfter = 3 * resync
 
-// unreadyAfter is how long the data path may be degraded before the node is not ready any more.
+// unreadyAfter is how long the data path may be degraded, or a round of the loop take, before the node is not ready any
+// more.
 const unreadyAfter = 30 * time.Second
 
-// heartbeat notes that the loop runs.
-func (s *status) heartbeat() {
+// begin notes that a round of the loop begins.
+func (s *status) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lastHeartbeat = time.Now()
+	s.began, s.runs = time.Now(), true
+}
+
+// end notes that the round has ended.
+func (s *status) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs = false
 }
 
 // update notes how a reconcile ended.
@@ -85,7 +94,7 @@ func (s *status) updateRunner(err error) {
 func (s *status) Live() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if quiet := time.Since(s.lastHeartbeat); !s.lastHeartbeat.IsZero() && quiet > stuckAfter {
+	if quiet := time.Since(s.began); quiet > stuckAfter {
 		return fmt.Errorf("the reconcile loop has not run for %s", quiet.Round(time.Second))
 	}
 	return nil
@@ -100,6 +109,8 @@ func (s *status) Ready() error {
 		return errors.New("no lease, or not in sync with the store yet")
 	case !s.applied:
 		return fmt.Errorf("the node has not been brought to the wanted state yet%s", errText(s.err))
+	case s.runs && time.Since(s.began) > unreadyAfter:
+		return fmt.Errorf("a round of the loop has not ended for %s: nothing is repaired", time.Since(s.began).Round(time.Second))
 	case s.runnerErr != nil && time.Since(s.downSince) > unreadyAfter:
 		return fmt.Errorf("the backend moves no packets: %w", s.runnerErr)
 	case s.reports && !s.health.Seen:

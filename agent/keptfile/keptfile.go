@@ -5,12 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +19,7 @@ import (
 
 	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // A file is put back repairs times at once, and then once in repairPause: as often as what the agent has in the kernel.
@@ -38,7 +39,8 @@ type Keeper struct {
 
 	mu    sync.Mutex
 	files []*file
-	watch *watch // nil: nothing is watched
+
+	watch *watch // of Run alone; nil: nothing is watched
 }
 
 // New returns a Keeper that logs what it puts back, and what it cannot.
@@ -55,10 +57,12 @@ type file struct {
 	content func() ([]byte, error)
 	asked   [sha256.Size]byte // of the content
 	sum     [sha256.Size]byte // of the file when it was last in order
+	size    int64             // likewise
 	dir     fs.FileMode       // of the directory when the file was last there
 	written *attributes       // as the file had them when it was written; nil: an earlier process wrote it
 	limit   *rate.Limiter
-	puts    []time.Time // when it was put back, the last duel times
+	puts    []time.Time               // when it was put back, the last duel times
+	oldest  atomic.Pointer[time.Time] // the first of them, when there are so many
 	shared
 }
 
@@ -91,7 +95,7 @@ func (k *Keeper) keep(path string, mode fs.FileMode, content func() ([]byte, err
 	known := f.content != nil && f.asked == asked
 	f.content, f.merge, f.asked = content, merge, asked
 	if !known {
-		f.sum = asked
+		f.sum, f.size = asked, int64(len(data))
 	}
 	switch was := f.differs(); {
 	case was == "":
@@ -155,6 +159,10 @@ func (k *Keeper) putBack(f *file, was string) error {
 	if f.puts = append(f.puts, time.Now()); len(f.puts) > duel {
 		f.puts = f.puts[1:]
 	}
+	if len(f.puts) == duel {
+		oldest := f.puts[0]
+		f.oldest.Store(&oldest)
+	}
 	if f.contended() {
 		k.causes.Add(k.log, slog.LevelWarn, "another program keeps changing a file", f.path, "path", f.path)
 	}
@@ -164,19 +172,20 @@ func (k *Keeper) putBack(f *file, was string) error {
 	return nil
 }
 
-// Contended returns the paths of the files that another program keeps changing.
+// Contended returns the paths of the files that another program keeps changing. It waits for no disk.
 func (k *Keeper) Contended() (paths []string) {
 	for _, f := range k.list() {
-		f.mu.Lock()
 		if f.contended() {
 			paths = append(paths, f.path)
 		}
-		f.mu.Unlock()
 	}
 	return paths
 }
 
-func (f *file) contended() bool { return len(f.puts) == duel && time.Since(f.puts[0]) < duelTime }
+func (f *file) contended() bool {
+	oldest := f.oldest.Load()
+	return oldest != nil && time.Since(*oldest) < duelTime
+}
 
 // Lost returns an error if the directory of a file was deleted on the host while it is mounted here, as in a container:
 // nothing can be made in it any more, and one that the host makes again is another. A new container has that one.
@@ -232,7 +241,7 @@ func (f *file) write(data []byte) error {
 	if err != nil {
 		return err
 	}
-	f.sum, f.written = sha256.Sum256(data), attributesOf(info)
+	f.sum, f.size, f.written = sha256.Sum256(data), int64(len(data)), attributesOf(info)
 	f.inOrder(data)
 	return f.noteDir()
 }
@@ -268,7 +277,7 @@ func (f *file) differs() string {
 	case have.mode != want.mode && !stricter(have.mode, f.mode):
 		return "of the mode " + have.mode.String()
 	}
-	if sum, err := sumOf(f.path); (err != nil || sum != f.sum) && !f.accepted() {
+	if (info.Size() != f.size || !f.holds()) && !f.accepted() {
 		return "altered"
 	}
 	if stricter(have.mode, f.mode) {
@@ -291,22 +300,10 @@ func attributesOf(info fs.FileInfo) *attributes {
 	return a
 }
 
-func sumOf(path string) (sum [sha256.Size]byte, err error) {
-	f, err := open(path)
-	if err != nil {
-		return sum, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return sum, err
-	}
-	return [sha256.Size]byte(h.Sum(nil)), nil
-}
-
-// open opens a file that somebody may have replaced by something else.
-func open(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+// holds reports whether the file holds what it did when it was last in order.
+func (f *file) holds() bool {
+	data, err := smallfile.ReadUnlinked(f.path, f.size)
+	return err == nil && sha256.Sum256(data) == f.sum
 }
 
 // notify puts a notification into a channel that has room for one, unless one is there.

@@ -3,9 +3,10 @@ package keptfile
 import (
 	"bytes"
 	"crypto/sha256"
-	"io"
 	"io/fs"
 	"time"
+
+	"github.com/twill-net/twill/internal/smallfile"
 )
 
 // Merge returns what a file that others write to as well should hold: content, and what others added to have, which is
@@ -60,7 +61,7 @@ func (f *file) accepted() bool {
 	if !ok || !bytes.Equal(want, have) {
 		return false
 	}
-	f.sum = sha256.Sum256(have)
+	f.sum, f.size = sha256.Sum256(have), int64(len(have))
 	f.inOrder(have)
 	return true
 }
@@ -93,12 +94,7 @@ func (f *file) unfinished() bool {
 
 // read returns what the file holds, nil if it cannot be read.
 func (f *file) read() []byte {
-	file, err := open(f.path)
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, mostShared))
+	data, err := smallfile.ReadUnlinked(f.path, mostShared)
 	if err != nil {
 		return nil
 	}

@@ -73,8 +73,6 @@ const (
 
 // follow watches all files, and their directories, that now have their paths.
 func (k *Keeper) follow() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if k.watch == nil {
 		w, err := k.openWatch()
 		if err != nil {
@@ -83,7 +81,7 @@ func (k *Keeper) follow() error {
 		k.watch = w
 	}
 	want := map[string]uint32{}
-	for _, f := range k.files {
+	for _, f := range k.list() {
 		want[f.path], want[filepath.Dir(f.path)] = fileMask, dirMask
 	}
 	return k.watch.follow(want)
@@ -140,8 +138,6 @@ func (k *Keeper) openWatch() (*watch, error) {
 }
 
 func (k *Keeper) closeWatch() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if k.watch == nil {
 		return
 	}

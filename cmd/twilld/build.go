@@ -94,6 +94,10 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 		return &parts{}, err
 	}
 	f := firewall.New()
+	chains := agent.Rules(f)
+	if !o.dryRun {
+		chains = agent.Aside(f)
+	}
 	rules := settings.Firewall
 	rules.Mode, rules.Random = mode, rules.Random && f.RandomFully(mode)
 	registry := prometheus.NewRegistry()
@@ -104,7 +108,7 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 				Node: store.node, Network: network, Backend: b, Choice: withHints(settings.Choice, hints),
 				WireGuard: extras.wireguard, Firewall: rules, Shortcuts: shortcuts,
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.enforce}},
-			Store: store.Store, Kernel: agent.Join(k, f), Machine: k, Settings: settings,
+			Store: store.Store, Kernel: agent.Join(k, chains), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
 			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast,
 		},

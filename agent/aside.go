@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twill-net/twill/netstate"
+)
+
+// patience is how long links, routes and neighbours wait for the firewall's rules. Over netlink they take milliseconds.
+// Where a program writes them, that may hang, or wait for another one's lock.
+const patience = 250 * time.Millisecond
+
+// lateError is why nobody knows the firewall's rules now, or whether they are written.
+type lateError struct {
+	since  time.Time // when the call began that has not ended
+	before error     // what the last one ended with that nobody had waited for
+}
+
+func (e lateError) Error() string {
+	text := fmt.Sprintf("the firewall's rules have been waited for since %s", e.since.UTC().Format(time.RFC3339))
+	if e.before != nil {
+		text += "; before that: " + e.before.Error()
+	}
+	return text
+}
+
+func isLate(err error) bool { return errors.As(err, &lateError{}) }
+
+// aside is Rules whose calls are made by a goroutine of their own, one after the other.
+type aside struct {
+	rules Rules
+	ended chan struct{} // a call has ended for which nobody had waited
+
+	mu     sync.Mutex
+	began  time.Time // of the call that goes on; zero: there is none
+	before error     // see lateError
+}
+
+// Aside returns rules for which nobody waits longer than a quarter of a second: then Observe and Apply return an error,
+// and go on beside. Watch notifies when they have ended. Until then no other call is made.
+func Aside(rules Rules) Rules { return &aside{rules: rules, ended: make(chan struct{}, 1)} }
+
+func (s *aside) Observe(ctx context.Context) (netstate.State, error) {
+	var state netstate.State // that of a call that is late is nobody's
+	err := s.call(ctx, func() (err error) { state, err = s.rules.Observe(ctx); return err })
+	if err != nil {
+		return nil, err
+	}
+	return state, nil
+}
+
+func (s *aside) Apply(ctx context.Context, p netstate.Plan) error {
+	return s.call(ctx, func() error { return s.rules.Apply(ctx, p) })
+}
+
+// Watch implements Rules.
+func (s *aside) Watch(ctx context.Context) (<-chan struct{}, error) {
+	events, err := s.rules.Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make(chan struct{}, 1)
+	go func() {
+		defer close(all)
+		for {
+			select {
+			case _, ok := <-events:
+				if !ok {
+					return
+				}
+			case <-s.ended:
+			}
+			notify(all)
+		}
+	}()
+	return all, nil
+}
+
+// call makes a call, and waits for its end with patience.
+func (s *aside) call(ctx context.Context, f func() error) error {
+	s.mu.Lock()
+	if !s.began.IsZero() {
+		defer s.mu.Unlock()
+		return lateError{s.began, s.before}
+	}
+	began := time.Now()
+	s.began = began
+	s.mu.Unlock()
+	done, given := make(chan error), make(chan struct{})
+	go func() {
+		err := f()
+		select {
+		case done <- err:
+		case <-given:
+			s.end(err)
+			notify(s.ended)
+		}
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		s.end(nil)
+		return err
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	close(given)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return lateError{began, s.before}
+}
+
+// end notes that a call has ended, and why it failed if nobody has waited for that.
+func (s *aside) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began, s.before = time.Time{}, err
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/twill-net/twill/agent/masquerade"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/steps"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -61,6 +62,10 @@ type Config struct {
 	Policies Policies
 	// FastPath has Kernel's programs work. Optional: without it no packet takes the fast path.
 	FastPath FastPath
+	// Freed is closed when subnet.env may be written, since no address of an earlier boot is in use. Optional.
+	Freed <-chan struct{}
+	// Steps are what the start does. Optional.
+	Steps    *steps.Table
 	Settings Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
 	Log      *slog.Logger
 	Metrics  *Metrics
@@ -109,13 +114,18 @@ func New(cfg Config) *Agent {
 func (a *Agent) Run(ctx context.Context) error {
 	a.loop.started = time.Now()
 	a.history.start(a.Network.Backend)
+	end := a.Steps.Begin("reads the checkpoint " + a.Settings.Checkpoint)
 	a.restoreCheckpoint()
+	end()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.watchKernel(ctx) })
 	group.Go(func() error { return a.publish(ctx, group) })
 	group.Go(func() error { return a.reconcileLoop(ctx) })
 	group.Go(a.writeFiles)
 	group.Go(a.countOldPods)
+	if a.Freed != nil {
+		group.Go(func() error { return a.awaitFreed(ctx) })
+	}
 	group.Go(func() error { return a.writeCheckpoints(ctx) })
 	group.Go(func() error { return a.Masquerade.Run(ctx, a.trigger) })
 	group.Go(func() error { return a.watchRenewal(ctx) })

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"os"
@@ -22,6 +23,31 @@ type written struct {
 	err   error
 }
 
+var errNotFreed = errors.New("the addresses of an earlier boot are not freed yet")
+
+// mayAdd reports whether pods may be added, for which addresses of an earlier boot must be free.
+func (a *Agent) mayAdd() bool {
+	if a.Freed == nil {
+		return true
+	}
+	select {
+	case <-a.Freed:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitFreed wakes the loop when pods may be added.
+func (a *Agent) awaitFreed(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-a.Freed:
+		a.trigger()
+	}
+	return nil
+}
+
 var errUnwritten = errors.New("subnet.env and the CNI config are not written yet")
 
 // keepFiles hands over what the runtime and the CNI plugin read to the goroutine that writes it, and returns why it is not
@@ -30,6 +56,9 @@ var errUnwritten = errors.New("subnet.env and the CNI config are not written yet
 func (a *Agent) keepFiles(node backend.Node, snap subnet.Snapshot, synced bool) error {
 	if err := a.protect(snap); err != nil {
 		return err
+	}
+	if !a.mayAdd() {
+		return errNotFreed
 	}
 	files := nodeFiles{string(a.envOf(node, snap.Local).Format()), synced}
 	replace(a.outputs, files)

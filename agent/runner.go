@@ -108,11 +108,16 @@ type Report struct {
 	Contended []string `json:"contended,omitempty"`
 	// Certificates are those by which the agent and the store know each other.
 	Certificates []certs.Certificate `json:"certificates,omitempty"`
+	// Waits are steps of the start that take long, and since when.
+	Waits []string `json:"waits,omitempty"`
 }
 
 func (a *Agent) report() Report {
 	r := Report{Node: a.Node, Backend: a.Network.Backend, NameTakenBy: a.disputes.open(), Policies: a.policyStatus(),
 		FastPath: a.status.fast(), Contended: a.files.Contended(), Certificates: a.renewals.certificates()}
+	for _, s := range a.Steps.Slow() {
+		r.Waits = append(r.Waits, s.String())
+	}
 	if err := a.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/cloudroute"
 	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/internal/steps"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
@@ -51,17 +52,20 @@ type parts struct {
 
 // build makes the parts from the flags and the network config. It writes nothing. With an error the parts have the store, if
 // it could be opened.
-func build(ctx context.Context, o *options, log *slog.Logger) (*parts, error) {
+func build(ctx context.Context, o *options, log *slog.Logger, begun *steps.Table) (*parts, error) {
 	settings, err := o.settings()
 	if err != nil {
 		return &parts{}, err
 	}
+	end := begun.BeginStore("reads the network config, and asks the store for it")
 	store, network, err := openStore(ctx, o, log)
+	end()
 	if err != nil {
 		return &parts{}, err
 	}
+	defer begun.BeginStore("asks the store for this node's addresses, and looks at the kernel")()
 	p, err := assemble(ctx, o, log, settings, store, network)
-	p.store = store
+	p.store, p.config.Steps = store, begun
 	return p, err
 }
 

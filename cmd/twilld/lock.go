@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,13 +18,20 @@ import (
 // lockTimeout is how long a new agent waits for the one that it replaces.
 const lockTimeout = 5 * time.Second
 
-// lockFile makes sure that only one agent writes the subnet file, and that it can be written.
+// lockName is the file beside the subnet file that is locked.
+const lockName = ".twilld.lock"
+
+// lockFile makes sure that only one agent writes the subnet file.
 func lockFile(ctx context.Context, subnetFile string, timeout time.Duration) (unlock func(), err error) {
 	dir := filepath.Dir(subnetFile)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("--subnet-file %s cannot be written: %w", subnetFile, err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, ".twilld.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	path := filepath.Join(dir, lockName)
+	f, err := os.Open(path) // without writing: a disk that takes nothing must not stop an agent that repairs the kernel
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--subnet-file %s cannot be written: %w", subnetFile, err)
 	}

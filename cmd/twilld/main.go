@@ -13,9 +13,11 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/twill-net/twill/agent/install"
 	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/internal/droplog"
 )
 
 // version is set by the build: -ldflags "-X main.version=v1.2.3".
@@ -24,15 +26,24 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	stderr := plain.NewWriter(os.Stderr)
+	// That nobody reads the log any more ends nothing. Caught and not ignored, which the programs that are started would
+	// inherit.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	// Logs, plans and errors quote peers' leases.
-	switch err := run(ctx, os.Args[1:], plain.NewWriter(os.Stdout), stderr); {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-	default:
+	stderr := droplog.New(plain.NewWriter(os.Stderr))
+	err := run(ctx, os.Args[1:], plain.NewWriter(os.Stdout), stderr)
+	failed := err != nil && !errors.Is(err, flag.ErrHelp)
+	if failed {
 		fmt.Fprintln(stderr, "twilld:", err)
+	}
+	stderr.Close(lastWords)
+	if failed {
 		os.Exit(1)
 	}
 }
+
+// lastWords is how long the end waits until the log is read.
+const lastWords = time.Second
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseFlags(args, os.LookupEnv, stdout)
@@ -74,14 +85,21 @@ func newLogger(o *options, w io.Writer) (*slog.Logger, error) {
 	if o.verbosity > 0 {
 		level = slog.LevelDebug
 	}
-	opts := &slog.HandlerOptions{Level: level}
+	var handler func(io.Writer, *slog.HandlerOptions) slog.Handler
 	switch o.logFormat {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
+		handler = func(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewTextHandler(w, o) }
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		handler = func(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewJSONHandler(w, o) }
+	default:
+		return nil, fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	}
-	return nil, fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	if d, ok := w.(*droplog.Writer); ok {
+		d.Report(func(w io.Writer, lost int) {
+			slog.New(handler(w, nil)).Warn("lines of the log were lost, nobody read them", "lines", lost)
+		})
+	}
+	return slog.New(handler(w, &slog.HandlerOptions{Level: level})), nil
 }
 
 // versionText returns Twill's version and what it was built with: the compiler, and every module

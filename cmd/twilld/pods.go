@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/agent/install"
 	"github.com/twill-net/twill/agent/pods"
 	"github.com/twill-net/twill/internal/smallfile"
@@ -60,8 +61,12 @@ func (o podOptions) store(conflist string) string {
 	return filepath.Join(filepath.Dir(defaultReservations), list.Name)
 }
 
-// servePods starts what frees addresses and keeps the CNI plugins installed. Before it returns it
-// frees the reservations of an earlier boot, which must happen before the lease is written.
+// bootLimit is how long the reservations of an earlier boot are tried to be freed, a variable for tests. A plugin that
+// hangs may hold their lock. What is left then is freed after the grace period.
+var bootLimit = 10 * time.Second
+
+// servePods starts what frees addresses and keeps the CNI plugins installed. The reservations of an
+// earlier boot are freed at once, until which the lease is not written.
 func servePods(ctx context.Context, group *errgroup.Group, o *options, p *parts) {
 	c := &p.config
 	if store := o.reservations(); store != "" {
@@ -72,15 +77,28 @@ func servePods(ctx context.Context, group *errgroup.Group, o *options, p *parts)
 		r := pods.New(pods.Config{Store: store, Bridge: o.bridge, Plugins: pluginPath(o), Lease: lease,
 			Grace: o.pods.grace, Every: min(o.pods.grace, time.Minute), Log: c.Log,
 			Event: events(c.Store), Metrics: pods.NewMetrics(p.metrics)})
-		if err := r.Boot(ctx); err != nil {
-			c.Log.Error("free the addresses of an earlier boot", "err", err)
-		}
-		group.Go(func() error { return r.Run(ctx) })
+		freed := make(chan struct{})
+		c.Freed = freed
+		group.Go(func() error {
+			freeBoot(ctx, r, c, filepath.Join(store, "lock"))
+			close(freed)
+			return r.Run(ctx)
+		})
 	}
 	k := &install.Keeper{Plugins: install.Plugins{From: pluginDir, To: o.pods.binDir, Replace: o.pods.replace},
 		Conflist: o.cniTarget, Every: 10 * time.Second, Log: c.Log, Event: events(c.Store)}
 	if o.pods.binDir != "" || o.cniSource != "" {
 		group.Go(func() error { return k.Run(ctx) })
+	}
+}
+
+// freeBoot frees the reservations of an earlier boot.
+func freeBoot(ctx context.Context, r *pods.Reclaimer, c *agent.Config, lock string) {
+	defer c.Steps.Begin("frees the addresses of an earlier boot, with " + lock)()
+	ctx, cancel := context.WithTimeout(ctx, bootLimit)
+	defer cancel()
+	if err := r.Boot(ctx); err != nil {
+		c.Log.Error("free the addresses of an earlier boot", "err", err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/backend/cloudroute"
+	"github.com/twill-net/twill/internal/steps"
 	"github.com/twill-net/twill/netstate/firewall"
 	"github.com/twill-net/twill/netstate/kernel"
 	"github.com/twill-net/twill/policy/announce/message"
@@ -30,7 +31,13 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	begun := &steps.Table{}
+	logCtx, stopLog := context.WithCancel(ctx)
+	defer stopLog()
+	go begun.Log(logCtx, log)
+	end := begun.Begin("waits for " + filepath.Join(filepath.Dir(o.subnetFile), lockName))
 	unlock, err := lockFile(ctx, o.subnetFile, lockTimeout)
+	end()
 	if err != nil {
 		return ignoreDone(ctx, err)
 	}
@@ -44,8 +51,9 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
+	handler := startHandler{steps: begun}
+	manager.starting = handler.starting
 	group.Go(func() error { return manager.follow(ctx) })
-	var handler startHandler
 	if o.healthzPort != 0 {
 		l, err := listenHealthz(o)
 		if err != nil {
@@ -53,7 +61,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		}
 		group.Go(func() error { return agent.Serve(ctx, l, &handler) })
 	}
-	p, err := build(ctx, o, log)
+	p, err := build(ctx, o, log, begun)
 	if err != nil {
 		if signalled.Err() == nil {
 			p.store.sayEnd(err)
@@ -69,11 +77,11 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return errors.Join(err, group.Wait())
 	}
 	dropFastPath(o, p.config.Shortcuts, p.config.FastPath, log)
+	servePods(ctx, group, o, p)
 	a := agent.New(p.config)
 	h := a.Handler(p.metrics)
 	handler.agent.Store(&h)
 	manager.agent.Store(a)
-	servePods(ctx, group, o, p)
 	group.Go(func() error { return a.Run(ctx) })
 	group.Go(func() error { return a.KeepFiles(ctx) })
 	if err = group.Wait(); err != nil && signalled.Err() == nil {
@@ -93,7 +101,7 @@ func ignoreDone(ctx context.Context, err error) error {
 
 // dryRun prints the plan and exits.
 func dryRun(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
-	p, err := build(ctx, o, log)
+	p, err := build(ctx, o, log, nil)
 	if err != nil {
 		return err
 	}

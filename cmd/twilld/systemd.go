@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 // when flanneld says so; STATUS when the reason changes why the node is not ready; WATCHDOG as long as /healthz is ok.
 // Without NOTIFY_SOCKET, as in a container, nobody is told.
 type serviceManager struct {
-	socket   string                      // the path of a socket, or its abstract name after an @
-	watchdog time.Duration               // within which it wants to hear of a living process, 0: not at all
+	socket   string        // the path of a socket, or its abstract name after an @
+	watchdog time.Duration // within which it wants to hear of a living process, 0: not at all
+	starting func() (does string, hangs bool)
 	agent    atomic.Pointer[agent.Agent] // nil: the start waits
 	status   string                      // what was said last
 	ready    bool                        // it was said
@@ -58,14 +60,8 @@ func (m *serviceManager) follow(ctx context.Context) error {
 
 // tell says what has changed, and that the process lives.
 func (m *serviceManager) tell() {
-	a, status := m.agent.Load(), starting
-	switch {
-	case a == nil:
-	case a.Ready() == nil:
-		status = "the node is ready"
-	default:
-		status = a.Ready().Error()
-	}
+	a := m.agent.Load()
+	status, alive := m.now(a)
 	if status != m.status {
 		m.status = status
 		m.send("STATUS=" + status)
@@ -74,9 +70,21 @@ func (m *serviceManager) tell() {
 		m.ready = true
 		m.send(daemon.SdNotifyReady)
 	}
-	if m.watchdog > 0 && (a == nil || a.Alive() == nil) {
+	if m.watchdog > 0 && alive {
 		m.send(daemon.SdNotifyWatchdog)
 	}
+}
+
+// now returns in one line how the agent is, nil while the start waits, and whether the process lives.
+func (m *serviceManager) now(a *agent.Agent) (status string, alive bool) {
+	if a == nil {
+		does, hangs := m.starting()
+		return strings.ReplaceAll(does, "\n", "; "), !hangs
+	}
+	if err := a.Ready(); err != nil {
+		return strings.ReplaceAll(err.Error(), "\n", "; "), a.Alive() == nil
+	}
+	return "the node is ready", a.Alive() == nil
 }
 
 // send sends one datagram. Of a manager that does not listen nothing can be said to it; it sees the process itself.

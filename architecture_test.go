@@ -214,7 +214,6 @@ var owners = []struct {
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
 	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "netstate/filter", "netstate/nfnl", "doctor/ruletrace"}, nil},
-	{"github.com/coreos/go-iptables/...", []string{"netstate/firewall/..."}, nil},
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill", "doctor/follow"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual", "netstate/fastpath"}, nil},
 	{"github.com/aws/...", []string{"cloud/aws"}, nil},

@@ -2,12 +2,15 @@ package firewall
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/coreos/go-iptables/iptables"
 
@@ -25,25 +28,31 @@ const (
 func (v variant) String() string { return [...]string{"iptables-nft", "iptables-legacy"}[v] }
 
 // lockTimeout is how long a command waits for iptables' lock, in seconds. A program that never releases the lock must
-// not stop the agent.
-const lockTimeout = 10
+// not stop the agent, and neither must a command that hangs: it is ended after programTimeout.
+const (
+	lockTimeout    = 10
+	programTimeout = 20 * time.Second
+)
 
 // command is one iptables binary.
 type command struct {
 	*iptables.IPTables
+	*runner
 	path    string
 	variant variant
-	timeout int
 }
 
 // runner finds the iptables binaries.
 type runner struct {
-	timeout int                // in seconds
+	timeout int                // of the lock, in seconds
+	most    time.Duration      // that a command may take
 	opened  map[string]command // by path
 	chosen  *variant
 }
 
-func newRunner() *runner { return &runner{timeout: lockTimeout, opened: map[string]command{}} }
+func newRunner() *runner {
+	return &runner{timeout: lockTimeout, most: programTimeout, opened: map[string]command{}}
+}
 
 // command returns the binary of a variant and family. A missing one is looked for again at the next call.
 func (r *runner) command(v variant, family netstate.Family) (command, error) {
@@ -69,7 +78,7 @@ func (r *runner) open(name string) (command, error) {
 	if c, ok := r.opened[path]; ok {
 		return c, nil
 	}
-	version, err := exec.Command(path, "--version").Output() // the library reads it too, but keeps the variant to itself
+	version, err := r.run("", path, "--version") // the library reads it too, but keeps the variant to itself
 	if err != nil {
 		return command{}, err
 	}
@@ -77,8 +86,8 @@ func (r *runner) open(name string) (command, error) {
 	if err != nil {
 		return command{}, err
 	}
-	c := command{ipt, path, legacy, r.timeout}
-	if bytes.Contains(version, []byte("(nf_tables)")) {
+	c := command{ipt, r, path, legacy}
+	if strings.Contains(version, "(nf_tables)") {
 		c.variant = nft
 	}
 	r.opened[path] = c
@@ -104,17 +113,56 @@ func (r *runner) variant() variant {
 	return v
 }
 
-// list returns what "iptables -t TABLE -S CHAIN" prints, or nil if there is no such chain.
-func (c command) list(table, chain string) ([]string, error) {
-	lines, err := c.List(table, chain)
-	var failed *iptables.Error
-	if !errors.As(err, &failed) {
-		return lines, err
+// failure is that a command failed, with what it complained of.
+type failure struct {
+	error
+	complaint string
+}
+
+func (f failure) Error() string { return fmt.Sprintf("%v: %s", f.error, f.complaint) }
+func (f failure) Unwrap() error { return f.error }
+
+// isNotExist reports whether a chain, or the table of one, does not exist.
+func (f failure) isNotExist() bool {
+	return slices.ContainsFunc([]string{"No chain/target/match by that name.", "No such file or directory", "does not exist",
+		"incompatible, use 'nft' tool"}, func(s string) bool { return strings.Contains(f.complaint, s) })
+}
+
+// run runs a program, and ends it, with what it started, when it takes too long. The error is a failure.
+func (r *runner) run(stdin, path string, args ...string) (stdout string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.most)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	var out, complaint bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &complaint
+	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, time.Second
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	err = cmd.Run()
+	switch {
+	case err == nil:
+		return out.String(), nil
+	case ctx.Err() != nil:
+		err = fmt.Errorf("it has not ended within %s, and was ended", r.most)
 	}
-	if failed.IsNotExist() || strings.Contains(failed.Error(), "incompatible, use 'nft' tool") {
+	return "", failure{fmt.Errorf("run %s: %w", strings.Join(cmd.Args, " "), err), strings.Join(strings.Fields(complaint.String()), " ")}
+}
+
+// list returns what "iptables -t TABLE -S CHAIN" prints, or nil if there is no such chain. Without a chain it lists
+// the whole table. The library's List has no deadline.
+func (c command) list(table string, chain ...string) ([]string, error) {
+	args := append([]string{"-t", table, "-S"}, chain...)
+	if c.HasRandomFully() { // --wait with seconds is older
+		args = append(args, "--wait", strconv.Itoa(c.timeout))
+	}
+	printed, err := c.run("", c.path, args...)
+	var failed failure
+	switch {
+	case errors.As(err, &failed) && failed.isNotExist():
 		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return nil, err
+	return strings.Split(strings.TrimSuffix(printed, "\n"), "\n"), nil
 }
 
 // restore makes the site's chain, or empties it, and then executes lines, all in one transaction.
@@ -124,22 +172,18 @@ func (c command) list(table, chain string) ([]string, error) {
 // Between listing and replacing the jump by its number, that number may have become another program's rule; and after a
 // crash the temporary chain remains under a name that flannel does not know.
 func (c command) restore(s site, lines []string) error {
-	cmd := exec.Command(c.path+"-restore", "--noflush")
+	args := []string{"--noflush"}
 	if c.HasRandomFully() { // --wait came in the same version
-		cmd.Args = append(cmd.Args, "--wait="+strconv.Itoa(c.timeout))
+		args = append(args, "--wait="+strconv.Itoa(c.timeout))
 	}
 	lines = slices.Concat([]string{"*" + s.table, ":" + s.chain + " - [0:0]"}, lines, []string{"COMMIT", ""})
-	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n"))
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return nil
-	}
-	message := strings.Join(strings.Fields(string(out)), " ")
-	if strings.Contains(message, "can't initialize") {
+	_, err := c.run(strings.Join(lines, "\n"), c.path+"-restore", args...)
+	var failed failure
+	if errors.As(err, &failed) && strings.Contains(failed.complaint, "can't initialize") {
 		return fmt.Errorf("the kernel has no table %s for %s: load its module, or let Twill use nftables: %s", s.table,
-			c.variant, message)
+			c.variant, failed.complaint)
 	}
-	return fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args, " "), err, message)
+	return err
 }
 
 // legacyTable is a table of legacy iptables, and the binary that reads and writes it.
@@ -179,26 +223,17 @@ func (r *runner) legacyInUse() (bool, error) {
 }
 
 func (c command) inUse(table string) (bool, error) {
-	chains, err := c.ListChains(table)
-	if err != nil {
-		return false, err
-	}
-	for _, chain := range chains {
-		if isOurs(chain) {
+	lines, err := c.list(table)
+	for _, l := range lines {
+		words := split(l)
+		if len(words) < 2 || isOurs(words[1]) {
 			continue
 		}
-		lines, err := c.List(table, chain)
-		if err != nil {
-			return false, err
-		}
-		for _, l := range lines {
-			rule := strings.HasPrefix(l, "-A ")
-			if words := split(l); rule && !isOurs(words[len(words)-1]) || strings.HasPrefix(l, "-N ") {
-				return true, nil
-			}
+		if words[0] == "-N" || words[0] == "-A" && !isOurs(words[len(words)-1]) {
+			return true, nil
 		}
 	}
-	return false, nil
+	return false, err
 }
 
 // isOurs reports whether a chain has a name of ours.

@@ -231,3 +231,31 @@ func TestCommandFails(t *testing.T) {
 		settle(t, New(), want)
 	})
 }
+
+// TestHanging: a program that hangs is ended, with what it started.
+func TestHanging(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "iptables")
+	script := "#!/bin/sh\n[ \"$1\" = --version ] && exec echo v1.8.9\nsleep 1000\n"
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := newRunner()
+	c, err := r.open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.most = 100 * time.Millisecond
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.list("nat", "X")
+		failed <- err
+	}()
+	select {
+	case err := <-failed:
+		if err == nil || !strings.Contains(err.Error(), "has not ended within 100ms") {
+			t.Errorf("list with a program that hangs: %v", err)
+		}
+	case <-time.After(testwait.Limit):
+		t.Fatal("list still waits for the program")
+	}
+}

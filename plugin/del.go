@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -22,7 +21,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	c, _ := parseConfig(args.StdinData) // a bad value of a key must not keep a pod from going
 	o := ownerIn(args)
 	err := errors.Join(c.deleteLinks(o, args.Netns),
-		ipam.Absent(os.Remove(filepath.Join(c.flannelDir, o.Container)))) // that flannel's plugin kept for the container
+		ipam.Remove(filepath.Join(c.flannelDir, o.Container))) // that flannel's plugin kept for the container
 	rules := c.delegatePod(args).Del(ctx, c.plugins)
 	if cnierr.Code(err) != 0 { // the node's own namespace: touch nothing more
 		return err

@@ -136,7 +136,7 @@ func (p Pod) Del(ctx context.Context, configured []Plugin) error {
 	if err := p.del(ctx, plugins); err != nil {
 		return err
 	}
-	return errors.Join(ipam.Unindexed(os.Remove(file)), ipam.Unindexed(os.Remove(file+".new")))
+	return errors.Join(ipam.Remove(file), ipam.Remove(file+".new"))
 }
 
 // del runs DEL of the plugins, the last one first; when one fails, the others are run all the same.

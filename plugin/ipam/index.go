@@ -123,7 +123,7 @@ func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error)
 		return nil, nil, err
 	}
 	var old []netip.Addr
-	err = readDir(string(s), func(inode uint64, name string) {
+	err = Unindexed(readDir(string(s), func(inode uint64, name string) {
 		a, err := netip.ParseAddr(name)
 		if err != nil || other[inode] {
 			return
@@ -140,7 +140,7 @@ func (s Store) search(o Owner) (found []netip.Addr, entries []string, err error)
 		default:
 			found = append(found, a)
 		}
-	})
+	}))
 	if len(found) == 0 {
 		found = old
 	}

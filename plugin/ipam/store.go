@@ -204,6 +204,15 @@ func (s Store) setLast(i int, a netip.Addr) {
 // Absent returns err, or nil if it only says that a file does not exist.
 func Absent(err error) error { return ignore(err, fs.ErrNotExist) }
 
+// Remove removes a file, if it is there. It looks first: a disk that is read-only or frozen refuses, or has wait, whoever
+// would remove what is not there.
+func Remove(path string) error {
+	if _, err := os.Lstat(path); err != nil {
+		return Unindexed(err)
+	}
+	return Unindexed(os.Remove(path))
+}
+
 // Unindexed is Absent of an error about a file in the index, which somebody may have made something else than a directory.
 func Unindexed(err error) error { return ignore(Absent(err), unix.ENOTDIR) }
 

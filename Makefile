@@ -25,9 +25,9 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 TWILL_PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 80cbeba)
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm test-long test-upgrade test-eval test-docker test-systemd test-clouds test-release test-arch soak guest fuzz-peers fuzz
+	test-vm test-long test-upgrade test-eval test-docker test-systemd test-clouds test-release test-arch soak chaos guest fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long test-upgrade soak drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-long test-upgrade soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ test-vm: ## Run kernel suites and small labs on Debian's kernel in a QEMU microv
 test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
 	tools/containerd/build
 	TWILL_CHURN=$(CHURN) bin/testreport -tags long -count=1 -timeout 90m -run '^TestLong|^TestKillAnywhereWithPorts$$' ./plugin
+
+chaos: build bin/testreport ## Take away, three times in another order, what an agent shares with others, and delete routes meanwhile (needs root)
+	for seed in $$(shuf -i 1-1000000 -n 3); do TWILL_CHAOS_SEED=$$seed bin/testreport -count=1 -timeout 20m -run '^Test(Resources|Intruders)$$' ./test/chaos || exit 1; done
 
 soak: build kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run. Then as make drift
 	bin/testreport -tags soak -count=1 -timeout 0 -p 1 -v ./test/soak ./test/drift

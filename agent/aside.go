@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -27,8 +26,6 @@ func (e lateError) Error() string {
 	}
 	return text
 }
-
-func isLate(err error) bool { return errors.As(err, &lateError{}) }
 
 // aside is Rules whose calls are made by a goroutine of their own, one after the other.
 type aside struct {

@@ -9,8 +9,8 @@ import (
 
 // Kernel is what the agent reads and writes.
 type Kernel interface {
-	// Observe returns what is ours, and what stands in the slots that want names. With a lateError it returns the firewall's
-	// rules as they are wanted.
+	// Observe returns what is ours, and what stands in the slots that want names. With a rulesError it returns the
+	// firewall's rules as they are wanted.
 	Observe(ctx context.Context, want netstate.State) (netstate.State, error)
 	// Apply does all of the plan that it can and joins the errors.
 	Apply(ctx context.Context, p netstate.Plan) error
@@ -39,21 +39,24 @@ func (j joined) Observe(ctx context.Context, want netstate.State) (netstate.Stat
 		return nil, err
 	}
 	chains, err := j.rules.Observe(ctx)
-	switch {
-	case isLate(err):
+	if err != nil {
 		for _, o := range want {
-			if isRule(o) {
+			if o.Key().Kind == netstate.KindChain {
 				state.Add(o)
 			}
 		}
-	case err != nil:
-		return nil, err
+		return state, rulesError{err}
 	}
 	state.Merge(chains)
-	return state, err
+	return state, nil
 }
 
-func isRule(o netstate.Object) bool { return o.Key().Kind == netstate.KindChain }
+// rulesError is why nobody knows the firewall's rules. Links and routes are repaired all the same.
+type rulesError struct{ error }
+
+func (e rulesError) Unwrap() error { return e.error }
+
+func isAboutRules(err error) bool { return errors.As(err, &rulesError{}) }
 
 // Apply keeps the plan's order: chains are the last kind, so their changes stand together.
 func (j joined) Apply(ctx context.Context, p netstate.Plan) error {

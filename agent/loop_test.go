@@ -78,6 +78,10 @@ func TestRulesHang(t *testing.T) {
 			t.Errorf("the log does not say that the rules are waited for:\n%s", n.log.String())
 		}
 		release()
+		rules.Kernel.SetFaults(fake.Faults{Observe: func() error { return errors.New("exit status 127") }})
+		n.must(n.kernel.Run("ip route del 10.244.2.0/24"))
+		n.eventually("the route is back, though the program fails", func() bool { return n.state() == whole })
+		rules.Kernel.SetFaults(fake.Faults{})
 		n.eventually("the rules are back", func() bool { return len(deleteAll(t, rules.Kernel)) > 0 && n.ready() })
 	})
 }
@@ -97,12 +101,12 @@ func TestRulesFail(t *testing.T) {
 		rules.err = errors.New("the lock is held")
 		slow := slowRules{rules, make(chan struct{})}
 		k := Join(net, Aside(slow))
-		if _, err := k.Observe(t.Context(), nil); !isLate(err) {
+		if _, err := k.Observe(t.Context(), nil); !isAboutRules(err) {
 			t.Errorf("observe: %v", err)
 		}
 		slow.gate <- struct{}{}
 		synctest.Wait()
-		if _, err := k.Observe(t.Context(), nil); !isLate(err) || !strings.Contains(err.Error(), "the lock is held") {
+		if _, err := k.Observe(t.Context(), nil); !isAboutRules(err) || !strings.Contains(err.Error(), "the lock is held") {
 			t.Errorf("observe again: %v", err)
 		}
 		close(slow.gate)

@@ -298,7 +298,7 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 	for range maxRounds {
 		plan, kept, err := a.compare(ctx, want, synced)
 		switch {
-		case err != nil && !isLate(err) || len(plan) == 0:
+		case err != nil && !isAboutRules(err) || len(plan) == 0:
 			return result{want, plan, kept, err}
 		case applied != nil && slices.Equal(plan, before):
 			return result{want, plan, kept, applied} // to try again at once would not help
@@ -326,13 +326,13 @@ func (a *Agent) apply(ctx context.Context, plan netstate.Plan) error {
 }
 
 // compare returns what to change now. Not changed are gateways that pods need, which it returns
-// too, and objects that someone else keeps changing back; with a lateError, neither are the firewall's rules.
+// too, and objects that someone else keeps changing back; with a rulesError, neither are the firewall's rules.
 func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (netstate.Plan, []keptGateway, error) {
 	have, err := a.Kernel.Observe(ctx, want)
 	if err != nil {
 		err = fmt.Errorf("read the kernel's state: %w", err)
 	}
-	if err != nil && !isLate(err) {
+	if err != nil && !isAboutRules(err) {
 		return nil, nil, err
 	}
 	plan := netstate.Diff(want, have)

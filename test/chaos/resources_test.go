@@ -49,7 +49,9 @@ var resources = []resource{
 		return func() { must(m.T, os.Remove(path)) }
 	}, "no space left on device"},
 	{"disk read-only", func(m *machine) func() {
-		m.run("mount", "-o", "remount,ro", m.node().Dir())
+		testwait.Nil(m, "no file is just being written, and the disk becomes read-only", func() error {
+			return exec.Command("mount", "-o", "remount,ro", m.node().Dir()).Run()
+		})
 		return func() { m.run("mount", "-o", "remount,rw", m.node().Dir()) }
 	}, "read-only file system"},
 	{"log pipe full", func(m *machine) func() { m.fill(); return m.drain }, ""},

@@ -103,6 +103,7 @@ causes: build bin/testreport ## Inject CAUSES_COUNT (1000) random causes of lost
 	TWILL_BIN_DIR=$(CURDIR)/bin bin/testreport -tags soak -count=1 -timeout 0 -v ./test/causes
 
 guest: build bin/testreport ## Draw hosts that Twill is a guest on, for GUEST_TIME (10m), and ask for the host's own life; GUEST_SEED repeats a run
+	.ci/setup
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/guest
 
 test-upgrade: build bin/testreport ## Replace agents by those of TWILL_PREVIOUS (a tag or commit) node by node, and back, under traffic (needs root)

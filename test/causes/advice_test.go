@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -25,7 +26,8 @@ func (t *trial) follow() {
 			return // an entry that nobody confirms is forgotten after some seconds
 		}
 		way := first.names()[0]
-		p.Ask = func(ctx context.Context) (advice.Offer, error) { return t.askTrace(ctx, way.from, way.to) }
+		from, to := t.address(way.from, way.what), t.address(way.to, way.what)
+		p.Ask = func(ctx context.Context) (advice.Offer, error) { return t.askTrace(ctx, from, to) }
 		p.Lost = func(ctx context.Context) []string { return t.lostFor(ctx, way, first) }
 		t.By = "trace " + way.from + " " + way.to
 	}
@@ -34,6 +36,20 @@ func (t *trial) follow() {
 	if err != nil {
 		t.Misled = err.Error()
 	}
+}
+
+// ofIPv6 matches what kinds of traffic are named that are IPv6's: tcp6, udp6 full.
+var ofIPv6 = regexp.MustCompile(`^[a-z]+6`)
+
+// address is the one of a pod by which it was lost: a trace to its name follows IPv4.
+func (t *trial) address(pod, what string) string {
+	for _, p := range t.oracle.pods {
+		if p.ID() == pod {
+			f := map[bool]family{true: ip6, false: ip4}[ofIPv6.MatchString(what)]
+			return addrOf(p.Addrs, f).String()
+		}
+	}
+	return pod
 }
 
 func (t *trial) askDoctor(ctx context.Context) (advice.Offer, error) {

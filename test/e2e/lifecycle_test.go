@@ -142,8 +142,8 @@ func TestLabUnderAnotherMount(t *testing.T) {
 	}
 	cluster{t, again}.matrix()
 	sh("mount --bind /run/netns /run/netns")
-	if found, err := lab.Down(labtest.Dir, spec.Name); err != nil || !found {
-		t.Errorf("down: %v, %v", found, err)
+	if removed, err := lab.Down(labtest.Dir, spec.Name); err != nil || !removed.Found {
+		t.Errorf("down: %v, %v", removed, err)
 	}
 	if left, err := filepath.Glob(host.Dir + "/e2e*"); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
@@ -162,8 +162,8 @@ func TestUpThatFailsLeavesNothing(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
-	if found, err := lab.Down(labtest.Dir, "e2efails"); found || err != nil {
-		t.Errorf("down found something: %v, %v", found, err)
+	if removed, err := lab.Down(labtest.Dir, "e2efails"); removed.Found || err != nil {
+		t.Errorf("down found something: %v, %v", removed, err)
 	}
 	if left, err := filepath.Glob(labtest.Dir + "/e2efails*"); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)

@@ -35,6 +35,13 @@ type aside struct {
 	mu     sync.Mutex
 	began  time.Time // of the call that goes on; zero: there is none
 	before error     // see lateError
+	late   *seen     // by the last call, if nobody had waited for it: the next Observe returns it
+}
+
+// seen is what Observe returns.
+type seen struct {
+	state netstate.State
+	err   error
 }
 
 // Aside returns rules for which nobody waits longer than a quarter of a second: then Observe and Apply return an error,
@@ -42,16 +49,32 @@ type aside struct {
 func Aside(rules Rules) Rules { return &aside{rules: rules, ended: make(chan struct{}, 1)} }
 
 func (s *aside) Observe(ctx context.Context) (netstate.State, error) {
-	var state netstate.State // that of a call that is late is nobody's
-	err := s.call(ctx, func() (err error) { state, err = s.rules.Observe(ctx); return err })
+	if late := s.takeLate(); late != nil {
+		return late.state, late.err
+	}
+	now := &seen{} // written by the call, also when it is late
+	err := s.call(ctx, func() error {
+		now.state, now.err = s.rules.Observe(ctx)
+		return now.err
+	}, now)
 	if err != nil {
 		return nil, err
 	}
-	return state, nil
+	return now.state, nil
 }
 
 func (s *aside) Apply(ctx context.Context, p netstate.Plan) error {
-	return s.call(ctx, func() error { return s.rules.Apply(ctx, p) })
+	s.takeLate() // which is not so any more
+	return s.call(ctx, func() error { return s.rules.Apply(ctx, p) }, nil)
+}
+
+// takeLate returns what a late Observe saw, once.
+func (s *aside) takeLate() *seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	late := s.late
+	s.late = nil
+	return late
 }
 
 // Watch implements Rules.
@@ -77,8 +100,8 @@ func (s *aside) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return all, nil
 }
 
-// call makes a call, and waits for its end with patience.
-func (s *aside) call(ctx context.Context, f func() error) error {
+// call makes a call, and waits for its end with patience. What it sees is kept if it is late.
+func (s *aside) call(ctx context.Context, f func() error, sees *seen) error {
 	s.mu.Lock()
 	if !s.began.IsZero() {
 		defer s.mu.Unlock()
@@ -93,7 +116,7 @@ func (s *aside) call(ctx context.Context, f func() error) error {
 		select {
 		case done <- err:
 		case <-given:
-			s.end(err)
+			s.end(err, sees)
 			notify(s.ended)
 		}
 	}()
@@ -101,7 +124,7 @@ func (s *aside) call(ctx context.Context, f func() error) error {
 	defer timer.Stop()
 	select {
 	case err := <-done:
-		s.end(nil)
+		s.end(nil, nil)
 		return err
 	case <-timer.C:
 	case <-ctx.Done():
@@ -112,9 +135,9 @@ func (s *aside) call(ctx context.Context, f func() error) error {
 	return lateError{began, s.before}
 }
 
-// end notes that a call has ended, and why it failed if nobody has waited for that.
-func (s *aside) end(err error) {
+// end notes that a call has ended, and why it failed or what it saw if nobody has waited for that.
+func (s *aside) end(err error, late *seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began, s.before = time.Time{}, err
+	s.began, s.before, s.late = time.Time{}, err, late
 }

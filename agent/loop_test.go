@@ -86,6 +86,42 @@ func TestRulesHang(t *testing.T) {
 	})
 }
 
+// sluggish is a firewall whose program never hangs and always takes a second.
+type sluggish struct{ *fake.Kernel }
+
+func (s sluggish) Observe(ctx context.Context) (netstate.State, error) {
+	time.Sleep(time.Second)
+	return s.Kernel.Observe(ctx, nil)
+}
+
+func (s sluggish) Apply(ctx context.Context, p netstate.Plan) error {
+	time.Sleep(time.Second)
+	return s.Kernel.Apply(ctx, p)
+}
+
+// TestRulesSlow: a program that always takes longer than anybody waits brings the rules to what is wanted, and keeps them so.
+func TestRulesSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		rules := sluggish{fake.New(netstate.Left{})}
+		n.tune = func(c *Config) { c.Kernel = Join(n.kernel, Aside(rules)) }
+		stop := n.start()
+		defer stop()
+		n.eventually("ready", n.ready)
+		all := len(deleteAll(t, rules.Kernel))
+		if all == 0 {
+			t.Fatal("ready without rules")
+		}
+		must(t, rules.Kernel.Apply(t.Context(), deleteAll(t, rules.Kernel)[1:]))
+		n.eventually("the rules are back", func() bool { return len(deleteAll(t, rules.Kernel)) == all })
+		time.Sleep(5 * time.Minute)
+		if !n.ready() {
+			t.Error("not ready, though all is as wanted")
+		}
+	})
+}
+
 // deleteAll is the plan that deletes what a kernel has of ours.
 func deleteAll(t *testing.T, k *fake.Kernel) netstate.Plan {
 	t.Helper()

@@ -22,6 +22,7 @@ func TestPrometheus(t *testing.T) {
 	s.becomes(`up`, map[string]string{"node1": "1", "node2": "1"}) // and nothing else is scraped
 	s.becomes(`twill_ready`, map[string]string{"node1": "1", "node2": "1"})
 	s.becomes(`twill_peers`, map[string]string{"node1": "1", "node2": "1"})
+	s.becomes(`count by (instance) (twill_pod_addresses_used)`, map[string]string{"node1": "1", "node2": "1"})
 	t.Run("metrics", func(t *testing.T) { server{t, s.client}.metrics() })
 	t.Run("dashboard", func(t *testing.T) { server{t, s.client}.dashboard() })
 	t.Run("rules", func(t *testing.T) { server{t, s.client}.rules() })
@@ -48,6 +49,9 @@ func (s server) becomes(query string, want map[string]string) {
 	})
 }
 
+// noOccasion are metrics without data in this lab, whose store is a file, and the panel that shows them.
+var noOccasion = map[string]bool{"twill_certificate_end_timestamp_seconds": true, "Until leases and certificates end": true}
+
 // metrics: every metric of the list is there, from both agents, and has the type of the list.
 func (s server) metrics() {
 	var types map[string][]struct{ Type string }
@@ -57,6 +61,9 @@ func (s server) metrics() {
 	rows := regexp.MustCompile("(?m)^\\| `(twill_[a-z_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(read(s.T, "Documentation/metrics.md"), -1)
 	for _, row := range rows {
 		name, kind := row[1], row[2]
+		if noOccasion[name] {
+			continue
+		}
 		if len(types[name]) != 1 || types[name][0].Type != kind {
 			s.Errorf("the type of %s is %v, want %s", name, types[name], kind)
 		}
@@ -102,7 +109,7 @@ func (s server) answered(title, query string) {
 	s.Helper()
 	testwait.Nil(s, title+": "+query, func() error {
 		got, err := s.series(query)
-		if err == nil && len(got) == 0 && !strings.HasSuffix(query, " > 0") {
+		if err == nil && len(got) == 0 && !strings.HasSuffix(query, " > 0") && !noOccasion[title] {
 			err = errors.New("it has no data")
 		}
 		return err

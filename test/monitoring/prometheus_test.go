@@ -54,7 +54,7 @@ const deny = "{kind: NetworkPolicy, metadata: {name: deny}, spec: {podSelector: 
 func up(t *testing.T) *lab.Lab {
 	t.Helper()
 	agent := filepath.Join(t.TempDir(), "twilld-open")
-	script := "#!/bin/sh\nexec " + labtest.Spec(lab.Spec{}).Programs.Agent + " \"$@\" --healthz-ip=0.0.0.0\n"
+	script := "#!/bin/sh\nexec " + labtest.Spec(lab.Spec{}).Programs.Agent + " \"$@\" --healthz-ip=0.0.0.0 --reservations-grace=2s --reservations-dir=" + t.TempDir() + "\n"
 	if err := os.WriteFile(agent, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -78,10 +78,10 @@ func TestRulesHang(t *testing.T) {
 			t.Errorf("the log does not say that the rules are waited for:\n%s", n.log.String())
 		}
 		release()
-		rules.Kernel.SetFaults(fake.Faults{Observe: func() error { return errors.New("exit status 127") }})
+		rules.SetFaults(fake.Faults{Observe: func() error { return errors.New("exit status 127") }})
 		n.must(n.kernel.Run("ip route del 10.244.2.0/24"))
 		n.eventually("the route is back, though the program fails", func() bool { return n.state() == whole })
-		rules.Kernel.SetFaults(fake.Faults{})
+		rules.SetFaults(fake.Faults{})
 		n.eventually("the rules are back", func() bool { return len(deleteAll(t, rules.Kernel)) > 0 && n.ready() })
 	})
 }

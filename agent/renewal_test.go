@@ -40,7 +40,7 @@ func TestRunSaysThatItsLeaseEnds(t *testing.T) {
 		store := &ending{reporting: &reporting{}, ends: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)}
 		registry := prometheus.NewRegistry()
 		n.tune = func(c *Config) {
-			store.reporting.Store = c.Store.(*file.Store)
+			store.Store = c.Store.(*file.Store)
 			c.Store, c.Metrics = store, NewMetrics(registry)
 		}
 		stop := n.start()

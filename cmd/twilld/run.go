@@ -27,26 +27,15 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	settings, err := o.settings()
-	if err != nil {
-		return err
-	}
 	begun := &steps.Table{}
 	logCtx, stopLog := context.WithCancel(ctx)
 	defer stopLog()
 	go begun.Log(logCtx, log)
-	end := begun.Begin("waits for " + filepath.Join(filepath.Dir(o.subnetFile), lockName))
-	unlock, err := lockFile(ctx, o.subnetFile, lockTimeout)
-	end()
+	unlock, err := lock(ctx, o, begun)
 	if err != nil {
 		return ignoreDone(ctx, err)
 	}
 	defer unlock()
-	unlockHost, err := lockHost(ctx, settings, lockTimeout)
-	if err != nil {
-		return ignoreDone(ctx, err)
-	}
-	defer unlockHost()
 	signalled := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -89,6 +78,25 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	log.Info("twilld ends, the data path stays", "node", p.config.Node)
 	return err
+}
+
+// lock keeps other agents from this one's files and network namespace.
+func lock(ctx context.Context, o *options, begun *steps.Table) (unlock func(), err error) {
+	settings, err := o.settings()
+	if err != nil {
+		return nil, err
+	}
+	defer begun.Begin("waits for " + filepath.Join(filepath.Dir(o.subnetFile), lockName))()
+	unlockFile, err := lockFile(ctx, o.subnetFile, lockTimeout)
+	if err != nil {
+		return nil, err
+	}
+	unlockHost, err := lockHost(ctx, settings, lockTimeout)
+	if err != nil {
+		unlockFile()
+		return nil, err
+	}
+	return func() { unlockHost(); unlockFile() }, nil
 }
 
 // ignoreDone returns nil for an error that comes after the signal.

@@ -171,7 +171,3 @@ func reservationsDir(c conf) string {
 	}
 	return filepath.Join(dir, cmp.Or(c.Name, "cbr0"))
 }
-
-func in(a netip.Addr, subnets []netip.Prefix) bool {
-	return slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Masked().Contains(a) })
-}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,6 +120,34 @@ func TestRulesSlow(t *testing.T) {
 		if !n.ready() {
 			t.Error("not ready, though all is as wanted")
 		}
+	})
+}
+
+// TestRulesHangBesideRefusal: that the kernel refuses the path to a peer hides from nobody that the rules are unknown.
+func TestRulesHangBesideRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		rules := &hanging{Kernel: fake.New(netstate.Left{})}
+		n.tune = func(c *Config) { c.Kernel = Join(n.kernel, Aside(rules)) }
+		n.kernel.SetFaults(fake.Faults{Change: func(c netstate.Change) error {
+			if r, ok := c.Want.(netstate.Route); ok && r.Dst.String() == "10.244.2.0/24" {
+				return syscall.EINVAL
+			}
+			return nil
+		}})
+		release := rules.hang()
+		stop := n.start()
+		defer stop()
+		time.Sleep(unreadyAfter / 2)
+		if n.ready() {
+			t.Error("ready, and no rule was ever written")
+		}
+		if n.logs("the firewall's rules have been waited for") == 0 {
+			t.Errorf("the log does not say that the rules are waited for:\n%s", n.log.String())
+		}
+		release()
+		n.eventually("ready without the path to one peer", n.ready)
 	})
 }
 

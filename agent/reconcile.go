@@ -261,7 +261,7 @@ type result struct {
 // degraded reports whether the node's data path as a whole does not work, as opposed to the path to
 // some peers or to a leftover that cannot be deleted.
 func (r result) degraded() bool {
-	if r.err != nil && len(r.left) == 0 {
+	if r.err != nil && len(r.left) == 0 || isAboutRules(r.err) {
 		return true // not even read back
 	}
 	entries := 0
@@ -301,7 +301,7 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 		case err != nil && !isAboutRules(err) || len(plan) == 0:
 			return result{want, plan, kept, err}
 		case applied != nil && slices.Equal(plan, before):
-			return result{want, plan, kept, applied} // to try again at once would not help
+			return result{want, plan, kept, errors.Join(err, applied)} // to try again at once would not help
 		}
 		if applied = a.apply(ctx, plan); applied == nil {
 			a.loop.contention.record(plan, time.Now())

@@ -48,7 +48,7 @@ func (a *Agent) logPlan(plan netstate.Plan, took time.Duration, err error) {
 	}
 }
 
-// logResult logs why the kernel is not as wanted. The cause is the first object that is left.
+// logResult logs why the kernel is not as wanted. The cause is the first object that is left, or that nobody knows the rules.
 func (a *Agent) logResult(r result) {
 	if r.err == nil {
 		return
@@ -57,7 +57,7 @@ func (a *Agent) logResult(r result) {
 	a.history.add(Event{Kind: "error", Text: first})
 	args := []any{"node", a.Node, "err", first, "more_errors", more}
 	const what = "bring the kernel to the wanted state"
-	if len(r.left) == 0 {
+	if len(r.left) == 0 || isAboutRules(r.err) {
 		a.causes.Error(a.Log, what, errors.New(first), "node", a.Node)
 		return
 	}

@@ -41,13 +41,22 @@ func (o Options) tls() (*tls.Config, error) {
 		}
 	}
 	if o.KeyFile != "" {
-		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		cert, err := keyPair(o.CertFile, o.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("read etcd-certfile and etcd-keyfile: %w", err)
 		}
 		config.Certificates = []tls.Certificate{cert}
 	}
 	return config, nil
+}
+
+func keyPair(certFile, keyFile string) (tls.Certificate, error) {
+	cert, err := smallfile.Read(certFile, smallfile.MB)
+	key, err2 := smallfile.Read(keyFile, smallfile.MB)
+	if err := errors.Join(err, err2); err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }
 
 // Certificates implements subnet.Certified.

@@ -281,3 +281,32 @@ func TestCredentials(t *testing.T) {
 		})
 	}
 }
+
+// TestPipe: a pipe in the place of a file is an error at once, and no handshake waits for who writes to it.
+func TestPipe(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := controlplanetest.NewAuthority(t, "first").Issue(t, "twilld", future)
+	for name, content := range map[string][]byte{"client.crt": cert, "client.key": key} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, o := range map[string]Options{
+		"etcd-certfile": {CertFile: pipe, KeyFile: filepath.Join(dir, "client.key")},
+		"etcd-keyfile":  {CertFile: filepath.Join(dir, "client.crt"), KeyFile: pipe},
+	} {
+		said := make(chan error, 1)
+		go func() {
+			_, err := o.tls()
+			said <- err
+		}()
+		testwait.Until(t, flag+" that is a pipe is an error", func() bool { return len(said) > 0 })
+		if err := <-said; err == nil || !strings.Contains(err.Error(), pipe+": it is a named pipe") {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+}

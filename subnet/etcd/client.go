@@ -161,14 +161,15 @@ func (e missingError) Unwrap() error { return e.error }
 
 // failed wraps an error with the operation and the endpoints. It is an outageError unless etcd refused the request.
 func (s *Store) failed(operation string, err error) error {
-	if cause := s.unreached.Load(); cause != nil && !strings.Contains(err.Error(), (*cause).Error()) {
+	var answer rpctypes.EtcdError
+	answered := errors.As(err, &answer)
+	if cause := s.unreached.Load(); cause != nil && !answered && !strings.Contains(err.Error(), (*cause).Error()) {
 		err = fmt.Errorf("%w: %w", *cause, err) // which else would not be said
 	}
 	wrapped := fmt.Errorf("%s at etcd %s: %w", operation, strings.Join(s.options.Endpoints, ","), err)
-	var refused rpctypes.EtcdError
 	// An old auth revision is also InvalidArgument, but goes away with the next token.
-	if errors.As(err, &refused) && !errors.Is(err, rpctypes.ErrAuthOldRevision) {
-		switch refused.Code() {
+	if answered && !errors.Is(err, rpctypes.ErrAuthOldRevision) {
+		switch answer.Code() {
 		case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
 			return wrapped
 		}

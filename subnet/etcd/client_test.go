@@ -2,9 +2,13 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
@@ -68,5 +72,26 @@ func TestOutageSaysWhy(t *testing.T) {
 	_, err = s.Config(ctx)
 	if !IsOutage(err) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v, want that the connection was refused", err)
+	}
+}
+
+// TestAnswerSaysWhy: what etcd itself answers has no cause in another endpoint that is away.
+func TestAnswerSaysWhy(t *testing.T) {
+	store, err := New(Options{Endpoints: []string{"http://127.0.0.1:1", startServer(t).url}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	client, err := store.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Get(t.Context(), "key", clientv3.WithRev(1<<40))
+	if !errors.Is(err, rpctypes.ErrFutureRev) {
+		t.Fatalf("etcd says %v", err)
+	}
+	testwait.Until(t, "the other endpoint is found to be away", func() bool { return store.unreached.Load() != nil })
+	if text := store.failed("read", err).Error(); strings.Contains(text, "connection refused") {
+		t.Errorf("%q: want what etcd answered alone", text)
 	}
 }

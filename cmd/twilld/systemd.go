@@ -87,12 +87,17 @@ func (m *serviceManager) now(a *agent.Agent) (status string, alive bool) {
 	return "the node is ready", a.Alive() == nil
 }
 
-// send sends one datagram. Of a manager that does not listen nothing can be said to it; it sees the process itself.
+// sendLimit is how long a datagram waits for room in the manager's queue: twilld ends also if nobody reads it.
+const sendLimit = time.Second
+
+// send sends one datagram. To a manager that does not listen nothing can be said; it sees the process itself.
 func (m *serviceManager) send(state string) {
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: m.socket, Net: "unixgram"})
 	if err != nil {
 		return
 	}
 	defer conn.Close()
-	_, _ = conn.Write([]byte(state))
+	if conn.SetWriteDeadline(time.Now().Add(sendLimit)) == nil {
+		_, _ = conn.Write([]byte(state))
+	}
 }

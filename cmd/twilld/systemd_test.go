@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/internal/testwait"
 )
@@ -122,6 +124,38 @@ func TestNotify(t *testing.T) {
 	stop()
 	if m.said("READY=1") {
 		t.Errorf("READY without a lease: %q", m.all)
+	}
+}
+
+// TestNotifyNobody: a service manager that reads nothing any more keeps twilld from nothing, and not from ending.
+func TestNotifyNobody(t *testing.T) {
+	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
+	conn, err := net.ListenUnixgram("unixgram", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	other, err := net.DialUnix("unixgram", nil, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for err == nil { // until its queue is full
+		if err = other.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err == nil {
+			_, err = other.Write([]byte("WATCHDOG=1"))
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	m := serviceManager{socket: at.Name, starting: func() (string, bool) { return "starts", false }}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- m.follow(ctx) }()
+	testwait.Until(t, "it ends", func() bool { return len(ended) > 0 })
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,16 +96,16 @@ func TestOneLineACause(t *testing.T) {
 		stop := n.start()
 		n.eventually("ready", n.ready)
 		before := strings.Count(n.log.String(), "\n")
-		tries := 0
+		var tried atomic.Int32
 		n.kernel.SetFaults(fake.Faults{Change: func(c netstate.Change) error {
 			if c.Key().Name != "flannel.1" {
 				return nil
 			}
-			tries++
-			return fmt.Errorf("try %d: another device has its VNI", tries)
+			return fmt.Errorf("try %d: another device has its VNI", tried.Add(1))
 		}})
 		n.must(n.kernel.Run("ip link del flannel.1"))
 		time.Sleep(time.Minute)
+		tries := tried.Load()
 		if lines := n.logs(`msg="bring the kernel to the wanted state"`); lines != 3 || tries < 10 {
 			t.Errorf("%d tries are %d lines, want 3", tries, lines)
 		}

@@ -49,8 +49,8 @@ type Options struct {
 	// Waiting, if set, is called when a task of the store is held up: once for each new reason, and with a nil error
 	// when it succeeds again. Tasks are "find the node's name", "acquire the lease", "watch nodes", "read nodes",
 	// "watch Lease objects", "take leases from Lease objects", "publish the lease", "publish Lease objects",
-	// "set NetworkUnavailable", "compare what the API server says of this node" and "record an event". Calls come from several goroutines, one at a time, and must
-	// return quickly.
+	// "set NetworkUnavailable", "compare what the API server says of this node" and "record an event". Calls come from
+	// several goroutines, one at a time, and must return quickly.
 	Waiting func(task string, err error)
 }
 

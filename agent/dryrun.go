@@ -96,17 +96,18 @@ func (a *Agent) firstSnapshot(ctx context.Context) (subnet.Snapshot, error) {
 	return subnet.Snapshot{}, errors.Join(fmt.Errorf("the store was not in sync within %s", planTimeout), err)
 }
 
-// Cleanup deletes everything of Twill's from a kernel and returns what was deleted.
+// Cleanup deletes everything of Twill's from a kernel and returns what was deleted. Links and routes go also while nobody
+// knows the firewall's rules.
 func Cleanup(ctx context.Context, k Kernel) (netstate.Plan, error) {
 	var done netstate.Plan
 	for range maxRounds {
-		have, err := k.Observe(ctx, nil)
-		if err != nil {
-			return done, err
+		have, unknown := k.Observe(ctx, nil)
+		if unknown != nil && !isAboutRules(unknown) {
+			return done, unknown
 		}
 		plan := netstate.Diff(nil, have)
 		if len(plan) == 0 {
-			return done, nil
+			return done, unknown
 		}
 		if err := k.Apply(ctx, plan); err != nil {
 			return done, err

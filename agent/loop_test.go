@@ -159,6 +159,21 @@ func deleteAll(t *testing.T, k *fake.Kernel) netstate.Plan {
 	return netstate.Diff(nil, have)
 }
 
+// TestCleanupWithoutRules: what is not the firewall's goes also where its program fails, and the error says so.
+func TestCleanupWithoutRules(t *testing.T) {
+	_, rules := halves()
+	rules.err = errors.New("exit status 127")
+	net := fake.New(netstate.Left{})
+	must(t, net.Apply(t.Context(), netstate.Plan{{Want: netstate.Bridge{Name: "cni0", MTU: 1450, Up: true}}}))
+	plan, err := Cleanup(t.Context(), Join(net, rules))
+	if len(plan) == 0 || !isAboutRules(err) {
+		t.Errorf("deleted %s, %v", plan, err)
+	}
+	if left := deleteAll(t, net); len(left) > 0 {
+		t.Errorf("left %s", left)
+	}
+}
+
 // TestRulesFail: what a program said of which nobody waited for the end is an error all the same.
 func TestRulesFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -28,7 +28,8 @@ func lockFile(ctx context.Context, subnetFile string, timeout time.Duration) (un
 		return nil, fmt.Errorf("--subnet-file %s cannot be written: %w", subnetFile, err)
 	}
 	path := filepath.Join(dir, lockName)
-	f, err := os.Open(path) // without writing: a disk that takes nothing must not stop an agent that repairs the kernel
+	// Without writing: a disk that takes nothing must not stop an agent that repairs the kernel. A pipe would be waited for.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		f, err = os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
 	}

@@ -29,7 +29,7 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 		err = errors.New("it is a link: want a regular file")
 	}
 	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	data, err := readAll(fd, limit)
 	if err = errors.Join(err, syscall.Close(fd)); err != nil {

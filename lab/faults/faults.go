@@ -168,7 +168,6 @@ func All() []Fault {
 		wayFaults,
 		fileFaults,
 		leaseFaults,
-		sharedFaults,
 		processFaults,
 		connectionFaults,
 		distantFaults,
@@ -177,6 +176,7 @@ func All() []Fault {
 		policyFaults,
 		kernelFaults,
 		abuseFaults,
+		sharedFaults,
 	)
 }
 

@@ -76,14 +76,6 @@ var fileFaults = []Fault{
 		Undo:        unreserve,
 	},
 	{
-		Name:        "range-nearly-full",
-		IPv4:        true,
-		Finding:     "range-nearly-full",
-		Description: "nine tenths of the node's addresses are reserved",
-		Inject:      reserve(235),
-		Undo:        unreserve,
-	},
-	{
 		Name:        "reservations-leaked",
 		IPv4:        true,
 		Finding:     "reservations-leaked",

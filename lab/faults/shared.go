@@ -13,8 +13,17 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// sharedFaults are what comes of what a node shares with others: its files, its name, its networks and the way to peers.
+// sharedFaults are what comes of what a node and its pods share with others: addresses, files, its name, its networks and
+// the way to peers. They are the last, since a fault's place decides in which lab make test injects it.
 var sharedFaults = []Fault{
+	{
+		Name:        "range-nearly-full",
+		IPv4:        true,
+		Finding:     "range-nearly-full",
+		Description: "nine tenths of the node's addresses are reserved",
+		Inject:      reserve(235),
+		Undo:        unreserve,
+	},
 	{
 		Name:        "env-contended",
 		Finding:     "file-contended",
@@ -45,7 +54,7 @@ var sharedFaults = []Fault{
 		Name:        "underlay-below-ipv6",
 		Finding:     "family-left-out",
 		Description: "the underlay's MTU is set to 1290, which leaves less than IPv6 needs within a tunnel",
-		Backends:    overlays,
+		Backends:    []string{"vxlan", "ipip"},
 		IPv6:        true,
 		Inject:      script("ip link set {eth} mtu 1290"),
 		Undo:        script("ip link set {eth} mtu 1500"),

@@ -71,7 +71,7 @@ var arrows = []struct {
 	from string
 	to   []string
 }{
-	{"subnet", []string{"netstate", "internal/certs", "internal/jsonobject", "internal/smallfile"}},
+	{"subnet", []string{"netstate", "internal/jsonobject", "internal/smallfile"}},
 	{"subnet/...", []string{"subnet", "netstate", "internal/atomicfile", "internal/certs", "internal/kubeclient", "internal/redial",
 		"internal/smallfile"}},
 	{"netstate", nil},
@@ -165,8 +165,7 @@ func checkStandardOnly(t *testing.T, own []pkg, standard map[string]bool) {
 			continue
 		}
 		for _, d := range p.Deps {
-			if !standard[d] && d != module+"netstate" && d != module+"internal/certs" && d != module+"internal/jsonobject" &&
-				d != module+"internal/smallfile" {
+			if !standard[d] && d != module+"netstate" && d != module+"internal/jsonobject" && d != module+"internal/smallfile" {
 				t.Errorf("%s depends on %s: it may use netstate and the standard library only", p.ImportPath, d)
 			}
 		}

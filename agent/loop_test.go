@@ -90,13 +90,15 @@ func TestRulesHang(t *testing.T) {
 // sluggish is a firewall whose program never hangs and always takes a second.
 type sluggish struct{ *fake.Kernel }
 
+func (sluggish) think() { <-time.NewTimer(time.Second).C }
+
 func (s sluggish) Observe(ctx context.Context) (netstate.State, error) {
-	time.Sleep(time.Second)
+	s.think()
 	return s.Kernel.Observe(ctx, nil)
 }
 
 func (s sluggish) Apply(ctx context.Context, p netstate.Plan) error {
-	time.Sleep(time.Second)
+	s.think()
 	return s.Kernel.Apply(ctx, p)
 }
 

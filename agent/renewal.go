@@ -19,6 +19,12 @@ const (
 	mostUnrenewed = 1
 )
 
+// certified is a Store that may use certificates. It is no interface of package subnet, which the CNI plugin has, too.
+type certified interface {
+	// Certificates returns those that there are now, and why others cannot be read.
+	Certificates() ([]certs.Certificate, error)
+}
+
 // renewals is what was seen last of what ends unless somebody renews it.
 type renewals struct {
 	mu   sync.Mutex
@@ -88,7 +94,7 @@ func (a *Agent) noteRenewal() {
 }
 
 func (a *Agent) noteCertificates() {
-	s, ok := a.Store.(subnet.Certified)
+	s, ok := a.Store.(certified)
 	if !ok {
 		return
 	}

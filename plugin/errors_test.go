@@ -63,11 +63,9 @@ func TestBrokenStore(t *testing.T) {
 		name, file string // a directory, or below one that is a file
 		add, del   string // words of the errors; "": it succeeds
 		code       uint   // of ADD's
-		status     string
 		dir        bool
 	}{
-		{name: "networks", file: "../../networks", add: "reserve an address: mkdir ", code: 5,
-			status: "read the reservations in "},
+		{name: "networks", file: "../../networks", add: "reserve an address: mkdir ", code: 5},
 		{name: "index", file: indexDir, add: "reserve an address in ", code: 5},
 		{name: "lock", file: "lock", dir: true, add: "reserve an address: open ", code: 5},
 		{name: "a pending file", file: indexDir + "/" + strings.Replace(index("a"), "addons", "0/x", 1), dir: true,
@@ -101,8 +99,8 @@ func TestBrokenStore(t *testing.T) {
 				}
 			}
 			status := n.call("STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"})).failed
-			if (status != nil) != (tt.status != "") || status != nil && !strings.Contains(status.Msg, tt.status) {
-				t.Errorf("STATUS: %v, want %q", status, tt.status)
+			if status != nil {
+				t.Errorf("STATUS speaks of the node's network, which is fine: %v", status)
 			}
 			del := n.call("DEL", "a", "", n.config(nil)).failed
 			if (del != nil) != (tt.del != "") || del != nil && !strings.Contains(del.Msg, tt.del) {

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/twill-net/twill/internal/certs"
 )
 
 // Store keeps the leases of a cluster. Every Store passes the suite in storetest.
@@ -70,12 +68,6 @@ type Renewer interface {
 	// Renewal returns when the acquired lease ends, the zero time if it does not by itself, and how many attempts in a
 	// row have failed since it was to be renewed.
 	Renewal() (ends time.Time, failed int)
-}
-
-// Certified is a Store that may use certificates.
-type Certified interface {
-	// Certificates returns those that there are now, and why others cannot be read.
-	Certificates() ([]certs.Certificate, error)
 }
 
 // Redialer is a Store that has connections to a server.

@@ -1,10 +1,11 @@
 package ipam
 
 import (
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"math"
-	"math/big"
+	"math/bits"
 	"net/netip"
 	"strings"
 
@@ -104,18 +105,25 @@ func (s RangeSet) offers(a netip.Addr) bool {
 
 // size returns how many addresses pods can have of the set, at most math.MaxInt32.
 func (s RangeSet) size() int {
-	count := new(big.Int)
+	count := 0
 	for _, r := range s {
-		first, last := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
-		count.Add(count, last.Sub(last, first)).Add(count, big.NewInt(1))
+		count += distance(r.First, r.Last) + 1
 		if !r.Gateway.Less(r.First) && !r.Last.Less(r.Gateway) {
-			count.Sub(count, big.NewInt(1))
+			count--
 		}
 	}
-	if count.Cmp(big.NewInt(math.MaxInt32)) > 0 {
+	return min(count, math.MaxInt32)
+}
+
+// distance returns by how much b is larger than a, at most math.MaxInt32.
+func distance(a, b netip.Addr) int {
+	x, y := a.As16(), b.As16()
+	low, borrow := bits.Sub64(binary.BigEndian.Uint64(y[8:]), binary.BigEndian.Uint64(x[8:]), 0)
+	high, _ := bits.Sub64(binary.BigEndian.Uint64(y[:8]), binary.BigEndian.Uint64(x[:8]), borrow)
+	if high > 0 || low > math.MaxInt32 {
 		return math.MaxInt32
 	}
-	return int(count.Int64())
+	return int(low)
 }
 
 // after yields every address that a pod can have once, the one after last first, then round: an address is

@@ -30,9 +30,8 @@ import (
 )
 
 var (
-	_ subnet.Certified = (*Store)(nil)
-	_ subnet.Redialer  = (*Store)(nil)
-	_ subnet.Renewer   = (*Store)(nil)
+	_ subnet.Redialer = (*Store)(nil)
+	_ subnet.Renewer  = (*Store)(nil)
 )
 
 // Store is a subnet.Store on etcd.

@@ -59,7 +59,7 @@ func keyPair(certFile, keyFile string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// Certificates implements subnet.Certified.
+// Certificates returns those of the flags.
 func (s *Store) Certificates() (all []certs.Certificate, err error) {
 	for _, f := range []struct {
 		flag, path string

@@ -62,7 +62,6 @@ var (
 	_ subnet.Excluder     = (*Store)(nil)
 	_ subnet.Locator      = (*Store)(nil)
 	_ subnet.Redialer     = (*Store)(nil)
-	_ subnet.Certified    = (*Store)(nil)
 )
 
 // Store keeps leases in Node objects.
@@ -130,7 +129,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 // Redial implements subnet.Redialer.
 func (s *Store) Redial() { s.api.Redial() }
 
-// Certificates implements subnet.Certified.
+// Certificates returns those of the kubeconfig.
 func (s *Store) Certificates() ([]certs.Certificate, error) { return s.api.Certificates() }
 
 // Client returns what the store makes its calls with, for others that call the same API server.

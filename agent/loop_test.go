@@ -90,15 +90,20 @@ func TestRulesHang(t *testing.T) {
 // sluggish is a firewall whose program never hangs and always takes a second.
 type sluggish struct{ *fake.Kernel }
 
-func (sluggish) think() { <-time.NewTimer(time.Second).C }
+func (sluggish) think(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+}
 
 func (s sluggish) Observe(ctx context.Context) (netstate.State, error) {
-	s.think()
+	s.think(ctx)
 	return s.Kernel.Observe(ctx, nil)
 }
 
 func (s sluggish) Apply(ctx context.Context, p netstate.Plan) error {
-	s.think()
+	s.think(ctx)
 	return s.Kernel.Apply(ctx, p)
 }
 

@@ -23,8 +23,11 @@ const (
 	healthPort = 10256
 	// grace is how long an agent may take to end.
 	grace = 5 * time.Second
-	// readyLimit is how long an agent may take to have a lease and a data path.
-	readyLimit = 30 * time.Second
+	// readyLimit is how long an agent may take to have a lease and a data path. It ends only what hangs: on a busy
+	// machine without hardware for virtual ones, half a minute is not enough.
+	readyLimit = 2 * time.Minute
+	// quietWait is how long a wait may take before the lab says what it waits for.
+	quietWait = 2 * time.Second
 )
 
 // agentPath is the node's agent binary.
@@ -99,11 +102,15 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	var last error
+	quiet := time.Now().Add(quietWait)
 	err := poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		if !n.AgentRunning() {
 			return false, errors.New("it has ended")
 		}
-		last = n.ready(ctx)
+		if last = n.ready(ctx); last != nil && time.Now().After(quiet) {
+			n.lab.progress(fmt.Sprintf("%s: waiting for the agent: %v", n.Name, last))
+			quiet = time.Now().Add(10 * quietWait)
+		}
 		return last == nil, nil
 	})
 	if err != nil {

@@ -80,7 +80,15 @@ var resources = []resource{
 		}
 	}, ""},
 	{"processes", func(m *machine) func() {
-		return m.limit("pids", "pids.max", "max", func(now string) string { return now })
+		return m.limit("pids", "pids.max", "max", func(dir string) string {
+			now, err := os.ReadFile(filepath.Join(dir, "pids.current"))
+			must(m.T, err)
+			return strings.TrimSpace(string(now))
+		})
+	}, ""},
+	{"memory", func(m *machine) func() {
+		// What it has already is not counted.
+		return m.limit("memory", "memory.limit_in_bytes", "-1", func(string) string { return strconv.Itoa(moreMemory) })
 	}, ""},
 	{"descriptors", func(m *machine) func() {
 		var before unix.Rlimit
@@ -92,17 +100,18 @@ var resources = []resource{
 	}, ""},
 }
 
-// limit puts the agent into a control group that allows it no more than it has now.
-func (m *machine) limit(controller, file, none string, allowed func(now string) string) (giveBack func()) {
+// moreMemory is how many bytes the agent may take when there is no memory.
+const moreMemory = 8 << 20
+
+// limit puts the agent into a control group that allows it no more than allowed, which is told the group's directory.
+func (m *machine) limit(controller, file, none string, allowed func(dir string) string) (giveBack func()) {
 	dir := filepath.Join("/sys/fs/cgroup", controller, "twill-chaos-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		m.Logf("%s is not taken away: %v", controller, err) // a machine without version 1 of control groups
 		return func() {}
 	}
 	must(m.T, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(m.process.PID)), 0o600))
-	now, err := os.ReadFile(filepath.Join(dir, controller+".current"))
-	must(m.T, err)
-	must(m.T, os.WriteFile(filepath.Join(dir, file), []byte(allowed(strings.TrimSpace(string(now)))), 0o600))
+	must(m.T, os.WriteFile(filepath.Join(dir, file), []byte(allowed(dir)), 0o600))
 	return func() {
 		must(m.T, os.WriteFile(filepath.Join(dir, file), []byte(none), 0o600))
 		must(m.T, os.WriteFile(filepath.Join("/sys/fs/cgroup", controller, "cgroup.procs"), []byte(strconv.Itoa(m.process.PID)), 0o600))

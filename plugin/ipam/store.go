@@ -83,7 +83,7 @@ func (s Store) reserve(pending string, a netip.Addr, other []Store) (bool, error
 	// Afterwards: other networks have locks of their own, and of two that take a at once neither would see
 	// the other's.
 	for _, o := range other {
-		if _, has := o.holder(a); has {
+		if o.mayHold(a) {
 			return false, os.Remove(s.file(a))
 		}
 	}
@@ -110,6 +110,12 @@ func (s Store) Has(o Owner, a netip.Addr) bool {
 func (s Store) holder(a netip.Addr) (Owner, bool) {
 	content, _ := readRegular(s.file(a))
 	return parseOwner(content), len(content) > 0
+}
+
+// mayHold reports whether somebody may have a in this store: also a file that cannot be read now keeps a from others.
+func (s Store) mayHold(a netip.Addr) bool {
+	info, err := os.Lstat(s.file(a))
+	return err == nil && info.Mode().IsRegular() && info.Size() > 0
 }
 
 // OwnerOf returns who has a here or in another network's store, and reports whether anybody has.

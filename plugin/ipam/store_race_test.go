@@ -53,3 +53,25 @@ func TestNetworksAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreadableNeighbour: an address whose file in another network's store cannot be read is given to nobody.
+func TestUnreadableNeighbour(t *testing.T) {
+	networks, a := t.TempDir(), netip.MustParseAddr("10.244.0.2")
+	own, other := Store(filepath.Join(networks, "cbr0")), Store(filepath.Join(networks, "net1"))
+	for _, s := range []Store{own, other} {
+		if err := os.Mkdir(string(s), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pending := filepath.Join(string(own), "pending")
+	if err := os.WriteFile(pending, []byte("a pod"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// More than is read of a reservation.
+	if err := os.WriteFile(other.file(a), make([]byte, mostRead+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := own.reserve(pending, a, own.Neighbours()); got || err != nil {
+		t.Errorf("reserve: %t, %v", got, err)
+	}
+}

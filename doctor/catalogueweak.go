@@ -174,7 +174,7 @@ var weakKinds = map[kind]Kind{
 	conntrackFull: {ID: "conntrack-full", Severity: Risk,
 		Title: "the connection tracking table is nearly full",
 		Why:   "new connections are dropped at random",
-		Fix:   "sysctl -w net.netfilter.nf_conntrack_max=…",
+		Fix:   "sysctl -w net.netfilter.nf_conntrack_max=…, on the machine itself: no container's network namespace sets it",
 		See:   "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max"},
 	kubeProxyCIDR: {ID: "kube-proxy-cidr", Severity: Risk,
 		Title: "kube-proxy has another cluster CIDR",

@@ -46,6 +46,7 @@ type Facts struct {
 	Paths         []Path
 	ByUnderlay    bool // packets to peers leave through the underlay by whatever route there is: the cloud's router knows the way
 	Sysctls       map[string]string
+	SizedOutside  bool // only the machine's first network namespace, which this is not, sets the connection table's size
 	Chains        []rules.Chain
 	ChainsUnread  bool // not all of Chains could be read
 	CNI           CNI

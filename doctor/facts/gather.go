@@ -93,7 +93,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 	if err := g.cutOff(ctx); err != nil {
 		g.unread("pods without an interface", err)
 	}
-	f.Sysctls = sysctls(g.sysctlNames())
+	f.Sysctls, f.SizedOutside = sysctls(g.sysctlNames()), isReadOnly(connectionsMax)
 	_, withIPv6 := f.Lease.Network.Pool(netstate.IPv6)
 	chains, unread := chains(withIPv6)
 	f.Chains, f.ChainsUnread, f.Unread = chains, len(unread) > 0, append(f.Unread, unread...)
@@ -400,11 +400,13 @@ func (g *gathering) portOwner() {
 	}
 }
 
+const connectionsMax = "net/netfilter/nf_conntrack_max"
+
 // sysctlNames returns the parameters that checks ask for.
 func (g *gathering) sysctlNames() []string {
 	names := []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/rp_filter",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables",
-		"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"}
+		"net/netfilter/nf_conntrack_count", connectionsMax}
 	for _, dev := range g.Forwarders() {
 		names = append(names, "net/ipv4/conf/"+dev+"/forwarding", "net/ipv4/conf/"+dev+"/rp_filter")
 	}

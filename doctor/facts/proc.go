@@ -30,6 +30,12 @@ func sysctls(names []string) map[string]string {
 	return values
 }
 
+// isReadOnly reports whether nobody may write a parameter here, not even root.
+func isReadOnly(name string) bool {
+	info, err := os.Stat(filepath.Join("/proc/sys", name))
+	return err == nil && info.Mode()&0o222 == 0
+}
+
 // mayLook returns an error if the kernel does not show the calling thread its rules: what cannot be seen would be taken for
 // missing.
 func mayLook() error {

@@ -87,7 +87,7 @@ func (a *applier) alone(c netstate.Change) error {
 		if err := a.do(netstate.Change{Was: c.Was}); err != nil {
 			return err
 		}
-		err = a.do(c)
+		err = a.do(netstate.Change{Want: c.Want})
 	}
 	return explainGateway(want, err)
 }
@@ -100,14 +100,18 @@ func (a *applier) do(c netstate.Change) error {
 	if c.Want == nil {
 		return ignoreAbsent(err)
 	}
-	if route, ok := c.Want.(netstate.Route); ok && errors.Is(err, unix.EEXIST) && a.appends(route) {
+	if errors.Is(err, unix.EEXIST) && a.appends(c) {
 		return nil // the kernel has made it for the address meanwhile
 	}
 	return err
 }
 
-// appends reports whether a route goes behind another device's, which to replace would take its network away.
-func (a *applier) appends(r netstate.Route) bool { return a.filter.Load().foreign[r.Key()] }
+// appends reports whether a route goes behind another device's, which to replace would take its network away. What is
+// replaced is the first: if that is ours, the new one takes its place, and packets go on as before.
+func (a *applier) appends(c netstate.Change) bool {
+	first, foreign := a.filter.Load().foreign[c.Key()]
+	return foreign && (first || c.Was == nil)
+}
 
 // replaced reports whether the plan puts another entry in the place of one that it deletes: a unicast MAC has only one,
 // so the old one is gone. One with a group of destinations stays (seen on 6.18).

@@ -3,6 +3,7 @@ package kernel
 import (
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,46 @@ func TestConnectedRouteOfOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRouteBeforeConnectedOne: a route of ours that is older than another device's network stays before it when it changes,
+// and what is new goes behind it. The network keeps its own route.
+func TestRouteBeforeConnectedOne(t *testing.T) {
+	h := fresh(t)
+	k := h.Kernel.(*Kernel)
+	run(t, h, "ip link add up0 type bridge", "ip addr add 192.0.2.1/24 dev up0", "ip link set up0 up", "ip link add lan0 type bridge",
+		"ip link add p0 type veth peer name p1", "ip link set p0 master lan0 up", "ip link set p1 up")
+	to := func(gateway string) netstate.State {
+		return netstate.NewState(netstate.Route{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr(gateway), Dev: "up0",
+			Protocol: netstate.Protocol})
+	}
+	routed := func(when string, want ...string) {
+		t.Helper()
+		out, err := exec.Command("ip", "-4", "route", "show", "10.244.2.0/24").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range strings.Lines(string(out)) {
+			_, dev, _ := strings.Cut(line, " dev ")
+			got = append(got, strings.Fields(dev)[0])
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s the routes lead to %v, want %v:\n%s", when, got, want, out)
+		}
+	}
+	settle(t, k, to("192.0.2.2"))
+	run(t, h, "ip link set lan0 up", "ip addr add 10.244.2.99/24 dev lan0")
+	routed("at first", "up0", "lan0")
+	settle(t, k, to("192.0.2.3"))
+	routed("after a change", "up0", "lan0")
+	run(t, h, "ip route del 10.244.2.0/24 dev up0")
+	settle(t, k, to("192.0.2.3"))
+	routed("after a loss", "lan0", "up0")
+	settle(t, k, to("192.0.2.2"))
+	routed("after a change of what is behind", "lan0", "up0")
+	settle(t, k, netstate.State{})
+	routed("at the end", "lan0")
 }
 
 // TestForgedConnectedRoute: a route that only says that the kernel made it is in our way, and goes.

@@ -24,7 +24,8 @@ type filter struct {
 	marks map[int]netstate.Port          // how the plugin made the wanted ports, by index
 	pods  map[netstate.MAC]netstate.Port // the same by the pods' addresses
 
-	foreign map[netstate.Key]bool // slots of routes in which another device's connected route stands
+	// foreign are the slots of routes in which another device's connected route stands, and whether one is the first there.
+	foreign map[netstate.Key]bool
 
 	want    netstate.State
 	mu      sync.Mutex

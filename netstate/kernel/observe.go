@@ -159,7 +159,7 @@ func (o *observation) routes() error {
 		err := o.Kernel.routes(family, func(r route) {
 			_, onOwned := o.filter.links[r.index]
 			if o.isForeign(r) {
-				o.filter.foreign[r.slot()] = true
+				o.filter.foreign[r.slot()] = o.filter.foreign[r.slot()] || !o.isBehind(r)
 			} else if (o.wantsSlot(r) || o.ownsRoute(r, onOwned && r.hops == 0)) && !linkLocal(r.dst.Addr()) {
 				o.route(decodeRoute(r, o.names))
 			}
@@ -176,6 +176,13 @@ func (o *observation) routes() error {
 func (o *observation) isForeign(r route) bool {
 	return r.protocol == unix.RTPROT_KERNEL && r.table == unix.RT_TABLE_MAIN && !r.gw.IsValid() && r.hops == 0 &&
 		o.foreign[onLink{r.index, r.dst}]
+}
+
+// isBehind reports whether another route has been read that the kernel replaces rather than r. IPv6 goes by more than the
+// order.
+func (o *observation) isBehind(r route) bool {
+	first, ok := o.state[r.slot()].(netstate.Route)
+	return ok && first.TOS == int(r.tos) && r.dst.Addr().Is4()
 }
 
 // wantsSlot reports whether a route is where a wanted one should be, or where it would be without a metric of its own:

@@ -42,7 +42,7 @@ func (a *applier) request(c netstate.Change) (*nl.NetlinkRequest, error) {
 	case netstate.BridgeFDB:
 		return a.bridgeFDB(unix.RTM_NEWNEIGH+del, flags, o)
 	case netstate.Route:
-		if del == 0 && a.appends(o) {
+		if del == 0 && a.appends(c) {
 			flags = unix.NLM_F_CREATE | unix.NLM_F_APPEND
 		}
 		return a.route(unix.RTM_NEWROUTE+del, flags, o)

@@ -30,12 +30,13 @@ func (e lateError) Error() string {
 // aside is Rules whose calls are made by a goroutine of their own, one after the other.
 type aside struct {
 	rules Rules
-	ended chan struct{} // a call has ended for which nobody had waited
+	again chan struct{} // somebody should observe: a call has ended for which nobody had waited, or what one saw is old
 
-	mu     sync.Mutex
-	began  time.Time // of the call that goes on; zero: there is none
-	before error     // see lateError
-	late   *seen     // by the last call, if nobody had waited for it: the next Observe returns it
+	mu      sync.Mutex
+	began   time.Time // of the call that goes on; zero: there is none
+	before  error     // see lateError
+	late    *seen     // by the last call, if nobody had waited for it: the next Observe returns it
+	changed bool      // something has, since the last call began
 }
 
 // seen is what Observe returns.
@@ -45,8 +46,9 @@ type seen struct {
 }
 
 // Aside returns rules for which nobody waits longer than a quarter of a second: then Observe and Apply return an error,
-// and go on beside. Watch notifies when they have ended. Until then no other call is made.
-func Aside(rules Rules) Rules { return &aside{rules: rules, ended: make(chan struct{}, 1)} }
+// and go on beside. Watch notifies when they have ended, and again if something has changed before that was seen. Until
+// then no other call is made.
+func Aside(rules Rules) Rules { return &aside{rules: rules, again: make(chan struct{}, 1)} }
 
 func (s *aside) Observe(ctx context.Context) (netstate.State, error) {
 	if late := s.takeLate(); late != nil {
@@ -68,12 +70,16 @@ func (s *aside) Apply(ctx context.Context, p netstate.Plan) error {
 	return s.call(ctx, func() error { return s.rules.Apply(ctx, p) }, nil)
 }
 
-// takeLate returns what a late Observe saw, once.
+// takeLate returns what a late Observe saw, once. It may have read before something changed, of which the notification
+// has come and gone: then there is another one.
 func (s *aside) takeLate() *seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	late := s.late
 	s.late = nil
+	if late != nil && s.changed {
+		notify(s.again)
+	}
 	return late
 }
 
@@ -92,12 +98,19 @@ func (s *aside) Watch(ctx context.Context) (<-chan struct{}, error) {
 				if !ok {
 					return
 				}
-			case <-s.ended:
+				s.change()
+			case <-s.again:
 			}
 			notify(all)
 		}
 	}()
 	return all, nil
+}
+
+func (s *aside) change() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = true
 }
 
 // call makes a call, and waits for its end with patience. What it sees is kept if it is late.
@@ -108,7 +121,7 @@ func (s *aside) call(ctx context.Context, f func() error, sees *seen) error {
 		return lateError{s.began, s.before}
 	}
 	began := time.Now()
-	s.began = began
+	s.began, s.changed = began, false
 	s.mu.Unlock()
 	done, given := make(chan error), make(chan struct{})
 	go func() {
@@ -117,7 +130,7 @@ func (s *aside) call(ctx context.Context, f func() error, sees *seen) error {
 		case done <- err:
 		case <-given:
 			s.end(err, sees)
-			notify(s.ended)
+			notify(s.again)
 		}
 	}()
 	timer := time.NewTimer(patience)

@@ -87,6 +87,37 @@ func TestRulesHang(t *testing.T) {
 	})
 }
 
+// slowAnswer is a firewall whose program hangs after it has read.
+type slowAnswer struct{ *hanging }
+
+func (s slowAnswer) Observe(ctx context.Context) (netstate.State, error) {
+	have, err := s.Kernel.Observe(ctx, nil)
+	s.wait()
+	return have, err
+}
+
+// TestRulesChangeMeanwhile: what changes after a program has read is put back when it has answered, and not at the resync.
+func TestRulesChangeMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		rules := slowAnswer{&hanging{Kernel: fake.New(netstate.Left{})}}
+		n.tune = func(c *Config) { c.Kernel = Join(n.kernel, Aside(rules)) }
+		stop := n.start()
+		defer stop()
+		n.eventually("ready", n.ready)
+		all, release := deleteAll(t, rules.Kernel), rules.hang()
+		n.agent.trigger()
+		time.Sleep(time.Second)
+		n.must(rules.Kernel.Apply(t.Context(), all))
+		time.Sleep(time.Second)
+		release()
+		time.Sleep(resync / 2)
+		if now := deleteAll(t, rules.Kernel); len(now) != len(all) {
+			t.Errorf("half a minute later there are the rules\n%s\nwant\n%s", now, all)
+		}
+	})
+}
+
 // sluggish is a firewall whose program never hangs and always takes a second.
 type sluggish struct{ *fake.Kernel }
 

@@ -37,13 +37,15 @@ const works = "the host is as it was, and pods work"
 const partly = "local-network"
 
 // reasons are the closed list of why pods cannot work on a host, by what the agent says, each with why no overlay could.
-var reasons = map[string]string{
-	"this node's own address": "packets for that address would go to pods, or pods' to the node",
-	"this node's gateway":     "the node would look for its way out among its pods",
-	"a network of this node":  "packets for its hosts would go to pods",
-	"has VNI 1 and UDP port":  "the kernel delivers a packet to one of the two devices",
-	"address already in use":  "another program receives what peers send",
-	partly:                    "a peer's pods have the addresses of a network that the host was on first: the other peers are reached",
+// The first that it says counts: those about devices come first, because an agent that gets so far may say of a peer's
+// lease what keeps another from its own.
+var reasons = []struct{ says, why string }{
+	{"has VNI 1 and UDP port", "the kernel delivers a packet to one of the two devices"},
+	{"address already in use", "another program receives what peers send"},
+	{"this node's own address", "packets for that address would go to pods, or pods' to the node"},
+	{"this node's gateway", "the node would look for its way out among its pods"},
+	{"a network of this node", "packets for its hosts would go to pods"},
+	{partly, "a peer's pods have the addresses of a network that the host was on first: the other peers are reached"},
 }
 
 // guest is one host and Twill's life on it.
@@ -246,9 +248,9 @@ func (g *guest) start() string {
 	case ready:
 		return works
 	}
-	for reason := range reasons {
-		if strings.Contains(string(log[len(before):]), reason) {
-			return says + reason
+	for _, reason := range reasons {
+		if strings.Contains(string(log[len(before):]), reason.says) {
+			return says + reason.says
 		}
 	}
 	g.Errorf("pods do not work, and the agent does not say why:\n%s", log[len(before):])

@@ -36,8 +36,9 @@ type Policies interface {
 	// Protect is told what pods of this node get addresses from. It returns nil once policies are enforced there; until
 	// then the agent writes no lease for the CNI plugin, so that no pod starts.
 	Protect(subnets []netip.Prefix) error
-	// Tunnels is told where packets of other nodes come from that reach pods through a tunnel, by the nodes' addresses.
-	Tunnels(sources map[netip.Addr]netip.Addr)
+	// Leases is told which nodes' pods addresses can be of, and where packets of nodes come from: as subnet.Snapshot.Leases
+	// returns it.
+	Leases(all []subnet.Lease)
 	// Enforced returns nil while the node's rules are as policies ask, or else why they are not.
 	Enforced() error
 	// Judged returns nil if no open connection that policies deny takes the fast path, or else why one could.

@@ -110,7 +110,7 @@ func (a *Agent) protect(snap subnet.Snapshot) error {
 	if a.Policies == nil {
 		return nil
 	}
-	a.Policies.Tunnels(snap.Tunnels())
+	a.Policies.Leases(snap.Leases(a.Network))
 	var subnets []netip.Prefix
 	for _, stack := range snap.Local.Stacks {
 		subnets = append(subnets, stack.Subnet)

@@ -3,7 +3,6 @@ package agent
 import (
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -15,44 +14,49 @@ import (
 // policies are enforced unless they are an error.
 type policies struct{ error }
 
-func (p policies) Protect([]netip.Prefix) error      { return p.error }
-func (p policies) Tunnels(map[netip.Addr]netip.Addr) {}
-func (p policies) Enforced() error                   { return p.error }
-func (p policies) Judged() error                     { return p.error }
+func (p policies) Protect([]netip.Prefix) error { return p.error }
+func (p policies) Leases([]subnet.Lease)        {}
+func (p policies) Enforced() error              { return p.error }
+func (p policies) Judged() error                { return p.error }
 
-// TestTunnelsAreTold: policies learn of each change of the nodes where their packets come from.
-func TestTunnelsAreTold(t *testing.T) {
+// TestLeasesAreTold: policies learn of each change of the nodes, and of no lease outside the network.
+func TestLeasesAreTold(t *testing.T) {
 	n := newNode(t)
-	told := make(tunnels, 100)
+	told := make(leasesTold, 100)
 	n.tune = func(c *Config) { c.Policies = told }
 	n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+	n.addPeer("node9", "10.0.0.0/8", "192.168.33.109", "0e:00:00:00:00:09")
 	n.start()
-	addr := netip.MustParseAddr
-	two := map[netip.Addr]netip.Addr{addr("192.168.33.102"): addr("10.244.2.0")}
-	testwait.Until(t, "the tunnel of the first peer is told", func() bool { return told.last(two) })
-	three := maps.Clone(two)
-	three[addr("192.168.33.103")] = addr("10.244.3.0")
+	testwait.Until(t, "the lease of the first peer is told", func() bool { return told.last("node1", "node2 10.244.2.0/24") })
 	n.addPeer("node3", "10.244.3.0/24", "192.168.33.103", "0e:00:00:00:00:03")
-	testwait.Until(t, "the tunnel of a peer that came is told", func() bool { return told.last(three) })
+	testwait.Until(t, "that of a peer that came is told", func() bool {
+		return told.last("node1", "node2 10.244.2.0/24", "node3 10.244.3.0/24")
+	})
 	n.setPeers(slices.DeleteFunc(n.peers(), func(l subnet.Lease) bool { return l.Node == "node3" }))
-	testwait.Until(t, "that a peer has left is told", func() bool { return told.last(two) })
+	testwait.Until(t, "that a peer has left is told", func() bool { return told.last("node1", "node2 10.244.2.0/24") })
 }
 
-// tunnels are what policies are told, last the newest.
-type tunnels chan map[netip.Addr]netip.Addr
+// leasesTold are what policies are told, last the newest.
+type leasesTold chan []subnet.Lease
 
-func (tunnels) Protect([]netip.Prefix) error { return nil }
-func (tunnels) Enforced() error              { return nil }
-func (tunnels) Judged() error                { return nil }
+func (leasesTold) Protect([]netip.Prefix) error { return nil }
+func (leasesTold) Enforced() error              { return nil }
+func (leasesTold) Judged() error                { return nil }
 
-func (c tunnels) Tunnels(sources map[netip.Addr]netip.Addr) { c <- sources }
+func (c leasesTold) Leases(all []subnet.Lease) { c <- all }
 
-// last forgets what was told, and reports whether it ends with some tunnels.
-func (c tunnels) last(want map[netip.Addr]netip.Addr) bool {
+// last forgets what was told, and reports whether it ends with the lease of a node, and then those of some peers.
+func (c leasesTold) last(own string, peers ...string) bool {
 	for is := false; ; {
 		select {
 		case got := <-c:
-			is = maps.Equal(got, want)
+			var all []string
+			for _, l := range got[1:] {
+				for _, s := range l.Stacks {
+					all = append(all, l.Node+" "+s.Subnet.String())
+				}
+			}
+			is = got[0].Node == own && slices.Equal(all, peers)
 		default:
 			return is
 		}

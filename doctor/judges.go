@@ -68,8 +68,10 @@ func readPolicies(all []Facts) *known {
 		default:
 			continue
 		}
-		rules, _ := policy.New(*p.Snapshot)
-		return &known{*p.Snapshot, rules}
+		s := *p.Snapshot
+		s.Leases = f.Lease.Snapshot.Leases(f.Lease.Network)
+		rules, _ := policy.New(s)
+		return &known{s, rules}
 	}
 	return nil
 }

@@ -149,15 +149,10 @@ func everything(s *metav1.LabelSelector) bool {
 	return err == nil && selector.Empty()
 }
 
-// At returns the end of connections that has an address: the newest pod, or nobody known.
+// At returns the end of connections that has an address: a pod, or nobody known.
 func (s Snapshot) At(a netip.Addr) Endpoint {
-	e := Endpoint{Addr: a}
-	for _, p := range s.Pods {
-		if slices.Contains(p.Addrs, a) && (Endpoint{Pod: p}).Selectable() && (e.Pod == nil || p.Newer(e.Pod)) {
-			e.Pod = p
-		}
-	}
-	return e
+	claims := slices.DeleteFunc(slices.Clone(s.Pods), func(p *Pod) bool { return !slices.Contains(p.Addrs, a) })
+	return Endpoint{Addr: a, Pod: newOwners(claims, s.Leases).of(a)}
 }
 
 // Find returns the pod of a snapshot.

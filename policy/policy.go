@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/twill-net/twill/subnet"
 )
 
 // Snapshot is what is judged.
@@ -28,9 +30,10 @@ type Snapshot struct {
 	Nodes           []Node // only ClusterNetworkPolicies are about them
 	NoNodes         bool   // there may be Nodes, but they were not read
 
-	// Tunnels are the addresses that other nodes' own packets come from if they reach pods through a tunnel, by the
-	// addresses of the nodes. Who allows a node by its address means these, too.
-	Tunnels map[netip.Addr]netip.Addr
+	// Leases are what nodes' pods get addresses from, as subnet.Snapshot.Leases returns them. An address in one of them is
+	// no pod's of another node. The first address of each is where the node's own packets come from if they reach pods
+	// through a tunnel: who allows a node by its address means that, too.
+	Leases []subnet.Lease
 }
 
 // Node is a node, as far as policies know it.
@@ -77,8 +80,8 @@ func (p *Pod) Equal(o *Pod) bool {
 		maps.Equal(p.Labels, o.Labels) && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
 }
 
-// Newer reports whether p was created after o: of two pods that have not ended and have one address, the newest has it
-// now. Of two that were created within one second the same one is always the newer.
+// Newer reports whether p was created after o: of two pods of a node that have not ended and have one address, the newest has
+// it now. Of two that were created within one second the same one is always the newer.
 func (p *Pod) Newer(o *Pod) bool {
 	return cmp.Or(p.Created.Compare(o.Created), cmp.Compare(p.UID, o.UID)) > 0
 }

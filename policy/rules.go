@@ -61,7 +61,7 @@ const (
 func New(s Snapshot) (Rules, []Skip) {
 	r := Rules{byNamespace: map[string][]*Policy{}}
 	var skips []Skip
-	space, tunnels := namespaceLabels(s.Namespaces), sortedTunnels(s.Tunnels)
+	space, tunnels := namespaceLabels(s.Namespaces), sortedTunnels(s.Leases)
 	for _, p := range s.Policies {
 		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space, tunnels: tunnels}
 		one := &Policy{Name: c.policy, Spec: p.Spec, subject: c.selector("podSelector", &p.Spec.PodSelector)}

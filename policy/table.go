@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // The names of what every table has: chains and maps of the directions, and the set of the pods' own addresses.
@@ -56,15 +57,15 @@ type Table struct {
 	groups map[netstate.Family]*groups
 	ports  *ports
 
-	tunnels map[netip.Addr]netip.Addr // as the Snapshot had them
+	leases []subnet.Lease // as the Snapshot had them
 }
 
 // NewTable makes the table of a snapshot.
 func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	rules, skips := New(s)
-	t := &Table{site: site, rules: rules, owners: newOwners(s.Pods), state: netstate.State{}, ports: newPorts(site.Ports),
-		chains: map[string]chain{}, uses: map[string]int{}, groups: map[netstate.Family]*groups{}, tunnels: s.Tunnels}
-	for addr := range t.owners {
+	t := &Table{site: site, rules: rules, owners: newOwners(s.Pods, s.Leases), state: netstate.State{}, ports: newPorts(site.Ports),
+		chains: map[string]chain{}, uses: map[string]int{}, groups: map[netstate.Family]*groups{}, leases: s.Leases}
+	for addr := range t.owners.claims {
 		t.use(addr, t.owners.of(addr), 1)
 	}
 	for _, family := range netstate.Families {
@@ -74,7 +75,7 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	for _, c := range t.chains {
 		t.state.Add(c.objects()...)
 	}
-	for addr := range t.owners {
+	for addr := range t.owners.claims {
 		t.state.Add(t.elements(addr, t.owners.of(addr))...)
 	}
 	t.state.Add(t.frameTable()...)
@@ -151,6 +152,27 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 
 // Pod returns the pod that has an address, as far as the policies' source tells of it; nil if none has.
 func (t *Table) Pod(a netip.Addr) *Pod { return t.owners.of(a) }
+
+// Claim is an address that a pod's status has, and that is not the pod's.
+type Claim struct {
+	Addr netip.Addr
+	Pod  *Pod
+	Node string // whose it is
+}
+
+// Claims returns the claims that do not count, in no order.
+func (t *Table) Claims() (all []Claim) {
+	for addr := range t.owners.refused {
+		node, _ := t.owners.holders.of(addr)
+		if owner := t.owners.of(addr); owner != nil {
+			node = owner.Node
+		}
+		for _, p := range t.owners.refusedAt(addr) {
+			all = append(all, Claim{addr, p, node})
+		}
+	}
+	return all
+}
 
 // local reports whether a pod is one of this node that policies can isolate.
 func (t *Table) local(p *Pod) bool { return p != nil && p.Node == t.site.Node }

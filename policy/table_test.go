@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/policytest"
+	"github.com/twill-net/twill/subnet"
 )
 
 // TestTable reads the tables of drawn clusters as the kernel would, and compares what they do to each connection with the
@@ -328,10 +328,8 @@ func TestTunnels(t *testing.T) {
 		`{cidr: "fd00::/8"}`:                                         false,
 	} {
 		s := snapshot(t, "podSelector: {}, ingress: [{from: [{ipBlock: "+spec+"}]}]")
-		addr := netip.MustParseAddr
-		s.Tunnels = map[netip.Addr]netip.Addr{
-			addr("192.168.5.1"): addr("10.244.1.0"), addr("192.168.5.2"): addr("10.244.2.0"), addr("192.168.6.1"): addr("10.244.3.0"),
-			addr("fe33::2"): addr("fd00:244:0:2::")}
+		s.Leases = []subnet.Lease{policytest.Lease("a", "192.168.5.1", "10.244.1.0/24"), policytest.Lease("b", "192.168.5.2", "10.244.2.0/24"),
+			policytest.Lease("c", "192.168.6.1", "10.244.3.0/24"), policytest.Lease("d", "fe33::2", "fd00:244:0:2::/64")}
 		rules, _ := policy.New(s)
 		if got := rules.Judge(flow(t, s, "10.244.2.0", "web:TCP:80")).Allowed(); got != want {
 			t.Errorf("%s: what comes from the node's tunnel is allowed: %v, want %v", spec, got, want)
@@ -342,32 +340,30 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// TestFollowTunnels: a table that takes other tunnels is that of a snapshot with them, and most changes are taken.
-func TestFollowTunnels(t *testing.T) {
+// TestFollowLeases: a table that takes other leases is that of a snapshot with them, and most changes are taken.
+func TestFollowLeases(t *testing.T) {
 	taken, anew := 0, 0
 	for seed := range uint64(200) {
 		w := policytest.New(seed)
 		s, site := w.Snapshot(4, 6), w.Site(1)
+		s.Pods = append(s.Pods, w.Claims(s, 2)...)
 		for range 5 {
 			table, _ := policy.NewTable(site, s)
-			s.Tunnels = maps.Clone(s.Tunnels)
-			if s.Tunnels == nil {
-				s.Tunnels = map[netip.Addr]netip.Addr{}
-			}
-			node := policytest.Outside[w.IntN(len(policytest.Outside))]
-			if _, there := s.Tunnels[node]; there && w.IntN(2) == 0 {
-				delete(s.Tunnels, node)
-			} else {
-				s.Tunnels[node] = w.Site(2 + w.IntN(3)).Subnets[map[bool]int{true: 0, false: 1}[node.Is4()]].Addr()
+			node := w.IntN(w.Nodes)
+			lease := w.Leases()[node]
+			lease.Stacks[0].Underlay = policytest.Outside[w.IntN(2)]
+			s.Leases = slices.DeleteFunc(slices.Clone(s.Leases), func(l subnet.Lease) bool { return l.Node == lease.Node })
+			if w.IntN(3) > 0 {
+				s.Leases = append(s.Leases, lease)
 			}
 			want, _ := policy.Desired(site, s)
-			if !table.FollowTunnels(s.Tunnels) {
+			if !table.FollowLeases(s.Leases) {
 				anew++
 				continue
 			}
 			taken++
 			if d := netstate.Diff(want, table.State()); len(d) > 0 {
-				t.Fatalf("seed %d: with the tunnels %v the table lacks\n%s", seed, s.Tunnels, d)
+				t.Fatalf("seed %d: with the leases %v the table lacks\n%s", seed, s.Leases, d)
 			}
 		}
 	}

@@ -85,15 +85,18 @@ type Snapshot struct {
 	Claims map[Claim]int `json:"-"`
 }
 
-// Tunnels returns the addresses that peers' own packets to pods come from if they go through a tunnel, by the addresses
-// of the peers: the first one of each peer's subnet, as flannel has it, which is that of the tunnel's device.
-func (s Snapshot) Tunnels() map[netip.Addr]netip.Addr {
-	all := map[netip.Addr]netip.Addr{}
-	for _, p := range s.Peers {
-		for _, stack := range p.Stacks {
-			if stack.Underlay.IsValid() && stack.Subnet.IsValid() {
-				all[stack.Underlay] = stack.Subnet.Addr()
-			}
+// Leases returns this node's lease and then its peers', oldest first, with those of their subnets that lie in the networks
+// of pods. Of two subnets that overlap the first one has the addresses that they share.
+func (s Snapshot) Leases(network Config) []Lease {
+	outside := func(stack Stack) bool {
+		return !slices.ContainsFunc(network.Pools, func(p Pool) bool {
+			return stack.Subnet.IsValid() && p.Network.Bits() <= stack.Subnet.Bits() && p.Network.Contains(stack.Subnet.Addr())
+		})
+	}
+	all := append([]Lease{s.Local}, s.Peers...)
+	for i, l := range all {
+		if slices.ContainsFunc(l.Stacks, outside) {
+			all[i].Stacks = slices.DeleteFunc(slices.Clone(l.Stacks), outside)
 		}
 	}
 	return all

@@ -96,9 +96,9 @@ func (g *gathering) isolated() (all []netstate.State) {
 		site.Ports = g.podPorts()
 	}
 	if s != nil {
-		through := *s
-		through.Tunnels = g.Lease.Snapshot.Tunnels()
-		s = &through
+		held := *s
+		held.Leases = g.Lease.Snapshot.Leases(g.Lease.Network)
+		s = &held
 	}
 	for _, site.Log = range []bool{false, true} {
 		if s == nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/subnet"
 )
 
 // Kernel is where the tables are.
@@ -52,6 +52,8 @@ type Config struct {
 	Log         *slog.Logger
 	Metrics     *Metrics
 	Logs        bool // rules tell of packets that they drop: LogDenied writes them to Log
+	// Event tells the cluster something about this node, as subnet.Reporter has it. Optional.
+	Event func(kind, reason, message string)
 }
 
 const (
@@ -75,10 +77,10 @@ type Enforcer struct {
 	denies  chan struct{} // open connections may be denied now
 
 	mu       sync.Mutex
-	subnets  []netip.Prefix            // of this node, which the agent tells
-	tunnels  map[netip.Addr]netip.Addr // of the others, as policy.Snapshot has them
-	followed int                       // the number of the last change that the kernel enforces
-	progress chan struct{}             // closed when followed changes
+	subnets  []netip.Prefix // of this node, which the agent tells
+	leases   []subnet.Lease // as policy.Snapshot has them
+	followed int            // the number of the last change that the kernel enforces
+	progress chan struct{}  // closed when followed changes
 	chains   map[netstate.Key]policy.Chain
 	enforced error // why pods may not start yet; nil: the tables are there
 	failed   error // why the last reconcile failed; nil: it did not
@@ -90,13 +92,14 @@ type Enforcer struct {
 	made     policy.Site     // for which it was made
 	have     netstate.State  // what the kernel has; nil: it has to be read
 	ports    []netstate.Port // nil: they have to be read
+	claims   claims
 	started  time.Time
 	restored bool // the tables are an earlier agent's
 }
 
 // New makes an Enforcer that has not touched anything yet.
 func New(cfg Config) *Enforcer {
-	return &Enforcer{Config: cfg, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+	return &Enforcer{Config: cfg, claims: newClaims(), wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		denies: make(chan struct{}, 1), progress: make(chan struct{}), enforced: errors.New("network policies are not enforced yet"),
 		judged: errors.New("network policies have not judged the connections that are open yet")}
 }
@@ -114,12 +117,12 @@ func (e *Enforcer) Protect(subnets []netip.Prefix) error {
 	return e.enforced
 }
 
-// Tunnels tells where other nodes' packets come from that reach pods through a tunnel, by the nodes' addresses.
-func (e *Enforcer) Tunnels(sources map[netip.Addr]netip.Addr) {
+// Leases tells which nodes' pods addresses can be of, and where nodes' packets come from, as policy.Snapshot has it.
+func (e *Enforcer) Leases(all []subnet.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !maps.Equal(sources, e.tunnels) {
-		e.tunnels = sources
+	if !slices.EqualFunc(all, e.leases, subnet.Lease.Equal) {
+		e.leases = all
 		e.inbox.moved()
 		e.notify()
 	}

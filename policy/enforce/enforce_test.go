@@ -18,6 +18,7 @@ import (
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/policytest"
+	"github.com/twill-net/twill/subnet"
 )
 
 // fakeKernel holds tables, and refuses plans that are not made for what it holds.
@@ -111,6 +112,7 @@ type run struct {
 	snap   policy.Snapshot
 	log    *strings.Builder
 	tracks *fakeConnections
+	events []string // of the Enforcer's loop
 }
 
 // test runs f beside an Enforcer on a kernel.
@@ -122,7 +124,8 @@ func test(t *testing.T, k *fakeKernel, f func(*run)) {
 		k.events = make(chan struct{})
 		r.snap = r.world.Snapshot(4, 6)
 		r.ports = &fakePorts{all: r.world.Ports(r.snap, 1), events: make(chan struct{})}
-		r.Enforcer = New(Config{Node: "node1", Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
+		event := func(_, _, message string) { r.events = append(r.events, message) }
+		r.Enforcer = New(Config{Node: "node1", Event: event, Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
 			Kernel: k, Ports: r.ports, Connections: r.tracks, Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -284,8 +287,8 @@ func TestOtherSubnets(t *testing.T) {
 	})
 }
 
-// TestTunnelsMove: a node that comes or goes is looked for in the policies' address ranges.
-func TestTunnelsMove(t *testing.T) {
+// TestLeasesMove: a node that comes or goes is looked for in the policies' address ranges.
+func TestLeasesMove(t *testing.T) {
 	test(t, &fakeKernel{}, func(r *run) {
 		r.protect()
 		subject := r.snap.Pods[slices.IndexFunc(r.snap.Pods, func(p *policy.Pod) bool {
@@ -297,17 +300,15 @@ func TestTunnelsMove(t *testing.T) {
 		r.snap.Policies = []policy.NetworkPolicy{one}
 		r.sync()
 		const source = "10.244.200.0/32"
-		for _, tunnels := range []map[netip.Addr]netip.Addr{
-			{netip.MustParseAddr("192.168.5.2"): netip.MustParseAddr("10.244.200.0")}, nil,
-		} {
-			r.Tunnels(tunnels)
+		for _, leases := range [][]subnet.Lease{{policytest.Lease("node9", "192.168.5.2", "10.244.200.0/24")}, nil} {
+			r.Leases(leases)
 			r.settle()
-			if got := strings.Contains(r.kernel.state.String(), source); got != (tunnels != nil) {
-				r.Errorf("with the nodes %v their tunnels' address is in the table: %v", tunnels, got)
+			if got := strings.Contains(r.kernel.state.String(), source); got != (leases != nil) {
+				r.Errorf("with the leases %v their tunnels' address is in the table: %v", leases, got)
 			}
 		}
 		table := r.table
-		r.Tunnels(map[netip.Addr]netip.Addr{netip.MustParseAddr("172.16.5.2"): netip.MustParseAddr("10.244.200.0")})
+		r.Leases([]subnet.Lease{policytest.Lease("node9", "172.16.5.2", "10.244.200.0/24")})
 		r.settle()
 		if r.table != table {
 			r.Error("the table was made anew for a node that no policy is about")

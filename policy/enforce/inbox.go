@@ -18,7 +18,7 @@ type inbox struct {
 // news is what happened.
 type news struct {
 	rules    bool // the table has to be made anew
-	tunnels  bool // other nodes' tunnels changed
+	leases   bool // nodes' leases changed
 	pods     []policy.PodChange
 	snapshot func() policy.Snapshot // nil: the source has nothing yet
 	tables   bool                   // the kernel's tables may have changed
@@ -48,11 +48,11 @@ func (b *inbox) altered() {
 	b.tables = true
 }
 
-// moved notes that other nodes' tunnels changed.
+// moved notes that nodes' leases changed.
 func (b *inbox) moved() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tunnels = true
+	b.leases = true
 }
 
 // plugged notes that ports have to be read, and returns the number of this change.

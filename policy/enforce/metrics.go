@@ -17,6 +17,7 @@ type Metrics struct {
 	errors  prometheus.Counter
 	skipped prometheus.Gauge
 	marked  prometheus.Counter
+	claims  prometheus.Gauge
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -36,8 +37,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Parts of network policies that cannot be understood; the log says why."}),
 		marked: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_policy_denied_connections_total",
 			Help: "Open connections that were taken off the fast path because network policies had come to deny them."}),
+		claims: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_claims",
+			Help: "Pods whose status has an address of another node's pods, which does not count; the log says which."}),
 	}
-	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped, m.marked)
+	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped, m.marked, m.claims)
 	return m
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/subnet"
 )
 
 // reconcile brings the tables to what is wanted now.
@@ -34,6 +35,7 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	if !followed {
 		plan = e.make(n.snapshot(), site)
 	}
+	e.reportClaims()
 	if e.have == nil {
 		if plan, err = e.compare(ctx, n); err != nil {
 			return err
@@ -63,21 +65,21 @@ func (e *Enforcer) readPorts(n news) (ports []netstate.Port, err error) {
 	return e.ports, nil
 }
 
-// otherTunnels returns where other nodes' packets come from now.
-func (e *Enforcer) otherTunnels() map[netip.Addr]netip.Addr {
+// currentLeases returns the nodes' leases as the agent told them last.
+func (e *Enforcer) currentLeases() []subnet.Lease {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.tunnels
+	return e.leases
 }
 
-// follow takes changes of pods, ports and tunnels into the table, and returns what to change in the kernel.
+// follow takes changes of pods, ports and leases into the table, and returns what to change in the kernel.
 func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool) {
 	if e.table == nil || n.rules {
 		return nil, false
 	}
 	e.tableMu.Lock()
 	defer e.tableMu.Unlock()
-	if n.tunnels && !e.table.FollowTunnels(e.otherTunnels()) {
+	if n.leases && !e.table.FollowLeases(e.currentLeases()) {
 		return nil, false
 	}
 	return e.table.Follow(site, n.pods)
@@ -85,7 +87,7 @@ func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool
 
 // make makes the table anew, and returns what to change in the kernel if that is as it was.
 func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
-	s.Tunnels = e.otherTunnels()
+	s.Leases = e.currentLeases()
 	table, skips := policy.NewTable(site, s)
 	e.setTable(table)
 	e.made = site

@@ -16,6 +16,7 @@ import (
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/subnet"
 )
 
 // World draws from few labels, ports and ranges, so that they often meet. Pods are 10.244.N.… and fd00:10:244:N::… on
@@ -102,6 +103,43 @@ var Networks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.Must
 func (w World) Site(node int) policy.Site {
 	return policy.Site{Node: fmt.Sprintf("node%d", node), Bridge: "cni0", Networks: Networks, Subnets: []netip.Prefix{
 		netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", node)), netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", node))}}
+}
+
+// Leases are those of all nodes, whose own addresses are 172.30.0.N and fd30::N.
+func (w World) Leases() (all []subnet.Lease) {
+	for node := 1; node <= w.Nodes; node++ {
+		site := w.Site(node)
+		lease := Lease(site.Node, fmt.Sprintf("172.30.0.%d", node), site.Subnets[0].String())
+		lease.Stacks = append(lease.Stacks, Lease("", fmt.Sprintf("fd30::%x", node), site.Subnets[1].String()).Stacks...)
+		all = append(all, lease)
+	}
+	return all
+}
+
+// Lease returns a lease of one family.
+func Lease(node, underlay, of string) subnet.Lease {
+	return subnet.Lease{Node: node, Stacks: []subnet.Stack{{Subnet: netip.MustParsePrefix(of), Underlay: netip.MustParseAddr(underlay)}}}
+}
+
+// Claims draws pods of one node, younger than all others, whose status has the addresses of other nodes' pods, and the first
+// addresses of their subnets.
+func (w World) Claims(s policy.Snapshot, by int) (all []*policy.Pod) {
+	claim := func(addrs []netip.Addr) {
+		p := w.Pod(by, len(all))
+		p.Name, p.UID, p.Addrs, p.Created = "claim-"+p.Name, "claim-"+p.UID, addrs, time.Unix(1_000_000, 0)
+		all = append(all, &p)
+	}
+	for _, p := range s.Pods {
+		if p.Node != w.Site(by).Node {
+			claim(p.Addrs)
+		}
+	}
+	for _, l := range w.Leases() {
+		if l.Node != w.Site(by).Node {
+			claim([]netip.Addr{l.Stacks[0].Subnet.Addr(), l.Stacks[1].Subnet.Addr()})
+		}
+	}
+	return all
 }
 
 // Ports draws the ports of a node's pods, by their names: most pods have one, and so has a pod that nobody knows. Some have no

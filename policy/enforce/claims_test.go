@@ -1,0 +1,45 @@
+package enforce
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/twill-net/twill/policy"
+)
+
+// TestClaims: pods of another node that claim this node's addresses change no rule. Each pod is logged once, and the first
+// are events; of a storm of pods the log and the events tell a part, and the metric the number.
+func TestClaims(t *testing.T) {
+	const line = "a pod's status has an address that is not its own"
+	test(t, &fakeKernel{}, func(r *run) {
+		r.protect()
+		r.sync()
+		r.Leases(r.world.Leases())
+		r.snap.Leases = r.world.Leases()
+		r.settle()
+		claim := r.world.Claims(r.snap, 2)[0] // of the first pod of node1
+		tell := func(p policy.Pod) {
+			r.snap.Pods = append(r.snap.Pods, &p)
+			r.tell(policy.Change{Pods: []policy.PodChange{{Now: &p}}})
+		}
+		tell(*claim)
+		r.sync()
+		r.check("with a claim")
+		if n := strings.Count(r.log.String(), line); n != 1 || len(r.events) != 1 || !strings.Contains(r.log.String(), "owner=node1") {
+			r.Errorf("%d lines, %d events, want one of each:\n%s", n, len(r.events), r.log)
+		}
+		for i := range 300 {
+			again := *claim
+			again.Name, again.UID = fmt.Sprint("storm", i), fmt.Sprint("storm", i)
+			tell(again)
+		}
+		r.check("in a storm of claims")
+		n, lines, events := len(r.snap.Pods)-len(r.world.Leases())*4, strings.Count(r.log.String(), line), len(r.events)
+		if got := int(testutil.ToFloat64(r.Metrics.claims)); got != n || lines < claimLines || lines > claimLines+10 || events < claimEvents || events > claimEvents+1 {
+			r.Errorf("of %d pods the metric counts %d, %d are logged, and %d are events", n, got, lines, events)
+		}
+	})
+}

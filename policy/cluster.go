@@ -220,12 +220,12 @@ func (c *clusterCompiler) nodePeer(where string, s *metav1.LabelSelector) (p pee
 // networks reads a peer that is address ranges.
 func (c *clusterCompiler) networks(where string, texts []string) (p peer, ok bool) {
 	for _, text := range texts {
-		block, err := netip.ParsePrefix(text)
+		block, err := parseRange(text)
 		if err != nil {
 			c.skip(where, fmt.Errorf("the network %q is not a range such as 10.1.0.0/16", text))
 			return peer{}, false
 		}
-		p.ranges = append(p.ranges, block.Masked())
+		p.ranges = append(p.ranges, block)
 	}
 	p.ranges = disjoint(p.ranges)
 	return p, true

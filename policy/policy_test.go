@@ -38,6 +38,10 @@ metadata: {name: old, namespace: shop, labels: {app: db}}
 status: {phase: Succeeded, podIPs: [{ip: 10.244.1.3}]}
 ---
 kind: Pod
+metadata: {name: mapped, namespace: shop}
+status: {podIPs: [{ip: "::ffff:10.244.3.2"}]}
+---
+kind: Pod
 metadata: {name: tool, namespace: admin, labels: {app: tool}}
 status: {podIPs: [{ip: 10.244.2.2}]}
 `
@@ -63,6 +67,9 @@ func TestJudge(t *testing.T) {
 		{"NotIn selects what has no such label", "{podSelector: {matchExpressions: [{key: tier, operator: NotIn, values: [x]}]}}", "db", "web:TCP:8080", false},
 		{"an exception of one rule, allowed by another", "{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.244.1.0/24]}}]}, {from: [{podSelector: {}}]}]}", "db", "web:TCP:8080", true},
 		{"an exception", "{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.244.1.0/24]}}]}]}", "db", "web:TCP:8080", false},
+		{"an IPv4-mapped exception", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.244.0.0/16, except: ["::ffff:10.244.1.0/120"]}}]}]}`, "db", "web:TCP:8080", false},
+		{"an IPv4-mapped range", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: "::ffff:10.244.1.3/128"}}]}]}`, "db", "web:TCP:8080", true},
+		{"an IPv4-mapped address", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.244.3.0/24}}]}]}`, "mapped", "web:TCP:8080", true},
 		{"a port of no protocol is TCP's", "{podSelector: {}, ingress: [{ports: [{port: 8080}]}]}", "db", "web:UDP:8080", false},
 		{"a protocol without a port", "{podSelector: {}, ingress: [{ports: [{protocol: UDP}]}]}", "db", "web:UDP:5", true},
 		{"the end of a range", "{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}]}]}", "db", "web:TCP:90", true},

@@ -165,21 +165,21 @@ func (c *compiler) rule(where string, peers []Peer, ports []RulePort) rule {
 
 // block reads an address range. One whose exception is unreadable allows nothing.
 func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
-	block, err := netip.ParsePrefix(b.CIDR)
+	block, err := parseRange(b.CIDR)
 	if err != nil {
 		c.skip(where, fmt.Errorf("the cidr %q is not a range such as 10.1.0.0/16", b.CIDR))
 		return p, false
 	}
 	var except []netip.Prefix
 	for _, text := range b.Except {
-		x, err := netip.ParsePrefix(text)
+		x, err := parseRange(text)
 		if err != nil {
 			c.skip(where, fmt.Errorf("the exception %q is not a range such as 10.1.2.0/24", text))
 			return p, false
 		}
-		except = append(except, x.Masked())
+		except = append(except, x)
 	}
-	ranges, ok := subtract(block.Masked(), disjoint(except), mostRanges-c.ranges)
+	ranges, ok := subtract(block, disjoint(except), mostRanges-c.ranges)
 	if !ok {
 		c.skip(where, fmt.Errorf("its exceptions leave more than %d ranges in the policy", mostRanges))
 		return p, false
@@ -188,6 +188,15 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 	c.blocks = append(c.blocks, ranges)
 	p.ranges = throughTunnels(ranges, c.tunnels)
 	return p, true
+}
+
+// parseRange reads an address range, one of IPv4-mapped addresses as that of the IPv4 addresses, as the API server does.
+func parseRange(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if bits := p.Bits() - 96; err == nil && p.Addr().Is4In6() && bits >= 0 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), bits)
+	}
+	return p.Masked(), err
 }
 
 // pods reads a peer that is some pods. Without a namespaceSelector they are in the policy's namespace, without a

@@ -177,7 +177,7 @@ func (o object) pod(text json.RawMessage, podLabels labels.Set, s *policy.Snapsh
 		UID: o.Metadata.UID, Created: o.Metadata.CreationTimestamp, Node: spec.NodeName}
 	p.Ended = o.Status.Phase == "Succeeded" || o.Status.Phase == "Failed"
 	for _, ip := range o.Status.PodIPs {
-		p.Addrs = append(p.Addrs, ip.IP)
+		p.Addrs = append(p.Addrs, ip.IP.Unmap())
 	}
 	sidecars := slices.DeleteFunc(spec.InitContainers, func(c container) bool { return c.RestartPolicy != "Always" })
 	for _, c := range slices.Concat(spec.Containers, sidecars) {

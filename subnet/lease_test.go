@@ -3,6 +3,7 @@ package subnet
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,5 +92,23 @@ func TestFamily(t *testing.T) {
 				t.Errorf("%s: the stack for %s is %s, %t", name, want, s.Subnet, ok)
 			}
 		}
+	}
+}
+
+// TestLeases: the own lease comes first, and subnets outside the networks of pods are left out.
+func TestLeases(t *testing.T) {
+	lease := func(node string, of ...string) (l Lease) {
+		l.Node = node
+		for _, s := range of {
+			l.Stacks = append(l.Stacks, Stack{Subnet: netip.MustParsePrefix(s)})
+		}
+		return l
+	}
+	s := Snapshot{Local: lease("own", "10.244.1.0/24"), Peers: []Lease{lease("wide", "10.0.0.0/8", "fd00::/64"), lease("b", "10.244.2.0/24")}}
+	network := Config{Pools: []Pool{{Network: netip.MustParsePrefix("10.244.0.0/16")}, {Network: netip.MustParsePrefix("fd00::/56")}}}
+	got := s.Leases(network)
+	want := []Lease{s.Local, lease("wide", "fd00::/64"), s.Peers[1]}
+	if !slices.EqualFunc(got, want, Lease.Equal) || len(s.Peers[0].Stacks) != 2 {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

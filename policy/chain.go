@@ -148,12 +148,32 @@ func (w *chainWriter) peers(r rule) (clauses []string) {
 			clauses = append(clauses, field+"@"+name+" ")
 		}
 	}
-	if clause, ok := w.block(disjoint(ranges)); ok && clause == "" {
-		return []string{""}
-	} else if ok {
-		clauses = append(clauses, field+clause+" ")
+	clause, ok := w.block(disjoint(ranges))
+	if !ok {
+		return clauses
 	}
-	return clauses
+	if clause != "" {
+		clause = field + clause + " "
+	}
+	if without, ok := w.block(r.without()); ok {
+		clause += field + "!= " + without + " "
+	}
+	if clause == "" {
+		return []string{""}
+	}
+	return append(clauses, clause)
+}
+
+// without returns the ends of tunnels that are in address ranges of the rule, and that none of its peers means.
+func (r rule) without() (all []netip.Prefix) {
+	for _, p := range r.peers {
+		for _, source := range p.without {
+			if !slices.ContainsFunc(r.peers, func(p peer) bool { return p.pods == nil && p.matches(Endpoint{Addr: source}) }) {
+				all = append(all, netstate.Host(source))
+			}
+		}
+	}
+	return disjoint(all)
 }
 
 // nobody reports whether no pod can be the peer, as where a selector cannot be read.

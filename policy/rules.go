@@ -37,6 +37,7 @@ type rule struct {
 // peer is address ranges, or pods of some namespaces.
 type peer struct {
 	ranges           []netip.Prefix  // disjoint
+	without          []netip.Addr    // in ranges: other nodes' ends of tunnels
 	namespaces, pods labels.Selector // pods is nil where ranges are
 	namespaceLabels  func(string) labels.Set
 	namespace        string // the policy's, if namespaces is nil
@@ -61,7 +62,7 @@ const (
 func New(s Snapshot) (Rules, []Skip) {
 	r := Rules{byNamespace: map[string][]*Policy{}}
 	var skips []Skip
-	space, tunnels := namespaceLabels(s.Namespaces), sortedTunnels(s.Leases)
+	space, tunnels := namespaceLabels(s.Namespaces), newTunnels(s.Leases)
 	for _, p := range s.Policies {
 		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space, tunnels: tunnels}
 		one := &Policy{Name: c.policy, Spec: p.Spec, subject: c.selector("podSelector", &p.Spec.PodSelector)}
@@ -119,7 +120,7 @@ func (p *Policy) rules(d Direction) []rule {
 type compiler struct {
 	kind, policy, namespace string
 	space                   func(string) labels.Set
-	tunnels                 []tunnel
+	tunnels                 tunnels
 	ranges                  int              // of all its ipBlocks
 	blocks                  [][]netip.Prefix // those of each, without tunnels
 	skips                   []Skip
@@ -186,7 +187,7 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 	}
 	c.ranges += len(ranges)
 	c.blocks = append(c.blocks, ranges)
-	p.ranges = throughTunnels(ranges, c.tunnels)
+	p.ranges, p.without = c.tunnels.through(ranges)
 	return p, true
 }
 
@@ -221,7 +222,7 @@ func (r rule) matches(with Endpoint, f Flow) bool {
 // matches reports whether the end is one of the peer's.
 func (p peer) matches(e Endpoint) bool {
 	if p.pods == nil {
-		return slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(e.Addr) })
+		return contain(p.ranges, e.Addr) && !slices.Contains(p.without, e.Addr)
 	}
 	return e.Selectable() && p.pods.Matches(e.Pod.Labels) && p.hasNamespace(e.Pod.Namespace)
 }

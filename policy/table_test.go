@@ -302,6 +302,14 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 			from, _ := strconv.Atoi(first)
 			to, _ := strconv.Atoi(last)
 			ok = strings.EqualFold(w[0], string(f.Protocol)) && from <= int(f.Port) && int(f.Port) <= to
+		case w[1] == "!=":
+			taken = 3
+			if strings.HasPrefix(w[2], "@") {
+				_, there := m.element(w[2], address(w[0], f), "", 0)
+				ok = !there
+			} else {
+				ok = !netip.MustParsePrefix(w[2]).Contains(address(w[0], f))
+			}
 		case strings.HasPrefix(w[1], "@"):
 			_, ok = m.element(w[1], address(w[0], f), "", 0)
 		default:
@@ -326,6 +334,11 @@ func TestTunnels(t *testing.T) {
 		`{cidr: 192.168.5.3/32}`:                                     false,
 		`{cidr: 10.244.2.0/25, except: [10.244.2.0/32]}`:             false,
 		`{cidr: "fd00::/8"}`:                                         false,
+		`{cidr: 0.0.0.0/0}`:                                          true,
+		`{cidr: 0.0.0.0/0, except: [192.168.5.2/32]}`:                false,
+		`{cidr: 10.244.0.0/16}`:                                      false,
+		`{cidr: 10.244.2.0/24}`:                                      false,
+		`{cidr: 10.244.2.0/24}}, {ipBlock: {cidr: 192.168.5.2/32}`:   true,
 	} {
 		s := snapshot(t, "podSelector: {}, ingress: [{from: [{ipBlock: "+spec+"}]}]")
 		s.Leases = []subnet.Lease{policytest.Lease("a", "192.168.5.1", "10.244.1.0/24"), policytest.Lease("b", "192.168.5.2", "10.244.2.0/24"),
@@ -334,8 +347,16 @@ func TestTunnels(t *testing.T) {
 		if got := rules.Judge(flow(t, s, "10.244.2.0", "web:TCP:80")).Allowed(); got != want {
 			t.Errorf("%s: what comes from the node's tunnel is allowed: %v, want %v", spec, got, want)
 		}
-		if rules.Judge(flow(t, s, "10.244.2.9", "web:TCP:80")).Allowed() != strings.HasPrefix(spec, "{cidr: 10.244.2.0/25") {
+		pods := strings.HasPrefix(spec, "{cidr: 10.244.") || spec[:len("{cidr: 0.0.0.0/0")] == "{cidr: 0.0.0.0/0" && !strings.Contains(spec, "10.244")
+		if rules.Judge(flow(t, s, "10.244.2.9", "web:TCP:80")).Allowed() != pods {
 			t.Errorf("%s: a pod of the node is taken for the node", spec)
+		}
+		for _, p := range s.Pods {
+			p.Node = "a"
+		}
+		state, _ := policy.Desired(policy.Site{Node: "a", Bridge: "cni0"}, s)
+		if got := (machine{t, state}).passes(flow(t, s, "10.244.2.0", "web:TCP:80")); got != want {
+			t.Errorf("%s: the table passes what comes from the node's tunnel: %v, want %v\n%s", spec, got, want, state)
 		}
 	}
 }

@@ -25,22 +25,43 @@ func sortedTunnels(leases []subnet.Lease) (all []tunnel) {
 	return all
 }
 
-// throughTunnels adds to disjoint ranges what the nodes' packets come from whose addresses are in them.
-func throughTunnels(ranges []netip.Prefix, tunnels []tunnel) []netip.Prefix {
-	all := slices.Clip(ranges)
+// tunnels are all nodes'.
+type tunnels struct{ byNode, bySource []tunnel }
+
+func newTunnels(leases []subnet.Lease) tunnels {
+	t := tunnels{byNode: sortedTunnels(leases)}
+	t.bySource = slices.SortedFunc(slices.Values(t.byNode), func(a, b tunnel) int { return a.source.Compare(b.source) })
+	return t
+}
+
+// through adds to disjoint ranges what the nodes' packets come from whose addresses are in them, and returns which of these
+// ends of tunnels are in them without their nodes: a node is in a range by its address, with every backend.
+func (t tunnels) through(ranges []netip.Prefix) (all []netip.Prefix, without []netip.Addr) {
+	all = slices.Clip(ranges)
 	for _, r := range ranges {
-		first, _ := slices.BinarySearchFunc(tunnels, r.Addr(), func(t tunnel, a netip.Addr) int { return t.node.Compare(a) })
-		for _, t := range tunnels[first:] {
-			if !r.Contains(t.node) {
-				break
+		for _, one := range within(r, t.byNode, func(t tunnel) netip.Addr { return t.node }) {
+			all = append(all, netstate.Host(one.source))
+		}
+		for _, one := range within(r, t.bySource, func(t tunnel) netip.Addr { return t.source }) {
+			if !contain(ranges, one.node) {
+				without = append(without, one.source)
 			}
-			all = append(all, netstate.Host(t.source))
 		}
 	}
 	if len(all) == len(ranges) {
-		return ranges
+		return ranges, without
 	}
-	return disjoint(all)
+	return disjoint(all), without
+}
+
+// within returns those of some tunnels whose address is in a range. They are sorted by it.
+func within(r netip.Prefix, sorted []tunnel, addr func(tunnel) netip.Addr) []tunnel {
+	first, _ := slices.BinarySearchFunc(sorted, r.Addr(), func(t tunnel, a netip.Addr) int { return addr(t).Compare(a) })
+	last := first
+	for last < len(sorted) && r.Contains(addr(sorted[last])) {
+		last++
+	}
+	return sorted[first:last]
 }
 
 // FollowLeases follows that leases changed, which are as Snapshot has them. It is not ok if a policy means something else
@@ -56,7 +77,7 @@ func (t *Table) FollowLeases(now []subnet.Lease) (ok bool) {
 		}
 	}
 	return !slices.ContainsFunc(t.rules.blocks, func(ranges []netip.Prefix) bool {
-		return slices.ContainsFunc(moved, func(m tunnel) bool { return contain(ranges, m.node) && !contain(ranges, m.source) })
+		return slices.ContainsFunc(moved, func(m tunnel) bool { return contain(ranges, m.node) != contain(ranges, m.source) })
 	})
 }
 

@@ -104,6 +104,15 @@ func newHolders(leases []subnet.Lease) holders {
 
 // of returns the node that has the lease with an address, if one has: of some that overlap the first.
 func (h holders) of(a netip.Addr) (node string, held bool) {
+	i := h.first(a)
+	if i == len(h.nodes) {
+		return "", false
+	}
+	return h.nodes[i], true
+}
+
+// first returns the place of the first lease that has an address; behind the last one if none has.
+func (h holders) first(a netip.Addr) int {
 	first := len(h.nodes)
 	for _, bits := range h.lengths {
 		if p, err := a.Prefix(bits); err == nil {
@@ -112,10 +121,7 @@ func (h holders) of(a netip.Addr) (node string, held bool) {
 			}
 		}
 	}
-	if first == len(h.nodes) {
-		return "", false
-	}
-	return h.nodes[first], true
+	return first
 }
 
 // mayBe reports whether the node of a lease is the node of a name. Records of flannel's in etcd do not name their node: the

@@ -361,6 +361,26 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
+// TestTunnelsOfOthers: a younger lease of a node's subnet, or of one that holds it, does not say where that node's packets come
+// from.
+func TestTunnelsOfOthers(t *testing.T) {
+	for spec, want := range map[string]bool{
+		`{cidr: 192.168.5.2/32}`:                      true,
+		`{cidr: 192.168.9.9/32}`:                      false,
+		`{cidr: 0.0.0.0/0, except: [192.168.9.9/32]}`: true,
+		`{cidr: 0.0.0.0/0, except: [192.168.5.2/32]}`: false,
+	} {
+		for _, taken := range []string{"10.244.2.0/24", "10.244.2.0/23", "10.244.2.0/28"} {
+			s := snapshot(t, "podSelector: {}, ingress: [{from: [{ipBlock: "+spec+"}]}]")
+			s.Leases = []subnet.Lease{policytest.Lease("b", "192.168.5.2", "10.244.2.0/24"), policytest.Lease("rogue", "192.168.9.9", taken)}
+			rules, _ := policy.New(s)
+			if got := rules.Judge(flow(t, s, "10.244.2.0", "web:TCP:80")).Allowed(); got != want {
+				t.Errorf("%s, while a rogue has %s, too: the node's packets are allowed: %v, want %v", spec, taken, got, want)
+			}
+		}
+	}
+}
+
 // TestFollowLeases: a table that takes other leases is that of a snapshot with them, and most changes are taken.
 func TestFollowLeases(t *testing.T) {
 	taken, anew := 0, 0

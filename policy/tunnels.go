@@ -12,11 +12,13 @@ import (
 // tunnel is a node's address, and the one that its packets to pods come from.
 type tunnel struct{ node, source netip.Addr }
 
-// sortedTunnels returns those of leases, by the nodes' addresses.
+// sortedTunnels returns those of leases, by the nodes' addresses. Where an earlier lease has a subnet's first address, packets
+// from there are that one's node's.
 func sortedTunnels(leases []subnet.Lease) (all []tunnel) {
-	for _, l := range leases {
+	h := newHolders(leases)
+	for i, l := range leases {
 		for _, s := range l.Stacks {
-			if s.Underlay.IsValid() && s.Subnet.IsValid() {
+			if s.Underlay.IsValid() && s.Subnet.IsValid() && h.first(s.Subnet.Addr()) == i {
 				all = append(all, tunnel{s.Underlay, s.Subnet.Addr()})
 			}
 		}

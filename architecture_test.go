@@ -102,6 +102,7 @@ var arrows = []struct {
 	{"policy/enforce", []string{"policy", "subnet", "netstate", "netstate/conntrack", "netstate/nflog", "packet", "internal/causes"}},
 	{"policy/announce/message", nil},
 	{"policy/announce", []string{"policy", "policy/announce/message", "netstate", "internal/causes"}},
+	{"policy/policytest", []string{"policy", "netstate", "subnet"}},
 	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient", "internal/smallfile"}},
 	{"doctor/drops", nil},
 	{"doctor/rules", nil},

@@ -41,6 +41,8 @@ type Policies interface {
 	Leases(all []subnet.Lease)
 	// Enforced returns nil while the node's rules are as policies ask, or else why they are not.
 	Enforced() error
+	// Claimed returns how many pods of other nodes claim addresses of this node's, and what to say of the first.
+	Claimed() (some []string, pods int)
 	// Judged returns nil if no open connection that policies deny takes the fast path, or else why one could.
 	Judged() error
 }

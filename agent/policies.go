@@ -4,6 +4,9 @@ package agent
 type PolicyStatus struct {
 	Enforced bool   `json:"enforced"`
 	Error    string `json:"error,omitempty"` // why not
+	// Claims are pods of other nodes whose status has addresses of this node's, a few of them.
+	Claims  []string `json:"claims,omitempty"`
+	Claimed int      `json:"claimed,omitempty"` // how many such pods there are
 }
 
 // policyStatus returns nil if the agent does not enforce network policies.
@@ -11,8 +14,10 @@ func (a *Agent) policyStatus() *PolicyStatus {
 	if a.Policies == nil {
 		return nil
 	}
+	s := PolicyStatus{Enforced: true}
 	if err := a.Policies.Enforced(); err != nil {
-		return &PolicyStatus{Error: err.Error()}
+		s = PolicyStatus{Error: err.Error()}
 	}
-	return &PolicyStatus{Enforced: true}
+	s.Claims, s.Claimed = a.Policies.Claimed()
+	return &s
 }

@@ -19,6 +19,13 @@ func (p policies) Leases([]subnet.Lease)        {}
 func (p policies) Enforced() error              { return p.error }
 func (p policies) Judged() error                { return p.error }
 
+func (p policies) Claimed() ([]string, int) {
+	if p.error == nil {
+		return nil, 0
+	}
+	return []string{"pod other/fake"}, 7
+}
+
 // TestLeasesAreTold: policies learn of each change of the nodes.
 func TestLeasesAreTold(t *testing.T) {
 	n := newNode(t)
@@ -41,6 +48,7 @@ type leasesTold chan []subnet.Lease
 func (leasesTold) Protect([]netip.Prefix) error { return nil }
 func (leasesTold) Enforced() error              { return nil }
 func (leasesTold) Judged() error                { return nil }
+func (leasesTold) Claimed() ([]string, int)     { return nil, 0 }
 
 func (c leasesTold) Leases(all []subnet.Lease) { c <- all }
 
@@ -69,7 +77,7 @@ func TestPolicyStatus(t *testing.T) {
 		`{"node":"","backend":"","notReady":"no lease, or not in sync with the store yet",` +
 			`"policies":{"enforced":true}}`: policies{},
 		`{"node":"","backend":"","notReady":"no lease, or not in sync with the store yet",` +
-			`"policies":{"enforced":false,"error":"no buffer space"}}`: policies{errors.New("no buffer space")},
+			`"policies":{"enforced":false,"error":"no buffer space","claims":["pod other/fake"],"claimed":7}}`: policies{errors.New("no buffer space")},
 	} {
 		a := New(Config{Policies: p})
 		if got, err := json.Marshal(a.report()); err != nil || string(got) != want {

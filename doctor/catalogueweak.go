@@ -118,6 +118,12 @@ var weakKinds = map[kind]Kind{
 			"do not apply to them, and those for ingress only on other nodes",
 		Fix: "run kube-proxy in mode nftables or iptables: set mode in its configuration, and restart it on each node",
 		See: "ip link show kube-ipvs0; kubectl --namespace kube-system get configmap kube-proxy --output yaml"},
+	addressClaimed: {ID: "address-claimed", Severity: Risk,
+		Title: "the status of another node's pod has an address of this node's",
+		Why: "it does not count where the agents enforce network policies, but whoever believes it takes that pod for this " +
+			"node's: its node may be compromised, or the pod is left from a lease that its node had before",
+		Fix: "find out who wrote it on the pod's node; a pod that is left from an earlier lease gets a new address when it is deleted",
+		See: "kubectl get pods --all-namespaces --output wide | grep ADDRESS; curl -s localhost:PORT/status"},
 	agentDown: {ID: "agent-down", Severity: Risk,
 		Title: "the agent does not run",
 		Why: "what is written stays, but peers that join, move or leave are not followed, and nothing is " +

@@ -151,6 +151,7 @@ const (
 	policiesNotEnforced
 	policyEnginesBoth
 	policiesIPVS
+	addressClaimed
 	agentDown
 	agentDeaf
 	agentNotReady

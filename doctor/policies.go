@@ -27,6 +27,9 @@ type Policies struct {
 type PolicyStatus struct {
 	Enforced bool   `json:"enforced"`
 	Error    string `json:"error,omitempty"` // why not
+	// Claims are pods of other nodes whose status has addresses of this node's, a few of them.
+	Claims  []string `json:"claims,omitempty"`
+	Claimed int      `json:"claimed,omitempty"` // how many such pods there are
 }
 
 // engine is a program that enforces network policies, by what it leaves in the kernel.
@@ -92,6 +95,14 @@ func (e *exam) checkPolicies() {
 	}
 	if why, object := e.unenforced(); why != "" {
 		e.find(policiesNotEnforced, object, "enforced by twilld --network-policy", why, "").says(heals)
+	}
+	if s := e.Agent.Policies; s != nil {
+		for _, claim := range s.Claims {
+			e.find(addressClaimed, "Pods", "addresses of their own nodes", claim, "")
+		}
+		if more := s.Claimed - len(s.Claims); more > 0 && len(s.Claims) > 0 {
+			e.found[len(e.found)-1].Count += more
+		}
 	}
 	if slices.ContainsFunc(e.Interfaces, func(i netstate.Interface) bool { return i.Name == ipvs }) {
 		e.find(policiesIPVS, "kube-proxy", "mode nftables or iptables", "the device "+ipvs+" is there: its mode is IPVS", "")

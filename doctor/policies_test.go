@@ -76,6 +76,11 @@ func TestPolicies(t *testing.T) {
 			t.Errorf("want %s, got %+v", want, got)
 		}
 	}
+	claimed := enforcing()
+	claimed.Agent.Policies.Claims, claimed.Agent.Policies.Claimed = []string{"the status of pod a/b has 10.244.1.2", "c"}, 40
+	if got := Check(claimed); len(got) != 1 || got[0].ID != "address-claimed" || got[0].Count != 40 || got[0].Actual != claimed.Agent.Policies.Claims[0] {
+		t.Errorf("claimed addresses: got %+v", got)
+	}
 	for name, f := range map[string]Facts{"enforced": enforcing(), "off": healthy()} {
 		if got := Check(f); len(got) > 0 {
 			t.Errorf("%s: got %+v", name, got)

@@ -1,5 +1,14 @@
 package faults
 
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// claims is a manifest's name.
+const claims = "claims.yaml"
+
 // policyFaults are what keeps network policies from being enforced.
 var policyFaults = []Fault{
 	{Name: "netpol-table-deleted", Finding: "policies-not-enforced", Policies: true,
@@ -31,4 +40,21 @@ var policyFaults = []Fault{
 		Description: "kube-proxy runs in mode IPVS",
 		Inject:      script("ip link add kube-ipvs0 type bridge"),
 		Undo:        script("ip link del kube-ipvs0")},
+	{Name: "netpol-address-claimed", Finding: "address-claimed", Policies: true, KeepAgent: true, Lossless: true,
+		Description: "a peer says that a pod of its own has the address of a pod of this node",
+		Inject:      claimAddress,
+		Undo:        func(_ context.Context, v *Target) error { return v.Lab.DeleteManifest(claims) }},
+}
+
+// claimAddress makes a pod of the peer's that claims an address of the target's, and waits until the agent says so.
+func claimAddress(ctx context.Context, v *Target) error {
+	const pod = "{kind: Pod, metadata: {name: claim}, spec: {nodeName: %s}, status: {podIPs: [{ip: %q}]}}"
+	err := v.Lab.ApplyManifest(claims, fmt.Appendf(nil, pod, v.Peer.Name, v.Address(v.Node.Pods()[0].Addrs)))
+	if err != nil {
+		return err
+	}
+	return until(ctx, "the agent says that an address is claimed", func() (bool, error) {
+		said, err := v.Node.Ask(ctx, "/status")
+		return strings.Contains(said, `"claims":`), err
+	})
 }

@@ -84,6 +84,7 @@ type Enforcer struct {
 	chains   map[netstate.Key]policy.Chain
 	enforced error // why pods may not start yet; nil: the tables are there
 	failed   error // why the last reconcile failed; nil: it did not
+	claimed  claimed
 	judged   error // why open connections may be denied that are not marked; nil: none
 
 	// What follows is the loop's own.

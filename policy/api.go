@@ -12,7 +12,8 @@ type NetworkPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
-	Spec Spec `json:"spec"`
+	Spec   Spec `json:"spec"`
+	Status any  `json:"status,omitempty"` // as Kubernetes 1.24 to 1.27 have it, which means nothing here
 }
 
 // Spec is what a policy wants.
@@ -63,3 +64,5 @@ const (
 	Ingress Direction = "Ingress"
 	Egress  Direction = "Egress"
 )
+
+func (d Direction) known() bool { return d == Ingress || d == Egress }

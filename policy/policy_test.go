@@ -233,3 +233,39 @@ func TestPodEqual(t *testing.T) {
 		}
 	}
 }
+
+// TestRefused: what an API server refuses in a policy is named in a sentence, and allows nothing: neither the pods that it
+// selects are open for it, nor is another policy of the file left out.
+func TestRefused(t *testing.T) {
+	for spec, want := range map[string]string{
+		"{podSelector: {}, policyTypes: [ingress]}":                                             `policyTypes: "ingress" is no direction, want Ingress or Egress`,
+		"{podSelector: {}, policyTypes: [Egress, Both]}":                                        `policyTypes: "Both" is no direction, want Ingress or Egress`,
+		"{podSelector: {}, ingress: [{ports: [{endPort: 9000}]}]}":                              "ingress[0], port 1: it has an endPort and no port, want both",
+		"{podSelector: {}, ingress: [{ports: [{port: http, endPort: 9000}]}]}":                  `ingress[0], port 1: its port "http" is a name, want a number with an endPort`,
+		"{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 70000}]}]}":                   "ingress[0], port 1: its endPort is 70000, want a number from its port 80 to 65535",
+		"{podSelector: {}, ingress: [{ports: [{port: 9000, endPort: 80}]}]}":                    "ingress[0], port 1: its endPort is 80, want a number from its port 9000 to 65535",
+		"{podSelector: {}, ingress: [{ports: [{port: 0, endPort: 9000}]}]}":                     "ingress[0], port 1: its port is 0, want a number from 1 to 65535",
+		"{podSelector: {}, ingress: [{ports: [{port: 70000}]}]}":                                "ingress[0], port 1: its port is 70000, want a number from 1 to 65535",
+		`{podSelector: {}, ingress: [{ports: [{port: ""}]}]}`:                                   `ingress[0], port 1: its port "" is no port's name`,
+		`{podSelector: {}, ingress: [{ports: [{port: "8080"}]}]}`:                               `ingress[0], port 1: its port "8080" is no port's name`,
+		"{podSelector: {}, ingress: [{ports: [{protocol: tcp, port: 8080}]}]}":                  `ingress[0], port 1: its protocol is "tcp", want TCP, UDP or SCTP`,
+		"{podSelector: {}, ingress: [{from: [{}]}]}":                                            "ingress[0], peer 1: it is empty, want an ipBlock, a podSelector or a namespaceSelector",
+		"{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}, podSelector: {}}]}]}": "ingress[0], peer 1: it has an ipBlock and a selector, want one of them",
+	} {
+		s := snapshot(t, spec[1:len(spec)-1])
+		s.Policies = append(s.Policies, policy.NetworkPolicy{})
+		s.Policies[1].Name, s.Policies[1].Namespace = "other", "admin"
+		r, skips := policy.New(s)
+		if len(skips) != 1 || !strings.Contains(fmt.Sprint(skips[0].Err), want) {
+			t.Errorf("%s: got %v, want %q", spec, skips, want)
+		}
+		for _, port := range []string{"web:TCP:80", "web:TCP:8080"} {
+			if r.Judge(flow(t, s, "db", port)).Allowed() {
+				t.Errorf("%s opens %s", spec, port)
+			}
+		}
+		if len(r.Applying(policy.Ingress, policy.Endpoint{Pod: &policy.Pod{Namespace: "admin"}}).Isolating) != 1 {
+			t.Errorf("%s: the policy of another namespace is left out", spec)
+		}
+	}
+}

@@ -2,12 +2,14 @@ package policy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -66,6 +68,11 @@ func New(s Snapshot) (Rules, []Skip) {
 	for _, p := range s.Policies {
 		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space, tunnels: tunnels}
 		one := &Policy{Name: c.policy, Spec: p.Spec, subject: c.selector("podSelector", &p.Spec.PodSelector)}
+		for _, d := range p.Spec.PolicyTypes {
+			if !d.known() {
+				c.skip("policyTypes", fmt.Errorf("%q is no direction, want Ingress or Egress", d))
+			}
+		}
 		for i, in := range p.Spec.Ingress {
 			one.ingress = append(one.ingress, c.rule(fmt.Sprintf("ingress[%d]", i), in.From, in.Ports))
 		}
@@ -99,12 +106,12 @@ func namespaceLabels(namespaces map[string]labels.Set) func(string) labels.Set {
 }
 
 // isolates reports whether the pods that the policy selects are isolated for a direction. The types of a policy that has
-// none are Ingress, and Egress if it has rules for it.
+// none are Ingress, and Egress if it has rules for it; one that is no direction stands for both.
 func (p *Policy) isolates(d Direction) bool {
 	if len(p.Spec.PolicyTypes) == 0 {
 		return d == Ingress || len(p.Spec.Egress) > 0
 	}
-	return slices.Contains(p.Spec.PolicyTypes, d)
+	return slices.ContainsFunc(p.Spec.PolicyTypes, func(t Direction) bool { return t == d || !t.known() })
 }
 
 func (p *Policy) name() string { return p.Name }
@@ -145,7 +152,14 @@ func (c *compiler) selector(where string, s *metav1.LabelSelector) labels.Select
 
 // rule reads one rule. No peers are all peers, and no ports all ports.
 func (c *compiler) rule(where string, peers []Peer, ports []RulePort) rule {
-	r := rule{anyPeer: len(peers) == 0, anyPort: len(ports) == 0, ports: ports}
+	r := rule{anyPeer: len(peers) == 0, anyPort: len(ports) == 0}
+	for i, p := range ports {
+		if err := p.check(); err != nil {
+			c.skip(fmt.Sprintf("%s, port %d", where, i+1), err)
+			continue
+		}
+		r.ports = append(r.ports, p)
+	}
 	for i, p := range peers {
 		at := fmt.Sprintf("%s, peer %d", where, i+1)
 		switch {
@@ -247,6 +261,28 @@ func open(p RulePort, f Flow) bool {
 	}
 	first, last, ok := p.span()
 	return ok && first <= f.Port && f.Port <= last
+}
+
+// check returns what an API server would refuse.
+func (p RulePort) check() error {
+	numbered := p.Port != nil && p.Port.Type == intstr.Int
+	switch {
+	case protocolNumbers[p.protocol()] == 0:
+		return fmt.Errorf("its protocol is %q, want TCP, UDP or SCTP", p.protocol())
+	case p.Port == nil && p.EndPort != nil:
+		return errors.New("it has an endPort and no port, want both")
+	case p.Port == nil:
+		return nil
+	case !numbered && p.EndPort != nil:
+		return fmt.Errorf("its port %q is a name, want a number with an endPort", p.Port.StrVal)
+	case !numbered && len(validation.IsValidPortName(p.Port.StrVal)) > 0:
+		return fmt.Errorf("its port %q is no port's name", p.Port.StrVal)
+	case numbered && (p.Port.IntVal < 1 || p.Port.IntVal > 65535):
+		return fmt.Errorf("its port is %d, want a number from 1 to 65535", p.Port.IntVal)
+	case p.EndPort != nil && (*p.EndPort < p.Port.IntVal || *p.EndPort > 65535):
+		return fmt.Errorf("its endPort is %d, want a number from its port %d to 65535", *p.EndPort, p.Port.IntVal)
+	}
+	return nil
 }
 
 func (p RulePort) protocol() Protocol {

@@ -39,7 +39,7 @@ func Read(r io.Reader, s *policy.Snapshot) error {
 		if err != nil {
 			return err
 		}
-		if err := add(text, s); err != nil {
+		if err := add(text, object{}, s); err != nil {
 			return err
 		}
 	}
@@ -64,11 +64,14 @@ type object struct {
 	}
 }
 
-// add adds an object, or those of a list.
-func add(text []byte, s *policy.Snapshot) error {
+// add adds an object, or those of a list. In a list of one kind, as API servers print it, its items need not have theirs.
+func add(text []byte, list object, s *policy.Snapshot) error {
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
 		return fmt.Errorf("%.40q is not an object of Kubernetes: want apiVersion, kind, metadata: %w", text, err)
+	}
+	if o.Kind == "" {
+		o.Kind, o.APIVersion = strings.TrimSuffix(list.Kind, "List"), list.APIVersion
 	}
 	if o.Metadata.Namespace == "" {
 		o.Metadata.Namespace = "default"
@@ -80,13 +83,7 @@ func add(text []byte, s *policy.Snapshot) error {
 		}
 		s.Namespaces[o.Metadata.Name] = o.Metadata.Labels
 	case "NetworkPolicy":
-		var p policy.NetworkPolicy
-		strict, err := kjson.UnmarshalStrict(text, &p)
-		if err = errors.Join(append(strict, err)...); err != nil {
-			return fmt.Errorf("NetworkPolicy %s/%s: %w", o.Metadata.Namespace, o.Metadata.Name, err)
-		}
-		p.Namespace = o.Metadata.Namespace
-		s.Policies = append(s.Policies, p)
+		return o.networkPolicy(text, s)
 	case "ClusterNetworkPolicy":
 		return o.clusterPolicy(text, s)
 	case "Node":
@@ -97,10 +94,31 @@ func add(text []byte, s *policy.Snapshot) error {
 		return o.workload(s)
 	}
 	for _, item := range o.Items {
-		if err := add(item, s); err != nil {
+		if err := add(item, o, s); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// networkVersion is the version of NetworkPolicies that is read. Other groups have a kind of the same name.
+const networkGroup, networkVersion = "networking.k8s.io/", "networking.k8s.io/v1"
+
+func (o object) networkPolicy(text []byte, s *policy.Snapshot) error {
+	var p policy.NetworkPolicy
+	name := o.Metadata.Namespace + "/" + o.Metadata.Name
+	switch {
+	case o.APIVersion != "" && !strings.HasPrefix(o.APIVersion, networkGroup):
+		return nil
+	case o.APIVersion != "" && o.APIVersion != networkVersion:
+		return fmt.Errorf("NetworkPolicy %s: its apiVersion is %s, want %s", name, o.APIVersion, networkVersion)
+	}
+	strict, err := kjson.UnmarshalStrict(text, &p)
+	if err = errors.Join(append(strict, err)...); err != nil {
+		return fmt.Errorf("NetworkPolicy %s: %w", name, err)
+	}
+	p.Namespace = o.Metadata.Namespace
+	s.Policies = append(s.Policies, p)
 	return nil
 }
 

@@ -49,6 +49,27 @@ items:
 	}
 }
 
+// TestReadKinds: lists as API servers print them, fields of other versions of Kubernetes, and kinds of other groups.
+func TestReadKinds(t *testing.T) {
+	const spec = "metadata: {name: p, namespace: shop}, spec: {podSelector: {}}"
+	for text, want := range map[string]int{
+		"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: [{" + spec + "}, {" + spec + "}]}":  2,
+		"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, " + spec + ", status: {conditions: []}}":       1,
+		"{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: p}, spec: {selector: all()}}": 0,
+		"{apiVersion: projectcalico.org/v3, kind: NetworkPolicyList, items: [{spec: {selector: all()}}]}":       0,
+	} {
+		var s policy.Snapshot
+		if err := manifest.Read(strings.NewReader(text), &s); err != nil || len(s.Policies) != want {
+			t.Errorf("%s: got %d policies and %v, want %d", text, len(s.Policies), err, want)
+		}
+	}
+	var s policy.Snapshot
+	const pods = "{apiVersion: v1, kind: PodList, items: [{metadata: {name: a}, status: {podIPs: [{ip: 10.244.1.2}]}}]}"
+	if err := manifest.Read(strings.NewReader(pods), &s); err != nil || len(s.Pods) != 1 || s.Pods[0].String() != "default/a" {
+		t.Errorf("got %v and %v", s.Pods, err)
+	}
+}
+
 func TestReadBad(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: [":            "did not find expected node content",
@@ -56,6 +77,7 @@ func TestReadBad(t *testing.T) {
 		"{kind: NetworkPolicy, metadata: {name: p}, spec: {ingres: []}}":                                           `NetworkPolicy default/p: unknown field "spec.ingres"`,
 		"{kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {ingress: [{from: [{networks: [10.0.0.0/8]}]}]}}": `ClusterNetworkPolicy c: unknown field "spec.ingress[0].from[0].networks"`,
 		"{kind: ClusterNetworkPolicy, apiVersion: policy.networking.k8s.io/v1, metadata: {name: c}}":               "ClusterNetworkPolicy c: its apiVersion is policy.networking.k8s.io/v1, want policy.networking.k8s.io/v1alpha2",
+		"{kind: NetworkPolicy, apiVersion: networking.k8s.io/v2, metadata: {name: p}}":                             "NetworkPolicy default/p: its apiVersion is networking.k8s.io/v2, want networking.k8s.io/v1",
 		"{kind: Pod, metadata: {name: p}, spec: {containers: 5}}":                                                  "Pod default/p: ",
 		"{kind: Pod, metadata: {name: p}, spec: {containers: [{ports: [{containerPort: x}]}]}}":                    "Pod default/p: ",
 	} {

@@ -77,6 +77,26 @@ func TestNothingIsLooserThanNeeded(t *testing.T) {
 	checkVolumes(t, pod)
 }
 
+// TestRightsForPolicies: what an agent's token may read once agents enforce policies. With Pods that is what people put into
+// their env.
+func TestRightsForPolicies(t *testing.T) {
+	reads := func(group string, resources ...any) any {
+		return object{"apiGroups": []any{group}, "resources": resources, "verbs": []any{"list", "watch"}}
+	}
+	for of, want := range map[string][]any{
+		"network-policy":         {reads("", "namespaces", "pods"), reads("networking.k8s.io", "networkpolicies")},
+		"cluster-network-policy": {reads("policy.networking.k8s.io", "clusternetworkpolicies")},
+	} {
+		objects := read(t, of+"/rbac.yaml")
+		if got := objects["ClusterRole/twill-"+of]["rules"]; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: the agent's rights are %v, want %v", of, got, want)
+		}
+		if len(objects) != 2 {
+			t.Errorf("%s has %d objects, want a ClusterRole and its binding", of, len(objects))
+		}
+	}
+}
+
 // checkVolumes knows all that the pod has of the host, and that nothing that is mounted in it later reaches the host.
 func checkVolumes(t *testing.T, pod object) {
 	t.Helper()

@@ -36,6 +36,14 @@ func (f Family) Bits() int {
 	return 128
 }
 
+// All returns the prefix of all addresses of an address family.
+func (f Family) All() netip.Prefix {
+	if f == IPv4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
 // String returns "IPv4", "IPv6" or "Ethernet".
 func (f Family) String() string {
 	switch f {

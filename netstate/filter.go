@@ -2,6 +2,7 @@ package netstate
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 )
 
@@ -18,7 +19,8 @@ type SetType string
 // The types, as nft names them.
 const (
 	Addresses  SetType = "addr"                // one address
-	Ranges     SetType = "addr interval"       // disjoint prefixes
+	Ranges     SetType = "addr interval"       // disjoint ranges of addresses
+	PortRanges SetType = "port interval"       // disjoint ranges of port numbers
 	Selves     SetType = "addr . addr"         // twice the same address
 	NamedPorts SetType = "addr . proto . port" // a port of an address
 	Verdicts   SetType = "addr : verdict"      // a map from an address to the chain that judges it
@@ -65,11 +67,50 @@ func (f Filter) String() string {
 type Element struct {
 	Set      string
 	Dev      string       // Devices and sources only
-	Prefix   netip.Prefix // a host's, but in Ranges; in Devices none
+	Prefix   netip.Prefix // a host's, but in Ranges; in PortRanges all addresses of the family, in Devices none
+	Last     netip.Addr   // Ranges that are no prefix only: Prefix is the first address, this is the last one
 	Protocol uint8        // IANA's number; NamedPorts only
-	Port     uint16       // NamedPorts only
+	Port     uint16       // NamedPorts and PortRanges only
+	LastPort uint16       // PortRanges only: Port is the first one
 	Verdict  string       // Verdicts only: "return", or "goto" and the name of a Filter
 	Extra    string
+}
+
+// Range returns the element of a set of Ranges from one address to another, which may be the same.
+func Range(set string, first, last netip.Addr) Element {
+	if p := netip.PrefixFrom(first, commonBits(first, last)); p == p.Masked() && LastAddr(p) == last {
+		return Element{Set: set, Prefix: p}
+	}
+	return Element{Set: set, Prefix: Host(first), Last: last}
+}
+
+// Contains reports whether an address is in an element of Ranges.
+func (e Element) Contains(a netip.Addr) bool {
+	if !e.Last.IsValid() {
+		return e.Prefix.Contains(a)
+	}
+	return a.BitLen() == e.Last.BitLen() && !a.Less(e.Prefix.Addr()) && !e.Last.Less(a)
+}
+
+// commonBits returns how many bits two addresses begin with in common.
+func commonBits(a, b netip.Addr) int {
+	x, y := a.AsSlice(), b.AsSlice()
+	for i := range min(len(x), len(y)) {
+		if x[i] != y[i] {
+			return 8*i + bits.LeadingZeros8(x[i]^y[i])
+		}
+	}
+	return 8 * len(x)
+}
+
+// LastAddr returns the last address of a prefix.
+func LastAddr(p netip.Prefix) netip.Addr {
+	last := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(last); bit++ {
+		last[bit/8] |= 0x80 >> (bit % 8)
+	}
+	addr, _ := netip.AddrFromSlice(last)
+	return addr
 }
 
 // Key implements Object.
@@ -78,11 +119,16 @@ func (e Element) Key() Key {
 }
 
 func (e Element) String() string {
-	port := ""
-	if e.Protocol != 0 {
+	last, port := "", ""
+	switch {
+	case e.Protocol != 0:
 		port = fmt.Sprintf("proto %d port %d", e.Protocol, e.Port)
+	case e.LastPort != 0:
+		port = fmt.Sprintf("port %d-%d", e.Port, e.LastPort)
+	case e.Last.IsValid():
+		last = "to " + e.Last.String()
 	}
-	return words("element", e.Set, e.Dev, match("", e.Prefix), port, prefixed(": ", e.Verdict), e.Extra)
+	return words("element", e.Set, e.Dev, match("", e.Prefix), last, port, prefixed(": ", e.Verdict), e.Extra)
 }
 
 // Hook is a base chain of the FilterTable, through which all forwarded packets of a family go, or all that are for the node

@@ -26,6 +26,7 @@ func policies(t testing.TB) netstate.State {
 			{Name: "egress", Type: netstate.Verdicts}, {Name: "ingress", Type: netstate.Verdicts},
 			{Name: "self", Type: netstate.Selves}, {Name: pods, Type: netstate.Addresses},
 			{Name: block, Type: netstate.Ranges}, {Name: "port-1", Type: netstate.NamedPorts},
+			{Name: "ports-1", Type: netstate.PortRanges},
 		} {
 			s.Family = family
 			state.Add(s)
@@ -39,6 +40,10 @@ func policies(t testing.TB) netstate.State {
 		for _, p := range prefix[2:] {
 			state.Add(netstate.Element{Set: block, Prefix: p})
 		}
+		first := prefix[2].Addr().Prev() // of a range that is no prefix
+		state.Add(netstate.Range(block, first.Prev().Prev(), first),
+			netstate.Element{Set: "ports-1", Prefix: family.All(), Port: 80, LastPort: 80},
+			netstate.Element{Set: "ports-1", Prefix: family.All(), Port: 1000, LastPort: 65535})
 		state.Add(
 			netstate.Hook{Family: family, Rules: "ct reply established accept\nct related accept\n" +
 				"icmpv6 133-137 accept\niifname cni0 oifname cni0 daddr " + prefix[5].String() + " counter drop\n" +
@@ -48,7 +53,7 @@ func policies(t testing.TB) netstate.State {
 			netstate.Filter{Family: family, Name: "ingress", Rules: "daddr vmap @ingress\ndaddr " + prefix[3].String() +
 				" drop"},
 			netstate.Filter{Family: family, Name: "in-1", Rules: "saddr . daddr @self accept\n" +
-				"saddr @pods-1 tcp dport 80 accept\nsaddr @block-1 udp dport 1000-2000 accept\n" +
+				"saddr @pods-1 tcp dport 80 accept\nsaddr @block-1 udp dport @ports-1 accept\n" +
 				"daddr . proto . port @port-1 accept\nproto 132 return\nsctp dport 9 accept\nlog in-1\ncounter drop"})
 	}
 	frames(t, state)
@@ -124,6 +129,9 @@ var alterations = map[string]string{
 	"pair of two addresses":   "nft add element TABLE self { 10.0.1.1 . 10.0.1.2 }",
 	"port added":              "nft add element TABLE port-1 { 10.0.1.1 . tcp . 22 }",
 	"port deleted":            "nft delete element TABLE port-1 { 10.0.1.1 . tcp . 8080 }",
+	"number added":            "nft add element TABLE ports-1 { 90 }",
+	"number deleted":          "nft delete element TABLE ports-1 { 80 }",
+	"numbers cut":             "nft 'delete element TABLE ports-1 { 1000-65535 }; add element TABLE ports-1 { 1000-2000 }'",
 	"range added":             "nft add element TABLE block-1 { 192.0.2.0/24 }",
 	"first range added":       "nft add element TABLE block-1 { 0.0.0.0/8 }",
 	"range that is no prefix": "nft add element TABLE block-1 { 192.0.2.1-192.0.2.9 }",

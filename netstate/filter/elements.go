@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,8 +17,8 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// encodeElement returns an element of a set of a type as nf_tables has it: a range is two elements, its first address
-// and the one behind its last. One that ends with the last address of all has no second element.
+// encodeElement returns an element of a set of a type as nf_tables has it: a range is two elements, its first key and the
+// one behind its last. One that ends with the last key of all has no second element.
 func encodeElement(kind netstate.SetType, e netstate.Element) ([]nftables.SetElement, error) {
 	if ofFrames(kind) {
 		return encodeSource(kind, e)
@@ -28,25 +28,50 @@ func encodeElement(kind netstate.SetType, e netstate.Element) ([]nftables.SetEle
 	plain := e == netstate.Element{Set: e.Set, Prefix: e.Prefix}
 	key := addr.AsSlice()
 	switch {
-	case kind == netstate.Ranges && plain && e.Prefix.IsValid() && e.Prefix == e.Prefix.Masked():
-		elements := []nftables.SetElement{{Key: key}}
-		if next := lastOf(e.Prefix).Next(); next.IsValid() {
-			elements = append(elements, nftables.SetElement{Key: next.AsSlice(), IntervalEnd: true})
+	case kind == netstate.Ranges:
+		if last := lastOf(e); last.IsValid() && e == netstate.Range(e.Set, addr, last) {
+			return rangeEnds(key, last.Next().AsSlice()), nil
 		}
-		return elements, nil
+	case kind == netstate.PortRanges:
+		want := netstate.Element{Set: e.Set, Prefix: e.Prefix, Port: e.Port, LastPort: e.LastPort}
+		if e == want && e.Prefix == netstate.FamilyOf(addr).All() && e.Port <= e.LastPort {
+			var next []byte
+			if e.LastPort < math.MaxUint16 {
+				next = binary.BigEndian.AppendUint16(nil, e.LastPort+1)
+			}
+			return rangeEnds(binary.BigEndian.AppendUint16(nil, e.Port), next), nil
+		}
 	case kind == netstate.Addresses && plain && host:
 		return []nftables.SetElement{{Key: key}}, nil
 	case kind == netstate.Selves && plain && host:
 		return []nftables.SetElement{{Key: append(key, key...)}}, nil
-	case kind == netstate.NamedPorts && e.Verdict == "" && e.Extra == "" && host:
+	case kind == netstate.NamedPorts && host &&
+		e == netstate.Element{Set: e.Set, Prefix: e.Prefix, Protocol: e.Protocol, Port: e.Port}:
 		key = append(key, e.Protocol, 0, 0, 0)
 		key = binary.BigEndian.AppendUint16(key, e.Port)
 		return []nftables.SetElement{{Key: append(key, 0, 0)}}, nil
-	case kind == netstate.Verdicts && e.Protocol == 0 && e.Port == 0 && e.Extra == "" && host:
+	case kind == netstate.Verdicts && host && e == netstate.Element{Set: e.Set, Prefix: e.Prefix, Verdict: e.Verdict}:
 		v, err := encodeVerdict(e.Verdict)
 		return []nftables.SetElement{{Key: key, VerdictData: v}}, err
 	}
 	return nil, misfit(kind, e)
+}
+
+// lastOf returns the last address of an element of Ranges.
+func lastOf(e netstate.Element) netip.Addr {
+	if !e.Last.IsValid() && e.Prefix.IsValid() {
+		return netstate.LastAddr(e.Prefix)
+	}
+	return e.Last
+}
+
+// rangeEnds returns the two elements of a range, or the only one if no key is behind it.
+func rangeEnds(first, next []byte) []nftables.SetElement {
+	elements := []nftables.SetElement{{Key: first}}
+	if len(next) > 0 {
+		elements = append(elements, nftables.SetElement{Key: next, IntervalEnd: true})
+	}
+	return elements
 }
 
 func misfit(kind netstate.SetType, e netstate.Element) error {
@@ -62,16 +87,6 @@ func encodeVerdict(text string) (*expr.Verdict, error) {
 		return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}, nil
 	}
 	return nil, fmt.Errorf("verdict %q: want return, or goto and a chain", text)
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	last := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < 8*len(last); bit++ {
-		last[bit/8] |= 0x80 >> (bit % 8)
-	}
-	addr, _ := netip.AddrFromSlice(last)
-	return addr
 }
 
 // rawElement is an element as the kernel reports it.
@@ -142,8 +157,8 @@ func decodeVerdict(data []byte) string {
 func decodeElements(
 	family netstate.Family, set string, kind netstate.SetType, raw []rawElement,
 ) ([]netstate.Object, error) {
-	if kind == netstate.Ranges {
-		return decodeRanges(set, raw)
+	if kind == netstate.Ranges || kind == netstate.PortRanges {
+		return decodeRanges(family, set, kind, raw)
 	}
 	objects := make([]netstate.Object, 0, len(raw))
 	for _, e := range raw {
@@ -182,9 +197,11 @@ func decodeKey(size int, kind netstate.SetType, key []byte) (o netstate.Element,
 	}
 }
 
-// decodeRanges puts the ends of ranges together. Those that touch stay two: they have two elements of the same address,
-// the end of one and the start of the other.
-func decodeRanges(set string, raw []rawElement) ([]netstate.Object, error) {
+// decodeRanges puts the ends of ranges together. Those that touch stay two: they have two elements of the same key, the end
+// of one and the start of the other.
+func decodeRanges(
+	family netstate.Family, set string, kind netstate.SetType, raw []rawElement,
+) ([]netstate.Object, error) {
 	slices.SortFunc(raw, func(a, b rawElement) int {
 		if c := bytes.Compare(a.key, b.key); c != 0 || a.end == b.end {
 			return c
@@ -195,52 +212,58 @@ func decodeRanges(set string, raw []rawElement) ([]netstate.Object, error) {
 	})
 	var objects []netstate.Object
 	for len(raw) > 0 {
-		start, _ := netip.AddrFromSlice(raw[0].key)
-		if raw[0].end && start.IsUnspecified() && raw[0].extra == "" { // nft writes it before the first range
-			raw = raw[1:]
+		start := raw[0]
+		if raw = raw[1:]; start.end && isZero(start.key) && start.extra == "" { // nft writes it before the first range
 			continue
 		}
-		prefix, rest, ok := cutRange(raw)
-		if !ok {
-			return nil, fmt.Errorf("set %s has a range at %s that is no prefix", set, start)
+		last, extra := bytes.Repeat([]byte{0xff}, len(start.key)), start.extra
+		if len(raw) > 0 && raw[0].end {
+			last, extra = before(raw[0].key), join(extra, raw[0].extra)
+			raw = raw[1:]
+		} else if len(raw) > 0 {
+			last = nil // two starts: an error
 		}
-		extra := raw[0].extra
-		if len(raw)-len(rest) == 2 {
-			extra = join(extra, raw[1].extra)
+		e, ok := rangeOf(family, set, kind, start.key, last)
+		if !ok || start.end {
+			return nil, fmt.Errorf("set %s has a range at %x that does not end, or is none", set, start.key)
 		}
-		objects = append(objects, netstate.Element{Set: set, Prefix: prefix, Extra: extra})
-		raw = rest
+		e.Extra = extra
+		objects = append(objects, e)
 	}
 	return objects, nil
 }
 
-// cutRange returns the prefix with which raw begins, and what follows it.
-func cutRange(raw []rawElement) (p netip.Prefix, rest []rawElement, ok bool) {
-	start, ok := netip.AddrFromSlice(raw[0].key)
-	if !ok || raw[0].end {
-		return p, nil, false
+// rangeOf returns the element of a range from its first to its last key.
+func rangeOf(
+	family netstate.Family, set string, kind netstate.SetType, first, last []byte,
+) (e netstate.Element, ok bool) {
+	size := family.Bits() / 8
+	if kind == netstate.PortRanges {
+		size = 2
 	}
-	last, rest := lastOf(netip.PrefixFrom(start, 0)), raw[1:]
-	if len(rest) > 0 {
-		end, ok := netip.AddrFromSlice(rest[0].key)
-		if !ok || !rest[0].end {
-			return p, nil, false
-		}
-		last, rest = end.Prev(), rest[1:]
+	switch {
+	case len(first) != size || len(last) != size || bytes.Compare(first, last) > 0:
+		return e, false
+	case kind == netstate.PortRanges:
+		return netstate.Element{Set: set, Prefix: family.All(), Port: binary.BigEndian.Uint16(first),
+			LastPort: binary.BigEndian.Uint16(last)}, true
 	}
-	p = netip.PrefixFrom(start, commonBits(start, last))
-	return p, rest, p.Masked() == p && lastOf(p) == last
+	from, _ := netip.AddrFromSlice(first)
+	to, _ := netip.AddrFromSlice(last)
+	return netstate.Range(set, from, to), true
 }
 
-// commonBits returns how many bits two addresses begin with in common.
-func commonBits(a, b netip.Addr) int {
-	x, y := a.AsSlice(), b.AsSlice()
-	for i := range min(len(x), len(y)) {
-		if x[i] != y[i] {
-			return 8*i + bits.LeadingZeros8(x[i]^y[i])
+func isZero(key []byte) bool { return len(bytes.Trim(key, "\x00")) == 0 }
+
+// before returns the key before another one.
+func before(key []byte) []byte {
+	key = slices.Clone(key)
+	for i := len(key) - 1; i >= 0; i-- {
+		if key[i]--; key[i] != 0xff {
+			break
 		}
 	}
-	return 8 * len(x)
+	return key
 }
 
 func join(a, b string) string {

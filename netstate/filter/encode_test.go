@@ -29,6 +29,7 @@ var golden = map[netstate.Family][][2]string{
 		{"tcp dport 80 accept", "tcp dport 80 accept"},
 		{"udp dport 1000-2000 accept", "udp dport 1000-2000 accept"},
 		{"sctp dport 65535 return", "sctp dport 65535 return"},
+		{"udp dport @ports accept", "udp dport @ports accept"},
 		{"counter drop", "counter packets 0 bytes 0 drop"},
 		{"tcp dport 80 log in-1", `tcp dport 80 limit rate 5/second burst 10 packets log prefix "in-1" group 116`},
 		{"jump other", "jump other"},
@@ -45,6 +46,7 @@ var golden = map[netstate.Family][][2]string{
 		{"saddr fd00::/8 daddr fd00::/9 drop", "ip6 saddr fd00::/8 ip6 daddr fd00::/9 drop"},
 		{"saddr fe80::1/128 drop", "ip6 saddr fe80::1 drop"},
 		{"saddr != fe80::1/128 daddr != @addr drop", "ip6 saddr != fe80::1 ip6 daddr != @addr drop"},
+		{"tcp dport @ports accept", "tcp dport @ports accept"},
 		{"log in-1", `limit rate 5/second burst 10 packets log prefix "in-1" group 116`},
 		{"saddr vmap @map", "ip6 saddr vmap @map"},
 		{"daddr vmap @map", "ip6 daddr vmap @map"},
@@ -69,7 +71,7 @@ var golden = map[netstate.Family][][2]string{
 func goldenState(family netstate.Family) netstate.State {
 	state := netstate.NewState(netstate.Filter{Family: family, Name: "other"})
 	kinds := map[string]netstate.SetType{
-		"addr": netstate.Addresses, "range": netstate.Ranges, "self": netstate.Selves, "port": netstate.NamedPorts,
+		"addr": netstate.Addresses, "range": netstate.Ranges, "ports": netstate.PortRanges, "self": netstate.Selves, "port": netstate.NamedPorts,
 		"map": netstate.Verdicts,
 	}
 	if family == netstate.Ethernet {
@@ -141,12 +143,13 @@ func TestElementsPrinted(t *testing.T) {
 	settle(t, f, want)
 	for set, elements := range map[string]string{
 		"set ip twill-policy pods-1":   "elements = { 10.0.1.1, 10.0.1.2 }",
-		"set ip twill-policy block-1":  "elements = { 10.8.0.0/16, 10.9.0.0/17, 10.9.128.0/17, 255.0.0.0/8 }",
+		"set ip twill-policy block-1":  "elements = { 10.7.255.253-10.7.255.255, 10.8.0.0/16, 10.9.0.0/17, 10.9.128.0/17, 255.0.0.0/8 }",
 		"set ip twill-policy self":     "elements = { 10.0.1.1 . 10.0.1.1, 10.0.1.2 . 10.0.1.2 }",
 		"set ip twill-policy port-1":   "elements = { 10.0.1.1 . 6 . 8080, 10.0.1.2 . 6 . 8081 }",
+		"set ip6 twill-policy ports-1": "elements = { 80, 1000-65535 }",
 		"map ip twill-policy egress":   "elements = { 10.0.1.1 : return, 10.0.1.2 : return }",
 		"map ip twill-policy ingress":  "elements = { 10.0.1.1 : goto in-1, 10.0.1.2 : goto in-1 }",
-		"set ip6 twill-policy block-1": "elements = { fd08::/16, fd09::/32, fd09:1::/32, ff00::/8 }",
+		"set ip6 twill-policy block-1": "elements = { fd07:ffff:ffff:ffff:ffff:ffff:ffff:fffd-fd07:ffff:ffff:ffff:ffff:ffff:ffff:ffff, fd08::/16, fd09::/32, fd09:1::/32, ff00::/8 }",
 		"set ip6 twill-policy port-1":  "elements = { fd00:1::1 . 6 . 8080, fd00:1::2 . 6 . 8081 }",
 
 		"set bridge twill-policy unchecked": `elements = { "veth1" }`,

@@ -46,5 +46,5 @@ func split(r *rand.Rand, p netip.Prefix, to netstate.State) {
 	}
 	half := netip.PrefixFrom(p.Addr(), p.Bits()+1)
 	split(r, half, to)
-	split(r, netip.PrefixFrom(lastOf(half).Next(), half.Bits()), to)
+	split(r, netip.PrefixFrom(netstate.LastAddr(half).Next(), half.Bits()), to)
 }

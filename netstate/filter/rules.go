@@ -36,7 +36,7 @@ type clause struct {
 //	saddr . daddr @SET        both addresses are in a set of pairs
 //	daddr . proto . port @SET its destination address, protocol and destination port are in a set
 //	proto N                   of a transport protocol
-//	tcp dport N, N-M          to a port, or to one of some; udp, sctp
+//	tcp dport N, N-M, @SET    to a port, or to one of some; udp, sctp
 //	icmpv6 N, N-M             of an ICMPv6 type, or one of some
 //	log NAME                  an end that decides nothing, but tells netstate.LogGroup of some packets, with a name
 //	accept, drop, return      ends
@@ -218,9 +218,12 @@ func loadPort(register uint32) *expr.Payload {
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
 }
 
-// port matches a destination port "N", or some, "N-M".
+// port matches a destination port "N", or some: "N-M", or a set of them.
 func port(proto byte) func(netstate.Family, string) []expr.Any {
 	return func(_ netstate.Family, arg string) []expr.Any {
+		if e := lookup(arg, loadPort(1)); e != nil {
+			return append(protocol(proto), e...)
+		}
 		least, most, ok := numbers(arg, 16)
 		if !ok {
 			return nil

@@ -13,7 +13,7 @@ import (
 
 // types are all types of sets.
 var types = [...]netstate.SetType{
-	netstate.Addresses, netstate.Ranges, netstate.Selves, netstate.NamedPorts, netstate.Verdicts,
+	netstate.Addresses, netstate.Ranges, netstate.PortRanges, netstate.Selves, netstate.NamedPorts, netstate.Verdicts,
 	netstate.Devices, netstate.IPv4Sources, netstate.IPv6Sources,
 }
 
@@ -42,6 +42,8 @@ func setOf(family netstate.Family, name string, kind netstate.SetType) (*nftable
 	case netstate.Addresses:
 	case netstate.Ranges:
 		s.Interval = true
+	case netstate.PortRanges:
+		s.Interval, s.KeyType = true, nftables.TypeInetService
 	case netstate.Selves:
 		s.Concatenation, s.KeyType = true, nftables.MustConcatSetType(addr, addr)
 	case netstate.NamedPorts:

@@ -108,7 +108,7 @@ func (g *generator) match() string {
 	case 8:
 		return fmt.Sprintf("proto %d", g.IntN(256))
 	case 9:
-		return "icmpv6 133-137"
+		return pick(g, "icmpv6 133-137", pick(g, "tcp", "udp", "sctp")+" dport "+set(netstate.PortRanges))
 	case 10:
 		return fmt.Sprintf("%s dport %d", pick(g, "tcp", "udp", "sctp"), g.IntN(1<<16))
 	}
@@ -153,12 +153,14 @@ func (g *generator) element(kind netstate.SetType, set string) (netstate.Element
 		if g.IntN(10) > 0 && e.Prefix.Bits() < 20 {
 			return e, false
 		}
-		for _, o := range g.state {
-			other, ok := o.(netstate.Element)
-			if ok && other.Set == set && other.Prefix.Overlaps(e.Prefix) {
-				return e, false
-			}
+		if last := g.addr(); g.IntN(2) == 0 && e.Prefix.Addr().Less(last) {
+			e = netstate.Range(set, e.Prefix.Addr(), last)
 		}
+		return e, !g.overlaps(kind, e)
+	case netstate.PortRanges:
+		e.Prefix, e.Port = g.family.All(), pick[uint16](g, 0, 1, 80, 81, 65535, uint16(g.IntN(1<<16)))
+		e.LastPort = pick(g, e.Port, max(e.Port, uint16(g.IntN(1<<16))))
+		return e, !g.overlaps(kind, e)
 	case netstate.NamedPorts:
 		e.Protocol, e.Port = pick[uint8](g, 6, 17, 132), uint16(g.IntN(1<<16))
 	case netstate.Verdicts:
@@ -173,4 +175,22 @@ func (g *generator) element(kind netstate.SetType, set string) (netstate.Element
 		return e, e.Prefix.Addr().Is4() == (kind == netstate.IPv4Sources)
 	}
 	return e, true
+}
+
+// overlaps reports whether the set has a range with which one has something in common.
+func (g *generator) overlaps(kind netstate.SetType, e netstate.Element) bool {
+	for _, o := range g.state {
+		other, ok := o.(netstate.Element)
+		if !ok || other.Set != e.Set || other.Prefix.Addr().BitLen() != e.Prefix.Addr().BitLen() {
+			continue
+		}
+		apart := lastOf(e).Less(other.Prefix.Addr()) || lastOf(other).Less(e.Prefix.Addr())
+		if kind == netstate.PortRanges {
+			apart = e.LastPort < other.Port || other.LastPort < e.Port
+		}
+		if !apart {
+			return true
+		}
+	}
+	return false
 }

@@ -5,12 +5,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/twill-net/twill/netstate"
 )
@@ -22,22 +20,17 @@ type chain struct {
 	family    netstate.Family
 	direction Direction
 	name      string
-	parts     map[string]part           // the chain, and what it goes to, by name
-	pods      map[string]peer           // sets of pods' addresses
-	blocks    map[string][]netip.Prefix // sets of address ranges
-	ports     map[string]namedPort      // sets of the pods' ports that have a name
+	parts     map[string]part        // the chain, and what it goes to, by name
+	pods      map[string][]peer      // sets of the addresses of pods that are any of the peers
+	blocks    map[string][]addrRange // sets of address ranges
+	spans     map[string][]portRange // sets of port numbers
+	ports     map[string][]namedPort // sets of the pods' ports that have any of the names
 }
 
 // part is one chain of the kernel's.
 type part struct {
 	rules    string
 	policies []string // whose rules these are
-}
-
-// namedPort is a port by the name that pods give to it.
-type namedPort struct {
-	name     string
-	protocol Protocol
 }
 
 // chainWriter writes a chain.
@@ -48,8 +41,8 @@ type chainWriter struct {
 // newChain writes the chain of the policies that apply to some pods. The rules of the Admin tier are a chain of their
 // own, which goes to that of the others with what no rule decides about, or one passes on.
 func newChain(family netstate.Family, direction Direction, a Applying) chain {
-	w := chainWriter{chain{family: family, direction: direction, parts: map[string]part{}, pods: map[string]peer{},
-		blocks: map[string][]netip.Prefix{}, ports: map[string]namedPort{}}}
+	w := chainWriter{chain{family: family, direction: direction, parts: map[string]part{}, pods: map[string][]peer{},
+		blocks: map[string][]addrRange{}, spans: map[string][]portRange{}, ports: map[string][]namedPort{}}}
 	next := w.allow()
 	switch {
 	case len(a.Isolating) > 0:
@@ -117,17 +110,28 @@ func (w *chainWriter) allow() string {
 // self allows what a pod sends to itself.
 func (w *chainWriter) self() string { return "saddr . daddr @" + selfSet + " " + w.allow() }
 
-// lines returns a line for each peer and port of a rule.
+// lines returns what matches the packets of a rule: one line for each pair of the few conditions that its peers and its
+// ports are, however many these are.
 func (w *chainWriter) lines(r rule, end string) (lines []string) {
-	for _, peer := range w.peers(r) {
-		for _, port := range w.portClauses(r) {
+	peers := w.peers(r)
+	if len(peers) == 0 {
+		return nil
+	}
+	ports := w.portClauses(r)
+	for _, peer := range peers {
+		for _, port := range ports {
 			lines = append(lines, strings.TrimLeft(peer+port+end, " "))
 		}
 	}
 	return lines
 }
 
-// peers are conditions of the peer's address, each with a space at its end. None at all is the empty one.
+// mostSets is how many sets of pods a rule looks into. A set of one selector is shared by all rules that have it. A rule
+// with more selectors has a set of its own of all their pods: each pod is in it once, and the rule is one line.
+const mostSets = 4
+
+// peers are conditions of the peer's address, each with a space at its end: at most mostSets and one. None at all is the
+// empty one.
 func (w *chainWriter) peers(r rule) (clauses []string) {
 	if r.anyPeer {
 		return []string{""}
@@ -136,19 +140,21 @@ func (w *chainWriter) peers(r rule) (clauses []string) {
 	if w.direction == Egress {
 		field = "daddr "
 	}
-	var ranges []netip.Prefix
+	var ranges []addrRange
+	selected := map[string]peer{}
 	for _, p := range r.peers {
 		switch {
 		case p.nobody():
 		case p.pods == nil:
 			ranges = append(ranges, p.ranges...)
 		default:
-			name := "pods-" + hash(p.String())
-			w.pods[name] = p
-			clauses = append(clauses, field+"@"+name+" ")
+			selected[p.String()] = p
 		}
 	}
-	clause, ok := w.block(disjoint(ranges))
+	for _, set := range w.podSets(selected) {
+		clauses = append(clauses, field+"@"+set+" ")
+	}
+	clause, ok := w.block(union(ranges))
 	if !ok {
 		return clauses
 	}
@@ -165,15 +171,33 @@ func (w *chainWriter) peers(r rule) (clauses []string) {
 }
 
 // without returns the ends of tunnels that are in address ranges of the rule, and that none of its peers means.
-func (r rule) without() (all []netip.Prefix) {
+func (r rule) without() (all []addrRange) {
 	for _, p := range r.peers {
 		for _, source := range p.without {
 			if !slices.ContainsFunc(r.peers, func(p peer) bool { return p.pods == nil && p.matches(Endpoint{Addr: source}) }) {
-				all = append(all, netstate.Host(source))
+				all = append(all, hostRange(source))
 			}
 		}
 	}
-	return disjoint(all)
+	return union(all)
+}
+
+// podSets returns the names of the sets of the pods that peers are, which are given by what they are called.
+func (w *chainWriter) podSets(peers map[string]peer) (sets []string) {
+	texts := slices.Sorted(maps.Keys(peers))
+	each := 1
+	if len(texts) > mostSets {
+		each = len(texts)
+	}
+	for some := range slices.Chunk(texts, each) {
+		set := "pods-" + hash(fmt.Sprintf("%q", some))
+		w.pods[set] = nil
+		for _, text := range some {
+			w.pods[set] = append(w.pods[set], peers[text])
+		}
+		sets = append(sets, set)
+	}
+	return sets
 }
 
 // nobody reports whether no pod can be the peer, as where a selector cannot be read.
@@ -182,89 +206,29 @@ func (p peer) nobody() bool {
 }
 
 // block is the range, or the set of the ranges, of the family; empty: all addresses. It is not ok if there is none.
-func (w *chainWriter) block(ranges []netip.Prefix) (clause string, ok bool) {
-	var parts []netip.Prefix
+func (w *chainWriter) block(ranges []addrRange) (clause string, ok bool) {
+	var parts []addrRange
 	for _, r := range ranges {
-		if netstate.FamilyOf(r.Addr()) == w.family {
+		if netstate.FamilyOf(r.first) == w.family {
 			parts = append(parts, r)
 		}
 	}
-	switch {
-	case len(parts) == 0:
+	if len(parts) == 0 {
 		return "", false
-	case len(parts) == 1 && parts[0].Bits() == 0:
-		return "", true
-	case len(parts) == 1:
-		return parts[0].String(), true
+	}
+	if one := netstate.Range("", parts[0].first, parts[0].last); len(parts) == 1 && !one.Last.IsValid() {
+		if one.Prefix.Bits() == 0 {
+			return "", true
+		}
+		return one.Prefix.String(), true
 	}
 	name := "block-" + hash(fmt.Sprint(parts))
 	w.blocks[name] = parts
 	return "@" + name, true
 }
 
-// portClauses are conditions of the port, each with a space at its end.
-func (w *chainWriter) portClauses(r rule) (clauses []string) {
-	if r.anyPort {
-		return []string{""}
-	}
-	for _, p := range r.ports {
-		protocol := p.protocol()
-		number, known := protocolNumbers[protocol]
-		switch {
-		case !known:
-		case p.Port == nil:
-			clauses = append(clauses, fmt.Sprintf("proto %d ", number))
-		case p.Port.Type == intstr.String:
-			port := namedPort{p.Port.StrVal, protocol}
-			name := "port-" + hash(string(port.protocol)+" "+port.name)
-			w.ports[name] = port
-			clauses = append(clauses, "daddr . proto . port @"+name+" ")
-		default:
-			if first, last, ok := p.span(); ok {
-				clauses = append(clauses, fmt.Sprintf("%s dport %s ", strings.ToLower(string(protocol)), span(first, last)))
-			}
-		}
-	}
-	return clauses
-}
-
-func span(first, last uint16) string {
-	if first == last {
-		return fmt.Sprint(first)
-	}
-	return fmt.Sprintf("%d-%d", first, last)
-}
-
 // protocolNumbers are IANA's.
 var protocolNumbers = map[Protocol]uint8{TCP: 6, UDP: 17, SCTP: 132}
-
-// subtract returns the part of a range that is in none of the exceptions, which are sorted and disjoint, as disjoint
-// ranges in order. It is not ok if these are more than a number.
-func subtract(block netip.Prefix, except []netip.Prefix, most int) (all []netip.Prefix, ok bool) {
-	except = slices.DeleteFunc(slices.Clone(except), func(x netip.Prefix) bool { return !x.Overlaps(block) })
-	switch {
-	case len(except) == 0:
-		return []netip.Prefix{block}, most > 0
-	case except[0].Bits() <= block.Bits():
-		return nil, true
-	}
-	for _, half := range halves(block) {
-		some, ok := subtract(half, except, most-len(all))
-		if all = append(all, some...); !ok {
-			return nil, false
-		}
-	}
-	return all, true
-}
-
-// halves returns the two halves of a range of more than one address.
-func halves(p netip.Prefix) [2]netip.Prefix {
-	bits := p.Bits() + 1
-	addr := p.Addr().AsSlice()
-	addr[(bits-1)/8] |= 0x80 >> ((bits - 1) % 8)
-	top, _ := netip.AddrFromSlice(addr)
-	return [2]netip.Prefix{netip.PrefixFrom(p.Addr(), bits), netip.PrefixFrom(top, bits)}
-}
 
 // hash is 128 bits of SHA-256, in hex.
 func hash(text string) string {
@@ -272,8 +236,8 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// objects returns the chain, those that it goes to, and their sets. The address ranges are complete; the others are the pods', which elements
-// returns.
+// objects returns the chain, those that it goes to, and their sets. Those of address ranges and port numbers are complete;
+// what is in the others is the pods', and elements returns it.
 func (c chain) objects() (all []netstate.Object) {
 	for name, p := range c.parts {
 		all = append(all, netstate.Filter{Family: c.family, Name: name, Rules: p.rules})
@@ -287,7 +251,13 @@ func (c chain) objects() (all []netstate.Object) {
 	for name, parts := range c.blocks {
 		all = append(all, netstate.Set{Family: c.family, Name: name, Type: netstate.Ranges})
 		for _, p := range parts {
-			all = append(all, netstate.Element{Set: name, Prefix: p})
+			all = append(all, netstate.Range(name, p.first, p.last))
+		}
+	}
+	for name, spans := range c.spans {
+		all = append(all, netstate.Set{Family: c.family, Name: name, Type: netstate.PortRanges})
+		for _, s := range spans {
+			all = append(all, netstate.Element{Set: name, Prefix: c.family.All(), Port: s.first, LastPort: s.last})
 		}
 	}
 	return all

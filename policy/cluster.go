@@ -209,11 +209,11 @@ func (c *clusterCompiler) nodePeer(where string, s *metav1.LabelSelector) (p pee
 	for _, n := range c.nodes {
 		if selector.Matches(n.Labels) {
 			for _, a := range n.Addrs {
-				p.ranges = append(p.ranges, netip.PrefixFrom(a, a.BitLen()))
+				p.ranges = append(p.ranges, hostRange(a))
 			}
 		}
 	}
-	p.ranges = disjoint(p.ranges)
+	p.ranges = union(p.ranges)
 	return p, len(c.skips) == before
 }
 
@@ -225,9 +225,9 @@ func (c *clusterCompiler) networks(where string, texts []string) (p peer, ok boo
 			c.skip(where, fmt.Errorf("the network %q is not a range such as 10.1.0.0/16", text))
 			return peer{}, false
 		}
-		p.ranges = append(p.ranges, block)
+		p.ranges = append(p.ranges, rangeOf(block))
 	}
-	p.ranges = disjoint(p.ranges)
+	p.ranges = union(p.ranges)
 	return p, true
 }
 

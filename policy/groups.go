@@ -1,44 +1,50 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/twill-net/twill/netstate"
 )
 
 // groups are the sets of a family that chains look into, by the namespaces whose pods can be in them.
 type groups struct {
-	pods        map[string]peer
-	ports       map[string]namedPort
-	byNamespace map[string][]string // names of pods
+	pods        map[string][]peer
+	ports       map[string][]namedPort
+	byNamespace map[string][]group
+}
+
+// group is what a set has of one namespace's pods: those that one of the selectors selects.
+type group struct {
+	set  string
+	pods []labels.Selector
 }
 
 func newGroups(family netstate.Family, chains map[string]chain) *groups {
-	g := &groups{pods: map[string]peer{}, ports: map[string]namedPort{}, byNamespace: map[string][]string{}}
+	g := &groups{pods: map[string][]peer{}, ports: map[string][]namedPort{}, byNamespace: map[string][]group{}}
 	for _, c := range chains {
 		if c.family != family {
 			continue
 		}
-		for name, p := range c.pods {
-			g.pods[name] = p
-		}
-		for name, p := range c.ports {
-			g.ports[name] = p
-		}
+		maps.Copy(g.pods, c.pods)
+		maps.Copy(g.ports, c.ports)
 	}
 	return g
 }
 
 // elements returns what a pod's address is in.
 func (g *groups) elements(host netip.Prefix, p *Pod) (all []netstate.Object) {
-	for _, name := range g.of(p.Namespace) {
-		if g.pods[name].pods.Matches(p.Labels) {
-			all = append(all, netstate.Element{Set: name, Prefix: host})
+	for _, one := range g.of(p.Namespace) {
+		if slices.ContainsFunc(one.pods, func(s labels.Selector) bool { return s.Matches(p.Labels) }) {
+			all = append(all, netstate.Element{Set: one.set, Prefix: host})
 		}
 	}
-	for name, want := range g.ports {
+	for name, wanted := range g.ports {
 		for _, port := range p.Ports {
-			if port.Name == want.name && port.Protocol == want.protocol {
+			if slices.Contains(wanted, namedPort{port.Name, port.Protocol}) {
 				all = append(all, netstate.Element{Set: name, Prefix: host, Protocol: protocolNumbers[port.Protocol],
 					Port: port.Number})
 			}
@@ -47,16 +53,22 @@ func (g *groups) elements(host netip.Prefix, p *Pod) (all []netstate.Object) {
 	return all
 }
 
-// of returns the names of the sets in which pods of a namespace can be.
-func (g *groups) of(namespace string) []string {
-	names, known := g.byNamespace[namespace]
+// of returns the sets in which pods of a namespace can be.
+func (g *groups) of(namespace string) []group {
+	all, known := g.byNamespace[namespace]
 	if !known {
-		for name, p := range g.pods {
-			if p.hasNamespace(namespace) {
-				names = append(names, name)
+		for name, peers := range g.pods {
+			one := group{set: name}
+			for _, p := range peers {
+				if p.hasNamespace(namespace) {
+					one.pods = append(one.pods, p.pods)
+				}
+			}
+			if len(one.pods) > 0 {
+				all = append(all, one)
 			}
 		}
-		g.byNamespace[namespace] = names
+		g.byNamespace[namespace] = all
 	}
-	return names
+	return all
 }

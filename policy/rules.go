@@ -18,7 +18,7 @@ import (
 type Rules struct {
 	byNamespace     map[string][]*Policy
 	admin, baseline []*ClusterPolicy // in the order in which they are asked
-	blocks          [][]netip.Prefix // the ranges of each ipBlock, without what tunnels add
+	blocks          [][]addrRange    // the ranges of each ipBlock, without what tunnels add
 }
 
 // Policy is one policy.
@@ -38,7 +38,7 @@ type rule struct {
 
 // peer is address ranges, or pods of some namespaces.
 type peer struct {
-	ranges           []netip.Prefix  // disjoint
+	ranges           []addrRange     // as union makes them
 	without          []netip.Addr    // in ranges: other nodes' ends of tunnels
 	namespaces, pods labels.Selector // pods is nil where ranges are
 	namespaceLabels  func(string) labels.Set
@@ -128,13 +128,9 @@ type compiler struct {
 	kind, policy, namespace string
 	space                   func(string) labels.Set
 	tunnels                 tunnels
-	ranges                  int              // of all its ipBlocks
-	blocks                  [][]netip.Prefix // those of each, without tunnels
+	blocks                  [][]addrRange // those of each ipBlock, without tunnels
 	skips                   []Skip
 }
-
-// mostRanges is how many address ranges one policy may have: each exception of an ipBlock can leave up to 127.
-const mostRanges = 20_000
 
 func (c *compiler) skip(where string, err error) {
 	c.skips = append(c.skips, Skip{c.kind, c.policy, fmt.Errorf("%s: %w", where, err)})
@@ -185,21 +181,16 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 		c.skip(where, fmt.Errorf("the cidr %q is not a range such as 10.1.0.0/16", b.CIDR))
 		return p, false
 	}
-	var except []netip.Prefix
+	var except []addrRange
 	for _, text := range b.Except {
 		x, err := parseRange(text)
 		if err != nil {
 			c.skip(where, fmt.Errorf("the exception %q is not a range such as 10.1.2.0/24", text))
 			return p, false
 		}
-		except = append(except, x)
+		except = append(except, rangeOf(x))
 	}
-	ranges, ok := subtract(block, disjoint(except), mostRanges-c.ranges)
-	if !ok {
-		c.skip(where, fmt.Errorf("its exceptions leave more than %d ranges in the policy", mostRanges))
-		return p, false
-	}
-	c.ranges += len(ranges)
+	ranges := without([]addrRange{rangeOf(block)}, union(except))
 	c.blocks = append(c.blocks, ranges)
 	p.ranges, p.without = c.tunnels.through(ranges)
 	return p, true
@@ -236,7 +227,7 @@ func (r rule) matches(with Endpoint, f Flow) bool {
 // matches reports whether the end is one of the peer's.
 func (p peer) matches(e Endpoint) bool {
 	if p.pods == nil {
-		return contain(p.ranges, e.Addr) && !slices.Contains(p.without, e.Addr)
+		return within(p.ranges, e.Addr) && !slices.Contains(p.without, e.Addr)
 	}
 	return e.Selectable() && p.pods.Matches(e.Pod.Labels) && p.hasNamespace(e.Pod.Namespace)
 }

@@ -21,7 +21,7 @@ func TestTable(t *testing.T) {
 	flows, passed, held := 0, 0, 0
 	for seed := range uint64(120) {
 		w := policytest.New(seed)
-		w.NotIn, w.Cluster = true, int(seed%5)
+		w.NotIn, w.Cluster, w.More = true, int(seed%5), int(seed%3)*4
 		s := w.Snapshot(3, 6)
 		rules, _ := policy.New(s)
 		machines := map[string]machine{}
@@ -66,7 +66,7 @@ func TestFollow(t *testing.T) {
 	followed, anew := 0, 0
 	for seed := range uint64(40) {
 		w := policytest.New(seed)
-		w.Cluster = int(seed % 4)
+		w.Cluster, w.More = int(seed%4), int(seed%3)*4
 		s, site := w.Snapshot(4, 6), w.Site(1)
 		site.Ports, site.Log = w.Ports(s, 1), seed%2 == 0
 		table, _ := policy.NewTable(site, s)
@@ -254,11 +254,25 @@ func (m machine) element(set string, addr netip.Addr, protocol policy.Protocol, 
 		return found, ok
 	}
 	for _, o := range m.state {
-		if e, is := o.(netstate.Element); is && e.Set == set[1:] && e.Prefix.Contains(addr) {
+		if e, is := o.(netstate.Element); is && e.Set == set[1:] && e.Contains(addr) {
 			return e, true
 		}
 	}
 	return e, false
+}
+
+// hasPort reports whether a set of port numbers has one.
+func (m machine) hasPort(set string, family netstate.Family, port uint16) bool {
+	if _, ok := m.state[netstate.Set{Family: family, Name: set}.Key()]; !ok {
+		m.Fatalf("there is no set %s:\n%s", set, m.state)
+	}
+	for _, o := range m.state {
+		e, is := o.(netstate.Element)
+		if is && e.Set == set && netstate.FamilyOf(e.Prefix.Addr()) == family && e.Port <= port && port <= e.LastPort {
+			return true
+		}
+	}
+	return false
 }
 
 func address(field string, f policy.Flow) netip.Addr {
@@ -295,6 +309,10 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 			ok = w[1] == map[policy.Protocol]string{policy.TCP: "6", policy.UDP: "17", policy.SCTP: "132"}[f.Protocol]
 		case w[1] == "dport":
 			taken = 3
+			if set, named := strings.CutPrefix(w[2], "@"); named {
+				ok = strings.EqualFold(w[0], string(f.Protocol)) && m.hasPort(set, family, f.Port)
+				break
+			}
 			first, last, found := strings.Cut(w[2], "-")
 			if !found {
 				last = first

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -36,16 +35,16 @@ func newTunnels(leases []subnet.Lease) tunnels {
 	return t
 }
 
-// through adds to disjoint ranges what the nodes' packets come from whose addresses are in them, and returns which of these
-// ends of tunnels are in them without their nodes: a node is in a range by its address, with every backend.
-func (t tunnels) through(ranges []netip.Prefix) (all []netip.Prefix, without []netip.Addr) {
+// through adds to ranges what the nodes' packets come from whose addresses are in them, and returns which of these ends of
+// tunnels are in them without their nodes: a node is in a range by its address, with every backend.
+func (t tunnels) through(ranges []addrRange) (all []addrRange, without []netip.Addr) {
 	all = slices.Clip(ranges)
 	for _, r := range ranges {
-		for _, one := range within(r, t.byNode, func(t tunnel) netip.Addr { return t.node }) {
-			all = append(all, netstate.Host(one.source))
+		for _, one := range tunnelsIn(r, t.byNode, func(t tunnel) netip.Addr { return t.node }) {
+			all = append(all, hostRange(one.source))
 		}
-		for _, one := range within(r, t.bySource, func(t tunnel) netip.Addr { return t.source }) {
-			if !contain(ranges, one.node) {
+		for _, one := range tunnelsIn(r, t.bySource, func(t tunnel) netip.Addr { return t.source }) {
+			if !within(ranges, one.node) {
 				without = append(without, one.source)
 			}
 		}
@@ -53,14 +52,14 @@ func (t tunnels) through(ranges []netip.Prefix) (all []netip.Prefix, without []n
 	if len(all) == len(ranges) {
 		return ranges, without
 	}
-	return disjoint(all), without
+	return union(all), without
 }
 
-// within returns those of some tunnels whose address is in a range. They are sorted by it.
-func within(r netip.Prefix, sorted []tunnel, addr func(tunnel) netip.Addr) []tunnel {
-	first, _ := slices.BinarySearchFunc(sorted, r.Addr(), func(t tunnel, a netip.Addr) int { return addr(t).Compare(a) })
+// tunnelsIn returns those of some tunnels whose address is in a range. They are sorted by it.
+func tunnelsIn(r addrRange, sorted []tunnel, addr func(tunnel) netip.Addr) []tunnel {
+	first, _ := slices.BinarySearchFunc(sorted, r.first, func(t tunnel, a netip.Addr) int { return addr(t).Compare(a) })
 	last := first
-	for last < len(sorted) && r.Contains(addr(sorted[last])) {
+	for last < len(sorted) && !r.last.Less(addr(sorted[last])) {
 		last++
 	}
 	return sorted[first:last]
@@ -78,8 +77,8 @@ func (t *Table) FollowLeases(now []subnet.Lease) (ok bool) {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(t.rules.blocks, func(ranges []netip.Prefix) bool {
-		return slices.ContainsFunc(moved, func(m tunnel) bool { return contain(ranges, m.node) != contain(ranges, m.source) })
+	return !slices.ContainsFunc(t.rules.blocks, func(ranges []addrRange) bool {
+		return slices.ContainsFunc(moved, func(m tunnel) bool { return within(ranges, m.node) != within(ranges, m.source) })
 	})
 }
 

@@ -14,9 +14,9 @@ import (
 // TestJudge: the tables of drawn clusters say of each connection, and of protocols without ports, what the policies say.
 func TestJudge(t *testing.T) {
 	denied, flows := 0, 0
-	for seed := range uint64(3) {
+	for seed := range uint64(4) {
 		w := policytest.New(seed)
-		w.NotIn, w.Cluster = true, int(seed%3)*2
+		w.NotIn, w.Cluster, w.More = true, int(seed%3)*2, int(seed/3)*6
 		s := w.Snapshot(3, 6)
 		rules, _ := policy.New(s)
 		tables := map[string]isolation.Tables{}

@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,7 +14,8 @@ import (
 // Tables are what a node's kernel holds. The zero value holds nothing, and isolates nobody.
 type Tables struct {
 	state  netstate.State
-	ranges map[string][]netip.Prefix           // of sets of ranges
+	ranges map[string][]netstate.Element       // of sets of ranges
+	spans  map[netstate.Key][]Ports            // of sets of port numbers, which have no protocol
 	named  map[string]map[netip.Prefix][]Ports // of sets of named ports
 }
 
@@ -37,7 +39,8 @@ type rule struct {
 
 // New reads what netstate/filter observed.
 func New(state netstate.State) Tables {
-	t := Tables{state: state, ranges: map[string][]netip.Prefix{}, named: map[string]map[netip.Prefix][]Ports{}}
+	t := Tables{state: state, ranges: map[string][]netstate.Element{}, spans: map[netstate.Key][]Ports{},
+		named: map[string]map[netip.Prefix][]Ports{}}
 	for _, o := range state {
 		e, ok := o.(netstate.Element)
 		if !ok {
@@ -46,7 +49,9 @@ func New(state netstate.State) Tables {
 		set, _ := state[netstate.Set{Family: netstate.FamilyOf(e.Prefix.Addr()), Name: e.Set}.Key()].(netstate.Set)
 		switch set.Type {
 		case netstate.Ranges:
-			t.ranges[e.Set] = append(t.ranges[e.Set], e.Prefix)
+			t.ranges[e.Set] = append(t.ranges[e.Set], e)
+		case netstate.PortRanges:
+			t.spans[set.Key()] = append(t.spans[set.Key()], Ports{First: e.Port, Last: e.LastPort})
 		case netstate.NamedPorts:
 			if t.named[e.Set] == nil {
 				t.named[e.Set] = map[netip.Prefix][]Ports{}
@@ -54,6 +59,9 @@ func New(state netstate.State) Tables {
 			port := Ports{Protocol: protocols[strconv.Itoa(int(e.Protocol))], First: e.Port, Last: e.Port}
 			t.named[e.Set][e.Prefix] = append(t.named[e.Set][e.Prefix], port)
 		}
+	}
+	for _, spans := range t.spans {
+		slices.SortFunc(spans, func(a, b Ports) int { return cmp.Compare(a.First, b.First) })
 	}
 	return t
 }
@@ -204,11 +212,9 @@ func (p packet) match(words []string) (ports []Ports, end string) {
 			ports, ok = []Ports{{Protocol: protocols[words[1]]}}, true
 		case len(words) > 2 && words[1] == "dport":
 			taken = 3
-			port, readable := parsePorts(word, words[2])
-			if !readable {
+			if ports, ok = p.destinations(word, words[2]); !ok {
 				return nil, "?"
 			}
-			ports, ok = []Ports{port}, true
 		default:
 			return nil, "?"
 		}
@@ -220,11 +226,25 @@ func (p packet) match(words []string) (ports []Ports, end string) {
 	return nil, "?"
 }
 
+// destinations reads "tcp" and the ports of it: "80", "100-200" or the name of a set, "@ports-1".
+func (p packet) destinations(protocol, what string) (ports []Ports, ok bool) {
+	set, named := strings.CutPrefix(what, "@")
+	if !named {
+		port, readable := parsePorts(protocol, what)
+		return []Ports{port}, readable
+	}
+	for _, span := range p.spans[netstate.Set{Family: p.family, Name: set}.Key()] {
+		span.Protocol = policy.Protocol(strings.ToUpper(protocol))
+		ports = append(ports, span)
+	}
+	return ports, len(ports) > 0
+}
+
 // contains reports whether an address is in a set, or in a range.
 func (p packet) contains(what string, a netip.Addr) bool {
 	if set, ok := strings.CutPrefix(what, "@"); ok {
 		_, has := p.state[netstate.Element{Set: set, Prefix: netstate.Host(a)}.Key()]
-		return has || slices.ContainsFunc(p.ranges[set], func(r netip.Prefix) bool { return r.Contains(a) })
+		return has || slices.ContainsFunc(p.ranges[set], func(r netstate.Element) bool { return r.Contains(a) })
 	}
 	prefix, err := netip.ParsePrefix(what)
 	return err == nil && prefix.Contains(a)

@@ -29,15 +29,15 @@ func (w World) ClusterPolicy(name string) (p policy.ClusterNetworkPolicy) {
 	p.Spec.Priority = int32(w.IntN(3)) //nolint:gosec // below 3
 	p.Spec.Subject = w.clusterPeer()
 	for range w.IntN(4) {
-		r := policy.ClusterIngressRule{Action: w.action(), Protocols: some(w, 2, w.protocol)}
-		for range 1 + w.IntN(2) {
+		r := policy.ClusterIngressRule{Action: w.action(), Protocols: some(w, 2+w.More, w.protocol)}
+		for range 1 + w.IntN(2+w.More) {
 			r.From = append(r.From, w.clusterPeer())
 		}
 		p.Spec.Ingress = append(p.Spec.Ingress, r)
 	}
 	for range w.IntN(4) {
-		r := policy.ClusterEgressRule{Action: w.action(), Protocols: some(w, 2, w.protocol)}
-		for range 1 + w.IntN(2) {
+		r := policy.ClusterEgressRule{Action: w.action(), Protocols: some(w, 2+w.More, w.protocol)}
+		for range 1 + w.IntN(2+w.More) {
 			r.To = append(r.To, w.egressPeer())
 		}
 		p.Spec.Egress = append(p.Spec.Egress, r)

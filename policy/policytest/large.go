@@ -47,3 +47,25 @@ func Large(pods int) (s policy.Snapshot, site policy.Site) {
 	}
 	return s, site
 }
+
+// Square returns a cluster with one policy, which allows many peers many ports each, and the site of the node of the pod that
+// it isolates. Each peer is one pod of other labels, and each port touches no other one.
+func Square(n int) (s policy.Snapshot, site policy.Site) {
+	const namespace = "shop"
+	s.Namespaces = map[string]labels.Set{namespace: {}}
+	p := policy.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "square"}}
+	p.Spec.PodSelector.MatchLabels = map[string]string{"app": "0"}
+	p.Spec.PolicyTypes = []policy.Direction{policy.Ingress}
+	var rule policy.IngressRule
+	for i := range n {
+		app := fmt.Sprint(i)
+		s.Pods = append(s.Pods, &policy.Pod{Namespace: namespace, Name: "pod" + app, UID: app, Node: fmt.Sprintf("node%d", min(i, 1)+1),
+			Labels: labels.Set{"app": app}, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 100, byte(i / 256), byte(i)})}}) //nolint:gosec // parts of a number
+		port := intstr.FromInt(1 + 2*i)
+		rule.Ports = append(rule.Ports, policy.RulePort{Port: &port})
+		rule.From = append(rule.From, policy.Peer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}})
+	}
+	p.Spec.Ingress = []policy.IngressRule{rule}
+	s.Policies = []policy.NetworkPolicy{p}
+	return s, policy.Site{Node: "node1", Bridge: "cni0", Subnets: []netip.Prefix{netip.MustParsePrefix("10.100.0.0/24")}}
+}

@@ -30,6 +30,8 @@ type World struct {
 	NotIn bool
 	// Cluster is how many ClusterNetworkPolicies may be drawn; with any, also the nodes and their addresses.
 	Cluster int
+	// More is how many more peers, ports and exceptions a rule may have than a few.
+	More int
 }
 
 // New returns a world of three nodes.
@@ -221,7 +223,7 @@ func (w World) peer() (p policy.Peer) {
 	case 0:
 		block := netip.MustParsePrefix(pick(w, blocks))
 		p.IPBlock = &policy.IPBlock{CIDR: block.String()}
-		for _, text := range some(w, 2, func() string { return pick(w, blocks) }) {
+		for _, text := range some(w, 2+w.More, func() string { return pick(w, blocks) }) {
 			if except := netip.MustParsePrefix(text); block.Contains(except.Addr()) && block.Bits() < except.Bits() {
 				p.IPBlock.Except = append(p.IPBlock.Except, text)
 			}
@@ -246,10 +248,10 @@ func (w World) Policy(name string) (p policy.NetworkPolicy) {
 	p.Namespace, p.Name = pick(w, words), name
 	p.Spec.PodSelector = w.selector()
 	p.Spec.Ingress = some(w, 2, func() policy.IngressRule {
-		return policy.IngressRule{Ports: some(w, 2, w.port), From: some(w, 3, w.peer)}
+		return policy.IngressRule{Ports: some(w, 2+w.More, w.port), From: some(w, 3+w.More, w.peer)}
 	})
 	p.Spec.Egress = some(w, 2, func() policy.EgressRule {
-		return policy.EgressRule{Ports: some(w, 2, w.port), To: some(w, 3, w.peer)}
+		return policy.EgressRule{Ports: some(w, 2+w.More, w.port), To: some(w, 3+w.More, w.peer)}
 	})
 	switch w.IntN(4) {
 	case 0: // as the API server sets them

@@ -2,10 +2,12 @@ package enforced
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,4 +193,68 @@ func BenchmarkPolicy(b *testing.B) {
 			percentiles(b, all)
 		})
 	}
+}
+
+// BenchmarkSquare makes, writes and reads the table of one policy with as many peers as ports.
+func BenchmarkSquare(b *testing.B) {
+	for _, n := range []int{100, 300, 1000} {
+		b.Run(fmt.Sprintf("peers=%d/ports=%[1]d", n), func(b *testing.B) {
+			h := host.Host{Name: "tpolbench"}
+			_ = h.Delete() // of a run that crashed
+			if err := h.Create(); err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = h.Delete() })
+			snap, site := policytest.Square(n)
+			var made, written, read time.Duration
+			for b.Loop() {
+				began := time.Now()
+				want, _ := policy.Desired(site, snap)
+				made += time.Since(began)
+				size(b, want)
+				if err := h.Do(func() error {
+					tables, err := filter.New()
+					if err != nil {
+						return err
+					}
+					defer tables.Close()
+					began := time.Now()
+					err = tables.Apply(b.Context(), netstate.Diff(want, nil))
+					written += time.Since(began)
+					if err != nil {
+						return err
+					}
+					began = time.Now()
+					have, err := tables.Observe(b.Context(), want)
+					read += time.Since(began)
+					if left := netstate.Diff(want, have); len(left) > 0 {
+						b.Errorf("after it was written, there is left:\n%s", left[0])
+					}
+					return errors.Join(err, tables.Apply(b.Context(), netstate.Diff(nil, have)))
+				}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for what, took := range map[string]time.Duration{"made": made, "written": written, "read": read} {
+				b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), what+"-ms")
+			}
+		})
+	}
+}
+
+// size reports how many rules and elements a table has.
+func size(b *testing.B, s netstate.State) {
+	rules, elements := 0, 0
+	for _, o := range s {
+		switch o := o.(type) {
+		case netstate.Filter:
+			rules += strings.Count(o.Rules, "\n") + 1
+		case netstate.Hook:
+			rules += strings.Count(o.Rules, "\n") + 1
+		case netstate.Element:
+			elements++
+		}
+	}
+	b.ReportMetric(float64(rules), "rules")
+	b.ReportMetric(float64(elements), "elements")
 }

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ const (
 
 // Apply carries out the plan in three steps, each one transaction for all families. The first makes what nothing refers
 // to yet, the second is all that packets can notice, and the third deletes what nothing refers to any more. An error
-// leaves what the steps before have done.
+// leaves what the steps before have done. If the kernel refuses a step, each family's part of it is tried for itself:
+// what is wrong with one table does not keep the others from what is wanted.
 //
 // A packet that is on its way while the table changes goes on with the rules as they were. But what it looks up in a set
 // is as it is then, and a chain that a map sends it to is empty, if it is no older than the change. So a new chain needs
@@ -47,20 +49,41 @@ func (f *Filter) apply(plan netstate.Plan) error {
 		return err
 	}
 	var all []*transaction
+	var first error
 	for _, family := range families {
 		changes := slices.DeleteFunc(slices.Clone(plan), func(c netstate.Change) bool { return familyOf(c) != family })
 		tx, err := f.begin(family, changes)
 		if err != nil {
-			return err
+			first = cmp.Or(first, err)
+			continue
 		}
 		all = append(all, tx)
 	}
 	for step := range steps {
 		if err := f.commit(all, step); err != nil {
-			return err
+			first = cmp.Or(first, err)
+			if all, err = f.commitEach(all, step); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	return first
+}
+
+// commitEach carries out a step of each transaction for itself, and returns those that the kernel took.
+func (f *Filter) commitEach(all []*transaction, step int) (taken []*transaction, err error) {
+	for _, tx := range all {
+		f.closeWriter() // with what was written of the step before
+		if err := f.openWriter(); err != nil {
+			return nil, err
+		}
+		clear(tx.types) // what it says of the step before does not hold
+		if f.commit([]*transaction{tx}, step) == nil {
+			taken = append(taken, tx)
+		}
+	}
+	f.closeWriter()
+	return taken, f.openWriter()
 }
 
 // commit carries out a step of the transactions.
@@ -74,6 +97,7 @@ func (f *Filter) commit(all []*transaction, step int) error {
 		_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
 	}
 	for _, tx := range all {
+		tx.Conn = f.writer
 		if err := tx.write(step); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 // ErrMoved is the error of a reading during which the rules changed.
 var ErrMoved = errors.New("rules kept changing while they were read")
 
-// callTimeout bounds one request: an answer that got lost must not stop the agent for ever.
+// callTimeout is how long the kernel may be silent during a request: an answer that got lost must not stop the agent for ever.
 const callTimeout = 10 * time.Second
 
 // Socket is the part of netlink.Conn that a Conn uses.
@@ -27,6 +27,26 @@ type Socket interface {
 	Execute(m netlink.Message) ([]netlink.Message, error)
 	SetDeadline(t time.Time) error
 	Close() error
+}
+
+// patient is a socket that waits for an answer of any length, as long as more of it comes.
+type patient struct{ *netlink.Conn }
+
+// Execute sends a request and returns its answers.
+func (p patient) Execute(m netlink.Message) (answers []netlink.Message, err error) {
+	if m, err = p.Send(m); err != nil {
+		return nil, err
+	}
+	for answer, err := range p.ReceiveIter() {
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, answer)
+		if err := p.SetDeadline(time.Now().Add(callTimeout)); err != nil {
+			return nil, err
+		}
+	}
+	return answers, netlink.Validate(m, answers)
 }
 
 // Conn holds the netlink socket over which nf_tables is read. It is opened by the first request.
@@ -49,7 +69,7 @@ func (c *Conn) call(
 		if err != nil {
 			return nil, err
 		}
-		c.Socket = conn
+		c.Socket = patient{conn}
 	}
 	attrs := netlink.NewAttributeEncoder()
 	for i, name := range names {

@@ -2,7 +2,10 @@ package nfnl
 
 import (
 	"bytes"
+	"iter"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/mdlayher/netlink"
 )
@@ -16,6 +19,47 @@ func TestUserComment(t *testing.T) {
 		if got := userComment([]byte(data)); got != want {
 			t.Errorf("% x: %q, want %q", data, got, want)
 		}
+	}
+}
+
+// slow is a kernel whose answer to a request has many messages, and a socket that counts deadlines.
+type slow struct {
+	netlink.Socket
+	seq, deadlines int
+}
+
+func (s *slow) Send(m netlink.Message) error {
+	s.seq = int(m.Header.Sequence)
+	return nil
+}
+
+func (s *slow) ReceiveIter() iter.Seq2[netlink.Message, error] {
+	return func(yield func(netlink.Message, error) bool) {
+		header := netlink.Header{Flags: netlink.Multi, Sequence: uint32(s.seq), PID: 1}
+		for i := range 10 {
+			if s.deadlines != i {
+				yield(netlink.Message{}, os.ErrDeadlineExceeded)
+				return
+			}
+			if !yield(netlink.Message{Header: header, Data: []byte{byte(i)}}, nil) {
+				return
+			}
+		}
+		header.Type = netlink.Done
+		yield(netlink.Message{Header: header, Data: make([]byte, 4)}, nil)
+	}
+}
+
+func (s *slow) SetDeadline(time.Time) error      { s.deadlines++; return nil }
+func (s *slow) SetReadDeadline(time.Time) error  { return nil }
+func (s *slow) SetWriteDeadline(time.Time) error { return nil }
+
+// TestPatience: each message of an answer has the time that the first one had.
+func TestPatience(t *testing.T) {
+	s := &slow{}
+	answers, err := patient{netlink.NewConn(s, 1)}.Execute(netlink.Message{})
+	if err != nil || len(answers) != 10 || s.deadlines != 10 {
+		t.Errorf("%d messages, %d deadlines: %v", len(answers), s.deadlines, err)
 	}
 }
 

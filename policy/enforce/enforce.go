@@ -96,6 +96,7 @@ type Enforcer struct {
 	claims   claims
 	started  time.Time
 	restored bool // the tables are an earlier agent's
+	unread   bool // the last reading failed: what is wanted is written without another one
 }
 
 // New makes an Enforcer that has not touched anything yet.

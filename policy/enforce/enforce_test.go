@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ type fakeKernel struct {
 	observed int
 	plans    []netstate.Plan
 	refuse   error
+	unread   error // of Observe
 	events   chan struct{}
 }
 
@@ -35,7 +37,7 @@ func (k *fakeKernel) Observe(context.Context, netstate.State) (netstate.State, e
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.observed++
-	return clone(k.state), nil
+	return clone(k.state), k.unread
 }
 
 func (k *fakeKernel) Apply(_ context.Context, p netstate.Plan) error {
@@ -45,6 +47,13 @@ func (k *fakeKernel) Apply(_ context.Context, p netstate.Plan) error {
 		return k.refuse
 	}
 	next := clone(k.state)
+	for i, c := range p {
+		if was, ok := c.Was.(netstate.Hook); ok && was.Extra != "" { // the table is made anew
+			maps.DeleteFunc(next, func(_ netstate.Key, o netstate.Object) bool { return familyOf(o) == was.Family })
+			p = slices.Clone(p)
+			p[i].Was = nil
+		}
+	}
 	for _, c := range p {
 		if next[c.Key()] != c.Was {
 			return fmt.Errorf("%s: there is %v", c, next[c.Key()])
@@ -266,6 +275,48 @@ func TestRefused(t *testing.T) {
 			r.Errorf("while the kernel refuses a change: %v, and pods may start: %t", err, r.protect())
 		}
 	})
+}
+
+// TestUnreadable: tables that cannot be read are written all the same, after one try; nobody is blamed for what they lacked, and
+// a later change needs no reading either.
+func TestUnreadable(t *testing.T) {
+	test(t, &fakeKernel{unread: errors.New("i/o timeout")}, func(r *run) {
+		r.kernel.state = netstate.NewState(netstate.Filter{Family: netstate.IPv4, Name: "in-old", Rules: "accept"})
+		r.protect()
+		r.sync()
+		time.Sleep(firstRetry)
+		r.settle()
+		r.check("although the tables cannot be read")
+		if err := r.Enforced(); err != nil || r.kernel.observed != 1 {
+			r.Errorf("after %d readings: %v", r.kernel.observed, err)
+		}
+		r.snap.Policies = r.snap.Policies[1:]
+		r.sync()
+		r.check("after a policy is gone")
+		r.kernel.events <- struct{}{} // something was changed, and what cannot be told
+		time.Sleep(firstRetry)
+		r.settle()
+		r.check("after somebody may have changed the tables")
+		if strings.Contains(r.log.String(), "changed by somebody else") || r.kernel.observed != 2 {
+			r.Errorf("after %d readings the log says:\n%s", r.kernel.observed, r.log)
+		}
+	})
+}
+
+func familyOf(o netstate.Object) netstate.Family {
+	switch o := o.(type) {
+	case netstate.Hook:
+		return o.Family
+	case netstate.Filter:
+		return o.Family
+	case netstate.Set:
+		return o.Family
+	case netstate.Element:
+		if o.Dev == "" {
+			return netstate.FamilyOf(o.Prefix.Addr())
+		}
+	}
+	return netstate.Ethernet
 }
 
 // TestOtherSubnets: pods of a new lease wait until its addresses are protected.

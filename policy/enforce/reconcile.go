@@ -103,10 +103,16 @@ func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
 	return netstate.Diff(e.table.State(), e.have)
 }
 
-// compare reads the kernel, and returns what to change.
+// compare reads the kernel, and returns what to change. If the last reading failed, as it may do where a table is too large,
+// there is none: then all tables are made anew.
 func (e *Enforcer) compare(ctx context.Context, n news) (netstate.Plan, error) {
+	if e.unread {
+		e.unread = false
+		return netstate.Diff(e.table.State(), unreadable), nil
+	}
 	have, err := e.Kernel.Observe(ctx, e.table.State())
 	if err != nil {
+		e.unread = true
 		return nil, fmt.Errorf("read the tables of network policies: %w", err)
 	}
 	plan := netstate.Diff(e.table.State(), have)
@@ -116,6 +122,15 @@ func (e *Enforcer) compare(ctx context.Context, n news) (netstate.Plan, error) {
 	}
 	return plan, nil
 }
+
+// unreadable are tables of which nothing is known, so that each change of one makes it anew.
+var unreadable = func() netstate.State {
+	state := netstate.State{}
+	for _, family := range []netstate.Family{netstate.IPv4, netstate.IPv6, netstate.Ethernet} {
+		state.Add(netstate.Hook{Family: family, Extra: "the table could not be read"})
+	}
+	return state
+}()
 
 // apply writes a plan to the kernel.
 func (e *Enforcer) apply(ctx context.Context, plan netstate.Plan, began time.Time) error {
@@ -176,11 +191,12 @@ func (e *Enforcer) site() policy.Site {
 	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Networks: e.Networks, Log: e.Logs}
 }
 
-// protects reports whether policies are enforced for pods with addresses of these subnets, and the agent has no others.
+// protects reports whether policies are enforced for pods with addresses of these subnets, the agent has no others, and the last
+// reconcile did not fail.
 func (e *Enforcer) protects(subnets []netip.Prefix) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.enforced == nil && slices.Equal(subnets, e.subnets)
+	return e.enforced == nil && e.failed == nil && slices.Equal(subnets, e.subnets)
 }
 
 // setEnforced notes how the tables of a site are, unless the site has changed meanwhile.

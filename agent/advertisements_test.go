@@ -104,13 +104,14 @@ func (r *router) socket(dev string) int {
 }
 
 // advertise sends one advertisement: a default route for as many seconds, and the subnet 2001:db8:N::/64. A device that
-// has no address yet sends nothing.
+// has no address or no route for multicast yet, which the kernel adds when it is up, sends nothing.
 func (r *router) advertise(dev string, seconds, n byte) {
 	r.Helper()
 	message := []byte{134, 0, 0, 0, 64, 0, 0, seconds, 0, 0, 0, 0, 0, 0, 0, 0,
 		3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0, 0x20, 0x01, 0x0d, 0xb8, 0, n, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	all := unix.SockaddrInet6{Addr: [16]byte{0xff, 2, 15: 1}}
-	if err := unix.Sendto(r.sockets[dev], message, 0, &all); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+	err := unix.Sendto(r.sockets[dev], message, 0, &all)
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENETUNREACH) {
 		r.Fatal(err)
 	}
 }

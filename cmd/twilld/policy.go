@@ -103,7 +103,7 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	}
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
 		Connections: connections, Networks: networks(p.config.Network), Log: p.config.Log,
-		Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil, Event: eventsOf(p.store)})
+		Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil, Event: events(p.config.Store)})
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()
@@ -145,14 +145,6 @@ func networks(cfg subnet.Config) (all []netip.Prefix) {
 		all = append(all, pool.Network)
 	}
 	return all
-}
-
-// eventsOf returns how a store tells the cluster of a node's events; nil if it cannot.
-func eventsOf(s subnet.Store) func(kind, reason, message string) {
-	if r, ok := s.(subnet.Reporter); ok {
-		return r.Event
-	}
-	return nil
 }
 
 // openDenials opens what rules tell of packets that they drop, if that is asked for. Where the kernel cannot do it, policies

@@ -154,32 +154,12 @@ func (w *chainWriter) peers(r rule) (clauses []string) {
 	for _, set := range w.podSets(selected) {
 		clauses = append(clauses, field+"@"+set+" ")
 	}
-	clause, ok := w.block(union(ranges))
-	if !ok {
-		return clauses
-	}
-	if clause != "" {
-		clause = field + clause + " "
-	}
-	if without, ok := w.block(r.without()); ok {
-		clause += field + "!= " + without + " "
-	}
-	if clause == "" {
+	if clause, ok := w.block(union(ranges)); ok && clause == "" {
 		return []string{""}
+	} else if ok {
+		clauses = append(clauses, field+clause+" ")
 	}
-	return append(clauses, clause)
-}
-
-// without returns the ends of tunnels that are in address ranges of the rule, and that none of its peers means.
-func (r rule) without() (all []addrRange) {
-	for _, p := range r.peers {
-		for _, source := range p.without {
-			if !slices.ContainsFunc(r.peers, func(p peer) bool { return p.pods == nil && p.matches(Endpoint{Addr: source}) }) {
-				all = append(all, hostRange(source))
-			}
-		}
-	}
-	return union(all)
+	return clauses
 }
 
 // podSets returns the names of the sets of the pods that peers are, which are given by what they are called.

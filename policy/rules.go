@@ -39,7 +39,6 @@ type rule struct {
 // peer is address ranges, or pods of some namespaces.
 type peer struct {
 	ranges           []addrRange     // as union makes them
-	without          []netip.Addr    // in ranges: other nodes' ends of tunnels
 	namespaces, pods labels.Selector // pods is nil where ranges are
 	namespaceLabels  func(string) labels.Set
 	namespace        string // the policy's, if namespaces is nil
@@ -192,8 +191,7 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 	}
 	ranges := without([]addrRange{rangeOf(block)}, union(except))
 	c.blocks = append(c.blocks, ranges)
-	p.ranges, p.without = c.tunnels.through(ranges)
-	return p, true
+	return peer{ranges: c.tunnels.through(ranges)}, true
 }
 
 // parseRange reads an address range, one of IPv4-mapped addresses as that of the IPv4 addresses, as the API server does.
@@ -227,7 +225,7 @@ func (r rule) matches(with Endpoint, f Flow) bool {
 // matches reports whether the end is one of the peer's.
 func (p peer) matches(e Endpoint) bool {
 	if p.pods == nil {
-		return within(p.ranges, e.Addr) && !slices.Contains(p.without, e.Addr)
+		return within(p.ranges, e.Addr)
 	}
 	return e.Selectable() && p.pods.Matches(e.Pod.Labels) && p.hasNamespace(e.Pod.Namespace)
 }

@@ -320,14 +320,6 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 			from, _ := strconv.Atoi(first)
 			to, _ := strconv.Atoi(last)
 			ok = strings.EqualFold(w[0], string(f.Protocol)) && from <= int(f.Port) && int(f.Port) <= to
-		case w[1] == "!=":
-			taken = 3
-			if strings.HasPrefix(w[2], "@") {
-				_, there := m.element(w[2], address(w[0], f), "", 0)
-				ok = !there
-			} else {
-				ok = !netip.MustParsePrefix(w[2]).Contains(address(w[0], f))
-			}
 		case strings.HasPrefix(w[1], "@"):
 			_, ok = m.element(w[1], address(w[0], f), "", 0)
 		default:

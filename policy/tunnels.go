@@ -35,24 +35,21 @@ func newTunnels(leases []subnet.Lease) tunnels {
 	return t
 }
 
-// through adds to ranges what the nodes' packets come from whose addresses are in them, and returns which of these ends of
-// tunnels are in them without their nodes: a node is in a range by its address, with every backend.
-func (t tunnels) through(ranges []addrRange) (all []addrRange, without []netip.Addr) {
-	all = slices.Clip(ranges)
+// through returns ranges with what the nodes' packets come from whose addresses are in them, and without what those of other
+// nodes do: a node is in a range by its address, with every backend.
+func (t tunnels) through(ranges []addrRange) []addrRange {
+	var own, others []addrRange
 	for _, r := range ranges {
 		for _, one := range tunnelsIn(r, t.byNode, func(t tunnel) netip.Addr { return t.node }) {
-			all = append(all, hostRange(one.source))
+			own = append(own, hostRange(one.source))
 		}
 		for _, one := range tunnelsIn(r, t.bySource, func(t tunnel) netip.Addr { return t.source }) {
 			if !within(ranges, one.node) {
-				without = append(without, one.source)
+				others = append(others, hostRange(one.source))
 			}
 		}
 	}
-	if len(all) == len(ranges) {
-		return ranges, without
-	}
-	return union(all), without
+	return union(append(without(ranges, union(others)), own...))
 }
 
 // tunnelsIn returns those of some tunnels whose address is in a range. They are sorted by it.

@@ -52,7 +52,7 @@ var logs = regexp.MustCompile(fmt.Sprintf(`limit rate %d/second burst %d packets
 func translate(family netstate.Family, line string) string {
 	words := strings.Fields(logs.ReplaceAllString(fields.Replace(line), "log $1"))
 	for i := 1; i < len(words); i++ {
-		if of := words[i-1]; of != "saddr" && of != "daddr" && of != "!=" {
+		if words[i-1] != "saddr" && words[i-1] != "daddr" {
 			continue
 		}
 		if a, err := netip.ParseAddr(words[i]); err == nil {

@@ -203,9 +203,6 @@ func (p packet) match(words []string) (ports []Ports, end string) {
 			taken = 6
 			ports = p.named[words[5][1:]][netstate.Host(p.dst)]
 			ok = len(ports) > 0
-		case len(words) > 2 && words[1] == "!=" && (word == "saddr" || word == "daddr"):
-			taken = 3
-			ok = !p.contains(words[2], p.field(word))
 		case word == "saddr", word == "daddr":
 			ok = p.contains(words[1], p.field(word))
 		case word == "proto" && protocols[words[1]] != "":

@@ -32,7 +32,6 @@ type clause struct {
 //	iifname NAME              came in through a device; oifname: goes out
 //	saddr @SET                its source address is in a set; daddr: its destination
 //	saddr PREFIX              or in a prefix
-//	saddr != @SET, != PREFIX  or in none of them; daddr
 //	saddr . daddr @SET        both addresses are in a set of pairs
 //	daddr . proto . port @SET its destination address, protocol and destination port are in a set
 //	proto N                   of a transport protocol
@@ -50,10 +49,8 @@ var clauses = []clause{
 	{words: "ct related", encode: func(netstate.Family, string) []expr.Any { return ctState(expr.CtStateBitRELATED) }},
 	{words: "iifname", arg: true, encode: device(expr.MetaKeyIIFNAME)},
 	{words: "oifname", arg: true, encode: device(expr.MetaKeyOIFNAME)},
-	{words: "saddr", arg: true, encode: address(nfnl.Source, false)},
-	{words: "daddr", arg: true, encode: address(nfnl.Destination, false)},
-	{words: "saddr !=", arg: true, encode: address(nfnl.Source, true)},
-	{words: "daddr !=", arg: true, encode: address(nfnl.Destination, true)},
+	{words: "saddr", arg: true, encode: address(nfnl.Source)},
+	{words: "daddr", arg: true, encode: address(nfnl.Destination)},
 	{words: "saddr . daddr", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
 		size := family.Bits() / 8
 		return lookup(arg, nfnl.LoadAddress(nfnl.Source, size, 1), nfnl.LoadAddress(nfnl.Destination, size, register(size)))
@@ -172,19 +169,15 @@ func device(key expr.MetaKey) func(netstate.Family, string) []expr.Any {
 	}
 }
 
-// address matches an address that is in a set or a prefix, or is not.
-func address(d nfnl.Direction, not bool) func(netstate.Family, string) []expr.Any {
+// address matches an address by a set or a prefix.
+func address(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
 	return func(family netstate.Family, arg string) []expr.Any {
 		if e := lookup(arg, nfnl.LoadAddress(d, family.Bits()/8, 1)); e != nil {
-			e[1].(*expr.Lookup).Invert = not
 			return e
 		}
 		p, err := netip.ParsePrefix(arg)
 		if err != nil || netstate.FamilyOf(p.Addr()) != family || p != p.Masked() {
 			return nil
-		}
-		if not {
-			return nfnl.ComparePrefix(expr.CmpOpNeq, d, p)
 		}
 		return nfnl.ComparePrefix(expr.CmpOpEq, d, p)
 	}

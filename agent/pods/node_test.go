@@ -191,8 +191,18 @@ func (n *node) dropAddresses(pod string) {
 	})
 }
 
+// removeNamespace removes its devices first: the kernel takes as long as it likes for those of a namespace that is gone.
 func removeNamespace(t *testing.T, path string) {
 	t.Helper()
+	onThread(t, path, func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			if l.Type() == "veth" {
+				err = errors.Join(err, netlink.LinkDel(l))
+			}
+		}
+		return err
+	})
 	if err := (host.Host{Name: filepath.Base(path)}).Delete(); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +268,7 @@ func someOfEach(t *testing.T) *node {
 	return n
 }
 
-// waitVeths waits for the kernel, which removes a namespace's devices a little later than the namespace.
+// waitVeths waits until so many ends of veth pairs are in the node.
 func (n *node) waitVeths(want int) {
 	n.Helper()
 	testwait.Nil(n, fmt.Sprintf("the node has %d ends of veth pairs", want), func() error {

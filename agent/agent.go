@@ -43,6 +43,11 @@ type Policies interface {
 	Enforced() error
 	// Claimed returns how many pods of other nodes claim addresses of this node's, and what to say of the first.
 	Claimed() (some []string, pods int)
+	// LeftOut returns the NetworkPolicies that are left out because of what they cost, by namespace/name, and the
+	// ClusterNetworkPolicies of which the last version stays.
+	LeftOut() (policies, refused []string)
+	// Ready returns why policies have not been enforced for a minute; nil if they were.
+	Ready() error
 	// Judged returns nil if no open connection that policies deny takes the fast path, or else why one could.
 	Judged() error
 }

@@ -7,6 +7,9 @@ type PolicyStatus struct {
 	// Claims are pods of other nodes whose status has addresses of this node's, a few of them.
 	Claims  []string `json:"claims,omitempty"`
 	Claimed int      `json:"claimed,omitempty"` // how many such pods there are
+	// LeftOut are NetworkPolicies that cost the node too much, by namespace/name: the pods that they select are closed.
+	LeftOut []string `json:"leftOut,omitempty"`
+	Refused []string `json:"refused,omitempty"` // ClusterNetworkPolicies that do: their last versions stay
 }
 
 // policyStatus returns nil if the agent does not enforce network policies.
@@ -19,5 +22,6 @@ func (a *Agent) policyStatus() *PolicyStatus {
 		s = PolicyStatus{Error: err.Error()}
 	}
 	s.Claims, s.Claimed = a.Policies.Claimed()
+	s.LeftOut, s.Refused = a.Policies.LeftOut()
 	return &s
 }

@@ -18,6 +18,14 @@ func (p policies) Protect([]netip.Prefix) error { return p.error }
 func (p policies) Leases([]subnet.Lease)        {}
 func (p policies) Enforced() error              { return p.error }
 func (p policies) Judged() error                { return p.error }
+func (p policies) Ready() error                 { return p.error }
+
+func (p policies) LeftOut() (policies, refused []string) {
+	if p.error == nil {
+		return nil, nil
+	}
+	return []string{"shop/big"}, []string{"guard"}
+}
 
 func (p policies) Claimed() ([]string, int) {
 	if p.error == nil {
@@ -48,6 +56,8 @@ type leasesTold chan []subnet.Lease
 func (leasesTold) Protect([]netip.Prefix) error { return nil }
 func (leasesTold) Enforced() error              { return nil }
 func (leasesTold) Judged() error                { return nil }
+func (leasesTold) Ready() error                 { return nil }
+func (leasesTold) LeftOut() (_, _ []string)     { return nil, nil }
 func (leasesTold) Claimed() ([]string, int)     { return nil, 0 }
 
 func (c leasesTold) Leases(all []subnet.Lease) { c <- all }
@@ -77,7 +87,7 @@ func TestPolicyStatus(t *testing.T) {
 		`{"node":"","backend":"","notReady":"no lease, or not in sync with the store yet",` +
 			`"policies":{"enforced":true}}`: policies{},
 		`{"node":"","backend":"","notReady":"no lease, or not in sync with the store yet",` +
-			`"policies":{"enforced":false,"error":"no buffer space","claims":["pod other/fake"],"claimed":7}}`: policies{errors.New("no buffer space")},
+			`"policies":{"enforced":false,"error":"no buffer space","claims":["pod other/fake"],"claimed":7,"leftOut":["shop/big"],"refused":["guard"]}}`: policies{errors.New("no buffer space")},
 	} {
 		a := New(Config{Policies: p})
 		if got, err := json.Marshal(a.report()); err != nil || string(got) != want {
@@ -85,3 +95,20 @@ func TestPolicyStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestReadyWithPolicies: a node is not ready while network policies have not been enforced for long.
+func TestReadyWithPolicies(t *testing.T) {
+	p := &late{}
+	a := New(Config{Policies: p})
+	a.status.update(true, false, nil)
+	if err := a.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	p.error = errors.New("network policies fail")
+	if err := a.Ready(); err == nil || err.Error() != "network policies fail" {
+		t.Errorf("while policies fail: %v", err)
+	}
+}
+
+// late are policies that may fail after a while.
+type late struct{ policies }

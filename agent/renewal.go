@@ -44,6 +44,11 @@ func (a *Agent) Ready() error {
 	if err := a.status.Ready(); err != nil {
 		return err
 	}
+	if a.Policies != nil {
+		if err := a.Policies.Ready(); err != nil {
+			return err
+		}
+	}
 	return a.unrenewed()
 }
 

@@ -124,6 +124,13 @@ var weakKinds = map[kind]Kind{
 			"node's: its node may be compromised, or the pod is left from a lease that its node had before",
 		Fix: "find out who wrote it on the pod's node; a pod that is left from an earlier lease gets a new address when it is deleted",
 		See: "kubectl get pods --all-namespaces --output wide | grep ADDRESS; curl -s localhost:PORT/status"},
+	policyLeftOut: {ID: "policy-left-out", Severity: Risk,
+		Title: "a network policy costs this node more than it may",
+		Why: "the pods of this node that a NetworkPolicy selects are closed in the directions that it isolates; of a " +
+			"ClusterNetworkPolicy the version before stays",
+		Fix: "let the policy, or older ones of its namespace, have fewer rules, or selectors that select fewer pods; or raise " +
+			"--network-policy-budget or --network-policy-node-budget of twilld",
+		See: "kubectl describe networkpolicy NAME; curl -s localhost:PORT/metrics | grep twill_policy_budget_used"},
 	agentDown: {ID: "agent-down", Severity: Risk,
 		Title: "the agent does not run",
 		Why: "what is written stays, but peers that join, move or leave are not followed, and nothing is " +

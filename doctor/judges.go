@@ -71,6 +71,9 @@ func readPolicies(all []Facts) *known {
 		s := *p.Snapshot
 		s.Leases = f.Lease.Snapshot.Leases(f.Lease.Network)
 		rules, _ := policy.New(s)
+		if said := f.Agent.Policies; said != nil {
+			rules.LeaveOut(said.LeftOut)
+		}
 		return &known{s, rules}
 	}
 	return nil

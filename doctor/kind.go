@@ -152,6 +152,7 @@ const (
 	policyEnginesBoth
 	policiesIPVS
 	addressClaimed
+	policyLeftOut
 	agentDown
 	agentDeaf
 	agentNotReady

@@ -30,6 +30,9 @@ type PolicyStatus struct {
 	// Claims are pods of other nodes whose status has addresses of this node's, a few of them.
 	Claims  []string `json:"claims,omitempty"`
 	Claimed int      `json:"claimed,omitempty"` // how many such pods there are
+	// LeftOut are NetworkPolicies that cost the node too much, by namespace/name: the pods that they select are closed.
+	LeftOut []string `json:"leftOut,omitempty"`
+	Refused []string `json:"refused,omitempty"` // ClusterNetworkPolicies that do: their last versions stay
 }
 
 // engine is a program that enforces network policies, by what it leaves in the kernel.
@@ -104,6 +107,14 @@ func (e *exam) checkPolicies() {
 			e.found[len(e.found)-1].Count += more
 		}
 	}
+	if s := e.Agent.Policies; s != nil {
+		for _, name := range s.LeftOut {
+			e.find(policyLeftOut, "NetworkPolicy "+name, "within --network-policy-budget", "it costs the node more, and the pods that it selects are closed", "")
+		}
+		for _, name := range s.Refused {
+			e.find(policyLeftOut, "ClusterNetworkPolicy "+name, "within --network-policy-budget", "it costs the node more, and its last version stays", "")
+		}
+	}
 	if slices.ContainsFunc(e.Interfaces, func(i netstate.Interface) bool { return i.Name == ipvs }) {
 		e.find(policiesIPVS, "kube-proxy", "mode nftables or iptables", "the device "+ipvs+" is there: its mode is IPVS", "")
 	}
@@ -151,6 +162,7 @@ type PolicyState struct {
 	Enforced bool     `json:"enforced"`          // by Twill
 	Error    string   `json:"error,omitempty"`   // why Twill does not, although it is to
 	Engines  []string `json:"engines,omitempty"` // others
+	LeftOut  []string `json:"leftOut,omitempty"` // NetworkPolicies that cost the node too much, as PolicyStatus has them
 }
 
 // policyState returns nil if nobody enforces policies, or is to.
@@ -158,6 +170,9 @@ func (f Facts) policyState() *PolicyState {
 	s := PolicyState{Enforced: f.Policies.Wanted}
 	if why, object := f.unenforced(); f.Policies.Wanted && why != "" {
 		s.Enforced, s.Error = false, object+": "+why
+	}
+	if said := f.Agent.Policies; said != nil {
+		s.LeftOut = said.LeftOut
 	}
 	for _, o := range f.otherEngines() {
 		s.Engines = append(s.Engines, o.name)

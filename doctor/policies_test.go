@@ -81,6 +81,12 @@ func TestPolicies(t *testing.T) {
 	if got := Check(claimed); len(got) != 1 || got[0].ID != "address-claimed" || got[0].Count != 40 || got[0].Actual != claimed.Agent.Policies.Claims[0] {
 		t.Errorf("claimed addresses: got %+v", got)
 	}
+	left := enforcing()
+	left.Agent.Policies.LeftOut, left.Agent.Policies.Refused = []string{"shop/big"}, []string{"guard"}
+	if got := Check(left); len(got) != 1 || got[0].ID != "policy-left-out" || got[0].Object != "NetworkPolicy shop/big" || got[0].Count != 2 || len(got[0].More) != 1 ||
+		!strings.HasPrefix(got[0].More[0], "ClusterNetworkPolicy guard: ") {
+		t.Errorf("policies beyond the budget: got %+v", got)
+	}
 	for name, f := range map[string]Facts{"enforced": enforcing(), "off": healthy()} {
 		if got := Check(f); len(got) > 0 {
 			t.Errorf("%s: got %+v", name, got)

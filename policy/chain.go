@@ -38,11 +38,15 @@ type chainWriter struct {
 	chain
 }
 
+func newChainWriter(family netstate.Family, direction Direction) chainWriter {
+	return chainWriter{chain{family: family, direction: direction, parts: map[string]part{}, pods: map[string][]peer{},
+		blocks: map[string][]addrRange{}, spans: map[string][]portRange{}, ports: map[string][]namedPort{}}}
+}
+
 // newChain writes the chain of the policies that apply to some pods. The rules of the Admin tier are a chain of their
 // own, which goes to that of the others with what no rule decides about, or one passes on.
 func newChain(family netstate.Family, direction Direction, a Applying) chain {
-	w := chainWriter{chain{family: family, direction: direction, parts: map[string]part{}, pods: map[string][]peer{},
-		blocks: map[string][]addrRange{}, spans: map[string][]portRange{}, ports: map[string][]namedPort{}}}
+	w := newChainWriter(family, direction)
 	next := w.allow()
 	switch {
 	case len(a.Isolating) > 0:
@@ -68,8 +72,12 @@ func (w *chainWriter) add(lines, policies []string) string {
 	return w.name
 }
 
-// isolation returns the rules of NetworkPolicies that isolate: what none allows is dropped.
+// isolation returns the rules of NetworkPolicies that isolate: what none allows is dropped, and everything where one is left
+// out.
 func (w *chainWriter) isolation(policies []*Policy) (lines []string) {
+	if slices.ContainsFunc(policies, func(p *Policy) bool { return p.LeftOut }) {
+		return []string{w.self(), "counter drop"}
+	}
 	for _, p := range policies {
 		for _, r := range p.rules(w.direction) {
 			lines = append(lines, w.lines(r, w.allow())...)

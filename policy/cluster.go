@@ -86,6 +86,12 @@ func (r *Rules) addCluster(s Snapshot, space func(string) labels.Set) (skips []S
 	return skips
 }
 
+// replaceCluster reads the ClusterNetworkPolicies of a snapshot in place of those before.
+func (r *Rules) replaceCluster(s Snapshot) []Skip {
+	r.admin, r.baseline = nil, nil
+	return r.addCluster(s, namespaceLabels(s.Namespaces))
+}
+
 // clusterCompiler reads one ClusterNetworkPolicy. What cannot be understood may be something of a later version of the
 // API, which says what to do then: a rule that accepts matches nothing, any other rule denies everything.
 type clusterCompiler struct {

@@ -42,6 +42,9 @@ func (s Side) explain(d Direction, subject Endpoint, f Flow) string {
 			verbs[s.Decision.Action], f.port(), peer, s.Decision.Tier, s.Decision.Rule)
 	case len(s.Isolating) == 0:
 		return fmt.Sprintf("no policy isolates %s for %s", subject, direction)
+	case len(s.LeftOut) > 0:
+		return fmt.Sprintf("%s %s %s for %s, and %s beyond what policies may cost the node: nothing is allowed", list(s.LeftOut),
+			number(s.LeftOut, "isolates", "isolate"), subject, direction, number(s.LeftOut, "is", "are"))
 	case len(s.Allowing) == 0:
 		return fmt.Sprintf("%s %s %s for %s; no policy allows %s %s", list(s.Isolating),
 			number(s.Isolating, "isolates", "isolate"), subject, direction, f.port(), peer)

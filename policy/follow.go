@@ -8,8 +8,8 @@ import (
 )
 
 // Follow follows pods that changed, and ports. It returns the plan from the state before to the state after. It is not ok if
-// pods of this node need other chains now, or the node has other subnets: then a new Table is due, State is still the one
-// before, and the Table of no other use.
+// pods of this node need other chains now, the node has other subnets, or policies may have come to a limit of the budget: then a
+// new Table is due, State is still the one before, and the Table of no other use.
 func (t *Table) Follow(site Site, changes []PodChange) (plan netstate.Plan, ok bool) {
 	if !slices.Equal(site.Subnets, t.site.Subnets) {
 		return nil, false
@@ -32,6 +32,9 @@ func (t *Table) Follow(site Site, changes []PodChange) (plan netstate.Plan, ok b
 	}
 	t.ports = now
 	plan = netstate.Diff(t.of(addrs, names), before)
+	if !t.spare(plan) {
+		return nil, false
+	}
 	for _, c := range plan {
 		if delete(t.state, c.Key()); c.Want != nil {
 			t.state.Add(c.Want)

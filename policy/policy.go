@@ -123,6 +123,7 @@ type Side struct {
 	Decision  *Decision `json:",omitempty"` // a ClusterNetworkPolicy's; nil: none decides
 	Isolating []string  // NetworkPolicies that select the end for this direction, sorted; none if the Admin tier decides
 	Allowing  []string  // those of them that have a rule for the connection
+	LeftOut   []string  `json:",omitempty"` // those of them that are beyond the node's budget: they deny everything
 }
 
 // Decision is what a rule of a ClusterNetworkPolicy decides.
@@ -141,7 +142,7 @@ func (s Side) Allowed() bool {
 	if s.Decision != nil {
 		return s.Decision.Action == Accept
 	}
-	return len(s.Isolating) == 0 || len(s.Allowing) > 0
+	return len(s.LeftOut) == 0 && (len(s.Isolating) == 0 || len(s.Allowing) > 0)
 }
 
 // Judge applies all policies to a connection.
@@ -160,6 +161,9 @@ func (r Rules) side(direction Direction, subject, peer Endpoint, f Flow) (s Side
 	}
 	for _, p := range a.Isolating {
 		s.Isolating = append(s.Isolating, p.Name)
+		if p.LeftOut {
+			s.LeftOut = append(s.LeftOut, p.Name)
+		}
 		if slices.ContainsFunc(p.rules(direction), func(rule rule) bool { return rule.matches(peer, f) }) {
 			s.Allowing = append(s.Allowing, p.Name)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -24,7 +25,11 @@ type Rules struct {
 // Policy is one policy.
 type Policy struct {
 	Name            string // namespace/name
+	UID             string
+	Created         time.Time
+	LeftOut         bool // it is beyond a Budget: the pods that it selects are closed
 	Spec            Spec
+	namespace       string
 	subject         labels.Selector
 	ingress, egress []rule
 }
@@ -66,7 +71,8 @@ func New(s Snapshot) (Rules, []Skip) {
 	space, tunnels := namespaceLabels(s.Namespaces), newTunnels(s.Leases)
 	for _, p := range s.Policies {
 		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space, tunnels: tunnels}
-		one := &Policy{Name: c.policy, Spec: p.Spec, subject: c.selector("podSelector", &p.Spec.PodSelector)}
+		one := &Policy{Name: c.policy, UID: string(p.UID), Created: p.CreationTimestamp.Time, Spec: p.Spec, namespace: p.Namespace,
+			subject: c.selector("podSelector", &p.Spec.PodSelector)}
 		for _, d := range p.Spec.PolicyTypes {
 			if !d.known() {
 				c.skip("policyTypes", fmt.Errorf("%q is no direction, want Ingress or Egress", d))

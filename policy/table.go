@@ -28,6 +28,7 @@ type Site struct {
 	Bridge   string          // of the pods
 	Ports    []netstate.Port // the pods', as the CNI plugin made them
 	Log      bool            // what policies drop is logged, with its chain's name
+	Budget   *Budget         // what policies may cost; nil: no matter what
 }
 
 // Desired returns the tables that enforce the policies of a snapshot on a node: one for each family, and one for frames,
@@ -58,6 +59,8 @@ type Table struct {
 	ports  *ports
 
 	leases []subnet.Lease // as the Snapshot had them
+	spent  Spent
+	room   int // elements that it may get before the budget is counted anew
 }
 
 // NewTable makes the table of a snapshot.
@@ -65,6 +68,13 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	rules, skips := New(s)
 	t := &Table{site: site, rules: rules, owners: newOwners(s.Pods, s.Leases), state: netstate.State{}, ports: newPorts(site.Ports),
 		chains: map[string]chain{}, uses: map[string]int{}, groups: map[netstate.Family]*groups{}, leases: s.Leases}
+	if site.Budget != nil {
+		cluster := site.Budget.spend(t, s)
+		if len(t.spent.Refused) > 0 {
+			s.ClusterPolicies = cluster
+			skips = append(slices.DeleteFunc(skips, func(s Skip) bool { return s.Kind == ClusterKind }), t.rules.replaceCluster(s)...)
+		}
+	}
 	for addr := range t.owners.claims {
 		t.use(addr, t.owners.of(addr), 1)
 	}

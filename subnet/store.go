@@ -34,6 +34,17 @@ type Reporter interface {
 	Network(up bool, reason, message string)
 }
 
+// Object is an object of the Kubernetes API.
+type Object struct {
+	APIVersion, Kind, Namespace, Name, UID string
+}
+
+// ObjectReporter is a Store that can tell users of objects what became of them.
+type ObjectReporter interface {
+	// ObjectEvent is Event about another object than the node.
+	ObjectEvent(about Object, kind, reason, message string)
+}
+
 // Disputed is a Store in which two machines can write one record, because they have one name.
 type Disputed interface {
 	// OnDispute sets what Watch calls each time that somebody else has written another underlay address into this

@@ -171,6 +171,7 @@ type direction struct {
 	Policies []string `json:"policies"`
 	Rules    []string `json:"rules"`
 	Baseline []string `json:"baseline,omitempty"`
+	LeftOut  []string `json:"leftOut,omitempty"` // the policies that cost the pod's node too much: nothing is allowed
 }
 
 // show says what the policies mean for a pod.
@@ -186,11 +187,15 @@ func (p *policies) show(ctx context.Context, stdin io.Reader, w io.Writer, name 
 	if err != nil {
 		return err
 	}
+	rules.LeaveOut(p.leftOut(ctx, pod))
 	in := func(d policy.Direction) direction {
 		applying := rules.Applying(d, policy.Endpoint{Pod: pod})
-		all := direction{tierRules(applying.Admin, d), []string{}, []string{}, tierRules(applying.Baseline, d)}
+		all := direction{tierRules(applying.Admin, d), []string{}, []string{}, tierRules(applying.Baseline, d), nil}
 		for _, one := range applying.Isolating {
 			all.Policies = append(all.Policies, one.Name)
+			if one.LeftOut {
+				all.LeftOut = append(all.LeftOut, one.Name)
+			}
 			for _, rule := range one.Describe(d) {
 				all.Rules = append(all.Rules, one.Name+": "+rule)
 			}
@@ -198,6 +203,23 @@ func (p *policies) show(ctx context.Context, stdin io.Reader, w io.Writer, name 
 		return all
 	}
 	return render(w, p.output, restrictions{pod.String(), in(policy.Ingress), in(policy.Egress)})
+}
+
+// leftOut returns the NetworkPolicies that cost a pod's node too much, as its agent says. Without an agent there are none.
+func (p *policies) leftOut(ctx context.Context, pod *policy.Pod) (names []string) {
+	if len(p.files) > 0 || pod.Node == "" {
+		return nil
+	}
+	report, err := p.cluster.status(ctx, []string{pod.Node})
+	if err != nil {
+		return nil
+	}
+	for _, n := range report.Nodes {
+		if n.Policies != nil {
+			names = append(names, n.Policies.LeftOut...)
+		}
+	}
+	return names
 }
 
 func tierRules(policies []*policy.ClusterPolicy, d policy.Direction) (all []string) {
@@ -227,6 +249,9 @@ func (r restrictions) WriteText(w io.Writer) error {
 		}
 		isolating := strings.Join(d.Policies, ", ")
 		switch {
+		case len(d.LeftOut) > 0:
+			fmt.Fprintf(&b, "  %s: isolated by %s, nothing is allowed: the pod's node leaves out what costs it more than --network-policy-budget\n"+
+				"    left out: %s\n", d.name, isolating, strings.Join(d.LeftOut, ", "))
 		case len(d.Rules) > 0:
 			fmt.Fprintf(&b, "  %s: isolated by %s, which allow\n%s", d.name, isolating, indented(d.Rules))
 		case len(d.Policies) > 0:

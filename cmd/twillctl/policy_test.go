@@ -143,3 +143,18 @@ func runPolicy(args string) (string, error) {
 	err := c.Execute()
 	return out.String(), err
 }
+
+// TestPolicyLeftOut: a policy that costs the pod's node too much is named, and what it allows is not.
+func TestPolicyLeftOut(t *testing.T) {
+	r := restrictions{"shop/web", direction{Policies: []string{"shop/big", "shop/web"}, Rules: []string{"shop/web: everything from everywhere"},
+		LeftOut: []string{"shop/big"}}, direction{}}
+	var text bytes.Buffer
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	want := "shop/web\n  ingress: isolated by shop/big, shop/web, nothing is allowed: the pod's node leaves out what costs it more than " +
+		"--network-policy-budget\n    left out: shop/big\n  egress: no NetworkPolicy isolates the pod, everything is allowed\n"
+	if text.String() != want {
+		t.Errorf("got %q, want %q", text.String(), want)
+	}
+}

@@ -117,3 +117,11 @@ func events(s subnet.Store) func(kind, reason, message string) {
 	}
 	return nil
 }
+
+// objectEvents is the same for other objects.
+func objectEvents(s subnet.Store) func(about subnet.Object, kind, reason, message string) {
+	if r, ok := s.(subnet.ObjectReporter); ok {
+		return r.ObjectEvent
+	}
+	return nil
+}

@@ -33,6 +33,7 @@ type policyOptions struct {
 	cluster bool
 	log     bool
 	file    string
+	budget  policy.Budget
 }
 
 func (o *policyOptions) register(fs *flag.FlagSet) {
@@ -45,6 +46,11 @@ func (o *policyOptions) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.file, "network-policy-file", "",
 		"with --network-policy: a file, or a directory, of manifests with the policies, namespaces and pods; "+
 			"empty: the Kubernetes API's")
+	fs.IntVar(&o.budget.Namespace, "network-policy-budget", policy.DefaultBudget.Namespace,
+		"with --network-policy: rules and sets' elements that this node has for the NetworkPolicies of a namespace, and for each "+
+			"ClusterNetworkPolicy; pods that a NetworkPolicy beyond it selects are closed")
+	fs.IntVar(&o.budget.Node, "network-policy-node-budget", policy.DefaultBudget.Node,
+		"with --network-policy: rules and sets' elements that this node has for the NetworkPolicies of all namespaces")
 }
 
 // checkPolicy returns an error if the flags about network policies do not fit the others.
@@ -58,6 +64,9 @@ func (o *options) checkPolicy() error {
 		return errors.New("--network-policy-log has no effect without --network-policy: give both or neither")
 	case !o.policy.enforce:
 		return nil
+	case o.policy.budget.Namespace < 1 || o.policy.budget.Node < o.policy.budget.Namespace:
+		return fmt.Errorf("--network-policy-budget is %d and --network-policy-node-budget is %d, want numbers from 1 on, of which "+
+			"the second is not the smaller one", o.policy.budget.Namespace, o.policy.budget.Node)
 	case o.bridge == "":
 		return errors.New("--network-policy needs a --bridge: the rules are about the packets of its ports")
 	case o.policy.file == "" && !o.kubeSubnetMgr:
@@ -103,7 +112,8 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 	}
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
 		Connections: connections, Networks: networks(p.config.Network), Log: p.config.Log,
-		Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil, Event: events(p.config.Store)})
+		Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil, Event: events(p.config.Store),
+		ObjectEvent: objectEvents(p.config.Store), Budget: &o.policy.budget})
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()

@@ -13,7 +13,8 @@ const flagsPage = "../../Documentation/flags.md"
 // ownFlags are those that flanneld does not have.
 var ownFlags = strings.Fields(`bridge checkpoint-file cleanup cluster-cidr cni-bin-dir cni-bin-replace cni-conf-file
 	cni-conf-source bpffs dry-run fast-path flannel-external-ip install-cni ip-masq-agent-config keep-node-source kube-lease-namespace
-	lease-file load-fast-path log-format network-policy cluster-network-policy network-policy-file network-policy-log no-masquerade-cidr node-name
+	lease-file load-fast-path log-format network-policy cluster-network-policy network-policy-file network-policy-log
+	network-policy-budget network-policy-node-budget no-masquerade-cidr node-name
 	reservations-dir reservations-grace`)
 
 // flagRows returns the tables of the page: flannel's flags, Twill's own, and those without effect.

@@ -54,6 +54,10 @@ type Config struct {
 	Logs        bool // rules tell of packets that they drop: LogDenied writes them to Log
 	// Event tells the cluster something about this node, as subnet.Reporter has it. Optional.
 	Event func(kind, reason, message string)
+	// ObjectEvent tells it something about an object, as subnet.ObjectReporter has it. Optional.
+	ObjectEvent func(about subnet.Object, kind, reason, message string)
+	// Budget is what policies may cost this node. Optional: without it they may cost anything.
+	Budget *policy.Budget
 }
 
 const (
@@ -82,9 +86,11 @@ type Enforcer struct {
 	followed int            // the number of the last change that the kernel enforces
 	progress chan struct{}  // closed when followed changes
 	chains   map[netstate.Key]policy.Chain
-	enforced error // why pods may not start yet; nil: the tables are there
-	failed   error // why the last reconcile failed; nil: it did not
+	enforced error     // why pods may not start yet; nil: the tables are there
+	failed   error     // why the last reconcile failed; nil: it did not
+	since    time.Time // when the first of a row of reconciles failed
 	claimed  claimed
+	leftOut  leftOut
 	judged   error // why open connections may be denied that are not marked; nil: none
 
 	// What follows is the loop's own.
@@ -94,6 +100,7 @@ type Enforcer struct {
 	have     netstate.State  // what the kernel has; nil: it has to be read
 	ports    []netstate.Port // nil: they have to be read
 	claims   claims
+	budget   budget
 	started  time.Time
 	restored bool // the tables are an earlier agent's
 	unread   bool // the last reading failed: what is wanted is written without another one
@@ -101,7 +108,7 @@ type Enforcer struct {
 
 // New makes an Enforcer that has not touched anything yet.
 func New(cfg Config) *Enforcer {
-	return &Enforcer{Config: cfg, claims: newClaims(), wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+	return &Enforcer{Config: cfg, claims: newClaims(), budget: newBudget(), wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		denies: make(chan struct{}, 1), progress: make(chan struct{}), enforced: errors.New("network policies are not enforced yet"),
 		judged: errors.New("network policies have not judged the connections that are open yet")}
 }
@@ -167,7 +174,24 @@ func (e *Enforcer) Enforced() error {
 func (e *Enforcer) setFailed(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.failed == nil {
+		e.since = time.Now()
+	}
 	e.failed = err
+	e.Metrics.setFailing(err != nil)
+}
+
+// failingFor is how long reconciles may fail before the node is not ready.
+const failingFor = time.Minute
+
+// Ready returns why policies have not been enforced for a minute; nil if they were.
+func (e *Enforcer) Ready() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if failing := time.Since(e.since); e.failed != nil && failing >= failingFor {
+		return fmt.Errorf("network policies have not been enforced for %s: %w", failing.Round(time.Second), e.failed)
+	}
+	return nil
 }
 
 // notify wakes the loop.

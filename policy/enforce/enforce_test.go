@@ -114,14 +114,15 @@ func (s fakeSource) Watch(ctx context.Context, f func(policy.Change)) error {
 type run struct {
 	*testing.T
 	*Enforcer
-	kernel *fakeKernel
-	ports  *fakePorts
-	source fakeSource
-	world  policytest.World
-	snap   policy.Snapshot
-	log    *strings.Builder
-	tracks *fakeConnections
-	events []string // of the Enforcer's loop
+	kernel  *fakeKernel
+	ports   *fakePorts
+	source  fakeSource
+	world   policytest.World
+	snap    policy.Snapshot
+	log     *strings.Builder
+	tracks  *fakeConnections
+	events  []string // of the Enforcer's loop
+	objects []string // of which there were events, with the reasons
 }
 
 // test runs f beside an Enforcer on a kernel.
@@ -134,7 +135,10 @@ func test(t *testing.T, k *fakeKernel, f func(*run)) {
 		r.snap = r.world.Snapshot(4, 6)
 		r.ports = &fakePorts{all: r.world.Ports(r.snap, 1), events: make(chan struct{})}
 		event := func(_, _, message string) { r.events = append(r.events, message) }
-		r.Enforcer = New(Config{Node: "node1", Event: event, Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
+		about := func(o subnet.Object, _, reason, _ string) {
+			r.objects = append(r.objects, fmt.Sprintf("%s %s/%s %s", o.Kind, o.Namespace, o.Name, reason))
+		}
+		r.Enforcer = New(Config{Node: "node1", Event: event, ObjectEvent: about, Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
 			Kernel: k, Ports: r.ports, Connections: r.tracks, Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -18,6 +18,9 @@ type Metrics struct {
 	skipped prometheus.Gauge
 	marked  prometheus.Counter
 	claims  prometheus.Gauge
+	failing prometheus.Gauge
+	budget  *prometheus.GaugeVec
+	leftOut *prometheus.GaugeVec
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -39,9 +42,33 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Open connections that were taken off the fast path because network policies had come to deny them."}),
 		claims: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_claims",
 			Help: "Pods whose status has an address of another node's pods, which does not count; the log says which."}),
+		failing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_failing",
+			Help: "1 while the last reconcile of network policies has failed."}),
+		budget: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twill_policy_budget_used",
+			Help: "Used part of the budgets of network policies: of the namespace and of the ClusterNetworkPolicy that use most, and of the node."},
+			[]string{"budget"}),
+		leftOut: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twill_policy_left_out",
+			Help: "Policies beyond a budget, by kind: the pods that such a NetworkPolicy selects are closed, and of such a " +
+				"ClusterNetworkPolicy the last version stays."}, []string{"kind"}),
 	}
-	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped, m.marked, m.claims)
+	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped, m.marked, m.claims, m.failing, m.budget, m.leftOut)
 	return m
+}
+
+func (m *Metrics) setFailing(failing bool) {
+	value := 0.0
+	if failing {
+		value = 1
+	}
+	m.failing.Set(value)
+}
+
+func (m *Metrics) spent(b policy.Budget, s policy.Spent) {
+	m.budget.WithLabelValues("namespace").Set(policy.Most(s.Namespaces, b.Namespace))
+	m.budget.WithLabelValues("cluster policy").Set(policy.Most(s.Cluster, b.Namespace))
+	m.budget.WithLabelValues("node").Set(float64(s.Node) / float64(b.Node))
+	m.leftOut.WithLabelValues(policy.NetworkKind).Set(float64(len(s.LeftOut)))
+	m.leftOut.WithLabelValues(policy.ClusterKind).Set(float64(len(s.Refused)))
 }
 
 func (m *Metrics) made(s netstate.State, skips []policy.Skip) {

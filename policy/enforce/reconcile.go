@@ -33,7 +33,7 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	}
 	plan, followed := e.follow(n, site)
 	if !followed {
-		plan = e.make(n.snapshot(), site)
+		plan = e.make(ctx, n.snapshot(), site)
 	}
 	e.reportClaims()
 	if e.have == nil {
@@ -86,10 +86,11 @@ func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool
 }
 
 // make makes the table anew, and returns what to change in the kernel if that is as it was.
-func (e *Enforcer) make(s policy.Snapshot, site policy.Site) netstate.Plan {
+func (e *Enforcer) make(ctx context.Context, s policy.Snapshot, site policy.Site) netstate.Plan {
 	s.Leases = e.currentLeases()
-	table, skips := policy.NewTable(site, s)
+	table, skips := e.newTable(ctx, site, s)
 	e.setTable(table)
+	e.reportBudget(table.Spent())
 	e.made = site
 	chains := e.table.Chains()
 	e.mu.Lock()
@@ -188,7 +189,7 @@ func (e *Enforcer) intact(ctx context.Context, site policy.Site) (bool, error) {
 func (e *Enforcer) site() policy.Site {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Networks: e.Networks, Log: e.Logs}
+	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Networks: e.Networks, Log: e.Logs, Budget: e.Budget}
 }
 
 // protects reports whether policies are enforced for pods with addresses of these subnets, the agent has no others, and the last

@@ -16,8 +16,11 @@ import (
 
 // Large returns a cluster of many pods in 200 namespaces, 110 of them on node1, and 1,000 policies, and the site of node1.
 // The policies of a namespace isolate its applications; each allows another one's pods, and those of other namespaces.
-func Large(pods int) (s policy.Snapshot, site policy.Site) {
-	const namespaces, policies, local = 200, 1000, 110
+func Large(pods int) (s policy.Snapshot, site policy.Site) { return Scaled(pods, 1000) }
+
+// Scaled is Large with another number of policies.
+func Scaled(pods, policies int) (s policy.Snapshot, site policy.Site) {
+	const namespaces, local = 200, 110
 	s.Namespaces = map[string]labels.Set{}
 	for i := range namespaces {
 		s.Namespaces[fmt.Sprintf("ns%d", i)] = labels.Set{"team": fmt.Sprint(i % 20)}
@@ -34,7 +37,7 @@ func Large(pods int) (s policy.Snapshot, site policy.Site) {
 	port := intstr.FromInt32(8080)
 	for i := range policies {
 		p := policy.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns%d", i%namespaces), Name: fmt.Sprintf("policy%d", i)}}
-		p.Spec.PodSelector.MatchLabels = map[string]string{"app": fmt.Sprint(i / namespaces)}
+		p.Spec.PodSelector.MatchLabels = map[string]string{"app": fmt.Sprint(i / namespaces % 5)}
 		p.Spec.Ingress = []policy.IngressRule{{Ports: []policy.RulePort{{Port: &port}}, From: []policy.Peer{
 			{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprint((i/namespaces + 1) % 5)}}},
 			{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": fmt.Sprint(i % 20)}}}}}}
@@ -68,4 +71,21 @@ func Square(n int) (s policy.Snapshot, site policy.Site) {
 	p.Spec.Ingress = []policy.IngressRule{rule}
 	s.Policies = []policy.NetworkPolicy{p}
 	return s, policy.Site{Node: "node1", Bridge: "cni0", Subnets: []netip.Prefix{netip.MustParsePrefix("10.100.0.0/24")}}
+}
+
+// Expensive returns a cluster of pods, and of some namespaces whose policies cost as much as a number says, or a little less: each
+// has one pod on node1, and a policy that lets nearly all pods of the cluster reach it, in as many rules as that takes.
+func Expensive(pods, namespaces, cost int) (s policy.Snapshot, site policy.Site) {
+	s, site = Scaled(pods, 0)
+	for i := range namespaces {
+		p := policy.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: s.Pods[i].Namespace, Name: "expensive"}}
+		p.Spec.PolicyTypes = []policy.Direction{policy.Ingress}
+		for k := range cost / (pods + 1) {
+			not := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{fmt.Sprintf("none-%d-%d", i, k)}}}}
+			p.Spec.Ingress = append(p.Spec.Ingress, policy.IngressRule{From: []policy.Peer{{NamespaceSelector: &metav1.LabelSelector{}, PodSelector: not}}})
+		}
+		s.Policies = append(s.Policies, p)
+	}
+	return s, site
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/subnet"
 )
 
 const (
@@ -48,14 +49,22 @@ func (s *Store) Network(up bool, reason, message string) {
 // object. Of one reason ten are written at once and one in five minutes then, of all reasons 25 and one a minute; the
 // rest is only counted.
 func (s *Store) Event(kind, reason, message string) {
-	s.events.add(event{kind, reason, truncate(message)})
+	s.ObjectEvent(subnet.Object{APIVersion: "v1", Kind: "Node", Name: s.node, UID: s.node}, kind, reason, message)
+}
+
+// ObjectEvent implements subnet.ObjectReporter, within the limits of Event.
+func (s *Store) ObjectEvent(about subnet.Object, kind, reason, message string) {
+	s.events.add(event{kind, reason, truncate(message), about})
 }
 
 // Flush writes the events that wait, until ctx is done. While Watch runs it does that.
 func (s *Store) Flush(ctx context.Context) { s.sendQueued(ctx) }
 
 // event is what Event was called with; the same event again is a repetition.
-type event struct{ kind, reason, message string }
+type event struct {
+	kind, reason, message string
+	about                 subnet.Object
+}
 
 // series is an event with its repetitions, which are one object in the API.
 type series struct {
@@ -181,7 +190,7 @@ func (s *Store) sendQueued(ctx context.Context) {
 func (s *Store) writeEvent(ctx context.Context, e series) (string, error) {
 	if e.name != "" {
 		patch := map[string]any{"count": e.count, "lastTimestamp": timestamp(e.last)}
-		to := s.api.Metadata.Resource(eventsResource).Namespace(metav1.NamespaceDefault)
+		to := s.api.Metadata.Resource(eventsResource).Namespace(e.namespace())
 		err := s.api.patch(ctx, to, e.name, types.MergePatchType, patch)
 		if apierrors.IsForbidden(err) {
 			return e.name, nil // the manifest gives no right to it: what is repeated is written once in ten minutes
@@ -193,20 +202,24 @@ func (s *Store) writeEvent(ctx context.Context, e series) (string, error) {
 	name := fmt.Sprintf("%s.%x", s.node, time.Now().UnixNano())
 	object := map[string]any{
 		"apiVersion": "v1", "kind": "Event",
-		"metadata": map[string]any{"namespace": metav1.NamespaceDefault, "name": name},
+		"metadata": map[string]any{"namespace": e.namespace(), "name": name},
 		// Events of kubelet have the node's name for a UID, and kubectl describe looks for that.
-		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": s.node, "uid": s.node},
-		"type":           e.kind, "reason": e.reason, "message": e.message,
+		"involvedObject": map[string]any{"apiVersion": e.about.APIVersion, "kind": e.about.Kind, "namespace": e.about.Namespace,
+			"name": e.about.Name, "uid": e.about.UID},
+		"type": e.kind, "reason": e.reason, "message": e.message,
 		"count": e.count, "firstTimestamp": timestamp(e.first), "lastTimestamp": timestamp(e.last),
 		"source":             map[string]any{"component": component, "host": s.node},
 		"reportingComponent": component, "reportingInstance": s.node,
 	}
-	r := s.api.rest.Post().Namespace(metav1.NamespaceDefault).Resource("events")
+	r := s.api.rest.Post().Namespace(e.namespace()).Resource("events")
 	if err := s.api.create(ctx, r, object); err != nil {
 		return "", kubeclient.Explain("create", "events", err)
 	}
 	return name, nil
 }
+
+// namespace is where an event is: beside its object.
+func (e event) namespace() string { return cmp.Or(e.about.Namespace, metav1.NamespaceDefault) }
 
 // timestamp returns a time as the API writes it.
 func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -27,7 +27,7 @@ func TestEventLimits(t *testing.T) {
 			n := 0
 			for i := range reasons {
 				for k := range each {
-					q.add(event{warning, fmt.Sprint(name, i), fmt.Sprint(time.Now().UnixNano(), k)})
+					q.add(event{kind: warning, reason: fmt.Sprint(name, i), message: fmt.Sprint(time.Now().UnixNano(), k)})
 				}
 				n += len(sent(q)) // between reasons, so that the queue has room for all
 			}
@@ -55,13 +55,13 @@ func TestEventLimits(t *testing.T) {
 func TestEventQueue(t *testing.T) {
 	q := newEvents()
 	for i := range 12 {
-		q.add(event{warning, "one reason", fmt.Sprint(i)})
+		q.add(event{kind: warning, reason: "one reason", message: fmt.Sprint(i)})
 	}
 	if len(q.queue) != 10 || q.queue[0].message != "0" || q.queue[9].message != "9" {
 		t.Errorf("%d events of one reason wait, want the first ten", len(q.queue))
 	}
 	for i := range 60 {
-		q.add(event{warning, fmt.Sprint(i), ""})
+		q.add(event{kind: warning, reason: fmt.Sprint(i), message: ""})
 	}
 	if len(q.queue) != 64 {
 		t.Errorf("%d events wait, want 64", len(q.queue))
@@ -72,7 +72,7 @@ func TestEventQueue(t *testing.T) {
 func TestEventSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newEvents()
-		e := event{warning, "Broken", "it is"}
+		e := event{kind: warning, reason: "Broken", message: "it is"}
 		want := func(want ...string) {
 			t.Helper()
 			if got := sent(q); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -110,16 +110,16 @@ func TestEventsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newEvents()
 		for i := range 64 {
-			q.add(event{warning, fmt.Sprint(i), ""})
+			q.add(event{kind: warning, reason: fmt.Sprint(i), message: ""})
 			sent(q)
 			time.Sleep(time.Second)
 		}
-		q.add(event{warning, "1", ""})
-		q.add(event{warning, "2", ""})
-		if one, two := q.series[event{warning, "1", ""}], q.series[event{warning, "2", ""}]; one == nil || two == nil || one.count+two.count != 4 {
+		q.add(event{kind: warning, reason: "1", message: ""})
+		q.add(event{kind: warning, reason: "2", message: ""})
+		if one, two := q.series[event{kind: warning, reason: "1", message: ""}], q.series[event{kind: warning, reason: "2", message: ""}]; one == nil || two == nil || one.count+two.count != 4 {
 			t.Errorf("of 64 events two are repeated, and the series are %+v and %+v", one, two)
 		}
-		q.add(event{warning, "65", ""})
+		q.add(event{kind: warning, reason: "65", message: ""})
 		if len(q.series) != 1 {
 			t.Errorf("%d events are remembered, want only the new one", len(q.series))
 		}
@@ -129,15 +129,15 @@ func TestEventsRemembered(t *testing.T) {
 // TestEventNotWritten: an event that could not be written is the next one, and waits once.
 func TestEventNotWritten(t *testing.T) {
 	q := newEvents()
-	q.add(event{warning, "a", ""})
-	q.add(event{warning, "b", ""})
+	q.add(event{kind: warning, reason: "a", message: ""})
+	q.add(event{kind: warning, reason: "b", message: ""})
 	to, _ := q.next()
 	q.done(to, "", false)
 	if len(q.queue) != 2 || q.queue[0].reason != "a" {
 		t.Errorf("%d events wait, want a and b", len(q.queue))
 	}
 	to, _ = q.next()
-	q.add(event{warning, "a", ""}) // while it is being written
+	q.add(event{kind: warning, reason: "a", message: ""}) // while it is being written
 	q.done(to, "", false)
 	if len(q.queue) != 2 {
 		t.Errorf("%d events wait, want one of each", len(q.queue))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -257,4 +258,70 @@ func size(b *testing.B, s netstate.State) {
 	}
 	b.ReportMetric(float64(rules), "rules")
 	b.ReportMetric(float64(elements), "elements")
+}
+
+// BenchmarkBudget makes, writes and reads the table of policies of one namespace that cost as much as a namespace may by default,
+// and of as many namespaces as need what a node may.
+func BenchmarkBudget(b *testing.B) {
+	for _, namespaces := range []int{1, 5} {
+		b.Run(fmt.Sprintf("namespaces=%d", namespaces), func(b *testing.B) {
+			h := host.Host{Name: "tpolbench"}
+			_ = h.Delete() // of a run that crashed
+			if err := h.Create(); err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = h.Delete() })
+			snap, site := policytest.Expensive(30_000, namespaces, policy.DefaultBudget.Namespace)
+			budget := policy.DefaultBudget
+			site.Budget = &budget
+			for b.Loop() {
+				before := kilobytes(b, "/proc/meminfo", "SUnreclaim")
+				began := time.Now()
+				table, _ := policy.NewTable(site, snap)
+				made := time.Since(began)
+				if s := table.Spent(); len(s.LeftOut) > 0 || s.Node < namespaces*policy.DefaultBudget.Namespace*9/10 {
+					b.Fatalf("%d is spent, and left out is %v", s.Node, s.LeftOut)
+				}
+				if err := h.Do(func() error { return written(b, table.State(), before) }); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(made.Milliseconds()), "made-ms")
+				b.ReportMetric(float64(kilobytes(b, "/proc/self/status", "VmHWM"))/1024, "resident-MB")
+			}
+		})
+	}
+}
+
+// written writes a table to the kernel, reads it, and deletes it.
+func written(b *testing.B, want netstate.State, before int) error {
+	tables, err := filter.New()
+	if err != nil {
+		return err
+	}
+	defer tables.Close()
+	began := time.Now()
+	if err := tables.Apply(b.Context(), netstate.Diff(want, nil)); err != nil {
+		return err
+	}
+	b.ReportMetric(float64(time.Since(began).Milliseconds()), "written-ms")
+	b.ReportMetric(float64(kilobytes(b, "/proc/meminfo", "SUnreclaim")-before)/1024, "kernel-MB")
+	size(b, want)
+	began = time.Now()
+	have, err := tables.Observe(b.Context(), want)
+	b.ReportMetric(float64(time.Since(began).Milliseconds()), "read-ms")
+	return errors.Join(err, tables.Apply(b.Context(), netstate.Diff(nil, have)))
+}
+
+// kilobytes reads a line of a file of /proc.
+func kilobytes(b *testing.B, path, name string) (n int) {
+	b.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), name+":")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		b.Fatal(err)
+	}
+	return n
 }

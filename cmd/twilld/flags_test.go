@@ -101,7 +101,7 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--bridge a-name-of-sixteen", `--bridge "a-name-of-sixteen": want the name of an interface, of up to 15 letters, or nothing`},
 		{"--cluster-network-policy", "--cluster-network-policy has no effect without --network-policy: give both or neither"},
 		{"--network-policy-log", "--network-policy-log has no effect without --network-policy: give both or neither"},
-		{"--network-policy --kube-subnet-mgr --network-policy-budget 0", "--network-policy-budget is 0 and --network-policy-node-budget is 1000000, " +
+		{"--network-policy --kube-subnet-mgr --network-policy-budget 0", "--network-policy-budget is 0 and --network-policy-node-budget is 500000, " +
 			"want numbers from 1 on, of which the second is not the smaller one"},
 		{"--fast-path yes", `--fast-path "yes": want auto, on or off`},
 		{"--log-format xml", `--log-format "xml": want text or json`},

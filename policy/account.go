@@ -296,7 +296,11 @@ func (a *account) payCluster(all []ClusterNetworkPolicy) []ClusterNetworkPolicy 
 		}
 		cost, known := a.clusterCost(c)
 		was, had := a.limits.kept[p.Name]
-		if cost > a.limits.Namespace && !(had && reflect.DeepEqual(was.Spec, p.Spec)) && (had || !known) {
+		isNew := !known
+		if had {
+			isNew = !reflect.DeepEqual(was.Spec, p.Spec)
+		}
+		if cost > a.limits.Namespace && isNew {
 			a.Refused = append(a.Refused, Excess{ClusterKind, p.Name, string(p.UID), cost, a.limits.Namespace, false})
 			if now[i].Name = ""; had {
 				now[i], kept[p.Name] = was, was

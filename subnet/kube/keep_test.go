@@ -226,6 +226,27 @@ func eventsOnce(t *testing.T, s *server) {
 	}
 }
 
+// eventsOfPolicies: an event is in its object's namespace, and in default without one.
+func eventsOfPolicies(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{})
+	acquire(t, store, want4)
+	watching(t, store)
+	for namespace, about := range map[string]subnet.Object{
+		"kube-public": {APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: "kube-public", Name: "big", UID: "1-2"},
+		"default":     {APIVersion: "policy.networking.k8s.io/v1alpha2", Kind: "ClusterNetworkPolicy", Name: "guard", UID: "3-4"},
+	} {
+		store.ObjectEvent(about, "Warning", "PolicyLeftOut", "it costs too much")
+		testwait.Until(t, "the event of "+about.Name, func() bool { return len(s.eventsOf(t, about.Name, "PolicyLeftOut")) == 1 })
+		e := s.eventsOf(t, about.Name, "PolicyLeftOut")[0]
+		got := subnet.Object{APIVersion: e.InvolvedObject.APIVersion, Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace,
+			Name: e.InvolvedObject.Name, UID: string(e.InvolvedObject.UID)}
+		if got != about || e.Namespace != namespace {
+			t.Errorf("got an event in %s about %+v, want one in %s about %+v", e.Namespace, got, namespace, about)
+		}
+	}
+}
+
 // eventsCounted: where agents may patch events, repetitions are counted.
 func eventsCounted(t *testing.T, s *server) {
 	const role = "twill-counts-events"

@@ -193,9 +193,9 @@ func (s *server) post(t *testing.T, path string, object any) {
 }
 
 // eventsOf are the events on a node with a reason.
-func (s *server) eventsOf(t *testing.T, node, reason string) []corev1.Event {
+func (s *server) eventsOf(t *testing.T, object, reason string) []corev1.Event {
 	t.Helper()
-	raw, err := s.admin.rest.Get().Namespace("default").Resource("events").
+	raw, err := s.admin.rest.Get().Resource("events").
 		SetHeader("Accept", "application/json").Do(t.Context()).Raw()
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func (s *server) eventsOf(t *testing.T, node, reason string) []corev1.Event {
 	}
 	var found []corev1.Event
 	for _, e := range list.Items {
-		if e.InvolvedObject.Name == node && e.Reason == reason {
+		if e.InvolvedObject.Name == object && e.Reason == reason {
 			found = append(found, e)
 		}
 	}

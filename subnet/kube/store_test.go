@@ -61,6 +61,7 @@ func TestStore(t *testing.T) {
 		{"no condition unless told", conditionOff},
 		{"events", eventsOnce},
 		{"events that are counted", eventsCounted},
+		{"events of policies", eventsOfPolicies},
 		{"events of a flood", eventsFlooded},
 		{"peers of flannel", flannelPeers},
 		{"bursts", bursts},

@@ -88,15 +88,22 @@ type cluster struct {
 	snap   policy.Snapshot
 }
 
+// newHost makes a host for the time of a test.
+func newHost(t testing.TB, name string) host.Host {
+	t.Helper()
+	h := host.Host{Name: name}
+	_ = h.Delete() // of a run that crashed
+	if err := h.Create(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Delete() })
+	return h
+}
+
 // start starts an Enforcer that knows nothing yet.
 func start(b *testing.B, pods int) *cluster {
 	b.Helper()
-	h := host.Host{Name: "tpolbench"}
-	_ = h.Delete() // of a run that crashed
-	if err := h.Create(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = h.Delete() })
+	h := newHost(b, "tpolbench")
 	var tables *filter.Filter
 	if err := h.Do(func() (err error) {
 		tables, err = filter.New()
@@ -200,12 +207,7 @@ func BenchmarkPolicy(b *testing.B) {
 func BenchmarkSquare(b *testing.B) {
 	for _, n := range []int{100, 300, 1000} {
 		b.Run(fmt.Sprintf("peers=%d/ports=%[1]d", n), func(b *testing.B) {
-			h := host.Host{Name: "tpolbench"}
-			_ = h.Delete() // of a run that crashed
-			if err := h.Create(); err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(func() { _ = h.Delete() })
+			h := newHost(b, "tpolbench")
 			snap, site := policytest.Square(n)
 			var made, written, read time.Duration
 			for b.Loop() {
@@ -265,12 +267,7 @@ func size(b *testing.B, s netstate.State) {
 func BenchmarkBudget(b *testing.B) {
 	for _, namespaces := range []int{1, 5} {
 		b.Run(fmt.Sprintf("namespaces=%d", namespaces), func(b *testing.B) {
-			h := host.Host{Name: "tpolbench"}
-			_ = h.Delete() // of a run that crashed
-			if err := h.Create(); err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(func() { _ = h.Delete() })
+			h := newHost(b, "tpolbench")
 			snap, site := policytest.Expensive(30_000, namespaces, policy.DefaultBudget.Namespace)
 			budget := policy.DefaultBudget
 			site.Budget = &budget

@@ -1,7 +1,6 @@
 package enforced
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"log/slog"
@@ -25,12 +24,7 @@ import (
 // TestFailing: while another program owns the table of policies, so that the kernel refuses to write it, the agent says so, after
 // a minute as the reason why the node is not ready. Once the program ends, the policies are there.
 func TestFailing(t *testing.T) {
-	h := host.Host{Name: "tpolfail"}
-	_ = h.Delete() // of a run that crashed
-	if err := h.Create(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Delete() })
+	h := newHost(t, "tpolfail")
 	release := own(t, h)
 	var tables *filter.Filter
 	if err := h.Do(func() (err error) {
@@ -86,14 +80,9 @@ func own(t *testing.T, h host.Host) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, bufio.NewReader(out)) }()
 	if _, err := io.WriteString(in, "add table ip twill-policy { flags owner; }\n"); err != nil {
 		t.Fatal(err)
 	}

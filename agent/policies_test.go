@@ -98,7 +98,7 @@ func TestPolicyStatus(t *testing.T) {
 
 // TestReadyWithPolicies: a node is not ready while network policies have not been enforced for long.
 func TestReadyWithPolicies(t *testing.T) {
-	p := &late{}
+	p := &policies{}
 	a := New(Config{Policies: p})
 	a.status.update(true, false, nil)
 	if err := a.Ready(); err != nil {
@@ -109,6 +109,3 @@ func TestReadyWithPolicies(t *testing.T) {
 		t.Errorf("while policies fail: %v", err)
 	}
 }
-
-// late are policies that may fail after a while.
-type late struct{ policies }

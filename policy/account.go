@@ -32,7 +32,7 @@ type crowd struct {
 type ledger struct {
 	classes  map[side][]class
 	sets     map[setName]bool
-	own, all int // all, and what of it is no element for another namespace's pod in a set that is in force
+	all, own int // what counts, and what of it is no element for another namespace's pod in a set that is in force
 }
 
 // side is what a chain is for.

@@ -12,7 +12,7 @@ import (
 	"github.com/twill-net/twill/lab/host"
 )
 
-// The router says each beat that it is one, for some beats.
+// The router says each beat that it is one, for some beats; so long lives its prefix, too.
 const beat, lifetime = time.Second, 4
 
 // advertised gives a NIC whose IPv6 address and default route come by router advertisements.
@@ -49,7 +49,7 @@ func (g *guest) advertise(router host.Host) {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, i.Index)
 	}))
 	message := []byte{134, 0, 0, 0, 64, 0, 0, lifetime, 0, 0, 0, 0, 0, 0, 0, 0, // RFC 4861, 4.2; the prefix, 4.6.2
-		3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0, 0x20, 0x01, 0x0d, 0xb8, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+		3, 4, 64, 0xc0, 0, 0, 0, lifetime, 0, 0, 0, lifetime, 0, 0, 0, 0, 0x20, 0x01, 0x0d, 0xb8, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	done := make(chan struct{})
 	g.Cleanup(func() {
 		<-done

@@ -46,6 +46,8 @@ type Policies interface {
 	// LeftOut returns the NetworkPolicies that are left out because of what they cost, by namespace/name, and the
 	// ClusterNetworkPolicies of which the last version stays.
 	LeftOut() (policies, refused []string)
+	// Audited returns whether policies are only audited, and what they would have denied.
+	Audited() (audits bool, denied []netstate.Denied)
 	// Ready returns why policies have not been enforced for a minute; nil if they were.
 	Ready() error
 	// Judged returns nil if no open connection that policies deny takes the fast path, or else why one could.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/internal/testwait"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -19,6 +20,15 @@ func (p policies) Leases([]subnet.Lease)        {}
 func (p policies) Enforced() error              { return p.error }
 func (p policies) Judged() error                { return p.error }
 func (p policies) Ready() error                 { return p.error }
+
+func (p policies) Audited() (bool, []netstate.Denied) { return false, nil }
+
+// audits are policies that are only audited.
+type audits struct{ policies }
+
+func (audits) Audited() (bool, []netstate.Denied) {
+	return true, []netstate.Denied{{Family: "IPv4", Direction: "ingress", Policies: "shop/db", Packets: 7}}
+}
 
 func (p policies) LeftOut() (policies, refused []string) {
 	if p.error == nil {
@@ -60,6 +70,8 @@ func (leasesTold) Ready() error                 { return nil }
 func (leasesTold) LeftOut() (_, _ []string)     { return nil, nil }
 func (leasesTold) Claimed() ([]string, int)     { return nil, 0 }
 
+func (leasesTold) Audited() (bool, []netstate.Denied) { return false, nil }
+
 func (c leasesTold) Leases(all []subnet.Lease) { c <- all }
 
 // last forgets what was told, and reports whether it ends with the lease of a node, and then those of some peers.
@@ -88,6 +100,8 @@ func TestPolicyStatus(t *testing.T) {
 			`"policies":{"enforced":true}}`: policies{},
 		`{"node":"","backend":"","notReady":"no lease, or not in sync with the store yet",` +
 			`"policies":{"enforced":false,"error":"no buffer space","claims":["pod other/fake"],"claimed":7,"leftOut":["shop/big"],"refused":["guard"]}}`: policies{errors.New("no buffer space")},
+		`{"node":"","backend":"","notReady":"no lease, or not in sync with the store yet",` +
+			`"policies":{"enforced":false,"audit":true,"audited":[{"family":"IPv4","direction":"ingress","policies":"shop/db","packets":7}]}}`: audits{},
 	} {
 		a := New(Config{Policies: p})
 		if got, err := json.Marshal(a.report()); err != nil || string(got) != want {

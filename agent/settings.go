@@ -49,12 +49,16 @@ func (s Settings) Shortcuts(b backend.Backend) (wanted backend.FastPath) {
 	return wanted
 }
 
-// PolicySettings tell whether the agent enforces network policies, and where it reads them.
+// PolicySettings tell what the agent does with network policies, and where it reads them.
 type PolicySettings struct {
 	Enforce bool
+	Audit   bool   // instead: what they deny is counted, and passes
 	Cluster bool   // ClusterNetworkPolicies, too
 	File    string // or directory of manifests, as the agent sees it; empty: the cluster's API
 }
+
+// On reports whether the agent keeps tables for them.
+func (s PolicySettings) On() bool { return s.Enforce || s.Audit }
 
 // KubeSettings tell how the agent reaches the cluster's API.
 type KubeSettings struct {

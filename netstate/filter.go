@@ -13,6 +13,14 @@ const FilterTable = "twill-policy"
 // packets in a second, after the first LogBurst.
 const LogGroup, LogRate, LogBurst = 116, 5, 10
 
+// Denied is how many packets the rules of the FilterTable have denied for the sake of some policies.
+type Denied struct {
+	Family    string `json:"family"`    // as Family.String has it
+	Direction string `json:"direction"` // ingress, or egress; empty: of both
+	Policies  string `json:"policies"`  // separated by commas; empty: packets of addresses that are no known pod's, or frames
+	Packets   uint64 `json:"packets"`
+}
+
 // SetType is what the elements of a Set are.
 type SetType string
 

@@ -36,17 +36,20 @@ type part struct {
 // chainWriter writes a chain.
 type chainWriter struct {
 	chain
+	apart bool // no other policies with the same rules have the chain
 }
 
 func newChainWriter(family netstate.Family, direction Direction) chainWriter {
-	return chainWriter{chain{family: family, direction: direction, parts: map[string]part{}, pods: map[string][]peer{},
+	return chainWriter{chain: chain{family: family, direction: direction, parts: map[string]part{}, pods: map[string][]peer{},
 		blocks: map[string][]addrRange{}, spans: map[string][]portRange{}, ports: map[string][]namedPort{}}}
 }
 
 // newChain writes the chain of the policies that apply to some pods. The rules of the Admin tier are a chain of their
-// own, which goes to that of the others with what no rule decides about, or one passes on.
-func newChain(family netstate.Family, direction Direction, a Applying) chain {
+// own, which goes to that of the others with what no rule decides about, or one passes on. With apart it counts for these policies
+// alone.
+func newChain(family netstate.Family, direction Direction, a Applying, apart bool) chain {
 	w := newChainWriter(family, direction)
+	w.apart = apart
 	next := w.allow()
 	switch {
 	case len(a.Isolating) > 0:
@@ -67,7 +70,11 @@ func (w *chainWriter) add(lines, policies []string) string {
 		prefix = "eg-"
 	}
 	rules := strings.Join(lines, "\n")
-	w.name = prefix + hash(rules)
+	content := rules
+	if w.apart {
+		content += fmt.Sprintf("\n%q", policies)
+	}
+	w.name = prefix + hash(content)
 	w.parts[w.name] = part{rules, policies}
 	return w.name
 }

@@ -97,7 +97,7 @@ func (t *Table) use(addr netip.Addr, p *Pod, n int) (changed bool) {
 		}
 		k := chainKey(family, j.direction, j.policies)
 		if n > 0 && t.uses[k] == 0 {
-			t.chains[k] = newChain(family, j.direction, j.policies)
+			t.chains[k] = newChain(family, j.direction, j.policies, t.site.Audit)
 			changed = true
 		}
 		if t.uses[k] += n; t.uses[k] == 0 {

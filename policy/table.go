@@ -28,6 +28,7 @@ type Site struct {
 	Bridge   string          // of the pods
 	Ports    []netstate.Port // the pods', as the CNI plugin made them
 	Log      bool            // what policies drop is logged, with its chain's name
+	Audit    bool            // what policies would drop is counted, and passes
 	Budget   *Budget         // what policies may cost; nil: no matter what
 }
 
@@ -92,6 +93,9 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	if site.Log {
 		logDrops(t.state)
 	}
+	if site.Audit {
+		passDrops(t.state)
+	}
 	for name := range t.ports.addrs {
 		t.state.Add(t.portElements(name)...)
 	}
@@ -119,6 +123,30 @@ func logDrops(state netstate.State) {
 	}
 }
 
+// passDrops lets pass what rules count to drop it: a chain returns then, to what judges the other direction, or to a hook, which
+// accepts.
+func passDrops(state netstate.State) {
+	pass := func(rules string) string {
+		lines := strings.Split(rules, "\n")
+		for i, line := range lines {
+			if before, _, counts := strings.Cut(line, "counter "); counts {
+				lines[i] = before + "counter return"
+			}
+		}
+		return strings.Join(lines, "\n")
+	}
+	for _, o := range state {
+		switch o := o.(type) {
+		case netstate.Filter:
+			o.Rules = pass(o.Rules)
+			state.Add(o)
+		case netstate.Hook:
+			o.Rules = pass(o.Rules)
+			state.Add(o)
+		}
+	}
+}
+
 // State returns what is wanted now. It is the table's own: read it before the next Follow, and write nothing to it.
 func (t *Table) State() netstate.State { return t.state }
 
@@ -126,11 +154,23 @@ func (t *Table) State() netstate.State { return t.state }
 type Chain struct {
 	Family    netstate.Family
 	Direction Direction // empty: of both
-	Policies  string    // whose rules it has, separated by commas; empty: it is about addresses that are no pod's
+	Policies  string    // whose rules it has, as Names; empty: it is about addresses that are no pod's
+}
+
+// mostNames bounds how long Names are, in bytes.
+const mostNames = 1000
+
+// Names are some policies in one text: sorted, separated by commas, and cut off where they are too long.
+func Names(policies []string) string {
+	text := strings.Join(slices.Compact(slices.Sorted(slices.Values(policies))), ",")
+	if len(text) > mostNames {
+		return strings.ToValidUTF8(text[:mostNames], "") + "…"
+	}
+	return text
 }
 
 // Chains returns whom the table's chains judge, by the keys of their objects. One chain may be that of several sets of
-// policies with the same rules.
+// policies with the same rules, but where these are audited.
 func (t *Table) Chains() map[netstate.Key]Chain {
 	all := map[netstate.Key]Chain{}
 	for _, family := range netstate.Families {
@@ -153,8 +193,7 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 	}
 	for key, names := range policies {
 		c := all[key]
-		slices.Sort(names)
-		c.Policies = strings.Join(slices.Compact(names), ",")
+		c.Policies = Names(names)
 		all[key] = c
 	}
 	return all

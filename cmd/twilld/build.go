@@ -111,7 +111,7 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 			Planner: agent.Planner{
 				Node: store.node, Network: network, Backend: b, Choice: withHints(settings.Choice, hints),
 				WireGuard: extras.wireguard, Firewall: rules, Shortcuts: shortcuts,
-				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.enforce}},
+				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.settings().On()}},
 			Store: store.Store, Kernel: agent.Join(k, chains), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
 			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast,

@@ -318,7 +318,7 @@ func (o *options) settings() (agent.Settings, error) {
 		Conflist: agent.Conflist{Source: o.cniSource, Target: o.cniTarget}, Reservations: o.reservations(),
 		Kube: agent.KubeSettings{Use: o.kubeSubnetMgr, Kubeconfig: o.kubeconfig, URL: o.kubeAPIURL,
 			AnnotationPrefix: o.kubeAnnotationPrefix},
-		Policies: agent.PolicySettings{Enforce: o.policy.enforce, Cluster: o.policy.cluster, File: o.policy.file},
+		Policies: o.policy.settings(),
 		BPFFS:    o.fastPath.dir,
 		FastPath: o.fastPath.mode,
 	}

@@ -85,7 +85,7 @@ func agentsMetrics(t *testing.T) []metric {
 	agentMetrics(r)
 	enforce.NewMetrics(r)
 	pods.NewMetrics(r)
-	r.MustRegister(enforce.New(enforce.Config{}).Collector(nil), fastPathCounts{})
+	r.MustRegister(enforce.New(enforce.Config{}).Collector(), fastPathCounts{})
 	slices.SortFunc(r.all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	return r.all
 }

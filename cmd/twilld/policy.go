@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"strconv"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/conntrack"
@@ -29,7 +31,7 @@ import (
 
 // policyOptions are the flags about network policies. Flannel has none of them.
 type policyOptions struct {
-	enforce bool
+	mode    policyMode
 	cluster bool
 	log     bool
 	file    string
@@ -37,8 +39,8 @@ type policyOptions struct {
 }
 
 func (o *policyOptions) register(fs *flag.FlagSet) {
-	fs.BoolVar(&o.enforce, "network-policy", false,
-		"enforce the cluster's NetworkPolicies for this node's pods, with nftables")
+	fs.Var(&o.mode, "network-policy", "enforce the cluster's NetworkPolicies for this node's pods, with nftables: true, false, or "+
+		"audit (count what they deny, and let it pass)")
 	fs.BoolVar(&o.cluster, "cluster-network-policy", false,
 		"with --network-policy: enforce ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2), too")
 	fs.BoolVar(&o.log, "network-policy-log", false,
@@ -53,16 +55,52 @@ func (o *policyOptions) register(fs *flag.FlagSet) {
 		"with --network-policy: rules and sets' elements that this node has for the NetworkPolicies of all namespaces")
 }
 
+// policyMode is what is done with network policies. It is a flag.Value.
+type policyMode uint8
+
+// The choices.
+const (
+	policiesOff policyMode = iota
+	policiesOn
+	policiesAudit // what they deny is counted, and passes
+)
+
+func (m policyMode) String() string { return [...]string{"false", "true", "audit"}[m] }
+
+// IsBoolFlag lets the flag stand without a value, which means true.
+func (policyMode) IsBoolFlag() bool { return true }
+
+// Set reads a boolean, or "audit".
+func (m *policyMode) Set(s string) error {
+	on, err := strconv.ParseBool(s)
+	switch {
+	case s == "audit":
+		*m = policiesAudit
+	case err != nil:
+		return errors.New("want true, false or audit")
+	case on:
+		*m = policiesOn
+	default:
+		*m = policiesOff
+	}
+	return nil
+}
+
+// settings are what others are told of the flags.
+func (o *policyOptions) settings() agent.PolicySettings {
+	return agent.PolicySettings{Enforce: o.mode == policiesOn, Audit: o.mode == policiesAudit, Cluster: o.cluster, File: o.file}
+}
+
 // checkPolicy returns an error if the flags about network policies do not fit the others.
 func (o *options) checkPolicy() error {
 	switch {
-	case !o.policy.enforce && o.policy.file != "":
+	case o.policy.mode == policiesOff && o.policy.file != "":
 		return errors.New("--network-policy-file has no effect without --network-policy: give both or neither")
-	case !o.policy.enforce && o.policy.cluster:
+	case o.policy.mode == policiesOff && o.policy.cluster:
 		return errors.New("--cluster-network-policy has no effect without --network-policy: give both or neither")
-	case !o.policy.enforce && o.policy.log:
+	case o.policy.mode == policiesOff && o.policy.log:
 		return errors.New("--network-policy-log has no effect without --network-policy: give both or neither")
-	case !o.policy.enforce:
+	case o.policy.mode == policiesOff:
 		return nil
 	case o.policy.budget.Namespace < 1 || o.policy.budget.Node < o.policy.budget.Namespace:
 		return fmt.Errorf("--network-policy-budget is %d and --network-policy-node-budget is %d, want numbers from 1 on, of which "+
@@ -80,7 +118,7 @@ const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
 
 // servePolicies starts what enforces network policies, and makes the agent wait for it.
 func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *parts) error {
-	if !o.policy.enforce {
+	if o.policy.mode == policiesOff {
 		return removePolicies(ctx, o, p.config.Log)
 	}
 	if _, err := os.Stat(bridgeFilter); err != nil {
@@ -110,10 +148,6 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		ports.Close()
 		return fmt.Errorf("--network-policy beside the fast path: %w", err)
 	}
-	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
-		Connections: connections, Networks: networks(p.config.Network), Log: p.config.Log,
-		Metrics: enforce.NewMetrics(p.metrics), Logs: denials != nil, Event: events(p.config.Store),
-		ObjectEvent: objectEvents(p.config.Store), Budget: &o.policy.budget})
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()
@@ -121,8 +155,15 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		closeConnections()
 		return fmt.Errorf("--network-policy: %w", err)
 	}
-	p.metrics.MustRegister(e.Collector(counters))
+	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
+		Connections: connections, Networks: networks(p.config.Network), Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics),
+		Counters: counters, Logs: denials != nil, Audit: o.policy.mode == policiesAudit, Event: events(p.config.Store),
+		ObjectEvent: objectEvents(p.config.Store), Budget: &o.policy.budget})
+	p.metrics.MustRegister(e.Collector())
 	p.config.Policies = e
+	if o.policy.mode == policiesAudit {
+		p.config.Log.Info("network policies are audited: what they deny is counted, and passes")
+	}
 	serveAnnouncements(ctx, group, o, &announce.Server{Pods: announced, Subnets: e.Subnets, Flush: e.Flush, Log: p.config.Log})
 	if denials != nil {
 		group.Go(func() error { return e.LogDenied(ctx, denials) })

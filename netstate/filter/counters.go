@@ -11,28 +11,33 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// Dropped returns how many packets each chain has dropped since it was made, by the key of its Filter or Hook. Chains
-// that dropped none are left out.
-func (f *Filter) Dropped() (map[netstate.Key]uint64, error) {
-	r, all := f.reader(), map[netstate.Key]uint64{}
+// Denied returns how many packets each chain has denied since it was made, by the key of its Filter or Hook: those that it
+// has dropped, and those that it has counted and let pass. Chains without any are left out.
+func (f *Filter) Denied() (dropped, passed map[netstate.Key]uint64, err error) {
+	r := f.reader()
+	dropped, passed = map[netstate.Key]uint64{}, map[netstate.Key]uint64{}
 	for _, family := range families {
 		for _, rule := range r.Rules(family, netstate.FilterTable) {
-			n, ok := dropped(rule)
-			if !ok || n == 0 {
+			n, drops := counted(rule)
+			if n == 0 {
 				continue
 			}
 			key := netstate.Filter{Family: family, Name: rule.Chain}.Key()
 			if hook, ok := hookNamed(family, rule.Chain); ok {
 				key = hook.Key()
 			}
-			all[key] += n
+			if drops {
+				dropped[key] += n
+			} else {
+				passed[key] += n
+			}
 		}
 	}
-	return all, r.Err
+	return dropped, passed, r.Err
 }
 
-// dropped returns the packets of a rule that counts and drops.
-func dropped(rule nfnl.Rule) (packets uint64, ok bool) {
+// counted returns the packets that a rule has counted, and whether it drops them.
+func counted(rule nfnl.Rule) (packets uint64, drops bool) {
 	for _, e := range rule.Exprs {
 		if attrs, err := nfnl.ParseAttributes(e.Data); err == nil && e.Name == "counter" && len(attrs[unix.NFTA_COUNTER_PACKETS]) == 8 {
 			packets = binary.BigEndian.Uint64(attrs[unix.NFTA_COUNTER_PACKETS])

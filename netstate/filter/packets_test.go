@@ -102,9 +102,9 @@ func TestPackets(t *testing.T) {
 		expect("isolated", w, w.friend, 80, true)
 		expect("isolated", w, w.friend, 81, false)
 		expect("isolated", w, w.client, 80, false)
-		drops, err := f.Dropped()
-		if key := (netstate.Filter{Family: w.family, Name: "in-1"}).Key(); err != nil || drops[key] < 2 {
-			t.Errorf("%s: dropped %v, %v: want two packets at least", w.family, drops, err)
+		dropped, passed, err := f.Denied()
+		if key := (netstate.Filter{Family: w.family, Name: "in-1"}).Key(); err != nil || dropped[key] < 2 || len(passed) > 0 {
+			t.Errorf("%s: dropped %v, and %v have passed, %v: want two packets at least, and none", w.family, dropped, passed, err)
 		}
 		conn, err := w.clientSpace.dial("tcp", w.friend, w.port(80))
 		if err != nil {

@@ -71,13 +71,17 @@ func (e *Enforcer) reportBudget(spent policy.Spent) {
 		}
 	}
 	var now leftOut
+	closed := "are closed"
+	if e.Audit {
+		closed = "would be closed if policies were enforced"
+	}
 	for _, x := range spent.LeftOut {
 		what, flag := "the NetworkPolicies of its namespace", namespaceFlag
 		if x.Node {
 			what, flag = "all NetworkPolicies", nodeFlag
 		}
 		tell(x, "PolicyLeftOut", fmt.Sprintf("on node %s %s need %d rules and elements with this one, and %s is %d: "+
-			"the pods that it selects there are closed", e.Node, what, x.Cost, flag, x.Limit))
+			"the pods that it selects there %s", e.Node, what, x.Cost, flag, x.Limit, closed))
 		now.policies = named(now.policies, x)
 	}
 	for _, x := range spent.Refused {

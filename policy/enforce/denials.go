@@ -33,7 +33,7 @@ func (e *Enforcer) LogDenied(ctx context.Context, from Denials) error {
 	err := from.Each(ctx, func(p nflog.Packet) {
 		what, object, args := e.denial(p)
 		if !e.denials.Has(what, object) && !limit.Allow() {
-			what, object, args = "more packets are dropped than are logged; metrics count all", "", nil
+			what, object, args = e.words().more, "", nil
 		}
 		e.denials.Add(e.Log, slog.LevelInfo, what, object, args...)
 	})
@@ -41,6 +41,20 @@ func (e *Enforcer) LogDenied(ctx context.Context, from Denials) error {
 		e.Log.Error("what network policies drop is not logged any more", "err", err)
 	}
 	return nil
+}
+
+// words say what is done with packets and frames.
+type words struct{ denied, unknown, frame, more string }
+
+func (c Config) words() words {
+	if c.Audit {
+		return words{"network policies would deny a packet, which passes", "a packet would be dropped because no pod is known to have its address",
+			"a pod's frame would be dropped: it may not send from this address, or none of this kind",
+			"more packets would be dropped than are logged; metrics count all"}
+	}
+	return words{"network policies deny a packet", "a packet is dropped because no pod is known to have its address",
+		"a pod's frame is dropped: it may not send from this address, or none of this kind",
+		"more packets are dropped than are logged; metrics count all"}
 }
 
 // denial returns what was done with a packet, to which, in the sense of causes.Log, and what else there is to say.
@@ -53,17 +67,18 @@ func (e *Enforcer) denial(p nflog.Packet) (what, object string, args []any) {
 			args = append(args, name, value)
 		}
 	}
-	what = "network policies deny a packet"
+	words := e.words()
+	what = words.denied
 	object = fmt.Sprint(p.Prefix, " ", d.from, " ", d.protocol, " ", d.end(d.to, d.toPort))
 	switch {
 	case p.Family == netstate.Ethernet:
-		what = "a pod's frame is dropped: it may not send from this address, or none of this kind"
+		what = words.frame
 		object = fmt.Sprint(p.In) // the rest is what the pod likes
 		add("device", deviceName(p.In))
 	case !known:
 		add("chain", p.Prefix)
 	case chain.Policies == "":
-		what = "a packet is dropped because no pod is known to have its address"
+		what = words.unknown
 	}
 	add("direction", strings.ToLower(string(chain.Direction)))
 	add("policies", chain.Policies)

@@ -9,10 +9,17 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// fakeDrops are counters.
+// fakeDrops are counters of what was dropped, and of what has passed.
 type fakeDrops map[netstate.Key]uint64
 
-func (d fakeDrops) Dropped() (map[netstate.Key]uint64, error) { return d, nil }
+func (d fakeDrops) Denied() (dropped, passed map[netstate.Key]uint64, err error) {
+	return d, map[netstate.Key]uint64{}, nil
+}
+
+// fakePasses are counters of what has passed.
+type fakePasses map[netstate.Key]uint64
+
+func (p fakePasses) Denied() (dropped, passed map[netstate.Key]uint64, err error) { return nil, p, nil }
 
 // TestDropped: what a chain dropped is counted for its policies.
 func TestDropped(t *testing.T) {
@@ -30,7 +37,8 @@ func TestDropped(t *testing.T) {
 		}
 		r.mu.Unlock()
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(r.Collector(drops))
+		r.counting.from = drops
+		registry.MustRegister(r.Collector())
 		families, err := registry.Gather()
 		if err != nil || len(families) != 1 || len(families[0].GetMetric()) != len(drops)-1 {
 			t.Fatalf("%v, %v: want one for each chain but the one that is gone, of %v", families, err, drops)

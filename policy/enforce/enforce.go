@@ -51,7 +51,9 @@ type Config struct {
 	Connections Connections
 	Log         *slog.Logger
 	Metrics     *Metrics
-	Logs        bool // rules tell of packets that they drop: LogDenied writes them to Log
+	Counters    Counters // of packets that were denied
+	Logs        bool     // rules tell of packets that they drop: LogDenied writes them to Log
+	Audit       bool     // what policies deny is counted, and passes; nothing waits for them
 	// Event tells the cluster something about this node, as subnet.Reporter has it. Optional.
 	Event func(kind, reason, message string)
 	// ObjectEvent tells it something about an object, as subnet.ObjectReporter has it. Optional.
@@ -73,12 +75,13 @@ const (
 // Enforcer keeps the tables. Make it with New, run it once.
 type Enforcer struct {
 	Config
-	causes  causes.Log
-	denials causes.Log // packets that were denied, of which there may be many
-	inbox   inbox
-	wake    chan struct{}
-	hurry   chan struct{} // somebody waits for the next reconcile
-	denies  chan struct{} // open connections may be denied now
+	causes   causes.Log
+	denials  causes.Log // packets that were denied, of which there may be many
+	counting counting
+	inbox    inbox
+	wake     chan struct{}
+	hurry    chan struct{} // somebody waits for the next reconcile
+	denies   chan struct{} // open connections may be denied now
 
 	mu       sync.Mutex
 	subnets  []netip.Prefix // of this node, which the agent tells
@@ -108,20 +111,32 @@ type Enforcer struct {
 
 // New makes an Enforcer that has not touched anything yet.
 func New(cfg Config) *Enforcer {
-	return &Enforcer{Config: cfg, claims: newClaims(), budget: newBudget(), wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
-		denies: make(chan struct{}, 1), progress: make(chan struct{}), enforced: errors.New("network policies are not enforced yet"),
-		judged: errors.New("network policies have not judged the connections that are open yet")}
+	return &Enforcer{Config: cfg, claims: newClaims(), budget: newBudget(), counting: counting{from: cfg.Counters},
+		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), denies: make(chan struct{}, 1), progress: make(chan struct{}),
+		enforced: fmt.Errorf("network policies are not %s yet", cfg.done()),
+		judged:   errors.New("network policies have not judged the connections that are open yet")}
+}
+
+// done says what is done with policies.
+func (c Config) done() string {
+	if c.Audit {
+		return "audited"
+	}
+	return "enforced"
 }
 
 // Protect tells what this node's pods get addresses from. It returns nil once policies are enforced there: until then no
-// pod may start.
+// pod may start, unless they are only audited.
 func (e *Enforcer) Protect(subnets []netip.Prefix) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !slices.Equal(subnets, e.subnets) {
 		e.subnets = slices.Clone(subnets)
-		e.enforced = fmt.Errorf("network policies are not enforced in %v yet", subnets)
+		e.enforced = fmt.Errorf("network policies are not %s in %v yet", e.done(), subnets)
 		e.notify()
+	}
+	if e.Audit {
+		return nil
 	}
 	return e.enforced
 }
@@ -160,7 +175,7 @@ func (e *Enforcer) Flush(ctx context.Context) error {
 	}
 }
 
-// Enforced returns nil while the tables are as policies ask, or else why they are not.
+// Enforced returns nil while the tables are as policies ask, those that audit too, or else why they are not.
 func (e *Enforcer) Enforced() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,7 +204,7 @@ func (e *Enforcer) Ready() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if failing := time.Since(e.since); e.failed != nil && failing >= failingFor {
-		return fmt.Errorf("network policies have not been enforced for %s: %w", failing.Round(time.Second), e.failed)
+		return fmt.Errorf("network policies have not been %s for %s: %w", e.done(), failing.Round(time.Second), e.failed)
 	}
 	return nil
 }

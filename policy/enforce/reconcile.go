@@ -148,21 +148,38 @@ func (e *Enforcer) apply(ctx context.Context, plan netstate.Plan, began time.Tim
 
 // restore goes on with the tables that an earlier agent left, if they protect the node's addresses: pods that are there stay
 // as they are, and new ones have no network until the source answers. After a boot there are no tables. Then no pod may
-// start, as all would have new addresses, of which nobody knows the policies.
+// knows the policies. One that audits deletes tables that enforce at once.
 func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
-	if time.Since(e.started) < patience || e.restored {
+	early := time.Since(e.started) < patience
+	if e.restored || early && !site.Audit {
 		return nil
 	}
-	if ok, err := e.intact(ctx, site); err != nil || !ok {
-		if err == nil {
-			e.setEnforced(site, errors.New("network policies are not known yet: the API server has to answer first"))
-		}
+	ok, err := e.intact(ctx, site)
+	if err == nil && !ok && site.Audit {
+		err = e.open(ctx)
+	}
+	switch {
+	case err != nil:
 		return err
+	case !ok:
+		e.setEnforced(site, errors.New("network policies are not known yet: the API server has to answer first"))
+		return nil
+	case early:
+		return nil
 	}
 	e.causes.Add(e.Log, slog.LevelWarn, "the API server does not answer, network policies stay as they were", "")
 	e.restored = true
 	e.setEnforced(site, nil)
 	return nil
+}
+
+// open deletes all tables: they are not those of an agent that audits.
+func (e *Enforcer) open(ctx context.Context) error {
+	have, err := e.Kernel.Observe(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("read the tables of network policies: %w", err)
+	}
+	return e.apply(ctx, netstate.Diff(nil, have), time.Now())
 }
 
 // intact reports whether the kernel has tables that policies of any kind may have made for a site, with a log or without.
@@ -189,7 +206,8 @@ func (e *Enforcer) intact(ctx context.Context, site policy.Site) (bool, error) {
 func (e *Enforcer) site() policy.Site {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Networks: e.Networks, Log: e.Logs, Budget: e.Budget}
+	return policy.Site{Node: e.Node, Bridge: e.Bridge, Subnets: e.subnets, Networks: e.Networks, Log: e.Logs, Audit: e.Audit,
+		Budget: e.Budget}
 }
 
 // protects reports whether policies are enforced for pods with addresses of these subnets, the agent has no others, and the last

@@ -12,7 +12,8 @@ import (
 
 // Policies are what is known of network policies, and of what enforces them on this node.
 type Policies struct {
-	Wanted bool   // the agent is to enforce them
+	Wanted bool   // the agent is to enforce them, or to audit
+	Audit  bool   // the agent is to count what they deny, and to let it pass
 	File   string // from which the agent reads them; empty: from the cluster's API
 	// Snapshot is what the agent follows, if it reads files; nil: the node does not know it.
 	Snapshot *policy.Snapshot `json:"-"`
@@ -26,7 +27,10 @@ type Policies struct {
 // PolicyStatus is what the agent says about its enforcement of network policies, at /status.
 type PolicyStatus struct {
 	Enforced bool   `json:"enforced"`
-	Error    string `json:"error,omitempty"` // why not
+	Error    string `json:"error,omitempty"` // why not, or why they are not audited
+	// Audit says that nothing is enforced: Audited is what policies would have denied since they changed, and has passed.
+	Audit   bool              `json:"audit,omitempty"`
+	Audited []netstate.Denied `json:"audited,omitempty"`
 	// Claims are pods of other nodes whose status has addresses of this node's, a few of them.
 	Claims  []string `json:"claims,omitempty"`
 	Claimed int      `json:"claimed,omitempty"` // how many such pods there are
@@ -93,11 +97,15 @@ func (e *exam) checkPolicies() {
 		}
 		return
 	}
+	e.checkAudit(others)
 	for _, o := range others {
+		if e.Policies.Audit {
+			break // no connection depends on both
+		}
 		e.find(policyEnginesBoth, o.name, "Twill alone", o.by+" is "+o.name+"'s", "")
 	}
 	if why, object := e.unenforced(); why != "" {
-		e.find(policiesNotEnforced, object, "enforced by twilld --network-policy", why, "").says(heals)
+		e.find(policiesNotEnforced, object, e.followed()+" by twilld --network-policy", why, "").says(heals)
 	}
 	if s := e.Agent.Policies; s != nil {
 		for _, claim := range s.Claims {
@@ -109,7 +117,11 @@ func (e *exam) checkPolicies() {
 	}
 	if s := e.Agent.Policies; s != nil {
 		for _, name := range s.LeftOut {
-			e.find(policyLeftOut, "NetworkPolicy "+name, "within --network-policy-budget", "it costs the node more, and the pods that it selects are closed", "")
+			closed := "are closed"
+			if e.Policies.Audit {
+				closed = "would be closed if policies were enforced"
+			}
+			e.find(policyLeftOut, "NetworkPolicy "+name, "within --network-policy-budget", "it costs the node more, and the pods that it selects "+closed, "")
 		}
 		for _, name := range s.Refused {
 			e.find(policyLeftOut, "ClusterNetworkPolicy "+name, "within --network-policy-budget", "it costs the node more, and its last version stays", "")
@@ -118,6 +130,23 @@ func (e *exam) checkPolicies() {
 	if slices.ContainsFunc(e.Interfaces, func(i netstate.Interface) bool { return i.Name == ipvs }) {
 		e.find(policiesIPVS, "kube-proxy", "mode nftables or iptables", "the device "+ipvs+" is there: its mode is IPVS", "")
 	}
+}
+
+// checkAudit says that nothing is enforced while policies are audited, unless another engine enforces them.
+func (e *exam) checkAudit(others []engineTrace) {
+	if e.Policies.Audit && len(others) == 0 {
+		e.find(policiesNotEnforced, "twilld --network-policy=audit", "enforced by twilld --network-policy",
+			"they are audited: what they deny is counted, and passes", "").
+			says("once kubectl twill policy shows nothing that is to pass, run twilld with --network-policy")
+	}
+}
+
+// followed says what the agent is to do with policies.
+func (f Facts) followed() string {
+	if f.Policies.Audit {
+		return "audited"
+	}
+	return "enforced"
 }
 
 // Unenforced adds the finding that a cluster has so many NetworkPolicies, and that nothing enforces them here.
@@ -135,9 +164,9 @@ func (d *Diagnosis) Unenforced(count int) {
 	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
 }
 
-// unenforced returns why policies are not enforced although the agent is to do so, and what that is about.
+// unenforced returns why policies are not enforced, or audited, although the agent is to do so, and what that is about.
 func (f Facts) unenforced() (why, object string) {
-	if s := f.Agent.Policies; s != nil && !s.Enforced {
+	if s := f.Agent.Policies; s != nil && s.Error != "" {
 		return s.Error, "twilld"
 	}
 	if len(f.Policies.Plan) == 0 {
@@ -160,19 +189,22 @@ func plural(n int, one, many string) string {
 // PolicyState is who enforces network policies on a node: Twill, or others.
 type PolicyState struct {
 	Enforced bool     `json:"enforced"`          // by Twill
-	Error    string   `json:"error,omitempty"`   // why Twill does not, although it is to
+	Error    string   `json:"error,omitempty"`   // why Twill does not, or does not audit, although it is to
+	Audit    bool     `json:"audit,omitempty"`   // Twill counts what policies deny, and lets it pass
 	Engines  []string `json:"engines,omitempty"` // others
 	LeftOut  []string `json:"leftOut,omitempty"` // NetworkPolicies that cost the node too much, as PolicyStatus has them
+	// Audited is what policies would have denied, as PolicyStatus has it.
+	Audited []netstate.Denied `json:"audited,omitempty"`
 }
 
 // policyState returns nil if nobody enforces policies, or is to.
 func (f Facts) policyState() *PolicyState {
-	s := PolicyState{Enforced: f.Policies.Wanted}
+	s := PolicyState{Enforced: f.Policies.Wanted && !f.Policies.Audit, Audit: f.Policies.Audit}
 	if why, object := f.unenforced(); f.Policies.Wanted && why != "" {
 		s.Enforced, s.Error = false, object+": "+why
 	}
 	if said := f.Agent.Policies; said != nil {
-		s.LeftOut = said.LeftOut
+		s.LeftOut, s.Audited = said.LeftOut, said.Audited
 	}
 	for _, o := range f.otherEngines() {
 		s.Engines = append(s.Engines, o.name)
@@ -188,8 +220,12 @@ func (s *PolicyState) String() string {
 	switch {
 	case s == nil:
 		return "–"
+	case s.Error != "" && s.Audit:
+		return "not audited"
 	case s.Error != "":
 		return "not enforced"
+	case s.Audit:
+		return strings.Join(append([]string{"audit"}, s.Engines...), " ")
 	case s.Enforced:
 		return strings.Join(append([]string{"enforced"}, s.Engines...), " ")
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,6 +97,46 @@ func TestPolicies(t *testing.T) {
 	device("kube-ipvs0")(&f)
 	if got := Check(f); len(got) > 0 {
 		t.Errorf("IPVS without policies: got %+v", got)
+	}
+}
+
+// auditing is a healthy node whose agent audits network policies.
+func auditing() Facts {
+	f := enforcing()
+	f.Policies.Audit = true
+	f.Agent.Policies = &PolicyStatus{Audit: true, Audited: []netstate.Denied{{Family: "IPv4", Direction: "ingress", Policies: "shop/db", Packets: 7}}}
+	return f
+}
+
+// TestAudit: it is said that nothing is enforced, unless another engine does, and what could not be closed is not called so.
+func TestAudit(t *testing.T) {
+	other, left, broken := auditing(), auditing(), auditing()
+	other.Interfaces = append(other.Interfaces, netstate.Interface{Name: "cilium_net"})
+	left.Agent.Policies.LeftOut = []string{"shop/big"}
+	broken.Agent.Policies.Error = "no buffer space"
+	const audit = "policies-not-enforced: twilld --network-policy=audit: they are audited: what they deny is counted, and passes " +
+		"(expected enforced by twilld --network-policy)"
+	for _, test := range []struct {
+		name, status string
+		f            Facts
+		want         []string
+	}{
+		{"audit", "audit", auditing(), []string{audit}},
+		{"beside another engine", "audit Cilium", other, nil},
+		{"beyond the budget", "audit", left, []string{audit, "policy-left-out: NetworkPolicy shop/big: it costs the node more, and the pods that " +
+			"it selects would be closed if policies were enforced (expected within --network-policy-budget)"}},
+		{"failing", "not audited", broken, []string{audit, "policies-not-enforced: twilld: no buffer space (expected audited by twilld --network-policy)"}},
+	} {
+		var got []string
+		for _, f := range checkAll(test.f) {
+			got = append(got, f.ID+": "+f.evidence())
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+		if s := NewStatus(test.f).Policies; s.Enforced || !s.Audit || s.String() != test.status || len(s.Audited) != 1 {
+			t.Errorf("%s: the status is %+v, %s", test.name, s, s)
+		}
 	}
 }
 

@@ -163,7 +163,7 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			out = append(out, fmt.Sprintf("%s: the backend's own process does not run: %s", n.Node, r.Error))
 		}
 		if p := n.Policies; p != nil && p.Error != "" {
-			out = append(out, fmt.Sprintf("%s: network policies are not enforced: %s", n.Node, p.Error))
+			out = append(out, fmt.Sprintf("%s: network policies are %s: %s", n.Node, p, p.Error))
 		}
 		for _, p := range n.Peers {
 			if p.InSync {

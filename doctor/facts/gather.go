@@ -266,7 +266,7 @@ func (g *gathering) deviceDrops() {
 func (g *gathering) planner() (agent.Planner, error) {
 	p := agent.Planner{Node: g.Node, Network: g.Lease.Network, Choice: g.settings.Choice, WireGuard: g.wireguard != nil,
 		Base: backend.BaseConfig{Bridge: g.Bridge, Blackhole: g.settings.Blackhole,
-			Filter: g.settings.Policies.Enforce},
+			Filter: g.settings.Policies.On()},
 		Firewall: g.settings.Firewall}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		p.Choice.NodeIPs = append(p.Choice.NodeIPs, s.Underlay)

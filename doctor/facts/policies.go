@@ -22,9 +22,10 @@ const askPolicies = 5 * time.Second
 // networkPolicies reads what isolates the node's pods, and the policies if the agent reads them from files.
 func (g *gathering) networkPolicies(ctx context.Context) {
 	p := &g.Policies
-	p.Wanted, p.File = g.settings.Policies.Enforce, g.settings.Policies.File
+	settings := g.settings.Policies
+	p.Wanted, p.Audit, p.File = settings.On(), settings.Audit, settings.File
 	if p.Wanted && p.File != "" {
-		s, err := file.Read(g.seenByAgent(p.File), g.settings.Policies.Cluster)
+		s, err := file.Read(g.seenByAgent(p.File), settings.Cluster)
 		if err != nil {
 			g.unread("network policies", err)
 		} else {
@@ -35,7 +36,7 @@ func (g *gathering) networkPolicies(ctx context.Context) {
 		p.Ask = sync.OnceValues(func() (policy.Snapshot, error) {
 			ctx, cancel := context.WithTimeout(ctx, askPolicies)
 			defer cancel()
-			return policykube.Read(ctx, *at, g.settings.Policies.Cluster)
+			return policykube.Read(ctx, *at, settings.Cluster)
 		})
 	}
 	for i, want := range g.isolated() {
@@ -87,7 +88,7 @@ func (g *gathering) podPorts() []netstate.Port {
 // isolated returns the tables that the node should have: without a log of what is dropped, or with it. Where the policies are
 // not known it is what every table has.
 func (g *gathering) isolated() (all []netstate.State) {
-	site := policy.Site{Node: g.Node, Bridge: g.Bridge, Networks: g.networks()}
+	site := policy.Site{Node: g.Node, Bridge: g.Bridge, Networks: g.networks(), Audit: g.Policies.Audit}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		site.Subnets = append(site.Subnets, s.Subnet)
 	}

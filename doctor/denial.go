@@ -28,6 +28,7 @@ type Denial struct {
 	Why       string           `json:"why"`               // in a sentence
 
 	blocked isolation.Ports // the first of them
+	audit   bool            // the node is to audit, and to deny nothing
 }
 
 // Reason is why rules deny a connection.

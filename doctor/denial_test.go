@@ -65,12 +65,18 @@ func TestDenies(t *testing.T) {
 	asking.Policies.Ask = func() (policy.Snapshot, error) { asked++; return shop(), nil }
 	refused := policedNode("n1", "10.244.1.0/24", false)
 	refused.Policies.Ask = func() (policy.Snapshot, error) { return policy.Snapshot{}, errors.New("403") }
+	audits, late := policedNode("n1", "10.244.1.0/24", true), policedNode("n1", "10.244.1.0/24", true)
+	audits.Policies.Audit, late.Policies.Audit = true, true
+	audits.Policies.Tables, _ = policy.Desired(policy.Site{Node: "n1", Bridge: "cni0", Subnets: []netip.Prefix{prefix("10.244.1.0/24")}, Audit: true}, shop())
 	for name, test := range map[string]struct {
 		judges *Judges
 		flow   locate.Flow
 		reason Reason // empty: it passes
 		why    string
 	}{
+		"audited": {NewJudges(audits), flowOf("10.244.2.2", "10.244.1.2", "udp", 53), "", ""},
+		"an audit for which the rules are not there yet": {NewJudges(late), flowOf("10.244.2.2", "10.244.1.2", "udp", 53), Outdated,
+			"although policies are only audited there"},
 		"another protocol": {knowing, flowOf("10.244.2.2", "10.244.1.2", "udp", 53), Asked,
 			"shop/web isolates shop/web for ingress; no policy allows UDP 53 from shop/db"},
 		"without ports": {knowing, flowOf("10.244.2.2", "10.244.1.2", "icmp", 0), Asked,

@@ -26,6 +26,7 @@ type judge struct {
 	tables  isolation.Tables
 	bridged map[netstate.Family]bool // packets between its own pods go through the rules
 	subnets []netip.Prefix
+	audit   bool // policies are only audited
 }
 
 // known are policies, and whom they are about.
@@ -40,7 +41,7 @@ type known struct {
 func NewJudges(all ...Facts) *Judges {
 	j := &Judges{}
 	for _, f := range all {
-		n := judge{node: f.Node, tables: isolation.New(f.Policies.Tables), bridged: map[netstate.Family]bool{}}
+		n := judge{node: f.Node, tables: isolation.New(f.Policies.Tables), audit: f.Policies.Audit, bridged: map[netstate.Family]bool{}}
 		for _, family := range netstate.Families {
 			n.bridged[family] = f.Sysctls[bridgeFilter(family)] == "1"
 		}
@@ -113,7 +114,7 @@ func (n judge) judge(src, dst netip.Addr) []isolation.Verdict {
 
 func (n judge) denial(f locate.Flow, v isolation.Verdict) Denial {
 	d := Denial{Src: f.Src, Dst: f.Dst, Protocol: policy.Protocol(strings.ToUpper(f.Proto)), Port: f.Port, Node: n.node,
-		Direction: v.Direction, Chain: v.Chain, Reason: Asked, Pod: f.Dst.String()}
+		Direction: v.Direction, Chain: v.Chain, Reason: Asked, Pod: f.Dst.String(), audit: n.audit}
 	if v.Direction == policy.Egress {
 		d.Pod = f.Src.String()
 	}
@@ -180,6 +181,10 @@ func (j *Judges) explain(d *Denial) {
 	}
 	if d.Protocol == "" {
 		d.Why += d.exception()
+	}
+	if d.audit && d.Reason == Asked {
+		d.Reason = Outdated
+		d.Why = fmt.Sprintf("the rules of %s deny %s (chain %s), although policies are only audited there", d.Node, d.text(), d.Chain)
 	}
 }
 

@@ -14,7 +14,9 @@ func (v visit) isolate(s Step) Step {
 	case v.flow.Reply || len(v.Policies.Tables) == 0:
 		return s
 	case d == nil:
-		s.Entry = "everything passes"
+		if s.Entry = "everything passes"; v.Policies.Audit {
+			s.Entry += ": policies are only audited"
+		}
 		return s
 	}
 	c := catalogue[d.Reason.kind()]

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/manifest"
 )
@@ -32,17 +33,25 @@ type policies struct {
 func policyCommand() *cobra.Command {
 	var p policies
 	c := &cobra.Command{
-		Use:   "policy POD",
-		Short: "Show which NetworkPolicies and ClusterNetworkPolicies apply to a pod, and what they allow",
+		Use:   "policy [POD]",
+		Short: "Show which NetworkPolicies and ClusterNetworkPolicies apply to a pod, and what they allow, or what an audit has counted",
 		Long: `Policy reads NetworkPolicies, ClusterNetworkPolicies, Namespaces, Nodes and Pods from a cluster, through kubectl, or from
 files, and prints what the policies mean for a pod. Agents enforce NetworkPolicies with --network-policy, and
-ClusterNetworkPolicies with --cluster-network-policy.
-Exit codes: 0 done, 2 it failed.`,
-		Example: `  kubectl twill policy shop/web-0
+ClusterNetworkPolicies with --cluster-network-policy. With --network-policy=audit they enforce nothing, and count what
+policies deny: without a POD policy prints that for all nodes.
+Exit codes: 0 done, 1 a node could not be asked, 2 it failed.`,
+		Example: `  kubectl twill policy
+  kubectl twill policy shop/web-0
   twillctl policy --filename manifests/ shop/web`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			p.warnings = c.ErrOrStderr()
+			switch {
+			case len(args) == 0 && len(p.files) > 0:
+				return errors.New("which pod? want NAMESPACE/POD: what an audit has counted is in a cluster, and not in files")
+			case len(args) == 0:
+				return p.showAudits(c.Context(), c.OutOrStdout())
+			}
 			return p.show(c.Context(), c.InOrStdin(), c.OutOrStdout(), args[0])
 		},
 	}
@@ -162,6 +171,7 @@ type restrictions struct {
 	Pod     string    `json:"pod"`
 	Ingress direction `json:"ingress"`
 	Egress  direction `json:"egress"`
+	Audit   *audited  `json:"audit,omitempty"` // nil: the pod's node does not audit
 }
 
 // direction is isolated if it has policies: then only what their rules allow passes. The rules of the tiers are in the
@@ -187,7 +197,8 @@ func (p *policies) show(ctx context.Context, stdin io.Reader, w io.Writer, name 
 	if err != nil {
 		return err
 	}
-	rules.LeaveOut(p.leftOut(ctx, pod))
+	said := p.saidBy(ctx, pod)
+	rules.LeaveOut(said.LeftOut)
 	in := func(d policy.Direction) direction {
 		applying := rules.Applying(d, policy.Endpoint{Pod: pod})
 		all := direction{tierRules(applying.Admin, d), []string{}, []string{}, tierRules(applying.Baseline, d), nil}
@@ -202,24 +213,22 @@ func (p *policies) show(ctx context.Context, stdin io.Reader, w io.Writer, name 
 		}
 		return all
 	}
-	return render(w, p.output, restrictions{pod.String(), in(policy.Ingress), in(policy.Egress)})
+	audit := newAudited(pod.Node, said)
+	if audit != nil {
+		audit.of(rules, pod)
+	}
+	return render(w, p.output, restrictions{pod.String(), in(policy.Ingress), in(policy.Egress), audit})
 }
 
-// leftOut returns the NetworkPolicies that cost a pod's node too much, as its agent says. Without an agent there are none.
-func (p *policies) leftOut(ctx context.Context, pod *policy.Pod) (names []string) {
-	if len(p.files) > 0 || pod.Node == "" {
-		return nil
-	}
-	report, err := p.cluster.status(ctx, []string{pod.Node})
-	if err != nil {
-		return nil
-	}
-	for _, n := range report.Nodes {
-		if n.Policies != nil {
-			names = append(names, n.Policies.LeftOut...)
+// saidBy returns what the agent of a pod's node says of policies; nothing without an agent.
+func (p *policies) saidBy(ctx context.Context, pod *policy.Pod) *doctor.PolicyState {
+	if len(p.files) == 0 && pod.Node != "" {
+		report, err := p.cluster.status(ctx, []string{pod.Node})
+		if err == nil && len(report.Nodes) == 1 && report.Nodes[0].Policies != nil {
+			return report.Nodes[0].Policies
 		}
 	}
-	return names
+	return &doctor.PolicyState{}
 }
 
 func tierRules(policies []*policy.ClusterPolicy, d policy.Direction) (all []string) {
@@ -262,6 +271,9 @@ func (r restrictions) WriteText(w io.Writer) error {
 		default:
 			fmt.Fprintf(&b, "  %s: no NetworkPolicy isolates the pod, %s is allowed\n", d.name, rest)
 		}
+	}
+	if r.Audit != nil {
+		b.WriteString(r.Audit.lines())
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

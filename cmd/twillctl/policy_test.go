@@ -147,7 +147,7 @@ func runPolicy(args string) (string, error) {
 // TestPolicyLeftOut: a policy that costs the pod's node too much is named, and what it allows is not.
 func TestPolicyLeftOut(t *testing.T) {
 	r := restrictions{"shop/web", direction{Policies: []string{"shop/big", "shop/web"}, Rules: []string{"shop/web: everything from everywhere"},
-		LeftOut: []string{"shop/big"}}, direction{}}
+		LeftOut: []string{"shop/big"}}, direction{}, nil}
 	var text bytes.Buffer
 	if err := r.WriteText(&text); err != nil {
 		t.Fatal(err)
@@ -156,5 +156,56 @@ func TestPolicyLeftOut(t *testing.T) {
 		"--network-policy-budget\n    left out: shop/big\n  egress: no NetworkPolicy isolates the pod, everything is allowed\n"
 	if text.String() != want {
 		t.Errorf("got %q, want %q", text.String(), want)
+	}
+}
+
+// TestPolicyAudit: what nodes that audit have counted is there by policy, for all nodes and for a pod, and a node that cannot be
+// asked is named.
+func TestPolicyAudit(t *testing.T) {
+	const counts = `{"family":"IPv4","direction":"ingress","policies":"shop/deny,shop/web","packets":5},
+		{"family":"IPv6","direction":"ingress","policies":"shop/deny,shop/web","packets":7},{"family":"IPv4","direction":"egress","policies":"shop/deny","packets":2},
+		{"family":"IPv4","direction":"ingress","policies":"shop/deny","packets":40},{"family":"IPv4","direction":"ingress","policies":"guard","packets":3},
+		{"family":"IPv4","direction":"egress","policies":"","packets":9},{"family":"Ethernet","direction":"egress","policies":"","packets":1}`
+	answer := func(policies string) string {
+		return `{"schema":1,"nodes":[{"node":"n1","findings":[],"policies":` + policies + `}]}`
+	}
+	deny := `{"kind":"NetworkPolicy","apiVersion":"networking.k8s.io/v1","metadata":{"name":"deny","namespace":"shop"},"spec":{"podSelector":{},"policyTypes":["Ingress","Egress"]}}`
+	web := `{"kind":"NetworkPolicy","apiVersion":"networking.k8s.io/v1","metadata":{"name":"web","namespace":"shop"},"spec":{"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":["Ingress"]}}`
+	pod := `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-0","namespace":"shop","labels":{"app":"web"}},"spec":{"nodeName":"n1"},"status":{"phase":"Running","podIPs":[{"ip":"10.244.1.2"}]}}`
+	set := strings.TrimSuffix(ownSet, "}") + `,"spec":{"template":{}}}`
+	cluster := list(set, podJSON("twill-abc", "n1", "DaemonSet", "1"), deny, web, pod)
+	const isolated = "shop/web-0\n  ingress: isolated by shop/deny, shop/web, nothing is allowed\n  egress: isolated by shop/deny, nothing is allowed\n"
+	k := newFakeKubectl(t, map[string]string{"get.json": cluster})
+	for _, test := range []struct{ name, exec, args, want string }{
+		{"all nodes", answer(`{"enforced":false,"audit":true,"audited":[` + counts + `]}`), "policy", `NODE  POLICIES  PACKETS  DIRECTION  WOULD BE DENIED BY
+n1    audit     40       ingress    shop/deny
+n1    audit     12       ingress    shop/deny,shop/web
+n1    audit     9        egress     no policy: no pod is known to have the address
+n1    audit     3        ingress    guard
+n1    audit     2        egress     shop/deny
+n1    audit     1        egress     no policy: frames that their pods may not send
+`},
+		{"no node audits", answer(`{"enforced":true}`), "policy", "NODE  POLICIES  PACKETS  DIRECTION  WOULD BE DENIED BY\nn1    enforced  –        –          –\n"},
+		{"for programs", answer(`{"enforced":false,"audit":true,"audited":[` + counts + `]}`), "policy -o json",
+			`"denied": [` + "\n        {\n          \"direction\": \"ingress\",\n          \"policies\": \"shop/deny\",\n          \"packets\": 40\n        },"},
+		{"a pod", answer(`{"enforced":false,"audit":true,"audited":[` + counts + `]}`), "policy shop/web-0", isolated +
+			"  audit: nothing is enforced on n1; these policies would have denied there since they changed, of all pods that have them\n" +
+			"    ingress, shop/deny,shop/web: 12 packets\n    egress, shop/deny: 2 packets\n"},
+		{"a pod without denials", answer(`{"enforced":false,"audit":true}`), "policy shop/web-0", isolated +
+			"  audit: nothing is enforced on n1; these policies would have denied nothing there since they changed\n"},
+		{"a pod of a node that enforces", answer(`{"enforced":true}`), "policy shop/web-0", isolated},
+		{"silent", "no JSON", "policy", "✗ n1: node n1 printed no JSON"},
+		{"files", "", "policy -f .", "which pod? want NAMESPACE/POD: what an audit has counted is in a cluster, and not in files"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := os.WriteFile(filepath.Join(k.dir, "exec"), []byte(test.exec), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, code := k.run(strings.Fields(test.args)...)
+			want := map[string]int{"silent": 1, "files": 2}[test.name]
+			if whole := test.name != "for programs" && want == 0; code != want || !strings.Contains(out, test.want) || whole && out != test.want {
+				t.Errorf("exits %d, want %d:\n%s\nwant\n%s", code, want, out, test.want)
+			}
+		})
 	}
 }

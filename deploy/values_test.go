@@ -31,6 +31,7 @@ func TestChartRefuses(t *testing.T) {
 		"annotationPrefix=a/b":                 "at '/annotationPrefix'",
 		"clusterNetworkPolicy=true":            "clusterNetworkPolicy has no effect without networkPolicy: set both",
 		"networkPolicyLog=true":                "networkPolicyLog has no effect without networkPolicy: set both",
+		"networkPolicy=on":                     "at '/networkPolicy': value must be one of true, false, 'audit'",
 		"fastPath=true,backend.Type=ipip":      "fastPath has no effect with the backend ipip: want vxlan or host-gw",
 		"fastPath=on":                          "at '/fastPath': got string, want boolean",
 		"selfLease=yes":                        "at '/selfLease': got string, want boolean",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,31 +21,40 @@ func (k *fakeKernel) drops() bool {
 	return strings.Contains(k.state.String(), "drop")
 }
 
+// start starts an Enforcer that audits, or one that enforces, and runs f beside it.
+func start(t *testing.T, kernel *fakeKernel, audit bool, f func(*run)) {
+	t.Helper()
+	test(t, kernel, func(r *run) {
+		r.Audit = audit
+		if ok := r.protect(); ok != audit {
+			t.Errorf("audit %v: pods may start before the first policies: %v", audit, ok)
+		}
+		f(r)
+	})
+}
+
+// wait waits for as long as the fake clock says.
+func (r *run) wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // TestAudit: nothing is dropped and nothing waits, whatever an agent before this one has left and whether the source answers.
 func TestAudit(t *testing.T) {
 	kernel := &fakeKernel{}
-	start := func(audit bool, f func(r *run)) {
-		test(t, kernel, func(r *run) {
-			r.Audit = audit
-			if ok := r.protect(); ok != audit {
-				t.Errorf("audit %v: pods may start before the first policies: %v", audit, ok)
-			}
-			f(r)
-		})
-	}
 	synced := func(r *run) { r.sync() }
-	start(true, synced)
+	start(t, kernel, true, synced)
 	if kernel.drops() || len(kernel.state) == 0 {
 		t.Errorf("an agent that audits drops: %s", kernel.state)
 	}
-	start(true, func(r *run) {
-		time.Sleep(2 * patience)
+	start(t, kernel, true, func(r *run) {
+		r.wait(2 * patience)
 		if err := r.Enforced(); err != nil || len(kernel.state) == 0 {
 			t.Errorf("without a source the tables of an agent that audited do not stay: %v", err)
 		}
 	})
-	start(false, func(r *run) {
-		time.Sleep(2 * patience)
+	start(t, kernel, false, func(r *run) {
+		r.wait(2 * patience)
 		if err := r.Enforced(); err == nil || r.protect() {
 			t.Error("without a source an agent that enforces takes tables that audit for its own")
 		}
@@ -54,13 +64,13 @@ func TestAudit(t *testing.T) {
 		t.Error("an agent that enforces drops nothing")
 	}
 	kernel.plans = nil
-	start(true, synced)
+	start(t, kernel, true, synced)
 	if kernel.drops() {
 		t.Errorf("an agent that audits leaves rules that drop: %s", kernel.state)
 	}
-	start(false, synced)
-	start(true, func(r *run) {
-		time.Sleep(time.Second)
+	start(t, kernel, false, synced)
+	start(t, kernel, true, func(r *run) {
+		r.wait(time.Second)
 		if len(kernel.state) > 0 {
 			t.Errorf("without a source an agent that audits leaves %s", kernel.state)
 		}

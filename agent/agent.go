@@ -50,6 +50,8 @@ type Policies interface {
 	Audited() (audits bool, denied []netstate.Denied)
 	// Ready returns why policies have not been enforced for a minute; nil if they were.
 	Ready() error
+	// Unmarked returns the marks that pods' ports have lost, by the ports' names.
+	Unmarked() map[string]string
 	// Judged returns nil if no open connection that policies deny takes the fast path, or else why one could.
 	Judged() error
 }

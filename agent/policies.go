@@ -16,6 +16,8 @@ type PolicyStatus struct {
 	// LeftOut are NetworkPolicies that cost the node too much, by namespace/name: the pods that they select are closed.
 	LeftOut []string `json:"leftOut,omitempty"`
 	Refused []string `json:"refused,omitempty"` // ClusterNetworkPolicies that do: their last versions stay
+	// Unmarked are the marks that pods' ports have lost, by the ports' names.
+	Unmarked map[string]string `json:"unmarked,omitempty"`
 }
 
 // policyStatus returns nil if the agent does not follow network policies.
@@ -32,5 +34,6 @@ func (a *Agent) policyStatus() *PolicyStatus {
 	}
 	s.Claims, s.Claimed = a.Policies.Claimed()
 	s.LeftOut, s.Refused = a.Policies.LeftOut()
+	s.Unmarked = a.Policies.Unmarked()
 	return &s
 }

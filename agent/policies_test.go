@@ -37,6 +37,8 @@ func (p policies) LeftOut() (policies, refused []string) {
 	return []string{"shop/big"}, []string{"guard"}
 }
 
+func (p policies) Unmarked() map[string]string { return nil }
+
 func (p policies) Claimed() ([]string, int) {
 	if p.error == nil {
 		return nil, 0
@@ -69,6 +71,7 @@ func (leasesTold) Judged() error                { return nil }
 func (leasesTold) Ready() error                 { return nil }
 func (leasesTold) LeftOut() (_, _ []string)     { return nil, nil }
 func (leasesTold) Claimed() ([]string, int)     { return nil, 0 }
+func (leasesTold) Unmarked() map[string]string  { return nil }
 
 func (leasesTold) Audited() (bool, []netstate.Denied) { return false, nil }
 

@@ -22,6 +22,12 @@ var podKinds = map[kind]Kind{
 		Why:   "the bridge drops this pod's frames, sends them elsewhere, or drops those that are too large",
 		Fix:   heals,
 		See:   "ip -d link show type veth; bridge fdb show br cni0"},
+	podPortUnmarked: {ID: "pod-port-unmarked", Severity: Risk,
+		Title: "a pod's port of the bridge has lost the CNI plugin's mark",
+		Why: "the running agent still knows the pod's addresses; one that starts does not, and then a pod to whose egress " +
+			"policies apply has no network",
+		Fix: "ip link set dev VETH alias MARK, with the mark that /status has; or delete the pod",
+		See: "ip link show type veth; curl -s localhost:PORT/status"},
 	podNeighbour: {ID: "pod-neighbour", Severity: Broken,
 		Title: "somebody wrote a neighbour entry for a pod, with another MAC",
 		Why:   "the node sends the pod's packets to a MAC that is not its own, and does not ask for the right one",

@@ -106,6 +106,7 @@ const (
 	podUnplugged
 	podLinkDown
 	podPort
+	podPortUnmarked
 	podNeighbour
 	duplicateMAC
 	duplicateKey

@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -24,6 +26,19 @@ func (e *exam) checkPods() {
 				fmt.Sprintf("ip link set %s master %s", p.Name, e.Bridge)).port = p.Name
 		case p.Pod && p.Master == e.Bridge && !p.Up:
 			e.find(podLinkDown, p.Name, "up", "down", fmt.Sprintf("ip link set %s up", p.Name)).port = p.Name
+		}
+	}
+}
+
+// checkMarks is about pods' ports that have lost the CNI plugin's mark since the agent knows them.
+func (e *exam) checkMarks() {
+	if s := e.Agent.Policies; s != nil {
+		for _, name := range slices.Sorted(maps.Keys(s.Unmarked)) {
+			mark := s.Unmarked[name]
+			if _, ok := netstate.ParsePort(name, mark); ok && !strings.Contains(name+mark, "'") {
+				e.find(podPortUnmarked, name, "alias "+mark, "another alias, or none",
+					fmt.Sprintf("ip link set dev '%s' alias '%s'", name, mark)).port = name
+			}
 		}
 	}
 }

@@ -37,6 +37,8 @@ type PolicyStatus struct {
 	// LeftOut are NetworkPolicies that cost the node too much, by namespace/name: the pods that they select are closed.
 	LeftOut []string `json:"leftOut,omitempty"`
 	Refused []string `json:"refused,omitempty"` // ClusterNetworkPolicies that do: their last versions stay
+	// Unmarked are the marks that pods' ports have lost, by the ports' names.
+	Unmarked map[string]string `json:"unmarked,omitempty"`
 }
 
 // engine is a program that enforces network policies, by what it leaves in the kernel.

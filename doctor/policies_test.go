@@ -88,6 +88,13 @@ func TestPolicies(t *testing.T) {
 		!strings.HasPrefix(got[0].More[0], "ClusterNetworkPolicy guard: ") {
 		t.Errorf("policies beyond the budget: got %+v", got)
 	}
+	unmarked := enforcing()
+	mark := netstate.Port{Bridge: "cni0", MTU: 1450, Addrs: "10.244.1.2"}.Alias()
+	unmarked.Agent.Policies.Unmarked = map[string]string{"veth1": mark, "veth2": "somebody's", "veth'; true '": mark}
+	if got := Check(unmarked); len(got) != 1 || got[0].ID != "pod-port-unmarked" || got[0].Object != "veth1" ||
+		got[0].Command != "ip link set dev 'veth1' alias '"+mark+"'" {
+		t.Errorf("a port without its mark: got %+v", got)
+	}
 	for name, f := range map[string]Facts{"enforced": enforcing(), "off": healthy()} {
 		if got := Check(f); len(got) > 0 {
 			t.Errorf("%s: got %+v", name, got)

@@ -47,6 +47,9 @@ func (p Port) options() string {
 // anybody else does.
 const PortGroup = 116
 
+// Unmarked is the Extra of a port that has lost its mark, so that the rest of it is what was known before.
+const Unmarked = "without its mark"
+
 const (
 	portMark   = Mark + " port of " // begins the ifalias of pods' ports
 	addrsMark  = "addrs"            // stands before the addresses

@@ -70,7 +70,7 @@ func known(want, have netstate.State, all bool) netstate.State {
 	return part
 }
 
-// podPorts returns the ports of the node's pods.
+// podPorts returns the ports of the node's pods, also those of which only the agent knows whose they are.
 func (g *gathering) podPorts() []netstate.Port {
 	ports, err := kernel.OpenPodPorts()
 	if err != nil {
@@ -81,6 +81,13 @@ func (g *gathering) podPorts() []netstate.Port {
 	all, err := ports.List()
 	if err != nil {
 		g.unread("pods' ports", err)
+	}
+	if s := g.Agent.Policies; s != nil {
+		for name, mark := range s.Unmarked {
+			if p, ok := netstate.ParsePort(name, mark); ok {
+				all = append(all, p)
+			}
+		}
 	}
 	return all
 }

@@ -27,7 +27,8 @@ type PodPorts struct {
 	buffer []byte
 
 	mu    sync.Mutex
-	ports map[int]netstate.Port // as the CNI plugin made them, by index; nil: they have to be asked for
+	ports map[int]netstate.Port // as the CNI plugin made them, by index
+	known bool                  // ports is complete; else they have to be asked for
 }
 
 // OpenPodPorts opens the sockets in the current network namespace.
@@ -58,12 +59,13 @@ func (p *PodPorts) Close() {
 	}
 }
 
-// List returns all pods' ports as the CNI plugin made them, by their names, on whatever bridge.
+// List returns all pods' ports as the CNI plugin made them, by their names, on whatever bridge. One that was listed and lost
+// its mark since stays as it was, with netstate.Unmarked.
 func (p *PodPorts) List() ([]netstate.Port, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err := p.hear()
-	for try := 0; err == nil && p.ports == nil; try++ { // what happens while it is asked is in the notifications
+	for try := 0; err == nil && !p.known; try++ { // what happens while it is asked is in the notifications
 		if try == maxAsks {
 			return nil, errors.New("list pods' ports: devices change faster than they can be read")
 		}
@@ -83,17 +85,31 @@ const maxAsks = 5
 // ask asks for all devices.
 func (p *PodPorts) ask() error {
 	devices, _, err := listDevices(p.asks, func(d device) bool {
-		_, marked := d.port()
-		return marked
+		_, isPort := p.port(d)
+		return isPort
 	})
 	if err != nil {
 		return err
 	}
-	p.ports = map[int]netstate.Port{}
+	ports := map[int]netstate.Port{}
 	for _, d := range devices {
-		p.ports[d.index()], _ = d.port()
+		ports[d.index()], _ = p.port(d)
 	}
+	p.ports, p.known = ports, true
 	return nil
+}
+
+// port returns the port that a device's mark describes, or what was known of it if it has lost that.
+func (p *PodPorts) port(d device) (netstate.Port, bool) {
+	if now, marked := d.port(); marked {
+		return now, true
+	}
+	was, known := p.ports[d.index()]
+	if !known || was.MAC != d.mac() { // another device may have the index by now
+		return netstate.Port{}, false
+	}
+	was.Name, was.Extra = d.name(), netstate.Unmarked
+	return was, true
 }
 
 // hear takes in the notifications that are there.
@@ -110,7 +126,7 @@ func (p *PodPorts) drain(fd int) (changed bool, err error) {
 		case errors.Is(err, unix.EAGAIN):
 			return changed, nil
 		case errors.Is(err, unix.ENOBUFS): // some are lost
-			p.ports, changed = nil, true
+			p.known, changed = false, true
 		case err != nil:
 			return changed, err
 		default:
@@ -128,8 +144,8 @@ func (p *PodPorts) note(kind uint16, m []byte) bool {
 		return false
 	}
 	was, known := p.ports[d.index()]
-	now, marked := d.port()
-	if kind == unix.RTM_DELLINK || !marked {
+	now, isPort := p.port(d)
+	if kind == unix.RTM_DELLINK || !isPort {
 		delete(p.ports, d.index())
 		return known
 	}

@@ -94,7 +94,8 @@ type Enforcer struct {
 	since    time.Time // when the first of a row of reconciles failed
 	claimed  claimed
 	leftOut  leftOut
-	judged   error // why open connections may be denied that are not marked; nil: none
+	unmarked map[string]string // the marks that ports have lost, by name
+	judged   error             // why open connections may be denied that are not marked; nil: none
 
 	// What follows is the loop's own.
 	tableMu  sync.Mutex      // of writing to table, and of others' reading

@@ -61,8 +61,32 @@ func (e *Enforcer) readPorts(n news) (ports []netstate.Port, err error) {
 			e.setTable(nil)
 			return nil, fmt.Errorf("read which ports pods have: %w", err)
 		}
+		e.reportUnmarked()
 	}
 	return e.ports, nil
+}
+
+// reportUnmarked logs of each port that has lost its mark. What was known of it still holds; an agent that starts does not
+// know it.
+func (e *Enforcer) reportUnmarked() {
+	unmarked := map[string]string{}
+	for _, p := range e.ports {
+		if p.Extra == netstate.Unmarked {
+			unmarked[p.Name] = p.Alias()
+			e.causes.Add(e.Log, slog.LevelWarn, "a pod's port has lost the CNI plugin's mark, what was known of it still holds", p.Name,
+				"port", p.Name, "mark", p.Alias())
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unmarked = unmarked
+}
+
+// Unmarked returns the marks that pods' ports have lost, by the ports' names. The caller must not alter it.
+func (e *Enforcer) Unmarked() map[string]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unmarked
 }
 
 // currentLeases returns the nodes' leases as the agent told them last.

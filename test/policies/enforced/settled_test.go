@@ -16,14 +16,8 @@ import (
 func settled(t testing.TB, l *lab.Lab) {
 	t.Helper()
 	for _, n := range l.Nodes() {
-		o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
-			BinDir: filepath.Dir(l.Spec().Programs.Plugin), CNICache: n.CNICache()}
 		testwait.Nil(t, "the rules of the policies on "+n.Name, func() error {
-			var f doctor.Facts
-			err := n.Do(func() (err error) {
-				f, err = facts.Gather(t.Context(), o)
-				return err
-			})
+			f, err := gather(t, l, n)
 			unread := strings.Join(f.Unread, "\n")
 			if err == nil && (f.Policies.Snapshot == nil || len(f.Policies.Plan) > 0 || strings.Contains(unread, "network policies")) {
 				err = fmt.Errorf("they are not as they should be, unread: %s:\n%v", unread, f.Policies.Plan)
@@ -31,4 +25,16 @@ func settled(t testing.TB, l *lab.Lab) {
 			return err
 		})
 	}
+}
+
+// gather returns what the doctor knows of a node.
+func gather(t testing.TB, l *lab.Lab, n *lab.Node) (f doctor.Facts, err error) {
+	t.Helper()
+	o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
+		BinDir: filepath.Dir(l.Spec().Programs.Plugin), CNICache: n.CNICache()}
+	err = n.Do(func() (err error) {
+		f, err = facts.Gather(t.Context(), o)
+		return err
+	})
+	return f, err
 }

@@ -14,6 +14,16 @@ type NetworkPolicy struct {
 
 	Spec   Spec `json:"spec"`
 	Status any  `json:"status,omitempty"` // as Kubernetes 1.24 to 1.27 have it, which means nothing here
+
+	Refused string `json:"-"` // why an API server would have refused it: it allows nothing
+}
+
+// Refuse leaves what the policy selects, and the directions; both if it does not name them. It allows nothing then.
+func (p *NetworkPolicy) Refuse(why string) {
+	p.Refused, p.Spec.Ingress, p.Spec.Egress = why, nil, nil
+	if len(p.Spec.PolicyTypes) == 0 {
+		p.Spec.PolicyTypes = []Direction{Ingress, Egress}
+	}
 }
 
 // Spec is what a policy wants.

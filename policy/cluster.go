@@ -63,6 +63,19 @@ func decide(policies []*ClusterPolicy, d Direction, peer Endpoint, f Flow) *Deci
 	return nil
 }
 
+// Check returns why nobody can say whom the policy is about, or when its rules are asked. What is wrong in a rule denies.
+func (s ClusterSpec) Check() error {
+	c := clusterCompiler{}
+	c.pods("subject", s.Subject)
+	switch {
+	case s.Tier != Admin && s.Tier != Baseline:
+		return fmt.Errorf("there is no tier %q, want Admin or Baseline", s.Tier)
+	case len(c.skips) > 0:
+		return c.skips[0].Err
+	}
+	return nil
+}
+
 // addCluster reads the ClusterNetworkPolicies of a snapshot.
 func (r *Rules) addCluster(s Snapshot, space func(string) labels.Set) (skips []Skip) {
 	for _, p := range s.ClusterPolicies {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/manifest"
 )
@@ -149,7 +151,12 @@ func TestUnknownParts(t *testing.T) {
 		{"{tier: Middle, priority: 1, " + all + ", ingress: [{action: Deny, " + fromAll + "}]}", `tier: there is no tier "Middle", want Admin or Baseline: the policy is left out`, true},
 		{"{tier: Admin, priority: 1, " + all + ", egress: [{action: Accept, to: [{domainNames: [a.example]}, {namespaces: {}}]}, {action: Deny, to: [{namespaces: {}}]}]}", "egress[0], peer 1: domainNames are not supported", true},
 	} {
-		s := clusterSnapshot(t, test.spec, "")
+		s := clusterSnapshot(t, "{tier: Admin, "+all+"}", "")
+		spec := &s.ClusterPolicies[0].Spec // as an API server might have it: files have no such subject, and no such tier
+		*spec = policy.ClusterSpec{}
+		if err := yaml.UnmarshalStrict([]byte(test.spec), spec); err != nil {
+			t.Fatal(err)
+		}
 		r, skips := policy.New(s)
 		if len(skips) != 1 || skips[0].Err.Error() != test.want {
 			t.Errorf("%s: got %v, want %q", test.spec, skips, test.want)

@@ -3,6 +3,7 @@ package policy_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,14 +108,18 @@ func TestNew(t *testing.T) {
 		{"{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [x]}}]}]}", `ingress[0], peer 1: the exception "x" is not a range such as 10.1.2.0/24`},
 		{"{podSelector: {}, ingress: [{}, {from: [{}]}]}", "ingress[1], peer 1: it is empty, want an ipBlock, a podSelector or a namespaceSelector"},
 		{"{podSelector: {}, egress: [{to: [{podSelector: {}}, {ipBlock: {cidr: 0.0.0.0/0}, podSelector: {}}]}]}", "egress[0], peer 2: it has an ipBlock and a selector, want one of them"},
-		{"{podSelector: {matchExpressions: [{key: a, operator: Like}]}}", `podSelector: "Like" is not a valid label selector operator`},
+		{"{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}}]}]}", `ingress[0], peer 1: the exception "10.0.0.0/8" is not a part of the cidr "10.0.0.0/8"`},
+		{"{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/9]}}]}]}", `ingress[0], peer 1: the exception "11.0.0.0/9" is not a part of the cidr "10.0.0.0/8"`},
+		{"{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [\"fd00::/64\"]}}]}]}", `ingress[0], peer 1: the exception "fd00::/64" is not a part of the cidr "10.0.0.0/8"`},
+		{"{podSelector: {}, policyTypes: [Ingress, Ingress, Ingress]}", "policyTypes: there are 3, want Ingress, Egress or both"},
+		{"{ingress: [{}], podSelector: {matchExpressions: [{key: a, operator: Like}]}}", `podSelector: "Like" is not a valid label selector operator: the policy is refused, it allows nothing`},
 	} {
 		s := snapshot(t, test.spec)
 		r, skips := policy.New(s)
 		if len(skips) != 1 || skips[0].Policy != "shop/p0" || skips[0].Err.Error() != test.want {
 			t.Errorf("%s: got %v, want %q", test.spec, skips, test.want)
 		}
-		if strings.Contains(test.spec, "ingress: [{from") && r.Judge(flow(t, s, "db", "web:TCP:80")).Allowed() {
+		if closes := []string{"ingress: [{from", "Like"}; slices.ContainsFunc(closes, func(c string) bool { return strings.Contains(test.spec, c) }) && r.Judge(flow(t, s, "db", "web:TCP:80")).Allowed() {
 			t.Errorf("%s allows a connection", test.spec)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	netutils "k8s.io/utils/net"
 )
 
 // Rules are policies in a form that is quick to apply.
@@ -64,15 +65,26 @@ const (
 )
 
 // New reads the policies of a snapshot. What is wrong in one, and an API server would have refused, allows nothing; the
-// rest of the policy applies.
+// rest of the policy applies. One whose podSelector is wrong isolates all pods of its namespace, and allows nothing.
 func New(s Snapshot) (Rules, []Skip) {
 	r := Rules{byNamespace: map[string][]*Policy{}}
 	var skips []Skip
 	space, tunnels := namespaceLabels(s.Namespaces), newTunnels(s.Leases)
 	for _, p := range s.Policies {
 		c := compiler{kind: NetworkKind, policy: p.Namespace + "/" + p.Name, namespace: p.Namespace, space: space, tunnels: tunnels}
+		subject, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
+		if err != nil {
+			subject = labels.Everything()
+			p.Refuse(fmt.Sprintf("podSelector: %v", err))
+		}
+		if p.Refused != "" {
+			c.skips = append(c.skips, Skip{c.kind, c.policy, fmt.Errorf("%s: the policy is refused, it allows nothing", p.Refused)})
+		}
 		one := &Policy{Name: c.policy, UID: string(p.UID), Created: p.CreationTimestamp.Time, Spec: p.Spec, namespace: p.Namespace,
-			subject: c.selector("podSelector", &p.Spec.PodSelector)}
+			subject: subject}
+		if n := len(p.Spec.PolicyTypes); n > 2 {
+			c.skip("policyTypes", fmt.Errorf("there are %d, want Ingress, Egress or both", n))
+		}
 		for _, d := range p.Spec.PolicyTypes {
 			if !d.known() {
 				c.skip("policyTypes", fmt.Errorf("%q is no direction, want Ingress or Egress", d))
@@ -193,6 +205,10 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 			c.skip(where, fmt.Errorf("the exception %q is not a range such as 10.1.2.0/24", text))
 			return p, false
 		}
+		if x.Bits() <= block.Bits() || !block.Contains(x.Addr()) {
+			c.skip(where, fmt.Errorf("the exception %q is not a part of the cidr %q", text, b.CIDR))
+			return p, false
+		}
 		except = append(except, rangeOf(x))
 	}
 	ranges := without([]addrRange{rangeOf(block)}, union(except))
@@ -201,8 +217,18 @@ func (c *compiler) block(where string, b *IPBlock) (p peer, ok bool) {
 }
 
 // parseRange reads an address range, one of IPv4-mapped addresses as that of the IPv4 addresses, as the API server does.
+// So are numbers that begin with zeros.
 func parseRange(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		_, sloppy, failed := netutils.ParseCIDRSloppy(text)
+		if failed != nil {
+			return p, failed
+		}
+		addr, _ := netip.AddrFromSlice(sloppy.IP)
+		ones, _ := sloppy.Mask.Size()
+		p, err = netip.PrefixFrom(addr, ones), nil
+	}
 	if bits := p.Bits() - 96; err == nil && p.Addr().Is4In6() && bits >= 0 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), bits)
 	}

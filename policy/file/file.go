@@ -13,6 +13,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/manifest"
@@ -34,19 +36,24 @@ type Source struct {
 // New makes a Source. Report is told why the files cannot be read, and nil when they can be again.
 func New(path string, report func(error)) *Source { return &Source{path: path, report: report} }
 
-// Watch implements policy.Source. While the files cannot be read, what they said before holds.
+// Watch implements policy.Source. While the files cannot be read, what they said before holds. An object in them that cannot
+// be read stays as it was; one that is new keeps all from being read.
 func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 	var seen []byte
 	var last *policy.Snapshot
+	var unread error // objects in what was seen
 	failing := ""
 	for tick := time.NewTicker(interval); ; {
 		text, err := read(s.path)
 		if err == nil && (last == nil || !bytes.Equal(text, seen)) {
 			var now policy.Snapshot
-			if now, err = parse(text, s.Cluster); err == nil {
+			if now, unread, err = parse(text, s.Cluster, last); err == nil {
 				tell(last, &now, f)
 				seen, last = text, &now
 			}
+		}
+		if err == nil {
+			err = unread
 		}
 		switch {
 		case err != nil && err.Error() != failing:
@@ -69,7 +76,7 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 func Read(path string, cluster bool) (s policy.Snapshot, err error) {
 	text, err := read(path)
 	if err == nil {
-		s, err = parse(text, cluster)
+		s, _, err = parse(text, cluster, nil)
 	}
 	if err != nil {
 		err = fmt.Errorf("read network policies from %s: %w", path, err)
@@ -77,11 +84,55 @@ func Read(path string, cluster bool) (s policy.Snapshot, err error) {
 	return s, err
 }
 
-func parse(text []byte, cluster bool) (s policy.Snapshot, err error) {
-	if err = manifest.Read(bytes.NewReader(text), &s); err == nil && !cluster {
-		s.ClusterPolicies, s.Nodes = nil, nil
+// parse returns what the text says. Objects that cannot be read are in unread, and stay as they were in last; without one of
+// them there, nothing can be said.
+func parse(text []byte, cluster bool, last *policy.Snapshot) (s policy.Snapshot, unread, err error) {
+	var objects manifest.Unread
+	if err = manifest.Read(bytes.NewReader(text), &s); err != nil && !errors.As(err, &objects) {
+		return s, nil, err
 	}
-	return s, err
+	if !cluster {
+		s.ClusterPolicies, s.Nodes = nil, nil
+		objects = slices.DeleteFunc(objects, func(o manifest.Object) bool { return o.Kind == policy.ClusterKind || o.Kind == "Node" })
+	}
+	if len(objects) == 0 {
+		return s, nil, nil
+	}
+	for _, o := range objects {
+		if last == nil || !keep(o, last, &s) {
+			return s, nil, objects
+		}
+	}
+	return s, objects, nil
+}
+
+// keep adds an object as it was in the last snapshot, and reports whether it was there.
+func keep(o manifest.Object, last, now *policy.Snapshot) bool {
+	switch o.Kind {
+	case policy.ClusterKind:
+		return keepOne(&now.ClusterPolicies, last.ClusterPolicies, func(p policy.ClusterNetworkPolicy) bool { return p.Name == o.Name })
+	case "Node":
+		return keepOne(&now.Nodes, last.Nodes, func(n policy.Node) bool { return n.Name == o.Name })
+	case "Namespace":
+		set, ok := last.Namespaces[o.Name]
+		if ok && now.Namespaces == nil {
+			now.Namespaces = map[string]labels.Set{}
+		}
+		if ok {
+			now.Namespaces[o.Name] = set
+		}
+		return ok
+	}
+	return keepOne(&now.Pods, last.Pods, func(p *policy.Pod) bool { return p.Namespace == o.Namespace && p.Name == o.Name })
+}
+
+// keepOne adds the one of last that is meant.
+func keepOne[T any](now *[]T, last []T, meant func(T) bool) bool {
+	i := slices.IndexFunc(last, meant)
+	if i >= 0 {
+		*now = append(*now, last[i])
+	}
+	return i >= 0
 }
 
 // mostPolicies bounds what is read of a file of manifests, in bytes.

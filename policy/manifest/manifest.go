@@ -13,49 +13,96 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	kjson "sigs.k8s.io/json"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/twill-net/twill/policy"
 )
 
+// Unread are objects that cannot be read, all but NetworkPolicies. What they say is not in the snapshot.
+type Unread []Object
+
+// Object is one of them.
+type Object struct {
+	Kind, Namespace, Name string // what is of no namespace has "default"
+	Err                   error
+}
+
+func (u Unread) Error() string {
+	all := make([]string, len(u))
+	for i, o := range u {
+		name := o.Namespace + "/" + o.Name
+		if o.Kind == policy.ClusterKind || o.Kind == "Node" || o.Kind == "Namespace" {
+			name = o.Name
+		}
+		all[i] = fmt.Sprintf("%s %s: %v", o.Kind, name, o.Err)
+	}
+	return strings.Join(all, "; ")
+}
+
 // Read adds the objects of a YAML or JSON document to a snapshot: as in files for kubectl apply, or as kubectl get
-// prints them. A Deployment, or another object that makes pods, is one pod of its name. Other kinds are left out.
-// A policy with a field that it does not have is an error, with its name.
+// prints them. A Deployment, or another object that makes pods, is one pod of its name. Other kinds are left out, and so are
+// kinds of other projects' groups.
+//
+// A NetworkPolicy that an API server would have refused, as for a field that it does not have, allows nothing: it isolates the
+// pods that it selects, as far as that can be read, and its Refused says why. Other objects that cannot be read are an
+// Unread, after everything else was added.
 func Read(r io.Reader, s *policy.Snapshot) error {
+	in := reader{Snapshot: s}
 	for docs := utilyaml.NewYAMLReader(bufio.NewReader(r)); ; {
 		doc, err := docs.Read()
 		if errors.Is(err, io.EOF) {
-			return nil
+			break
 		}
 		if err != nil {
 			return err
 		}
-		text, err := yaml.YAMLToJSON(doc)
-		if err != nil {
-			return err
+		text, err := yaml.YAMLToJSONStrict(doc)
+		if in.twice = err; err != nil { // a field twice, or no YAML
+			if text, err = yaml.YAMLToJSON(doc); err != nil {
+				return err
+			}
 		}
-		if err := add(text, object{}, s); err != nil {
+		if err := in.add(text, object{}); err != nil {
 			return err
 		}
 	}
+	if len(in.unread) > 0 {
+		return in.unread
+	}
+	return nil
 }
 
-// object is any object of Kubernetes, as far as it matters here.
+// reader reads objects into a snapshot.
+type reader struct {
+	*policy.Snapshot
+
+	unread Unread
+	twice  error // the document has a field twice, of which only the last one is read
+}
+
+// object is what every object of Kubernetes has, and a list.
 type object struct {
 	APIVersion string
 	Kind       string
-	Metadata   struct {
-		Name, Namespace   string
+	Metadata   struct{ Name, Namespace string }
+	Items      []json.RawMessage
+}
+
+// details is the rest, as far as it matters for what is no policy.
+type details struct {
+	Metadata struct {
 		UID               string
 		CreationTimestamp time.Time
 		Labels            map[string]string
 	}
-	Items  []json.RawMessage
 	Spec   json.RawMessage
 	Status struct {
 		Phase     string
@@ -65,7 +112,7 @@ type object struct {
 }
 
 // add adds an object, or those of a list. In a list of one kind, as API servers print it, its items need not have theirs.
-func add(text []byte, list object, s *policy.Snapshot) error {
+func (in *reader) add(text []byte, list object) error {
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
 		return fmt.Errorf("%.40q is not an object of Kubernetes: want apiVersion, kind, metadata: %w", text, err)
@@ -76,84 +123,138 @@ func add(text []byte, list object, s *policy.Snapshot) error {
 	if o.Metadata.Namespace == "" {
 		o.Metadata.Namespace = "default"
 	}
-	switch o.Kind {
-	case "Namespace":
-		if s.Namespaces == nil {
-			s.Namespaces = map[string]labels.Set{}
+	switch {
+	case strings.EqualFold(o.Kind, policy.NetworkKind): // another spelling is no kind, and nothing that is left out
+		if !foreign(o.APIVersion) {
+			in.networkPolicy(o, text)
 		}
-		s.Namespaces[o.Metadata.Name] = o.Metadata.Labels
-	case "NetworkPolicy":
-		return o.networkPolicy(text, s)
-	case "ClusterNetworkPolicy":
-		return o.clusterPolicy(text, s)
-	case "Node":
-		o.node(s)
-	case "Pod":
-		return o.pod(o.Spec, o.Metadata.Labels, s)
-	case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job", "CronJob":
-		return o.workload(s)
+		return nil
+	case strings.EqualFold(o.Kind, policy.ClusterKind):
+		if !foreign(o.APIVersion) {
+			err := in.clusterPolicy(o, text)
+			o.Kind = policy.ClusterKind
+			in.note(o, err)
+		}
+		return nil
 	}
+	in.note(o, in.other(o, text))
 	for _, item := range o.Items {
-		if err := add(item, o, s); err != nil {
+		if err := in.add(item, o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// networkVersion is the version of NetworkPolicies that is read. Other groups have a kind of the same name.
-const networkGroup, networkVersion = "networking.k8s.io/", "networking.k8s.io/v1"
-
-func (o object) networkPolicy(text []byte, s *policy.Snapshot) error {
-	var p policy.NetworkPolicy
-	name := o.Metadata.Namespace + "/" + o.Metadata.Name
-	switch {
-	case o.APIVersion != "" && !strings.HasPrefix(o.APIVersion, networkGroup):
-		return nil
-	case o.APIVersion != "" && o.APIVersion != networkVersion:
-		return fmt.Errorf("NetworkPolicy %s: its apiVersion is %s, want %s", name, o.APIVersion, networkVersion)
+// note notes that an object cannot be read, if there is an error.
+func (in *reader) note(o object, err error) {
+	if err != nil {
+		in.unread = append(in.unread, Object{o.Kind, o.Metadata.Namespace, o.Metadata.Name, err})
 	}
-	strict, err := kjson.UnmarshalStrict(text, &p)
-	if err = errors.Join(append(strict, err)...); err != nil {
-		return fmt.Errorf("NetworkPolicy %s: %w", name, err)
-	}
-	p.Namespace = o.Metadata.Namespace
-	s.Policies = append(s.Policies, p)
-	return nil
 }
 
-// clusterVersion is the version of ClusterNetworkPolicies that is read. Other groups have a kind of the same name.
-const clusterGroup, clusterVersion = "policy.networking.k8s.io/", "policy.networking.k8s.io/v1alpha2"
+// foreign reports whether an apiVersion is of another project's group, which may have kinds of the same names. Kubernetes'
+// groups have no dot, or are under k8s.io. Without an apiVersion an object is Kubernetes'.
+func foreign(apiVersion string) bool {
+	group, _, ok := strings.Cut(apiVersion, "/")
+	return ok && strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io")
+}
 
-func (o object) clusterPolicy(text []byte, s *policy.Snapshot) error {
-	var p policy.ClusterNetworkPolicy
-	switch {
-	case o.APIVersion != "" && !strings.HasPrefix(o.APIVersion, clusterGroup):
+// The versions of policies that are read.
+const networkVersion, clusterVersion = "networking.k8s.io/v1", "policy.networking.k8s.io/v1alpha2"
+
+// networkPolicy adds a NetworkPolicy. Of one that is refused, what it selects and the directions are left.
+func (in *reader) networkPolicy(o object, text []byte) {
+	var p policy.NetworkPolicy
+	err := in.decode(o, text, policy.NetworkKind, networkVersion, &p)
+	p.Name, p.Namespace = o.Metadata.Name, o.Metadata.Namespace
+	if err == nil {
+		err = checkMeta(&p.ObjectMeta)
+	}
+	if err != nil {
+		p.Refuse(err.Error())
+	}
+	in.Policies = append(in.Policies, p)
+}
+
+// checkMeta returns the first reason for which an API server would refuse the metadata of an object of a namespace.
+func checkMeta(m *metav1.ObjectMeta) error {
+	wrong := validation.ValidateObjectMeta(m, true, validation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	if len(wrong) == 0 {
 		return nil
-	case o.APIVersion != "" && o.APIVersion != clusterVersion:
-		return fmt.Errorf("ClusterNetworkPolicy %s: its apiVersion is %s, want %s", o.Metadata.Name, o.APIVersion, clusterVersion)
 	}
-	strict, err := kjson.UnmarshalStrict(text, &p)
-	if err = errors.Join(append(strict, err)...); err != nil {
-		return fmt.Errorf("ClusterNetworkPolicy %s: %w", o.Metadata.Name, err)
+	return wrong[0]
+}
+
+// clusterPolicy adds a ClusterNetworkPolicy, if its text can be read, and whom it is about.
+func (in *reader) clusterPolicy(o object, text []byte) error {
+	var p policy.ClusterNetworkPolicy
+	err := in.decode(o, text, policy.ClusterKind, clusterVersion, &p)
+	if err == nil {
+		err = p.Spec.Check()
 	}
-	s.ClusterPolicies = append(s.ClusterPolicies, p)
-	return nil
+	if err == nil {
+		in.ClusterPolicies = append(in.ClusterPolicies, p)
+	}
+	return err
+}
+
+// decode reads a policy, and returns the first reason for which an API server would refuse its text.
+func (in *reader) decode(o object, text []byte, kind, version string, to any) error {
+	strict, err := kjson.UnmarshalStrict(text, to)
+	switch {
+	case in.twice != nil:
+		return in.twice
+	case o.Kind != kind:
+		return fmt.Errorf("its kind is %s, want %s", o.Kind, kind)
+	case o.APIVersion != "" && o.APIVersion != version:
+		return fmt.Errorf("its apiVersion is %s, want %s", o.APIVersion, version)
+	case err == nil && len(strict) > 0:
+		return strict[0]
+	}
+	return err
+}
+
+// other adds what is no policy.
+func (in *reader) other(o object, text []byte) error {
+	switch o.Kind {
+	case "Namespace", "Node", "Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job", "CronJob":
+	default:
+		return nil
+	}
+	var d details
+	if err := json.Unmarshal(text, &d); err != nil {
+		return err
+	}
+	switch o.Kind {
+	case "Namespace":
+		if in.Namespaces == nil {
+			in.Namespaces = map[string]labels.Set{}
+		}
+		in.Namespaces[o.Metadata.Name] = d.Metadata.Labels
+		return nil
+	case "Node":
+		in.node(o, d)
+		return nil
+	case "Pod":
+		return in.pod(o, d, d.Spec, d.Metadata.Labels)
+	}
+	return in.workload(o, d)
 }
 
 // node adds a node with those of its addresses that are no names.
-func (o object) node(s *policy.Snapshot) {
-	n := policy.Node{Name: o.Metadata.Name, Labels: o.Metadata.Labels}
-	for _, a := range o.Status.Addresses {
+func (in *reader) node(o object, d details) {
+	n := policy.Node{Name: o.Metadata.Name, Labels: d.Metadata.Labels}
+	for _, a := range d.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil {
 			n.Addrs = append(n.Addrs, addr.Unmap())
 		}
 	}
-	s.Nodes = append(s.Nodes, n)
+	in.Nodes = append(in.Nodes, n)
 }
 
 // workload adds the pod that an object makes, under the object's name.
-func (o object) workload(s *policy.Snapshot) error {
+func (in *reader) workload(o object, d details) error {
 	type template struct {
 		Metadata struct{ Labels map[string]string }
 		Spec     json.RawMessage
@@ -162,17 +263,17 @@ func (o object) workload(s *policy.Snapshot) error {
 		Template    template
 		JobTemplate struct{ Spec struct{ Template template } }
 	}
-	if err := json.Unmarshal(o.Spec, &spec); err != nil {
-		return fmt.Errorf("%s %s/%s: %w", o.Kind, o.Metadata.Namespace, o.Metadata.Name, err)
+	if err := json.Unmarshal(d.Spec, &spec); err != nil {
+		return err
 	}
 	if o.Kind == "CronJob" {
 		spec.Template = spec.JobTemplate.Spec.Template
 	}
-	return o.pod(spec.Template.Spec, spec.Template.Metadata.Labels, s)
+	return in.pod(o, d, spec.Template.Spec, spec.Template.Metadata.Labels)
 }
 
 // pod adds a pod.
-func (o object) pod(text json.RawMessage, podLabels labels.Set, s *policy.Snapshot) error {
+func (in *reader) pod(o object, d details, text json.RawMessage, podLabels labels.Set) error {
 	type container struct {
 		RestartPolicy string
 		Ports         []struct {
@@ -188,13 +289,13 @@ func (o object) pod(text json.RawMessage, podLabels labels.Set, s *policy.Snapsh
 	}
 	if len(text) > 0 {
 		if err := json.Unmarshal(text, &spec); err != nil {
-			return fmt.Errorf("%s %s/%s: %w", o.Kind, o.Metadata.Namespace, o.Metadata.Name, err)
+			return err
 		}
 	}
 	p := &policy.Pod{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: podLabels, HostNetwork: spec.HostNetwork,
-		UID: o.Metadata.UID, Created: o.Metadata.CreationTimestamp, Node: spec.NodeName}
-	p.Ended = o.Status.Phase == "Succeeded" || o.Status.Phase == "Failed"
-	for _, ip := range o.Status.PodIPs {
+		UID: d.Metadata.UID, Created: d.Metadata.CreationTimestamp, Node: spec.NodeName}
+	p.Ended = d.Status.Phase == "Succeeded" || d.Status.Phase == "Failed"
+	for _, ip := range d.Status.PodIPs {
 		p.Addrs = append(p.Addrs, ip.IP.Unmap())
 	}
 	sidecars := slices.DeleteFunc(spec.InitContainers, func(c container) bool { return c.RestartPolicy != "Always" })
@@ -206,6 +307,6 @@ func (o object) pod(text json.RawMessage, podLabels labels.Set, s *policy.Snapsh
 			p.Ports = append(p.Ports, policy.Port{Name: port.Name, Protocol: port.Protocol, Number: port.ContainerPort})
 		}
 	}
-	s.Pods = append(s.Pods, p)
+	in.Pods = append(in.Pods, p)
 	return nil
 }

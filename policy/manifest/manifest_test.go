@@ -1,7 +1,9 @@
 package manifest_test
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -70,19 +72,61 @@ func TestReadKinds(t *testing.T) {
 	}
 }
 
+// TestReadBad: what is no object is an error, and so are all objects that cannot be read but NetworkPolicies, each with its
+// name and after the others.
 func TestReadBad(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: [":            "did not find expected node content",
 		"- just\n- words": "is not an object of Kubernetes",
-		"{kind: NetworkPolicy, metadata: {name: p}, spec: {ingres: []}}":                                           `NetworkPolicy default/p: unknown field "spec.ingres"`,
-		"{kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {ingress: [{from: [{networks: [10.0.0.0/8]}]}]}}": `ClusterNetworkPolicy c: unknown field "spec.ingress[0].from[0].networks"`,
-		"{kind: ClusterNetworkPolicy, apiVersion: policy.networking.k8s.io/v1, metadata: {name: c}}":               "ClusterNetworkPolicy c: its apiVersion is policy.networking.k8s.io/v1, want policy.networking.k8s.io/v1alpha2",
-		"{kind: NetworkPolicy, apiVersion: networking.k8s.io/v2, metadata: {name: p}}":                             "NetworkPolicy default/p: its apiVersion is networking.k8s.io/v2, want networking.k8s.io/v1",
-		"{kind: Pod, metadata: {name: p}, spec: {containers: 5}}":                                                  "Pod default/p: ",
-		"{kind: Pod, metadata: {name: p}, spec: {containers: [{ports: [{containerPort: x}]}]}}":                    "Pod default/p: ",
+		"{kind: NetworkPolicy, metadata: {name: p, namespace: 5}}":                                                    "is not an object of Kubernetes",
+		"{kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {ingress: [{from: [{networks: [10.0.0.0/8]}]}]}}":    `ClusterNetworkPolicy c: unknown field "spec.ingress[0].from[0].networks"`,
+		"{kind: ClusterNetworkPolicy, apiVersion: policy.networking.k8s.io/v1, metadata: {name: c}}":                  "ClusterNetworkPolicy c: its apiVersion is policy.networking.k8s.io/v1, want policy.networking.k8s.io/v1alpha2",
+		"{kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {tier: admin, subject: {namespaces: {}}}}":           `ClusterNetworkPolicy c: there is no tier "admin"`,
+		"{kind: ClusterNetworkPolicy, metadata: {name: c}, spec: {tier: Admin, subject: {}}}":                         "ClusterNetworkPolicy c: subject: want either namespaces or pods",
+		"{kind: Pod, metadata: {name: p}, spec: {containers: 5}}":                                                     "Pod default/p: ",
+		"{kind: Pod, metadata: {name: p}, spec: {containers: [{ports: [{containerPort: x}]}]}}":                       "Pod default/p: ",
+		"{kind: Pod, metadata: {name: p}, status: {podIPs: [{ip: x}]}}":                                               "Pod default/p: ",
+		"{kind: Job, metadata: {name: p, namespace: q}, spec: 5}\n---\n{kind: Node, metadata: {name: n1, labels: 5}}": "; Node n1: ",
 	} {
-		if err := manifest.Read(strings.NewReader(text), &policy.Snapshot{}); err == nil || !strings.Contains(err.Error(), want) {
+		var s policy.Snapshot
+		err := manifest.Read(strings.NewReader(text+"\n---\n{kind: Namespace, metadata: {name: last}}\n"), &s)
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+		var unread manifest.Unread
+		if _, read := s.Namespaces["last"]; errors.As(err, &unread) != read {
+			t.Errorf("%s: the next object is read: %t, with %v", text, read, err)
+		}
+	}
+}
+
+// TestReadRefused: a NetworkPolicy that an API server would have refused allows nothing, where it is read at all.
+func TestReadRefused(t *testing.T) {
+	const spec = "spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], ingress: [{}]}"
+	for text, want := range map[string]string{
+		"kind: NetworkPolicy, metadata: {name: p}, " + strings.Replace(spec, "ingress", "ingres", 1):               `unknown field "spec.ingres"`,
+		"kind: NetworkPolicy, metadata: {name: p}, status: {}, Spec: {}, " + spec:                                  `unknown field "Spec"`,
+		"kind: NetworkPolicy, metadata: {name: p, labels: {release: 5}}, " + spec:                                  "json: cannot unmarshal number",
+		"kind: NetworkPolicy, metadata: {name: p, labels: {-: x}}, " + spec:                                        "metadata.labels: Invalid value",
+		"kind: NetworkPolicy, metadata: {name: P}, " + spec:                                                        "metadata.name: Invalid value",
+		"kind: NetworkPolicy, metadata: {}, " + spec:                                                               "metadata.name: Required value",
+		"kind: NetworkPolicy, metadata: {name: p}, metadata: {name: q}, " + spec:                                   "key \"metadata\" already set in map",
+		"kind: networkpolicy, metadata: {name: p}, " + spec:                                                        "its kind is networkpolicy, want NetworkPolicy",
+		"kind: NetworkPolicy, apiVersion: v1, metadata: {name: p}, " + spec:                                        "its apiVersion is v1, want networking.k8s.io/v1",
+		"kind: NetworkPolicy, apiVersion: extensions/v1beta1, metadata: {name: p}, " + spec:                        "its apiVersion is extensions/v1beta1, want networking.k8s.io/v1",
+		"kind: NetworkPolicy, apiVersion: networking.k8s.io/v2, metadata: {name: p}, " + spec:                      "its apiVersion is networking.k8s.io/v2, want networking.k8s.io/v1",
+		"kind: NetworkPolicy, metadata: {name: p}, " + strings.Replace(spec, "[{}]", "[{ports: [{port: {}}]}]", 1): "json: cannot unmarshal",
+	} {
+		var s policy.Snapshot
+		if err := manifest.Read(strings.NewReader("{"+text+"}"), &s); err != nil || len(s.Policies) != 1 || !strings.Contains(s.Policies[0].Refused, want) {
+			t.Errorf("%s: got %v and %+v, want it refused for %s", text, err, s.Policies, want)
+			continue
+		}
+		pod := &policy.Pod{Namespace: "default", Name: "a", Labels: map[string]string{"app": "web"}}
+		r, skips := policy.New(s)
+		f := policy.Flow{From: policy.Endpoint{Addr: netip.MustParseAddr("192.0.2.1")}, To: policy.Endpoint{Pod: pod}, Protocol: policy.TCP, Port: 80}
+		if v := r.Judge(f); v.Allowed() || len(v.Ingress.Isolating) != 1 || len(skips) != 1 {
+			t.Errorf("%s: got %+v and %v", text, v, skips)
 		}
 	}
 }

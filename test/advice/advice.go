@@ -58,7 +58,7 @@ type Patient struct {
 	Run func(ctx context.Context, place, command string) (string, error)
 	// Lost returns what does not work now, each by a name of its own. Nil: the caller looks itself.
 	Lost func(context.Context) []string
-	// Needs match commands that would take from the patient what it needs.
+	// Needs match offers, as Offer.String writes them, that would take from the patient what it needs.
 	Needs []*regexp.Regexp
 	// Rest is how long an agent may take to undo what was done, and is waited for; 0: there is no agent.
 	Rest time.Duration
@@ -122,7 +122,7 @@ func (p Patient) Follow(ctx context.Context) (c Course, err error) {
 // run runs one command.
 func (p Patient) run(ctx context.Context, o Offer) error {
 	for _, needed := range p.Needs {
-		if needed.MatchString(o.Command) {
+		if needed.MatchString(o.String()) {
 			return fmt.Errorf("%s is offered for %s: the node needs what it takes away", o, o.Finding)
 		}
 	}
@@ -207,7 +207,7 @@ func Needs(nodes ...*lab.Node) []*regexp.Regexp {
 		`nft (delete|flush) .*\bflannel-ipv`, `-[FX] (FLANNEL|TWILL)-`}
 	for _, n := range nodes {
 		for _, a := range n.Underlay() {
-			patterns = append(patterns, `(addr|address) del(ete)? `+regexp.QuoteMeta(a.String())+`(/| )`)
+			patterns = append(patterns, `^(`+regexp.QuoteMeta(n.Name)+`)?: .*\b(addr|address) del(ete)? `+regexp.QuoteMeta(a.String())+`(/| )`)
 		}
 	}
 	var list []*regexp.Regexp

@@ -55,7 +55,7 @@ func (g *guest) follow(pod *lab.Pod) {
 			g.Errorf("the doctor's commands %s took or gave more than they say: %s", course, line)
 		}
 	}
-	g.was = now
+	g.was, g.idleAtPeer = now, false // what the commands mend is not in the way any more
 }
 
 // isAbout reports whether a line of the picture is about a device of the commands, or a rule of a firewall where one is deleted.

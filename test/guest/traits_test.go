@@ -5,6 +5,7 @@ package guest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -114,6 +115,7 @@ func (g *guest) docker() string {
 	g.must(err)
 	g.run("ip link add docker0 type bridge", "ip link set docker0 up", fmt.Sprintf("ip addr add %s.33/%s dev docker0", base, bits))
 	if g.rand.IntN(3) == 0 {
+		g.idleAtPeer = base+".0/"+bits == peer
 		return base + ".33/" + bits + ", idle"
 	}
 	g.run(fmt.Sprintf("ip link add dock1 type veth peer name eth0 netns %s", pod.Host.Name), "ip link set dock1 master docker0 up",
@@ -178,6 +180,11 @@ func (g *guest) alias() string {
 	return "a device that is called twill"
 }
 
+// asks reports whether an address that has to answer is in a network.
+func (g *guest) asks(network netip.Prefix) bool {
+	return slices.ContainsFunc(g.probes, func(p probe) bool { return network.Contains(p.to) })
+}
+
 // later is what happens on the host while Twill is there: what it brings must live too.
 func (g *guest) later() {
 	if g.dhcp != nil && g.rand.IntN(2) == 0 {
@@ -189,6 +196,9 @@ func (g *guest) later() {
 		return
 	}
 	prefix := g.pick("172.18.0.1/16", "10.244.203.1/24", "10.244.2.99/24")
+	if g.asks(netip.MustParsePrefix(prefix)) {
+		prefix = "172.18.0.1/16" // the other one would take the host's own neighbours away, with and without Twill
+	}
 	g.Logf("later: a network %s", prefix)
 	g.run("ip link add late0 type bridge", "ip link add late1 type veth peer name late2", "ip link set late1 master late0 up",
 		"ip link set late2 up", "ip link set late0 up", "ip addr add "+prefix+" dev late0")

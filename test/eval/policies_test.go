@@ -272,7 +272,7 @@ func (p *policed) otherFaults(t *testing.T) {
 // unreadable: where the policies cannot be read, the chain and a command that explains it are named.
 func (p *policed) unreadable(t *testing.T) {
 	p.apply(t, denyIngress)
-	check(t, p.ApplyManifest("bad.yaml", []byte("{kind: NetworkPolicy, ingres: []}")))
+	check(t, p.ApplyManifest("bad.yaml", []byte("[]")))
 	s := p.survey(t)
 	check(t, p.DeleteManifest("bad.yaml"))
 	addr := p.pod("node1/pod1").Addrs[0].String()

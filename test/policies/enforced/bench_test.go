@@ -25,7 +25,8 @@ import (
 // within is a kernel's tables in a network namespace.
 type within struct {
 	host.Host
-	tables *filter.Filter
+	tables  *filter.Filter
+	applied chan time.Time // gets when a plan was carried out, if there is room; nil: nobody asks
 }
 
 func (w within) Observe(ctx context.Context, want netstate.State) (have netstate.State, err error) {
@@ -37,7 +38,12 @@ func (w within) Observe(ctx context.Context, want netstate.State) (have netstate
 }
 
 func (w within) Apply(ctx context.Context, p netstate.Plan) error {
-	return w.Do(func() error { return w.tables.Apply(ctx, p) })
+	err := w.Do(func() error { return w.tables.Apply(ctx, p) })
+	select {
+	case w.applied <- time.Now():
+	default:
+	}
+	return err
 }
 
 func (w within) Watch(ctx context.Context) (events <-chan struct{}, err error) {
@@ -85,7 +91,9 @@ type cluster struct {
 	*testing.B
 	*enforce.Enforcer
 	source source
+	kernel within
 	snap   policy.Snapshot
+	site   policy.Site
 }
 
 // newHost makes a host for the time of a test.
@@ -111,12 +119,11 @@ func start(b *testing.B, pods int) *cluster {
 	}); err != nil {
 		b.Fatal(err)
 	}
-	c := &cluster{B: b, source: make(source)}
-	var site policy.Site
-	c.snap, site = policytest.Large(pods)
-	c.Enforcer = enforce.New(enforce.Config{Node: site.Node, Bridge: site.Bridge, Source: c.source, Kernel: within{h, tables},
-		Ports: plugged(site.Ports), Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(prometheus.NewRegistry())})
-	_ = c.Protect(site.Subnets)
+	c := &cluster{B: b, source: make(source), kernel: within{h, tables, make(chan time.Time, 1)}}
+	c.snap, c.site = policytest.Large(pods)
+	c.Enforcer = enforce.New(enforce.Config{Node: c.site.Node, Bridge: c.site.Bridge, Source: c.source, Kernel: c.kernel,
+		Ports: plugged(c.site.Ports), Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(prometheus.NewRegistry())})
+	_ = c.Protect(c.site.Subnets)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- c.Enforcer.Run(ctx) }()

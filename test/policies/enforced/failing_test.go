@@ -36,7 +36,7 @@ func TestFailing(t *testing.T) {
 	defer tables.Close()
 	registry, from := prometheus.NewRegistry(), make(source)
 	snap, site := policytest.Square(10)
-	e := enforce.New(enforce.Config{Node: site.Node, Bridge: site.Bridge, Source: from, Kernel: within{h, tables},
+	e := enforce.New(enforce.Config{Node: site.Node, Bridge: site.Bridge, Source: from, Kernel: within{Host: h, tables: tables},
 		Ports: plugged(nil), Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(registry)})
 	_ = e.Protect([]netip.Prefix{site.Subnets[0]})
 	ctx, cancel := context.WithCancel(t.Context())

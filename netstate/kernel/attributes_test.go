@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/attributes"
 	"github.com/twill-net/twill/netstate/rtnl"
@@ -323,16 +324,19 @@ func TestStrayNeighbour(t *testing.T) {
 	k := fresh(t).Kernel.(*Kernel)
 	want := everyKind(t, k)
 	for _, state := range []string{"failed", "stale", "permanent"} {
-		if err := command("ip neigh replace 0.0.0.0 dev tun0 nud " + state); err != nil {
-			t.Fatal(err)
-		}
-		have, err := k.Observe(t.Context(), want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if plan := netstate.Diff(want, have); len(plan) != 1 || plan[0].Key().Kind != netstate.KindNeigh {
-			t.Errorf("%s: the plan is\n%s", state, plan)
-		}
+		testwait.Nil(t, state+" is found", func() error { // a packet of the kernel's own may put it back before it is
+			if err := command("ip neigh replace 0.0.0.0 dev tun0 nud " + state); err != nil {
+				return err
+			}
+			have, err := k.Observe(t.Context(), want)
+			if err != nil {
+				return err
+			}
+			if plan := netstate.Diff(want, have); len(plan) != 1 || plan[0].Key().Kind != netstate.KindNeigh {
+				return fmt.Errorf("the plan is %q", plan)
+			}
+			return nil
+		})
 		settle(t, k, want)
 	}
 }

@@ -3,6 +3,7 @@ package facts
 import (
 	"context"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -84,7 +85,8 @@ func (g *gathering) podPorts() []netstate.Port {
 	}
 	if s := g.Agent.Policies; s != nil {
 		for name, mark := range s.Unmarked {
-			if p, ok := netstate.ParsePort(name, mark); ok {
+			marked := slices.ContainsFunc(all, func(p netstate.Port) bool { return p.Name == name }) // since the agent was asked
+			if p, ok := netstate.ParsePort(name, mark); ok && !marked {
 				all = append(all, p)
 			}
 		}

@@ -172,7 +172,8 @@ func (e *Enforcer) apply(ctx context.Context, plan netstate.Plan, began time.Tim
 
 // restore goes on with the tables that an earlier agent left, if they protect the node's addresses: pods that are there stay
 // as they are, and new ones have no network until the source answers. After a boot there are no tables. Then no pod may
-// knows the policies. One that audits deletes tables that enforce at once.
+// start, as all would have new addresses, of which nobody knows the policies. One that audits deletes tables that enforce at
+// once.
 func (e *Enforcer) restore(ctx context.Context, site policy.Site) error {
 	early := time.Since(e.started) < patience
 	if e.restored || early && !site.Audit {

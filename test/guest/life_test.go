@@ -100,7 +100,7 @@ func (g *guest) live() string {
 	mended := wasIdle && !g.idleAtPeer
 	g.must(g.node.KillAgent())
 	g.check("without an agent")
-	if again := g.start(); again != end && !(mended && again == works) {
+	if again := g.start(); again != end && (!mended || again != works) {
 		g.Errorf("at first %s, after a restart %s", end, again)
 	}
 	g.check("after the restart")

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,15 @@ var golden = map[netstate.Family][][2]string{
 	netstate.IPv4: {
 		{"ct reply established accept", "ct direction reply ct state established accept"},
 		{"ct related accept", "ct state related accept"},
+		{"new jump other", "ct state new jump other"},
+		{"tcp without syn jump other", "tcp flags ! syn jump other"},
+		{"counter reset", "counter packets 0 bytes 0 reject with tcp reset"},
+		{"backwards saddr @addr daddr 10.0.0.0/8 return", "ip daddr @addr ip saddr 10.0.0.0/8 return"},
+		{"backwards saddr . daddr @self accept", "ip daddr . ip saddr @self accept"},
+		{"backwards daddr . proto . port @port accept", "ip saddr . meta l4proto . th sport @port accept"},
+		{"backwards tcp dport 80-90 return", "tcp sport 80-90 return"},
+		{"backwards udp dport @ports return", "udp sport @ports return"},
+		{"backwards saddr vmap @map", "ip daddr vmap @map"},
 		{"iifname cni0 oifname eth0 drop", `iifname "cni0" oifname "eth0" drop`},
 		{"saddr @addr daddr @range drop", "ip saddr @addr ip daddr @range drop"},
 		{"saddr . daddr @self accept", "ip saddr . ip daddr @self accept"},
@@ -43,6 +53,7 @@ var golden = map[netstate.Family][][2]string{
 		{"saddr . daddr @self accept", "ip6 saddr . ip6 daddr @self accept"},
 		{"daddr . proto . port @port accept", "ip6 daddr . meta l4proto . th dport @port accept"},
 		{"saddr fd00::/8 daddr fd00::/9 drop", "ip6 saddr fd00::/8 ip6 daddr fd00::/9 drop"},
+		{"backwards daddr . proto . port @port accept", "ip6 saddr . meta l4proto . th sport @port accept"},
 		{"saddr fe80::1/128 drop", "ip6 saddr fe80::1 drop"},
 		{"tcp dport @ports accept", "tcp dport @ports accept"},
 		{"log in-1", `limit rate 5/second burst 10 packets log prefix "in-1" group 116`},
@@ -121,7 +132,7 @@ func TestClauses(t *testing.T) {
 	for family, rules := range map[netstate.Family][][2]string{
 		netstate.IPv4: ip, netstate.IPv6: ip, netstate.Ethernet: golden[netstate.Ethernet],
 	} {
-		for _, c := range grammar[family] {
+		for _, c := range slices.Concat(slices.Collect(maps.Values(grammar[family]))...) {
 			if !slices.ContainsFunc(rules, func(g [2]string) bool {
 				return strings.Contains(" "+g[0]+" ", " "+c.words+" ")
 			}) {

@@ -2,7 +2,6 @@ package filter
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,24 +23,9 @@ type clause struct {
 	encode func(family netstate.Family, arg string) []expr.Any
 }
 
-// clauses are the grammar of the texts in netstate.Filter and netstate.Hook: one rule a line, which is some matches,
-// perhaps a counter, and one end. A packet has to fit all matches.
-//
-//	ct reply established      an answer in a connection
-//	ct related                of a connection that another one announced, or an ICMP error about one
-//	iifname NAME              came in through a device; oifname: goes out
-//	saddr @SET                its source address is in a set; daddr: its destination
-//	saddr PREFIX              or in a prefix
-//	saddr . daddr @SET        both addresses are in a set of pairs
-//	daddr . proto . port @SET its destination address, protocol and destination port are in a set
-//	proto N                   of a transport protocol
-//	tcp dport N, N-M, @SET    to a port, or to one of some; udp, sctp
-//	icmpv6 N, N-M             of an ICMPv6 type, or one of some
-//	log NAME                  an end that decides nothing, but tells netstate.LogGroup of some packets, with a name
-//	accept, drop, return      ends
-//	jump CHAIN, goto CHAIN    ends: another chain decides
-//	saddr vmap @MAP           an end where the map has the address: the map's verdict; daddr
-var clauses = []clause{
+// stateClauses say what conntrack knows of a packet, and where it comes in and goes out.
+var stateClauses = []clause{
+	{words: "new", encode: func(netstate.Family, string) []expr.Any { return ctState(expr.CtStateBitNEW) }},
 	{words: "ct reply established", encode: func(netstate.Family, string) []expr.Any {
 		reply := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, nfnl.Compare(expr.CmpOpEq, []byte{1})}
 		return append(reply, ctState(expr.CtStateBitESTABLISHED)...)
@@ -49,23 +33,9 @@ var clauses = []clause{
 	{words: "ct related", encode: func(netstate.Family, string) []expr.Any { return ctState(expr.CtStateBitRELATED) }},
 	{words: "iifname", arg: true, encode: device(expr.MetaKeyIIFNAME)},
 	{words: "oifname", arg: true, encode: device(expr.MetaKeyOIFNAME)},
-	{words: "saddr", arg: true, encode: address(nfnl.Source)},
-	{words: "daddr", arg: true, encode: address(nfnl.Destination)},
-	{words: "saddr . daddr", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
-		size := family.Bits() / 8
-		return lookup(arg, nfnl.LoadAddress(nfnl.Source, size, 1), nfnl.LoadAddress(nfnl.Destination, size, register(size)))
-	}},
-	{words: "daddr . proto . port", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
-		size := family.Bits() / 8
-		return lookup(arg, nfnl.LoadAddress(nfnl.Destination, size, 1),
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register(size)}, loadPort(register(size+4)))
-	}},
-	{words: "proto", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
-		n, err := strconv.ParseUint(arg, 10, 8)
-		if err != nil {
-			return nil
-		}
-		return protocol(byte(n))
+	{words: "tcp without syn", encode: func(netstate.Family, string) []expr.Any {
+		flags := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1}
+		return append(asSent.is(unix.IPPROTO_TCP), flags, nfnl.Mask([]byte{tcpSYN}), nfnl.Compare(expr.CmpOpEq, []byte{0}))
 	}},
 	{words: "icmpv6", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
 		least, most, ok := numbers(arg, 8)
@@ -73,12 +43,16 @@ var clauses = []clause{
 			return nil
 		}
 		kind := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 1}
-		return append(protocol(unix.IPPROTO_ICMPV6), between(kind, []byte{byte(least)}, []byte{byte(most)})...)
+		return append(asSent.is(unix.IPPROTO_ICMPV6), between(kind, []byte{byte(least)}, []byte{byte(most)})...)
 	}},
-	{words: "tcp dport", arg: true, encode: port(unix.IPPROTO_TCP)},
-	{words: "udp dport", arg: true, encode: port(unix.IPPROTO_UDP)},
-	{words: "sctp dport", arg: true, encode: port(unix.IPPROTO_SCTP)},
 }
+
+var reset = clause{words: "reset", end: true, encode: func(netstate.Family, string) []expr.Any {
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}
+}}
+
+// tcpSYN is the flag SYN in TCP's header.
+const tcpSYN = 2
 
 // ends are what rules of all families end with, and the counter before it.
 var ends = []clause{
@@ -91,27 +65,35 @@ var ends = []clause{
 	{words: "goto", arg: true, end: true, encode: verdict(expr.VerdictGoto)},
 }
 
-var mapEnds = []clause{
-	{words: "saddr vmap", arg: true, end: true, encode: verdictMap(nfnl.Source)},
-	{words: "daddr vmap", arg: true, end: true, encode: verdictMap(nfnl.Destination)},
+// grammar is what rules of each family consist of.
+var grammar = map[netstate.Family]map[string][]clause{
+	netstate.IPv4:     packetGrammar(),
+	netstate.IPv6:     packetGrammar(),
+	netstate.Ethernet: {"": slices.Concat(frameClauses, ends)},
 }
 
-// grammar is what rules of each family consist of.
-var grammar = map[netstate.Family][]clause{
-	netstate.IPv4:     slices.Concat(clauses, ends, mapEnds),
-	netstate.IPv6:     slices.Concat(clauses, ends, mapEnds),
-	netstate.Ethernet: slices.Concat(frameClauses, ends),
+// packetGrammar is that of packets, by the word for their view.
+func packetGrammar() map[string][]clause {
+	all := map[string][]clause{}
+	for word, v := range views {
+		all[word] = append(slices.Concat(stateClauses, v.clauses(), ends, v.mapEnds()), reset)
+	}
+	return all
 }
 
 // encode returns a rule as expressions.
 func encode(family netstate.Family, rule string) ([]expr.Any, error) {
 	var exprs []expr.Any
 	words, ended := strings.Fields(rule), false
+	known := grammar[family][""]
+	if len(words) > 0 && grammar[family][words[0]] != nil {
+		known, words = grammar[family][words[0]], words[1:]
+	}
 	for len(words) > 0 {
 		if ended {
 			return nil, fmt.Errorf("rule %q: it goes on with %q after its end", rule, words[0])
 		}
-		c, n, e := firstClause(family, words)
+		c, n, e := firstClause(known, family, words)
 		if n == 0 {
 			return nil, fmt.Errorf("rule %q: no clause begins with %q", rule, strings.Join(words, " "))
 		}
@@ -124,8 +106,8 @@ func encode(family netstate.Family, rule string) ([]expr.Any, error) {
 }
 
 // firstClause returns the clause with which words begin, how many of them it has, and its expressions.
-func firstClause(family netstate.Family, words []string) (clause, int, []expr.Any) {
-	for _, c := range grammar[family] {
+func firstClause(known []clause, family netstate.Family, words []string) (clause, int, []expr.Any) {
+	for _, c := range known {
 		n := strings.Count(c.words, " ") + 1
 		if len(words) < n || strings.Join(words[:n], " ") != c.words {
 			continue
@@ -169,20 +151,6 @@ func device(key expr.MetaKey) func(netstate.Family, string) []expr.Any {
 	}
 }
 
-// address matches an address by a set or a prefix.
-func address(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
-	return func(family netstate.Family, arg string) []expr.Any {
-		if e := lookup(arg, nfnl.LoadAddress(d, family.Bits()/8, 1)); e != nil {
-			return e
-		}
-		p, err := netip.ParsePrefix(arg)
-		if err != nil || netstate.FamilyOf(p.Addr()) != family || p != p.Masked() {
-			return nil
-		}
-		return nfnl.ComparePrefix(expr.CmpOpEq, d, p)
-	}
-}
-
 // lookup looks for what was loaded in the set of a name, "@NAME".
 func lookup(arg string, loads ...expr.Any) []expr.Any {
 	name, ok := strings.CutPrefix(arg, "@")
@@ -190,40 +158,6 @@ func lookup(arg string, loads ...expr.Any) []expr.Any {
 		return nil
 	}
 	return append(loads, &expr.Lookup{SourceRegister: 1, SetName: name})
-}
-
-func verdictMap(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
-	return func(family netstate.Family, arg string) []expr.Any {
-		e := lookup(arg, nfnl.LoadAddress(d, family.Bits()/8, 1))
-		if e != nil {
-			e[1].(*expr.Lookup).IsDestRegSet = true // register 0 is the verdict's
-		}
-		return e
-	}
-}
-
-func protocol(n byte) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, nfnl.Compare(expr.CmpOpEq, []byte{n})}
-}
-
-// loadPort loads the destination port: the second half of the first word of the transport header.
-func loadPort(register uint32) *expr.Payload {
-	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
-}
-
-// port matches a destination port "N", or some: "N-M", or a set of them.
-func port(proto byte) func(netstate.Family, string) []expr.Any {
-	return func(_ netstate.Family, arg string) []expr.Any {
-		if e := lookup(arg, loadPort(1)); e != nil {
-			return append(protocol(proto), e...)
-		}
-		least, most, ok := numbers(arg, 16)
-		if !ok {
-			return nil
-		}
-		return append(protocol(proto), between(loadPort(1), binaryutil.BigEndian.PutUint16(uint16(least)),
-			binaryutil.BigEndian.PutUint16(uint16(most)))...)
-	}
 }
 
 // numbers reads "N" or "N-M".

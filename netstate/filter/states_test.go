@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
@@ -73,6 +74,9 @@ func (g *generator) rules() string {
 		for range g.IntN(3) {
 			words = append(words, g.match())
 		}
+		if g.family != netstate.Ethernet {
+			words = slices.Insert(words, 0, pick(g, [][]string{nil, {"backwards"}}...)...)
+		}
 		if g.IntN(3) == 0 {
 			words = append(words, "counter")
 		}
@@ -92,7 +96,7 @@ func (g *generator) match() string {
 	}
 	switch g.IntN(12) {
 	case 0:
-		return pick(g, "ct reply established", "ct related")
+		return pick(g, "ct reply established", "ct related", "new", "tcp without syn")
 	case 1:
 		return pick(g, "iifname cni0", "oifname eth0")
 	case 2:
@@ -121,6 +125,9 @@ func (g *generator) end() string {
 		return pick(g, "jump ", "goto ") + pick(g, g.chains...)
 	case g.maps && g.family != netstate.Ethernet && g.IntN(3) == 0:
 		return pick(g, "saddr", "daddr") + " vmap @" + pick(g, g.sets[netstate.Verdicts]...)
+	}
+	if g.family != netstate.Ethernet && g.IntN(6) == 0 {
+		return "reset"
 	}
 	return pick(g, "accept", "drop", "return", "log in-1", "log "+strings.Repeat("x", logPrefix-1))
 }

@@ -125,8 +125,13 @@ func IsPrefix(want []expr.Any, exprs []Expr) int {
 
 // encodeExpr returns e as the kernel would, but for flags and the order of attributes.
 func encodeExpr(e expr.Any) (Expr, error) {
-	if l, ok := e.(*expr.Lookup); ok {
-		return encodeLookup(l)
+	switch e := e.(type) {
+	case *expr.Lookup: // only the transaction that makes the set knows its number
+		return encodeWithout("lookup", e, unix.NFTA_LOOKUP_SET_ID)
+	case *expr.Reject:
+		if e.Type == unix.NFT_REJECT_TCP_RST { // which has no code
+			return encodeWithout("reject", e, unix.NFTA_REJECT_ICMP_CODE)
+		}
 	}
 	data, err := expr.Marshal(unix.NFPROTO_IPV4, e)
 	if err != nil {
@@ -135,9 +140,9 @@ func encodeExpr(e expr.Any) (Expr, error) {
 	return parseExpr(data)
 }
 
-// encodeLookup leaves out the set's number, which only the transaction that makes the set knows.
-func encodeLookup(l *expr.Lookup) (Expr, error) {
-	data, err := expr.MarshalExprData(unix.NFPROTO_IPV4, l)
+// encodeWithout leaves out an attribute.
+func encodeWithout(name string, e expr.Any, attribute uint16) (Expr, error) {
+	data, err := expr.MarshalExprData(unix.NFPROTO_IPV4, e)
 	if err != nil {
 		return Expr{}, err
 	}
@@ -145,9 +150,9 @@ func encodeLookup(l *expr.Lookup) (Expr, error) {
 	if err != nil {
 		return Expr{}, err
 	}
-	isNumber := func(a netlink.Attribute) bool { return a.Type == unix.NFTA_LOOKUP_SET_ID }
-	data, err = netlink.MarshalAttributes(slices.DeleteFunc(list, isNumber))
-	return Expr{"lookup", data}, err
+	isIt := func(a netlink.Attribute) bool { return a.Type == attribute }
+	data, err = netlink.MarshalAttributes(slices.DeleteFunc(list, isIt))
+	return Expr{name, data}, err
 }
 
 func (e Expr) equal(want Expr) bool {

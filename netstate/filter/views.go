@@ -1,0 +1,157 @@
+package filter
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
+)
+
+// view is what rules take for the ends of a packet: where a rule looks up the addresses, the protocol and the port that it is
+// about. The first word of a rule says which one it has.
+//
+// The grammar of the texts in netstate.Filter and netstate.Hook: one rule a line, which is perhaps the word for a view, some
+// matches, perhaps a counter, and one end. A packet has to fit all matches.
+//
+//	backwards                 the rule is about the packet as if it went the other way
+//
+//	new                       no answer has been seen yet in the packet's connection
+//	ct reply established      an answer in a connection
+//	ct related                of a connection that another one announced, or an ICMP error about one
+//	iifname NAME              came in through a device; oifname: goes out
+//	saddr @SET                its source address is in a set; daddr: its destination
+//	saddr PREFIX              or in a prefix
+//	saddr . daddr @SET        both addresses are in a set of pairs
+//	daddr . proto . port @SET its destination address, protocol and destination port are in a set
+//	proto N                   of a transport protocol
+//	tcp dport N, N-M, @SET    to a port, or to one of some; udp, sctp
+//	tcp without syn           of TCP, and not the first of a connection
+//	icmpv6 N, N-M             of an ICMPv6 type, or one of some
+//	log NAME                  an end that decides nothing, but tells netstate.LogGroup of some packets, with a name
+//	accept, drop, return      ends
+//	reset                     an end that drops, and answers TCP with a reset
+//	jump CHAIN, goto CHAIN    ends: another chain decides
+//	saddr vmap @MAP           an end where the map has the address: the map's verdict; daddr
+type view struct {
+	address  func(d nfnl.Direction, size int, register uint32) expr.Any
+	protocol func(register uint32) expr.Any
+	port     func(register uint32) expr.Any // the destination's
+	prefix   func(d nfnl.Direction, p netip.Prefix) []expr.Any
+}
+
+// views are all views by their words. Without one it is the packet's header. In the forward hook that has the addresses of the
+// connection, in the order of the packet's direction: DNAT comes before, and SNAT behind.
+var views = map[string]view{"": asSent, "backwards": backwards}
+
+var asSent = view{
+	address:  func(d nfnl.Direction, size int, r uint32) expr.Any { return nfnl.LoadAddress(d, size, r) },
+	protocol: func(r uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r} },
+	port:     func(r uint32) expr.Any { return headerPort(2, r) },
+	prefix: func(d nfnl.Direction, p netip.Prefix) []expr.Any {
+		return nfnl.ComparePrefix(expr.CmpOpEq, d, p)
+	},
+}
+
+var backwards = view{
+	address:  func(d nfnl.Direction, size int, r uint32) expr.Any { return nfnl.LoadAddress(opposite(d), size, r) },
+	protocol: asSent.protocol,
+	port:     func(r uint32) expr.Any { return headerPort(0, r) },
+	prefix: func(d nfnl.Direction, p netip.Prefix) []expr.Any {
+		return nfnl.ComparePrefix(expr.CmpOpEq, opposite(d), p)
+	},
+}
+
+func opposite(d nfnl.Direction) nfnl.Direction {
+	if d == nfnl.Source {
+		return nfnl.Destination
+	}
+	return nfnl.Source
+}
+
+// headerPort loads a port: half of the first word of the transport header.
+func headerPort(offset, register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
+}
+
+// clauses are the matches that depend on the view.
+func (v view) clauses() []clause {
+	return []clause{
+		{words: "saddr", arg: true, encode: v.match(nfnl.Source)},
+		{words: "daddr", arg: true, encode: v.match(nfnl.Destination)},
+		{words: "saddr . daddr", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+			size := family.Bits() / 8
+			return lookup(arg, v.address(nfnl.Source, size, 1), v.address(nfnl.Destination, size, register(size)))
+		}},
+		{words: "daddr . proto . port", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+			size := family.Bits() / 8
+			return lookup(arg, v.address(nfnl.Destination, size, 1), v.protocol(register(size)), v.port(register(size+4)))
+		}},
+		{words: "proto", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
+			n, err := strconv.ParseUint(arg, 10, 8)
+			if err != nil {
+				return nil
+			}
+			return v.is(byte(n))
+		}},
+		{words: "tcp dport", arg: true, encode: v.ports(unix.IPPROTO_TCP)},
+		{words: "udp dport", arg: true, encode: v.ports(unix.IPPROTO_UDP)},
+		{words: "sctp dport", arg: true, encode: v.ports(unix.IPPROTO_SCTP)},
+	}
+}
+
+// mapEnds are the ends that do.
+func (v view) mapEnds() []clause {
+	return []clause{
+		{words: "saddr vmap", arg: true, end: true, encode: v.verdictMap(nfnl.Source)},
+		{words: "daddr vmap", arg: true, end: true, encode: v.verdictMap(nfnl.Destination)},
+	}
+}
+
+// match matches an address by a set or a prefix.
+func (v view) match(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
+	return func(family netstate.Family, arg string) []expr.Any {
+		if e := lookup(arg, v.address(d, family.Bits()/8, 1)); e != nil {
+			return e
+		}
+		p, err := netip.ParsePrefix(arg)
+		if err != nil || netstate.FamilyOf(p.Addr()) != family || p != p.Masked() {
+			return nil
+		}
+		return v.prefix(d, p)
+	}
+}
+
+func (v view) verdictMap(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
+	return func(family netstate.Family, arg string) []expr.Any {
+		e := lookup(arg, v.address(d, family.Bits()/8, 1))
+		if e != nil {
+			e[1].(*expr.Lookup).IsDestRegSet = true // register 0 is the verdict's
+		}
+		return e
+	}
+}
+
+// is matches a transport protocol.
+func (v view) is(protocol byte) []expr.Any {
+	return []expr.Any{v.protocol(1), nfnl.Compare(expr.CmpOpEq, []byte{protocol})}
+}
+
+// ports matches a destination port "N", or some: "N-M", or a set of them.
+func (v view) ports(proto byte) func(netstate.Family, string) []expr.Any {
+	return func(_ netstate.Family, arg string) []expr.Any {
+		if e := lookup(arg, v.port(1)); e != nil {
+			return append(v.is(proto), e...)
+		}
+		least, most, ok := numbers(arg, 16)
+		if !ok {
+			return nil
+		}
+		return append(v.is(proto), between(v.port(1), binaryutil.BigEndian.PutUint16(uint16(least)),
+			binaryutil.BigEndian.PutUint16(uint16(most)))...)
+	}
+}

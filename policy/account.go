@@ -175,7 +175,7 @@ func (a *account) classes(p *Policy, l *ledger) (all map[side][]class, rules int
 				lines = a.lines(at, p.rules(at.direction), sets)
 			}
 			if with.rules = c.rules + lines; c.rules == 0 {
-				with.rules += 2 // a pod's own packets, and the drop at the end
+				with.rules += copies*2 + 1 // a pod's own packets, and the drop at the end, before which the twin resets
 			}
 			if rules += with.rules; len(without.pods) > 0 {
 				without.rules = c.rules
@@ -192,7 +192,7 @@ func (a *account) classes(p *Policy, l *ledger) (all map[side][]class, rules int
 	return all, rules, sets
 }
 
-// lines returns how many rules a chain has for those of a policy, and adds the sets that they look into.
+// lines returns how many rules a chain and its twin have for those of a policy, and adds the sets that they look into.
 func (a *account) lines(at side, rules []rule, sets map[setName]contents) int {
 	w := newChainWriter(at.family, at.direction)
 	lines := map[string]bool{}
@@ -213,7 +213,7 @@ func (a *account) lines(at side, rules []rule, sets map[setName]contents) int {
 	for name, spans := range w.spans {
 		sets[setName{at.family, name}] = contents{fixed: len(spans)}
 	}
-	return len(lines)
+	return copies * len(lines)
 }
 
 // contents are what a set has: elements that are always there, or pods.
@@ -326,11 +326,13 @@ func (a *account) clusterCost(p *ClusterPolicy) (cost int, known bool) {
 				}
 			}
 			if n > 0 {
-				all := make([]rule, len(rules))
-				for i, r := range rules {
-					all[i] = r.rule
+				var all, denies []rule
+				for _, r := range rules {
+					if all = append(all, r.rule); r.action == Deny {
+						denies = append(denies, r.rule) // the twin has a rule more, which resets
+					}
 				}
-				cost += n * a.lines(at, all, sets)
+				cost += n * (a.lines(at, all, sets) + a.lines(at, denies, sets)/copies)
 			}
 		}
 	}

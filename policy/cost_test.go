@@ -101,7 +101,7 @@ func cost(t *testing.T, site policy.Site, s policy.Snapshot) (rules, elements fl
 	for _, o := range table.State() {
 		switch o := o.(type) {
 		case netstate.Element:
-			if strings.Contains(o.Set, "-") { // those of policies: pods-, block-, ports- and port-
+			if strings.Contains(o.Set, "-") && o.Verdict == "" { // those of policies: pods-, block-, ports- and port-
 				sets[netstate.FamilyOf(o.Prefix.Addr())]++
 			}
 		case netstate.Filter:

@@ -15,6 +15,8 @@ const (
 	egressName  = "egress"
 	ingressName = "ingress"
 	selfSet     = "self"
+	// backwardsChain goes through both directions' chains that judge a packet as if it went the other way.
+	backwardsChain = "backwards"
 )
 
 // Site is the node whose pods are protected.
@@ -38,8 +40,8 @@ type Site struct {
 // A packet passes the node's forward hook, and in it the chain of the pod that sends it and that of the pod that it goes
 // to, whichever are on this node. A map finds the chain by the address; a chain is made for each distinct set of policies,
 // and shared by all pods that they select. It may go to another one, after the Admin tier of ClusterNetworkPolicies.
-// Replies pass, but each packet of a connection's original direction is judged: a policy that gets tighter ends open
-// connections.
+// Each packet of a connection is judged, replies by the chains' twins: a policy that gets tighter stops open connections in both
+// directions. In the forward hook packets have the connection's own addresses, behind DNAT and before SNAT.
 //
 // What a pod sends to its own node meets another hook. NetworkPolicies always allow it, so only ClusterNetworkPolicies are
 // asked there. The node always reaches its pods.
@@ -96,6 +98,7 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	if site.Audit {
 		passDrops(t.state)
 	}
+	t.addTwins(t.state)
 	for name := range t.ports.addrs {
 		t.state.Add(t.portElements(name)...)
 	}
@@ -179,16 +182,20 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 			all[netstate.Filter{Family: family, Name: nodeName}.Key()] = Chain{Family: family, Direction: Egress}
 		}
 		for _, d := range directions {
-			all[netstate.Filter{Family: family, Name: strings.ToLower(string(d))}.Key()] = Chain{Family: family, Direction: d}
+			for _, name := range []string{strings.ToLower(string(d)), strings.ToLower(string(d)) + backwards} {
+				all[netstate.Filter{Family: family, Name: name}.Key()] = Chain{Family: family, Direction: d}
+			}
 		}
 	}
 	all[netstate.Filter{Family: netstate.Ethernet, Name: framesChain}.Key()] = Chain{Family: netstate.Ethernet, Direction: Egress}
 	policies := map[netstate.Key][]string{}
 	for _, c := range t.chains {
 		for name, p := range c.parts {
-			key := netstate.Filter{Family: c.family, Name: name}.Key()
-			policies[key] = append(policies[key], p.policies...)
-			all[key] = Chain{Family: c.family, Direction: c.direction}
+			for _, name := range []string{name, name + backwards} {
+				key := netstate.Filter{Family: c.family, Name: name}.Key()
+				policies[key] = append(policies[key], p.policies...)
+				all[key] = Chain{Family: c.family, Direction: c.direction}
+			}
 		}
 	}
 	for key, names := range policies {
@@ -277,13 +284,18 @@ func (t *Table) frame(family netstate.Family) []netstate.Object {
 	if len(t.chains) > 0 {
 		ingress += "\n" + t.bridged() + "counter drop"
 	}
-	return append(t.nodeFrame(family),
+	all := append(t.nodeFrame(family),
 		netstate.Set{Family: family, Name: egressName, Type: netstate.Verdicts},
 		netstate.Set{Family: family, Name: ingressName, Type: netstate.Verdicts},
-		netstate.Set{Family: family, Name: selfSet, Type: netstate.Selves},
 		netstate.Filter{Family: family, Name: egressName, Rules: t.mapped(family, egressName, "saddr")},
 		netstate.Filter{Family: family, Name: ingressName, Rules: ingress},
+		netstate.Set{Family: family, Name: selfSet, Type: netstate.Selves},
 		netstate.Hook{Family: family, Rules: strings.Join(t.hook(family), "\n")})
+	if !t.site.Audit {
+		all = append(all, netstate.Filter{Family: family, Name: backwardsChain,
+			Rules: "jump " + egressName + backwards + "\njump " + ingressName + backwards})
+	}
+	return all
 }
 
 // mapped returns the rules that look an address up in a map, and drop the node's pods' that are not there.
@@ -300,11 +312,11 @@ func (t *Table) mapped(family netstate.Family, name, field string) string {
 // bridged is the condition of a packet from one of the bridge's pods to another.
 func (t *Table) bridged() string { return fmt.Sprintf("iifname %s oifname %[1]s ", t.site.Bridge) }
 
-// hook returns the rules that every forwarded packet meets. Replies and errors pass, and what IPv6 finds its neighbours
-// with. While a pod is isolated, nothing else passes between pods of the bridge whose addresses are no pod's: link-local
-// ones, multicast and broadcast, or others that a pod gave itself, would go around rules about pods' addresses.
+// hook returns the rules that every forwarded packet meets. Errors pass, and what IPv6 finds its neighbours with. While a pod
+// is isolated, nothing else passes between pods of the bridge whose addresses are no pod's: link-local ones, multicast and
+// broadcast, or others that a pod gave itself, would go around rules about pods' addresses.
 func (t *Table) hook(family netstate.Family) []string {
-	rules := []string{"ct reply established accept", "ct related accept"}
+	rules := []string{"ct related accept"}
 	bridged := t.bridged()
 	drop := func(conditions ...string) {
 		for _, c := range conditions {
@@ -324,7 +336,11 @@ func (t *Table) hook(family netstate.Family) []string {
 			}
 		}
 	}
-	return append(rules, "jump "+egressName, "goto "+ingressName)
+	if t.site.Audit { // each packet is counted once, and nothing is reset
+		return append(rules, "ct reply established accept", "jump "+egressName, "goto "+ingressName)
+	}
+	return append(rules, "ct reply established jump "+backwardsChain, "ct reply established accept",
+		"new tcp without syn jump "+backwardsChain, "jump "+egressName, "goto "+ingressName)
 }
 
 // broadcast returns the last address of an IPv4 subnet.

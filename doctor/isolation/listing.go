@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/policy"
 )
 
 // Listed returns the chains of policies in what "nft -n -s -t list table" prints, in netstate's grammar of rules. A line
@@ -24,7 +25,7 @@ func Listed(family netstate.Family, listing string) (chains []netstate.Filter) {
 		case word == "chain":
 			name, lines = strings.TrimSuffix(rest, " {"), nil
 		case line == "}":
-			if isPolicies(name) {
+			if policy.IsChain(name) {
 				chains = append(chains, netstate.Filter{Family: family, Name: name, Rules: strings.Join(lines, "\n")})
 			}
 			name = ""
@@ -33,11 +34,6 @@ func Listed(family netstate.Family, listing string) (chains []netstate.Filter) {
 		}
 	}
 	return chains
-}
-
-// isPolicies reports whether a chain is one that is made of policies.
-func isPolicies(chain string) bool {
-	return strings.HasPrefix(chain, "in-") || strings.HasPrefix(chain, "eg-")
 }
 
 // fields are nft's names of what netstate's grammar calls otherwise. The family of an address goes without saying.

@@ -36,13 +36,16 @@ func (f *Filter) Denied() (dropped, passed map[netstate.Key]uint64, err error) {
 	return dropped, passed, r.Err
 }
 
-// counted returns the packets that a rule has counted, and whether it drops them.
+// counted returns the packets that a rule has counted, and whether it drops or resets them.
 func counted(rule nfnl.Rule) (packets uint64, drops bool) {
 	for _, e := range rule.Exprs {
 		if attrs, err := nfnl.ParseAttributes(e.Data); err == nil && e.Name == "counter" && len(attrs[unix.NFTA_COUNTER_PACKETS]) == 8 {
 			packets = binary.BigEndian.Uint64(attrs[unix.NFTA_COUNTER_PACKETS])
 		}
 	}
-	last := len(rule.Exprs) - 1
-	return packets, last >= 0 && nfnl.IsPrefix([]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}, rule.Exprs[last:]) > 0
+	last := max(len(rule.Exprs)-1, 0)
+	for _, end := range [][]expr.Any{verdict(expr.VerdictDrop)(0, ""), reset.encode(0, "")} {
+		drops = drops || nfnl.IsPrefix(end, rule.Exprs[last:]) > 0
+	}
+	return packets, drops
 }

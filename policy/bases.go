@@ -8,8 +8,15 @@ import (
 
 // Bases returns what every table of a node has, whatever the policies say: with an isolated pod of the node's and with
 // policies that isolate none, each with ClusterNetworkPolicies about what pods send and without; and without policies.
-// Those with more come first.
+// Those with more come first. At the end are the same with the site's Doubt.
 func Bases(site Site) (all []netstate.State) {
+	for _, site.Doubt = range []bool{false, true} {
+		all = append(all, bases(site)...)
+	}
+	return all
+}
+
+func bases(site Site) (all []netstate.State) {
 	pod := &Pod{Namespace: "any", Name: "any", Node: site.Node}
 	for _, s := range site.Subnets {
 		pod.Addrs = append(pod.Addrs, s.Addr())

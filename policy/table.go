@@ -32,6 +32,9 @@ type Site struct {
 	Log      bool            // what policies drop is logged, with its chain's name
 	Audit    bool            // what policies would drop is counted, and passes
 	Budget   *Budget         // what policies may cost; nil: no matter what
+	// Doubt is set while UDP packets may be answers to what was sent before there were rules: those that begin an entry of
+	// conntrack pass only if policies let them in both directions.
+	Doubt bool
 }
 
 // Desired returns the tables that enforce the policies of a snapshot on a node: one for each family, and one for frames,
@@ -150,6 +153,22 @@ func passDrops(state netstate.State) {
 	}
 }
 
+// Doubt sets or unsets the site's Doubt, and returns the plan from the state before to the state after.
+func (t *Table) Doubt(on bool) (plan netstate.Plan) {
+	if t.site.Doubt = on; t.site.Audit {
+		return nil
+	}
+	for _, family := range netstate.Families {
+		was := t.state[netstate.Hook{Family: family}.Key()]
+		want := netstate.Hook{Family: family, Rules: strings.Join(t.hook(family), "\n")}
+		if was != netstate.Object(want) {
+			t.state.Add(want)
+			plan = append(plan, netstate.Change{Was: was, Want: want})
+		}
+	}
+	return plan
+}
+
 // State returns what is wanted now. It is the table's own: read it before the next Follow, and write nothing to it.
 func (t *Table) State() netstate.State { return t.state }
 
@@ -182,7 +201,7 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 			all[netstate.Filter{Family: family, Name: nodeName}.Key()] = Chain{Family: family, Direction: Egress}
 		}
 		for _, d := range directions {
-			for _, name := range []string{strings.ToLower(string(d)), strings.ToLower(string(d)) + backwards} {
+			for _, name := range t.copies(strings.ToLower(string(d))) {
 				all[netstate.Filter{Family: family, Name: name}.Key()] = Chain{Family: family, Direction: d}
 			}
 		}
@@ -191,7 +210,7 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 	policies := map[netstate.Key][]string{}
 	for _, c := range t.chains {
 		for name, p := range c.parts {
-			for _, name := range []string{name, name + backwards} {
+			for _, name := range t.copies(name) {
 				key := netstate.Filter{Family: c.family, Name: name}.Key()
 				policies[key] = append(policies[key], p.policies...)
 				all[key] = Chain{Family: c.family, Direction: c.direction}
@@ -339,8 +358,12 @@ func (t *Table) hook(family netstate.Family) []string {
 	if t.site.Audit { // each packet is counted once, and nothing is reset
 		return append(rules, "ct reply established accept", "jump "+egressName, "goto "+ingressName)
 	}
-	return append(rules, "ct reply established jump "+backwardsChain, "ct reply established accept",
-		"new tcp without syn jump "+backwardsChain, "jump "+egressName, "goto "+ingressName)
+	rules = append(rules, "ct reply established jump "+backwardsChain, "ct reply established accept",
+		"new tcp without syn jump "+backwardsChain)
+	if t.site.Doubt {
+		rules = append(rules, "new proto 17 jump "+backwardsChain)
+	}
+	return append(rules, "jump "+egressName, "goto "+ingressName)
 }
 
 // broadcast returns the last address of an IPv4 subnet.

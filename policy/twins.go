@@ -32,6 +32,14 @@ func (t *Table) addTwins(state netstate.State) {
 	}
 }
 
+// copies returns the names of a chain and of its twin, if it has one.
+func (t *Table) copies(chain string) []string {
+	if t.site.Audit {
+		return []string{chain}
+	}
+	return []string{chain, chain + backwards}
+}
+
 // Twins returns the twins of chains, of the maps that lead to these, and of the maps' elements. Other objects have none.
 func Twins(objects iter.Seq[netstate.Object]) (all []netstate.Object) {
 	for o := range objects {

@@ -142,22 +142,26 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return fmt.Errorf("--network-policy: %w", err)
 	}
 	announced, denials := announce.NewSource(source, p.config.Node), openDenials(o, p.config.Log)
-	connections, closeConnections, err := openConnections(p)
+	tracked, err := conntrack.Open(netstate.DeniedMark)
 	if err != nil {
 		tables.Close()
 		ports.Close()
-		return fmt.Errorf("--network-policy beside the fast path: %w", err)
+		return fmt.Errorf("--network-policy: %w", err)
+	}
+	var connections enforce.Connections
+	if p.config.Shortcuts.On { // packets of open ones may take the fast path
+		connections = tracked
 	}
 	counters, err := filter.New() // of its own: metrics are asked for at any time
 	if err != nil {
 		tables.Close()
 		ports.Close()
-		closeConnections()
+		tracked.Close()
 		return fmt.Errorf("--network-policy: %w", err)
 	}
 	e := enforce.New(enforce.Config{Node: p.config.Node, Bridge: o.bridge, Source: announced, Kernel: tables, Ports: ports,
-		Connections: connections, Networks: networks(p.config.Network), Log: p.config.Log, Metrics: enforce.NewMetrics(p.metrics),
-		Counters: counters, Logs: denials != nil, Audit: o.policy.mode == policiesAudit, Event: events(p.config.Store),
+		Connections: connections, Forget: tracked.Forget, Networks: networks(p.config.Network), Log: p.config.Log,
+		Metrics: enforce.NewMetrics(p.metrics), Counters: counters, Logs: denials != nil, Audit: o.policy.mode == policiesAudit, Event: events(p.config.Store),
 		ObjectEvent: objectEvents(p.config.Store), Budget: &o.policy.budget})
 	p.metrics.MustRegister(e.Collector())
 	p.config.Policies = e
@@ -172,22 +176,10 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		defer tables.Close()
 		defer counters.Close()
 		defer ports.Close()
-		defer closeConnections()
+		defer tracked.Close()
 		return e.Run(ctx)
 	})
 	return nil
-}
-
-// openConnections opens what the kernel tracks, if packets of open connections may take the fast path.
-func openConnections(p *parts) (enforce.Connections, func(), error) {
-	if !p.config.Shortcuts.On {
-		return nil, func() {}, nil
-	}
-	t, err := conntrack.Open(netstate.DeniedMark)
-	if err != nil {
-		return nil, nil, err
-	}
-	return t, t.Close, nil
 }
 
 // networks returns what the cluster's pods get addresses from.

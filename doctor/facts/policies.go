@@ -94,7 +94,8 @@ func (g *gathering) podPorts() []netstate.Port {
 	return all
 }
 
-// isolated returns the tables that the node should have: without a log of what is dropped, or with it. Where the policies are
+// isolated returns the tables that the node should have: without a log of what is dropped, or with it, and without doubt, or
+// with it. Where the policies are
 // not known it is what every table has.
 func (g *gathering) isolated() (all []netstate.State) {
 	site := policy.Site{Node: g.Node, Bridge: g.Bridge, Networks: g.networks(), Audit: g.Policies.Audit}
@@ -115,8 +116,10 @@ func (g *gathering) isolated() (all []netstate.State) {
 			all = append(all, policy.Bases(site)...)
 			continue
 		}
-		want, _ := policy.Desired(site, *s)
-		all = append(all, want)
+		for _, site.Doubt = range []bool{false, true} {
+			want, _ := policy.Desired(site, *s)
+			all = append(all, want)
+		}
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-// Package conntrack marks connections that the kernel tracks (linux/netfilter/nfnetlink_conntrack.h).
+// Package conntrack marks and forgets connections that the kernel tracks (linux/netfilter/nfnetlink_conntrack.h).
 package conntrack
 
 import (

@@ -69,7 +69,7 @@ func TestConnections(t *testing.T) {
 			r.Error("connections are judged before there is a table")
 		}
 		r.sync()
-		r.tracks.is(t, "at the start", false, 1)
+		r.tracks.is(t, "at the start, and when nothing is in doubt any more", false, 2)
 		if err := r.Judged(); err != nil {
 			r.Error(err)
 		}

@@ -49,11 +49,14 @@ type Config struct {
 	Ports    Ports
 	// Connections is needed where packets of open ones take the fast path, past the tables. Optional.
 	Connections Connections
-	Log         *slog.Logger
-	Metrics     *Metrics
-	Counters    Counters // of packets that were denied
-	Logs        bool     // rules tell of packets that they drop: LogDenied writes them to Log
-	Audit       bool     // what policies deny is counted, and passes; nothing waits for them
+	// Forget deletes what the kernel tracks of connections that end in some subnets and may have begun in the other
+	// direction: UDP's, and what began in the middle. It returns how many there were. Optional.
+	Forget   func(subnets []netip.Prefix) (int, error)
+	Log      *slog.Logger
+	Metrics  *Metrics
+	Counters Counters // of packets that were denied
+	Logs     bool     // rules tell of packets that they drop: LogDenied writes them to Log
+	Audit    bool     // what policies deny is counted, and passes; nothing waits for them
 	// Event tells the cluster something about this node, as subnet.Reporter has it. Optional.
 	Event func(kind, reason, message string)
 	// ObjectEvent tells it something about an object, as subnet.ObjectReporter has it. Optional.
@@ -106,8 +109,10 @@ type Enforcer struct {
 	claims   claims
 	budget   budget
 	started  time.Time
-	restored bool // the tables are an earlier agent's
-	unread   bool // the last reading failed: what is wanted is written without another one
+	restored bool      // the tables are an earlier agent's
+	unread   bool      // the last reading failed: what is wanted is written without another one
+	doubt    time.Time // until when the table has the site's Doubt; zero: it has not
+	gap      bool      // connections may have begun that nobody judged
 }
 
 // New makes an Enforcer that has not touched anything yet.
@@ -277,7 +282,9 @@ func (e *Enforcer) loop(ctx context.Context) error {
 		case <-e.wake:
 			e.gather(ctx)
 		case <-timer.C:
-			e.inbox.altered()
+			if e.doubt.IsZero() {
+				e.inbox.altered()
+			}
 		}
 		err := e.reconcile(ctx)
 		e.setFailed(err)
@@ -293,6 +300,8 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			continue
 		case e.table == nil:
 			timer.Reset(patience)
+		case !e.doubt.IsZero():
+			timer.Reset(time.Until(e.doubt))
 		default:
 			timer.Reset(resync)
 		}

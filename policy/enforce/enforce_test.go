@@ -121,6 +121,8 @@ type run struct {
 	snap    policy.Snapshot
 	log     *strings.Builder
 	tracks  *fakeConnections
+	forgot  int      // how often connections were
+	refuses error    // of that
 	events  []string // of the Enforcer's loop
 	objects []string // of which there were events, with the reasons
 }
@@ -138,7 +140,8 @@ func test(t *testing.T, k *fakeKernel, f func(*run)) {
 		about := func(o subnet.Object, _, reason, _ string) {
 			r.objects = append(r.objects, fmt.Sprintf("%s %s/%s %s", o.Kind, o.Namespace, o.Name, reason))
 		}
-		r.Enforcer = New(Config{Node: "node1", Event: event, ObjectEvent: about, Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
+		forget := func([]netip.Prefix) (int, error) { r.forgot++; return 1, r.refuses }
+		r.Enforcer = New(Config{Node: "node1", Forget: forget, Event: event, ObjectEvent: about, Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
 			Kernel: k, Ports: r.ports, Connections: r.tracks, Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -170,9 +173,9 @@ func (r *run) tell(c policy.Change) {
 	r.settle()
 }
 
-// settle waits until nothing happens any more for a second.
+// settle waits until nothing happens any more for a second, and nothing is in doubt.
 func (r *run) settle() {
-	time.Sleep(time.Second)
+	time.Sleep(doubtFor + 100*time.Millisecond)
 	synctest.Wait()
 }
 
@@ -226,8 +229,8 @@ func TestNoLease(t *testing.T) {
 		r.protect()
 		r.settle()
 		r.check("with a lease")
-		if len(r.kernel.plans) != 1 {
-			r.Errorf("%d plans, want one:\n%s", len(r.kernel.plans), r.kernel.plans)
+		if len(r.kernel.plans) != 2 {
+			r.Errorf("%d plans, want one, and another when nothing is in doubt any more:\n%s", len(r.kernel.plans), r.kernel.plans)
 		}
 	})
 }

@@ -31,6 +31,7 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	if site.Ports, err = e.readPorts(n); err != nil {
 		return err
 	}
+	site.Doubt = !e.doubt.IsZero()
 	plan, followed := e.follow(n, site)
 	if !followed {
 		plan = e.make(ctx, n.snapshot(), site)
@@ -40,10 +41,13 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 		if plan, err = e.compare(ctx, n); err != nil {
 			return err
 		}
+	} else {
+		plan = append(plan, e.endDoubt()...)
 	}
 	if err := e.apply(ctx, plan, began); err != nil {
 		return err
 	}
+	e.forget(site)
 	if e.have == nil || e.table.MayDeny(plan) {
 		signal(e.denies)
 	}
@@ -145,7 +149,7 @@ func (e *Enforcer) compare(ctx context.Context, n news) (netstate.Plan, error) {
 		e.causes.Add(e.Log, slog.LevelWarn, "the tables of network policies were changed by somebody else, they are put back", "",
 			"objects", len(plan), "first", plan[0])
 	}
-	return plan, nil
+	return e.beginDoubt(plan, have), nil
 }
 
 // unreadable are tables of which nothing is known, so that each change of one makes it anew.

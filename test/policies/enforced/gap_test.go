@@ -2,6 +2,7 @@ package enforced
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"testing"
@@ -22,12 +23,17 @@ spec:
   policyTypes: [Ingress]
 `
 
+// tracking are rules of others that have the kernel track connections.
+const tracking = `table inet others {
+	chain other { type filter hook forward priority 0; ct state established accept; }
+}
+`
+
 // TestNothingLivesOn: connections that began while the node had no rules end when it has them again, if policies deny them: also
 // where the first packet that the rules see is the server's, which may send to the client. What tracks connections was away, too, or
 // was not.
 func TestNothingLivesOn(t *testing.T) {
-	for what, rules := range map[string]string{"nothing is tracked": "", "tracked": "table inet others {\n" +
-		"chain other { type filter hook forward priority 0; ct state invalid drop; }\n}\n"} {
+	for what, rules := range map[string]string{"nothing is tracked": "", "tracked": tracking} {
 		t.Run(what, func(t *testing.T) {
 			l := labtest.Start(t, lab.Spec{Name: "tgap", Nodes: 2, Family: lab.Dual, Store: lab.File, NetworkPolicy: true})
 			node := l.Nodes()[0]
@@ -104,4 +110,93 @@ func ask(t *testing.T, from, to *lab.Pod, at netip.AddrPort) *talk {
 	go keepWriting(conn.Write, &c.up)
 	go keepReading(conn, &c.down)
 	return c
+}
+
+// oneWay lets two pods connect to a server's port, and nobody to them.
+const oneWay = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: server}
+spec:
+  podSelector: {matchLabels: {pod: server}}
+  ingress: [{from: [{podSelector: {matchLabels: {pod: near}}}, {podSelector: {matchLabels: {pod: far}}}], ports: [{port: 7000}]}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: clients}
+spec:
+  podSelector: {matchExpressions: [{key: pod, operator: In, values: [near, far]}]}
+  policyTypes: [Ingress]
+`
+
+// TestSwitchedOn: policies that come to a node under a thousand open connections end none that they allow, on a node that tracked
+// them, as those with kube-proxy do.
+func TestSwitchedOn(t *testing.T) {
+	l := labtest.Start(t, lab.Spec{Name: "tswon", Nodes: 2, Family: lab.Dual, Store: lab.File, NetworkPolicy: true})
+	node := l.Nodes()[0]
+	server, near, far := addPod(t, node, "server"), addPod(t, node, "near"), addPod(t, l.Nodes()[1], "far")
+	for _, n := range l.Nodes() {
+		if err := n.StopAgent(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Exec(t.Context(), "nft", "flush", "ruleset"); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.LoadRules(t.Context(), tracking); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []net.Conn
+	for _, f := range netstate.Families {
+		at := netip.AddrPortFrom(server.Addr(f), 7000)
+		echo, err := server.Echo(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer echo.Close()
+		for i := range 500 {
+			err := []*lab.Pod{near, far}[i%2].Do(func() error {
+				conn, err := net.DialTimeout("tcp", at.String(), testwait.Limit)
+				if err == nil {
+					all = append(all, conn)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer all[len(all)-1].Close()
+		}
+	}
+	if open := echoes(all); open != len(all) {
+		t.Fatalf("%d of %d connections are open", open, len(all))
+	}
+	if err := l.ApplyManifest("oneway.yaml", []byte(oneWay)); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range l.Nodes() {
+		if err := n.StartAgent(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settled(t, l)
+	for _, when := range []string{"at once", "when nothing is in doubt any more"} {
+		if open := echoes(all); open != len(all) {
+			t.Errorf("%s: %d of %d connections are left", when, open, len(all))
+		}
+		testwait.Pause(t, 1500*time.Millisecond, "UDP is in doubt for a second")
+	}
+}
+
+// echoes returns how many connections answer.
+func echoes(all []net.Conn) (open int) {
+	for _, conn := range all {
+		_ = conn.SetDeadline(time.Now().Add(testwait.Limit))
+		if _, err := conn.Write([]byte("hello")); err != nil {
+			continue
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 5)); err == nil {
+			open++
+		}
+	}
+	return open
 }

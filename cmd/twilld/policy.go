@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -125,7 +126,7 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return fmt.Errorf("--network-policy needs the kernel's br_netfilter, which is not there (%w): load the module "+
 			"br_netfilter on this node", err)
 	}
-	if err := filter.CheckFrames(); err != nil {
+	if err := cmp.Or(filter.CheckFrames(), filter.CheckReset()); err != nil {
 		return fmt.Errorf("--network-policy: %w", err)
 	}
 	source, err := openPolicies(o, p.config.Log)

@@ -147,7 +147,7 @@ func TestCheck(t *testing.T) {
 		return
 	}
 	need(t, "nft")
-	if err := errors.Join(CheckFrames(), CheckLog()); err != nil {
+	if err := errors.Join(CheckFrames(), CheckReset(), CheckLog()); err != nil {
 		t.Error(err)
 	}
 	if text := sh(t, "nft list tables"); text != "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/nfnl"
@@ -57,6 +58,19 @@ func CheckFrames() error {
 		conn.AddChain(hook)
 	}); err != nil {
 		return fmt.Errorf("want a kernel with nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE): %w", err)
+	}
+	return nil
+}
+
+// CheckReset returns an error if the kernel cannot answer TCP with a reset.
+func CheckReset() error {
+	for _, family := range netstate.Families {
+		if err := try(family, func(conn *nftables.Conn, table *nftables.Table) {
+			chain := conn.AddChain(&nftables.Chain{Name: "reset", Table: table})
+			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(asSent.is(unix.IPPROTO_TCP), reset.encode(family, "")...)})
+		}); err != nil {
+			return fmt.Errorf("want a kernel that rejects packets (CONFIG_NFT_REJECT): %w", err)
+		}
 	}
 	return nil
 }

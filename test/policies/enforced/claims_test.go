@@ -50,7 +50,8 @@ func claims(t *testing.T, l *lab.Lab, by string) []byte {
 	return text
 }
 
-// TestClaims: a node whose pods claim all addresses of all other nodes takes no pod's network away, and lets nobody in.
+// TestClaims: a node whose pods claim all addresses of all other nodes takes no pod's network away, and lets nobody in. When it
+// has no rules any more, those of the other nodes keep its pods out as before.
 func TestClaims(t *testing.T) {
 	l := labtest.Start(t, lab.Spec{Name: "tclaims", Nodes: 3, Pods: 2, Family: lab.Dual, Store: lab.File, NetworkPolicy: true})
 	e := newEnds(t, l)
@@ -58,6 +59,7 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled(t, l)
+	without := "" // a node that enforces nothing
 	check := func(when string) {
 		t.Helper()
 		for from, pod := range e.pods {
@@ -65,7 +67,7 @@ func TestClaims(t *testing.T) {
 				if from.Is4() != to.Is4() || pod == other {
 					continue
 				}
-				want := other.Name != "pod2"
+				want := other.Name != "pod2" || other.Node.Name == without
 				flow := policy.Flow{From: policy.Endpoint{Addr: from}, To: policy.Endpoint{Addr: to}, Protocol: policy.TCP, Port: 80}
 				if got := e.try(t.Context(), flow, want); got != want {
 					t.Errorf("%s: %s/%s (%s) reaches %s/%s (%s): %v, want %v", when, pod.Node.Name, pod.Name, from, other.Node.Name,
@@ -87,4 +89,12 @@ func TestClaims(t *testing.T) {
 			return err == nil && strings.Count(string(log), line) == 4
 		})
 	}
+	without = "node1"
+	if err := l.Nodes()[0].StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Nodes()[0].Exec(t.Context(), "nft", "flush", "ruleset"); err != nil {
+		t.Fatal(err)
+	}
+	check("when node1 enforces nothing")
 }

@@ -67,7 +67,7 @@ func (c Change) String() string {
 	return "~ " + c.Want.String() + " (was " + c.Was.String() + ")"
 }
 
-// Plan is the steps from one State to another, in an order that the kernel accepts.
+// Plan is the steps from one State to another, in an order that the kernel accepts. It changes an object once.
 type Plan []Change
 
 // String returns one change a line.

@@ -54,7 +54,12 @@ func (k *fakeKernel) Apply(_ context.Context, p netstate.Plan) error {
 			p[i].Was = nil
 		}
 	}
+	changed := map[netstate.Key]bool{}
 	for _, c := range p {
+		if changed[c.Key()] {
+			return fmt.Errorf("%s: the plan changes it twice", c)
+		}
+		changed[c.Key()] = true
 		if next[c.Key()] != c.Was {
 			return fmt.Errorf("%s: there is %v", c, next[c.Key()])
 		}

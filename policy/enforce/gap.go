@@ -31,15 +31,16 @@ func (e *Enforcer) beginDoubt(plan netstate.Plan, have netstate.State) netstate.
 	return netstate.Diff(e.table.State(), have)
 }
 
-// endDoubt returns what to change when it is over.
-func (e *Enforcer) endDoubt() netstate.Plan {
+// endDoubt reports whether the doubt is over by now. The table has to be told.
+func (e *Enforcer) endDoubt() bool {
 	if e.doubt.IsZero() || time.Now().Before(e.doubt) {
-		return nil
+		return false
 	}
 	e.doubt = time.Time{}
-	return e.setDoubt(false)
+	return true
 }
 
+// setDoubt tells the table, and returns what to change in it.
 func (e *Enforcer) setDoubt(on bool) netstate.Plan {
 	e.tableMu.Lock()
 	defer e.tableMu.Unlock()

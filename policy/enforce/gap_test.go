@@ -57,3 +57,28 @@ func TestGap(t *testing.T) {
 		}
 	})
 }
+
+// TestPolicyAsDoubtEnds: a change of the hooks' rules that comes just before the doubt ends, and is written behind, ends it, too.
+func TestPolicyAsDoubtEnds(t *testing.T) {
+	test(t, &fakeKernel{}, func(r *run) {
+		r.protect()
+		later := r.snap.Policies
+		r.snap.Policies = nil
+		tell := func() {
+			snap := r.snap
+			r.source <- policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return snap }}
+		}
+		tell()
+		time.Sleep(gatherFor + doubtFor - gatherFor/2)
+		if !r.doubts() {
+			r.Error("nothing is in doubt")
+		}
+		r.snap.Policies = later
+		tell()
+		r.settle()
+		r.check("at the end")
+		if r.doubts() || r.log.String() != "" {
+			r.Errorf("in doubt: %v, the log is\n%s", r.doubts(), r.log)
+		}
+	})
+}

@@ -31,18 +31,20 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	if site.Ports, err = e.readPorts(n); err != nil {
 		return err
 	}
+	ended := e.endDoubt()
 	site.Doubt = !e.doubt.IsZero()
 	plan, followed := e.follow(n, site)
-	if !followed {
+	switch {
+	case !followed:
 		plan = e.make(ctx, n.snapshot(), site)
+	case ended:
+		plan = append(plan, e.setDoubt(false)...)
 	}
 	e.reportClaims()
 	if e.have == nil {
 		if plan, err = e.compare(ctx, n); err != nil {
 			return err
 		}
-	} else {
-		plan = append(plan, e.endDoubt()...)
 	}
 	if err := e.apply(ctx, plan, began); err != nil {
 		return err

@@ -63,9 +63,10 @@ func (n Network) sort(r *Report) {
 // IsDenied reports whether a probe was lost as somebody asked.
 func (r Report) IsDenied(x probe.Result) bool { return r.isDenied[x.String()] }
 
-// denies reports whether somebody asked that a probe is lost. What a node sends itself is not forwarded there.
+// denies reports whether somebody asked that a probe is lost. What a node sends and gets itself is not forwarded there. Of what
+// it sends on behalf of a pod the answer is, and judged.
 func (n Network) denies(x probe.Result) bool {
-	return n.Denies != nil && !x.OnBehalf && !x.Bound && n.Denies(n.flow(x))
+	return n.Denies != nil && !x.Bound && n.Denies(n.flow(x))
 }
 
 // confirm follows some of the probes that are lost as somebody asked: something else may lose them before.

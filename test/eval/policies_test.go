@@ -227,7 +227,7 @@ func (p *policed) asAgents(t *testing.T) {
 	}{
 		{"node2/pod2", "node1/pod1", p.pod("node1/pod1").Addrs[0].String() + ", ingress", 2}, // ICMP; TCP passes
 		{"node1/pod1", "node2/pod2", "", 0},                                                  // although not in the other direction
-		{"node2/pod1", "node1/pod2", "", 0},                                                  // the node's packets in the pod's name are not judged there
+		{"node2/pod1", "node1/pod2", p.pod("node2/pod1").Addrs[0].String() + ", egress", 2},  // the answers are judged there
 	} {
 		from, to := p.pod(test.from), p.pod(test.to)
 		var parts [2]doctor.Trace

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
@@ -18,7 +20,8 @@ import (
 
 // TestUpgrade replaces the agents by those of an earlier commit node by node, and then by this commit's again, while pods
 // ping each other, a stream of TCP goes on and datagrams are answered: nothing is lost, each node keeps its subnets and its
-// pods, and at the end nothing of the earlier agents is left over. TWILL_PREVIOUS names the commit.
+// pods, what a policy denies never passes, and at the end nothing of the earlier agents is left over. TWILL_PREVIOUS names the
+// commit.
 func TestUpgrade(t *testing.T) {
 	earlier := earlierAgent(t)
 	for name, spec := range map[string]lab.Spec{
@@ -49,6 +52,10 @@ func (c cluster) upgrade(versions versioned) {
 	}
 	server, endStream := c.inbox(c.pod(2)), c.stream(c.pod(1), c.pod(2))
 	flow := c.flow(c.pod(1), server.at)
+	endDenied := func() {}
+	if c.lab.Spec().NetworkPolicy {
+		endDenied = c.denied(c.lab.Nodes()[0], c.pod(3))
+	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -73,6 +80,7 @@ func (c cluster) upgrade(versions versioned) {
 	})
 	close(stop)
 	<-stopped
+	endDenied()
 	endStream(2 * len(c.lab.Nodes()))
 	sent := int(flow.sent.Load())
 	testwait.Nil(c, "all datagrams come, and come back", func() error {
@@ -89,6 +97,63 @@ func (c cluster) upgrade(versions versioned) {
 			}
 			return err
 		})
+	}
+}
+
+// fromPods lets all pods reach each other, and nobody else reach them.
+const fromPods = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: from-pods}
+spec:
+  podSelector: {}
+  ingress: [{from: [{podSelector: {}}]}]
+`
+
+// denied sends datagrams from a node to a pod of another one, which a policy denies, until end is called. That fails the test if
+// one has come.
+func (c cluster) denied(from *lab.Node, to *lab.Pod) (end func()) {
+	c.Helper()
+	var sent, came atomic.Uint64
+	server := c.listenUDP(to)
+	go func() {
+		for buffer := make([]byte, 100); ; came.Add(1) {
+			if _, _, err := server.ReadFromUDPAddrPort(buffer); err != nil {
+				return
+			}
+		}
+	}()
+	conn, err := from.Dial(c.Context(), "udp", server.LocalAddr().String())
+	c.must(err)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		defer conn.Close()
+		for tick := time.NewTicker(time.Millisecond); ; sent.Add(1) {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				_, _ = conn.Write([]byte("denied"))
+			}
+		}
+	}()
+	testwait.Until(c, "datagrams come that no policy denies yet", func() bool { return came.Load() > 0 })
+	c.must(c.lab.ApplyManifest("from-pods.yaml", []byte(fromPods)))
+	var silent, since uint64
+	testwait.Until(c, "nothing comes any more", func() bool {
+		if now := came.Load(); now != silent {
+			silent, since = now, sent.Load()
+		}
+		return sent.Load() > since+500
+	})
+	begin := sent.Load()
+	return func() {
+		close(stop)
+		<-stopped
+		c.Logf("%d datagrams were denied", sent.Load()-begin)
+		if now := came.Load(); now != silent || sent.Load() == begin {
+			c.Errorf("%d of %d datagrams came that a policy denies", now-silent, sent.Load()-begin)
+		}
 	}
 }
 

@@ -82,7 +82,7 @@ func (p Plan) String() string {
 // Diff returns the plan that turns have into want: adds and replaces in dependency order, then deletes in reverse,
 // so that a new path exists before the old one goes. A port that is gone went with its pod.
 func Diff(want, have State) Plan {
-	var puts, deletes Plan
+	var changed, gone []Key // sorted as such: to make a key takes a while
 	both := 0
 	for k, w := range want {
 		h, ok := have[k]
@@ -90,17 +90,22 @@ func Diff(want, have State) Plan {
 			both++
 		}
 		if h != w && (ok || k.Kind != KindPort) {
-			puts = append(puts, Change{Was: h, Want: w})
+			changed = append(changed, k)
 		}
 	}
 	if both < len(have) {
-		deletes = unwanted(want, have)
+		gone = unwanted(want, have)
 	}
-	slices.SortFunc(puts, func(a, b Change) int { return a.Key().compare(b.Key()) })
-	slices.SortFunc(deletes, func(a, b Change) int {
-		return cmp.Or(cmp.Compare(guards(a.Was), guards(b.Was)), b.Key().compare(a.Key()))
-	})
-	return append(puts, deletes...)
+	slices.SortFunc(changed, Key.compare)
+	slices.SortFunc(gone, func(a, b Key) int { return cmp.Or(cmp.Compare(guards(have[a]), guards(have[b])), b.compare(a)) })
+	plan := make(Plan, 0, len(changed)+len(gone))
+	for _, k := range changed {
+		plan = append(plan, Change{Was: have[k], Want: want[k]})
+	}
+	for _, k := range gone {
+		plan = append(plan, Change{Was: have[k]})
+	}
+	return plan
 }
 
 // guards returns 1 for a chain that keeps packets from leaving or coming in by the wrong way, else 0. It goes last, when
@@ -112,14 +117,14 @@ func guards(o Object) int {
 	return 0
 }
 
-// unwanted deletes what is in have alone.
-func unwanted(want, have State) (deletes Plan) {
-	for k, h := range have {
+// unwanted returns the slots that only have has, and that can be deleted.
+func unwanted(want, have State) (gone []Key) {
+	for k := range have {
 		if _, ok := want[k]; !ok && !k.Kind.undeletable() {
-			deletes = append(deletes, Change{Was: h})
+			gone = append(gone, k)
 		}
 	}
-	return deletes
+	return gone
 }
 
 // undeletable reports whether objects of a kind cannot be absent: a parameter, and what goes with its device

@@ -331,11 +331,24 @@ func (t *Table) mapped(family netstate.Family, name, field string) string {
 // bridged is the condition of a packet from one of the bridge's pods to another.
 func (t *Table) bridged() string { return fmt.Sprintf("iifname %s oifname %[1]s ", t.site.Bridge) }
 
-// hook returns the rules that every forwarded packet meets. Errors pass, and what IPv6 finds its neighbours with. While a pod
-// is isolated, nothing else passes between pods of the bridge whose addresses are no pod's: link-local ones, multicast and
-// broadcast, or others that a pod gave itself, would go around rules about pods' addresses.
+// hook returns the rules that every forwarded packet meets. Errors pass, and what IPv6 finds its neighbours with.
 func (t *Table) hook(family netstate.Family) []string {
-	rules := []string{"ct related accept"}
+	rules := append([]string{"ct related accept"}, t.links(family)...)
+	if t.site.Audit { // each packet is counted once, and nothing is reset
+		return append(rules, "ct reply established accept", "jump "+egressName, "goto "+ingressName)
+	}
+	rules = append(rules, "ct reply established jump "+backwardsChain, "ct reply established accept",
+		"new tcp without syn jump "+backwardsChain)
+	if t.site.Doubt {
+		rules = append(rules, "new proto 17 jump "+backwardsChain)
+	}
+	return append(rules, "jump "+egressName, "goto "+ingressName)
+}
+
+// links returns the rules about packets between the pods of the bridge that are not about pods' addresses. What IPv6 finds its
+// neighbours with passes. While a pod is isolated, nothing else passes between pods whose addresses are no pod's: link-local
+// ones, multicast and broadcast, or others that a pod gave itself, would go around rules about pods' addresses.
+func (t *Table) links(family netstate.Family) (rules []string) {
 	bridged := t.bridged()
 	drop := func(conditions ...string) {
 		for _, c := range conditions {
@@ -355,15 +368,7 @@ func (t *Table) hook(family netstate.Family) []string {
 			}
 		}
 	}
-	if t.site.Audit { // each packet is counted once, and nothing is reset
-		return append(rules, "ct reply established accept", "jump "+egressName, "goto "+ingressName)
-	}
-	rules = append(rules, "ct reply established jump "+backwardsChain, "ct reply established accept",
-		"new tcp without syn jump "+backwardsChain)
-	if t.site.Doubt {
-		rules = append(rules, "new proto 17 jump "+backwardsChain)
-	}
-	return append(rules, "jump "+egressName, "goto "+ingressName)
+	return rules
 }
 
 // broadcast returns the last address of an IPv4 subnet.

@@ -24,13 +24,15 @@ import (
 
 // fakeKernel holds tables, and refuses plans that are not made for what it holds.
 type fakeKernel struct {
-	mu       sync.Mutex
-	state    netstate.State
-	observed int
-	plans    []netstate.Plan
-	refuse   error
-	unread   error // of Observe
-	events   chan struct{}
+	mu        sync.Mutex
+	state     netstate.State
+	observed  int
+	plans     []netstate.Plan
+	refuse    error
+	refuseSet string // plans that make a set of this name are refused
+	most      int    // plans with more changes are refused; 0: none
+	unread    error  // of Observe
+	events    chan struct{}
 }
 
 func (k *fakeKernel) Observe(context.Context, netstate.State) (netstate.State, error) {
@@ -45,6 +47,15 @@ func (k *fakeKernel) Apply(_ context.Context, p netstate.Plan) error {
 	defer k.mu.Unlock()
 	if k.refuse != nil {
 		return k.refuse
+	}
+	if slices.ContainsFunc(p, func(c netstate.Change) bool {
+		set, ok := c.Want.(netstate.Set)
+		return ok && set.Name == k.refuseSet
+	}) {
+		return fmt.Errorf("set %s: refused", k.refuseSet)
+	}
+	if k.most > 0 && len(p) > k.most {
+		return fmt.Errorf("%d changes: no buffer space", len(p))
 	}
 	next := clone(k.state)
 	for i, c := range p {
@@ -234,8 +245,8 @@ func TestNoLease(t *testing.T) {
 		r.protect()
 		r.settle()
 		r.check("with a lease")
-		if len(r.kernel.plans) != 2 {
-			r.Errorf("%d plans, want one, and another when nothing is in doubt any more:\n%s", len(r.kernel.plans), r.kernel.plans)
+		if len(r.kernel.plans) != 3 {
+			r.Errorf("%d plans, want one that closes, one of all, and another when nothing is in doubt any more:\n%s", len(r.kernel.plans), r.kernel.plans)
 		}
 	})
 }

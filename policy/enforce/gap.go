@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -12,23 +13,39 @@ import (
 // passed that nobody judged. They may be answers, of which nobody knows the question.
 const doubtFor = time.Second
 
-// isGap reports whether a plan begins to judge packets, which passed before.
-func isGap(plan netstate.Plan) bool {
-	return slices.ContainsFunc(plan, func(c netstate.Change) bool {
-		hook, ok := c.Want.(netstate.Hook)
-		return ok && c.Was == nil && !hook.Local && hook.Family != netstate.Ethernet
-	})
+// opened returns the families in whose tables no rule judges packets, although one should.
+func (e *Enforcer) opened(have netstate.State) (families []netstate.Family) {
+	for _, family := range []netstate.Family{netstate.IPv4, netstate.IPv6, netstate.Ethernet} {
+		key := netstate.Hook{Family: family}.Key()
+		if e.table.State()[key] != nil && have[key] == nil {
+			families = append(families, family)
+		}
+	}
+	return families
 }
 
-// beginDoubt sets the table's Doubt if a plan ends a gap, and returns what to change then.
-func (e *Enforcer) beginDoubt(plan netstate.Plan, have netstate.State) netstate.Plan {
-	if !isGap(plan) || e.Audit {
-		return plan
+// endGap begins to judge packets, which passed before in some families: it closes them, and sets the table's Doubt if that is
+// about packets. It returns what the tables have then.
+func (e *Enforcer) endGap(ctx context.Context, families []netstate.Family, have netstate.State) netstate.State {
+	if !slices.Equal(families, []netstate.Family{netstate.Ethernet}) {
+		e.gap = true
+		e.doubt = time.Now().Add(doubtFor)
+		e.setDoubt(true)
 	}
-	e.gap = true
-	e.doubt = time.Now().Add(doubtFor)
-	e.setDoubt(true)
-	return netstate.Diff(e.table.State(), have)
+	return e.close(ctx, families, have)
+}
+
+// close has the kernel drop what isolated pods send and get, as all the rules of a large cluster take a while to write. The other
+// pods' packets pass. So it may last, too, if the kernel takes no more. It returns what the tables have then.
+func (e *Enforcer) close(ctx context.Context, families []netstate.Family, have netstate.State) netstate.State {
+	closing := e.table.Closing(families...)
+	plan := slices.DeleteFunc(netstate.Diff(closing, have), func(c netstate.Change) bool { return c.Want == nil })
+	if err := e.apply(ctx, plan, time.Now()); err != nil {
+		e.causes.Error(e.Log, "close pods that network policies isolate, until all rules are there", err)
+		return unreadable
+	}
+	have.Merge(closing)
+	return have
 }
 
 // endDoubt reports whether the doubt is over by now. The table has to be told.

@@ -146,12 +146,15 @@ func (e *Enforcer) compare(ctx context.Context, n news) (netstate.Plan, error) {
 		e.unread = true
 		return nil, fmt.Errorf("read the tables of network policies: %w", err)
 	}
+	if families := e.opened(have); len(families) > 0 && !e.Audit {
+		have = e.endGap(ctx, families, have)
+	}
 	plan := netstate.Diff(e.table.State(), have)
 	if n.tables && len(plan) > 0 && e.protects(e.made.Subnets) {
 		e.causes.Add(e.Log, slog.LevelWarn, "the tables of network policies were changed by somebody else, they are put back", "",
 			"objects", len(plan), "first", plan[0])
 	}
-	return e.beginDoubt(plan, have), nil
+	return plan, nil
 }
 
 // unreadable are tables of which nothing is known, so that each change of one makes it anew.

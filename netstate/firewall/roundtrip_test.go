@@ -71,11 +71,19 @@ func settle(t *testing.T, f *Firewall, want netstate.State) {
 			t.Fatalf("after apply the plan is not empty:\n%s", left)
 		}
 	}
-	fresh := New() // without memory
-	defer fresh.Close()
-	if left := netstate.Diff(want, observe(t, fresh)); len(left) > 0 {
+	other := fresh(f)
+	defer other.Close()
+	if left := netstate.Diff(want, observe(t, other)); len(left) > 0 {
 		t.Fatalf("a fresh observer sees another state:\n%s", left)
 	}
+}
+
+// fresh returns a Firewall without memory of any rule. It takes the binaries and their versions from f, which
+// need not be asked again.
+func fresh(f *Firewall) *Firewall {
+	n := New()
+	n.iptables.opened = f.iptables.opened
+	return n
 }
 
 // observe is Observe half a minute later, when the legacy tables are read again.
@@ -211,8 +219,8 @@ func TestDrift(t *testing.T) {
 		if g.mode == netstate.IPTables {
 			disturb = append(disturb, iptablesDrifts...)
 		}
+		settle(t, f, want)
 		for _, d := range disturb {
-			settle(t, f, want)
 			sh(t, d)
 			if plan := netstate.Diff(want, observe(t, f)); len(plan) == 0 {
 				t.Errorf("%s: the plan is empty", d)
@@ -231,7 +239,6 @@ func eachRule(t *testing.T, f *Firewall, want netstate.State) {
 		for _, role := range roles {
 			chain := nativeChain(family, role)
 			for i := range rulesOf(want[netstate.Chain{Family: family, Role: role}.Key()].(netstate.Chain)) {
-				settle(t, f, want)
 				r := *f.reader()
 				raw := r.Rules(family, chain.Table.Name, chain.Name)
 				if r.Err != nil {
@@ -243,8 +250,8 @@ func eachRule(t *testing.T, f *Firewall, want netstate.State) {
 				if plan := netstate.Diff(want, observe(t, f)); len(plan) != 1 {
 					t.Errorf("rule %d of %s deleted: want one change, got\n%s", i, table, plan)
 				}
+				settle(t, f, want)
 			}
 		}
 	}
-	settle(t, f, want)
 }

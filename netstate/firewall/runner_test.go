@@ -197,19 +197,20 @@ func TestCommandFails(t *testing.T) {
 		t.Setenv("PATH", dir+":"+pathVar())
 		left := func(n int) { sh(t, fmt.Sprintf("echo %d > %s/left", n, dir)) }
 		left(1 << 30)
+		known := New() // the binaries
 		key := netstate.Chain{Mode: netstate.IPTables, Family: netstate.IPv4, Role: netstate.Postrouting}.Key()
 		want := netstate.NewState(wanted(g.mode)[key])
 		for name, c := range map[string]struct{ before, after netstate.State }{
 			"observe": {want, nil}, "put": {netstate.State{}, want}, "delete": {want, netstate.State{}},
 		} {
 			for n, failed := 1, true; failed; n++ {
-				settle(t, New(), c.before)
+				settle(t, fresh(known), c.before)
 				for _, v := range []variant{nft, legacy} { // flannel's, in the other variant
 					if c.after != nil && v.String() != g.name {
 						load(t, v.String()+"-restore --noflush", flannelIPTables)
 					}
 				}
-				f := New()
+				f := fresh(known)
 				plan := netstate.Diff(c.after, observe(t, f))
 				f.listings, f.known = nil, false
 				left(n)
@@ -228,7 +229,7 @@ func TestCommandFails(t *testing.T) {
 				f.Close()
 			}
 		}
-		settle(t, New(), want)
+		settle(t, fresh(known), want)
 	})
 }
 

@@ -13,7 +13,15 @@ func TestConformance(t *testing.T) { netstatetest.Run(t, fresh) }
 
 func fresh(*testing.T) netstatetest.Harness {
 	k := fake.New(netstatetest.Left()...)
-	return netstatetest.Harness{Kernel: k, Machine: k, Command: k.Run, Index: k.Index}
+	run := func(commands ...string) error {
+		for _, c := range commands {
+			if err := k.Run(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return netstatetest.Harness{Kernel: k, Machine: k, Command: run, Index: k.Index}
 }
 
 // TestFastPath: a program needs its device, and goes with it; what it looks things up in stays.

@@ -86,19 +86,25 @@ func newKernel(t *testing.T, providers ...Provider) *Kernel {
 	return k
 }
 
-// command runs an iproute2 command in the calling thread's namespace.
-func command(line string) error {
-	words := strings.Fields(line)
-	for i, w := range words {
+// command runs iproute2 commands in the calling thread's namespace: one in a process of its own, several of ip in one.
+func command(lines ...string) error {
+	args := strings.Fields(lines[0])
+	if len(lines) > 1 {
+		args = []string{"ip", "-batch", "-"}
+	}
+	for i, w := range args {
 		if w == "''" {
-			words[i] = ""
+			args[i] = ""
 		}
 	}
-	cmd := exec.Command(words[0], words[1:]...)
+	cmd := exec.Command(args[0], args[1:]...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+	if len(lines) > 1 {
+		cmd.Stdin = strings.NewReader(strings.ReplaceAll("\n"+strings.Join(lines, "\n"), "\nip ", "\n"))
+	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", line, err, stderr.Bytes())
+		return fmt.Errorf("%s: %w: %s", strings.Join(lines, "; "), err, stderr.Bytes())
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ type Machine interface {
 type Harness struct {
 	Kernel  Kernel
 	Machine Machine
-	Command func(command string) error      // an "ip", "bridge" or "sysctl" command
+	Command func(commands ...string) error  // "ip", "bridge" or "sysctl" commands, one after the other
 	Index   func(device string) (index int) // the interface index, 0 if there is no such device
 }
 
@@ -68,12 +68,14 @@ type host struct {
 // underlay gives the host the interfaces of a node: u0 and u1, each with both families, up and with carrier.
 func (h *host) underlay() {
 	h.Helper()
-	h.run(
+	if err := h.Command(
 		"ip link add u0 type veth peer name u0p", "ip link set u0p up", "ip link set u0 up",
 		"ip addr add 192.0.2.1/24 dev u0", "ip addr add 2001:db8::1/64 dev u0 nodad",
 		"ip link add u1 type veth peer name u1p", "ip link set u1p up", "ip link set u1 up",
 		"ip addr add 198.51.100.1/24 dev u1", "ip addr add 2001:db8:1::1/64 dev u1 nodad",
-	)
+	); err != nil {
+		h.Fatal(err)
+	}
 }
 
 func (h *host) run(commands ...string) {

@@ -84,6 +84,21 @@ func (s *space) ip(format string, args ...any) {
 	s.command("ip", strings.Fields(fmt.Sprintf(format, args...))...)
 }
 
+// ips runs several commands of ip in one process.
+func (s *space) ips(commands ...string) {
+	s.t.Helper()
+	var out []byte
+	var err error
+	s.do(func() {
+		c := exec.Command("ip", "-batch", "-")
+		c.Stdin = strings.NewReader(strings.Join(commands, "\n"))
+		out, err = c.CombinedOutput()
+	})
+	if err != nil {
+		s.t.Fatalf("ip %q: %v: %s", commands, err, out)
+	}
+}
+
 func (s *space) sysctl(name, value string) {
 	s.t.Helper()
 	var err error
@@ -134,33 +149,30 @@ func pair(t *testing.T) (*node, *node) {
 
 func (n *node) up() {
 	n.t.Helper()
-	n.ip("link set eth0 up")
-	n.ip("addr add 192.0.2.%d/24 dev eth0", n.n)
-	n.ip("addr add 2001:db8::%d/64 dev eth0 nodad", n.n)
-	n.ip("link add cni0 address %s mtu 1430 type bridge", n.mac(bridgeMAC))
-	n.ip("link add flannel.1 address %s mtu 1430 type vxlan id 1 local 192.0.2.%d dev eth0 dstport 8472 nolearning",
-		n.mac(vtep4MAC), n.n)
-	n.ip("link add flannel-v6.1 address %s mtu 1430 type vxlan id 1 local 2001:db8::%d dev eth0 dstport 8472 nolearning udp6zerocsumtx udp6zerocsumrx",
-		n.mac(vtep6MAC), n.n)
+	vxlan := "mtu 1430 type vxlan id 1 dev eth0 dstport 8472 nolearning"
+	n.ips("link set eth0 up",
+		fmt.Sprintf("addr add 192.0.2.%d/24 dev eth0", n.n),
+		fmt.Sprintf("addr add 2001:db8::%d/64 dev eth0 nodad", n.n),
+		fmt.Sprintf("link add cni0 address %s mtu 1430 type bridge", n.mac(bridgeMAC)),
+		fmt.Sprintf("link add flannel.1 address %s %s local 192.0.2.%d", n.mac(vtep4MAC), vxlan, n.n),
+		fmt.Sprintf("link add flannel-v6.1 address %s %s local 2001:db8::%d udp6zerocsumtx udp6zerocsumrx",
+			n.mac(vtep6MAC), vxlan, n.n))
 	n.plug("pod", n.pod, podMAC)
-	n.ip("link set cni0 up")
-	n.ip("link set flannel.1 up")
-	n.ip("link set flannel-v6.1 up")
-	n.ip("addr add 10.1.%d.1/24 dev cni0", n.n)
-	n.ip("addr add fd00:1:0:%d::1/64 dev cni0 nodad", n.n)
-	n.ip("addr add 10.1.%d.0/32 dev flannel.1", n.n)
-	n.ip("addr add 10.1.%d.0/32 dev flannel-v6.1", n.n)
-	for _, dev := range []string{"flannel.1", "flannel-v6.1"} {
-		n.ip("addr add fd00:1:0:%d::/128 dev %s nodad", n.n, dev)
-	}
+	n.ips("link set cni0 up", "link set flannel.1 up", "link set flannel-v6.1 up",
+		fmt.Sprintf("addr add 10.1.%d.1/24 dev cni0", n.n),
+		fmt.Sprintf("addr add fd00:1:0:%d::1/64 dev cni0 nodad", n.n),
+		fmt.Sprintf("addr add 10.1.%d.0/32 dev flannel.1", n.n),
+		fmt.Sprintf("addr add 10.1.%d.0/32 dev flannel-v6.1", n.n),
+		fmt.Sprintf("addr add fd00:1:0:%d::/128 dev flannel.1 nodad", n.n),
+		fmt.Sprintf("addr add fd00:1:0:%d::/128 dev flannel-v6.1 nodad", n.n))
 	n.bridgeFilter("0")
 	n.sysctl("net/ipv4/ip_forward", "1")
 	n.sysctl("net/ipv6/conf/all/forwarding", "1")
 	n.sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", "1")
-	n.pod.ip("addr add %s/24 dev eth0", n.pod4())
-	n.pod.ip("addr add %s/64 dev eth0 nodad", n.pod6())
-	n.pod.ip("route add default via 10.1.%d.1", n.n)
-	n.pod.ip("route add default via fd00:1:0:%d::1", n.n)
+	n.pod.ips(fmt.Sprintf("addr add %s/24 dev eth0", n.pod4()),
+		fmt.Sprintf("addr add %s/64 dev eth0 nodad", n.pod6()),
+		fmt.Sprintf("route add default via 10.1.%d.1", n.n),
+		fmt.Sprintf("route add default via fd00:1:0:%d::1", n.n))
 	n.command("nft", "add table inet t; add counter inet t slow; add chain inet t f { type filter hook forward priority 0; }; "+
 		"add rule inet t f counter name slow; add rule inet t f ct state established accept")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -163,7 +164,10 @@ func entries[K, V any](m *ebpf.Map, do func(K, V)) error {
 // observeEntries adds what the maps of peers and pods have.
 func (p *Provider) observeEntries(want, state netstate.State) error {
 	n := known{p.names, map[uint32]string{}}
-	err := entries(p.maps[shortcutsMap], func(k shortcutKey, e shortcut) { observed(want, state, n.decodeShortcut(k, e)) })
+	err := p.learn()
+	if err == nil {
+		err = entries(p.maps[shortcutsMap], func(k shortcutKey, e shortcut) { observed(want, state, n.decodeShortcut(k, e)) })
+	}
 	if err == nil {
 		err = entries(p.maps[podsMap], func(k [16]byte, e pod) { observed(want, state, n.decodePod(k, e)) })
 	}
@@ -199,7 +203,11 @@ func (p *Provider) observeSwitch(state netstate.State) error {
 	if err != nil {
 		return err
 	}
-	state.Add(netstate.Switch{SkipMark: have.SkipMark, Extra: have.differences(now)})
+	extra := have.differences(now)
+	for _, file := range p.lostPins() {
+		extra.add(true, "without the pin %s", file)
+	}
+	state.Add(netstate.Switch{SkipMark: have.SkipMark, Extra: strings.Join(extra, " ")})
 	return nil
 }
 
@@ -211,7 +219,7 @@ func (p *Provider) put(o netstate.Object) error {
 		if err != nil {
 			return err
 		}
-		return p.maps[shortcutsMap].Put(encodeKey(o.Dst), e)
+		return write(p.maps[shortcutsMap], p.written.shortcuts, encodeKey(o.Dst), e)
 	case netstate.PodPort:
 		e, err := p.names.encodePod(o)
 		if errors.Is(err, unix.ENODEV) {
@@ -220,33 +228,57 @@ func (p *Provider) put(o netstate.Object) error {
 		if err != nil {
 			return err
 		}
-		return p.maps[podsMap].Put(encodeAddr(o.Addr), e)
+		return write(p.maps[podsMap], p.written.pods, encodeAddr(o.Addr), e)
 	case netstate.Switch:
 		now, err := readParameters()
 		if err != nil {
 			return err
 		}
 		now.SkipMark = o.SkipMark
-		return p.maps[settingsMap].Put(uint32(0), now)
+		if err := p.pinAgain(); err != nil {
+			return err
+		}
+		return p.putSettings(now)
 	}
 	return fmt.Errorf("a %s is not an object of the fast path", o.Key().Kind)
 }
 
-// remove deletes an object of one of the maps.
-func (p *Provider) remove(o netstate.Object) error {
-	var err error
-	switch o := o.(type) {
-	case netstate.Shortcut:
-		err = p.maps[shortcutsMap].Delete(encodeKey(o.Dst))
-	case netstate.PodPort:
-		err = p.maps[podsMap].Delete(encodeAddr(o.Addr))
-	case netstate.Switch:
-		err = p.maps[settingsMap].Put(uint32(0), parameters{})
-	default:
-		err = fmt.Errorf("a %s is not an object of the fast path", o.Key().Kind)
+// write puts an entry into a map, and notes it in written.
+func write[K, V comparable](m *ebpf.Map, written map[K]V, k K, v V) error {
+	err := m.Put(k, v)
+	if err == nil && written != nil {
+		written[k] = v
 	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
+	return err
+}
+
+// erase deletes an entry of a map, if it is there.
+func erase[K, V comparable](m *ebpf.Map, written map[K]V, k K) error {
+	err := m.Delete(k)
+	if err == nil || errors.Is(err, ebpf.ErrKeyNotExist) {
+		delete(written, k)
 		return nil
 	}
 	return err
+}
+
+func (p *Provider) putSettings(s parameters) error {
+	err := p.maps[settingsMap].Put(uint32(0), s)
+	if err == nil {
+		p.written.settings = s
+	}
+	return err
+}
+
+// remove deletes an object of one of the maps.
+func (p *Provider) remove(o netstate.Object) error {
+	switch o := o.(type) {
+	case netstate.Shortcut:
+		return erase(p.maps[shortcutsMap], p.written.shortcuts, encodeKey(o.Dst))
+	case netstate.PodPort:
+		return erase(p.maps[podsMap], p.written.pods, encodeAddr(o.Addr))
+	case netstate.Switch:
+		return p.putSettings(parameters{})
+	}
+	return fmt.Errorf("a %s is not an object of the fast path", o.Key().Kind)
 }

@@ -32,12 +32,14 @@ const lifetime = 10 * time.Minute
 // shortcut, podport, switch and program. Several goroutines may use it, on threads of that namespace.
 type Provider struct {
 	loaded
-	folder string // of the pins
-	tcx    bool   // programs are attached by TCX; otherwise by cls_bpf
+	folder string            // of the pins
+	tcx    bool              // programs are attached by TCX; otherwise by cls_bpf
+	files  map[string]string // pins by name, in the folder
 	ids    map[netstate.ProgramName]int
 
-	mu sync.Mutex // of the sockets
+	mu sync.Mutex // of the sockets, and of what was written
 	sockets
+	written written
 }
 
 // Open loads the programs and maps, or adopts those that an earlier process pinned below dir, which is a BPF file system.
@@ -58,7 +60,7 @@ func Open(dir string) (*Provider, error) {
 		}
 		have = fresh
 	}
-	return connected(path, have)
+	return connected(path, spec, have)
 }
 
 // OpenPinned opens what another process has pinned, to look at it and to pause. It loads nothing: programs of another
@@ -73,7 +75,7 @@ func OpenPinned(dir string) (*Provider, error) {
 		return nil, fmt.Errorf("%w: below %s are no maps of this version; does the agent have its fast path on?",
 			ErrUnavailable, path)
 	}
-	return connected(path, have)
+	return connected(path, spec, have)
 }
 
 // pinned adopts what an earlier process pinned below dir, and returns in which folder that is and what all of it would be.
@@ -89,8 +91,8 @@ func pinned(dir string) (path string, spec *ebpf.CollectionSpec, have loaded, er
 }
 
 // connected returns a Provider of what is loaded.
-func connected(folder string, have loaded) (*Provider, error) {
-	p := &Provider{loaded: have, folder: folder, tcx: haveTCX(), ids: map[netstate.ProgramName]int{}}
+func connected(folder string, spec *ebpf.CollectionSpec, have loaded) (*Provider, error) {
+	p := &Provider{loaded: have, folder: folder, tcx: haveTCX(), files: pins(spec), ids: map[netstate.ProgramName]int{}}
 	var err error
 	if p.sockets, err = connect(); err != nil {
 		p.Close()
@@ -161,19 +163,23 @@ func (p *Provider) Apply(c netstate.Change) error {
 	}
 }
 
-// Blocked returns why no program may be attached now, or nothing.
+// Blocked returns why no program may be attached now, or nothing. What somebody else wrote into the maps is a reason until
+// the next Observe.
 func (p *Provider) Blocked() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ipsec == nil {
-		return ""
+	if p.ipsec != nil {
+		n, err := ipsec(p.ipsec)
+		switch {
+		case err != nil:
+			return err.Error()
+		case n > 0:
+			return fmt.Sprintf("this host has %d IPsec policies, and the fast path would pass by them", n)
+		}
 	}
-	n, err := ipsec(p.ipsec)
-	switch {
-	case err != nil:
+	why, err := p.altered()
+	if err != nil {
 		return err.Error()
-	case n > 0:
-		return fmt.Sprintf("this host has %d IPsec policies, and the fast path would pass by them", n)
 	}
-	return ""
+	return why
 }

@@ -61,19 +61,16 @@ func readParameters() (p parameters, err error) {
 }
 
 // differences says what of p is older than what the kernel has now.
-func (p parameters) differences(now parameters) string {
-	var all []string
+func (p parameters) differences(now parameters) (all words) {
 	add := func(name string, have, now uint32) {
-		if have != now {
-			all = append(all, fmt.Sprintf("%s=%d (the kernel has %d)", name, have, now))
-		}
+		all.add(have != now, "%s=%d (the kernel has %d)", name, have, now)
 	}
 	add(tcpTimeout, p.TCPSeconds, now.TCPSeconds)
 	add(udpTimeout, p.UDPSeconds, now.UDPSeconds)
 	add("HZ", p.HZ, now.HZ)
 	add(portRange+"[0]", p.PortMin, now.PortMin)
 	add(portRange+"[1]", p.PortMax, now.PortMax)
-	return strings.Join(all, " ")
+	return all
 }
 
 // needConntrack makes the kernel load conntrack if it is a module, and fails if there is none.

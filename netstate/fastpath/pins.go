@@ -154,6 +154,48 @@ func (l loaded) pin(files map[string]string, folder string, have loaded) error {
 	return sweep(files, folder)
 }
 
+// lostPins returns the files that should be pinned and are not.
+func (p *Provider) lostPins() (files []string) {
+	for name, file := range p.files {
+		if p.maps[name] == nil && p.programs[name] == nil {
+			continue // of another version
+		}
+		if _, err := os.Lstat(filepath.Join(p.folder, file)); errors.Is(err, fs.ErrNotExist) {
+			files = append(files, file)
+		}
+	}
+	slices.Sort(files)
+	return files
+}
+
+// pinAgain pins what somebody has removed the pins of. A clone has never been pinned: the original would not be again.
+func (p *Provider) pinAgain() error {
+	lost := p.lostPins()
+	if len(lost) == 0 {
+		return nil
+	}
+	again := loaded{map[string]*ebpf.Program{}, map[string]*ebpf.Map{}}
+	defer again.close()
+	for name, file := range p.files {
+		if !slices.Contains(lost, file) {
+			continue
+		}
+		var err error
+		if m := p.maps[name]; m != nil {
+			again.maps[name], err = m.Clone()
+		} else {
+			again.programs[name], err = p.programs[name].Clone()
+		}
+		if err != nil {
+			return fmt.Errorf("pin %s again: %w", file, err)
+		}
+	}
+	if err := again.pin(p.files, p.folder, loaded{}); err != nil {
+		return fmt.Errorf("pin again what somebody has removed below %s: %w", p.folder, err)
+	}
+	return nil
+}
+
 // sweep removes the pins of other versions. What is attached of theirs goes on working.
 func sweep(files map[string]string, folder string) error {
 	keep := slices.Collect(maps.Values(files))

@@ -103,7 +103,8 @@ type Agent struct {
 	views      chan backend.Input // the newest, for a backend that runs
 	outputs    chan nodeFiles     // the newest, to write
 	written    atomic.Pointer[written]
-	saves      chan subnet.Snapshot // the newest, for the checkpoint
+	blocked    atomic.Pointer[string] // why the loop last found the fast path forbidden, which may have changed; nil: it has not looked
+	saves      chan subnet.Snapshot   // the newest, for the checkpoint
 }
 
 // New makes an agent that has not touched anything yet.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,11 +26,17 @@ type FastPathStatus struct {
 	On      bool     `json:"on"`
 	Devices []string `json:"devices,omitempty"` // that programs are attached to
 	Why     string   `json:"why,omitempty"`     // it is off
+	// Beside are pods' ports without it, and what somebody else has there that it would pass by.
+	Beside map[string]string `json:"beside,omitempty"`
 }
 
 func (s FastPathStatus) String() string {
 	if s.On {
-		return "on: " + strings.Join(s.Devices, " ")
+		text := "on: " + strings.Join(s.Devices, " ")
+		for _, port := range slices.Sorted(maps.Keys(s.Beside)) {
+			text += fmt.Sprintf("; but not for %s (%s)", port, s.Beside[port])
+		}
+		return text
 	}
 	return "off: " + s.Why
 }
@@ -80,7 +87,9 @@ func (a *Agent) fastPathOff() string {
 	if a.FastPath == nil {
 		return "this agent has no programs for it"
 	}
-	if why := a.fastPathBlocked(); why != "" {
+	why := a.fastPathBlocked()
+	a.blocked.Store(&why)
+	if why != "" {
 		return why
 	}
 	if r := a.loop.refusal; time.Now().Before(r.until) {
@@ -89,7 +98,7 @@ func (a *Agent) fastPathOff() string {
 	return ""
 }
 
-// fastPathBlocked returns what may change at any time.
+// fastPathBlocked returns what may change at any time, without the kernel's word.
 func (a *Agent) fastPathBlocked() string {
 	if why := a.FastPath.Blocked(); why != "" || a.Policies == nil {
 		return why
@@ -114,6 +123,7 @@ func (a *Agent) finishFastPath(node backend.Node, r result) {
 	s := FastPathStatus{Why: node.FastPathOff}
 	if s.Why == "" {
 		s = fastPathStatus(r)
+		s.Beside = node.Beside
 	}
 	if slices.ContainsFunc(r.left, isFast) && node.FastPathOff == "" {
 		s = FastPathStatus{Why: refused(r)}
@@ -169,12 +179,10 @@ func refused(r result) string {
 // blockedInterval is how often the loop is woken if something forbids the fast path that the kernel does not announce.
 const blockedInterval = 3 * time.Second
 
-// watchFastPath wakes the loop when something comes or goes that forbids the fast path.
+// watchFastPath wakes the loop when something has come or gone that forbids the fast path, whoever the loop heard of it from.
 func (a *Agent) watchFastPath(ctx context.Context) error {
-	last := a.fastPathBlocked()
 	for sleep(ctx, blockedInterval) {
-		if now := a.fastPathBlocked(); now != last {
-			last = now
+		if now, seen := a.fastPathBlocked(), a.blocked.Load(); seen != nil && now != *seen {
 			a.trigger()
 		}
 	}

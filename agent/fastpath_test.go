@@ -174,6 +174,39 @@ func TestFastPathIsBlocked(t *testing.T) {
 	})
 }
 
+// TestFastPathIsMadeAnew: a reason that goes when all of the fast path is taken away does not keep it off until the next
+// resync, and taking it away needs no word of the store.
+func TestFastPathIsMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := fastNode(t)
+		stop := n.start()
+		defer stop()
+		n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.ready() })
+		time.Sleep(blockedInterval / 2) // so that the loop sees it before the watch does
+		p.set("somebody altered its maps", nil)
+		n.agent.trigger()
+		n.eventually("off", func() bool {
+			return n.fastPath() == "off: somebody altered its maps" && !n.has("shortcut") && !n.has("program")
+		})
+		p.set("", nil)
+		n.eventually("on again", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.has(shortcut2) })
+	})
+	plan := netstate.NewState(netstate.Program{Dev: "cni0"}, netstate.Route{Dst: netip.MustParsePrefix("10.9.0.0/24")})
+	a := &Agent{Config: Config{Kernel: steady{state: plan}}}
+	got, _, err := a.compare(t.Context(), netstate.State{}, false)
+	if err != nil || len(got) != 1 || got[0].Key().Kind != netstate.KindProgram {
+		t.Errorf("without the store's word the plan is %v (%v), want to delete the program alone", got, err)
+	}
+}
+
+// steady is a Kernel that has one state.
+type steady struct {
+	Kernel
+	state netstate.State
+}
+
+func (o steady) Observe(context.Context, netstate.State) (netstate.State, error) { return o.state, nil }
+
 // TestFastPathFails: what the kernel refuses of it leaves the node ready, and is tried again.
 func TestFastPathFails(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -257,7 +290,7 @@ func TestFastFacts(t *testing.T) {
 	addr := netip.MustParsePrefix("192.0.2.1/24")
 	eth := netstate.Interface{Name: "eth0", MTU: 1500, Up: true, Ethernet: true, Queued: true, Addrs: []netip.Prefix{addr}, OnLink: []netip.Prefix{addr.Masked()}}
 	vtep := netstate.Interface{Name: "flannel.1", Owned: true, ChecksumsOff: true, Ethernet: true}
-	port := netstate.Interface{Name: "veth1", Owned: true, Queued: true, Ethernet: true}
+	port := netstate.Interface{Name: "veth1", Owned: true, Queued: true, Ethernet: true, Beside: "a filter"}
 	infiniband, inVRF := eth, eth
 	infiniband.Ethernet, inVRF.VRF = false, "red"
 	for name, test := range map[string]struct {
@@ -274,7 +307,7 @@ func TestFastFacts(t *testing.T) {
 		p.Network.Pools = append(p.Network.Pools, subnet.Pool{Network: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24})
 		node, err := p.Facts([]netstate.Interface{test.underlay, vtep, port}, backend.Node{}, nil)
 		if err != nil || node.FastPathOff != test.off || node.ChecksumsOff["flannel.1"] != test.on || node.Queued["veth1"] != test.on ||
-			node.Queued["eth0"] {
+			node.Queued["eth0"] || (node.Beside["veth1"] == "a filter") != test.on {
 			t.Errorf("%s: %+v, %v", name, node, err)
 		}
 	}

@@ -134,6 +134,12 @@ func (p Planner) fastFacts(i netstate.Interface, node *backend.Node) {
 	if i.Queued {
 		set(&node.Queued, i.Name)
 	}
+	if i.Beside != "" {
+		if node.Beside == nil {
+			node.Beside = map[string]string{}
+		}
+		node.Beside[i.Name] = i.Beside
+	}
 }
 
 // set adds a name to a set, which is nil as long as it is empty.

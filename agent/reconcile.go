@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -185,8 +186,9 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 	node, err := p.Facts(interfaces, a.loop.node, a.Machine.RouteTo)
 	a.exclude(node)
 	a.checksums.facts(&node)
-	if a.Shortcuts.On && node.FastPathOff == "" {
-		node.FastPathOff = a.fastPathOff()
+	if a.Shortcuts.On {
+		why := a.fastPathOff()
+		node.FastPathOff = cmp.Or(node.FastPathOff, why)
 	}
 	a.Metrics.checksums.Set(float64(len(node.ChecksumsBroken)))
 	if err != nil {
@@ -291,7 +293,7 @@ func isEntry(c netstate.Change) bool {
 }
 
 // converge brings the kernel to want: it reads, compares and writes until there is nothing to
-// change. Without the store's own word nothing is deleted.
+// change. Without the store's own word nothing is deleted but shortcuts, without which packets go the kernel's way.
 func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) result {
 	var before netstate.Plan
 	var applied error
@@ -338,7 +340,7 @@ func (a *Agent) compare(ctx context.Context, want netstate.State, synced bool) (
 	plan := netstate.Diff(want, have)
 	kept, now := a.keptGateways(plan, want), time.Now()
 	return slices.DeleteFunc(plan, func(c netstate.Change) bool {
-		return !synced && c.Want == nil || a.loop.contention.suppressed(c.Key(), now) || hasGone(c, have) ||
+		return !synced && c.Want == nil && !isFast(c) || a.loop.contention.suppressed(c.Key(), now) || hasGone(c, have) ||
 			slices.ContainsFunc(kept, func(k keptGateway) bool { return c.Want == nil && c.Was == k.addr })
 	}), kept, err
 }

@@ -69,9 +69,10 @@ type Node struct {
 	ChecksumsBroken map[string]bool
 
 	// What only the fast path needs; empty where nobody wants one.
-	FastPathOff  string          // why packets cannot take it on this node
-	ChecksumsOff map[string]bool // the VXLAN devices that compute the checksums of their packets
-	Queued       map[string]bool // the owned devices and ports whose packets wait in a queueing discipline
+	FastPathOff  string            // why packets cannot take it on this node
+	ChecksumsOff map[string]bool   // the VXLAN devices that compute the checksums of their packets
+	Beside       map[string]string // what somebody else has where pods' ports send, by their names, and the fast path would pass by
+	Queued       map[string]bool   // the owned devices and ports whose packets wait in a queueing discipline
 }
 
 // Network is an address of this machine, or a network that it is on, in the networks of pods.

@@ -132,7 +132,8 @@ func (p *projection) underlay(dev string, f netstate.Family) (Underlay, bool) {
 }
 
 // podPorts adds the addresses of this node's pods. One that is not in the node's subnets is not reached through the
-// bridge, one that two ports have is nobody's, and nothing may go around a queueing discipline.
+// bridge, one that two ports have is nobody's, and nothing may go around a queueing discipline, or what somebody else has at a
+// port.
 func (p *projection) podPorts() {
 	var subnets []netip.Prefix
 	for _, o := range p.want {
@@ -150,7 +151,7 @@ func (p *projection) podPorts() {
 			switch {
 			case seen[addr]:
 				delete(p.state, o.Key())
-			case !p.node.Queued[port.Name] && port.Pod.IsUnicast() && contained(subnets, addr):
+			case !p.node.Queued[port.Name] && p.node.Beside[port.Name] == "" && port.Pod.IsUnicast() && contained(subnets, addr):
 				p.state.Add(o)
 			}
 			seen[addr] = true

@@ -132,6 +132,8 @@ func TestShortcuts(t *testing.T) {
 		"somebody shapes the bridge": {kind: "vxlan", peers: peer("vxlan"), node: func(n *backend.Node) { n.Queued = map[string]bool{"cni0": true} }},
 		"a shaped pod": {kind: "vxlan", peers: peer("vxlan"), node: func(n *backend.Node) { n.Queued = map[string]bool{"veth1": true} },
 			golden: encap2 + six2 + podPorts[strings.Index(podPorts, "switch"):] + toV6 + toV4},
+		"a pod with somebody else's filter": {kind: "vxlan", peers: peer("vxlan"), node: func(n *backend.Node) { n.Beside = map[string]string{"veth1": "egress bpf"} },
+			golden: encap2 + six2 + podPorts[strings.Index(podPorts, "switch"):] + toV6 + toV4},
 		"a pod of an older plugin": {kind: "vxlan", peers: peer("vxlan"), node: func(n *backend.Node) { n.Ports[0].Addrs = "" },
 			golden: encap2 + six2 + podPorts[strings.Index(podPorts, "switch"):] + toV6 + toV4},
 		"addresses of no pod of this node": {kind: "vxlan", peers: peer("vxlan"),

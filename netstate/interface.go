@@ -25,6 +25,7 @@ type Interface struct {
 	// ChecksumsOff says that a VXLAN device does not leave the checksums of its packets to the NIC.
 	ChecksumsOff bool
 	Queued       bool           // packets that it sends wait in a queueing discipline
+	Beside       string         // of a pod's port: what of somebody else's sees the packets that it sends, where the fast path would pass by it
 	Default      []Family       // of whose preferred default route it is the device
 	Gateways     []netip.Addr   // the routers that default routes through it lead to
 	Running      bool           // it has a carrier

@@ -52,8 +52,8 @@ func (s sockets) qdiscs() (map[uint32]string, error) {
 	})
 }
 
-// filters lists those of a device that has the qdisc clsact.
-func (s sockets) filters(index uint32) (f filters, err error) {
+// filters lists those of a device that has the qdisc clsact, at some of the parents.
+func (s sockets) filters(index uint32, parents ...uint32) (f filters, err error) {
 	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: int(index)}}
 	for _, parent := range parents {
 		list, err := rtnl.Retry("filters", func() ([]netlink.Filter, error) { return s.nl.FilterList(link, parent) })
@@ -155,7 +155,7 @@ func describe(f netlink.Filter) string {
 	if f.Attrs().Parent == netlink.HANDLE_MIN_EGRESS {
 		side = "egress"
 	}
-	if b, ok := f.(*netlink.BpfFilter); ok {
+	if b, ok := f.(*netlink.BpfFilter); ok && b.Name != "" {
 		name = " " + b.Name
 	}
 	return fmt.Sprintf("%s %s pref %d%s", side, f.Type(), f.Attrs().Priority, name)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -27,16 +28,29 @@ func (w *words) add(when bool, format string, args ...any) {
 	}
 }
 
-// attached returns what a device has. The links are ours, of all devices.
-func (p *Provider) attached(index uint32, qdisc string, links []hook) (a attached, err error) {
-	a.qdisc = qdisc
-	if qdisc == "clsact" {
-		if a.filters, err = p.filters(index); err != nil {
+// survey is what was found on all devices at once.
+type survey struct {
+	qdiscs map[uint32]string // where packets come in, by index of device
+	links  []hook            // ours
+	chains []chain
+}
+
+// attached returns what a device has.
+func (p *Provider) attached(index uint32, s survey) (a attached, err error) {
+	a.qdisc = s.qdiscs[index]
+	if a.qdisc == "clsact" {
+		if a.filters, err = p.filters(index, parents...); err != nil {
 			return a, err
 		}
 	}
 	if p.tcx {
-		err = p.addHooks(&a, index, links)
+		err = errors.Join(p.addHooks(&a, index, ebpf.AttachTCXIngress, s.links), p.addHooks(&a, index, ebpf.AttachTCXEgress, s.links))
+	}
+	name, _ := p.names.name(index)
+	for _, c := range s.chains {
+		if c.at(name) {
+			a.other = append(a.other, c.text)
+		}
 	}
 	return a, err
 }
@@ -44,24 +58,24 @@ func (p *Provider) attached(index uint32, qdisc string, links []hook) (a attache
 // observePrograms adds the programs that are attached. Unless all devices are to be asked, a link without a pin is not
 // found.
 func (p *Provider) observePrograms(state netstate.State, all bool) error {
-	kinds, links, err := p.survey()
+	found, err := p.survey()
 	if err != nil {
 		return err
 	}
 	linked := map[uint32]bool{}
-	for _, h := range links {
-		if _, up := kinds[h.index]; !up && h.index != 0 {
-			kinds[h.index] = ""
+	for _, h := range found.links {
+		if _, up := found.qdiscs[h.index]; !up && h.index != 0 {
+			found.qdiscs[h.index] = ""
 		}
 		linked[h.index] = true
 	}
-	for index, kind := range kinds {
+	for index, kind := range found.qdiscs {
 		ask := kind == "clsact" || linked[index] || all && p.tcx
 		dev, there := p.names.name(index)
 		if !ask || !there {
 			continue
 		}
-		a, err := p.attached(index, kind, links)
+		a, err := p.attached(index, found)
 		switch {
 		case err == nil && len(a.ours)+len(a.hooks) > 0:
 			state.Add(p.decode(dev, a))
@@ -74,24 +88,27 @@ func (p *Provider) observePrograms(state netstate.State, all bool) error {
 	return nil
 }
 
-// survey returns the qdiscs where packets come in, by index of device, and our links. The thread must be in the namespace:
-// the kernel takes the index of a link's device for one of the thread's.
-func (p *Provider) survey() (qdiscs map[uint32]string, links []hook, err error) {
+// survey asks for what is on all devices. The thread must be in the namespace: the kernel takes the index of a link's device
+// for one of the thread's.
+func (p *Provider) survey() (s survey, err error) {
 	if p.tcx {
 		here, err := namespace()
 		if err != nil {
-			return nil, nil, err
+			return s, err
 		}
 		if want := filepath.Base(p.folder); here != want {
-			return nil, nil, fmt.Errorf("this thread is in the network namespace %s: want %s, in which the fast path was opened",
+			return s, fmt.Errorf("this thread is in the network namespace %s: want %s, in which the fast path was opened",
 				here, want)
 		}
-		if links, err = hooks(p.folder); err != nil {
-			return nil, nil, err
+		if s.links, err = hooks(p.folder); err != nil {
+			return s, err
 		}
 	}
-	qdiscs, err = p.qdiscs()
-	return qdiscs, links, err
+	if s.chains, err = p.chains(); err != nil {
+		return s, err
+	}
+	s.qdiscs, err = p.qdiscs()
+	return s, err
 }
 
 // decode returns the program of a device. One that is not ours makes it differ from what is wanted, and attach refuses to
@@ -121,18 +138,18 @@ func (p *Provider) attach(o netstate.Program) error {
 	if err != nil {
 		return err
 	}
-	kinds, links, err := p.survey()
+	found, err := p.survey()
 	if err != nil {
 		return err
 	}
-	if kind := kinds[index]; kind != "clsact" && kind != "" {
+	if kind := found.qdiscs[index]; kind != "clsact" && kind != "" {
 		why := "beside which there can be no clsact"
 		if p.tcx {
 			why = "whose filters the fast path would pass by"
 		}
 		return fmt.Errorf("device %s has a queueing discipline %s of somebody else, %s", o.Dev, kind, why)
 	}
-	have, err := p.attached(index, kinds[index], links)
+	have, err := p.attached(index, found)
 	if err != nil {
 		return err
 	}
@@ -156,11 +173,11 @@ func (p *Provider) detach(o netstate.Program) error {
 	if err != nil {
 		return err
 	}
-	kinds, links, err := p.survey()
+	found, err := p.survey()
 	if err != nil {
 		return err
 	}
-	have, err := p.attached(index, kinds[index], links)
+	have, err := p.attached(index, found)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (s sockets) removeQdiscs(folder string) error {
 		if kind != "clsact" {
 			continue
 		}
-		f, err := s.filters(index)
+		f, err := s.filters(index, parents...)
 		if err == nil {
 			err = s.deleteFilters(f.ours)
 		}

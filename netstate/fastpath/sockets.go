@@ -16,6 +16,7 @@ type sockets struct {
 	names names
 	nl    *netlink.Handle
 	bulk  *rtnl.Conn
+	nft   *nl.SocketHandle
 	ipsec *nl.SocketHandle // nil: the kernel has no IPsec
 }
 
@@ -33,6 +34,11 @@ func connect() (s sockets, err error) {
 	if s.bulk, err = rtnl.Dial(); err != nil {
 		return s, err
 	}
+	nft, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return s, fmt.Errorf("open a netlink socket for nf_tables: %w", err)
+	}
+	s.nft = &nl.SocketHandle{Socket: nft}
 	ipsec, err := nl.Subscribe(unix.NETLINK_XFRM)
 	switch {
 	case err == nil:
@@ -53,6 +59,9 @@ func (s sockets) close() {
 	}
 	if s.bulk != nil {
 		s.bulk.Close()
+	}
+	if s.nft != nil {
+		s.nft.Close()
 	}
 	if s.ipsec != nil {
 		s.ipsec.Close()

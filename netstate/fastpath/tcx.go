@@ -106,27 +106,26 @@ func (h hook) remove() error {
 	return nil
 }
 
-// addHooks adds what TCX has at a device. Ours are the links that are pinned, and those of this version's programs.
-func (p *Provider) addHooks(a *attached, index uint32, links []hook) error {
-	for _, at := range []struct {
-		side string
-		typ  ebpf.AttachType
-	}{{"ingress", ebpf.AttachTCXIngress}, {"egress", ebpf.AttachTCXEgress}} {
-		result, err := link.QueryPrograms(link.QueryOptions{Target: int(index), Attach: at.typ})
-		if err != nil {
-			return fmt.Errorf("list the TCX programs: %w", err)
-		}
-		for _, program := range result.Programs {
-			id, linked := program.LinkID()
-			i := slices.IndexFunc(links, func(h hook) bool { return linked && h.id == id })
-			switch {
-			case i >= 0:
-				a.hooks = append(a.hooks, links[i])
-			case linked && at.typ == ebpf.AttachTCXIngress && p.nameOf(program.ID) != "":
-				a.hooks = append(a.hooks, hook{id: id, program: program.ID, index: index})
-			default:
-				a.other = append(a.other, fmt.Sprintf("%s tcx program %d", at.side, program.ID))
-			}
+// sides are the places of TCX programs at a device.
+var sides = map[ebpf.AttachType]string{ebpf.AttachTCXIngress: "ingress", ebpf.AttachTCXEgress: "egress"}
+
+// addHooks adds what TCX has at one side of a device. Ours are the links that are pinned, and those of this version's
+// programs.
+func (p *Provider) addHooks(a *attached, index uint32, at ebpf.AttachType, links []hook) error {
+	result, err := link.QueryPrograms(link.QueryOptions{Target: int(index), Attach: at})
+	if err != nil {
+		return fmt.Errorf("list the TCX programs: %w", err)
+	}
+	for _, program := range result.Programs {
+		id, linked := program.LinkID()
+		i := slices.IndexFunc(links, func(h hook) bool { return linked && h.id == id })
+		switch {
+		case i >= 0:
+			a.hooks = append(a.hooks, links[i])
+		case linked && at == ebpf.AttachTCXIngress && p.nameOf(program.ID) != "":
+			a.hooks = append(a.hooks, hook{id: id, program: program.ID, index: index})
+		default:
+			a.other = append(a.other, fmt.Sprintf("%s tcx program %d", sides[at], program.ID))
 		}
 	}
 	return nil

@@ -64,7 +64,25 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		interfaces = append(interfaces, i)
 	}
 	k.carriers.Store(&carriers)
+	if err := k.addBeside(interfaces); err != nil {
+		return nil, err
+	}
 	return interfaces, ctx.Err()
+}
+
+// addBeside adds to pods' ports what somebody else has where their packets leave.
+func (k *Kernel) addBeside(interfaces []netstate.Interface) error {
+	var ports []string
+	for _, i := range interfaces {
+		if i.Port.Name != "" {
+			ports = append(ports, i.Name)
+		}
+	}
+	all, err := k.beside(ports)
+	for n := range interfaces {
+		interfaces[n].Beside = all[interfaces[n].Name]
+	}
+	return err
 }
 
 // addTo adds the address to its interface. Secondary addresses of IPv4 have the flag of temporary ones of IPv6.

@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -36,6 +37,27 @@ type Provider interface {
 	// Observe gets the names of our links by type, as rtnetlink has it.
 	Observe(devs map[string][]string, want netstate.State) (netstate.State, error)
 	Apply(c netstate.Change) error
+}
+
+// Inspector is a Provider that knows what somebody else has where packets leave through devices.
+type Inspector interface {
+	// Beside returns that of some devices, by their names. Devices that are gone or have nothing are left out.
+	Beside(devs []string) (map[string]string, error)
+}
+
+// beside asks all providers that know it.
+func (k *Kernel) beside(devs []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, p := range k.providers {
+		if i, ok := p.(Inspector); ok {
+			some, err := i.Beside(devs)
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(all, some)
+		}
+	}
+	return all, nil
 }
 
 // New opens the netlink sockets in the current network namespace. What a flannel agent left counts as ours.

@@ -195,6 +195,7 @@ func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan
 	timer := time.NewTimer(procfs.UntilNext(k.interval))
 	defer timer.Stop()
 	last := k.pollState()
+	lastBeside := k.pollBeside()
 	for {
 		select {
 		case <-ctx.Done():
@@ -203,9 +204,9 @@ func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan
 		case <-timer.C:
 		}
 		began := time.Now()
-		now := k.pollState()
-		if !maps.Equal(now, last) {
-			last = now
+		now, beside := k.pollState(), k.pollBeside()
+		if !maps.Equal(now, last) || !maps.Equal(beside, lastBeside) {
+			last, lastBeside = now, beside
 			notify(hints)
 		}
 		timer.Reset(k.pause(time.Since(began)))
@@ -215,6 +216,16 @@ func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan
 // pause returns how long after a reading that took so long the next one begins.
 func (k *Kernel) pause(took time.Duration) time.Duration {
 	return max(procfs.UntilNext(k.interval), min(pollShare*took, pollRarer*k.interval))
+}
+
+// pollBeside reads what somebody else has at the pods' ports of the last Observe. What cannot be read is Interfaces' to report.
+func (k *Kernel) pollBeside() map[string]string {
+	var ports []string
+	for _, p := range k.filter.Load().marks {
+		ports = append(ports, p.Name)
+	}
+	all, _ := k.beside(ports)
+	return all
 }
 
 // pollState reads what the kernel does not announce whole. What cannot be read is Observe's to report.

@@ -23,9 +23,11 @@ MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,.
 	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
 # The release before; until there is one, a commit.
 TWILL_PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 80cbeba)
+# How often two nodes of wireguard start together in the microvm, where each start takes seconds.
+STARTS ?= 4
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm test-long test-upgrade test-eval test-docker test-systemd test-clouds test-release test-arch soak chaos guest fuzz-peers fuzz
+	test-vm:STARTS=16 test-long test-upgrade test-eval test-docker test-systemd test-clouds test-release test-arch soak chaos guest fuzz-peers fuzz
 
 .PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-vm-kernel test-vm-labs test-long test-upgrade soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
 
@@ -85,7 +87,7 @@ test-all: build ## Run all tests: also those with a built kube-apiserver, kube-p
 test-vm: test-vm-kernel test-vm-labs ## Run kernel suites and small labs on Debian's kernel in a QEMU microvm: ipip, wireguard, ipsec, vxlan, tun, eBPF
 
 test-vm-kernel:
-	tools/vm/run './netstate/kernel:-test.skip=UnderChurn|TestQdiscs|TestTakes' './netstate/fastpath:-test.run=TestEdges|TestOuter|TestRoundTrip|TestDrift|TestCapabilities|TestRefresh|TestIdle|TestReusedPorts|TestCongestion|TestSegments/mtu' ./netstate/xfrm './netstate/filter:-test.run=TestElementsPrinted|TestAlteredExpressions|TestPackets|TestWrongPlans|TestReplacedChains|TestCheck' ./netstate/nflog ./backend/ipip ./backend/udp ./backend/wireguard ./backend/ipsec
+	tools/vm/run './netstate/kernel:-test.skip=UnderChurn|TestQdiscs|TestTakes' './netstate/fastpath:-test.run=TestEdges|TestOuter|TestRoundTrip|TestDrift|TestCapabilities|TestRefresh|TestIdle|TestReusedPorts|TestCongestion|TestSegments/mtu' ./netstate/xfrm './netstate/filter:-test.run=TestElementsPrinted|TestAlteredExpressions|TestPackets|TestWrongPlans|TestReplacedChains|TestCheck' ./netstate/nflog ./backend/ipip ./backend/udp ./backend/wireguard:-starts=$(STARTS) ./backend/ipsec
 
 test-vm-labs:
 	tools/vm/run './test/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/(ipip|ipsec)'

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -130,12 +131,14 @@ func TestPackets(t *testing.T) {
 	b.stop()
 }
 
+var starts = flag.Int("starts", 16, "how often TestStartTogether starts both nodes")
+
 // TestStartTogether: two nodes that learn of each other at the same moment reach each other. Handshakes that cross are lost,
 // and repeated after five seconds; it logs how often.
 func TestStartTogether(t *testing.T) {
 	a, b := pair(t, key(9), key(9))
 	crossed := 0
-	for range 16 {
+	for range *starts {
 		a.stop()
 		b.stop()
 		a.start()
@@ -150,7 +153,7 @@ func TestStartTogether(t *testing.T) {
 			crossed++
 		}
 	}
-	t.Logf("handshakes crossed in %d of 16 starts", crossed)
+	t.Logf("handshakes crossed in %d of %d starts", crossed, *starts)
 }
 
 // echoes is the number of echo requests that came in.

@@ -9,6 +9,10 @@ import (
 // FilterTable is the nftables table of each family that enforces network policies. All in it is ours.
 const FilterTable = "twill-policy"
 
+// JudgedMark is the bit of a packet's mark that rules set on what they have seen between two pods of a bridge. Rules about
+// frames clear it where a frame comes in from a pod, and drop what goes on to another pod without it.
+const JudgedMark = 1 << 28
+
 // LogGroup is the NFLOG group that hears of the packets that rules of the FilterTable log. Each rule logs at most LogRate
 // packets in a second, after the first LogBurst.
 const LogGroup, LogRate, LogBurst = 116, 5, 10
@@ -140,11 +144,12 @@ func (e Element) String() string {
 }
 
 // Hook is a base chain of the FilterTable, through which all forwarded packets of a family go, or all that are for the node
-// itself; for Ethernet all frames that come in through ports of bridges. Slot: family and place. Mark: the table's name.
-// Cascade: none.
+// itself; for Ethernet all frames that come in through ports of bridges, or all that go on through another port, once the
+// hooks of packets have seen what is in them. Slot: family and place. Mark: the table's name. Cascade: none.
 type Hook struct {
 	Family Family
 	Local  bool   // the packets for the node itself; not for Ethernet
+	Onward bool   // the frames that go on through another port; for Ethernet only
 	Rules  string // one a line, in the grammar of netstate/filter
 	// Extra says what stands in the table that no object describes. Then nothing else of the family is observed, and a
 	// change of the Hook makes the whole table again.
@@ -157,7 +162,7 @@ func (h Hook) Key() Key { return Key{Kind: KindHook, Name: h.Name(), Metric: h.F
 // Name returns the name of the chain, which is nftables' of the place where it hangs.
 func (h Hook) Name() string {
 	switch {
-	case h.Family == Ethernet:
+	case h.Family == Ethernet && !h.Onward:
 		return "prerouting"
 	case h.Local:
 		return "input"

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
@@ -24,7 +25,7 @@ func (t *Table) Closing(families ...netstate.Family) netstate.State {
 			t.addFrames(closing)
 			continue
 		}
-		rules := append(t.links(family), "saddr @"+closedSet+" counter drop", "daddr @"+closedSet+" counter drop")
+		rules := slices.Concat(t.marks(), t.links(family), []string{"saddr @" + closedSet + " counter drop", "daddr @" + closedSet + " counter drop"})
 		closing.Add(netstate.Set{Family: family, Name: closedSet, Type: netstate.Addresses},
 			netstate.Hook{Family: family, Rules: strings.Join(rules, "\n")})
 	}

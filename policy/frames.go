@@ -1,9 +1,9 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
@@ -49,14 +49,30 @@ func (t *Table) frameTable() []netstate.Object {
 		return nil
 	}
 	const f = netstate.Ethernet
+	from, to := fmt.Sprintf("iifgroup %d ", netstate.PortGroup), fmt.Sprintf("oifgroup %d ", netstate.PortGroup)
+	var clear, onward []string
+	if t.judgesBridged() {
+		clear = []string{from + "mark clear " + judged}
+		for _, kind := range []string{"ip", "ip6"} {
+			onward = append(onward, from+to+"ether type "+kind+" mark without "+judged+" counter drop")
+		}
+	}
 	return []netstate.Object{
 		netstate.Set{Family: f, Name: uncheckedSet, Type: netstate.Devices},
 		netstate.Set{Family: f, Name: sources4Set, Type: netstate.IPv4Sources},
 		netstate.Set{Family: f, Name: sources6Set, Type: netstate.IPv6Sources},
 		netstate.Filter{Family: f, Name: framesChain, Rules: strings.Join(t.frameRules(), "\n")},
-		netstate.Hook{Family: f, Rules: "iifgroup " + strconv.Itoa(netstate.PortGroup) + " goto " + framesChain},
+		netstate.Hook{Family: f, Rules: strings.Join(append(clear, from+"goto "+framesChain), "\n")},
+		netstate.Hook{Family: f, Onward: true, Rules: strings.Join(onward, "\n")},
 	}
 }
+
+// judgesBridged reports whether packets between pods of the bridge have to be judged. Frames from one to another then pass
+// only with the bit of their mark that the rules about packets set: without br_netfilter nothing would judge them.
+func (t *Table) judgesBridged() bool { return len(t.chains) > 0 && !t.site.Audit }
+
+// judged is the bit, as rules have it.
+var judged = fmt.Sprintf("%#x", netstate.JudgedMark)
 
 // checksFrames reports whether there is any policy: one that selects no pod of this node may select the next one.
 func (t *Table) checksFrames() bool {

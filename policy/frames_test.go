@@ -24,7 +24,7 @@ func (m machine) passesFrame(f frame) bool {
 	if !ok || f.group != netstate.PortGroup {
 		return true
 	}
-	if hook.Rules != "iifgroup 116 goto frames" {
+	if rules := strings.TrimPrefix(hook.Rules, "iifgroup 116 mark clear 0x10000000\n"); rules != "iifgroup 116 goto frames" {
 		m.Fatalf("the hook is %q", hook.Rules)
 	}
 	for _, rule := range strings.Split(m.chain(netstate.Ethernet, "frames"), "\n") {
@@ -151,5 +151,48 @@ func TestOtherFrames(t *testing.T) {
 	}
 	if none, _ := policy.Desired(site, policy.Snapshot{Pods: []*policy.Pod{pod}}); strings.Contains(none.String(), "bridge") {
 		t.Errorf("without policies frames are looked at:\n%s", none)
+	}
+}
+
+// TestBridged: while a pod is isolated, rules about packets mark those between two pods before anything accepts them, and rules about
+// frames clear the mark of what comes in from a pod, and let nothing else go on to another one. At other times nothing needs it.
+func TestBridged(t *testing.T) {
+	pod := &policy.Pod{Namespace: "x", Name: "web", Node: "node1", Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}
+	site := policy.Site{Node: "node1", Bridge: "cni0"}
+	deny := policy.NetworkPolicy{}
+	deny.Namespace = "x"
+	s := policy.Snapshot{Pods: []*policy.Pod{pod}, Policies: []policy.NetworkPolicy{deny}}
+	isolated, _ := policy.Desired(site, s)
+	table, _ := policy.NewTable(site, s)
+	closing := table.Closing(netstate.IPv4, netstate.IPv6, netstate.Ethernet)
+	audited := site
+	audited.Audit = true
+	audit, _ := policy.Desired(audited, s)
+	s.Pods = nil
+	idle, _ := policy.Desired(site, s)
+	const lacks = "mark without 0x10000000 counter drop"
+	onward := "iifgroup 116 oifgroup 116 ether type ip " + lacks + "\niifgroup 116 oifgroup 116 ether type ip6 " + lacks
+	for _, test := range []struct {
+		what  string
+		state netstate.State
+		want  bool
+	}{{"isolated", isolated, true}, {"closing", closing, true}, {"audit", audit, false}, {"nobody isolated", idle, false}} {
+		first := func(h netstate.Hook) string {
+			hook, _ := test.state[h.Key()].(netstate.Hook)
+			rule, _, _ := strings.Cut(hook.Rules, "\n")
+			return rule
+		}
+		for _, family := range netstate.Families {
+			if got := first(netstate.Hook{Family: family}); got == "iifname cni0 oifname cni0 mark set 0x10000000" != test.want {
+				t.Errorf("%s: the first rule of %s is %q", test.what, family, got)
+			}
+		}
+		if got := first(netstate.Hook{Family: netstate.Ethernet}); got == "iifgroup 116 mark clear 0x10000000" != test.want {
+			t.Errorf("%s: the first rule about frames is %q", test.what, got)
+		}
+		hook, ok := test.state[netstate.Hook{Family: netstate.Ethernet, Onward: true}.Key()].(netstate.Hook)
+		if !ok || hook.Rules == onward != test.want || hook.Rules == "" == test.want {
+			t.Errorf("%s: the rules about frames that go on are %q", test.what, hook.Rules)
+		}
 	}
 }

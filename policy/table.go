@@ -207,6 +207,7 @@ func (t *Table) Chains() map[netstate.Key]Chain {
 		}
 	}
 	all[netstate.Filter{Family: netstate.Ethernet, Name: framesChain}.Key()] = Chain{Family: netstate.Ethernet, Direction: Egress}
+	all[netstate.Hook{Family: netstate.Ethernet, Onward: true}.Key()] = Chain{Family: netstate.Ethernet}
 	policies := map[netstate.Key][]string{}
 	for _, c := range t.chains {
 		for name, p := range c.parts {
@@ -333,7 +334,8 @@ func (t *Table) bridged() string { return fmt.Sprintf("iifname %s oifname %[1]s 
 
 // hook returns the rules that every forwarded packet meets. Errors pass, and what IPv6 finds its neighbours with.
 func (t *Table) hook(family netstate.Family) []string {
-	rules := append([]string{"ct related accept"}, t.links(family)...)
+	rules := append(t.marks(), "ct related accept")
+	rules = append(rules, t.links(family)...)
 	if t.site.Audit { // each packet is counted once, and nothing is reset
 		return append(rules, "ct reply established accept", "jump "+egressName, "goto "+ingressName)
 	}
@@ -343,6 +345,15 @@ func (t *Table) hook(family netstate.Family) []string {
 		rules = append(rules, "new proto 17 jump "+backwardsChain)
 	}
 	return append(rules, "jump "+egressName, "goto "+ingressName)
+}
+
+// marks returns what tells the rules about frames that a packet between two pods of the bridge has come to those about packets.
+// These may still drop it.
+func (t *Table) marks() []string {
+	if !t.judgesBridged() {
+		return nil
+	}
+	return []string{t.bridged() + "mark set " + judged}
 }
 
 // links returns the rules about packets between the pods of the bridge that are not about pods' addresses. What IPv6 finds its

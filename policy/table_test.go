@@ -229,7 +229,7 @@ func (m machine) run(rules string, family netstate.Family, f policy.Flow) string
 			switch {
 			case end == "accept" || end == "drop" || end == "return":
 				return end
-			case words[0] == "log":
+			case words[0] == "log", words[0] == "mark":
 				words = nil
 			case words[0] == "goto":
 				return m.run(m.chain(family, words[1]), family, f)
@@ -303,7 +303,7 @@ func (m machine) matches(words *[]string, family netstate.Family, f policy.Flow)
 		w := *words
 		taken, ok := 2, false
 		switch {
-		case len(w) < 2 || w[0] == "counter" || w[0] == "log" || w[0] == "goto" || w[0] == "jump" || w[1] == "vmap":
+		case len(w) < 2 || w[0] == "counter" || w[0] == "log" || w[0] == "goto" || w[0] == "jump" || w[0] == "mark" || w[1] == "vmap":
 			return true
 		case w[0] == "ct" && w[1] == "reply":
 			taken = 3

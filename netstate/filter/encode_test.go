@@ -39,6 +39,9 @@ var golden = map[netstate.Family][][2]string{
 		{"udp dport 1000-2000 accept", "udp dport 1000-2000 accept"},
 		{"sctp dport 65535 return", "sctp dport 65535 return"},
 		{"udp dport @ports accept", "udp dport @ports accept"},
+		{"iifname cni0 mark set 0x10000000", `iifname "cni0" meta mark set meta mark | 0x10000000`},
+		{"mark clear 0x10000000", "meta mark set meta mark & 0xefffffff"},
+		{"mark without 0x10000000 drop", "meta mark & 0x10000000 == 0x00000000 drop"},
 		{"counter drop", "counter packets 0 bytes 0 drop"},
 		{"tcp dport 80 log in-1", `tcp dport 80 limit rate 5/second burst 10 packets log prefix "in-1" group 116`},
 		{"jump other", "jump other"},
@@ -47,6 +50,7 @@ var golden = map[netstate.Family][][2]string{
 		{"goto other", "goto other"},
 	},
 	netstate.IPv6: {
+		{"mark set 3", "meta mark set meta mark | 0x00000003"},
 		{"icmpv6 133-137 accept", "icmpv6 type 133-137 accept"},
 		{"icmpv6 1 accept", "icmpv6 type destination-unreachable accept"},
 		{"saddr @addr daddr @range drop", "ip6 saddr @addr ip6 daddr @range drop"},
@@ -62,6 +66,9 @@ var golden = map[netstate.Family][][2]string{
 	},
 	netstate.Ethernet: {
 		{"iifgroup 116 drop", "iifgroup 116 drop"},
+		{"iifgroup 116 mark clear 0x10000000", "iifgroup 116 meta mark set meta mark & 0xefffffff"},
+		{"iifgroup 116 oifgroup 116 mark without 0x10000000 drop", "iifgroup 116 oifgroup 116 meta mark & 0x10000000 == 0x00000000 drop"},
+		{"mark set 0x10000000", "meta mark set meta mark | 0x10000000"},
 		{"ether type ip iifname @dev return", "ether type ip iifname @dev return"},
 		{"ether type ip iifname . ip saddr @ip return", "iifname . ip saddr @ip return"},
 		{"ether type ip6 iifname . ip6 saddr @ip6 return", "iifname . ip6 saddr @ip6 return"},
@@ -94,6 +101,9 @@ func goldenState(family netstate.Family) netstate.State {
 		rules = append(rules, g[0])
 	}
 	state.Add(netstate.Hook{Family: family, Rules: strings.Join(rules, "\n")})
+	if family == netstate.Ethernet {
+		state.Add(netstate.Hook{Family: family, Onward: true, Rules: "counter drop"})
+	}
 	return state
 }
 
@@ -106,6 +116,12 @@ func TestGolden(t *testing.T) {
 	f := open(t)
 	for _, family := range families {
 		settle(t, f, goldenState(family))
+		if family == netstate.Ethernet {
+			const want = "type filter hook forward priority 200; policy accept;\n\t\tcounter packets 0 bytes 0 drop"
+			if text := sh(t, "nft -p list chain bridge twill-policy forward"); !strings.Contains(text, want) {
+				t.Errorf("of frames that go on: got\n%s, want\n%s", text, want)
+			}
+		}
 		hook := netstate.Hook{Family: family}.Name()
 		text := sh(t, "nft -p list chain "+tableNames[family]+" twill-policy "+hook)
 		var lines []string

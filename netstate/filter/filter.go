@@ -147,7 +147,7 @@ func tableOf(family netstate.Family) *nftables.Table {
 // hooksOf returns the hooks that a family's table can have, without rules.
 func hooksOf(family netstate.Family) []netstate.Hook {
 	if family == netstate.Ethernet {
-		return []netstate.Hook{{Family: family}}
+		return []netstate.Hook{{Family: family}, {Family: family, Onward: true}}
 	}
 	return []netstate.Hook{{Family: family}, {Family: family, Local: true}}
 }
@@ -168,6 +168,8 @@ func baseOf(h netstate.Hook) *nftables.Chain {
 	chain := &nftables.Chain{Name: h.Name(), Table: tableOf(h.Family), Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &policy}
 	switch {
+	case h.Onward:
+		chain.Priority = bridgeOther
 	case h.Family == netstate.Ethernet:
 		chain.Hooknum, chain.Priority = nftables.ChainHookPrerouting, bridgeFilter
 	case h.Local:
@@ -176,8 +178,9 @@ func baseOf(h netstate.Hook) *nftables.Chain {
 	return chain
 }
 
-// bridgeFilter is NF_BR_PRI_FILTER_BRIDGED of linux/netfilter_bridge.h: before br_netfilter.
-var bridgeFilter = nftables.ChainPriorityRef(-200)
+// bridgeFilter and bridgeOther are NF_BR_PRI_FILTER_BRIDGED and NF_BR_PRI_FILTER_OTHER of linux/netfilter_bridge.h: before
+// br_netfilter, which has NF_BR_PRI_BRNF, 0, and after it.
+var bridgeFilter, bridgeOther = nftables.ChainPriorityRef(-200), nftables.ChainPriorityRef(200)
 
 func chainOf(family netstate.Family, name string) *nftables.Chain {
 	return &nftables.Chain{Name: name, Table: tableOf(family)}

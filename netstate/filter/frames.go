@@ -17,20 +17,14 @@ import (
 
 // frameClauses are what rules about frames have in place of clauses:
 //
-//	iifgroup N                  came in through a device of a group
+//	iifgroup N                  came in through a device of a group; oifgroup: goes on through one
 //	iifname @SET                came in through one of some devices
 //	ether type ip, ip6, arp     holds a packet of a protocol, and has no VLAN tag
 //	iifname . ip saddr @SET     its device and its source address, if it holds IPv4, are in a set of pairs; ip6: IPv6
 //	saddr PREFIX                its source address is in a prefix, if it holds a packet of that family; daddr
 var frameClauses = []clause{
-	{words: "iifgroup", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
-		n, err := strconv.ParseUint(arg, 10, 32)
-		if err != nil {
-			return nil
-		}
-		return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-			nfnl.Compare(expr.CmpOpEq, binaryutil.NativeEndian.PutUint32(uint32(n)))}
-	}},
+	{words: "iifgroup", arg: true, encode: group(expr.MetaKeyIIFGROUP)},
+	{words: "oifgroup", arg: true, encode: group(expr.MetaKeyOIFGROUP)},
 	{words: "ether type", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
 		kind, ok := etherTypes[arg]
 		if !ok {
@@ -48,6 +42,17 @@ var frameClauses = []clause{
 
 // etherTypes are linux/if_ether.h's.
 var etherTypes = map[string]uint16{"ip": unix.ETH_P_IP, "ip6": unix.ETH_P_IPV6, "arp": unix.ETH_P_ARP}
+
+func group(key expr.MetaKey) func(netstate.Family, string) []expr.Any {
+	return func(_ netstate.Family, arg string) []expr.Any {
+		n, err := strconv.ParseUint(arg, 10, 32)
+		if err != nil {
+			return nil
+		}
+		return []expr.Any{&expr.Meta{Key: key, Register: 1},
+			nfnl.Compare(expr.CmpOpEq, binaryutil.NativeEndian.PutUint32(uint32(n)))}
+	}
+}
 
 // incoming loads the name of the device that a frame came in through.
 func incoming() expr.Any { return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1} }

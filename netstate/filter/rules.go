@@ -54,8 +54,13 @@ var reset = clause{words: "reset", end: true, encode: func(netstate.Family, stri
 // tcpSYN is the flag SYN in TCP's header.
 const tcpSYN = 2
 
-// ends are what rules of all families end with, and the counter before it.
+// ends are what rules of all families end with, and what may come before it.
 var ends = []clause{
+	{words: "mark without", arg: true, encode: withBits(func(bits uint32) []expr.Any {
+		return []expr.Any{nfnl.Mask(binaryutil.NativeEndian.PutUint32(bits)), nfnl.Compare(expr.CmpOpEq, make([]byte, 4))}
+	})},
+	{words: "mark set", arg: true, end: true, encode: withBits(func(bits uint32) []expr.Any { return markWith(bits, bits) })},
+	{words: "mark clear", arg: true, end: true, encode: withBits(func(bits uint32) []expr.Any { return markWith(bits, 0) })},
 	{words: "counter", encode: func(netstate.Family, string) []expr.Any { return []expr.Any{&expr.Counter{}} }},
 	{words: "log", arg: true, end: true, encode: logAs},
 	{words: "accept", end: true, encode: verdict(expr.VerdictAccept)},
@@ -63,6 +68,24 @@ var ends = []clause{
 	{words: "return", end: true, encode: verdict(expr.VerdictReturn)},
 	{words: "jump", arg: true, end: true, encode: verdict(expr.VerdictJump)},
 	{words: "goto", arg: true, end: true, encode: verdict(expr.VerdictGoto)},
+}
+
+// withBits is about the packet's mark, and bits of it.
+func withBits(then func(bits uint32) []expr.Any) func(netstate.Family, string) []expr.Any {
+	return func(_ netstate.Family, arg string) []expr.Any {
+		bits, err := strconv.ParseUint(arg, 0, 32)
+		if err != nil || bits == 0 {
+			return nil
+		}
+		return append([]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, then(uint32(bits))...)
+	}
+}
+
+// markWith gives the packet the loaded mark with other values of some bits.
+func markWith(bits, values uint32) []expr.Any {
+	change := nfnl.Mask(binaryutil.NativeEndian.PutUint32(^bits))
+	change.Xor = binaryutil.NativeEndian.PutUint32(values)
+	return []expr.Any{change, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}}
 }
 
 // grammar is what rules of each family consist of.

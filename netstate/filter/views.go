@@ -32,6 +32,8 @@ import (
 //	tcp dport N, N-M, @SET    to a port, or to one of some; udp, sctp
 //	tcp without syn           of TCP, and not the first of a connection
 //	icmpv6 N, N-M             of an ICMPv6 type, or one of some
+//	mark without BITS         its mark has none of some bits
+//	mark set BITS             an end that decides nothing, but sets bits of its mark; mark clear
 //	log NAME                  an end that decides nothing, but tells netstate.LogGroup of some packets, with a name
 //	accept, drop, return      ends
 //	reset                     an end that drops, and answers TCP with a reset

@@ -26,6 +26,7 @@ func BenchmarkFlush(b *testing.B) {
 			testwait.Until(b, "packets arrive without policies", func() bool { return denied.count() > 0 })
 			c.tell(policy.Change{Rules: true})
 			denied.mustStop(b)
+			denied.take() // what came without policies
 			var want []netstate.State
 			for _, c.site.Doubt = range []bool{true, false} {
 				state, _ := policy.Desired(c.site, c.snap)

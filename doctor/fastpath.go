@@ -13,6 +13,8 @@ type FastPath struct {
 	Wanted   bool      // by the agent's flags or the network config
 	Compared bool      // the plan has its objects
 	Devices  []string  // that programs are attached to
+	Dir      string    // the BPF file system of its pins; empty: the usual one
+	Unpinned bool      // there are no pins of the maps that an agent of this version has
 	Deadline time.Time // when they leave all packets to the kernel if no agent extends that; zero: they do
 	Paused   time.Time // somebody has them leave all packets to the kernel until then; zero: nobody
 	// Fast are packets that took it, and Untracked and Tracked those of which conntrack knew no connection, or not enough of
@@ -37,6 +39,8 @@ func (e *exam) checkFastPath() {
 		e.find(fastPathOff, "the fast path", "on", "off: "+says.Why, "")
 	}
 	switch {
+	case f.Unpinned && says != nil && says.On:
+		e.find(fastPathMissing, "the fast path", "pins, by which other programs find it", "no pins of this version's maps", "")
 	case len(f.Devices) == 0:
 	case !f.Wanted:
 		e.find(fastPathOrphan, "the fast path", "none: nobody wants one here", attached, "")
@@ -65,15 +69,42 @@ func (f Facts) fastPathState() string {
 
 // fast adds the finding about a part of the fast path that is missing, or other than it should be.
 func (d drift) fast(c netstate.Change) {
-	object := c.Key().Name
+	object, k, command := c.Key().Name, changed(fastPathMissing, fastPathAltered, c), ""
+	if k == fastPathAltered {
+		command = d.FastPath.pause()
+	}
 	switch o := c.Want.(type) {
 	case netstate.Shortcut:
-		d.ofPeer(changed(fastPathMissing, fastPathAltered, c), o.Dst, c, "")
+		d.ofPeer(k, o.Dst, c, command)
+		d.calm()
 		return
 	case netstate.PodPort:
 		object = o.Addr.String()
 	case netstate.Switch:
 		object = "the fast path's settings"
 	}
-	d.drifted(changed(fastPathMissing, fastPathAltered, c), object, c, "")
+	d.drifted(k, object, c, command)
+	d.calm()
+}
+
+// pause returns the command that has packets take the kernel's own path, empty where they do. Without an agent they do for
+// good after ten minutes.
+func (f FastPath) pause() string {
+	switch {
+	case !f.works():
+		return ""
+	case f.Dir != "":
+		return "twillctl fastpath pause 10m --bpffs=" + f.Dir
+	}
+	return "twillctl fastpath pause 10m"
+}
+
+// works reports whether packets may take the fast path.
+func (f FastPath) works() bool { return f.Paused.IsZero() && !f.Deadline.IsZero() }
+
+// calm makes the last finding a risk where no packet takes the fast path.
+func (d drift) calm() {
+	if !d.FastPath.works() {
+		d.found[len(d.found)-1].Severity = Risk
+	}
 }

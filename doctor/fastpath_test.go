@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -80,5 +81,39 @@ func TestDriftOfFastPath(t *testing.T) {
 		if !slices.ContainsFunc(got, func(g Finding) bool { return g.ID == test.want && g.Object == test.object }) || len(got) != 1 {
 			t.Errorf("%v: got %+v, want %s of %s", test.change, got, test.want, test.object)
 		}
+	}
+}
+
+// TestAlteredFastPathComesFirst: a packet that took an altered fast path is seen last where nobody can tell why, so that what
+// the tables say counts more. The command that is offered has packets take the kernel's path; once they do, it is no longer
+// urgent.
+func TestAlteredFastPathComesFirst(t *testing.T) {
+	peer := netstate.Shortcut{Dst: prefix("10.244.2.0/24"), Mode: netstate.NextHop, Dev: "eth0"}
+	other := peer
+	other.Dev = "eth1"
+	lost := Lost{Followed: []locate.Loss{{Flow: flowOf("10.244.1.2", "10.244.2.2", "tcp", 80), Host: "n1", Exact: true, Likely: true,
+		By: locate.Object{Kind: locate.Rule, Text: "route to 10.244.2.2 is missing"}}}}
+	for dir, want := range map[string]string{"": "twillctl fastpath pause 10m", "/lab/bpf": "twillctl fastpath pause 10m --bpffs=/lab/bpf"} {
+		f, _ := pair(t)
+		f.Plan = netstate.Plan{{Want: peer, Was: other}}
+		f.FastPath = FastPath{Wanted: true, Compared: true, Devices: []string{"cni0"}, Deadline: time.Now().Add(time.Minute), Dir: dir}
+		s := NewSurvey([]Diagnosis{{Findings: Check(f)}}, nil, Probes{Sent: 8, Lost: 2}, lost)
+		if s.First == nil || s.First.ID != "fastpath-altered" || s.First.Command != want {
+			t.Errorf("first is %+v, want fastpath-altered with the command %q", s.First, want)
+		}
+		f.FastPath.Paused = time.Now().Add(time.Minute)
+		s = NewSurvey([]Diagnosis{{Findings: Check(f)}}, nil, Probes{Sent: 8, Lost: 2}, lost)
+		if s.First == nil || s.First.ID != "packet-lost" {
+			t.Errorf("while it is paused first is %+v, want packet-lost", s.First)
+		}
+	}
+}
+
+// TestUnpinnedFastPath: the agent has a fast path that no other process can look at.
+func TestUnpinnedFastPath(t *testing.T) {
+	f, _ := pair(t)
+	f.Agent.FastPath, f.FastPath = &FastPathStatus{On: true}, FastPath{Wanted: true, Unpinned: true}
+	if got := Check(f); len(got) != 1 || got[0].ID != "fastpath-missing" || !strings.Contains(got[0].Actual, "pins") {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -324,7 +324,7 @@ func takes(f Facts, command string) bool {
 // people and stands in the fix.
 func TestCommandsAreCommands(t *testing.T) {
 	prose := regexp.MustCompile(`[,(.;]( |$)| (or|and|unless|then) `)
-	programs, commands := []string{"ip", "iptables", "kubectl", "mv", "rm", "sysctl", "tc"}, 0
+	programs, commands := []string{"ip", "iptables", "kubectl", "mv", "rm", "sysctl", "tc", "twillctl"}, 0
 	inflicted := append(ailments[:len(ailments):len(ailments)], struct {
 		finding, place string
 		inflict        func(*Facts)

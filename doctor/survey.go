@@ -112,16 +112,20 @@ func (s Survey) first() *Finding {
 }
 
 // byLikelihood orders findings as likely causes. Real packets that name an object count more than tables, and tables more
-// than packets of which only the place is known.
+// than packets of which only the place is known. An altered fast path counts more than all: packets that took it are missed
+// where nothing on the kernel's path explains it.
 func byLikelihood(a, b Finding) int {
 	return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.kind, b.kind))
 }
 
 func (f Finding) rank() int {
-	if f.kind == packetLost || f.Likely {
+	switch {
+	case f.kind == fastPathAltered && f.Severity == Broken:
 		return 0
+	case f.kind == packetLost || f.Likely:
+		return 1
 	}
-	return 1
+	return 2
 }
 
 // unknownObject is the object of a finding about a loss of which only the place is known.

@@ -13,9 +13,14 @@ func (g *gathering) openFastPath(b backend.Backend) {
 	f := &g.FastPath
 	f.Wanted = g.settings.Shortcuts(b).On
 	var err error
-	g.fastPath, err = fastpath.OpenPinned(g.seenByAgent(g.settings.BPFFS))
+	dir := g.seenByAgent(g.settings.BPFFS)
+	if dir != usualBPFFS {
+		f.Dir = dir
+	}
+	g.fastPath, err = fastpath.OpenPinned(dir)
 	if err != nil {
-		if !errors.Is(err, fastpath.ErrUnavailable) {
+		f.Unpinned = errors.Is(err, fastpath.ErrUnavailable)
+		if !f.Unpinned {
 			g.unread("the fast path", err)
 		}
 		return
@@ -60,3 +65,6 @@ func (g *gathering) shortcuts(b backend.Backend) backend.FastPath {
 	wanted.On = g.FastPath.Compared && (!g.Agent.Running || g.Agent.FastPath.On)
 	return wanted
 }
+
+// usualBPFFS is where the fast path is pinned unless somebody says otherwise.
+const usualBPFFS = "/sys/fs/bpf"

@@ -34,7 +34,7 @@ const defaultCheckpoint = "/var/lib/twill/checkpoint.json"
 // settings returns the agent's settings with what the options override, and the agent that gave them, if it runs.
 func (o Options) settings() (agent.Settings, doctor.Agent, error) {
 	s := agent.Settings{
-		SubnetFile: "/run/flannel/subnet.env", Bridge: "cni0", BPFFS: "/sys/fs/bpf",
+		SubnetFile: "/run/flannel/subnet.env", Bridge: "cni0", BPFFS: usualBPFFS,
 		Firewall: backend.FirewallConfig{Random: true, Forward: backend.ForwardOn},
 	}
 	asked, pid, err := agent.AskSettings()

@@ -115,6 +115,7 @@ func (s *sped) drift(t *testing.T) {
 	s.await(t, "no shortcut", "on", "fastpath-missing")
 	s.apply(t, netstate.Change{Want: shortcut})
 	s.await(t, "mended", "on", "agent-down")
+	s.mislead(t, shortcut)
 	s.run(t, "rm "+s.BPFDir()+"/twill/*/links/from_pod-cni0 || tc filter del dev cni0 ingress") // Linux 6.6, or older
 	s.await(t, "no program at cni0", "on", "fastpath-missing")
 	s.run(t, "sysctl -qw net.netfilter.nf_conntrack_tcp_be_liberal=0")
@@ -124,6 +125,44 @@ func (s *sped) drift(t *testing.T) {
 	}
 	check(t, s.node.StartAgent(t.Context()))
 	s.await(t, "an agent", "on", "")
+}
+
+// mislead: packets are lost where an altered shortcut leads, which is the first finding, and the command that it offers mends
+// the loss.
+func (s *sped) mislead(t *testing.T, shortcut netstate.Shortcut) {
+	t.Helper()
+	elsewhere := shortcut
+	for range 100 {
+		elsewhere.Outer = elsewhere.Outer.Next()
+	}
+	s.apply(t, netstate.Change{Was: shortcut, Want: elsewhere})
+	got := s.probe(t)
+	if got.First == nil || got.First.ID != "fastpath-altered" || got.Probes.Lost == 0 {
+		t.Fatalf("got %+v first, with %+v", got.First, got.Probes)
+	}
+	program, args, _ := strings.Cut(got.First.Command, " ")
+	if program != "twillctl" {
+		t.Fatalf("the command is %q", got.First.Command)
+	}
+	s.run(t, s.program+" "+args)
+	if got = s.probe(t); got.Probes.Lost > 0 {
+		t.Errorf("after %q %+v are lost, first %+v", args, got.Probes, got.First)
+	}
+	s.run(t, s.program+" fastpath resume --bpffs="+s.BPFDir())
+	s.apply(t, netstate.Change{Was: elsewhere, Want: shortcut})
+	s.await(t, "led right again", "on", "agent-down")
+}
+
+// probe sends probes between the lab's pods.
+func (s *sped) probe(t *testing.T) (got doctor.Survey) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), s.program, "doctor", "--lab", s.Name(), "--probe", "-o", "json")
+	cmd.Env = append(os.Environ(), "TWILL_BIN_DIR="+filepath.Dir(s.Spec().Programs.Agent))
+	out, _ := cmd.Output() // exits 1 with findings
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return got
 }
 
 // apply writes to the fast path as an agent does.

@@ -146,7 +146,8 @@ var podKinds = map[kind]Kind{
 	brNetfilterMissing: {ID: "br-netfilter-missing", Severity: Risk,
 		Title: "bridged packets do not go through the firewall's rules",
 		Why: "a pod that calls a Service is answered by a pod of its own node past the rules that would translate the " +
-			"answer back: it resets the connection, or waits. Nor do network policies apply between pods of one node",
+			"answer back: it resets the connection, or waits. With network policies no packet passes between pods of a node " +
+			"of which one is isolated",
 		Fix: "load it: modprobe br_netfilter, sysctl -w net.bridge.bridge-nf-call-iptables=1 " +
 			"net.bridge.bridge-nf-call-ip6tables=1, and name both in /etc/modules-load.d and /etc/sysctl.d, as kubeadm demands",
 		See: "lsmod | grep br_netfilter; sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables"},

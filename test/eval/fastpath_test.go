@@ -103,7 +103,7 @@ func (s *sped) drift(t *testing.T) {
 	}
 	var shortcut netstate.Shortcut
 	for _, o := range f.Want.Sorted() {
-		if c, ok := o.(netstate.Shortcut); ok {
+		if c, ok := o.(netstate.Shortcut); ok && c.Dst.Addr().Is4() {
 			shortcut = c
 		}
 	}

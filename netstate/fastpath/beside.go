@@ -38,6 +38,9 @@ const (
 	netdevEgress  = 1 // NF_NETDEV_EGRESS
 )
 
+// traceTable begins the names of the doctor's tables, which are there while it follows packets and drop none.
+const traceTable = "twill-trace-"
+
 // chains returns those of all devices.
 func (s sockets) chains() (all []chain, err error) {
 	for family, name := range map[byte]string{unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_INET: "inet"} {
@@ -77,6 +80,9 @@ func parseChain(family string, m []byte) (c chain, ok bool, err error) {
 	attrs, err := nfnl.ParseAttributes(m[header:])
 	if err != nil || attrs[unix.NFTA_CHAIN_HOOK] == nil {
 		return c, false, err
+	}
+	if strings.HasPrefix(attrs.String(unix.NFTA_CHAIN_TABLE), traceTable) {
+		return c, false, nil
 	}
 	hook, err := nfnl.ParseAttributes(attrs[unix.NFTA_CHAIN_HOOK])
 	if err != nil {

@@ -33,6 +33,8 @@ func TestBesidePods(t *testing.T) {
 		{"a chain of several devices", "nft '" + chain + "egress devices = { lo, pod } priority 0; }'", "nft delete table netdev x",
 			"egress chain netdev x c"},
 		{"a chain of another device", "nft '" + chain + "egress device cni0 priority 0; }'", "nft delete table netdev x", ""},
+		{"a chain of the doctor", "nft 'add table netdev twill-trace-7; add chain netdev twill-trace-7 c { type filter hook egress device pod priority 0; }'",
+			"nft delete table netdev twill-trace-7", ""},
 		{"a chain where packets come in", "nft '" + chain + "ingress device pod priority 0; }'", "nft delete table netdev x", ""},
 		{"a filter", "tc qdisc add dev pod clsact; tc filter add dev pod egress pref 7 bpf bytecode '1,6 0 0 0'",
 			"tc qdisc del dev pod clsact", "egress bpf pref 7"},

@@ -95,8 +95,7 @@ func (g *gathering) podPorts() []netstate.Port {
 }
 
 // isolated returns the tables that the node should have: without a log of what is dropped, or with it, and without doubt, or
-// with it. Where the policies are
-// not known it is what every table has.
+// with it. Where the policies are not known it is what every table has.
 func (g *gathering) isolated() (all []netstate.State) {
 	site := policy.Site{Node: g.Node, Bridge: g.Bridge, Networks: g.networks(), Audit: g.Policies.Audit}
 	for _, s := range g.Lease.Snapshot.Local.Stacks {

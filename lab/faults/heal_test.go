@@ -74,10 +74,28 @@ func TestHealPolicies(t *testing.T) {
 			continue
 		}
 		t.Run("running/"+f.Name, func(t *testing.T) {
+			undoubted(t, l)
 			took, loss := heal(t, f, NewTarget(l))
 			t.Logf("healed after %s, lost %s pings", took.Round(time.Millisecond), loss)
 		})
-		t.Run("started/"+f.Name, func(t *testing.T) { healAtStart(t, f, NewTarget(l)) })
+		t.Run("started/"+f.Name, func(t *testing.T) {
+			undoubted(t, l)
+			healAtStart(t, f, NewTarget(l))
+		})
+	}
+}
+
+// undoubted returns when no rules are left of those that are there for a second, after rules have come where there were none.
+func undoubted(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	for _, n := range l.Nodes() {
+		testwait.Nil(t, "UDP is not in doubt on "+n.Name, func() error {
+			rules, err := n.Exec(t.Context(), "nft", "list", "chain", "ip", "twill-policy", "forward")
+			if err == nil && strings.Contains(rules, "ct state new meta l4proto udp jump") {
+				err = errors.New(rules)
+			}
+			return err
+		})
 	}
 }
 

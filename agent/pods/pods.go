@@ -4,6 +4,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func (r *Reclaimer) Boot(ctx context.Context) error {
 	}
 	known := len(marked) > 0
 	err = r.reclaim(ctx, func(h ipam.Allocation) bool { return known || h.Since.Before(began) })
-	if err != nil {
+	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return err
 	}
 	return os.WriteFile(path, []byte(boot+"\n"), 0o644)

@@ -307,6 +307,26 @@ func TestWithoutABootID(t *testing.T) {
 	}
 }
 
+// TestBootThatEnds: what there was no time for is not noted as done.
+func TestBootThatEnds(t *testing.T) {
+	n := newNode(t)
+	n.reserve("gone", "10.244.1.90")
+	if err := os.WriteFile(filepath.Join(n.store(), bootMark), []byte("another"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.run(func() error {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := n.reclaimer(0).Boot(ctx); !errors.Is(err, context.Canceled) || n.owners() != "gone" {
+			t.Errorf("Boot: %v, reservations of %q are left", err, n.owners())
+		}
+		return n.reclaimer(0).Boot(context.Background())
+	})
+	if n.owners() != "" {
+		t.Errorf("reservations of %q are left", n.owners())
+	}
+}
+
 func TestBootOfANewNode(t *testing.T) {
 	n := newNode(t)
 	n.run(func() error { return n.reclaimer(0).Boot(context.Background()) })

@@ -98,7 +98,7 @@ func freeBoot(ctx context.Context, r *pods.Reclaimer, c *agent.Config, lock stri
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
 	if err := r.Boot(ctx); err != nil {
-		c.Log.Error("free the addresses of an earlier boot", "err", err)
+		c.Log.Error("free the addresses of an earlier boot", "err", err, "lock", lock)
 	}
 }
 

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -318,8 +319,9 @@ func TestIntruders(t *testing.T) {
 				if !running {
 					must(t, n.StopAgent(t.Context()))
 				}
-				must(t, os.Rename(path, path+".old"))
-				must(t, in.put(path))
+				testwait.Nil(t, "there is "+in.name+" at "+path+", before the agent has written it again", func() error {
+					return cmp.Or(os.Rename(path, path+".old"), in.put(path))
+				})
 				if !running {
 					must(t, n.StartAgent(t.Context()))
 				}

@@ -210,6 +210,9 @@ func awaitHealth(t *testing.T, v *faults.Target) {
 	t.Helper()
 	testwait.Nil(t, "the doctor finds nothing on the healed node", func() error {
 		if got := doctor.Check(lookAt(t, v.Lab, v.Node, false)); len(got) > 0 {
+			for _, addr := range v.Peer.Underlay() { // a neighbour that has failed stays so until somebody sends to it
+				_, _ = v.Node.Ping(t.Context(), host.Ping{To: addr, Timeout: pingLimit})
+			}
 			return fmt.Errorf("%s, the first: %+v", ids(got), got[0])
 		}
 		return nil

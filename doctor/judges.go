@@ -140,7 +140,7 @@ func names(ports []isolation.Ports) (all []string) {
 
 // ofLoss returns the denial that a trace of rules shows, if it was a rule about policies that stopped the packet.
 func (j *Judges) ofLoss(l locate.Loss) (Denial, bool) {
-	chain := l.By.Chain
+	chain := policy.Original(l.By.Chain)
 	isEgress := chain == "egress" || strings.HasPrefix(chain, "eg-")
 	isIngress := chain == "ingress" || strings.HasPrefix(chain, "in-")
 	if l.By.Table != netstate.FilterTable || !isEgress && !isIngress { // other chains drop what is nobody's, or forged

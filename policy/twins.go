@@ -25,6 +25,9 @@ func IsChain(name string) bool {
 	return (strings.HasPrefix(name, "in-") || strings.HasPrefix(name, "eg-")) && !strings.HasSuffix(name, backwards)
 }
 
+// Original returns the name of the chain of which one is the twin, and that of any other as it is.
+func Original(chain string) string { return strings.TrimSuffix(chain, backwards) }
+
 // addTwins adds the twins of what is in a part of the table. One that audits has none: replies pass, and are not counted.
 func (t *Table) addTwins(state netstate.State) {
 	if !t.site.Audit {

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -91,22 +92,37 @@ func marks(t *testing.T) map[string]uint32 {
 
 func (c Connection) key() string { return fmt.Sprint(c.Protocol, " ", c.From.Port(), " ", c.To.Port()) }
 
-// TestMark: marks are set and taken away, of both families and protocols; other bits, other connections and those with
-// translated addresses keep theirs.
-func TestMark(t *testing.T) {
-	inNamespace(t)
+// serve listens at port 9 of both families. What comes over TCP goes back.
+func serve(t *testing.T) {
+	t.Helper()
 	for _, address := range []string{"127.0.0.1:9", "[::1]:9"} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		t.Cleanup(func() { l.Close() })
 		u, err := net.ListenPacket("udp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer u.Close()
+		t.Cleanup(func() { u.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() { _, _ = io.Copy(conn, conn) }()
+			}
+		}()
 	}
+}
+
+// TestMark: marks are set and taken away, of both families and protocols; other bits, other connections and those with
+// translated addresses keep theirs.
+func TestMark(t *testing.T) {
+	inNamespace(t)
+	serve(t)
 	table, err := Open(bit)
 	if err != nil {
 		t.Fatal(err)

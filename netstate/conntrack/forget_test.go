@@ -13,27 +13,7 @@ import (
 // address; those that began with a SYN are not, and none of others.
 func TestForget(t *testing.T) {
 	inNamespace(t)
-	for _, address := range []string{"127.0.0.1:9", "[::1]:9"} {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		u, err := net.ListenPacket("udp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer u.Close()
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() { _, _ = io.Copy(conn, conn) }()
-			}
-		}()
-	}
+	serve(t)
 	midway, err := net.Dial("tcp", "127.0.0.1:9")
 	if err != nil {
 		t.Fatal(err)

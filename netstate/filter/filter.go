@@ -67,7 +67,7 @@ func CheckReset() error {
 	for _, family := range netstate.Families {
 		if err := try(family, func(conn *nftables.Conn, table *nftables.Table) {
 			chain := conn.AddChain(&nftables.Chain{Name: "reset", Table: table})
-			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(asSent.is(unix.IPPROTO_TCP), reset.encode(family, "")...)})
+			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(isProtocol(unix.IPPROTO_TCP), reset.encode(family, "")...)})
 		}); err != nil {
 			return fmt.Errorf("want a kernel that rejects packets (CONFIG_NFT_REJECT): %w", err)
 		}

@@ -35,7 +35,7 @@ var stateClauses = []clause{
 	{words: "oifname", arg: true, encode: device(expr.MetaKeyOIFNAME)},
 	{words: "tcp without syn", encode: func(netstate.Family, string) []expr.Any {
 		flags := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1}
-		return append(asSent.is(unix.IPPROTO_TCP), flags, nfnl.Mask([]byte{tcpSYN}), nfnl.Compare(expr.CmpOpEq, []byte{0}))
+		return append(isProtocol(unix.IPPROTO_TCP), flags, nfnl.Mask([]byte{tcpSYN}), nfnl.Compare(expr.CmpOpEq, []byte{0}))
 	}},
 	{words: "icmpv6", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
 		least, most, ok := numbers(arg, 8)
@@ -43,7 +43,7 @@ var stateClauses = []clause{
 			return nil
 		}
 		kind := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 1}
-		return append(asSent.is(unix.IPPROTO_ICMPV6), between(kind, []byte{byte(least)}, []byte{byte(most)})...)
+		return append(isProtocol(unix.IPPROTO_ICMPV6), between(kind, []byte{byte(least)}, []byte{byte(most)})...)
 	}},
 }
 

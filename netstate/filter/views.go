@@ -12,8 +12,7 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// view is what rules take for the ends of a packet: where a rule looks up the addresses, the protocol and the port that it is
-// about. The first word of a rule says which one it has.
+// view is what a rule takes for the source and the destination of a packet. The first word of a rule says which one it has.
 //
 // The grammar of the texts in netstate.Filter and netstate.Hook: one rule a line, which is perhaps the word for a view, some
 // matches, perhaps a counter, and one end. A packet has to fit all matches.
@@ -39,45 +38,38 @@ import (
 //	reset                     an end that drops, and answers TCP with a reset
 //	jump CHAIN, goto CHAIN    ends: another chain decides
 //	saddr vmap @MAP           an end where the map has the address: the map's verdict; daddr
-type view struct {
-	address  func(d nfnl.Direction, size int, register uint32) expr.Any
-	protocol func(register uint32) expr.Any
-	port     func(register uint32) expr.Any // the destination's
-	prefix   func(d nfnl.Direction, p netip.Prefix) []expr.Any
-}
+type view struct{ reversed bool }
 
-// views are all views by their words. Without one it is the packet's header. In the forward hook that has the addresses of the
-// connection, in the order of the packet's direction: DNAT comes before, and SNAT behind.
-var views = map[string]view{"": asSent, "backwards": backwards}
+// views are all views by their words. Without one it is the packet as it is. In the forward hook its header has the addresses of
+// the connection, in the order of the packet's direction: DNAT comes before, and SNAT behind.
+var views = map[string]view{"": {}, "backwards": {reversed: true}}
 
-var asSent = view{
-	address:  func(d nfnl.Direction, size int, r uint32) expr.Any { return nfnl.LoadAddress(d, size, r) },
-	protocol: func(r uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r} },
-	port:     func(r uint32) expr.Any { return headerPort(2, r) },
-	prefix: func(d nfnl.Direction, p netip.Prefix) []expr.Any {
-		return nfnl.ComparePrefix(expr.CmpOpEq, d, p)
-	},
-}
-
-var backwards = view{
-	address:  func(d nfnl.Direction, size int, r uint32) expr.Any { return nfnl.LoadAddress(opposite(d), size, r) },
-	protocol: asSent.protocol,
-	port:     func(r uint32) expr.Any { return headerPort(0, r) },
-	prefix: func(d nfnl.Direction, p netip.Prefix) []expr.Any {
-		return nfnl.ComparePrefix(expr.CmpOpEq, opposite(d), p)
-	},
-}
-
-func opposite(d nfnl.Direction) nfnl.Direction {
-	if d == nfnl.Source {
+// end returns where the header has an end of the packet.
+func (v view) end(d nfnl.Direction) nfnl.Direction {
+	if v.reversed == (d == nfnl.Source) {
 		return nfnl.Destination
 	}
 	return nfnl.Source
 }
 
-// headerPort loads a port: half of the first word of the transport header.
-func headerPort(offset, register uint32) expr.Any {
-	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
+// address loads the address of an end, of size bytes, into a register.
+func (v view) address(d nfnl.Direction, size int, register uint32) expr.Any {
+	return nfnl.LoadAddress(v.end(d), size, register)
+}
+
+// port loads the destination's port: half of the first word of the transport header.
+func (v view) port(register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2 * uint32(v.end(nfnl.Destination)), Len: 2}
+}
+
+// loadProtocol loads the transport protocol into a register.
+func loadProtocol(register uint32) expr.Any {
+	return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}
+}
+
+// isProtocol matches a transport protocol.
+func isProtocol(protocol byte) []expr.Any {
+	return []expr.Any{loadProtocol(1), nfnl.Compare(expr.CmpOpEq, []byte{protocol})}
 }
 
 // clauses are the matches that depend on the view.
@@ -91,14 +83,14 @@ func (v view) clauses() []clause {
 		}},
 		{words: "daddr . proto . port", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
 			size := family.Bits() / 8
-			return lookup(arg, v.address(nfnl.Destination, size, 1), v.protocol(register(size)), v.port(register(size+4)))
+			return lookup(arg, v.address(nfnl.Destination, size, 1), loadProtocol(register(size)), v.port(register(size+4)))
 		}},
 		{words: "proto", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
 			n, err := strconv.ParseUint(arg, 10, 8)
 			if err != nil {
 				return nil
 			}
-			return v.is(byte(n))
+			return isProtocol(byte(n))
 		}},
 		{words: "tcp dport", arg: true, encode: v.ports(unix.IPPROTO_TCP)},
 		{words: "udp dport", arg: true, encode: v.ports(unix.IPPROTO_UDP)},
@@ -124,7 +116,7 @@ func (v view) match(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
 		if err != nil || netstate.FamilyOf(p.Addr()) != family || p != p.Masked() {
 			return nil
 		}
-		return v.prefix(d, p)
+		return nfnl.ComparePrefix(expr.CmpOpEq, v.end(d), p)
 	}
 }
 
@@ -138,22 +130,17 @@ func (v view) verdictMap(d nfnl.Direction) func(netstate.Family, string) []expr.
 	}
 }
 
-// is matches a transport protocol.
-func (v view) is(protocol byte) []expr.Any {
-	return []expr.Any{v.protocol(1), nfnl.Compare(expr.CmpOpEq, []byte{protocol})}
-}
-
 // ports matches a destination port "N", or some: "N-M", or a set of them.
 func (v view) ports(proto byte) func(netstate.Family, string) []expr.Any {
 	return func(_ netstate.Family, arg string) []expr.Any {
 		if e := lookup(arg, v.port(1)); e != nil {
-			return append(v.is(proto), e...)
+			return append(isProtocol(proto), e...)
 		}
 		least, most, ok := numbers(arg, 16)
 		if !ok {
 			return nil
 		}
-		return append(v.is(proto), between(v.port(1), binaryutil.BigEndian.PutUint16(uint16(least)),
+		return append(isProtocol(proto), between(v.port(1), binaryutil.BigEndian.PutUint16(uint16(least)),
 			binaryutil.BigEndian.PutUint16(uint16(most)))...)
 	}
 }

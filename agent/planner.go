@@ -21,7 +21,7 @@ type Planner struct {
 	Backend   backend.Backend
 	Choice    Choice                 // of the underlays
 	WireGuard bool                   // the kernel has WireGuard
-	Base      backend.BaseConfig     // its MTU is ignored: the backend's counts
+	Base      backend.BaseConfig     // its MTU is ignored: PodMTU counts
 	Firewall  backend.FirewallConfig // its Stacks and Bridge are ignored: the leases' and Base's count
 	Shortcuts backend.FastPath       // as the flags and the network config say; needs a backend.Accelerable
 }
@@ -37,6 +37,7 @@ func (p Planner) Facts(interfaces []netstate.Interface, before backend.Node, rou
 		if i.Port.Name != "" && i.Port.Bridge != "" && i.Port.Bridge == p.Base.Bridge {
 			node.Ports = append(node.Ports, i.Port)
 		}
+		p.countPort(i, &node)
 		if i.Owned && i.ChecksumsOff && p.probesChecksums() {
 			node.ChecksumsBroken[i.Name] = true
 		}
@@ -205,7 +206,7 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	node, snap, _ = p.Fit(node, snap)
 	want, skips := p.Backend.Desired(node, snap)
 	base, firewall := p.Base, p.Firewall
-	base.MTU = p.Backend.MTU(node)
+	base.MTU = p.PodMTU(node)
 	firewall.Stacks, firewall.Bridge = nil, base.Bridge
 	for _, stack := range snap.Local.Stacks {
 		pool, ok := p.Network.Pool(stack.Family())

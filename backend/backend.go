@@ -62,6 +62,7 @@ type Node struct {
 	Networks  []Network               // what lies in the networks of pods and is no pod's
 	MACs      map[string]netstate.MAC // of the owned devices that exist, by name
 	Ports     []netstate.Port         // of this node's pods, as the plugin made them
+	PortMTUs  map[int]int             // how many ports the pods' bridge has, by their MTUs in bytes
 	WireGuard bool                    // the kernel has devices of this kind
 	// LosesRA are the devices of others that IPv6 router advertisements configure until the host forwards packets.
 	LosesRA []string
@@ -73,6 +74,16 @@ type Node struct {
 	ChecksumsOff map[string]bool   // the VXLAN devices that compute the checksums of their packets
 	Beside       map[string]string // what somebody else has where pods' ports send, by their names, and the fast path would pass by
 	Queued       map[string]bool   // the owned devices and ports whose packets wait in a queueing discipline
+}
+
+// SmallerPorts returns how many ports of the pods' bridge have an MTU below that many bytes.
+func (n Node) SmallerPorts(mtu int) (ports int) {
+	for has, count := range n.PortMTUs {
+		if has < mtu {
+			ports += count
+		}
+	}
+	return ports
 }
 
 // Network is an address of this machine, or a network that it is on, in the networks of pods.

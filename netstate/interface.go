@@ -22,6 +22,7 @@ type Interface struct {
 	OnLink   []netip.Prefix // reached without a gateway, masked
 	Ways     []Way          // what is reached through it, also behind gateways
 	Port     Port           // how the plugin made it, if it is a pod's; zero if it is not
+	Master   string         // the bridge, VRF or bond that it is in
 	// ChecksumsOff says that a VXLAN device does not leave the checksums of its packets to the NIC.
 	ChecksumsOff bool
 	Queued       bool           // packets that it sends wait in a queueing discipline

@@ -24,7 +24,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 		i := netstate.Interface{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up,
 			Owned: l.alias == netstate.Mark || k.isOurs(l.master), AcceptRA: ra != "0" && ra != "",
 			LosesRA:      ra == "1" && forwards == "0" && l.master == "" && l.Name != "lo",
-			ChecksumsOff: l.kind == "vxlan" && l.offloadOff, Ethernet: l.kind != "tun"}
+			ChecksumsOff: l.kind == "vxlan" && l.offloadOff, Ethernet: l.kind != "tun", Master: l.master}
 		for _, f := range netstate.Families {
 			if k.defaultDev(f) == l.Name {
 				i.Default = append(i.Default, f)

@@ -14,7 +14,7 @@ import (
 
 // Interfaces returns the machine's interfaces: what an underlay can be chosen from.
 func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
-	links, _, err := k.devices(func(device) bool { return true })
+	links, names, err := k.devices(func(device) bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,8 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 			Running: l.running(), Gateways: routed.gateways[index], Routed: routed.ours[index],
 			OnLink: routed.onLink[index], Ways: routed.ways[index], Owned: ours[index] || ours[l.master()],
 			AcceptRA: l.acceptRA() != 0, LosesRA: forwards == "0" && l.losesRA() && (l.master() == 0 || vrf != ""),
-			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrf}
+			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrf,
+			Master: names[l.master()]}
 		i.Port, _ = l.port()
 		if l.kind() == "vxlan" {
 			on, err := k.offloads.ethtool(i.Name, unix.ETHTOOL_GTXCSUM, 0)

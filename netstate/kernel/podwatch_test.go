@@ -78,7 +78,7 @@ func received(t *testing.T, k *Kernel) (hints, pods <-chan struct{}) {
 	done := make(chan error)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		done <- k.receive(ctx, conn, portWatch{map[int]netstate.Port{}, map[int]bool{}, p}, h, make(chan struct{}, 1))
+		done <- k.receive(ctx, conn, portWatch{map[int]netstate.Port{}, map[int]bool{}, map[int]bool{}, p}, h, make(chan struct{}, 1))
 	}()
 	t.Cleanup(func() {
 		cancel()

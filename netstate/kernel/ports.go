@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -163,7 +164,10 @@ func (a *applier) bridgeFDB(kind, flags int, o netstate.BridgeFDB) (*nl.NetlinkR
 type portWatch struct {
 	marks   map[int]netstate.Port // by index, of ports that are newer than the last Observe, too
 	altered map[int]bool
-	changed chan<- struct{} // is told of ports that came and went since the last Observe, if the fast path is wanted
+	gone    map[int]bool // those of the last Observe that have gone since
+	// changed is told of ports that came and went since the last Observe, if the fast path is wanted, and when the last of
+	// those has gone for whose sake the bridge has a small MTU.
+	changed chan<- struct{}
 }
 
 func (w portWatch) note(f *filter, kind uint16, m []byte) {
@@ -173,7 +177,7 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	}
 	index, family := d.index(), d[0]
 	mark, ok := f.marks[index]
-	if family == unix.AF_UNSPEC && f.isNewsOfPod(kind, d) {
+	if family == unix.AF_UNSPEC && (f.isNewsOfPod(kind, d) || kind == unix.RTM_DELLINK && w.wasSmallest(f, index)) {
 		notify(w.changed)
 	}
 	switch {
@@ -190,9 +194,34 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	if !ok || kind == unix.RTM_DELLINK || !f.wanted[mark.Bridge] || portOptions[family] == nil {
 		return
 	}
-	if delete(w.altered, index); d.decodePort(mark, f.names) != mark {
+	bridge, _ := f.want[netstate.Key{Kind: netstate.KindLink, Name: mark.Bridge}].(netstate.Bridge)
+	if delete(w.altered, index); d.decodePort(mark, f.names) != mark || mark.MTU < bridge.MTU {
 		w.altered[index] = true
 	}
+}
+
+// wasSmallest notes that a port has gone, and reports whether it had the bridge's MTU and all that stay have more.
+func (w portWatch) wasSmallest(f *filter, index int) bool {
+	maps.DeleteFunc(w.gone, func(i int, _ bool) bool { _, known := f.marks[i]; return !known })
+	all := maps.Clone(w.marks)
+	for i, mark := range f.marks {
+		if !w.gone[i] {
+			all[i] = mark
+		}
+	}
+	gone, ok := all[index]
+	if !ok {
+		return false
+	}
+	delete(all, index)
+	w.gone[index] = true
+	bridge, _ := f.want[netstate.Key{Kind: netstate.KindLink, Name: gone.Bridge}].(netstate.Bridge)
+	for _, p := range all {
+		if p.Bridge == gone.Bridge && p.MTU <= gone.MTU {
+			return false
+		}
+	}
+	return gone.MTU == bridge.MTU
 }
 
 // isNewsOfPod reports whether a message says that a port has come, gone or got another mark since the last Observe, and

@@ -42,7 +42,7 @@ func (k *Kernel) watch(ctx context.Context, buffer int) (<-chan struct{}, error)
 		return nil, fmt.Errorf("subscribe to kernel changes: %w", err)
 	}
 	hints, netconf, pods := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-	ports := portWatch{map[int]netstate.Port{}, map[int]bool{}, pods}
+	ports := portWatch{map[int]netstate.Port{}, map[int]bool{}, map[int]bool{}, pods}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return k.receive(ctx, conn, ports, hints, netconf) })
 	group.Go(func() error { return k.poll(ctx, hints, netconf) })

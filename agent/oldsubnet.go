@@ -61,16 +61,26 @@ func (a *Agent) count(asked []netip.Prefix) (changed bool) {
 	})
 }
 
-// keptGateways returns those that a plan would delete. An address within a subnet that is wanted is no pod's gateway:
-// its pods have the wanted one.
-func (a *Agent) keptGateways(plan netstate.Plan, want netstate.State) (kept []keptGateway) {
-	var asked []netip.Prefix
-	known := a.oldSubnets.known.Load()
+// OldGateways returns the addresses of the pods' bridge that a plan would delete and pods may have as their gateway. An
+// address within a subnet that is wanted is none: its pods have the wanted one.
+func (p Planner) OldGateways(plan netstate.Plan, want netstate.State) (old []netstate.Addr) {
 	for _, c := range plan {
 		addr, ok := c.Was.(netstate.Addr)
-		if !ok || c.Want != nil || addr.Dev != a.Base.Bridge || a.Live == nil || inWantedSubnet(addr, want) {
-			continue
+		if ok && c.Want == nil && addr.Dev == p.Base.Bridge && !inWantedSubnet(addr, want) {
+			old = append(old, addr)
 		}
+	}
+	return old
+}
+
+// keptGateways returns those that a plan would delete.
+func (a *Agent) keptGateways(plan netstate.Plan, want netstate.State) (kept []keptGateway) {
+	if a.Live == nil {
+		return nil
+	}
+	var asked []netip.Prefix
+	known := a.oldSubnets.known.Load()
+	for _, addr := range a.OldGateways(plan, want) {
 		asked = append(asked, addr.Prefix)
 		n := counted{err: errUncounted}
 		if known != nil {

@@ -28,9 +28,11 @@ type Facts struct {
 	LeftOut       string         // why IPv6 is: the lease here is without it then; empty: it is not
 	Want          netstate.State `json:"-"`
 	Have          netstate.State `json:"-"`
-	Plan          netstate.Plan  `json:"-"`
+	Plan          netstate.Plan  `json:"-"` // the agent's, without what it keeps
+	Kept          []KeptGateway  // what it keeps
 	Skips         []subnet.Skip
-	PodMTU        int // bytes, what a pod may send
+	PodMTU        int // bytes, of the bridge and of new pods
+	FullMTU       int // bytes, what PodMTU is once no port of the bridge has less
 	Env           EnvFile
 	Bridge        string
 	Interfaces    []netstate.Interface
@@ -61,6 +63,14 @@ type Facts struct {
 	Probes        []Probe
 	API           API
 	Unread        []string // what could not be read, and why
+}
+
+// KeptGateway is an address of the pods' bridge in a subnet that is not this node's any more, which stays as long as pods
+// have it as their gateway.
+type KeptGateway struct {
+	Addr netstate.Addr
+	Pods int      // 0: they could not be counted
+	Who  []string // of these pods, those that are known, as namespace/name or by an address
 }
 
 // Taken is an address of this node that another machine of the same segment has, too.

@@ -83,8 +83,8 @@ func checkAll(f Facts) []Finding {
 	e := exam{Facts: f}
 	for _, check := range []func(*exam){(*exam).checkLease, (*exam).checkUnderlay, (*exam).checkDrift, (*exam).checkSkips,
 		(*exam).checkSharedUnderlay, (*exam).checkPaths, (*exam).checkOverlaps, (*exam).checkForwarding,
-		(*exam).checkFirewall, (*exam).checkQdiscs, (*exam).checkPods, (*exam).checkMarks, (*exam).checkPodNeighbours,
-		(*exam).checkCutOff, (*exam).checkEnv, (*exam).checkCNI, (*exam).checkReservations,
+		(*exam).checkFirewall, (*exam).checkQdiscs, (*exam).checkPods, (*exam).checkKept, (*exam).checkMarks,
+		(*exam).checkPodNeighbours, (*exam).checkCutOff, (*exam).checkEnv, (*exam).checkCNI, (*exam).checkReservations,
 		(*exam).checkAgent, (*exam).checkAPI, (*exam).checkHost, (*exam).checkPolicies, (*exam).checkFastPath,
 		(*exam).checkProbes} {
 		check(&e)

@@ -116,6 +116,7 @@ const (
 	masqueradeMissing
 	forwardRules
 	guardRules
+	podsOfOldLease
 	bridgeAddressForeign
 	envMissing
 	envDamaged

@@ -95,7 +95,12 @@ func (e *exam) findDiverted(p Path, dev string) {
 		if e.isConnected(e.Routes[i]) {
 			return
 		}
-		actual, fix = e.Routes[i].String(), "ip route del "+e.Routes[i].String()
+		if actual = e.Routes[i].String(); e.isKept(e.Routes[i]) {
+			e.findPeer(k, p.Node, "packets to "+p.Pod.String()+" leave through dev "+dev, actual, "").
+				says("delete this node's pods that have addresses of " + e.Routes[i].Dst.String())
+			return
+		}
+		fix = "ip route del " + actual
 	}
 	e.findPeer(k, p.Node, "packets to "+p.Pod.String()+" leave through dev "+dev, actual, fix)
 }

@@ -30,6 +30,32 @@ func (e *exam) checkPods() {
 	}
 }
 
+// checkKept is about pods of an earlier lease, whose gateway the agent keeps.
+func (e *exam) checkKept() {
+	for _, k := range e.Kept {
+		if k.Pods == 0 {
+			continue // not counted
+		}
+		old := k.Addr.Prefix.Masked()
+		f := e.find(podsOfOldLease, old.String(), "no pod with an address of it", fmt.Sprintf("%d pods have one", k.Pods), "")
+		f.family = netstate.FamilyOf(old.Addr())
+		if shown := k.Who[:min(len(k.Who), maxShown)]; len(shown) > 0 {
+			more := ""
+			if n := k.Pods - len(shown); n > 0 {
+				more = fmt.Sprintf(" and %d more", n)
+			}
+			f.says(fmt.Sprintf("delete the pods %s%s, so that their owners make new ones", strings.Join(shown, ", "), more))
+		}
+	}
+}
+
+// isKept reports whether a route is the kernel's to pods of an earlier lease, which goes with their gateway.
+func (f Facts) isKept(r Route) bool {
+	return !r.Via.IsValid() && r.Dev == f.Bridge && slices.ContainsFunc(f.Kept, func(k KeptGateway) bool {
+		return k.Addr.Prefix.Masked() == r.Dst
+	})
+}
+
 // checkMarks is about pods' ports that have lost the CNI plugin's mark since the agent knows them.
 func (e *exam) checkMarks() {
 	if s := e.Agent.Policies; s != nil {

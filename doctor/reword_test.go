@@ -48,6 +48,7 @@ var codes = map[string][]string{
 	"DevMatch":     {"Name"},
 	"Rule":         {"Proto", "Target", "Delete"},
 	"Skip":         {"Node"},
+	"KeptGateway":  {"Who"},
 }
 
 // reword replaces every text for people by gibberish, and returns how many there were. Values of types of their own, such
@@ -237,6 +238,11 @@ var ailments = []struct {
 	}},
 	{"conflist-shadowed", "", func(f *Facts) {
 		f.CNI = CNI{Dir: "/x", Ours: "b", Files: []ConfFile{{Name: "a", Carries: true}, {Name: "aa", Error: "x"}, {Name: "ab"}, {Name: "b"}}}
+	}},
+	{"pods-of-old-lease", "", func(f *Facts) { keepGateway(f, "10.244.77.1/24") }},
+	{"route-shadowed", "", func(f *Facts) { // the peer has the old subnet now
+		keepGateway(f, "10.244.2.1/24")
+		f.Paths[0].Hop.Dev = "cni0"
 	}},
 	{"certificate-ends", "", func(f *Facts) { f.Agent.Certificates = []Certificate{{Name: "etcd-certfile /x", Left: -time.Hour}} }},
 	{"file-contended", "", func(f *Facts) { f.Agent.Contended = []string{"/x/a"} }},

@@ -24,17 +24,20 @@ type Status struct {
 	// Policies says who enforces network policies; nil: nobody is to.
 	Policies *PolicyState `json:"policies,omitempty"`
 	// FastPath is on, off or "paused until" a time; empty: nobody wants one.
-	FastPath string     `json:"fastPath,omitempty"`
-	Subnets  []string   `json:"subnets"`
-	Underlay []string   `json:"underlay"`
-	MTU      int        `json:"mtu"`
-	Agent    string     `json:"agent"` // ready, running, deaf or down
-	PID      int        `json:"pid"`
-	Version  string     `json:"version,omitempty"`   // of the agent
-	Applied  *time.Time `json:"lastApply,omitempty"` // when the agent last changed the kernel
-	Changes  int        `json:"changes"`             // to the kernel since the agent's start, -1 if it does not say
-	Errors   int        `json:"errors"`              // of applying, -1 as for Changes
-	OutOf    int        `json:"outOfSync"`           // objects that are not as they should be
+	FastPath string   `json:"fastPath,omitempty"`
+	Subnets  []string `json:"subnets"`
+	Underlay []string `json:"underlay"`
+	MTU      int      `json:"mtu"` // of new pods, bytes
+	// FullMTU is what MTU will be when SmallerPods pods, which have less, are gone; 0: it is that already.
+	FullMTU     int        `json:"fullMTU,omitempty"`
+	SmallerPods int        `json:"smallerPods,omitempty"`
+	Agent       string     `json:"agent"` // ready, running, deaf or down
+	PID         int        `json:"pid"`
+	Version     string     `json:"version,omitempty"`   // of the agent
+	Applied     *time.Time `json:"lastApply,omitempty"` // when the agent last changed the kernel
+	Changes     int        `json:"changes"`             // to the kernel since the agent's start, -1 if it does not say
+	Errors      int        `json:"errors"`              // of applying, -1 as for Changes
+	OutOf       int        `json:"outOfSync"`           // objects that are not as they should be
 	// Drops are packets that Twill's own devices have dropped since they were made, by device.
 	Drops    map[string]uint64 `json:"drops,omitempty"`
 	Peers    []PeerStatus      `json:"peers"`
@@ -56,6 +59,9 @@ func NewStatus(f Facts) Status {
 	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
 		Runner: f.Agent.Runner, Policies: f.policyState(), FastPath: f.fastPathState(), Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
 		Changes: -1, Errors: -1, OutOf: len(f.Plan), Drops: f.Drops, Peers: peerStates(f), Findings: []string{}}
+	if f.PodMTU < f.FullMTU {
+		s.FullMTU, s.SmallerPods = f.FullMTU, f.Underlay.SmallerPorts(f.FullMTU)
+	}
 	switch {
 	case f.movesPackets():
 		s.Packets = "agent"
@@ -172,8 +178,8 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			}
 			out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Reason))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\t%s%s\n", cmp.Or(n.Node, "?"), n.backend(),
-			cmp.Or(strings.Join(n.Subnets, " "), "–"), cmp.Or(strings.Join(n.Underlay, " "), "–"), n.MTU, n.Agent,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\t%s%s\n", cmp.Or(n.Node, "?"), n.backend(),
+			cmp.Or(strings.Join(n.Subnets, " "), "–"), cmp.Or(strings.Join(n.Underlay, " "), "–"), n.mtu(), n.Agent,
 			cmp.Or(n.Version, "?"), in, len(n.Peers), count(n.Changes), count(n.Errors), n.lastApply(), n.Policies,
 			fastCell(fast, cmp.Or(n.FastPath, "–")), cmp.Or(strings.Join(n.Findings, " "), "none"))
 	}
@@ -194,6 +200,14 @@ func (s Status) backend() string {
 		return s.Backend + " (" + s.Packets + ")"
 	}
 	return cmp.Or(s.Backend, "–")
+}
+
+// mtu returns the MTU of new pods, and why it is not what it could be.
+func (s Status) mtu() string {
+	if s.FullMTU == 0 {
+		return fmt.Sprint(s.MTU)
+	}
+	return fmt.Sprintf("%d (%d without %d pods)", s.MTU, s.FullMTU, s.SmallerPods)
 }
 
 // fastCell is a cell of the column about the fast path, which is there only where somebody wants one.

@@ -90,6 +90,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 		g.probe()
 	}
 	g.runtime()
+	g.kept()
 	if err := g.cutOff(ctx); err != nil {
 		g.unread("pods without an interface", err)
 	}
@@ -321,7 +322,7 @@ func (g *gathering) plan(ctx context.Context) {
 		g.LeftOut = leftOut.Error()
 	}
 	_, g.ByUnderlay = p.Backend.(backend.ByUnderlay)
-	g.PodMTU = p.Backend.MTU(g.Underlay)
+	g.PodMTU, g.FullMTU = p.PodMTU(g.Underlay), p.Backend.MTU(g.Underlay)
 	exempt, noExempt := g.exempt()
 	p.Firewall.Exempt = slices.Concat(p.Firewall.Exempt, exempt)
 	want, skips := p.Desired(g.Underlay, g.Lease.Snapshot)

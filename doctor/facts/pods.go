@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,11 +98,10 @@ func (g *gathering) hasPort(name string, toPod bool) bool {
 
 // withoutPort returns the pods of Twill's network whose interface is not on this node, under no name.
 func (g *gathering) withoutPort() ([]cached, error) {
-	all, err := readCache(filepath.Join(cmp.Or(g.options.CNICache, defaultCNICache), "results"))
-	network := filepath.Base(g.Reservations.Dir)
+	all, err := g.cached()
 	return slices.DeleteFunc(all, func(c cached) bool {
 		isHere := func(end string) bool { return g.hasPort(end, true) }
-		return c.NetworkName != network || len(c.ends()) == 0 || slices.ContainsFunc(c.ends(), isHere) ||
+		return len(c.ends()) == 0 || slices.ContainsFunc(c.ends(), isHere) ||
 			slices.ContainsFunc(g.Pods, func(p doctor.Pod) bool { return slices.Contains(c.addrs(), p.Addr) })
 	}), err
 }

@@ -76,6 +76,12 @@ var podKinds = map[kind]Kind{
 		Why:   "a pod can send packets in the name of any other pod, by encapsulating them as a node does",
 		Fix:   heals,
 		See:   "nft list table ip flannel-ipv4; iptables -t mangle -S"},
+	podMTU: {ID: "pod-mtu", Severity: Risk,
+		Title: "running pods have a larger MTU than new pods of this node get",
+		Why: "the node answers to a packet that is too large what size would fit, and most programs obey; one that does not, " +
+			"or that sends to a newer pod of the same node, loses large packets",
+		Fix: "delete the pods, so that their owners make new ones, or set the MTU of the interface, or of the network config, back",
+		See: "ip -d link show type veth; cat /run/flannel/subnet.env"},
 	podsOfOldLease: {ID: "pods-of-old-lease", Severity: Broken,
 		Title: "pods have addresses of a subnet that is not this node's any more",
 		Why:   "other nodes do not reach them; their gateway stays on the bridge as long as they live",

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // keepGateway gives a node two pods of an earlier lease, whose gateway the agent keeps.
@@ -70,6 +71,17 @@ func TestNoCommandTakesWhatStays(t *testing.T) {
 	}
 	if seen < 1000 {
 		t.Errorf("only %d commands were compared", seen)
+	}
+}
+
+// TestPodMTURank: while a backend is changed node by node to one of a smaller MTU, the peers that are cut off come first.
+func TestPodMTURank(t *testing.T) {
+	f, _ := pair(t)
+	f.PodMTU, f.FullMTU, f.Env.Env.MTU, f.Ports[0].MTU = 1420, 1420, 1420, 1450
+	f.Skips = []subnet.Skip{{Node: "n2", Code: subnet.OtherBackend, Detail: "it uses the backend vxlan"}}
+	found := Check(f)
+	if len(found) != 2 || found[0].ID != "peer-skipped" || found[1].ID != "pod-mtu" || found[1].Severity != Risk {
+		t.Errorf("got %+v", found)
 	}
 }
 

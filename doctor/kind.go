@@ -113,6 +113,7 @@ const (
 	duplicateSubnet
 	peerSkipped
 	networkOverlap
+	podMTU
 	masqueradeMissing
 	forwardRules
 	guardRules

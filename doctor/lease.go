@@ -52,7 +52,7 @@ func (e *exam) checkUnderlay() {
 			fmt.Sprintf("pods have an MTU of %d bytes, as the interface allows now", e.PodMTU),
 			fmt.Sprintf("pods have %d, from when the agent wrote %s", env, e.Env.Path), "")
 	} else if p, ok := e.oversized(); ok {
-		e.find(underlayMTU, p.Name, fmt.Sprintf("an MTU of %d bytes, as the interface allows now", e.PodMTU),
+		e.find(podMTU, p.Name, fmt.Sprintf("an MTU of %d bytes, as new pods get", e.PodMTU),
 			fmt.Sprintf("%d, from when the pod was made", p.MTU), "")
 	}
 	if e.PortOwner != "" {
@@ -64,7 +64,7 @@ func (e *exam) checkUnderlay() {
 	}
 }
 
-// oversized returns a pod's port whose packets the underlay does not carry any more.
+// oversized returns a pod's port with a larger MTU than new pods get.
 func (f Facts) oversized() (Port, bool) {
 	i := slices.IndexFunc(f.Ports, func(p Port) bool {
 		return p.Pod && p.Master != "" && p.Master == f.Bridge && f.PodMTU != 0 && p.MTU > f.PodMTU

@@ -17,7 +17,7 @@ func TestNoBridge(t *testing.T) {
 		{"", "10.244.1.1/24", ""},
 		{"", "10.244.1.7/24", "network-overlap"},
 		{"", "10.244.2.1/24", "network-overlap"},
-		{"cni0", "10.244.1.1/24", "network-overlap underlay-mtu"},
+		{"cni0", "10.244.1.1/24", "network-overlap pod-mtu"},
 	} {
 		f := Facts{Bridge: c.bridge, PodMTU: 1450, Ports: []Port{{Name: "eth1", Pod: true, Master: c.bridge, MTU: 1500}}}
 		f.Lease.Network = subnet.Config{Pools: []subnet.Pool{{Network: network, SubnetLen: 24}}}
@@ -30,7 +30,7 @@ func TestNoBridge(t *testing.T) {
 			got = append(got, finding.ID)
 		}
 		if _, tooLarge := f.oversized(); tooLarge {
-			got = append(got, "underlay-mtu")
+			got = append(got, "pod-mtu")
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("bridge %q, docker0 with %s: found %q, want %q", c.bridge, c.addr, got, c.want)

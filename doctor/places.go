@@ -50,7 +50,7 @@ var leavePlaces = []place{
 	{name: "peer's key", kinds: []kind{peerMissing, peerAltered}, entry: visit.keyEntry},
 	{name: "agent", kinds: []kind{runnerDown}, entry: visit.runnerEntry},
 	{name: "queueing discipline", kinds: []kind{qdiscDrops}, partial: visit.isNotStuck},
-	{name: "MTU", kinds: []kind{vtepMTU, bridgeMTU, underlayMTU}, entry: visit.mtuEntry, partial: always},
+	{name: "MTU", kinds: []kind{vtepMTU, bridgeMTU, underlayMTU, podMTU}, entry: visit.mtuEntry, partial: always},
 	{name: "output rules", trials: outerTrials(0)},
 	{name: "way to the node", kinds: []kind{underlayUnreachable}, entry: visit.outerEntry, partial: visit.isRouted},
 	{name: "neighbour on the underlay", kinds: []kind{underlayNeighbour},

@@ -199,7 +199,7 @@ var ailments = []struct {
 	{"route-shadowed", "", func(f *Facts) {
 		f.Routes = append(f.Routes, Route{Dst: prefix("10.244.1.0/25")})
 	}},
-	{"underlay-mtu", "", func(f *Facts) { f.Ports[0].MTU = 1500 }},
+	{"pod-mtu", "", func(f *Facts) { f.Ports[0].MTU = 1500 }},
 	{"no-carrier", "carrier", func(f *Facts) {
 		f.Ports = append(f.Ports, Port{Name: "flannel.1", Up: true, NoCarrier: true})
 	}},

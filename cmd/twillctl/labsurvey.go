@@ -138,6 +138,11 @@ func labNetwork(l *lab.Lab, expected func(string, locate.Object) bool) (follow.N
 			n.MTU = mtu
 		}
 	}
+	for _, node := range l.Nodes() { // what is larger than a node lets new pods send may be refused, and is no loss
+		if env, err := node.Env(); err == nil {
+			n.MTU = min(n.MTU, env.MTU)
+		}
+	}
 	if len(n.Pods) < 2 || n.MTU == 0 {
 		return n, fmt.Errorf("lab %s has no two pods between which packets could be sent", l.Name())
 	}

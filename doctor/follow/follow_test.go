@@ -162,7 +162,7 @@ func TestIsWanted(t *testing.T) {
 	want.Add(netstate.Sysctl{Name: "net/ipv4/conf/flannel.1/rp_filter", Value: "2", Also: netstate.Values{Least: 0, Most: 0}},
 		netstate.Neigh{Dev: "flannel.1", IP: a, MAC: mac}, netstate.FDB{Dev: "flannel.1", MAC: mac, Dst: b},
 		netstate.Port{Name: "veth1", Bridge: "cni0", Pod: mac, Addrs: a.String(), Locked: true, Isolated: true},
-		netstate.Port{Name: "veth2", Bridge: "cni0"}, netstate.BridgeFDB{Bridge: "cni0", MAC: mac, Port: "veth1"},
+		netstate.Port{Name: "veth2", Bridge: "cni0", MTU: 1400}, netstate.Bridge{Name: "cni0", MTU: 1350}, netstate.BridgeFDB{Bridge: "cni0", MAC: mac, Port: "veth1"},
 		netstate.Policy{Dir: netstate.Out, Src: netip.PrefixFrom(a, 24).Masked(), Dst: netip.PrefixFrom(b, 24).Masked(), Priority: 116001})
 	for _, test := range []struct {
 		kind      locate.Kind
@@ -182,6 +182,11 @@ func TestIsWanted(t *testing.T) {
 		{locate.Link, "veth1", "veth1: group 7", false},
 		{locate.Link, "veth1", "veth1: down", false},
 		{locate.Link, "veth2", "veth2: group 116", false},
+		{locate.Link, "veth2", "veth2: mtu 1400", true},
+		{locate.Link, "veth2", "veth2: mtu 1000", false},
+		{locate.Link, "cni0", "cni0: mtu 1350", true},
+		{locate.Link, "cni0", "cni0: mtu 1000", false},
+		{locate.Link, "eth0", "eth0: mtu 1350", false},
 		{locate.BridgePort, "veth1", "veth1 of cni0: isolated on", true},
 		{locate.BridgePort, "veth1", "veth1 of cni0: locked on", true},
 		{locate.BridgePort, "veth1", "veth1 of cni0: learning off", true},

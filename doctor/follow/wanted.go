@@ -21,7 +21,7 @@ func Expects(nodes ...doctor.Facts) func(host string, o locate.Object) bool {
 func IsWanted(want netstate.State, o locate.Object) bool {
 	text := strings.ToLower(o.Text)
 	for _, w := range want {
-		if isLike(w, o, text) {
+		if isLike(w, o, text) || hasMTU(w, o, text) {
 			return true
 		}
 	}
@@ -50,6 +50,16 @@ func isLike(w netstate.Object, o locate.Object, text string) bool {
 			strings.HasPrefix(text, fmt.Sprintf("src %s dst %s dir %s ", w.Src, w.Dst, w.Dir))
 	}
 	return false
+}
+
+// hasMTU reports whether an object is that a device has the MTU that it is wanted with.
+func hasMTU(w netstate.Object, o locate.Object, text string) bool {
+	mtu := netstate.MTU(w)
+	if port, ok := w.(netstate.Port); ok {
+		mtu = port.MTU
+	}
+	name := w.Key().Name
+	return mtu > 0 && o.Kind == locate.Link && o.Dev == name && text == strings.ToLower(fmt.Sprintf("%s: mtu %d", name, mtu))
 }
 
 // portTexts returns what is said of a pod's port that is as the plugin made it, and not as other ports are.

@@ -10,29 +10,30 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
-// data is flannel's backend-data annotation: {"VNI":1,"VtepMAC":"aa:bb:cc:dd:ee:ff"}.
+// data is flannel's backend-data annotation, and the UDP port, which flannel ignores:
+// {"VNI":1,"VtepMAC":"aa:bb:cc:dd:ee:ff","Port":8472}.
 type data struct {
 	VNI     int
 	VtepMAC string
+	Port    int `json:",omitempty"` // 0: flannel does not say, and older agents did not
 }
 
 // parseData reads a peer's backend-data. With an error the VNI is 0, which no network has.
-func parseData(raw json.RawMessage) (vni int, mac netstate.MAC, err error) {
-	var d data
+func parseData(raw json.RawMessage) (d data, mac netstate.MAC, err error) {
 	if err := json.Unmarshal(raw, &d); err != nil {
-		return 0, mac, fmt.Errorf("its backend-data %.80q is not an object with VNI and VtepMAC", raw)
+		return data{}, mac, fmt.Errorf("its backend-data %.80q is not an object with VNI and VtepMAC", raw)
 	}
 	mac, err = netstate.ParseMAC(d.VtepMAC)
 	if err != nil || !mac.IsUnicast() {
-		return 0, mac, fmt.Errorf("its backend-data has the VtepMAC %.80q, want a unicast MAC address", d.VtepMAC)
+		return data{}, mac, fmt.Errorf("its backend-data has the VtepMAC %.80q, want a unicast MAC address", d.VtepMAC)
 	}
-	return d.VNI, mac, nil
+	return d, mac, nil
 }
 
 // Claim implements backend.Claimer: a VTEP's MAC address.
 func (b Backend) Claim(stack subnet.Stack) string {
-	vni, mac, _ := parseData(stack.Data)
-	if vni != b.options.VNI {
+	d, mac, _ := parseData(stack.Data)
+	if d.VNI != b.options.VNI {
 		return ""
 	}
 	return vtep{stack.Family(), mac}.String()
@@ -45,7 +46,7 @@ func (v vtep) String() string { return fmt.Sprint(v.mac, " ", v.family == netsta
 // device's, else one made of the node's name, so that it survives a reboot without any memory.
 func (b Backend) vtepMAC(node backend.Node, last subnet.Lease, f netstate.Family) netstate.MAC {
 	if stack, ok := last.Stack(f); ok {
-		if vni, mac, _ := parseData(stack.Data); vni == b.options.VNI {
+		if d, mac, _ := parseData(stack.Data); d.VNI == b.options.VNI {
 			return mac
 		}
 	}

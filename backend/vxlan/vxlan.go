@@ -62,9 +62,9 @@ func (b Backend) Fits(node backend.Node) error {
 	return nil
 }
 
-// Publish is the VNI and the VTEP's MAC address.
+// Publish is the VNI, the VTEP's MAC address and the UDP port.
 func (b Backend) Publish(node backend.Node, last subnet.Lease, f netstate.Family) (json.RawMessage, error) {
-	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, last, f).String()})
+	return json.Marshal(data{b.options.VNI, b.vtepMAC(node, last, f).String(), b.options.Port})
 }
 
 // entries is how many objects lead to a peer: a neighbour, an FDB entry and a route.
@@ -136,7 +136,7 @@ func (d *desired) vtep(u backend.Underlay, stack subnet.Stack) {
 // way is a peer that is reached through its VTEP, and what its record says of it.
 type way struct {
 	backend.Peer
-	vni  int
+	data data
 	vtep vtep
 	err  error
 }
@@ -153,9 +153,9 @@ func (d *desired) each(peers []backend.Peer) {
 		case d.options.DirectRouting && underlay.Reaches(peer.Underlay):
 			d.state.Add(backend.DirectRoute(underlay, peer, d.options.SpreadMetrics))
 		default:
-			vni, mac, err := parseData(peer.Data)
-			w := way{peer, vni, vtep{peer.Family(), mac}, err}
-			if vni == d.options.VNI {
+			said, mac, err := parseData(peer.Data)
+			w := way{peer, said, vtep{peer.Family(), mac}, err}
+			if said.VNI == d.options.VNI {
 				d.claims.Enter(w.vtep, peer.Node, w.place())
 			}
 			ways = append(ways, w)
@@ -170,8 +170,10 @@ func (d *desired) way(w way) {
 	switch holder, denied := d.claims.Holder(w.vtep, w.Node, w.place()); {
 	case w.err != nil:
 		d.skip(w, subnet.BackendData, "%v", w.err)
-	case w.vni != d.options.VNI:
-		d.skip(w, subnet.DifferentOptions, "it uses VNI %d, this node uses %d", w.vni, d.options.VNI)
+	case w.data.VNI != d.options.VNI:
+		d.skip(w, subnet.DifferentOptions, "it uses VNI %d, this node uses %d", w.data.VNI, d.options.VNI)
+	case w.data.Port != 0 && w.data.Port != d.options.Port:
+		d.skip(w, subnet.DifferentOptions, "it uses UDP port %d, this node uses %d", w.data.Port, d.options.Port)
 	case denied:
 		d.skip(w, subnet.DuplicateMAC, "its VTEP MAC %s is %s's already", w.vtep.mac, holder)
 	default:

@@ -167,10 +167,11 @@ func TestSkips(t *testing.T) {
 		return l
 	}
 	for data, want := range map[string]string{
-		`{"VNI":2,"VtepMAC":"02:00:00:00:04:02"}`: `n2: it uses VNI 2, this node uses 1`,
-		`{"VNI":1,"VtepMAC":"02:00:00:00:04:01"}`: `n2: its VTEP MAC 02:00:00:00:04:01 is n1's already`,
-		`{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}`: `n2: its backend-data has the VtepMAC "01:00:5e:00:00:01", want a unicast MAC address`,
-		`{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}`: `n2: its backend-data has the VtepMAC "00:00:00:00:00:00", want a unicast MAC address`,
+		`{"VNI":2,"VtepMAC":"02:00:00:00:04:02"}`:             `n2: it uses VNI 2, this node uses 1`,
+		`{"VNI":1,"VtepMAC":"02:00:00:00:04:02","Port":4789}`: `n2: it uses UDP port 4789, this node uses 8472`,
+		`{"VNI":1,"VtepMAC":"02:00:00:00:04:01"}`:             `n2: its VTEP MAC 02:00:00:00:04:01 is n1's already`,
+		`{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}`:             `n2: its backend-data has the VtepMAC "01:00:5e:00:00:01", want a unicast MAC address`,
+		`{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}`:             `n2: its backend-data has the VtepMAC "00:00:00:00:00:00", want a unicast MAC address`,
 		`{"VNI":1}`: `n2: its backend-data has the VtepMAC "", want a unicast MAC address`,
 		`null`:      `n2: its backend-data has the VtepMAC "", want a unicast MAC address`,
 		`{"VNI":"1","VtepMAC":"02:00:00:00:04:02"}`: `n2: its backend-data "{\"VNI\":\"1\",\"VtepMAC\":\"02:00:00:00:04:02\"}" is not an object with VNI and VtepMAC`,
@@ -304,7 +305,7 @@ func TestMAC(t *testing.T) {
 		"published is no address": {full, broken, netstate.IPv4, "02:00:00:00:00:77"},
 	} {
 		data, err := b.Publish(test.node, test.last, test.family)
-		if want := fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, test.want); err != nil || string(data) != want {
+		if want := fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s","Port":8472}`, test.want); err != nil || string(data) != want {
 			t.Errorf("%s: %s, %v, want %s", name, data, err, want)
 		}
 		if _, mac, err := parseData(data); err != nil || !mac.IsUnicast() {
@@ -360,20 +361,21 @@ func FuzzParseData(f *testing.F) {
 	for _, s := range []string{`{"VNI":1,"VtepMAC":"02:00:00:00:04:02"}`, `null`, `{}`, `[`, `{"vni":1e3,"vtepmac":"x"}`,
 		`{"VNI":,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":18446744073709551617,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":1/,"VtepMAC":"02:00:00:00:04:02"}`,
 		`{"VNI":1:,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":1,"VtepMAC":"02:00:00:00:04:02"`, `"VNI":1,"VtepMAC":"02:00:00:00:04:02"}`,
-		`{"VNI":01,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":+1,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":16777215,"VtepMAC":"0A:bb:00:00:04:02"}`} {
+		`{"VNI":01,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":+1,"VtepMAC":"02:00:00:00:04:02"}`, `{"VNI":16777215,"VtepMAC":"0A:bb:00:00:04:02","Port":-1}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		vni, mac, err := parseData(raw)
+		said, mac, err := parseData(raw)
 		if err != nil {
 			return
 		}
-		text, err := json.Marshal(data{vni, mac.String()})
+		text, err := json.Marshal(data{said.VNI, mac.String(), said.Port})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, same, err := parseData(text); err != nil || again != vni || same != mac || !mac.IsUnicast() {
-			t.Errorf("%q was read as %d %s, and that as %d %s: %v", raw, vni, mac, again, same, err)
+		if again, same, err := parseData(text); err != nil || again.VNI != said.VNI || again.Port != said.Port ||
+			same != mac || !mac.IsUnicast() {
+			t.Errorf("%q was read as %v %s, and that as %v %s: %v", raw, said, mac, again, same, err)
 		}
 	})
 }

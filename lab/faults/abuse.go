@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -264,22 +266,35 @@ func flap(d time.Duration) func(context.Context, *Target) error {
 	}
 }
 
-// mtuIs reports whether pods' packets fit into the underlay's: the bridge, and the VXLAN device if there is one.
+// mtuIs reports whether pods' packets fit into the underlay's: the bridge, which has no more than its smallest port, and the
+// VXLAN device if there is one.
 func mtuIs(underlay int) func(context.Context, *Target) (bool, error) {
 	return func(ctx context.Context, v *Target) (bool, error) {
-		want, devs := underlay, []string{"cni0"}
+		want := map[string]int{"cni0": underlay}
 		if v.Lab.Spec().Backend == "vxlan" {
-			want, devs = underlay-50, append(devs, v.Overlay)
+			want["cni0"], want[v.Overlay] = underlay-50, underlay-50
 		}
-		for _, dev := range devs {
+		ports, err := v.Node.Exec(ctx, "ip", "-o", "link", "show", "master", "cni0")
+		if err != nil {
+			return false, err
+		}
+		for _, has := range linkMTU.FindAllStringSubmatch(ports, -1) {
+			if mtu, err := strconv.Atoi(has[1]); err == nil {
+				want["cni0"] = min(want["cni0"], mtu)
+			}
+		}
+		for dev, mtu := range want {
 			out, err := v.Node.Exec(ctx, "ip", "-o", "link", "show", dev)
-			if err != nil || !strings.Contains(out, fmt.Sprintf(" mtu %d ", want)) {
+			if err != nil || !strings.Contains(out, fmt.Sprintf(" mtu %d ", mtu)) {
 				return false, err
 			}
 		}
 		return true, nil
 	}
 }
+
+// linkMTU matches what ip-link prints of a device's MTU.
+var linkMTU = regexp.MustCompile(` mtu (\d+) `)
 
 // driftWithoutStore: the agent needs no store to repair.
 func driftWithoutStore(ctx context.Context, v *Target) error {

@@ -38,6 +38,8 @@ var leaseFaults = []Fault{
 	},
 	{Name: "duplicate-subnet", Finding: "duplicate-subnet", Description: "two peers hold the same subnet",
 		Inject: alterPeer(func(last, first stack) { last["Subnet"] = first["Subnet"] }), Undo: restartAgent},
+	{Name: "peer-other-port", Finding: "peer-skipped", Description: "a peer uses another UDP port", Backends: vxlanOnly,
+		Inject: alterPeer(func(last, _ stack) { last["Data"].(stack)["Port"] = 4789 }), Undo: restartAgent},
 	{Name: "peer-other-vni", Finding: "peer-skipped", Description: "a peer uses another VNI", Backends: vxlanOnly,
 		Inject: alterPeer(func(last, _ stack) { last["Data"].(stack)["VNI"] = 7 }), Undo: restartAgent},
 	{Name: "peer-outside", Finding: "peer-skipped", Description: "a peer's subnet is outside of the network",

@@ -67,6 +67,49 @@ func TestWatchPods(t *testing.T) {
 	}
 }
 
+// TestWatchPortMTU: a port that comes with a smaller MTU than the bridge's is a hint, and so is the last one's end for whose
+// sake the bridge's is small. No other port is.
+func TestWatchPortMTU(t *testing.T) {
+	h := fresh(t)
+	k := h.Kernel.(*Kernel)
+	want, _ := portsWanted(t, h, nil)
+	observe := func() {
+		if _, err := k.Observe(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	observe()
+	hints, pods := received(t, k)
+	came := func(notices <-chan struct{}) bool {
+		t.Helper()
+		return netstatetest.Quiet(t, notices, 5*gather)
+	}
+	small := func(p *netstate.Port) { p.MTU, p.Hairpin = 1400, false }
+	for _, name := range []string{"veth10", "veth11"} {
+		want.Add(podPort(t, h, name, small))
+		came(hints) // of a port that is not as its mark says
+		if run(t, h, "ip link set "+name+" mtu 1400"); !came(hints) {
+			t.Errorf("no hint of %s, which carries less than the bridge", name)
+		}
+	}
+	bridge := want[netstate.Key{Kind: netstate.KindLink, Name: "cni0"}].(netstate.Bridge)
+	bridge.MTU = 1400
+	want.Add(bridge)
+	settlePorts(t, h, want)
+	observe()
+	came(hints)
+	came(pods)
+	for _, step := range []struct {
+		name string
+		news bool
+	}{{"veth03", false}, {"veth10", false}, {"veth11", true}} {
+		if run(t, h, "ip link del "+step.name); came(pods) != step.news {
+			t.Errorf("%s goes: want news %t", step.name, step.news)
+		}
+		delete(want, netstate.Port{Name: step.name}.Key())
+	}
+}
+
 // received returns what the kernel's messages are: hints, and news of pods.
 func received(t *testing.T, k *Kernel) (hints, pods <-chan struct{}) {
 	t.Helper()

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -123,6 +125,30 @@ func (m *mtuModel) judge(seed uint64) {
 	if env := a.envOf(node, lease); bridge.MTU != least || env.MTU != least {
 		m.Fatalf("seed %d: the bridge has an MTU of %d and new pods get %d: want %d, of the backend's %d and what ports have, after\n%s",
 			seed, bridge.MTU, env.MTU, least, full, strings.Join(m.log, "\n"))
+	}
+}
+
+// TestReportPodMTU: the log says once why a node's pods do not get what the backend has.
+func TestReportPodMTU(t *testing.T) {
+	network, err := subnet.ParseConfig([]byte(netConf))
+	must(t, err)
+	b, _, err := registry.New(network.Backend, network.Pools, network.Options)
+	must(t, err)
+	var log bytes.Buffer
+	a := New(Config{Planner: Planner{Backend: b, Base: backend.BaseConfig{Bridge: "cni0"}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	node := backend.Node{Underlays: []backend.Underlay{{Dev: "eth1", Local: netip.MustParseAddr("192.168.33.101"), MTU: 1500}}}
+	for _, node.PortMTUs = range []map[int]int{nil, {1450: 3}, {9000: 1}} {
+		a.reportPodMTU(node)
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged %s", log.String())
+	}
+	for _, node.PortMTUs = range []map[int]int{{1400: 2, 1420: 1, 1450: 4}, {1400: 1, 1450: 4}} {
+		a.reportPodMTU(node)
+	}
+	const want = "cni0 and new pods keep an MTU of 1400 bytes, and not 1450, until 3 pods are gone that have less"
+	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), want) {
+		t.Errorf("logged %s, want once: %s", log.String(), want)
 	}
 }
 

@@ -100,3 +100,19 @@ func TestPodsOfOldLease(t *testing.T) {
 		t.Errorf("pods that could not be counted: got %+v", found)
 	}
 }
+
+// TestStatusMTU: status says what MTU new pods get, and how many pods keep a larger one from the node.
+func TestStatusMTU(t *testing.T) {
+	f, _ := pair(t)
+	f.FullMTU = f.PodMTU
+	if s := NewStatus(f); s.mtu() != "1450" || s.SmallerPods != 0 {
+		t.Errorf("got %q, %+v", s.mtu(), s)
+	}
+	f.FullMTU, f.Underlay.PortMTUs = 1500, map[int]int{1450: 2, 1472: 1, 1500: 4}
+	if s := NewStatus(f); s.mtu() != "1450 (1500 without 3 pods)" || s.FullMTU != 1500 || s.SmallerPods != 3 {
+		t.Errorf("got %q, %+v", s.mtu(), s)
+	}
+	if found := Check(f); len(found) > 0 {
+		t.Errorf("a node that waits for pods to end has %+v", found)
+	}
+}

@@ -18,7 +18,7 @@ import (
 // keeps them, too.
 func (g *gathering) kept() {
 	p := agent.Planner{Base: backend.BaseConfig{Bridge: g.Bridge}}
-	live := pods.Live(g.Reservations.Dir, g.Bridge)
+	live := pods.Live(g.settings.Reservations, g.Bridge) // as the agent counts
 	for _, addr := range p.OldGateways(g.Plan, g.Want) {
 		count, err := live(addr.Prefix)
 		if err != nil {

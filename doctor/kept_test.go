@@ -85,6 +85,15 @@ func TestPodMTURank(t *testing.T) {
 	}
 }
 
+// TestSmallerPodComes: a pod of a smaller MTU, which the agent has not followed yet, is no change of the underlay's.
+func TestSmallerPodComes(t *testing.T) {
+	f, _ := pair(t)
+	f.PodMTU, f.FullMTU = 1300, f.Env.Env.MTU
+	if found := Check(f); len(found) > 0 {
+		t.Errorf("got %+v", found)
+	}
+}
+
 // TestPodsOfOldLease: the finding names the pods to delete, and has no command.
 func TestPodsOfOldLease(t *testing.T) {
 	f, _ := pair(t)

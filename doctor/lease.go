@@ -47,7 +47,8 @@ func (e *exam) checkUnderlay() {
 		e.find(underlayTaken, u.Dev, fmt.Sprintf("nobody else answers for %s", t.Addr), fmt.Sprintf("%s does", t.MAC), "")
 	}
 	env := e.Env.Env.MTU
-	if e.Env.Error == "" && !e.Env.Missing && !e.Env.Hidden && e.PodMTU != 0 && env != e.PodMTU && e.hasMTU(env) {
+	isRead := e.Env.Error == "" && !e.Env.Missing && !e.Env.Hidden
+	if isRead && e.PodMTU != 0 && env != e.PodMTU && env != e.FullMTU && e.hasMTU(env) {
 		e.find(underlayMTU, "the underlay",
 			fmt.Sprintf("pods have an MTU of %d bytes, as the interface allows now", e.PodMTU),
 			fmt.Sprintf("pods have %d, from when the agent wrote %s", env, e.Env.Path), "")

@@ -52,8 +52,11 @@ type Policies interface {
 	Ready() error
 	// Unmarked returns the marks that pods' ports have lost, by the ports' names.
 	Unmarked() map[string]string
-	// Judged returns nil if no open connection that policies deny takes the fast path, or else why one could.
-	Judged() error
+	// Denied returns the addresses of this node's pods that have an open connection which policies deny, or an error while
+	// that is not known.
+	Denied() (map[netip.Addr]bool, error)
+	// DeniedChanged notifies when Denied returns something else.
+	DeniedChanged() <-chan struct{}
 }
 
 // Config is what an Agent is made of. Nothing of it is optional but what says so.

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +28,7 @@ type FastPathStatus struct {
 	On      bool     `json:"on"`
 	Devices []string `json:"devices,omitempty"` // that programs are attached to
 	Why     string   `json:"why,omitempty"`     // it is off
-	// Beside are pods' ports without it, and what somebody else has there that it would pass by.
+	// Beside are pods' ports without it, and why.
 	Beside map[string]string `json:"beside,omitempty"`
 }
 
@@ -50,7 +52,7 @@ func (p Planner) fastPath(want netstate.State, node backend.Node) {
 	if !p.Shortcuts.On || node.FastPathOff != "" {
 		return
 	}
-	if fast := backend.Shortcuts(want, node, p.Base.Bridge, p.Shortcuts.SkipMark|netstate.DeniedMark); len(fast) > 0 {
+	if fast := backend.Shortcuts(want, node, p.Base.Bridge, p.Shortcuts.SkipMark); len(fast) > 0 {
 		want.Merge(fast)
 		want.Add(liberal)
 	}
@@ -103,10 +105,23 @@ func (a *Agent) fastPathBlocked() string {
 	if why := a.FastPath.Blocked(); why != "" || a.Policies == nil {
 		return why
 	}
-	if err := a.Policies.Judged(); err != nil {
+	if _, err := a.Policies.Denied(); err != nil {
 		return err.Error()
 	}
 	return ""
+}
+
+// leaveDenied keeps pods off the fast path that have an open connection which policies deny, so that the rules judge its packets.
+func (a *Agent) leaveDenied(interfaces []netstate.Interface) {
+	if a.Policies == nil {
+		return
+	}
+	denied, _ := a.Policies.Denied() // while that is not known, all of it is off
+	for n, i := range interfaces {
+		if slices.ContainsFunc(i.Port.Addresses(), func(addr netip.Addr) bool { return denied[addr] }) {
+			interfaces[n].Beside = cmp.Or(i.Beside, "policies deny an open connection of the pod")
+		}
+	}
 }
 
 // isFast reports whether a change is about the fast path alone: without it packets go the kernel's way.
@@ -179,12 +194,25 @@ func refused(r result) string {
 // blockedInterval is how often the loop is woken if something forbids the fast path that the kernel does not announce.
 const blockedInterval = 3 * time.Second
 
-// watchFastPath wakes the loop when something has come or gone that forbids the fast path, whoever the loop heard of it from.
+// watchFastPath wakes the loop when something has come or gone that forbids the fast path, to all pods or to some, whoever the
+// loop heard of it from.
 func (a *Agent) watchFastPath(ctx context.Context) error {
-	for sleep(ctx, blockedInterval) {
-		if now, seen := a.fastPathBlocked(), a.blocked.Load(); seen != nil && now != *seen {
+	var changed <-chan struct{}
+	if a.Policies != nil {
+		changed = a.Policies.DeniedChanged()
+	}
+	ticker := time.NewTicker(blockedInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
 			a.trigger()
+		case <-ticker.C:
+			if now, seen := a.fastPathBlocked(), a.blocked.Load(); seen != nil && now != *seen {
+				a.trigger()
+			}
 		}
 	}
-	return nil
 }

@@ -53,7 +53,7 @@ type withPod struct{ *fake.Kernel }
 
 func (m withPod) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	interfaces, err := m.Kernel.Interfaces(ctx)
-	return append(interfaces, netstate.Interface{Name: podsPort.Name, Port: podsPort}), err
+	return append(interfaces, netstate.Interface{Name: podsPort.Name, Owned: true, Port: podsPort}), err
 }
 
 // withPort is a kernel that has the pod's port, unless the pod has gone.
@@ -98,7 +98,7 @@ func TestFastPath(t *testing.T) {
 		stop := n.start()
 		defer stop()
 		n.eventually("on", func() bool { return n.fastPath() == "on: cni0 flannel.1" && n.ready() })
-		for _, want := range []string{shortcut2, "podport 10.244.1.7 dev veth1", "switch skipmark 0x8000002", "program from_pod dev cni0",
+		for _, want := range []string{shortcut2, "podport 10.244.1.7 dev veth1", "switch skipmark 0x2", "program from_pod dev cni0",
 			"program to_pod dev flannel.1"} {
 			if !n.has(want) {
 				t.Errorf("no %s in\n%s", want, n.state())
@@ -245,6 +245,54 @@ func TestFastPathFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// denials are policies that deny open connections of some pods.
+type denials struct {
+	policies
+	mu      sync.Mutex
+	pods    map[netip.Addr]bool
+	changed chan struct{}
+}
+
+func (d *denials) Denied() (map[netip.Addr]bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pods, nil
+}
+
+func (d *denials) DeniedChanged() <-chan struct{} { return d.changed }
+
+func (d *denials) set(pods map[netip.Addr]bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pods = pods
+	d.changed <- struct{}{}
+}
+
+// TestDeniedPod: a pod with an open connection that policies deny leaves the fast path at once, and comes back as soon.
+func TestDeniedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := fastNode(t)
+		tune, d := n.tune, &denials{changed: make(chan struct{}, 1)}
+		n.tune = func(c *Config) { tune(c); c.Policies = d }
+		stop := n.start()
+		defer stop()
+		const on, pod = "on: cni0 flannel.1", "podport 10.244.1.7 dev veth1"
+		n.eventually("on", func() bool { return n.fastPath() == on && n.has(pod) && n.ready() })
+		d.set(map[netip.Addr]bool{netip.MustParseAddr("10.244.1.7"): true, netip.MustParseAddr("10.244.1.8"): true})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n.has(pod) || !n.has(shortcut2) || n.fastPath() != on+"; but not for veth1 (policies deny an open connection of the pod)" {
+			t.Errorf("with a denied connection: %s\n%s", n.fastPath(), n.state())
+		}
+		d.set(nil)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !n.has(pod) || n.fastPath() != on {
+			t.Errorf("without one: %s\n%s", n.fastPath(), n.state())
+		}
+	})
 }
 
 // TestFastPathIsLeft: what an agent left that had one is deleted, and /status does not speak of it.

@@ -15,11 +15,11 @@ import (
 // policies are enforced unless they are an error.
 type policies struct{ error }
 
-func (p policies) Protect([]netip.Prefix) error { return p.error }
-func (p policies) Leases([]subnet.Lease)        {}
-func (p policies) Enforced() error              { return p.error }
-func (p policies) Judged() error                { return p.error }
-func (p policies) Ready() error                 { return p.error }
+func (p policies) Protect([]netip.Prefix) error   { return p.error }
+func (p policies) Leases([]subnet.Lease)          {}
+func (p policies) Enforced() error                { return p.error }
+func (p policies) DeniedChanged() <-chan struct{} { return nil }
+func (p policies) Ready() error                   { return p.error }
 
 func (p policies) Audited() (bool, []netstate.Denied) { return false, nil }
 
@@ -36,6 +36,8 @@ func (p policies) LeftOut() (policies, refused []string) {
 	}
 	return []string{"shop/big"}, []string{"guard"}
 }
+
+func (p policies) Denied() (map[netip.Addr]bool, error) { return nil, p.error }
 
 func (p policies) Unmarked() map[string]string { return nil }
 
@@ -65,15 +67,17 @@ func TestLeasesAreTold(t *testing.T) {
 // leasesTold are what policies are told, last the newest.
 type leasesTold chan []subnet.Lease
 
-func (leasesTold) Protect([]netip.Prefix) error { return nil }
-func (leasesTold) Enforced() error              { return nil }
-func (leasesTold) Judged() error                { return nil }
-func (leasesTold) Ready() error                 { return nil }
-func (leasesTold) LeftOut() (_, _ []string)     { return nil, nil }
-func (leasesTold) Claimed() ([]string, int)     { return nil, 0 }
-func (leasesTold) Unmarked() map[string]string  { return nil }
+func (leasesTold) Protect([]netip.Prefix) error   { return nil }
+func (leasesTold) Enforced() error                { return nil }
+func (leasesTold) DeniedChanged() <-chan struct{} { return nil }
+func (leasesTold) Ready() error                   { return nil }
+func (leasesTold) LeftOut() (_, _ []string)       { return nil, nil }
+func (leasesTold) Claimed() ([]string, int)       { return nil, 0 }
+func (leasesTold) Unmarked() map[string]string    { return nil }
 
 func (leasesTold) Audited() (bool, []netstate.Denied) { return false, nil }
+
+func (leasesTold) Denied() (map[netip.Addr]bool, error) { return nil, nil }
 
 func (c leasesTold) Leases(all []subnet.Lease) { c <- all }
 

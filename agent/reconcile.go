@@ -175,6 +175,11 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 		return a.loop.node, err
 	}
 	a.redial(interfaces)
+	why := ""
+	if a.Shortcuts.On {
+		why = a.fastPathOff()
+		a.leaveDenied(interfaces) // once that is known
+	}
 	p := a.Planner
 	p.Choice.Last, p.Choice.Settled = a.loop.published, p.Choice.Settled || time.Since(a.loop.started) > nodeIPTimeout
 	if addrs := a.leases.nodeIPs.Load(); addrs != nil {
@@ -186,10 +191,7 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 	node, err := p.Facts(interfaces, a.loop.node, a.Machine.RouteTo)
 	a.exclude(node)
 	a.checksums.facts(&node)
-	if a.Shortcuts.On {
-		why := a.fastPathOff()
-		node.FastPathOff = cmp.Or(node.FastPathOff, why)
-	}
+	node.FastPathOff = cmp.Or(node.FastPathOff, why)
 	a.Metrics.checksums.Set(float64(len(node.ChecksumsBroken)))
 	if err != nil {
 		return node, err

@@ -72,7 +72,7 @@ type Node struct {
 	// What only the fast path needs; empty where nobody wants one.
 	FastPathOff  string            // why packets cannot take it on this node
 	ChecksumsOff map[string]bool   // the VXLAN devices that compute the checksums of their packets
-	Beside       map[string]string // what somebody else has where pods' ports send, by their names, and the fast path would pass by
+	Beside       map[string]string // why the fast path would pass by something at pods' ports, by their names
 	Queued       map[string]bool   // the owned devices and ports whose packets wait in a queueing discipline
 }
 

@@ -24,8 +24,9 @@ type FastPath struct {
 
 // FastPathStatus is what the agent says of the fast path.
 type FastPathStatus struct {
-	On  bool
-	Why string // it is off
+	On     bool
+	Why    string            // it is off
+	Beside map[string]string // why pods' ports are without it, by their names
 }
 
 // fewPackets is how many packets may have been unknown to conntrack before anything is said of it.

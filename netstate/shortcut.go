@@ -72,10 +72,6 @@ func (p PodPort) String() string {
 	return words("podport", p.Addr.String(), "dev", p.Dev, "lladdr", p.Bridge.String(), ">", p.MAC.String(), p.Extra)
 }
 
-// DeniedMark is the bit of a conntrack entry's mark that is set where network policies deny an open connection. Its packets
-// take the kernel's path, where the rules judge each.
-const DeniedMark = 1 << 27
-
 // Switch is what all programs of the fast path need to know of the node. There is one. Mark: being in the map of our
 // programs.
 type Switch struct {

@@ -7,12 +7,13 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Denied reports whether the table's rules drop the original direction's packets of a connection between a pod of this node
-// and one of another. Of other connections it says false: the nodes' rules see each of their packets anyway.
-func (t *Table) Denied(from, to netip.AddrPort, protocol uint8) bool {
+// Denied returns the address of this node's pod whose connection with another node's pod the table's rules drop, by what its
+// original direction's packets have; the zero Addr if they do not. Of other connections it says nothing: the nodes' rules see each of
+// their packets anyway.
+func (t *Table) Denied(from, to netip.AddrPort, protocol uint8) netip.Addr {
 	local := contain(t.site.Subnets, from.Addr())
 	if local == contain(t.site.Subnets, to.Addr()) {
-		return false
+		return netip.Addr{}
 	}
 	f := Flow{From: t.endpoint(from.Addr()), To: t.endpoint(to.Addr()), Port: to.Port()}
 	for name, number := range protocolNumbers {
@@ -24,7 +25,10 @@ func (t *Table) Denied(from, to netip.AddrPort, protocol uint8) bool {
 	if !local {
 		direction, subject, peer = Ingress, f.To, f.From
 	}
-	return contain(t.site.Networks, peer.Addr) && (!t.local(subject.Pod) || !t.rules.side(direction, subject, peer, f).Allowed())
+	if !contain(t.site.Networks, peer.Addr) || t.local(subject.Pod) && t.rules.side(direction, subject, peer, f).Allowed() {
+		return netip.Addr{}
+	}
+	return subject.Addr
 }
 
 func (t *Table) endpoint(a netip.Addr) Endpoint { return Endpoint{Addr: a, Pod: t.owners.of(a)} }

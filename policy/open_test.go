@@ -31,7 +31,10 @@ func across(s policy.Snapshot) (all []policy.Flow) {
 	return all
 }
 
-func denied(t *policy.Table, f policy.Flow) bool {
+func denied(t *policy.Table, f policy.Flow) bool { return deniedPod(t, f).IsValid() }
+
+// deniedPod is the pod whose connection is denied.
+func deniedPod(t *policy.Table, f policy.Flow) netip.Addr {
 	number := map[policy.Protocol]uint8{policy.TCP: 6, policy.UDP: 17}[f.Protocol]
 	return t.Denied(netip.AddrPortFrom(f.From.Addr, 40000), netip.AddrPortFrom(f.To.Addr, f.Port), number)
 }
@@ -51,12 +54,18 @@ func TestDenied(t *testing.T) {
 			}
 			from, to := contains(site.Subnets, f.From.Addr), contains(site.Subnets, f.To.Addr)
 			v := rules.Judge(f)
-			want := from && !to && !v.Egress.Allowed() || to && !from && !v.Ingress.Allowed()
-			if got := denied(table, f); got != want {
-				t.Fatalf("seed %d: %s is denied: %v, want %v: %+v", seed, f, got, want, v)
+			var want netip.Addr
+			switch {
+			case from && !to && !v.Egress.Allowed():
+				want = f.From.Addr
+			case to && !from && !v.Ingress.Allowed():
+				want = f.To.Addr
+			}
+			if got := deniedPod(table, f); got != want {
+				t.Fatalf("seed %d: %s is denied at %v, want %v: %+v", seed, f, got, want, v)
 			}
 			if from != to {
-				counts[want]++
+				counts[want.IsValid()]++
 			}
 		}
 	}
@@ -86,7 +95,7 @@ func TestDeniedStrangers(t *testing.T) {
 		{"fd00:10:244:2::fa", "fd00:10:244:3::fa"}: false,
 	} {
 		from, to := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
-		if got := table.Denied(netip.AddrPortFrom(from, 1), netip.AddrPortFrom(to, 2), 6); got != want {
+		if got := table.Denied(netip.AddrPortFrom(from, 1), netip.AddrPortFrom(to, 2), 6).IsValid(); got != want {
 			t.Errorf("from %s to %s is denied: %v, want %v", from, to, got, want)
 		}
 	}

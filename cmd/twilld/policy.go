@@ -143,7 +143,7 @@ func servePolicies(ctx context.Context, group *errgroup.Group, o *options, p *pa
 		return fmt.Errorf("--network-policy: %w", err)
 	}
 	announced, denials := announce.NewSource(source, p.config.Node), openDenials(o, p.config.Log)
-	tracked, err := conntrack.Open(netstate.DeniedMark)
+	tracked, err := conntrack.Open()
 	if err != nil {
 		tables.Close()
 		ports.Close()

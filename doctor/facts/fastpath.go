@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/twill-net/twill/backend"
@@ -57,6 +58,16 @@ func (g *gathering) count() error {
 		}
 	}
 	return err
+}
+
+// besideFastPath notes which pods' ports the agent keeps off the fast path: nobody else knows whose connections policies deny.
+func (g *gathering) besideFastPath() {
+	if g.Agent.FastPath == nil {
+		return
+	}
+	for n, i := range g.Interfaces {
+		g.Interfaces[n].Beside = cmp.Or(i.Beside, g.Agent.FastPath.Beside[i.Name])
+	}
 }
 
 // shortcuts returns the fast path that should be: none where the agent says that it is off, or where it cannot be compared.

@@ -303,6 +303,7 @@ func (g *gathering) plan(ctx context.Context) {
 		g.Lease.Error = err.Error()
 		return
 	}
+	g.besideFastPath()
 	if g.Underlay, err = p.Facts(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
 		g.NoUnderlay = g.withoutUnderlay(p, err)
 		return

@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -16,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rules have the kernel track connections, give them a mark of somebody else's, and translate the port 8.
+// rules have the kernel track connections, and translate the port 8.
 const rules = `
 table inet test {
 	chain nat {
@@ -25,11 +24,9 @@ table inet test {
 	}
 	chain output {
 		type filter hook output priority 0
-		ct state new ct mark set 0x5
+		ct state new accept
 	}
 }`
-
-const bit = 1 << 27
 
 // inNamespace gives the test's thread a network namespace of its own, which ends with it.
 func inNamespace(t *testing.T) {
@@ -74,24 +71,6 @@ func connect(t *testing.T, network, to string) Connection {
 	return c
 }
 
-// marks are those of all connections.
-func marks(t *testing.T) map[string]uint32 {
-	t.Helper()
-	all := map[string]uint32{}
-	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range list {
-			all[fmt.Sprint(f.Forward.Protocol, " ", f.Forward.SrcPort, " ", f.Forward.DstPort)] = f.Mark
-		}
-	}
-	return all
-}
-
-func (c Connection) key() string { return fmt.Sprint(c.Protocol, " ", c.From.Port(), " ", c.To.Port()) }
-
 // serve listens at port 9 of both families. What comes over TCP goes back.
 func serve(t *testing.T) {
 	t.Helper()
@@ -118,80 +97,42 @@ func serve(t *testing.T) {
 	}
 }
 
-// TestMark: marks are set and taken away, of both families and protocols; other bits, other connections and those with
-// translated addresses keep theirs.
-func TestMark(t *testing.T) {
+// told returns the connections that a table tells of.
+func told(t *testing.T, table *Table) map[Connection]bool {
+	t.Helper()
+	all := map[Connection]bool{}
+	if err := table.Each(func(c Connection) { all[c] = true }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestEach: connections of both families and protocols are told, by what answers where an address is translated.
+func TestEach(t *testing.T) {
 	inNamespace(t)
 	serve(t)
-	table, err := Open(bit)
+	table, err := Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer table.Close()
-	some := []Connection{connect(t, "tcp", "127.0.0.1:9"), connect(t, "udp", "127.0.0.1:9"), connect(t, "tcp", "[::1]:9"), connect(t, "udp", "[::1]:9")}
-	others := []Connection{connect(t, "tcp", "127.0.0.1:9"), connect(t, "udp", "[::1]:9")}
+	want := map[Connection]bool{connect(t, "tcp", "127.0.0.1:9"): true, connect(t, "udp", "127.0.0.1:9"): true,
+		connect(t, "tcp", "[::1]:9"): true, connect(t, "udp", "[::1]:9"): true}
 	translated := connect(t, "tcp", "127.0.0.1:8")
-	denied := map[Connection]bool{}
-	asked := map[Connection]bool{}
-	for step, deny := range [][]Connection{nil, some, some, some[:1], nil} {
-		clear(denied)
-		clear(asked)
-		want := map[string]uint32{translated.key(): 5}
-		for _, c := range append(some, others...) {
-			want[c.key()] = 5
-		}
-		for _, c := range deny {
-			denied[c] = true
-			want[c.key()] = 5 | bit
-		}
-		n, err := table.Mark(func(c Connection) bool { asked[c] = true; return denied[c] })
-		if err != nil {
-			t.Fatal(err)
-		}
-		if marked := map[int]int{1: 4}[step]; n != marked {
-			t.Errorf("step %d: %d connections are told as marked, want %d", step, n, marked)
-		}
-		if len(asked) != 6 || !asked[some[0]] || !asked[some[3]] || asked[translated] {
-			t.Errorf("step %d: asked of %v", step, asked)
-		}
-		if got := marks(t); !maps.Equal(got, want) {
-			t.Errorf("step %d: the marks are %v, want %v", step, got, want)
-		}
+	translated.To = netip.MustParseAddrPort("127.0.0.1:9")
+	want[translated] = true
+	if got := told(t, table); !maps.Equal(got, want) {
+		t.Errorf("told of %v, want %v", got, want)
 	}
 }
 
-// TestGone: a connection that is not there any more is no error.
-func TestGone(t *testing.T) {
-	inNamespace(t)
-	u, err := net.ListenPacket("udp", "127.0.0.1:9")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer u.Close()
-	table, err := Open(bit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
-	connect(t, "udp", "127.0.0.1:9")
-	n, err := table.Mark(func(Connection) bool {
-		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-			t.Error(err)
-		}
-		return true
-	})
-	if n != 1 || err != nil {
-		t.Errorf("%d connections were marked, %v", n, err)
-	}
-}
-
-// BenchmarkMark asks of 50,000 connections, of which one is marked or not any more.
-func BenchmarkMark(b *testing.B) {
+// BenchmarkEach tells of 50,000 connections.
+func BenchmarkEach(b *testing.B) {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		b.Skip(err)
 	}
-	table, err := Open(bit)
+	table, err := Open()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -206,13 +147,11 @@ func BenchmarkMark(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	one := netip.MustParseAddr("10.244.7.7")
-	mark, began := false, time.Now()
+	began := time.Now()
 	for b.Loop() {
-		mark = !mark
-		asked := 0
-		if _, err := table.Mark(func(c Connection) bool { asked++; return mark && c.From.Addr() == one }); err != nil || asked < 50_000 {
-			b.Fatal(asked, err)
+		told := 0
+		if err := table.Each(func(Connection) { told++ }); err != nil || told < 50_000 {
+			b.Fatal(told, err)
 		}
 	}
 	b.ReportMetric(float64(time.Since(began).Microseconds())/1000/float64(b.N), "ms/pass")

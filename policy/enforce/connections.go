@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -11,9 +12,8 @@ import (
 
 // Connections are those that the kernel tracks.
 type Connections interface {
-	// Mark marks the connections for which a function returns true, so that their packets do not take the fast path, and
-	// takes the mark off the others. It returns how many it has marked.
-	Mark(denied func(conntrack.Connection) bool) (marked int, err error)
+	// Each calls a function with each connection.
+	Each(f func(conntrack.Connection)) error
 }
 
 const (
@@ -21,17 +21,22 @@ const (
 	// come faster than the kernel lists tens of thousands of connections.
 	rest        = 4
 	longestRest = time.Second
+
+	// lookAgain is how long after a look that found denied connections the next one is: nothing tells of their ends.
+	lookAgain = 10 * time.Second
 )
 
-// markConnections has the packets of open connections judged that the policies have come to deny: whenever they may have,
-// and once at the start, for connections may be older than the agent. The connections stay. If they were deleted, the next
-// packet of an answer would begin them anew, in the other direction, which policies may allow.
-func (e *Enforcer) markConnections(ctx context.Context) error {
+// judgeConnections finds the pods with open connections that the policies have come to deny: whenever they may have, once at the
+// start, for connections may be older than the agent, and from time to time while there are some. The connections stay. If they
+// were deleted, the next packet of an answer would begin them anew, in the other direction, which policies may allow.
+func (e *Enforcer) judgeConnections(ctx context.Context) error {
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-e.denies:
+		case <-again:
 		}
 		began := time.Now()
 		e.tableMu.Lock()
@@ -40,45 +45,58 @@ func (e *Enforcer) markConnections(ctx context.Context) error {
 		if table == nil {
 			continue // a new one is on its way
 		}
-		marked, err := e.Connections.Mark(e.denied(table))
-		e.Metrics.marked.Add(float64(marked))
-		e.setJudged(err)
+		denied, err := e.deniedPods(table)
+		e.setDenied(denied, err)
 		pause := min(rest*time.Since(began), longestRest)
 		if err != nil {
 			e.causes.Error(e.Log, "look for open connections that network policies deny", err)
 			signal(e.denies)
 			pause = longestRest
 		}
+		if again = nil; len(denied) > 0 {
+			again = time.After(lookAgain)
+		}
 		sleep(ctx, pause)
 	}
 }
 
-// Judged returns nil while connections are marked as soon as policies deny them, or else why they are not.
-func (e *Enforcer) Judged() error {
+// Denied returns the addresses of this node's pods that have an open connection which policies deny, or an error while that is
+// not known. The caller must not alter them.
+func (e *Enforcer) Denied() (map[netip.Addr]bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.judged
+	return e.denied, e.judged
 }
 
-func (e *Enforcer) setJudged(err error) {
+// DeniedChanged notifies when Denied returns something else.
+func (e *Enforcer) DeniedChanged() <-chan struct{} { return e.rejudged }
+
+func (e *Enforcer) setDenied(denied map[netip.Addr]bool, err error) {
+	e.Metrics.denied.Set(float64(len(denied)))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.judged = err
+	if (err == nil) != (e.judged == nil) || !maps.Equal(denied, e.denied) {
+		signal(e.rejudged)
+	}
+	e.denied, e.judged = denied, err
 }
 
-// denied returns what reports whether a table denies a connection. Many are to the same port of one pod.
-func (e *Enforcer) denied(table *policy.Table) func(conntrack.Connection) bool {
-	known := map[conntrack.Connection]bool{}
-	return func(c conntrack.Connection) bool {
+// deniedPods returns the addresses of this node's pods that have an open connection which a table denies. Many connections are to
+// the same port of one pod.
+func (e *Enforcer) deniedPods(table *policy.Table) (map[netip.Addr]bool, error) {
+	denied, seen := map[netip.Addr]bool{}, map[conntrack.Connection]bool{}
+	err := e.Connections.Each(func(c conntrack.Connection) {
 		same := c
 		same.From = netip.AddrPortFrom(c.From.Addr(), 0)
-		denied, ok := known[same]
-		if !ok {
-			e.tableMu.Lock()
-			denied = table.Denied(c.From, c.To, c.Protocol)
-			e.tableMu.Unlock()
-			known[same] = denied
+		if seen[same] || denied[c.From.Addr()] || denied[c.To.Addr()] {
+			return
 		}
-		return denied
-	}
+		seen[same] = true
+		e.tableMu.Lock()
+		defer e.tableMu.Unlock()
+		if pod := table.Denied(c.From, c.To, c.Protocol); pod.IsValid() {
+			denied[pod] = true
+		}
+	})
+	return denied, err
 }

@@ -85,6 +85,7 @@ type Enforcer struct {
 	wake     chan struct{}
 	hurry    chan struct{} // somebody waits for the next reconcile
 	denies   chan struct{} // open connections may be denied now
+	rejudged chan struct{} // what Denied returns has changed
 
 	mu       sync.Mutex
 	subnets  []netip.Prefix // of this node, which the agent tells
@@ -97,8 +98,9 @@ type Enforcer struct {
 	since    time.Time // when the first of a row of reconciles failed
 	claimed  claimed
 	leftOut  leftOut
-	unmarked map[string]string // the marks that ports have lost, by name
-	judged   error             // why open connections may be denied that are not marked; nil: none
+	unmarked map[string]string   // the marks that ports have lost, by name
+	denied   map[netip.Addr]bool // as Denied has it
+	judged   error               // why that is not known; nil: it is
 
 	// What follows is the loop's own.
 	tableMu  sync.Mutex      // of writing to table, and of others' reading
@@ -118,7 +120,8 @@ type Enforcer struct {
 // New makes an Enforcer that has not touched anything yet.
 func New(cfg Config) *Enforcer {
 	return &Enforcer{Config: cfg, claims: newClaims(), budget: newBudget(), counting: counting{from: cfg.Counters},
-		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), denies: make(chan struct{}, 1), progress: make(chan struct{}),
+		wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), denies: make(chan struct{}, 1), rejudged: make(chan struct{}, 1),
+		progress: make(chan struct{}),
 		enforced: fmt.Errorf("network policies are not %s yet", cfg.done()),
 		judged:   errors.New("network policies have not judged the connections that are open yet")}
 }
@@ -245,7 +248,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	})
 	group.Go(func() error { return e.loop(ctx) })
 	if e.Connections != nil {
-		group.Go(func() error { return e.markConnections(ctx) })
+		group.Go(func() error { return e.judgeConnections(ctx) })
 	}
 	return group.Wait()
 }

@@ -16,7 +16,7 @@ type Metrics struct {
 	seconds prometheus.Histogram
 	errors  prometheus.Counter
 	skipped prometheus.Gauge
-	marked  prometheus.Counter
+	denied  prometheus.Gauge
 	claims  prometheus.Gauge
 	failing prometheus.Gauge
 	budget  *prometheus.GaugeVec
@@ -38,8 +38,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Reconciles of network policies that failed; the tables stay as they were."}),
 		skipped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_skipped",
 			Help: "Parts of network policies that cannot be understood; the log says why."}),
-		marked: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_policy_denied_connections_total",
-			Help: "Open connections that were taken off the fast path because network policies had come to deny them."}),
+		denied: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_denied_pods",
+			Help: "Pods' addresses without the fast path, because network policies deny an open connection there."}),
 		claims: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_claims",
 			Help: "Pods whose status has an address of another node's pods, which does not count; the log says which."}),
 		failing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_policy_failing",
@@ -51,7 +51,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Policies beyond a budget, by kind: the pods that such a NetworkPolicy selects are closed, and of such a " +
 				"ClusterNetworkPolicy the last version stays."}, []string{"kind"}),
 	}
-	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped, m.marked, m.claims, m.failing, m.budget, m.leftOut)
+	r.MustRegister(m.objects, m.changes, m.seconds, m.errors, m.skipped, m.denied, m.claims, m.failing, m.budget, m.leftOut)
 	return m
 }
 

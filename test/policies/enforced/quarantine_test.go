@@ -37,9 +37,17 @@ var service = map[netstate.Family]netip.Addr{
 	netstate.IPv4: netip.MustParseAddr("192.0.2.1"), netstate.IPv6: netip.MustParseAddr("2001:db8::1")}
 
 // TestQuarantine: a policy that isolates a pod stops its open connections in both directions, whoever opened them, with a pod of
-// its node or of another, and through DNAT and masquerade. They go on once it is allowed again. Those of others notice nothing.
+// its node or of another, and through DNAT and masquerade, whether the fast path is on or not. They go on once it is allowed
+// again. Those of others notice nothing.
 func TestQuarantine(t *testing.T) {
-	l := labtest.Start(t, lab.Spec{Name: "tquar", Nodes: 2, Family: lab.Dual, Store: lab.File, NetworkPolicy: true})
+	for name, fast := range map[string]bool{"rules alone": false, "fast path": true} {
+		t.Run(name, func(t *testing.T) { isolateSuspect(t, fast) })
+	}
+}
+
+func isolateSuspect(t *testing.T, fast bool) {
+	t.Helper()
+	l := labtest.Start(t, lab.Spec{Name: "tquar", Nodes: 2, Family: lab.Dual, Store: lab.File, NetworkPolicy: true, FastPath: fast})
 	suspect, near, far := addPod(t, l.Nodes()[0], "suspect"), addPod(t, l.Nodes()[0], "near"), addPod(t, l.Nodes()[1], "far")
 	settled(t, l)
 	for n, to := range map[*lab.Node]*lab.Pod{l.Nodes()[0]: far, l.Nodes()[1]: suspect} {
@@ -65,10 +73,19 @@ func TestQuarantine(t *testing.T) {
 		}
 	}
 	pass(t, talks, 10)
+	if fast {
+		testwait.Pause(t, 3*time.Second, "conntrack knows UDP for two seconds before it is fast")
+		for _, n := range l.Nodes() {
+			testwait.Until(t, "a hundred packets take the fast path of "+n.Name, func() bool { return fastPackets(t, l, n) >= 100 })
+		}
+	}
 	if err := l.ApplyManifest("quarantine.yaml", []byte(quarantine)); err != nil {
 		t.Fatal(err)
 	}
 	settled(t, l)
+	if fast {
+		keptOff(t, l, l.Nodes()[0], 1)
+	}
 	testwait.Pause(t, 100*time.Millisecond, "what was under way comes, too")
 	silent := readings(talks)
 	pass(t, others, many)

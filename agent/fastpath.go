@@ -116,7 +116,7 @@ func (a *Agent) leaveDenied(interfaces []netstate.Interface) {
 	if a.Policies == nil {
 		return
 	}
-	denied, _ := a.Policies.Denied() // while that is not known, all of it is off
+	denied, _ := a.Policies.Denied() // fastPathBlocked turns all of it off while there is an error
 	for n, i := range interfaces {
 		if slices.ContainsFunc(i.Port.Addresses(), func(addr netip.Addr) bool { return denied[addr] }) {
 			interfaces[n].Beside = cmp.Or(i.Beside, "policies deny an open connection of the pod")

@@ -72,7 +72,7 @@ type Node struct {
 	// What only the fast path needs; empty where nobody wants one.
 	FastPathOff  string            // why packets cannot take it on this node
 	ChecksumsOff map[string]bool   // the VXLAN devices that compute the checksums of their packets
-	Beside       map[string]string // why the fast path would pass by something at pods' ports, by their names
+	Beside       map[string]string // why packets of pods' ports may not take it, by the ports' names
 	Queued       map[string]bool   // the owned devices and ports whose packets wait in a queueing discipline
 }
 

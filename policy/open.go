@@ -7,9 +7,9 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Denied returns the address of this node's pod whose connection with another node's pod the table's rules drop, by what its
-// original direction's packets have; the zero Addr if they do not. Of other connections it says nothing: the nodes' rules see each of
-// their packets anyway.
+// Denied returns the address of this node's pod if the table's rules drop its connection with another node's pod, by what packets
+// of the original direction have, and else the zero Addr. Other connections are not judged: the nodes' rules see each of their
+// packets anyway.
 func (t *Table) Denied(from, to netip.AddrPort, protocol uint8) netip.Addr {
 	local := contain(t.site.Subnets, from.Addr())
 	if local == contain(t.site.Subnets, to.Addr()) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 const (
@@ -113,26 +114,47 @@ func (f *Filter) commit(all []*transaction, step int) error {
 	return err
 }
 
-// openWriter opens the socket over which all changes are made: its number tells them from others'.
+// openWriter opens the socket over which all changes are made: its number tells them from others'. The library's own is one for
+// tests, which leads to ours, as its messages have to be corrected.
 func (f *Filter) openWriter() error {
 	if f.writer != nil {
 		return nil
 	}
-	writer, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		f.socket = c
-		f.port.Store(c.PID())
-		return errors.Join(c.SetWriteBuffer(room), c.SetReadBuffer(room))
-	}))
-	if err == nil {
-		f.writer = writer
+	socket, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return err
 	}
+	if err := errors.Join(socket.SetWriteBuffer(room), socket.SetReadBuffer(room)); err != nil {
+		socket.Close()
+		return err
+	}
+	f.socket = socket
+	f.port.Store(socket.PID())
+	f.writer, err = nftables.New(nftables.WithTestDial(f.exchange))
 	return err
+}
+
+// exchange sends messages, or receives some where there are none.
+func (f *Filter) exchange(messages []netlink.Message) (answers []netlink.Message, err error) {
+	if messages == nil {
+		answers, err = f.socket.Receive()
+	} else {
+		for i := range messages {
+			messages[i].Header.PID = 0 // that of the socket for tests
+			nfnl.CorrectRule(messages[i])
+		}
+		_, err = f.socket.SendMessages(messages)
+	}
+	if op, ok := errors.AsType[*netlink.OpError](err); ok {
+		return nil, op.Err // the socket for tests makes another one
+	}
+	return answers, err
 }
 
 func (f *Filter) closeWriter() {
 	if f.writer != nil {
 		f.port.Store(0)
-		_ = f.writer.CloseLasting()
+		f.socket.Close()
 		f.writer, f.socket = nil, nil
 	}
 }

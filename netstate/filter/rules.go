@@ -99,7 +99,7 @@ var grammar = map[netstate.Family]map[string][]clause{
 func packetGrammar() map[string][]clause {
 	all := map[string][]clause{}
 	for word, v := range views {
-		all[word] = append(slices.Concat(stateClauses, v.clauses(), ends, v.mapEnds()), reset)
+		all[word] = append(slices.Concat(stateClauses, v.clauses(), v.senderClauses(), ends, v.mapEnds()), reset)
 	}
 	return all
 }

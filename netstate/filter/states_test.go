@@ -75,7 +75,7 @@ func (g *generator) rules() string {
 			words = append(words, g.match())
 		}
 		if g.family != netstate.Ethernet {
-			words = slices.Insert(words, 0, pick(g, [][]string{nil, {"backwards"}}...)...)
+			words = slices.Insert(words, 0, pick(g, [][]string{nil, {"backwards"}, {"errors"}}...)...)
 		}
 		if g.IntN(3) == 0 {
 			words = append(words, "counter")

@@ -12,12 +12,13 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// view is what a rule takes for the source and the destination of a packet. The first word of a rule says which one it has.
+// view is what a rule takes for the source and the destination. The first word of a rule says which one it has.
 //
 // The grammar of the texts in netstate.Filter and netstate.Hook: one rule a line, which is perhaps the word for a view, some
 // matches, perhaps a counter, and one end. A packet has to fit all matches.
 //
 //	backwards                 the rule is about the packet as if it went the other way
+//	errors                    the rule is about the connection that an ICMP error is about: saddr is who began it, daddr who answers
 //
 //	new                       no answer has been seen yet in the packet's connection
 //	ct reply established      an answer in a connection
@@ -27,6 +28,7 @@ import (
 //	saddr PREFIX              or in a prefix
 //	saddr . daddr @SET        both addresses are in a set of pairs
 //	daddr . proto . port @SET its destination address, protocol and destination port are in a set
+//	from . saddr @SET         of errors: who sends the error, and who began the connection, are in a set of pairs; from . daddr
 //	proto N                   of a transport protocol
 //	tcp dport N, N-M, @SET    to a port, or to one of some; udp, sctp
 //	tcp without syn           of TCP, and not the first of a connection
@@ -38,11 +40,12 @@ import (
 //	reset                     an end that drops, and answers TCP with a reset
 //	jump CHAIN, goto CHAIN    ends: another chain decides
 //	saddr vmap @MAP           an end where the map has the address: the map's verdict; daddr
-type view struct{ reversed bool }
+type view struct{ reversed, ofError bool }
 
 // views are all views by their words. Without one it is the packet as it is. In the forward hook its header has the addresses of
-// the connection, in the order of the packet's direction: DNAT comes before, and SNAT behind.
-var views = map[string]view{"": {}, "backwards": {reversed: true}}
+// the connection, in the order of the packet's direction: DNAT comes before, and SNAT behind. An error's header has not, but
+// conntrack knows whose error it is.
+var views = map[string]view{"": {}, "backwards": {reversed: true}, "errors": {ofError: true}}
 
 // end returns where the header has an end of the packet.
 func (v view) end(d nfnl.Direction) nfnl.Direction {
@@ -52,25 +55,38 @@ func (v view) end(d nfnl.Direction) nfnl.Direction {
 	return nfnl.Source
 }
 
-// address loads the address of an end, of size bytes, into a register.
+// address loads the address of an end, of size bytes, into a register. That of a connection is where its packets, or its replies,
+// come from.
 func (v view) address(d nfnl.Direction, size int, register uint32) expr.Any {
+	if v.ofError {
+		return nfnl.LoadSource(d, size, register)
+	}
 	return nfnl.LoadAddress(v.end(d), size, register)
 }
 
-// port loads the destination's port: half of the first word of the transport header.
+// port loads the destination's port: half of the first word of the transport header, or where replies come from.
 func (v view) port(register uint32) expr.Any {
+	if v.ofError {
+		return nfnl.LoadPort(nfnl.Destination, register)
+	}
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2 * uint32(v.end(nfnl.Destination)), Len: 2}
 }
 
-// loadProtocol loads the transport protocol into a register.
+// protocol loads the transport protocol into a register.
+func (v view) protocol(register uint32) expr.Any {
+	if v.ofError {
+		return &expr.Ct{Key: expr.CtKeyPROTOCOL, Register: register}
+	}
+	return loadProtocol(register)
+}
+
+// loadProtocol loads the packet's transport protocol into a register.
 func loadProtocol(register uint32) expr.Any {
 	return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}
 }
 
-// isProtocol matches a transport protocol.
-func isProtocol(protocol byte) []expr.Any {
-	return []expr.Any{loadProtocol(1), nfnl.Compare(expr.CmpOpEq, []byte{protocol})}
-}
+// isProtocol matches the packet's transport protocol.
+func isProtocol(protocol byte) []expr.Any { return view{}.isProtocol(protocol) }
 
 // clauses are the matches that depend on the view.
 func (v view) clauses() []clause {
@@ -83,19 +99,38 @@ func (v view) clauses() []clause {
 		}},
 		{words: "daddr . proto . port", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
 			size := family.Bits() / 8
-			return lookup(arg, v.address(nfnl.Destination, size, 1), loadProtocol(register(size)), v.port(register(size+4)))
+			return lookup(arg, v.address(nfnl.Destination, size, 1), v.protocol(register(size)), v.port(register(size+4)))
 		}},
 		{words: "proto", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
 			n, err := strconv.ParseUint(arg, 10, 8)
 			if err != nil {
 				return nil
 			}
-			return isProtocol(byte(n))
+			return v.isProtocol(byte(n))
 		}},
 		{words: "tcp dport", arg: true, encode: v.ports(unix.IPPROTO_TCP)},
 		{words: "udp dport", arg: true, encode: v.ports(unix.IPPROTO_UDP)},
 		{words: "sctp dport", arg: true, encode: v.ports(unix.IPPROTO_SCTP)},
 	}
+}
+
+// isProtocol matches a transport protocol.
+func (v view) isProtocol(protocol byte) []expr.Any {
+	return []expr.Any{v.protocol(1), nfnl.Compare(expr.CmpOpEq, []byte{protocol})}
+}
+
+// senderClauses are the matches of errors that are about who sends them.
+func (v view) senderClauses() (all []clause) {
+	if !v.ofError {
+		return nil
+	}
+	for d, words := range map[nfnl.Direction]string{nfnl.Source: "from . saddr", nfnl.Destination: "from . daddr"} {
+		all = append(all, clause{words: words, arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+			size := family.Bits() / 8
+			return lookup(arg, nfnl.LoadAddress(nfnl.Source, size, 1), v.address(d, size, register(size)))
+		}})
+	}
+	return all
 }
 
 // mapEnds are the ends that do.
@@ -116,6 +151,9 @@ func (v view) match(d nfnl.Direction) func(netstate.Family, string) []expr.Any {
 		if err != nil || netstate.FamilyOf(p.Addr()) != family || p != p.Masked() {
 			return nil
 		}
+		if v.ofError {
+			return nfnl.CompareLoaded(v.address(d, family.Bits()/8, 1), p)
+		}
 		return nfnl.ComparePrefix(expr.CmpOpEq, v.end(d), p)
 	}
 }
@@ -134,13 +172,13 @@ func (v view) verdictMap(d nfnl.Direction) func(netstate.Family, string) []expr.
 func (v view) ports(proto byte) func(netstate.Family, string) []expr.Any {
 	return func(_ netstate.Family, arg string) []expr.Any {
 		if e := lookup(arg, v.port(1)); e != nil {
-			return append(isProtocol(proto), e...)
+			return append(v.isProtocol(proto), e...)
 		}
 		least, most, ok := numbers(arg, 16)
 		if !ok {
 			return nil
 		}
-		return append(isProtocol(proto), between(v.port(1), binaryutil.BigEndian.PutUint16(uint16(least)),
+		return append(v.isProtocol(proto), between(v.port(1), binaryutil.BigEndian.PutUint16(uint16(least)),
 			binaryutil.BigEndian.PutUint16(uint16(most)))...)
 	}
 }

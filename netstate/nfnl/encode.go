@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // Pad returns n bytes: b, and zeros.
@@ -52,6 +53,26 @@ func ComparePrefix(op expr.CmpOp, d Direction, p netip.Prefix) []expr.Any {
 		return []expr.Any{load, Compare(op, addr[:load.Len])}
 	}
 	return []expr.Any{load, Mask(maskBytes(p.Bits(), len(addr))), Compare(op, addr)}
+}
+
+// CompareLoaded compares the address that an expression loads into the first register with a prefix.
+func CompareLoaded(load expr.Any, p netip.Prefix) []expr.Any {
+	addr := p.Masked().Addr().AsSlice()
+	return []expr.Any{load, Mask(maskBytes(p.Bits(), len(addr))), Compare(expr.CmpOpEq, addr)}
+}
+
+// LoadSource loads where a connection's packets come from, or with Destination its replies: an address of size bytes.
+func LoadSource(d Direction, size int, register uint32) *expr.Ct {
+	key := uint32(unix.NFT_CT_SRC_IP)
+	if size == 16 {
+		key = unix.NFT_CT_SRC_IP6
+	}
+	return &expr.Ct{Key: expr.CtKeySRC, Register: register, Direction: key<<8 | uint32(d)} // see correctCt
+}
+
+// LoadPort loads the port that a connection's packets come from, or with Destination its replies.
+func LoadPort(d Direction, register uint32) *expr.Ct {
+	return &expr.Ct{Key: expr.CtKeyPROTOSRC, Register: register, Direction: uint32(d)}
 }
 
 // maskBytes returns size bytes whose first bits are set.

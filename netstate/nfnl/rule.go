@@ -128,6 +128,10 @@ func encodeExpr(e expr.Any) (Expr, error) {
 	switch e := e.(type) {
 	case *expr.Lookup: // only the transaction that makes the set knows its number
 		return encodeWithout("lookup", e, unix.NFTA_LOOKUP_SET_ID)
+	case *expr.Ct:
+		data, err := expr.MarshalExprData(unix.NFPROTO_IPV4, e)
+		correctCt(data)
+		return Expr{"ct", data}, err
 	case *expr.Reject:
 		if e.Type == unix.NFT_REJECT_TCP_RST { // which has no code
 			return encodeWithout("reject", e, unix.NFTA_REJECT_ICMP_CODE)
@@ -138,6 +142,50 @@ func encodeExpr(e expr.Any) (Expr, error) {
 		return Expr{}, err
 	}
 	return parseExpr(data)
+}
+
+// CorrectRule corrects what google/nftables writes in a message that makes a rule.
+func CorrectRule(m netlink.Message) {
+	if m.Header.Type != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE || len(m.Data) < 4 {
+		return
+	}
+	for t, exprs := range Walk(m.Data[4:]) {
+		if t != unix.NFTA_RULE_EXPRESSIONS {
+			continue
+		}
+		for _, data := range Walk(exprs) {
+			if e, err := parseExpr(data); err == nil && e.Name == "ct" {
+				correctCt(e.Data)
+			}
+		}
+	}
+}
+
+// correctCt corrects a ct expression with a direction. That is one byte; google/nftables makes it a number of four in network
+// order, of which the kernel would read the first one, which is always 0. And it knows none of the keys that have a direction and
+// a family (Linux 4.17), without which nft cannot list sets of more than an address: the direction has them in its second byte.
+func correctCt(data []byte) {
+	var key []byte
+	for t, d := range Walk(data) {
+		if t == unix.NFTA_CT_KEY {
+			key = d
+		}
+	}
+	const size = unix.NLA_HDRLEN + 4
+	for b := data; len(b) >= size; {
+		n, ok := first(b)
+		if !ok {
+			return
+		}
+		if d := b[unix.NLA_HDRLEN:size]; binary.NativeEndian.Uint16(b[2:]) == unix.NFTA_CT_DIRECTION && n == size {
+			if d[2] != 0 {
+				key[3] = d[2]
+			}
+			copy(d, []byte{d[3], 0, 0, 0}) // padding is behind it
+			binary.NativeEndian.PutUint16(b, unix.NLA_HDRLEN+1)
+		}
+		b = b[min(len(b), align(n)):]
+	}
 }
 
 // encodeWithout leaves out an attribute.

@@ -140,8 +140,10 @@ func TestLost(t *testing.T) {
 	if !ok || d.Reason != Asked || d.Direction != policy.Egress || d.Node != "n1" || d.Pod != "10.244.2.2" {
 		t.Errorf("got %+v, %t", d, ok)
 	}
-	if d, _ := NewJudges().ofLoss(byRule(denied, "egress-backwards")); d.Reason != UnknownPod || d.Direction != policy.Egress {
-		t.Errorf("by the twin of the chain of unknown pods: got %+v", d)
+	for _, chain := range []string{"egress-backwards", "egress-errors"} {
+		if d, _ := NewJudges().ofLoss(byRule(denied, chain)); d.Reason != UnknownPod || d.Direction != policy.Egress {
+			t.Errorf("by the chain %s: got %+v", chain, d)
+		}
 	}
 	if d, _ := NewJudges().ofLoss(byRule(denied, "ingress")); d.Reason != UnknownPod || d.Direction != policy.Ingress {
 		t.Errorf("got %+v", d)

@@ -175,7 +175,7 @@ func (a *account) classes(p *Policy, l *ledger) (all map[side][]class, rules int
 				lines = a.lines(at, p.rules(at.direction), sets)
 			}
 			if with.rules = c.rules + lines; c.rules == 0 {
-				with.rules += copies*2 + 1 // a pod's own packets, and the drop at the end, before which the twin resets
+				with.rules += copies*2 + 1 // a pod's own packets, and the drop at the end, before which a copy resets
 			}
 			if rules += with.rules; len(without.pods) > 0 {
 				without.rules = c.rules
@@ -192,7 +192,7 @@ func (a *account) classes(p *Policy, l *ledger) (all map[side][]class, rules int
 	return all, rules, sets
 }
 
-// lines returns how many rules a chain and its twin have for those of a policy, and adds the sets that they look into.
+// lines returns how many rules a chain and its copies have for those of a policy, and adds the sets that they look into.
 func (a *account) lines(at side, rules []rule, sets map[setName]contents) int {
 	w := newChainWriter(at.family, at.direction)
 	lines := map[string]bool{}
@@ -329,7 +329,7 @@ func (a *account) clusterCost(p *ClusterPolicy) (cost int, known bool) {
 				var all, denies []rule
 				for _, r := range rules {
 					if all = append(all, r.rule); r.action == Deny {
-						denies = append(denies, r.rule) // the twin has a rule more, which resets
+						denies = append(denies, r.rule) // a copy has a rule more, which resets
 					}
 				}
 				cost += n * (a.lines(at, all, sets) + a.lines(at, denies, sets)/copies)

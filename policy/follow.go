@@ -69,7 +69,7 @@ func (t *Table) of(addrs map[netip.Addr]bool, ports map[string]bool) netstate.St
 	for name := range ports {
 		state.Add(t.portElements(name)...)
 	}
-	t.addTwins(state)
+	t.addCopies(state)
 	return state
 }
 

@@ -17,6 +17,8 @@ const (
 	selfSet     = "self"
 	// backwardsChain goes through both directions' chains that judge a packet as if it went the other way.
 	backwardsChain = "backwards"
+	// errorsChain goes through both directions' chains that judge an ICMP error by its connection.
+	errorsChain = "errors"
 )
 
 // Site is the node whose pods are protected.
@@ -43,8 +45,8 @@ type Site struct {
 // A packet passes the node's forward hook, and in it the chain of the pod that sends it and that of the pod that it goes
 // to, whichever are on this node. A map finds the chain by the address; a chain is made for each distinct set of policies,
 // and shared by all pods that they select. It may go to another one, after the Admin tier of ClusterNetworkPolicies.
-// Each packet of a connection is judged, replies by the chains' twins: a policy that gets tighter stops open connections in both
-// directions. In the forward hook packets have the connection's own addresses, behind DNAT and before SNAT.
+// Each packet of a connection is judged, replies and ICMP errors by copies of the chains: a policy that gets tighter stops open
+// connections in both directions. In the forward hook packets have the connection's own addresses, behind DNAT and before SNAT.
 //
 // What a pod sends to its own node meets another hook. NetworkPolicies always allow it, so only ClusterNetworkPolicies are
 // asked there. The node always reaches its pods.
@@ -101,7 +103,7 @@ func NewTable(site Site, s Snapshot) (*Table, []Skip) {
 	if site.Audit {
 		passDrops(t.state)
 	}
-	t.addTwins(t.state)
+	t.addCopies(t.state)
 	for name := range t.ports.addrs {
 		t.state.Add(t.portElements(name)...)
 	}
@@ -312,8 +314,9 @@ func (t *Table) frame(family netstate.Family) []netstate.Object {
 		netstate.Set{Family: family, Name: selfSet, Type: netstate.Selves},
 		netstate.Hook{Family: family, Rules: strings.Join(t.hook(family), "\n")})
 	if !t.site.Audit {
-		all = append(all, netstate.Filter{Family: family, Name: backwardsChain,
-			Rules: "jump " + egressName + backwards + "\njump " + ingressName + backwards})
+		all = append(all,
+			netstate.Filter{Family: family, Name: backwardsChain, Rules: "jump " + egressName + backwards + "\njump " + ingressName + backwards},
+			netstate.Filter{Family: family, Name: errorsChain, Rules: strings.Join(errorRules(), "\n")})
 	}
 	return all
 }
@@ -332,13 +335,24 @@ func (t *Table) mapped(family netstate.Family, name, field string) string {
 // bridged is the condition of a packet from one of the bridge's pods to another.
 func (t *Table) bridged() string { return fmt.Sprintf("iifname %s oifname %[1]s ", t.site.Bridge) }
 
-// hook returns the rules that every forwarded packet meets. Errors pass, and what IPv6 finds its neighbours with.
+// errorRules judge an ICMP error by the connection that it is about, as routers may send it, whom no policy allows. A pod that has
+// policies and is no end of the connection may send what these allow.
+func errorRules() []string {
+	return []string{"jump " + egressName + ofErrors, "jump " + ingressName + ofErrors,
+		"errors from . saddr @" + selfSet + " accept", "errors from . daddr @" + selfSet + " accept", "goto " + egressName}
+}
+
+// errorProtocols are those of ICMP errors.
+var errorProtocols = map[netstate.Family]int{netstate.IPv4: 1, netstate.IPv6: 58}
+
+// hook returns the rules that every forwarded packet meets. What IPv6 finds its neighbours with passes.
 func (t *Table) hook(family netstate.Family) []string {
-	rules := append(t.marks(), "ct related accept")
-	rules = append(rules, t.links(family)...)
 	if t.site.Audit { // each packet is counted once, and nothing is reset
-		return append(rules, "ct reply established accept", "jump "+egressName, "goto "+ingressName)
+		rules := append(t.marks(), "ct related accept")
+		return append(append(rules, t.links(family)...), "ct reply established accept", "jump "+egressName, "goto "+ingressName)
 	}
+	isError := fmt.Sprintf("ct related proto %d ", errorProtocols[family])
+	rules := append(append(t.marks(), t.links(family)...), isError+"jump "+errorsChain, isError+"accept")
 	rules = append(rules, "ct reply established jump "+backwardsChain, "ct reply established accept",
 		"new tcp without syn jump "+backwardsChain)
 	if t.site.Doubt {

@@ -55,6 +55,12 @@ func TestTable(t *testing.T) {
 				if m.answered(f) != m.passes(f) {
 					t.Fatalf("seed %d: %s passes: %v, and its replies: %v\n%s", seed, f, m.passes(f), m.answered(f), m.state)
 				}
+				for who, from := range map[string]netip.Addr{"who began it": f.From.Addr, "who answers": f.To.Addr,
+					"a router": router[netstate.FamilyOf(f.From.Addr)]} {
+					if m.errs(f, from) != m.passes(f) {
+						t.Fatalf("seed %d: %s passes: %v, and ICMP errors of %s: %v\n%s", seed, f, m.passes(f), who, m.errs(f, from), m.state)
+					}
+				}
 			}
 			if flows++; v.Allowed() {
 				passed++
@@ -195,6 +201,9 @@ type machine struct {
 	state netstate.State
 }
 
+// router has addresses that are no pod's.
+var router = map[netstate.Family]netip.Addr{netstate.IPv4: netip.MustParseAddr("192.0.2.254"), netstate.IPv6: netip.MustParseAddr("2001:db8::fe")}
+
 // passes reports whether the first packet of a connection passes the hook.
 func (m machine) passes(f policy.Flow) bool {
 	family := netstate.FamilyOf(f.From.Addr)
@@ -211,6 +220,37 @@ func (m machine) answered(f policy.Flow) bool {
 	return m.run(m.chain(family, "backwards"), family, f) != "drop"
 }
 
+// errs reports whether an ICMP error about a connection passes that comes from an address.
+func (m machine) errs(f policy.Flow, from netip.Addr) bool {
+	family := netstate.FamilyOf(f.From.Addr)
+	var lines []string // with who sends the error: the model knows the connection alone
+	for line := range strings.SplitSeq(m.chain(family, "errors"), "\n") {
+		words := strings.Fields(line)
+		switch {
+		case !strings.HasPrefix(line, "errors from"):
+		case from == address(words[3], f) && m.isSelf(words[4], from):
+			line = words[5]
+		default:
+			continue
+		}
+		lines = append(lines, line)
+	}
+	last := len(lines) - 1
+	if lines[last] == "goto egress" {
+		lines[last] = "return"
+		if m.run("jump egress", family, policy.Flow{From: policy.Endpoint{Addr: from}, To: f.To, Protocol: "ICMP"}) == "drop" {
+			lines[last] = "drop"
+		}
+	}
+	return m.run(strings.Join(lines, "\n"), family, f) != "drop"
+}
+
+// isSelf reports whether a set of pairs has an address twice.
+func (m machine) isSelf(set string, addr netip.Addr) bool {
+	_, ok := m.element(set, addr, "", 0)
+	return ok
+}
+
 // reachesNode reports whether it passes if it is sent to an address of the node's.
 func (m machine) reachesNode(f policy.Flow) bool {
 	hook, _ := m.state[netstate.Hook{Family: netstate.FamilyOf(f.From.Addr), Local: true}.Key()].(netstate.Hook)
@@ -220,7 +260,7 @@ func (m machine) reachesNode(f policy.Flow) bool {
 // run is the verdict of a chain: accept, drop or return. Return is also what its end does.
 func (m machine) run(rules string, family netstate.Family, f policy.Flow) string {
 	for _, rule := range strings.Split(rules, "\n") {
-		words := strings.Fields(strings.TrimPrefix(rule, "backwards "))
+		words := strings.Fields(strings.TrimPrefix(strings.TrimPrefix(rule, "backwards "), "errors "))
 		for len(words) > 0 && m.matches(&words, family, f) {
 			if len(words) > 0 && words[0] == "counter" {
 				words = words[1:]
@@ -454,7 +494,7 @@ func TestOneRuleOfRanges(t *testing.T) {
 		found := 0
 		for _, o := range state {
 			f, ok := o.(netstate.Filter)
-			if !ok || f.Family != netstate.IPv4 || !strings.HasPrefix(f.Name, "in-") || strings.HasSuffix(f.Name, "-backwards") {
+			if !ok || f.Family != netstate.IPv4 || !strings.HasPrefix(f.Name, "in-") || policy.Original(f.Name) != f.Name {
 				continue
 			}
 			found++

@@ -145,7 +145,7 @@ func tables(ctx context.Context, want netstate.State) (netstate.State, error) {
 	for family := range unknown {
 		for _, chain := range list(ctx, family) {
 			listed.Add(chain)
-			listed.Add(policy.Twins(slices.Values([]netstate.Object{chain}))...)
+			listed.Add(policy.Copies(slices.Values([]netstate.Object{chain}))...)
 		}
 	}
 	if len(unknown) == 0 {

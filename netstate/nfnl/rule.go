@@ -178,7 +178,7 @@ func correctCt(data []byte) {
 			return
 		}
 		if d := b[unix.NLA_HDRLEN:size]; binary.NativeEndian.Uint16(b[2:]) == unix.NFTA_CT_DIRECTION && n == size {
-			if d[2] != 0 {
+			if d[2] != 0 && len(key) == 4 {
 				key[3] = d[2]
 			}
 			copy(d, []byte{d[3], 0, 0, 0}) // padding is behind it

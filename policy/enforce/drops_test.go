@@ -40,14 +40,14 @@ func TestDropped(t *testing.T) {
 		r.counting.from = drops
 		registry.MustRegister(r.Collector())
 		families, err := registry.Gather()
-		if err != nil || len(families) != 1 || len(families[0].GetMetric()) != (len(drops)-1)/2 {
-			t.Fatalf("%v, %v: want one for each chain and its twin but the one that is gone, of %v", families, err, drops)
+		if err != nil || len(families) != 1 || len(families[0].GetMetric()) != (len(drops)-1)/3 {
+			t.Fatalf("%v, %v: want one for each chain and its copies but the one that is gone, of %v", families, err, drops)
 		}
 		text := &strings.Builder{}
 		for _, m := range families[0].GetMetric() {
 			text.WriteString(m.String() + "\n")
 		}
-		for _, want := range []string{`value:"ingress"`, `value:"x/p2,x/p4"`, `value:4`, `value:6`} {
+		for _, want := range []string{`value:"ingress"`, `value:"x/p2,x/p4"`, `value:6`, `value:9`} {
 			if !strings.Contains(text.String(), want) {
 				t.Errorf("the metrics lack %s:\n%s", want, text)
 			}

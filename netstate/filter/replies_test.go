@@ -1,11 +1,15 @@
 package filter
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
@@ -109,4 +113,60 @@ func TestResets(t *testing.T) {
 		}
 		settle(t, f, nil)
 	}
+}
+
+// TestErrors: an ICMP error passes if rules let the connection through that it is about: by who answers, with protocol and port in
+// one set, or by who began it and the port.
+func TestErrors(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	f, worlds := open(t), worlds(t)
+	for _, rules := range []string{"errors daddr . proto . port @port return\nerrors counter drop",
+		"errors saddr @from udp dport 9001 return\nerrors counter drop"} {
+		state := netstate.State{}
+		for _, w := range worlds {
+			icmp := map[netstate.Family]int{netstate.IPv4: 1, netstate.IPv6: 58}[w.family]
+			state.Add(
+				netstate.Hook{Family: w.family, Rules: fmt.Sprintf("ct related proto %d goto errors", icmp)},
+				netstate.Filter{Family: w.family, Name: "errors", Rules: rules})
+			if strings.Contains(rules, "@port") {
+				state.Add(netstate.Set{Family: w.family, Name: "port", Type: netstate.NamedPorts},
+					netstate.Element{Set: "port", Prefix: netstate.Host(w.server), Protocol: 17, Port: 9001})
+			} else {
+				state.Add(netstate.Set{Family: w.family, Name: "from", Type: netstate.Addresses},
+					netstate.Element{Set: "from", Prefix: netstate.Host(w.client)})
+			}
+		}
+		settle(t, f, state)
+		for _, w := range worlds {
+			for port, want := range map[int]bool{9001: true, 9002: false} {
+				if got := w.refused(t, port); got != want {
+					t.Errorf("%s, port %d: with the rules\n%s\nan error of the server comes: %v, want %v", w.family, port, rules, got, want)
+				}
+			}
+		}
+	}
+	settle(t, f, nil)
+	for _, w := range worlds {
+		if !w.refused(t, 9002) {
+			t.Errorf("%s: without rules no error of the server comes", w.family)
+		}
+	}
+}
+
+// refused reports whether an ICMP error comes of a port on which nobody listens.
+func (w world) refused(t *testing.T, port int) bool {
+	t.Helper()
+	conn, err := w.clientSpace.dial("udp", w.client, w.port(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("ask")); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	_, err = conn.Read(make([]byte, 10))
+	return errors.Is(err, unix.ECONNREFUSED)
 }

@@ -87,7 +87,7 @@ test-all: build ## Run all tests: also those with a built kube-apiserver, kube-p
 test-vm: test-vm-kernel test-vm-labs ## Run kernel suites and small labs on Debian's kernel in a QEMU microvm: ipip, wireguard, ipsec, vxlan, tun, eBPF
 
 test-vm-kernel:
-	tools/vm/run './netstate/kernel:-test.skip=UnderChurn|TestQdiscs|TestTakes' './netstate/fastpath:-test.run=TestEdges|TestOuter|TestRoundTrip|TestDrift|TestCapabilities|TestRefresh|TestIdle|TestReusedPorts|TestCongestion|TestSegments/mtu' ./netstate/xfrm './netstate/filter:-test.run=TestElementsPrinted|TestAlteredExpressions|TestPackets|TestWrongPlans|TestReplacedChains|TestCheck' ./netstate/nflog ./backend/ipip ./backend/udp ./backend/wireguard:-starts=$(STARTS) ./backend/ipsec
+	tools/vm/run './netstate/kernel:-test.skip=UnderChurn|TestQdiscs|TestTakes' './netstate/fastpath:-test.run=TestEdges|TestOuter|TestRoundTrip|TestDrift|TestCapabilities|TestRefresh|TestIdle|TestReusedPorts|TestCongestion|TestSegments/mtu' ./netstate/xfrm './netstate/filter:-test.run=TestElementsPrinted|TestAlteredExpressions|TestErrors|TestPackets|TestWrongPlans|TestReplacedChains|TestCheck' ./netstate/nflog ./backend/ipip ./backend/udp ./backend/wireguard:-starts=$(STARTS) ./backend/ipsec
 
 test-vm-labs:
 	tools/vm/run './test/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/(ipip|ipsec)'

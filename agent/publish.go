@@ -30,6 +30,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 	}
 	a.leases.acquired.Store(true)
 	a.Log.Info("leased", "node", a.Node, "lease", leaseText(lease))
+	a.sayKept(lease)
 	group.Go(func() error { return a.watchStore(ctx) })
 	for wait := firstRetry; ; {
 		select {
@@ -143,6 +144,19 @@ func (a *Agent) leaseFor(node backend.Node, last subnet.Lease) subnet.Lease {
 		lease.Stacks[i].Data = data
 	}
 	return lease
+}
+
+// sayKept logs which subnets of the lease the network config would not give to a new node.
+func (a *Agent) sayKept(lease subnet.Lease) {
+	if l, ok := a.Store.(subnet.Lessor); !ok || !l.Leases() {
+		return
+	}
+	for _, s := range lease.Stacks {
+		if p, ok := a.Network.Pool(s.Family()); ok && !p.Contains(s.Subnet) {
+			a.Log.Info("the node keeps its subnet, which the network config would not give to a new node",
+				"node", a.Node, "subnet", s.Subnet, "pool", p.String())
+		}
+	}
 }
 
 // watchStore keeps the newest snapshot for the loop.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/subnet"
+	"github.com/twill-net/twill/subnet/file"
 )
 
 // refusing is a store that notes when it is asked for a lease, and may refuse it.
@@ -118,4 +120,24 @@ func TestFreeOSMemory(t *testing.T) {
 	if got := forced() - before; got != 1 {
 		t.Errorf("%d forced collections, want 1", got)
 	}
+}
+
+// TestSaysKeptSubnet: a lease that the network config would not give any more is kept, and that is said once.
+func TestSaysKeptSubnet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tune = func(c *Config) {
+			c.Network.Pools[0].SubnetLen = 26
+			c.Store = file.New(n.leases(), c.Network.Pools)
+		}
+		n.addPeer("node1", "10.244.9.0/24", "192.168.33.101", "0a:00:00:00:00:01")
+		stop := n.start()
+		defer stop()
+		n.eventually("ready", n.ready)
+		time.Sleep(2 * resync)
+		const line = `subnet=10.244.9.0/24 pool="10.244.0.0/16: a /26 from 10.244.0.0 to 10.244.255.0"`
+		if log := n.log.String(); strings.Count(log, "the node keeps its subnet") != 1 || !strings.Contains(log, line) {
+			t.Errorf("want one line with %s in\n%s", line, log)
+		}
+	})
 }

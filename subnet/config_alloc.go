@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// Allocate fills in the subnets of want, for a Store that assigns them itself: want's own ones if they are in the pools
-// and free, otherwise free ones. The start of the search depends on the node only, so that nodes which start together
+// Allocate fills in the subnets of want, for a Store that assigns them itself: want's own ones if the networks have them
+// and they are free, otherwise free ones of the pools. The start of the search depends on the node only, so that nodes which start together
 // do not race for the same subnet, and one that lost its state tends to get its old subnet.
 func Allocate(pools []Pool, want Lease, used []netip.Prefix) (Lease, error) {
 	if err := Match(pools, want); err != nil {
@@ -17,7 +17,7 @@ func Allocate(pools []Pool, want Lease, used []netip.Prefix) (Lease, error) {
 	got.Stacks = nil
 	for i, s := range want.Stacks {
 		p := pools[i]
-		if !p.Contains(s.Subnet) || overlaps(s.Subnet, used) {
+		if !p.Keeps(s.Subnet) || overlaps(s.Subnet, used) {
 			var ok bool
 			if s.Subnet, ok = p.Free(start(want.Node, s.Underlay), used); !ok {
 				return Lease{}, fmt.Errorf("all %d subnets of %s are in use: remove stale leases or use a larger network",

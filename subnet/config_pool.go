@@ -2,6 +2,7 @@ package subnet
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/bits"
 	"net/netip"
@@ -20,13 +21,27 @@ type Pool struct {
 // Family returns the address family of p.
 func (p Pool) Family() netstate.Family { return netstate.FamilyOf(p.Network.Addr()) }
 
+// String returns p for people: "10.244.0.0/16: a /26 from 10.244.0.0 to 10.244.255.192".
+func (p Pool) String() string {
+	return fmt.Sprintf("%s: a /%d from %s to %s", p.Network, p.SubnetLen, p.Min, p.Max)
+}
+
 // Contains reports whether s is one of the subnets that may be leased.
 func (p Pool) Contains(s netip.Prefix) bool {
 	return p.Fits(s) && !s.Addr().Less(p.Min) && !p.Max.Less(s.Addr())
 }
 
-// Fits reports whether s is a subnet of the network with the right length, inside of Min and Max or not: such a
-// subnet can still be reserved for a node by hand.
+// Keeps reports whether a node may keep s, or have it by a reservation: a part of the network with room for pods, whatever
+// its length, inside of Min and Max or not. These say what a node without a lease gets.
+func (p Pool) Keeps(s netip.Prefix) bool {
+	return s.IsValid() && s == s.Masked() && p.Network.Contains(s.Addr()) && s.Bits() > p.Network.Bits() &&
+		s.Bits() <= s.Addr().BitLen()-hostBits
+}
+
+// hostBits are the bits of a subnet that tell its addresses apart, at least: it has a tunnel's, a bridge's and a pod's.
+const hostBits = 2
+
+// Fits reports whether s is a subnet of the network with the right length, inside of Min and Max or not.
 func (p Pool) Fits(s netip.Prefix) bool {
 	return s.Bits() == p.SubnetLen && s == s.Masked() && p.Network.Contains(s.Addr())
 }

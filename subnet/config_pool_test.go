@@ -16,6 +16,32 @@ func testPool(network string, length int, first, last string) Pool {
 	return Pool{netip.MustParsePrefix(network), length, netip.MustParseAddr(first), netip.MustParseAddr(last)}
 }
 
+// TestKeeps: a node may keep a part of the network of any length that has room for pods.
+func TestKeeps(t *testing.T) {
+	for _, c := range []struct {
+		pool Pool
+		keep []netip.Prefix
+		not  []netip.Prefix
+	}{
+		{testPool("10.5.0.0/16", 26, "10.5.1.0", "10.5.3.0"),
+			prefixes("10.5.1.0/26", "10.5.0.0/26", "10.5.9.0/24", "10.5.128.0/17", "10.5.0.4/30"),
+			prefixes("10.5.0.0/16", "10.0.0.0/8", "10.6.0.0/24", "10.5.0.4/31", "10.5.0.1/24", "fd00::/24")},
+		{testPool("fd00::/48", 64, "fd00::", "fd00:0:0:3::"), prefixes("fd00:0:0:9::/66", "fd00:0:0:9::/126"),
+			prefixes("fd00::/48", "fd00:0:0:9::/127", "fd01::/64", "10.5.0.0/24")},
+	} {
+		for _, s := range c.keep {
+			if !c.pool.Keeps(s) {
+				t.Errorf("a node may not keep %s of %s", s, c.pool)
+			}
+		}
+		for _, s := range append(c.not, netip.Prefix{}) {
+			if c.pool.Keeps(s) {
+				t.Errorf("a node may keep %s of %s", s, c.pool)
+			}
+		}
+	}
+}
+
 func TestPoolContains(t *testing.T) {
 	p := testPool("10.5.0.0/16", 24, "10.5.1.0", "10.5.3.0")
 	for s, want := range map[string]struct{ contains, fits bool }{

@@ -68,6 +68,12 @@ type Checkpointer interface {
 	Restore(data json.RawMessage)
 }
 
+// Lessor is a Store that may choose the subnets of nodes itself.
+type Lessor interface {
+	// Leases reports whether it does: it gives a new node a subnet of the network config's pools.
+	Leases() bool
+}
+
 // Locator is a Store that knows this node's own addresses before there is a snapshot.
 type Locator interface {
 	// NodeIPs returns what a Snapshot's NodeIPs will be. It retries until ctx is done.

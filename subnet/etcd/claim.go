@@ -100,17 +100,13 @@ func (s *Store) held(records []record, want subnet.Lease) (record, bool) {
 	return prefer(byAddress(records, want), s.usable)
 }
 
-// usable reports whether r's subnets are what the config asks for. A reservation may lie outside of the range from
-// which nodes lease: that range exists to keep other nodes out of reserved subnets.
+// usable reports whether this node may keep r's subnets: the pools are for new leases.
 func (s *Store) usable(r record) bool {
 	if len(r.subnets) != len(s.pools) {
 		return false
 	}
 	for i, p := range s.pools {
-		if !p.Contains(r.subnets[i]) && (r.leaseID != 0 || !p.Fits(r.subnets[i])) {
-			return false
-		}
-		if s.Check(r.subnets[i]) != nil {
+		if !p.Keeps(r.subnets[i]) || s.Check(r.subnets[i]) != nil {
 			return false
 		}
 	}
@@ -217,7 +213,7 @@ func (s *Store) preferred(want subnet.Lease, old record) subnet.Lease {
 	stacks := slices.Clone(want.Stacks)
 	for i := range stacks {
 		for _, o := range old.subnets {
-			if netstate.FamilyOf(o.Addr()) == stacks[i].Family() && s.pools[i].Contains(o) {
+			if netstate.FamilyOf(o.Addr()) == stacks[i].Family() && s.pools[i].Keeps(o) {
 				stacks[i].Subnet = o
 			}
 		}

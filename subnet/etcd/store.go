@@ -89,6 +89,9 @@ func New(o Options) (*Store, error) {
 	}, nil
 }
 
+// Leases implements subnet.Lessor.
+func (*Store) Leases() bool { return true }
+
 // Last implements subnet.Store. A record is the node's by its public IP, or by its name if it is also the
 // subnet that want wishes for.
 func (s *Store) Last(ctx context.Context, want subnet.Lease) (subnet.Lease, bool, error) {

@@ -97,7 +97,7 @@ func (s *server) open(t *testing.T, o Options) *Store {
 func TestStore(t *testing.T) {
 	s := startServer(t)
 	storetest.Run(t, func(t *testing.T, pools []subnet.Pool) storetest.Harness {
-		return harness{server: s, prefix: "/" + strings.ReplaceAll(t.Name(), " ", "-"), pools: pools}
+		return &harness{server: s, prefix: "/" + strings.ReplaceAll(t.Name(), " ", "-"), pools: pools}
 	})
 }
 
@@ -108,27 +108,29 @@ type harness struct {
 	pools  []subnet.Pool
 }
 
-func (h harness) key(l subnet.Lease) string { return h.prefix + "/subnets/" + formatName(l) }
+func (h *harness) key(l subnet.Lease) string { return h.prefix + "/subnets/" + formatName(l) }
 
-func (h harness) Store(t *testing.T, _ subnet.Lease) subnet.Store {
+func (h *harness) Store(t *testing.T, _ subnet.Lease) subnet.Store {
 	return h.open(t, Options{Prefix: h.prefix, Pools: h.pools})
 }
 
-func (h harness) Leave(t *testing.T, l subnet.Lease)  { h.delete(t, h.key(l)) }
-func (h harness) Delete(t *testing.T, l subnet.Lease) { h.delete(t, h.key(l)) }
+func (h *harness) Configure(_ *testing.T, pools []subnet.Pool) { h.pools = pools }
 
-func (h harness) Alter(t *testing.T, l subnet.Lease) {
+func (h *harness) Leave(t *testing.T, l subnet.Lease)  { h.delete(t, h.key(l)) }
+func (h *harness) Delete(t *testing.T, l subnet.Lease) { h.delete(t, h.key(l)) }
+
+func (h *harness) Alter(t *testing.T, l subnet.Lease) {
 	altered, _ := h.get(t, h.key(l))
 	altered = strings.NewReplacer("192.0.2.", "192.0.3.", "2001:db8::", "2001:db9::").Replace(altered)
 	h.put(t, h.key(l), altered)
 }
 
-func (h harness) Damage(t *testing.T, l subnet.Lease) string {
+func (h *harness) Damage(t *testing.T, l subnet.Lease) string {
 	h.put(t, h.key(l), `{"PublicIP":`)
 	return formatName(l)
 }
 
-func (h harness) Outage(t *testing.T, during func()) {
+func (h *harness) Outage(t *testing.T, during func()) {
 	h.end()
 	during()
 	h.restart(t, h.dir)

@@ -60,6 +60,9 @@ func New(path string, pools []subnet.Pool) *Store {
 // OnDispute implements subnet.Disputed.
 func (s *Store) OnDispute(f func(subnet.Lease)) { s.disputed = f }
 
+// Leases implements subnet.Lessor.
+func (*Store) Leases() bool { return true }
+
 // Last implements subnet.Store.
 func (s *Store) Last(_ context.Context, want subnet.Lease) (subnet.Lease, bool, error) {
 	doc, err := s.read()
@@ -140,7 +143,7 @@ func (s *Store) preferred(want, have subnet.Lease) subnet.Lease {
 	stacks := want.Stacks
 	want.Stacks = nil
 	for i, w := range stacks {
-		if h, ok := have.Stack(w.Family()); ok && s.pools[i].Contains(h.Subnet) {
+		if h, ok := have.Stack(w.Family()); ok && s.pools[i].Keeps(h.Subnet) {
 			w.Subnet = h.Subnet
 		}
 		if s.own != nil {

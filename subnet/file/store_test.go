@@ -17,7 +17,7 @@ import (
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, pools []subnet.Pool) storetest.Harness {
-		return harness{path: filepath.Join(t.TempDir(), "leases.json"), pools: pools}
+		return &harness{path: filepath.Join(t.TempDir(), "leases.json"), pools: pools}
 	})
 }
 
@@ -27,10 +27,12 @@ type harness struct {
 	pools []subnet.Pool
 }
 
-func (h harness) Store(*testing.T, subnet.Lease) subnet.Store { return New(h.path, h.pools) }
+func (h *harness) Store(*testing.T, subnet.Lease) subnet.Store { return New(h.path, h.pools) }
+
+func (h *harness) Configure(_ *testing.T, pools []subnet.Pool) { h.pools = pools }
 
 // edit changes the node's entry, or removes it when change returns nil.
-func (h harness) edit(t *testing.T, node string, change func(json.RawMessage) json.RawMessage) {
+func (h *harness) edit(t *testing.T, node string, change func(json.RawMessage) json.RawMessage) {
 	t.Helper()
 	err := New(h.path, h.pools).update(t.Context(), func(doc *document) (bool, error) {
 		i := doc.find(node)
@@ -49,13 +51,13 @@ func (h harness) edit(t *testing.T, node string, change func(json.RawMessage) js
 	}
 }
 
-func (h harness) Delete(t *testing.T, l subnet.Lease) {
+func (h *harness) Delete(t *testing.T, l subnet.Lease) {
 	h.edit(t, l.Node, func(json.RawMessage) json.RawMessage { return nil })
 }
 
-func (h harness) Leave(t *testing.T, l subnet.Lease) { h.Delete(t, l) }
+func (h *harness) Leave(t *testing.T, l subnet.Lease) { h.Delete(t, l) }
 
-func (h harness) Alter(t *testing.T, l subnet.Lease) {
+func (h *harness) Alter(t *testing.T, l subnet.Lease) {
 	h.edit(t, l.Node, func(entry json.RawMessage) json.RawMessage {
 		altered, err := decode(entry)
 		if err != nil {
@@ -71,14 +73,14 @@ func (h harness) Alter(t *testing.T, l subnet.Lease) {
 	})
 }
 
-func (h harness) Damage(t *testing.T, l subnet.Lease) string {
+func (h *harness) Damage(t *testing.T, l subnet.Lease) string {
 	h.edit(t, l.Node, func(json.RawMessage) json.RawMessage {
 		return json.RawMessage(`{"node":"` + l.Node + `","stacks":7}`)
 	})
 	return l.Node
 }
 
-func (h harness) Outage(t *testing.T, during func()) {
+func (h *harness) Outage(t *testing.T, during func()) {
 	good, err := os.ReadFile(h.path)
 	if err != nil {
 		good = []byte(`{"leases":[]}`)

@@ -65,6 +65,8 @@ func (h *harness) Store(t *testing.T, want subnet.Lease) subnet.Store {
 	return s
 }
 
+func (h *harness) Configure(_ *testing.T, pools []subnet.Pool) { h.pools = pools }
+
 // Leave is the garbage collector, too.
 func (h *harness) Leave(t *testing.T, l subnet.Lease) {
 	t.Helper()

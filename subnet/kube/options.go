@@ -129,6 +129,9 @@ func New(ctx context.Context, o Options) (*Store, error) {
 // Redial implements subnet.Redialer.
 func (s *Store) Redial() { s.api.Redial() }
 
+// Leases implements subnet.Lessor.
+func (s *Store) Leases() bool { return s.claimSpace != "" }
+
 // Certificates returns those of the kubeconfig.
 func (s *Store) Certificates() ([]certs.Certificate, error) { return s.api.Certificates() }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,9 @@ var cases = []struct {
 	{"twenty nodes at once get different subnets", acquireMany},
 	{"acquire honours its context", acquireContext},
 	{"what is excluded is in no lease", acquireExcluded},
+	{"a lease stays that the pools would not give any more: longer subnets", held(longer)},
+	{"a lease stays that the pools would not give any more: another range", held(upper)},
+	{"a lease stays that the pools would not give any more: a smaller network", held(halved)},
 	{"last is what was acquired", last},
 	{"the first snapshot is complete", firstSnapshot},
 	{"a watcher without a lease sees the others", reader},
@@ -133,6 +137,66 @@ func acquireExcluded(c cluster) {
 	again := c.acquire(store, first)
 	if err != nil {
 		c.same(first, again)
+	}
+}
+
+// longer returns the pool with subnets that are longer by two bits.
+func longer(p subnet.Pool) subnet.Pool {
+	p.SubnetLen += 2
+	return p
+}
+
+// upper returns the second half of a pool.
+func upper(p subnet.Pool) subnet.Pool {
+	p.Min = p.Subnet(p.Count() / 2).Addr()
+	return p
+}
+
+// halved returns the pool on the first half of its network, with longer subnets in the second half of that.
+func halved(p subnet.Pool) subnet.Pool {
+	p.Max = p.Subnet(p.Count()/2 - 1).Addr()
+	p.Network = netip.PrefixFrom(p.Network.Addr(), p.Network.Bits()+1)
+	return upper(longer(p))
+}
+
+// held returns a case: the pools are for new leases. Pods run in those that nodes hold, which stay as long as the networks
+// have them, also when a record is lost; a new node gets what the pools give now, beside them.
+func held(narrow func(subnet.Pool) subnet.Pool) func(cluster) {
+	return func(c cluster) { c.holds(narrow) }
+}
+
+func (c cluster) holds(narrow func(subnet.Pool) subnet.Pool) {
+	var held []subnet.Lease
+	for i := range 2 {
+		want := c.lease(i)
+		for k, p := range c.pools {
+			want.Stacks[k].Subnet = p.Subnet(uint64(2 + i))
+		}
+		held = append(held, c.acquire(c.store(want), want))
+	}
+	var pools []subnet.Pool
+	for _, p := range c.pools {
+		pools = append(pools, narrow(p))
+	}
+	c.harness.Configure(c.t, pools)
+	for i, l := range held {
+		c.same(l, c.acquire(c.store(l), c.lease(i))) // the agent remembers nothing
+		c.same(l, c.acquire(c.store(l), l))
+	}
+	c.harness.Delete(c.t, held[0])
+	c.same(held[0], c.acquire(c.store(held[0]), held[0])) // only the agent remembers
+	added := c.join(2)
+	for i, s := range added.Stacks {
+		if !pools[i].Contains(s.Subnet) {
+			c.t.Errorf("a new node has %s, want a subnet of %+v", s.Subnet, pools[i])
+		}
+	}
+	if c.t.Failed() {
+		return // no watcher sees what was not published
+	}
+	w := c.watch(added)
+	for _, l := range held {
+		w.sees(l)
 	}
 }
 

@@ -17,6 +17,8 @@ type Harness interface {
 	// with the address families of want.Stacks (a Node object with a podCIDR of each pool); more calls are
 	// restarts of the agent, or, when the node left, a node that comes back. The Store ends with the test.
 	Store(t *testing.T, want subnet.Lease) subnet.Store
+	// Configure changes the pools of the network config, for each Store that is opened from now on.
+	Configure(t *testing.T, pools []subnet.Pool)
 	// Leave removes the node and all that it published, as an operator does with a machine that is gone.
 	Leave(t *testing.T, l subnet.Lease)
 	// Delete removes what the node published, by mistake: the node itself stays.

@@ -42,6 +42,9 @@ func (a *Agent) Plan(ctx context.Context) (p Planned, err error) {
 	if len(snap.Local.Stacks) == 0 {
 		snap.Local, snap.Peers = last, without(snap.Peers, last)
 	}
+	if a.isSwitch(snap.Local) {
+		snap.Local = a.leaseFor(node, snap.Local)
+	}
 	want, skips := a.planner().Desired(node, snap)
 	p.Skips = append(snap.Skips, skips...)
 	if p.Kernel, _, err = a.compare(ctx, want, true); err != nil {

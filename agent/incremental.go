@@ -16,7 +16,7 @@ import (
 // wanted after the last reconcile. The reconcile that follows after verifyDelay finds it done, or
 // repairs what somebody else has changed meanwhile.
 func (a *Agent) incremental(ctx context.Context) bool {
-	snap, cache, applied := a.leases.follow(), a.loop.desired, a.loop.applied
+	snap, cache, applied := a.followed(), a.loop.desired, a.loop.applied
 	switch {
 	case applied == nil || !snap.Local.Equal(cache.snap.Local) || !slices.Equal(snap.NodeIPs, cache.snap.NodeIPs):
 		return false // this node's own lease and addresses are more than entries

@@ -24,7 +24,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 		return nil
 	}
 	last := a.lastLease(ctx, node)
-	lease, err := a.Store.Acquire(ctx, a.leaseFor(node, last))
+	lease, err := a.Store.Acquire(ctx, a.toPublish(node, last))
 	if err != nil {
 		return ignoreDone(ctx, fmt.Errorf("lease a subnet for node %s: %w", a.Node, err))
 	}
@@ -38,7 +38,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 			return nil
 		case node = <-a.facts:
 		}
-		want := a.leaseFor(node, lease)
+		want := a.toPublish(node, lease)
 		if want.Equal(lease) {
 			continue
 		}

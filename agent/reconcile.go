@@ -48,6 +48,7 @@ type loopState struct {
 	node       backend.Node // the facts of the last reconcile
 	addrs      []netip.Addr // of this machine, at the last reconcile
 	desired    desiredCache
+	switched   switched
 	applied    netstate.State // what the kernel was brought to, nil if anything that matters is missing
 	verifyAt   time.Time      // when to verify what the incremental update wrote
 	contention contention
@@ -218,7 +219,7 @@ func (a *Agent) redial(interfaces []netstate.Interface) {
 // newestSnapshot returns the newest snapshot, nil if there is none yet, and whether it comes from
 // the store in this run.
 func (a *Agent) newestSnapshot() (snap *subnet.Snapshot, synced bool) {
-	if snap := a.leases.follow(); snap != nil {
+	if snap := a.followed(); snap != nil {
 		a.earlier.Store(nil)
 		return snap, true
 	}
@@ -260,12 +261,13 @@ type result struct {
 	left netstate.Plan
 	kept []keptGateway
 	err  error
+	held bool // the way to the peers is still that of before
 }
 
 // degraded reports whether the node's data path as a whole does not work, as opposed to the path to
 // some peers or to a leftover that cannot be deleted.
 func (r result) degraded() bool {
-	if r.err != nil && len(r.left) == 0 || isAboutRules(r.err) {
+	if r.held || r.err != nil && len(r.left) == 0 || isAboutRules(r.err) {
 		return true // not even read back
 	}
 	entries := 0
@@ -299,13 +301,19 @@ func isEntry(c netstate.Change) bool {
 func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) result {
 	var before netstate.Plan
 	var applied error
-	for range maxRounds {
+	for round := range maxRounds {
 		plan, kept, err := a.compare(ctx, want, synced)
+		if round == 0 && (err == nil || isAboutRules(err)) && a.switches(plan, want) {
+			if r := a.makeFirst(ctx, result{want: want, left: plan, kept: kept, err: err}, synced); r.held {
+				return r
+			}
+			continue
+		}
 		switch {
 		case err != nil && !isAboutRules(err) || len(plan) == 0:
-			return result{want, plan, kept, err}
+			return result{want: want, left: plan, kept: kept, err: err}
 		case applied != nil && slices.Equal(plan, before):
-			return result{want, plan, kept, errors.Join(err, applied)} // to try again at once would not help
+			return result{want: want, left: plan, kept: kept, err: errors.Join(err, applied)} // to try again at once would not help
 		}
 		if applied = a.apply(ctx, plan); applied == nil {
 			a.loop.contention.record(plan, time.Now())
@@ -316,7 +324,7 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 	if err == nil && len(plan) > 0 {
 		err = fmt.Errorf("%d objects are still not as wanted, the first: %s", len(plan), plan[0])
 	}
-	return result{want, plan, kept, err}
+	return result{want: want, left: plan, kept: kept, err: err}
 }
 
 // apply writes a plan to the kernel.
@@ -373,9 +381,7 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 	a.reportPodMTU(fit.Node)
 	a.reportContention()
 	a.reportNetwork(r)
-	if synced {
-		replace(a.saves, snap)
-	}
+	a.announce(fit.Node, snap, synced)
 	switch {
 	case r.err != nil:
 		return a.status.backoff()

@@ -166,7 +166,10 @@ const settleTime = 200 * time.Millisecond
 func (a *Agent) runBackend(ctx context.Context, r backend.Runner) error {
 	for ctx.Err() == nil {
 		a.retryWithBackoff(ctx, "run the backend", func() error {
-			timer := time.AfterFunc(settleTime, func() { a.status.updateRunner(nil) })
+			timer := time.AfterFunc(settleTime, func() {
+				a.status.updateRunner(nil)
+				a.trigger() // a switch may have waited for it
+			})
 			err := r.Run(ctx, a.env(), a.views)
 			timer.Stop()
 			if err != nil {

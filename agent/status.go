@@ -131,6 +131,14 @@ func (s *status) wasReady() bool {
 	return s.applied
 }
 
+// works reports whether packets can take the way of the backend: the data path has been complete, and the backend's Runner
+// runs, if there is one.
+func (s *status) works() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.applied && s.runnerErr == nil
+}
+
 // backoff returns the pause before the next try after an error.
 func (s *status) backoff() time.Duration {
 	s.mu.Lock()

@@ -1,6 +1,6 @@
 // Package fake is a kernel in memory: it does, destroys and refuses what Linux 6.18 does with netstate objects, as
-// the suite in netstatetest proves for both. It has no tunnels, no WireGuard and no IPsec, which tests of the agent
-// do not need, and it holds firewall chains and the fast path's objects, which cost it nothing.
+// the suite in netstatetest proves for both. Of tunnels it has IPv4's, and no WireGuard and no IPsec, which tests of the
+// agent do not need, and it holds firewall chains and the fast path's objects, which cost it nothing.
 package fake
 
 import (
@@ -136,6 +136,11 @@ func (k *Kernel) put(want, was netstate.Object) error {
 	switch o := want.(type) {
 	case netstate.VXLAN, netstate.Bridge, netstate.Tun:
 		return k.putLink(o)
+	case netstate.Tunnel:
+		if o.External {
+			return fmt.Errorf("an external %s is not an object that this kernel writes", o.Key().Kind)
+		}
+		return k.putLink(o)
 	case netstate.Sysctl:
 		return k.setSysctl(o.Name, o.Value)
 	case netstate.Offload:
@@ -171,7 +176,7 @@ func (k *Kernel) put(want, was netstate.Object) error {
 // remove deletes an object, and what the kernel deletes with it; what is absent stays absent.
 func (k *Kernel) remove(o netstate.Object) {
 	switch o := o.(type) {
-	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.OtherLink:
+	case netstate.VXLAN, netstate.Bridge, netstate.Tun, netstate.Tunnel, netstate.OtherLink:
 		k.deleteLink(o.Key().Name)
 	case netstate.Addr:
 		k.deleteAddr(o)

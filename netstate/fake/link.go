@@ -16,7 +16,7 @@ var errNoDevice = errors.New("no such device")
 type link struct {
 	netstate.VXLAN
 	index  int
-	kind   string // "vxlan", "bridge", "veth" or "tun"
+	kind   string // "vxlan", "bridge", "veth", "tun" or "ipip"
 	alias  string
 	master string
 	peer   string // of a veth
@@ -34,6 +34,8 @@ func newLink(o netstate.Object) *link {
 		l.VXLAN, l.kind = netstate.VXLAN{Name: o.Name, MTU: o.MTU, MAC: o.MAC, Up: o.Up}, "bridge"
 	case netstate.Tun:
 		l.VXLAN, l.kind = netstate.VXLAN{Name: o.Name, MTU: o.MTU, Up: o.Up}, "tun"
+	case netstate.Tunnel:
+		l.VXLAN, l.kind = netstate.VXLAN{Name: o.Name, Local: o.Local, MTU: o.MTU, Up: o.Up}, "ipip"
 	}
 	return l
 }
@@ -52,6 +54,8 @@ func (l *link) object() netstate.Object {
 		return netstate.Bridge{Name: l.Name, MTU: l.MTU, MAC: l.MAC, Up: l.Up, Marked: marked, Extra: extra}
 	case "tun":
 		return netstate.Tun{Name: l.Name, MTU: l.MTU, Up: l.Up, Marked: marked, Extra: extra}
+	case "ipip":
+		return netstate.Tunnel{Name: l.Name, Local: l.Local, MTU: l.MTU, Up: l.Up, Marked: marked, Extra: extra}
 	}
 	return netstate.OtherLink{Name: l.Name, Type: l.kind}
 }

@@ -1,0 +1,237 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// A node switches its backend while the lease that it published names another one: an earlier agent's, whose devices and
+// routes carry packets. The new way is made first, the node publishes it once it is there, and what is not needed any more
+// is deleted last. As long as a part of the new way cannot be made, the old one stays as it is, for peers too.
+
+// switched is a snapshot of the store, and what the agent makes of it while its node switches.
+type switched struct {
+	of, is *subnet.Snapshot
+}
+
+// isSwitch reports whether a published lease is one of another backend.
+func (a *Agent) isSwitch(published subnet.Lease) bool {
+	return published.Backend != "" && published.Backend != a.Network.Backend && len(published.Stacks) > 0
+}
+
+// followed returns the store's snapshot with this node's lease as the node is about to publish it.
+func (a *Agent) followed() *subnet.Snapshot {
+	snap, s := a.leases.follow(), &a.loop.switched
+	if snap == nil || !a.isSwitch(snap.Local) {
+		*s = switched{}
+		return snap
+	}
+	local := a.leaseFor(a.loop.node, snap.Local)
+	if s.of != snap || !s.is.Local.Equal(local) {
+		is := *snap
+		is.Local = local
+		*s = switched{snap, &is}
+	}
+	return s.is
+}
+
+// toPublish returns what this node should publish, given what it published last. While it switches, that is the backend
+// before, until packets can take the new way.
+func (a *Agent) toPublish(node backend.Node, last subnet.Lease) subnet.Lease {
+	lease := a.leaseFor(node, last)
+	if !a.isSwitch(last) || a.status.works() {
+		return lease
+	}
+	lease.Backend = last.Backend
+	for i, s := range lease.Stacks {
+		old, _ := last.Stack(s.Family())
+		lease.Stacks[i].Data = old.Data
+	}
+	return lease
+}
+
+// announce has the snapshot kept for the next start, and of a node that switches what it is published: both once packets
+// can take the new way.
+func (a *Agent) announce(node backend.Node, snap subnet.Snapshot, synced bool) {
+	switching := a.loop.switched.is != nil
+	if works := a.status.works(); switching && works {
+		replace(a.facts, node)
+	} else if switching {
+		return
+	}
+	if synced {
+		replace(a.saves, snap)
+	}
+}
+
+// A switch has steps. All changes of one are made before those of the next, and deletes are no step: they come last.
+const (
+	ownDevices = iota // the new devices, with what is on them
+	peerRoutes        // the routes to peers
+	allElse
+	switchSteps
+)
+
+// stepOf returns the step of a switch to which a change belongs, false for a delete.
+func stepOf(c netstate.Change, want netstate.State) (step int, ok bool) {
+	if c.Want == nil || isFast(c) {
+		return 0, false
+	}
+	switch key := c.Key(); {
+	case netstate.IsOverlay(c.Want):
+		return ownDevices, true
+	case key.Kind == netstate.KindRoute:
+		return peerRoutes, true
+	case key.Kind == netstate.KindAddr || key.Kind == netstate.KindOffload || key.Kind >= netstate.KindNeigh && key.Kind <= netstate.KindPeer:
+		if netstate.IsOverlay(want[netstate.Key{Kind: netstate.KindLink, Name: deviceOf(c.Want)}]) {
+			return ownDevices, true
+		}
+	}
+	return allElse, true
+}
+
+// deviceOf returns the device that an object stands on.
+func deviceOf(o netstate.Object) string {
+	if p, ok := o.(netstate.Peer); ok {
+		return p.Dev
+	}
+	return o.Key().Name
+}
+
+// makeFirst makes the steps of a switch, and returns how things are then: held, if the old way may not go. Of a step that
+// fails nothing that comes later was touched.
+func (a *Agent) makeFirst(ctx context.Context, r result, synced bool) result {
+	if err := a.abandons(r.left); err != nil {
+		r.err, r.held = err, true
+		return r
+	}
+	for step := range switchSteps {
+		part := ofStep(r.left, r.want, step)
+		for tries := 0; len(part) > 0; tries++ { // a device that is made again needs a second one
+			applied := a.apply(ctx, part)
+			r.left, r.kept, r.err = a.compare(ctx, r.want, synced)
+			part = ofStep(r.left, r.want, step)
+			failed := fails(part, r.want)
+			if r.err != nil && !isAboutRules(r.err) || failed && tries > 0 {
+				if r.err = errors.Join(r.err, applied); r.err == nil {
+					r.err = fmt.Errorf("this is still not as wanted: %s", part[0])
+				}
+				r.err, r.held = fmt.Errorf("the way to the peers stays as it was: %w", r.err), true
+				return r
+			}
+			if !failed {
+				break
+			}
+		}
+	}
+	return r
+}
+
+// ofStep returns the changes of a plan that belong to a step.
+func ofStep(plan netstate.Plan, want netstate.State, step int) netstate.Plan {
+	return slices.DeleteFunc(slices.Clone(plan), func(c netstate.Change) bool {
+		s, ok := stepOf(c, want)
+		return !ok || s != step
+	})
+}
+
+// switches reports whether a plan replaces a way to the peers by another one: devices by others, or routes by those through
+// another device. A device whose successor can only be made when it is gone cannot be waited for.
+func (a *Agent) switches(plan netstate.Plan, want netstate.State) bool {
+	found := len(plan) > 0 && a.loop.switched.is != nil
+	for _, c := range plan {
+		route, isRoute := c.Want.(netstate.Route)
+		if was, ok := c.Was.(netstate.Route); ok && isRoute && was.Dev != route.Dev {
+			found = true
+		}
+		if c.Want != nil || !netstate.IsOverlay(c.Was) {
+			continue
+		}
+		found = true
+		if v, ok := c.Was.(netstate.VXLAN); ok && hasRival(want, v) {
+			return false
+		}
+	}
+	return found
+}
+
+// hasRival reports whether a VXLAN device is wanted that cannot be up beside an old one: with the same port, GBP is for all or
+// for none.
+func hasRival(want netstate.State, old netstate.VXLAN) bool {
+	for _, o := range want {
+		if v, ok := o.(netstate.VXLAN); ok && v.Port == old.Port && v.GBP != old.GBP {
+			return true
+		}
+	}
+	return false
+}
+
+// fails reports whether what is left of a step keeps packets from taking the new way: anything but entries, or most of the
+// entries of a kind. A single peer that cannot be reached is not worth the others' waiting.
+func fails(left netstate.Plan, want netstate.State) bool {
+	entries := map[netstate.Kind]int{}
+	for _, c := range left {
+		if !isEntry(c) {
+			return true
+		}
+		entries[c.Key().Kind]++
+	}
+	for kind, left := range entries {
+		all := 0
+		for key := range want {
+			if key.Kind == kind {
+				all++
+			}
+		}
+		if 2*left > all {
+			return true
+		}
+	}
+	return false
+}
+
+// abandons returns an error if a switch would leave out, for good, peers to which routes lead: their segment is none
+// that the new backend reaches. What they publish is taken for the new backend's, since they are to follow.
+func (a *Agent) abandons(plan netstate.Plan) error {
+	snap := a.loop.switched.is
+	if snap == nil {
+		return nil
+	}
+	pretend := *snap
+	pretend.Peers = slices.Clone(snap.Peers)
+	for i, p := range pretend.Peers {
+		if p.Backend == a.loop.switched.of.Local.Backend {
+			pretend.Peers[i].Backend = a.Network.Backend
+		}
+	}
+	_, skips := a.Backend.Desired(a.loop.node, pretend)
+	var lost []subnet.Skip
+	for _, s := range skips {
+		if s.Code == subnet.OffLink && leadsTo(plan, snap.Peers, s.Node) {
+			lost = append(lost, s)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the backend %s would leave out %d peers that this node reaches now, and the node stays with %s: "+
+		"the first is %s, %s", a.Network.Backend, len(lost), a.loop.switched.of.Local.Backend, clip(lost[0].Node), clip(lost[0].Detail))
+}
+
+// leadsTo reports whether the plan takes away a route to a node's pods.
+func leadsTo(plan netstate.Plan, peers []subnet.Lease, node string) bool {
+	return slices.ContainsFunc(peers, func(p subnet.Lease) bool {
+		return p.Node == node && slices.ContainsFunc(p.Stacks, func(s subnet.Stack) bool {
+			return slices.ContainsFunc(plan, func(c netstate.Change) bool {
+				was, ok := c.Was.(netstate.Route)
+				return ok && was.Dst == s.Subnet
+			})
+		})
+	})
+}

@@ -79,6 +79,9 @@ type Config struct {
 	FastPath FastPath
 	// Freed is closed when subnet.env may be written, since no address of an earlier boot is in use. Optional.
 	Freed <-chan struct{}
+	// Refused is why the backend of the network config cannot work on this node: the Planner has the one of before, and the
+	// node is not ready. Nil: it can.
+	Refused error
 	// Steps are what the start does. Optional.
 	Steps    *steps.Table
 	Settings Settings // of these the agent uses SubnetFile, Checkpoint and Conflist
@@ -130,6 +133,10 @@ func New(cfg Config) *Agent {
 func (a *Agent) Run(ctx context.Context) error {
 	a.loop.started = time.Now()
 	a.history.start(a.Network.Backend)
+	if a.Refused != nil {
+		a.Log.Error("the network config is not followed", "node", a.Node, "err", a.Refused)
+		a.event("Warning", "BackendRefused", clip(a.Refused.Error()))
+	}
 	end := a.Steps.Begin("reads the checkpoint " + a.Settings.Checkpoint)
 	a.restoreCheckpoint()
 	end()

@@ -39,7 +39,8 @@ func (r *renewals) certificates() []certs.Certificate {
 }
 
 // Ready returns why the node should not count as ready. A lease that is not renewed cuts nobody off yet: the status, and
-// with it the node's condition NetworkUnavailable, has nothing to do with it.
+// with it the node's condition NetworkUnavailable, has nothing to do with it. Nor with a config that is not followed: the
+// network of before works.
 func (a *Agent) Ready() error {
 	if err := a.status.Ready(); err != nil {
 		return err
@@ -48,6 +49,9 @@ func (a *Agent) Ready() error {
 		if err := a.Policies.Ready(); err != nil {
 			return err
 		}
+	}
+	if a.Refused != nil {
+		return a.Refused
 	}
 	return a.unrenewed()
 }

@@ -97,6 +97,7 @@ type Report struct {
 	Node     string `json:"node"`
 	Backend  string `json:"backend"`
 	NotReady string `json:"notReady,omitempty"` // why, empty if it is ready
+	Refused  string `json:"refused,omitempty"`  // why the backend of the network config is not taken
 	// NameTakenBy is the address of another machine that publishes this node's lease, empty if none does.
 	NameTakenBy string        `json:"nameTakenBy,omitempty"`
 	Runner      *RunnerStatus `json:"runner,omitempty"` // of a backend that has a part which is no kernel state
@@ -117,6 +118,9 @@ func (a *Agent) report() Report {
 		FastPath: a.status.fast(), Contended: a.files.Contended(), Certificates: a.renewals.certificates()}
 	for _, s := range a.Steps.Slow() {
 		r.Waits = append(r.Waits, s.String())
+	}
+	if a.Refused != nil {
+		r.Refused = a.Refused.Error()
 	}
 	if err := a.Ready(); err != nil {
 		r.NotReady = err.Error()

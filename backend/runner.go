@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/twill-net/twill/netstate"
@@ -106,4 +107,27 @@ type ByUnderlay interface {
 type ExternalRoutes interface {
 	Backend
 	ExternalRoutes()
+}
+
+// Devices returns the devices that a backend wants on a node of these pools, with made-up addresses: their kinds say what it
+// needs of the kernel. wireguard says that the kernel has devices of this kind.
+func Devices(b Backend, pools []subnet.Pool, wireguard bool) (devices []netstate.Object) {
+	node := Node{Name: "node", WireGuard: wireguard}
+	lease := subnet.Lease{Node: node.Name}
+	for _, p := range pools {
+		u := Underlay{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), MTU: 1500}
+		if p.Family() == netstate.IPv6 {
+			u.Local = netip.MustParseAddr("2001:db8::1")
+		}
+		u.Public = u.Local
+		node.Underlays = append(node.Underlays, u)
+		lease.Stacks = append(lease.Stacks, subnet.Stack{Subnet: p.Subnet(0), Underlay: u.Local})
+	}
+	want, _ := b.Desired(node, subnet.Snapshot{Local: lease})
+	for _, o := range want.Sorted() {
+		if netstate.IsOverlay(o) {
+			devices = append(devices, o)
+		}
+	}
+	return devices
 }

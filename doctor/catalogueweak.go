@@ -148,6 +148,13 @@ var weakKinds = map[kind]Kind{
 		Why:   "it has not acquired a lease, or not written everything yet",
 		Fix:   "look at its log",
 		See:   "curl -s localhost:PORT/readyz"},
+	backendRefused: {ID: "backend-refused", Severity: Risk,
+		Title: "the backend of the network config cannot work on this node",
+		Why: "the node goes on with the backend that it had, and is not ready: nodes with the new one and it do not reach " +
+			"each other",
+		Fix: "give the node what the finding names (a kernel module, /dev/net/tun, a program) and restart the agent, or bring " +
+			"back the network config of before",
+		See: "curl -s localhost:PORT/status; the agent's log"},
 	fastPathOff: {ID: "fastpath-off", Severity: Risk,
 		Title: "a fast path is wanted on this node, and it is off",
 		Why:   "packets take the kernel's own path, which costs throughput; nothing is lost",

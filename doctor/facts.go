@@ -86,6 +86,7 @@ type Agent struct {
 	Unresponsive bool   // it runs and does not answer
 	NotReady     string // the answer to /readyz; empty: it is ready, or was not asked
 	Version      string
+	Refused      string             // why it does not take the backend of the network config; empty: it does, or did not say
 	NameTakenBy  string             // where another machine is that publishes this node's lease; empty: nobody does, or it did not say
 	Runner       *Runner            // of the backend; nil: it has none, or the agent did not say
 	Policies     *PolicyStatus      // of network policies; nil: it does not enforce them, or did not say

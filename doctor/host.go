@@ -24,6 +24,8 @@ func (e *exam) checkAgent() {
 		e.find(agentDown, "twilld", "a running process", "none in this network namespace", "")
 	case a.Unresponsive:
 		e.find(agentDeaf, "twilld", "an answer", a.NotReady, "")
+	case a.Refused != "":
+		e.find(backendRefused, "twilld", "the backend of the network config", a.Refused, "")
 	case a.NotReady != "":
 		e.find(agentNotReady, "twilld", "ready", a.NotReady, "")
 	}

@@ -159,6 +159,7 @@ const (
 	agentDown
 	agentDeaf
 	agentNotReady
+	backendRefused
 	fastPathOff
 	fastPathOrphan
 	fastPathNoHits

@@ -70,6 +70,25 @@ func ParseConfig(data []byte) (Config, error) {
 	return c, nil
 }
 
+// WithBackend returns c with the key Backend of another config.
+func (c Config) WithBackend(of Config) (Config, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(c.Raw, &keys); err != nil {
+		return Config{}, err
+	}
+	for key := range keys {
+		if strings.EqualFold(key, "Backend") {
+			delete(keys, key)
+		}
+	}
+	keys["Backend"] = of.Options
+	data, err := json.Marshal(keys)
+	if err != nil {
+		return Config{}, err
+	}
+	return ParseConfig(data)
+}
+
 // knownKeys are all keys. Those of a family that is not enabled are not read.
 var knownKeys = []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Backend", "Store",
 	"Network", "SubnetLen", "SubnetMin", "SubnetMax",

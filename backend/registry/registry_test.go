@@ -96,3 +96,30 @@ func TestMoreNetworks(t *testing.T) {
 		t.Errorf("want\n%s\nwithout %v", want, skips)
 	}
 }
+
+// TestDevices: of each backend it is known what devices it needs.
+func TestDevices(t *testing.T) {
+	config, err := subnet.ParseConfig([]byte(`{"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00::/48"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ kind, options, want, with string }{
+		{kind: "vxlan", want: "flannel-v6.1 flannel.1"}, {kind: "host-gw"}, {kind: "alloc"}, {kind: "udp", want: "flannel0"},
+		{kind: "ipip", want: "flannel-v6.ipip flannel.ipip"}, {kind: "wireguard", want: "flannel-wg flannel-wg-v6", with: "tun"},
+	} {
+		b, _, err := New(c.kind, config.Pools, []byte(`{"Type": "`+c.kind+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, d := range backend.Devices(b, config.Pools, false) {
+			names = append(names, d.Key().Name)
+			if !strings.Contains(d.String(), c.with) {
+				t.Errorf("%s wants %s, and the kernel has no WireGuard", c.kind, d)
+			}
+		}
+		if got := strings.Join(names, " "); got != c.want {
+			t.Errorf("%s wants the devices %q, want %q", c.kind, got, c.want)
+		}
+	}
+}

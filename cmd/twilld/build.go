@@ -69,7 +69,7 @@ func build(ctx context.Context, o *options, log *slog.Logger, begun *steps.Table
 	return p, err
 }
 
-// assemble makes the parts around a store.
+// assemble makes the parts around a store. A backend that cannot work on this node leaves that of the checkpoint in place.
 func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.Settings, store store, network subnet.Config) (*parts, error) {
 	masq, err := openMasquerade(o, settings.Firewall, network.Pools, log, events(store.Store))
 	if err != nil {
@@ -79,7 +79,7 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 	if err != nil {
 		return &parts{}, err
 	}
-	b, err := newBackend(network, o.clusters, log)
+	b, network, refused, err := chooseBackend(network, o, log)
 	if err != nil {
 		return &parts{}, err
 	}
@@ -114,7 +114,7 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.settings().On()}},
 			Store: store.Store, Kernel: agent.Join(k, chains), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
-			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast,
+			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast, Refused: refused,
 		},
 		metrics: registry,
 		close:   func() { f.Close(); k.Close(); extras.close() },
@@ -141,6 +141,60 @@ func openMasquerade(o *options, rules backend.FirewallConfig, pools []subnet.Poo
 	return f, nil
 }
 
+// chooseBackend returns the backend of the network config. If it cannot work on this node, and the checkpoint has another
+// one, it returns that, the network config with it, and why.
+func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (backend.Backend, subnet.Config, error, error) {
+	b, err := newBackend(network, o.clusters, log)
+	if err != nil {
+		return nil, network, nil, err
+	}
+	refused := cannotWork(b, network)
+	if refused == nil {
+		return b, network, nil, nil
+	}
+	_, needs := b.(backend.Requirer)
+	earlier, ok := earlierNetwork(network, o)
+	switch {
+	case !ok && needs:
+		return nil, network, nil, refused
+	case !ok: // nothing carries packets yet, and the agent says what is missing as often as it tries
+		return b, network, nil, nil
+	}
+	refused = fmt.Errorf("the backend %s cannot work on this node, which stays with %s: %w; "+
+		"restart twilld when that is mended, or bring back the network config of before", network.Backend, earlier.Backend, refused)
+	b, err = newBackend(earlier, o.clusters, log)
+	return b, earlier, refused, err
+}
+
+// cannotWork returns what a backend needs and this node has not, nil if it has all. It makes nothing.
+func cannotWork(b backend.Backend, network subnet.Config) error {
+	if r, ok := b.(backend.Requirer); ok {
+		if err := r.Require(); err != nil {
+			return err
+		}
+	}
+	for _, d := range backend.Devices(b, network.Pools, wireguard.Has()) {
+		if err := kernel.CanMake(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// earlierNetwork returns the network config with the backend that the checkpoint has, false if there is no other one.
+func earlierNetwork(network subnet.Config, o *options) (subnet.Config, bool) {
+	saved, err := agent.ReadCheckpoint(o.checkpointFile)
+	if err != nil {
+		return network, false
+	}
+	before, err := subnet.ParseConfig(saved.Network)
+	if err != nil || before.Backend == network.Backend {
+		return network, false
+	}
+	before, err = network.WithBackend(before)
+	return before, err == nil
+}
+
 // newBackend makes the backend of the network config, and logs the config's warnings.
 func newBackend(network subnet.Config, clusters []netip.Prefix, log *slog.Logger) (backend.Backend, error) {
 	b, warnings, err := registry.New(network.Backend, network.Pools, network.Options, clusters...)
@@ -149,11 +203,6 @@ func newBackend(network subnet.Config, clusters []netip.Prefix, log *slog.Logger
 	}
 	if c, ok := b.(*cloudroute.Backend); ok {
 		c.Provide(clouds)
-	}
-	if r, ok := b.(backend.Requirer); ok {
-		if err := r.Require(); err != nil {
-			return nil, err
-		}
 	}
 	for _, w := range append(network.Warnings, warnings...) {
 		log.Warn("network config", "reason", w)

@@ -31,6 +31,7 @@ func askHealth(a *doctor.Agent, address string) {
 	}
 	if status, text, err := ask(address, "/status"); err == nil && status == http.StatusOK {
 		r := answerOf(text)
+		a.Refused = r.Refused
 		a.NameTakenBy, a.Contended, a.Runner, a.Policies, a.FastPath = r.NameTakenBy, r.Contended, r.Runner, r.Policies, r.FastPath
 		for _, c := range r.Certificates {
 			a.Certificates = append(a.Certificates, doctor.Certificate{Name: c.Name, Left: time.Until(c.Ends)})
@@ -40,6 +41,7 @@ func askHealth(a *doctor.Agent, address string) {
 
 // answer is what the doctor reads of the agent's answer to /status, nil for what it has not.
 type answer struct {
+	Refused     string
 	NameTakenBy string
 	Contended   []string
 	// Certificates say when they end.

@@ -51,6 +51,9 @@ func Open(secrets Secrets) (*WireGuard, error) {
 	return &WireGuard{client, secrets}, nil
 }
 
+// Has reports whether the kernel has WireGuard. It loads the module if it is there.
+func Has() bool { return probe() == nil }
+
 // probe asks for the generic netlink family: wgctrl's client does not report whether the kernel has one.
 func probe() error {
 	_, err := netlink.GenlFamilyGet(unix.WG_GENL_NAME)

@@ -57,6 +57,7 @@ func TestSelfLease(t *testing.T) {
 		{"a node that comes back keeps its subnet", claimantReturns},
 		{"a crash between claim and podCIDR", halfClaimed},
 		{"an old claim that is gone when it is deleted", claimCollected},
+		{"a claim and a podCIDR that the pools would not give any more", otherPools},
 		{"a podCIDR of a controller that was quicker", controllerQuicker},
 		{"a Node that is another when its podCIDR is written", nodeReplaced},
 		{"other nodes are always quicker", alwaysQuicker},
@@ -290,5 +291,23 @@ func halfClaimed(t *testing.T, s *server) {
 	}
 	if l := acquire(t, store, want4); l.Stacks[0].Subnet.String() != "10.244.9.0/24" || len(s.claims(t)) != 1 {
 		t.Errorf("leased %s with %d claims, want the claimed 10.244.9.0/24", l.Stacks[0].Subnet, len(s.claims(t)))
+	}
+}
+
+// otherPools: what a node has claimed stays its own when the pools become others, and so does its podCIDR.
+func otherPools(t *testing.T, s *server) {
+	s.createNode(t, testNode(self))
+	held := netip.MustParsePrefix("10.244.9.0/24")
+	owner := &node{ObjectMeta: metav1.ObjectMeta{Name: self, UID: s.node(t, self).UID}}
+	if err := s.admin.createClaim(t.Context(), claimSpace, owner, held); err != nil {
+		t.Fatal(err)
+	}
+	longer := smallPool("10.244.20.0", "10.244.30.0")
+	longer.SubnetLen = 26
+	for range 2 { // before and after the podCIDR is written
+		store, _ := s.open(t, Options{Pools: []subnet.Pool{longer}, ClaimNamespace: claimSpace})
+		if l := acquire(t, store, want4); l.Stacks[0].Subnet != held || len(s.claims(t)) != 1 {
+			t.Errorf("leased %s with %d claims, want the claimed %s", l.Stacks[0].Subnet, len(s.claims(t)), held)
+		}
 	}
 }

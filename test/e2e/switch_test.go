@@ -59,14 +59,20 @@ func marks(streams []*host.Stream) (all []host.Mark) {
 	return all
 }
 
-// switchTo changes the cluster's config and starts all agents again.
-func (c cluster) switchTo(backend string) {
+// configure changes the cluster's config.
+func (c cluster) configure(backend string) {
+	c.Helper()
 	conf := fmt.Appendf(nil, `{"Network": "10.244.0.0/16", "Backend": {"Type": %q}}`, backend)
 	for _, f := range c.lab.Nodes()[0].AgentFlags() {
 		if path, ok := strings.CutPrefix(f, "--net-config-path="); ok {
 			c.must(os.WriteFile(path, conf, 0o644))
 		}
 	}
+}
+
+// switchTo changes the cluster's config and starts all agents again.
+func (c cluster) switchTo(backend string) {
+	c.configure(backend)
 	var wg sync.WaitGroup
 	for _, n := range c.lab.Nodes() {
 		wg.Go(func() {

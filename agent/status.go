@@ -132,11 +132,11 @@ func (s *status) wasReady() bool {
 }
 
 // works reports whether packets can take the way of the backend: the data path has been complete, and the backend's Runner
-// runs, if there is one.
+// runs, if there is one, and says so.
 func (s *status) works() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.applied && s.runnerErr == nil
+	return s.applied && s.runnerErr == nil && (!s.reports || s.health.Seen)
 }
 
 // backoff returns the pause before the next try after an error.

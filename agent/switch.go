@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -83,23 +84,24 @@ func stepOf(c netstate.Change, want netstate.State) (step int, ok bool) {
 	if c.Want == nil || isFast(c) {
 		return 0, false
 	}
-	switch key := c.Key(); {
-	case netstate.IsOverlay(c.Want):
-		return ownDevices, true
-	case key.Kind == netstate.KindRoute:
+	if c.Key().Kind == netstate.KindRoute {
 		return peerRoutes, true
-	case key.Kind == netstate.KindAddr || key.Kind == netstate.KindOffload || key.Kind >= netstate.KindNeigh && key.Kind <= netstate.KindPeer:
-		if netstate.IsOverlay(want[netstate.Key{Kind: netstate.KindLink, Name: deviceOf(c.Want)}]) {
-			return ownDevices, true
-		}
+	}
+	if netstate.IsOverlay(want[netstate.Key{Kind: netstate.KindLink, Name: deviceOf(c.Want)}]) {
+		return ownDevices, true
 	}
 	return allElse, true
 }
 
-// deviceOf returns the device that an object stands on.
+// deviceOf returns the device that an object is or stands on, and another name for what stands on none.
 func deviceOf(o netstate.Object) string {
-	if p, ok := o.(netstate.Peer); ok {
-		return p.Dev
+	switch o := o.(type) {
+	case netstate.Peer:
+		return o.Dev
+	case netstate.Sysctl:
+		if parts := strings.Split(o.Name, "/"); len(parts) > 3 && parts[2] == "conf" { // net/ipv4/conf/DEVICE/…
+			return parts[3]
+		}
 	}
 	return o.Key().Name
 }

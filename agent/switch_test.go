@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -221,4 +224,24 @@ func TestSwitchLeavesNobodyOut(t *testing.T) {
 			t.Errorf("without that peer: %v, published %+v", b.status.Ready(), published)
 		}
 	}
+}
+
+// TestRefused: an agent that does not follow the network config works as before, says so once, and is not ready; the node's
+// network is not called broken.
+func TestRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tune = func(c *Config) { c.Refused = errors.New("the backend udp cannot work on this node") }
+		n.addPeer("node2", "10.244.2.0/24", "192.168.33.102", "0e:00:00:00:00:02")
+		stop := n.start()
+		defer stop()
+		n.eventually("the way to the peer", func() bool { return n.has(peerRoute) && n.ready() })
+		time.Sleep(2 * resync)
+		if err := n.agent.Ready(); !errors.Is(err, n.agent.Refused) || n.agent.report().Refused != err.Error() || n.agent.report().NotReady != err.Error() {
+			t.Errorf("ready: %v, report %+v", err, n.agent.report())
+		}
+		if n.logs("the network config is not followed") != 1 || n.logs("the backend udp cannot work on this node") != 1 {
+			t.Errorf("the log is\n%s", n.log.String())
+		}
+	})
 }

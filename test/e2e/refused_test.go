@@ -36,11 +36,14 @@ func TestSwitchRefused(t *testing.T) {
 	restarted := make(chan error, 1)
 	go func() { restarted <- n.RestartAgent(ctx) }()
 	testwait.Nil(t, "node1 says what it lacks", func() error {
-		text, err := n.Ask(ctx, "/readyz")
+		_, err := n.Ask(ctx, "/readyz")
 		const want = "the backend udp cannot work on this node, which stays with vxlan: make the TUN device flannel0 by /dev/net/tun: " +
 			"open /dev/net/tun: no such file or directory"
-		if err == nil && !strings.Contains(text, want) {
-			err = errors.New(text)
+		if err == nil {
+			return errors.New("it is ready")
+		}
+		if strings.Contains(err.Error(), want) {
+			return nil
 		}
 		return err
 	})

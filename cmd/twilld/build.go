@@ -79,7 +79,7 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 	if err != nil {
 		return &parts{}, err
 	}
-	b, network, refused, err := chooseBackend(network, o, log)
+	b, err := chooseBackend(network, o, log)
 	if err != nil {
 		return &parts{}, err
 	}
@@ -88,12 +88,12 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 		return &parts{}, err
 	}
 	log.Debug("firewall", "mode", mode.String(), "reason", why)
-	extras, err := openExtras(b)
+	extras, err := openExtras(b.backend)
 	if err != nil {
 		return &parts{}, err
 	}
-	shortcuts, fast := openFastPath(o, b, &extras)
-	k, err := kernel.New(backend.Left(b, network.Pools), extras.parts...)
+	shortcuts, fast := openFastPath(o, b.backend, &extras)
+	k, err := kernel.New(backend.Left(b.backend, network.Pools), extras.parts...)
 	if err != nil {
 		return &parts{}, err
 	}
@@ -109,12 +109,12 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 	return &parts{
 		config: agent.Config{
 			Planner: agent.Planner{
-				Node: store.node, Network: network, Backend: b, Choice: withHints(settings.Choice, hints),
+				Node: store.node, Network: b.network, Backend: b.backend, Choice: withHints(settings.Choice, hints),
 				WireGuard: extras.wireguard, Firewall: rules, Shortcuts: shortcuts,
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.settings().On()}},
 			Store: store.Store, Kernel: agent.Join(k, chains), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
-			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast, Refused: refused,
+			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast, Refused: b.refused,
 		},
 		metrics: registry,
 		close:   func() { f.Close(); k.Close(); extras.close() },
@@ -141,29 +141,35 @@ func openMasquerade(o *options, rules backend.FirewallConfig, pools []subnet.Poo
 	return f, nil
 }
 
-// chooseBackend returns the backend of the network config. If it cannot work on this node, and the checkpoint has another
-// one, it returns that, the network config with it, and why.
-func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (backend.Backend, subnet.Config, error, error) {
+// chosen is the backend that the agent runs, and the network config that names it.
+type chosen struct {
+	backend backend.Backend
+	network subnet.Config
+	refused error // why it is not the one that was asked for
+}
+
+// chooseBackend returns the backend of the network config, or the checkpoint's if there is one and the config's cannot work
+// on this node.
+func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (chosen, error) {
 	b, err := newBackend(network, o.clusters, log)
 	if err != nil {
-		return nil, network, nil, err
+		return chosen{}, err
 	}
 	refused := cannotWork(b, network)
 	if refused == nil {
-		return b, network, nil, nil
+		return chosen{backend: b, network: network}, nil
 	}
-	_, needs := b.(backend.Requirer)
 	earlier, ok := earlierNetwork(network, o)
-	switch {
-	case !ok && needs:
-		return nil, network, nil, refused
-	case !ok: // nothing carries packets yet, and the agent says what is missing as often as it tries
-		return b, network, nil, nil
+	if !ok {
+		if _, needs := b.(backend.Requirer); needs {
+			return chosen{}, refused
+		}
+		return chosen{backend: b, network: network}, nil // the agent says what is missing as often as it tries
 	}
 	refused = fmt.Errorf("the backend %s cannot work on this node, which stays with %s: %w; "+
 		"restart twilld when that is mended, or bring back the network config of before", network.Backend, earlier.Backend, refused)
 	b, err = newBackend(earlier, o.clusters, log)
-	return b, earlier, refused, err
+	return chosen{b, earlier, refused}, err
 }
 
 // cannotWork returns what a backend needs and this node has not, nil if it has all. It makes nothing.
@@ -173,7 +179,8 @@ func cannotWork(b backend.Backend, network subnet.Config) error {
 			return err
 		}
 	}
-	for _, d := range backend.Devices(b, network.Pools, wireguard.Has()) {
+	_, isWireGuard := b.(wireguard.Secrets)
+	for _, d := range backend.Devices(b, network.Pools, isWireGuard && wireguard.Has()) {
 		if err := kernel.CanMake(d); err != nil {
 			return err
 		}

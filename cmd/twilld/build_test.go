@@ -19,20 +19,21 @@ func TestChooseBackend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, _, refused, err := chooseBackend(network, o, log); err == nil || b != nil || refused != nil {
-		t.Errorf("without a checkpoint: %v, refused %v, error %v", b, refused, err)
+	if b, err := chooseBackend(network, o, log); err == nil {
+		t.Errorf("without a checkpoint: %+v", b)
 	}
 	const saved = `{"Version": 1, "Node": "node1", "Network": {"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw", "SpreadMetrics": true}}}`
 	if err := os.WriteFile(o.checkpointFile, []byte(saved), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b, now, refused, err := chooseBackend(network, o, log)
-	if err != nil || b == nil || now.Backend != "host-gw" || !strings.Contains(string(now.Options), "SpreadMetrics") || now.Pools[0].SubnetLen != 26 {
-		t.Errorf("got %v of %s, error %v", b, now.Raw, err)
+	b, err := chooseBackend(network, o, log)
+	now := b.network
+	if err != nil || b.backend == nil || now.Backend != "host-gw" || !strings.Contains(string(now.Options), "SpreadMetrics") || now.Pools[0].SubnetLen != 26 {
+		t.Errorf("got %+v, error %v", b, err)
 	}
 	const want = "the backend ipsec cannot work on this node, which stays with host-gw: the backend ipsec needs strongSwan's charon"
-	if refused == nil || !strings.HasPrefix(refused.Error(), want) || !strings.Contains(refused.Error(), "bring back the network config of before") {
-		t.Errorf("got %v, want %s", refused, want)
+	if b.refused == nil || !strings.HasPrefix(b.refused.Error(), want) || !strings.Contains(b.refused.Error(), "bring back the network config of before") {
+		t.Errorf("got %v, want %s", b.refused, want)
 	}
 	if again, err := subnet.ParseConfig(now.Raw); err != nil || again.Backend != "host-gw" {
 		t.Errorf("the config for the next checkpoint is %s, error %v", now.Raw, err)

@@ -118,6 +118,9 @@ func dryRun(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 	if err != nil {
 		return err
 	}
+	if p.config.Refused != nil {
+		fmt.Fprintf(stdout, "# %s\n", p.config.Refused)
+	}
 	for _, s := range planned.Skips {
 		fmt.Fprintf(stdout, "# node %s is left out: %s\n", s.Node, s.Detail)
 	}

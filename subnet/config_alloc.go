@@ -7,8 +7,8 @@ import (
 )
 
 // Allocate fills in the subnets of want, for a Store that assigns them itself: want's own ones if the networks have them
-// and they are free, otherwise free ones of the pools. The start of the search depends on the node only, so that nodes which start together
-// do not race for the same subnet, and one that lost its state tends to get its old subnet.
+// and they are free, otherwise free ones of the pools. The start of the search depends on the node only, so that nodes
+// which start together do not race for the same subnet, and one that lost its state tends to get its old subnet.
 func Allocate(pools []Pool, want Lease, used []netip.Prefix) (Lease, error) {
 	if err := Match(pools, want); err != nil {
 		return Lease{}, err

@@ -315,16 +315,22 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 		case applied != nil && slices.Equal(plan, before):
 			return result{want: want, left: plan, kept: kept, err: errors.Join(err, applied)} // to try again at once would not help
 		}
-		if applied = a.apply(ctx, plan); applied == nil {
-			a.loop.contention.record(plan, time.Now())
-		}
-		before = plan
+		applied, before = a.repair(ctx, plan), plan
 	}
 	plan, kept, err := a.compare(ctx, want, synced)
 	if err == nil && len(plan) > 0 {
 		err = fmt.Errorf("%d objects are still not as wanted, the first: %s", len(plan), plan[0])
 	}
 	return result{want: want, left: plan, kept: kept, err: err}
+}
+
+// repair writes a plan to the kernel, and counts what it repairs.
+func (a *Agent) repair(ctx context.Context, plan netstate.Plan) error {
+	err := a.apply(ctx, plan)
+	if err == nil {
+		a.loop.contention.record(plan, time.Now())
+	}
+	return err
 }
 
 // apply writes a plan to the kernel.

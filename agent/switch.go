@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -116,7 +118,7 @@ func (a *Agent) makeFirst(ctx context.Context, r result, synced bool) result {
 	for step := range switchSteps {
 		part := ofStep(r.left, r.want, step)
 		for tries := 0; len(part) > 0; tries++ { // a device that is made again needs a second one
-			applied := a.apply(ctx, part)
+			applied := a.repair(ctx, part)
 			r.left, r.kept, r.err = a.compare(ctx, r.want, synced)
 			part = ofStep(r.left, r.want, step)
 			failed := fails(part, r.want)
@@ -205,35 +207,53 @@ func (a *Agent) abandons(plan netstate.Plan) error {
 	if snap == nil {
 		return nil
 	}
-	pretend := *snap
+	from, pretend := a.loop.switched.of.Local.Backend, *snap
 	pretend.Peers = slices.Clone(snap.Peers)
 	for i, p := range pretend.Peers {
-		if p.Backend == a.loop.switched.of.Local.Backend {
+		if p.Backend == from {
 			pretend.Peers[i].Backend = a.Network.Backend
 		}
 	}
+	reached := reachedBy(plan, snap.Peers)
 	_, skips := a.Backend.Desired(a.loop.node, pretend)
-	var lost []subnet.Skip
+	var names []string
+	why := ""
 	for _, s := range skips {
-		if s.Code == subnet.OffLink && leadsTo(plan, snap.Peers, s.Node) {
-			lost = append(lost, s)
+		if s.Code == subnet.OffLink && reached[s.Node] {
+			names, why = append(names, s.Node), cmp.Or(why, s.Detail)
+			delete(reached, s.Node) // it may be left out for each address family
 		}
 	}
-	if len(lost) == 0 {
+	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the backend %s would leave out %d peers that this node reaches now, and the node stays with %s: "+
-		"the first is %s, %s", a.Network.Backend, len(lost), a.loop.switched.of.Local.Backend, clip(lost[0].Node), clip(lost[0].Detail))
+	return fmt.Errorf("the backend %s would leave out peers that this node reaches now, and the node stays with %s: %s: %s",
+		a.Network.Backend, from, few(names), clip(why))
 }
 
-// leadsTo reports whether the plan takes away a route to a node's pods.
-func leadsTo(plan netstate.Plan, peers []subnet.Lease, node string) bool {
-	return slices.ContainsFunc(peers, func(p subnet.Lease) bool {
-		return p.Node == node && slices.ContainsFunc(p.Stacks, func(s subnet.Stack) bool {
-			return slices.ContainsFunc(plan, func(c netstate.Change) bool {
-				was, ok := c.Was.(netstate.Route)
-				return ok && was.Dst == s.Subnet
-			})
-		})
-	})
+// reachedBy returns the names of the peers of whose routes a plan changes or deletes one.
+func reachedBy(plan netstate.Plan, peers []subnet.Lease) map[string]bool {
+	routed, reached := map[netip.Prefix]bool{}, map[string]bool{}
+	for _, c := range plan {
+		if was, ok := c.Was.(netstate.Route); ok {
+			routed[was.Dst] = true
+		}
+	}
+	for _, p := range peers {
+		for _, s := range p.Stacks {
+			if routed[s.Subnet] {
+				reached[p.Node] = true
+			}
+		}
+	}
+	return reached
+}
+
+// few returns the first names of a list, and how many more there are: "node3, node4, node5 and 2 more".
+func few(names []string) string {
+	const shown = 3
+	if more := len(names) - shown; more > 0 {
+		return fmt.Sprintf("%s and %d more", clip(strings.Join(names[:shown], ", ")), more)
+	}
+	return clip(strings.Join(names, ", "))
 }

@@ -206,22 +206,35 @@ func refuse(t *testing.T, from, to int, step netstate.Key) {
 
 // TestSwitchLeavesNobodyOut: host-gw does not take the place of a backend that reaches peers of another segment.
 func TestSwitchLeavesNobodyOut(t *testing.T) {
-	for from := range ways[:2] {
+	const hostGW = 3
+	for from, way := range ways {
+		if from == hostGW {
+			continue
+		}
 		c := newChanger(t, from)
 		c.peers[1].Stacks[0].Underlay = netip.MustParseAddr("192.168.44.103")
 		must(t, c.kernel.Run("ip route add 192.168.44.0/24 via 192.168.33.1 dev eth1"))
 		a, _ := c.start(from)
 		old := c.has(a)
-		b, published := c.start(3)
-		err := b.status.Ready()
-		if err == nil || !strings.Contains(err.Error(), "the backend host-gw would leave out 1 peers that this node reaches now, and the node stays with vxlan: the first is node3") ||
-			published.Backend != "vxlan" {
-			t.Errorf("the node is ready: %v; it publishes %+v", err, published)
+		b, published := c.start(hostGW)
+		want := "the backend host-gw would leave out peers that this node reaches now, and the node stays with " + way.name +
+			": node3: its underlay address 192.168.44.103 is not on the same L2 segment"
+		if err := b.status.Ready(); err == nil || !strings.Contains(err.Error(), want) || published.Backend != way.name {
+			t.Errorf("after %s the node is ready: %v, want %q; it publishes %+v", way.options, err, want, published)
 		}
 		c.mustHave(old, "a peer of another segment", never)
 		c.peers = c.peers[:1]
-		if b, published = c.start(3); b.status.Ready() != nil || published.Backend != "host-gw" {
-			t.Errorf("without that peer: %v, published %+v", b.status.Ready(), published)
+		if b, published = c.start(hostGW); b.status.Ready() != nil || published.Backend != "host-gw" {
+			t.Errorf("after %s, without that peer: %v, published %+v", way.options, b.status.Ready(), published)
+		}
+	}
+}
+
+// TestFew: of many names the first are shown.
+func TestFew(t *testing.T) {
+	for want, names := range map[string][]string{"a": {"a"}, "a, b, c": {"a", "b", "c"}, "a, b, c and 2 more": {"a", "b", "c", "d", "e"}} {
+		if got := few(names); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

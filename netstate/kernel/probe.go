@@ -11,8 +11,8 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// noName is a name that no device can have. Linux refuses it last (seen on 6.18): once it has the module, the file and the
-// right to make a device. So nothing is made, and nobody hears of it.
+// noName is a name that no device can have. Linux refuses it last (seen on 6.1 and 6.18): once it has the module, the file
+// and the right to make a device. So nothing is made, and nobody hears of it.
 const noName = "twill/0"
 
 // CanMake returns why this kernel makes no devices of a wanted one's kind, nil if it does. It loads their module if there

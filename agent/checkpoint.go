@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -23,7 +24,8 @@ import (
 type checkpoint struct {
 	Version int
 	Node    string
-	Network json.RawMessage // net-conf.json
+	Network json.RawMessage   // net-conf.json
+	Kept    []json.RawMessage `json:",omitempty"` // see subnet.Config
 	Local   subnet.Lease
 	Peers   []subnet.Lease
 	Skips   []savedSkip  `json:",omitempty"` // peers' records that could not be read
@@ -100,6 +102,7 @@ func readCheckpoint(path string) (checkpoint, error) {
 type Saved struct {
 	Node     string
 	Network  []byte // net-conf.json
+	Kept     []json.RawMessage
 	Snapshot subnet.Snapshot
 	Settings *Settings // of the agent that wrote it; nil: an older one wrote it
 }
@@ -110,7 +113,7 @@ func ReadCheckpoint(path string) (Saved, error) {
 	if err != nil {
 		return Saved{}, err
 	}
-	return Saved{c.Node, c.Network, c.snapshot(), c.Settings}, nil
+	return Saved{c.Node, c.Network, c.Kept, c.snapshot(), c.Settings}, nil
 }
 
 // Underlays returns where the checkpoint says that peers reach this node.
@@ -162,6 +165,9 @@ func (a *Agent) checkpointOf(snap subnet.Snapshot) checkpoint {
 	for _, s := range snap.Skips {
 		c.Skips = append(c.Skips, savedSkip(s))
 	}
+	if t, ok := a.Backend.(backend.Transition); ok {
+		c.Kept = t.Kept(snap.Local)
+	}
 	for claim, order := range snap.Claims {
 		c.Claims = append(c.Claims, savedClaim{claim, order})
 	}
@@ -177,7 +183,7 @@ func (a *Agent) restoreCheckpoint() {
 	if err != nil {
 		return
 	}
-	saved := Saved{c.Node, c.Network, c.snapshot(), c.Settings}
+	saved := Saved{c.Node, c.Network, c.Kept, c.snapshot(), c.Settings}
 	a.earlier.Store(&saved)
 	a.loop.published = saved.Underlays()
 	if snap := a.earlierSnapshot(); snap != nil {
@@ -192,10 +198,16 @@ func (a *Agent) restoreCheckpoint() {
 // backend, or the store is in sync.
 func (a *Agent) earlierSnapshot() *subnet.Snapshot {
 	earlier := a.earlier.Load()
-	if earlier == nil || earlier.Node != a.Node || earlier.Snapshot.Local.Backend != a.Network.Backend {
+	if earlier == nil || earlier.Node != a.Node || !a.offers(earlier.Snapshot.Local) {
 		return nil
 	}
 	return &earlier.Snapshot
+}
+
+// offers reports whether this node's backend has the way that a lease publishes.
+func (a *Agent) offers(lease subnet.Lease) bool {
+	t, ok := a.Backend.(backend.Transition)
+	return lease.Backend == a.Network.Backend || ok && len(t.Kept(lease)) > 0
 }
 
 func sameLeases(a, b subnet.Snapshot) bool {

@@ -60,7 +60,7 @@ func TestSaveCheckpoint(t *testing.T) {
 		Settings: Settings{Bridge: "br7", Checkpoint: filepath.Join(t.TempDir(), "state", "checkpoint.json"), Choice: Choice{Patterns: []*regexp.Regexp{regexp.MustCompile("^eth")}}}})
 	a.saveCheckpoint(nil, someSnapshot())
 	got, err := ReadCheckpoint(a.Settings.Checkpoint)
-	if err != nil || !reflect.DeepEqual(got, Saved{"node1", a.Network.Raw, someSnapshot(), &a.Settings}) {
+	if err != nil || !reflect.DeepEqual(got, Saved{"node1", a.Network.Raw, nil, someSnapshot(), &a.Settings}) {
 		t.Errorf("read %+v, %v", got, err)
 	}
 	for name, change := range map[string]func(*subnet.Snapshot){

@@ -120,7 +120,7 @@ func (a *Agent) protect(snap subnet.Snapshot) error {
 
 // envOf returns the lease for the CNI plugin.
 func (a *Agent) envOf(node backend.Node, lease subnet.Lease) subnet.Env {
-	env := subnet.Env{MTU: a.PodMTU(node), IPMasq: a.Firewall.Masq, BootID: subnet.BootID()}
+	env := subnet.Env{MTU: a.For(lease).PodMTU(node), IPMasq: a.Firewall.Masq, BootID: subnet.BootID()}
 	for _, stack := range lease.Stacks {
 		pool, ok := a.Network.Pool(stack.Family())
 		if !ok {

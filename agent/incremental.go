@@ -20,6 +20,8 @@ func (a *Agent) incremental(ctx context.Context) bool {
 	switch {
 	case applied == nil || !snap.Local.Equal(cache.snap.Local) || !slices.Equal(snap.NodeIPs, cache.snap.NodeIPs):
 		return false // this node's own lease and addresses are more than entries
+	case a.inTransition(snap.Local):
+		return false // what the node publishes may change with them
 	case snap == cache.snap:
 		return true
 	}

@@ -26,6 +26,15 @@ type Planner struct {
 	Shortcuts backend.FastPath       // as the flags and the network config say; needs a backend.Accelerable
 }
 
+// For returns the Planner of a node that publishes local. Of a backend that takes another's place it has the parts that such a
+// node needs.
+func (p Planner) For(local subnet.Lease) Planner {
+	if t, ok := p.Backend.(backend.Transition); ok {
+		p.Backend = t.For(local)
+	}
+	return p
+}
+
 // Facts returns what a backend may know of a machine with these interfaces. Of the underlays that
 // the rules allow it keeps the ones of before. With an error the underlays are those of before: a
 // flapping interface is no reason to forget the peers.
@@ -157,6 +166,7 @@ const minIPv6MTU = 1280
 // Fit returns node and snap without IPv6, and an error that says why, if pods' packets would be too small for it. IPv4
 // needs nothing of it. On a node without IPv4 nothing is left.
 func (p Planner) Fit(node backend.Node, snap subnet.Snapshot) (backend.Node, subnet.Snapshot, error) {
+	p = p.For(snap.Local)
 	_, ok := node.Underlay(netstate.IPv6)
 	mtu := p.Backend.MTU(node)
 	if !ok || mtu >= minIPv6MTU {
@@ -186,9 +196,11 @@ type tooLargeError struct{ error }
 
 // Carries returns an error if the machine cannot carry what the network config says.
 func (p Planner) Carries(node backend.Node) error {
-	if b, ok := p.Backend.(backend.Fitter); ok {
-		if err := b.Fits(node); err != nil {
-			return tooLargeError{err}
+	for _, part := range backend.Parts(p.Backend) {
+		if b, ok := part.(backend.Fitter); ok {
+			if err := b.Fits(node); err != nil {
+				return tooLargeError{err}
+			}
 		}
 	}
 	return nil
@@ -196,13 +208,16 @@ func (p Planner) Carries(node backend.Node) error {
 
 // probesChecksums reports whether the backend wants to know whether checksums arrive.
 func (p Planner) probesChecksums() bool {
-	b, ok := p.Backend.(backend.ChecksumProber)
-	return ok && b.ProbesChecksums()
+	return slices.ContainsFunc(backend.Parts(p.Backend), func(part backend.Backend) bool {
+		b, ok := part.(backend.ChecksumProber)
+		return ok && b.ProbesChecksums()
+	})
 }
 
 // Desired returns everything that should exist on the node, and the peers that are left out. Of what does not Fit it
 // wants nothing.
 func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	p = p.For(snap.Local)
 	node, snap, _ = p.Fit(node, snap)
 	want, skips := p.Backend.Desired(node, snap)
 	base, firewall := p.Base, p.Firewall
@@ -213,17 +228,9 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		if !ok {
 			continue
 		}
-		s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlay: overlay(want, stack.Family())}
-		if b, ok := p.Backend.(backend.Exposed); ok {
-			s.Guarded = b.Wrapped(stack.Family())
-		}
-		if b, ok := p.Backend.(backend.Direct); ok {
-			s.Plain = b.Direct()
-		}
-		if b, ok := p.Backend.(backend.Strict); ok {
-			s.Strict = b.Strict()
-		}
-		s.Outside = outside(node)
+		s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlays: overlays(want, stack.Family()),
+			Outside: outside(node)}
+		p.expose(&s)
 		s.Inside = backend.Inside(pool.Network, node, snap)
 		firewall.Stacks = append(firewall.Stacks, s)
 	}
@@ -232,6 +239,23 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	addDeviceSysctls(want)
 	want.Add(backend.FirewallChains(firewall)...)
 	return want, skips
+}
+
+// expose adds what the backend's packets are between nodes. While one takes another's place, all of them are: strict is what is
+// strict by any way.
+func (p Planner) expose(s *backend.FirewallStack) {
+	s.Strict = true
+	for _, part := range backend.Parts(p.Backend) {
+		if b, ok := part.(backend.Exposed); ok {
+			s.Guarded = append(s.Guarded, b.Wrapped(netstate.FamilyOf(s.Cluster.Addr())))
+		}
+		if b, ok := part.(backend.Direct); ok && b.Direct() {
+			s.Plain = true
+		}
+		if b, ok := part.(backend.Strict); !ok || !b.Strict() {
+			s.Strict = false
+		}
+	}
 }
 
 // addDeviceSysctls adds what the devices in want need for the families of their addresses. What the backend said of one
@@ -251,14 +275,15 @@ func addDeviceSysctls(want netstate.State) {
 	}
 }
 
-// overlay returns the device in want that encapsulates one family's packets, empty if there is none.
-func overlay(want netstate.State, f netstate.Family) string {
+// overlays returns the devices in want that encapsulate one family's packets, by their names.
+func overlays(want netstate.State, f netstate.Family) (devices []string) {
 	for _, o := range want {
 		if addr, ok := o.(netstate.Addr); ok && netstate.FamilyOf(addr.Prefix.Addr()) == f {
 			if netstate.IsOverlay(want[netstate.Key{Kind: netstate.KindLink, Name: addr.Dev}]) {
-				return addr.Dev
+				devices = append(devices, addr.Dev)
 			}
 		}
 	}
-	return ""
+	slices.Sort(devices)
+	return slices.Compact(devices)
 }

@@ -44,8 +44,9 @@ func (p Planner) PodMTU(node backend.Node) int {
 }
 
 // reportPodMTU tells of pods for whose sake the node's other pods do not get the MTU that the backend has.
-func (a *Agent) reportPodMTU(node backend.Node) {
-	full, mtu := a.Backend.MTU(node), a.PodMTU(node)
+func (a *Agent) reportPodMTU(fit backend.Input) {
+	node, p := fit.Node, a.For(fit.Snapshot.Local)
+	full, mtu := p.Backend.MTU(node), p.PodMTU(node)
 	if mtu >= full {
 		return
 	}

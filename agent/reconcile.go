@@ -384,7 +384,7 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 	a.status.update(synced, degraded, r.err)
 	a.Metrics.finished(r, a.status.Ready() == nil)
 	a.reportKeptGateways(r.kept)
-	a.reportPodMTU(fit.Node)
+	a.reportPodMTU(fit)
 	a.reportContention()
 	a.reportNetwork(r)
 	a.announce(fit.Node, snap, synced)

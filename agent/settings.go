@@ -37,7 +37,7 @@ type Settings struct {
 
 // Shortcuts returns the fast path that is to be with a backend.
 func (s Settings) Shortcuts(b backend.Backend) (wanted backend.FastPath) {
-	if a, ok := b.(backend.Accelerable); ok {
+	if a, ok := backend.Parts(b)[0].(backend.Accelerable); ok {
 		wanted = a.Accelerable()
 	}
 	switch s.FastPath {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -25,7 +26,7 @@ type switched struct {
 
 // isSwitch reports whether a published lease is one of another backend.
 func (a *Agent) isSwitch(published subnet.Lease) bool {
-	return published.Backend != "" && published.Backend != a.Network.Backend && len(published.Stacks) > 0
+	return published.Backend != "" && !a.offers(published) && len(published.Stacks) > 0
 }
 
 // followed returns the store's snapshot with this node's lease as the node is about to publish it.
@@ -47,6 +48,9 @@ func (a *Agent) followed() *subnet.Snapshot {
 // toPublish returns what this node should publish, given what it published last. While it switches, that is the backend
 // before, until packets can take the new way.
 func (a *Agent) toPublish(node backend.Node, last subnet.Lease) subnet.Lease {
+	if t, ok := a.Backend.(backend.Transition); ok && !a.isSwitch(last) {
+		return a.transitionLease(t, node, last)
+	}
 	lease := a.leaseFor(node, last)
 	if !a.isSwitch(last) || a.status.works() {
 		return lease
@@ -59,10 +63,34 @@ func (a *Agent) toPublish(node backend.Node, last subnet.Lease) subnet.Lease {
 	return lease
 }
 
+// transitionLease returns what a node publishes whose backend takes another's place.
+func (a *Agent) transitionLease(t backend.Transition, node backend.Node, last subnet.Lease) subnet.Lease {
+	lease := a.bareLease(node)
+	for i, s := range lease.Stacks {
+		old, _ := last.Stack(s.Family())
+		lease.Stacks[i].Subnet = old.Subnet
+	}
+	made, err := t.Lease(node, lease, last, a.leases.newest.Load(), a.status.works(), time.Now())
+	if err != nil {
+		a.causes.Error(a.Log, "make the backend's data", err, "node", a.Node)
+		return last
+	}
+	return made
+}
+
+// inTransition reports whether the backend of a node that publishes local still takes another's place.
+func (a *Agent) inTransition(local subnet.Lease) bool {
+	_, ok := a.Planner.For(local).Backend.(backend.Transition)
+	return ok
+}
+
 // announce has the snapshot kept for the next start, and of a node that switches what it is published: both once packets
 // can take the new way.
 func (a *Agent) announce(node backend.Node, snap subnet.Snapshot, synced bool) {
 	switching := a.loop.switched.is != nil
+	if a.inTransition(snap.Local) {
+		replace(a.facts, node)
+	}
 	if works := a.status.works(); switching && works {
 		replace(a.facts, node)
 	} else if switching {

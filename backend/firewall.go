@@ -82,12 +82,12 @@ type FirewallConfig struct {
 
 // FirewallStack is one address family's part of a FirewallConfig.
 type FirewallStack struct {
-	Cluster netip.Prefix       // all pods: Network or IPv6Network
-	Pod     netip.Prefix       // this node's pods
-	Overlay string             // the device that encapsulates; empty if there is none
-	Guarded netstate.Transport // the packets between nodes that only nodes may send; zero: none
-	Strict  bool               // see the interface Strict
-	Plain   bool               // packets to some peers leave as they are, through the underlay's device
+	Cluster  netip.Prefix         // all pods: Network or IPv6Network
+	Pod      netip.Prefix         // this node's pods
+	Overlays []string             // the devices that encapsulate
+	Guarded  []netstate.Transport // the packets between nodes that only nodes may send
+	Strict   bool                 // see the interface Strict
+	Plain    bool                 // packets to some peers leave as they are, through the underlay's device
 	// Inside are networks that the node is on and that lie in Cluster, though no pod is there: a LAN, say.
 	Inside []netip.Prefix
 	// Outside are the devices by which packets come that are no pods'.
@@ -131,7 +131,7 @@ func FirewallChains(cfg FirewallConfig) []netstate.Object {
 			}
 			objects = append(objects, withRules(base, forwardRules(cfg, s)))
 		}
-		if s.Guarded.Protocol != 0 || s.Strict {
+		if len(s.Guarded) > 0 || s.Strict {
 			objects = append(objects, guards(cfg, s)...)
 		}
 	}
@@ -157,7 +157,7 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 			exempt = append(exempt, exemption(c, e))
 		}
 	}
-	if len(s.Inside) > 0 && (s.Plain || s.Overlay == "") {
+	if len(s.Inside) > 0 && (s.Plain || len(s.Overlays) == 0) {
 		rules, exempt = append(rules, exempt...), nil
 		for _, p := range s.Inside {
 			rules = append(rules, netstate.Rule{Src: s.Pod, Dst: p, Verdict: masquerade})
@@ -166,7 +166,8 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 	for _, c := range clusters {
 		r := netstate.Rule{Src: s.Pod, Dst: c, Verdict: netstate.Return}
 		if c == s.Cluster && len(s.Inside) > 0 && !s.Plain {
-			r.Out = s.Overlay // what else is in the network is no pod, and knows no way back to one
+			rules = append(rules, s.through(r)...) // what else is in the network is no pod, and knows no way back to one
+			continue
 		}
 		rules = append(rules, r)
 	}
@@ -175,7 +176,7 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 		netstate.Rule{NotSrc: s.Cluster, Dst: s.Pod, Verdict: netstate.Return}) // LocalTraffic services see their clients
 	rules = append(rules, exempt...)
 	for _, p := range s.Inside { // what the node sends from there is no pod's, but through the overlay nobody could answer
-		rules = append(rules, netstate.Rule{Local: true, NotOut: s.Overlay, Src: p, Verdict: netstate.Return})
+		rules = append(rules, s.plainly(netstate.Rule{Local: true, Src: p, Verdict: netstate.Return}, masquerade)...)
 	}
 	for _, c := range clusters {
 		rules = append(rules, netstate.Rule{Src: c, NotDst: multicast(c), Verdict: masquerade})
@@ -184,7 +185,8 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 		for _, c := range clusters {
 			keep := netstate.Rule{Local: true, NotSrc: loopback(c), Dst: c, Verdict: netstate.Return}
 			if cfg.KeepLocal == KeepRouted {
-				keep.NotOut = s.Overlay
+				rules = append(rules, s.plainly(keep, masquerade)...)
+				continue
 			}
 			rules = append(rules, keep)
 		}
@@ -193,6 +195,37 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 		rules = append(rules, netstate.Rule{NotSrc: c, Dst: c, Verdict: masquerade})
 	}
 	return rules
+}
+
+// through returns a rule for packets that leave by an overlay's device; without one, for all.
+func (s FirewallStack) through(r netstate.Rule) []netstate.Rule {
+	if len(s.Overlays) == 0 {
+		return []netstate.Rule{r}
+	}
+	var rules []netstate.Rule
+	for _, dev := range s.Overlays {
+		r.Out = dev
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// plainly returns a rule for packets that leave by no overlay's device. While there are several, otherwise is the verdict for
+// those of all but the first.
+func (s FirewallStack) plainly(r netstate.Rule, otherwise netstate.Verdict) []netstate.Rule {
+	if len(s.Overlays) == 0 {
+		return []netstate.Rule{r}
+	}
+	through := FirewallStack{Overlays: s.Overlays[1:]}
+	var rules []netstate.Rule
+	if len(through.Overlays) > 0 {
+		rules = through.through(r)
+	}
+	for i := range rules {
+		rules[i].Verdict = otherwise
+	}
+	r.NotOut = s.Overlays[0]
+	return append(rules, r)
 }
 
 // exemption keeps the source of what pods of a cluster's network send to a network.
@@ -230,7 +263,7 @@ func (cfg FirewallConfig) Check(pools []subnet.Pool) error {
 	cfg.KeepLocal = KeepAlways // it needs most rules
 	for _, p := range pools {
 		s := FirewallStack{Cluster: p.Network, Inside: make([]netip.Prefix, maxInside), Plain: true,
-			Guarded: netstate.Transport{Protocol: netstate.UDP}}
+			Guarded: make([]netstate.Transport, 1), Overlays: []string{"flannel.1"}}
 		n := max(len(masqueradeRules(cfg, s)), len(guardForward(cfg, s)))
 		s.Plain, s.Strict = false, true
 		if n = max(n, len(guardForward(cfg, s))); n > netstate.MaxRules {

@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	stack4 = FirewallStack{Cluster: netip.MustParsePrefix("10.244.0.0/16"), Pod: netip.MustParsePrefix("10.244.1.0/24"), Overlay: "flannel.1"}
-	stack6 = FirewallStack{Cluster: netip.MustParsePrefix("fc00::/48"), Pod: netip.MustParsePrefix("fc00:0:0:1::/64"), Overlay: "f6",
-		Guarded: netstate.Transport{Protocol: netstate.UDP, Port: 8472}}
+	stack4 = FirewallStack{Cluster: netip.MustParsePrefix("10.244.0.0/16"), Pod: netip.MustParsePrefix("10.244.1.0/24"), Overlays: []string{"flannel.1"}}
+	stack6 = FirewallStack{Cluster: netip.MustParsePrefix("fc00::/48"), Pod: netip.MustParsePrefix("fc00:0:0:1::/64"), Overlays: []string{"f6"},
+		Guarded: []netstate.Transport{{Protocol: netstate.UDP, Port: 8472}}}
 )
 
 const head4 = `chain nftables ip postrouting; mark & 0x4000 return; src 10.244.1.0/24 dst 10.244.0.0/16 return;` +

@@ -33,24 +33,22 @@ func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
 
 // podDevices returns the devices by which pods' packets come to this node or leave it for other pods.
 func podDevices(cfg FirewallConfig, s FirewallStack) (devices []string) {
-	for _, dev := range []string{cfg.Bridge, s.Overlay} {
-		if dev != "" {
-			devices = append(devices, dev)
-		}
+	if cfg.Bridge != "" {
+		devices = append(devices, cfg.Bridge)
 	}
-	return devices
+	return append(devices, s.Overlays...)
 }
 
 func guardInput(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
-	if s.Guarded.Protocol != 0 {
+	for _, packet := range s.Guarded {
 		for _, dev := range podDevices(cfg, s) {
-			rules = append(rules, netstate.Rule{In: dev, Packet: s.Guarded, Verdict: netstate.Drop})
+			rules = append(rules, netstate.Rule{In: dev, Packet: packet, Verdict: netstate.Drop})
 		}
 		if cfg.Bridge == "" {
-			rules = append(rules, netstate.Rule{Src: s.Pod, Packet: s.Guarded, Verdict: netstate.Drop})
+			rules = append(rules, netstate.Rule{Src: s.Pod, Packet: packet, Verdict: netstate.Drop})
 		}
 		// No node has its address there, and what comes plain from another node's pods comes by any device.
-		rules = append(rules, netstate.Rule{Dst: s.Pod, Packet: s.Guarded, Verdict: netstate.Drop})
+		rules = append(rules, netstate.Rule{Dst: s.Pod, Packet: packet, Verdict: netstate.Drop})
 	}
 	return append(rules, forged(cfg, s)...)
 }
@@ -62,12 +60,14 @@ func guardSource(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 	for _, dev := range devices {
 		rules = append(rules, netstate.Rule{In: dev, Verdict: netstate.Return})
 	}
-	packet := s.Guarded
+	packets := s.Guarded
 	if s.Strict {
-		packet = netstate.Transport{}
+		packets = []netstate.Transport{{}}
 	}
-	for _, dev := range devices {
-		rules = append(rules, netstate.Rule{Packet: packet, Back: dev, Verdict: netstate.Drop})
+	for _, packet := range packets {
+		for _, dev := range devices {
+			rules = append(rules, netstate.Rule{Packet: packet, Back: dev, Verdict: netstate.Drop})
+		}
 	}
 	return rules
 }
@@ -91,8 +91,8 @@ func forged(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 // strict whatever is for the network of pods.
 func guardForward(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 	rules = forged(cfg, s)
-	if s.Guarded.Protocol != 0 {
-		rules = append(rules, wrapped(cfg, s)...)
+	for _, packet := range s.Guarded {
+		rules = append(rules, wrapped(cfg, s, packet)...)
 	}
 	if !s.Strict {
 		return rules
@@ -106,8 +106,8 @@ func guardForward(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 		rules = append(rules, r)
 	}
 	pass(netstate.Rule{Dst: s.Pod})
-	if s.Overlay != "" {
-		pass(netstate.Rule{Out: s.Overlay})
+	for _, dev := range s.Overlays {
+		pass(netstate.Rule{Out: dev})
 	}
 	for _, p := range s.Inside {
 		pass(netstate.Rule{Dst: p})
@@ -116,12 +116,12 @@ func guardForward(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 	return append(rules, from)
 }
 
-// wrapped drops packets between nodes that pods send. Where some of the nodes' packets leave plain, that is by the device
+// wrapped drops packets between nodes of one form that pods send. Where some of the nodes' packets leave plain, that is by the device
 // of pods' packets too: there the network's range counts, without what is in it and no pod.
-func wrapped(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
+func wrapped(cfg FirewallConfig, s FirewallStack, packet netstate.Transport) (rules []netstate.Rule) {
 	clusters := cfg.clusters(s)
 	for _, c := range clusters[1:] { // how packets get there is not ours to say
-		rules = append(rules, netstate.Rule{Dst: c, Packet: s.Guarded, Verdict: netstate.Return})
+		rules = append(rules, netstate.Rule{Dst: c, Packet: packet, Verdict: netstate.Return})
 	}
 	from := []netstate.Rule{{Src: s.Pod}}
 	for _, c := range clusters[1:] {
@@ -132,7 +132,7 @@ func wrapped(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 	}
 	drop := func(to netstate.Rule) {
 		for _, r := range from {
-			r.Packet, r.Dst, r.NotDst, r.Verdict = s.Guarded, to.Dst, to.NotDst, netstate.Drop
+			r.Packet, r.Dst, r.NotDst, r.Verdict = packet, to.Dst, to.NotDst, netstate.Drop
 			rules = append(rules, r)
 		}
 	}
@@ -143,9 +143,9 @@ func wrapped(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 		drop(netstate.Rule{NotDst: s.Cluster})
 		return rules
 	}
-	rules = append(rules, netstate.Rule{Dst: s.Pod, Packet: s.Guarded, Verdict: netstate.Return})
-	if s.Overlay != "" {
-		rules = append(rules, netstate.Rule{Out: s.Overlay, Packet: s.Guarded, Verdict: netstate.Return})
+	rules = append(rules, netstate.Rule{Dst: s.Pod, Packet: packet, Verdict: netstate.Return})
+	for _, dev := range s.Overlays {
+		rules = append(rules, netstate.Rule{Out: dev, Packet: packet, Verdict: netstate.Return})
 	}
 	drop(netstate.Rule{})
 	return rules

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -80,6 +81,28 @@ type Requirer interface {
 type Direct interface {
 	Backend
 	Direct() bool
+}
+
+// Transition is a Backend that has others of before beside it, until the peers have followed.
+type Transition interface {
+	Backend
+	// Parts are the backends that it is made of, the network config's first.
+	Parts() []Backend
+	// For returns what a node needs that publishes local: the network config's backend alone, once the peers have followed.
+	For(local subnet.Lease) Backend
+	// Lease returns what a node should publish whose subnets and addresses are lease's, and that published last. Works says
+	// whether packets can take the network config's way. A nil snapshot says nothing of the peers.
+	Lease(node Node, lease, last subnet.Lease, snap *subnet.Snapshot, works bool, now time.Time) (subnet.Lease, error)
+	// Kept returns the key Backend of the network configs of before that a node needs that publishes local.
+	Kept(local subnet.Lease) []json.RawMessage
+}
+
+// Parts returns what a backend is made of: itself, or the parts of a Transition.
+func Parts(b Backend) []Backend {
+	if t, ok := b.(Transition); ok {
+		return t.Parts()
+	}
+	return []Backend{b}
 }
 
 // Left tells what flannel's agent with this backend may have left, for netstate's kernel.

@@ -21,6 +21,10 @@ type Config struct {
 	Warnings []string        // one sentence each: what works but is probably a mistake
 	Raw      []byte          // the net-conf.json as it was read
 
+	// Kept are the Backend objects of earlier configs by which peers may still reach this node, the newest first. They are none
+	// of net-conf.json's: the agent's checkpoint has them.
+	Kept []json.RawMessage
+
 	// Store is where agents with the Kubernetes store publish leases and read them: one of the values below; empty when
 	// it is not said, which is StoreNodes.
 	Store string

@@ -16,6 +16,7 @@ import (
 	"github.com/twill-net/twill/backend/hostgw"
 	"github.com/twill-net/twill/backend/ipip"
 	"github.com/twill-net/twill/backend/ipsec"
+	"github.com/twill-net/twill/backend/transition"
 	"github.com/twill-net/twill/backend/udp"
 	"github.com/twill-net/twill/backend/vxlan"
 	"github.com/twill-net/twill/backend/wireguard"
@@ -47,19 +48,45 @@ func backends(pools []subnet.Pool) map[string]newFunc {
 // these pools' families.
 func New(kind string, pools []subnet.Pool, options json.RawMessage, more ...netip.Prefix) (backend.Backend, []string,
 	error) {
-	var networks []netip.Prefix
-	for _, p := range pools {
-		networks = append(networks, p.Network)
-	}
-	for _, n := range more {
-		if slices.ContainsFunc(pools, func(p subnet.Pool) bool { return p.Family() == netstate.FamilyOf(n.Addr()) }) {
-			networks = append(networks, n)
-		}
-	}
 	known := backends(pools)
 	if f, ok := known[strings.ToLower(kind)]; ok {
-		return f(networks, options)
+		return f(networks(pools, more), options)
 	}
 	return nil, nil, fmt.Errorf("net-conf Backend: unknown Type %q, want one of %s", kind,
 		strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+}
+
+// networks returns the pools' networks, and those of more that have one of the pools' families.
+func networks(pools []subnet.Pool, more []netip.Prefix) (list []netip.Prefix) {
+	for _, p := range pools {
+		list = append(list, p.Network)
+	}
+	for _, n := range more {
+		if slices.ContainsFunc(pools, func(p subnet.Pool) bool { return p.Family() == netstate.FamilyOf(n.Addr()) }) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// stands are the backends that can stand beside each other on a node: they are kernel state alone.
+var stands = []string{"host-gw", "ipip", "vxlan"}
+
+// NewKept makes the backend of a network config like New, with those of the earlier configs that it keeps beside it.
+func NewKept(conf subnet.Config, more ...netip.Prefix) (backend.Backend, []string, error) {
+	b, warnings, err := New(conf.Backend, conf.Pools, conf.Options, more...)
+	if err != nil || len(conf.Kept) == 0 || !slices.Contains(stands, strings.ToLower(conf.Backend)) {
+		return b, warnings, err
+	}
+	ways := []transition.Way{{Type: conf.Backend, Options: conf.Options, Backend: b}}
+	for _, options := range conf.Kept {
+		var kept struct{ Type string }
+		if json.Unmarshal(options, &kept) != nil || !slices.Contains(stands, strings.ToLower(kept.Type)) {
+			continue
+		}
+		if b, _, err := New(kept.Type, conf.Pools, options, more...); err == nil {
+			ways = append(ways, transition.Way{Type: kept.Type, Options: options, Backend: b})
+		}
+	}
+	return transition.New(networks(conf.Pools, more), ways...), warnings, nil
 }

@@ -30,6 +30,12 @@ func parseData(raw json.RawMessage) (d data, mac netstate.MAC, err error) {
 	return d, mac, nil
 }
 
+// Speaks reports whether packets reach a VTEP of which this is the backend-data: it has this VNI, and no other port.
+func (b Backend) Speaks(raw json.RawMessage) bool {
+	d, _, err := parseData(raw)
+	return err == nil && d.VNI == b.options.VNI && (d.Port == 0 || d.Port == b.options.Port)
+}
+
 // Claim implements backend.Claimer: a VTEP's MAC address.
 func (b Backend) Claim(stack subnet.Stack) string {
 	d, mac, _ := parseData(stack.Data)

@@ -21,6 +21,7 @@ const overhead4, overhead6 = 50, 70
 type Backend struct {
 	networks []netip.Prefix
 	options  Options
+	byPort   bool // the devices are named after the port: another backend has those of the VNI
 }
 
 // New makes the backend of net-conf.json's {"Type": "vxlan", …}.
@@ -29,11 +30,24 @@ func New(networks []netip.Prefix, options json.RawMessage) (backend.Backend, []s
 	if err == nil {
 		err = o.fits(networks)
 	}
-	return Backend{networks, o}, warnings, err
+	return Backend{networks: networks, options: o}, warnings, err
 }
 
-// device is flannel's name of the VTEP of one family.
+// Beside implements transition.Sibling: two VTEPs of one VNI need two names.
+func (b Backend) Beside(other backend.Backend) backend.Backend {
+	o, ok := other.(Backend)
+	b.byPort = ok && o.options.VNI == b.options.VNI && !o.byPort
+	return b
+}
+
+// device is flannel's name of the VTEP of one family, or that of a second one of its VNI.
 func (b Backend) device(f netstate.Family) string {
+	if b.byPort && f == netstate.IPv4 {
+		return fmt.Sprintf("flannel-p%d", b.options.Port)
+	}
+	if b.byPort {
+		return fmt.Sprintf("flannel6-p%d", b.options.Port)
+	}
 	if f == netstate.IPv4 {
 		return fmt.Sprintf("flannel.%d", b.options.VNI)
 	}

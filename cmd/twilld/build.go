@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -151,6 +152,7 @@ type chosen struct {
 // chooseBackend returns the backend of the network config, or the checkpoint's if there is one and the config's cannot work
 // on this node.
 func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (chosen, error) {
+	network.Kept = keptBackends(o)
 	b, err := newBackend(network, o.clusters, log)
 	if err != nil {
 		return chosen{}, err
@@ -202,9 +204,22 @@ func earlierNetwork(network subnet.Config, o *options) (subnet.Config, bool) {
 	return before, err == nil
 }
 
+// keptBackends returns the key Backend of the network configs that the checkpoint has, by whose backends peers may reach this node.
+func keptBackends(o *options) []json.RawMessage {
+	saved, err := agent.ReadCheckpoint(o.checkpointFile)
+	if err != nil {
+		return nil
+	}
+	before, err := subnet.ParseConfig(saved.Network)
+	if err != nil {
+		return saved.Kept
+	}
+	return append([]json.RawMessage{before.Options}, saved.Kept...)
+}
+
 // newBackend makes the backend of the network config, and logs the config's warnings.
 func newBackend(network subnet.Config, clusters []netip.Prefix, log *slog.Logger) (backend.Backend, error) {
-	b, warnings, err := registry.New(network.Backend, network.Pools, network.Options, clusters...)
+	b, warnings, err := registry.NewKept(network, clusters...)
 	if err != nil {
 		return nil, err
 	}

@@ -200,6 +200,7 @@ func (g *gathering) lease() {
 		return
 	case err == nil:
 		l.Network, err = subnet.ParseConfig(saved.Network)
+		l.Network.Kept = saved.Kept
 	}
 	if err != nil {
 		l.Error = err.Error()
@@ -273,7 +274,7 @@ func (g *gathering) planner() (agent.Planner, error) {
 		p.Choice.NodeIPs = append(p.Choice.NodeIPs, s.Underlay)
 	}
 	var err error
-	p.Backend, _, err = registry.New(p.Network.Backend, p.Network.Pools, p.Network.Options, p.Firewall.Clusters...)
+	p.Backend, _, err = registry.NewKept(p.Network, p.Firewall.Clusters...)
 	p.Shortcuts = g.shortcuts(p.Backend)
 	return p, err
 }
@@ -322,6 +323,7 @@ func (g *gathering) plan(ctx context.Context) {
 	if g.Underlay, g.Lease.Snapshot, leftOut = p.Fit(g.Underlay, g.Lease.Snapshot); leftOut != nil {
 		g.LeftOut = leftOut.Error()
 	}
+	p = p.For(g.Lease.Snapshot.Local)
 	_, g.ByUnderlay = p.Backend.(backend.ByUnderlay)
 	g.PodMTU, g.FullMTU = p.PodMTU(g.Underlay), p.Backend.MTU(g.Underlay)
 	exempt, noExempt := g.exempt()

@@ -83,7 +83,7 @@ func masquerading(mode netstate.Mode) backend.FirewallConfig {
 	cfg := backend.FirewallConfig{Mode: mode, Masq: true, Random: true, Forward: backend.ForwardOn}
 	for _, w := range worlds {
 		cfg.Stacks = append(cfg.Stacks, backend.FirewallStack{
-			Cluster: netip.MustParsePrefix(w.cluster), Pod: netip.MustParsePrefix(w.podNet), Overlay: "flannel.1"})
+			Cluster: netip.MustParsePrefix(w.cluster), Pod: netip.MustParsePrefix(w.podNet), Overlays: []string{"flannel.1"}})
 	}
 	return cfg
 }

@@ -127,7 +127,7 @@ func config(mode netstate.Mode, keep backend.KeepLocal) netstate.State {
 	cfg := backend.FirewallConfig{Mode: mode, Masq: true, Random: true, Forward: backend.ForwardOn, KeepLocal: keep}
 	for _, w := range worlds {
 		cfg.Stacks = append(cfg.Stacks, backend.FirewallStack{
-			Cluster: netip.MustParsePrefix(w.cluster), Pod: netip.MustParsePrefix(w.podNet), Overlay: "flannel.1",
+			Cluster: netip.MustParsePrefix(w.cluster), Pod: netip.MustParsePrefix(w.podNet), Overlays: []string{"flannel.1"},
 		})
 	}
 	return netstate.NewState(backend.FirewallChains(cfg)...)

@@ -14,13 +14,13 @@ import (
 
 var stacks = []backend.FirewallStack{
 	{
-		Cluster: netip.MustParsePrefix("10.244.0.0/16"), Pod: netip.MustParsePrefix("10.244.1.0/24"), Overlay: "flannel.1",
-		Guarded: netstate.Transport{Protocol: netstate.UDP, Port: 8472},
+		Cluster: netip.MustParsePrefix("10.244.0.0/16"), Pod: netip.MustParsePrefix("10.244.1.0/24"), Overlays: []string{"flannel.1"},
+		Guarded: []netstate.Transport{{Protocol: netstate.UDP, Port: 8472}},
 	},
 	{
 		Cluster: netip.MustParsePrefix("fd00:244::/44"), Pod: netip.MustParsePrefix("fd00:244:1::/64"),
-		Overlay: "flannel-v6.1",
-		Guarded: netstate.Transport{Protocol: netstate.IPv6InIP},
+		Overlays: []string{"flannel-v6.1"},
+		Guarded:  []netstate.Transport{{Protocol: netstate.IPv6InIP}},
 	},
 }
 

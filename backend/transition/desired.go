@@ -1,0 +1,145 @@
+package transition
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// MTU is the smallest of the ways': a pod does not know by which one its packets go.
+func (b Backend) MTU(node backend.Node) int {
+	mtu := b.ways[0].Backend.MTU(node)
+	for _, w := range b.ways[1:] {
+		mtu = min(mtu, w.Backend.MTU(node))
+	}
+	return mtu
+}
+
+// Desired is what each way needs, and the path to each peer by the newest way that leads to it.
+func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
+	_, state, skips := b.divide(node, snap)
+	return state, skips
+}
+
+// divide returns the peers with the ways that are left for each, of which the first is the one that is used, what they need, and
+// the peers that no way leads to. A peer behind a router, which the newest way cannot reach, say, is reached by another one.
+func (b Backend) divide(node backend.Node, snap subnet.Snapshot) ([]pair, netstate.State, []subnet.Skip) {
+	pairs, skips := b.pairs(node, snap)
+	for {
+		state, refused := netstate.State{}, map[string]subnet.Skip{}
+		for i, w := range b.ways {
+			want, skips := w.Backend.Desired(node, b.view(i, snap, pairs))
+			state.Merge(want)
+			for _, s := range skips {
+				refused[s.Node] = s
+			}
+		}
+		again := false
+		for i, p := range pairs {
+			if _, ok := refused[p.Node]; ok && len(p.ways) > 1 {
+				pairs[i].ways, again = p.ways[1:], true
+				delete(refused, p.Node)
+			}
+		}
+		if again {
+			continue
+		}
+		for _, p := range pairs {
+			if s, ok := refused[p.Node]; ok {
+				skips = append(skips, s)
+				delete(refused, p.Node)
+			}
+		}
+		return pairs, state, skips
+	}
+}
+
+// pairs returns the peers, oldest first, and those that offer no way of this node's.
+func (b Backend) pairs(node backend.Node, snap subnet.Snapshot) (pairs []pair, skips []subnet.Skip) {
+	ways := map[netstate.Family][]offered{}
+	for _, s := range snap.Local.Stacks {
+		ways[s.Family()] = b.known(snap.Local, s)
+	}
+	found := map[string]map[netstate.Family]pair{}
+	all := snap
+	all.Peers = nil
+	for _, lease := range snap.Peers {
+		stacks := map[netstate.Family]pair{}
+		for _, s := range lease.Stacks {
+			if list := b.choices(ways[s.Family()], lease, s); len(list) > 0 {
+				stacks[s.Family()] = pair{lease: lease, ways: list}
+			}
+		}
+		if len(stacks) == 0 {
+			skips = append(skips, subnet.Skip{Node: lease.Node, Code: subnet.OtherBackend,
+				Detail: fmt.Sprintf("it uses the backend %.80q, this node uses %q", lease.Backend, b.ways[0].Type)})
+			continue
+		}
+		found[lease.Node] = stacks
+		lease.Backend = snap.Local.Backend // each way looks at what the peer publishes
+		all.Peers = append(all.Peers, lease)
+	}
+	peers, more := backend.Peers(b.networks, node, all)
+	for _, peer := range peers {
+		if p, ok := found[peer.Node][peer.Family()]; ok {
+			p.Peer = peer
+			pairs = append(pairs, p)
+		}
+	}
+	return pairs, append(skips, more...)
+}
+
+// choices returns the ways to one address family of a peer, the newest first. One that has a backend of this node's and other
+// options is left to that backend, which says what differs.
+func (b Backend) choices(ours []offered, lease subnet.Lease, stack subnet.Stack) []offered {
+	list := common(ours, b.known(lease, stack))
+	if len(list) > 0 {
+		return list
+	}
+	for _, o := range offers(lease, stack) {
+		for i, w := range b.ways {
+			if w.Type == o.Type {
+				return []offered{{o, i}}
+			}
+		}
+	}
+	return nil
+}
+
+// view returns the snapshot that one way's backend sees: the peers that are reached by it, with what they publish for it.
+func (b Backend) view(way int, snap subnet.Snapshot, pairs []pair) subnet.Snapshot {
+	kind := b.ways[way].Type
+	view := subnet.Snapshot{Local: b.local(way, snap.Local), NodeIPs: snap.NodeIPs, Claims: snap.Claims}
+	for _, p := range pairs {
+		if p.ways[0].way != way {
+			continue
+		}
+		stack := p.Stack
+		stack.Data = p.ways[0].Data
+		if last := len(view.Peers) - 1; last >= 0 && view.Peers[last].Node == p.Node {
+			view.Peers[last].Stacks = append(view.Peers[last].Stacks, stack)
+			continue
+		}
+		view.Peers = append(view.Peers, subnet.Lease{Node: p.Node, Backend: kind, Stacks: []subnet.Stack{stack}})
+	}
+	return view
+}
+
+// local returns this node's lease with what it publishes for one way.
+func (b Backend) local(way int, lease subnet.Lease) subnet.Lease {
+	one := subnet.Lease{Node: lease.Node, Backend: b.ways[way].Type}
+	for _, s := range lease.Stacks {
+		data := json.RawMessage(nil)
+		for _, o := range b.known(lease, s) {
+			if o.way == way {
+				data = o.Data
+			}
+		}
+		s.Data = data
+		one.Stacks = append(one.Stacks, s)
+	}
+	return one
+}

@@ -1,0 +1,169 @@
+// Package transition changes the backend of a cluster that works, node by node. A node whose network config names another
+// backend keeps the one of before beside it, and publishes both: each pair of nodes uses the newest way that both offer, and
+// the old way goes when no peer needs it any more. Nobody has to tell the nodes how far the others are: their records do.
+package transition
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/netip"
+	"slices"
+
+	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
+)
+
+// Way is a backend by which nodes can be reached.
+type Way struct {
+	Type    string          // as in net-conf.json
+	Options json.RawMessage // the key Backend of net-conf.json
+	Backend backend.Backend
+}
+
+// Backend is the network config's backend beside those of before.
+type Backend struct {
+	networks []netip.Prefix
+	ways     []Way // the network config's first, then those of before, the newest first
+}
+
+// New returns the backend of a node whose network config has the first way now, and had the others before. The networks are
+// those of pods.
+func New(networks []netip.Prefix, ways ...Way) backend.Backend {
+	var different []Way
+	for _, w := range ways {
+		if len(different) < mostWays && !slices.ContainsFunc(different, w.isAlike) {
+			different = append(different, w)
+		}
+	}
+	if len(different) == 1 {
+		return different[0].Backend
+	}
+	return Backend{networks, different}
+}
+
+// mostWays bounds the configs of before that a node keeps: each is devices, addresses and rules.
+const mostWays = 3
+
+// isAlike reports whether nodes of two ways reach each other.
+func (w Way) isAlike(other Way) bool {
+	s, ok := w.Backend.(Selective)
+	if w.Type != other.Type || !ok {
+		return w.Type == other.Type
+	}
+	data, err := other.Backend.Publish(backend.Node{Name: "node"}, subnet.Lease{}, netstate.IPv4)
+	return err == nil && s.Speaks(data)
+}
+
+// Selective is a Backend whose nodes do not all reach each other.
+type Selective interface {
+	backend.Backend
+	// Speaks reports whether packets reach a node that publishes data.
+	Speaks(data json.RawMessage) bool
+}
+
+// Sibling is a Backend that can stand beside another one of its type.
+type Sibling interface {
+	backend.Backend
+	// Beside returns the backend with devices of which the other one has none.
+	Beside(other backend.Backend) backend.Backend
+}
+
+// way returns the index of the way by which a peer that offers o is reached, -1 if there is none. What does not say all of its
+// options is taken for the oldest.
+func (b Backend) way(o offer) int {
+	for i, w := range slices.Backward(b.ways) {
+		if s, ok := w.Backend.(Selective); w.Type == o.Type && (!ok || s.Speaks(o.Data)) {
+			return i
+		}
+	}
+	return -1
+}
+
+// offered is an offer of which this node has the way.
+type offered struct {
+	offer
+	way int
+}
+
+// known returns the offers of one address family of a lease of which this node has the way, each way once.
+func (b Backend) known(lease subnet.Lease, stack subnet.Stack) (list []offered) {
+	for _, o := range offers(lease, stack) {
+		way := b.way(o)
+		if way >= 0 && !slices.ContainsFunc(list, func(k offered) bool { return k.way == way }) {
+			list = append(list, offered{o, way})
+		}
+	}
+	return list
+}
+
+// common returns the ways that two nodes offer, the newest first. Both nodes come to the same order.
+func common(ours, theirs []offered) (list []offered) {
+	for _, t := range theirs {
+		for _, o := range ours {
+			if o.way == t.way && o.Until == 0 && t.Until == 0 {
+				t.Since = max(t.Since, o.Since)
+				list = append(list, t)
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b offered) int {
+		return cmp.Or(-cmp.Compare(a.Since, b.Since), cmp.Compare(a.Type, b.Type))
+	})
+	return list
+}
+
+// pair is one address family of a peer, and the ways by which it can be reached, the newest first.
+type pair struct {
+	backend.Peer
+	lease subnet.Lease
+	ways  []offered
+}
+
+// Parts implements backend.Transition.
+func (b Backend) Parts() (parts []backend.Backend) {
+	for _, w := range b.ways {
+		parts = append(parts, w.Backend)
+	}
+	return parts
+}
+
+// For returns the backend of a node that publishes local, with the ways that it needs now: the network config's, so that it can
+// be offered, and all that it offers.
+func (b Backend) For(local subnet.Lease) backend.Backend {
+	needed := []Way{b.ways[0]}
+	for i, w := range b.ways[1:] {
+		if slices.ContainsFunc(local.Stacks, func(s subnet.Stack) bool {
+			return slices.ContainsFunc(b.known(local, s), func(o offered) bool { return o.way == i+1 })
+		}) {
+			needed = append(needed, w)
+		}
+	}
+	if len(needed) == 1 {
+		return needed[0].Backend
+	}
+	return Backend{b.networks, apart(needed)}
+}
+
+// apart returns the ways with devices of their own: those of before keep theirs.
+func apart(ways []Way) []Way {
+	ways = slices.Clone(ways)
+	for i, w := range ways {
+		for _, before := range ways[i+1:] {
+			if s, ok := w.Backend.(Sibling); ok && w.Type == before.Type {
+				ways[i].Backend = s.Beside(before.Backend)
+			}
+		}
+	}
+	return ways
+}
+
+// Kept returns the key Backend of the network configs of before whose ways a node offers that publishes local.
+func (b Backend) Kept(local subnet.Lease) (options []json.RawMessage) {
+	if t, ok := b.For(local).(Backend); ok {
+		for _, w := range t.ways[1:] {
+			options = append(options, w.Options)
+		}
+	}
+	return options
+}

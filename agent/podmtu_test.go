@@ -138,13 +138,13 @@ func TestReportPodMTU(t *testing.T) {
 	a := New(Config{Planner: Planner{Backend: b, Base: backend.BaseConfig{Bridge: "cni0"}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	node := backend.Node{Underlays: []backend.Underlay{{Dev: "eth1", Local: netip.MustParseAddr("192.168.33.101"), MTU: 1500}}}
 	for _, node.PortMTUs = range []map[int]int{nil, {1450: 3}, {9000: 1}} {
-		a.reportPodMTU(node)
+		a.reportPodMTU(backend.Input{Node: node})
 	}
 	if log.Len() > 0 {
 		t.Errorf("logged %s", log.String())
 	}
 	for _, node.PortMTUs = range []map[int]int{{1400: 2, 1420: 1, 1450: 4}, {1400: 1, 1450: 4}} {
-		a.reportPodMTU(node)
+		a.reportPodMTU(backend.Input{Node: node})
 	}
 	const want = "cni0 and new pods keep an MTU of 1400 bytes, and not 1450, until 3 pods are gone that have less"
 	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), want) {

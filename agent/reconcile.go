@@ -35,6 +35,10 @@ const (
 	// the agent.
 	nodeIPTimeout = 30 * time.Second
 
+	// transitionPause is how often the loop reconciles while the node's backend takes another's place: what the node publishes
+	// depends on the time, too.
+	transitionPause = 10 * time.Second
+
 	// maxRounds bounds the rounds of one reconcile: a device that was made again needs a second one
 	// for what the kernel deleted with it, and a switched backend a third for a name or port that
 	// was still in use.
@@ -395,5 +399,8 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 		return time.Second
 	}
 	a.status.resetErrors()
+	if a.inTransition(snap.Local) {
+		return transitionPause
+	}
 	return resync
 }

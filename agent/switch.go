@@ -194,10 +194,10 @@ func (a *Agent) switches(plan netstate.Plan, want netstate.State) bool {
 }
 
 // hasRival reports whether a VXLAN device is wanted that cannot be up beside an old one: with the same port, GBP is for all or
-// for none.
+// for none, and a VNI is one device's.
 func hasRival(want netstate.State, old netstate.VXLAN) bool {
 	for _, o := range want {
-		if v, ok := o.(netstate.VXLAN); ok && v.Port == old.Port && v.GBP != old.GBP {
+		if v, ok := o.(netstate.VXLAN); ok && v.Port == old.Port && (v.GBP != old.GBP || v.VNI == old.VNI && v.Name != old.Name) {
 			return true
 		}
 	}

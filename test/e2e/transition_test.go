@@ -68,7 +68,7 @@ func (c cluster) allStreams() (all []*host.Stream) {
 			if i == j {
 				continue
 			}
-			s, err := c.pod(i + 1).Stream(p.Addrs[0], 5*time.Millisecond)
+			s, err := c.pod(i+1).Stream(p.Addrs[0], 5*time.Millisecond)
 			c.must(err)
 			c.Cleanup(s.Close)
 			all = append(all, s)

@@ -86,8 +86,9 @@ type Direct interface {
 // Transition is a Backend that has others of before beside it, until the peers have followed.
 type Transition interface {
 	Backend
-	// Parts are the backends that it is made of, the network config's first.
+	// Parts are the backends that it is made of, the network config's first, and Types their types.
 	Parts() []Backend
+	Types() []string
 	// For returns what a node needs that publishes local: the network config's backend alone, once the peers have followed.
 	For(local subnet.Lease) Backend
 	// Lease returns what a node should publish whose subnets and addresses are lease's, and that published last. Works says

@@ -31,8 +31,9 @@ type Facts struct {
 	Plan          netstate.Plan  `json:"-"` // the agent's, without what it keeps
 	Kept          []KeptGateway  // what it keeps
 	Skips         []subnet.Skip
-	PodMTU        int // bytes, of the bridge and of new pods
-	FullMTU       int // bytes, what PodMTU is once no port of the bridge has less
+	PodMTU        int      // bytes, of the bridge and of new pods
+	Ways          []string // the types of the node's backends while one takes another's place, the newest first
+	FullMTU       int      // bytes, what PodMTU is once no port of the bridge has less
 	Env           EnvFile
 	Bridge        string
 	Interfaces    []netstate.Interface

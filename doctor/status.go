@@ -18,7 +18,9 @@ import (
 type Status struct {
 	Node    string `json:"node"`
 	Backend string `json:"backend"`
-	Packets string `json:"packets,omitempty"` // what moves them from node to node: kernel or agent
+	// Ways are the backends by which peers reach the node while one takes another's place, the newest first.
+	Ways    []string `json:"ways,omitempty"`
+	Packets string   `json:"packets,omitempty"` // what moves them from node to node: kernel or agent
 	// Runner is the state of the backend's own process, if it has one and the agent says.
 	Runner *Runner `json:"runner,omitempty"`
 	// Policies says who enforces network policies; nil: nobody is to.
@@ -56,7 +58,7 @@ type PeerStatus struct {
 // NewStatus returns the status that the facts give.
 func NewStatus(f Facts) Status {
 	local := f.Lease.Snapshot.Local
-	s := Status{Node: f.Node, Backend: local.Backend, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
+	s := Status{Node: f.Node, Backend: local.Backend, Ways: f.Ways, Subnets: []string{}, Underlay: []string{}, MTU: f.PodMTU,
 		Runner: f.Agent.Runner, Policies: f.policyState(), FastPath: f.fastPathState(), Agent: f.Agent.state(), PID: f.Agent.PID, Version: f.Agent.Version,
 		Changes: -1, Errors: -1, OutOf: len(f.Plan), Drops: f.Drops, Peers: peerStates(f), Findings: []string{}}
 	if f.PodMTU < f.FullMTU {
@@ -196,6 +198,9 @@ func (r StatusReport) WriteText(w io.Writer) error {
 
 // backend returns its name, and what moves its packets unless that is the kernel as with most backends.
 func (s Status) backend() string {
+	if len(s.Ways) > 0 {
+		return strings.Join(s.Ways, " beside ")
+	}
 	if s.Backend != "" && (s.Packets == "agent" || s.Backend == "wireguard" && s.Packets != "") {
 		return s.Backend + " (" + s.Packets + ")"
 	}

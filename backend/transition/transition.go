@@ -128,6 +128,14 @@ func (b Backend) Parts() (parts []backend.Backend) {
 	return parts
 }
 
+// Types implements backend.Transition.
+func (b Backend) Types() (types []string) {
+	for _, w := range b.ways {
+		types = append(types, w.Type)
+	}
+	return types
+}
+
 // For returns the backend of a node that publishes local, with the ways that it needs now: the network config's, so that it can
 // be offered, and all that it offers.
 func (b Backend) For(local subnet.Lease) backend.Backend {

@@ -324,6 +324,9 @@ func (g *gathering) plan(ctx context.Context) {
 		g.LeftOut = leftOut.Error()
 	}
 	p = p.For(g.Lease.Snapshot.Local)
+	if t, ok := p.Backend.(backend.Transition); ok {
+		g.Ways = t.Types()
+	}
 	_, g.ByUnderlay = p.Backend.(backend.ByUnderlay)
 	g.PodMTU, g.FullMTU = p.PodMTU(g.Underlay), p.Backend.MTU(g.Underlay)
 	exempt, noExempt := g.exempt()

@@ -114,10 +114,13 @@ func stepOf(c netstate.Change, want netstate.State) (step int, ok bool) {
 	if c.Want == nil || isFast(c) {
 		return 0, false
 	}
-	if c.Key().Kind == netstate.KindRoute {
+	link, ours := want[netstate.Key{Kind: netstate.KindLink, Name: deviceOf(c.Want)}]
+	switch {
+	case ours && !netstate.IsOverlay(link): // the pods' bridge, which may have to be made first
+		return allElse, true
+	case c.Key().Kind == netstate.KindRoute:
 		return peerRoutes, true
-	}
-	if netstate.IsOverlay(want[netstate.Key{Kind: netstate.KindLink, Name: deviceOf(c.Want)}]) {
+	case ours:
 		return ownDevices, true
 	}
 	return allElse, true
@@ -127,6 +130,8 @@ func stepOf(c netstate.Change, want netstate.State) (step int, ok bool) {
 func deviceOf(o netstate.Object) string {
 	switch o := o.(type) {
 	case netstate.Peer:
+		return o.Dev
+	case netstate.Route:
 		return o.Dev
 	case netstate.Sysctl:
 		if parts := strings.Split(o.Name, "/"); len(parts) > 3 && parts[2] == "conf" { // net/ipv4/conf/DEVICE/…

@@ -117,6 +117,29 @@ func (c *changer) mustHave(was netstate.State, what string, but func(netstate.Ob
 
 func never(netstate.Object) bool { return false }
 
+// TestSwitchFromNothing: a node whose record names another backend, and that has nothing of it, since it was reserved or the
+// machine has started again, gets all of the new one.
+func TestSwitchFromNothing(t *testing.T) {
+	for from := range ways {
+		for to := range ways {
+			if from == to {
+				continue
+			}
+			t.Run(ways[from].options+" to "+ways[to].options, func(t *testing.T) {
+				c := newChanger(t, from)
+				a, published := c.start(to)
+				want := a.loop.desired.want
+				if left := netstate.Diff(want, c.has(a)); len(left) > 0 || len(want) == 0 {
+					t.Errorf("%d objects are wanted, and %d are not there, the first: %s", len(want), len(left), left[0])
+				}
+				if published.Backend != ways[to].name {
+					t.Errorf("it publishes %q, want %q", published.Backend, ways[to].name)
+				}
+			})
+		}
+	}
+}
+
 // TestSwitch: a backend whose objects the kernel refuses, each kind of them on each device, leaves the way of the one
 // before as it was, in the kernel and for peers, and the node is not ready. With the config of before nothing of that way is
 // touched, and nothing of the other is left.

@@ -307,7 +307,7 @@ func (a *Agent) converge(ctx context.Context, want netstate.State, synced bool) 
 	var applied error
 	for round := range maxRounds {
 		plan, kept, err := a.compare(ctx, want, synced)
-		if round == 0 && (err == nil || isAboutRules(err)) && a.switches(plan, want) {
+		if switches := a.loop.switched.is != nil && len(plan) > 0; switches && round == 0 && (err == nil || isAboutRules(err)) {
 			if r := a.makeFirst(ctx, result{want: want, left: plan, kept: kept, err: err}, synced); r.held {
 				return r
 			}

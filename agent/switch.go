@@ -178,37 +178,6 @@ func ofStep(plan netstate.Plan, want netstate.State, step int) netstate.Plan {
 	})
 }
 
-// switches reports whether a plan replaces a way to the peers by another one: devices by others, or routes by those through
-// another device. A device whose successor can only be made when it is gone cannot be waited for.
-func (a *Agent) switches(plan netstate.Plan, want netstate.State) bool {
-	found := len(plan) > 0 && a.loop.switched.is != nil
-	for _, c := range plan {
-		route, isRoute := c.Want.(netstate.Route)
-		if was, ok := c.Was.(netstate.Route); ok && isRoute && was.Dev != route.Dev {
-			found = true
-		}
-		if c.Want != nil || !netstate.IsOverlay(c.Was) {
-			continue
-		}
-		found = true
-		if v, ok := c.Was.(netstate.VXLAN); ok && hasRival(want, v) {
-			return false
-		}
-	}
-	return found
-}
-
-// hasRival reports whether a VXLAN device is wanted that cannot be up beside an old one: with the same port, GBP is for all or
-// for none, and a VNI is one device's.
-func hasRival(want netstate.State, old netstate.VXLAN) bool {
-	for _, o := range want {
-		if v, ok := o.(netstate.VXLAN); ok && v.Port == old.Port && (v.GBP != old.GBP || v.VNI == old.VNI && v.Name != old.Name) {
-			return true
-		}
-	}
-	return false
-}
-
 // fails reports whether what is left of a step keeps packets from taking the new way: anything but entries, or most of the
 // entries of a kind. A single peer that cannot be reached is not worth the others' waiting.
 func fails(left netstate.Plan, want netstate.State) bool {

@@ -43,6 +43,7 @@ type changer struct {
 	dir    string
 	local  subnet.Lease   // as published
 	peers  []subnet.Lease // as published
+	saved  checkpoint
 }
 
 func newChanger(t *testing.T, way int) *changer {
@@ -66,7 +67,10 @@ func (c *changer) start(way int) (a *Agent, published subnet.Lease) {
 	c.Helper()
 	network, err := subnet.ParseConfig([]byte(`{"Network": "10.244.0.0/16", "Backend": ` + ways[way].options + `}`))
 	must(c.T, err)
-	b, _, err := registry.New(network.Backend, network.Pools, network.Options)
+	if before, err := subnet.ParseConfig(c.saved.Network); err == nil {
+		network.Kept = append([]json.RawMessage{before.Options}, c.saved.Kept...)
+	}
+	b, _, err := registry.NewKept(network)
 	must(c.T, err)
 	if r, ok := b.(backend.Runner); ok {
 		must(c.T, r.Prepare(c.Context(), backend.Env{Dir: c.dir, Log: slog.New(slog.DiscardHandler), Report: func(backend.Health) {}}))
@@ -83,6 +87,11 @@ func (c *changer) start(way int) (a *Agent, published subnet.Lease) {
 		select {
 		case files := <-a.outputs:
 			a.writeHanded(files)
+		default:
+		}
+		select {
+		case snap := <-a.saves:
+			c.saved = a.checkpointOf(snap)
 		default:
 		}
 	}
@@ -140,9 +149,31 @@ func TestSwitchFromNothing(t *testing.T) {
 	}
 }
 
+// changeOf says what kind of change another backend is.
+type changeOf int
+
+const (
+	options    changeOf = iota // nodes of both reach each other
+	transition                 // the node has both until its peers have followed
+	another                    // the old one goes when packets can take the new one
+)
+
+func changeFrom(t *testing.T, from, to int) changeOf {
+	c := newChanger(t, from)
+	c.start(from)
+	a, _ := c.start(to)
+	if _, ok := a.Backend.(backend.Transition); ok {
+		return transition
+	} else if ways[from].name == ways[to].name {
+		return options
+	}
+	return another
+}
+
 // TestSwitch: a backend whose objects the kernel refuses, each kind of them on each device, leaves the way of the one
 // before as it was, in the kernel and for peers, and the node is not ready. With the config of before nothing of that way is
-// touched, and nothing of the other is left.
+// touched, and nothing of the other is left. A switch that works leaves nothing of the way before, which in a transition
+// stays as long as the peers publish it.
 func TestSwitch(t *testing.T) {
 	for from := range ways {
 		for to := range ways {
@@ -150,8 +181,12 @@ func TestSwitch(t *testing.T) {
 				continue
 			}
 			t.Run(ways[from].options+" to "+ways[to].options, func(t *testing.T) {
-				for _, step := range partsOf(t, from, to) {
-					refuse(t, from, to, step)
+				change := changeFrom(t, from, to)
+				if change == options {
+					return
+				}
+				for _, step := range partsOf(t, from, to, change) {
+					refuse(t, from, to, step, change)
 				}
 			})
 		}
@@ -159,7 +194,7 @@ func TestSwitch(t *testing.T) {
 }
 
 // partsOf returns the kinds and devices of what a switch that works puts into the kernel.
-func partsOf(t *testing.T, from, to int) (all []netstate.Key) {
+func partsOf(t *testing.T, from, to int, change changeOf) (all []netstate.Key) {
 	c := newChanger(t, from)
 	a, _ := c.start(from)
 	old := c.has(a)
@@ -170,8 +205,12 @@ func partsOf(t *testing.T, from, to int) (all []netstate.Key) {
 		return nil
 	}})
 	b, published := c.start(to)
-	if err := b.status.Ready(); err != nil || published.Backend != ways[to].name {
-		t.Errorf("a switch that works ends with %v, and publishes %+v", err, published)
+	want := ways[to].name
+	if change == transition {
+		want = ways[from].name
+	}
+	if err := b.status.Ready(); err != nil || published.Backend != want {
+		t.Errorf("a change that works ends with %v, and publishes %+v, want %s", err, published, want)
 	}
 	for key, o := range old {
 		if _, wanted := b.loop.desired.want[key]; !wanted && c.has(b)[key] == o && key.Kind != netstate.KindSysctl {
@@ -192,7 +231,7 @@ func cmpWant(c netstate.Change) netstate.Object {
 	return c.Was
 }
 
-func refuse(t *testing.T, from, to int, step netstate.Key) {
+func refuse(t *testing.T, from, to int, step netstate.Key, change changeOf) {
 	t.Helper()
 	what := fmt.Sprintf("%s refused", strings.TrimSpace(step.Kind.String()+" "+step.Name))
 	c := newChanger(t, from)
@@ -208,12 +247,11 @@ func refuse(t *testing.T, from, to int, step netstate.Key) {
 	if err := b.status.Ready(); err == nil {
 		t.Errorf("%s: the node is ready", what)
 	}
-	if ways[from].name != ways[to].name && published.Backend != ways[from].name {
+	if published.Backend != ways[from].name || strings.Contains(string(published.Stacks[0].Data), "Ways") {
 		t.Errorf("%s: the node publishes %+v", what, published)
 	}
 	late := step.Kind == netstate.KindChain || step.Kind == netstate.KindSysctl || step.Name == "cni0"
-	moved := late && ways[from].name == ways[to].name // packets take the new routes, without the old entries
-	c.mustHave(old, what, func(o netstate.Object) bool { return late && !isWay(o) || moved && isEntry(netstate.Change{Was: o}) })
+	c.mustHave(old, what, func(o netstate.Object) bool { return (late || change == transition) && !isWay(o) })
 	c.kernel.SetFaults(fake.Faults{Change: func(ch netstate.Change) error {
 		if was := ch.Was; was != nil && old[was.Key()] == was && isWay(was) {
 			t.Errorf("%s, and back: %s", what, ch)
@@ -227,7 +265,8 @@ func refuse(t *testing.T, from, to int, step netstate.Key) {
 	}
 }
 
-// TestSwitchLeavesNobodyOut: host-gw does not take the place of a backend that reaches peers of another segment.
+// TestSwitchLeavesNobodyOut: host-gw does not take the place of a backend that reaches peers of another segment. One that can
+// stand beside it stays for them.
 func TestSwitchLeavesNobodyOut(t *testing.T) {
 	const hostGW = 3
 	for from, way := range ways {
@@ -240,6 +279,13 @@ func TestSwitchLeavesNobodyOut(t *testing.T) {
 		a, _ := c.start(from)
 		old := c.has(a)
 		b, published := c.start(hostGW)
+		if _, ok := b.Backend.(backend.Transition); ok {
+			if err := b.status.Ready(); err != nil || published.Backend != way.name {
+				t.Errorf("after %s: %v, it publishes %+v", way.options, err, published)
+			}
+			c.mustHave(old, "a peer of another segment", func(o netstate.Object) bool { return !isWay(o) })
+			continue
+		}
 		want := "the backend host-gw would leave out peers that this node reaches now, and the node stays with " + way.name +
 			": node3: its underlay address 192.168.44.103 is not on the same L2 segment"
 		if err := b.status.Ready(); err == nil || !strings.Contains(err.Error(), want) || published.Backend != way.name {

@@ -9,9 +9,9 @@ import (
 // claimOrder keeps who published first what only one node can have, such as a VTEP's MAC address.
 // backend.Claims decides by it who of several has a right to it.
 type claimOrder struct {
-	of       func(subnet.Stack) string // what a stack claims, of a backend.Claimer, else nil
-	nodes    map[string]int            // how many nodes claim something
-	disputes int                       // how many claims more than one node has
+	of       func(subnet.Stack) []string // what a stack claims, of a backend.Claimer, else nil
+	nodes    map[string]int              // how many nodes claim something
+	disputes int                         // how many claims more than one node has
 }
 
 // claimed is what a node claims, and the first snapshot in which it did.
@@ -28,10 +28,13 @@ func (c *claimOrder) publish(n *peer, lease subnet.Lease, round int) {
 	}
 	before := n.claims
 	n.claims = nil
+	var all []string
 	for _, stack := range lease.Stacks {
-		what := c.of(stack)
+		all = append(all, c.of(stack)...)
+	}
+	for _, what := range all {
 		is := func(s claimed) bool { return s.what == what }
-		if what == "" || slices.ContainsFunc(n.claims, is) {
+		if slices.ContainsFunc(n.claims, is) {
 			continue
 		}
 		if i := slices.IndexFunc(before, is); i >= 0 {

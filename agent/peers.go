@@ -29,7 +29,7 @@ type leases struct {
 func newLeases(b backend.Backend) *leases {
 	l := &leases{changed: make(chan struct{}, 1), peers: newPeers(nil)}
 	if c, ok := b.(backend.Claimer); ok {
-		l.peers.claims.of = c.Claim
+		l.peers.claims.of = c.Claims
 	}
 	return l
 }
@@ -93,9 +93,9 @@ func (r record) exists() bool { return r.lease.Node != "" || r.skip != subnet.Sk
 
 func (r record) equal(o record) bool { return r.skip == o.skip && r.lease.Equal(o.lease) }
 
-func newPeers(claim func(subnet.Stack) string) *peers {
+func newPeers(claims func(subnet.Stack) []string) *peers {
 	return &peers{changes: peerChanges, nodes: map[string]*peer{},
-		claims: claimOrder{of: claim, nodes: map[string]int{}}}
+		claims: claimOrder{of: claims, nodes: map[string]int{}}}
 }
 
 // remember takes over what an earlier agent saw of who published what first.

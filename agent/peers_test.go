@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -17,7 +19,7 @@ func claiming(node, what string) subnet.Lease {
 }
 
 // claim is all that a stack publishes.
-func claim(s subnet.Stack) string { return string(s.Data) }
+func claim(s subnet.Stack) []string { return []string{string(s.Data)} }
 
 func snapshot(peers ...subnet.Lease) *subnet.Snapshot { return &subnet.Snapshot{Peers: peers} }
 
@@ -236,5 +238,31 @@ func TestPeersStand(t *testing.T) {
 	}
 	if got, want := text(p.follow(raw, now.Add(time.Minute))), "a a, bad lease, z moved, mad now, "; got != want || p.delayed != 0 {
 		t.Errorf("a minute later followed is\n%s, want\n%s", got, want)
+	}
+}
+
+// TestPeersClaimsOfWays: a node that has two backends for a while keeps what it published first for both.
+func TestPeersClaimsOfWays(t *testing.T) {
+	conf, err := subnet.ParseConfig([]byte(`{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 7}}`))
+	must(t, err)
+	conf.Kept = []json.RawMessage{json.RawMessage(`{"Type": "vxlan"}`)}
+	b, _, err := registry.NewKept(conf)
+	must(t, err)
+	const one, both = `{"VNI":1,"VtepMAC":"0a:00:00:00:00:%[1]s"}`,
+		`{"VNI":1,"VtepMAC":"0a:00:00:00:00:%[1]s","Ways":[{"Type":"vxlan","Since":9,"Data":{"VNI":7,"VtepMAC":"0a:00:00:00:07:%[1]s"}},{"Type":"vxlan"}]}`
+	l, now := newLeases(b), time.Now()
+	see := func(peers ...subnet.Lease) map[subnet.Claim]int {
+		now = now.Add(time.Minute)
+		return l.peers.follow(snapshot(peers...), now).Claims
+	}
+	other, victim := claiming("other", fmt.Sprintf(one, "01")), claiming("victim", fmt.Sprintf(one, "02"))
+	see(other, victim)
+	victim = claiming("victim", fmt.Sprintf(both, "02"))
+	see(other, victim)
+	order := see(claiming("other", fmt.Sprintf(both, "02")), victim)
+	for _, mac := range []string{"0a:00:00:00:00:02 true", "0a:00:00:00:07:02 true"} {
+		if got := winner(order, mac, "other", "victim"); got != "victim" {
+			t.Errorf("%s is %q's, in the order %v", mac, got, order)
+		}
 	}
 }

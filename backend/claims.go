@@ -12,8 +12,8 @@ import (
 // of them can have.
 type Claimer interface {
 	Backend
-	// Claim returns what of a peer's stack only one node can have, empty if it has nothing of that kind.
-	Claim(subnet.Stack) string
+	// Claims returns what of a peer's stack only one node can have: for most backends one thing, or nothing.
+	Claims(subnet.Stack) []string
 }
 
 // Claims decides who has what only one node can have: a VTEP's MAC address, a public key. All are entered
@@ -27,7 +27,7 @@ type Claims[C What] struct {
 	held  map[C]claim
 }
 
-// What is something that only one node can have; its text is what Claim returns.
+// What is something that only one node can have; its text is what a Claimer returns.
 type What interface {
 	comparable
 	fmt.Stringer

@@ -137,17 +137,18 @@ func (b Backend) data(node backend.Node, last subnet.Lease, f netstate.Family, l
 	return withOffers(say, own)
 }
 
-// Claim implements backend.Claimer: what any of the ways publishes that only one node can have.
-func (b Backend) Claim(stack subnet.Stack) string {
+// Claims implements backend.Claimer: what all of a node's ways publish that only one node can have.
+func (b Backend) Claims(stack subnet.Stack) (all []string) {
 	for _, o := range offers(subnet.Lease{}, stack) {
+		one := stack
 		if len(o.Data) > 0 {
-			stack.Data = o.Data
+			one.Data = o.Data
 		}
 		for _, w := range b.ways {
-			if c, ok := w.Backend.(backend.Claimer); ok && c.Claim(stack) != "" {
-				return c.Claim(stack)
+			if c, ok := w.Backend.(backend.Claimer); ok {
+				all = append(all, c.Claims(one)...)
 			}
 		}
 	}
-	return ""
+	return all
 }

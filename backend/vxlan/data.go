@@ -36,13 +36,13 @@ func (b Backend) Speaks(raw json.RawMessage) bool {
 	return err == nil && d.VNI == b.options.VNI && (d.Port == 0 || d.Port == b.options.Port)
 }
 
-// Claim implements backend.Claimer: a VTEP's MAC address.
-func (b Backend) Claim(stack subnet.Stack) string {
+// Claims implements backend.Claimer: a VTEP's MAC address.
+func (b Backend) Claims(stack subnet.Stack) []string {
 	d, mac, _ := parseData(stack.Data)
 	if d.VNI != b.options.VNI {
-		return ""
+		return nil
 	}
-	return vtep{stack.Family(), mac}.String()
+	return []string{vtep{stack.Family(), mac}.String()}
 }
 
 // String is kept in checkpoints.

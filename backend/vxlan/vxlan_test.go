@@ -211,7 +211,7 @@ func TestClaims(t *testing.T) {
 	first := func(nodes ...string) map[subnet.Claim]int {
 		order := map[subnet.Claim]int{}
 		for i, n := range nodes {
-			order[subnet.Claim{Node: n, What: b.Claim(claimed(2, mac).Stacks[0])}] = i
+			order[subnet.Claim{Node: n, What: b.Claims(claimed(2, mac).Stacks[0])[0]}] = i
 		}
 		return order
 	}

@@ -40,13 +40,13 @@ type owner struct {
 	key wgtypes.Key
 }
 
-// Claim implements backend.Claimer: a public key.
-func (b *Backend) Claim(stack subnet.Stack) string {
+// Claims implements backend.Claimer: a public key.
+func (b *Backend) Claims(stack subnet.Stack) []string {
 	key, _, err := parseData(stack.Data)
 	if err != nil {
-		return ""
+		return nil
 	}
-	return owner{b.deviceOf(stack.Family()), key}.String()
+	return []string{owner{b.deviceOf(stack.Family()), key}.String()}
 }
 
 func (o owner) String() string { return o.dev + " " + o.key.String() }

@@ -109,11 +109,11 @@ func TestClaimOfNothing(t *testing.T) {
 	b := newBackend(t, `{}`)
 	for _, raw := range []string{``, `{}`, `{"PublicKey":"` + key(2) + `","Port":-1}`,
 		`{"PublicKey":"` + key(2) + `","Port":65536}`} {
-		if got := b.Claim(subnet.Stack{Data: json.RawMessage(raw)}); got != "" {
+		if got := b.Claims(subnet.Stack{Data: json.RawMessage(raw)}); len(got) > 0 {
 			t.Errorf("%s: claims %q", raw, got)
 		}
 	}
-	if got := b.Claim(lease(2, published(2)).Stacks[1]); got != device6+" "+key(2) {
+	if got := b.Claims(lease(2, published(2)).Stacks[1]); !slices.Equal(got, []string{device6 + " " + key(2)}) {
 		t.Errorf("claims %q", got)
 	}
 	if _, port, err := parseData([]byte(`{"PublicKey":"` + key(2) + `","Port":65535}`)); err != nil || port != 65535 {

@@ -143,7 +143,7 @@ func TestClaims(t *testing.T) {
 		order := map[subnet.Claim]int{}
 		for _, s := range lease(n, published(n)).Stacks {
 			for i, name := range nodes {
-				order[subnet.Claim{Node: name, What: b.Claim(s)}] = i
+				order[subnet.Claim{Node: name, What: b.Claims(s)[0]}] = i
 			}
 		}
 		return order

@@ -75,17 +75,17 @@ var stands = []string{"host-gw", "ipip", "vxlan"}
 // NewKept makes the backend of a network config like New, with those of the earlier configs that it keeps beside it.
 func NewKept(conf subnet.Config, more ...netip.Prefix) (backend.Backend, []string, error) {
 	b, warnings, err := New(conf.Backend, conf.Pools, conf.Options, more...)
-	if err != nil || len(conf.Kept) == 0 || !slices.Contains(stands, strings.ToLower(conf.Backend)) {
+	if err != nil || len(conf.Kept) == 0 || !slices.Contains(stands, conf.Backend) {
 		return b, warnings, err
 	}
 	ways := []transition.Way{{Type: conf.Backend, Options: conf.Options, Backend: b}}
 	for _, options := range conf.Kept {
-		var kept struct{ Type string }
-		if json.Unmarshal(options, &kept) != nil || !slices.Contains(stands, strings.ToLower(kept.Type)) {
+		kept, err := conf.WithBackend(subnet.Config{Options: options})
+		if err != nil || !slices.Contains(stands, kept.Backend) {
 			continue
 		}
-		if b, _, err := New(kept.Type, conf.Pools, options, more...); err == nil {
-			ways = append(ways, transition.Way{Type: kept.Type, Options: options, Backend: b})
+		if b, _, err := New(kept.Backend, conf.Pools, options, more...); err == nil {
+			ways = append(ways, transition.Way{Type: kept.Backend, Options: options, Backend: b})
 		}
 	}
 	return transition.New(networks(conf.Pools, more), ways...), warnings, nil

@@ -201,6 +201,7 @@ func earlierNetwork(network subnet.Config, o *options) (subnet.Config, bool) {
 		return network, false
 	}
 	before, err = network.WithBackend(before)
+	before.Kept = network.Kept
 	return before, err == nil
 }
 

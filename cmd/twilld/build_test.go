@@ -4,9 +4,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -22,7 +24,7 @@ func TestChooseBackend(t *testing.T) {
 	if b, err := chooseBackend(network, o, log); err == nil {
 		t.Errorf("without a checkpoint: %+v", b)
 	}
-	const saved = `{"Version": 1, "Node": "node1", "Network": {"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw", "SpreadMetrics": true}}}`
+	const saved = `{"Version": 1, "Node": "node1", "Network": {"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw", "SpreadMetrics": true}}, "Kept": [{"Type": "vxlan"}]}`
 	if err := os.WriteFile(o.checkpointFile, []byte(saved), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +36,9 @@ func TestChooseBackend(t *testing.T) {
 	const want = "the backend ipsec cannot work on this node, which stays with host-gw: the backend ipsec needs strongSwan's charon"
 	if b.refused == nil || !strings.HasPrefix(b.refused.Error(), want) || !strings.Contains(b.refused.Error(), "bring back the network config of before") {
 		t.Errorf("got %v, want %s", b.refused, want)
+	}
+	if tr, ok := b.backend.(backend.Transition); !ok || !slices.Equal(tr.Types(), []string{"host-gw", "vxlan"}) {
+		t.Errorf("by vxlan, too, peers reach the node, and it has %T", b.backend)
 	}
 	if again, err := subnet.ParseConfig(now.Raw); err != nil || again.Backend != "host-gw" {
 		t.Errorf("the config for the next checkpoint is %s, error %v", now.Raw, err)

@@ -83,7 +83,7 @@ var arrows = []struct {
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject", "internal/smallfile"}},
 	{"internal/kubeclient", []string{"internal/certs", "internal/redial", "internal/smallfile"}},
 	{"internal/...", nil},
-	{"agent", []string{"subnet", "backend", "netstate", "internal/causes", "internal/certs", "internal/jsonobject", "internal/smallfile",
+	{"agent", []string{"subnet", "backend", "backend/transition", "netstate", "internal/causes", "internal/certs", "internal/jsonobject", "internal/smallfile",
 		"internal/steps", "agent/keptfile", "agent/masquerade", "agent/checksum"}},
 	{"agent/checksum", nil},
 	{"agent/masquerade", []string{"internal/causes", "internal/jsonobject", "internal/smallfile"}},

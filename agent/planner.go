@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/transition"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -219,7 +220,7 @@ func (p Planner) probesChecksums() bool {
 func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	p = p.For(snap.Local)
 	node, snap, _ = p.Fit(node, snap)
-	want, skips := p.Backend.Desired(node, snap)
+	want, skips := p.Backend.Desired(node, transition.Seen(p.Network.Backend, p.Backend, snap))
 	base, firewall := p.Base, p.Firewall
 	base.MTU = p.PodMTU(node)
 	firewall.Stacks, firewall.Bridge = nil, base.Bridge

@@ -153,9 +153,9 @@ func TestSwitchFromNothing(t *testing.T) {
 type changeOf int
 
 const (
-	options    changeOf = iota // nodes of both reach each other
-	transition                 // the node has both until its peers have followed
-	another                    // the old one goes when packets can take the new one
+	options changeOf = iota // nodes of both reach each other
+	beside                  // the node has both until its peers have followed
+	another                 // the old one goes when packets can take the new one
 )
 
 func changeFrom(t *testing.T, from, to int) changeOf {
@@ -163,7 +163,7 @@ func changeFrom(t *testing.T, from, to int) changeOf {
 	c.start(from)
 	a, _ := c.start(to)
 	if _, ok := a.Backend.(backend.Transition); ok {
-		return transition
+		return beside
 	} else if ways[from].name == ways[to].name {
 		return options
 	}
@@ -206,7 +206,7 @@ func partsOf(t *testing.T, from, to int, change changeOf) (all []netstate.Key) {
 	}})
 	b, published := c.start(to)
 	want := ways[to].name
-	if change == transition {
+	if change == beside {
 		want = ways[from].name
 	}
 	if err := b.status.Ready(); err != nil || published.Backend != want {
@@ -251,7 +251,7 @@ func refuse(t *testing.T, from, to int, step netstate.Key, change changeOf) {
 		t.Errorf("%s: the node publishes %+v", what, published)
 	}
 	late := step.Kind == netstate.KindChain || step.Kind == netstate.KindSysctl || step.Name == "cni0"
-	c.mustHave(old, what, func(o netstate.Object) bool { return (late || change == transition) && !isWay(o) })
+	c.mustHave(old, what, func(o netstate.Object) bool { return (late || change == beside) && !isWay(o) })
 	c.kernel.SetFaults(fake.Faults{Change: func(ch netstate.Change) error {
 		if was := ch.Was; was != nil && old[was.Key()] == was && isWay(was) {
 			t.Errorf("%s, and back: %s", what, ch)

@@ -16,17 +16,22 @@ type offer struct {
 	Data  json.RawMessage `json:",omitempty"` // what that backend publishes; nothing: the record's own
 }
 
-// mostOffers bounds what is read of a record.
-const mostOffers = 8
+// mostOffers and mostBytes bound what is read of a record.
+const mostOffers, mostBytes = 8, 4 << 10
 
 // offersKey is the key of backend-data that has the offers. flannel ignores keys that it does not know, and a record without it
 // offers its own backend alone.
 const offersKey = "Ways"
 
+// hasOffers reports whether a record may have offers.
+func hasOffers(stack subnet.Stack) bool {
+	return len(stack.Data) <= mostBytes && bytes.Contains(stack.Data, []byte(offersKey))
+}
+
 // offers returns the ways by which one address family of a node can be reached, as its lease says.
 func offers(lease subnet.Lease, stack subnet.Stack) []offer {
 	var said struct{ Ways []offer }
-	if !bytes.Contains(stack.Data, []byte(offersKey)) || json.Unmarshal(stack.Data, &said) != nil || len(said.Ways) == 0 {
+	if !hasOffers(stack) || json.Unmarshal(stack.Data, &said) != nil || len(said.Ways) == 0 {
 		return []offer{{Type: lease.Backend, Data: stack.Data}}
 	}
 	list := said.Ways[:min(len(said.Ways), mostOffers)]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/backend/transition"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -39,21 +40,27 @@ type cluster struct {
 
 func newCluster(t *testing.T, nodes int, conf string) *cluster {
 	c := &cluster{t: t, now: time.Unix(1_800_000_000, 0)}
-	for i := range nodes {
-		local := netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})
-		m := &member{name: fmt.Sprintf("node%d", i+1)}
-		m.node = backend.Node{Name: m.name, Underlays: []backend.Underlay{{Dev: "eth0", Local: local, Public: local, MTU: 1500,
-			OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
-		m.lease = subnet.Lease{Node: m.name, Stacks: []subnet.Stack{{
-			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 0}), 24), Underlay: local}}}
-		c.members = append(c.members, m)
-		c.restart(m, conf)
-		m.works = true
+	for range nodes {
+		c.join(conf)
+		c.members[len(c.members)-1].works = true
 	}
 	for range 3 {
 		c.settle()
 	}
 	return c
+}
+
+// join adds a node that has had no other config.
+func (c *cluster) join(conf string) {
+	i := len(c.members)
+	local := netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})
+	m := &member{name: fmt.Sprintf("node%d", i+1)}
+	m.node = backend.Node{Name: m.name, Underlays: []backend.Underlay{{Dev: "eth0", Local: local, Public: local, MTU: 1500,
+		OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
+	m.lease = subnet.Lease{Node: m.name, Stacks: []subnet.Stack{{
+		Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 0}), 24), Underlay: local}}}
+	c.members = append(c.members, m)
+	c.restart(m, conf)
 }
 
 // restart has a node's agent start with a network config, as twilld does.
@@ -135,7 +142,7 @@ func (m *member) desired() (netstate.State, []subnet.Skip) {
 	if t, ok := b.(backend.Transition); ok {
 		b = t.For(m.lease)
 	}
-	return b.Desired(m.node, m.snapshot())
+	return b.Desired(m.node, transition.Seen(m.config.Backend, b, m.snapshot()))
 }
 
 // passes returns an error if packets of one node's pods do not reach the other's: the way that the first one's route takes
@@ -246,6 +253,37 @@ func TestRollout(t *testing.T) {
 					c.plain(from)
 				}
 			})
+		}
+	}
+}
+
+// TestJoin: a node that is new in the middle of a change, and has never had another way than the new one, reaches the nodes that
+// offer it, although the backend of their records is still that of before.
+func TestJoin(t *testing.T) {
+	for i, from := range confs {
+		for j, to := range confs {
+			if i == j {
+				continue
+			}
+			c := newCluster(t, 3, from)
+			old := c.members[0].lease.Backend
+			for _, m := range c.members {
+				c.restart(m, to)
+				m.works = true
+				c.publish(m)
+			}
+			c.join(to)
+			c.publish(c.members[3])
+			for _, m := range c.members {
+				c.see(m)
+				if m.lease.Backend != old && m != c.members[3] {
+					t.Fatalf("%s to %s: the record is %s", from, to, text(m.lease))
+				}
+			}
+			c.check(from + " to " + to)
+			c.settle()
+			c.check("at the end")
+			c.plain(to)
 		}
 	}
 }

@@ -69,7 +69,9 @@ func (b Backend) pairs(node backend.Node, snap subnet.Snapshot) (pairs []pair, s
 	for _, lease := range snap.Peers {
 		stacks := map[netstate.Family]pair{}
 		for _, s := range lease.Stacks {
-			if list := b.choices(ways[s.Family()], lease, s); len(list) > 0 {
+			local, _ := snap.Local.Stack(s.Family())
+			first := local.Subnet.Addr().Less(s.Subnet.Addr())
+			if list := b.choices(ways[s.Family()], lease, s, first); len(list) > 0 {
 				stacks[s.Family()] = pair{lease: lease, ways: list}
 			}
 		}
@@ -94,8 +96,8 @@ func (b Backend) pairs(node backend.Node, snap subnet.Snapshot) (pairs []pair, s
 
 // choices returns the ways to one address family of a peer, the newest first. One that has a backend of this node's and other
 // options is left to that backend, which says what differs.
-func (b Backend) choices(ours []offered, lease subnet.Lease, stack subnet.Stack) []offered {
-	list := common(ours, b.known(lease, stack))
+func (b Backend) choices(ours []offered, lease subnet.Lease, stack subnet.Stack, first bool) []offered {
+	list := common(ours, b.known(lease, stack), first)
 	if len(list) > 0 {
 		return list
 	}

@@ -49,7 +49,7 @@ func (b Backend) lease(node backend.Node, lease, last subnet.Lease, snap *subnet
 	list := before
 	if i := slices.IndexFunc(before, func(o offered) bool { return o.way == 0 }); i != 0 && (works || len(before) == 0) {
 		list = slices.DeleteFunc(slices.Clone(before), func(o offered) bool { return o.way == 0 })
-		list = append([]offered{{offer{Type: b.ways[0].Type, Since: now.Unix()}, 0}}, list...)
+		list = append([]offered{{offer{Type: b.ways[0].Type, Since: after(list, now)}, 0}}, list...)
 	}
 	own := b.own(last, list)
 	if reached && list[0].way == 0 {
@@ -68,6 +68,15 @@ func (b Backend) lease(node backend.Node, lease, last subnet.Lease, snap *subnet
 	return lease, nil
 }
 
+// after returns now, or a time after all that is in list: a clock that was ahead may have said when a way began to be offered.
+func after(list []offered, now time.Time) int64 {
+	since := now.Unix()
+	for _, o := range list {
+		since = max(since, o.Since+1)
+	}
+	return since
+}
+
 // staysFor is how long a node has a way that it has withdrawn: a peer may not have read that yet.
 const staysFor = 30 * time.Second
 
@@ -81,8 +90,8 @@ func outdated(list []offered, done bool, now time.Time) []offered {
 	}
 	kept := list[:1]
 	for _, o := range list[1:] {
-		if o.Until == 0 {
-			o.Until = now.Add(staysFor).Unix()
+		if until := now.Add(staysFor).Unix(); o.Until == 0 || o.Until > until { // or by a clock that was ahead
+			o.Until = until
 		}
 		if now.Unix() < o.Until {
 			kept = append(kept, o)

@@ -97,19 +97,23 @@ func (b Backend) known(lease subnet.Lease, stack subnet.Stack) (list []offered) 
 	return list
 }
 
-// common returns the ways that two nodes offer, the newest first. Both nodes come to the same order.
-func common(ours, theirs []offered) (list []offered) {
-	for _, t := range theirs {
-		for _, o := range ours {
-			if o.way == t.way && o.Until == 0 && t.Until == 0 {
-				t.Since = max(t.Since, o.Since)
-				list = append(list, t)
-			}
+// common returns the ways that two nodes offer, as theirs, the newest first. Both nodes come to the same order: of ways that are
+// as new, that of the record of the node with the lower subnet, which is first.
+func common(ours, theirs []offered, first bool) (list []offered) {
+	order := theirs
+	if first {
+		order = ours
+	}
+	for _, way := range order {
+		is := func(o offered) bool { return o.way == way.way && o.Until == 0 }
+		o, t := slices.IndexFunc(ours, is), slices.IndexFunc(theirs, is)
+		if o >= 0 && t >= 0 {
+			both := theirs[t]
+			both.Since = max(both.Since, ours[o].Since)
+			list = append(list, both)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b offered) int {
-		return cmp.Or(-cmp.Compare(a.Since, b.Since), cmp.Compare(a.Type, b.Type))
-	})
+	slices.SortStableFunc(list, func(a, b offered) int { return cmp.Compare(b.Since, a.Since) })
 	return list
 }
 

@@ -27,12 +27,12 @@ TWILL_PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 80c
 STARTS ?= 4
 # What .ci/run leaves out, or runs for a shorter time.
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
-	test-vm:STARTS=16 test-long test-upgrade test-eval test-docker test-systemd test-clouds test-release test-arch soak chaos guest fuzz-peers fuzz
+	test-vm:STARTS=16 test-long test-upgrade day2 test-eval test-docker test-systemd test-clouds test-release test-arch soak chaos guest fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-vm-kernel test-vm-labs test-long test-upgrade soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
+.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-vm-kernel test-vm-labs test-long test-upgrade day2 soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # grpcnotrace: gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type.
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
@@ -111,6 +111,9 @@ causes: build bin/testreport ## Inject CAUSES_COUNT (1000) random causes of lost
 guest: build bin/testreport ## Draw hosts that Twill is a guest on, for GUEST_TIME (10m), and ask for the host's own life; GUEST_SEED repeats a run
 	.ci/setup
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/guest
+
+day2: kube-tools build bin/testreport ## Change clusters in all ways of day two under pings and connections, in an order that DAY2_SEED draws, and print what is lost (half an hour; DAY2='backends|kube' chooses)
+	DAY2='$(or $(DAY2),.)' DAY2_SEED=$(or $(DAY2_SEED),$(shell shuf -i 1-1000000 -n 1)) bin/testreport -count=1 -timeout 60m -v ./test/day2
 
 test-upgrade: build bin/testreport ## Replace agents by those of TWILL_PREVIOUS (a tag or commit) node by node, and back, under traffic (needs root)
 	tools/etcd/build

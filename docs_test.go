@@ -12,8 +12,8 @@ import (
 var (
 	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 	testName   = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*\b`)
-	makeRule   = regexp.MustCompile(`(?m)^([a-z-]+):`)
-	makeName   = regexp.MustCompile("(?m)(?:`|^)make ([a-z][a-z-]*)")
+	makeRule   = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
+	makeName   = regexp.MustCompile("(?m)(?:`|^)make ([a-z][a-z0-9-]*)")
 	link       = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)\s]*)?\)`)
 	testLink   = regexp.MustCompile(`\[((?:Test|Fuzz)\w+)\]\(([^)]+)\)`)
 	aptPackage = regexp.MustCompile(`missing\+=\(([a-z0-9 -]+)\)`)

@@ -50,7 +50,17 @@ func (n *Node) AgentFlags() []string {
 		return flags
 	}
 	flags = append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.CheckpointFile(), "--v=1")
-	return slices.Concat(flags, n.lab.policyFlags(), n.lab.fastPathFlags())
+	return slices.Concat(flags, n.lab.policyFlags(), n.lab.fastPathFlags(), n.lab.agentFlags())
+}
+
+// SetAgentFlags gives all agents flags behind the lab's own, in place of those of an earlier call, from their next start on.
+func (l *Lab) SetAgentFlags(flags []string) error {
+	return l.change(func(s *state) { s.Flags = flags })
+}
+
+func (l *Lab) agentFlags() (flags []string) {
+	l.view(func(s *state) { flags = s.Flags })
+	return flags
 }
 
 // DryRun is the command that prints what the node's agent would change. The program is Twill's own, whatever the
@@ -58,7 +68,8 @@ func (n *Node) AgentFlags() []string {
 func (n *Node) DryRun() []string {
 	flags := append(n.lab.store.flags(n), "--subnet-file="+n.SubnetFile(), "--ip-masq", "--node-name="+n.Name,
 		"--checkpoint-file="+n.CheckpointFile(), "--dry-run")
-	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.lab.policyFlags(), n.lab.fastPathFlags(), n.site().flags(n.Underlay()[0]))
+	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.lab.policyFlags(), n.lab.fastPathFlags(), n.site().flags(n.Underlay()[0]),
+		n.lab.agentFlags())
 }
 
 // CleanupCommand is the command that removes everything of Twill's from the node.

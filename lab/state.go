@@ -21,6 +21,7 @@ type state struct {
 	Complete bool                    // Up came to its end
 	Servers  map[string]host.Process // etcd, apiserver
 	Nodes    []*nodeState            // in the order of their numbers
+	Flags    []string                `json:",omitempty"` // of all agents, behind the others
 }
 
 type nodeState struct {

@@ -49,6 +49,17 @@ func (l *Lab) writeNetConf() error {
 	return nil
 }
 
+// SetNetConf gives the agents another net-conf.json from their next start on.
+func (l *Lab) SetNetConf(ctx context.Context, conf []byte) error {
+	if err := os.WriteFile(l.netConfFile(), conf, 0o644); err != nil {
+		return fmt.Errorf("write the net config: %w", err)
+	}
+	if s, ok := l.store.(*etcdStore); ok {
+		return s.put(ctx, "/config", conf)
+	}
+	return nil
+}
+
 // routerAddr is the address by which all nodes reach the servers that run on the router.
 func (l *Lab) routerAddr() netip.Addr { return l.spec.links(1)[0].router.Addr() }
 

@@ -22,6 +22,7 @@ import (
 type runFlags struct {
 	verbose, keep bool
 	timeout       time.Duration
+	seed          uint64
 }
 
 func labRun() *cobra.Command {
@@ -53,6 +54,7 @@ come with Twill; lab show prints one, and lab verbs the vocabulary.`,
 	}
 	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "show every command and what it prints")
 	c.Flags().BoolVar(&f.keep, "keep", false, "leave the lab of a script that failed")
+	c.Flags().Uint64Var(&f.seed, "seed", 0, "draw the order and the pace of the command rollout from this number; 0: the nodes' order")
 	c.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "give up on a script after this time")
 	return c
 }
@@ -71,7 +73,7 @@ func (f runFlags) run(c *cobra.Command, name string) (bool, error) {
 	if f.verbose {
 		log = out
 	}
-	r := script.Runner{Keep: f.keep, Brief: !f.verbose}
+	r := script.Runner{Keep: f.keep, Seed: f.seed, Brief: !f.verbose}
 	failed := r.Run(ctx, name, data, log)
 	took := time.Since(started).Seconds()
 	if failed == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -160,6 +161,30 @@ func TestStreamCountsWhatIsLost(t *testing.T) {
 	if loss, _ := s.Between(t.Context(), out, end); loss.Lost < loss.Sent || loss.Sent < 20 {
 		t.Errorf("with the cable out: %v", loss)
 	}
+}
+
+func TestTalkSaysWhyItEnded(t *testing.T) {
+	a, b := pair(t)
+	at := netip.AddrPortFrom(far[0], 7007)
+	server, err := b.Listen(t.Context(), at)
+	must(t, err)
+	talk, err := a.Talk(t.Context(), at, 1000, 5*time.Millisecond)
+	must(t, err)
+	defer talk.Close()
+	conn, err := server.Accept()
+	must(t, err)
+	_, err = io.CopyN(conn, conn, 20_000)
+	must(t, err)
+	if silence, err := talk.Silence(); err != nil || silence > testwait.Limit {
+		t.Errorf("while messages come back: silent for %v, %v", silence, err)
+	}
+	conn.Close()
+	testwait.Nil(t, "the connection is known to have ended", func() error {
+		if _, err := talk.Silence(); err == nil || !strings.Contains(err.Error(), "to 10.99.0.2:7007") {
+			return fmt.Errorf("after its end: %w", err)
+		}
+		return nil
+	})
 }
 
 func TestSend(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 type Stream struct {
 	socket *echoSocket
 	to     netip.Addr
+	size   int // of a packet
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 
@@ -26,18 +27,26 @@ type Stream struct {
 type Mark int
 
 // Loss is what a Stream saw between two marks.
-type Loss struct{ Sent, Lost int }
+type Loss struct {
+	Sent, Lost int
+	Run        int // the most that were lost one after the other
+}
 
 func (l Loss) String() string { return fmt.Sprintf("%d of %d lost", l.Lost, l.Sent) }
 
 // Stream starts to ping an address every interval, until Close.
 func (h Host) Stream(to netip.Addr, interval time.Duration) (*Stream, error) {
+	return h.StreamOf(0, to, interval)
+}
+
+// StreamOf is Stream with IP packets of size bytes; 0: small ones.
+func (h Host) StreamOf(size int, to netip.Addr, interval time.Duration) (*Stream, error) {
 	socket, err := h.openEcho(netstate.FamilyOf(to), false)
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Stream{socket: socket, to: to, stop: stop}
+	s := &Stream{socket: socket, to: to, size: size, stop: stop}
 	s.done.Go(func() { s.send(ctx, interval) })
 	s.done.Go(s.receive)
 	return s, nil
@@ -51,7 +60,7 @@ func (s *Stream) send(ctx context.Context, interval time.Duration) {
 		n := len(s.answered)
 		s.answered = append(s.answered, false)
 		s.mu.Unlock()
-		if err := s.socket.send(s.to, uint64(n), 0); err != nil {
+		if err := s.socket.send(s.to, uint64(n), s.size); err != nil {
 			s.fail(err)
 		}
 		select {
@@ -116,10 +125,15 @@ func (s *Stream) count(from, to Mark) (Loss, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	loss := Loss{Sent: int(to - from)}
+	run := 0
 	for _, ok := range s.answered[from:to] {
-		if !ok {
-			loss.Lost++
+		if ok {
+			run = 0
+			continue
 		}
+		loss.Lost++
+		run++
+		loss.Run = max(loss.Run, run)
 	}
 	return loss, s.failed
 }

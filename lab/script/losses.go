@@ -15,7 +15,7 @@ type stream struct {
 	marks map[string]host.Mark
 }
 
-func (r *run) losses() map[string]func() verb {
+func (r *run) streamVerbs() map[string]func() verb {
 	return map[string]func() verb{"stream": r.stream, "mark": r.mark, "lost": r.lost}
 }
 

@@ -37,6 +37,7 @@ type Runner struct {
 	FastPath bool          // pods' packets take the fast path in all labs whose backend has one
 	Brief    bool          // show a section's commands only if one of them failed
 	Follower Follower      // nil: nobody
+	Seed     uint64        // draws the order and the pace of rollouts; 0: the nodes' order, two seconds between
 	Patience time.Duration // the command within repeats for at least this long: tests judge no pace
 }
 
@@ -48,6 +49,7 @@ type run struct {
 	engine  *script.Engine
 	lab     *lab.Lab // nil before the command up
 	streams map[string]*stream
+	traffic traffic
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
@@ -137,6 +139,7 @@ func (r *run) end(failed error, log io.Writer) error {
 	for _, s := range r.streams {
 		s.Close()
 	}
+	r.traffic.end()
 	if r.lab == nil {
 		return nil
 	}

@@ -96,6 +96,10 @@ func TestScriptsFail(t *testing.T) {
 		"fault nothing":          "there is no lab yet",
 		"agent pause node1":      `agent "pause": want start, stop, kill or restart`,
 		"lost a b c 0":           `there is no stream "a"`,
+		"losses 0":               "begin with the command traffic",
+		"losses x":               `losses "x": want a number of pings`,
+		"traffic":                "there is no lab yet",
+		"rollout":                "there is no lab yet",
 		"ping":                   "0 arguments: want [-6] [-size BYTES]",
 	} {
 		var log bytes.Buffer
@@ -147,6 +151,8 @@ func TestAssertsFail(t *testing.T) {
 		up + "fault nothing":                `there is no fault "nothing": want one of route-deleted`,
 		up + "! ping node1/pod1 node2/pod1": "unexpected success",
 		up + "partition node1 node2\nreach": "no reply",
+		up + "traffic\npartition node1 node2\nsleep 200ms\nlosses 3":                                                "pings of one pod to another are lost: want 3 at most",
+		up + "traffic\nrollout -net-conf none.json":                                                                 "none.json: no such file",
 		up + "stream a node1/pod1 node2/pod1\nmark a 1\npartition node1 node2\nsleep 200ms\nmark a 2\nlost a 1 2 3": "want 3 at most",
 	} {
 		t.Run(strings.ReplaceAll(strings.TrimPrefix(name, up), "\n", ";"), func(t *testing.T) {

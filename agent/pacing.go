@@ -40,8 +40,9 @@ func (b budget) pauseAfter(work time.Duration) time.Duration {
 	return min(b.take(int(min(work, workBurst).Microseconds()), time.Now()), b.most)
 }
 
-// A peer's record may change peerChanges times at once, and then once in peerRest.
-const peerChanges, peerRest = 5, 10 * time.Second
+// A peer's record may change peerChanges times a minute, and then once in peerRest: a rollout that is taken back changes it
+// eight times.
+const peerChanges, peerRest = 20, time.Minute / 20
 
 func newRecordBudget(changes int) *budget {
 	return &budget{limit: rate.NewLimiter(rate.Every(peerRest), changes)}

@@ -19,8 +19,9 @@ type Stream struct {
 	done   sync.WaitGroup
 
 	mu       sync.Mutex
-	answered []bool // by number of the request
-	failed   error  // the first error of sending
+	sent     []time.Time // by number of the request
+	answered []bool
+	failed   error // the first error of sending
 }
 
 // Mark is a moment of a Stream: the number of requests sent before it.
@@ -29,7 +30,8 @@ type Mark int
 // Loss is what a Stream saw between two marks.
 type Loss struct {
 	Sent, Lost int
-	Run        int // the most that were lost one after the other
+	Run        int       // the most that were lost one after the other
+	First      time.Time // when the first one of these was sent
 }
 
 func (l Loss) String() string { return fmt.Sprintf("%d of %d lost", l.Lost, l.Sent) }
@@ -58,7 +60,7 @@ func (s *Stream) send(ctx context.Context, interval time.Duration) {
 	for {
 		s.mu.Lock()
 		n := len(s.answered)
-		s.answered = append(s.answered, false)
+		s.sent, s.answered = append(s.sent, time.Now()), append(s.answered, false)
 		s.mu.Unlock()
 		if err := s.socket.send(s.to, uint64(n), s.size); err != nil {
 			s.fail(err)
@@ -126,14 +128,15 @@ func (s *Stream) count(from, to Mark) (Loss, error) {
 	defer s.mu.Unlock()
 	loss := Loss{Sent: int(to - from)}
 	run := 0
-	for _, ok := range s.answered[from:to] {
-		if ok {
+	for n := from; n < to; n++ {
+		if s.answered[n] {
 			run = 0
 			continue
 		}
 		loss.Lost++
-		run++
-		loss.Run = max(loss.Run, run)
+		if run++; run > loss.Run {
+			loss.Run, loss.First = run, s.sent[int(n)-run+1]
+		}
 	}
 	return loss, s.failed
 }

@@ -19,17 +19,24 @@ import (
 
 // traffic is what goes on between all pods while a script changes their cluster.
 type traffic struct {
-	streams []*stream
+	streams []ping
 	talks   []*host.Talk
 	servers []io.Closer
 	random  *rand.Rand // draws the order and the pace of rollouts
 }
 
-// lastLosses names the mark that losses sets in each stream.
-const lastLosses = "last losses"
+// ping is the stream of one pod to another.
+type ping struct {
+	name string
+	*host.Stream
+	since host.Mark // of the last losses
+}
 
 // talkPort is the port of the servers in pods that give back what they get.
 const talkPort = 7007
+
+// timeOfDay is how agents' logs write it.
+const timeOfDay = "15:04:05.000"
 
 const (
 	pingEvery = 5 * time.Millisecond
@@ -78,7 +85,7 @@ func (r *run) sendTo(ctx context.Context, to *lab.Pod, at netip.Addr, size int) 
 		if err != nil {
 			return err
 		}
-		r.traffic.streams = append(r.traffic.streams, &stream{s, map[string]host.Mark{lastLosses: s.Mark()}})
+		r.traffic.streams = append(r.traffic.streams, ping{from.ID() + " to " + at.String(), s, s.Mark()})
 		t, err := from.Talk(ctx, netip.AddrPortFrom(at, talkPort), talkSize, talkEvery)
 		if err != nil {
 			return err
@@ -121,13 +128,15 @@ func (r *run) losses() verb {
 
 // lossesSince returns what all streams together, and the worst of them, have lost since the last time.
 func (r *run) lossesSince(ctx context.Context) (sum, worst host.Loss, err error) {
-	for _, s := range r.traffic.streams {
-		from, to := s.marks[lastLosses], s.Mark()
-		s.marks[lastLosses] = to
-		loss, failed := s.Between(ctx, from, to)
+	for i, s := range r.traffic.streams {
+		now := s.Mark()
+		loss, failed := s.Between(ctx, s.since, now)
+		r.traffic.streams[i].since = now
 		sum.Sent, sum.Lost = sum.Sent+loss.Sent, sum.Lost+loss.Lost
 		worst.Lost, worst.Run = max(worst.Lost, loss.Lost), max(worst.Run, loss.Run)
-		err = errors.Join(err, failed)
+		if loss.Lost > 0 {
+			err = errors.Join(err, failed, fmt.Errorf("%s: %v, the most in a row at %s", s.name, loss, loss.First.UTC().Format(timeOfDay)))
+		}
 	}
 	return sum, worst, err
 }

@@ -88,6 +88,6 @@ func (f *follower) After(s script.Step, output string, _ error) {
 		return
 	}
 	lost := strings.NewReplacer(" pings lost", "", "of one pod to another: ", "", "TCP silent: ", "", "; ", " | ").Replace(strings.TrimSpace(output))
-	f.table.lines = append(f.table.lines, fmt.Sprintf("| %s | %s | %s |", f.name, strings.Join(f.since, "; "), lost))
+	f.table.lines = append(f.table.lines, fmt.Sprintf("| %s | %s | %s |", f.name, strings.TrimPrefix(strings.Join(f.since, "; "), "up -nodes 3; reach; traffic; "), lost))
 	f.since = nil
 }

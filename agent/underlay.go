@@ -54,7 +54,7 @@ func (c Choice) onOne(interfaces []netstate.Interface, families []netstate.Famil
 		i, addrs, ok := r.find(interfaces, families, before)
 		switch {
 		case ok && i.Up:
-			return c.underlays(i, addrs, r, before), nil
+			return c.underlays(i, addrs, r, before, besideOf(i, interfaces)), nil
 		case ok && (last.By == "" || last.By == r.text):
 			return nil, fmt.Errorf("the interface %s, which matches %s, is down", i.Name, r.text)
 		case r.err != nil:
@@ -167,12 +167,23 @@ func first(a, b bool) int {
 	return 1
 }
 
-func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by rule, before backend.Node) []backend.Underlay {
+// besideOf returns the links of the other interfaces that packets between nodes could take.
+func besideOf(chosen netstate.Interface, interfaces []netstate.Interface) (links []backend.Link) {
+	for _, i := range interfaces {
+		if i.Name != chosen.Name && i.Up && i.Running && !i.Owned && i.VRF == chosen.VRF && len(i.OnLink) > 0 {
+			links = append(links, backend.Link{Dev: i.Name, MTU: i.MTU, OnLink: i.OnLink})
+		}
+	}
+	slices.SortFunc(links, func(a, b backend.Link) int { return cmp.Compare(a.Dev, b.Dev) })
+	return links
+}
+
+func (c Choice) underlays(i netstate.Interface, addrs []netip.Addr, by rule, before backend.Node, beside []backend.Link) []backend.Underlay {
 	var list []backend.Underlay
 	for _, a := range addrs {
 		u := backend.Underlay{
 			Dev: i.Name, Local: a, First: a, Passing: !i.Keeps(a), Public: a, MTU: i.MTU, OnLink: i.OnLink,
-			AcceptRA: i.AcceptRA, By: by.text}
+			AcceptRA: i.AcceptRA, By: by.text, Beside: beside}
 		was, _ := before.Underlay(netstate.FamilyOf(a))
 		if was.Dev == i.Name && was.First.IsValid() && by.matches(i, was.First) {
 			u.First = was.First

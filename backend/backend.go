@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -108,6 +109,14 @@ type Underlay struct {
 	Narrow   map[netip.Prefix]int
 	AcceptRA bool   // IPv6 router advertisements configure Dev
 	By       string // the rule that chose it, as errors name it
+	Beside   []Link // the machine's other devices, in the order of their names
+}
+
+// Link is a device of the machine, and what is reached through it without a gateway.
+type Link struct {
+	Dev    string
+	MTU    int // bytes
+	OnLink []netip.Prefix
 }
 
 // Family returns the address family that u carries.
@@ -124,11 +133,23 @@ func (n Node) Underlay(f netstate.Family) (Underlay, bool) {
 }
 
 // Reaches reports whether a is on u's own link.
-func (u Underlay) Reaches(a netip.Addr) bool {
-	for _, p := range u.OnLink {
-		if p.Contains(a) {
-			return true
+func (u Underlay) Reaches(a netip.Addr) bool { return contains(u.OnLink, a) }
+
+// Toward returns u with the device that has a on its link: u's own, or else another one of the machine. It reports whether there
+// is one.
+func (u Underlay) Toward(a netip.Addr) (Underlay, bool) {
+	if u.Reaches(a) {
+		return u, true
+	}
+	for _, l := range u.Beside {
+		if contains(l.OnLink, a) {
+			u.Dev, u.MTU, u.OnLink = l.Dev, l.MTU, l.OnLink
+			return u, true
 		}
 	}
-	return false
+	return u, false
+}
+
+func contains(networks []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -133,7 +133,7 @@ func (s *screen) inNetworks(p netip.Prefix) bool {
 var reserved = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4")}
 
 // routable reports whether packets can be sent to one host with the address a. A link-local address alone is
-// none: it means nothing without the name of an interface. Of u's own links neither the first nor the last
+// none: it means nothing without the name of an interface. Of the machine's links neither the first nor the last
 // address is a host's: the kernel takes neither for a gateway, and sends what goes to the last one to everybody there.
 func (u Underlay) routable(a netip.Addr) bool {
 	if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
@@ -145,7 +145,8 @@ func (u Underlay) routable(a netip.Addr) bool {
 	if slices.ContainsFunc(reserved, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return false
 	}
-	return !slices.ContainsFunc(u.OnLink, func(link netip.Prefix) bool {
+	toward, _ := u.Toward(a)
+	return !slices.ContainsFunc(toward.OnLink, func(link netip.Prefix) bool {
 		return link.Bits() < 31 && link.Contains(a) && (a == link.Masked().Addr() || a == last(link))
 	})
 }

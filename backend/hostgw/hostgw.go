@@ -46,24 +46,26 @@ func (Backend) Publish(backend.Node, subnet.Lease, netstate.Family) (json.RawMes
 	return nil, nil
 }
 
-// Desired is one route per peer.
+// Desired is one route per peer, through the device that has the peer's address on its link: while nodes get another interface
+// for their traffic one by one, that is not always the underlay.
 func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	state := netstate.State{}
 	peers, skips := backend.Peers(b.networks, node, snap)
 	for _, peer := range peers {
 		underlay, ok := node.Underlay(peer.Family())
-		switch {
-		case !ok:
-		case underlay.Reaches(peer.Underlay):
-			state.Add(backend.DirectRoute(underlay, peer, b.options.SpreadMetrics))
-		default:
-			skips = append(skips, subnet.Skip{Node: peer.Node, Code: subnet.OffLink, Detail: fmt.Sprintf(
-				"its underlay address %s is not on the same L2 segment as %s (%v), which host-gw needs: use the vxlan backend",
-				peer.Underlay,
-				underlay.Dev,
-				underlay.OnLink,
-			)})
+		if !ok {
+			continue
 		}
+		if toward, ok := underlay.Toward(peer.Underlay); ok {
+			state.Add(backend.DirectRoute(toward, peer, b.options.SpreadMetrics))
+			continue
+		}
+		skips = append(skips, subnet.Skip{Node: peer.Node, Code: subnet.OffLink, Detail: fmt.Sprintf(
+			"its underlay address %s is not on the same L2 segment as %s (%v), which host-gw needs: use the vxlan backend",
+			peer.Underlay,
+			underlay.Dev,
+			underlay.OnLink,
+		)})
 	}
 	return state, skips
 }

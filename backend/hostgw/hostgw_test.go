@@ -2,6 +2,8 @@ package hostgw
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/backend"
@@ -49,6 +51,13 @@ route fc00:0:0:3::/64 via 2001:db8::3 dev eth1
 `
 	if state, _ := spread.Desired(node, snap); state.String() != metrics {
 		t.Errorf("SpreadMetrics: got\n%swant\n%s", state, metrics)
+	}
+	beside := node
+	beside.Underlays = slices.Clone(node.Underlays)
+	beside.Underlays[0].Beside = []backend.Link{{Dev: "eth2", MTU: 1500, OnLink: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}}
+	if state, skips := b.Desired(beside, snap); len(skips) > 0 || state.String() != "route 10.244.2.0/24 via 192.0.2.2 dev eth0\n"+
+		"route 10.244.3.0/24 via 203.0.113.3 dev eth2\n"+golden[strings.Index(golden, "route fc00"):] {
+		t.Errorf("with n3 on the link of another device: %v, got\n%s", skips, state)
 	}
 	want := subnet.Skip{Node: "n3", Code: subnet.OffLink, Detail: "its underlay address 203.0.113.3 is not on the same L2 segment as eth0 ([192.0.2.0/24]), " +
 		"which host-gw needs: use the vxlan backend"}

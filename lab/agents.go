@@ -45,12 +45,11 @@ func (n *Node) AgentFlags() []string {
 		"--subnet-file="+n.SubnetFile(),
 		"--ip-masq",
 		"--healthz-ip=127.0.0.1", "--healthz-port="+strconv.Itoa(healthPort))
-	flags = append(flags, n.site().flags(n.Underlay()[0])...)
-	if n.foreign() {
-		return flags
+	if !n.foreign() {
+		flags = append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.CheckpointFile(), "--v=1")
+		flags = slices.Concat(flags, n.lab.policyFlags(), n.lab.fastPathFlags())
 	}
-	flags = append(flags, "--node-name="+n.Name, "--checkpoint-file="+n.CheckpointFile(), "--v=1")
-	return slices.Concat(flags, n.lab.policyFlags(), n.lab.fastPathFlags(), n.lab.agentFlags())
+	return append(flags, n.site().flags(n.Underlay()[0])...)
 }
 
 // SetAgentFlags gives all agents flags behind the lab's own, in place of those of an earlier call, from their next start on.
@@ -58,18 +57,12 @@ func (l *Lab) SetAgentFlags(flags []string) error {
 	return l.change(func(s *state) { s.Flags = flags })
 }
 
-func (l *Lab) agentFlags() (flags []string) {
-	l.view(func(s *state) { flags = s.Flags })
-	return flags
-}
-
 // DryRun is the command that prints what the node's agent would change. The program is Twill's own, whatever the
 // node's agent is.
 func (n *Node) DryRun() []string {
 	flags := append(n.lab.store.flags(n), "--subnet-file="+n.SubnetFile(), "--ip-masq", "--node-name="+n.Name,
 		"--checkpoint-file="+n.CheckpointFile(), "--dry-run")
-	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.lab.policyFlags(), n.lab.fastPathFlags(), n.site().flags(n.Underlay()[0]),
-		n.lab.agentFlags())
+	return slices.Concat([]string{n.lab.spec.Programs.Agent}, flags, n.lab.policyFlags(), n.lab.fastPathFlags(), n.site().flags(n.Underlay()[0]))
 }
 
 // CleanupCommand is the command that removes everything of Twill's from the node.

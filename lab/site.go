@@ -66,7 +66,12 @@ func (s Spec) site(node string) Site {
 	return s.Sites[""]
 }
 
-func (n *Node) site() Site { return n.lab.spec.site(n.Name) }
+// site is the spec's, with the flags that all agents have got since.
+func (n *Node) site() Site {
+	site := n.lab.spec.site(n.Name)
+	n.lab.view(func(s *state) { site.Flags = slices.Concat(site.Flags, s.Flags) })
+	return site
+}
 
 // split reports whether the two families have bridges of their own.
 func (s Spec) split() bool { return s.site(s.nodeName(1)).Split }

@@ -84,10 +84,12 @@ func (f *follower) Before(script.Step) error { return nil }
 
 func (f *follower) After(s script.Step, output string, _ error) {
 	if !strings.HasPrefix(s.Command, "losses") {
-		f.since = append(f.since, s.Command)
+		if f.since = append(f.since, s.Command); strings.HasPrefix(s.Command, "traffic") {
+			f.since = nil
+		}
 		return
 	}
 	lost := strings.NewReplacer(" pings lost", "", "of one pod to another: ", "", "TCP silent: ", "", "; ", " | ").Replace(strings.TrimSpace(output))
-	f.table.lines = append(f.table.lines, fmt.Sprintf("| %s | %s | %s |", f.name, strings.TrimPrefix(strings.Join(f.since, "; "), "up -nodes 3; reach; traffic; "), lost))
+	f.table.lines = append(f.table.lines, fmt.Sprintf("| %s | %s | %s |", f.name, strings.Join(f.since, "; "), lost))
 	f.since = nil
 }

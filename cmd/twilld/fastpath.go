@@ -39,7 +39,7 @@ func (o *fastPathOptions) check() error {
 // wantedFastPath returns what the network config and the flag say, and why the backend can have no fast path.
 func (o *options) wantedFastPath(b backend.Backend) (wanted backend.FastPath, why string) {
 	wanted = agent.Settings{FastPath: o.fastPath.mode}.Shortcuts(b)
-	switch _, ok := b.(backend.Accelerable); {
+	switch _, ok := backend.Parts(b)[0].(backend.Accelerable); {
 	case !ok:
 		why = "only the backends vxlan and host-gw can have one"
 	case o.bridge == "":

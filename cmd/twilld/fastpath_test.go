@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/subnet"
 )
 
 // TestWantedFastPath: the flag beats the network config, and what can have none says so.
@@ -36,6 +38,26 @@ func TestWantedFastPath(t *testing.T) {
 		if got != test.want || !strings.HasPrefix(why, test.why) || (why == "") != (test.why == "") {
 			t.Errorf("%s with %s: %+v, %q", test.args, test.conf, got, why)
 		}
+	}
+}
+
+// TestWantedFastPathInTransition: a backend that takes another's place has the fast path that it has alone.
+func TestWantedFastPathInTransition(t *testing.T) {
+	o, err := parseFlags([]string{"--fast-path=on"}, noEnv, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := subnet.ParseConfig([]byte(`{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.Kept = []json.RawMessage{json.RawMessage(`{"Type":"vxlan"}`)}
+	b, _, err := registry.NewKept(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, why := o.wantedFastPath(b); !got.On || why != "" {
+		t.Errorf("%+v, %q", got, why)
 	}
 }
 

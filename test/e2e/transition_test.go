@@ -1,65 +1,193 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/testall"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 
-// transitions are the backends that a cluster gets one after the other, and what is left of the ones before when all nodes have
-// followed.
-var transitions = []struct{ name, conf, device string }{
-	{"host-gw", `{"Type":"host-gw"}`, ""},
-	{"vxlan", `{"Type":"vxlan"}`, "flannel.1"},
-	{"vni", `{"Type":"vxlan","VNI":7}`, "flannel.7"},
-	{"direct", `{"Type":"host-gw"}`, ""},
-	{"vni-again", `{"Type":"vxlan","VNI":7}`, "flannel.7"},
-	{"port", `{"Type":"vxlan","VNI":7,"Port":4789}`, "flannel.7"},
-	{"port-again", `{"Type":"vxlan","VNI":7}`, "flannel.7"},
+// way is a backend that a cluster gets, and the device that is left of it and of those before when all nodes have followed.
+type way struct {
+	conf, device string
+	most         int // how many packets of a stream may be lost on the way there
 }
 
-// TestTransition changes a cluster's backend node by node, as a DaemonSet's rollout does, under pings between all pods: none
-// is lost but where a device has to be made again.
+// The ways. The second port needs the device made again at the end, since two devices of one VNI have two names.
+var (
+	vxlan1    = way{`{"Type":"vxlan"}`, "flannel.1", 0}
+	vxlan7    = way{`{"Type":"vxlan","VNI":7}`, "flannel.7", 0}
+	otherPort = way{`{"Type":"vxlan","VNI":7,"Port":4789}`, "flannel.7", madeAgain}
+	strict1   = way{`{"Type":"vxlan","Strict":true}`, "flannel.1", 0}
+	strict7   = way{`{"Type":"vxlan","VNI":7,"Strict":true}`, "flannel.7", 0}
+	hostgw    = way{`{"Type":"host-gw"}`, "", 0}
+)
+
+// madeAgain is how many packets of a stream may be lost while a device is deleted and made again on both nodes.
+const madeAgain = 100
+
+// oneSided is how many packets of a stream may be lost where a NIC's reverse path check is strict. A packet that comes plain is
+// dropped while the route back is through a tunnel, as it is from when one node of a pair has moved to when the other has.
+const oneSided = 40
+
+// changes are clusters that get one backend after the other, under what else a cluster may have.
+var changes = []change{
+	{name: "plain", ways: []way{vxlan1, hostgw, vxlan7, otherPort}},
+	{name: "dual", spec: lab.Spec{Family: lab.Dual}, ways: []way{vxlan1, hostgw, vxlan7, vxlan1}},
+	{name: "rpfilter", ways: []way{vxlan1, hostgw, vxlan7, vxlan1},
+		onNode: "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.eth1.rp_filter=1", most: oneSided},
+	{name: "iptables", keys: `"EnableNFTables": false,`, ways: []way{vxlan1, hostgw, vxlan7, vxlan1}},
+	{name: "policies", spec: lab.Spec{NetworkPolicy: true}, ways: []way{vxlan1, hostgw, vxlan7, vxlan1}},
+	{name: "strict", ways: []way{strict1, hostgw, strict7, strict1}},
+	{name: "fastpath", spec: lab.Spec{FastPath: true}, ways: []way{vxlan1, hostgw, vxlan7, vxlan1}},
+	{name: "kube", spec: lab.Spec{Store: lab.Kube}, ways: []way{vxlan1, hostgw, vxlan7, vxlan1}},
+}
+
+// change is a cluster that gets one backend after the other.
+type change struct {
+	name   string
+	spec   lab.Spec
+	keys   string // of the network config, beside those of the networks and the backend
+	ways   []way  // the first is what the cluster has before
+	onNode string // a command for each node
+	most   int    // how many packets of a stream each change may cost
+}
+
+// changing is a cluster whose backend is changed.
+type changing struct {
+	cluster
+	change
+	streams []*host.Stream
+	marks   []host.Mark
+}
+
+// TestTransition changes clusters' backends node by node, as a DaemonSet's rollout does, under pings between all pods, and once
+// back in the middle: none is lost but where a device has to be made again. The clusters wait together.
 func TestTransition(t *testing.T) {
-	c := cluster{t, labtest.Up(t, lab.Spec{Name: "e2echange", Store: lab.File, Nodes: 3, Pods: 1})}
-	streams := c.allStreams()
-	for _, to := range transitions {
-		c.Run(to.name, func(t *testing.T) {
-			c := cluster{t, c.lab}
-			before := marks(streams)
-			c.configureBackend(to.conf)
-			for _, n := range c.lab.Nodes() {
-				c.must(n.RestartAgent(c.Context()))
-				testwait.Pause(c, 2*time.Second, "as a rollout waits for its next batch")
-			}
-			testwait.Pause(c, 40*time.Second, "a way that is not needed any more stays for half a minute")
-			testwait.Nil(c, "the nodes have no more than "+to.name+" needs", func() error {
-				for _, n := range c.lab.Nodes() {
-					out := c.exec(n, "ip -o link show")
-					for _, dev := range []string{"flannel.1", "flannel.7", "flannel-p"} {
-						if has := strings.Contains(out, " "+dev); has != (to.device == dev) {
-							return fmt.Errorf("%s: %s", n.Name, out)
-						}
-					}
-				}
-				return nil
-			})
-			c.matrix()
-			for i, s := range streams {
-				loss, err := s.Between(t.Context(), before[i], s.Mark())
-				c.must(err)
-				t.Logf("to %s: %s, sent every 5 ms", to.name, loss)
-			}
-		})
+	var all []*changing
+	for _, change := range changes {
+		if change.spec.Store == lab.Kube && testing.Short() {
+			t.Run(change.name, func(t *testing.T) { testall.Needs(t, "a built kube-apiserver") })
+			continue
+		}
+		all = append(all, startChange(t, change))
+	}
+	rollOut(t, all, 1, 1)
+	rollOut(t, all, 0, 1)
+	for step := 1; step < len(changes[0].ways); step++ {
+		rollOut(t, all, step, 3)
+		testwait.Pause(t, 30*time.Second, "a way that is not needed any more stays for half a minute")
+		for _, c := range all {
+			t.Run(fmt.Sprintf("%s/%d", c.name, step), func(t *testing.T) { c.arrived(t, c.ways[step]) })
+		}
 	}
 }
+
+// startChange brings a cluster up, with pings between all pods.
+func startChange(t *testing.T, of change) *changing {
+	spec := of.spec
+	spec.Name, spec.Store, spec.Nodes, spec.Pods = "change"+of.name, cmp.Or(spec.Store, lab.File), 3, 1
+	c := &changing{change: of}
+	spec.NetConf = c.netConf(spec.Family, c.ways[0])
+	c.cluster = cluster{t, labtest.Up(t, spec)}
+	for _, n := range c.lab.Nodes() {
+		if c.onNode != "" {
+			c.exec(n, c.onNode)
+		}
+	}
+	if spec.NetworkPolicy {
+		c.must(c.lab.ApplyManifest("from-pods.yaml", []byte(fromPods)))
+	}
+	c.streams = c.allStreams()
+	c.marks = marks(c.streams)
+	return c
+}
+
+// netConf is the network config with a backend.
+func (c *changing) netConf(family string, w way) []byte {
+	networks := `"Network": "10.244.0.0/16",`
+	if family == lab.Dual {
+		networks += `"EnableIPv6": true, "IPv6Network": "fd00:244::/56", "IPv6SubnetLen": 64,`
+	}
+	return fmt.Appendf(nil, `{%s %s "Backend": %s}`, networks, c.keys, w.conf)
+}
+
+// rollOut gives the first nodes of all clusters the config of a step, one after the other.
+func rollOut(t *testing.T, all []*changing, step, nodes int) {
+	for _, c := range all {
+		for _, f := range c.lab.Nodes()[0].AgentFlags() {
+			if path, ok := strings.CutPrefix(f, "--net-config-path="); ok {
+				c.must(os.WriteFile(path, c.netConf(c.lab.Spec().Family, c.ways[step]), 0o644))
+			}
+		}
+	}
+	for i := range nodes {
+		var wg sync.WaitGroup
+		for _, c := range all {
+			wg.Go(func() {
+				if err := c.lab.Nodes()[i].RestartAgent(t.Context()); err != nil {
+					t.Errorf("%s: %v", c.name, err)
+				}
+			})
+		}
+		wg.Wait()
+		testwait.Pause(t, 2*time.Second, "as a rollout waits for its next batch")
+	}
+}
+
+// arrived fails the test if a cluster has more than a way needs, or lost packets since it was asked last.
+func (c *changing) arrived(t *testing.T, to way) {
+	now := cluster{t, c.lab}
+	testwait.Nil(t, "the nodes have no more than "+to.conf+" needs", func() error {
+		for _, n := range c.lab.Nodes() {
+			out := now.exec(n, "ip -o link show")
+			for _, dev := range []string{"flannel.1", "flannel.7", "flannel-p"} {
+				if has := strings.Contains(out, " "+dev); has != (to.device == dev) {
+					return fmt.Errorf("%s: %s", n.Name, out)
+				}
+			}
+		}
+		return nil
+	})
+	for _, n := range c.lab.Nodes() {
+		said, err := n.Ask(t.Context(), "/status")
+		if err != nil || c.spec.FastPath && !strings.Contains(said, `"fastPath":{"on":true`) {
+			t.Errorf("%s: %s, %v", n.Name, said, err)
+		}
+		if plan := now.execArgs(n, n.DryRun()); !strings.Contains(plan, "# nothing to change") {
+			t.Errorf("%s: %s", n.Name, plan)
+		}
+	}
+	now.matrix()
+	most := to.most + c.most
+	for i, s := range c.streams {
+		end := s.Mark()
+		loss, err := s.Between(t.Context(), c.marks[i], end)
+		c.marks[i] = end
+		t.Logf("to %s: %s, sent every 5 ms", to.conf, loss)
+		if err != nil || loss.Lost > most {
+			t.Errorf("to %s: %s, want at most %d lost: %v", to.conf, loss, most, err)
+		}
+	}
+}
+
+// fromPods lets all pods reach each other, and nobody else reach them.
+const fromPods = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: from-pods}
+spec:
+  podSelector: {}
+  ingress: [{from: [{podSelector: {}}]}]
+`
 
 // allStreams are pings between all pods.
 func (c cluster) allStreams() (all []*host.Stream) {
@@ -68,22 +196,13 @@ func (c cluster) allStreams() (all []*host.Stream) {
 			if i == j {
 				continue
 			}
-			s, err := c.pod(i+1).Stream(p.Addrs[0], 5*time.Millisecond)
-			c.must(err)
-			c.Cleanup(s.Close)
-			all = append(all, s)
+			for _, addr := range p.Addrs {
+				s, err := c.pod(i+1).Stream(addr, 5*time.Millisecond)
+				c.must(err)
+				c.Cleanup(s.Close)
+				all = append(all, s)
+			}
 		}
 	}
 	return all
-}
-
-// configureBackend changes the Backend of the cluster's config.
-func (c cluster) configureBackend(backend string) {
-	c.Helper()
-	conf := fmt.Appendf(nil, `{"Network": "10.244.0.0/16", "Backend": %s}`, backend)
-	for _, f := range c.lab.Nodes()[0].AgentFlags() {
-		if path, ok := strings.CutPrefix(f, "--net-config-path="); ok {
-			c.must(os.WriteFile(path, conf, 0o644))
-		}
-	}
 }

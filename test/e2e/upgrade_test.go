@@ -100,15 +100,6 @@ func (c cluster) upgrade(versions versioned) {
 	}
 }
 
-// fromPods lets all pods reach each other, and nobody else reach them.
-const fromPods = `apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: from-pods}
-spec:
-  podSelector: {}
-  ingress: [{from: [{podSelector: {}}]}]
-`
-
 // denied sends datagrams from a node to a pod of another one, which a policy denies, until end is called. That fails the test if
 // one has come.
 func (c cluster) denied(from *lab.Node, to *lab.Pod) (end func()) {

@@ -142,6 +142,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		return firstRetry * 10
 	}
 	want := a.desired(node, snap)
+	if _, ok := a.Backend.(backend.Transition); ok && a.status.wasReady() {
+		a.sendView(fit.Node, fit.Snapshot, synced) // a Runner is to know a peer before packets come, and to be gone before its device
+	}
 	r := a.converge(ctx, want, synced)
 	if ctx.Err() != nil {
 		return resync

@@ -17,8 +17,8 @@ type Runner interface {
 	// Prepare runs before anything is published. It is tried again until it returns nil or ctx is done.
 	Prepare(ctx context.Context, env Env) error
 	// Run works until ctx is done and then returns nil; after an error it is started again. It gets every Input
-	// after the kernel was brought to it; one that it does not take is replaced by the next. The first may
-	// be what an earlier agent of this boot brought the kernel to.
+	// after the kernel was brought to it, and as a part of a Transition before, too; one that it does not take is replaced by
+	// the next. The first may be what an earlier agent of this boot brought the kernel to.
 	Run(ctx context.Context, env Env, inputs <-chan Input) error
 }
 

@@ -69,8 +69,8 @@ func networks(pools []subnet.Pool, more []netip.Prefix) (list []netip.Prefix) {
 	return list
 }
 
-// stands are the backends that can stand beside each other on a node: they are kernel state alone.
-var stands = []string{"host-gw", "ipip", "vxlan"}
+// stands are the backends that can stand beside each other on a node.
+var stands = []string{"host-gw", "ipip", "udp", "vxlan", "wireguard"}
 
 // NewKept makes the backend of a network config like New, with those of the earlier configs that it keeps beside it.
 func NewKept(conf subnet.Config, more ...netip.Prefix) (backend.Backend, []string, error) {

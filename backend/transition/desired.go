@@ -3,6 +3,9 @@ package transition
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
@@ -24,37 +27,60 @@ func (b Backend) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	return state, skips
 }
 
+// refusal is that a way's backend leaves out a peer that it should reach.
+type refusal struct {
+	way  int
+	node string
+}
+
 // divide returns the peers with the ways that are left for each, of which the first is the one that is used, what they need, and
 // the peers that no way leads to. A peer behind a router, which the newest way cannot reach, say, is reached by another one.
 func (b Backend) divide(node backend.Node, snap subnet.Snapshot) ([]pair, netstate.State, []subnet.Skip) {
 	pairs, skips := b.pairs(node, snap)
 	for {
-		state, refused := netstate.State{}, map[string]subnet.Skip{}
+		state, refused := netstate.State{}, map[refusal]subnet.Skip{}
 		for i, w := range b.ways {
 			want, skips := w.Backend.Desired(node, b.view(i, snap, pairs))
+			if _, runs := w.Backend.(backend.Runner); runs {
+				dropOthers(want, i, pairs)
+			}
 			state.Merge(want)
 			for _, s := range skips {
-				refused[s.Node] = s
+				refused[refusal{i, s.Node}] = s
 			}
 		}
 		again := false
 		for i, p := range pairs {
-			if _, ok := refused[p.Node]; ok && len(p.ways) > 1 {
+			if by := (refusal{p.ways[0].way, p.Node}); len(p.ways) > 1 && refused[by].Node != "" {
 				pairs[i].ways, again = p.ways[1:], true
-				delete(refused, p.Node)
 			}
 		}
 		if again {
 			continue
 		}
 		for _, p := range pairs {
-			if s, ok := refused[p.Node]; ok {
+			by := refusal{p.ways[0].way, p.Node}
+			if s, ok := refused[by]; ok {
 				skips = append(skips, s)
-				delete(refused, p.Node)
+				delete(refused, by)
 			}
 		}
 		return pairs, state, skips
 	}
+}
+
+// dropOthers deletes a way's routes to the peers that are reached by another one.
+func dropOthers(want netstate.State, way int, pairs []pair) {
+	others := map[netip.Prefix]bool{}
+	for _, p := range pairs {
+		if p.ways[0].way != way {
+			others[p.Subnet] = true
+		}
+	}
+	maps.DeleteFunc(want, func(_ netstate.Key, o netstate.Object) bool {
+		r, ok := o.(netstate.Route)
+		return ok && others[r.Dst]
+	})
 }
 
 // pairs returns the peers, oldest first, and those that offer no way of this node's.
@@ -72,7 +98,7 @@ func (b Backend) pairs(node backend.Node, snap subnet.Snapshot) (pairs []pair, s
 			local, _ := snap.Local.Stack(s.Family())
 			first := local.Subnet.Addr().Less(s.Subnet.Addr())
 			if list := b.choices(ways[s.Family()], lease, s, first); len(list) > 0 {
-				stacks[s.Family()] = pair{lease: lease, ways: list}
+				stacks[s.Family()] = pair{lease: lease, ways: list, offers: b.known(lease, s)}
 			}
 		}
 		if len(stacks) == 0 {
@@ -111,21 +137,27 @@ func (b Backend) choices(ours []offered, lease subnet.Lease, stack subnet.Stack,
 	return nil
 }
 
-// view returns the snapshot that one way's backend sees: the peers that are reached by it, with what they publish for it.
+// view returns the snapshot that one way's backend sees: the peers that are reached by it, with what they publish for it. A Runner
+// also sees those that only offer it: it takes packets of those alone that it knows, and they may be the first to send.
 func (b Backend) view(way int, snap subnet.Snapshot, pairs []pair) subnet.Snapshot {
-	kind := b.ways[way].Type
+	_, runs := b.ways[way].Backend.(backend.Runner)
 	view := subnet.Snapshot{Local: b.local(way, snap.Local), NodeIPs: snap.NodeIPs, Claims: snap.Claims}
 	for _, p := range pairs {
-		if p.ways[0].way != way {
+		by := p.ways[:1]
+		if runs && by[0].way != way {
+			by = p.offers
+		}
+		i := slices.IndexFunc(by, func(o offered) bool { return o.way == way })
+		if i < 0 {
 			continue
 		}
 		stack := p.Stack
-		stack.Data = p.ways[0].Data
+		stack.Data = by[i].Data
 		if last := len(view.Peers) - 1; last >= 0 && view.Peers[last].Node == p.Node {
 			view.Peers[last].Stacks = append(view.Peers[last].Stacks, stack)
 			continue
 		}
-		view.Peers = append(view.Peers, subnet.Lease{Node: p.Node, Backend: kind, Stacks: []subnet.Stack{stack}})
+		view.Peers = append(view.Peers, subnet.Lease{Node: p.Node, Backend: b.ways[way].Type, Stacks: []subnet.Stack{stack}})
 	}
 	return view
 }

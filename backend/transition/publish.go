@@ -47,9 +47,8 @@ func (b Backend) lease(node backend.Node, lease, last subnet.Lease, snap *subnet
 		reached, done = b.followed(node, *snap)
 	}
 	list := before
-	if i := slices.IndexFunc(before, func(o offered) bool { return o.way == 0 }); i != 0 && (works || len(before) == 0) {
-		list = slices.DeleteFunc(slices.Clone(before), func(o offered) bool { return o.way == 0 })
-		list = append([]offered{{offer{Type: b.ways[0].Type, Since: after(list, now)}, 0}}, list...)
+	if works || len(before) == 0 {
+		list = b.withNewest(before, now)
 	}
 	own := b.own(last, list)
 	if reached && list[0].way == 0 {
@@ -77,7 +76,26 @@ func after(list []offered, now time.Time) int64 {
 	return since
 }
 
-// staysFor is how long a node has a way that it has withdrawn: a peer may not have read that yet.
+// withNewest returns the ways that a node offers with the network config's first, which works. A Runner's is one of which its
+// peers have to know what it publishes before the first packet comes: it is offered a while before it is used.
+func (b Backend) withNewest(before []offered, now time.Time) []offered {
+	i := slices.IndexFunc(before, func(o offered) bool { return o.way == 0 })
+	newest := offered{offer{Type: b.ways[0].Type, Since: after(before, now)}, 0}
+	if i < 0 {
+		_, newest.Soon = b.ways[0].Backend.(backend.Runner)
+		newest.Soon = newest.Soon && len(before) > 0
+		return append([]offered{newest}, before...)
+	}
+	newest.Soon = before[i].Soon
+	if i == 0 {
+		newest = before[0]
+		newest.Soon = newest.Soon && now.Sub(time.Unix(newest.Since, 0)).Abs() < staysFor
+	}
+	return append([]offered{newest}, slices.Delete(slices.Clone(before), i, i+1)...)
+}
+
+// staysFor is how long a peer may take to read a record: a node has a way that it has withdrawn so long, and knows who will send by
+// a new one.
 const staysFor = 30 * time.Second
 
 // outdated returns the ways without those that have been withdrawn for long. All but the first are withdrawn if they are done.

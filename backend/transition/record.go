@@ -12,6 +12,7 @@ import (
 type offer struct {
 	Type  string          // of the backend, as in net-conf.json
 	Since int64           `json:",omitempty"` // when the node began to offer it, Unix seconds; 0: before there was a transition
+	Soon  bool            `json:",omitempty"` // the node has it, and peers get to know what it publishes, but do not use it yet
 	Until int64           `json:",omitempty"` // of a way that is about to go, Unix seconds: the node has it so long, and peers do not use it
 	Data  json.RawMessage `json:",omitempty"` // what that backend publishes; nothing: the record's own
 }

@@ -39,7 +39,11 @@ func New(networks []netip.Prefix, ways ...Way) backend.Backend {
 	if len(different) == 1 {
 		return different[0].Backend
 	}
-	return Backend{networks, different}
+	b := Backend{networks, different}
+	if len(b.runners()) > 0 {
+		return running{b}
+	}
+	return b
 }
 
 // mostWays bounds the configs of before that a node keeps: each is devices, addresses and rules.
@@ -105,7 +109,7 @@ func common(ours, theirs []offered, first bool) (list []offered) {
 		order = ours
 	}
 	for _, way := range order {
-		is := func(o offered) bool { return o.way == way.way && o.Until == 0 }
+		is := func(o offered) bool { return o.way == way.way && o.Until == 0 && !o.Soon }
 		o, t := slices.IndexFunc(ours, is), slices.IndexFunc(theirs, is)
 		if o >= 0 && t >= 0 {
 			both := theirs[t]
@@ -120,8 +124,9 @@ func common(ours, theirs []offered, first bool) (list []offered) {
 // pair is one address family of a peer, and the ways by which it can be reached, the newest first.
 type pair struct {
 	backend.Peer
-	lease subnet.Lease
-	ways  []offered
+	lease  subnet.Lease
+	ways   []offered
+	offers []offered // all of the peer's of which this node has the way
 }
 
 // Parts implements backend.Transition.

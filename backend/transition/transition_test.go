@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -29,6 +30,7 @@ type member struct {
 	sawAt   time.Time
 	works   bool
 	kept    []json.RawMessage
+	dir     string // with its keys
 }
 
 // cluster is the nodes and their store.
@@ -54,8 +56,8 @@ func newCluster(t *testing.T, nodes int, conf string) *cluster {
 func (c *cluster) join(conf string) {
 	i := len(c.members)
 	local := netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})
-	m := &member{name: fmt.Sprintf("node%d", i+1)}
-	m.node = backend.Node{Name: m.name, Underlays: []backend.Underlay{{Dev: "eth0", Local: local, Public: local, MTU: 1500,
+	m := &member{name: fmt.Sprintf("node%d", i+1), dir: c.t.TempDir()}
+	m.node = backend.Node{Name: m.name, WireGuard: true, Underlays: []backend.Underlay{{Dev: "eth0", Local: local, Public: local, MTU: 1500,
 		OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
 	m.lease = subnet.Lease{Node: m.name, Stacks: []subnet.Stack{{
 		Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 0}), 24), Underlay: local}}}
@@ -76,6 +78,11 @@ func (c *cluster) restart(m *member, conf string) {
 	m.config, m.works = next, false
 	if m.backend, _, err = registry.NewKept(next); err != nil {
 		c.t.Fatal(err)
+	}
+	if r, ok := m.backend.(backend.Runner); ok {
+		if err := r.Prepare(c.t.Context(), backend.Env{Dir: m.dir, Log: slog.New(slog.DiscardHandler)}); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 	m.keep()
 }
@@ -126,7 +133,7 @@ func (c *cluster) publish(m *member) {
 
 // settle has all nodes see and publish until nothing changes.
 func (c *cluster) settle() {
-	for range 10 {
+	for range 14 {
 		c.now = c.now.Add(10 * time.Second)
 		for _, m := range c.members {
 			m.works = true
@@ -154,6 +161,9 @@ func passes(from, to *member, state, have netstate.State) error {
 		if !ok || r.Dst != subnet {
 			continue
 		}
+		if _, ok := state[netstate.Key{Kind: netstate.KindLink, Name: r.Dev}].(netstate.WireGuard); ok {
+			return errors.Join(knows(from, to, state), knows(to, from, have))
+		}
 		device, isTunnel := state[netstate.Key{Kind: netstate.KindLink, Name: r.Dev}].(netstate.VXLAN)
 		if !isTunnel {
 			if r.Via != to.node.Underlays[0].Local {
@@ -173,6 +183,16 @@ func passes(from, to *member, state, have netstate.State) error {
 		return fmt.Errorf("%s has no device with VNI %d and port %d", to.name, device.VNI, device.Port)
 	}
 	return errors.New("there is no route")
+}
+
+// knows returns an error if a node's WireGuard has not the other node as its peer, whose packets it drops then.
+func knows(who, whom *member, state netstate.State) error {
+	for _, o := range state {
+		if p, ok := o.(netstate.Peer); ok && slices.Contains(p.Allowed[:], whom.lease.Stacks[0].Subnet) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the WireGuard of %s does not know %s", who.name, whom.name)
 }
 
 // check fails the test if a pair of nodes is apart.
@@ -220,7 +240,7 @@ func shape(s netstate.State) string {
 		case netstate.VXLAN:
 			o.MAC = netstate.MAC{}
 			lines = append(lines, fmt.Sprint(o))
-		case netstate.Route:
+		case netstate.Route, netstate.WireGuard:
 			lines = append(lines, fmt.Sprint(o))
 		}
 	}
@@ -234,6 +254,7 @@ var confs = []string{
 	`{"Type":"vxlan","Port":4789}`,
 	`{"Type":"vxlan","VNI":7,"Port":4790}`,
 	`{"Type":"vxlan","DirectRouting":true}`,
+	`{"Type":"wireguard"}`,
 }
 
 // TestRollout changes the backend node by node, in each pair of ways, with a rollback in the middle: at no time is a pair apart,
@@ -289,7 +310,7 @@ func TestJoin(t *testing.T) {
 }
 
 // seeds is how many orders of events each change is tried in.
-const seeds = uint64(10)
+const seeds = uint64(7)
 
 // rollout restarts the nodes in an order of r's, and lets anything happen between the restarts.
 func (c *cluster) rollout(r *rand.Rand, conf string) {

@@ -181,10 +181,19 @@ func cannotWork(b backend.Backend, network subnet.Config) error {
 			return err
 		}
 	}
-	_, isWireGuard := b.(wireguard.Secrets)
-	for _, d := range backend.Devices(b, network.Pools, isWireGuard && wireguard.Has()) {
+	for _, d := range backend.Devices(b, network.Pools, secretsOf(b) != nil && wireguard.Has()) {
 		if err := kernel.CanMake(d); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// secretsOf returns the keys of a backend that is wireguard, or has it as a part; nil: none.
+func secretsOf(b backend.Backend) wireguard.Secrets {
+	for _, part := range backend.Parts(b) {
+		if s, ok := part.(wireguard.Secrets); ok {
+			return s
 		}
 	}
 	return nil
@@ -267,8 +276,8 @@ func openExtras(b backend.Backend) (e extras, err error) {
 	case !errors.Is(err, xfrm.ErrMissing):
 		return e, err
 	}
-	secrets, ok := b.(wireguard.Secrets)
-	if !ok {
+	secrets := secretsOf(b)
+	if secrets == nil {
 		return e, nil
 	}
 	w, err := wireguard.Open(secrets)

@@ -16,8 +16,8 @@ import (
 )
 
 // TestSwitchBackend gives a running cluster another backend: the cluster's config is changed and every agent is started
-// again, as a DaemonSet's rollout does. The new path comes with one plan, and nothing of the old one stays.
-// How much is lost while nodes are of different backends is in the log.
+// again without its checkpoint, since with it a node would have both backends for a while. The new path comes with one plan,
+// and nothing of the old one stays. How much is lost while nodes are of different backends is in the log.
 func TestSwitchBackend(t *testing.T) {
 	c := cluster{t, labtest.Up(t, lab.Spec{Name: "e2eswitch", Store: lab.File, Nodes: 3, Pods: 1})}
 	streams := c.streams()
@@ -70,13 +70,14 @@ func (c cluster) configure(backend string) {
 	}
 }
 
-// switchTo changes the cluster's config and starts all agents again.
+// switchTo changes the cluster's config and starts all agents again, without their checkpoints: they change at once.
 func (c cluster) switchTo(backend string) {
 	c.configure(backend)
 	var wg sync.WaitGroup
 	for _, n := range c.lab.Nodes() {
 		wg.Go(func() {
-			if err := n.RestartAgent(c.Context()); err != nil {
+			err := errors.Join(n.StopAgent(c.Context()), os.Remove(n.CheckpointFile()))
+			if err = errors.Join(err, n.StartAgent(c.Context())); err != nil {
 				c.Error(err)
 			}
 		})

@@ -242,10 +242,9 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	return want, skips
 }
 
-// expose adds what the backend's packets are between nodes. While one takes another's place, all of them are: strict is what is
-// strict by any way.
+// expose adds what the backend's packets are between nodes. While one takes another's place, all of them are. If one is strict,
+// all are, unless another one sends plain: no packet that is for a peer leaves by the default route meanwhile.
 func (p Planner) expose(s *backend.FirewallStack) {
-	s.Strict = true
 	for _, part := range backend.Parts(p.Backend) {
 		if b, ok := part.(backend.Exposed); ok {
 			s.Guarded = append(s.Guarded, b.Wrapped(netstate.FamilyOf(s.Cluster.Addr())))
@@ -253,10 +252,11 @@ func (p Planner) expose(s *backend.FirewallStack) {
 		if b, ok := part.(backend.Direct); ok && b.Direct() {
 			s.Plain = true
 		}
-		if b, ok := part.(backend.Strict); !ok || !b.Strict() {
-			s.Strict = false
+		if b, ok := part.(backend.Strict); ok && b.Strict() {
+			s.Strict = true
 		}
 	}
+	s.Strict = s.Strict && !s.Plain
 }
 
 // addDeviceSysctls adds what the devices in want need for the families of their addresses. What the backend said of one

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -129,6 +128,14 @@ func (g *gathering) agent() {
 	}
 }
 
+// usesWireGuard reports whether a backend is wireguard, or has it as a part.
+func usesWireGuard(b backend.Backend) bool {
+	return slices.ContainsFunc(backend.Parts(b), func(part backend.Backend) bool {
+		_, ok := part.(wireguard.Secrets)
+		return ok
+	})
+}
+
 // openKernel opens the kernel's state, with its IPsec policies if it has any, and its WireGuard if the backend uses
 // that.
 func (g *gathering) openKernel() (err error) {
@@ -140,7 +147,11 @@ func (g *gathering) openKernel() (err error) {
 	case !errors.Is(err, xfrm.ErrMissing):
 		return err
 	}
-	if strings.EqualFold(g.Lease.Network.Backend, "wireguard") {
+	b, _, err := registry.NewKept(g.Lease.Network)
+	if err != nil {
+		b = nil // plan reports it
+	}
+	if usesWireGuard(b) {
 		g.wireguard, err = wireguard.Open(nil)
 		switch {
 		case err == nil:
@@ -148,10 +159,6 @@ func (g *gathering) openKernel() (err error) {
 		case !errors.Is(err, wireguard.ErrMissing):
 			return err
 		}
-	}
-	b, _, err := registry.New(g.Lease.Network.Backend, g.Lease.Network.Pools, g.Lease.Network.Options)
-	if err != nil {
-		b = nil // plan reports it
 	}
 	g.openFastPath(b)
 	if g.FastPath.Compared {

@@ -19,6 +19,7 @@ type Way struct {
 	Type    string          // as in net-conf.json
 	Options json.RawMessage // the key Backend of net-conf.json
 	Backend backend.Backend
+	oldest  bool // no config before it was another one
 }
 
 // Backend is the network config's backend beside those of before.
@@ -27,15 +28,21 @@ type Backend struct {
 	ways     []Way // the network config's first, then those of before, the newest first
 }
 
-// New returns the backend of a node whose network config has the first way now, and had the others before. The networks are
-// those of pods.
+// New returns the backend of a node whose network config has the first way now, and had the others before, also the first one
+// again if it is back. The networks are those of pods.
 func New(networks []netip.Prefix, ways ...Way) backend.Backend {
 	var different []Way
+	oldest := 0
 	for _, w := range ways {
-		if len(different) < mostWays && !slices.ContainsFunc(different, w.isAlike) {
-			different = append(different, w)
+		i := slices.IndexFunc(different, w.isAlike)
+		if i < 0 && len(different) < mostWays {
+			i, different = len(different), append(different, w)
+		}
+		if i >= 0 {
+			oldest = i
 		}
 	}
+	different[oldest].oldest = true
 	if len(different) == 1 {
 		return different[0].Backend
 	}
@@ -74,14 +81,17 @@ type Sibling interface {
 }
 
 // way returns the index of the way by which a peer that offers o is reached, -1 if there is none. What does not say all of its
-// options is taken for the oldest.
+// options is taken for the oldest: that is what its node had when the cluster began to change.
 func (b Backend) way(o offer) int {
-	for i, w := range slices.Backward(b.ways) {
+	way := -1
+	for i, w := range b.ways {
 		if s, ok := w.Backend.(Selective); w.Type == o.Type && (!ok || s.Speaks(o.Data)) {
-			return i
+			if way = i; w.oldest {
+				break
+			}
 		}
 	}
-	return -1
+	return way
 }
 
 // offered is an offer of which this node has the way.
@@ -175,12 +185,17 @@ func apart(ways []Way) []Way {
 	return ways
 }
 
-// Kept returns the key Backend of the network configs of before whose ways a node offers that publishes local.
+// Kept returns the key Backend of the network configs of before whose ways a node offers that publishes local, the newest first.
 func (b Backend) Kept(local subnet.Lease) (options []json.RawMessage) {
-	if t, ok := b.For(local).(Backend); ok {
-		for _, w := range t.ways[1:] {
-			options = append(options, w.Options)
-		}
+	t, ok := b.For(local).(Backend)
+	if !ok {
+		return nil
+	}
+	for _, w := range t.ways[1:] {
+		options = append(options, w.Options)
+	}
+	if i := slices.IndexFunc(t.ways, func(w Way) bool { return w.oldest }); i >= 0 && i < len(t.ways)-1 {
+		options = append(options, t.ways[i].Options) // the last is the oldest
 	}
 	return options
 }

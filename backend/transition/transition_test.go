@@ -361,3 +361,42 @@ func (c *cluster) drift(r *rand.Rand) {
 		c.check("in between")
 	}
 }
+
+// TestPeerWithoutPort has a node of flannel in the cluster, whose record says no port: it stays on the one that it was first
+// reached by, whatever configs the others get, and however often they start again.
+func TestPeerWithoutPort(t *testing.T) {
+	const other, usual, third = `{"Type":"vxlan","Port":4789}`, `{"Type":"vxlan"}`, `{"Type":"vxlan","Port":4790}`
+	for first, confs := range map[int][]string{
+		8472: {usual, other, other, usual, usual, other, usual, third, third},
+		4789: {other, usual, usual, other, other, usual, other, third, third},
+	} {
+		c := newCluster(t, 1, confs[0])
+		m := c.members[0]
+		flannel := subnet.Lease{Node: "flannel", Backend: "vxlan", Stacks: []subnet.Stack{{
+			Subnet: netip.MustParsePrefix("10.244.9.0/24"), Underlay: netip.MustParseAddr("192.0.2.9"),
+			Data: json.RawMessage(`{"VNI":1,"VtepMAC":"02:00:00:00:00:09"}`)}}}
+		for i, conf := range confs {
+			c.restart(m, conf)
+			for range 10 {
+				c.now = c.now.Add(10 * time.Second)
+				m.seen, m.works = []subnet.Lease{flannel}, true
+				c.publish(m)
+			}
+			state, skips := m.desired()
+			if port := portTo(state, flannel); port != first {
+				t.Errorf("first port %d, config %d, %s: flannel's node is reached by port %d, %v", first, i, conf, port, skips)
+			}
+		}
+	}
+}
+
+// portTo returns the port of the device that a route to a peer leads through.
+func portTo(state netstate.State, peer subnet.Lease) int {
+	for _, o := range state {
+		if r, ok := o.(netstate.Route); ok && r.Dst == peer.Stacks[0].Subnet {
+			v, _ := state[netstate.Key{Kind: netstate.KindLink, Name: r.Dev}].(netstate.VXLAN)
+			return v.Port
+		}
+	}
+	return 0
+}

@@ -127,7 +127,7 @@ func TestDevices(t *testing.T) {
 // TestKept: the backends of before are read as the network config's was, without a type and in upper case.
 func TestKept(t *testing.T) {
 	for kept, want := range map[string]string{`{"Type": "vxlan"}`: "vxlan", `{"Type": "VXLAN", "VNI": 7}`: "vxlan", `{"Port": 4789}`: "vxlan",
-		`{"Type": "IPIP"}`: "ipip", `{"Type": "udp"}`: "", `{"Type": 3}`: "", `3`: ""} {
+		`{"Type": "IPIP"}`: "ipip", `{"Type": "udp"}`: "udp", `{"Type": "ipsec"}`: "", `{"Type": 3}`: "", `3`: ""} {
 		config, err := subnet.ParseConfig([]byte(`{"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw"}}`))
 		if err != nil {
 			t.Fatal(err)

@@ -35,10 +35,12 @@ func (h Host) openEcho(f netstate.Family, dontFragment bool) (*echoSocket, error
 	if f == netstate.IPv4 {
 		network, any = "ip4:icmp", "0.0.0.0"
 	}
-	lc := net.ListenConfig{}
-	if dontFragment {
-		lc.Control = func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, f) }
-	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if dontFragment {
+			return errors.Join(makeRoom(c), forbidFragments(c, f))
+		}
+		return makeRoom(c)
+	}}
 	s := &echoSocket{family: f, id: rand.IntN(1 << 16)}
 	err := h.Do(func() (err error) {
 		s.conn, err = lc.ListenPacket(context.Background(), network, any)
@@ -48,6 +50,18 @@ func (h Host) openEcho(f netstate.Family, dontFragment bool) (*echoSocket, error
 		return nil, fmt.Errorf("open a raw socket in %s: %w", h.Name, err)
 	}
 	return s, nil
+}
+
+// makeRoom has a socket keep what comes while this program has no processor: a raw socket gets what all of the namespace's pings
+// are answered, and what is asked.
+func makeRoom(c syscall.RawConn) (err error) {
+	const room = 4 << 20
+	set := func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil { // only root of the machine may
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room)
+		}
+	}
+	return errors.Join(c.Control(set), err)
 }
 
 // forbidFragments makes a packet that is larger than the path's MTU an error instead of several packets.

@@ -152,7 +152,10 @@ type chosen struct {
 // chooseBackend returns the backend of the network config, or the checkpoint's if there is one and the config's cannot work
 // on this node.
 func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (chosen, error) {
-	network.Kept = keptBackends(o)
+	saved, unread := agent.ReadCheckpoint(o.checkpointFile)
+	if unread == nil {
+		network.Kept = keptBackends(saved)
+	}
 	b, err := newBackend(network, o.clusters, log)
 	if err != nil {
 		return chosen{}, err
@@ -161,8 +164,8 @@ func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (chosen,
 	if refused == nil {
 		return chosen{backend: b, network: network}, nil
 	}
-	earlier, ok := earlierNetwork(network, o)
-	if !ok {
+	earlier, ok := earlierNetwork(network, saved)
+	if unread != nil || !ok {
 		if _, needs := b.(backend.Requirer); needs {
 			return chosen{}, refused
 		}
@@ -200,11 +203,7 @@ func secretsOf(b backend.Backend) wireguard.Secrets {
 }
 
 // earlierNetwork returns the network config with the backend that the checkpoint has, false if there is no other one.
-func earlierNetwork(network subnet.Config, o *options) (subnet.Config, bool) {
-	saved, err := agent.ReadCheckpoint(o.checkpointFile)
-	if err != nil {
-		return network, false
-	}
+func earlierNetwork(network subnet.Config, saved agent.Saved) (subnet.Config, bool) {
 	before, err := subnet.ParseConfig(saved.Network)
 	if err != nil || before.Backend == network.Backend {
 		return network, false
@@ -215,11 +214,7 @@ func earlierNetwork(network subnet.Config, o *options) (subnet.Config, bool) {
 }
 
 // keptBackends returns the key Backend of the network configs that the checkpoint has, by whose backends peers may reach this node.
-func keptBackends(o *options) []json.RawMessage {
-	saved, err := agent.ReadCheckpoint(o.checkpointFile)
-	if err != nil {
-		return nil
-	}
+func keptBackends(saved agent.Saved) []json.RawMessage {
 	before, err := subnet.ParseConfig(saved.Network)
 	if err != nil {
 		return saved.Kept

@@ -167,10 +167,10 @@ func first(a, b bool) int {
 	return 1
 }
 
-// besideOf returns the links of the other interfaces that packets between nodes could take.
+// besideOf returns the links of the other interfaces that share an L2 segment with hosts: no tunnels of others.
 func besideOf(chosen netstate.Interface, interfaces []netstate.Interface) (links []backend.Link) {
 	for _, i := range interfaces {
-		if i.Name != chosen.Name && i.Up && i.Running && !i.Owned && i.VRF == chosen.VRF && len(i.OnLink) > 0 {
+		if i.Name != chosen.Name && i.Up && i.Running && i.Ethernet && !i.Owned && i.VRF == chosen.VRF && len(i.OnLink) > 0 {
 			links = append(links, backend.Link{Dev: i.Name, MTU: i.MTU, OnLink: i.OnLink})
 		}
 	}

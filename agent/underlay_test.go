@@ -425,12 +425,13 @@ func TestSettledFacts(t *testing.T) {
 // TestBeside: host-gw may use the machine's other devices, but none of its own and none that carries nothing.
 func TestBeside(t *testing.T) {
 	link := func(name, onLink string) netstate.Interface {
-		return netstate.Interface{Name: name, MTU: 1500, Up: true, Running: true, OnLink: []netip.Prefix{netip.MustParsePrefix(onLink)}}
+		return netstate.Interface{Name: name, MTU: 1500, Up: true, Running: true, Ethernet: true, OnLink: []netip.Prefix{netip.MustParsePrefix(onLink)}}
 	}
-	eth1, eth2, owned, down, idle, apart, bare := link("eth1", "10.64.0.0/24"), link("eth2", "10.65.0.0/24"), link("cni0", "10.244.1.0/24"),
-		link("eth3", "10.66.0.0/24"), link("docker0", "172.17.0.0/16"), link("eth4", "10.67.0.0/24"), link("eth5", "10.68.0.0/24")
-	owned.Owned, down.Up, idle.Running, apart.VRF, bare.OnLink = true, false, false, "red", nil
-	got := besideOf(eth1, []netstate.Interface{owned, eth2, eth1, down, idle, apart, bare})
+	eth1, eth2, owned, down, idle, apart, bare, vpn := link("eth1", "10.64.0.0/24"), link("eth2", "10.65.0.0/24"), link("cni0", "10.244.1.0/24"),
+		link("eth3", "10.66.0.0/24"), link("docker0", "172.17.0.0/16"), link("eth4", "10.67.0.0/24"), link("eth5", "10.68.0.0/24"),
+		link("wg0", "10.69.0.0/24")
+	owned.Owned, down.Up, idle.Running, apart.VRF, bare.OnLink, vpn.Ethernet = true, false, false, "red", nil, false
+	got := besideOf(eth1, []netstate.Interface{owned, eth2, eth1, down, idle, apart, bare, vpn})
 	if want := []backend.Link{{Dev: "eth2", MTU: 1500, OnLink: eth2.OnLink}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("beside eth1 are %v, want %v", got, want)
 	}

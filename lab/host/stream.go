@@ -31,7 +31,7 @@ type Mark int
 type Loss struct {
 	Sent, Lost int
 	Run        int       // the most that were lost one after the other
-	First      time.Time // when the first one of these was sent
+	First      time.Time // when the first one of these Run was sent
 }
 
 func (l Loss) String() string { return fmt.Sprintf("%d of %d lost", l.Lost, l.Sent) }

@@ -231,7 +231,7 @@ func (r *run) pause(ctx context.Context) error {
 
 func (r *run) rand() *rand.Rand {
 	if r.traffic.random == nil {
-		r.traffic.random = rand.New(rand.NewPCG(r.Seed, uint64(len(r.name))))
+		r.traffic.random = rand.New(rand.NewPCG(r.Seed, 0))
 	}
 	return r.traffic.random
 }

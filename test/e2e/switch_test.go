@@ -63,11 +63,7 @@ func marks(streams []*host.Stream) (all []host.Mark) {
 func (c cluster) configure(backend string) {
 	c.Helper()
 	conf := fmt.Appendf(nil, `{"Network": "10.244.0.0/16", "Backend": {"Type": %q}}`, backend)
-	for _, f := range c.lab.Nodes()[0].AgentFlags() {
-		if path, ok := strings.CutPrefix(f, "--net-config-path="); ok {
-			c.must(os.WriteFile(path, conf, 0o644))
-		}
-	}
+	c.must(c.lab.SetNetConf(c.Context(), conf))
 }
 
 // switchTo changes the cluster's config and starts all agents again, without their checkpoints: they change at once.

@@ -147,11 +147,7 @@ func (c *changing) netConf(family string, w way) []byte {
 // rollOut gives the first nodes of all clusters the config of a step, one after the other.
 func rollOut(t *testing.T, all []*changing, step, nodes int) {
 	for _, c := range all {
-		for _, f := range c.lab.Nodes()[0].AgentFlags() {
-			if path, ok := strings.CutPrefix(f, "--net-config-path="); ok {
-				c.must(os.WriteFile(path, c.netConf(c.lab.Spec().Family, c.ways[step]), 0o644))
-			}
-		}
+		c.must(c.lab.SetNetConf(t.Context(), c.netConf(c.lab.Spec().Family, c.ways[step])))
 	}
 	for i := range nodes {
 		var wg sync.WaitGroup

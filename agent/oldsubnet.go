@@ -6,9 +6,11 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // keptGateway is an address of the bridge that is not wanted any more, because the node's lease
@@ -25,6 +27,9 @@ type keptGateway struct {
 type oldSubnets struct {
 	asked chan []netip.Prefix // the newest, to count
 	known atomic.Pointer[map[netip.Prefix]counted]
+
+	// published are those that the node's record is to have, so that peers reach their pods; nil before there is a lease.
+	published atomic.Pointer[[]netip.Prefix]
 }
 
 type counted struct {
@@ -98,6 +103,56 @@ func (a *Agent) keptGateways(plan netstate.Plan, want netstate.State) (kept []ke
 	return kept
 }
 
+// publishEarlier has the subnets of kept gateways published, of which pods are known: what is not counted yet stays as it is. It
+// reports whether that changed anything. Peers reach these pods as long as nobody has a lease of their subnet.
+func (a *Agent) publishEarlier(kept []keptGateway) (changed bool) {
+	before := a.oldSubnets.published.Load()
+	var now []netip.Prefix
+	for _, k := range kept {
+		p := k.addr.Prefix.Masked()
+		if !errors.Is(k.err, errUncounted) || before != nil && slices.Contains(*before, p) {
+			now = append(now, p)
+		}
+	}
+	slices.SortFunc(now, netip.Prefix.Compare)
+	a.oldSubnets.published.Store(&now)
+	return before == nil || !slices.Equal(*before, now)
+}
+
+// withEarlier returns a lease that says of which subnets before its own the node still has pods, given what it published last.
+func (a *Agent) withEarlier(lease, last subnet.Lease) subnet.Lease {
+	lease.Stacks = slices.Clone(lease.Stacks)
+	published := a.oldSubnets.published.Load()
+	for i, s := range lease.Stacks {
+		if published != nil {
+			lease.Stacks[i] = s.WithEarlier(*published)
+			continue
+		}
+		old, _ := last.Stack(s.Family())
+		lease.Stacks[i] = s.WithEarlier(old.Earlier())
+	}
+	return lease
+}
+
+// startEarlier notes of which subnets the node may still have pods, given the lease that it got and those of before. It reports
+// whether the lease moved.
+func (a *Agent) startEarlier(lease subnet.Lease, before ...subnet.Lease) (moved bool) {
+	var earlier []netip.Prefix
+	for _, b := range before {
+		for _, s := range lease.Stacks {
+			old, ok := b.Stack(s.Family())
+			if ok && old.Subnet.IsValid() && old.Subnet != s.Subnet {
+				earlier, moved = append(earlier, old.Subnet), true
+			}
+			earlier = append(earlier, old.Earlier()...)
+		}
+	}
+	slices.SortFunc(earlier, netip.Prefix.Compare)
+	earlier = slices.Compact(earlier)
+	a.oldSubnets.published.Store(&earlier)
+	return moved
+}
+
 // inWantedSubnet reports whether the bridge has another wanted address with a subnet that holds addr.
 func inWantedSubnet(addr netstate.Addr, want netstate.State) bool {
 	for _, o := range want {
@@ -118,7 +173,7 @@ func (a *Agent) reportKeptGateways(kept []keptGateway) {
 		}
 		old := k.addr.Prefix.Masked()
 		text := fmt.Sprintf("%d pods have addresses of %s, which is not this node's subnet any more: "+
-			"other nodes do not reach them, delete them", k.pods, old)
+			"other nodes reach them until another one has it, and flannel's do not: delete them", k.pods, old)
 		if a.causes.Add(a.Log, slog.LevelWarn, "pods of an old lease", old.String(),
 			"node", a.Node, "dst", old, "pods", k.pods, "reason", text) {
 			a.event("Warning", "PodsOfOldLease", text)

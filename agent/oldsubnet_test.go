@@ -14,6 +14,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/subnet"
 )
 
 // TestOldSubnet holds that a bridge with the gateway address of an earlier lease keeps it exactly
@@ -45,6 +46,73 @@ func TestOldSubnet(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			return !strings.Contains(n.state(), "10.244.77.1/24")
 		})
+	})
+}
+
+// TestEarlierSubnets: a node whose lease moved publishes the subnet before at once, and as long as it has pods of it, also across
+// restarts. Peers lead packets there.
+func TestEarlierSubnets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		var pods atomic.Int32
+		pods.Store(2)
+		n.live = func(p netip.Prefix) (int, error) {
+			if p.Masked() == netip.MustParsePrefix("10.244.9.0/24") {
+				return int(pods.Load()), nil
+			}
+			return 0, nil
+		}
+		n.addPeer("node1", "10.244.9.0/24", "192.168.33.101", "0a:00:00:00:00:01")
+		stop := n.start()
+		n.eventually("the node has its lease", func() bool { return n.ready() && n.has("addr 10.244.9.1/24 dev cni0") })
+		stop()
+		n.setPeer("node1", "10.244.77.0/24", "192.168.33.101", "0a:00:00:00:00:01")
+		published := func() []netip.Prefix { return n.peers()[0].Stacks[0].Earlier() }
+		store := &refusing{}
+		n.tune = func(c *Config) { store.Store, c.Store = c.Store, store }
+		for range 2 {
+			stop = n.start()
+			n.eventually("the subnet of before is published", func() bool { return slices.Equal(published(), prefixes("10.244.9.0/24")) })
+			n.eventually("the node has both", func() bool {
+				return n.ready() && n.has("addr 10.244.77.1/24 dev cni0") && n.has("addr 10.244.9.1/24 dev cni0") &&
+					n.has("src 10.244.9.0/24 dst 10.244.0.0/16 return")
+			})
+			time.Sleep(2 * resync)
+			if got := published(); !slices.Equal(got, prefixes("10.244.9.0/24")) {
+				t.Errorf("later %v is published", got)
+			}
+			stop()
+		}
+		if asked := len(store.set(false)); asked > 3 {
+			t.Errorf("the record was written %d times, want at most twice after the move and once since", asked)
+		}
+		stop = n.start()
+		defer stop()
+		n.eventually("ready", n.ready)
+		pods.Store(0)
+		n.eventually("nothing is left of it", func() bool {
+			n.agent.trigger()
+			return len(published()) == 0 && !n.has("10.244.9.")
+		})
+	})
+}
+
+// TestEarlierSubnetsOfPeers: packets to a peer's pods of a subnet before its own go there, until somebody has it.
+func TestEarlierSubnetsOfPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		moved := peerLease("node2", "10.244.2.0/24", "192.168.33.102", "0a:00:00:00:00:02")
+		moved.Stacks[0] = moved.Stacks[0].WithEarlier(prefixes("10.244.8.0/24"))
+		n.setPeers([]subnet.Lease{moved})
+		stop := n.start()
+		defer stop()
+		const old = "route 10.244.8.0/24 via 10.244.8.0 dev flannel.1 onlink"
+		n.eventually("both subnets lead to the peer", func() bool { return n.ready() && n.has(peerRoute) && n.has(old) })
+		n.setPeers(append(n.peers(), peerLease("node3", "10.244.8.0/24", "192.168.33.103", "0a:00:00:00:00:03")))
+		n.eventually("the new holder has it", func() bool { return n.has("neigh 10.244.8.0 lladdr 0a:00:00:00:00:03") })
+		if got := n.logs("a peer is left out"); got > 0 {
+			t.Errorf("%d peers were left out", got)
+		}
 	})
 }
 

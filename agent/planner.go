@@ -219,7 +219,7 @@ func (p Planner) probesChecksums() bool {
 // wants nothing.
 func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	p = p.For(snap.Local)
-	node, snap, _ = p.Fit(node, snap)
+	node, snap, _ = p.Fit(node, snap.WithEarlier())
 	want, skips := p.Backend.Desired(node, transition.Seen(p.Network.Backend, p.Backend, snap))
 	base, firewall := p.Base, p.Firewall
 	base.MTU = p.PodMTU(node)
@@ -231,6 +231,7 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 		}
 		s := backend.FirewallStack{Cluster: pool.Network, Pod: stack.Subnet, Overlays: overlays(want, stack.Family()),
 			Outside: outside(node)}
+		s.Earlier = stack.Earlier()
 		p.expose(&s)
 		s.Inside = backend.Inside(pool.Network, node, snap)
 		firewall.Stacks = append(firewall.Stacks, s)

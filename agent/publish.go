@@ -23,8 +23,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 	if !ok || !a.prepareBackend(ctx, node) {
 		return nil
 	}
-	last := a.lastLease(ctx, node)
-	lease, err := a.Store.Acquire(ctx, a.toPublish(node, last))
+	lease, err := a.acquire(ctx, node)
 	if err != nil {
 		return ignoreDone(ctx, fmt.Errorf("lease a subnet for node %s: %w", a.Node, err))
 	}
@@ -53,6 +52,16 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 		lease, wait = renewed, firstRetry
 		a.Log.Info("published", "node", a.Node, "lease", leaseText(lease))
 	}
+}
+
+// acquire acquires the node's lease. If its subnet is another one than before, that is published at once, too.
+func (a *Agent) acquire(ctx context.Context, node backend.Node) (subnet.Lease, error) {
+	last := a.lastLease(ctx, node)
+	lease, err := a.Store.Acquire(ctx, a.toPublish(node, last))
+	if err == nil && a.startEarlier(lease, last, a.earlierLease()) {
+		lease, err = a.Store.Acquire(ctx, a.toPublish(node, lease))
+	}
+	return lease, err
 }
 
 // The store is asked for the node's own addresses every nodeIPInterval while there is no underlay,

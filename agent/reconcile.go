@@ -160,7 +160,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 
 // leaveOut returns what of the node can carry packets, and why it is not all of it.
 func (a *Agent) leaveOut(node backend.Node, snap subnet.Snapshot) (fit backend.Input, err error) {
-	fit.Node, fit.Snapshot, err = a.Fit(node, snap)
+	fit.Node, fit.Snapshot, err = a.Fit(node, snap.WithEarlier())
 	if err != nil {
 		a.causes.Error(a.Log, "leave IPv6 out", err, "node", a.Node)
 	}
@@ -391,6 +391,9 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 	a.status.update(synced, degraded, r.err)
 	a.Metrics.finished(r, a.status.Ready() == nil)
 	a.reportKeptGateways(r.kept)
+	if synced && a.publishEarlier(r.kept) {
+		replace(a.facts, a.loop.node)
+	}
 	a.reportPodMTU(fit)
 	a.reportContention()
 	a.reportNetwork(r)

@@ -45,9 +45,14 @@ func (a *Agent) followed() *subnet.Snapshot {
 	return s.is
 }
 
-// toPublish returns what this node should publish, given what it published last. While it switches, that is the backend
-// before, until packets can take the new way.
+// toPublish returns what this node should publish, given what it published last.
 func (a *Agent) toPublish(node backend.Node, last subnet.Lease) subnet.Lease {
+	return a.withEarlier(a.ofBackend(node, last), last)
+}
+
+// ofBackend returns toPublish without subnets of before. While the node switches, that is the backend before, until packets can
+// take the new way.
+func (a *Agent) ofBackend(node backend.Node, last subnet.Lease) subnet.Lease {
 	if t, ok := a.Backend.(backend.Transition); ok && !a.isSwitch(last) {
 		return a.transitionLease(t, node, last)
 	}

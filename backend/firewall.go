@@ -84,6 +84,7 @@ type FirewallConfig struct {
 type FirewallStack struct {
 	Cluster  netip.Prefix         // all pods: Network or IPv6Network
 	Pod      netip.Prefix         // this node's pods
+	Earlier  []netip.Prefix       // subnets that the node had before, of which it still has pods
 	Overlays []string             // the devices that encapsulate
 	Guarded  []netstate.Transport // the packets between nodes that only nodes may send
 	Strict   bool                 // see the interface Strict
@@ -122,7 +123,7 @@ func FirewallChains(cfg FirewallConfig) []netstate.Object {
 		base := netstate.Chain{Mode: cfg.Mode, Family: netstate.FamilyOf(s.Cluster.Addr())}
 		if cfg.Masq {
 			base.Role = netstate.Postrouting
-			objects = append(objects, withRules(base, masqueradeRules(cfg, s)))
+			objects = append(objects, withRules(base, s.fit(cfg, masqueradeRules)))
 		}
 		if cfg.Forward != ForwardOff {
 			base.Role = netstate.Forward
@@ -159,21 +160,15 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 	}
 	if len(s.Inside) > 0 && (s.Plain || len(s.Overlays) == 0) {
 		rules, exempt = append(rules, exempt...), nil
-		for _, p := range s.Inside {
-			rules = append(rules, netstate.Rule{Src: s.Pod, Dst: p, Verdict: masquerade})
+		for _, own := range s.pods() {
+			for _, p := range s.Inside {
+				rules = append(rules, netstate.Rule{Src: own, Dst: p, Verdict: masquerade})
+			}
 		}
 	}
-	for _, c := range clusters {
-		r := netstate.Rule{Src: s.Pod, Dst: c, Verdict: netstate.Return}
-		if c == s.Cluster && len(s.Inside) > 0 && !s.Plain {
-			rules = append(rules, s.through(r)...) // what else is in the network is no pod, and knows no way back to one
-			continue
-		}
-		rules = append(rules, r)
+	for _, own := range s.pods() {
+		rules = append(rules, keepPods(s, own, clusters)...)
 	}
-	rules = append(rules,
-		netstate.Rule{Src: s.Cluster, Dst: s.Pod, Verdict: netstate.Return},
-		netstate.Rule{NotSrc: s.Cluster, Dst: s.Pod, Verdict: netstate.Return}) // LocalTraffic services see their clients
 	rules = append(rules, exempt...)
 	for _, p := range s.Inside { // what the node sends from there is no pod's, but through the overlay nobody could answer
 		rules = append(rules, s.plainly(netstate.Rule{Local: true, Src: p, Verdict: netstate.Return}, masquerade)...)
@@ -196,6 +191,34 @@ func masqueradeRules(cfg FirewallConfig, s FirewallStack) []netstate.Rule {
 	}
 	return rules
 }
+
+// keepPods keeps the addresses of what this node's pods of one subnet send to pods, and of what is sent to them.
+func keepPods(s FirewallStack, own netip.Prefix, clusters []netip.Prefix) (rules []netstate.Rule) {
+	for _, c := range clusters {
+		r := netstate.Rule{Src: own, Dst: c, Verdict: netstate.Return}
+		if c == s.Cluster && len(s.Inside) > 0 && !s.Plain {
+			rules = append(rules, s.through(r)...) // what else is in the network is no pod, and knows no way back to one
+			continue
+		}
+		rules = append(rules, r)
+	}
+	return append(rules,
+		netstate.Rule{Src: s.Cluster, Dst: own, Verdict: netstate.Return},
+		netstate.Rule{NotSrc: s.Cluster, Dst: own, Verdict: netstate.Return}) // LocalTraffic services see their clients
+}
+
+// fit returns the rules of a chain. Where there is no room for those about subnets of before, they are left out.
+func (s FirewallStack) fit(cfg FirewallConfig, rules func(FirewallConfig, FirewallStack) []netstate.Rule) []netstate.Rule {
+	all := rules(cfg, s)
+	if len(all) > netstate.MaxRules {
+		s.Earlier = nil
+		all = rules(cfg, s)
+	}
+	return all
+}
+
+// pods returns the subnets of this node's pods, the lease's first.
+func (s FirewallStack) pods() []netip.Prefix { return append([]netip.Prefix{s.Pod}, s.Earlier...) }
 
 // through returns a rule for packets that leave by an overlay's device; without one, for all.
 func (s FirewallStack) through(r netstate.Rule) []netstate.Rule {

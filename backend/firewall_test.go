@@ -106,6 +106,17 @@ func TestFirewallChains(t *testing.T) {
 				" oif f6 udp dport 8472 return; src fc00:0:0:1::/64 udp dport 8472 drop; src fd09::/48 udp dport 8472 drop;" +
 				" iif cni0 udp dport 8472 drop\n" + source6,
 		},
+		"pods of a subnet before": {
+			FirewallConfig{Stacks: []FirewallStack{with(stack4, func(s *FirewallStack) { s.Earlier = prefixes("10.50.3.0/24") })},
+				Masq: true, Clusters: prefixes("10.50.0.0/16"), KeepLocal: KeepNever, Bridge: "cni0"},
+			"chain nftables ip postrouting; mark & 0x4000 return; src 10.244.1.0/24 dst 10.244.0.0/16 return;" +
+				" src 10.244.1.0/24 dst 10.50.0.0/16 return; src 10.244.0.0/16 dst 10.244.1.0/24 return;" +
+				" src != 10.244.0.0/16 dst 10.244.1.0/24 return; src 10.50.3.0/24 dst 10.244.0.0/16 return;" +
+				" src 10.50.3.0/24 dst 10.50.0.0/16 return; src 10.244.0.0/16 dst 10.50.3.0/24 return;" +
+				" src != 10.244.0.0/16 dst 10.50.3.0/24 return; src 10.244.0.0/16 dst != 224.0.0.0/4 masquerade;" +
+				" src 10.50.0.0/16 dst != 224.0.0.0/4 masquerade; src != 10.244.0.0/16 dst 10.244.0.0/16 masquerade;" +
+				" src != 10.50.0.0/16 dst 10.50.0.0/16 masquerade",
+		},
 		"dual stack, one guarded": {
 			FirewallConfig{Stacks: []FirewallStack{stack4, stack6}, Forward: ForwardOn, Bridge: "cni0"},
 			"chain nftables ip forward; src 10.244.0.0/16 accept; dst 10.244.0.0/16 accept\n" +

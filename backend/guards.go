@@ -24,7 +24,7 @@ func guards(cfg FirewallConfig, s FirewallStack) []netstate.Object {
 		}
 	}
 	add(netstate.GuardInput, guardInput(cfg, s))
-	add(netstate.GuardForward, guardForward(cfg, s))
+	add(netstate.GuardForward, s.fit(cfg, guardForward))
 	if cfg.Mode == netstate.NFTables {
 		add(netstate.GuardSource, guardSource(cfg, s))
 	}
@@ -105,7 +105,9 @@ func guardForward(cfg FirewallConfig, s FirewallStack) (rules []netstate.Rule) {
 		r.In, r.Src, r.Verdict = from.In, from.Src, netstate.Return
 		rules = append(rules, r)
 	}
-	pass(netstate.Rule{Dst: s.Pod})
+	for _, own := range s.pods() {
+		pass(netstate.Rule{Dst: own})
+	}
 	for _, dev := range s.Overlays {
 		pass(netstate.Rule{Out: dev})
 	}

@@ -11,7 +11,8 @@ import (
 
 // Peer is one address family of a peer's lease that passed the checks every backend needs.
 type Peer struct {
-	Node string
+	Node    string
+	Earlier bool // the subnet is one that the node had before: see subnet.Lease
 	subnet.Stack
 }
 
@@ -28,6 +29,11 @@ func Peers(networks []netip.Prefix, node Node, snap subnet.Snapshot) ([]Peer, []
 		s.held.add(snap.Local.Node, stack.Subnet)
 	}
 	for _, lease := range snap.Peers {
+		s.earlier = lease.Earlier
+		if lease.Earlier && lease.Node == snap.Local.Node {
+			s.hold(lease)
+			continue
+		}
 		if !speaks(lease.Backend, snap.Local.Backend) {
 			s.skip(
 				lease.Node,
@@ -40,7 +46,7 @@ func Peers(networks []netip.Prefix, node Node, snap subnet.Snapshot) ([]Peer, []
 		}
 		for _, stack := range lease.Stacks {
 			if _, ok := snap.Local.Stack(stack.Family()); ok && s.admit(lease.Node, stack) {
-				peers = append(peers, Peer{Node: lease.Node, Stack: stack})
+				peers = append(peers, Peer{Node: lease.Node, Earlier: lease.Earlier, Stack: stack})
 			}
 		}
 	}
@@ -58,6 +64,7 @@ type screen struct {
 	node     Node
 	held     holdings
 	skips    []subnet.Skip
+	earlier  bool // what is left out is a subnet of before, of which nobody needs to know
 }
 
 func newScreen(networks []netip.Prefix, node Node, snap subnet.Snapshot) *screen {
@@ -65,8 +72,20 @@ func newScreen(networks []netip.Prefix, node Node, snap subnet.Snapshot) *screen
 }
 
 func (s *screen) skip(node string, code subnet.Code, format string, args ...any) bool {
+	if s.earlier {
+		return false
+	}
 	s.skips = append(s.skips, subnet.Skip{Node: node, Code: code, Detail: fmt.Sprintf(format, args...)})
 	return false
+}
+
+// hold keeps the subnets of a lease that nobody else holds for its node.
+func (s *screen) hold(lease subnet.Lease) {
+	for _, stack := range lease.Stacks {
+		if _, _, held := s.held.overlap(stack.Subnet); !held {
+			s.held.add(lease.Node, stack.Subnet)
+		}
+	}
 }
 
 func (s *screen) admit(node string, stack subnet.Stack) bool {

@@ -151,6 +151,37 @@ func TestPeersOverlap(t *testing.T) {
 	}
 }
 
+// TestPeersEarlier: a subnet that a node had before leads there until anybody holds a part of it, and nobody is told if it does not.
+func TestPeersEarlier(t *testing.T) {
+	networks := prefixes("10.244.0.0/16")
+	node := backend.Node{Name: "n1", Underlays: []backend.Underlay{{Dev: "eth0", Local: netip.MustParseAddr("192.0.2.1"), OnLink: prefixes("192.0.2.0/24")}}}
+	before := func(l subnet.Lease, all ...string) subnet.Lease {
+		l.Stacks[0] = l.Stacks[0].WithEarlier(prefixes(all...))
+		return l
+	}
+	local := before(lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1"), "10.244.20.0/24", "10.244.2.0/24")
+	snap := subnet.Snapshot{Local: local, Peers: []subnet.Lease{
+		before(lease("free", "vxlan", "10.244.2.0/24", "192.0.2.2"), "10.244.12.0/24", "10.244.13.0/24"),
+		before(lease("taken", "vxlan", "10.244.3.0/24", "192.0.2.3"), "10.244.5.0/24", "10.244.1.128/25"),
+		before(lease("wide", "vxlan", "10.244.4.0/24", "192.0.2.4"), "10.244.0.0/17", "10.99.0.0/24"),
+		before(lease("later", "vxlan", "10.244.5.0/24", "192.0.2.5"), "10.244.12.0/24", "10.244.20.0/24"),
+		before(lease("other", "host-gw", "10.244.6.0/24", "192.0.2.6"), "10.244.16.0/24"),
+	}}.WithEarlier()
+	var got []string
+	peers, skips := backend.Peers(networks, node, snap)
+	for _, p := range peers {
+		got = append(got, fmt.Sprintf("%s/%s %t", p.Node, p.Subnet, p.Earlier))
+	}
+	want := []string{"free/10.244.2.0/24 false", "taken/10.244.3.0/24 false", "wide/10.244.4.0/24 false", "later/10.244.5.0/24 false",
+		"free/10.244.12.0/24 true", "free/10.244.13.0/24 true"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if len(skips) != 1 || skips[0].Node != "other" {
+		t.Errorf("left out: %v", skips)
+	}
+}
+
 // TestPeersFamilies: what this node does not have is passed over without a word.
 func TestPeersFamilies(t *testing.T) {
 	snap := subnet.Snapshot{Local: lease("n1", "vxlan", "10.244.1.0/24", "192.0.2.1"),

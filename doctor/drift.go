@@ -51,7 +51,7 @@ func (e *exam) checkDrift() {
 
 func peersByPrefix(snap subnet.Snapshot) map[netip.Prefix]string {
 	names := map[netip.Prefix]string{}
-	for _, p := range snap.Peers {
+	for _, p := range snap.WithEarlier().Peers {
 		for _, s := range p.Stacks {
 			for _, of := range []netip.Prefix{s.Subnet, netstate.Host(s.Subnet.Addr()), netstate.Host(s.Underlay)} {
 				names[of] = p.Node

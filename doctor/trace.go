@@ -145,7 +145,7 @@ func (t Trace) failsPath() bool {
 
 // HolderOf returns the node whose lease has the address, empty if none has.
 func (f Facts) HolderOf(a netip.Addr) string {
-	for _, l := range append([]subnet.Lease{f.Lease.Snapshot.Local}, f.Lease.Snapshot.Peers...) {
+	for _, l := range append([]subnet.Lease{f.Lease.Snapshot.Local}, f.Lease.Snapshot.WithEarlier().Peers...) {
 		for _, s := range l.Stacks {
 			if s.Subnet.Contains(a) {
 				return l.Node

@@ -52,8 +52,8 @@ type Peer struct {
 	Extra     string
 }
 
-// Allowed has room for a machine with two records, each with a subnet of both families.
-type Allowed [4]netip.Prefix
+// Allowed has room for a machine with two records, each with a subnet of both families, and with the subnets of before.
+type Allowed [8]netip.Prefix
 
 func (a Allowed) String() string {
 	var all [len(a)]string

@@ -18,6 +18,9 @@ type Lease struct {
 	Node    string
 	Backend string  // the backend's type, as in net-conf.json: "vxlan", "host-gw", …
 	Stacks  []Stack // one per address family that the node has, IPv4 first
+
+	// Earlier says that these are subnets of before, of which the node still has pods: see Snapshot.WithEarlier.
+	Earlier bool `json:"-"`
 }
 
 // Stack is one address family's part of a Lease.
@@ -85,15 +88,15 @@ type Snapshot struct {
 	Claims map[Claim]int `json:"-"`
 }
 
-// Leases returns this node's lease and then its peers', oldest first, with those of their subnets that lie in the networks
-// of pods. Of two subnets that overlap the first one has the addresses that they share.
+// Leases returns this node's lease and then its peers', oldest first, and those of WithEarlier, with those of their subnets that
+// lie in the networks of pods. Of two subnets that overlap the first one has the addresses that they share.
 func (s Snapshot) Leases(network Config) []Lease {
 	outside := func(stack Stack) bool {
 		return !slices.ContainsFunc(network.Pools, func(p Pool) bool {
 			return stack.Subnet.IsValid() && p.Network.Bits() <= stack.Subnet.Bits() && p.Network.Contains(stack.Subnet.Addr())
 		})
 	}
-	all := append([]Lease{s.Local}, s.Peers...)
+	all := append([]Lease{s.Local}, s.WithEarlier().Peers...)
 	for i, l := range all {
 		if slices.ContainsFunc(l.Stacks, outside) {
 			all[i].Stacks = slices.DeleteFunc(slices.Clone(l.Stacks), outside)

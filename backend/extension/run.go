@@ -99,7 +99,9 @@ func (r *runs) places(view backend.Input) map[string]place {
 	stacks := map[string][]subnet.Stack{}
 	peers, _ := backend.Peers(r.networks, view.Node, view.Snapshot)
 	for _, p := range peers {
-		stacks[p.Node] = append(stacks[p.Node], p.Stack)
+		if !p.Earlier { // a place has one subnet
+			stacks[p.Node] = append(stacks[p.Node], p.Stack)
+		}
 	}
 	places := make(map[string]place, len(stacks))
 	for node, s := range stacks {

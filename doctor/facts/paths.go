@@ -28,7 +28,7 @@ func (g *gathering) paths() {
 		pod := s.Subnet.Addr().Next().Next()
 		g.Own = append(g.Own, doctor.OwnPath{Subnet: s.Subnet, Hop: g.lookup(pod)})
 	}
-	for _, peer := range g.Lease.Snapshot.Peers {
+	for _, peer := range g.Lease.Snapshot.WithEarlier().Peers {
 		for _, s := range peer.Stacks {
 			if len(g.Paths) == maxPaths || !s.Subnet.IsValid() {
 				return

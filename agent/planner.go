@@ -220,7 +220,7 @@ func (p Planner) probesChecksums() bool {
 func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.State, []subnet.Skip) {
 	p = p.For(snap.Local)
 	node, snap, _ = p.Fit(node, snap.WithEarlier())
-	want, skips := p.Backend.Desired(node, transition.Seen(p.Network.Backend, p.Backend, snap))
+	want, skips := p.Backend.Desired(node, p.seen(snap))
 	base, firewall := p.Base, p.Firewall
 	base.MTU = p.PodMTU(node)
 	firewall.Stacks, firewall.Bridge = nil, base.Bridge
@@ -241,6 +241,11 @@ func (p Planner) Desired(node backend.Node, snap subnet.Snapshot) (netstate.Stat
 	addDeviceSysctls(want)
 	want.Add(backend.FirewallChains(firewall)...)
 	return want, skips
+}
+
+// seen returns a snapshot as the backend sees it, in what it wants and in what its Runner does.
+func (p Planner) seen(snap subnet.Snapshot) subnet.Snapshot {
+	return transition.Seen(p.Network.Backend, p.Backend, snap)
 }
 
 // expose adds what the backend's packets are between nodes. While one takes another's place, all of them are. If one is strict,

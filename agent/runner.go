@@ -158,7 +158,7 @@ func (a *Agent) sendEarlierView(node backend.Node) {
 		return
 	}
 	select {
-	case a.views <- backend.Input{Node: node, Snapshot: *earlier}:
+	case a.views <- backend.Input{Node: node, Snapshot: a.seen(*earlier)}:
 	default: // the loop was first, and knows better
 	}
 }
@@ -208,6 +208,6 @@ func (a *Agent) retryWithBackoff(ctx context.Context, what string, f func() erro
 // sendView sends a Runner the newest view; one that it has not taken yet is dropped.
 func (a *Agent) sendView(node backend.Node, snap subnet.Snapshot, synced bool) {
 	if _, ok := a.Backend.(backend.Runner); ok {
-		replace(a.views, backend.Input{Node: node, Snapshot: snap, Synced: synced})
+		replace(a.views, backend.Input{Node: node, Snapshot: a.seen(snap), Synced: synced})
 	}
 }

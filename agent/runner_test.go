@@ -2,9 +2,11 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -244,4 +246,37 @@ func TestReporter(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRunnerSeesOffers: in the middle of a change of the backend, a node that has never had another one gives its Runner the peers
+// that offer its way beside the one of before, whenever it gives it peers.
+func TestRunnerSeesOffers(t *testing.T) {
+	for _, to := range []int{4, 6} { // udp, wireguard in userspace
+		c := newChanger(t, to)
+		offers := func(node int) subnet.Lease {
+			lease := c.lease(to, node)
+			data := cmp.Or(string(lease.Stacks[0].Data), "null")
+			lease.Backend, lease.Stacks[0].Data = "host-gw", fmt.Appendf(nil, `{"Ways":[{"Type":%q,"Since":9,"Data":%s},{"Type":"host-gw"}]}`, ways[to].name, data)
+			return lease
+		}
+		c.peers = []subnet.Lease{offers(2), offers(3)}
+		a, _ := c.start(to)
+		mustSee := func(what string, want int) {
+			t.Helper()
+			in := <-a.views
+			if peers, skips := backend.Peers([]netip.Prefix{a.Network.Pools[0].Network}, in.Node, in.Snapshot); len(peers) != want {
+				t.Errorf("%s, %s: the Runner sees %d peers, want %d: %v", ways[to].name, what, len(peers), want, skips)
+			}
+		}
+		mustSee("after a reconcile", 2)
+		c.peers = append(c.peers, offers(4))
+		a.leases.newest.Store(&subnet.Snapshot{Local: c.local, Peers: c.peers})
+		if !a.incremental(t.Context()) {
+			t.Errorf("%s: a peer that joins needs a reconcile", ways[to].name)
+		}
+		mustSee("after an incremental update", 3)
+		a.earlier.Store(&Saved{Node: "node1", Snapshot: <-a.saves})
+		a.sendEarlierView(a.loop.node)
+		mustSee("after a restart", 3)
+	}
 }

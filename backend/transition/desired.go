@@ -97,8 +97,9 @@ func (b Backend) pairs(node backend.Node, snap subnet.Snapshot) (pairs []pair, s
 		for _, s := range lease.Stacks {
 			local, _ := snap.Local.Stack(s.Family())
 			first := local.Subnet.Addr().Less(s.Subnet.Addr())
-			if list := b.choices(ways[s.Family()], lease, s, first); len(list) > 0 {
-				stacks[s.Family()] = pair{lease: lease, ways: list, offers: b.known(lease, s)}
+			theirs := b.known(lease, s)
+			if list := b.choices(ways[s.Family()], theirs, lease, s, first); len(list) > 0 {
+				stacks[s.Family()] = pair{lease: lease, ways: list, offers: theirs}
 			}
 		}
 		if len(stacks) == 0 {
@@ -122,9 +123,8 @@ func (b Backend) pairs(node backend.Node, snap subnet.Snapshot) (pairs []pair, s
 
 // choices returns the ways to one address family of a peer, the newest first. One that has a backend of this node's and other
 // options is left to that backend, which says what differs.
-func (b Backend) choices(ours []offered, lease subnet.Lease, stack subnet.Stack, first bool) []offered {
-	list := common(ours, b.known(lease, stack), first)
-	if len(list) > 0 {
+func (b Backend) choices(ours, theirs []offered, lease subnet.Lease, stack subnet.Stack, first bool) []offered {
+	if list := common(ours, theirs, first); len(list) > 0 {
 		return list
 	}
 	for _, o := range offers(lease, stack) {

@@ -35,12 +35,12 @@ type member struct {
 
 // cluster is the nodes and their store.
 type cluster struct {
-	t       *testing.T
+	t       testing.TB
 	members []*member
 	now     time.Time
 }
 
-func newCluster(t *testing.T, nodes int, conf string) *cluster {
+func newCluster(t testing.TB, nodes int, conf string) *cluster {
 	c := &cluster{t: t, now: time.Unix(1_800_000_000, 0)}
 	for range nodes {
 		c.join(conf)

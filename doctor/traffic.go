@@ -40,6 +40,8 @@ type Drop struct {
 	Back     bool   `json:"back"`     // a reply
 	Packets  int    `json:"packets"`
 	Frame    string `json:"frame"`
+	// Unheard is what did not listen for a packet between nodes: "no VXLAN listens on port 8472".
+	Unheard string `json:"unheard,omitempty"`
 }
 
 // Failed reports whether packets were lost. If their end was not watched, only drops count.
@@ -108,7 +110,10 @@ func (t Traffic) write(b *strings.Builder, src, dst string) {
 	}
 	for _, d := range t.Drops {
 		fmt.Fprintf(b, "✗ %s drops %d: %s\n  %s\n", d.Host, d.Packets, d.cause(), d.Frame)
-		if r, ok := dropReasons[d.Reason]; ok {
+		switch r, ok := dropReasons[d.Reason]; {
+		case d.Unheard != "":
+			fmt.Fprintf(b, "  %s at %s\n", d.Unheard, d.Host)
+		case ok:
 			fmt.Fprintln(b, " ", r)
 		}
 	}

@@ -274,6 +274,20 @@ func (f Frame) IsReply() bool {
 	return icmp.Info == echoReply
 }
 
+// takers are what takes a packet out of UDP, by the header that follows.
+var takers = map[string]string{"vxlan": "VXLAN", "wireguard": "WireGuard", "ip": "agent"}
+
+// Unheard says what a packet between nodes found nobody for, if it was dropped since no socket takes it: "no VXLAN listens on
+// port 8472". It is empty for another packet.
+func (f Frame) Unheard() string {
+	for i := 1; i < len(f.Layers); i++ {
+		if what, ok := takers[f.Layers[i].Kind]; ok && f.Layers[i-1].Kind == "udp" {
+			return "no " + what + " listens on port " + f.Layers[i-1].To
+		}
+	}
+	return ""
+}
+
 // Brief is String without what changes at every hop: MAC addresses and TTLs.
 func (f Frame) Brief() string {
 	var b Frame

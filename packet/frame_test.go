@@ -36,6 +36,21 @@ func TestDecodeVXLAN(t *testing.T) {
 	}
 }
 
+// TestUnheard: of a packet between nodes it is known what should listen, and of a pod's own it is not.
+func TestUnheard(t *testing.T) {
+	udp := func(port string) Layer { return Layer{Kind: "udp", From: "40000", To: port} }
+	for want, layers := range map[string][]Layer{
+		"no VXLAN listens on port 4789":      {{Kind: "ip"}, udp("4789"), {Kind: "vxlan"}, {Kind: "eth"}, {Kind: "ip"}, udp("53")},
+		"no agent listens on port 8285":      {{Kind: "ip"}, udp("8285"), {Kind: "ip"}, {Kind: "icmp"}},
+		"no WireGuard listens on port 51820": {{Kind: "ip"}, udp("51820"), {Kind: "wireguard"}},
+		"":                                   {{Kind: "ip"}, udp("53")},
+	} {
+		if got := (Frame{Layers: layers}).Unheard(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestDecodeIPv6(t *testing.T) {
 	f := Decode(decoded(t, "0000000000020000000000018"+"6dd"+"6000000000083a40"+
 		"fd000244000000010000000000000002"+"fd000244000000020000000000000002"+"8000000012340001"))

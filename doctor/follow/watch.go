@@ -226,9 +226,14 @@ func (w *watch) of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
 			}
 		}
 		for _, d := range s.drops {
-			if seen, ok := sight(f, packet.DecodeStart(d.Packet)); ok {
-				h.Drops = append(h.Drops, locate.Drop{Host: s.Host, Dev: d.Dev, Reason: d.Reason, Function: d.Function,
-					Back: seen.Back, Neighbour: seen.Asks.IsValid() || seen.Tells.IsValid()})
+			frame := packet.DecodeStart(d.Packet)
+			if seen, ok := sight(f, frame); ok {
+				dropped := locate.Drop{Host: s.Host, Dev: d.Dev, Reason: d.Reason, Function: d.Function,
+					Back: seen.Back, Neighbour: seen.Asks.IsValid() || seen.Tells.IsValid()}
+				if d.Reason == "NO_SOCKET" {
+					dropped.Unheard = frame.Unheard()
+				}
+				h.Drops = append(h.Drops, dropped)
 			}
 		}
 		for _, x := range s.hits {

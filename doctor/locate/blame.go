@@ -28,7 +28,7 @@ func (j *judgement) blame() Loss {
 	misled := j.misled()
 	d, dropped := j.drop()
 	if dropped {
-		l.Reason = strings.TrimSpace(d.Reason + " in " + d.Function)
+		l.Reason = d.cause()
 		dropped = !j.isMisled // the place that drops it is innocent
 	}
 	all := slices.Concat(misled, rewritten, j.taken(), j.routed(d))
@@ -53,6 +53,15 @@ func (j *judgement) blame() Loss {
 		}
 	}
 	return l
+}
+
+// cause returns what the kernel says about a drop, and what it means of a packet between nodes.
+func (d Drop) cause() string {
+	text := strings.TrimSpace(d.Reason + " in " + d.Function)
+	if d.Unheard != "" {
+		text += ": " + d.Unheard + " at " + d.Host
+	}
+	return text
 }
 
 // enough is the score from which a suspect is named, and maxOthers how many more are.

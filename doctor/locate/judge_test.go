@@ -195,6 +195,16 @@ func TestPartial(t *testing.T) {
 	}
 }
 
+// TestUnheard: what the kernel says of a packet between nodes that no socket takes is said in words, too.
+func TestUnheard(t *testing.T) {
+	hosts := crossing(7, false)
+	d := Drop{Host: "node2", Dev: "eth0", Reason: "NO_SOCKET", Function: "__udp4_lib_rcv", Unheard: "no VXLAN listens on port 8472"}
+	host(hosts, "node2").Drops = []Drop{d}
+	if got, want := Judge(flow, hosts, nil).Reason, "NO_SOCKET in __udp4_lib_rcv: no VXLAN listens on port 8472 at node2"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestCopied: the copies come back and end before the rule that makes them, on the way there or back.
 func TestCopied(t *testing.T) {
 	o := Object{Kind: Rule, Text: "ip filter INPUT handle 3: TEE"}

@@ -43,6 +43,8 @@ type Drop struct {
 	Function  string // of the kernel
 	Back      bool
 	Neighbour bool // it is of ARP or neighbour discovery
+	// Unheard is what did not listen for a packet between nodes: "no VXLAN listens on port 8472".
+	Unheard string
 }
 
 // Hit is a firewall rule that packets of the flow met.

@@ -157,11 +157,11 @@ func (w *watch) see(back bool, s doctor.Sighting) {
 }
 
 // drop adds a dropped packet. An echo reply that a raw socket received, such as ping's, is also offered to ping
-// sockets; that there is none is no loss.
+// sockets; that there is none is no loss. One on its way between nodes is lost.
 func (w *watch) drop(d drops.Drop) {
 	host, known := w.names[d.Netns]
-	f := packet.DecodeStart(d.Packet)
-	if d.OfWatching() || d.Reason == "NO_SOCKET" && f.IsReply() || !known && w.Whole {
+	f, isUnheard := packet.DecodeStart(d.Packet), d.Reason == "NO_SOCKET"
+	if d.OfWatching() || isUnheard && f.IsReply() && !f.Wrapped() || !known && w.Whole {
 		return
 	}
 	if !known {
@@ -169,6 +169,9 @@ func (w *watch) drop(d drops.Drop) {
 	}
 	dropped := doctor.Drop{Host: host, Dev: d.Dev, Reason: d.Reason, Function: d.Function, Back: w.isBack(f), Packets: 1,
 		Frame: f.Brief()}
+	if isUnheard {
+		dropped.Unheard = f.Unheard()
+	}
 	for i := range w.traffic.Drops {
 		o := &w.traffic.Drops[i]
 		same := *o

@@ -199,7 +199,7 @@ func (c *Capture) collect() error {
 // offered to ping sockets, of which there are none, or nobody is there that a multicast is for.
 func harmless(d drops.Drop, f packet.Frame) bool {
 	ip, _ := f.Last("ip")
-	return d.OfWatching() || d.Reason == "NO_SOCKET" && f.IsReply() ||
+	return d.OfWatching() || d.Reason == "NO_SOCKET" && f.IsReply() && !f.Wrapped() ||
 		(d.Reason == "NOT_SPECIFIED" || d.Reason == "NO_TX_TARGET") && ip.Dst.IsMulticast()
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/backend/transition"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -29,7 +30,7 @@ type leases struct {
 func newLeases(b backend.Backend) *leases {
 	l := &leases{changed: make(chan struct{}, 1), peers: newPeers(nil)}
 	if c, ok := b.(backend.Claimer); ok {
-		l.peers.claims.of = c.Claims
+		l.peers.claims.of = transition.Claims(c)
 	}
 	return l
 }

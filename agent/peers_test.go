@@ -242,28 +242,31 @@ func TestPeersStand(t *testing.T) {
 	}
 }
 
-// TestPeersClaimsOfWays: a node that has two backends for a while keeps what it published first for both.
+// TestPeersClaimsOfWays: a node that has two backends for a while keeps what it published first for both. To a node that has the
+// newer one alone, what it published for that counts.
 func TestPeersClaimsOfWays(t *testing.T) {
-	conf, err := subnet.ParseConfig([]byte(`{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 7}}`))
-	must(t, err)
-	conf.Kept = []json.RawMessage{json.RawMessage(`{"Type": "vxlan"}`)}
-	b, _, err := registry.NewKept(conf)
-	must(t, err)
 	const one, both = `{"VNI":1,"VtepMAC":"0a:00:00:00:00:%[1]s"}`,
 		`{"VNI":1,"VtepMAC":"0a:00:00:00:00:%[1]s","Ways":[{"Type":"vxlan","Since":9,"Data":{"VNI":7,"VtepMAC":"0a:00:00:00:07:%[1]s"}},{"Type":"vxlan"}]}`
-	l, now := newLeases(b), time.Now()
-	see := func(peers ...subnet.Lease) map[subnet.Claim]int {
-		now = now.Add(time.Minute)
-		return l.peers.follow(snapshot(peers...), now).Claims
-	}
-	other, victim := claiming("other", fmt.Sprintf(one, "01")), claiming("victim", fmt.Sprintf(one, "02"))
-	see(other, victim)
-	victim = claiming("victim", fmt.Sprintf(both, "02"))
-	see(other, victim)
-	order := see(claiming("other", fmt.Sprintf(both, "02")), victim)
-	for _, mac := range []string{"0a:00:00:00:00:02 true", "0a:00:00:00:07:02 true"} {
-		if got := winner(order, mac, "other", "victim"); got != "victim" {
-			t.Errorf("%s is %q's, in the order %v", mac, got, order)
+	for _, kept := range [][]json.RawMessage{nil, {json.RawMessage(`{"Type": "vxlan"}`)}} {
+		conf, err := subnet.ParseConfig([]byte(`{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 7}}`))
+		must(t, err)
+		conf.Kept = kept
+		b, _, err := registry.NewKept(conf)
+		must(t, err)
+		l, now := newLeases(b), time.Now()
+		see := func(peers ...subnet.Lease) map[subnet.Claim]int {
+			now = now.Add(time.Minute)
+			return l.peers.follow(snapshot(peers...), now).Claims
+		}
+		other, victim := claiming("other", fmt.Sprintf(one, "01")), claiming("victim", fmt.Sprintf(one, "02"))
+		see(other, victim)
+		victim = claiming("victim", fmt.Sprintf(both, "02"))
+		see(other, victim)
+		order := see(claiming("other", fmt.Sprintf(both, "02")), victim)
+		for _, mac := range []string{"0a:00:00:00:07:02 true", "0a:00:00:00:00:02 true"}[:1+len(kept)] {
+			if got := winner(order, mac, "other", "victim"); got != "victim" {
+				t.Errorf("%d backends: %s is %q's, in the order %v", 1+len(kept), mac, got, order)
+			}
 		}
 	}
 }

@@ -29,6 +29,14 @@ func Seen(kind string, b backend.Backend, snap subnet.Snapshot) subnet.Snapshot 
 	return snap
 }
 
+// Claims returns a function like c.Claims, which also knows what a stack offers beside its own.
+func Claims(c backend.Claimer) func(subnet.Stack) []string {
+	if _, ok := c.(backend.Transition); ok {
+		return c.Claims // it reads the offers itself
+	}
+	return Backend{ways: []Way{{Backend: c}}}.Claims
+}
+
 // of returns a lease with what it offers of one way, and the lease as it is if that is nothing.
 func (w Way) of(lease subnet.Lease) subnet.Lease {
 	one, only := lease, Backend{ways: []Way{w}}

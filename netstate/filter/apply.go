@@ -33,7 +33,8 @@ const (
 //
 // A packet that is on its way while the table changes goes on with the rules as they were. But what it looks up in a set
 // is as it is then, and a chain that a map sends it to is empty, if it is no older than the change. So a new chain needs
-// to be there before a map leads to it, and the sets of the old ones as long as packets look into them.
+// to be there before a map leads to it, and the sets of the old ones as long as packets look into them: a table goes a step
+// after its hooks.
 func (f *Filter) Apply(ctx context.Context, plan netstate.Plan) error {
 	if err := ctx.Err(); err != nil || len(plan) == 0 {
 		return err

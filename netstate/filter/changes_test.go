@@ -191,3 +191,29 @@ func TestReplacedChains(t *testing.T) {
 	}
 	t.Logf("%d packets passed, %d were dropped", passed, 20*sent)
 }
+
+// TestRemovedTable: when all tables go, no packet is lost that their rules allow. The stranger's are dropped behind them.
+func TestRemovedTable(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	need(t, "nft")
+	f, w := open(t), worlds(t)[0]
+	sh(t, `nft 'table ip after { chain forward { type filter hook forward priority 10; ip saddr `+w.client.String()+` drop; }; }'`)
+	want := netstate.NewState(
+		netstate.Hook{Family: w.family, Rules: strings.Repeat("udp dport 7 drop\n", 300) + "jump ingress"}, // slow, as above
+		netstate.Filter{Family: w.family, Name: "ingress", Rules: fmt.Sprintf("daddr vmap @ingress\ndaddr %s counter drop", netstate.Host(w.server))},
+		netstate.Set{Family: w.family, Name: "ingress", Type: netstate.Verdicts},
+		netstate.Element{Set: "ingress", Prefix: netstate.Host(w.server), Verdict: "return"})
+	flood := startFlood(t, w)
+	for range 100 {
+		apply(t, f, netstate.Diff(want, nil))
+		apply(t, f, netstate.Diff(nil, want))
+	}
+	if have := observe(t, f, nil); len(have) > 0 {
+		t.Errorf("there is left:\n%s", have)
+	}
+	if _, passed, sent := flood.stop(t); passed < sent || sent < 100 {
+		t.Errorf("%d of %d packets passed", passed, sent)
+	}
+}

@@ -44,7 +44,7 @@ type transaction struct {
 	*nftables.Conn
 	reader *reader
 	family netstate.Family
-	anew   bool // the table is deleted first
+	anew   int // the step that deletes the table first; steps: none does
 	steps  [steps]netstate.Plan
 	plan   netstate.Plan               // the step that is being written
 	types  map[string]netstate.SetType // of the plan's sets, and of others that it has elements of
@@ -53,13 +53,18 @@ type transaction struct {
 
 // begin splits the changes of a family.
 func (f *Filter) begin(family netstate.Family, plan netstate.Plan) (*transaction, error) {
-	tx := &transaction{Conn: f.writer, reader: f.reader(), family: family, plan: plan,
+	tx := &transaction{Conn: f.writer, reader: f.reader(), family: family, anew: steps, plan: plan,
 		types: map[string]netstate.SetType{}, gone: map[string]bool{}}
-	if tx.unreadable() || tx.leavesNothing() {
-		tx.anew = true
-		tx.steps[switching] = plan
-	} else {
-		tx.split()
+	if tx.unreadable() {
+		tx.anew, tx.steps[switching] = switching, plan
+		return tx, nil
+	}
+	tx.split()
+	if nothing, there := tx.leavesNothing(); nothing { // the hooks go a step before
+		tx.anew, tx.steps[deleting] = deleting, plan
+		if !there {
+			tx.steps[switching] = nil
+		}
 	}
 	return tx, tx.reader.Err
 }
@@ -95,7 +100,7 @@ func (tx *transaction) write(step int) error {
 		return nil
 	}
 	table := tableOf(tx.family)
-	if tx.anew {
+	if tx.anew == step {
 		tx.AddTable(table) // somebody may have deleted it
 		tx.DelTable(table)
 		tx.plan = slices.DeleteFunc(tx.plan, func(c netstate.Change) bool { return c.Want == nil })
@@ -122,18 +127,22 @@ func (tx *transaction) unreadable() bool {
 	})
 }
 
-// leavesNothing reports whether the plan deletes all that is in the table.
-func (tx *transaction) leavesNothing() bool {
+// leavesNothing reports whether the plan deletes all that is in the table, and whether there still is one.
+func (tx *transaction) leavesNothing() (nothing, there bool) {
 	deleted := uint32(0)
 	for _, c := range tx.plan {
 		if c.Want != nil {
-			return false
+			return false, true
 		}
 		if c.Key().Kind != netstate.KindElement {
 			deleted++
 		}
 	}
-	return deleted > 0 && tx.reader.Tables(tx.family)[netstate.FilterTable].Use <= deleted
+	if deleted == 0 {
+		return false, true
+	}
+	table, there := tx.reader.Tables(tx.family)[netstate.FilterTable]
+	return table.Use <= deleted, there
 }
 
 func (tx *transaction) addSets() error {

@@ -158,7 +158,7 @@ func (a *Agent) sendEarlierView(node backend.Node) {
 		return
 	}
 	select {
-	case a.views <- backend.Input{Node: node, Snapshot: a.seen(*earlier)}:
+	case a.views <- backend.Input{Node: node, Snapshot: a.seen(earlier.WithEarlier())}:
 	default: // the loop was first, and knows better
 	}
 }

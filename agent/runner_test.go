@@ -275,8 +275,10 @@ func TestRunnerSeesOffers(t *testing.T) {
 			t.Errorf("%s: a peer that joins needs a reconcile", ways[to].name)
 		}
 		mustSee("after an incremental update", 3)
-		a.earlier.Store(&Saved{Node: "node1", Snapshot: <-a.saves})
+		saved := <-a.saves
+		saved.Peers[0].Stacks[0] = saved.Peers[0].Stacks[0].WithEarlier([]netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")})
+		a.earlier.Store(&Saved{Node: "node1", Snapshot: saved})
 		a.sendEarlierView(a.loop.node)
-		mustSee("after a restart", 3)
+		mustSee("after a restart, with a subnet of before", 4)
 	}
 }

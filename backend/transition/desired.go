@@ -93,6 +93,11 @@ func (b Backend) pairs(node backend.Node, snap subnet.Snapshot) (pairs []pair, s
 	all := snap
 	all.Peers = nil
 	for _, lease := range snap.Peers {
+		if lease.Earlier { // it comes behind all others, and is reached as its node's own
+			lease.Backend = snap.Local.Backend
+			all.Peers = append(all.Peers, lease)
+			continue
+		}
 		stacks := map[netstate.Family]pair{}
 		for _, s := range lease.Stacks {
 			local, _ := snap.Local.Stack(s.Family())

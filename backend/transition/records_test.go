@@ -89,8 +89,8 @@ func (s said) isKnown() bool {
 	return s.Type != "geneve" && !strings.Contains(string(s.Data), `"VNI":9`)
 }
 
-// TestSameWay: two nodes with a way in common choose the same one, whatever clocks their records were written by and in which
-// order their configs came.
+// TestSameWay: two nodes with a way in common choose the same one, whatever clocks their records were written by, in which
+// order their configs came, and what subnets they had before.
 func TestSameWay(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -105,6 +105,9 @@ func TestSameWay(t *testing.T) {
 		first, second := draw(r, 1), draw(r, 2)
 		a.says(t, first)
 		b.says(t, second)
+		if r.IntN(2) == 0 { // the node of the lower subnet had a higher one before
+			a.lease.Stacks[0] = a.lease.Stacks[0].WithEarlier([]netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")})
+		}
 		c.see(a)
 		c.see(b)
 		common := false

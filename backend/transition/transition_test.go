@@ -149,7 +149,7 @@ func (m *member) desired() (netstate.State, []subnet.Skip) {
 	if t, ok := b.(backend.Transition); ok {
 		b = t.For(m.lease)
 	}
-	return b.Desired(m.node, transition.Seen(m.config.Backend, b, m.snapshot()))
+	return b.Desired(m.node, transition.Seen(m.config.Backend, b, m.snapshot().WithEarlier()))
 }
 
 // passes returns an error if packets of one node's pods do not reach the other's: the way that the first one's route takes

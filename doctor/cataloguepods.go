@@ -84,10 +84,10 @@ var podKinds = map[kind]Kind{
 		See: "ip -d link show type veth; cat /run/flannel/subnet.env"},
 	podsOfOldLease: {ID: "pods-of-old-lease", Severity: Broken,
 		Title: "pods have addresses of a subnet that is not this node's any more",
-		Why:   "other nodes reach them until one of them has that subnet, and flannel's do not; their gateway stays on the bridge " +
+		Why: "other nodes reach them until one of them has that subnet, and flannel's do not; their gateway stays on the bridge " +
 			"as long as they live",
-		Fix:   "delete these pods, so that their owners make new ones: the agent takes their gateway away after the last of them",
-		See:   "ip addr show cni0; kubectl get pods -A -o wide --field-selector spec.nodeName=NODE"},
+		Fix: "delete these pods, so that their owners make new ones: the agent takes their gateway away after the last of them",
+		See: "ip addr show cni0; kubectl get pods -A -o wide --field-selector spec.nodeName=NODE"},
 	bridgeAddressForeign: {ID: "bridge-address-foreign", Severity: Risk,
 		Title: "the pods' bridge has an address of another subnet",
 		Why:   "flannel's bridge plugin then refuses to connect pods, and packets may leave with this address",

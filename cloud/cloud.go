@@ -40,6 +40,11 @@ type Options struct {
 // Opener makes a provider's API from the options. It makes no request.
 type Opener func(Options) (Cloud, error)
 
+// Absent is what is said of a backend whose provider an agent does not contain.
+func Absent(backend string) error {
+	return fmt.Errorf("backend %s is a cloud's, and this twilld was built without clouds: take that of make build, or of the image ghcr.io/twill-net/twill", backend)
+}
+
 // Secret is a text that no verb of fmt prints, wherever it stands. The zero value is empty.
 type Secret struct{ reveal func() string }
 

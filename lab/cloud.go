@@ -2,12 +2,14 @@ package lab
 
 import (
 	"context"
+	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -45,6 +47,23 @@ func (s Spec) checkCloud() error {
 	}
 	if slices.Contains(s.Families(), netstate.IPv6) && s.kind() != "aws-vpc" {
 		return fmt.Errorf("family %s: backend %s has no routes of IPv6: want family 4", s.Family, s.kind())
+	}
+	return nil
+}
+
+// checkAgent returns an error if the lab's agent does not contain its cloud, as that of make lab.
+func (s Spec) checkAgent() error {
+	if !s.isCloud() {
+		return nil
+	}
+	info, err := buildinfo.ReadFile(s.Programs.Agent)
+	if err != nil {
+		return nil // no program of Go: it says itself what it is missing
+	}
+	for _, b := range info.Settings {
+		if b.Key == "-tags" && slices.Contains(strings.Split(b.Value, ","), "nocloud") {
+			return fmt.Errorf("%s: %w", s.Programs.Agent, cloud.Absent(s.kind()))
+		}
 	}
 	return nil
 }

@@ -65,6 +65,9 @@ func Up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
 		}
 		spec.Programs = programs
 	}
+	if err := spec.checkAgent(); err != nil {
+		return nil, err
+	}
 	unlock, err := lock(spec)
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func (b *Backend) Provide(openers map[string]cloud.Opener) { b.open = openers[b.
 // Require implements backend.Requirer.
 func (b *Backend) Require() error {
 	if b.open == nil {
-		return fmt.Errorf("net-conf Backend: this twilld was built without clouds (tag nocloud), and %s is one: take one that was built with them", b.kind)
+		return cloud.Absent(b.kind)
 	}
 	return nil
 }

@@ -3,9 +3,12 @@ export CGO_ENABLED = 0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  = -s -w -X main.version=$(VERSION)
 BINARIES = twilld twill twillctl
+# grpcnotrace: gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type.
+TAGS     = grpcnotrace
 LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
+STORE   ?= file
 RUN     ?= .
 FAMILY  ?= ipv4
 PROXY   ?= iptables
@@ -29,20 +32,26 @@ STARTS ?= 4
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm:STARTS=16 test-long test-upgrade day2 test-eval test-docker test-systemd test-clouds test-release test-arch soak chaos guest fuzz-peers fuzz
 
-.PHONY: help build lab lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-vm-kernel test-vm-labs test-long test-upgrade day2 soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
+.PHONY: help build lab lab-programs lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-vm-kernel test-vm-labs test-long test-upgrade day2 soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# grpcnotrace: gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type.
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
-	@for b in $(BINARIES); do echo "build $$b"; GOWORK=off go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/$$b || exit 1; done
+	@echo 'build $(BINARIES)'
+	@GOWORK=off tools/compile bin/ '$(BINARIES:%=./cmd/%)' go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
 
-lab: build ## Bring up a cluster of network namespaces and print its ping matrix (needs root)
-	tools/etcd/build
-	bin/twillctl lab up $(LAB)
+lab: lab-programs ## Bring up a cluster of network namespaces and print its ping matrix (needs root; STORE=file|etcd|kube, LAB='--nodes 5')
+	$(if $(filter %etcd %kube,$(STORE) $(LAB)),tools/etcd/build etcd)
+	$(if $(filter %kube,$(STORE) $(LAB)),tools/kube/build kube-apiserver)
+	bin/twillctl lab up --store $(STORE) $(LAB)
 
-lab-down: build ## Remove that cluster
+# Half of what build compiles is the clouds' SDKs, which few labs need. A bin/twilld that has them keeps them.
+lab-programs:
+	@go version -m bin/twilld 2>/dev/null | grep -q 'tags=$(TAGS)$$' || without=,nocloud; \
+	$(MAKE) --no-print-directory build TAGS=$(TAGS)$$without
+
+lab-down: lab-programs ## Remove that cluster
 	bin/twillctl lab down
 
 cluster: cluster-tools ## Bring up a real Kubernetes with Twill and print its pod-to-pod matrix (needs root)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -266,7 +267,7 @@ func TestLinker(t *testing.T) {
 		t.Fatal(err)
 	}
 	const tag = "grpcnotrace"
-	if !strings.Contains(string(makefile), "go build -trimpath -tags "+tag+" ") {
+	if !regexp.MustCompile(`(?m)^TAGS += `+tag+`$`).Match(makefile) || !strings.Contains(string(makefile), "go build -trimpath -tags $(TAGS) ") {
 		t.Errorf("make build does not give the tag %s", tag)
 	}
 	out, err := exec.Command("go", "list", "-deps", "-tags", tag, "./cmd/twilld").Output()

@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,7 +24,7 @@ func TestSpecSaysWhatIsWrong(t *testing.T) {
 		`nodes 155: want 1 to 154`:                                                     {Nodes: 155},
 		`underlay "l4": want l2, l3`:                                                   {Underlay: "l4"},
 		`family "5": want 4, 6, dual`:                                                  {Family: "5"},
-		`store "disk": want etcd, kube, file`:                                          {Store: "disk"},
+		`store "disk": want file, etcd, kube`:                                          {Store: "disk"},
 		`direct routing: backend host-gw has no such option, only vxlan and ipip have`: {Backend: "host-gw", DirectRouting: true},
 		`agent for "node4": want one of [node1 node2 node3]`:                           {Agents: map[string]string{"node4": "/x"}},
 		`node name "Master": want at most ten lower-case letters`:                      {Names: []string{"Master"}},
@@ -37,9 +40,40 @@ func TestSpecSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", spec, err, want)
 		}
 	}
+	if s := (Spec{}).withDefaults(); s.Store != File {
+		t.Errorf("the store of a lab that was not told one is %s: want the one that needs no other program", s.Store)
+	}
 	for _, spec := range []Spec{{}, {Pods: -1}, {Family: Dual, Underlay: L3, DirectRouting: true, Agents: map[string]string{"": "/x", "node3": "/y"}}} {
 		if err := spec.withDefaults().check(); err != nil {
 			t.Errorf("%+v: %v", spec, err)
+		}
+	}
+}
+
+// TestAgentWithoutClouds: a lab of a cloud says what is missing before anything is made.
+func TestAgentWithoutClouds(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for tags, want := range map[string]string{
+		"grpcnotrace":         "",
+		"grpcnotrace,nocloud": ": backend gce is a cloud's, and this twilld was built without clouds: take that of make build, or of the image ghcr.io/twill-net/twill",
+	} {
+		spec := Spec{Backend: "gce", Programs: Programs{Agent: filepath.Join(dir, "twilld-"+tags)}}.withDefaults()
+		if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", tags, "-o", spec.Programs.Agent, source).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if want != "" {
+			want = spec.Programs.Agent + want
+		}
+		if err := spec.checkAgent(); fmt.Sprint(err) != cmp.Or(want, "<nil>") {
+			t.Errorf("an agent of the tags %s: %v, want %q", tags, err, want)
+		}
+		spec.Backend = "vxlan"
+		if err := spec.checkAgent(); err != nil {
+			t.Errorf("no cloud: %v", err)
 		}
 	}
 }

@@ -26,7 +26,7 @@ type Spec struct {
 	Backend       string            `json:"backend"`                 // "vxlan"
 	DirectRouting bool              `json:"directRouting"`           // of vxlan and ipip
 	NetConf       json.RawMessage   `json:"netConf,omitempty"`       // net-conf.json; empty: made from Family, Backend and DirectRouting
-	Store         string            `json:"store"`                   // "etcd", "kube" or "file"
+	Store         string            `json:"store"`                   // "file", "etcd" or "kube"
 	Agents        map[string]string `json:"agents"`                  // a node's agent binary; "": that of all other nodes
 	Names         []string          `json:"names,omitempty"`         // of the first nodes; the others are node<number>
 	Sites         map[string]Site   `json:"sites,omitempty"`         // how a node is plugged in; "": all other nodes
@@ -54,9 +54,9 @@ const (
 
 // The stores that a lab can have.
 const (
+	File = "file"
 	Etcd = "etcd"
 	Kube = "kube"
-	File = "file"
 )
 
 // DefaultDir is where labs keep their state.
@@ -97,7 +97,7 @@ func (s Spec) withDefaults() Spec {
 	s.Underlay = cmp.Or(s.Underlay, L2)
 	s.Family = cmp.Or(s.Family, IPv4)
 	s.Backend = cmp.Or(s.Backend, "vxlan")
-	s.Store = cmp.Or(s.Store, Etcd)
+	s.Store = cmp.Or(s.Store, File)
 	s.Dir = cmp.Or(s.Dir, DefaultDir)
 	return s
 }
@@ -114,7 +114,7 @@ func (s Spec) check() error {
 	for _, f := range []struct {
 		name, value string
 		want        []string
-	}{{"underlay", s.Underlay, []string{L2, L3}}, {"family", s.Family, []string{IPv4, IPv6, Dual}}, {"store", s.Store, []string{Etcd, Kube, File}}} {
+	}{{"underlay", s.Underlay, []string{L2, L3}}, {"family", s.Family, []string{IPv4, IPv6, Dual}}, {"store", s.Store, []string{File, Etcd, Kube}}} {
 		if !slices.Contains(f.want, f.value) {
 			fault("%s %q: want %s", f.name, f.value, strings.Join(f.want, ", "))
 		}

@@ -42,7 +42,7 @@ func labUp(name *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Bring up a lab and print its ping matrix",
-		Example: `  twillctl lab up                                      3 nodes, vxlan, etcd
+		Example: `  twillctl lab up                                      3 nodes, vxlan
   twillctl lab up --family dual --store kube            with a real kube-apiserver
   twillctl lab up --underlay l3 --direct-routing        two segments, encapsulated only between them
   twillctl lab up --nat node2 --link-mtu 9000           one node behind a router that translates, large packets
@@ -59,7 +59,7 @@ func labUp(name *string) *cobra.Command {
 	fs.StringVar(&f.spec.Underlay, "underlay", lab.L2, "l2: one segment; l3: two, with a router between them")
 	fs.StringVar(&f.spec.Backend, "backend", "vxlan", "vxlan, host-gw, alloc, extension, …: a Type of net-conf.json")
 	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "vxlan and ipip: encapsulate only between segments")
-	fs.StringVar(&f.spec.Store, "store", lab.Etcd, "where leases are: etcd, kube (a real kube-apiserver) or file")
+	fs.StringVar(&f.spec.Store, "store", lab.File, "where leases are: file, etcd or kube (a real kube-apiserver)")
 	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "4, 6 or dual")
 	fs.StringVar(&f.netConf, "net-conf", "", "a net-conf.json of your own, instead of one made from the other flags")
 	fs.StringArrayVar(&f.agents, "agent", nil, "[NODE=]PATH: another agent that takes flannel's flags, on all nodes or on one; repeatable")

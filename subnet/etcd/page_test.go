@@ -104,7 +104,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(tools, "etcdctl")); err != nil {
-		t.Fatalf("%v: run tools/etcd/build first", err)
+		t.Fatalf("%v: run tools/etcd/build etcdctl first", err)
 	}
 	p := page{server: startServer(t), t: t, tools: tools, own: "10.5.52.0"}
 	b := blocks(t)

@@ -1,4 +1,4 @@
-// The etcd that labs and tests run, and its etcdctl, built by tools/etcd/build.
+// The etcd that labs and tests run, and the etcdctl of tests, built by tools/etcd/build.
 module github.com/twill-net/twill/tools/etcd
 
 go 1.26.0

@@ -18,6 +18,9 @@ type Programs struct {
 	Server []string // the command that passes its further arguments to Serve: twillctl lab serve
 }
 
+// pluginDirs are where the plugin is if it is not beside twillctl and twilld: in the image, and in the Debian package.
+var pluginDirs = []string{"/opt/twill/cni", "/opt/cni/bin"}
+
 // FindPrograms looks for Twill's binaries in $TWILL_BIN_DIR, then next to the running executable, then in bin below the
 // working directory or one above it. What lies there by chance is only run if it is root's or the caller's alone: a lab
 // runs it as root.
@@ -35,8 +38,12 @@ func FindPrograms() (Programs, error) {
 		dirs = append(dirs, filepath.Join(root, "bin"))
 	}
 	for _, dir := range dirs {
-		p := Programs{Agent: filepath.Join(dir, "twilld"), Plugin: filepath.Join(dir, "twill")}
-		if !isFile(p.Agent) || !isFile(p.Plugin) {
+		beside := []string{dir}
+		if dir == filepath.Dir(self) {
+			beside = append(beside, pluginDirs...)
+		}
+		p, ok := programsIn(dir, beside)
+		if !ok {
 			continue
 		}
 		p.Server = []string{filepath.Join(dir, "twillctl"), "lab", "serve"}
@@ -52,6 +59,17 @@ func FindPrograms() (Programs, error) {
 		"no twilld and twill in %s: run `make build`, or say where they are with TWILL_BIN_DIR",
 		strings.Join(dirs, " or "),
 	)
+}
+
+// programsIn are the agent of a directory and the plugin of the first that has one.
+func programsIn(dir string, plugins []string) (Programs, bool) {
+	p := Programs{Agent: filepath.Join(dir, "twilld")}
+	for _, d := range plugins {
+		if p.Plugin = filepath.Join(d, "twill"); isFile(p.Plugin) {
+			return p, isFile(p.Agent)
+		}
+	}
+	return p, false
 }
 
 // trusted returns an error if others could have put the programs there.

@@ -52,6 +52,21 @@ func readState(dir string) (state, error) {
 	return st, nil
 }
 
+// Names are the names of a lab's nodes, and of its pods as NODE/POD. Dir may be empty. It takes no rights to ask.
+func Names(dir, name string) (nodes, pods []string, err error) {
+	st, err := readState(Spec{Dir: dir, Name: name}.withDefaults().dir())
+	if err != nil {
+		return nil, nil, notThere(err, name)
+	}
+	for _, n := range st.Nodes {
+		nodes = append(nodes, n.Name)
+		for _, p := range n.Pods {
+			pods = append(pods, n.Name+"/"+p.Name)
+		}
+	}
+	return nodes, pods, nil
+}
+
 // change alters the state and writes it.
 func (l *Lab) change(alter func(*state)) error {
 	l.mu.Lock()

@@ -44,6 +44,9 @@ func backends(pools []subnet.Pool) map[string]newFunc {
 	}
 }
 
+// Types are the backends' types.
+func Types() []string { return slices.Sorted(maps.Keys(backends(nil))) }
+
 // New makes the backend of one type for the pools of the cluster's network config, and for more networks with pods of
 // these pools' families.
 func New(kind string, pools []subnet.Pool, options json.RawMessage, more ...netip.Prefix) (backend.Backend, []string,
@@ -53,7 +56,7 @@ func New(kind string, pools []subnet.Pool, options json.RawMessage, more ...neti
 		return f(networks(pools, more), options)
 	}
 	return nil, nil, fmt.Errorf("net-conf Backend: unknown Type %q, want one of %s", kind,
-		strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		strings.Join(Types(), ", "))
 }
 
 // networks returns the pools' networks, and those of more that have one of the pools' families.

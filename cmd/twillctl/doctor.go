@@ -40,6 +40,7 @@ func (t *target) register(c *cobra.Command) {
 	fs.StringVarP(&t.cluster.namespace, "namespace", "n", agentNamespace,
 		"the namespace of the agents' DaemonSet, with --cluster")
 	fs.StringVar(&t.lab, "lab", "", "look at a node of this lab, which is the argument, instead of this machine")
+	_ = c.RegisterFlagCompletionFunc("lab", completeLabs) // the flag is there, and has none yet
 	fs.StringVar(&o.Checkpoint, "checkpoint-file", "",
 		"twilld's; empty: as the running twilld says, else its checkpoint, else the default")
 	fs.StringVar(&o.SubnetFile, "subnet-file", "", same)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/lab"
 )
 
@@ -23,8 +24,9 @@ func labCommand() *cobra.Command {
 real twill plugin. It needs root, and nothing else is installed.`,
 	}
 	name := c.PersistentFlags().String("name", lab.DefaultName, "the lab's name, and the prefix of its namespaces")
+	_ = c.RegisterFlagCompletionFunc("name", completeLabs) // the flag is there, and has none yet
 	c.AddCommand(labUp(name), labDown(name), labStatus(name), labPing(name), labTest(name), labExec(name), labServe(),
-		labRun(), labList(), labShow(), labVerbs(), labFaults(), labWalk(name), labCapture(name))
+		labRun(name), labDo(name), labList(), labShow(), labVerbs(), labFaults(), labWalk(name), labCapture(name))
 	return c
 }
 
@@ -65,6 +67,10 @@ func labUp(name *string) *cobra.Command {
 	fs.StringArrayVar(&f.agents, "agent", nil, "[NODE=]PATH: another agent that takes flannel's flags, on all nodes or on one; repeatable")
 	fs.BoolVar(&f.spec.FastPath, "fast-path", false, "pods' packets take the fast path (eBPF), of vxlan and host-gw")
 	f.sites.register(c)
+	for flag, values := range map[string][]string{"backend": registry.Types(), "store": {lab.File, lab.Etcd, lab.Kube},
+		"family": {lab.IPv4, lab.IPv6, lab.Dual}, "underlay": {lab.L2, lab.L3}} {
+		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // as above
+	}
 	fs.BoolVar(&f.spec.Keep, "keep", false, "leave what stands when the lab does not come up")
 	fs.DurationVar(&f.timeout, "timeout", time.Minute, "give up after this time")
 	return c

@@ -33,7 +33,8 @@ output.`,
   twillctl lab capture way.pcapng node1 node1/pod1 underlay/br1 --filter node1/pod1,node2/pod1
   twillctl lab capture - node1/eth1 | wireshark -k -i -
   tshark -r all.pcapng -Y frame.comment -T fields -e frame.interface_name -e frame.comment -e ip.dst`,
-		Args: cobra.MinimumNArgs(1),
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: completeHosts(name, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if during < 0 || o.Count < 0 {
 				return errors.New("--for and --count: want more than nothing")

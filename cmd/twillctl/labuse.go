@@ -87,6 +87,8 @@ func labExec(name *string) *cobra.Command {
 		Use:   "exec HOST [--] COMMAND [ARGUMENT…]",
 		Short: "Run a command on a node, a pod (NODE/POD), outside or underlay; exits as the command does",
 		Args:  cobra.MinimumNArgs(2),
+
+		ValidArgsFunction: completeHosts(name, 0),
 		RunE: func(c *cobra.Command, args []string) error {
 			l, err := lab.Open("", *name)
 			if err != nil {

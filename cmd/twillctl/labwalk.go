@@ -24,7 +24,8 @@ func labWalk(name *string) *cobra.Command {
 		Short: "Follow one ping: its headers on every device, and the table entries that decided",
 		Example: `  twillctl lab walk node1/pod1 node2/pod1
   twillctl lab walk --svg walk.svg node1/pod1 node2/pod1    a picture too`,
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completePods(name),
 		RunE: func(c *cobra.Command, args []string) error {
 			l, err := lab.Open("", *name)
 			if err != nil {

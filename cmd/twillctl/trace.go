@@ -39,7 +39,8 @@ Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
   kubectl twill trace default/web-0 shop/db-1
   kubectl twill trace default/web-0 service/shop/db:5432
   twillctl trace --live --for 30s 10.244.1.5 10.244.2.7`,
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completePods(&t.lab),
 		RunE: func(c *cobra.Command, args []string) error {
 			trace, err := t.trace(c.Context(), args[0], args[1])
 			if err != nil {

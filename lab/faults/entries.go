@@ -1,5 +1,15 @@
 package faults
 
+import (
+	"context"
+	"errors"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate"
+)
+
 var vxlanOnly = []string{"vxlan"}
 
 // overlays have a device that wraps packets. Of these, userspace are those whose packets the agent moves
@@ -70,7 +80,7 @@ var entryFaults = []Fault{
 		Name:        "routes-flushed",
 		Finding:     "route-missing",
 		Description: "all routes of Twill's are deleted",
-		Inject:      script("ip route flush proto 116"),
+		Inject:      flushRoutes, // without a program: the README's first lab may have none
 	},
 	{
 		Name:        "neighbour-deleted",
@@ -118,4 +128,20 @@ var entryFaults = []Fault{
 		Backends:    hostgwOnly,
 		Inject:      script("ip route replace 10.244.254.0/24 via 192.168.33.250 dev {eth}"),
 	},
+}
+
+func flushRoutes(_ context.Context, v *Target) error {
+	family := unix.AF_INET
+	if v.Family == netstate.IPv6 {
+		family = unix.AF_INET6
+	}
+	return v.Node.Links(func(nl *netlink.Handle) error {
+		routes, err := nl.RouteListFiltered(family, &netlink.Route{Protocol: netstate.Protocol}, netlink.RT_FILTER_PROTOCOL)
+		for _, r := range routes {
+			if e := nl.RouteDel(&r); e != nil && !errors.Is(e, unix.ESRCH) {
+				err = errors.Join(err, e)
+			}
+		}
+		return err
+	})
 }

@@ -32,6 +32,7 @@ import (
 type Runner struct {
 	Programs lab.Programs  // zero: lab.FindPrograms
 	Dir      string        // of the labs' state; empty: lab.DefaultDir
+	Name     string        // of the lab; empty: LabName
 	Prefix   string        // of the labs' names; empty: "s"
 	Keep     bool          // leave the lab of a script that failed
 	FastPath bool          // pods' packets take the fast path in all labs whose backend has one
@@ -79,17 +80,29 @@ func (o Runner) Run(ctx context.Context, file string, data []byte, log io.Writer
 			return err
 		}
 	}
-	r := &run{Runner: o, name: o.LabName(file), work: work, streams: map[string]*stream{}}
+	r := &run{Runner: o, name: cmp.Or(o.Name, o.LabName(file)), work: work, streams: map[string]*stream{}}
 	unlock, err := r.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if err := r.isFree(); err != nil {
+		return err
+	}
 	if _, err := lab.Down(r.Dir, r.name); err != nil { // of a run that crashed
 		return err
 	}
 	defer func() { err = errors.Join(err, r.end(err, log)) }()
 	return r.execute(ctx, file, data, log)
+}
+
+// isFree returns an error if the name that was asked for is a lab's, which may be somebody's: a script has one of its own.
+func (r *run) isFree() error {
+	labs, err := lab.List(r.Dir)
+	if err == nil && r.Name != "" && slices.Contains(labs, r.Name) {
+		return fmt.Errorf("there is a lab %s, and a script has one of its own: remove it with twillctl lab down --name %s, or give another --name", r.Name, r.Name)
+	}
+	return err
 }
 
 // lock keeps two runs of one script from removing each other's lab. A socket's abstract name is free again when
@@ -134,12 +147,44 @@ func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writ
 	return errors.Join(err, state.CloseAndWait(log))
 }
 
-// end removes what the script made. Of a script that failed it shows the agents' last words first.
-func (r *run) end(failed error, log io.Writer) error {
+// Do runs one command of the vocabulary in a lab that is up. Files are those of the working directory.
+func Do(ctx context.Context, l *lab.Lab, w io.Writer, name string, args ...string) error {
+	work, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	r := &run{name: l.Name(), work: work, lab: l, streams: map[string]*stream{}, engine: script.NewEngine()}
+	v, ok := r.verbs()[name]
+	if !ok {
+		return fmt.Errorf("there is no command %q: twillctl lab verbs lists them", name)
+	}
+	state, err := script.NewState(ctx, work, os.Environ())
+	if err != nil {
+		return err
+	}
+	defer r.rest()
+	c := &call{ctx: ctx, state: state}
+	err = c.run(v(), args)
+	if _, writeErr := io.WriteString(w, c.out.String()+c.errOut.String()); writeErr != nil {
+		return writeErr
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// rest ends what a script has going on.
+func (r *run) rest() {
 	for _, s := range r.streams {
 		s.Close()
 	}
 	r.traffic.end()
+}
+
+// end removes what the script made. Of a script that failed it shows the agents' last words first.
+func (r *run) end(failed error, log io.Writer) error {
+	r.rest()
 	if r.lab == nil {
 		return nil
 	}

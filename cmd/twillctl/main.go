@@ -59,9 +59,11 @@ func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "twillctl",
 		Short:         "Show, check and explain a Twill network",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	c.SetVersionTemplate(versionText() + "\n")
 	// Most of what commands print comes from a cluster, from peers' leases or from the machine.
 	c.SetOut(plain.NewWriter(os.Stdout))
 	c.SetErr(plain.NewWriter(os.Stderr))
@@ -70,7 +72,26 @@ func root() *cobra.Command {
 	}
 	c.AddCommand(labCommand(), manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(),
 		traceCommand(), testCommand(), policyCommand(), fastPathCommand(), migrateStoreCommand(), uiCommand(), historyCommand(), dockerOptsCommand(), versionCommand())
+	sayUse(c)
 	return c
+}
+
+// sayUse has all commands say what they want where cobra only counts arguments.
+func sayUse(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		sayUse(sub)
+	}
+	check := c.Args
+	if check == nil {
+		return
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		err := check(c, args)
+		if err != nil && (strings.HasPrefix(err.Error(), "accepts ") || strings.HasPrefix(err.Error(), "requires ")) {
+			return fmt.Errorf("%d arguments: want %s", len(args), c.UseLine())
+		}
+		return err
+	}
 }
 
 // isPlugin reports whether kubectl runs this program, under the name kubectl-twill: then commands are about a
@@ -86,12 +107,16 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			text := "twillctl " + version
-			if info, ok := debug.ReadBuildInfo(); ok {
-				text += " (" + info.GoVersion + ")"
-			}
-			_, err := fmt.Fprintln(c.OutOrStdout(), text)
+			_, err := fmt.Fprintln(c.OutOrStdout(), versionText())
 			return err
 		},
 	}
+}
+
+func versionText() string {
+	text := "twillctl " + version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		text += " (" + info.GoVersion + ")"
+	}
+	return text
 }

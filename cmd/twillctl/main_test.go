@@ -24,8 +24,23 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if out, err := run(t, "version"); err != nil || !strings.HasPrefix(out, "twillctl "+version) {
-		t.Errorf("got %q, %v", out, err)
+	for _, how := range []string{"version", "--version"} {
+		if out, err := run(t, how); err != nil || out != versionText()+"\n" || !strings.HasPrefix(out, "twillctl "+version) {
+			t.Errorf("%s: got %q, %v", how, out, err)
+		}
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for want, args := range map[string][]string{
+		"1 arguments: want twillctl lab walk NODE/POD NODE/POD [flags]": {"lab", "walk", "node1/pod1"},
+		"0 arguments: want twillctl lab run SCRIPT… [flags]":            {"lab", "run"},
+		"0 arguments: want twillctl lab do COMMAND [ARGUMENT…] [flags]": {"lab", "do"},
+		`unknown command "now" for "twillctl lab down"`:                 {"lab", "down", "now"},
+	} {
+		if _, err := run(t, args...); err == nil || err.Error() != want {
+			t.Errorf("%v: %v, want %s", args, err, want)
+		}
 	}
 }
 

@@ -5,20 +5,15 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/packet"
 )
 
-// file is a pcapng file (draft-ietf-opsawg-pcapng) that is being written.
+// file is the file that is being written.
 type file struct {
-	w       io.Writer
-	section pcapgo.NgSectionInfo
-	ng      *pcapgo.NgWriter // nil before the first interface, which it wants
-	drops   map[string]int   // interfaces of what was only seen when it was dropped, by the host
+	*pcapng
+	drops map[string]int // interfaces of what was only seen when it was dropped, by the host
 }
 
 func newFile(w io.Writer, name string, filter []string) (*file, error) {
@@ -26,26 +21,23 @@ func newFile(w io.Writer, name string, filter []string) (*file, error) {
 	if err := unix.Uname(&kernel); err != nil {
 		return nil, fmt.Errorf("ask for the kernel's version: %w", err)
 	}
-	text := func(b []byte) string { return unix.ByteSliceToString(b) }
-	f := &file{w: w, drops: map[string]int{}, section: pcapgo.NgSectionInfo{
-		Hardware:    text(kernel.Machine[:]),
-		OS:          text(kernel.Sysname[:]) + " " + text(kernel.Release[:]),
-		Application: "twillctl lab capture",
-		Comment:     "lab " + name,
-	}}
+	comment := "lab " + name
 	if len(filter) > 0 {
-		f.section.Comment += ", filter " + strings.Join(filter, ",")
+		comment += ", filter " + strings.Join(filter, ",")
 	}
-	return f, nil
+	word := func(b []byte) string { return unix.ByteSliceToString(b) }
+	ng, err := newPcapng(w, text(commentOption, comment), text(hardwareOption, word(kernel.Machine[:])),
+		text(systemOption, word(kernel.Sysname[:])+" "+word(kernel.Release[:])), text(applicationOption, "twillctl lab capture"))
+	return &file{pcapng: ng, drops: map[string]int{}}, err
 }
 
-// describe adds an interface and returns its number. Times are nanoseconds.
+// describe adds an interface and returns its number.
 func (f *file) describe(name string, ethernet bool) (int, error) {
-	link := layers.LinkTypeRaw
+	link := uint16(linkRaw)
 	if ethernet {
-		link = layers.LinkTypeEthernet
+		link = linkEthernet
 	}
-	return f.add(pcapgo.NgInterface{Name: name, LinkType: link, SnapLength: packet.MaxFrame})
+	return f.add(name, link)
 }
 
 // dropsOf returns the interface for packets that a host dropped, and that none of its captured devices saw.
@@ -53,54 +45,50 @@ func (f *file) dropsOf(host string) (int, error) {
 	if id, ok := f.drops[host]; ok {
 		return id, nil
 	}
-	id, err := f.add(pcapgo.NgInterface{Name: host + "/dropped", LinkType: layers.LinkTypeRaw, SnapLength: packet.MaxFrame,
-		Description: "what the kernel dropped, and no device that is captured saw"})
+	id, err := f.add(host+"/dropped", linkRaw, text(descriptionOption, "what the kernel dropped, and no device that is captured saw"))
 	f.drops[host] = id
 	return id, err
 }
 
-func (f *file) add(i pcapgo.NgInterface) (id int, err error) {
-	if f.ng == nil {
-		f.ng, err = pcapgo.NewNgWriterInterface(f.w, i, pcapgo.NgWriterOptions{SectionInfo: f.section})
-	} else {
-		id, err = f.ng.AddInterface(i)
-	}
+func (f *file) add(name string, link uint16, more ...option) (int, error) {
+	id, err := f.addInterface(link, packet.MaxFrame, append(more, text(nameOption, name))...)
 	if err != nil {
-		return 0, fmt.Errorf("describe %s: %w", i.Name, err)
+		return 0, fmt.Errorf("describe %s: %w", name, err)
 	}
 	return id, nil
 }
 
 // receptions are whom a packet that comes in is for.
-var receptions = map[uint8]pcapgo.NgEpbFlag{
-	unix.PACKET_HOST:      pcapgo.NgEpbFlagReceptionTypeUnicast,
-	unix.PACKET_BROADCAST: pcapgo.NgEpbFlagReceptionTypeBroadcast,
-	unix.PACKET_MULTICAST: pcapgo.NgEpbFlagReceptionTypeMulticast,
-	unix.PACKET_OTHERHOST: pcapgo.NgEpbFlagReceptionTypePromiscuous,
+var receptions = map[uint8]uint32{
+	unix.PACKET_HOST:      1 << 2,
+	unix.PACKET_MULTICAST: 2 << 2,
+	unix.PACKET_BROADCAST: 3 << 2,
+	unix.PACKET_OTHERHOST: 4 << 2, // promiscuous
 }
 
 func (f *file) write(r *record) error {
-	o := pcapgo.NgPacketOptions{Comments: r.comments}
+	var about []option
+	for _, c := range r.comments {
+		about = append(about, text(commentOption, c))
+	}
 	switch {
 	case r.dropped:
 	case r.kind == unix.PACKET_OUTGOING:
-		o.Flags = &pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionOutbound}
+		about = append(about, flags(outbound))
 	default:
-		o.Flags = &pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionInbound, Reception: receptions[r.kind]}
+		about = append(about, flags(inbound|receptions[r.kind]))
 	}
-	info := gopacket.CaptureInfo{Timestamp: r.time, CaptureLength: len(r.data), Length: r.length, InterfaceIndex: r.id}
-	if err := f.ng.WritePacketWithOptions(info, r.data, o); err != nil {
+	if err := f.addPacket(r.id, r.time, r.data, r.length, about...); err != nil {
 		return fmt.Errorf("write a packet: %w", err)
 	}
 	return nil
 }
 
+func flags(value uint32) option { return option{flagsOption, order.AppendUint32(nil, value)} }
+
 // flush hands on what was written.
 func (f *file) flush() error {
-	if f.ng == nil {
-		return nil
-	}
-	if err := f.ng.Flush(); err != nil {
+	if err := f.w.Flush(); err != nil {
 		return fmt.Errorf("write packets: %w", err)
 	}
 	return nil

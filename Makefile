@@ -164,7 +164,6 @@ screenshots: build ## Take the pictures of the page that Documentation/ui shows,
 	for f in bin/screenshots/*.png; do cp $$f Documentation/ui/; done
 
 recording: build ## Record the session of a lab that README shows, as Documentation/recording.svg (needs root)
-	tools/etcd/build
 	go run ./tools/recording bin/twillctl tools/recording/doctor.txt Documentation/recording.svg
 
 kube-tools: ## Build the etcd, kube-apiserver, kube-proxy, kubectl and helm that labs and test-all use, and unpack Debian's Prometheus, once

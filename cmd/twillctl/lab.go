@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -142,29 +141,35 @@ func (f *upFlags) run(c *cobra.Command) error {
 
 // writeNext says what can be tried in a new lab, with the program as it was called: it need not be in the PATH.
 func writeNext(w io.Writer, l *lab.Lab) error {
-	flag, node := "", l.Nodes()[0]
-	if l.Name() != lab.DefaultName {
-		flag = " --name " + l.Name()
-	}
-	peers := l.Nodes()[len(l.Nodes())-1].Subnets()
-	if len(peers) == 0 {
+	node, name := l.Nodes()[0], ""
+	if len(node.Subnets()) == 0 {
 		return nil // its agent has ended, which the report says
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "\ntry next:")
-	lines := [][2]string{
-		{"ping", "the matrix again"},
-		{fmt.Sprintf("exec %s -- ip route", node.Name), "what the agent wrote"},
-		{fmt.Sprintf("exec %s -- ip route del %v", node.Name, peers[0]), "break something, and ping again"},
-		{"status -o json", "for programs"},
-		{"down", "remove it all"},
+	if l.Name() != lab.DefaultName {
+		name = " --name " + l.Name()
+	}
+	inLab, lines := "lab"+name, [][2]string{{"ui --lab " + l.Name(), "the network in a browser"}}
+	if pods := l.Pods(); len(pods) > 1 {
+		way := fmt.Sprintf("%s walk %s %s", inLab, pods[0].ID(), pods[len(pods)-1].ID())
+		lines = append(lines, [2]string{way, "a packet's way from table to table"})
 	}
 	if l.Spec().FastPath {
-		ask := fmt.Sprintf("exec %s -- %s fastpath status --bpffs %s", node.Name, os.Args[0], l.BPFDir())
-		lines = slices.Insert(lines, 1, [2]string{ask, "which packets take the fast path"})
+		ask := fmt.Sprintf("%s exec %s -- %s fastpath status --bpffs %s", inLab, node.Name, os.Args[0], l.BPFDir())
+		lines = append(lines, [2]string{ask, "which packets take the fast path"})
 	}
+	if len(l.Nodes()) > 1 {
+		lines = append(lines, [2]string{inLab + " do fault routes-flushed", "break something"})
+	}
+	lines = append(lines, [][2]string{
+		{inLab + " ping", "the matrix again"},
+		{"doctor --probe --lab " + l.Name(), "what is wrong, and what mends it"},
+		{"lab list", "scripts that build labs and break them"},
+		{inLab + " down", "remove it all"},
+	}...)
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "\ntry next:")
 	for _, line := range lines {
-		fmt.Fprintf(t, "  %s lab%s %s\t%s\n", os.Args[0], flag, line[0], line[1])
+		fmt.Fprintf(t, "  %s %s\t%s\n", os.Args[0], line[0], line[1])
 	}
 	fmt.Fprintf(t, "  tail -f %s\twhat the agent says\n", node.Log())
 	return t.Flush()

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/lab/rootless"
 )
 
 // BPFDir is the lab's own BPF file system, in which agents with a fast path pin their programs.
@@ -29,6 +31,9 @@ func (l *Lab) fastPathFlags() []string {
 func (l *Lab) mountBPF() error {
 	if !l.spec.FastPath {
 		return nil
+	}
+	if err := rootless.RefuseBPF("the fast path"); err != nil {
+		return err
 	}
 	err := os.MkdirAll(l.BPFDir(), 0o700)
 	if err == nil {

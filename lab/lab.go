@@ -1,6 +1,6 @@
 // Package lab runs a small cluster on one machine: nodes are network namespaces on an underlay, each runs the
-// real twilld process, and their pods are wired by the real twill binary through libcni. It needs Go and root,
-// no image, no container runtime and, unless the store is kube, no cluster.
+// real twilld process, and their pods are wired by the real twill binary through libcni. It needs Go, and root at least
+// of a user namespace (package rootless), no image, no container runtime and, unless the store is kube, no cluster.
 //
 // All traffic stays inside the namespaces that a lab makes. A lab outlives the program that brought it up; what
 // it takes to use and to remove it stands in state.json in its directory.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/lab/rootless"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -35,7 +36,7 @@ type Spec struct {
 	Bare          bool              `json:"bare,omitempty"`          // hosts on an underlay: no store, no agents, no pods
 
 	Programs Programs `json:"-"` // FindPrograms
-	Dir      string   `json:"-"` // where labs keep their state: /run/twill/lab
+	Dir      string   `json:"-"` // where labs keep their state: root's in /run/twill/lab
 	Keep     bool     `json:"-"` // leave what stands when Up does not come to its end
 }
 
@@ -59,7 +60,7 @@ const (
 	Kube = "kube"
 )
 
-// DefaultDir is where labs keep their state.
+// DefaultDir is where root's labs keep their state.
 const DefaultDir = "/run/twill/lab"
 
 // DefaultName is the name of a lab that was not given one.
@@ -98,7 +99,7 @@ func (s Spec) withDefaults() Spec {
 	s.Family = cmp.Or(s.Family, IPv4)
 	s.Backend = cmp.Or(s.Backend, "vxlan")
 	s.Store = cmp.Or(s.Store, File)
-	s.Dir = cmp.Or(s.Dir, DefaultDir)
+	s.Dir = cmp.Or(s.Dir, rootless.LabDir(), DefaultDir)
 	return s
 }
 

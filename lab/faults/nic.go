@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/rootless"
 )
 
 // BreakChecksums gives the node a network card with a bug that many had: it finishes the checksum of a packet, but not
@@ -16,6 +17,9 @@ import (
 // kernel at the other end knows that. The cable's far end gets an XDP program that hands such packets on as a wire
 // does, as nothing but bytes. Restore takes it back.
 func BreakChecksums(l *lab.Lab, n *lab.Node, port int) error {
+	if err := rootless.RefuseBPF("a network card that breaks checksums"); err != nil {
+		return err
+	}
 	return l.Router().Do(func() error {
 		// Frames in a CPU map are bytes: the kernel makes packets of them anew, with checksums that are to be verified.
 		cpus, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.CPUMap, KeySize: 4, ValueSize: 4, MaxEntries: 1,

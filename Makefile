@@ -32,7 +32,7 @@ STARTS ?= 4
 NIGHTLY ?= test-cluster conformance:FAMILY=ipv4:PROXY=iptables conformance:FAMILY=ipv6:PROXY=nftables conformance:FAMILY=dual:PROXY=nftables \
 	test-vm:STARTS=16 test-long test-upgrade day2 test-eval test-docker test-systemd test-clouds test-release test-arch soak chaos guest fuzz-peers fuzz
 
-.PHONY: help build lab lab-programs lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-vm-kernel test-vm-labs test-long test-upgrade day2 soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
+.PHONY: help build lab lab-allowed lab-programs lab-down cluster cluster-down test-cluster conformance cluster-tools cluster-test-tools test test-all test-vm test-vm-kernel test-vm-labs test-long test-upgrade day2 soak chaos drift causes guest fuzz-peers nightly mutate lint reference docs page screenshots recording kube-tools fuzz bench bench-datapath bench-engines bench-scale bench-herd krew release test-release test-arch image test-eval test-docker test-systemd test-clouds deb clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,10 +41,13 @@ build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
 	@echo 'build $(BINARIES)'
 	@GOWORK=off tools/compile bin/ '$(BINARIES:%=./cmd/%)' go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
 
-lab: lab-programs ## Bring up a cluster of network namespaces and print its ping matrix (needs root; STORE=file|etcd|kube, LAB='--nodes 5')
+lab: lab-allowed lab-programs ## Bring up a cluster of network namespaces and print its ping matrix (STORE=file|etcd|kube, LAB='--nodes 5')
 	$(if $(filter %etcd %kube,$(STORE) $(LAB)),tools/etcd/build etcd)
 	$(if $(filter %kube,$(STORE) $(LAB)),tools/kube/build kube-apiserver)
 	bin/twillctl lab up --store $(STORE) $(LAB)
+
+lab-allowed:
+	@lab/rootless/allowed
 
 # Half of what build compiles is the clouds' SDKs, which few labs need. A bin/twilld that has them keeps them.
 lab-programs:

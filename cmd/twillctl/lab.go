@@ -20,12 +20,13 @@ func labCommand() *cobra.Command {
 		Use:   "lab",
 		Short: "Run a small cluster of network namespaces on this machine",
 		Long: `A lab's nodes are network namespaces on an underlay. Each runs the real twilld, and pods are wired by the
-real twill plugin. It needs root, and nothing else is installed.`,
+real twill plugin. Nothing else is installed. Root's labs are this machine's; those of another user are in namespaces of
+that user's own, where the system allows it.`,
 	}
 	name := c.PersistentFlags().String("name", lab.DefaultName, "the lab's name, and the prefix of its namespaces")
 	_ = c.RegisterFlagCompletionFunc("name", completeLabs) // the flag is there, and has none yet
 	c.AddCommand(labUp(name), labDown(name), labStatus(name), labPing(name), labTest(name), labExec(name), labServe(),
-		labRun(name), labDo(name), labList(), labShow(), labVerbs(), labFaults(), labWalk(name), labCapture(name))
+		labHold(), labRun(name), labDo(name), labList(), labShow(), labVerbs(), labFaults(), labWalk(name), labCapture(name))
 	return c
 }
 

@@ -25,7 +25,7 @@ var version = "devel"
 // errFindings is returned by a command that found something and printed it.
 var errFindings = errors.New("there are findings")
 
-// exited is the exit code of a command that lab exec ran, and that has printed its own errors.
+// exited is the exit code of a command that lab exec or enterLabs ran, and that has printed its own errors.
 type exited int
 
 func (e exited) Error() string { return fmt.Sprintf("the command ended with exit code %d", int(e)) }
@@ -34,6 +34,7 @@ func main() {
 	_ = os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // of nft and iptables, which users' PATH often lacks
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	c := root()
+	c.PersistentPreRunE = enterLabs
 	c.SetArgs(arguments())
 	err := c.ExecuteContext(ctx)
 	stop()

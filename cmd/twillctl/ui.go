@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +11,7 @@ import (
 
 func uiCommand() *cobra.Command {
 	var t target
-	var listen string
+	var address string
 	var open bool
 	c := &cobra.Command{
 		Use:   "ui [REPORT]",
@@ -32,25 +31,24 @@ The page is served on loopback only. Its address has a token, without which the 
 			if err != nil {
 				return err
 			}
-			var config net.ListenConfig
-			l, err := config.Listen(c.Context(), "tcp", listen)
+			l, err := listen(c.Context(), address)
 			if err != nil {
-				return fmt.Errorf("--listen %s: %w", listen, err)
+				return err
 			}
 			defer l.Close()
 			view := source.View()
 			var b browser
 			defer b.forget()
-			return ui.New(source).Serve(c.Context(), l, func(address string) {
-				fmt.Fprintf(c.OutOrStdout(), "The %s is shown at\n  %s\nuntil Ctrl-C.\n", describe(view), address)
+			return ui.New(source).Serve(c.Context(), l, func(url string) {
+				fmt.Fprintf(c.OutOrStdout(), "The %s is shown at\n  %s\nuntil Ctrl-C.\n", describe(view), url)
 				if open {
-					b.open(c.Context(), address)
+					b.open(c.Context(), url)
 				}
 			})
 		},
 	}
 	t.register(c)
-	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the address on loopback, port 0 for any that is free")
+	c.Flags().StringVar(&address, "listen", "127.0.0.1:0", "the address on loopback, port 0 for any that is free")
 	c.Flags().BoolVar(&open, "open", true, "open the page in this desktop's browser, if there is one")
 	return c
 }

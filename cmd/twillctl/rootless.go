@@ -25,14 +25,13 @@ func enterLabs(c *cobra.Command, args []string) error {
 	if err := notRoots(c, name); err != nil {
 		return err
 	}
-	env := os.Environ()
 	switch programs, err := lab.FindPrograms(); {
-	case err == nil: // files of root are nobody's in there
-		env = append(env, "TWILL_BIN_DIR="+filepath.Dir(programs.Agent))
+	case err == nil: // in there root's files are nobody's, and would not be trusted
+		_ = os.Setenv("TWILL_BIN_DIR", filepath.Dir(programs.Agent))
 	case c.Name() != "down":
 		return err
 	}
-	code, err := enter(c, name, env)
+	code, err := enter(c, name)
 	if err != nil {
 		return err
 	}
@@ -43,7 +42,7 @@ func enterLabs(c *cobra.Command, args []string) error {
 func labOf(c *cobra.Command, args []string) (name string, wanted bool) {
 	if f := c.Flags().Lookup("lab"); f != nil {
 		name = f.Value.String()
-		if c.Name() == "ui" && name == "" && len(args) == 0 && !c.Flags().Changed("cluster") && hasLab(lab.DefaultName) {
+		if name == "" && c.Name() == "ui" && len(args) == 0 && c.Flag("cluster").Value.String() == "false" && hasLab(lab.DefaultName) {
 			name = lab.DefaultName
 		}
 		return name, name != ""
@@ -72,9 +71,9 @@ func notRoots(c *cobra.Command, name string) error {
 }
 
 // enter runs the command there. The page's server listens out here, where the browser is.
-func enter(c *cobra.Command, name string, env []string) (int, error) {
+func enter(c *cobra.Command, name string) (int, error) {
 	if c.Name() != "ui" {
-		return rootless.Run(os.Args[1:], env)
+		return rootless.Run(os.Args[1:])
 	}
 	l, err := net.Listen("tcp", c.Flag("listen").Value.String())
 	if err != nil {
@@ -86,7 +85,7 @@ func enter(c *cobra.Command, name string, env []string) (int, error) {
 		return 0, err
 	}
 	defer f.Close()
-	return rootless.Run(append(slices.Clone(os.Args[1:]), "--lab="+name), env, f)
+	return rootless.Run(append(slices.Clone(os.Args[1:]), "--lab="+name), f)
 }
 
 // listen opens the socket of the page's server, or takes the one that enter opened.

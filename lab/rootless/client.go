@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// Run runs this program again in the holder's namespaces, with these arguments and this environment, and returns its
-// exit code. It starts the holder if there is none. The files follow standard input, output and error: the first is
-// number 3. Signals go to the command.
-func Run(args, env []string, files ...*os.File) (int, error) {
+// Run runs this program again in the holder's namespaces, with these arguments, and returns its exit code. It starts the
+// holder if there is none. The files follow standard input, output and error: the first is number 3. Signals go to the
+// command.
+func Run(args []string, files ...*os.File) (int, error) {
 	p := places(base())
 	if err := p.check(); err != nil {
 		return 0, err
@@ -29,7 +29,7 @@ func Run(args, env []string, files ...*os.File) (int, error) {
 		return 0, err
 	}
 	to := json.NewEncoder(conn)
-	if err := ask(to, args, append(env, variable+"="+p.labs)); err != nil {
+	if err := ask(to, p, args); err != nil {
 		return 0, err
 	}
 	signals := make(chan os.Signal, 8)
@@ -50,7 +50,7 @@ func Run(args, env []string, files ...*os.File) (int, error) {
 	return r.Exit, nil
 }
 
-func ask(to *json.Encoder, args, env []string) error {
+func ask(to *json.Encoder, p paths, args []string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -59,6 +59,7 @@ func ask(to *json.Encoder, args, env []string) error {
 	if err != nil {
 		return err
 	}
+	env := append([]string{variable + "=" + p.labs}, os.Environ()...) // of two values the first counts
 	return to.Encode(request{Path: self, Dir: dir, Args: append([]string{os.Args[0]}, args...), Env: env})
 }
 

@@ -23,9 +23,10 @@ import (
 type runFlags struct {
 	verbose, quiet, keep bool
 
-	name    string // of the lab; empty: the script's
-	timeout time.Duration
-	seed    uint64
+	name     string // of the lab; empty: the script's
+	timeout  time.Duration
+	seed     uint64
+	patience time.Duration
 }
 
 func labRun(name *string) *cobra.Command {
@@ -69,6 +70,7 @@ why, command by command; elsewhere only what failed.`,
 	c.MarkFlagsMutuallyExclusive("verbose", "quiet")
 	c.Flags().BoolVar(&f.keep, "keep", false, "leave the lab of a script that failed")
 	c.Flags().Uint64Var(&f.seed, "seed", 0, "draw the order and the pace of the command rollout from this number; 0: the nodes' order")
+	c.Flags().DurationVar(&f.patience, "patience", 0, "let the command within repeat for at least this long, on a busy machine")
 	c.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "give up on a script after this time")
 	return c
 }
@@ -87,7 +89,7 @@ func (f runFlags) run(c *cobra.Command, name string) (bool, error) {
 	if f.verbose {
 		log = out
 	}
-	r := script.Runner{Name: f.name, Keep: f.keep, Seed: f.seed, Brief: !f.verbose}
+	r := script.Runner{Name: f.name, Keep: f.keep, Seed: f.seed, Brief: !f.verbose, Patience: f.patience}
 	failed := r.Run(ctx, name, data, log)
 	took := time.Since(started).Seconds()
 	if failed == nil {

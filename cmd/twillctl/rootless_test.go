@@ -251,7 +251,7 @@ func TestScriptsOfOrdinaryUser(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-ec",
 				fmt.Sprintf("mount --bind %s /dev/net/tun; exec setpriv --reuid=%d --regid=%[2]d --clear-groups \"$@\"", tun, nobody),
-				"sh", u.program, "lab", "run", "-v", name)
+				"sh", u.program, "lab", "run", "-v", "--patience", testwait.Limit.String(), "--timeout", "10m", name)
 			cmd.Env = append(u.command().Env, "TWILL_KUBE_BIN="+kube)
 			out, err := cmd.CombinedOutput()
 			if refusal, ok := onlyRoot[name]; ok {

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -87,16 +89,17 @@ func (h *holder) count(n int) {
 // counted it.
 func (h *holder) endIfIdle() {
 	unlock, err := lock(h.base, syscall.LOCK_EX|syscall.LOCK_NB)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return // the client that connects comes here in its turn
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	entries, _ := os.ReadDir(h.labs)
-	if h.clients > 0 || len(entries) > 0 {
+	if h.clients > 0 || slices.ContainsFunc(entries, fs.DirEntry.IsDir) {
 		unlock.Close()
 		return
 	}
+	_ = os.RemoveAll(h.labs) // locks of labs that a command left when it was killed
 	h.remove()
 	h.listener.Close() // the lock goes with the process
 }

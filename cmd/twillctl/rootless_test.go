@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -202,8 +203,12 @@ func TestPageOfOrdinaryUser(t *testing.T) {
 		}
 	}
 	url := strings.Fields(strings.SplitAfter(text.String(), "\n")[1])[0]
-	if body, err := exec.Command("curl", "-fsS", url).CombinedOutput(); err != nil {
-		t.Errorf("%s: %v: %s", url, err, body)
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s", url, resp.Status)
 	}
 	if !strings.HasPrefix(text.String(), "The lab twill is shown at") {
 		t.Errorf("got %s", &text)

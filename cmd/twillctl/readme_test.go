@@ -34,7 +34,7 @@ func firstMinute(t *testing.T) []block {
 			continue
 		}
 		if script, ok := strings.CutPrefix(part, "sh\n"); ok {
-			script = strings.NewReplacer("sudo ./twillctl lab ", "bin/twillctl lab --name "+readmeLab+" ", "twillctl lab ", "twillctl lab --name "+readmeLab+" ", "--lab twill ", "--lab "+readmeLab+" ").Replace(script)
+			script = strings.NewReplacer("./twillctl lab ", "bin/twillctl lab --name "+readmeLab+" ", "twillctl lab ", "twillctl lab --name "+readmeLab+" ", "--lab twill ", "--lab "+readmeLab+" ").Replace(script)
 			all = append(all, block{script: script})
 		} else {
 			all[len(all)-1].lines = strings.Split(strings.TrimSpace(part), "\n")

@@ -156,15 +156,19 @@ func TestClaims(t *testing.T) {
 			lost   string // the nodes
 			ends   string // what must stand in the state
 		}{
-			"a copied key, nothing known":   {[]subnet.Lease{lease(2, published(3)), lease(3, published(3))}, nil, "n3 n3", ""},
-			"a copied key":                  {[]subnet.Lease{lease(2, published(3)), lease(3, published(3))}, first(b, 3, "n3", "n2"), "n2 n2", ""},
-			"a copied key and port":         {[]subnet.Lease{at(lease(2, port(3, 7)), lease(3, "")), lease(3, published(3))}, first(b, 3, "n3", "n2"), "n2 n2", ""},
-			"a copied address":              {[]subnet.Lease{at(lease(2, published(2)), lease(3, "")), lease(3, published(3))}, nil, "", ""},
-			"a copied address and key":      {[]subnet.Lease{at(lease(2, published(3)), lease(3, "")), lease(3, published(3))}, nil, "", "allowed 10.244.2.0/24 allowed 10.244.3.0/24"},
-			"two ports of one NAT":          {[]subnet.Lease{at(lease(2, port(2, 7)), lease(3, "")), lease(3, port(3, 8))}, nil, "", ":7 allowed 10.244.2.0/24"},
-			"this node's key":               {[]subnet.Lease{lease(2, published(1))}, nil, "n2 n2", ""},
-			"a key of a node without IPv6":  {[]subnet.Lease{only(lease(2, published(3)), 1), only(lease(3, published(3)), 0)}, first(b, 3, "n3", "n2"), map[bool]string{true: "", false: "n2"}[mode == "separate"], "192.0.2.3:51820 allowed 10.244.3.0/24"},
-			"one machine under three names": {[]subnet.Lease{lease(2, published(2)), at(lease(3, published(2)), lease(2, "")), at(lease(4, published(2)), lease(2, ""))}, nil, map[bool]string{true: "", false: "n4 n4"}[mode == "separate"], ""},
+			"a copied key, nothing known":  {[]subnet.Lease{lease(2, published(3)), lease(3, published(3))}, nil, "n3 n3", ""},
+			"a copied key":                 {[]subnet.Lease{lease(2, published(3)), lease(3, published(3))}, first(b, 3, "n3", "n2"), "n2 n2", ""},
+			"a copied key and port":        {[]subnet.Lease{at(lease(2, port(3, 7)), lease(3, "")), lease(3, published(3))}, first(b, 3, "n3", "n2"), "n2 n2", ""},
+			"a copied address":             {[]subnet.Lease{at(lease(2, published(2)), lease(3, "")), lease(3, published(3))}, nil, "", ""},
+			"a copied address and key":     {[]subnet.Lease{at(lease(2, published(3)), lease(3, "")), lease(3, published(3))}, nil, "", "allowed 10.244.2.0/24 allowed 10.244.3.0/24"},
+			"two ports of one NAT":         {[]subnet.Lease{at(lease(2, port(2, 7)), lease(3, "")), lease(3, port(3, 8))}, nil, "", ":7 allowed 10.244.2.0/24"},
+			"this node's key":              {[]subnet.Lease{lease(2, published(1))}, nil, "n2 n2", ""},
+			"a key of a node without IPv6": {[]subnet.Lease{only(lease(2, published(3)), 1), only(lease(3, published(3)), 0)}, first(b, 3, "n3", "n2"), map[bool]string{true: "", false: "n2"}[mode == "separate"], "192.0.2.3:51820 allowed 10.244.3.0/24"},
+			"one machine under five names": {[]subnet.Lease{lease(2, published(2)), at(lease(3, published(2)), lease(2, "")), at(lease(4, published(2)), lease(2, "")),
+				at(lease(5, published(2)), lease(2, "")), at(lease(6, published(2)), lease(2, ""))}, nil, map[bool]string{true: "", false: "n6 n6"}[mode == "separate"], ""},
+			"a subnet of before": {[]subnet.Lease{lease(2, published(2)), {Node: "n2", Backend: "wireguard", Earlier: true, Stacks: []subnet.Stack{
+				{Subnet: netip.MustParsePrefix("10.244.9.0/24"), Underlay: lease(2, "").Stacks[0].Underlay, Data: json.RawMessage(published(2))}}}}, nil, "",
+				"allowed 10.244.2.0/24 allowed 10.244.9.0/24"},
 		} {
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				node := bothFamilies(1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/plugin/internal/cnierr"
 	"github.com/twill-net/twill/plugin/ipam"
@@ -20,8 +21,7 @@ import (
 func del(ctx context.Context, args *skel.CmdArgs) error {
 	c, _ := parseConfig(args.StdinData) // a bad value of a key must not keep a pod from going
 	o := ownerIn(args)
-	err := errors.Join(c.deleteLinks(o, args.Netns),
-		ipam.Remove(filepath.Join(c.flannelDir, o.Container))) // that flannel's plugin kept for the container
+	err := errors.Join(c.deleteLinks(o, args.Netns), c.forget(o.Container))
 	rules := c.delegatePod(args).Del(ctx, c.plugins)
 	if cnierr.Code(err) != 0 { // the node's own namespace: touch nothing more
 		return err
@@ -34,6 +34,16 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 		err = errors.Join(err, fmt.Errorf("release the addresses of %s: %w", o.Container, releaseErr))
 	}
 	c.announceGone(ctx, o, args.Args, released)
+	return err
+}
+
+// forget removes the file that flannel's plugin kept for a container. In a user namespace, as that of a lab without root, the
+// machine's directory may be one that only root can look into: nothing there is of a pod of this plugin's.
+func (c *config) forget(container string) error {
+	err := ipam.Remove(filepath.Join(c.flannelDir, container))
+	if errors.Is(err, unix.EACCES) {
+		return nil
+	}
 	return err
 }
 

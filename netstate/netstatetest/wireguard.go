@@ -79,10 +79,11 @@ func wireguardDevice() device {
 			"allowed another": {commands: "wg set DEV peer " + key + " allowed-ips 10.244.2.0/24,10.244.9.0/24",
 				plan: was(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 allowed 10.244.9.0/24")},
 			"allowed more": {commands: "wg set DEV peer " + key +
-				" allowed-ips 10.244.2.0/24,10.244.6.0/24,10.244.7.0/24,10.244.8.0/24,10.244.9.0/24",
-				plan: "~ " + peer + " (was " + strings.Replace(peer, "allowed 10.244.2.0/24",
-					"allowed 10.244.2.0/24 allowed 10.244.6.0/24 allowed 10.244.7.0/24 allowed 10.244.8.0/24", 1) +
-					" allowed [10.244.9.0/24])"},
+				" allowed-ips 10.244.2.0/24,10.244.20.0/24,10.244.21.0/24,10.244.22.0/24,10.244.23.0/24,10.244.24.0/24," +
+				"10.244.25.0/24,10.244.26.0/24,10.244.27.0/24",
+				plan: "~ " + peer + " (was " + strings.Replace(peer, "allowed 10.244.2.0/24", "allowed 10.244.2.0/24 "+
+					"allowed 10.244.20.0/24 allowed 10.244.21.0/24 allowed 10.244.22.0/24 allowed 10.244.23.0/24 "+
+					"allowed 10.244.24.0/24 allowed 10.244.25.0/24 allowed 10.244.26.0/24", 1) + " allowed [10.244.27.0/24])"},
 			"port":   {commands: "wg set DEV listen-port 51830", plan: was(listen, "port 51820", "port 51830")},
 			"fwmark": {commands: "wg set DEV fwmark 0x7", plan: "~ " + listen + " (was " + listen + " fwmark 0x7)"},
 		},

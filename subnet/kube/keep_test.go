@@ -60,7 +60,7 @@ func restored(t *testing.T, s *server) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if got := fmt.Sprint(disputes); got != "[{  [{invalid Prefix 203.0.113.9 []}]}]" {
+	if got := fmt.Sprint(disputes); got != "[{  [{invalid Prefix 203.0.113.9 []}] false}]" {
 		t.Errorf("told of the disputes %s, want the one about another address", got)
 	}
 }

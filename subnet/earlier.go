@@ -21,11 +21,12 @@ func (s Stack) Earlier() (list []netip.Prefix) {
 	if !bytes.Contains(s.Data, []byte(earlierKey)) {
 		return nil
 	}
-	var said struct{ Earlier []netip.Prefix }
-	if json.Unmarshal(s.Data, &said) != nil {
+	var fields map[string]json.RawMessage // a struct would also take the key in small letters, which WithEarlier leaves
+	var said []netip.Prefix
+	if json.Unmarshal(s.Data, &fields) != nil || json.Unmarshal(fields[earlierKey], &said) != nil {
 		return nil
 	}
-	for _, p := range said.Earlier {
+	for _, p := range said {
 		if p.IsValid() && p == p.Masked() && netstate.FamilyOf(p.Addr()) == s.Family() && len(list) < mostEarlier {
 			list = append(list, p)
 		}

@@ -99,6 +99,7 @@ func TestSnapshotWithEarlier(t *testing.T) {
 func FuzzEarlier(f *testing.F) {
 	f.Add(`{"Earlier":["10.244.9.0/24"]}`)
 	f.Add(`{"Earlier":["::/0"],"Ways":[]}`)
+	f.Add(`{"earlier":["10.244.9.0/24"],"VNI":"Earlier"}`)
 	f.Fuzz(func(t *testing.T, data string) {
 		s := stackOf("10.244.1.0/24", "192.168.33.101", data)
 		list := s.Earlier()

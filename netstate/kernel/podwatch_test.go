@@ -2,10 +2,14 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/netstatetest"
@@ -35,14 +39,18 @@ func TestWatchPods(t *testing.T) {
 			if !quiet(hints) || !quiet(pods) {
 				t.Fatal("a hint, and nothing happens")
 			}
+			var came []netstate.Port
 			for i := range 3 {
-				want.Add(podPort(t, h, fmt.Sprint("veth1", i), func(p *netstate.Port) {
+				came = append(came, podPort(t, h, fmt.Sprint("veth1", i), func(p *netstate.Port) {
 					withAddrs(p)
 					p.Hairpin = false // as it is, so that nothing is to be put back
 				}))
 				if quiet(pods) == fast || !quiet(hints) {
 					t.Errorf("pod %d comes: want news %t, and no hint before others come", i, fast)
 				}
+			}
+			for _, p := range came {
+				want.Add(p)
 			}
 			observe()
 			run(t, h, "ip link set veth10 mtu 1450", "ip link set veth10 promisc on", "ip link set veth10 promisc off")
@@ -129,6 +137,61 @@ func received(t *testing.T, k *Kernel) (hints, pods <-chan struct{}) {
 		<-done
 	})
 	return h, p
+}
+
+// TestPodsBetween: a pod that goes or comes after the facts were read, and before the kernel is, is news when its last message
+// is read: what the facts made wanted is wrong.
+func TestPodsBetween(t *testing.T) {
+	for what, do := range map[string]func(netstatetest.Harness){
+		"goes":  func(h netstatetest.Harness) { run(t, h, "ip link del veth02") },
+		"comes": func(h netstatetest.Harness) { podPort(t, h, "veth10", withAddrs) },
+	} {
+		h := fresh(t)
+		k := h.Kernel.(*Kernel)
+		want, _ := portsWanted(t, h, nil)
+		want.Add(netstate.Switch{})
+		kind, last := lastOfPort(t, k, func() { do(h) })
+		if _, err := k.Observe(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		news := make(chan struct{}, 1)
+		portWatch{map[int]netstate.Port{}, map[int]bool{}, map[int]bool{}, news}.note(k.filter.Load(), kind, last)
+		if len(news) == 0 {
+			t.Errorf("a pod %s: no news", what)
+		}
+	}
+}
+
+// lastOfPort returns the last message about a pod's port that do causes.
+func lastOfPort(t *testing.T, k *Kernel, do func()) (kind uint16, last []byte) {
+	t.Helper()
+	conn, err := k.subscribe(watchBuffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	do()
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(5 * gather)); err != nil {
+			t.Fatal(err)
+		}
+		messages, err := conn.Receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return kind, last
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range messages {
+			d, err := parseDevice(m.Data)
+			if err != nil || d[0] != unix.AF_UNSPEC {
+				continue
+			}
+			if _, isPort := d.port(); isPort {
+				kind, last = uint16(m.Header.Type), m.Data
+			}
+		}
+	}
 }
 
 // TestGatherPods: pods that come and go within a second are one hint, and later ones another.

@@ -165,7 +165,7 @@ type portWatch struct {
 	marks   map[int]netstate.Port // by index, of ports that are newer than the last Observe, too
 	altered map[int]bool
 	gone    map[int]bool // those of the last Observe that have gone since
-	// changed is told of ports that came and went since the last Observe, if the fast path is wanted, and when the last of
+	// changed is told of ports that came and went since the facts were read, if the fast path is wanted, and when the last of
 	// those has gone for whose sake the bridge has a small MTU.
 	changed chan<- struct{}
 }
@@ -224,16 +224,16 @@ func (w portWatch) wasSmallest(f *filter, index int) bool {
 	return gone.MTU == bridge.MTU
 }
 
-// isNewsOfPod reports whether a message says that a port has come, gone or got another mark since the last Observe, and
-// the fast path is wanted, which knows pods by their ports.
+// isNewsOfPod reports whether a message says that the pods' ports are not the wanted ones, as they were when the facts were
+// read, and the fast path is wanted, which knows pods by their ports.
 func (f *filter) isNewsOfPod(kind uint16, d device) bool {
 	mark, marked := d.port()
-	known, wasThere := f.marks[d.index()]
+	known := f.want[netstate.Port{Name: d.name()}.Key()]
 	switch {
 	case f.want[netstate.Switch{}.Key()] == nil:
 		return false
 	case kind == unix.RTM_DELLINK:
-		return wasThere
+		return known != nil
 	}
-	return marked && mark != known && f.wanted[mark.Bridge]
+	return marked && known != netstate.Object(mark) && f.wanted[mark.Bridge]
 }

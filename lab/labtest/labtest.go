@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -145,4 +146,22 @@ func logAgents(t testing.TB, l *lab.Lab) {
 		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
 		t.Logf("%s:\n%s", n.Log(), strings.Join(lines[max(0, len(lines)-25):], "\n"))
 	}
+}
+
+// Overrun returns how many packets this machine's processors have dropped since boot because they had no time for them, the
+// second column of /proc/net/softnet_stat. A test that wants no packet lost subtracts them: no route was missing.
+func Overrun(t testing.TB) (dropped int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		n, err := strconv.ParseInt(strings.Fields(line)[1], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dropped += int(n)
+	}
+	return dropped
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -170,12 +169,12 @@ func (c cluster) kill() {
 	})
 }
 
-// unharmed pings 100 times a second between pods of two nodes, while do runs and some time after it.
+// unharmed pings between pods of two nodes, while do runs and some time after it.
 func (c cluster) unharmed(do func()) {
 	c.Helper()
 	var streams []*host.Stream
 	for _, addr := range c.pod(2).Addrs {
-		s, err := c.pod(1).Stream(addr, 10*time.Millisecond)
+		s, err := c.pod(1).Stream(addr, pingInterval)
 		c.must(err)
 		defer s.Close()
 		streams = append(streams, s)
@@ -220,7 +219,7 @@ func (c cluster) judge(s *host.Stream) {
 		return nil
 	})
 	all, err := s.Between(c.Context(), 0, s.Mark())
-	c.Logf("%v, one every 10 ms, while the agents were away or began: %v", all, err)
+	c.Logf("%v, one every %s, while the agents were away or began: %v", all, pingInterval, err)
 }
 
 func (c cluster) joinAndLeave() {

@@ -102,7 +102,7 @@ test-vm-kernel:
 	tools/vm/run './netstate/kernel:-test.skip=UnderChurn|TestQdiscs|TestTakes' './netstate/fastpath:-test.run=TestEdges|TestOuter|TestRoundTrip|TestDrift|TestCapabilities|TestRefresh|TestIdle|TestReusedPorts|TestCongestion|TestSegments/mtu' ./netstate/xfrm './netstate/filter:-test.run=TestElementsPrinted|TestAlteredExpressions|TestErrors|TestPackets|TestWrongPlans|TestReplacedChains|TestCheck' ./netstate/nflog ./backend/ipip ./backend/udp ./backend/wireguard:-starts=$(STARTS) ./backend/ipsec
 
 test-vm-labs:
-	tools/vm/run './test/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/(ipip|ipsec)'
+	tools/vm/run './test/e2e:-test.parallel=1:-test.run=TestCluster/(vxlan|hostgw|udp|wireguard)/dual/file|TestCluster/(ipip|ipsec)|TestTransition'
 
 test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites, a real containerd, CHURN (2000) pods with kills
 	tools/containerd/build

@@ -54,6 +54,8 @@ type guest struct {
 	*testing.T
 	rand          *rand.Rand
 	backend, mode string
+	options       string // of the backend, beside its type
+	policies      bool   // agents enforce network policies
 	lab           *lab.Lab
 	node          *lab.Node
 	traits        []string
@@ -80,6 +82,7 @@ func (g *guest) must(err error) {
 
 // live returns how it ended.
 func (g *guest) live() string {
+	g.policies = g.rand.IntN(2) == 0
 	g.up()
 	g.draw()
 	g.Logf("the host: %s", strings.Join(g.traits, "; "))
@@ -92,6 +95,7 @@ func (g *guest) live() string {
 	if end == works {
 		pod = g.podWorks("a")
 		g.chain()
+		g.change(pod)
 	}
 	g.later()
 	g.check("after what came later")
@@ -141,23 +145,15 @@ func (g *guest) changeLease() {
 	g.goesOn("with another lease")
 }
 
-// switchBackend has both nodes use the next backend. While its agent runs it leaves out a peer that has switched, and a
-// network that came later is there first then. An agent that stopped before finds its routes, and keeps them.
+// switchBackend has both nodes use the next backend, the peer before this one. While this node's agent runs, it follows the
+// peer; one that stopped before finds it changed.
 func (g *guest) switchBackend() {
 	i := slices.IndexFunc(kinds, func(k struct{ backend, mode string }) bool { return k.backend == g.backend })
 	g.backend = kinds[(i+1)%3].backend
 	g.must(os.WriteFile(filepath.Join(g.lab.Dir(), "net-conf.json"), g.conf(), 0o644))
-	if g.rand.IntN(2) == 0 {
-		g.must(g.node.StopAgent(g.Context()))
-		g.must(g.lab.Nodes()[1].RestartAgent(g.Context()))
-	} else {
-		g.must(g.lab.Nodes()[1].RestartAgent(g.Context()))
-		testwait.Until(g, "the agent to leave out a peer of another backend", func() bool {
-			log, err := os.ReadFile(g.node.Log())
-			g.must(err)
-			return strings.Contains(string(log), "code=other-backend")
-		})
-		g.must(g.node.StopAgent(g.Context()))
+	steps := []func(context.Context) error{g.node.StopAgent, g.lab.Nodes()[1].RestartAgent}
+	for _, i := range g.rand.Perm(2) {
+		g.must(steps[i](g.Context()))
 	}
 	g.goesOn("with the backend " + g.backend)
 }
@@ -180,7 +176,8 @@ func (g *guest) up() {
 		return lab.Site{Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
 	}
 	g.lab = labtest.Start(g, lab.Spec{Name: "guest", Nodes: 2, Pods: 1, Backend: g.backend, Family: lab.Dual, Store: lab.File,
-		NetConf: g.conf(), Agents: map[string]string{"node1": g.agent()}, Sites: map[string]lab.Site{"node1": subnets(own, "fd00:244:0:1::/64"), "node2": subnets(peer, "fd00:244:0:2::/64")}})
+		NetworkPolicy: g.policies, NetConf: g.conf(), Agents: map[string]string{"node1": g.agent()},
+		Sites: map[string]lab.Site{"node1": subnets(own, "fd00:244:0:1::/64"), "node2": subnets(peer, "fd00:244:0:2::/64")}})
 	g.node = g.lab.Nodes()[0]
 	for _, p := range g.node.Pods() {
 		g.must(g.node.DelPod(g.Context(), p))
@@ -208,8 +205,8 @@ func (g *guest) up() {
 
 // conf is the network config of both nodes.
 func (g *guest) conf() []byte {
-	return fmt.Appendf(nil, `{"Network": %q, "IPv6Network": "fd00:244::/56", "EnableIPv6": true, "EnableNFTables": %t, "Backend": {"Type": %q}}`,
-		network, g.mode == "nftables", g.backend)
+	return fmt.Appendf(nil, `{"Network": %q, "IPv6Network": "fd00:244::/56", "EnableIPv6": true, "EnableNFTables": %t, "Backend": {"Type": %q%s}}`,
+		network, g.mode == "nftables", g.backend, g.options)
 }
 
 func (g *guest) probe(what string, from host.Host, to netip.Addr) {

@@ -29,6 +29,9 @@ var volatile = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]|valid_lft \
 var ours = regexp.MustCompile(`\bfe80::|\bff00::/8 dev|anycast|\b(cni0|flannel[.\w-]*|veth\w*)\b|proto 116|10[.]244[.][129][.]|fd00:244:0:[129]:|` +
 	`FLANNEL-|TWILL-|twill|flanneld|@if\d+: .* link-netns`)
 
+// ourTable matches the first lines of Twill's tables.
+var ourTable = regexp.MustCompile(`^table (ip flannel-ipv4|ip6 flannel-ipv6|\w+ twill-policy)\b`)
+
 // noise matches parameters that the kernel changes by itself.
 var noise = regexp.MustCompile(`netfilter|nf_conntrack|neigh\.|stable_secret|flow|fib_sync|tcp_fastopen_key|idgen`)
 
@@ -62,7 +65,7 @@ func (g *guest) foreign(command, out string) (lines []string) {
 		if c := strings.TrimSpace(line); strings.HasPrefix(c, "chain ") {
 			chain = c
 		}
-		if strings.Contains(chain, "FLANNEL-") || strings.Contains(chain, "TWILL-") || strings.HasPrefix(table, "table ip flannel-ipv4") || strings.HasPrefix(table, "table ip6 flannel-ipv6") || ours.MatchString(line) {
+		if strings.Contains(chain, "FLANNEL-") || strings.Contains(chain, "TWILL-") || ourTable.MatchString(table) || ours.MatchString(line) {
 			continue
 		}
 		if strings.HasPrefix(command, "sysctl") && isExempt(line) {

@@ -29,10 +29,13 @@ func (t Try) dataSize() int {
 	if t.Dst.Is4() {
 		header = ipv4Header
 	}
-	if !t.Kind.isFull() {
-		return smallData
+	switch {
+	case t.Kind == UDPParts:
+		return t.Size // with its headers it does not fit
+	case t.Kind.isFull():
+		return max(smallData, t.Size-header-l4Header)
 	}
-	return max(smallData, t.Size-header-l4Header)
+	return smallData
 }
 
 var (

@@ -20,17 +20,19 @@ type Site struct {
 // Kind is what is sent.
 type Kind string
 
-// The kinds. Full ones are as large as a pod may send, and may not be fragmented.
+// The kinds. Full ones are as large as a pod may send, and may not be fragmented. UDPParts is larger: the sender's kernel
+// sends fragments, as it does for QUIC's, DNS's and NFS's large datagrams.
 const (
 	ICMP     Kind = "ICMP"
 	ICMPFull Kind = "full-size ICMP"
 	TCP      Kind = "TCP"
 	UDP      Kind = "UDP"
 	UDPFull  Kind = "full-size UDP"
+	UDPParts Kind = "fragmented UDP"
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{ICMP, ICMPFull, TCP, UDP, UDPFull}
+var Kinds = []Kind{ICMP, ICMPFull, TCP, UDP, UDPFull, UDPParts}
 
 // isFull reports whether packets of this kind are as large as a pod may send.
 func (k Kind) isFull() bool { return k == ICMPFull || k == UDPFull }
@@ -53,7 +55,7 @@ type Try struct {
 	Bound    bool // the sender insists on Src; else its kernel chooses, as for most programs
 	OnBehalf bool // Src is another host's behind From's namespace, which sends in its name; of ICMP only
 	Kind     Kind
-	Size     int // bytes of the largest IP packet
+	Size     int // bytes of the largest IP packet that is not fragmented
 }
 
 // local returns the address that the sender's socket is bound to; nil: none.

@@ -59,10 +59,11 @@ func TestSend(t *testing.T) {
 	for _, test := range []struct{ rule, want string }{
 		{"", ""},
 		{"tcp dport 1-65535 drop", "TCP, TCP"},
-		{"meta nfproto ipv6 udp dport 1-65535 drop", "UDP, full-size UDP"},
-		{"meta length > 1000 drop", "full-size ICMP, full-size ICMP, TCP, TCP, full-size UDP, full-size UDP"},
+		{"meta nfproto ipv6 udp dport 1-65535 drop", "UDP, full-size UDP, fragmented UDP"},
+		{"meta length > 1000 drop", "full-size ICMP, full-size ICMP, TCP, TCP, full-size UDP, full-size UDP, fragmented UDP, fragmented UDP"},
 		{"icmp type echo-request drop", "ICMP, full-size ICMP"},
-		{"ip saddr 10.99.0.1 reject", "ICMP, full-size ICMP, TCP, UDP, full-size UDP"},
+		{"meta l4proto udp meta length > 1500 drop", "fragmented UDP"}, // which IPv4 puts together before, and IPv6 after
+		{"ip saddr 10.99.0.1 reject", "ICMP, full-size ICMP, TCP, UDP, full-size UDP, fragmented UDP"},
 	} {
 		if test.rule != "" {
 			run(t, receiver, "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; add rule inet t c "+test.rule+"'")
@@ -73,7 +74,7 @@ func TestSend(t *testing.T) {
 		run(t, receiver, "nft flush ruleset")
 	}
 	run(t, receiver, "ip link set eth0 mtu 1400")
-	if got, want := lost(), "full-size ICMP, full-size ICMP, full-size UDP, full-size UDP"; got != want {
+	if got, want := lost(), "full-size ICMP, full-size ICMP, full-size UDP, full-size UDP, fragmented UDP, fragmented UDP"; got != want {
 		t.Errorf("a smaller MTU: got %q, want %q", got, want)
 	}
 }

@@ -20,11 +20,17 @@ type servers struct {
 
 	mu  sync.Mutex
 	tcp map[netip.Addr]net.Listener
-	udp map[netip.Addr]net.PacketConn
+	udp map[datagrams]net.PacketConn
+}
+
+// datagrams is what a UDP server is for: its answers are fragmented as what it gets.
+type datagrams struct {
+	addr  netip.Addr
+	parts bool
 }
 
 func newServers(ctx context.Context) *servers {
-	return &servers{ctx: ctx, tcp: map[netip.Addr]net.Listener{}, udp: map[netip.Addr]net.PacketConn{}}
+	return &servers{ctx: ctx, tcp: map[netip.Addr]net.Listener{}, udp: map[datagrams]net.PacketConn{}}
 }
 
 func (s *servers) close() {
@@ -73,22 +79,22 @@ func (s *servers) stream(at Site, addr netip.Addr) (string, error) {
 }
 
 // datagram returns the address of a UDP server that sends back what it gets.
-func (s *servers) datagram(at Site, addr netip.Addr) (string, error) {
+func (s *servers) datagram(at Site, of datagrams) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.udp[addr]; c != nil {
+	if c := s.udp[of]; c != nil {
 		return c.LocalAddr().String(), nil
 	}
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, addr) }}
+	lc := net.ListenConfig{Control: of.control}
 	var conn net.PacketConn
 	err := at.Do(func() (err error) {
-		conn, err = lc.ListenPacket(s.ctx, "udp", netip.AddrPortFrom(addr, 0).String())
+		conn, err = lc.ListenPacket(s.ctx, "udp", netip.AddrPortFrom(of.addr, 0).String())
 		return err
 	})
 	if err != nil {
 		return "", fmt.Errorf("listen in %s: %w", at.Host, cause(err))
 	}
-	s.udp[addr] = conn
+	s.udp[of] = conn
 	go func() {
 		for buf := make([]byte, 1<<16); ; {
 			n, from, err := conn.ReadFrom(buf)
@@ -141,17 +147,26 @@ func exchange(ctx context.Context, t Try, to string) error {
 
 // datagram sends one datagram, and wants it back.
 func datagram(ctx context.Context, s *servers, t Try) (port uint16, err error) {
-	to, err := s.datagram(t.To, t.Dst)
+	to, err := s.datagram(t.To, t.datagrams())
 	if err != nil {
 		return 0, err
 	}
 	return portOf(to), exchangeDatagram(ctx, t, to)
 }
 
+func (t Try) datagrams() datagrams { return datagrams{t.Dst, t.Kind == UDPParts} }
+
+// control forbids fragments on a socket, unless they are what it is for.
+func (d datagrams) control(_, _ string, c syscall.RawConn) error {
+	if d.parts {
+		return nil
+	}
+	return forbidFragments(c, d.addr)
+}
+
 // exchangeDatagram sends one datagram to an address, and wants it back.
 func exchangeDatagram(ctx context.Context, t Try, to string) error {
-	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: t.local()},
-		Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
+	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: t.local()}, Control: t.datagrams().control}
 	var conn net.Conn
 	err := t.From.Do(func() (err error) {
 		conn, err = d.DialContext(ctx, "udp", to)

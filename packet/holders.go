@@ -23,14 +23,6 @@ const (
 // maxHolders is how many machines are told apart.
 const maxHolders = 8
 
-// The ARP packet (RFC 826) of Ethernet and IPv4, over the Ethernet header.
-const (
-	arpAt       = 14
-	arpLength   = 28
-	arpRequest  = 1
-	arpSenderAt = arpAt + 8
-)
-
 // Holders asks on an Ethernet device, in the namespace of the calling thread, who has an IPv4 address, and returns the MACs
 // of those that answer: a machine that has it itself does not hear its own question. It is the question of RFC 5227, which
 // names no sender's address, and so alters nobody's table. It takes 0.6 s.
@@ -38,42 +30,21 @@ func Holders(dev string, addr netip.Addr) ([]net.HardwareAddr, error) {
 	if !addr.Is4() {
 		return nil, fmt.Errorf("ask for %s: want an IPv4 address", addr)
 	}
-	device, err := net.InterfaceByName(dev)
+	s, err := openARP(dev)
 	if err != nil {
-		return nil, fmt.Errorf("ask for %s on %s: %w", addr, dev, err)
+		return nil, fmt.Errorf("ask for %s: %w", addr, err)
 	}
-	if len(device.HardwareAddr) != 6 {
-		return nil, fmt.Errorf("ask for %s on %s: want an Ethernet device", addr, dev)
-	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open a packet socket: %w", err)
-	}
-	defer unix.Close(fd)
-	at := &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ARP), Ifindex: device.Index, Halen: 6}
-	if err := unix.Bind(fd, at); err != nil {
-		return nil, fmt.Errorf("listen for ARP on %s: %w", dev, err)
-	}
+	defer unix.Close(s.fd)
 	var holders []net.HardwareAddr
 	for range questions {
-		if err := unix.Sendto(fd, question(device.HardwareAddr, addr), 0, at); err != nil {
-			return nil, fmt.Errorf("ask for %s on %s: %w", addr, dev, err)
+		if err := s.send(ARP{Operation: ARPRequest, Sender: netip.IPv4Unspecified(), Target: addr}); err != nil {
+			return nil, fmt.Errorf("ask for %s: %w", addr, err)
 		}
-		if holders, err = answers(fd, addr, holders); err != nil {
+		if holders, err = answers(s.fd, addr, holders); err != nil {
 			return nil, fmt.Errorf("read ARP on %s: %w", dev, err)
 		}
 	}
 	return holders, nil
-}
-
-// question is the frame of a probe as RFC 5227 has it.
-func question(from net.HardwareAddr, addr netip.Addr) []byte {
-	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, from, []byte{
-		0x08, 0x06, // ARP
-		0, 1, 0x08, 0, 6, 4, // of Ethernet and IPv4
-		0, arpRequest,
-	}, from, make([]byte, 4+6)) // no sender's address, and no target's MAC
-	return append(frame, addr.AsSlice()...)
 }
 
 // answers adds to holders who says within answerAfter that it has the address.

@@ -10,7 +10,7 @@ import (
 // TestHolder: who answers for an address has it, and nothing else says so, whatever others send.
 func TestHolder(t *testing.T) {
 	addr, mac := netip.MustParseAddr("192.0.2.1"), net.HardwareAddr{2, 0, 0, 0, 0, 9}
-	probe := question(mac, addr)
+	probe := ARP{Operation: ARPRequest, SenderMAC: mac, Sender: netip.IPv4Unspecified(), Target: addr}.frame()
 	answer := slices.Clone(probe)
 	copy(answer[arpSenderAt+6:], addr.AsSlice())
 	foreign := slices.Clone(answer)

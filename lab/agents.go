@@ -143,8 +143,13 @@ func (n *Node) Probe(ctx context.Context, path string) error {
 
 // Ask returns the agent's answer to a path of its health checks. One that is not 200 is an error.
 func (n *Node) Ask(ctx context.Context, path string) (string, error) {
+	return n.ask(ctx, healthPort, path)
+}
+
+// ask returns the answer of a server on the node's loopback.
+func (n *Node) ask(ctx context.Context, port int, path string) (string, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: n.Dial}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", healthPort, path), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
 	if err != nil {
 		return "", err
 	}

@@ -66,7 +66,6 @@ func (l *Lab) Hijack(ctx context.Context, name string, target *Node, at netip.Ad
 		return fmt.Errorf("find the podCIDR of %s: %w", target.Name, err)
 	}
 	const prefix = "flannel.alpha.coreos.com/"
-	type object = map[string]any
 	body, err := json.Marshal(object{
 		"apiVersion": "v1", "kind": "Node",
 		"metadata": object{"name": name, "annotations": object{

@@ -21,6 +21,9 @@ const (
 	agentUser = "system:serviceaccount:kube-flannel:twill"
 )
 
+// object is one of Kubernetes' as JSON.
+type object = map[string]any
+
 // kubeStore is a real kube-apiserver, in a process on the router. No controller runs, so the lab makes the Node
 // objects and gives them their podCIDRs.
 type kubeStore struct{ lab *Lab }
@@ -69,7 +72,6 @@ func (s *kubeStore) register(ctx context.Context, n *Node) error {
 	if kept := n.site().Subnets; len(kept) > 0 {
 		cidrs = kept
 	}
-	type object = map[string]any
 	var addresses []object
 	for _, a := range n.Underlay() {
 		addresses = append(addresses, object{"type": "InternalIP", "address": a.String()})
@@ -135,12 +137,20 @@ func (s *kubeStore) ask(ctx context.Context, method, path string, body []byte, f
 
 // API makes a request of the lab's API server as its administrator, and returns the answer. A body is JSON.
 func (l *Lab) API(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	s, err := l.kube()
+	if err != nil {
+		return nil, err
+	}
+	return s.ask(ctx, method, path, body, http.StatusOK)
+}
+
+func (l *Lab) kube() (*kubeStore, error) {
 	s, ok := l.store.(*kubeStore)
 	if !ok {
 		return nil, fmt.Errorf("lab %s has no API server, its store is %s: bring one up with --store %s",
 			l.spec.Name, l.spec.Store, Kube)
 	}
-	return s.ask(ctx, method, path, body, http.StatusOK)
+	return s, nil
 }
 
 // Kubeconfig returns the administrator's kubeconfig, with the API server's address on the underlay; empty if the lab

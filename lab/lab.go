@@ -65,7 +65,7 @@ func Up(ctx context.Context, spec Spec, progress func(string)) (*Lab, error) {
 		}
 		spec.Programs = programs
 	}
-	if err := spec.checkAgent(); err != nil {
+	if err := errors.Join(spec.checkAgent(), spec.checkProxy()); err != nil {
 		return nil, err
 	}
 	unlock, err := lock(spec)
@@ -231,11 +231,13 @@ func (l *Lab) resume(ctx context.Context) error {
 		if err := n.joinCloud(ctx); err != nil {
 			return err
 		}
-		if n.AgentRunning() {
-			continue
+		if !n.AgentRunning() {
+			l.progress(n.Name + ": the agent has ended, starting it again")
 		}
-		l.progress(n.Name + ": the agent has ended, starting it again")
 		if err := n.StartAgent(ctx); err != nil {
+			return err
+		}
+		if err := n.startProxy(ctx); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func (l *Lab) Join(ctx context.Context) (*Node, error) {
 
 // Leave takes a node out of the lab, and its lease out of the store, as an administrator would.
 func (n *Node) Leave(ctx context.Context) error {
-	if err := n.KillAgent(); err != nil {
+	if err := errors.Join(n.KillAgent(), n.proxy().Kill()); err != nil {
 		return err
 	}
 	if err := errors.Join(n.lab.store.forget(ctx, n), n.leaveCloud(ctx)); err != nil {
@@ -118,6 +118,9 @@ func (n *Node) populate(ctx context.Context) error {
 		return err
 	}
 	if err := n.StartAgent(ctx); err != nil {
+		return err
+	}
+	if err := n.startProxy(ctx); err != nil {
 		return err
 	}
 	for i := range n.lab.spec.Pods {

@@ -74,7 +74,6 @@ func (p *Pod) kubeArgs() [][2]string {
 
 // writePods lists the pods for the agents, as kubectl get pods does. The directory goes with the lab.
 func (l *Lab) writePods() error {
-	type object = map[string]any
 	items := []object{}
 	for _, n := range l.state.Nodes {
 		for _, p := range n.Pods {

@@ -37,7 +37,7 @@ func Serve(ctx context.Context, args []string) error {
 	}
 	api, err := controlplane.StartAPIServer(ctx, controlplane.APIServerConfig{
 		Binary: binary, Dir: dir, EtcdEndpoints: []string{etcdURL}, Listen: netip.AddrPortFrom(addr, apiPort),
-		Users:    []controlplane.User{{Name: agentUser, Groups: []string{"system:serviceaccounts"}}},
+		Users:    []controlplane.User{{Name: agentUser, Groups: []string{"system:serviceaccounts"}}, {Name: proxyUser}},
 		Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
 	})
 	if err != nil {

@@ -33,6 +33,7 @@ type Spec struct {
 	Sites         map[string]Site   `json:"sites,omitempty"`         // how a node is plugged in; "": all other nodes
 	NetworkPolicy bool              `json:"networkPolicy,omitempty"` // agents enforce the policies of Lab.ApplyManifest
 	FastPath      bool              `json:"fastPath,omitempty"`      // agents have pods' packets take the fast path
+	Proxy         string            `json:"proxy,omitempty"`         // mode of each node's kube-proxy; empty: there is none
 	Bare          bool              `json:"bare,omitempty"`          // hosts on an underlay: no store, no agents, no pods
 
 	Programs Programs `json:"-"` // FindPrograms
@@ -59,6 +60,9 @@ const (
 	Etcd = "etcd"
 	Kube = "kube"
 )
+
+// Modes are the modes that kube-proxy can have.
+var Modes = []string{"iptables", "nftables"}
 
 // DefaultDir is where root's labs keep their state.
 const DefaultDir = "/run/twill/lab"
@@ -119,6 +123,12 @@ func (s Spec) check() error {
 		if !slices.Contains(f.want, f.value) {
 			fault("%s %q: want %s", f.name, f.value, strings.Join(f.want, ", "))
 		}
+	}
+	if s.Proxy != "" && !slices.Contains(Modes, s.Proxy) {
+		fault("proxy %q: want %s", s.Proxy, strings.Join(Modes, ", "))
+	}
+	if s.Proxy != "" && s.Store != Kube {
+		fault("proxy %s: kube-proxy follows the Services of an API server: want the store %s, not %s", s.Proxy, Kube, s.Store)
 	}
 	if s.DirectRouting && s.Backend != "vxlan" && s.Backend != "ipip" {
 		fault("direct routing: backend %s has no such option, only vxlan and ipip have", s.Backend)
@@ -184,13 +194,18 @@ func (s Spec) netConf() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// podCIDRs are what a controller manager would give to node number n from the networks of the config.
-func (s Spec) podCIDRs(n int) ([]netip.Prefix, error) {
+// config is net-conf.json as the agents read it.
+func (s Spec) config() (subnet.Config, error) {
 	data, err := s.netConf()
 	if err != nil {
-		return nil, err
+		return subnet.Config{}, err
 	}
-	config, err := subnet.ParseConfig(data)
+	return subnet.ParseConfig(data)
+}
+
+// podCIDRs are what a controller manager would give to node number n from the networks of the config.
+func (s Spec) podCIDRs(n int) ([]netip.Prefix, error) {
+	config, err := s.config()
 	if err != nil {
 		return nil, err
 	}

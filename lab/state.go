@@ -28,6 +28,7 @@ type nodeState struct {
 	Name   string
 	Number int
 	Agent  host.Process // zero: it was never started
+	Proxy  host.Process // kube-proxy; zero: there is none
 	Pods   []*podState
 }
 

@@ -62,12 +62,14 @@ func labUp(name *string) *cobra.Command {
 	fs.StringVar(&f.spec.Backend, "backend", "vxlan", "vxlan, host-gw, alloc, extension, …: a Type of net-conf.json")
 	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "vxlan and ipip: encapsulate only between segments")
 	fs.StringVar(&f.spec.Store, "store", lab.File, "where leases are: file, etcd or kube (a real kube-apiserver)")
+	fs.StringVar(&f.spec.Proxy, "proxy", "", "with --store kube, a kube-proxy on each node: iptables or nftables")
 	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "4, 6 or dual")
 	fs.StringVar(&f.netConf, "net-conf", "", "a net-conf.json of your own, instead of one made from the other flags")
 	fs.StringArrayVar(&f.agents, "agent", nil, "[NODE=]PATH: another agent that takes flannel's flags, on all nodes or on one; repeatable")
 	fs.BoolVar(&f.spec.FastPath, "fast-path", false, "pods' packets take the fast path (eBPF), of vxlan and host-gw")
 	f.sites.register(c)
 	for flag, values := range map[string][]string{"backend": registry.Types(), "store": {lab.File, lab.Etcd, lab.Kube},
+		"proxy":  lab.Modes,
 		"family": {lab.IPv4, lab.IPv6, lab.Dual}, "underlay": {lab.L2, lab.L3}} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // as above
 	}

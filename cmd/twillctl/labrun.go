@@ -24,6 +24,7 @@ type runFlags struct {
 	verbose, quiet, keep bool
 
 	name     string // of the lab; empty: the script's
+	proxy    string // mode of kube-proxies; empty: the script's
 	timeout  time.Duration
 	seed     uint64
 	patience time.Duration
@@ -69,6 +70,8 @@ why, command by command; elsewhere only what failed.`,
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "show only what failed, on a terminal too")
 	c.MarkFlagsMutuallyExclusive("verbose", "quiet")
 	c.Flags().BoolVar(&f.keep, "keep", false, "leave the lab of a script that failed")
+	c.Flags().StringVar(&f.proxy, "proxy", "", "the mode of kube-proxies in labs that have them: iptables or nftables")
+	_ = c.RegisterFlagCompletionFunc("proxy", cobra.FixedCompletions(lab.Modes, noFiles)) // the flag is there, and has none yet
 	c.Flags().Uint64Var(&f.seed, "seed", 0, "draw the order and the pace of the command rollout from this number; 0: the nodes' order")
 	c.Flags().DurationVar(&f.patience, "patience", 0, "let the command within repeat for at least this long, on a busy machine")
 	c.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "give up on a script after this time")
@@ -89,7 +92,7 @@ func (f runFlags) run(c *cobra.Command, name string) (bool, error) {
 	if f.verbose {
 		log = out
 	}
-	r := script.Runner{Name: f.name, Keep: f.keep, Seed: f.seed, Brief: !f.verbose, Patience: f.patience}
+	r := script.Runner{Name: f.name, Keep: f.keep, Proxy: f.proxy, Seed: f.seed, Brief: !f.verbose, Patience: f.patience}
 	failed := r.Run(ctx, name, data, log)
 	took := time.Since(started).Seconds()
 	if failed == nil {

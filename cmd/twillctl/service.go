@@ -18,6 +18,7 @@ import (
 	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/walk"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -42,34 +43,15 @@ func pathOf(services, path doctor.Trace) doctor.Trace {
 	return path
 }
 
-// apiPaths are what the API server is asked for in a lab.
-var apiPaths = []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/nodes", "/api/v1/pods"}
-
 // serviceInLab connects from a pod of a lab to a Service, and follows the path to the endpoint.
 func (t *target) serviceInLab(ctx context.Context, l *lab.Lab, src string, q service.Query) (doctor.Trace, error) {
 	from, sender, err := findPod(l, src, netip.Addr{})
 	if err != nil {
 		return doctor.Trace{}, err
 	}
-	var objects []byte
-	for _, path := range apiPaths {
-		list, err := l.API(ctx, "GET", path, nil)
-		if err != nil {
-			return doctor.Trace{}, err
-		}
-		objects = append(objects, list...)
-	}
-	catalog, err := service.Parse(objects)
-	if err != nil {
-		return doctor.Trace{}, err
-	}
 	trace := doctor.NewServiceTrace(from.addr, q.String())
-	targets, problem := catalog.Goals(q, from.node, sender.Addrs)
-	if problem != nil {
-		trace.Problem = problem
-		return trace, nil
-	}
-	if err := addService(ctx, &trace, labPlaces(l, sender), targets); err != nil {
+	trace.Services, trace.Problem, err = walk.Service(ctx, l, sender, q)
+	if err != nil {
 		return trace, err
 	}
 	e, ok := trace.Endpoint()
@@ -96,22 +78,6 @@ func familyAddr(all []netip.Addr, other netip.Addr) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-// labPlaces returns all namespaces of a lab.
-func labPlaces(l *lab.Lab, client *lab.Pod) connect.Places {
-	p := connect.Places{Nodes: map[string]connect.Node{}, Pods: map[netip.Addr]probe.Site{}}
-	p.Client = connect.Client{Site: probe.Site{Host: client.ID(), Do: client.Do}, Node: client.Node.Name,
-		Addrs: client.Addrs}
-	for _, n := range l.Nodes() {
-		p.Nodes[n.Name] = connect.Node{Site: probe.Site{Host: n.Name, Do: n.Do}, Addrs: n.Underlay()}
-	}
-	for _, pod := range l.Pods() {
-		for _, a := range pod.Addrs {
-			p.Pods[a] = probe.Site{Host: pod.ID(), Do: pod.Do}
-		}
-	}
-	return p
 }
 
 // serviceHere connects from this node's pod to a Service. The objects are in a file, or the targets if a workstation

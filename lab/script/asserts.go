@@ -61,6 +61,13 @@ func (r *run) ends(c *call, ipv6 bool) (host.Host, netip.Addr, error) {
 	if err != nil {
 		return from, netip.Addr{}, err
 	}
+	if name, ok := strings.CutPrefix(c.args[1], servicePrefix); ok {
+		s, err := r.lab.Service(c.ctx, name)
+		if err == nil && !s.ClusterIP.IsValid() {
+			err = fmt.Errorf("service %s is headless: want one with a cluster IP", name)
+		}
+		return from, s.ClusterIP, err
+	}
 	to, err := r.to(c.args[1], r.family(ipv6))
 	return from, to, err
 }

@@ -80,15 +80,27 @@ const connectTimeout = 1500 * time.Millisecond
 
 func (r *run) connect() verb {
 	var ipv6, udp bool
+	times := 1
 	return verb{
-		args:    "[-6] [-udp] FROM TO PORT",
-		least:   3,
-		summary: "send a word to a port of a host, where a server answers with it",
+		args:    "[-6] [-udp] [-times N] FROM TO PORT|service/NAME [NODE]",
+		least:   2,
+		summary: "send a word to a port of a host, where a server answers with it, or to a Service",
+		detail: []string{
+			"Of a Service all endpoints have servers; it prints which answer, and whom they see. With NODE the client",
+			"uses the Service's port of that node, else its cluster IP; of a headless one it uses the endpoints.",
+		},
 		flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&ipv6, "6", false, "")
 			fs.BoolVar(&udp, "udp", false, "")
+			fs.IntVar(&times, "times", 1, "")
 		},
 		do: func(c *call) error {
+			switch {
+			case strings.HasPrefix(c.args[1], servicePrefix):
+				return r.connectService(c, times)
+			case len(c.args) < 3:
+				return fmt.Errorf("connect %s: want a PORT, or service/NAME", c.args[1])
+			}
 			port, err := strconv.ParseUint(c.args[2], 10, 16)
 			if err != nil {
 				return fmt.Errorf("port %q: want a number up to 65535", c.args[2])

@@ -36,6 +36,7 @@ type Runner struct {
 	Prefix   string        // of the labs' names; empty: "s"
 	Keep     bool          // leave the lab of a script that failed
 	FastPath bool          // pods' packets take the fast path in all labs whose backend has one
+	Proxy    string        // the mode of kube-proxies in labs that have them; empty: the script's
 	Brief    bool          // show a section's commands only if one of them failed
 	Follower Follower      // nil: nobody
 	Seed     uint64        // draws the order and the pace of rollouts; 0: the nodes' order, two seconds between
@@ -124,6 +125,7 @@ func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writ
 	for name, v := range r.verbs() {
 		r.engine.Cmds[name] = r.command(v)
 	}
+	r.engine.Conds["proxy"] = script.PrefixCondition("kube-proxies have the mode <suffix>", r.hasProxy)
 	r.tell(data)
 	state, err := script.NewState(
 		ctx,
@@ -145,6 +147,14 @@ func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writ
 	}
 	err = r.engine.Execute(state, file, bufio.NewReader(bytes.NewReader(archive.Comment)), log)
 	return errors.Join(err, state.CloseAndWait(log))
+}
+
+// hasProxy is the condition [proxy:MODE].
+func (r *run) hasProxy(_ *script.State, mode string) (bool, error) {
+	if r.lab == nil {
+		return false, errNoLab
+	}
+	return r.lab.Spec().Proxy == mode, nil
 }
 
 // Do runs one command of the vocabulary in a lab that is up. Files are those of the working directory.

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -46,6 +47,7 @@ func (f *upFlags) register(fs *flag.FlagSet) {
 	fs.BoolVar(&f.spec.DirectRouting, "direct-routing", false, "")
 	fs.StringVar(&f.spec.Family, "family", lab.IPv4, "")
 	fs.StringVar(&f.spec.Store, "store", lab.File, "")
+	fs.StringVar(&f.spec.Proxy, "proxy", "", "")
 	fs.StringVar(&f.netConf, "net-conf", "", "")
 	fs.BoolVar(&f.spec.Bare, "bare", false, "")
 	fs.BoolVar(&f.spec.NetworkPolicy, "network-policy", false, "")
@@ -73,6 +75,7 @@ func (r *run) up() verb {
 			"-agent-flag NODE=--flag=value; -link-mtu NODE=1400; -bare: hosts on an underlay, without agents and pods;",
 			"-nat A,B: a translating router in front of these nodes; -vagrant A,B: a first interface eth0, with the",
 			"default route and the same address 10.0.2.15 on all of them; -split A,B: IPv6 on an interface of its own.",
+			"-proxy iptables|nftables, with -store kube: a kube-proxy on each node; [proxy:nftables] before a command: only then.",
 			"-network-policy: agents enforce the policies of the command policy; -fast-path: pods' packets take it.",
 			"Node lists can be 'all'. Then $LAB is the lab's name, $node1 node1's underlay address, $node1_6 its IPv6 one,",
 			"$node1_subnet its subnet, $node1_pod1 its pod's address, $node1_log its agent's log, $node1_dir the directory",
@@ -86,6 +89,9 @@ func (r *run) up() verb {
 				return err
 			}
 			f.spec.FastPath = f.spec.FastPath || r.FastPath && lab.HasFastPath(f.spec.Backend)
+			if f.spec.Proxy != "" {
+				f.spec.Proxy = cmp.Or(r.Proxy, f.spec.Proxy)
+			}
 			f.spec.Name, f.spec.Dir, f.spec.Programs = r.name, r.Dir, r.Programs
 			l, err := lab.Up(c.ctx, f.spec, func(line string) { c.printf("%s\n", line) })
 			if err != nil {

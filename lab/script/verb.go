@@ -34,7 +34,7 @@ type call struct {
 // verbs are all commands. Each call makes new ones, because flags keep their values.
 func (r *run) verbs() map[string]func() verb {
 	all := map[string]func() verb{"within": r.within, "keep": keep}
-	for _, group := range []map[string]func() verb{r.topology(), r.faultVerbs(), r.agents(), r.asserts(), r.streamVerbs(), r.changes(), r.policies(), r.frames()} {
+	for _, group := range []map[string]func() verb{r.topology(), r.faultVerbs(), r.agents(), r.asserts(), r.streamVerbs(), r.changes(), r.policies(), r.frames(), r.services()} {
 		maps.Insert(all, maps.All(group))
 	}
 	return all

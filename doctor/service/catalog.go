@@ -19,6 +19,7 @@ type Catalog struct {
 	slices    []slice
 	hostPorts []hostPort
 	nodes     map[netip.Addr]string
+	zones     map[string]string // by node
 }
 
 // slice is an EndpointSlice.
@@ -47,6 +48,7 @@ type object struct {
 	}
 	Spec struct {
 		Type, ExternalName, SessionAffinity          string
+		TrafficDistribution                          string
 		ClusterIP                                    string
 		ClusterIPs, ExternalIPs                      []string
 		InternalTrafficPolicy, ExternalTrafficPolicy string
@@ -80,17 +82,29 @@ type containerPort struct {
 	ContainerPort, HostPort int64
 }
 
+type named struct{ Name string }
+
+// names joins them.
+func names(all []named) string {
+	var texts []string
+	for _, n := range all {
+		texts = append(texts, n.Name)
+	}
+	return strings.Join(texts, ",")
+}
+
 type endpointObject struct {
 	Addresses  []string
 	NodeName   string
 	TargetRef  struct{ Kind, Name string }
 	Conditions struct{ Ready, Serving, Terminating *bool }
+	Hints      struct{ ForNodes, ForZones []named }
 }
 
 // Parse reads what the API server or "kubectl get --output=json" prints: lists or single objects, one after the
 // other. Objects of other kinds are ignored.
 func Parse(data []byte) (Catalog, error) {
-	c := Catalog{nodes: map[netip.Addr]string{}}
+	c := Catalog{nodes: map[netip.Addr]string{}, zones: map[string]string{}}
 	for d := json.NewDecoder(bytes.NewReader(data)); ; {
 		var o object
 		err := d.Decode(&o)
@@ -129,6 +143,7 @@ func (c *Catalog) add(o object) {
 	case "Pod":
 		c.hostPorts = append(c.hostPorts, o.hostPorts()...)
 	case "Node":
+		c.zones[o.Metadata.Name] = o.Metadata.Labels["topology.kubernetes.io/zone"]
 		for _, a := range o.Status.Addresses {
 			if addr, err := netip.ParseAddr(a.Address); err == nil {
 				c.nodes[addr.Unmap()] = o.Metadata.Name
@@ -143,7 +158,7 @@ const defaultSticky = 3 * time.Hour
 func (o object) service() Service {
 	s := Service{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Type: o.Spec.Type,
 		Headless: o.Spec.ClusterIP == "None", ExternalName: o.Spec.ExternalName, Ports: toPorts(o.Spec.Ports),
-		InternalLocal: o.Spec.InternalTrafficPolicy == "Local", ExternalLocal: o.Spec.ExternalTrafficPolicy == "Local"}
+		Distribution: o.Spec.TrafficDistribution, InternalLocal: o.Spec.InternalTrafficPolicy == "Local", ExternalLocal: o.Spec.ExternalTrafficPolicy == "Local"}
 	if s.Type == "" {
 		s.Type = "ClusterIP"
 	}
@@ -180,7 +195,7 @@ func (o object) slice() slice {
 		}
 		ready := is(e.Conditions.Ready, true) // who does not know it is to be believed ready
 		one := Endpoint{Node: e.NodeName, Ready: ready, Serving: is(e.Conditions.Serving, ready),
-			Terminating: is(e.Conditions.Terminating, false)}
+			Terminating: is(e.Conditions.Terminating, false), ForNodes: names(e.Hints.ForNodes), ForZones: names(e.Hints.ForZones)}
 		if e.TargetRef.Kind == "Pod" {
 			one.Pod = e.TargetRef.Name
 		}

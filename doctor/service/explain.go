@@ -59,7 +59,7 @@ func Explain(t Target, o Observations) Report {
 		groups[try.endpoint()] = append(groups[try.endpoint()], try)
 	}
 	r.Endpoints = x.endpoints()
-	r.Sticks = x.sticks()
+	r.Sticks, r.Prefers = x.sticks(), x.prefers()
 	for e, lost := range groups {
 		p := x.blame(e, lost)
 		p.Lost = len(lost)

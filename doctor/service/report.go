@@ -18,7 +18,8 @@ type Report struct {
 	Node      string    `json:"node"` // whose rules choose the endpoint
 	Sent      int       `json:"sent"`
 	Answered  int       `json:"answered"`
-	Sticks    string    `json:"sticks,omitempty"` // what sessionAffinity does to the client
+	Sticks    string    `json:"sticks,omitempty"`  // what sessionAffinity does to the client
+	Prefers   string    `json:"prefers,omitempty"` // what trafficDistribution does on the node
 	Endpoints []Chosen  `json:"endpoints"`
 	Problems  []Problem `json:"problems,omitempty"`
 	Unread    []string  `json:"unread,omitempty"`
@@ -117,6 +118,41 @@ func (x explanation) sticks() string {
 	return fmt.Sprintf("sessionAffinity ClientIP is not kept: connections of one client went to %d endpoints", len(chosen))
 }
 
+// prefers says what trafficDistribution does, if the Service has it. kube-proxy goes by the endpoints' hints: by those of
+// nodes or else of zones, if every endpoint that is ready has one, and any has its own.
+func (x explanation) prefers() string {
+	if x.Service.Distribution == "" || x.Way == Headless || x.isLocal() {
+		return ""
+	}
+	said := "trafficDistribution " + x.Service.Distribution + ": " + x.Node + " sends to "
+	ready := slices.DeleteFunc(slices.Clone(x.Endpoints), func(e Endpoint) bool { return !e.Ready })
+	byNode := func(e Endpoint) string { return e.ForNodes }
+	if n := hinted(ready, byNode, x.Node); n > 0 {
+		return fmt.Sprintf("%s%d of %d endpoints, those with a hint for it", said, n, len(ready))
+	}
+	byZone := func(e Endpoint) string { return e.ForZones }
+	if n := hinted(ready, byZone, x.Zone); n > 0 {
+		return fmt.Sprintf("%s%d of %d endpoints, those with a hint for its zone %s", said, n, len(ready), x.Zone)
+	}
+	if slices.ContainsFunc(ready, func(e Endpoint) bool { return e.ForNodes == "" && e.ForZones == "" }) {
+		return said + "all endpoints, since not every one has a hint"
+	}
+	return said + "all endpoints, since no hint is for it or its zone"
+}
+
+// hinted counts the endpoints that have a hint for a node or zone. It is 0 if any endpoint has none at all.
+func hinted(all []Endpoint, hints func(Endpoint) string, own string) (n int) {
+	for _, e := range all {
+		switch {
+		case hints(e) == "":
+			return 0
+		case own != "" && slices.Contains(strings.Split(hints(e), ","), own):
+			n++
+		}
+	}
+	return n
+}
+
 // short prints a duration without what is zero: 3h, 10m.
 func short(d time.Duration) string {
 	text := d.Round(time.Second).String()
@@ -142,8 +178,10 @@ func (r Report) Write(b *strings.Builder) {
 		}
 		e.write(b, r)
 	}
-	if r.Sticks != "" {
-		fmt.Fprintln(b, " ", r.Sticks)
+	for _, why := range []string{r.Prefers, r.Sticks} {
+		if why != "" {
+			fmt.Fprintln(b, " ", why)
+		}
 	}
 	switch {
 	case r.Sent > 0 && len(r.Problems) == 0:

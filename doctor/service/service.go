@@ -24,6 +24,7 @@ type Service struct {
 	InternalLocal bool          `json:"internalLocal,omitempty"` // internalTrafficPolicy
 	ExternalLocal bool          `json:"externalLocal,omitempty"` // externalTrafficPolicy
 	Sticky        time.Duration `json:"sticky,omitempty"`        // sessionAffinity: ClientIP; 0: None
+	Distribution  string        `json:"distribution,omitempty"`  // trafficDistribution: PreferSameNode, PreferSameZone
 }
 
 func (s Service) String() string { return s.Namespace + "/" + s.Name }
@@ -65,6 +66,8 @@ type Endpoint struct {
 	Ready       bool           `json:"ready"`
 	Serving     bool           `json:"serving"`
 	Terminating bool           `json:"terminating"`
+	ForNodes    string         `json:"forNodes,omitempty"` // whose it is by its hints, separated by commas
+	ForZones    string         `json:"forZones,omitempty"`
 }
 
 func (e Endpoint) String() string {

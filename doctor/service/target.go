@@ -25,8 +25,9 @@ type Target struct {
 	Service   Service        `json:"service"`
 	Port      Port           `json:"port"`
 	Way       Way            `json:"way"`
-	To        netip.AddrPort `json:"to"`   // of Headless it is not valid
-	Node      string         `json:"node"` // whose rules choose the endpoint
+	To        netip.AddrPort `json:"to"`             // of Headless it is not valid
+	Node      string         `json:"node"`           // whose rules choose the endpoint
+	Zone      string         `json:"zone,omitempty"` // of that node
 	Endpoints []Endpoint     `json:"endpoints"`
 	Unnamed   int            `json:"unnamed,omitempty"` // endpoints that have no such port
 }
@@ -104,7 +105,7 @@ func (c Catalog) ofPort(s Service, p Port, node string, client []netip.Addr) (al
 		if !slices.ContainsFunc(client, func(a netip.Addr) bool { return a.Is4() == is4 }) {
 			continue
 		}
-		t := Target{Service: s, Port: p, Way: ByClusterIP, Node: node}
+		t := Target{Service: s, Port: p, Way: ByClusterIP, Node: node, Zone: c.zones[node]}
 		t.Endpoints, t.Unnamed = c.endpoints(s, p, is4)
 		t.Unnamed -= len(t.Endpoints)
 		i := slices.IndexFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Is4() == is4 })
@@ -156,7 +157,7 @@ func (c Catalog) byAddress(q Query, node string) ([]Target, *Problem) {
 }
 
 func (c Catalog) target(s Service, p Port, way Way, to netip.AddrPort, node string) Target {
-	t := Target{Service: s, Port: p, Way: way, To: to, Node: node}
+	t := Target{Service: s, Port: p, Way: way, To: to, Node: node, Zone: c.zones[node]}
 	t.Endpoints, t.Unnamed = c.endpoints(s, p, to.Addr().Is4())
 	t.Unnamed -= len(t.Endpoints)
 	return t

@@ -80,24 +80,27 @@ const connectTimeout = 1500 * time.Millisecond
 
 func (r *run) connect() verb {
 	var ipv6, udp bool
-	times := 1
+	way := serviceWay{times: 1}
 	return verb{
-		args:    "[-6] [-udp] [-times N] FROM TO PORT|service/NAME [NODE]",
+		args:    "[-6] [-udp] FROM TO PORT, or [-times N] [-by POD] [-seen ADDRESS] FROM service/NAME [NODE]",
 		least:   2,
 		summary: "send a word to a port of a host, where a server answers with it, or to a Service",
 		detail: []string{
 			"Of a Service all endpoints have servers; it prints which answer, and whom they see. With NODE the client",
 			"uses the Service's port of that node, else its cluster IP; of a headless one it uses the endpoints.",
+			"-by POD: no other one may answer; -seen ADDRESS: they have to see the client with this address.",
 		},
 		flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&ipv6, "6", false, "")
 			fs.BoolVar(&udp, "udp", false, "")
-			fs.IntVar(&times, "times", 1, "")
+			fs.IntVar(&way.times, "times", 1, "")
+			fs.StringVar(&way.seen, "seen", "", "")
+			fs.StringVar(&way.by, "by", "", "")
 		},
 		do: func(c *call) error {
 			switch {
 			case strings.HasPrefix(c.args[1], servicePrefix):
-				return r.connectService(c, times)
+				return r.connectService(c, way)
 			case len(c.args) < 3:
 				return fmt.Errorf("connect %s: want a PORT, or service/NAME", c.args[1])
 			}

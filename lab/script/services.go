@@ -145,8 +145,35 @@ func (s *servers) close() {
 	}
 }
 
+// taken returns the connections that came so far.
+func (s *servers) taken() []answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.answers)
+}
+
+// serviceWay is how a script connects to a Service.
+type serviceWay struct {
+	times int
+	seen  string // the client's address, as endpoints have to see it; empty: any
+	by    string // the pod that has to answer; empty: any
+}
+
+// check returns an error if an answer is not as it has to be.
+func (w serviceWay) check(answers []answer) error {
+	for _, a := range answers {
+		if w.by != "" && a.pod != w.by {
+			return fmt.Errorf("%s answers: want %s", a.pod, w.by)
+		}
+		if w.seen != "" && a.from.String() != w.seen {
+			return fmt.Errorf("%s sees %s: want %s", a.pod, a.from, w.seen)
+		}
+	}
+	return nil
+}
+
 // connectService connects to a Service: to its cluster IP, to its port of a node, or to its endpoints if it is headless.
-func (r *run) connectService(c *call, times int) error {
+func (r *run) connectService(c *call, way serviceWay) error {
 	from, err := r.find(c.args[0])
 	if err != nil {
 		return err
@@ -164,15 +191,16 @@ func (r *run) connectService(c *call, times int) error {
 		return err
 	}
 	defer servers.close()
-	for i := range times {
+	for i := range way.times {
 		if err := askOnce(c.ctx, from, at[i%len(at)]); err != nil {
 			fmt.Fprintln(&c.errOut, err)
 			return err
 		}
 	}
 	c.printf("%s connects to %v\n", c.args[0], at)
-	c.printAnswers(servers)
-	return nil
+	answers := servers.taken()
+	c.printAnswers(answers)
+	return way.check(answers)
 }
 
 func askOnce(ctx context.Context, from host.Host, at netip.AddrPort) error {
@@ -212,16 +240,14 @@ func (r *run) waysTo(s lab.Service, node []string) ([]netip.AddrPort, error) {
 }
 
 // printAnswers says who answered how often, and whom it saw.
-func (c *call) printAnswers(s *servers) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c *call) printAnswers(answers []answer) {
 	counts := map[answer]int{}
-	for _, a := range s.answers {
+	for _, a := range answers {
 		counts[a]++
 	}
 	var lines []string
 	for a, n := range counts {
-		lines = append(lines, fmt.Sprintf("%s answers %d of %d, and sees %s\n", a.pod, n, len(s.answers), a.from))
+		lines = append(lines, fmt.Sprintf("%s answers %d of %d, and sees %s\n", a.pod, n, len(answers), a.from))
 	}
 	slices.Sort(lines)
 	c.printf("%s", strings.Join(lines, ""))

@@ -43,7 +43,7 @@ build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
 
 lab: lab-allowed lab-programs ## Bring up a cluster of network namespaces and print its ping matrix (STORE=file|etcd|kube, LAB='--nodes 5')
 	$(if $(filter %etcd %kube,$(STORE) $(LAB)),tools/etcd/build etcd)
-	$(if $(filter %kube,$(STORE) $(LAB)),tools/kube/build kube-apiserver)
+	$(if $(filter %kube,$(STORE) $(LAB)),tools/kube/build kube-apiserver $(if $(findstring --proxy,$(LAB)),kube-proxy))
 	bin/twillctl lab up --store $(STORE) $(LAB)
 
 lab-allowed:

@@ -147,8 +147,8 @@ func (l *Lab) API(ctx context.Context, method, path string, body []byte) ([]byte
 func (l *Lab) kube() (*kubeStore, error) {
 	s, ok := l.store.(*kubeStore)
 	if !ok {
-		return nil, fmt.Errorf("lab %s has no API server, its store is %s: bring one up with --store %s",
-			l.spec.Name, l.spec.Store, Kube)
+		return nil, fmt.Errorf("lab %s has no API server, its store is %s: bring one up with --store %s, for which "+
+			"`make lab STORE=%[3]s` builds the programs", l.spec.Name, l.spec.Store, Kube)
 	}
 	return s, nil
 }

@@ -20,10 +20,12 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func TestSpecSaysWhatIsWrong(t *testing.T) {
 	for want, spec := range map[string]Spec{
-		`name "A-b": want lower-case letters and digits, a letter first`:               {Name: "A-b"},
-		`nodes 155: want 1 to 154`:                                                     {Nodes: 155},
-		`underlay "l4": want l2, l3`:                                                   {Underlay: "l4"},
-		`family "5": want 4, 6, dual`:                                                  {Family: "5"},
+		`name "A-b": want lower-case letters and digits, a letter first`: {Name: "A-b"},
+		`nodes 155: want 1 to 154`:                                       {Nodes: 155},
+		`underlay "l4": want l2, l3`:                                     {Underlay: "l4"},
+		`family "5": want 4, 6, dual`:                                    {Family: "5"},
+		`proxy "ipvs": want iptables, nftables`:                          {Proxy: "ipvs", Store: Kube},
+		`proxy iptables: kube-proxy follows the Services of an API server: want the store kube, not file`: {Proxy: "iptables"},
 		`store "disk": want file, etcd, kube`:                                          {Store: "disk"},
 		`direct routing: backend host-gw has no such option, only vxlan and ipip have`: {Backend: "host-gw", DirectRouting: true},
 		`agent for "node4": want one of [node1 node2 node3]`:                           {Agents: map[string]string{"node4": "/x"}},

@@ -46,6 +46,7 @@ func labUp(name *string) *cobra.Command {
 		Short: "Bring up a lab and print its ping matrix",
 		Example: `  twillctl lab up                                      3 nodes, vxlan
   twillctl lab up --family dual --store kube            with a real kube-apiserver
+  twillctl lab up --store kube --proxy nftables         and kube-proxies, for the command service of lab do
   twillctl lab up --underlay l3 --direct-routing        two segments, encapsulated only between them
   twillctl lab up --nat node2 --link-mtu 9000           one node behind a router that translates, large packets
   twillctl lab up --agent node2=/usr/bin/flanneld       a mixed cluster`,

@@ -62,6 +62,8 @@ func completeDo(name *string) cobra.CompletionFunc {
 				all = append(all, cobra.CompletionWithDesc(f.Name, f.Description))
 			}
 			return all, noFiles
+		case args[0] == "service" && len(args) == 1:
+			return []string{"add", "remove"}, noFiles
 		}
 		return hosts(*name), noFiles
 	}

@@ -35,12 +35,26 @@ func TestScripts(t *testing.T) {
 			if bytes.Contains(data, []byte("-store kube")) {
 				testall.Needs(t, "a built kube-apiserver")
 			}
-			r := runner()
-			r.Patience = testwait.Limit
-			if err := r.Run(t.Context(), name, data, t.Output()); err != nil {
-				t.Fatal(err)
+			if !bytes.Contains(data, []byte("-proxy ")) {
+				runs(t, runner(), name, data)
+				return
+			}
+			for _, mode := range lab.Modes {
+				t.Run(mode, func(t *testing.T) {
+					r := runner()
+					r.Proxy = mode
+					runs(t, r, name, data)
+				})
 			}
 		})
+	}
+}
+
+func runs(t *testing.T, r script.Runner, name string, data []byte) {
+	t.Helper()
+	r.Patience = testwait.Limit
+	if err := r.Run(t.Context(), name, data, t.Output()); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -100,6 +114,11 @@ func TestScriptsFail(t *testing.T) {
 		"losses x":               `losses "x": want a number of pings`,
 		"arp steal a b c d":      `arp "steal": want request or reply`,
 		"capture a b exec true":  `"exec" cannot be captured`,
+		"up -proxy ipvs":         `proxy "ipvs": want iptables, nftables`,
+		"up -proxy nftables":     "kube-proxy follows the Services of an API server: want the store kube, not file",
+		"service add web":        "there is no lab yet",
+		"connect a service/web":  "there is no lab yet",
+		"connect a b":            "connect b: want a PORT, or service/NAME",
 		"traffic":                "there is no lab yet",
 		"rollout":                "there is no lab yet",
 		"ping":                   "0 arguments: want [-6] [-size BYTES]",
@@ -151,6 +170,8 @@ func TestAssertsFail(t *testing.T) {
 		up + "within 100ms ! ping node1/pod1 node2/pod1":                       "it is still so after 100ms",
 		up + "arp request node1 eth1 fd00::1 $node2":                           `sender "fd00::1": want an IPv4 address`,
 		up + "arp request node1 eth9 $node1 $node2":                            "find the device eth9",
+		up + "service add web node1/pod1":                                      "has no API server, its store is file: bring one up with --store kube",
+		up + "connect node1/pod1 service/web":                                  "has no API server",
 		up + "capture node1 eth9 ping node1 node2":                             "eth9 on node1",
 		up + "up":                           "the lab is up already",
 		up + "fault nothing":                `there is no fault "nothing": want one of route-deleted`,

@@ -45,6 +45,9 @@ func (r *run) service() verb {
 				return err
 			}
 			c.printService(s)
+			if r.lab.Spec().Proxy == "" {
+				c.printf("no kube-proxy serves it: a lab has them with -proxy iptables or nftables\n")
+			}
 			return c.state.Setenv("service_"+strings.ReplaceAll(s.Name, "-", "_"), s.ClusterIP.String())
 		},
 	}

@@ -127,12 +127,21 @@ func (s *kubeStore) ask(ctx context.Context, method, path string, body []byte, f
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.StatusCode/100 != 2 && resp.StatusCode != fine {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer[:min(1000, len(answer))])
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, message(answer))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
 	}
 	return answer, nil
+}
+
+// message is what the API server says of an error, or the beginning of another answer.
+func message(answer []byte) string {
+	var status struct{ Message string }
+	if json.Unmarshal(answer, &status) == nil && status.Message != "" {
+		return status.Message
+	}
+	return string(answer[:min(1000, len(answer))])
 }
 
 // API makes a request of the lab's API server as its administrator, and returns the answer. A body is JSON.

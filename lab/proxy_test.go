@@ -19,17 +19,16 @@ func TestCheckProxy(t *testing.T) {
 	}
 }
 
-// TestServiceSpec: fields stand where Kubernetes has them, and a change of other fields leaves the port alone.
-func TestServiceSpec(t *testing.T) {
-	spec := serviceSpec(map[string]string{"type": "NodePort", "nodePort": "30080"}, false)
-	port := spec["ports"].([]object)[0]
+// TestSetFields: fields stand where Kubernetes has them, and what a Service has beside them stays.
+func TestSetFields(t *testing.T) {
+	spec := object{}
+	setFields(spec, map[string]string{"type": "NodePort", "nodePort": "30080"})
+	port := spec["ports"].([]any)[0].(object)
 	if spec["type"] != "NodePort" || port["nodePort"] != 30080 || port["port"] != servicePort || port["targetPort"] != targetPort {
 		t.Errorf("%v", spec)
 	}
-	if spec := serviceSpec(map[string]string{"sessionAffinity": "ClientIP"}, false); len(spec) != 1 || spec["sessionAffinity"] != "ClientIP" {
-		t.Errorf("%v: want nothing but sessionAffinity", spec)
-	}
-	if spec := serviceSpec(nil, true); len(spec["ports"].([]object)) != 1 {
-		t.Errorf("%v: want a new Service to have a port", spec)
+	setFields(spec, map[string]string{"sessionAffinity": "ClientIP", "port": "81"})
+	if spec["type"] != "NodePort" || spec["sessionAffinity"] != "ClientIP" || port["port"] != 81 || port["nodePort"] != 30080 {
+		t.Errorf("%v", spec)
 	}
 }

@@ -43,12 +43,14 @@ func (l *Lab) AddService(ctx context.Context, name string, fields map[string]str
 	if err != nil {
 		return Service{}, err
 	}
-	there, err := api.find(ctx, servicesPath, name, nil)
+	o := object{"metadata": object{"name": name}, "spec": object{}}
+	there, err := api.find(ctx, servicesPath, name, &o)
 	if err != nil {
 		return Service{}, err
 	}
 	if !there || len(fields) > 0 {
-		if err := api.save(ctx, servicesPath, name, there, object{"spec": serviceSpec(fields, !there)}); err != nil {
+		setFields(o["spec"].(object), fields)
+		if err := api.write(ctx, servicesPath, name, there, o); err != nil {
 			return Service{}, err
 		}
 	}
@@ -131,9 +133,12 @@ func (l *Lab) readEndpoints(ctx context.Context, api *kubeStore, s *Service) (er
 	return err
 }
 
-// serviceSpec puts fields where Kubernetes has them. A new Service needs a port, whether a field is the port's or not.
-func serviceSpec(fields map[string]string, needsPort bool) object {
-	spec, port := object{}, object{"port": servicePort, "targetPort": targetPort}
+// setFields puts fields where Kubernetes has them in a Service's spec.
+func setFields(spec object, fields map[string]string) {
+	if spec["ports"] == nil {
+		spec["ports"] = []any{object{"port": servicePort, "targetPort": targetPort}}
+	}
+	port := spec["ports"].([]any)[0].(object)
 	for key, text := range fields {
 		var value any = text
 		if n, err := strconv.Atoi(text); err == nil {
@@ -141,15 +146,11 @@ func serviceSpec(fields map[string]string, needsPort bool) object {
 		}
 		switch key {
 		case "port", "targetPort", "nodePort":
-			port[key], needsPort = value, true
+			port[key] = value
 		default:
 			spec[key] = value
 		}
 	}
-	if needsPort {
-		spec["ports"] = []object{port}
-	}
-	return spec
 }
 
 // writeEndpoints writes the EndpointSlice of a Service, as the controller manager would.
@@ -165,7 +166,7 @@ func (s *kubeStore) writeEndpoints(ctx context.Context, svc Service) error {
 		endpoints = append(endpoints, e)
 	}
 	kind := map[netstate.Family]string{netstate.IPv4: "IPv4", netstate.IPv6: "IPv6"}[family]
-	return s.save(ctx, slicesPath, svc.Name, svc.sliced, object{"addressType": kind, "endpoints": endpoints,
+	return s.write(ctx, slicesPath, svc.Name, svc.sliced, object{"addressType": kind, "endpoints": endpoints,
 		"ports":    []object{{"port": svc.TargetPort, "protocol": "TCP", "name": ""}},
 		"metadata": object{"name": svc.Name, "labels": object{"kubernetes.io/service-name": svc.Name}}})
 }
@@ -180,19 +181,14 @@ func (s *kubeStore) find(ctx context.Context, path, name string, into any) (bool
 	if err := json.Unmarshal(answer, &o); err != nil || o.Kind == "Status" {
 		return false, err
 	}
-	if into == nil {
-		return true, nil
-	}
 	return true, json.Unmarshal(answer, into)
 }
 
-// save makes an object, or changes what is named of the one that is there.
-func (s *kubeStore) save(ctx context.Context, path, name string, there bool, o object) error {
+// write makes an object, or replaces the one that is there.
+func (s *kubeStore) write(ctx context.Context, path, name string, there bool, o object) error {
 	method := http.MethodPost
 	if there {
-		method, path = http.MethodPatch, path+"/"+name
-	} else if o["metadata"] == nil {
-		o["metadata"] = object{"name": name}
+		method, path = http.MethodPut, path+"/"+name
 	}
 	body, err := json.Marshal(o)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -122,11 +123,17 @@ func (r *run) connect() verb {
 			}
 			ctx, cancel := context.WithTimeout(c.ctx, connectTimeout)
 			defer cancel()
-			err = from.Exchange(ctx, to, network, netip.AddrPortFrom(addr, uint16(port)))
-			if err != nil && ctx.Err() != nil && c.ctx.Err() == nil {
-				return errors.New("there was no answer within " + connectTimeout.String())
-			}
-			return err
+			return inTime(from.Exchange(ctx, to, network, netip.AddrPortFrom(addr, uint16(port))))
 		},
 	}
+}
+
+// inTime says of a connection that took too long that there was no answer. A connection ends at its deadline, which is just
+// before its context's.
+func inTime(err error) error {
+	var late net.Error
+	if errors.As(err, &late) && late.Timeout() || errors.Is(err, net.ErrClosed) {
+		return errors.New("there was no answer within " + connectTimeout.String())
+	}
+	return err
 }

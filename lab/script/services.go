@@ -209,11 +209,7 @@ func (r *run) connectService(c *call, way serviceWay) error {
 func askOnce(ctx context.Context, from host.Host, at netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	err := from.Ask(ctx, "tcp", at)
-	if err != nil && ctx.Err() != nil {
-		return errors.New("there was no answer within " + connectTimeout.String())
-	}
-	return err
+	return inTime(from.Ask(ctx, "tcp", at))
 }
 
 // waysTo returns the addresses that a client uses; a headless Service's name resolves to those of its endpoints.

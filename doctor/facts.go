@@ -4,7 +4,10 @@
 package doctor
 
 import (
+	"encoding/json"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/twill-net/twill/backend"
@@ -64,6 +67,30 @@ type Facts struct {
 	Probes        []Probe
 	API           API
 	Unread        []string // what could not be read, and why
+}
+
+// WithoutSecrets returns the facts without what others may not see. Of the backend's options numbers, switches and a few words
+// stay: texts can be keys.
+func (f Facts) WithoutSecrets() Facts {
+	var options, kept map[string]any
+	if json.Unmarshal(f.Lease.Network.Options, &options) == nil {
+		kept = map[string]any{}
+	}
+	for key, value := range options {
+		_, isText := value.(string)
+		switch value.(type) {
+		case float64, bool:
+			kept[key] = value
+		}
+		if isText && slices.Contains([]string{"type", "mode", "txchecksum"}, strings.ToLower(key)) {
+			kept[key] = value
+		}
+	}
+	f.Lease.Network.Raw, f.Lease.Network.Kept, f.Lease.Network.Options = nil, nil, nil
+	if data, err := json.Marshal(kept); err == nil && kept != nil {
+		f.Lease.Network.Options = data
+	}
+	return f
 }
 
 // KeptGateway is an address of the pods' bridge in a subnet that is not this node's any more, which stays as long as pods

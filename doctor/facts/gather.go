@@ -424,5 +424,10 @@ func (g *gathering) sysctlNames() []string {
 	for _, dev := range g.Forwarders() {
 		names = append(names, "net/ipv4/conf/"+dev+"/forwarding", "net/ipv4/conf/"+dev+"/rp_filter")
 	}
+	for _, o := range g.Want {
+		if s, ok := o.(netstate.Sysctl); ok {
+			names = append(names, s.Name)
+		}
+	}
 	return names
 }

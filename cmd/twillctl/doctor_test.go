@@ -42,7 +42,7 @@ func TestReportHoldsNoSecrets(t *testing.T) {
 	dir := t.TempDir()
 	conf, leases, bundle := filepath.Join(dir, "net-conf.json"), filepath.Join(dir, "leases.json"), filepath.Join(dir, "report.tar.gz")
 	for path, text := range map[string]string{
-		conf:   `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","PSK":"very-secret"}}`,
+		conf:   `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":7,"PSK":"very-secret"}}`,
 		leases: `{"leases":[{"node":"n1","backend":"vxlan","stacks":[{"subnet":"10.244.1.0/24","underlay":"192.0.2.1"}]}]}`,
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -75,6 +75,9 @@ func TestReportHoldsNoSecrets(t *testing.T) {
 		names[m.name] = true
 		if strings.Contains(string(m.data), "very-secret") || strings.Contains(string(m.data), "dmVyeS1zZWNyZXQ") {
 			t.Errorf("%s holds the key", m.name)
+		}
+		if m.name == "facts.json" && !strings.Contains(string(m.data), `"VNI": 7`) {
+			t.Error("facts.json has lost an option that is no secret")
 		}
 	}
 	for _, want := range []string{"doctor.txt", "doctor.json", "facts.json", "plan.txt", "want.txt", "have.txt"} {

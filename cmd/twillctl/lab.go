@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/lab/rebuild"
 )
 
 func labCommand() *cobra.Command {
@@ -34,9 +36,11 @@ that user's own, where the system allows it.`,
 type upFlags struct {
 	spec    lab.Spec
 	netConf string
+	from    string
 	agents  []string
 	sites   siteFlags
 	timeout time.Duration
+	report  *rebuild.Report // of --from
 }
 
 func labUp(name *string) *cobra.Command {
@@ -49,7 +53,8 @@ func labUp(name *string) *cobra.Command {
   twillctl lab up --store kube --proxy nftables         and kube-proxies, for the command service of lab do
   twillctl lab up --underlay l3 --direct-routing        two segments, encapsulated only between them
   twillctl lab up --nat node2 --link-mtu 9000           one node behind a router that translates, large packets
-  twillctl lab up --agent node2=/usr/bin/flanneld       a mixed cluster`,
+  twillctl lab up --agent node2=/usr/bin/flanneld       a mixed cluster
+  twillctl lab up --from twill-report.tar.gz            a cluster as twillctl report saw it`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.spec.Name = *name
@@ -76,6 +81,7 @@ func labUp(name *string) *cobra.Command {
 	}
 	fs.BoolVar(&f.spec.Keep, "keep", false, "leave what stands when the lab does not come up")
 	fs.DurationVar(&f.timeout, "timeout", time.Minute, "give up after this time")
+	f.registerFrom(c)
 	return c
 }
 
@@ -111,7 +117,7 @@ func (f *upFlags) complete() error {
 }
 
 func (f *upFlags) run(c *cobra.Command) error {
-	if err := f.complete(); err != nil {
+	if err := errors.Join(f.complete(), f.readFrom(c)); err != nil {
 		return err
 	}
 	ctx, cancel := withTimeout(c, f.timeout)
@@ -126,6 +132,9 @@ func (f *upFlags) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := f.apply(ctx, c, l); err != nil {
+		return err
+	}
 	report, err := l.Report(ctx, 5*time.Second)
 	if err != nil {
 		return err
@@ -137,7 +146,7 @@ func (f *upFlags) run(c *cobra.Command) error {
 	if err := writeNext(c.OutOrStdout(), l); err != nil {
 		return err
 	}
-	if report.Failed() {
+	if report.Failed() && f.report == nil {
 		return errFindings
 	}
 	return nil

@@ -20,6 +20,7 @@ import (
 
 	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/lab/rebuild"
 )
 
 func reportCommand() *cobra.Command {
@@ -83,8 +84,7 @@ func (t *target) bundle(ctx context.Context, args []string, log string) ([]membe
 	}
 	var text, findings, status bytes.Buffer
 	d := doctor.Diagnose(f, time.Since(began))
-	f.Lease.Network.Raw, f.Lease.Network.Options = nil, nil // a backend's options can hold a PSK
-	facts, err := json.MarshalIndent(f, "", "  ")
+	facts, err := json.MarshalIndent(f.WithoutSecrets(), "", "  ")
 	if err = errors.Join(err, d.WriteText(&text), d.WriteJSON(&findings),
 		doctor.StatusReport{Schema: doctor.Schema, Nodes: []doctor.Status{doctor.NewStatus(f)}}.WriteJSON(&status)); err != nil {
 		return nil, err
@@ -129,19 +129,27 @@ func (t *target) commands(ctx context.Context, args []string) (files []member, l
 			return nil, ""
 		}
 	}
+	run := func(command ...string) ([]byte, error) {
+		var out bytes.Buffer
+		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err := do(cmd.Start)
+		if err == nil {
+			_ = cmd.Wait() // its error messages are in the file
+		}
+		return out.Bytes(), err
+	}
 	for name, command := range map[string][]string{
 		"ip-link.txt": {"ip", "-d", "-s", "link"}, "ip-addr.txt": {"ip", "addr"},
 		"ip-route.txt": {"ip", "route", "show", "table", "all"},
 		"ip-rule.txt":  {"ip", "rule"}, "ip-neigh.txt": {"ip", "neigh"}, "bridge-fdb.txt": {"bridge", "fdb"},
-		"iptables-save.txt": {"iptables-save", "-c"}, "nft.txt": {"nft", "list", "ruleset"},
 	} {
-		var out bytes.Buffer
-		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-		cmd.Stdout, cmd.Stderr = &out, &out
-		if do(cmd.Start) == nil {
-			_ = cmd.Wait() // its error messages are in the file
-			files = append(files, member{name, out.Bytes()})
+		if out, err := run(command...); err == nil {
+			files = append(files, member{name, out})
 		}
+	}
+	for name, out := range rebuild.Collect(run) {
+		files = append(files, member{name, out})
 	}
 	return files, log
 }

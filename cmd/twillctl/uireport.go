@@ -25,14 +25,9 @@ type reportSource struct {
 
 // openReport reads a file that twillctl report wrote.
 func openReport(name string) (*reportSource, error) {
-	f, err := os.Open(name)
+	members, err := readReport(name)
 	if err != nil {
-		return nil, fmt.Errorf("open the report: %w", err)
-	}
-	defer f.Close()
-	members, err := readTar(f)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w: want a file that twillctl report wrote", name, err)
+		return nil, err
 	}
 	s := &reportSource{name: name}
 	if err := errors.Join(decodeMember(members, "status.json", &s.status), decodeMember(members, "doctor.json", &s.finds)); err != nil {
@@ -43,6 +38,20 @@ func openReport(name string) (*reportSource, error) {
 		s.history = &h
 	}
 	return s, nil
+}
+
+// readReport reads the files of a report.
+func readReport(name string) ([]member, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("open the report: %w", err)
+	}
+	defer f.Close()
+	members, err := readTar(f)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w: want a file that twillctl report wrote", name, err)
+	}
+	return members, nil
 }
 
 func decodeMember(members []member, name string, into any) error {

@@ -38,20 +38,20 @@ func TestPolicies(t *testing.T) {
 		want           []string // place, object, and the sentences in any order
 	}{
 		// 3 pods send 5 probes each in 2 families.
-		{"ingress", denyIngress, 30, []string{"node1", "shop/node1-pod1, ingress",
+		{"ingress", denyIngress, 36, []string{"node1", "shop/node1-pod1, ingress",
 			"shop/deny isolates shop/node1-pod1 for ingress; no policy allows ICMP from jobs/node2-pod1",
 			"shop/deny isolates shop/node1-pod1 for ingress; no policy allows TCP ", "no policy allows UDP ",
 			"from default/node1-pod2", "from default/node2-pod2"}},
-		{"egress", denyEgress, 30, []string{"node2", "jobs/node2-pod1, egress",
+		{"egress", denyEgress, 36, []string{"node2", "jobs/node2-pod1, egress",
 			"jobs/stay isolates jobs/node2-pod1 for egress; no policy allows ICMP to shop/node1-pod1",
 			"no policy allows UDP ", "to default/node2-pod2"}},
-		{"ports", denyIngress + "\n---\n" + allowTCP, 24, []string{"node1", "shop/node1-pod1, ingress",
+		{"ports", denyIngress + "\n---\n" + allowTCP, 30, []string{"node1", "shop/node1-pod1, ingress",
 			"shop/deny and shop/tcp isolate shop/node1-pod1 for ingress; no policy allows ICMP from default/node2-pod2", "no policy allows UDP "}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p.apply(t, test.manifest)
-			s := p.surveyUntil(t, fmt.Sprint(test.denied, " denied probes of 120, and none lost"), func(s doctor.Survey) bool {
-				return !s.Failed() && s.First == nil && s.Probes.Lost == 0 && s.Probes.Denied == test.denied && s.Probes.Sent == 120
+			s := p.surveyUntil(t, fmt.Sprint(test.denied, " denied probes of 144, and none lost"), func(s doctor.Survey) bool {
+				return !s.Failed() && s.First == nil && s.Probes.Lost == 0 && s.Probes.Denied == test.denied && s.Probes.Sent == 144
 			})
 			if len(s.Lost) != 1 || s.Lost[0].ID != "policy-denied" || s.Lost[0].Severity != doctor.Intended {
 				t.Fatalf("got %+v", s.Lost)
@@ -83,7 +83,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("test", func(t *testing.T) {
 		p.apply(t, denyIngress)
 		out, code := p.run(t, "lab", "--name", p.Name(), "test")
-		if code != 0 || !strings.Contains(out, "denied") || !strings.Contains(out, "– 30 of 120 probes are denied by network policies") ||
+		if code != 0 || !strings.Contains(out, "denied") || !strings.Contains(out, "– 36 of 144 probes are denied by network policies") ||
 			!strings.Contains(out, "shop/deny isolates shop/node1-pod1") {
 			t.Errorf("exits %d with\n%s", code, out)
 		}
@@ -195,14 +195,14 @@ func (p *policed) traces(t *testing.T) {
 		want               []string
 	}{
 		{denyIngress, "node2/pod2", "node1/pod1", 1, []string{"– node1    network policies           " + denied + "anything from default/node2-pod2",
-			"– 5 of 5 probes are denied", "– policy-denied: network policies deny", "kubectl twill policy shop/node1-pod1"}},
+			"– 6 of 6 probes are denied", "– policy-denied: network policies deny", "kubectl twill policy shop/node1-pod1"}},
 		{denyIngress, "node1/pod2", "node1/pod1", 1, []string{"– node1    network policies", denied + "ICMP from default/node1-pod2"}},
-		{denyIngress, "node1/pod1", "node2/pod2", 0, []string{"✓ all 5 probes came back", "  node1    network policies           everything passes"}},
+		{denyIngress, "node1/pod1", "node2/pod2", 0, []string{"✓ all 6 probes came back", "  node1    network policies           everything passes"}},
 		{denyEgress, "node2/pod1", "node1/pod2", 1, []string{"– node2    network policies           jobs/stay isolates jobs/node2-pod1 for egress; no policy allows anything to default/node1-pod2"}},
 		{denyIngress + "\n---\n" + allowTCP, "node2/pod2", "node1/pod1", 1, []string{
 			"! node1    network policies           shop/deny and shop/tcp isolate shop/node1-pod1 for ingress; " +
 				"no policy allows everything from default/node2-pod2, only TCP",
-			"✓ 1 probes came back", "– 4 of 5 probes are denied by network policies"}},
+			"✓ 1 probes came back", "– 5 of 6 probes are denied by network policies"}},
 	} {
 		p.apply(t, test.manifest)
 		out, code := p.run(t, "trace", "--lab", p.Name(), test.from, test.to)
@@ -258,9 +258,9 @@ func (p *policed) otherFaults(t *testing.T) {
 	node := p.Nodes()[1]
 	_, err := node.Exec(t.Context(), "iptables", "-w", "-t", "raw", "-I", "PREROUTING", "-s", p.pod("node2/pod2").Addrs[0].String(), "-p", "udp", "-j", "DROP")
 	check(t, err)
-	s := p.surveyUntil(t, "10 lost probes, and why", func(s doctor.Survey) bool {
+	s := p.surveyUntil(t, "15 lost probes, and why", func(s doctor.Survey) bool {
 		return s.First != nil && s.First.ID == "packet-lost" && s.First.Place == "node2" && strings.Contains(s.First.Object, "-j DROP") &&
-			s.Probes.Lost == 10 && s.Probes.Denied == 30
+			s.Probes.Lost == 15 && s.Probes.Denied == 36
 	})
 	_, err = node.Exec(t.Context(), "iptables", "-w", "-t", "raw", "-F", "PREROUTING")
 	check(t, err)
@@ -321,8 +321,8 @@ func (p *policed) outdated(t *testing.T) {
 	node := p.Nodes()[0]
 	check(t, node.KillAgent())
 	check(t, p.ApplyManifest("policies.yaml", []byte("{}")))
-	s := p.surveyUntil(t, "30 lost probes, and why", func(s doctor.Survey) bool {
-		return s.First != nil && s.First.ID == "policy-outdated" && s.First.Place == "node1" && s.Probes.Denied == 0 && s.Probes.Lost == 30 &&
+	s := p.surveyUntil(t, "36 lost probes, and why", func(s doctor.Survey) bool {
+		return s.First != nil && s.First.ID == "policy-outdated" && s.First.Place == "node1" && s.Probes.Denied == 0 && s.Probes.Lost == 36 &&
 			strings.Contains(s.First.Actual, "although no policy isolates shop/node1-pod1 for ingress")
 	})
 	check(t, node.StartAgent(t.Context()))

@@ -29,7 +29,7 @@ func (l *Lab) policyFlags() []string {
 // ApplyManifest gives the agents a manifest, in place of an earlier one of this name.
 func (l *Lab) ApplyManifest(name string, text []byte) error {
 	if !l.spec.NetworkPolicy {
-		return fmt.Errorf("lab %s has no network policies: bring it up with them", l.spec.Name)
+		return fmt.Errorf("lab %s has no network policies: bring it up with --network-policy", l.spec.Name)
 	}
 	if name != filepath.Base(name) || name == podsFile {
 		return fmt.Errorf("manifest %q: want the name of a file, and not %s", name, podsFile)

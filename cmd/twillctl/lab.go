@@ -73,10 +73,10 @@ func labUp(name *string) *cobra.Command {
 	fs.StringVar(&f.netConf, "net-conf", "", "a net-conf.json of your own, instead of one made from the other flags")
 	fs.StringArrayVar(&f.agents, "agent", nil, "[NODE=]PATH: another agent that takes flannel's flags, on all nodes or on one; repeatable")
 	fs.BoolVar(&f.spec.FastPath, "fast-path", false, "pods' packets take the fast path (eBPF), of vxlan and host-gw")
+	fs.BoolVar(&f.spec.NetworkPolicy, "network-policy", false, "agents enforce the policies that lab do policy apply gives them")
 	f.sites.register(c)
 	for flag, values := range map[string][]string{"backend": registry.Types(), "store": {lab.File, lab.Etcd, lab.Kube},
-		"proxy":  lab.Modes,
-		"family": {lab.IPv4, lab.IPv6, lab.Dual}, "underlay": {lab.L2, lab.L3}} {
+		"proxy": lab.Modes, "family": {lab.IPv4, lab.IPv6, lab.Dual}, "underlay": {lab.L2, lab.L3}} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // as above
 	}
 	fs.BoolVar(&f.spec.Keep, "keep", false, "leave what stands when the lab does not come up")

@@ -31,7 +31,7 @@ func (r *run) policy() verb {
 			for _, name := range c.args[1:] {
 				switch c.args[0] {
 				case "apply":
-					text, err := os.ReadFile(filepath.Join(r.work, name))
+					text, err := os.ReadFile(c.state.Path(name))
 					if err == nil {
 						err = r.lab.ApplyManifest(filepath.Base(name), text)
 					}

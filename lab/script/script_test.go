@@ -190,3 +190,19 @@ func TestAssertsFail(t *testing.T) {
 		})
 	}
 }
+
+// TestDoFiles: a command's files are those of the working directory, or wherever an absolute path leads.
+func TestDoFiles(t *testing.T) {
+	l := labtest.Up(t, lab.Spec{Name: "tdofiles", Nodes: 1, Pods: 1, Store: lab.File, NetworkPolicy: true})
+	t.Chdir(t.TempDir())
+	const manifest = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n"
+	for _, path := range []string{"near.yaml", filepath.Join(t.TempDir(), "far.yaml")} {
+		err := os.WriteFile(path, []byte(manifest), 0o600)
+		if err == nil {
+			err = script.Do(t.Context(), l, io.Discard, "policy", "apply", path)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

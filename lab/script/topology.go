@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -85,7 +84,7 @@ func (r *run) up() verb {
 			if r.lab != nil {
 				return errors.New("the lab is up already: one script has one lab")
 			}
-			if err := f.complete(r.work); err != nil {
+			if err := f.complete(c.state.Path); err != nil {
 				return err
 			}
 			f.spec.FastPath = f.spec.FastPath || r.FastPath && lab.HasFastPath(f.spec.Backend)
@@ -103,13 +102,13 @@ func (r *run) up() verb {
 	}
 }
 
-// complete puts what stands in lists into the spec.
-func (f *upFlags) complete(work string) error {
+// complete puts what stands in lists into the spec. path returns where a file is.
+func (f *upFlags) complete(path func(string) string) error {
 	if f.spec.Pods == 0 {
 		f.spec.Pods = -1
 	}
 	if f.netConf != "" {
-		data, err := os.ReadFile(filepath.Join(work, f.netConf))
+		data, err := os.ReadFile(path(f.netConf))
 		if err != nil {
 			return err
 		}
@@ -123,11 +122,8 @@ func (f *upFlags) complete(work string) error {
 	f.eachOf(f.vagrant, func(s *lab.Site) { s.Vagrant = true })
 	f.eachOf(f.split, func(s *lab.Site) { s.Split = true })
 	return errors.Join(
-		each(f.agents, func(node, path string) error {
-			if !filepath.IsAbs(path) {
-				path = filepath.Join(work, path)
-			}
-			f.spec.Agents[strings.TrimPrefix(node, "all")] = path
+		each(f.agents, func(node, program string) error {
+			f.spec.Agents[strings.TrimPrefix(node, "all")] = path(program)
 			return nil
 		}),
 		each(f.flags, func(node, text string) error {

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -179,7 +178,7 @@ func (r *run) rollout() verb {
 				return err
 			}
 			if conf != "" {
-				data, err := os.ReadFile(filepath.Join(r.work, conf))
+				data, err := os.ReadFile(c.state.Path(conf))
 				if err != nil {
 					return err
 				}

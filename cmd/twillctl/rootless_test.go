@@ -279,7 +279,7 @@ func TestScriptsOfOrdinaryUser(t *testing.T) {
 func TestRefused(t *testing.T) {
 	u := newUser(t)
 	const sentence = "a lab without root needs user namespaces, which this system forbids (user.max_user_namespaces=0): " +
-		"use root (sudo), or allow them: sudo sysctl -w user.max_user_namespaces=15000\n"
+		"use root (sudo), or allow them to all users: sudo sysctl -w user.max_user_namespaces=15000\n"
 	allowed, err := os.ReadFile("../../lab/rootless/allowed")
 	if err != nil {
 		t.Fatal(err)

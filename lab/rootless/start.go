@@ -102,7 +102,7 @@ func refused(err error) error {
 		value, readErr := os.ReadFile("/proc/sys/" + strings.ReplaceAll(p.name, ".", "/"))
 		if errors.Is(readErr, fs.ErrPermission) || readErr == nil && strings.TrimSpace(string(value)) == p.forbids {
 			return fmt.Errorf("a lab without root needs user namespaces, which this system forbids (%s=%s): "+
-				"use root (sudo), or allow them: sudo sysctl -w %[1]s=%[3]s", p.name, p.forbids, p.allows)
+				"use root (sudo), or allow them to all users: sudo sysctl -w %[1]s=%[3]s", p.name, p.forbids, p.allows)
 		}
 	}
 	return fmt.Errorf("a lab without root needs user namespaces, which this system or container forbids (%w): "+

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/twill-net/twill/internal/savedrule"
 )
 
 // Tables are those of iptables. iptables-nft keeps them in nf_tables by the same names.
@@ -29,7 +31,7 @@ func ParseSave(family, text string) []Chain {
 			at[name] = len(all)
 			all = append(all, c)
 		case strings.HasPrefix(line, "-A "):
-			words := splitWords(line)
+			words := savedrule.Words(line)
 			if i, ok := at[words[1]]; ok {
 				r := parseRule(words[2:])
 				r.Text, r.Delete = line, tool+" -t "+table+" -D "+line[len("-A "):]
@@ -38,21 +40,6 @@ func ParseSave(family, text string) []Chain {
 		}
 	}
 	return all
-}
-
-// splitWords splits at spaces outside of double quotes.
-func splitWords(line string) []string {
-	quoted := false
-	words := strings.FieldsFunc(line, func(r rune) bool {
-		if r == '"' {
-			quoted = !quoted
-		}
-		return r == ' ' && !quoted
-	})
-	for i, w := range words {
-		words[i] = strings.Trim(w, `"`)
-	}
-	return words
 }
 
 // switches are the words that take no value, and comments the words whose value does not matter here.

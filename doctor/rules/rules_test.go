@@ -118,6 +118,16 @@ func TestParseSave(t *testing.T) {
 	}
 }
 
+// TestSavedComments: a rule is seen whatever its comment says. iptables-save escapes quotation marks, apostrophes and backslashes.
+func TestSavedComments(t *testing.T) {
+	for _, comment := range []string{`"a \"quoted word"`, `"it\'s"`, `"a back\\slash"`, `"a \\"`, `plain`, `""`} {
+		all := ParseSave("ip", "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -s 10.244.1.2/32 -m comment --comment "+comment+" -j DROP\nCOMMIT\n")
+		if len(all) != 1 || len(all[0].Rules) != 1 || all[0].Rules[0].Verdict != "drop" || all[0].Rules[0].UnknownIf != "" {
+			t.Errorf("%s: got %+v", comment, all)
+		}
+	}
+}
+
 func TestParseNFT(t *testing.T) {
 	all, err := ParseNFT([]byte(`{"nftables": [{"metainfo": {}}, {"table": {"family": "inet", "name": "fw", "handle": 1}},
 {"chain": {"family": "inet", "table": "fw", "name": "f", "handle": 2, "type": "filter", "hook": "forward", "prio": 10, "policy": "drop"}},

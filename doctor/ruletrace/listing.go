@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/twill-net/twill/internal/savedrule"
 )
 
 var (
@@ -35,7 +37,7 @@ func parseListing(out string) []savedChain {
 		c := &chains[len(chains)-1]
 		text := "-A " + c.name + " " + anyDevice.ReplaceAllString(found[1], "")
 		n, _ := strconv.ParseUint(found[2], 10, 64)
-		c.rules = append(c.rules, savedRule{text, splitWords(text), n})
+		c.rules = append(c.rules, savedRule{text, savedrule.Words(text), n})
 	}
 	return chains
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/internal/savedrule"
 )
 
 // savedRule is a rule as iptables-save prints it.
@@ -144,7 +145,7 @@ func parseSave(out string) []savedChain {
 	table := ""
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
-		words := splitWords(line)
+		words := savedrule.Words(line)
 		switch {
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
@@ -184,33 +185,4 @@ func countOf(word string) uint64 {
 	}
 	n, _ := strconv.ParseUint(found[1], 10, 64)
 	return n
-}
-
-// splitWords splits a line as iptables-restore does: at spaces outside of double quotes, in which a backslash
-// escapes.
-func splitWords(line string) []string {
-	var words []string
-	var word []rune
-	quoted, escaped, begun := false, false, false
-	for _, r := range line {
-		switch {
-		case escaped:
-			word, escaped = append(word, r), false
-		case quoted && r == '\\':
-			escaped = true
-		case r == '"':
-			quoted, begun = !quoted, true
-		case r == ' ' && !quoted:
-			if begun {
-				words = append(words, string(word))
-			}
-			word, begun = nil, false
-		default:
-			word, begun = append(word, r), true
-		}
-	}
-	if begun {
-		words = append(words, string(word))
-	}
-	return words
 }

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/internal/savedrule"
 )
 
 func TestParseList(t *testing.T) {
@@ -102,7 +104,7 @@ func TestAct(t *testing.T) {
 		"-A F -j own":                       nil, "-A F -j ACCEPT": nil, "-A F": nil, "-A F -j": nil, "-A F -j LOG": nil,
 	} {
 		var h Hit
-		acts := h.act(savedRule{text: rule, words: splitWords(rule)})
+		acts := h.act(savedRule{text: rule, words: savedrule.Words(rule)})
 		if acts != (want != nil) || want != nil && h != *want {
 			t.Errorf("%s: %v, %+v", rule, acts, h)
 		}

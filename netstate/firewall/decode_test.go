@@ -13,6 +13,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/savedrule"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/nfnl"
 )
@@ -284,7 +285,7 @@ func TestParseRendered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := parse(split(words)); got != r {
+		if got := parse(savedrule.Words(words)); got != r {
 			t.Errorf("%q: got %s, want %s", words, got, r)
 		}
 	}
@@ -314,7 +315,7 @@ func TestParse(t *testing.T) {
 		`! -o flannel+ -j RETURN`:                        "oif flannel+ oif != flannel+ return ! -o flannel+",
 		`-p tcp -m tcp --dport 80 -j DNAT --to 1.2.3.4`:  "none -p tcp -m tcp --dport 80 -j DNAT --to 1.2.3.4",
 	} {
-		got := parse(split(line))
+		got := parse(savedrule.Words(line))
 		if got.String() != want {
 			t.Errorf("%s: got %q, want %q", line, got, want)
 		}
@@ -356,7 +357,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(`-A FORWARD -m comment --comment "a \"b\" c" -j FLANNEL-FWD`)
 	f.Fuzz(func(_ *testing.T, line string) {
-		_ = parse(split(line)).String()
+		_ = parse(savedrule.Words(line)).String()
 		placeOf(legacyBase([]string{line}, sites[netstate.Forward]), 1)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/internal/savedrule"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -67,7 +68,7 @@ func (c command) read(chain *netstate.Chain) (bool, error) {
 func parseRules(chain *netstate.Chain, lines []string) {
 	var rules []netstate.Rule
 	for _, l := range lines {
-		words := split(l)
+		words := savedrule.Words(l)
 		if len(words) < 2 || words[0] != "-A" {
 			continue
 		}
@@ -96,7 +97,7 @@ func cutComment(words []string) (rest []string, comment string) {
 func legacyBase(lines []string, s site) []baseRule {
 	var base []baseRule
 	for _, l := range lines {
-		words := split(l)
+		words := savedrule.Words(l)
 		if len(words) < 3 || words[0] != "-A" {
 			continue
 		}
@@ -125,7 +126,7 @@ func (c command) renamed(s site, base []baseRule) []string {
 		}
 		lines, err := c.list(s.table, b.target) // nil if it is no chain
 		isForeign := func(l string) bool {
-			_, comment := cutComment(split(l))
+			_, comment := cutComment(savedrule.Words(l))
 			return strings.HasPrefix(l, "-A ") && !isMark(comment)
 		}
 		if err == nil && len(lines) > 1 && !slices.ContainsFunc(lines, isForeign) {

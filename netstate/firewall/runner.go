@@ -14,6 +14,7 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 
+	"github.com/twill-net/twill/internal/savedrule"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -225,7 +226,7 @@ func (r *runner) legacyInUse() (bool, error) {
 func (c command) inUse(table string) (bool, error) {
 	lines, err := c.list(table)
 	for _, l := range lines {
-		words := split(l)
+		words := savedrule.Words(l)
 		if len(words) < 2 || isOurs(words[1]) {
 			continue
 		}

@@ -3,7 +3,6 @@ package firewall
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -178,19 +177,6 @@ func parseOption(r *netstate.Rule, words []string) int {
 		return n + 1
 	}
 	return 0
-}
-
-// word is one word of a rule: iptables quotes those with spaces, and escapes a quote or backslash in them.
-var word = regexp.MustCompile(`"(\\.|[^"\\])*"|\S+`)
-
-func split(line string) []string {
-	words := word.FindAllString(line, -1)
-	for i, w := range words {
-		if s, err := strconv.Unquote(w); err == nil {
-			words[i] = s
-		}
-	}
-	return words
 }
 
 func quote(s string) string {

@@ -54,6 +54,23 @@ func (w way) with(most int) way {
 	return w
 }
 
+// changes are clusters that get one backend after the other, under what else a cluster may have.
+var changes = []change{
+	{name: "plain", ways: []way{vxlan1, vxlan7, otherPort}},
+	{name: "dual", spec: lab.Spec{Family: lab.Dual}, ways: []way{vxlan1, hostgw, vxlan7}},
+	{name: "rpfilter", ways: []way{vxlan1, hostgw.with(oneSided), vxlan7.with(oneSided)},
+		onNode: "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.eth1.rp_filter=1"},
+	{name: "iptables", keys: `"EnableNFTables": false,`, ways: []way{vxlan1, vxlan7, hostgw}},
+	{name: "policies", spec: lab.Spec{NetworkPolicy: true}, ways: []way{vxlan1, hostgw, vxlan7}},
+	{name: "strict", ways: []way{strict1, strict7, hostgw}},
+	{name: "fastpath", spec: lab.Spec{FastPath: true}, ways: []way{vxlan1, hostgw, vxlan7}},
+	{name: "wireguard", ways: []way{vxlan1, encrypted, vxlan1.with(restarted)}, onNode: noClearText},
+	{name: "udp", ways: []way{hostgw, inUDP, vxlan1.with(restarted)}},
+	{name: "kube", spec: lab.Spec{Store: lab.Kube}, ways: []way{vxlan1, hostgw, vxlan7}},
+	{name: "ipip", ways: []way{vxlan1, inIP, hostgw}, emulated: true},
+	{name: "kernelwg", ways: []way{vxlan1, encrypted, vxlan1}, onNode: noClearText, emulated: true},
+}
+
 // noClearText drops what pods send each other as it is: what leaves so is lost.
 const noClearText = `nft add table ip clear; add chain ip clear out { type filter hook postrouting priority 0; };
 	add rule ip clear out oifname "eth1" ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 drop`
@@ -65,6 +82,8 @@ type change struct {
 	keys   string // of the network config, beside those of the networks and the backend
 	ways   []way  // the first is what the cluster has before
 	onNode string // a command for each node
+
+	emulated bool // it needs a kernel that not every machine has
 }
 
 // changing is a cluster whose backend is changed.
@@ -81,6 +100,9 @@ type changing struct {
 func TestTransition(t *testing.T) {
 	var all []*changing
 	for _, change := range changes {
+		if change.emulated != emulated {
+			continue
+		}
 		if change.spec.Store == lab.Kube && testing.Short() {
 			t.Run(change.name, func(t *testing.T) { testall.Needs(t, "a built kube-apiserver") })
 			continue

@@ -11,15 +11,11 @@ import (
 // pingInterval is the time between two pings of a stream: a machine that is emulated carries no more.
 const pingInterval = 100 * time.Millisecond
 
+const emulated = true
+
 // kernelPaths need a kernel that has them: "make test-vm" boots one.
 var kernelPaths = []path{
 	{name: "ipip", spec: lab.Spec{Backend: "ipip", Nodes: 3}, only: []string{lab.IPv6}},
 	{name: "ipsec", spec: lab.Spec{Backend: "ipsec", Nodes: 2}, only: []string{lab.Dual}},
 	{name: "ipipdirect", spec: lab.Spec{Backend: "ipip", DirectRouting: true, Underlay: lab.L3, Nodes: 4}, only: []string{lab.Dual}}, // two nodes a segment
-}
-
-// changes are those to and from backends that need a kernel that has them.
-var changes = []change{
-	{name: "ipip", ways: []way{vxlan1, inIP, hostgw}},
-	{name: "wireguard", ways: []way{vxlan1, encrypted, vxlan1}, onNode: noClearText},
 }

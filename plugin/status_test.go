@@ -3,17 +3,19 @@ package plugin
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// entries are what a name in a directory can be, and whether it is a reservation.
+// entries are what a name in a directory can be, and whether it is a reservation, or in doubt taken for one.
 var entries = []struct {
 	what     string
 	reserves bool
@@ -22,7 +24,7 @@ var entries = []struct {
 	{"reservation", true, func(path string) error { return os.WriteFile(path, []byte("pod\r\neth0"), 0o600) }},
 	{"reservation of the old form", true, func(path string) error { return os.WriteFile(path, []byte("pod"), 0) }},
 	{"empty file", false, func(path string) error { return os.WriteFile(path, nil, 0o600) }},
-	{"file of a terabyte", false, func(path string) error {
+	{"file of a terabyte", true, func(path string) error {
 		return errors.Join(os.WriteFile(path, []byte("x"), 0o600), os.Truncate(path, 1<<40))
 	}},
 	{"directory", false, func(path string) error { return os.Mkdir(path, 0o755) }},
@@ -58,7 +60,7 @@ func (s *state) fill(networks, own string) {
 			continue
 		}
 		s.err = errors.Join(s.err, os.MkdirAll(dir, 0o755))
-		for a := range s.free {
+		for _, a := range slices.SortedFunc(maps.Keys(s.free), netip.Addr.Compare) {
 			if s.IntN(3) > 0 {
 				continue
 			}
@@ -111,5 +113,26 @@ func TestStatusOfRandomState(t *testing.T) {
 			n.must("STATUS", "", "", n.config(map[string]any{"cniVersion": "1.1.0"}))
 			n.must("DEL", "a", pod, n.config(nil))
 		})
+	}
+}
+
+// TestNeighbourHolds: of what has an address's name in another network's store, a reservation keeps the address from pods, and so
+// does a file that cannot be read. Nothing else does.
+func TestNeighbourHolds(t *testing.T) {
+	n, pod := newNode(t, strings.Replace(envV4, "10.244.1.1/24", "10.244.1.1/30", 1)), newNamespace(t)
+	path := filepath.Join(n.dir, "networks", "cni0", "10.244.1.2") // the only one of the lease
+	for _, e := range entries {
+		err := errors.Join(os.RemoveAll(path), os.MkdirAll(filepath.Dir(path), 0o755), e.make(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.reserves {
+			n.mustFail(11, "all 1 addresses of 10.244.1.0/30", "ADD", "a", pod, n.config(nil))
+			continue
+		}
+		if got := addresses(t, n.must("ADD", "a", pod, n.config(nil))); len(got) != 1 {
+			t.Errorf("%s: the pod got %s", e.what, got)
+		}
+		n.must("DEL", "a", pod, n.config(nil))
 	}
 }

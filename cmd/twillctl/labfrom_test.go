@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 )
 
@@ -28,6 +30,12 @@ func TestLabFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	node, peer := l.Nodes()[0], l.Nodes()[1].Subnets()[0].String()
+	testwait.Nil(t, "the checkpoint has the peer", func() error {
+		if saved, err := os.ReadFile(node.CheckpointFile()); err != nil || !strings.Contains(string(saved), peer) {
+			return fmt.Errorf("%s: %v", saved, err)
+		}
+		return nil
+	})
 	if err := node.KillAgent(); err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func TestTransition(t *testing.T) {
 			continue
 		}
 		if change.spec.Store == lab.Kube && testing.Short() {
-			t.Run(change.name, func(t *testing.T) { testall.Needs(t, "a built kube-apiserver") })
+			t.Run(change.name+"/1", func(t *testing.T) { testall.Needs(t, "a built kube-apiserver") }) // as the steps are named
 			continue
 		}
 		all = append(all, startChange(t, change))

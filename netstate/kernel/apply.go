@@ -76,30 +76,37 @@ func (a *applier) batch(changes netstate.Plan, note func(netstate.Change, error)
 }
 
 // alone carries out one change of a kind that is written in bulk. IPv6 never replaces several next hops by one: there the
-// old route goes first.
+// old route goes first, and comes back if the new one is refused.
 func (a *applier) alone(c netstate.Change) error {
 	err := a.do(c)
 	want, ok := c.Want.(netstate.Route)
 	if !ok || err == nil {
 		return err
 	}
-	if c.Was != nil && want.Onlink && errors.Is(err, unix.EINVAL) {
+	if c.Was != nil && want.Onlink && want.Via.Is6() && errors.Is(err, unix.EINVAL) {
 		err = a.behind(want, c)
 	}
 	if c.Was != nil && err != nil {
 		if err := a.do(netstate.Change{Was: c.Was}); err != nil {
 			return err
 		}
-		err = a.do(netstate.Change{Want: c.Want})
+		if err = a.do(netstate.Change{Want: c.Want}); err != nil {
+			err = errors.Join(err, a.do(netstate.Change{Want: c.Was}))
+		}
 	}
 	return explainGateway(want, err)
 }
 
 // behind replaces a route by one with an onlink gateway that resolves through another device now, as by the old route itself:
-// IPv6 refuses that (EINVAL, seen on 6.1 and 6.18). Meanwhile the gateway has a route of its own, so that no packet is lost.
+// IPv6 refuses that (EINVAL, seen on 6.1 and 6.18). Meanwhile the gateway has a route of its own, so that no packet is lost,
+// unless somebody else has one there.
 func (a *applier) behind(want netstate.Route, c netstate.Change) error {
 	way := netstate.Route{Dst: netip.PrefixFrom(want.Via, want.Via.BitLen()), Dev: want.Dev, Metric: want.Metric, Protocol: netstate.Protocol}
-	if err := a.do(netstate.Change{Want: way}); err != nil {
+	r, err := a.route(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, way)
+	if err == nil {
+		err = errors.Join(a.bulk.Do(r)...)
+	}
+	if err != nil {
 		return err
 	}
 	return errors.Join(a.do(c), a.do(netstate.Change{Was: way}))

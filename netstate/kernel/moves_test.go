@@ -14,7 +14,8 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// TestMovesIPv6Route: from a gateway on the segment to one behind an overlay and back, there is a route at every moment.
+// TestMovesIPv6Route: from a gateway on the segment to one behind an overlay and back, there is a route at every moment. Where
+// somebody else has a route to the gateway, that and the old route stay.
 func TestMovesIPv6Route(t *testing.T) {
 	h := fresh(t)
 	run(t, h, "ip link add u0 type veth peer name u1", "ip link set u0 up", "ip link set u1 up", "ip -6 addr add fd00:1::1/64 dev u0 nodad",
@@ -46,6 +47,15 @@ func TestMovesIPv6Route(t *testing.T) {
 	for _, line := range deleted(t, conn) {
 		if line == dst {
 			t.Error("the route was away for a moment")
+		}
+	}
+	run(t, h, "ip -6 route add fd00:9::/128 dev u0 metric 1024") // somebody's, where the gateway is
+	if err := k.Apply(t.Context(), netstate.Plan{{Was: direct, Want: overlay}}); err == nil {
+		t.Error("a gateway that is behind another device is taken")
+	}
+	for _, p := range deleted(t, conn) {
+		if p == netip.PrefixFrom(dst.Addr(), 128) {
+			t.Error("somebody's route is deleted")
 		}
 	}
 	have, err := k.Observe(t.Context(), netstate.NewState(direct))

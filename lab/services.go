@@ -68,6 +68,10 @@ func (l *Lab) AddService(ctx context.Context, name string, fields map[string]str
 
 // RemoveEndpoints takes pods from a Service's endpoints.
 func (l *Lab) RemoveEndpoints(ctx context.Context, name string, pods []*Pod) (Service, error) {
+	api, err := l.kube()
+	if err != nil {
+		return Service{}, err
+	}
 	s, err := l.Service(ctx, name)
 	if err != nil {
 		return s, err
@@ -75,16 +79,20 @@ func (l *Lab) RemoveEndpoints(ctx context.Context, name string, pods []*Pod) (Se
 	s.Endpoints = slices.DeleteFunc(s.Endpoints, func(e *Pod) bool {
 		return slices.ContainsFunc(pods, func(p *Pod) bool { return e.ID() == p.ID() })
 	})
-	return s, (&kubeStore{lab: l}).writeEndpoints(ctx, s)
+	return s, api.writeEndpoints(ctx, s)
 }
 
 // RemoveService deletes a Service and its endpoints.
 func (l *Lab) RemoveService(ctx context.Context, name string) error {
+	api, err := l.kube()
+	if err != nil {
+		return err
+	}
 	if _, err := l.Service(ctx, name); err != nil {
 		return err
 	}
 	for _, path := range []string{servicesPath, slicesPath} {
-		if _, err := l.store.(*kubeStore).ask(ctx, http.MethodDelete, path+"/"+name, nil, http.StatusNotFound); err != nil {
+		if _, err := api.ask(ctx, http.MethodDelete, path+"/"+name, nil, http.StatusNotFound); err != nil {
 			return err
 		}
 	}

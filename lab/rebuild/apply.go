@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/twill-net/twill/lab"
@@ -168,5 +167,3 @@ func onOff(yes bool) string {
 	}
 	return "off"
 }
-
-func mtu(n int) string { return strconv.Itoa(n) }

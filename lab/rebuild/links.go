@@ -103,7 +103,7 @@ func (p *patient) setLinks(ctx context.Context, want, have []link) {
 			set(w.MAC != h.MAC, "address", w.MAC)
 		}
 		set(w.Alias != h.Alias && w.Alias == "twill", "alias", "twill")
-		set(w.MTU != h.MTU, "mtu", mtu(w.MTU))
+		set(w.MTU != h.MTU, "mtu", strconv.Itoa(w.MTU))
 		set(w.up() && !h.up(), "up")
 		set(!w.up() && h.up(), "down")
 	}

@@ -112,18 +112,21 @@ type servers struct {
 	answers   []answer
 }
 
-func (r *run) serve(ctx context.Context, s lab.Service) (*servers, error) {
-	all := &servers{}
+// serve starts servers in all endpoints of the Service that an argument names. They have to be closed, also with an error.
+func (r *run) serve(ctx context.Context, arg string) (s lab.Service, all *servers, err error) {
+	all = &servers{}
+	if s, err = r.lab.Service(ctx, strings.TrimPrefix(arg, servicePrefix)); err != nil {
+		return s, all, err
+	}
 	for _, p := range s.Endpoints {
 		l, err := p.Listen(ctx, netip.AddrPortFrom(p.Addrs[0], s.TargetPort))
 		if err != nil {
-			all.close()
-			return nil, fmt.Errorf("serve in %s: %w", p.ID(), err)
+			return s, all, fmt.Errorf("serve in %s: %w", p.ID(), err)
 		}
 		all.listeners = append(all.listeners, l)
 		go all.accept(l, p.ID())
 	}
-	return all, nil
+	return s, all, nil
 }
 
 func (s *servers) accept(l net.Listener, pod string) {
@@ -181,7 +184,8 @@ func (r *run) connectService(c *call, way serviceWay) error {
 	if err != nil {
 		return err
 	}
-	s, err := r.lab.Service(c.ctx, strings.TrimPrefix(c.args[1], servicePrefix))
+	s, servers, err := r.serve(c.ctx, c.args[1])
+	defer servers.close()
 	if err != nil {
 		return err
 	}
@@ -189,11 +193,6 @@ func (r *run) connectService(c *call, way serviceWay) error {
 	if err != nil {
 		return err
 	}
-	servers, err := r.serve(c.ctx, s)
-	if err != nil {
-		return err
-	}
-	defer servers.close()
 	for i := range way.times {
 		if err := askOnce(c.ctx, from, at[i%len(at)]); err != nil {
 			fmt.Fprintln(&c.errOut, err)
@@ -263,15 +262,11 @@ func (r *run) trace() verb {
 			if err != nil {
 				return err
 			}
-			s, err := r.lab.Service(c.ctx, strings.TrimPrefix(c.args[1], servicePrefix))
-			if err != nil {
-				return err
-			}
-			servers, err := r.serve(c.ctx, s)
-			if err != nil {
-				return err
-			}
+			s, servers, err := r.serve(c.ctx, c.args[1])
 			defer servers.close()
+			if err != nil {
+				return err
+			}
 			reports, problem, err := walk.Service(c.ctx, r.lab, p, service.Query{Namespace: "default", Name: s.Name})
 			if err != nil {
 				return err

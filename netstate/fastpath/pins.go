@@ -18,7 +18,7 @@ import (
 // runs, unlike an inode number.
 func folder(dir string) (string, error) {
 	var file unix.Statfs_t
-	if err := unix.Statfs(dir, &file); err != nil || file.Type != unix.BPF_FS_MAGIC {
+	if err := unix.Statfs(dir, &file); err != nil || uint32(file.Type) != unix.BPF_FS_MAGIC {
 		return "", fmt.Errorf("%w: no BPF file system is mounted at %s", ErrUnavailable, dir)
 	}
 	name, err := namespace()

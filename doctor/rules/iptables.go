@@ -16,28 +16,17 @@ var Tables = []string{"raw", "mangle", "nat", "filter", "security"}
 func ParseSave(family, text string) []Chain {
 	var all []Chain
 	tool := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[family]
-	table, at := "", map[string]int{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		switch {
-		case strings.HasPrefix(line, "*"):
-			table, at = line[1:], map[string]int{}
-		case strings.HasPrefix(line, ":"):
-			name, rest, _ := strings.Cut(line[1:], " ")
-			c := Chain{Family: family, Table: table, Name: name, Tool: tool, Priority: 100 * slices.Index(Tables, table)}
-			if policy, _, _ := strings.Cut(rest, " "); policy != "-" {
-				c.Hook, c.Policy = strings.ToLower(name), Verdict(strings.ToLower(policy))
-			}
-			at[name] = len(all)
-			all = append(all, c)
-		case strings.HasPrefix(line, "-A "):
-			words := savedrule.Words(line)
-			if i, ok := at[words[1]]; ok {
-				r := parseRule(words[2:])
-				r.Text, r.Delete = line, tool+" -t "+table+" -D "+line[len("-A "):]
-				all[i].Rules = append(all[i].Rules, r)
-			}
+	for _, s := range savedrule.Parse(text) {
+		c := Chain{Family: family, Table: s.Table, Name: s.Name, Tool: tool, Priority: 100 * slices.Index(Tables, s.Table)}
+		if s.Policy != "" {
+			c.Hook, c.Policy = strings.ToLower(s.Name), Verdict(strings.ToLower(s.Policy))
 		}
+		for _, line := range s.Rules {
+			r := parseRule(line.Words[2:])
+			r.Text, r.Delete = line.Text, line.Delete(tool, s.Table)
+			c.Rules = append(c.Rules, r)
+		}
+		all = append(all, c)
 	}
 	return all
 }

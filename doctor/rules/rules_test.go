@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"testing"
 )
 
@@ -125,6 +126,18 @@ func TestSavedComments(t *testing.T) {
 		if len(all) != 1 || len(all[0].Rules) != 1 || all[0].Rules[0].Verdict != "drop" || all[0].Rules[0].UnknownIf != "" {
 			t.Errorf("%s: got %+v", comment, all)
 		}
+	}
+}
+
+// TestDeleteIsOneRule: the command that deletes a rule is the rule's words and nothing else, whatever its comment says.
+func TestDeleteIsOneRule(t *testing.T) {
+	all := ParseSave("ip", "*filter\n:FORWARD ACCEPT [0:0]\n"+
+		`-A FORWARD -m comment --comment "$(echo run) `+"`echo run`"+` it\'s \"\\" -j DROP`+"\nCOMMIT\n")
+	command := all[0].Rules[0].Delete
+	out, err := exec.Command("sh", "-c", `iptables() { printf '%s|' "$@"; }; `+command).Output()
+	const want = `-t|filter|-D|FORWARD|-m|comment|--comment|$(echo run) ` + "`echo run`" + ` it's "\|-j|DROP|`
+	if err != nil || string(out) != want {
+		t.Errorf("%s\ngot  %s (%v)\nwant %s", command, out, err, want)
 	}
 }
 

@@ -7,13 +7,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/twill-net/twill/internal/savedrule"
 )
 
 // legacyRules are the rules of legacy tables (x_tables) of one family at some time. Such tables have no trace that a
 // program could read, only counters, which count other packets too.
 type legacyRules struct {
 	family, tool string
-	chains       []savedChain
+	chains       []savedrule.Chain
 }
 
 // legacyKind is a family of legacy tables.
@@ -85,7 +87,7 @@ func (k legacyKind) read(tables []string) (legacyRules, error) {
 		if err != nil {
 			return l, fmt.Errorf("read the legacy tables with %s-save: %w", l.tool, err)
 		}
-		l.chains = parseSave(string(out))
+		l.chains = savedrule.Parse(string(out))
 		return l, nil
 	}
 	for _, table := range tables {
@@ -94,7 +96,7 @@ func (k legacyKind) read(tables []string) (legacyRules, error) {
 			return l, fmt.Errorf("read the legacy table %s with %s: %w", table, l.tool, err)
 		}
 		for _, c := range parseListing(string(out)) {
-			c.table = table
+			c.Table = table
 			l.chains = append(l.chains, c)
 		}
 	}
@@ -120,26 +122,26 @@ func legacyHits(before []legacyRules) []Hit {
 func (l legacyRules) since(before legacyRules) []Hit {
 	var hits []Hit
 	for _, c := range l.chains {
-		at := slices.IndexFunc(before.chains, func(b savedChain) bool { return b.table == c.table && b.name == c.name })
+		at := slices.IndexFunc(before.chains, func(b savedrule.Chain) bool { return b.Table == c.Table && b.Name == c.Name })
 		if at < 0 {
 			continue
 		}
 		old := before.chains[at]
 		place := Hit{Family: l.family, Counted: true}
-		if c.policy != "" {
-			place.Hook = strings.ToLower(c.name)
+		if c.Policy != "" {
+			place.Hook = strings.ToLower(c.Name)
 		}
-		for i, r := range c.rules {
+		for i, r := range c.Rules {
 			h := place
-			same := i < len(old.rules) && old.rules[i].text == r.text
-			if same && r.packets > old.rules[i].packets && h.act(r) {
-				h.Object = c.object(l.tool, r)
+			same := i < len(old.Rules) && old.Rules[i].Text == r.Text
+			if same && r.Packets > old.Rules[i].Packets && h.act(r) {
+				h.Object = ruleObject(l.tool, c, r)
 				hits = append(hits, h)
 			}
 		}
-		if c.policy == "DROP" && c.packets > old.packets {
+		if c.Policy == "DROP" && c.Packets > old.Packets {
 			h := place
-			h.Object, h.Verdict, h.Stops = c.policyObject(l.tool), "policy drop", true
+			h.Object, h.Verdict, h.Stops = policyObject(l.tool, c), "policy drop", true
 			hits = append(hits, h)
 		}
 	}
@@ -147,18 +149,18 @@ func (l legacyRules) since(before legacyRules) []Hit {
 }
 
 // act sets what a rule does, and reports whether it stops or rewrites packets.
-func (h *Hit) act(r savedRule) bool {
-	i := slices.Index(r.words, "-j")
-	if i < 0 || i+1 == len(r.words) {
+func (h *Hit) act(r savedrule.Rule) bool {
+	i := slices.Index(r.Words, "-j")
+	if i < 0 || i+1 == len(r.Words) {
 		return false
 	}
-	target, options := r.words[i+1], strings.Join(r.words[i+1:], " ")
+	target, options := r.Words[i+1], strings.Join(r.Words[i+1:], " ")
 	h.Verdict = strings.ToLower(target)
 	switch {
 	case target == "DROP" || target == "REJECT":
 		h.Stops = true
 	case target == "NFQUEUE":
-		h.Verdict, h.Stops = "queue", unheard(r.words[i+2:])
+		h.Verdict, h.Stops = "queue", unheard(r.Words[i+2:])
 	case target == "TEE":
 		h.Verdict, h.Rewrote = "dup", Copied
 	case slices.Contains(harmless, target) || targets[target] == nil:

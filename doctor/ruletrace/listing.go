@@ -21,13 +21,13 @@ var (
 
 // parseListing reads the output of "arptables-legacy -L -n -v" and "ebtables-legacy -L --Lc". Their programs that save
 // have no counters, and policies of ebtables have none at all.
-func parseListing(out string) []savedChain {
-	var chains []savedChain
+func parseListing(out string) []savedrule.Chain {
+	var chains []savedrule.Chain
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		if found := chainLine.FindStringSubmatch(line); found != nil {
 			n, _ := strconv.ParseUint(found[3], 10, 64)
-			chains = append(chains, savedChain{name: found[1] + found[4], policy: found[2] + found[5], packets: n})
+			chains = append(chains, savedrule.Chain{Name: found[1] + found[4], Policy: found[2] + found[5], Packets: n})
 			continue
 		}
 		found := countedLine.FindStringSubmatch(line)
@@ -35,9 +35,9 @@ func parseListing(out string) []savedChain {
 			continue
 		}
 		c := &chains[len(chains)-1]
-		text := "-A " + c.name + " " + anyDevice.ReplaceAllString(found[1], "")
+		text := "-A " + c.Name + " " + anyDevice.ReplaceAllString(found[1], "")
 		n, _ := strconv.ParseUint(found[2], 10, 64)
-		c.rules = append(c.rules, savedRule{text, savedrule.Words(text), n})
+		c.Rules = append(c.Rules, savedrule.Rule{Text: text, Words: savedrule.Words(text), Packets: n})
 	}
 	return chains
 }

@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os/exec"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -16,29 +13,14 @@ import (
 	"github.com/twill-net/twill/internal/savedrule"
 )
 
-// savedRule is a rule as iptables-save prints it.
-type savedRule struct {
-	text    string // "-A FORWARD -s 10.0.0.0/8 -j DROP"
-	words   []string
-	packets uint64
-}
-
-// savedChain is a chain as iptables-save prints it.
-type savedChain struct {
-	table, name string
-	policy      string // empty: it has none
-	packets     uint64 // that met the policy
-	rules       []savedRule
-}
-
 // saved is what a tool has printed of one table.
 type saved struct {
 	tool   string // which reads, and deletes: iptables
-	chains []savedChain
+	chains []savedrule.Chain
 }
 
-func (s saved) chain(name string) *savedChain {
-	i := slices.IndexFunc(s.chains, func(c savedChain) bool { return c.name == name })
+func (s saved) chain(name string) *savedrule.Chain {
+	i := slices.IndexFunc(s.chains, func(c savedrule.Chain) bool { return c.Name == name })
 	if i < 0 {
 		return nil
 	}
@@ -67,38 +49,34 @@ func (b *book) savedObject(m *met) (locate.Object, bool) {
 	}
 	s := b.save(m.place, f)
 	c, own := s.chain(m.chain), b.set.chains[m.place]
-	if c == nil || own == nil || len(c.rules) != len(own.rules) {
+	if c == nil || own == nil || len(c.Rules) != len(own.rules) {
 		return locate.Object{}, false
 	}
 	if m.kind == unix.NFT_TRACETYPE_POLICY {
-		return c.policyObject(s.tool), c.policy != ""
+		return policyObject(s.tool, *c), c.Policy != ""
 	}
 	i := slices.IndexFunc(own.rules, func(r rule) bool { return r.handle == m.handle })
 	if i < 0 {
 		return locate.Object{}, false
 	}
-	o := c.object(s.tool, c.rules[i])
+	o := ruleObject(s.tool, *c, c.Rules[i])
 	o.Text += fmt.Sprintf(" (handle %d)", m.handle)
 	return o, true
 }
 
-func (c savedChain) object(tool string, r savedRule) locate.Object {
-	o := locate.Object{Kind: locate.Rule, Text: fmt.Sprintf("%s %s %s: %s", tool, c.table, c.name, shorten(r.text))}
-	o.Fix = tool + " -t " + c.table + " -D"
-	for _, w := range r.words[1:] {
-		o.Fix += " " + shellQuote(w)
-	}
-	return o
+func ruleObject(tool string, c savedrule.Chain, r savedrule.Rule) locate.Object {
+	return locate.Object{Kind: locate.Rule, Text: fmt.Sprintf("%s %s %s: %s", tool, c.Table, c.Name, shorten(r.Text)),
+		Fix: r.Delete(tool, c.Table)}
 }
 
-func (c savedChain) policyObject(tool string) locate.Object {
+func policyObject(tool string, c savedrule.Chain) locate.Object {
 	o := locate.Object{Kind: locate.Rule, Usual: "policy ACCEPT"}
-	o.Text = fmt.Sprintf("%s %s %s: policy %s", tool, c.table, c.name, c.policy)
+	o.Text = fmt.Sprintf("%s %s %s: policy %s", tool, c.Table, c.Name, c.Policy)
 	o.Fix = tool
-	if c.table != "filter" {
-		o.Fix += " -t " + c.table
+	if c.Table != "filter" {
+		o.Fix += " -t " + c.Table
 	}
-	o.Fix += " -P " + c.name + " ACCEPT"
+	o.Fix += " -P " + c.Name + " ACCEPT"
 	return o
 }
 
@@ -115,7 +93,7 @@ func (b *book) save(p place, f family) saved {
 		}
 		out, err := exec.Command(tool+"-save", saveArguments(f.tool, p.table)...).Output()
 		if err == nil {
-			s = saved{tool, slices.DeleteFunc(parseSave(string(out)), func(c savedChain) bool { return c.table != p.table })}
+			s = saved{tool, slices.DeleteFunc(savedrule.Parse(string(out)), func(c savedrule.Chain) bool { return c.Table != p.table })}
 			break
 		}
 	}
@@ -135,54 +113,4 @@ func saveArguments(tool, table string) []string {
 func isVariant(tool string, nft bool) bool {
 	out, err := exec.Command(tool, "-V").Output()
 	return err == nil && bytes.Contains(out, []byte("nf_tables")) == nft
-}
-
-var counters = regexp.MustCompile(`^\[(\d+):\d+\]$`)
-
-// parseSave reads the output of iptables-save and its relatives, with or without counters.
-func parseSave(out string) []savedChain {
-	var chains []savedChain
-	table := ""
-	for line := range strings.Lines(out) {
-		line = strings.TrimSpace(line)
-		words := savedrule.Words(line)
-		switch {
-		case strings.HasPrefix(line, "*"):
-			table = line[1:]
-		case strings.HasPrefix(line, ":") && len(words) >= 2:
-			c := savedChain{table: table, name: words[0][1:], policy: strings.Trim(words[1], "-")}
-			if len(words) > 2 {
-				c.packets = countOf(words[2])
-			}
-			chains = append(chains, c)
-		default:
-			addRule(chains, table, line, words)
-		}
-	}
-	return chains
-}
-
-func addRule(chains []savedChain, table, line string, words []string) {
-	var r savedRule
-	if len(words) > 0 && counters.MatchString(words[0]) {
-		r.packets = countOf(words[0])
-		line, words = strings.TrimSpace(line[len(words[0]):]), words[1:]
-	}
-	if len(words) < 2 || words[0] != "-A" {
-		return
-	}
-	i := slices.IndexFunc(chains, func(c savedChain) bool { return c.table == table && c.name == words[1] })
-	if i >= 0 {
-		r.text, r.words = line, words
-		chains[i].rules = append(chains[i].rules, r)
-	}
-}
-
-func countOf(word string) uint64 {
-	found := counters.FindStringSubmatch(word)
-	if found == nil {
-		return 0
-	}
-	n, _ := strconv.ParseUint(found[1], 10, 64)
-	return n
 }

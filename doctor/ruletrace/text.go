@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/internal/shell"
 )
 
 // book gives rules the texts and commands of their tools. It must be used in their namespace.
@@ -69,7 +70,7 @@ func (b *book) object(m *met) locate.Object {
 
 // quoted is the chain with names that a shell takes literally.
 func (p place) quoted() string {
-	return familyName(p.family) + " " + shellQuote(p.table) + " " + shellQuote(p.chain)
+	return familyName(p.family) + " " + shell.Quote(p.table) + " " + shell.Quote(p.chain)
 }
 
 // nftRules returns the rules of a chain as nft prints them, by their handles; nothing without nft.
@@ -115,14 +116,4 @@ func shorten(text string) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxText], "") + " …"
-}
-
-var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./!-]+$`)
-
-// shellQuote returns a word as a shell has to get it.
-func shellQuote(word string) string {
-	if plain.MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

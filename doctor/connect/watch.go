@@ -150,6 +150,9 @@ func (w *watch) readPlace(p *place) error {
 		if p.hits, err = p.tracer.Stop(); err != nil {
 			w.note(unread(p.Host, "the rules that packets met", err))
 		}
+		for _, err := range p.tracer.Unwatched() {
+			w.note(unread(p.Host, "some of the rules that packets meet", err))
+		}
 		return nil
 	})
 }

@@ -3,11 +3,18 @@ package follow
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/ruletrace"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/packet"
 )
@@ -224,5 +231,30 @@ func TestSight(t *testing.T) {
 		if ok != test.ok || got.Back != test.back {
 			t.Errorf("%s: got %+v, %t", name, got, ok)
 		}
+	}
+}
+
+// TestUnwatched: what the trace of rules cannot see is said: here legacy tables, whose programs are not installed.
+func TestUnwatched(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a network namespace of its own needs root")
+	}
+	runtime.LockOSThread() // and never unlocked: the thread ends with the test, and its namespace with it
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("iptables-legacy", "-A", "FORWARD", "-j", "ACCEPT").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Setenv("PATH", t.TempDir())
+	p := &place{Site: site("node1")}
+	if err := p.open([]ruletrace.Pair{{A: a, B: b}}); err != nil {
+		t.Fatal(err)
+	}
+	defer p.tap.Close()
+	(&seenAt{place: p}).readRules()
+	want := `node1: some of the rules that packets meet: read the legacy tables ["filter"]: there is no legacy variant of iptables`
+	if !slices.Equal(p.unread, []string{want}) {
+		t.Errorf("got  %q\nwant %q", p.unread, want)
 	}
 }

@@ -190,11 +190,7 @@ func (s *seenAt) read(ctx context.Context, n Network) (err error) {
 		return err
 	}
 	return s.Do(func() error {
-		if s.tracer != nil {
-			if s.hits, err = s.tracer.Stop(); err != nil {
-				s.unread = append(s.unread, unreadAt(s.Host, "the rules that packets met", err))
-			}
-		}
+		s.readRules()
 		all, unread := unusual.List(ctx)
 		for _, u := range unread {
 			s.unread = append(s.unread, s.Host+": "+u)
@@ -207,6 +203,20 @@ func (s *seenAt) read(ctx context.Context, n Network) (err error) {
 		})
 		return nil
 	})
+}
+
+// readRules reads which rules packets met, and notes what could not be watched.
+func (s *seenAt) readRules() {
+	if s.tracer == nil {
+		return
+	}
+	var err error
+	if s.hits, err = s.tracer.Stop(); err != nil {
+		s.unread = append(s.unread, unreadAt(s.Host, "the rules that packets met", err))
+	}
+	for _, err := range s.tracer.Unwatched() {
+		s.unread = append(s.unread, unreadAt(s.Host, "some of the rules that packets meet", err))
+	}
 }
 
 // of returns what concerns one flow.

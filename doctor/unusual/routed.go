@@ -2,7 +2,6 @@ package unusual
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -215,75 +214,4 @@ func (s *space) matches(r rule, p Packet) bool {
 
 func within(ports *[2]uint16, port uint16) bool {
 	return ports == nil || ports[0] <= port && port <= ports[1]
-}
-
-// Policies returns the IPsec policies of the calling thread's namespace that a packet does not pass, one a direction at
-// most: the first that matches it, if that blocks it or wants ESP for which there is no state.
-func Policies(p Packet) (all []locate.Object, err error) {
-	s, err := open()
-	if err != nil {
-		return nil, fmt.Errorf("find IPsec policies for %s: %w", p.Dst, err)
-	}
-	defer s.conn.Close()
-	list, err := policies()
-	if err != nil {
-		return nil, err
-	}
-	states, err := readStates()
-	blocked, defaultErr := blockedDirections()
-	for direction, name := range directionNames {
-		i := slices.IndexFunc(list, func(o policy) bool { return int(o.Dir) == direction && s.isAbout(o, p) })
-		switch {
-		case i < 0 && slices.Contains(blocked, name):
-			all = append(all, defaultPolicy(name))
-		case i >= 0 && (list[i].Action == blockAction || list[i].lacksState(p, states)):
-			all = append(all, list[i].object(s.names))
-		}
-	}
-	return all, errors.Join(err, defaultErr)
-}
-
-// isAbout reports whether a policy's selector takes a packet.
-func (s *space) isAbout(o policy, p Packet) bool {
-	src, dst := nl.Swap16(o.Sel.Sport), nl.Swap16(o.Sel.Dport)
-	srcMask, dstMask := nl.Swap16(o.Sel.SportMask), nl.Swap16(o.Sel.DportMask)
-	return o.dst.Contains(p.Dst) && (o.src.Bits() == 0 && o.src.Addr().Is4() == p.Dst.Is4() || o.src.Contains(p.Src)) &&
-		(o.Sel.Proto == 0 || o.Sel.Proto == p.Proto) && (p.SPort^src)&srcMask == 0 && (p.DPort^dst)&dstMask == 0 &&
-		(o.Sel.Ifindex == 0 || p.Out == "" || s.names[int(o.Sel.Ifindex)] == p.Out) &&
-		p.Mark&o.mark.Mask == o.mark.Value && o.ifID == 0
-}
-
-// state is a security association.
-type state struct {
-	src, dst netip.Addr
-	proto    byte
-	mode     byte
-	reqid    uint32
-}
-
-func readStates() (all []state, err error) {
-	messages, err := request("IPsec states", nl.XFRM_MSG_GETSA, unix.NLM_F_DUMP, nil, nl.XFRM_MSG_NEWSA)
-	for _, m := range messages {
-		if len(m) < nl.SizeofXfrmUsersaInfo {
-			return nil, fmt.Errorf("an IPsec state of %d bytes: want at least %d", len(m), nl.SizeofXfrmUsersaInfo)
-		}
-		a := nl.DeserializeXfrmUsersaInfo(m)
-		all = append(all, state{src: unionAddr(a.Saddr, a.Family), dst: unionAddr(a.Id.Daddr, a.Family), proto: a.Id.Proto,
-			mode: a.Mode, reqid: a.Reqid})
-	}
-	return all, err
-}
-
-// lacksState reports whether a template of the policy that is not optional has no state.
-func (p policy) lacksState(packet Packet, states []state) bool {
-	return slices.ContainsFunc(p.templates, func(t template) bool {
-		src, dst := t.from, t.to
-		if t.Mode == 0 { // transport: the packet's own addresses
-			src, dst = packet.Src, packet.Dst
-		}
-		return t.Optional == 0 && !slices.ContainsFunc(states, func(a state) bool {
-			return a.proto == t.XfrmId.Proto && a.mode == t.Mode && (t.Reqid == 0 || a.reqid == t.Reqid) && a.dst == dst &&
-				(src.IsUnspecified() || a.src == src)
-		})
-	})
 }

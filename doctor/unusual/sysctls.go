@@ -270,19 +270,3 @@ func sysctl(file, device, value, usual string) locate.Object {
 
 // swapDots makes a file's name of a parameter's, and the other way round.
 var swapDots = strings.NewReplacer("/", ".", ".", "/")
-
-// Differs returns the sysctls of the calling thread's namespace that are not as wanted. Names are sysctl(8)'s:
-// "net.ipv4.ip_forward". One that does not exist is left out.
-func Differs(want map[string]string) (all []locate.Object) {
-	for name, usual := range want {
-		file, device := swapDots.Replace(strings.TrimPrefix(name, "net.")), ""
-		if dir := path.Dir(file); slices.Contains(perDevice, path.Dir(dir)) && path.Base(dir) != "all" {
-			device = path.Base(dir)
-		}
-		if value, _, ok := readParameter(file); ok && value != usual {
-			all = append(all, sysctl(file, device, value, usual))
-		}
-	}
-	slices.SortFunc(all, func(a, b locate.Object) int { return strings.Compare(a.Text, b.Text) })
-	return all
-}

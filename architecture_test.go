@@ -92,7 +92,7 @@ var arrows = []struct {
 	{"agent/masquerade", []string{"internal/causes", "internal/jsonobject", "internal/smallfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes", "internal/smallfile"}},
 	{"doctor", []string{"subnet", "backend", "netstate", "policy", "doctor/isolation", "doctor/rules", "doctor/locate",
-		"doctor/service"}},
+		"doctor/service", "internal/shell"}},
 	{"doctor/isolation", []string{"policy", "netstate"}},
 	{"doctor/locate", nil},
 	{"doctor/service", []string{"doctor/locate", "netstate"}},

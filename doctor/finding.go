@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/twill-net/twill/internal/shell"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -60,9 +61,19 @@ type exam struct {
 // find adds a finding, with the command that fixes it. Without one, the fix is what the catalogue says of the kind.
 func (e *exam) find(k kind, object, expected, actual, command string) *Finding {
 	c := catalogue[k]
+	command = harmless(command)
 	e.found = append(e.found, Finding{ID: c.ID, Title: c.Title, Object: object, Expected: expected, Actual: actual,
 		Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: c.page(), Severity: c.Severity, Count: 1, kind: k})
 	return &e.found[len(e.found)-1]
+}
+
+// harmless returns a command, or nothing if a shell would run more than it: devices and rules have the names that others
+// gave them. A pod that gets a NIC can name it, and when the pod ends the NIC is the node's.
+func harmless(command string) string {
+	if !shell.IsPlain(command) {
+		return ""
+	}
+	return command
 }
 
 // findPeer adds a finding about a peer.

@@ -363,3 +363,20 @@ func TestCommandsAreCommands(t *testing.T) {
 		t.Errorf("a loss by what is not known: got command %q, fix %q", f.Command, f.Fix)
 	}
 }
+
+// TestNamesRunNothing: a device may have a name that a shell would run. The finding names it, and has no command.
+func TestNamesRunNothing(t *testing.T) {
+	for _, name := range []string{"$(reboot)", "`reboot`", ";reboot;", "&&reboot", "|reboot", ">/etc/passwd", "'", `"`, "#"} {
+		f, _ := pair(t)
+		f.Qdiscs = []Qdisc{{Dev: name, Kind: "tbf", Handle: "8001:", Hook: "root", Dropped: 7}}
+		loss := locate.Loss{Exact: true, By: locate.Object{Kind: locate.Link, Text: name + ": down", Fix: "ip link set dev " + name + " up"}}
+		for _, x := range append(Check(f), lossFinding(loss)) {
+			if x.Command != "" || strings.Contains(x.Fix, name) || x.Fix == "" || !strings.Contains(x.Object, name) {
+				t.Errorf("%q: command %q, fix %q, object %q", name, x.Command, x.Fix, x.Object)
+			}
+		}
+	}
+	if f := lossFinding(locate.Loss{Exact: true, By: locate.Object{Text: "eth0: down", Fix: "ip link set dev eth0 up"}}); f.Command == "" {
+		t.Error("no command for an ordinary name")
+	}
+}

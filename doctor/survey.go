@@ -243,9 +243,9 @@ func lossFinding(l locate.Loss) Finding {
 	case l.Exact && l.By.Text != "":
 		k = packetLost
 	}
-	c := catalogue[k]
+	c, command := catalogue[k], harmless(l.By.Fix)
 	f := Finding{ID: c.ID, Title: c.Title, Place: l.Host, Expected: "packets pass to " + l.Missing,
-		Actual: "seen last " + at(l.Last), Why: c.Why, Fix: cmp.Or(l.By.Fix, c.Fix), Command: l.By.Fix, Page: c.page(),
+		Actual: "seen last " + at(l.Last), Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: c.page(),
 		Severity: c.Severity, Count: 1, Likely: l.Likely, kind: k, More: []string{l.Flow.Sent + ": " + l.Flow.Error}}
 	if l.Flow.Twice {
 		f.Expected, f.Actual = "one answer", "answered more than once"

@@ -25,3 +25,16 @@ func Join(words ...string) string {
 	}
 	return strings.Join(quoted, " ")
 }
+
+// quoted are words that a shell takes literally, special what else means something to it.
+var (
+	quoted  = regexp.MustCompile(`'[^']*'`)
+	special = regexp.MustCompile("[$`\\\\\";|&<>()*?\\[\\]#~\n]")
+)
+
+// IsPlain reports whether a shell runs a command as it reads: as one, or as several joined by " && ", without expanding or
+// redirecting anything. A name in it that others have chosen, and that has no blank, cannot change that.
+func IsPlain(command string) bool {
+	command = quoted.ReplaceAllString(strings.ReplaceAll(command, " && ", " "), "x")
+	return !special.MatchString(command) && !strings.Contains(command, "'")
+}

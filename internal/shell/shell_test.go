@@ -25,3 +25,16 @@ func FuzzJoin(f *testing.F) {
 		}
 	})
 }
+
+func TestIsPlain(t *testing.T) {
+	for command, want := range map[string]bool{
+		"ip link del dummy0": true, "ip link del $(reboot)": false, "ip link del `reboot`": false, "ip link del ;reboot;": false,
+		"ip link del a|reboot": false, "ip link del &&reboot": false, "ip link del reboot&": false, "ip link del >file": false,
+		"ip addr del 10.0.0.1/8 dev a && ip addr add 10.0.0.1/8 dev a": true, "ip link del '": false, "ip link del #": false,
+		"ip link set dev eth0 alias 'twill port $x'": true, "nft chain inet fw f '{ policy accept; }'": true, "ip link del \"a": false,
+	} {
+		if got := IsPlain(command); got != want {
+			t.Errorf("%s: got %t, want %t", command, got, want)
+		}
+	}
+}

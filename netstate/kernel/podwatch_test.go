@@ -162,6 +162,28 @@ func TestPodsBetween(t *testing.T) {
 	}
 }
 
+// TestSmallestBetween: the same of the last pod for whose sake the bridge has a small MTU.
+func TestSmallestBetween(t *testing.T) {
+	for mtu, want := range map[int]bool{1400: true, 1450: false} {
+		h := fresh(t)
+		k := h.Kernel.(*Kernel)
+		facts, _ := portsWanted(t, h, nil)
+		facts.Add(podPort(t, h, "veth10", func(p *netstate.Port) { p.MTU, p.Hairpin = mtu, false }))
+		bridge := facts[netstate.Key{Kind: netstate.KindLink, Name: "cni0"}].(netstate.Bridge)
+		bridge.MTU = mtu
+		facts.Add(bridge)
+		kind, last := lastOfPort(t, k, func() { run(t, h, "ip link del veth10") })
+		if _, err := k.Observe(t.Context(), facts); err != nil {
+			t.Fatal(err)
+		}
+		news := make(chan struct{}, 1)
+		portWatch{map[int]netstate.Port{}, map[int]bool{}, map[int]bool{}, news}.note(k.filter.Load(), kind, last)
+		if got := len(news) > 0; got != want {
+			t.Errorf("a pod of MTU %d goes: news %t, want %t", mtu, got, want)
+		}
+	}
+}
+
 // lastOfPort returns the last message about a pod's port that do causes.
 func lastOfPort(t *testing.T, k *Kernel, do func()) (kind uint16, last []byte) {
 	t.Helper()

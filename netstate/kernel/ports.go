@@ -177,7 +177,7 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	}
 	index, family := d.index(), d[0]
 	mark, ok := f.marks[index]
-	if family == unix.AF_UNSPEC && (f.isNewsOfPod(kind, d) || kind == unix.RTM_DELLINK && w.wasSmallest(f, index)) {
+	if family == unix.AF_UNSPEC && (f.isNewsOfPod(kind, d) || kind == unix.RTM_DELLINK && w.wasSmallest(f, d)) {
 		notify(w.changed)
 	}
 	switch {
@@ -200,28 +200,24 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	}
 }
 
-// wasSmallest notes that a port has gone, and reports whether it had the bridge's MTU and all that stay have more.
-func (w portWatch) wasSmallest(f *filter, index int) bool {
+// wasSmallest notes that a port has gone, and reports whether it had the bridge's MTU and all that stay have more. It may
+// have gone before the last Observe, and after the facts were read, which made that MTU wanted.
+func (w portWatch) wasSmallest(f *filter, d device) bool {
 	maps.DeleteFunc(w.gone, func(i int, _ bool) bool { _, known := f.marks[i]; return !known })
-	all := maps.Clone(w.marks)
-	for i, mark := range f.marks {
-		if !w.gone[i] {
-			all[i] = mark
-		}
-	}
-	gone, ok := all[index]
-	if !ok {
+	w.gone[d.index()] = true
+	gone, ok := d.port()
+	bridge, _ := f.want[netstate.Key{Kind: netstate.KindLink, Name: gone.Bridge}].(netstate.Bridge)
+	if !ok || gone.MTU != bridge.MTU {
 		return false
 	}
-	delete(all, index)
-	w.gone[index] = true
-	bridge, _ := f.want[netstate.Key{Kind: netstate.KindLink, Name: gone.Bridge}].(netstate.Bridge)
-	for _, p := range all {
-		if p.Bridge == gone.Bridge && p.MTU <= gone.MTU {
+	all := maps.Clone(f.marks)
+	maps.Copy(all, w.marks)
+	for i, p := range all {
+		if !w.gone[i] && p.Bridge == gone.Bridge && p.MTU <= gone.MTU {
 			return false
 		}
 	}
-	return gone.MTU == bridge.MTU
+	return true
 }
 
 // isNewsOfPod reports whether a message says that the pods' ports are not the wanted ones, as they were when the facts were

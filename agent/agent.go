@@ -18,6 +18,7 @@ import (
 	"github.com/twill-net/twill/agent/masquerade"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/steps"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -169,15 +170,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) KeepFiles(ctx context.Context) error { return a.files.Run(ctx) }
 
 // trigger makes the loop reconcile.
-func (a *Agent) trigger() { notify(a.triggers) }
-
-// notify puts a notification into a channel that has room for one, unless one is there.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (a *Agent) trigger() { loop.Notify(a.triggers) }
 
 // replace puts the newest value into a channel that has room for one, in place of one that nobody
 // has taken yet.
@@ -191,36 +184,8 @@ func replace[T any](c chan T, newest T) {
 	}
 }
 
-// sleep waits, and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-// watchKernel makes triggers of the kernel's notifications. When the subscription breaks, any
-// number of them may be lost.
+// watchKernel makes triggers of the kernel's notifications.
 func (a *Agent) watchKernel(ctx context.Context) error {
-	for ctx.Err() == nil {
-		events, err := a.Kernel.Watch(ctx)
-		if err != nil {
-			a.causes.Error(a.Log, "watch the kernel", err)
-			sleep(ctx, time.Second)
-			continue
-		}
-		a.trigger()
-		for range events {
-			a.trigger()
-		}
-		if ctx.Err() == nil {
-			a.causes.Add(a.Log, slog.LevelWarn, "the subscription to kernel changes broke, subscribing again", "")
-			sleep(ctx, minPause)
-		}
-	}
+	loop.Subscribe(ctx, a.Kernel.Watch, a.trigger, func(err error) { a.causes.Error(a.Log, "watch the kernel", err) })
 	return nil
 }

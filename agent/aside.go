@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -78,7 +79,7 @@ func (s *aside) takeLate() *seen {
 	late := s.late
 	s.late = nil
 	if late != nil && s.changed {
-		notify(s.again)
+		loop.Notify(s.again)
 	}
 	return late
 }
@@ -101,7 +102,7 @@ func (s *aside) Watch(ctx context.Context) (<-chan struct{}, error) {
 				s.change()
 			case <-s.again:
 			}
-			notify(all)
+			loop.Notify(all)
 		}
 	}()
 	return all, nil
@@ -130,7 +131,7 @@ func (s *aside) call(ctx context.Context, f func() error, sees *seen) error {
 		case done <- err:
 		case <-given:
 			s.end(err, sees)
-			notify(s.again)
+			loop.Notify(s.again)
 		}
 	}()
 	timer := time.NewTimer(patience)

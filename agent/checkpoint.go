@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -135,7 +136,7 @@ func (a *Agent) writeCheckpoints(ctx context.Context) error {
 	var freeOnce sync.Once
 	for snap := range a.saves {
 		last = a.saveCheckpoint(last, snap)
-		sleep(ctx, max(saveInterval, time.Duration(len(snap.Peers))*savePausePerPeer))
+		loop.Sleep(ctx, max(saveInterval, time.Duration(len(snap.Peers))*savePausePerPeer))
 		// A start among thousands of peers makes three times what it keeps, and the first checkpoint is its last step.
 		freeOnce.Do(debug.FreeOSMemory)
 	}

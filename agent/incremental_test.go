@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/fake"
 	"github.com/twill-net/twill/subnet"
@@ -106,7 +107,7 @@ func TestVerify(t *testing.T) {
 		for number := range 4 {
 			m.snap.Peers = append(m.snap.Peers, m.lease(fmt.Sprint("node", 2+number), 2+number, 1))
 			m.publish()
-			notify(m.agent.leases.changed)
+			loop.Notify(m.agent.leases.changed)
 			synctest.Wait()
 			if !has(fmt.Sprintf("route 10.244.%d.0/24", 2+number)) {
 				t.Errorf("join %d waits", number)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -111,6 +112,6 @@ func forward(events chan<- struct{}, net, rules <-chan struct{}) {
 		if !ok {
 			return
 		}
-		notify(events)
+		loop.Notify(events)
 	}
 }

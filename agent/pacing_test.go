@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // TestRest: work for changes of the leases is followed by no pause until it is so much that it
@@ -66,7 +68,7 @@ func TestPacer(t *testing.T) {
 			t.Error("no pause counts as one")
 		}
 		p.pause(time.Second)
-		notify(events)
+		loop.Notify(events)
 		for got := false; !got; {
 			select {
 			case <-p.next():

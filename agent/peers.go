@@ -9,6 +9,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/backend/transition"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -53,7 +54,7 @@ func (l *leases) follow() *subnet.Snapshot {
 // remind notifies after a while, as if the leases had changed.
 func (l *leases) remind(wait time.Duration) {
 	if l.reminder == nil {
-		l.reminder = time.AfterFunc(wait, func() { notify(l.changed) })
+		l.reminder = time.AfterFunc(wait, func() { loop.Notify(l.changed) })
 		return
 	}
 	l.reminder.Reset(wait)

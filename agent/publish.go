@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -44,7 +45,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 		renewed, err := a.Store.Acquire(ctx, want)
 		if err != nil {
 			a.causes.Error(a.Log, "publish the lease", err, "node", a.Node)
-			sleep(ctx, wait)
+			loop.Sleep(ctx, wait)
 			wait = min(2*wait, lastRetry)
 			a.trigger() // a reconcile sends the facts again
 			continue
@@ -111,7 +112,7 @@ func (a *Agent) lastLease(ctx context.Context, node backend.Node) subnet.Lease {
 			return a.earlierLease()
 		}
 		a.causes.Error(a.Log, "ask the store for this node's last lease", err, "node", a.Node)
-		sleep(ctx, wait)
+		loop.Sleep(ctx, wait)
 	}
 }
 
@@ -173,7 +174,7 @@ func (a *Agent) watchStore(ctx context.Context) error {
 	err := a.Store.Watch(ctx, func(snap subnet.Snapshot) {
 		a.leases.newest.Store(&snap)
 		a.Metrics.snapshots.Inc()
-		notify(a.leases.changed)
+		loop.Notify(a.leases.changed)
 	})
 	if err != nil {
 		return ignoreDone(ctx, fmt.Errorf("watch the leases: %w", err))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/certs"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -75,7 +76,7 @@ func (a *Agent) watchRenewal(ctx context.Context) error {
 	for {
 		a.noteRenewal()
 		a.noteCertificates()
-		if !sleep(ctx, renewalPause) {
+		if !loop.Sleep(ctx, renewalPause) {
 			return nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/internal/certs"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -198,7 +199,7 @@ func (a *Agent) retryWithBackoff(ctx context.Context, what string, f func() erro
 			wait = firstRetry // it worked for a while
 		}
 		a.causes.Error(a.Log, what, err)
-		if !sleep(ctx, wait) {
+		if !loop.Sleep(ctx, wait) {
 			return false
 		}
 		a.trigger()

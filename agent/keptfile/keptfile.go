@@ -19,6 +19,7 @@ import (
 
 	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/smallfile"
 )
 
@@ -81,7 +82,7 @@ func (k *Keeper) Write(path string, mode fs.FileMode, content func() ([]byte, er
 
 func (k *Keeper) keep(path string, mode fs.FileMode, content func() ([]byte, error), merge Merge) error {
 	f := k.file(path)
-	defer notify(k.events) // what is new is not watched yet, and a check may have left alone what is written
+	defer loop.Notify(k.events) // what is new is not watched yet, and a check may have left alone what is written
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	data, err := content()
@@ -155,7 +156,7 @@ func (k *Keeper) putBack(f *file, was string) error {
 		k.failed(f, err)
 		return err
 	}
-	notify(k.events)
+	loop.Notify(k.events)
 	if f.puts = append(f.puts, time.Now()); len(f.puts) > duel {
 		f.puts = f.puts[1:]
 	}
@@ -304,12 +305,4 @@ func attributesOf(info fs.FileInfo) *attributes {
 func (f *file) holds() bool {
 	data, err := smallfile.ReadUnlinked(f.path, f.size)
 	return err == nil && sha256.Sum256(data) == f.sum
-}
-
-// notify puts a notification into a channel that has room for one, unless one is there.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

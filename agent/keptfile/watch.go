@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // What cannot be put back is tried again after firstRetry, and after twice the time each time, up to lastRetry.
@@ -155,7 +157,7 @@ func (w *watch) read(events chan<- struct{}) error {
 			return err
 		}
 		if w.concerns(buffer[:n]) {
-			notify(events)
+			loop.Notify(events)
 		}
 	}
 }

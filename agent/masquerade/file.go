@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // File is a config file that is followed. The methods of a nil File are those of one that says nothing.
@@ -141,10 +142,7 @@ func newWatch(dir string) (*watch, error) {
 			} else if err != nil {
 				continue // a long name: it was an event all the same
 			}
-			select {
-			case w.events <- struct{}{}:
-			default:
-			}
+			loop.Notify(w.events)
 		}
 	}()
 	return w, nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/cloud"
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // maxAnswer is more than 500 routes take, each with a description of 2,048 characters.
@@ -195,7 +196,7 @@ func (c *client) wait(ctx context.Context, n network, method string, op operatio
 		if err != nil {
 			return fmt.Errorf("%s: %w", method, err)
 		}
-		if op.Status != "DONE" && !pause(ctx, time.Second-time.Since(asked)) {
+		if op.Status != "DONE" && !loop.Sleep(ctx, time.Second-time.Since(asked)) {
 			return ctx.Err()
 		}
 	}
@@ -208,16 +209,4 @@ func (c *client) wait(ctx context.Context, n network, method string, op operatio
 		return fmt.Errorf("%s: %w", text, class)
 	}
 	return errors.New(text)
-}
-
-// pause waits, and reports whether ctx is not done.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

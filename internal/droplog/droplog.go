@@ -7,6 +7,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // room is how much may wait for the reader, in bytes.
@@ -66,10 +68,7 @@ func (w *Writer) tell() {
 
 func (w *Writer) add(line []byte) {
 	w.waiting, w.size = append(w.waiting, line), w.size+len(line)
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	loop.Notify(w.wake)
 }
 
 // Close waits until all is written, for limit at most. What is written afterwards is lost.

@@ -1,7 +1,6 @@
 package kubeclient
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -41,16 +40,4 @@ func (p *Progress) Report(task string, err error) bool {
 // the API server at the same moment.
 func Backoff() wait.Backoff {
 	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: 5 * time.Second}
-}
-
-// Pause waits for d, and reports whether ctx let it.
-func Pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -1,12 +1,9 @@
 package kubeclient
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 // TestProgress: a reason is told of once, until it is another or all is well.
@@ -31,18 +28,4 @@ func TestProgress(t *testing.T) {
 	if !(&Progress{}).Report("a", errors.New("x")) {
 		t.Error("it is no news to nobody")
 	}
-}
-
-func TestPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		if !Pause(t.Context(), time.Minute) || time.Since(begin) != time.Minute {
-			t.Errorf("it waited %s, want a minute", time.Since(begin))
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if Pause(ctx, time.Minute) {
-			t.Error("it waited although nothing is waited for any more")
-		}
-	})
 }

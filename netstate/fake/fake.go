@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -256,9 +257,6 @@ func (k *Kernel) changed(dev string) {
 		return
 	}
 	for hints := range k.watchers {
-		select {
-		case hints <- struct{}{}:
-		default:
-		}
+		loop.Notify(hints)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/nfnl"
 	"github.com/twill-net/twill/netstate/procfs"
@@ -97,7 +98,7 @@ func (f *Firewall) legacyPoll() func(events chan<- struct{}) {
 		if now, err := fingerprint(); err == nil && now != last {
 			last = now
 			f.legacyChanged.Store(true)
-			nfnl.Notify(events)
+			loop.Notify(events)
 		}
 	}
 }

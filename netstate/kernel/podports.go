@@ -14,6 +14,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
@@ -165,7 +166,7 @@ func (p *PodPorts) Watch(ctx context.Context) (<-chan struct{}, error) {
 		defer close(events)
 		defer stop()
 		for p.wait() == nil {
-			notify(events)
+			loop.Notify(events)
 		}
 	}()
 	return events, nil

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/netstatetest"
 )
@@ -225,7 +226,7 @@ func TestGatherPods(t *testing.T) {
 		go func() { done <- gatherPods(ctx, pods, hints) }()
 		for round := range 2 {
 			for range 3 {
-				notify(pods)
+				loop.Notify(pods)
 				time.Sleep(podDelay / 4)
 			}
 			if synctest.Wait(); len(hints) > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/attributes"
 	"github.com/twill-net/twill/netstate/rtnl"
@@ -178,7 +179,7 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	index, family := d.index(), d[0]
 	mark, ok := f.marks[index]
 	if family == unix.AF_UNSPEC && (f.isNewsOfPod(kind, d) || kind == unix.RTM_DELLINK && w.wasSmallest(f, d)) {
-		notify(w.changed)
+		loop.Notify(w.changed)
 	}
 	switch {
 	case family == unix.AF_UNSPEC:

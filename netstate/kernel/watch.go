@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/procfs"
 	"github.com/twill-net/twill/netstate/rtnl"
@@ -121,7 +122,7 @@ func (k *Kernel) receive(
 			}
 			if len(ports.altered) > 0 {
 				clear(ports.altered)
-				notify(hints)
+				loop.Notify(hints)
 			}
 		}
 	}
@@ -149,7 +150,7 @@ func gatherPods(ctx context.Context, pods <-chan struct{}, hints chan<- struct{}
 		case <-pods: // what came meanwhile is in the same hint
 		default:
 		}
-		notify(hints)
+		loop.Notify(hints)
 	}
 }
 
@@ -173,19 +174,11 @@ func (k *Kernel) drain(
 			ports.note(k.filter.Load(), h.Type, data)
 			switch {
 			case h.Type == unix.RTM_NEWNETCONF && k.concernsNetconf(data):
-				notify(netconf)
+				loop.Notify(netconf)
 			case k.concerns(h.Type, data):
-				notify(hints)
+				loop.Notify(hints)
 			}
 		}
-	}
-}
-
-// notify leaves one notice in the channel.
-func notify(notices chan<- struct{}) {
-	select {
-	case notices <- struct{}{}:
-	default: // one is waiting already
 	}
 }
 
@@ -207,7 +200,7 @@ func (k *Kernel) poll(ctx context.Context, hints chan<- struct{}, netconf <-chan
 		now, beside := k.pollState(), k.pollBeside()
 		if !maps.Equal(now, last) || !maps.Equal(beside, lastBeside) {
 			last, lastBeside = now, beside
-			notify(hints)
+			loop.Notify(hints)
 		}
 		timer.Reset(k.pause(time.Since(began)))
 	}

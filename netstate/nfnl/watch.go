@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // Subscribe returns a socket that hears of every change of nf_tables, and has room for so many bytes of them.
@@ -37,17 +39,9 @@ func Listen(ctx context.Context, conn *netlink.Conn, matters func(netlink.Messag
 		messages, err := conn.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS) || slices.ContainsFunc(messages, matters):
-			Notify(events)
+			loop.Notify(events)
 		case err != nil:
 			return
 		}
-	}
-}
-
-// Notify sends one event if none is waiting.
-func Notify(events chan<- struct{}) {
-	select {
-	case events <- struct{}{}:
-	default:
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/policy/announce/message"
 )
 
@@ -70,7 +71,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		if err != nil {
 			s.causes.Error(s.Log, "accept a connection of the CNI plugin", err)
-			pause(ctx, acceptAgain)
+			loop.Sleep(ctx, acceptAgain)
 			continue
 		}
 		requests.Go(func() error { s.serve(ctx, conn); return nil })
@@ -142,14 +143,4 @@ func hungUp(conn net.Conn) (closed bool) {
 		return true
 	})
 	return closed || err != nil
-}
-
-// pause waits, or until ctx is done.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

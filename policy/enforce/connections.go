@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate/conntrack"
 	"github.com/twill-net/twill/policy"
 )
@@ -50,13 +51,13 @@ func (e *Enforcer) judgeConnections(ctx context.Context) error {
 		pause := min(rest*time.Since(began), longestRest)
 		if err != nil {
 			e.causes.Error(e.Log, "look for open connections that network policies deny", err)
-			signal(e.denies)
+			loop.Notify(e.denies)
 			pause = longestRest
 		}
 		if again = nil; len(denied) > 0 {
 			again = time.After(lookAgain)
 		}
-		sleep(ctx, pause)
+		loop.Sleep(ctx, pause)
 	}
 }
 
@@ -76,7 +77,7 @@ func (e *Enforcer) setDenied(denied map[netip.Addr]bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if (err == nil) != (e.judged == nil) || !maps.Equal(denied, e.denied) {
-		signal(e.rejudged)
+		loop.Notify(e.rejudged)
 	}
 	e.denied, e.judged = denied, err
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/subnet"
@@ -175,7 +176,7 @@ func (e *Enforcer) Flush(ctx context.Context) error {
 		if followed >= last {
 			return nil
 		}
-		signal(e.hurry)
+		loop.Notify(e.hurry)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for network policies to be enforced: %w", ctx.Err())
@@ -219,15 +220,7 @@ func (e *Enforcer) Ready() error {
 }
 
 // notify wakes the loop.
-func (e *Enforcer) notify() { signal(e.wake) }
-
-// signal puts a token into a channel that holds one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (e *Enforcer) notify() { loop.Notify(e.wake) }
 
 // Run works until ctx is done. What it wrote to the kernel stays, and goes on protecting the pods that are there; new ones
 // cannot send before an agent knows them.
@@ -257,19 +250,10 @@ func (e *Enforcer) Run(ctx context.Context) error {
 func (e *Enforcer) watch(
 	ctx context.Context, task string, subscribe func(context.Context) (<-chan struct{}, error), note func(),
 ) error {
-	for ctx.Err() == nil {
-		events, err := subscribe(ctx)
-		if err != nil {
-			e.causes.Error(e.Log, task, err)
-			sleep(ctx, time.Second)
-			continue
-		}
-		for more := true; more; { // a new subscription may have missed something
-			note()
-			e.notify()
-			_, more = <-events
-		}
-	}
+	loop.Subscribe(ctx, subscribe, func() {
+		note()
+		e.notify()
+	}, func(err error) { e.causes.Error(e.Log, task, err) })
 	return nil
 }
 
@@ -320,17 +304,5 @@ func (e *Enforcer) gather(ctx context.Context) {
 	case <-ctx.Done():
 	case <-e.hurry:
 	case <-timer.C:
-	}
-}
-
-// sleep waits, and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/subnet"
@@ -51,7 +52,7 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	}
 	e.forget(site)
 	if e.have == nil || e.table.MayDeny(plan) {
-		signal(e.denies)
+		loop.Notify(e.denies)
 	}
 	e.have = e.table.State()
 	e.setEnforced(site, nil)

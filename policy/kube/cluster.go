@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -62,7 +62,7 @@ func (s *Source) clusterKind(to *state) kind {
 	k.Example = &clusterPolicy{}
 	missing, known := 0, false
 	k.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		if missing > 0 && !kubeclient.Pause(ctx, s.lookForAPI) {
+		if missing > 0 && !loop.Sleep(ctx, s.lookForAPI) {
 			return nil, ctx.Err()
 		}
 		list := &clusterPolicyList{}

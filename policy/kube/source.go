@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -93,7 +94,7 @@ func deliver(ctx context.Context, from *state, f func(policy.Change)) {
 			return
 		case <-from.changed:
 		}
-		if !kubeclient.Pause(ctx, burst) {
+		if !loop.Sleep(ctx, burst) {
 			return
 		}
 		select { // what came during the pause is in the change

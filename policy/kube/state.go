@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -37,10 +38,7 @@ func newState() *state {
 
 // notify signals that there may be a Change.
 func (s *state) notify() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	loop.Notify(s.changed)
 }
 
 // take returns what changed since it was called last, and whether that is anything. Before all kinds were listed it is

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
@@ -118,7 +118,7 @@ func TestGarbage(t *testing.T) {
 		return o != nil && len(o.OwnerReferences) == 1 && o.OwnerReferences[0].UID == s.node(t, self).UID
 	}
 	testwait.Until(t, "the object of the Node that came back", owned)
-	kubeclient.Pause(t.Context(), 3*time.Second) // the garbage collector has seen all of it
+	loop.Sleep(t.Context(), 3*time.Second) // the garbage collector has seen all of it
 	if !s.has(t, reserved, moved, again) || !owned() {
 		t.Errorf("of the Nodes that are there the Lease objects are %+v", s.claims(t))
 	}

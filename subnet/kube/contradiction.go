@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // lookAtAPI is how often each node asks the API server whether it contradicts itself. That takes two small calls.
@@ -17,7 +18,7 @@ const lookAtAPI = 10 * time.Minute
 
 // watchAPI reports that the API server contradicts itself, and that it does not any more, until ctx is done.
 func (s *Store) watchAPI(ctx context.Context) {
-	for kubeclient.Pause(ctx, s.lookAtAPI/2+rand.N(s.lookAtAPI)) {
+	for loop.Sleep(ctx, s.lookAtAPI/2+rand.N(s.lookAtAPI)) {
 		contradiction, err := s.contradiction(ctx)
 		if err != nil {
 			continue // an outage is told of by what follows Nodes

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -110,10 +111,7 @@ func (q *events) add(e event) {
 		s.queued, q.series[e], q.queue = true, s, append(q.queue, s)
 	}
 	s.count, s.last = s.count+1, time.Now()
-	select {
-	case q.added <- struct{}{}:
-	default:
-	}
+	loop.Notify(q.added)
 }
 
 func (q *events) hasRoom(reason string) bool {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
@@ -129,7 +129,7 @@ func twoStrangers(t *testing.T, s *server) {
 		testwait.Until(t, "a node that comes and goes", func() bool {
 			return slices.Contains(names(all[3].last()), older.Name) == (managed != nil)
 		})
-		kubeclient.Pause(t.Context(), 600*time.Millisecond) // three times what settles
+		loop.Sleep(t.Context(), 600*time.Millisecond) // three times what settles
 	}
 	if now := s.claims(t); !slices.EqualFunc(now, before, func(a, b claim) bool { return a.ResourceVersion == b.ResourceVersion }) {
 		t.Errorf("guards wrote, and ask for the sake of %q now", s.asksFor(t))

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
@@ -51,7 +51,7 @@ func restored(t *testing.T, s *server) {
 			return true
 		})
 		t.Logf("%v restored in %s", damage, time.Since(began).Round(time.Millisecond))
-		kubeclient.Pause(t.Context(), time.Second) // the sixth repair in a row would have to wait its turn
+		loop.Sleep(t.Context(), time.Second) // the sixth repair in a row would have to wait its turn
 	}
 	for _, snap := range w.each() {
 		if !snap.Local.Equal(lease) {
@@ -76,7 +76,7 @@ func writesDifferences(t *testing.T, s *server) {
 	before := s.node(t, self).ResourceVersion
 	acquire(t, store, want4)
 	store.Network(true, "TwillIsUp", "")
-	kubeclient.Pause(t.Context(), 500*time.Millisecond)
+	loop.Sleep(t.Context(), 500*time.Millisecond)
 	again, _ := s.open(t, Options{})
 	acquire(t, again, want4)
 	if after := s.node(t, self).ResourceVersion; after != before {
@@ -136,7 +136,7 @@ func conditionWritten(t *testing.T, s *server) {
 	store.Network(false, "NoPath", "the overlay device is missing")
 	testwait.Until(t, "the condition", is("True", "NoPath", "the overlay device is missing"))
 	first := conditionOf(t, s).LastTransitionTime
-	kubeclient.Pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
+	loop.Sleep(t.Context(), 1100*time.Millisecond) // times have whole seconds
 	store.Network(false, "NoPath", "no route")
 	testwait.Until(t, "the new message", is("True", "NoPath", "no route"))
 	if c := conditionOf(t, s); !c.LastTransitionTime.Equal(&first) || c.LastTransitionTime.IsZero() {
@@ -157,7 +157,7 @@ func conditionWritten(t *testing.T, s *server) {
 		t.Errorf("lastHeartbeatTime is %s", c.LastHeartbeatTime)
 	}
 	before := s.node(t, self).ResourceVersion
-	kubeclient.Pause(t.Context(), 1100*time.Millisecond)
+	loop.Sleep(t.Context(), 1100*time.Millisecond)
 	must(t, store.writeNetwork(t.Context(), condition{"False", "TwillIsUp", ""}))
 	if s.node(t, self).ResourceVersion != before {
 		t.Error("a condition that is there was written")
@@ -217,7 +217,7 @@ func eventsOnce(t *testing.T, s *server) {
 	if got := s.eventsOf(t, self, "PeerSkipped"); len(got) != 2 || got[0].Count+got[1].Count > 4 {
 		t.Errorf("got events %+v, want each message once", got)
 	}
-	kubeclient.Pause(t.Context(), 300*time.Millisecond)
+	loop.Sleep(t.Context(), 300*time.Millisecond)
 	if posts, patches := asked.count("POST whole namespaces/default/events"), asked.count("PATCH metadata namespaces/default/events"); posts != 2 || patches > 2 {
 		t.Errorf("the API server was asked to create %d events and to count %d, want 2 and at most 2", posts, patches)
 	}
@@ -282,7 +282,7 @@ func eventsCounted(t *testing.T, s *server) {
 			t.Errorf("got event %+v", e)
 		}
 	}
-	kubeclient.Pause(t.Context(), 1100*time.Millisecond) // times have whole seconds
+	loop.Sleep(t.Context(), 1100*time.Millisecond) // times have whole seconds
 	again := got[1].Message
 	store.Event("Warning", "PeerSkipped", again)
 	testwait.Until(t, "the repetition with its time", func() bool {
@@ -300,7 +300,7 @@ func eventsCounted(t *testing.T, s *server) {
 		store.Event("Normal", "Flood", string(rune('a'+i)))
 	}
 	store.Event("Normal", "Flood", "a")
-	kubeclient.Pause(t.Context(), time.Second)
+	loop.Sleep(t.Context(), time.Second)
 	if n := len(s.eventsOf(t, self, "Flood")); n == 0 || n > 25 {
 		t.Errorf("of a flood of 60 events the API server got %d, want at most 25", n)
 	}
@@ -340,7 +340,7 @@ func eventsFlooded(t *testing.T, s *server) {
 	testwait.Until(t, "this node's event", func() bool { return len(s.eventsOf(t, self, "DataPathBroken")) == 1 })
 	for i := range 200 {
 		store.Event("Warning", "PeerSkipped", fmt.Sprintf("node evil is left out again: %d", i))
-		kubeclient.Pause(t.Context(), time.Millisecond)
+		loop.Sleep(t.Context(), time.Millisecond)
 	}
 	store.Event("Warning", "DataPathBroken", "the second")
 	testwait.Until(t, "this node's next event", func() bool { return len(s.eventsOf(t, self, "DataPathBroken")) == 2 })

@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
@@ -108,7 +108,7 @@ func changedPodCIDR(t *testing.T, s *server) {
 	before := s.node(t, self).UID
 	s.deleteNode(t, self)
 	s.createNode(t, testNode(self))
-	kubeclient.Pause(t.Context(), 300*time.Millisecond)
+	loop.Sleep(t.Context(), 300*time.Millisecond)
 	if l := w.last().Local; !l.Equal(first) {
 		t.Errorf("without a podCIDR the local lease became %+v", l)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -45,10 +46,7 @@ type own struct {
 }
 
 func (o *own) notify() {
-	select {
-	case o.changed <- struct{}{}:
-	default:
-	}
+	loop.Notify(o.changed)
 }
 
 func (o *own) wanted() (*subnet.Lease, *condition) {

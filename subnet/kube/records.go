@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -55,10 +56,7 @@ func (e *entry) limit() {
 
 // notify signals that the snapshot may have changed.
 func (c *records) notify() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+	loop.Notify(c.changed)
 }
 
 // remove forgets a node.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
@@ -74,7 +75,7 @@ func forbiddenPatch(t *testing.T, s *server) {
 	testwait.Until(t, "word of the event", func() bool {
 		return waits.has(taskEvent, "the API server forbids create on events")
 	})
-	kubeclient.Pause(t.Context(), 300*time.Millisecond)
+	loop.Sleep(t.Context(), 300*time.Millisecond)
 	if n := asked.count("POST"); n != 1 {
 		t.Errorf("an event that is forbidden was sent %d times, want once", n)
 	}

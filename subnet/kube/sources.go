@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -53,7 +53,7 @@ func (v *sources) start(ctx context.Context, g *errgroup.Group, s *Store) {
 func (s *Store) follow(ctx context.Context, g *errgroup.Group, c *nodes, delay time.Duration) {
 	context.AfterFunc(ctx, c.queue.ShutDown)
 	g.Go(func() error {
-		if kubeclient.Pause(ctx, delay) {
+		if loop.Sleep(ctx, delay) {
 			s.reflect(ctx, c)
 		}
 		return nil

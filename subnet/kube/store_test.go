@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
@@ -381,7 +381,7 @@ func bursts(t *testing.T, s *server) {
 		t.Fatal(err)
 	}
 	must(t, s.admin.patchStatus(t.Context(), self, types.StrategicMergePatchType, json.RawMessage(heartbeat)))
-	kubeclient.Pause(t.Context(), 300*time.Millisecond)
+	loop.Sleep(t.Context(), 300*time.Millisecond)
 	if n := len(w.each()); n != count {
 		t.Errorf("status updates of a peer and the node itself gave %d snapshots", n-count)
 	}

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
@@ -95,7 +95,7 @@ func leasesAil(t *testing.T, s *server) {
 	testwait.Until(t, "word of it", func() bool {
 		return waits.has(taskWatchLeases, "list leases in namespace kube-twill", "etcdserver: request timed out")
 	})
-	kubeclient.Pause(t.Context(), time.Second)
+	loop.Sleep(t.Context(), time.Second)
 	if got := len(w.each()); got > 0 {
 		t.Errorf("an agent that starts without Lease objects got %d snapshots, the first with the peers %v", got, names(w.each()[0]))
 	}
@@ -124,7 +124,7 @@ func leasesForbiddenAtFirst(t *testing.T, s *server) {
 	s.createNode(t, testNode(self, "10.244.7.0/24"))
 	joining, _ := s.open(t, leaseOptions(subnet.StoreLeases))
 	acquire(t, joining, want4)
-	kubeclient.Pause(t.Context(), time.Second)
+	loop.Sleep(t.Context(), time.Second)
 	a.on.Store(false)
 	testwait.Until(t, "the new node", func() bool { return len(all[4].last().Peers) == 5 })
 	all[4].keeps(t, 4)
@@ -157,7 +157,7 @@ func guardsCannotRead(t *testing.T, s *server) {
 				got := names(all[3].last())
 				return len(got) == 4 && got[3] == self
 			})
-			kubeclient.Pause(t.Context(), 600*time.Millisecond) // three times what settles
+			loop.Sleep(t.Context(), 600*time.Millisecond) // three times what settles
 			for _, a := range fallen {
 				a.on.Store(false)
 			}
@@ -203,7 +203,7 @@ func rightsTaken(t *testing.T, s *server) {
 			for _, store := range stores {
 				store.Redial() // a watch that goes on is not asked for its rights
 			}
-			kubeclient.Pause(t.Context(), 300*time.Millisecond)
+			loop.Sleep(t.Context(), 300*time.Millisecond)
 			return waits.has(taskWatchLeases, "the API server forbids "+forbidden+" on leases in namespace kube-twill")
 		})
 		flannel := flannelNode(i + 1)

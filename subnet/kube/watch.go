@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -40,7 +41,7 @@ func (s *Store) deliver(ctx context.Context, v *sources, f func(subnet.Snapshot)
 	seen, local, nodeIPs := -1, subnet.Lease{}, []netip.Addr(nil)
 	var from *records
 	for rest := time.Duration(0); ; {
-		if !kubeclient.Pause(ctx, rest) {
+		if !loop.Sleep(ctx, rest) {
 			return
 		}
 		select {
@@ -48,7 +49,7 @@ func (s *Store) deliver(ctx context.Context, v *sources, f func(subnet.Snapshot)
 			return
 		case <-v.changed:
 		}
-		if !kubeclient.Pause(ctx, burst) {
+		if !loop.Sleep(ctx, burst) {
 			return
 		}
 		select { // what came during the pause is in the snapshot

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )
@@ -271,7 +271,7 @@ func strangersAtOnce(t *testing.T, s *server) {
 		if strings.HasSuffix(r.URL.Path, "/kubetest-peer-064") {
 			gone.Do(func() { s.deleteNode(t, "kubetest-peer-064") })
 		}
-		kubeclient.Pause(t.Context(), 20*time.Millisecond)
+		loop.Sleep(t.Context(), 20*time.Millisecond)
 	}
 	asked.after = func(*http.Request) { now.Add(-1) }
 	page, err := again.list(t.Context(), again.newNodes(), metav1.ListOptions{})

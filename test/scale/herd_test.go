@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 )
@@ -78,7 +78,7 @@ func (r *herdTest) restart() {
 		before = append(before, h.Each())
 	}
 	began := time.Now()
-	r.must(r.c.Restart(r.ctx, func() { kubeclient.Pause(r.ctx, outage) }))
+	r.must(r.c.Restart(r.ctx, func() { loop.Sleep(r.ctx, outage) }))
 	r.must(r.c.Join(r.ctx, r.n+2, r.n+3))
 	r.await(r.n + 2)
 	for i, h := range r.herds {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 )
@@ -71,7 +71,7 @@ func (r *herdRun) events(how string) {
 	r.end(how, "a node joins", Sees(n+1, true))
 	r.begin()
 	r.must(r.c.Heartbeat(r.ctx, 1, 101))
-	kubeclient.Pause(r.ctx, 3*time.Second) // nobody can see the last one
+	loop.Sleep(r.ctx, 3*time.Second) // nobody can see the last one
 	r.end(how, "100 heartbeats", Sees(n+1, true))
 	r.begin()
 	r.must(r.c.Leave(r.ctx, n+1, n+2))
@@ -80,7 +80,7 @@ func (r *herdRun) events(how string) {
 	r.must(r.herd.Roll(r.ctx, max(1, n/10), knowsMany(n)))
 	r.end(how, "a rolling restart, a tenth at a time", knowsMany(n))
 	r.begin()
-	r.must(r.c.Restart(r.ctx, func() { kubeclient.Pause(r.ctx, outage) }))
+	r.must(r.c.Restart(r.ctx, func() { loop.Sleep(r.ctx, outage) }))
 	r.must(r.c.Join(r.ctx, n+2, n+3))
 	r.end(how, fmt.Sprintf("the API server is away for %v, and a node joins", outage), Sees(n+2, true))
 	r.must(r.c.Leave(r.ctx, n+2, n+3))
@@ -110,7 +110,7 @@ func (r *herdRun) end(how, what string, goal Goal) {
 	for _, at := range when {
 		late = append(late, at.Sub(r.began))
 	}
-	kubeclient.Pause(r.ctx, time.Second) // what it costs to send goes on for a moment
+	loop.Sleep(r.ctx, time.Second) // what it costs to send goes on for a moment
 	if r.c.CPU() < server {
 		server = 0 // another process
 	}
@@ -124,7 +124,7 @@ func (r *herdRun) end(how, what string, goal Goal) {
 func (r *herdRun) report(what string) (stop func()) {
 	ctx, stop := context.WithCancel(r.ctx)
 	go func() {
-		for kubeclient.Pause(ctx, 10*time.Second) {
+		for loop.Sleep(ctx, 10*time.Second) {
 			fmt.Fprintf(os.Stderr, "%s, %.0f s: %s\n", what, time.Since(r.began).Seconds(), r.herd.Progress())
 		}
 	}()

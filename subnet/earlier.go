@@ -34,6 +34,18 @@ func (s Stack) Earlier() (list []netip.Prefix) {
 	return list
 }
 
+// EarlierIn returns the subnets of before, of which the lease's node still has pods, that the pools could give to another one.
+func (l Lease) EarlierIn(pools []Pool) (list []netip.Prefix) {
+	for _, s := range l.Stacks {
+		for _, e := range s.Earlier() {
+			if slices.ContainsFunc(pools, func(p Pool) bool { return p.Keeps(e) }) {
+				list = append(list, e)
+			}
+		}
+	}
+	return list
+}
+
 // WithEarlier returns the stack with these subnets, of its family and without its own, as those of which the node still has pods.
 // Data that are no JSON object stay as they are: they can say no more.
 func (s Stack) WithEarlier(subnets []netip.Prefix) Stack {

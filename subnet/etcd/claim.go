@@ -155,7 +155,7 @@ func (s *Store) create(ctx context.Context, records []record, old record, want s
 	if err != nil {
 		return err
 	}
-	got, err := subnet.Allocate(s.pools, s.preferred(want, old), append(used(records, old.name), s.Excluded(s.pools)...))
+	got, err := subnet.Allocate(s.pools, s.preferred(want, old), append(s.used(records, old.name), s.Excluded(s.pools)...))
 	if err != nil {
 		return s.Explain(err)
 	}
@@ -184,8 +184,8 @@ func (s *Store) create(ctx context.Context, records []record, old record, want s
 }
 
 // confirm checks that nobody claimed an overlapping subnet under another key in the same moment, which the transaction
-// cannot see: 10.5.1.0-24 and 10.5.1.0-24&fc00::-64 are different keys. The older record holds. An older one of the
-// node itself is a reservation that lacks a family.
+// cannot see: 10.5.1.0-24 and 10.5.1.0-24&fc00::-64 are different keys, and one of before has none. The older record
+// holds. An older one of the node itself is a reservation that lacks a family.
 func (s *Store) confirm(ctx context.Context, client *clientv3.Client, next *owned) error {
 	v, err := s.list(ctx)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Store) confirm(ctx context.Context, client *clientv3.Client, next *owne
 	}
 	for _, r := range v.records {
 		older := r.create < next.create && r.name != next.name
-		if older && overlap(r.subnets, next.lease) && !sameNode(r.lease, next.lease) {
+		if older && overlap(s.taken(r), next.lease) && !sameNode(r.lease, next.lease) {
 			s.revoke(ctx, client, next.leaseID) // and with it the key
 			return errConflict
 		}
@@ -225,14 +225,19 @@ func (s *Store) preferred(want subnet.Lease, old record) subnet.Lease {
 	return want
 }
 
-// used returns the subnets of all records but one.
-func used(records []record, but string) (subnets []netip.Prefix) {
+// used returns the subnets of all records but one, with those of before.
+func (s *Store) used(records []record, but string) (subnets []netip.Prefix) {
 	for _, r := range records {
 		if r.name != but {
-			subnets = append(subnets, r.subnets...)
+			subnets = append(subnets, s.taken(r)...)
 		}
 	}
 	return subnets
+}
+
+// taken returns the subnets that a record claims, and those of before that it names.
+func (s *Store) taken(r record) []netip.Prefix {
+	return slices.Concat(r.subnets, r.lease.EarlierIn(s.pools))
 }
 
 // with returns want with the subnets.

@@ -213,10 +213,11 @@ func TestOneClaimAtATime(t *testing.T) {
 // TestUsed: of the subnets that are taken, those of the record that is given up are free.
 func TestUsed(t *testing.T) {
 	records := []record{{name: "a", subnets: []netip.Prefix{v4.Subnet(0), v6.Subnet(0)}}, {name: "b", subnets: []netip.Prefix{v4.Subnet(1)}}}
-	if got := used(records, "b"); len(got) != 2 || got[0] != v4.Subnet(0) || got[1] != v6.Subnet(0) {
+	store := &Store{pools: []subnet.Pool{v4, v6}}
+	if got := store.used(records, "b"); len(got) != 2 || got[0] != v4.Subnet(0) || got[1] != v6.Subnet(0) {
 		t.Errorf("but b: %v", got)
 	}
-	if got := used(records, ""); len(got) != 3 {
+	if got := store.used(records, ""); len(got) != 3 {
 		t.Errorf("of all: %v", got)
 	}
 }

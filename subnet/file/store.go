@@ -113,7 +113,7 @@ func (s *Store) claimLocked(ctx context.Context, want subnet.Lease) (got subnet.
 	err = s.update(ctx, func(doc *document) (changed bool, err error) {
 		i := doc.find(want.Node)
 		have, intact := doc.lease(want.Node)
-		if got, err = subnet.Allocate(s.pools, s.preferred(want, have), append(doc.used(want.Node), s.Excluded(s.pools)...)); err != nil {
+		if got, err = subnet.Allocate(s.pools, s.preferred(want, have), append(doc.used(want.Node, s.pools), s.Excluded(s.pools)...)); err != nil {
 			return false, s.Explain(err)
 		}
 		if intact && have.Equal(got) {
@@ -156,15 +156,17 @@ func (s *Store) preferred(want, have subnet.Lease) subnet.Lease {
 	return want
 }
 
-// used returns the subnets of all nodes but one.
-func (d document) used(but string) (used []netip.Prefix) {
+// used returns the subnets of all nodes but one, with those of before.
+func (d document) used(but string, pools []subnet.Pool) (used []netip.Prefix) {
 	leases, _ := d.leases()
 	for _, l := range leases {
-		for _, s := range l.Stacks {
-			if l.Node != but {
-				used = append(used, s.Subnet)
-			}
+		if l.Node == but {
+			continue
 		}
+		for _, s := range l.Stacks {
+			used = append(used, s.Subnet)
+		}
+		used = append(used, l.EarlierIn(pools)...)
 	}
 	return used
 }

@@ -107,7 +107,7 @@ func (s *Store) tryClaims(
 }
 
 // sortClaims gives the subnets to try first, which n claimed already or which are reserved for it, and those that
-// others hold. Claims of an earlier Node object of this name are deleted, as the garbage collector is about to, and
+// others hold or held before and have pods of. Claims of an earlier Node object of this name are deleted, as the garbage collector is about to, and
 // their subnets are tried first too: but they are free now, and whoever is quicker has them.
 func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (wishes, used []netip.Prefix, err error) {
 	var old []netip.Prefix
@@ -118,7 +118,7 @@ func (s *Store) sortClaims(ctx context.Context, n *node, all []claim) (wishes, u
 		case c.of(n):
 			wishes = append(wishes, p)
 		case !c.names(n):
-			used = append(used, p)
+			used = append(append(used, p), s.earlier(&c.ObjectMeta, p.String())...)
 		default:
 			if err := s.api.deleteClaim(ctx, s.claimSpace, c); err != nil {
 				return nil, nil, err
@@ -147,10 +147,14 @@ func (s *Store) release(ctx context.Context, n *node) error {
 	return err
 }
 
-// assignedCIDRs returns what nodes have, from claims or from a controller that ran earlier.
+// assignedCIDRs returns what nodes have, from claims or from a controller that ran earlier, and the subnets of before of which
+// they say that they have pods.
 func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 	var all []netip.Prefix
-	_, err := s.api.nodes(ctx, func(_ *metav1.ObjectMeta, podCIDRs string) {
+	_, err := s.api.nodes(ctx, func(m *metav1.ObjectMeta, podCIDRs string) {
+		if m.Name != s.node {
+			all = append(all, s.earlier(m, podCIDRs)...)
+		}
 		for text := range strings.SplitSeq(podCIDRs, ",") {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				all = append(all, p.Masked())
@@ -158,6 +162,17 @@ func (s *Store) assignedCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 		}
 	})
 	return all, kubeclient.Explain("list", "nodes", err)
+}
+
+// earlier returns the subnets of before that a Node or its Lease object names. What cannot be read names none.
+func (s *Store) earlier(m *metav1.ObjectMeta, podCIDRs string) []netip.Prefix {
+	r := s.annotations.record(m)
+	r.podCIDRs = podCIDRs
+	l, err := s.annotations.lease(r)
+	if err != nil {
+		return nil
+	}
+	return l.EarlierIn(s.pools)
 }
 
 // errClaimed is the error for a claim that exists and is another node's.

@@ -54,6 +54,7 @@ func TestSelfLease(t *testing.T) {
 		{"300 agents and 256 subnets", crowd},
 		{"the first subnet, both families, published as ever", firstSubnets},
 		{"reservations and foreign podCIDRs", reservations},
+		{"subnets of before, of which other nodes still have pods", earlierOfOthers},
 		{"a node that comes back keeps its subnet", claimantReturns},
 		{"a crash between claim and podCIDR", halfClaimed},
 		{"an old claim that is gone when it is deleted", claimCollected},
@@ -256,6 +257,30 @@ func reservations(t *testing.T, s *server) {
 	}
 	if !slices.ContainsFunc(s.claims(t), func(c claim) bool { return c.Name == leader.Name }) {
 		t.Error("a Lease that is no claim was deleted")
+	}
+}
+
+// earlierOfOthers: what a Node, or a Lease object, names as a subnet of before is not assigned to another node, until it does not.
+func earlierOfOthers(t *testing.T, s *server) {
+	for _, name := range []string{self, "kubetest-other"} {
+		s.createNode(t, testNode(name))
+	}
+	peer := flannelNode(9)
+	peer.Annotations[note+"backend-data"] = `{"VNI":1,"VtepMAC":"0a:00:00:00:00:09","Earlier":["10.244.2.0/24","10.244.4.0/24"]}`
+	s.createNode(t, peer)
+	s.reserve(t, "10.244.8.0/24", nil)
+	s.annotateObject(t, claimName(netip.MustParsePrefix("10.244.8.0/24")), map[string]any{"kube-subnet-manager": "true",
+		"backend-type": "vxlan", "backend-data": `{"Earlier":["10.244.3.0/24"]}`, "public-ip": "192.0.2.8"})
+	o := Options{Pools: []subnet.Pool{smallPool("10.244.1.0", "10.244.4.0")}, ClaimNamespace: claimSpace}
+	store, _ := s.open(t, o)
+	if l := acquire(t, store, want4); l.Stacks[0].Subnet.String() != "10.244.1.0/24" {
+		t.Errorf("leased %s, want the only one that nobody has pods of, 10.244.1.0/24", l.Stacks[0].Subnet)
+	}
+	s.annotate(t, peer.Name, map[string]any{"backend-data": `{"VNI":1,"VtepMAC":"0a:00:00:00:00:09","Earlier":["10.244.4.0/24"]}`})
+	o.Node = "kubetest-other"
+	other, _ := s.open(t, o)
+	if l := acquire(t, other, wantOf(o.Node)); l.Stacks[0].Subnet.String() != "10.244.2.0/24" {
+		t.Errorf("leased %s, want 10.244.2.0/24, of which nobody has pods any more", l.Stacks[0].Subnet)
 	}
 }
 

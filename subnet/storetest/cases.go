@@ -26,6 +26,7 @@ var cases = []struct {
 	{"twenty nodes at once get different subnets", acquireMany},
 	{"acquire honours its context", acquireContext},
 	{"what is excluded is in no lease", acquireExcluded},
+	{"subnets of before, of which a node still has pods, are nobody's new ones", acquireEarlier},
 	{"a lease stays that the pools would not give any more: longer subnets", held(longer)},
 	{"a lease stays that the pools would not give any more: another range", held(upper)},
 	{"a lease stays that the pools would not give any more: a smaller network", held(halved)},
@@ -138,6 +139,46 @@ func acquireExcluded(c cluster) {
 	if err != nil {
 		c.same(first, again)
 	}
+}
+
+// acquireEarlier: a store that chooses subnets leaves those out that a record names as earlier ones, whoever wishes for them, until
+// the record names them no more. Where podCIDRs are given, the earlier subnet loses.
+func acquireEarlier(c cluster) {
+	holder := c.lease(0)
+	store := c.store(holder)
+	if l, ok := store.(subnet.Lessor); !ok || !l.Leases() {
+		return
+	}
+	var earlier []netip.Prefix
+	for i, p := range c.pools {
+		holder.Stacks[i].Subnet = p.Subnet(3)
+		earlier = append(earlier, p.Subnet(uint64(5+i)), p.Subnet(9))
+	}
+	for i, s := range holder.Stacks {
+		holder.Stacks[i] = s.WithEarlier(earlier)
+	}
+	c.same(holder, c.acquire(store, holder))
+	const free = 32 - 1 - 2 // subnets
+	for n := 1; n <= free; n++ {
+		want := c.lease(n)
+		for i, p := range c.pools {
+			want.Stacks[i].Subnet = p.Subnet(9) // what it had once, or a wish
+		}
+		for _, s := range c.acquire(c.store(want), want).Stacks {
+			if slices.ContainsFunc(earlier, s.Subnet.Overlaps) {
+				c.t.Fatalf("%s has %s, which is an earlier subnet of %s", want.Node, s.Subnet, holder.Node)
+			}
+		}
+	}
+	late := c.lease(free + 1)
+	if got, err := c.store(late).Acquire(c.ctx(), late); err == nil || !strings.Contains(err.Error(), "all 32 subnets") {
+		c.t.Errorf("with no other subnet left: got %+v, %v, want that all are in use", got, err)
+	}
+	for i, s := range holder.Stacks {
+		holder.Stacks[i] = s.WithEarlier(nil)
+	}
+	c.acquire(store, holder)
+	c.acquire(c.store(late), late)
 }
 
 // longer returns the pool with subnets that are longer by two bits.

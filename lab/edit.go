@@ -33,19 +33,23 @@ func (l *Lab) StopStore(ctx context.Context) error {
 // StartStore starts the store's servers again, with the data that they had.
 func (l *Lab) StartStore(ctx context.Context) error { return l.store.start(ctx) }
 
-// StallStore has the store's servers stand still until the returned function is called: connections stay, and nothing
-// is answered.
-func (l *Lab) StallStore() (resume func() error, err error) {
+// StallStore has the store's servers stand still until ResumeStore: connections stay, and nothing is answered.
+func (l *Lab) StallStore() error { return l.signalServers(unix.SIGSTOP) }
+
+// ResumeStore ends what StallStore began.
+func (l *Lab) ResumeStore() error { return l.signalServers(unix.SIGCONT) }
+
+func (l *Lab) signalServers(sig unix.Signal) error {
 	var servers []host.Process
 	l.view(func(s *state) { servers = slices.Collect(maps.Values(s.Servers)) })
-	signal := func(sig unix.Signal) error {
-		var errs []error
-		for _, p := range servers {
-			errs = append(errs, p.Signal(sig))
-		}
-		return errors.Join(errs...)
+	if len(servers) == 0 {
+		return fmt.Errorf("the store %s has no servers: bring the lab up with the store %s or %s", l.spec.Store, Etcd, Kube)
 	}
-	return func() error { return signal(unix.SIGCONT) }, signal(unix.SIGSTOP)
+	var errs []error
+	for _, p := range servers {
+		errs = append(errs, p.Signal(sig))
+	}
+	return errors.Join(errs...)
 }
 
 // Etcd returns the client URL of the lab's etcd, which is reached from the router, and the prefix of the

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/subnet"
 )
@@ -28,9 +30,9 @@ func (l *Lab) newNode(ns *nodeState) *Node {
 	return &Node{Host: l.host(ns.Name), Name: ns.Name, Number: ns.Number, lab: l, state: ns}
 }
 
-// enroll puts a node into the state, before anything of it exists.
-func (l *Lab) enroll(n int) (*Node, error) {
-	ns := &nodeState{Name: l.spec.nodeName(n), Number: n}
+// enroll puts a node into the state, before anything of it exists. Subnets are kept for it beside those of its site.
+func (l *Lab) enroll(n int, subnets ...netip.Prefix) (*Node, error) {
+	ns := &nodeState{Name: l.spec.nodeName(n), Number: n, Subnets: subnets}
 	node := l.newNode(ns)
 	err := l.change(func(s *state) {
 		s.Nodes = append(s.Nodes, ns)
@@ -39,23 +41,42 @@ func (l *Lab) enroll(n int) (*Node, error) {
 	return node, err
 }
 
-// Join adds one more node to the lab and returns when its agent is ready and its pods are wired.
-func (l *Lab) Join(ctx context.Context) (*Node, error) {
+// Join adds one more node to the lab and returns when its agent is ready and its pods are wired. Its agent is to lease these
+// subnets, if there are any.
+func (l *Lab) Join(ctx context.Context, subnets ...netip.Prefix) (*Node, error) {
+	nodes, err := l.JoinAtOnce(ctx, 1, subnets...)
+	if len(nodes) == 0 {
+		return nil, err
+	}
+	return nodes[0], err
+}
+
+// JoinAtOnce is Join for several nodes, whose agents start at the same time.
+func (l *Lab) JoinAtOnce(ctx context.Context, count int, subnets ...netip.Prefix) (nodes []*Node, err error) {
 	next := 1
 	for _, n := range l.Nodes() {
 		next = max(next, n.Number+1)
 	}
-	if next > maxNodes {
-		return nil, fmt.Errorf("node%d: the underlay has addresses for %d nodes", next, maxNodes)
+	if last := next + count - 1; last > maxNodes {
+		return nil, fmt.Errorf("node%d: the underlay has addresses for %d nodes", last, maxNodes)
 	}
-	n, err := l.enroll(next)
-	if err != nil {
-		return nil, err
+	for i := range count {
+		n, err := l.enroll(next+i, subnets...)
+		if err != nil {
+			return nodes, err
+		}
+		nodes = append(nodes, n)
 	}
-	if err := n.plug(ctx); err != nil {
-		return nil, err
+	group, ctx := errgroup.WithContext(ctx)
+	for _, n := range nodes {
+		group.Go(func() error {
+			if err := n.plug(ctx); err != nil {
+				return err
+			}
+			return n.populate(ctx)
+		})
 	}
-	return n, n.populate(ctx)
+	return nodes, group.Wait()
 }
 
 // Leave takes a node out of the lab, and its lease out of the store, as an administrator would.

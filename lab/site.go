@@ -69,7 +69,9 @@ func (s Spec) site(node string) Site {
 // site is the spec's, with the flags that all agents have got since.
 func (n *Node) site() Site {
 	site := n.lab.spec.site(n.Name)
-	n.lab.view(func(s *state) { site.Flags = slices.Concat(site.Flags, s.Flags) })
+	n.lab.view(func(s *state) {
+		site.Flags, site.Subnets = slices.Concat(site.Flags, s.Flags), slices.Concat(site.Subnets, n.state.Subnets)
+	})
 	return site
 }
 

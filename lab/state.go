@@ -30,6 +30,8 @@ type nodeState struct {
 	Agent  host.Process // zero: it was never started
 	Proxy  host.Process // kube-proxy; zero: there is none
 	Pods   []*podState
+
+	Subnets []netip.Prefix `json:",omitempty"` // kept for it beside those of its site
 }
 
 type podState struct {

@@ -46,6 +46,32 @@ func BinDir(t testing.TB) string {
 	return dir
 }
 
+// EarlierAgent builds twilld from the history: of the commit or tag that TWILL_PREVIOUS names.
+func EarlierAgent(t testing.TB) string {
+	t.Helper()
+	commit := os.Getenv("TWILL_PREVIOUS")
+	if commit == "" {
+		t.Fatal("TWILL_PREVIOUS is not set: want the commit or the tag whose agents are replaced")
+	}
+	source, agent := filepath.Join(t.TempDir(), "source"), filepath.Join(t.TempDir(), "twilld")
+	run := func(dir string, command ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, out)
+		}
+	}
+	run("", "git", "worktree", "add", "--detach", source, commit)
+	t.Cleanup(func() {
+		if out, err := exec.Command("git", "worktree", "remove", "--force", source).CombinedOutput(); err != nil {
+			t.Errorf("remove the worktree of %s: %v\n%s", commit, err, out)
+		}
+	})
+	run(source, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", agent, "./cmd/twilld")
+	return agent
+}
+
 // build makes programs as the Makefile does, so that the compiled packages come from the cache.
 func build(dir string, names ...string) error {
 	args := []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir + "/"}

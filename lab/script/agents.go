@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/twill-net/twill/lab"
 )
 
@@ -30,7 +32,8 @@ func (r *run) agent() verb {
 	return verb{
 		args:    "start|stop|kill|restart NODE...|all",
 		least:   2,
-		summary: "start or end agents; start returns when they are ready",
+		async:   true,
+		summary: "start or end agents, all at once; start returns when they are ready",
 		do: func(c *call) error {
 			do, ok := what[c.args[0]]
 			if !ok {
@@ -40,12 +43,11 @@ func (r *run) agent() verb {
 			if err != nil {
 				return err
 			}
+			group, ctx := errgroup.WithContext(c.ctx)
 			for _, n := range nodes {
-				if err := do(c.ctx, n); err != nil {
-					return err
-				}
+				group.Go(func() error { return do(ctx, n) })
 			}
-			return nil
+			return group.Wait()
 		},
 	}
 }
@@ -93,9 +95,9 @@ func (r *run) alterPod(c *call, what, id string) error {
 
 func (r *run) store() verb {
 	return verb{
-		args:    "stop|start",
+		args:    "stop|start|stall|resume",
 		least:   1,
-		summary: "stop or start the servers of the store",
+		summary: "stop or start the servers of the store; or let them hang, connected and silent, and go on",
 		do: func(c *call) error {
 			switch {
 			case r.lab == nil:
@@ -104,8 +106,12 @@ func (r *run) store() verb {
 				return r.lab.StopStore(c.ctx)
 			case c.args[0] == "start":
 				return r.lab.StartStore(c.ctx)
+			case c.args[0] == "stall":
+				return r.lab.StallStore()
+			case c.args[0] == "resume":
+				return r.lab.ResumeStore()
 			}
-			return fmt.Errorf("store %q: want stop or start", c.args[0])
+			return fmt.Errorf("store %q: want stop, start, stall or resume", c.args[0])
 		},
 	}
 }

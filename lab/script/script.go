@@ -41,6 +41,7 @@ type Runner struct {
 	Follower Follower      // nil: nobody
 	Seed     uint64        // draws the order and the pace of rollouts; 0: the nodes' order, two seconds between
 	Patience time.Duration // the command within repeats for at least this long: tests judge no pace
+	Env      []string      // more variables that the script has, NAME=VALUE
 }
 
 // run is one script being run.
@@ -130,13 +131,13 @@ func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writ
 	state, err := script.NewState(
 		ctx,
 		r.work,
-		[]string{
+		append([]string{
 			"PATH=" + os.Getenv("PATH"),
 			"HOME=/root",
 			"LAB=" + r.name,
 			"WORK=" + r.work,
 			"TWILLD=" + r.Programs.Agent,
-		},
+		}, r.Env...),
 	)
 	if err != nil {
 		return err

@@ -249,26 +249,48 @@ func (r *run) on() verb {
 }
 
 func (r *run) join() verb {
-	return verb{summary: "add a node with its agent and pods", do: func(c *call) error {
-		if r.lab == nil {
-			return errNoLab
-		}
-		n, err := r.lab.Join(c.ctx)
-		if err != nil {
-			return err
-		}
-		c.printf("%s\n", n.Name)
-		return r.publish(c)
-	}}
+	count, subnets := 1, values(nil)
+	return verb{
+		args:    "[-nodes N] [-subnet PREFIX]",
+		summary: "add a node with its agent and pods, or N of them at once; -subnet keeps a subnet for it",
+		flags: func(fs *flag.FlagSet) {
+			fs.IntVar(&count, "nodes", 1, "")
+			fs.Var(&subnets, "subnet", "")
+		},
+		do: func(c *call) error {
+			if r.lab == nil {
+				return errNoLab
+			}
+			if count < 1 {
+				return fmt.Errorf("join -nodes %d: want 1 or more", count)
+			}
+			var kept []netip.Prefix
+			for _, text := range subnets {
+				p, err := netip.ParsePrefix(text)
+				if err != nil {
+					return fmt.Errorf("join -subnet %q: want a subnet, as 10.244.7.0/24", text)
+				}
+				kept = append(kept, p)
+			}
+			nodes, err := r.lab.JoinAtOnce(c.ctx, count, kept...)
+			if err != nil {
+				return err
+			}
+			for _, n := range nodes {
+				c.printf("%s\n", n.Name)
+			}
+			return r.publish(c)
+		},
+	}
 }
 
 func (r *run) leave() verb {
-	return verb{args: "NODE", least: 1, summary: "take a node, and its lease, away", do: func(c *call) error {
-		n, err := r.node(c.args[0])
-		if err != nil {
-			return err
+	return verb{args: "NODE...", least: 1, summary: "take nodes, and their leases, away", do: func(c *call) error {
+		nodes, err := r.nodesOf(c.args)
+		for _, n := range nodes {
+			err = errors.Join(err, n.Leave(c.ctx))
 		}
-		return n.Leave(c.ctx)
+		return err
 	}}
 }
 

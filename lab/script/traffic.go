@@ -19,17 +19,41 @@ import (
 // traffic is what goes on between all pods while a script changes their cluster.
 type traffic struct {
 	streams []ping
-	talks   []*host.Talk
+	talks   []talk
 	servers []io.Closer
 	random  *rand.Rand // draws the order and the pace of rollouts
 }
 
 // ping is the stream of one pod to another.
 type ping struct {
-	name string
+	pair
 	*host.Stream
 	since host.Mark // of the last losses
 }
+
+// talk is the TCP connection of one pod to another.
+type talk struct {
+	pair
+	*host.Talk
+}
+
+// pair is who sends to whom.
+type pair struct {
+	from, to string // NODE/POD
+	addr     netip.Addr
+}
+
+// some are pairs of these pods, and no pods stand for all, or of those the ones that use IPv6.
+type some struct {
+	pods []string
+	ipv6 bool
+}
+
+func (s some) has(p pair) bool {
+	return (len(s.pods) == 0 || slices.Contains(s.pods, p.from) && slices.Contains(s.pods, p.to)) && (!s.ipv6 || p.addr.Is6())
+}
+
+func (p pair) String() string { return p.from + " to " + p.addr.String() }
 
 // talkPort is the port of the servers in pods that give back what they get.
 const talkPort = 7007
@@ -84,12 +108,13 @@ func (r *run) sendTo(ctx context.Context, to *lab.Pod, at netip.Addr, size int) 
 		if err != nil {
 			return err
 		}
-		r.traffic.streams = append(r.traffic.streams, ping{from.ID() + " to " + at.String(), s, s.Mark()})
+		p := pair{from.ID(), to.ID(), at}
+		r.traffic.streams = append(r.traffic.streams, ping{p, s, s.Mark()})
 		t, err := from.Talk(ctx, netip.AddrPortFrom(at, talkPort), talkSize, talkEvery)
 		if err != nil {
 			return err
 		}
-		r.traffic.talks = append(r.traffic.talks, t)
+		r.traffic.talks = append(r.traffic.talks, talk{p, t})
 	}
 	return nil
 }
@@ -100,21 +125,24 @@ func hasFamily(p *lab.Pod, other netip.Addr) bool {
 }
 
 func (r *run) losses() verb {
+	var of some
 	return verb{
-		args:  "MOST",
+		args:  "[-6] MOST [NODE/POD...]",
 		least: 1,
+		flags: func(fs *flag.FlagSet) { fs.BoolVar(&of.ipv6, "6", false, "") },
 		summary: "since the last time, no pod may have lost more than MOST of its pings to another one, and no TCP connection " +
-			"may have ended",
+			"may have ended; of these pods alone, if there are any, and with -6 of IPv6 alone",
 		do: func(c *call) error {
 			most := 0
 			if _, err := fmt.Sscanf(c.args[0], "%d", &most); err != nil {
 				return fmt.Errorf("losses %q: want a number of pings", c.args[0])
 			}
-			if len(r.traffic.streams) == 0 {
-				return errors.New("nothing is sent: begin with the command traffic")
+			of.pods = c.args[1:]
+			if !slices.ContainsFunc(r.traffic.streams, func(p ping) bool { return of.has(p.pair) }) {
+				return errors.New("nothing is sent: begin with the command traffic, and name pods that it has found")
 			}
-			sum, worst, err := r.lossesSince(c.ctx)
-			silence, ended := r.silence()
+			sum, worst, err := r.lossesSince(c.ctx, of)
+			silence, ended := r.silence(of)
 			c.printf("%d of %d pings lost; of one pod to another: %d, %d ms; TCP silent: %d ms\n", sum.Lost, sum.Sent,
 				worst.Lost, (time.Duration(worst.Run) * pingEvery).Milliseconds(), silence.Milliseconds())
 			if worst.Lost > most {
@@ -125,24 +153,30 @@ func (r *run) losses() verb {
 	}
 }
 
-// lossesSince returns what all streams together, and the worst of them, have lost since the last time.
-func (r *run) lossesSince(ctx context.Context) (sum, worst host.Loss, err error) {
+// lossesSince returns what some streams together, and the worst of them, have lost since the last time.
+func (r *run) lossesSince(ctx context.Context, of some) (sum, worst host.Loss, err error) {
 	for i, s := range r.traffic.streams {
+		if !of.has(s.pair) {
+			continue
+		}
 		now := s.Mark()
 		loss, failed := s.Between(ctx, s.since, now)
 		r.traffic.streams[i].since = now
 		sum.Sent, sum.Lost = sum.Sent+loss.Sent, sum.Lost+loss.Lost
 		worst.Lost, worst.Run = max(worst.Lost, loss.Lost), max(worst.Run, loss.Run)
 		if loss.Lost > 0 {
-			err = errors.Join(err, failed, fmt.Errorf("%s: %v, the most in a row at %s", s.name, loss, loss.First.UTC().Format(timeOfDay)))
+			err = errors.Join(err, failed, fmt.Errorf("%s: %v, the most in a row at %s", s.pair, loss, loss.First.UTC().Format(timeOfDay)))
 		}
 	}
 	return sum, worst, err
 }
 
-// silence returns the longest silence of a TCP connection since the last time.
-func (r *run) silence() (longest time.Duration, ended error) {
+// silence returns the longest silence of some TCP connections since the last time.
+func (r *run) silence(of some) (longest time.Duration, ended error) {
 	for _, t := range r.traffic.talks {
+		if !of.has(t.pair) {
+			continue
+		}
 		silence, err := t.Silence()
 		longest, ended = max(longest, silence), errors.Join(ended, err)
 	}

@@ -17,7 +17,8 @@ import (
 type verb struct {
 	args, summary string
 	detail        []string
-	least         int // arguments, flags not counted
+	least         int  // arguments, flags not counted
+	async         bool // it may run in the background
 	flags         func(*flag.FlagSet)
 	do            func(*call) error
 }
@@ -42,11 +43,20 @@ func (r *run) verbs() map[string]func() verb {
 
 func (r *run) command(v func() verb) script.Cmd {
 	usage := v()
-	return script.Command(script.CmdUsage{Summary: usage.summary, Args: usage.args, Detail: usage.detail},
+	return script.Command(script.CmdUsage{Summary: usage.summary, Args: usage.args, Detail: usage.detail, Async: usage.async},
 		func(s *script.State, args ...string) (script.WaitFunc, error) {
 			c := &call{ctx: s.Context(), state: s}
-			err := c.run(v(), args)
-			return func(*script.State) (string, string, error) { return c.out.String(), c.errOut.String(), err }, nil
+			ended := make(chan error, 1)
+			do := func() { ended <- c.run(v(), args) }
+			if usage.async {
+				go do()
+			} else {
+				do()
+			}
+			return func(*script.State) (string, string, error) {
+				err := <-ended
+				return c.out.String(), c.errOut.String(), err
+			}, nil
 		})
 }
 

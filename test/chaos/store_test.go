@@ -22,13 +22,12 @@ func TestStall(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			s := &stand{T: t, lab: labtest.Up(t, lab.Spec{Name: "mishapstall" + store, Store: store, Nodes: 3, Pods: 1})}
 			s.watch()
-			resume, err := s.lab.StallStore()
-			must(t, err)
-			t.Cleanup(func() { must(t, resume()) })
+			must(t, s.lab.StallStore())
+			t.Cleanup(func() { must(t, s.lab.ResumeStore()) })
 			s.harm()
 			s.mustHeal() // without the store
 			testwait.Pause(t, 3*time.Second, "the store stands still, and nothing comes of it")
-			must(t, resume())
+			must(t, s.lab.ResumeStore())
 			joined, err := s.lab.Join(t.Context())
 			must(t, err)
 			mustReach(t, s.node().Pods()[0], joined.Pods()[0])

@@ -164,6 +164,11 @@ func passes(from, to *member, state, have netstate.State) error {
 		if _, ok := state[netstate.Key{Kind: netstate.KindLink, Name: r.Dev}].(netstate.WireGuard); ok {
 			return errors.Join(knows(from, to, state), knows(to, from, have))
 		}
+		if t, ok := state[netstate.Key{Kind: netstate.KindLink, Name: r.Dev}].(netstate.Tunnel); ok {
+			if _, ok := have[t.Key()]; !ok {
+				return fmt.Errorf("%s has no device %s", to.name, t.Name)
+			}
+		}
 		device, isTunnel := state[netstate.Key{Kind: netstate.KindLink, Name: r.Dev}].(netstate.VXLAN)
 		if !isTunnel {
 			if r.Via != to.node.Underlays[0].Local {
@@ -240,7 +245,7 @@ func shape(s netstate.State) string {
 		case netstate.VXLAN:
 			o.MAC = netstate.MAC{}
 			lines = append(lines, fmt.Sprint(o))
-		case netstate.Route, netstate.WireGuard:
+		case netstate.Route, netstate.Tunnel, netstate.WireGuard:
 			lines = append(lines, fmt.Sprint(o))
 		}
 	}
@@ -255,6 +260,7 @@ var confs = []string{
 	`{"Type":"vxlan","VNI":7,"Port":4790}`,
 	`{"Type":"vxlan","DirectRouting":true}`,
 	`{"Type":"wireguard"}`,
+	`{"Type":"ipip"}`,
 }
 
 // TestRollout changes the backend node by node, in each pair of ways, with a rollback in the middle: at no time is a pair apart,

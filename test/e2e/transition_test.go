@@ -67,8 +67,8 @@ var changes = []change{
 	{name: "wireguard", ways: []way{vxlan1, encrypted, vxlan1.with(restarted)}, onNode: noClearText},
 	{name: "udp", ways: []way{hostgw, inUDP, vxlan1.with(restarted)}},
 	{name: "kube", spec: lab.Spec{Store: lab.Kube}, ways: []way{vxlan1, hostgw, vxlan7}},
-	{name: "ipip", ways: []way{vxlan1, inIP, hostgw}, emulated: true},
-	{name: "kernelwg", ways: []way{vxlan1, encrypted, vxlan1}, onNode: noClearText, emulated: true},
+	{name: "ipip", ways: []way{vxlan1, inIP, hostgw, inIP}, emulated: true},
+	{name: "kernelwg", ways: []way{vxlan1, encrypted, vxlan1, encrypted}, onNode: noClearText, emulated: true},
 }
 
 // noClearText drops what pods send each other as it is: what leaves so is lost.
@@ -111,7 +111,7 @@ func TestTransition(t *testing.T) {
 	}
 	rollOut(t, all, 1, 1)
 	rollOut(t, all, 0, 1)
-	for step := 1; step < len(changes[0].ways); step++ {
+	for step := 1; step < len(all[0].ways); step++ {
 		rollOut(t, all, step, 3)
 		if slices.ContainsFunc(all, func(c *changing) bool { return c.ways[step].known }) {
 			testwait.Pause(t, 30*time.Second, "a way that peers have to know is not used before they do")

@@ -32,7 +32,7 @@ func BenchmarkDesired(b *testing.B) {
 		if t, ok := one.(backend.Transition); ok {
 			one = t.For(snap.Local)
 		}
-		reaches(b, one, m, transition.Seen(m.config.Backend, one, snap))
+		reaches(b, one, m, transition.Seen(m.config.Backend, one, snap.WithEarlier()))
 	}
 	for _, bench := range []struct {
 		name string

@@ -25,13 +25,18 @@ func cacheOf(t testing.TB, peers int, pools ...subnet.Pool) *nodes {
 	c := s.newNodes()
 	var list []any
 	for i := range peers {
-		n := flannelNode(1)
-		n.Name, n.UID = fmt.Sprintf("kubetest-honest-%04d", i), types.UID(fmt.Sprintf("uid-%d", i))
+		n := honestNode(i)
 		c.podCIDRs.put(n.UID, fmt.Sprintf("10.244.%d.%d/29", i/32, i%32*8))
 		list = append(list, metadataOf(n))
 	}
 	must(t, c.Replace(list, "1"))
 	return c
+}
+
+func honestNode(i int) *corev1.Node {
+	n := flannelNode(1)
+	n.Name, n.UID = fmt.Sprintf("kubetest-honest-%04d", i), types.UID(fmt.Sprintf("uid-%d", i))
+	return n
 }
 
 func metadataOf(n *corev1.Node) *metav1.PartialObjectMetadata {
@@ -235,11 +240,25 @@ func FuzzClaims(f *testing.F) {
 	})
 }
 
-// BenchmarkPeers is what a change costs before anybody sees it.
+// BenchmarkPeers is what a change costs before anybody sees it: with records as they mostly are, and with such as offer several
+// ways and name subnets of before.
 func BenchmarkPeers(b *testing.B) {
-	c := cacheOf(b, 5000, pool4)
-	for b.Loop() {
-		c.peers()
+	for _, bench := range []struct{ name, more string }{
+		{"plain", ""},
+		{"ways", `,"Port":8472,"Ways":[{"Type":"host-gw","Since":1800000000},{"Type":"vxlan"}],"Earlier":["10.245.1.0/24"]`},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			c := cacheOf(b, 5000, pool4)
+			for i := range 5000 {
+				n := honestNode(i)
+				n.Annotations[note+"backend-data"] = `{"VNI":1,"VtepMAC":"0a:00:00:00:00:01"` + bench.more + `}`
+				must(b, c.Update(metadataOf(n)))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				c.peers()
+			}
+		})
 	}
 }
 

@@ -124,8 +124,8 @@ guest: build bin/testreport ## Draw hosts that Twill is a guest on, for GUEST_TI
 	.ci/setup
 	bin/testreport -tags soak -count=1 -timeout 0 -v ./test/guest
 
-day2: kube-tools build bin/testreport ## Change clusters in all ways of day two under pings and connections, in an order that DAY2_SEED draws, and print what is lost (half an hour; DAY2='backends|kube' chooses)
-	DAY2='$(or $(DAY2),.)' DAY2_SEED=$(or $(DAY2_SEED),$(shell shuf -i 1-1000000 -n 1)) bin/testreport -count=1 -timeout 60m -v ./test/day2
+day2: kube-tools build bin/testreport ## Change clusters in all ways of day two under pings and connections, in an order that DAY2_SEED draws, and print what is lost (twenty minutes; DAY2='backends|kube' chooses)
+	DAY2='$(or $(DAY2),.)' DAY2_SEED=$(or $(DAY2_SEED),$(shell shuf -i 1-1000000 -n 1)) TWILL_PREVIOUS=$(TWILL_PREVIOUS) bin/testreport -count=1 -timeout 60m -v ./test/day2
 
 test-upgrade: build bin/testreport ## Replace agents by those of TWILL_PREVIOUS (a tag or commit) node by node, and back, under traffic (needs root)
 	tools/etcd/build

@@ -5,9 +5,7 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,7 +21,7 @@ import (
 // pods, what a policy denies never passes, and at the end nothing of the earlier agents is left over. TWILL_PREVIOUS names the
 // commit.
 func TestUpgrade(t *testing.T) {
-	earlier := earlierAgent(t)
+	earlier := labtest.EarlierAgent(t)
 	for name, spec := range map[string]lab.Spec{
 		"vxlan":    {Backend: "vxlan", Family: lab.Dual, Store: lab.File},
 		"kube":     {Backend: "vxlan", Family: lab.Dual, Store: lab.Kube},
@@ -187,31 +185,4 @@ func (v versioned) choose(node string, earlier bool) error {
 		return os.WriteFile(v.mark(node), nil, 0o644)
 	}
 	return os.Remove(v.mark(node))
-}
-
-// earlierAgent builds twilld from the history.
-func earlierAgent(t *testing.T) string {
-	t.Helper()
-	commit := os.Getenv("TWILL_PREVIOUS")
-	if commit == "" {
-		t.Fatal("TWILL_PREVIOUS is not set: want the commit or the tag whose agents are replaced")
-	}
-	source, agent := filepath.Join(t.TempDir(), "source"), filepath.Join(t.TempDir(), "twilld")
-	root := "../.."
-	run := func(dir string, command ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
-		cmd.Dir, cmd.Env = dir, slices.Concat(os.Environ(), []string{"GOWORK=off", "CGO_ENABLED=0"})
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", command, err, out)
-		}
-	}
-	run(root, "git", "worktree", "add", "--detach", source, commit)
-	t.Cleanup(func() {
-		if out, err := exec.Command("git", "-C", root, "worktree", "remove", "--force", source).CombinedOutput(); err != nil {
-			t.Errorf("remove the worktree of %s: %v\n%s", commit, err, out)
-		}
-	})
-	run(source, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", agent, "./cmd/twilld")
-	return agent
 }

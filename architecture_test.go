@@ -92,7 +92,7 @@ var arrows = []struct {
 	{"agent/checksum", nil},
 	{"agent/masquerade", []string{"internal/causes", "internal/jsonobject", "internal/loop", "internal/smallfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes", "internal/loop", "internal/smallfile"}},
-	{"doctor", []string{"subnet", "backend", "netstate", "policy", "doctor/isolation", "doctor/rules", "doctor/locate",
+	{"doctor", []string{"Documentation", "subnet", "backend", "netstate", "policy", "doctor/isolation", "doctor/rules", "doctor/locate",
 		"doctor/service", "internal/shell"}},
 	{"doctor/isolation", []string{"policy", "netstate"}},
 	{"doctor/locate", nil},

@@ -1,16 +1,42 @@
 package doctor
 
+import (
+	"strings"
+
+	docs "github.com/twill-net/twill/Documentation"
+)
+
 // heals is the fix of everything that a running agent repairs.
 const heals = "start twilld: it repairs this by itself within milliseconds"
 
-// catalogue has the kinds of findings. Their order is that of the constants.
-var catalogue = join(pathKinds, cloudKinds, podKinds, weakKinds)
+var (
+	entries   = read(docs.Findings)
+	catalogue = byKind(entries)
+)
 
-func join(groups ...map[kind]Kind) (all [kinds]Kind) {
-	for _, g := range groups {
-		for k, c := range g {
-			all[k] = c
-		}
+// Catalogue returns all kinds of findings, the likeliest cause first.
+func Catalogue() []Kind { return entries }
+
+// read returns the entries of the page, in their order. One is a heading with the ID, a paragraph with the severity and
+// the title, and a list of why and fix. The commands after that are for people.
+func read(page string) []Kind {
+	var all []Kind
+	for i, text := range strings.Split(page, "\n### ")[1:] {
+		text, _, _ = strings.Cut(text, "\n```")
+		text = strings.Join(strings.Fields(strings.ReplaceAll(text, "`", "")), " ")
+		id, text, _ := strings.Cut(text, " **")
+		severity, text, _ := strings.Cut(text, "**: ")
+		title, text, _ := strings.Cut(text, " - Why: ")
+		why, fix, _ := strings.Cut(text, " - Fix: ")
+		all = append(all, Kind{ID: id, Severity: Severity(severity), Title: title, Why: why, Fix: fix, place: i})
 	}
 	return all
+}
+
+func byKind(all []Kind) map[kind]Kind {
+	m := map[kind]Kind{}
+	for _, k := range all {
+		m[kind(k.ID)] = k
+	}
+	return m
 }

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"net/netip"
-	"slices"
 )
 
 // Trouble is something outside the kernel that the agent says is wrong: backend.Trouble.
@@ -26,13 +25,13 @@ func (e *exam) checkTroubles() {
 		return
 	}
 	for _, t := range e.Agent.Runner.Troubles {
-		k := slices.IndexFunc(catalogue[:], func(k Kind) bool { return k.ID == t.ID })
-		switch expected, known := right[kind(max(k, 0))]; {
+		k := kind(t.ID)
+		switch expected, known := right[k]; {
 		case !known:
-		case kind(k) == cloudPeerUnrouted:
+		case k == cloudPeerUnrouted:
 			e.findPeer(cloudPeerUnrouted, e.holder(t.Object), expected, t.Object+": "+t.Actual, "").says(t.Fix)
 		default:
-			e.find(kind(k), t.Object, expected, t.Actual, "").says(t.Fix)
+			e.find(k, t.Object, expected, t.Actual, "").says(t.Fix)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func TestTroubles(t *testing.T) {
 	peer := subnet.Lease{Node: "node2", Stacks: []subnet.Stack{{Subnet: netip.MustParsePrefix("10.244.2.0/24")}}}
 	f.Lease.Snapshot.Peers = []subnet.Lease{peer}
 	for k := range right {
-		f.Agent.Runner.Troubles = append(f.Agent.Runner.Troubles, Trouble{ID: catalogue[k].ID, Object: "10.244.2.0/24", Actual: "wrong", Fix: "do it"})
+		f.Agent.Runner.Troubles = append(f.Agent.Runner.Troubles, Trouble{ID: string(k), Object: "10.244.2.0/24", Actual: "wrong", Fix: "do it"})
 	}
 	f.Agent.Runner.Troubles = append(f.Agent.Runner.Troubles, Trouble{ID: "route-missing", Object: "no trouble"}, Trouble{ID: "of-a-newer-agent"})
 	found := map[string]Finding{}
@@ -21,9 +21,9 @@ func TestTroubles(t *testing.T) {
 		found[finding.ID] = finding
 	}
 	for k := range right {
-		got, ok := found[catalogue[k].ID]
+		got, ok := found[string(k)]
 		if !ok || got.Fix == "" || got.Expected == "" || got.Actual == "" {
-			t.Errorf("%s: got %+v", catalogue[k].ID, got)
+			t.Errorf("%s: got %+v", string(k), got)
 		}
 	}
 	if _, ok := found["route-missing"]; ok || found["cloud-peer-unrouted"].Object != "peer node2" {

@@ -110,7 +110,7 @@ func (c Connectivity) WriteText(w io.Writer) error {
 	}
 	c.Probes.writeDenied(&b)
 	for i, f := range c.Lost {
-		f.write(&b, i == 0 && f.kind == packetLost)
+		f.write(&b, i == 0 && f.kind() == packetLost)
 	}
 	for _, u := range c.Probes.Unread {
 		fmt.Fprintln(&b, "? not watched:", u)

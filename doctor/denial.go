@@ -109,7 +109,7 @@ func (l Lost) findings() []Finding {
 	all := mergeLosses(l.Followed)
 	for _, d := range l.Denied {
 		f := d.finding()
-		i := slices.IndexFunc(all, func(o Finding) bool { return o.kind == f.kind && o.Place == f.Place && o.Object == f.Object })
+		i := slices.IndexFunc(all, func(o Finding) bool { return o.ID == f.ID && o.Place == f.Place && o.Object == f.Object })
 		if i < 0 {
 			all = append(all, f)
 			continue
@@ -125,9 +125,10 @@ func (l Lost) findings() []Finding {
 
 // finding returns the denial as a finding about the pod whose rules these are.
 func (d Denial) finding() Finding {
-	c := catalogue[d.Reason.kind()]
+	k := d.Reason.kind()
+	c := catalogue[k]
 	f := Finding{ID: c.ID, Title: c.Title, Place: d.Node, Object: d.Pod + ", " + strings.ToLower(string(d.Direction)),
-		Actual: d.Why, Why: c.Why, Fix: c.Fix, Page: c.page(), Severity: c.Severity, Count: 1, kind: d.Reason.kind(),
+		Actual: d.Why, Why: c.Why, Fix: c.Fix, Page: k.page(), Severity: c.Severity, Count: 1,
 		Likely: c.Severity != Intended}
 	if d.Reason == Asked {
 		f.Fix = "if it is to pass, let a policy allow it; this shows what they allow: kubectl twill policy " + d.Pod

@@ -176,7 +176,7 @@ func TestIntended(t *testing.T) {
 	if !d.Failed() || d.Findings[0].ID != "packet-lost-near" {
 		t.Errorf("failed %t, %+v", d.Failed(), d.Findings)
 	}
-	all := NewSurvey([]Diagnosis{{Node: "n1", Findings: []Finding{{kind: routeMissing, Severity: Broken}}}}, nil, Probes{Sent: 1, Denied: 1}, lost)
+	all := NewSurvey([]Diagnosis{{Node: "n1", Findings: []Finding{{ID: string(routeMissing), Severity: Broken}}}}, nil, Probes{Sent: 1, Denied: 1}, lost)
 	if all.First == nil || all.First.Severity != Broken {
 		t.Errorf("nothing came back, and tables are not believed: %+v", all.First)
 	}
@@ -268,7 +268,7 @@ func TestTiers(t *testing.T) {
 // TestJoinDenied: two nodes that each send ICMP in their pod's name, and see no more than their own end, know together that
 // policies deny it.
 func TestJoinDenied(t *testing.T) {
-	somewhere := Finding{ID: "packet-lost-near", kind: packetLostNear, Place: "n2", Severity: Broken}
+	somewhere := Finding{ID: "packet-lost-near", Place: "n2", Severity: Broken}
 	probes := Probes{Sent: 2, Lost: 2, OnlyICMP: true, OnBehalf: true}
 	there := Flow{Src: addr("10.244.2.2"), Dst: addr("10.244.1.2"), From: "n2", To: "n1"} // ICMP is denied, TCP is not
 	near, far := FollowHere(policedNode("n2", "10.244.2.0/24", true), there), FollowHere(policedNode("n1", "10.244.1.0/24", true), there)

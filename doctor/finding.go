@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -30,27 +29,14 @@ type Finding struct {
 	Likely bool     `json:"likely,omitempty"`
 	More   []string `json:"more,omitempty"`
 
-	kind   kind
 	peer   string          // the peer that it is about, empty if it is about no peer
 	port   string          // likewise the port of a pod
 	addrs  []netip.Addr    // likewise the addresses of a pod without a port
 	family netstate.Family // likewise the only family that it concerns
 }
 
-// UnmarshalJSON reads what another node found. One of a kind that is not known here comes last.
-func (f *Finding) UnmarshalJSON(data []byte) error {
-	type plain Finding
-	if err := json.Unmarshal(data, (*plain)(f)); err != nil {
-		return err
-	}
-	f.kind = kinds
-	for k, c := range catalogue {
-		if k > 0 && c.ID == f.ID {
-			f.kind = kind(k)
-		}
-	}
-	return nil
-}
+// kind returns the entry of the catalogue.
+func (f Finding) kind() kind { return kind(f.ID) }
 
 // exam is an examination of one node.
 type exam struct {
@@ -63,7 +49,7 @@ func (e *exam) find(k kind, object, expected, actual, command string) *Finding {
 	c := catalogue[k]
 	command = harmless(command)
 	e.found = append(e.found, Finding{ID: c.ID, Title: c.Title, Object: object, Expected: expected, Actual: actual,
-		Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: c.page(), Severity: c.Severity, Count: 1, kind: k})
+		Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: k.page(), Severity: c.Severity, Count: 1})
 	return &e.found[len(e.found)-1]
 }
 
@@ -100,7 +86,7 @@ func checkAll(f Facts) []Finding {
 		(*exam).checkProbes} {
 		check(&e)
 	}
-	slices.SortStableFunc(e.found, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
+	slices.SortStableFunc(e.found, func(a, b Finding) int { return cmp.Compare(a.kind().rank(), b.kind().rank()) })
 	return e.found
 }
 
@@ -112,7 +98,7 @@ func merge(all []Finding) []Finding {
 	var merged []Finding
 	for _, f := range all {
 		last := len(merged) - 1
-		if last < 0 || merged[last].kind != f.kind {
+		if last < 0 || merged[last].ID != f.ID {
 			merged = append(merged, f)
 			continue
 		}

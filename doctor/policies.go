@@ -153,7 +153,7 @@ func (f Facts) followed() string {
 
 // Unenforced adds the finding that a cluster has so many NetworkPolicies, and that nothing enforces them here.
 func (d *Diagnosis) Unenforced(count int) {
-	known := slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.ID == catalogue[policiesNotEnforced].ID })
+	known := slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.kind() == policiesNotEnforced })
 	if d.Policies != nil || count == 0 || known {
 		return
 	}
@@ -163,7 +163,7 @@ func (d *Diagnosis) Unenforced(count int) {
 		f.Place = d.Node
 		d.Findings = append(d.Findings, f)
 	}
-	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.kind, b.kind) })
+	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return cmp.Compare(a.kind().rank(), b.kind().rank()) })
 }
 
 // unenforced returns why policies are not enforced, or audited, although the agent is to do so, and what that is about.

@@ -83,7 +83,7 @@ func NewSurvey(nodes []Diagnosis, silent []string, p Probes, lost Lost) Survey {
 func belieNode(found []Finding) []Finding {
 	all := slices.Clone(found)
 	for i := range all {
-		if all[i].kind > none && all[i].kind <= lastOfPath {
+		if all[i].kind().rank() <= lastOfPath.rank() {
 			all[i].Severity = Risk
 		}
 	}
@@ -115,14 +115,14 @@ func (s Survey) first() *Finding {
 // than packets of which only the place is known. An altered fast path counts more than all: packets that took it are missed
 // where nothing on the kernel's path explains it.
 func byLikelihood(a, b Finding) int {
-	return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.kind, b.kind))
+	return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.kind().rank(), b.kind().rank()))
 }
 
 func (f Finding) rank() int {
 	switch {
-	case f.kind == fastPathAltered && f.Severity == Broken:
+	case f.kind() == fastPathAltered && f.Severity == Broken:
 		return 0
-	case f.kind == packetLost || f.Likely:
+	case f.kind() == packetLost || f.Likely:
 		return 1
 	}
 	return 2
@@ -154,7 +154,7 @@ func (s Survey) WriteText(w io.Writer) error {
 	}
 	s.Probes.writeDenied(&b)
 	for i, f := range s.Lost {
-		f.write(&b, i == 0 && s.First != nil && s.First.kind == f.kind)
+		f.write(&b, i == 0 && s.First != nil && s.First.ID == f.ID)
 	}
 	for _, u := range s.Probes.Unread {
 		fmt.Fprintln(&b, "? not watched:", u)
@@ -218,7 +218,7 @@ func mergeLosses(losses []locate.Loss) []Finding {
 	for _, l := range losses {
 		f := lossFinding(l)
 		i := slices.IndexFunc(merged, func(o Finding) bool {
-			return o.Place == f.Place && o.Object == f.Object && o.kind == f.kind
+			return o.Place == f.Place && o.Object == f.Object && o.ID == f.ID
 		})
 		if i < 0 {
 			merged = append(merged, f)
@@ -245,8 +245,8 @@ func lossFinding(l locate.Loss) Finding {
 	}
 	c, command := catalogue[k], harmless(l.By.Fix)
 	f := Finding{ID: c.ID, Title: c.Title, Place: l.Host, Expected: "packets pass to " + l.Missing,
-		Actual: "seen last " + at(l.Last), Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: c.page(),
-		Severity: c.Severity, Count: 1, Likely: l.Likely, kind: k, More: []string{l.Flow.Sent + ": " + l.Flow.Error}}
+		Actual: "seen last " + at(l.Last), Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: k.page(),
+		Severity: c.Severity, Count: 1, Likely: l.Likely, More: []string{l.Flow.Sent + ": " + l.Flow.Error}}
 	if l.Flow.Twice {
 		f.Expected, f.Actual = "one answer", "answered more than once"
 	}

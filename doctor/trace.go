@@ -201,7 +201,7 @@ func (v visit) step(p place, found []Finding) Step {
 	case p.policies:
 		return v.isolate(s)
 	}
-	i := slices.IndexFunc(found, func(x Finding) bool { return slices.Contains(p.kinds, x.kind) })
+	i := slices.IndexFunc(found, func(x Finding) bool { return slices.Contains(p.kinds, x.kind()) })
 	if i < 0 {
 		if p.entry != nil {
 			s.Entry = p.entry(v)
@@ -221,7 +221,7 @@ func (v visit) decide(p place, s Step) Step {
 		d := rules.Decide(v.Chains, t.hook, t.packet)
 		switch k := t.judge(d); {
 		case k != none && d.Stops():
-			s.Finding, s.Verdict, s.Fix, s.Command = catalogue[k].ID, catalogue[k].Title, removal(d), removal(d)
+			s.Finding, s.Verdict, s.Fix, s.Command = string(k), catalogue[k].Title, removal(d), removal(d)
 			s.Entry = fmt.Sprintf("%s: %s by %s", d.Chain, d.Verdict, d.By())
 			return s
 		case d.Verdict != rules.Accept:

@@ -64,6 +64,6 @@ func (t *Trace) excuse(near, far Trace) {
 // known to lose them.
 func (t Trace) losesSomewhere() bool {
 	return t.Probes.OnlyICMP && t.Probes.Lost+t.Probes.Denied > 0 && !slices.ContainsFunc(t.Lost, func(f Finding) bool {
-		return f.kind != packetLostNear && f.kind != policyDenied
+		return f.kind() != packetLostNear && f.kind() != policyDenied
 	})
 }

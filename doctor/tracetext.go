@@ -63,7 +63,7 @@ func (t Trace) writeEnd(b *strings.Builder) {
 	}
 	p.writeDenied(b)
 	for i, f := range t.Lost {
-		f.write(b, i == 0 && f.kind == packetLost)
+		f.write(b, i == 0 && f.kind() == packetLost)
 	}
 	if s != nil {
 		mark := "✗"
@@ -71,7 +71,7 @@ func (t Trace) writeEnd(b *strings.Builder) {
 			mark = "–"
 		}
 		fmt.Fprintf(b, "%s stops at %s, %s: %s\n  fix: %s\n  more: %s\n", mark, s.Node, s.Place, s.Verdict,
-			cmp.Or(s.Fix, "see there"), Kind{ID: s.Finding}.page())
+			cmp.Or(s.Fix, "see there"), kind(s.Finding).page())
 	}
 	for _, u := range p.Unread {
 		fmt.Fprintln(b, "? not watched:", u)

@@ -217,7 +217,7 @@ func (r dropReason) String() string {
 	if r.kind == none {
 		return r.text
 	}
-	return r.text + ": " + catalogue[r.kind].page()
+	return r.text + ": " + r.kind.page()
 }
 
 // dropReasons are those that overlay networks meet. VXLAN devices give theirs since Linux 6.12; before, they give

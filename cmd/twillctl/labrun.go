@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -192,12 +193,12 @@ func labDo(name *string) *cobra.Command {
 func labFaults() *cobra.Command {
 	return &cobra.Command{
 		Use:   "faults",
-		Short: "List the faults that a script can inject by name",
+		Short: "List the faults that a script can inject by name, with the finding of each",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, f := range faults.All() {
-				fmt.Fprintf(t, "%s\t%s\n", f.Name, f.Description)
+				fmt.Fprintf(t, "%s\t%s\t%s\n", f.Name, cmp.Or(f.Finding, "-"), f.Description)
 			}
 			return t.Flush()
 		},

@@ -17,7 +17,7 @@ func (r *run) doctor() verb {
 		args:    "[-probe] NODE [FINDING]",
 		least:   1,
 		summary: "the doctor's first finding on a node must be FINDING, or there must be none",
-		detail:  []string{"-probe also sends packets. Documentation/doctor has a page for every finding."},
+		detail:  []string{"-probe also sends packets. Documentation/findings.md describes every finding."},
 		flags:   func(fs *flag.FlagSet) { fs.BoolVar(&probe, "probe", false, "") },
 		do: func(c *call) error {
 			found, err := r.examine(c, c.args[0], probe)

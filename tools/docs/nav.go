@@ -20,14 +20,14 @@ var outline = []struct {
 	{"Start", "/README comparison faq"},
 	{"Install", "install distributions/README distributions/ helm migration etcd docker upgrade uninstall"},
 	{"Configure", "configuration flags backends/README backends/ cni"},
-	{"Watch and debug", "ui debugging doctor/README metrics twillctl drift"},
+	{"Watch and debug", "ui debugging doctor/README findings metrics twillctl drift"},
 	{"Understand", "walkthrough lab architecture security decisions"},
 	{"Results", "reliability benchmarks scale conformance results/README results/"},
 	{"Project", "/CHANGELOG roadmap development flaky /CONTRIBUTING /GOVERNANCE /SECURITY"},
 }
 
-// groups returns the navigation. Pages that nobody put anywhere come after "Install", where new ones are
-// usually about a distribution, except those of the doctor's findings: doctor/README lists them.
+// groups returns the navigation. Pages that have no place come after "Install", where new ones are
+// usually about a distribution.
 func (s *site) groups() ([]group, error) {
 	placed := map[*page]bool{}
 	all := make([]group, len(outline))
@@ -56,7 +56,7 @@ func (s *site) groups() ([]group, error) {
 		}
 	}
 	for _, p := range s.pages {
-		if !placed[p] && !strings.HasPrefix(p.path, "Documentation/doctor/") {
+		if !placed[p] {
 			all[1].pages = append(all[1].pages, p)
 		}
 	}

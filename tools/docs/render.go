@@ -135,9 +135,6 @@ func viewGroups(groups []group, current *page) []groupView {
 				l.Sections = sections(p)
 			}
 			v.Links = append(v.Links, l)
-			if strings.HasPrefix(current.url, "doctor/") && p.url == "doctor/index.html" && p != current {
-				v.Links = append(v.Links, linkView{Title: current.title, URL: relative(current.url, current.url), Current: true})
-			}
 		}
 		all = append(all, v)
 	}

@@ -151,10 +151,11 @@ mutate: kube-tools ## Break single lines of the packages where an error loses pa
 bin/testreport: $(wildcard tools/testreport/*.go)
 	go build -o bin/testreport ./tools/testreport
 
-reference: ## Write the parts of Documentation/ that are made from the code: flags, commands, metrics
-	TWILL_WRITE=1 go test -count=1 ./cmd/twilld ./cmd/twillctl -run '^Test(Flags|Commands|Metrics)Page$$'
+reference: ## Write bin/reference, the pages that are made from the code: flags, commands, metrics, attributes
+	rm -rf bin/reference && mkdir -p bin/reference
+	TWILL_REFERENCE=$(CURDIR)/bin/reference go test -count=1 ./cmd/twilld ./cmd/twillctl ./netstate/attributes -run '^Test.*Reference$$'
 
-docs: ## Make a site of Documentation/ in bin/docs, and check its links, its Markdown and its words
+docs: reference ## Make a site of Documentation/ and bin/reference in bin/docs, and check its links, its Markdown and its words
 	cd tools/docs && GOWORK=off go test -count=1 ./... && GOWORK=off go run . ../.. ../../bin/docs
 
 page: ## Bundle the page of twillctl ui, ui/page, into ui/dist, which is committed

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -143,8 +142,8 @@ type dashboard struct {
 	} `json:"templating"`
 }
 
-// TestDashboard: Prometheus' parser takes every query, panels neither overlap nor share an ID, and every metric that an
-// agent has is on the dashboard. TestMetricsNamed holds that it has no other.
+// TestDashboard: Prometheus' parser takes every query, and panels neither overlap nor share an ID. TestMetricsShown
+// and TestMetricsNamed hold that it has the agents' metrics, and no others.
 func TestDashboard(t *testing.T) {
 	data, err := os.ReadFile(dashboardFile)
 	if err != nil {
@@ -185,32 +184,7 @@ func TestDashboard(t *testing.T) {
 			queries = append(queries, rule{Record: "twill:query", Expr: expr, Labels: map[string]string{"n": fmt.Sprint(len(queries))}})
 		}
 	}
-	checkShown(t, queries)
 	checkParsed(t, queries)
-}
-
-// checkShown: every metric of the generated list is on the dashboard.
-func checkShown(t *testing.T, queries []rule) {
-	t.Helper()
-	page, err := os.ReadFile(metricsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, list, _ := strings.Cut(string(page), "<!-- metrics -->\n")
-	names := 0
-	for line := range strings.Lines(list) {
-		name, _, ok := strings.Cut(strings.TrimPrefix(line, "| `"), "` |")
-		if !ok {
-			continue
-		}
-		names++
-		if !slices.ContainsFunc(queries, func(q rule) bool { return strings.Contains(q.Expr, name) }) {
-			t.Errorf("the dashboard does not show %s", name)
-		}
-	}
-	if names < 10 {
-		t.Errorf("%d metrics found in Documentation/metrics.md, there are more", names)
-	}
 }
 
 // checkParsed has Prometheus parse queries, as recording rules.

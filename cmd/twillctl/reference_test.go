@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,9 +10,16 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
+
+	"github.com/twill-net/twill/internal/reference"
 )
 
-const commandsPage = "../../Documentation/twillctl.md"
+const commandsHead = `# Commands of twillctl
+
+` + "`kubectl twill`" + ` is the same program, with the commands that are about a cluster's nodes. [Debugging](../debugging.md)
+explains the commands, and [the lab](../lab.md) those of ` + "`twillctl lab`" + `.
+
+`
 
 // options is what cobra writes about flags: lines too long for a page.
 var options = regexp.MustCompile("(?s)### Options( inherited from parent commands)?\n\n```\n.*?```\n")
@@ -71,25 +77,11 @@ func commandPages(t *testing.T, c *cobra.Command) string {
 	return regexp.MustCompile("\n{3,}").ReplaceAllString(strings.TrimRight(text, "\n")+"\n", "\n\n")
 }
 
-// TestCommandsPage: the page describes the commands that there are. TWILL_WRITE=1 writes it.
-func TestCommandsPage(t *testing.T) {
-	const marker = "<!-- commands -->\n"
-	data, err := os.ReadFile(commandsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, have, _ := strings.Cut(string(data), marker)
-	want := commandPages(t, root())
-	if n := strings.Count(want, "\n## twillctl"); n < 20 {
+// TestCommandsReference makes the page of twillctl's commands.
+func TestCommandsReference(t *testing.T) {
+	commands := commandPages(t, root())
+	if n := strings.Count(commands, "\n## twillctl"); n < 20 {
 		t.Errorf("%d commands found, there are more", n)
 	}
-	if os.Getenv("TWILL_WRITE") != "" {
-		have = want
-		if err := os.WriteFile(commandsPage, []byte(head+marker+want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if have != want {
-		t.Errorf("%s does not end with twillctl's commands: make reference", commandsPage)
-	}
+	reference.Write(t, "twillctl.md", commandsHead+commands)
 }

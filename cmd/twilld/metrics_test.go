@@ -12,13 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/twill-net/twill/agent/pods"
+	"github.com/twill-net/twill/internal/reference"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/policy/enforce"
 )
 
-const metricsPage = "../../Documentation/metrics.md"
-
-// metric is one of the agent's, as its page lists it.
+// metric is one of the agent's.
 type metric struct{ name, kind, labels, help string }
 
 // recorder is a registry that notes what is registered.
@@ -90,33 +89,37 @@ func agentsMetrics(t *testing.T) []metric {
 	return r.all
 }
 
-// TestMetricsPage: the page lists what an agent registers. TWILL_WRITE=1 writes it.
-func TestMetricsPage(t *testing.T) {
-	const marker = "<!-- metrics -->\n"
-	data, err := os.ReadFile(metricsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, have, _ := strings.Cut(string(data), marker)
-	want := "| metric | type | labels | meaning |\n|---|---|---|---|\n"
+// TestMetricsReference makes the page of the agent's metrics.
+func TestMetricsReference(t *testing.T) {
+	page := "# All metrics\n\n[Metrics](../metrics.md) says how Prometheus gets them, and what the label `kind` is.\n\n" +
+		"| metric | type | labels | meaning |\n|---|---|---|---|\n"
 	for _, m := range agentsMetrics(t) {
 		if strings.HasSuffix(m.name, "_total") != (m.kind == "counter") || !strings.HasPrefix(m.name, "twill_") || !strings.HasSuffix(m.help, ".") {
 			t.Errorf("%+v: want twill_… and a sentence, and _total for a counter and nothing else", m)
 		}
-		want += fmt.Sprintf("| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, m.help)
+		page += fmt.Sprintf("| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, m.help)
 	}
-	if os.Getenv("TWILL_WRITE") != "" {
-		have = want
-		if err := os.WriteFile(metricsPage, []byte(head+marker+want), 0o644); err != nil {
-			t.Fatal(err)
+	reference.Write(t, "metrics.md", page)
+}
+
+// TestMetricsShown: every metric is on the dashboard, and the page explains every kind of object.
+func TestMetricsShown(t *testing.T) {
+	dashboard, err := os.ReadFile("../../deploy/chart/monitoring/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range agentsMetrics(t) {
+		if !strings.Contains(string(dashboard), m.name) {
+			t.Errorf("the dashboard does not show %s", m.name)
 		}
 	}
-	if have != want {
-		t.Errorf("%s does not end with what agents register: make reference", metricsPage)
+	page, err := os.ReadFile("../../Documentation/metrics.md")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for k := netstate.KindLink; k <= netstate.KindHook; k++ {
-		if !strings.Contains(head, "`"+k.String()+"`") {
-			t.Errorf("%s does not name the kind of object %s", metricsPage, k)
+		if !strings.Contains(string(page), "`"+k.String()+"`") {
+			t.Errorf("Documentation/metrics.md does not name the kind of object %s", k)
 		}
 	}
 }

@@ -3,12 +3,19 @@ package main
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/internal/reference"
 )
 
-const flagsPage = "../../Documentation/flags.md"
+const flagsHead = `# Flags of twilld
+
+One dash or two are the same. Each flag can also be set in the environment as ` + "`TWILLD_NAME` or `FLANNELD_NAME`" + `
+(upper case, _ for -); the command line takes precedence. [Configuration](../configuration.md#flags-of-twilld) explains
+the flags that need more than a line.
+
+`
 
 // ownFlags are those that flanneld does not have.
 var ownFlags = strings.Fields(`bridge checkpoint-file cleanup cluster-cidr cni-bin-dir cni-bin-replace cni-conf-file
@@ -48,27 +55,13 @@ func flagRows() string {
 		"\n## Flags without effect\n\nThese are flannel's too. They are accepted, and the log says that they do nothing.\n\n" + ignored
 }
 
-// TestFlagsPage: the page lists what twilld registers. TWILL_WRITE=1 writes it.
-func TestFlagsPage(t *testing.T) {
-	const marker = "<!-- flags -->\n"
-	data, err := os.ReadFile(flagsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, have, _ := strings.Cut(string(data), marker)
-	want := flagRows()
+// TestFlagsReference makes the page of twilld's flags.
+func TestFlagsReference(t *testing.T) {
+	rows := flagRows()
 	for _, name := range ownFlags {
-		if !strings.Contains(want, "| `--"+name+"` |") {
+		if !strings.Contains(rows, "| `--"+name+"` |") {
 			t.Errorf("twilld has no flag --%s: ownFlags is wrong", name)
 		}
 	}
-	if os.Getenv("TWILL_WRITE") != "" {
-		have = want
-		if err := os.WriteFile(flagsPage, []byte(head+marker+want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if have != want {
-		t.Errorf("%s does not end with twilld's flags: make reference", flagsPage)
-	}
+	reference.Write(t, "flags.md", flagsHead+rows)
 }

@@ -2,9 +2,10 @@ package attributes
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/internal/reference"
 )
 
 // TestRows: every row says what its fate asks for, and no attribute has two rows in one place.
@@ -52,30 +53,9 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// page holds the tables between two markers.
-const page, begin, end = "../../Documentation/drift.md", "<!-- attributes -->\n", "<!-- end of attributes -->\n"
-
-// TestPage: the page has the tables as they are. TWILL_WRITE=1 writes them.
-func TestPage(t *testing.T) {
-	data, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(data), begin)
-	old, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no lines %q and %q", page, begin, end)
-	}
-	want := tables()
-	if old == want {
-		return
-	}
-	if os.Getenv("TWILL_WRITE") == "" {
-		t.Fatalf("%s is not what the tables say: TWILL_WRITE=1 go test ./netstate/attributes -run TestPage", page)
-	}
-	if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+// TestAttributesReference makes the page of all attributes.
+func TestAttributesReference(t *testing.T) {
+	reference.Write(t, "attributes.md", "# All attributes\n\n[What is kept, and what is free](../drift.md) explains this list.\n"+tables())
 }
 
 func tables() string {
@@ -85,12 +65,12 @@ func tables() string {
 		if table.Of != "" {
 			what = table.Of + " " + what
 		}
-		fmt.Fprintf(&b, "\n### %s: %s\n\n| attribute | | |\n|---|---|---|\n", what, table.Where)
+		fmt.Fprintf(&b, "\n## %s: %s\n\n| attribute | | |\n|---|---|---|\n", what, table.Where)
 		for _, a := range table.Rows {
 			fmt.Fprintf(&b, "| %s%s | %s | %s |\n", table.Prefix, a.Name, a.Fate, a.says())
 		}
 	}
-	return b.String() + "\n"
+	return b.String()
 }
 
 // says returns what is kept, or why it is not.

@@ -57,34 +57,42 @@ var noOccasion = map[string]bool{"twill_certificate_end_timestamp_seconds": true
 // metric is a name in a query.
 var metric = regexp.MustCompile("twill_[a-z_]+")
 
+// part ends the name of a histogram's part.
+var part = regexp.MustCompile("_(bucket|count|sum)$")
+
 // threshold ends a query that has no data while all is well.
 var threshold = regexp.MustCompile(` > [0-9.]+$`)
 
-// metrics: every metric of the list is there, from both agents, and has the type of the list.
+// metrics: every metric of the dashboard, which has all, is there from both agents.
 func (s server) metrics() {
 	var types map[string][]struct{ Type string }
 	if err := s.ask("metadata", nil, &types); err != nil {
 		s.Fatal(err)
 	}
-	rows := regexp.MustCompile("(?m)^\\| `(twill_[a-z_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(read(s.T, "Documentation/metrics.md"), -1)
-	for _, row := range rows {
-		name, kind := row[1], row[2]
+	names := map[string]bool{}
+	for _, name := range metric.FindAllString(read(s.T, "deploy/chart/monitoring/dashboard.json"), -1) {
+		names[part.ReplaceAllString(name, "")] = true
+	}
+	for name := range names {
 		if noOccasion[name] {
 			continue
 		}
-		if len(types[name]) != 1 || types[name][0].Type != kind {
-			s.Errorf("the type of %s is %v, want %s", name, types[name], kind)
-		}
-		delete(types, name)
-		if kind == "histogram" {
+		if len(types[name]) != 1 {
+			s.Errorf("the types of %s are %v, want one", name, types[name])
+		} else if types[name][0].Type == "histogram" {
 			name += "_count"
 		}
 		if got, err := s.series(name); err != nil || got["node1"] == "" || got["node2"] == "" {
 			s.Errorf("%s is %v, %v", name, got, err)
 		}
 	}
-	if len(rows) < 10 || len(types) > 0 {
-		s.Errorf("the page lists %d metrics, and lacks %v", len(rows), types)
+	for name := range types {
+		if !names[name] {
+			s.Errorf("the dashboard does not show %s", name)
+		}
+	}
+	if len(names) < 10 {
+		s.Errorf("the dashboard has %d metrics, there are more", len(names))
 	}
 }
 

@@ -95,7 +95,7 @@ func newSite(t *testing.T, files map[string]string) string {
 }
 
 func TestLinks(t *testing.T) {
-	root := newSite(t, map[string]string{"README.md": "# R\n\n## Part\n", "Documentation/a.md": "# A\n", "Documentation/d/README.md": "# D\n",
+	root := newSite(t, map[string]string{"README.md": "# R\n\n## Part\n", "Documentation/a.md": "# A\n", "Documentation/d/README.md": "# D\n", "bin/reference/f.md": "# F\n",
 		"deploy/x.yaml": "", "Documentation/p.svg": ""})
 	s, err := load(root)
 	if err != nil {
@@ -105,6 +105,7 @@ func TestLinks(t *testing.T) {
 	for link, want := range map[string]string{
 		"https://example.org/a.md#b": "https://example.org/a.md#b",
 		"../a.md":                    "../a.html",
+		"../reference/f.md":          "../reference/f.html",
 		"../../README.md#part":       "../index.html#part",
 		"#d":                         "../d/index.html#d",
 		"../d":                       "../d/index.html",

@@ -18,7 +18,7 @@ var (
 	atxLine = regexp.MustCompile(`^#{1,6}( |$)`)
 	comment = regexp.MustCompile(`(?s)^<!--.*-->\s*$`)
 	// Sentences of the programs are not wrapped.
-	generated = regexp.MustCompile(`^Documentation/twillctl`)
+	generated = regexp.MustCompile(`^Documentation/reference/`)
 
 	link = regexp.MustCompile(`\]\([^)]*\)`)
 )

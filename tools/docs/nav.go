@@ -19,8 +19,8 @@ var outline = []struct {
 }{
 	{"Start", "/README comparison faq"},
 	{"Install", "install distributions/README distributions/ helm migration etcd docker upgrade uninstall"},
-	{"Configure", "configuration flags backends/README backends/ cni"},
-	{"Watch and debug", "ui debugging doctor/README findings metrics twillctl drift"},
+	{"Configure", "configuration backends/README backends/ cni"},
+	{"Watch and debug", "ui debugging doctor/README findings metrics drift reference/"},
 	{"Understand", "walkthrough lab architecture security decisions"},
 	{"Results", "reliability benchmarks scale conformance results/README results/"},
 	{"Project", "/CHANGELOG roadmap development flaky /CONTRIBUTING /GOVERNANCE /SECURITY"},

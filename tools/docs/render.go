@@ -26,7 +26,7 @@ var nameCell = regexp.MustCompile(`<td><code>([^ <]{1,40})</code></td>`)
 
 // view is what the template shows of a page.
 type view struct {
-	Title, Root, Source string
+	Title, Root, Source string // Source is empty for a page that is made from the code
 	Body                template.HTML
 	Groups              []groupView
 }
@@ -61,8 +61,11 @@ func (s *site) write(out string) error {
 			return fmt.Errorf("%s: %w", p.path, err)
 		}
 		text := nameCell.ReplaceAllString(body.String(), `<td class="name"><code>$1</code></td>`)
-		v := view{Title: p.title, Root: relative(p.url, ""), Source: repository + "blob/main/" + p.path,
-			Body: template.HTML(text), Groups: viewGroups(groups, p)} // the HTML is made from our own Markdown
+		v := view{Title: p.title, Root: relative(p.url, ""), Body: template.HTML(text), // of our own Markdown
+			Groups: viewGroups(groups, p)}
+		if !generated.MatchString(p.path) {
+			v.Source = repository + "blob/main/" + p.path
+		}
 		if err := t.Execute(&all, v); err != nil {
 			return fmt.Errorf("%s: %w", p.path, err)
 		}

@@ -47,8 +47,11 @@ type site struct {
 // markdown reads what GitHub does.
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM))
 
-// load reads all Markdown files in Documentation, and after them those at the root. The search lists them in this
-// order.
+// reference has the pages that "make reference" makes. On the site they are a folder of Documentation.
+const reference = "bin/reference"
+
+// load reads all Markdown files in Documentation and the reference, and after them those at the root. The search lists
+// them in this order.
 func load(root string) (*site, error) {
 	s := &site{root: root, byPath: map[string]*page{}, assets: map[string]string{}}
 	var files []string
@@ -61,11 +64,13 @@ func load(root string) (*site, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the documents: %w", err)
 	}
-	others, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil {
-		return nil, err
+	for _, pattern := range []string{reference + "/*.md", "*.md"} {
+		more, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, more...)
 	}
-	files = append(files, others...)
 	for _, file := range files {
 		source, err := os.ReadFile(file)
 		if err != nil {
@@ -75,7 +80,7 @@ func load(root string) (*site, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.add(newPage(filepath.ToSlash(name), source))
+		s.add(newPage(strings.Replace(filepath.ToSlash(name), reference, "Documentation/reference", 1), source))
 	}
 	if s.byPath["README.md"] == nil {
 		return nil, errors.New("there is no README.md: want the repository's root as first argument")

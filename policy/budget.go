@@ -25,7 +25,7 @@ type Budget struct {
 	kept    map[string]ClusterNetworkPolicy
 }
 
-// DefaultBudget is what Documentation/results/policies.md has the costs of.
+// DefaultBudget is what Documentation/benchmarks.md has the costs of.
 var DefaultBudget = Budget{Namespace: 100_000, Node: 500_000}
 
 // setName is a set of a family.

@@ -1,6 +1,6 @@
 // Command datapath compares what packets between pods of two nodes cost with what they cost between the nodes: one TCP
 // stream, questions of a byte and their answers, and new connections, over the kernel's own path and the fast path. The
-// nodes are a lab's. Documentation/results/datapath.md explains the figures.
+// nodes are a lab's. Documentation/benchmarks.md explains the figures.
 package main
 
 import (

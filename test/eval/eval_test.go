@@ -54,14 +54,14 @@ type result struct {
 }
 
 // TestFaults injects every fault into a healthy lab while the agent is stopped: into one of the columns' labs, with TWILL_ALL
-// into each. With TWILL_TABLE=FILE it does that too, and writes the results there, after the line that begins them.
+// into each. With TWILL_TABLE=FILE it does that too, and appends the results to that file.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	e := evaluation{columns: columns, results: map[string]*result{}}
 	for i, c := range columns {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctor%d", i), c) })
 	}
-	e.write(t, "<!-- results -->\n")
+	e.write(t)
 }
 
 // TestFaultsOfUserspace is TestFaults for backends whose packets the agent moves.
@@ -71,7 +71,7 @@ func TestFaultsOfUserspace(t *testing.T) {
 	for i, c := range moved {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorm%d", i), c) })
 	}
-	e.write(t, "<!-- results of userspace -->\n")
+	e.write(t)
 }
 
 // TestFaultsOfClouds is TestFaults for what goes wrong in a cloud's network, as a running agent reports it.
@@ -81,7 +81,7 @@ func TestFaultsOfClouds(t *testing.T) {
 	for i, c := range clouds {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorc%d", i), c) })
 	}
-	e.write(t, "<!-- results of clouds -->\n")
+	e.write(t)
 }
 
 // TestFaultsOfPolicies is TestFaults for what keeps network policies from being enforced.
@@ -91,7 +91,7 @@ func TestFaultsOfPolicies(t *testing.T) {
 	for i, c := range enforced {
 		t.Run(c.name, func(t *testing.T) { e.run(t, fmt.Sprintf("doctorn%d", i), c) })
 	}
-	e.write(t, "<!-- results of policies -->\n")
+	e.write(t)
 }
 
 // evaluation is one table.
@@ -153,14 +153,14 @@ func after(id, other string) bool {
 }
 
 // write ends a table.
-func (e *evaluation) write(t *testing.T, marker string) {
+func (e *evaluation) write(t *testing.T) {
 	t.Logf("%d of %d faults are the first finding", e.right, e.all)
 	slices.Sort(e.took)
 	if n := len(e.took); n > 0 {
 		t.Logf("nine looks in ten took less than %s", e.took[n*9/10])
 	}
 	if path := os.Getenv("TWILL_TABLE"); path != "" {
-		check(t, writeTable(path, marker, e.table()+"\n"+e.stopsTable()))
+		check(t, appendTo(path, fmt.Sprintf("## %s\n\n%s\n%s\n", t.Name(), e.table(), e.stopsTable())))
 	}
 }
 
@@ -252,20 +252,13 @@ func cell(f faults.Fault, got []doctor.Finding, took time.Duration) string {
 	return text
 }
 
-// writeTable puts a table after the line that marks its place in a document, up to the next such line.
-func writeTable(path, marker, table string) error {
-	data, err := os.ReadFile(path)
+func appendTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
-	head, old, ok := strings.Cut(string(data), marker)
-	if !ok {
-		return fmt.Errorf("%s has no line %q", path, marker)
-	}
-	if i := strings.Index(old, "<!--"); i >= 0 {
-		table += "\n" + old[i:]
-	}
-	return os.WriteFile(path, []byte(head+marker+table), 0o644)
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 // table is in the order of the library.

@@ -22,7 +22,7 @@ var outline = []struct {
 	{"Configure", "configuration backends/README backends/ cni"},
 	{"Watch and debug", "ui debugging doctor/README findings metrics drift reference/"},
 	{"Understand", "walkthrough lab architecture security decisions"},
-	{"Results", "reliability benchmarks scale conformance results/README results/"},
+	{"Results", "reliability benchmarks scale conformance"},
 	{"Project", "/CHANGELOG roadmap development flaky /CONTRIBUTING /GOVERNANCE /SECURITY"},
 }
 

@@ -146,12 +146,8 @@ func viewGroups(groups []group, current *page) []groupView {
 
 // short returns the title of a page among others of its kind.
 func short(p *page) string {
-	before, after, ok := strings.Cut(p.title, ": ")
-	switch {
-	case ok && strings.HasPrefix(p.url, "backends/"):
-		return before
-	case ok && strings.HasPrefix(p.url, "results/"):
-		return after
+	if name, _, ok := strings.Cut(p.title, ": "); ok && strings.HasPrefix(p.url, "backends/") {
+		return name
 	}
 	return p.title
 }

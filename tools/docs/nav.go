@@ -20,8 +20,8 @@ var outline = []struct {
 	{"Start", "/README comparison faq"},
 	{"Install", "install distributions/README distributions/ helm migration etcd docker upgrade uninstall"},
 	{"Configure", "configuration backends/README backends/ cni"},
-	{"Watch and debug", "ui debugging doctor/README findings metrics drift reference/"},
-	{"Understand", "walkthrough lab architecture security decisions"},
+	{"Watch and debug", "debugging findings ui metrics drift reference/"},
+	{"Understand", "lab architecture security decisions"},
 	{"Results", "reliability benchmarks scale conformance"},
 	{"Project", "/CHANGELOG roadmap development flaky /CONTRIBUTING /GOVERNANCE /SECURITY"},
 }

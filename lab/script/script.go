@@ -1,6 +1,6 @@
 // Package script runs labs from files: a script brings a lab up, alters or breaks it, and says what must hold. The
 // language is that of rsc.io/script (one command a line, ! for one that must fail); the files that a script needs
-// stand behind it in txtar form. Documentation/lab.md lists the vocabulary, and so does the command help.
+// stand behind it in txtar form. "twillctl lab verbs" explains the vocabulary, and so does the command help.
 package script
 
 import (

@@ -17,17 +17,17 @@ var (
 // Catalogue returns all kinds of findings, the likeliest cause first.
 func Catalogue() []Kind { return entries }
 
-// read returns the entries of the page, in their order. One is a heading with the ID, a paragraph with the severity and
-// the title, and a list of why and fix. The commands after that are for people.
+// read returns the entries of the page, in their order. One is a heading with the ID and three paragraphs: the severity
+// with the title, why and fix. The commands after that are for people.
 func read(page string) []Kind {
 	var all []Kind
 	for i, text := range strings.Split(page, "\n### ")[1:] {
-		text, _, _ = strings.Cut(text, "\n```")
+		text, _, _ = strings.Cut(text, "\n    ")
 		text = strings.Join(strings.Fields(strings.ReplaceAll(text, "`", "")), " ")
 		id, text, _ := strings.Cut(text, " **")
 		severity, text, _ := strings.Cut(text, "**: ")
-		title, text, _ := strings.Cut(text, " - Why: ")
-		why, fix, _ := strings.Cut(text, " - Fix: ")
+		title, text, _ := strings.Cut(text, " Why: ")
+		why, fix, _ := strings.Cut(text, " Fix: ")
 		all = append(all, Kind{ID: id, Severity: Severity(severity), Title: title, Why: why, Fix: fix, place: i})
 	}
 	return all

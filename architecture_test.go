@@ -121,7 +121,6 @@ var arrows = []struct {
 	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl", "internal/smallfile"}},
 	{"ui", []string{"doctor", "lab/walk"}},
 	{"cmd/twill", []string{"plugin"}},
-	{"cmd/internal/plain", nil},
 }
 
 // forTests are for the packages that only tests import.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/plain"
 )
 
 // FuzzReadTar: what a node sends as its report stays within the bounds.

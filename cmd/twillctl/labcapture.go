@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/internal/plain"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/capture"
 )

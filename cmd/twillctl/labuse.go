@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/internal/plain"
 	"github.com/twill-net/twill/lab"
 )
 

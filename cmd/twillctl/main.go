@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/internal/plain"
 )
 
 // version is set by the build: -ldflags "-X main.version=v1.2.3".

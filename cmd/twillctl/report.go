@@ -18,8 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/plain"
 	"github.com/twill-net/twill/lab/rebuild"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/internal/plain"
 )
 
 // terminal is what a command prints to, if that is a terminal that takes control characters.

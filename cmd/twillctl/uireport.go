@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/plain"
 	"github.com/twill-net/twill/ui"
 )
 

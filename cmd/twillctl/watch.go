@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/plain"
 )
 
 // minInterval is how often at most --watch asks.

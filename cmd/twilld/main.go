@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/agent/install"
-	"github.com/twill-net/twill/cmd/internal/plain"
 	"github.com/twill-net/twill/internal/droplog"
+	"github.com/twill-net/twill/internal/plain"
 )
 
 // version is set by the build: -ldflags "-X main.version=v1.2.3".

@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/twill-net/twill/cmd/internal/plain"
+	"github.com/twill-net/twill/internal/plain"
 )
 
 func TestWriter(t *testing.T) {

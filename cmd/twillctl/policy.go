@@ -64,6 +64,7 @@ func (p *policies) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringSliceVarP(&p.files, "filename", "f", nil, "files with manifests, or directories of them, or - for standard input, instead of the cluster")
 	f.StringVarP(&p.namespace, "namespace", "n", "default", "the namespace of pods that are named without one")
+	p.cluster.namespace = agentNamespace
 	f.StringVar(&p.cluster.context, "context", "", "kubectl's")
 	f.StringVar(&p.cluster.kubeconfig, "kubeconfig", "", "kubectl's")
 	addOutput(c, &p.output)

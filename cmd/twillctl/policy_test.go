@@ -208,4 +208,7 @@ n1    audit     1        egress     no policy: frames that their pods may not se
 			}
 		})
 	}
+	if asked := k.asked(); !strings.Contains(asked, "get daemonsets.apps,pods --output=json --namespace=kube-twill ") {
+		t.Errorf("agents are not looked for in their namespace: kubectl %s", asked)
+	}
 }

@@ -8,6 +8,9 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/twill-net/twill/lab/walk"
+	"github.com/twill-net/twill/target"
 )
 
 // maxBody is how many bytes a request may have: saved traces come back in one.
@@ -28,7 +31,7 @@ func (s *Server) register(mux *http.ServeMux) {
 }
 
 // post returns a handler of requests with a JSON body of the type Q.
-func post[Q any](s *Server, do func(context.Context, Source, Q) (any, error)) http.HandlerFunc {
+func post[Q any](s *Server, do func(context.Context, target.Source, Q) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q Q
 		if err := decode(w, r, &q); err != nil {
@@ -60,7 +63,14 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, err.Error())
 		return
 	}
-	answer(w, f.source.View(), nil)
+	answer(w, viewOf(f.source), nil)
+}
+
+// viewOf returns what a source is, as the page reads it.
+func viewOf(s target.Source) target.View {
+	v := s.View()
+	v.Schema = Schema
+	return v
 }
 
 func (s *Server) updates(w http.ResponseWriter, r *http.Request) {
@@ -101,9 +111,12 @@ type doctorQuery struct {
 	Probe bool `json:"probe"`
 }
 
-func (s *Server) doctor(ctx context.Context, from Source, q doctorQuery) (any, error) {
+func (s *Server) doctor(ctx context.Context, from target.Source, q doctorQuery) (any, error) {
 	return from.Doctor(ctx, q.Probe)
 }
+
+// watching is how long real packets are watched.
+const watching = 3 * time.Second
 
 type traceQuery struct {
 	From string `json:"from"`
@@ -111,8 +124,13 @@ type traceQuery struct {
 	Live bool   `json:"live"`
 }
 
-func (s *Server) trace(ctx context.Context, from Source, q traceQuery) (any, error) {
-	return from.Trace(ctx, q.From, q.To, q.Live)
+func (s *Server) trace(ctx context.Context, from target.Source, q traceQuery) (any, error) {
+	return from.Trace(ctx, q.From, q.To, target.Tracing{Probe: true, Live: q.Live, During: watching})
+}
+
+// walker is a source that captures a packet on every device: a lab.
+type walker interface {
+	Walk(ctx context.Context, from, to string, ipv6 bool) (walk.Path, error)
 }
 
 type walkQuery struct {
@@ -121,13 +139,13 @@ type walkQuery struct {
 	Family string `json:"family"` // ipv4, ipv6; empty: the lab's first
 }
 
-func (s *Server) walk(ctx context.Context, from Source, q walkQuery) (any, error) {
-	w, ok := from.(Walker)
+func (s *Server) walk(ctx context.Context, from target.Source, q walkQuery) (any, error) {
+	l, ok := from.(walker)
 	if !ok {
 		return nil, errors.New("only in a lab a packet is captured on every device: trace follows it elsewhere")
 	}
 	if q.Family != "" && q.Family != "ipv4" && q.Family != "ipv6" {
 		return nil, fmt.Errorf("family %q: want ipv4 or ipv6", q.Family)
 	}
-	return w.Walk(ctx, q.From, q.To, q.Family == "ipv6")
+	return l.Walk(ctx, q.From, q.To, q.Family == "ipv6")
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/target"
 )
 
 // Update is a line of the stream of updates: what changed since the line before.
@@ -19,7 +20,7 @@ type Update struct {
 	Nodes   []doctor.Status `json:"nodes"` // that are new or changed
 	Gone    []string        `json:"gone"`  // nodes
 	Silent  []string        `json:"silent"`
-	Places  *Places         `json:"places,omitempty"` // if they changed
+	Places  *target.Places  `json:"places,omitempty"` // if they changed
 	Error   string          `json:"error,omitempty"`  // why the source could not be asked
 }
 
@@ -32,12 +33,12 @@ const (
 
 // feed asks a source again and again for as long as somebody follows, and tells the changes.
 type feed struct {
-	source Source
+	source target.Source
 	every  time.Duration
 
 	mu      sync.Mutex
 	nodes   map[string]seen
-	places  Places
+	places  target.Places
 	placed  int // the version at which places changed
 	silent  []string
 	error   string
@@ -57,7 +58,7 @@ type seen struct {
 	noted   []doctor.Event // findings that came and went
 }
 
-func newFeed(s Source, every time.Duration) *feed {
+func newFeed(s target.Source, every time.Duration) *feed {
 	return &feed{source: s, every: every, nodes: map[string]seen{}, changed: make(chan struct{})}
 }
 
@@ -112,9 +113,9 @@ func (f *feed) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		status, err := f.source.Status(ctx)
-		var p *Places
+		var p *target.Places
 		if err == nil && began.Sub(places) >= placesEvery {
-			var now Places
+			var now target.Places
 			if now, err = f.source.Places(ctx); err == nil {
 				p, places = &now, began
 			}
@@ -132,7 +133,7 @@ func (f *feed) run(ctx context.Context) {
 }
 
 // take notes what a source answered.
-func (f *feed) take(r doctor.StatusReport, p *Places, err error) {
+func (f *feed) take(r doctor.StatusReport, p *target.Places, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next, different := f.version+1, false

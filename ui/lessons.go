@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+
+	"github.com/twill-net/twill/target"
 )
 
-// Classroom is a Source in which things may be broken to learn from them: a lab.
+// Classroom is a lab in which things may be broken to learn from them: a lab.
 type Classroom interface {
 	// Faults returns what can be broken here.
 	Faults() ([]Fault, error)
@@ -21,7 +23,7 @@ type Classroom interface {
 	// Run runs a script in a lab of its own, and calls before with each line before it runs.
 	Run(ctx context.Context, name string, before func(Line) error) error
 	// Open returns the lab of that name.
-	Open(name string) (Source, error)
+	Open(name string) target.Source
 }
 
 // Fault is something that can be broken.

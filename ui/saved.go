@@ -15,7 +15,19 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/lab/walk"
+	"github.com/twill-net/twill/target"
 )
+
+// Saved is a page in a file: what there was to see at one time.
+type Saved struct {
+	At      time.Time             `json:"at"`
+	View    target.View           `json:"view"`
+	Update  Update                `json:"update"`
+	Survey  *doctor.Survey        `json:"survey,omitempty"`
+	History *doctor.HistoryReport `json:"history,omitempty"`
+	Trace   *doctor.Trace         `json:"trace,omitempty"`
+	Walk    *walk.Path            `json:"walk,omitempty"`
+}
 
 // frame is the page in one file. Its policy names its script and its style by their hashes, so nothing else can run in it
 // whatever the data holds, and it loads nothing.
@@ -95,7 +107,7 @@ func (s *Server) save(w http.ResponseWriter, r *http.Request) {
 }
 
 // Save asks a source for all that a file shows.
-func Save(ctx context.Context, s Source) (Saved, error) {
+func Save(ctx context.Context, s target.Source) (Saved, error) {
 	status, err := s.Status(ctx)
 	if err != nil {
 		return Saved{}, err
@@ -104,8 +116,8 @@ func Save(ctx context.Context, s Source) (Saved, error) {
 	if err != nil {
 		return Saved{}, err
 	}
-	saved := Saved{At: time.Now().UTC(), View: s.View(), Survey: &survey}
-	saved.View.Can = Can{Doctor: true}
+	saved := Saved{At: time.Now().UTC(), View: viewOf(s), Survey: &survey}
+	saved.View.Can = target.Can{Doctor: true}
 	places, err := s.Places(ctx)
 	if err != nil {
 		return Saved{}, err

@@ -1,3 +1,5 @@
+// Package ui serves one page, on loopback, that shows a cluster's network: the map, what is wrong, a packet's way, the
+// last hour, and in a lab faults and scripts to learn from. Documentation/ui.md describes the JSON that the page reads.
 package ui
 
 import (
@@ -10,7 +12,12 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/twill-net/twill/target"
 )
+
+// Schema is the version of the JSON. A member that is added does not change it.
+const Schema = 1
 
 // dist is the page, as tools/page makes it of the folder page.
 //
@@ -27,9 +34,8 @@ type Server struct {
 	labs map[string]*feed // of scripts, by name
 }
 
-// New returns a server of a source. Sources that are also a Walker or a Classroom can do more.
-func New(s Source) *Server {
-	room, _ := s.(Classroom)
+// New returns a server of a source. In a Lab a packet can be walked with, too; room is nil where nothing may be broken.
+func New(s target.Source, room Classroom) *Server {
 	return &Server{main: newFeed(s, askEvery), room: room, labs: map[string]*feed{}}
 }
 
@@ -72,11 +78,7 @@ func (s *Server) feedOf(r *http.Request) (*feed, error) {
 	if f := s.labs[name]; f != nil {
 		return f, nil
 	}
-	source, err := s.room.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	f := newFeed(source, askEvery)
+	f := newFeed(s.room.Open(name), askEvery)
 	s.labs[name] = f
 	return f, nil
 }

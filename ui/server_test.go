@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/target"
 )
 
 // fake is a source that answers what it was told.
@@ -29,8 +30,8 @@ func (f *fake) set(err error, nodes ...doctor.Status) {
 	f.status.Nodes, f.err = nodes, err
 }
 
-func (f *fake) View() View {
-	return View{Schema: Schema, Kind: "lab", Name: "<script>alert(1)</script>"}
+func (f *fake) View() target.View {
+	return target.View{Kind: "lab", Name: "<script>alert(1)</script>"}
 }
 
 func (f *fake) Status(context.Context) (doctor.StatusReport, error) {
@@ -39,13 +40,13 @@ func (f *fake) Status(context.Context) (doctor.StatusReport, error) {
 	return f.status, f.err
 }
 
-func (f *fake) Places(context.Context) (Places, error) {
-	return Places{Pods: []Pod{{ID: "</script><script>alert(1)</script>"}}}, nil
+func (f *fake) Places(context.Context) (target.Places, error) {
+	return target.Places{Pods: []target.Pod{{ID: "</script><script>alert(1)</script>"}}}, nil
 }
 
 func (f *fake) Doctor(context.Context, bool) (doctor.Survey, error) { return doctor.Survey{}, nil }
 
-func (f *fake) Trace(_ context.Context, from, to string, _ bool) (doctor.Trace, error) {
+func (f *fake) Trace(_ context.Context, from, to string, _ target.Tracing) (doctor.Trace, error) {
 	return doctor.Trace{Src: from, Dst: to}, nil
 }
 
@@ -54,7 +55,7 @@ func (f *fake) History(context.Context, time.Duration) (doctor.HistoryReport, er
 }
 
 // serve serves a source, and returns the page's address and its token.
-func serve(t *testing.T, s Source) (base, token string) {
+func serve(t *testing.T, s target.Source) (base, token string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,7 +63,7 @@ func serve(t *testing.T, s Source) (base, token string) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	address, done := make(chan string, 1), make(chan error, 1)
-	go func() { done <- New(s).Serve(ctx, l, func(a string) { address <- a }) }()
+	go func() { done <- New(s, nil).Serve(ctx, l, func(a string) { address <- a }) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -153,7 +154,7 @@ func TestLoopbackOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	err = New(&fake{}).Serve(t.Context(), l, func(string) { t.Error("it is served") })
+	err = New(&fake{}, nil).Serve(t.Context(), l, func(string) { t.Error("it is served") })
 	if err == nil || !strings.Contains(err.Error(), "loopback only") {
 		t.Errorf("the error is %v, want one that says loopback only", err)
 	}
@@ -164,7 +165,7 @@ func TestUpdates(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	f.set(nil, doctor.Status{Node: "node10"}, doctor.Status{Node: "node2"})
-	server := New(f)
+	server := New(f, nil)
 	server.main.every = time.Millisecond
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/target"
 )
 
 // completionTime is how long somebody who presses TAB waits at most.
@@ -26,27 +26,13 @@ func arguments() []string {
 }
 
 // completeNode completes the name of a node, of the cluster or the lab.
-func (t *target) completeNode(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	const directive = cobra.ShellCompDirectiveNoFileComp
-	if len(args) > 0 {
-		return nil, directive
+func completeNode(f *target.Flags) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, noFiles
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), completionTime)
+		defer cancel()
+		return f.Complete(ctx), noFiles
 	}
-	if t.lab != "" {
-		names, _, _ := lab.Names("", t.lab) // of a lab that is not there nothing is offered
-		return names, directive
-	}
-	if !t.inCluster() {
-		return nil, directive
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), completionTime)
-	defer cancel()
-	all, err := t.cluster.agents(ctx)
-	if err != nil {
-		return nil, directive
-	}
-	var names []string
-	for _, a := range all {
-		names = append(names, a.node)
-	}
-	return names, directive
 }

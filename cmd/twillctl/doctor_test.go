@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,55 +33,5 @@ func TestNoLease(t *testing.T) {
 	}
 	if out, err := run(t, append([]string{"status", "-o", "json"}, where...)...); !errors.Is(err, errFindings) || !strings.Contains(out, `"no-lease"`) {
 		t.Errorf("status: %v\n%s", err, out)
-	}
-}
-
-// TestReportHoldsNoSecrets: a lease file's network config has a key, and the bundle does not.
-func TestReportHoldsNoSecrets(t *testing.T) {
-	dir := t.TempDir()
-	conf, leases, bundle := filepath.Join(dir, "net-conf.json"), filepath.Join(dir, "leases.json"), filepath.Join(dir, "report.tar.gz")
-	for path, text := range map[string]string{
-		conf:   `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":7,"PSK":"very-secret"}}`,
-		leases: `{"leases":[{"node":"n1","backend":"vxlan","stacks":[{"subnet":"10.244.1.0/24","underlay":"192.0.2.1"}]}]}`,
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var to target
-	to.options.LeaseFile, to.options.NetConf, to.options.Node = leases, conf, "n1"
-	files, err := to.bundle(t.Context(), nil, conf+".none")
-	if err == nil || len(files) > 0 {
-		t.Errorf("a log that is not there: %d files, %v", len(files), err)
-	}
-	if files, err = to.bundle(t.Context(), nil, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeNew(bundle, tarOf(files)); err != nil {
-		t.Fatal(err)
-	}
-	names := map[string]bool{}
-	f, err := os.Open(bundle)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	packed, err := readTar(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range packed {
-		names[m.name] = true
-		if strings.Contains(string(m.data), "very-secret") || strings.Contains(string(m.data), "dmVyeS1zZWNyZXQ") {
-			t.Errorf("%s holds the key", m.name)
-		}
-		if m.name == "facts.json" && !strings.Contains(string(m.data), `"VNI": 7`) {
-			t.Error("facts.json has lost an option that is no secret")
-		}
-	}
-	for _, want := range []string{"doctor.txt", "doctor.json", "facts.json", "plan.txt", "want.txt", "have.txt"} {
-		if !names[want] {
-			t.Errorf("the bundle has no %s", want)
-		}
 	}
 }

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/service"
-	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/target"
 )
 
 // maxConnecting is how many nodes connect to a Service at one time.
@@ -35,19 +33,8 @@ func splitService(args []string) (q service.Query, rest []string, ok bool, err e
 }
 
 // askServices has a pod of each node connect to a Service, and adds what became of it to the survey.
-func (t *target) askServices(ctx context.Context, s *doctor.Survey, q service.Query) error {
-	connect, senders := t.cluster.traceService, t.cluster.senders
-	if t.lab != "" {
-		l, err := lab.Open("", t.lab)
-		if err != nil {
-			return err
-		}
-		connect = func(ctx context.Context, t *target, src string, q service.Query) (doctor.Trace, error) {
-			return t.serviceInLab(ctx, l, src, q)
-		}
-		senders = func(context.Context, string) (map[string]string, error) { return labSenders(l), nil }
-	}
-	from, err := senders(ctx, q.Namespace)
+func askServices(ctx context.Context, t target.Network, s *doctor.Survey, q service.Query) error {
+	from, err := t.Senders(ctx, q.Namespace)
 	if err != nil {
 		return err
 	}
@@ -65,7 +52,7 @@ func (t *target) askServices(ctx context.Context, s *doctor.Survey, q service.Qu
 	for i, n := range nodes {
 		group.Go(func() error {
 			var err error
-			if traces[i], err = connect(ctx, t, from[n], q); err != nil {
+			if traces[i], err = t.Trace(ctx, from[n], q.String(), target.Tracing{Probe: true}); err != nil {
 				silent[i] = n + ": " + err.Error()
 			}
 			return nil
@@ -80,35 +67,4 @@ func (t *target) askServices(ctx context.Context, s *doctor.Survey, q service.Qu
 		}
 	}
 	return ctx.Err()
-}
-
-// senders returns a pod of each node of the cluster that has one: of the Service's namespace rather than of another, which
-// policies may keep away from it.
-func (c cluster) senders(ctx context.Context, namespace string) (map[string]string, error) {
-	pods, err := c.pods(ctx, "--all-namespaces", "--field-selector=status.phase=Running")
-	from := map[string]string{}
-	slices.SortStableFunc(pods, func(a, b pod) int {
-		return cmp.Compare(bit(b.Metadata.Namespace == namespace), bit(a.Metadata.Namespace == namespace))
-	})
-	for _, p := range slices.Backward(pods) {
-		if !p.Spec.HostNetwork && len(p.Status.PodIPs) > 0 {
-			from[p.Spec.NodeName] = p.Metadata.Namespace + "/" + p.Metadata.Name
-		}
-	}
-	return from, err
-}
-
-func bit(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
-func labSenders(l *lab.Lab) map[string]string {
-	from := map[string]string{}
-	for _, p := range slices.Backward(l.Pods()) {
-		from[p.Node.Name] = p.ID()
-	}
-	return from
 }

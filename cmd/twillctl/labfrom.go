@@ -8,6 +8,7 @@ import (
 
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/rebuild"
+	"github.com/twill-net/twill/target"
 )
 
 // registerFrom adds --from. Flags that say what the report says are refused beside it.
@@ -27,13 +28,13 @@ func (f *upFlags) readFrom(c *cobra.Command) error {
 	if !c.Flags().Changed("pods") {
 		f.spec.Pods = 0 // as many as the report's node has
 	}
-	members, err := readReport(f.from)
+	members, err := target.ReadReport(f.from)
 	if err != nil {
 		return err
 	}
 	files := map[string][]byte{}
 	for _, m := range members {
-		files[m.name] = m.data
+		files[m.Name] = m.Data
 	}
 	if f.report, err = rebuild.Read(files); err == nil {
 		f.spec, err = f.report.Spec(f.spec)

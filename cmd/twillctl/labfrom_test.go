@@ -10,6 +10,7 @@ import (
 
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/target"
 )
 
 // TestLabFrom: a lab of a report alone is broken as the one was that the report is of.
@@ -63,7 +64,7 @@ func TestLabFromRefuses(t *testing.T) {
 	if err := os.WriteFile(text, []byte("no report"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeNew(earlier, tarOf([]member{{"facts.json", []byte("{}")}})); err != nil {
+	if err := writeNew(earlier, target.Bundle{{Name: "facts.json", Data: []byte("{}")}}.WriteTar); err != nil {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{

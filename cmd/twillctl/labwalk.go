@@ -6,9 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/walk"
-	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/target"
 )
 
 // walkFlags is what lab walk was told.
@@ -27,11 +26,11 @@ func labWalk(name *string) *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completePods(name),
 		RunE: func(c *cobra.Command, args []string) error {
-			l, err := lab.Open("", *name)
+			path, err := target.NewLab(*name, version).Walk(c.Context(), args[0], args[1], f.ipv6)
 			if err != nil {
 				return err
 			}
-			return f.run(c, l, args)
+			return f.show(c, path)
 		},
 	}
 	c.Flags().BoolVarP(&f.ipv6, "ipv6", "6", false, "ping the pods' IPv6 addresses")
@@ -40,23 +39,7 @@ func labWalk(name *string) *cobra.Command {
 	return c
 }
 
-func (f walkFlags) run(c *cobra.Command, l *lab.Lab, args []string) error {
-	from, err := l.FindPod(args[0])
-	if err != nil {
-		return err
-	}
-	to, err := l.FindPod(args[1])
-	if err != nil {
-		return err
-	}
-	family := l.Spec().Families()[0]
-	if f.ipv6 {
-		family = netstate.IPv6
-	}
-	path, err := walk.Walk(c.Context(), l, from, to, family)
-	if err != nil {
-		return err
-	}
+func (f walkFlags) show(c *cobra.Command, path walk.Path) error {
 	if f.svg != "" {
 		if err := writeSVG(f.svg, path); err != nil {
 			return err

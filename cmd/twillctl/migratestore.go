@@ -14,11 +14,12 @@ import (
 
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/kube"
+	"github.com/twill-net/twill/target"
 )
 
 // storeMigration changes where the agents of a cluster publish and read leases.
 type storeMigration struct {
-	cluster cluster
+	cluster target.Cluster
 	to      string // subnet.StoreNodes or subnet.StoreLeases
 	dryRun  bool
 	timeout time.Duration // of one step without progress
@@ -47,9 +48,9 @@ With helm, set netConf.Store afterwards, or the next upgrade takes the change ba
 	f.StringVar(&m.to, "to", "", "where agents are to read leases: leases or nodes")
 	f.BoolVar(&m.dryRun, "dry-run", false, "print the steps, and change nothing")
 	f.DurationVar(&m.timeout, "timeout", 5*time.Minute, "how long to wait for the next agent, or for Lease objects")
-	f.StringVar(&m.cluster.context, "context", "", "kubectl's")
-	f.StringVar(&m.cluster.kubeconfig, "kubeconfig", "", "kubectl's")
-	f.StringVarP(&m.cluster.namespace, "namespace", "n", agentNamespace, "the namespace of the agents' DaemonSet")
+	f.StringVar(&m.cluster.Context, "context", "", "kubectl's")
+	f.StringVar(&m.cluster.Kubeconfig, "kubeconfig", "", "kubectl's")
+	f.StringVarP(&m.cluster.Namespace, "namespace", "n", target.AgentNamespace, "the namespace of the agents' DaemonSet")
 	return c
 }
 
@@ -90,7 +91,7 @@ func goOn(ctx context.Context, err error) error {
 }
 
 func (m storeMigration) explain(store string) {
-	fmt.Fprintf(m.out, "  would write it to the ConfigMap %s/%s, and restart the agents\n", m.cluster.namespace, configMap)
+	fmt.Fprintf(m.out, "  would write it to the ConfigMap %s/%s, and restart the agents\n", m.cluster.Namespace, configMap)
 	if m.to == subnet.StoreLeases {
 		fmt.Fprintln(m.out, "  would wait until all nodes have their Lease objects")
 	}
@@ -154,11 +155,11 @@ func (m storeMigration) compare(ctx context.Context, network subnet.Config) (lef
 	if err != nil {
 		return "", false, err
 	}
-	nodes, err := m.cluster.kubectl(ctx, "get", "nodes", "--output=json")
+	nodes, err := m.cluster.Kubectl(ctx, "get", "nodes", "--output=json")
 	if err != nil {
 		return "", false, err
 	}
-	objects, err := m.cluster.kubectl(ctx, "get", "leases.coordination.k8s.io", "--namespace="+m.cluster.namespace,
+	objects, err := m.cluster.Kubectl(ctx, "get", "leases.coordination.k8s.io", "--namespace="+m.cluster.Namespace,
 		"--output=json")
 	if err != nil {
 		return "", false, err
@@ -202,8 +203,8 @@ type daemonSet struct {
 }
 
 func (m storeMigration) agents(ctx context.Context) (d daemonSet, err error) {
-	out, err := m.cluster.kubectl(ctx, "get", "daemonsets.apps", "--namespace="+m.cluster.namespace,
-		"--selector="+agentLabel, "--output=json")
+	out, err := m.cluster.Kubectl(ctx, "get", "daemonsets.apps", "--namespace="+m.cluster.Namespace,
+		"--selector="+target.AgentLabel, "--output=json")
 	if err != nil {
 		return d, err
 	}
@@ -213,7 +214,7 @@ func (m storeMigration) agents(ctx context.Context) (d daemonSet, err error) {
 	}
 	if len(list.Items) != 1 {
 		return d, fmt.Errorf("the namespace %s has %d DaemonSets with the label %s, want Twill's alone: "+
-			"say with --namespace where it is installed", m.cluster.namespace, len(list.Items), agentLabel)
+			"say with --namespace where it is installed", m.cluster.Namespace, len(list.Items), target.AgentLabel)
 	}
 	d = list.Items[0]
 	if d.Spec.UpdateStrategy.Type == "OnDelete" {
@@ -226,7 +227,7 @@ func (m storeMigration) agents(ctx context.Context) (d daemonSet, err error) {
 func (d daemonSet) prefix() string {
 	for _, c := range d.Spec.Template.Spec.Containers {
 		for _, arg := range c.Args {
-			if value, ok := strings.CutPrefix(arg, "--kube-annotation-prefix="); ok && c.Name == agentContainer {
+			if value, ok := strings.CutPrefix(arg, "--kube-annotation-prefix="); ok && c.Name == target.AgentContainer {
 				return value
 			}
 		}
@@ -242,7 +243,7 @@ func (m storeMigration) restart(ctx context.Context, store, version string) erro
 		return err
 	}
 	const patch = `{"spec":{"template":{"metadata":{"annotations":{"twill-net.github.io/store":%q}}}}}`
-	_, err = m.cluster.kubectl(ctx, "patch", "daemonsets.apps", set.Metadata.Name, "--namespace="+m.cluster.namespace,
+	_, err = m.cluster.Kubectl(ctx, "patch", "daemonsets.apps", set.Metadata.Name, "--namespace="+m.cluster.Namespace,
 		"--type=merge", "--patch="+fmt.Sprintf(patch, store+" "+version))
 	if err != nil {
 		return err

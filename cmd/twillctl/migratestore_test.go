@@ -20,6 +20,7 @@ import (
 	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/kube"
+	"github.com/twill-net/twill/target"
 )
 
 // storeCluster is a genuine API server with the manifest, and a goroutine that does what the DaemonSet's controller and
@@ -102,7 +103,7 @@ func (c *storeCluster) restart(ctx context.Context, generation string) error {
 	}
 	for i := range 3 {
 		node := fmt.Sprint("n", i)
-		store, err := kube.New(ctx, kube.Options{Kubeconfig: c.kubeconfig, Node: node, Pools: conf.Pools, Store: conf.Store, LeaseNamespace: agentNamespace})
+		store, err := kube.New(ctx, kube.Options{Kubeconfig: c.kubeconfig, Node: node, Pools: conf.Pools, Store: conf.Store, LeaseNamespace: target.AgentNamespace})
 		if err == nil {
 			_, err = store.Acquire(ctx, subnet.Lease{Node: node, Backend: conf.Backend, Stacks: []subnet.Stack{
 				{Underlay: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), Data: json.RawMessage(`{"VNI":1}`)}}})

@@ -19,11 +19,12 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/manifest"
+	"github.com/twill-net/twill/target"
 )
 
 // policies is where NetworkPolicies and pods are read.
 type policies struct {
-	cluster   cluster
+	cluster   target.Cluster
 	files     []string // empty: the cluster
 	namespace string   // of pods that are named without one
 	output    string
@@ -64,9 +65,9 @@ func (p *policies) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringSliceVarP(&p.files, "filename", "f", nil, "files with manifests, or directories of them, or - for standard input, instead of the cluster")
 	f.StringVarP(&p.namespace, "namespace", "n", "default", "the namespace of pods that are named without one")
-	p.cluster.namespace = agentNamespace
-	f.StringVar(&p.cluster.context, "context", "", "kubectl's")
-	f.StringVar(&p.cluster.kubeconfig, "kubeconfig", "", "kubectl's")
+	p.cluster.Namespace = target.AgentNamespace
+	f.StringVar(&p.cluster.Context, "context", "", "kubectl's")
+	f.StringVar(&p.cluster.Kubeconfig, "kubeconfig", "", "kubectl's")
 	addOutput(c, &p.output)
 }
 
@@ -103,14 +104,14 @@ func (p *policies) read(ctx context.Context, stdin io.Reader) (s policy.Snapshot
 func (p *policies) readCluster(ctx context.Context, s *policy.Snapshot) error {
 	const clusterPolicies = "clusternetworkpolicies.policy.networking.k8s.io"
 	wanted := "pods,namespaces,networkpolicies.networking.k8s.io"
-	known, err := p.cluster.kubectl(ctx, "api-resources", "--api-group=policy.networking.k8s.io", "--output=name")
+	known, err := p.cluster.Kubectl(ctx, "api-resources", "--api-group=policy.networking.k8s.io", "--output=name")
 	if err != nil {
 		return err
 	}
 	if slices.Contains(strings.Fields(string(known)), clusterPolicies) {
 		wanted += ",nodes," + clusterPolicies
 	}
-	out, err := p.cluster.kubectl(ctx, "get", wanted, "--all-namespaces", "--output=json")
+	out, err := p.cluster.Kubectl(ctx, "get", wanted, "--all-namespaces", "--output=json")
 	if err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func (p *policies) show(ctx context.Context, stdin io.Reader, w io.Writer, name 
 // saidBy returns what the agent of a pod's node says of policies; nothing without an agent.
 func (p *policies) saidBy(ctx context.Context, pod *policy.Pod) *doctor.PolicyState {
 	if len(p.files) == 0 && pod.Node != "" {
-		report, err := p.cluster.status(ctx, []string{pod.Node})
+		report, err := p.cluster.Target(pod.Node).Status(ctx)
 		if err == nil && len(report.Nodes) == 1 && report.Nodes[0].Policies != nil {
 			return report.Nodes[0].Policies
 		}

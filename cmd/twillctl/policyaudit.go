@@ -111,7 +111,7 @@ type nodeAudit struct {
 
 // showAudits says what all nodes do with policies, and what has passed where they are audited.
 func (p *policies) showAudits(ctx context.Context, w io.Writer) error {
-	report, err := p.cluster.status(ctx, nil)
+	report, err := p.cluster.Target().Status(ctx)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type storeConfig struct {
 
 // config reads the network config.
 func (m storeMigration) config(ctx context.Context) (conf storeConfig, err error) {
-	out, err := m.cluster.kubectl(ctx, "get", "configmaps", configMap, "--namespace="+m.cluster.namespace, "--output=json")
+	out, err := m.cluster.Kubectl(ctx, "get", "configmaps", configMap, "--namespace="+m.cluster.Namespace, "--output=json")
 	if err != nil {
 		return conf, err
 	}
@@ -32,16 +32,16 @@ func (m storeMigration) config(ctx context.Context) (conf storeConfig, err error
 		Data     map[string]string
 	}
 	if err := json.Unmarshal(out, &read); err != nil {
-		return conf, fmt.Errorf("read the ConfigMap %s/%s: %w", m.cluster.namespace, configMap, err)
+		return conf, fmt.Errorf("read the ConfigMap %s/%s: %w", m.cluster.Namespace, configMap, err)
 	}
 	text, ok := read.Data["net-conf.json"]
 	if !ok {
 		return conf, fmt.Errorf("the ConfigMap %s/%s has no net-conf.json: where the network config is a Secret, "+
-			"write the key Store there and restart the agents", m.cluster.namespace, configMap)
+			"write the key Store there and restart the agents", m.cluster.Namespace, configMap)
 	}
 	network, err := subnet.ParseConfig([]byte(text))
 	if err != nil {
-		return conf, fmt.Errorf("net-conf.json of the ConfigMap %s/%s: %w", m.cluster.namespace, configMap, err)
+		return conf, fmt.Errorf("net-conf.json of the ConfigMap %s/%s: %w", m.cluster.Namespace, configMap, err)
 	}
 	return storeConfig{read.Metadata.ResourceVersion, text, network}, nil
 }
@@ -57,7 +57,7 @@ func (m storeMigration) write(ctx context.Context, conf storeConfig, store strin
 	if err != nil {
 		return fmt.Errorf("encode a patch of the ConfigMap %s: %w", configMap, err)
 	}
-	_, err = m.cluster.kubectl(ctx, "patch", "configmaps", configMap, "--namespace="+m.cluster.namespace,
+	_, err = m.cluster.Kubectl(ctx, "patch", "configmaps", configMap, "--namespace="+m.cluster.Namespace,
 		"--type=merge", "--patch="+string(patch))
 	return err
 }

@@ -5,12 +5,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twill-net/twill/lab"
+	"github.com/twill-net/twill/target"
 	"github.com/twill-net/twill/ui"
 )
 
 func uiCommand() *cobra.Command {
-	var t target
+	var f target.Flags
 	var address string
 	var open bool
 	c := &cobra.Command{
@@ -27,7 +27,7 @@ The page is served on loopback only. Its address has a token, without which the 
   twillctl ui --listen 127.0.0.1:8080   behind "ssh -L 8080:127.0.0.1:8080"`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			source, err := t.source(args)
+			source, room, err := sourceOf(&f, args)
 			if err != nil {
 				return err
 			}
@@ -39,7 +39,7 @@ The page is served on loopback only. Its address has a token, without which the 
 			view := source.View()
 			var b browser
 			defer b.forget()
-			return ui.New(source).Serve(c.Context(), l, func(url string) {
+			return ui.New(source, room).Serve(c.Context(), l, func(url string) {
 				fmt.Fprintf(c.OutOrStdout(), "The %s is shown at\n  %s\nuntil Ctrl-C.\n", describe(view), url)
 				if open {
 					b.open(c.Context(), url)
@@ -47,33 +47,28 @@ The page is served on loopback only. Its address has a token, without which the 
 			})
 		},
 	}
-	t.register(c)
+	register(c, &f)
 	c.Flags().StringVar(&address, "listen", "127.0.0.1:0", "the address on loopback, port 0 for any that is free")
 	c.Flags().BoolVar(&open, "open", true, "open the page in this desktop's browser, if there is one")
 	return c
 }
 
-func describe(v ui.View) string {
+func describe(v target.View) string {
 	if v.Name == "" {
 		return v.Kind
 	}
 	return v.Kind + " " + v.Name
 }
 
-// source is what the flags ask to be shown.
-func (t *target) source(args []string) (ui.Source, error) {
-	switch {
-	case len(args) > 0:
-		return openReport(args[0])
-	case t.inCluster():
-		return &clusterSource{target: t}, nil
-	case t.lab != "":
-		return newLabSource(t)
+// sourceOf returns what is to be shown, and the lab to learn in, if it is one.
+func sourceOf(f *target.Flags, report []string) (target.Source, ui.Classroom, error) {
+	if len(report) > 0 {
+		s, err := target.OpenReport(report[0], version)
+		return s, nil, err
 	}
-	l, err := lab.Open("", lab.DefaultName)
-	if err != nil {
-		return &nodeSource{target: t}, nil
+	t, err := f.Any()
+	if l, ok := t.(target.Lab); ok {
+		return t, classroom{l}, err
 	}
-	t.lab = l.Name()
-	return newLabSource(t)
+	return t, nil, err
 }

@@ -13,8 +13,12 @@ import (
 	"github.com/twill-net/twill/lab/examples"
 	"github.com/twill-net/twill/lab/faults"
 	"github.com/twill-net/twill/lab/script"
+	"github.com/twill-net/twill/target"
 	"github.com/twill-net/twill/ui"
 )
+
+// classroom is a lab that is shown, to learn in.
+type classroom struct{ lab target.Lab }
 
 // tours are the scripts that are made to be read step by step.
 var tours = []string{"article-vxlan", "article-host-gw", "arp", "manual-vxlan"}
@@ -23,8 +27,8 @@ var tours = []string{"article-vxlan", "article-host-gw", "arp", "manual-vxlan"}
 const healing = 10 * time.Second
 
 // Faults returns those of the library that fit the lab.
-func (s *labSource) Faults() ([]ui.Fault, error) {
-	l, err := lab.Open("", s.target.lab)
+func (c classroom) Faults() ([]ui.Fault, error) {
+	l, err := c.lab.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +42,8 @@ func (s *labSource) Faults() ([]ui.Fault, error) {
 }
 
 // Inject breaks something, and returns when it has healed or was taken back.
-func (s *labSource) Inject(ctx context.Context, o ui.Order, say func(string)) (ui.Injury, error) {
-	l, err := lab.Open("", s.target.lab)
+func (c classroom) Inject(ctx context.Context, o ui.Order, say func(string)) (ui.Injury, error) {
+	l, err := c.lab.Open()
 	if err != nil {
 		return ui.Injury{}, err
 	}
@@ -132,7 +136,7 @@ func injury(l *lab.Lab, o ui.Order) (faults.Fault, *faults.Target, error) {
 }
 
 // Scripts returns the scripts that come with Twill, tours first.
-func (s *labSource) Scripts() ([]ui.Script, error) {
+func (c classroom) Scripts() ([]ui.Script, error) {
 	names, err := examples.Names()
 	if err != nil {
 		return nil, err
@@ -168,13 +172,13 @@ func sections(data []byte) []string {
 }
 
 // Script returns a script's text.
-func (s *labSource) Script(name string) (string, error) {
+func (c classroom) Script(name string) (string, error) {
 	data, err := examples.Read(name)
 	return string(data), err
 }
 
 // Run runs a script in a lab of its own.
-func (s *labSource) Run(ctx context.Context, name string, before func(ui.Line) error) error {
+func (c classroom) Run(ctx context.Context, name string, before func(ui.Line) error) error {
 	data, err := examples.Read(name)
 	if err != nil {
 		return err
@@ -200,8 +204,4 @@ func (f follower) After(s script.Step, output string, _ error) {
 }
 
 // Open returns another lab, which need not be there yet.
-func (s *labSource) Open(name string) (ui.Source, error) {
-	t := *s.target
-	t.lab = name
-	return &labSource{&t}, nil
-}
+func (c classroom) Open(name string) target.Source { return target.NewLab(name, version) }

@@ -11,7 +11,7 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/lab/walk"
 	"github.com/twill-net/twill/packet"
-	"github.com/twill-net/twill/ui"
+	"github.com/twill-net/twill/target"
 )
 
 // hostile is what a cluster may hold: names that would be markup, and one that turns the writing around.
@@ -20,7 +20,7 @@ var hostile = []string{`<script>window.broken=1</script>`, `"><img src=x onerror
 // fake is a cluster that is not there, for what no lab can show: many nodes, and hostile names.
 type fake struct {
 	nodes []doctor.Status
-	pods  []ui.Pod
+	pods  []target.Pod
 	drops atomic.Uint64 // of node2
 }
 
@@ -36,18 +36,18 @@ func newFake(n int) *fake {
 			}
 		}
 		f.nodes = append(f.nodes, s)
-		f.pods = append(f.pods, ui.Pod{ID: fmt.Sprintf("shop/web-%d", i), Node: s.Node, Addrs: []string{fmt.Sprintf("10.%d.%d.2", i/256, i%256)}})
+		f.pods = append(f.pods, target.Pod{ID: fmt.Sprintf("shop/web-%d", i), Node: s.Node, Addrs: []string{fmt.Sprintf("10.%d.%d.2", i/256, i%256)}})
 	}
 	f.nodes[0].Findings = []string{"route-missing"}
 	for _, name := range hostile {
-		f.pods = append(f.pods, ui.Pod{ID: "shop/" + name, Node: "node1", Addrs: []string{"10.0.1.9"}})
+		f.pods = append(f.pods, target.Pod{ID: "shop/" + name, Node: "node1", Addrs: []string{"10.0.1.9"}})
 	}
 	return f
 }
 
-func (f *fake) View() ui.View {
-	return ui.View{Schema: ui.Schema, Kind: "cluster", Name: hostile[0], Version: "test",
-		Can: ui.Can{Walk: true, Trace: true, Doctor: true, Probe: true, History: true, Live: true}}
+func (f *fake) View() target.View {
+	return target.View{Kind: "cluster", Name: hostile[0], Version: "test",
+		Can: target.Can{Walk: true, Trace: true, Doctor: true, Probe: true, History: true, Live: true}}
 }
 
 func (f *fake) Status(context.Context) (doctor.StatusReport, error) {
@@ -56,8 +56,8 @@ func (f *fake) Status(context.Context) (doctor.StatusReport, error) {
 	return doctor.StatusReport{Nodes: nodes, Silent: []string{"node9000: " + hostile[1]}}, nil
 }
 
-func (f *fake) Places(context.Context) (ui.Places, error) {
-	return ui.Places{Segments: []ui.Segment{}, Pods: f.pods, Services: []ui.Service{{ID: "service/shop/web", Ports: []uint16{80}}}}, nil
+func (f *fake) Places(context.Context) (target.Places, error) {
+	return target.Places{Segments: []target.Segment{}, Pods: f.pods, Services: []target.Service{{ID: "service/shop/web", Ports: []uint16{80}}}}, nil
 }
 
 func (f *fake) Doctor(context.Context, bool) (doctor.Survey, error) {
@@ -69,8 +69,8 @@ const mend = "ip route add 10.0.3.0/24 via 10.0.3.0 dev flannel.1 onlink"
 var finding = doctor.Finding{ID: "route-missing", Title: "A route to a peer is missing", Place: "node1", Object: hostile[1],
 	Expected: "a route", Actual: "none", Why: "Packets to its pods take the default route.", Fix: mend + "   (or start twilld)", Command: mend}
 
-func (f *fake) Trace(_ context.Context, from, to string, live bool) (doctor.Trace, error) {
-	if live {
+func (f *fake) Trace(_ context.Context, from, to string, how target.Tracing) (doctor.Trace, error) {
+	if how.Live {
 		return doctor.Trace{Src: from, Dst: to, Traffic: &doctor.Traffic{Seconds: 3, Ends: [2]string{from, to},
 			Forward: []doctor.Sighting{{Host: from, Dev: "eth0", Out: true, Packets: 15, Frame: hostile[0]}, {Host: "node1", Dev: "cni0", Packets: 15}},
 			Drops:   []doctor.Drop{{Host: "node1", Dev: "cni0", Reason: "NETFILTER_DROP", Function: "nf_hook_slow", Packets: 15}}}}, nil

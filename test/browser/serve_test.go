@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twill-net/twill/target"
 	"github.com/twill-net/twill/ui"
 )
 
 // serve serves a source, and returns the address to open.
-func serve(t *testing.T, s ui.Source) string {
+func serve(t *testing.T, s target.Source) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -21,7 +22,7 @@ func serve(t *testing.T, s ui.Source) string {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	address, done := make(chan string, 1), make(chan error, 1)
-	go func() { done <- ui.New(s).Serve(ctx, l, func(a string) { address <- a }) }()
+	go func() { done <- ui.New(s, nil).Serve(ctx, l, func(a string) { address <- a }) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 
 	"github.com/twill-net/twill/doctor/rules"
@@ -59,9 +60,15 @@ func (f Facts) masqueraded(d rules.Decision) string {
 	return ""
 }
 
-// removal returns the command that takes the decision back, empty if it is not known.
+// ownChain matches a rule of a chain that the agent keeps in the iptables mode.
+var ownChain = regexp.MustCompile(`^-A (FLANNEL|TWILL)-`)
+
+// removal returns the command that takes the decision back, empty if it is not known, and for a rule of Twill's: the agent
+// would put that back.
 func removal(d rules.Decision) string {
 	switch c := d.Chain; {
+	case d.Rule != nil && ownChain.MatchString(d.Rule.Text):
+		return ""
 	case d.Rule != nil:
 		return d.Rule.Delete
 	case c.Tool != "" && c.Table == "filter":
@@ -81,6 +88,9 @@ func trials(f Facts) []trial {
 				continue
 			}
 			dev := f.wantedDevice(p.Subnet)
+			if dev == "" {
+				continue // the peer is left out: no packet is to get there
+			}
 			out := rules.Packet{Src: pod, Dst: p.Pod, In: f.Bridge, Out: dev, Proto: "tcp", DPort: 80}
 			in := rules.Packet{Src: p.Pod, Dst: pod, In: dev, Out: f.Bridge, Proto: "tcp", DPort: 80}
 			all = append(all, forwarded(out, "a packet of a pod to a pod of "+p.Node)...)

@@ -45,6 +45,33 @@ func TestMasqueradeOfOthersStays(t *testing.T) {
 	}
 }
 
+// TestOwnMasqueradeStays: the rules of the iptables mode masquerade what goes to a peer that is left out, as to any other
+// address, which is no finding. No command deletes a rule of Twill's, which the agent would put back.
+func TestOwnMasqueradeStays(t *testing.T) {
+	const begin = "*nat\n:POSTROUTING ACCEPT [0:0]\n:FLANNEL-POSTRTG - [0:0]\n-A POSTROUTING -j FLANNEL-POSTRTG\n"
+	const skip = "-A FLANNEL-POSTRTG -s 10.244.1.0/24 -d 10.244.0.0/16 -o flannel.1 -j RETURN\n-A FLANNEL-POSTRTG -d 10.244.1.0/24 -j RETURN\n"
+	const end = "-A FLANNEL-POSTRTG -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully\nCOMMIT\n"
+	f, _ := pair(t)
+	f.Chains = rules.ParseSave("ip", begin+skip+end)
+	if got := Check(f); len(got) > 0 {
+		t.Errorf("as the agent keeps them: got %+v, want nothing", got)
+	}
+	f.Chains = rules.ParseSave("ip", begin+end)
+	if got := Check(f); len(got) == 0 || got[0].ID != "masquerade-catches-pods" || got[0].Command != "" {
+		t.Errorf("a rule is gone: got %+v, want masquerade-catches-pods without a command", got)
+	}
+	f.Chains = rules.ParseSave("ip", begin+skip+end)
+	f.Skips = []subnet.Skip{{Node: "n2", Code: subnet.LocalNetwork, Detail: "its subnet contains an address on lo"}}
+	without(&f, func(o netstate.Object) bool { r, ok := o.(netstate.Route); return ok && r.Dst == prefix("10.244.2.0/24") })
+	f.Want = f.Have
+	f.Plan = nil
+	for _, x := range Check(f) {
+		if x.ID != "peer-skipped" {
+			t.Errorf("a peer is left out: got %+v, want peer-skipped alone", x)
+		}
+	}
+}
+
 // TestWrappingOfIPIP: the firewall is asked about the protocol that is really on the wire, 4 or 41.
 func TestWrappingOfIPIP(t *testing.T) {
 	f := healthy()

@@ -76,6 +76,18 @@ func (s Stack) WithEarlier(subnets []netip.Prefix) Stack {
 	return s
 }
 
+// After returns the lease with the subnets of the one that the node published last, if they are others, as those of which it
+// may still have pods. The node's agent knows which it has, and says so when it publishes next.
+func (l Lease) After(last Lease) Lease {
+	l.Stacks = slices.Clone(l.Stacks)
+	for i, s := range l.Stacks {
+		if old, ok := last.Stack(s.Family()); ok && old.Subnet.IsValid() && old.Subnet != s.Subnet {
+			l.Stacks[i] = s.WithEarlier(append([]netip.Prefix{old.Subnet}, old.Earlier()...))
+		}
+	}
+	return l
+}
+
 // WithEarlier returns the snapshot with a lease more for each node that still has pods of subnets before its own. They come behind
 // all others, since they lose to every lease, this node's first.
 func (s Snapshot) WithEarlier() Snapshot {

@@ -159,7 +159,7 @@ func (s *Store) create(ctx context.Context, records []record, old record, want s
 	if err != nil {
 		return s.Explain(err)
 	}
-	next, err := own(got)
+	next, err := own(got.After(old.lease))
 	if err != nil {
 		return err
 	}

@@ -116,6 +116,11 @@ func (s *Store) claimLocked(ctx context.Context, want subnet.Lease) (got subnet.
 		if got, err = subnet.Allocate(s.pools, s.preferred(want, have), append(doc.used(want.Node, s.pools), s.Excluded(s.pools)...)); err != nil {
 			return false, s.Explain(err)
 		}
+		last := have // unless somebody altered it
+		if s.own != nil && s.own.Node == want.Node {
+			last = *s.own
+		}
+		got = got.After(last)
 		if intact && have.Equal(got) {
 			return false, nil
 		}

@@ -27,6 +27,7 @@ var cases = []struct {
 	{"acquire honours its context", acquireContext},
 	{"what is excluded is in no lease", acquireExcluded},
 	{"subnets of before, of which a node still has pods, are nobody's new ones", acquireEarlier},
+	{"a lease that moves names its subnet of before at once", acquireMoved},
 	{"a lease stays that the pools would not give any more: longer subnets", held(longer)},
 	{"a lease stays that the pools would not give any more: another range", held(upper)},
 	{"a lease stays that the pools would not give any more: a smaller network", held(halved)},
@@ -179,6 +180,41 @@ func acquireEarlier(c cluster) {
 	}
 	c.acquire(store, holder)
 	c.acquire(c.store(late), late)
+}
+
+// acquireMoved: peers never see the record of a node without the subnet that its pods have. A store whose subnets cannot
+// move says why.
+func acquireMoved(c cluster) {
+	want := c.lease(1)
+	before := c.acquire(c.store(want), want)
+	store := c.store(want)
+	if l, ok := store.(subnet.Lessor); !ok || !l.Leases() {
+		return
+	}
+	var list []subnet.Foreign
+	for _, s := range before.Stacks {
+		list = append(list, subnet.Foreign{Prefix: netstate.Host(s.Subnet.Addr().Next()), What: "this node's own address on lan0"})
+	}
+	store.(subnet.Excluder).Exclude(list)
+	ctx, cancel := context.WithTimeout(c.ctx(), 2*time.Second)
+	defer cancel()
+	got, err := store.Acquire(ctx, want)
+	if err != nil {
+		if !strings.Contains(err.Error(), list[0].What) {
+			c.t.Errorf("acquire says %v, want what is in the way", err)
+		}
+		return
+	}
+	published, _, err := c.store(want).Last(c.ctx(), want)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.same(got, published)
+	for i, s := range published.Stacks {
+		if was := before.Stacks[i].Subnet; s.Subnet == was || !slices.Equal(s.Earlier(), []netip.Prefix{was}) {
+			c.t.Errorf("moved from %s to %s: the earlier subnets are %s", was, s.Subnet, s.Earlier())
+		}
+	}
 }
 
 // longer returns the pool with subnets that are longer by two bits.

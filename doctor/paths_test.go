@@ -62,7 +62,10 @@ func TestOwnMasqueradeStays(t *testing.T) {
 	}
 	f.Chains = rules.ParseSave("ip", begin+skip+end)
 	f.Skips = []subnet.Skip{{Node: "n2", Code: subnet.LocalNetwork, Detail: "its subnet contains an address on lo"}}
-	without(&f, func(o netstate.Object) bool { r, ok := o.(netstate.Route); return ok && r.Dst == prefix("10.244.2.0/24") })
+	without(&f, func(o netstate.Object) bool {
+		r, ok := o.(netstate.Route)
+		return ok && r.Dst == prefix("10.244.2.0/24")
+	})
 	f.Want = f.Have
 	f.Plan = nil
 	for _, x := range Check(f) {

@@ -60,14 +60,16 @@ func (f Facts) masqueraded(d rules.Decision) string {
 	return ""
 }
 
-// ownChain matches a rule of a chain that the agent keeps in the iptables mode.
-var ownChain = regexp.MustCompile(`^-A (FLANNEL|TWILL)-`)
+var ownRule = regexp.MustCompile(`^(ip|ip6|inet) flannel-ipv[46] |\bFLANNEL-|\bTWILL-|comment "?(flanneld|twill) `)
+
+// IsOwnRule reports whether a rule is one that the agent keeps, by the text in which nft or iptables prints it.
+func IsOwnRule(text string) bool { return ownRule.MatchString(text) }
 
 // removal returns the command that takes the decision back, empty if it is not known, and for a rule of Twill's: the agent
 // would put that back.
 func removal(d rules.Decision) string {
 	switch c := d.Chain; {
-	case d.Rule != nil && ownChain.MatchString(d.Rule.Text):
+	case d.Rule != nil && IsOwnRule(d.Rule.Text):
 		return ""
 	case d.Rule != nil:
 		return d.Rule.Delete

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/drops"
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
@@ -256,12 +256,9 @@ func (w *watch) of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
 	return hosts
 }
 
-// ownRule is in the text of the rules that the agent wants.
-var ownRule = regexp.MustCompile(`^(ip|ip6|inet) flannel-ipv[46] |\bFLANNEL-|\bTWILL-|comment "?(flanneld|twill) `)
-
 // rewrote returns what a rule made of a packet; nothing if it is the agent's, which masquerades what leaves the cluster.
 func rewrote(h ruletrace.Hit) string {
-	if ownRule.MatchString(h.Object.Text) {
+	if doctor.IsOwnRule(h.Object.Text) {
 		return ""
 	}
 	return h.Rewrote

@@ -186,6 +186,12 @@ func replace[T any](c chan T, newest T) {
 
 // watchKernel makes triggers of the kernel's notifications.
 func (a *Agent) watchKernel(ctx context.Context) error {
-	loop.Subscribe(ctx, a.Kernel.Watch, a.trigger, func(err error) { a.causes.Error(a.Log, "watch the kernel", err) })
+	loop.Subscribe(ctx, a.Kernel.Watch, a.trigger, func(err error) {
+		if errors.Is(err, loop.ErrBroken) {
+			a.causes.Add(a.Log, slog.LevelWarn, "the subscription to kernel changes broke, subscribing again", "")
+			return
+		}
+		a.causes.Error(a.Log, "watch the kernel", err)
+	})
 	return nil
 }

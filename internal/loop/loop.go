@@ -27,7 +27,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// ErrBroken is why Subscribe subscribes again although nothing said what is wrong.
+// ErrBroken is what Subscribe reports when the events of a subscription end before ctx is done.
 var ErrBroken = errors.New("the subscription broke")
 
 // Subscribe waits afterRefusal before it tries again, and afterBreak, in which it hears nothing, if it was subscribed.

@@ -253,7 +253,11 @@ func (e *Enforcer) watch(
 	loop.Subscribe(ctx, subscribe, func() {
 		note()
 		e.notify()
-	}, func(err error) { e.causes.Error(e.Log, task, err) })
+	}, func(err error) {
+		if !errors.Is(err, loop.ErrBroken) { // what a broken one missed is noted at once
+			e.causes.Error(e.Log, task, err)
+		}
+	})
 	return nil
 }
 

@@ -91,7 +91,7 @@ func (n Node) SmallerPorts(mtu int) (ports int) {
 type Network struct {
 	subnet.Foreign
 	Dev  string // through which it is reached, or whose address it is
-	Used bool   // Dev is an underlay, has a default route, or has a carrier
+	Used bool   // Dev is an underlay, has a default route or a carrier, or packets for pods would go there without one
 	Late bool   // pods' packets went there before it came, and go on
 }
 

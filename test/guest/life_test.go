@@ -33,8 +33,8 @@ var moved = map[netstate.Family]netip.Prefix{
 // works is how a life ends on a host where pods work.
 const works = "the host is as it was, and pods work"
 
-// partly and idle are the reasons for which pods work, but for those of a peer.
-const partly, idle = "local-network", "lies in the subnet of node node2"
+// partly is the reason for which pods work, but for those of a peer.
+const partly = "local-network"
 
 // reasons are the closed list of why pods cannot work on a host, by what the agent says, each with why no overlay could.
 // The first that it says counts: those about devices come first, because an agent that gets so far may say of a peer's
@@ -46,7 +46,6 @@ var reasons = []struct{ says, why string }{
 	{"this node's gateway", "the node would look for its way out among its pods"},
 	{"a network of this node", "packets for its hosts would go to pods"},
 	{partly, "a peer's pods have the addresses of a network that the host was on first: the other peers are reached"},
-	{idle, "a peer's pods have the addresses of a device that nothing is on, and the kernel looks for them there: the other peers are reached"},
 }
 
 // guest is one host and Twill's life on it.
@@ -255,12 +254,6 @@ func (g *guest) start() string {
 	g.must(err)
 	const says = "the host is as it was, and the agent says: "
 	switch {
-	case ready && g.idleAtPeer:
-		testwait.Until(g, "the agent to say that a network "+idle, func() bool {
-			log, err := os.ReadFile(g.node.Log())
-			return err == nil && strings.Contains(string(log[len(before):]), idle)
-		})
-		return says + idle
 	case ready && strings.Contains(string(log[len(before):]), partly):
 		return says + partly
 	case ready:

@@ -297,6 +297,24 @@ func TestRoutesAsCommands(t *testing.T) {
 	}
 }
 
+// TestFailedNeighbour: that the kernel asked for a peer in vain counts until packets were sent to that peer.
+func TestFailedNeighbour(t *testing.T) {
+	f := healthy()
+	f.Underlay = backend.Node{Underlays: []backend.Underlay{{Dev: "eth0", Local: addr("192.0.2.1"), Public: addr("192.0.2.1")}}}
+	f.Paths = []Path{{Node: "n2", Underlay: addr("192.0.2.2"), Outer: Hop{Dev: "eth0"}, Neighbour: Neighbour{State: netstate.NeighFailed}}}
+	if got := Check(f); len(got) != 1 || got[0].ID != "peer-unanswered" || got[0].Command != "" {
+		t.Errorf("not asked: got %+v, want peer-unanswered without a command", got)
+	}
+	f.Probes = []Probe{{Node: "n2", Kind: ProbeOverlay, OK: true}}
+	if got := Check(f); len(got) != 0 {
+		t.Errorf("it answered: got %+v, want nothing", got)
+	}
+	f.Probes = []Probe{{Node: "n2", Kind: ProbeUnderlay, Error: "no reply", Sent: -1, Seen: -1}}
+	if got := Check(f); len(got) != 1 || got[0].ID != "peer-unanswered" {
+		t.Errorf("it did not answer: got %+v, want peer-unanswered once", got)
+	}
+}
+
 // TestOffloadAltered: the command that mends it is the one that people know.
 func TestOffloadAltered(t *testing.T) {
 	f := healthy()

@@ -124,10 +124,21 @@ func (e *exam) checkOuter(p Path) {
 	case p.Outer.Error != "":
 		e.findPeer(underlayUnreachable, p.Node, p.Underlay.String()+" is reached through dev "+u.Dev, p.Outer.Error, "").
 			says("ip route get " + p.Underlay.String())
-	case state == netstate.NeighPermanent, state == netstate.NeighFailed:
+	case state == netstate.NeighFailed:
+		// The kernel asked in vain, maybe long ago: it asks again only for a packet. Probes are such packets.
+		if !e.asked(p.Node) {
+			e.findPeer(peerUnanswered, p.Node, p.nextHop().String()+" answers on dev "+p.Outer.Dev,
+				"its neighbour entry has failed", "")
+		}
+	case state == netstate.NeighPermanent:
 		e.findPeer(underlayNeighbour, p.Node, "the neighbour entry of its next hop is learnt, and reachable",
 			p.Neighbour.String(), fmt.Sprintf("ip neigh del %s dev %s", p.nextHop(), p.Outer.Dev))
 	}
+}
+
+// asked reports whether packets were sent to a peer to find out.
+func (f Facts) asked(node string) bool {
+	return slices.ContainsFunc(f.Probes, func(p Probe) bool { return p.Node == node })
 }
 
 // checkOverlaps is about other networks of this machine in the addresses of pods. One in use, as the machine's LAN is, may

@@ -175,7 +175,7 @@ var ailments = []struct {
 	{"underlay-neighbour", "neighbour on the underlay", func(f *Facts) {
 		f.Paths[0].Neighbour = Neighbour{State: netstate.NeighPermanent, MAC: "reachable"}
 	}},
-	{"underlay-neighbour", "neighbour on the underlay", func(f *Facts) { f.Paths[0].Neighbour.State = netstate.NeighFailed }},
+	{"peer-unanswered", "between the nodes", func(f *Facts) { f.Paths[0].Neighbour.State = netstate.NeighFailed }},
 	{"forward-policy", "forward rules", func(f *Facts) { f.Chains = chain("forward", rules.Drop) }},
 	{"forward-rejected", "forward rules", func(f *Facts) { f.Chains = chain("forward", rules.Accept, rules.Rule{Verdict: rules.Reject}) }},
 	{"masquerade-catches-pods", "", func(f *Facts) {

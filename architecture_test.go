@@ -98,7 +98,7 @@ var arrows = []struct {
 	{"doctor/locate", nil},
 	{"doctor/service", []string{"doctor/locate", "netstate"}},
 	{"doctor/connect", []string{"doctor/probe", "doctor/ruletrace", "doctor/service", "packet", "netstate/rtnl"}},
-	{"doctor/probe", []string{"packet"}},
+	{"doctor/probe", []string{"packet", "internal/echo"}},
 	{"doctor/follow", []string{"doctor", "doctor/locate", "doctor/probe", "doctor/drops", "doctor/ruletrace", "doctor/unusual", "packet",
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
 	{"packet", nil},

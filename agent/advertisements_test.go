@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/kernel"
@@ -29,10 +30,7 @@ type router struct {
 
 // newRouter moves the test's thread into a new namespace, and makes a router in another one.
 func newRouter(t *testing.T) *router {
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testns.Enter(t)
 	process := exec.CommandContext(t.Context(), "sleep", "600")
 	process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
 	if err := process.Start(); err != nil {

@@ -8,47 +8,29 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/echo"
 	"github.com/twill-net/twill/internal/testwait"
 )
 
 // mustPing sends an ICMP echo request from the namespace from and waits for the reply.
 func mustPing(t *testing.T, from string, to netip.Addr) {
 	t.Helper()
-	network, proto, request, reply := "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEcho), icmp.Type(ipv4.ICMPTypeEchoReply)
-	if to.Is6() {
-		network, proto, request, reply = "ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
-	}
 	inside(t, from, func() error {
-		conn, err := icmp.ListenPacket(network, "")
+		s, err := echo.Open(to, echo.Options{})
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
-		m := icmp.Message{Type: request, Body: &icmp.Echo{ID: 7, Seq: 1, Data: []byte(t.Name())}}
-		packet, err := m.Marshal(nil)
+		defer s.Close()
+		_ = s.SetReadDeadline(time.Now().Add(testwait.Limit))
+		if err = s.Send(to, 1, 0); err == nil {
+			_, _, err = s.Receive()
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("ping %s from %s: %w", to, from, err)
 		}
-		if _, err := conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
-			return fmt.Errorf("ping %s: %w", to, err)
-		}
-		buf := make([]byte, 1500)
-		_ = conn.SetReadDeadline(time.Now().Add(testwait.Limit))
-		for {
-			n, peer, err := conn.ReadFrom(buf)
-			if err != nil {
-				return fmt.Errorf("ping %s from %s: %w", to, from, err)
-			}
-			got, err := icmp.ParseMessage(proto, buf[:n])
-			if err == nil && got.Type == reply && peer.String() == to.String() {
-				return nil
-			}
-		}
+		return nil
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -34,10 +34,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{Checkpoint: checkpoint}
-	runtime.LockOSThread() // in a namespace of its own, where no agent of another test runs; the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testns.Enter(t) // where no agent of another test runs
 	s, a, err := o.settings()
 	if err == nil || a.Running {
 		t.Fatalf("an agent runs here: %+v", s)

@@ -4,19 +4,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/twill-net/twill/internal/testns"
 )
 
 // TestUnreadRules: a program that is not installed is missed if, and only if, the kernel has chains that it would show.
 func TestUnreadRules(t *testing.T) {
-	runtime.LockOSThread() // in a namespace of its own; the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testns.Enter(t)
 	all, none, some := os.Getenv("PATH"), t.TempDir(), t.TempDir()
 	for _, name := range []string{"nft", "iptables-save"} {
 		path, err := exec.LookPath(name)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/netstate/kernel"
 )
 
@@ -43,10 +43,7 @@ func cache(t *testing.T, entries map[string]string) string {
 // node moves the test into a namespace of its own with a pod, and returns what looks at it, and the pod's process.
 func node(t *testing.T) (g *gathering, pid int) {
 	t.Helper()
-	runtime.LockOSThread() // for good: the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testns.Enter(t)
 	pod := exec.CommandContext(t.Context(), "sleep", "60")
 	pod.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	if err := pod.Start(); err != nil {

@@ -2,13 +2,11 @@ package facts
 
 import (
 	"os/exec"
-	"runtime"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/policy"
@@ -21,10 +19,7 @@ func TestTables(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip(err)
 	}
-	runtime.LockOSThread() // in a namespace of its own; the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testns.Enter(t)
 	f, err := filter.New()
 	if err != nil {
 		t.Fatal(err)

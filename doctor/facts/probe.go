@@ -5,17 +5,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/echo"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/packet"
 )
@@ -70,16 +67,8 @@ func newProbe(node string, kind doctor.ProbeKind, to netip.Addr, size int) docto
 	return doctor.Probe{Node: node, Kind: kind, To: to, Size: size, Sent: -1, Seen: -1}
 }
 
-// echoData is the size of the data of a small echo request.
-const echoData = 8
-
 // echoSize returns the size of the packet of a small echo request.
-func echoSize(to netip.Addr) int {
-	if to.Is4() {
-		return ipv4.HeaderLen + 8 + echoData
-	}
-	return ipv6.HeaderLen + 8 + echoData
-}
+func echoSize(to netip.Addr) int { return echo.Headers(to) + echo.Least }
 
 func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 	if err := send(overlay); err != nil {
@@ -169,107 +158,55 @@ func (g *gathering) underlayOf(p doctor.Probe) netip.Addr {
 
 // send sends each probe of the groups once and notes which are answered. The probes of a group are of one family.
 func send(groups ...[]doctor.Probe) error {
-	conns := make([]*net.IPConn, len(groups))
-	for n, probes := range groups {
+	sockets := make([]*echo.Socket, len(groups))
+	for i, probes := range groups {
 		if len(probes) == 0 {
 			continue
 		}
-		conn, err := open(netstate.FamilyOf(probes[0].To))
+		s, err := echo.Open(probes[0].To, echo.Options{Limit: echo.DeviceMTU})
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
-		conns[n] = conn
-		for i := range probes {
-			p := &probes[i]
+		defer s.Close()
+		sockets[i] = s
+		for n := range probes {
+			p := &probes[n]
 			p.Error = "no reply"
-			if err := request(conn, *p, echoID(n), i); err != nil {
+			switch err := s.Send(p.To, uint64(n), p.Size); {
+			case errors.Is(err, unix.EMSGSIZE):
+				p.Error = fmt.Sprintf("%d bytes are more than this node's own MTU towards %s", p.Size, p.To)
+			case err != nil:
 				p.Error = err.Error()
 			}
 		}
 	}
 	deadline := time.Now().Add(replyTimeout)
-	for n, probes := range groups {
-		if conns[n] != nil {
-			receive(conns[n], probes, echoID(n), deadline)
+	for i, probes := range groups {
+		if sockets[i] != nil {
+			receive(sockets[i], probes, deadline)
 		}
 	}
 	return nil
 }
 
-// echoID tells the replies to groups apart: a raw socket receives the replies to all.
-func echoID(group int) int { return (os.Getpid() + group) & 0xffff }
-
 // grace is for replies that already wait when the time is over.
 const grace = 5 * time.Millisecond
 
-// open opens a raw socket in the calling thread's network namespace, which never fragments.
-func open(family netstate.Family) (*net.IPConn, error) {
-	network, any := "ip6:ipv6-icmp", net.IPv6unspecified
-	level, option, value := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
-	if family == netstate.IPv4 {
-		network, any = "ip4:icmp", net.IPv4zero
-		level, option, value = unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
-	}
-	conn, err := net.ListenIP(network, &net.IPAddr{IP: any})
-	if err != nil {
-		return nil, fmt.Errorf("open a socket for probes: %w", err)
-	}
-	raw, err := conn.SyscallConn()
-	if err == nil {
-		var set error
-		err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), level, option, value) })
-		err = errors.Join(err, set)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("forbid fragments of probes: %w", err), conn.Close())
-	}
-	return conn, nil
-}
-
-func request(conn *net.IPConn, p doctor.Probe, id, seq int) error {
-	m := icmp.Message{Type: ipv6.ICMPTypeEchoRequest}
-	if p.To.Is4() {
-		m.Type = ipv4.ICMPTypeEcho
-	}
-	m.Body = &icmp.Echo{ID: id, Seq: seq, Data: make([]byte, p.Size-echoSize(p.To)+echoData)}
-	data, err := m.Marshal(nil)
-	if err != nil {
-		return err
-	}
-	_, err = conn.WriteToIP(data, &net.IPAddr{IP: p.To.AsSlice()})
-	if errors.Is(err, unix.EMSGSIZE) {
-		return fmt.Errorf("%d bytes are more than this node's own MTU towards %s", p.Size, p.To)
-	}
-	return err
-}
-
 // receive notes the replies, until all have come or the time is over.
-func receive(conn *net.IPConn, probes []doctor.Probe, id int, deadline time.Time) {
+func receive(s *echo.Socket, probes []doctor.Probe, deadline time.Time) {
 	if soon := time.Now().Add(grace); deadline.Before(soon) {
 		deadline = soon
 	}
-	_ = conn.SetReadDeadline(deadline) // a socket that cannot have one ends the read at once
-	protocol := unix.IPPROTO_ICMPV6
-	if probes[0].To.Is4() {
-		protocol = unix.IPPROTO_ICMP
-	}
-	buf := make([]byte, 1<<16)
+	_ = s.SetReadDeadline(deadline) // a socket that cannot have one ends the read at once
 	for open := len(probes); open > 0; {
-		n, from, err := conn.ReadFromIP(buf)
+		from, n, err := s.Receive()
 		if err != nil {
 			return
 		}
-		m, err := icmp.ParseMessage(protocol, buf[:n])
-		if err != nil || m.Type != ipv4.ICMPTypeEchoReply && m.Type != ipv6.ICMPTypeEchoReply {
+		if n >= uint64(len(probes)) || probes[n].To != from || probes[n].OK {
 			continue
 		}
-		echo, ok := m.Body.(*icmp.Echo)
-		addr, _ := netip.AddrFromSlice(from.IP)
-		if !ok || echo.ID != id || echo.Seq >= len(probes) || probes[echo.Seq].To != addr.Unmap() || probes[echo.Seq].OK {
-			continue
-		}
-		probes[echo.Seq].OK, probes[echo.Seq].Error = true, ""
+		probes[n].OK, probes[n].Error = true, ""
 		open--
 	}
 }

@@ -3,18 +3,15 @@ package follow
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/ruletrace"
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/packet"
 )
@@ -236,13 +233,7 @@ func TestSight(t *testing.T) {
 
 // TestUnwatched: what the trace of rules cannot see is said: here legacy tables, whose programs are not installed.
 func TestUnwatched(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a network namespace of its own needs root")
-	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test, and its namespace with it
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testns.Enter(t)
 	if out, err := exec.Command("iptables-legacy", "-A", "FORWARD", "-j", "ACCEPT").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

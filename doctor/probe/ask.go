@@ -22,11 +22,7 @@ func Ask(ctx context.Context, k Kind, to netip.AddrPort) error {
 	here := Site{Host: "this node", Do: func(do func() error) error { return do() }}
 	switch k {
 	case ICMP:
-		any := netip.IPv6Unspecified()
-		if to.Addr().Is4() {
-			any = netip.IPv4Unspecified()
-		}
-		return echo(ctx, Try{From: here, Src: any, Dst: to.Addr(), Kind: ICMP})
+		return ask(ctx, Try{From: here, Dst: to.Addr(), Kind: ICMP})
 	case TCP:
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, "tcp", to.String())

@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"net"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/net/icmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/echo"
 	"github.com/twill-net/twill/packet"
 )
 
@@ -112,34 +109,16 @@ func onBehalf(ctx context.Context, r *replies, t Try) error {
 	if r.err != nil {
 		return r.err
 	}
-	network, m := "ip6:ipv6-icmp", t.request()
-	if t.Dst.Is4() {
-		network = "ip4:icmp"
+	s, err := t.open(echo.Options{From: t.Src, Others: true})
+	if err != nil {
+		return fmt.Errorf("in the name of %s: %w", t.Src, err)
 	}
+	defer s.Close()
 	marked := newMark()
-	echo, ok := m.Body.(*icmp.Echo)
-	if !ok {
-		return fmt.Errorf("ask %s: the request is no echo", t.Dst)
-	}
-	copy(echo.Data, marked[:])
-	data, err := m.Marshal(nil)
-	if err != nil {
-		return err
-	}
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return errors.Join(forbidFragments(c, t.Dst), transparent(c, t.Dst.Is4()))
-	}}
-	var conn net.PacketConn
-	err = t.From.Do(func() (err error) {
-		conn, err = lc.ListenPacket(ctx, network, t.Src.String())
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("open a raw socket in the name of %s: %w", t.Src, cause(err))
-	}
-	defer conn.Close()
+	data := make([]byte, t.dataSize())
+	copy(data, marked[:])
 	seen := r.expect(marked)
-	if _, err := conn.WriteTo(data, &net.IPAddr{IP: t.Dst.AsSlice()}); err != nil {
+	if err := s.SendData(t.Dst, data); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
 	select {
@@ -148,15 +127,6 @@ func onBehalf(ctx context.Context, r *replies, t Try) error {
 	case <-ctx.Done():
 		return errNoAnswer
 	}
-}
-
-// transparent lets a socket send from an address that is not the namespace's.
-func transparent(c syscall.RawConn, is4 bool) (err error) {
-	level, option := unix.SOL_IPV6, unix.IPV6_TRANSPARENT
-	if is4 {
-		level, option = unix.SOL_IP, unix.IP_TRANSPARENT
-	}
-	return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }), err)
 }
 
 // MayActFor reports whether the calling thread may send in the name of the hosts of its namespace.

@@ -5,35 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"net/netip"
 	"syscall"
 	"time"
 
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
+	"github.com/twill-net/twill/internal/echo"
 )
 
-// The sizes in bytes of headers, and of the data of a packet that is not full.
-const (
-	ipv4Header, ipv6Header = 20, 40
-	l4Header               = 8 // ICMP's, and UDP's
-	smallData              = 32
-)
+// smallData is the size in bytes of the data of a packet that is not full.
+const smallData = 32
 
-// dataSize returns the size of the data after the ICMP or UDP header.
+// dataSize returns the size of the data after the header of ICMP or UDP; both headers have one size.
 func (t Try) dataSize() int {
-	header := ipv6Header
-	if t.Dst.Is4() {
-		header = ipv4Header
-	}
 	switch {
 	case t.Kind == UDPParts:
 		return t.Size // with its headers it does not fit
 	case t.Kind.isFull():
-		return max(smallData, t.Size-header-l4Header)
+		return max(smallData, t.Size-echo.Headers(t.Dst))
 	}
 	return smallData
 }
@@ -45,109 +32,75 @@ var (
 	ErrTwice = errors.New("answered more than once")
 )
 
-// request returns an echo request.
-func (t Try) request() icmp.Message {
-	m := icmp.Message{Type: ipv6.ICMPTypeEchoRequest,
-		Body: &icmp.Echo{ID: rand.IntN(1 << 16), Seq: rand.IntN(1 << 16), Data: make([]byte, t.dataSize())}}
-	if t.Dst.Is4() {
-		m.Type = ipv4.ICMPTypeEcho
-	}
-	return m
-}
+// packetSize returns the size of an echo request as an IP packet.
+func (t Try) packetSize() int { return echo.Headers(t.Dst) + t.dataSize() }
 
-// echo sends one echo request and waits for its reply.
-func echo(ctx context.Context, t Try) error {
-	network, reply, protocol := "ip6:ipv6-icmp", icmp.Type(ipv6.ICMPTypeEchoReply), unix.IPPROTO_ICMPV6
-	if t.Dst.Is4() {
-		network, reply, protocol = "ip4:icmp", ipv4.ICMPTypeEchoReply, unix.IPPROTO_ICMP
-	}
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return forbidFragments(c, t.Dst) }}
-	address := ""
-	if t.Bound {
-		address = t.Src.String()
-	}
-	var conn net.PacketConn
-	err := t.From.Do(func() (err error) {
-		conn, err = lc.ListenPacket(ctx, network, address)
+// open opens the socket of an echo request.
+func (t Try) open(o echo.Options) (s *echo.Socket, err error) {
+	o.Limit = echo.DeviceMTU
+	err = t.From.Do(func() error {
+		s, err = echo.Open(t.Dst, o)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("open a raw socket in %s: %w", t.From.Host, err)
+		return nil, fmt.Errorf("open a raw socket in %s: %w", t.From.Host, cause(err))
 	}
-	defer conn.Close()
-	request := t.request()
-	data, err := request.Marshal(nil)
+	return s, nil
+}
+
+// ask sends one echo request and waits for its reply.
+func ask(ctx context.Context, t Try) error {
+	var o echo.Options
+	if t.Bound {
+		o.From = t.Src
+	}
+	s, err := t.open(o)
 	if err != nil {
 		return err
 	}
-	if _, err := conn.WriteTo(data, &net.IPAddr{IP: t.Dst.AsSlice()}); err != nil {
+	defer s.Close()
+	number := rand.Uint64()
+	if err := s.Send(t.Dst, number, t.packetSize()); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
-	asked, _ := request.Body.(*icmp.Echo)
-	return onlyAnswer(ctx, conn, func(from net.Addr, data []byte) bool {
-		m, err := icmp.ParseMessage(protocol, data)
-		if err != nil || m.Type != reply || !isFrom(from, t.Dst) {
-			return false
-		}
-		e, ok := m.Body.(*icmp.Echo)
-		return ok && e.ID == asked.ID && e.Seq == asked.Seq
+	return onlyAnswer(ctx, s, func() (bool, error) {
+		from, n, err := s.Receive()
+		return n == number && from == t.Dst, err
 	})
 }
 
 // secondAnswer is how long another answer is waited for.
 const secondAnswer = 20 * time.Millisecond
 
-// onlyAnswer waits for an answer, and a little longer for another one, which there should not be.
-func onlyAnswer(ctx context.Context, conn net.PacketConn, isAnswer func(from net.Addr, data []byte) bool) error {
+// onlyAnswer waits for an answer, and a little longer for another one, which there should not be. Next reads a packet, and
+// reports whether it is one.
+func onlyAnswer(ctx context.Context, conn deadliner, next func() (bool, error)) error {
 	setDeadline(ctx, conn)
-	err := error(errNoAnswer)
-	for buf := make([]byte, 1<<16); ; {
-		n, from, failure := conn.ReadFrom(buf)
+	for answered := false; ; {
+		isAnswer, err := next()
 		switch {
-		case failure != nil && err == errNoAnswer:
-			return orNoAnswer(failure)
-		case failure != nil:
+		case err != nil && !answered:
+			return orNoAnswer(err)
+		case err != nil:
 			return nil
-		case !isAnswer(from, buf[:n]):
-		case err == nil:
+		case !isAnswer:
+		case answered:
 			return ErrTwice
 		default:
-			err = nil
+			answered = true
 			_ = conn.SetReadDeadline(time.Now().Add(secondAnswer))
 		}
 	}
 }
 
-// isFrom reports whether an answer is of the host that was asked.
-func isFrom(from net.Addr, want netip.Addr) bool {
-	ip, ok := from.(*net.IPAddr)
-	if !ok {
-		return false
-	}
-	a, _ := netip.AddrFromSlice(ip.IP)
-	return a.Unmap() == want
-}
+// deadliner is a socket whose reads can end by themselves.
+type deadliner interface{ SetReadDeadline(time.Time) error }
 
 // setDeadline ends reads when the context does. A socket that cannot have a deadline ends them at once.
-func setDeadline(ctx context.Context, conn interface{ SetDeadline(time.Time) error }) {
+func setDeadline(ctx context.Context, conn deadliner) {
 	if end, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(end)
+		_ = conn.SetReadDeadline(end)
 	}
-}
-
-// forbidFragments lets a packet that is larger than a device's MTU fail, and ignores what was learned about the
-// path's.
-func forbidFragments(c syscall.RawConn, to netip.Addr) (err error) {
-	set := func(fd uintptr) {
-		if to.Is4() {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
-			return
-		}
-		err = errors.Join(
-			unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
-			unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1))
-	}
-	return errors.Join(c.Control(set), err)
 }
 
 // cause returns the kernel's error without the addresses that Go adds.

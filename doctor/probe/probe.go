@@ -128,7 +128,7 @@ func send(ctx context.Context, servers *servers, replies *replies, t Try) (port 
 	}
 	switch t.Kind.Proto() {
 	case "icmp":
-		return 0, echo(ctx, t)
+		return 0, ask(ctx, t)
 	case "tcp":
 		return stream(ctx, servers, t)
 	}

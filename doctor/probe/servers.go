@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+
+	"github.com/twill-net/twill/internal/echo"
 )
 
 // streamSize is how many bytes a TCP probe sends each way: more than a window at its start.
@@ -161,7 +163,7 @@ func (d datagrams) control(_, _ string, c syscall.RawConn) error {
 	if d.parts {
 		return nil
 	}
-	return forbidFragments(c, d.addr)
+	return echo.DeviceMTU.Set(c, d.addr)
 }
 
 // exchangeDatagram sends one datagram to an address, and wants it back.
@@ -181,11 +183,10 @@ func exchangeDatagram(ctx context.Context, t Try, to string) error {
 	if _, err := conn.Write(data); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
-	udp, ok := conn.(net.PacketConn)
-	if !ok {
-		return fmt.Errorf("read an answer in %s: want a socket for datagrams", t.From.Host)
-	}
-	return onlyAnswer(ctx, udp, func(net.Addr, []byte) bool { return true })
+	return onlyAnswer(ctx, conn, func() (bool, error) {
+		_, err := conn.Read(data)
+		return true, err
+	})
 }
 
 // orNoAnswer returns the kernel's error, or that there was no answer if it only took too long.

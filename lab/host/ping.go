@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/echo"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -36,12 +37,16 @@ type Echo struct {
 
 // Ping sends one echo request and returns how long the reply took.
 func (h Host) Ping(ctx context.Context, p Ping) (time.Duration, error) {
-	s, err := h.openEcho(netstate.FamilyOf(p.To), p.DontFragment)
+	limit := echo.NoLimit
+	if p.DontFragment {
+		limit = echo.PathMTU
+	}
+	s, err := h.openEcho(p.To, limit)
 	if err != nil {
 		return 0, err
 	}
-	defer s.close()
-	echoes := s.round(ctx, []netip.Addr{p.To}, p.Size, timeoutOr(p.Timeout))
+	defer s.Close()
+	echoes := round(ctx, s, []netip.Addr{p.To}, p.Size, timeoutOr(p.Timeout))
 	return echoes[0].RTT, echoes[0].Err
 }
 
@@ -60,14 +65,14 @@ func (h Host) PingAll(ctx context.Context, to []netip.Addr, timeout time.Duratio
 		if len(addrs) == 0 {
 			continue
 		}
-		s, err := h.openEcho(f, false)
+		s, err := h.openEcho(addrs[0], echo.NoLimit)
 		if err != nil {
 			return nil, err
 		}
-		for i, e := range s.round(ctx, addrs, 0, timeoutOr(timeout)) {
+		for i, e := range round(ctx, s, addrs, 0, timeoutOr(timeout)) {
 			echoes[at[i]] = e
 		}
-		s.close()
+		_ = s.Close()
 	}
 	return echoes, nil
 }
@@ -79,20 +84,33 @@ func timeoutOr(d time.Duration) time.Duration {
 	return d
 }
 
-func (s *echoSocket) round(ctx context.Context, to []netip.Addr, size int, timeout time.Duration) []Echo {
+// openEcho opens a socket for the family of an address.
+func (h Host) openEcho(to netip.Addr, limit echo.Limit) (s *echo.Socket, err error) {
+	err = h.Do(func() error {
+		s, err = echo.Open(to, echo.Options{Limit: limit})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ping from %s: %w", h.Name, err)
+	}
+	return s, nil
+}
+
+func round(ctx context.Context, s *echo.Socket, to []netip.Addr, size int, timeout time.Duration) []Echo {
 	echoes, sent, open := make([]Echo, len(to)), make([]time.Time, len(to)), 0
 	for i, a := range to {
 		echoes[i], sent[i] = Echo{To: a, Err: ErrNoReply}, time.Now()
-		if err := s.send(a, uint64(i), size); err != nil {
+		if err := s.Send(a, uint64(i), size); err != nil {
 			echoes[i].Err = sendError(a, err)
 			continue
 		}
 		open++
 	}
-	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetReadDeadline(time.Now()) })
+	_ = s.SetReadDeadline(time.Now().Add(timeout)) // a socket that cannot have one ends reads at once
+	stop := context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })
 	defer stop()
-	for deadline := time.Now().Add(timeout); open > 0 && ctx.Err() == nil; {
-		from, n, err := s.receive(deadline)
+	for open > 0 {
+		from, n, err := s.Receive()
 		if err != nil {
 			break
 		}

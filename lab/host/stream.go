@@ -7,12 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/internal/echo"
 )
 
 // Stream is an endless ping at a fixed rate, to count what was lost between two moments.
 type Stream struct {
-	socket *echoSocket
+	socket *echo.Socket
 	to     netip.Addr
 	size   int // of a packet
 	stop   context.CancelFunc
@@ -43,7 +43,7 @@ func (h Host) Stream(to netip.Addr, interval time.Duration) (*Stream, error) {
 
 // StreamOf is Stream with IP packets of size bytes; 0: small ones.
 func (h Host) StreamOf(size int, to netip.Addr, interval time.Duration) (*Stream, error) {
-	socket, err := h.openEcho(netstate.FamilyOf(to), false)
+	socket, err := h.openEcho(to, echo.NoLimit)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *Stream) send(ctx context.Context, interval time.Duration) {
 		n := len(s.answered)
 		s.sent, s.answered = append(s.sent, time.Now()), append(s.answered, false)
 		s.mu.Unlock()
-		if err := s.socket.send(s.to, uint64(n), s.size); err != nil {
+		if err := s.socket.Send(s.to, uint64(n), s.size); err != nil {
 			s.fail(err)
 		}
 		select {
@@ -83,7 +83,7 @@ func (s *Stream) fail(err error) {
 
 func (s *Stream) receive() {
 	for {
-		_, n, err := s.socket.receive(time.Time{})
+		_, n, err := s.socket.Receive()
 		if err != nil {
 			return // closed
 		}
@@ -144,6 +144,6 @@ func (s *Stream) count(from, to Mark) (Loss, error) {
 // Close ends the ping and releases its socket, which would keep the namespace alive.
 func (s *Stream) Close() {
 	s.stop()
-	s.socket.close()
+	_ = s.socket.Close()
 	s.done.Wait()
 }

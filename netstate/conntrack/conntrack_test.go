@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/internal/testns"
 )
 
 // rules have the kernel track connections, and translate the port 8.
@@ -36,11 +38,7 @@ func inNamespace(t *testing.T) {
 			t.Skip(err)
 		}
 	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "", "ip", "link", "set", "lo", "up")
+	testns.Enter(t, "ip link set lo up")
 	run(t, rules, "nft", "-f", "-")
 }
 

@@ -3,11 +3,13 @@ package kernel
 import (
 	"net"
 	"testing"
+
+	"github.com/twill-net/twill/internal/testns"
 )
 
 // TestDrops: packets for which a VXLAN device has no FDB entry are counted, and devices that are gone are no error.
 func TestDrops(t *testing.T) {
-	inNamespace(t, "ip link set lo up", "ip link add v1 type vxlan id 1 dstport 8472 local 127.0.0.1 nolearning", "ip link set v1 up",
+	testns.Enter(t, "ip link set lo up", "ip link add v1 type vxlan id 1 dstport 8472 local 127.0.0.1 nolearning", "ip link set v1 up",
 		"ip addr add 192.0.2.1/24 dev v1", "ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev v1 nud permanent")
 	k, err := New(nil)
 	if err != nil {

@@ -3,9 +3,7 @@ package kernel
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -24,7 +23,7 @@ func TestLookup(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = pod.Process.Kill(), pod.Wait() })
-	inNamespace(t, "ip link set lo up", "ip link add b0 address 0e:00:00:00:00:01 type bridge", "ip link set b0 up",
+	testns.Enter(t, "ip link set lo up", "ip link add b0 address 0e:00:00:00:00:01 type bridge", "ip link set b0 up",
 		"ip addr add 192.0.2.1/24 dev b0",
 		"ip route add 10.9.0.0/16 via 192.0.2.9", "ip route add blackhole 10.8.0.0/16",
 		"ip route add prohibit 10.5.0.0/16",
@@ -85,7 +84,7 @@ func TestLookup(t *testing.T) {
 
 // TestTakes: of a macvlan in passthru mode it is known whose packets it takes.
 func TestTakes(t *testing.T) {
-	inNamespace(t, "ip link add b0 type bridge", "ip link add taker link b0 type macvlan mode passthru",
+	testns.Enter(t, "ip link add b0 type bridge", "ip link add taker link b0 type macvlan mode passthru",
 		"ip link add b1 type bridge", "ip link add guest link b1 type macvlan mode private")
 	k, err := New(nil)
 	if err != nil {
@@ -99,32 +98,6 @@ func TestTakes(t *testing.T) {
 	for _, p := range ports {
 		if want := map[string]string{"taker": "b0"}[p.Name]; p.Takes != want {
 			t.Errorf("%s takes the packets of %q, want %q", p.Name, p.Takes, want)
-		}
-	}
-}
-
-// inNamespace moves this test's thread into a new network namespace and runs the command lines there.
-func inNamespace(t *testing.T, lines ...string) {
-	t.Helper()
-	runtime.LockOSThread()
-	t.Cleanup(runtime.UnlockOSThread)
-	home, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
-			t.Error(err)
-		}
-		home.Close()
-	})
-	for _, line := range lines {
-		words := strings.Fields(line)
-		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", line, err, out)
 		}
 	}
 }

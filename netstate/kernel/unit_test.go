@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/netstatetest"
@@ -389,10 +390,7 @@ func TestReadOnlySysctls(t *testing.T) {
 }
 
 func TestCancelled(t *testing.T) {
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testns.Enter(t)
 	k, err := New(nil)
 	if err != nil {
 		t.Fatal(err)

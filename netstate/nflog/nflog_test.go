@@ -6,13 +6,13 @@ import (
 	"errors"
 	"net"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/testns"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
@@ -40,11 +40,7 @@ func inNamespace(t *testing.T) {
 			t.Skip(err)
 		}
 	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skip(err)
-	}
-	run(t, "", "ip", "link", "set", "lo", "up")
+	testns.Enter(t, "ip link set lo up")
 }
 
 func run(t *testing.T, stdin string, args ...string) {

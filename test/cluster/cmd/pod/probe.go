@@ -13,9 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
+	"github.com/twill-net/twill/internal/echo"
 )
 
 // limit is how long one probe may take.
@@ -58,7 +56,7 @@ func probe(target string) (string, error) {
 	case "tcp", "udp":
 		return ask(kind, where)
 	case "icmp":
-		lost, err := echo(where, 1, 0)
+		lost, err := unanswered(where, 1, 0)
 		if err == nil && lost > 0 {
 			err = errors.New("no reply")
 		}
@@ -98,62 +96,45 @@ func ping(args []string) error {
 	if err != nil {
 		return fmt.Errorf("count %q: want a number", args[1])
 	}
-	lost, err := echo(args[0], count, 10*time.Millisecond)
+	lost, err := unanswered(args[0], count, 10*time.Millisecond)
 	if err == nil {
 		fmt.Println(count, lost)
 	}
 	return err
 }
 
-// echo sends count echo requests to address and returns how many had no reply within limit of the last one.
-func echo(address string, count int, pause time.Duration) (lost int, err error) {
+// unanswered sends count echo requests to address and returns how many had no reply within limit of the last one.
+func unanswered(address string, count int, pause time.Duration) (lost int, err error) {
 	to, err := netip.ParseAddr(address)
 	if err != nil {
 		return 0, err
 	}
-	network, any, kind, proto := "ip4:icmp", "0.0.0.0", icmp.Type(ipv4.ICMPTypeEcho), 1
-	if to.Is6() {
-		network, any, kind, proto = "ip6:ipv6-icmp", "::", ipv6.ICMPTypeEchoRequest, 58
-	}
-	c, err := icmp.ListenPacket(network, any)
+	s, err := echo.Open(to, echo.Options{})
 	if err != nil {
 		return 0, err
 	}
-	defer c.Close()
-	id := os.Getpid() & 0xffff
-	seen := make(chan int, 1)
-	go func() { seen <- collect(c, proto, id, count) }()
+	defer s.Close()
+	answered := make(chan int, 1)
+	go func() { answered <- collect(s, count) }()
 	tick := time.NewTicker(max(pause, 1))
 	defer tick.Stop()
 	for n := range count {
-		m := icmp.Message{Type: kind, Body: &icmp.Echo{ID: id, Seq: n & 0xffff, Data: fmt.Appendf(nil, "%08d", n)}}
-		b, err := m.Marshal(nil)
-		if err != nil {
-			return 0, err
-		}
-		_, _ = c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}) // what cannot be sent has no reply
+		_ = s.Send(to, uint64(n), 0) // what cannot be sent has no reply
 		<-tick.C
 	}
-	_ = c.SetReadDeadline(time.Now().Add(limit))
-	return count - <-seen, nil
+	_ = s.SetReadDeadline(time.Now().Add(limit))
+	return count - <-answered, nil
 }
 
 // collect counts the requests that were answered, until all were or the deadline.
-func collect(c *icmp.PacketConn, proto, id, count int) int {
-	answered := map[string]bool{}
-	buf := make([]byte, 2048)
+func collect(s *echo.Socket, count int) int {
+	answered := map[uint64]bool{}
 	for len(answered) < count {
-		n, _, err := c.ReadFrom(buf)
+		_, n, err := s.Receive()
 		if err != nil {
 			break
 		}
-		m, err := icmp.ParseMessage(proto, buf[:n])
-		if err != nil || (m.Type != ipv4.ICMPTypeEchoReply && m.Type != ipv6.ICMPTypeEchoReply) {
-			continue
-		}
-		if e, ok := m.Body.(*icmp.Echo); ok && e.ID == id {
-			answered[string(e.Data)] = true
-		}
+		answered[n] = true
 	}
 	return len(answered)
 }

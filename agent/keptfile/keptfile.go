@@ -19,6 +19,7 @@ import (
 
 	"github.com/twill-net/twill/internal/atomicfile"
 	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/filewatch"
 	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/smallfile"
 )
@@ -41,7 +42,7 @@ type Keeper struct {
 	mu    sync.Mutex
 	files []*file
 
-	watch *watch // of Run alone; nil: nothing is watched
+	watch *filewatch.Watch // of Run alone; nil: nothing is watched
 }
 
 // New returns a Keeper that logs what it puts back, and what it cannot.

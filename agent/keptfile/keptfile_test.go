@@ -344,33 +344,6 @@ func TestOftenIsPutBack(t *testing.T) {
 	}
 }
 
-// TestQuiet: what happens to other files of the directory wakes nobody.
-func TestQuiet(t *testing.T) {
-	s := newStand(t)
-	s.write()
-	<-s.keeper.events
-	s.must(s.keeper.follow())
-	s.shell("echo x >agent.log; echo x >>agent.log; chmod 600 agent.log; mv agent.log b; cat subnet.env; rm b")
-	raw, err := s.keeper.watch.inotify.SyscallConn()
-	s.must(err)
-	s.eventually("all events are read", func() error {
-		unread, asked := 0, error(nil)
-		err := raw.Control(func(fd uintptr) { unread, asked = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-		if unread > 0 {
-			return fmt.Errorf("%d bytes are not", unread)
-		}
-		return errors.Join(err, asked)
-	})
-	s.keeper.closeWatch() // which waits until they are judged too
-	if len(s.keeper.events) > 0 {
-		t.Error("others' files woke it")
-	}
-	s.must(s.keeper.follow())
-	t.Cleanup(s.keeper.closeWatch)
-	s.shell("chmod 600 subnet.env")
-	<-s.keeper.events
-}
-
 // TestLost: a directory that was deleted below a mount is lost. Nothing else is: one that is away or was made again.
 func TestLost(t *testing.T) {
 	if os.Getenv("TWILL_TEST_LOST") == "" {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -15,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/causes"
-	"github.com/twill-net/twill/internal/loop"
+	"github.com/twill-net/twill/internal/filewatch"
 )
 
 // File is a config file that is followed. The methods of a nil File are those of one that says nothing.
@@ -66,26 +65,34 @@ func (f *File) use(c Config) {
 	f.current.Store(&c)
 }
 
+// watchMask is what is watched of the file's directory: files come and go, or are written. A ConfigMap's volume changes by a
+// rename.
+const watchMask = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
+
 // Run reads the file again when it changes, and as often as it says, until ctx is done. It calls changed when other
 // networks are exempt. After an error, the networks stay as they are.
 func (f *File) Run(ctx context.Context, changed func()) error {
 	if f == nil {
 		return nil
 	}
-	w, err := newWatch(filepath.Dir(f.path))
-	if err != nil {
-		f.causes.Error(f.log, "watch ip-masq-agent's config, which is read at its resyncInterval only", err)
-		w = &watch{}
+	events := make(chan struct{}, 1)
+	w, err := filewatch.Open(events)
+	if err == nil {
+		defer w.Close()
 	}
-	defer w.close()
 	for {
-		w.follow()
+		if w != nil {
+			err = errors.Join(w.Err(), w.Follow(filewatch.Paths{filepath.Dir(f.path): watchMask}))
+		}
+		if err != nil {
+			f.causes.Error(f.log, "watch ip-masq-agent's config, which is read at its resyncInterval only", err)
+		}
 		timer := time.NewTimer(f.current.Load().Resync)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
-		case <-w.events:
+		case <-events:
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -114,58 +121,4 @@ func (f *File) reload() bool {
 	f.use(c)
 	f.log.Info("ip-masq-agent's config changed", "path", f.path, "exempt", c.Exempt)
 	return !slices.Equal(old.Exempt, c.Exempt)
-}
-
-// watch notices that files come and go in a directory, or are written. A ConfigMap's volume changes by a rename.
-type watch struct {
-	dir     string
-	inotify *os.File
-	events  chan struct{}
-	ended   chan struct{}
-}
-
-const watchMask = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
-
-func newWatch(dir string) (*watch, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return nil, fmt.Errorf("inotify: %w", err)
-	}
-	w := &watch{dir: dir, inotify: os.NewFile(uintptr(fd), "inotify"), events: make(chan struct{}, 1),
-		ended: make(chan struct{})}
-	go func() {
-		defer close(w.ended)
-		buffer := make([]byte, 4<<10)
-		for {
-			if _, err := w.inotify.Read(buffer); errors.Is(err, os.ErrClosed) {
-				return
-			} else if err != nil {
-				continue // a long name: it was an event all the same
-			}
-			loop.Notify(w.events)
-		}
-	}()
-	return w, nil
-}
-
-// follow watches the directory that now has the name. One that is missing is not watched.
-func (w *watch) follow() {
-	if w.inotify == nil {
-		return
-	}
-	raw, err := w.inotify.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
-		_, _ = unix.InotifyAddWatch(int(fd), w.dir, watchMask) // what it cannot watch is read at the resyncInterval
-	})
-}
-
-func (w *watch) close() {
-	if w.inotify == nil {
-		return
-	}
-	w.inotify.Close()
-	<-w.ended
 }

@@ -28,7 +28,7 @@ var mechanisms = []struct {
 	{"see packets end", []string{"ringbuf.NewReader", "perf.NewReader"}, []string{"doctor/drops"}},
 	{"code a route", []string{"unix.RTA_DST"}, []string{"doctor/unusual", "netstate/kernel", "plugin/wire"}},
 	{"code a neighbour", []string{"unix.NDA_LLADDR"}, []string{"doctor/unusual", "netstate/kernel"}},
-	{"code an address", []string{"unix.IFA_LOCAL"}, []string{"doctor/unusual", "netstate/kernel", "plugin/wire"}},
+	{"code an address", []string{"unix.IFA_LOCAL"}, []string{"netstate/kernel", "netstate/rtnl", "plugin/wire"}},
 	{"split a rule of iptables", []string{"savedrule.Parse", "savedrule.Words"}, []string{"doctor/rules", "doctor/ruletrace", "netstate/firewall"}},
 	{"code nftables' rules", []string{"github.com/google/nftables/expr"}, []string{"doctor/ruletrace", "lab/fabric", "netstate/filter",
 		"netstate/firewall", "netstate/nfnl"}},
@@ -60,7 +60,7 @@ func TestMechanisms(t *testing.T) {
 // sources returns the Go files of programs: no tests, no tools, nothing that is only built to test.
 func sources(t *testing.T) (files []string) {
 	t.Helper()
-	out, err := exec.Command("git", "ls-files", "*.go").Output()
+	out, err := exec.Command("git", "ls-files", "-co", "--exclude-standard", "*.go").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,11 +68,11 @@ func (a address) elsewhere(addresses []address) string {
 // disuse returns the flag that keeps an address from being used.
 func (a address) disuse() string {
 	switch {
-	case a.flags&unix.IFA_F_DADFAILED != 0:
+	case a.Flags&unix.IFA_F_DADFAILED != 0:
 		return "dadfailed"
-	case a.flags&unix.IFA_F_TENTATIVE != 0 && a.flags&unix.IFA_F_OPTIMISTIC == 0:
+	case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:
 		return "tentative"
-	case a.flags&unix.IFA_F_DEPRECATED != 0:
+	case a.Flags&unix.IFA_F_DEPRECATED != 0:
 		return "deprecated"
 	}
 	return ""
@@ -104,7 +104,7 @@ func (a address) missingRoutes(routes []route) (all []locate.Object) {
 		})
 	}
 	host := netip.PrefixFrom(a.local, a.local.BitLen())
-	pending := a.flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
+	pending := a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
 	if !pending && !has(unix.RTN_LOCAL, host) {
 		missing("local "+a.local.String(), fmt.Sprintf("%s route add local %s dev %s table local proto kernel%s",
 			tool(a.family), a.local, a.dev, a.scopeWords("host")), host)

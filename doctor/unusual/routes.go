@@ -189,7 +189,7 @@ func (r route) follows(addresses []address) bool {
 		case a.dev != r.dev && (r.family != unix.AF_INET6 || r.dev != "lo"):
 			return false
 		case r.kind == unix.RTN_BROADCAST:
-			return a.prefix.Masked().Contains(r.dst.Addr()) || a.broadcast == r.dst.Addr()
+			return a.prefix.Masked().Contains(r.dst.Addr()) || a.Broadcast == r.dst.Addr()
 		case r.dst.IsSingleIP():
 			return a.local == r.dst.Addr() || a.prefix.Masked() == r.dst
 		}

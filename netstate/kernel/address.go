@@ -3,7 +3,6 @@ package kernel
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -17,22 +16,10 @@ import (
 )
 
 // address is an address as the kernel sends it.
-type address struct {
-	index            int // of the interface
-	prefix           netip.Prefix
-	peer             netip.Prefix // the other end; invalid: none
-	flags            uint32       // IFA_F_…
-	scope            byte
-	metric           int // of the route to its subnet
-	broadcast        netip.Addr
-	valid, preferred uint32 // seconds
-}
+type address struct{ rtnl.Address }
 
-// forever is a lifetime without an end.
-const forever = math.MaxUint32
-
-// ifaMetric is IFA_RT_PRIORITY of linux/if_addr.h; defaultMetric6 is what IPv6 takes for none.
-const ifaMetric, defaultMetric6 = 9, 256
+// defaultMetric6 is what IPv6 takes for no metric.
+const defaultMetric6 = 256
 
 // addresses returns the addresses of the machine.
 func (k *Kernel) addresses() ([]address, error) {
@@ -40,71 +27,30 @@ func (k *Kernel) addresses() ([]address, error) {
 		r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
 		err = k.bulk.List(r, func(m []byte) error {
-			a, err := parseAddress(m)
-			all = append(all, a)
+			a, err := rtnl.ParseAddress(m)
+			all = append(all, address{a})
 			return err
 		})
 		return all, err
 	})
 }
 
-// parseAddress reads struct ifaddrmsg and its attributes.
-func parseAddress(m []byte) (address, error) {
-	if len(m) < unix.SizeofIfAddrmsg {
-		return address{}, fmt.Errorf("an address of %d bytes: want at least %d", len(m), unix.SizeofIfAddrmsg)
-	}
-	a := address{index: intOf(m[4:]), flags: uint32(m[2]), scope: m[3], valid: forever, preferred: forever}
-	var local, other netip.Addr
-	for kind, value := range rtnl.Attributes(m[unix.SizeofIfAddrmsg:]) {
-		switch {
-		case kind == unix.IFA_LOCAL:
-			local = rtnl.Addr(value)
-		case kind == unix.IFA_ADDRESS:
-			other = rtnl.Addr(value)
-		case kind == unix.IFA_BROADCAST:
-			a.broadcast = rtnl.Addr(value)
-		case kind == unix.IFA_FLAGS:
-			a.flags = uint32(intOf(value))
-		case kind == ifaMetric:
-			a.metric = intOf(value)
-		case kind == unix.IFA_CACHEINFO && len(value) >= 8:
-			a.preferred, a.valid = binary.NativeEndian.Uint32(value), binary.NativeEndian.Uint32(value[4:])
-		}
-	}
-	bits := int(m[1])
-	switch {
-	case !local.IsValid() || local == other:
-		a.prefix = netip.PrefixFrom(other, bits)
-	default:
-		a.prefix, a.peer = netstate.Host(local), netip.PrefixFrom(other, bits)
-	}
-	return a, nil
-}
-
-// subnet returns the prefix to which the kernel makes a route for the address.
-func (a address) subnet() netip.Prefix {
-	if a.peer.IsValid() {
-		return a.peer.Masked()
-	}
-	return a.prefix.Masked()
-}
-
 // decode returns the object.
 func (a address) decode(dev string) netstate.Addr {
-	o := netstate.Addr{Dev: dev, Prefix: a.prefix, Peer: a.peer, NoDAD: a.flags&unix.IFA_F_NODAD != 0}
+	o := netstate.Addr{Dev: dev, Prefix: a.Prefix, Peer: a.Peer, NoDAD: a.Flags&unix.IFA_F_NODAD != 0}
 	scope := byte(unix.RT_SCOPE_UNIVERSE)
-	if a.prefix.Addr().IsLinkLocalUnicast() {
+	if a.Prefix.Addr().IsLinkLocalUnicast() {
 		scope = unix.RT_SCOPE_LINK
 	}
 	var e extra
-	e.add(a.scope != scope, "scope %d", a.scope)
-	e.add(a.broadcast.IsValid() && a.broadcast != broadcastOf(a.prefix), "broadcast %s", a.broadcast)
+	e.add(a.Scope != scope, "scope %d", a.Scope)
+	e.add(a.Broadcast.IsValid() && a.Broadcast != broadcastOf(a.Prefix), "broadcast %s", a.Broadcast)
 	for _, f := range addressFlags {
-		e.add(a.flags&f.flag != 0, "%s", f.word)
+		e.add(a.Flags&f.flag != 0, "%s", f.word)
 	}
-	e.add(a.metric != 0 && (a.prefix.Addr().Is4() || a.metric != defaultMetric6), "metric %d", a.metric)
-	e.add(a.valid != forever, "valid_lft %d", a.valid)
-	e.add(a.preferred != a.valid, "preferred_lft %d", a.preferred)
+	e.add(a.Metric != 0 && (a.Prefix.Addr().Is4() || a.Metric != defaultMetric6), "metric %d", a.Metric)
+	e.add(a.Valid != rtnl.Forever, "valid_lft %d", a.Valid)
+	e.add(a.Preferred != a.Valid, "preferred_lft %d", a.Preferred)
 	o.Extra = e.String()
 	return o
 }
@@ -155,13 +101,13 @@ func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
 	r.AddData(nl.NewRtAttr(unix.IFA_LOCAL, want.Prefix.Addr().AsSlice()))
 	r.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, want.Prefix.Addr().AsSlice()))
 	r.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
-	lifetimes := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: forever, Valid: forever}}
+	lifetimes := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: rtnl.Forever, Valid: rtnl.Forever}}
 	r.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, lifetimes.Serialize()))
 	if broadcast := broadcastOf(want.Prefix); broadcast.IsValid() {
 		r.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast.AsSlice()))
 	}
 	if strings.Contains(old.Extra, "metric") && want.Prefix.Addr().Is6() { // IPv6 keeps a metric if none is said
-		r.AddData(nl.NewRtAttr(ifaMetric, nl.Uint32Attr(defaultMetric6)))
+		r.AddData(nl.NewRtAttr(rtnl.AddrMetric, nl.Uint32Attr(defaultMetric6)))
 	}
 	return errors.Join(append(a.bulk.Do(r), deleted)...)
 }

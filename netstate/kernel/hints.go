@@ -76,15 +76,16 @@ func (k *Kernel) concerns(kind uint16, data []byte) bool {
 // concernsAddr reports whether an address is news: on a link of ours if it is not as wanted, elsewhere always, because
 // an underlay is chosen by them. Link-local ones, which every veth gets, are news only where they are wanted.
 func (f *filter) concernsAddr(kind uint16, data []byte) bool {
-	a, err := parseAddress(data)
-	if err != nil || !a.prefix.IsValid() {
+	parsed, err := rtnl.ParseAddress(data)
+	a := address{parsed}
+	if err != nil || !a.Prefix.IsValid() {
 		return false
 	}
-	local := linkLocal(a.prefix.Addr())
-	if _, ours := f.links[a.index]; !ours {
+	local := linkLocal(a.Prefix.Addr())
+	if _, ours := f.links[a.Index]; !ours {
 		return !local
 	}
-	is := a.decode(f.names[a.index])
+	is := a.decode(f.names[a.Index])
 	want, wanted := f.want[is.Key()]
 	if kind == unix.RTM_DELADDR || wanted {
 		return wanted && (kind == unix.RTM_DELADDR || is != want)

@@ -57,7 +57,7 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 			}
 		}
 		for _, addr := range addrs {
-			if addr.index == index && !linkLocal(addr.prefix.Addr()) {
+			if addr.Index == index && !linkLocal(addr.Prefix.Addr()) {
 				addr.addTo(&i)
 				carriers[index] = true
 			}
@@ -88,9 +88,9 @@ func (k *Kernel) addBeside(interfaces []netstate.Interface) error {
 
 // addTo adds the address to its interface. Secondary addresses of IPv4 have the flag of temporary ones of IPv6.
 func (a address) addTo(i *netstate.Interface) {
-	i.Addrs = append(i.Addrs, a.prefix)
-	if a.flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_SECONDARY) != 0 {
-		i.Passing = append(i.Passing, a.prefix.Addr())
+	i.Addrs = append(i.Addrs, a.Prefix)
+	if a.Flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_SECONDARY) != 0 {
+		i.Passing = append(i.Passing, a.Prefix.Addr())
 	}
 }
 
@@ -98,11 +98,11 @@ func (a address) addTo(i *netstate.Interface) {
 // deprecated ones.
 func unlikely(a address) (points int) {
 	for flag, n := range map[uint32]int{unix.IFA_F_DEPRECATED: 4, unix.IFA_F_TEMPORARY: 1} {
-		if a.flags&flag != 0 {
+		if a.Flags&flag != 0 {
 			points += n
 		}
 	}
-	if a.flags&unix.IFA_F_PERMANENT == 0 {
+	if a.Flags&unix.IFA_F_PERMANENT == 0 {
 		points += 2
 	}
 	return points

@@ -98,11 +98,11 @@ func (o *observation) provided() error {
 func (o *observation) addrs() error {
 	all, err := o.addresses()
 	for _, a := range all {
-		if _, owned := o.filter.links[a.index]; !owned {
-			o.foreign[onLink{a.index, a.subnet()}] = true
+		if _, owned := o.filter.links[a.Index]; !owned {
+			o.foreign[onLink{a.Index, a.Subnet()}] = true
 			continue
 		}
-		addr := a.decode(o.names[a.index])
+		addr := a.decode(o.names[a.Index])
 		if _, wanted := o.want[addr.Key()]; wanted || !linkLocal(addr.Prefix.Addr()) {
 			o.state.Add(addr)
 		}

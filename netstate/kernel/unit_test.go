@@ -20,6 +20,7 @@ import (
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/netstatetest"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 func TestIgnoreAbsent(t *testing.T) {
@@ -265,7 +266,7 @@ func TestUnlikely(t *testing.T) {
 	best := []uint32{unix.IFA_F_PERMANENT, unix.IFA_F_PERMANENT | unix.IFA_F_TEMPORARY, 0, unix.IFA_F_TEMPORARY,
 		unix.IFA_F_PERMANENT | unix.IFA_F_DEPRECATED, unix.IFA_F_DEPRECATED}
 	for i, flags := range best[1:] {
-		if unlikely(address{flags: best[i]}) >= unlikely(address{flags: flags}) {
+		if unlikely(address{rtnl.Address{Flags: best[i]}}) >= unlikely(address{rtnl.Address{Flags: flags}}) {
 			t.Errorf("an address with flags %#x comes after one with %#x", best[i], flags)
 		}
 	}

@@ -163,11 +163,8 @@ func addrsIn(socket *nl.NetlinkSocket, id int) ([]netip.Addr, error) {
 	replies, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
 	var all []netip.Addr
 	for _, m := range replies {
-		a := rtnl.Addr(rtnl.Attribute(m, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS))
-		if local := rtnl.Attribute(m, unix.SizeofIfAddrmsg, unix.IFA_LOCAL); local != nil { // else IPv6
-			a = rtnl.Addr(local)
-		}
-		if a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+		parsed, _ := rtnl.ParseAddress(m) // the zero Address if it is cut short
+		if a := parsed.Prefix.Addr(); a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
 			all = append(all, a)
 		}
 	}

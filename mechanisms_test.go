@@ -27,7 +27,7 @@ var mechanisms = []struct {
 		"doctor/traffic", "lab/capture", "lab/script", "lab/walk"}},
 	{"see packets end", []string{"ringbuf.NewReader", "perf.NewReader"}, []string{"doctor/drops"}},
 	{"code a route", []string{"unix.RTA_DST"}, []string{"doctor/unusual", "netstate/kernel", "plugin/wire"}},
-	{"code a neighbour", []string{"unix.NDA_LLADDR"}, []string{"doctor/unusual", "netstate/kernel"}},
+	{"code a neighbour", []string{"unix.NDA_LLADDR"}, []string{"netstate/kernel", "netstate/rtnl"}},
 	{"code an address", []string{"unix.IFA_LOCAL"}, []string{"netstate/kernel", "netstate/rtnl", "plugin/wire"}},
 	{"split a rule of iptables", []string{"savedrule.Parse", "savedrule.Words"}, []string{"doctor/rules", "doctor/ruletrace", "netstate/firewall"}},
 	{"code nftables' rules", []string{"github.com/google/nftables/expr"}, []string{"doctor/ruletrace", "lab/fabric", "netstate/filter",

@@ -142,16 +142,16 @@ func (s *space) unusualForwarding() (all []locate.Object, err error) {
 	entries, err := s.entries(unix.AF_BRIDGE, 0)
 	own := func(e entry) bool {
 		return slices.ContainsFunc(s.links, func(l link) bool {
-			stands := int(number(l.attribute(unix.IFLA_LINK))) == e.index // on it, and has its packets
-			return (l.index == e.index || l.index == e.master || stands) &&
-				slices.Equal(l.attribute(unix.IFLA_ADDRESS), e.mac)
+			stands := int(number(l.attribute(unix.IFLA_LINK))) == e.Index // on it, and has its packets
+			return (l.index == e.Index || l.index == e.Master || stands) &&
+				slices.Equal(l.attribute(unix.IFLA_ADDRESS), e.MAC)
 		})
 	}
 	for _, e := range entries {
 		switch {
-		case e.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0: // learned
-		case e.flags&unix.NTF_SELF != 0 && len(e.mac) > 0 && e.mac[0]&1 == 1 && !e.dst.IsValid():
-		case e.state&unix.NUD_PERMANENT != 0 && e.more == 0 && !e.dst.IsValid() && own(e):
+		case e.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0: // learned
+		case e.Flags&unix.NTF_SELF != 0 && len(e.MAC) > 0 && e.MAC[0]&1 == 1 && !e.Dst.IsValid():
+		case e.State&unix.NUD_PERMANENT != 0 && e.More == 0 && !e.Dst.IsValid() && own(e):
 		default:
 			all = append(all, s.forwarding(e))
 		}
@@ -161,34 +161,34 @@ func (s *space) unusualForwarding() (all []locate.Object, err error) {
 
 // forwarding returns an entry as bridge fdb prints it.
 func (s *space) forwarding(e entry) locate.Object {
-	dev := s.names[e.index]
+	dev := s.names[e.Index]
 	var w words
-	w.add(true, "%s dev %s", net.HardwareAddr(e.mac), dev)
+	w.add(true, "%s dev %s", net.HardwareAddr(e.MAC), dev)
 	var selector words
-	selector.add(e.dst.IsValid(), "dst %s", e.dst)
-	selector.add(e.vlan != 0, "vlan %d", e.vlan)
-	selector.add(e.port != 0, "port %d", e.port)
-	selector.add(e.vni != 0, "vni %d", e.vni)
-	selector.add(e.srcVNI != 0, "src_vni %d", e.srcVNI)
-	selector.add(e.via != 0, "via %s", s.names[e.via])
-	selector.add(e.nhid != 0, "nhid %d", e.nhid)
+	selector.add(e.Dst.IsValid(), "dst %s", e.Dst)
+	selector.add(e.VLAN != 0, "vlan %d", e.VLAN)
+	selector.add(e.Port != 0, "port %d", e.Port)
+	selector.add(e.VNI != 0, "vni %d", e.VNI)
+	selector.add(e.Source != 0, "src_vni %d", e.Source)
+	selector.add(e.Via != 0, "via %s", s.names[e.Via])
+	selector.add(e.NextHop != 0, "nhid %d", e.NextHop)
 	w = append(w, selector...)
 	place := "self"
-	w.add(e.flags&unix.NTF_SELF != 0, "self")
-	w.add(e.flags&unix.NTF_SELF == 0, "master %s", s.names[e.master])
-	if e.flags&unix.NTF_SELF == 0 && e.index != e.master {
+	w.add(e.Flags&unix.NTF_SELF != 0, "self")
+	w.add(e.Flags&unix.NTF_SELF == 0, "master %s", s.names[e.Master])
+	if e.Flags&unix.NTF_SELF == 0 && e.Index != e.Master {
 		place = "master"
 	}
-	w.add(e.flags&unix.NTF_EXT_LEARNED != 0, "extern_learn")
-	w.add(e.flags&ntfSticky != 0, "sticky")
-	w.add(e.more != 0, "flags %#x", e.more)
-	if e.state&unix.NUD_PERMANENT != 0 {
+	w.add(e.Flags&unix.NTF_EXT_LEARNED != 0, "extern_learn")
+	w.add(e.Flags&rtnl.Sticky != 0, "sticky")
+	w.add(e.More != 0, "flags %#x", e.More)
+	if e.State&unix.NUD_PERMANENT != 0 {
 		w.add(true, "permanent")
 	} else {
 		w.add(true, "static")
 	}
 	var fix words
-	fix.add(true, "bridge fdb del %s dev %s", net.HardwareAddr(e.mac), dev)
+	fix.add(true, "bridge fdb del %s dev %s", net.HardwareAddr(e.MAC), dev)
 	return locate.Object{Kind: locate.FDB, Dev: dev, Text: w.String(), Usual: "no such entry",
 		Fix: append(append(fix, selector...), place).String()}
 }

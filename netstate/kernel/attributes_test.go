@@ -104,9 +104,9 @@ func reports() []report {
 		{"link", unix.RTM_GETLINK, unix.AF_UNSPEC, unix.SizeofIfInfomsg, at4, rtm},
 		{"addr", unix.RTM_GETADDR, unix.AF_INET, unix.SizeofIfAddrmsg, at4, ifa},
 		{"addr", unix.RTM_GETADDR, unix.AF_INET6, unix.SizeofIfAddrmsg, at4, ifa},
-		{"neigh", unix.RTM_GETNEIGH, unix.AF_INET, sizeofNdMsg, at4, ntf},
-		{"neigh", unix.RTM_GETNEIGH, unix.AF_INET6, sizeofNdMsg, at4, ntf},
-		{"fdb", unix.RTM_GETNEIGH, unix.AF_BRIDGE, sizeofNdMsg, at4, ntf},
+		{"neigh", unix.RTM_GETNEIGH, unix.AF_INET, rtnl.SizeofNdMsg, at4, ntf},
+		{"neigh", unix.RTM_GETNEIGH, unix.AF_INET6, rtnl.SizeofNdMsg, at4, ntf},
+		{"fdb", unix.RTM_GETNEIGH, unix.AF_BRIDGE, rtnl.SizeofNdMsg, at4, ntf},
 		{"route", unix.RTM_GETROUTE, unix.AF_INET, unix.SizeofRtMsg, attribute(unix.SizeofRtMsg, unix.RTA_OIF), rtm},
 		{"route", unix.RTM_GETROUTE, unix.AF_INET6, unix.SizeofRtMsg, attribute(unix.SizeofRtMsg, unix.RTA_OIF), rtm},
 	}

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -149,19 +150,19 @@ func TestDecodeRare(t *testing.T) {
 		}
 	}
 	var via entry
-	via.index, via.mac, via.state, via.flags = 4, netstate.MAC{2}, unix.NUD_PERMANENT, unix.NTF_SELF
+	via.Family, via.Index, via.MAC, via.State, via.Flags = unix.AF_BRIDGE, 4, []byte{2, 0, 0, 0, 0, 0}, unix.NUD_PERMANENT, unix.NTF_SELF
 	m := slices.Concat([]byte{unix.AF_BRIDGE, 0, 0, 0, 4, 0, 0, 0, unix.NUD_PERMANENT, 0, unix.NTF_SELF, 0},
 		attr(unix.NDA_LLADDR, 2, 0, 0, 0, 0, 0), attr(unix.NDA_VNI, number(9)...), attr(unix.NDA_IFINDEX, number(7)...),
 		attr(unix.NDA_PORT, 0x21, 0x18))
-	via.vni, via.via, via.port = 9, 7, 0x2118
-	if got, err := parseEntry(m); err != nil || got != via {
+	via.VNI, via.Via, via.Port = 9, 7, 0x2118
+	if got, err := parseEntry(m); err != nil || !reflect.DeepEqual(got, via) {
 		t.Errorf("got %+v, %v, want %+v", got, err, via)
 	}
 	for want, change := range map[string]func(*entry){"port 8472 vni 9 via u0": func(*entry) {},
-		"vni 9":     func(e *entry) { e.port, e.via = 0, 0 },
-		"port 8472": func(e *entry) { e.vni, e.via = 0, 0 },
-		"via u0":    func(e *entry) { e.port, e.vni = 0, 0 },
-		"":          func(e *entry) { e.port, e.vni, e.via = 0, 0, 0 },
+		"vni 9":     func(e *entry) { e.Port, e.Via = 0, 0 },
+		"port 8472": func(e *entry) { e.VNI, e.Via = 0, 0 },
+		"via u0":    func(e *entry) { e.Port, e.VNI = 0, 0 },
+		"":          func(e *entry) { e.Port, e.VNI, e.Via = 0, 0, 0 },
 	} {
 		e := via
 		change(&e)

@@ -110,13 +110,13 @@ func (f *filter) concernsEntry(kind uint16, data []byte) bool {
 		}
 		return is != should
 	}
-	if err != nil || !f.keepsEntries(e.index) || !e.dst.IsValid() && e.nexthop == 0 {
+	if err != nil || !f.keepsEntries(e.Index) || !e.Dst.IsValid() && e.NextHop == 0 {
 		return false
 	}
 	var is netstate.Object
 	var ours bool
 	if data[0] == unix.AF_BRIDGE {
-		is, ours = decodeFDB(f.names[e.index], e, f.names)
+		is, ours = decodeFDB(f.names[e.Index], e, f.names)
 	} else {
 		is, ours = f.decodeNeigh(e)
 	}

@@ -120,9 +120,9 @@ func (o *observation) entries() error {
 			switch {
 			case misled:
 				observed(o, pods)
-			case !o.filter.keepsEntries(e.index):
+			case !o.filter.keepsEntries(e.Index):
 			case domain == unix.AF_BRIDGE:
-				if f, ok := decodeFDB(o.names[e.index], e, o.names); ok {
+				if f, ok := decodeFDB(o.names[e.Index], e, o.names); ok {
 					observed(o, f)
 				}
 			default:

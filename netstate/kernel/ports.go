@@ -136,11 +136,11 @@ func (a *applier) setOptions(index int32, options ...*nl.RtAttr) error {
 // decodeBridgeFDB returns the entry, and reports whether somebody wrote it for the address of a pod. One that leads to
 // the pod's own port does no harm.
 func (f *filter) decodeBridgeFDB(e entry) (netstate.BridgeFDB, bool) {
-	port, isPod := f.pods[e.mac]
-	o := netstate.BridgeFDB{Bridge: port.Bridge, MAC: e.mac, Port: f.names[e.index], Local: e.state&unix.NUD_PERMANENT != 0}
-	written := e.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 && e.vlan == 0
+	port, isPod := f.pods[e.mac()]
+	o := netstate.BridgeFDB{Bridge: port.Bridge, MAC: e.mac(), Port: f.names[e.Index], Local: e.State&unix.NUD_PERMANENT != 0}
+	written := e.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 && e.VLAN == 0
 	right := o.Port == port.Name && !o.Local && !port.Locked
-	return o, isPod && written && !right && f.names[e.master] == port.Bridge
+	return o, isPod && written && !right && f.names[e.Master] == port.Bridge
 }
 
 // bridgeFDB returns a request about a static entry of a bridge.

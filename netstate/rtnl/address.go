@@ -42,10 +42,10 @@ func ParseAddress(m []byte) (Address, error) {
 			other = Addr(value)
 		case kind == unix.IFA_BROADCAST:
 			a.Broadcast = Addr(value)
-		case kind == unix.IFA_FLAGS && len(value) >= 4:
-			a.Flags = binary.NativeEndian.Uint32(value)
-		case kind == AddrMetric && len(value) >= 4:
-			a.Metric = int(binary.NativeEndian.Uint32(value))
+		case kind == unix.IFA_FLAGS:
+			a.Flags = uint32(number(value))
+		case kind == AddrMetric:
+			a.Metric = number(value)
 		case kind == unix.IFA_CACHEINFO && len(value) >= 8:
 			a.Preferred, a.Valid = binary.NativeEndian.Uint32(value), binary.NativeEndian.Uint32(value[4:])
 		}

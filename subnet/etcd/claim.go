@@ -159,7 +159,11 @@ func (s *Store) create(ctx context.Context, records []record, old record, want s
 	if err != nil {
 		return s.Explain(err)
 	}
-	next, err := own(got.After(old.lease))
+	last := old.lease
+	if was := s.own.Load(); old.err != nil && was != nil && was.name == old.name {
+		last = was.lease // somebody damaged the record, and the pods are still there
+	}
+	next, err := own(got.After(last))
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +79,20 @@ func TestRefreshUnreadableData(t *testing.T) {
 	}
 	if after, _ := s.get(t, dir+formatName(l)); after != before {
 		t.Errorf("the record says %s, it said %s", after, before)
+	}
+}
+
+// TestMoveOfADamagedRecord: a lease that moves names its subnet of before, also when somebody damaged its record.
+func TestMoveOfADamagedRecord(t *testing.T) {
+	s := startServer(t)
+	store := s.open(t, Options{Pools: []subnet.Pool{v4}})
+	before := acquire(t, store, lease(1))
+	was := before.Stacks[0].Subnet
+	s.put(t, dir+formatName(before), `{`)
+	store.Exclude([]subnet.Foreign{{Prefix: was, What: "a network of this node"}})
+	got := acquire(t, store, lease(1)).Stacks[0]
+	if got.Subnet == was || !slices.Equal(got.Earlier(), []netip.Prefix{was}) {
+		t.Errorf("moved from %s to %s: the earlier subnets are %s", was, got.Subnet, got.Earlier())
 	}
 }
 

@@ -119,6 +119,7 @@ var arrows = []struct {
 	{"plugin", []string{"plugin/...", "policy/announce/message", "subnet", "netstate", "netstate/rtnl", "internal/jsonobject", "internal/smallfile"}},
 	{"plugin/internal/cnierr", nil},
 	{"plugin/ipam", []string{"plugin/internal/...", "netstate", "internal/smallfile"}},
+	{"plugin/delegate", []string{"plugin/internal/...", "plugin/ipam", "netstate/rtnl", "internal/savedrule", "internal/smallfile"}},
 	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl", "internal/smallfile"}},
 	{"ui", []string{"doctor", "lab/walk", "target"}},
 	{"target", []string{"backend", "doctor", "doctor/connect", "doctor/facts", "doctor/follow", "doctor/locate", "doctor/probe", "doctor/service",

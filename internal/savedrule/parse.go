@@ -45,7 +45,7 @@ func Parse(out string) []Chain {
 			chains = append(chains, c)
 		default:
 			name, r := parseRule(line)
-			if i, ok := places[name]; ok {
+			if i, ok := places[name]; ok && r.Words != nil {
 				chains[i].Rules = append(chains[i].Rules, r)
 			}
 		}

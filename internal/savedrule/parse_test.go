@@ -10,6 +10,8 @@ func TestParse(t *testing.T) {
 *filter
 :INPUT DROP [3:84]
 :own - [0:0]
+:
+no rule
 [5:420] -A INPUT -s 10.0.0.0/8 -m comment --comment "a \"b\" c" -j DROP
 -A own -j REJECT --reject-with icmp-port-unreachable
 -A lost -j DROP
@@ -27,6 +29,7 @@ COMMIT
 			"-A own -j REJECT --reject-with icmp-port-unreachable",
 			[]string{"-A", "own", "-j", "REJECT", "--reject-with", "icmp-port-unreachable"}, 0,
 		}}},
+		{Table: "filter"},
 		{Table: "nat", Name: "INPUT", Policy: "ACCEPT"},
 	}
 	if got := Parse(out); !reflect.DeepEqual(got, want) {

@@ -60,8 +60,8 @@ func TestNftTarget(t *testing.T) {
 // FuzzSavedPorts reads the output of a program that shows what others wrote.
 func FuzzSavedPorts(f *testing.F) {
 	f.Add("# Generated\n*nat\n:CNI-DN-1 - [0:0]\n-A CNI-HOSTPORT-DNAT -m comment --comment \"a b\" -j CNI-DN-1\n-A CNI-DN-1 -p tcp -j DNAT --to-destination 10.244.1.2:80\nCOMMIT\n")
-	f.Add("-A CNI-DN-1 -j DNAT --to-destination [fd00::2]:80")
-	f.Add("-A\vCNI-HOSTPORT-DNAT -m multiport -j CNI-DN-1\n-A CNI-DN-1 -j DNAT --to-destination 10.244.1.2:80")
+	f.Add(":CNI-DN-1 - [0:0]\n-A CNI-DN-1 -j DNAT --to-destination [fd00::2]:80")
+	f.Add(":\n:CNI-HOSTPORT-DNAT -\n:CNI-DN-1 -\nnone\n-A\vCNI-HOSTPORT-DNAT -m multiport -j CNI-DN-1\n-A CNI-DN-1 -j DNAT --to-destination 10.244.1.2:80")
 	f.Fuzz(func(t *testing.T, saved string) {
 		for a, lines := range savedPorts(saved) {
 			if !a.IsValid() || len(lines) < 2 {

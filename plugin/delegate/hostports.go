@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/savedrule"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
@@ -76,7 +77,8 @@ type place interface {
 }
 
 const (
-	dnatChain  = "CNI-HOSTPORT-DNAT" // of table nat; it leads to a chain CNI-DN-… for each pod
+	dnatChain  = "CNI-HOSTPORT-DNAT" // of table nat; it leads to a chain for each pod
+	podChain   = "CNI-DN-"           // how the names of those begin
 	portsTable = "cni_hostport"      // of nf_tables
 )
 
@@ -156,20 +158,16 @@ func (p iptablesPorts) list(ctx context.Context) (rules, error) {
 // 10.244.1.2:80".
 func savedPorts(saved string) rules {
 	jumps, targets := map[string][]string{}, map[string][]netip.Addr{} // by a pod's chain
-	for line := range strings.Lines(saved) {
-		line = strings.TrimSpace(line)
-		f := strings.Fields(line)
-		if len(f) < 4 || f[0] != "-A" {
-			continue
-		}
-		to := f[len(f)-1]
-		jump, ok := strings.CutPrefix(line, "-A "+dnatChain+" ")
-		switch {
-		case ok && strings.HasPrefix(to, "CNI-DN-"):
-			jumps[to] = append(jumps[to], "-D "+dnatChain+" "+jump)
-		case strings.HasPrefix(f[1], "CNI-DN-") && f[len(f)-2] == "--to-destination":
-			if a, err := netip.ParseAddrPort(to); err == nil {
-				targets[f[1]] = append(targets[f[1]], a.Addr())
+	for _, c := range savedrule.Parse(saved) {
+		for _, r := range c.Rules {
+			to, option := r.Words[len(r.Words)-1], r.Words[len(r.Words)-2]
+			switch {
+			case c.Name == dnatChain && strings.HasPrefix(to, podChain):
+				jumps[to] = append(jumps[to], "-D"+strings.TrimPrefix(r.Text, "-A"))
+			case strings.HasPrefix(c.Name, podChain) && option == "--to-destination":
+				if a, err := netip.ParseAddrPort(to); err == nil {
+					targets[c.Name] = append(targets[c.Name], a.Addr())
+				}
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // heals is the fix of everything that a running agent repairs.
-const heals = "start twilld: it repairs this by itself within milliseconds"
+const heals = "start twilld, which repairs it"
 
 var (
 	entries   = read(docs.Findings)

@@ -24,7 +24,7 @@ type suite struct {
 	rename      string            // functions of that file that the shim replaces
 	edit        map[string]string // in the specs: what they say, and what they have to say here
 	focus       string            // the specs to run, if not all
-	apart       []string          // specs that cannot apply; Documentation/cni.md says why
+	apart       []string          // specs that cannot apply
 	env         []string
 }
 

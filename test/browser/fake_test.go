@@ -32,12 +32,14 @@ func newFake(n int) *fake {
 			Subnets: []string{fmt.Sprintf("10.%d.%d.0/24", i/256, i%256)}, Underlay: []string{fmt.Sprintf("192.168.%d.%d", i/250, i%250)}}
 		for j := 1; j <= n; j++ {
 			if j != i {
-				s.Peers = append(s.Peers, doctor.PeerStatus{Node: fmt.Sprint("node", j), InSync: i != 1 || j != n, Reason: "route missing"})
+				s.Peers = append(s.Peers, doctor.PeerStatus{Node: fmt.Sprint("node", j), InSync: true})
 			}
 		}
 		f.nodes = append(f.nodes, s)
 		f.pods = append(f.pods, target.Pod{ID: fmt.Sprintf("shop/web-%d", i), Node: s.Node, Addrs: []string{fmt.Sprintf("10.%d.%d.2", i/256, i%256)}})
 	}
+	last := &f.nodes[0].Peers[n-2]
+	last.InSync, last.Reason = false, "route missing"
 	f.nodes[0].Findings = []string{"route-missing"}
 	for _, name := range hostile {
 		f.pods = append(f.pods, target.Pod{ID: "shop/" + name, Node: "node1", Addrs: []string{"10.0.1.9"}})

@@ -2,13 +2,10 @@ package facts
 
 import (
 	"context"
-	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/twill-net/twill/doctor/isolation"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/netstate/kernel"
@@ -123,40 +120,12 @@ func (g *gathering) isolated() (all []netstate.State) {
 	return all
 }
 
-// tables reads the tables. A chain's rules are known if they are those of want, or if nft lists them.
+// tables reads the tables. Of chains of policies that are not wanted it tells the rules.
 func tables(ctx context.Context, want netstate.State) (netstate.State, error) {
 	f, err := filter.New()
 	if err != nil {
 		return nil, nil //nolint:nilerr // a kernel without nf_tables has none
 	}
 	defer f.Close()
-	have, err := f.Observe(ctx, want)
-	if err != nil {
-		return nil, err
-	}
-	listed := netstate.State{}
-	listed.Merge(want)
-	unknown := map[netstate.Family]bool{}
-	for key, o := range have {
-		if chain, ok := o.(netstate.Filter); ok && chain != want[key] && chain.Family != netstate.Ethernet {
-			unknown[chain.Family] = true
-		}
-	}
-	for family := range unknown {
-		for _, chain := range list(ctx, family) {
-			listed.Add(chain)
-			listed.Add(policy.Copies(slices.Values([]netstate.Object{chain}))...)
-		}
-	}
-	if len(unknown) == 0 {
-		return have, nil
-	}
-	return f.Observe(ctx, listed)
-}
-
-// list returns the chains of policies as nft lists them; none without nft.
-func list(ctx context.Context, family netstate.Family) []netstate.Filter {
-	name := map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6"}[family]
-	out, _ := exec.CommandContext(ctx, "nft", "-n", "-s", "-t", "list", "table", name, netstate.FilterTable).Output()
-	return isolation.Listed(family, strings.TrimSpace(string(out))+"\n")
+	return f.Read(ctx, want, policy.IsChain)
 }

@@ -1,3 +1,5 @@
+// Package isolation says what the rules by which a node isolates its pods do with a connection: from what the kernel has
+// of them, whatever network policies there are. It is pure.
 package isolation
 
 import (

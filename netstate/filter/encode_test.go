@@ -61,7 +61,7 @@ var golden = map[netstate.Family][][2]string{
 		{"goto other", "goto other"},
 	},
 	netstate.IPv6: {
-		{"mark set 3", "meta mark set meta mark | 0x00000003"},
+		{"mark set 0x3", "meta mark set meta mark | 0x00000003"},
 		{"icmpv6 133-137 accept", "icmpv6 type 133-137 accept"},
 		{"icmpv6 1 accept", "icmpv6 type destination-unreachable accept"},
 		{"saddr @addr daddr @range drop", "ip6 saddr @addr ip6 daddr @range drop"},
@@ -155,6 +155,44 @@ func TestGolden(t *testing.T) {
 }
 
 var tableNames = map[netstate.Family]string{netstate.IPv4: "ip", netstate.IPv6: "ip6", netstate.Ethernet: "bridge"}
+
+// TestDecoded: of each form of a rule the kernel says what was meant, also to somebody who does not know. Some are the same
+// without the word backwards. A rule of another form is none.
+func TestDecoded(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	f, all := open(t), func(string) bool { return true }
+	for _, family := range families {
+		settle(t, f, goldenState(family))
+		have, err := f.Read(t.Context(), netstate.State{}, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hook := netstate.Hook{Family: family}.Key()
+		got := strings.Split(have[hook].(netstate.Hook).Rules, "\n")
+		for i, g := range golden[family] {
+			if i >= len(got) || got[i] != g[0] && got[i] != same[g[0]] {
+				t.Fatalf("%s: want %q, got %q", family, g[0], got)
+			}
+		}
+	}
+	settle(t, f, goldenState(netstate.IPv4))
+	sh(t, "nft add rule ip twill-policy other limit rate 1/second accept")
+	have, err := f.Read(t.Context(), netstate.State{}, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := have[netstate.Filter{Family: netstate.IPv4, Name: "other"}.Key()].(netstate.Filter).Rules; got != "1 other rules" {
+		t.Errorf("a rule of another form: got %q", got)
+	}
+}
+
+// same are golden rules that are others, too.
+var same = map[string]string{
+	"backwards saddr @addr daddr 10.0.0.0/8 return": "daddr @addr saddr 10.0.0.0/8 return",
+	"backwards saddr vmap @map":                     "daddr vmap @map",
+}
 
 // TestClauses: the golden rules have every clause.
 func TestClauses(t *testing.T) {

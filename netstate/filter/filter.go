@@ -2,8 +2,8 @@
 // watches the kinds Set, Filter, Element and Hook of netstate.
 //
 // The tables are ours alone, and packets meet the rules before a plan or those after it, never a part.
-// What is read is compared with the encoding of what is wanted, so nothing has to be decoded, and nothing altered
-// looks intact.
+// What is read is compared with the encoding of what is wanted, and what is decoded encodes to what was read: nothing
+// altered looks intact.
 package filter
 
 import (
@@ -114,11 +114,22 @@ func (f *Filter) Close() {
 // the family's Hook with an Extra is all that is observed. A change of such a Hook deletes the table, and the plan,
 // which has everything that is wanted, makes it again in the same transaction.
 func (f *Filter) Observe(ctx context.Context, want netstate.State) (netstate.State, error) {
+	return f.observe(ctx, want, nil)
+}
+
+// Read is Observe for who does not know all that is wanted: some other chains have the text of their rules, if all are in the
+// grammar. That takes a tenth of a millisecond a rule.
+func (f *Filter) Read(ctx context.Context, want netstate.State, decodes func(chain string) bool) (netstate.State, error) {
+	return f.observe(ctx, want, decodes)
+}
+
+func (f *Filter) observe(ctx context.Context, want netstate.State, decodes func(string) bool) (netstate.State, error) {
 	for range 10 {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		r := f.reader()
+		r.decodes = decodes
 		before := r.Generation()
 		state := netstate.State{}
 		for _, family := range families {

@@ -12,9 +12,13 @@ import (
 )
 
 // reader reads the table.
-type reader struct{ nfnl.Reader }
+type reader struct {
+	nfnl.Reader
 
-func (f *Filter) reader() *reader { return &reader{nfnl.Reader{Conn: &f.nf}} }
+	decodes func(chain string) bool // what is not wanted, too; nil: none
+}
+
+func (f *Filter) reader() *reader { return &reader{Reader: nfnl.Reader{Conn: &f.nf}} }
 
 // table returns the objects in the table of a family, or its Hook with the reason why it has to be made again.
 func (r *reader) table(family netstate.Family, table nfnl.Table, want netstate.State) []netstate.Object {
@@ -69,17 +73,28 @@ func (c *content) chains() {
 		switch {
 		case isHook && header.Fits(baseOf(hook)):
 			wanted, _ := c.want[hook.Key()].(netstate.Hook)
-			hook.Rules = textOf(c.family, wanted.Rules, rules[name])
+			hook.Rules = c.textOf(name, wanted.Rules, rules[name])
 			c.objects = append(c.objects, hook)
 		case isHook || header.Kind != "" || flags&nfnl.ChainBinding != 0:
 			c.strange("the chain %s is %s", name, cmp.Or(header.String(), "no base chain"))
 		default:
 			filter := netstate.Filter{Family: c.family, Name: name}
 			wanted, _ := c.want[filter.Key()].(netstate.Filter)
-			filter.Rules = textOf(c.family, wanted.Rules, rules[name])
+			filter.Rules = c.textOf(name, wanted.Rules, rules[name])
 			c.objects = append(c.objects, filter)
 		}
 	}
+}
+
+// textOf returns the wanted text of a chain if these are its rules, otherwise one that is not in the grammar, or their own.
+func (c *content) textOf(chain, wanted string, rules []nfnl.Rule) string {
+	text := textOf(c.family, wanted, rules)
+	if c.decodes != nil && text != wanted && c.decodes(chain) {
+		if own, ok := decode(c.family, rules); ok {
+			return own
+		}
+	}
+	return text
 }
 
 // textOf returns the wanted text of a chain if these are its rules, and otherwise one that is not in the grammar.
